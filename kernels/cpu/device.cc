@@ -1,0 +1,85 @@
+#include "kernels/device.h"
+
+#include <omp.h>
+#include <sched.h>
+#include <sys/mman.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <unordered_map>
+
+#include "kernels/cpu/kernels.h"
+#include "kernels/lowering/lowering.h"
+#include "onnx_passes/ir/error.h"
+
+namespace onnx_train {
+namespace {
+
+constexpr size_t kHugePage = size_t{2} << 20;
+
+class CpuDevice : public Device {
+ public:
+  CpuDevice() {
+    static std::vector<std::vector<Kernel>> families = {
+        cpu::elementwise_kernels(), cpu::activation_kernels(),    cpu::product_kernels(),   cpu::convolution_kernels(),
+        cpu::pooling_kernels(),     cpu::normalization_kernels(), cpu::reduction_kernels(), cpu::shape_kernels(),
+        cpu::indexing_kernels(),    cpu::loss_kernels(),          cpu::optimizer_kernels(), cpu::random_kernels(),
+    };
+    for (const auto& family : families) {
+      for (const Kernel& kernel : family) kernels_.push_back(&kernel);
+    }
+  }
+
+  std::string name() const override { return "cpu"; }
+
+  void* allocate(size_t bytes) override {
+    // Large blocks on huge pages, and touched now: a step should not pay for page faults.
+    const size_t alignment = bytes >= kHugePage ? kHugePage : 64;
+    const size_t padded = std::max<size_t>((bytes + alignment - 1) / alignment * alignment, alignment);
+    void* data = padded < bytes ? nullptr : std::aligned_alloc(alignment, padded);
+    if (!data) fail("out of memory: ", bytes, " bytes could not be allocated on the CPU; use a smaller batch");
+    if (alignment == kHugePage) madvise(data, padded, MADV_HUGEPAGE);
+    std::memset(data, 0, padded);
+    return data;
+  }
+  void free(void* data) override { std::free(data); }
+  void copy_from_host(void* to, const void* from, size_t bytes) override { copy(to, from, bytes); }
+  void copy_to_host(void* to, const void* from, size_t bytes) override { copy(to, from, bytes); }
+  void copy(void* to, const void* from, size_t bytes) override {
+    if (bytes > 0) std::memcpy(to, from, bytes);
+  }
+  void synchronize() override {}
+  const std::vector<const Kernel*>& kernels() const override { return kernels_; }
+  std::vector<Pass> lowering() const override { return shared_lowering(); }
+
+ private:
+  std::vector<const Kernel*> kernels_;
+};
+
+}  // namespace
+
+Device& Device::cpu() {
+  static CpuDevice device;
+  return device;
+}
+
+const Kernel* find_kernel(const Device& device, const NodeSpec& spec) {
+  // Rows by operator, made once for each device.
+  static std::unordered_map<const Device*, std::unordered_map<std::string, std::vector<const Kernel*>>> indexes;
+  auto& index = indexes[&device];
+  if (index.empty()) {
+    for (const Kernel* kernel : device.kernels()) index[concat(kernel->domain, ".", kernel->op)].push_back(kernel);
+  }
+  const auto found = index.find(concat(spec.node().domain(), ".", spec.node().op()));
+  if (found == index.end()) return nullptr;
+  for (const Kernel* kernel : found->second) {
+    if (!kernel->supports || kernel->supports(spec)) return kernel;
+  }
+  return nullptr;
+}
+
+void set_num_threads(int threads) { omp_set_num_threads(std::max(threads, 1)); }
+
+int num_threads() { return omp_get_max_threads(); }
+
+}  // namespace onnx_train

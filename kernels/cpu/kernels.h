@@ -1,0 +1,24 @@
+// The CPU's kernel rows, one file per family. A new family adds its line here and in device.cc. Within a family the
+// first row that supports a node wins; families come in this order.
+#pragma once
+
+#include <vector>
+
+#include "kernels/kernel.h"
+
+namespace onnx_train::cpu {
+
+std::vector<Kernel> elementwise_kernels();    // elementwise.cc: Add, Exp, Where, Cast, comparisons, ...
+std::vector<Kernel> activation_kernels();     // activations.cc: Gelu, Softmax, their gradients
+std::vector<Kernel> product_kernels();        // products.cc: MatMul, Gemm
+std::vector<Kernel> convolution_kernels();    // convolutions.cc: Conv, ConvTranspose, their gradients
+std::vector<Kernel> pooling_kernels();        // pooling.cc
+std::vector<Kernel> normalization_kernels();  // normalization.cc
+std::vector<Kernel> reduction_kernels();      // reductions.cc
+std::vector<Kernel> shape_kernels();          // shapes.cc: Transpose, Concat, Slice, Pad, Expand, ...
+std::vector<Kernel> indexing_kernels();       // indexing.cc: Gather, Scatter, ...
+std::vector<Kernel> loss_kernels();           // losses.cc
+std::vector<Kernel> optimizer_kernels();      // optimizers.cc
+std::vector<Kernel> random_kernels();         // random.cc
+
+}  // namespace onnx_train::cpu

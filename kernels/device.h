@@ -1,0 +1,41 @@
+// Where plans run: memory, kernels, and the rewrites a device wants. One object per device, alive as long as the
+// program; `Device::cpu()` is always there.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "kernels/kernel.h"
+#include "onnx_passes/passes/pass.h"
+
+namespace onnx_train {
+
+class Device {
+ public:
+  static Device& cpu();
+
+  virtual ~Device() = default;
+  virtual std::string name() const = 0;  // "cpu"
+  // Memory of the device, aligned to 64 bytes and touched once. Throws Error when there is not enough.
+  virtual void* allocate(size_t bytes) = 0;
+  virtual void free(void* data) = 0;
+  virtual void copy_from_host(void* to, const void* from, size_t bytes) = 0;
+  virtual void copy_to_host(void* to, const void* from, size_t bytes) = 0;
+  virtual void copy(void* to, const void* from, size_t bytes) = 0;
+  virtual void synchronize() = 0;
+  // In order of preference: the first row for the operator that supports the node runs it.
+  virtual const std::vector<const Kernel*>& kernels() const = 0;
+  // What a plan's graph goes through after shapes are known.
+  virtual std::vector<Pass> lowering() const = 0;
+};
+
+// The first kernel of `device` that supports the node; null when there is none.
+const Kernel* find_kernel(const Device& device, const NodeSpec& spec);
+
+// Number of threads of the one pool (OpenMP's) that all CPU kernels share: 1 or more; the default is the number of
+// cores this process may use.
+void set_num_threads(int threads);
+int num_threads();
+
+}  // namespace onnx_train

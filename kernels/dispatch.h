@@ -1,0 +1,44 @@
+// From an element type at run time to one at compile time, for kernels.
+#pragma once
+
+#include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/types.h"
+
+namespace onnx_train {
+
+// Calls f(T{}) for T = float or double; throws Error for another type. Kernels check the type in `supports`.
+template <typename F>
+auto dispatch_float(DType dtype, F&& f) {
+  if (dtype == DType::kFloat) return f(float{});
+  if (dtype == DType::kDouble) return f(double{});
+  fail("a kernel for float or double got ", name(dtype));
+}
+
+// Calls f(T{}) for every type that ONNX calls numeric and we store as it is.
+template <typename F>
+auto dispatch_numeric(DType dtype, F&& f) {
+  switch (dtype) {
+    case DType::kFloat: return f(float{});
+    case DType::kDouble: return f(double{});
+    case DType::kInt8: return f(int8_t{});
+    case DType::kUint8: return f(uint8_t{});
+    case DType::kInt16: return f(int16_t{});
+    case DType::kUint16: return f(uint16_t{});
+    case DType::kInt32: return f(int32_t{});
+    case DType::kUint32: return f(uint32_t{});
+    case DType::kInt64: return f(int64_t{});
+    case DType::kUint64: return f(uint64_t{});
+    default: fail("a numeric kernel got ", name(dtype));
+  }
+}
+
+// The same with bool.
+template <typename F>
+auto dispatch_any(DType dtype, F&& f) {
+  return dtype == DType::kBool ? f(bool{}) : dispatch_numeric(dtype, std::forward<F>(f));
+}
+
+inline bool is_float_or_double(DType dtype) { return dtype == DType::kFloat || dtype == DType::kDouble; }
+bool is_numeric(DType dtype);  // one that dispatch_numeric takes
+
+}  // namespace onnx_train

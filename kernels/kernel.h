@@ -1,0 +1,88 @@
+// What runs one node. A kernel is a row in a table: the operator, whether it can run a given node, and a function
+// that prepares it once; what it prepares then runs step after step on memory it is given.
+//
+// The rules: `run` never allocates, never creates a primitive, never chooses an algorithm; all that happens in
+// `prepare`, where every shape is known. It may throw Error only for data no preparation can foresee (an index out of
+// range), and then without having written past its outputs.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "onnx_passes/ir/graph.h"
+#include "onnx_passes/ir/tensor.h"
+
+namespace onnx_train {
+
+// A node whose inputs and outputs have known types and shapes.
+class NodeSpec {
+ public:
+  // `constants` holds the contents of the inputs that are known when the plan is built, empty tensors elsewhere.
+  NodeSpec(const Node& node, std::vector<Tensor> constants, int threads)
+      : node_(&node), constants_(std::move(constants)), threads_(threads) {}
+
+  const Node& node() const { return *node_; }
+  int threads() const { return threads_; }
+  int num_inputs() const { return node_->num_inputs(); }
+  int num_outputs() const { return node_->num_outputs(); }
+  bool has_input(int i) const { return node_->input(i) != nullptr; }
+  bool has_output(int i) const { return node_->output(i) != nullptr; }
+  DType in_type(int i = 0) const { return node_->input(i)->dtype(); }
+  DType out_type(int i = 0) const { return node_->output(i)->dtype(); }
+  Shape in_shape(int i = 0) const { return node_->input(i)->type().shape(); }
+  Shape out_shape(int i = 0) const { return node_->output(i)->type().shape(); }
+  int64_t in_size(int i = 0) const { return num_elements(in_shape(i)); }
+  int64_t out_size(int i = 0) const { return num_elements(out_shape(i)); }
+  // The contents of input i when they are constant; an empty tensor when they are not, or the input is left out.
+  const Tensor& constant(int i) const { return constants_[static_cast<size_t>(i)]; }
+  bool is_constant(int i) const { return i < num_inputs() && !constant(i).empty(); }
+
+ private:
+  const Node* node_;
+  std::vector<Tensor> constants_;
+  int threads_;
+};
+
+// The memory of one run: pointers to inputs and outputs in the node's order (null where left out), and scratch memory
+// of the size that was asked for, aligned to 64 bytes. Shapes are those of `prepare`.
+struct Args {
+  const void* const* inputs;
+  void* const* outputs;
+  void* workspace;
+
+  template <typename T>
+  const T* in(int i) const {
+    return static_cast<const T*>(inputs[i]);
+  }
+  template <typename T>
+  T* out(int i = 0) const {
+    return static_cast<T*>(outputs[i]);
+  }
+  template <typename T>
+  T* scratch() const {
+    return static_cast<T*>(workspace);
+  }
+};
+
+// Output `output` may be written where input `input` lies, if nobody needs that input afterwards.
+struct InPlace {
+  int output;
+  int input;
+};
+
+struct Prepared {
+  std::function<void(const Args&)> run;
+  size_t workspace = 0;           // bytes
+  std::vector<InPlace> in_place;  // the buffers' sizes in bytes must be equal
+};
+
+struct Kernel {
+  const char* op;
+  std::function<bool(const NodeSpec&)> supports;
+  std::function<Prepared(const NodeSpec&)> prepare;
+  const char* domain = "";
+  const char* name = "";  // how plans call it, "" for the operator's own name
+};
+
+}  // namespace onnx_train

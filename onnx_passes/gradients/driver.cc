@@ -1,0 +1,289 @@
+#include <algorithm>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "onnx_passes/gradients/gradient.h"
+#include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/inference.h"
+
+namespace onnx_train {
+
+void Grad::refuse(const std::string& reason) const { fail("[AddGradients] ", node_->label(), ": ", reason); }
+
+namespace {
+
+std::string key(std::string_view domain, std::string_view op) { return concat(domain, ".", op); }
+
+using RuleIndex = std::unordered_map<std::string, const GradientRule*>;
+
+RuleIndex make_index() {
+  RuleIndex index;
+  for (const GradientRule* rule : gradient_rules()) index.emplace(key(rule->domain, rule->op), rule);
+  return index;
+}
+
+}  // namespace
+
+const std::vector<const GradientRule*>& gradient_rules() {
+  static const std::vector<const GradientRule*> all = [] {
+    static std::vector<std::vector<GradientRule>> families = {
+        elementwise_rules(), activation_rules(), product_rules(),  convolution_rules(), normalization_rules(),
+        reduction_rules(),   shape_rules(),      indexing_rules(), loss_rules(),        random_rules(),
+    };
+    std::vector<const GradientRule*> rules;
+    for (const auto& family : families) {
+      for (const GradientRule& rule : family) rules.push_back(&rule);
+    }
+    return rules;
+  }();
+  return all;
+}
+
+const GradientRule* find_gradient_rule(const Node& node) {
+  static const RuleIndex index = make_index();
+  const auto found = index.find(key(node.domain(), node.op()));
+  return found == index.end() ? nullptr : found->second;
+}
+
+namespace {
+
+using ValueSet = std::unordered_set<const Value*>;
+
+// The nodes of `graph` and its parents in the order in which they run.
+std::vector<Node*> nodes_in_order(Graph* graph) {
+  std::vector<Node*> order;
+  std::vector<Graph*> graphs;
+  for (Graph* g = graph; g; g = g->parent()) graphs.push_back(g);
+  std::reverse(graphs.begin(), graphs.end());
+  for (Graph* g : graphs) {
+    for (Node* n = g->first(); n; n = n->next()) order.push_back(n);
+  }
+  return order;
+}
+
+// Values that outer nodes read inside their subgraphs, too.
+void for_each_input(const Node& node, const std::function<void(const Value*)>& f) {
+  for (const Value* input : node.inputs()) {
+    if (input) f(input);
+  }
+  for (const auto& subgraph : node.subgraphs()) {
+    for (const Node* n = subgraph.graph->first(); n; n = n->next()) for_each_input(*n, f);
+    for (const Value* output : subgraph.graph->outputs()) f(output);
+  }
+}
+
+// What lies on a path from `with_respect_to` to `outputs`: the nodes in order, and the values that need a gradient.
+struct Path {
+  std::vector<Node*> nodes;
+  ValueSet values;
+};
+
+Path find_path(const std::vector<Value*>& outputs, const std::vector<Value*>& with_respect_to) {
+  Graph* graph = &outputs.at(0)->graph();
+  for (const Value* output : outputs) {
+    for (Graph* g = &output->graph(); g; g = g->parent()) {
+      if (g->parent() == graph) graph = &output->graph();  // the innermost of the outputs' graphs
+    }
+  }
+  const std::vector<Node*> order = nodes_in_order(graph);
+  ValueSet reached(with_respect_to.begin(), with_respect_to.end());  // depends on with_respect_to
+  for (const Node* node : order) {
+    const GradientRule* rule = find_gradient_rule(*node);
+    if (rule && rule->trait == Trait::kZero) continue;
+    bool depends = false;
+    for_each_input(*node, [&](const Value* v) { depends = depends || reached.count(v); });
+    if (!depends) continue;
+    for (const Value* output : node->outputs()) {
+      if (output && (is_float(output->dtype()) || output->dtype() == DType::kUndefined)) reached.insert(output);
+    }
+  }
+  Path path;
+  ValueSet wanted(outputs.begin(), outputs.end());  // an output depends on it
+  for (auto it = order.rbegin(); it != order.rend(); ++it) {
+    Node* node = *it;
+    bool on_path = false;
+    for (const Value* output : node->outputs()) on_path = on_path || (wanted.count(output) && reached.count(output));
+    if (!on_path) continue;
+    path.nodes.push_back(node);
+    for_each_input(*node, [&](const Value* v) {
+      wanted.insert(v);
+      if (reached.count(v)) path.values.insert(v);
+    });
+  }
+  for (const Value* output : outputs) {
+    if (reached.count(output)) path.values.insert(output);
+  }
+  std::reverse(path.nodes.begin(), path.nodes.end());
+  return path;
+}
+
+std::string missing_rule_way_out(const Node& node) {
+  if (!node.subgraphs().empty()) {
+    return "freeze the weights before it, or export the model with the control flow unrolled";
+  }
+  return is_known_operator(node) ? "freeze the weights before it, or replace the operator in the model"
+                                 : "inline it as a model-local function, replace it, or freeze the weights before it";
+}
+
+std::vector<Obstacle> obstacles_on(const Path& path) {
+  std::vector<Obstacle> obstacles;
+  for (const Node* node : path.nodes) {
+    const GradientRule* rule = find_gradient_rule(*node);
+    if (rule) {
+      std::string reason = rule->obstacle ? rule->obstacle(*node) : "";
+      const size_t cut = reason.find("; ");
+      if (!reason.empty())
+        obstacles.push_back({node, reason.substr(0, cut), cut == std::string::npos ? "" : reason.substr(cut + 2)});
+    } else if (!has_function_body(*node)) {
+      obstacles.push_back({node, concat("no gradient is defined for ", node->op()), missing_rule_way_out(*node)});
+    }
+  }
+  return obstacles;
+}
+
+// The backward pass under construction.
+class Backward {
+ public:
+  Backward(Graph* graph, Path path) : builder_(graph), path_(std::move(path)) {}
+
+  void add(const Value* value, Var gradient) { pending_[value].push_back(gradient); }
+
+  // The sum of what has arrived at `value`; Var() when nothing has.
+  Var gradient(const Value* value) {
+    auto found = pending_.find(value);
+    if (found == pending_.end() || found->second.empty()) return {};
+    auto& parts = found->second;
+    builder_.set_name(concat("grad/", value->name()));
+    Var sum = parts[0];
+    for (size_t i = 1; i < parts.size(); ++i) sum = sum + parts[i];
+    parts.assign(1, sum);
+    return sum;
+  }
+
+  void differentiate(const Node& node) {
+    std::vector<Var> dy;
+    bool any = false;
+    for (const Value* output : node.outputs()) {
+      dy.push_back(output ? gradient(output) : Var());
+      any = any || dy.back();
+    }
+    if (!any) return;
+    std::vector<bool> needs;
+    for (const Value* input : node.inputs()) needs.push_back(input && path_.values.count(input));
+    const Value* named_after = node.output();
+    for (int i = 0; i < node.num_inputs(); ++i) {
+      if (needs[static_cast<size_t>(i)]) {
+        named_after = node.input(i);
+        break;
+      }
+    }
+    builder_.set_name(concat("grad/", named_after ? named_after->name() : node.op()));
+    Grad grad(&builder_, &node, std::move(dy), needs);
+    const GradientRule& rule = *find_gradient_rule(node);
+    Gradients gradients = rule.rule(grad);
+    for (size_t i = 0; i < gradients.size() && i < needs.size(); ++i) {
+      if (!gradients[i] || !needs[i]) continue;
+      const Value* input = node.input(static_cast<int>(i));
+      builder_.set_name(concat("grad/", input->name()));
+      add(input,
+          rule.trait == Trait::kBroadcasts ? sum_to_shape_of(gradients[i], grad.x(static_cast<int>(i))) : gradients[i]);
+    }
+  }
+
+  Builder& builder() { return builder_; }
+  const Path& path() const { return path_; }
+
+ private:
+  Builder builder_;
+  Path path_;
+  std::unordered_map<const Value*, std::vector<Var>> pending_;
+};
+
+[[noreturn]] void report(const std::vector<Obstacle>& obstacles) {
+  std::string text = concat("[AddGradients] ", obstacles.size(), obstacles.size() == 1 ? " node" : " nodes",
+                            " between the trained weights and the loss cannot be differentiated:");
+  for (const Obstacle& o : obstacles) {
+    text += concat(" ", o.node->label(), ": ", o.reason, o.way_out.empty() ? "" : "; ", o.way_out, ".");
+  }
+  throw Error(text);
+}
+
+// Nodes without a rule but with a body give way to their body; the body's nodes may again need that.
+void inline_bodies(const std::vector<Value*>& outputs, const std::vector<Value*>& with_respect_to) {
+  for (bool changed = true; changed;) {
+    changed = false;
+    for (Node* node : find_path(outputs, with_respect_to).nodes) {
+      if (!find_gradient_rule(*node) && inline_function(node)) changed = true;
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<Obstacle> find_obstacles(const std::vector<Value*>& outputs, const std::vector<Value*>& with_respect_to) {
+  return obstacles_on(find_path(outputs, with_respect_to));
+}
+
+std::vector<Obstacle> find_obstacles(const Value* loss, const std::vector<Value*>& with_respect_to) {
+  return find_obstacles(std::vector<Value*>{const_cast<Value*>(loss)}, with_respect_to);
+}
+
+std::vector<Value*> add_gradients(Graph* graph, Value* loss, const std::vector<Value*>& with_respect_to) {
+  if (!is_float(loss->dtype()))
+    fail("[AddGradients] the loss '", loss->name(), "' is ", to_string(loss->type()), "; it must be a float");
+  Builder builder(graph);
+  builder.set_name("grad/" + loss->name());
+  const Var one =
+      loss->has_rank() && loss->rank() == 0 ? builder.scalar(loss->dtype(), 1) : ones_like(builder.var(loss));
+  return add_gradients(graph, {loss}, {one.value()}, with_respect_to);
+}
+
+std::vector<Value*> add_gradients(Graph* graph, const std::vector<Value*>& outputs,
+                                  const std::vector<Value*>& output_gradients,
+                                  const std::vector<Value*>& with_respect_to) {
+  const auto obstacles = find_obstacles(outputs, with_respect_to);
+  if (!obstacles.empty()) report(obstacles);
+  // An output that is given way to its body is another value afterwards: hold it by a node that reads it.
+  Builder anchor(graph);
+  anchor.set_name("grad/output");
+  std::vector<Value*> held;
+  std::vector<Node*> anchors;
+  for (Value* output : outputs) anchors.push_back(anchor.op("Identity", {anchor.var(output)}).value()->producer());
+  const auto current = [&] {
+    std::vector<Value*> values;
+    for (const Node* a : anchors) values.push_back(a->input(0));
+    return values;
+  };
+  inline_bodies({anchors[0]->output()}, with_respect_to);
+  for (size_t i = 1; i < anchors.size(); ++i) inline_bodies({anchors[i]->output()}, with_respect_to);
+  const std::vector<Value*> roots = current();
+  for (Node* a : anchors) graph->remove(a);
+
+  Backward backward(graph, find_path(roots, with_respect_to));
+  for (size_t i = 0; i < roots.size(); ++i) backward.add(roots[i], backward.builder().var(output_gradients[i]));
+  const std::vector<Node*> order = backward.path().nodes;
+  for (auto it = order.rbegin(); it != order.rend(); ++it) backward.differentiate(**it);
+
+  std::vector<Value*> gradients;
+  for (Value* value : with_respect_to) {
+    const Var g = backward.path().values.count(value) ? backward.gradient(value) : Var();
+    Value* result = g.value();
+    const std::string name = concat("grad/", value->name());
+    if (result && result->name() != name) {
+      // The value itself is called grad/<value>; intermediate ones that took the name first make room.
+      if (Value* taken = graph->find(name)) graph->rename(taken, graph->unique_name(name + "/part"));
+      const bool ours = &result->graph() == graph && result->producer() &&
+                        std::find(gradients.begin(), gradients.end(), result) == gradients.end();
+      if (!ours) {
+        backward.builder().set_name(name);
+        result = backward.builder().op("Identity", {g}).value();
+      } else {
+        graph->rename(result, name);
+      }
+    }
+    gradients.push_back(result);
+  }
+  return gradients;
+}
+
+}  // namespace onnx_train

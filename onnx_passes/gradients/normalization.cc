@@ -1,0 +1,7 @@
+#include "onnx_passes/gradients/gradient.h"
+
+namespace onnx_train {
+
+std::vector<GradientRule> normalization_rules() { return {}; }
+
+}  // namespace onnx_train

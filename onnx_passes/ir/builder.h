@@ -1,0 +1,163 @@
+// Writes nodes the way mathematics is written: `dy * (1.0f - y * y)`, `matmul(a, transpose(b))`.
+//
+// A Builder adds nodes to one graph at one place; a Var is a value seen through a Builder. Every node is type-inferred
+// as it is added, so a rule can ask for the rank and element type of what it has just made. Scalars take the element
+// type of the other operand. A Builder and its Vars are used by one thread and do not outlive the graph.
+#pragma once
+
+#include <initializer_list>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "onnx_passes/ir/graph.h"
+
+namespace onnx_train {
+
+class Builder;
+
+class Var {
+ public:
+  Var() = default;
+  Var(Builder* builder, Value* value) : builder_(builder), value_(value) {}
+  Value* value() const { return value_; }
+  Builder& builder() const { return *builder_; }
+  explicit operator bool() const { return value_ != nullptr; }
+  const TensorType& type() const { return value_->type(); }
+  DType dtype() const { return value_->dtype(); }
+  int64_t rank() const;  // throws Error when unknown
+
+ private:
+  Builder* builder_ = nullptr;
+  Value* value_ = nullptr;
+};
+
+// An attribute by name and value: {"axis", -1}, {"perm", {1, 0}}.
+struct Attr {
+  std::string name;
+  std::variant<int64_t, float, std::string, std::vector<int64_t>, Tensor> value;
+  Attr(std::string n, int v) : name(std::move(n)), value(static_cast<int64_t>(v)) {}
+  Attr(std::string n, int64_t v) : name(std::move(n)), value(v) {}
+  Attr(std::string n, float v) : name(std::move(n)), value(v) {}
+  Attr(std::string n, const char* v) : name(std::move(n)), value(std::string(v)) {}
+  Attr(std::string n, std::string v) : name(std::move(n)), value(std::move(v)) {}
+  Attr(std::string n, std::vector<int64_t> v) : name(std::move(n)), value(std::move(v)) {}
+  Attr(std::string n, Tensor v) : name(std::move(n)), value(std::move(v)) {}
+};
+using Attrs = std::vector<Attr>;
+
+class Builder {
+ public:
+  // Nodes go before `before`; at the end of the graph when it is null.
+  explicit Builder(Graph* graph, Node* before = nullptr) : graph_(graph), before_(before) {}
+
+  Graph& graph() const { return *graph_; }
+  // New values are named `name`, name_1, ... from now on, until the next call. Empty: by operator.
+  void set_name(std::string name) { name_ = std::move(name); }
+
+  Var var(Value* value) { return {this, value}; }
+
+  // One node with one output. An input left out is Var().
+  Var op(const std::string& op, const std::vector<Var>& inputs, const Attrs& attrs = {},
+         const std::string& domain = "");
+  // One node with several outputs.
+  std::vector<Var> ops(const std::string& op, int num_outputs, const std::vector<Var>& inputs, const Attrs& attrs = {},
+                       const std::string& domain = "", const std::string& overload = "");
+  // The same operator as `node` with its attributes, on other inputs.
+  std::vector<Var> like(const Node& node, const std::vector<Var>& inputs, int num_outputs = 1);
+
+  // Constants. Equal small ones are one initializer of the graph.
+  Var constant(const Tensor& tensor);
+  Var ints(const std::vector<int64_t>& values) { return constant(Tensor::ints(values)); }
+  Var scalar(DType dtype, double value) { return constant(Tensor::full(dtype, {}, value)); }
+
+ private:
+  Graph* graph_;
+  Node* before_;
+  std::string name_;
+};
+
+// ---- Element-wise, with broadcasting
+Var operator+(Var a, Var b);
+Var operator-(Var a, Var b);
+Var operator*(Var a, Var b);
+Var operator/(Var a, Var b);
+Var operator-(Var a);
+Var operator+(Var a, double b);
+Var operator+(double a, Var b);
+Var operator-(Var a, double b);
+Var operator-(double a, Var b);
+Var operator*(Var a, double b);
+Var operator*(double a, Var b);
+Var operator/(Var a, double b);
+Var operator/(double a, Var b);
+Var operator<(Var a, Var b);  // bool tensors
+Var operator>(Var a, Var b);
+Var operator<=(Var a, Var b);
+Var operator>=(Var a, Var b);
+Var operator<(Var a, double b);
+Var operator>(Var a, double b);
+Var operator<=(Var a, double b);
+Var operator>=(Var a, double b);
+Var equal(Var a, Var b);
+Var logical_and(Var a, Var b);
+Var logical_or(Var a, Var b);
+Var logical_not(Var a);
+Var where(Var condition, Var a, Var b);
+Var where(Var condition, Var a, double b);
+Var exp(Var x);
+Var log(Var x);
+Var sqrt(Var x);
+Var sin(Var x);
+Var cos(Var x);
+Var tanh(Var x);
+Var erf(Var x);
+Var sigmoid(Var x);
+Var sign(Var x);
+Var abs(Var x);
+Var reciprocal(Var x);
+Var pow(Var x, Var y);
+Var pow(Var x, double y);
+Var max(Var a, Var b);
+Var min(Var a, Var b);
+Var cast(Var x, DType dtype);     // x itself when it already has the type
+Var cast_like(Var x, Var other);  // to other's type
+
+// ---- Shape
+Var shape(Var x);                                       // int64[rank]
+Var size(Var x);                                        // int64[]
+Var reshape(Var x, Var shape);                          // zeros in `shape` are sizes of zero, not copies (allowzero)
+Var reshape(Var x, const std::vector<int64_t>& shape);  // -1 and 0 as in ONNX: rest, copy
+Var flatten_to_2d(Var x, int64_t axis);                 // [d0 .. d(axis-1)] x [d(axis) ..]
+Var transpose(Var x, const std::vector<int64_t>& permutation);
+Var transpose_last(Var x);  // swaps the last two axes
+Var expand(Var x, Var shape);
+Var expand_like(Var x, Var other);
+Var unsqueeze(Var x, const std::vector<int64_t>& axes);
+Var squeeze(Var x, const std::vector<int64_t>& axes);
+Var concat(const std::vector<Var>& xs, int64_t axis);
+Var slice(Var x, Var starts, Var ends, Var axes, Var steps = {});
+Var slice(Var x, int64_t start, int64_t end, int64_t axis);
+Var gather(Var x, Var indices, int64_t axis);
+Var zeros_like(Var x);
+Var ones_like(Var x);
+Var full_like(Var x, double value);
+Var full(Var shape, DType dtype, double value);
+// One dimension of x as an int64 tensor of shape [1].
+Var dim(Var x, int64_t axis);
+
+// ---- Products and reductions
+Var matmul(Var a, Var b);
+Var gemm(Var a, Var b, bool transpose_a, bool transpose_b);  // 2-D
+Var reduce_sum(Var x, const std::vector<int64_t>& axes, bool keepdims = true);
+Var reduce_sum(Var x, Var axes, bool keepdims = true);  // no axes at all: x itself
+Var reduce_mean(Var x, const std::vector<int64_t>& axes, bool keepdims = true);
+Var reduce_max(Var x, const std::vector<int64_t>& axes, bool keepdims = true);
+Var sum_all(Var x);  // to a scalar
+
+// Sums x over the axes that broadcasting `like` to x's shape would repeat; the result has like's shape. Nothing is
+// emitted where the types show that there are no such axes; where a size is not known, the axes are found from the
+// shapes at run time (a plan with concrete shapes folds that away).
+Var sum_to_shape_of(Var x, Var like);
+
+}  // namespace onnx_train

@@ -1,0 +1,351 @@
+#include "onnx_passes/ir/graph.h"
+
+#include <algorithm>
+
+#include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/onnx.h"
+
+namespace onnx_train {
+
+// ---- Context
+
+const onnx::FunctionProto* Context::find_function(std::string_view domain, std::string_view op,
+                                                  std::string_view overload) const {
+  for (const auto& f : functions) {
+    if (f->name() == op && f->domain() == domain && f->overload() == overload) return f.get();
+  }
+  return nullptr;
+}
+
+int64_t Context::opset(const std::string& domain) const {
+  const auto found = opsets.find(domain);
+  return found == opsets.end() ? 0 : found->second;
+}
+
+// ---- Node
+
+Node::Node(Graph* graph) : graph_(graph), shell_(std::make_unique<onnx::NodeProto>()) {}
+Node::~Node() = default;
+
+const std::string& Node::op() const { return shell_->op_type(); }
+const std::string& Node::domain() const { return shell_->domain(); }
+const std::string& Node::name() const { return shell_->name(); }
+const std::string& Node::overload() const { return shell_->overload(); }
+bool Node::is(std::string_view op, std::string_view domain) const {
+  return shell_->op_type() == op && shell_->domain() == domain;
+}
+
+std::string Node::label() const {
+  std::string name = shell_->name();
+  for (size_t i = 0; name.empty() && i < outputs_.size(); ++i) {
+    if (outputs_[i]) name = outputs_[i]->name();
+  }
+  return concat("node '", name, "' (", domain().empty() ? "" : domain() + ".", op(), ")");
+}
+
+Node* Node::next() const {
+  auto it = std::next(self_);
+  return it == graph_->nodes_.end() ? nullptr : it->get();
+}
+
+Node* Node::previous() const { return self_ == graph_->nodes_.begin() ? nullptr : std::prev(self_)->get(); }
+
+void Node::set_input(int i, Value* value) {
+  const auto index = static_cast<size_t>(i);
+  if (index >= inputs_.size()) inputs_.resize(index + 1, nullptr);
+  if (Value* old = inputs_[index]) {
+    auto& uses = old->uses_;
+    const auto use =
+        std::find_if(uses.begin(), uses.end(), [&](const Use& u) { return u.node == this && u.index == i; });
+    *use = uses.back();
+    uses.pop_back();
+  }
+  inputs_[index] = value;
+  if (value) value->uses_.push_back({this, i});
+}
+
+Value* Node::add_output(int i, const std::string& name) {
+  const auto index = static_cast<size_t>(i);
+  if (index >= outputs_.size()) outputs_.resize(index + 1, nullptr);
+  if (outputs_[index]) fail(label(), " already has output ", i);
+  Value* value = graph_->add_value(name);
+  value->producer_ = this;
+  value->output_index_ = i;
+  outputs_[index] = value;
+  return value;
+}
+
+// ---- Attributes
+
+const onnx::AttributeProto* Node::find_attr(const std::string& name) const {
+  for (const auto& attribute : shell_->attribute()) {
+    if (attribute.name() == name) return &attribute;
+  }
+  return nullptr;
+}
+
+bool Node::has_attr(const std::string& name) const { return find_attr(name) != nullptr; }
+
+namespace {
+
+using Kind = onnx::AttributeProto;
+
+const onnx::AttributeProto* typed(const Node& node, const std::string& name, Kind::AttributeType type) {
+  const auto* attribute = node.find_attr(name);
+  if (attribute && attribute->type() != type) {
+    fail(node.label(), ": attribute '", name, "' is ", Kind::AttributeType_Name(attribute->type()), ", not ",
+         Kind::AttributeType_Name(type));
+  }
+  return attribute;
+}
+
+onnx::AttributeProto* fresh(onnx::NodeProto& shell, const std::string& name, Kind::AttributeType type) {
+  for (auto& attribute : *shell.mutable_attribute()) {
+    if (attribute.name() != name) continue;
+    attribute.Clear();
+    attribute.set_name(name);
+    attribute.set_type(type);
+    return &attribute;
+  }
+  auto* attribute = shell.add_attribute();
+  attribute->set_name(name);
+  attribute->set_type(type);
+  return attribute;
+}
+
+}  // namespace
+
+int64_t Node::attr(const std::string& name, int64_t otherwise) const {
+  const auto* a = typed(*this, name, Kind::INT);
+  return a ? a->i() : otherwise;
+}
+
+float Node::attr(const std::string& name, float otherwise) const {
+  const auto* a = typed(*this, name, Kind::FLOAT);
+  return a ? a->f() : otherwise;
+}
+
+std::string Node::attr(const std::string& name, const char* otherwise) const {
+  const auto* a = typed(*this, name, Kind::STRING);
+  return a ? a->s() : otherwise;
+}
+
+std::vector<int64_t> Node::attr(const std::string& name, const std::vector<int64_t>& otherwise) const {
+  const auto* a = typed(*this, name, Kind::INTS);
+  return a ? std::vector<int64_t>(a->ints().begin(), a->ints().end()) : otherwise;
+}
+
+std::vector<float> Node::attr(const std::string& name, const std::vector<float>& otherwise) const {
+  const auto* a = typed(*this, name, Kind::FLOATS);
+  return a ? std::vector<float>(a->floats().begin(), a->floats().end()) : otherwise;
+}
+
+Tensor Node::attr_tensor(const std::string& name) const {
+  const auto* a = typed(*this, name, Kind::TENSOR);
+  return a ? from_proto(a->t()) : Tensor();
+}
+
+void Node::set_attr(const onnx::AttributeProto& attribute) {
+  *fresh(*shell_, attribute.name(), attribute.type()) = attribute;
+}
+void Node::set_attr(const std::string& name, int64_t value) { fresh(*shell_, name, Kind::INT)->set_i(value); }
+void Node::set_attr(const std::string& name, float value) { fresh(*shell_, name, Kind::FLOAT)->set_f(value); }
+void Node::set_attr(const std::string& name, const std::string& value) {
+  fresh(*shell_, name, Kind::STRING)->set_s(value);
+}
+void Node::set_attr(const std::string& name, const std::vector<int64_t>& value) {
+  auto* a = fresh(*shell_, name, Kind::INTS);
+  a->mutable_ints()->Add(value.begin(), value.end());
+}
+void Node::set_attr(const std::string& name, const Tensor& value) {
+  to_proto(value, "", fresh(*shell_, name, Kind::TENSOR)->mutable_t());
+}
+
+void Node::remove_attr(const std::string& name) {
+  auto* attributes = shell_->mutable_attribute();
+  for (int i = 0; i < attributes->size(); ++i) {
+    if (attributes->Get(i).name() == name) {
+      attributes->DeleteSubrange(i, 1);
+      return;
+    }
+  }
+}
+
+// ---- Graph
+
+Graph::Graph(std::shared_ptr<Context> context, Graph* parent)
+    : context_(std::move(context)), parent_(parent), shell_(std::make_unique<onnx::GraphProto>()) {}
+
+Graph::~Graph() {
+  // Values of a parent outlive this graph: take our nodes' names off their use lists.
+  for (auto& node : nodes_) {
+    for (int i = 0; i < node->num_inputs(); ++i) node->set_input(i, nullptr);
+    node->subgraphs_.clear();
+  }
+}
+
+const std::string& Graph::name() const { return shell_->name(); }
+
+std::vector<Node*> Graph::nodes() const {
+  std::vector<Node*> all;
+  all.reserve(nodes_.size());
+  for (const auto& node : nodes_) all.push_back(node.get());
+  return all;
+}
+
+Value* Graph::find(const std::string& name) const {
+  for (const Graph* graph = this; graph; graph = graph->parent_) {
+    const auto found = graph->values_.find(name);
+    if (found != graph->values_.end()) return found->second.get();
+  }
+  return nullptr;
+}
+
+std::string Graph::unique_name(const std::string& base) const {
+  if (!base.empty() && !find(base)) return base;
+  int& suffix = next_suffix_[base];
+  while (true) {
+    std::string name = concat(base, base.empty() ? "v" : "_", ++suffix);
+    if (!find(name)) return name;
+  }
+}
+
+Value* Graph::add_value(const std::string& name) {
+  auto [place, added] = values_.try_emplace(name);
+  if (!added) fail("graph '", this->name(), "' defines the value '", name, "' twice");
+  place->second.reset(new Value(this, name));
+  return place->second.get();
+}
+
+void Graph::delete_value(Value* value) {
+  if (!value->uses_.empty())
+    fail("value '", value->name(), "' is removed while ", value->uses_[0].node->label(), " uses it");
+  const std::string name = value->name();  // a copy: the key's value dies first
+  values_.erase(name);
+}
+
+Node* Graph::add_node(const onnx::NodeProto& shell, const std::vector<Value*>& inputs,
+                      const std::vector<std::string>& outputs, Node* before) {
+  const auto place = before ? before->self_ : nodes_.end();
+  const auto self = nodes_.insert(place, std::unique_ptr<Node>(new Node(this)));
+  Node* node = self->get();
+  node->self_ = self;
+  *node->shell_ = shell;
+  node->shell_->clear_input();
+  node->shell_->clear_output();
+  for (size_t i = 0; i < inputs.size(); ++i) node->set_input(static_cast<int>(i), inputs[i]);
+  node->outputs_.resize(outputs.size(), nullptr);
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    if (!outputs[i].empty()) node->add_output(static_cast<int>(i), outputs[i]);
+  }
+  return node;
+}
+
+Node* Graph::add_node(const std::string& op, const std::vector<Value*>& inputs, const std::vector<std::string>& outputs,
+                      const std::string& domain, Node* before) {
+  onnx::NodeProto shell;
+  shell.set_op_type(op);
+  if (!domain.empty()) shell.set_domain(domain);
+  return add_node(shell, inputs, outputs, before);
+}
+
+Graph* Graph::add_subgraph(Node* node, const std::string& attribute) {
+  node->subgraphs_.push_back({attribute, std::make_unique<Graph>(context_, this)});
+  return node->subgraphs_.back().graph.get();
+}
+
+void Graph::remove(Node* node) {
+  for (int i = 0; i < node->num_inputs(); ++i) node->set_input(i, nullptr);
+  for (Value* output : node->outputs_) {
+    if (output) delete_value(output);
+  }
+  nodes_.erase(node->self_);
+}
+
+bool Graph::is_output(const Value* value) const {
+  return std::find(outputs_.begin(), outputs_.end(), value) != outputs_.end();
+}
+bool Graph::is_input(const Value* value) const {
+  return std::find(inputs_.begin(), inputs_.end(), value) != inputs_.end();
+}
+
+Value* Graph::add_input(const std::string& name, TensorType type) {
+  const auto found = values_.find(name);  // an initializer of the same name is the input's default
+  Value* value = found != values_.end() && found->second->is_initializer() ? found->second.get() : add_value(name);
+  value->set_type(std::move(type));
+  inputs_.push_back(value);
+  return value;
+}
+
+void Graph::remove_input(Value* value) {
+  inputs_.erase(std::find(inputs_.begin(), inputs_.end(), value));
+  if (!value->is_initializer()) delete_value(value);
+}
+
+Value* Graph::add_initializer(const std::string& name, const Tensor& tensor) {
+  onnx::TensorProto proto;
+  to_proto(tensor, name, &proto);
+  return add_initializer(proto);
+}
+
+Value* Graph::add_initializer(const onnx::TensorProto& tensor) {
+  const auto found = values_.find(tensor.name());  // an input of the same name gets its default
+  Value* value = found != values_.end() && is_input(found->second.get()) && !found->second->is_initializer()
+                     ? found->second.get()
+                     : add_value(tensor.name());
+  set_initializer(value, tensor);
+  return value;
+}
+
+void Graph::set_initializer(Value* value, const onnx::TensorProto& tensor) {
+  if (!value->initializer_) initializers_.push_back(value);
+  value->initializer_ = std::make_shared<onnx::TensorProto>(tensor);
+  value->initializer_->set_name(value->name());
+  if (value->type_.dtype == DType::kUndefined) {
+    value->type_.dtype = static_cast<DType>(tensor.data_type());
+    value->type_.dims.emplace(tensor.dims().begin(), tensor.dims().end());
+  }
+}
+
+void Graph::set_initializer(Value* value, const Tensor& tensor) {
+  onnx::TensorProto proto;
+  to_proto(tensor, value->name(), &proto);
+  set_initializer(value, proto);
+}
+
+void Graph::remove_initializer(Value* value) {
+  initializers_.erase(std::find(initializers_.begin(), initializers_.end(), value));
+  inputs_.erase(std::remove(inputs_.begin(), inputs_.end(), value), inputs_.end());
+  delete_value(value);
+}
+
+void Graph::replace(Value* old, Value* with) {
+  if (old == with) return;
+  const std::vector<Use> uses = old->uses();
+  for (const Use& use : uses) use.node->set_input(use.index, with);
+  if (!is_output(old)) return;
+  if (with->graph_ != this || !with->producer_ || is_output(with)) {
+    onnx::NodeProto identity;
+    identity.set_op_type("Identity");
+    Node* after = old->producer_;
+    Node* node = add_node(identity, {with}, {unique_name(old->name())}, after ? after->next() : nullptr);
+    node->output()->set_type(with->type());
+    with = node->output();
+  }
+  std::replace(outputs_.begin(), outputs_.end(), old, with);
+  const std::string name = old->name();
+  rename(old, unique_name(name + "_replaced"));
+  rename(with, name);
+}
+
+void Graph::rename(Value* value, const std::string& name) {
+  if (value->name_ == name) return;
+  if (values_.count(name)) fail("value '", value->name(), "' cannot be called '", name, "': the name is taken");
+  auto handle = values_.extract(value->name_);
+  handle.key() = name;
+  values_.insert(std::move(handle));
+  value->name_ = name;
+  if (value->initializer_) value->initializer_->set_name(name);
+}
+
+}  // namespace onnx_train

@@ -1,0 +1,230 @@
+// The intermediate representation: ONNX's graph with use lists.
+//
+//   Graph   nodes in topological order, values by name, inputs, outputs. Owns its nodes and values.
+//   Node    one operator; its inputs and outputs are values, its attributes stay protobuf messages.
+//   Value   one tensor: a name, a type, one producer (none for inputs and initializers), a list of uses.
+//
+// Converting from and to protobuf loses nothing (proto.h). A graph may have a parent: the graph around an If's
+// branch, or, for the algorithm of a training model, the inference graph whose values it reads by name. Not
+// thread-safe; a Model is one unit of ownership.
+#pragma once
+
+#include <functional>
+#include <list>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "onnx_passes/ir/protobuf.h"
+#include "onnx_passes/ir/tensor.h"
+#include "onnx_passes/ir/types.h"
+
+namespace onnx_train {
+
+class Graph;
+class Node;
+
+struct Use {
+  Node* node;
+  int index;  // which input
+};
+
+class Value {
+ public:
+  const std::string& name() const { return name_; }
+  Graph& graph() const { return *graph_; }
+  Node* producer() const { return producer_; }
+  int output_index() const { return output_index_; }
+
+  const TensorType& type() const { return type_; }
+  void set_type(TensorType type) { type_ = std::move(type); }
+  DType dtype() const { return type_.dtype; }
+  bool has_rank() const { return type_.has_rank(); }
+  int64_t rank() const { return type_.rank(); }  // requires has_rank()
+
+  // Inputs of nodes that read this value, in this graph and in graphs inside or after it.
+  const std::vector<Use>& uses() const { return uses_; }
+
+  // Null unless the value is an initializer. The message's data may still be in an external file (importing loads it).
+  const onnx::TensorProto* initializer() const { return initializer_.get(); }
+  bool is_initializer() const { return initializer_ != nullptr; }
+
+  // What is known of an integer tensor's elements, in order (rank 0 or 1 only): shape inference follows them through
+  // Shape, Gather, Concat and the like.
+  const std::optional<Dims>& elements() const { return elements_; }
+  void set_elements(std::optional<Dims> elements) { elements_ = std::move(elements); }
+
+ private:
+  friend class Graph;
+  friend class Node;
+  Value(Graph* graph, std::string name) : graph_(graph), name_(std::move(name)) {}
+
+  Graph* graph_;
+  std::string name_;
+  TensorType type_;
+  Node* producer_ = nullptr;
+  int output_index_ = 0;
+  std::vector<Use> uses_;
+  std::shared_ptr<onnx::TensorProto> initializer_;
+  std::optional<Dims> elements_;
+};
+
+class Node {
+ public:
+  ~Node();
+  const std::string& op() const;      // "MatMul"
+  const std::string& domain() const;  // "" for ONNX's own
+  const std::string& name() const;
+  const std::string& overload() const;
+  bool is(std::string_view op, std::string_view domain = "") const;
+  // "node 'h3' (Gather)", or by its first output when it has no name: how errors call it.
+  std::string label() const;
+  Graph& graph() const { return *graph_; }
+
+  // Inputs left out are null.
+  const std::vector<Value*>& inputs() const { return inputs_; }
+  int num_inputs() const { return static_cast<int>(inputs_.size()); }
+  Value* input(int i) const { return i < num_inputs() ? inputs_[static_cast<size_t>(i)] : nullptr; }
+  void set_input(int i, Value* value);  // grows the list when needed; null leaves the input out
+  // Outputs left out are null.
+  const std::vector<Value*>& outputs() const { return outputs_; }
+  int num_outputs() const { return static_cast<int>(outputs_.size()); }
+  Value* output(int i = 0) const { return i < num_outputs() ? outputs_[static_cast<size_t>(i)] : nullptr; }
+  // Adds output i, which was left out.
+  Value* add_output(int i, const std::string& name);
+
+  // Attributes. The getters return `otherwise` for an attribute that is not there, and throw Error for one of
+  // another type.
+  bool has_attr(const std::string& name) const;
+  int64_t attr(const std::string& name, int64_t otherwise) const;
+  int64_t attr(const std::string& name, int otherwise) const { return attr(name, static_cast<int64_t>(otherwise)); }
+  float attr(const std::string& name, float otherwise) const;
+  std::string attr(const std::string& name, const char* otherwise) const;
+  std::vector<int64_t> attr(const std::string& name, const std::vector<int64_t>& otherwise) const;
+  std::vector<float> attr(const std::string& name, const std::vector<float>& otherwise) const;
+  Tensor attr_tensor(const std::string& name) const;  // empty when not there
+  const onnx::AttributeProto* find_attr(const std::string& name) const;
+  void set_attr(const onnx::AttributeProto& attribute);
+  void set_attr(const std::string& name, int64_t value);
+  void set_attr(const std::string& name, int value) { set_attr(name, static_cast<int64_t>(value)); }
+  void set_attr(const std::string& name, float value);
+  void set_attr(const std::string& name, const std::string& value);
+  void set_attr(const std::string& name, const std::vector<int64_t>& value);
+  void set_attr(const std::string& name, const Tensor& value);
+  void remove_attr(const std::string& name);
+
+  // The graphs of the node's attributes (If's branches, a loop's body), with the attribute's name.
+  struct Subgraph {
+    std::string attribute;
+    std::unique_ptr<Graph> graph;
+  };
+  const std::vector<Subgraph>& subgraphs() const { return subgraphs_; }
+
+  // Position in the graph's list; null at the ends.
+  Node* next() const;
+  Node* previous() const;
+
+  // The message without inputs, outputs and subgraphs. Everything that is no edge lives here.
+  const onnx::NodeProto& shell() const { return *shell_; }
+  onnx::NodeProto& shell() { return *shell_; }
+
+ private:
+  friend class Graph;
+  explicit Node(Graph* graph);
+
+  Graph* graph_;
+  std::list<std::unique_ptr<Node>>::iterator self_;
+  std::unique_ptr<onnx::NodeProto> shell_;
+  std::vector<Value*> inputs_;
+  std::vector<Value*> outputs_;
+  std::vector<Subgraph> subgraphs_;
+};
+
+// What all graphs of one model share.
+struct Context {
+  std::unordered_map<std::string, int64_t> opsets;  // domain ("" for ONNX's own) -> version
+  std::vector<std::shared_ptr<onnx::FunctionProto>> functions;
+  const onnx::FunctionProto* find_function(std::string_view domain, std::string_view op,
+                                           std::string_view overload) const;
+  int64_t opset(const std::string& domain = "") const;  // 0 when not imported
+};
+
+class Graph {
+ public:
+  explicit Graph(std::shared_ptr<Context> context, Graph* parent = nullptr);
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+  ~Graph();
+
+  const std::string& name() const;
+  Graph* parent() const { return parent_; }
+  Context& context() const { return *context_; }
+  const std::shared_ptr<Context>& shared_context() const { return context_; }
+
+  // Nodes in topological order: for (Node* n = g.first(); n; n = n->next()). Nodes may be added and removed meanwhile.
+  Node* first() const { return nodes_.empty() ? nullptr : nodes_.front().get(); }
+  Node* last() const { return nodes_.empty() ? nullptr : nodes_.back().get(); }
+  size_t num_nodes() const { return nodes_.size(); }
+  std::vector<Node*> nodes() const;
+
+  // The value of this name here or in a parent; null when there is none.
+  Value* find(const std::string& name) const;
+  // A name that no value here, in a parent, or in a child known to this graph has: `base`, or base_1, base_2, ...
+  std::string unique_name(const std::string& base) const;
+
+  // Adds a node before `before` (at the end when null). Outputs are new values named as given; "" leaves one out.
+  // Throws Error when a name is taken.
+  Node* add_node(const std::string& op, const std::vector<Value*>& inputs, const std::vector<std::string>& outputs,
+                 const std::string& domain = "", Node* before = nullptr);
+  // The same with the rest of the node (attributes, name, doc) copied from `shell`; its subgraphs are not copied.
+  Node* add_node(const onnx::NodeProto& shell, const std::vector<Value*>& inputs,
+                 const std::vector<std::string>& outputs, Node* before = nullptr);
+  Graph* add_subgraph(Node* node, const std::string& attribute);
+  // Removes a node none of whose outputs is used or an output of the graph; its outputs go with it.
+  void remove(Node* node);
+
+  const std::vector<Value*>& inputs() const { return inputs_; }
+  Value* add_input(const std::string& name, TensorType type);
+  void remove_input(Value* value);
+
+  const std::vector<Value*>& outputs() const { return outputs_; }
+  void add_output(Value* value) { outputs_.push_back(value); }
+  void set_outputs(std::vector<Value*> outputs) { outputs_ = std::move(outputs); }
+  bool is_output(const Value* value) const;
+  bool is_input(const Value* value) const;
+
+  const std::vector<Value*>& initializers() const { return initializers_; }
+  Value* add_initializer(const std::string& name, const Tensor& tensor);
+  Value* add_initializer(const onnx::TensorProto& tensor);
+  // Makes `value` (an input or a value without producer) an initializer, or changes its data; keeps its place.
+  void set_initializer(Value* value, const onnx::TensorProto& tensor);
+  void set_initializer(Value* value, const Tensor& tensor);
+  // Removes an unused initializer (and the input of the same name, if there is one).
+  void remove_initializer(Value* value);
+
+  // Every use of `old` reads `with` instead. When `old` is an output of its graph, `with` takes over its name and its
+  // place, if it can: an input, an initializer or another output keeps its own name and an Identity is put between.
+  void replace(Value* old, Value* with);
+  void rename(Value* value, const std::string& name);
+
+  // The message without nodes, initializers; `value_info`, `input`, `output` keep the entries' documentation.
+  const onnx::GraphProto& shell() const { return *shell_; }
+  onnx::GraphProto& shell() { return *shell_; }
+
+ private:
+  friend class Node;
+  Value* add_value(const std::string& name);
+  void delete_value(Value* value);
+
+  std::shared_ptr<Context> context_;
+  Graph* parent_;
+  std::unique_ptr<onnx::GraphProto> shell_;
+  std::list<std::unique_ptr<Node>> nodes_;
+  std::unordered_map<std::string, std::unique_ptr<Value>> values_;
+  std::vector<Value*> inputs_, outputs_, initializers_;
+  mutable std::unordered_map<std::string, int> next_suffix_;
+};
+
+}  // namespace onnx_train

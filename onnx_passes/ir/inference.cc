@@ -1,0 +1,386 @@
+#include "onnx_passes/ir/inference.h"
+
+#include <onnx/defs/schema.h>
+#include <onnx/defs/shape_inference.h>
+
+#include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/onnx.h"
+
+namespace onnx_train {
+namespace {
+
+// Contents longer than this are data, not shapes.
+constexpr int64_t kMaxElements = 64;
+
+const onnx::OpSchema* find_schema(const Node& node) {
+  const auto version = node.graph().context().opset(node.domain());
+  return onnx::OpSchemaRegistry::Schema(node.op(), static_cast<int>(version), node.domain());
+}
+
+onnx::TensorShapeProto to_shape_proto(const Dims& dims) {
+  onnx::TensorShapeProto shape;
+  for (const Dim& d : dims) {
+    auto* out = shape.add_dim();
+    if (d.known()) {
+      out->set_dim_value(d.value());
+    } else if (!d.symbol().empty()) {
+      out->set_dim_param(d.symbol());
+    }
+  }
+  return shape;
+}
+
+Dims from_shape_proto(const onnx::TensorShapeProto& shape) {
+  Dims dims;
+  for (const auto& d : shape.dim()) {
+    dims.push_back(d.has_dim_value() ? Dim(static_cast<int64_t>(d.dim_value())) : Dim(d.dim_param()));
+  }
+  return dims;
+}
+
+bool all_known(const Dims& dims) {
+  for (const Dim& d : dims) {
+    if (!d.known()) return false;
+  }
+  return true;
+}
+
+std::optional<Dims> elements_of(const Tensor& tensor) {
+  const bool integer = tensor.dtype() == DType::kInt64 || tensor.dtype() == DType::kInt32;
+  if (!integer || tensor.shape().size() > 1 || tensor.size() > kMaxElements) return std::nullopt;
+  Dims dims;
+  for (int64_t v : tensor.to_ints()) dims.emplace_back(v);
+  return dims;
+}
+
+class SubgraphInferencer : public onnx::GraphInferencer {
+ public:
+  explicit SubgraphInferencer(Graph* graph) : graph_(graph) {}
+  std::vector<const onnx::TypeProto*> doInferencing(const std::vector<const onnx::TypeProto*>& inputs,
+                                                    const std::vector<const onnx::TensorProto*>&) override {
+    for (size_t i = 0; i < inputs.size() && i < graph_->inputs().size(); ++i) {
+      if (inputs[i]) graph_->inputs()[i]->set_type(from_proto(*inputs[i]));
+    }
+    infer_types(graph_);
+    types_.resize(graph_->outputs().size());
+    std::vector<const onnx::TypeProto*> result;
+    for (size_t i = 0; i < types_.size(); ++i) {
+      to_proto(graph_->outputs()[i]->type(), &types_[i]);
+      result.push_back(&types_[i]);
+    }
+    return result;
+  }
+
+ private:
+  Graph* graph_;
+  std::vector<onnx::TypeProto> types_;
+};
+
+// The node as ONNX's inference functions want to see it.
+class NodeContext : public onnx::InferenceContext, public onnx::DataPropagationContext {
+ public:
+  explicit NodeContext(Node* node) : node_(node) {
+    const auto n = static_cast<size_t>(node->num_inputs());
+    types_.resize(n);
+    data_.resize(n);
+    shapes_.resize(n);
+    for (size_t i = 0; i < n; ++i) read_input(i);
+    outputs_.resize(static_cast<size_t>(node->num_outputs()));
+    elements_.resize(outputs_.size());
+  }
+
+  const onnx::AttributeProto* getAttribute(const std::string& name) const override { return node_->find_attr(name); }
+  size_t getNumInputs() const override { return types_.size(); }
+  bool hasInput(size_t i) const override { return node_->input(static_cast<int>(i)) != nullptr; }
+  const onnx::TypeProto* getInputType(size_t i) const override {
+    return i < types_.size() && types_[i].value_case() != onnx::TypeProto::VALUE_NOT_SET ? &types_[i] : nullptr;
+  }
+  const onnx::TensorProto* getInputData(size_t i) const override { return i < data_.size() ? data_[i].get() : nullptr; }
+  const onnx::SparseTensorProto* getInputSparseData(size_t) const override { return nullptr; }
+  const onnx::TensorShapeProto* getSymbolicInput(size_t i) const override {
+    return i < shapes_.size() && shapes_[i] ? &*shapes_[i] : nullptr;
+  }
+  size_t getNumOutputs() const override { return outputs_.size(); }
+  bool hasOutput(size_t i) override { return node_->output(static_cast<int>(i)) != nullptr; }
+  onnx::TypeProto* getOutputType(size_t i) override { return i < outputs_.size() ? &outputs_[i] : nullptr; }
+  onnx::GraphInferencer* getGraphAttributeInferencer(const std::string& name) override {
+    for (const auto& subgraph : node_->subgraphs()) {
+      if (subgraph.attribute != name) continue;
+      inferencers_.push_back(std::make_unique<SubgraphInferencer>(subgraph.graph.get()));
+      return inferencers_.back().get();
+    }
+    return nullptr;
+  }
+  std::string getDisplayName() const override { return node_->label(); }
+
+  // DataPropagationContext
+  const onnx::TypeProto* getOutputType(size_t i) const override { return i < outputs_.size() ? &outputs_[i] : nullptr; }
+  const onnx::TensorShapeProto* getInputData(size_t i) override {
+    return i < shapes_.size() && shapes_[i] ? &*shapes_[i] : nullptr;
+  }
+  void addOutputData(size_t i, onnx::TensorShapeProto&& shape) override { elements_[i] = from_shape_proto(shape); }
+
+  // Writes what was inferred into the node's outputs.
+  void store() {
+    for (size_t i = 0; i < outputs_.size(); ++i) {
+      Value* value = node_->output(static_cast<int>(i));
+      if (!value) continue;
+      merge(from_proto(outputs_[i]), value);
+      if (elements_[i]) value->set_elements(std::move(elements_[i]));
+    }
+  }
+
+ private:
+  void read_input(size_t i) {
+    const Value* value = node_->input(static_cast<int>(i));
+    if (!value) return;
+    if (value->dtype() != DType::kUndefined) to_proto(value->type(), &types_[i]);
+    if (!value->has_rank() || value->rank() > 1) return;
+    if (value->elements()) {
+      shapes_[i] = to_shape_proto(*value->elements());
+      if (all_known(*value->elements())) {
+        data_[i] = std::make_unique<onnx::TensorProto>();
+        to_proto(constant_of(value), value->name(), data_[i].get());
+      }
+      return;
+    }
+    if (value->type().is_static() && num_elements(value->type().shape()) > kMaxElements) return;
+    if (Tensor constant = constant_of(value); !constant.empty() && constant.size() <= kMaxElements) {
+      data_[i] = std::make_unique<onnx::TensorProto>();
+      to_proto(constant, value->name(), data_[i].get());
+    }
+  }
+
+  static void merge(TensorType inferred, Value* value) {
+    if (inferred.dtype == DType::kUndefined) return;
+    const TensorType& known = value->type();
+    if (known.dtype == inferred.dtype && known.dims) {
+      if (!inferred.dims) return;
+      if (known.rank() == inferred.rank()) {
+        for (size_t i = 0; i < inferred.dims->size(); ++i) {
+          Dim& dim = (*inferred.dims)[i];
+          if (!dim.known() && ((*known.dims)[i].known() || dim.symbol().empty())) dim = (*known.dims)[i];
+        }
+      }
+    }
+    value->set_type(std::move(inferred));
+  }
+
+  Node* node_;
+  std::vector<onnx::TypeProto> types_;
+  std::vector<std::unique_ptr<onnx::TensorProto>> data_;
+  std::vector<std::optional<onnx::TensorShapeProto>> shapes_;
+  std::vector<onnx::TypeProto> outputs_;
+  std::vector<std::optional<Dims>> elements_;
+  std::vector<std::unique_ptr<SubgraphInferencer>> inferencers_;
+};
+
+// A function's outputs have the types that its body gives them.
+void infer_call(Node* node, const onnx::FunctionProto& function) {
+  Graph scratch(node->graph().shared_context());
+  std::vector<Value*> inputs;
+  for (int i = 0; i < node->num_inputs(); ++i) {
+    const Value* actual = node->input(i);
+    Value* formal = nullptr;
+    if (actual) {
+      const std::string name = concat("in", i);
+      Tensor constant = actual->has_rank() && actual->rank() <= 1 ? constant_of(actual) : Tensor();
+      formal = constant.empty() ? scratch.add_input(name, actual->type()) : scratch.add_initializer(name, constant);
+      formal->set_elements(actual->elements());
+    }
+    inputs.push_back(formal);
+  }
+  const auto outputs = instantiate(function, node->shell(), &scratch, nullptr, inputs, "f");
+  for (Node* n = scratch.first(); n; n = n->next()) infer_types(n);
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    Value* value = node->output(static_cast<int>(i));
+    if (value && outputs[i] && outputs[i]->dtype() != DType::kUndefined) value->set_type(outputs[i]->type());
+  }
+}
+
+}  // namespace
+
+Tensor constant_of(const Value* value) {
+  if (!value) return {};
+  if (value->is_initializer() && !value->graph().is_input(value)) return from_proto(*value->initializer());
+  if (value->elements() && value->has_rank() && value->rank() <= 1 && all_known(*value->elements())) {
+    std::vector<int64_t> ints;
+    for (const Dim& d : *value->elements()) ints.push_back(d.value());
+    const Tensor tensor = value->rank() == 0 ? Tensor::ints(ints).reshaped({}) : Tensor::ints(ints);
+    return value->dtype() == DType::kInt64 ? tensor : tensor.cast(value->dtype());
+  }
+  const Node* node = value->producer();
+  if (!node || !node->is("Constant")) return {};
+  if (node->has_attr("value")) return node->attr_tensor("value");
+  if (node->has_attr("value_int")) return Tensor::scalar<int64_t>(node->attr("value_int", 0));
+  if (node->has_attr("value_float")) return Tensor::scalar<float>(node->attr("value_float", 0.0f));
+  if (node->has_attr("value_ints")) return Tensor::ints(node->attr("value_ints", std::vector<int64_t>{}));
+  if (node->has_attr("value_floats")) {
+    const auto values = node->attr("value_floats", std::vector<float>{});
+    return Tensor::of<float>({static_cast<int64_t>(values.size())}, values);
+  }
+  return {};
+}
+
+bool is_known_operator(const Node& node) {
+  return node.graph().context().find_function(node.domain(), node.op(), node.overload()) || find_schema(node);
+}
+
+void infer_types(Node* node) {
+  if (const auto* function = node->graph().context().find_function(node->domain(), node->op(), node->overload())) {
+    return infer_call(node, *function);
+  }
+  const onnx::OpSchema* schema = find_schema(*node);
+  if (!schema || !schema->has_type_and_shape_inference_function()) return;
+  try {
+    NodeContext context(node);
+    schema->GetTypeAndShapeInferenceFunction()(context);
+    if (schema->has_data_propagation_function()) schema->GetDataPropagationFunction()(context);
+    context.store();
+  } catch (const onnx::InferenceError& error) {
+    fail(node->label(), ": ", error.what());
+  }
+  Value* output = node->output();
+  if (node->is("Constant") && output) output->set_elements(elements_of(constant_of(output)));
+  if (node->is("Identity") && output && node->input(0)) output->set_elements(node->input(0)->elements());
+}
+
+void infer_types(Graph* graph) {
+  for (Node* node = graph->first(); node; node = node->next()) infer_types(node);
+}
+
+namespace {
+
+// Puts the call's attribute in place of a body's reference to it; false when the call leaves it out.
+bool resolve(const onnx::AttributeProto& reference, const onnx::FunctionProto& function, const onnx::NodeProto& call,
+             onnx::AttributeProto* out) {
+  for (const auto& given : call.attribute()) {
+    if (given.name() != reference.ref_attr_name()) continue;
+    *out = given;
+    out->set_name(reference.name());
+    return true;
+  }
+  for (const auto& standard : function.attribute_proto()) {
+    if (standard.name() != reference.ref_attr_name()) continue;
+    *out = standard;
+    out->set_name(reference.name());
+    return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+std::vector<Value*> instantiate(const onnx::FunctionProto& function, const onnx::NodeProto& call, Graph* graph,
+                                Node* before, const std::vector<Value*>& inputs, const std::string& prefix) {
+  std::unordered_map<std::string, Value*> values;
+  for (int i = 0; i < function.input_size(); ++i) {
+    values[function.input(i)] = static_cast<size_t>(i) < inputs.size() ? inputs[static_cast<size_t>(i)] : nullptr;
+  }
+  for (const auto& body : function.node()) {
+    onnx::NodeProto shell = body;
+    shell.clear_attribute();
+    if (!body.name().empty()) shell.set_name(prefix + "/" + body.name());
+    for (const auto& attribute : body.attribute()) {
+      if (attribute.ref_attr_name().empty()) {
+        if (attribute.has_g()) {
+          fail("function '", function.name(), "': node ", body.op_type(), " has a subgraph; it cannot be inlined here");
+        }
+        *shell.add_attribute() = attribute;
+      } else {
+        onnx::AttributeProto resolved;
+        if (resolve(attribute, function, call, &resolved)) *shell.add_attribute() = resolved;
+      }
+    }
+    std::vector<Value*> arguments;
+    for (const std::string& name : body.input()) {
+      const auto found = values.find(name);
+      if (found == values.end() && !name.empty())
+        fail("function '", function.name(), "' reads '", name, "' before it is set");
+      arguments.push_back(name.empty() ? nullptr : found->second);
+    }
+    std::vector<std::string> outputs;
+    for (const std::string& name : body.output()) {
+      outputs.push_back(name.empty() ? "" : graph->unique_name(prefix + "/" + name));
+    }
+    Node* node = graph->add_node(shell, arguments, outputs, before);
+    for (int i = 0; i < body.output_size(); ++i) {
+      if (!body.output(i).empty()) values[body.output(i)] = node->output(i);
+    }
+  }
+  std::vector<Value*> outputs;
+  for (const std::string& name : function.output()) {
+    const auto found = values.find(name);
+    outputs.push_back(found == values.end() ? nullptr : found->second);
+  }
+  return outputs;
+}
+
+namespace {
+
+// The body that ONNX's schema gives the node, specialised to its input types.
+bool schema_body(const Node& node, onnx::FunctionProto* body) {
+  const onnx::OpSchema* schema = find_schema(node);
+  if (!schema) return false;
+  onnx::NodeProto proto = node.shell();
+  std::vector<onnx::TypeProto> types;
+  for (const Value* input : node.inputs()) {
+    proto.add_input(input ? input->name() : "");
+    types.emplace_back();
+    if (input) to_proto(input->type(), &types.back());
+  }
+  for (const Value* output : node.outputs()) proto.add_output(output ? output->name() : "");
+  // The bodies refer to attributes whose defaults only the schema knows.
+  for (const auto& [name, attribute] : schema->attributes()) {
+    if (!node.has_attr(name) && attribute.default_value.has_name()) *proto.add_attribute() = attribute.default_value;
+  }
+  const int version = static_cast<int>(node.graph().context().opset(node.domain()));
+  if (schema->HasFunction()) {
+    const auto* function = schema->GetFunction(version);
+    if (!function) return false;
+    *body = *function;
+    *body->mutable_attribute_proto() = proto.attribute();
+    return true;
+  }
+  if (!schema->HasContextDependentFunction()) return false;
+  onnx::FunctionBodyBuildContextImpl context(proto, types);
+  if (!schema->BuildContextDependentFunction(context, *body, version)) return false;
+  *body->mutable_attribute_proto() = proto.attribute();
+  return true;
+}
+
+}  // namespace
+
+bool has_function_body(const Node& node) {
+  if (node.graph().context().find_function(node.domain(), node.op(), node.overload())) return true;
+  onnx::FunctionProto body;
+  return schema_body(node, &body);
+}
+
+bool inline_function(Node* node) {
+  Graph& graph = node->graph();
+  onnx::FunctionProto from_schema;
+  const onnx::FunctionProto* function = graph.context().find_function(node->domain(), node->op(), node->overload());
+  if (!function) {
+    if (!schema_body(*node, &from_schema)) return false;
+    function = &from_schema;
+  }
+  std::string prefix = node->name();
+  for (const Value* output : node->outputs()) {
+    if (prefix.empty() && output) prefix = output->name();
+  }
+  Node* last_before = node->previous();
+  const auto results = instantiate(*function, node->shell(), &graph, node, node->inputs(), prefix);
+  for (Node* n = last_before ? last_before->next() : graph.first(); n != node; n = n->next()) infer_types(n);
+  for (int i = 0; i < node->num_outputs(); ++i) {
+    Value* output = node->output(i);
+    if (!output) continue;
+    Value* result = results[static_cast<size_t>(i)];
+    if (!result) fail(node->label(), ": the body of its function does not set output ", i);
+    graph.replace(output, result);
+  }
+  graph.remove(node);
+  return true;
+}
+
+}  // namespace onnx_train

@@ -1,0 +1,26 @@
+// Models from and to files. Reading trusts nothing: external data must lie in the model's folder or below it, be a
+// regular file that is reached without links, and be as long as the model says. Writing is atomic: a temporary file
+// beside the target, fsync, rename, fsync of the folder; an existing file is complete and old, or complete and new.
+#pragma once
+
+#include <string>
+
+#include "onnx_passes/ir/model.h"
+
+namespace onnx_train {
+
+// Reads the file and its external data. Throws Error that names the file and the cause.
+onnx::ModelProto load_proto(const std::string& path);
+Model load_model(const std::string& path);
+
+// Writes `model`; tensors go into `<file>.data` beside it when the message would pass protobuf's limit of 2 GiB.
+void save_proto(const onnx::ModelProto& proto, const std::string& path);
+void save_model(const Model& model, const std::string& path);
+
+// Writes `bytes` atomically, as above.
+void write_file(const std::string& path, const std::string& bytes);
+
+// ONNX's full checker with strict shape inference; throws Error with its message.
+void check_proto(const onnx::ModelProto& proto);
+
+}  // namespace onnx_train

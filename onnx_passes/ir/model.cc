@@ -1,0 +1,124 @@
+#include "onnx_passes/ir/model.h"
+
+#include <onnx/defs/parser.h>
+#include <onnx/defs/printer.h>
+
+#include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/onnx.h"
+
+namespace onnx_train {
+
+Model::Model()
+    : context(std::make_shared<Context>()),
+      graph(std::make_unique<Graph>(context)),
+      shell_(std::make_unique<onnx::ModelProto>()) {}
+
+Model::Model(Model&&) noexcept = default;
+
+Model& Model::operator=(Model&& other) noexcept {
+  // Algorithms read the inference graph's values: they go first.
+  entry_points.clear();
+  graph = std::move(other.graph);
+  entry_points = std::move(other.entry_points);
+  context = std::move(other.context);
+  shell_ = std::move(other.shell_);
+  return *this;
+}
+
+Model::~Model() { entry_points.clear(); }
+
+EntryPoint& Model::add_entry_point(const std::string& name) {
+  if (find_entry_point(name)) fail("the model already has an entry point '", name, "'");
+  EntryPoint entry;
+  entry.initialization = std::make_unique<Graph>(context);
+  entry.algorithm = std::make_unique<Graph>(context, graph.get());
+  entry.algorithm->shell().set_name(name);
+  entry_points.push_back(std::move(entry));
+  return entry_points.back();
+}
+
+EntryPoint* Model::find_entry_point(const std::string& name) {
+  for (EntryPoint& entry : entry_points) {
+    if (entry.name() == name) return &entry;
+  }
+  return nullptr;
+}
+
+std::string Model::metadata(const std::string& key) const {
+  for (const auto& entry : shell_->metadata_props()) {
+    if (entry.key() == key) return entry.value();
+  }
+  return "";
+}
+
+void Model::set_metadata(const std::string& key, const std::string& value) {
+  for (auto& entry : *shell_->mutable_metadata_props()) {
+    if (entry.key() == key) return entry.set_value(value);
+  }
+  auto* entry = shell_->add_metadata_props();
+  entry->set_key(key);
+  entry->set_value(value);
+}
+
+Model clone(const Model& model) {
+  onnx::ModelProto proto;
+  to_proto(model, &proto, {.all_types = true});
+  return from_proto(std::move(proto));
+}
+
+namespace {
+
+void elide(onnx::TensorProto* tensor, int64_t max_elements) {
+  int64_t count = 1;
+  for (int64_t d : tensor->dims()) count *= d;
+  if (count <= max_elements) return;
+  tensor->clear_raw_data();
+  tensor->clear_float_data();
+  tensor->clear_int64_data();
+  tensor->clear_int32_data();
+  tensor->clear_double_data();
+  tensor->clear_uint64_data();
+  tensor->set_data_location(onnx::TensorProto::EXTERNAL);  // the printer writes the (empty) reference, not the data
+}
+
+void elide(onnx::GraphProto* graph, int64_t max_elements) {
+  for (auto& tensor : *graph->mutable_initializer()) elide(&tensor, max_elements);
+  for (auto& node : *graph->mutable_node()) {
+    for (auto& attribute : *node.mutable_attribute()) {
+      if (attribute.has_t()) elide(attribute.mutable_t(), max_elements);
+      if (attribute.has_g()) elide(attribute.mutable_g(), max_elements);
+    }
+  }
+}
+
+}  // namespace
+
+std::string to_text(const Model& model, int64_t max_elements) {
+  onnx::ModelProto proto;
+  to_proto(model, &proto);
+  elide(proto.mutable_graph(), max_elements);
+  std::vector<onnx::TrainingInfoProto> entries(proto.training_info().begin(), proto.training_info().end());
+  proto.clear_training_info();
+  std::string text = onnx::ProtoToString(proto) + "\n";
+  for (auto& entry : entries) {
+    elide(entry.mutable_algorithm(), max_elements);
+    elide(entry.mutable_initialization(), max_elements);
+    text += "\nalgorithm " + onnx::ProtoToString(entry.algorithm()) + "\n";
+    for (const auto& b : entry.update_binding()) text += concat("update ", b.key(), " <- ", b.value(), "\n");
+    if (entry.initialization().node_size() == 0) continue;
+    text += "initialization " + onnx::ProtoToString(entry.initialization()) + "\n";
+    for (const auto& b : entry.initialization_binding())
+      text += concat("initialize ", b.key(), " <- ", b.value(), "\n");
+  }
+  return text;
+}
+
+Model from_text(const std::string& text) {
+  onnx::ModelProto proto;
+  onnx::OnnxParser parser(text);
+  const auto status = parser.Parse(proto);
+  if (!status.IsOK()) fail("ONNX text: ", status.ErrorMessage());
+  return from_proto(std::move(proto));
+}
+
+}  // namespace onnx_train

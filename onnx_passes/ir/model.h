@@ -1,0 +1,79 @@
+// A whole ONNX model: the inference graph, and for a training model one entry point per `training_info`.
+// Load and save through loading.h; convert from and to protobuf here. Movable; one owner; not thread-safe.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "onnx_passes/ir/graph.h"
+
+namespace onnx_train {
+
+// One pair of an update_binding: after the entry point has run, `state` takes the value of `next`.
+struct Binding {
+  Value* state;  // an initializer of the model's graph or of the algorithm
+  Value* next;   // an output of the algorithm (or, for initialization, of the initialization graph)
+};
+
+// One entry point, an `onnx::TrainingInfoProto`. What runs is model.graph followed by `algorithm`; the algorithm's
+// name is the entry point's ("step", "evaluate", ...).
+struct EntryPoint {
+  std::unique_ptr<Graph> initialization;  // has no inputs; draws the state anew
+  std::unique_ptr<Graph> algorithm;       // its parent is model.graph
+  std::vector<Binding> initialization_bindings;
+  std::vector<Binding> update_bindings;
+
+  const std::string& name() const { return algorithm->name(); }
+};
+
+class Model {
+ public:
+  Model();
+  Model(Model&&) noexcept;
+  Model& operator=(Model&&) noexcept;
+  ~Model();
+
+  std::shared_ptr<Context> context;
+  std::unique_ptr<Graph> graph;
+  std::vector<EntryPoint> entry_points;
+
+  EntryPoint& add_entry_point(const std::string& name);
+  EntryPoint* find_entry_point(const std::string& name);  // null when there is none
+
+  // metadata_props
+  std::string metadata(const std::string& key) const;  // "" when not there
+  void set_metadata(const std::string& key, const std::string& value);
+
+  // The message without graph, training_info, functions and opset_import.
+  const onnx::ModelProto& shell() const { return *shell_; }
+  onnx::ModelProto& shell() { return *shell_; }
+
+ private:
+  std::unique_ptr<onnx::ModelProto> shell_;
+};
+
+// Throws Error when a node reads a value that nothing defines before it, or a name is defined twice.
+Model from_proto(onnx::ModelProto proto);
+
+struct ToProtoOptions {
+  bool all_types = false;  // write value_info for every value whose type is known, not only for those that had it
+};
+// Equal, field by field, to the message that the model was made from, where nothing was changed.
+void to_proto(const Model& model, onnx::ModelProto* proto, ToProtoOptions options = {});
+void to_proto(const Graph& graph, onnx::GraphProto* proto, ToProtoOptions options = {});
+
+// Copies `proto`'s nodes and values into `graph`, which is empty.
+void from_proto(const onnx::GraphProto& proto, Graph* graph);
+
+// A deep copy.
+Model clone(const Model& model);
+
+// In ONNX's text syntax. Tensors of more than `max_elements` elements are written as their shape only.
+std::string to_text(const Model& model, int64_t max_elements = 16);
+// Reads ONNX's text syntax; throws Error with the parser's message and place.
+Model from_text(const std::string& text);
+
+}  // namespace onnx_train

@@ -1,0 +1,217 @@
+// Model <-> ModelProto. The shells keep every field that is no edge, so nothing is lost on the way through.
+#include <unordered_map>
+
+#include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/model.h"
+#include "onnx_passes/ir/onnx.h"
+
+namespace onnx_train {
+namespace {
+
+constexpr int kMaxSubgraphDepth = 32;
+
+void read_graph(const onnx::GraphProto& proto, Graph* graph, int depth);
+
+void read_node(const onnx::NodeProto& proto, Graph* graph, int depth) {
+  std::vector<Value*> inputs;
+  for (const std::string& name : proto.input()) {
+    Value* value = name.empty() ? nullptr : graph->find(name);
+    if (!value && !name.empty()) {
+      fail("node '", proto.name(), "' (", proto.op_type(), ") reads '", name,
+           "', which nothing before it defines; the graph is cyclic, out of order or damaged");
+    }
+    inputs.push_back(value);
+  }
+  onnx::NodeProto shell = proto;
+  for (auto& attribute : *shell.mutable_attribute()) {
+    if (attribute.has_g()) attribute.mutable_g()->Clear();
+    attribute.clear_graphs();
+  }
+  Node* node = graph->add_node(shell, inputs, {proto.output().begin(), proto.output().end()});
+  for (const auto& attribute : proto.attribute()) {
+    if (attribute.has_g()) read_graph(attribute.g(), graph->add_subgraph(node, attribute.name()), depth + 1);
+    for (const auto& g : attribute.graphs()) read_graph(g, graph->add_subgraph(node, attribute.name()), depth + 1);
+  }
+}
+
+void read_graph(const onnx::GraphProto& proto, Graph* graph, int depth) {
+  if (depth > kMaxSubgraphDepth)
+    fail("graph '", proto.name(), "': subgraphs are nested more than ", kMaxSubgraphDepth, " deep");
+  onnx::GraphProto& shell = graph->shell();
+  shell.set_name(proto.name());
+  if (!proto.has_name()) shell.clear_name();
+  if (proto.has_doc_string()) shell.set_doc_string(proto.doc_string());
+  *shell.mutable_input() = proto.input();
+  *shell.mutable_output() = proto.output();
+  *shell.mutable_value_info() = proto.value_info();
+  *shell.mutable_quantization_annotation() = proto.quantization_annotation();
+  *shell.mutable_metadata_props() = proto.metadata_props();
+
+  for (const auto& input : proto.input()) graph->add_input(input.name(), from_proto(input.type()));
+  for (const auto& tensor : proto.initializer()) graph->add_initializer(tensor);
+  if (proto.sparse_initializer_size() > 0) {
+    fail("initializer '", proto.sparse_initializer(0).values().name(), "' is sparse; store it dense");
+  }
+  for (const auto& node : proto.node()) read_node(node, graph, depth);
+  for (const auto& info : proto.value_info()) {
+    Value* value = graph->find(info.name());
+    if (value && &value->graph() == graph) value->set_type(from_proto(info.type()));
+  }
+  for (const auto& output : proto.output()) {
+    Value* value = graph->find(output.name());
+    if (!value) fail("graph '", proto.name(), "': nothing defines its output '", output.name(), "'");
+    if (value->dtype() == DType::kUndefined && output.has_type()) value->set_type(from_proto(output.type()));
+    graph->add_output(value);
+  }
+}
+
+using Infos = google::protobuf::RepeatedPtrField<onnx::ValueInfoProto>;
+
+// Writes the entry of `value`: the original one, its type brought up to date, or a new one.
+void write_info(const Value& value, const Infos& originals, std::unordered_map<std::string, int>& index,
+                onnx::ValueInfoProto* out) {
+  if (index.empty()) {
+    for (int i = 0; i < originals.size(); ++i) index.emplace(originals.Get(i).name(), i);
+  }
+  const auto found = index.find(value.name());
+  if (found != index.end()) *out = originals.Get(found->second);
+  out->set_name(value.name());
+  const bool tensor = !out->has_type() || out->type().has_tensor_type();
+  if (tensor && value.dtype() != DType::kUndefined && from_proto(out->type()) != value.type()) {
+    to_proto(value.type(), out->mutable_type());
+  }
+}
+
+}  // namespace
+
+void from_proto(const onnx::GraphProto& proto, Graph* graph) { read_graph(proto, graph, 0); }
+
+void to_proto(const Graph& graph, onnx::GraphProto* proto, ToProtoOptions options) {
+  const onnx::GraphProto& shell = graph.shell();
+  *proto = shell;
+  proto->clear_input();
+  proto->clear_output();
+  proto->clear_value_info();
+  std::unordered_map<std::string, int> inputs, outputs, infos;
+  for (const Value* v : graph.inputs()) write_info(*v, shell.input(), inputs, proto->add_input());
+  for (const Value* v : graph.outputs()) write_info(*v, shell.output(), outputs, proto->add_output());
+  for (const Value* v : graph.initializers()) *proto->add_initializer() = *v->initializer();
+  for (const auto& info : shell.value_info()) {
+    const Value* value = graph.find(info.name());
+    if (value) write_info(*value, shell.value_info(), infos, proto->add_value_info());
+  }
+  if (options.all_types && infos.empty()) {
+    for (int i = 0; i < shell.value_info_size(); ++i) infos.emplace(shell.value_info(i).name(), i);
+  }
+  for (const Node* node = graph.first(); node; node = node->next()) {
+    onnx::NodeProto* out = proto->add_node();
+    *out = node->shell();
+    for (const Value* v : node->inputs()) out->add_input(v ? v->name() : "");
+    for (const Value* v : node->outputs()) {
+      out->add_output(v ? v->name() : "");
+      if (!v || !options.all_types || v->dtype() == DType::kUndefined) continue;
+      if (!infos.count(v->name()) && !graph.is_output(v)) {
+        auto* info = proto->add_value_info();
+        info->set_name(v->name());
+        to_proto(v->type(), info->mutable_type());
+      }
+    }
+    size_t next = 0;
+    for (auto& attribute : *out->mutable_attribute()) {
+      const auto type = attribute.type();
+      if (type == onnx::AttributeProto::GRAPH && next < node->subgraphs().size()) {
+        to_proto(*node->subgraphs()[next++].graph, attribute.mutable_g(), options);
+      }
+      while (type == onnx::AttributeProto::GRAPHS && next < node->subgraphs().size() &&
+             node->subgraphs()[next].attribute == attribute.name()) {
+        to_proto(*node->subgraphs()[next++].graph, attribute.add_graphs(), options);
+      }
+    }
+  }
+}
+
+namespace {
+
+using Bindings = google::protobuf::RepeatedPtrField<onnx::StringStringEntryProto>;
+
+std::vector<Binding> read_bindings(const Bindings& protos, const Graph& states, const Graph& values,
+                                   const std::string& entry) {
+  std::vector<Binding> bindings;
+  for (const auto& b : protos) {
+    Value* state = states.find(b.key());
+    Value* next = values.find(b.value());
+    if (!state || !state->is_initializer())
+      fail("entry point '", entry, "' updates '", b.key(), "', which is no initializer");
+    if (!next) fail("entry point '", entry, "' assigns '", b.value(), "' to '", b.key(), "', but nothing defines it");
+    bindings.push_back({state, next});
+  }
+  return bindings;
+}
+
+void write_bindings(const std::vector<Binding>& bindings, Bindings* protos) {
+  for (const Binding& b : bindings) {
+    auto* entry = protos->Add();
+    entry->set_key(b.state->name());
+    entry->set_value(b.next->name());
+  }
+}
+
+}  // namespace
+
+Model from_proto(onnx::ModelProto proto) {
+  Model model;
+  for (const auto& opset : proto.opset_import()) {
+    const std::string domain = opset.domain() == "ai.onnx" ? "" : opset.domain();
+    model.context->opsets[domain] = opset.version();
+  }
+  for (auto& f : *proto.mutable_functions()) {
+    model.context->functions.push_back(std::make_shared<onnx::FunctionProto>());
+    model.context->functions.back()->Swap(&f);
+  }
+  proto.clear_functions();
+  from_proto(proto.graph(), model.graph.get());
+  proto.clear_graph();
+  for (const auto& info : proto.training_info()) {
+    EntryPoint& entry = model.add_entry_point(info.algorithm().name());
+    from_proto(info.algorithm(), entry.algorithm.get());
+    from_proto(info.initialization(), entry.initialization.get());
+    entry.update_bindings = read_bindings(info.update_binding(), *entry.algorithm, *entry.algorithm, entry.name());
+    entry.initialization_bindings =
+        read_bindings(info.initialization_binding(), *entry.algorithm, *entry.initialization, entry.name());
+  }
+  proto.clear_training_info();
+  model.shell().Swap(&proto);
+  return model;
+}
+
+void to_proto(const Model& model, onnx::ModelProto* proto, ToProtoOptions options) {
+  *proto = model.shell();
+  proto->clear_opset_import();
+  // The order of the original, then what passes added, by name.
+  std::map<std::string, int64_t> opsets(model.context->opsets.begin(), model.context->opsets.end());
+  for (const auto& opset : model.shell().opset_import()) {
+    const std::string domain = opset.domain() == "ai.onnx" ? "" : opset.domain();
+    auto* out = proto->add_opset_import();
+    *out = opset;
+    out->set_version(opsets.at(domain));
+    opsets.erase(domain);
+  }
+  for (const auto& [domain, version] : opsets) {
+    auto* out = proto->add_opset_import();
+    out->set_domain(domain);
+    out->set_version(version);
+  }
+  to_proto(*model.graph, proto->mutable_graph(), options);
+  for (const EntryPoint& entry : model.entry_points) {
+    auto* info = proto->add_training_info();
+    to_proto(*entry.algorithm, info->mutable_algorithm(), options);
+    if (entry.initialization->num_nodes() > 0 || !entry.initialization->outputs().empty()) {
+      to_proto(*entry.initialization, info->mutable_initialization(), options);
+    }
+    write_bindings(entry.update_bindings, info->mutable_update_binding());
+    write_bindings(entry.initialization_bindings, info->mutable_initialization_binding());
+  }
+  for (const auto& f : model.context->functions) *proto->add_functions() = *f;
+}
+
+}  // namespace onnx_train

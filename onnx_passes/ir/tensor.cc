@@ -1,0 +1,185 @@
+#include "onnx_passes/ir/tensor.h"
+
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+
+#include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/half.h"
+#include "onnx_passes/ir/onnx.h"
+
+namespace onnx_train {
+namespace {
+
+std::shared_ptr<void> allocate(size_t bytes) {
+  constexpr size_t kAlignment = 64;
+  if (bytes > SIZE_MAX - kAlignment) fail("a tensor of ", bytes, " bytes does not fit into memory");
+  const size_t padded = std::max<size_t>((bytes + kAlignment - 1) / kAlignment * kAlignment, kAlignment);
+  void* data = std::aligned_alloc(kAlignment, padded);
+  if (!data) fail("out of memory: a tensor of ", bytes, " bytes could not be allocated");
+  std::memset(data, 0, padded);
+  return {data, std::free};
+}
+
+// Calls f with a value of the C++ type that holds `dtype`; halves are passed as their own types.
+template <typename F>
+auto visit(DType dtype, F&& f) {
+  switch (dtype) {
+    case DType::kFloat: return f(float{});
+    case DType::kDouble: return f(double{});
+    case DType::kFloat16: return f(Float16{});
+    case DType::kBFloat16: return f(BFloat16{});
+    case DType::kInt8: return f(int8_t{});
+    case DType::kUint8: return f(uint8_t{});
+    case DType::kInt16: return f(int16_t{});
+    case DType::kUint16: return f(uint16_t{});
+    case DType::kInt32: return f(int32_t{});
+    case DType::kUint32: return f(uint32_t{});
+    case DType::kInt64: return f(int64_t{});
+    case DType::kUint64: return f(uint64_t{});
+    case DType::kBool: return f(bool{});
+    default: fail("tensors of type ", name(dtype), " are not supported here");
+  }
+}
+
+template <typename Out, typename In>
+Out convert(In value) {
+  if constexpr (std::is_same_v<Out, bool>) {
+    return static_cast<double>(value) != 0.0;
+  } else {
+    return static_cast<Out>(value);
+  }
+}
+
+}  // namespace
+
+Tensor::Tensor(DType dtype, Shape shape) : dtype_(dtype), shape_(std::move(shape)), size_(num_elements(shape_)) {
+  size_t bytes = 0;
+  if (__builtin_mul_overflow(static_cast<size_t>(size_), size_of(dtype), &bytes)) {
+    fail("a tensor of shape ", to_string(shape_), " does not fit into memory");
+  }
+  data_ = allocate(bytes);
+}
+
+Tensor::Tensor(DType dtype, Shape shape, const void* data, std::shared_ptr<const void> owner)
+    : dtype_(dtype),
+      shape_(std::move(shape)),
+      size_(num_elements(shape_)),
+      data_(std::const_pointer_cast<void>(owner), const_cast<void*>(data)) {}
+
+Tensor Tensor::full(DType dtype, Shape shape, double value) {
+  Tensor tensor(dtype, std::move(shape));
+  for (int64_t i = 0; i < tensor.size(); ++i) tensor.set(i, value);
+  return tensor;
+}
+
+Tensor Tensor::clone() const {
+  if (empty()) return {};
+  Tensor copy(dtype_, shape_);
+  std::memcpy(copy.data(), data(), bytes());
+  return copy;
+}
+
+Tensor Tensor::reshaped(Shape shape) const {
+  if (num_elements(shape) != size_) fail("shape ", to_string(shape_), " cannot become ", to_string(shape));
+  Tensor view = *this;
+  view.shape_ = std::move(shape);
+  return view;
+}
+
+Tensor Tensor::cast(DType to) const {
+  Tensor out(to, shape_);
+  visit(dtype_, [&](auto in_tag) {
+    using In = decltype(in_tag);
+    visit(to, [&](auto out_tag) {
+      using Out = decltype(out_tag);
+      const In* in = data<In>();
+      Out* result = out.data<Out>();
+      for (int64_t i = 0; i < size_; ++i) result[i] = convert<Out>(in[i]);
+    });
+  });
+  return out;
+}
+
+double Tensor::at(int64_t index) const {
+  return visit(dtype_, [&](auto tag) { return static_cast<double>(data<decltype(tag)>()[index]); });
+}
+
+void Tensor::set(int64_t index, double value) {
+  visit(dtype_, [&](auto tag) { data<decltype(tag)>()[index] = convert<decltype(tag)>(value); });
+}
+
+std::vector<int64_t> Tensor::to_ints() const {
+  std::vector<int64_t> values(static_cast<size_t>(size_));
+  for (int64_t i = 0; i < size_; ++i) {
+    values[static_cast<size_t>(i)] = dtype_ == DType::kInt64 ? data<int64_t>()[i] : static_cast<int64_t>(at(i));
+  }
+  return values;
+}
+
+namespace {
+
+// Copies a repeated protobuf field into the tensor; the field's element type may be wider (int32_data holds bytes).
+template <typename T, typename Field>
+void copy_field(const Field& field, Tensor* tensor, const std::string& name) {
+  if (field.size() != tensor->size()) {
+    fail("tensor '", name, "' of shape ", to_string(tensor->shape()), " holds ", field.size(),
+         " elements; the file is damaged");
+  }
+  T* out = tensor->data<T>();
+  for (int i = 0; i < field.size(); ++i) out[i] = static_cast<T>(field.Get(i));
+}
+
+void copy_typed_data(const onnx::TensorProto& proto, Tensor* tensor) {
+  switch (tensor->dtype()) {
+    case DType::kFloat: return copy_field<float>(proto.float_data(), tensor, proto.name());
+    case DType::kDouble: return copy_field<double>(proto.double_data(), tensor, proto.name());
+    case DType::kInt64: return copy_field<int64_t>(proto.int64_data(), tensor, proto.name());
+    case DType::kUint64: return copy_field<uint64_t>(proto.uint64_data(), tensor, proto.name());
+    case DType::kUint32: return copy_field<uint32_t>(proto.uint64_data(), tensor, proto.name());
+    case DType::kInt32: return copy_field<int32_t>(proto.int32_data(), tensor, proto.name());
+    case DType::kInt16: return copy_field<int16_t>(proto.int32_data(), tensor, proto.name());
+    case DType::kInt8: return copy_field<int8_t>(proto.int32_data(), tensor, proto.name());
+    case DType::kUint8: return copy_field<uint8_t>(proto.int32_data(), tensor, proto.name());
+    case DType::kBool: return copy_field<bool>(proto.int32_data(), tensor, proto.name());
+    default: return copy_field<uint16_t>(proto.int32_data(), tensor, proto.name());  // uint16 and the halves' bits
+  }
+}
+
+}  // namespace
+
+Tensor from_proto(const onnx::TensorProto& proto) {
+  const auto dtype = static_cast<DType>(proto.data_type());
+  const Shape shape(proto.dims().begin(), proto.dims().end());
+  if (proto.data_location() == onnx::TensorProto::EXTERNAL) {
+    fail("tensor '", proto.name(), "' has external data that was not loaded; load the model from its file");
+  }
+  // The message holds the data, so its size bounds what may be allocated.
+  const int64_t count = num_elements(shape);
+  if (proto.has_raw_data()) {
+    if (static_cast<int64_t>(proto.raw_data().size() / size_of(dtype)) != count ||
+        proto.raw_data().size() % size_of(dtype) != 0) {
+      fail("tensor '", proto.name(), "' of type ", name(dtype), to_string(shape), " holds ", proto.raw_data().size(),
+           " bytes; the file is damaged");
+    }
+  } else if (count > static_cast<int64_t>(proto.ByteSizeLong())) {
+    fail("tensor '", proto.name(), "' of shape ", to_string(shape), " holds fewer elements; the file is damaged");
+  }
+  Tensor tensor(dtype, shape);
+  if (proto.has_raw_data()) {
+    std::memcpy(tensor.data(), proto.raw_data().data(), proto.raw_data().size());
+  } else {
+    copy_typed_data(proto, &tensor);
+  }
+  return tensor;
+}
+
+void to_proto(const Tensor& tensor, const std::string& name, onnx::TensorProto* proto) {
+  proto->Clear();
+  proto->set_name(name);
+  proto->set_data_type(static_cast<int>(tensor.dtype()));
+  for (int64_t size : tensor.shape()) proto->add_dims(size);
+  proto->set_raw_data(tensor.data(), tensor.bytes());
+}
+
+}  // namespace onnx_train

@@ -1,0 +1,76 @@
+// A dense tensor in host memory: what constants, initializers, state, data files and test expectations are made of.
+// Copies share the buffer; call `clone` for one of its own. Buffers are aligned to 64 bytes and start as zeros.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "onnx_passes/ir/types.h"
+
+namespace onnx_train {
+
+class Tensor {
+ public:
+  Tensor() = default;
+  Tensor(DType dtype, Shape shape);  // zeros
+  // A view of memory that `owner` keeps alive (a mapped file).
+  Tensor(DType dtype, Shape shape, const void* data, std::shared_ptr<const void> owner);
+
+  template <typename T>
+  static Tensor of(Shape shape, const std::vector<T>& values);
+  template <typename T>
+  static Tensor scalar(T value) {
+    return of<T>({}, std::vector<T>{value});
+  }
+  // A 1-D int64 tensor, as shapes and axes are.
+  static Tensor ints(const std::vector<int64_t>& values) {
+    return of<int64_t>({static_cast<int64_t>(values.size())}, values);
+  }
+  // A tensor of shape `shape` and type `dtype` (any float or integer type) filled with `value`.
+  static Tensor full(DType dtype, Shape shape, double value);
+
+  bool empty() const { return dtype_ == DType::kUndefined; }  // default-constructed
+  DType dtype() const { return dtype_; }
+  const Shape& shape() const { return shape_; }
+  int64_t size() const { return size_; }  // elements
+  size_t bytes() const { return static_cast<size_t>(size_) * size_of(dtype_); }
+  void* data() { return data_.get(); }
+  const void* data() const { return data_.get(); }
+  template <typename T>
+  T* data() {
+    return static_cast<T*>(data_.get());
+  }
+  template <typename T>
+  const T* data() const {
+    return static_cast<const T*>(data_.get());
+  }
+
+  Tensor clone() const;
+  Tensor reshaped(Shape shape) const;  // same buffer; same number of elements
+  Tensor cast(DType dtype) const;      // rounds to nearest, as ONNX's Cast
+  double at(int64_t index) const;      // element as a double
+  void set(int64_t index, double value);
+  std::vector<int64_t> to_ints() const;  // of an int32 or int64 tensor
+
+ private:
+  DType dtype_ = DType::kUndefined;
+  Shape shape_;
+  int64_t size_ = 0;
+  std::shared_ptr<void> data_;
+};
+
+template <typename T>
+Tensor Tensor::of(Shape shape, const std::vector<T>& values) {
+  Tensor tensor(dtype_of<T>(), std::move(shape));
+  T* out = tensor.data<T>();
+  for (int64_t i = 0; i < tensor.size(); ++i) out[i] = values[static_cast<size_t>(i)];
+  return tensor;
+}
+
+// Reads a TensorProto whose data is inside the message; throws Error on sizes that do not match the shape.
+Tensor from_proto(const onnx::TensorProto& proto);
+// Writes raw data.
+void to_proto(const Tensor& tensor, const std::string& name, onnx::TensorProto* proto);
+
+}  // namespace onnx_train

@@ -1,0 +1,141 @@
+// Element types, dimensions and shapes of tensors, as ONNX has them. Plain values; any thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "onnx_passes/ir/protobuf.h"
+
+namespace onnx_train {
+
+// Numbers are those of onnx::TensorProto::DataType.
+enum class DType : int {
+  kUndefined = 0,
+  kFloat = 1,
+  kUint8 = 2,
+  kInt8 = 3,
+  kUint16 = 4,
+  kInt16 = 5,
+  kInt32 = 6,
+  kInt64 = 7,
+  kString = 8,
+  kBool = 9,
+  kFloat16 = 10,
+  kDouble = 11,
+  kUint32 = 12,
+  kUint64 = 13,
+  kBFloat16 = 16,
+};
+
+// Bytes of one element. Throws Error for types without a fixed whole number of bytes (strings, 4-bit types).
+size_t size_of(DType dtype);
+// ONNX's name in text form: "float", "int64", "bfloat16", ...
+std::string name(DType dtype);
+// True for the types that have a gradient.
+bool is_float(DType dtype);
+bool is_integer(DType dtype);
+
+// The DType of a C++ type: dtype_of<float>() == DType::kFloat.
+template <typename T>
+constexpr DType dtype_of();
+template <>
+constexpr DType dtype_of<float>() {
+  return DType::kFloat;
+}
+template <>
+constexpr DType dtype_of<double>() {
+  return DType::kDouble;
+}
+template <>
+constexpr DType dtype_of<int8_t>() {
+  return DType::kInt8;
+}
+template <>
+constexpr DType dtype_of<uint8_t>() {
+  return DType::kUint8;
+}
+template <>
+constexpr DType dtype_of<int16_t>() {
+  return DType::kInt16;
+}
+template <>
+constexpr DType dtype_of<uint16_t>() {
+  return DType::kUint16;
+}
+template <>
+constexpr DType dtype_of<int32_t>() {
+  return DType::kInt32;
+}
+template <>
+constexpr DType dtype_of<uint32_t>() {
+  return DType::kUint32;
+}
+template <>
+constexpr DType dtype_of<int64_t>() {
+  return DType::kInt64;
+}
+template <>
+constexpr DType dtype_of<uint64_t>() {
+  return DType::kUint64;
+}
+template <>
+constexpr DType dtype_of<bool>() {
+  return DType::kBool;
+}
+
+// One dimension: a known size, a symbol such as "batch", or neither (unknown). Also one element of an integer
+// tensor whose contents shape inference follows.
+class Dim {
+ public:
+  Dim() = default;
+  Dim(int64_t value) : value_(value), known_(true) {}      // NOLINT: a size is a dimension
+  Dim(std::string symbol) : symbol_(std::move(symbol)) {}  // NOLINT: so is a symbol
+  Dim(const char* symbol) : symbol_(symbol) {}             // NOLINT
+  bool known() const { return known_; }
+  int64_t value() const { return value_; }  // 0 unless known
+  const std::string& symbol() const { return symbol_; }
+  bool operator==(const Dim&) const = default;
+  // True when both certainly have the same size.
+  bool same(const Dim& other) const { return (known_ || !symbol_.empty()) && *this == other; }
+
+ private:
+  int64_t value_ = 0;
+  bool known_ = false;
+  std::string symbol_;
+};
+
+using Dims = std::vector<Dim>;
+using Shape = std::vector<int64_t>;  // concrete
+
+// The type of a tensor. `dims` is empty when even the rank is unknown.
+struct TensorType {
+  DType dtype = DType::kUndefined;
+  std::optional<Dims> dims;
+
+  bool has_rank() const { return dims.has_value(); }
+  int64_t rank() const { return static_cast<int64_t>(dims->size()); }
+  bool is_static() const;
+  Shape shape() const;  // requires is_static()
+  bool operator==(const TensorType&) const = default;
+};
+
+// "float[batch,3,?]"
+std::string to_string(const TensorType& type);
+std::string to_string(const Shape& shape);
+
+int64_t num_elements(const Shape& shape);  // throws Error on overflow or a negative size
+
+TensorType from_proto(const onnx::TypeProto& proto);  // kUndefined for anything but a dense tensor
+void to_proto(const TensorType& type, onnx::TypeProto* proto);
+
+// The shape that a and b broadcast to by ONNX's (NumPy's) rules; throws Error when they do not.
+Shape broadcast(const Shape& a, const Shape& b);
+
+// axis counted from the end made one from the start; throws Error when outside [-rank, rank).
+int64_t normalize_axis(int64_t axis, int64_t rank);
+
+}  // namespace onnx_train

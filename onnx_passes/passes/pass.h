@@ -1,0 +1,33 @@
+// A pass rewrites a model; a pipeline runs passes in order and can verify, time and dump what each of them did.
+// Passes are deterministic to the byte. Lowering uses the same two types (kernels/lowering).
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "onnx_passes/ir/model.h"
+
+namespace onnx_train {
+
+struct Pass {
+  std::string name;                 // "add_gradients"
+  std::function<bool(Model&)> run;  // true when it changed the model; throws Error "[Name] ..." when it cannot go on
+};
+
+struct PipelineOptions {
+  bool verify = false;   // after each pass: ONNX's checker and strict shape inference on every entry point, flattened
+  std::string dump_dir;  // when set: NN_name.onnx and NN_name.txt after each pass; the folder is created
+};
+
+struct PassTiming {
+  std::string name;
+  double milliseconds;
+  bool changed;
+};
+
+// Runs the passes in order. An Error of a pass comes through as it is; one that `verify` finds names the pass.
+std::vector<PassTiming> run_pipeline(const std::vector<Pass>& passes, Model* model,
+                                     const PipelineOptions& options = {});
+
+}  // namespace onnx_train

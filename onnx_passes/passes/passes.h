@@ -1,0 +1,72 @@
+// The passes that turn a forward model into a training model, and the list that runs them (build.cc).
+//
+//   import          opset 21 or later, functions inlined, shapes inferred, batch axis set
+//   training mode   algorithm "step" holds train/<value> copies where training differs from inference
+//   loss            "step" and "evaluate" get their loss and metrics
+//   gradients       backward pass, global norm
+//   accumulate      cut into "accumulate" and "apply" where asked for
+//   optimizer       new weights and slots, update bindings
+//   initialization  state from a seed
+//   simplify        constants, common subexpressions, dead nodes
+//
+// Names (they are the interface of a training model, kept from version to version):
+//   inputs          those of the forward model; what the loss names ("labels"); learning_rate, clip_norm (floats with
+//                   defaults)
+//   outputs         loss, grad_norm, accuracy (class losses with index labels), then nothing else
+//   state           <weight>; state/<weight>/<slot>; state/step (int64); state/random_key (uint64[2]: seed, step)
+//   values          train/<value>, grad/<value>, next/<state>
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "onnx_passes/passes/pass.h"
+
+namespace onnx_train {
+
+enum class Mode {
+  kTrain,   // batch norm uses and updates batch statistics, dropout is on
+  kFrozen,  // batch norm uses its running statistics, dropout is off
+};
+
+struct BuildOptions {
+  std::string loss = "cross_entropy";  // see losses.h for the expression's grammar
+  std::string optimizer = "adamw";     // "sgd(momentum=0.9, nesterov=1)"; see optimizers.h
+  Mode mode = Mode::kTrain;
+  std::vector<std::string> train;  // names, globs, @files; empty: every float initializer that reaches the loss
+  std::vector<std::string> freeze;
+  std::vector<std::string> decay;  // which weights decay; empty: all but biases and norm scales
+  double clip_norm = 0;            // default of the input clip_norm; 0: no clipping
+  std::string batch;               // "", a number, or "dynamic"
+  bool accumulate = false;
+  std::string init;               // "", "kaiming", "xavier", "gpt2"
+  uint64_t seed = 0;              // default seed of the initialization graph
+  bool unbiased_variance = true;  // running variance as torch keeps it; false: as ONNX does
+  PipelineOptions pipeline;
+};
+
+// A forward model as the other passes want it: see import.cc. Throws Error with the reason when it cannot.
+Model import_model(onnx::ModelProto proto, const std::string& batch = "");
+
+std::vector<Pass> training_passes(const BuildOptions& options);
+// import_model's result in, training model out.
+std::vector<PassTiming> build_training_model(Model* model, const BuildOptions& options);
+
+// The float initializers that `train` and `freeze` leave to train, in the order of the graph.
+std::vector<Value*> select_trainable(const Model& model, const std::vector<std::string>& train,
+                                     const std::vector<std::string>& freeze);
+
+// One entry point as a plain model: graph and algorithm concatenated, dead nodes gone. Each state is an input of its
+// own name and an output next/<state>; inputs with defaults keep them. "predict" is the inference graph alone, with
+// its weights as initializers; "initialize" joins all initialization graphs (its input: seed, with a default).
+Model flatten(const Model& model, const std::string& entry);
+// The state that an entry point reads or writes, in the order of flatten's inputs.
+std::vector<std::string> state_of(const Model& model, const std::string& entry);
+// The inference model: no training_info, functions or state that only training uses.
+Model strip_training(const Model& model);
+
+// Folds constants, merges equal nodes, removes dead ones, in the inference graph and every entry point.
+bool simplify(Model& model);
+
+}  // namespace onnx_train

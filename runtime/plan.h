@@ -1,0 +1,103 @@
+// An entry point compiled for one device and one set of concrete shapes: the lowered graph, a prepared kernel for each
+// node, and an offset in the arena for each value. Made once; running it allocates nothing.
+//
+// A plan owns no memory but small tables. Whoever runs it (Session) gives it an arena of `arena_bytes()` and binds the
+// buffers of inputs, state and outputs. One thread at a time.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "kernels/device.h"
+#include "onnx_passes/ir/model.h"
+#include "runtime/memory_plan.h"
+
+namespace onnx_train {
+
+struct PlanOptions {
+  bool lowering = true;  // false: only what is needed to run at all (the reference that lowering is compared with)
+  bool in_place = true;  // false: every state is written to its back buffer
+  PipelineOptions pipeline;
+};
+
+// A tensor that crosses the plan's border.
+struct Port {
+  std::string name;
+  DType dtype;
+  Shape shape;
+  size_t bytes;
+};
+
+// A state tensor of the plan: read from one buffer, written to another or to the same.
+struct StatePort : Port {
+  bool written = false;   // some binding updates it
+  bool in_place = false;  // its update is proven to be its last reader: front and back may be one buffer
+};
+
+// One line of the plan: a node, its kernel, and the time it took when profiling is on.
+struct PlanStep {
+  const Node* node;
+  const Kernel* kernel;
+  double milliseconds = 0;  // summed over profiled runs
+};
+
+class Plan {
+ public:
+  // `entry` is a flattened entry point (passes.h): states are inputs `s` with outputs `next/s`. `shapes` gives every
+  // input that is no state its concrete shape. Throws Error that lists every node no kernel supports.
+  Plan(Model entry, const std::vector<std::string>& states, const std::map<std::string, Shape>& shapes, Device& device,
+       const PlanOptions& options = {});
+  ~Plan();
+  Plan(const Plan&) = delete;
+
+  const std::vector<Port>& inputs() const { return inputs_; }
+  const std::vector<Port>& outputs() const { return outputs_; }
+  const std::vector<StatePort>& states() const { return states_; }
+  // Values of inputs that have a default, by name.
+  const std::map<std::string, Tensor>& defaults() const { return defaults_; }
+  const Model& model() const { return model_; }  // the lowered graph
+  const std::vector<PlanStep>& steps() const { return steps_; }
+
+  size_t arena_bytes() const { return memory_.bytes; }
+  size_t workspace_bytes() const { return workspace_bytes_; }  // of arena_bytes, the kernels' scratch memory
+  size_t constant_bytes() const { return constant_bytes_; }    // constants that the plan keeps on the device
+  const MemoryPlan& memory() const { return memory_; }
+  const std::vector<LiveRange>& live_ranges() const { return ranges_; }
+  const std::vector<std::string>& range_names() const { return range_names_; }
+
+  // Memory that the next runs use. All must be bound before `run`; binding again only changes pointers.
+  void bind_arena(void* arena);
+  void bind_input(size_t i, const void* data);
+  void bind_output(size_t i, void* data);
+  void bind_state(size_t i, const void* front, void* back);  // back is null for a state that is only read
+
+  // Runs all nodes in order. Throws Error from a kernel (an index out of range); states that are not in place are
+  // then untouched, and in-place updates come after everything that can fail.
+  void run();
+  void set_profiling(bool on) { profiling_ = on; }
+
+ private:
+  struct Slots;  // pointer tables, and where each buffer's pointer is used
+  void lower(const PlanOptions& options, const std::map<std::string, Shape>& shapes);
+  void select_kernels();
+  void place(const PlanOptions& options);
+
+  Model model_;
+  Device& device_;
+  std::vector<Port> inputs_, outputs_;
+  std::vector<StatePort> states_;
+  std::vector<std::string> state_names_;
+  std::map<std::string, Tensor> defaults_;
+  std::vector<PlanStep> steps_;
+  std::vector<Prepared> prepared_;
+  std::vector<LiveRange> ranges_;
+  std::vector<std::string> range_names_;
+  MemoryPlan memory_;
+  size_t workspace_bytes_ = 0, constant_bytes_ = 0;
+  std::unique_ptr<Slots> slots_;
+  bool profiling_ = false;
+};
+
+}  // namespace onnx_train

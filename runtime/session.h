@@ -1,0 +1,68 @@
+// A training model on one device: its state, and a plan for each entry point and set of input shapes met so far.
+//
+//     Session session(load_model("train.onnx"));
+//     session.initialize(/*seed=*/1);
+//     auto out = session.run("step", {{"x", images}, {"labels", labels}, {"learning_rate", Tensor::scalar(1e-3f)}});
+//     float loss = out.at("loss").at(0);
+//
+// A run is all or nothing: it commits its state updates after it has succeeded. One thread at a time.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+
+#include "runtime/plan.h"
+#include "runtime/state_store.h"
+
+namespace onnx_train {
+
+struct SessionOptions {
+  Device* device = nullptr;  // null: the CPU
+  PlanOptions plan;
+  size_t max_plans = 16;  // the least recently used plan beyond that is dropped
+};
+
+using TensorMap = std::map<std::string, Tensor>;
+
+class Session {
+ public:
+  explicit Session(Model model, const SessionOptions& options = {});
+  ~Session();
+
+  const Model& model() const { return model_; }
+  Device& device() const { return device_; }
+  bool has_entry(const std::string& entry) const;
+
+  // Runs an entry point ("predict", "evaluate", "step", "accumulate", "apply") and commits its updates. Inputs that
+  // have a default may be left out. Input tensors are read in place. The outputs lie in the session's memory until
+  // the next run of the same plan: clone what must live longer. Throws Error on missing, unknown or ill-typed inputs.
+  const TensorMap& run(const std::string& entry, const TensorMap& inputs);
+
+  // Draws the state anew from `seed`, as the initialization graphs say.
+  void initialize(uint64_t seed);
+
+  StateStore& state() { return state_; }
+  // The model with the current state as initializers: a checkpoint.
+  Model snapshot() const;
+
+  // The plan that `run` would use; made if there is none yet. Lives until it is dropped from the cache.
+  Plan& plan(const std::string& entry, const std::map<std::string, Shape>& shapes);
+  // Bytes of the arena that all plans share.
+  size_t arena_bytes() const { return arena_bytes_; }
+
+ private:
+  struct CachedPlan;
+  CachedPlan& find_or_make(const std::string& entry, const std::map<std::string, Shape>& shapes);
+
+  Model model_;
+  Device& device_;
+  SessionOptions options_;
+  StateStore state_;
+  std::vector<std::unique_ptr<CachedPlan>> plans_;
+  void* arena_ = nullptr;
+  size_t arena_bytes_ = 0;
+  uint64_t clock_ = 0;
+};
+
+}  // namespace onnx_train

@@ -1,0 +1,47 @@
+// The state tensors of one training model on one device: a front buffer that steps read and a back buffer that they
+// write. `commit` swaps the two for the states that a step has written, after the whole step has succeeded.
+// A state that all its plans update in place has one buffer.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels/device.h"
+#include "onnx_passes/ir/model.h"
+
+namespace onnx_train {
+
+class StateStore {
+ public:
+  // Holds every state of `model` (what some update or initialization binding writes, and the weights), with the
+  // initializers' values.
+  StateStore(const Model& model, Device& device);
+  ~StateStore();
+  StateStore(const StateStore&) = delete;
+
+  const std::vector<std::string>& names() const { return names_; }
+  bool contains(const std::string& name) const { return index_.count(name) > 0; }
+  size_t index(const std::string& name) const;  // throws Error for a name that is no state
+  DType dtype(size_t i) const;
+  const Shape& shape(size_t i) const;
+  size_t bytes() const;  // allocated, both buffers
+
+  const void* front(size_t i) const;
+  void* front(size_t i);
+  void* back(size_t i);  // allocated at the first call
+  void swap(size_t i);
+
+  Tensor get(const std::string& name) const;               // a copy on the host
+  void set(const std::string& name, const Tensor& value);  // same type and shape, or Error
+
+ private:
+  struct Entry;
+  Device& device_;
+  std::vector<std::string> names_;
+  std::map<std::string, size_t> index_;
+  std::vector<Entry> entries_;
+};
+
+}  // namespace onnx_train

@@ -1,0 +1,59 @@
+// One table of operators serves every check of a rule or a kernel. A row says how to call an operator; the harness
+// (op_case_test.cc) derives from it:
+//   - the shapes that inference gives are those that the kernel writes,
+//   - float32 agrees with float64 within `tolerance`, and with `expected` where the row gives it,
+//   - a kernel of ours agrees with the body of its function,
+//   - the directional derivative in float64, by central differences, agrees with the gradient graph within 1e-6,
+//   - a dynamic batch (first dimension of the first input) gives the same numbers as a static one.
+// A test fails for every rule and every kernel without a row.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "onnx_passes/ir/builder.h"
+
+namespace onnx_train {
+
+// How one input is made. Floats are drawn uniformly from [low, high] with a fixed seed, in float64 and rounded for
+// float32; `away_from` keeps a distance of 0.05 from the listed kinks.
+struct OpInput {
+  Shape shape;
+  double low = -1;
+  double high = 1;
+  std::vector<double> away_from = {};
+  Tensor value = {};            // given contents instead; its dtype is kept
+  DType dtype = DType::kFloat;  // kFloat stands for "float32 and float64 in turn"; integers are drawn from [low, high]
+  bool constant = false;        // an initializer (axes, shapes, indices) rather than an input of the model
+  bool differentiate = true;    // false: a float input whose gradient is not asked for
+  bool absent = false;          // an optional input left out
+  bool distinct = false;        // all elements differ by at least 0.01 (Max, TopK, pools: away from ties)
+};
+
+struct OpCase {
+  std::string op;
+  std::vector<OpInput> inputs;
+  Attrs attrs = {};
+  int num_outputs = 1;
+  std::string domain = "";  // "onnx_train": a function of functions.h
+  double tolerance = 1e-5;  // of float32 against float64, relative to the largest element
+  std::function<Tensor(const std::vector<Tensor>&)> expected = nullptr;  // first output, from the float64 inputs
+  bool gradient = true;  // false: there is none to check (comparisons, ...)
+  bool dynamic = true;   // also with a symbolic first dimension
+};
+
+// The rows of one file each; op_case_test.cc joins them. A new family adds its line here and there.
+std::vector<OpCase> elementwise_cases();
+std::vector<OpCase> activation_cases();
+std::vector<OpCase> product_cases();
+std::vector<OpCase> convolution_cases();
+std::vector<OpCase> normalization_cases();
+std::vector<OpCase> reduction_cases();
+std::vector<OpCase> shape_cases();
+std::vector<OpCase> indexing_cases();
+std::vector<OpCase> loss_cases();
+std::vector<OpCase> optimizer_cases();
+std::vector<OpCase> random_cases();
+
+}  // namespace onnx_train

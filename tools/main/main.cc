@@ -1,0 +1,3 @@
+#include "tools/command.h"
+
+int main(int argc, char** argv) { return onnx_train::command(argc, argv); }
