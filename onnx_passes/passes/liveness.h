@@ -1,0 +1,45 @@
+// Which values and nodes are needed to compute some outputs. A plain value over graphs that must not change meanwhile.
+#pragma once
+
+#include <unordered_set>
+
+#include "onnx_passes/ir/graph.h"
+
+namespace onnx_train {
+
+// Calls `f` with every value that the node reads, those read inside its subgraphs included.
+template <typename F>
+void for_each_input(const Node& node, const F& f) {
+  for (const Value* input : node.inputs()) {
+    if (input) f(input);
+  }
+  for (const auto& subgraph : node.subgraphs()) {
+    for (const Node* n = subgraph.graph->first(); n; n = n->next()) for_each_input(*n, f);
+    for (const Value* output : subgraph.graph->outputs()) f(output);
+  }
+}
+
+class Liveness {
+ public:
+  void need(const Value* value) { values_.insert(value); }
+
+  // Follows what is needed so far through one graph; a graph comes before its parent.
+  void trace(const Graph& graph) {
+    for (const Node* node = graph.last(); node; node = node->previous()) {
+      bool live = false;
+      for (const Value* output : node->outputs()) live = live || (output && values_.count(output));
+      if (!live) continue;
+      nodes_.insert(node);
+      for_each_input(*node, [&](const Value* v) { values_.insert(v); });
+    }
+  }
+
+  bool needs(const Value* value) const { return values_.count(value) > 0; }
+  bool runs(const Node* node) const { return nodes_.count(node) > 0; }
+
+ private:
+  std::unordered_set<const Value*> values_;
+  std::unordered_set<const Node*> nodes_;
+};
+
+}  // namespace onnx_train
