@@ -1,7 +1,65 @@
 #include "tests/op_cases/op_case.h"
 
 namespace onnx_train {
+namespace {
 
-std::vector<OpCase> product_cases() { return {}; }
+OpInput integers(Shape shape) { return {.shape = std::move(shape), .low = -9, .high = 9, .dtype = DType::kInt64}; }
+
+Tensor two_by_two_product(const std::vector<Tensor>& in) {
+  Tensor y(DType::kDouble, {2, 2});
+  for (int64_t i = 0; i < 2; ++i) {
+    for (int64_t j = 0; j < 2; ++j) {
+      double sum = 0;
+      for (int64_t k = 0; k < 3; ++k) sum += in[0].at(3 * i + k) * in[1].at(2 * k + j);
+      y.set(2 * i + j, sum);
+    }
+  }
+  return y;
+}
+
+}  // namespace
+
+std::vector<OpCase> product_cases() {
+  const Attrs both = {{"transA", 1}, {"transB", 1}};
+  return {
+      {.op = "MatMul", .inputs = {{{2, 3}}, {{3, 2}}}, .expected = two_by_two_product},
+      {.op = "MatMul", .inputs = {{{1, 1}}, {{1, 1}}}},
+      {.op = "MatMul", .inputs = {{{64, 48}}, {{48, 80}}}},
+      {.op = "MatMul", .inputs = {{{5}}, {{5}}}, .dynamic = false},
+      {.op = "MatMul", .inputs = {{{5}}, {{5, 3}}}, .dynamic = false},
+      {.op = "MatMul", .inputs = {{{4, 5}}, {{5}}}},
+      {.op = "MatMul", .inputs = {{{5}}, {{2, 5, 3}}}, .dynamic = false},
+      {.op = "MatMul", .inputs = {{{2, 4, 5}}, {{5}}}},
+      {.op = "MatMul", .inputs = {{{2, 4, 5}}, {{5, 3}}}},  // the weight of a linear layer
+      {.op = "MatMul", .inputs = {{{2, 3, 4, 5}}, {{5, 3}}}},
+      {.op = "MatMul", .inputs = {{{2, 3, 4, 5}}, {{2, 3, 5, 6}}}},  // attention
+      {.op = "MatMul", .inputs = {{{2, 3, 4, 5}}, {{3, 5, 6}}}},
+      {.op = "MatMul", .inputs = {{{2, 1, 4, 5}}, {{1, 3, 5, 6}}}},
+      {.op = "MatMul", .inputs = {{{4, 5}}, {{2, 5, 6}}}, .dynamic = false},
+      {.op = "MatMul", .inputs = {{{2, 4, 5}}, {{1, 5, 6}}}},
+      {.op = "MatMul", .inputs = {{{0, 5}}, {{5, 3}}}},
+      {.op = "MatMul", .inputs = {{{4, 0}}, {{0, 3}}}},
+      {.op = "MatMul", .inputs = {{{2, 4, 5}}, {{5, 0}}}},
+      {.op = "MatMul", .inputs = {integers({2, 4, 5}), integers({5, 3})}, .gradient = false},
+      {.op = "MatMul", .inputs = {integers({2, 4, 5}), integers({2, 5, 1})}, .gradient = false},
+
+      {.op = "Gemm", .inputs = {{{2, 3}}, {{3, 2}}}, .expected = two_by_two_product},
+      {.op = "Gemm", .inputs = {{{4, 3}}, {{5, 3}}, {{5}}}, .attrs = {{"transB", 1}}},  // a linear layer
+      {.op = "Gemm", .inputs = {{{3, 4}}, {{3, 5}}, {{1, 5}}}, .attrs = {{"transA", 1}}, .dynamic = false},
+      {.op = "Gemm", .inputs = {{{3, 4}}, {{5, 3}}, {{4, 1}}}, .attrs = both, .dynamic = false},
+      {.op = "Gemm", .inputs = {{{4, 3}}, {{3, 5}}, {{}}}},
+      {.op = "Gemm", .inputs = {{{4, 3}}, {{3, 5}}, {{1}}}},
+      {.op = "Gemm", .inputs = {{{4, 3}}, {{3, 4}}, {{4, 4}}}, .attrs = {{"alpha", 0.5f}}, .dynamic = false},
+      {.op = "Gemm", .inputs = {{{4, 3}}, {{3, 5}}, {{5}}}, .attrs = {{"alpha", 0.5f}, {"beta", 2.0f}}},
+      {.op = "Gemm",
+       .inputs = {{{3, 4}}, {{5, 3}}},
+       .attrs = {{"transA", 1}, {"transB", 1}, {"alpha", 1.5f}},
+       .dynamic = false},
+      {.op = "Gemm", .inputs = {{{4, 3}}, {{3, 5}}, {{5}}}, .attrs = {{"beta", 0.0f}}},
+      {.op = "Gemm", .inputs = {{{0, 3}}, {{3, 5}}, {{5}}}},
+      {.op = "Gemm", .inputs = {{{4, 0}}, {{0, 5}}, {{5}}}},
+      {.op = "Gemm", .inputs = {integers({4, 3}), integers({3, 5}), integers({5})}, .gradient = false},
+  };
+}
 
 }  // namespace onnx_train

@@ -1,0 +1,100 @@
+#include "kernels/cpu/onednn.h"
+
+#include <memory>
+
+#include "onnx_passes/ir/error.h"
+
+namespace onnx_train::cpu {
+namespace {
+
+using Desc = dnnl::memory::desc;
+
+constexpr size_t kAlignment = 64;
+
+const dnnl::engine& cpu_engine() {
+  static const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
+  return engine;
+}
+
+void* address(const Place& place, const Args& args) {
+  switch (place.kind) {
+    case Place::kInput: return const_cast<void*>(args.inputs[place.at]);  // oneDNN's handles know no const
+    case Place::kOutput: return args.outputs[place.at];
+    case Place::kWorkspace: break;
+  }
+  return static_cast<char*>(args.workspace) + place.at;
+}
+
+}  // namespace
+
+Chain::Chain() : engine_(cpu_engine()), stream_(engine_) {}
+
+dnnl::primitive_attr Chain::attributes() {
+  dnnl::primitive_attr attributes;
+  attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+  return attributes;
+}
+
+Operand Chain::scratch(const Desc& layout) {
+  const Operand operand{{Place::kWorkspace, workspace_}, layout};
+  workspace_ += (layout.get_size() + kAlignment - 1) / kAlignment * kAlignment;
+  return operand;
+}
+
+Operand Chain::in_layout(const Operand& from, const Desc& to) {
+  if (from.layout == to) return from;
+  const Operand copy = scratch(to);
+  reorder(from, copy);
+  return copy;
+}
+
+void Chain::reorder(const Operand& from, const Operand& to) {
+  if (from.layout == to.layout && from.place.kind == to.place.kind && from.place.at == to.place.at) return;
+  add(dnnl::reorder::primitive_desc(engine_, from.layout, engine_, to.layout, attributes()),
+      {{DNNL_ARG_FROM, from}, {DNNL_ARG_TO, to}});
+}
+
+void Chain::add(const dnnl::primitive_desc_base& primitive, const std::vector<std::pair<int, Operand>>& operands) {
+  Step step;
+  step.primitive = dnnl::primitive(primitive.get());
+  const auto bind = [&](int argument, const Operand& operand) {
+    step.memories.push_back(dnnl::memory(operand.layout, engine_, DNNL_MEMORY_NONE));
+    step.places.push_back(operand.place);
+    step.arguments.push_back({argument, step.memories.back().get()});
+  };
+  for (const auto& [argument, operand] : operands) bind(argument, operand);
+  if (const Desc scratchpad = primitive.scratchpad_desc(); scratchpad.get_size() > 0) {
+    bind(DNNL_ARG_SCRATCHPAD, scratch(scratchpad));
+  }
+  steps_.push_back(std::move(step));
+}
+
+void Chain::run(const Args& args) {
+  // The C interface: the C++ one copies the arguments into a container for each call.
+  for (const Step& step : steps_) {
+    for (size_t i = 0; i < step.places.size(); ++i) {
+      dnnl_memory_set_data_handle(step.arguments[i].memory, address(step.places[i], args));
+    }
+    const auto status = dnnl_primitive_execute(step.primitive.get(), stream_.get(),
+                                               static_cast<int>(step.arguments.size()), step.arguments.data());
+    if (status != dnnl_success) fail("oneDNN could not run a prepared primitive: status ", static_cast<int>(status));
+  }
+}
+
+Prepared prepare_chain(const NodeSpec& spec, const std::function<void(Chain&)>& build) {
+  const auto chain = std::make_shared<Chain>();
+  try {
+    build(*chain);
+  } catch (const dnnl::error& error) {
+    fail(spec.node().label(), ": oneDNN refuses it: ", error.what());
+  }
+  return {[chain](const Args& args) { chain->run(args); }, chain->workspace(), {}};
+}
+
+Desc row_major(const Shape& shape) {
+  Shape strides(shape.size(), 1);
+  for (size_t i = shape.size(); i-- > 1;) strides[i - 1] = strides[i] * std::max<int64_t>(shape[i], 1);
+  return {shape, dnnl::memory::data_type::f32, strides};
+}
+
+}  // namespace onnx_train::cpu

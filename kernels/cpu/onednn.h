@@ -1,0 +1,72 @@
+// Prepared calls of oneDNN: primitives that run one after the other on a node's inputs, outputs and workspace,
+// typically "reorder into the layout that a convolution wants, the convolution, reorder back".
+//
+// Everything is made while a kernel is prepared; `run` sets pointers and executes. One Chain belongs to one prepared
+// node and runs on one thread at a time. Only .cc files of kernels include this header: oneDNN's own is large.
+#pragma once
+
+#include <dnnl.hpp>
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include "kernels/kernel.h"
+
+namespace onnx_train::cpu {
+
+// Where a tensor lies while a kernel runs.
+struct Place {
+  enum Kind { kInput, kOutput, kWorkspace };
+  Kind kind;
+  size_t at;  // number of the input or output; bytes from the start of the workspace
+};
+
+// A tensor in some memory layout.
+struct Operand {
+  Place place;
+  dnnl::memory::desc layout;
+};
+
+class Chain {
+ public:
+  Chain();
+
+  const dnnl::engine& engine() const { return engine_; }
+  // What every primitive of a chain is made with: its scratch memory comes from the workspace.
+  static dnnl::primitive_attr attributes();
+
+  // A tensor of the workspace.
+  Operand scratch(const dnnl::memory::desc& layout);
+  // `from` in layout `to`: itself, or a copy in the workspace and the reorder that makes it.
+  Operand in_layout(const Operand& from, const dnnl::memory::desc& to);
+  // Copies `from` to `to`, unless they are one.
+  void reorder(const Operand& from, const Operand& to);
+  // Appends a primitive on operands by argument (DNNL_ARG_SRC, ...).
+  void add(const dnnl::primitive_desc_base& primitive, const std::vector<std::pair<int, Operand>>& operands);
+
+  void run(const Args& args);
+  size_t workspace() const { return workspace_; }
+
+ private:
+  struct Step {
+    dnnl::primitive primitive;
+    std::vector<dnnl::memory> memories;  // owns what `arguments` points to
+    std::vector<Place> places;
+    std::vector<dnnl_exec_arg_t> arguments;
+  };
+
+  dnnl::engine engine_;
+  dnnl::stream stream_;
+  std::vector<Step> steps_;
+  size_t workspace_ = 0;
+};
+
+// Builds a chain and wraps it as a prepared kernel. What oneDNN refuses becomes an Error that names the node.
+Prepared prepare_chain(const NodeSpec& spec, const std::function<void(Chain&)>& build);
+
+// Row-major memory of the given sizes.
+dnnl::memory::desc row_major(const Shape& shape);
+inline Operand input(size_t i, const dnnl::memory::desc& layout) { return {{Place::kInput, i}, layout}; }
+inline Operand output(size_t i, const dnnl::memory::desc& layout) { return {{Place::kOutput, i}, layout}; }
+
+}  // namespace onnx_train::cpu
