@@ -26,7 +26,7 @@ class Device {
   virtual void synchronize() = 0;
   // In order of preference: the first row for the operator that supports the node runs it.
   virtual const std::vector<const Kernel*>& kernels() const = 0;
-  // What a plan's graph goes through after shapes are known.
+  // What a plan's graph goes through once its inputs have shapes; required_lowering and what makes it faster.
   virtual std::vector<Pass> lowering() const = 0;
 };
 

@@ -5,6 +5,7 @@
 // buffers of inputs, state and outputs. One thread at a time.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 #include <unordered_map>

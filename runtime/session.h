@@ -43,8 +43,8 @@ class Session {
   void initialize(uint64_t seed);
 
   StateStore& state() { return state_; }
-  // The model with the current state as initializers: a checkpoint.
-  Model snapshot() const;
+  // The model with the current state as initializers: a checkpoint. Valid until the session runs again.
+  const Model& snapshot();
 
   // The plan that `run` would use; made if there is none yet. Lives until it is dropped from the cache.
   Plan& plan(const std::string& entry, const std::map<std::string, Shape>& shapes);
@@ -52,7 +52,7 @@ class Session {
   size_t arena_bytes() const { return arena_bytes_; }
 
  private:
-  struct CachedPlan;
+  struct CachedPlan;  // a plan with the tables that binding it needs
   CachedPlan& find_or_make(const std::string& entry, const std::map<std::string, Shape>& shapes);
 
   Model model_;

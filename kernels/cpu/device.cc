@@ -50,7 +50,7 @@ class CpuDevice : public Device {
   }
   void synchronize() override {}
   const std::vector<const Kernel*>& kernels() const override { return kernels_; }
-  std::vector<Pass> lowering() const override { return shared_lowering(); }
+  std::vector<Pass> lowering() const override { return required_lowering(*this); }
 
  private:
   std::vector<const Kernel*> kernels_;

@@ -1,5 +1,5 @@
-// Rewrites of a plan's graph that every device shares: the shapes are concrete by now, the state tensors are inputs.
-// IR to IR, by the same Pass and pipeline as training passes.
+// Rewrites of a plan's graph that every device shares: the shapes of the inputs are concrete by now, the state
+// tensors are inputs. IR to IR, by the same Pass and pipeline as training passes.
 #pragma once
 
 #include <vector>
@@ -8,12 +8,21 @@
 
 namespace onnx_train {
 
-// In order: fold what shapes make constant, remove dead nodes.
-std::vector<Pass> shared_lowering();
+class Device;
 
-// Infers every node with the concrete shapes of the inputs; nodes whose inputs are all constant (small ones, or free
-// of arithmetic on weights) are computed now by the CPU's kernels and become initializers.
+// What every plan needs to run at all: infer every shape and fold what shapes make constant; give functions without a
+// kernel of `device` way to their bodies; drop dead nodes.
+std::vector<Pass> required_lowering(const Device& device);
+
+// Infers every node from the concrete shapes of the inputs. Nodes whose inputs are all constant and whose outputs are
+// small are computed now, by the CPU's kernels, and become initializers.
 bool fold_constants(Model& model);
+
+// Calls of functions that no kernel of `device` runs become the nodes of their bodies.
+bool expand_functions(Model& model, const Device& device);
+
+// Removes nodes whose outputs nobody reads, and initializers that nobody uses.
+bool remove_dead_nodes(Model& model);
 
 // True for nodes whose output is their first input's memory with another shape: Reshape, Squeeze, Unsqueeze, Flatten,
 // Identity.

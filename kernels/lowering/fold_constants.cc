@@ -1,0 +1,127 @@
+#include <cstring>
+#include <unordered_map>
+
+#include "kernels/device.h"
+#include "kernels/lowering/lowering.h"
+#include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/inference.h"
+
+namespace onnx_train {
+namespace {
+
+// Larger results are cheaper to compute in each step than to keep.
+constexpr int64_t kMaxFolded = 65536;
+
+// Contents of constant values, read from their messages once.
+class Constants {
+ public:
+  const Tensor& of(const Value* value) {
+    auto [place, added] = known_.try_emplace(value);
+    if (added) place->second = constant_of(value);
+    return place->second;
+  }
+  static bool is_constant(const Value* value) {
+    if (value->is_initializer()) return !value->graph().is_input(value);
+    return value->producer() && value->producer()->is("Constant");
+  }
+
+ private:
+  std::unordered_map<const Value*, Tensor> known_;
+};
+
+// NonZero's output is as long as its input has elements that are not zero.
+void infer_from_data(Node* node, Constants& constants) {
+  if (!node->is("NonZero")) return;
+  const Tensor& x = constants.of(node->input(0));
+  int64_t count = 0;
+  for (int64_t i = 0; i < x.size(); ++i) count += x.at(i) != 0;
+  node->output()->set_type({DType::kInt64, Dims{static_cast<int64_t>(x.shape().size()), count}});
+}
+
+bool is_random(const Node& node) {
+  return node.op().starts_with("Random") || node.is("Bernoulli") || node.is("Multinomial");
+}
+
+bool may_fold(const Node& node) {
+  if (!node.subgraphs().empty() || is_random(node) || node.num_outputs() == 0) return false;
+  for (const Value* input : node.inputs()) {
+    if (input && !Constants::is_constant(input)) return false;
+  }
+  return true;
+}
+
+bool outputs_are_small(const Node& node) {
+  for (const Value* output : node.outputs()) {
+    if (!output) continue;
+    if (!output->type().is_static() || output->dtype() == DType::kString) return false;
+    if (num_elements(output->type().shape()) > kMaxFolded) return false;
+  }
+  return true;
+}
+
+// The node's outputs, computed by the CPU's kernel; none when there is no kernel.
+std::vector<Tensor> compute(const Node& node, Constants& constants) {
+  std::vector<Tensor> inputs, outputs;
+  for (const Value* input : node.inputs()) inputs.push_back(input ? constants.of(input) : Tensor());
+  const NodeSpec spec(node, inputs, /*threads=*/1);
+  const Kernel* kernel = find_kernel(Device::cpu(), spec);
+  if (!kernel) return {};
+  const Prepared prepared = kernel->prepare(spec);
+  std::vector<const void*> in;
+  std::vector<void*> out;
+  for (const Tensor& t : inputs) in.push_back(t.data());
+  for (const Value* v : node.outputs()) {
+    outputs.push_back(v ? Tensor(v->dtype(), v->type().shape()) : Tensor());
+    out.push_back(outputs.back().data());
+  }
+  Tensor workspace(DType::kUint8, {static_cast<int64_t>(prepared.workspace)});
+  prepared.run({in.data(), out.data(), workspace.data()});
+  return outputs;
+}
+
+bool replace_by_constants(Node* node, const std::vector<Tensor>& results) {
+  Graph& graph = node->graph();
+  for (size_t i = 0; i < results.size(); ++i) {
+    Value* output = node->output(static_cast<int>(i));
+    if (!output) continue;
+    if (graph.is_output(output)) return false;  // the plan copies it; rare enough to leave to the kernel
+  }
+  for (size_t i = 0; i < results.size(); ++i) {
+    Value* output = node->output(static_cast<int>(i));
+    if (!output) continue;
+    Value* constant = graph.add_initializer(graph.unique_name(output->name() + "/folded"), results[i]);
+    constant->set_elements(output->elements());
+    graph.replace(output, constant);
+  }
+  graph.remove(node);
+  return true;
+}
+
+bool fold(Node* node, Constants& constants) {
+  // Contents that inference has followed from shapes need no kernel.
+  if (node->num_outputs() == 1 && node->output() && !node->is("Constant")) {
+    const Tensor known = constant_of(node->output());
+    if (!known.empty()) return replace_by_constants(node, {known});
+  }
+  if (!may_fold(*node)) return false;
+  infer_from_data(node, constants);
+  if (!outputs_are_small(*node)) return false;
+  const auto results = compute(*node, constants);
+  return !results.empty() && replace_by_constants(node, results);
+}
+
+}  // namespace
+
+bool fold_constants(Model& model) {
+  Constants constants;
+  bool changed = false;
+  Node* next = nullptr;
+  for (Node* node = model.graph->first(); node; node = next) {
+    next = node->next();
+    infer_types(node);
+    changed |= fold(node, constants);
+  }
+  return changed;
+}
+
+}  // namespace onnx_train

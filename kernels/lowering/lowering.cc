@@ -1,0 +1,68 @@
+#include "kernels/lowering/lowering.h"
+
+#include "kernels/device.h"
+#include "onnx_passes/ir/inference.h"
+
+namespace onnx_train {
+
+std::vector<Pass> required_lowering(const Device& device) {
+  return {
+      {"fold_constants", fold_constants},
+      {"expand_functions", [&device](Model& model) { return expand_functions(model, device); }},
+      {"fold_constants", fold_constants},
+      {"remove_dead_nodes", remove_dead_nodes},
+  };
+}
+
+bool expand_functions(Model& model, const Device& device) {
+  bool changed = false;
+  Node* node = model.graph->first();
+  while (node) {
+    Node* previous = node->previous();
+    Node* next = node->next();
+    const NodeSpec spec(*node, std::vector<Tensor>(node->inputs().size()), num_threads());
+    const bool shapes_known = [&] {
+      for (const Value* v : node->inputs()) {
+        if (v && !v->type().is_static()) return false;
+      }
+      for (const Value* v : node->outputs()) {
+        if (v && !v->type().is_static()) return false;
+      }
+      return true;
+    }();
+    if (shapes_known && !find_kernel(device, spec) && inline_function(node)) {
+      changed = true;
+      node = previous ? previous->next() : model.graph->first();  // the body may call functions, too
+    } else {
+      node = next;
+    }
+  }
+  return changed;
+}
+
+bool remove_dead_nodes(Model& model) {
+  Graph& graph = *model.graph;
+  bool changed = false;
+  Node* previous = nullptr;
+  for (Node* node = graph.last(); node; node = previous) {
+    previous = node->previous();
+    bool used = false;
+    for (const Value* output : node->outputs()) used |= output && (!output->uses().empty() || graph.is_output(output));
+    if (used) continue;
+    graph.remove(node);
+    changed = true;
+  }
+  const std::vector<Value*> initializers = graph.initializers();
+  for (Value* value : initializers) {
+    if (!value->uses().empty() || graph.is_input(value) || graph.is_output(value)) continue;
+    graph.remove_initializer(value);
+    changed = true;
+  }
+  return changed;
+}
+
+bool is_view(const Node& node) {
+  return node.is("Reshape") || node.is("Squeeze") || node.is("Unsqueeze") || node.is("Flatten") || node.is("Identity");
+}
+
+}  // namespace onnx_train

@@ -1,0 +1,237 @@
+#include "runtime/placement.h"
+
+#include <algorithm>
+
+#include "kernels/lowering/lowering.h"
+#include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/onnx.h"
+
+namespace onnx_train {
+
+Shape constant_shape(const Value& value) {
+  return {value.initializer()->dims().begin(), value.initializer()->dims().end()};
+}
+
+namespace {
+
+size_t bytes_of(const Value& value) {
+  return static_cast<size_t>(num_elements(value.type().shape())) * size_of(value.dtype());
+}
+
+class Placer {
+ public:
+  Placer(const Graph& graph, const std::vector<PlanStep>& steps, const std::vector<Prepared>& prepared,
+         std::vector<StatePort>& states, PlacementOptions options)
+      : graph_(graph), steps_(steps), prepared_(prepared), states_(states), options_(options) {}
+
+  Placement run() {
+    result_.skipped.resize(steps_.size());
+    result_.workspace_of.assign(steps_.size(), kNone);
+    end_ = static_cast<int>(steps_.size());
+    find_roots();
+    find_last_uses();
+    place_borders();
+    for (int s = 0; s < end_; ++s) place_step(s);
+    place_outputs();
+    make_ranges();
+    return std::move(result_);
+  }
+
+ private:
+  // The value whose memory `value` is a view of.
+  const Value* root(const Value* value) const {
+    const auto found = root_.find(value);
+    return found == root_.end() ? value : found->second;
+  }
+
+  void find_roots() {
+    for (size_t s = 0; s < steps_.size(); ++s) {
+      const Node& node = *steps_[s].node;
+      if (!options_.reuse || !is_view(node)) continue;
+      root_[node.output()] = root(node.input(0));
+      result_.skipped[s] = true;
+    }
+  }
+
+  // The last step that reads the memory of each root; `end_` for what must survive the run.
+  void find_last_uses() {
+    for (int s = 0; s < end_; ++s) {
+      if (result_.skipped[static_cast<size_t>(s)]) continue;
+      for (const Value* input : steps_[static_cast<size_t>(s)].node->inputs()) {
+        if (input) last_use_[root(input)] = s;
+      }
+    }
+    for (const Value* output : graph_.outputs()) last_use_[root(output)] = end_;
+  }
+
+  size_t add_buffer(Buffer::Kind kind, size_t index, size_t bytes, const Value* constant = nullptr) {
+    result_.buffers.push_back({kind, index, bytes, constant});
+    life_.push_back({0, 0});
+    names_.emplace_back();
+    return result_.buffers.size() - 1;
+  }
+
+  void place_borders() {
+    for (size_t i = 0; i < states_.size(); ++i) state_index_[states_[i].name] = i;
+    size_t inputs = 0;
+    for (const Value* input : graph_.inputs()) {
+      const auto state = state_index_.find(input->name());
+      const size_t buffer = state == state_index_.end() ? add_buffer(Buffer::kInput, inputs++, bytes_of(*input))
+                                                        : add_buffer(Buffer::kFront, state->second, bytes_of(*input));
+      result_.buffer_of[input] = buffer;
+    }
+    for (const Value* constant : graph_.initializers()) {
+      if (result_.buffer_of.count(constant)) continue;
+      result_.buffer_of[constant] = add_buffer(Buffer::kConstant, 0, bytes_of(*constant), constant);
+    }
+    // What the outputs' and next states' values would like to be written to.
+    size_t outputs = 0;
+    for (const Value* output : graph_.outputs()) {
+      const std::string& name = output->name();
+      const auto state = name.starts_with("next/") ? state_index_.find(name.substr(5)) : state_index_.end();
+      targets_.push_back(state == state_index_.end() ? Target{output, Buffer::kOutput, outputs++}
+                                                     : Target{output, Buffer::kBack, state->second});
+    }
+    for (size_t t = 0; t < targets_.size(); ++t) target_of_.try_emplace(root(targets_[t].value), t);
+  }
+
+  void place_step(int s) {
+    const auto step = static_cast<size_t>(s);
+    const Node& node = *steps_[step].node;
+    if (result_.skipped[step]) {
+      result_.buffer_of[node.output()] = result_.buffer_of.at(root(node.output()));
+      return;
+    }
+    for (const Value* input : node.inputs()) {
+      if (input) touch(result_.buffer_of.at(input), s);
+    }
+    for (int o = 0; o < node.num_outputs(); ++o) {
+      const Value* output = node.output(o);
+      if (!output) continue;
+      const size_t buffer = choose(node, prepared_[step], o, s);
+      result_.buffer_of[output] = buffer;
+      touch(buffer, s);
+      if (names_[buffer].empty()) names_[buffer] = output->name();
+    }
+    if (prepared_[step].workspace > 0) {
+      const size_t buffer = add_buffer(Buffer::kArena, 0, prepared_[step].workspace);
+      life_[buffer] = {s, s};
+      names_[buffer] = "workspace of " + steps_[step].node->label();
+      result_.workspace_of[step] = buffer;
+    }
+  }
+
+  // The buffer for output `o` of the node: that of an input which dies here, a target's, or a new one.
+  size_t choose(const Node& node, const Prepared& prepared, int o, int s) {
+    const Value* output = node.output(o);
+    const size_t bytes = bytes_of(*output);
+    const auto target = target_of_.find(output);
+    for (const InPlace& pair : prepared.in_place) {
+      const Value* input = pair.output == o ? node.input(pair.input) : nullptr;
+      if (!input) continue;
+      const size_t buffer = result_.buffer_of.at(input);
+      const Buffer& b = result_.buffers[buffer];
+      if (bytes_of(*input) != bytes || b.bytes != bytes || last_use(buffer, input) != s || taken(node, o, buffer))
+        continue;
+      if (b.kind == Buffer::kArena && options_.reuse && target == target_of_.end()) {
+        extend(buffer, output);
+        return buffer;
+      }
+      const bool own_state = b.kind == Buffer::kFront && target != target_of_.end() &&
+                             targets_[target->second].kind == Buffer::kBack &&
+                             targets_[target->second].index == b.index;
+      if (own_state && options_.state_in_place) {
+        states_[b.index].in_place = true;
+        targets_[target->second].done = true;
+        extend(buffer, output);
+        return buffer;
+      }
+    }
+    size_t buffer = 0;
+    if (target != target_of_.end()) {
+      Target& t = targets_[target->second];
+      buffer = add_buffer(t.kind, t.index, bytes);
+      t.done = true;
+    } else {
+      buffer = add_buffer(Buffer::kArena, 0, bytes);
+      life_[buffer] = {s, s};
+    }
+    extend(buffer, output);
+    return buffer;
+  }
+
+  // Another output of the same node already lies there.
+  bool taken(const Node& node, int o, size_t buffer) const {
+    for (int other = 0; other < o; ++other) {
+      if (node.output(other) && result_.buffer_of.at(node.output(other)) == buffer) return true;
+    }
+    return false;
+  }
+
+  int last_use(size_t buffer, const Value* value) const {
+    const auto own = last_use_.find(root(value));
+    const auto extended = buffer_last_.find(buffer);
+    return std::max(own == last_use_.end() ? -1 : own->second, extended == buffer_last_.end() ? -1 : extended->second);
+  }
+
+  void extend(size_t buffer, const Value* output) {
+    const auto found = last_use_.find(output);
+    int& last = buffer_last_[buffer];
+    if (found != last_use_.end()) last = std::max(last, found->second);
+  }
+
+  void touch(size_t buffer, int s) { life_[buffer].second = std::max(life_[buffer].second, s); }
+
+  // Outputs that could not be written where they belong are copied at the end.
+  void place_outputs() {
+    for (Target& target : targets_) {
+      const size_t from = result_.buffer_of.at(target.value);
+      touch(from, end_);
+      if (target.done) continue;
+      const size_t bytes = bytes_of(*target.value);
+      result_.copies.push_back({from, add_buffer(target.kind, target.index, bytes), bytes});
+    }
+  }
+
+  void make_ranges() {
+    for (size_t b = 0; b < result_.buffers.size(); ++b) {
+      Buffer& buffer = result_.buffers[b];
+      if (buffer.kind != Buffer::kArena) continue;
+      buffer.index = result_.ranges.size();
+      result_.ranges.push_back({buffer.bytes, life_[b].first, life_[b].second});
+      result_.range_names.push_back(names_[b]);
+    }
+  }
+
+  struct Target {
+    const Value* value;
+    Buffer::Kind kind;  // kOutput or kBack
+    size_t index;
+    bool done = false;
+  };
+
+  const Graph& graph_;
+  const std::vector<PlanStep>& steps_;
+  const std::vector<Prepared>& prepared_;
+  std::vector<StatePort>& states_;
+  const PlacementOptions options_;
+  int end_ = 0;
+  Placement result_;
+  std::unordered_map<const Value*, const Value*> root_;
+  std::unordered_map<const Value*, int> last_use_;  // by root
+  std::unordered_map<size_t, int> buffer_last_;     // last use of the values that joined a buffer
+  std::unordered_map<std::string, size_t> state_index_;
+  std::vector<Target> targets_;
+  std::unordered_map<const Value*, size_t> target_of_;  // by root
+  std::vector<std::pair<int, int>> life_;
+  std::vector<std::string> names_;
+};
+
+}  // namespace
+
+Placement place_values(const Graph& graph, const std::vector<PlanStep>& steps, const std::vector<Prepared>& prepared,
+                       std::vector<StatePort>& states, PlacementOptions options) {
+  return Placer(graph, steps, prepared, states, options).run();
+}
+
+}  // namespace onnx_train

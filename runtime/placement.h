@@ -1,0 +1,49 @@
+// Which memory each value of a plan lives in: views share their input's buffer, kernels write in place where they can,
+// results go straight to the caller's output or the state's back buffer, the rest gets a life time in the arena.
+#pragma once
+
+#include <unordered_map>
+
+#include "runtime/plan.h"
+
+namespace onnx_train {
+
+inline constexpr size_t kNone = static_cast<size_t>(-1);
+
+struct Buffer {
+  enum Kind { kArena, kInput, kOutput, kFront, kBack, kConstant };
+  Kind kind;
+  size_t index;  // arena: which live range; input, output, state: which port; constant: its offset
+  size_t bytes;
+  const Value* constant = nullptr;
+};
+
+// Done after the last node: an output or a next state whose value lies in a buffer that is already somebody else's.
+struct Copy {
+  size_t from, to;  // buffers
+  size_t bytes;
+};
+
+struct PlacementOptions {
+  bool state_in_place;
+  bool reuse;  // false: no views, no writing in place inside the arena
+};
+
+struct Placement {
+  std::vector<Buffer> buffers;
+  std::unordered_map<const Value*, size_t> buffer_of;
+  std::vector<size_t> workspace_of;  // by step; kNone where a kernel needs none
+  std::vector<bool> skipped;         // by step: a view, nothing to run
+  std::vector<Copy> copies;
+  std::vector<LiveRange> ranges;
+  std::vector<std::string> range_names;
+};
+
+// Sets `in_place` of the states. Deterministic.
+Placement place_values(const Graph& graph, const std::vector<PlanStep>& steps, const std::vector<Prepared>& prepared,
+                       std::vector<StatePort>& states, PlacementOptions options);
+
+// The shape of an initializer's data.
+Shape constant_shape(const Value& value);
+
+}  // namespace onnx_train

@@ -1,0 +1,275 @@
+#include "runtime/plan.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+
+#include "kernels/lowering/lowering.h"
+#include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/inference.h"
+#include "runtime/placement.h"
+
+namespace onnx_train {
+
+// The pointers that kernels see, and for every buffer the places that hold its address.
+struct Plan::Slots {
+  struct Call {
+    size_t inputs, outputs, workspace;  // positions in `table`
+  };
+  std::vector<void*> table;
+  std::vector<Call> calls;                  // one per step
+  std::vector<std::vector<size_t>> places;  // buffer -> positions in `table`
+  std::vector<Buffer> buffers;
+  std::vector<void*> addresses;  // of buffers
+  std::vector<Copy> copies;
+  std::vector<size_t> input_buffers, output_buffers, front_buffers, back_buffers;  // by port; kNone where absent
+  void* constants = nullptr;
+
+  void set(size_t buffer, void* address) {
+    if (buffer == kNone) return;
+    addresses[buffer] = address;
+    for (size_t place : places[buffer]) table[place] = address;
+  }
+};
+
+namespace {
+
+Port make_port(const Value& value, const std::string& name) {
+  const Shape shape = value.type().shape();
+  return {name, value.dtype(), shape, static_cast<size_t>(num_elements(shape)) * size_of(value.dtype())};
+}
+
+bool accepts(const Dims& declared, const Shape& given) {
+  if (declared.size() != given.size()) return false;
+  for (size_t i = 0; i < given.size(); ++i) {
+    if (declared[i].known() && declared[i].value() != given[i]) return false;
+  }
+  return true;
+}
+
+// Gives the graph's inputs their concrete shapes and forgets all types that were derived from symbols.
+void set_shapes(Graph* graph, const std::map<std::string, Shape>& shapes) {
+  std::map<std::string, std::pair<int64_t, std::string>> symbols;  // symbol -> size, and the input that set it
+  for (Value* input : graph->inputs()) {
+    TensorType type = input->type();
+    const auto given = shapes.find(input->name());
+    if (given != shapes.end()) {
+      if (type.dims && !accepts(*type.dims, given->second)) {
+        fail("input '", input->name(), "' has shape ", to_string(given->second), "; the model takes ", to_string(type));
+      }
+      for (size_t i = 0; type.dims && i < given->second.size(); ++i) {
+        const std::string& symbol = (*type.dims)[i].symbol();
+        if (symbol.empty()) continue;
+        const auto [known, added] = symbols.try_emplace(symbol, given->second[i], input->name());
+        if (!added && known->second.first != given->second[i]) {
+          fail("input '", input->name(), "' has ", given->second[i], " for '", symbol, "', but input '",
+               known->second.second, "' has ", known->second.first, "; give both the same size");
+        }
+      }
+      type.dims.emplace(given->second.begin(), given->second.end());
+      input->set_type(type);
+    } else if (input->is_initializer()) {
+      const Shape shape = constant_shape(*input);
+      type.dims.emplace(shape.begin(), shape.end());
+      input->set_type(type);
+    }
+    if (!input->type().is_static()) {
+      fail("input '", input->name(), "' (", to_string(input->type()), ") needs a shape; none was given");
+    }
+  }
+  for (Node* node = graph->first(); node; node = node->next()) {
+    for (Value* output : node->outputs()) {
+      if (!output) continue;
+      output->set_type({output->dtype(), std::nullopt});
+      output->set_elements(std::nullopt);
+    }
+  }
+}
+
+}  // namespace
+
+Plan::Plan(Model entry, const std::vector<std::string>& states, const std::map<std::string, Shape>& shapes,
+           Device& device, const PlanOptions& options)
+    : model_(std::move(entry)), device_(device), state_names_(states), slots_(std::make_unique<Slots>()) {
+  lower(options, shapes);
+  select_kernels();
+  place(options);
+}
+
+Plan::~Plan() {
+  if (slots_ && slots_->constants) device_.free(slots_->constants);
+}
+
+void Plan::lower(const PlanOptions& options, const std::map<std::string, Shape>& shapes) {
+  Graph& graph = *model_.graph;
+  set_shapes(&graph, shapes);
+  run_pipeline(options.lowering ? device_.lowering() : required_lowering(device_), &model_, options.pipeline);
+  const auto is_state = [&](const std::string& name) {
+    return std::find(state_names_.begin(), state_names_.end(), name) != state_names_.end();
+  };
+  for (const Value* input : graph.inputs()) {
+    if (is_state(input->name())) continue;
+    inputs_.push_back(make_port(*input, input->name()));
+    if (input->is_initializer()) defaults_[input->name()] = from_proto(*input->initializer());
+  }
+  for (const Value* output : graph.outputs()) {
+    if (output->name().starts_with("next/") && is_state(output->name().substr(5))) continue;
+    if (!output->type().is_static()) {
+      fail("[Plan] the shape of output '", output->name(), "' (", to_string(output->type()),
+           ") depends on data; the runtime needs it when the plan is built");
+    }
+    outputs_.push_back(make_port(*output, output->name()));
+  }
+  for (const std::string& name : state_names_) {
+    const Value* front = graph.find(name);
+    const Value* next = graph.find("next/" + name);
+    if (!front && !next) continue;
+    StatePort port{make_port(front ? *front : *next, name)};
+    port.written = next != nullptr;
+    if (front && next && front->type() != next->type()) {
+      fail("[Plan] state '", name, "' is ", to_string(front->type()), " but its update is ", to_string(next->type()));
+    }
+    states_.push_back(std::move(port));
+  }
+}
+
+void Plan::select_kernels() {
+  std::unordered_map<const Value*, Tensor> constants;
+  std::string missing;
+  int count = 0;
+  for (Node* node = model_.graph->first(); node; node = node->next()) {
+    std::vector<Tensor> known;
+    bool typed = true;
+    for (const Value* input : node->inputs()) {
+      known.emplace_back();
+      if (!input) continue;
+      typed = typed && input->type().is_static();
+      if (!input->is_initializer() || model_.graph->is_input(input)) continue;
+      auto [place, added] = constants.try_emplace(input);
+      if (added) place->second = constant_of(input);
+      known.back() = place->second;
+    }
+    for (const Value* output : node->outputs()) typed = typed && (!output || output->type().is_static());
+    const NodeSpec spec(*node, std::move(known), num_threads());
+    const Kernel* kernel = typed ? find_kernel(device_, spec) : nullptr;
+    if (!kernel) {
+      ++count;
+      missing += concat(count > 1 ? "; " : "", node->label(), typed ? "" : ": a shape is not known", " with");
+      for (const Value* input : node->inputs()) missing += " " + (input ? to_string(input->type()) : std::string("-"));
+      continue;
+    }
+    steps_.push_back({node, kernel});
+    prepared_.push_back(kernel->prepare(spec));
+  }
+  if (count > 0) {
+    fail("[Plan] ", device_.name(), " has no kernel for ", count, count == 1 ? " node: " : " nodes: ", missing);
+  }
+}
+
+void Plan::place(const PlanOptions& options) {
+  Placement placement = place_values(*model_.graph, steps_, prepared_, states_, {options.in_place, options.lowering});
+  memory_ = plan_memory(placement.ranges);
+  ranges_ = std::move(placement.ranges);
+  range_names_ = std::move(placement.range_names);
+  Slots& slots = *slots_;
+  slots.buffers = std::move(placement.buffers);
+  slots.copies = std::move(placement.copies);
+  slots.addresses.assign(slots.buffers.size(), nullptr);
+  slots.places.resize(slots.buffers.size());
+
+  // Views run as no step at all.
+  std::vector<PlanStep> steps;
+  std::vector<Prepared> prepared;
+  for (size_t s = 0; s < steps_.size(); ++s) {
+    if (placement.skipped[s]) continue;
+    const Node& node = *steps_[s].node;
+    Slots::Call call{slots.table.size(), 0, 0};
+    const auto add = [&](const Value* value) {
+      if (value) slots.places[placement.buffer_of.at(value)].push_back(slots.table.size());
+      slots.table.push_back(nullptr);
+    };
+    for (const Value* input : node.inputs()) add(input);
+    call.outputs = slots.table.size();
+    for (const Value* output : node.outputs()) add(output);
+    call.workspace = slots.table.size();
+    slots.table.push_back(nullptr);
+    if (placement.workspace_of[s] != kNone) {
+      slots.places[placement.workspace_of[s]].push_back(call.workspace);
+      workspace_bytes_ = std::max(workspace_bytes_, prepared_[s].workspace);
+    }
+    slots.calls.push_back(call);
+    steps.push_back(steps_[s]);
+    prepared.push_back(std::move(prepared_[s]));
+  }
+  steps_ = std::move(steps);
+  prepared_ = std::move(prepared);
+
+  slots.input_buffers.assign(inputs_.size(), kNone);
+  slots.output_buffers.assign(outputs_.size(), kNone);
+  slots.front_buffers.assign(states_.size(), kNone);
+  slots.back_buffers.assign(states_.size(), kNone);
+  size_t constant_bytes = 0;
+  for (size_t b = 0; b < slots.buffers.size(); ++b) {
+    Buffer& buffer = slots.buffers[b];
+    switch (buffer.kind) {
+      case Buffer::kArena: break;
+      case Buffer::kInput: slots.input_buffers[buffer.index] = b; break;
+      case Buffer::kOutput: slots.output_buffers[buffer.index] = b; break;
+      case Buffer::kFront: slots.front_buffers[buffer.index] = b; break;
+      case Buffer::kBack: slots.back_buffers[buffer.index] = b; break;
+      case Buffer::kConstant:
+        buffer.index = constant_bytes;  // its offset
+        constant_bytes += (buffer.bytes + 63) / 64 * 64;
+        break;
+    }
+  }
+  constant_bytes_ = constant_bytes;
+  if (constant_bytes == 0) return;
+  slots.constants = device_.allocate(constant_bytes);
+  for (size_t b = 0; b < slots.buffers.size(); ++b) {
+    const Buffer& buffer = slots.buffers[b];
+    if (buffer.kind != Buffer::kConstant) continue;
+    char* address = static_cast<char*>(slots.constants) + buffer.index;
+    const Tensor tensor = from_proto(*buffer.constant->initializer());
+    device_.copy_from_host(address, tensor.data(), tensor.bytes());
+    slots.set(b, address);
+  }
+}
+
+void Plan::bind_arena(void* arena) {
+  for (size_t b = 0; b < slots_->buffers.size(); ++b) {
+    const Buffer& buffer = slots_->buffers[b];
+    if (buffer.kind == Buffer::kArena) slots_->set(b, static_cast<char*>(arena) + memory_.offsets[buffer.index]);
+  }
+}
+
+void Plan::bind_input(size_t i, const void* data) { slots_->set(slots_->input_buffers[i], const_cast<void*>(data)); }
+void Plan::bind_output(size_t i, void* data) { slots_->set(slots_->output_buffers[i], data); }
+
+void Plan::bind_state(size_t i, const void* front, void* back) {
+  slots_->set(slots_->front_buffers[i], const_cast<void*>(front));
+  slots_->set(slots_->back_buffers[i], back);
+}
+
+void Plan::run() {
+  Slots& slots = *slots_;
+  void* const* table = slots.table.data();
+  for (size_t s = 0; s < steps_.size(); ++s) {
+    const Slots::Call& call = slots.calls[s];
+    const Args args{const_cast<const void* const*>(table + call.inputs), table + call.outputs, table[call.workspace]};
+    if (!profiling_) {
+      prepared_[s].run(args);
+      continue;
+    }
+    const auto start = std::chrono::steady_clock::now();
+    prepared_[s].run(args);
+    device_.synchronize();
+    steps_[s].milliseconds +=
+        std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+  }
+  for (const Copy& copy : slots.copies) {
+    device_.copy(slots.addresses[copy.to], slots.addresses[copy.from], copy.bytes);
+  }
+}
+
+}  // namespace onnx_train

@@ -1,0 +1,174 @@
+#include "runtime/session.h"
+
+#include <algorithm>
+
+#include "onnx_passes/ir/error.h"
+#include "onnx_passes/passes/passes.h"
+
+namespace onnx_train {
+
+struct Session::CachedPlan {
+  std::string entry;
+  std::unique_ptr<Plan> plan;
+  std::vector<size_t> states;  // the plan's states in the store
+  std::vector<const Tensor*> inputs;
+  TensorMap outputs;
+  uint64_t last_used = 0;
+};
+
+Session::Session(Model model, const SessionOptions& options)
+    : model_(std::move(model)),
+      device_(options.device ? *options.device : Device::cpu()),
+      options_(options),
+      state_(model_, device_) {}
+
+Session::~Session() {
+  plans_.clear();
+  if (arena_) device_.free(arena_);
+}
+
+bool Session::has_entry(const std::string& entry) const {
+  if (entry == "predict") return true;
+  const auto& entries = model_.entry_points;
+  return std::any_of(entries.begin(), entries.end(), [&](const EntryPoint& e) { return e.name() == entry; });
+}
+
+namespace {
+
+// In `predict`, weights that other entry points train are initializers: let them be read from the state instead.
+void read_from_state(Model* model, const StateStore& states) {
+  for (Value* value : std::vector<Value*>(model->graph->initializers())) {
+    if (states.contains(value->name()) && !model->graph->is_input(value)) {
+      model->graph->add_input(value->name(), value->type());
+    }
+  }
+}
+
+}  // namespace
+
+Session::CachedPlan& Session::find_or_make(const std::string& entry, const std::map<std::string, Shape>& shapes) {
+  Model flat = flatten(model_, entry);
+  read_from_state(&flat, state_);
+  auto cached = std::make_unique<CachedPlan>();
+  cached->entry = entry;
+  cached->plan = std::make_unique<Plan>(std::move(flat), state_.names(), shapes, device_, options_.plan);
+  Plan& plan = *cached->plan;
+  for (const auto& [name, shape] : shapes) {
+    const auto takes = [&, &wanted = name](const Port& port) { return port.name == wanted; };
+    if (std::none_of(plan.inputs().begin(), plan.inputs().end(), takes)) {
+      fail("entry point '", entry, "' has no input '", name, "'");
+    }
+  }
+  for (const StatePort& port : plan.states()) cached->states.push_back(state_.index(port.name));
+  cached->inputs.resize(plan.inputs().size());
+  for (size_t i = 0; i < plan.outputs().size(); ++i) {
+    const Port& port = plan.outputs()[i];
+    Tensor& output = cached->outputs.emplace(port.name, Tensor(port.dtype, port.shape)).first->second;
+    plan.bind_output(i, output.data());
+  }
+  if (plan.arena_bytes() > arena_bytes_) {
+    if (arena_) device_.free(arena_);
+    arena_ = nullptr;
+    arena_ = device_.allocate(plan.arena_bytes());
+    arena_bytes_ = plan.arena_bytes();
+    for (auto& other : plans_) other->plan->bind_arena(arena_);
+  }
+  plan.bind_arena(arena_);
+  if (plans_.size() >= options_.max_plans) {
+    plans_.erase(std::min_element(plans_.begin(), plans_.end(),
+                                  [](const auto& a, const auto& b) { return a->last_used < b->last_used; }));
+  }
+  plans_.push_back(std::move(cached));
+  return *plans_.back();
+}
+
+namespace {
+
+// The plan's inputs as given, or their defaults; false when some shape is another one.
+bool matches(const Plan& plan, const TensorMap& inputs, std::vector<const Tensor*>* found) {
+  for (size_t i = 0; i < plan.inputs().size(); ++i) {
+    const Port& port = plan.inputs()[i];
+    auto given = inputs.find(port.name);
+    if (given == inputs.end()) {
+      given = plan.defaults().find(port.name);
+      if (given == plan.defaults().end()) return false;
+    }
+    if (given->second.shape() != port.shape) return false;
+    (*found)[i] = &given->second;
+  }
+  return true;
+}
+
+void check_inputs(const Plan& plan, const std::string& entry, const TensorMap& inputs) {
+  for (const Port& port : plan.inputs()) {
+    const auto given = inputs.find(port.name);
+    if (given == inputs.end()) continue;
+    if (given->second.dtype() != port.dtype) {
+      fail("entry point '", entry, "': input '", port.name, "' is ", name(given->second.dtype()), "; it must be ",
+           name(port.dtype));
+    }
+  }
+}
+
+}  // namespace
+
+Plan& Session::plan(const std::string& entry, const std::map<std::string, Shape>& shapes) {
+  for (auto& cached : plans_) {
+    if (cached->entry != entry) continue;
+    const auto& ports = cached->plan->inputs();
+    const bool same = std::all_of(ports.begin(), ports.end(), [&](const Port& port) {
+      const auto given = shapes.find(port.name);
+      return given == shapes.end() ? cached->plan->defaults().count(port.name) > 0 : given->second == port.shape;
+    });
+    if (same) return *cached->plan;
+  }
+  return *find_or_make(entry, shapes).plan;
+}
+
+const TensorMap& Session::run(const std::string& entry, const TensorMap& inputs) {
+  CachedPlan* cached = nullptr;
+  for (auto& candidate : plans_) {
+    if (candidate->entry == entry && matches(*candidate->plan, inputs, &candidate->inputs)) {
+      cached = candidate.get();
+      break;
+    }
+  }
+  if (!cached) {
+    std::map<std::string, Shape> shapes;
+    for (const auto& [name, tensor] : inputs) shapes[name] = tensor.shape();
+    cached = &find_or_make(entry, shapes);
+    if (!matches(*cached->plan, inputs, &cached->inputs)) fail("entry point '", entry, "': an input has no value");
+  }
+  cached->last_used = ++clock_;
+  Plan& plan = *cached->plan;
+  check_inputs(plan, entry, inputs);
+  for (size_t i = 0; i < cached->inputs.size(); ++i) plan.bind_input(i, cached->inputs[i]->data());
+  for (size_t i = 0; i < cached->states.size(); ++i) {
+    const StatePort& port = plan.states()[i];
+    const bool needs_back = port.written && !port.in_place;
+    plan.bind_state(i, state_.front(cached->states[i]), needs_back ? state_.back(cached->states[i]) : nullptr);
+  }
+  plan.run();
+  device_.synchronize();
+  for (size_t i = 0; i < cached->states.size(); ++i) {
+    const StatePort& port = plan.states()[i];
+    if (port.written && !port.in_place) state_.swap(cached->states[i]);
+  }
+  return cached->outputs;
+}
+
+void Session::initialize(uint64_t seed) { run("initialize", {{"seed", Tensor::scalar<uint64_t>(seed)}}); }
+
+const Model& Session::snapshot() {
+  const auto store = [&](const Binding& binding) {
+    Value* state = binding.state;
+    state->graph().set_initializer(state, state_.get(state->name()));
+  };
+  for (EntryPoint& point : model_.entry_points) {
+    for (const Binding& binding : point.update_bindings) store(binding);
+    for (const Binding& binding : point.initialization_bindings) store(binding);
+  }
+  return model_;
+}
+
+}  // namespace onnx_train

@@ -1,0 +1,87 @@
+#include "runtime/state_store.h"
+
+#include <cstring>
+
+#include "onnx_passes/ir/error.h"
+
+namespace onnx_train {
+
+struct StateStore::Entry {
+  DType dtype;
+  Shape shape;
+  size_t bytes;
+  void* front;
+  void* back;
+};
+
+StateStore::StateStore(const Model& model, Device& device) : device_(device) {
+  const auto add = [&](const Value* state) {
+    if (!index_.try_emplace(state->name(), names_.size()).second) return;
+    names_.push_back(state->name());
+    const Tensor value = from_proto(*state->initializer());
+    entries_.push_back({value.dtype(), value.shape(), value.bytes(), nullptr, nullptr});
+    Entry& entry = entries_.back();
+    entry.front = device_.allocate(entry.bytes);
+    device_.copy_from_host(entry.front, value.data(), entry.bytes);
+  };
+  try {
+    for (const EntryPoint& point : model.entry_points) {
+      for (const Binding& binding : point.update_bindings) add(binding.state);
+      for (const Binding& binding : point.initialization_bindings) add(binding.state);
+    }
+  } catch (...) {
+    for (Entry& entry : entries_) device_.free(entry.front);
+    throw;
+  }
+}
+
+StateStore::~StateStore() {
+  for (Entry& entry : entries_) {
+    device_.free(entry.front);
+    if (entry.back) device_.free(entry.back);
+  }
+}
+
+size_t StateStore::index(const std::string& name) const {
+  const auto found = index_.find(name);
+  if (found == index_.end()) fail("'", name, "' is no state of this model");
+  return found->second;
+}
+
+DType StateStore::dtype(size_t i) const { return entries_[i].dtype; }
+const Shape& StateStore::shape(size_t i) const { return entries_[i].shape; }
+
+size_t StateStore::bytes() const {
+  size_t total = 0;
+  for (const Entry& entry : entries_) total += entry.bytes * (entry.back ? 2 : 1);
+  return total;
+}
+
+const void* StateStore::front(size_t i) const { return entries_[i].front; }
+void* StateStore::front(size_t i) { return entries_[i].front; }
+
+void* StateStore::back(size_t i) {
+  Entry& entry = entries_[i];
+  if (!entry.back) entry.back = device_.allocate(entry.bytes);
+  return entry.back;
+}
+
+void StateStore::swap(size_t i) { std::swap(entries_[i].front, entries_[i].back); }
+
+Tensor StateStore::get(const std::string& name) const {
+  const Entry& entry = entries_[index(name)];
+  Tensor value(entry.dtype, entry.shape);
+  device_.copy_to_host(value.data(), entry.front, entry.bytes);
+  return value;
+}
+
+void StateStore::set(const std::string& name, const Tensor& value) {
+  Entry& entry = entries_[index(name)];
+  if (value.dtype() != entry.dtype || value.shape() != entry.shape) {
+    fail("state '", name, "' is ", onnx_train::name(entry.dtype), to_string(entry.shape), "; it cannot be set to ",
+         onnx_train::name(value.dtype()), to_string(value.shape()));
+  }
+  device_.copy_from_host(entry.front, value.data(), entry.bytes);
+}
+
+}  // namespace onnx_train
