@@ -1,0 +1,50 @@
+#include "runtime/memory_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+namespace onnx_train {
+namespace {
+
+bool alive_together(const LiveRange& a, const LiveRange& b) { return a.first <= b.last && b.first <= a.last; }
+
+TEST(MemoryPlan, BuffersAliveTogetherNeverOverlap) {
+  std::mt19937 random(7);
+  for (int trial = 0; trial < 200; ++trial) {
+    std::vector<LiveRange> ranges;
+    const size_t count = random() % 60;
+    for (size_t i = 0; i < count; ++i) {
+      const int first = static_cast<int>(random() % 50);
+      ranges.push_back({random() % 5 == 0 ? 0 : random() % 5000, first, first + static_cast<int>(random() % 20)});
+    }
+    const MemoryPlan plan = plan_memory(ranges);
+    size_t most = 0;
+    for (size_t i = 0; i < count; ++i) {
+      EXPECT_EQ(plan.offsets[i] % 64, 0u);
+      EXPECT_LE(plan.offsets[i] + ranges[i].bytes, plan.bytes);
+      size_t alive = 0;
+      for (size_t j = 0; j < count; ++j) {
+        if (ranges[j].first <= ranges[i].first && ranges[i].first <= ranges[j].last) alive += ranges[j].bytes;
+        if (j >= i || !alive_together(ranges[i], ranges[j]) || ranges[i].bytes == 0 || ranges[j].bytes == 0) continue;
+        const bool apart = plan.offsets[i] + ranges[i].bytes <= plan.offsets[j] ||
+                           plan.offsets[j] + ranges[j].bytes <= plan.offsets[i];
+        EXPECT_TRUE(apart) << "ranges " << i << " and " << j;
+      }
+      most = std::max(most, alive);
+    }
+    EXPECT_GE(plan.bytes, most);
+  }
+}
+
+TEST(MemoryPlan, NothingNeedsNothing) {
+  EXPECT_EQ(plan_memory({}).bytes, 0u);
+  EXPECT_EQ(plan_memory({{0, 0, 5}}).bytes, 0u);
+}
+
+TEST(MemoryPlan, DisjointLivesShareOnePlace) {
+  EXPECT_EQ(plan_memory({{640, 0, 1}, {640, 2, 3}, {320, 4, 4}}).bytes, 640u);
+}
+
+}  // namespace
+}  // namespace onnx_train
