@@ -3,6 +3,7 @@
 // beside the target, fsync, rename, fsync of the folder; an existing file is complete and old, or complete and new.
 #pragma once
 
+#include <cstddef>
 #include <string>
 
 #include "onnx_passes/ir/model.h"
@@ -13,8 +14,12 @@ namespace onnx_train {
 onnx::ModelProto load_proto(const std::string& path);
 Model load_model(const std::string& path);
 
-// Writes `model`; tensors go into `<file>.data` beside it when the message would pass protobuf's limit of 2 GiB.
-void save_proto(const onnx::ModelProto& proto, const std::string& path);
+// What one message may have: protobuf's limit of 2 GiB, less some room.
+inline constexpr size_t kMaxMessageBytes = (size_t{1} << 31) - (size_t{1} << 20);
+
+// Writes `model`; tensors go into `<file>.data` beside it when the message would pass `max_bytes`. Where the file
+// that is replaced uses that name, `<file>.data2`: its own data stay until the new file is in place.
+void save_proto(const onnx::ModelProto& proto, const std::string& path, size_t max_bytes = kMaxMessageBytes);
 void save_model(const Model& model, const std::string& path);
 
 // Writes `bytes` atomically, as above.
