@@ -98,8 +98,8 @@ bool replace_by_constants(Node* node, const std::vector<Tensor>& results) {
 }
 
 bool fold(Node* node, Constants& constants) {
-  // Contents that inference has followed from shapes need no kernel.
-  if (node->num_outputs() == 1 && node->output() && !node->is("Constant")) {
+  // What a Constant holds, and contents that inference has followed from shapes, need no kernel.
+  if (node->num_outputs() == 1 && node->output()) {
     const Tensor known = constant_of(node->output());
     if (!known.empty()) return replace_by_constants(node, {known});
   }

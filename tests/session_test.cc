@@ -1,0 +1,153 @@
+#include "runtime/session.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+#include "onnx_passes/ir/builder.h"
+#include "onnx_passes/ir/error.h"
+
+// Counts what the program allocates while `counting` is on.
+namespace {
+bool counting = false;
+size_t allocations = 0;
+}  // namespace
+
+void* operator new(size_t bytes) {
+  if (counting) ++allocations;
+  if (void* data = std::malloc(bytes ? bytes : 1)) return data;
+  throw std::bad_alloc();
+}
+void operator delete(void* data) noexcept { std::free(data); }
+void operator delete(void* data, size_t) noexcept { std::free(data); }
+
+namespace onnx_train {
+namespace {
+
+// predict: y = x w + b. step: w and b move against the gradient of the squared error; state/step counts.
+Model make_training_model() {
+  Model model;
+  model.context->opsets[""] = 21;
+  Graph& graph = *model.graph;
+  Builder predict(&graph);
+  const Var x = predict.var(graph.add_input("x", {DType::kFloat, Dims{"N", 3}}));
+  Value* w = graph.add_initializer("w", Tensor::of<float>({3, 2}, {1, 2, 3, 4, 5, 6}));
+  Value* b = graph.add_initializer("b", Tensor::of<float>({2}, {0.5f, -0.5f}));
+  predict.set_name("y");
+  const Var y = matmul(x, predict.var(w)) + predict.var(b);
+  graph.add_output(y.value());
+
+  EntryPoint& step = model.add_entry_point("step");
+  Graph& algorithm = *step.algorithm;
+  Builder s(&algorithm);
+  const Var target = s.var(algorithm.add_input("target", {DType::kFloat, Dims{"N", 2}}));
+  const Var rate = s.var(algorithm.add_input("learning_rate", {DType::kFloat, Dims{}}));
+  algorithm.set_initializer(rate.value(), Tensor::scalar(0.01f));
+  Value* count = algorithm.add_initializer("state/step", Tensor::scalar<int64_t>(0));
+  const Var error = s.var(y.value()) - target;
+  const Var loss = sum_all(error * error);
+  const Var next_w = s.var(w) - rate * (matmul(transpose_last(s.var(x.value())), error) * 2.0);
+  const Var next_b = s.var(b) - rate * (reduce_sum(error, {0}, false) * 2.0);
+  const Var next_count = s.var(count) + 1.0;
+  algorithm.rename(loss.value(), "loss");
+  for (const auto& [state, next] : {std::pair{w, next_w}, {b, next_b}, {count, next_count}}) {
+    algorithm.rename(next.value(), "next/" + state->name());
+    step.update_bindings.push_back({state, next.value()});
+  }
+  algorithm.set_outputs({loss.value(), next_w.value(), next_b.value(), next_count.value()});
+  return model;
+}
+
+TensorMap make_batch(int64_t n) {
+  Tensor x(DType::kFloat, {n, 3}), target(DType::kFloat, {n, 2});
+  for (int64_t i = 0; i < x.size(); ++i) x.set(i, 0.1 * static_cast<double>(i % 7) - 0.2);
+  for (int64_t i = 0; i < target.size(); ++i) target.set(i, 0.3 * static_cast<double>(i % 5));
+  return {{"x", x}, {"target", target}};
+}
+
+std::string bytes(const Tensor& tensor) { return {static_cast<const char*>(tensor.data()), tensor.bytes()}; }
+
+TEST(Session, TheLossFallsAndTheStepsAreCounted) {
+  Session session(make_training_model());
+  const double first = session.run("step", make_batch(8)).at("loss").at(0);
+  double last = first;
+  for (int i = 0; i < 50; ++i) last = session.run("step", make_batch(8)).at("loss").at(0);
+  EXPECT_LT(last, 0.5 * first);
+  EXPECT_EQ(session.state().get("state/step").at(0), 51);
+}
+
+TEST(Session, PredictReadsTheTrainedWeights) {
+  Session session(make_training_model());
+  const TensorMap batch = make_batch(4);
+  const Tensor before = session.run("predict", {{"x", batch.at("x")}}).at("y").clone();
+  session.run("step", batch);
+  const Tensor after = session.run("predict", {{"x", batch.at("x")}}).at("y").clone();
+  EXPECT_NE(bytes(before), bytes(after));
+  Session restored(clone(session.snapshot()));
+  EXPECT_EQ(bytes(restored.run("predict", {{"x", batch.at("x")}}).at("y")), bytes(after));
+}
+
+TEST(Session, SwapEqualsInPlace) {
+  SessionOptions swap;
+  swap.plan.in_place = false;
+  Session a(make_training_model()), b(make_training_model(), swap);
+  for (int i = 0; i < 5; ++i) {
+    a.run("step", make_batch(4));
+    b.run("step", make_batch(4));
+  }
+  for (const std::string& name : a.state().names())
+    EXPECT_EQ(bytes(a.state().get(name)), bytes(b.state().get(name))) << name;
+  EXPECT_LT(a.state().bytes(), b.state().bytes());
+}
+
+TEST(Session, NoLoweringGivesTheSameNumbers) {
+  SessionOptions plain;
+  plain.plan.lowering = false;
+  Session a(make_training_model()), b(make_training_model(), plain);
+  for (int i = 0; i < 5; ++i) {
+    EXPECT_EQ(a.run("step", make_batch(4)).at("loss").at(0), b.run("step", make_batch(4)).at("loss").at(0));
+  }
+}
+
+TEST(Session, AStepAllocatesNothing) {
+  Session session(make_training_model());
+  const TensorMap batch = make_batch(32);
+  session.run("step", batch);
+  counting = true;
+  for (int i = 0; i < 10; ++i) session.run("step", batch);
+  counting = false;
+  EXPECT_EQ(allocations, 0u);
+}
+
+TEST(Session, ShapesGetAPlanEach) {
+  Session session(make_training_model());
+  for (int64_t n : {4, 1, 4, 7, 1, 0})
+    EXPECT_EQ(session.run("predict", {{"x", make_batch(n).at("x")}}).at("y").shape(), (Shape{n, 2}));
+}
+
+TEST(Session, BadInputsAreNamed) {
+  Session session(make_training_model());
+  const auto message = [&](const TensorMap& inputs) {
+    try {
+      session.run("step", inputs);
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string("no error");
+  };
+  TensorMap batch = make_batch(4);
+  EXPECT_THAT(message({{"x", batch.at("x")}}), testing::HasSubstr("'target'"));
+  batch["unknown"] = Tensor::scalar(1.0f);
+  EXPECT_THAT(message(batch), testing::HasSubstr("'unknown'"));
+  batch = make_batch(4);
+  batch["target"] = make_batch(5).at("target");
+  EXPECT_THAT(message(batch), testing::HasSubstr("'N'"));
+  batch["target"] = batch["target"].cast(DType::kDouble);
+  EXPECT_THAT(message(batch), testing::HasSubstr("double"));
+}
+
+}  // namespace
+}  // namespace onnx_train
