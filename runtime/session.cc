@@ -46,19 +46,13 @@ void read_from_state(Model* model, const StateStore& states) {
 
 }  // namespace
 
-Session::CachedPlan& Session::find_or_make(const std::string& entry, const std::map<std::string, Shape>& shapes) {
-  Model flat = flatten(model_, entry);
+Session::CachedPlan& Session::make_plan(const std::string& entry, Model flat,
+                                        const std::map<std::string, Shape>& shapes) {
   read_from_state(&flat, state_);
   auto cached = std::make_unique<CachedPlan>();
   cached->entry = entry;
   cached->plan = std::make_unique<Plan>(std::move(flat), state_.names(), shapes, device_, options_.plan);
   Plan& plan = *cached->plan;
-  for (const auto& [name, shape] : shapes) {
-    const auto takes = [&, &wanted = name](const Port& port) { return port.name == wanted; };
-    if (std::none_of(plan.inputs().begin(), plan.inputs().end(), takes)) {
-      fail("entry point '", entry, "' has no input '", name, "'");
-    }
-  }
   for (const StatePort& port : plan.states()) cached->states.push_back(state_.index(port.name));
   cached->inputs.resize(plan.inputs().size());
   for (size_t i = 0; i < plan.outputs().size(); ++i) {
@@ -93,19 +87,21 @@ bool matches(const Plan& plan, const TensorMap& inputs, std::vector<const Tensor
       given = plan.defaults().find(port.name);
       if (given == plan.defaults().end()) return false;
     }
-    if (given->second.shape() != port.shape) return false;
+    if (given->second.shape() != port.shape || given->second.dtype() != port.dtype) return false;
     (*found)[i] = &given->second;
   }
   return true;
 }
 
-void check_inputs(const Plan& plan, const std::string& entry, const TensorMap& inputs) {
-  for (const Port& port : plan.inputs()) {
-    const auto given = inputs.find(port.name);
-    if (given == inputs.end()) continue;
-    if (given->second.dtype() != port.dtype) {
-      fail("entry point '", entry, "': input '", port.name, "' is ", name(given->second.dtype()), "; it must be ",
-           name(port.dtype));
+// Names and types; shapes are the plan's business.
+void check_inputs(const std::vector<Value*>& declared, const std::string& entry, const TensorMap& inputs) {
+  for (const auto& [name, tensor] : inputs) {
+    const auto has_name = [&, &wanted = name](const Value* value) { return value->name() == wanted; };
+    const auto input = std::find_if(declared.begin(), declared.end(), has_name);
+    if (input == declared.end()) fail("entry point '", entry, "' has no input '", name, "'");
+    if ((*input)->dtype() != tensor.dtype()) {
+      fail("entry point '", entry, "': input '", name, "' is ", onnx_train::name(tensor.dtype()), "; it must be ",
+           onnx_train::name((*input)->dtype()));
     }
   }
 }
@@ -122,7 +118,7 @@ Plan& Session::plan(const std::string& entry, const std::map<std::string, Shape>
     });
     if (same) return *cached->plan;
   }
-  return *find_or_make(entry, shapes).plan;
+  return *make_plan(entry, flatten(model_, entry), shapes).plan;
 }
 
 const TensorMap& Session::run(const std::string& entry, const TensorMap& inputs) {
@@ -134,14 +130,15 @@ const TensorMap& Session::run(const std::string& entry, const TensorMap& inputs)
     }
   }
   if (!cached) {
+    Model flat = flatten(model_, entry);
+    check_inputs(flat.graph->inputs(), entry, inputs);
     std::map<std::string, Shape> shapes;
     for (const auto& [name, tensor] : inputs) shapes[name] = tensor.shape();
-    cached = &find_or_make(entry, shapes);
+    cached = &make_plan(entry, std::move(flat), shapes);
     if (!matches(*cached->plan, inputs, &cached->inputs)) fail("entry point '", entry, "': an input has no value");
   }
   cached->last_used = ++clock_;
   Plan& plan = *cached->plan;
-  check_inputs(plan, entry, inputs);
   for (size_t i = 0; i < cached->inputs.size(); ++i) plan.bind_input(i, cached->inputs[i]->data());
   for (size_t i = 0; i < cached->states.size(); ++i) {
     const StatePort& port = plan.states()[i];

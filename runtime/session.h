@@ -53,7 +53,7 @@ class Session {
 
  private:
   struct CachedPlan;  // a plan with the tables that binding it needs
-  CachedPlan& find_or_make(const std::string& entry, const std::map<std::string, Shape>& shapes);
+  CachedPlan& make_plan(const std::string& entry, Model flat, const std::map<std::string, Shape>& shapes);
 
   Model model_;
   Device& device_;
