@@ -1,0 +1,200 @@
+"""Networks for tests and benchmarks: each function gives a PyTorch module with random weights, inputs and labels.
+
+Sizes are arguments, so a test asks for tiny ones and a benchmark for real ones. Two things make a comparison in
+float64 mean something: every epsilon is a float32 number, as ONNX's attributes are, and no two tensors are equal, as
+exporters store equal tensors as one.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import nn
+
+
+@dataclass
+class Example:
+    module: nn.Module
+    inputs: dict  # name -> tensor, the batch on axis 0
+    labels: torch.Tensor
+
+
+def exact(value):
+    """The float32 number next to `value`."""
+    return float(np.float32(value))
+
+
+def finish(module, inputs, labels, seed):
+    """Makes the weights and epsilons of a fresh module what the comparison needs."""
+    generator = torch.Generator().manual_seed(seed)
+    for submodule in module.modules():
+        for name in ("eps", "variance_epsilon"):
+            if hasattr(submodule, name):
+                setattr(submodule, name, exact(getattr(submodule, name)))
+    with torch.no_grad():
+        for parameter in module.parameters():
+            if parameter.dim() == 1:
+                parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator))
+        for name, buffer in module.named_buffers():
+            if name.endswith(("running_mean", "running_var")):
+                buffer.add_(0.1 * torch.rand(buffer.shape, generator=generator))
+    return Example(module, inputs, labels)
+
+
+def images(generator, batch, channels, size, classes):
+    return torch.randn(batch, channels, size, size, generator=generator), torch.randint(
+        0, classes, (batch,), generator=generator
+    )
+
+
+def mlp(batch=6, sizes=(20, 16, 16, 5), dropout=0.0, seed=0):
+    torch.manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
+    layers = []
+    for inputs, outputs in zip(sizes, sizes[1:]):
+        layers += [nn.Linear(inputs, outputs), nn.ReLU()] + [nn.Dropout(dropout)] * bool(dropout)
+    module = nn.Sequential(*layers[: -2 if dropout else -1])
+    x = torch.randn(batch, sizes[0], generator=generator)
+    return finish(module, {"x": x}, torch.randint(0, sizes[-1], (batch,), generator=generator), seed)
+
+
+def cnn(batch=6, width=6, classes=5, dropout=0.0, seed=0):
+    torch.manual_seed(seed)
+    module = nn.Sequential(
+        nn.Conv2d(3, width, 3, padding=1), nn.BatchNorm2d(width), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(width, 2 * width, 3, stride=2, padding=1, bias=False), nn.BatchNorm2d(2 * width), nn.ReLU(),
+        nn.AvgPool2d(2), nn.Flatten(), *[nn.Dropout(dropout)] * bool(dropout), nn.Linear(2 * width, classes),
+    )  # fmt: skip
+    x, labels = images(torch.Generator().manual_seed(seed), batch, 3, 8, classes)
+    return finish(module, {"x": x}, labels, seed)
+
+
+class Residual(nn.Module):
+    def __init__(self, inputs, outputs, stride):
+        super().__init__()
+        self.main = nn.Sequential(
+            nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU(),
+            nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False), nn.BatchNorm2d(outputs),
+        )  # fmt: skip
+        self.shortcut = nn.Identity()
+        if stride != 1 or inputs != outputs:
+            self.shortcut = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+
+    def forward(self, x):
+        return torch.relu(self.main(x) + self.shortcut(x))
+
+
+def resnet18(batch=4, width=64, size=32, classes=10, seed=0):
+    """The form for CIFAR: a 3x3 stem and no pooling before the blocks."""
+    torch.manual_seed(seed)
+    layers = [nn.Conv2d(3, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU()]
+    channels = width
+    for stage in range(4):
+        for block in range(2):
+            layers.append(Residual(channels, width << stage, 2 if stage and not block else 1))
+            channels = width << stage
+    module = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, classes))
+    x, labels = images(torch.Generator().manual_seed(seed), batch, 3, size, classes)
+    return finish(module, {"x": x}, labels, seed)
+
+
+class InvertedResidual(nn.Module):
+    """MobileNetV2's block: expand, convolve each channel alone, project."""
+
+    def __init__(self, inputs, outputs, stride, expansion=2):
+        super().__init__()
+        hidden = inputs * expansion
+        self.residual = stride == 1 and inputs == outputs
+        self.main = nn.Sequential(
+            nn.Conv2d(inputs, hidden, 1, bias=False), nn.BatchNorm2d(hidden), nn.ReLU6(),
+            nn.Conv2d(hidden, hidden, 3, stride, 1, groups=hidden, bias=False), nn.BatchNorm2d(hidden), nn.Hardswish(),
+            nn.Conv2d(hidden, outputs, 1, bias=False), nn.BatchNorm2d(outputs),
+        )  # fmt: skip
+
+    def forward(self, x):
+        return x + self.main(x) if self.residual else self.main(x)
+
+
+def mobilenet(batch=4, width=8, size=8, classes=5, seed=0):
+    torch.manual_seed(seed)
+    module = nn.Sequential(
+        nn.Conv2d(3, width, 3, 2, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU6(),
+        InvertedResidual(width, width, 1), InvertedResidual(width, 2 * width, 2),
+        InvertedResidual(2 * width, 2 * width, 1),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2 * width, classes),
+    )  # fmt: skip
+    x, labels = images(torch.Generator().manual_seed(seed), batch, 3, size, classes)
+    return finish(module, {"x": x}, labels, seed)
+
+
+class Bert(nn.Module):
+    """A transformers model as a plain function of its tensors."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids, attention_mask, token_type_ids):
+        return self.model(input_ids, attention_mask, token_type_ids).logits
+
+
+class TanhGelu(nn.Module):
+    """GPT-2's activation, with constants that are float32 numbers: exporters round them in float64 models, too."""
+
+    def forward(self, x):
+        inner = exact(math.sqrt(2 / math.pi)) * (x + exact(0.044715) * torch.pow(x, 3.0))
+        return 0.5 * x * (1.0 + torch.tanh(inner))
+
+
+class Gpt2(nn.Module):
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids):
+        return self.model(input_ids).logits
+
+
+def bert(batch=3, width=32, heads=2, blocks=2, tokens=8, vocabulary=50, classes=3, seed=0):
+    """BERT for sequence classification with a padding mask."""
+    from transformers import BertConfig, BertForSequenceClassification
+
+    torch.manual_seed(seed)
+    config = BertConfig(
+        vocab_size=vocabulary, hidden_size=width, num_hidden_layers=blocks, num_attention_heads=heads,
+        intermediate_size=4 * width, max_position_embeddings=tokens, num_labels=classes,
+        hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, attn_implementation="eager",
+    )  # fmt: skip
+    generator = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(tokens // 2, tokens + 1, (batch,), generator=generator)
+    inputs = {
+        "input_ids": torch.randint(0, vocabulary, (batch, tokens), generator=generator),
+        "attention_mask": (torch.arange(tokens) < lengths[:, None]).long(),
+        "token_type_ids": torch.randint(0, 2, (batch, tokens), generator=generator),
+    }
+    module = Bert(BertForSequenceClassification(config))
+    return finish(module, inputs, torch.randint(0, classes, (batch,), generator=generator), seed)
+
+
+def gpt2(batch=2, width=32, heads=2, blocks=2, tokens=8, vocabulary=50, dropout=0.0, seed=0):
+    """GPT-2 with its head tied to the embedding; the labels are the next tokens."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(seed)
+    config = GPT2Config(
+        vocab_size=vocabulary, n_positions=tokens, n_embd=width, n_layer=blocks, n_head=heads, use_cache=False, bos_token_id=0, eos_token_id=0,
+        resid_pdrop=dropout, embd_pdrop=dropout, attn_pdrop=dropout, attn_implementation="eager",
+    )  # fmt: skip
+    generator = torch.Generator().manual_seed(seed)
+    text = torch.randint(0, vocabulary, (batch, tokens + 1), generator=generator)
+    module = Gpt2(GPT2LMHeadModel(config))
+    for block in module.model.transformer.h:
+        block.mlp.act = TanhGelu()
+    return finish(module, {"input_ids": text[:, :-1].contiguous()}, text[:, 1:].contiguous(), seed)
+
+
+EXAMPLES = {
+    "mlp": mlp, "cnn": cnn, "resnet18": lambda **k: resnet18(**{"width": 4, "size": 8, **k}), "mobilenet": mobilenet,
+    "bert": bert, "gpt2": gpt2,
+}  # fmt: skip
