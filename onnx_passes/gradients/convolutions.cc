@@ -1,7 +1,128 @@
+// Gradients of convolutions and pools: one function each (functions/convolutions.cc), with the window's attributes in
+// full.
+#include "onnx_passes/functions/functions.h"
 #include "onnx_passes/gradients/gradient.h"
+#include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/windows.h"
 
 namespace onnx_train {
+namespace {
 
-std::vector<GradientRule> convolution_rules() { return {}; }
+std::string unknown_windows(const Node& node) {
+  if (find_windows(node)) return "";
+  return "its kernel or its padding depends on sizes that are not known; give the model's inputs fixed spatial sizes";
+}
+
+std::string unknown_rank(const Node& node) {
+  return node.input(0)->has_rank() ? "" : "the rank of its input is not known; give the model's inputs shapes";
+}
+
+std::vector<int64_t> spatial_axes(Var x) {
+  std::vector<int64_t> axes;
+  for (int64_t axis = 2; axis < x.rank(); ++axis) axes.push_back(axis);
+  return axes;
+}
+
+// The sum over batch and space.
+Var bias_gradient(Var dy) {
+  std::vector<int64_t> axes = spatial_axes(dy);
+  axes.insert(axes.begin(), 0);
+  return reduce_sum(dy, axes, /*keepdims=*/false);
+}
+
+Attrs window_attrs(const Windows& w) {
+  return {{"strides", w.strides}, {"dilations", w.dilations}, {"pads", w.pads()}};
+}
+
+Attrs convolution_attrs(const Node& node) {
+  Attrs attrs = window_attrs(*find_windows(node));
+  attrs.emplace_back("group", node.attr("group", 1));
+  return attrs;
+}
+
+// y[n, o, p] = sum over c, k of w[o, c, k] x[n, c, p stride + k dilation - pad] + bias[o]
+//     dx: dy spread by w, the transposed convolution;  dw: x correlated with dy;  dbias: sum of dy
+Gradients conv_gradient(Grad& g) {
+  const Var x = g.x(0), w = g.x(1), dy = g.dy();
+  const Attrs attrs = convolution_attrs(g.node());
+  Gradients gradients(3);
+  if (g.needs(0)) gradients[0] = call(g.b(), "ConvGradInput", {dy, w, shape(x)}, attrs);
+  if (g.needs(1)) {
+    const auto found = call(g.b(), "ConvGradWeight", g.needs(2) ? 2 : 1, {x, dy, shape(w)}, attrs);
+    for (size_t i = 0; i < found.size(); ++i) gradients[i + 1] = found[i];
+  } else if (g.needs(2)) {
+    gradients[2] = bias_gradient(dy);
+  }
+  return gradients;
+}
+
+// y = the input gradient of the convolution of y's shape with w
+//     dx: that convolution of dy;  dw: its weight gradient, with dy for its input and x for its output gradient
+Gradients conv_transpose_gradient(Grad& g) {
+  const Var x = g.x(0), w = g.x(1), dy = g.dy();
+  const Attrs attrs = convolution_attrs(g.node());
+  return {g.needs(0) ? g.b().op("Conv", {dy, w}, attrs) : Var(),
+          g.needs(1) ? call(g.b(), "ConvGradWeight", {dy, x, shape(w)}, attrs) : Var(),
+          g.needs(2) ? bias_gradient(dy) : Var()};
+}
+
+std::string conv_transpose_obstacle(const Node& node) {
+  const auto w = find_windows(node);
+  if (!w) return unknown_windows(node);
+  const Shape extra = node.attr("output_padding", Shape(w->strides.size(), 0));
+  for (size_t axis = 0; axis < w->strides.size(); ++axis) {
+    if (extra.at(axis) >= w->strides[axis]) return "output_padding reaches its stride; make it smaller";
+    if (w->pads_begin[axis] < 0 || w->pads_end[axis] < 0)
+      return "its output_shape is larger than all its windows reach; make it smaller and pad behind it";
+  }
+  return "";
+}
+
+// y = max over the window    dx: dy at the window's first largest element
+Gradients max_pool_gradient(Grad& g) {
+  if (!g.dy(0)) return {};
+  const Windows w = *find_windows(g.node());
+  Attrs attrs = window_attrs(w);
+  attrs.emplace_back("kernel_shape", w.kernel);
+  attrs.emplace_back("ceil_mode", g.node().attr("ceil_mode", 0));
+  return {call(g.b(), "MaxPoolGrad", {g.dy(0), g.x()}, attrs)};
+}
+
+// y = mean over the window    dx: sum of dy / count over the windows that hold the element
+Gradients average_pool_gradient(Grad& g) {
+  const Windows w = *find_windows(g.node());
+  Attrs attrs = window_attrs(w);
+  attrs.emplace_back("kernel_shape", w.kernel);
+  attrs.emplace_back("count_include_pad", g.node().attr("count_include_pad", 0));
+  return {call(g.b(), "AveragePoolGrad", {g.dy(), shape(g.x())}, attrs)};
+}
+
+// y = mean over space    dx = dy / count
+Gradients global_average_pool_gradient(Grad& g) {
+  const Var x = g.x();
+  Var count = g.b().ints({1});
+  for (int64_t axis : spatial_axes(x)) count = count * dim(x, axis);
+  return {expand_like(g.dy() / cast_like(count, x), x)};
+}
+
+// y = max over space    dx = dy shared by the elements that are the largest
+Gradients global_max_pool_gradient(Grad& g) {
+  const Var x = g.x();
+  const Var largest = cast_like(equal(x, g.y()), x);
+  return {largest * (g.dy() / reduce_sum(largest, spatial_axes(x)))};
+}
+
+}  // namespace
+
+std::vector<GradientRule> convolution_rules() {
+  return {
+      {"Conv", conv_gradient, Trait::kNone, "", unknown_windows},
+      {"ConvTranspose", conv_transpose_gradient, Trait::kNone, "", conv_transpose_obstacle},
+      {"MaxPool", max_pool_gradient, Trait::kNone, "", unknown_windows},
+      {"AveragePool", average_pool_gradient, Trait::kNone, "", unknown_windows},
+      {"GlobalAveragePool", global_average_pool_gradient, Trait::kNone, "", unknown_rank},
+      {"GlobalMaxPool", global_max_pool_gradient, Trait::kNone, "", unknown_rank},
+  };
+}
 
 }  // namespace onnx_train

@@ -1,0 +1,91 @@
+#include "onnx_passes/ir/windows.h"
+
+#include <algorithm>
+
+#include "onnx_passes/ir/error.h"
+
+namespace onnx_train {
+namespace {
+
+Shape list_attr(const Node& node, const char* name, size_t size, int64_t otherwise, int64_t lowest) {
+  const Shape values = node.attr(name, Shape(size, otherwise));
+  if (values.size() != size) fail(node.label(), ": ", name, " has ", values.size(), " numbers; its input needs ", size);
+  for (int64_t v : values) {
+    if (v < lowest) fail(node.label(), ": ", name, " holds ", v, "; the least allowed is ", lowest);
+  }
+  return values;
+}
+
+// Bytes and elements of tensors stay far below this; sums and products of such numbers stay in 64 bits.
+constexpr int64_t kLargest = int64_t{1} << 31;
+
+// What a Conv or pool adds on one axis so that it writes ceil(in / stride) elements; a ConvTranspose, the inverse.
+std::optional<int64_t> total_padding(const Node& node, const Windows& w, size_t axis) {
+  const int64_t extent = (w.kernel[axis] - 1) * w.dilations[axis] + 1, stride = w.strides[axis];
+  const Dim in = (*node.input(0)->type().dims)[axis + 2];
+  if (node.op() == "ConvTranspose") {
+    const Value* y = node.output();
+    if (!in.known() || !y || !y->has_rank() || !(*y->type().dims)[axis + 2].known()) return std::nullopt;
+    const Shape extra = node.attr("output_padding", Shape(w.kernel.size(), 0));
+    return stride * (in.value() - 1) + extra.at(axis) + extent - (*y->type().dims)[axis + 2].value();
+  }
+  if (stride == 1) return extent - 1;
+  if (!in.known()) return std::nullopt;
+  const int64_t out = (in.value() + stride - 1) / stride;
+  return std::max<int64_t>(0, (out - 1) * stride + extent - in.value());
+}
+
+}  // namespace
+
+Shape Windows::pads() const {
+  Shape all = pads_begin;
+  all.insert(all.end(), pads_end.begin(), pads_end.end());
+  return all;
+}
+
+std::optional<Windows> find_windows(const Node& node) {
+  const Value* x = node.input(0);
+  if (!x || !x->has_rank()) return std::nullopt;
+  if (x->rank() < 3) fail(node.label(), ": its input has ", x->rank(), " dimensions; it needs batch, channels, sizes");
+  const auto rank = static_cast<size_t>(x->rank() - 2);
+  Windows w;
+  if (node.has_attr("kernel_shape")) {
+    w.kernel = list_attr(node, "kernel_shape", rank, 1, 1);
+  } else {
+    const Value* weight = node.input(1);
+    if (!weight || !weight->has_rank()) return std::nullopt;
+    for (int64_t axis = 2; axis < weight->rank(); ++axis) {
+      const Dim size = (*weight->type().dims)[static_cast<size_t>(axis)];
+      if (!size.known()) return std::nullopt;
+      w.kernel.push_back(size.value());
+    }
+    if (w.kernel.size() != rank) fail(node.label(), ": its weight and its input differ in rank");
+  }
+  w.strides = list_attr(node, "strides", rank, 1, 1);
+  w.dilations = list_attr(node, "dilations", rank, 1, 1);
+  const Shape pads = list_attr(node, "pads", 2 * rank, 0, 0);
+  for (const Shape& numbers : {w.kernel, w.strides, w.dilations, pads}) {
+    for (int64_t v : numbers) {
+      if (v > kLargest) fail(node.label(), ": a window of ", v, " is too large");
+    }
+  }
+  w.pads_begin.assign(pads.begin(), pads.begin() + static_cast<std::ptrdiff_t>(rank));
+  w.pads_end.assign(pads.begin() + static_cast<std::ptrdiff_t>(rank), pads.end());
+
+  const std::string auto_pad = node.attr("auto_pad", "NOTSET");
+  const bool given = auto_pad == "NOTSET" && !node.has_attr("output_shape");
+  for (size_t axis = 0; axis < rank && !given; ++axis) {
+    if (auto_pad == "VALID") {
+      w.pads_begin[axis] = w.pads_end[axis] = 0;
+      continue;
+    }
+    const auto total = total_padding(node, w, axis);
+    if (!total) return std::nullopt;
+    const int64_t less = *total / 2, more = *total - less;
+    w.pads_begin[axis] = auto_pad == "SAME_UPPER" ? less : more;
+    w.pads_end[axis] = auto_pad == "SAME_UPPER" ? more : less;
+  }
+  return w;
+}
+
+}  // namespace onnx_train
