@@ -1,7 +1,161 @@
 #include "onnx_passes/functions/functions.h"
+#include "onnx_passes/ir/error.h"
 
 namespace onnx_train {
+namespace {
 
-std::vector<FunctionRow> loss_functions() { return {}; }
+// What the text of a cross entropy depends on.
+struct Variant {
+  int64_t axis;        // of the classes, from the start
+  int64_t inner_axes;  // axes behind the classes
+  bool mean, smooth, weighted;
+
+  std::string overload() const {
+    return concat("axis", axis, "of", axis + inner_axes + 1, mean ? "_mean" : "_sum", smooth ? "_smooth" : "",
+                  weighted ? "_weighted" : "");
+  }
+};
+
+template <typename T>
+const T& attr(const Attrs& attrs, const std::string& name) {
+  for (const Attr& a : attrs) {
+    if (a.name == name && std::holds_alternative<T>(a.value)) return std::get<T>(a.value);
+  }
+  fail("a cross entropy needs the attribute '", name, "'");
+}
+
+Variant variant_of(const Var& labels, const Attrs& attrs, bool weighted) {
+  const int64_t rank = labels.rank() + 1;  // the labels' shape is the logits' without the classes
+  const int64_t axis = normalize_axis(attr<int64_t>(attrs, "axis"), rank);
+  const std::string& reduction = attr<std::string>(attrs, "reduction");
+  if (reduction != "mean" && reduction != "sum") fail("a cross entropy's reduction is mean or sum, not ", reduction);
+  const bool smooth = attr<Tensor>(attrs, "label_smoothing").at(0) > 0;
+  return {axis, rank - 1 - axis, reduction == "mean", smooth, weighted};
+}
+
+// What loss and gradient have in common. `counted` is the weight of each position: that of its class, 0 where it is
+// ignored. `column_shape` lets a vector of C elements broadcast along the class axis.
+std::string common_lines(const Variant& v) {
+  std::string column_shape = "-1";
+  for (int64_t i = 0; i < v.inner_axes; ++i) column_shape += ", 1";
+  std::string text = concat("axes = Constant <value_ints = [", v.axis, "]> ()\n",  //
+                            "class_count = Shape <start = ", v.axis, ", end = ", v.axis + 1, "> (logits)\n",
+                            "column_shape = Constant <value_ints = [", column_shape, "]> ()\n") +
+                     R"(
+    ignore_index = Constant <value_int: int = @ignore_index> ()
+    first_class = Constant <value_int = 0> ()
+    zero_float = Constant <value_float = 0.0> ()
+    zero = CastLike (zero_float, logits)
+    one_float = Constant <value_float = 1.0> ()
+    one = CastLike (one_float, logits)
+    index = Cast <to = 7> (labels)
+    ignored = Equal (index, ignore_index)
+    label = Where (ignored, first_class, index)
+    label_column = Unsqueeze (label, axes)
+)";
+  text += v.weighted ? "label_weight = Gather <axis = 0> (weight, label)\n" : "label_weight = Identity (one)\n";
+  text += "counted = Where (ignored, zero, label_weight)\n";
+  if (v.mean) text += "total_weight = ReduceSum <keepdims = 0> (counted)\n";
+  if (!v.smooth) return text;
+  text += R"(
+    smoothing_double = Constant <value: tensor = @label_smoothing> ()
+    smoothing = CastLike (smoothing_double, logits)
+    keep = Sub (one, smoothing)
+    classes = CastLike (class_count, logits)
+    spread = Div (smoothing, classes)
+)";
+  return text + (v.weighted ? "class_weight = Reshape (weight, column_shape)\n" : "class_weight = Identity (one)\n");
+}
+
+std::string signature(const char* op, const char* inputs, const Variant& v, const char* outputs) {
+  return concat(op, " <axis, ignore_index, label_smoothing, reduction> (", inputs,
+                v.weighted ? ", weight) => (" : ") => (", outputs, ") {\n");
+}
+
+// log p = x - log Σ exp x
+// loss = (1 - s) Σᵢ w[yᵢ] (-log p[i, yᵢ]) + s / C Σᵢ Σ_c w[c] (-log p[i, c])          s: label smoothing
+// over the positions i that are not ignored; reduction "mean" divides by Σᵢ w[yᵢ] (torch.nn.functional.cross_entropy).
+FunctionText softmax_cross_entropy(const FunctionCall& call) {
+  const Variant v = variant_of(call.inputs.at(1), call.attrs, call.inputs.size() > 2 && call.inputs[2]);
+  std::string text = signature("SoftmaxCrossEntropy", "logits, labels", v, "loss, log_sum_exp") + common_lines(v) + R"(
+    highest = ReduceMax <keepdims = 1> (logits, axes)
+    shifted = Sub (logits, highest)
+    exponentials = Exp (shifted)
+    sum = ReduceSum <keepdims = 1> (exponentials, axes)
+    log_sum = Log (sum)
+    log_sum_exp_column = Add (highest, log_sum)
+    log_sum_exp = Squeeze (log_sum_exp_column, axes)
+    log_p = Sub (shifted, log_sum)
+)";
+  text += concat("label_log_p_column = GatherElements <axis = ", v.axis, "> (log_p, label_column)\n") + R"(
+    label_log_p = Squeeze (label_log_p_column, axes)
+    weighted_log_p = Mul (counted, label_log_p)
+    label_part = Where (ignored, zero, weighted_log_p)
+)";
+  text += !v.smooth ? "log_likelihood = Identity (label_part)\n" : R"(
+    label_part_kept = Mul (keep, label_part)
+    weighted_log_ps = Mul (class_weight, log_p)
+    log_p_sum = ReduceSum <keepdims = 0> (weighted_log_ps, axes)
+    log_p_spread = Mul (spread, log_p_sum)
+    spread_part = Where (ignored, zero, log_p_spread)
+    log_likelihood = Add (label_part_kept, spread_part)
+)";
+  text += R"(
+    log_likelihood_sum = ReduceSum <keepdims = 0> (log_likelihood)
+    loss_sum = Neg (log_likelihood_sum)
+)";
+  text += v.mean ? "loss = Div (loss_sum, total_weight)\n}" : "loss = Identity (loss_sum)\n}";
+  return {text, v.overload()};
+}
+
+// dx[i, c] = dloss ((1 - s) w[yᵢ] (p[i, c] - [c = yᵢ]) + s / C (p[i, c] Σ_k w[k] - w[c]))
+// and 0 where i is ignored; reduction "mean" divides by Σᵢ w[yᵢ].
+FunctionText softmax_cross_entropy_grad(const FunctionCall& call) {
+  const Variant v = variant_of(call.inputs.at(2), call.attrs, call.inputs.size() > 4 && call.inputs[4]);
+  std::string text =
+      signature("SoftmaxCrossEntropyGrad", "dloss, logits, labels, log_sum_exp", v, "dlogits") + common_lines(v) + R"(
+    log_sum_exp_column = Unsqueeze (log_sum_exp, axes)
+    log_p = Sub (logits, log_sum_exp_column)
+    p = Exp (log_p)
+    class_count_0d = Squeeze (class_count)
+    step = Constant <value_int = 1> ()
+    class_range = Range (first_class, class_count_0d, step)
+    class_column = Reshape (class_range, column_shape)
+    is_label = Equal (class_column, label_column)
+    p_minus_one = Sub (p, one)
+    p_minus_label = Where (is_label, p_minus_one, p)
+    counted_column = Unsqueeze (counted, axes)
+    label_part = Mul (p_minus_label, counted_column)
+)";
+  if (!v.smooth) {
+    text += "change = Identity (label_part)\n";
+  } else {
+    text += v.weighted ? "class_weight_sum = ReduceSum <keepdims = 0> (weight)\n"
+                       : "class_weight_sum = Squeeze (classes)\n";
+    text += R"(
+    label_part_kept = Mul (keep, label_part)
+    p_weighted = Mul (p, class_weight_sum)
+    p_minus_weight = Sub (p_weighted, class_weight)
+    spread_part = Mul (spread, p_minus_weight)
+    change = Add (label_part_kept, spread_part)
+)";
+  }
+  text += v.mean ? "scale = Div (dloss, total_weight)\n" : "scale = Identity (dloss)\n";
+  text += R"(
+    scaled = Mul (change, scale)
+    ignored_column = Unsqueeze (ignored, axes)
+    dlogits = Where (ignored_column, zero, scaled)
+})";
+  return {text, v.overload()};
+}
+
+}  // namespace
+
+std::vector<FunctionRow> loss_functions() {
+  return {
+      {"SoftmaxCrossEntropy", softmax_cross_entropy},
+      {"SoftmaxCrossEntropyGrad", softmax_cross_entropy_grad},
+  };
+}
 
 }  // namespace onnx_train
