@@ -73,8 +73,8 @@ struct InPlace {
 
 struct Prepared {
   std::function<void(const Args&)> run;
-  size_t workspace = 0;           // bytes
-  std::vector<InPlace> in_place;  // the buffers' sizes in bytes must be equal
+  size_t workspace = 0;                // bytes
+  std::vector<InPlace> in_place = {};  // the buffers' sizes in bytes must be equal
 };
 
 struct Kernel {

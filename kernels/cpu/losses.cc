@@ -266,7 +266,7 @@ Prepared prepare_grad(const NodeSpec& spec) {
   const CrossEntropy ce(spec, 1, 2, 4);
   return dispatch_float(spec.in_type(1), [&](auto zero) -> Prepared {
     using T = decltype(zero);
-    return {.run = [ce](const Args& args) { run_grad<T>(ce, args); }, .workspace = 0, .in_place = {{0, 1}}};
+    return {.run = [ce](const Args& args) { run_grad<T>(ce, args); }, .in_place = {{0, 1}}};
   });
 }
 

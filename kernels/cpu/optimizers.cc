@@ -105,7 +105,7 @@ Prepared prepare_sgd(const NodeSpec& spec) {
     };
     std::vector<InPlace> in_place{{0, 0}};
     if (has_momentum) in_place.push_back({1, 2});
-    return {.run = run, .workspace = 0, .in_place = in_place};
+    return {.run = run, .in_place = in_place};
   });
 }
 
@@ -169,7 +169,7 @@ Prepared prepare_adam(const NodeSpec& spec, bool decoupled) {
              k);
       });
     };
-    return {.run = run, .workspace = 0, .in_place = {{0, 0}, {1, 2}, {2, 3}}};
+    return {.run = run, .in_place = {{0, 0}, {1, 2}, {2, 3}}};
   });
 }
 

@@ -117,16 +117,12 @@ FunctionText softmax_cross_entropy_grad(const FunctionCall& call) {
     log_sum_exp_column = Unsqueeze (log_sum_exp, axes)
     log_p = Sub (logits, log_sum_exp_column)
     p = Exp (log_p)
-    class_count_0d = Squeeze (class_count)
-    step = Constant <value_int = 1> ()
-    class_range = Range (first_class, class_count_0d, step)
-    class_column = Reshape (class_range, column_shape)
-    is_label = Equal (class_column, label_column)
-    p_minus_one = Sub (p, one)
-    p_minus_label = Where (is_label, p_minus_one, p)
     counted_column = Unsqueeze (counted, axes)
-    label_part = Mul (p_minus_label, counted_column)
+    p_counted = Mul (p, counted_column)
+    label_share = Neg (counted_column)
 )";
+  text += concat("label_part = ScatterElements <axis = ", v.axis,
+                 ", reduction = \"add\"> (p_counted, label_column, label_share)\n");
   if (!v.smooth) {
     text += "change = Identity (label_part)\n";
   } else {

@@ -1,7 +1,64 @@
 #include "tests/op_cases/op_case.h"
 
 namespace onnx_train {
+namespace {
 
-std::vector<OpCase> loss_cases() { return {}; }
+Attrs attributes(int axis, const char* reduction = "mean", double smoothing = 0, int ignore_index = -100) {
+  return {{"axis", axis},
+          {"ignore_index", ignore_index},
+          {"label_smoothing", Tensor::scalar(smoothing)},
+          {"reduction", reduction}};
+}
+
+OpInput labels(Shape shape, int64_t classes, DType dtype = DType::kInt64) {
+  return {.shape = std::move(shape), .low = 0, .high = static_cast<double>(classes), .dtype = dtype};
+}
+
+OpCase loss(OpInput logits, OpInput label, Attrs attrs, OpInput weight = {.absent = true}) {
+  weight.differentiate = false;
+  return {"SoftmaxCrossEntropy",
+          {std::move(logits), std::move(label), std::move(weight)},
+          std::move(attrs),
+          2,
+          "onnx_train"};
+}
+
+// The gradient reads whatever log_sum_exp it is given, so a drawn one will do.
+OpCase grad(OpInput logits, OpInput label, Attrs attrs, OpInput weight = {.absent = true}) {
+  const OpInput dloss = {{}},
+                log_sum_exp = {.shape = label.value.empty() ? label.shape : label.value.shape(), .low = 2};
+  OpCase row{"SoftmaxCrossEntropyGrad",
+             {dloss, std::move(logits), std::move(label), log_sum_exp, std::move(weight)},
+             std::move(attrs),
+             1,
+             "onnx_train"};
+  row.gradient = false;
+  return row;
+}
+
+}  // namespace
+
+std::vector<OpCase> loss_cases() {
+  const OpInput some_ignored = {.value = Tensor::of<int64_t>({5}, {3, 1, -100, 0, -100})};
+  const OpInput weight = {.shape = {4}, .low = 0.1, .high = 2};
+  std::vector<OpCase> cases;
+  for (const auto& row : {loss, grad}) {
+    cases.insert(cases.end(),
+                 {
+                     row({{6, 10}, -5, 5}, labels({6}, 10), attributes(1), {.absent = true}),
+                     row({{6, 10}, -5, 5}, labels({6}, 10, DType::kInt32), attributes(-1, "sum"), {.absent = true}),
+                     row({{1, 1}}, labels({1}, 1), attributes(1), {.absent = true}),
+                     row({{0, 3}}, labels({0}, 3), attributes(1, "sum"), {.absent = true}),
+                     row({{5, 4}}, some_ignored, attributes(1), {.absent = true}),
+                     row({{5, 4}}, some_ignored, attributes(1, "mean", 0.1), weight),
+                     row({{5, 4}}, labels({5}, 4), attributes(1, "sum", 0.3, 1), {.absent = true}),
+                     row({{2, 3, 7}}, labels({2, 3}, 7), attributes(2, "mean", 0.1), {.absent = true}),
+                     row({{2, 4, 3, 70}}, labels({2, 3, 70}, 4), attributes(1, "mean", 0.2), weight),
+                     row({{4, 9}, -90, 90}, labels({9}, 4), attributes(0, "mean", 0, 2), weight),
+                     row({{3, 1000}, -3, 3}, labels({3}, 1000), attributes(1, "sum"), {.absent = true}),
+                 });
+  }
+  return cases;
+}
 
 }  // namespace onnx_train

@@ -19,7 +19,7 @@ namespace onnx_train {
 // How one input is made. Floats are drawn uniformly from [low, high] with a fixed seed, in float64 and rounded for
 // float32; `away_from` keeps a distance of 0.05 from the listed kinks.
 struct OpInput {
-  Shape shape;
+  Shape shape = {};
   double low = -1;
   double high = 1;
   std::vector<double> away_from = {};
