@@ -1,6 +1,6 @@
 // Golden tests of passes: tests/golden/<name>.txt holds a model in ONNX's text syntax, a line `---`, and the model
 // after the passes, as to_text writes it. UPDATE_GOLDEN=1 writes the second part anew; read the difference before
-// committing it.
+// committing it. The bodies of onnx_train's functions are left out: op_cases hold them to their kernels.
 #pragma once
 
 #include <string>

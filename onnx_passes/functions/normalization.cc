@@ -76,12 +76,100 @@ RMSNormalizationGrad <axis: int = -1, epsilon: float = 1e-5> (x, scale, dy) => (
 }
 )";
 
+// ---- Per channel: x is seen as [batch, channels, rest]
+
+constexpr const char* kChannelView = R"(
+  one = Constant <value_ints = [1]> ()
+  batch_and_rest = Constant <value_ints = [0, 2]> ()
+  x_shape = Shape (x)
+  channel_shape = Shape (scale)
+  outer = Shape <start = 0, end = 2> (x)
+  inner = Shape <start = 2> (x)
+  inner_or_one = Concat <axis = 0> (one, inner)
+  rest = ReduceProd (inner_or_one)
+  view = Concat <axis = 0> (outer, rest)
+  x_view = Reshape <allowzero = 1> (x, view)
+  gamma = Unsqueeze (scale, one)
+  epsilon_float = Constant <value_float: float = @epsilon> ()
+  small = CastLike (epsilon_float, x)
+)";
+
+// y = (x - mean) / sqrt(var + epsilon) scale + bias, where mean and var are those of the batch, var = mean((x -
+// mean)²).
+constexpr const char* kBatchNormalizationTrain = R"(
+  mean_view = ReduceMean (x_view, batch_and_rest)
+  centered = Sub (x_view, mean_view)
+  squares = Mul (centered, centered)
+  var_view = ReduceMean (squares, batch_and_rest)
+  var_positive = Add (var_view, small)
+  deviation = Sqrt (var_positive)
+  normalized = Div (centered, deviation)
+  scaled = Mul (normalized, gamma)
+  beta = Unsqueeze (bias, one)
+  y_view = Add (scaled, beta)
+  y = Reshape <allowzero = 1> (y_view, x_shape)
+  mean = Reshape <allowzero = 1> (mean_view, channel_shape)
+  var = Reshape <allowzero = 1> (var_view, channel_shape)
+}
+)";
+
+// What both gradients need: x̂ = (x - mean) / sqrt(var + epsilon), dbias = Σ dy, dscale = Σ dy x̂.
+constexpr const char* kBatchNormalizationSums = R"(
+  dy_view = Reshape <allowzero = 1> (dy, view)
+  mean_view = Unsqueeze (mean, one)
+  centered = Sub (x_view, mean_view)
+  var_positive = Add (var, small)
+  deviation = Sqrt (var_positive)
+  deviation_view = Unsqueeze (deviation, one)
+  normalized = Div (centered, deviation_view)
+  dbias_view = ReduceSum (dy_view, batch_and_rest)
+  dbias = Reshape <allowzero = 1> (dbias_view, channel_shape)
+  dscale_terms = Mul (dy_view, normalized)
+  dscale_view = ReduceSum (dscale_terms, batch_and_rest)
+  dscale = Reshape <allowzero = 1> (dscale_view, channel_shape)
+  factor = Div (gamma, deviation_view)
+)";
+
+// mean and var are the batch's own: dx = (dy - mean(dy) - x̂ mean(dy x̂)) scale / sqrt(var + epsilon).
+constexpr const char* kBatchNormalizationGrad = R"(
+  dy_mean = ReduceMean (dy_view, batch_and_rest)
+  along_mean = ReduceMean (dscale_terms, batch_and_rest)
+  along = Mul (normalized, along_mean)
+  across = Sub (dy_view, dy_mean)
+  difference = Sub (across, along)
+  dx_view = Mul (difference, factor)
+  dx = Reshape <allowzero = 1> (dx_view, x_shape)
+}
+)";
+
+// mean and var are constants: dx = dy scale / sqrt(var + epsilon).
+constexpr const char* kBatchNormalizationFrozenGrad = R"(
+  dx_view = Mul (dy_view, factor)
+  dx = Reshape <allowzero = 1> (dx_view, x_shape)
+}
+)";
+
+// The row of a function whose body is the parts, one after the other.
+FunctionRow function_of(const char* op, std::vector<const char*> parts) {
+  std::string text = op;
+  for (const char* part : parts) text += part;
+  return {op, [text](const FunctionCall&) { return FunctionText{text, ""}; }};
+}
+
+constexpr const char* kTrainSignature = " <epsilon: float = 1e-5> (x, scale, bias) => (y, mean, var) {";
+constexpr const char* kGradSignature = " <epsilon: float = 1e-5> (x, scale, mean, var, dy) => (dx, dscale, dbias) {";
+
 }  // namespace
 
 std::vector<FunctionRow> normalization_functions() {
   return {
       function("LayerNormalizationGrad", kLayerNormalizationGrad),
       function("RMSNormalizationGrad", kRmsNormalizationGrad),
+      function_of("BatchNormalizationTrain", {kTrainSignature, kChannelView, kBatchNormalizationTrain}),
+      function_of("BatchNormalizationGrad",
+                  {kGradSignature, kChannelView, kBatchNormalizationSums, kBatchNormalizationGrad}),
+      function_of("BatchNormalizationFrozenGrad",
+                  {kGradSignature, kChannelView, kBatchNormalizationSums, kBatchNormalizationFrozenGrad}),
   };
 }
 

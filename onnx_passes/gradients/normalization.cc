@@ -79,12 +79,64 @@ Gradients rms_normalization(Grad& g) {
   return g.to(d[0], d[1] ? sum_to_shape_of(d[1], g.x(1)) : Var());
 }
 
+// ---- BatchNormalization
+
+// A vector over the channels in a shape that broadcasts with x: [C, 1, 1, ...].
+Var per_channel(Var v, Var x) {
+  std::vector<int64_t> axes;
+  for (int64_t i = 2; i < x.rank(); ++i) axes.push_back(i - 1);
+  return axes.empty() ? v : unsqueeze(v, axes);
+}
+
+Attrs epsilon_of(const Node& node) { return {{"epsilon", node.attr("epsilon", kEpsilon)}}; }
+
+// With running statistics: y = (x - mean) / sqrt(var + epsilon) scale + bias
+//   dmean = -dbias scale / sqrt(var + epsilon),   dvar = -½ dscale scale / (var + epsilon)
+Gradients batch_normalization(Grad& g) {
+  const Var scale = g.x(1), variance = g.x(4);
+  const bool sums = g.needs(1) || g.needs(2) || g.needs(3) || g.needs(4);
+  auto d = call(g.b(), "BatchNormalizationFrozenGrad", sums ? 3 : 1, {g.x(0), scale, g.x(3), variance, g.dy(0)},
+                epsilon_of(g.node()));
+  d.resize(3);
+  Var dmean, dvariance;
+  if (g.needs(3) || g.needs(4)) {
+    const Var positive = variance + g.node().attr("epsilon", kEpsilon);
+    dmean = -d[2] * scale / sqrt(positive);
+    dvariance = -0.5 * d[1] * scale / positive;
+  }
+  return g.to(d[0], d[1], d[2], dmean, dvariance);
+}
+
+std::string training_obstacle(const Node& node) {
+  if (node.attr("training_mode", 0) == 0) return "";
+  return "its training_mode is 1, and its running statistics are not state yet; build with the training mode pass";
+}
+
+// With the statistics of the batch, which are outputs: (y, mean, var) = BatchNormalizationTrain(x, scale, bias).
+// Of n elements in a channel: d mean / dx = 1/n,  d var / dx = 2 (x - mean) / n.
+Gradients batch_normalization_train(Grad& g) {
+  const Var x = g.x(0);
+  Var dx, dscale, dbias;
+  if (g.dy(0)) {
+    auto d = call(g.b(), "BatchNormalizationGrad", g.needs(1) || g.needs(2) ? 3 : 1,
+                  {x, g.x(1), g.y(1), g.y(2), g.dy(0)}, epsilon_of(g.node()));
+    d.resize(3);
+    dx = d[0], dscale = d[1], dbias = d[2];
+  }
+  const auto share = [&](Var dv) { return per_channel(dv / (cast_like(size(x), x) / cast_like(size(dv), x)), x); };
+  if (g.num_outputs() > 1 && g.dy(1)) dx = plus(dx, expand_like(share(g.dy(1)), x));
+  if (g.num_outputs() > 2 && g.dy(2)) dx = plus(dx, 2.0 * share(g.dy(2)) * (x - per_channel(g.y(1), x)));
+  return g.to(dx, dscale, dbias);
+}
+
 }  // namespace
 
 std::vector<GradientRule> normalization_rules() {
   return {
       {"LayerNormalization", layer_normalization, Trait::kNone, "", scale_obstacle},
       {"RMSNormalization", rms_normalization, Trait::kNone, "", scale_obstacle},
+      {"BatchNormalization", batch_normalization, Trait::kNone, "", training_obstacle},
+      {"BatchNormalizationTrain", batch_normalization_train, Trait::kNone, kDomain},
   };
 }
 

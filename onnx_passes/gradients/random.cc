@@ -1,7 +1,28 @@
+#include "onnx_passes/functions/functions.h"
 #include "onnx_passes/gradients/gradient.h"
+#include "onnx_passes/ir/inference.h"
 
 namespace onnx_train {
+namespace {
 
-std::vector<GradientRule> random_rules() { return {}; }
+// ONNX's own Dropout, in inference: y = x.
+std::string dropout_obstacle(const Node& node) {
+  if (!node.input(2)) return "";
+  const Tensor training = constant_of(node.input(2));
+  if (!training.empty() && training.at(0) == 0) return "";
+  return "its training_mode may be true, and its random numbers are no state yet; build with the training mode pass";
+}
+
+// (y, mask) = Dropout(x, key, ratio)    dx = dy / (1 - ratio) where kept
+Gradients dropout(Grad& g) { return g.to(call(g.b(), "DropoutGrad", {g.dy(0), g.y(1), g.x(2)})); }
+
+}  // namespace
+
+std::vector<GradientRule> random_rules() {
+  return {
+      {"Dropout", [](Grad& g) { return g.to(g.dy(0)); }, Trait::kNone, "", dropout_obstacle},
+      {"Dropout", dropout, Trait::kNone, kDomain},
+  };
+}
 
 }  // namespace onnx_train

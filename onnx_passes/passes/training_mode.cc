@@ -1,0 +1,281 @@
+#include "onnx_passes/passes/training_mode.h"
+
+#include <unordered_map>
+
+#include "onnx_passes/functions/functions.h"
+#include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/inference.h"
+#include "onnx_passes/ir/onnx.h"
+
+namespace onnx_train {
+namespace {
+
+constexpr const char* kRandomKey = "state/random_key";
+
+std::string train_name(const Value* value) { return "train/" + value->name(); }
+
+[[noreturn]] void refuse(const Node& node, const std::string& reason) {
+  fail("[TrainingMode] ", node.label(), ": ", reason);
+}
+
+bool is_batch_norm(const Node& node) { return node.is("BatchNormalization"); }
+
+// A Dropout that drops something: its ratio is not known to be zero.
+bool drops(const Node& node) {
+  if (!node.is("Dropout")) return false;
+  const Tensor ratio = constant_of(node.input(1));
+  return !node.input(1) || ratio.empty() || ratio.at(0) != 0;
+}
+
+// Control flow keeps its bodies in inference form; something inside that trains differently would be lost silently.
+void check_subgraphs(const Node& node) {
+  for (const auto& subgraph : node.subgraphs()) {
+    for (const Node* n = subgraph.graph->first(); n; n = n->next()) {
+      if (is_batch_norm(*n) || drops(*n))
+        refuse(*n, concat("it is inside ", node.label(),
+                          "; export the model with the control flow unrolled, or use "
+                          "--mode frozen"));
+      check_subgraphs(*n);
+    }
+  }
+}
+
+// ---- The inference graph
+
+// The outputs of a training node that hold running statistics are, in inference, its inputs.
+void to_inference(Node* node) {
+  Graph& graph = node->graph();
+  for (int i = 1; i < node->num_outputs(); ++i) {
+    if (node->output(i)) graph.replace(node->output(i), node->input(i + 2));
+  }
+  node->remove_attr("training_mode");
+  if (node->num_outputs() == 1) return;
+  Node* made = graph.add_node(node->shell(), node->inputs(), {graph.unique_name(node->output()->name())}, node);
+  made->output()->set_type(node->output()->type());
+  Value* old = node->output();
+  const std::string name = old->name();
+  graph.replace(old, made->output());
+  graph.remove(node);
+  if (made->output()->name() != name) graph.rename(made->output(), name);
+}
+
+// y = x, and the mask is true everywhere.
+void remove_dropout(Node* node) {
+  Graph& graph = node->graph();
+  if (Value* mask = node->output(1); mask && (!mask->uses().empty() || graph.is_output(mask))) {
+    Builder b(&graph, node);
+    const Var ones = full(shape(b.var(node->input(0))), DType::kBool, 1);
+    graph.replace(mask, ones.value());
+  }
+  graph.replace(node->output(), node->input(0));
+  graph.remove(node);
+}
+
+void to_inference(Graph& graph) {
+  for (Node* node : graph.nodes()) {
+    for (const auto& subgraph : node->subgraphs()) to_inference(*subgraph.graph);
+    if (is_batch_norm(*node)) to_inference(node);
+    if (node->is("Dropout")) remove_dropout(node);
+  }
+}
+
+// ---- The algorithm's versions of nodes
+
+// Makes the training versions, node by node in the order of the inference graph.
+class TrainingCopy {
+ public:
+  TrainingCopy(Model& model, EntryPoint& entry, const BuildOptions& options)
+      : model_(model), entry_(entry), options_(options), builder_(entry.algorithm.get()) {}
+
+  void run() {
+    for (Node* node : model_.graph->nodes()) {
+      check_subgraphs(*node);
+      if (node->is("Dropout") && !drops(*node)) {
+        remove_dropout(node);
+      } else if (is_batch_norm(*node)) {
+        copy_batch_norm(*node);
+      } else if (node->is("Dropout")) {
+        copy_dropout(*node);
+      } else if (reads_copy(*node)) {
+        copy(*node);
+      }
+    }
+    if (key_) bind_random_key();
+  }
+
+ private:
+  Value* version(Value* value) const {
+    const auto found = copies_.find(value);
+    return found == copies_.end() ? value : found->second;
+  }
+  Var train(Value* value) { return builder_.var(version(value)); }
+
+  // `made` is the version of `original`; where that is left out, `name` names it.
+  void add_copy(Value* original, Value* made, const std::string& name = "") {
+    entry_.algorithm->rename(made, original ? train_name(original) : name);
+    if (original) copies_[original] = made;
+  }
+
+  void bind(Value* state, Var next) {
+    Graph& algorithm = *entry_.algorithm;
+    algorithm.rename(next.value(), "next/" + state->name());
+    algorithm.add_output(next.value());
+    entry_.update_bindings.push_back({state, next.value()});
+  }
+
+  bool reads_copy(const Node& node) const {
+    for (Value* input : node.inputs()) {
+      if (copies_.count(input)) return true;
+    }
+    for (const auto& subgraph : node.subgraphs()) {
+      if (reads_copy(*subgraph.graph)) return true;
+    }
+    return false;
+  }
+  bool reads_copy(const Graph& graph) const {
+    for (const Node* n = graph.first(); n; n = n->next()) {
+      if (reads_copy(*n)) return true;
+    }
+    for (Value* output : graph.outputs()) {
+      if (copies_.count(output)) return true;
+    }
+    return false;
+  }
+
+  void copy(const Node& node) {
+    std::vector<Value*> inputs;
+    for (Value* input : node.inputs()) inputs.push_back(version(input));
+    std::vector<std::string> names;
+    for (Value* output : node.outputs()) names.push_back(output ? train_name(output) : "");
+    onnx::NodeProto shell = node.shell();
+    if (!shell.name().empty()) shell.set_name("train/" + shell.name());
+    Node* made = entry_.algorithm->add_node(shell, inputs, names);
+    for (const auto& subgraph : node.subgraphs()) copy_subgraph(subgraph, made);
+    for (int i = 0; i < node.num_outputs(); ++i) {
+      if (!node.output(i)) continue;
+      copies_[node.output(i)] = made->output(i);
+      made->output(i)->set_type(node.output(i)->type());
+      made->output(i)->set_elements(node.output(i)->elements());
+    }
+    infer_types(made);
+  }
+
+  void copy_subgraph(const Node::Subgraph& subgraph, Node* node) {
+    onnx::GraphProto proto;
+    to_proto(*subgraph.graph, &proto);
+    Graph* made = entry_.algorithm->add_subgraph(node, subgraph.attribute);
+    from_proto(proto, made);
+    read_copies(*made);
+  }
+
+  // Values from around the subgraph are read in their training version.
+  void read_copies(Graph& graph) {
+    for (Node* n = graph.first(); n; n = n->next()) {
+      for (int i = 0; i < n->num_inputs(); ++i) {
+        if (copies_.count(n->input(i))) n->set_input(i, version(n->input(i)));
+      }
+      for (const auto& inner : n->subgraphs()) read_copies(*inner.graph);
+    }
+    std::vector<Value*> outputs;
+    for (Value* output : graph.outputs()) outputs.push_back(version(output));
+    graph.set_outputs(std::move(outputs));
+  }
+
+  // ---- Batch normalization
+
+  // Running statistics as an initializer that nothing else reads: they are state. Exporters merge equal tensors, so
+  // a fresh model's many zeros and ones may be one initializer.
+  Value* statistics(Node& node, int input, const char* what) {
+    Value* value = node.input(input);
+    const Value* source = value;
+    while (source->producer() && source->producer()->is("Identity")) source = source->producer()->input(0);
+    const Tensor constant = constant_of(source);
+    if (constant.empty())
+      refuse(node, concat("its running ", what, " '", value->name(),
+                          "' is computed by the model; export it as an initializer, or use --mode frozen"));
+    if (value->is_initializer() && value->uses().size() == 1) return value;
+    Graph& graph = *model_.graph;
+    Value* own = graph.add_initializer(graph.unique_name(concat(node.output()->name(), "/running_", what)), constant);
+    node.set_input(input, own);
+    return own;
+  }
+
+  // running' = running momentum + batch (1 - momentum), the batch's variance times n / (n - 1) where torch's is wanted
+  Var advance(Var running, Var batch, float momentum) {
+    return running * static_cast<double>(momentum) + batch * (1.0 - static_cast<double>(momentum));
+  }
+  Var unbiased(Var variance, Var x) {
+    const Var n = cast_like(size(x), variance) / cast_like(size(variance), variance);
+    return variance * (n / max(n - 1.0, builder_.scalar(variance.dtype(), 1)));
+  }
+
+  void copy_batch_norm(Node& node) {
+    Value* mean = statistics(node, 3, "mean");
+    Value* variance = statistics(node, 4, "var");
+    const Var x = train(node.input(0));
+    builder_.set_name(train_name(node.output()));
+    const auto made = call(builder_, "BatchNormalizationTrain", 3, {x, train(node.input(1)), train(node.input(2))},
+                           {{"epsilon", node.attr("epsilon", 1e-5f)}});
+    add_copy(node.output(0), made[0].value());
+    add_copy(nullptr, made[1].value(), train_name(node.output()) + "/mean");
+    add_copy(nullptr, made[2].value(), train_name(node.output()) + "/var");
+    const float momentum = node.attr("momentum", 0.9f);
+    const Var batch_mean = cast_like(made[1], builder_.var(mean));
+    Var batch_variance = cast_like(made[2], builder_.var(variance));
+    if (options_.unbiased_variance) batch_variance = unbiased(batch_variance, x);
+    const Var next_mean = advance(builder_.var(mean), batch_mean, momentum);
+    const Var next_variance = advance(builder_.var(variance), batch_variance, momentum);
+    bind(mean, next_mean);
+    bind(variance, next_variance);
+    if (node.output(1)) copies_[node.output(1)] = next_mean.value();
+    if (node.output(2)) copies_[node.output(2)] = next_variance.value();
+  }
+
+  // ---- Dropout
+
+  Value* random_key() {
+    if (!key_) key_ = entry_.algorithm->add_initializer(kRandomKey, Tensor::of<uint64_t>({2}, {options_.seed, 0}));
+    return key_;
+  }
+
+  void bind_random_key() {
+    builder_.set_name(std::string("next/") + kRandomKey);
+    bind(key_, builder_.var(key_) + builder_.constant(Tensor::of<uint64_t>({2}, {0, 1})));
+  }
+
+  void copy_dropout(const Node& node) {
+    const Var ratio = node.input(1) ? train(node.input(1)) : builder_.scalar(DType::kFloat, 0.5);
+    builder_.set_name(train_name(node.output()));
+    const auto made = call(builder_, "Dropout", 2, {train(node.input(0)), builder_.var(random_key()), ratio},
+                           {{"stream", stream_++}});
+    add_copy(node.output(0), made[0].value());
+    add_copy(node.output(1), made[1].value(), train_name(node.output()) + "/mask");
+  }
+
+  Model& model_;
+  EntryPoint& entry_;
+  const BuildOptions& options_;
+  Builder builder_;
+  std::unordered_map<Value*, Value*> copies_;  // of the inference graph -> of the algorithm
+  Value* key_ = nullptr;
+  int stream_ = 0;
+};
+
+}  // namespace
+
+Value* training_value(const EntryPoint& entry, Value* inference_value) {
+  Value* version = entry.algorithm->find(train_name(inference_value));
+  return version ? version : inference_value;
+}
+
+Pass training_mode(const BuildOptions& options) {
+  return {"training_mode", [options](Model& model) {
+            if (!model.find_entry_point("step")) model.add_entry_point("step");
+            EntryPoint& step = *model.find_entry_point("step");
+            if (options.mode == Mode::kTrain) TrainingCopy(model, step, options).run();
+            to_inference(*model.graph);
+            return true;
+          }};
+}
+
+}  // namespace onnx_train
