@@ -1,7 +1,200 @@
+// Conv, ConvTranspose and the gradients ConvGradInput and ConvGradWeight (functions/convolutions.cc): rows, checks,
+// and the float32 implementation.
+#include "kernels/cpu/convolutions.h"
+
 #include "kernels/cpu/kernels.h"
+#include "kernels/cpu/onednn.h"
+#include "kernels/cpu/parallel.h"
+#include "kernels/dispatch.h"
+#include "onnx_passes/functions/functions.h"
+#include "onnx_passes/ir/error.h"
 
 namespace onnx_train::cpu {
+namespace {
 
-std::vector<Kernel> convolution_kernels() { return {}; }
+using Desc = dnnl::memory::desc;
+using dnnl::algorithm;
+using dnnl::prop_kind;
+
+// ---- float32
+
+// Lets oneDNN choose the layout.
+Desc any_layout(const Desc& desc) { return {desc.get_dims(), desc.get_data_type(), dnnl::memory::format_tag::any}; }
+
+Desc weight_layout(const Convolution& c) {
+  if (c.group == 1) return row_major(c.w);
+  Shape grouped = c.w;
+  grouped[0] = c.outs();
+  grouped.insert(grouped.begin(), c.group);
+  return row_major(grouped);
+}
+
+// oneDNN counts the elements between two taps.
+Shape gaps(const Convolution& c) {
+  Shape between = c.windows.dilations;
+  for (int64_t& d : between) --d;
+  return between;
+}
+
+// Padding behind the input so that the last window ends exactly there; negative where it ends before.
+Shape exact_end(const Convolution& c) {
+  const Windows& w = c.windows;
+  Shape end;
+  for (size_t i = 0; i < w.kernel.size(); ++i) {
+    const int64_t reached = (c.y[i + 2] - 1) * w.strides[i] + (w.kernel[i] - 1) * w.dilations[i] + 1;
+    end.push_back(reached - c.x[i + 2] - w.pads_begin[i]);
+  }
+  return end;
+}
+
+using ForwardDesc = dnnl::convolution_forward::primitive_desc;
+
+ForwardDesc forward_desc(const Chain& chain, const Convolution& c, const Desc& bias) {
+  return {chain.engine(),
+          prop_kind::forward_training,
+          algorithm::convolution_direct,
+          any_layout(row_major(c.x)),
+          any_layout(weight_layout(c)),
+          bias,
+          any_layout(row_major(c.y)),
+          c.windows.strides,
+          gaps(c),
+          c.windows.pads_begin,
+          exact_end(c),
+          Chain::attributes()};
+}
+
+// ---- Rows
+
+Windows windows_of(const NodeSpec& spec, const Shape& w) {
+  auto windows = find_windows(spec.node());
+  if (!windows) fail(spec.node().label(), ": its windows are not known");
+  windows->kernel.assign(w.begin() + 2, w.end());
+  return *windows;
+}
+
+Convolution convolution(const NodeSpec& spec, const Shape& x, const Shape& w, const Shape& y) {
+  const Convolution c{x, w, y, spec.node().attr("group", 1), windows_of(spec, w)};
+  const bool fits = x.size() == w.size() && y.size() == w.size() && c.group > 0 && x[0] == y[0] && w[0] == y[1] &&
+                    w[0] % c.group == 0 && x[1] == c.group * w[1];
+  if (!fits) {
+    fail(spec.node().label(), ": a convolution of ", to_string(x), " with ", to_string(w), " in ", c.group,
+         " groups to ", to_string(y), " does not exist; check channels and the group attribute");
+  }
+  return c;
+}
+
+template <typename Direction>
+Prepared prepare(const NodeSpec& spec, const Convolution& c, const Direction& direction) {
+  const bool empty = num_elements(c.x) == 0 || num_elements(c.w) == 0 || num_elements(c.y) == 0;
+  return spec.in_type() == DType::kFloat && !empty ? prepare_fast(spec, c, direction)
+                                                   : prepare_plain(spec, c, direction);
+}
+
+Prepared prepare_conv(const NodeSpec& spec) {
+  const Convolution c = convolution(spec, spec.in_shape(0), spec.in_shape(1), spec.out_shape());
+  return prepare(spec, c, Forward{0, 1, spec.has_input(2) ? 2 : -1});
+}
+
+// y += bias, for y[batch, channels, points].
+template <typename T>
+void add_bias(const T* bias, T* y, const Shape& shape) {
+  const int64_t channels = shape[1], points = num_elements({shape.begin() + 2, shape.end()});
+  parallel_for(shape[0] * channels, std::max<int64_t>(1, kElementGrain / std::max<int64_t>(1, points)),
+               [=](int64_t i, int64_t end) {
+                 for (; i < end; ++i) {
+                   const T b = bias[i % channels];
+                   for (int64_t p = 0; p < points; ++p) y[i * points + p] += b;
+                 }
+               });
+}
+
+// The input gradient of the convolution that leads from its output's shape to its input's, plus the bias.
+Prepared prepare_conv_transpose(const NodeSpec& spec) {
+  const Shape y = spec.out_shape();
+  const Convolution c = convolution(spec, y, spec.in_shape(1), spec.in_shape(0));
+  Prepared product = prepare(spec, c, InputGradient{0, 1});
+  if (!spec.has_input(2)) return product;
+  const auto add = [=, single = spec.in_type() == DType::kFloat](const Args& args) {
+    single ? add_bias(args.in<float>(2), args.out<float>(), y) : add_bias(args.in<double>(2), args.out<double>(), y);
+  };
+  return {[add, run = product.run](const Args& args) {
+            run(args);
+            add(args);
+          },
+          product.workspace,
+          {}};
+}
+
+Prepared prepare_grad_input(const NodeSpec& spec) {
+  const Convolution c = convolution(spec, spec.out_shape(), spec.in_shape(1), spec.in_shape(0));
+  return prepare(spec, c, InputGradient{0, 1});
+}
+
+Prepared prepare_grad_weight(const NodeSpec& spec) {
+  const Convolution c = convolution(spec, spec.in_shape(0), spec.out_shape(), spec.in_shape(1));
+  return prepare(spec, c, WeightGradient{0, 1, spec.has_output(1)});
+}
+
+}  // namespace
+
+Prepared prepare_fast(const NodeSpec& spec, const Convolution& c, const Forward& f) {
+  return prepare_chain(spec, [&](Chain& chain) {
+    const Desc bias_layout = f.bias >= 0 ? row_major({c.w[0]}) : Desc();
+    const ForwardDesc desc = forward_desc(chain, c, bias_layout);
+    const Operand x = chain.in_layout(input(f.x, row_major(c.x)), desc.src_desc());
+    const Operand w = chain.in_layout(input(f.w, weight_layout(c)), desc.weights_desc());
+    const Operand y = output(0, row_major(c.y)), made = chain.staged(y, desc.dst_desc());
+    std::vector<std::pair<int, Operand>> operands = {{DNNL_ARG_SRC, x}, {DNNL_ARG_WEIGHTS, w}, {DNNL_ARG_DST, made}};
+    if (f.bias >= 0) operands.push_back({DNNL_ARG_BIAS, input(f.bias, bias_layout)});
+    chain.add(desc, operands);
+    chain.reorder(made, y);
+  });
+}
+
+Prepared prepare_fast(const NodeSpec& spec, const Convolution& c, const InputGradient& f) {
+  return prepare_chain(spec, [&](Chain& chain) {
+    const dnnl::convolution_backward_data::primitive_desc desc(
+        chain.engine(), algorithm::convolution_direct, any_layout(row_major(c.x)), any_layout(weight_layout(c)),
+        any_layout(row_major(c.y)), c.windows.strides, gaps(c), c.windows.pads_begin, exact_end(c),
+        forward_desc(chain, c, Desc()), Chain::attributes());
+    const Operand dy = chain.in_layout(input(f.dy, row_major(c.y)), desc.diff_dst_desc());
+    const Operand w = chain.in_layout(input(f.w, weight_layout(c)), desc.weights_desc());
+    const Operand dx = output(0, row_major(c.x)), made = chain.staged(dx, desc.diff_src_desc());
+    chain.add(desc, {{DNNL_ARG_DIFF_DST, dy}, {DNNL_ARG_WEIGHTS, w}, {DNNL_ARG_DIFF_SRC, made}});
+    chain.reorder(made, dx);
+  });
+}
+
+Prepared prepare_fast(const NodeSpec& spec, const Convolution& c, const WeightGradient& f) {
+  return prepare_chain(spec, [&](Chain& chain) {
+    const Desc bias_layout = f.bias ? row_major({c.w[0]}) : Desc();
+    const dnnl::convolution_backward_weights::primitive_desc desc(
+        chain.engine(), algorithm::convolution_direct, any_layout(row_major(c.x)), any_layout(weight_layout(c)),
+        bias_layout, any_layout(row_major(c.y)), c.windows.strides, gaps(c), c.windows.pads_begin, exact_end(c),
+        forward_desc(chain, c, bias_layout), Chain::attributes());
+    const Operand x = chain.in_layout(input(f.x, row_major(c.x)), desc.src_desc());
+    const Operand dy = chain.in_layout(input(f.dy, row_major(c.y)), desc.diff_dst_desc());
+    const Operand dw = output(0, weight_layout(c)), made = chain.staged(dw, desc.diff_weights_desc());
+    std::vector<std::pair<int, Operand>> operands = {
+        {DNNL_ARG_SRC, x}, {DNNL_ARG_DIFF_DST, dy}, {DNNL_ARG_DIFF_WEIGHTS, made}};
+    if (f.bias) operands.push_back({DNNL_ARG_DIFF_BIAS, output(1, bias_layout)});
+    chain.add(desc, operands);
+    chain.reorder(made, dw);
+  });
+}
+
+std::vector<Kernel> convolution_kernels() {
+  const auto supports = [](const NodeSpec& spec) {
+    const size_t rank = spec.in_shape().size();
+    return is_float_or_double(spec.in_type()) && rank >= 3 && rank <= 5 && spec.has_output(0);
+  };
+  return {
+      {"Conv", supports, prepare_conv},
+      {"ConvTranspose", supports, prepare_conv_transpose},
+      {"ConvGradInput", supports, prepare_grad_input, kDomain},
+      {"ConvGradWeight", supports, prepare_grad_weight, kDomain},
+  };
+}
 
 }  // namespace onnx_train::cpu

@@ -48,6 +48,8 @@ Operand Chain::in_layout(const Operand& from, const Desc& to) {
   return copy;
 }
 
+Operand Chain::staged(const Operand& to, const Desc& made) { return to.layout == made ? to : scratch(made); }
+
 void Chain::reorder(const Operand& from, const Operand& to) {
   if (from.layout == to.layout && from.place.kind == to.place.kind && from.place.at == to.place.at) return;
   add(dnnl::reorder::primitive_desc(engine_, from.layout, engine_, to.layout, attributes()),

@@ -39,6 +39,9 @@ class Chain {
   Operand scratch(const dnnl::memory::desc& layout);
   // `from` in layout `to`: itself, or a copy in the workspace and the reorder that makes it.
   Operand in_layout(const Operand& from, const dnnl::memory::desc& to);
+  // A place for what is made in layout `made` and belongs in `to`: `to` itself, or a tensor of the workspace that
+  // `reorder` then copies.
+  Operand staged(const Operand& to, const dnnl::memory::desc& made);
   // Copies `from` to `to`, unless they are one.
   void reorder(const Operand& from, const Operand& to);
   // Appends a primitive on operands by argument (DNNL_ARG_SRC, ...).
@@ -66,7 +69,11 @@ Prepared prepare_chain(const NodeSpec& spec, const std::function<void(Chain&)>& 
 
 // Row-major memory of the given sizes.
 dnnl::memory::desc row_major(const Shape& shape);
-inline Operand input(size_t i, const dnnl::memory::desc& layout) { return {{Place::kInput, i}, layout}; }
-inline Operand output(size_t i, const dnnl::memory::desc& layout) { return {{Place::kOutput, i}, layout}; }
+inline Operand input(int i, const dnnl::memory::desc& layout) {
+  return {{Place::kInput, static_cast<size_t>(i)}, layout};
+}
+inline Operand output(int i, const dnnl::memory::desc& layout) {
+  return {{Place::kOutput, static_cast<size_t>(i)}, layout};
+}
 
 }  // namespace onnx_train::cpu

@@ -1,7 +1,264 @@
+// MaxPool, AveragePool, their gradients (functions/convolutions.cc) and global pools, plane by plane: a plane is one
+// channel of one image.
+#include <limits>
+#include <vector>
+
 #include "kernels/cpu/kernels.h"
+#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/windows.h"
+#include "kernels/dispatch.h"
+#include "onnx_passes/functions/functions.h"
+#include "onnx_passes/ir/error.h"
 
 namespace onnx_train::cpu {
+namespace {
 
-std::vector<Kernel> pooling_kernels() { return {}; }
+// What window o covers on one axis: `count` elements from `first` on, `step` apart.
+struct Span {
+  int64_t first, count, step;
+  int64_t end() const { return first + count * step; }
+};
+
+// A pool of `planes` planes with the spans of every window, and how many elements each average counts on each axis.
+struct Pool {
+  Grid grid;
+  int64_t planes = 0;
+  std::array<std::vector<Span>, 3> spans;
+  std::array<std::vector<int64_t>, 3> counts;
+
+  int64_t grain() const {
+    return std::max<int64_t>(1, kElementGrain / std::max<int64_t>(1, points_out(grid) * taps(grid)));
+  }
+};
+
+Pool make_pool(const NodeSpec& spec, const Shape& x, const Shape& y) {
+  const auto windows = find_windows(spec.node());
+  if (!windows || x.size() != y.size() || x[0] != y[0] || x[1] != y[1]) {
+    fail(spec.node().label(), ": a pool of ", to_string(x), " to ", to_string(y), " does not exist");
+  }
+  Pool pool;
+  pool.grid = make_grid(*windows, x, y);
+  pool.planes = x[0] * x[1];
+  const bool include_pad = spec.node().attr("count_include_pad", 0) != 0;
+  for (size_t i = 0; i < pool.grid.size(); ++i) {
+    const Axis& axis = pool.grid[i];
+    for (int64_t o = 0; o < axis.out; ++o) {
+      const int64_t first = axis.first_tap(o), count = std::max<int64_t>(0, axis.last_tap(o, axis.in) - first);
+      pool.spans[i].push_back({count > 0 ? axis.at(o, first) : 0, count, axis.dilation});
+      // Padding counts, but not what ceil_mode makes a window cover behind it.
+      pool.counts[i].push_back(include_pad ? axis.last_tap(o, axis.in + axis.end) : count);
+    }
+  }
+  return pool;
+}
+
+// Calls f(window, depth span, height span, width span, elements an average counts) for each window of a plane.
+template <typename F>
+void for_each_window(const Pool& pool, F&& f) {
+  const auto& [depth, height, width] = pool.spans;
+  int64_t window = 0;
+  for (size_t d = 0; d < depth.size(); ++d) {
+    for (size_t h = 0; h < height.size(); ++h) {
+      const int64_t rows = pool.counts[0][d] * pool.counts[1][h];
+      for (size_t w = 0; w < width.size(); ++w) f(window++, depth[d], height[h], width[w], rows * pool.counts[2][w]);
+    }
+  }
+}
+
+// Calls f(element of the plane) for what a window covers.
+template <typename F>
+inline void for_each_element(const Grid& g, const Span& d, const Span& h, const Span& w, F&& f) {
+  for (int64_t z = d.first; z < d.end(); z += d.step) {
+    for (int64_t y = h.first; y < h.end(); y += h.step) {
+      const int64_t line = (z * g[1].in + y) * g[2].in;
+      for (int64_t x = w.first; x < w.end(); x += w.step) f(line + x);
+    }
+  }
+}
+
+// The first largest element of a window, or a NaN; -1 of a window that lies in the padding.
+template <typename T>
+inline int64_t find_largest(const Grid& g, const T* plane, const Span& d, const Span& h, const Span& w) {
+  int64_t best = -1;
+  for_each_element(g, d, h, w, [&](int64_t i) {
+    if (best < 0 || plane[i] > plane[best] || plane[i] != plane[i]) best = i;
+  });
+  return best;
+}
+
+// ---- Maximum
+
+template <typename T>
+void max_pool(const Pool& pool, const T* x, T* y, int64_t* index) {
+  const int64_t in = points_in(pool.grid), out = points_out(pool.grid);
+  parallel_for(pool.planes, pool.grain(), [&](int64_t plane, int64_t end) {
+    for (; plane < end; ++plane) {
+      const T* from = x + plane * in;
+      for_each_window(pool, [&](int64_t window, const Span& d, const Span& h, const Span& w, int64_t) {
+        const int64_t best = find_largest(pool.grid, from, d, h, w);
+        y[plane * out + window] = best < 0 ? std::numeric_limits<T>::lowest() : from[best];
+        if (index) index[plane * out + window] = plane * in + std::max<int64_t>(best, 0);
+      });
+    }
+  });
+}
+
+template <typename T>
+void max_pool_grad(const Pool& pool, const T* dy, const T* x, T* dx) {
+  const int64_t in = points_in(pool.grid), out = points_out(pool.grid);
+  parallel_for(pool.planes, pool.grain(), [&](int64_t plane, int64_t end) {
+    std::fill_n(dx + plane * in, (end - plane) * in, T(0));
+    for (; plane < end; ++plane) {
+      for_each_window(pool, [&](int64_t window, const Span& d, const Span& h, const Span& w, int64_t) {
+        const int64_t best = find_largest(pool.grid, x + plane * in, d, h, w);
+        if (best >= 0) dx[plane * in + best] += dy[plane * out + window];
+      });
+    }
+  });
+}
+
+// ---- Average
+
+template <typename T>
+void average_pool(const Pool& pool, const T* x, T* y) {
+  const int64_t in = points_in(pool.grid), out = points_out(pool.grid);
+  parallel_for(pool.planes, pool.grain(), [&](int64_t plane, int64_t end) {
+    for (; plane < end; ++plane) {
+      const T* from = x + plane * in;
+      for_each_window(pool, [&](int64_t window, const Span& d, const Span& h, const Span& w, int64_t count) {
+        T sum = 0;
+        for_each_element(pool.grid, d, h, w, [&](int64_t i) { sum += from[i]; });
+        y[plane * out + window] = sum / static_cast<T>(std::max<int64_t>(count, 1));
+      });
+    }
+  });
+}
+
+template <typename T>
+void average_pool_grad(const Pool& pool, const T* dy, T* dx) {
+  const int64_t in = points_in(pool.grid), out = points_out(pool.grid);
+  parallel_for(pool.planes, pool.grain(), [&](int64_t plane, int64_t end) {
+    std::fill_n(dx + plane * in, (end - plane) * in, T(0));
+    for (; plane < end; ++plane) {
+      T* to = dx + plane * in;
+      for_each_window(pool, [&](int64_t window, const Span& d, const Span& h, const Span& w, int64_t count) {
+        const T share = dy[plane * out + window] / static_cast<T>(std::max<int64_t>(count, 1));
+        for_each_element(pool.grid, d, h, w, [&](int64_t i) { to[i] += share; });
+      });
+    }
+  });
+}
+
+// ---- Rows
+
+template <typename T>
+Prepared prepare_max_pool(const NodeSpec& spec) {
+  return {[pool = make_pool(spec, spec.in_shape(), spec.out_shape()), indices = spec.has_output(1)](const Args& args) {
+            max_pool(pool, args.in<T>(0), args.out<T>(), indices ? args.out<int64_t>(1) : nullptr);
+          },
+          0,
+          {}};
+}
+
+Prepared prepare_max_pool_grad(const NodeSpec& spec) {
+  return dispatch_float(spec.in_type(), [&](auto zero) -> Prepared {
+    using T = decltype(zero);
+    return {[pool = make_pool(spec, spec.in_shape(1), spec.in_shape(0))](const Args& args) {
+              max_pool_grad(pool, args.in<T>(0), args.in<T>(1), args.out<T>());
+            },
+            0,
+            {}};
+  });
+}
+
+Prepared prepare_average_pool(const NodeSpec& spec) {
+  return dispatch_float(spec.in_type(), [&](auto zero) -> Prepared {
+    using T = decltype(zero);
+    return {[pool = make_pool(spec, spec.in_shape(), spec.out_shape())](const Args& args) {
+              average_pool(pool, args.in<T>(0), args.out<T>());
+            },
+            0,
+            {}};
+  });
+}
+
+Prepared prepare_average_pool_grad(const NodeSpec& spec) {
+  return dispatch_float(spec.in_type(), [&](auto zero) -> Prepared {
+    using T = decltype(zero);
+    return {[pool = make_pool(spec, spec.out_shape(), spec.in_shape(0))](const Args& args) {
+              average_pool_grad(pool, args.in<T>(0), args.out<T>());
+            },
+            0,
+            {}};
+  });
+}
+
+// Calls f(plane's elements, their number) for each plane and stores the result in y[plane].
+template <typename T, typename F>
+Prepared prepare_global(const NodeSpec& spec, F f) {
+  const int64_t planes = spec.out_size(), points = planes == 0 ? 0 : spec.in_size() / planes;
+  return {[=](const Args& args) {
+            const T* x = args.in<T>(0);
+            T* y = args.out<T>();
+            parallel_for(planes, std::max<int64_t>(1, kElementGrain / std::max<int64_t>(1, points)),
+                         [=](int64_t i, int64_t end) {
+                           for (; i < end; ++i) y[i] = f(x + i * points, points);
+                         });
+          },
+          0,
+          {}};
+}
+
+Prepared prepare_global_average(const NodeSpec& spec) {
+  return dispatch_float(spec.in_type(), [&](auto zero) {
+    using T = decltype(zero);
+    return prepare_global<T>(spec, [](const T* x, int64_t points) {
+      T sum = 0;
+#pragma omp simd reduction(+ : sum)
+      for (int64_t i = 0; i < points; ++i) sum += x[i];
+      return sum / static_cast<T>(points);
+    });
+  });
+}
+
+Prepared prepare_global_max(const NodeSpec& spec) {
+  return dispatch_float(spec.in_type(), [&](auto zero) {
+    using T = decltype(zero);
+    return prepare_global<T>(spec, [](const T* x, int64_t points) {
+      T largest = std::numeric_limits<T>::lowest();
+      for (int64_t i = 0; i < points; ++i) largest = x[i] > largest || x[i] != x[i] ? x[i] : largest;
+      return largest;
+    });
+  });
+}
+
+bool has_spatial_axes(const Shape& shape) { return shape.size() >= 3 && shape.size() <= 5; }
+
+bool supports_pool(const NodeSpec& spec) {
+  return is_float_or_double(spec.in_type()) && has_spatial_axes(spec.in_shape());
+}
+
+// Indices that count down columns first are left to nobody: no exporter asks for them.
+template <DType dtype>
+bool supports_max_pool(const NodeSpec& spec) {
+  return spec.in_type() == dtype && has_spatial_axes(spec.in_shape()) &&
+         (!spec.has_output(1) || spec.node().attr("storage_order", 0) == 0);
+}
+
+}  // namespace
+
+std::vector<Kernel> pooling_kernels() {
+  return {
+      {"MaxPool", supports_max_pool<DType::kFloat>, prepare_max_pool<float>},
+      {"MaxPool", supports_max_pool<DType::kDouble>, prepare_max_pool<double>},
+      {"MaxPool", supports_max_pool<DType::kInt8>, prepare_max_pool<int8_t>},
+      {"MaxPool", supports_max_pool<DType::kUint8>, prepare_max_pool<uint8_t>},
+      {"MaxPoolGrad", supports_pool, prepare_max_pool_grad, kDomain},
+      {"AveragePool", supports_pool, prepare_average_pool},
+      {"AveragePoolGrad", supports_pool, prepare_average_pool_grad, kDomain},
+      {"GlobalAveragePool", supports_pool, prepare_global_average},
+      {"GlobalMaxPool", supports_pool, prepare_global_max},
+  };
+}
 
 }  // namespace onnx_train::cpu

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <climits>
-#include <cstring>
 
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/onednn.h"
@@ -140,7 +139,7 @@ std::function<void(const Args&)> fill_with_c(const Shape& c, int64_t m, int64_t 
 
 Prepared prepare_zeros(size_t bytes) {
   return {[=](const Args& args) {
-            if (bytes > 0) std::memset(args.out<char>(), 0, bytes);
+            std::fill_n(args.out<char>(), bytes, char{0});
           },
           0,
           {}};

@@ -72,7 +72,8 @@ ConvGradWeight <group: int = 1, strides: ints, dilations: ints, pads: ints> (x, 
   dw = Reshape <allowzero = 1> (dw_flat, w_shape)
 
   batch_and_points = Constant <value_ints = [0, 2]> ()
-  db = ReduceSum <keepdims = 0> (dy_flat, batch_and_points)
+  sums = ReduceSum <keepdims = 0> (dy_flat, batch_and_points)
+  db = Reshape <allowzero = 1> (sums, outs)
 })";
 
 // The gradient of a window goes to its first largest element.

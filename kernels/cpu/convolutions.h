@@ -1,0 +1,42 @@
+// A convolution and its two gradients on the CPU: one description, three directions, two implementations.
+#pragma once
+
+#include "kernels/kernel.h"
+#include "onnx_passes/ir/windows.h"
+
+namespace onnx_train::cpu {
+
+// y[n, o, p] = sum over c, k of w[o, c, k] x[n, c, p stride + k dilation - pad], in groups of channels.
+struct Convolution {
+  Shape x, w, y;  // [batch, group c, in...], [group o, c, kernel...], [batch, group o, out...]
+  int64_t group = 1;
+  Windows windows;
+
+  int64_t batch() const { return x[0]; }
+  int64_t ins() const { return w[1]; }           // channels of x in a group
+  int64_t outs() const { return w[0] / group; }  // channels of y in a group
+};
+
+// The inputs and outputs of the node that hold x, w, y or their gradients; -1 where there is none.
+struct Forward {
+  int x, w, bias;  // inputs; output 0 is y
+};
+struct InputGradient {
+  int dy, w;  // inputs; output 0 is dx
+};
+struct WeightGradient {
+  int x, dy;  // inputs; output 0 is dw
+  bool bias;  // output 1 is the sum of dy over all but its channels
+};
+
+// float32 by oneDNN in the layouts it likes best.
+Prepared prepare_fast(const NodeSpec& spec, const Convolution& c, const Forward& f);
+Prepared prepare_fast(const NodeSpec& spec, const Convolution& c, const InputGradient& f);
+Prepared prepare_fast(const NodeSpec& spec, const Convolution& c, const WeightGradient& f);
+
+// Any size, float32 or float64: windows laid out as the columns of a matrix, then BLAS.
+Prepared prepare_plain(const NodeSpec& spec, const Convolution& c, const Forward& f);
+Prepared prepare_plain(const NodeSpec& spec, const Convolution& c, const InputGradient& f);
+Prepared prepare_plain(const NodeSpec& spec, const Convolution& c, const WeightGradient& f);
+
+}  // namespace onnx_train::cpu

@@ -1,0 +1,35 @@
+// The windows of a convolution or pool as loops see them: three spatial axes, the leading ones of size 1 where the
+// tensor has fewer.
+#pragma once
+
+#include <algorithm>
+#include <array>
+
+#include "onnx_passes/ir/windows.h"
+
+namespace onnx_train::cpu {
+
+struct Axis {
+  int64_t in = 1, out = 1, kernel = 1, stride = 1, dilation = 1, begin = 0, end = 0;  // begin, end: padding
+
+  // Where window o reads with its tap k; in the padding unless inside [0, in).
+  int64_t at(int64_t o, int64_t k) const { return o * stride - begin + k * dilation; }
+  // The taps [first, last) of window o that lie in [from, to).
+  int64_t first_tap(int64_t o, int64_t from = 0) const {
+    return std::clamp<int64_t>((from - at(o, 0) + dilation - 1) / dilation, 0, kernel);
+  }
+  int64_t last_tap(int64_t o, int64_t to) const {
+    return at(o, 0) >= to ? 0 : std::min(kernel, (to - at(o, 0) + dilation - 1) / dilation);
+  }
+};
+
+using Grid = std::array<Axis, 3>;
+
+// `in` and `out` are shapes of whole tensors, batch and channels first.
+Grid make_grid(const Windows& windows, const Shape& in, const Shape& out);
+
+inline int64_t points_in(const Grid& g) { return g[0].in * g[1].in * g[2].in; }
+inline int64_t points_out(const Grid& g) { return g[0].out * g[1].out * g[2].out; }
+inline int64_t taps(const Grid& g) { return g[0].kernel * g[1].kernel * g[2].kernel; }
+
+}  // namespace onnx_train::cpu
