@@ -1,7 +1,161 @@
+#include <algorithm>
+#include <cmath>
+
 #include "kernels/cpu/kernels.h"
+#include "kernels/cpu/multiversion.h"
+#include "kernels/cpu/parallel.h"
+#include "kernels/dispatch.h"
+#include "kernels/math/philox.h"
+#include "onnx_passes/functions/functions.h"
 
 namespace onnx_train::cpu {
+namespace {
 
-std::vector<Kernel> random_kernels() { return {}; }
+// Random words are made for this many elements at a time, on the stack.
+constexpr int64_t kChunk = 512, kBlocks = kChunk / 4;
+
+// The words of elements kChunk chunk ... of a stream.
+ONNX_TRAIN_MULTIVERSION void fill_words(RandomKey key, uint32_t stream, int64_t chunk, uint32_t* __restrict words) {
+  uint32_t columns[4][kBlocks];
+  const auto first = static_cast<uint64_t>(chunk) * kBlocks;
+#pragma omp simd
+  for (int64_t b = 0; b < kBlocks; ++b) {
+    const Words4 w = random_words(key, stream, first + static_cast<uint64_t>(b));
+    columns[0][b] = w.w0, columns[1][b] = w.w1, columns[2][b] = w.w2, columns[3][b] = w.w3;
+  }
+  for (int64_t b = 0; b < kBlocks; ++b) {
+    for (int64_t w = 0; w < 4; ++w) words[4 * b + w] = columns[w][b];
+  }
+}
+
+// Calls f(begin, count, words) for pieces of [0, n), each at most a chunk.
+template <typename F>
+void for_each_chunk(int64_t n, RandomKey key, uint32_t stream, F&& f) {
+  const int64_t chunks = (n + kChunk - 1) / kChunk;
+  parallel_for(chunks, 8, [&](int64_t begin, int64_t end) {
+    uint32_t words[kChunk];
+    for (int64_t c = begin; c < end; ++c) {
+      fill_words(key, stream, c, words);
+      f(c * kChunk, std::min(kChunk, n - c * kChunk), words);
+    }
+  });
+}
+
+RandomKey key_of(const Args& a, int input) { return {a.in<uint64_t>(input)[0], a.in<uint64_t>(input)[1]}; }
+uint32_t stream_of(const NodeSpec& s) { return static_cast<uint32_t>(s.node().attr("stream", 0)); }
+
+// ---- Dropout
+
+// uniform(word) >= ratio, said of the word's upper 24 bits: at least ratio 2^24.
+uint32_t threshold(float ratio) {
+  if (!(ratio <= 1)) return 1u << 24;  // nothing is kept
+  return ratio <= 0 ? 0 : static_cast<uint32_t>(std::ceil(static_cast<double>(ratio) * 0x1p24));
+}
+
+template <typename T>
+ONNX_TRAIN_MULTIVERSION void drop(const T* x, const uint32_t* __restrict words, uint32_t least, T kept, int64_t n, T* y,
+                                  bool* __restrict mask) {
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) {
+    const bool keep = (words[i] >> 8) >= least;
+    mask[i] = keep;
+    y[i] = keep ? x[i] / kept : T{0};
+  }
+}
+
+template <typename T>
+ONNX_TRAIN_MULTIVERSION void drop_gradient(const T* dy, const bool* __restrict mask, T kept, int64_t n, T* dx) {
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) dx[i] = mask[i] ? dy[i] / kept : T{0};
+}
+
+// The ratio as the body reads it: a float, whatever its type.
+float ratio_of(const Args& a, int input, DType dtype) {
+  return dispatch_float(dtype, [&](auto zero) { return static_cast<float>(*a.in<decltype(zero)>(input)); });
+}
+
+bool supports_dropout(const NodeSpec& s) {
+  return is_float_or_double(s.in_type(0)) && is_float_or_double(s.in_type(2));
+}
+
+Prepared prepare_dropout(const NodeSpec& s) {
+  return dispatch_float(s.in_type(), [&](auto zero) -> Prepared {
+    using T = decltype(zero);
+    const int64_t n = s.in_size();
+    const uint32_t stream = stream_of(s);
+    const DType ratio_type = s.in_type(2);
+    const bool keeps_mask = s.has_output(1);
+    const auto run = [=](const Args& a) {
+      const float ratio = ratio_of(a, 2, ratio_type);
+      const uint32_t least = threshold(ratio);
+      const T kept = static_cast<T>(1 - ratio);
+      for_each_chunk(n, key_of(a, 1), stream, [&](int64_t begin, int64_t count, const uint32_t* words) {
+        bool unwanted[kChunk];
+        drop(a.in<T>(0) + begin, words, least, kept, count, a.out<T>() + begin,
+             keeps_mask ? a.out<bool>(1) + begin : unwanted);
+      });
+    };
+    return {run, 0, {{0, 0}}};
+  });
+}
+
+Prepared prepare_dropout_gradient(const NodeSpec& s) {
+  return dispatch_float(s.in_type(), [&](auto zero) -> Prepared {
+    using T = decltype(zero);
+    const int64_t n = s.in_size();
+    const DType ratio_type = s.in_type(2);
+    const auto run = [=](const Args& a) {
+      const T kept = static_cast<T>(1 - ratio_of(a, 2, ratio_type));
+      parallel_for(n, kElementGrain, [&](int64_t begin, int64_t end) {
+        drop_gradient(a.in<T>(0) + begin, a.in<bool>(1) + begin, kept, end - begin, a.out<T>() + begin);
+      });
+    };
+    return {run, 0, {{0, 0}}};
+  });
+}
+
+// ---- Initial values
+
+Prepared prepare_uniform(const NodeSpec& s) {
+  const int64_t n = s.out_size();
+  const uint32_t stream = stream_of(s);
+  const float low = s.node().attr("low", 0.0f), width = s.node().attr("high", 1.0f) - low;
+  return {[=](const Args& a) {
+    float* y = a.out<float>();
+    for_each_chunk(n, key_of(a, 0), stream, [&](int64_t begin, int64_t count, const uint32_t* words) {
+      for (int64_t i = 0; i < count; ++i) y[begin + i] = uniform(words[i]) * width + low;
+    });
+  }};
+}
+
+// Box and Muller, as in the body; a chunk is even, so it never cuts a pair.
+Prepared prepare_normal(const NodeSpec& s) {
+  const int64_t n = s.out_size();
+  const uint32_t stream = stream_of(s);
+  const float mean = s.node().attr("mean", 0.0f), scale = s.node().attr("scale", 1.0f);
+  return {[=](const Args& a) {
+    constexpr float kTurn = 6.283185307179586f;
+    float* y = a.out<float>();
+    for_each_chunk(n, key_of(a, 0), stream, [&](int64_t begin, int64_t count, const uint32_t* words) {
+      for (int64_t i = 0; i < count; i += 2) {
+        const float radius = std::sqrt(-2.0f * std::log(1 - uniform(words[i])));
+        const float angle = uniform(words[i + 1]) * kTurn;
+        y[begin + i] = radius * std::cos(angle) * scale + mean;
+        if (i + 1 < count) y[begin + i + 1] = radius * std::sin(angle) * scale + mean;
+      }
+    });
+  }};
+}
+
+}  // namespace
+
+std::vector<Kernel> random_kernels() {
+  return {
+      {"Dropout", supports_dropout, prepare_dropout, kDomain},
+      {"DropoutGrad", supports_dropout, prepare_dropout_gradient, kDomain},
+      {"RandomUniform", nullptr, prepare_uniform, kDomain},
+      {"RandomNormal", nullptr, prepare_normal, kDomain},
+  };
+}
 
 }  // namespace onnx_train::cpu

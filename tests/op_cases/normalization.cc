@@ -19,11 +19,34 @@ void layer_normalization_cases(std::vector<OpCase>* cases) {
                 });
 }
 
+void batch_normalization_cases(std::vector<OpCase>* cases) {
+  const auto add = [&](Shape shape) {
+    const int64_t c = shape[1];
+    const OpInput x = {shape}, scale = {{c}, 0.5, 1.5}, bias = {{c}}, mean = {{c}}, var = {{c}, 0.5, 1.5};
+    const Attrs epsilon = {{"epsilon", 1e-3f}};
+    cases->push_back({"BatchNormalization", {x, scale, bias, mean, var}, epsilon});
+    cases->push_back({"BatchNormalizationFrozenGrad", {x, scale, mean, var, x}, epsilon, 3, "onnx_train"});
+    cases->push_back({"BatchNormalizationGrad", {x, scale, mean, var, x}, epsilon, 3, "onnx_train"});
+    if (shape[0] > 0) cases->push_back({"BatchNormalizationTrain", {x, scale, bias}, epsilon, 3, "onnx_train"});
+  };
+  add({4, 3, 5, 5});
+  add({6, 5});
+  add({2, 20, 7});
+  add({33, 2, 3, 1, 2});
+  add({1, 1, 4});
+  add({0, 3, 2});
+  const OpInput x = {{5, 3, 4}}, v = {{3}, 0.5, 1.5};
+  cases->push_back({"BatchNormalizationTrain", {x, v, v}, {}, 1, "onnx_train"});
+  cases->push_back({"BatchNormalizationGrad", {x, v, v, v, x}, {}, 1, "onnx_train"});
+  cases->push_back({"BatchNormalizationFrozenGrad", {x, v, v, v, x}, {}, 1, "onnx_train"});
+}
+
 }  // namespace
 
 std::vector<OpCase> normalization_cases() {
   std::vector<OpCase> cases;
   layer_normalization_cases(&cases);
+  batch_normalization_cases(&cases);
   return cases;
 }
 
