@@ -1,7 +1,117 @@
+#include "onnx_passes/functions/functions.h"
 #include "onnx_passes/gradients/gradient.h"
 
 namespace onnx_train {
+namespace {
 
-std::vector<GradientRule> activation_rules() { return {}; }
+double param(const Grad& g, const char* name, float otherwise) { return g.node().attr(name, otherwise); }
+
+Attrs axis_of(const Grad& g) { return {{"axis", g.node().attr("axis", -1)}}; }
+
+// Elu, Selu and Celu: y = α (exp(x / width) - 1) below zero, where dy/dx = (y + α) / width; `slope` above.
+Gradients exponential(Grad& g, double slope, double alpha, double width) {
+  const Var curve = (g.y() + alpha) / width;
+  return g.to(g.dy() * where(g.x() > 0.0, g.b().scalar(g.x().dtype(), slope), curve));
+}
+
+// y = x clip(x/6 + 1/2, 0, 1)    dx = dy times 0 up to -3, x/3 + 1/2 between, 1 from 3 on
+Gradients hard_swish(Grad& g) {
+  const Var x = g.x();
+  const Var zero = g.b().scalar(x.dtype(), 0), one = g.b().scalar(x.dtype(), 1);
+  const Var slope = where(x < 3.0, x / 3.0 + 0.5, one);
+  return g.to(g.dy() * where(x > -3.0, slope, zero));
+}
+
+// y = x s, s = sigmoid(α x)    dx = dy (s + α y (1 - s))
+Gradients swish(Grad& g) {
+  const double alpha = param(g, "alpha", 1);
+  const Var s = sigmoid(alpha * g.x());
+  return g.to(g.dy() * (s + alpha * g.y() * (1.0 - s)));
+}
+
+// y = x t, t = tanh(softplus(x))    dx = dy (t + x (1 - t²) sigmoid(x))
+Gradients mish(Grad& g) {
+  const Var x = g.x();
+  const Var t = tanh(g.b().op("Softplus", {x}));
+  return g.to(g.dy() * (t + x * (1.0 - t * t) * sigmoid(x)));
+}
+
+Gradients gelu(Grad& g) {
+  const bool approximate = g.node().attr("approximate", "none") == "tanh";
+  return g.to(call(g.b(), approximate ? "GeluTanhGrad" : "GeluGrad", {g.dy(), g.x()}));
+}
+
+}  // namespace
+
+std::vector<GradientRule> activation_rules() {
+  return {
+      {"Relu",
+       [](Grad& g) {
+         return g.to(call(g.b(), "ReluGrad", {g.dy(), g.y()}));
+       }},
+      // y = x, or α x for x < 0
+      {"LeakyRelu", [](Grad& g) { return g.to(where(g.x() < 0.0, param(g, "alpha", 0.01f) * g.dy(), g.dy())); }},
+      // The same with α an input: dα = dy x where x < 0
+      {"PRelu",
+       [](Grad& g) {
+         const Var negative = g.x(0) < 0.0;
+         return g.to(where(negative, g.x(1) * g.dy(), g.dy()), where(negative, g.x(0) * g.dy(), 0.0));
+       },
+       Trait::kBroadcasts},
+      {"Elu", [](Grad& g) { return exponential(g, 1, param(g, "alpha", 1), 1); }},
+      {"Selu",
+       [](Grad& g) {
+         const double gamma = param(g, "gamma", 1.05070102214813232421875f);
+         return exponential(g, gamma, gamma * param(g, "alpha", 1.67326319217681884765625f), 1);
+       }},
+      {"Celu",
+       [](Grad& g) {
+         const double alpha = param(g, "alpha", 1);
+         return exponential(g, 1, alpha, alpha);
+       }},
+      // y = x where x > α, else 0
+      {"ThresholdedRelu", [](Grad& g) { return g.to(where(g.x() > param(g, "alpha", 1), g.dy(), 0.0)); }},
+      // y = x ∓ bias where |x| > λ, else 0
+      {"Shrink",
+       [](Grad& g) {
+         const double lambda = param(g, "lambd", 0.5f);
+         return g.to(where(logical_or(g.x() > lambda, g.x() < -lambda), g.dy(), 0.0));
+       }},
+      {"Sigmoid",
+       [](Grad& g) {
+         return g.to(call(g.b(), "SigmoidGrad", {g.dy(), g.y()}));
+       }},
+      // y = clip(α x + β, 0, 1)    dx = α dy where 0 < y < 1
+      {"HardSigmoid",
+       [](Grad& g) {
+         return g.to(where(logical_and(g.y() > 0.0, g.y() < 1.0), param(g, "alpha", 0.2f) * g.dy(), 0.0));
+       }},
+      {"HardSwish", hard_swish},
+      {"Tanh",
+       [](Grad& g) {
+         return g.to(call(g.b(), "TanhGrad", {g.dy(), g.y()}));
+       }},
+      // y = log(1 + exp(x))    dx = dy sigmoid(x)
+      {"Softplus", [](Grad& g) { return g.to(g.dy() * sigmoid(g.x())); }},
+      // y = x / (1 + |x|)    dx = dy / (1 + |x|)²
+      {"Softsign",
+       [](Grad& g) {
+         const Var scale = 1.0 + abs(g.x());
+         return g.to(g.dy() / (scale * scale));
+       }},
+      {"Gelu", gelu},
+      {"Swish", swish},
+      {"Mish", mish},
+      {"Softmax",
+       [](Grad& g) {
+         return g.to(call(g.b(), "SoftmaxGrad", {g.dy(), g.y()}, axis_of(g)));
+       }},
+      {"LogSoftmax",
+       [](Grad& g) {
+         return g.to(call(g.b(), "LogSoftmaxGrad", {g.dy(), g.y()}, axis_of(g)));
+       }},
+      {"Hardmax", nullptr, Trait::kZero},
+  };
+}
 
 }  // namespace onnx_train

@@ -1,0 +1,77 @@
+// Cast and CastLike between all types that are stored as whole bytes.
+#include <cstring>
+#include <limits>
+#include <type_traits>
+
+#include "kernels/cpu/elementwise.h"
+#include "kernels/cpu/maps.h"
+#include "onnx_passes/ir/half.h"
+
+namespace onnx_train::cpu {
+namespace {
+
+template <typename T>
+inline constexpr bool kIsHalf = std::is_same_v<T, BFloat16> || std::is_same_v<T, Float16>;
+
+// Floats become integers by cutting their fraction off; what does not fit becomes the nearest integer that does, NaN
+// zero (ONNX leaves both open). Integers wrap around, as numpy's do. 16-bit floats go by way of float32.
+template <typename To, typename From>
+inline To convert(From x) {
+  if constexpr (kIsHalf<From>) {
+    return convert<To>(static_cast<float>(x));
+  } else if constexpr (kIsHalf<To>) {
+    return To(static_cast<float>(x));
+  } else if constexpr (std::is_same_v<To, bool>) {
+    return x != From{0};
+  } else if constexpr (std::is_floating_point_v<From> && std::is_integral_v<To>) {
+    constexpr From kLow = static_cast<From>(std::numeric_limits<To>::min());
+    // One past the largest integer, a power of two: the largest itself may not be a float.
+    constexpr From kEnd = static_cast<From>(std::numeric_limits<To>::max() / 2 + 1) * From{2};
+    if (x >= kEnd) return std::numeric_limits<To>::max();
+    if (x <= kLow) return std::numeric_limits<To>::min();
+    return x != x ? To{0} : static_cast<To>(x);
+  } else {
+    return static_cast<To>(x);
+  }
+}
+
+template <typename From, typename To>
+Prepared prepare_cast(const NodeSpec& spec) {
+  if constexpr (std::is_same_v<From, To>) {
+    Prepared prepared;
+    prepared.run = [bytes = static_cast<size_t>(spec.in_size()) * sizeof(From)](const Args& args) {
+      if (bytes > 0 && args.outputs[0] != args.inputs[0]) std::memcpy(args.outputs[0], args.inputs[0], bytes);
+    };
+    prepared.in_place = {{0, 0}};
+    return prepared;
+  } else {
+    return prepare_unary<From, To>(spec, [](From x) { return convert<To>(x); });
+  }
+}
+
+bool is_castable(DType dtype) {
+  return is_numeric(dtype) || dtype == DType::kBool || dtype == DType::kFloat16 || dtype == DType::kBFloat16;
+}
+
+template <typename F>
+Prepared dispatch_castable(DType dtype, F&& f) {
+  if (dtype == DType::kFloat16) return f(Float16{});
+  if (dtype == DType::kBFloat16) return f(BFloat16{});
+  return dispatch_any(dtype, f);
+}
+
+Kernel cast(const char* op) {
+  return {op, [](const NodeSpec& spec) { return is_castable(spec.in_type()) && is_castable(spec.out_type()); },
+          [](const NodeSpec& spec) {
+            return dispatch_castable(spec.in_type(), [&](auto from) {
+              return dispatch_castable(spec.out_type(),
+                                       [&](auto to) { return prepare_cast<decltype(from), decltype(to)>(spec); });
+            });
+          }};
+}
+
+}  // namespace
+
+std::vector<Kernel> cast_kernels() { return {cast("Cast"), cast("CastLike")}; }
+
+}  // namespace onnx_train::cpu

@@ -1,0 +1,136 @@
+// Comparisons, booleans, bits, and the choice between two tensors.
+#include "kernels/cpu/elementwise.h"
+#include "kernels/cpu/maps.h"
+#include "kernels/math/elementwise.h"
+
+namespace onnx_train::cpu {
+namespace {
+
+bool takes_any(const NodeSpec& spec) { return takes_numbers(spec) || spec.in_type() == DType::kBool; }
+bool takes_integers(const NodeSpec& spec) { return is_integer(spec.in_type()); }
+bool takes_bools(const NodeSpec& spec) { return spec.in_type() == DType::kBool; }
+
+template <typename Op>
+Kernel comparison(const char* op) {
+  return {op, takes_any, [](const NodeSpec& spec) {
+            return dispatch_any(spec.in_type(), [&](auto t) {
+              using T = decltype(t);
+              return prepare_binary<T, T, bool>(spec, Op{});
+            });
+          }};
+}
+
+template <typename Op>
+Kernel logical(const char* op) {
+  return {op, takes_bools, [](const NodeSpec& spec) { return prepare_binary<bool, bool, bool>(spec, Op{}); }};
+}
+
+// Signed integers have the same bits as unsigned ones.
+template <typename F>
+Prepared dispatch_bits(DType dtype, F&& f) {
+  switch (size_of(dtype)) {
+    case 1: return f(uint8_t{});
+    case 2: return f(uint16_t{});
+    case 4: return f(uint32_t{});
+    default: return f(uint64_t{});
+  }
+}
+
+template <typename Op>
+Prepared prepare_bitwise(const NodeSpec& spec) {
+  return dispatch_bits(spec.in_type(), [&](auto t) {
+    using T = decltype(t);
+    return prepare_binary<T, T, T>(spec, Op{});
+  });
+}
+
+Prepared prepare_bitwise_not(const NodeSpec& spec) {
+  return dispatch_bits(spec.in_type(),
+                       [&](auto t) { return prepare_unary<decltype(t), decltype(t)>(spec, math::BitwiseNot{}); });
+}
+
+Prepared prepare_shift(const NodeSpec& spec) {
+  return spec.node().attr("direction", "") == "LEFT" ? prepare_bitwise<math::ShiftLeft>(spec)
+                                                     : prepare_bitwise<math::ShiftRight>(spec);
+}
+
+Prepared prepare_is_nan(const NodeSpec& spec) {
+  return dispatch_float(spec.in_type(), [&](auto t) { return prepare_unary<decltype(t), bool>(spec, math::IsNaN{}); });
+}
+
+Prepared prepare_is_inf(const NodeSpec& spec) {
+  const math::IsInf op{spec.node().attr("detect_positive", 1) != 0, spec.node().attr("detect_negative", 1) != 0};
+  return dispatch_float(spec.in_type(), [&](auto t) { return prepare_unary<decltype(t), bool>(spec, op); });
+}
+
+// ---- Where: elements are only moved, so their size is all that matters.
+
+template <bool kCondition, bool kA, bool kB, typename T>
+void choose(int64_t n, const bool* condition, const T* a, const T* b, T* y) {
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) {
+    const T yes = a[kA ? i : 0], no = b[kB ? i : 0];
+    y[i] = condition[kCondition ? i : 0] ? yes : no;
+  }
+}
+
+template <typename T>
+using Choose = void (*)(int64_t, const bool*, const T*, const T*, T*);
+
+template <typename T>
+Choose<T> select_choose(const Broadcast& broadcast) {
+  static constexpr Choose<T> kVariants[] = {
+      choose<false, false, false, T>, choose<false, false, true, T>, choose<false, true, false, T>,
+      choose<false, true, true, T>,   choose<true, false, false, T>, choose<true, false, true, T>,
+      choose<true, true, false, T>,   choose<true, true, true, T>,
+  };
+  return kVariants[broadcast.moves(0) * 4 + broadcast.moves(1) * 2 + broadcast.moves(2)];
+}
+
+template <typename T>
+Prepared prepare_where(const NodeSpec& spec) {
+  const Broadcast broadcast(spec.out_shape(), {spec.in_shape(0), spec.in_shape(1), spec.in_shape(2)});
+  Prepared prepared;
+  prepared.run = [broadcast, run = select_choose<T>(broadcast)](const Args& args) {
+    const bool* condition = args.in<bool>(0);
+    const T *a = args.in<T>(1), *b = args.in<T>(2);
+    T* y = args.out<T>();
+    parallel_for(broadcast.size(), kElementGrain, [&](int64_t begin, int64_t end) {
+      broadcast.for_each_run(begin, end, [&](int64_t first, int64_t count, const Broadcast::Offsets& at) {
+        run(count, condition + at[0], a + at[1], b + at[2], y + first);
+      });
+    });
+  };
+  prepared.in_place = in_place_of_equal_inputs(spec);
+  return prepared;
+}
+
+Prepared prepare_where_of_any_type(const NodeSpec& spec) {
+  return dispatch_bits(spec.out_type(), [&](auto t) { return prepare_where<decltype(t)>(spec); });
+}
+
+}  // namespace
+
+std::vector<Kernel> logic_kernels() {
+  return {
+      comparison<math::Equal>("Equal"),
+      comparison<math::Less>("Less"),
+      comparison<math::LessOrEqual>("LessOrEqual"),
+      comparison<math::Greater>("Greater"),
+      comparison<math::GreaterOrEqual>("GreaterOrEqual"),
+      logical<math::BitwiseAnd>("And"),
+      logical<math::BitwiseOr>("Or"),
+      logical<math::BitwiseXor>("Xor"),
+      {"Not", takes_bools, [](const NodeSpec& spec) { return prepare_unary<bool, bool>(spec, math::Not{}); }},
+      {"BitwiseAnd", takes_integers, prepare_bitwise<math::BitwiseAnd>},
+      {"BitwiseOr", takes_integers, prepare_bitwise<math::BitwiseOr>},
+      {"BitwiseXor", takes_integers, prepare_bitwise<math::BitwiseXor>},
+      {"BitwiseNot", takes_integers, prepare_bitwise_not},
+      {"BitShift", takes_integers, prepare_shift},
+      {"IsNaN", takes_floats, prepare_is_nan},
+      {"IsInf", takes_floats, prepare_is_inf},
+      {"Where", [](const NodeSpec& spec) { return spec.out_type() != DType::kString; }, prepare_where_of_any_type},
+  };
+}
+
+}  // namespace onnx_train::cpu

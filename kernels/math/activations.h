@@ -1,0 +1,180 @@
+// Activation functions of ONNX and the derivatives that have a kernel of their own, as functors of scalars. Parameters
+// have the type of the elements.
+#pragma once
+
+#include "kernels/math/vector_math.h"
+
+namespace onnx_train::math {
+
+// A NaN stays one.
+struct Relu {
+  template <typename T>
+  ONNX_TRAIN_HD T operator()(T x) const {
+    return x < T{0} ? T{0} : x;
+  }
+};
+
+template <typename T>
+struct LeakyRelu {
+  T alpha;
+  ONNX_TRAIN_HD T operator()(T x) const {
+    const T scaled = alpha * x;
+    return x < T{0} ? scaled : x;
+  }
+};
+
+struct PRelu {
+  template <typename T>
+  ONNX_TRAIN_HD T operator()(T x, T slope) const {
+    const T scaled = slope * x;
+    return x < T{0} ? scaled : x;
+  }
+};
+
+// scale · (x, or for negative x: alpha (exp(x / width) - 1)). Elu, Selu and Celu are made of it.
+template <typename T>
+struct Exponential {
+  T scale, alpha, width;
+  ONNX_TRAIN_HD T operator()(T x) const {
+    const T curve = alpha * expm1(x / width);
+    return scale * (x > T{0} ? x : curve);
+  }
+};
+
+template <typename T>
+struct ThresholdedRelu {
+  T alpha;
+  ONNX_TRAIN_HD T operator()(T x) const { return x <= alpha ? T{0} : x; }
+};
+
+struct Sigmoid {
+  template <typename T>
+  ONNX_TRAIN_HD T operator()(T x) const {
+    return sigmoid(x);
+  }
+};
+
+template <typename T>
+struct HardSigmoid {
+  T alpha, beta;
+  ONNX_TRAIN_HD T operator()(T x) const {
+    const T y = alpha * x + beta;
+    const T above = y < T{0} ? T{0} : y;
+    return above > T{1} ? T{1} : above;
+  }
+};
+
+struct HardSwish {
+  template <typename T>
+  ONNX_TRAIN_HD T operator()(T x) const {
+    return x * HardSigmoid<T>{T{1} / T{6}, T(0.5)}(x);
+  }
+};
+
+struct Tanh {
+  template <typename T>
+  ONNX_TRAIN_HD T operator()(T x) const {
+    return tanh(x);
+  }
+};
+
+// log(1 + exp(x)) = max(x, 0) + log(1 + exp(-|x|))
+struct Softplus {
+  template <typename T>
+  ONNX_TRAIN_HD T operator()(T x) const {
+    return Relu{}(x) + log1p_of_fraction(exp(-std::fabs(x)));
+  }
+};
+
+struct Softsign {
+  template <typename T>
+  ONNX_TRAIN_HD T operator()(T x) const {
+    return x / (T{1} + std::fabs(x));
+  }
+};
+
+// x Φ(x), Φ the normal distribution's cumulative function
+struct Gelu {
+  template <typename T>
+  ONNX_TRAIN_HD T operator()(T x) const {
+    return T(0.5) * x * (T{1} + erf(x * T(0.70710678118654752)));
+  }
+};
+
+// x (1 + tanh(√(2/π) (x + 0.044715 x³))) / 2
+struct GeluTanh {
+  template <typename T>
+  ONNX_TRAIN_HD T operator()(T x) const {
+    const T u = T(0.79788456080286536) * (x + T(0.044715) * x * x * x);
+    return T(0.5) * x * (T{1} + tanh(u));
+  }
+};
+
+template <typename T>
+struct Swish {
+  T alpha;
+  ONNX_TRAIN_HD T operator()(T x) const { return x * sigmoid(alpha * x); }
+};
+
+struct Mish {
+  template <typename T>
+  ONNX_TRAIN_HD T operator()(T x) const {
+    return x * tanh(Softplus{}(x));
+  }
+};
+
+template <typename T>
+struct Shrink {
+  T bias, lambda;
+  ONNX_TRAIN_HD T operator()(T x) const {
+    const T below = x < -lambda ? x + bias : T{0};
+    const T y = x > lambda ? x - bias : below;
+    return x != x ? x : y;
+  }
+};
+
+// ---- Gradients: of dy and either y or x
+
+struct ReluGrad {
+  template <typename T>
+  ONNX_TRAIN_HD T operator()(T dy, T y) const {
+    return y > T{0} ? dy : T{0};
+  }
+};
+
+struct SigmoidGrad {
+  template <typename T>
+  ONNX_TRAIN_HD T operator()(T dy, T y) const {
+    return dy * (y * (T{1} - y));
+  }
+};
+
+struct TanhGrad {
+  template <typename T>
+  ONNX_TRAIN_HD T operator()(T dy, T y) const {
+    return dy * (T{1} - y * y);
+  }
+};
+
+// dy (Φ(x) + x φ(x)), φ(x) = exp(-x²/2) / √(2π)
+struct GeluGrad {
+  template <typename T>
+  ONNX_TRAIN_HD T operator()(T dy, T x) const {
+    const T cumulative = T(0.5) * (T{1} + erf(x * T(0.70710678118654752)));
+    const T density = T(0.39894228040143268) * exp(T(-0.5) * x * x);
+    return dy * (cumulative + x * density);
+  }
+};
+
+// With t = tanh(u), u = √(2/π) (x + 0.044715 x³): dy (1 + t + x (1 - t²) u') / 2
+struct GeluTanhGrad {
+  template <typename T>
+  ONNX_TRAIN_HD T operator()(T dy, T x) const {
+    const T square = x * x;
+    const T t = tanh(T(0.79788456080286536) * (x + T(0.044715) * square * x));
+    const T slope = T(0.79788456080286536) * (T{1} + T(0.134145) * square);
+    return dy * (T(0.5) * (T{1} + t + x * (T{1} - t * t) * slope));
+  }
+};
+
+}  // namespace onnx_train::math

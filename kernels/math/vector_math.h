@@ -1,0 +1,145 @@
+// Transcendental functions of one float, without branches and calls, so that a loop over them is vectorized. Accurate
+// to about two and a half units in the last place over the whole range (tests/vector_math_test.cc measures it); NaN, infinities,
+// zeros and denormals give what libm gives. The overloads for double are libm's: float64 is there for verification.
+//
+// The polynomials are minimax fits (weighted least squares, reweighted until the error is level).
+#pragma once
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+
+#include "kernels/math/host_device.h"
+
+namespace onnx_train::math {
+
+namespace detail {
+
+inline constexpr float kLog2E = 1.44269504f;
+inline constexpr float kLn2High = 0.693145752f;    // ln 2, its last bits cut off: n·kLn2High is exact
+inline constexpr float kLn2Low = 1.42860677e-6f;   // the rest
+inline constexpr float kRoundToInt = 12582912.0f;  // 1.5·2²³: what is added to it loses its fraction
+inline constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+// 2ⁿ for n in [-126, 127].
+ONNX_TRAIN_HD inline float power_of_two(int32_t n) {
+  return std::bit_cast<float>(static_cast<uint32_t>(n + 127) << 23);
+}
+
+// x = n ln 2 + r with |r| <= ln 2 / 2, and p = exp(r) - 1.
+struct Reduced {
+  int32_t n;
+  float p;
+};
+
+// For |x| < 2²¹; a NaN gives p = NaN.
+ONNX_TRAIN_HD inline Reduced reduce(float x) {
+  const float shifted = x * kLog2E + kRoundToInt;
+  const float n = shifted - kRoundToInt;
+  float r = x - n * kLn2High;
+  r -= n * kLn2Low;
+  float q = 1.984595729e-04f;
+  q = q * r + 1.394165331e-03f;
+  q = q * r + 8.333391510e-03f;
+  q = q * r + 4.166634753e-02f;
+  q = q * r + 1.666666567e-01f;
+  q = q * r + 0.5f;
+  // The low bits of `shifted` are n; reading them there is defined for a NaN, too.
+  const uint32_t bits = std::bit_cast<uint32_t>(shifted) - std::bit_cast<uint32_t>(kRoundToInt);
+  return {static_cast<int32_t>(bits), r + r * r * q};
+}
+
+}  // namespace detail
+
+ONNX_TRAIN_HD inline float exp(float x) {
+  x = x < -104.0f ? -104.0f : x;  // exp is 0 there
+  x = x > 89.0f ? 89.0f : x;      // and infinity here
+  const detail::Reduced e = detail::reduce(x);
+  const int32_t half = e.n >> 1;  // two steps: 2ⁿ alone may be denormal or too large
+  return (1.0f + e.p) * detail::power_of_two(half) * detail::power_of_two(e.n - half);
+}
+
+// exp(x) - 1 without cancellation near zero.
+ONNX_TRAIN_HD inline float expm1(float x) {
+  const float zero_or_tiny = x;
+  x = x < -25.0f ? -25.0f : x;
+  x = x > 89.0f ? 89.0f : x;
+  const detail::Reduced e = detail::reduce(x);
+  const float scale = detail::power_of_two(e.n - 1);  // half of 2ⁿ, which may be too large
+  const float y = 2.0f * (scale * e.p + (scale - 0.5f));
+  return zero_or_tiny == 0.0f ? zero_or_tiny : y;
+}
+
+// tanh|x| = (e - 1) / (e + 1) with e = exp(2|x|)
+ONNX_TRAIN_HD inline float tanh(float x) {
+  float a = std::fabs(x);
+  a = a > 10.0f ? 10.0f : a;
+  const float e = expm1(2.0f * a);
+  return std::copysign(e / (e + 2.0f), x);
+}
+
+ONNX_TRAIN_HD inline float sigmoid(float x) { return 1.0f / (1.0f + exp(-x)); }
+
+// x = 2ᵏ m with m in [2/3, 4/3); log(1 + f) = f - f²/2 + f³ P(f)
+ONNX_TRAIN_HD inline float log(float x) {
+  const bool tiny = x < std::numeric_limits<float>::min();
+  const uint32_t bits = std::bit_cast<uint32_t>(tiny ? x * 8388608.0f : x);
+  const uint32_t exponent = (bits - 0x3f2aaaabu) & 0xff800000u;
+  const float k = static_cast<float>(static_cast<int32_t>(exponent) >> 23) - (tiny ? 23.0f : 0.0f);
+  const float f = std::bit_cast<float>(bits - exponent) - 1.0f;
+  float p = 1.200705245e-01f;
+  p = p * f - 1.284507662e-01f;
+  p = p * f + 1.075426042e-01f;
+  p = p * f - 1.219577417e-01f;
+  p = p * f + 1.430445462e-01f;
+  p = p * f - 1.667957902e-01f;
+  p = p * f + 1.999959797e-01f;
+  p = p * f - 2.499981970e-01f;
+  p = p * f + 3.333333433e-01f;
+  float y = f * f * (f * p - 0.5f) + k * detail::kLn2Low;
+  y = k * detail::kLn2High + (f + y);
+  y = x == 0.0f ? -detail::kInfinity : y;
+  y = x < 0.0f ? std::numeric_limits<float>::quiet_NaN() : y;
+  return x < detail::kInfinity ? y : x;  // infinity and NaN are their own logarithm
+}
+
+// log(1 + x) for x in [0, 1]; the last term is what rounding 1 + x lost.
+ONNX_TRAIN_HD inline float log1p_of_fraction(float x) {
+  const float u = 1.0f + x;
+  return log(u) + (x - (u - 1.0f)) / u;
+}
+
+// |x| < 1: x P(x²); beyond: 1 - exp(Q(|x|)), where Q is fitted to log(erfc)
+ONNX_TRAIN_HD inline float erf(float x) {
+  float a = std::fabs(x);
+  const float s = x * x;
+  float p = 7.854009891e-05f;
+  p = p * s - 8.010242018e-04f;
+  p = p * s + 5.188333802e-03f;
+  p = p * s - 2.685381472e-02f;
+  p = p * s + 1.128358543e-01f;
+  p = p * s - 3.761262596e-01f;
+  p = p * s + 1.283791067e-01f;
+  const float small = x + x * p;  // the leading coefficient is 1 more
+  a = a > 4.0f ? 4.0f : a;
+  float q = 1.863799989e-04f;
+  q = q * a - 2.947665984e-03f;
+  q = q * a + 2.183809318e-02f;
+  q = q * a - 1.031068116e-01f;
+  q = q * a - 6.381447911e-01f;
+  q = q * a - 1.127089262e+00f;
+  q = q * a - 3.415135725e-04f;
+  const float large = std::copysign(1.0f - exp(q), x);
+  return a < 1.0f ? small : large;
+}
+
+ONNX_TRAIN_HD inline double exp(double x) { return std::exp(x); }
+ONNX_TRAIN_HD inline double expm1(double x) { return std::expm1(x); }
+ONNX_TRAIN_HD inline double tanh(double x) { return std::tanh(x); }
+ONNX_TRAIN_HD inline double sigmoid(double x) { return 1.0 / (1.0 + std::exp(-x)); }
+ONNX_TRAIN_HD inline double log(double x) { return std::log(x); }
+ONNX_TRAIN_HD inline double log1p_of_fraction(double x) { return std::log1p(x); }
+ONNX_TRAIN_HD inline double erf(double x) { return std::erf(x); }
+
+}  // namespace onnx_train::math
