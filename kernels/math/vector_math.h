@@ -1,6 +1,7 @@
 // Transcendental functions of one float, without branches and calls, so that a loop over them is vectorized. Accurate
-// to about two and a half units in the last place over the whole range (tests/vector_math_test.cc measures it); NaN, infinities,
-// zeros and denormals give what libm gives. The overloads for double are libm's: float64 is there for verification.
+// to two and a half units in the last place over the whole range (tests/vector_math_test.cc measures it); NaN,
+// infinities, zeros and denormals give what libm gives. The overloads for double are libm's: float64 is there for
+// verification.
 //
 // The polynomials are minimax fits (weighted least squares, reweighted until the error is level).
 #pragma once
