@@ -16,7 +16,9 @@ std::vector<Kernel> pooling_kernels();        // pooling.cc
 std::vector<Kernel> normalization_kernels();  // normalization.cc
 std::vector<Kernel> reduction_kernels();      // reductions.cc
 std::vector<Kernel> shape_kernels();          // shapes.cc: Transpose, Concat, Slice, Pad, Expand, ...
+std::vector<Kernel> generator_kernels();      // generators.cc: Shape, Constant, Range, ...
 std::vector<Kernel> indexing_kernels();       // indexing.cc: Gather, Scatter, ...
+std::vector<Kernel> line_kernels();           // lines.cc: CumSum, ArgMax, TopK
 std::vector<Kernel> loss_kernels();           // losses.cc
 std::vector<Kernel> optimizer_kernels();      // optimizers.cc
 std::vector<Kernel> random_kernels();         // random.cc

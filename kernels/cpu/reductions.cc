@@ -1,7 +1,225 @@
+#include <cmath>
+#include <limits>
+#include <type_traits>
+
 #include "kernels/cpu/kernels.h"
+#include "kernels/cpu/reduce.h"
+#include "kernels/dispatch.h"
 
 namespace onnx_train::cpu {
 
-std::vector<Kernel> reduction_kernels() { return {}; }
+ReductionLayout::ReductionLayout(const Shape& shape, const std::vector<bool>& is_reduced) {
+  struct Merged {
+    int64_t size, stride;
+    bool reduced;
+  };
+  std::vector<Merged> axes;  // innermost first
+  int64_t stride = 1, outputs = 1;
+  for (size_t k = shape.size(); k-- > 0;) {
+    (is_reduced[k] ? count : outputs) *= shape[k];
+    if (shape[k] != 1) {
+      const bool merges = !axes.empty() && axes.back().reduced == is_reduced[k];
+      if (merges) axes.back().size *= shape[k];
+      if (!merges) axes.push_back({shape[k], stride, is_reduced[k]});
+    }
+    stride *= shape[k];
+  }
+  if (outputs == 0) {
+    tasks = 0;
+    return;
+  }
+  constexpr int64_t kLanes = 32, kSegment = 16384, kEnoughTasks = 32, kPieces = 64;
+  size_t next = 0;
+  lanes = !axes.empty() && axes[0].reduced;
+  if (lanes) {
+    rows = axes[0].size;
+    width = rows < kLanes ? 1 : kLanes;
+    segment = kSegment;
+    next = 1;
+  } else {
+    if (!axes.empty()) columns = axes[next++].size;
+    width = std::min(columns, kMaxWidth);
+    blocks = (columns + width - 1) / width;
+    if (next < axes.size()) {
+      rows = axes[next].size;
+      row_stride = axes[next++].stride;
+    }
+    segment = std::max<int64_t>(kSegment / width, 1);
+  }
+  int64_t to = columns;
+  for (; next < axes.size(); ++next) {
+    const Merged& a = axes[next];
+    if (a.reduced) {
+      reduced.insert(reduced.begin(), {a.size, a.stride, 0});
+    } else {
+      kept.insert(kept.begin(), {a.size, a.stride, to});
+      to *= a.size;
+    }
+  }
+  tasks = outputs / columns * blocks;
+  segments_per_run = (rows + segment - 1) / segment;
+  segments = count == 0 ? 0 : segments_per_run * (count / rows);
+  if (tasks < kEnoughTasks) pieces = std::clamp<int64_t>(std::min(segments, kPieces / tasks), 1, kPieces);
+}
+
+namespace {
+
+// Sums of a million floats keep their digits in double; integers wrap around without being signed.
+template <typename T>
+using Wide = std::conditional_t<std::is_floating_point_v<T>, double, uint64_t>;
+
+// What a sum of Ts means as a number.
+template <typename T>
+auto number(Wide<T> a) {
+  if constexpr (std::is_integral_v<T> && std::is_signed_v<T>) {
+    return static_cast<int64_t>(a);
+  } else {
+    return a;
+  }
+}
+
+template <typename T>
+struct SumOf {
+  using Acc = Wide<T>;
+  static Acc start() { return 0; }
+  static Acc add(Acc a, T x) { return a + static_cast<Acc>(x); }
+  static Acc merge(Acc a, Acc b) { return a + b; }
+  static T finish(Acc a, int64_t) { return static_cast<T>(a); }
+};
+
+template <typename T>
+struct MeanOf : SumOf<T> {
+  static T finish(Wide<T> a, int64_t n) {
+    if (std::is_integral_v<T> && n == 0) return 0;
+    return static_cast<T>(number<T>(a) / static_cast<decltype(number<T>(a))>(n));
+  }
+};
+
+template <typename T>
+struct AbsoluteSumOf : SumOf<T> {
+  static Wide<T> add(Wide<T> a, T x) { return x < 0 ? a - static_cast<Wide<T>>(x) : a + static_cast<Wide<T>>(x); }
+};
+
+template <typename T>
+struct SquareSumOf : SumOf<T> {
+  static Wide<T> add(Wide<T> a, T x) { return a + static_cast<Wide<T>>(x) * static_cast<Wide<T>>(x); }
+};
+
+template <typename T>
+struct NormOf : SquareSumOf<T> {
+  static T finish(Wide<T> a, int64_t) { return static_cast<T>(std::sqrt(static_cast<double>(a))); }
+};
+
+template <typename T>
+struct LogOfSum : SumOf<T> {
+  static T finish(Wide<T> a, int64_t) { return static_cast<T>(std::log(static_cast<double>(number<T>(a)))); }
+};
+
+template <typename T>
+struct ProductOf {
+  using Acc = Wide<T>;
+  static Acc start() { return 1; }
+  static Acc add(Acc a, T x) { return a * static_cast<Acc>(x); }
+  static Acc merge(Acc a, Acc b) { return a * b; }
+  static T finish(Acc a, int64_t) { return static_cast<T>(a); }
+};
+
+// NaN wins, as it does in NumPy.
+template <typename T>
+struct MaximumOf {
+  using Acc = T;
+  static T start() {
+    using Limits = std::numeric_limits<T>;
+    return Limits::has_infinity ? -Limits::infinity() : Limits::lowest();
+  }
+  static T add(T a, T x) { return (x > a) | (x != x) ? x : a; }
+  static T merge(T a, T b) { return add(a, b); }
+  static T finish(T a, int64_t) { return a; }
+};
+
+template <typename T>
+struct MinimumOf {
+  using Acc = T;
+  static T start() {
+    using Limits = std::numeric_limits<T>;
+    return Limits::has_infinity ? Limits::infinity() : Limits::max();
+  }
+  static T add(T a, T x) { return (x < a) | (x != x) ? x : a; }
+  static T merge(T a, T b) { return add(a, b); }
+  static T finish(T a, int64_t) { return a; }
+};
+
+// log Σ exp(x) as the largest x so far and Σ exp(x - largest).
+template <typename T>
+struct LogSumExpOf {
+  struct Acc {
+    double largest, sum;
+  };
+  static constexpr double kNone = -std::numeric_limits<double>::infinity();
+  static Acc start() { return {kNone, 0}; }
+  static Acc add(Acc a, T x) { return merge(a, {static_cast<double>(x), 1}); }
+  static Acc merge(Acc a, Acc b) {
+    if (b.largest == kNone) return a;
+    if (b.largest <= a.largest) return {a.largest, a.sum + b.sum * std::exp(b.largest - a.largest)};
+    return {b.largest, b.sum + a.sum * std::exp(a.largest - b.largest)};
+  }
+  static T finish(Acc a, int64_t) {
+    return static_cast<T>(std::isinf(a.largest) ? a.largest : a.largest + std::log(a.sum));
+  }
+};
+
+// Which axes a Reduce* node reduces.
+std::vector<bool> reduced_axes(const NodeSpec& spec) {
+  const int64_t rank = static_cast<int64_t>(spec.in_shape(0).size());
+  std::vector<int64_t> axes;
+  if (spec.is_constant(1)) axes = spec.constant(1).to_ints();
+  const bool all = axes.empty() && spec.node().attr("noop_with_empty_axes", 0) == 0;
+  std::vector<bool> reduced(static_cast<size_t>(rank), all);
+  for (int64_t axis : axes) reduced[static_cast<size_t>(normalize_axis(axis, rank))] = true;
+  return reduced;
+}
+
+template <template <typename> typename Op, typename T>
+Prepared prepare_as(const NodeSpec& spec) {
+  using Acc = typename Op<T>::Acc;
+  const ReductionLayout layout(spec.in_shape(0), reduced_axes(spec));
+  Prepared prepared;
+  prepared.workspace = static_cast<size_t>(layout.num_partials()) * sizeof(Acc);
+  prepared.run = [layout](const Args& args) {
+    reduce<Op<T>>(layout, args.in<T>(0), args.out<T>(), args.scratch<Acc>());
+  };
+  return prepared;
+}
+
+template <template <typename> typename Op>
+Prepared prepare(const NodeSpec& spec) {
+  return dispatch_numeric(spec.in_type(0), [&]<typename T>(T) { return prepare_as<Op, T>(spec); });
+}
+
+template <template <typename> typename Op>
+Prepared prepare_extremum(const NodeSpec& spec) {
+  return dispatch_any(spec.in_type(0), [&]<typename T>(T) { return prepare_as<Op, T>(spec); });
+}
+
+bool axes_known(const NodeSpec& spec) { return !spec.has_input(1) || spec.is_constant(1); }
+bool numbers(const NodeSpec& spec) { return axes_known(spec) && is_numeric(spec.in_type(0)); }
+bool ordered(const NodeSpec& spec) { return numbers(spec) || (axes_known(spec) && spec.in_type(0) == DType::kBool); }
+
+}  // namespace
+
+std::vector<Kernel> reduction_kernels() {
+  return {
+      {"ReduceSum", numbers, prepare<SumOf>},
+      {"ReduceMean", numbers, prepare<MeanOf>},
+      {"ReduceMax", ordered, prepare_extremum<MaximumOf>},
+      {"ReduceMin", ordered, prepare_extremum<MinimumOf>},
+      {"ReduceProd", numbers, prepare<ProductOf>},
+      {"ReduceL1", numbers, prepare<AbsoluteSumOf>},
+      {"ReduceL2", numbers, prepare<NormOf>},
+      {"ReduceLogSum", numbers, prepare<LogOfSum>},
+      {"ReduceLogSumExp", numbers, prepare<LogSumExpOf>},
+      {"ReduceSumSquare", numbers, prepare<SquareSumOf>},
+  };
+}
 
 }  // namespace onnx_train::cpu

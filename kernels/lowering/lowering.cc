@@ -14,13 +14,24 @@ std::vector<Pass> required_lowering(const Device& device) {
   };
 }
 
+namespace {
+
+// Shapes, axes and the like, which a kernel may want to know before it takes a node.
+bool is_small_constant(const Value* value) {
+  return value && value->is_initializer() && !value->graph().is_input(value) && value->has_rank() && value->rank() <= 1;
+}
+
+}  // namespace
+
 bool expand_functions(Model& model, const Device& device) {
   bool changed = false;
   Node* node = model.graph->first();
   while (node) {
     Node* previous = node->previous();
     Node* next = node->next();
-    const NodeSpec spec(*node, std::vector<Tensor>(node->inputs().size()), num_threads());
+    std::vector<Tensor> constants;
+    for (const Value* v : node->inputs()) constants.push_back(is_small_constant(v) ? constant_of(v) : Tensor());
+    const NodeSpec spec(*node, std::move(constants), num_threads());
     const bool shapes_known = [&] {
       for (const Value* v : node->inputs()) {
         if (v && !v->type().is_static()) return false;

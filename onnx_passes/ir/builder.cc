@@ -139,6 +139,7 @@ Var cast(Var x, DType dtype) {
 Var cast_like(Var x, Var other) { return cast(x, other.dtype()); }
 
 Var shape(Var x) { return x.builder().op("Shape", {x}); }
+Var shape_of(Var x) { return x.type().is_static() ? x.builder().ints(x.type().shape()) : shape(x); }
 Var size(Var x) { return x.builder().op("Size", {x}); }
 Var reshape(Var x, Var shape) { return x.builder().op("Reshape", {x, shape}, {{"allowzero", 1}}); }
 Var reshape(Var x, const std::vector<int64_t>& shape) {
@@ -160,7 +161,7 @@ Var transpose_last(Var x) {
 Var expand(Var x, Var shape) { return x.builder().op("Expand", {x, shape}); }
 Var expand_like(Var x, Var other) {
   if (x.type().is_static() && x.type().dims == other.type().dims) return x;
-  return expand(x, shape(other));
+  return expand(x, shape_of(other));
 }
 Var unsqueeze(Var x, const std::vector<int64_t>& axes) {
   return x.builder().op("Unsqueeze", {x, x.builder().ints(axes)});

@@ -125,6 +125,7 @@ Var cast_like(Var x, Var other);  // to other's type
 
 // ---- Shape
 Var shape(Var x);                                       // int64[rank]
+Var shape_of(Var x);                                    // the same, a constant where the sizes are known
 Var size(Var x);                                        // int64[]
 Var reshape(Var x, Var shape);                          // zeros in `shape` are sizes of zero, not copies (allowzero)
 Var reshape(Var x, const std::vector<int64_t>& shape);  // -1 and 0 as in ONNX: rest, copy

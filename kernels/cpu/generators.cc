@@ -1,0 +1,93 @@
+// Operators whose output depends on sizes and single numbers, not on the elements of a tensor.
+#include <algorithm>
+#include <cstring>
+
+#include "kernels/cpu/box_copy.h"
+#include "kernels/cpu/kernels.h"
+#include "kernels/dispatch.h"
+#include "onnx_passes/ir/inference.h"
+
+namespace onnx_train::cpu {
+namespace {
+
+// Copies bytes that are known beforehand.
+Prepared write_known(const Tensor& tensor) {
+  Prepared prepared;
+  prepared.run = [tensor](const Args& args) {
+    if (tensor.bytes() > 0) std::memcpy(args.outputs[0], tensor.data(), tensor.bytes());
+  };
+  return prepared;
+}
+
+Prepared prepare_shape(const NodeSpec& spec) {
+  const Shape shape = spec.in_shape(0);
+  const int64_t rank = static_cast<int64_t>(shape.size());
+  const auto place = [&](int64_t i) { return std::clamp<int64_t>(i < 0 ? i + rank : i, 0, rank); };
+  const int64_t start = place(spec.node().attr("start", 0)), end = place(spec.node().attr("end", rank));
+  return write_known(Tensor::ints({shape.begin() + start, shape.begin() + std::max(start, end)}));
+}
+
+Prepared prepare_size(const NodeSpec& spec) { return write_known(Tensor::scalar<int64_t>(spec.in_size(0))); }
+
+Prepared prepare_constant(const NodeSpec& spec) { return write_known(constant_of(spec.node().output())); }
+
+bool is_dense_constant(const NodeSpec& spec) {
+  const Node& node = spec.node();
+  return !node.has_attr("sparse_value") && !node.has_attr("value_string") && !node.has_attr("value_strings") &&
+         spec.out_type() != DType::kString;
+}
+
+Prepared prepare_constant_of_shape(const NodeSpec& spec) {
+  Tensor value = spec.node().attr_tensor("value");
+  if (value.empty()) value = Tensor::scalar<float>(0);
+  Prepared prepared;
+  prepared.run = [value, fill = BoxCopy({{spec.out_size(), 0, 1}}, size_of(spec.out_type()))](const Args& args) {
+    fill.run(value.data(), args.outputs[0]);
+  };
+  return prepared;
+}
+
+// y_i = start + i delta
+Prepared prepare_range(const NodeSpec& spec) {
+  const int64_t n = spec.out_size();
+  Prepared prepared;
+  prepared.run = dispatch_numeric(spec.out_type(), [n]<typename T>(T) -> std::function<void(const Args&)> {
+    return [n](const Args& args) {
+      const T start = *args.in<T>(0), delta = *args.in<T>(2);
+      for (int64_t i = 0; i < n; ++i) args.out<T>()[i] = static_cast<T>(start + static_cast<T>(i) * delta);
+    };
+  });
+  return prepared;
+}
+
+// The length follows from the contents of the inputs.
+bool supports_range(const NodeSpec& spec) {
+  return is_numeric(spec.out_type()) && spec.is_constant(0) && spec.is_constant(1) && spec.is_constant(2);
+}
+
+// 1 on the diagonal k to the right of the main one.
+Prepared prepare_eye_like(const NodeSpec& spec) {
+  Tensor eye(spec.out_type(), spec.out_shape());
+  const int64_t rows = spec.out_shape()[0], columns = spec.out_shape()[1], k = spec.node().attr("k", 0);
+  for (int64_t i = 0; i < rows; ++i) {
+    const int64_t j = i + k;
+    if (j >= 0 && j < columns) eye.set(i * columns + j, 1);
+  }
+  return write_known(eye);
+}
+
+}  // namespace
+
+std::vector<Kernel> generator_kernels() {
+  const auto always = [](const NodeSpec&) { return true; };
+  return {
+      {"Shape", always, prepare_shape},
+      {"Size", always, prepare_size},
+      {"Constant", is_dense_constant, prepare_constant},
+      {"ConstantOfShape", always, prepare_constant_of_shape},
+      {"Range", supports_range, prepare_range},
+      {"EyeLike", always, prepare_eye_like},
+  };
+}
+
+}  // namespace onnx_train::cpu

@@ -1,0 +1,147 @@
+// Operators that work along the lines of one axis: cumulative sums, the largest elements, their places.
+#include <algorithm>
+#include <numeric>
+#include <type_traits>
+
+#include "kernels/cpu/around_axis.h"
+#include "kernels/cpu/kernels.h"
+#include "kernels/cpu/parallel.h"
+#include "kernels/dispatch.h"
+#include "onnx_passes/ir/error.h"
+
+namespace onnx_train::cpu {
+namespace {
+
+int64_t line_grain(const AroundAxis& x) { return kElementGrain / 4 / (x.size + 1) + 1; }
+
+// y_i = Σ x_j over j ≤ i (j < i if exclusive), from the other end if reverse
+Prepared prepare_cum_sum(const NodeSpec& spec) {
+  const AroundAxis x(spec.in_shape(0), spec.constant(1).to_ints().at(0));
+  const bool exclusive = spec.node().attr("exclusive", 0) != 0, reverse = spec.node().attr("reverse", 0) != 0;
+  Prepared prepared;
+  prepared.run = dispatch_numeric(spec.in_type(0), [&]<typename T>(T) -> std::function<void(const Args&)> {
+    return [x, exclusive, reverse](const Args& args) {
+      using Sum = std::conditional_t<std::is_floating_point_v<T>, double, uint64_t>;  // unsigned integers may wrap
+      parallel_for(x.lines(), line_grain(x), [&](int64_t begin, int64_t end) {
+        for (int64_t l = begin; l < end; ++l) {
+          const T* in = args.in<T>(0) + x.line(l);
+          T* out = args.out<T>() + x.line(l);
+          Sum sum = 0;
+          for (int64_t i = 0; i < x.size; ++i) {
+            const int64_t at = (reverse ? x.size - 1 - i : i) * x.inner;
+            const Sum next = sum + static_cast<Sum>(in[at]);
+            out[at] = static_cast<T>(exclusive ? sum : next);
+            sum = next;
+          }
+        }
+      });
+    };
+  });
+  return prepared;
+}
+
+bool supports_cum_sum(const NodeSpec& spec) { return is_numeric(spec.in_type(0)) && spec.is_constant(1); }
+
+// Whether a comes before b: larger, or smaller when `kLargest` is false. NaN counts as the largest.
+template <bool kLargest, typename T>
+bool before(T a, T b) {
+  if constexpr (std::is_floating_point_v<T>) {
+    if (a != a || b != b) return kLargest ? a != a && b == b : a == a && b != b;
+  }
+  return kLargest ? a > b : a < b;
+}
+
+// The first place of the largest (smallest) element, or the last one.
+template <bool kLargest>
+Prepared prepare_arg(const NodeSpec& spec) {
+  const AroundAxis x(spec.in_shape(0), spec.node().attr("axis", 0));
+  const bool last = spec.node().attr("select_last_index", 0) != 0;
+  Prepared prepared;
+  prepared.run = dispatch_numeric(spec.in_type(0), [&]<typename T>(T) -> std::function<void(const Args&)> {
+    return [x, last](const Args& args) {
+      parallel_for(x.lines(), line_grain(x), [&](int64_t begin, int64_t end) {
+        for (int64_t l = begin; l < end; ++l) {
+          const T* in = args.in<T>(0) + x.line(l);
+          int64_t best = 0;
+          for (int64_t i = 1; i < x.size; ++i) {
+            const T candidate = in[i * x.inner], so_far = in[best * x.inner];
+            const bool wins = last ? !before<kLargest>(so_far, candidate) : before<kLargest>(candidate, so_far);
+            if (wins) best = i;
+          }
+          args.out<int64_t>()[l] = best;
+        }
+      });
+    };
+  });
+  return prepared;
+}
+
+bool supports_arg(const NodeSpec& spec) {
+  return is_numeric(spec.in_type(0)) && spec.out_size() * spec.in_size(0) != 0;
+}
+
+// The k first elements of each line in order, and their places; among equals the one that comes first. The lines are
+// dealt out to `workers`, each with room for the order of one line.
+struct TopK {
+  AroundAxis x;
+  int64_t k;
+  int64_t workers;
+};
+
+template <bool kLargest, typename T>
+void top_k(const TopK& t, const T* in, T* values, int64_t* places, int64_t* orders) {
+  const int64_t stride = t.x.inner, lines = t.x.lines();
+  const auto pick = [&](int64_t l, int64_t* order) {
+    const T* line = in + t.x.line(l);
+    std::iota(order, order + t.x.size, 0);
+    std::partial_sort(order, order + t.k, order + t.x.size, [&](int64_t i, int64_t j) {
+      const T first = line[i * stride], second = line[j * stride];
+      return before<kLargest>(first, second) || (!before<kLargest>(second, first) && i < j);
+    });
+    const int64_t out = l / stride * t.k * stride + l % stride;
+    for (int64_t i = 0; i < t.k; ++i) {
+      if (values) values[out + i * stride] = line[order[i] * stride];
+      if (places) places[out + i * stride] = order[i];
+    }
+  };
+  parallel_for(t.workers, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t w = begin; w < end; ++w) {
+      for (int64_t l = lines * w / t.workers; l < lines * (w + 1) / t.workers; ++l) pick(l, orders + w * t.x.size);
+    }
+  });
+}
+
+Prepared prepare_top_k(const NodeSpec& spec) {
+  const AroundAxis x(spec.in_shape(0), spec.node().attr("axis", -1));
+  const int64_t k = spec.constant(1).to_ints().at(0);
+  if (k < 0 || k > x.size)
+    fail(spec.node().label(), ": the ", k, " largest of an axis of size ", x.size, " are asked for");
+  const bool largest = spec.node().attr("largest", 1) != 0;
+  Prepared prepared;
+  const TopK top{x, k, std::clamp<int64_t>(x.lines() / line_grain(x), 1, spec.threads())};
+  prepared.workspace = static_cast<size_t>(top.workers * x.size) * sizeof(int64_t);
+  prepared.run = dispatch_numeric(spec.in_type(0), [&]<typename T>(T) -> std::function<void(const Args&)> {
+    return [top, largest](const Args& args) {
+      T* values = args.out<T>(0);
+      int64_t *places = args.out<int64_t>(1), *orders = args.scratch<int64_t>();
+      largest ? top_k<true>(top, args.in<T>(0), values, places, orders)
+              : top_k<false>(top, args.in<T>(0), values, places, orders);
+    };
+  });
+  return prepared;
+}
+
+bool supports_top_k(const NodeSpec& spec) { return is_numeric(spec.in_type(0)) && spec.is_constant(1); }
+
+}  // namespace
+
+std::vector<Kernel> line_kernels() {
+  return {
+      {"CumSum", supports_cum_sum, prepare_cum_sum},
+      {"ArgMax", supports_arg, prepare_arg<true>},
+      {"ArgMin", supports_arg, prepare_arg<false>},
+      {"TopK", supports_top_k, prepare_top_k},
+  };
+}
+
+}  // namespace onnx_train::cpu

@@ -1,0 +1,128 @@
+// How a reduction walks its input, and the one loop that all reductions share.
+//
+// The axes are merged until kept and reduced ones alternate. The innermost one is a run of `width` accumulators: the
+// kept columns themselves, or, where the innermost axis is reduced, lanes that are merged at the end. What one output
+// needs is cut into segments, and the segments into pieces, by sizes alone: the order of summation does not depend on
+// the number of threads.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "kernels/cpu/box_copy.h"
+#include "kernels/cpu/multiversion.h"
+#include "kernels/cpu/parallel.h"
+
+namespace onnx_train::cpu {
+
+struct ReductionLayout {
+  std::vector<Axis> kept;     // but the innermost axis; `to` walks the output
+  std::vector<Axis> reduced;  // but the rows of a run
+  bool lanes = false;         // the innermost axis is reduced
+  int64_t columns = 1;        // size of the innermost axis if it is kept
+  int64_t rows = 1;           // of a run: elements of the innermost axis if it is reduced
+  int64_t row_stride = 1;
+  int64_t count = 1;  // elements that make one output
+
+  // Of a task, which is one output, or a block of neighbouring ones.
+  int64_t tasks = 1;
+  int64_t blocks = 1;   // tasks side by side in a row of columns
+  int64_t width = 1;    // accumulators
+  int64_t segment = 1;  // rows
+  int64_t segments_per_run = 1;
+  int64_t segments = 1;
+  int64_t pieces = 1;  // of the segments; each has its own accumulators
+
+  ReductionLayout(const Shape& shape, const std::vector<bool>& is_reduced);
+
+  // Accumulators that must be kept between the two phases when there are several pieces.
+  int64_t num_partials() const { return pieces > 1 ? tasks * pieces * width : 0; }
+};
+
+constexpr int64_t kMaxWidth = 256;
+
+// acc[j] = add(acc[j], x[r, j]) for all rows, in order.
+template <typename Op, typename T>
+ONNX_TRAIN_MULTIVERSION void fold_rows(const T* __restrict x, int64_t rows, int64_t stride, int64_t width,
+                                       typename Op::Acc* __restrict acc) {
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t j = 0; j < width; ++j) acc[j] = Op::add(acc[j], x[r * stride + j]);
+  }
+}
+
+// One segment of `rows` rows. Lanes take neighbouring elements in turn.
+template <typename Op, typename T>
+void fold_segment(const ReductionLayout& layout, const T* x, int64_t rows, int64_t width, typename Op::Acc* acc) {
+  if (!layout.lanes) return fold_rows<Op>(x, rows, layout.row_stride, width, acc);
+  fold_rows<Op>(x, rows / width, width, width, acc);
+  fold_rows<Op>(x + rows / width * width, 1, width, rows % width, acc);
+}
+
+// Piece `piece` of task `task`.
+template <typename Op, typename T>
+void reduce_piece(const ReductionLayout& layout, const T* x, int64_t task, int64_t piece, typename Op::Acc* acc) {
+  std::fill(acc, acc + layout.width, Op::start());
+  const Cursor place(layout.kept.data(), static_cast<int>(layout.kept.size()), task / layout.blocks);
+  const int64_t first_column = task % layout.blocks * layout.width;
+  const int64_t width = layout.lanes ? layout.width : std::min(layout.width, layout.columns - first_column);
+  const int64_t begin = layout.segments * piece / layout.pieces, end = layout.segments * (piece + 1) / layout.pieces;
+  if (begin >= end) return;
+  Cursor run(layout.reduced.data(), static_cast<int>(layout.reduced.size()), begin / layout.segments_per_run);
+  int64_t in_run = begin % layout.segments_per_run;
+  for (int64_t s = begin; s < end; ++s) {
+    const int64_t row = in_run * layout.segment, rows = std::min(layout.segment, layout.rows - row);
+    fold_segment<Op>(layout, x + place.from() + run.from() + first_column + row * layout.row_stride, rows, width, acc);
+    if (++in_run == layout.segments_per_run) {
+      in_run = 0;
+      run.next();
+    }
+  }
+}
+
+// The outputs of a task from its accumulators.
+template <typename Op, typename T>
+void finish_task(const ReductionLayout& layout, int64_t task, typename Op::Acc* acc, T* y) {
+  const Cursor place(layout.kept.data(), static_cast<int>(layout.kept.size()), task / layout.blocks);
+  if (layout.lanes) {
+    for (int64_t half = layout.width / 2; half > 0; half /= 2) {
+      for (int64_t j = 0; j < half; ++j) acc[j] = Op::merge(acc[j], acc[j + half]);
+    }
+    y[place.to()] = Op::finish(acc[0], layout.count);
+    return;
+  }
+  const int64_t first_column = task % layout.blocks * layout.width;
+  const int64_t width = std::min(layout.width, layout.columns - first_column);
+  for (int64_t j = 0; j < width; ++j) y[place.to() + first_column + j] = Op::finish(acc[j], layout.count);
+}
+
+// `partials` has room for layout.num_partials() accumulators.
+template <typename Op, typename T>
+void reduce(const ReductionLayout& layout, const T* x, T* y, typename Op::Acc* partials) {
+  using Acc = typename Op::Acc;
+  const int64_t work = layout.count * (layout.lanes ? 1 : layout.width) / layout.pieces;
+  const int64_t grain = kElementGrain / (work + 1) + 1;
+  if (layout.pieces == 1) {
+    return parallel_for(layout.tasks, grain, [&](int64_t begin, int64_t end) {
+      Acc acc[kMaxWidth];
+      for (int64_t task = begin; task < end; ++task) {
+        reduce_piece<Op>(layout, x, task, 0, acc);
+        finish_task<Op>(layout, task, acc, y);
+      }
+    });
+  }
+  parallel_for(layout.tasks * layout.pieces, grain, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      reduce_piece<Op>(layout, x, i / layout.pieces, i % layout.pieces, partials + i * layout.width);
+    }
+  });
+  for (int64_t task = 0; task < layout.tasks; ++task) {
+    Acc* acc = partials + task * layout.pieces * layout.width;
+    for (int64_t p = 1; p < layout.pieces; ++p) {
+      for (int64_t j = 0; j < layout.width; ++j) acc[j] = Op::merge(acc[j], acc[p * layout.width + j]);
+    }
+    finish_task<Op>(layout, task, acc, y);
+  }
+}
+
+}  // namespace onnx_train::cpu
