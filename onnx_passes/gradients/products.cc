@@ -12,15 +12,18 @@ std::string unknown_rank(const Node& node) {
   return "";
 }
 
+// The rows of all batches as one matrix.
+Var rows_of(Var x) { return x.rank() == 2 ? x : flatten_to_2d(x, x.rank() - 1); }
+
 // y[..., n] = a[..., k] b[k, n]: the rows of all batches form one matrix, so that db is one product.
 //     da = dy bᵀ,  db = aᵀ dy
 Gradients matmul_by_matrix(const Grad& g, Var a, Var b, Var dy) {
-  const Var rows = flatten_to_2d(dy, dy.rank() - 1);
+  const Var rows = rows_of(dy);
   const auto da = [&] {
     const Var gradient = gemm(rows, b, false, true);
     return a.rank() == 2 ? gradient : reshape(gradient, shape(a));
   };
-  const auto db = [&] { return gemm(flatten_to_2d(a, a.rank() - 1), rows, true, false); };
+  const auto db = [&] { return gemm(rows_of(a), rows, true, false); };
   return {g.needs(0) ? da() : Var(), g.needs(1) ? db() : Var()};
 }
 
