@@ -104,6 +104,7 @@ TEST(Elementwise, VariadicOperatorsTakeAnyNumber) {
   EXPECT_EQ(values(run_node("Sum", {a, b, c})[0]), (Values{3, 6, 9, 4, 7, 10}));
   EXPECT_EQ(values(run_node("Mean", {a, b, c})[0])[5], static_cast<double>(10 * (1.0f / 3)));
   EXPECT_EQ(values(run_node("Max", {c, a, b})[0]), (Values{2, 3, 6, 2, 3, 6}));
+  EXPECT_EQ(values(run_node("Sum", {c, a, b})[0]), (Values{3, 6, 9, 4, 7, 10}));
 }
 
 TEST(Elementwise, ClipBounds) {

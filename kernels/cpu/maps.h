@@ -38,10 +38,13 @@ void map(int64_t n, const A* a, bool a_moves, const B* b, bool b_moves, R* y, Op
       const B scalar = *b;
 #pragma omp simd
       for (int64_t i = 0; i < n; ++i) y[i] = op(a[i], scalar);
-    } else {
+    } else if (b_moves) {
       const A scalar = *a;
 #pragma omp simd
       for (int64_t i = 0; i < n; ++i) y[i] = op(scalar, b[i]);
+    } else {  // two of several operands that a third one broadcasts
+      const R value = op(*a, *b);
+      for (int64_t i = 0; i < n; ++i) y[i] = value;
     }
   };
   if constexpr (std::is_floating_point_v<A>) {

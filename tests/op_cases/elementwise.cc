@@ -99,15 +99,17 @@ std::vector<OpCase> pow_cases() {
   }
   // Constant exponents; whole ones take negative bases.
   for (const double exponent : {0.0, 1.0, 2.0, 3.0, 5.0, -1.0, -2.0}) {
-    cases.push_back({.op = "Pow",
-                     .inputs = {{{3, 4}, -2, 2, {0, 0.05, -0.05, 0.1, -0.1}},
-                                {.value = Tensor::full(DType::kFloat, {}, exponent), .constant = true}},
-                     .expected = elementwise([=](double x) { return std::pow(x, exponent); })});
+    cases.push_back(
+        {.op = "Pow",
+         .inputs = {{{3, 4}, -2, 2, {0, 0.05, -0.05, 0.1, -0.1}},
+                    {.value = Tensor::full(DType::kFloat, {}, exponent), .constant = true, .differentiate = false}},
+         .expected = elementwise([=](double x) { return std::pow(x, exponent); })});
   }
   for (const double exponent : {0.5, -0.5, 1.5}) {
     cases.push_back(
         {.op = "Pow",
-         .inputs = {{{3, 4}, 0.3, 2}, {.value = Tensor::full(DType::kFloat, {1}, exponent), .constant = true}},
+         .inputs = {{{3, 4}, 0.3, 2},
+                    {.value = Tensor::full(DType::kFloat, {1}, exponent), .constant = true, .differentiate = false}},
          .expected = elementwise([=](double x) { return std::pow(x, exponent); })});
   }
   cases.push_back({.op = "Pow", .inputs = {{{3}, -2, 2, {0}}, {.value = Tensor::ints({2, 3, 1})}}});
