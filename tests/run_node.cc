@@ -10,37 +10,36 @@
 
 namespace onnx_train {
 
-std::vector<Tensor> run_node(const std::string& op, const std::vector<Tensor>& inputs, const Attrs& attrs,
-                             int num_outputs, const std::string& domain) {
-  Model model = from_text("<ir_version: 10, opset_import: [\"\" : 21]> g () => () {}");
-  Builder b(model.graph.get());
+PreparedNode::PreparedNode(const std::string& op, std::vector<Tensor> inputs, const Attrs& attrs, int num_outputs,
+                           const std::string& domain)
+    : model_(from_text("<ir_version: 10, opset_import: [\"\" : 21]> g () => () {}")), inputs_(std::move(inputs)) {
+  Builder b(model_.graph.get());
   std::vector<Var> vars;
-  std::vector<const void*> in;
-  for (const Tensor& input : inputs) {
-    in.push_back(input.empty() ? nullptr : input.data());
-    if (input.empty()) {
-      vars.emplace_back();
-    } else {
-      vars.push_back(b.var(model.graph->add_initializer(concat("x", vars.size()), input)));
-    }
+  for (const Tensor& input : inputs_) {
+    in_.push_back(input.data());
+    vars.push_back(input.empty() ? Var() : b.var(model_.graph->add_initializer(concat("x", vars.size()), input)));
   }
   const auto results =
       domain == kDomain ? call(b, op, num_outputs, vars, attrs) : b.ops(op, num_outputs, vars, attrs, domain);
-  const NodeSpec spec(*results[0].value()->producer(), inputs, num_threads());
+  const NodeSpec spec(*results[0].value()->producer(), inputs_, num_threads());
   const Kernel* kernel = find_kernel(Device::cpu(), spec);
   if (!kernel) fail(spec.node().label(), ": no kernel");
-  const Prepared prepared = kernel->prepare(spec);
-
-  std::vector<Tensor> outputs;
-  std::vector<void*> out;
+  prepared_ = kernel->prepare(spec);
   for (const Var& result : results) {
-    outputs.emplace_back(result.dtype(), result.type().shape());
-    for (int64_t i = 0; i < outputs.back().size(); ++i) outputs.back().set(i, -77);  // what no kernel may leave behind
-    out.push_back(outputs.back().data());
+    outputs_.emplace_back(result.dtype(), result.type().shape());
+    for (int64_t i = 0; i < outputs_.back().size(); ++i) outputs_.back().set(i, -77);  // what no kernel may leave
+    out_.push_back(outputs_.back().data());
   }
-  Tensor workspace(DType::kInt8, {static_cast<int64_t>(prepared.workspace)});
-  prepared.run({in.data(), out.data(), workspace.data()});
-  return outputs;
+  workspace_ = Tensor(DType::kInt8, {static_cast<int64_t>(prepared_.workspace)});
+}
+
+void PreparedNode::run() { prepared_.run({in_.data(), out_.data(), workspace_.data()}); }
+
+std::vector<Tensor> run_node(const std::string& op, const std::vector<Tensor>& inputs, const Attrs& attrs,
+                             int num_outputs, const std::string& domain) {
+  PreparedNode node(op, inputs, attrs, num_outputs, domain);
+  node.run();
+  return node.outputs();
 }
 
 Tensor random_tensor(DType dtype, Shape shape, unsigned seed) {

@@ -1,12 +1,31 @@
-// Runs one node on the CPU's kernel for it, outside of any plan: for tests of kernels alone.
+// One node on the CPU's kernel for it, outside of any plan: for tests and benchmarks of kernels alone.
 #pragma once
 
+#include "kernels/kernel.h"
 #include "onnx_passes/ir/builder.h"
+#include "onnx_passes/ir/model.h"
 
 namespace onnx_train {
 
-// The node's outputs. A default-constructed tensor stands for an input left out. Throws Error when no kernel supports
-// the node.
+// A node with its kernel prepared and memory of its own. A default-constructed tensor stands for an input left out.
+class PreparedNode {
+ public:
+  // Throws Error when no kernel supports the node.
+  PreparedNode(const std::string& op, std::vector<Tensor> inputs, const Attrs& attrs = {}, int num_outputs = 1,
+               const std::string& domain = "");
+  void run();
+  const std::vector<Tensor>& outputs() const { return outputs_; }
+
+ private:
+  Model model_;
+  std::vector<Tensor> inputs_, outputs_;
+  Tensor workspace_;
+  Prepared prepared_;
+  std::vector<const void*> in_;
+  std::vector<void*> out_;
+};
+
+// The node's outputs after one run.
 std::vector<Tensor> run_node(const std::string& op, const std::vector<Tensor>& inputs, const Attrs& attrs = {},
                              int num_outputs = 1, const std::string& domain = "");
 
