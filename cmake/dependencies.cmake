@@ -7,6 +7,7 @@ find_package(dnnl 3 CONFIG REQUIRED)     # a wheel in .deps/venv
 find_package(OpenMP REQUIRED)
 find_package(CLI11 CONFIG REQUIRED)
 find_package(nlohmann_json CONFIG REQUIRED)
+find_package(ZLIB REQUIRED)
 find_package(GTest REQUIRED)
 find_package(benchmark REQUIRED)
 
@@ -18,6 +19,5 @@ function(add_system_library target header library)
   target_link_libraries(${target} INTERFACE "${${target}_library}")
 endfunction()
 
-add_system_library(libzip zip.h zip)
 add_system_library(xxhash xxhash.h xxhash)
 add_system_library(openblas cblas.h openblas)

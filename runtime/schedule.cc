@@ -1,0 +1,33 @@
+#include "runtime/schedule.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include "onnx_passes/ir/error.h"
+
+namespace onnx_train {
+
+double Schedule::rate(int64_t step) const {
+  if (step < warmup) return peak * static_cast<double>(step + 1) / static_cast<double>(warmup);
+  const int64_t since = step - warmup;
+  const double span = static_cast<double>(std::max<int64_t>(total - warmup, 1));
+  const double progress = std::min(static_cast<double>(since) / span, 1.0);
+  switch (curve) {
+    case Curve::kConstant: return peak;
+    case Curve::kLinear: return peak + (end - peak) * progress;
+    case Curve::kCosine: return end + (peak - end) * 0.5 * (1 + std::cos(std::numbers::pi * progress));
+    case Curve::kStep: return step_every > 0 ? peak * std::pow(step_factor, static_cast<double>(since / step_every)) : peak;
+  }
+  fail("unknown curve of the learning rate");
+}
+
+Schedule::Curve parse_curve(const std::string& name) {
+  if (name == "constant") return Schedule::Curve::kConstant;
+  if (name == "linear") return Schedule::Curve::kLinear;
+  if (name == "cosine") return Schedule::Curve::kCosine;
+  if (name == "step") return Schedule::Curve::kStep;
+  fail("unknown schedule '", name, "'; take constant, linear, cosine or step");
+}
+
+}  // namespace onnx_train

@@ -1,0 +1,36 @@
+// CIFAR-10's binary version: records of one label byte and 3 x 32 x 32 bytes. https://www.cs.toronto.edu/~kriz/cifar.html
+#include <cstring>
+
+#include "onnx_passes/ir/error.h"
+#include "tools/data/mapped_file.h"
+#include "tools/data/readers.h"
+
+namespace onnx_train {
+
+std::unique_ptr<DataSource> open_cifar10(const std::vector<std::string>& paths, const std::vector<InputSpec>& inputs) {
+  constexpr size_t kImage = 3 * 32 * 32, kRecord = 1 + kImage;
+  std::vector<std::shared_ptr<const MappedFile>> files;
+  size_t count = 0;
+  for (const std::string& path : paths) {
+    files.push_back(MappedFile::open(path));
+    const size_t size = files.back()->size();
+    if (size == 0 || size % kRecord != 0) fail(path, " is no CIFAR-10 file: ", size, " bytes are no whole records");
+    count += size / kRecord;
+  }
+  Tensor images(DType::kUint8, {static_cast<int64_t>(count), 3, 32, 32});
+  Tensor labels(DType::kUint8, {static_cast<int64_t>(count)});
+  uint8_t* image = images.data<uint8_t>();
+  uint8_t* label = labels.data<uint8_t>();
+  for (const auto& file : files) {
+    for (size_t at = 0; at < file->size(); at += kRecord, image += kImage) {
+      *label++ = file->data()[at];
+      std::memcpy(image, file->data() + at + 1, kImage);
+    }
+  }
+  TensorMap arrays;
+  if (const std::string name = first_input(inputs); !name.empty()) arrays[name] = images;
+  if (const std::string name = first_label(inputs); !name.empty()) arrays[name] = labels;
+  return make_source(paths[0], std::move(arrays));
+}
+
+}  // namespace onnx_train

@@ -1,0 +1,128 @@
+#include "tools/data/source.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "onnx_passes/ir/error.h"
+#include "tools/data/mapped_file.h"
+#include "tools/data/npy.h"
+#include "tools/data/readers.h"
+
+namespace onnx_train {
+namespace {
+
+namespace fs = std::filesystem;
+
+class ArraySource : public DataSource {
+ public:
+  ArraySource(std::string path, TensorMap arrays) : path_(std::move(path)), arrays_(std::move(arrays)) {}
+
+  std::vector<std::string> names() const override {
+    std::vector<std::string> names;
+    for (const auto& [name, tensor] : arrays_) names.push_back(name);
+    return names;
+  }
+  bool contains(const std::string& name) const override { return arrays_.count(name) > 0; }
+  Tensor read(const std::string& name) const override {
+    const auto found = arrays_.find(name);
+    if (found == arrays_.end()) fail(path_, " has no array '", name, "'");
+    return found->second;
+  }
+
+ private:
+  std::string path_;
+  TensorMap arrays_;
+};
+
+// The files of a folder whose names satisfy `wanted`, in alphabetical order.
+template <typename Wanted>
+std::vector<std::string> files_of(const std::string& folder, Wanted&& wanted) {
+  std::vector<std::string> files;
+  std::error_code error;
+  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
+    if (wanted(it->path().filename().string())) files.push_back(it->path().string());
+  }
+  if (error) fail("cannot read the folder ", folder, ": ", error.message());
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+std::vector<std::string> files_starting(const std::string& folder, const std::string& prefix) {
+  return files_of(folder, [&](const std::string& name) { return name.starts_with(prefix); });
+}
+
+std::unique_ptr<DataSource> open_folder(const std::string& folder, const std::vector<InputSpec>& inputs,
+                                        DataRole role) {
+  const bool train = role == DataRole::kTrain;
+  const std::string set = train ? "train" : "t10k";
+  const auto images = files_starting(folder, set + "-images"), labels = files_starting(folder, set + "-labels");
+  if (!images.empty() && !labels.empty()) return open_idx(images[0], labels[0], inputs);
+  const auto batches = files_starting(folder, train ? "data_batch_" : "test_batch");
+  if (!batches.empty()) return open_cifar10(batches, inputs);
+  return open_npy_folder(folder);
+}
+
+}  // namespace
+
+std::unique_ptr<DataSource> make_source(const std::string& path, TensorMap arrays) {
+  return std::make_unique<ArraySource>(path, std::move(arrays));
+}
+
+std::unique_ptr<DataSource> open_npy_folder(const std::string& folder) {
+  TensorMap arrays;
+  for (const std::string& path : files_of(folder, [](const std::string& name) { return name.ends_with(".npy"); })) {
+    const auto file = MappedFile::open(path);
+    arrays[fs::path(path).stem().string()] = parse_npy(file->data(), file->size(), file, path);
+  }
+  if (arrays.empty()) fail("the folder ", folder, " holds no .npy, MNIST or CIFAR-10 files");
+  return make_source(folder, std::move(arrays));
+}
+
+std::string first_input(const std::vector<InputSpec>& inputs) {
+  for (const InputSpec& spec : inputs) {
+    if (!spec.from_loss && !spec.has_default) return spec.name;
+  }
+  return "";
+}
+
+std::string first_label(const std::vector<InputSpec>& inputs) {
+  for (const InputSpec& spec : inputs) {
+    if (spec.from_loss && !spec.has_default) return spec.name;
+  }
+  return "";
+}
+
+std::unique_ptr<DataSource> open_data(const std::string& path, const std::vector<InputSpec>& inputs, DataRole role) {
+  std::error_code error;
+  if (fs::is_directory(path, error)) return open_folder(path, inputs, role);
+  if (const size_t comma = path.find(','); comma != std::string::npos && !fs::exists(path, error)) {
+    return open_idx(path.substr(0, comma), path.substr(comma + 1), inputs);
+  }
+  if (!fs::exists(path, error)) fail("there is no data at ", path);
+  const auto ends = [&](const char* suffix) { return path.ends_with(suffix); };
+  if (ends(".npz")) return open_npz(path);
+  if (ends(".csv")) return open_csv(path, inputs);
+  if (ends(".bin")) return open_cifar10({path}, inputs);
+  if (path.find("ubyte") != std::string::npos || path.find("idx") != std::string::npos) {
+    return open_idx(path, "", inputs);
+  }
+  fail("the kind of ", path, " is not known; take .npz, .csv, .bin (CIFAR-10), IMAGES,LABELS (IDX), or a folder");
+}
+
+Dataset load_dataset(const std::string& path, const std::vector<InputSpec>& inputs, DataRole role, double scale) {
+  const std::unique_ptr<DataSource> source = open_data(path, inputs, role);
+  TensorMap arrays;
+  std::string found;
+  for (const std::string& name : source->names()) found += concat(found.empty() ? "" : ", ", name);
+  for (const InputSpec& spec : inputs) {
+    if (source->contains(spec.name)) {
+      arrays[spec.name] = source->read(spec.name);
+    } else if (!spec.has_default) {
+      fail(path, " has no '", spec.name, "', which the model expects as ", to_string(spec.type), "; it holds ",
+           found.empty() ? "nothing" : found);
+    }
+  }
+  return Dataset(arrays, inputs, scale);
+}
+
+}  // namespace onnx_train
