@@ -21,8 +21,8 @@ std::vector<InputSpec> entry_inputs(const Model& model, const std::string& entry
   for (const Value* input : flat.graph->inputs()) {
     if (is_state.count(input->name())) continue;
     const Value* original = model.graph->find(input->name());
-    specs.push_back({input->name(), input->type(), !original || !model.graph->is_input(original),
-                     input->is_initializer()});
+    specs.push_back(
+        {input->name(), input->type(), !original || !model.graph->is_input(original), input->is_initializer()});
   }
   std::stable_partition(specs.begin(), specs.end(), [](const InputSpec& spec) { return !spec.from_loss; });
   return specs;
@@ -42,18 +42,18 @@ std::string describe(const Tensor& tensor) { return name(tensor.dtype()) + to_st
   fail("data '", spec.name, "': the model expects ", to_string(spec.type), ", the data holds ", describe(found), why);
 }
 
-// The input whose first dimension counts the samples.
-const InputSpec& sample_key(const TensorMap& arrays, const std::vector<InputSpec>& inputs) {
+// The input whose first dimension counts the samples; null when all arrays are scalars.
+const InputSpec* sample_key(const TensorMap& arrays, const std::vector<InputSpec>& inputs) {
   const auto counts = [&](const InputSpec& spec) {
     const auto found = arrays.find(spec.name);
     return found != arrays.end() && !found->second.shape().empty();
   };
   for (bool from_loss : {true, false}) {
     for (const InputSpec& spec : inputs) {
-      if (spec.from_loss == from_loss && !spec.has_default && counts(spec)) return spec;
+      if (spec.from_loss == from_loss && !spec.has_default && counts(spec)) return &spec;
     }
   }
-  fail("no array of the data has a first dimension that could count the samples; it holds ", names_of(arrays));
+  return nullptr;
 }
 
 bool converts(DType from, DType to) {
@@ -141,10 +141,9 @@ Dataset::Dataset(const TensorMap& arrays, const std::vector<InputSpec>& inputs, 
            names_of(arrays));
     }
   }
-  if (inputs.empty()) return;
-  const InputSpec& key = sample_key(arrays, inputs);
-  num_samples_ = arrays.at(key.name).shape()[0];
-  if (num_samples_ == 0) fail("the data is empty: '", key.name, "' is ", describe(arrays.at(key.name)));
+  const InputSpec* key = sample_key(arrays, inputs);
+  num_samples_ = key ? arrays.at(key->name).shape()[0] : 1;
+  if (num_samples_ == 0) fail("the data is empty: '", key->name, "' is ", describe(arrays.at(key->name)));
   const auto batch_of = [](const InputSpec& spec) {
     return spec.type.has_rank() && spec.type.rank() > 0 ? spec.type.dims->front() : Dim();
   };
@@ -154,9 +153,9 @@ Dataset::Dataset(const TensorMap& arrays, const std::vector<InputSpec>& inputs, 
     if (found == arrays.end()) continue;
     const Tensor& data = found->second;
     check_type(spec, data);
-    const bool per_sample = !data.shape().empty() && data.shape()[0] == num_samples_;
-    if (!per_sample && !data.shape().empty() && batch_of(spec).same(batch_of(key)) && !batch_of(spec).known()) {
-      fail("data '", spec.name, "' has ", data.shape()[0], " samples, '", key.name, "' has ", num_samples_);
+    const bool per_sample = key && !data.shape().empty() && data.shape()[0] == num_samples_;
+    if (key && !per_sample && !data.shape().empty() && batch_of(spec).same(batch_of(*key)) && !batch_of(spec).known()) {
+      fail("data '", spec.name, "' has ", data.shape()[0], " samples, '", key->name, "' has ", num_samples_);
     }
     Shape row(data.shape().begin() + (per_sample ? 1 : 0), data.shape().end());
     if (spec.type.has_rank()) {

@@ -2,8 +2,8 @@
 //
 // The sample key is the first input that the loss added ("labels"), or the model's first input where the loss added
 // none; its first dimension is the number of samples. An array with that first dimension is cut into batches; one with
-// another first dimension, or none, goes whole to each step. Arrays may be views of mapped files; nothing is copied
-// but the rows of a batch. One thread at a time.
+// another first dimension, or none, goes whole to each step; scalars alone are one sample. Arrays may be views of
+// mapped files; nothing is copied but the rows of a batch. One thread at a time.
 #pragma once
 
 #include <string>

@@ -17,7 +17,8 @@ double Schedule::rate(int64_t step) const {
     case Curve::kConstant: return peak;
     case Curve::kLinear: return peak + (end - peak) * progress;
     case Curve::kCosine: return end + (peak - end) * 0.5 * (1 + std::cos(std::numbers::pi * progress));
-    case Curve::kStep: return step_every > 0 ? peak * std::pow(step_factor, static_cast<double>(since / step_every)) : peak;
+    case Curve::kStep:
+      return step_every > 0 ? peak * std::pow(step_factor, static_cast<double>(since / step_every)) : peak;
   }
   fail("unknown curve of the learning rate");
 }

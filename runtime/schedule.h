@@ -11,10 +11,10 @@ struct Schedule {
 
   double peak = 1e-3;  // after the warm-up
   Curve curve = Curve::kConstant;
-  int64_t warmup = 0;      // steps: the k-th, counted from 1, has peak k / warmup
-  int64_t total = 0;       // steps of the whole training; linear and cosine end there
-  double end = 0;          // linear and cosine: the rate that they end at
-  int64_t step_every = 0;  // kStep: every so many steps ...
+  int64_t warmup = 0;        // steps: the k-th, counted from 1, has peak k / warmup
+  int64_t total = 0;         // steps of the whole training; linear and cosine end there
+  double end = 0;            // linear and cosine: the rate that they end at
+  int64_t step_every = 0;    // kStep: every so many steps ...
   double step_factor = 0.1;  // ... the rate is multiplied by this
 
   // The rate of step `step`, counted from 0.

@@ -22,7 +22,8 @@ constexpr const char* kTour =
     "Examples:\n"
     "  onnx-train check model.onnx\n"
     "  onnx-train build model.onnx -o train.onnx --loss cross_entropy --optimizer 'adamw(weight_decay=0.01)'\n"
-    "  onnx-train fit train.onnx --data train.npz --eval-data test.npz --epochs 10 --batch-size 64 --lr 1e-3 --out run\n"
+    "  onnx-train fit train.onnx --data train.npz --eval-data test.npz --epochs 10 --batch-size 64 --lr 1e-3 --out "
+    "run\n"
     "  onnx-train export run/best.onnx -o trained.onnx\n"
     "  onnx-train predict trained.onnx --inputs test.npz -o outputs.npz\n"
     "\nonnx-train COMMAND --help says more.";
@@ -101,9 +102,7 @@ int command(int argc, char** argv) {
   app.footer(kTour);
   app.require_subcommand(1);
   app.set_version_flag("--version", "onnx-train 0.1.0");
-  const std::vector<Subcommand> subcommands = {check_command(),   build_command(),  fit_command(),  eval_command(),
-                                               predict_command(), export_command(), flatten_command(), show_command(),
-                                               grad_command(),    verify_command()};
+  const std::vector<Subcommand> subcommands = {export_command(), flatten_command()};
   for (const Subcommand& subcommand : subcommands) add_subcommand(&app, subcommand);
   try {
     app.parse(argc, argv);

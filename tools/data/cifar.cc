@@ -1,4 +1,5 @@
-// CIFAR-10's binary version: records of one label byte and 3 x 32 x 32 bytes. https://www.cs.toronto.edu/~kriz/cifar.html
+// CIFAR-10's binary version: records of one label byte and 3 x 32 x 32 bytes.
+// https://www.cs.toronto.edu/~kriz/cifar.html
 #include <cstring>
 
 #include "onnx_passes/ir/error.h"

@@ -127,7 +127,8 @@ class HeaderParser {
     int64_t value = 0;
     const size_t start = at_;
     for (; at_ < text_.size() && text_[at_] >= '0' && text_[at_] <= '9'; ++at_) {
-      if (__builtin_mul_overflow(value, int64_t{10}, &value) || __builtin_add_overflow(value, text_[at_] - '0', &value)) {
+      if (__builtin_mul_overflow(value, int64_t{10}, &value) ||
+          __builtin_add_overflow(value, text_[at_] - '0', &value)) {
         damaged();
       }
     }
@@ -143,19 +144,16 @@ class HeaderParser {
 // The elements of a Fortran-ordered array in C order: the first index runs fastest in `from`, the last one in `to`.
 Tensor to_c_order(const Header& header, const char* from) {
   Tensor to(header.dtype, header.shape);
-  const size_t element = size_of(header.dtype), rank = header.shape.size();
-  std::vector<size_t> strides(rank, element);
-  for (size_t i = 1; i < rank; ++i) strides[i] = strides[i - 1] * static_cast<size_t>(header.shape[i - 1]);
-  Shape index(rank, 0);
-  auto* out = static_cast<char*>(to.data());
-  for (int64_t n = 0; n < to.size(); ++n, out += element) {
-    size_t offset = 0;
-    for (size_t i = 0; i < rank; ++i) offset += static_cast<size_t>(index[i]) * strides[i];
-    std::memcpy(out, from + offset, element);
-    for (size_t i = rank; i-- > 0;) {
-      if (++index[i] < header.shape[i]) break;
-      index[i] = 0;
+  const size_t element = size_of(header.dtype);
+  for (int64_t n = 0; n < to.size(); ++n) {
+    int64_t rest = n, offset = 0, below = to.size();
+    for (size_t axis = header.shape.size(); axis-- > 0;) {
+      below /= header.shape[axis];  // elements that one step along the axis skips
+      offset += rest % header.shape[axis] * below;
+      rest /= header.shape[axis];
     }
+    std::memcpy(to.data<char>() + static_cast<size_t>(n) * element, from + static_cast<size_t>(offset) * element,
+                element);
   }
   return to;
 }

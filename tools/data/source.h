@@ -4,11 +4,12 @@
 //
 //   X.npz             arrays by key; stored ones are mapped, compressed ones inflated
 //   FOLDER            with <input>.npy files
-//   X.csv             a header, then numbers. Input `x` is the column `x`, or the columns x0, x1, ... (or x_0, x_1, ...)
+//   X.csv             a header, then numbers. Input `x` is the column `x`, or the columns x0, x1, ... (or x_0, x_1,
+//   ...)
 //                     in that order; where the model's first input has neither, it is all columns that no other input
 //                     takes, in the order of the file
-//   IMAGES,LABELS     IDX files (MNIST), .gz or not; the first goes to the model's first input, the second to the loss's
-//   FOLDER            with IDX files: train-images*, train-labels*; for evaluation t10k-images*, t10k-labels*
+//   IMAGES,LABELS     IDX files (MNIST), .gz or not; the first goes to the model's first input, the second to the
+//   loss's FOLDER            with IDX files: train-images*, train-labels*; for evaluation t10k-images*, t10k-labels*
 //   X.bin             CIFAR-10 binary: images to the model's first input, labels to the loss's
 //   FOLDER            with data_batch_*.bin; for evaluation test_batch.bin
 #pragma once

@@ -154,7 +154,7 @@ void ZipWriter::add(const std::string& name, const std::vector<std::pair<const v
     fail("an .npz file of more than 4 GiB cannot be written; ask for fewer arrays");
   }
   constexpr uint64_t kVersion = 20, kUtf8 = 0x800, kDate = 0x21;  // 1 January 1980, the first date there is
-  std::string common;                                            // what both headers have
+  std::string common;                                             // what both headers have
   put(&common, kVersion, 2);
   put(&common, kUtf8, 2);
   put(&common, kStored, 2);

@@ -1,0 +1,34 @@
+// A checkpoint is the training model with its state as initializers and two entries of metadata: where training stands
+// (onnx_train.checkpoint, JSON) and a checksum of every stored tensor and of that entry (onnx_train.checksum,
+// XXH3-128). There is no second format: a checkpoint is served, evaluated, exported and trained on like any other
+// training model. Writing is atomic (loading.h). Times and dates are not in it: equal trainings give equal files.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+
+#include "onnx_passes/ir/model.h"
+
+namespace onnx_train {
+
+// Where training stands, to the sample.
+struct TrainingPosition {
+  int64_t epoch = 0;           // complete epochs
+  int64_t step = 0;            // optimizer steps
+  int64_t sample = 0;          // samples of the current epoch's order that are used up
+  double loss_sum = 0;         // over those samples, for the epoch's mean
+  std::optional<double> best;  // lowest loss at an epoch's end: of the evaluation, or the training mean without one
+  int64_t stale = 0;           // epochs since then
+  std::map<std::string, std::string> settings;  // what must be the same for the data order to be the same
+};
+
+void save_checkpoint(const Model& model, const TrainingPosition& position, const std::string& path);
+
+// Loads a training model, a checkpoint or a new one. Throws Error that names the file when it is neither or when a
+// checkpoint's tensors are not those that were written.
+Model load_training_model(const std::string& path);
+// Empty when `model` is no checkpoint.
+std::optional<TrainingPosition> checkpoint_position(const Model& model);
+
+}  // namespace onnx_train

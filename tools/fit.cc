@@ -1,0 +1,208 @@
+#include <charconv>
+#include <cstdio>
+#include <filesystem>
+
+#include "kernels/device.h"
+#include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/loading.h"
+#include "runtime/trainer.h"
+#include "tools/data/source.h"
+#include "tools/interrupt.h"
+#include "tools/models.h"
+#include "tools/report/banner.h"
+#include "tools/report/format.h"
+#include "tools/report/progress.h"
+#include "tools/subcommand.h"
+
+namespace onnx_train {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct FitArguments {
+  std::string model, data, eval_data, schedule = "constant", time_limit, dtype = "float32";
+  TrainerOptions trainer;
+  bool no_shuffle = false, resume = false, overwrite = false, json = false, initialize = false;
+  int64_t threads = 0;
+  double scale = 1;
+  std::vector<CommandOption> described;  // to write the resolved options
+};
+
+// "90", "90s", "15m", "2h"
+double parse_duration(const std::string& text) {
+  if (text.empty()) return 0;
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  const std::string unit(end, text.data() + text.size());
+  const double factor = unit.empty() || unit == "s" ? 1 : unit == "m" ? 60 : unit == "h" ? 3600 : 0;
+  if (error != std::errc() || factor == 0 || value <= 0) {
+    throw UsageError("--time-limit takes a duration such as 90s, 15m or 2h, not '" + text + "'");
+  }
+  return value * factor;
+}
+
+void check_usage(FitArguments* a) {
+  TrainerOptions& o = a->trainer;
+  o.shuffle = !a->no_shuffle;
+  o.time_limit = parse_duration(a->time_limit);
+  o.schedule.curve = parse_curve(a->schedule);
+  if (o.epochs <= 0 && o.steps <= 0 && o.time_limit == 0) {
+    throw UsageError("fit needs an end: give --epochs, --steps or --time-limit");
+  }
+  if (o.schedule.curve == Schedule::Curve::kStep && o.schedule.step_every <= 0) {
+    throw UsageError("--schedule step needs --step-every N");
+  }
+  if (o.epochs < 0 || o.steps < 0 || o.batch_size < 1 || o.accumulate < 1 || o.schedule.warmup < 0) {
+    throw UsageError("--epochs, --steps, --batch-size, --accumulate and --warmup must not be negative");
+  }
+}
+
+// The model to start from: the run's last checkpoint when resuming, if there is one yet.
+Model start_model(const FitArguments& a, bool* resumed) {
+  const std::string last = a.trainer.folder + "/last.onnx";
+  std::error_code error;
+  const bool exists = fs::exists(last, error);
+  if (exists && !a.resume && !a.overwrite) {
+    throw UsageError(a.trainer.folder +
+                     " holds a run; go on with --resume, start anew with --overwrite, or take another --out");
+  }
+  *resumed = exists && a.resume;
+  Model model = in_precision(load_training_model(*resumed ? last : a.model), a.dtype);
+  if (!*resumed) return model;
+  const Model wanted = load_training_model(a.model);
+  for (const char* key : {"onnx_train.loss", "onnx_train.optimizer", "onnx_train.mode"}) {
+    if (model.metadata(key) != wanted.metadata(key)) {
+      fail("cannot resume: ", last, " was built with ", key + std::string("onnx_train.").size(), " ",
+           model.metadata(key), ", ", a.model, " with ", wanted.metadata(key));
+    }
+  }
+  return model;
+}
+
+std::string outcome(StopReason reason, const Trainer& trainer) {
+  const std::string at = concat(" at step ", trainer.position().step);
+  switch (reason) {
+    case StopReason::kFinished: return "finished" + at;
+    case StopReason::kInterrupted: return concat("interrupted", at, "; go on with --resume");
+    case StopReason::kEarlyStop:
+      return concat("stopped early", at, ": no lower loss for ", trainer.position().stale, " epochs");
+    case StopReason::kTimeLimit: return concat("stopped by the time limit", at);
+  }
+  return "stopped" + at;
+}
+
+// What a run leaves, in the end: where it stopped, and its files.
+void print_outcome(const FitArguments& a, StopReason reason, const Trainer& trainer) {
+  std::string text = outcome(reason, trainer);
+  if (trainer.position().best) text += concat(", best loss ", format_number(*trainer.position().best));
+  Table files("ll");
+  files.add({a.trainer.folder + "/best.onnx", "the epoch's end with the lowest loss"});
+  files.add({a.trainer.folder + "/last.onnx", "the last state"});
+  files.add({a.trainer.folder + "/metrics.jsonl", "one line a step; metrics.csv, epochs.jsonl, options.json"});
+  std::printf("%s\n%s", text.c_str(), files.text().c_str());
+}
+
+int run(FitArguments* a) {
+  check_usage(a);
+  if (a->threads > 0) set_num_threads(static_cast<int>(a->threads));
+  bool resumed = false;
+  Session session(start_model(*a, &resumed));
+  if (a->initialize && !resumed) session.initialize(a->trainer.seed);
+  const Dataset training =
+      load_dataset(a->data, entry_inputs(session.model(), training_entry(session)), DataRole::kTrain, a->scale);
+  std::optional<Dataset> evaluation;
+  if (!a->eval_data.empty()) {
+    evaluation.emplace(
+        load_dataset(a->eval_data, entry_inputs(session.model(), "evaluate"), DataRole::kEvaluate, a->scale));
+  }
+  Trainer trainer(&session, &training, evaluation ? &*evaluation : nullptr, a->trainer);
+  if (resumed) {
+    const auto position = checkpoint_position(session.model());
+    if (!position) fail(a->trainer.folder, "/last.onnx does not say where its training stands; it is no checkpoint");
+    trainer.resume(*position);
+  }
+  const std::string banner = training_banner(&session, training, evaluation ? &*evaluation : nullptr, trainer);
+  if (!a->json) {
+    std::printf("%s", banner.c_str());
+    if (resumed) std::printf("resumed after step %lld\n", static_cast<long long>(trainer.position().step));
+    std::fflush(stdout);
+  }
+  std::error_code error;
+  fs::create_directories(a->trainer.folder, error);
+  if (error) fail("cannot make the folder ", a->trainer.folder, ": ", error.message());
+  write_file(a->trainer.folder + "/options.json", options_to_json(a->described));
+  MetricsLog log(a->trainer.folder, trainer.position().step);
+  Progress progress(trainer, &log, a->json);
+  StopReason reason{};
+  try {
+    reason = trainer.run(&progress, catch_interrupts());
+  } catch (...) {
+    progress.finish();
+    throw;
+  }
+  progress.finish();
+  if (!a->json) print_outcome(*a, reason, trainer);
+  return reason == StopReason::kInterrupted ? kInterruptedStatus : 0;
+}
+
+std::vector<CommandOption> options_of(FitArguments* a) {
+  TrainerOptions& t = a->trainer;
+  Schedule& s = t.schedule;
+  return {
+      {"MODEL", &a->model, "the training model, from onnx-train build", "FILE", true},
+      {"--data", &a->data,
+       "X.npz, X.csv, a folder of .npy files, MNIST (a folder, or IMAGES,LABELS), or CIFAR-10 (a folder, or X.bin)",
+       "PATH", true},
+      {"--eval-data", &a->eval_data, "data to evaluate on after each epoch", "PATH"},
+      {"--out", &t.folder, "the run's folder [run]", "DIR"},
+      {"--epochs", &t.epochs, "passes over the data", "N"},
+      {"--steps", &t.steps, "optimizer steps; with --epochs, whichever ends first", "N"},
+      {"--time-limit", &a->time_limit, "stop after this time: 90s, 15m, 2h", "TIME"},
+      {"--batch-size", &t.batch_size, "samples at a time [32]", "N"},
+      {"--accumulate", &t.accumulate, "batches in a step, for models built with --accumulate [1]", "N"},
+      {"--lr", &s.peak, "learning rate, after the warm-up [1e-3]", "X"},
+      {"--schedule",
+       &a->schedule,
+       "of the learning rate [constant]",
+       "CURVE",
+       false,
+       {"constant", "linear", "cosine", "step"}},
+      {"--warmup", &s.warmup, "steps in which the learning rate grows from 0 [0]", "N"},
+      {"--final-lr", &s.end, "where linear and cosine end [0]", "X"},
+      {"--step-every", &s.step_every, "schedule step: steps between two falls", "N"},
+      {"--step-factor", &s.step_factor, "schedule step: what each fall multiplies by [0.1]", "X"},
+      {"--clip", &t.clip_norm, "clip the gradient's global norm at this [as built]", "NORM"},
+      {"--seed", &t.seed, "of the data order [0]", "N"},
+      {"--initialize", &a->initialize, "draw weights and state anew from the seed before the first step"},
+      {"--no-shuffle", &a->no_shuffle, "take the samples in their order"},
+      {"--scale", &a->scale, "factor of integers that become floats, 0.00392157 for bytes to 0..1 [1]", "X"},
+      {"--early-stop", &t.early_stop, "stop after N epochs without a lower loss", "N"},
+      {"--checkpoint-every", &t.checkpoint_every, "write last.onnx every N steps, not only after epochs", "N"},
+      {"--resume", &a->resume, "go on from last.onnx in the run's folder, if there is one"},
+      {"--overwrite", &a->overwrite, "start anew in a folder that holds a run"},
+      {"--threads", &a->threads, "threads [all cores]", "N"},
+      {"--dtype",
+       &a->dtype,
+       "float64 trains in double precision, to verify with [float32]",
+       "TYPE",
+       false,
+       {"float32", "float64"}},
+      {"--json", &a->json, "one JSON object a step instead of text"},
+  };
+}
+
+}  // namespace
+
+Subcommand fit_command() {
+  auto a = std::make_shared<FitArguments>();
+  a->trainer.folder = "run";
+  a->described = options_of(a.get());
+  return {"fit", "Train a training model on data",
+          "  onnx-train fit train.onnx --data train.npz --eval-data test.npz --epochs 10 --batch-size 64\n"
+          "  onnx-train fit train.onnx --data mnist/ --eval-data mnist/ --scale 0.00392157 --epochs 5 --lr 3e-4\n"
+          "      --schedule cosine --warmup 100 --out runs/mnist\n"
+          "  onnx-train fit train.onnx --data mnist/ --scale 0.00392157 --epochs 5 --out runs/mnist --resume",
+          a->described, [a] { return run(a.get()); }};
+}
+
+}  // namespace onnx_train

@@ -1,0 +1,28 @@
+#include "tools/interrupt.h"
+
+#include <csignal>
+
+#include <unistd.h>
+
+namespace onnx_train {
+namespace {
+
+std::atomic<bool> interrupted{false};
+static_assert(std::atomic<bool>::is_always_lock_free);  // so that a signal handler may set it
+
+void on_signal(int) {
+  if (interrupted.exchange(true)) _exit(kInterruptedStatus);
+}
+
+}  // namespace
+
+const std::atomic<bool>& catch_interrupts() {
+  struct sigaction action {};
+  action.sa_handler = on_signal;
+  action.sa_flags = SA_RESTART;
+  sigaction(SIGINT, &action, nullptr);
+  sigaction(SIGTERM, &action, nullptr);
+  return interrupted;
+}
+
+}  // namespace onnx_train

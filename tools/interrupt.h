@@ -1,0 +1,13 @@
+// Ctrl-C, twice: the first one (or SIGTERM) asks the training to stop after its step, the second one ends the process.
+#pragma once
+
+#include <atomic>
+
+namespace onnx_train {
+
+constexpr int kInterruptedStatus = 130;
+
+// Installs the handlers; the flag becomes true with the first signal.
+const std::atomic<bool>& catch_interrupts();
+
+}  // namespace onnx_train

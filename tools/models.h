@@ -1,0 +1,27 @@
+// Loading models the way subcommands need them.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "onnx_passes/ir/model.h"
+#include "runtime/dataset.h"
+
+namespace onnx_train {
+
+// "float32" (the model as it is) or "float64" (its floats made doubles); Error for another name.
+Model in_precision(Model model, const std::string& dtype);
+
+// A forward model, imported: see passes.h. `dtype` as above, `batch` as in BuildOptions.
+Model load_forward_model(const std::string& path, const std::string& dtype = "float32", const std::string& batch = "");
+
+// A training model, verified and as it is; any other model, imported. What can be run: eval, predict, show.
+Model load_any_model(const std::string& path);
+
+// Concrete shapes for inputs whose dimensions are symbols: `sizes` gives NAME=N (a symbol's or, for the first dimension
+// of every input, "batch"), else `batch` for first dimensions and 8 for others. Throws Error for a malformed entry.
+std::map<std::string, Shape> example_shapes(const std::vector<InputSpec>& inputs, int64_t batch,
+                                            const std::vector<std::string>& sizes);
+
+}  // namespace onnx_train

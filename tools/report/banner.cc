@@ -1,0 +1,137 @@
+#include "tools/report/banner.h"
+
+#include <set>
+
+#include "onnx_passes/ir/error.h"
+#include "tools/report/format.h"
+
+namespace onnx_train {
+namespace {
+
+constexpr const char* kStatePrefix = "state/";
+constexpr size_t kMaxRows = 40;
+
+std::string dims(const Shape& shape) {
+  std::string text;
+  for (int64_t size : shape) text += concat(text.empty() ? "" : " x ", size);
+  return text.empty() ? "scalar" : text;
+}
+
+size_t bytes_of(const StateStore& state, size_t i) {
+  return static_cast<size_t>(num_elements(state.shape(i))) * size_of(state.dtype(i));
+}
+
+// The slots of a weight, as in state/<weight>/<slot>.
+std::string slots_of(const StateStore& state, const std::string& weight) {
+  const std::string prefix = concat(kStatePrefix, weight, "/");
+  std::string slots;
+  for (const std::string& name : state.names()) {
+    if (name.starts_with(prefix)) slots += concat(slots.empty() ? "" : ", ", name.substr(prefix.size()));
+  }
+  return slots;
+}
+
+std::string parameter_table(const StateStore& state) {
+  Table table("lrrll");
+  table.add({"parameter", "shape", "elements", "type", "state"});
+  size_t rows = 0, left_out = 0;
+  double total = 0;
+  for (size_t i = 0; i < state.names().size(); ++i) {
+    const std::string& name = state.names()[i];
+    if (name.starts_with(kStatePrefix)) continue;
+    const auto count = static_cast<double>(num_elements(state.shape(i)));
+    total += count;
+    if (++rows > kMaxRows) {
+      ++left_out;
+      continue;
+    }
+    table.add(
+        {name, dims(state.shape(i)), format_count(count), onnx_train::name(state.dtype(i)), slots_of(state, name)});
+  }
+  if (left_out > 0) table.add({concat("... and ", left_out, " more")});
+  table.add({"total", "", format_count(total)});
+  return table.text();
+}
+
+std::string memory_table(const Session& session, const StateStore& state, const Dataset& data, int64_t batch_size) {
+  double weights = 0, moments = 0, batch = 0;
+  for (size_t i = 0; i < state.names().size(); ++i) {
+    (state.names()[i].starts_with(kStatePrefix) ? moments : weights) += static_cast<double>(bytes_of(state, i));
+  }
+  for (const Dataset::Array& array : data.arrays()) {
+    const int64_t rows = array.per_sample ? batch_size : 1;
+    batch += static_cast<double>(rows * num_elements(array.row)) * static_cast<double>(size_of(array.dtype));
+  }
+  const auto arena = static_cast<double>(session.arena_bytes());
+  Table table("lr");
+  table.add({"weights and statistics", format_bytes(weights)});
+  table.add({"moments and other state", format_bytes(moments)});
+  table.add({"gradients and activations", format_bytes(arena)});
+  table.add({"one batch", format_bytes(batch)});
+  table.add({"total", format_bytes(weights + moments + arena + batch)});
+  table.add({"data, mapped or read", format_bytes(static_cast<double>(data.bytes()))});
+  return table.text();
+}
+
+std::string limits(const Trainer& trainer) {
+  const TrainerOptions& o = trainer.options();
+  std::string text;
+  if (o.epochs > 0) text += concat(o.epochs, " epochs of ", trainer.steps_per_epoch(), " steps, ");
+  if (trainer.total_steps() > 0) text += concat(trainer.total_steps(), " steps, ");
+  if (o.time_limit > 0) text += concat("at most ", format_duration(o.time_limit), ", ");
+  text += concat("batches of ", o.batch_size);
+  if (o.accumulate > 1) text += concat(" x ", o.accumulate);
+  return text + (o.shuffle ? concat(", shuffled by seed ", o.seed) : ", in order");
+}
+
+std::string rate(const Schedule& s) {
+  std::string text = format_number(s.peak);
+  switch (s.curve) {
+    case Schedule::Curve::kConstant: break;
+    case Schedule::Curve::kLinear: text += concat(", linear to ", format_number(s.end)); break;
+    case Schedule::Curve::kCosine: text += concat(", cosine to ", format_number(s.end)); break;
+    case Schedule::Curve::kStep:
+      text += concat(", times ", format_number(s.step_factor), " every ", s.step_every, " steps");
+      break;
+  }
+  return s.warmup > 0 ? concat(text, ", after ", s.warmup, " steps of warm-up") : text;
+}
+
+}  // namespace
+
+std::map<std::string, Shape> batch_shapes(const Dataset& data, int64_t samples) {
+  std::map<std::string, Shape> shapes;
+  for (const Dataset::Array& array : data.arrays()) {
+    Shape shape = array.row;
+    if (array.per_sample) shape.insert(shape.begin(), samples);
+    shapes.emplace(array.name, std::move(shape));
+  }
+  return shapes;
+}
+
+std::string training_banner(Session* session, const Dataset& training, const Dataset* evaluation,
+                            const Trainer& trainer) {
+  const TrainerOptions& options = trainer.options();
+  const int64_t batch = std::min(options.batch_size, training.num_samples());
+  session->plan(training_entry(*session), batch_shapes(training, batch));
+  const StateStore& state = session->state();
+  const Model& model = session->model();
+  const auto known = [](const std::string& text) { return text.empty() ? std::string("?") : text; };
+  Table head("ll");
+  head.add({"loss", known(model.metadata("onnx_train.loss"))});
+  head.add({"optimizer", known(model.metadata("onnx_train.optimizer"))});
+  head.add({"mode", known(model.metadata("onnx_train.mode"))});
+  std::string data = concat(training.num_samples(), " samples");
+  if (evaluation) data += concat(", ", evaluation->num_samples(), " for evaluation");
+  head.add({"data", data});
+  for (const auto& [name, shape] : batch_shapes(training, batch)) {
+    head.add({"", concat(name, "  ", onnx_train::name(training.find(name)->dtype), to_string(shape))});
+  }
+  head.add({"training", limits(trainer)});
+  head.add({"learning rate", rate(options.schedule)});
+  if (options.clip_norm) head.add({"clip", concat("gradient norm at ", format_number(*options.clip_norm))});
+  head.add({"device", concat(session->device().name(), ", ", num_threads(), " threads")});
+  return concat(head.text(), "\n", parameter_table(state), "\n", memory_table(*session, state, training, batch), "\n");
+}
+
+}  // namespace onnx_train

@@ -1,0 +1,17 @@
+// What `fit` prints before the first step: model, data, parameters, memory by category, schedule.
+#pragma once
+
+#include <string>
+
+#include "runtime/trainer.h"
+
+namespace onnx_train {
+
+// Makes the plan of the training step for full batches, whose arena is part of the memory.
+std::string training_banner(Session* session, const Dataset& training, const Dataset* evaluation,
+                            const Trainer& trainer);
+
+// The shapes of a batch of `samples` rows of `data`, by input.
+std::map<std::string, Shape> batch_shapes(const Dataset& data, int64_t samples);
+
+}  // namespace onnx_train

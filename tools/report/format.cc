@@ -1,0 +1,75 @@
+#include "tools/report/format.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+
+namespace onnx_train {
+namespace {
+
+template <typename... Args>
+std::string print(const char* format, Args... args) {
+  char text[64];
+  std::snprintf(text, sizeof text, format, args...);
+  return text;
+}
+
+// Columns that a UTF-8 text takes on a terminal, as long as it holds no wide characters.
+size_t width(const std::string& text) {
+  return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
+}
+
+}  // namespace
+
+std::string format_bytes(double bytes) {
+  if (bytes < 1024) return print("%.0f B", bytes);
+  for (const char* unit : {"KiB", "MiB", "GiB"}) {
+    bytes /= 1024;
+    if (bytes < 1023.95) return print("%.1f %s", bytes, unit);
+  }
+  return print("%.1f TiB", bytes / 1024);
+}
+
+std::string format_count(double count) {
+  if (count < 1e3) return print("%.0f", count);
+  for (const char* unit : {"k", "M", "G"}) {
+    count /= 1e3;
+    if (count < 999.95) return print("%.1f%s", count, unit);
+  }
+  return print("%.1fT", count / 1e3);
+}
+
+std::string format_duration(double seconds) {
+  if (!std::isfinite(seconds) || seconds < 0 || seconds > 1e9) return "?";
+  const auto s = static_cast<long>(std::lround(seconds));
+  if (s < 3600) return print("%ld:%02ld", s / 60, s % 60);
+  return print("%ld:%02ld:%02ld", s / 3600, s / 60 % 60, s % 60);
+}
+
+std::string format_number(double value) {
+  const double size = std::abs(value);
+  if (value == 0) return "0";
+  if (size >= 1e6 || size < 1e-3) return print("%.3e", value);
+  return print("%.4g", value);
+}
+
+std::string Table::text(int indent) const {
+  std::vector<size_t> widths(alignment_.size(), 0);
+  for (const auto& row : rows_) {
+    for (size_t i = 0; i < row.size() && i < widths.size(); ++i) widths[i] = std::max(widths[i], width(row[i]));
+  }
+  std::string text;
+  for (const auto& row : rows_) {
+    std::string line(static_cast<size_t>(indent), ' ');
+    for (size_t i = 0; i < row.size() && i < widths.size(); ++i) {
+      const std::string padding(widths[i] - width(row[i]), ' ');
+      line += alignment_[i] == 'r' ? padding + row[i] : row[i] + padding;
+      line += "  ";
+    }
+    line.erase(line.find_last_not_of(' ') + 1);
+    text += line + "\n";
+  }
+  return text;
+}
+
+}  // namespace onnx_train

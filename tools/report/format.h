@@ -1,0 +1,29 @@
+// Numbers as people read them, and aligned tables.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace onnx_train {
+
+std::string format_bytes(double bytes);       // "812 B", "3.4 MiB"
+std::string format_count(double count);       // "812", "3.4k", "124.4M"
+std::string format_duration(double seconds);  // "0:07", "12:30", "1:02:03"
+std::string format_number(double value);      // four significant digits: "0.3127", "1.000e-05"
+
+// Columns two spaces apart, each as wide as its widest cell; cells of a column marked right are aligned there.
+class Table {
+ public:
+  // One character a column: 'l' or 'r'. Fewer cells than columns leave the rest empty.
+  explicit Table(std::string alignment) : alignment_(std::move(alignment)) {}
+  void add(std::vector<std::string> cells) { rows_.push_back(std::move(cells)); }
+  // Lines that start with `indent` spaces and end in a newline.
+  std::string text(int indent = 2) const;
+
+ private:
+  std::string alignment_;
+  std::vector<std::vector<std::string>> rows_;
+};
+
+}  // namespace onnx_train

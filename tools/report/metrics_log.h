@@ -1,0 +1,35 @@
+// The metrics of a run folder: metrics.jsonl and metrics.csv with one line a step, epochs.jsonl with one an epoch.
+// Lines are written as they come; after resuming at step k, lines of later steps are gone and new ones follow.
+#pragma once
+
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "runtime/trainer.h"
+
+namespace onnx_train {
+
+class MetricsLog {
+ public:
+  // Keeps what the files in `folder` hold of steps up to `step`: 0 starts them anew.
+  MetricsLog(const std::string& folder, int64_t step);
+
+  void add(const StepReport& report);
+  void add(const EpochReport& report);
+
+ private:
+  struct Close {
+    void operator()(std::FILE* file) const { std::fclose(file); }
+  };
+  using File = std::unique_ptr<std::FILE, Close>;
+  static File open(const std::string& path, const std::string& kept);
+
+  File steps_, table_, epochs_;
+};
+
+// One JSON object, without a newline.
+std::string to_json(const StepReport& report);
+std::string to_json(const EpochReport& report);
+
+}  // namespace onnx_train

@@ -1,0 +1,79 @@
+#include "tools/report/plan_report.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "onnx_passes/ir/error.h"
+#include "tools/report/format.h"
+
+namespace onnx_train {
+namespace {
+
+constexpr size_t kColumns = 72, kLines = 16, kLargest = 10;
+
+double bytes_of(const Value& value) {
+  if (!value.type().is_static()) return 0;
+  return static_cast<double>(num_elements(value.type().shape())) * static_cast<double>(size_of(value.dtype()));
+}
+
+}  // namespace
+
+std::string plan_table(const Plan& plan) {
+  Table table("rllrl");
+  table.add({"#", "operator", "outputs", "bytes", "kernel"});
+  double total = 0;
+  for (const PlanStep& step : plan.steps()) {
+    std::string outputs;
+    double bytes = 0;
+    for (const Value* output : step.node->outputs()) {
+      if (!output) continue;
+      outputs += concat(outputs.empty() ? "" : ", ", output->name(), " ", to_string(output->type()));
+      bytes += bytes_of(*output);
+    }
+    total += bytes;
+    const std::string kernel = step.kernel ? (*step.kernel->name ? step.kernel->name : step.kernel->op) : "view";
+    table.add({std::to_string(&step - plan.steps().data()), step.node->op(), outputs, format_bytes(bytes), kernel});
+  }
+  return concat(table.text(0), plan.steps().size(), " nodes write ", format_bytes(total), "; arena ",
+                format_bytes(static_cast<double>(plan.arena_bytes())), ", of it workspace ",
+                format_bytes(static_cast<double>(plan.workspace_bytes())), "; constants ",
+                format_bytes(static_cast<double>(plan.constant_bytes())), "\n");
+}
+
+std::string memory_chart(const Plan& plan) {
+  const auto& ranges = plan.live_ranges();
+  const auto& offsets = plan.memory().offsets;
+  const double arena = static_cast<double>(std::max<size_t>(plan.arena_bytes(), 1));
+  const double steps = static_cast<double>(std::max<size_t>(plan.steps().size(), 1));
+  // A cell shows the buffer that covers its middle, by its letter among the largest; '.' for others.
+  std::vector<size_t> order(ranges.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return ranges[a].bytes > ranges[b].bytes; });
+  std::vector<std::string> canvas(kLines, std::string(kColumns, ' '));
+  for (size_t rank = 0; rank < order.size(); ++rank) {
+    const LiveRange& range = ranges[order[rank]];
+    const char mark = rank < kLargest ? static_cast<char>('A' + rank) : '.';
+    for (size_t line = 0; line < kLines; ++line) {
+      const double offset = (static_cast<double>(kLines - 1 - line) + 0.5) / kLines * arena;
+      const auto begin = static_cast<double>(offsets[order[rank]]);
+      if (offset < begin || offset >= begin + static_cast<double>(range.bytes)) continue;
+      for (size_t column = 0; column < kColumns; ++column) {
+        const double time = (static_cast<double>(column) + 0.5) / kColumns * steps;
+        if (time >= range.first && time < range.last + 1) canvas[line][column] = mark;
+      }
+    }
+  }
+  std::string text = concat("arena of ", format_bytes(arena), " over ", plan.steps().size(), " nodes\n");
+  for (const std::string& line : canvas) text += concat("  |", line, "|\n");
+  Table largest("lrrrl");
+  largest.add({"", "bytes", "offset", "nodes", "buffer"});
+  for (size_t rank = 0; rank < std::min(kLargest, order.size()); ++rank) {
+    const LiveRange& range = ranges[order[rank]];
+    const std::string name = order[rank] < plan.range_names().size() ? plan.range_names()[order[rank]] : "";
+    largest.add({std::string(1, static_cast<char>('A' + rank)), format_bytes(static_cast<double>(range.bytes)),
+                 format_bytes(static_cast<double>(offsets[order[rank]])), concat(range.first, "-", range.last), name});
+  }
+  return text + largest.text();
+}
+
+}  // namespace onnx_train

@@ -1,0 +1,16 @@
+// Plans as tables and charts.
+#pragma once
+
+#include <string>
+
+#include "runtime/plan.h"
+
+namespace onnx_train {
+
+// One line a node: number, operator, outputs with types, bytes, kernel.
+std::string plan_table(const Plan& plan);
+
+// The arena over the steps: time runs to the right, offsets upwards; the largest buffers below by name.
+std::string memory_chart(const Plan& plan);
+
+}  // namespace onnx_train

@@ -1,0 +1,108 @@
+#include "tools/report/progress.h"
+
+#include <cstdio>
+#include <cstdlib>
+
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "onnx_passes/ir/error.h"
+#include "tools/report/format.h"
+
+namespace onnx_train {
+namespace {
+
+constexpr auto kRedraw = std::chrono::milliseconds(100);
+constexpr auto kPlainLine = std::chrono::seconds(2);
+constexpr const char* kClearLine = "\r\x1b[K";
+constexpr int kBarWidth = 20;
+
+std::string bar(double fraction) {
+  const int done = static_cast<int>(fraction * kBarWidth);
+  std::string text;
+  for (int i = 0; i < kBarWidth; ++i) text += i < done ? "━" : "─";
+  return text;
+}
+
+std::string percent(double fraction) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.1f%%", fraction * 100);
+  return text;
+}
+
+}  // namespace
+
+double peak_memory() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<double>(usage.ru_maxrss) * 1024;
+}
+
+Progress::Progress(const Trainer& trainer, MetricsLog* log, bool json)
+    : trainer_(trainer), log_(log), json_(json), terminal_(!json && isatty(STDOUT_FILENO)) {
+  const char* no_colour = std::getenv("NO_COLOR");
+  colour_ = terminal_ && !(no_colour && *no_colour);
+}
+
+std::string Progress::step_line(const StepReport& r) const {
+  const int64_t total = trainer_.total_steps();
+  std::string line = concat("step ", r.step, total > 0 ? concat("/", total) : "", "  epoch ", r.epoch);
+  if (trainer_.options().epochs > 0) line += concat("/", trainer_.options().epochs);
+  line += "  loss " + format_number(r.loss);
+  if (r.accuracy) line += "  accuracy " + percent(*r.accuracy);
+  line += "  |grad| " + format_number(r.grad_norm) + "  lr " + format_number(r.learning_rate);
+  line += "  " + format_number(recent_milliseconds_) + " ms";
+  line += "  " + format_count(static_cast<double>(r.samples) / recent_milliseconds_ * 1e3) + " samples/s";
+  if (total > 0) line += "  ETA " + format_duration(static_cast<double>(total - r.step) * recent_milliseconds_ / 1e3);
+  return line + "  peak " + format_bytes(peak_memory());
+}
+
+void Progress::on_step(const StepReport& r) {
+  constexpr double kMemory = 0.9;
+  const bool first = recent_milliseconds_ == 0;
+  recent_milliseconds_ = first ? r.milliseconds : kMemory * recent_milliseconds_ + (1 - kMemory) * r.milliseconds;
+  if (log_) log_->add(r);
+  if (json_) {
+    std::printf("%s\n", to_json(r).c_str());
+    std::fflush(stdout);
+    return;
+  }
+  const auto now = Clock::now();
+  const bool last = r.step == trainer_.total_steps();
+  if (!last && now - last_shown_ < (terminal_ ? Clock::duration(kRedraw) : Clock::duration(kPlainLine))) return;
+  last_shown_ = now;
+  if (!terminal_) {
+    std::printf("%s\n", step_line(r).c_str());
+  } else {
+    const int64_t total = trainer_.total_steps();
+    const double done = total > 0 ? static_cast<double>(r.step) / static_cast<double>(total) : 0;
+    const std::string drawn = total > 0 ? (colour_ ? "\x1b[32m" + bar(done) + "\x1b[0m " : bar(done) + " ") : "";
+    std::printf("%s%s%s", kClearLine, drawn.c_str(), step_line(r).c_str());
+    line_open_ = true;
+  }
+  std::fflush(stdout);
+}
+
+void Progress::on_epoch(const EpochReport& r) {
+  if (log_) log_->add(r);
+  if (json_) {
+    std::printf("%s\n", to_json(r).c_str());
+    std::fflush(stdout);
+    return;
+  }
+  std::string line = concat("epoch ", r.epoch, "  train loss ", format_number(r.train_loss));
+  for (const auto& [name, value] : r.evaluation) {
+    line += concat("  eval ", name, " ", name == "accuracy" ? percent(value) : format_number(value));
+  }
+  if (r.best) line += colour_ ? "  \x1b[1mbest\x1b[0m" : "  best";
+  std::printf("%s%s\n", line_open_ ? kClearLine : "", line.c_str());
+  std::fflush(stdout);
+  line_open_ = false;
+}
+
+void Progress::finish() {
+  if (line_open_) std::printf("\n");
+  line_open_ = false;
+}
+
+}  // namespace onnx_train

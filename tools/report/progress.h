@@ -1,0 +1,38 @@
+// What `fit` shows while it trains: on a terminal one line that is redrawn, in a log plain lines from time to time,
+// with --json one object a step. Colour on a terminal only, and never with NO_COLOR.
+#pragma once
+
+#include <chrono>
+#include <string>
+
+#include "runtime/trainer.h"
+#include "tools/report/metrics_log.h"
+
+namespace onnx_train {
+
+class Progress : public TrainerEvents {
+ public:
+  // `log` may be null.
+  Progress(const Trainer& trainer, MetricsLog* log, bool json);
+
+  void on_step(const StepReport& report) override;
+  void on_epoch(const EpochReport& report) override;
+  // Ends the redrawn line, if there is one.
+  void finish();
+
+ private:
+  std::string step_line(const StepReport& report) const;
+
+  using Clock = std::chrono::steady_clock;
+  const Trainer& trainer_;
+  MetricsLog* log_;
+  bool json_, terminal_, colour_;
+  bool line_open_ = false;
+  Clock::time_point last_shown_{};
+  double recent_milliseconds_ = 0;  // a moving mean
+};
+
+// The largest memory this process has had resident, in bytes.
+double peak_memory();
+
+}  // namespace onnx_train

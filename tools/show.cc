@@ -1,0 +1,57 @@
+#include <cstdio>
+
+#include "onnx_passes/ir/loading.h"
+#include "onnx_passes/ir/onnx.h"
+#include "onnx_passes/passes/passes.h"
+#include "runtime/session.h"
+#include "tools/models.h"
+#include "tools/report/plan_report.h"
+#include "tools/subcommand.h"
+
+namespace onnx_train {
+namespace {
+
+struct ShowArguments {
+  std::string model, entry;
+  std::vector<std::string> sizes;
+  int64_t batch = 1;
+  bool plan = false, memory = false;
+};
+
+int run(const ShowArguments& arguments) {
+  if (!arguments.plan && !arguments.memory) {
+    const Model model = from_proto(load_proto(arguments.model));
+    const std::string text = arguments.entry.empty() ? to_text(model) : to_text(flatten(model, arguments.entry));
+    std::printf("%s\n", text.c_str());
+    return 0;
+  }
+  Session session(load_any_model(arguments.model));
+  std::string entry = arguments.entry;
+  if (entry.empty()) entry = session.has_entry("step") ? "step" : "predict";
+  const std::vector<InputSpec> inputs = entry_inputs(session.model(), entry);
+  const Plan& plan = session.plan(entry, example_shapes(inputs, arguments.batch, arguments.sizes));
+  if (arguments.plan) std::printf("%s", plan_table(plan).c_str());
+  if (arguments.memory) std::printf("%s", memory_chart(plan).c_str());
+  return 0;
+}
+
+}  // namespace
+
+Subcommand show_command() {
+  auto a = std::make_shared<ShowArguments>();
+  return {"show",
+          "A model as text, or what runs: its plan, its memory",
+          "  onnx-train show model.onnx\n"
+          "  onnx-train show train.onnx --entry step\n"
+          "  onnx-train show train.onnx --plan --batch 64\n"
+          "  onnx-train show train.onnx --entry evaluate --memory --dim sequence=256",
+          {{"FILE", &a->model, "any ONNX model", "FILE", true},
+           {"--entry", &a->entry, "one entry point, flattened [the whole file; step for --plan and --memory]", "NAME"},
+           {"--plan", &a->plan, "each node in the order in which it runs, with shapes, bytes and kernel"},
+           {"--memory", &a->memory, "where buffers lie in the arena while the nodes run"},
+           {"--batch", &a->batch, "samples in the batch [1]", "N"},
+           {"--dim", &a->sizes, "NAME=N: the size of another symbolic dimension [8]", "NAME=N"}},
+          [a] { return run(*a); }};
+}
+
+}  // namespace onnx_train
