@@ -33,15 +33,25 @@ Variant variant_of(const Var& labels, const Attrs& attrs, bool weighted) {
   return {axis, rank - 1 - axis, reduction == "mean", smooth, weighted};
 }
 
+// For label smoothing s: keep = 1 - s, spread = s / C; `class_weight` broadcasts along the class axis.
+std::string smoothing_lines(const Variant& v) {
+  std::string text = concat("class_count = Shape <start = ", v.axis, ", end = ", v.axis + 1, "> (logits)\n") + R"(
+    classes = CastLike (class_count, logits)
+    smoothing_double = Constant <value: tensor = @label_smoothing> ()
+    smoothing = CastLike (smoothing_double, logits)
+    keep = Sub (one, smoothing)
+    spread = Div (smoothing, classes)
+)";
+  if (!v.weighted) return text;
+  std::string column = "-1";
+  for (int64_t i = 0; i < v.inner_axes; ++i) column += ", 1";
+  return text + concat("column = Constant <value_ints = [", column, "]> ()\nclass_weight = Reshape (weight, column)\n");
+}
+
 // What loss and gradient have in common. `counted` is the weight of each position: that of its class, 0 where it is
-// ignored. `column_shape` lets a vector of C elements broadcast along the class axis.
+// ignored.
 std::string common_lines(const Variant& v) {
-  std::string column_shape = "-1";
-  for (int64_t i = 0; i < v.inner_axes; ++i) column_shape += ", 1";
-  std::string text = concat("axes = Constant <value_ints = [", v.axis, "]> ()\n",  //
-                            "class_count = Shape <start = ", v.axis, ", end = ", v.axis + 1, "> (logits)\n",
-                            "column_shape = Constant <value_ints = [", column_shape, "]> ()\n") +
-                     R"(
+  std::string text = concat("axes = Constant <value_ints = [", v.axis, "]> ()\n") + R"(
     ignore_index = Constant <value_int: int = @ignore_index> ()
     first_class = Constant <value_int = 0> ()
     zero_float = Constant <value_float = 0.0> ()
@@ -53,18 +63,11 @@ std::string common_lines(const Variant& v) {
     label = Where (ignored, first_class, index)
     label_column = Unsqueeze (label, axes)
 )";
-  text += v.weighted ? "label_weight = Gather <axis = 0> (weight, label)\n" : "label_weight = Identity (one)\n";
-  text += "counted = Where (ignored, zero, label_weight)\n";
+  text += v.weighted
+              ? "label_weight = Gather <axis = 0> (weight, label)\ncounted = Where (ignored, zero, label_weight)\n"
+              : "counted = Where (ignored, zero, one)\n";
   if (v.mean) text += "total_weight = ReduceSum <keepdims = 0> (counted)\n";
-  if (!v.smooth) return text;
-  text += R"(
-    smoothing_double = Constant <value: tensor = @label_smoothing> ()
-    smoothing = CastLike (smoothing_double, logits)
-    keep = Sub (one, smoothing)
-    classes = CastLike (class_count, logits)
-    spread = Div (smoothing, classes)
-)";
-  return text + (v.weighted ? "class_weight = Reshape (weight, column_shape)\n" : "class_weight = Identity (one)\n");
+  return v.smooth ? text + smoothing_lines(v) : text;
 }
 
 std::string signature(const char* op, const char* inputs, const Variant& v, const char* outputs) {
@@ -92,19 +95,19 @@ FunctionText softmax_cross_entropy(const FunctionCall& call) {
     weighted_log_p = Mul (counted, label_log_p)
     label_part = Where (ignored, zero, weighted_log_p)
 )";
-  text += !v.smooth ? "log_likelihood = Identity (label_part)\n" : R"(
+  if (v.smooth) {
+    const char* log_ps = v.weighted ? "weighted_log_ps" : "log_p";
+    if (v.weighted) text += "weighted_log_ps = Mul (class_weight, log_p)\n";
+    text += concat("log_p_sum = ReduceSum <keepdims = 0> (", log_ps, ", axes)\n") + R"(
     label_part_kept = Mul (keep, label_part)
-    weighted_log_ps = Mul (class_weight, log_p)
-    log_p_sum = ReduceSum <keepdims = 0> (weighted_log_ps, axes)
     log_p_spread = Mul (spread, log_p_sum)
     spread_part = Where (ignored, zero, log_p_spread)
     log_likelihood = Add (label_part_kept, spread_part)
 )";
-  text += R"(
-    log_likelihood_sum = ReduceSum <keepdims = 0> (log_likelihood)
-    loss_sum = Neg (log_likelihood_sum)
-)";
-  text += v.mean ? "loss = Div (loss_sum, total_weight)\n}" : "loss = Identity (loss_sum)\n}";
+  }
+  text += concat("log_likelihood_sum = ReduceSum <keepdims = 0> (", v.smooth ? "log_likelihood" : "label_part", ")\n");
+  text += v.mean ? "loss_sum = Neg (log_likelihood_sum)\nloss = Div (loss_sum, total_weight)\n}"
+                 : "loss = Neg (log_likelihood_sum)\n}";
   return {text, v.overload()};
 }
 
@@ -123,22 +126,17 @@ FunctionText softmax_cross_entropy_grad(const FunctionCall& call) {
 )";
   text += concat("label_part = ScatterElements <axis = ", v.axis,
                  ", reduction = \"add\"> (p_counted, label_column, label_share)\n");
-  if (!v.smooth) {
-    text += "change = Identity (label_part)\n";
-  } else {
-    text += v.weighted ? "class_weight_sum = ReduceSum <keepdims = 0> (weight)\n"
-                       : "class_weight_sum = Squeeze (classes)\n";
-    text += R"(
+  if (v.smooth) {
+    if (v.weighted) text += "class_weight_sum = ReduceSum <keepdims = 0> (weight)\n";
+    text += concat("p_weighted = Mul (p, ", v.weighted ? "class_weight_sum" : "classes", ")\n");
+    text += concat("p_minus_weight = Sub (p_weighted, ", v.weighted ? "class_weight" : "one", ")\n") + R"(
     label_part_kept = Mul (keep, label_part)
-    p_weighted = Mul (p, class_weight_sum)
-    p_minus_weight = Sub (p_weighted, class_weight)
     spread_part = Mul (spread, p_minus_weight)
     change = Add (label_part_kept, spread_part)
 )";
   }
-  text += v.mean ? "scale = Div (dloss, total_weight)\n" : "scale = Identity (dloss)\n";
-  text += R"(
-    scaled = Mul (change, scale)
+  if (v.mean) text += "scale = Div (dloss, total_weight)\n";
+  text += concat("scaled = Mul (", v.smooth ? "change" : "label_part", v.mean ? ", scale)\n" : ", dloss)\n") + R"(
     ignored_column = Unsqueeze (ignored, axes)
     dlogits = Where (ignored_column, zero, scaled)
 })";

@@ -39,12 +39,14 @@ constexpr const char* kNesterov = R"(
     direction = Add (g_used, buffer_ahead)
 )";
 
-constexpr const char* kDescend = R"(
+std::string descend(const char* direction) {
+  return concat(R"(
     rate = CastLike (learning_rate, w)
-    change = Mul (direction, rate)
+    change = Mul ()",
+                direction, R"(, rate)
     next_w = Sub (w, change)
+})");
 }
-)";
 
 FunctionText sgd(const FunctionCall& call) {
   const bool has_momentum = call.inputs.at(2).value() != nullptr;
@@ -52,13 +54,12 @@ FunctionText sgd(const FunctionCall& call) {
   for (const Attr& a : call.attrs) nesterov = nesterov || (a.name == "nesterov" && std::get<int64_t>(a.value) != 0);
   const std::string head = "Sgd <momentum, dampening, nesterov, weight_decay> ";
   if (!has_momentum) {
-    return {concat(head, "(w, g, unused, step, learning_rate, grad_scale) => (next_w) {", kGradient,
-                   "    direction = Identity (g_used)", kDescend),
+    return {concat(head, "(w, g, unused, step, learning_rate, grad_scale) => (next_w) {", kGradient, descend("g_used")),
             "plain"};
   }
   return {
       concat(head, "(w, g, momentum_buffer, step, learning_rate, grad_scale) => (next_w, next_momentum_buffer) {",
-             kGradient, kMomentum, nesterov ? kNesterov : "    direction = Identity (next_momentum_buffer)", kDescend),
+             kGradient, kMomentum, nesterov ? kNesterov : "", descend(nesterov ? "direction" : "next_momentum_buffer")),
       nesterov ? "nesterov" : "momentum"};
 }
 
@@ -98,8 +99,6 @@ constexpr const char* kMoments = R"(
     denominator = Add (root_corrected, epsilon)
     ratio = Div (next_exp_avg, denominator)
     change = Mul (ratio, step_size)
-    next_w = Sub (w_used, change)
-}
 )";
 
 constexpr const char* kAdamSignature =
@@ -107,7 +106,7 @@ constexpr const char* kAdamSignature =
     "next_exp_avg, next_exp_avg_sq) {";
 
 FunctionText adam(const FunctionCall&) {
-  return {concat("Adam ", kAdamSignature, kGradient, "    w_used = Identity (w)", kMoments), ""};
+  return {concat("Adam ", kAdamSignature, kGradient, kMoments, "    next_w = Sub (w, change)\n}"), ""};
 }
 
 // w is multiplied by 1 - lr·decay instead of adding decay·w to the gradient.
@@ -123,7 +122,7 @@ FunctionText adamw(const FunctionCall&) {
     kept = CastLike (kept_double, w)
     w_used = Mul (w, kept)
 )",
-                 kMoments),
+                 kMoments, "    next_w = Sub (w_used, change)\n}"),
           ""};
 }
 

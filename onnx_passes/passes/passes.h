@@ -31,7 +31,7 @@ enum class Mode {
 };
 
 struct BuildOptions {
-  std::string loss = "cross_entropy";  // see losses.h for the expression's grammar
+  std::string loss = "cross_entropy";  // see loss_expression.h for the grammar
   std::string optimizer = "adamw";     // "sgd(momentum=0.9, nesterov=1)"; see optimizers.h
   Mode mode = Mode::kTrain;
   std::vector<std::string> train;  // names, globs, @files; empty: every float initializer that reaches the loss

@@ -1,0 +1,15 @@
+// Cuts the entry point "step" in two at the gradients: "accumulate" computes the loss and adds its gradients to
+// accumulators, "apply" has their mean, as `grad/<weight>`, for the optimizer to use.
+//
+// State: state/<weight>/grad, the sums; state/accumulated, how many micro-batches are in them (int64); state/step,
+// the number of updates (int64). `accumulate` keeps in state/accumulated_for the step it has last seen: when that has
+// changed since, the sums belong to an update that is done, and it starts over. So nobody resets anything.
+#pragma once
+
+#include "onnx_passes/passes/passes.h"
+
+namespace onnx_train {
+
+Pass accumulate();
+
+}  // namespace onnx_train

@@ -1,0 +1,34 @@
+// The one list of passes that makes a training model, in the order in which they run.
+#include "onnx_passes/passes/accumulate.h"
+#include "onnx_passes/passes/gradients.h"
+#include "onnx_passes/passes/loss.h"
+#include "onnx_passes/passes/optimizer.h"
+#include "onnx_passes/passes/passes.h"
+#include "onnx_passes/passes/training_mode.h"
+
+namespace onnx_train {
+namespace {
+
+Pass describe(const BuildOptions& options) {
+  return {"describe", [options](Model& model) {
+            model.set_metadata("onnx_train.version", "1");
+            model.set_metadata("onnx_train.mode", options.mode == Mode::kTrain ? "train" : "frozen");
+            return true;
+          }};
+}
+
+}  // namespace
+
+std::vector<Pass> training_passes(const BuildOptions& options) {
+  std::vector<Pass> passes = {training_mode(options), loss(options), gradients(options)};
+  if (options.accumulate) passes.push_back(accumulate());
+  passes.push_back(optimizer(options));
+  passes.push_back(describe(options));
+  return passes;
+}
+
+std::vector<PassTiming> build_training_model(Model* model, const BuildOptions& options) {
+  return run_pipeline(training_passes(options), model, options.pipeline);
+}
+
+}  // namespace onnx_train

@@ -1,0 +1,67 @@
+// Reads the small expressions of the command line: `0.7*cross_entropy(logits, labels) + mse('/aux/out', target)`,
+// `adamw(betas=(0.9, 0.95))`. One reader reads one text from left to right; errors name the option, the text and the
+// column. A value of one thread.
+#pragma once
+
+#include <string>
+#include <variant>
+#include <vector>
+
+namespace onnx_train {
+
+// An identifier (letters, digits, `_`, `.`, not starting with a digit), or anything in single or double quotes.
+struct Word {
+  std::string text;
+  bool quoted = false;
+  size_t column = 0;  // from 1
+};
+
+class ExpressionReader {
+ public:
+  // `option` is how errors call the text: "--loss".
+  ExpressionReader(std::string option, std::string text) : option_(std::move(option)), text_(std::move(text)) {}
+
+  bool at_end();
+  size_t column();  // of what comes next
+  bool at(char c);
+  bool take(char c);                        // reads it if it comes next
+  void expect(char c, const char* before);  // reads it; otherwise fails with "expected 'c' before ..."
+  bool at_number();                         // a digit or a point, after an optional sign
+  bool at_word();
+  double number();
+  Word word(const char* what);  // `what` is expected: "the name of a loss"
+  [[noreturn]] void fail_at(size_t column, const std::string& reason) const;
+
+ private:
+  void skip_spaces();
+  char next() const { return position_ < text_.size() ? text_[position_] : '\0'; }
+  std::string found();
+
+  std::string option_, text_;
+  size_t position_ = 0;
+};
+
+// `key=value` of a call: a number (true is 1, false 0), a pair of numbers, or a name.
+struct Option {
+  Word key;
+  std::variant<double, std::pair<double, double>, Word> value;
+  size_t column = 0;  // of the value
+};
+
+// What stands between the parentheses of a call: names first, then options.
+struct Arguments {
+  std::vector<Word> names;
+  std::vector<Option> options;
+};
+
+// Reads "(...)" if that comes next.
+Arguments read_arguments(ExpressionReader* reader);
+
+// Shortest text that reads back as the same number: "0.1", "1e-08".
+std::string number_text(double value);
+// The word as an expression needs it: in quotes unless it is an identifier.
+std::string quoted_if_needed(const std::string& name);
+// Of `candidates`, those most like `name`, for messages: "'fc1.weight', 'fc2.weight'"; "" when none is.
+std::string similar_names(const std::string& name, const std::vector<std::string>& candidates);
+
+}  // namespace onnx_train

@@ -1,0 +1,45 @@
+#include "onnx_passes/passes/gradients.h"
+
+#include "onnx_passes/gradients/gradient.h"
+#include "onnx_passes/ir/error.h"
+#include "onnx_passes/passes/entry_point.h"
+
+namespace onnx_train {
+namespace {
+
+std::string gradient_name(const Value* weight) { return "grad/" + weight->name(); }
+
+bool run(Model& model, const BuildOptions& options) {
+  EntryPoint* step = model.find_entry_point("step");
+  if (!step || step->algorithm->outputs().empty()) fail("[Gradients] the model has no loss; run the pass 'loss' first");
+  Graph* algorithm = step->algorithm.get();
+  const std::vector<Value*> weights = select_trainable(model, options.train, options.freeze);
+  const std::vector<Value*> found = add_gradients(algorithm, algorithm->outputs()[0], weights);
+  std::vector<std::string> unreached;
+  for (size_t i = 0; i < weights.size(); ++i) {
+    if (!found[i]) unreached.push_back(weights[i]->name());
+  }
+  if (unreached.size() == weights.size()) {
+    fail("[Gradients] the loss '", model.metadata("onnx_train.loss"), "' depends on none of the ", weights.size(),
+         " weights to train; check --loss, --train and --freeze");
+  }
+  if (!unreached.empty()) model.set_metadata("onnx_train.not_trained", json_list(unreached));
+  return true;
+}
+
+}  // namespace
+
+Pass gradients(const BuildOptions& options) {
+  return {"gradients", [options](Model& model) { return run(model, options); }};
+}
+
+std::vector<Value*> trained_weights(const Model& model, const EntryPoint& entry) {
+  std::vector<Value*> weights;
+  for (Value* weight : model.graph->initializers()) {
+    const Value* gradient = entry.algorithm->find(gradient_name(weight));
+    if (gradient && &gradient->graph() == entry.algorithm.get()) weights.push_back(weight);
+  }
+  return weights;
+}
+
+}  // namespace onnx_train

@@ -1,0 +1,77 @@
+#include "onnx_passes/passes/loss.h"
+
+#include <algorithm>
+
+#include "onnx_passes/ir/error.h"
+#include "onnx_passes/passes/entry_point.h"
+#include "onnx_passes/passes/loss_expression.h"
+#include "onnx_passes/passes/loss_terms.h"
+#include "onnx_passes/passes/training_mode.h"
+
+namespace onnx_train {
+namespace {
+
+// The expression with everything that was left open filled in.
+std::string resolved_text(const std::vector<LossTerm>& terms) {
+  std::string text;
+  for (const LossTerm& term : terms) {
+    const bool minus = term.weight < 0;
+    if (!text.empty()) {
+      text += minus ? " - " : " + ";
+    } else if (minus) {
+      text += "-";
+    }
+    if (std::abs(term.weight) != 1) text += number_text(std::abs(term.weight)) + "*";
+    text += to_string(term);
+  }
+  return text;
+}
+
+// Sums the terms in one entry point, and adds its results.
+bool add_terms(EntryPoint* entry, const std::vector<LossTerm>& terms, const std::function<Value*(Value*)>& version) {
+  Builder b(entry->algorithm.get());
+  LossBuilder losses(&b, version);
+  Var total, accuracy;
+  for (const LossTerm& term : terms) {
+    b.set_name("loss/" + term.loss.text);
+    const LossBuilder::Result made = losses.build(term);
+    if (!accuracy) accuracy = made.accuracy;
+    const Var weighted = term.weight == 1 ? made.loss : made.loss * term.weight;
+    total = total ? total + cast_like(weighted, total) : weighted;
+  }
+  add_result(entry, "loss", total);
+  if (accuracy) add_result(entry, "accuracy", accuracy);
+  return static_cast<bool>(accuracy);
+}
+
+bool is_sum(const LossTerm& term) {
+  for (const Option& option : term.arguments.options) {
+    if (option.key.text == "reduction") return std::get<Word>(option.value).text == "sum";
+  }
+  return false;
+}
+
+bool run(Model& model, const BuildOptions& options) {
+  std::vector<LossTerm> terms = parse_loss(options.loss);
+  for (LossTerm& term : terms) resolve(&term, *model.graph, options.loss);
+
+  if (!model.find_entry_point("step")) model.add_entry_point("step");
+  EntryPoint* step = model.find_entry_point("step");
+  const bool has_accuracy = add_terms(step, terms, [&](Value* v) { return training_value(*step, v); });
+  add_terms(&model.add_entry_point("evaluate"), terms, [](Value* v) { return v; });
+
+  model.set_metadata("onnx_train.loss", resolved_text(terms));
+  const bool all_sums = std::all_of(terms.begin(), terms.end(), is_sum);
+  model.set_metadata("onnx_train.outputs",
+                     concat("{\"loss\": \"", all_sums ? "sum" : "mean", "\"",
+                            has_accuracy ? ", \"accuracy\": \"mean\"" : "", ", \"grad_norm\": \"last\"}"));
+  return true;
+}
+
+}  // namespace
+
+Pass loss(const BuildOptions& options) {
+  return {"loss", [options](Model& model) { return run(model, options); }};
+}
+
+}  // namespace onnx_train

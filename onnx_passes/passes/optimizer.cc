@@ -1,0 +1,138 @@
+#include "onnx_passes/passes/optimizer.h"
+
+#include <limits>
+#include <unordered_set>
+
+#include "onnx_passes/functions/functions.h"
+#include "onnx_passes/ir/error.h"
+#include "onnx_passes/passes/entry_point.h"
+#include "onnx_passes/passes/gradients.h"
+#include "onnx_passes/passes/optimizers.h"
+#include "onnx_passes/passes/select.h"
+
+namespace onnx_train {
+namespace {
+
+using ValueSet = std::unordered_set<const Value*>;
+
+// A scale or bias that a normalization multiplies and adds, whatever its rank.
+bool belongs_to_normalization(const Value* weight) {
+  for (const Use& use : weight->uses()) {
+    const std::string& op = use.node->op();
+    if (op.find("Normalization") != std::string::npos && use.node->domain().empty() && use.index > 0) return true;
+  }
+  return false;
+}
+
+ValueSet decaying(const std::vector<Value*>& weights, const OptimizerSpec& spec, const BuildOptions& options) {
+  if (!options.decay.empty()) {
+    const auto chosen = match_names(weights, options.decay, "--decay");
+    return {chosen.begin(), chosen.end()};
+  }
+  ValueSet result;
+  for (const Value* w : weights) {
+    if (spec.name != "adamw" || (w->rank() > 1 && !belongs_to_normalization(w))) result.insert(w);
+  }
+  return result;
+}
+
+class OptimizerBuilder {
+ public:
+  OptimizerBuilder(Model* model, EntryPoint* entry, const OptimizerSpec& spec, const BuildOptions& options)
+      : model_(*model), entry_(*entry), spec_(spec), options_(options), b_(entry->algorithm.get()) {}
+
+  void run() {
+    const std::vector<Value*> weights = trained_weights(model_, entry_);
+    const ValueSet decay = decaying(weights, spec_, options_);
+    add_step_count();
+    add_clipping(weights);
+    for (Value* weight : weights) update(weight, decay.count(weight) ? spec_.weight_decay : 0);
+    bind_state(&entry_, step_.value(), next_step_);
+  }
+
+ private:
+  Var gradient(const Value* weight) { return b_.var(b_.graph().find("grad/" + weight->name())); }
+
+  // State that `accumulate` reads, too, is in the inference graph by now.
+  void add_step_count() {
+    Value* step = b_.graph().find(kStepState);
+    if (!step) step = b_.graph().add_initializer(kStepState, Tensor::scalar<int64_t>(0));
+    step_ = b_.var(step);
+    b_.set_name(std::string("next/") + kStepState);
+    next_step_ = step_ + 1.0;
+  }
+
+  // scale = min(1, clip_norm / (norm + 1e-6)), as torch.nn.utils.clip_grad_norm_
+  void add_clipping(const std::vector<Value*>& weights) {
+    rate_ = b_.var(
+        add_input_with_default(&entry_, "learning_rate", Tensor::scalar(static_cast<float>(spec_.learning_rate))));
+    const float clip =
+        options_.clip_norm > 0 ? static_cast<float>(options_.clip_norm) : std::numeric_limits<float>::infinity();
+    const Var clip_norm = b_.var(add_input_with_default(&entry_, "clip_norm", Tensor::scalar(clip)));
+    std::vector<Var> gradients;
+    for (const Value* weight : weights) gradients.push_back(gradient(weight));
+    b_.set_name("grad_norm");
+    const Var norm = call(b_, "GlobalNorm", gradients);
+    b_.set_name("grad_scale");
+    scale_ = min(cast_like(clip_norm, norm) / (norm + 1e-6), b_.scalar(norm.dtype(), 1));
+    add_result(&entry_, "grad_norm", norm);
+  }
+
+  Var add_slot(const Value* weight, const char* slot) {
+    const Tensor zeros(weight->dtype(), weight->type().shape());
+    return b_.var(b_.graph().add_initializer(slot_name(weight, slot), zeros));
+  }
+
+  void update(Value* weight, double weight_decay) {
+    const Var w = b_.var(weight), g = gradient(weight);
+    std::vector<Var> slots, inputs{w, g};
+    Attrs attrs{{"weight_decay", Tensor::scalar(weight_decay)}};
+    std::string op = "Sgd";
+    if (spec_.is_sgd()) {
+      if (spec_.momentum != 0) slots.push_back(add_slot(weight, "momentum_buffer"));
+      inputs.push_back(slots.empty() ? Var() : slots[0]);
+      attrs.insert(attrs.end(), {{"momentum", Tensor::scalar(spec_.momentum)},
+                                 {"dampening", Tensor::scalar(spec_.dampening)},
+                                 {"nesterov", spec_.nesterov ? 1 : 0}});
+    } else {
+      op = spec_.name == "adam" ? "Adam" : "AdamW";
+      slots = {add_slot(weight, "exp_avg"), add_slot(weight, "exp_avg_sq")};
+      inputs.insert(inputs.end(), slots.begin(), slots.end());
+      attrs.insert(attrs.end(), {{"beta1", Tensor::scalar(spec_.beta1)},
+                                 {"beta2", Tensor::scalar(spec_.beta2)},
+                                 {"epsilon", Tensor::scalar(spec_.epsilon)}});
+    }
+    inputs.insert(inputs.end(), {next_step_, rate_, scale_});
+    b_.set_name("next/" + weight->name());
+    const auto next = call(b_, op, static_cast<int>(1 + slots.size()), inputs, attrs);
+    bind_state(&entry_, weight, next[0]);
+    for (size_t i = 0; i < slots.size(); ++i) bind_state(&entry_, slots[i].value(), next[i + 1]);
+  }
+
+  Model& model_;
+  EntryPoint& entry_;
+  const OptimizerSpec& spec_;
+  const BuildOptions& options_;
+  Builder b_;
+  Var step_, next_step_, rate_, scale_;
+};
+
+bool run(Model& model, const BuildOptions& options) {
+  const OptimizerSpec spec = parse_optimizer(options.optimizer);
+  EntryPoint* entry = model.find_entry_point("apply");
+  if (!entry) entry = model.find_entry_point("step");
+  if (!entry) fail("[Optimizer] the model has no gradients; run the pass 'gradients' first");
+  OptimizerBuilder(&model, entry, spec, options).run();
+  model.set_metadata("onnx_train.optimizer", to_string(spec));
+  return true;
+}
+
+}  // namespace
+
+Pass optimizer(const BuildOptions& options) {
+  return {"optimizer", [options](Model& model) { return run(model, options); }};
+}
+
+std::string slot_name(const Value* weight, const std::string& slot) { return "state/" + weight->name() + "/" + slot; }
+
+}  // namespace onnx_train

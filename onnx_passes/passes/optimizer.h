@@ -1,0 +1,23 @@
+// Adds the optimizer to the entry point that has the gradients ("step", or "apply" where they are accumulated): the
+// gradients' norm, clipping, and for each trained weight its new value and slots with their update bindings.
+//
+// Inputs: learning_rate and clip_norm, float scalars with defaults (clip_norm infinite unless asked for). Output:
+// grad_norm, the L2 norm over all gradients before clipping. State: state/<weight>/<slot> with torch's names
+// (momentum_buffer; exp_avg, exp_avg_sq), and state/step, the number of updates so far (int64).
+//
+// Weight decay: those that BuildOptions::decay names. Without such patterns adamw leaves out what the literature leaves
+// out, biases and the scales of normalizations, that is tensors of rank 0 and 1; sgd and adam decay all weights, as
+// PyTorch does. Metadata: onnx_train.optimizer, every option written out.
+#pragma once
+
+#include "onnx_passes/passes/passes.h"
+
+namespace onnx_train {
+
+Pass optimizer(const BuildOptions& options);
+
+inline constexpr const char* kStepState = "state/step";
+// "state/<weight>/<slot>"
+std::string slot_name(const Value* weight, const std::string& slot);
+
+}  // namespace onnx_train

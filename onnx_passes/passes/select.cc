@@ -1,0 +1,152 @@
+#include "onnx_passes/passes/select.h"
+
+#include <algorithm>
+#include <fstream>
+#include <unordered_set>
+
+#include "onnx_passes/ir/error.h"
+#include "onnx_passes/passes/expression.h"
+#include "onnx_passes/passes/passes.h"
+
+namespace onnx_train {
+namespace {
+
+constexpr size_t kNoEnd = std::string::npos;
+
+// The end of the set that opens at `open`, or kNoEnd; a `]` that comes first belongs to the set.
+size_t set_end(const std::string& pattern, size_t open) {
+  size_t first = open + 1;
+  if (first < pattern.size() && pattern[first] == '!') ++first;
+  return pattern.find(']', first + 1);
+}
+
+bool in_set(const std::string& pattern, size_t open, size_t end, char c) {
+  size_t i = open + 1;
+  const bool negated = pattern[i] == '!';
+  if (negated) ++i;
+  bool inside = false;
+  for (; i < end; ++i) {
+    if (i + 2 < end && pattern[i + 1] == '-') {
+      inside = inside || (pattern[i] <= c && c <= pattern[i + 2]);
+      i += 2;
+    } else {
+      inside = inside || pattern[i] == c;
+    }
+  }
+  return inside != negated;
+}
+
+// How many characters of the pattern match the one character c; 0 when they do not.
+size_t match_one(const std::string& pattern, size_t at, char c) {
+  if (pattern[at] == '?') return 1;
+  const size_t end = pattern[at] == '[' ? set_end(pattern, at) : kNoEnd;
+  if (end != kNoEnd) return in_set(pattern, at, end, c) ? end + 1 - at : 0;
+  return pattern[at] == c ? 1 : 0;
+}
+
+std::vector<std::string> read_lines(const std::string& path, const std::string& option) {
+  std::ifstream file(path);
+  if (!file) fail(option, " @", path, ": the file cannot be read");
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(file, line);) {
+    while (!line.empty() && std::isspace(static_cast<unsigned char>(line.back()))) line.pop_back();
+    if (!line.empty()) lines.push_back(line);
+  }
+  return lines;
+}
+
+std::vector<std::string> without_files(const std::vector<std::string>& patterns, const std::string& option) {
+  std::vector<std::string> result;
+  for (const std::string& pattern : patterns) {
+    if (pattern.starts_with('@')) {
+      for (std::string& line : read_lines(pattern.substr(1), option)) result.push_back(std::move(line));
+    } else {
+      result.push_back(pattern);
+    }
+  }
+  return result;
+}
+
+[[noreturn]] void nothing_matches(const std::string& pattern, const std::vector<Value*>& values,
+                                  const std::string& option) {
+  std::vector<std::string> names;
+  for (const Value* value : values) names.push_back(value->name());
+  const std::string similar = similar_names(pattern, names);
+  std::string examples;
+  for (size_t i = 0; i < names.size() && i < 3; ++i) examples += concat(i ? ", '" : "'", names[i], "'");
+  fail(option, " '", pattern, "' matches none of the ", names.size(), " weights; ",
+       similar.empty() ? "they are called " : "did you mean ", similar.empty() ? examples : similar,
+       similar.empty() ? (names.size() > 3 ? ", ..." : "") : "?");
+}
+
+// Batch normalization's running mean and variance: state that training updates by its own rule.
+bool is_running_statistic(const Value* value) {
+  return std::any_of(value->uses().begin(), value->uses().end(),
+                     [](const Use& use) { return use.node->is("BatchNormalization") && use.index >= 3; });
+}
+
+// Scalars are constants of formulas (an attention's scale, an epsilon) far more often than they are weights.
+bool trained_by_default(const Value* value) { return !value->has_rank() || value->rank() > 0; }
+
+}  // namespace
+
+bool matches(const std::string& pattern, const std::string& name) {
+  size_t p = 0, n = 0, star = kNoEnd, restart = 0;
+  while (n < name.size()) {
+    const size_t matched = p < pattern.size() && pattern[p] != '*' ? match_one(pattern, p, name[n]) : 0;
+    if (matched) {
+      p += matched;
+      ++n;
+    } else if (p < pattern.size() && pattern[p] == '*') {
+      star = p++;
+      restart = n;
+    } else if (star != kNoEnd) {
+      p = star + 1;
+      n = ++restart;
+    } else {
+      return false;
+    }
+  }
+  while (p < pattern.size() && pattern[p] == '*') ++p;
+  return p == pattern.size();
+}
+
+std::vector<Value*> match_names(const std::vector<Value*>& values, const std::vector<std::string>& patterns,
+                                const std::string& option) {
+  std::unordered_set<const Value*> chosen;
+  for (const std::string& pattern : without_files(patterns, option)) {
+    bool any = false;
+    for (const Value* value : values) {
+      if (value->name() != pattern && !matches(pattern, value->name())) continue;
+      chosen.insert(value);
+      any = true;
+    }
+    if (!any) nothing_matches(pattern, values, option);
+  }
+  std::vector<Value*> result;
+  std::copy_if(values.begin(), values.end(), std::back_inserter(result), [&](Value* v) { return chosen.count(v) > 0; });
+  return result;
+}
+
+std::vector<Value*> select_trainable(const Model& model, const std::vector<std::string>& train,
+                                     const std::vector<std::string>& freeze) {
+  std::vector<Value*> weights;
+  for (Value* value : model.graph->initializers()) {
+    if (is_float(value->dtype()) && !is_running_statistic(value)) weights.push_back(value);
+  }
+  if (weights.empty()) fail("[Select] the model has no float initializer, so there is nothing to train");
+  std::vector<Value*> selected;
+  if (train.empty()) {
+    std::copy_if(weights.begin(), weights.end(), std::back_inserter(selected), trained_by_default);
+  } else {
+    selected = match_names(weights, train, "--train");
+  }
+  if (!freeze.empty()) {
+    const auto frozen = match_names(weights, freeze, "--freeze");
+    std::erase_if(selected, [&](const Value* v) { return std::find(frozen.begin(), frozen.end(), v) != frozen.end(); });
+  }
+  if (selected.empty()) fail("[Select] --train and --freeze leave nothing to train");
+  return selected;
+}
+
+}  // namespace onnx_train
