@@ -85,12 +85,11 @@ MaxPoolGrad <kernel_shape: ints, strides: ints, dilations: ints, pads: ints, cei
   all = Constant <value_ints = [-1]> ()
   index_flat = Reshape (index, all)
   dy_flat = Reshape (dy, all)
-  count = Size (x)
-  flat_shape = Reshape (count, all)
+  x_shape = Shape (x)
+  flat_shape = ReduceProd (x_shape)
   zero = ConstantOfShape <value = float[1] {0}> (flat_shape)
   zeros = CastLike (zero, dy)
   dx_flat = ScatterElements <axis = 0, reduction = "add"> (zeros, index_flat, dy_flat)
-  x_shape = Shape (x)
   dx = Reshape <allowzero = 1> (dx_flat, x_shape)
 })";
 
