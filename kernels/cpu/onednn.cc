@@ -9,20 +9,9 @@ namespace {
 
 using Desc = dnnl::memory::desc;
 
-constexpr size_t kAlignment = 64;
-
 const dnnl::engine& cpu_engine() {
   static const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
   return engine;
-}
-
-void* address(const Place& place, const Args& args) {
-  switch (place.kind) {
-    case Place::kInput: return const_cast<void*>(args.inputs[place.at]);  // oneDNN's handles know no const
-    case Place::kOutput: return args.outputs[place.at];
-    case Place::kWorkspace: break;
-  }
-  return static_cast<char*>(args.workspace) + place.at;
 }
 
 }  // namespace
@@ -35,11 +24,7 @@ dnnl::primitive_attr Chain::attributes() {
   return attributes;
 }
 
-Operand Chain::scratch(const Desc& layout) {
-  const Operand operand{{Place::kWorkspace, workspace_}, layout};
-  workspace_ += (layout.get_size() + kAlignment - 1) / kAlignment * kAlignment;
-  return operand;
-}
+Operand Chain::scratch(const Desc& layout) { return {workspace_.reserve(layout.get_size()), layout}; }
 
 Operand Chain::in_layout(const Operand& from, const Desc& to) {
   if (from.layout == to) return from;
@@ -51,7 +36,7 @@ Operand Chain::in_layout(const Operand& from, const Desc& to) {
 Operand Chain::staged(const Operand& to, const Desc& made) { return to.layout == made ? to : scratch(made); }
 
 void Chain::reorder(const Operand& from, const Operand& to) {
-  if (from.layout == to.layout && from.place.kind == to.place.kind && from.place.at == to.place.at) return;
+  if (from.layout == to.layout && from.place == to.place) return;
   add(dnnl::reorder::primitive_desc(engine_, from.layout, engine_, to.layout, attributes()),
       {{DNNL_ARG_FROM, from}, {DNNL_ARG_TO, to}});
 }

@@ -10,16 +10,9 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/kernel.h"
+#include "kernels/cpu/place.h"
 
 namespace onnx_train::cpu {
-
-// Where a tensor lies while a kernel runs.
-struct Place {
-  enum Kind { kInput, kOutput, kWorkspace };
-  Kind kind;
-  size_t at;  // number of the input or output; bytes from the start of the workspace
-};
 
 // A tensor in some memory layout.
 struct Operand {
@@ -48,7 +41,7 @@ class Chain {
   void add(const dnnl::primitive_desc_base& primitive, const std::vector<std::pair<int, Operand>>& operands);
 
   void run(const Args& args);
-  size_t workspace() const { return workspace_; }
+  size_t workspace() const { return workspace_.bytes(); }
 
  private:
   struct Step {
@@ -61,7 +54,7 @@ class Chain {
   dnnl::engine engine_;
   dnnl::stream stream_;
   std::vector<Step> steps_;
-  size_t workspace_ = 0;
+  Workspace workspace_;
 };
 
 // Builds a chain and wraps it as a prepared kernel. What oneDNN refuses becomes an Error that names the node.

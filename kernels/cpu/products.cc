@@ -16,11 +16,6 @@ namespace {
 
 using Desc = dnnl::memory::desc;
 
-bool is_matmul_type(DType dtype) {
-  return is_float_or_double(dtype) || dtype == DType::kInt32 || dtype == DType::kInt64 || dtype == DType::kUint32 ||
-         dtype == DType::kUint64;
-}
-
 // ---- Operands
 
 // For each product of the batch, the number of the operand's matrix that it reads.
@@ -138,11 +133,7 @@ std::function<void(const Args&)> fill_with_c(const Shape& c, int64_t m, int64_t 
 }
 
 Prepared prepare_zeros(size_t bytes) {
-  return {[=](const Args& args) {
-            std::fill_n(args.out<char>(), bytes, char{0});
-          },
-          0,
-          {}};
+  return {[=](const Args& args) { std::fill_n(args.out<char>(), bytes, char{0}); }, 0, {}};
 }
 
 Prepared prepare_gemm(const NodeSpec& spec) {
@@ -175,6 +166,11 @@ Prepared prepare_gemm(const NodeSpec& spec) {
 
 }  // namespace
 
+bool has_product(DType dtype) {
+  return is_float_or_double(dtype) || dtype == DType::kInt32 || dtype == DType::kInt64 || dtype == DType::kUint32 ||
+         dtype == DType::kUint64;
+}
+
 Product matmul_product(Shape a, Shape b) {
   if (a.size() == 1) a.insert(a.begin(), 1);
   if (b.size() == 1) b.push_back(1);
@@ -199,8 +195,8 @@ Product matmul_product(Shape a, Shape b) {
 
 Prepared prepare_product(const NodeSpec& spec, const Product& p, bool bias) {
   if (num_elements(p.batch) * p.m * p.n * p.k == 0) {
-    return p.accumulate ? Prepared{[](const Args&) {}, 0, {}}
-                        : prepare_zeros(static_cast<size_t>(spec.out_size()) * size_of(spec.out_type()));
+    const size_t bytes = static_cast<size_t>(num_elements(p.batch) * p.m * p.n) * size_of(spec.in_type());
+    return p.accumulate ? Prepared{[](const Args&) {}, 0, {}} : prepare_zeros(bytes);
   }
   switch (spec.in_type()) {
     case DType::kFloat: return prepare_float(spec, p, bias);
@@ -214,11 +210,12 @@ Prepared prepare_product(const NodeSpec& spec, const Product& p, bool bias) {
 }
 
 std::vector<Kernel> product_kernels() {
-  const auto supports = [](const NodeSpec& spec) { return is_matmul_type(spec.in_type()); };
+  const auto supports = [](const NodeSpec& spec) { return has_product(spec.in_type()); };
   return {
       {"MatMul", supports,
        [](const NodeSpec& spec) { return prepare_product(spec, matmul_product(spec.in_shape(0), spec.in_shape(1))); }},
       {"Gemm", supports, prepare_gemm},
+      {"Einsum", supports, prepare_einsum},
   };
 }
 

@@ -15,11 +15,16 @@ struct Product {
   bool accumulate = false;  // out holds a starting value
 };
 
+// The types that MatMul, Gemm and Einsum are defined for, and that we store.
+bool has_product(DType dtype);
+
 // The product that a MatMul of these shapes is, with as few batch dimensions as possible.
 Product matmul_product(Shape a, Shape b);
 
-// Of the node's inputs 0 and 1 into its output 0. With `bias` (float32 only), input 2 holds n numbers to add to each
-// row.
+// Of inputs 0 and 1 into output 0, of the element type of the node's inputs. With `bias` (float32 only), input 2 holds
+// n numbers to add to each row.
 Prepared prepare_product(const NodeSpec& spec, const Product& product, bool bias = false);
+
+Prepared prepare_einsum(const NodeSpec& spec);  // einsum.cc
 
 }  // namespace onnx_train::cpu

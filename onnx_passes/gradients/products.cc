@@ -1,5 +1,6 @@
 // Gradients of products of matrices. A transposed operand is a flag of Gemm wherever the operands are matrices.
 #include "onnx_passes/gradients/gradient.h"
+#include "onnx_passes/ir/einsum.h"
 #include "onnx_passes/ir/error.h"
 
 namespace onnx_train {
@@ -65,12 +66,66 @@ Gradients gemm_gradient(Grad& g) {
   return {g.needs(0) ? da() : Var(), g.needs(1) ? db() : Var(), g.needs(2) ? dc() : Var()};
 }
 
+// Whether an operand with these indices has `size` elements along `index`, not one that is repeated.
+bool spans(Var operand, const std::string& indices, char index, const Dim& size) {
+  const size_t axis = indices.find(index);
+  if (axis == std::string::npos) return false;
+  return size == Dim(1) || (*operand.type().dims)[axis] != Dim(1);
+}
+
+// dx_i = einsum(dy, the other inputs) over x_i's indices. An index along which none of them spans x_i was summed on its
+// own: a vector of ones spreads the gradient over it.
+Var einsum_input_gradient(const Grad& g, const Einsum& einsum, size_t i) {
+  const Var x = g.x(static_cast<int>(i));
+  std::vector<Var> operands = {g.dy()};
+  Einsum backward{{einsum.output}, einsum.inputs[i]};
+  for (size_t j = 0; j < einsum.inputs.size(); ++j) {
+    if (j == i) continue;
+    operands.push_back(g.x(static_cast<int>(j)));
+    backward.inputs.push_back(einsum.inputs[j]);
+  }
+  const size_t given = operands.size();
+  for (size_t axis = 0; axis < backward.output.size(); ++axis) {
+    const char index = backward.output[axis];
+    bool found = false;
+    for (size_t j = 0; j < given; ++j) {
+      found = found || spans(operands[j], backward.inputs[j], index, (*x.type().dims)[axis]);
+    }
+    if (found) continue;
+    operands.push_back(full(dim(x, static_cast<int64_t>(axis)), x.dtype(), 1));
+    backward.inputs.emplace_back(1, index);
+  }
+  return sum_to_shape_of(g.b().op("Einsum", operands, {{"equation", backward.equation()}}), x);
+}
+
+// y = einsum(x0, x1, ...)    each input's gradient is an Einsum, too
+Gradients einsum_gradient(Grad& g) {
+  const Einsum einsum = parse_einsum(g.node());
+  Gradients gradients;
+  for (size_t i = 0; i < einsum.inputs.size(); ++i) {
+    gradients.push_back(g.needs(static_cast<int>(i)) ? einsum_input_gradient(g, einsum, i) : Var());
+  }
+  return gradients;
+}
+
+std::string einsum_obstacle(const Node& node) {
+  if (std::string reason = unknown_rank(node); !reason.empty()) return reason;
+  for (const std::string& input : parse_einsum(node).inputs) {
+    for (char index : input) {
+      if (input.find(index) != input.rfind(index))
+        return concat("its equation takes a diagonal, over '", index, "'; take it with Gather before the Einsum");
+    }
+  }
+  return "";
+}
+
 }  // namespace
 
 std::vector<GradientRule> product_rules() {
   return {
       {"MatMul", matmul_gradient, Trait::kNone, "", unknown_rank},
       {"Gemm", gemm_gradient},
+      {"Einsum", einsum_gradient, Trait::kNone, "", einsum_obstacle},
   };
 }
 

@@ -17,6 +17,13 @@ Tensor two_by_two_product(const std::vector<Tensor>& in) {
   return y;
 }
 
+OpCase einsum(const char* equation, std::vector<Shape> shapes,
+              std::function<Tensor(const std::vector<Tensor>&)> expected = nullptr) {
+  OpCase row{.op = "Einsum", .inputs = {}, .attrs = {{"equation", equation}}, .expected = std::move(expected)};
+  for (Shape& shape : shapes) row.inputs.push_back({.shape = std::move(shape)});
+  return row;
+}
+
 }  // namespace
 
 std::vector<OpCase> product_cases() {
@@ -59,6 +66,28 @@ std::vector<OpCase> product_cases() {
       {.op = "Gemm", .inputs = {{{0, 3}}, {{3, 5}}, {{5}}}},
       {.op = "Gemm", .inputs = {{{4, 0}}, {{0, 5}}, {{5}}}},
       {.op = "Gemm", .inputs = {integers({4, 3}), integers({3, 5}), integers({5})}, .gradient = false},
+
+      einsum("ij,jk->ik", {{2, 3}, {3, 2}}, two_by_two_product),
+      einsum("ij,jk", {{2, 3}, {3, 2}}, two_by_two_product),
+      einsum("bhqd,bhkd->bhqk", {{2, 3, 4, 5}, {2, 3, 6, 5}}),  // attention
+      einsum("bqk,bkhd->bqhd", {{2, 3, 4}, {2, 4, 2, 5}}),
+      einsum("bij,j->bi", {{2, 3, 4}, {4}}),
+      einsum("i,j->ji", {{3}, {4}}),
+      einsum("ij->ji", {{3, 4}}),
+      einsum("ij->", {{3, 4}}),
+      einsum("ijk->j", {{3, 4, 2}}),
+      einsum("ij,kl->k", {{3, 4}, {2, 5}}),  // indices that only one input has
+      einsum("ij,ij->", {{3, 4}, {3, 4}}),
+      einsum("ij,jk,kl->il", {{2, 3}, {3, 4}, {4, 5}}),
+      einsum("ba,ca,da->bcd", {{2, 5}, {3, 5}, {4, 5}}),
+      einsum("...ij,...jk->...ik", {{2, 3, 4}, {2, 4, 5}}),
+      einsum("...ij,jk->...ik", {{2, 3, 4}, {4, 5}}),
+      einsum("...ij,...jk", {{2, 3, 4}, {1, 4, 5}}),
+      einsum("ij,ij->ij", {{3, 4}, {1, 4}}),
+      einsum("ij,ij->i", {{3, 1}, {3, 4}}),
+      einsum("ij,jk->ik", {{2, 0}, {0, 3}}),
+      {.op = "Einsum", .inputs = {{{3, 3}}}, .attrs = {{"equation", "ii->i"}}, .gradient = false, .dynamic = false},
+      {.op = "Einsum", .inputs = {{{4, 3, 4}}}, .attrs = {{"equation", "iji->j"}}, .gradient = false, .dynamic = false},
   };
 }
 

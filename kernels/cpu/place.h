@@ -1,0 +1,39 @@
+// Where a tensor lies while a kernel runs: known when the kernel is prepared, an address only when it runs.
+#pragma once
+
+#include "kernels/kernel.h"
+
+namespace onnx_train::cpu {
+
+struct Place {
+  enum Kind { kInput, kOutput, kWorkspace };
+  Kind kind = kWorkspace;
+  size_t at = 0;  // number of the input or output; bytes from the start of the workspace
+
+  bool operator==(const Place&) const = default;
+};
+
+inline void* address(const Place& place, const Args& args) {
+  switch (place.kind) {
+    case Place::kInput: return const_cast<void*>(args.inputs[place.at]);  // who only reads says so
+    case Place::kOutput: return args.outputs[place.at];
+    case Place::kWorkspace: break;
+  }
+  return static_cast<char*>(args.workspace) + place.at;
+}
+
+// Hands out pieces of a workspace, aligned to 64 bytes.
+class Workspace {
+ public:
+  Place reserve(size_t size) {
+    const Place place{Place::kWorkspace, bytes_};
+    bytes_ += (size + 63) / 64 * 64;
+    return place;
+  }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  size_t bytes_ = 0;
+};
+
+}  // namespace onnx_train::cpu
