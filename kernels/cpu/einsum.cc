@@ -65,6 +65,10 @@ class EinsumPlan {
 
   Prepared prepare() {
     for (size_t i = 0; i < einsum_.inputs.size(); ++i) measure(einsum_.inputs[i], spec_.in_shape(static_cast<int>(i)));
+    if (spec_.out_shape() != sizes_of(einsum_.output)) {
+      fail(spec_.node().label(), ": it makes ", to_string(sizes_of(einsum_.output)), ", its type says ",
+           to_string(spec_.out_shape()), "; an index of size 1 is repeated before the input that has its size");
+    }
     Named result = named_input(0);
     for (size_t i = 1; i < einsum_.inputs.size(); ++i) result = multiply(result, named_input(i), wanted_after(i));
     arranged(result, einsum_.output, Place{Place::kOutput, 0});

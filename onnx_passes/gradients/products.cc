@@ -84,17 +84,21 @@ Var einsum_input_gradient(const Grad& g, const Einsum& einsum, size_t i) {
     operands.push_back(g.x(static_cast<int>(j)));
     backward.inputs.push_back(einsum.inputs[j]);
   }
-  const size_t given = operands.size();
+  std::vector<Var> ones;
+  std::vector<std::string> spread;
   for (size_t axis = 0; axis < backward.output.size(); ++axis) {
     const char index = backward.output[axis];
     bool found = false;
-    for (size_t j = 0; j < given; ++j) {
+    for (size_t j = 0; j < operands.size(); ++j) {
       found = found || spans(operands[j], backward.inputs[j], index, (*x.type().dims)[axis]);
     }
     if (found) continue;
-    operands.push_back(full(dim(x, static_cast<int64_t>(axis)), x.dtype(), 1));
-    backward.inputs.emplace_back(1, index);
+    ones.push_back(full(dim(x, static_cast<int64_t>(axis)), x.dtype(), 1));
+    spread.emplace_back(1, index);
   }
+  // In front: shape inference gives an index the size that it has where it occurs first.
+  operands.insert(operands.begin(), ones.begin(), ones.end());
+  backward.inputs.insert(backward.inputs.begin(), spread.begin(), spread.end());
   return sum_to_shape_of(g.b().op("Einsum", operands, {{"equation", backward.equation()}}), x);
 }
 
