@@ -148,7 +148,7 @@ class TrainingCopy {
     std::vector<std::string> names;
     for (Value* output : node.outputs()) names.push_back(output ? train_name(output) : "");
     onnx::NodeProto shell = node.shell();
-    if (!shell.name().empty()) shell.set_name("train/" + shell.name());
+    if (!node.name().empty()) shell.set_name("train/" + node.name());
     Node* made = entry_.algorithm->add_node(shell, inputs, names);
     for (const auto& subgraph : node.subgraphs()) copy_subgraph(subgraph, made);
     for (int i = 0; i < node.num_outputs(); ++i) {
@@ -243,8 +243,15 @@ class TrainingCopy {
     bind(key_, builder_.var(key_) + builder_.constant(Tensor::of<uint64_t>({2}, {0, 1})));
   }
 
+  // A ratio that is known becomes a constant of the algorithm: the initializer is the Dropout's, and goes with it.
+  Var ratio_of(const Node& node) {
+    if (!node.input(1)) return builder_.scalar(DType::kFloat, 0.5);
+    const Tensor known = constant_of(node.input(1));
+    return known.empty() ? train(node.input(1)) : builder_.scalar(DType::kFloat, known.at(0));
+  }
+
   void copy_dropout(const Node& node) {
-    const Var ratio = node.input(1) ? train(node.input(1)) : builder_.scalar(DType::kFloat, 0.5);
+    const Var ratio = ratio_of(node);
     builder_.set_name(train_name(node.output()));
     const auto made = call(builder_, "Dropout", 2, {train(node.input(0)), builder_.var(random_key()), ratio},
                            {{"stream", stream_++}});

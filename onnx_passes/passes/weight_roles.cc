@@ -1,0 +1,133 @@
+#include "onnx_passes/passes/weight_roles.h"
+
+namespace onnx_train {
+namespace {
+
+bool is_norm(const Node& node) {
+  return node.is("BatchNormalization") || node.is("LayerNormalization") || node.is("RMSNormalization") ||
+         node.is("InstanceNormalization") || node.is("GroupNormalization");
+}
+
+bool is_convolution(const Node& node) { return node.is("Conv") || node.is("ConvTranspose"); }
+
+// Nodes that hand on a linear layer's result with other shape, type or noise.
+bool passes_on(const Node& node) {
+  return node.is("Reshape") || node.is("Identity") || node.is("Cast") || node.is("Dropout") || node.is("Transpose") ||
+         node.is("Squeeze") || node.is("Unsqueeze");
+}
+
+bool is_constant(const Value* value) {
+  return value->is_initializer() || (value->producer() && value->producer()->is("Constant"));
+}
+
+// The uses in the inference graph: the backward pass reads weights, too.
+std::vector<Use> uses_of(const Value& value) {
+  std::vector<Use> uses;
+  for (const Use& use : value.uses()) {
+    if (&use.node->graph() == &value.graph()) uses.push_back(use);
+  }
+  return uses;
+}
+
+// The other operand of a node with two.
+const Value* other(const Use& use) { return use.node->input(1 - use.index); }
+
+// [out, in, ...]: torch's fans.
+void set_fans(const Shape& shape, WeightUse* use) {
+  double receptive = 1;
+  for (size_t i = 2; i < shape.size(); ++i) receptive *= static_cast<double>(shape[i]);
+  use->fan_out = static_cast<double>(shape[0]) * receptive;
+  use->fan_in = static_cast<double>(shape[1]) * receptive;
+}
+
+// Whether what a linear layer gives is added to something that is no bias.
+bool reaches_residual(const Value* value) {
+  for (const Use& use : uses_of(*value)) {
+    if (passes_on(*use.node) && use.index == 0 && reaches_residual(use.node->output())) return true;
+    if (!use.node->is("Add")) continue;
+    if (!is_constant(other(use))) return true;
+    if (reaches_residual(use.node->output())) return true;
+  }
+  return false;
+}
+
+// `use` reads the weight, which is `transposed` on the way.
+bool find_linear(const Value& weight, const Use& use, bool transposed, WeightUse* result) {
+  const Node& node = *use.node;
+  if (!weight.type().is_static()) return false;
+  Shape shape = weight.type().shape();
+  if (is_convolution(node) && use.index == 1 && shape.size() > 2) {
+    set_fans(shape, result);
+  } else if ((node.is("MatMul") || node.is("Gemm")) && use.index == 1 && shape.size() == 2) {
+    const bool out_first = transposed != (node.is("Gemm") && node.attr("transB", 0) != 0);
+    if (!out_first) std::swap(shape[0], shape[1]);
+    set_fans(shape, result);
+  } else {
+    return false;
+  }
+  result->role = WeightRole::kLinear;
+  result->residual = reaches_residual(node.output());
+  return true;
+}
+
+// The linear weight whose result `value` is; 0 when there is none.
+double fan_in_of_result(const Value* value) {
+  while (value && value->producer() && passes_on(*value->producer())) value = value->producer()->input(0);
+  const Node* node = value ? value->producer() : nullptr;
+  if (!node || (!node->is("MatMul") && !node->is("Gemm") && !is_convolution(*node))) return 0;
+  const Value* weight = node->input(1);
+  bool transposed = false;
+  if (weight->producer() && weight->producer()->is("Transpose")) {
+    weight = weight->producer()->input(0);
+    transposed = true;
+  }
+  WeightUse use;
+  return find_linear(*weight, {const_cast<Node*>(node), 1}, transposed, &use) ? use.fan_in : 0;
+}
+
+bool find_bias(const Value& weight, const Use& use, WeightUse* result) {
+  const Node& node = *use.node;
+  const bool third = use.index == 2 && (node.is("Gemm") || is_convolution(node));
+  if (!third && !(node.is("Add") && weight.has_rank() && weight.rank() == 1)) return false;
+  result->role = WeightRole::kBias;
+  result->fan_in = third ? fan_in_of_result(node.output()) : fan_in_of_result(other(use));
+  return true;
+}
+
+bool find(const Value& weight, const Value& seen_as, bool transposed, WeightUse* result) {
+  for (const Use& use : uses_of(seen_as)) {
+    const Node& node = *use.node;
+    if (node.is("Gather") && use.index == 0 && weight.type().is_static() && weight.rank() == 2) {
+      result->role = WeightRole::kEmbedding;
+      set_fans(weight.type().shape(), result);
+      return true;
+    }
+  }
+  for (const Use& use : uses_of(seen_as)) {
+    const Node& node = *use.node;
+    if (find_linear(weight, use, transposed, result) || find_bias(weight, use, result)) return true;
+    if (is_norm(node) && use.index > 0) {
+      constexpr WeightRole kRoles[] = {WeightRole::kNormScale, WeightRole::kBias, WeightRole::kRunningMean,
+                                       WeightRole::kRunningVariance};
+      result->role = kRoles[use.index - 1];
+      return true;
+    }
+    if (node.is("Mul") && weight.has_rank() && weight.rank() == 1) {  // a norm in its parts
+      result->role = WeightRole::kNormScale;
+      return true;
+    }
+    const bool through = node.is("Identity") || node.is("Cast") || (node.is("Transpose") && weight.rank() == 2);
+    if (through && find(weight, *node.output(), transposed != node.is("Transpose"), result)) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+WeightUse use_of(const Value& weight) {
+  WeightUse use;
+  find(weight, weight, false, &use);
+  return use;
+}
+
+}  // namespace onnx_train
