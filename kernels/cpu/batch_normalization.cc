@@ -21,11 +21,6 @@ struct Layout {
   int64_t per_channel() const { return batch * rest; }
 };
 
-// Two sums over a piece of a channel.
-struct Sums {
-  double first = 0, second = 0;
-};
-
 // Σ (x - shift) and Σ (x - shift)²: with a shift near the mean, the variance does not cancel.
 template <typename T>
 ONNX_TRAIN_MULTIVERSION Sums shifted_moments(const T* __restrict x, T shift, int64_t rows, int64_t rest,
@@ -44,37 +39,6 @@ ONNX_TRAIN_MULTIVERSION Sums shifted_moments(const T* __restrict x, T shift, int
     sums.second += static_cast<double>(second);
   }
   return sums;
-}
-
-// Σ dy and Σ dy (x - mean)
-template <typename T>
-ONNX_TRAIN_MULTIVERSION Sums gradient_sums(const T* __restrict x, const T* __restrict dy, T mean, int64_t rows,
-                                           int64_t rest, int64_t stride) {
-  Sums sums;
-  for (int64_t r = 0; r < rows; ++r) {
-    const T *row = x + r * stride, *dy_row = dy + r * stride;
-    T first = 0, second = 0;
-#pragma omp simd reduction(+ : first, second)
-    for (int64_t i = 0; i < rest; ++i) {
-      first += dy_row[i];
-      second += dy_row[i] * (row[i] - mean);
-    }
-    sums.first += static_cast<double>(first);
-    sums.second += static_cast<double>(second);
-  }
-  return sums;
-}
-
-// y = (x - mean) factor + bias. y may be x.
-template <typename T>
-ONNX_TRAIN_MULTIVERSION void scale_rows(const T* x, T mean, T factor, T bias, int64_t rows, int64_t rest,
-                                        int64_t stride, T* y) {
-  for (int64_t r = 0; r < rows; ++r) {
-    const T* from = x + r * stride;
-    T* to = y + r * stride;
-#pragma omp simd
-    for (int64_t i = 0; i < rest; ++i) to[i] = (from[i] - mean) * factor + bias;
-  }
 }
 
 // dx = (dy - dy_mean - (x - mean) along) factor. dx may be x or dy.

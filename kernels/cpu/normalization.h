@@ -35,20 +35,42 @@ ONNX_TRAIN_MULTIVERSION T sum_of_squares(const T* __restrict x, T center, int64_
   return total;
 }
 
-// Σ a (x - center)
+// Two sums over (a piece of) a channel.
+struct Sums {
+  double first = 0, second = 0;
+};
+
+// Channels lie in `rows` rows of `rest` elements, `stride` apart.
+
+// Σ dy and Σ dy (x - mean)
 template <typename T>
-ONNX_TRAIN_MULTIVERSION T dot_centered(const T* __restrict a, const T* __restrict x, T center, int64_t n) {
-  T total = 0;
-#pragma omp simd reduction(+ : total)
-  for (int64_t i = 0; i < n; ++i) total += a[i] * (x[i] - center);
-  return total;
+ONNX_TRAIN_MULTIVERSION Sums gradient_sums(const T* __restrict x, const T* __restrict dy, T mean, int64_t rows,
+                                           int64_t rest, int64_t stride) {
+  Sums sums;
+  for (int64_t r = 0; r < rows; ++r) {
+    const T *row = x + r * stride, *dy_row = dy + r * stride;
+    T first = 0, second = 0;
+#pragma omp simd reduction(+ : first, second)
+    for (int64_t i = 0; i < rest; ++i) {
+      first += dy_row[i];
+      second += dy_row[i] * (row[i] - mean);
+    }
+    sums.first += static_cast<double>(first);
+    sums.second += static_cast<double>(second);
+  }
+  return sums;
 }
 
-// y = a x + b
+// y = (x - mean) factor + bias. y may be x.
 template <typename T>
-ONNX_TRAIN_MULTIVERSION void affine(const T* __restrict x, T a, T b, int64_t n, T* __restrict y) {
+ONNX_TRAIN_MULTIVERSION void scale_rows(const T* x, T mean, T factor, T bias, int64_t rows, int64_t rest,
+                                        int64_t stride, T* y) {
+  for (int64_t r = 0; r < rows; ++r) {
+    const T* from = x + r * stride;
+    T* to = y + r * stride;
 #pragma omp simd
-  for (int64_t i = 0; i < n; ++i) y[i] = a * x[i] + b;
+    for (int64_t i = 0; i < rest; ++i) to[i] = (from[i] - mean) * factor + bias;
+  }
 }
 
 // [0, n) in at most 32 pieces of at least `least` items. Sums over pieces, added in order, are the same for any number

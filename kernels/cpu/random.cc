@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/multiversion.h"
@@ -114,6 +115,22 @@ Prepared prepare_dropout_gradient(const NodeSpec& s) {
   });
 }
 
+// ONNX's own Dropout in inference: x itself, and a mask of ones.
+bool supports_inference(const NodeSpec& s) {
+  if (!s.has_input(2)) return true;
+  return s.is_constant(2) && s.constant(2).at(0) == 0;
+}
+
+Prepared prepare_inference(const NodeSpec& s) {
+  const size_t bytes = static_cast<size_t>(s.in_size()) * size_of(s.in_type());
+  const auto n = s.has_output(1) ? static_cast<size_t>(s.in_size()) : 0;
+  const auto run = [=](const Args& a) {
+    if (a.in<char>(0) != a.out<char>(0)) std::memcpy(a.out<char>(0), a.in<char>(0), bytes);
+    if (n > 0) std::memset(a.out<bool>(1), 1, n);
+  };
+  return {run, 0, {{0, 0}}};
+}
+
 // ---- Initial values
 
 Prepared prepare_uniform(const NodeSpec& s) {
@@ -151,6 +168,7 @@ Prepared prepare_normal(const NodeSpec& s) {
 
 std::vector<Kernel> random_kernels() {
   return {
+      {"Dropout", supports_inference, prepare_inference},
       {"Dropout", supports_dropout, prepare_dropout, kDomain},
       {"DropoutGrad", supports_dropout, prepare_dropout_gradient, kDomain},
       {"RandomUniform", nullptr, prepare_uniform, kDomain},

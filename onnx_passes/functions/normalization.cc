@@ -149,6 +149,45 @@ constexpr const char* kBatchNormalizationFrozenGrad = R"(
 }
 )";
 
+// The statistics are those of each group of channels of each sample; with g = dy scale,
+//   dx = (g - mean(g) - x̂ mean(g x̂)) / sqrt(var + epsilon),  dscale = Σ dy x̂,  dbias = Σ dy.
+constexpr const char* kGroupNormalizationGrad = R"(
+  within = Constant <value_ints = [2]> ()
+  batch = Shape <start = 0, end = 1> (x)
+  channels = Shape <start = 1, end = 2> (x)
+  group_count = Constant <value_int: int = @num_groups> ()
+  groups = Reshape (group_count, one)
+  channels_per_group = Div (channels, groups)
+  group_size = Mul (channels_per_group, rest)
+  group_view = Concat <axis = 0> (batch, groups, group_size)
+  x_group = Reshape <allowzero = 1> (x, group_view)
+  mean = ReduceMean (x_group, within)
+  centered = Sub (x_group, mean)
+  squares = Mul (centered, centered)
+  var = ReduceMean (squares, within)
+  var_positive = Add (var, small)
+  deviation = Sqrt (var_positive)
+  normalized = Div (centered, deviation)
+  dy_view = Reshape <allowzero = 1> (dy, view)
+  g_view = Mul (dy_view, gamma)
+  g = Reshape <allowzero = 1> (g_view, group_view)
+  g_mean = ReduceMean (g, within)
+  g_along = Mul (g, normalized)
+  g_along_mean = ReduceMean (g_along, within)
+  along = Mul (normalized, g_along_mean)
+  across = Sub (g, g_mean)
+  difference = Sub (across, along)
+  dx_group = Div (difference, deviation)
+  dx = Reshape <allowzero = 1> (dx_group, x_shape)
+  normalized_view = Reshape <allowzero = 1> (normalized, view)
+  dscale_terms = Mul (dy_view, normalized_view)
+  dscale_view = ReduceSum (dscale_terms, batch_and_rest)
+  dscale = Reshape <allowzero = 1> (dscale_view, channel_shape)
+  dbias_view = ReduceSum (dy_view, batch_and_rest)
+  dbias = Reshape <allowzero = 1> (dbias_view, channel_shape)
+}
+)";
+
 // The row of a function whose body is the parts, one after the other.
 FunctionRow function_of(const char* op, std::vector<const char*> parts) {
   std::string text = op;
@@ -158,6 +197,7 @@ FunctionRow function_of(const char* op, std::vector<const char*> parts) {
 
 constexpr const char* kTrainSignature = " <epsilon: float = 1e-5> (x, scale, bias) => (y, mean, var) {";
 constexpr const char* kGradSignature = " <epsilon: float = 1e-5> (x, scale, mean, var, dy) => (dx, dscale, dbias) {";
+constexpr const char* kGroupSignature = " <num_groups, epsilon: float = 1e-5> (x, scale, dy) => (dx, dscale, dbias) {";
 
 }  // namespace
 
@@ -170,6 +210,7 @@ std::vector<FunctionRow> normalization_functions() {
                   {kGradSignature, kChannelView, kBatchNormalizationSums, kBatchNormalizationGrad}),
       function_of("BatchNormalizationFrozenGrad",
                   {kGradSignature, kChannelView, kBatchNormalizationSums, kBatchNormalizationFrozenGrad}),
+      function_of("GroupNormalizationGrad", {kGroupSignature, kChannelView, kGroupNormalizationGrad}),
   };
 }
 

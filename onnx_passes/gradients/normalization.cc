@@ -118,8 +118,11 @@ Gradients batch_normalization_train(Grad& g) {
   const Var x = g.x(0);
   Var dx, dscale, dbias;
   if (g.dy(0)) {
-    auto d = call(g.b(), "BatchNormalizationGrad", g.needs(1) || g.needs(2) ? 3 : 1,
-                  {x, g.x(1), g.y(1), g.y(2), g.dy(0)}, epsilon_of(g.node()));
+    // A call that left the statistics out gets them from another one.
+    const bool kept = g.num_outputs() > 2 && g.node().output(1) && g.node().output(2);
+    const auto y = kept ? std::vector<Var>{g.y(0), g.y(1), g.y(2)} : g.b().like(g.node(), {x, g.x(1), g.x(2)}, 3);
+    auto d = call(g.b(), "BatchNormalizationGrad", g.needs(1) || g.needs(2) ? 3 : 1, {x, g.x(1), y[1], y[2], g.dy(0)},
+                  epsilon_of(g.node()));
     d.resize(3);
     dx = d[0], dscale = d[1], dbias = d[2];
   }
@@ -127,6 +130,74 @@ Gradients batch_normalization_train(Grad& g) {
   if (g.num_outputs() > 1 && g.dy(1)) dx = plus(dx, expand_like(share(g.dy(1)), x));
   if (g.num_outputs() > 2 && g.dy(2)) dx = plus(dx, 2.0 * share(g.dy(2)) * (x - per_channel(g.y(1), x)));
   return g.to(dx, dscale, dbias);
+}
+
+// ---- GroupNormalization (opset 21: a scale per channel), InstanceNormalization: see GroupNormalizationGrad
+
+Gradients group_normalization(Grad& g, int64_t groups) {
+  auto d = call(g.b(), "GroupNormalizationGrad", g.needs(1) || g.needs(2) ? 3 : 1, {g.x(0), g.x(1), g.dy()},
+                {{"num_groups", groups}, {"epsilon", g.node().attr("epsilon", kEpsilon)}});
+  d.resize(3);
+  return g.to(d[0], d[1], d[2]);
+}
+
+// Each channel is a group: their number must be known.
+Dim channels_of(const Node& node) {
+  const auto& scale = node.input(1)->type().dims;
+  return scale && scale->size() == 1 ? scale->front() : Dim();
+}
+
+std::string instance_obstacle(const Node& node) {
+  return channels_of(node).known() ? "" : "the number of its channels is not known; give its scale a static shape";
+}
+
+// ---- LpNormalization, MeanVarianceNormalization, LRN
+
+// y = x / n,  n = Σ |x| or sqrt(Σ x²)    dx = (dy - sign(x) Σ dy y) / n  or  (dy - y Σ dy y) / n
+// Where n is 0, y and dx are 0.
+Gradients lp_normalization(Grad& g) {
+  const Var x = g.x(), y = g.y();
+  const std::vector<int64_t> axis = {normalize_axis(g.node().attr("axis", -1), x.rank())};
+  const bool absolute = g.node().attr("p", 2) == 1;
+  const Var n = absolute ? reduce_sum(abs(x), axis) : sqrt(reduce_sum(x * x, axis));
+  const Var zero = g.b().scalar(x.dtype(), 0);
+  const Var inverse = where(equal(n, zero), zeros_like(n), reciprocal(n));
+  return g.to((g.dy() - (absolute ? sign(x) : y) * reduce_sum(g.dy() * y, axis)) * inverse);
+}
+
+// y = c / (s + 1e-9),  c = x - mean(x),  s = sqrt(mean(c²))
+//   dx = (dy - mean(dy)) / (s + 1e-9) - c mean(dy c) / (s (s + 1e-9)²); a constant x has s = 0, and no second term
+Gradients mean_variance_normalization(Grad& g) {
+  const Var x = g.x(), dy = g.dy();
+  std::vector<int64_t> axes = g.node().attr("axes", std::vector<int64_t>{0, 2, 3});
+  for (int64_t& axis : axes) axis = normalize_axis(axis, x.rank());
+  const Var c = x - reduce_mean(x, axes), s = sqrt(reduce_mean(c * c, axes)), d = s + 1e-9;
+  const Var nonzero = where(equal(s, g.b().scalar(x.dtype(), 0)), ones_like(s), s);
+  return g.to((dy - reduce_mean(dy, axes)) / d - c * reduce_mean(dy * c, axes) / (nonzero * d * d));
+}
+
+// Mean over `before` channels before each and `after` behind it, zeros beyond the ends: a pool over the channels.
+Var mean_over_channels(Var x, int64_t before, int64_t after) {
+  const auto rank = static_cast<size_t>(x.rank());
+  std::vector<int64_t> kernel(rank - 1, 1), pads(2 * (rank - 1), 0);
+  kernel[0] = before + 1 + after;
+  pads[0] = before;
+  pads[rank - 1] = after;
+  const Var pooled = x.builder().op("AveragePool", {unsqueeze(x, {1})},
+                                    {{"kernel_shape", kernel}, {"pads", pads}, {"count_include_pad", 1}});
+  return squeeze(pooled, {1});
+}
+
+// y = x d^-beta,  d = bias + alpha mean(x²) over `size` channels
+//   dx = dy d^-beta - 2 alpha beta x mean'(dy x d^(-beta - 1)), where mean' is the transpose of the mean
+Gradients lrn(Grad& g) {
+  const Node& node = g.node();
+  const int64_t size = node.attr("size", 1), before = (size - 1) / 2, after = size - 1 - before;
+  const double alpha = node.attr("alpha", 1e-4f), beta = node.attr("beta", 0.75f), bias = node.attr("bias", 1.0f);
+  const Var x = g.x(), dy = g.dy();
+  const Var d = bias + alpha * mean_over_channels(x * x, before, after);
+  const Var across = mean_over_channels(dy * x * pow(d, -beta - 1), after, before);
+  return g.to(dy * pow(d, -beta) - 2 * alpha * beta * (x * across));
 }
 
 }  // namespace
@@ -137,6 +208,12 @@ std::vector<GradientRule> normalization_rules() {
       {"RMSNormalization", rms_normalization, Trait::kNone, "", scale_obstacle},
       {"BatchNormalization", batch_normalization, Trait::kNone, "", training_obstacle},
       {"BatchNormalizationTrain", batch_normalization_train, Trait::kNone, kDomain},
+      {"GroupNormalization", [](Grad& g) { return group_normalization(g, g.node().attr("num_groups", 1)); }},
+      {"InstanceNormalization", [](Grad& g) { return group_normalization(g, channels_of(g.node()).value()); },
+       Trait::kNone, "", instance_obstacle},
+      {"LpNormalization", lp_normalization},
+      {"MeanVarianceNormalization", mean_variance_normalization},
+      {"LRN", lrn},
   };
 }
 

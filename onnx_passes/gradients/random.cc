@@ -14,7 +14,15 @@ std::string dropout_obstacle(const Node& node) {
 }
 
 // (y, mask) = Dropout(x, key, ratio)    dx = dy / (1 - ratio) where kept
-Gradients dropout(Grad& g) { return g.to(call(g.b(), "DropoutGrad", {g.dy(0), g.y(1), g.x(2)})); }
+// A call that left the mask out gets it from another one, which draws the same numbers.
+Gradients dropout(Grad& g) {
+  const bool kept = g.num_outputs() > 1 && g.node().output(1);
+  const Var mask = kept ? g.y(1) : g.b().like(g.node(), {g.x(0), g.x(1), g.x(2)}, 2)[1];
+  return g.to(call(g.b(), "DropoutGrad", {g.dy(0), mask, g.x(2)}));
+}
+
+// dx = dy / (1 - ratio) where kept    ddy = DropoutGrad(ddx, mask, ratio): it is linear
+Gradients dropout_gradient(Grad& g) { return g.to(call(g.b(), "DropoutGrad", {g.dy(), g.x(1), g.x(2)})); }
 
 }  // namespace
 
@@ -22,6 +30,7 @@ std::vector<GradientRule> random_rules() {
   return {
       {"Dropout", [](Grad& g) { return g.to(g.dy(0)); }, Trait::kNone, "", dropout_obstacle},
       {"Dropout", dropout, Trait::kNone, kDomain},
+      {"DropoutGrad", dropout_gradient, Trait::kNone, kDomain},
   };
 }
 

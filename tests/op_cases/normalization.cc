@@ -41,12 +41,46 @@ void batch_normalization_cases(std::vector<OpCase>* cases) {
   cases->push_back({"BatchNormalizationFrozenGrad", {x, v, v, v, x}, {}, 1, "onnx_train"});
 }
 
+void group_normalization_cases(std::vector<OpCase>* cases) {
+  const auto add = [&](Shape shape, int64_t groups) {
+    const int64_t c = shape[1];
+    const OpInput x = {shape}, scale = {{c}, 0.5, 1.5}, bias = {{c}};
+    const Attrs attrs = {{"num_groups", groups}, {"epsilon", 1e-3f}};
+    cases->push_back({"GroupNormalization", {x, scale, bias}, attrs});
+    cases->push_back({"GroupNormalizationGrad", {x, scale, x}, attrs, 3, "onnx_train"});
+    cases->push_back({"InstanceNormalization", {x, scale, bias}, {{"epsilon", 1e-3f}}});
+  };
+  add({2, 6, 4, 5}, 3);
+  add({3, 4, 9}, 1);
+  add({2, 4, 3}, 4);
+  add({1, 2, 1, 8}, 2);
+  add({0, 4, 3}, 2);
+  cases->push_back({"GroupNormalizationGrad", {{{2, 4, 3}}, {{4}}, {{2, 4, 3}}}, {{"num_groups", 2}}, 1, "onnx_train"});
+}
+
+void other_normalization_cases(std::vector<OpCase>* cases) {
+  const OpInput x = {{3, 4, 5}, 0.2, 1}, image = {{2, 5, 3, 4}};
+  cases->insert(cases->end(), {
+                                  {"LpNormalization", {image}},
+                                  {"LpNormalization", {x}, {{"axis", 1}, {"p", 1}}},
+                                  {"LpNormalization", {image}, {{"axis", 0}, {"p", 2}}},
+                                  {"LpNormalization", {{{0, 3}}}},
+                                  {"MeanVarianceNormalization", {image}},
+                                  {"MeanVarianceNormalization", {x}, {{"axes", std::vector<int64_t>{1, -1}}}},
+                                  {"LRN", {image}, {{"size", 3}, {"alpha", 0.5f}, {"beta", 0.75f}, {"bias", 1.5f}}},
+                                  {"LRN", {image}, {{"size", 4}, {"alpha", 0.5f}}},
+                                  {"LRN", {{{2, 4, 6}}}, {{"size", 9}}},
+                              });
+}
+
 }  // namespace
 
 std::vector<OpCase> normalization_cases() {
   std::vector<OpCase> cases;
   layer_normalization_cases(&cases);
   batch_normalization_cases(&cases);
+  group_normalization_cases(&cases);
+  other_normalization_cases(&cases);
   return cases;
 }
 

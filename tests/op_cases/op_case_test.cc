@@ -184,7 +184,7 @@ void check_forward(const OpCase& row, const std::vector<Tensor>& inputs) {
       const auto from_body = run(std::move(body.model), feed(row, inputs, precision));
       const auto from_kernel = run(make_case(row, inputs, precision, false).model, feed(row, inputs, precision));
       for (size_t i = 0; i < from_body.size(); ++i) {
-        expect_close(from_kernel[i], from_body[i], precision == DType::kFloat ? row.tolerance : 1e-11,
+        expect_close(from_kernel[i], from_body[i], from_body[i].dtype() == DType::kFloat ? row.tolerance : 1e-11,
                      concat("kernel against body in ", name(precision), ", output ", i));
       }
     }
