@@ -231,7 +231,12 @@ void infer_types(Node* node) {
     return infer_call(node, *function);
   }
   const onnx::OpSchema* schema = find_schema(*node);
-  if (!schema || !schema->has_type_and_shape_inference_function()) return;
+  if (!schema) return;
+  if (!schema->has_type_and_shape_inference_function()) {
+    // GroupNormalization and MeanVarianceNormalization, of all: what they give has the type of what they take.
+    if (schema->domain().empty() && node->input(0) && node->output()) node->output()->set_type(node->input(0)->type());
+    return;
+  }
   try {
     NodeContext context(node);
     schema->GetTypeAndShapeInferenceFunction()(context);
@@ -243,6 +248,9 @@ void infer_types(Node* node) {
   Value* output = node->output();
   if (node->is("Constant") && output) output->set_elements(elements_of(constant_of(output)));
   if (node->is("Identity") && output && node->input(0)) output->set_elements(node->input(0)->elements());
+  if (node->is("Size") && output && node->input(0) && node->input(0)->type().is_static()) {
+    output->set_elements(Dims{num_elements(node->input(0)->type().shape())});
+  }
 }
 
 void infer_types(Graph* graph) {
