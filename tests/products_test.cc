@@ -1,6 +1,7 @@
 // Product kernels against the definition, written as loops over indices.
 #include <gtest/gtest.h>
 
+#include "onnx_passes/ir/error.h"
 #include "tests/run_node.h"
 
 namespace onnx_train {
@@ -90,6 +91,12 @@ TEST_P(Products, GemmOverNothingIsC) {
 
 INSTANTIATE_TEST_SUITE_P(Floats, Products, testing::Values(DType::kFloat, DType::kDouble),
                          [](const auto& type) { return name(type.param); });
+
+TEST(Gemm, RefusesOperandsThatDoNotFit) {
+  const auto x = [](Shape shape) { return random_tensor(DType::kFloat, std::move(shape)); };
+  EXPECT_THROW(run_node("Gemm", {x({2, 3}), x({4, 5})}), Error);
+  EXPECT_THROW(run_node("Gemm", {x({2, 3}), x({3, 5}), x({4})}), Error);
+}
 
 TEST(IntegerProducts, AreExact) {
   const Tensor a = Tensor::of<int64_t>({2, 2}, {1, 2, 3, int64_t{1} << 60}), b = Tensor::of<int64_t>({2, 1}, {5, 7});

@@ -136,16 +136,31 @@ Prepared prepare_zeros(size_t bytes) {
   return {[=](const Args& args) { std::fill_n(args.out<char>(), bytes, char{0}); }, 0, {}};
 }
 
-Prepared prepare_gemm(const NodeSpec& spec) {
+Product gemm_product(const NodeSpec& spec) {
   const Node& node = spec.node();
   Product p;
   p.transpose_a = node.attr("transA", 0) != 0;
   p.transpose_b = node.attr("transB", 0) != 0;
-  const Shape a = spec.in_shape(0), b = spec.in_shape(1);
-  p.m = a[p.transpose_a ? 1 : 0];
-  p.k = a[p.transpose_a ? 0 : 1];
-  p.n = b[p.transpose_b ? 0 : 1];
   p.alpha = node.attr("alpha", 1.0f);
+  Shape a = spec.in_shape(0), b = spec.in_shape(1);
+  if (a.size() != 2 || b.size() != 2) fail(node.label(), ": its operands must be matrices");
+  if (p.transpose_a) std::swap(a[0], a[1]);
+  if (p.transpose_b) std::swap(b[0], b[1]);
+  p.m = a[0];
+  p.k = a[1];
+  p.n = b[1];
+  const Shape y = {p.m, p.n};
+  const bool fits = b[0] == p.k && spec.out_shape() == y;
+  if (!fits || (spec.has_input(2) && broadcast(spec.in_shape(2), y) != y)) {
+    fail(node.label(), ": ", to_string(a), " times ", to_string(b),
+         " (after its transposes) does not fit its C or its output");
+  }
+  return p;
+}
+
+Prepared prepare_gemm(const NodeSpec& spec) {
+  const Node& node = spec.node();
+  Product p = gemm_product(spec);
   const double beta = node.attr("beta", 1.0f);
   const bool has_c = spec.has_input(2) && beta != 0;
   // One row, as biases are, is added by the product itself; anything else is written first and added to.
