@@ -97,12 +97,26 @@ Gradients average_pool_gradient(Grad& g) {
   return {call(g.b(), "AveragePoolGrad", {g.dy(), shape(g.x())}, attrs)};
 }
 
+// The number of elements of one channel, in x's type.
+Var spatial_size(Var x) {
+  int64_t known = 1;
+  Var unknown;
+  for (int64_t axis : spatial_axes(x)) {
+    const Dim& size = (*x.type().dims)[static_cast<size_t>(axis)];
+    if (size.known()) {
+      known *= size.value();
+    } else {
+      unknown = unknown ? unknown * dim(x, axis) : dim(x, axis);
+    }
+  }
+  const Var factor = x.builder().scalar(x.dtype(), static_cast<double>(known));
+  return unknown ? cast_like(unknown, x) * factor : factor;
+}
+
 // y = mean over space    dx = dy / count
 Gradients global_average_pool_gradient(Grad& g) {
   const Var x = g.x();
-  Var count = g.b().ints({1});
-  for (int64_t axis : spatial_axes(x)) count = count * dim(x, axis);
-  return {expand_like(g.dy() / cast_like(count, x), x)};
+  return {expand_like(g.dy() / spatial_size(x), x)};
 }
 
 // y = max over space    dx = dy shared by the elements that are the largest
