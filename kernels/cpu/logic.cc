@@ -67,11 +67,13 @@ Prepared prepare_is_inf(const NodeSpec& spec) {
 
 template <bool kCondition, bool kA, bool kB, typename T>
 void choose(int64_t n, const bool* condition, const T* a, const T* b, T* y) {
+  vectorized([=] {
 #pragma omp simd
-  for (int64_t i = 0; i < n; ++i) {
-    const T yes = a[kA ? i : 0], no = b[kB ? i : 0];
-    y[i] = condition[kCondition ? i : 0] ? yes : no;
-  }
+    for (int64_t i = 0; i < n; ++i) {
+      const T yes = a[kA ? i : 0], no = b[kB ? i : 0];
+      y[i] = condition[kCondition ? i : 0] ? yes : no;
+    }
+  });
 }
 
 template <typename T>

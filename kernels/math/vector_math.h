@@ -131,7 +131,8 @@ ONNX_TRAIN_HD inline float erf(float x) {
   q = q * a - 6.381447911e-01f;
   q = q * a - 1.127089262e+00f;
   q = q * a - 3.415135725e-04f;
-  const float large = std::copysign(1.0f - exp(q), x);
+  const detail::Reduced e = detail::reduce(q);  // q > -16: 2ⁿ is a normal number
+  const float large = std::copysign(1.0f - (1.0f + e.p) * detail::power_of_two(e.n), x);
   return a < 1.0f ? small : large;
 }
 
