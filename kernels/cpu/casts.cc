@@ -44,6 +44,8 @@ Prepared prepare_cast(const NodeSpec& spec) {
     };
     prepared.in_place = {{0, 0}};
     return prepared;
+  } else if constexpr (std::is_same_v<From, bool>) {
+    return prepare_cast<uint8_t, To>(spec);  // the same bytes; GCC 12 does not vectorize reading bool
   } else {
     return prepare_unary<From, To>(spec, [](From x) { return convert<To>(x); });
   }
