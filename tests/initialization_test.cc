@@ -2,12 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/inference.h"
 #include "onnx_passes/passes/training_mode.h"
 #include "onnx_passes/passes/weight_roles.h"
+#include "runtime/session.h"
 #include "tests/golden.h"
 
 namespace onnx_train {
@@ -77,6 +79,51 @@ TEST(Initialization, FansAreCountedAsInTorch) {
   EXPECT_EQ(use_of(*model.graph->find("kernel")).fan_out, 6);
   EXPECT_EQ(use_of(*model.graph->find("bias")).role, WeightRole::kBias);
   EXPECT_EQ(use_of(*model.graph->find("bias")).fan_in, 2);
+}
+
+constexpr const char* kNetwork = R"(<ir_version: 10, opset_import: ["" : 21]>
+    network (float[batch,1,6,6] x) => (float[batch,10] y)
+    <float[4,1,3,3] kernel = {0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0},
+     float[4] gamma = {2,2,2,2}, float[4] beta = {2,2,2,2}, float[4] mean = {2,2,2,2}, float[4] variance = {2,2,2,2},
+     float[4,10] weight = {0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0},
+     float[10] bias = {0,0,0,0,0,0,0,0,0,0}, float ratio = {0.25}> {
+      c = Conv (x, kernel)
+      n = BatchNormalization (c, gamma, beta, mean, variance)
+      r = Relu (n)
+      p = GlobalAveragePool (r)
+      f = Flatten (p)
+      d = Dropout (f, ratio)
+      m = MatMul (d, weight)
+      y = Add (m, bias)
+    })";
+
+std::vector<double> elements(Session& session, const std::string& state) {
+  const Tensor tensor = session.state().get(state);
+  std::vector<double> values;
+  for (int64_t i = 0; i < tensor.size(); ++i) values.push_back(tensor.at(i));
+  return values;
+}
+
+TEST(Initialization, TheSeedGivesTheState) {
+  Model model = from_text(kNetwork);
+  infer_types(model.graph.get());
+  BuildOptions build = options("kaiming");
+  build_training_model(&model, build);
+  Session session(std::move(model));
+  session.initialize(1);
+  const auto kernel = elements(session, "kernel"), bias = elements(session, "bias");
+  for (double w : kernel) EXPECT_LE(std::abs(w), 1.0 / 3);
+  EXPECT_GT(*std::max_element(kernel.begin(), kernel.end()), 0.2);
+  EXPECT_LT(*std::min_element(kernel.begin(), kernel.end()), -0.2);
+  for (double b : bias) EXPECT_LE(std::abs(b), 0.5);
+  EXPECT_EQ(elements(session, "gamma"), std::vector<double>(4, 1));
+  EXPECT_EQ(elements(session, "variance"), std::vector<double>(4, 1));
+  EXPECT_EQ(elements(session, "mean"), std::vector<double>(4, 0));
+  EXPECT_EQ(elements(session, "state/random_key"), (std::vector<double>{1, 0}));
+  session.initialize(2);
+  EXPECT_NE(elements(session, "kernel"), kernel);
+  session.initialize(1);
+  EXPECT_EQ(elements(session, "kernel"), kernel);
 }
 
 TEST(Initialization, UnknownRulesAreRefused) {

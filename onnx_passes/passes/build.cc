@@ -1,6 +1,7 @@
 // The one list of passes that makes a training model, in the order in which they run.
 #include "onnx_passes/passes/accumulate.h"
 #include "onnx_passes/passes/gradients.h"
+#include "onnx_passes/passes/initialization.h"
 #include "onnx_passes/passes/loss.h"
 #include "onnx_passes/passes/optimizer.h"
 #include "onnx_passes/passes/passes.h"
@@ -23,6 +24,7 @@ std::vector<Pass> training_passes(const BuildOptions& options) {
   std::vector<Pass> passes = {training_mode(options), loss(options), gradients(options)};
   if (options.accumulate) passes.push_back(accumulate());
   passes.push_back(optimizer(options));
+  passes.push_back(initialization(options));
   passes.push_back(describe(options));
   return passes;
 }

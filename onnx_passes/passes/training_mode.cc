@@ -6,6 +6,7 @@
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/inference.h"
 #include "onnx_passes/ir/onnx.h"
+#include "onnx_passes/passes/entry_point.h"
 
 namespace onnx_train {
 namespace {
@@ -25,6 +26,26 @@ bool drops(const Node& node) {
   if (!node.is("Dropout")) return false;
   const Tensor ratio = constant_of(node.input(1));
   return !node.input(1) || ratio.empty() || ratio.at(0) != 0;
+}
+
+// The value of running statistics; empty when the model computes it.
+Tensor constant_statistics(const Node& node, int input) {
+  const Value* source = node.input(input);
+  while (source->producer() && source->producer()->is("Identity")) source = source->producer()->input(0);
+  return constant_of(source);
+}
+
+// Makes running statistics an initializer that nothing else reads: they are no weights. Exporters merge equal tensors,
+// so the many zeros and ones of a fresh model may be one initializer.
+void own_statistics(Node* node) {
+  for (int input : {3, 4}) {
+    const Value* value = node->input(input);
+    const Tensor constant = constant_statistics(*node, input);
+    if (constant.empty() || (value->is_initializer() && value->uses().size() == 1)) continue;
+    Graph& graph = node->graph();
+    const std::string name = node->output()->name() + (input == 3 ? "/running_mean" : "/running_var");
+    node->set_input(input, graph.add_initializer(graph.unique_name(name), constant));
+  }
 }
 
 // Control flow keeps its bodies in inference form; something inside that trains differently would be lost silently.
@@ -116,13 +137,6 @@ class TrainingCopy {
     if (original) copies_[original] = made;
   }
 
-  void bind(Value* state, Var next) {
-    Graph& algorithm = *entry_.algorithm;
-    algorithm.rename(next.value(), "next/" + state->name());
-    algorithm.add_output(next.value());
-    entry_.update_bindings.push_back({state, next.value()});
-  }
-
   bool reads_copy(const Node& node) const {
     for (Value* input : node.inputs()) {
       if (copies_.count(input)) return true;
@@ -183,23 +197,6 @@ class TrainingCopy {
 
   // ---- Batch normalization
 
-  // Running statistics as an initializer that nothing else reads: they are state. Exporters merge equal tensors, so
-  // a fresh model's many zeros and ones may be one initializer.
-  Value* statistics(Node& node, int input, const char* what) {
-    Value* value = node.input(input);
-    const Value* source = value;
-    while (source->producer() && source->producer()->is("Identity")) source = source->producer()->input(0);
-    const Tensor constant = constant_of(source);
-    if (constant.empty())
-      refuse(node, concat("its running ", what, " '", value->name(),
-                          "' is computed by the model; export it as an initializer, or use --mode frozen"));
-    if (value->is_initializer() && value->uses().size() == 1) return value;
-    Graph& graph = *model_.graph;
-    Value* own = graph.add_initializer(graph.unique_name(concat(node.output()->name(), "/running_", what)), constant);
-    node.set_input(input, own);
-    return own;
-  }
-
   // running' = running momentum + batch (1 - momentum), the batch's variance times n / (n - 1) where torch's is wanted
   Var advance(Var running, Var batch, float momentum) {
     return running * static_cast<double>(momentum) + batch * (1.0 - static_cast<double>(momentum));
@@ -209,9 +206,17 @@ class TrainingCopy {
     return variance * (n / max(n - 1.0, builder_.scalar(variance.dtype(), 1)));
   }
 
-  void copy_batch_norm(Node& node) {
-    Value* mean = statistics(node, 3, "mean");
-    Value* variance = statistics(node, 4, "var");
+  Value* statistics(const Node& node, int input) {
+    Value* value = node.input(input);
+    if (!value->is_initializer() || value->graph().is_input(value))
+      refuse(node, concat("its running ", input == 3 ? "mean" : "variance", " '", value->name(),
+                          "' is computed by the model; export it as an initializer, or use --mode frozen"));
+    return value;
+  }
+
+  void copy_batch_norm(const Node& node) {
+    Value* mean = statistics(node, 3);
+    Value* variance = statistics(node, 4);
     const Var x = train(node.input(0));
     builder_.set_name(train_name(node.output()));
     const auto made = call(builder_, "BatchNormalizationTrain", 3, {x, train(node.input(1)), train(node.input(2))},
@@ -225,8 +230,8 @@ class TrainingCopy {
     if (options_.unbiased_variance) batch_variance = unbiased(batch_variance, x);
     const Var next_mean = advance(builder_.var(mean), batch_mean, momentum);
     const Var next_variance = advance(builder_.var(variance), batch_variance, momentum);
-    bind(mean, next_mean);
-    bind(variance, next_variance);
+    bind_state(&entry_, mean, next_mean);
+    bind_state(&entry_, variance, next_variance);
     if (node.output(1)) copies_[node.output(1)] = next_mean.value();
     if (node.output(2)) copies_[node.output(2)] = next_variance.value();
   }
@@ -240,7 +245,7 @@ class TrainingCopy {
 
   void bind_random_key() {
     builder_.set_name(std::string("next/") + kRandomKey);
-    bind(key_, builder_.var(key_) + builder_.constant(Tensor::of<uint64_t>({2}, {0, 1})));
+    bind_state(&entry_, key_, builder_.var(key_) + builder_.constant(Tensor::of<uint64_t>({2}, {0, 1})));
   }
 
   // A ratio that is known becomes a constant of the algorithm: the initializer is the Dropout's, and goes with it.
@@ -277,8 +282,10 @@ Value* training_value(const EntryPoint& entry, Value* inference_value) {
 
 Pass training_mode(const BuildOptions& options) {
   return {"training_mode", [options](Model& model) {
-            if (!model.find_entry_point("step")) model.add_entry_point("step");
-            EntryPoint& step = *model.find_entry_point("step");
+            EntryPoint& step = model.add_entry_point("step");
+            for (Node* node : model.graph->nodes()) {
+              if (is_batch_norm(*node)) own_statistics(node);
+            }
             if (options.mode == Mode::kTrain) TrainingCopy(model, step, options).run();
             to_inference(*model.graph);
             return true;
