@@ -1,64 +1,58 @@
+// Softmax and cross entropy in one go (the bodies are in functions/losses.cc): the loss reads each logit twice, the
+// gradient once, and neither writes probabilities.
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
+#include "kernels/cpu/around_axis.h"
 #include "kernels/cpu/kernels.h"
-#include "kernels/cpu/multiversion.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/simd.h"
 #include "kernels/dispatch.h"
-#include "kernels/math/exp.h"
+#include "kernels/math/vector_math.h"
 #include "onnx_passes/functions/functions.h"
 
 namespace onnx_train::cpu {
 namespace {
 
-// The logits as [outer, classes, inner]; a position is one of the outer x inner vectors of logits.
-struct Layout {
-  int64_t outer = 1, classes = 1, inner = 1;
-  int64_t positions() const { return outer * inner; }
-};
-
-Layout layout_of(const Shape& logits, int64_t axis) {
-  axis = normalize_axis(axis, static_cast<int64_t>(logits.size()));
-  Layout layout;
-  for (int64_t i = 0; i < static_cast<int64_t>(logits.size()); ++i) {
-    const int64_t size = logits[static_cast<size_t>(i)];
-    (i < axis ? layout.outer : i == axis ? layout.classes : layout.inner) *= size;
-  }
-  return layout;
-}
-
-// What the attributes say, and which inputs hold the labels.
+// What the attributes say, and where labels and weights are. A position is one line of logits along the class axis.
 struct CrossEntropy {
-  Layout layout;
+  AroundAxis logits;
   int64_t ignore_index;
   double smoothing;
   bool mean;
-  bool wide_labels;  // int64 instead of int32
-  bool has_weight;
+  int labels_input, weight_input;  // -1: no weights
+  bool wide_labels;                // int64 instead of int32
 
-  CrossEntropy(const NodeSpec& spec, int logits, int labels, int weight)
-      : layout(layout_of(spec.in_shape(logits), spec.node().attr("axis", 1))),
+  CrossEntropy(const NodeSpec& spec, int logits_at, int labels_at, int weight_at)
+      : logits(spec.in_shape(logits_at), spec.node().attr("axis", 1)),
         ignore_index(spec.node().attr("ignore_index", -100)),
         smoothing(spec.node().attr_tensor("label_smoothing").at(0)),
         mean(std::string(spec.node().attr("reduction", "mean")) == "mean"),
-        wide_labels(spec.in_type(labels) == DType::kInt64),
-        has_weight(spec.has_input(weight)) {}
+        labels_input(labels_at),
+        weight_input(spec.has_input(weight_at) ? weight_at : -1),
+        wide_labels(spec.in_type(labels_at) == DType::kInt64) {}
 
-  int64_t label(const void* labels, int64_t position) const {
-    return wide_labels ? static_cast<const int64_t*>(labels)[position] : static_cast<const int32_t*>(labels)[position];
+  int64_t label(const Args& args, int64_t position) const {
+    return wide_labels ? args.in<int64_t>(labels_input)[position] : args.in<int32_t>(labels_input)[position];
   }
+  template <typename T>
+  const T* weights(const Args& args) const {
+    return weight_input < 0 ? nullptr : args.in<T>(weight_input);
+  }
+  double spread() const { return smoothing / static_cast<double>(logits.size); }
 
   // The sum of the weights of the labels that count. Throws Error on a label that is no class, so that the parallel
   // part need not.
   template <typename T>
-  double check_and_sum_weights(const void* labels, const T* weight) const {
+  double check_and_sum_weights(const Args& args) const {
+    const T* weight = weights<T>(args);
     double total = 0;
-    for (int64_t i = 0; i < layout.positions(); ++i) {
-      const int64_t y = label(labels, i);
+    for (int64_t i = 0; i < logits.lines(); ++i) {
+      const int64_t y = label(args, i);
       if (y == ignore_index) continue;
-      if (y < 0 || y >= layout.classes) {
-        fail("label ", y, " at position ", i, " is outside the ", layout.classes, " classes 0 to ", layout.classes - 1,
+      if (y < 0 || y >= logits.size) {
+        fail("label ", y, " at position ", i, " is outside the ", logits.size, " classes 0 to ", logits.size - 1,
              "; correct the labels, or name it ignore_index if such positions do not count");
       }
       total += weight ? static_cast<double>(weight[y]) : 1.0;
@@ -67,26 +61,48 @@ struct CrossEntropy {
   }
 };
 
+// Neighbouring positions that are computed together where the class axis is not the last.
+constexpr int64_t kLanes = 64;
+
+// `lanes` positions from `position` on, whose first logits are at `offset`.
+struct Piece {
+  int64_t offset, position, lanes;
+};
+
+// Calls f for pieces that together are all positions, in parallel.
+template <typename F>
+void for_each_piece(const AroundAxis& logits, const F& f) {
+  const int64_t pieces = (logits.inner + kLanes - 1) / kLanes;
+  const int64_t piece_size = std::max<int64_t>(1, logits.size * std::min(logits.inner, kLanes));
+  parallel_for(logits.outer * pieces, std::max<int64_t>(1, kElementGrain / 4 / piece_size),
+               [&](int64_t begin, int64_t end) {
+                 for (int64_t i = begin; i < end; ++i) {
+                   const int64_t outer = i / pieces, first = i % pieces * kLanes;
+                   const Piece piece{outer * logits.size * logits.inner + first, outer * logits.inner + first,
+                                     std::min(kLanes, logits.inner - first)};
+                   vectorized([&] { f(piece); });
+                 }
+               });
+}
+
+// log Σ exp x
 template <typename T>
-[[gnu::always_inline]] inline T log_sum_exp_body(const T* x, int64_t n) {
+T log_sum_exp(int64_t n, const T* x) {
   T highest = -std::numeric_limits<T>::infinity();
 #pragma omp simd reduction(max : highest)
   for (int64_t c = 0; c < n; ++c) highest = x[c] > highest ? x[c] : highest;
   T sum = 0;
 #pragma omp simd reduction(+ : sum)
-  for (int64_t c = 0; c < n; ++c) sum += fast_exp(x[c] - highest);
+  for (int64_t c = 0; c < n; ++c) sum += math::exp(x[c] - highest);
   return highest + std::log(sum);
 }
 
-ONNX_TRAIN_MULTIVERSION float log_sum_exp(const float* x, int64_t n) { return log_sum_exp_body(x, n); }
-double log_sum_exp(const double* x, int64_t n) { return log_sum_exp_body(x, n); }
-
-// The same for `lanes` neighbouring vectors, whose elements are `stride` apart.
+// The same for `lanes` neighbouring lines, whose elements are `stride` apart.
 template <typename T>
-[[gnu::always_inline]] inline void log_sum_exp_lanes_body(const T* x, int64_t n, int64_t stride, int64_t lanes, T* out,
-                                                          T* highest) {
+void log_sum_exp_lanes(int64_t n, const T* x, int64_t stride, int64_t lanes, T* result) {
+  T highest[kLanes], sum[kLanes];
   std::fill(highest, highest + lanes, -std::numeric_limits<T>::infinity());
-  std::fill(out, out + lanes, T{0});
+  std::fill(sum, sum + lanes, T{0});
   for (int64_t c = 0; c < n; ++c) {
     const T* row = x + c * stride;
 #pragma omp simd
@@ -95,38 +111,14 @@ template <typename T>
   for (int64_t c = 0; c < n; ++c) {
     const T* row = x + c * stride;
 #pragma omp simd
-    for (int64_t i = 0; i < lanes; ++i) out[i] += fast_exp(row[i] - highest[i]);
+    for (int64_t i = 0; i < lanes; ++i) sum[i] += math::exp(row[i] - highest[i]);
   }
-  for (int64_t i = 0; i < lanes; ++i) out[i] = highest[i] + std::log(out[i]);
-}
-
-ONNX_TRAIN_MULTIVERSION void log_sum_exp_lanes(const float* x, int64_t n, int64_t stride, int64_t lanes, float* out,
-                                               float* highest) {
-  log_sum_exp_lanes_body(x, n, stride, lanes, out, highest);
-}
-void log_sum_exp_lanes(const double* x, int64_t n, int64_t stride, int64_t lanes, double* out, double* highest) {
-  log_sum_exp_lanes_body(x, n, stride, lanes, out, highest);
-}
-
-constexpr int64_t kLanes = 64;
-
-// Calls f(outer, first inner, number of inner) for pieces of at most kLanes positions, in parallel.
-template <typename F>
-void for_each_piece(const Layout& layout, F&& f) {
-  const int64_t pieces = (layout.inner + kLanes - 1) / kLanes;
-  const int64_t grain =
-      std::max<int64_t>(1, kElementGrain / 4 / std::max<int64_t>(1, layout.classes * std::min(layout.inner, kLanes)));
-  parallel_for(layout.outer * pieces, grain, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t first = i % pieces * kLanes;
-      f(i / pieces, first, std::min(kLanes, layout.inner - first));
-    }
-  });
+  for (int64_t i = 0; i < lanes; ++i) result[i] = highest[i] + std::log(sum[i]);
 }
 
 // Σ_c w[c] (l - x[c]), elements `stride` apart.
 template <typename T>
-double weighted_distance(const T* x, int64_t n, int64_t stride, T l, const T* weight) {
+double weighted_distance(int64_t n, const T* x, int64_t stride, T l, const T* weight) {
   double sum = 0;
 #pragma omp simd reduction(+ : sum)
   for (int64_t c = 0; c < n; ++c) sum += static_cast<double>((weight ? weight[c] : T{1}) * (l - x[c * stride]));
@@ -135,111 +127,85 @@ double weighted_distance(const T* x, int64_t n, int64_t stride, T l, const T* we
 
 template <typename T>
 void run_loss(const CrossEntropy& ce, bool keeps_log_sums, const Args& args) {
-  const Layout& layout = ce.layout;
-  const T* logits = args.in<T>(0);
-  const T* weight = ce.has_weight ? args.in<T>(2) : nullptr;
-  const double total_weight = ce.check_and_sum_weights(args.inputs[1], weight);
-  double* rows = args.scratch<double>();  // one loss for each position, summed in order afterwards
-  T* log_sums = keeps_log_sums ? args.out<T>(1) : reinterpret_cast<T*>(rows + layout.positions());
-  for_each_piece(layout, [&](int64_t outer, int64_t first, int64_t lanes) {
-    const T* x = logits + outer * layout.classes * layout.inner + first;
-    const int64_t position = outer * layout.inner + first;
-    T* l = log_sums + position;
-    if (layout.inner == 1) {
-      *l = log_sum_exp(x, layout.classes);
+  const auto [outer, classes, inner] = ce.logits;
+  const T* weight = ce.weights<T>(args);
+  const double total_weight = ce.check_and_sum_weights<T>(args);
+  double* losses = args.scratch<double>();  // one for each position, summed in order afterwards
+  T* log_sums = keeps_log_sums ? args.out<T>(1) : reinterpret_cast<T*>(losses + ce.logits.lines());
+  for_each_piece(ce.logits, [&, classes = classes, inner = inner](const Piece& piece) {
+    const T* x = args.in<T>(0) + piece.offset;
+    T* l = log_sums + piece.position;
+    if (inner == 1) {
+      *l = log_sum_exp(classes, x);
     } else {
-      T highest[kLanes];
-      log_sum_exp_lanes(x, layout.classes, layout.inner, lanes, l, highest);
+      log_sum_exp_lanes(classes, x, inner, piece.lanes, l);
     }
-    for (int64_t i = 0; i < lanes; ++i) {
-      const int64_t y = ce.label(args.inputs[1], position + i);
-      double& row = rows[position + i];
-      row = 0;
+    for (int64_t i = 0; i < piece.lanes; ++i) {
+      const int64_t y = ce.label(args, piece.position + i);
+      double& loss = losses[piece.position + i];
+      loss = 0;
       if (y == ce.ignore_index) continue;
-      row = (1 - ce.smoothing) * static_cast<double>((weight ? weight[y] : T{1}) * (l[i] - x[y * layout.inner + i]));
-      if (ce.smoothing > 0) {
-        row += ce.smoothing / static_cast<double>(layout.classes) *
-               weighted_distance(x + i, layout.classes, layout.inner, l[i], weight);
-      }
+      loss = (1 - ce.smoothing) * static_cast<double>((weight ? weight[y] : T{1}) * (l[i] - x[y * inner + i]));
+      if (ce.smoothing > 0) loss += ce.spread() * weighted_distance(classes, x + i, inner, l[i], weight);
     }
   });
   double sum = 0;
-  for (int64_t i = 0; i < layout.positions(); ++i) sum += rows[i];
+  for (int64_t i = 0; i < ce.logits.lines(); ++i) sum += losses[i];
   *args.out<T>(0) = static_cast<T>(ce.mean ? sum / total_weight : sum);
 }
 
-// dx[c] = a exp(x[c] - l)
+// dx = a exp(x - l)
 template <typename T>
-[[gnu::always_inline]] inline void scaled_softmax_body(const T* x, int64_t n, T l, T a, T* dx) {
+void scaled_softmax(int64_t n, const T* x, T l, T a, T* dx) {
 #pragma omp simd
-  for (int64_t c = 0; c < n; ++c) dx[c] = a * fast_exp(x[c] - l);
+  for (int64_t c = 0; c < n; ++c) dx[c] = a * math::exp(x[c] - l);
 }
-
-ONNX_TRAIN_MULTIVERSION void scaled_softmax(const float* x, int64_t n, float l, float a, float* dx) {
-  scaled_softmax_body(x, n, l, a, dx);
-}
-void scaled_softmax(const double* x, int64_t n, double l, double a, double* dx) { scaled_softmax_body(x, n, l, a, dx); }
 
 template <typename T>
-[[gnu::always_inline]] inline void scaled_softmax_lanes_body(const T* x, int64_t lanes, const T* l, const T* a, T* dx) {
+void scaled_softmax_lanes(int64_t lanes, const T* x, const T* l, const T* a, T* dx) {
 #pragma omp simd
-  for (int64_t i = 0; i < lanes; ++i) dx[i] = a[i] * fast_exp(x[i] - l[i]);
-}
-
-ONNX_TRAIN_MULTIVERSION void scaled_softmax_lanes(const float* x, int64_t lanes, const float* l, const float* a,
-                                                  float* dx) {
-  scaled_softmax_lanes_body(x, lanes, l, a, dx);
-}
-void scaled_softmax_lanes(const double* x, int64_t lanes, const double* l, const double* a, double* dx) {
-  scaled_softmax_lanes_body(x, lanes, l, a, dx);
+  for (int64_t i = 0; i < lanes; ++i) dx[i] = a[i] * math::exp(x[i] - l[i]);
 }
 
 template <typename T>
 void run_grad(const CrossEntropy& ce, const Args& args) {
-  const Layout& layout = ce.layout;
-  const T* logits = args.in<T>(1);
-  const T* log_sums = args.in<T>(3);
-  const T* weight = ce.has_weight ? args.in<T>(4) : nullptr;
-  T* dlogits = args.out<T>();
-  const double total_weight = ce.check_and_sum_weights(args.inputs[2], weight);
+  const auto [outer, classes, inner] = ce.logits;
+  const T* weight = ce.weights<T>(args);
+  const double total_weight = ce.check_and_sum_weights<T>(args);
   const double scale = static_cast<double>(*args.in<T>(0)) / (ce.mean ? total_weight : 1.0);
-  double weight_sum = static_cast<double>(layout.classes);
+  double weight_sum = static_cast<double>(classes);
   if (weight && ce.smoothing > 0) {
     weight_sum = 0;
-    for (int64_t c = 0; c < layout.classes; ++c) weight_sum += static_cast<double>(weight[c]);
+    for (int64_t c = 0; c < classes; ++c) weight_sum += static_cast<double>(weight[c]);
   }
-  const double spread = scale * ce.smoothing / static_cast<double>(layout.classes);
-  for_each_piece(layout, [&](int64_t outer, int64_t first, int64_t lanes) {
-    const int64_t offset = outer * layout.classes * layout.inner + first;
-    const int64_t position = outer * layout.inner + first;
-    const T *x = logits + offset, *l = log_sums + position;
-    T* dx = dlogits + offset;
+  const double spread = scale * ce.spread();
+  for_each_piece(ce.logits, [&, classes = classes, inner = inner](const Piece& piece) {
+    const T *x = args.in<T>(1) + piece.offset, *l = args.in<T>(3) + piece.position;
+    T* dx = args.out<T>() + piece.offset;
     T label_share[kLanes] = {}, softmax_share[kLanes] = {};
-    for (int64_t i = 0; i < lanes; ++i) {
-      const int64_t y = ce.label(args.inputs[2], position + i);
-      const bool counts = y != ce.ignore_index;
-      const double share = counts ? scale * (1 - ce.smoothing) * (weight ? static_cast<double>(weight[y]) : 1.0) : 0;
+    for (int64_t i = 0; i < piece.lanes; ++i) {
+      const int64_t y = ce.label(args, piece.position + i);
+      if (y == ce.ignore_index) continue;
+      const double share = scale * (1 - ce.smoothing) * (weight ? static_cast<double>(weight[y]) : 1.0);
       label_share[i] = static_cast<T>(share);
-      softmax_share[i] = static_cast<T>(counts ? share + spread * weight_sum : 0);
+      softmax_share[i] = static_cast<T>(share + spread * weight_sum);
     }
-    if (layout.inner == 1) {
-      scaled_softmax(x, layout.classes, *l, *softmax_share, dx);
+    if (inner == 1) {
+      scaled_softmax(classes, x, *l, *softmax_share, dx);
     } else {
-      for (int64_t c = 0; c < layout.classes; ++c) {
-        scaled_softmax_lanes(x + c * layout.inner, lanes, l, softmax_share, dx + c * layout.inner);
+      for (int64_t c = 0; c < classes; ++c) {
+        scaled_softmax_lanes(piece.lanes, x + c * inner, l, softmax_share, dx + c * inner);
       }
     }
-    for (int64_t i = 0; i < lanes; ++i) {
-      const int64_t y = ce.label(args.inputs[2], position + i);
+    for (int64_t i = 0; i < piece.lanes; ++i) {
+      const int64_t y = ce.label(args, piece.position + i);
       if (y == ce.ignore_index) {
-        for (int64_t c = 0; c < layout.classes; ++c) dx[c * layout.inner + i] = 0;  // not 0 times infinity
+        for (int64_t c = 0; c < classes; ++c) dx[c * inner + i] = 0;  // not 0 times infinity
         continue;
       }
-      dx[y * layout.inner + i] -= label_share[i];
+      dx[y * inner + i] -= label_share[i];
       if (ce.smoothing == 0) continue;
-      for (int64_t c = 0; c < layout.classes; ++c) {
-        dx[c * layout.inner + i] -= static_cast<T>(spread) * (weight ? weight[c] : T{1});
-      }
+      for (int64_t c = 0; c < classes; ++c) dx[c * inner + i] -= static_cast<T>(spread) * (weight ? weight[c] : T{1});
     }
   });
 }
@@ -252,13 +218,11 @@ bool has_supported_types(const NodeSpec& spec, int logits, int labels) {
 Prepared prepare_loss(const NodeSpec& spec) {
   const CrossEntropy ce(spec, 0, 1, 2);
   const bool keeps_log_sums = spec.has_output(1);
-  const auto positions = static_cast<size_t>(ce.layout.positions());
+  const auto positions = static_cast<size_t>(ce.logits.lines());
   return dispatch_float(spec.in_type(), [&](auto zero) -> Prepared {
     using T = decltype(zero);
-    const size_t log_sums = keeps_log_sums ? 0 : positions * sizeof(T);
     return {.run = [=](const Args& args) { run_loss<T>(ce, keeps_log_sums, args); },
-            .workspace = positions * sizeof(double) + log_sums,
-            .in_place = {}};
+            .workspace = positions * (sizeof(double) + (keeps_log_sums ? 0 : sizeof(T)))};
   });
 }
 

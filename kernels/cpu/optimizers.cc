@@ -3,8 +3,8 @@
 #include <cmath>
 
 #include "kernels/cpu/kernels.h"
-#include "kernels/cpu/multiversion.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/simd.h"
 #include "kernels/dispatch.h"
 #include "onnx_passes/functions/functions.h"
 
@@ -45,14 +45,13 @@ struct SgdCoefficients {
 
 // Outputs may be the inputs of the same name: no restrict, but every element is read before it is written.
 template <typename T>
-[[gnu::always_inline]] inline void sgd_body(int64_t n, const T* w, const T* g, T* next_w, SgdCoefficients<T> k) {
+void sgd(int64_t n, const T* w, const T* g, T* next_w, SgdCoefficients<T> k) {
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) next_w[i] = w[i] - k.rate * (g[i] * k.scale + w[i] * k.decay);
 }
 
 template <typename T>
-[[gnu::always_inline]] inline void momentum_body(int64_t n, const T* w, const T* g, const T* b, T* next_w, T* next_b,
-                                                 SgdCoefficients<T> k) {
+void momentum(int64_t n, const T* w, const T* g, const T* b, T* next_w, T* next_b, SgdCoefficients<T> k) {
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) {
     const T gradient = g[i] * k.scale + w[i] * k.decay;
@@ -61,21 +60,6 @@ template <typename T>
     next_b[i] = buffer;
     next_w[i] = w[i] - k.rate * direction;
   }
-}
-
-ONNX_TRAIN_MULTIVERSION void sgd(int64_t n, const float* w, const float* g, float* next_w, SgdCoefficients<float> k) {
-  sgd_body(n, w, g, next_w, k);
-}
-void sgd(int64_t n, const double* w, const double* g, double* next_w, SgdCoefficients<double> k) {
-  sgd_body(n, w, g, next_w, k);
-}
-ONNX_TRAIN_MULTIVERSION void momentum(int64_t n, const float* w, const float* g, const float* b, float* next_w,
-                                      float* next_b, SgdCoefficients<float> k) {
-  momentum_body(n, w, g, b, next_w, next_b, k);
-}
-void momentum(int64_t n, const double* w, const double* g, const double* b, double* next_w, double* next_b,
-              SgdCoefficients<double> k) {
-  momentum_body(n, w, g, b, next_w, next_b, k);
 }
 
 Prepared prepare_sgd(const NodeSpec& spec) {
@@ -97,9 +81,9 @@ Prepared prepare_sgd(const NodeSpec& spec) {
       parallel_for(n, kElementGrain, [&](int64_t begin, int64_t end) {
         const int64_t m = end - begin;
         if (has_momentum) {
-          momentum(m, w + begin, g + begin, b + begin, next_w + begin, next_b + begin, k);
+          vectorized([&] { momentum(m, w + begin, g + begin, b + begin, next_w + begin, next_b + begin, k); });
         } else {
-          sgd(m, w + begin, g + begin, next_w + begin, k);
+          vectorized([&] { sgd(m, w + begin, g + begin, next_w + begin, k); });
         }
       });
     };
@@ -118,8 +102,8 @@ struct AdamCoefficients {
 
 // Adam has keep = 1, AdamW decay = 0.
 template <typename T>
-[[gnu::always_inline]] inline void adam_body(int64_t n, const T* w, const T* g, const T* m, const T* v, T* next_w,
-                                             T* next_m, T* next_v, AdamCoefficients<T> k) {
+void adam(int64_t n, const T* w, const T* g, const T* m, const T* v, T* next_w, T* next_m, T* next_v,
+          AdamCoefficients<T> k) {
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) {
     const T gradient = g[i] * k.scale + w[i] * k.decay;
@@ -129,15 +113,6 @@ template <typename T>
     next_v[i] = second;
     next_w[i] = w[i] * k.keep - k.step_size * (first / (std::sqrt(second) / k.v_scale + k.epsilon));
   }
-}
-
-ONNX_TRAIN_MULTIVERSION void adam(int64_t n, const float* w, const float* g, const float* m, const float* v,
-                                  float* next_w, float* next_m, float* next_v, AdamCoefficients<float> k) {
-  adam_body(n, w, g, m, v, next_w, next_m, next_v, k);
-}
-void adam(int64_t n, const double* w, const double* g, const double* m, const double* v, double* next_w, double* next_m,
-          double* next_v, AdamCoefficients<double> k) {
-  adam_body(n, w, g, m, v, next_w, next_m, next_v, k);
 }
 
 Prepared prepare_adam(const NodeSpec& spec, bool decoupled) {
@@ -165,8 +140,10 @@ Prepared prepare_adam(const NodeSpec& spec, bool decoupled) {
       const T *w = args.in<T>(0), *g = args.in<T>(1), *m = args.in<T>(2), *v = args.in<T>(3);
       T *next_w = args.out<T>(0), *next_m = args.out<T>(1), *next_v = args.out<T>(2);
       parallel_for(n, kElementGrain, [&](int64_t begin, int64_t end) {
-        adam(end - begin, w + begin, g + begin, m + begin, v + begin, next_w + begin, next_m + begin, next_v + begin,
-             k);
+        vectorized([&] {
+          adam(end - begin, w + begin, g + begin, m + begin, v + begin, next_w + begin, next_m + begin, next_v + begin,
+               k);
+        });
       });
     };
     return {.run = run, .in_place = {{0, 0}, {1, 2}, {2, 3}}};
@@ -180,27 +157,26 @@ constexpr int64_t kPiece = 4096;
 
 struct Piece {
   int input;
+  bool is_double;
   int64_t begin, size;
-};
 
-template <typename T>
-[[gnu::always_inline]] inline T sum_of_squares_body(int64_t n, const T* x) {
-  T sum = 0;
+  double sum_of_squares(const Args& args) const {
+    return is_double ? sum_of_squares(args.in<double>(input)) : sum_of_squares(args.in<float>(input));
+  }
+  template <typename T>
+  double sum_of_squares(const T* x) const {
+    T sum = 0;
 #pragma omp simd reduction(+ : sum)
-  for (int64_t i = 0; i < n; ++i) sum += x[i] * x[i];
-  return sum;
-}
-
-ONNX_TRAIN_MULTIVERSION float sum_of_squares(int64_t n, const float* x) { return sum_of_squares_body(n, x); }
-double sum_of_squares(int64_t n, const double* x) { return sum_of_squares_body(n, x); }
+    for (int64_t i = begin; i < begin + size; ++i) sum += x[i] * x[i];
+    return static_cast<double>(sum);
+  }
+};
 
 Prepared prepare_global_norm(const NodeSpec& spec) {
   std::vector<Piece> pieces;
-  std::vector<bool> is_double;
   for (int i = 0; i < spec.num_inputs(); ++i) {
-    is_double.push_back(spec.in_type(i) == DType::kDouble);
     for (int64_t begin = 0; begin < spec.in_size(i); begin += kPiece) {
-      pieces.push_back({i, begin, std::min(kPiece, spec.in_size(i) - begin)});
+      pieces.push_back({i, spec.in_type(i) == DType::kDouble, begin, std::min(kPiece, spec.in_size(i) - begin)});
     }
   }
   const auto count = static_cast<int64_t>(pieces.size());
@@ -208,12 +184,9 @@ Prepared prepare_global_norm(const NodeSpec& spec) {
   const auto run = [=](const Args& args) {
     double* sums = args.scratch<double>();
     parallel_for(count, kElementGrain / kPiece, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        const auto [input, first, size] = pieces[static_cast<size_t>(i)];
-        sums[i] = is_double[static_cast<size_t>(input)]
-                      ? sum_of_squares(size, args.in<double>(input) + first)
-                      : static_cast<double>(sum_of_squares(size, args.in<float>(input) + first));
-      }
+      vectorized([&] {
+        for (int64_t i = begin; i < end; ++i) sums[i] = pieces[static_cast<size_t>(i)].sum_of_squares(args);
+      });
     });
     double total = 0;
     for (int64_t i = 0; i < count; ++i) total += sums[i];
@@ -223,7 +196,7 @@ Prepared prepare_global_norm(const NodeSpec& spec) {
       *args.out<float>() = static_cast<float>(std::sqrt(total));
     }
   };
-  return {.run = run, .workspace = pieces.size() * sizeof(double), .in_place = {}};
+  return {.run = run, .workspace = pieces.size() * sizeof(double)};
 }
 
 bool norm_supports(const NodeSpec& spec) {
