@@ -50,11 +50,11 @@ void add_sums(EntryPoint* entry, const Shared& shared) {
 void add_means(EntryPoint* entry, const Shared& shared) {
   Builder b(entry->algorithm.get());
   for (size_t i = 0; i < shared.weights.size(); ++i) {
-    const std::string name = "grad/" + shared.weights[i]->name();
-    b.set_name(name);
     const Var sum = b.var(shared.sums[i]);
-    const Var mean = sum / cast_like(b.var(shared.count), sum);
-    entry->algorithm->rename(mean.value(), name);
+    b.set_name("micro_batches");
+    const Var count = cast_like(b.var(shared.count), sum);
+    b.set_name("grad/" + shared.weights[i]->name());
+    sum / count;
   }
 }
 

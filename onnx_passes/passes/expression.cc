@@ -149,7 +149,7 @@ Arguments read_arguments(ExpressionReader* reader) {
 
 std::string number_text(double value) {
   char buffer[32];
-  const auto result = std::to_chars(buffer, buffer + sizeof buffer, value);
+  const auto result = std::to_chars(buffer, buffer + sizeof buffer, value, std::chars_format::general);
   return {buffer, result.ptr};
 }
 

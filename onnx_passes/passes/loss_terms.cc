@@ -225,6 +225,8 @@ LossBuilder::Result LossBuilder::cross_entropy(const LossTerm& term) {
                           {"ignore_index", integer(term, "ignore_index", -100)},
                           {"label_smoothing", Tensor::scalar(number(term, "label_smoothing", 0))},
                           {"reduction", reduction(term)}});
+  Graph& graph = b_.graph();
+  graph.rename(made[1].value(), graph.unique_name(made[0].value()->name() + "/log_sum_exp"));
   return {made[0], accuracy(term, logits, labels)};
 }
 
@@ -294,6 +296,7 @@ Var LossBuilder::distance(const LossTerm& term) {
 }
 
 Var LossBuilder::accuracy(const LossTerm& term, Var prediction, Var labels) {
+  b_.set_name("accuracy/part");
   const Var best = b_.op("ArgMax", {prediction}, {{"axis", integer(term, "axis", 1)}, {"keepdims", 0}});
   const Var label = cast(labels, DType::kInt64);
   const Var counted =
