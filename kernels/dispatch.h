@@ -38,6 +38,18 @@ auto dispatch_any(DType dtype, F&& f) {
   return dtype == DType::kBool ? f(bool{}) : dispatch_numeric(dtype, std::forward<F>(f));
 }
 
+// Calls f with an unsigned integer as large as an element: for kernels that only move elements.
+template <typename F>
+auto dispatch_size(size_t bytes, F&& f) {
+  switch (bytes) {
+    case 1: return f(uint8_t{});
+    case 2: return f(uint16_t{});
+    case 4: return f(uint32_t{});
+    default: return f(uint64_t{});
+  }
+}
+
+inline bool is_movable(DType dtype) { return dtype != DType::kString && dtype != DType::kUndefined; }
 inline bool is_float_or_double(DType dtype) { return dtype == DType::kFloat || dtype == DType::kDouble; }
 bool is_numeric(DType dtype);  // one that dispatch_numeric takes
 

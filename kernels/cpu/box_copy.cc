@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "kernels/cpu/parallel.h"
+#include "kernels/dispatch.h"
 #include "onnx_passes/ir/error.h"
 
 namespace onnx_train::cpu {
@@ -122,17 +123,11 @@ void BoxCopy::transpose(const T* from, T* to) const {
 
 void BoxCopy::run(const void* from, void* to) const {
   if (num_outer_ == 0) return;
-  const auto as = [&]<typename T>(T) {
+  dispatch_size(element_bytes_, [&]<typename T>(T) {
     const T* f = static_cast<const T*>(from);
     T* t = static_cast<T*>(to);
     transposes_ ? transpose(f, t) : run_as(f, t);
-  };
-  switch (element_bytes_) {
-    case 1: return as(uint8_t{});
-    case 2: return as(uint16_t{});
-    case 4: return as(uint32_t{});
-    default: return as(uint64_t{});
-  }
+  });
 }
 
 Shape dense_strides(const Shape& shape) {

@@ -23,8 +23,8 @@ class CpuDevice : public Device {
     static std::vector<std::vector<Kernel>> families = {
         cpu::elementwise_kernels(), cpu::activation_kernels(),    cpu::product_kernels(),   cpu::convolution_kernels(),
         cpu::pooling_kernels(),     cpu::normalization_kernels(), cpu::reduction_kernels(), cpu::shape_kernels(),
-        cpu::generator_kernels(),   cpu::indexing_kernels(),      cpu::line_kernels(),      cpu::loss_kernels(),
-        cpu::optimizer_kernels(),   cpu::random_kernels(),
+        cpu::generator_kernels(),   cpu::indexing_kernels(),      cpu::line_kernels(),      cpu::element_kernels(),
+        cpu::row_kernels(),         cpu::loss_kernels(),          cpu::optimizer_kernels(), cpu::random_kernels(),
     };
     for (const auto& family : families) {
       for (const Kernel& kernel : family) kernels_.push_back(&kernel);

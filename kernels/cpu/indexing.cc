@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "kernels/cpu/around_axis.h"
+#include "kernels/cpu/box_copy.h"
 #include "kernels/cpu/indices.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/scatter_rows.h"
@@ -11,9 +12,7 @@
 namespace onnx_train::cpu {
 namespace {
 
-bool movable(DType dtype) { return dtype != DType::kString && dtype != DType::kUndefined; }
-
-bool supports_gather(const NodeSpec& spec) { return movable(spec.in_type(0)) && is_index_type(spec.in_type(1)); }
+bool supports_gather(const NodeSpec& spec) { return is_movable(spec.in_type(0)) && is_index_type(spec.in_type(1)); }
 
 // y[o, p, :] = x[o, indices[p], :]
 Prepared prepare_gather(const NodeSpec& spec) {
@@ -67,12 +66,119 @@ bool supports_gather_grad(const NodeSpec& spec) {
   return is_float_or_double(spec.in_type(0)) && is_index_type(spec.in_type(1));
 }
 
+// ---- GatherND, ScatterND: the last axis of the indices is a place in the data's axes behind `batch_dims`
+
+struct TuplePlaces {
+  std::vector<int64_t> sizes, strides;  // of the axes that a tuple names
+  int64_t count = 1;                    // tuples
+  int64_t per_batch = 1;                // tuples
+  int64_t batch_stride = 1;             // in the data
+  int64_t row = 1;                      // elements that a tuple names
+  std::string label;
+
+  TuplePlaces(const Node& node, const Shape& data, const Shape& indices, int64_t batch_dims) : label(node.label()) {
+    if (indices.empty() || batch_dims < 0 || batch_dims >= static_cast<int64_t>(indices.size()) ||
+        batch_dims + indices.back() > static_cast<int64_t>(data.size())) {
+      fail(label, ": indices of shape ", to_string(indices), " do not fit data of shape ", to_string(data));
+    }
+    const Shape data_strides = dense_strides(data);
+    const auto first = static_cast<size_t>(batch_dims), last = first + static_cast<size_t>(indices.back());
+    for (size_t k = 0; k + 1 < indices.size(); ++k) {
+      count *= indices[k];
+      if (k >= first) per_batch *= indices[k];
+      if (k < first && indices[k] != data[k]) {
+        fail(label, ": batch axis ", k, " is ", indices[k], " in the indices and ", data[k], " in the data");
+      }
+    }
+    for (size_t k = first; k < data.size(); ++k) {
+      batch_stride *= data[k];
+      if (k >= last) row *= data[k];
+    }
+    sizes.assign(data.begin() + static_cast<int64_t>(first), data.begin() + static_cast<int64_t>(last));
+    strides.assign(data_strides.begin() + static_cast<int64_t>(first),
+                   data_strides.begin() + static_cast<int64_t>(last));
+  }
+
+  // The offset of each tuple's row in the data, in elements; throws Error when one lies outside.
+  void offsets(const int64_t* indices, int64_t* out) const {
+    const size_t n = sizes.size();
+    for (int64_t t = 0; t < count; ++t) {
+      int64_t offset = t / per_batch * batch_stride;
+      for (size_t k = 0; k < n; ++k) {
+        const int64_t index = indices[static_cast<size_t>(t) * n + k];
+        if (index < -sizes[k] || index >= sizes[k]) fail_out_of_range(label, index, sizes[k]);
+        offset += (index < 0 ? index + sizes[k] : index) * strides[k];
+      }
+      out[t] = offset;
+    }
+  }
+};
+
+Prepared prepare_gather_nd(const NodeSpec& spec) {
+  const TuplePlaces places(spec.node(), spec.in_shape(0), spec.in_shape(1), spec.node().attr("batch_dims", 0));
+  const int64_t bytes = static_cast<int64_t>(size_of(spec.in_type(0)));
+  Prepared prepared;
+  prepared.workspace = static_cast<size_t>(places.count) * sizeof(int64_t);
+  prepared.run = [places, bytes](const Args& args) {
+    int64_t* offsets = args.scratch<int64_t>();
+    places.offsets(args.in<int64_t>(1), offsets);
+    const int64_t row = places.row * bytes;
+    parallel_for(places.count, kElementGrain * 4 / (row + 1) + 1, [&](int64_t begin, int64_t end) {
+      for (int64_t t = begin; t < end; ++t) {
+        std::memcpy(args.out<char>() + t * row, args.in<char>(0) + offsets[t] * bytes, static_cast<size_t>(row));
+      }
+    });
+  };
+  return prepared;
+}
+
+template <typename T, typename Combine>
+std::function<void(const Args&)> scatter_nd(const NodeSpec& spec, const TuplePlaces& places, Combine combine) {
+  return [places, combine, copy = BoxCopy({{spec.in_size(0), 1, 1}}, sizeof(T))](const Args& args) {
+    int64_t* offsets = args.scratch<int64_t>();
+    places.offsets(args.in<int64_t>(1), offsets);
+    if (args.inputs[0] != args.outputs[0]) copy.run(args.inputs[0], args.outputs[0]);
+    scatter_rows(RowScatter{1, places.count, 0, places.row}, offsets, args.in<T>(2), args.out<T>(), combine);
+  };
+}
+
+Prepared prepare_scatter_nd(const NodeSpec& spec) {
+  const TuplePlaces places(spec.node(), spec.in_shape(0), spec.in_shape(1), 0);
+  if (spec.in_size(2) != places.count * places.row) {
+    fail(spec.node().label(), ": updates of shape ", to_string(spec.in_shape(2)), " for indices of shape ",
+         to_string(spec.in_shape(1)), " into ", to_string(spec.in_shape(0)));
+  }
+  Prepared prepared;
+  prepared.workspace = static_cast<size_t>(places.count) * sizeof(int64_t);
+  prepared.in_place = {{0, 0}};
+  const std::string reduction = spec.node().attr("reduction", "none");
+  if (reduction == "none") {
+    prepared.run = dispatch_size(size_of(spec.in_type(0)),
+                                 [&]<typename T>(T) { return scatter_nd<T>(spec, places, [](T, T b) { return b; }); });
+  } else {
+    prepared.run = dispatch_numeric(spec.in_type(0), [&]<typename T>(T) {
+      return with_reduction<T>(reduction, [&](auto combine) { return scatter_nd<T>(spec, places, combine); });
+    });
+  }
+  return prepared;
+}
+
+bool supports_gather_nd(const NodeSpec& spec) { return is_movable(spec.in_type(0)); }
+
+bool supports_scatter_nd(const NodeSpec& spec) {
+  const std::string reduction = spec.node().attr("reduction", "none");
+  return is_movable(spec.in_type(0)) &&
+         (reduction == "none" || (is_numeric(spec.in_type(0)) && is_reduction(reduction)));
+}
+
 }  // namespace
 
 std::vector<Kernel> indexing_kernels() {
   return {
       {"Gather", supports_gather, prepare_gather},
       {"GatherGrad", supports_gather_grad, prepare_gather_grad, kDomain},
+      {"GatherND", supports_gather_nd, prepare_gather_nd},
+      {"ScatterND", supports_scatter_nd, prepare_scatter_nd},
   };
 }
 

@@ -1,14 +1,28 @@
-// Rows that are added (or multiplied, ...) into other rows, several perhaps into the same one: what GatherGrad and
-// ScatterND do. A thread owns columns, not rows, and takes the rows in their order: results do not depend on the
-// number of threads.
+// What happens to an element that is scattered to, and rows that are scattered into other rows, several perhaps into
+// the same one: GatherGrad and ScatterND. A thread owns columns, not rows, and takes the rows in their order: results
+// do not depend on the number of threads.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
+#include <string>
 
 #include "kernels/cpu/parallel.h"
 
 namespace onnx_train::cpu {
+
+inline bool is_reduction(const std::string& name) {
+  return name == "add" || name == "mul" || name == "max" || name == "min";
+}
+
+// Calls f with the function that `reduction` names.
+template <typename T, typename F>
+auto with_reduction(const std::string& reduction, F&& f) {
+  if (reduction == "add") return f([](T a, T b) { return static_cast<T>(a + b); });
+  if (reduction == "mul") return f([](T a, T b) { return static_cast<T>(a * b); });
+  if (reduction == "max") return f([](T a, T b) { return a < b ? b : a; });
+  return f([](T a, T b) { return b < a ? b : a; });
+}
 
 struct RowScatter {
   int64_t outer;        // independent problems, one after the other in memory

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstring>
 #include <unordered_map>
 
@@ -29,13 +30,26 @@ class Constants {
   std::unordered_map<const Value*, Tensor> known_;
 };
 
-// NonZero's output is as long as its input has elements that are not zero.
-void infer_from_data(Node* node, Constants& constants) {
-  if (!node->is("NonZero")) return;
-  const Tensor& x = constants.of(node->input(0));
+int64_t count_nonzero(const Tensor& x, int64_t limit) {
   int64_t count = 0;
-  for (int64_t i = 0; i < x.size(); ++i) count += x.at(i) != 0;
-  node->output()->set_type({DType::kInt64, Dims{static_cast<int64_t>(x.shape().size()), count}});
+  for (int64_t i = 0; i < std::min(x.size(), limit); ++i) count += x.at(i) != 0;
+  return count;
+}
+
+// Sizes of outputs that depend on the contents of an input, where these are constant.
+void infer_from_data(Node* node, Constants& constants) {
+  if (node->is("NonZero") && Constants::is_constant(node->input(0))) {
+    const Tensor& x = constants.of(node->input(0));
+    node->output()->set_type({DType::kInt64, Dims{static_cast<int64_t>(x.shape().size()), count_nonzero(x, x.size())}});
+  }
+  if (node->is("Compress") && Constants::is_constant(node->input(1)) && node->input(0)->type().is_static()) {
+    const TensorType& x = node->input(0)->type();
+    const bool flat = !node->has_attr("axis");
+    Dims dims = flat ? Dims{num_elements(x.shape())} : *x.dims;
+    Dim& along = dims[static_cast<size_t>(flat ? 0 : normalize_axis(node->attr("axis", 0), x.rank()))];
+    along = count_nonzero(constants.of(node->input(1)), along.value());
+    node->output()->set_type({x.dtype, dims});
+  }
 }
 
 bool is_random(const Node& node) {
@@ -103,8 +117,8 @@ bool fold(Node* node, Constants& constants) {
     const Tensor known = constant_of(node->output());
     if (!known.empty()) return replace_by_constants(node, {known});
   }
-  if (!may_fold(*node)) return false;
   infer_from_data(node, constants);
+  if (!may_fold(*node)) return false;
   if (!outputs_are_small(*node)) return false;
   const auto results = compute(*node, constants);
   return !results.empty() && replace_by_constants(node, results);

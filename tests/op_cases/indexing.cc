@@ -37,11 +37,77 @@ std::vector<OpCase> gathers() {
   };
 }
 
+std::vector<OpCase> gathers_of_elements() {
+  return {
+      {.op = "GatherElements", .inputs = {x({3, 4}), ints({2, 4}, {0, 1, 2, -1, 0, 0, 1, 1})}},
+      {.op = "GatherElements", .inputs = {x({3, 4}), ints({3, 2}, {0, 0, 3, -4, 1, 2})}, .attrs = {{"axis", 1}}},
+      {.op = "GatherElements", .inputs = {x({2, 3, 2}), ints({1, 2, 2}, {0, 2, 2, 0})}, .attrs = {{"axis", -2}}},
+      {.op = "GatherElements", .inputs = {x({2, 3}), ints({2, 0}, {})}, .attrs = {{"axis", 1}}},
+      {.op = "GatherND", .inputs = {x({3, 4}), ints({3, 2}, {0, 1, 2, -1, 0, 1})}},
+      {.op = "GatherND", .inputs = {x({3, 4, 2}), ints({2, 1, 1}, {2, -3})}},
+      {.op = "GatherND", .inputs = {x({2, 3, 4}), ints({2, 2, 1}, {0, 2, 1, 1})}, .attrs = {{"batch_dims", 1}}},
+      {.op = "GatherND", .inputs = {x({2, 3, 4}), ints({2, 3, 1}, {0, 2, 1, 1, -1, 3})}, .attrs = {{"batch_dims", 2}}},
+  };
+}
+
+// Each reduction; the places of "none" differ, those of the others repeat.
+std::vector<OpCase> scatters() {
+  std::vector<OpCase> rows = {
+      {.op = "ScatterElements", .inputs = {x({3, 3}), ints({2, 3}, {1, 0, 2, 0, 2, -2}), x({2, 3})}},
+      {.op = "ScatterElements", .inputs = {x({2, 5}), ints({2, 2}, {1, 3, -1, 0}), x({2, 2})}, .attrs = {{"axis", 1}}},
+      {.op = "ScatterElements", .inputs = {x({2, 5}), ints({0, 2}, {}), x({0, 2})}},
+      {.op = "ScatterND", .inputs = {x({4, 3}), ints({2, 1}, {2, -4}), x({2, 3})}},
+      {.op = "ScatterND", .inputs = {x({4, 3}), ints({2, 2}, {2, 0, 3, -1}), x({2})}},
+  };
+  for (const char* reduction : {"add", "mul", "max", "min"}) {
+    const OpInput data{.shape = {2, 5}, .distinct = true}, rows_of_data{.shape = {4, 3}, .distinct = true};
+    rows.push_back({.op = "ScatterElements",
+                    .inputs = {data, ints({2, 3}, {1, 1, 4, -1, 0, 0}), {.shape = {2, 3}, .distinct = true}},
+                    .attrs = {{"axis", 1}, {"reduction", reduction}}});
+    rows.push_back({.op = "ScatterND",
+                    .inputs = {rows_of_data, ints({3, 1}, {2, 0, 2}), {.shape = {3, 3}, .distinct = true}},
+                    .attrs = {{"reduction", reduction}}});
+  }
+  // Zeros among the factors: one at a place, in the data or in the updates, and two.
+  rows.push_back({.op = "ScatterElements",
+                  .inputs = {{.shape = {}, .value = Tensor::of<float>({4}, {0, 2, 0, 3})},
+                             ints({4}, {0, 1, 1, 2}),
+                             {.shape = {}, .value = Tensor::of<float>({4}, {3, 0, 2, 0})}},
+                  .attrs = {{"reduction", "mul"}}});
+  return rows;
+}
+
+std::vector<OpCase> selections() {
+  const auto scalar = [](int64_t v) {
+    return OpInput{.shape = {}, .value = Tensor::scalar<int64_t>(v), .dtype = DType::kInt64, .constant = true};
+  };
+  const OpInput distinct{.shape = {3, 7}, .distinct = true};
+  const OpInput condition{.shape = {}, .value = Tensor::of<bool>({3}, {true, false, true}), .constant = true};
+  return {
+      {.op = "OneHot", .inputs = {ints({2, 2}, {0, 3, -1, 9}), scalar(4), x({2})}, .dynamic = false},
+      {.op = "OneHot", .inputs = {ints({3}, {0, 3, -1}), scalar(4), x({2})}, .attrs = {{"axis", 0}}},
+      {.op = "TopK", .inputs = {distinct, constant(ints({1}, {3}))}, .num_outputs = 2},
+      {.op = "TopK",
+       .inputs = {distinct, constant(ints({1}, {2}))},
+       .attrs = {{"axis", 0}, {"largest", 0}},
+       .num_outputs = 2,
+       .dynamic = false},
+      {.op = "ArgMax", .inputs = {distinct}, .attrs = {{"axis", 1}}, .gradient = false},
+      {.op = "ArgMin", .inputs = {distinct}, .attrs = {{"axis", 0}, {"keepdims", 0}}, .gradient = false},
+      {.op = "NonZero",
+       .inputs = {{.shape = {}, .value = Tensor::of<bool>({2, 2}, {true, false, true, true}), .constant = true}},
+       .gradient = false},
+      {.op = "Compress", .inputs = {x({3, 4}), condition}, .attrs = {{"axis", 0}}, .dynamic = false},
+      {.op = "Compress", .inputs = {x({2, 4}), condition}, .attrs = {{"axis", -1}}},
+      {.op = "Compress", .inputs = {x({2, 4}), condition}},
+  };
+}
+
 }  // namespace
 
 std::vector<OpCase> indexing_cases() {
   std::vector<OpCase> all;
-  for (auto family : {gathers}) {
+  for (auto family : {gathers, gathers_of_elements, scatters, selections}) {
     for (OpCase& row : family()) all.push_back(std::move(row));
   }
   return all;

@@ -89,6 +89,33 @@ std::vector<OpCase> slices() {
   };
 }
 
+std::vector<OpCase> borders() {
+  const auto pad = [](Shape shape, Ints pads, const char* mode) {
+    return OpCase{.op = "Pad", .inputs = {x(std::move(shape)), ints(pads)}, .attrs = {{"mode", mode}}};
+  };
+  const OpInput k{.shape = {}, .value = Tensor::scalar<int64_t>(-1), .dtype = DType::kInt64};
+  const OpInput lengths{.shape = {}, .value = Tensor::ints({1, 4, 2}), .dtype = DType::kInt64};
+  std::vector<OpCase> rows = {
+      pad({2, 3}, {1, 0, 2, 3}, "constant"),
+      pad({4, 5}, {-1, 2, 1, -2}, "constant"),
+      pad({0, 2}, {0, 1, 0, 1}, "constant"),
+      {.op = "Pad", .inputs = {x({2, 3}), ints({0, 1, 0, 2}), x({})}},
+      {.op = "Pad", .inputs = {x({2, 3, 4}), ints({1, 2}), x({}), ints({-1})}},
+      {.op = "Trilu", .inputs = {x({2, 3, 4})}},
+      {.op = "Trilu", .inputs = {x({3, 4}), k}, .attrs = {{"upper", 0}}},
+      {.op = "ReverseSequence", .inputs = {x({4, 3, 2}), lengths}},
+      {.op = "ReverseSequence", .inputs = {x({3, 4}), lengths}, .attrs = {{"batch_axis", 0}, {"time_axis", 1}}},
+  };
+  for (const char* mode : {"reflect", "edge", "wrap"}) {
+    rows.push_back(pad({3, 4}, {0, 2, 0, 3}, mode));
+    rows.push_back(pad({2, 3, 4}, {1, 2, 0, 1, 0, 2}, mode));
+    rows.push_back({.op = "Pad",
+                    .inputs = {x({2, 5}), ints({1, 2}), {.shape = {}, .absent = true}, ints({-1})},
+                    .attrs = {{"mode", mode}}});
+  }
+  return rows;
+}
+
 std::vector<OpCase> generators() {
   const auto scalar = [](float v) { return OpInput{.shape = {}, .value = Tensor::scalar<float>(v), .constant = true}; };
   const auto integer = [](int64_t v) {
@@ -114,7 +141,7 @@ std::vector<OpCase> generators() {
 
 std::vector<OpCase> shape_cases() {
   std::vector<OpCase> all;
-  for (auto family : {reshapes, permutations, repetitions, pieces, slices, generators}) {
+  for (auto family : {reshapes, permutations, repetitions, pieces, slices, borders, generators}) {
     for (OpCase& row : family()) all.push_back(std::move(row));
   }
   return all;
