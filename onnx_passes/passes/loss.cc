@@ -36,6 +36,7 @@ bool add_terms(EntryPoint* entry, const std::vector<LossTerm>& terms, const std:
     b.set_name("loss/" + term.loss.text);
     const LossBuilder::Result made = losses.build(term);
     if (!accuracy) accuracy = made.accuracy;
+    b.set_name("loss/part");
     const Var weighted = term.weight == 1 ? made.loss : made.loss * term.weight;
     total = total ? total + cast_like(weighted, total) : weighted;
   }

@@ -53,6 +53,11 @@ class Resolver {
       reader_.fail_at(names[0].column, concat("the prediction '", names[0].text, "' is ", to_string(prediction.type()),
                                               "; it must be a float tensor"));
     }
+    if (!prediction.has_rank()) {
+      reader_.fail_at(names[0].column, concat("the rank of '", names[0].text,
+                                              "' is not known; give the model's inputs shapes so that it can be "
+                                              "inferred"));
+    }
     if (names.size() == 1) names.push_back({default_target(), false, term_.loss.column});
     if (is_class_loss(term_)) resolve_axis(prediction);
   }
@@ -123,10 +128,6 @@ class Resolver {
 
   void resolve_axis(const Value& prediction) {
     const Word& name = term_.arguments.names[0];
-    if (!prediction.has_rank()) {
-      reader_.fail_at(name.column, concat("the rank of '", name.text,
-                                          "' is not known; give the model's inputs shapes so that it can be inferred"));
-    }
     const int64_t rank = prediction.rank();
     const Option* given = find_option(term_, "axis");
     if (!given && rank < 2) {
@@ -153,6 +154,11 @@ std::string to_string(const Option& option) {
   std::string text = option.key.text + "=";
   if (const Word* word = std::get_if<Word>(&option.value)) return text + quoted_if_needed(word->text);
   return text + number_text(std::get<double>(option.value));
+}
+
+const Dims& dims_of(Var x) {
+  x.rank();  // throws when it is not known
+  return *x.type().dims;
 }
 
 Dims without(Dims dims, int64_t axis) {
@@ -212,7 +218,7 @@ LossBuilder::Result LossBuilder::build(const LossTerm& term) {
 
 LossBuilder::Result LossBuilder::cross_entropy(const LossTerm& term) {
   const Var logits = read(term.arguments.names[0].text);
-  const Dims& dims = *logits.type().dims;
+  const Dims& dims = dims_of(logits);
   const int64_t axis = integer(term, "axis", 1);
   const bool probabilities = integer(term, "probabilities", 0) != 0;
   const Var labels = read_or_add(term.arguments.names[1].text, probabilities ? logits.dtype() : DType::kInt64,
@@ -238,7 +244,7 @@ Var LossBuilder::probability_cross_entropy(const LossTerm& term, Var logits, Var
     target = target * (1 - smoothing) + smoothing / cast_like(dim(logits, axis), logits);
   }
   Var log_p = b_.op("LogSoftmax", {logits}, {{"axis", axis}});
-  const Dim& classes = (*logits.type().dims)[static_cast<size_t>(axis)];
+  const Dim& classes = dims_of(logits)[static_cast<size_t>(axis)];
   if (const Var weight = optional_weight(term, "weight", logits.dtype(), {classes})) {
     log_p = log_p * along(weight, axis, logits.rank());
   }
@@ -248,7 +254,7 @@ Var LossBuilder::probability_cross_entropy(const LossTerm& term, Var logits, Var
 // -Σᵢ w[yᵢ] x[i, yᵢ] over the positions that are not ignored; mean: divided by Σᵢ w[yᵢ].
 LossBuilder::Result LossBuilder::nll(const LossTerm& term) {
   const Var log_p = read(term.arguments.names[0].text);
-  const Dims& dims = *log_p.type().dims;
+  const Dims& dims = dims_of(log_p);
   const int64_t axis = integer(term, "axis", 1);
   const Var labels = cast(read_or_add(term.arguments.names[1].text, DType::kInt64, without(dims, axis)), DType::kInt64);
   const Var weight = optional_weight(term, "weight", log_p.dtype(), {dims[static_cast<size_t>(axis)]});
@@ -265,7 +271,7 @@ LossBuilder::Result LossBuilder::nll(const LossTerm& term) {
 // log(1 + e⁻ˣ) = max(-x, 0) + log(1 + exp(-|x|)) never overflows, and runs in float64 where Softplus often does not.
 Var LossBuilder::bce_with_logits(const LossTerm& term) {
   const Var x = read(term.arguments.names[0].text);
-  const Dims& dims = *x.type().dims;
+  const Dims& dims = dims_of(x);
   const Var t = read_or_add(term.arguments.names[1].text, x.dtype(), dims);
   Var loss = max(-x, b_.scalar(x.dtype(), 0)) + log(exp(-abs(x)) + 1.0);
   const Dims last = dims.empty() ? Dims{} : Dims{dims.back()};
@@ -280,14 +286,7 @@ Var LossBuilder::bce_with_logits(const LossTerm& term) {
 // mse: d²      l1: |d|      huber: d² / 2 where |d| < δ, else δ (|d| - δ / 2)
 Var LossBuilder::distance(const LossTerm& term) {
   const Var x = read(term.arguments.names[0].text);
-  const TensorType& type = x.type();
-  Var t;
-  if (b_.graph().find(term.arguments.names[1].text) || type.dims) {
-    t = read_or_add(term.arguments.names[1].text, x.dtype(), type.dims.value_or(Dims{}));
-  } else {
-    fail("--loss: the rank of '", x.value()->name(), "' is not known; give the model's inputs shapes");
-  }
-  const Var d = x - cast_like(t, x);
+  const Var d = x - cast_like(read_or_add(term.arguments.names[1].text, x.dtype(), dims_of(x)), x);
   if (term.loss.text == "mse") return reduced(term, d * d);
   const Var size = abs(d);
   if (term.loss.text == "l1") return reduced(term, size);

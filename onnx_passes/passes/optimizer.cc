@@ -9,19 +9,17 @@
 #include "onnx_passes/passes/gradients.h"
 #include "onnx_passes/passes/optimizers.h"
 #include "onnx_passes/passes/select.h"
+#include "onnx_passes/passes/weight_roles.h"
 
 namespace onnx_train {
 namespace {
 
 using ValueSet = std::unordered_set<const Value*>;
 
-// A scale or bias that a normalization multiplies and adds, whatever its rank.
-bool belongs_to_normalization(const Value* weight) {
-  for (const Use& use : weight->uses()) {
-    const std::string& op = use.node->op();
-    if (op.find("Normalization") != std::string::npos && use.node->domain().empty() && use.index > 0) return true;
-  }
-  return false;
+// Biases and scales, which AdamW leaves undecayed; some are stored with ones around their axis, as [1, C, 1, 1].
+bool is_bias_or_scale(const Value& weight) {
+  const WeightRole role = use_of(weight).role;
+  return weight.rank() <= 1 || role == WeightRole::kBias || role == WeightRole::kNormScale;
 }
 
 ValueSet decaying(const std::vector<Value*>& weights, const OptimizerSpec& spec, const BuildOptions& options) {
@@ -31,7 +29,7 @@ ValueSet decaying(const std::vector<Value*>& weights, const OptimizerSpec& spec,
   }
   ValueSet result;
   for (const Value* w : weights) {
-    if (spec.name != "adamw" || (w->rank() > 1 && !belongs_to_normalization(w))) result.insert(w);
+    if (spec.name != "adamw" || !is_bias_or_scale(*w)) result.insert(w);
   }
   return result;
 }

@@ -6,8 +6,8 @@
 // (momentum_buffer; exp_avg, exp_avg_sq), and state/step, the number of updates so far (int64).
 //
 // Weight decay: those that BuildOptions::decay names. Without such patterns adamw leaves out what the literature leaves
-// out, biases and the scales of normalizations, that is tensors of rank 0 and 1; sgd and adam decay all weights, as
-// PyTorch does. Metadata: onnx_train.optimizer, every option written out.
+// out: tensors of rank 0 and 1, and others that serve as a bias or a norm's scale (weight_roles.h); sgd and adam decay
+// all weights, as PyTorch does. Metadata: onnx_train.optimizer, every option written out.
 #pragma once
 
 #include "onnx_passes/passes/passes.h"

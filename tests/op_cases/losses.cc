@@ -36,6 +36,23 @@ OpCase grad(OpInput logits, OpInput label, Attrs attrs, OpInput weight = {.absen
   return row;
 }
 
+// ONNX's own losses: differentiated and run through the bodies that the standard gives them.
+void standard_losses(std::vector<OpCase>* cases) {
+  const OpInput weight = {.shape = {4}, .low = 0.1, .high = 2, .differentiate = false};
+  const OpInput some_ignored = {.value = Tensor::of<int64_t>({5}, {3, 1, 2, 0, 1})};
+  for (const char* op : {"SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss"}) {
+    cases->insert(cases->end(), {
+                                    {op, {{{5, 4}}, labels({5}, 4)}},
+                                    {op, {{{5, 4}}, labels({5}, 4)}, {{"reduction", "sum"}}},
+                                    {op, {{{5, 4}}, labels({5}, 4)}, {{"reduction", "none"}}},
+                                    {op, {{{5, 4}}, labels({5}, 4, DType::kInt32), weight}},
+                                    {op, {{{5, 4}}, some_ignored, weight}, {{"ignore_index", 1}}},
+                                    {op, {{{2, 4, 3, 5}}, labels({2, 3, 5}, 4)}, {{"ignore_index", 2}}},
+                                });
+  }
+  cases->push_back({"SoftmaxCrossEntropyLoss", {{{5, 4}}, labels({5}, 4)}, {}, 2});
+}
+
 }  // namespace
 
 std::vector<OpCase> loss_cases() {
@@ -58,6 +75,7 @@ std::vector<OpCase> loss_cases() {
                      row({{3, 1000}, -3, 3}, labels({3}, 1000), attributes(1, "sum"), {.absent = true}),
                  });
   }
+  standard_losses(&cases);
   return cases;
 }
 
