@@ -13,6 +13,7 @@ void layer_normalization_cases(std::vector<OpCase>* cases) {
                     {"LayerNormalization", {{{2, 3, 4}}, {{2, 3, 4}}, {{2, 3, 4}}}, {{"axis", 0}}, 1, "", 1e-5},
                     {"LayerNormalization", {{{40, 65}}, {{65}}, {{65}}}},
                     {"LayerNormalization", {{{0, 8}}, scale, bias}},
+                    {"LayerNormalization", {x, scale, bias}, {{"stash_type", 11}, {"epsilon", 1e-2f}}, 3},
                     {"LayerNormalizationGrad", {x, scale, x}, {}, 3, "onnx_train", 1e-5},
                     {"LayerNormalizationGrad", {x, {{3, 8}}, x}, {{"axis", 1}}, 3, "onnx_train", 1e-5},
                     {"LayerNormalizationGrad", {{{50, 33}}, {{33}}, {{50, 33}}}, {}, 1, "onnx_train", 1e-5},
@@ -73,11 +74,26 @@ void other_normalization_cases(std::vector<OpCase>* cases) {
                               });
 }
 
+void rms_normalization_cases(std::vector<OpCase>* cases) {
+  const auto add = [&](Shape shape, Shape scale_shape, int64_t axis) {
+    const OpInput x = {shape}, scale = {scale_shape, 0.5, 1.5};
+    const Attrs attrs = {{"axis", axis}, {"epsilon", 1e-3f}};
+    cases->push_back({"RMSNormalization", {x, scale}, attrs});
+    cases->back().opset = 23;
+    cases->push_back({"RMSNormalizationGrad", {x, scale, x}, attrs, 2, "onnx_train"});
+  };
+  add({4, 3, 8}, {8}, -1);
+  add({2, 3, 4}, {3, 4}, 1);
+  add({40, 65}, {65}, 1);
+  add({0, 4}, {4}, -1);
+}
+
 }  // namespace
 
 std::vector<OpCase> normalization_cases() {
   std::vector<OpCase> cases;
   layer_normalization_cases(&cases);
+  rms_normalization_cases(&cases);
   batch_normalization_cases(&cases);
   group_normalization_cases(&cases);
   other_normalization_cases(&cases);

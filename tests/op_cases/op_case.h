@@ -41,6 +41,7 @@ struct OpCase {
   std::function<Tensor(const std::vector<Tensor>&)> expected = nullptr;  // first output, from the float64 inputs
   bool gradient = true;  // false: there is none to check (comparisons, ...)
   bool dynamic = true;   // also with a symbolic first dimension
+  int64_t opset = 21;    // later for an operator that came later
 };
 
 // The rows of one file each; op_case_test.cc joins them. A new family adds its line here and there.

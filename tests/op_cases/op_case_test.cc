@@ -81,7 +81,7 @@ struct Case {
 
 Case make_case(const OpCase& row, const std::vector<Tensor>& inputs, DType precision, bool dynamic) {
   Case made;
-  made.model.context->opsets[""] = 21;
+  made.model.context->opsets[""] = row.opset;
   Graph& graph = *made.model.graph;
   Builder b(&graph);
   std::vector<Var> arguments;
