@@ -1,6 +1,11 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
+
 #include "kernels/math/philox.h"
+#include "onnx_passes/functions/functions.h"
+#include "runtime/session.h"
 
 namespace onnx_train {
 namespace {
@@ -24,6 +29,54 @@ TEST(Philox, KnownAnswers) {
 TEST(Philox, UniformStaysBelowOne) {
   EXPECT_EQ(uniform(0), 0.0f);
   EXPECT_LT(uniform(0xffffffff), 1.0f);
+}
+
+constexpr int64_t kSize = 1003;
+constexpr int64_t kStream = 5;
+
+// Dropout of `kSize` ones as a model with the inputs key and ratio.
+Session dropout_session() {
+  Model model;
+  model.context->opsets[""] = 21;
+  Graph& graph = *model.graph;
+  Builder b(&graph);
+  const Var ones = b.constant(Tensor::full(DType::kFloat, {kSize}, 1));
+  const Var key = b.var(graph.add_input("key", {DType::kUint64, Dims{2}}));
+  const Var ratio = b.var(graph.add_input("ratio", {DType::kFloat, Dims{}}));
+  const auto outputs = call(b, "Dropout", 2, {ones, key, ratio}, {{"stream", kStream}});
+  graph.rename(outputs[0].value(), "y");
+  graph.rename(outputs[1].value(), "mask");
+  for (const Var& output : outputs) graph.add_output(output.value());
+  return Session(std::move(model));
+}
+
+std::vector<bool> mask_of(Session& session, RandomKey key, float ratio) {
+  const Tensor mask = session
+                          .run("predict", {{"key", Tensor::of<uint64_t>({2}, {key.seed, key.counter})},
+                                           {"ratio", Tensor::scalar(ratio)}})
+                          .at("mask");
+  return std::vector<bool>(mask.data<bool>(), mask.data<bool>() + kSize);
+}
+
+TEST(Dropout, KeepsWhatTheDefinitionKeeps) {
+  Session session = dropout_session();
+  const RandomKey key = {0xfedcba9876543210, 3};
+  std::vector<bool> expected;
+  for (int64_t i = 0; i < kSize; ++i) {
+    const Words4 w = random_words(key, kStream, static_cast<uint64_t>(i / 4));
+    expected.push_back(uniform(std::array{w.w0, w.w1, w.w2, w.w3}[static_cast<size_t>(i % 4)]) >= 0.25f);
+  }
+  EXPECT_EQ(mask_of(session, key, 0.25f), expected);
+}
+
+TEST(Dropout, TheMaskIsAFunctionOfTheKey) {
+  Session session = dropout_session();
+  const auto first = mask_of(session, {7, 0}, 0.5f);
+  EXPECT_NE(mask_of(session, {7, 1}, 0.5f), first);
+  EXPECT_NE(mask_of(session, {8, 0}, 0.5f), first);
+  EXPECT_EQ(mask_of(session, {7, 0}, 0.5f), first);
+  const auto kept = std::count(first.begin(), first.end(), true);
+  EXPECT_NEAR(static_cast<double>(kept), kSize / 2.0, 80);
 }
 
 }  // namespace

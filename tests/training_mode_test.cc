@@ -4,6 +4,7 @@
 
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/inference.h"
+#include "runtime/session.h"
 #include "tests/golden.h"
 
 namespace onnx_train {
@@ -56,6 +57,46 @@ TEST(TrainingMode, ComputedStatisticsAreRefusedByName) {
               std::string::npos)
         << e.what();
   }
+}
+
+// Trains scale and bias of one batch norm on two channels by a step of rate 0.
+Session batch_norm_session(bool unbiased_variance) {
+  Model model = from_text(R"(<ir_version: 10, opset_import: ["" : 21]>
+    g (float[N,2] x) => (float[N,2] y)
+    <float[2] s = {1, 1}, float[2] b = {0, 0}, float[2] m = {0, 10}, float[2] v = {1, 2}, float half = {0.5}> {
+      h = BatchNormalization <momentum = 0.75> (x, s, b, m, v)
+      y = Dropout (h, half)
+    })");
+  infer_types(model.graph.get());
+  BuildOptions build = options(Mode::kTrain);
+  build.loss = "mse";
+  build.optimizer = "sgd";
+  build.unbiased_variance = unbiased_variance;
+  build_training_model(&model, build);
+  return Session(std::move(model));
+}
+
+TEST(TrainingMode, AStepMovesTheStatisticsAndTheKey) {
+  const Tensor x = Tensor::of<float>({3, 2}, {1, 4, 2, 4, 6, 4});  // means 3 and 4, squared deviations 14 and 0
+  for (bool unbiased : {true, false}) {
+    Session session = batch_norm_session(unbiased);
+    session.run("step", {{"x", x}, {"target", x}, {"learning_rate", Tensor::scalar(0.0f)}});
+    const Tensor mean = session.state().get("m"), variance = session.state().get("v");
+    EXPECT_FLOAT_EQ(mean.data<float>()[0], 0.25f * 3);
+    EXPECT_FLOAT_EQ(mean.data<float>()[1], 0.75f * 10 + 0.25f * 4);
+    EXPECT_FLOAT_EQ(variance.data<float>()[0], 0.75f + 0.25f * 14 / (unbiased ? 2 : 3));
+    EXPECT_FLOAT_EQ(variance.data<float>()[1], 0.75f * 2);
+    const Tensor key = session.state().get("state/random_key");
+    EXPECT_EQ(key.data<uint64_t>()[0], 7u);
+    EXPECT_EQ(key.data<uint64_t>()[1], 1u);
+  }
+}
+
+TEST(TrainingMode, PredictUsesRunningStatisticsAndNoDropout) {
+  Session session = batch_norm_session(true);
+  const Tensor y = session.run("predict", {{"x", Tensor::of<float>({1, 2}, {5, 10})}}).at("y");
+  EXPECT_NEAR(y.at(0), 5, 1e-4);
+  EXPECT_NEAR(y.at(1), 0, 1e-4);
 }
 
 }  // namespace

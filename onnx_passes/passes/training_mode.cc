@@ -224,6 +224,7 @@ class TrainingCopy {
     add_copy(node.output(0), made[0].value());
     add_copy(nullptr, made[1].value(), train_name(node.output()) + "/mean");
     add_copy(nullptr, made[2].value(), train_name(node.output()) + "/var");
+    builder_.set_name(train_name(node.output()) + "/statistics");  // "train/y_3" may be the version of a "y_3"
     const float momentum = node.attr("momentum", 0.9f);
     const Var batch_mean = cast_like(made[1], builder_.var(mean));
     Var batch_variance = cast_like(made[2], builder_.var(variance));
