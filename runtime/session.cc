@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/onnx.h"
 #include "onnx_passes/passes/passes.h"
 
 namespace onnx_train {
@@ -16,11 +17,33 @@ struct Session::CachedPlan {
   uint64_t last_used = 0;
 };
 
+namespace {
+
+void for_each_state(const Model& model, const std::function<void(Value*)>& f) {
+  for (const EntryPoint& point : model.entry_points) {
+    for (const Binding& binding : point.update_bindings) f(binding.state);
+    for (const Binding& binding : point.initialization_bindings) f(binding.state);
+  }
+}
+
+// The store has the values now; the model keeps type and shape.
+void drop_contents(Value* state) {
+  onnx::TensorProto empty;
+  to_proto(Tensor(state->dtype(), {0}), state->name(), &empty);
+  empty.clear_dims();
+  for (int64_t size : state->initializer()->dims()) empty.add_dims(size);
+  state->graph().set_initializer(state, empty);
+}
+
+}  // namespace
+
 Session::Session(Model model, const SessionOptions& options)
     : model_(std::move(model)),
       device_(options.device ? *options.device : Device::cpu()),
       options_(options),
-      state_(model_, device_) {}
+      state_(model_, device_) {
+  for_each_state(model_, drop_contents);
+}
 
 Session::~Session() {
   plans_.clear();
@@ -156,16 +179,10 @@ const TensorMap& Session::run(const std::string& entry, const TensorMap& inputs)
 
 void Session::initialize(uint64_t seed) { run("initialize", {{"seed", Tensor::scalar<uint64_t>(seed)}}); }
 
-const Model& Session::snapshot() {
-  const auto store = [&](const Binding& binding) {
-    Value* state = binding.state;
-    state->graph().set_initializer(state, state_.get(state->name()));
-  };
-  for (EntryPoint& point : model_.entry_points) {
-    for (const Binding& binding : point.update_bindings) store(binding);
-    for (const Binding& binding : point.initialization_bindings) store(binding);
-  }
-  return model_;
+Model Session::snapshot() const {
+  Model copy = clone(model_);
+  for_each_state(copy, [&](Value* state) { state->graph().set_initializer(state, state_.get(state->name())); });
+  return copy;
 }
 
 }  // namespace onnx_train

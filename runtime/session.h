@@ -30,6 +30,7 @@ class Session {
   explicit Session(Model model, const SessionOptions& options = {});
   ~Session();
 
+  // Without the state's contents: those are in `state()`.
   const Model& model() const { return model_; }
   Device& device() const { return device_; }
   bool has_entry(const std::string& entry) const;
@@ -43,8 +44,8 @@ class Session {
   void initialize(uint64_t seed);
 
   StateStore& state() { return state_; }
-  // The model with the current state as initializers: a checkpoint. Valid until the session runs again.
-  const Model& snapshot();
+  // A copy of the model with the current state as initializers: a checkpoint.
+  Model snapshot() const;
 
   // The plan that `run` would use; made if there is none yet. Lives until it is dropped from the cache.
   Plan& plan(const std::string& entry, const std::map<std::string, Shape>& shapes);
