@@ -3,14 +3,12 @@
 #include <onnx/defs/schema.h>
 #include <onnx/defs/shape_inference.h>
 
+#include "onnx_passes/ir/elements.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/onnx.h"
 
 namespace onnx_train {
 namespace {
-
-// Contents longer than this are data, not shapes.
-constexpr int64_t kMaxElements = 64;
 
 const onnx::OpSchema* find_schema(const Node& node) {
   const auto version = node.graph().context().opset(node.domain());
@@ -43,14 +41,6 @@ bool all_known(const Dims& dims) {
     if (!d.known()) return false;
   }
   return true;
-}
-
-std::optional<Dims> elements_of(const Tensor& tensor) {
-  const bool integer = tensor.dtype() == DType::kInt64 || tensor.dtype() == DType::kInt32;
-  if (!integer || tensor.shape().size() > 1 || tensor.size() > kMaxElements) return std::nullopt;
-  Dims dims;
-  for (int64_t v : tensor.to_ints()) dims.emplace_back(v);
-  return dims;
 }
 
 class SubgraphInferencer : public onnx::GraphInferencer {
@@ -148,6 +138,7 @@ class NodeContext : public onnx::InferenceContext, public onnx::DataPropagationC
     if (Tensor constant = constant_of(value); !constant.empty() && constant.size() <= kMaxElements) {
       data_[i] = std::make_unique<onnx::TensorProto>();
       to_proto(constant, value->name(), data_[i].get());
+      if (const auto elements = elements_of(constant)) shapes_[i] = to_shape_proto(*elements);
     }
   }
 
@@ -175,6 +166,14 @@ class NodeContext : public onnx::InferenceContext, public onnx::DataPropagationC
   std::vector<std::unique_ptr<SubgraphInferencer>> inferencers_;
 };
 
+// A shape of known length but unknown sizes still tells the rank of what has it.
+std::optional<Dims> unknown_elements(const TensorType& type) {
+  const bool integer = type.dtype == DType::kInt64 || type.dtype == DType::kInt32;
+  if (!integer || !type.is_static() || type.rank() != 1) return std::nullopt;
+  const int64_t length = type.shape()[0];
+  return length <= kMaxElements ? std::optional(Dims(static_cast<size_t>(length))) : std::nullopt;
+}
+
 // A function's outputs have the types that its body gives them.
 void infer_call(Node* node, const onnx::FunctionProto& function) {
   Graph scratch(node->graph().shared_context());
@@ -200,9 +199,19 @@ void infer_call(Node* node, const onnx::FunctionProto& function) {
 
 }  // namespace
 
+namespace {
+
+// Nothing for strings and types of less than a byte, which have no contents that we compute with.
+Tensor numbers_of(const onnx::TensorProto& proto) {
+  const auto dtype = static_cast<DType>(proto.data_type());
+  return is_float(dtype) || is_integer(dtype) || dtype == DType::kBool ? from_proto(proto) : Tensor();
+}
+
+}  // namespace
+
 Tensor constant_of(const Value* value) {
   if (!value) return {};
-  if (value->is_initializer() && !value->graph().is_input(value)) return from_proto(*value->initializer());
+  if (value->is_initializer() && !value->graph().is_input(value)) return numbers_of(*value->initializer());
   if (value->elements() && value->has_rank() && value->rank() <= 1 && all_known(*value->elements())) {
     std::vector<int64_t> ints;
     for (const Dim& d : *value->elements()) ints.push_back(d.value());
@@ -211,7 +220,7 @@ Tensor constant_of(const Value* value) {
   }
   const Node* node = value->producer();
   if (!node || !node->is("Constant")) return {};
-  if (node->has_attr("value")) return node->attr_tensor("value");
+  if (const auto* a = node->find_attr("value")) return numbers_of(a->t());
   if (node->has_attr("value_int")) return Tensor::scalar<int64_t>(node->attr("value_int", 0));
   if (node->has_attr("value_float")) return Tensor::scalar<float>(node->attr("value_float", 0.0f));
   if (node->has_attr("value_ints")) return Tensor::ints(node->attr("value_ints", std::vector<int64_t>{}));
@@ -242,15 +251,15 @@ void infer_types(Node* node) {
     schema->GetTypeAndShapeInferenceFunction()(context);
     if (schema->has_data_propagation_function()) schema->GetDataPropagationFunction()(context);
     context.store();
-  } catch (const onnx::InferenceError& error) {
+  } catch (const Error&) {
+    throw;  // from a subgraph: names its own node
+  } catch (const std::exception& error) {
     fail(node->label(), ": ", error.what());
   }
   Value* output = node->output();
-  if (node->is("Constant") && output) output->set_elements(elements_of(constant_of(output)));
-  if (node->is("Identity") && output && node->input(0)) output->set_elements(node->input(0)->elements());
-  if (node->is("Size") && output && node->input(0) && node->input(0)->type().is_static()) {
-    output->set_elements(Dims{num_elements(node->input(0)->type().shape())});
-  }
+  if (!output) return;
+  if (auto elements = follow_elements(*node)) output->set_elements(std::move(elements));
+  if (!output->elements()) output->set_elements(unknown_elements(output->type()));
 }
 
 void infer_types(Graph* graph) {

@@ -1,0 +1,23 @@
+// The contents of small integer tensors, followed through the operators that compute shapes. ONNX's own data
+// propagation covers a few of them; this covers what exporters write besides. Pure functions.
+#pragma once
+
+#include <optional>
+
+#include "onnx_passes/ir/graph.h"
+
+namespace onnx_train {
+
+// Contents longer than this are data, not shapes.
+inline constexpr int64_t kMaxElements = 64;
+
+// The contents of an integer or boolean tensor of rank 0 or 1 with at most kMaxElements elements; nothing otherwise.
+std::optional<Dims> elements_of(const Tensor& tensor);
+// What is known of a value's contents, constants included.
+std::optional<Dims> elements_of(const Value* value);
+
+// The contents of the node's first output, whose type has been inferred; each may be a number, a symbol or unknown.
+// Nothing for operators that do not compute shapes, or that ONNX's data propagation covers.
+std::optional<Dims> follow_elements(const Node& node);
+
+}  // namespace onnx_train
