@@ -81,8 +81,8 @@ TEST(Import, ShapeArithmeticKeepsSymbols) {
       zero = Constant<value_ints = [0]>()
       one = Constant<value_ints = [1]>()
       n = Gather(s, zero)
-      c = Slice(s, one, three)
       three = Constant<value_ints = [3]>()
+      c = Slice(s, one, three)
       p = ReduceProd<keepdims = 1>(c)
       t = Concat<axis = 0>(n, p)
       y = Reshape(x, t)
@@ -128,11 +128,10 @@ TEST(Import, FunctionsAreInlinedWithTheirDefaults) {
 TEST(Import, UpgradesInsideBranches) {
   const Model model = import_model(parse(R"(<ir_version: 8, opset_import: ["" : 11]>
     g (float[N, 4] x, bool c) => (float[N, M] y) {
-      y = If (c) <then_branch = a () => (float[N] p) { p = Squeeze<axes = [1]>(q) q = ReduceSum<axes = [1]>(x) },
+      y = If (c) <then_branch = a () => (float[N] p) { q = ReduceSum<axes = [1]>(x) p = Squeeze<axes = [1]>(q) },
                   else_branch = b () => (float[N] r) { r = ReduceMax<axes = [1], keepdims = 0>(x) }>
     })"));
-  EXPECT_EQ(
-      error_of(parse("<ir_version: 8, opset_import: [\"\" : 11]> g (float[N, 4] x) => (float y) { y = Relu(x) }")), "");
+  EXPECT_EQ(type_of(model, "y"), "float[N]");
   EXPECT_EQ(model.context->opset(), 21);
 }
 
@@ -173,7 +172,7 @@ TEST(Import, ATrainingModelIsImportedByItsInferenceGraph) {
 
 TEST(Import, HostileGraphsAreErrors) {
   const auto text = [](const char* body) {
-    return parse(concat("<ir_version: 10, opset_import: [\"\" : 21]> g (float[N, 4] x) => (float y) {", body, "}"));
+    return parse(concat("<ir_version: 10, opset_import: [\"\" : 21]> g (float[3, 4] x) => (float y) {", body, "}"));
   };
   EXPECT_THAT(error_of(text("y = Add(x)")), HasSubstr("input size 1"));
   EXPECT_THAT(error_of(text("y = MatMul(x, x)")), HasSubstr("MatMul"));
