@@ -1,4 +1,4 @@
-// What the rules of products and convolutions emit, as text.
+// What the rules emit, as text.
 #include <gtest/gtest.h>
 
 #include "onnx_passes/gradients/gradient.h"
@@ -25,6 +25,10 @@ TEST(Gradients, OfALinearLayerAreOneProductEach) {
 
 TEST(Gradients, OfAConvolutionAreOneFunctionEach) {
   expect_golden("convolution_gradient", {{"differentiate", differentiate}});
+}
+
+TEST(Gradients, OfElementwiseOperatorsReadAsTheirFormulas) {
+  expect_golden("elementwise_gradient", {{"differentiate", differentiate}});
 }
 
 }  // namespace

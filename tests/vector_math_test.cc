@@ -24,8 +24,8 @@ double ulps(float value, double exact) {
   return std::fabs(value - exact) / std::ldexp(1.0, exponent - 24);
 }
 
-template <typename F, typename Exact>
-double max_ulps(F f, Exact exact, float low, float high) {
+template <typename Run, typename F, typename Exact>
+double max_ulps(Run run, F f, Exact exact, float low, float high) {
   std::vector<float> x, y;
   for (uint64_t bits = 0; bits < (uint64_t{1} << 32); bits += 97 * 16) {
     const float value = std::bit_cast<float>(static_cast<uint32_t>(bits));
@@ -35,27 +35,44 @@ double max_ulps(F f, Exact exact, float low, float high) {
   const auto n = static_cast<int64_t>(x.size());
   const float* in = x.data();
   float* out = y.data();
-  cpu::vectorized([=] {
+  const auto loop = [=] {
 #pragma omp simd
     for (int64_t i = 0; i < n; ++i) out[i] = f(in[i]);
-  });
+  };
+  run(loop);
   double worst = 0;
   for (size_t i = 0; i < x.size(); ++i) worst = std::fmax(worst, ulps(y[i], exact(static_cast<double>(x[i]))));
   return worst;
 }
 
-#define MAX_ULPS(function, low, high) \
-  max_ulps([](float x) { return math::function(x); }, [](double x) { return math::function(x); }, low, high)
+// `run` calls a loop as one of the machine codes that `vectorized` chooses from.
+template <typename Run>
+void expect_small_errors(Run run) {
+  const auto error = [&](auto f, float low, float high) { return max_ulps(run, f, f, low, high); };
+  EXPECT_LT(error([](auto x) { return math::exp(x); }, -kInf, kInf), 1.0);
+  EXPECT_LT(error([](auto x) { return math::expm1(x); }, -kInf, kInf), 1.5);
+  EXPECT_LT(error([](auto x) { return math::log(x); }, -0.0f, kInf), 1.0);
+  EXPECT_LT(error([](auto x) { return math::tanh(x); }, -kInf, kInf), 2.5);
+  EXPECT_LT(error([](auto x) { return math::sigmoid(x); }, -87.0f, kInf), 2.5);
+  EXPECT_LT(error([](auto x) { return math::erf(x); }, -kInf, kInf), 2.5);
+  EXPECT_LT(error([](auto x) { return math::log1p_of_fraction(x); }, 0.0f, 1.0f), 1.5);
+}
 
 TEST(VectorMath, ErrorIsSmall) {
-  EXPECT_LT(MAX_ULPS(exp, -kInf, kInf), 1.0);
-  EXPECT_LT(MAX_ULPS(expm1, -kInf, kInf), 1.5);
-  EXPECT_LT(MAX_ULPS(log, -0.0f, kInf), 1.0);
-  EXPECT_LT(MAX_ULPS(tanh, -kInf, kInf), 2.5);
-  EXPECT_LT(MAX_ULPS(sigmoid, -87.0f, kInf), 2.5);
-  EXPECT_LT(MAX_ULPS(erf, -kInf, kInf), 2.0);
-  EXPECT_LT(MAX_ULPS(log1p_of_fraction, 0.0f, 1.0f), 2.0);
+  expect_small_errors([](const auto& loop) { loop(); });
 }
+
+#if defined(__x86_64__)
+TEST(VectorMath, ErrorIsSmallWithAvx2) {
+  if (cpu::simd_level() < cpu::Simd::kAvx2) GTEST_SKIP() << "this machine has no AVX2";
+  expect_small_errors([](const auto& loop) { cpu::run_avx2(loop); });
+}
+
+TEST(VectorMath, ErrorIsSmallWithAvx512) {
+  if (cpu::simd_level() < cpu::Simd::kAvx512) GTEST_SKIP() << "this machine has no AVX-512";
+  expect_small_errors([](const auto& loop) { cpu::run_avx512(loop); });
+}
+#endif
 
 TEST(VectorMath, SpecialValues) {
   EXPECT_EQ(math::exp(-kInf), 0.0f);

@@ -3,7 +3,8 @@
 
 #include "kernels/cpu/elementwise.h"
 #include "kernels/cpu/maps.h"
-#include "kernels/math/elementwise.h"
+#include "kernels/math/binary.h"
+#include "kernels/math/unary.h"
 
 namespace onnx_train::cpu {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/maps.h"
-#include "kernels/math/elementwise.h"
+#include "kernels/math/unary.h"
 
 namespace onnx_train::cpu {
 namespace {

@@ -1,7 +1,8 @@
 // Comparisons, booleans, bits, and the choice between two tensors.
 #include "kernels/cpu/elementwise.h"
 #include "kernels/cpu/maps.h"
-#include "kernels/math/elementwise.h"
+#include "kernels/math/binary.h"
+#include "kernels/math/unary.h"
 
 namespace onnx_train::cpu {
 namespace {

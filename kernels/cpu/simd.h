@@ -7,7 +7,7 @@
 
 namespace onnx_train::cpu {
 
-#if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__)
+#if defined(__x86_64__)
 
 enum class Simd { kBaseline, kAvx2, kAvx512 };
 

@@ -12,7 +12,8 @@ namespace {
 // y = xᵇ    dx = dy b xᵇ⁻¹, and 0 where b = 0, also at x = 0
 Var pow_base_gradient(const Grad& g) {
   const Var x = g.x(0);
-  const Tensor exponent = constant_of(g.x(1).value());
+  // An exponent that is trained is a constant only today.
+  const Tensor exponent = g.needs(1) ? Tensor() : constant_of(g.x(1).value());
   if (exponent.size() == 1 && !exponent.empty()) {
     const double b = exponent.at(0);
     if (b == 0) return zeros_like(g.dy());
@@ -62,7 +63,8 @@ Gradients extremum_gradients(Grad& g) {
 // y = c ? a : b    da = c ? dy : 0,  db = c ? 0 : dy
 Gradients where_gradients(Grad& g) {
   const Var zero = g.b().scalar(g.dy().dtype(), 0);
-  return g.to(Var(), where(g.x(0), g.dy(), zero), where(g.x(0), zero, g.dy()));
+  return g.to(Var(), g.needs(1) ? where(g.x(0), g.dy(), zero) : Var(),
+              g.needs(2) ? where(g.x(0), zero, g.dy()) : Var());
 }
 
 // y = min(max(x, low), high)    dx = dy where low <= x <= high; d low = Σ dy where x < low; d high = Σ dy where x >

@@ -14,6 +14,7 @@ struct Activation {
   Attrs attrs;
   std::function<double(double)> expected;
   std::vector<double> kinks = {};
+  int64_t opset = 21;
 };
 
 std::vector<Activation> activations() {
@@ -48,6 +49,7 @@ std::vector<Activation> activations() {
       {"Gelu", {}, gelu},
       {"Gelu", {{"approximate", "tanh"}}, gelu_tanh},
       {"Mish", {}, [=](double x) { return x * std::tanh(softplus(x)); }},
+      {"Swish", {{"alpha", 1.5f}}, [](double x) { return x * sigmoid(1.5 * x); }, {}, 24},
   };
 }
 
@@ -64,7 +66,8 @@ std::vector<OpCase> activation_cases() {
         for (int64_t i = 0; i < y.size(); ++i) y.set(i, f.expected(y.at(i)));
         return y;
       };
-      cases.push_back({.op = f.op, .inputs = {{shape, -4, 4, f.kinks}}, .attrs = f.attrs, .expected = expected});
+      cases.push_back(
+          {.op = f.op, .inputs = {{shape, -4, 4, f.kinks}}, .attrs = f.attrs, .expected = expected, .opset = f.opset});
     }
   }
   for (const Shape& slope : std::vector<Shape>{{2, 3, 4}, {3, 1}, {1}, {4}}) {
