@@ -1,11 +1,12 @@
 // Runs one pass on a file, so that tests/python can compare a model before and after on another runtime:
-//     pass_tool round-trip|import|simplify|flatten IN OUT [batch or entry]
+//     pass_tool round-trip|import|training-mode|simplify|flatten IN OUT [batch or entry]
 #include <cstdio>
 
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/loading.h"
 #include "onnx_passes/ir/onnx.h"
 #include "onnx_passes/passes/passes.h"
+#include "onnx_passes/passes/training_mode.h"
 
 namespace onnx_train {
 namespace {
@@ -17,6 +18,11 @@ Model run(const std::string& pass, onnx::ModelProto proto, const std::string& ar
     onnx::ModelProto after;
     to_proto(model, &after);
     if (after.SerializeAsString() != before) fail("the model is not the same after a round trip");
+    return model;
+  }
+  if (pass == "training-mode") {
+    Model model = import_model(std::move(proto));
+    training_mode({}).run(model);
     return model;
   }
   if (pass == "flatten") return flatten(from_proto(std::move(proto)), argument);
