@@ -1,0 +1,202 @@
+#include "runtime/trainer.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "onnx_passes/ir/builder.h"
+#include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/onnx.h"
+
+namespace onnx_train {
+namespace {
+
+using testing::HasSubstr;
+
+// predict: y = x w. loss = mean((y - target)^2), the same in step and evaluate; step moves w against its gradient.
+Model make_training_model() {
+  Model model;
+  model.shell().set_ir_version(10);
+  model.context->opsets[""] = 21;
+  Graph& graph = *model.graph;
+  Builder predict(&graph);
+  const Var x = predict.var(graph.add_input("x", {DType::kFloat, Dims{"N", 3}}));
+  Value* w = graph.add_initializer("w", Tensor::of<float>({3, 2}, {1, 2, 3, 4, 5, 6}));
+  predict.set_name("y");
+  const Var y = matmul(x, predict.var(w));
+  graph.add_output(y.value());
+  for (const char* name : {"step", "evaluate"}) {
+    EntryPoint& entry = model.add_entry_point(name);
+    Graph& algorithm = *entry.algorithm;
+    Builder b(&algorithm);
+    const Var target = b.var(algorithm.add_input("target", {DType::kFloat, Dims{"N", 2}}));
+    const Var error = b.var(y.value()) - target;
+    const Var loss = reduce_mean(error * error, {0, 1}, false);
+    algorithm.rename(loss.value(), "loss");
+    algorithm.add_output(loss.value());
+    if (entry.name() == "evaluate") continue;
+    const Var rate = b.var(algorithm.add_input("learning_rate", {DType::kFloat, Dims{}}));
+    algorithm.set_initializer(rate.value(), Tensor::scalar(0.01f));
+    const Var next = b.var(w) - rate * matmul(transpose_last(b.var(x.value())), error);
+    algorithm.rename(next.value(), "next/w");
+    algorithm.add_output(next.value());
+    entry.update_bindings.push_back({w, next.value()});
+  }
+  return model;
+}
+
+Dataset make_data(int64_t n, const Model& model) {
+  Tensor x(DType::kFloat, {n, 3}), target(DType::kFloat, {n, 2});
+  for (int64_t i = 0; i < x.size(); ++i) x.set(i, 0.1 * static_cast<double>(i % 7) - 0.2);
+  for (int64_t i = 0; i < target.size(); ++i) target.set(i, 0.3 * static_cast<double>(i % 5));
+  return Dataset({{"x", x}, {"target", target}}, entry_inputs(model, "step"));
+}
+
+std::string new_folder(const std::string& name) {
+  const std::string path = testing::TempDir() + "trainer_" + name;
+  std::filesystem::remove_all(path);
+  std::filesystem::create_directories(path);
+  return path;
+}
+
+std::string read_all(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+struct Record : TrainerEvents {
+  std::vector<double> losses;
+  std::vector<EpochReport> epochs;
+  std::atomic<bool>* interrupt = nullptr;
+  int64_t interrupt_after = -1;
+  void on_step(const StepReport& r) override {
+    losses.push_back(r.loss);
+    if (r.step == interrupt_after) *interrupt = true;
+  }
+  void on_epoch(const EpochReport& r) override { epochs.push_back(r); }
+};
+
+// Trains from the start, or from the folder's last checkpoint.
+Record train(TrainerOptions options, bool resume, int64_t interrupt_after = -1, StopReason* reason = nullptr) {
+  Session session(resume ? load_training_model(options.folder + "/last.onnx") : make_training_model());
+  const Dataset data = make_data(10, session.model());
+  Trainer trainer(&session, &data, &data, options);
+  if (resume) trainer.resume(*checkpoint_position(session.model()));
+  Record record;
+  std::atomic<bool> interrupt{false};
+  record.interrupt = &interrupt;
+  record.interrupt_after = interrupt_after;
+  const StopReason stopped = trainer.run(&record, interrupt);
+  if (reason) *reason = stopped;
+  return record;
+}
+
+TrainerOptions options_for(const std::string& folder) {
+  TrainerOptions options;
+  options.epochs = 4;
+  options.batch_size = 4;  // 10 samples: the third batch of an epoch is short
+  options.schedule.peak = 0.1;
+  options.schedule.curve = Schedule::Curve::kCosine;
+  options.seed = 3;
+  options.folder = new_folder(folder);
+  return options;
+}
+
+TEST(Trainer, InterruptedAndResumedEqualsUninterruptedToTheByte) {
+  const TrainerOptions whole = options_for("whole");
+  const Record expected = train(whole, false);
+  EXPECT_EQ(expected.losses.size(), 12u);
+  EXPECT_LT(expected.epochs.back().evaluation.at("loss"), expected.epochs.front().evaluation.at("loss"));
+  for (int64_t cut : {1, 3, 5, 11}) {
+    const TrainerOptions parts = options_for("parts");
+    StopReason reason;
+    Record first = train(parts, false, cut, &reason);
+    EXPECT_EQ(reason, StopReason::kInterrupted);
+    const Record second = train(parts, true);
+    first.losses.insert(first.losses.end(), second.losses.begin(), second.losses.end());
+    EXPECT_EQ(first.losses, expected.losses) << cut;
+    for (const char* file : {"/last.onnx", "/best.onnx"}) {
+      EXPECT_EQ(read_all(parts.folder + file), read_all(whole.folder + file)) << file << cut;
+    }
+  }
+}
+
+TEST(Trainer, CheckpointsAreThereFromTheStart) {
+  TrainerOptions options = options_for("start");
+  options.epochs = 0;
+  options.steps = 1;
+  options.schedule.curve = Schedule::Curve::kConstant;
+  train(options, false);
+  EXPECT_EQ(checkpoint_position(load_training_model(options.folder + "/last.onnx"))->step, 1);
+  EXPECT_EQ(checkpoint_position(load_training_model(options.folder + "/best.onnx"))->step, 1);
+}
+
+TEST(Trainer, AnotherDataOrderIsNoResume) {
+  TrainerOptions options = options_for("order");
+  train(options, false, 2);
+  options.seed = 4;
+  try {
+    train(options, true);
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_THAT(e.what(), HasSubstr("cannot resume: seed was 3 and is 4"));
+  }
+}
+
+TEST(Trainer, ALossThatIsNotFiniteStops) {
+  TrainerOptions options = options_for("diverging");
+  options.schedule.peak = 1e20;
+  options.schedule.curve = Schedule::Curve::kConstant;
+  options.checkpoint_every = 1;
+  EXPECT_THROW(train(options, false), Error);
+  const Model last = load_training_model(options.folder + "/last.onnx");  // of a step with a finite loss
+  EXPECT_LT(checkpoint_position(last)->step, 12);
+}
+
+TEST(Trainer, StopsEarly) {
+  TrainerOptions options = options_for("early");
+  options.schedule.peak = 0;
+  options.schedule.curve = Schedule::Curve::kConstant;
+  options.epochs = 100;
+  options.early_stop = 2;
+  StopReason reason;
+  const Record record = train(options, false, -1, &reason);
+  EXPECT_EQ(reason, StopReason::kEarlyStop);
+  EXPECT_EQ(record.epochs.size(), 3u);
+}
+
+TEST(Trainer, EvaluationWeighsShortBatchesBySamples) {
+  Session session(make_training_model());
+  const Dataset data = make_data(10, session.model());
+  const double whole = evaluate(&session, data, 10).at("loss");
+  EXPECT_NEAR(evaluate(&session, data, 4).at("loss"), whole, 1e-5 * whole);
+}
+
+TEST(Checkpoint, DamageIsFound) {
+  const std::string folder = new_folder("damage"), path = folder + "/a.onnx";
+  TrainingPosition position;
+  position.step = 7;
+  position.best = 0.1;
+  save_checkpoint(make_training_model(), position, path);
+  const auto read = checkpoint_position(load_training_model(path));
+  EXPECT_EQ(read->step, 7);
+  EXPECT_EQ(read->best, 0.1);
+  const std::string bytes = read_all(path);
+  const float five = 5;
+  const size_t at = bytes.find(std::string(reinterpret_cast<const char*>(&five), sizeof five));
+  ASSERT_NE(at, std::string::npos);
+  std::string damaged = bytes;
+  damaged[at] = 1;
+  std::ofstream(path, std::ios::binary) << damaged;
+  try {
+    load_training_model(path);
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_THAT(e.what(), HasSubstr(path + " is damaged"));
+  }
+}
+
+}  // namespace
+}  // namespace onnx_train
