@@ -7,7 +7,7 @@
 #include "onnx_passes/gradients/gradient.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/inference.h"
-#include "onnx_passes/passes/passes.h"
+#include "onnx_passes/passes/training_mode.h"
 #include "tools/models.h"
 #include "tools/report/flops.h"
 #include "tools/report/format.h"
@@ -17,8 +17,8 @@ namespace onnx_train {
 namespace {
 
 struct CheckArguments {
-  std::string model, batch;
-  std::vector<std::string> train, freeze;
+  std::string model, mode = "train";
+  BuildOptions options;
 };
 
 void add_values(Table* table, const char* what, const std::vector<Value*>& values) {
@@ -46,8 +46,9 @@ std::vector<Obstacle> missing_kernels(const Graph& graph) {
   for (const Kernel* kernel : Device::cpu().kernels()) known.emplace(kernel->domain, kernel->op);
   std::vector<Obstacle> obstacles;
   for (const Node* node = graph.first(); node; node = node->next()) {
-    const bool folded = node->is("Constant");
-    if (folded || known.count({node->domain(), node->op()}) || has_function_body(*node)) continue;
+    // Constants are folded, and Dropout is left out where it drops nothing.
+    const bool gone = node->is("Constant") || node->is("Dropout");
+    if (gone || known.count({node->domain(), node->op()}) || has_function_body(*node)) continue;
     const Obstacle obstacle{
         node, concat("no kernel runs ", node->op()),
         is_known_operator(*node) ? "replace the operator in the model" : "inline it as a model-local function"};
@@ -56,10 +57,28 @@ std::vector<Obstacle> missing_kernels(const Graph& graph) {
   return obstacles;
 }
 
-int run(const CheckArguments& arguments) {
-  Model model = load_forward_model(arguments.model, "float32", arguments.batch);
+// Everything between the weights and the outputs, as training computes them, that has no gradient or no kernel.
+std::vector<Obstacle> find_all_obstacles(Model* model, const std::vector<Value*>& trainable,
+                                         const BuildOptions& options) {
+  run_pipeline({training_mode(options)}, model);
+  EntryPoint* step = model->find_entry_point("step");
+  std::vector<Obstacle> obstacles = missing_kernels(*model->graph);
+  std::vector<Value*> outputs;
+  for (Value* output : model->graph->outputs()) {
+    if (is_float(output->dtype())) outputs.push_back(step ? training_value(*step, output) : output);
+  }
+  if (outputs.empty()) fail("none of the model's outputs is a float, so there is nothing a loss could be made of");
+  const auto gradients = find_obstacles(outputs, trainable);
+  obstacles.insert(obstacles.end(), gradients.begin(), gradients.end());
+  return obstacles;
+}
+
+int run(CheckArguments* arguments) {
+  BuildOptions& options = arguments->options;
+  options.mode = arguments->mode == "train" ? Mode::kTrain : Mode::kFrozen;
+  Model model = load_forward_model(arguments->model, "float32", options.batch);
   const Graph& graph = *model.graph;
-  const std::vector<Value*> trainable = select_trainable(model, arguments.train, arguments.freeze);
+  const std::vector<Value*> trainable = select_trainable(model, options.train, options.freeze);
   double parameters = 0;
   for (const Value* value : trainable) parameters += static_cast<double>(num_elements(value->type().shape()));
 
@@ -71,24 +90,17 @@ int run(const CheckArguments& arguments) {
   table.add({"forward FLOPs", describe_flops(graph)});
   std::printf("%s", table.text(0).c_str());
 
-  std::vector<Value*> outputs;
-  for (Value* output : graph.outputs()) {
-    if (is_float(output->dtype())) outputs.push_back(output);
-  }
-  std::vector<Obstacle> obstacles = missing_kernels(graph);
-  if (outputs.empty()) fail("none of the model's outputs is a float, so there is nothing a loss could be made of");
   if (trainable.empty())
     fail("the model has no float weights to train; its input gradients can be had: onnx-train grad");
-  const auto gradients = find_obstacles(outputs, trainable);
-  obstacles.insert(obstacles.end(), gradients.begin(), gradients.end());
+  const std::vector<Obstacle> obstacles = find_all_obstacles(&model, trainable, options);
   if (obstacles.empty()) {
-    std::printf("\nIt can be trained. Next: onnx-train build %s -o train.onnx --loss ...\n", arguments.model.c_str());
+    std::printf("\nIt can be trained. Next: onnx-train build %s -o train.onnx --loss ...\n", arguments->model.c_str());
     return 0;
   }
   Table list("lll");
   for (const Obstacle& o : obstacles) list.add({o.node->label(), o.reason, o.way_out});
   std::printf("\nIn the way of training it:\n%s", list.text().c_str());
-  fail(arguments.model, " cannot be trained as it is: ", obstacles.size(),
+  fail(arguments->model, " cannot be trained as it is: ", obstacles.size(),
        obstacles.size() == 1 ? " obstacle" : " obstacles");
 }
 
@@ -101,10 +113,17 @@ Subcommand check_command() {
           "  onnx-train check model.onnx\n"
           "  onnx-train check model.onnx --freeze 'embeddings.*'",
           {{"MODEL", &a->model, "the forward model", "FILE", true},
-           {"--train", &a->train, "weights to train: names, globs, @FILE with one a line [all]", "PATTERNS"},
-           {"--freeze", &a->freeze, "weights to leave as they are, likewise", "PATTERNS"},
-           {"--batch", &a->batch, "give the batch dimension this size, or make it dynamic [as exported]", "N|dynamic"}},
-          [a] { return run(*a); }};
+           {"--mode",
+            &a->mode,
+            "frozen: batch norm uses its running statistics, dropout is off [train]",
+            "MODE",
+            false,
+            {"train", "frozen"}},
+           {"--train", &a->options.train, "weights to train: names, globs, @FILE with one a line [all]", "PATTERNS"},
+           {"--freeze", &a->options.freeze, "weights to leave as they are, likewise", "PATTERNS"},
+           {"--batch", &a->options.batch, "give the batch dimension this size, or make it dynamic [as exported]",
+            "N|dynamic"}},
+          [a] { return run(a.get()); }};
 }
 
 }  // namespace onnx_train

@@ -25,6 +25,7 @@ struct FitArguments {
   bool no_shuffle = false, resume = false, overwrite = false, json = false, initialize = false;
   int64_t threads = 0;
   double scale = 1;
+  std::optional<double> rate;
   std::vector<CommandOption> described;  // to write the resolved options
 };
 
@@ -79,6 +80,15 @@ Model start_model(const FitArguments& a, bool* resumed) {
   return model;
 }
 
+// The optimizer's own learning rate.
+double built_rate(const Model& model) {
+  for (const EntryPoint& entry : model.entry_points) {
+    const Value* rate = entry.algorithm->find("learning_rate");
+    if (rate && rate->is_initializer()) return from_proto(*rate->initializer()).at(0);
+  }
+  return Schedule().peak;
+}
+
 std::string outcome(StopReason reason, const Trainer& trainer) {
   const std::string at = concat(" at step ", trainer.position().step);
   switch (reason) {
@@ -115,6 +125,7 @@ int run(FitArguments* a) {
     evaluation.emplace(
         load_dataset(a->eval_data, entry_inputs(session.model(), "evaluate"), DataRole::kEvaluate, a->scale));
   }
+  a->trainer.schedule.peak = a->rate ? *a->rate : built_rate(session.model());
   Trainer trainer(&session, &training, evaluation ? &*evaluation : nullptr, a->trainer);
   if (resumed) {
     const auto position = checkpoint_position(session.model());
@@ -160,7 +171,7 @@ std::vector<CommandOption> options_of(FitArguments* a) {
       {"--time-limit", &a->time_limit, "stop after this time: 90s, 15m, 2h", "TIME"},
       {"--batch-size", &t.batch_size, "samples at a time [32]", "N"},
       {"--accumulate", &t.accumulate, "batches in a step, for models built with --accumulate [1]", "N"},
-      {"--lr", &s.peak, "learning rate, after the warm-up [1e-3]", "X"},
+      {"--lr", &a->rate, "learning rate, after the warm-up [the optimizer's, as built]", "X"},
       {"--schedule",
        &a->schedule,
        "of the learning rate [constant]",

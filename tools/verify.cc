@@ -51,8 +51,7 @@ Model loss_model(const Model& training, const std::string& entry, const std::vec
 std::vector<std::string> trained_weights(const Model& model, const EntryPoint& entry) {
   std::vector<std::string> weights;
   for (const Value* value : model.graph->initializers()) {
-    const Value* gradient = entry.algorithm->find(kGradientPrefix + value->name());
-    if (gradient && gradient->dtype() == value->dtype()) weights.push_back(value->name());
+    if (entry.algorithm->find(kGradientPrefix + value->name())) weights.push_back(value->name());
   }
   return weights;
 }

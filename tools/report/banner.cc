@@ -31,9 +31,22 @@ std::string slots_of(const StateStore& state, const std::string& weight) {
   return slots;
 }
 
-std::string parameter_table(const StateStore& state) {
-  Table table("lrrll");
-  table.add({"parameter", "shape", "elements", "type", "state"});
+// The weight decay that the optimizer applies to a weight: an attribute of the node that updates it.
+std::string decay_of(const Model& model, const std::string& weight) {
+  for (const EntryPoint& entry : model.entry_points) {
+    for (const Binding& binding : entry.update_bindings) {
+      const Node* update = binding.next->producer();
+      if (binding.state->name() != weight || !update) continue;
+      const Tensor decay = update->attr_tensor("weight_decay");
+      return decay.empty() || decay.at(0) == 0 ? "" : format_number(decay.at(0));
+    }
+  }
+  return "";
+}
+
+std::string parameter_table(const Model& model, const StateStore& state) {
+  Table table("lrrlrl");
+  table.add({"parameter", "shape", "elements", "type", "decay", "state"});
   size_t rows = 0, left_out = 0;
   double total = 0;
   for (size_t i = 0; i < state.names().size(); ++i) {
@@ -45,8 +58,8 @@ std::string parameter_table(const StateStore& state) {
       ++left_out;
       continue;
     }
-    table.add(
-        {name, dims(state.shape(i)), format_count(count), onnx_train::name(state.dtype(i)), slots_of(state, name)});
+    table.add({name, dims(state.shape(i)), format_count(count), onnx_train::name(state.dtype(i)), decay_of(model, name),
+               slots_of(state, name)});
   }
   if (left_out > 0) table.add({concat("... and ", left_out, " more")});
   table.add({"total", "", format_count(total)});
@@ -131,7 +144,8 @@ std::string training_banner(Session* session, const Dataset& training, const Dat
   head.add({"learning rate", rate(options.schedule)});
   if (options.clip_norm) head.add({"clip", concat("gradient norm at ", format_number(*options.clip_norm))});
   head.add({"device", concat(session->device().name(), ", ", num_threads(), " threads")});
-  return concat(head.text(), "\n", parameter_table(state), "\n", memory_table(*session, state, training, batch), "\n");
+  return concat(head.text(), "\n", parameter_table(model, state), "\n", memory_table(*session, state, training, batch),
+                "\n");
 }
 
 }  // namespace onnx_train

@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -22,6 +23,12 @@ std::string bar(double fraction) {
   std::string text;
   for (int i = 0; i < kBarWidth; ++i) text += i < done ? "━" : "─";
   return text;
+}
+
+// Columns of the terminal; a line that is as long would wrap, and could not be redrawn.
+size_t terminal_width() {
+  winsize size{};
+  return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
 }
 
 std::string percent(double fraction) {
@@ -74,10 +81,15 @@ void Progress::on_step(const StepReport& r) {
   if (!terminal_) {
     std::printf("%s\n", step_line(r).c_str());
   } else {
+    const size_t width = terminal_width() - 1;
     const int64_t total = trainer_.total_steps();
-    const double done = total > 0 ? static_cast<double>(r.step) / static_cast<double>(total) : 0;
-    const std::string drawn = total > 0 ? (colour_ ? "\x1b[32m" + bar(done) + "\x1b[0m " : bar(done) + " ") : "";
-    std::printf("%s%s%s", kClearLine, drawn.c_str(), step_line(r).c_str());
+    std::string line = step_line(r), drawn;
+    if (line.size() > width) line.resize(width);
+    if (total > 0 && line.size() + kBarWidth + 1 <= width) {
+      drawn = bar(static_cast<double>(r.step) / static_cast<double>(total)) + " ";
+      if (colour_) drawn = "\x1b[32m" + drawn + "\x1b[0m";
+    }
+    std::printf("%s%s%s", kClearLine, drawn.c_str(), line.c_str());
     line_open_ = true;
   }
   std::fflush(stdout);

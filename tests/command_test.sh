@@ -1,0 +1,114 @@
+#!/usr/bin/env bash
+# The command from end to end on a small network and a made-up table: every subcommand, exit statuses, errors of one
+# line, interruption, and resuming to the byte. Usage: command_test.sh BINARY
+set -uo pipefail
+command=$(realpath "$1")
+fixtures=$(realpath "$(dirname "$0")/fixtures")
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work"
+failures=0
+
+fail() {
+  echo "FAILED: $*"
+  failures=$((failures + 1))
+}
+
+# expect STATUS ARGUMENTS... runs the command; its output is in `out`, its errors in `err`.
+expect() {
+  local wanted=$1 status
+  shift
+  "$command" "$@" > out 2> err
+  status=$?
+  [ $status = "$wanted" ] || fail "status $status, not $wanted: $* $(cat err)"
+  [ "$wanted" = 0 ] || [ "$wanted" = 130 ] || [ "$(wc -l < err)" = 1 ] || fail "more than one line of error: $*"
+}
+
+says() { grep -qF -- "$1" "$2" || fail "no '$1' in $2: $(cat "$2")"; }
+same() { cmp -s "$1" "$2" || fail "$1 and $2 differ"; }
+
+# Points around three corners, classes 0, 1, 2.
+make_table() {
+  awk -v n="$1" -v seed="$2" 'BEGIN {
+    srand(seed); print "x0,x1,x2,x3,labels"
+    for (i = 0; i < n; i++) {
+      c = i % 3
+      for (j = 0; j < 4; j++) printf "%.4f,", (j == c ? 2 : 0) + rand() - 0.5
+      print c
+    }
+  }'
+}
+make_table 100 1 > train.csv
+make_table 40 2 > test.csv
+
+# ---- The way through
+expect 0 check "$fixtures/mlp.onnx"
+says 'It can be trained' out
+expect 0 build "$fixtures/mlp.onnx" -o train.onnx --optimizer 'adamw(lr=0.02)'
+expect 0 fit train.onnx --data train.csv --eval-data test.csv --epochs 8 --batch-size 16 --seed 5 --out whole
+says 'gradients and activations' out
+for file in best.onnx last.onnx metrics.jsonl metrics.csv epochs.jsonl options.json; do
+  [ -s "whole/$file" ] || fail "whole/$file is not there"
+done
+[ "$(wc -l < whole/metrics.jsonl)" = 56 ] || fail "metrics.jsonl has not one line a step"
+expect 0 eval whole/best.onnx --data test.csv --json
+awk -F'[:,}]' '{ exit !($2 > 0.95) }' out || fail "the network has not learnt: $(cat out)"
+expect 0 export whole/best.onnx -o model.onnx
+expect 0 predict model.onnx --inputs test.csv -o outputs.npz --batch-size 7
+says 'logits float[40,3]' out
+expect 0 predict whole/best.onnx --inputs test.csv -o same.npz
+same outputs.npz same.npz
+expect 0 flatten train.onnx --entry step -o step.onnx
+expect 0 show train.onnx
+expect 0 show train.onnx --entry step
+expect 0 show train.onnx --plan --memory --batch 16
+says 'AdamW' out
+expect 0 grad "$fixtures/mlp.onnx" --inputs test.csv --loss cross_entropy -o gradients.npz --dtype float64
+says 'gradients.npz: loss' out
+expect 0 verify train.onnx --inputs train.csv --tolerance 1e-6
+says '4 parameters agree' out
+
+# ---- Parts equal the whole
+expect 0 fit train.onnx --data train.csv --eval-data test.csv --epochs 3 --batch-size 16 --seed 5 --out parts
+expect 0 fit train.onnx --data train.csv --eval-data test.csv --epochs 8 --batch-size 16 --seed 5 --out parts --resume
+for file in best.onnx last.onnx epochs.jsonl; do same "parts/$file" "whole/$file"; done
+
+"$command" fit train.onnx --data train.csv --time-limit 60s --batch-size 16 --out stopped > out 2> err &
+process=$!
+for _ in $(seq 200); do [ -s stopped/metrics.csv ] && break || sleep 0.05; done
+kill -INT $process
+wait $process
+[ $? = 130 ] || fail "an interrupted fit exits with another status than 130"
+says 'interrupted at step' out
+expect 0 eval stopped/last.onnx --data test.csv
+
+# ---- Bad usage is 2, anything else 1, one line each
+expect 2
+expect 2 unknown
+expect 2 fit train.onnx
+expect 2 fit train.onnx --data train.csv --out new
+says 'fit needs an end' err
+expect 2 fit train.onnx --data train.csv --epochs 1 --out whole
+says '--resume' err
+expect 2 build "$fixtures/mlp.onnx" -o x.onnx --mode eval
+expect 1 check missing.onnx
+expect 1 fit "$fixtures/mlp.onnx" --data train.csv --epochs 1 --out new
+says 'is no training model' err
+expect 1 fit train.onnx --data missing.npz --epochs 1 --out new
+expect 1 build "$fixtures/mlp.onnx" -o x.onnx --loss 'mse(nothing, labels)'
+expect 1 fit train.onnx --data train.csv --epochs 9 --batch-size 8 --seed 5 --out whole --resume
+says 'batch-size was 16 and is 8' err
+sed 's/,labels/,label/' train.csv > unlabelled.csv
+expect 1 fit train.onnx --data unlabelled.csv --epochs 1 --out new
+says "has no 'labels'" err
+head -c 3000 train.onnx > cut.onnx
+expect 1 fit cut.onnx --data train.csv --epochs 1 --out new
+expect 1 fit train.onnx --data train.csv --epochs 2 --lr 1e30 --out diverged
+says 'the loss is' err
+for subcommand in check build fit eval predict export flatten show grad verify; do
+  expect 0 $subcommand --help
+  says 'Examples:' out
+done
+
+[ $failures = 0 ] && echo "all passed"
+exit $failures

@@ -1,0 +1,108 @@
+#include <cstdio>
+#include <numeric>
+
+#include "kernels/device.h"
+#include "onnx_passes/gradients/gradient.h"
+#include "onnx_passes/ir/error.h"
+#include "onnx_passes/passes/entry_point.h"
+#include "onnx_passes/passes/loss.h"
+#include "onnx_passes/passes/training_mode.h"
+#include "runtime/session.h"
+#include "tools/data/npz.h"
+#include "tools/data/source.h"
+#include "tools/models.h"
+#include "tools/subcommand.h"
+
+namespace onnx_train {
+namespace {
+
+struct GradArguments {
+  std::string model, inputs, output, mode = "train", dtype = "float32";
+  BuildOptions options;
+  int64_t threads = 0;
+};
+
+// Makes the entry point "step" of `model` the loss, the outputs and the gradients of the weights and float inputs, with
+// nothing updated but running statistics.
+void add_loss_and_gradients(Model* model, const BuildOptions& options) {
+  run_pipeline({training_mode(options), loss(options)}, model, options.pipeline);
+  EntryPoint& step = *model->find_entry_point("step");
+  std::vector<Value*> sources = select_trainable(*model, options.train, options.freeze);
+  for (Value* input : model->graph->inputs()) {
+    if (is_float(input->dtype()) && !input->is_initializer()) sources.push_back(input);
+  }
+  if (sources.empty()) fail("the model has neither float weights nor float inputs to differentiate by");
+  Graph* algorithm = step.algorithm.get();
+  Builder builder(algorithm);
+  for (Value* output : model->graph->outputs()) {
+    add_result(&step, "output/" + output->name(), builder.var(training_value(step, output)));
+  }
+  for (Value* gradient : add_gradients(algorithm, algorithm->find("loss"), sources)) {
+    if (gradient) add_result(&step, gradient->name(), builder.var(gradient));
+  }
+}
+
+// All samples as one batch, and the state as the model holds it.
+TensorMap whole_batch(const Dataset& data, const Model& model, const Graph& algorithm) {
+  std::vector<int64_t> rows(static_cast<size_t>(data.num_samples()));
+  std::iota(rows.begin(), rows.end(), int64_t{0});
+  TensorMap inputs;
+  data.gather(rows.data(), data.num_samples(), &inputs);
+  for (const std::string& state : state_of(model, "step")) {
+    inputs[state] = from_proto(*algorithm.find(state)->initializer());
+  }
+  return inputs;
+}
+
+int run(GradArguments* arguments) {
+  BuildOptions& options = arguments->options;
+  if (arguments->threads > 0) set_num_threads(static_cast<int>(arguments->threads));
+  options.mode = arguments->mode == "train" ? Mode::kTrain : Mode::kFrozen;
+  Model model = load_forward_model(arguments->model, arguments->dtype);
+  add_loss_and_gradients(&model, options);
+  const Dataset data = load_dataset(arguments->inputs, entry_inputs(model, "step"));
+  Model flat = flatten(model, "step");
+  const TensorMap inputs = whole_batch(data, model, *model.find_entry_point("step")->algorithm);
+  TensorMap results;
+  Session session(std::move(flat));
+  for (const auto& [name, tensor] : session.run("predict", inputs)) {
+    const bool of_input = name.starts_with("grad/") && inputs.count(name.substr(5));
+    results[of_input ? "grad_input/" + name.substr(5) : name] = tensor;
+  }
+  write_npz(arguments->output, results);
+  std::printf("%s: loss %.9g, %zu arrays\n", arguments->output.c_str(), results.at("loss").at(0), results.size());
+  return 0;
+}
+
+}  // namespace
+
+Subcommand grad_command() {
+  auto a = std::make_shared<GradArguments>();
+  BuildOptions& o = a->options;
+  return {
+      "grad",
+      "Loss and gradients for given inputs: one forward and one backward pass, nothing updated",
+      "  onnx-train grad model.onnx --inputs batch.npz --loss cross_entropy -o gradients.npz\n"
+      "  onnx-train grad model.onnx --inputs batch.npz --loss 'mse(y, target)' --mode frozen --train 'fc.*' -o g.npz\n"
+      "\nKeys of the result: loss, output/<name>, grad/<initializer>, grad_input/<input>, next/<state>. A weight or\n"
+      "input that the loss does not depend on has no key. The samples of the file are one batch; labels and the like\n"
+      "are keys of it.",
+      {{"MODEL", &a->model, "the forward model", "FILE", true},
+       {"--inputs", &a->inputs, "the batch: any data that fit takes", "PATH", true},
+       {"-o,--output", &a->output, "the .npz file to write", "FILE", true},
+       {"--loss", &o.loss, "see build --help [cross_entropy]", "EXPR"},
+       {"--mode",
+        &a->mode,
+        "frozen: batch norm uses its running statistics, dropout is off [train]",
+        "MODE",
+        false,
+        {"train", "frozen"}},
+       {"--train", &o.train, "weights to differentiate by: names, globs, @FILE [all]", "PATTERNS"},
+       {"--freeze", &o.freeze, "weights to leave out, likewise", "PATTERNS"},
+       {"--seed", &o.seed, "of dropout [0]", "N"},
+       {"--dtype", &a->dtype, "float64 computes in double precision [float32]", "TYPE", false, {"float32", "float64"}},
+       {"--threads", &a->threads, "threads [all cores]", "N"}},
+      [a] { return run(a.get()); }};
+}
+
+}  // namespace onnx_train
