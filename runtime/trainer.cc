@@ -162,7 +162,7 @@ StopReason Trainer::run(TrainerEvents* events, const std::atomic<bool>& interrup
   if (position_.step == 0) save("last.onnx", events);
   while (!finished()) {
     const StepReport report = step();
-    if (!std::isfinite(report.loss)) {
+    if (!std::isfinite(report.loss) || !std::isfinite(report.grad_norm)) {
       fail("the loss is ", report.loss, " at step ", report.step, " (gradient norm ", report.grad_norm,
            ", learning rate ", report.learning_rate, "); lower --lr, add --warmup or --clip, or look at the data",
            options_.folder.empty() ? "" : concat("; ", options_.folder, "/last.onnx holds an earlier state"));

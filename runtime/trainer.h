@@ -76,7 +76,7 @@ class Trainer {
   void resume(const TrainingPosition& position);
 
   // Runs until a limit is met or `interrupt` is set, which ends it after the current step. Throws Error when the loss
-  // is no longer finite; `last.onnx` then holds the last state that was saved before.
+  // or the gradient's norm is no longer finite; `last.onnx` then holds the last state that was saved before.
   StopReason run(TrainerEvents* events, const std::atomic<bool>& interrupt);
 
   const TrainingPosition& position() const { return position_; }

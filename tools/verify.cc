@@ -32,7 +32,10 @@ Model loss_model(const Model& training, const std::string& entry, const std::vec
                  bool with_gradients) {
   Model model = clone(training);
   EntryPoint& point = *model.find_entry_point(entry);
-  point.update_bindings.clear();
+  for (EntryPoint& any : model.entry_points) {  // what nothing updates is no state
+    any.update_bindings.clear();
+    any.initialization_bindings.clear();
+  }
   Graph& algorithm = *point.algorithm;
   std::vector<Value*> outputs = {algorithm.find("loss")};
   for (const std::string& weight : weights) {

@@ -133,8 +133,16 @@ class TrainingCopy {
 
   // `made` is the version of `original`; where that is left out, `name` names it.
   void add_copy(Value* original, Value* made, const std::string& name = "") {
-    entry_.algorithm->rename(made, original ? train_name(original) : name);
+    const std::string wanted = original ? train_name(original) : name;
+    make_room(wanted, made);
+    entry_.algorithm->rename(made, wanted);
     if (original) copies_[original] = made;
+  }
+
+  // train/x_1 may be an intermediate value of x's copy that came before the copy of x_1: it takes another name.
+  void make_room(const std::string& name, const Value* for_value = nullptr) {
+    Value* taken = entry_.algorithm->find(name);
+    if (taken && taken != for_value) entry_.algorithm->rename(taken, entry_.algorithm->unique_name(name + "/part"));
   }
 
   bool reads_copy(const Node& node) const {
@@ -161,6 +169,9 @@ class TrainingCopy {
     for (Value* input : node.inputs()) inputs.push_back(version(input));
     std::vector<std::string> names;
     for (Value* output : node.outputs()) names.push_back(output ? train_name(output) : "");
+    for (const std::string& name : names) {
+      if (!name.empty()) make_room(name);
+    }
     onnx::NodeProto shell = node.shell();
     if (!node.name().empty()) shell.set_name("train/" + node.name());
     Node* made = entry_.algorithm->add_node(shell, inputs, names);

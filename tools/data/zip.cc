@@ -171,7 +171,7 @@ void ZipWriter::add(const std::string& name, const std::vector<std::pair<const v
   put(&directory_, kDirectoryEntry, 4);
   put(&directory_, kVersion, 2);
   directory_ += common;
-  put(&directory_, 0, 10);  // no comment, first disk, no attributes
+  directory_.append(10, '\0');  // no comment, first disk, no attributes
   put(&directory_, offset, 4);
   directory_ += name;
   ++count_;
