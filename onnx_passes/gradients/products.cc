@@ -28,6 +28,14 @@ Gradients matmul_by_matrix(const Grad& g, Var a, Var b, Var dy) {
   return {g.needs(0) ? da() : Var(), g.needs(1) ? db() : Var()};
 }
 
+// Sums the batches of `gradient`, one for each batch of y, to those of x. The matrices have x's size anyway, even where
+// their types do not tell.
+Var sum_batches(Var gradient, Var x, Var y) {
+  bool same = x.rank() == y.rank();
+  for (size_t i = 0; same && i + 2 < x.type().dims->size(); ++i) same = (*x.type().dims)[i].same((*y.type().dims)[i]);
+  return same ? gradient : sum_to_shape_of(gradient, x);
+}
+
 // y = a b    da = dy bᵀ,  db = aᵀ dy, summed over broadcast batches; a vector is a matrix of one row or column
 Gradients matmul_gradient(Grad& g) {
   Var a = g.x(0), b = g.x(1), dy = g.dy();
@@ -38,8 +46,8 @@ Gradients matmul_gradient(Grad& g) {
   if (b.rank() == 2) {
     gradients = matmul_by_matrix(g, a, b, dy);
   } else {
-    gradients = {g.needs(0) ? sum_to_shape_of(matmul(dy, transpose_last(b)), a) : Var(),
-                 g.needs(1) ? sum_to_shape_of(matmul(transpose_last(a), dy), b) : Var()};
+    gradients = {g.needs(0) ? sum_batches(matmul(dy, transpose_last(b)), a, dy) : Var(),
+                 g.needs(1) ? sum_batches(matmul(transpose_last(a), dy), b, dy) : Var()};
   }
   if (row && gradients[0]) gradients[0] = squeeze(gradients[0], {0});
   if (column && gradients[1]) gradients[1] = squeeze(gradients[1], {1});
