@@ -51,7 +51,12 @@ class CpuDevice : public Device {
   }
   void synchronize() override {}
   const std::vector<const Kernel*>& kernels() const override { return kernels_; }
-  std::vector<Pass> lowering() const override { return required_lowering(*this); }
+  std::vector<Pass> lowering() const override {
+    std::vector<Pass> passes = required_lowering(*this);
+    passes.push_back({"fold_transposes", fold_transposes});
+    passes.push_back({"remove_dead_nodes", remove_dead_nodes});
+    return passes;
+  }
 
  private:
   std::vector<const Kernel*> kernels_;

@@ -184,11 +184,14 @@ class EinsumPlan {
     const Place from_a = in_order(a, batch + left + summed).place, from_b = in_order(b, batch + summed + right).place;
     const Named result = contiguous(batch + left + right, reserve(batch + left + right));
 
+    const Shape products = {count(batch)};
     Product product;
-    product.batch = product.batch_a = product.batch_b = {count(batch)};
     product.m = count(left);
     product.n = count(right);
     product.k = count(summed);
+    product.a = row_major_matrices(products, product.m, product.k);
+    product.b = row_major_matrices(products, product.k, product.n);
+    product.y = row_major_matrices(products, product.m, product.n);
     const Prepared prepared = prepare_product(spec_, product);
     const Place scratch = workspace_.reserve(prepared.workspace);
     steps_.push_back([=, run = prepared.run, to = result.place](const Args& args) {

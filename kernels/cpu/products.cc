@@ -1,14 +1,18 @@
-// MatMul and Gemm: float32 by oneDNN, float64 by BLAS, integers by plain loops. Einsum is in einsum.cc.
+// MatMul, Gemm and TransposedMatMul (functions/products.cc): float32 by oneDNN, float64 by BLAS, integers by plain
+// loops. Transposes are strides, which cost oneDNN nothing.
+#include "kernels/cpu/products.h"
+
 #include <cblas.h>
 
 #include <algorithm>
 #include <climits>
+#include <numeric>
 
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/onednn.h"
 #include "kernels/cpu/parallel.h"
-#include "kernels/cpu/products.h"
 #include "kernels/dispatch.h"
+#include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/error.h"
 
 namespace onnx_train::cpu {
@@ -16,45 +20,19 @@ namespace {
 
 using Desc = dnnl::memory::desc;
 
-// ---- Operands
-
-// For each product of the batch, the number of the operand's matrix that it reads.
-std::vector<int64_t> matrices_read(const Shape& batch, const Shape& operand_batch) {
-  std::vector<int64_t> numbers(static_cast<size_t>(num_elements(batch)));
-  for (size_t i = 0; i < numbers.size(); ++i) {
-    int64_t rest = static_cast<int64_t>(i), number = 0, stride = 1;
-    for (size_t axis = batch.size(); axis-- > 0;) {
-      if (operand_batch[axis] != 1) number += rest % batch[axis] * stride;
-      rest /= batch[axis];
-      stride *= operand_batch[axis];
-    }
-    numbers[i] = number;
-  }
-  return numbers;
-}
-
 // ---- float32
 
-// The layout of a batch of rows x columns matrices, which lie transposed in memory if `transposed`.
-Desc matrix_layout(const Shape& batch, int64_t rows, int64_t columns, bool transposed) {
-  Shape dims = batch, strides(batch.size());
-  int64_t stride = rows * columns;
-  for (size_t axis = batch.size(); axis-- > 0;) {
-    strides[axis] = stride;
-    stride *= batch[axis];
-  }
+Desc layout(const Matrices& matrices, int64_t rows, int64_t columns) {
+  Shape dims = matrices.batch, strides = matrices.batch_strides;
   dims.insert(dims.end(), {rows, columns});
-  strides.push_back(transposed ? 1 : columns);
-  strides.push_back(transposed ? rows : 1);
+  strides.insert(strides.end(), {matrices.row_stride, matrices.column_stride});
   return {dims, dnnl::memory::data_type::f32, strides};
 }
 
 Prepared prepare_float(const NodeSpec& spec, const Product& p, bool bias) {
   return prepare_chain(spec, [&](Chain& chain) {
-    const Operand a = input(0, matrix_layout(p.batch_a, p.m, p.k, p.transpose_a));
-    const Operand b = input(1, matrix_layout(p.batch_b, p.k, p.n, p.transpose_b));
-    const Operand out = output(0, matrix_layout(p.batch, p.m, p.n, false));
-    const Operand c = input(2, matrix_layout(Shape(p.batch.size(), 1), 1, p.n, false));
+    const Operand a = input(0, layout(p.a, p.m, p.k)), b = input(1, layout(p.b, p.k, p.n));
+    const Operand y = output(0, layout(p.y, p.m, p.n));
     auto attributes = Chain::attributes();
     dnnl::post_ops after;
     if (p.alpha != 1) after.append_eltwise(dnnl::algorithm::eltwise_linear, static_cast<float>(p.alpha), 0);
@@ -62,58 +40,192 @@ Prepared prepare_float(const NodeSpec& spec, const Product& p, bool bias) {
     attributes.set_post_ops(after);
     using Matmul = dnnl::matmul::primitive_desc;
     if (bias) {
-      chain.add(Matmul(chain.engine(), a.layout, b.layout, c.layout, out.layout, attributes),
-                {{DNNL_ARG_SRC, a}, {DNNL_ARG_WEIGHTS, b}, {DNNL_ARG_BIAS, c}, {DNNL_ARG_DST, out}});
+      const Shape ones(p.y.batch.size(), 1);
+      const Operand c = input(2, layout(row_major_matrices(ones, 1, p.n), 1, p.n));
+      chain.add(Matmul(chain.engine(), a.layout, b.layout, c.layout, y.layout, attributes),
+                {{DNNL_ARG_SRC, a}, {DNNL_ARG_WEIGHTS, b}, {DNNL_ARG_BIAS, c}, {DNNL_ARG_DST, y}});
     } else {
-      chain.add(Matmul(chain.engine(), a.layout, b.layout, out.layout, attributes),
-                {{DNNL_ARG_SRC, a}, {DNNL_ARG_WEIGHTS, b}, {DNNL_ARG_DST, out}});
+      chain.add(Matmul(chain.engine(), a.layout, b.layout, y.layout, attributes),
+                {{DNNL_ARG_SRC, a}, {DNNL_ARG_WEIGHTS, b}, {DNNL_ARG_DST, y}});
     }
   });
 }
 
 // ---- float64 and integers
 
-void multiply(const Product& p, const double* a, const double* b, double* out) {
+void multiply(const Product& p, const double* a, const double* b, double* y) {
   const auto size = [](int64_t n) { return static_cast<blasint>(n); };
-  cblas_dgemm(CblasRowMajor, p.transpose_a ? CblasTrans : CblasNoTrans, p.transpose_b ? CblasTrans : CblasNoTrans,
-              size(p.m), size(p.n), size(p.k), p.alpha, a, size(p.transpose_a ? p.m : p.k), b,
-              size(p.transpose_b ? p.k : p.n), p.accumulate ? 1 : 0, out, size(p.n));
+  const auto order = [](const Matrices& x) { return x.column_stride == 1 ? CblasNoTrans : CblasTrans; };
+  const auto leading = [&](const Matrices& x, int64_t rows, int64_t columns) {
+    return size(x.column_stride == 1 ? std::max(x.row_stride, columns) : std::max(x.column_stride, rows));
+  };
+  cblas_dgemm(CblasRowMajor, order(p.a), order(p.b), size(p.m), size(p.n), size(p.k), p.alpha, a,
+              leading(p.a, p.m, p.k), b, leading(p.b, p.k, p.n), p.accumulate ? 1 : 0, y, leading(p.y, p.m, p.n));
 }
 
 template <typename T>
-void multiply(const Product& p, const T* a, const T* b, T* out) {
-  const int64_t step_a = p.transpose_a ? p.m : 1, step_b = p.transpose_b ? 1 : p.n;
-  parallel_for(p.m, std::max<int64_t>(1, kElementGrain / std::max<int64_t>(1, p.n * p.k)), [&](int64_t i, int64_t end) {
+void multiply(const Product& p, const T* a, const T* b, T* y) {
+  const int64_t work = std::max<int64_t>(1, p.n * p.k);
+  parallel_for(p.m, std::max<int64_t>(1, kElementGrain / work), [&](int64_t i, int64_t end) {
     for (; i < end; ++i) {
-      const T* row = a + (p.transpose_a ? i : i * p.k);
       for (int64_t j = 0; j < p.n; ++j) {
-        const T* column = b + (p.transpose_b ? j * p.k : j);
         T sum = 0;
-        for (int64_t l = 0; l < p.k; ++l) sum = static_cast<T>(sum + row[l * step_a] * column[l * step_b]);
+        for (int64_t l = 0; l < p.k; ++l) {
+          sum = static_cast<T>(sum + a[i * p.a.row_stride + l * p.a.column_stride] *
+                                         b[l * p.b.row_stride + j * p.b.column_stride]);
+        }
         if (p.alpha != 1) sum = static_cast<T>(p.alpha * static_cast<double>(sum));
-        T& to = out[i * p.n + j];
+        T& to = y[i * p.y.row_stride + j * p.y.column_stride];
         to = static_cast<T>(p.accumulate ? to + sum : sum);
       }
     }
   });
 }
 
+// Where the matrices of each product of the batch start.
+std::vector<int64_t> starts(const Shape& batch, const Matrices& matrices) {
+  std::vector<int64_t> offsets(static_cast<size_t>(num_elements(batch)), 0);
+  for (size_t i = 0; i < offsets.size(); ++i) {
+    int64_t rest = static_cast<int64_t>(i);
+    for (size_t axis = batch.size(); axis-- > 0;) {
+      if (matrices.batch[axis] != 1) offsets[i] += rest % batch[axis] * matrices.batch_strides[axis];
+      rest /= batch[axis];
+    }
+  }
+  return offsets;
+}
+
 template <typename T>
 Prepared prepare_plain(const NodeSpec& spec, const Product& p) {
   if (std::max({p.m, p.n, p.k}) > INT_MAX) fail(spec.node().label(), ": a dimension is larger than BLAS can count");
-  const auto read_a = matrices_read(p.batch, p.batch_a), read_b = matrices_read(p.batch, p.batch_b);
-  return {[=](const Args& args) {
-            for (size_t i = 0; i < read_a.size(); ++i) {
-              multiply(p, args.in<T>(0) + read_a[i] * p.m * p.k, args.in<T>(1) + read_b[i] * p.k * p.n,
-                       args.out<T>() + static_cast<int64_t>(i) * p.m * p.n);
+  return {[p, a = starts(p.y.batch, p.a), b = starts(p.y.batch, p.b), y = starts(p.y.batch, p.y)](const Args& args) {
+            for (size_t i = 0; i < y.size(); ++i) {
+              multiply(p, args.in<T>(0) + a[i], args.in<T>(1) + b[i], args.out<T>() + y[i]);
             }
           },
           0,
           {}};
 }
 
-// ---- The starting value beta C of a Gemm
+Prepared prepare_zeros(size_t bytes) {
+  return {[=](const Args& args) { std::fill_n(args.out<char>(), bytes, char{0}); }, 0, {}};
+}
 
+// ---- Batches
+
+void remove_batch_axis(Product& p, size_t axis) {
+  const auto at = static_cast<std::ptrdiff_t>(axis);
+  for (Matrices* matrices : {&p.a, &p.b, &p.y}) {
+    matrices->batch.erase(matrices->batch.begin() + at);
+    matrices->batch_strides.erase(matrices->batch_strides.begin() + at);
+  }
+}
+
+// Two axes that lie one after the other like one, in a matrix batch that both or neither repeats.
+bool is_one_axis(const Matrices& m, size_t axis) {
+  const bool repeated = m.batch[axis] == 1 && m.batch[axis + 1] == 1;
+  return repeated || (m.batch[axis + 1] != 1 && m.batch[axis] != 1 &&
+                      m.batch_strides[axis] == m.batch_strides[axis + 1] * m.batch[axis + 1]);
+}
+
+// As few batch axes as possible: those of size 1 go, those that lie behind each other become one, and where every row
+// meets the same b (a linear layer) they become rows.
+void simplify(Product& p) {
+  for (size_t axis = p.y.batch.size(); axis-- > 0;) {
+    if (p.y.batch[axis] == 1) remove_batch_axis(p, axis);
+  }
+  while (!p.y.batch.empty() && p.b.batch.back() == 1 && p.a.batch.back() != 1 &&
+         p.a.batch_strides.back() == p.m * p.a.row_stride && p.y.batch_strides.back() == p.m * p.y.row_stride) {
+    p.m *= p.y.batch.back();
+    remove_batch_axis(p, p.y.batch.size() - 1);
+  }
+  for (size_t axis = p.y.batch.size(); axis-- > 1;) {
+    if (!is_one_axis(p.a, axis - 1) || !is_one_axis(p.b, axis - 1) || !is_one_axis(p.y, axis - 1)) continue;
+    for (Matrices* matrices : {&p.a, &p.b, &p.y}) matrices->batch[axis] *= matrices->batch[axis - 1];
+    remove_batch_axis(p, axis - 1);
+  }
+}
+
+// ---- MatMul
+
+Shape identity(size_t rank) {
+  Shape permutation(rank);
+  std::iota(permutation.begin(), permutation.end(), 0);
+  return permutation;
+}
+
+// A tensor and its strides, seen with its axes in another order.
+struct View {
+  Shape sizes, strides;
+};
+
+View permuted(const NodeSpec& spec, const Shape& memory, const Shape& permutation) {
+  Shape sorted = permutation, strides(memory.size(), 1);
+  std::sort(sorted.begin(), sorted.end());
+  if (sorted != identity(memory.size())) fail(spec.node().label(), ": ", to_string(permutation), " is no permutation");
+  for (size_t i = memory.size(); i-- > 1;) strides[i - 1] = strides[i] * memory[i];
+  View view;
+  for (int64_t axis : permutation) {
+    view.sizes.push_back(memory[static_cast<size_t>(axis)]);
+    view.strides.push_back(strides[static_cast<size_t>(axis)]);
+  }
+  return view;
+}
+
+// The matrices of a view of two axes or more, with `rank` batch axes.
+Matrices matrices_of(View view, size_t rank) {
+  Matrices matrices;
+  matrices.row_stride = view.strides[view.strides.size() - 2];
+  matrices.column_stride = view.strides.back();
+  matrices.batch.assign(view.sizes.begin(), view.sizes.end() - 2);
+  matrices.batch_strides.assign(view.strides.begin(), view.strides.end() - 2);
+  const size_t missing = rank - matrices.batch.size();
+  matrices.batch.insert(matrices.batch.begin(), missing, 1);
+  matrices.batch_strides.insert(matrices.batch_strides.begin(), missing, 0);
+  return matrices;
+}
+
+// y = a b for views of two axes or more.
+Prepared prepare_views(const NodeSpec& spec, const View& a, const View& b, const View& y) {
+  const size_t rank = y.sizes.size() - 2;
+  Product p{matrices_of(a, rank), matrices_of(b, rank), matrices_of(y, rank)};
+  p.m = a.sizes[a.sizes.size() - 2];
+  p.k = a.sizes.back();
+  p.n = b.sizes.back();
+  const bool fits = b.sizes[b.sizes.size() - 2] == p.k && y.sizes[rank] == p.m && y.sizes.back() == p.n &&
+                    broadcast(p.a.batch, p.b.batch) == p.y.batch;
+  if (!fits) {
+    fail(spec.node().label(), ": ", to_string(a.sizes), " times ", to_string(b.sizes), " does not make ",
+         to_string(y.sizes));
+  }
+  return prepare_product(spec, p);
+}
+
+// A vector is a matrix of one row (on the left) or one column (on the right).
+Prepared prepare_matmul(const NodeSpec& spec) {
+  Shape a = spec.in_shape(0), b = spec.in_shape(1), y = spec.out_shape();
+  if (b.size() == 1) b.push_back(1), y.push_back(1);
+  if (a.size() == 1) a.insert(a.begin(), 1), y.insert(y.end() - 1, 1);
+  const auto view = [&](const Shape& shape) { return permuted(spec, shape, identity(shape.size())); };
+  return prepare_views(spec, view(a), view(b), view(y));
+}
+
+// y's axes in memory are those of the product in the order perm_y: axis i of memory is axis perm_y[i] of the product.
+Prepared prepare_transposed_matmul(const NodeSpec& spec) {
+  const Node& node = spec.node();
+  const auto permutation = [&](const char* name) { return node.attr(name, Shape{}); };
+  const Shape to_memory = permutation("perm_y");
+  Shape to_product(to_memory.size());
+  for (size_t i = 0; i < to_memory.size(); ++i)
+    to_product.at(static_cast<size_t>(to_memory[i])) = static_cast<int64_t>(i);
+  return prepare_views(spec, permuted(spec, spec.in_shape(0), permutation("perm_a")),
+                       permuted(spec, spec.in_shape(1), permutation("perm_b")),
+                       permuted(spec, spec.out_shape(), to_product));
+}
+
+// ---- Gemm
+
+// Writes the starting value beta C.
 template <typename T>
 std::function<void(const Args&)> fill_with_c(const Shape& c, int64_t m, int64_t n, double beta) {
   const int64_t columns = c.empty() ? 1 : c.back(), rows = c.size() < 2 ? 1 : c[c.size() - 2];
@@ -132,23 +244,21 @@ std::function<void(const Args&)> fill_with_c(const Shape& c, int64_t m, int64_t 
   };
 }
 
-Prepared prepare_zeros(size_t bytes) {
-  return {[=](const Args& args) { std::fill_n(args.out<char>(), bytes, char{0}); }, 0, {}};
-}
-
 Product gemm_product(const NodeSpec& spec) {
   const Node& node = spec.node();
-  Product p;
-  p.transpose_a = node.attr("transA", 0) != 0;
-  p.transpose_b = node.attr("transB", 0) != 0;
-  p.alpha = node.attr("alpha", 1.0f);
+  const bool trans_a = node.attr("transA", 0) != 0, trans_b = node.attr("transB", 0) != 0;
   Shape a = spec.in_shape(0), b = spec.in_shape(1);
   if (a.size() != 2 || b.size() != 2) fail(node.label(), ": its operands must be matrices");
-  if (p.transpose_a) std::swap(a[0], a[1]);
-  if (p.transpose_b) std::swap(b[0], b[1]);
+  if (trans_a) std::swap(a[0], a[1]);
+  if (trans_b) std::swap(b[0], b[1]);
+  Product p;
   p.m = a[0];
   p.k = a[1];
   p.n = b[1];
+  p.alpha = node.attr("alpha", 1.0f);
+  p.a = row_major_matrices({}, p.m, p.k, trans_a);
+  p.b = row_major_matrices({}, p.k, p.n, trans_b);
+  p.y = row_major_matrices({}, p.m, p.n);
   const Shape y = {p.m, p.n};
   const bool fits = b[0] == p.k && spec.out_shape() == y;
   if (!fits || (spec.has_input(2) && broadcast(spec.in_shape(2), y) != y)) {
@@ -159,9 +269,8 @@ Product gemm_product(const NodeSpec& spec) {
 }
 
 Prepared prepare_gemm(const NodeSpec& spec) {
-  const Node& node = spec.node();
   Product p = gemm_product(spec);
-  const double beta = node.attr("beta", 1.0f);
+  const double beta = spec.node().attr("beta", 1.0f);
   const bool has_c = spec.has_input(2) && beta != 0;
   // One row, as biases are, is added by the product itself; anything else is written first and added to.
   const bool bias = has_c && beta == 1 && p.alpha == 1 && spec.in_type() == DType::kFloat && p.k > 0 &&
@@ -186,33 +295,23 @@ bool has_product(DType dtype) {
          dtype == DType::kUint64;
 }
 
-Product matmul_product(Shape a, Shape b) {
-  if (a.size() == 1) a.insert(a.begin(), 1);
-  if (b.size() == 1) b.push_back(1);
-  Product p;
-  p.m = a[a.size() - 2];
-  p.k = a[a.size() - 1];
-  p.n = b[b.size() - 1];
-  p.batch_a.assign(a.begin(), a.end() - 2);
-  p.batch_b.assign(b.begin(), b.end() - 2);
-  const size_t rank = std::max(p.batch_a.size(), p.batch_b.size());
-  p.batch_a.insert(p.batch_a.begin(), rank - p.batch_a.size(), 1);
-  p.batch_b.insert(p.batch_b.begin(), rank - p.batch_b.size(), 1);
-  p.batch = broadcast(p.batch_a, p.batch_b);
-  if (num_elements(p.batch_b) == 1 && p.batch == p.batch_a) {  // every row of a meets the same b
-    p.m *= num_elements(p.batch);
-    p.batch = p.batch_a = p.batch_b = {};
-  } else if (p.batch_a == p.batch_b) {
-    p.batch = p.batch_a = p.batch_b = {num_elements(p.batch)};
+Matrices row_major_matrices(const Shape& batch, int64_t rows, int64_t columns, bool transposed) {
+  Matrices matrices{batch, Shape(batch.size()), transposed ? 1 : columns, transposed ? rows : 1};
+  int64_t stride = rows * columns;
+  for (size_t axis = batch.size(); axis-- > 0;) {
+    matrices.batch_strides[axis] = stride;
+    stride *= batch[axis];
   }
-  return p;
+  return matrices;
 }
 
-Prepared prepare_product(const NodeSpec& spec, const Product& p, bool bias) {
-  if (num_elements(p.batch) * p.m * p.n * p.k == 0) {
-    const size_t bytes = static_cast<size_t>(num_elements(p.batch) * p.m * p.n) * size_of(spec.in_type());
-    return p.accumulate ? Prepared{[](const Args&) {}, 0, {}} : prepare_zeros(bytes);
+Prepared prepare_product(const NodeSpec& spec, Product p, bool bias) {
+  const int64_t outputs = num_elements(p.y.batch) * p.m * p.n;
+  if (outputs == 0 || p.k == 0) {
+    return p.accumulate ? Prepared{[](const Args&) {}, 0, {}}
+                        : prepare_zeros(static_cast<size_t>(outputs) * size_of(spec.in_type()));
   }
+  simplify(p);
   switch (spec.in_type()) {
     case DType::kFloat: return prepare_float(spec, p, bias);
     case DType::kDouble: return prepare_plain<double>(spec, p);
@@ -227,10 +326,10 @@ Prepared prepare_product(const NodeSpec& spec, const Product& p, bool bias) {
 std::vector<Kernel> product_kernels() {
   const auto supports = [](const NodeSpec& spec) { return has_product(spec.in_type()); };
   return {
-      {"MatMul", supports,
-       [](const NodeSpec& spec) { return prepare_product(spec, matmul_product(spec.in_shape(0), spec.in_shape(1))); }},
+      {"MatMul", supports, prepare_matmul},
       {"Gemm", supports, prepare_gemm},
       {"Einsum", supports, prepare_einsum},
+      {"TransposedMatMul", supports, prepare_transposed_matmul, kDomain},
   };
 }
 

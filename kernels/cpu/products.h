@@ -5,25 +5,30 @@
 
 namespace onnx_train::cpu {
 
-// out[i] = alpha a[i] b[i], or out[i] + that. a[i] is m x k, b[i] is k x n; one that is transposed lies in memory as
-// its transpose. The batch dimensions have one rank; a 1 in batch_a or batch_b repeats the matrix.
+// A batch of matrices somewhere in a tensor. Rows or columns are next to each other in memory.
+struct Matrices {
+  Shape batch;          // a 1 repeats the matrices against a larger batch
+  Shape batch_strides;  // in elements, as all strides
+  int64_t row_stride = 0, column_stride = 1;
+};
+
+// y[i] = alpha a[i] b[i], or y[i] + that; a[i] is m x k, b[i] is k x n. The batches have one rank.
 struct Product {
-  Shape batch, batch_a, batch_b;
+  Matrices a, b, y;
   int64_t m = 0, n = 0, k = 0;
-  bool transpose_a = false, transpose_b = false;
   double alpha = 1;
-  bool accumulate = false;  // out holds a starting value
+  bool accumulate = false;  // y holds a starting value
 };
 
 // The types that MatMul, Gemm and Einsum are defined for, and that we store.
 bool has_product(DType dtype);
 
-// The product that a MatMul of these shapes is, with as few batch dimensions as possible.
-Product matmul_product(Shape a, Shape b);
+// rows x columns matrices one after the other, or their transposes.
+Matrices row_major_matrices(const Shape& batch, int64_t rows, int64_t columns, bool transposed = false);
 
 // Of inputs 0 and 1 into output 0, of the element type of the node's inputs. With `bias` (float32 only), input 2 holds
 // n numbers to add to each row.
-Prepared prepare_product(const NodeSpec& spec, const Product& product, bool bias = false);
+Prepared prepare_product(const NodeSpec& spec, Product product, bool bias = false);
 
 Prepared prepare_einsum(const NodeSpec& spec);  // einsum.cc
 

@@ -24,6 +24,9 @@ bool expand_functions(Model& model, const Device& device);
 // Removes nodes whose outputs nobody reads, and initializers that nobody uses.
 bool remove_dead_nodes(Model& model);
 
+// Transposes in front of and behind products become part of the products.
+bool fold_transposes(Model& model);
+
 // True for nodes whose output is their first input's memory with another shape: Reshape, Squeeze, Unsqueeze, Flatten,
 // Identity.
 bool is_view(const Node& node);

@@ -15,8 +15,8 @@ FunctionRow function(const char* op, const char* text) {
 const std::vector<const FunctionRow*>& function_rows() {
   static const std::vector<const FunctionRow*> all = [] {
     static std::vector<std::vector<FunctionRow>> families = {
-        activation_functions(), convolution_functions(), normalization_functions(), indexing_functions(),
-        loss_functions(),       optimizer_functions(),   random_functions(),
+        activation_functions(), product_functions(), convolution_functions(), normalization_functions(),
+        indexing_functions(),   loss_functions(),    optimizer_functions(),   random_functions(),
     };
     std::vector<const FunctionRow*> rows;
     for (const auto& family : families) {

@@ -45,6 +45,7 @@ inline Var call(Builder& b, const std::string& op, const std::vector<Var>& input
 
 // The families, one file each. A new family adds its line here and in function_rows().
 std::vector<FunctionRow> activation_functions();     // activations.cc
+std::vector<FunctionRow> product_functions();        // products.cc
 std::vector<FunctionRow> convolution_functions();    // convolutions.cc
 std::vector<FunctionRow> normalization_functions();  // normalization.cc
 std::vector<FunctionRow> indexing_functions();       // indexing.cc

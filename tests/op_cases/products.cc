@@ -17,6 +17,15 @@ Tensor two_by_two_product(const std::vector<Tensor>& in) {
   return y;
 }
 
+OpCase transposed_matmul(Shape a, Shape b, Shape perm_a, Shape perm_b, Shape perm_y) {
+  return {.op = "TransposedMatMul",
+          .inputs = {{std::move(a)}, {std::move(b)}},
+          .attrs = {{"perm_a", std::move(perm_a)}, {"perm_b", std::move(perm_b)}, {"perm_y", std::move(perm_y)}},
+          .domain = "onnx_train",
+          .gradient = false,
+          .dynamic = false};
+}
+
 OpCase einsum(const char* equation, std::vector<Shape> shapes,
               std::function<Tensor(const std::vector<Tensor>&)> expected = nullptr) {
   OpCase row{.op = "Einsum", .inputs = {}, .attrs = {{"equation", equation}}, .expected = std::move(expected)};
@@ -49,6 +58,13 @@ std::vector<OpCase> product_cases() {
       {.op = "MatMul", .inputs = {{{2, 4, 5}}, {{5, 0}}}},
       {.op = "MatMul", .inputs = {integers({2, 4, 5}), integers({5, 3})}, .gradient = false},
       {.op = "MatMul", .inputs = {integers({2, 4, 5}), integers({2, 5, 1})}, .gradient = false},
+
+      transposed_matmul({2, 4, 3, 5}, {2, 6, 3, 5}, {0, 2, 1, 3}, {0, 2, 3, 1}, {0, 2, 1, 3}),  // heads
+      transposed_matmul({2, 5, 4}, {2, 5, 6}, {0, 2, 1}, {0, 1, 2}, {0, 1, 2}),
+      transposed_matmul({2, 5, 4}, {6, 5}, {0, 2, 1}, {1, 0}, {1, 0, 2}),
+      transposed_matmul({3, 2, 4, 5}, {5, 6}, {1, 0, 2, 3}, {0, 1}, {0, 1, 2, 3}),
+      transposed_matmul({1, 1, 3, 5}, {2, 1, 5, 1}, {0, 2, 1, 3}, {0, 1, 2, 3}, {0, 1, 2, 3}),
+      transposed_matmul({2, 0, 3, 5}, {2, 6, 3, 5}, {0, 2, 1, 3}, {0, 2, 3, 1}, {0, 2, 1, 3}),
 
       {.op = "Gemm", .inputs = {{{2, 3}}, {{3, 2}}}, .expected = two_by_two_product},
       {.op = "Gemm", .inputs = {{{4, 3}}, {{5, 3}}, {{5}}}, .attrs = {{"transB", 1}}},  // a linear layer

@@ -1,0 +1,171 @@
+// Transposes around products become strides of the products (TransposedMatMul, Gemm's flags).
+//
+// Exporters put a scale, or a pair of reshapes, between an attention head's transpose and its product; those change
+// places with the transpose first.
+#include <algorithm>
+#include <numeric>
+#include <optional>
+
+#include "kernels/lowering/lowering.h"
+#include "onnx_passes/functions/functions.h"
+#include "onnx_passes/ir/inference.h"
+
+namespace onnx_train {
+namespace {
+
+using Permutation = std::vector<int64_t>;
+
+Permutation identity(int64_t rank) {
+  Permutation permutation(static_cast<size_t>(rank));
+  std::iota(permutation.begin(), permutation.end(), 0);
+  return permutation;
+}
+
+Node* transpose_before(const Value* value) {
+  Node* node = value ? value->producer() : nullptr;
+  return node && node->is("Transpose") && node->input(0)->has_rank() ? node : nullptr;
+}
+
+Permutation permutation_of(const Node& transpose) {
+  Permutation reversed = identity(transpose.input(0)->rank());
+  std::reverse(reversed.begin(), reversed.end());
+  return transpose.attr("perm", reversed);
+}
+
+bool is_only_use(const Value* value) { return value->uses().size() == 1 && !value->graph().is_output(value); }
+
+void replace(Node* node, Var with) {
+  node->graph().replace(node->output(), with.value());
+  node->graph().remove(node);
+}
+
+// transpose(transpose(x)) -> transpose(x)
+bool merge_transposes(Node* node) {
+  if (!node->is("Transpose")) return false;
+  const Node* first = transpose_before(node->input(0));
+  if (!first) return false;
+  const Permutation inner = permutation_of(*first);
+  Permutation both = permutation_of(*node);
+  for (int64_t& axis : both) axis = inner[static_cast<size_t>(axis)];
+  node->set_input(0, first->input(0));
+  node->set_attr("perm", both);
+  return true;
+}
+
+// scale(transpose(x)) -> transpose(scale(x)), for a scale of one number
+bool move_behind_scale(Node* node) {
+  if (!node->is("Mul") && !node->is("Div")) return false;
+  Node* transpose = transpose_before(node->input(0));
+  const Value* scale = node->input(1);
+  if (!transpose || !is_only_use(node->input(0)) || !scale->type().is_static()) return false;
+  if (num_elements(scale->type().shape()) != 1 || scale->rank() > transpose->input(0)->rank()) return false;
+  Builder b(&node->graph(), node);
+  const Var scaled = b.like(*node, {b.var(transpose->input(0)), b.var(node->input(1))})[0];
+  replace(node, b.op("Transpose", {scaled}, {{"perm", permutation_of(*transpose)}}));
+  return true;
+}
+
+// The last two axes changed places and nothing else, whatever axes stand before them.
+bool swaps_matrices(const Permutation& permutation) {
+  const int64_t rank = static_cast<int64_t>(permutation.size());
+  Permutation swapped = identity(rank);
+  if (rank < 2) return false;
+  std::swap(swapped[permutation.size() - 1], swapped[permutation.size() - 2]);
+  return permutation == swapped;
+}
+
+// reshape(transpose(reshape(x))), where the reshapes only merge and split the batch axes before x's matrices, is the
+// transpose of x's matrices.
+bool move_out_of_reshapes(Node* node) {
+  if (!node->is("Reshape")) return false;
+  const Node* transpose = transpose_before(node->input(0));
+  const Node* merge = transpose ? transpose->input(0)->producer() : nullptr;
+  if (!merge || !merge->is("Reshape") || !swaps_matrices(permutation_of(*transpose))) return false;
+  Value* x = merge->input(0);
+  if (!x->type().is_static() || !node->output()->type().is_static() || !merge->output()->type().is_static())
+    return false;
+  const Shape from = x->type().shape(), merged = merge->output()->type().shape();
+  Shape to = node->output()->type().shape();
+  if (from.size() < 2 || from.size() != to.size()) return false;
+  std::swap(to[to.size() - 1], to[to.size() - 2]);
+  const bool same_matrices = std::equal(from.end() - 2, from.end(), merged.end() - 2);
+  if (from != to || !same_matrices) return false;
+  Builder b(&node->graph(), node);
+  replace(node, transpose_last(b.var(x)));
+  return true;
+}
+
+// An operand of a product without its transpose, and the permutation that this leaves to the product.
+struct Operand {
+  Value* value;
+  Permutation permutation;
+  bool folded = false;
+};
+
+// Transposes that take the innermost axis out of the matrices stay: products want rows or columns in one piece.
+Operand operand(Value* value) {
+  const Node* transpose = transpose_before(value);
+  if (transpose && value->rank() >= 2) {
+    const Permutation permutation = permutation_of(*transpose);
+    const int64_t innermost = value->rank() - 1;
+    if (permutation[permutation.size() - 1] == innermost || permutation[permutation.size() - 2] == innermost)
+      return {transpose->input(0), permutation, true};
+  }
+  return {value, identity(value->rank())};
+}
+
+// The transpose behind the product, if it is its only reader and leaves rows in one piece.
+Node* transpose_behind(const Value* product) {
+  if (!is_only_use(product)) return nullptr;
+  Node* reader = product->uses()[0].node;
+  return reader->is("Transpose") && permutation_of(*reader).back() == product->rank() - 1 ? reader : nullptr;
+}
+
+bool fold_into_matmul(Node* node) {
+  if (!node->is("MatMul")) return false;
+  for (const Value* value : {node->input(0), node->input(1), node->output(0)}) {
+    if (!value->has_rank() || value->rank() < 2) return false;
+  }
+  const Operand a = operand(node->input(0)), b = operand(node->input(1));
+  Node* behind = transpose_behind(node->output());
+  if (!a.folded && !b.folded && !behind) return false;
+  const Permutation after = behind ? permutation_of(*behind) : identity(node->output()->rank());
+  Builder builder(&node->graph(), node);
+  builder.set_name(node->output()->name());
+  const Var y = call(builder, "TransposedMatMul", {builder.var(a.value), builder.var(b.value)},
+                     {{"perm_a", a.permutation}, {"perm_b", b.permutation}, {"perm_y", after}});
+  replace(behind ? behind : node, y);
+  if (behind) node->graph().remove(node);
+  return true;
+}
+
+bool fold_into_gemm(Node* node) {
+  if (!node->is("Gemm")) return false;
+  bool changed = false;
+  const char* flags[] = {"transA", "transB"};
+  for (int i = 0; i < 2; ++i) {
+    const Node* transpose = transpose_before(node->input(i));
+    if (!transpose || !swaps_matrices(permutation_of(*transpose))) continue;
+    node->set_input(i, transpose->input(0));
+    node->set_attr(flags[i], node->attr(flags[i], 0) == 0);
+    changed = true;
+  }
+  return changed;
+}
+
+}  // namespace
+
+bool fold_transposes(Model& model) {
+  bool changed = false;
+  for (auto rewrite : {move_out_of_reshapes, merge_transposes, move_behind_scale, fold_into_matmul, fold_into_gemm}) {
+    // From the end: what a rewrite removes beside the node itself lies behind it.
+    Node* previous = nullptr;
+    for (Node* node = model.graph->last(); node; node = previous) {
+      previous = node->previous();
+      changed = rewrite(node) || changed;
+    }
+  }
+  return changed;
+}
+
+}  // namespace onnx_train
