@@ -68,6 +68,21 @@ TEST(Select, WeightsButNeitherStatisticsNorScalars) {
   EXPECT_THAT(selected({"*"}, {"fc1.*", "scale"}), ElementsAre("fc2.weight"));
 }
 
+TEST(Select, OneElementIsTrainedWhereItIsABias) {
+  Model m = from_text(R"(<ir_version: 10, opset_import: ["" : 21]>
+    net (float[N,2] x) => (float[N,1] y)
+    <float[2,1] w = {1,2}, float[1] bias = {1}, float[1] scale = {2}, float[1] epsilon = {1}>
+    {
+      s = Mul(x, scale)
+      e = Add(s, epsilon)
+      y = Gemm(e, w, bias)
+    })");
+  infer_types(m.graph.get());
+  std::vector<std::string> names;
+  for (const Value* weight : select_trainable(m, {}, {})) names.push_back(weight->name());
+  EXPECT_THAT(names, ElementsAre("w", "bias"));
+}
+
 TEST(Select, PatternsFromAFile) {
   const std::string path = testing::TempDir() + "/weights.txt";
   std::ofstream(path) << "fc2.weight\n\n*.bias  \r\n";

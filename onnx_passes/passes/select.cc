@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <fstream>
+#include <string_view>
 #include <unordered_set>
 
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/passes/expression.h"
 #include "onnx_passes/passes/passes.h"
+#include "onnx_passes/passes/weight_roles.h"
 
 namespace onnx_train {
 namespace {
@@ -85,8 +87,18 @@ bool is_running_statistic(const Value* value) {
                      [](const Use& use) { return use.node->is("BatchNormalization") && use.index >= 3; });
 }
 
-// Scalars are constants of formulas (an attention's scale, an epsilon) far more often than they are weights.
-bool trained_by_default(const Value* value) { return !value->has_rank() || value->rank() > 0; }
+// Scalars are constants of formulas (an attention's scale, an epsilon) far more often than they are weights; so are
+// tensors of one element that element-wise operators read, unless they are the bias of a layer with one output.
+bool trained_by_default(const Value* value) {
+  if (!value->type().is_static() || num_elements(value->type().shape()) != 1) return true;
+  if (value->rank() == 0) return false;
+  constexpr std::string_view kElementwise[] = {"Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "Where", "Expand"};
+  const bool is_operand = std::all_of(value->uses().begin(), value->uses().end(), [&](const Use& use) {
+    return std::find(std::begin(kElementwise), std::end(kElementwise), use.node->op()) != std::end(kElementwise);
+  });
+  const WeightUse use = use_of(*value);
+  return !is_operand || (use.role == WeightRole::kBias && use.fan_in > 0);
+}
 
 }  // namespace
 
