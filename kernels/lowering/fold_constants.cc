@@ -4,6 +4,7 @@
 
 #include "kernels/device.h"
 #include "kernels/lowering/lowering.h"
+#include "onnx_passes/ir/elements.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/inference.h"
 
@@ -104,7 +105,7 @@ bool replace_by_constants(Node* node, const std::vector<Tensor>& results) {
     Value* output = node->output(static_cast<int>(i));
     if (!output) continue;
     Value* constant = graph.add_initializer(graph.unique_name(output->name() + "/folded"), results[i]);
-    constant->set_elements(output->elements());
+    constant->set_elements(elements_of(results[i]));
     graph.replace(output, constant);
   }
   graph.remove(node);
