@@ -26,6 +26,7 @@ std::vector<Pass> training_passes(const BuildOptions& options) {
   passes.push_back(optimizer(options));
   passes.push_back(initialization(options));
   passes.push_back(describe(options));
+  passes.push_back({"simplify", simplify});
   return passes;
 }
 

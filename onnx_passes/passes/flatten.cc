@@ -33,7 +33,6 @@ class Concatenation {
     onnx::TensorProto tensor = *value->initializer();
     if (!takes_default) tensor.set_name(to_->unique_name(value->name()));
     copies_[value] = to_->add_initializer(tensor);
-    copies_[value]->set_elements(value->elements());
   }
   void add_nodes(const Graph& from) {
     for (const Node* node = from.first(); node; node = node->next()) {
@@ -70,9 +69,9 @@ class Concatenation {
     for (const Value* v : from.outputs()) to->add_output(copies_.at(v));
   }
 
+  // Not the contents: what was known of them while a state was an initializer is not known of an input.
   void record(const Value* from, Value* to) {
     to->set_type(from->type());
-    to->set_elements(from->elements());
     copies_[from] = to;
   }
 

@@ -27,6 +27,7 @@ Model run(const std::string& pass, onnx::ModelProto proto, const std::string& ar
   }
   if (pass == "flatten") return flatten(from_proto(std::move(proto)), argument);
   Model model = import_model(std::move(proto), argument);
+  if (pass == "simplify") simplify(model);
   return model;
 }
 

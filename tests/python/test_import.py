@@ -258,3 +258,6 @@ def test_exports(exporter, opset, optimize, tmp_path):
     assert_same(before, after, {"x": x.numpy()}, 1e-5)
     for value in onnx.load(after).graph.value_info:
         assert value.type.tensor_type.HasField("shape"), value.name
+    assert run_pass("simplify", before, tmp_path / "simple.onnx") == ""
+    assert_same(before, tmp_path / "simple.onnx", {"x": x.numpy()}, 1e-5)
+    assert len(onnx.load(tmp_path / "simple.onnx").graph.node) <= len(onnx.load(after).graph.node)

@@ -1,0 +1,247 @@
+// One walk over each graph, in order: a node whose result is known becomes a constant, one that does nothing gives way
+// to its input, one that repeats an earlier node gives way to it. Then, backwards, what nobody needs is removed.
+//
+// Outputs keep their names and nodes. A state is never taken for the constant that the file gives it.
+#include <algorithm>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "onnx_passes/ir/builder.h"
+#include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/inference.h"
+#include "onnx_passes/ir/onnx.h"
+#include "onnx_passes/passes/liveness.h"
+#include "onnx_passes/passes/passes.h"
+
+namespace onnx_train {
+namespace {
+
+using ValueSet = std::unordered_set<const Value*>;
+using NodeTable = std::unordered_map<std::string, Node*>;
+
+// Nodes with more bytes of attributes are constants too large to compare.
+constexpr size_t kMaxKeyBytes = 4096;
+
+// ---- Nodes that do nothing
+
+bool same_type(const Value* a, const Value* b) {
+  const TensorType &x = a->type(), &y = b->type();
+  if (x.dtype == DType::kUndefined || x.dtype != y.dtype || !x.dims || !y.dims || x.rank() != y.rank()) return false;
+  for (size_t i = 0; i < x.dims->size(); ++i) {
+    if (!(*x.dims)[i].same((*y.dims)[i])) return false;
+  }
+  return true;
+}
+
+bool is_identity_permutation(const Node& node) {
+  const auto permutation = node.attr("perm", std::vector<int64_t>{});
+  for (size_t i = 0; i < permutation.size(); ++i) {
+    if (permutation[i] != static_cast<int64_t>(i)) return false;
+  }
+  return !permutation.empty();
+}
+
+bool all_are(const Value* value, int64_t number) {
+  const Tensor tensor = constant_of(value);
+  for (int64_t i = 0; i < tensor.size(); ++i) {
+    if (tensor.at(i) != static_cast<double>(number)) return false;
+  }
+  return !tensor.empty();
+}
+
+bool is_dropout_at_rest(const Node& node) {
+  if (!node.is("Dropout") || (node.output(1) && !node.output(1)->uses().empty())) return false;
+  return !node.input(2) || all_are(node.input(2), 0);
+}
+
+// The result of the node is its first input.
+bool does_nothing(const Node& node) {
+  if (!node.domain().empty() || !node.input(0) || !node.output()) return false;
+  if (node.is("Identity")) return true;
+  if (node.is("Cast")) return node.attr("to", 0) == static_cast<int>(node.input(0)->dtype());
+  if (node.is("Transpose")) return is_identity_permutation(node);
+  if (node.is("Concat") || node.is("Sum") || node.is("Max") || node.is("Min") || node.is("Mean")) {
+    return node.num_inputs() == 1;
+  }
+  if (node.is("Pad")) return all_are(node.input(1), 0) && !node.input(3);
+  // In the order of elements these change nothing; if the shape stays, nothing at all.
+  for (const char* op : {"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Expand"}) {
+    if (node.is(op)) return same_type(node.input(0), node.output());
+  }
+  return false;
+}
+
+// ---- Nodes that repeat
+
+bool is_repeatable(const Node& node) {
+  for (const char* op : {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli",
+                         "Multinomial", "Dropout"}) {
+    if (node.is(op)) return false;
+  }
+  return node.subgraphs().empty();
+}
+
+// Equal for nodes that compute the same; empty for nodes that are not to be merged.
+std::string key_of(const Node& node) {
+  if (!is_repeatable(node)) return "";
+  std::string key = concat(node.domain(), '\n', node.op(), '\n', node.overload());
+  std::vector<std::string> attributes;
+  for (const auto& attribute : node.shell().attribute()) attributes.push_back(attribute.SerializeAsString());
+  std::sort(attributes.begin(), attributes.end());
+  for (const std::string& attribute : attributes) key += concat('\n', attribute.size(), '\n', attribute);
+  if (key.size() > kMaxKeyBytes) return "";
+  key += '\n';
+  for (const Value* input : node.inputs()) {
+    key.append(reinterpret_cast<const char*>(&input), sizeof(input));  // compared, never ordered
+  }
+  return key;
+}
+
+// ---- The walk
+
+class Simplifier {
+ public:
+  explicit Simplifier(Model* model) : model_(*model) {
+    protect_outputs(*model_.graph);
+    for (const EntryPoint& entry : model_.entry_points) {
+      for (const auto* bindings : {&entry.update_bindings, &entry.initialization_bindings}) {
+        for (const Binding& b : *bindings) {
+          states_.insert(b.state);
+          kept_.insert(b.next);
+        }
+      }
+      protect_outputs(*entry.algorithm);
+      protect_outputs(*entry.initialization);
+    }
+    varying_ = states_;
+  }
+
+  bool run() {
+    NodeTable shared;
+    simplify(model_.graph.get(), nullptr, &shared);
+    for (const EntryPoint& entry : model_.entry_points) {
+      NodeTable own;
+      simplify(entry.algorithm.get(), &shared, &own);
+      own.clear();
+      simplify(entry.initialization.get(), nullptr, &own);
+    }
+    // An algorithm reads the inference graph: its dead nodes go first.
+    for (const EntryPoint& entry : model_.entry_points) {
+      remove_dead(entry.algorithm.get());
+      remove_dead(entry.initialization.get());
+    }
+    remove_dead(model_.graph.get());
+    return changed_;
+  }
+
+ private:
+  void protect_outputs(const Graph& graph) {
+    kept_.insert(graph.outputs().begin(), graph.outputs().end());
+    for (const Node* node = graph.first(); node; node = node->next()) {
+      for (const auto& subgraph : node->subgraphs()) protect_outputs(*subgraph.graph);
+    }
+  }
+
+  bool is_kept(const Node& node) const {
+    const auto& outputs = node.outputs();
+    return std::any_of(outputs.begin(), outputs.end(), [&](const Value* v) { return v && kept_.count(v); });
+  }
+
+  // `outer` holds the nodes of the inference graph, which an algorithm may reuse.
+  void simplify(Graph* graph, const NodeTable* outer, NodeTable* own) {
+    const bool is_algorithm = graph->parent() != nullptr;
+    for (Node *node = graph->first(), *next = nullptr; node; node = next) {
+      next = node->next();
+      note_varying(*node);
+      if (!is_kept(*node)) {
+        // Dropout stays in the inference graph: the model may be trained again.
+        if (does_nothing(*node) || (is_algorithm && is_dropout_at_rest(*node))) {
+          give_way(node, {node->input(0)});
+          continue;
+        }
+        if (fold(node)) continue;
+      }
+      const std::string key = key_of(*node);
+      if (key.empty()) continue;
+      if (outer && merge(node, *outer, key)) continue;
+      if (!merge(node, *own, key)) own->emplace(key, node);
+    }
+  }
+
+  // What a state's value goes into changes from step to step; its shape does not.
+  void note_varying(const Node& node) {
+    if (node.domain().empty() && (node.op() == "Shape" || node.op() == "Size")) return;
+    bool varies = false;
+    for_each_input(node, [&](const Value* v) { varies = varies || varying_.count(v); });
+    if (!varies) return;
+    for (const Value* output : node.outputs()) varying_.insert(output);
+  }
+
+  bool fold(Node* node) {
+    const Value* output = node->output();
+    if (node->num_outputs() != 1 || !output || varying_.count(output) || node->is("Constant")) return false;
+    if (!output->elements()) return false;
+    const Tensor tensor = constant_of(output);
+    if (tensor.empty()) return false;
+    Builder b(&node->graph(), node);
+    give_way(node, {b.constant(tensor).value()});
+    return true;
+  }
+
+  bool merge(Node* node, const NodeTable& table, const std::string& key) {
+    const auto found = table.find(key);
+    if (found == table.end() || is_kept(*node)) return false;
+    Node* earlier = found->second;
+    for (int i = 0; i < node->num_outputs(); ++i) {
+      if (node->output(i) && !earlier->output(i)) return false;
+    }
+    give_way(node, earlier->outputs());
+    return true;
+  }
+
+  void give_way(Node* node, const std::vector<Value*>& values) {
+    for (int i = 0; i < node->num_outputs(); ++i) {
+      Value* output = node->output(i);
+      if (!output || output->uses().empty()) continue;
+      Value* value = values[static_cast<size_t>(i)];
+      if (value->type().dtype == output->dtype() && !value->has_rank()) value->set_type(output->type());
+      node->graph().replace(output, value);
+    }
+    discard(node);
+  }
+
+  void discard(Node* node) {
+    for (const Value* output : node->outputs()) varying_.erase(output);  // its address may be another value's next
+    node->graph().remove(node);
+    changed_ = true;
+  }
+
+  void remove_dead(Graph* graph) {
+    for (Node *node = graph->last(), *next = nullptr; node; node = next) {
+      next = node->previous();
+      const auto& outputs = node->outputs();
+      const bool used =
+          std::any_of(outputs.begin(), outputs.end(), [](const Value* v) { return v && !v->uses().empty(); });
+      if (used || is_kept(*node)) continue;
+      discard(node);
+    }
+    const ValueSet inputs(graph->inputs().begin(), graph->inputs().end());
+    for (Value* value : std::vector<Value*>(graph->initializers())) {
+      if (!value->uses().empty() || inputs.count(value) || states_.count(value) || kept_.count(value)) continue;
+      graph->remove_initializer(value);
+      changed_ = true;
+    }
+  }
+
+  Model& model_;
+  ValueSet states_;
+  ValueSet kept_;     // outputs, and what bindings name
+  ValueSet varying_;  // states and what is computed from their values
+  bool changed_ = false;
+};
+
+}  // namespace
+
+bool simplify(Model& model) { return Simplifier(&model).run(); }
+
+}  // namespace onnx_train

@@ -1,0 +1,82 @@
+#include <gtest/gtest.h>
+
+#include <chrono>
+
+#include "onnx_passes/ir/builder.h"
+#include "onnx_passes/ir/inference.h"
+#include "onnx_passes/ir/onnx.h"
+#include "onnx_passes/passes/passes.h"
+#include "tests/golden.h"
+
+namespace onnx_train {
+namespace {
+
+TEST(Simplify, FoldsShapesMergesEqualsDropsTheRest) { expect_golden("simplify", {{"simplify", simplify}}); }
+
+TEST(Simplify, StatesAreNoConstants) {
+  Model model = from_text("<ir_version: 10, opset_import: [\"\" : 21]> g (float[2] x) => (float[2] y) { y = Relu(x) }");
+  EntryPoint& step = model.add_entry_point("step");
+  Graph& g = *step.algorithm;
+  Builder b(&g);
+  Value* count = g.add_initializer("state/step", Tensor::scalar<int64_t>(7));
+  Value* other = g.add_initializer("state/other", Tensor::scalar<int64_t>(7));
+  const Var one = b.constant(Tensor::scalar<int64_t>(1));
+  const Var next = b.var(count) + one;
+  const Var unrelated = b.var(other) + one;
+  const Var twice = next + next;
+  g.add_output(twice.value());
+  g.add_output(unrelated.value());
+  step.update_bindings = {{count, twice.value()}, {other, unrelated.value()}};
+  EXPECT_FALSE(simplify(model));
+  EXPECT_EQ(g.num_nodes(), 3u);
+  // Nor once a file has been read again, and in a flattened entry point.
+  const Model flat = flatten(clone(model), "step");
+  for (const Node* node : flat.graph->nodes()) EXPECT_FALSE(node->output()->elements()) << node->label();
+}
+
+TEST(Simplify, AlgorithmsReuseTheInferenceGraph) {
+  Model model = from_text(
+      "<ir_version: 10, opset_import: [\"\" : 21]> g (float[N] x) => (float[N] y) {"
+      " h = Exp(x) y = Relu(h) unused = Sin(h) }");
+  infer_types(model.graph.get());
+  EntryPoint& step = model.add_entry_point("step");
+  Builder b(step.algorithm.get());
+  b.set_name("train/h");
+  const Var h = exp(b.var(model.graph->find("x")));
+  const Var loss = sum_all(sin(h));
+  step.algorithm->add_output(loss.value());
+  EXPECT_TRUE(simplify(model));
+  EXPECT_EQ(step.algorithm->find("train/h"), nullptr);
+  EXPECT_EQ(step.algorithm->num_nodes(), 1u) << to_text(model);
+  EXPECT_NE(model.graph->find("unused"), nullptr);  // the algorithm needs it now
+  EXPECT_FALSE(simplify(model));
+}
+
+TEST(Simplify, OutputsKeepTheirNames) {
+  Model model = from_text(
+      "<ir_version: 10, opset_import: [\"\" : 21]> g (float[N] x) => (float[N] a, float[N] b, float[N] c) {"
+      " a = Exp(x) b = Exp(x) c = Identity(x) }");
+  simplify(model);
+  std::vector<std::string> names;
+  for (const Value* output : model.graph->outputs()) names.push_back(output->name());
+  EXPECT_EQ(names, (std::vector<std::string>{"a", "b", "c"}));
+}
+
+TEST(Simplify, TakesLinearTime) {
+  const auto seconds = [](int nodes) {
+    Model model;
+    model.context->opsets[""] = 21;
+    Builder b(model.graph.get());
+    Var x = b.var(model.graph->add_input("x", {DType::kFloat, Dims{"N"}}));
+    for (int i = 0; i < nodes; ++i) x = b.op("Relu", {b.op("Identity", {x})});
+    model.graph->add_output(x.value());
+    const auto start = std::chrono::steady_clock::now();
+    simplify(model);
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  };
+  seconds(1000);
+  EXPECT_LT(seconds(40000), 20 * seconds(4000) + 0.05);
+}
+
+}  // namespace
+}  // namespace onnx_train
