@@ -130,6 +130,8 @@ TEST(Elementwise, BitsOfUnsignedIntegers) {
   EXPECT_EQ(run_node("BitShift", {x, n}, {{"direction", "RIGHT"}})[0].data<uint64_t>()[0], 15u);
   EXPECT_EQ(run_node("BitShift", {x, n}, {{"direction", "LEFT"}})[0].data<uint64_t>()[0], 0xf000000000000000u);
   EXPECT_EQ(run_node("BitShift", {x, n}, {{"direction", "LEFT"}})[0].data<uint64_t>()[1], 0u);
+  const Tensor negative = Tensor::of<int8_t>({3}, {-128, -3, -3}), by = Tensor::of<int8_t>({3}, {1, 8, -1});
+  EXPECT_EQ(values(run_node("BitShift", {negative, by}, {{"direction", "RIGHT"}})[0]), (Values{-64, -1, -1}));
   EXPECT_EQ(run_node("BitwiseXor", {x, n})[0].data<uint64_t>()[1], 70u);
   EXPECT_EQ(values(run_node("BitwiseNot", {Tensor::of<int8_t>({2}, {0, 5})})[0]), (Values{-1, -6}));
 }

@@ -26,33 +26,30 @@ Kernel logical(const char* op) {
   return {op, takes_bools, [](const NodeSpec& spec) { return prepare_binary<bool, bool, bool>(spec, Op{}); }};
 }
 
-// Signed integers have the same bits as unsigned ones.
-template <typename F>
-Prepared dispatch_bits(DType dtype, F&& f) {
-  switch (size_of(dtype)) {
-    case 1: return f(uint8_t{});
-    case 2: return f(uint16_t{});
-    case 4: return f(uint32_t{});
-    default: return f(uint64_t{});
-  }
-}
-
 template <typename Op>
 Prepared prepare_bitwise(const NodeSpec& spec) {
-  return dispatch_bits(spec.in_type(), [&](auto t) {
+  return dispatch_size(size_of(spec.in_type()), [&](auto t) {
     using T = decltype(t);
     return prepare_binary<T, T, T>(spec, Op{});
   });
 }
 
 Prepared prepare_bitwise_not(const NodeSpec& spec) {
-  return dispatch_bits(spec.in_type(),
+  return dispatch_size(size_of(spec.in_type()),
                        [&](auto t) { return prepare_unary<decltype(t), decltype(t)>(spec, math::BitwiseNot{}); });
 }
 
 Prepared prepare_shift(const NodeSpec& spec) {
-  return spec.node().attr("direction", "") == "LEFT" ? prepare_bitwise<math::ShiftLeft>(spec)
-                                                     : prepare_bitwise<math::ShiftRight>(spec);
+  const bool left = spec.node().attr("direction", "") == "LEFT";
+  return dispatch_numeric(spec.in_type(), [&](auto t) -> Prepared {
+    using T = decltype(t);
+    if constexpr (std::is_integral_v<T>) {
+      return left ? prepare_binary<T, T, T>(spec, math::ShiftLeft{})
+                  : prepare_binary<T, T, T>(spec, math::ShiftRight{});
+    } else {
+      fail(spec.node().label(), ": shifts of floats");
+    }
+  });
 }
 
 Prepared prepare_is_nan(const NodeSpec& spec) {
@@ -110,7 +107,7 @@ Prepared prepare_where(const NodeSpec& spec) {
 }
 
 Prepared prepare_where_of_any_type(const NodeSpec& spec) {
-  return dispatch_bits(spec.out_type(), [&](auto t) { return prepare_where<decltype(t)>(spec); });
+  return dispatch_size(size_of(spec.out_type()), [&](auto t) { return prepare_where<decltype(t)>(spec); });
 }
 
 }  // namespace
@@ -133,7 +130,7 @@ std::vector<Kernel> logic_kernels() {
       {"BitShift", takes_integers, prepare_shift},
       {"IsNaN", takes_floats, prepare_is_nan},
       {"IsInf", takes_floats, prepare_is_inf},
-      {"Where", [](const NodeSpec& spec) { return spec.out_type() != DType::kString; }, prepare_where_of_any_type},
+      {"Where", [](const NodeSpec& spec) { return is_movable(spec.out_type()); }, prepare_where_of_any_type},
   };
 }
 

@@ -171,19 +171,20 @@ struct BitwiseXor {
   }
 };
 
+// Shifts by a negative number, or past the width, push all bits out.
 struct ShiftLeft {
   template <typename T>
   ONNX_TRAIN_HD T operator()(T a, T bits) const {
-    constexpr T kWidth = 8 * sizeof(T);
-    return bits < kWidth ? static_cast<T>(wrapping(a) << bits) : T{0};
+    return bits >= 0 && bits < T{8 * sizeof(T)} ? static_cast<T>(wrapping(a) << bits) : T{0};
   }
 };
 
+// Signed numbers keep their sign.
 struct ShiftRight {
   template <typename T>
   ONNX_TRAIN_HD T operator()(T a, T bits) const {
-    constexpr T kWidth = 8 * sizeof(T);
-    return bits < kWidth ? static_cast<T>(a >> bits) : T{0};
+    const T emptied = a < 0 ? static_cast<T>(-1) : T{0};
+    return bits >= 0 && bits < T{8 * sizeof(T)} ? static_cast<T>(a >> bits) : emptied;
   }
 };
 
