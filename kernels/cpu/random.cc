@@ -70,9 +70,8 @@ ONNX_TRAIN_MULTIVERSION void drop_gradient(const T* dy, const bool* __restrict m
   for (int64_t i = 0; i < n; ++i) dx[i] = mask[i] ? dy[i] / kept : T{0};
 }
 
-// The ratio as the body reads it: a float, whatever its type.
-float ratio_of(const Args& a, int input, DType dtype) {
-  return dispatch_float(dtype, [&](auto zero) { return static_cast<float>(*a.in<decltype(zero)>(input)); });
+double ratio_of(const Args& a, int input, DType dtype) {
+  return dispatch_float(dtype, [&](auto zero) { return static_cast<double>(*a.in<decltype(zero)>(input)); });
 }
 
 bool supports_dropout(const NodeSpec& s) {
@@ -87,9 +86,9 @@ Prepared prepare_dropout(const NodeSpec& s) {
     const DType ratio_type = s.in_type(2);
     const bool keeps_mask = s.has_output(1);
     const auto run = [=](const Args& a) {
-      const float ratio = ratio_of(a, 2, ratio_type);
-      const uint32_t least = threshold(ratio);
-      const T kept = static_cast<T>(1 - ratio);
+      const double ratio = ratio_of(a, 2, ratio_type);
+      const uint32_t least = threshold(static_cast<float>(ratio));
+      const T kept = 1 - static_cast<T>(ratio);
       for_each_chunk(n, key_of(a, 1), stream, [&](int64_t begin, int64_t count, const uint32_t* words) {
         bool unwanted[kChunk];
         drop(a.in<T>(0) + begin, words, least, kept, count, a.out<T>() + begin,
@@ -106,7 +105,7 @@ Prepared prepare_dropout_gradient(const NodeSpec& s) {
     const int64_t n = s.in_size();
     const DType ratio_type = s.in_type(2);
     const auto run = [=](const Args& a) {
-      const T kept = static_cast<T>(1 - ratio_of(a, 2, ratio_type));
+      const T kept = 1 - static_cast<T>(ratio_of(a, 2, ratio_type));
       parallel_for(n, kElementGrain, [&](int64_t begin, int64_t end) {
         drop_gradient(a.in<T>(0) + begin, a.in<bool>(1) + begin, kept, end - begin, a.out<T>() + begin);
       });
@@ -133,35 +132,44 @@ Prepared prepare_inference(const NodeSpec& s) {
 
 // ---- Initial values
 
+// The bodies make float32; those of a model converted to float64 compute in that.
+bool supports_drawing(const NodeSpec& s) { return is_float_or_double(s.out_type()); }
+
 Prepared prepare_uniform(const NodeSpec& s) {
-  const int64_t n = s.out_size();
-  const uint32_t stream = stream_of(s);
-  const float low = s.node().attr("low", 0.0f), width = s.node().attr("high", 1.0f) - low;
-  return {[=](const Args& a) {
-    float* y = a.out<float>();
-    for_each_chunk(n, key_of(a, 0), stream, [&](int64_t begin, int64_t count, const uint32_t* words) {
-      for (int64_t i = 0; i < count; ++i) y[begin + i] = uniform(words[i]) * width + low;
-    });
-  }};
+  return dispatch_float(s.out_type(), [&](auto zero) -> Prepared {
+    using T = decltype(zero);
+    const int64_t n = s.out_size();
+    const uint32_t stream = stream_of(s);
+    const T low = static_cast<T>(s.node().attr("low", 0.0f)), width = static_cast<T>(s.node().attr("high", 1.0f)) - low;
+    return {[=](const Args& a) {
+      T* y = a.out<T>();
+      for_each_chunk(n, key_of(a, 0), stream, [&](int64_t begin, int64_t count, const uint32_t* words) {
+        for (int64_t i = 0; i < count; ++i) y[begin + i] = static_cast<T>(uniform(words[i])) * width + low;
+      });
+    }};
+  });
 }
 
 // Box and Muller, as in the body; a chunk is even, so it never cuts a pair.
 Prepared prepare_normal(const NodeSpec& s) {
-  const int64_t n = s.out_size();
-  const uint32_t stream = stream_of(s);
-  const float mean = s.node().attr("mean", 0.0f), scale = s.node().attr("scale", 1.0f);
-  return {[=](const Args& a) {
-    constexpr float kTurn = 6.283185307179586f;
-    float* y = a.out<float>();
-    for_each_chunk(n, key_of(a, 0), stream, [&](int64_t begin, int64_t count, const uint32_t* words) {
-      for (int64_t i = 0; i < count; i += 2) {
-        const float radius = std::sqrt(-2.0f * std::log(1 - uniform(words[i])));
-        const float angle = uniform(words[i + 1]) * kTurn;
-        y[begin + i] = radius * std::cos(angle) * scale + mean;
-        if (i + 1 < count) y[begin + i + 1] = radius * std::sin(angle) * scale + mean;
-      }
-    });
-  }};
+  return dispatch_float(s.out_type(), [&](auto zero) -> Prepared {
+    using T = decltype(zero);
+    constexpr T kTurn = static_cast<T>(6.283185307179586f);
+    const int64_t n = s.out_size();
+    const uint32_t stream = stream_of(s);
+    const T mean = static_cast<T>(s.node().attr("mean", 0.0f)), scale = static_cast<T>(s.node().attr("scale", 1.0f));
+    return {[=](const Args& a) {
+      T* y = a.out<T>();
+      for_each_chunk(n, key_of(a, 0), stream, [&](int64_t begin, int64_t count, const uint32_t* words) {
+        for (int64_t i = 0; i < count; i += 2) {
+          const T radius = std::sqrt(T{-2} * std::log(1 - static_cast<T>(uniform(words[i]))));
+          const T angle = static_cast<T>(uniform(words[i + 1])) * kTurn;
+          y[begin + i] = radius * std::cos(angle) * scale + mean;
+          if (i + 1 < count) y[begin + i + 1] = radius * std::sin(angle) * scale + mean;
+        }
+      });
+    }};
+  });
 }
 
 }  // namespace
@@ -171,8 +179,8 @@ std::vector<Kernel> random_kernels() {
       {"Dropout", supports_inference, prepare_inference},
       {"Dropout", supports_dropout, prepare_dropout, kDomain},
       {"DropoutGrad", supports_dropout, prepare_dropout_gradient, kDomain},
-      {"RandomUniform", nullptr, prepare_uniform, kDomain},
-      {"RandomNormal", nullptr, prepare_normal, kDomain},
+      {"RandomUniform", supports_drawing, prepare_uniform, kDomain},
+      {"RandomNormal", supports_drawing, prepare_normal, kDomain},
   };
 }
 

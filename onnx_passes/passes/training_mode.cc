@@ -264,7 +264,8 @@ class TrainingCopy {
   Var ratio_of(const Node& node) {
     if (!node.input(1)) return builder_.scalar(DType::kFloat, 0.5);
     const Tensor known = constant_of(node.input(1));
-    return known.empty() ? train(node.input(1)) : builder_.scalar(DType::kFloat, known.at(0));
+    if (known.empty()) return train(node.input(1));
+    return builder_.scalar(known.dtype() == DType::kDouble ? DType::kDouble : DType::kFloat, known.at(0));
   }
 
   void copy_dropout(const Node& node) {
