@@ -33,6 +33,9 @@ void batch_normalization_cases(std::vector<OpCase>* cases) {
   add({4, 3, 5, 5});
   add({6, 5});
   add({2, 20, 7});
+  add({3, 300});       // several blocks of channels
+  add({150, 3, 2});    // several pieces of the batch
+  add({3, 20, 6, 7});  // long rows, many channels
   add({33, 2, 3, 1, 2});
   add({1, 1, 4});
   add({0, 3, 2});
