@@ -43,7 +43,9 @@ Dim combine(const Node& node, const Dim& a, const Dim& b) {
   if (op == "Equal") {
     if (a.same(b)) return kOne;
     const Dim& number = a.known() ? a : b;
-    if (number.known() && number.value() < 0) return kZero;  // a symbol stands for a size
+    const Dim& other = a.known() ? b : a;
+    // A symbol stands for a size; an element that is not known may be anything.
+    if (number.known() && number.value() < 0 && !other.symbol().empty()) return kZero;
   }
   return {};
 }
