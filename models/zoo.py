@@ -18,6 +18,9 @@ class Example:
     module: nn.Module
     inputs: dict  # name -> tensor, the batch on axis 0
     labels: torch.Tensor
+    # Whether the exporter may fold constants and still leave the module's weights as they are: it folds batch
+    # normalization into convolutions, and makes a transposed copy of a weight that is used both ways.
+    optimize: bool = True
 
 
 def exact(value):
@@ -25,7 +28,7 @@ def exact(value):
     return float(np.float32(value))
 
 
-def finish(module, inputs, labels, seed):
+def finish(module, inputs, labels, seed, optimize=True):
     """Makes the weights and epsilons of a fresh module what the comparison needs."""
     generator = torch.Generator().manual_seed(seed)
     for submodule in module.modules():
@@ -39,7 +42,7 @@ def finish(module, inputs, labels, seed):
         for name, buffer in module.named_buffers():
             if name.endswith(("running_mean", "running_var")):
                 buffer.add_(0.1 * torch.rand(buffer.shape, generator=generator))
-    return Example(module, inputs, labels)
+    return Example(module, inputs, labels, optimize)
 
 
 def images(generator, batch, channels, size, classes):
@@ -67,7 +70,7 @@ def cnn(batch=6, width=6, classes=5, dropout=0.0, seed=0):
         nn.AvgPool2d(2), nn.Flatten(), *[nn.Dropout(dropout)] * bool(dropout), nn.Linear(2 * width, classes),
     )  # fmt: skip
     x, labels = images(torch.Generator().manual_seed(seed), batch, 3, 8, classes)
-    return finish(module, {"x": x}, labels, seed)
+    return finish(module, {"x": x}, labels, seed, optimize=False)
 
 
 class Residual(nn.Module):
@@ -96,7 +99,7 @@ def resnet18(batch=4, width=64, size=32, classes=10, seed=0):
             channels = width << stage
     module = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, classes))
     x, labels = images(torch.Generator().manual_seed(seed), batch, 3, size, classes)
-    return finish(module, {"x": x}, labels, seed)
+    return finish(module, {"x": x}, labels, seed, optimize=False)
 
 
 class InvertedResidual(nn.Module):
@@ -125,7 +128,7 @@ def mobilenet(batch=4, width=8, size=8, classes=5, seed=0):
         nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2 * width, classes),
     )  # fmt: skip
     x, labels = images(torch.Generator().manual_seed(seed), batch, 3, size, classes)
-    return finish(module, {"x": x}, labels, seed)
+    return finish(module, {"x": x}, labels, seed, optimize=False)
 
 
 class Bert(nn.Module):
@@ -169,7 +172,7 @@ def bert(batch=3, width=32, heads=2, blocks=2, tokens=8, vocabulary=50, classes=
     generator = torch.Generator().manual_seed(seed)
     lengths = torch.randint(tokens // 2, tokens + 1, (batch,), generator=generator)
     inputs = {
-        "input_ids": torch.randint(0, vocabulary, (batch, tokens), generator=generator),
+        "input_ids": torch.randint(1, vocabulary, (batch, tokens), generator=generator),  # 0 pads
         "attention_mask": (torch.arange(tokens) < lengths[:, None]).long(),
         "token_type_ids": torch.randint(0, 2, (batch, tokens), generator=generator),
     }
@@ -177,21 +180,22 @@ def bert(batch=3, width=32, heads=2, blocks=2, tokens=8, vocabulary=50, classes=
     return finish(module, inputs, torch.randint(0, classes, (batch,), generator=generator), seed)
 
 
-def gpt2(batch=2, width=32, heads=2, blocks=2, tokens=8, vocabulary=50, dropout=0.0, seed=0):
+def gpt2(batch=2, width=32, heads=2, blocks=2, tokens=8, vocabulary=50, dropout=0.0, attention="eager", seed=0):
     """GPT-2 with its head tied to the embedding; the labels are the next tokens."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     torch.manual_seed(seed)
     config = GPT2Config(
         vocab_size=vocabulary, n_positions=tokens, n_embd=width, n_layer=blocks, n_head=heads, use_cache=False, bos_token_id=0, eos_token_id=0,
-        resid_pdrop=dropout, embd_pdrop=dropout, attn_pdrop=dropout, attn_implementation="eager",
+        resid_pdrop=dropout, embd_pdrop=dropout, attn_pdrop=dropout, attn_implementation=attention,
     )  # fmt: skip
     generator = torch.Generator().manual_seed(seed)
     text = torch.randint(0, vocabulary, (batch, tokens + 1), generator=generator)
     module = Gpt2(GPT2LMHeadModel(config))
     for block in module.model.transformer.h:
         block.mlp.act = TanhGelu()
-    return finish(module, {"input_ids": text[:, :-1].contiguous()}, text[:, 1:].contiguous(), seed)
+    return finish(module, {"input_ids": text[:, :-1].contiguous()}, text[:, 1:].contiguous(), seed,
+                  optimize=False)
 
 
 EXAMPLES = {

@@ -1,0 +1,43 @@
+import itertools
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "models"))
+
+import reference  # noqa: E402  (needs the path)
+import zoo  # noqa: E402
+from export import export  # noqa: E402
+
+torch.set_num_threads(2)
+
+
+def pytest_addoption(parser):
+    parser.addoption("--kills", type=int, default=8, help="how many times a fit is killed")
+    parser.addoption("--mutations", type=int, default=60, help="how many broken model files are tried")
+
+
+@pytest.fixture(scope="session")
+def exported(tmp_path_factory):
+    """exported(name, double, ...) -> (example, path): an example of the zoo and its ONNX file, made once.
+
+    One precision goes through each of PyTorch's exporters, so that both are met; transformers' GPT-2 fits only one.
+    """
+    folder = tmp_path_factory.mktemp("models")
+    numbers = itertools.count()
+    files = {}
+
+    def get(name, double=False, train=False, **sizes):
+        example = zoo.EXAMPLES[name](**sizes)
+        if double:
+            example = reference.to_double(example)
+        key = name, double, train, *sorted(sizes.items())
+        if key not in files:
+            files[key] = folder / f"{name}_{next(numbers)}.onnx"
+            exporter = "torchscript" if double and name != "gpt2" else "dynamo"
+            export(example.module, example.inputs, files[key], exporter, example.optimize, train)
+        return example, files[key]
+
+    return get

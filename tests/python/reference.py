@@ -1,0 +1,111 @@
+"""What PyTorch computes: gradients and loss curves in float64, from the weights that an exported file holds."""
+
+import copy
+from dataclasses import replace
+
+import numpy as np
+import onnx
+import torch
+from onnx import numpy_helper
+from torch.nn import functional as F
+
+
+def to_double(example):
+    def double(tensor):
+        return tensor.double() if tensor.is_floating_point() else tensor
+
+    inputs = {name: double(tensor) for name, tensor in example.inputs.items()}
+    return replace(example, module=copy.deepcopy(example.module).double(), inputs=inputs)
+
+
+def cross_entropy(logits, labels):
+    return F.cross_entropy(logits.reshape(-1, logits.shape[-1]), labels.reshape(-1))
+
+
+def arrays(example):
+    """Inputs and labels as the command reads them."""
+    return {**{k: v.numpy() for k, v in example.inputs.items()}, "labels": example.labels.numpy()}
+
+
+def gradients(example, mode):
+    """One forward and backward pass. Returns a dictionary with loss, logits, and by name inputs' gradients, weights,
+    weights' gradients, buffers afterwards."""
+    example = to_double(example)
+    module = example.module.train(mode == "train")
+    before = {k: v.clone() for k, v in module.named_buffers()}
+    inputs = {k: v.requires_grad_() if v.is_floating_point() else v for k, v in example.inputs.items()}
+    logits = module(*inputs.values())
+    loss = cross_entropy(logits, example.labels)
+    loss.backward()
+    return {
+        "loss": loss.item(),
+        "logits": logits.detach().numpy(),
+        "inputs": {k: v.grad.numpy() for k, v in inputs.items() if v.is_floating_point()},
+        "weights": {k: v.detach().numpy() for k, v in module.named_parameters()},
+        "gradients": {k: v.grad.numpy() for k, v in module.named_parameters()},
+        "buffers": {k: (before[k].numpy(), v.numpy()) for k, v in module.named_buffers()},
+    }
+
+
+def loss_curve(example, data, batch_size, steps, make_optimizer):
+    """The losses of `steps` steps over `data` in order, again and again. make_optimizer(parameters) -> optimizer."""
+    example = to_double(example)
+    module = example.module.train()
+    optimizer = make_optimizer(list(module.parameters()))
+    tensors = {k: torch.from_numpy(v) for k, v in data.items()}
+    tensors = {k: v.double() if v.is_floating_point() else v for k, v in tensors.items()}
+    count = len(tensors["labels"])
+    losses = []
+    for step in range(steps):
+        start = step * batch_size % count
+        batch = {k: v[start : start + batch_size] for k, v in tensors.items()}
+        labels = batch.pop("labels")
+        loss = cross_entropy(module(*batch.values()), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return np.array(losses)
+
+
+def repeated(example, batches, seed=1):
+    """The example's inputs drawn anew as one data set of `batches` batches: floats are normal, integers permuted."""
+    rng = np.random.default_rng(seed)
+    data = {}
+    for name, value in arrays(example).items():
+        parts = []
+        for _ in range(batches):
+            part = value.astype(value.dtype, copy=True)
+            if np.issubdtype(part.dtype, np.floating):
+                part = rng.standard_normal(part.shape).astype(part.dtype)
+            elif name != "attention_mask":
+                part = rng.permuted(part.reshape(-1)).reshape(part.shape)
+            parts.append(part)
+        data[name] = np.concatenate(parts)
+    return data
+
+
+class Initializers:
+    """The float initializers of a file, found by value: exporters rename, transpose and merge weights."""
+
+    def __init__(self, path):
+        tensors = onnx.load(path).graph.initializer
+        self.values = {t.name: numpy_helper.to_array(t) for t in tensors}
+
+    def find(self, weight):
+        """Every (name, transposed) whose value is `weight`'s."""
+        found = []
+        for name, value in self.values.items():
+            if value.shape == weight.shape and np.array_equal(value, weight.astype(value.dtype)):
+                found.append((name, False))
+            elif weight.ndim == 2 and value.shape == weight.shape[::-1] and np.array_equal(
+                value, weight.T.astype(value.dtype)
+            ):
+                found.append((name, True))
+        return found
+
+
+def distance(actual, expected, floor):
+    """Relative distance in the Euclidean norm. `floor` stands in for a norm that is smaller: a gradient that is zero
+    by mathematics is noise in both, and means nothing relative to itself."""
+    return np.linalg.norm(np.ravel(actual - expected)) / max(np.linalg.norm(np.ravel(expected)), floor)

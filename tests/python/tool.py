@@ -1,0 +1,49 @@
+"""Runs the onnx-train command as a user does: a process, files in, files out."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).parents[2]
+COMMAND = Path(os.environ.get("ONNX_TRAIN", ROOT / "build" / "onnx-train"))
+
+
+def start(*arguments, **options):
+    return subprocess.Popen(
+        [COMMAND, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options
+    )
+
+
+def run(*arguments, status=0, timeout=120):
+    """Runs the command to its end and returns what it printed; fails with its messages on another exit status."""
+    process = start(*arguments)
+    try:
+        output, errors = process.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        raise
+    line = " ".join(map(str, arguments))
+    assert process.returncode == status, f"onnx-train {line}\nexit status {process.returncode}\n{output}{errors}"
+    return output + errors
+
+
+def save(path, arrays):
+    np.savez(path, **{name: np.asarray(value) for name, value in arrays.items()})
+    return path
+
+
+def load(path):
+    with np.load(path) as archive:
+        return {name: archive[name] for name in archive.files}
+
+
+def metrics(folder):
+    """The lines of metrics.jsonl, one per step."""
+    return [json.loads(line) for line in (Path(folder) / "metrics.jsonl").read_text().splitlines()]
+
+
+def losses(folder):
+    return np.array([line["loss"] for line in metrics(folder)])
