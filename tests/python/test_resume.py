@@ -49,7 +49,7 @@ def test_stopping_and_resuming_changes_nothing(training, tmp_path):
 
 def interrupted(training, out, steps, after):
     """Ctrl-C once `after` steps are done; skips the test when the run was faster than that."""
-    process = tool.start(*fit(training, out, steps, "--save-every", 1))
+    process = tool.start(*fit(training, out, steps, "--checkpoint-every", 1))
     while process.poll() is None:
         if (out / "metrics.jsonl").exists() and len((out / "metrics.jsonl").read_text().splitlines()) >= after:
             process.send_signal(signal.SIGINT)
@@ -71,7 +71,7 @@ def test_no_kill_loses_a_checkpoint(training, tmp_path, request):
     killed, longest = 0, 0.4
     while killed < kills:
         resume = ["--resume"] if (out / "last.onnx").exists() else []
-        process = tool.start(*fit(training, out, steps, "--save-every", 1, *resume))
+        process = tool.start(*fit(training, out, steps, "--checkpoint-every", 1, *resume))
         time.sleep(rng.uniform(0, longest))
         if process.poll() is not None:
             output, errors = process.communicate()
