@@ -46,43 +46,41 @@ def peak_memory(pid):
     raise RuntimeError(f"process {pid} has no VmHWM")
 
 
-def pytorch_worker(name, sizes, steps_file):
-    """Trains until it is stopped; writes the memory after imports, then a line per step as `fit` does."""
+def pytorch_worker(name, sizes):
+    """Trains until it is killed; prints the memory after imports, then a line per step as `bench` does."""
     import torch
     import zoo
 
     torch.set_num_threads(len(CORES))
     if name in ("bert", "gpt2"):
         import transformers.models.gpt2.modeling_gpt2  # noqa: F401  (an import, not part of the model's memory)
-    with open(steps_file, "w", buffering=1) as file:
-        file.write(json.dumps({"memory": peak_memory(os.getpid())}) + "\n")
-        example = getattr(zoo, name)(**sizes)
-        module, inputs, labels = example.module.train(), list(example.inputs.values()), example.labels
-        optimizer = torch.optim.AdamW(module.parameters(), lr=RATE)
-        while True:
-            start = time.perf_counter()
-            logits = module(*inputs)
-            loss = torch.nn.functional.cross_entropy(logits.reshape(-1, logits.shape[-1]), labels.reshape(-1))
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            value = loss.item()
-            file.write(json.dumps({"ms": 1e3 * (time.perf_counter() - start), "loss": value}) + "\n")
+    print(json.dumps({"memory": peak_memory(os.getpid())}), flush=True)
+    example = getattr(zoo, name)(**sizes)
+    module, inputs, labels = example.module.train(), list(example.inputs.values()), example.labels
+    optimizer = torch.optim.AdamW(module.parameters(), lr=RATE)
+    while True:
+        start = time.perf_counter()
+        logits = module(*inputs)
+        loss = torch.nn.functional.cross_entropy(logits.reshape(-1, logits.shape[-1]), labels.reshape(-1))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        value = loss.item()
+        print(json.dumps({"ms": 1e3 * (time.perf_counter() - start), "loss": value}), flush=True)
 
 
 class Contestant:
-    """A process that trains, and the file where it notes its steps. Stopped except while it has its turn."""
+    """A process that trains and prints a JSON object per step. Stopped except while it has its turn."""
 
     def __init__(self, arguments, steps_file):
-        self.steps_file = Path(steps_file)
+        self.steps_file = steps_file
         environment = os.environ | {"OMP_NUM_THREADS": str(len(CORES))}
-        self.process = subprocess.Popen(
-            arguments, env=environment, stdout=subprocess.DEVNULL, preexec_fn=lambda: os.sched_setaffinity(0, CORES)
-        )
+        with open(steps_file, "w") as file:
+            self.process = subprocess.Popen(
+                arguments, env=environment, stdout=file, preexec_fn=lambda: os.sched_setaffinity(0, CORES)
+            )
 
     def lines(self):
-        if not self.steps_file.exists():
-            return []
         lines = [json.loads(line) for line in self.steps_file.read_text().splitlines(keepends=True) if line[-1] == "\n"]
         return [line for line in lines if "ms" in line]
 
@@ -108,9 +106,8 @@ class Contestant:
 
 
 def start_pytorch(name, sizes, folder):
-    steps_file = folder / "pytorch.jsonl"
-    arguments = [sys.executable, __file__, "--worker", json.dumps([name, sizes]), "--steps-file", steps_file]
-    return Contestant(arguments, steps_file)
+    arguments = [sys.executable, __file__, "--worker", json.dumps([name, sizes])]
+    return Contestant(arguments, folder / "pytorch.jsonl")
 
 
 def start_ours(name, sizes, folder):
@@ -124,9 +121,9 @@ def start_ours(name, sizes, folder):
     np.savez(data, labels=example.labels.numpy(), **{k: v.numpy() for k, v in example.inputs.items()})
     subprocess.run([COMMAND, "build", forward, "-o", training, "--loss", "cross_entropy", "--optimizer", "adamw"],
                    check=True, stdout=subprocess.DEVNULL)  # fmt: skip
-    arguments = [COMMAND, "fit", training, "--data", data, "--batch-size", str(len(example.labels)), "--steps",
-                 "1000000", "--lr", str(RATE), "--schedule", "constant", "--no-shuffle", "--out", folder / "run"]  # fmt: skip
-    return Contestant(arguments, folder / "run" / "metrics.jsonl")
+    arguments = [COMMAND, "bench", training, "--data", data, "--batch-size", str(len(example.labels)),
+                 "--seconds", "1e9", "--json"]  # fmt: skip
+    return Contestant(arguments, folder / "ours.jsonl")
 
 
 def compare(name, sizes, seconds):
@@ -190,10 +187,9 @@ def main():
     parser.add_argument("--seconds", type=float, default=30, help="time for each contestant and workload")
     parser.add_argument("--write", type=Path, help="document whose table to replace")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
-    parser.add_argument("--steps-file", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker:
-        return pytorch_worker(*json.loads(arguments.worker), arguments.steps_file)
+        return pytorch_worker(*json.loads(arguments.worker))
     results = {}
     for workload, (name, sizes) in WORKLOADS.items():
         if arguments.only.lower() in workload.lower():

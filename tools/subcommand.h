@@ -48,6 +48,7 @@ Subcommand flatten_command();
 Subcommand show_command();
 Subcommand grad_command();
 Subcommand verify_command();
+Subcommand bench_command();
 
 // A combination of arguments that makes no sense: the command prints it and exits with 2.
 class UsageError : public std::runtime_error {
