@@ -1,7 +1,7 @@
 """Networks for tests and benchmarks: each function gives a PyTorch module with random weights, inputs and labels.
 
 Sizes are arguments, so a test asks for tiny ones and a benchmark for real ones. Two things make a comparison in
-float64 mean something: every epsilon is a float32 number, as ONNX's attributes are, and no two tensors are equal, as
+float64 mean something: epsilons and momenta are float32 numbers, as ONNX's attributes are, and no two tensors are equal, as
 exporters store equal tensors as one.
 """
 
@@ -34,6 +34,8 @@ def finish(module, inputs, labels, seed, optimize=True):
         for name in ("eps", "variance_epsilon"):
             if hasattr(submodule, name):
                 setattr(submodule, name, exact(getattr(submodule, name)))
+        if isinstance(submodule, nn.BatchNorm2d):
+            submodule.momentum = 1 - exact(1 - submodule.momentum)
     with torch.no_grad():
         for parameter in module.parameters():
             if parameter.dim() == 1:
@@ -185,7 +187,8 @@ def gpt2(batch=2, width=32, heads=2, blocks=2, tokens=8, vocabulary=50, dropout=
 
     torch.manual_seed(seed)
     config = GPT2Config(
-        vocab_size=vocabulary, n_positions=tokens, n_embd=width, n_layer=blocks, n_head=heads, use_cache=False, tie_word_embeddings=False, bos_token_id=0, eos_token_id=0,
+        vocab_size=vocabulary, n_positions=tokens, n_embd=width, n_layer=blocks, n_head=heads, use_cache=False,
+        tie_word_embeddings=False, bos_token_id=0, eos_token_id=0,
         resid_pdrop=dropout, embd_pdrop=dropout, attn_pdrop=dropout, attn_implementation=attention,
     )  # fmt: skip
     generator = torch.Generator().manual_seed(seed)
