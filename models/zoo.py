@@ -1,8 +1,8 @@
 """Networks for tests and benchmarks: each function gives a PyTorch module with random weights, inputs and labels.
 
 Sizes are arguments, so a test asks for tiny ones and a benchmark for real ones. Two things make a comparison in
-float64 mean something: epsilons and momenta are float32 numbers, as ONNX's attributes are, and no two tensors are equal, as
-exporters store equal tensors as one.
+float64 mean something: epsilons and momenta are float32 numbers, as ONNX's attributes are, and no two tensors are
+equal, as exporters store equal tensors as one.
 """
 
 import math
@@ -200,6 +200,6 @@ def gpt2(batch=2, width=32, heads=2, blocks=2, tokens=8, vocabulary=50, dropout=
 
 
 EXAMPLES = {
-    "mlp": mlp, "cnn": cnn, "resnet18": lambda **k: resnet18(**{"width": 4, "size": 8, **k}), "mobilenet": mobilenet,
+    "mlp": mlp, "cnn": cnn, "resnet18": lambda **k: resnet18(**{"batch": 6, "width": 4, "size": 16, **k}), "mobilenet": mobilenet,
     "bert": bert, "gpt2": gpt2,
 }  # fmt: skip

@@ -10,11 +10,13 @@ import zoo
 STEPS = 50
 BATCHES = 5
 TOLERANCE = {"float32": 1e-3, "float64": 1e-8}
-# Rates are float32 numbers, as the input learning_rate is.
+# Rates are float32 numbers, as the input learning_rate is. ResNet-18 in miniature is chaotic at the rates of the others:
+# a difference in the last bit grows tenfold in each step, in PyTorch alone, too.
 OPTIMIZERS = {
-    "sgd": ("sgd(momentum=0.9)", 2**-7, lambda p: torch.optim.SGD(p, lr=2**-7, momentum=0.9)),
-    "adamw": ("adamw(weight_decay=0.1)", 2**-9, lambda p: torch.optim.AdamW(p, lr=2**-9, weight_decay=0.1)),
+    "sgd": ("sgd(momentum=0.9)", 2**-7, lambda p, lr: torch.optim.SGD(p, lr=lr, momentum=0.9)),
+    "adamw": ("adamw(weight_decay=0.1)", 2**-9, lambda p, lr: torch.optim.AdamW(p, lr=lr, weight_decay=0.1)),
 }
+SLOWER = {"resnet18": 2**-4}
 
 
 def fit(path, data, folder, batch_size, optimizer, rate, *options, steps=STEPS, build=()):
@@ -35,8 +37,9 @@ def test_losses_are_those_of_pytorch(exported, tmp_path, name, optimizer, dtype)
     data = reference.repeated(example, BATCHES)
     batch_size = len(example.labels)
     expression, rate, make_optimizer = OPTIMIZERS[optimizer]
+    rate *= SLOWER.get(name, 1)
     ours = fit(path, data, tmp_path, batch_size, expression, rate, build=["--decay", "*"])
-    theirs = reference.loss_curve(example, data, batch_size, STEPS, make_optimizer)
+    theirs = reference.loss_curve(example, data, batch_size, STEPS, lambda p: make_optimizer(p, rate))
     assert len(ours) == STEPS
     errors = np.abs(ours - theirs) / theirs
     assert errors.max() <= TOLERANCE[dtype], f"step {errors.argmax()}: {ours[errors.argmax()]}, {errors.max():.1e}"
