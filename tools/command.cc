@@ -104,7 +104,7 @@ int command(int argc, char** argv) {
   app.set_version_flag("--version", "onnx-train 0.1.0");
   const std::vector<Subcommand> subcommands = {check_command(),   build_command(),  fit_command(),     eval_command(),
                                                predict_command(), export_command(), flatten_command(), show_command(),
-                                               grad_command(),    verify_command()};
+                                               grad_command(),    verify_command(), bench_command()};
   for (const Subcommand& subcommand : subcommands) add_subcommand(&app, subcommand);
   try {
     app.parse(argc, argv);
