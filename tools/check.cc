@@ -7,6 +7,7 @@
 #include "onnx_passes/gradients/gradient.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/inference.h"
+#include "onnx_passes/passes/analysis.h"
 #include "onnx_passes/passes/training_mode.h"
 #include "tools/models.h"
 #include "tools/report/flops.h"
@@ -51,7 +52,7 @@ std::vector<Obstacle> missing_kernels(const Graph& graph) {
     if (gone || known.count({node->domain(), node->op()}) || has_function_body(*node)) continue;
     const Obstacle obstacle{
         node, concat("no kernel runs ", node->op()),
-        is_known_operator(*node) ? "replace the operator in the model" : "inline it as a model-local function"};
+        is_known_operator(*node) ? "replace the operator in the model" : unknown_operator_advice(*node)};
     obstacles.push_back(obstacle);
   }
   return obstacles;
@@ -73,6 +74,13 @@ std::vector<Obstacle> find_all_obstacles(Model* model, const std::vector<Value*>
   return obstacles;
 }
 
+void print_findings(const std::vector<Finding>& findings) {
+  if (findings.empty()) return;
+  Table table("lll");
+  for (const Finding& f : findings) table.add({f.subject, f.what, f.advice});
+  std::printf("\nWorth knowing:\n%s", table.text().c_str());
+}
+
 int run(CheckArguments* arguments) {
   BuildOptions& options = arguments->options;
   options.mode = arguments->mode == "train" ? Mode::kTrain : Mode::kFrozen;
@@ -89,6 +97,7 @@ int run(CheckArguments* arguments) {
   table.add({"operators", concat(graph.num_nodes(), ": ", operators_by_count(graph))});
   table.add({"forward FLOPs", describe_flops(graph)});
   std::printf("%s", table.text(0).c_str());
+  print_findings(inspect(model));
 
   if (trainable.empty())
     fail("the model has no float weights to train; its input gradients can be had: onnx-train grad");
