@@ -101,6 +101,20 @@ std::string outcome(StopReason reason, const Trainer& trainer) {
   return "stopped" + at;
 }
 
+// Makes the run's folder, and clears what a killed process was writing there: files are written under a hidden name
+// and then renamed.
+void prepare_folder(const std::string& folder) {
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error) fail("cannot make the folder ", folder, ": ", error.message());
+  std::vector<fs::path> leftovers;
+  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
+    const std::string name = it->path().filename().string();
+    if (name.starts_with(".last.onnx.") || name.starts_with(".best.onnx.")) leftovers.push_back(it->path());
+  }
+  for (const fs::path& path : leftovers) fs::remove(path, error);
+}
+
 // What a run leaves, in the end: where it stopped, and its files.
 void print_outcome(const FitArguments& a, StopReason reason, const Trainer& trainer) {
   std::string text = outcome(reason, trainer);
@@ -138,9 +152,7 @@ int run(FitArguments* a) {
     if (resumed) std::printf("resumed after step %lld\n", static_cast<long long>(trainer.position().step));
     std::fflush(stdout);
   }
-  std::error_code error;
-  fs::create_directories(a->trainer.folder, error);
-  if (error) fail("cannot make the folder ", a->trainer.folder, ": ", error.message());
+  prepare_folder(a->trainer.folder);
   write_file(a->trainer.folder + "/options.json", options_to_json(a->described));
   MetricsLog log(a->trainer.folder, trainer.position().step);
   Progress progress(trainer, &log, a->json);
