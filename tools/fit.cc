@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <charconv>
 #include <cstdio>
 #include <filesystem>
@@ -107,10 +108,13 @@ void prepare_folder(const std::string& folder) {
   std::error_code error;
   fs::create_directories(folder, error);
   if (error) fail("cannot make the folder ", folder, ": ", error.message());
+  constexpr const char* kFiles[] = {"last.onnx",   "best.onnx",    "metrics.jsonl",
+                                    "metrics.csv", "epochs.jsonl", "options.json"};
   std::vector<fs::path> leftovers;
   for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
     const std::string name = it->path().filename().string();
-    if (name.starts_with(".last.onnx.") || name.starts_with(".best.onnx.")) leftovers.push_back(it->path());
+    const auto is_part_of = [&](const char* file) { return name.starts_with(concat(".", file, ".")); };
+    if (std::any_of(std::begin(kFiles), std::end(kFiles), is_part_of)) leftovers.push_back(it->path());
   }
   for (const fs::path& path : leftovers) fs::remove(path, error);
 }
