@@ -20,7 +20,7 @@ std::vector<Kernel> generator_kernels();      // generators.cc: Shape, Constant,
 std::vector<Kernel> indexing_kernels();       // indexing.cc: Gather, Scatter, ...
 std::vector<Kernel> element_kernels();        // elements.cc: ScatterElements, OneHot, ...
 std::vector<Kernel> row_kernels();            // rows.cc: Pad, Trilu, ReverseSequence
-std::vector<Kernel> line_kernels();           // lines.cc: CumSum, ArgMax, TopK
+std::vector<Kernel> line_kernels();           // lines.cc: CumSum, CumProd, ArgMax, TopK
 std::vector<Kernel> loss_kernels();           // losses.cc
 std::vector<Kernel> optimizer_kernels();      // optimizers.cc
 std::vector<Kernel> random_kernels();         // random.cc

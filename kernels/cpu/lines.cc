@@ -1,5 +1,6 @@
-// Operators that work along the lines of one axis: cumulative sums, the largest elements, their places.
+// Operators that work along the lines of one axis: cumulative sums and products, the largest elements, their places.
 #include <algorithm>
+#include <functional>
 #include <numeric>
 #include <type_traits>
 
@@ -14,24 +15,28 @@ namespace {
 
 int64_t line_grain(const AroundAxis& x) { return kElementGrain / 4 / (x.size + 1) + 1; }
 
-// y_i = Σ x_j over j ≤ i (j < i if exclusive), from the other end if reverse
-Prepared prepare_cum_sum(const NodeSpec& spec) {
+// What a cumulative operator does with its elements, in a type wide enough: unsigned integers may wrap.
+template <typename T>
+using Cumulated = std::conditional_t<std::is_floating_point_v<T>, double, uint64_t>;
+
+// y_i = Σ x_j over j ≤ i (j < i if exclusive), from the other end if reverse; or the product
+template <typename Combine>
+Prepared prepare_cumulative(const NodeSpec& spec, int start, Combine combine) {
   const AroundAxis x(spec.in_shape(0), spec.constant(1).to_ints().at(0));
   const bool exclusive = spec.node().attr("exclusive", 0) != 0, reverse = spec.node().attr("reverse", 0) != 0;
   Prepared prepared;
   prepared.run = dispatch_numeric(spec.in_type(0), [&]<typename T>(T) -> std::function<void(const Args&)> {
-    return [x, exclusive, reverse](const Args& args) {
-      using Sum = std::conditional_t<std::is_floating_point_v<T>, double, uint64_t>;  // unsigned integers may wrap
+    return [=](const Args& args) {
       parallel_for(x.lines(), line_grain(x), [&](int64_t begin, int64_t end) {
         for (int64_t l = begin; l < end; ++l) {
           const T* in = args.in<T>(0) + x.line(l);
           T* out = args.out<T>() + x.line(l);
-          Sum sum = 0;
+          Cumulated<T> so_far = static_cast<Cumulated<T>>(start);
           for (int64_t i = 0; i < x.size; ++i) {
             const int64_t at = (reverse ? x.size - 1 - i : i) * x.inner;
-            const Sum next = sum + static_cast<Sum>(in[at]);
-            out[at] = static_cast<T>(exclusive ? sum : next);
-            sum = next;
+            const Cumulated<T> next = combine(so_far, static_cast<Cumulated<T>>(in[at]));
+            out[at] = static_cast<T>(exclusive ? so_far : next);
+            so_far = next;
           }
         }
       });
@@ -40,7 +45,10 @@ Prepared prepare_cum_sum(const NodeSpec& spec) {
   return prepared;
 }
 
-bool supports_cum_sum(const NodeSpec& spec) { return is_numeric(spec.in_type(0)) && spec.is_constant(1); }
+Prepared prepare_cum_sum(const NodeSpec& spec) { return prepare_cumulative(spec, 0, std::plus<>{}); }
+Prepared prepare_cum_prod(const NodeSpec& spec) { return prepare_cumulative(spec, 1, std::multiplies<>{}); }
+
+bool supports_cumulative(const NodeSpec& spec) { return is_numeric(spec.in_type(0)) && spec.is_constant(1); }
 
 // Whether a comes before b: larger, or smaller when `kLargest` is false. NaN counts as the largest.
 template <bool kLargest, typename T>
@@ -137,9 +145,8 @@ bool supports_top_k(const NodeSpec& spec) { return is_numeric(spec.in_type(0)) &
 
 std::vector<Kernel> line_kernels() {
   return {
-      {"CumSum", supports_cum_sum, prepare_cum_sum},
-      {"ArgMax", supports_arg, prepare_arg<true>},
-      {"ArgMin", supports_arg, prepare_arg<false>},
+      {"CumSum", supports_cumulative, prepare_cum_sum}, {"CumProd", supports_cumulative, prepare_cum_prod},
+      {"ArgMax", supports_arg, prepare_arg<true>},      {"ArgMin", supports_arg, prepare_arg<false>},
       {"TopK", supports_top_k, prepare_top_k},
   };
 }

@@ -261,6 +261,7 @@ bool supports_slice(const NodeSpec& spec) { return movable(spec) && all_constant
 std::vector<Kernel> shape_kernels() {
   return {
       {"Identity", movable, prepare_copy},
+      {"BitCast", movable, prepare_copy},
       {"Reshape", movable, prepare_copy},
       {"Flatten", movable, prepare_copy},
       {"Squeeze", movable, prepare_copy},

@@ -16,9 +16,9 @@ std::vector<Pass> required_lowering(const Device& device) {
 
 namespace {
 
-// Shapes, axes and the like, which a kernel may want to know before it takes a node.
-bool is_small_constant(const Value* value) {
-  return value && value->is_initializer() && !value->graph().is_input(value) && value->has_rank() && value->rank() <= 1;
+// The contents of shapes, axes and the like, which a kernel may want to know before it takes a node.
+Tensor small_constant(const Value* value) {
+  return value && value->has_rank() && value->rank() <= 1 ? constant_of(value) : Tensor();
 }
 
 }  // namespace
@@ -30,7 +30,7 @@ bool expand_functions(Model& model, const Device& device) {
     Node* previous = node->previous();
     Node* next = node->next();
     std::vector<Tensor> constants;
-    for (const Value* v : node->inputs()) constants.push_back(is_small_constant(v) ? constant_of(v) : Tensor());
+    for (const Value* v : node->inputs()) constants.push_back(small_constant(v));
     const NodeSpec spec(*node, std::move(constants), num_threads());
     const bool shapes_known = [&] {
       for (const Value* v : node->inputs()) {

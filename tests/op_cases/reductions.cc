@@ -91,6 +91,11 @@ std::vector<OpCase> reduction_cases() {
   all.push_back({.op = "ReduceMax",
                  .inputs = {{.shape = {3, 4}, .low = -9, .high = 9, .dtype = DType::kInt64}, axes({1})},
                  .gradient = false});
+  all.push_back({.op = "CumProd",
+                 .inputs = {{.shape = {3, 4}}, {.shape = {}, .value = Tensor::scalar<int64_t>(1), .constant = true}},
+                 .attrs = {{"exclusive", 1}, {"reverse", 1}},
+                 .gradient = false,
+                 .opset = 26});
   for (int exclusive : {0, 1}) {
     for (int reverse : {0, 1}) {
       for (int64_t axis : {0, 1, -1}) {

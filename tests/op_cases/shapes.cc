@@ -16,6 +16,11 @@ using Ints = std::vector<int64_t>;
 std::vector<OpCase> reshapes() {
   return {
       {.op = "Identity", .inputs = {x({2, 3})}},
+      {.op = "BitCast",
+       .inputs = {bytes({2, 3})},
+       .attrs = {{"to", static_cast<int>(DType::kInt8)}},
+       .gradient = false,
+       .opset = 26},
       {.op = "Reshape", .inputs = {x({2, 6}), ints({-1, 3})}},
       {.op = "Reshape", .inputs = {x({2, 6}), ints({0, 3, 2})}},
       {.op = "Reshape", .inputs = {x({0, 6}), ints({0, 3})}, .attrs = {{"allowzero", 1}}, .dynamic = false},
