@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "onnx_passes/ir/half.h"
+#include "runtime/session.h"
 #include "tests/run_node.h"
 
 namespace onnx_train {
@@ -107,6 +108,29 @@ TEST(Elementwise, VariadicOperatorsTakeAnyNumber) {
   EXPECT_EQ(values(run_node("Sum", {c, a, b})[0]), (Values{3, 6, 9, 4, 7, 10}));
 }
 
+TEST(Elementwise, AnOperandReadTwiceIsNotWrittenOver) {
+  Session session(from_text(R"(<ir_version: 10, opset_import: ["" : 21]>
+    g (float[2] x) => (float[2] y) { r = Neg(x)  s = Sum(r, x, r)  y = Neg(s) })"));
+  EXPECT_EQ(values(session.run("predict", {{"x", Tensor::of<float>({2}, {1, 2})}}).at("y")), (Values{1, 2}));
+}
+
+TEST(Elementwise, ComparisonsOfEveryType) {
+  for (const DType dtype : {DType::kFloat, DType::kDouble, DType::kInt8, DType::kInt64, DType::kUint16}) {
+    const Tensor a = Tensor::of<double>({2, 1}, {1, 3}).cast(dtype), b = Tensor::of<double>({3}, {0, 1, 4}).cast(dtype);
+    EXPECT_EQ(values(run_node("Equal", {a, b})[0]), (Values{0, 1, 0, 0, 0, 0}));
+    EXPECT_EQ(values(run_node("Less", {a, b})[0]), (Values{0, 0, 1, 0, 0, 1}));
+    EXPECT_EQ(values(run_node("LessOrEqual", {a, b})[0]), (Values{0, 1, 1, 0, 0, 1}));
+    EXPECT_EQ(values(run_node("Greater", {a, b})[0]), (Values{1, 0, 0, 1, 1, 0}));
+    EXPECT_EQ(values(run_node("GreaterOrEqual", {a, b})[0]), (Values{1, 1, 0, 1, 1, 0}));
+  }
+  const Tensor p = Tensor::of<bool>({2, 1}, {true, false}), q = Tensor::of<bool>({2}, {true, false});
+  EXPECT_EQ(values(run_node("Equal", {p, q})[0]), (Values{1, 0, 0, 1}));
+  EXPECT_EQ(values(run_node("And", {p, q})[0]), (Values{1, 0, 0, 0}));
+  EXPECT_EQ(values(run_node("Or", {p, q})[0]), (Values{1, 1, 1, 0}));
+  EXPECT_EQ(values(run_node("Xor", {p, q})[0]), (Values{0, 1, 1, 0}));
+  EXPECT_EQ(values(run_node("Not", {q})[0]), (Values{0, 1}));
+}
+
 TEST(Elementwise, ClipBounds) {
   const Tensor x = Tensor::of<int64_t>({4}, {-5, 0, 3, 9});
   const Tensor low = Tensor::scalar<int64_t>(-1), high = Tensor::scalar<int64_t>(4);
@@ -176,8 +200,8 @@ TEST(Elementwise, CastsAtTheEdges) {
 class Softmax : public testing::TestWithParam<DType> {};
 
 TEST_P(Softmax, AlongEveryAxis) {
-  const Tensor x = random_tensor(GetParam(), {3, 5, 40}, 1);
-  const int64_t strides[] = {200, 40, 1}, sizes[] = {3, 5, 40};
+  const Tensor x = random_tensor(GetParam(), {6, 50, 120}, 1);  // enough for two threads
+  const int64_t strides[] = {6000, 120, 1}, sizes[] = {6, 50, 120};
   for (int axis = 0; axis < 3; ++axis) {
     const Tensor y = run_node("Softmax", {x}, {{"axis", axis}})[0],
                  l = run_node("LogSoftmax", {x}, {{"axis", axis}})[0];

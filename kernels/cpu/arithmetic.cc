@@ -1,4 +1,5 @@
 // Arithmetic of all numeric types.
+#include <algorithm>
 #include <limits>
 
 #include "kernels/cpu/elementwise.h"
@@ -97,11 +98,12 @@ struct SecondOf {
 template <typename T, typename Op>
 Prepared prepare_variadic(const NodeSpec& spec, Op op, T scale) {
   const Shape out = spec.out_shape();
+  const int inputs = spec.num_inputs();
   std::vector<Broadcast> steps;
-  steps.push_back(Broadcast(out, {spec.in_shape(0), spec.in_shape(spec.num_inputs() > 1 ? 1 : 0)}));
-  for (int i = 2; i < spec.num_inputs(); ++i) steps.push_back(Broadcast(out, {out, spec.in_shape(i)}));
+  steps.push_back(Broadcast(out, {spec.in_shape(0), spec.in_shape(inputs > 1 ? 1 : 0)}));
+  for (int i = 2; i < inputs; ++i) steps.push_back(Broadcast(out, {out, spec.in_shape(i)}));
   Prepared prepared;
-  prepared.run = [steps, op, scale, inputs = spec.num_inputs()](const Args& args) {
+  prepared.run = [steps, op, scale, inputs](const Args& args) {
     T* y = args.out<T>();
     if (inputs == 1) return map(steps[0], args.in<T>(0), args.in<T>(0), y, SecondOf{});
     map(steps[0], args.in<T>(0), args.in<T>(1), y, op);
@@ -113,8 +115,12 @@ Prepared prepare_variadic(const NodeSpec& spec, Op op, T scale) {
     }
   };
   // Operands after the second are read when the output is already written.
+  const auto& operands = spec.node().inputs();
   for (const InPlace& pair : in_place_of_equal_inputs(spec)) {
-    if (pair.input < 2) prepared.in_place.push_back(pair);
+    const Value* operand = operands[static_cast<size_t>(pair.input)];
+    if (std::find(operands.begin() + std::min(2, inputs), operands.end(), operand) == operands.end()) {
+      prepared.in_place.push_back(pair);
+    }
   }
   return prepared;
 }

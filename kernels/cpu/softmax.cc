@@ -132,24 +132,35 @@ void rows_to_columns(int64_t n, int64_t columns, const T* from, T* to, int64_t s
   }
 }
 
-// `scratch` holds 2 · kGroup rows for each thread.
+// The groups of columns are dealt out to `shares` threads, each with 2 · kGroup rows of `scratch`.
 template <typename T, typename Row>
-void run_columns(const Layout& layout, const T* a, const T* b, T* y, T* scratch, Row row) {
-  const int64_t n = layout.axis, inner = layout.inner, groups = (inner + kGroup - 1) / kGroup;
-  parallel_for(layout.outer * groups, (layout.grain + kGroup - 1) / kGroup, [=](int64_t begin, int64_t end) {
-    T* rows_a = scratch + omp_get_thread_num() * 2 * kGroup * n;
-    T* rows_b = rows_a + kGroup * n;
-    for (int64_t group = begin; group < end; ++group) {
-      const int64_t column = group % groups * kGroup, columns = std::min(kGroup, inner - column);
-      const int64_t offset = group / groups * n * inner + column;
-      columns_to_rows(n, columns, a + offset, inner, rows_a);
-      if (b) columns_to_rows(n, columns, b + offset, inner, rows_b);
-      vectorized([=] {
-        for (int64_t c = 0; c < columns; ++c) row(n, rows_a + c * n, rows_b + c * n, rows_a + c * n);
-      });
-      rows_to_columns(n, columns, rows_a, y + offset, inner);
+void run_columns(const Layout& layout, int64_t shares, const T* a, const T* b, T* y, T* scratch, Row row) {
+  const int64_t n = layout.axis, inner = layout.inner, in_outer = (inner + kGroup - 1) / kGroup;
+  const int64_t groups = layout.outer * in_outer;
+  const auto run_group = [=](int64_t group, T* rows_a, T* rows_b) {
+    const int64_t column = group % in_outer * kGroup, columns = std::min(kGroup, inner - column);
+    const int64_t offset = group / in_outer * n * inner + column;
+    columns_to_rows(n, columns, a + offset, inner, rows_a);
+    if (b) columns_to_rows(n, columns, b + offset, inner, rows_b);
+    vectorized([=] {
+      for (int64_t c = 0; c < columns; ++c) row(n, rows_a + c * n, rows_b + c * n, rows_a + c * n);
+    });
+    rows_to_columns(n, columns, rows_a, y + offset, inner);
+  };
+  parallel_for(shares, 1, [=](int64_t begin, int64_t end) {
+    for (int64_t share = begin; share < end; ++share) {
+      T* rows = scratch + share * 2 * kGroup * n;
+      for (int64_t group = groups * share / shares; group < groups * (share + 1) / shares; ++group) {
+        run_group(group, rows, rows + kGroup * n);
+      }
     }
   });
+}
+
+// How many threads the columns are worth.
+int64_t shares_of(const Layout& layout, int threads) {
+  const int64_t rows = layout.outer * layout.inner;
+  return std::clamp<int64_t>(rows / layout.grain, 1, std::max(threads, 1));
 }
 
 template <typename T, typename Row>
@@ -157,14 +168,12 @@ Prepared prepare_rows(const NodeSpec& spec, Row row) {
   Prepared prepared;
   const Layout layout = layout_of(spec);
   const bool two_operands = spec.num_inputs() == 2;
-  if (layout.inner > 1) {
-    const auto rows = static_cast<size_t>(2 * kGroup * std::max(spec.threads(), 1));
-    prepared.workspace = rows * static_cast<size_t>(layout.axis) * sizeof(T);
-  }
-  prepared.run = [layout, two_operands, row](const Args& args) {
+  const int64_t shares = shares_of(layout, spec.threads());
+  if (layout.inner > 1) prepared.workspace = static_cast<size_t>(shares * 2 * kGroup * layout.axis) * sizeof(T);
+  prepared.run = [layout, shares, two_operands, row](const Args& args) {
     const T *a = args.in<T>(0), *b = two_operands ? args.in<T>(1) : nullptr;
     if (layout.inner > 1) {
-      run_columns(layout, a, b, args.out<T>(), args.scratch<T>(), row);
+      run_columns(layout, shares, a, b, args.out<T>(), args.scratch<T>(), row);
     } else if (layout.axis > 0) {
       run_rows(layout, a, b, args.out<T>(), row);
     }
