@@ -15,6 +15,15 @@ TEST(FoldTransposes, LeavesNoneInAttention) {
   expect_golden("fold_transposes", {{"fold_transposes", fold_transposes}, {"remove_dead_nodes", remove_dead_nodes}});
 }
 
+// Runs the model with and without lowering on the same inputs.
+void expect_same_numbers(const std::string& text, const TensorMap& inputs) {
+  SessionOptions without;
+  without.plan.lowering = false;
+  Session lowered(from_text(text)), plain(from_text(text), without);
+  const Tensor expected = plain.run("predict", inputs).at("y");
+  EXPECT_LT(relative_error(lowered.run("predict", inputs).at("y"), expected), 1e-6);
+}
+
 TEST(FoldTransposes, ChangesNoNumbers) {
   std::ifstream file(ONNX_TRAIN_SOURCE_DIR "/tests/golden/fold_transposes.txt");
   std::stringstream text;
@@ -23,11 +32,7 @@ TEST(FoldTransposes, ChangesNoNumbers) {
   TensorMap inputs;
   for (const char* name : {"q", "k", "v"}) inputs[name] = random_tensor(DType::kFloat, {2, 4, 3, 5}, *name);
   inputs["w"] = random_tensor(DType::kFloat, {5, 5});
-  SessionOptions without;
-  without.plan.lowering = false;
-  Session lowered(from_text(before)), plain(from_text(before), without);
-  const Tensor expected = plain.run("predict", inputs).at("y");
-  EXPECT_LT(relative_error(lowered.run("predict", inputs).at("y"), expected), 1e-6);
+  expect_same_numbers(before, inputs);
 }
 
 TEST(FoldTransposes, SwapsTheFlagsOfGemm) {
@@ -40,6 +45,26 @@ TEST(FoldTransposes, SwapsTheFlagsOfGemm) {
   const Node* gemm = model.graph->find("y")->producer();
   EXPECT_EQ(gemm->attr("transB", 0), 1);
   EXPECT_EQ(gemm->input(1)->name(), "b");
+}
+
+TEST(FoldTransposes, SwapsTheOperandsOfAProductThatIsTransposed) {
+  const Tensor a = random_tensor(DType::kFloat, {2, 3, 4, 5}, 1), b = random_tensor(DType::kFloat, {2, 3, 5, 6}, 2);
+  expect_same_numbers(R"(<ir_version: 10, opset_import: ["" : 21]>
+    g (float[2,3,4,5] a, float[2,3,5,6] b) => (float[2,6,3,4] y) {
+      p = MatMul (a, b)
+      y = Transpose <perm = [0, 3, 1, 2]> (p)
+    })",
+                      {{"a", a}, {"b", b}});
+  const std::string gemm = R"(<ir_version: 10, opset_import: ["" : 21]>
+    g (float[4,5] a, float[6,4] b) => (float[6,5] y) {
+      p = Gemm <transA = 1, transB = 1, alpha = 0.5> (a, b)
+      y = Transpose <perm = [1, 0]> (p)
+    })";
+  expect_same_numbers(gemm,
+                      {{"a", random_tensor(DType::kFloat, {4, 5}, 1)}, {"b", random_tensor(DType::kFloat, {6, 4}, 2)}});
+  Model model = from_text(gemm);
+  ASSERT_TRUE(fold_transposes(model));
+  EXPECT_TRUE(model.graph->find("y")->producer()->is("Gemm"));
 }
 
 TEST(FoldTransposes, KeepsTransposesThatWouldTearRowsApart) {

@@ -34,6 +34,13 @@ Permutation permutation_of(const Node& transpose) {
 
 bool is_only_use(const Value* value) { return value->uses().size() == 1 && !value->graph().is_output(value); }
 
+// Writes in front of `node` what takes its place.
+Builder in_place_of(Node* node) {
+  Builder b(&node->graph(), node);
+  b.set_name(node->output()->name());
+  return b;
+}
+
 void replace(Node* node, Var with) {
   node->graph().replace(node->output(), with.value());
   node->graph().remove(node);
@@ -59,7 +66,7 @@ bool move_behind_scale(Node* node) {
   const Value* scale = node->input(1);
   if (!transpose || !is_only_use(node->input(0)) || !scale->type().is_static()) return false;
   if (num_elements(scale->type().shape()) != 1 || scale->rank() > transpose->input(0)->rank()) return false;
-  Builder b(&node->graph(), node);
+  Builder b = in_place_of(node);
   const Var scaled = b.like(*node, {b.var(transpose->input(0)), b.var(node->input(1))})[0];
   replace(node, b.op("Transpose", {scaled}, {{"perm", permutation_of(*transpose)}}));
   return true;
@@ -90,7 +97,7 @@ bool move_out_of_reshapes(Node* node) {
   std::swap(to[to.size() - 1], to[to.size() - 2]);
   const bool same_matrices = std::equal(from.end() - 2, from.end(), merged.end() - 2);
   if (from != to || !same_matrices) return false;
-  Builder b(&node->graph(), node);
+  Builder b = in_place_of(node);
   replace(node, transpose_last(b.var(x)));
   return true;
 }
@@ -114,28 +121,65 @@ Operand operand(Value* value) {
   return {value, identity(value->rank())};
 }
 
-// The transpose behind the product, if it is its only reader and leaves rows in one piece.
+// The transpose behind a product, if it is the only reader.
 Node* transpose_behind(const Value* product) {
   if (!is_only_use(product)) return nullptr;
   Node* reader = product->uses()[0].node;
-  return reader->is("Transpose") && permutation_of(*reader).back() == product->rank() - 1 ? reader : nullptr;
+  return reader->is("Transpose") ? reader : nullptr;
 }
+
+void swap_matrices(Permutation* permutation) {
+  std::swap((*permutation)[permutation->size() - 1], (*permutation)[permutation->size() - 2]);
+}
+
+// y = transpose(a b), its axes in memory in the order `y`.
+struct FoldedProduct {
+  Operand a, b;
+  Permutation y;
+
+  // yᵀ = bᵀ aᵀ: the same memory as a product whose rows are y's columns.
+  void transpose() {
+    std::swap(a, b);
+    swap_matrices(&a.permutation);
+    swap_matrices(&b.permutation);
+    const int64_t rank = static_cast<int64_t>(y.size());
+    for (int64_t& axis : y) axis = axis >= rank - 2 ? 2 * rank - 3 - axis : axis;
+  }
+};
 
 bool fold_into_matmul(Node* node) {
   if (!node->is("MatMul")) return false;
   for (const Value* value : {node->input(0), node->input(1), node->output(0)}) {
     if (!value->has_rank() || value->rank() < 2) return false;
   }
-  const Operand a = operand(node->input(0)), b = operand(node->input(1));
+  const int64_t rank = node->output()->rank();
+  FoldedProduct folded{operand(node->input(0)), operand(node->input(1)), identity(rank)};
   Node* behind = transpose_behind(node->output());
-  if (!a.folded && !b.folded && !behind) return false;
-  const Permutation after = behind ? permutation_of(*behind) : identity(node->output()->rank());
-  Builder builder(&node->graph(), node);
-  builder.set_name(node->output()->name());
-  const Var y = call(builder, "TransposedMatMul", {builder.var(a.value), builder.var(b.value)},
-                     {{"perm_a", a.permutation}, {"perm_b", b.permutation}, {"perm_y", after}});
+  if (behind) {
+    folded.y = permutation_of(*behind);
+    if (folded.y.back() == rank - 2) folded.transpose();
+    if (folded.y.back() != rank - 1) return false;
+  }
+  if (!folded.a.folded && !folded.b.folded && !behind) return false;
+  Builder b = in_place_of(node);
+  const Var y = call(b, "TransposedMatMul", {b.var(folded.a.value), b.var(folded.b.value)},
+                     {{"perm_a", folded.a.permutation}, {"perm_b", folded.b.permutation}, {"perm_y", folded.y}});
   replace(behind ? behind : node, y);
   if (behind) node->graph().remove(node);
+  return true;
+}
+
+// transpose(a b) = bᵀ aᵀ
+bool fold_behind_gemm(Node* node) {
+  if (!node->is("Transpose") || !swaps_matrices(permutation_of(*node))) return false;
+  Node* gemm = node->input(0)->producer();
+  if (!gemm || !gemm->is("Gemm") || gemm->input(2) || !is_only_use(node->input(0))) return false;
+  Builder b = in_place_of(node);
+  const Attrs attrs = {{"alpha", gemm->attr("alpha", 1.0f)},
+                       {"transA", gemm->attr("transB", 0) == 0},
+                       {"transB", gemm->attr("transA", 0) == 0}};
+  const Var y = b.op("Gemm", {b.var(gemm->input(1)), b.var(gemm->input(0))}, attrs);
+  replace(node, y);
   return true;
 }
 
@@ -157,7 +201,8 @@ bool fold_into_gemm(Node* node) {
 
 bool fold_transposes(Model& model) {
   bool changed = false;
-  for (auto rewrite : {move_out_of_reshapes, merge_transposes, move_behind_scale, fold_into_matmul, fold_into_gemm}) {
+  for (auto rewrite : {move_out_of_reshapes, merge_transposes, move_behind_scale, fold_into_matmul, fold_into_gemm,
+                       fold_behind_gemm}) {
     // From the end: what a rewrite removes beside the node itself lies behind it.
     Node* previous = nullptr;
     for (Node* node = model.graph->last(); node; node = previous) {
