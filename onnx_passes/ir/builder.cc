@@ -29,6 +29,9 @@ std::vector<Var> Builder::ops(const std::string& op, int num_outputs, const std:
     while (std::find(names.begin(), names.end(), name) != names.end()) name = graph_->unique_name(name + "_o");
     names.push_back(std::move(name));
   }
+  // The call of a function names each of the function's outputs or leaves it out.
+  const auto* function = graph_->context().find_function(domain, op, overload);
+  if (function && function->output_size() > num_outputs) names.resize(static_cast<size_t>(function->output_size()));
   onnx::NodeProto shell;
   shell.set_op_type(op);
   if (!domain.empty()) shell.set_domain(domain);
@@ -39,7 +42,7 @@ std::vector<Var> Builder::ops(const std::string& op, int num_outputs, const std:
   }
   infer_types(node);
   std::vector<Var> results;
-  for (Value* output : node->outputs()) results.push_back(var(output));
+  for (int i = 0; i < num_outputs; ++i) results.push_back(var(node->output(i)));
   return results;
 }
 
