@@ -14,10 +14,8 @@ constexpr int64_t kShort = 32;   // elements of a row that is not worth a loop o
 constexpr int64_t kWidth = 256;  // elements of the rows of a block of channels, at most
 
 struct Layout {
-  int64_t batch = 1, channels = 1, rest = 1;
-  explicit Layout(const Shape& shape) {
-    if (!shape.empty()) batch = shape[0];
-    if (shape.size() > 1) channels = shape[1];
+  int64_t batch, channels, rest = 1;
+  explicit Layout(const Shape& shape) : batch(shape[0]), channels(shape[1]) {
     for (size_t i = 2; i < shape.size(); ++i) rest *= shape[i];
   }
   int64_t stride() const { return channels * rest; }
@@ -274,11 +272,16 @@ class PerChannel {
   Pieces pieces_;
 };
 
-bool all_of_one_type(const NodeSpec& s) {
-  for (int i = 0; i < s.num_inputs(); ++i) {
+// All inputs have one type; x and dy one shape, the others an element for each channel.
+bool supports_channels(const NodeSpec& s) {
+  const Shape shape = s.in_shape(0);
+  if (!is_float_or_double(s.in_type(0)) || shape.size() < 2) return false;
+  for (int i = 1; i < s.num_inputs(); ++i) {
     if (!s.has_input(i) || s.in_type(i) != s.in_type(0)) return false;
+    const bool dy = i == 4 && s.node().domain() == kDomain;
+    if (dy ? s.in_shape(i) != shape : s.in_shape(i) != Shape{shape[1]}) return false;
   }
-  return is_float_or_double(s.in_type(0));
+  return true;
 }
 
 // ---- Inference: mean, variance and so the factors are known from the start
@@ -306,7 +309,7 @@ Prepared prepare_inference(const NodeSpec& s) {
 }
 
 bool supports_inference(const NodeSpec& s) {
-  return all_of_one_type(s) && s.num_outputs() == 1 && s.node().attr("training_mode", 0) == 0;
+  return supports_channels(s) && s.num_outputs() == 1 && s.node().attr("training_mode", 0) == 0;
 }
 
 // ---- Training: the body of BatchNormalizationTrain
@@ -402,9 +405,9 @@ std::vector<Kernel> batch_normalization_kernels() {
   const auto gradient = [](bool frozen) { return [frozen](const NodeSpec& s) { return prepare_gradient(s, frozen); }; };
   return {
       {"BatchNormalization", supports_inference, prepare_inference},
-      {"BatchNormalizationTrain", all_of_one_type, prepare_train, kDomain},
-      {"BatchNormalizationGrad", all_of_one_type, gradient(false), kDomain},
-      {"BatchNormalizationFrozenGrad", all_of_one_type, gradient(true), kDomain},
+      {"BatchNormalizationTrain", supports_channels, prepare_train, kDomain},
+      {"BatchNormalizationGrad", supports_channels, gradient(false), kDomain},
+      {"BatchNormalizationFrozenGrad", supports_channels, gradient(true), kDomain},
   };
 }
 

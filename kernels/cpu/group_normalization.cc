@@ -28,10 +28,11 @@ struct Groups {
 
 bool supports_groups(const NodeSpec& s) {
   const Shape shape = s.in_shape(0);
-  if (shape.size() < 2) return false;
+  if (!is_float_or_double(s.in_type()) || shape.size() < 2 || s.in_size(1) != shape[1]) return false;
+  const Shape third = s.in_shape(2);  // the bias; in the gradient dy
+  if (s.node().domain() == kDomain ? third != shape : third != Shape{shape[1]}) return false;
   const int64_t groups = s.node().attr("num_groups", shape[1]);
-  const bool divides = groups > 0 ? shape[1] % groups == 0 : shape[1] == 0;
-  return is_float_or_double(s.in_type()) && divides && s.in_size(1) == shape[1];
+  return groups > 0 ? shape[1] % groups == 0 : shape[1] == 0;
 }
 
 struct GroupStatistics {

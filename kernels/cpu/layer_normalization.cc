@@ -49,11 +49,15 @@ struct Rows {
   int64_t grain() const { return std::max<int64_t>(1, kElementGrain / 2 / std::max<int64_t>(n, 1)); }
 };
 
-// The scale and bias have as many elements as a row (a broadcast one is left to the operator's body).
-bool supports_rows(const NodeSpec& s) {
-  const int64_t n = Rows(s).n;
+// The scale and bias have as many elements as a row; a broadcast one is left to the operator's body.
+bool supports_forward(const NodeSpec& s) {
   const bool bias = s.has_input(2) && s.node().is("LayerNormalization");
+  const int64_t n = Rows(s).n;
   return is_float_or_double(s.in_type()) && s.in_size(1) == n && (!bias || s.in_size(2) == n);
+}
+
+bool supports_backward(const NodeSpec& s) {
+  return is_float_or_double(s.in_type()) && s.in_size(1) == Rows(s).n && s.in_shape(2) == s.in_shape(0);
 }
 
 // Mean and InvStdDev have the type that stash_type says; we compute in the input's.
@@ -182,10 +186,10 @@ std::vector<Kernel> layer_normalization_kernels() {
   const auto forward = [](Kind kind) { return [kind](const NodeSpec& s) { return prepare_forward(s, kind); }; };
   const auto backward = [](Kind kind) { return [kind](const NodeSpec& s) { return prepare_backward(s, kind); }; };
   return {
-      {"LayerNormalization", supports_rows, forward(Kind::kCentered)},
-      {"RMSNormalization", supports_rows, forward(Kind::kRootMeanSquare)},
-      {"LayerNormalizationGrad", supports_rows, backward(Kind::kCentered), kDomain},
-      {"RMSNormalizationGrad", supports_rows, backward(Kind::kRootMeanSquare), kDomain},
+      {"LayerNormalization", supports_forward, forward(Kind::kCentered)},
+      {"RMSNormalization", supports_forward, forward(Kind::kRootMeanSquare)},
+      {"LayerNormalizationGrad", supports_backward, backward(Kind::kCentered), kDomain},
+      {"RMSNormalizationGrad", supports_backward, backward(Kind::kRootMeanSquare), kDomain},
   };
 }
 

@@ -14,7 +14,7 @@ namespace onnx_train::cpu {
 std::vector<Kernel> layer_normalization_kernels();  // LayerNormalization, RMSNormalization
 std::vector<Kernel> batch_normalization_kernels();  // in inference and in training
 std::vector<Kernel> group_normalization_kernels();  // GroupNormalization, InstanceNormalization
-std::vector<Kernel> local_normalization_kernels();  // LpNormalization, MeanVarianceNormalization, LRN
+std::vector<Kernel> local_normalization_kernels();  // LpNormalization, LRN
 
 constexpr float kEpsilon = 1e-5f;  // ONNX's default for all of them
 
@@ -40,9 +40,7 @@ struct Sums {
   double first = 0, second = 0;
 };
 
-// Channels lie in `rows` rows of `rest` elements, `stride` apart.
-
-// Σ dy and Σ dy (x - mean)
+// Σ dy and Σ dy (x - mean) of a channel: `rows` rows of `rest` elements, `stride` apart.
 template <typename T>
 ONNX_TRAIN_MULTIVERSION Sums gradient_sums(const T* __restrict x, const T* __restrict dy, T mean, int64_t rows,
                                            int64_t rest, int64_t stride) {
@@ -61,7 +59,7 @@ ONNX_TRAIN_MULTIVERSION Sums gradient_sums(const T* __restrict x, const T* __res
   return sums;
 }
 
-// y = (x - mean) factor + bias. y may be x.
+// y = (x - mean) factor + bias of such rows. y may be x.
 template <typename T>
 ONNX_TRAIN_MULTIVERSION void scale_rows(const T* x, T mean, T factor, T bias, int64_t rows, int64_t rest,
                                         int64_t stride, T* y) {

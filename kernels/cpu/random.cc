@@ -74,8 +74,15 @@ double ratio_of(const Args& a, int input, DType dtype) {
   return dispatch_float(dtype, [&](auto zero) { return static_cast<double>(*a.in<decltype(zero)>(input)); });
 }
 
+bool has_key(const NodeSpec& s, int input) { return s.in_type(input) == DType::kUint64 && s.in_size(input) == 2; }
+
 bool supports_dropout(const NodeSpec& s) {
-  return is_float_or_double(s.in_type(0)) && is_float_or_double(s.in_type(2));
+  return is_float_or_double(s.in_type(0)) && has_key(s, 1) && is_float_or_double(s.in_type(2)) && s.in_size(2) == 1;
+}
+
+bool supports_dropout_gradient(const NodeSpec& s) {
+  return is_float_or_double(s.in_type(0)) && s.in_type(1) == DType::kBool && s.in_shape(1) == s.in_shape(0) &&
+         is_float_or_double(s.in_type(2)) && s.in_size(2) == 1;
 }
 
 Prepared prepare_dropout(const NodeSpec& s) {
@@ -117,7 +124,7 @@ Prepared prepare_dropout_gradient(const NodeSpec& s) {
 // ONNX's own Dropout in inference: x itself, and a mask of ones.
 bool supports_inference(const NodeSpec& s) {
   if (!s.has_input(2)) return true;
-  return s.is_constant(2) && s.constant(2).at(0) == 0;
+  return s.is_constant(2) && s.in_size(2) == 1 && s.constant(2).at(0) == 0;
 }
 
 Prepared prepare_inference(const NodeSpec& s) {
@@ -133,7 +140,7 @@ Prepared prepare_inference(const NodeSpec& s) {
 // ---- Initial values
 
 // The bodies make float32; those of a model converted to float64 compute in that.
-bool supports_drawing(const NodeSpec& s) { return is_float_or_double(s.out_type()); }
+bool supports_drawing(const NodeSpec& s) { return is_float_or_double(s.out_type()) && has_key(s, 0); }
 
 Prepared prepare_uniform(const NodeSpec& s) {
   return dispatch_float(s.out_type(), [&](auto zero) -> Prepared {
@@ -178,7 +185,7 @@ std::vector<Kernel> random_kernels() {
   return {
       {"Dropout", supports_inference, prepare_inference},
       {"Dropout", supports_dropout, prepare_dropout, kDomain},
-      {"DropoutGrad", supports_dropout, prepare_dropout_gradient, kDomain},
+      {"DropoutGrad", supports_dropout_gradient, prepare_dropout_gradient, kDomain},
       {"RandomUniform", supports_drawing, prepare_uniform, kDomain},
       {"RandomNormal", supports_drawing, prepare_normal, kDomain},
   };

@@ -9,7 +9,7 @@ namespace {
 std::string dropout_obstacle(const Node& node) {
   if (!node.input(2)) return "";
   const Tensor training = constant_of(node.input(2));
-  if (!training.empty() && training.at(0) == 0) return "";
+  if (training.size() == 1 && training.at(0) == 0) return "";
   return "its training_mode may be true, and its random numbers are no state yet; build with the training mode pass";
 }
 

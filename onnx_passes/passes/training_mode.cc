@@ -25,7 +25,7 @@ bool is_batch_norm(const Node& node) { return node.is("BatchNormalization"); }
 bool drops(const Node& node) {
   if (!node.is("Dropout")) return false;
   const Tensor ratio = constant_of(node.input(1));
-  return !node.input(1) || ratio.empty() || ratio.at(0) != 0;
+  return ratio.size() != 1 || ratio.at(0) != 0;
 }
 
 // The value of running statistics; empty when the model computes it.
@@ -54,8 +54,7 @@ void check_subgraphs(const Node& node) {
     for (const Node* n = subgraph.graph->first(); n; n = n->next()) {
       if (is_batch_norm(*n) || drops(*n))
         refuse(*n, concat("it is inside ", node.label(),
-                          "; export the model with the control flow unrolled, or use "
-                          "--mode frozen"));
+                          "; export the model with the control flow unrolled, or use --mode frozen"));
       check_subgraphs(*n);
     }
   }
@@ -264,7 +263,7 @@ class TrainingCopy {
   Var ratio_of(const Node& node) {
     if (!node.input(1)) return builder_.scalar(DType::kFloat, 0.5);
     const Tensor known = constant_of(node.input(1));
-    if (known.empty()) return train(node.input(1));
+    if (known.size() != 1) return train(node.input(1));
     return builder_.scalar(known.dtype() == DType::kDouble ? DType::kDouble : DType::kFloat, known.at(0));
   }
 
