@@ -76,10 +76,10 @@ Prepared prepare_pow(const NodeSpec& spec) {
 }
 
 Kernel pow_kernel() {
-  return {"Pow", [](const NodeSpec& spec) { return is_power_type(spec.in_type(0)) && is_power_type(spec.in_type(1)); },
+  return {"Pow", [](const NodeSpec& spec) { return is_power_type(spec.in_type(0)) && is_numeric(spec.in_type(1)); },
           [](const NodeSpec& spec) {
             return dispatch_power_type(spec.in_type(0), [&](auto base) {
-              return dispatch_power_type(spec.in_type(1), [&](auto exponent) {
+              return dispatch_numeric(spec.in_type(1), [&](auto exponent) {
                 return prepare_pow<decltype(base), decltype(exponent)>(spec);
               });
             });
