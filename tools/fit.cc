@@ -81,11 +81,22 @@ Model start_model(const FitArguments& a, bool* resumed) {
   return model;
 }
 
+// The decimal number that a float was written as: 0.001 rather than 0.0010000000474974513.
+double shortest(float value) {
+  char text[32];
+  const auto end = std::to_chars(text, text + sizeof text, value).ptr;
+  double number = 0;
+  std::from_chars(text, end, number);
+  return number;
+}
+
 // The optimizer's own learning rate.
 double built_rate(const Model& model) {
   for (const EntryPoint& entry : model.entry_points) {
     const Value* rate = entry.algorithm->find("learning_rate");
-    if (rate && rate->is_initializer()) return from_proto(*rate->initializer()).at(0);
+    if (!rate || !rate->is_initializer()) continue;
+    const Tensor value = from_proto(*rate->initializer());
+    return value.dtype() == DType::kFloat ? shortest(value.data<float>()[0]) : value.at(0);
   }
   return Schedule().peak;
 }
@@ -143,7 +154,8 @@ int run(FitArguments* a) {
     evaluation.emplace(
         load_dataset(a->eval_data, entry_inputs(session.model(), "evaluate"), DataRole::kEvaluate, a->scale));
   }
-  a->trainer.schedule.peak = a->rate ? *a->rate : built_rate(session.model());
+  if (!a->rate) a->rate = built_rate(session.model());
+  a->trainer.schedule.peak = *a->rate;
   Trainer trainer(&session, &training, evaluation ? &*evaluation : nullptr, a->trainer);
   if (resumed) {
     const auto position = checkpoint_position(session.model());

@@ -31,17 +31,15 @@ std::string slots_of(const StateStore& state, const std::string& weight) {
   return slots;
 }
 
-// The weight decay that the optimizer applies to a weight: an attribute of the node that updates it.
-std::string decay_of(const Model& model, const std::string& weight) {
+// The node by which the optimizer updates a weight; null for running statistics.
+const Node* optimizer_node(const Model& model, const std::string& weight) {
   for (const EntryPoint& entry : model.entry_points) {
     for (const Binding& binding : entry.update_bindings) {
       const Node* update = binding.next->producer();
-      if (binding.state->name() != weight || !update) continue;
-      const Tensor decay = update->attr_tensor("weight_decay");
-      return decay.empty() || decay.at(0) == 0 ? "" : format_number(decay.at(0));
+      if (binding.state->name() == weight && update && update->has_attr("weight_decay")) return update;
     }
   }
-  return "";
+  return nullptr;
 }
 
 std::string parameter_table(const Model& model, const StateStore& state) {
@@ -51,22 +49,25 @@ std::string parameter_table(const Model& model, const StateStore& state) {
   double total = 0;
   for (size_t i = 0; i < state.names().size(); ++i) {
     const std::string& name = state.names()[i];
+    const Node* update = optimizer_node(model, name);
     if (name.starts_with(kStatePrefix)) continue;
     const auto count = static_cast<double>(num_elements(state.shape(i)));
-    total += count;
+    if (update) total += count;
     if (++rows > kMaxRows) {
       ++left_out;
       continue;
     }
-    table.add({name, dims(state.shape(i)), format_count(count), onnx_train::name(state.dtype(i)), decay_of(model, name),
-               slots_of(state, name)});
+    const Tensor decay = update ? update->attr_tensor("weight_decay") : Tensor();
+    table.add({name, dims(state.shape(i)), format_count(count), onnx_train::name(state.dtype(i)),
+               decay.empty() || decay.at(0) == 0 ? "" : format_number(decay.at(0)),
+               update ? slots_of(state, name) : "running statistic"});
   }
   if (left_out > 0) table.add({concat("... and ", left_out, " more")});
-  table.add({"total", "", format_count(total)});
+  table.add({"trained", "", format_count(total)});
   return table.text();
 }
 
-std::string memory_table(const Session& session, const StateStore& state, const Dataset& data, int64_t batch_size) {
+std::string memory_table(const Plan& plan, const StateStore& state, const Dataset& data, int64_t batch_size) {
   double weights = 0, moments = 0, batch = 0;
   for (size_t i = 0; i < state.names().size(); ++i) {
     (state.names()[i].starts_with(kStatePrefix) ? moments : weights) += static_cast<double>(bytes_of(state, i));
@@ -75,13 +76,14 @@ std::string memory_table(const Session& session, const StateStore& state, const 
     const int64_t rows = array.per_sample ? batch_size : 1;
     batch += static_cast<double>(rows * num_elements(array.row)) * static_cast<double>(size_of(array.dtype));
   }
-  const auto arena = static_cast<double>(session.arena_bytes());
+  const auto arena = static_cast<double>(plan.arena_bytes()), constants = static_cast<double>(plan.constant_bytes());
   Table table("lr");
   table.add({"weights and statistics", format_bytes(weights)});
   table.add({"moments and other state", format_bytes(moments)});
   table.add({"gradients and activations", format_bytes(arena)});
+  table.add({"frozen weights and constants", format_bytes(constants)});
   table.add({"one batch", format_bytes(batch)});
-  table.add({"total", format_bytes(weights + moments + arena + batch)});
+  table.add({"total", format_bytes(weights + moments + arena + constants + batch)});
   table.add({"data, mapped or read", format_bytes(static_cast<double>(data.bytes()))});
   return table.text();
 }
@@ -126,7 +128,7 @@ std::string training_banner(Session* session, const Dataset& training, const Dat
                             const Trainer& trainer) {
   const TrainerOptions& options = trainer.options();
   const int64_t batch = std::min(options.batch_size, training.num_samples());
-  session->plan(training_entry(*session), batch_shapes(training, batch));
+  const Plan& plan = session->plan(training_entry(*session), batch_shapes(training, batch));
   const StateStore& state = session->state();
   const Model& model = session->model();
   const auto known = [](const std::string& text) { return text.empty() ? std::string("?") : text; };
@@ -144,7 +146,7 @@ std::string training_banner(Session* session, const Dataset& training, const Dat
   head.add({"learning rate", rate(options.schedule)});
   if (options.clip_norm) head.add({"clip", concat("gradient norm at ", format_number(*options.clip_norm))});
   head.add({"device", concat(session->device().name(), ", ", num_threads(), " threads")});
-  return concat(head.text(), "\n", parameter_table(model, state), "\n", memory_table(*session, state, training, batch),
+  return concat(head.text(), "\n", parameter_table(model, state), "\n", memory_table(plan, state, training, batch),
                 "\n");
 }
 

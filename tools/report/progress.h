@@ -1,5 +1,5 @@
 // What `fit` shows while it trains: on a terminal one line that is redrawn, in a log plain lines from time to time,
-// with --json one object a step. Colour on a terminal only, and never with NO_COLOR.
+// with --json one object a step. Colour on a terminal only, never with NO_COLOR.
 #pragma once
 
 #include <chrono>
