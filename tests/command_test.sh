@@ -24,7 +24,7 @@ expect() {
   [ "$wanted" = 0 ] || [ "$wanted" = 130 ] || [ "$(wc -l < err)" = 1 ] || fail "more than one line of error: $*"
 }
 
-says() { grep -qF -- "$1" "$2" || fail "no '$1' in $2: $(cat "$2")"; }
+says() { grep -qF -- "$1" "$2" || fail "no '$1' in $2, which ends: $(tail -n 5 "$2")"; }
 same() { cmp -s "$1" "$2" || fail "$1 and $2 differ"; }
 
 # Points around three corners, classes 0, 1, 2.
@@ -75,7 +75,7 @@ for file in best.onnx last.onnx epochs.jsonl; do same "parts/$file" "whole/$file
 
 "$command" fit train.onnx --data train.csv --time-limit 60s --batch-size 16 --out stopped > out 2> err &
 process=$!
-for _ in $(seq 200); do [ -s stopped/metrics.csv ] && break || sleep 0.05; done
+for _ in $(seq 200); do [ -s stopped/metrics.jsonl ] && break || sleep 0.05; done  # the first step is done
 kill -INT $process
 wait $process
 [ $? = 130 ] || fail "an interrupted fit exits with another status than 130"
