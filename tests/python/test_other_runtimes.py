@@ -50,7 +50,7 @@ def run_steps(model, entry_path, data, batch_size, steps, rate):
     for step in range(steps):
         start = step * batch_size % len(data["labels"])
         feeds = {name: data[name][start : start + batch_size] for name in names if name in data}
-        feeds["learning_rate"] = np.float32(rate)
+        feeds["learning_rate"] = np.array(rate, np.float32)
         results = dict(zip(outputs, runtime.run(None, {**feeds, **state})))
         losses.append(results["loss"])
         state = {name: results[f"next/{name}"] for name in state}
@@ -127,7 +127,7 @@ def test_accumulated_gradients_are_those_of_one_batch(exported, tmp_path):
         names = [o.name for o in runtime.get_outputs()]
         return dict(zip(names, runtime.run(None, feeds(runtime, values))))
 
-    rate = {"learning_rate": np.float32(0.5)}
+    rate = {"learning_rate": np.array(0.5, np.float32)}
     expected = run(step, {**weights, **data, **rate})
 
     _, cut = build(exported, "mlp", tmp_path, "--accumulate", optimizer="sgd")
