@@ -1,5 +1,6 @@
-// MaxPool, AveragePool, their gradients (functions/convolutions.cc) and global pools, plane by plane: a plane is one
-// channel of one image.
+// MaxPool, AveragePool, their gradients (functions/convolutions.cc), LpPool and global pools, plane by plane: a plane
+// is one channel of one image.
+#include <cmath>
 #include <limits>
 #include <vector>
 
@@ -88,8 +89,14 @@ inline int64_t find_largest(const Grid& g, const T* plane, const Span& d, const 
 
 // ---- Maximum
 
+// The number of an element when its plane is stored column by column.
+int64_t by_columns(const Grid& g, int64_t element) {
+  const int64_t x = element % g[2].in, y = element / g[2].in % g[1].in, z = element / (g[2].in * g[1].in);
+  return (x * g[1].in + y) * g[0].in + z;
+}
+
 template <typename T>
-void max_pool(const Pool& pool, const T* x, T* y, int64_t* index) {
+void max_pool(const Pool& pool, const T* x, T* y, int64_t* index, bool columns) {
   const int64_t in = points_in(pool.grid), out = points_out(pool.grid);
   parallel_for(pool.planes, pool.grain(), [&](int64_t plane, int64_t end) {
     for (; plane < end; ++plane) {
@@ -97,7 +104,9 @@ void max_pool(const Pool& pool, const T* x, T* y, int64_t* index) {
       for_each_window(pool, [&](int64_t window, const Span& d, const Span& h, const Span& w, int64_t) {
         const int64_t best = find_largest(pool.grid, from, d, h, w);
         y[plane * out + window] = best < 0 ? std::numeric_limits<T>::lowest() : from[best];
-        if (index) index[plane * out + window] = plane * in + std::max<int64_t>(best, 0);
+        if (!index) return;
+        const int64_t element = std::max<int64_t>(best, 0);
+        index[plane * out + window] = plane * in + (columns ? by_columns(pool.grid, element) : element);
       });
     }
   });
@@ -149,12 +158,30 @@ void average_pool_grad(const Pool& pool, const T* dy, T* dx) {
   });
 }
 
+// ---- p-norm
+
+template <typename T>
+void lp_pool(const Pool& pool, T p, const T* x, T* y) {
+  const int64_t in = points_in(pool.grid), out = points_out(pool.grid);
+  parallel_for(pool.planes, pool.grain(), [&](int64_t plane, int64_t end) {
+    for (; plane < end; ++plane) {
+      const T* from = x + plane * in;
+      for_each_window(pool, [&](int64_t window, const Span& d, const Span& h, const Span& w, int64_t) {
+        T sum = 0;
+        for_each_element(pool.grid, d, h, w, [&](int64_t i) { sum += std::pow(std::abs(from[i]), p); });
+        y[plane * out + window] = std::pow(sum, 1 / p);
+      });
+    }
+  });
+}
+
 // ---- Rows
 
 template <typename T>
 Prepared prepare_max_pool(const NodeSpec& spec) {
-  return {[pool = make_pool(spec, spec.in_shape(), spec.out_shape()), indices = spec.has_output(1)](const Args& args) {
-            max_pool(pool, args.in<T>(0), args.out<T>(), indices ? args.out<int64_t>(1) : nullptr);
+  const bool indices = spec.has_output(1), columns = spec.node().attr("storage_order", 0) != 0;
+  return {[pool = make_pool(spec, spec.in_shape(), spec.out_shape()), indices, columns](const Args& args) {
+            max_pool(pool, args.in<T>(0), args.out<T>(), indices ? args.out<int64_t>(1) : nullptr, columns);
           },
           0,
           {}};
@@ -187,6 +214,18 @@ Prepared prepare_average_pool_grad(const NodeSpec& spec) {
     using T = decltype(zero);
     return {[pool = make_pool(spec, spec.out_shape(), spec.in_shape(0))](const Args& args) {
               average_pool_grad(pool, args.in<T>(0), args.out<T>());
+            },
+            0,
+            {}};
+  });
+}
+
+Prepared prepare_lp_pool(const NodeSpec& spec) {
+  return dispatch_float(spec.in_type(), [&](auto zero) -> Prepared {
+    using T = decltype(zero);
+    const T p = static_cast<T>(spec.node().attr("p", 2));
+    return {[p, pool = make_pool(spec, spec.in_shape(), spec.out_shape())](const Args& args) {
+              lp_pool(pool, p, args.in<T>(0), args.out<T>());
             },
             0,
             {}};
@@ -238,11 +277,9 @@ bool supports_pool(const NodeSpec& spec) {
   return is_float_or_double(spec.in_type()) && has_spatial_axes(spec.in_shape());
 }
 
-// Indices that count down columns first are left to nobody: no exporter asks for them.
 template <DType dtype>
 bool supports_max_pool(const NodeSpec& spec) {
-  return spec.in_type() == dtype && has_spatial_axes(spec.in_shape()) &&
-         (!spec.has_output(1) || spec.node().attr("storage_order", 0) == 0);
+  return spec.in_type() == dtype && has_spatial_axes(spec.in_shape());
 }
 
 }  // namespace
@@ -256,6 +293,7 @@ std::vector<Kernel> pooling_kernels() {
       {"MaxPoolGrad", supports_pool, prepare_max_pool_grad, kDomain},
       {"AveragePool", supports_pool, prepare_average_pool},
       {"AveragePoolGrad", supports_pool, prepare_average_pool_grad, kDomain},
+      {"LpPool", supports_pool, prepare_lp_pool},
       {"GlobalAveragePool", supports_pool, prepare_global_average},
       {"GlobalMaxPool", supports_pool, prepare_global_max},
   };

@@ -66,14 +66,20 @@ Gradients conv_transpose_gradient(Grad& g) {
           g.needs(2) ? bias_gradient(dy) : Var()};
 }
 
+// Elements of y behind the last window, which the convolution of dy must not take for another window.
+int64_t behind_windows(const Node& node, const Windows& w, size_t axis) {
+  if (!node.has_attr("output_shape")) return node.attr("output_padding", Shape(w.kernel.size(), 0)).at(axis);
+  const auto size = [axis](const Value* value) { return (*value->type().dims)[axis + 2].value(); };
+  const int64_t reached = (size(node.input(0)) - 1) * w.strides[axis] + (w.kernel[axis] - 1) * w.dilations[axis] + 1;
+  return size(node.output()) + w.pads_begin[axis] + w.pads_end[axis] - reached;
+}
+
 std::string conv_transpose_obstacle(const Node& node) {
   const auto w = find_windows(node);
   if (!w) return unknown_windows(node);
-  const Shape extra = node.attr("output_padding", Shape(w->strides.size(), 0));
   for (size_t axis = 0; axis < w->strides.size(); ++axis) {
-    if (extra.at(axis) >= w->strides[axis]) return "output_padding reaches its stride; make it smaller";
-    if (w->pads_begin[axis] < 0 || w->pads_end[axis] < 0)
-      return "its output_shape is larger than all its windows reach; make it smaller and pad behind it";
+    if (behind_windows(node, *w, axis) >= w->strides[axis])
+      return "its output reaches a stride or more behind its windows; make output_padding or output_shape smaller";
   }
   return "";
 }
@@ -95,6 +101,27 @@ Gradients average_pool_gradient(Grad& g) {
   attrs.emplace_back("kernel_shape", w.kernel);
   attrs.emplace_back("count_include_pad", g.node().attr("count_include_pad", 0));
   return {call(g.b(), "AveragePoolGrad", {g.dy(), shape(g.x())}, attrs)};
+}
+
+// y = (sum over the window of |x|^p)^(1/p)    dx = sign(x) |x|^(p-1) times the sum of dy y^(1-p) over the windows
+// That sum is the gradient of an average times what it divides by.
+Gradients lp_pool_gradient(Grad& g) {
+  const Var x = g.x(), y = g.y();
+  const auto p = static_cast<double>(g.node().attr("p", 2));
+  const Windows w = *find_windows(g.node());
+  Attrs attrs = window_attrs(w);
+  attrs.emplace_back("kernel_shape", w.kernel);
+  attrs.emplace_back("count_include_pad", 1);
+  const Var share = p == 1 ? g.dy() : where(equal(y, zeros_like(y)), zeros_like(y), g.dy() * pow(y, 1 - p));
+  const Var sum =
+      call(g.b(), "AveragePoolGrad", {share, shape(x)}, attrs) * static_cast<double>(num_elements(w.kernel));
+  if (p == 1) return {sign(x) * sum};
+  return {p == 2 ? x * sum : sign(x) * pow(abs(x), p - 1) * sum};
+}
+
+std::string lp_pool_obstacle(const Node& node) {
+  if (node.attr("ceil_mode", 0) != 0) return "LpPool with ceil_mode has no gradient yet; pad the input instead";
+  return unknown_windows(node);
 }
 
 // The number of elements of one channel, in x's type.
@@ -134,6 +161,7 @@ std::vector<GradientRule> convolution_rules() {
       {"ConvTranspose", conv_transpose_gradient, Trait::kNone, "", conv_transpose_obstacle},
       {"MaxPool", max_pool_gradient, Trait::kNone, "", unknown_windows},
       {"AveragePool", average_pool_gradient, Trait::kNone, "", unknown_windows},
+      {"LpPool", lp_pool_gradient, Trait::kNone, "", lp_pool_obstacle},
       {"GlobalAveragePool", global_average_pool_gradient, Trait::kNone, "", unknown_rank},
       {"GlobalMaxPool", global_max_pool_gradient, Trait::kNone, "", unknown_rank},
   };

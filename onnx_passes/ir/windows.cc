@@ -32,7 +32,7 @@ std::optional<int64_t> total_padding(const Node& node, const Windows& w, size_t 
   if (stride == 1) return extent - 1;
   if (!in.known()) return std::nullopt;
   const int64_t out = (in.value() + stride - 1) / stride;
-  return std::max<int64_t>(0, (out - 1) * stride + extent - in.value());
+  return (out - 1) * stride + extent - in.value();
 }
 
 }  // namespace
@@ -79,8 +79,9 @@ std::optional<Windows> find_windows(const Node& node) {
       w.pads_begin[axis] = w.pads_end[axis] = 0;
       continue;
     }
-    const auto total = total_padding(node, w, axis);
+    auto total = total_padding(node, w, axis);
     if (!total) return std::nullopt;
+    total = std::max<int64_t>(*total, 0);  // a ConvTranspose whose output_shape reaches further than its windows
     const int64_t less = *total / 2, more = *total - less;
     w.pads_begin[axis] = auto_pad == "SAME_UPPER" ? less : more;
     w.pads_end[axis] = auto_pad == "SAME_UPPER" ? more : less;

@@ -55,6 +55,8 @@ void add_transposed_convolutions(std::vector<OpCase>& cases) {
   add({2, 3, 4, 5}, {3, 4, 3, 3}, {{"strides", Ints{2, 2}}, {"auto_pad", "SAME_UPPER"}});
   add({2, 3, 4, 5}, {3, 4, 3, 3}, {{"strides", Ints{2, 2}}, {"auto_pad", "SAME_LOWER"}}, 4);
   add({2, 3, 4, 5}, {3, 4, 3, 3}, {{"strides", Ints{2, 2}}, {"output_shape", Ints{8, 10}}});
+  add({2, 3, 4, 5}, {3, 4, 3, 3},
+      {{"strides", Ints{3, 2}}, {"output_shape", Ints{13, 12}}});  // more than windows reach
   add({2, 3, 6}, {3, 2, 4}, {{"strides", Ints{2}}, {"pads", Ints{1, 1}}}, 2);
   add({1, 2, 3, 3, 3}, {2, 3, 2, 2, 2}, {{"strides", Ints{2, 2, 2}}}, 3);
   add({0, 3, 4, 5}, {3, 4, 3, 3}, {}, 4);
@@ -113,6 +115,11 @@ void add_pools(std::vector<OpCase>& cases) {
                    .inputs = {{.shape = {2, 3, 6, 8}, .low = 0, .high = 200, .dtype = DType::kUint8}},
                    .attrs = {{"kernel_shape", Ints{2, 2}}},
                    .gradient = false});
+  for (const int64_t p : {1, 2, 3}) {
+    const OpInput x = {.shape = {2, 3, 7, 8}, .away_from = {0}};
+    const Attrs windows = {{"p", p}, {"kernel_shape", Ints{3, 2}}, {"strides", Ints{2, 1}}, {"pads", Ints{1, 0, 1, 1}}};
+    cases.push_back({.op = "LpPool", .inputs = {x}, .attrs = windows, .tolerance = 1e-4});
+  }
   for (const Shape& x : {Shape{2, 3, 5, 6}, Shape{2, 3, 7}, Shape{1, 2, 3, 4, 2}, Shape{0, 3, 4, 4}}) {
     cases.push_back({.op = "GlobalAveragePool", .inputs = {{x}}});
     cases.push_back({.op = "GlobalMaxPool", .inputs = {apart(x)}});
