@@ -49,13 +49,14 @@ std::vector<GradientRule> activation_rules() {
        [](Grad& g) {
          return g.to(call(g.b(), "ReluGrad", {g.dy(), g.y()}));
        }},
-      // y = x, or α x for x < 0
-      {"LeakyRelu", [](Grad& g) { return g.to(where(g.x() < 0.0, param(g, "alpha", 0.01f) * g.dy(), g.dy())); }},
-      // The same with α an input: dα = dy x where x < 0
+      // y = x where x > 0, else α x
+      {"LeakyRelu", [](Grad& g) { return g.to(where(g.x() > 0.0, g.dy(), param(g, "alpha", 0.01f) * g.dy())); }},
+      // The same with α an input: dα = dy x where x <= 0
       {"PRelu",
        [](Grad& g) {
-         const Var negative = g.x(0) < 0.0;
-         return g.to(where(negative, g.x(1) * g.dy(), g.dy()), where(negative, g.x(0) * g.dy(), 0.0));
+         const Var positive = g.x(0) > 0.0;
+         const Var zero = g.b().scalar(g.dy().dtype(), 0);
+         return g.to(where(positive, g.dy(), g.x(1) * g.dy()), where(positive, zero, g.x(0) * g.dy()));
        },
        Trait::kBroadcasts},
       {"Elu", [](Grad& g) { return exponential(g, 1, param(g, "alpha", 1), 1); }},
