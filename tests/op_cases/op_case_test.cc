@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <random>
+#include <set>
 
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/gradients/gradient.h"
@@ -321,6 +322,26 @@ TEST_P(OpCases, Holds) {
 
 std::string case_name(const testing::TestParamInfo<OpCase>& info) {
   return concat(info.param.domain.empty() ? "" : "onnx_train_", info.param.op, "_", info.index);
+}
+
+std::set<std::string> exercised_operators() {
+  std::set<std::string> names;
+  for (const OpCase& row : all_cases()) names.insert(concat(row.domain, ".", row.op));
+  return names;
+}
+
+TEST(OpCaseTable, EveryRuleHasACase) {
+  const auto names = exercised_operators();
+  for (const GradientRule* rule : gradient_rules()) {
+    EXPECT_TRUE(names.count(concat(rule->domain, ".", rule->op))) << "no case for the gradient of " << rule->op;
+  }
+}
+
+TEST(OpCaseTable, EveryKernelHasACase) {
+  const auto names = exercised_operators();
+  for (const Kernel* kernel : Device::cpu().kernels()) {
+    EXPECT_TRUE(names.count(concat(kernel->domain, ".", kernel->op))) << "no case for the kernel of " << kernel->op;
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(All, OpCases, testing::ValuesIn(all_cases()), case_name);
