@@ -32,7 +32,7 @@ class Cursor {
  private:
   const Axis* axes_;
   int num_axes_;
-  int64_t at_[kMaxAxes] = {};
+  int64_t at_[kMaxAxes];  // of which num_axes_ are in use
   int64_t from_ = 0, to_ = 0;
 };
 

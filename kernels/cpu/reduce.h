@@ -42,37 +42,74 @@ struct ReductionLayout {
 
 constexpr int64_t kMaxWidth = 256;
 
-// acc[j] = add(acc[j], x[r, j]) for all rows, in order.
+// acc[j] = add(acc[j], x[r, j]) for all rows, in order. Four rows at a time: the accumulators are wider than x.
 template <typename Op, typename T>
 ONNX_TRAIN_MULTIVERSION void fold_rows(const T* __restrict x, int64_t rows, int64_t stride, int64_t width,
                                        typename Op::Acc* __restrict acc) {
-  for (int64_t r = 0; r < rows; ++r) {
+  int64_t r = 0;
+  for (; r + 4 <= rows; r += 4) {
+    const T* __restrict x0 = x + r * stride;
+    for (int64_t j = 0; j < width; ++j) {
+      const auto half = Op::add(Op::add(acc[j], x0[j]), x0[stride + j]);
+      acc[j] = Op::add(Op::add(half, x0[2 * stride + j]), x0[3 * stride + j]);
+    }
+  }
+  for (; r < rows; ++r) {
     for (int64_t j = 0; j < width; ++j) acc[j] = Op::add(acc[j], x[r * stride + j]);
   }
 }
 
-// One segment of `rows` rows. Lanes take neighbouring elements in turn.
+// One segment of `rows` rows. Lanes take neighbouring elements in turn; a single one is not worth a call.
 template <typename Op, typename T>
 void fold_segment(const ReductionLayout& layout, const T* x, int64_t rows, int64_t width, typename Op::Acc* acc) {
-  if (!layout.lanes) return fold_rows<Op>(x, rows, layout.row_stride, width, acc);
-  fold_rows<Op>(x, rows / width, width, width, acc);
-  fold_rows<Op>(x + rows / width * width, 1, width, rows % width, acc);
+  if (layout.lanes && width == 1) {
+    for (int64_t r = 0; r < rows; ++r) acc[0] = Op::add(acc[0], x[r]);
+  } else if (layout.lanes) {
+    fold_rows<Op>(x, rows / width, width, width, acc);
+    fold_rows<Op>(x + rows / width * width, 1, width, rows % width, acc);
+  } else {
+    fold_rows<Op>(x, rows, layout.row_stride, width, acc);
+  }
 }
 
-// Piece `piece` of task `task`.
+// Where a task reads and writes: it walks from task to task.
+class Task {
+ public:
+  Task(const ReductionLayout& layout, int64_t task)
+      : layout_(layout),
+        place_(layout.kept.data(), static_cast<int>(layout.kept.size()), task / layout.blocks),
+        block_(task % layout.blocks) {}
+  int64_t from() const { return place_.from() + block_ * layout_.width; }
+  int64_t to() const { return place_.to() + block_ * layout_.width; }
+  // Accumulators in use: the last block of columns may be narrower.
+  int64_t width() const {
+    return layout_.lanes ? layout_.width : std::min(layout_.width, layout_.columns - block_ * layout_.width);
+  }
+  void next() {
+    if (++block_ < layout_.blocks) return;
+    block_ = 0;
+    place_.next();
+  }
+
+ private:
+  const ReductionLayout& layout_;
+  Cursor place_;
+  int64_t block_;
+};
+
+// Piece `piece` of a task.
 template <typename Op, typename T>
-void reduce_piece(const ReductionLayout& layout, const T* x, int64_t task, int64_t piece, typename Op::Acc* acc) {
+void reduce_piece(const ReductionLayout& layout, const T* x, const Task& task, int64_t piece, typename Op::Acc* acc) {
   std::fill(acc, acc + layout.width, Op::start());
-  const Cursor place(layout.kept.data(), static_cast<int>(layout.kept.size()), task / layout.blocks);
-  const int64_t first_column = task % layout.blocks * layout.width;
-  const int64_t width = layout.lanes ? layout.width : std::min(layout.width, layout.columns - first_column);
+  x += task.from();
+  if (layout.segments == 1) return fold_segment<Op>(layout, x, layout.rows, task.width(), acc);
   const int64_t begin = layout.segments * piece / layout.pieces, end = layout.segments * (piece + 1) / layout.pieces;
   if (begin >= end) return;
   Cursor run(layout.reduced.data(), static_cast<int>(layout.reduced.size()), begin / layout.segments_per_run);
   int64_t in_run = begin % layout.segments_per_run;
   for (int64_t s = begin; s < end; ++s) {
     const int64_t row = in_run * layout.segment, rows = std::min(layout.segment, layout.rows - row);
-    fold_segment<Op>(layout, x + place.from() + run.from() + first_column + row * layout.row_stride, rows, width, acc);
+    fold_segment<Op>(layout, x + run.from() + row * layout.row_stride, rows, task.width(), acc);
     if (++in_run == layout.segments_per_run) {
       in_run = 0;
       run.next();
@@ -82,18 +119,16 @@ void reduce_piece(const ReductionLayout& layout, const T* x, int64_t task, int64
 
 // The outputs of a task from its accumulators.
 template <typename Op, typename T>
-void finish_task(const ReductionLayout& layout, int64_t task, typename Op::Acc* acc, T* y) {
-  const Cursor place(layout.kept.data(), static_cast<int>(layout.kept.size()), task / layout.blocks);
+void finish_task(const ReductionLayout& layout, const Task& task, typename Op::Acc* acc, T* y) {
+  y += task.to();
   if (layout.lanes) {
     for (int64_t half = layout.width / 2; half > 0; half /= 2) {
       for (int64_t j = 0; j < half; ++j) acc[j] = Op::merge(acc[j], acc[j + half]);
     }
-    y[place.to()] = Op::finish(acc[0], layout.count);
+    y[0] = Op::finish(acc[0], layout.count);
     return;
   }
-  const int64_t first_column = task % layout.blocks * layout.width;
-  const int64_t width = std::min(layout.width, layout.columns - first_column);
-  for (int64_t j = 0; j < width; ++j) y[place.to() + first_column + j] = Op::finish(acc[j], layout.count);
+  for (int64_t j = 0; j < task.width(); ++j) y[j] = Op::finish(acc[j], layout.count);
 }
 
 // `partials` has room for layout.num_partials() accumulators.
@@ -105,7 +140,8 @@ void reduce(const ReductionLayout& layout, const T* x, T* y, typename Op::Acc* p
   if (layout.pieces == 1) {
     return parallel_for(layout.tasks, grain, [&](int64_t begin, int64_t end) {
       Acc acc[kMaxWidth];
-      for (int64_t task = begin; task < end; ++task) {
+      Task task(layout, begin);
+      for (int64_t i = begin; i < end; ++i, task.next()) {
         reduce_piece<Op>(layout, x, task, 0, acc);
         finish_task<Op>(layout, task, acc, y);
       }
@@ -113,11 +149,13 @@ void reduce(const ReductionLayout& layout, const T* x, T* y, typename Op::Acc* p
   }
   parallel_for(layout.tasks * layout.pieces, grain, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      reduce_piece<Op>(layout, x, i / layout.pieces, i % layout.pieces, partials + i * layout.width);
+      const Task task(layout, i / layout.pieces);
+      reduce_piece<Op>(layout, x, task, i % layout.pieces, partials + i * layout.width);
     }
   });
-  for (int64_t task = 0; task < layout.tasks; ++task) {
-    Acc* acc = partials + task * layout.pieces * layout.width;
+  Task task(layout, 0);
+  for (int64_t i = 0; i < layout.tasks; ++i, task.next()) {
+    Acc* acc = partials + i * layout.pieces * layout.width;
     for (int64_t p = 1; p < layout.pieces; ++p) {
       for (int64_t j = 0; j < layout.width; ++j) acc[j] = Op::merge(acc[j], acc[p * layout.width + j]);
     }
