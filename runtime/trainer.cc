@@ -27,7 +27,7 @@ std::map<std::string, std::string> settings_of(const TrainerOptions& options, co
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// Values of `accumulate` or `step`, and then of `apply`, weighted by their batches' samples.
+// A scalar output; `otherwise` where the entry point has none of that name.
 double value_or(const TensorMap& outputs, const char* name, double otherwise) {
   const auto found = outputs.find(name);
   return found == outputs.end() || found->second.size() != 1 ? otherwise : found->second.at(0);
@@ -98,24 +98,22 @@ StepReport Trainer::step() {
   }
   StepReport report{};
   report.learning_rate = options_.schedule.rate(position_.step);
-  const Tensor rate = Tensor::full(scalar_type_, {}, report.learning_rate);
-  const bool whole = session_.has_entry("step");
+  TensorMap controls = {{"learning_rate", Tensor::full(scalar_type_, {}, report.learning_rate)}};
+  if (options_.clip_norm) controls["clip_norm"] = Tensor::full(scalar_type_, {}, *options_.clip_norm);
+  const bool whole = session_.has_entry("step");  // else the gradients of some batches make one step
   double loss_sum = 0, accuracy_sum = 0;
-  const auto count = [&](const TensorMap& outputs, int64_t samples) {
+  for (int64_t i = 0; i < options_.accumulate && position_.sample < samples_per_epoch_; ++i) {
+    const int64_t samples = std::min(options_.batch_size, samples_per_epoch_ - position_.sample);
+    training_.gather(order_.data() + position_.sample, samples, &inputs_);
+    if (whole) {
+      for (const auto& [name, value] : controls) inputs_.insert_or_assign(name, value);
+    }
+    const TensorMap& outputs = session_.run(whole ? "step" : "accumulate", inputs_);
     loss_sum += value_or(outputs, "loss", NAN) * static_cast<double>(samples);
     accuracy_sum += value_or(outputs, "accuracy", NAN) * static_cast<double>(samples);
     report.grad_norm = value_or(outputs, "grad_norm", 0);
     report.samples += samples;
     position_.sample += samples;
-  };
-  TensorMap controls = {{"learning_rate", rate}};
-  if (options_.clip_norm) controls["clip_norm"] = Tensor::full(scalar_type_, {}, *options_.clip_norm);
-  for (int64_t i = 0; i < options_.accumulate && position_.sample < samples_per_epoch_; ++i) {
-    const int64_t samples = std::min(options_.batch_size, samples_per_epoch_ - position_.sample);
-    training_.gather(order_.data() + position_.sample, samples, &inputs_);
-    if (whole) inputs_.insert_or_assign("learning_rate", rate);
-    if (whole && options_.clip_norm) inputs_.insert_or_assign("clip_norm", controls["clip_norm"]);
-    count(session_.run(whole ? "step" : "accumulate", inputs_), samples);
   }
   if (!whole) report.grad_norm = value_or(session_.run("apply", controls), "grad_norm", 0);
   report.loss = loss_sum / static_cast<double>(report.samples);

@@ -23,10 +23,11 @@ namespace fs = std::filesystem;
 struct FitArguments {
   std::string model, data, eval_data, schedule = "constant", time_limit, dtype = "float32";
   TrainerOptions trainer;
-  bool no_shuffle = false, resume = false, overwrite = false, json = false, initialize = false;
+  bool no_shuffle = false, resume = false, overwrite = false, json = false;
   int64_t threads = 0;
   double scale = 1;
   std::optional<double> rate;
+  std::optional<int64_t> batch_size, seed;
   std::vector<CommandOption> described;  // to write the resolved options
 };
 
@@ -46,6 +47,7 @@ double parse_duration(const std::string& text) {
 void check_usage(FitArguments* a) {
   TrainerOptions& o = a->trainer;
   o.shuffle = !a->no_shuffle;
+  o.seed = static_cast<uint64_t>(a->seed.value_or(0));
   o.time_limit = parse_duration(a->time_limit);
   o.schedule.curve = parse_curve(a->schedule);
   if (o.epochs <= 0 && o.steps <= 0 && o.time_limit == 0) {
@@ -54,8 +56,8 @@ void check_usage(FitArguments* a) {
   if (o.schedule.curve == Schedule::Curve::kStep && o.schedule.step_every <= 0) {
     throw UsageError("--schedule step needs --step-every N");
   }
-  if (o.epochs < 0 || o.steps < 0 || o.batch_size < 1 || o.accumulate < 1 || o.schedule.warmup < 0) {
-    throw UsageError("--epochs, --steps, --batch-size, --accumulate and --warmup must not be negative");
+  if (o.epochs < 0 || o.steps < 0 || a->batch_size.value_or(1) < 1 || o.accumulate < 1 || o.schedule.warmup < 0) {
+    throw UsageError("--epochs, --steps and --warmup must not be negative, --batch-size and --accumulate at least 1");
   }
 }
 
@@ -141,12 +143,46 @@ void print_outcome(const FitArguments& a, StopReason reason, const Trainer& trai
   std::printf("%s\n%s", text.c_str(), files.text().c_str());
 }
 
+// A fresh training model draws its state as it was built to: weights with --init, and the key of dropout.
+void initialize(const FitArguments& a, Session* session) {
+  const auto& entries = session->model().entry_points;
+  const bool draws = std::any_of(entries.begin(), entries.end(),
+                                 [](const EntryPoint& entry) { return !entry.initialization_bindings.empty(); });
+  if (!draws) return;
+  TensorMap inputs;
+  for (const InputSpec& spec : entry_inputs(session->model(), "initialize")) {
+    if (spec.name == "seed" && a.seed) inputs["seed"] = Tensor::scalar(static_cast<uint64_t>(*a.seed));
+  }
+  session->run("initialize", inputs);
+}
+
+// What the model and the data say where the user did not.
+void resolve_defaults(FitArguments* a, const Model& model, const Dataset& training) {
+  constexpr int64_t kBatchSize = 32;
+  if (!a->rate) a->rate = built_rate(model);
+  if (!a->batch_size) a->batch_size = training.fixed_batch() > 0 ? training.fixed_batch() : kBatchSize;
+  a->trainer.schedule.peak = *a->rate;
+  a->trainer.batch_size = *a->batch_size;
+}
+
+// Fills the run's folder; returns the exit status.
+int train(const FitArguments& a, Trainer* trainer) {
+  prepare_folder(a.trainer.folder);
+  write_file(a.trainer.folder + "/options.json", options_to_json(a.described));
+  MetricsLog log(a.trainer.folder, trainer->position().step);
+  Progress progress(*trainer, &log, a.json);
+  const StopReason reason = trainer->run(&progress, catch_interrupts());
+  progress.finish();
+  if (!a.json) print_outcome(a, reason, *trainer);
+  return reason == StopReason::kInterrupted ? kInterruptedStatus : 0;
+}
+
 int run(FitArguments* a) {
   check_usage(a);
   if (a->threads > 0) set_num_threads(static_cast<int>(a->threads));
   bool resumed = false;
   Session session(start_model(*a, &resumed));
-  if (a->initialize && !resumed) session.initialize(a->trainer.seed);
+  if (!checkpoint_position(session.model())) initialize(*a, &session);
   const Dataset training =
       load_dataset(a->data, entry_inputs(session.model(), training_entry(session)), DataRole::kTrain, a->scale);
   std::optional<Dataset> evaluation;
@@ -154,8 +190,7 @@ int run(FitArguments* a) {
     evaluation.emplace(
         load_dataset(a->eval_data, entry_inputs(session.model(), "evaluate"), DataRole::kEvaluate, a->scale));
   }
-  if (!a->rate) a->rate = built_rate(session.model());
-  a->trainer.schedule.peak = *a->rate;
+  resolve_defaults(a, session.model(), training);
   Trainer trainer(&session, &training, evaluation ? &*evaluation : nullptr, a->trainer);
   if (resumed) {
     const auto position = checkpoint_position(session.model());
@@ -163,25 +198,9 @@ int run(FitArguments* a) {
     trainer.resume(*position);
   }
   const std::string banner = training_banner(&session, training, evaluation ? &*evaluation : nullptr, trainer);
-  if (!a->json) {
-    std::printf("%s", banner.c_str());
-    if (resumed) std::printf("resumed after step %lld\n", static_cast<long long>(trainer.position().step));
-    std::fflush(stdout);
-  }
-  prepare_folder(a->trainer.folder);
-  write_file(a->trainer.folder + "/options.json", options_to_json(a->described));
-  MetricsLog log(a->trainer.folder, trainer.position().step);
-  Progress progress(trainer, &log, a->json);
-  StopReason reason{};
-  try {
-    reason = trainer.run(&progress, catch_interrupts());
-  } catch (...) {
-    progress.finish();
-    throw;
-  }
-  progress.finish();
-  if (!a->json) print_outcome(*a, reason, trainer);
-  return reason == StopReason::kInterrupted ? kInterruptedStatus : 0;
+  if (!a->json) std::printf("%s%s", banner.c_str(), resumed ? "resumed from last.onnx\n" : "");
+  std::fflush(stdout);
+  return train(*a, &trainer);
 }
 
 std::vector<CommandOption> options_of(FitArguments* a) {
@@ -197,7 +216,7 @@ std::vector<CommandOption> options_of(FitArguments* a) {
       {"--epochs", &t.epochs, "passes over the data", "N"},
       {"--steps", &t.steps, "optimizer steps; with --epochs, whichever ends first", "N"},
       {"--time-limit", &a->time_limit, "stop after this time: 90s, 15m, 2h", "TIME"},
-      {"--batch-size", &t.batch_size, "samples at a time [32]", "N"},
+      {"--batch-size", &a->batch_size, "samples at a time [the model's, if it is fixed, else 32]", "N"},
       {"--accumulate", &t.accumulate, "batches in a step, for models built with --accumulate [1]", "N"},
       {"--lr", &a->rate, "learning rate, after the warm-up [the optimizer's, as built]", "X"},
       {"--schedule",
@@ -211,8 +230,7 @@ std::vector<CommandOption> options_of(FitArguments* a) {
       {"--step-every", &s.step_every, "schedule step: steps between two falls", "N"},
       {"--step-factor", &s.step_factor, "schedule step: what each fall multiplies by [0.1]", "X"},
       {"--clip", &t.clip_norm, "clip the gradient's global norm at this [as built]", "NORM"},
-      {"--seed", &t.seed, "of the data order [0]", "N"},
-      {"--initialize", &a->initialize, "draw weights and state anew from the seed before the first step"},
+      {"--seed", &a->seed, "of the data order [0], and of dropout and drawn weights [as built]", "N"},
       {"--no-shuffle", &a->no_shuffle, "take the samples in their order"},
       {"--scale", &a->scale, "factor of integers that become floats, 0.00392157 for bytes to 0..1 [1]", "X"},
       {"--early-stop", &t.early_stop, "stop after N epochs without a lower loss", "N"},

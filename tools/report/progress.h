@@ -14,6 +14,7 @@ class Progress : public TrainerEvents {
  public:
   // `log` may be null.
   Progress(const Trainer& trainer, MetricsLog* log, bool json);
+  ~Progress() override { finish(); }
 
   void on_step(const StepReport& report) override;
   void on_epoch(const EpochReport& report) override;
