@@ -11,7 +11,7 @@ import reference  # noqa: E402  (needs the path)
 import zoo  # noqa: E402
 from export import export  # noqa: E402
 
-torch.set_num_threads(2)
+torch.set_num_threads(1)  # as tool.start has it
 
 
 def pytest_addoption(parser):

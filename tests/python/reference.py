@@ -93,16 +93,20 @@ class Initializers:
         self.values = {t.name: numpy_helper.to_array(t) for t in tensors}
 
     def find(self, weight):
-        """Every (name, transposed) whose value is `weight`'s."""
+        """Every (name, transposed) whose value is `weight`'s, but for dimensions of 1."""
         found = []
         for name, value in self.values.items():
-            if value.shape == weight.shape and np.array_equal(value, weight.astype(value.dtype)):
-                found.append((name, False))
-            elif weight.ndim == 2 and value.shape == weight.shape[::-1] and np.array_equal(
-                value, weight.T.astype(value.dtype)
-            ):
-                found.append((name, True))
+            for transposed, candidate in (False, value), (True, value.T):
+                if np.array_equal(candidate.squeeze(), weight.squeeze().astype(value.dtype)):
+                    found.append((name, transposed))
+                    break
         return found
+
+    def gradient(self, gradients, weight):
+        """Of a weight: the sum over the initializers that hold it, in the weight's own shape."""
+        parts = [gradients[f"grad/{n}"].T if t else gradients[f"grad/{n}"] for n, t in self.find(weight)]
+        assert parts, f"no initializer holds the weight of shape {weight.shape}"
+        return sum(part.reshape(weight.shape) for part in parts)
 
 
 def distance(actual, expected, floor):

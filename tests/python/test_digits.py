@@ -44,7 +44,7 @@ def test_digits_are_learned_as_well_as_by_pytorch(tmp_path):
     training, out = tmp_path / "train.onnx", tmp_path / "run"
     tool.run("build", MODEL, "-o", training, "--loss", "cross_entropy", "--optimizer", "adamw")
     tool.run("fit", training, "--data", DATA / "digits_train.npz", "--epochs", EPOCHS, "--batch-size", BATCH_SIZE,
-             "--lr", RATE, "--schedule", "cosine", "--out", out)  # fmt: skip
+             "--lr", RATE, "--schedule", "cosine", "--out", out, threads=2)  # fmt: skip
     metrics = json.loads(tool.run("eval", out / "last.onnx", "--data", DATA / "digits_test.npz", "--json"))
     assert metrics["accuracy"] >= max(0.97, pytorch_accuracy() - 0.01)
 

@@ -16,7 +16,7 @@ OPTIMIZERS = {
     "sgd": ("sgd(momentum=0.9)", 2**-7, lambda p, lr: torch.optim.SGD(p, lr=lr, momentum=0.9)),
     "adamw": ("adamw(weight_decay=0.1)", 2**-9, lambda p, lr: torch.optim.AdamW(p, lr=lr, weight_decay=0.1)),
 }
-SLOWER = {"resnet18": 2**-4}
+SLOWER = {"resnet18": 2**-5}
 
 
 def fit(path, data, folder, batch_size, optimizer, rate, *options, steps=STEPS, build=()):

@@ -11,15 +11,17 @@ ROOT = Path(__file__).parents[2]
 COMMAND = Path(os.environ.get("ONNX_TRAIN", ROOT / "build" / "onnx-train"))
 
 
-def start(*arguments, **options):
+def start(*arguments, threads=1):
+    """Starts the command. Models of a few hundred weights are slower with more threads than one."""
     return subprocess.Popen(
-        [COMMAND, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options
-    )
+        [COMMAND, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env=os.environ | {"OMP_NUM_THREADS": str(threads)},
+    )  # fmt: skip
 
 
-def run(*arguments, status=0, timeout=120):
+def run(*arguments, status=0, timeout=120, threads=1):
     """Runs the command to its end and returns what it printed; fails with its messages on another exit status."""
-    process = start(*arguments)
+    process = start(*arguments, threads=threads)
     try:
         output, errors = process.communicate(timeout=timeout)
     except subprocess.TimeoutExpired:
