@@ -2,6 +2,8 @@
 
 #include <onnx/defs/parser.h>
 
+#include <algorithm>
+
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/inference.h"
 #include "onnx_passes/ir/onnx.h"
@@ -29,6 +31,12 @@ const std::vector<const FunctionRow*>& function_rows() {
 
 namespace {
 
+// "Name (x, y) => (z, w) { ... }" has two.
+int num_outputs_of(const std::string& text) {
+  const auto begin = text.begin() + static_cast<std::ptrdiff_t>(text.find("=>"));
+  return 1 + static_cast<int>(std::count(begin, std::find(begin, text.end(), ')'), ','));
+}
+
 std::shared_ptr<onnx::FunctionProto> parse(const FunctionText& body, const std::string& op, int64_t opset) {
   const std::string text = concat("<domain: \"", kDomain, "\", opset_import: [\"\" : ", opset, "]>\n", body.text);
   auto function = std::make_shared<onnx::FunctionProto>();
@@ -45,11 +53,16 @@ std::vector<Var> call(Builder& b, const std::string& op, int num_outputs, const 
                       const Attrs& attrs) {
   for (const FunctionRow* row : function_rows()) {
     if (op != row->op) continue;
-    const FunctionText body = row->text({inputs, attrs});
+    FunctionText body = row->text({inputs, attrs});
+    // A call must take all outputs of its function: other runtimes' inference insists.
+    const int left_out = num_outputs_of(body.text) - num_outputs;
+    if (left_out > 0) body.overload += concat("first", num_outputs);
     Context& context = b.graph().context();
     context.opsets.emplace(kDomain, 1);
     if (!context.find_function(kDomain, op, body.overload)) {
-      context.functions.push_back(parse(body, op, context.opset()));
+      auto function = parse(body, op, context.opset());
+      if (left_out > 0) function->mutable_output()->DeleteSubrange(num_outputs, left_out);
+      context.functions.push_back(function);
     }
     return b.ops(op, num_outputs, inputs, attrs, kDomain, body.overload);
   }
