@@ -103,6 +103,14 @@ TEST(Build, NothingToTrainIsAnError) {
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), HasSubstr("depends on none of the 1 weights to train"));
   }
+  options.train = {};
+  options.freeze = {"*"};
+  try {
+    build(options);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("--train and --freeze leave nothing to train"));
+  }
 }
 
 TEST(Build, ClippingScalesTheUpdate) {
