@@ -128,8 +128,11 @@ TEST(Build, ClippingScalesTheUpdate) {
   }
 }
 
-TEST(Build, AccumulatedMicroBatchesEqualOneBatch) {
+class Accumulation : public testing::TestWithParam<const char*> {};
+
+TEST_P(Accumulation, OfMicroBatchesEqualsOneBatch) {
   BuildOptions options = with_optimizer("adamw(lr=0.05)");
+  options.loss = GetParam();
   Session whole(build(options));
   options.accumulate = true;
   Session parts(build(options));
@@ -144,6 +147,8 @@ TEST(Build, AccumulatedMicroBatchesEqualOneBatch) {
     expect_near(parts.state().get(name), whole.state().get(name), 1e-5, name);
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(All, Accumulation, testing::Values("cross_entropy", "cross_entropy(reduction=sum)"));
 
 }  // namespace
 }  // namespace onnx_train

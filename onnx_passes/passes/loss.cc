@@ -1,7 +1,5 @@
 #include "onnx_passes/passes/loss.h"
 
-#include <algorithm>
-
 #include "onnx_passes/gradients/gradient.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/inference.h"
@@ -55,13 +53,6 @@ void expand_body(Graph* graph, const std::string& output) {
   }
 }
 
-bool is_sum(const LossTerm& term) {
-  for (const Option& option : term.arguments.options) {
-    if (option.key.text == "reduction") return std::get<Word>(option.value).text == "sum";
-  }
-  return false;
-}
-
 bool run(Model& model, const BuildOptions& options) {
   std::vector<LossTerm> terms = parse_loss(options.loss);
   for (LossTerm& term : terms) {
@@ -75,9 +66,8 @@ bool run(Model& model, const BuildOptions& options) {
   add_terms(&model.add_entry_point("evaluate"), terms, [](Value* v) { return v; });
 
   model.set_metadata("onnx_train.loss", resolved_text(terms));
-  const bool all_sums = std::all_of(terms.begin(), terms.end(), is_sum);
   model.set_metadata("onnx_train.outputs",
-                     concat("{\"loss\": \"", all_sums ? "sum" : "mean", "\"",
+                     concat("{\"loss\": \"", is_sum(terms) ? "sum" : "mean", "\"",
                             has_accuracy ? ", \"accuracy\": \"mean\"" : "", ", \"grad_norm\": \"last\"}"));
   return true;
 }

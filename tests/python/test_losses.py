@@ -1,4 +1,4 @@
-"""Each loss and its gradient against torch.nn.functional, in float64: `onnx-train grad` on a network that does nothing."""
+"""Each loss and its gradient in float64, by `onnx-train grad` on a network that does nothing, against PyTorch."""
 
 import numpy as np
 import onnx
@@ -63,7 +63,8 @@ TARGET = dict(target=values(6, 4, low=0, high=1, seed=4))
 
 CASES = {
     "cross_entropy": ((6, 4), CLASS_LABELS, F.cross_entropy),
-    "cross_entropy(reduction=sum)": ((6, 4), CLASS_LABELS, lambda x, labels: F.cross_entropy(x, labels, reduction="sum")),
+    "cross_entropy(reduction=sum)": (
+        (6, 4), CLASS_LABELS, lambda x, labels: F.cross_entropy(x, labels, reduction="sum")),
     "cross_entropy(label_smoothing=0.1, weight=w)": (
         (6, 4), WEIGHTED, lambda x, labels, w: F.cross_entropy(x, labels, w, label_smoothing=0.1)),
     "cross_entropy(ignore_index=1, weight=w, reduction=sum, label_smoothing=0.3)": (
