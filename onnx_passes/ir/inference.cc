@@ -6,6 +6,7 @@
 #include "onnx_passes/ir/elements.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/onnx.h"
+#include "onnx_passes/ir/windows.h"
 
 namespace onnx_train {
 namespace {
@@ -256,6 +257,8 @@ void infer_types(Node* node) {
   } catch (const std::exception& error) {
     fail(node->label(), ": ", error.what());
   }
+  const bool pool = node->is("MaxPool") || node->is("AveragePool") || node->is("LpPool");
+  if (pool && node->attr("ceil_mode", 0) != 0) drop_windows_behind_input(node);
   Value* output = node->output();
   if (!output) return;
   if (auto elements = follow_elements(*node)) output->set_elements(std::move(elements));
