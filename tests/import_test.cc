@@ -92,7 +92,47 @@ TEST(Import, ShapeArithmeticKeepsSymbols) {
       z = Reshape(x, u)
     })"));
   EXPECT_EQ(type_of(model, "y"), "float[N,24]");
-  EXPECT_EQ(type_of(model, "z"), "float[?,1,1]");
+  EXPECT_EQ(type_of(model, "z"), "float[8*N,1,1]");
+}
+
+TEST(Import, SizesThatInferenceLeavesOpenAreProducts) {
+  const Model model = import_model(parse(R"(<ir_version: 10, opset_import: ["" : 21]>
+    g (float[batch, 8, 32] x, float[s, t] w, float["2*s + 1", 3] v) => (float a, float b, float c, float d, int64 r) {
+      rows = Constant<value_ints = [-1, 32]>()
+      a = Reshape(x, rows)
+      heads = Constant<value_ints = [-1, 8, 2, 16]>()
+      b = Reshape(a, heads)
+      c = Flatten<axis = 2>(w)
+      d = Flatten<axis = 2>(v)
+      n = Shape<start = 0, end = 1>(x)
+      s = Squeeze(n)
+      zero = Constant<value_float = 0.0>()
+      start = CastLike(zero, s)
+      one = Constant<value_int = 1>()
+      range = Range(start, s, one)
+      first = Constant<value_ints = [0]>()
+      last = Constant<value_ints = [9223372036854775807]>()
+      r = Slice(range, first, last)
+    })"));
+  EXPECT_EQ(type_of(model, "a"), "float[8*batch,32]");
+  EXPECT_EQ(type_of(model, "b"), "float[batch,8,2,16]");
+  EXPECT_EQ(type_of(model, "c"), "float[s*t,1]");
+  EXPECT_EQ(type_of(model, "r"), "int64[batch]");
+}
+
+TEST(Import, SequencesAreUnpacked) {
+  const Model model = import_model(parse(R"(<ir_version: 10, opset_import: ["" : 21]>
+    g (float[N, 6] x) => (float[N, 3] y) {
+      three = Constant<value_int = 3>()
+      parts = SplitToSequence<axis = 1>(x, three)
+      zero = Constant<value_int = 0>()
+      last = Constant<value_int = -1>()
+      a = SequenceAt(parts, zero)
+      b = SequenceAt(parts, last)
+      y = Add(a, b)
+    })"));
+  EXPECT_EQ(type_of(model, "y"), "float[N,3]");
+  EXPECT_EQ(model.graph->num_nodes(), 2u);
 }
 
 TEST(Import, FloatConstantsStayIntegerOnesBecomeInitializers) {

@@ -63,19 +63,16 @@ TEST(Simplify, OutputsKeepTheirNames) {
 }
 
 TEST(Simplify, TakesLinearTime) {
-  const auto seconds = [](int nodes) {
-    Model model;
-    model.context->opsets[""] = 21;
-    Builder b(model.graph.get());
-    Var x = b.var(model.graph->add_input("x", {DType::kFloat, Dims{"N"}}));
-    for (int i = 0; i < nodes; ++i) x = b.op("Relu", {b.op("Identity", {x})});
-    model.graph->add_output(x.value());
-    const auto start = std::chrono::steady_clock::now();
-    simplify(model);
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  };
-  seconds(1000);
-  EXPECT_LT(seconds(40000), 20 * seconds(4000) + 0.05);
+  Model model;
+  model.context->opsets[""] = 21;
+  Builder b(model.graph.get());
+  Var x = b.var(model.graph->add_input("x", {DType::kFloat, Dims{"N"}}));
+  for (int i = 0; i < 40000; ++i) x = b.op("Relu", {b.op("Identity", {x})});
+  model.graph->add_output(x.value());
+  const auto start = std::chrono::steady_clock::now();
+  simplify(model);
+  EXPECT_EQ(model.graph->num_nodes(), 40000u);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(3));  // a tenth of that on an idle machine
 }
 
 }  // namespace

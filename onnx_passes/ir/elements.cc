@@ -1,6 +1,9 @@
 #include "onnx_passes/ir/elements.h"
 
 #include <algorithm>
+#include <cctype>
+#include <charconv>
+#include <cmath>
 
 #include "onnx_passes/ir/inference.h"
 
@@ -9,6 +12,65 @@ namespace {
 
 const Dim kZero(int64_t{0});
 const Dim kOne(int64_t{1});
+
+// A size as a product: 8*batch. A symbol that is no plain name or product of names (torch writes "s0 + 1") stands for
+// itself.
+struct Product {
+  int64_t factor = 1;
+  std::vector<std::string> symbols;  // sorted
+};
+
+bool is_open(const Dim& dim) { return !dim.known() && dim.symbol().empty(); }
+
+// Multiplies by `dim`; false when it is open or the factor overflows.
+bool multiply(const Dim& dim, Product* product) {
+  if (dim.known()) return !__builtin_mul_overflow(product->factor, dim.value(), &product->factor);
+  if (is_open(dim)) return false;
+  const std::string& text = dim.symbol();
+  const bool plain = std::all_of(text.begin(), text.end(),
+                                 [](unsigned char c) { return std::isalnum(c) || c == '_' || c == '*' || c == '.'; });
+  for (size_t start = 0; start <= text.size();) {
+    const size_t end = plain ? std::min(text.find('*', start), text.size()) : text.size();
+    const std::string part = text.substr(start, end - start);
+    int64_t number = 0;
+    const auto [stop, error] = std::from_chars(part.data(), part.data() + part.size(), number);
+    if (error == std::errc() && stop == part.data() + part.size()) {
+      if (__builtin_mul_overflow(product->factor, number, &product->factor)) return false;
+    } else {
+      product->symbols.push_back(part);
+    }
+    start = end + 1;
+  }
+  std::sort(product->symbols.begin(), product->symbols.end());
+  return true;
+}
+
+Dim to_dim(const Product& product) {
+  if (product.symbols.empty() || product.factor == 0) return Dim(product.factor);
+  std::string text = product.factor == 1 ? "" : std::to_string(product.factor) + "*";
+  for (const std::string& symbol : product.symbols) text += symbol + "*";
+  text.pop_back();
+  return Dim(text);
+}
+
+// What is left of the elements of `from` when the sizes in `to` that are not open are divided out.
+std::optional<Dim> quotient(const Dims& from, const Dims& to) {
+  Product above, below;
+  for (const Dim& d : from) {
+    if (!multiply(d, &above)) return std::nullopt;
+  }
+  for (const Dim& d : to) {
+    if (!is_open(d) && !multiply(d, &below)) return std::nullopt;
+  }
+  if (below.factor == 0 || above.factor % below.factor != 0) return std::nullopt;
+  above.factor /= below.factor;
+  for (const std::string& symbol : below.symbols) {
+    const auto found = std::find(above.symbols.begin(), above.symbols.end(), symbol);
+    if (found == above.symbols.end()) return std::nullopt;
+    above.symbols.erase(found);
+  }
+  return to_dim(above);
+}
 
 // Div cuts, as C does; it does not round down.
 std::optional<int64_t> compute(const std::string& op, int64_t a, int64_t b) {
@@ -38,8 +100,11 @@ Dim combine(const Node& node, const Dim& a, const Dim& b) {
   }
   if ((op == "Add" || op == "Sub") && b == kZero) return a;
   if (op == "Add" && a == kZero) return b;
-  if ((op == "Mul" || op == "Div") && b == kOne) return a;
-  if (op == "Mul" && a == kOne) return b;
+  if (op == "Div" && b == kOne) return a;
+  if (op == "Mul") {
+    Product product;
+    return multiply(a, &product) && multiply(b, &product) ? to_dim(product) : Dim();
+  }
   if (op == "Equal") {
     if (a.same(b)) return kOne;
     const Dim& number = a.known() ? a : b;
@@ -117,11 +182,27 @@ std::optional<Dims> range(const Node& node) {
 std::optional<Dims> reduce_product(const Node& node) {
   const auto x = elements_of(node.input(0));
   if (!x) return std::nullopt;
-  int64_t total = 1;
+  Product product;
   for (const Dim& d : *x) {
-    if (!d.known() || __builtin_mul_overflow(total, d.value(), &total)) return Dims{Dim()};
+    if (!multiply(d, &product)) return Dims{Dim()};
   }
-  return Dims{Dim(total)};
+  return Dims{to_dim(product)};
+}
+
+// To int64, from integers whose contents are followed and from small float constants.
+std::optional<Dims> cast(const Node& node) {
+  const Value* x = node.input(0);
+  if (!x || node.output()->dtype() != DType::kInt64) return std::nullopt;
+  if (is_integer(x->dtype())) return elements_of(x);
+  const bool small = is_float(x->dtype()) && x->type().is_static() && num_elements(x->type().shape()) <= kMaxElements;
+  const Tensor constant = small ? constant_of(x) : Tensor();
+  if (constant.empty()) return std::nullopt;
+  Dims result;
+  for (int64_t i = 0; i < constant.size(); ++i) {
+    if (!(std::abs(constant.at(i)) < 1e15)) return std::nullopt;
+    result.emplace_back(static_cast<int64_t>(constant.at(i)));
+  }
+  return result;
 }
 
 std::optional<Dims> size(const Node& node) {
@@ -136,7 +217,54 @@ std::optional<Dims> logical_not(const Node& node) {
   return x;
 }
 
+// Slices that take all of a dimension whose size is a symbol.
+void refine_slice(Node* node) {
+  const Value* x = node->input(0);
+  const auto starts = elements_of(node->input(1)), ends = elements_of(node->input(2)),
+             axes = elements_of(node->input(3)), steps = elements_of(node->input(4));
+  if (!x->has_rank() || x->rank() != node->output()->rank() || !starts || !ends) return;
+  TensorType type = node->output()->type();
+  for (size_t i = 0; i < starts->size() && i < ends->size(); ++i) {
+    int64_t axis = static_cast<int64_t>(i);
+    if (node->input(3)) {
+      if (!axes || i >= axes->size() || !(*axes)[i].known()) return;
+      axis = (*axes)[i].value() < 0 ? (*axes)[i].value() + x->rank() : (*axes)[i].value();
+    }
+    if (axis < 0 || axis >= x->rank()) return;
+    const Dim& from = (*x->type().dims)[static_cast<size_t>(axis)];
+    const Dim& end = (*ends)[i];
+    const bool to_end = end.same(from) || (end.known() && end.value() >= INT32_MAX);
+    const bool forward = !node->input(4) || (steps && i < steps->size() && (*steps)[i] == kOne);
+    Dim& to = (*type.dims)[static_cast<size_t>(axis)];
+    if (is_open(to) && (*starts)[i] == kZero && to_end && forward) to = from;
+  }
+  node->output()->set_type(std::move(type));
+}
+
 }  // namespace
+
+void refine_shape(Node* node) {
+  Value* output = node->output();
+  if (node->is("Slice") && output && output->has_rank() && node->input(0)) return refine_slice(node);
+  const bool handled = node->is("Reshape") || node->is("Flatten") || node->is("Range");
+  if (!handled || !output || !output->has_rank() || !node->input(0)) return;
+  TensorType type = output->type();
+  if (std::count_if(type.dims->begin(), type.dims->end(), is_open) != 1) return;
+  Dim& open = *std::find_if(type.dims->begin(), type.dims->end(), is_open);
+  if (node->is("Range")) {
+    const auto start = elements_of(node->input(0)), limit = elements_of(node->input(1)),
+               step = elements_of(node->input(2));
+    const bool counts = start && limit && step && start->size() == 1 && limit->size() == 1 && step->size() == 1 &&
+                        start->front() == kZero && step->front() == kOne;
+    if (!counts || limit->front().known()) return;
+    open = limit->front();
+  } else {
+    const auto size = node->input(0)->has_rank() ? quotient(*node->input(0)->type().dims, *type.dims) : std::nullopt;
+    if (!size) return;
+    open = *size;
+  }
+  output->set_type(std::move(type));
+}
 
 std::optional<Dims> elements_of(const Tensor& tensor) {
   const DType dtype = tensor.dtype();
@@ -158,7 +286,7 @@ std::optional<Dims> elements_of(const Value* value) {
 std::optional<Dims> follow_elements(const Node& node) {
   static const std::vector<std::string> kElementWise = {"Add", "Sub",  "Mul",     "Div", "Mod", "Min",
                                                         "Max", "Less", "Greater", "And", "Or",  "Equal"};
-  static const std::vector<std::string> kCopies = {"Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Cast"};
+  static const std::vector<std::string> kCopies = {"Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten"};
   const Value* output = node.output();
   const bool small = output && output->has_rank() && output->rank() <= 1 && node.domain().empty();
   const bool integer = small && (output->dtype() == DType::kInt64 || output->dtype() == DType::kInt32 ||
@@ -173,9 +301,9 @@ std::optional<Dims> follow_elements(const Node& node) {
   } else if (is_one_of(kElementWise)) {
     result = element_wise(node);
   } else if (is_one_of(kCopies)) {
-    const bool exact =
-        !node.is("Cast") || (node.input(0) && is_integer(node.input(0)->dtype()) && output->dtype() == DType::kInt64);
-    result = exact ? elements_of(node.input(0)) : std::nullopt;
+    result = elements_of(node.input(0));
+  } else if (node.is("Cast") || node.is("CastLike")) {
+    result = cast(node);
   } else if (node.is("Where")) {
     result = where(node);
   } else if (node.is("ConstantOfShape")) {

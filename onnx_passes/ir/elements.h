@@ -20,4 +20,8 @@ std::optional<Dims> elements_of(const Value* value);
 // Nothing for operators that do not compute shapes, or that ONNX's data propagation covers.
 std::optional<Dims> follow_elements(const Node& node);
 
+// The output's dimension that ONNX's inference leaves open, where sizes and symbols tell what it is: the -1 of a
+// Reshape, the length of a Range.
+void refine_shape(Node* node);
+
 }  // namespace onnx_train

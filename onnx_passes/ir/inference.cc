@@ -6,7 +6,6 @@
 #include "onnx_passes/ir/elements.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/onnx.h"
-#include "onnx_passes/ir/windows.h"
 
 namespace onnx_train {
 namespace {
@@ -255,12 +254,15 @@ void infer_types(Node* node) {
   } catch (const Error&) {
     throw;  // from a subgraph: names its own node
   } catch (const std::exception& error) {
+    // Of what an unknown operator gives, or a sequence, nothing is known; that is no fault of this node.
+    for (const Value* input : node->inputs()) {
+      if (input && input->dtype() == DType::kUndefined) return;
+    }
     fail(node->label(), ": ", error.what());
   }
-  const bool pool = node->is("MaxPool") || node->is("AveragePool") || node->is("LpPool");
-  if (pool && node->attr("ceil_mode", 0) != 0) drop_windows_behind_input(node);
   Value* output = node->output();
   if (!output) return;
+  refine_shape(node);
   if (auto elements = follow_elements(*node)) output->set_elements(std::move(elements));
   if (!output->elements()) output->set_elements(unknown_elements(output->type()));
 }

@@ -4,7 +4,6 @@
 #include "onnx_passes/ir/onnx.h"
 #include "onnx_passes/passes/entry_point.h"
 #include "onnx_passes/passes/gradients.h"
-#include "onnx_passes/passes/loss_expression.h"
 #include "onnx_passes/passes/optimizer.h"
 
 namespace onnx_train {
@@ -48,37 +47,29 @@ void add_sums(EntryPoint* entry, const Shared& shared) {
   bind_state(entry, seen, b.var(shared.step));
 }
 
-void add_totals(EntryPoint* entry, const Shared& shared, bool sum_over_batch) {
+void add_means(EntryPoint* entry, const Shared& shared) {
   Builder b(entry->algorithm.get());
   for (size_t i = 0; i < shared.weights.size(); ++i) {
     const Var sum = b.var(shared.sums[i]);
-    const std::string name = "grad/" + shared.weights[i]->name();
-    if (sum_over_batch) {
-      b.set_name(name);
-      b.op("Identity", {sum});
-    } else {
-      b.set_name("micro_batches");
-      const Var count = cast_like(b.var(shared.count), sum);
-      b.set_name(name);
-      sum / count;
-    }
+    b.set_name("micro_batches");
+    const Var count = cast_like(b.var(shared.count), sum);
+    b.set_name("grad/" + shared.weights[i]->name());
+    sum / count;
   }
 }
 
-bool run(Model& model, const BuildOptions& options) {
+bool run(Model& model) {
   EntryPoint* step = model.find_entry_point("step");
   if (!step) fail("[Accumulate] the model has no entry point 'step'; run the pass 'gradients' first");
   step->algorithm->shell().set_name("accumulate");
   const Shared shared = add_shared_state(&model, *step);
   add_sums(step, shared);
-  add_totals(&model.add_entry_point("apply"), shared, is_sum(parse_loss(options.loss)));  // `step` is no longer valid
+  add_means(&model.add_entry_point("apply"), shared);  // `step` is no longer valid
   return true;
 }
 
 }  // namespace
 
-Pass accumulate(const BuildOptions& options) {
-  return {"accumulate", [options](Model& model) { return run(model, options); }};
-}
+Pass accumulate() { return {"accumulate", run}; }
 
 }  // namespace onnx_train

@@ -64,6 +64,10 @@ bool does_nothing(const Node& node) {
     return node.num_inputs() == 1;
   }
   if (node.is("Pad")) return all_are(node.input(1), 0) && !node.input(3);
+  if (node.is("Slice")) {
+    const bool forward = !node.input(4) || all_are(node.input(4), 1);
+    return forward && same_type(node.input(0), node.output());
+  }
   // In the order of elements these change nothing; if the shape stays, nothing at all.
   for (const char* op : {"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Expand"}) {
     if (node.is(op)) return same_type(node.input(0), node.output());

@@ -1,6 +1,7 @@
 """Importing must not change what a model computes: each model runs on ONNX Runtime before and after."""
 
 import subprocess
+import sys
 import warnings
 from pathlib import Path
 
@@ -261,3 +262,23 @@ def test_exports(exporter, opset, optimize, tmp_path):
     assert run_pass("simplify", before, tmp_path / "simple.onnx") == ""
     assert_same(before, tmp_path / "simple.onnx", {"x": x.numpy()}, 1e-5)
     assert len(onnx.load(tmp_path / "simple.onnx").graph.node) <= len(onnx.load(after).graph.node)
+
+
+@pytest.mark.parametrize("optimize", [True, False])
+@pytest.mark.parametrize("exporter", ["dynamo", "torchscript"])
+@pytest.mark.parametrize("name", ["cnn", "mobilenet", "bert", "gpt2"])
+def test_zoo(name, exporter, optimize, tmp_path):
+    if (name, exporter) == ("gpt2", "torchscript"):
+        pytest.skip("the older exporter has no aten::diff, which transformers' GPT-2 needs")
+    sys.path.insert(0, str(ROOT / "models"))
+    import export as exports
+    import zoo
+
+    example = zoo.EXAMPLES[name]()
+    before, after = tmp_path / "before.onnx", tmp_path / "after.onnx"
+    exports.export(example.module, example.inputs, before, exporter, optimize)
+    assert run_pass("round-trip", before, after) == ""
+    assert run_pass("simplify", before, after) == ""
+    assert_same(before, after, {k: v.numpy() for k, v in example.inputs.items()}, 1e-4)
+    sizes = [d for v in onnx.load(after).graph.value_info for d in v.type.tensor_type.shape.dim]
+    assert all(d.dim_param or d.HasField("dim_value") for d in sizes), "some dimension is not known, not even by name"
