@@ -39,9 +39,10 @@ TEST(Analysis, FusedOperatorsAreNamed) {
 
 TEST(Analysis, MergedAndTiedWeights) {
   const Model model = parse(R"((float[N,2] x) => (float[N,2] y)
-    <float[2] ones = {1, 1}, float[2] tied = {1, 2}> {
+    <float[2] ones = {1, 1}, float[2] tied = {1, 2}, float[2] measured = {1, 2}> {
       copy = Identity(ones)
-      a = Mul(x, ones) b = Mul(a, copy) c = Add(b, tied) y = Add(c, tied)
+      a = Mul(x, ones) b = Mul(a, copy) c = Add(b, tied) d = Add(c, tied)
+      size = Shape(measured) e = Expand(d, size) y = Add(e, measured)
     })");
   const auto lines = findings(model);
   ASSERT_EQ(lines.size(), 2u);

@@ -98,12 +98,12 @@ class Inspection {
     }
   }
 
-  // Nodes that read the weight, through Identity too.
+  // Nodes that read the weight's values, through Identity too.
   static void readers_of(const Value* value, std::vector<const Node*>* readers) {
     for (const Use& use : value->uses()) {
       if (use.node->is("Identity") && use.node->output()) {
         readers_of(use.node->output(), readers);
-      } else {
+      } else if (!use.node->is("Shape") && !use.node->is("Size") && !use.node->is("CastLike")) {
         readers->push_back(use.node);
       }
     }
