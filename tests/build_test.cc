@@ -103,6 +103,14 @@ TEST(Build, NothingToTrainIsAnError) {
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), HasSubstr("depends on none of the 1 weights to train"));
   }
+  options.train = {};
+  options.freeze = {"*"};
+  try {
+    build(options);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("--train and --freeze leave nothing to train"));
+  }
 }
 
 TEST(Build, ClippingScalesTheUpdate) {
@@ -120,8 +128,11 @@ TEST(Build, ClippingScalesTheUpdate) {
   }
 }
 
-TEST(Build, AccumulatedMicroBatchesEqualOneBatch) {
+class Accumulation : public testing::TestWithParam<const char*> {};
+
+TEST_P(Accumulation, OfMicroBatchesEqualsOneBatch) {
   BuildOptions options = with_optimizer("adamw(lr=0.05)");
+  options.loss = GetParam();
   Session whole(build(options));
   options.accumulate = true;
   Session parts(build(options));
@@ -136,6 +147,8 @@ TEST(Build, AccumulatedMicroBatchesEqualOneBatch) {
     expect_near(parts.state().get(name), whole.state().get(name), 1e-5, name);
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(All, Accumulation, testing::Values("cross_entropy", "cross_entropy(reduction=sum)"));
 
 }  // namespace
 }  // namespace onnx_train

@@ -97,6 +97,12 @@ TEST_P(Convolutions, AveragesCountPaddingButNotWhatLiesBehindIt) {
             1e-6);
 }
 
+TEST_P(Convolutions, CeilModeMakesNoWindowBehindTheInput) {
+  const Tensor y =
+      run_node("MaxPool", {count_up(9)}, {{"kernel_shape", Ints{2}}, {"strides", Ints{3}}, {"ceil_mode", 1}})[0];
+  EXPECT_LT(relative_error(y, numbers({1, 1, 3}, {2, 5, 8})), 1e-6);
+}
+
 TEST_P(Convolutions, MaxPoolTellsWhereItsMaximaAre) {
   const auto outputs = run_node("MaxPool", {numbers({1, 2, 4}, {1, 3, 3, 2, 0, -1, -4, -2})},
                                 {{"kernel_shape", Ints{2}}, {"strides", Ints{2}}}, 2);

@@ -30,6 +30,8 @@ TEST(Gradients, OfAConvolutionAreOneFunctionEach) {
   expect_golden("convolution_gradient", {{"differentiate", differentiate}});
 }
 
+TEST(Gradients, OfMovedElementsGoTheWayBack) { expect_golden("movement_gradient", {{"differentiate", differentiate}}); }
+
 TEST(Gradients, OfElementwiseOperatorsReadAsTheirFormulas) {
   expect_golden("elementwise_gradient", {{"differentiate", differentiate}});
 }

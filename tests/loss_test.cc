@@ -109,6 +109,7 @@ TEST(Loss, MistakesPointAtTheColumn) {
   EXPECT_THAT(message("huber(delta=-1)"), HasSubstr("column 13: 'delta' must be greater than 0"));
   EXPECT_THAT(message("cross_entropy(label_smoothing=2)"), HasSubstr("column 31"));
   EXPECT_THAT(message("cross_entropy(axis=4)"), HasSubstr("column 20: axis 4 is outside 'logits', float[batch,3]"));
+  EXPECT_THAT(message("cross_entropy(probabilities=-inf)"), HasSubstr("column 29: expected a number"));
   EXPECT_THAT(message("mse(reduction=none)"), HasSubstr("the reduction is mean or sum"));
   EXPECT_THAT(message("mse(logits, a, b)"), HasSubstr("column 16: mse takes a prediction and a target"));
   EXPECT_THAT(message("mse('logits)"), HasSubstr("column 5: the quote ' is never closed"));

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/passes/accumulate.h"
 #include "onnx_passes/passes/gradients.h"
 #include "onnx_passes/passes/loss.h"
 #include "onnx_passes/passes/optimizers.h"
@@ -21,6 +22,14 @@ std::vector<Pass> passes(const std::string& optimizer_text) {
   options.clip_norm = 2;
   options.loss = "mse";
   return {training_mode(options), loss(options), gradients(options), optimizer(options)};
+}
+
+TEST(Optimizer, AccumulationCutsTheStepInTwo) {
+  BuildOptions options;
+  options.optimizer = "sgd";
+  options.loss = "mse";
+  expect_golden("accumulate",
+                {training_mode(options), loss(options), gradients(options), accumulate(options), optimizer(options)});
 }
 
 std::string message(const std::string& text) {

@@ -26,8 +26,10 @@ Node* transpose_before(const Value* value) {
   return node && node->is("Transpose") && node->input(0)->has_rank() ? node : nullptr;
 }
 
+// Empty when neither the node nor its input's type tells.
 Permutation permutation_of(const Node& transpose) {
-  Permutation reversed = identity(transpose.input(0)->rank());
+  const Value* x = transpose.input(0);
+  Permutation reversed = identity(x->has_rank() ? x->rank() : 0);
   std::reverse(reversed.begin(), reversed.end());
   return transpose.attr("perm", reversed);
 }

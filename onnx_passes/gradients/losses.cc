@@ -12,8 +12,8 @@ Attrs attributes_of(const Node& node) {
 }
 
 // loss, l = SoftmaxCrossEntropy(x, y, w)      dx = SoftmaxCrossEntropyGrad(dloss, x, y, l, w) + dl exp(x - l)
+// The class weights w are constants, as in PyTorch: they have no gradient.
 Gradients softmax_cross_entropy(Grad& g) {
-  if (g.needs(2)) g.refuse("class weights have no gradient; freeze them");
   const Attrs attrs = attributes_of(g.node());
   const Var logits = g.x(0), labels = g.x(1), weight = g.num_inputs() > 2 ? g.x(2) : Var();
   const Var log_sum_exp = g.num_outputs() > 1 && g.y(1)

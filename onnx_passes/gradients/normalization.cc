@@ -120,7 +120,8 @@ Gradients batch_normalization_train(Grad& g) {
   if (g.dy(0)) {
     // A call that left the statistics out gets them from another one.
     const bool kept = g.num_outputs() > 2 && g.node().output(1) && g.node().output(2);
-    const auto y = kept ? std::vector<Var>{g.y(0), g.y(1), g.y(2)} : g.b().like(g.node(), {x, g.x(1), g.x(2)}, 3);
+    const auto y = kept ? std::vector<Var>{g.y(0), g.y(1), g.y(2)}
+                        : call(g.b(), "BatchNormalizationTrain", 3, {x, g.x(1), g.x(2)}, epsilon_of(g.node()));
     auto d = call(g.b(), "BatchNormalizationGrad", g.needs(1) || g.needs(2) ? 3 : 1, {x, g.x(1), y[1], y[2], g.dy(0)},
                   epsilon_of(g.node()));
     d.resize(3);

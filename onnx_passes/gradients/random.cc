@@ -17,7 +17,8 @@ std::string dropout_obstacle(const Node& node) {
 // A call that left the mask out gets it from another one, which draws the same numbers.
 Gradients dropout(Grad& g) {
   const bool kept = g.num_outputs() > 1 && g.node().output(1);
-  const Var mask = kept ? g.y(1) : g.b().like(g.node(), {g.x(0), g.x(1), g.x(2)}, 2)[1];
+  const Attrs stream = {{"stream", g.node().attr("stream", 0)}};
+  const Var mask = kept ? g.y(1) : call(g.b(), "Dropout", 2, {g.x(0), g.x(1), g.x(2)}, stream)[1];
   return g.to(call(g.b(), "DropoutGrad", {g.dy(0), mask, g.x(2)}));
 }
 

@@ -14,7 +14,9 @@ Var restore(Grad& g, Var v) {
 
 // `op` over the node's axes, with the reduced axes kept.
 Var over_same_axes(Grad& g, const char* op, Var v) {
-  return g.b().op(op, {v, g.x(1)}, {{"noop_with_empty_axes", g.node().attr("noop_with_empty_axes", 0)}});
+  Attrs attrs;
+  if (g.node().attr("noop_with_empty_axes", 0) != 0) attrs.emplace_back("noop_with_empty_axes", 1);
+  return g.b().op(op, {v, g.x(1)}, attrs);
 }
 
 Var expand_to_x(Grad& g, Var v) { return expand_like(v, g.x()); }

@@ -15,6 +15,9 @@ Var reshape_like(Var v, Var x) { return reshape(v, shape_of(x)); }
 // y = x with another shape    dx = dy with x's shape
 Gradients reshaped(Grad& g) { return g.to(reshape_like(g.dy(), g.x())); }
 
+// y = x without axes of size 1    dx = dy with them
+Gradients squeeze_gradient(Grad& g) { return g.x(1) ? g.to(g.b().op("Unsqueeze", {g.dy(), g.x(1)})) : reshaped(g); }
+
 // One 1-D int64 tensor of the parts: a constant when all of them are.
 Var join(Builder& b, const std::vector<Var>& parts) {
   std::vector<int64_t> known;
@@ -186,8 +189,12 @@ std::vector<GradientRule> shape_rules() {
   return {
       {"Reshape", reshaped},
       {"Flatten", reshaped},
-      {"Squeeze", reshaped},
-      {"Unsqueeze", reshaped},
+      {"Squeeze", squeeze_gradient},
+      // y = x with axes of size 1    dx = dy without them
+      {"Unsqueeze",
+       [](Grad& g) {
+         return g.to(g.b().op("Squeeze", {g.dy(), g.x(1)}));
+       }},
       {"Transpose", transpose_gradient},
       // y = x repeated along axes of size 1    dx = Σ over the copies, by the driver
       {"Expand", [](Grad& g) { return g.to(g.dy()); }, Trait::kBroadcasts},

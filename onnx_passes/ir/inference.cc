@@ -6,6 +6,7 @@
 #include "onnx_passes/ir/elements.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/onnx.h"
+#include "onnx_passes/ir/windows.h"
 
 namespace onnx_train {
 namespace {
@@ -260,6 +261,8 @@ void infer_types(Node* node) {
     }
     fail(node->label(), ": ", error.what());
   }
+  const bool pool = node->is("MaxPool") || node->is("AveragePool") || node->is("LpPool");
+  if (pool && node->attr("ceil_mode", 0) != 0) drop_windows_behind_input(node);
   Value* output = node->output();
   if (!output) return;
   refine_shape(node);

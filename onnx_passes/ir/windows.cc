@@ -89,4 +89,22 @@ std::optional<Windows> find_windows(const Node& node) {
   return w;
 }
 
+void drop_windows_behind_input(Node* pool) {
+  const auto w = find_windows(*pool);
+  if (!w || !pool->output() || !pool->output()->has_rank()) return;
+  TensorType type = pool->output()->type();
+  for (size_t axis = 0; axis < w->kernel.size(); ++axis) {
+    const Dim in = (*pool->input(0)->type().dims)[axis + 2];
+    Dim& out = (*type.dims)[axis + 2];
+    if (!in.known() || !out.known()) continue;
+    if ((out.value() - 1) * w->strides[axis] >= in.value() + w->pads_begin[axis]) out = out.value() - 1;
+  }
+  const DType dtype = type.dtype;
+  for (Value* output : pool->outputs()) {
+    if (!output) continue;
+    type.dtype = output == pool->output() ? dtype : output->dtype();
+    output->set_type(type);
+  }
+}
+
 }  // namespace onnx_train

@@ -18,4 +18,8 @@ struct Windows {
 // not. Throws Error when the attributes do not fit the input.
 std::optional<Windows> find_windows(const Node& node);
 
+// Takes windows that start behind the input and its first padding out of the types of a pool's outputs. ONNX's
+// inference counts them for ceil_mode in opsets before 22; PyTorch and ONNX Runtime never have.
+void drop_windows_behind_input(Node* pool);
+
 }  // namespace onnx_train

@@ -4,6 +4,7 @@
 #include "onnx_passes/ir/onnx.h"
 #include "onnx_passes/passes/entry_point.h"
 #include "onnx_passes/passes/gradients.h"
+#include "onnx_passes/passes/loss_expression.h"
 #include "onnx_passes/passes/optimizer.h"
 
 namespace onnx_train {
@@ -47,29 +48,37 @@ void add_sums(EntryPoint* entry, const Shared& shared) {
   bind_state(entry, seen, b.var(shared.step));
 }
 
-void add_means(EntryPoint* entry, const Shared& shared) {
+void add_totals(EntryPoint* entry, const Shared& shared, bool sum_over_batch) {
   Builder b(entry->algorithm.get());
   for (size_t i = 0; i < shared.weights.size(); ++i) {
     const Var sum = b.var(shared.sums[i]);
-    b.set_name("micro_batches");
-    const Var count = cast_like(b.var(shared.count), sum);
-    b.set_name("grad/" + shared.weights[i]->name());
-    sum / count;
+    const std::string name = "grad/" + shared.weights[i]->name();
+    if (sum_over_batch) {
+      b.set_name(name);
+      b.op("Identity", {sum});
+    } else {
+      b.set_name("micro_batches");
+      const Var count = cast_like(b.var(shared.count), sum);
+      b.set_name(name);
+      sum / count;
+    }
   }
 }
 
-bool run(Model& model) {
+bool run(Model& model, const BuildOptions& options) {
   EntryPoint* step = model.find_entry_point("step");
   if (!step) fail("[Accumulate] the model has no entry point 'step'; run the pass 'gradients' first");
   step->algorithm->shell().set_name("accumulate");
   const Shared shared = add_shared_state(&model, *step);
   add_sums(step, shared);
-  add_means(&model.add_entry_point("apply"), shared);  // `step` is no longer valid
+  add_totals(&model.add_entry_point("apply"), shared, is_sum(parse_loss(options.loss)));  // `step` is no longer valid
   return true;
 }
 
 }  // namespace
 
-Pass accumulate() { return {"accumulate", run}; }
+Pass accumulate(const BuildOptions& options) {
+  return {"accumulate", [options](Model& model) { return run(model, options); }};
+}
 
 }  // namespace onnx_train

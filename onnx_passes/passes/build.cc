@@ -22,7 +22,7 @@ Pass describe(const BuildOptions& options) {
 
 std::vector<Pass> training_passes(const BuildOptions& options) {
   std::vector<Pass> passes = {training_mode(options), loss(options), gradients(options)};
-  if (options.accumulate) passes.push_back(accumulate());
+  if (options.accumulate) passes.push_back(accumulate(options));
   passes.push_back(optimizer(options));
   passes.push_back(initialization(options));
   passes.push_back(describe(options));

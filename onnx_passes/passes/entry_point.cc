@@ -7,8 +7,9 @@ namespace {
 
 // `value` under `name`, as an output of a node of the algorithm. Intermediate values of the model make room.
 Value* named(Graph* algorithm, const std::string& name, Var value) {
-  if (Value* taken = algorithm->find(name); taken && taken != value.value()) {
+  if (Value* taken = algorithm->find(name)) {
     Graph& graph = taken->graph();
+    if (taken == value.value() && (&graph == algorithm || graph.is_output(taken))) return taken;
     if (!taken->producer() || graph.is_output(taken)) {
       fail("[", algorithm->name(), "] the model already has a value called '", name,
            "', a name of the training model; rename it in the model");
@@ -17,7 +18,6 @@ Value* named(Graph* algorithm, const std::string& name, Var value) {
   }
   Value* result = value.value();
   if (&result->graph() != algorithm || !result->producer() || algorithm->is_output(result)) {
-    if (result->name() == name) return result;
     value.builder().set_name(name);
     return value.builder().op("Identity", {value}).value();
   }

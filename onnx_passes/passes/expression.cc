@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cctype>
 #include <charconv>
+#include <cmath>
 
 #include "onnx_passes/ir/error.h"
 
@@ -61,7 +62,7 @@ double ExpressionReader::number() {
   double value = 0;
   const char* end = text_.data() + text_.size();
   const auto result = std::from_chars(text_.data() + position_, end, value);
-  if (result.ec != std::errc()) fail_at(start, concat("expected a number, found ", found()));
+  if (result.ec != std::errc() || !std::isfinite(value)) fail_at(start, concat("expected a number, found ", found()));
   position_ = static_cast<size_t>(result.ptr - text_.data());
   return value;
 }

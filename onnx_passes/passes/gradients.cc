@@ -14,6 +14,11 @@ bool run(Model& model, const BuildOptions& options) {
   if (!step || step->algorithm->outputs().empty()) fail("[Gradients] the model has no loss; run the pass 'loss' first");
   Graph* algorithm = step->algorithm.get();
   const std::vector<Value*> weights = select_trainable(model, options.train, options.freeze);
+  if (weights.empty()) {
+    const bool chosen = !options.train.empty() || !options.freeze.empty();
+    fail("[Gradients] ", chosen ? "--train and --freeze leave nothing to train"
+                                : "the model has no float initializer, so there is nothing to train");
+  }
   const std::vector<Value*> found = add_gradients(algorithm, algorithm->outputs()[0], weights);
   std::vector<std::string> unreached;
   for (size_t i = 0; i < weights.size(); ++i) {

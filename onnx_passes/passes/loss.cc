@@ -1,8 +1,8 @@
 #include "onnx_passes/passes/loss.h"
 
-#include <algorithm>
-
+#include "onnx_passes/gradients/gradient.h"
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/inference.h"
 #include "onnx_passes/passes/entry_point.h"
 #include "onnx_passes/passes/loss_expression.h"
 #include "onnx_passes/passes/loss_terms.h"
@@ -45,16 +45,20 @@ bool add_terms(EntryPoint* entry, const std::vector<LossTerm>& terms, const std:
   return static_cast<bool>(accuracy);
 }
 
-bool is_sum(const LossTerm& term) {
-  for (const Option& option : term.arguments.options) {
-    if (option.key.text == "reduction") return std::get<Word>(option.value).text == "sum";
+// An output whose node gives way to its body when it is differentiated is another value afterwards: that is done now.
+void expand_body(Graph* graph, const std::string& output) {
+  for (Value* value = graph->find(output); value && graph->is_output(value); value = graph->find(output)) {
+    Node* node = value->producer();
+    if (!node || find_gradient_rule(*node) || !inline_function(node)) return;
   }
-  return false;
 }
 
 bool run(Model& model, const BuildOptions& options) {
   std::vector<LossTerm> terms = parse_loss(options.loss);
-  for (LossTerm& term : terms) resolve(&term, *model.graph, options.loss);
+  for (LossTerm& term : terms) {
+    if (term.is_output) expand_body(model.graph.get(), term.loss.text);
+    resolve(&term, *model.graph, options.loss);
+  }
 
   if (!model.find_entry_point("step")) model.add_entry_point("step");
   EntryPoint* step = model.find_entry_point("step");
@@ -62,9 +66,8 @@ bool run(Model& model, const BuildOptions& options) {
   add_terms(&model.add_entry_point("evaluate"), terms, [](Value* v) { return v; });
 
   model.set_metadata("onnx_train.loss", resolved_text(terms));
-  const bool all_sums = std::all_of(terms.begin(), terms.end(), is_sum);
   model.set_metadata("onnx_train.outputs",
-                     concat("{\"loss\": \"", all_sums ? "sum" : "mean", "\"",
+                     concat("{\"loss\": \"", is_sum(terms) ? "sum" : "mean", "\"",
                             has_accuracy ? ", \"accuracy\": \"mean\"" : "", ", \"grad_norm\": \"last\"}"));
   return true;
 }

@@ -38,6 +38,9 @@ struct LossTerm {
 // Throws Error that points at the column.
 std::vector<LossTerm> parse_loss(const std::string& text);
 
+// All terms sum over the batch (reduction=sum): then so does the loss.
+bool is_sum(const std::vector<LossTerm>& terms);
+
 // Names of the losses, in the order of the table above.
 std::vector<std::string> loss_names();
 

@@ -53,7 +53,8 @@ std::vector<Pass> training_passes(const BuildOptions& options);
 // import_model's result in, training model out.
 std::vector<PassTiming> build_training_model(Model* model, const BuildOptions& options);
 
-// The float initializers that `train` and `freeze` leave to train, in the order of the graph.
+// The float initializers that `train` and `freeze` leave to train, in the order of the graph; perhaps none. Throws
+// Error for a pattern that matches nothing.
 std::vector<Value*> select_trainable(const Model& model, const std::vector<std::string>& train,
                                      const std::vector<std::string>& freeze);
 

@@ -146,7 +146,6 @@ std::vector<Value*> select_trainable(const Model& model, const std::vector<std::
   for (Value* value : model.graph->initializers()) {
     if (is_float(value->dtype()) && !is_running_statistic(value)) weights.push_back(value);
   }
-  if (weights.empty()) fail("[Select] the model has no float initializer, so there is nothing to train");
   std::vector<Value*> selected;
   if (train.empty()) {
     std::copy_if(weights.begin(), weights.end(), std::back_inserter(selected), trained_by_default);
@@ -157,7 +156,6 @@ std::vector<Value*> select_trainable(const Model& model, const std::vector<std::
     const auto frozen = match_names(weights, freeze, "--freeze");
     std::erase_if(selected, [&](const Value* v) { return std::find(frozen.begin(), frozen.end(), v) != frozen.end(); });
   }
-  if (selected.empty()) fail("[Select] --train and --freeze leave nothing to train");
   return selected;
 }
 

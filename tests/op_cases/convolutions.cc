@@ -107,6 +107,8 @@ void add_pools(std::vector<OpCase>& cases) {
   add({2, 3, 9, 8}, {{"kernel_shape", Ints{3, 3}}, {"strides", Ints{2, 3}}, {"auto_pad", "VALID"}});
   add({2, 3, 11}, {{"kernel_shape", Ints{3}}, {"strides", Ints{2}}, {"ceil_mode", 1}});
   add({2, 2, 5, 4, 6}, {{"kernel_shape", Ints{2, 2, 3}}, {"strides", Ints{2, 1, 2}}, {"pads", Ints{1, 0, 1, 0, 1, 1}}});
+  add({2, 3, 8, 9},
+      {{"kernel_shape", Ints{2, 2}}, {"strides", Ints{2, 3}}, {"ceil_mode", 1}});  // none behind the input
   add({1, 1, 1, 1}, {{"kernel_shape", Ints{1, 1}}});
   add({0, 3, 6, 6}, {{"kernel_shape", Ints{2, 2}}});
   cases.push_back(

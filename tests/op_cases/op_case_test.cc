@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
+#include <fstream>
 #include <random>
 #include <set>
 
@@ -10,6 +12,7 @@
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/inference.h"
 #include "onnx_passes/ir/model.h"
+#include "onnx_passes/ir/onnx.h"
 #include "runtime/session.h"
 #include "tests/op_cases/op_case.h"
 
@@ -261,6 +264,33 @@ std::vector<Tensor> moved(const std::vector<Tensor>& inputs, const std::vector<T
   return result;
 }
 
+void write(const Model& model, const std::string& path) {
+  onnx::ModelProto proto;
+  to_proto(model, &proto);
+  proto.set_ir_version(10);
+  std::ofstream file(path, std::ios::binary);
+  proto.SerializeToOstream(&file);
+}
+
+// With OP_CASES_FOLDER set, a gradient graph goes there as NAME.onnx, and what it was given and computed as the
+// initializers of NAME.data.onnx: for another runtime to repeat (tests/python/test_op_cases.py).
+std::vector<Tensor> run_and_record(Model model, const TensorMap& given, const std::string& suffix) {
+  const char* folder = std::getenv("OP_CASES_FOLDER");
+  if (!folder) return run(std::move(model), given);
+  std::string name = testing::UnitTest::GetInstance()->current_test_info()->name();
+  name = concat(folder, "/", name.substr(name.find('/') + 1), suffix);
+  write(model, name + ".onnx");
+  Model data;
+  data.context->opsets[""] = model.context->opset();
+  for (const auto& [input, tensor] : given) data.graph->add_initializer(input, tensor);
+  std::vector<std::string> outputs;
+  for (const Value* output : model.graph->outputs()) outputs.push_back(output->name());
+  const auto results = run(std::move(model), given);
+  for (size_t i = 0; i < results.size(); ++i) data.graph->add_initializer(outputs[i], results[i]);
+  write(data, name + ".data.onnx");
+  return results;
+}
+
 void check_gradient(const OpCase& row, const std::vector<Tensor>& inputs) {
   std::mt19937_64 random(54321);
   const auto outputs = run(make_case(row, inputs, DType::kDouble, false).model, feed(row, inputs, DType::kDouble));
@@ -274,7 +304,7 @@ void check_gradient(const OpCase& row, const std::vector<Tensor>& inputs) {
   GradientCase gradient_case = make_gradient_case(row, inputs, false);
   const auto differentiated = gradient_case.differentiated;
   if (differentiated.empty()) return;  // a zero rule
-  const auto gradients = run(std::move(gradient_case.model), given);
+  const auto gradients = run_and_record(std::move(gradient_case.model), given, "");
 
   std::vector<Tensor> directions(inputs.size());
   double from_graph = 0, scale = 0;
@@ -300,7 +330,7 @@ void check_gradient(const OpCase& row, const std::vector<Tensor>& inputs) {
       << "derivative " << from_graph << " from the gradient graph, " << from_differences << " from differences";
 
   if (!row.dynamic || row.inputs[0].constant || row.inputs[0].absent) return;
-  const auto dynamic = run(make_gradient_case(row, inputs, true).model, given);
+  const auto dynamic = run_and_record(make_gradient_case(row, inputs, true).model, given, "_dynamic");
   ASSERT_EQ(dynamic.size(), gradients.size());
   for (size_t g = 0; g < gradients.size(); ++g) {
     expect_close(dynamic[g], gradients[g], 1e-12, concat("dynamic against static, gradient ", g));

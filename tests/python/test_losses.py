@@ -1,0 +1,137 @@
+"""Each loss and its gradient in float64, by `onnx-train grad` on a network that does nothing, against PyTorch."""
+
+import numpy as np
+import onnx
+import pytest
+import tool
+import torch
+from onnx import TensorProto, helper
+from torch.nn import functional as F
+
+TOLERANCE = 1e-12
+IGNORED = -100
+
+
+def identity(path, shape):
+    """prediction = x"""
+    x, prediction = (helper.make_tensor_value_info(n, TensorProto.DOUBLE, shape) for n in ("x", "prediction"))
+    node = helper.make_node("Identity", ["x"], ["prediction"])
+    return save(path, helper.make_graph([node], "g", [x], [prediction]))
+
+
+def save(path, graph):
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), path)
+    return path
+
+
+def values(*shape, low=-2.0, high=2.0, seed=0):
+    return np.random.default_rng(seed).uniform(low, high, shape)
+
+
+def labels(*shape, classes, ignored=None):
+    chosen = np.random.default_rng(1).integers(0, classes, shape)
+    if ignored is not None:
+        chosen.reshape(-1)[::3] = ignored
+    return chosen
+
+
+def probabilities(*shape):
+    return torch.softmax(torch.from_numpy(values(*shape, seed=2)), 1).numpy()
+
+
+def ours(model, expression, arrays, folder):
+    inputs, out = tool.save(folder / "inputs.npz", arrays), folder / "out.npz"
+    tool.run("grad", model, "--inputs", inputs, "--loss", expression, "-o", out)
+    return tool.load(out)
+
+
+def check(model, expression, arrays, theirs, folder):
+    """theirs(x, *others) -> loss, from tensors."""
+    tensors = {name: torch.from_numpy(np.asarray(value)) for name, value in arrays.items()}
+    x = tensors.pop("x").requires_grad_()
+    loss = theirs(x, *tensors.values())
+    loss.backward()
+    found = ours(model, expression, arrays, folder)
+    np.testing.assert_allclose(found["loss"], loss.item(), rtol=TOLERANCE)
+    np.testing.assert_allclose(found["grad_input/x"], x.grad.numpy(), rtol=TOLERANCE, atol=TOLERANCE)
+
+
+CLASS_LABELS = dict(labels=labels(6, classes=4, ignored=IGNORED))
+WEIGHTED = dict(**CLASS_LABELS, w=values(4, low=0.1, seed=3))
+PIXELS = dict(labels=labels(2, 3, 5, classes=4))
+TARGET = dict(target=values(6, 4, low=0, high=1, seed=4))
+
+CASES = {
+    "cross_entropy": ((6, 4), CLASS_LABELS, F.cross_entropy),
+    "cross_entropy(reduction=sum)": (
+        (6, 4), CLASS_LABELS, lambda x, labels: F.cross_entropy(x, labels, reduction="sum")),
+    "cross_entropy(label_smoothing=0.1, weight=w)": (
+        (6, 4), WEIGHTED, lambda x, labels, w: F.cross_entropy(x, labels, w, label_smoothing=0.1)),
+    "cross_entropy(ignore_index=1, weight=w, reduction=sum, label_smoothing=0.3)": (
+        (6, 4), dict(labels=labels(6, classes=4), w=WEIGHTED["w"]),
+        lambda x, labels, w: F.cross_entropy(x, labels, w, ignore_index=1, label_smoothing=0.3, reduction="sum")),
+    "cross_entropy(prediction, labels, label_smoothing=0.1)": (
+        (2, 4, 3, 5), PIXELS, lambda x, labels: F.cross_entropy(x, labels, label_smoothing=0.1)),
+    "cross_entropy(prediction, words)": (
+        (2, 3, 7), dict(words=labels(2, 3, classes=7)), lambda x, words: F.cross_entropy(x.transpose(1, 2), words)),
+    "cross_entropy(axis=1)": ((2, 7, 3), dict(labels=labels(2, 3, classes=7)), F.cross_entropy),
+    "cross_entropy(probabilities=1, label_smoothing=0.2, weight=w)": (
+        (6, 4), dict(target=probabilities(6, 4), w=WEIGHTED["w"]),
+        lambda x, target, w: F.cross_entropy(x, target, w, label_smoothing=0.2)),
+    "cross_entropy(probabilities=1, reduction=sum)": (
+        (2, 4, 3, 5), dict(target=probabilities(2, 4, 3, 5)),
+        lambda x, target: F.cross_entropy(x, target, reduction="sum")),
+    "nll(weight=w)": ((6, 4), WEIGHTED, lambda x, labels, w: F.nll_loss(x, labels, w)),
+    "nll(ignore_index=2, reduction=sum)": (
+        (2, 4, 3, 5), PIXELS, lambda x, labels: F.nll_loss(x, labels, ignore_index=2, reduction="sum")),
+    "bce_with_logits": ((6, 4), TARGET, F.binary_cross_entropy_with_logits),
+    "bce_with_logits(weight=w, pos_weight=p)": (
+        (6, 4), dict(**TARGET, w=values(6, 4, low=0.1, seed=5), p=values(4, low=0.5, seed=6)),
+        lambda x, target, w, p: F.binary_cross_entropy_with_logits(x, target, w, pos_weight=p)),
+    "mse": ((6, 4), TARGET, F.mse_loss),
+    "mse(reduction=sum)": ((6, 4), TARGET, lambda x, target: F.mse_loss(x, target, reduction="sum")),
+    "l1": ((6, 4), TARGET, F.l1_loss),
+    "huber": ((6, 4), TARGET, F.huber_loss),
+    "huber(delta=0.3)": ((6, 4), TARGET, lambda x, target: F.huber_loss(x, target, delta=0.3)),
+    "0.7*cross_entropy + 0.5*mse - 2*l1(prediction, target, reduction=sum)": (
+        (6, 4), CLASS_LABELS | TARGET,
+        lambda x, labels, target: 0.7 * F.cross_entropy(x, labels) + 0.5 * F.mse_loss(x, target)
+        - 2 * F.l1_loss(x, target, reduction="sum")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("expression", CASES)
+def test_losses_are_those_of_pytorch(tmp_path, expression):
+    shape, others, theirs = CASES[expression]
+    model = identity(tmp_path / "model.onnx", shape)
+    check(model, expression, {"x": values(*shape), **others}, theirs, tmp_path)
+
+
+def test_extreme_logits(tmp_path):
+    """Saturated and masked classes: no overflow, no NaN."""
+    x = np.array([[1000.0, -1000.0, 0.0], [-np.inf, 3.0, 1.0], [0.0, 0.0, -np.inf]])
+    model = identity(tmp_path / "model.onnx", x.shape)
+    check(model, "cross_entropy", {"x": x, "labels": np.array([0, 1, 1])}, F.cross_entropy, tmp_path)
+    logits = np.array([[800.0, -800.0, 0.0]])
+    model = identity(tmp_path / "model.onnx", logits.shape)
+    arrays = {"x": logits, "target": np.array([[1.0, 1.0, 0.5]])}
+    check(model, "bce_with_logits", arrays, F.binary_cross_entropy_with_logits, tmp_path)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("op", ["SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss"])
+def test_a_loss_that_the_exporter_left_in_the_graph(tmp_path, op, reduction, weighted):
+    shape = (2, 4, 3, 5)
+    names = ["x", "y", *["w"] * weighted]
+    kinds = {"x": (TensorProto.DOUBLE, shape), "y": (TensorProto.INT64, (2, 3, 5)), "w": (TensorProto.DOUBLE, (4,))}
+    inputs = [helper.make_tensor_value_info(name, *kinds[name]) for name in names]
+    node = helper.make_node(op, names, ["loss"], reduction=reduction, ignore_index=2)
+    output = helper.make_tensor_value_info("loss", TensorProto.DOUBLE, ())
+    model = save(tmp_path / "model.onnx", helper.make_graph([node], "g", inputs, [output]))
+    function = F.cross_entropy if op == "SoftmaxCrossEntropyLoss" else F.nll_loss
+    arrays = {"x": values(*shape), "y": labels(2, 3, 5, classes=4), "w": values(4, low=0.1, seed=3)}
+    check(
+        model, "loss", {name: arrays[name] for name in names},
+        lambda x, y, w=None: function(x, y, w, ignore_index=2, reduction=reduction), tmp_path,
+    )  # fmt: skip

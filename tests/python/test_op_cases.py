@@ -1,0 +1,65 @@
+"""The gradient graph of every operator case, with static and with dynamic shapes, on ONNX Runtime: what rules emit is
+plain ONNX, functions with bodies included, and gives there what it gives here."""
+
+import collections
+import os
+import subprocess
+
+import numpy as np
+import onnx
+import onnxruntime
+import tool
+
+UNIT_TESTS = tool.ROOT / "build" / "tests" / "unit_tests"
+
+
+def run(path, values):
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    feeds = {i.name: values[i.name] for i in session.get_inputs()}
+    return dict(zip(names, session.run(names, feeds)))
+
+
+def compare(got, values):
+    """What is wrong with a case; empty when nothing is."""
+    for name, value in got.items():
+        wanted = values[name]
+        if value.shape != wanted.shape:
+            return f"{name} has shape {value.shape} instead of {wanted.shape}"
+        scale = max(np.abs(wanted[np.isfinite(wanted)]).max(initial=0), 1e-3)
+        if not np.allclose(value, wanted, rtol=1e-6, atol=1e-6 * scale, equal_nan=True):
+            return f"{name} differs by {np.abs(value - wanted).max()}"
+    return ""
+
+
+def is_missing(error):
+    """ONNX Runtime has no kernel for the type, or says wrongly that ONNX does not define it (Celu)."""
+    return "NOT_IMPLEMENTED" in error or "Type 'tensor(double)'" in error
+
+
+# What ONNX Runtime's own expansion of an operator cannot do.
+UNFIT = {"GroupNormalization"}  # without elements
+
+
+def test_gradients_run_on_another_runtime(tmp_path):
+    environment = {**os.environ, "OP_CASES_FOLDER": str(tmp_path)}
+    subprocess.run([UNIT_TESTS, "--gtest_filter=All/OpCases*", "--gtest_brief=1"], env=environment, check=True)
+    right, missing, wrong = 0, collections.Counter(), []
+    for data in sorted(tmp_path.glob("*.data.onnx")):
+        case = data.name.removesuffix(".data.onnx")
+        operator = case.removesuffix("_dynamic").rpartition("_")[0]
+        values = {t.name: onnx.numpy_helper.to_array(t) for t in onnx.load(data).graph.initializer}
+        try:
+            problem = compare(run(tmp_path / f"{case}.onnx", values), values)
+        except Exception as error:
+            problem = str(error)
+            if is_missing(problem) or operator in UNFIT:
+                missing[operator] += 1
+                continue
+        if problem:
+            wrong.append(f"{case}: {problem.splitlines()[0]}")
+        right += not problem
+    print(f"{right} gradient graphs right; not to be had in ONNX Runtime: {sum(missing.values())}, of {sorted(missing)}")
+    assert not wrong, f"{len(wrong)} of {right + len(wrong)}:\n" + "\n".join(wrong)
