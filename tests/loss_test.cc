@@ -110,6 +110,9 @@ TEST(Loss, MistakesPointAtTheColumn) {
   EXPECT_THAT(message("cross_entropy(label_smoothing=2)"), HasSubstr("column 31"));
   EXPECT_THAT(message("cross_entropy(axis=4)"), HasSubstr("column 20: axis 4 is outside 'logits', float[batch,3]"));
   EXPECT_THAT(message("cross_entropy(probabilities=-inf)"), HasSubstr("column 29: expected a number"));
+  EXPECT_THAT(message("cross_entropy(logits, ids)"),
+              HasSubstr("the labels 'ids' are int64[], the prediction is float"));
+  EXPECT_THAT(message("nll(logits, mean)"), HasSubstr("class indices are integers"));
   EXPECT_THAT(message("mse(reduction=none)"), HasSubstr("the reduction is mean or sum"));
   EXPECT_THAT(message("mse(logits, a, b)"), HasSubstr("column 16: mse takes a prediction and a target"));
   EXPECT_THAT(message("mse('logits)"), HasSubstr("column 5: the quote ' is never closed"));

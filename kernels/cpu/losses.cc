@@ -31,7 +31,16 @@ struct CrossEntropy {
         mean(std::string(spec.node().attr("reduction", "mean")) == "mean"),
         labels_input(labels_at),
         weight_input(spec.has_input(weight_at) ? weight_at : -1),
-        wide_labels(spec.in_type(labels_at) == DType::kInt64) {}
+        wide_labels(spec.in_type(labels_at) == DType::kInt64) {
+    check_size(spec, labels_at, logits.lines(), "labels");
+    if (weight_input >= 0) check_size(spec, weight_input, logits.size, "class weights");
+  }
+
+  void check_size(const NodeSpec& spec, int input, int64_t wanted, const char* what) const {
+    if (spec.in_size(input) == wanted) return;
+    fail(spec.node().label(), ": the ", what, " have the shape ", to_string(spec.in_shape(input)), "; with ",
+         logits.size, " classes there must be ", wanted);
+  }
 
   int64_t label(const Args& args, int64_t position) const {
     return wide_labels ? args.in<int64_t>(labels_input)[position] : args.in<int32_t>(labels_input)[position];
@@ -228,6 +237,7 @@ Prepared prepare_loss(const NodeSpec& spec) {
 
 Prepared prepare_grad(const NodeSpec& spec) {
   const CrossEntropy ce(spec, 1, 2, 4);
+  ce.check_size(spec, 3, ce.logits.lines(), "log-sums");
   return dispatch_float(spec.in_type(1), [&](auto zero) -> Prepared {
     using T = decltype(zero);
     return {.run = [ce](const Args& args) { run_grad<T>(ce, args); }, .in_place = {{0, 1}}};

@@ -170,6 +170,13 @@ Var reduced(const LossTerm& term, Var x) {
   return reduction(term) == "sum" ? sum_all(x) : x.builder().op("ReduceMean", {x}, {{"keepdims", 0}});
 }
 
+// Labels that the model has already must fit the prediction, as new ones do.
+void check_labels(const LossTerm& term, Var prediction, Var labels) {
+  if (labels.rank() == prediction.rank() - 1 && is_integer(labels.dtype())) return;
+  fail("--loss ", to_string(term), ": the labels '", labels.value()->name(), "' are ", to_string(labels.type()),
+       ", the prediction is ", to_string(prediction.type()), "; class indices are integers, without the class axis");
+}
+
 // A vector over the classes in a shape that broadcasts along `axis` of a tensor of rank `rank`.
 Var along(Var vector, int64_t axis, int64_t rank) {
   std::vector<int64_t> shape(static_cast<size_t>(rank - axis), 1);
@@ -224,6 +231,7 @@ LossBuilder::Result LossBuilder::cross_entropy(const LossTerm& term) {
   const Var labels = read_or_add(term.arguments.names[1].text, probabilities ? logits.dtype() : DType::kInt64,
                                  probabilities ? dims : without(dims, axis));
   if (is_float(labels.dtype())) return {probability_cross_entropy(term, logits, labels), {}};
+  check_labels(term, logits, labels);
   const Var weight = optional_weight(term, "weight", logits.dtype(), {dims[static_cast<size_t>(axis)]});
   const bool indices = labels.dtype() == DType::kInt64 || labels.dtype() == DType::kInt32;
   const auto made = call(b_, "SoftmaxCrossEntropy", 2, {logits, indices ? labels : cast(labels, DType::kInt64), weight},
@@ -256,7 +264,9 @@ LossBuilder::Result LossBuilder::nll(const LossTerm& term) {
   const Var log_p = read(term.arguments.names[0].text);
   const Dims& dims = dims_of(log_p);
   const int64_t axis = integer(term, "axis", 1);
-  const Var labels = cast(read_or_add(term.arguments.names[1].text, DType::kInt64, without(dims, axis)), DType::kInt64);
+  const Var given = read_or_add(term.arguments.names[1].text, DType::kInt64, without(dims, axis));
+  check_labels(term, log_p, given);
+  const Var labels = cast(given, DType::kInt64);
   const Var weight = optional_weight(term, "weight", log_p.dtype(), {dims[static_cast<size_t>(axis)]});
   const Var ignored = equal(labels, b_.scalar(DType::kInt64, static_cast<double>(integer(term, "ignore_index", -100))));
   const Var label = where(ignored, b_.scalar(DType::kInt64, 0), labels);
