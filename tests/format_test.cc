@@ -1,0 +1,34 @@
+#include "tools/report/format.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+namespace onnx_train {
+namespace {
+
+TEST(Format, BytesCountsAndTimes) {
+  EXPECT_EQ(format_bytes(0), "0 B");
+  EXPECT_EQ(format_bytes(1023), "1023 B");
+  EXPECT_EQ(format_bytes(1536), "1.5 KiB");
+  EXPECT_EQ(format_bytes(1024 * 1024 - 1), "1.0 MiB");
+  EXPECT_EQ(format_count(999), "999");
+  EXPECT_EQ(format_count(842496), "842.5k");
+  EXPECT_EQ(format_count(124439808), "124.4M");
+  EXPECT_EQ(format_duration(7), "0:07");
+  EXPECT_EQ(format_duration(3661), "1:01:01");
+  EXPECT_EQ(format_duration(NAN), "?");
+  EXPECT_EQ(format_number(0.00001), "1.000e-05");
+  EXPECT_EQ(format_number(2.30258), "2.303");
+}
+
+TEST(Format, TablesAlign) {
+  Table table("lr");
+  table.add({"a", "1"});
+  table.add({"größe", "100"});
+  table.add({"rest"});
+  EXPECT_EQ(table.text(1), " a        1\n größe  100\n rest\n");
+}
+
+}  // namespace
+}  // namespace onnx_train
