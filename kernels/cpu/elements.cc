@@ -119,7 +119,7 @@ Prepared prepare_scatter_elements(const NodeSpec& spec) {
 
 bool supports_scatter_elements(const NodeSpec& spec) {
   const std::string reduction = spec.node().attr("reduction", "none");
-  return is_movable(spec.in_type(0)) && is_index_type(spec.in_type(1)) &&
+  return is_movable(spec.in_type(0)) && is_index_type(spec.in_type(1)) && spec.in_type(2) == spec.in_type(0) &&
          (reduction == "none" || (is_numeric(spec.in_type(0)) && is_reduction(reduction)));
 }
 

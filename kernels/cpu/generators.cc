@@ -5,6 +5,7 @@
 #include "kernels/cpu/box_copy.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/dispatch.h"
+#include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/inference.h"
 
 namespace onnx_train::cpu {
@@ -40,6 +41,10 @@ bool is_dense_constant(const NodeSpec& spec) {
 Prepared prepare_constant_of_shape(const NodeSpec& spec) {
   Tensor value = spec.node().attr_tensor("value");
   if (value.empty()) value = Tensor::scalar<float>(0);
+  if (value.size() != 1 || value.dtype() != spec.out_type()) {
+    fail(spec.node().label(), ": its value is ", name(value.dtype()), to_string(value.shape()), " for an output of ",
+         name(spec.out_type()), "; it must be one element of the output's type");
+  }
   Prepared prepared;
   prepared.run = [value, fill = BoxCopy({{spec.out_size(), 0, 1}}, size_of(spec.out_type()))](const Args& args) {
     fill.run(value.data(), args.outputs[0]);
@@ -62,7 +67,10 @@ Prepared prepare_range(const NodeSpec& spec) {
 
 // The length follows from the contents of the inputs.
 bool supports_range(const NodeSpec& spec) {
-  return is_numeric(spec.out_type()) && spec.is_constant(0) && spec.is_constant(1) && spec.is_constant(2);
+  for (int i = 0; i < 3; ++i) {
+    if (!spec.is_constant(i) || spec.in_size(i) != 1 || spec.in_type(i) != spec.out_type()) return false;
+  }
+  return is_numeric(spec.out_type());
 }
 
 // 1 on the diagonal k to the right of the main one.

@@ -163,11 +163,13 @@ Prepared prepare_scatter_nd(const NodeSpec& spec) {
   return prepared;
 }
 
-bool supports_gather_nd(const NodeSpec& spec) { return is_movable(spec.in_type(0)); }
+bool supports_gather_nd(const NodeSpec& spec) {
+  return is_movable(spec.in_type(0)) && spec.in_type(1) == DType::kInt64;
+}
 
 bool supports_scatter_nd(const NodeSpec& spec) {
   const std::string reduction = spec.node().attr("reduction", "none");
-  return is_movable(spec.in_type(0)) &&
+  return supports_gather_nd(spec) && spec.in_type(2) == spec.in_type(0) &&
          (reduction == "none" || (is_numeric(spec.in_type(0)) && is_reduction(reduction)));
 }
 

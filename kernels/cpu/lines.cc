@@ -48,7 +48,9 @@ Prepared prepare_cumulative(const NodeSpec& spec, int start, Combine combine) {
 Prepared prepare_cum_sum(const NodeSpec& spec) { return prepare_cumulative(spec, 0, std::plus<>{}); }
 Prepared prepare_cum_prod(const NodeSpec& spec) { return prepare_cumulative(spec, 1, std::multiplies<>{}); }
 
-bool supports_cumulative(const NodeSpec& spec) { return is_numeric(spec.in_type(0)) && spec.is_constant(1); }
+bool has_one_constant(const NodeSpec& spec) { return spec.is_constant(1) && spec.constant(1).size() == 1; }
+
+bool supports_cumulative(const NodeSpec& spec) { return is_numeric(spec.in_type(0)) && has_one_constant(spec); }
 
 // Whether a comes before b: larger, or smaller when `kLargest` is false. NaN counts as the largest.
 template <bool kLargest, typename T>
@@ -139,7 +141,7 @@ Prepared prepare_top_k(const NodeSpec& spec) {
   return prepared;
 }
 
-bool supports_top_k(const NodeSpec& spec) { return is_numeric(spec.in_type(0)) && spec.is_constant(1); }
+bool supports_top_k(const NodeSpec& spec) { return is_numeric(spec.in_type(0)) && has_one_constant(spec); }
 
 }  // namespace
 

@@ -127,7 +127,9 @@ Prepared prepare_pad(const NodeSpec& spec) {
 }
 
 bool supports_pad(const NodeSpec& spec) {
-  return is_movable(spec.in_type(0)) && spec.is_constant(1) && (!spec.has_input(3) || spec.is_constant(3));
+  const bool value_fits = !spec.has_input(2) || (spec.in_type(2) == spec.in_type(0) && spec.in_size(2) == 1);
+  return is_movable(spec.in_type(0)) && value_fits && spec.is_constant(1) &&
+         (!spec.has_input(3) || spec.is_constant(3));
 }
 
 // ---- Trilu: what lies on one side of the k-th diagonal, zeros elsewhere
@@ -158,7 +160,10 @@ Prepared prepare_trilu(const NodeSpec& spec) {
   return prepared;
 }
 
-bool supports_trilu(const NodeSpec& spec) { return is_movable(spec.in_type(0)) && spec.in_shape(0).size() >= 2; }
+bool supports_trilu(const NodeSpec& spec) {
+  if (spec.has_input(1) && (spec.in_type(1) != DType::kInt64 || spec.in_size(1) != 1)) return false;
+  return is_movable(spec.in_type(0)) && spec.in_shape(0).size() >= 2;
+}
 
 // ---- ReverseSequence: of each sequence the first n elements in reverse, n its length
 
@@ -191,7 +196,8 @@ Prepared prepare_reverse_sequence(const NodeSpec& spec) {
 
 bool supports_reverse_sequence(const NodeSpec& spec) {
   const int64_t batch = spec.node().attr("batch_axis", 1), time = spec.node().attr("time_axis", 0);
-  return is_movable(spec.in_type(0)) && spec.in_shape(0).size() >= 2 && batch + time == 1 && batch * time == 0;
+  return is_movable(spec.in_type(0)) && spec.in_type(1) == DType::kInt64 && spec.in_shape(0).size() >= 2 &&
+         batch + time == 1 && batch * time == 0;
 }
 
 }  // namespace

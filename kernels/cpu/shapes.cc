@@ -144,6 +144,13 @@ Prepared prepare_concat(const NodeSpec& spec) {
   return run_moves(std::move(moves));
 }
 
+bool supports_concat(const NodeSpec& spec) {
+  for (int i = 0; i < spec.num_inputs(); ++i) {
+    if (!spec.has_input(i) || spec.in_type(i) != spec.out_type()) return false;
+  }
+  return movable(spec);
+}
+
 // Sizes of a Split's outputs: its input, or equal parts of which the last may be smaller.
 std::vector<int64_t> split_sizes(const NodeSpec& spec, int64_t whole) {
   if (spec.is_constant(1)) return spec.constant(1).to_ints();
@@ -158,6 +165,10 @@ Prepared prepare_split(const NodeSpec& spec) {
   const Pieces pieces(spec.in_shape(0), axis);
   const int64_t whole = size_along(spec.in_shape(0), axis);
   const std::vector<int64_t> sizes = split_sizes(spec, whole);
+  if (sizes.size() != static_cast<size_t>(spec.num_outputs()) ||
+      std::accumulate(sizes.begin(), sizes.end(), int64_t{0}) != whole) {
+    fail(spec.node().label(), ": pieces of ", to_string(sizes), " do not make an axis of size ", whole);
+  }
   std::vector<Move> moves;
   int64_t offset = 0;
   for (int i = 0; i < spec.num_outputs(); ++i) {
@@ -271,7 +282,7 @@ std::vector<Kernel> shape_kernels() {
       {"SpaceToDepth", movable, prepare_space_to_depth},
       {"Expand", movable, prepare_expand},
       {"Tile", movable, prepare_tile},
-      {"Concat", movable, prepare_concat},
+      {"Concat", supports_concat, prepare_concat},
       {"Split", supports_split, prepare_split},
       {"Slice", supports_slice, prepare_slice},
       {"SliceGrad", supports_slice, prepare_slice_grad, kDomain},

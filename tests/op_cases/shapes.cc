@@ -137,7 +137,7 @@ std::vector<OpCase> generators() {
        .attrs = {{"value", Tensor::of<int64_t>({1}, {7})}},
        .gradient = false},
       {.op = "Range", .inputs = {integer(10), integer(-1), integer(-3)}, .gradient = false},
-      {.op = "Range", .inputs = {scalar(0.5f), scalar(2.2f), scalar(0.25f)}, .gradient = false},
+      {.op = "Range", .inputs = {scalar(0.5f), scalar(2.2f), scalar(0.25f)}},
       {.op = "EyeLike", .inputs = {x({3, 4})}, .attrs = {{"k", 1}}},
   };
 }
