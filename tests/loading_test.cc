@@ -227,6 +227,15 @@ TEST_F(Loading, FunctionsThatCallEachOtherAreAnError) {
   EXPECT_THAT(error_of(), HasSubstr("more than"));
 }
 
+TEST_F(Loading, AnOpsetNamedTwiceSurvives) {
+  onnx::ModelProto proto = small_model();
+  *proto.add_opset_import() = proto.opset_import(0);
+  save(proto);
+  onnx::ModelProto back;
+  to_proto(load_model(path("m.onnx")), &back);
+  EXPECT_EQ(back.SerializeAsString(), proto.SerializeAsString());
+}
+
 TEST_F(Loading, LargeModelsKeepTheirDataOutside) {
   onnx::ModelProto proto;
   Model model = from_text(

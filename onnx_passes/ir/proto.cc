@@ -191,9 +191,11 @@ void to_proto(const Model& model, onnx::ModelProto* proto, ToProtoOptions option
   std::map<std::string, int64_t> opsets(model.context->opsets.begin(), model.context->opsets.end());
   for (const auto& opset : model.shell().opset_import()) {
     const std::string domain = opset.domain() == "ai.onnx" ? "" : opset.domain();
+    const auto known = model.context->opsets.find(domain);
+    if (known == model.context->opsets.end()) continue;
     auto* out = proto->add_opset_import();
     *out = opset;
-    out->set_version(opsets.at(domain));
+    out->set_version(known->second);
     opsets.erase(domain);
   }
   for (const auto& [domain, version] : opsets) {
