@@ -4,6 +4,8 @@
 #include <cmath>
 
 #include "onnx_passes/gradients/gradient.h"
+#include "onnx_passes/ir/builder.h"
+#include "onnx_passes/ir/inference.h"
 #include "onnx_passes/ir/model.h"
 #include "runtime/session.h"
 #include "tests/golden.h"
@@ -34,6 +36,22 @@ TEST(Gradients, OfMovedElementsGoTheWayBack) { expect_golden("movement_gradient"
 
 TEST(Gradients, OfElementwiseOperatorsReadAsTheirFormulas) {
   expect_golden("elementwise_gradient", {{"differentiate", differentiate}});
+}
+
+TEST(Gradients, OfASplitWhoseOutputsAreUnusedOrLeftOutAreZeroThere) {
+  Model model = from_text("<ir_version: 10, opset_import: [\"\" : 21]> g (float[2,5] x) => () {}");
+  Graph* g = model.graph.get();
+  Node* split = g->add_node("Split", {g->find("x")}, {"a", "", "c"});  // sizes 2, 2, 1
+  split->set_attr("axis", 1);
+  split->set_attr("num_outputs", 3);
+  infer_types(split);
+  Builder b(g);
+  const Var loss = sum_all(b.var(split->output(2)) * 3.0);
+  g->add_output(add_gradients(g, loss.value(), {g->find("x")})[0]);
+  Session session(std::move(model));
+  const Tensor dx = session.run("predict", {{"x", Tensor(DType::kFloat, {2, 5})}}).at("grad/x");
+  EXPECT_EQ(dx.shape(), (Shape{2, 5}));
+  for (int64_t i = 0; i < dx.size(); ++i) EXPECT_EQ(dx.at(i), i % 5 == 4 ? 3 : 0);
 }
 
 // The gradients of y = op(x0, x1, ...) with respect to all operands, for dy = 1.
