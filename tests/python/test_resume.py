@@ -2,6 +2,7 @@
 
 import random
 import signal
+import subprocess
 import time
 
 import numpy as np
@@ -61,28 +62,36 @@ def interrupted(training, out, steps, after):
     return process
 
 
-def test_no_kill_loses_a_checkpoint(training, tmp_path, request):
-    """SIGKILL at random moments of a run that saves after each step, which is then resumed, until it is through."""
-    kills = request.config.getoption("--kills")
-    steps = 20 * max(kills, 4)
-    expected = tmp_path / "expected"
-    tool.run(*fit(training, expected, steps), timeout=600)
-    out, rng = tmp_path / "killed", random.Random(0)
-    killed, longest = 0, 0.4
-    while killed < kills:
-        resume = ["--resume"] if (out / "last.onnx").exists() else []
+def train_under_fire(training, out, steps, rng, patience):
+    """Trains, and kills the process after a random part of `patience` seconds, until one gets through. Saves after
+    each step; what is there after a kill must load. Returns the number of kills."""
+    last, kills = out / "last.onnx", 0
+    while True:
+        resume = ["--resume"] if last.exists() else []
         process = tool.start(*fit(training, out, steps, "--checkpoint-every", 1, *resume))
-        time.sleep(rng.uniform(0, longest))
-        if process.poll() is not None:
-            output, errors = process.communicate()
+        try:
+            output, errors = process.communicate(timeout=rng.uniform(0, patience))
             assert process.returncode == 0, output + errors
-            break
-        process.kill()
-        process.communicate()
-        killed += 1
-        if (out / "last.onnx").exists():
-            onnx.checker.check_model(onnx.load(out / "last.onnx"))
-            tool.run("eval", out / "last.onnx", "--data", training[1])
-    tool.run(*fit(training, out, steps, "--resume"), timeout=600)
-    assert (out / "last.onnx").read_bytes() == (expected / "last.onnx").read_bytes()
-    np.testing.assert_array_equal(tool.losses(out), tool.losses(expected))
+            return kills
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+        kills += 1
+        if last.exists():
+            onnx.checker.check_model(onnx.load(last))
+            tool.run("eval", last, "--data", training[1])
+
+
+def test_no_kill_loses_a_checkpoint(training, tmp_path, request):
+    wanted, steps, rng = request.config.getoption("--kills"), 100, random.Random(0)
+    start = time.monotonic()
+    tool.run(*fit(training, tmp_path / "expected", steps, "--checkpoint-every", 1))
+    patience = 0.4 * (time.monotonic() - start)
+    kills = rounds = 0
+    while kills < wanted:
+        out = tmp_path / f"killed_{rounds}"
+        kills += train_under_fire(training, out, steps, rng, patience)
+        rounds += 1
+        assert (out / "last.onnx").read_bytes() == (tmp_path / "expected" / "last.onnx").read_bytes()
+        np.testing.assert_array_equal(tool.losses(out), tool.losses(tmp_path / "expected"))
+    print(f"{kills} kills, {rounds} runs")
