@@ -67,7 +67,7 @@ TEST(Loss, OpenEndsAreFilledIn) {
   EXPECT_EQ(resolved("cross_entropy(tokens, words, axis=-2, reduction=sum)"),
             "cross_entropy(tokens, words, axis=1, reduction=sum)");
   EXPECT_EQ(resolved("-2 * mse( logits ,'a b') - 0.5*mean"), "-2*mse(logits, 'a b') - 0.5*mean");
-  EXPECT_EQ(resolved("cross_entropy(probabilities=true)"), "cross_entropy(logits, target, axis=1, probabilities=1)");
+  EXPECT_EQ(resolved("cross_entropy(probabilities=true)"), "cross_entropy(logits, labels, axis=1, probabilities=1)");
   EXPECT_EQ(resolved("mean"), "mean");
 }
 
@@ -75,7 +75,7 @@ TEST(Loss, TargetsHaveThePredictionsDimensions) {
   EXPECT_EQ(input_type(with_loss("cross_entropy"), "labels"), "int64[batch]");
   EXPECT_EQ(input_type(with_loss("cross_entropy(tokens)"), "labels"), "int64[batch,5]");
   EXPECT_EQ(input_type(with_loss("nll(tokens, y, axis=1)"), "y"), "int64[batch,3]");
-  EXPECT_EQ(input_type(with_loss("huber(tokens)"), "target"), "float[batch,5,3]");
+  EXPECT_EQ(input_type(with_loss("huber(tokens)"), "labels"), "float[batch,5,3]");
   EXPECT_EQ(input_type(with_loss("cross_entropy(weight=importance)"), "importance"), "float[3]");
 }
 

@@ -80,7 +80,7 @@ TEST(TrainingMode, AStepMovesTheStatisticsAndTheKey) {
   const Tensor x = Tensor::of<float>({3, 2}, {1, 4, 2, 4, 6, 4});  // means 3 and 4, squared deviations 14 and 0
   for (bool unbiased : {true, false}) {
     Session session = batch_norm_session(unbiased);
-    session.run("step", {{"x", x}, {"target", x}, {"learning_rate", Tensor::scalar(0.0f)}});
+    session.run("step", {{"x", x}, {"labels", x}, {"learning_rate", Tensor::scalar(0.0f)}});
     const Tensor mean = session.state().get("m"), variance = session.state().get("v");
     EXPECT_FLOAT_EQ(mean.data<float>()[0], 0.25f * 3);
     EXPECT_FLOAT_EQ(mean.data<float>()[1], 0.75f * 10 + 0.25f * 4);

@@ -116,7 +116,7 @@ class Resolver {
   }
 
   std::string default_target() {
-    const std::string name = is_class_loss(term_) && integer(term_, "probabilities", 0) == 0 ? "labels" : "target";
+    const std::string name = "labels";
     const Value* taken = graph_.find(name);
     if (taken && !graph_.is_input(taken)) {
       reader_.fail_at(term_.loss.column,

@@ -59,7 +59,7 @@ def check(model, expression, arrays, theirs, folder):
 CLASS_LABELS = dict(labels=labels(6, classes=4, ignored=IGNORED))
 WEIGHTED = dict(**CLASS_LABELS, w=values(4, low=0.1, seed=3))
 PIXELS = dict(labels=labels(2, 3, 5, classes=4))
-TARGET = dict(target=values(6, 4, low=0, high=1, seed=4))
+TARGET = dict(labels=values(6, 4, low=0, high=1, seed=4))
 
 CASES = {
     "cross_entropy": ((6, 4), CLASS_LABELS, F.cross_entropy),
@@ -76,25 +76,25 @@ CASES = {
         (2, 3, 7), dict(words=labels(2, 3, classes=7)), lambda x, words: F.cross_entropy(x.transpose(1, 2), words)),
     "cross_entropy(axis=1)": ((2, 7, 3), dict(labels=labels(2, 3, classes=7)), F.cross_entropy),
     "cross_entropy(probabilities=1, label_smoothing=0.2, weight=w)": (
-        (6, 4), dict(target=probabilities(6, 4), w=WEIGHTED["w"]),
-        lambda x, target, w: F.cross_entropy(x, target, w, label_smoothing=0.2)),
+        (6, 4), dict(labels=probabilities(6, 4), w=WEIGHTED["w"]),
+        lambda x, labels, w: F.cross_entropy(x, labels, w, label_smoothing=0.2)),
     "cross_entropy(probabilities=1, reduction=sum)": (
-        (2, 4, 3, 5), dict(target=probabilities(2, 4, 3, 5)),
-        lambda x, target: F.cross_entropy(x, target, reduction="sum")),
+        (2, 4, 3, 5), dict(labels=probabilities(2, 4, 3, 5)),
+        lambda x, labels: F.cross_entropy(x, labels, reduction="sum")),
     "nll(weight=w)": ((6, 4), WEIGHTED, lambda x, labels, w: F.nll_loss(x, labels, w)),
     "nll(ignore_index=2, reduction=sum)": (
         (2, 4, 3, 5), PIXELS, lambda x, labels: F.nll_loss(x, labels, ignore_index=2, reduction="sum")),
     "bce_with_logits": ((6, 4), TARGET, F.binary_cross_entropy_with_logits),
     "bce_with_logits(weight=w, pos_weight=p)": (
         (6, 4), dict(**TARGET, w=values(6, 4, low=0.1, seed=5), p=values(4, low=0.5, seed=6)),
-        lambda x, target, w, p: F.binary_cross_entropy_with_logits(x, target, w, pos_weight=p)),
+        lambda x, labels, w, p: F.binary_cross_entropy_with_logits(x, labels, w, pos_weight=p)),
     "mse": ((6, 4), TARGET, F.mse_loss),
-    "mse(reduction=sum)": ((6, 4), TARGET, lambda x, target: F.mse_loss(x, target, reduction="sum")),
+    "mse(reduction=sum)": ((6, 4), TARGET, lambda x, labels: F.mse_loss(x, labels, reduction="sum")),
     "l1": ((6, 4), TARGET, F.l1_loss),
     "huber": ((6, 4), TARGET, F.huber_loss),
-    "huber(delta=0.3)": ((6, 4), TARGET, lambda x, target: F.huber_loss(x, target, delta=0.3)),
-    "0.7*cross_entropy + 0.5*mse - 2*l1(prediction, target, reduction=sum)": (
-        (6, 4), CLASS_LABELS | TARGET,
+    "huber(delta=0.3)": ((6, 4), TARGET, lambda x, labels: F.huber_loss(x, labels, delta=0.3)),
+    "0.7*cross_entropy + 0.5*mse(prediction, target) - 2*l1(prediction, target, reduction=sum)": (
+        (6, 4), CLASS_LABELS | dict(target=TARGET["labels"]),
         lambda x, labels, target: 0.7 * F.cross_entropy(x, labels) + 0.5 * F.mse_loss(x, target)
         - 2 * F.l1_loss(x, target, reduction="sum")),
 }  # fmt: skip
@@ -114,7 +114,7 @@ def test_extreme_logits(tmp_path):
     check(model, "cross_entropy", {"x": x, "labels": np.array([0, 1, 1])}, F.cross_entropy, tmp_path)
     logits = np.array([[800.0, -800.0, 0.0]])
     model = identity(tmp_path / "model.onnx", logits.shape)
-    arrays = {"x": logits, "target": np.array([[1.0, 1.0, 0.5]])}
+    arrays = {"x": logits, "labels": np.array([[1.0, 1.0, 0.5]])}
     check(model, "bce_with_logits", arrays, F.binary_cross_entropy_with_logits, tmp_path)
 
 
