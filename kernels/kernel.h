@@ -30,6 +30,13 @@ class NodeSpec {
   bool has_output(int i) const { return node_->output(i) != nullptr; }
   DType in_type(int i = 0) const { return node_->input(i)->dtype(); }
   DType out_type(int i = 0) const { return node_->output(i)->dtype(); }
+  // The first `count` inputs, as far as they are there, and output 0 have one element type.
+  bool one_type(int count) const {
+    for (int i = 0; i < count; ++i) {
+      if (has_input(i) && in_type(i) != out_type()) return false;
+    }
+    return true;
+  }
   Shape in_shape(int i = 0) const { return node_->input(i)->type().shape(); }
   Shape out_shape(int i = 0) const { return node_->output(i)->type().shape(); }
   int64_t in_size(int i = 0) const { return num_elements(in_shape(i)); }

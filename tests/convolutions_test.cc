@@ -1,6 +1,7 @@
 // Kernels of convolutions and pools against the definition and against numbers that other runtimes agree on.
 #include <gtest/gtest.h>
 
+#include "onnx_passes/ir/error.h"
 #include "tests/run_node.h"
 
 namespace onnx_train {
@@ -108,6 +109,15 @@ TEST_P(Convolutions, MaxPoolTellsWhereItsMaximaAre) {
                                 {{"kernel_shape", Ints{2}}, {"strides", Ints{2}}}, 2);
   EXPECT_LT(relative_error(outputs[0], numbers({1, 2, 2}, {3, 3, 0, -2})), 1e-6);
   EXPECT_EQ(outputs[1].to_ints(), (Ints{1, 2, 4, 7}));
+}
+
+TEST(Conv, RefusesOperandsThatDoNotFit) {
+  const auto x = [](Shape shape, DType dtype = DType::kFloat) { return random_tensor(dtype, std::move(shape)); };
+  EXPECT_THROW(run_node("Conv", {x({1, 3, 5, 5}), x({4, 2, 3, 3})}), Error);
+  EXPECT_THROW(run_node("Conv", {x({1, 3, 5, 5}), x({4, 3, 3, 3}), x({3})}), Error);
+  EXPECT_THROW(run_node("Conv", {x({1, 4, 5, 5}), x({4, 2, 3, 3})}, {{"group", 3}}), Error);
+  EXPECT_THROW(run_node("Conv", {x({1, 4, 5, 5}), x({4, 4, 3, 3})}, {{"group", 0}}), Error);
+  EXPECT_THROW(run_node("Conv", {x({1, 3, 5, 5}, DType::kDouble), x({4, 3, 3, 3})}), Error);
 }
 
 INSTANTIATE_TEST_SUITE_P(Floats, Convolutions, testing::Values(DType::kFloat, DType::kDouble),

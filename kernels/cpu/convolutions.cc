@@ -66,22 +66,26 @@ ForwardDesc forward_desc(const Chain& chain, const Convolution& c, const Desc& b
 
 // ---- Rows
 
-Windows windows_of(const NodeSpec& spec, const Shape& w) {
-  auto windows = find_windows(spec.node());
-  if (!windows) fail(spec.node().label(), ": its windows are not known");
+Convolution convolution(const NodeSpec& spec, const Shape& x, const Shape& w, const Shape& y) {
+  const Node& node = spec.node();
+  const int64_t group = node.attr("group", 1);
+  const bool fits = x.size() == w.size() && y.size() == w.size() && w.size() >= 3 && group > 0 && x[0] == y[0] &&
+                    w[0] == y[1] && w[0] % group == 0 && x[1] % group == 0 && x[1] / group == w[1];
+  if (!fits) {
+    fail(node.label(), ": a convolution of ", to_string(x), " with ", to_string(w), " in ", group, " groups to ",
+         to_string(y), " does not exist; check channels and the group attribute");
+  }
+  auto windows = find_windows(node);
+  if (!windows) fail(node.label(), ": its windows are not known");
   windows->kernel.assign(w.begin() + 2, w.end());
-  return *windows;
+  return {x, w, y, group, *windows};
 }
 
-Convolution convolution(const NodeSpec& spec, const Shape& x, const Shape& w, const Shape& y) {
-  const Convolution c{x, w, y, spec.node().attr("group", 1), windows_of(spec, w)};
-  const bool fits = x.size() == w.size() && y.size() == w.size() && c.group > 0 && x[0] == y[0] && w[0] == y[1] &&
-                    w[0] % c.group == 0 && x[1] == c.group * w[1];
-  if (!fits) {
-    fail(spec.node().label(), ": a convolution of ", to_string(x), " with ", to_string(w), " in ", c.group,
-         " groups to ", to_string(y), " does not exist; check channels and the group attribute");
-  }
-  return c;
+// One number for each channel of the output, or no bias at all.
+void expect_bias(const NodeSpec& spec, int input) {
+  if (spec.has_input(input) && spec.in_shape(input) != Shape{spec.out_shape()[1]})
+    fail(spec.node().label(), ": its bias is ", to_string(spec.in_shape(input)), "; it has ", spec.out_shape()[1],
+         " output channels");
 }
 
 template <typename Direction>
@@ -93,6 +97,7 @@ Prepared prepare(const NodeSpec& spec, const Convolution& c, const Direction& di
 
 Prepared prepare_conv(const NodeSpec& spec) {
   const Convolution c = convolution(spec, spec.in_shape(0), spec.in_shape(1), spec.out_shape());
+  expect_bias(spec, 2);
   return prepare(spec, c, Forward{0, 1, spec.has_input(2) ? 2 : -1});
 }
 
@@ -113,6 +118,7 @@ void add_bias(const T* bias, T* y, const Shape& shape) {
 Prepared prepare_conv_transpose(const NodeSpec& spec) {
   const Shape y = spec.out_shape();
   const Convolution c = convolution(spec, y, spec.in_shape(1), spec.in_shape(0));
+  expect_bias(spec, 2);
   Prepared product = prepare(spec, c, InputGradient{0, 1});
   if (!spec.has_input(2)) return product;
   const auto add = [=, single = spec.in_type() == DType::kFloat](const Args& args) {
@@ -133,6 +139,8 @@ Prepared prepare_grad_input(const NodeSpec& spec) {
 
 Prepared prepare_grad_weight(const NodeSpec& spec) {
   const Convolution c = convolution(spec, spec.in_shape(0), spec.out_shape(), spec.in_shape(1));
+  if (spec.has_output(1) && (spec.out_shape(1) != Shape{c.w[0]} || spec.out_type(1) != spec.in_type()))
+    fail(spec.node().label(), ": its second output must have one number for each of ", c.w[0], " channels");
   return prepare(spec, c, WeightGradient{0, 1, spec.has_output(1)});
 }
 
@@ -185,15 +193,18 @@ Prepared prepare_fast(const NodeSpec& spec, const Convolution& c, const WeightGr
 }
 
 std::vector<Kernel> convolution_kernels() {
-  const auto supports = [](const NodeSpec& spec) {
-    const size_t rank = spec.in_shape().size();
-    return is_float_or_double(spec.in_type()) && rank >= 3 && rank <= 5 && spec.has_output(0);
+  const auto supports = [](int tensors) {
+    return [tensors](const NodeSpec& spec) {
+      const size_t rank = spec.in_shape().size();
+      return is_float_or_double(spec.in_type()) && rank >= 3 && rank <= 5 && spec.has_output(0) &&
+             spec.one_type(tensors);
+    };
   };
   return {
-      {"Conv", supports, prepare_conv},
-      {"ConvTranspose", supports, prepare_conv_transpose},
-      {"ConvGradInput", supports, prepare_grad_input, kDomain},
-      {"ConvGradWeight", supports, prepare_grad_weight, kDomain},
+      {"Conv", supports(3), prepare_conv},
+      {"ConvTranspose", supports(3), prepare_conv_transpose},
+      {"ConvGradInput", supports(2), prepare_grad_input, kDomain},
+      {"ConvGradWeight", supports(2), prepare_grad_weight, kDomain},
   };
 }
 

@@ -32,9 +32,11 @@ struct Pool {
   }
 };
 
+bool has_spatial_axes(const Shape& shape) { return shape.size() >= 3 && shape.size() <= 5; }
+
 Pool make_pool(const NodeSpec& spec, const Shape& x, const Shape& y) {
   const auto windows = find_windows(spec.node());
-  if (!windows || x.size() != y.size() || x[0] != y[0] || x[1] != y[1]) {
+  if (!windows || x.size() != y.size() || !has_spatial_axes(x) || x[0] != y[0] || x[1] != y[1]) {
     fail(spec.node().label(), ": a pool of ", to_string(x), " to ", to_string(y), " does not exist");
   }
   Pool pool;
@@ -188,6 +190,8 @@ Prepared prepare_max_pool(const NodeSpec& spec) {
 }
 
 Prepared prepare_max_pool_grad(const NodeSpec& spec) {
+  if (!spec.one_type(2) || spec.out_shape() != spec.in_shape(1))
+    fail(spec.node().label(), ": dx must be as large as x");
   return dispatch_float(spec.in_type(), [&](auto zero) -> Prepared {
     using T = decltype(zero);
     return {[pool = make_pool(spec, spec.in_shape(1), spec.in_shape(0))](const Args& args) {
@@ -271,15 +275,13 @@ Prepared prepare_global_max(const NodeSpec& spec) {
   });
 }
 
-bool has_spatial_axes(const Shape& shape) { return shape.size() >= 3 && shape.size() <= 5; }
-
 bool supports_pool(const NodeSpec& spec) {
-  return is_float_or_double(spec.in_type()) && has_spatial_axes(spec.in_shape());
+  return is_float_or_double(spec.in_type()) && has_spatial_axes(spec.in_shape()) && spec.one_type(1);
 }
 
 template <DType dtype>
 bool supports_max_pool(const NodeSpec& spec) {
-  return spec.in_type() == dtype && has_spatial_axes(spec.in_shape());
+  return spec.in_type() == dtype && has_spatial_axes(spec.in_shape()) && spec.one_type(1);
 }
 
 }  // namespace

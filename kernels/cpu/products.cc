@@ -159,10 +159,14 @@ struct View {
   Shape sizes, strides;
 };
 
+void expect_permutation(const NodeSpec& spec, Shape permutation, size_t rank) {
+  std::sort(permutation.begin(), permutation.end());
+  if (permutation != identity(rank)) fail(spec.node().label(), ": its permutations do not fit its operands");
+}
+
 View permuted(const NodeSpec& spec, const Shape& memory, const Shape& permutation) {
-  Shape sorted = permutation, strides(memory.size(), 1);
-  std::sort(sorted.begin(), sorted.end());
-  if (sorted != identity(memory.size())) fail(spec.node().label(), ": ", to_string(permutation), " is no permutation");
+  expect_permutation(spec, permutation, memory.size());
+  Shape strides(memory.size(), 1);
   for (size_t i = memory.size(); i-- > 1;) strides[i - 1] = strides[i] * memory[i];
   View view;
   for (int64_t axis : permutation) {
@@ -187,6 +191,8 @@ Matrices matrices_of(View view, size_t rank) {
 
 // y = a b for views of two axes or more.
 Prepared prepare_views(const NodeSpec& spec, const View& a, const View& b, const View& y) {
+  if (std::min({a.sizes.size(), b.sizes.size()}) < 2 || y.sizes.size() != std::max(a.sizes.size(), b.sizes.size()))
+    fail(spec.node().label(), ": its operands and its output must be matrices or batches of them");
   const size_t rank = y.sizes.size() - 2;
   Product p{matrices_of(a, rank), matrices_of(b, rank), matrices_of(y, rank)};
   p.m = a.sizes[a.sizes.size() - 2];
@@ -215,9 +221,9 @@ Prepared prepare_transposed_matmul(const NodeSpec& spec) {
   const Node& node = spec.node();
   const auto permutation = [&](const char* name) { return node.attr(name, Shape{}); };
   const Shape to_memory = permutation("perm_y");
+  expect_permutation(spec, to_memory, spec.out_shape().size());
   Shape to_product(to_memory.size());
-  for (size_t i = 0; i < to_memory.size(); ++i)
-    to_product.at(static_cast<size_t>(to_memory[i])) = static_cast<int64_t>(i);
+  for (size_t i = 0; i < to_memory.size(); ++i) to_product[static_cast<size_t>(to_memory[i])] = static_cast<int64_t>(i);
   return prepare_views(spec, permuted(spec, spec.in_shape(0), permutation("perm_a")),
                        permuted(spec, spec.in_shape(1), permutation("perm_b")),
                        permuted(spec, spec.out_shape(), to_product));
@@ -324,7 +330,9 @@ Prepared prepare_product(const NodeSpec& spec, Product p, bool bias) {
 }
 
 std::vector<Kernel> product_kernels() {
-  const auto supports = [](const NodeSpec& spec) { return has_product(spec.in_type()); };
+  const auto supports = [](const NodeSpec& spec) {
+    return has_product(spec.in_type()) && spec.one_type(spec.num_inputs());
+  };
   return {
       {"MatMul", supports, prepare_matmul},
       {"Gemm", supports, prepare_gemm},
