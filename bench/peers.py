@@ -21,7 +21,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 COMMAND = ROOT / "build" / "onnx-train"
-CORES = sorted(os.sched_getaffinity(0))[:2]
+CORES = sorted(os.sched_getaffinity(0))[: int(os.environ.get("PEERS_THREADS", 2))]
 WARM_UP = 5  # steps that do not count
 TURN = 3.0  # seconds
 RATE = 1e-4

@@ -180,7 +180,7 @@ Model from_proto(onnx::ModelProto proto) {
         read_bindings(info.initialization_binding(), *entry.algorithm, *entry.initialization, entry.name());
   }
   proto.clear_training_info();
-  model.shell().Swap(&proto);
+  model.shell() = proto;  // a copy: what is cleared keeps its memory, all the weights' here
   return model;
 }
 
