@@ -26,24 +26,13 @@ void for_each_state(const Model& model, const std::function<void(Value*)>& f) {
   }
 }
 
-// The store has the values now; the model keeps type and shape.
-void drop_contents(Value* state) {
-  onnx::TensorProto empty;
-  to_proto(Tensor(state->dtype(), {0}), state->name(), &empty);
-  empty.clear_dims();
-  for (int64_t size : state->initializer()->dims()) empty.add_dims(size);
-  state->graph().set_initializer(state, empty);
-}
-
 }  // namespace
 
 Session::Session(Model model, const SessionOptions& options)
     : model_(std::move(model)),
       device_(options.device ? *options.device : Device::cpu()),
       options_(options),
-      state_(model_, device_) {
-  for_each_state(model_, drop_contents);
-}
+      state_(&model_, device_) {}
 
 Session::~Session() {
   plans_.clear();

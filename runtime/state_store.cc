@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/onnx.h"
 
 namespace onnx_train {
 
@@ -14,8 +15,20 @@ struct StateStore::Entry {
   void* back;
 };
 
-StateStore::StateStore(const Model& model, Device& device) : device_(device) {
-  const auto add = [&](const Value* state) {
+namespace {
+
+void drop_contents(Value* state) {
+  onnx::TensorProto empty;
+  to_proto(Tensor(state->dtype(), {0}), state->name(), &empty);
+  empty.clear_dims();
+  for (int64_t size : state->initializer()->dims()) empty.add_dims(size);
+  state->graph().set_initializer(state, std::move(empty));
+}
+
+}  // namespace
+
+StateStore::StateStore(Model* model, Device& device) : device_(device) {
+  const auto add = [&](Value* state) {
     if (!index_.try_emplace(state->name(), names_.size()).second) return;
     names_.push_back(state->name());
     const Tensor value = from_proto(*state->initializer());
@@ -23,9 +36,10 @@ StateStore::StateStore(const Model& model, Device& device) : device_(device) {
     Entry& entry = entries_.back();
     entry.front = device_.allocate(entry.bytes);
     device_.copy_from_host(entry.front, value.data(), entry.bytes);
+    drop_contents(state);
   };
   try {
-    for (const EntryPoint& point : model.entry_points) {
+    for (const EntryPoint& point : model->entry_points) {
       for (const Binding& binding : point.update_bindings) add(binding.state);
       for (const Binding& binding : point.initialization_bindings) add(binding.state);
     }

@@ -15,9 +15,9 @@ namespace onnx_train {
 
 class StateStore {
  public:
-  // Holds every state of `model` (what some update or initialization binding writes, and the weights), with the
-  // initializers' values.
-  StateStore(const Model& model, Device& device);
+  // Takes the values of every state (what some update or initialization binding writes) out of the model, one after
+  // the other, so that no two copies of all are held; the model's initializers keep types and shapes.
+  StateStore(Model* model, Device& device);
   ~StateStore();
   StateStore(const StateStore&) = delete;
 

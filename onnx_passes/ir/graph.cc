@@ -285,32 +285,33 @@ void Graph::remove_input(Value* value) {
 Value* Graph::add_initializer(const std::string& name, const Tensor& tensor) {
   onnx::TensorProto proto;
   to_proto(tensor, name, &proto);
-  return add_initializer(proto);
+  return add_initializer(std::move(proto));
 }
 
-Value* Graph::add_initializer(const onnx::TensorProto& tensor) {
+Value* Graph::add_initializer(onnx::TensorProto tensor) {
   const auto found = values_.find(tensor.name());  // an input of the same name gets its default
   Value* value = found != values_.end() && is_input(found->second.get()) && !found->second->is_initializer()
                      ? found->second.get()
                      : add_value(tensor.name());
-  set_initializer(value, tensor);
+  set_initializer(value, std::move(tensor));
   return value;
 }
 
-void Graph::set_initializer(Value* value, const onnx::TensorProto& tensor) {
+void Graph::set_initializer(Value* value, onnx::TensorProto tensor) {
   if (!value->initializer_) initializers_.push_back(value);
-  value->initializer_ = std::make_shared<onnx::TensorProto>(tensor);
+  value->initializer_ = std::make_shared<onnx::TensorProto>(std::move(tensor));
   value->initializer_->set_name(value->name());
   if (value->type_.dtype == DType::kUndefined) {
-    value->type_.dtype = static_cast<DType>(tensor.data_type());
-    value->type_.dims.emplace(tensor.dims().begin(), tensor.dims().end());
+    const auto& dims = value->initializer_->dims();
+    value->type_.dtype = static_cast<DType>(value->initializer_->data_type());
+    value->type_.dims.emplace(dims.begin(), dims.end());
   }
 }
 
 void Graph::set_initializer(Value* value, const Tensor& tensor) {
   onnx::TensorProto proto;
   to_proto(tensor, value->name(), &proto);
-  set_initializer(value, proto);
+  set_initializer(value, std::move(proto));
 }
 
 void Graph::remove_initializer(Value* value) {

@@ -197,9 +197,9 @@ class Graph {
 
   const std::vector<Value*>& initializers() const { return initializers_; }
   Value* add_initializer(const std::string& name, const Tensor& tensor);
-  Value* add_initializer(const onnx::TensorProto& tensor);
+  Value* add_initializer(onnx::TensorProto tensor);
   // Makes `value` (an input or a value without producer) an initializer, or changes its data; keeps its place.
-  void set_initializer(Value* value, const onnx::TensorProto& tensor);
+  void set_initializer(Value* value, onnx::TensorProto tensor);
   void set_initializer(Value* value, const Tensor& tensor);
   // Removes an unused initializer (and the input of the same name, if there is one).
   void remove_initializer(Value* value);

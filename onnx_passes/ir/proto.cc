@@ -10,7 +10,10 @@ namespace {
 
 constexpr int kMaxSubgraphDepth = 32;
 
-void read_graph(const onnx::GraphProto& proto, Graph* graph, int depth);
+using Tensors = google::protobuf::RepeatedPtrField<onnx::TensorProto>;
+
+// `initializers` are moved into the graph when given; else those of `proto` are copied.
+void read_graph(const onnx::GraphProto& proto, Graph* graph, int depth, Tensors* initializers = nullptr);
 
 void read_node(const onnx::NodeProto& proto, Graph* graph, int depth) {
   std::vector<Value*> inputs;
@@ -34,7 +37,7 @@ void read_node(const onnx::NodeProto& proto, Graph* graph, int depth) {
   }
 }
 
-void read_graph(const onnx::GraphProto& proto, Graph* graph, int depth) {
+void read_graph(const onnx::GraphProto& proto, Graph* graph, int depth, Tensors* initializers) {
   if (depth > kMaxSubgraphDepth)
     fail("graph '", proto.name(), "': subgraphs are nested more than ", kMaxSubgraphDepth, " deep");
   onnx::GraphProto& shell = graph->shell();
@@ -49,6 +52,9 @@ void read_graph(const onnx::GraphProto& proto, Graph* graph, int depth) {
 
   for (const auto& input : proto.input()) graph->add_input(input.name(), from_proto(input.type()));
   for (const auto& tensor : proto.initializer()) graph->add_initializer(tensor);
+  if (initializers) {
+    for (auto& tensor : *initializers) graph->add_initializer(std::move(tensor));
+  }
   if (proto.sparse_initializer_size() > 0) {
     fail("initializer '", proto.sparse_initializer(0).values().name(), "' is sparse; store it dense");
   }
@@ -156,6 +162,13 @@ void write_bindings(const std::vector<Binding>& bindings, Bindings* protos) {
   }
 }
 
+// Moves the tensors, which are nearly all of a model's memory.
+void take_graph(onnx::GraphProto* proto, Graph* graph) {
+  Tensors initializers;
+  initializers.Swap(proto->mutable_initializer());
+  read_graph(*proto, graph, 0, &initializers);
+}
+
 }  // namespace
 
 Model from_proto(onnx::ModelProto proto) {
@@ -169,12 +182,12 @@ Model from_proto(onnx::ModelProto proto) {
     model.context->functions.back()->Swap(&f);
   }
   proto.clear_functions();
-  from_proto(proto.graph(), model.graph.get());
+  take_graph(proto.mutable_graph(), model.graph.get());
   proto.clear_graph();
-  for (const auto& info : proto.training_info()) {
+  for (auto& info : *proto.mutable_training_info()) {
     EntryPoint& entry = model.add_entry_point(info.algorithm().name());
-    from_proto(info.algorithm(), entry.algorithm.get());
-    from_proto(info.initialization(), entry.initialization.get());
+    take_graph(info.mutable_algorithm(), entry.algorithm.get());
+    take_graph(info.mutable_initialization(), entry.initialization.get());
     entry.update_bindings = read_bindings(info.update_binding(), *entry.algorithm, *entry.algorithm, entry.name());
     entry.initialization_bindings =
         read_bindings(info.initialization_binding(), *entry.algorithm, *entry.initialization, entry.name());
