@@ -252,6 +252,8 @@ void Plan::bind_state(size_t i, const void* front, void* back) {
 }
 
 void Plan::run() {
+  // OpenMP's number is one per thread of the program; scratch memory was sized for the planner's.
+  if (num_threads() != threads_) set_num_threads(threads_);
   Slots& slots = *slots_;
   void* const* table = slots.table.data();
   for (size_t s = 0; s < steps_.size(); ++s) {

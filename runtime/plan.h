@@ -99,6 +99,7 @@ class Plan {
   size_t workspace_bytes_ = 0, constant_bytes_ = 0;
   std::unique_ptr<Slots> slots_;
   bool profiling_ = false;
+  const int threads_ = num_threads();  // what the kernels were prepared for
 };
 
 }  // namespace onnx_train
