@@ -52,6 +52,17 @@ TEST(Simplify, AlgorithmsReuseTheInferenceGraph) {
   EXPECT_FALSE(simplify(model));
 }
 
+TEST(Simplify, CastsToTheSameTypeGo) {
+  Model model = from_text(
+      "<ir_version: 10, opset_import: [\"\" : 21]> g (float[N] x, float[2] like, double[2] other) => (float[N] y, "
+      "double[N] z) {"
+      " same = CastLike(x, like) y = Relu(same) z = CastLike(x, other) }");
+  infer_types(model.graph.get());
+  EXPECT_TRUE(simplify(model));
+  EXPECT_EQ(model.graph->find("same"), nullptr);
+  EXPECT_TRUE(model.graph->find("z")->producer()->is("CastLike"));
+}
+
 TEST(Simplify, OutputsKeepTheirNames) {
   Model model = from_text(
       "<ir_version: 10, opset_import: [\"\" : 21]> g (float[N] x) => (float[N] a, float[N] b, float[N] c) {"

@@ -59,6 +59,10 @@ bool does_nothing(const Node& node) {
   if (!node.domain().empty() || !node.input(0) || !node.output()) return false;
   if (node.is("Identity")) return true;
   if (node.is("Cast")) return node.attr("to", 0) == static_cast<int>(node.input(0)->dtype());
+  if (node.is("CastLike")) {
+    const DType dtype = node.input(0)->dtype();
+    return dtype != DType::kUndefined && dtype == node.output()->dtype();
+  }
   if (node.is("Transpose")) return is_identity_permutation(node);
   if (node.is("Concat") || node.is("Sum") || node.is("Max") || node.is("Min") || node.is("Mean")) {
     return node.num_inputs() == 1;
