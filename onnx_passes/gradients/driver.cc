@@ -5,6 +5,7 @@
 #include "onnx_passes/gradients/gradient.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/inference.h"
+#include "onnx_passes/ir/inputs.h"
 
 namespace onnx_train {
 
@@ -59,17 +60,6 @@ std::vector<Node*> nodes_in_order(Graph* graph) {
     for (Node* n = g->first(); n; n = n->next()) order.push_back(n);
   }
   return order;
-}
-
-// Values that outer nodes read inside their subgraphs, too.
-void for_each_input(const Node& node, const std::function<void(const Value*)>& f) {
-  for (const Value* input : node.inputs()) {
-    if (input) f(input);
-  }
-  for (const auto& subgraph : node.subgraphs()) {
-    for (const Node* n = subgraph.graph->first(); n; n = n->next()) for_each_input(*n, f);
-    for (const Value* output : subgraph.graph->outputs()) f(output);
-  }
 }
 
 // What lies on a path from `with_respect_to` to `outputs`: the nodes in order, and the values that need a gradient.

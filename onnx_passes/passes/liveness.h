@@ -3,21 +3,9 @@
 
 #include <unordered_set>
 
-#include "onnx_passes/ir/graph.h"
+#include "onnx_passes/ir/inputs.h"
 
 namespace onnx_train {
-
-// Calls `f` with every value that the node reads, those read inside its subgraphs included.
-template <typename F>
-void for_each_input(const Node& node, const F& f) {
-  for (const Value* input : node.inputs()) {
-    if (input) f(input);
-  }
-  for (const auto& subgraph : node.subgraphs()) {
-    for (const Node* n = subgraph.graph->first(); n; n = n->next()) for_each_input(*n, f);
-    for (const Value* output : subgraph.graph->outputs()) f(output);
-  }
-}
 
 class Liveness {
  public:
