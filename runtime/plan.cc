@@ -4,7 +4,6 @@
 #include <chrono>
 #include <cstring>
 
-#include "kernels/lowering/lowering.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/inference.h"
 #include "runtime/placement.h"
@@ -103,7 +102,7 @@ Plan::~Plan() {
 void Plan::lower(const PlanOptions& options, const std::map<std::string, Shape>& shapes) {
   Graph& graph = *model_.graph;
   set_shapes(&graph, shapes);
-  run_pipeline(options.lowering ? device_.lowering() : required_lowering(device_), &model_, options.pipeline);
+  run_pipeline(lowering_passes(device_, options.lowering), &model_, options.pipeline);
   const auto is_state = [&](const std::string& name) {
     return std::find(state_names_.begin(), state_names_.end(), name) != state_names_.end();
   };
@@ -167,7 +166,8 @@ void Plan::select_kernels() {
 }
 
 void Plan::place(const PlanOptions& options) {
-  Placement placement = place_values(*model_.graph, steps_, prepared_, states_, {options.in_place, options.lowering});
+  Placement placement =
+      place_values(*model_.graph, steps_, prepared_, states_, {options.in_place, options.lowering.on});
   memory_ = plan_memory(placement.ranges);
   ranges_ = std::move(placement.ranges);
   range_names_ = std::move(placement.range_names);

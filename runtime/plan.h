@@ -12,14 +12,15 @@
 #include <vector>
 
 #include "kernels/device.h"
+#include "kernels/lowering/lowering.h"
 #include "onnx_passes/ir/model.h"
 #include "runtime/memory_plan.h"
 
 namespace onnx_train {
 
 struct PlanOptions {
-  bool lowering = true;  // false: only what is needed to run at all (the reference that lowering is compared with)
-  bool in_place = true;  // false: every state is written to its back buffer
+  LoweringOptions lowering;  // off: only what is needed to run at all (the reference that lowering is compared with)
+  bool in_place = true;      // false: every state is written to its back buffer
   PipelineOptions pipeline;
 };
 

@@ -63,7 +63,9 @@ Session::CachedPlan& Session::make_plan(const std::string& entry, Model flat,
   read_from_state(&flat, state_);
   auto cached = std::make_unique<CachedPlan>();
   cached->entry = entry;
-  cached->plan = std::make_unique<Plan>(std::move(flat), state_.names(), shapes, device_, options_.plan);
+  PlanOptions plan_options = options_.plan;
+  if (std::string& folder = plan_options.pipeline.dump_dir; !folder.empty()) folder += "/" + entry;
+  cached->plan = std::make_unique<Plan>(std::move(flat), state_.names(), shapes, device_, plan_options);
   Plan& plan = *cached->plan;
   for (const StatePort& port : plan.states()) cached->states.push_back(state_.index(port.name));
   cached->inputs.resize(plan.inputs().size());

@@ -18,7 +18,7 @@ TEST(FoldTransposes, LeavesNoneInAttention) {
 // Runs the model with and without lowering on the same inputs.
 void expect_same_numbers(const std::string& text, const TensorMap& inputs) {
   SessionOptions without;
-  without.plan.lowering = false;
+  without.plan.lowering.on = false;
   Session lowered(from_text(text)), plain(from_text(text), without);
   const Tensor expected = plain.run("predict", inputs).at("y");
   EXPECT_LT(relative_error(lowered.run("predict", inputs).at("y"), expected), 1e-6);

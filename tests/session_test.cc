@@ -89,7 +89,7 @@ TEST(Session, SwapEqualsInPlace) {
 
 TEST(Session, NoLoweringGivesTheSameNumbers) {
   SessionOptions plain;
-  plain.plan.lowering = false;
+  plain.plan.lowering.on = false;
   Session a(make_training_model()), b(make_training_model(), plain);
   for (int i = 0; i < 5; ++i) {
     EXPECT_EQ(a.run("step", make_batch(4)).at("loss").at(0), b.run("step", make_batch(4)).at("loss").at(0));

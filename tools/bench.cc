@@ -4,12 +4,12 @@
 #include <fstream>
 #include <numeric>
 
-#include "kernels/device.h"
 #include "onnx_passes/ir/error.h"
 #include "runtime/checkpoint.h"
 #include "runtime/session.h"
 #include "tools/data/source.h"
 #include "tools/report/format.h"
+#include "tools/runtime_options.h"
 #include "tools/subcommand.h"
 
 namespace onnx_train {
@@ -21,9 +21,10 @@ constexpr int kWarmUp = 3;  // steps that do not count
 
 struct BenchArguments {
   std::string model, data, entry = "step";
-  int64_t batch_size = 32, threads = 0;
+  int64_t batch_size = 32;
   double seconds = 5;
   bool json = false;
+  RuntimeOptions runtime;
 };
 
 double milliseconds_since(Clock::time_point start) {
@@ -49,8 +50,7 @@ TensorMap first_batch(const BenchArguments& arguments, const Session& session) {
 }
 
 int run(const BenchArguments& arguments) {
-  if (arguments.threads > 0) set_num_threads(static_cast<int>(arguments.threads));
-  Session session(load_training_model(arguments.model));
+  Session session(load_training_model(arguments.model), session_options(arguments.runtime));
   const TensorMap batch = first_batch(arguments, session);
   std::vector<double> times;
   const Clock::time_point begin = Clock::now();
@@ -83,13 +83,13 @@ Subcommand bench_command() {
           "How long a step takes, and how much memory the process needs; one batch, again and again, nothing is kept",
           "  onnx-train bench train.onnx --data train.npz --batch-size 64 --seconds 10\n"
           "  onnx-train bench train.onnx --data train.npz --entry evaluate",
-          {{"MODEL", &a->model, "a training model or a checkpoint", "FILE", true},
-           {"--data", &a->data, "the data: see fit --help", "PATH", true},
-           {"--entry", &a->entry, "the entry point to run [step]", "NAME"},
-           {"--batch-size", &a->batch_size, "samples at a time [32]", "N"},
-           {"--seconds", &a->seconds, "how long to go on [5]", "S"},
-           {"--threads", &a->threads, "threads [all cores]", "N"},
-           {"--json", &a->json, "one JSON object a step"}},
+          with_runtime_options({{"MODEL", &a->model, "a training model or a checkpoint", "FILE", true},
+                                {"--data", &a->data, "the data: see fit --help", "PATH", true},
+                                {"--entry", &a->entry, "the entry point to run [step]", "NAME"},
+                                {"--batch-size", &a->batch_size, "samples at a time [32]", "N"},
+                                {"--seconds", &a->seconds, "how long to go on [5]", "S"},
+                                {"--json", &a->json, "one JSON object a step"}},
+                               &a->runtime),
           [a] { return run(*a); }};
 }
 

@@ -2,12 +2,12 @@
 
 #include <nlohmann/json.hpp>
 
-#include "kernels/device.h"
 #include "runtime/checkpoint.h"
 #include "runtime/trainer.h"
 #include "tools/data/source.h"
 #include "tools/models.h"
 #include "tools/report/format.h"
+#include "tools/runtime_options.h"
 #include "tools/subcommand.h"
 
 namespace onnx_train {
@@ -15,14 +15,15 @@ namespace {
 
 struct EvalArguments {
   std::string model, data, dtype = "float32";
-  int64_t batch_size = 128, threads = 0;
+  int64_t batch_size = 128;
   double scale = 1;
   bool json = false;
+  RuntimeOptions runtime;
 };
 
 int run(const EvalArguments& arguments) {
-  if (arguments.threads > 0) set_num_threads(static_cast<int>(arguments.threads));
-  Session session(in_precision(load_training_model(arguments.model), arguments.dtype));
+  Session session(in_precision(load_training_model(arguments.model), arguments.dtype),
+                  session_options(arguments.runtime));
   const Dataset data =
       load_dataset(arguments.data, entry_inputs(session.model(), "evaluate"), DataRole::kEvaluate, arguments.scale);
   const Metrics metrics = evaluate(&session, data, arguments.batch_size);
@@ -41,19 +42,22 @@ int run(const EvalArguments& arguments) {
 
 Subcommand eval_command() {
   auto a = std::make_shared<EvalArguments>();
-  return {
-      "eval",
-      "Loss and metrics of a training model or checkpoint on data, as inference computes them",
-      "  onnx-train eval run/best.onnx --data test.npz\n"
-      "  onnx-train eval run/best.onnx --data mnist/ --scale 0.00392157 --json",
-      {{"MODEL", &a->model, "a training model or a checkpoint", "FILE", true},
-       {"--data", &a->data, "the data: see fit --help", "PATH", true},
-       {"--batch-size", &a->batch_size, "samples at a time [128]", "N"},
-       {"--scale", &a->scale, "factor of integers that become floats [1]", "X"},
-       {"--dtype", &a->dtype, "float64 computes in double precision [float32]", "TYPE", false, {"float32", "float64"}},
-       {"--threads", &a->threads, "threads [all cores]", "N"},
-       {"--json", &a->json, "one JSON object instead of a table"}},
-      [a] { return run(*a); }};
+  return {"eval", "Loss and metrics of a training model or checkpoint on data, as inference computes them",
+          "  onnx-train eval run/best.onnx --data test.npz\n"
+          "  onnx-train eval run/best.onnx --data mnist/ --scale 0.00392157 --json",
+          with_runtime_options({{"MODEL", &a->model, "a training model or a checkpoint", "FILE", true},
+                                {"--data", &a->data, "the data: see fit --help", "PATH", true},
+                                {"--batch-size", &a->batch_size, "samples at a time [128]", "N"},
+                                {"--scale", &a->scale, "factor of integers that become floats [1]", "X"},
+                                {"--dtype",
+                                 &a->dtype,
+                                 "float64 computes in double precision [float32]",
+                                 "TYPE",
+                                 false,
+                                 {"float32", "float64"}},
+                                {"--json", &a->json, "one JSON object instead of a table"}},
+                               &a->runtime),
+          [a] { return run(*a); }};
 }
 
 }  // namespace onnx_train

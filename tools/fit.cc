@@ -3,7 +3,6 @@
 #include <cstdio>
 #include <filesystem>
 
-#include "kernels/device.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/loading.h"
 #include "runtime/trainer.h"
@@ -13,6 +12,7 @@
 #include "tools/report/banner.h"
 #include "tools/report/format.h"
 #include "tools/report/progress.h"
+#include "tools/runtime_options.h"
 #include "tools/subcommand.h"
 
 namespace onnx_train {
@@ -24,7 +24,7 @@ struct FitArguments {
   std::string model, data, eval_data, schedule = "constant", time_limit, dtype = "float32";
   TrainerOptions trainer;
   bool no_shuffle = false, resume = false, overwrite = false, json = false;
-  int64_t threads = 0;
+  RuntimeOptions runtime;
   double scale = 1;
   std::optional<double> rate;
   std::optional<int64_t> batch_size, seed;
@@ -179,9 +179,8 @@ int train(const FitArguments& a, Trainer* trainer) {
 
 int run(FitArguments* a) {
   check_usage(a);
-  if (a->threads > 0) set_num_threads(static_cast<int>(a->threads));
   bool resumed = false;
-  Session session(start_model(*a, &resumed));
+  Session session(start_model(*a, &resumed), session_options(a->runtime));
   if (!checkpoint_position(session.model())) initialize(*a, &session);
   const Dataset training =
       load_dataset(a->data, entry_inputs(session.model(), training_entry(session)), DataRole::kTrain, a->scale);
@@ -206,46 +205,47 @@ int run(FitArguments* a) {
 std::vector<CommandOption> options_of(FitArguments* a) {
   TrainerOptions& t = a->trainer;
   Schedule& s = t.schedule;
-  return {
-      {"MODEL", &a->model, "the training model, from onnx-train build", "FILE", true},
-      {"--data", &a->data,
-       "X.npz, X.csv, a folder of .npy files, MNIST (a folder, or IMAGES,LABELS), or CIFAR-10 (a folder, or X.bin)",
-       "PATH", true},
-      {"--eval-data", &a->eval_data, "data to evaluate on after each epoch", "PATH"},
-      {"--out", &t.folder, "the run's folder [run]", "DIR"},
-      {"--epochs", &t.epochs, "passes over the data", "N"},
-      {"--steps", &t.steps, "optimizer steps; with --epochs, whichever ends first", "N"},
-      {"--time-limit", &a->time_limit, "stop after this time: 90s, 15m, 2h", "TIME"},
-      {"--batch-size", &a->batch_size, "samples at a time [the model's, if it is fixed, else 32]", "N"},
-      {"--accumulate", &t.accumulate, "batches in a step, for models built with --accumulate [1]", "N"},
-      {"--lr", &a->rate, "learning rate, after the warm-up [the optimizer's, as built]", "X"},
-      {"--schedule",
-       &a->schedule,
-       "of the learning rate [constant]",
-       "CURVE",
-       false,
-       {"constant", "linear", "cosine", "step"}},
-      {"--warmup", &s.warmup, "steps in which the learning rate grows from 0 [0]", "N"},
-      {"--final-lr", &s.end, "where linear and cosine end [0]", "X"},
-      {"--step-every", &s.step_every, "schedule step: steps between two falls", "N"},
-      {"--step-factor", &s.step_factor, "schedule step: what each fall multiplies by [0.1]", "X"},
-      {"--clip", &t.clip_norm, "clip the gradient's global norm at this [as built]", "NORM"},
-      {"--seed", &a->seed, "of the data order [0], and of dropout and drawn weights [as built]", "N"},
-      {"--no-shuffle", &a->no_shuffle, "take the samples in their order"},
-      {"--scale", &a->scale, "factor of integers that become floats, 0.00392157 for bytes to 0..1 [1]", "X"},
-      {"--early-stop", &t.early_stop, "stop after N epochs without a lower loss", "N"},
-      {"--checkpoint-every", &t.checkpoint_every, "write last.onnx every N steps, not only after epochs", "N"},
-      {"--resume", &a->resume, "go on from last.onnx in the run's folder, if there is one"},
-      {"--overwrite", &a->overwrite, "start anew in a folder that holds a run"},
-      {"--threads", &a->threads, "threads [all cores]", "N"},
-      {"--dtype",
-       &a->dtype,
-       "float64 trains in double precision, to verify with [float32]",
-       "TYPE",
-       false,
-       {"float32", "float64"}},
-      {"--json", &a->json, "one JSON object a step instead of text"},
-  };
+  return with_runtime_options(
+      {
+          {"MODEL", &a->model, "the training model, from onnx-train build", "FILE", true},
+          {"--data", &a->data,
+           "X.npz, X.csv, a folder of .npy files, MNIST (a folder, or IMAGES,LABELS), or CIFAR-10 (a folder, or X.bin)",
+           "PATH", true},
+          {"--eval-data", &a->eval_data, "data to evaluate on after each epoch", "PATH"},
+          {"--out", &t.folder, "the run's folder [run]", "DIR"},
+          {"--epochs", &t.epochs, "passes over the data", "N"},
+          {"--steps", &t.steps, "optimizer steps; with --epochs, whichever ends first", "N"},
+          {"--time-limit", &a->time_limit, "stop after this time: 90s, 15m, 2h", "TIME"},
+          {"--batch-size", &a->batch_size, "samples at a time [the model's, if it is fixed, else 32]", "N"},
+          {"--accumulate", &t.accumulate, "batches in a step, for models built with --accumulate [1]", "N"},
+          {"--lr", &a->rate, "learning rate, after the warm-up [the optimizer's, as built]", "X"},
+          {"--schedule",
+           &a->schedule,
+           "of the learning rate [constant]",
+           "CURVE",
+           false,
+           {"constant", "linear", "cosine", "step"}},
+          {"--warmup", &s.warmup, "steps in which the learning rate grows from 0 [0]", "N"},
+          {"--final-lr", &s.end, "where linear and cosine end [0]", "X"},
+          {"--step-every", &s.step_every, "schedule step: steps between two falls", "N"},
+          {"--step-factor", &s.step_factor, "schedule step: what each fall multiplies by [0.1]", "X"},
+          {"--clip", &t.clip_norm, "clip the gradient's global norm at this [as built]", "NORM"},
+          {"--seed", &a->seed, "of the data order [0], and of dropout and drawn weights [as built]", "N"},
+          {"--no-shuffle", &a->no_shuffle, "take the samples in their order"},
+          {"--scale", &a->scale, "factor of integers that become floats, 0.00392157 for bytes to 0..1 [1]", "X"},
+          {"--early-stop", &t.early_stop, "stop after N epochs without a lower loss", "N"},
+          {"--checkpoint-every", &t.checkpoint_every, "write last.onnx every N steps, not only after epochs", "N"},
+          {"--resume", &a->resume, "go on from last.onnx in the run's folder, if there is one"},
+          {"--overwrite", &a->overwrite, "start anew in a folder that holds a run"},
+          {"--dtype",
+           &a->dtype,
+           "float64 trains in double precision, to verify with [float32]",
+           "TYPE",
+           false,
+           {"float32", "float64"}},
+          {"--json", &a->json, "one JSON object a step instead of text"},
+      },
+      &a->runtime);
 }
 
 }  // namespace

@@ -1,7 +1,6 @@
 #include <cstdio>
 #include <numeric>
 
-#include "kernels/device.h"
 #include "onnx_passes/gradients/gradient.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/passes/entry_point.h"
@@ -11,6 +10,7 @@
 #include "tools/data/npz.h"
 #include "tools/data/source.h"
 #include "tools/models.h"
+#include "tools/runtime_options.h"
 #include "tools/subcommand.h"
 
 namespace onnx_train {
@@ -19,7 +19,7 @@ namespace {
 struct GradArguments {
   std::string model, inputs, output, mode = "train", dtype = "float32";
   BuildOptions options;
-  int64_t threads = 0;
+  RuntimeOptions runtime;
 };
 
 // Makes the entry point "step" of `model` the loss, the outputs and the gradients of the weights and float inputs, with
@@ -56,7 +56,6 @@ TensorMap whole_batch(const Dataset& data, const Model& model, const Graph& algo
 
 int run(GradArguments* arguments) {
   BuildOptions& options = arguments->options;
-  if (arguments->threads > 0) set_num_threads(static_cast<int>(arguments->threads));
   options.mode = arguments->mode == "train" ? Mode::kTrain : Mode::kFrozen;
   Model model = load_forward_model(arguments->model, arguments->dtype);
   add_loss_and_gradients(&model, options);
@@ -64,7 +63,7 @@ int run(GradArguments* arguments) {
   Model flat = flatten(model, "step");
   const TensorMap inputs = whole_batch(data, model, *model.find_entry_point("step")->algorithm);
   TensorMap results;
-  Session session(std::move(flat));
+  Session session(std::move(flat), session_options(arguments->runtime));
   for (const auto& [name, tensor] : session.run("predict", inputs)) {
     const bool of_input = name.starts_with("grad/") && inputs.count(name.substr(5));
     results[of_input ? "grad_input/" + name.substr(5) : name] = tensor;
@@ -80,28 +79,32 @@ Subcommand grad_command() {
   auto a = std::make_shared<GradArguments>();
   BuildOptions& o = a->options;
   return {
-      "grad",
-      "Loss and gradients for given inputs: one forward and one backward pass, nothing updated",
+      "grad", "Loss and gradients for given inputs: one forward and one backward pass, nothing updated",
       "  onnx-train grad model.onnx --inputs batch.npz --loss cross_entropy -o gradients.npz\n"
       "  onnx-train grad model.onnx --inputs batch.npz --loss 'mse(y, target)' --mode frozen --train 'fc.*' -o g.npz\n"
       "\nKeys of the result: loss, output/<name>, grad/<initializer>, grad_input/<input>, next/<state>. A weight or\n"
       "input that the loss does not depend on has no key. The samples of the file are one batch; labels and the like\n"
       "are keys of it.",
-      {{"MODEL", &a->model, "the forward model", "FILE", true},
-       {"--inputs", &a->inputs, "the batch: any data that fit takes", "PATH", true},
-       {"-o,--output", &a->output, "the .npz file to write", "FILE", true},
-       {"--loss", &o.loss, "see build --help [cross_entropy]", "EXPR"},
-       {"--mode",
-        &a->mode,
-        "frozen: batch norm uses its running statistics, dropout is off [train]",
-        "MODE",
-        false,
-        {"train", "frozen"}},
-       {"--train", &o.train, "weights to differentiate by: names, globs, @FILE [all]", "PATTERNS"},
-       {"--freeze", &o.freeze, "weights to leave out, likewise", "PATTERNS"},
-       {"--seed", &o.seed, "of dropout [0]", "N"},
-       {"--dtype", &a->dtype, "float64 computes in double precision [float32]", "TYPE", false, {"float32", "float64"}},
-       {"--threads", &a->threads, "threads [all cores]", "N"}},
+      with_runtime_options({{"MODEL", &a->model, "the forward model", "FILE", true},
+                            {"--inputs", &a->inputs, "the batch: any data that fit takes", "PATH", true},
+                            {"-o,--output", &a->output, "the .npz file to write", "FILE", true},
+                            {"--loss", &o.loss, "see build --help [cross_entropy]", "EXPR"},
+                            {"--mode",
+                             &a->mode,
+                             "frozen: batch norm uses its running statistics, dropout is off [train]",
+                             "MODE",
+                             false,
+                             {"train", "frozen"}},
+                            {"--train", &o.train, "weights to differentiate by: names, globs, @FILE [all]", "PATTERNS"},
+                            {"--freeze", &o.freeze, "weights to leave out, likewise", "PATTERNS"},
+                            {"--seed", &o.seed, "of dropout [0]", "N"},
+                            {"--dtype",
+                             &a->dtype,
+                             "float64 computes in double precision [float32]",
+                             "TYPE",
+                             false,
+                             {"float32", "float64"}}},
+                           &a->runtime),
       [a] { return run(a.get()); }};
 }
 

@@ -3,12 +3,12 @@
 #include <cstring>
 #include <numeric>
 
-#include "kernels/device.h"
 #include "onnx_passes/ir/error.h"
 #include "runtime/session.h"
 #include "tools/data/npz.h"
 #include "tools/data/source.h"
 #include "tools/models.h"
+#include "tools/runtime_options.h"
 #include "tools/subcommand.h"
 
 namespace onnx_train {
@@ -16,8 +16,9 @@ namespace {
 
 struct PredictArguments {
   std::string model, inputs, output, dtype = "float32";
-  int64_t batch_size = 128, threads = 0;
+  int64_t batch_size = 128;
   double scale = 1;
+  RuntimeOptions runtime;
 };
 
 // Puts the first `samples` rows of a batch's output where its samples belong in the output of all. An output whose
@@ -58,8 +59,7 @@ TensorMap predict(Session* session, const Dataset& data, int64_t batch_size) {
 
 int run(const PredictArguments& arguments) {
   if (arguments.batch_size < 1) throw UsageError("--batch-size must be at least 1");
-  if (arguments.threads > 0) set_num_threads(static_cast<int>(arguments.threads));
-  Session session(in_precision(load_any_model(arguments.model), arguments.dtype));
+  Session session(in_precision(load_any_model(arguments.model), arguments.dtype), session_options(arguments.runtime));
   const Dataset data =
       load_dataset(arguments.inputs, entry_inputs(session.model(), "predict"), DataRole::kEvaluate, arguments.scale);
   const TensorMap results = predict(&session, data, arguments.batch_size);
@@ -76,19 +76,23 @@ int run(const PredictArguments& arguments) {
 
 Subcommand predict_command() {
   auto a = std::make_shared<PredictArguments>();
-  return {
-      "predict",
-      "Outputs of a model for given inputs",
-      "  onnx-train predict model.onnx --inputs test.npz -o outputs.npz\n"
-      "  onnx-train predict run/best.onnx --inputs test.csv -o outputs.npz --batch-size 256",
-      {{"MODEL", &a->model, "a forward model, a training model or a checkpoint", "FILE", true},
-       {"--inputs,--data", &a->inputs, "the inputs: any data that fit takes, labels not needed", "PATH", true},
-       {"-o,--output", &a->output, "the .npz file to write; keys are output names", "FILE", true},
-       {"--batch-size", &a->batch_size, "samples at a time [128]", "N"},
-       {"--scale", &a->scale, "factor of integers that become floats [1]", "X"},
-       {"--dtype", &a->dtype, "float64 computes in double precision [float32]", "TYPE", false, {"float32", "float64"}},
-       {"--threads", &a->threads, "threads [all cores]", "N"}},
-      [a] { return run(*a); }};
+  return {"predict", "Outputs of a model for given inputs",
+          "  onnx-train predict model.onnx --inputs test.npz -o outputs.npz\n"
+          "  onnx-train predict run/best.onnx --inputs test.csv -o outputs.npz --batch-size 256",
+          with_runtime_options(
+              {{"MODEL", &a->model, "a forward model, a training model or a checkpoint", "FILE", true},
+               {"--inputs,--data", &a->inputs, "the inputs: any data that fit takes, labels not needed", "PATH", true},
+               {"-o,--output", &a->output, "the .npz file to write; keys are output names", "FILE", true},
+               {"--batch-size", &a->batch_size, "samples at a time [128]", "N"},
+               {"--scale", &a->scale, "factor of integers that become floats [1]", "X"},
+               {"--dtype",
+                &a->dtype,
+                "float64 computes in double precision [float32]",
+                "TYPE",
+                false,
+                {"float32", "float64"}}},
+              &a->runtime),
+          [a] { return run(*a); }};
 }
 
 }  // namespace onnx_train

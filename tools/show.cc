@@ -6,6 +6,7 @@
 #include "runtime/session.h"
 #include "tools/models.h"
 #include "tools/report/plan_report.h"
+#include "tools/runtime_options.h"
 #include "tools/subcommand.h"
 
 namespace onnx_train {
@@ -16,6 +17,7 @@ struct ShowArguments {
   std::vector<std::string> sizes;
   int64_t batch = 1;
   bool plan = false, memory = false;
+  RuntimeOptions runtime;
 };
 
 int run(const ShowArguments& arguments) {
@@ -25,7 +27,7 @@ int run(const ShowArguments& arguments) {
     std::printf("%s\n", text.c_str());
     return 0;
   }
-  Session session(load_any_model(arguments.model));
+  Session session(load_any_model(arguments.model), session_options(arguments.runtime));
   std::string entry = arguments.entry;
   if (entry.empty()) entry = session.has_entry("step") ? "step" : "predict";
   const std::vector<InputSpec> inputs = entry_inputs(session.model(), entry);
@@ -39,19 +41,21 @@ int run(const ShowArguments& arguments) {
 
 Subcommand show_command() {
   auto a = std::make_shared<ShowArguments>();
-  return {"show",
-          "A model as text, or what runs: its plan, its memory",
-          "  onnx-train show model.onnx\n"
-          "  onnx-train show train.onnx --entry step\n"
-          "  onnx-train show train.onnx --plan --batch 64\n"
-          "  onnx-train show train.onnx --entry evaluate --memory --dim sequence=256",
+  return {
+      "show", "A model as text, or what runs: its plan, its memory",
+      "  onnx-train show model.onnx\n"
+      "  onnx-train show train.onnx --entry step\n"
+      "  onnx-train show train.onnx --plan --batch 64\n"
+      "  onnx-train show train.onnx --entry evaluate --memory --dim sequence=256",
+      with_runtime_options(
           {{"FILE", &a->model, "any ONNX model", "FILE", true},
            {"--entry", &a->entry, "one entry point, flattened [the whole file; step for --plan and --memory]", "NAME"},
            {"--plan", &a->plan, "each node in the order in which it runs, with shapes, bytes and kernel"},
            {"--memory", &a->memory, "where buffers lie in the arena while the nodes run"},
            {"--batch", &a->batch, "samples in the batch [1]", "N"},
            {"--dim", &a->sizes, "NAME=N: the size of another symbolic dimension [8]", "NAME=N"}},
-          [a] { return run(*a); }};
+          &a->runtime),
+      [a] { return run(*a); }};
 }
 
 }  // namespace onnx_train

@@ -3,7 +3,6 @@
 #include <cstdio>
 #include <random>
 
-#include "kernels/device.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/passes/passes.h"
 #include "runtime/checkpoint.h"
@@ -11,6 +10,7 @@
 #include "tools/data/source.h"
 #include "tools/models.h"
 #include "tools/report/format.h"
+#include "tools/runtime_options.h"
 #include "tools/subcommand.h"
 
 namespace onnx_train {
@@ -19,9 +19,10 @@ namespace {
 struct VerifyArguments {
   std::string model, inputs;
   std::vector<std::string> sizes;
-  int64_t batch = 4, threads = 0;
+  int64_t batch = 4;
   uint64_t seed = 0;
   double tolerance = 1e-5, step = 1e-6;
+  RuntimeOptions runtime;
 };
 
 constexpr const char* kGradientPrefix = "grad/";
@@ -140,7 +141,6 @@ int report(std::vector<Check> checks, double tolerance) {
 }
 
 int run(const VerifyArguments& arguments) {
-  if (arguments.threads > 0) set_num_threads(static_cast<int>(arguments.threads));
   Model training = in_precision(load_training_model(arguments.model), "float64");
   const std::string entry = training.find_entry_point("step") ? "step" : "accumulate";
   const EntryPoint* point = training.find_entry_point(entry);
@@ -159,8 +159,9 @@ int run(const VerifyArguments& arguments) {
     data.gather(order.data(), count, &inputs);
   }
   for (const char* control : {"learning_rate", "clip_norm"}) inputs.erase(control);
-  Session gradients(loss_model(training, entry, weights, true));
-  Session losses(loss_model(training, entry, weights, false));
+  const SessionOptions options = session_options(arguments.runtime);
+  Session gradients(loss_model(training, entry, weights, true), options);
+  Session losses(loss_model(training, entry, weights, false), options);
   TensorMap found;
   for (const auto& [name, tensor] : gradients.run("predict", inputs)) found[name] = tensor.clone();
   std::mt19937_64 random(arguments.seed);
@@ -177,21 +178,21 @@ int run(const VerifyArguments& arguments) {
 
 Subcommand verify_command() {
   auto a = std::make_shared<VerifyArguments>();
-  return {
-      "verify",
-      "Hold every gradient of a training model against difference quotients of its own loss, in float64",
-      "  onnx-train verify train.onnx\n"
-      "  onnx-train verify train.onnx --inputs train.npz --batch 16 --tolerance 1e-6\n"
-      "  onnx-train verify train.onnx --dim sequence=64",
-      {{"MODEL", &a->model, "a training model or a checkpoint", "FILE", true},
-       {"--inputs", &a->inputs, "data to take a batch from [random floats, zeros and ones]", "PATH"},
-       {"--batch", &a->batch, "samples in the batch [4]", "N"},
-       {"--dim", &a->sizes, "NAME=N: the size of a symbolic dimension, where no data says it [8]", "NAME=N"},
-       {"--tolerance", &a->tolerance, "relative error from which on a gradient is wrong [1e-5]", "X"},
-       {"--step", &a->step, "length of the step in the weights, times their norm where that is above 1 [1e-6]", "X"},
-       {"--seed", &a->seed, "of the directions and inputs [0]", "N"},
-       {"--threads", &a->threads, "threads [all cores]", "N"}},
-      [a] { return run(*a); }};
+  return {"verify", "Hold every gradient of a training model against difference quotients of its own loss, in float64",
+          "  onnx-train verify train.onnx\n"
+          "  onnx-train verify train.onnx --inputs train.npz --batch 16 --tolerance 1e-6\n"
+          "  onnx-train verify train.onnx --dim sequence=64",
+          with_runtime_options(
+              {{"MODEL", &a->model, "a training model or a checkpoint", "FILE", true},
+               {"--inputs", &a->inputs, "data to take a batch from [random floats, zeros and ones]", "PATH"},
+               {"--batch", &a->batch, "samples in the batch [4]", "N"},
+               {"--dim", &a->sizes, "NAME=N: the size of a symbolic dimension, where no data says it [8]", "NAME=N"},
+               {"--tolerance", &a->tolerance, "relative error from which on a gradient is wrong [1e-5]", "X"},
+               {"--step", &a->step, "length of the step in the weights, times their norm where that is above 1 [1e-6]",
+                "X"},
+               {"--seed", &a->seed, "of the directions and inputs [0]", "N"}},
+              &a->runtime),
+          [a] { return run(*a); }};
 }
 
 }  // namespace onnx_train

@@ -1,6 +1,9 @@
 #include "kernels/lowering/lowering.h"
 
+#include <algorithm>
+
 #include "kernels/device.h"
+#include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/inference.h"
 
 namespace onnx_train {
@@ -12,6 +15,29 @@ std::vector<Pass> required_lowering(const Device& device) {
       {"fold_constants", fold_constants},
       {"remove_dead_nodes", remove_dead_nodes},
   };
+}
+
+std::vector<Pass> lowering_passes(const Device& device, const LoweringOptions& options) {
+  const std::vector<Pass> required = required_lowering(device);
+  if (!options.on) return required;
+  std::vector<Pass> passes = device.lowering();
+  const auto is_required = [&](const Pass& pass) {
+    return std::any_of(required.begin(), required.end(), [&](const Pass& r) { return r.name == pass.name; });
+  };
+  for (std::string name : options.without) {
+    std::replace(name.begin(), name.end(), '-', '_');
+    const auto removed = std::remove_if(passes.begin(), passes.end(),
+                                        [&](const Pass& pass) { return pass.name == name && !is_required(pass); });
+    if (removed == passes.end()) {
+      std::string names;
+      for (const Pass& pass : passes) {
+        if (!is_required(pass)) names += (names.empty() ? "" : ", ") + pass.name;
+      }
+      fail("no lowering pass '", name, "' can be left out on ", device.name(), "; there are: ", names);
+    }
+    passes.erase(removed, passes.end());
+  }
+  return passes;
 }
 
 namespace {

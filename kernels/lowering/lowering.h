@@ -2,6 +2,7 @@
 // tensors are inputs. IR to IR, by the same Pass and pipeline as training passes.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "onnx_passes/passes/pass.h"
@@ -13,6 +14,15 @@ class Device;
 // What every plan needs to run at all: infer every shape and fold what shapes make constant; give functions without a
 // kernel of `device` way to their bodies; drop dead nodes.
 std::vector<Pass> required_lowering(const Device& device);
+
+struct LoweringOptions {
+  bool on = true;                    // false: required_lowering only
+  std::vector<std::string> without;  // passes to leave out, by name ("fuse-elementwise" is "fuse_elementwise")
+};
+
+// The passes of a plan on `device`, in order. Throws Error that lists the passes when `without` names one that is not
+// there or that every plan needs.
+std::vector<Pass> lowering_passes(const Device& device, const LoweringOptions& options);
 
 // Infers every node from the concrete shapes of the inputs. Nodes whose inputs are all constant and whose outputs are
 // small are computed now, by the CPU's kernels, and become initializers.

@@ -182,6 +182,8 @@ class Graph {
   Node* add_node(const onnx::NodeProto& shell, const std::vector<Value*>& inputs,
                  const std::vector<std::string>& outputs, Node* before = nullptr);
   Graph* add_subgraph(Node* node, const std::string& attribute);
+  // Moves a node to the place before `before` (to the end when null). The caller keeps the order topological.
+  void move(Node* node, Node* before) { nodes_.splice(before ? before->self_ : nodes_.end(), nodes_, node->self_); }
   // Removes a node none of whose outputs is used or an output of the graph; its outputs go with it.
   void remove(Node* node);
 
