@@ -21,8 +21,14 @@ size_t bytes_of(const Value& value) {
 class Placer {
  public:
   Placer(const Graph& graph, const std::vector<PlanStep>& steps, const std::vector<Prepared>& prepared,
-         std::vector<StatePort>& states, PlacementOptions options)
-      : graph_(graph), steps_(steps), prepared_(prepared), states_(states), options_(options) {}
+         std::vector<StatePort>& states, const LoweringOptions& options)
+      : graph_(graph),
+        steps_(steps),
+        prepared_(prepared),
+        states_(states),
+        views_(options.takes(kViews)),
+        write_in_place_(options.takes(kWriteInPlace)),
+        update_in_place_(options.takes(kUpdateInPlace)) {}
 
   Placement run() {
     result_.skipped.resize(steps_.size());
@@ -47,7 +53,7 @@ class Placer {
   void find_roots() {
     for (size_t s = 0; s < steps_.size(); ++s) {
       const Node& node = *steps_[s].node;
-      if (!options_.reuse || !is_view(node)) continue;
+      if (!views_ || !is_view(node)) continue;
       root_[node.output()] = root(node.input(0));
       result_.skipped[s] = true;
     }
@@ -133,14 +139,14 @@ class Placer {
       const Buffer& b = result_.buffers[buffer];
       if (bytes_of(*input) != bytes || b.bytes != bytes || last_use(buffer, input) != s || taken(node, o, buffer))
         continue;
-      if (b.kind == Buffer::kArena && options_.reuse && target == target_of_.end()) {
+      if (b.kind == Buffer::kArena && write_in_place_ && target == target_of_.end()) {
         extend(buffer, output);
         return buffer;
       }
       const bool own_state = b.kind == Buffer::kFront && target != target_of_.end() &&
                              targets_[target->second].kind == Buffer::kBack &&
                              targets_[target->second].index == b.index;
-      if (own_state && options_.state_in_place) {
+      if (own_state && update_in_place_) {
         states_[b.index].in_place = true;
         targets_[target->second].done = true;
         extend(buffer, output);
@@ -214,7 +220,7 @@ class Placer {
   const std::vector<PlanStep>& steps_;
   const std::vector<Prepared>& prepared_;
   std::vector<StatePort>& states_;
-  const PlacementOptions options_;
+  const bool views_, write_in_place_, update_in_place_;
   int end_ = 0;
   Placement result_;
   std::unordered_map<const Value*, const Value*> root_;
@@ -230,7 +236,7 @@ class Placer {
 }  // namespace
 
 Placement place_values(const Graph& graph, const std::vector<PlanStep>& steps, const std::vector<Prepared>& prepared,
-                       std::vector<StatePort>& states, PlacementOptions options) {
+                       std::vector<StatePort>& states, const LoweringOptions& options) {
   return Placer(graph, steps, prepared, states, options).run();
 }
 

@@ -24,11 +24,6 @@ struct Copy {
   size_t bytes;
 };
 
-struct PlacementOptions {
-  bool state_in_place;
-  bool reuse;  // false: no views, no writing in place inside the arena
-};
-
 struct Placement {
   std::vector<Buffer> buffers;
   std::unordered_map<const Value*, size_t> buffer_of;
@@ -39,9 +34,9 @@ struct Placement {
   std::vector<std::string> range_names;
 };
 
-// Sets `in_place` of the states. Deterministic.
+// Sets `in_place` of the states. `options` may leave out kViews, kWriteInPlace and kUpdateInPlace. Deterministic.
 Placement place_values(const Graph& graph, const std::vector<PlanStep>& steps, const std::vector<Prepared>& prepared,
-                       std::vector<StatePort>& states, PlacementOptions options);
+                       std::vector<StatePort>& states, const LoweringOptions& options);
 
 // The shape of an initializer's data.
 Shape constant_shape(const Value& value);

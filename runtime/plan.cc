@@ -166,8 +166,7 @@ void Plan::select_kernels() {
 }
 
 void Plan::place(const PlanOptions& options) {
-  Placement placement =
-      place_values(*model_.graph, steps_, prepared_, states_, {options.in_place, options.lowering.on});
+  Placement placement = place_values(*model_.graph, steps_, prepared_, states_, options.lowering);
   memory_ = plan_memory(placement.ranges);
   ranges_ = std::move(placement.ranges);
   range_names_ = std::move(placement.range_names);

@@ -20,7 +20,6 @@ namespace onnx_train {
 
 struct PlanOptions {
   LoweringOptions lowering;  // off: only what is needed to run at all (the reference that lowering is compared with)
-  bool in_place = true;      // false: every state is written to its back buffer
   PipelineOptions pipeline;
 };
 

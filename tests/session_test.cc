@@ -76,7 +76,7 @@ TEST(Session, PredictReadsTheTrainedWeights) {
 
 TEST(Session, SwapEqualsInPlace) {
   SessionOptions swap;
-  swap.plan.in_place = false;
+  swap.plan.lowering.without = {kUpdateInPlace};
   Session a(make_training_model()), b(make_training_model(), swap);
   for (int i = 0; i < 5; ++i) {
     a.run("step", make_batch(4));

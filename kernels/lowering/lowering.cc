@@ -1,6 +1,7 @@
 #include "kernels/lowering/lowering.h"
 
 #include <algorithm>
+#include <set>
 
 #include "kernels/device.h"
 #include "onnx_passes/ir/error.h"
@@ -17,6 +18,13 @@ std::vector<Pass> required_lowering(const Device& device) {
   };
 }
 
+bool LoweringOptions::takes(const std::string& name) const {
+  return on && std::none_of(without.begin(), without.end(), [&](const std::string& left_out) {
+           return std::equal(left_out.begin(), left_out.end(), name.begin(), name.end(),
+                             [](char a, char b) { return a == b || (a == '-' && b == '_'); });
+         });
+}
+
 std::vector<Pass> lowering_passes(const Device& device, const LoweringOptions& options) {
   const std::vector<Pass> required = required_lowering(device);
   if (!options.on) return required;
@@ -24,19 +32,18 @@ std::vector<Pass> lowering_passes(const Device& device, const LoweringOptions& o
   const auto is_required = [&](const Pass& pass) {
     return std::any_of(required.begin(), required.end(), [&](const Pass& r) { return r.name == pass.name; });
   };
+  std::set<std::string> names = {kViews, kWriteInPlace, kUpdateInPlace};
+  for (const Pass& pass : passes) {
+    if (!is_required(pass)) names.insert(pass.name);
+  }
   for (std::string name : options.without) {
     std::replace(name.begin(), name.end(), '-', '_');
-    const auto removed = std::remove_if(passes.begin(), passes.end(),
-                                        [&](const Pass& pass) { return pass.name == name && !is_required(pass); });
-    if (removed == passes.end()) {
-      std::string names;
-      for (const Pass& pass : passes) {
-        if (!is_required(pass)) names += (names.empty() ? "" : ", ") + pass.name;
-      }
-      fail("no lowering pass '", name, "' can be left out on ", device.name(), "; there are: ", names);
-    }
-    passes.erase(removed, passes.end());
+    if (names.count(name)) continue;
+    std::string all;
+    for (const std::string& known : names) all += (all.empty() ? "" : ", ") + known;
+    fail("no lowering pass '", name, "' can be left out on ", device.name(), "; there are: ", all);
   }
+  std::erase_if(passes, [&](const Pass& pass) { return !is_required(pass) && !options.takes(pass.name); });
   return passes;
 }
 

@@ -17,8 +17,16 @@ std::vector<Pass> required_lowering(const Device& device);
 
 struct LoweringOptions {
   bool on = true;                    // false: required_lowering only
-  std::vector<std::string> without;  // passes to leave out, by name ("fuse-elementwise" is "fuse_elementwise")
+  std::vector<std::string> without;  // passes and choices to leave out ("fuse-elementwise" is "fuse_elementwise")
+
+  // Whether a pass or choice of this name is taken.
+  bool takes(const std::string& name) const;
 };
+
+// What a plan chooses when it places values in memory. These are no rewrites of the graph, but switched like them.
+inline constexpr const char* kViews = "views";                    // a reshape is its input's memory
+inline constexpr const char* kWriteInPlace = "write_in_place";    // an output takes the place of an input that dies
+inline constexpr const char* kUpdateInPlace = "update_in_place";  // a state is updated where it lies
 
 // The passes of a plan on `device`, in order. Throws Error that lists the passes when `without` names one that is not
 // there or that every plan needs.

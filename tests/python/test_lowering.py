@@ -1,0 +1,75 @@
+"""Every lowering pass off, all off, one thread and two: the same training.
+
+What only moves data, or runs the same arithmetic elsewhere, must not change a bit: EXACT. The others may add in another
+order, and are held to 1e-6 of each tensor's norm (float32) over two steps.
+"""
+
+import functools
+
+import numpy as np
+import onnx
+import pytest
+import reference
+import tool
+import zoo
+from onnx import numpy_helper
+
+EXACT = {"views", "write_in_place", "update_in_place"}
+TOLERANCE = 1e-6
+
+
+@functools.cache
+def passes():
+    """Names of all passes and placement choices that can be left out, from the message about an unknown one."""
+    message = tool.run("show", tool.ROOT / "tests/fixtures/mlp.onnx", "--plan", "--lowering", "-unknown", status=1)
+    return message.split("there are: ")[1].strip().split(", ")
+
+
+def train(model, data, batch_size, out, *options, threads=1):
+    """Two steps of SGD; returns losses, gradient norms and the bytes of every tensor of the checkpoint."""
+    tool.run("fit", model, "--data", data, "--steps", 2, "--batch-size", batch_size, "--lr", 2**-7, "--no-shuffle",
+             "--out", out, *options, threads=threads)  # fmt: skip
+    checkpoint = onnx.load(out / "last.onnx")
+    tensors = {t.name: numpy_helper.to_array(t) for t in checkpoint.graph.initializer}
+    lines = tool.metrics(out)
+    return {"loss": np.array([line["loss"] for line in lines]),
+            "grad_norm": np.array([line["grad_norm"] for line in lines])} | tensors  # fmt: skip
+
+
+def assert_same(results, expected, exact, variant):
+    assert results.keys() == expected.keys()
+    for name, value in expected.items():
+        if exact or not np.issubdtype(value.dtype, np.floating):
+            np.testing.assert_array_equal(results[name], value, err_msg=f"{variant}: {name}")
+            continue
+        error = np.linalg.norm((results[name] - value).astype(np.float64)) / max(np.linalg.norm(value), 1e-30)
+        assert error <= TOLERANCE, f"{variant}: {name} differs by {error:.1e}"
+
+
+@pytest.mark.parametrize("name", zoo.EXAMPLES)
+def test_no_pass_changes_the_training(exported, tmp_path, name):
+    example, path = exported(name)
+    model, batch_size = tmp_path / "train.onnx", len(example.labels)
+    data = tool.save(tmp_path / "data.npz", reference.repeated(example, 2))
+    tool.run("build", path, "-o", model, "--loss", "cross_entropy", "--optimizer", "sgd(momentum=0.9)")
+    expected = train(model, data, batch_size, tmp_path / "all")
+    for left_out in passes():
+        results = train(model, data, batch_size, tmp_path / left_out, "--lowering", "-" + left_out)
+        assert_same(results, expected, left_out in EXACT, f"without {left_out}")
+    assert_same(train(model, data, batch_size, tmp_path / "none", "--no-lowering"), expected, False, "--no-lowering")
+    assert_same(train(model, data, batch_size, tmp_path / "two", threads=2), expected, False, "two threads")
+
+
+def test_a_pass_that_every_plan_needs_cannot_be_left_out():
+    model = tool.ROOT / "tests/fixtures/mlp.onnx"
+    assert "there are" in tool.run("show", model, "--plan", "--lowering", "-fold_constants", status=1)
+    assert "--lowering takes" in tool.run("show", model, "--plan", "--lowering", "views", status=2)
+
+
+def test_dumps_follow_the_passes(tmp_path):
+    tool.run("show", tool.ROOT / "tests/fixtures/mlp.onnx", "--plan", "--dump-lowering", tmp_path / "dump")
+    folder = tmp_path / "dump" / "predict"
+    names = sorted(p.stem for p in folder.glob("*.onnx"))
+    assert names and names[0].startswith("01_fold_constants")
+    for path in folder.glob("*.onnx"):
+        onnx.checker.check_model(path, full_check=True)
