@@ -181,14 +181,16 @@ def bert(batch=3, width=32, heads=2, blocks=2, tokens=8, vocabulary=50, classes=
     return finish(module, inputs, torch.randint(0, classes, (batch,), generator=generator), seed)
 
 
-def gpt2(batch=2, width=32, heads=2, blocks=2, tokens=8, vocabulary=50, dropout=0.0, attention="eager", seed=0):
-    """GPT-2; the labels are the next tokens. Its head is not tied to the embedding: exporters would untie it."""
+def gpt2(batch=2, width=32, heads=2, blocks=2, tokens=8, vocabulary=50, dropout=0.0, attention="eager", tied=False,
+         seed=0):  # fmt: skip
+    """GPT-2; the labels are the next tokens. `tied`: its head is the embedding, as in the published model; an exporter
+    that folds constants would store the head as a second, transposed tensor."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     torch.manual_seed(seed)
     config = GPT2Config(
         vocab_size=vocabulary, n_positions=tokens, n_embd=width, n_layer=blocks, n_head=heads, use_cache=False,
-        tie_word_embeddings=False, bos_token_id=0, eos_token_id=0,
+        tie_word_embeddings=tied, bos_token_id=0, eos_token_id=0,
         resid_pdrop=dropout, embd_pdrop=dropout, attn_pdrop=dropout, attn_implementation=attention,
     )  # fmt: skip
     generator = torch.Generator().manual_seed(seed)
@@ -196,10 +198,10 @@ def gpt2(batch=2, width=32, heads=2, blocks=2, tokens=8, vocabulary=50, dropout=
     module = Gpt2(GPT2LMHeadModel(config))
     for block in module.model.transformer.h:
         block.mlp.act = TanhGelu()
-    return finish(module, {"input_ids": text[:, :-1].contiguous()}, text[:, 1:].contiguous(), seed)
+    return finish(module, {"input_ids": text[:, :-1].contiguous()}, text[:, 1:].contiguous(), seed, optimize=not tied)
 
 
 EXAMPLES = {
     "mlp": mlp, "cnn": cnn, "resnet18": lambda **k: resnet18(**{"batch": 6, "width": 4, "size": 16, **k}), "mobilenet": mobilenet,
-    "bert": bert, "gpt2": gpt2,
+    "bert": bert, "gpt2": gpt2, "gpt2_tied": lambda **k: gpt2(tied=True, **k),
 }  # fmt: skip
