@@ -21,7 +21,8 @@ Pass describe(const BuildOptions& options) {
 }  // namespace
 
 std::vector<Pass> training_passes(const BuildOptions& options) {
-  std::vector<Pass> passes = {training_mode(options), loss(options), gradients(options)};
+  std::vector<Pass> passes = {
+      {"simplify_indexing", simplify_indexing}, training_mode(options), loss(options), gradients(options)};
   if (options.accumulate) passes.push_back(accumulate(options));
   passes.push_back(optimizer(options));
   passes.push_back(initialization(options));

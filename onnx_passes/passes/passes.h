@@ -1,6 +1,7 @@
 // The passes that turn a forward model into a training model, and the list that runs them (build.cc).
 //
 //   import          opset 21 or later, functions inlined, shapes inferred, batch axis set
+//   indexing        constant multi-axis indices become a Gather
 //   training mode   algorithm "step" holds train/<value> copies where training differs from inference
 //   loss            "step" and "evaluate" get their loss and metrics
 //   gradients       backward pass, global norm
@@ -66,6 +67,9 @@ Model flatten(const Model& model, const std::string& entry);
 std::vector<std::string> state_of(const Model& model, const std::string& entry);
 // The inference model: no training_info, functions or state that only training uses.
 Model strip_training(const Model& model);
+
+// x[.., i, j, ..] by constants (GatherND between transposes) becomes a Gather on merged axes.
+bool simplify_indexing(Model& model);
 
 // Folds constants, merges equal nodes, removes dead ones, in the inference graph and every entry point.
 bool simplify(Model& model);
