@@ -23,17 +23,23 @@ Prepared prepare_gather(const NodeSpec& spec) {
   prepared.run = [x, n, row, type = spec.in_type(1), label = spec.node().label()](const Args& args) {
     int64_t* indices = args.scratch<int64_t>();
     read_indices(args.inputs[1], type, n, x.size, label, indices);
-    const auto copy = [&](auto copy_row) {
-      parallel_for(x.outer * n, kElementGrain * 4 / std::max<int64_t>(row, 1) + 1, [&](int64_t begin, int64_t end) {
-        for (int64_t i = begin; i < end; ++i) {
-          copy_row(args.out<char>() + i * row, args.in<char>(0) + (i / n * x.size + indices[i % n]) * row);
+    const auto copy = [&](auto row_bytes) {
+      parallel_for(x.outer * n, kElementGrain * 4 / std::max<int64_t>(row, 1) + 1, [&](int64_t i, int64_t end) {
+        while (i < end) {
+          const int64_t outer = i / n, first = i % n, last = std::min(n, first + end - i);
+          const char* from = args.in<char>(0) + outer * x.size * row_bytes;
+          char* to = args.out<char>() + outer * n * row_bytes;
+          for (int64_t p = first; p < last; ++p)
+            std::memcpy(to + p * row_bytes, from + indices[p] * row_bytes, static_cast<size_t>(row_bytes));
+          i += last - first;
         }
       });
     };
-    // A length that the compiler knows makes single elements cheap.
-    if (row == 4) return copy([](char* to, const char* from) { std::memcpy(to, from, 4); });
-    if (row == 8) return copy([](char* to, const char* from) { std::memcpy(to, from, 8); });
-    copy([row](char* to, const char* from) { std::memcpy(to, from, static_cast<size_t>(row)); });
+    // A length that the compiler knows makes single elements and short rows cheap.
+    if (row == 4) return copy(std::integral_constant<int64_t, 4>());
+    if (row == 8) return copy(std::integral_constant<int64_t, 8>());
+    if (row == 64) return copy(std::integral_constant<int64_t, 64>());
+    copy(row);
   };
   return prepared;
 }

@@ -45,6 +45,10 @@ void scatter_rows(const RowScatter& s, const int64_t* offsets, const T* from, T*
       for (int64_t r = 0; r < s.from_rows; ++r) {
         const T* __restrict f = from + (outer * s.from_rows + r) * s.columns;
         T* __restrict t = to + outer * s.to_elements + offsets[r];
+        if (s.columns == 1) {
+          *t = combine(*t, *f);
+          continue;
+        }
         for (int64_t c = c0; c < c1; ++c) t[c] = combine(t[c], f[c]);
       }
       begin += taken;
