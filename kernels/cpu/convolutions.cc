@@ -1,6 +1,8 @@
-// Conv, ConvTranspose and the gradients ConvGradInput and ConvGradWeight (functions/convolutions.cc): rows, checks,
-// and the float32 implementation.
+// Conv, ConvTranspose and the gradients ConvGradInput and ConvGradWeight (functions/convolutions.cc), and the same
+// channels last (functions/channels_last.cc): rows, checks, and the float32 implementation.
 #include "kernels/cpu/convolutions.h"
+
+#include <algorithm>
 
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/onednn.h"
@@ -20,6 +22,20 @@ using dnnl::prop_kind;
 
 // Lets oneDNN choose the layout.
 Desc any_layout(const Desc& desc) { return {desc.get_dims(), desc.get_data_type(), dnnl::memory::format_tag::any}; }
+
+// How x or y of the convolution lies in the tensor it is given as.
+Desc image_layout(const Convolution& c, const Shape& image) {
+  if (!c.channels_last) return row_major(image);
+  using Tag = dnnl::memory::format_tag;
+  const Tag tag = image.size() == 3 ? Tag::nwc : image.size() == 4 ? Tag::nhwc : Tag::ndhwc;
+  return {image, dnnl::memory::data_type::f32, tag};
+}
+
+// How the primitive is to take it: as it lies if that is channels last, else as oneDNN likes.
+Desc wanted_layout(const Convolution& c, const Shape& image) {
+  const Desc given = image_layout(c, image);
+  return c.channels_last ? given : any_layout(given);
+}
 
 Desc weight_layout(const Convolution& c) {
   if (c.group == 1) return row_major(c.w);
@@ -53,10 +69,10 @@ ForwardDesc forward_desc(const Chain& chain, const Convolution& c, const Desc& b
   return {chain.engine(),
           prop_kind::forward_training,
           algorithm::convolution_direct,
-          any_layout(row_major(c.x)),
+          wanted_layout(c, c.x),
           any_layout(weight_layout(c)),
           bias,
-          any_layout(row_major(c.y)),
+          wanted_layout(c, c.y),
           c.windows.strides,
           gaps(c),
           c.windows.pads_begin,
@@ -66,8 +82,17 @@ ForwardDesc forward_desc(const Chain& chain, const Convolution& c, const Desc& b
 
 // ---- Rows
 
-Convolution convolution(const NodeSpec& spec, const Shape& x, const Shape& w, const Shape& y) {
+bool is_channels_last(const NodeSpec& spec) { return spec.node().op().starts_with("ChannelsLast"); }
+
+// The shape of a tensor as the formula has it, channels behind the batch.
+Shape channels_first(const NodeSpec& spec, Shape shape) {
+  if (is_channels_last(spec) && shape.size() > 2) std::rotate(shape.begin() + 1, shape.end() - 1, shape.end());
+  return shape;
+}
+
+Convolution convolution(const NodeSpec& spec, const Shape& image_x, const Shape& w, const Shape& image_y) {
   const Node& node = spec.node();
+  const Shape x = channels_first(spec, image_x), y = channels_first(spec, image_y);
   const int64_t group = node.attr("group", 1);
   const bool fits = x.size() == w.size() && y.size() == w.size() && w.size() >= 3 && group > 0 && x[0] == y[0] &&
                     w[0] == y[1] && w[0] % group == 0 && x[1] % group == 0 && x[1] / group == w[1];
@@ -78,13 +103,13 @@ Convolution convolution(const NodeSpec& spec, const Shape& x, const Shape& w, co
   auto windows = find_windows(node);
   if (!windows) fail(node.label(), ": its windows are not known");
   windows->kernel.assign(w.begin() + 2, w.end());
-  return {x, w, y, group, *windows};
+  return {x, w, y, group, *windows, is_channels_last(spec)};
 }
 
 // One number for each channel of the output, or no bias at all.
-void expect_bias(const NodeSpec& spec, int input) {
-  if (spec.has_input(input) && spec.in_shape(input) != Shape{spec.out_shape()[1]})
-    fail(spec.node().label(), ": its bias is ", to_string(spec.in_shape(input)), "; it has ", spec.out_shape()[1],
+void expect_bias(const NodeSpec& spec, int input, int64_t channels) {
+  if (spec.has_input(input) && spec.in_shape(input) != Shape{channels})
+    fail(spec.node().label(), ": its bias is ", to_string(spec.in_shape(input)), "; it has ", channels,
          " output channels");
 }
 
@@ -97,7 +122,7 @@ Prepared prepare(const NodeSpec& spec, const Convolution& c, const Direction& di
 
 Prepared prepare_conv(const NodeSpec& spec) {
   const Convolution c = convolution(spec, spec.in_shape(0), spec.in_shape(1), spec.out_shape());
-  expect_bias(spec, 2);
+  expect_bias(spec, 2, c.w[0]);
   return prepare(spec, c, Forward{0, 1, spec.has_input(2) ? 2 : -1});
 }
 
@@ -118,7 +143,7 @@ void add_bias(const T* bias, T* y, const Shape& shape) {
 Prepared prepare_conv_transpose(const NodeSpec& spec) {
   const Shape y = spec.out_shape();
   const Convolution c = convolution(spec, y, spec.in_shape(1), spec.in_shape(0));
-  expect_bias(spec, 2);
+  expect_bias(spec, 2, y[1]);
   Prepared product = prepare(spec, c, InputGradient{0, 1});
   if (!spec.has_input(2)) return product;
   const auto add = [=, single = spec.in_type() == DType::kFloat](const Args& args) {
@@ -144,15 +169,28 @@ Prepared prepare_grad_weight(const NodeSpec& spec) {
   return prepare(spec, c, WeightGradient{0, 1, spec.has_output(1)});
 }
 
+bool has_image_axes(const NodeSpec& spec) { return spec.in_shape().size() >= 3 && spec.in_shape().size() <= 5; }
+
+// The first `tensors` inputs are images, weights and a bias. Other cases of a convolution that is channels last run
+// their bodies.
+bool supports_channels_last(const NodeSpec& spec, int tensors) {
+  if (spec.in_type() != DType::kFloat || !has_image_axes(spec) || !spec.has_output(0) || !spec.one_type(tensors))
+    return false;
+  for (int i = 0; i < 2; ++i) {
+    if (spec.in_size(i) == 0) return false;
+  }
+  return spec.out_size() > 0;
+}
+
 }  // namespace
 
 Prepared prepare_fast(const NodeSpec& spec, const Convolution& c, const Forward& f) {
   return prepare_chain(spec, [&](Chain& chain) {
     const Desc bias_layout = f.bias >= 0 ? row_major({c.w[0]}) : Desc();
     const ForwardDesc desc = forward_desc(chain, c, bias_layout);
-    const Operand x = chain.in_layout(input(f.x, row_major(c.x)), desc.src_desc());
+    const Operand x = chain.in_layout(input(f.x, image_layout(c, c.x)), desc.src_desc());
     const Operand w = chain.in_layout(input(f.w, weight_layout(c)), desc.weights_desc());
-    const Operand y = output(0, row_major(c.y)), made = chain.staged(y, desc.dst_desc());
+    const Operand y = output(0, image_layout(c, c.y)), made = chain.staged(y, desc.dst_desc());
     std::vector<std::pair<int, Operand>> operands = {{DNNL_ARG_SRC, x}, {DNNL_ARG_WEIGHTS, w}, {DNNL_ARG_DST, made}};
     if (f.bias >= 0) operands.push_back({DNNL_ARG_BIAS, input(f.bias, bias_layout)});
     chain.add(desc, operands);
@@ -163,12 +201,12 @@ Prepared prepare_fast(const NodeSpec& spec, const Convolution& c, const Forward&
 Prepared prepare_fast(const NodeSpec& spec, const Convolution& c, const InputGradient& f) {
   return prepare_chain(spec, [&](Chain& chain) {
     const dnnl::convolution_backward_data::primitive_desc desc(
-        chain.engine(), algorithm::convolution_direct, any_layout(row_major(c.x)), any_layout(weight_layout(c)),
-        any_layout(row_major(c.y)), c.windows.strides, gaps(c), c.windows.pads_begin, exact_end(c),
+        chain.engine(), algorithm::convolution_direct, wanted_layout(c, c.x), any_layout(weight_layout(c)),
+        wanted_layout(c, c.y), c.windows.strides, gaps(c), c.windows.pads_begin, exact_end(c),
         forward_desc(chain, c, Desc()), Chain::attributes());
-    const Operand dy = chain.in_layout(input(f.dy, row_major(c.y)), desc.diff_dst_desc());
+    const Operand dy = chain.in_layout(input(f.dy, image_layout(c, c.y)), desc.diff_dst_desc());
     const Operand w = chain.in_layout(input(f.w, weight_layout(c)), desc.weights_desc());
-    const Operand dx = output(0, row_major(c.x)), made = chain.staged(dx, desc.diff_src_desc());
+    const Operand dx = output(0, image_layout(c, c.x)), made = chain.staged(dx, desc.diff_src_desc());
     chain.add(desc, {{DNNL_ARG_DIFF_DST, dy}, {DNNL_ARG_WEIGHTS, w}, {DNNL_ARG_DIFF_SRC, made}});
     chain.reorder(made, dx);
   });
@@ -178,11 +216,11 @@ Prepared prepare_fast(const NodeSpec& spec, const Convolution& c, const WeightGr
   return prepare_chain(spec, [&](Chain& chain) {
     const Desc bias_layout = f.bias ? row_major({c.w[0]}) : Desc();
     const dnnl::convolution_backward_weights::primitive_desc desc(
-        chain.engine(), algorithm::convolution_direct, any_layout(row_major(c.x)), any_layout(weight_layout(c)),
-        bias_layout, any_layout(row_major(c.y)), c.windows.strides, gaps(c), c.windows.pads_begin, exact_end(c),
+        chain.engine(), algorithm::convolution_direct, wanted_layout(c, c.x), any_layout(weight_layout(c)), bias_layout,
+        wanted_layout(c, c.y), c.windows.strides, gaps(c), c.windows.pads_begin, exact_end(c),
         forward_desc(chain, c, bias_layout), Chain::attributes());
-    const Operand x = chain.in_layout(input(f.x, row_major(c.x)), desc.src_desc());
-    const Operand dy = chain.in_layout(input(f.dy, row_major(c.y)), desc.diff_dst_desc());
+    const Operand x = chain.in_layout(input(f.x, image_layout(c, c.x)), desc.src_desc());
+    const Operand dy = chain.in_layout(input(f.dy, image_layout(c, c.y)), desc.diff_dst_desc());
     const Operand dw = output(0, weight_layout(c)), made = chain.staged(dw, desc.diff_weights_desc());
     std::vector<std::pair<int, Operand>> operands = {
         {DNNL_ARG_SRC, x}, {DNNL_ARG_DIFF_DST, dy}, {DNNL_ARG_DIFF_WEIGHTS, made}};
@@ -195,16 +233,20 @@ Prepared prepare_fast(const NodeSpec& spec, const Convolution& c, const WeightGr
 std::vector<Kernel> convolution_kernels() {
   const auto supports = [](int tensors) {
     return [tensors](const NodeSpec& spec) {
-      const size_t rank = spec.in_shape().size();
-      return is_float_or_double(spec.in_type()) && rank >= 3 && rank <= 5 && spec.has_output(0) &&
-             spec.one_type(tensors);
+      return is_float_or_double(spec.in_type()) && has_image_axes(spec) && spec.has_output(0) && spec.one_type(tensors);
     };
+  };
+  const auto channels_last = [](int tensors) {
+    return [tensors](const NodeSpec& spec) { return supports_channels_last(spec, tensors); };
   };
   return {
       {"Conv", supports(3), prepare_conv},
       {"ConvTranspose", supports(3), prepare_conv_transpose},
       {"ConvGradInput", supports(2), prepare_grad_input, kDomain},
       {"ConvGradWeight", supports(2), prepare_grad_weight, kDomain},
+      {"ChannelsLastConv", channels_last(3), prepare_conv, kDomain},
+      {"ChannelsLastConvGradInput", channels_last(2), prepare_grad_input, kDomain},
+      {"ChannelsLastConvGradWeight", channels_last(2), prepare_grad_weight, kDomain},
   };
 }
 

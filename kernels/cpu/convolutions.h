@@ -11,6 +11,7 @@ struct Convolution {
   Shape x, w, y;  // [batch, group c, in...], [group o, c, kernel...], [batch, group o, out...]
   int64_t group = 1;
   Windows windows;
+  bool channels_last = false;  // x and y lie in memory as [batch, in..., channels]
 
   int64_t batch() const { return x[0]; }
   int64_t ins() const { return w[1]; }           // channels of x in a group
@@ -29,12 +30,13 @@ struct WeightGradient {
   bool bias;  // output 1 is the sum of dy over all but its channels
 };
 
-// float32 by oneDNN in the layouts it likes best.
+// float32 by oneDNN: x and y channels last where they lie so, else reordered to and from the layouts it likes best;
+// weights always reordered.
 Prepared prepare_fast(const NodeSpec& spec, const Convolution& c, const Forward& f);
 Prepared prepare_fast(const NodeSpec& spec, const Convolution& c, const InputGradient& f);
 Prepared prepare_fast(const NodeSpec& spec, const Convolution& c, const WeightGradient& f);
 
-// Any size, float32 or float64: windows laid out as the columns of a matrix, then BLAS.
+// Any size, float32 or float64, channels first: windows laid out as the columns of a matrix, then BLAS.
 Prepared prepare_plain(const NodeSpec& spec, const Convolution& c, const Forward& f);
 Prepared prepare_plain(const NodeSpec& spec, const Convolution& c, const InputGradient& f);
 Prepared prepare_plain(const NodeSpec& spec, const Convolution& c, const WeightGradient& f);

@@ -9,6 +9,7 @@
 #include <unordered_map>
 
 #include "kernels/cpu/kernels.h"
+#include "kernels/cpu/lowering/lowering.h"
 #include "kernels/lowering/lowering.h"
 #include "onnx_passes/ir/error.h"
 
@@ -53,6 +54,7 @@ class CpuDevice : public Device {
   const std::vector<const Kernel*>& kernels() const override { return kernels_; }
   std::vector<Pass> lowering() const override {
     std::vector<Pass> passes = required_lowering(*this);
+    passes.push_back({"channels_last", cpu::channels_last});
     passes.push_back({"fold_transposes", fold_transposes});
     passes.push_back({"remove_dead_nodes", remove_dead_nodes});
     return passes;

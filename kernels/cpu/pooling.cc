@@ -1,83 +1,19 @@
 // MaxPool, AveragePool, their gradients (functions/convolutions.cc), LpPool and global pools, plane by plane: a plane
 // is one channel of one image.
+#include "kernels/cpu/pooling.h"
+
 #include <cmath>
 #include <limits>
 #include <vector>
 
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/parallel.h"
-#include "kernels/cpu/windows.h"
 #include "kernels/dispatch.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/error.h"
 
 namespace onnx_train::cpu {
 namespace {
-
-// What window o covers on one axis: `count` elements from `first` on, `step` apart.
-struct Span {
-  int64_t first, count, step;
-  int64_t end() const { return first + count * step; }
-};
-
-// A pool of `planes` planes with the spans of every window, and how many elements each average counts on each axis.
-struct Pool {
-  Grid grid;
-  int64_t planes = 0;
-  std::array<std::vector<Span>, 3> spans;
-  std::array<std::vector<int64_t>, 3> counts;
-
-  int64_t grain() const {
-    return std::max<int64_t>(1, kElementGrain / std::max<int64_t>(1, points_out(grid) * taps(grid)));
-  }
-};
-
-bool has_spatial_axes(const Shape& shape) { return shape.size() >= 3 && shape.size() <= 5; }
-
-Pool make_pool(const NodeSpec& spec, const Shape& x, const Shape& y) {
-  const auto windows = find_windows(spec.node());
-  if (!windows || x.size() != y.size() || !has_spatial_axes(x) || x[0] != y[0] || x[1] != y[1]) {
-    fail(spec.node().label(), ": a pool of ", to_string(x), " to ", to_string(y), " does not exist");
-  }
-  Pool pool;
-  pool.grid = make_grid(*windows, x, y);
-  pool.planes = x[0] * x[1];
-  const bool include_pad = spec.node().attr("count_include_pad", 0) != 0;
-  for (size_t i = 0; i < pool.grid.size(); ++i) {
-    const Axis& axis = pool.grid[i];
-    for (int64_t o = 0; o < axis.out; ++o) {
-      const int64_t first = axis.first_tap(o), count = std::max<int64_t>(0, axis.last_tap(o, axis.in) - first);
-      pool.spans[i].push_back({count > 0 ? axis.at(o, first) : 0, count, axis.dilation});
-      // Padding counts, but not what ceil_mode makes a window cover behind it.
-      pool.counts[i].push_back(include_pad ? axis.last_tap(o, axis.in + axis.end) : count);
-    }
-  }
-  return pool;
-}
-
-// Calls f(window, depth span, height span, width span, elements an average counts) for each window of a plane.
-template <typename F>
-void for_each_window(const Pool& pool, F&& f) {
-  const auto& [depth, height, width] = pool.spans;
-  int64_t window = 0;
-  for (size_t d = 0; d < depth.size(); ++d) {
-    for (size_t h = 0; h < height.size(); ++h) {
-      const int64_t rows = pool.counts[0][d] * pool.counts[1][h];
-      for (size_t w = 0; w < width.size(); ++w) f(window++, depth[d], height[h], width[w], rows * pool.counts[2][w]);
-    }
-  }
-}
-
-// Calls f(element of the plane) for what a window covers.
-template <typename F>
-inline void for_each_element(const Grid& g, const Span& d, const Span& h, const Span& w, F&& f) {
-  for (int64_t z = d.first; z < d.end(); z += d.step) {
-    for (int64_t y = h.first; y < h.end(); y += h.step) {
-      const int64_t line = (z * g[1].in + y) * g[2].in;
-      for (int64_t x = w.first; x < w.end(); x += w.step) f(line + x);
-    }
-  }
-}
 
 // The first largest element of a window, or a NaN; -1 of a window that lies in the padding.
 template <typename T>
@@ -286,8 +222,29 @@ bool supports_max_pool(const NodeSpec& spec) {
 
 }  // namespace
 
+Pool make_pool(const NodeSpec& spec, const Shape& x, const Shape& y) {
+  const auto windows = find_windows(spec.node());
+  if (!windows || x.size() != y.size() || !has_spatial_axes(x) || x[0] != y[0] || x[1] != y[1]) {
+    fail(spec.node().label(), ": a pool of ", to_string(x), " to ", to_string(y), " does not exist");
+  }
+  Pool pool;
+  pool.grid = make_grid(*windows, x, y);
+  pool.planes = x[0] * x[1];
+  const bool include_pad = spec.node().attr("count_include_pad", 0) != 0;
+  for (size_t i = 0; i < pool.grid.size(); ++i) {
+    const Axis& axis = pool.grid[i];
+    for (int64_t o = 0; o < axis.out; ++o) {
+      const int64_t first = axis.first_tap(o), count = std::max<int64_t>(0, axis.last_tap(o, axis.in) - first);
+      pool.spans[i].push_back({count > 0 ? axis.at(o, first) : 0, count, axis.dilation});
+      // Padding counts, but not what ceil_mode makes a window cover behind it.
+      pool.counts[i].push_back(include_pad ? axis.last_tap(o, axis.in + axis.end) : count);
+    }
+  }
+  return pool;
+}
+
 std::vector<Kernel> pooling_kernels() {
-  return {
+  std::vector<Kernel> kernels = {
       {"MaxPool", supports_max_pool<DType::kFloat>, prepare_max_pool<float>},
       {"MaxPool", supports_max_pool<DType::kDouble>, prepare_max_pool<double>},
       {"MaxPool", supports_max_pool<DType::kInt8>, prepare_max_pool<int8_t>},
@@ -299,6 +256,8 @@ std::vector<Kernel> pooling_kernels() {
       {"GlobalAveragePool", supports_pool, prepare_global_average},
       {"GlobalMaxPool", supports_pool, prepare_global_max},
   };
+  for (Kernel& kernel : channels_last_pooling_kernels()) kernels.push_back(std::move(kernel));
+  return kernels;
 }
 
 }  // namespace onnx_train::cpu

@@ -17,8 +17,9 @@ FunctionRow function(const char* op, const char* text) {
 const std::vector<const FunctionRow*>& function_rows() {
   static const std::vector<const FunctionRow*> all = [] {
     static std::vector<std::vector<FunctionRow>> families = {
-        activation_functions(), product_functions(), convolution_functions(), normalization_functions(),
-        indexing_functions(),   loss_functions(),    optimizer_functions(),   random_functions(),
+        activation_functions(),    product_functions(),       convolution_functions(),
+        channels_last_functions(), normalization_functions(), indexing_functions(),
+        loss_functions(),          optimizer_functions(),     random_functions(),
     };
     std::vector<const FunctionRow*> rows;
     for (const auto& family : families) {
@@ -38,7 +39,8 @@ int num_outputs_of(const std::string& text) {
 }
 
 std::shared_ptr<onnx::FunctionProto> parse(const FunctionText& body, const std::string& op, int64_t opset) {
-  const std::string text = concat("<domain: \"", kDomain, "\", opset_import: [\"\" : ", opset, "]>\n", body.text);
+  const std::string ours = body.inner.empty() ? "" : concat(", \"", kDomain, "\" : 1");
+  const std::string text = concat("<domain: \"", kDomain, "\", opset_import: [\"\" : ", opset, ours, "]>\n", body.text);
   auto function = std::make_shared<onnx::FunctionProto>();
   onnx::OnnxParser parser(text);
   const auto status = parser.Parse(*function);
@@ -47,26 +49,36 @@ std::shared_ptr<onnx::FunctionProto> parse(const FunctionText& body, const std::
   return function;
 }
 
+const FunctionRow& find_row(const std::string& op) {
+  for (const FunctionRow* row : function_rows()) {
+    if (op == row->op) return *row;
+  }
+  fail("there is no function ", kDomain, ".", op);
+}
+
+// Adds the function unless it is there; of its outputs the last `left_out` are cut off.
+void add_function(Context& context, const std::string& op, const FunctionText& body, int left_out,
+                  const FunctionCall& call) {
+  if (context.find_function(kDomain, op, body.overload)) return;
+  auto function = parse(body, op, context.opset());
+  if (left_out > 0) function->mutable_output()->DeleteSubrange(function->output_size() - left_out, left_out);
+  context.functions.push_back(function);
+  if (!body.inner.empty()) add_function(context, body.inner, find_row(body.inner).text(call), 0, call);
+}
+
 }  // namespace
 
 std::vector<Var> call(Builder& b, const std::string& op, int num_outputs, const std::vector<Var>& inputs,
                       const Attrs& attrs) {
-  for (const FunctionRow* row : function_rows()) {
-    if (op != row->op) continue;
-    FunctionText body = row->text({inputs, attrs});
-    // A call must take all outputs of its function: other runtimes' inference insists.
-    const int left_out = num_outputs_of(body.text) - num_outputs;
-    if (left_out > 0) body.overload += concat("first", num_outputs);
-    Context& context = b.graph().context();
-    context.opsets.emplace(kDomain, 1);
-    if (!context.find_function(kDomain, op, body.overload)) {
-      auto function = parse(body, op, context.opset());
-      if (left_out > 0) function->mutable_output()->DeleteSubrange(num_outputs, left_out);
-      context.functions.push_back(function);
-    }
-    return b.ops(op, num_outputs, inputs, attrs, kDomain, body.overload);
-  }
-  fail("there is no function ", kDomain, ".", op);
+  const FunctionCall made{inputs, attrs};
+  FunctionText body = find_row(op).text(made);
+  // A call must take all outputs of its function: other runtimes' inference insists.
+  const int left_out = num_outputs_of(body.text) - num_outputs;
+  if (left_out > 0) body.overload += concat("first", num_outputs);
+  Context& context = b.graph().context();
+  context.opsets.emplace(kDomain, 1);
+  add_function(context, op, body, left_out, made);
+  return b.ops(op, num_outputs, inputs, attrs, kDomain, body.overload);
 }
 
 }  // namespace onnx_train

@@ -22,8 +22,9 @@ struct FunctionCall {
 };
 
 struct FunctionText {
-  std::string text;      // "Name <attribute: int = 1> (x, y) => (z) { ... }", without domain and opset
-  std::string overload;  // "" unless the text depends on the call
+  std::string text;        // "Name <attribute: int = 1> (x, y) => (z) { ... }", without domain and opset
+  std::string overload;    // "" unless the text depends on the call
+  std::string inner = {};  // the function of ours, with a fixed text, that the body calls; "" for none
 };
 
 struct FunctionRow {
@@ -47,6 +48,7 @@ inline Var call(Builder& b, const std::string& op, const std::vector<Var>& input
 std::vector<FunctionRow> activation_functions();     // activations.cc
 std::vector<FunctionRow> product_functions();        // products.cc
 std::vector<FunctionRow> convolution_functions();    // convolutions.cc
+std::vector<FunctionRow> channels_last_functions();  // channels_last.cc
 std::vector<FunctionRow> normalization_functions();  // normalization.cc
 std::vector<FunctionRow> indexing_functions();       // indexing.cc
 std::vector<FunctionRow> loss_functions();           // losses.cc

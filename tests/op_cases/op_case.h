@@ -49,6 +49,7 @@ std::vector<OpCase> elementwise_cases();
 std::vector<OpCase> activation_cases();
 std::vector<OpCase> product_cases();
 std::vector<OpCase> convolution_cases();
+std::vector<OpCase> channels_last_cases();
 std::vector<OpCase> normalization_cases();
 std::vector<OpCase> reduction_cases();
 std::vector<OpCase> shape_cases();

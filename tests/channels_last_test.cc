@@ -1,0 +1,172 @@
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <sstream>
+
+#include "kernels/cpu/lowering/lowering.h"
+#include "kernels/lowering/lowering.h"
+#include "onnx_passes/gradients/gradient.h"
+#include "onnx_passes/ir/inference.h"
+#include "runtime/session.h"
+#include "tests/golden.h"
+#include "tests/run_node.h"
+
+namespace onnx_train {
+namespace {
+
+int count(const Model& model, const std::string& op) {
+  int n = 0;
+  for (const Node* node = model.graph->first(); node; node = node->next()) n += node->op() == op;
+  return n;
+}
+
+Model lowered(const std::string& text) {
+  Model model = from_text(text);
+  infer_types(model.graph.get());
+  cpu::channels_last(model);
+  remove_dead_nodes(model);
+  return model;
+}
+
+// Runs the model with and without the pass on random inputs; returns how many calls the pass wrote.
+void expect_same_numbers(const Model& model, double tolerance = 1e-6) {
+  TensorMap inputs;
+  unsigned seed = 1;
+  for (const Value* input : model.graph->inputs()) {
+    inputs[input->name()] = random_tensor(input->dtype(), input->type().shape(), seed++);
+  }
+  SessionOptions without;
+  without.plan.lowering.without = {"channels_last"};
+  Session with(clone(model)), plain(clone(model), without);
+  const TensorMap& results = with.run("predict", inputs);
+  for (const auto& [name, expected] : plain.run("predict", inputs)) {
+    EXPECT_LT(relative_error(results.at(name), expected), tolerance) << name;
+  }
+}
+
+// The model with the gradients of its first output with respect to all of its inputs as outputs.
+Model with_gradients(const std::string& text) {
+  Model model = from_text(text);
+  Graph& graph = *model.graph;
+  infer_types(&graph);
+  Value* y = graph.outputs()[0];
+  const std::vector<Value*> wrt = graph.inputs();
+  Value* dy = graph.add_input("dy", y->type());
+  const std::vector<Value*> gradients = add_gradients(&graph, {y}, {dy}, wrt);
+  for (Value* gradient : gradients) {
+    if (gradient) graph.add_output(gradient);
+  }
+  return model;
+}
+
+TEST(ChannelsLast, KeepsImagesSoThroughARegion) {
+  expect_golden("channels_last", {{"channels_last", cpu::channels_last}, {"remove_dead_nodes", remove_dead_nodes}});
+}
+
+TEST(ChannelsLast, LeavesALoneConvolutionAlone) {
+  EXPECT_EQ(count(lowered(R"(<ir_version: 10, opset_import: ["" : 21]>
+    g (float[2,4,5,5] x, float[4,4,3,3] w) => (float[2,4,3,3] y) { y = Conv (x, w) })"),
+                  "ChannelsLastConv"),
+            0);
+}
+
+TEST(ChannelsLast, LeavesDoublesAlone) {
+  EXPECT_EQ(count(lowered(R"(<ir_version: 10, opset_import: ["" : 21]>
+    g (double[2,4,7,7] x, double[4,4,3,3] w) => (double[2,4,3,3] y) { h = Conv (x, w)  y = Conv (h, w) })"),
+                  "ChannelsLastConv"),
+            0);
+}
+
+TEST(ChannelsLast, MergesWithTransposesAtTheBorder) {
+  const Model model = lowered(R"(<ir_version: 10, opset_import: ["" : 21]>
+    g (float[2,7,7,4] x, float[4,4,3,3] w) => (float[2,3,3,4] y) {
+      first = Transpose <perm = [0, 3, 1, 2]> (x)
+      h = Conv (first, w)
+      z = Conv (h, w)
+      y = Transpose <perm = [0, 2, 3, 1]> (z)
+    })");
+  EXPECT_EQ(count(model, "ChannelsLastConv"), 2);
+  EXPECT_EQ(count(model, "Transpose"), 0);
+}
+
+TEST(ChannelsLast, OneChannelIsAView) {
+  const Model model = lowered(R"(<ir_version: 10, opset_import: ["" : 21]>
+    g (float[2,1,7,7] x, float[4,1,3,3] w, float[8,4,5,5] v) => (float[2,8,1,1] y) {
+      h = Conv (x, w)
+      y = Conv (h, v)
+    })");
+  EXPECT_EQ(count(model, "ChannelsLastConv"), 2);
+  EXPECT_EQ(count(model, "Transpose"), 0);
+}
+
+// The border moves to where it costs least: an element-wise tail on many channels is not worth transposing behind.
+TEST(ChannelsLast, NodesThatOnlyMoveTheBorderStayOutside) {
+  const Model model = lowered(R"(<ir_version: 10, opset_import: ["" : 21]>
+    g (float[2,4,9,9] x, float[4,4,3,3] w, float[2,4,5,5] a, float[2,4,5,5] b) => (float[2,4,5,5] y) {
+      h = Conv (x, w)
+      z = Conv (h, w)
+      t = Add (a, b)
+      u = Mul (t, b)
+      y = Add (z, u)
+    })");
+  EXPECT_EQ(count(model, "ChannelsLastConv"), 2);
+  EXPECT_EQ(count(model, "Transpose"), 2);
+}
+
+constexpr const char* kEverything = R"(<ir_version: 10, opset_import: ["" : 21]>
+  g (float[2,3,9,9] x, float[8,3,3,3] w0, float[8] b0, float[8,1,3,3] depthwise, float[4,4,3,3] grouped,
+     float[8,6,2,2] up, float[6,1,1] slope, float[9] row) => (float[2,6] y)
+  <int64[2] sizes = {2,3}, int64[4] pads = {0,1,1,0}, int64[2] pad_axes = {2,3}, int64[2] two = {4,4},
+   int64[1] from = {1}, int64[1] to = {8}, int64[1] height = {2}>
+  {
+    h = Conv <auto_pad = "SAME_UPPER"> (x, w0, b0)
+    t = Tanh (h)
+    positioned = Add (t, row)
+    d = Conv <group = 8, pads = [1, 1, 1, 1], dilations = [1, 1], strides = [2, 2]> (positioned, depthwise)
+    m = AveragePool <kernel_shape = [3, 3], pads = [1, 1, 1, 1], strides = [2, 2], count_include_pad = 1> (positioned)
+    s = Mul (d, m)
+    a, b = Split <axis = 1> (s, two)
+    g = Conv <pads = [1, 1, 1, 1]> (a, grouped)
+    c = Concat <axis = -3> (b, g)
+    p = Pad (c, pads, , pad_axes)
+    q = MaxPool <kernel_shape = [2, 2], ceil_mode = 1, strides = [2, 2]> (p)
+    u = ConvTranspose <strides = [2, 2], output_padding = [1, 1]> (q, up)
+    l = PRelu (u, slope)
+    z = Slice (l, from, to, height)
+    means = ReduceMean (z, sizes)
+    scaled = Div (z, means)
+    y = ReduceMean <keepdims = 0> (scaled, sizes)
+  })";
+
+TEST(ChannelsLast, ChangesNoNumbers) {
+  const Model model = lowered(kEverything);
+  EXPECT_EQ(count(model, "Transpose"), 1) << to_text(model);  // of the image; the results are views
+  Model inputs = from_text(kEverything);
+  infer_types(inputs.graph.get());
+  expect_same_numbers(inputs);
+}
+
+TEST(ChannelsLast, ChangesNoGradients) { expect_same_numbers(with_gradients(kEverything), 2e-6); }
+
+TEST(ChannelsLast, TakesOneAndThreeSizes) {
+  expect_same_numbers(with_gradients(R"(<ir_version: 10, opset_import: ["" : 21]>
+    g (float[1,3,19] x, float[4,3,3] w, float[4,4,2] v, float[4] scale, float[4] bias, float[4] mean, float[4] spread)
+      => (float[1,4,1] y) {
+      h = Conv <dilations = [2]> (x, w)
+      variance = Mul (spread, spread)
+      n = BatchNormalization (h, scale, bias, mean, variance)
+      z = Conv <strides = [3], pads = [1, 0]> (n, v)
+      p = MaxPool <kernel_shape = [2]> (z)
+      y = GlobalAveragePool (p)
+    })"));
+  expect_same_numbers(with_gradients(R"(<ir_version: 10, opset_import: ["" : 21]>
+    g (float[2,1,5,6,4] x, float[4,1,3,2,3] w, float[3,4,2,2,2] v) => (float[2,3,1,1,1] y) {
+      h = Conv <pads = [1, 0, 1, 1, 1, 0]> (x, w)
+      z = Conv (h, v)
+      p = AveragePool <kernel_shape = [2, 2, 1]> (z)
+      y = GlobalMaxPool (p)
+    })"));
+}
+
+}  // namespace
+}  // namespace onnx_train

@@ -1,0 +1,102 @@
+// Convolutions and pools on images of [batch, sizes.., channels].
+#include "tests/op_cases/op_case.h"
+
+namespace onnx_train {
+namespace {
+
+using Ints = std::vector<int64_t>;
+
+OpInput sizes(const Ints& values) { return {.shape = {}, .value = Tensor::ints(values), .constant = true}; }
+OpInput apart(Shape shape) { return {.shape = std::move(shape), .distinct = true}; }
+
+OpCase row(const char* op, std::vector<OpInput> inputs, const Attrs& attrs, int num_outputs = 1) {
+  return {.op = op,
+          .inputs = std::move(inputs),
+          .attrs = attrs,
+          .num_outputs = num_outputs,
+          .domain = "onnx_train",
+          .gradient = false,
+          .dynamic = false};
+}
+
+Attrs windows(Ints strides, Ints dilations, Ints pads) {
+  return {{"strides", std::move(strides)}, {"dilations", std::move(dilations)}, {"pads", std::move(pads)}};
+}
+
+Attrs with(Attrs attrs, const char* name, const Ints& values) {
+  attrs.emplace_back(name, values);
+  return attrs;
+}
+
+Attrs with(Attrs attrs, const char* name, int64_t value) {
+  attrs.emplace_back(name, value);
+  return attrs;
+}
+
+// A convolution from x to y and both of its gradients.
+void add_convolution(std::vector<OpCase>& cases, const Shape& x, const Shape& w, const Shape& y, const Attrs& attrs) {
+  cases.push_back(row("ChannelsLastConv", {{x}, {w}}, attrs));
+  cases.push_back(row("ChannelsLastConv", {{x}, {w}, {{w[0]}}}, attrs));
+  cases.push_back(row("ChannelsLastConvGradInput", {{y}, {w}, sizes(x)}, attrs));
+  cases.push_back(row("ChannelsLastConvGradWeight", {{x}, {y}, sizes(w)}, attrs, 1));
+  cases.push_back(row("ChannelsLastConvGradWeight", {{x}, {y}, sizes(w)}, attrs, 2));
+}
+
+void add_convolutions(std::vector<OpCase>& cases) {
+  const Attrs same = windows({1, 1}, {1, 1}, {1, 1, 1, 1});
+  const auto add = [&](const Shape& x, const Shape& w, const Shape& y, const Attrs& attrs) {
+    add_convolution(cases, x, w, y, attrs);
+  };
+  add({2, 6, 7, 16}, {32, 16, 3, 3}, {2, 6, 7, 32}, same);
+  add({1, 6, 7, 3}, {5, 3, 3, 3}, {1, 6, 7, 5}, same);
+  add({3, 6, 7, 1}, {4, 1, 3, 3}, {3, 6, 7, 4}, same);
+  add({2, 6, 7, 4}, {1, 4, 3, 3}, {2, 6, 7, 1}, same);
+  add({2, 8, 9, 3}, {4, 3, 3, 2}, {2, 4, 4, 4}, windows({2, 2}, {1, 2}, {1, 0, 1, 1}));
+  add({2, 6, 6, 8}, {16, 8, 1, 1}, {2, 3, 3, 16}, windows({2, 2}, {1, 1}, {0, 0, 0, 0}));
+  add({2, 7, 7, 4}, {6, 2, 3, 3}, {2, 7, 7, 6}, with(same, "group", 2));
+  add({2, 7, 7, 16}, {16, 1, 3, 3}, {2, 7, 7, 16}, with(same, "group", 16));  // depthwise
+  add({2, 8, 8, 4}, {8, 1, 3, 3}, {2, 4, 4, 8}, with(windows({2, 2}, {1, 1}, {1, 1, 0, 0}), "group", 4));
+  add({2, 9, 9, 16}, {16, 1, 3, 3}, {2, 5, 5, 16}, with(windows({1, 1}, {2, 2}, {0, 0, 0, 0}), "group", 16));
+  add({2, 11, 3}, {4, 3, 3}, {2, 6, 4}, windows({2}, {1}, {1, 2}));
+  add({2, 11, 4}, {4, 1, 4}, {2, 5, 4}, with(windows({1}, {2}, {0, 0}), "group", 4));
+  add({2, 5, 6, 4, 3}, {4, 3, 3, 2, 3}, {2, 5, 3, 2, 4}, windows({1, 2, 1}, {1, 1, 1}, {1, 0, 0, 1, 0, 0}));
+  add({1, 1, 1, 1}, {1, 1, 1, 1}, {1, 1, 1, 1}, windows({1, 1}, {1, 1}, {0, 0, 0, 0}));
+  add({0, 6, 7, 3}, {4, 3, 3, 3}, {0, 6, 7, 4}, same);
+}
+
+void add_pools(std::vector<OpCase>& cases) {
+  const auto add = [&](const Shape& x, const Shape& y, const Attrs& attrs) {
+    const Attrs padded = with(attrs, "count_include_pad", 1);
+    cases.push_back(row("ChannelsLastMaxPool", {apart(x)}, attrs));
+    cases.push_back(row("ChannelsLastMaxPoolGrad", {{y}, apart(x)}, attrs));
+    cases.push_back(row("ChannelsLastAveragePool", {{x}}, attrs));
+    cases.push_back(row("ChannelsLastAveragePool", {{x}}, padded));
+    cases.push_back(row("ChannelsLastAveragePoolGrad", {{y}, sizes(x)}, attrs));
+    cases.push_back(row("ChannelsLastAveragePoolGrad", {{y}, sizes(x)}, padded));
+  };
+  const auto pool = [](Ints kernel, Ints strides, Ints dilations, Ints pads) {
+    return with(windows(std::move(strides), std::move(dilations), std::move(pads)), "kernel_shape", kernel);
+  };
+  add({2, 6, 8, 3}, {2, 3, 4, 3}, pool({2, 2}, {2, 2}, {1, 1}, {0, 0, 0, 0}));
+  add({2, 7, 8, 20}, {2, 4, 4, 20}, pool({3, 3}, {2, 2}, {1, 1}, {1, 1, 1, 1}));
+  add({2, 8, 8, 70}, {2, 6, 4, 70}, pool({2, 3}, {1, 2}, {2, 2}, {0, 1, 0, 2}));  // more than a block of channels
+  add({2, 11, 3}, {2, 5, 3}, pool({3}, {2}, {1}, {0, 0}));
+  add({2, 5, 4, 6, 2}, {2, 3, 4, 3, 2}, pool({2, 2, 3}, {2, 1, 2}, {1, 1, 1}, {1, 0, 1, 0, 1, 1}));
+  add({1, 1, 1, 1}, {1, 1, 1, 1}, pool({1, 1}, {1, 1}, {1, 1}, {0, 0, 0, 0}));
+  add({0, 6, 6, 3}, {0, 3, 3, 3}, pool({2, 2}, {2, 2}, {1, 1}, {0, 0, 0, 0}));
+  const Attrs ceil = with(pool({3, 3}, {2, 3}, {1, 1}, {0, 1, 1, 0}), "ceil_mode", 1);
+  cases.push_back(row("ChannelsLastMaxPool", {apart({2, 7, 8, 5})}, ceil));
+  cases.push_back(row("ChannelsLastMaxPoolGrad", {{{2, 4, 3, 5}}, apart({2, 7, 8, 5})}, ceil));
+  cases.push_back(row("ChannelsLastAveragePool", {{{2, 7, 8, 5}}}, ceil));
+}
+
+}  // namespace
+
+std::vector<OpCase> channels_last_cases() {
+  std::vector<OpCase> cases;
+  add_convolutions(cases);
+  add_pools(cases);
+  return cases;
+}
+
+}  // namespace onnx_train
