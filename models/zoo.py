@@ -6,7 +6,7 @@ equal, as exporters store equal tensors as one.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ class Example:
     labels: torch.Tensor
     # Whether the exporter may fold constants: it folds batch normalization into convolutions, too.
     optimize: bool = True
+    loss: str = "cross_entropy"  # as `build --loss` has it
 
 
 def exact(value):
@@ -181,6 +182,72 @@ def bert(batch=3, width=32, heads=2, blocks=2, tokens=8, vocabulary=50, classes=
     return finish(module, inputs, torch.randint(0, classes, (batch,), generator=generator), seed)
 
 
+def masked_lm(
+    batch=3, width=32, heads=2, blocks=2, tokens=8, vocabulary=50, dropout=0.0, attention="eager", seed=0
+):  # fmt: skip
+    """BERT for masked language modelling, its head tied to the embedding; tokens that are not asked for have label
+    -100, and a padding mask ends some sequences early."""
+    from transformers import BertConfig, BertForMaskedLM
+
+    torch.manual_seed(seed)
+    config = BertConfig(
+        vocab_size=vocabulary, hidden_size=width, num_hidden_layers=blocks, num_attention_heads=heads,
+        intermediate_size=4 * width, max_position_embeddings=tokens,
+        hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout, attn_implementation=attention,
+    )  # fmt: skip
+    generator = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(tokens // 2, tokens + 1, (batch,), generator=generator)
+    mask = (torch.arange(tokens) < lengths[:, None]).long()
+    # Not 0, which pads: PyTorch's embedding gives its row no gradient.
+    text = torch.randint(1, vocabulary, (batch, tokens), generator=generator)
+    asked = (torch.rand(batch, tokens, generator=generator) < 0.15) & (mask == 1)
+    asked[:, 0] = True
+    inputs = {
+        "input_ids": torch.where(asked, vocabulary - 1, text),  # the last word stands for [MASK]
+        "attention_mask": mask,
+        "token_type_ids": torch.zeros_like(text),
+    }
+    labels = torch.where(asked, text, -100)
+    return finish(Bert(BertForMaskedLM(config)), inputs, labels, seed, optimize=False)
+
+
+def perceptron(sizes, last_activation=True):
+    layers = []
+    for inputs, outputs in zip(sizes, sizes[1:]):
+        layers += [nn.Linear(inputs, outputs), nn.ReLU()]
+    return nn.Sequential(*layers if last_activation else layers[:-1])
+
+
+class Dlrm(nn.Module):
+    """Meta's recommendation model: dense features and embeddings as vectors, their pairwise products, a classifier.
+    https://arxiv.org/abs/1906.00091"""
+
+    def __init__(self, tables, rows, bottom, top):
+        super().__init__()
+        self.embeddings = nn.ModuleList(nn.Embedding(rows, bottom[-1]) for _ in range(tables))
+        self.bottom = perceptron(bottom)
+        self.top = perceptron([bottom[-1] + tables * (tables + 1) // 2, *top, 1], last_activation=False)
+        self.register_buffer("pairs", torch.tril_indices(tables + 1, tables + 1, offset=-1), persistent=False)
+
+    def forward(self, dense, categories):
+        x = self.bottom(dense)
+        vectors = [x] + [embedding(categories[:, i]) for i, embedding in enumerate(self.embeddings)]
+        t = torch.stack(vectors, 1)
+        products = torch.bmm(t, t.transpose(1, 2))
+        return self.top(torch.cat([x, products[:, self.pairs[0], self.pairs[1]]], 1))
+
+
+def dlrm(batch=6, tables=3, rows=7, bottom=(5, 8, 4), top=(10, 6), seed=0):
+    torch.manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
+    inputs = {
+        "dense": torch.randn(batch, bottom[0], generator=generator),
+        "categories": torch.randint(0, rows, (batch, tables), generator=generator),
+    }
+    labels = torch.randint(0, 2, (batch, 1), generator=generator).float()
+    return replace(finish(Dlrm(tables, rows, bottom, top), inputs, labels, seed), loss="bce_with_logits")
+
+
 def gpt2(batch=2, width=32, heads=2, blocks=2, tokens=8, vocabulary=50, dropout=0.0, attention="eager", tied=False,
          seed=0):  # fmt: skip
     """GPT-2; the labels are the next tokens. `tied`: its head is the embedding, as in the published model; an exporter
@@ -203,5 +270,5 @@ def gpt2(batch=2, width=32, heads=2, blocks=2, tokens=8, vocabulary=50, dropout=
 
 EXAMPLES = {
     "mlp": mlp, "cnn": cnn, "resnet18": lambda **k: resnet18(**{"batch": 6, "width": 4, "size": 16, **k}), "mobilenet": mobilenet,
-    "bert": bert, "gpt2": gpt2, "gpt2_tied": lambda **k: gpt2(tied=True, **k),
+    "bert": bert, "masked_lm": masked_lm, "gpt2": gpt2, "gpt2_tied": lambda **k: gpt2(tied=True, **k), "dlrm": dlrm,
 }  # fmt: skip

@@ -22,6 +22,12 @@ def cross_entropy(logits, labels):
     return F.cross_entropy(logits.reshape(-1, logits.shape[-1]), labels.reshape(-1))
 
 
+LOSSES = {
+    "cross_entropy": cross_entropy,
+    "bce_with_logits": lambda logits, labels: F.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype)),
+}
+
+
 def arrays(example):
     """Inputs and labels as the command reads them."""
     return {**{k: v.numpy() for k, v in example.inputs.items()}, "labels": example.labels.numpy()}
@@ -35,7 +41,7 @@ def gradients(example, mode):
     before = {k: v.clone() for k, v in module.named_buffers()}
     inputs = {k: v.requires_grad_() if v.is_floating_point() else v for k, v in example.inputs.items()}
     logits = module(*inputs.values())
-    loss = cross_entropy(logits, example.labels)
+    loss = LOSSES[example.loss](logits, example.labels)
     loss.backward()
     return {
         "loss": loss.item(),
@@ -60,7 +66,7 @@ def loss_curve(example, data, batch_size, steps, make_optimizer):
         start = step * batch_size % count
         batch = {k: v[start : start + batch_size] for k, v in tensors.items()}
         labels = batch.pop("labels")
-        loss = cross_entropy(module(*batch.values()), labels)
+        loss = LOSSES[example.loss](module(*batch.values()), labels)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -90,7 +96,8 @@ class Initializers:
 
     def __init__(self, path):
         tensors = onnx.load(path).graph.initializer
-        self.values = {t.name: numpy_helper.to_array(t) for t in tensors}
+        arrays = {t.name: numpy_helper.to_array(t) for t in tensors}
+        self.values = {name: array for name, array in arrays.items() if np.issubdtype(array.dtype, np.floating)}
 
     def find(self, weight):
         """Every (name, transposed) whose value is `weight`'s, but for dimensions of 1."""

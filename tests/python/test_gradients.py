@@ -7,14 +7,14 @@ import tool
 
 TOLERANCE = {"float32": 1e-4, "float64": 1e-9}
 WITH_BATCH_NORM = ["cnn", "resnet18", "mobilenet"]
-CASES = [(name, "train") for name in ["mlp", *WITH_BATCH_NORM, "bert", "gpt2", "gpt2_tied"]]
+CASES = [(name, "train") for name in ["mlp", *WITH_BATCH_NORM, "bert", "masked_lm", "gpt2", "gpt2_tied", "dlrm"]]
 CASES += [(name, "frozen") for name in WITH_BATCH_NORM]
 
 
 def compare(example, path, mode, dtype, folder, *options):
     inputs = tool.save(folder / "inputs.npz", reference.arrays(example))
     outputs = folder / "outputs.npz"
-    tool.run("grad", path, "--inputs", inputs, "--loss", "cross_entropy", "--mode", mode, "-o", outputs, *options)
+    tool.run("grad", path, "--inputs", inputs, "--loss", example.loss, "--mode", mode, "-o", outputs, *options)
     ours, theirs = tool.load(outputs), reference.gradients(example, mode)
 
     floor = 1e-3 * np.sqrt(sum(np.sum(g**2) for g in theirs["gradients"].values()))

@@ -19,11 +19,11 @@ OPTIMIZERS = {
 SLOWER = {"resnet18": 2**-5}
 
 
-def fit(path, data, folder, batch_size, optimizer, rate, *options, steps=STEPS, build=()):
+def fit(path, data, folder, batch_size, optimizer, rate, *options, steps=STEPS, build=(), loss="cross_entropy"):
     """Builds a training model from `path` and trains it on batches in the order of the data."""
     inputs, model, out = folder / "data.npz", folder / "train.onnx", folder / "run"
     tool.save(inputs, data)
-    tool.run("build", path, "-o", model, "--loss", "cross_entropy", "--optimizer", optimizer, *build)
+    tool.run("build", path, "-o", model, "--loss", loss, "--optimizer", optimizer, *build)
     tool.run("fit", model, "--data", inputs, "--steps", steps, "--batch-size", batch_size, "--lr", rate,
              "--schedule", "constant", "--no-shuffle", "--out", out, *options)  # fmt: skip
     return tool.losses(out)
@@ -38,7 +38,7 @@ def test_losses_are_those_of_pytorch(exported, tmp_path, name, optimizer, dtype)
     batch_size = len(example.labels)
     expression, rate, make_optimizer = OPTIMIZERS[optimizer]
     rate *= SLOWER.get(name, 1)
-    ours = fit(path, data, tmp_path, batch_size, expression, rate, build=["--decay", "*"])
+    ours = fit(path, data, tmp_path, batch_size, expression, rate, build=["--decay", "*"], loss=example.loss)
     theirs = reference.loss_curve(example, data, batch_size, STEPS, lambda p: make_optimizer(p, rate))
     assert len(ours) == STEPS
     errors = np.abs(ours - theirs) / theirs

@@ -51,7 +51,7 @@ def test_no_pass_changes_the_training(exported, tmp_path, name):
     example, path = exported(name)
     model, batch_size = tmp_path / "train.onnx", len(example.labels)
     data = tool.save(tmp_path / "data.npz", reference.repeated(example, 2))
-    tool.run("build", path, "-o", model, "--loss", "cross_entropy", "--optimizer", "sgd(momentum=0.9)")
+    tool.run("build", path, "-o", model, "--loss", example.loss, "--optimizer", "sgd(momentum=0.9)")
     expected = train(model, data, batch_size, tmp_path / "all")
     for left_out in passes():
         results = train(model, data, batch_size, tmp_path / left_out, "--lowering", "-" + left_out)

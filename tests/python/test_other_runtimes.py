@@ -23,7 +23,7 @@ def session(path):
 def build(exported, name, folder, *options, optimizer="adamw", **sizes):
     example, path = exported(name, **sizes)
     model = folder / "train.onnx"
-    tool.run("build", path, "-o", model, "--loss", "cross_entropy", "--optimizer", optimizer, *options)
+    tool.run("build", path, "-o", model, "--loss", example.loss, "--optimizer", optimizer, *options)
     return example, model
 
 
