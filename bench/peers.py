@@ -1,203 +1,244 @@
-"""Whole training steps against PyTorch eager: time and peak memory, side by side on the same machine.
+"""Whole training steps against PyTorch eager, torch.compile and ONNX Runtime: time, memory, and the arithmetic bound.
 
     .deps/venv/bin/python bench/peers.py --write docs/performance.md
 
-Each workload runs in two processes, pinned to the same two cores with two threads each. They take turns of a few
-seconds, one stopped while the other runs, so that whatever else the machine does meets both. Figures are medians of
-all steps after the first few, and each process's peak resident memory: for PyTorch what it holds after its imports is
-subtracted, for onnx-train nothing.
+Every contestant trains the same exported network on the same batch in a process of its own, all pinned to the same
+cores with as many threads. They take turns of a few seconds, all but one stopped, so that whatever else the machine
+does meets all of them. A step counts when it lies wholly within a turn, behind the first few. PyTorch uses its fused
+AdamW, its fastest; ONNX Runtime runs our training step, flattened to a plain model, and is a figure, not the bar.
+
+Memory is the peak resident set of the whole run, less what the process held once its libraries were loaded, less the
+weights, the two moments and the batch, which every contestant has to hold.
 """
 
 import argparse
 import json
 import os
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
-COMMAND = ROOT / "build" / "onnx-train"
+from peers_table import tables, write_between_marks
+from peers_workloads import COMMAND, WORKLOADS, inherent_bytes, loss_function, make_files, takes_precision
+
 CORES = sorted(os.sched_getaffinity(0))[: int(os.environ.get("PEERS_THREADS", 2))]
 WARM_UP = 5  # steps that do not count
-TURN = 3.0  # seconds
-RATE = 1e-4
-
-sys.path.insert(0, str(ROOT / "models"))
-
-WORKLOADS = {
-    "MLP 784-512-512-10, batch 128": ("mlp", dict(batch=128, sizes=(784, 512, 512, 10))),
-    "ResNet-18 for CIFAR, batch 32": ("resnet18", dict(batch=32)),
-    "GPT-2, 2 blocks 768 wide, 12 heads, 256 tokens, batch 2, vocabulary 8,192": (
-        "gpt2",
-        dict(batch=2, width=768, heads=12, blocks=2, tokens=256, vocabulary=8192, attention="sdpa"),
-    ),
-}
+TURN = 3.0  # seconds, or three steps if that is longer
+LONGEST_START = 900  # seconds until a contestant has to be warm; torch.compile takes minutes
+CONTESTANTS = ["eager", "compile", "onnxruntime", "ours"]
+# How far apart the losses of the first step may be, relatively.
+TOLERANCE = {"float32": 1e-4, "gemm-bf16": 2e-2, "bf16": 2e-2}
 
 
-def peak_memory(pid):
-    """MiB of resident memory at its highest."""
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) / 1024
-    raise RuntimeError(f"process {pid} has no VmHWM")
+@dataclass
+class Result:
+    """What one contestant did with one workload. Times in milliseconds."""
 
-
-def pytorch_worker(name, sizes):
-    """Trains until it is killed; prints the memory after imports, then a line per step as `bench` does."""
-    import torch
-    import zoo
-
-    torch.set_num_threads(len(CORES))
-    if name in ("bert", "gpt2"):
-        import transformers.models.gpt2.modeling_gpt2  # noqa: F401  (an import, not part of the model's memory)
-    print(json.dumps({"memory": peak_memory(os.getpid())}), flush=True)
-    example = getattr(zoo, name)(**sizes)
-    module, inputs, labels = example.module.train(), list(example.inputs.values()), example.labels
-    optimizer = torch.optim.AdamW(module.parameters(), lr=RATE)
-    while True:
-        start = time.perf_counter()
-        logits = module(*inputs)
-        loss = torch.nn.functional.cross_entropy(logits.reshape(-1, logits.shape[-1]), labels.reshape(-1))
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        value = loss.item()
-        print(json.dumps({"ms": 1e3 * (time.perf_counter() - start), "loss": value}), flush=True)
+    error: str = ""
+    times: list = field(default_factory=list)
+    memory: float = 0  # bytes beyond weights, moments and batch
+    losses: list = field(default_factory=list)  # of the warm-up
 
 
 class Contestant:
     """A process that trains and prints a JSON object per step. Stopped except while it has its turn."""
 
-    def __init__(self, arguments, steps_file):
-        self.steps_file = steps_file
+    def __init__(self, arguments, folder, kind):
+        self.log, self.errors = folder / f"{kind}.jsonl", folder / f"{kind}.txt"
+        self.turns = []  # (begin, end) of the monotonic clock
         environment = os.environ | {"OMP_NUM_THREADS": str(len(CORES))}
-        with open(steps_file, "w") as file:
+        with open(self.log, "w") as log, open(self.errors, "w") as errors:
             self.process = subprocess.Popen(
-                arguments, env=environment, stdout=file, preexec_fn=lambda: os.sched_setaffinity(0, CORES)
-            )
+                arguments, env=environment, stdout=log, stderr=errors,
+                preexec_fn=lambda: os.sched_setaffinity(0, CORES), start_new_session=True,
+            )  # fmt: skip
 
     def lines(self):
-        lines = [json.loads(line) for line in self.steps_file.read_text().splitlines(keepends=True) if line[-1] == "\n"]
-        return [line for line in lines if "ms" in line]
+        return [json.loads(line) for line in self.log.read_text().splitlines(keepends=True) if line[-1] == "\n"]
 
-    def wait_for_steps(self, count, seconds=300):
-        deadline = time.monotonic() + seconds
-        while len(self.lines()) < count:
+    def steps(self):
+        return [line for line in self.lines() if "ms" in line]
+
+    def warm_up(self):
+        """Returns why it cannot take part, or nothing."""
+        deadline = time.monotonic() + LONGEST_START
+        while len(self.steps()) <= WARM_UP:
             if self.process.poll() is not None:
-                raise RuntimeError(f"{self.process.args[0]} ended with status {self.process.returncode}")
+                said = [line["error"] for line in self.lines() if "error" in line]
+                errors = self.errors.read_text().strip().splitlines() or [""]
+                return said[-1] if said else f"ended with status {self.process.returncode}: {errors[-1]}"
             if time.monotonic() > deadline:
-                raise RuntimeError(f"{self.process.args[0]} made no {count} steps in {seconds} s")
+                self.finish()
+                return f"not warm after {LONGEST_START} s"
             time.sleep(0.1)
+        self.signal(signal.SIGSTOP)
+        return ""
 
     def signal(self, number):
-        os.kill(self.process.pid, number)
+        os.killpg(self.process.pid, number)
+
+    def take_turn(self):
+        turn = max(TURN, 4e-3 * self.steps()[-1]["ms"])
+        begin = time.monotonic()
+        self.signal(signal.SIGCONT)
+        time.sleep(turn)
+        self.turns.append((begin, time.monotonic()))
+        self.signal(signal.SIGSTOP)
+
+    def peak_bytes(self):
+        for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return 1024 * int(line.split()[1])
+        raise RuntimeError(f"process {self.process.pid} has no VmHWM")
+
+    def result(self, inherent):
+        steps, base = self.steps(), self.lines()[0]["resident"]
+        times = [
+            step["ms"] for step in steps[WARM_UP:]
+            if any(begin <= step["end"] - 1e-3 * step["ms"] and step["end"] <= end for begin, end in self.turns)
+        ]  # fmt: skip
+        if not times:
+            return Result(f"no step of {steps[-1]['ms']:.0f} ms lay within a turn")
+        losses = [step["loss"] for step in steps[:WARM_UP]]
+        return Result("", times, self.peak_bytes() - base - inherent, losses)
 
     def finish(self):
-        """Returns the median step in milliseconds, the number of steps and the peak memory in MiB."""
-        memory = peak_memory(self.process.pid)
-        self.process.kill()
+        self.signal(signal.SIGKILL)
         self.process.wait()
-        times = [line["ms"] for line in self.lines()][WARM_UP:]
-        return statistics.median(times), len(times), memory
 
 
-def start_pytorch(name, sizes, folder):
-    arguments = [sys.executable, __file__, "--worker", json.dumps([name, sizes])]
-    return Contestant(arguments, folder / "pytorch.jsonl")
+def start(kind, workload, precision, files, folder, fused):
+    if kind == "ours":
+        return Contestant(
+            [COMMAND, "bench", files.training, "--data", files.data, "--batch-size", str(workload.sizes["batch"]),
+             "--seconds", "1e9", "--each-step"], folder, kind)  # fmt: skip
+    arguments = dict(
+        kind=kind, workload=asdict(workload), precision=precision, threads=len(CORES), fused=fused,
+        training=str(files.training), step=str(files.step), data=str(files.data),
+    )  # fmt: skip
+    worker = Path(__file__).with_name("peers_worker.py")
+    return Contestant([sys.executable, worker, json.dumps(arguments)], folder, kind)
 
 
-def start_ours(name, sizes, folder):
-    import numpy as np
-    import zoo
-    from export import export
-
-    example = getattr(zoo, name)(**sizes)
-    forward, training, data = folder / "forward.onnx", folder / "train.onnx", folder / "data.npz"
-    export(example.module, example.inputs, forward, optimize=example.optimize)
-    np.savez(data, labels=example.labels.numpy(), **{k: v.numpy() for k, v in example.inputs.items()})
-    subprocess.run([COMMAND, "build", forward, "-o", training, "--loss", "cross_entropy", "--optimizer", "adamw"],
-                   check=True, stdout=subprocess.DEVNULL)  # fmt: skip
-    arguments = [COMMAND, "bench", training, "--data", data, "--batch-size", str(len(example.labels)),
-                 "--seconds", "1e9", "--json"]  # fmt: skip
-    return Contestant(arguments, folder / "ours.jsonl")
+def measure_bound(workload, files):
+    """FLOPs of the step's products and convolutions, and FLOP/s of a large product, as `bench` counts and measures."""
+    result = subprocess.run(
+        [COMMAND, "bench", files.training, "--data", files.data, "--batch-size", str(workload.sizes["batch"]),
+         "--seconds", "1", "--json"], check=True, capture_output=True, text=True,
+        env=os.environ | {"OMP_NUM_THREADS": str(len(CORES))},
+        preexec_fn=lambda: os.sched_setaffinity(0, CORES))  # fmt: skip
+    report = json.loads(result.stdout)
+    return {"flops": report["flops"], "bound": report["bound_ms"], "peak": report["peak_gflops"]}
 
 
-def compare(name, sizes, seconds):
-    with tempfile.TemporaryDirectory() as folder:
-        contestants = []
-        for start in start_pytorch, start_ours:
-            contestant = start(name, sizes, Path(folder))
-            contestants.append(contestant)
-            contestant.wait_for_steps(WARM_UP)
-            contestant.signal(signal.SIGSTOP)
-        for turn in range(2 * max(1, round(seconds / TURN))):
-            contestant = contestants[turn % 2]
-            contestant.signal(signal.SIGCONT)
-            time.sleep(TURN)
-            contestant.signal(signal.SIGSTOP)
-        base = json.loads(contestants[0].steps_file.read_text().splitlines()[0])["memory"]
-        (their_time, their_steps, their_peak), (our_time, our_steps, our_peak) = (c.finish() for c in contestants)
-    return {
-        "theirs": their_time, "ours": our_time, "their_steps": their_steps, "our_steps": our_steps,
-        "their_memory": their_peak - base, "our_memory": our_peak,
-    }  # fmt: skip
-
-
-def cpu_name():
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.split(":", 1)[1].strip()
-    return "unknown CPU"
-
-
-def table(results):
+def evaluation_losses(workload, example, files):
+    """Of both, without dropout: what can be compared where the losses of training are random."""
     import torch
 
-    lines = [
-        f"{cpu_name()}, {len(CORES)} threads, float32, AdamW; PyTorch {torch.__version__} eager.",
-        "",
-        "| workload | PyTorch ms | ours ms | time ratio | PyTorch MiB | ours MiB | memory ratio |",
-        "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
-    ]
-    for name, r in results.items():
-        lines.append(
-            f"| {name} | {r['theirs']:.1f} | {r['ours']:.1f} | **{r['ours'] / r['theirs']:.2f}** "
-            f"| {r['their_memory']:.0f} | {r['our_memory']:.0f} | **{r['our_memory'] / r['their_memory']:.2f}** |"
-        )
-    return "\n".join(lines) + "\n"
+    with torch.no_grad():
+        theirs = loss_function(example)(example.module.eval()(*example.inputs.values()), example.labels).item()
+    printed = subprocess.run(
+        [COMMAND, "eval", files.training, "--data", files.data, "--batch-size", str(workload.sizes["batch"]), "--json"],
+        check=True, capture_output=True, text=True).stdout  # fmt: skip
+    return theirs, json.loads(printed)["loss"]
 
 
-BEGIN, END = "<!-- bench/peers.py: begin -->\n", "<!-- bench/peers.py: end -->\n"
+def check_losses(workload, precision, losses, results):
+    """Ours trains what PyTorch trains: the same first loss, before any update, to TOLERANCE."""
+    theirs, ours = losses
+    apart = abs(ours - theirs) / abs(theirs)
+    what = "evaluation loss" if workload.dropout else "first loss"
+    print(f"  {what}: PyTorch {theirs:.6f}, ours {ours:.6f}, apart {apart:.1e}", end="")
+    if "eager" in results and "ours" in results and not workload.dropout:
+        last = [results[kind].losses[-1] for kind in ("eager", "ours")]
+        print(f"; at step {WARM_UP} {last[0]:.6f}, {last[1]:.6f}, apart {abs(last[1] - last[0]) / abs(last[0]):.1e}", end="")
+    print()
+    assert apart <= TOLERANCE[precision], f"{workload.title}: we do not train what PyTorch trains"
 
 
-def write_between_marks(path, text):
-    """Puts `text` where the document has the two marks; makes the document when there is none."""
-    old = path.read_text() if path.exists() else f"# Performance\n\n{BEGIN}{END}"
-    before, rest = old.split(BEGIN)
-    path.write_text(before + BEGIN + text + END + rest.split(END)[1])
+def compare(workload, precision, options):
+    """Returns contestant -> Result, and the arithmetic bound."""
+    with tempfile.TemporaryDirectory() as folder:
+        folder = Path(folder)
+        example = workload.example()
+        inherent = inherent_bytes(example)
+        files = make_files(workload, example, precision, folder)
+        bound = measure_bound(workload, files) | {"inherent": inherent}
+        running, results = {}, {}
+        try:
+            for kind in options.contestants:
+                contestant = start(kind, workload, precision, files, folder, not options.plain_adamw)
+                running[kind] = contestant
+                error = contestant.warm_up()
+                if error:
+                    print(f"  {kind} does not take part: {error}", flush=True)
+                    results[kind] = Result(error)
+                    running.pop(kind)
+            for _ in range(max(1, round(options.seconds / TURN))):
+                for contestant in running.values():
+                    contestant.take_turn()
+            results |= {kind: contestant.result(inherent) for kind, contestant in running.items()}
+        finally:
+            for contestant in running.values():
+                contestant.finish()
+        for kind, result in results.items():
+            if result.times:
+                print(f"  {kind}: {sorted(result.times)[len(result.times) // 2]:.2f} ms, {len(result.times)} steps")
+        if workload.dropout:
+            check_losses(workload, precision, evaluation_losses(workload, example, files), results)
+        elif {"eager", "ours"} <= running.keys():
+            check_losses(workload, precision, [results[kind].losses[0] for kind in ("eager", "ours")], results)
+    return results, bound
+
+
+def names(text):
+    return [name for name in text.split(",") if name]
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="part of a workload's title")
+    parser.add_argument("--precision", type=names, default=["float32", "bf16"],
+                        help="float32, bf16, gemm-bf16: a table for each [float32,bf16]")  # fmt: skip
+    parser.add_argument("--contestants", type=names, default=CONTESTANTS, help=f"[{','.join(CONTESTANTS)}]")
+    parser.add_argument("--seconds", type=float, default=30, help="time for each contestant and workload [30]")
+    parser.add_argument("--plain-adamw", action="store_true", help="PyTorch's AdamW without fused=True, its default")
+    parser.add_argument("--write", type=Path, help="document whose tables to replace")
+    options = parser.parse_args()
+    for name in options.precision:
+        if name not in TOLERANCE:
+            parser.error(f"no precision '{name}'; there are {', '.join(TOLERANCE)}")
+    for name in options.contestants:
+        if name not in CONTESTANTS:
+            parser.error(f"no contestant '{name}'; there are {', '.join(CONTESTANTS)}")
+    return options
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", help="part of a workload's name")
-    parser.add_argument("--seconds", type=float, default=30, help="time for each contestant and workload")
-    parser.add_argument("--write", type=Path, help="document whose table to replace")
-    parser.add_argument("--worker", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.worker:
-        return pytorch_worker(*json.loads(arguments.worker))
-    results = {}
-    for workload, (name, sizes) in WORKLOADS.items():
-        if arguments.only.lower() in workload.lower():
-            results[workload] = compare(name, sizes, arguments.seconds)
-    text = table(results)
-    print(text)
-    if arguments.write:
-        write_between_marks(arguments.write, text)
+    options = parse_arguments()
+    measured = {}
+    for precision in options.precision:
+        if precision != "float32" and not takes_precision():
+            print(f"{precision}: left out, this onnx-train's build has no --precision", flush=True)
+            continue
+        rows = measured[precision] = {}
+        for workload in WORKLOADS:
+            if options.only.lower() not in workload.title.lower():
+                continue
+            print(f"{workload.title}, {precision}", flush=True)
+            if not workload.exists():
+                print(f"  left out: models/zoo.py has no '{workload.network}'", flush=True)
+                rows[workload.title] = None
+                continue
+            rows[workload.title] = compare(workload, precision, options)
+    text = tables(measured, len(CORES), options.plain_adamw)
+    print("\n" + text)
+    if options.write:
+        write_between_marks(options.write, text)
 
 
 if __name__ == "__main__":

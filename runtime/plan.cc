@@ -24,6 +24,12 @@ struct Plan::Slots {
   std::vector<size_t> input_buffers, output_buffers, front_buffers, back_buffers;  // by port; kNone where absent
   void* constants = nullptr;
 
+  Args args(size_t step) const {
+    const Call& call = calls[step];
+    void* const* all = table.data();
+    return {const_cast<const void* const*>(all + call.inputs), all + call.outputs, all[call.workspace]};
+  }
+
   void set(size_t buffer, void* address) {
     if (buffer == kNone) return;
     addresses[buffer] = address;
@@ -250,27 +256,41 @@ void Plan::bind_state(size_t i, const void* front, void* back) {
   slots_->set(slots_->back_buffers[i], back);
 }
 
+void Plan::set_profiling(bool on) {
+  profiling_ = on;
+  if (!on) return;
+  profiled_runs_ = 0;
+  for (PlanStep& step : steps_) step.milliseconds = step.last_start = step.last_milliseconds = 0;
+}
+
 void Plan::run() {
   // OpenMP's number is one per thread of the program; scratch memory was sized for the planner's.
   if (num_threads() != threads_) set_num_threads(threads_);
-  Slots& slots = *slots_;
-  void* const* table = slots.table.data();
+  if (profiling_) {
+    run_profiled();
+  } else {
+    for (size_t s = 0; s < steps_.size(); ++s) prepared_[s].run(slots_->args(s));
+  }
+  for (const Copy& copy : slots_->copies) {
+    device_.copy(slots_->addresses[copy.to], slots_->addresses[copy.from], copy.bytes);
+  }
+}
+
+void Plan::run_profiled() {
+  using Clock = std::chrono::steady_clock;
+  const auto since = [](Clock::time_point start) {
+    return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+  };
+  const Clock::time_point begin = Clock::now();
   for (size_t s = 0; s < steps_.size(); ++s) {
-    const Slots::Call& call = slots.calls[s];
-    const Args args{const_cast<const void* const*>(table + call.inputs), table + call.outputs, table[call.workspace]};
-    if (!profiling_) {
-      prepared_[s].run(args);
-      continue;
-    }
-    const auto start = std::chrono::steady_clock::now();
-    prepared_[s].run(args);
+    const double start = since(begin);
+    prepared_[s].run(slots_->args(s));
     device_.synchronize();
-    steps_[s].milliseconds +=
-        std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+    steps_[s].last_start = start;
+    steps_[s].last_milliseconds = since(begin) - start;
+    steps_[s].milliseconds += steps_[s].last_milliseconds;
   }
-  for (const Copy& copy : slots.copies) {
-    device_.copy(slots.addresses[copy.to], slots.addresses[copy.from], copy.bytes);
-  }
+  ++profiled_runs_;
 }
 
 }  // namespace onnx_train

@@ -41,7 +41,9 @@ struct StatePort : Port {
 struct PlanStep {
   const Node* node;
   const Kernel* kernel;
-  double milliseconds = 0;  // summed over profiled runs
+  double milliseconds = 0;       // summed over profiled runs
+  double last_start = 0;         // in the last profiled run: milliseconds from its begin to the node's,
+  double last_milliseconds = 0;  // and how long the node took
 };
 
 class Plan {
@@ -77,13 +79,16 @@ class Plan {
   // Runs all nodes in order. Throws Error from a kernel (an index out of range); states that are not in place are
   // then untouched, and in-place updates come after everything that can fail.
   void run();
-  void set_profiling(bool on) { profiling_ = on; }
+  // On: forgets what was measured, and measures each node of the runs that follow, waiting for the device after each.
+  void set_profiling(bool on);
+  int profiled_runs() const { return profiled_runs_; }
 
  private:
   struct Slots;  // pointer tables, and where each buffer's pointer is used
   void lower(const PlanOptions& options, const std::map<std::string, Shape>& shapes);
   void select_kernels();
   void place(const PlanOptions& options);
+  void run_profiled();
 
   Model model_;
   Device& device_;
@@ -99,6 +104,7 @@ class Plan {
   size_t workspace_bytes_ = 0, constant_bytes_ = 0;
   std::unique_ptr<Slots> slots_;
   bool profiling_ = false;
+  int profiled_runs_ = 0;
   const int threads_ = num_threads();  // what the kernels were prepared for
 };
 

@@ -1,14 +1,17 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <fstream>
 #include <numeric>
+
+#include <nlohmann/json.hpp>
 
 #include "onnx_passes/ir/error.h"
 #include "runtime/checkpoint.h"
 #include "runtime/session.h"
 #include "tools/data/source.h"
 #include "tools/report/format.h"
+#include "tools/report/process_memory.h"
+#include "tools/report/profile_report.h"
 #include "tools/runtime_options.h"
 #include "tools/subcommand.h"
 
@@ -16,28 +19,21 @@ namespace onnx_train {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+using nlohmann::json;
 
-constexpr int kWarmUp = 3;  // steps that do not count
+constexpr int kWarmUp = 3;         // runs that do not count
+constexpr int kProfiledRuns = 10;  // and fewer when they would take longer than the runs that were timed
 
 struct BenchArguments {
-  std::string model, data, entry = "step";
-  int64_t batch_size = 32;
+  std::string model, data, entry = "step", trace;
+  int64_t batch_size = 32, top = 20;
   double seconds = 5;
-  bool json = false;
+  bool json = false, each_step = false, profile = false;
   RuntimeOptions runtime;
 };
 
 double milliseconds_since(Clock::time_point start) {
   return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
-}
-
-// The most memory that this process has had resident, in bytes.
-double peak_memory() {
-  std::ifstream status("/proc/self/status");
-  for (std::string line; std::getline(status, line);) {
-    if (line.starts_with("VmHWM:")) return 1024 * std::strtod(line.c_str() + 6, nullptr);
-  }
-  return 0;
 }
 
 TensorMap first_batch(const BenchArguments& arguments, const Session& session) {
@@ -49,29 +45,139 @@ TensorMap first_batch(const BenchArguments& arguments, const Session& session) {
   return batch;
 }
 
-int run(const BenchArguments& arguments) {
-  Session session(load_training_model(arguments.model), session_options(arguments.runtime));
-  const TensorMap batch = first_batch(arguments, session);
+void print_line(const json& object) {
+  std::printf("%s\n", object.dump().c_str());
+  std::fflush(stdout);
+}
+
+void print_step(double milliseconds, const TensorMap& outputs) {
+  const auto end = std::chrono::duration<double>(Clock::now().time_since_epoch()).count();
+  json line{{"ms", milliseconds}, {"end", end}};
+  const auto loss = outputs.find("loss");
+  if (loss != outputs.end()) line["loss"] = loss->second.at(0);
+  print_line(line);
+}
+
+// The times of all runs behind the first few, in order of time.
+std::vector<double> time_runs(const BenchArguments& arguments, Session* session, const TensorMap& batch) {
   std::vector<double> times;
   const Clock::time_point begin = Clock::now();
-  for (int64_t step = -kWarmUp; step < 1 || milliseconds_since(begin) < 1000 * arguments.seconds; ++step) {
+  for (int64_t run = -kWarmUp; run < 1 || milliseconds_since(begin) < 1000 * arguments.seconds; ++run) {
     const Clock::time_point start = Clock::now();
-    session.run(arguments.entry, batch);
+    const TensorMap& outputs = session->run(arguments.entry, batch);
     const double time = milliseconds_since(start);
-    if (step < 0) continue;
-    times.push_back(time);
-    if (!arguments.json) continue;
-    std::printf("{\"ms\": %.6f}\n", time);
-    std::fflush(stdout);
+    if (arguments.each_step) print_step(time, outputs);
+    if (run >= 0) times.push_back(time);
   }
-  if (arguments.json) return 0;
   std::sort(times.begin(), times.end());
+  return times;
+}
+
+double quantile(const std::vector<double>& sorted, double q) {
+  return sorted[std::min(static_cast<size_t>(q * static_cast<double>(sorted.size())), sorted.size() - 1)];
+}
+
+void profile_runs(const BenchArguments& arguments, double milliseconds, Session* session, Plan* plan,
+                  const TensorMap& batch) {
+  const double affordable = 1000 * arguments.seconds / milliseconds;
+  const int runs = std::clamp(static_cast<int>(affordable), 1, kProfiledRuns);
+  plan->set_profiling(true);
+  for (int run = 0; run < runs; ++run) session->run(arguments.entry, batch);
+  plan->set_profiling(false);
+}
+
+void write_trace(const std::string& path, const std::vector<NodeProfile>& profile) {
+  std::FILE* file = std::fopen(path.c_str(), "w");
+  if (!file) fail(path, " cannot be written");
+  const std::string text = chrome_trace(profile);
+  const bool written = std::fwrite(text.data(), 1, text.size(), file) == text.size();
+  if (std::fclose(file) != 0 || !written) fail(path, " could not be written to its end");
+}
+
+// What the runs have shown; filled before the roofline is measured, which needs memory of its own.
+struct Report {
+  std::vector<double> times;  // sorted
+  double peak_memory, state_bytes, arena_bytes;
+  std::vector<NodeProfile> profile;
+  Roofline roofline;
+};
+
+void print_json(const BenchArguments& arguments, int64_t batch_size, const Report& report) {
+  const NodeCost total = total_cost(report.profile);
+  const double median = quantile(report.times, 0.5), bound = report.roofline.arithmetic_milliseconds(total);
+  double least = 0;
+  for (const NodeProfile& node : report.profile) least += report.roofline.least_milliseconds(node.cost);
+  json gflops = json::object();
+  for (const auto& [dtype, rate] : report.roofline.flops_per_second) gflops[name(dtype)] = 1e-9 * rate;
+  json object{{"entry", arguments.entry},
+              {"batch_size", batch_size},
+              {"threads", num_threads()},
+              {"runs", report.times.size()},
+              {"median_ms", median},
+              {"quartiles_ms", {quantile(report.times, 0.25), quantile(report.times, 0.75)}},
+              {"fastest_ms", report.times.front()},
+              {"peak_memory_bytes", report.peak_memory},
+              {"state_bytes", report.state_bytes},
+              {"arena_bytes", report.arena_bytes},
+              {"flops", total.total_flops()},
+              {"peak_gflops", gflops},
+              {"peak_gigabytes_per_second", 1e-9 * report.roofline.bytes_per_second},
+              {"bound_ms", bound},
+              {"roofline_ms", least}};
+  if (arguments.profile) object["nodes"] = json::parse(profile_json(report.profile, report.roofline));
+  print_line(object);
+}
+
+void print_tables(const BenchArguments& arguments, const Report& report) {
+  const NodeCost total = total_cost(report.profile);
+  const double median = quantile(report.times, 0.5), bound = report.roofline.arithmetic_milliseconds(total);
   Table table("lr");
-  table.add({arguments.entry + "s", std::to_string(times.size())});
-  table.add({"median", format_number(times[times.size() / 2]) + " ms"});
-  table.add({"fastest", format_number(times.front()) + " ms"});
-  table.add({"peak memory", format_bytes(peak_memory())});
+  table.add({arguments.entry + "s", std::to_string(report.times.size())});
+  table.add({"median", format_number(median) + " ms"});
+  table.add({"quartiles", concat(format_number(quantile(report.times, 0.25)), " to ",
+                                 format_number(quantile(report.times, 0.75)), " ms")});
+  table.add({"fastest", format_number(report.times.front()) + " ms"});
+  table.add({"peak memory", format_bytes(report.peak_memory)});
+  table.add({"products and convolutions", format_count(total.total_flops()) + "FLOP"});
+  for (const auto& [dtype, rate] : report.roofline.flops_per_second) {
+    table.add({concat("a large ", name(dtype), " product reaches"), format_number(1e-9 * rate) + " GFLOP/s"});
+  }
+  table.add({"large tensors move at", format_number(1e-9 * report.roofline.bytes_per_second) + " GB/s"});
+  table.add({"arithmetic bound", concat(format_number(bound), " ms, ", format_number(100 * bound / median), "%")});
   std::printf("%s", table.text(0).c_str());
+  if (!arguments.profile) return;
+  std::printf("\n%s", profile_tables(report.profile, report.roofline, static_cast<size_t>(arguments.top)).c_str());
+}
+
+int run(const BenchArguments& arguments) {
+  if (arguments.json && arguments.each_step) throw UsageError("--json or --each-step, not both");
+  if (arguments.batch_size < 1) throw UsageError("--batch-size is at least 1");
+  if (arguments.each_step) print_line({{"resident", resident_memory()}});
+  Session session(load_training_model(arguments.model), session_options(arguments.runtime));
+  const TensorMap batch = first_batch(arguments, session);
+  Report report;
+  report.times = time_runs(arguments, &session, batch);
+  if (arguments.each_step) return 0;
+  report.peak_memory = peak_memory();
+  report.state_bytes = static_cast<double>(session.state().bytes());
+  report.arena_bytes = static_cast<double>(session.arena_bytes());
+
+  std::map<std::string, Shape> shapes;
+  for (const auto& [input, tensor] : batch) shapes[input] = tensor.shape();
+  Plan& plan = session.plan(arguments.entry, shapes);
+  if (arguments.profile || !arguments.trace.empty()) {
+    profile_runs(arguments, report.times.front(), &session, &plan, batch);
+  }
+  report.profile = profile_of(plan);
+  if (!arguments.trace.empty()) write_trace(arguments.trace, report.profile);
+  std::set<DType> types;
+  for (const auto& [dtype, flops] : total_cost(report.profile).flops) types.insert(dtype);
+  report.roofline = measure_roofline(session.device(), types);
+  if (arguments.json) {
+    print_json(arguments, batch.begin()->second.shape().at(0), report);
+  } else {
+    print_tables(arguments, report);
+  }
   return 0;
 }
 
@@ -79,18 +185,25 @@ int run(const BenchArguments& arguments) {
 
 Subcommand bench_command() {
   auto a = std::make_shared<BenchArguments>();
-  return {"bench",
-          "How long a step takes, and how much memory the process needs; one batch, again and again, nothing is kept",
-          "  onnx-train bench train.onnx --data train.npz --batch-size 64 --seconds 10\n"
-          "  onnx-train bench train.onnx --data train.npz --entry evaluate",
-          with_runtime_options({{"MODEL", &a->model, "a training model or a checkpoint", "FILE", true},
-                                {"--data", &a->data, "the data: see fit --help", "PATH", true},
-                                {"--entry", &a->entry, "the entry point to run [step]", "NAME"},
-                                {"--batch-size", &a->batch_size, "samples at a time [32]", "N"},
-                                {"--seconds", &a->seconds, "how long to go on [5]", "S"},
-                                {"--json", &a->json, "one JSON object a step"}},
-                               &a->runtime),
-          [a] { return run(*a); }};
+  return {
+      "bench",
+      "How long a step takes and why, how much memory the process needs; one batch again and again, nothing is kept",
+      "  onnx-train bench train.onnx --data train.npz --batch-size 64 --seconds 10\n"
+      "  onnx-train bench train.onnx --data train.npz --profile --trace step.json\n"
+      "  onnx-train bench train.onnx --data train.npz --entry evaluate",
+      with_runtime_options(
+          {{"MODEL", &a->model, "a training model or a checkpoint", "FILE", true},
+           {"--data", &a->data, "the data: see fit --help", "PATH", true},
+           {"--entry", &a->entry, "the entry point to run [step]", "NAME"},
+           {"--batch-size", &a->batch_size, "samples at a time [32]", "N"},
+           {"--seconds", &a->seconds, "how long to go on [5]", "S"},
+           {"--profile", &a->profile, "then time each node: by operator, and the slowest with their roofline"},
+           {"--top", &a->top, "how many of the slowest nodes [20]", "N"},
+           {"--trace", &a->trace, "write one run's nodes for chrome://tracing or ui.perfetto.dev", "FILE"},
+           {"--json", &a->json, "one JSON object instead of tables; with --profile every node is in it"},
+           {"--each-step", &a->each_step, "one JSON object a run as they end, warm-up included, and no more"}},
+          &a->runtime),
+      [a] { return run(*a); }};
 }
 
 }  // namespace onnx_train

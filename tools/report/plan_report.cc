@@ -18,9 +18,15 @@ double bytes_of(const Value& value) {
 
 }  // namespace
 
+std::string kernel_name(const PlanStep& step) {
+  if (!step.kernel) return "view";
+  return *step.kernel->name ? step.kernel->name : step.kernel->op;
+}
+
 std::string plan_table(const Plan& plan) {
-  Table table("rllrl");
-  table.add({"#", "operator", "outputs", "bytes", "kernel"});
+  const bool profiled = plan.profiled_runs() > 0;
+  Table table("rllrlr");
+  table.add({"#", "operator", "outputs", "bytes", "kernel", profiled ? "ms" : ""});
   double total = 0;
   for (const PlanStep& step : plan.steps()) {
     std::string outputs;
@@ -31,8 +37,8 @@ std::string plan_table(const Plan& plan) {
       bytes += bytes_of(*output);
     }
     total += bytes;
-    const std::string kernel = step.kernel ? (*step.kernel->name ? step.kernel->name : step.kernel->op) : "view";
-    table.add({std::to_string(&step - plan.steps().data()), step.node->op(), outputs, format_bytes(bytes), kernel});
+    table.add({std::to_string(&step - plan.steps().data()), step.node->op(), outputs, format_bytes(bytes),
+               kernel_name(step), profiled ? format_number(step.milliseconds / plan.profiled_runs()) : ""});
   }
   return concat(table.text(0), plan.steps().size(), " nodes write ", format_bytes(total), "; arena ",
                 format_bytes(static_cast<double>(plan.arena_bytes())), ", of it workspace ",

@@ -4,11 +4,11 @@
 #include <cstdlib>
 
 #include <sys/ioctl.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include "onnx_passes/ir/error.h"
 #include "tools/report/format.h"
+#include "tools/report/process_memory.h"
 
 namespace onnx_train {
 namespace {
@@ -38,12 +38,6 @@ std::string percent(double fraction) {
 }
 
 }  // namespace
-
-double peak_memory() {
-  rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
-  return static_cast<double>(usage.ru_maxrss) * 1024;
-}
 
 Progress::Progress(const Trainer& trainer, MetricsLog* log, bool json)
     : trainer_(trainer), log_(log), json_(json), terminal_(!json && isatty(STDOUT_FILENO)) {

@@ -33,7 +33,4 @@ class Progress : public TrainerEvents {
   double recent_milliseconds_ = 0;  // a moving mean
 };
 
-// The largest memory this process has had resident, in bytes.
-double peak_memory();
-
 }  // namespace onnx_train

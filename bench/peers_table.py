@@ -1,0 +1,144 @@
+"""The tables that peers.py prints and writes into a document."""
+
+import math
+import statistics
+from pathlib import Path
+
+BEGIN, END = "<!-- bench/peers.py: begin -->\n", "<!-- bench/peers.py: end -->\n"
+THEIRS = ["eager", "compile"]  # the faster of them is the bar
+TITLES = {"eager": "PyTorch eager", "compile": "torch.compile", "onnxruntime": "ONNX Runtime", "ours": "ours"}
+ABSENT = "–"
+
+
+def cpu_name():
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return "unknown CPU"
+
+
+def took_part(results, kind):
+    return kind in results and bool(results[kind].times)
+
+
+def median(result):
+    return statistics.median(result.times)
+
+
+def quartiles(result):
+    if len(result.times) < 4:
+        return min(result.times), max(result.times)
+    low, _, high = statistics.quantiles(result.times, n=4)
+    return low, high
+
+
+def number(value):
+    return f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:.0f}"
+
+
+def time_cell(results, kind):
+    if not took_part(results, kind):
+        return ABSENT
+    low, high = quartiles(results[kind])
+    return f"{number(median(results[kind]))} ({number(low)}–{number(high)})"
+
+
+def speed(results):
+    """How many times as fast as the faster of PyTorch's two; nothing where one side is absent."""
+    best = [median(results[kind]) for kind in THEIRS if took_part(results, kind)]
+    return min(best) / median(results["ours"]) if best and took_part(results, "ours") else None
+
+
+def memory_ratio(results):
+    """Of ours to the smaller of PyTorch's two."""
+    least = [results[kind].memory for kind in THEIRS if took_part(results, kind)]
+    return results["ours"].memory / min(least) if least and took_part(results, "ours") and min(least) > 0 else None
+
+
+def geometric_mean(values):
+    positive = [v for v in values if v is not None and v > 0]
+    return math.exp(statistics.mean(map(math.log, positive))) if positive else None
+
+
+def bold(value):
+    return ABSENT if value is None else f"**{value:.2f}**"
+
+
+def bound_fraction(bound, results, kind):
+    return f"{bound['bound'] / median(results[kind]):.0%}" if took_part(results, kind) else ABSENT
+
+
+def row(cells):
+    return "| " + " | ".join(cells) + " |"
+
+
+def header(cells):
+    return [row(cells), row(["---", *["---:"] * (len(cells) - 1)])]
+
+
+def times_table(rows, kinds):
+    lines = header(["step, ms (quartiles)", *(TITLES[kind] for kind in kinds), "times as fast"])
+    for title, measured in rows.items():
+        if measured is None:
+            lines.append(row([title, *[ABSENT] * len(kinds), "not there yet"]))
+            continue
+        results, _ = measured
+        lines.append(row([title, *(time_cell(results, kind) for kind in kinds), bold(speed(results))]))
+    mean = geometric_mean([speed(measured[0]) for measured in rows.values() if measured])
+    return [*lines, row(["geometric mean", *[""] * len(kinds), bold(mean)])]
+
+
+def bounds_table(rows, kinds):
+    lines = header(["arithmetic bound", "GFLOP", "GFLOP/s of a large product", "bound, ms", *(TITLES[k] for k in kinds)])
+    for title, measured in rows.items():
+        if measured is None:
+            continue
+        results, bound = measured
+        fractions = [bound_fraction(bound, results, kind) for kind in kinds]
+        peak = ", ".join(f"{value:.0f} {name}" for name, value in bound["peak"].items())
+        lines.append(row([title, number(bound["flops"] / 1e9), peak, number(bound["bound"]), *fractions]))
+    return lines
+
+
+def memory_table(rows, kinds):
+    lines = header(["memory, MiB", "weights, moments, batch", *(f"{TITLES[k]}, beyond" for k in kinds), "ratio"])
+    for title, measured in rows.items():
+        if measured is None:
+            continue
+        results, bound = measured
+        cells = [number(results[kind].memory / 2**20) if took_part(results, kind) else ABSENT for kind in kinds]
+        lines.append(row([title, number(bound["inherent"] / 2**20), *cells, bold(memory_ratio(results))]))
+    mean = geometric_mean([memory_ratio(measured[0]) for measured in rows.values() if measured])
+    return [*lines, row(["geometric mean", "", *[""] * len(kinds), bold(mean)])]
+
+
+def absences(rows):
+    """Why a contestant is missing in a row."""
+    lines = []
+    for title, measured in rows.items():
+        for kind, result in (measured[0] if measured else {}).items():
+            if result.error:
+                lines.append(f"- {TITLES[kind]}, {title}: {result.error}")
+    return ["", *lines] if lines else []
+
+
+def tables(measured, threads, plain_adamw):
+    import onnxruntime
+    import torch
+
+    optimizer = "AdamW" if plain_adamw else "AdamW (fused)"
+    lines = [f"{cpu_name()}, {threads} threads; PyTorch {torch.__version__} with {optimizer}, "
+             f"ONNX Runtime {onnxruntime.__version__}."]  # fmt: skip
+    for precision, rows in measured.items():
+        kinds = [kind for kind in TITLES if any(m and kind in m[0] for m in rows.values())]
+        autocast = "" if precision == "float32" else " (PyTorch: autocast to bfloat16)"
+        lines += ["", f"### {precision}{autocast}", "", *times_table(rows, kinds)]
+        lines += ["", *bounds_table(rows, kinds), "", *memory_table(rows, kinds), *absences(rows)]
+    return "\n".join(lines) + "\n"
+
+
+def write_between_marks(path, text):
+    """Puts `text` where the document has the two marks; makes the document when there is none."""
+    old = path.read_text() if path.exists() else f"# Performance\n\n{BEGIN}{END}"
+    before, rest = old.split(BEGIN)
+    path.write_text(before + BEGIN + text + END + rest.split(END)[1])

@@ -1,0 +1,72 @@
+#include "tools/report/roofline.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "onnx_passes/ir/builder.h"
+#include "onnx_passes/ir/error.h"
+#include "runtime/session.h"
+
+namespace onnx_train {
+namespace {
+
+constexpr int64_t kProduct = 2048;             // rows, columns and inner size
+constexpr int64_t kAdded = int64_t{16} << 20;  // elements
+constexpr int kRuns = 8;                       // the best counts
+
+// Seconds that `op` of two tensors of `shape` takes at best.
+double best_time(Device& device, const std::string& op, DType dtype, const Shape& shape) {
+  Model model;
+  model.context->opsets[""] = 21;
+  Builder b(model.graph.get());
+  const TensorType type{dtype, Dims(shape.begin(), shape.end())};
+  const Var x = b.var(model.graph->add_input("x", type)), y = b.var(model.graph->add_input("y", type));
+  model.graph->add_output(b.op(op, {x, y}).value());
+  SessionOptions options;
+  options.device = &device;
+  Session session(std::move(model), options);
+  const TensorMap inputs{{"x", Tensor::full(dtype, shape, 0.3)}, {"y", Tensor::full(dtype, shape, 0.7)}};
+  session.run("predict", inputs);
+  double best = 0;
+  for (int run = 0; run < kRuns; ++run) {
+    const auto start = std::chrono::steady_clock::now();
+    session.run("predict", inputs);
+    device.synchronize();
+    const double time = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    best = run == 0 ? time : std::min(best, time);
+  }
+  return best;
+}
+
+}  // namespace
+
+double Roofline::arithmetic_milliseconds(const NodeCost& cost) const {
+  double seconds = 0;
+  for (const auto& [dtype, flops] : cost.flops) {
+    const auto rate = flops_per_second.find(dtype);
+    if (rate != flops_per_second.end()) seconds += flops / rate->second;
+  }
+  return 1000 * seconds;
+}
+
+double Roofline::least_milliseconds(const NodeCost& cost) const {
+  const double moving = bytes_per_second > 0 ? 1000 * cost.bytes / bytes_per_second : 0;
+  return std::max(arithmetic_milliseconds(cost), moving);
+}
+
+Roofline measure_roofline(Device& device, const std::set<DType>& types) {
+  Roofline roofline;
+  for (const DType dtype : types) {
+    try {
+      const double flops = 2.0 * kProduct * kProduct * kProduct;
+      roofline.flops_per_second[dtype] = flops / best_time(device, "MatMul", dtype, {kProduct, kProduct});
+    } catch (const Error&) {
+      // No kernel: what has such products runs as something else.
+    }
+  }
+  const double bytes = 3.0 * kAdded * static_cast<double>(sizeof(float));
+  roofline.bytes_per_second = bytes / best_time(device, "Add", DType::kFloat, {kAdded});
+  return roofline;
+}
+
+}  // namespace onnx_train

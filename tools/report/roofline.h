@@ -1,0 +1,26 @@
+// How fast this machine can be, measured, and how long a node must take at that.
+#pragma once
+
+#include <map>
+#include <set>
+
+#include "kernels/cost.h"
+#include "kernels/device.h"
+
+namespace onnx_train {
+
+struct Roofline {
+  std::map<DType, double> flops_per_second;  // of a large product, by element type
+  double bytes_per_second = 0;               // of an addition of tensors that no cache holds
+
+  // Milliseconds that the products and convolutions take at least; types that were not measured count nothing.
+  double arithmetic_milliseconds(const NodeCost& cost) const;
+  // That, or what moving the bytes takes, whichever is longer.
+  double least_milliseconds(const NodeCost& cost) const;
+};
+
+// Measures on `device` with the present number of threads: about a second, and 200 MB, for the products of each type in
+// `types` and the bytes. A type whose products the device does not run is left out.
+Roofline measure_roofline(Device& device, const std::set<DType>& types);
+
+}  // namespace onnx_train
