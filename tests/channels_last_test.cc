@@ -1,10 +1,13 @@
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <fstream>
 #include <sstream>
 
 #include "kernels/cpu/lowering/lowering.h"
+#include "kernels/device.h"
 #include "kernels/lowering/lowering.h"
+#include "onnx_passes/functions/functions.h"
 #include "onnx_passes/gradients/gradient.h"
 #include "onnx_passes/ir/inference.h"
 #include "runtime/session.h"
@@ -28,7 +31,7 @@ Model lowered(const std::string& text) {
   return model;
 }
 
-// Runs the model with and without the pass on random inputs; returns how many calls the pass wrote.
+// Runs the model with and without the pass on random inputs.
 void expect_same_numbers(const Model& model, double tolerance = 1e-6) {
   TensorMap inputs;
   unsigned seed = 1;
@@ -166,6 +169,26 @@ TEST(ChannelsLast, TakesOneAndThreeSizes) {
       p = AveragePool <kernel_shape = [2, 2, 1]> (z)
       y = GlobalMaxPool (p)
     })"));
+}
+
+// The weight gradient's sums belong to one thread each, whatever their number.
+TEST(ChannelsLast, ThreadsDoNotChangeABitOfWeightGradients) {
+  const Tensor x = random_tensor(DType::kFloat, {3, 20, 20, 24}, 1),
+               dy = random_tensor(DType::kFloat, {3, 20, 20, 64}, 2);
+  const auto with_threads = [&](int threads) {
+    const int before = num_threads();
+    set_num_threads(threads);
+    const auto outputs =
+        run_node("ChannelsLastConvGradWeight", {x, dy, Tensor::ints({64, 24, 3, 3})},
+                 {{"strides", Shape{1, 1}}, {"dilations", Shape{1, 1}}, {"pads", Shape{1, 1, 1, 1}}}, 2, kDomain);
+    set_num_threads(before);
+    return outputs;
+  };
+  const auto one = with_threads(1), three = with_threads(3);
+  for (size_t i = 0; i < 2; ++i) {
+    ASSERT_EQ(one[i].bytes(), three[i].bytes());
+    EXPECT_EQ(std::memcmp(one[i].data(), three[i].data(), one[i].bytes()), 0) << i;
+  }
 }
 
 }  // namespace

@@ -166,7 +166,8 @@ Prepared prepare_grad_weight(const NodeSpec& spec) {
   const Convolution c = convolution(spec, spec.in_shape(0), spec.out_shape(), spec.in_shape(1));
   if (spec.has_output(1) && (spec.out_shape(1) != Shape{c.w[0]} || spec.out_type(1) != spec.in_type()))
     fail(spec.node().label(), ": its second output must have one number for each of ", c.w[0], " channels");
-  return prepare(spec, c, WeightGradient{0, 1, spec.has_output(1)});
+  const WeightGradient gradient{0, 1, spec.has_output(1)};
+  return takes_outer_products(c) ? prepare_outer_products(c, gradient) : prepare(spec, c, gradient);
 }
 
 bool has_image_axes(const NodeSpec& spec) { return spec.in_shape().size() >= 3 && spec.in_shape().size() <= 5; }

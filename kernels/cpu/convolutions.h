@@ -36,6 +36,10 @@ Prepared prepare_fast(const NodeSpec& spec, const Convolution& c, const Forward&
 Prepared prepare_fast(const NodeSpec& spec, const Convolution& c, const InputGradient& f);
 Prepared prepare_fast(const NodeSpec& spec, const Convolution& c, const WeightGradient& f);
 
+// float32, channels last, where it pays on this machine: outer products of panels.
+bool takes_outer_products(const Convolution& c);
+Prepared prepare_outer_products(const Convolution& c, const WeightGradient& f);
+
 // Any size, float32 or float64, channels first: windows laid out as the columns of a matrix, then BLAS.
 Prepared prepare_plain(const NodeSpec& spec, const Convolution& c, const Forward& f);
 Prepared prepare_plain(const NodeSpec& spec, const Convolution& c, const InputGradient& f);

@@ -62,6 +62,11 @@ void add_convolutions(std::vector<OpCase>& cases) {
   add({2, 5, 6, 4, 3}, {4, 3, 3, 2, 3}, {2, 5, 3, 2, 4}, windows({1, 2, 1}, {1, 1, 1}, {1, 0, 0, 1, 0, 0}));
   add({1, 1, 1, 1}, {1, 1, 1, 1}, {1, 1, 1, 1}, windows({1, 1}, {1, 1}, {0, 0, 0, 0}));
   add({0, 6, 7, 3}, {4, 3, 3, 3}, {0, 6, 7, 4}, same);
+  // Weight gradients of several chunks, the last of them smaller, and panels with channels left over.
+  add({5, 16, 20, 8}, {32, 8, 3, 3}, {5, 16, 20, 32}, same);
+  add({9, 15, 16, 15}, {30, 15, 3, 2}, {9, 8, 15, 30}, windows({2, 1}, {1, 2}, {1, 0, 1, 1}));
+  add({3, 700, 16}, {60, 16, 5}, {3, 350, 60}, windows({2}, {1}, {2, 1}));
+  add({2, 4, 12, 11, 16}, {32, 16, 2, 2, 2}, {2, 4, 12, 11, 32}, windows({1, 1, 1}, {1, 1, 1}, {1, 1, 1, 0, 0, 0}));
 }
 
 void add_pools(std::vector<OpCase>& cases) {
