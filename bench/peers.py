@@ -27,7 +27,7 @@ from peers_workloads import COMMAND, WORKLOADS, inherent_bytes, loss_function, m
 
 CORES = sorted(os.sched_getaffinity(0))[: int(os.environ.get("PEERS_THREADS", 2))]
 WARM_UP = 5  # steps that do not count
-TURN = 3.0  # seconds, or three steps if that is longer
+TURN, STEPS_IN_A_TURN, LONGEST_TURN = 3.0, 2, 60.0  # seconds; as many whole steps if that is longer; but no longer
 LONGEST_START = 900  # seconds until a contestant has to be warm; torch.compile takes minutes
 CONTESTANTS = ["eager", "compile", "onnxruntime", "ours"]
 # How far apart the losses of the first step may be, relatively.
@@ -82,10 +82,12 @@ class Contestant:
         os.killpg(self.process.pid, number)
 
     def take_turn(self):
-        turn = max(TURN, 4e-3 * self.steps()[-1]["ms"])
-        begin = time.monotonic()
+        """A few seconds, and longer where steps are: the step that a turn cuts in two does not count."""
+        begin, before = time.monotonic(), len(self.steps())
         self.signal(signal.SIGCONT)
-        time.sleep(turn)
+        time.sleep(TURN)
+        while len(self.steps()) - before < STEPS_IN_A_TURN + 1 and time.monotonic() - begin < LONGEST_TURN:
+            time.sleep(0.05)
         self.turns.append((begin, time.monotonic()))
         self.signal(signal.SIGSTOP)
 
@@ -101,10 +103,9 @@ class Contestant:
             step["ms"] for step in steps[WARM_UP:]
             if any(begin <= step["end"] - 1e-3 * step["ms"] and step["end"] <= end for begin, end in self.turns)
         ]  # fmt: skip
-        if not times:
-            return Result(f"no step of {steps[-1]['ms']:.0f} ms lay within a turn")
         losses = [step["loss"] for step in steps[:WARM_UP]]
-        return Result("", times, self.peak_bytes() - base - inherent, losses)
+        error = "" if times else f"no whole step in a turn; the last took {steps[-1]['ms']:.0f} ms"
+        return Result(error, times, self.peak_bytes() - base - inherent, losses)
 
     def finish(self):
         self.signal(signal.SIGKILL)

@@ -39,6 +39,12 @@ Session::~Session() {
   if (arena_) device_.free(arena_);
 }
 
+std::map<std::string, Shape> shapes_of(const TensorMap& tensors) {
+  std::map<std::string, Shape> shapes;
+  for (const auto& [name, tensor] : tensors) shapes[name] = tensor.shape();
+  return shapes;
+}
+
 bool Session::has_entry(const std::string& entry) const {
   if (entry == "predict") return true;
   const auto& entries = model_.entry_points;

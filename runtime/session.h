@@ -24,6 +24,7 @@ struct SessionOptions {
 };
 
 using TensorMap = std::map<std::string, Tensor>;
+std::map<std::string, Shape> shapes_of(const TensorMap& tensors);
 
 class Session {
  public:

@@ -63,6 +63,13 @@ expect 0 show train.onnx
 expect 0 show train.onnx --entry step
 expect 0 show train.onnx --plan --memory --batch 16
 says 'AdamW' out
+expect 0 show train.onnx --plan --profile --data train.csv --batch 16
+says ' ms' out
+expect 0 show "$fixtures/mlp.onnx" --plan --profile --batch 3
+expect 0 bench train.onnx --data train.csv --batch-size 16 --seconds 0.1 --profile --top 3 --trace trace.json
+says 'arithmetic bound' out
+says 'AdamW' out
+says '"traceEvents":' trace.json
 expect 0 grad "$fixtures/mlp.onnx" --inputs test.csv --loss cross_entropy -o gradients.npz --dtype float64
 says 'gradients.npz: loss' out
 expect 0 verify train.onnx --inputs train.csv --tolerance 1e-6
@@ -91,6 +98,10 @@ says 'fit needs an end' err
 expect 2 fit train.onnx --data train.csv --epochs 1 --out whole
 says '--resume' err
 expect 2 build "$fixtures/mlp.onnx" -o x.onnx --mode eval
+expect 2 show train.onnx --profile
+expect 2 show train.onnx --plan --data train.csv
+expect 2 bench train.onnx --data train.csv --json --each-step
+expect 1 bench train.onnx --data train.csv --seconds 0.1 --trace no/such/folder.json
 expect 1 check missing.onnx
 expect 1 fit "$fixtures/mlp.onnx" --data train.csv --epochs 1 --out new
 says 'is no training model' err
@@ -105,7 +116,7 @@ head -c 3000 train.onnx > cut.onnx
 expect 1 fit cut.onnx --data train.csv --epochs 1 --out new
 expect 1 fit train.onnx --data train.csv --epochs 2 --lr 1e30 --out diverged
 says 'the loss is' err
-for subcommand in check build fit eval predict export flatten show grad verify; do
+for subcommand in check build fit eval predict export flatten show grad verify bench; do
   expect 0 $subcommand --help
   says 'Examples:' out
 done

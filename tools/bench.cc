@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <numeric>
 
 #include <nlohmann/json.hpp>
 
@@ -34,15 +33,6 @@ struct BenchArguments {
 
 double milliseconds_since(Clock::time_point start) {
   return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
-}
-
-TensorMap first_batch(const BenchArguments& arguments, const Session& session) {
-  const Dataset data = load_dataset(arguments.data, entry_inputs(session.model(), arguments.entry));
-  std::vector<int64_t> rows(static_cast<size_t>(std::min(arguments.batch_size, data.num_samples())));
-  std::iota(rows.begin(), rows.end(), 0);
-  TensorMap batch;
-  data.gather(rows.data(), static_cast<int64_t>(rows.size()), &batch);
-  return batch;
 }
 
 void print_line(const json& object) {
@@ -102,7 +92,7 @@ struct Report {
   Roofline roofline;
 };
 
-void print_json(const BenchArguments& arguments, int64_t batch_size, const Report& report) {
+void print_json(const BenchArguments& arguments, const TensorMap& batch, const Report& report) {
   const NodeCost total = total_cost(report.profile);
   const double median = quantile(report.times, 0.5), bound = report.roofline.arithmetic_milliseconds(total);
   double least = 0;
@@ -110,7 +100,7 @@ void print_json(const BenchArguments& arguments, int64_t batch_size, const Repor
   json gflops = json::object();
   for (const auto& [dtype, rate] : report.roofline.flops_per_second) gflops[name(dtype)] = 1e-9 * rate;
   json object{{"entry", arguments.entry},
-              {"batch_size", batch_size},
+              {"inputs", shapes_of(batch)},
               {"threads", num_threads()},
               {"runs", report.times.size()},
               {"median_ms", median},
@@ -154,7 +144,8 @@ int run(const BenchArguments& arguments) {
   if (arguments.batch_size < 1) throw UsageError("--batch-size is at least 1");
   if (arguments.each_step) print_line({{"resident", resident_memory()}});
   Session session(load_training_model(arguments.model), session_options(arguments.runtime));
-  const TensorMap batch = first_batch(arguments, session);
+  const std::vector<InputSpec> inputs = entry_inputs(session.model(), arguments.entry);
+  const TensorMap batch = first_batch(arguments.data, inputs, arguments.batch_size);
   Report report;
   report.times = time_runs(arguments, &session, batch);
   if (arguments.each_step) return 0;
@@ -162,9 +153,7 @@ int run(const BenchArguments& arguments) {
   report.state_bytes = static_cast<double>(session.state().bytes());
   report.arena_bytes = static_cast<double>(session.arena_bytes());
 
-  std::map<std::string, Shape> shapes;
-  for (const auto& [input, tensor] : batch) shapes[input] = tensor.shape();
-  Plan& plan = session.plan(arguments.entry, shapes);
+  Plan& plan = session.plan(arguments.entry, shapes_of(batch));
   if (arguments.profile || !arguments.trace.empty()) {
     profile_runs(arguments, report.times.front(), &session, &plan, batch);
   }
@@ -174,7 +163,7 @@ int run(const BenchArguments& arguments) {
   for (const auto& [dtype, flops] : total_cost(report.profile).flops) types.insert(dtype);
   report.roofline = measure_roofline(session.device(), types);
   if (arguments.json) {
-    print_json(arguments, batch.begin()->second.shape().at(0), report);
+    print_json(arguments, batch, report);
   } else {
     print_tables(arguments, report);
   }

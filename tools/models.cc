@@ -63,4 +63,18 @@ std::map<std::string, Shape> example_shapes(const std::vector<InputSpec>& inputs
   return shapes;
 }
 
+TensorMap example_batch(const std::vector<InputSpec>& inputs, const std::map<std::string, Shape>& shapes) {
+  TensorMap batch;
+  for (const InputSpec& spec : inputs) {
+    const auto shape = shapes.find(spec.name);
+    if (shape == shapes.end()) continue;
+    Tensor tensor(spec.type.dtype, shape->second);
+    for (int64_t i = 0; is_float(tensor.dtype()) && i < tensor.size(); ++i) {
+      tensor.set(i, static_cast<double>(i * 7919 % 2001) / 1000 - 1);
+    }
+    batch[spec.name] = std::move(tensor);
+  }
+  return batch;
+}
+
 }  // namespace onnx_train

@@ -24,4 +24,7 @@ Model load_any_model(const std::string& path);
 std::map<std::string, Shape> example_shapes(const std::vector<InputSpec>& inputs, int64_t batch,
                                             const std::vector<std::string>& sizes);
 
+// Something to run a model on: floats between -1 and 1, zeros for integers, which name an element of anything.
+TensorMap example_batch(const std::vector<InputSpec>& inputs, const std::map<std::string, Shape>& shapes);
+
 }  // namespace onnx_train

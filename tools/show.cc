@@ -4,6 +4,7 @@
 #include "onnx_passes/ir/onnx.h"
 #include "onnx_passes/passes/passes.h"
 #include "runtime/session.h"
+#include "tools/data/source.h"
 #include "tools/models.h"
 #include "tools/report/plan_report.h"
 #include "tools/runtime_options.h"
@@ -13,14 +14,27 @@ namespace onnx_train {
 namespace {
 
 struct ShowArguments {
-  std::string model, entry;
+  std::string model, entry, data;
   std::vector<std::string> sizes;
   int64_t batch = 1;
-  bool plan = false, memory = false;
+  bool plan = false, memory = false, profile = false;
   RuntimeOptions runtime;
 };
 
+constexpr int kProfiledRuns = 5;
+
+// Runs of the plan that are timed node by node, behind one that is not. They change the session's state, which nobody
+// keeps.
+void profile(Session* session, const std::string& entry, const TensorMap& batch, Plan* plan) {
+  session->run(entry, batch);
+  plan->set_profiling(true);
+  for (int run = 0; run < kProfiledRuns; ++run) session->run(entry, batch);
+  plan->set_profiling(false);
+}
+
 int run(const ShowArguments& arguments) {
+  if (arguments.profile && !arguments.plan) throw UsageError("--profile goes with --plan");
+  if (!arguments.data.empty() && !arguments.profile) throw UsageError("--data goes with --plan --profile");
   if (!arguments.plan && !arguments.memory) {
     const Model model = from_proto(load_proto(arguments.model));
     const std::string text = arguments.entry.empty() ? to_text(model) : to_text(flatten(model, arguments.entry));
@@ -31,7 +45,11 @@ int run(const ShowArguments& arguments) {
   std::string entry = arguments.entry;
   if (entry.empty()) entry = session.has_entry("step") ? "step" : "predict";
   const std::vector<InputSpec> inputs = entry_inputs(session.model(), entry);
-  const Plan& plan = session.plan(entry, example_shapes(inputs, arguments.batch, arguments.sizes));
+  TensorMap batch;
+  if (!arguments.data.empty()) batch = first_batch(arguments.data, inputs, arguments.batch);
+  const auto shapes = batch.empty() ? example_shapes(inputs, arguments.batch, arguments.sizes) : shapes_of(batch);
+  Plan& plan = session.plan(entry, shapes);
+  if (arguments.profile) profile(&session, entry, batch.empty() ? example_batch(inputs, shapes) : batch, &plan);
   if (arguments.plan) std::printf("%s", plan_table(plan).c_str());
   if (arguments.memory) std::printf("%s", memory_chart(plan).c_str());
   return 0;
@@ -46,11 +64,14 @@ Subcommand show_command() {
       "  onnx-train show model.onnx\n"
       "  onnx-train show train.onnx --entry step\n"
       "  onnx-train show train.onnx --plan --batch 64\n"
+      "  onnx-train show train.onnx --plan --profile --data train.npz --batch 64\n"
       "  onnx-train show train.onnx --entry evaluate --memory --dim sequence=256",
       with_runtime_options(
           {{"FILE", &a->model, "any ONNX model", "FILE", true},
            {"--entry", &a->entry, "one entry point, flattened [the whole file; step for --plan and --memory]", "NAME"},
            {"--plan", &a->plan, "each node in the order in which it runs, with shapes, bytes and kernel"},
+           {"--profile", &a->profile, "with --plan: run it, and show how many milliseconds each node takes"},
+           {"--data", &a->data, "with --profile: the data to run on, as fit takes it [made up]", "PATH"},
            {"--memory", &a->memory, "where buffers lie in the arena while the nodes run"},
            {"--batch", &a->batch, "samples in the batch [1]", "N"},
            {"--dim", &a->sizes, "NAME=N: the size of another symbolic dimension [8]", "NAME=N"}},

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <numeric>
 
 #include "onnx_passes/ir/error.h"
 #include "tools/data/mapped_file.h"
@@ -123,6 +124,15 @@ Dataset load_dataset(const std::string& path, const std::vector<InputSpec>& inpu
     }
   }
   return Dataset(arrays, inputs, scale);
+}
+
+TensorMap first_batch(const std::string& path, const std::vector<InputSpec>& inputs, int64_t count) {
+  const Dataset data = load_dataset(path, inputs);
+  std::vector<int64_t> rows(static_cast<size_t>(std::min(count, data.num_samples())));
+  std::iota(rows.begin(), rows.end(), 0);
+  TensorMap batch;
+  data.gather(rows.data(), static_cast<int64_t>(rows.size()), &batch);
+  return batch;
 }
 
 }  // namespace onnx_train

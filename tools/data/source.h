@@ -41,4 +41,7 @@ std::unique_ptr<DataSource> open_data(const std::string& path, const std::vector
 Dataset load_dataset(const std::string& path, const std::vector<InputSpec>& inputs, DataRole role = DataRole::kTrain,
                      double scale = 1);
 
+// The first `count` samples of `path`, or all if there are fewer, as one batch.
+TensorMap first_batch(const std::string& path, const std::vector<InputSpec>& inputs, int64_t count);
+
 }  // namespace onnx_train

@@ -1,6 +1,7 @@
 #include "tools/report/profile_report.h"
 
 #include <algorithm>
+#include <cstdio>
 
 #include <nlohmann/json.hpp>
 
@@ -14,7 +15,10 @@ namespace {
 using nlohmann::json;
 
 std::string percent(double part, double whole) {
-  return whole > 0 ? concat(format_number(100 * part / whole), "%") : std::string("-");
+  if (whole <= 0) return "-";
+  char text[32];
+  std::snprintf(text, sizeof text, "%.1f%%", 100 * part / whole);
+  return text;
 }
 
 // What a node achieves: arithmetic where it has some, else bytes.

@@ -12,7 +12,8 @@ namespace {
 
 constexpr int64_t kProduct = 2048;             // rows, columns and inner size
 constexpr int64_t kAdded = int64_t{16} << 20;  // elements
-constexpr int kRuns = 8;                       // the best counts
+constexpr int kFewest = 3, kMost = 10;         // runs, the best of which counts; as many as fit into
+constexpr double kSeconds = 0.3;
 
 // Seconds that `op` of two tensors of `shape` takes at best.
 double best_time(Device& device, const std::string& op, DType dtype, const Shape& shape) {
@@ -27,13 +28,14 @@ double best_time(Device& device, const std::string& op, DType dtype, const Shape
   Session session(std::move(model), options);
   const TensorMap inputs{{"x", Tensor::full(dtype, shape, 0.3)}, {"y", Tensor::full(dtype, shape, 0.7)}};
   session.run("predict", inputs);
-  double best = 0;
-  for (int run = 0; run < kRuns; ++run) {
+  double best = 0, spent = 0;
+  for (int run = 0; run < kFewest || (run < kMost && spent < kSeconds); ++run) {
     const auto start = std::chrono::steady_clock::now();
     session.run("predict", inputs);
     device.synchronize();
     const double time = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     best = run == 0 ? time : std::min(best, time);
+    spent += time;
   }
   return best;
 }
