@@ -194,7 +194,14 @@ Flops flops_of(const Node& node) {
     const double multiply_adds = row->multiply_adds(node);
     return multiply_adds > 0 ? Flops{{node.input(0)->dtype(), 2 * multiply_adds}} : Flops{};
   }
-  if (const onnx::FunctionProto* function = function_of(node)) return flops_of_body(node, *function);
+  if (const onnx::FunctionProto* function = function_of(node)) {
+    const Flops flops = flops_of_body(node, *function);
+    // Bfloat16Gemm and the like: their body widens the operands, their kernel does not.
+    if (flops.empty() || node.domain() != kDomain || !node.op().starts_with("Bfloat16")) return flops;
+    double sum = 0;
+    for (const auto& [dtype, count] : flops) sum += count;
+    return {{DType::kBFloat16, sum}};
+  }
   Flops flops;
   for (const Node::Subgraph& subgraph : node.subgraphs()) {
     const Flops inside = flops_of(*subgraph.graph);

@@ -102,6 +102,20 @@ TEST(Cost, AnOutlinedCallCountsItsBody) {
   EXPECT_EQ(fused.bytes, 4 * (28 + 35 + 5 + 20));
 }
 
+TEST(Cost, ProductsOfNarrowOperandsCountAsBfloat16ThoughTheirBodyWidensThem) {
+  const Model model = from_text(R"(<ir_version: 10, opset_import: ["" : 21, "onnx_train" : 1]>
+      g (bfloat16[4, 7] a, bfloat16[7, 5] b) => (float[4, 5] y) { y = onnx_train.Bfloat16MatMul(a, b) }
+      <domain: "onnx_train", opset_import: ["" : 21]> Bfloat16MatMul (a, b) => (y) {
+        wide_a = Cast<to = 1>(a)
+        wide_b = Cast<to = 1>(b)
+        y = MatMul(wide_a, wide_b)
+      })");
+  infer_types(model.graph.get());
+  const NodeCost narrow = cost_of(*model.graph->first());
+  ASSERT_EQ(narrow.flops.size(), 1u);
+  EXPECT_EQ(narrow.flops.at(DType::kBFloat16), 2 * 4 * 7 * 5);
+}
+
 TEST(Cost, ALoopCountsItsBodyAsOftenAsItRuns) {
   EXPECT_EQ(flops("float[4, 4] s, float[6, 4, 4] x", R"(
       last, y = Scan <num_scan_inputs = 1, body = step (float[4, 4] state, float[4, 4] x_t)
