@@ -32,14 +32,14 @@ Model lowered(const std::string& text) {
 }
 
 // Runs the model with and without the pass on random inputs.
-void expect_same_numbers(const Model& model, double tolerance = 1e-6) {
+void expect_same_numbers(const Model& model, double tolerance = 1e-6, const char* pass = "channels_last") {
   TensorMap inputs;
   unsigned seed = 1;
   for (const Value* input : model.graph->inputs()) {
     inputs[input->name()] = random_tensor(input->dtype(), input->type().shape(), seed++);
   }
   SessionOptions without;
-  without.plan.lowering.without = {"channels_last"};
+  without.plan.lowering.without = {pass};
   Session with(clone(model)), plain(clone(model), without);
   const TensorMap& results = with.run("predict", inputs);
   for (const auto& [name, expected] : plain.run("predict", inputs)) {
@@ -48,8 +48,7 @@ void expect_same_numbers(const Model& model, double tolerance = 1e-6) {
 }
 
 // The model with the gradients of its first output with respect to all of its inputs as outputs.
-Model with_gradients(const std::string& text) {
-  Model model = from_text(text);
+Model with_gradients(Model model) {
   Graph& graph = *model.graph;
   infer_types(&graph);
   Value* y = graph.outputs()[0];
@@ -149,10 +148,10 @@ TEST(ChannelsLast, ChangesNoNumbers) {
   expect_same_numbers(inputs);
 }
 
-TEST(ChannelsLast, ChangesNoGradients) { expect_same_numbers(with_gradients(kEverything), 2e-6); }
+TEST(ChannelsLast, ChangesNoGradients) { expect_same_numbers(with_gradients(from_text(kEverything)), 2e-6); }
 
 TEST(ChannelsLast, TakesOneAndThreeSizes) {
-  expect_same_numbers(with_gradients(R"(<ir_version: 10, opset_import: ["" : 21]>
+  expect_same_numbers(with_gradients(from_text(R"(<ir_version: 10, opset_import: ["" : 21]>
     g (float[1,3,19] x, float[4,3,3] w, float[4,4,2] v, float[4] scale, float[4] bias, float[4] mean, float[4] spread)
       => (float[1,4,1] y) {
       h = Conv <dilations = [2]> (x, w)
@@ -161,14 +160,65 @@ TEST(ChannelsLast, TakesOneAndThreeSizes) {
       z = Conv <strides = [3], pads = [1, 0]> (n, v)
       p = MaxPool <kernel_shape = [2]> (z)
       y = GlobalAveragePool (p)
-    })"));
-  expect_same_numbers(with_gradients(R"(<ir_version: 10, opset_import: ["" : 21]>
+    })")));
+  expect_same_numbers(with_gradients(from_text(R"(<ir_version: 10, opset_import: ["" : 21]>
     g (float[2,1,5,6,4] x, float[4,1,3,2,3] w, float[3,4,2,2,2] v) => (float[2,3,1,1,1] y) {
       h = Conv <pads = [1, 0, 1, 1, 1, 0]> (x, w)
       z = Conv (h, v)
       p = AveragePool <kernel_shape = [2, 2, 1]> (z)
       y = GlobalMaxPool (p)
-    })"));
+    })")));
+}
+
+constexpr const char* kResidual = R"(<ir_version: 10, opset_import: ["" : 21, "onnx_train" : 1]>
+  g (float[2,4,6,5] x, float[4,4,3,3] w, float[4,4,1,1] v, float[4] s, float[4] b) => (float[2,4,6,5] y) {
+    a = Conv <pads = [1, 1, 1, 1]> (x, w)
+    n, n_mean, n_var = onnx_train.BatchNormalizationTrain (a, s, b)
+    r = Relu (n)
+    c = Conv <pads = [1, 1, 1, 1]> (r, w)
+    m, m_mean, m_var = onnx_train.BatchNormalizationTrain (c, s, b)
+    p = Conv (x, v)
+    q, q_mean, q_var = onnx_train.BatchNormalizationTrain (p, s, b)
+    t = Add (m, q)
+    u = Relu (t)
+    d = Conv <pads = [1, 1, 1, 1]> (u, w)
+    k, k_mean, k_var = onnx_train.BatchNormalizationTrain (d, s, b)
+    l = Add (u, k)
+    y = Relu (l)
+  })";
+
+// The model above, its functions and gradients added.
+Model residual_network() {
+  Model model = from_text(kResidual);
+  for (Node* node : model.graph->nodes()) {
+    if (node->domain() != kDomain) continue;
+    Builder b(model.graph.get(), node);
+    std::vector<Var> inputs;
+    for (Value* input : node->inputs()) inputs.push_back(b.var(input));
+    const auto outputs = call(b, node->op(), 3, inputs);
+    for (int i = 0; i < 3; ++i) model.graph->replace(node->output(i), outputs[static_cast<size_t>(i)].value());
+    model.graph->remove(node);
+  }
+  return with_gradients(std::move(model));
+}
+
+TEST(FuseBatchNormalization, TakesOverReluAndResidual) {
+  Model model = residual_network();
+  ASSERT_TRUE(cpu::fuse_batch_normalization(model));
+  EXPECT_EQ(count(model, "BatchNormalizationReluTrain"), 1);
+  EXPECT_EQ(count(model, "BatchNormalizationAddReluTrain"), 2);
+  EXPECT_EQ(count(model, "BatchNormalizationTrain"), 1);  // before an Add that another one took over
+  EXPECT_EQ(count(model, "Relu"), 0);
+  EXPECT_EQ(count(model, "BatchNormalizationReluGrad"), 3);
+  EXPECT_EQ(count(model, "BatchNormalizationGrad"), 1);
+  EXPECT_EQ(count(model, "ReluGrad"), 0);
+  EXPECT_FALSE(cpu::fuse_batch_normalization(model));
+}
+
+TEST(FuseBatchNormalization, ChangesNoNumbers) {
+  for (const char* pass : {"fuse_batch_normalization", "channels_last"}) {
+    expect_same_numbers(residual_network(), 2e-6, pass);
+  }
 }
 
 // The weight gradient's sums belong to one thread each, whatever their number.

@@ -1,8 +1,8 @@
-// Batch normalization on [batch, channels, rest]. Where `rest` is long, a channel's row is a vector of its own; where
-// it is short, neighbouring channels together are one, and their parameters are repeated along it.
+// Batch normalization, in inference and in training, alone or with what follows it: a sum and a Relu.
+#include "kernels/cpu/batch_normalization.h"
+
 #include <cmath>
 
-#include "kernels/cpu/normalization.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/dispatch.h"
 #include "onnx_passes/functions/functions.h"
@@ -10,150 +10,11 @@
 namespace onnx_train::cpu {
 namespace {
 
-constexpr int64_t kShort = 32;   // elements of a row that is not worth a loop of its own
-constexpr int64_t kWidth = 256;  // elements of the rows of a block of channels, at most
-
-struct Layout {
-  int64_t batch, channels, rest = 1;
-  explicit Layout(const Shape& shape) : batch(shape[0]), channels(shape[1]) {
-    for (size_t i = 2; i < shape.size(); ++i) rest *= shape[i];
-  }
-  int64_t stride() const { return channels * rest; }
-  int64_t per_channel() const { return batch * rest; }
-  bool is_short() const { return rest < kShort; }
-  // Channels that are worked on together.
-  int64_t block() const { return is_short() ? kWidth / std::max<int64_t>(rest, 1) : 1; }
-};
-
-// Channels [first, last) of the samples [begin, end).
-struct Block {
-  int64_t first, last, begin, end;
-  int64_t at(const Layout& layout) const { return first * layout.rest + begin * layout.stride(); }
-  int64_t width(const Layout& layout) const { return (last - first) * layout.rest; }
-  int64_t rows() const { return end - begin; }
-};
-
-// ---- Long rows: one channel
-
-// Σ (x - shift) and Σ (x - shift)²: with a shift near the mean, the variance does not cancel.
-template <typename T>
-ONNX_TRAIN_MULTIVERSION Sums shifted_moments(const T* __restrict x, T shift, int64_t rows, int64_t rest,
-                                             int64_t stride) {
-  Sums sums;
-  for (int64_t r = 0; r < rows; ++r) {
-    const T* row = x + r * stride;
-    T first = 0, second = 0;
-#pragma omp simd reduction(+ : first, second)
-    for (int64_t i = 0; i < rest; ++i) {
-      const T d = row[i] - shift;
-      first += d;
-      second += d * d;
-    }
-    sums.first += static_cast<double>(first);
-    sums.second += static_cast<double>(second);
-  }
-  return sums;
-}
-
-// dx = (dy - dy_mean - (x - mean) along) factor. dx may be x or dy.
-template <typename T>
-ONNX_TRAIN_MULTIVERSION void differentiate_rows(const T* x, const T* dy, T mean, T dy_mean, T along, T factor,
-                                                int64_t rows, int64_t rest, int64_t stride, T* dx) {
-  for (int64_t r = 0; r < rows; ++r) {
-    const T *from = x + r * stride, *dy_from = dy + r * stride;
-    T* to = dx + r * stride;
-#pragma omp simd
-    for (int64_t i = 0; i < rest; ++i) to[i] = (dy_from[i] - dy_mean - (from[i] - mean) * along) * factor;
-  }
-}
-
-// ---- Short rows: a block of channels, each parameter repeated `rest` times
-
-template <typename T>
-struct Columns {
-  alignas(64) T values[kWidth];
-  Columns() = default;
-  Columns(const T* per_channel, const Block& block, const Layout& layout) {
-    for (int64_t c = block.first, i = 0; c < block.last; ++c) {
-      for (int64_t end = i + layout.rest; i < end; ++i) values[i] = per_channel[c];
-    }
-  }
-};
-
-// The sums per column of at most kRows rows: a longer sum of float32 would lose digits.
-constexpr int64_t kRows = 64;
-
-template <typename T>
-ONNX_TRAIN_MULTIVERSION void add_shifted_moments(const T* __restrict x, const T* __restrict shift, int64_t rows,
-                                                 int64_t width, int64_t stride, T* __restrict first,
-                                                 T* __restrict second) {
-  for (int64_t r = 0; r < rows; ++r) {
-#pragma omp simd
-    for (int64_t i = 0; i < width; ++i) {
-      const T d = x[r * stride + i] - shift[i];
-      first[i] += d;
-      second[i] += d * d;
-    }
-  }
-}
-
-template <typename T>
-ONNX_TRAIN_MULTIVERSION void add_gradient_sums(const T* __restrict x, const T* __restrict dy, const T* __restrict mean,
-                                               int64_t rows, int64_t width, int64_t stride, T* __restrict first,
-                                               T* __restrict second) {
-  for (int64_t r = 0; r < rows; ++r) {
-#pragma omp simd
-    for (int64_t i = 0; i < width; ++i) {
-      first[i] += dy[r * stride + i];
-      second[i] += dy[r * stride + i] * (x[r * stride + i] - mean[i]);
-    }
-  }
-}
-
-template <typename T>
-ONNX_TRAIN_MULTIVERSION void scale_columns(const T* x, const T* mean, const T* factor, const T* bias, int64_t rows,
-                                           int64_t width, int64_t stride, T* y) {
-  for (int64_t r = 0; r < rows; ++r) {
-#pragma omp simd
-    for (int64_t i = 0; i < width; ++i) {
-      y[r * stride + i] = (x[r * stride + i] - mean[i]) * factor[i] + bias[i];
-    }
-  }
-}
-
-template <typename T>
-ONNX_TRAIN_MULTIVERSION void differentiate_columns(const T* x, const T* dy, const T* mean, const T* dy_mean,
-                                                   const T* along, const T* factor, int64_t rows, int64_t width,
-                                                   int64_t stride, T* dx) {
-  for (int64_t r = 0; r < rows; ++r) {
-#pragma omp simd
-    for (int64_t i = 0; i < width; ++i) {
-      const int64_t at = r * stride + i;
-      dx[at] = (dy[at] - dy_mean[i] - (x[at] - mean[i]) * along[i]) * factor[i];
-    }
-  }
-}
-
-// Calls add(first row, rows, first sums, second sums) for the block's rows, and adds its columns up by channel.
-template <typename T, typename Add>
-void reduce_columns(const Block& block, const Layout& layout, Sums* sums, const Add& add) {
-  for (int64_t row = 0; row < block.rows(); row += kRows) {
-    Columns<T> first, second;
-    std::fill_n(first.values, kWidth, T{0});
-    std::fill_n(second.values, kWidth, T{0});
-    add(row, std::min(kRows, block.rows() - row), first.values, second.values);
-    for (int64_t i = 0; i < block.width(layout); ++i) {
-      sums[i / layout.rest].first += static_cast<double>(first.values[i]);
-      sums[i / layout.rest].second += static_cast<double>(second.values[i]);
-    }
-  }
-}
-
 // ---- Both
 
 // Σ (x - shift) and Σ (x - shift)² of each channel of the block.
 template <typename T>
-void moments(const T* x, const T* shift, const Block& block, const Layout& layout, Sums* sums) {
+void moments(const T* x, const T* shift, const Block& block, const ChannelLayout& layout, Sums* sums) {
   const T* from = x + block.at(layout);
   if (!layout.is_short()) {
     *sums = shifted_moments(from, shift[block.first], block.rows(), layout.rest, layout.stride());
@@ -168,7 +29,8 @@ void moments(const T* x, const T* shift, const Block& block, const Layout& layou
 
 // Σ dy and Σ dy (x - mean) of each channel of the block.
 template <typename T>
-void gradient_moments(const T* x, const T* dy, const T* mean, const Block& block, const Layout& layout, Sums* sums) {
+void gradient_moments(const T* x, const T* dy, const T* mean, const Block& block, const ChannelLayout& layout,
+                      Sums* sums) {
   const int64_t at = block.at(layout);
   if (!layout.is_short()) {
     *sums = gradient_sums(x + at, dy + at, mean[block.first], block.rows(), layout.rest, layout.stride());
@@ -183,8 +45,8 @@ void gradient_moments(const T* x, const T* dy, const T* mean, const Block& block
 
 // y = (x - mean) factor + bias
 template <typename T>
-void scale_block(const T* x, const T* mean, const T* factor, const T* bias, const Block& block, const Layout& layout,
-                 T* y) {
+void scale_block(const T* x, const T* mean, const T* factor, const T* bias, const Block& block,
+                 const ChannelLayout& layout, T* y) {
   const int64_t at = block.at(layout), c = block.first;
   if (!layout.is_short()) {
     return scale_rows(x + at, mean[c], factor[c], bias[c], block.rows(), layout.rest, layout.stride(), y + at);
@@ -192,6 +54,40 @@ void scale_block(const T* x, const T* mean, const T* factor, const T* bias, cons
   const Columns<T> means(mean, block, layout), factors(factor, block, layout), biases(bias, block, layout);
   scale_columns(x + at, means.values, factors.values, biases.values, block.rows(), block.width(layout), layout.stride(),
                 y + at);
+}
+
+// y = relu((x - mean) factor + bias + residual); the residual may be null.
+template <typename T>
+void scale_and_rectify_block(const T* x, const T* residual, const T* mean, const T* factor, const T* bias,
+                             const Block& block, const ChannelLayout& layout, T* y) {
+  const int64_t at = block.at(layout), c = block.first;
+  if (residual) residual += at;
+  if (!layout.is_short()) {
+    const auto run = residual ? scale_rows_and_rectify<T, true> : scale_rows_and_rectify<T, false>;
+    return run(x + at, residual, mean[c], factor[c], bias[c], block.rows(), layout.rest, layout.stride(), y + at);
+  }
+  const Columns<T> means(mean, block, layout), factors(factor, block, layout), biases(bias, block, layout);
+  const auto run = residual ? scale_columns_and_rectify<T, true> : scale_columns_and_rectify<T, false>;
+  run(x + at, residual, means.values, factors.values, biases.values, block.rows(), block.width(layout), layout.stride(),
+      y + at);
+}
+
+// dz = dy where y is positive, else 0; Σ dz and Σ dz (x - mean) of each channel of the block.
+template <typename T>
+void rectified_gradient_moments(const T* x, const T* dy, const T* y, const T* mean, const Block& block,
+                                const ChannelLayout& layout, T* dz, Sums* sums) {
+  const int64_t at = block.at(layout);
+  if (!layout.is_short()) {
+    *sums = rectified_gradient_sums(x + at, dy + at, y + at, mean[block.first], block.rows(), layout.rest,
+                                    layout.stride(), dz + at);
+    return;
+  }
+  const Columns<T> means(mean, block, layout);
+  reduce_columns<T>(block, layout, sums, [&](int64_t row, int64_t rows, T* first, T* second) {
+    const int64_t from = at + row * layout.stride();
+    add_rectified_gradient_sums(x + from, dy + from, y + from, means.values, rows, block.width(layout), layout.stride(),
+                                dz + from, first, second);
+  });
 }
 
 // What dx needs of each channel.
@@ -203,7 +99,7 @@ struct Slopes {
 // dx = (dy - dy_mean - (x - mean) along) factor
 template <typename T>
 void differentiate_block(const T* x, const T* dy, const T* mean, const Slopes<T>& slopes, const Block& block,
-                         const Layout& layout, T* dx) {
+                         const ChannelLayout& layout, T* dx) {
   const int64_t at = block.at(layout), c = block.first;
   if (!layout.is_short()) {
     return differentiate_rows(x + at, dy + at, mean[c], slopes.dy_mean[c], slopes.along[c], slopes.factor[c],
@@ -220,7 +116,7 @@ void differentiate_block(const T* x, const T* dy, const T* mean, const Slopes<T>
 // shapes alone, so the sums do not depend on the number of threads.
 class PerChannel {
  public:
-  explicit PerChannel(const Layout& layout)
+  explicit PerChannel(const ChannelLayout& layout)
       : layout_(layout),
         blocks_((layout.channels + layout.block() - 1) / layout.block()),
         pieces_(layout.batch, std::max<int64_t>(1, layout.batch * blocks_ / kManyBlocks)) {}
@@ -267,19 +163,18 @@ class PerChannel {
     });
   }
 
-  Layout layout_;
+  ChannelLayout layout_;
   int64_t blocks_;
   Pieces pieces_;
 };
 
-// All inputs have one type; x and dy one shape, the others an element for each channel.
-bool supports_channels(const NodeSpec& s) {
+// All inputs have one type; x and those from `images` on have one shape, the others an element for each channel.
+bool supports_channels(const NodeSpec& s, int images) {
   const Shape shape = s.in_shape(0);
   if (!is_float_or_double(s.in_type(0)) || shape.size() < 2) return false;
   for (int i = 1; i < s.num_inputs(); ++i) {
     if (!s.has_input(i) || s.in_type(i) != s.in_type(0)) return false;
-    const bool dy = i == 4 && s.node().domain() == kDomain;
-    if (dy ? s.in_shape(i) != shape : s.in_shape(i) != Shape{shape[1]}) return false;
+    if (s.in_shape(i) != (i < images ? Shape{shape[1]} : shape)) return false;
   }
   return true;
 }
@@ -289,7 +184,7 @@ bool supports_channels(const NodeSpec& s) {
 Prepared prepare_inference(const NodeSpec& s) {
   return dispatch_float(s.in_type(), [&](auto zero) -> Prepared {
     using T = decltype(zero);
-    const Layout layout(s.in_shape(0));
+    const ChannelLayout layout(s.in_shape(0));
     const PerChannel channels(layout);
     const double epsilon = s.node().attr("epsilon", kEpsilon);
     const size_t sums_bytes = channels.workspace();
@@ -309,28 +204,34 @@ Prepared prepare_inference(const NodeSpec& s) {
 }
 
 bool supports_inference(const NodeSpec& s) {
-  return supports_channels(s) && s.num_outputs() == 1 && s.node().attr("training_mode", 0) == 0;
+  return supports_channels(s, 5) && s.num_outputs() == 1 && s.node().attr("training_mode", 0) == 0;
 }
 
-// ---- Training: the body of BatchNormalizationTrain
+// ---- Training: the bodies of BatchNormalizationTrain, BatchNormalizationReluTrain, BatchNormalizationAddReluTrain
 
-// A value near each channel's mean: that of some of its first elements.
+// A value near each channel's mean: that of some of its elements, from all over the batch.
 template <typename T>
-void guess_means(const T* x, const Layout& layout, T* guess) {
+void guess_means(const T* x, const ChannelLayout& layout, T* guess) {
   const int64_t some = std::min<int64_t>(layout.rest, kWidth);
-  for (int64_t c = 0; c < layout.channels; ++c) {
-    guess[c] = layout.per_channel() > 0 ? sum(x + c * layout.rest, some) / static_cast<T>(some) : T{0};
+  const int64_t samples = std::min(layout.batch, kShort / std::max<int64_t>(some, 1) + 1);
+  std::fill_n(guess, layout.channels, T{0});
+  if (some == 0) return;
+  for (int64_t k = 0; k < samples; ++k) {
+    const T* sample = x + k * layout.batch / samples * layout.stride();
+    for (int64_t c = 0; c < layout.channels; ++c)
+      guess[c] += some == 1 ? sample[c] : sum(sample + c * layout.rest, some);
   }
+  for (int64_t c = 0; c < layout.channels && samples > 0; ++c) guess[c] /= static_cast<T>(some * samples);
 }
 
-Prepared prepare_train(const NodeSpec& s) {
+Prepared prepare_train(const NodeSpec& s, bool rectified) {
   return dispatch_float(s.in_type(), [&](auto zero) -> Prepared {
     using T = decltype(zero);
-    const Layout layout(s.in_shape(0));
+    const ChannelLayout layout(s.in_shape(0));
     const PerChannel channels(layout);
     const double epsilon = s.node().attr("epsilon", kEpsilon);
     const size_t sums_bytes = channels.workspace(), count = static_cast<size_t>(layout.channels);
-    const bool has_mean = s.has_output(1), has_variance = s.has_output(2);
+    const bool has_mean = s.has_output(1), has_variance = s.has_output(2), adds = s.has_input(3);
     const auto run = [=](const Args& a) {
       const T *x = a.in<T>(0), *scale = a.in<T>(1), *bias = a.in<T>(2);
       // Per channel; the mean and the variance are here when they are no outputs.
@@ -348,25 +249,36 @@ Prepared prepare_train(const NodeSpec& s) {
             variance[c] = static_cast<T>(square);
             factor[c] = static_cast<T>(static_cast<double>(scale[c]) / std::sqrt(square + epsilon));
           },
-          [&](const Block& block) { scale_block(x, mean, factor, bias, block, layout, a.out<T>()); });
+          [&](const Block& block) {
+            if (!rectified) return scale_block(x, mean, factor, bias, block, layout, a.out<T>());
+            const T* residual = adds ? a.in<T>(3) : nullptr;
+            scale_and_rectify_block(x, residual, mean, factor, bias, block, layout, a.out<T>());
+          });
     };
-    return {run, sums_bytes + 4 * count * sizeof(T)};
+    Prepared prepared = {run, sums_bytes + 4 * count * sizeof(T)};
+    if (adds) prepared.in_place = {{0, 3}};
+    return prepared;
   });
 }
 
-// ---- Gradients: the bodies of BatchNormalizationGrad and BatchNormalizationFrozenGrad
+// ---- Gradients: the bodies of BatchNormalizationGrad, BatchNormalizationFrozenGrad and BatchNormalizationReluGrad
 
 // With inv_std = 1 / sqrt(var + epsilon): dscale = inv_std Σ dy (x - mean), dbias = Σ dy, and in training
 //   dx = (dy - dbias / n - (x - mean) inv_std² Σ dy (x - mean) / n) scale inv_std
-// Frozen, dx = dy scale inv_std.
-Prepared prepare_gradient(const NodeSpec& s, bool frozen) {
+// Frozen, dx = dy scale inv_std. Rectified, dy counts where y is positive, and lies in dx until that is computed unless
+// it is an output of its own.
+enum class Mode { kTrain, kFrozen, kRectified };
+
+Prepared prepare_gradient(const NodeSpec& s, Mode mode) {
   return dispatch_float(s.in_type(), [&](auto zero) -> Prepared {
     using T = decltype(zero);
-    const Layout layout(s.in_shape(0));
+    const ChannelLayout layout(s.in_shape(0));
     const PerChannel channels(layout);
     const double epsilon = s.node().attr("epsilon", kEpsilon);
     const size_t sums_bytes = channels.workspace(), count = static_cast<size_t>(layout.channels);
+    const bool frozen = mode == Mode::kFrozen, rectified = mode == Mode::kRectified;
     const bool has_dx = s.has_output(0), has_dscale = s.has_output(1), has_dbias = s.has_output(2);
+    const int dz_output = s.has_output(3) ? 3 : 0;
     const auto run = [=](const Args& a) {
       const T *x = a.in<T>(0), *scale = a.in<T>(1), *mean = a.in<T>(2), *variance = a.in<T>(3), *dy = a.in<T>(4);
       T* slopes_memory = reinterpret_cast<T*>(a.scratch<char>() + sums_bytes);
@@ -376,7 +288,11 @@ Prepared prepare_gradient(const NodeSpec& s, bool frozen) {
       channels.run(
           a.scratch<Sums>(),
           [&](const Block& block, Sums* sums) {
-            if (needs_sums) gradient_moments(x, dy, mean, block, layout, sums);
+            if (rectified) {
+              rectified_gradient_moments(x, dy, a.in<T>(5), mean, block, layout, a.out<T>(dz_output), sums);
+            } else if (needs_sums) {
+              gradient_moments(x, dy, mean, block, layout, sums);
+            }
           },
           [&](int64_t c, Sums sums) {
             const double inv_std = 1 / std::sqrt(static_cast<double>(variance[c]) + epsilon);
@@ -391,23 +307,36 @@ Prepared prepare_gradient(const NodeSpec& s, bool frozen) {
             if (frozen) {  // the other slopes are zeros
               scale_block(dy, slopes.dy_mean, slopes.factor, slopes.along, block, layout, a.out<T>(0));
             } else {
-              differentiate_block(x, dy, mean, slopes, block, layout, a.out<T>(0));
+              const T* dz = rectified ? a.out<T>(dz_output) : dy;
+              differentiate_block(x, dz, mean, slopes, block, layout, a.out<T>(0));
             }
           });
     };
-    return {run, sums_bytes + 3 * count * sizeof(T), {{0, 4}, {0, 0}}};
+    Prepared prepared = {run, sums_bytes + 3 * count * sizeof(T), {{0, 4}, {0, 0}}};
+    if (rectified) prepared.in_place = {{dz_output, 4}};
+    return prepared;
   });
 }
+
+// dx is where dz lies at first.
+bool supports_rectified_gradient(const NodeSpec& s) { return supports_channels(s, 4) && s.has_output(0); }
 
 }  // namespace
 
 std::vector<Kernel> batch_normalization_kernels() {
-  const auto gradient = [](bool frozen) { return [frozen](const NodeSpec& s) { return prepare_gradient(s, frozen); }; };
+  const auto train = [](bool rectified) {
+    return [rectified](const NodeSpec& s) { return prepare_train(s, rectified); };
+  };
+  const auto gradient = [](Mode mode) { return [mode](const NodeSpec& s) { return prepare_gradient(s, mode); }; };
+  const auto supports = [](int images) { return [images](const NodeSpec& s) { return supports_channels(s, images); }; };
   return {
       {"BatchNormalization", supports_inference, prepare_inference},
-      {"BatchNormalizationTrain", supports_channels, prepare_train, kDomain},
-      {"BatchNormalizationGrad", supports_channels, gradient(false), kDomain},
-      {"BatchNormalizationFrozenGrad", supports_channels, gradient(true), kDomain},
+      {"BatchNormalizationTrain", supports(3), train(false), kDomain},
+      {"BatchNormalizationReluTrain", supports(3), train(true), kDomain},
+      {"BatchNormalizationAddReluTrain", supports(3), train(true), kDomain},
+      {"BatchNormalizationGrad", supports(4), gradient(Mode::kTrain), kDomain},
+      {"BatchNormalizationFrozenGrad", supports(4), gradient(Mode::kFrozen), kDomain},
+      {"BatchNormalizationReluGrad", supports_rectified_gradient, gradient(Mode::kRectified), kDomain},
   };
 }
 

@@ -54,6 +54,7 @@ class CpuDevice : public Device {
   const std::vector<const Kernel*>& kernels() const override { return kernels_; }
   std::vector<Pass> lowering() const override {
     std::vector<Pass> passes = required_lowering(*this);
+    passes.push_back({"fuse_batch_normalization", cpu::fuse_batch_normalization});
     passes.push_back({"channels_last", cpu::channels_last});
     passes.push_back({"fold_transposes", fold_transposes});
     passes.push_back({"remove_dead_nodes", remove_dead_nodes});

@@ -149,6 +149,35 @@ constexpr const char* kBatchNormalizationFrozenGrad = R"(
 }
 )";
 
+// What follows batch normalization in most networks: y = relu(normalized + residual), and dz, the gradient of that sum.
+constexpr const char* kBatchNormalizationReluTrain = R"(
+BatchNormalizationReluTrain <epsilon: float = 1e-5> (x, scale, bias) => (y, mean, var)
+{
+  normalized, mean, var = onnx_train.BatchNormalizationTrain <epsilon: float = @epsilon> (x, scale, bias)
+  y = Relu (normalized)
+}
+)";
+
+constexpr const char* kBatchNormalizationAddReluTrain = R"(
+BatchNormalizationAddReluTrain <epsilon: float = 1e-5> (x, scale, bias, residual) => (y, mean, var)
+{
+  normalized, mean, var = onnx_train.BatchNormalizationTrain <epsilon: float = @epsilon> (x, scale, bias)
+  sum = Add (normalized, residual)
+  y = Relu (sum)
+}
+)";
+
+constexpr const char* kBatchNormalizationReluGrad = R"(
+BatchNormalizationReluGrad <epsilon: float = 1e-5> (x, scale, mean, var, dy, y) => (dx, dscale, dbias, dz)
+{
+  zero_float = Constant <value: tensor = float {0}> ()
+  zero = CastLike (zero_float, y)
+  positive = Greater (y, zero)
+  dz = Where (positive, dy, zero)
+  dx, dscale, dbias = onnx_train.BatchNormalizationGrad <epsilon: float = @epsilon> (x, scale, mean, var, dz)
+}
+)";
+
 // The statistics are those of each group of channels of each sample; with g = dy scale,
 //   dx = (g - mean(g) - x̂ mean(g x̂)) / sqrt(var + epsilon),  dscale = Σ dy x̂,  dbias = Σ dy.
 constexpr const char* kGroupNormalizationGrad = R"(
@@ -195,6 +224,11 @@ FunctionRow function_of(const char* op, std::vector<const char*> parts) {
   return {op, [text](const FunctionCall&) { return FunctionText{text, ""}; }};
 }
 
+// The row of a function whose body calls another one of ours.
+FunctionRow calling(const char* op, const char* text, const char* inner) {
+  return {op, [=](const FunctionCall&) { return FunctionText{text, "", inner}; }};
+}
+
 constexpr const char* kTrainSignature = " <epsilon: float = 1e-5> (x, scale, bias) => (y, mean, var) {";
 constexpr const char* kGradSignature = " <epsilon: float = 1e-5> (x, scale, mean, var, dy) => (dx, dscale, dbias) {";
 constexpr const char* kGroupSignature = " <num_groups, epsilon: float = 1e-5> (x, scale, dy) => (dx, dscale, dbias) {";
@@ -210,6 +244,9 @@ std::vector<FunctionRow> normalization_functions() {
                   {kGradSignature, kChannelView, kBatchNormalizationSums, kBatchNormalizationGrad}),
       function_of("BatchNormalizationFrozenGrad",
                   {kGradSignature, kChannelView, kBatchNormalizationSums, kBatchNormalizationFrozenGrad}),
+      calling("BatchNormalizationReluTrain", kBatchNormalizationReluTrain, "BatchNormalizationTrain"),
+      calling("BatchNormalizationAddReluTrain", kBatchNormalizationAddReluTrain, "BatchNormalizationTrain"),
+      calling("BatchNormalizationReluGrad", kBatchNormalizationReluGrad, "BatchNormalizationGrad"),
       function_of("GroupNormalizationGrad", {kGroupSignature, kChannelView, kGroupNormalizationGrad}),
   };
 }

@@ -28,7 +28,17 @@ void batch_normalization_cases(std::vector<OpCase>* cases) {
     cases->push_back({"BatchNormalization", {x, scale, bias, mean, var}, epsilon});
     cases->push_back({"BatchNormalizationFrozenGrad", {x, scale, mean, var, x}, epsilon, 3, "onnx_train"});
     cases->push_back({"BatchNormalizationGrad", {x, scale, mean, var, x}, epsilon, 3, "onnx_train"});
-    if (shape[0] > 0) cases->push_back({"BatchNormalizationTrain", {x, scale, bias}, epsilon, 3, "onnx_train"});
+    const OpInput y = {shape, -1, 1, {0}};
+    const auto add_ours = [&](const char* op, std::vector<OpInput> inputs, int num_outputs) {
+      OpCase row = {op, std::move(inputs), epsilon, num_outputs, "onnx_train"};
+      row.gradient = op == std::string("BatchNormalizationTrain");
+      cases->push_back(row);
+    };
+    for (int outputs : {3, 4}) add_ours("BatchNormalizationReluGrad", {x, scale, mean, var, x, y}, outputs);
+    if (shape[0] == 0) return;
+    add_ours("BatchNormalizationTrain", {x, scale, bias}, 3);
+    add_ours("BatchNormalizationReluTrain", {x, scale, bias}, 3);
+    add_ours("BatchNormalizationAddReluTrain", {x, scale, bias, x}, 3);
   };
   add({4, 3, 5, 5});
   add({6, 5});

@@ -169,22 +169,21 @@ std::optional<Rule> global_pool(const Node& node, const char* reduction) {
 // ---- Per channel
 
 // Batch normalization takes [elements, channels] as well: to it, an image that lies channels last is that matrix.
-std::optional<Rule> batch_normalization(const Node& node, std::vector<int> images) {
+std::optional<Rule> batch_normalization(const Node& node, const std::vector<int>& images, std::vector<int> results) {
   for (int i : images) {
     const Value* image = node.input(i);
     if (!is_image(image) || image->type() != node.input(0)->type()) return std::nullopt;
   }
   if (num_elements(node.input(0)->type().shape()) == 0) return std::nullopt;
-  const bool has_image = node.output() != nullptr;
-  return Rule{images, has_image ? std::vector{0} : std::vector<int>{}, false,
-              [&node, images, has_image](Builder& b, std::vector<Var> inputs) {
+  std::erase_if(results, [&](int i) { return !node.output(i); });
+  return Rule{images, results, false, [&node, images, results](Builder& b, std::vector<Var> inputs) {
                 const Shape shape = inputs[0].type().shape();
                 for (int i : images) {
                   Var& image = inputs[static_cast<size_t>(i)];
                   image = reshape(image, {num_elements(shape) / shape.back(), shape.back()});
                 }
                 std::vector<Var> outputs = b.like(node, inputs, node.num_outputs());
-                if (has_image) outputs[0] = reshape(outputs[0], shape);
+                for (int i : results) outputs[static_cast<size_t>(i)] = reshape(outputs[static_cast<size_t>(i)], shape);
                 return outputs;
               }};
 }
@@ -319,10 +318,14 @@ std::unordered_map<std::string, MakeRule> make_table() {
   table["AveragePoolGrad"] = average_pool_grad;
   table["GlobalAveragePool"] = bind(global_pool, "ReduceMean");
   table["GlobalMaxPool"] = bind(global_pool, "ReduceMax");
-  table["BatchNormalization"] = bind(batch_normalization, std::vector{0});
-  table["BatchNormalizationTrain"] = bind(batch_normalization, std::vector{0});
-  table["BatchNormalizationGrad"] = bind(batch_normalization, std::vector{0, 4});
-  table["BatchNormalizationFrozenGrad"] = bind(batch_normalization, std::vector{0, 4});
+  const std::vector<int> first = {0};
+  table["BatchNormalization"] = bind(batch_normalization, first, first);
+  table["BatchNormalizationTrain"] = bind(batch_normalization, first, first);
+  table["BatchNormalizationReluTrain"] = bind(batch_normalization, first, first);
+  table["BatchNormalizationAddReluTrain"] = bind(batch_normalization, std::vector{0, 3}, first);
+  table["BatchNormalizationGrad"] = bind(batch_normalization, std::vector{0, 4}, first);
+  table["BatchNormalizationFrozenGrad"] = bind(batch_normalization, std::vector{0, 4}, first);
+  table["BatchNormalizationReluGrad"] = bind(batch_normalization, std::vector{0, 4, 5}, std::vector{0, 3});
   table["Softmax"] = bind(along_axis, -1, 1);
   table["LogSoftmax"] = bind(along_axis, -1, 1);
   table["Split"] = bind(along_axis, 0, 1);

@@ -1,0 +1,220 @@
+// The loops of batch normalization on [batch, channels, rest]. Where `rest` is long, a channel's row is a vector of its
+// own; where it is short, neighbouring channels together are one, and their parameters are repeated along it. Images
+// that lie channels last are of the second kind, with a rest of one element.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/cpu/multiversion.h"
+#include "kernels/cpu/normalization.h"
+
+namespace onnx_train::cpu {
+
+constexpr int64_t kShort = 32;   // elements of a row that is not worth a loop of its own
+constexpr int64_t kWidth = 256;  // elements of the rows of a block of channels, at most
+
+struct ChannelLayout {
+  int64_t batch, channels, rest = 1;
+  explicit ChannelLayout(const Shape& shape) : batch(shape[0]), channels(shape[1]) {
+    for (size_t i = 2; i < shape.size(); ++i) rest *= shape[i];
+  }
+  int64_t stride() const { return channels * rest; }
+  int64_t per_channel() const { return batch * rest; }
+  bool is_short() const { return rest < kShort; }
+  // Channels that are worked on together.
+  int64_t block() const { return is_short() ? kWidth / std::max<int64_t>(rest, 1) : 1; }
+};
+
+// Channels [first, last) of the samples [begin, end).
+struct Block {
+  int64_t first, last, begin, end;
+  int64_t at(const ChannelLayout& layout) const { return first * layout.rest + begin * layout.stride(); }
+  int64_t width(const ChannelLayout& layout) const { return (last - first) * layout.rest; }
+  int64_t rows() const { return end - begin; }
+};
+
+// ---- Long rows: one channel
+
+// Σ (x - shift) and Σ (x - shift)²: with a shift near the mean, the variance does not cancel.
+template <typename T>
+ONNX_TRAIN_MULTIVERSION Sums shifted_moments(const T* __restrict x, T shift, int64_t rows, int64_t rest,
+                                             int64_t stride) {
+  Sums sums;
+  for (int64_t r = 0; r < rows; ++r) {
+    const T* row = x + r * stride;
+    T first = 0, second = 0;
+#pragma omp simd reduction(+ : first, second)
+    for (int64_t i = 0; i < rest; ++i) {
+      const T d = row[i] - shift;
+      first += d;
+      second += d * d;
+    }
+    sums.first += static_cast<double>(first);
+    sums.second += static_cast<double>(second);
+  }
+  return sums;
+}
+
+// dx = (dy - dy_mean - (x - mean) along) factor. dx may be x or dy.
+template <typename T>
+ONNX_TRAIN_MULTIVERSION void differentiate_rows(const T* x, const T* dy, T mean, T dy_mean, T along, T factor,
+                                                int64_t rows, int64_t rest, int64_t stride, T* dx) {
+  for (int64_t r = 0; r < rows; ++r) {
+    const T *from = x + r * stride, *dy_from = dy + r * stride;
+    T* to = dx + r * stride;
+#pragma omp simd
+    for (int64_t i = 0; i < rest; ++i) to[i] = (dy_from[i] - dy_mean - (from[i] - mean) * along) * factor;
+  }
+}
+
+// y = relu((x - mean) factor + bias + residual); without residual when it is null. y may be x or the residual.
+template <typename T, bool kAdds>
+ONNX_TRAIN_MULTIVERSION void scale_rows_and_rectify(const T* x, const T* residual, T mean, T factor, T bias,
+                                                    int64_t rows, int64_t rest, int64_t stride, T* y) {
+  for (int64_t r = 0; r < rows; ++r) {
+#pragma omp simd
+    for (int64_t i = r * stride; i < r * stride + rest; ++i) {
+      const T scaled = (x[i] - mean) * factor + bias;
+      const T sum = kAdds ? scaled + residual[i] : scaled;
+      y[i] = sum < T{0} ? T{0} : sum;
+    }
+  }
+}
+
+// dz = dy where y is positive, else 0; Σ dz and Σ dz (x - mean). dz may be dy or y.
+template <typename T>
+ONNX_TRAIN_MULTIVERSION Sums rectified_gradient_sums(const T* x, const T* dy, const T* y, T mean, int64_t rows,
+                                                     int64_t rest, int64_t stride, T* dz) {
+  Sums sums;
+  for (int64_t r = 0; r < rows; ++r) {
+    T first = 0, second = 0;
+#pragma omp simd reduction(+ : first, second)
+    for (int64_t i = r * stride; i < r * stride + rest; ++i) {
+      const T d = y[i] > T{0} ? dy[i] : T{0};
+      dz[i] = d;
+      first += d;
+      second += d * (x[i] - mean);
+    }
+    sums.first += static_cast<double>(first);
+    sums.second += static_cast<double>(second);
+  }
+  return sums;
+}
+
+// ---- Short rows: a block of channels, each parameter repeated `rest` times
+
+template <typename T>
+struct Columns {
+  alignas(64) T values[kWidth];
+  Columns() = default;
+  Columns(const T* per_channel, const Block& block, const ChannelLayout& layout) {
+    for (int64_t c = block.first, i = 0; c < block.last; ++c) {
+      for (int64_t end = i + layout.rest; i < end; ++i) values[i] = per_channel[c];
+    }
+  }
+};
+
+// The sums per column of at most kRows rows: a longer sum of float32 would lose digits.
+constexpr int64_t kRows = 64;
+
+template <typename T>
+ONNX_TRAIN_MULTIVERSION void add_shifted_moments(const T* __restrict x, const T* __restrict shift, int64_t rows,
+                                                 int64_t width, int64_t stride, T* __restrict first,
+                                                 T* __restrict second) {
+  for (int64_t r = 0; r < rows; ++r) {
+#pragma omp simd
+    for (int64_t i = 0; i < width; ++i) {
+      const T d = x[r * stride + i] - shift[i];
+      first[i] += d;
+      second[i] += d * d;
+    }
+  }
+}
+
+template <typename T>
+ONNX_TRAIN_MULTIVERSION void add_gradient_sums(const T* __restrict x, const T* __restrict dy, const T* __restrict mean,
+                                               int64_t rows, int64_t width, int64_t stride, T* __restrict first,
+                                               T* __restrict second) {
+  for (int64_t r = 0; r < rows; ++r) {
+#pragma omp simd
+    for (int64_t i = 0; i < width; ++i) {
+      first[i] += dy[r * stride + i];
+      second[i] += dy[r * stride + i] * (x[r * stride + i] - mean[i]);
+    }
+  }
+}
+
+template <typename T>
+ONNX_TRAIN_MULTIVERSION void scale_columns(const T* x, const T* mean, const T* factor, const T* bias, int64_t rows,
+                                           int64_t width, int64_t stride, T* y) {
+  for (int64_t r = 0; r < rows; ++r) {
+#pragma omp simd
+    for (int64_t i = 0; i < width; ++i) {
+      y[r * stride + i] = (x[r * stride + i] - mean[i]) * factor[i] + bias[i];
+    }
+  }
+}
+
+template <typename T>
+ONNX_TRAIN_MULTIVERSION void differentiate_columns(const T* x, const T* dy, const T* mean, const T* dy_mean,
+                                                   const T* along, const T* factor, int64_t rows, int64_t width,
+                                                   int64_t stride, T* dx) {
+  for (int64_t r = 0; r < rows; ++r) {
+#pragma omp simd
+    for (int64_t i = 0; i < width; ++i) {
+      const int64_t at = r * stride + i;
+      dx[at] = (dy[at] - dy_mean[i] - (x[at] - mean[i]) * along[i]) * factor[i];
+    }
+  }
+}
+
+// As scale_rows_and_rectify.
+template <typename T, bool kAdds>
+ONNX_TRAIN_MULTIVERSION void scale_columns_and_rectify(const T* x, const T* residual, const T* mean, const T* factor,
+                                                       const T* bias, int64_t rows, int64_t width, int64_t stride,
+                                                       T* y) {
+  for (int64_t r = 0; r < rows; ++r) {
+#pragma omp simd
+    for (int64_t i = 0; i < width; ++i) {
+      const int64_t at = r * stride + i;
+      const T scaled = (x[at] - mean[i]) * factor[i] + bias[i];
+      const T sum = kAdds ? scaled + residual[at] : scaled;
+      y[at] = sum < T{0} ? T{0} : sum;
+    }
+  }
+}
+
+// As rectified_gradient_sums.
+template <typename T>
+ONNX_TRAIN_MULTIVERSION void add_rectified_gradient_sums(const T* x, const T* dy, const T* y, const T* mean,
+                                                         int64_t rows, int64_t width, int64_t stride, T* dz,
+                                                         T* __restrict first, T* __restrict second) {
+  for (int64_t r = 0; r < rows; ++r) {
+#pragma omp simd
+    for (int64_t i = 0; i < width; ++i) {
+      const int64_t at = r * stride + i;
+      const T d = y[at] > T{0} ? dy[at] : T{0};
+      dz[at] = d;
+      first[i] += d;
+      second[i] += d * (x[at] - mean[i]);
+    }
+  }
+}
+
+// Calls add(first row, rows, first sums, second sums) for the block's rows, and adds its columns up by channel.
+template <typename T, typename Add>
+void reduce_columns(const Block& block, const ChannelLayout& layout, Sums* sums, const Add& add) {
+  for (int64_t row = 0; row < block.rows(); row += kRows) {
+    Columns<T> first, second;
+    std::fill_n(first.values, kWidth, T{0});
+    std::fill_n(second.values, kWidth, T{0});
+    add(row, std::min(kRows, block.rows() - row), first.values, second.values);
+    for (int64_t i = 0; i < block.width(layout); ++i) {
+      sums[i / layout.rest].first += static_cast<double>(first.values[i]);
+      sums[i / layout.rest].second += static_cast<double>(second.values[i]);
+    }
+  }
+}
+
+}  // namespace onnx_train::cpu
