@@ -155,8 +155,8 @@ def check_losses(workload, precision, losses, results):
     what = "evaluation loss" if workload.dropout else "first loss"
     print(f"  {what}: PyTorch {theirs:.6f}, ours {ours:.6f}, apart {apart:.1e}", end="")
     if "eager" in results and "ours" in results and not workload.dropout:
-        last = [results[kind].losses[-1] for kind in ("eager", "ours")]
-        print(f"; at step {WARM_UP} {last[0]:.6f}, {last[1]:.6f}, apart {abs(last[1] - last[0]) / abs(last[0]):.1e}", end="")
+        theirs, ours = (results[kind].losses[-1] for kind in ("eager", "ours"))
+        print(f"; at step {WARM_UP} {theirs:.6f}, {ours:.6f}, apart {abs(ours - theirs) / abs(theirs):.1e}", end="")
     print()
     assert apart <= TOLERANCE[precision], f"{workload.title}: we do not train what PyTorch trains"
 
@@ -196,6 +196,14 @@ def compare(workload, precision, options):
     return results, bound
 
 
+def compare_or_say_why_not(workload, precision, options):
+    """One workload that fails does not take the others' results with it."""
+    try:
+        return compare(workload, precision, options)
+    except (AssertionError, RuntimeError, TypeError, subprocess.CalledProcessError) as error:
+        return f"failed: {error}"
+
+
 def names(text):
     return [name for name in text.split(",") if name]
 
@@ -225,6 +233,7 @@ def main():
     for precision in options.precision:
         if precision != "float32" and not takes_precision():
             print(f"{precision}: left out, this onnx-train's build has no --precision", flush=True)
+            measured[precision] = None
             continue
         rows = measured[precision] = {}
         for workload in WORKLOADS:
@@ -232,15 +241,17 @@ def main():
                 continue
             print(f"{workload.title}, {precision}", flush=True)
             if not workload.exists():
-                print(f"  left out: models/zoo.py has no '{workload.network}'", flush=True)
-                rows[workload.title] = None
-                continue
-            rows[workload.title] = compare(workload, precision, options)
+                rows[workload.title] = f"left out: models/zoo.py has no '{workload.network}'"
+            else:
+                rows[workload.title] = compare_or_say_why_not(workload, precision, options)
+            if isinstance(rows[workload.title], str):
+                print(f"  {rows[workload.title]}", flush=True)
     text = tables(measured, len(CORES), options.plain_adamw)
     print("\n" + text)
     if options.write:
         write_between_marks(options.write, text)
+    return any(isinstance(row, str) for rows in measured.values() if rows for row in rows.values())
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -55,6 +55,11 @@ def memory_ratio(results):
     return results["ours"].memory / min(least) if least and took_part(results, "ours") and min(least) > 0 else None
 
 
+def compared(rows):
+    """The results of the workloads that were measured; of others the row says why not."""
+    return [measured[0] for measured in rows.values() if not isinstance(measured, str)]
+
+
 def geometric_mean(values):
     positive = [v for v in values if v is not None and v > 0]
     return math.exp(statistics.mean(map(math.log, positive))) if positive else None
@@ -79,19 +84,20 @@ def header(cells):
 def times_table(rows, kinds):
     lines = header(["step, ms (quartiles)", *(TITLES[kind] for kind in kinds), "times as fast"])
     for title, measured in rows.items():
-        if measured is None:
-            lines.append(row([title, *[ABSENT] * len(kinds), "not there yet"]))
+        if isinstance(measured, str):
+            lines.append(row([title, *[ABSENT] * len(kinds), ABSENT]))
             continue
         results, _ = measured
         lines.append(row([title, *(time_cell(results, kind) for kind in kinds), bold(speed(results))]))
-    mean = geometric_mean([speed(measured[0]) for measured in rows.values() if measured])
+    mean = geometric_mean([speed(results) for results in compared(rows)])
     return [*lines, row(["geometric mean", *[""] * len(kinds), bold(mean)])]
 
 
 def bounds_table(rows, kinds):
-    lines = header(["arithmetic bound", "GFLOP", "GFLOP/s of a large product", "bound, ms", *(TITLES[k] for k in kinds)])
+    peers = [TITLES[kind] for kind in kinds]
+    lines = header(["arithmetic bound", "GFLOP", "GFLOP/s of a large product", "bound, ms", *peers])
     for title, measured in rows.items():
-        if measured is None:
+        if isinstance(measured, str):
             continue
         results, bound = measured
         fractions = [bound_fraction(bound, results, kind) for kind in kinds]
@@ -103,20 +109,20 @@ def bounds_table(rows, kinds):
 def memory_table(rows, kinds):
     lines = header(["memory, MiB", "weights, moments, batch", *(f"{TITLES[k]}, beyond" for k in kinds), "ratio"])
     for title, measured in rows.items():
-        if measured is None:
+        if isinstance(measured, str):
             continue
         results, bound = measured
         cells = [number(results[kind].memory / 2**20) if took_part(results, kind) else ABSENT for kind in kinds]
         lines.append(row([title, number(bound["inherent"] / 2**20), *cells, bold(memory_ratio(results))]))
-    mean = geometric_mean([memory_ratio(measured[0]) for measured in rows.values() if measured])
+    mean = geometric_mean([memory_ratio(results) for results in compared(rows)])
     return [*lines, row(["geometric mean", "", *[""] * len(kinds), bold(mean)])]
 
 
 def absences(rows):
-    """Why a contestant is missing in a row."""
-    lines = []
+    """Why a row, or a contestant in it, is missing."""
+    lines = [f"- {title}: {measured}" for title, measured in rows.items() if isinstance(measured, str)]
     for title, measured in rows.items():
-        for kind, result in (measured[0] if measured else {}).items():
+        for kind, result in ({} if isinstance(measured, str) else measured[0]).items():
             if result.error:
                 lines.append(f"- {TITLES[kind]}, {title}: {result.error}")
     return ["", *lines] if lines else []
@@ -130,7 +136,10 @@ def tables(measured, threads, plain_adamw):
     lines = [f"{cpu_name()}, {threads} threads; PyTorch {torch.__version__} with {optimizer}, "
              f"ONNX Runtime {onnxruntime.__version__}."]  # fmt: skip
     for precision, rows in measured.items():
-        kinds = [kind for kind in TITLES if any(m and kind in m[0] for m in rows.values())]
+        if rows is None:
+            lines += ["", f"### {precision}", "", "Left out: this onnx-train builds no training models in it."]
+            continue
+        kinds = [kind for kind in TITLES if any(kind in results for results in compared(rows))]
         autocast = "" if precision == "float32" else " (PyTorch: autocast to bfloat16)"
         lines += ["", f"### {precision}{autocast}", "", *times_table(rows, kinds)]
         lines += ["", *bounds_table(rows, kinds), "", *memory_table(rows, kinds), *absences(rows)]

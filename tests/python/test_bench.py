@@ -89,8 +89,9 @@ def test_the_tables_of_peers():
     assert peers_table.speed(results) == 2
     assert peers_table.memory_ratio(results) == 0.4
     bound = {"flops": 1e9, "bound": 1.5, "peak": {"float": 667.0}, "inherent": 1 << 20}
-    text = peers_table.tables({"float32": {"a net": (results, bound), "not made": None}}, 2, False)
+    text = peers_table.tables({"float32": {"a net": (results, bound), "not made": "left out: why"}, "bf16": None}, 2, False)
     assert "| a net | 8.00 (8.00–8.00) | 6.00 (6.00–6.00) | – | 3.00 (2.00–4.00) | **2.00** |" in text
     assert "| 19% | 25% | – | 50% |" in text
     assert "- ONNX Runtime, a net: it does not run this" in text
-    assert "not there yet" in text
+    assert "| not made | – | – | – | – | – |" in text and "- not made: left out: why" in text
+    assert "Left out" in text
