@@ -1,4 +1,5 @@
 #include "onnx_passes/passes/training_mode.h"
+#include "onnx_passes/passes/training_versions.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,8 @@
 #include <cstdio>
 
+#include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/loading.h"
+#include "onnx_passes/passes/mixed_precision.h"
 #include "onnx_passes/passes/passes.h"
 #include "tools/models.h"
 #include "tools/report/format.h"
@@ -10,7 +12,7 @@ namespace onnx_train {
 namespace {
 
 struct BuildArguments {
-  std::string model, output, mode = "train", dtype = "float32", variance = "unbiased";
+  std::string model, output, mode = "train", precision = "float32", dtype = "float32", variance = "unbiased";
   BuildOptions options;
   bool timings = false;
 };
@@ -24,6 +26,9 @@ std::string entry_names(const Model& model) {
 int run(BuildArguments* arguments) {
   BuildOptions& options = arguments->options;
   options.mode = arguments->mode == "train" ? Mode::kTrain : Mode::kFrozen;
+  options.precision = parse_precision(arguments->precision);
+  if (options.precision != Precision::kFloat32 && arguments->dtype != "float32")
+    fail("--precision ", arguments->precision, " rounds float32; leave out --dtype ", arguments->dtype);
   options.unbiased_variance = arguments->variance == "unbiased";
   Model model = load_forward_model(arguments->model, arguments->dtype, options.batch);
   double trained = 0;
@@ -36,7 +41,7 @@ int run(BuildArguments* arguments) {
   Table table("ll");
   table.add({"training model", arguments->output});
   table.add({"trained", std::to_string(count) + " tensors, " + format_count(trained) + " elements"});
-  for (const char* key : {"loss", "optimizer", "mode"}) {
+  for (const char* key : {"loss", "optimizer", "mode", "precision"}) {
     const std::string value = model.metadata(std::string("onnx_train.") + key);
     if (!value.empty()) table.add({key, value});
   }
@@ -76,6 +81,13 @@ Subcommand build_command() {
         "MODE",
         false,
         {"train", "frozen"}},
+       {"--precision",
+        &a->precision,
+        "gemm-bf16: products and convolutions take bfloat16 operands; bf16: activations are bfloat16, too. Weights "
+        "and their updates stay float32 [float32]",
+        "KIND",
+        false,
+        {"float32", "gemm-bf16", "bf16"}},
        {"--train", &o.train, "weights to train: names, globs, @FILE with one a line [all]", "PATTERNS"},
        {"--freeze", &o.freeze, "weights to leave as they are, likewise", "PATTERNS"},
        {"--decay", &o.decay, "weights that decay, likewise [all but biases and norm scales]", "PATTERNS"},

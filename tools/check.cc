@@ -9,6 +9,7 @@
 #include "onnx_passes/ir/inference.h"
 #include "onnx_passes/passes/analysis.h"
 #include "onnx_passes/passes/training_mode.h"
+#include "onnx_passes/passes/training_versions.h"
 #include "tools/models.h"
 #include "tools/report/flops.h"
 #include "tools/report/format.h"

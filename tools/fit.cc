@@ -74,7 +74,7 @@ Model start_model(const FitArguments& a, bool* resumed) {
   Model model = in_precision(load_training_model(*resumed ? last : a.model), a.dtype);
   if (!*resumed) return model;
   const Model wanted = load_training_model(a.model);
-  for (const char* key : {"onnx_train.loss", "onnx_train.optimizer", "onnx_train.mode"}) {
+  for (const char* key : {"onnx_train.loss", "onnx_train.optimizer", "onnx_train.mode", "onnx_train.precision"}) {
     if (model.metadata(key) != wanted.metadata(key)) {
       fail("cannot resume: ", last, " was built with ", key + std::string("onnx_train.").size(), " ",
            model.metadata(key), ", ", a.model, " with ", wanted.metadata(key));

@@ -6,6 +6,7 @@
 #include "onnx_passes/passes/entry_point.h"
 #include "onnx_passes/passes/loss.h"
 #include "onnx_passes/passes/training_mode.h"
+#include "onnx_passes/passes/training_versions.h"
 #include "runtime/session.h"
 #include "tools/data/npz.h"
 #include "tools/data/source.h"

@@ -1,5 +1,6 @@
 // Conv, ConvTranspose and the gradients ConvGradInput and ConvGradWeight (functions/convolutions.cc), and the same
-// channels last (functions/channels_last.cc): rows, checks, and the float32 implementation.
+// channels last (functions/channels_last.cc) and of bfloat16 operands (functions/precision.cc): rows, checks, and the
+// implementation by oneDNN.
 #include "kernels/cpu/convolutions.h"
 
 #include <algorithm>
@@ -7,6 +8,7 @@
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/onednn.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/products.h"
 #include "kernels/dispatch.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/error.h"
@@ -18,31 +20,31 @@ using Desc = dnnl::memory::desc;
 using dnnl::algorithm;
 using dnnl::prop_kind;
 
-// ---- float32
+// ---- float32, of float32 or bfloat16 operands
 
 // Lets oneDNN choose the layout.
 Desc any_layout(const Desc& desc) { return {desc.get_dims(), desc.get_data_type(), dnnl::memory::format_tag::any}; }
 
 // How x or y of the convolution lies in the tensor it is given as.
-Desc image_layout(const Convolution& c, const Shape& image) {
-  if (!c.channels_last) return row_major(image);
+Desc image_layout(const Convolution& c, const Shape& image, DType dtype = DType::kFloat) {
+  if (!c.channels_last) return row_major(image, dtype);
   using Tag = dnnl::memory::format_tag;
   const Tag tag = image.size() == 3 ? Tag::nwc : image.size() == 4 ? Tag::nhwc : Tag::ndhwc;
-  return {image, dnnl::memory::data_type::f32, tag};
+  return {image, data_type(dtype), tag};
 }
 
 // How the primitive is to take it: as it lies if that is channels last, else as oneDNN likes.
-Desc wanted_layout(const Convolution& c, const Shape& image) {
-  const Desc given = image_layout(c, image);
+Desc wanted_layout(const Convolution& c, const Shape& image, DType dtype = DType::kFloat) {
+  const Desc given = image_layout(c, image, dtype);
   return c.channels_last ? given : any_layout(given);
 }
 
-Desc weight_layout(const Convolution& c) {
-  if (c.group == 1) return row_major(c.w);
+Desc weight_layout(const Convolution& c, DType dtype = DType::kFloat) {
+  if (c.group == 1) return row_major(c.w, dtype);
   Shape grouped = c.w;
   grouped[0] = c.outs();
   grouped.insert(grouped.begin(), c.group);
-  return row_major(grouped);
+  return row_major(grouped, dtype);
 }
 
 // oneDNN counts the elements between two taps.
@@ -65,14 +67,15 @@ Shape exact_end(const Convolution& c) {
 
 using ForwardDesc = dnnl::convolution_forward::primitive_desc;
 
-ForwardDesc forward_desc(const Chain& chain, const Convolution& c, const Desc& bias) {
+// `result` is y's element type.
+ForwardDesc forward_desc(const Chain& chain, const Convolution& c, const Desc& bias, DType result) {
   return {chain.engine(),
           prop_kind::forward_training,
           algorithm::convolution_direct,
-          wanted_layout(c, c.x),
-          any_layout(weight_layout(c)),
+          wanted_layout(c, c.x, c.operands),
+          any_layout(weight_layout(c, c.operands)),
           bias,
-          wanted_layout(c, c.y),
+          wanted_layout(c, c.y, result),
           c.windows.strides,
           gaps(c),
           c.windows.pads_begin,
@@ -82,7 +85,7 @@ ForwardDesc forward_desc(const Chain& chain, const Convolution& c, const Desc& b
 
 // ---- Rows
 
-bool is_channels_last(const NodeSpec& spec) { return spec.node().op().starts_with("ChannelsLast"); }
+bool is_channels_last(const NodeSpec& spec) { return spec.node().op().find("ChannelsLast") != std::string::npos; }
 
 // The shape of a tensor as the formula has it, channels behind the batch.
 Shape channels_first(const NodeSpec& spec, Shape shape) {
@@ -103,7 +106,7 @@ Convolution convolution(const NodeSpec& spec, const Shape& image_x, const Shape&
   auto windows = find_windows(node);
   if (!windows) fail(node.label(), ": its windows are not known");
   windows->kernel.assign(w.begin() + 2, w.end());
-  return {x, w, y, group, *windows, is_channels_last(spec)};
+  return {x, w, y, group, *windows, is_channels_last(spec), spec.in_type()};
 }
 
 // One number for each channel of the output, or no bias at all.
@@ -116,8 +119,8 @@ void expect_bias(const NodeSpec& spec, int input, int64_t channels) {
 template <typename Direction>
 Prepared prepare(const NodeSpec& spec, const Convolution& c, const Direction& direction) {
   const bool empty = num_elements(c.x) == 0 || num_elements(c.w) == 0 || num_elements(c.y) == 0;
-  return spec.in_type() == DType::kFloat && !empty ? prepare_fast(spec, c, direction)
-                                                   : prepare_plain(spec, c, direction);
+  return spec.out_type() == DType::kFloat && !empty ? prepare_fast(spec, c, direction)
+                                                    : prepare_plain(spec, c, direction);
 }
 
 Prepared prepare_conv(const NodeSpec& spec) {
@@ -164,7 +167,7 @@ Prepared prepare_grad_input(const NodeSpec& spec) {
 
 Prepared prepare_grad_weight(const NodeSpec& spec) {
   const Convolution c = convolution(spec, spec.in_shape(0), spec.out_shape(), spec.in_shape(1));
-  if (spec.has_output(1) && (spec.out_shape(1) != Shape{c.w[0]} || spec.out_type(1) != spec.in_type()))
+  if (spec.has_output(1) && (spec.out_shape(1) != Shape{c.w[0]} || spec.out_type(1) != spec.out_type()))
     fail(spec.node().label(), ": its second output must have one number for each of ", c.w[0], " channels");
   const WeightGradient gradient{0, 1, spec.has_output(1)};
   return takes_outer_products(c) ? prepare_outer_products(c, gradient) : prepare(spec, c, gradient);
@@ -183,14 +186,19 @@ bool supports_channels_last(const NodeSpec& spec, int tensors) {
   return spec.out_size() > 0;
 }
 
+bool supports_bfloat16(const NodeSpec& spec) {
+  const bool empty = spec.in_size(0) == 0 || spec.in_size(1) == 0;
+  return is_bfloat16_product(spec) && has_image_axes(spec) && !empty && spec.out_size() > 0;
+}
+
 }  // namespace
 
 Prepared prepare_fast(const NodeSpec& spec, const Convolution& c, const Forward& f) {
   return prepare_chain(spec, [&](Chain& chain) {
     const Desc bias_layout = f.bias >= 0 ? row_major({c.w[0]}) : Desc();
-    const ForwardDesc desc = forward_desc(chain, c, bias_layout);
-    const Operand x = chain.in_layout(input(f.x, image_layout(c, c.x)), desc.src_desc());
-    const Operand w = chain.in_layout(input(f.w, weight_layout(c)), desc.weights_desc());
+    const ForwardDesc desc = forward_desc(chain, c, bias_layout, DType::kFloat);
+    const Operand x = chain.in_layout(input(f.x, image_layout(c, c.x, c.operands)), desc.src_desc());
+    const Operand w = chain.in_layout(input(f.w, weight_layout(c, c.operands)), desc.weights_desc());
     const Operand y = output(0, image_layout(c, c.y)), made = chain.staged(y, desc.dst_desc());
     std::vector<std::pair<int, Operand>> operands = {{DNNL_ARG_SRC, x}, {DNNL_ARG_WEIGHTS, w}, {DNNL_ARG_DST, made}};
     if (f.bias >= 0) operands.push_back({DNNL_ARG_BIAS, input(f.bias, bias_layout)});
@@ -202,11 +210,11 @@ Prepared prepare_fast(const NodeSpec& spec, const Convolution& c, const Forward&
 Prepared prepare_fast(const NodeSpec& spec, const Convolution& c, const InputGradient& f) {
   return prepare_chain(spec, [&](Chain& chain) {
     const dnnl::convolution_backward_data::primitive_desc desc(
-        chain.engine(), algorithm::convolution_direct, wanted_layout(c, c.x), any_layout(weight_layout(c)),
-        wanted_layout(c, c.y), c.windows.strides, gaps(c), c.windows.pads_begin, exact_end(c),
-        forward_desc(chain, c, Desc()), Chain::attributes());
-    const Operand dy = chain.in_layout(input(f.dy, image_layout(c, c.y)), desc.diff_dst_desc());
-    const Operand w = chain.in_layout(input(f.w, weight_layout(c)), desc.weights_desc());
+        chain.engine(), algorithm::convolution_direct, wanted_layout(c, c.x), any_layout(weight_layout(c, c.operands)),
+        wanted_layout(c, c.y, c.operands), c.windows.strides, gaps(c), c.windows.pads_begin, exact_end(c),
+        forward_desc(chain, c, Desc(), c.operands), Chain::attributes());
+    const Operand dy = chain.in_layout(input(f.dy, image_layout(c, c.y, c.operands)), desc.diff_dst_desc());
+    const Operand w = chain.in_layout(input(f.w, weight_layout(c, c.operands)), desc.weights_desc());
     const Operand dx = output(0, image_layout(c, c.x)), made = chain.staged(dx, desc.diff_src_desc());
     chain.add(desc, {{DNNL_ARG_DIFF_DST, dy}, {DNNL_ARG_WEIGHTS, w}, {DNNL_ARG_DIFF_SRC, made}});
     chain.reorder(made, dx);
@@ -217,11 +225,11 @@ Prepared prepare_fast(const NodeSpec& spec, const Convolution& c, const WeightGr
   return prepare_chain(spec, [&](Chain& chain) {
     const Desc bias_layout = f.bias ? row_major({c.w[0]}) : Desc();
     const dnnl::convolution_backward_weights::primitive_desc desc(
-        chain.engine(), algorithm::convolution_direct, wanted_layout(c, c.x), any_layout(weight_layout(c)), bias_layout,
-        wanted_layout(c, c.y), c.windows.strides, gaps(c), c.windows.pads_begin, exact_end(c),
-        forward_desc(chain, c, bias_layout), Chain::attributes());
-    const Operand x = chain.in_layout(input(f.x, image_layout(c, c.x)), desc.src_desc());
-    const Operand dy = chain.in_layout(input(f.dy, image_layout(c, c.y)), desc.diff_dst_desc());
+        chain.engine(), algorithm::convolution_direct, wanted_layout(c, c.x, c.operands), any_layout(weight_layout(c)),
+        bias_layout, wanted_layout(c, c.y, c.operands), c.windows.strides, gaps(c), c.windows.pads_begin, exact_end(c),
+        forward_desc(chain, c, bias_layout, c.operands), Chain::attributes());
+    const Operand x = chain.in_layout(input(f.x, image_layout(c, c.x, c.operands)), desc.src_desc());
+    const Operand dy = chain.in_layout(input(f.dy, image_layout(c, c.y, c.operands)), desc.diff_dst_desc());
     const Operand dw = output(0, weight_layout(c)), made = chain.staged(dw, desc.diff_weights_desc());
     std::vector<std::pair<int, Operand>> operands = {
         {DNNL_ARG_SRC, x}, {DNNL_ARG_DIFF_DST, dy}, {DNNL_ARG_DIFF_WEIGHTS, made}};
@@ -248,6 +256,12 @@ std::vector<Kernel> convolution_kernels() {
       {"ChannelsLastConv", channels_last(3), prepare_conv, kDomain},
       {"ChannelsLastConvGradInput", channels_last(2), prepare_grad_input, kDomain},
       {"ChannelsLastConvGradWeight", channels_last(2), prepare_grad_weight, kDomain},
+      {"Bfloat16Conv", supports_bfloat16, prepare_conv, kDomain},
+      {"Bfloat16ConvGradInput", supports_bfloat16, prepare_grad_input, kDomain},
+      {"Bfloat16ConvGradWeight", supports_bfloat16, prepare_grad_weight, kDomain},
+      {"Bfloat16ChannelsLastConv", supports_bfloat16, prepare_conv, kDomain},
+      {"Bfloat16ChannelsLastConvGradInput", supports_bfloat16, prepare_grad_input, kDomain},
+      {"Bfloat16ChannelsLastConvGradWeight", supports_bfloat16, prepare_grad_weight, kDomain},
   };
 }
 

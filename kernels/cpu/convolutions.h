@@ -11,7 +11,8 @@ struct Convolution {
   Shape x, w, y;  // [batch, group c, in...], [group o, c, kernel...], [batch, group o, out...]
   int64_t group = 1;
   Windows windows;
-  bool channels_last = false;  // x and y lie in memory as [batch, in..., channels]
+  bool channels_last = false;      // x and y lie in memory as [batch, in..., channels]
+  DType operands = DType::kFloat;  // the element type of what the direction reads
 
   int64_t batch() const { return x[0]; }
   int64_t ins() const { return w[1]; }           // channels of x in a group
@@ -30,8 +31,8 @@ struct WeightGradient {
   bool bias;  // output 1 is the sum of dy over all but its channels
 };
 
-// float32 by oneDNN: x and y channels last where they lie so, else reordered to and from the layouts it likes best;
-// weights always reordered.
+// Float32 results of float32 or bfloat16 operands, by oneDNN: x and y channels last where they lie so, else reordered
+// to and from the layouts it likes best; weights always reordered.
 Prepared prepare_fast(const NodeSpec& spec, const Convolution& c, const Forward& f);
 Prepared prepare_fast(const NodeSpec& spec, const Convolution& c, const InputGradient& f);
 Prepared prepare_fast(const NodeSpec& spec, const Convolution& c, const WeightGradient& f);

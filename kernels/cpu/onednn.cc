@@ -78,10 +78,14 @@ Prepared prepare_chain(const NodeSpec& spec, const std::function<void(Chain&)>& 
   return {[chain](const Args& args) { chain->run(args); }, chain->workspace(), {}};
 }
 
-Desc row_major(const Shape& shape) {
+dnnl::memory::data_type data_type(DType dtype) {
+  return dtype == DType::kBFloat16 ? dnnl::memory::data_type::bf16 : dnnl::memory::data_type::f32;
+}
+
+Desc row_major(const Shape& shape, DType dtype) {
   Shape strides(shape.size(), 1);
   for (size_t i = shape.size(); i-- > 1;) strides[i - 1] = strides[i] * std::max<int64_t>(shape[i], 1);
-  return {shape, dnnl::memory::data_type::f32, strides};
+  return {shape, data_type(dtype), strides};
 }
 
 }  // namespace onnx_train::cpu

@@ -60,8 +60,11 @@ class Chain {
 // Builds a chain and wraps it as a prepared kernel. What oneDNN refuses becomes an Error that names the node.
 Prepared prepare_chain(const NodeSpec& spec, const std::function<void(Chain&)>& build);
 
+// oneDNN's name of an element type: float32 or bfloat16.
+dnnl::memory::data_type data_type(DType dtype);
+
 // Row-major memory of the given sizes.
-dnnl::memory::desc row_major(const Shape& shape);
+dnnl::memory::desc row_major(const Shape& shape, DType dtype = DType::kFloat);
 inline Operand input(int i, const dnnl::memory::desc& layout) {
   return {{Place::kInput, static_cast<size_t>(i)}, layout};
 }

@@ -1,5 +1,5 @@
-// MatMul, Gemm and TransposedMatMul (functions/products.cc): float32 by oneDNN, float64 by BLAS, integers by plain
-// loops. Transposes are strides, which cost oneDNN nothing.
+// MatMul, Gemm and TransposedMatMul (functions/products.cc): float32 by oneDNN, and from bfloat16 operands (functions/
+// precision.cc) likewise; float64 by BLAS, integers by plain loops. Transposes are strides, which cost oneDNN nothing.
 #include "kernels/cpu/products.h"
 
 #include <cblas.h>
@@ -20,18 +20,19 @@ namespace {
 
 using Desc = dnnl::memory::desc;
 
-// ---- float32
+// ---- float32, of float32 or bfloat16 operands
 
-Desc layout(const Matrices& matrices, int64_t rows, int64_t columns) {
+Desc layout(const Matrices& matrices, int64_t rows, int64_t columns, DType dtype = DType::kFloat) {
   Shape dims = matrices.batch, strides = matrices.batch_strides;
   dims.insert(dims.end(), {rows, columns});
   strides.insert(strides.end(), {matrices.row_stride, matrices.column_stride});
-  return {dims, dnnl::memory::data_type::f32, strides};
+  return {dims, data_type(dtype), strides};
 }
 
 Prepared prepare_float(const NodeSpec& spec, const Product& p, bool bias) {
   return prepare_chain(spec, [&](Chain& chain) {
-    const Operand a = input(0, layout(p.a, p.m, p.k)), b = input(1, layout(p.b, p.k, p.n));
+    const Operand a = input(0, layout(p.a, p.m, p.k, spec.in_type(0)));
+    const Operand b = input(1, layout(p.b, p.k, p.n, spec.in_type(1)));
     const Operand y = output(0, layout(p.y, p.m, p.n));
     auto attributes = Chain::attributes();
     dnnl::post_ops after;
@@ -279,13 +280,13 @@ Prepared prepare_gemm(const NodeSpec& spec) {
   const double beta = spec.node().attr("beta", 1.0f);
   const bool has_c = spec.has_input(2) && beta != 0;
   // One row, as biases are, is added by the product itself; anything else is written first and added to.
-  const bool bias = has_c && beta == 1 && p.alpha == 1 && spec.in_type() == DType::kFloat && p.k > 0 &&
+  const bool bias = has_c && beta == 1 && p.alpha == 1 && spec.out_type() == DType::kFloat && p.k > 0 &&
                     spec.in_size(2) == p.n && spec.in_shape(2).back() == p.n;
   if (!has_c || bias) return prepare_product(spec, p, bias);
   p.accumulate = true;
   Prepared product = prepare_product(spec, p);
   const auto fill = dispatch_numeric(
-      spec.in_type(), [&](auto zero) { return fill_with_c<decltype(zero)>(spec.in_shape(2), p.m, p.n, beta); });
+      spec.out_type(), [&](auto zero) { return fill_with_c<decltype(zero)>(spec.in_shape(2), p.m, p.n, beta); });
   return {[fill, run = product.run](const Args& args) {
             fill(args);
             run(args);
@@ -295,6 +296,20 @@ Prepared prepare_gemm(const NodeSpec& spec) {
 }
 
 }  // namespace
+
+bool has_bfloat16_products() {
+  static const bool has = dnnl::get_effective_cpu_isa() >= dnnl::cpu_isa::avx512_core_bf16;
+  return has;
+}
+
+bool is_bfloat16_product(const NodeSpec& spec) {
+  for (int i = 0; i < spec.num_inputs(); ++i) {
+    const DType wanted = i < 2 ? DType::kBFloat16 : DType::kFloat;
+    if (spec.has_input(i) && is_float(spec.in_type(i)) && spec.in_type(i) != wanted) return false;
+  }
+  const bool narrow_operands = is_float(spec.in_type(0)) && is_float(spec.in_type(1));
+  return has_bfloat16_products() && narrow_operands && spec.has_output(0) && spec.out_type() == DType::kFloat;
+}
 
 bool has_product(DType dtype) {
   return is_float_or_double(dtype) || dtype == DType::kInt32 || dtype == DType::kInt64 || dtype == DType::kUint32 ||
@@ -315,11 +330,12 @@ Prepared prepare_product(const NodeSpec& spec, Product p, bool bias) {
   const int64_t outputs = num_elements(p.y.batch) * p.m * p.n;
   if (outputs == 0 || p.k == 0) {
     return p.accumulate ? Prepared{[](const Args&) {}, 0, {}}
-                        : prepare_zeros(static_cast<size_t>(outputs) * size_of(spec.in_type()));
+                        : prepare_zeros(static_cast<size_t>(outputs) * size_of(spec.out_type()));
   }
   simplify(p);
   switch (spec.in_type()) {
-    case DType::kFloat: return prepare_float(spec, p, bias);
+    case DType::kFloat:
+    case DType::kBFloat16: return prepare_float(spec, p, bias);
     case DType::kDouble: return prepare_plain<double>(spec, p);
     case DType::kInt32: return prepare_plain<int32_t>(spec, p);
     case DType::kInt64: return prepare_plain<int64_t>(spec, p);
@@ -338,6 +354,9 @@ std::vector<Kernel> product_kernels() {
       {"Gemm", supports, prepare_gemm},
       {"Einsum", supports, prepare_einsum},
       {"TransposedMatMul", supports, prepare_transposed_matmul, kDomain},
+      {"Bfloat16MatMul", is_bfloat16_product, prepare_matmul, kDomain},
+      {"Bfloat16Gemm", is_bfloat16_product, prepare_gemm, kDomain},
+      {"Bfloat16TransposedMatMul", is_bfloat16_product, prepare_transposed_matmul, kDomain},
   };
 }
 

@@ -20,13 +20,18 @@ struct Product {
   bool accumulate = false;  // y holds a starting value
 };
 
+// Whether the CPU multiplies bfloat16 numbers. oneDNN emulates it where it does not, which is slower than float32.
+bool has_bfloat16_products();
+// On such a CPU: a node whose inputs 0 and 1 are bfloat16, whose output 0 is float32, and so is any further float.
+bool is_bfloat16_product(const NodeSpec& spec);
+
 // The types that MatMul, Gemm and Einsum are defined for, and that we store.
 bool has_product(DType dtype);
 
 // rows x columns matrices one after the other, or their transposes.
 Matrices row_major_matrices(const Shape& batch, int64_t rows, int64_t columns, bool transposed = false);
 
-// Of inputs 0 and 1 into output 0, of the element type of the node's inputs. With `bias` (float32 only), input 2 holds
+// Of inputs 0 and 1 into output 0: of one element type, or from bfloat16 to float32. With `bias` (float32 only), input 2 holds
 // n numbers to add to each row.
 Prepared prepare_product(const NodeSpec& spec, Product product, bool bias = false);
 

@@ -1,7 +1,7 @@
 // Transposes around products become strides of the products (TransposedMatMul, Gemm's flags).
 //
-// Exporters put a scale, or a pair of reshapes, between an attention head's transpose and its product; those change
-// places with the transpose first.
+// Exporters put a scale, or a pair of reshapes, between an attention head's transpose and its product, and mixed
+// precision a cast; those change places with the transpose first.
 #include <algorithm>
 #include <numeric>
 #include <optional>
@@ -71,6 +71,17 @@ bool move_behind_scale(Node* node) {
   Builder b = in_place_of(node);
   const Var scaled = b.like(*node, {b.var(transpose->input(0)), b.var(node->input(1))})[0];
   replace(node, b.op("Transpose", {scaled}, {{"perm", permutation_of(*transpose)}}));
+  return true;
+}
+
+// cast(transpose(x)) -> transpose(cast(x))
+bool move_behind_cast(Node* node) {
+  if (!node->is("Cast")) return false;
+  Node* transpose = transpose_before(node->input(0));
+  if (!transpose || !is_only_use(node->input(0))) return false;
+  Builder b = in_place_of(node);
+  const Var made = b.like(*node, {b.var(transpose->input(0))})[0];
+  replace(node, b.op("Transpose", {made}, {{"perm", permutation_of(*transpose)}}));
   return true;
 }
 
@@ -203,8 +214,9 @@ bool fold_into_gemm(Node* node) {
 
 bool fold_transposes(Model& model) {
   bool changed = false;
-  for (auto rewrite : {move_out_of_reshapes, merge_transposes, move_behind_scale, fold_into_matmul, fold_into_gemm,
-                       fold_behind_gemm}) {
+  // A value that is rounded has gone through two casts; what they stood between is merged behind them.
+  for (auto rewrite : {move_out_of_reshapes, merge_transposes, move_behind_scale, move_behind_cast, move_behind_cast,
+                       merge_transposes, fold_into_matmul, fold_into_gemm, fold_behind_gemm}) {
     // From the end: what a rewrite removes beside the node itself lies behind it.
     Node* previous = nullptr;
     for (Node* node = model.graph->last(); node; node = previous) {

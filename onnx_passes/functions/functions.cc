@@ -20,6 +20,7 @@ const std::vector<const FunctionRow*>& function_rows() {
         activation_functions(),    product_functions(),       convolution_functions(),
         channels_last_functions(), normalization_functions(), indexing_functions(),
         loss_functions(),          optimizer_functions(),     random_functions(),
+        precision_functions(),
     };
     std::vector<const FunctionRow*> rows;
     for (const auto& family : families) {

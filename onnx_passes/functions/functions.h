@@ -54,5 +54,6 @@ std::vector<FunctionRow> indexing_functions();       // indexing.cc
 std::vector<FunctionRow> loss_functions();           // losses.cc
 std::vector<FunctionRow> optimizer_functions();      // optimizers.cc
 std::vector<FunctionRow> random_functions();         // random.cc: Philox streams, Dropout, initial weights
+std::vector<FunctionRow> precision_functions();      // precision.cc: rounding to 16 bits
 
 }  // namespace onnx_train

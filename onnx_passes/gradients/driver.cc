@@ -30,6 +30,7 @@ const std::vector<const GradientRule*>& gradient_rules() {
     static std::vector<std::vector<GradientRule>> families = {
         elementwise_rules(), activation_rules(), product_rules(),  convolution_rules(), normalization_rules(),
         reduction_rules(),   shape_rules(),      indexing_rules(), loss_rules(),        random_rules(),
+        precision_rules(),
     };
     std::vector<const GradientRule*> rules;
     for (const auto& family : families) {

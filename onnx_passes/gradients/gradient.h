@@ -112,5 +112,6 @@ std::vector<GradientRule> shape_rules();          // shapes.cc: Reshape, Transpo
 std::vector<GradientRule> indexing_rules();       // indexing.cc: Gather, Scatter, TopK, ...
 std::vector<GradientRule> loss_rules();           // losses.cc: SoftmaxCrossEntropyLoss, our losses
 std::vector<GradientRule> random_rules();         // random.cc: Dropout
+std::vector<GradientRule> precision_rules();      // precision.cc: rounding to 16 bits
 
 }  // namespace onnx_train

@@ -3,6 +3,7 @@
 #include "onnx_passes/passes/gradients.h"
 #include "onnx_passes/passes/initialization.h"
 #include "onnx_passes/passes/loss.h"
+#include "onnx_passes/passes/mixed_precision.h"
 #include "onnx_passes/passes/optimizer.h"
 #include "onnx_passes/passes/passes.h"
 #include "onnx_passes/passes/training_mode.h"
@@ -14,6 +15,8 @@ Pass describe(const BuildOptions& options) {
   return {"describe", [options](Model& model) {
             model.set_metadata("onnx_train.version", "1");
             model.set_metadata("onnx_train.mode", options.mode == Mode::kTrain ? "train" : "frozen");
+            if (options.precision != Precision::kFloat32)
+              model.set_metadata("onnx_train.precision", name(options.precision));
             return true;
           }};
 }
@@ -21,8 +24,11 @@ Pass describe(const BuildOptions& options) {
 }  // namespace
 
 std::vector<Pass> training_passes(const BuildOptions& options) {
-  std::vector<Pass> passes = {
-      {"simplify_indexing", simplify_indexing}, training_mode(options), loss(options), gradients(options)};
+  std::vector<Pass> passes = {{"simplify_indexing", simplify_indexing},
+                              training_mode(options),
+                              mixed_precision(options),
+                              loss(options),
+                              gradients(options)};
   if (options.accumulate) passes.push_back(accumulate(options));
   passes.push_back(optimizer(options));
   passes.push_back(initialization(options));

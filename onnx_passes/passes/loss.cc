@@ -6,7 +6,7 @@
 #include "onnx_passes/passes/entry_point.h"
 #include "onnx_passes/passes/loss_expression.h"
 #include "onnx_passes/passes/loss_terms.h"
-#include "onnx_passes/passes/training_mode.h"
+#include "onnx_passes/passes/training_versions.h"
 
 namespace onnx_train {
 namespace {

@@ -3,6 +3,7 @@
 //   import          opset 21 or later, functions inlined, shapes inferred, batch axis set
 //   indexing        constant multi-axis indices become a Gather
 //   training mode   algorithm "step" holds train/<value> copies where training differs from inference
+//   mixed precision what "step" rounds to bfloat16, where asked for
 //   loss            "step" and "evaluate" get their loss and metrics
 //   gradients       backward pass, global norm
 //   accumulate      cut into "accumulate" and "apply" where asked for
@@ -31,10 +32,18 @@ enum class Mode {
   kFrozen,  // batch norm uses its running statistics, dropout is off
 };
 
+// What the step's values are rounded to; see mixed_precision.h.
+enum class Precision {
+  kFloat32,
+  kProductsInBfloat16,  // operands of products and convolutions
+  kBfloat16,            // activations, too
+};
+
 struct BuildOptions {
   std::string loss = "cross_entropy";  // see loss_expression.h for the grammar
   std::string optimizer = "adamw";     // "sgd(momentum=0.9, nesterov=1)"; see optimizers.h
   Mode mode = Mode::kTrain;
+  Precision precision = Precision::kFloat32;
   std::vector<std::string> train;  // names, globs, @files; empty: every float initializer that reaches the loss
   std::vector<std::string> freeze;
   std::vector<std::string> decay;  // which weights decay; empty: all but biases and norm scales

@@ -6,6 +6,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/builder.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/inference.h"
@@ -56,6 +57,7 @@ bool is_dropout_at_rest(const Node& node) {
 
 // The result of the node is its first input.
 bool does_nothing(const Node& node) {
+  if (node.is("RoundGradientToBfloat16", kDomain)) return true;  // it has done its work when the gradients are there
   if (!node.domain().empty() || !node.input(0) || !node.output()) return false;
   if (node.is("Identity")) return true;
   if (node.is("Cast")) return node.attr("to", 0) == static_cast<int>(node.input(0)->dtype());

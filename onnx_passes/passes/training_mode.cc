@@ -1,19 +1,14 @@
 #include "onnx_passes/passes/training_mode.h"
 
-#include <unordered_map>
-
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/inference.h"
-#include "onnx_passes/ir/onnx.h"
-#include "onnx_passes/passes/entry_point.h"
+#include "onnx_passes/passes/training_versions.h"
 
 namespace onnx_train {
 namespace {
 
 constexpr const char* kRandomKey = "state/random_key";
-
-std::string train_name(const Value* value) { return "train/" + value->name(); }
 
 [[noreturn]] void refuse(const Node& node, const std::string& reason) {
   fail("[TrainingMode] ", node.label(), ": ", reason);
@@ -105,7 +100,7 @@ void to_inference(Graph& graph) {
 class TrainingCopy {
  public:
   TrainingCopy(Model& model, EntryPoint& entry, const BuildOptions& options)
-      : model_(model), entry_(entry), options_(options), builder_(entry.algorithm.get()) {}
+      : model_(model), entry_(entry), options_(options), builder_(entry.algorithm.get()), versions_(&entry) {}
 
   void run() {
     for (Node* node : model_.graph->nodes()) {
@@ -116,94 +111,15 @@ class TrainingCopy {
         copy_batch_norm(*node);
       } else if (node->is("Dropout")) {
         copy_dropout(*node);
-      } else if (reads_copy(*node)) {
-        copy(*node);
+      } else if (versions_.are_read_by(*node)) {
+        versions_.copy(*node);
       }
     }
     if (key_) bind_random_key();
   }
 
  private:
-  Value* version(Value* value) const {
-    const auto found = copies_.find(value);
-    return found == copies_.end() ? value : found->second;
-  }
-  Var train(Value* value) { return builder_.var(version(value)); }
-
-  // `made` is the version of `original`; where that is left out, `name` names it.
-  void add_copy(Value* original, Value* made, const std::string& name = "") {
-    const std::string wanted = original ? train_name(original) : name;
-    make_room(wanted, made);
-    entry_.algorithm->rename(made, wanted);
-    if (original) copies_[original] = made;
-  }
-
-  // train/x_1 may be an intermediate value of x's copy that came before the copy of x_1: it takes another name.
-  void make_room(const std::string& name, const Value* for_value = nullptr) {
-    Value* taken = entry_.algorithm->find(name);
-    if (taken && taken != for_value) entry_.algorithm->rename(taken, entry_.algorithm->unique_name(name + "/part"));
-  }
-
-  bool reads_copy(const Node& node) const {
-    for (Value* input : node.inputs()) {
-      if (copies_.count(input)) return true;
-    }
-    for (const auto& subgraph : node.subgraphs()) {
-      if (reads_copy(*subgraph.graph)) return true;
-    }
-    return false;
-  }
-  bool reads_copy(const Graph& graph) const {
-    for (const Node* n = graph.first(); n; n = n->next()) {
-      if (reads_copy(*n)) return true;
-    }
-    for (Value* output : graph.outputs()) {
-      if (copies_.count(output)) return true;
-    }
-    return false;
-  }
-
-  void copy(const Node& node) {
-    std::vector<Value*> inputs;
-    for (Value* input : node.inputs()) inputs.push_back(version(input));
-    std::vector<std::string> names;
-    for (Value* output : node.outputs()) names.push_back(output ? train_name(output) : "");
-    for (const std::string& name : names) {
-      if (!name.empty()) make_room(name);
-    }
-    onnx::NodeProto shell = node.shell();
-    if (!node.name().empty()) shell.set_name("train/" + node.name());
-    Node* made = entry_.algorithm->add_node(shell, inputs, names);
-    for (const auto& subgraph : node.subgraphs()) copy_subgraph(subgraph, made);
-    for (int i = 0; i < node.num_outputs(); ++i) {
-      if (!node.output(i)) continue;
-      copies_[node.output(i)] = made->output(i);
-      made->output(i)->set_type(node.output(i)->type());
-      made->output(i)->set_elements(node.output(i)->elements());
-    }
-    infer_types(made);
-  }
-
-  void copy_subgraph(const Node::Subgraph& subgraph, Node* node) {
-    onnx::GraphProto proto;
-    to_proto(*subgraph.graph, &proto);
-    Graph* made = entry_.algorithm->add_subgraph(node, subgraph.attribute);
-    from_proto(proto, made);
-    read_copies(*made);
-  }
-
-  // Values from around the subgraph are read in their training version.
-  void read_copies(Graph& graph) {
-    for (Node* n = graph.first(); n; n = n->next()) {
-      for (int i = 0; i < n->num_inputs(); ++i) {
-        if (copies_.count(n->input(i))) n->set_input(i, version(n->input(i)));
-      }
-      for (const auto& inner : n->subgraphs()) read_copies(*inner.graph);
-    }
-    std::vector<Value*> outputs;
-    for (Value* output : graph.outputs()) outputs.push_back(version(output));
-    graph.set_outputs(std::move(outputs));
-  }
+  Var train(Value* value) { return builder_.var(versions_.of(value)); }
 
   // ---- Batch normalization
 
@@ -228,13 +144,13 @@ class TrainingCopy {
     Value* mean = statistics(node, 3);
     Value* variance = statistics(node, 4);
     const Var x = train(node.input(0));
-    builder_.set_name(train_name(node.output()));
+    builder_.set_name(training_name(node.output()));
     const auto made = call(builder_, "BatchNormalizationTrain", 3, {x, train(node.input(1)), train(node.input(2))},
                            {{"epsilon", node.attr("epsilon", 1e-5f)}});
-    add_copy(node.output(0), made[0].value());
-    add_copy(nullptr, made[1].value(), train_name(node.output()) + "/mean");
-    add_copy(nullptr, made[2].value(), train_name(node.output()) + "/var");
-    builder_.set_name(train_name(node.output()) + "/statistics");  // "train/y_3" may be the version of a "y_3"
+    versions_.add(node.output(0), made[0].value());
+    versions_.add(nullptr, made[1].value(), training_name(node.output()) + "/mean");
+    versions_.add(nullptr, made[2].value(), training_name(node.output()) + "/var");
+    builder_.set_name(training_name(node.output()) + "/statistics");  // "train/y_3" may be the version of a "y_3"
     const float momentum = node.attr("momentum", 0.9f);
     const Var batch_mean = cast_like(made[1], builder_.var(mean));
     Var batch_variance = cast_like(made[2], builder_.var(variance));
@@ -243,8 +159,8 @@ class TrainingCopy {
     const Var next_variance = advance(builder_.var(variance), batch_variance, momentum);
     bind_state(&entry_, mean, next_mean);
     bind_state(&entry_, variance, next_variance);
-    if (node.output(1)) copies_[node.output(1)] = next_mean.value();
-    if (node.output(2)) copies_[node.output(2)] = next_variance.value();
+    if (node.output(1)) versions_.set(node.output(1), next_mean.value());
+    if (node.output(2)) versions_.set(node.output(2), next_variance.value());
   }
 
   // ---- Dropout
@@ -269,28 +185,23 @@ class TrainingCopy {
 
   void copy_dropout(const Node& node) {
     const Var ratio = ratio_of(node);
-    builder_.set_name(train_name(node.output()));
+    builder_.set_name(training_name(node.output()));
     const auto made = call(builder_, "Dropout", 2, {train(node.input(0)), builder_.var(random_key()), ratio},
                            {{"stream", stream_++}});
-    add_copy(node.output(0), made[0].value());
-    add_copy(node.output(1), made[1].value(), train_name(node.output()) + "/mask");
+    versions_.add(node.output(0), made[0].value());
+    versions_.add(node.output(1), made[1].value(), training_name(node.output()) + "/mask");
   }
 
   Model& model_;
   EntryPoint& entry_;
   const BuildOptions& options_;
   Builder builder_;
-  std::unordered_map<Value*, Value*> copies_;  // of the inference graph -> of the algorithm
+  TrainingVersions versions_;
   Value* key_ = nullptr;
   int stream_ = 0;
 };
 
 }  // namespace
-
-Value* training_value(const EntryPoint& entry, Value* inference_value) {
-  Value* version = entry.algorithm->find(train_name(inference_value));
-  return version ? version : inference_value;
-}
 
 Pass training_mode(const BuildOptions& options) {
   return {"training_mode", [options](Model& model) {

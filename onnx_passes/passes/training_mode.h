@@ -15,8 +15,4 @@ namespace onnx_train {
 
 Pass training_mode(const BuildOptions& options);
 
-// The training version of a value of the inference graph: train/<value> of the algorithm, or the value itself where
-// the two do not differ.
-Value* training_value(const EntryPoint& entry, Value* inference_value);
-
 }  // namespace onnx_train

@@ -57,5 +57,6 @@ std::vector<OpCase> indexing_cases();
 std::vector<OpCase> loss_cases();
 std::vector<OpCase> optimizer_cases();
 std::vector<OpCase> random_cases();
+std::vector<OpCase> precision_cases();
 
 }  // namespace onnx_train

@@ -136,6 +136,8 @@ std::string training_banner(Session* session, const Dataset& training, const Dat
   head.add({"loss", known(model.metadata("onnx_train.loss"))});
   head.add({"optimizer", known(model.metadata("onnx_train.optimizer"))});
   head.add({"mode", known(model.metadata("onnx_train.mode"))});
+  const std::string precision = model.metadata("onnx_train.precision");  // older files do not say
+  head.add({"precision", precision.empty() ? "float32" : precision});
   std::string data = concat(training.num_samples(), " samples");
   if (evaluation) data += concat(", ", evaluation->num_samples(), " for evaluation");
   head.add({"data", data});

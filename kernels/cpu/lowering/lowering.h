@@ -11,4 +11,10 @@ bool fuse_batch_normalization(Model& model);
 // Images lie channels last in memory, [batch, sizes.., channels], through whole regions of convolutions.
 bool channels_last(Model& model);
 
+// A product or convolution of two widened bfloat16 tensors takes them narrow: MatMul(Cast(a), Cast(b)), with nothing
+// but views between, becomes Bfloat16MatMul(a, b) (functions/precision.cc). Float32 sums and results, as before. Comes
+// behind the passes that choose layouts and fold transposes. Changes nothing where the CPU has no bfloat16 products:
+// there float32 ones are faster.
+bool bfloat16_products(Model& model);
+
 }  // namespace onnx_train::cpu

@@ -1,0 +1,270 @@
+#include "onnx_passes/passes/mixed_precision.h"
+
+#include <algorithm>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "onnx_passes/functions/functions.h"
+#include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/inputs.h"
+#include "onnx_passes/passes/training_versions.h"
+
+namespace onnx_train {
+namespace {
+
+// ---- The policy
+
+enum class Role {
+  kFloat32,     // float32 in, float32 out: softmax's scores, exp, log, reductions, losses, whatever is not in the table
+  kProduct,     // rounded operands, float32 sums; bf16: the result is rounded
+  kActivation,  // bf16: the result is rounded when it depends on a product or a lookup; computes in float32
+  kLookup,      // bf16: what is taken from a table of weights is rounded
+  kMovement,    // passes values on as they are
+};
+
+struct Policy {
+  const char* op;
+  Role role;
+  const char* domain = "";
+};
+
+constexpr Policy kPolicies[] = {
+    {"MatMul", Role::kProduct},
+    {"Gemm", Role::kProduct},
+    {"Conv", Role::kProduct},
+    {"ConvTranspose", Role::kProduct},
+
+    {"Add", Role::kActivation},
+    {"Sub", Role::kActivation},
+    {"Mul", Role::kActivation},
+    {"Div", Role::kActivation},
+    {"Neg", Role::kActivation},
+    {"Abs", Role::kActivation},
+    {"Max", Role::kActivation},
+    {"Min", Role::kActivation},
+    {"Sum", Role::kActivation},
+    {"Where", Role::kActivation},
+    {"Clip", Role::kActivation},
+    {"Relu", Role::kActivation},
+    {"LeakyRelu", Role::kActivation},
+    {"PRelu", Role::kActivation},
+    {"Elu", Role::kActivation},
+    {"Selu", Role::kActivation},
+    {"Celu", Role::kActivation},
+    {"ThresholdedRelu", Role::kActivation},
+    {"Gelu", Role::kActivation},
+    {"Swish", Role::kActivation},
+    {"Mish", Role::kActivation},
+    {"Sigmoid", Role::kActivation},
+    {"HardSigmoid", Role::kActivation},
+    {"HardSwish", Role::kActivation},
+    {"Tanh", Role::kActivation},
+    {"Erf", Role::kActivation},
+    {"Softsign", Role::kActivation},
+    {"Softplus", Role::kActivation},
+    {"Dropout", Role::kActivation, kDomain},
+    {"MaxPool", Role::kActivation},
+    {"AveragePool", Role::kActivation},
+    {"GlobalMaxPool", Role::kActivation},
+    {"GlobalAveragePool", Role::kActivation},
+    // Float32 inside, statistics included.
+    {"LayerNormalization", Role::kActivation},
+    {"RMSNormalization", Role::kActivation},
+    {"GroupNormalization", Role::kActivation},
+    {"InstanceNormalization", Role::kActivation},
+    {"BatchNormalization", Role::kActivation},
+    {"BatchNormalizationTrain", Role::kActivation, kDomain},
+    {"Softmax", Role::kActivation},
+
+    {"Gather", Role::kLookup},
+
+    {"Reshape", Role::kMovement},
+    {"Flatten", Role::kMovement},
+    {"Squeeze", Role::kMovement},
+    {"Unsqueeze", Role::kMovement},
+    {"Identity", Role::kMovement},
+    {"Transpose", Role::kMovement},
+    {"Slice", Role::kMovement},
+    {"Split", Role::kMovement},
+    {"Expand", Role::kMovement},
+};
+
+Role role_of(const Node& node) {
+  for (const Policy& row : kPolicies) {
+    if (node.is(row.op, row.domain)) return row.role;
+  }
+  return Role::kFloat32;
+}
+
+// Operands 0 and 1; a bias is added to the sums and stays as it is.
+constexpr int kOperands = 2;
+
+bool has_float32_operands(const Node& node) {
+  return node.input(0)->dtype() == DType::kFloat && node.input(1)->dtype() == DType::kFloat;
+}
+
+// ---- The pass
+
+class MixedPrecision {
+ public:
+  MixedPrecision(Model* model, EntryPoint* step, Precision precision)
+      : inference_(*model->graph), step_(*step), graph_(*step->algorithm), all_(precision == Precision::kBfloat16) {}
+
+  bool run() {
+    copy_shared_nodes();
+    std::unordered_set<const Node*> of_model;  // the others advance states
+    for (const Node* node : inference_.nodes()) of_model.insert(training_node(*node));
+    for (Node* node : graph_.nodes()) {
+      // A Dropout is only there in training.
+      if (of_model.count(node) || node->is("Dropout", kDomain)) convert(node);
+    }
+    return changed_;
+  }
+
+ private:
+  bool is_changed(const Node& node) const {
+    const Role role = role_of(node);
+    if (role == Role::kProduct) return has_float32_operands(node);
+    return all_ && role == Role::kLookup && node.input(0)->dtype() == DType::kFloat;
+  }
+
+  // What computes an inference node's first output in a training step; null when that is the node itself.
+  Node* training_node(const Node& original) const {
+    for (Value* output : original.outputs()) {
+      if (!output) continue;
+      const Value* version = training_value(step_, output);
+      return version != output ? version->producer() : nullptr;
+    }
+    return nullptr;
+  }
+
+  // From the first product on the step has nodes of its own. Where training differs anyway, it has them already.
+  void copy_shared_nodes() {
+    TrainingVersions versions(&step_, graph_.first());
+    for (Node* node : inference_.nodes()) {
+      if (training_node(*node)) continue;
+      if (is_changed(*node) || versions.are_read_by(*node)) versions.copy(*node);
+    }
+    versions.redirect(&graph_);
+  }
+
+  void convert(Node* node) {
+    switch (role_of(*node)) {
+      case Role::kProduct:
+        if (has_float32_operands(*node)) convert_product(node);
+        break;
+      case Role::kActivation:
+        if (all_ && is_float32_result(*node) && reads_activation(*node)) convert_result(node, /*round=*/true);
+        break;
+      case Role::kLookup:
+        if (all_ && is_float32_result(*node) && !is_rounded(node->input(0))) convert_result(node, /*round=*/true);
+        break;
+      case Role::kMovement:
+      case Role::kFloat32: break;
+    }
+    if (reads_activation(*node)) activations_.insert(node->outputs().begin(), node->outputs().end());
+  }
+
+  static bool is_float32_result(const Node& node) { return node.output() && node.output()->dtype() == DType::kFloat; }
+
+  bool reads_activation(const Node& node) const {
+    bool reads = false;
+    for_each_input(node, [&](const Value* v) { reads = reads || activations_.count(v); });
+    return reads;
+  }
+
+  void convert_product(Node* node) {
+    for (int i = 0; i < kOperands; ++i) node->set_input(i, rounded(node->input(i), node));
+    convert_result(node, /*round=*/all_);
+  }
+
+  // Rounds the gradient of output 0, and output 0 itself if `round`. The rounded value takes over its name.
+  void convert_result(Node* node, bool round) {
+    changed_ = true;
+    Value* exact = node->output();
+    const std::string name = exact->name();
+    const std::vector<Use> readers = exact->uses();
+    graph_.rename(exact, graph_.unique_name(name + "/exact"));
+    Builder b(&graph_, node->next());
+    b.set_name(name + "/rounded");
+    Var result = b.var(exact);
+    if (round && !is_for_softmax(readers)) result = call(b, "RoundToBfloat16", {result});
+    result = call(b, "RoundGradientToBfloat16", {result});
+    for (const Use& use : readers) use.node->set_input(use.index, result.value());
+    if (Value* taken = graph_.find(name)) graph_.rename(taken, graph_.unique_name(name + "/part"));
+    graph_.rename(result.value(), name);
+    activations_.insert(result.value());
+  }
+
+  // Masks that are added to scores hold the lowest float32, which bfloat16 would round to infinity.
+  static bool is_for_softmax(const std::vector<Use>& readers) {
+    return !readers.empty() && std::all_of(readers.begin(), readers.end(), [](const Use& use) {
+      return use.node->is("Softmax") || use.node->is("LogSoftmax");
+    });
+  }
+
+  // Moving values about leaves them rounded.
+  static bool is_rounded(const Value* value) {
+    for (const Node* node = value->producer(); node; node = node->input(0) ? node->input(0)->producer() : nullptr) {
+      if (node->is("RoundToBfloat16", kDomain)) return true;
+      const bool passes_on = role_of(*node) == Role::kMovement || role_of(*node) == Role::kLookup;
+      if (!passes_on && !node->is("RoundGradientToBfloat16", kDomain)) return false;
+    }
+    return false;
+  }
+
+  // Rounded once for all its readers, of which `first` is the first.
+  Value* rounded(Value* value, Node* first) {
+    if (is_rounded(value)) return value;
+    Value*& made = rounded_[value];
+    if (!made) {
+      const bool ours = value->producer() && &value->graph() == &graph_;
+      Builder b(&graph_, ours ? value->producer()->next() : first);
+      b.set_name(value->name() + "/bfloat16");
+      made = call(b, "RoundToBfloat16", {b.var(value)}).value();
+    }
+    return made;
+  }
+
+  Graph& inference_;
+  EntryPoint& step_;
+  Graph& graph_;
+  const bool all_;  // activations, too
+  bool changed_ = false;
+  std::unordered_set<const Value*> activations_;  // what depends on a product or a lookup
+  std::unordered_map<Value*, Value*> rounded_;
+};
+
+}  // namespace
+
+Pass mixed_precision(const BuildOptions& options) {
+  return {"mixed_precision", [precision = options.precision](Model& model) {
+            EntryPoint* step = model.find_entry_point("step");
+            if (!step) fail("[MixedPrecision] the model has no entry point 'step'; run the pass 'training_mode' first");
+            if (precision == Precision::kFloat32) return false;
+            return MixedPrecision(&model, step, precision).run();
+          }};
+}
+
+namespace {
+
+constexpr std::pair<const char*, Precision> kPrecisions[] = {
+    {"float32", Precision::kFloat32}, {"gemm-bf16", Precision::kProductsInBfloat16}, {"bf16", Precision::kBfloat16}};
+
+}  // namespace
+
+Precision parse_precision(const std::string& name) {
+  for (const auto& [known, precision] : kPrecisions) {
+    if (name == known) return precision;
+  }
+  fail("unknown precision '", name, "'; take float32, gemm-bf16 or bf16");
+}
+
+const char* name(Precision precision) {
+  for (const auto& [known, p] : kPrecisions) {
+    if (p == precision) return known;
+  }
+  return "";
+}
+
+}  // namespace onnx_train

@@ -1,0 +1,175 @@
+#include "onnx_passes/passes/mixed_precision.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "kernels/cpu/lowering/lowering.h"
+#include "kernels/cpu/products.h"
+#include "kernels/lowering/lowering.h"
+#include "onnx_passes/functions/functions.h"
+#include "onnx_passes/gradients/gradient.h"
+#include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/half.h"
+#include "onnx_passes/ir/inference.h"
+#include "onnx_passes/passes/gradients.h"
+#include "onnx_passes/passes/loss.h"
+#include "onnx_passes/passes/optimizer.h"
+#include "onnx_passes/passes/training_mode.h"
+#include "runtime/session.h"
+#include "tests/golden.h"
+#include "tests/run_node.h"
+
+namespace onnx_train {
+namespace {
+
+BuildOptions options(Precision precision) {
+  BuildOptions options;
+  options.precision = precision;
+  options.loss = "mse(y, target)";
+  options.optimizer = "sgd";
+  return options;
+}
+
+TEST(MixedPrecision, ProductsTakeRoundedOperands) {
+  const BuildOptions o = options(Precision::kProductsInBfloat16);
+  expect_golden("mixed_precision_products", {training_mode(o), mixed_precision(o)});
+}
+
+TEST(MixedPrecision, ActivationsAreRounded) {
+  const BuildOptions o = options(Precision::kBfloat16);
+  expect_golden("mixed_precision_activations", {training_mode(o), mixed_precision(o)});
+}
+
+TEST(MixedPrecision, GradientsOfProductsAreProductsOfRoundedOperands) {
+  const BuildOptions o = options(Precision::kProductsInBfloat16);
+  expect_golden("mixed_precision_gradient",
+                {training_mode(o), mixed_precision(o), loss(o), gradients(o), optimizer(o), {"simplify", simplify}});
+}
+
+TEST(MixedPrecision, PrecisionsHaveNames) {
+  for (const char* known : {"float32", "gemm-bf16", "bf16"}) EXPECT_STREQ(name(parse_precision(known)), known);
+  EXPECT_THROW(parse_precision("fp8"), Error);
+}
+
+Model clip_model() {
+  Model model = from_text(R"(<ir_version: 10, opset_import: ["" : 21]>
+    g (float[2,4,4] scores, float[2,1,4] allowed, float[4,4] w) => (float[2,4,4] p) <float lowest = {-3.4028234e38}, float one = {1}> {
+      s = MatMul (scores, w)
+      forbidden = Sub (one, allowed)
+      mask = Mul (forbidden, lowest)
+      masked = Add (s, mask)
+      p = Softmax (masked)
+    })");
+  infer_types(model.graph.get());
+  return model;
+}
+
+// A mask's lowest float32 would round to minus infinity, and a row without anything allowed become NaN.
+TEST(MixedPrecision, MasksStayFinite) {
+  Model model = clip_model();
+  const BuildOptions o = options(Precision::kBfloat16);
+  training_mode(o).run(model);
+  mixed_precision(o).run(model);
+  EntryPoint& step = *model.find_entry_point("step");
+  step.algorithm->set_outputs({});
+  step.algorithm->add_output(step.algorithm->find("train/p"));
+  Session session(flatten(model, "step"));
+  const Tensor p = session
+                       .run("predict", {{"scores", random_tensor(DType::kFloat, {2, 4, 4})},
+                                        {"allowed", Tensor(DType::kFloat, {2, 1, 4})},
+                                        {"w", random_tensor(DType::kFloat, {4, 4})}})
+                       .at("train/p");
+  for (int64_t i = 0; i < p.size(); ++i) EXPECT_EQ(p.at(i), 0.25);
+}
+
+// dy goes back through RoundToBfloat16 as it is, through RoundGradientToBfloat16 rounded.
+TEST(MixedPrecision, GradientsGoStraightThroughRounding) {
+  for (const char* op : {"RoundToBfloat16", "RoundGradientToBfloat16"}) {
+    Model model;
+    model.context->opsets[""] = 21;
+    Graph& graph = *model.graph;
+    Value* x = graph.add_input("x", {DType::kFloat, Dims{5}});
+    Value* dy = graph.add_input("dy", {DType::kFloat, Dims{5}});
+    Builder b(&graph);
+    const Var y = call(b, op, {b.var(x)});
+    graph.add_output(add_gradients(&graph, {y.value()}, {dy}, {x})[0]);
+    Session session(std::move(model));
+    const Tensor given = random_tensor(DType::kFloat, {5}, 3);
+    const Tensor dx = session.run("predict", {{"x", given}, {"dy", given}}).at("grad/x");
+    for (int64_t i = 0; i < 5; ++i) {
+      const auto exact = static_cast<float>(given.at(i));
+      const bool rounds = std::string(op) == "RoundGradientToBfloat16";
+      EXPECT_EQ(dx.at(i), static_cast<double>(rounds ? static_cast<float>(BFloat16(exact)) : exact)) << op;
+    }
+  }
+}
+
+// ---- Lowering and kernels
+
+TEST(Bfloat16Products, TakeTheirOperandsNarrow) {
+  if (!cpu::has_bfloat16_products()) GTEST_SKIP() << "this CPU has no bfloat16 products: lowering keeps float32 ones";
+  expect_golden("bfloat16_products", {{"fold_constants", fold_constants},
+                                      {"fold_transposes", fold_transposes},
+                                      {"bfloat16_products", cpu::bfloat16_products},
+                                      {"remove_dead_nodes", remove_dead_nodes}});
+}
+
+TEST(Bfloat16Products, KernelsRunWhereTheCpuHasThem) {
+  if (!cpu::has_bfloat16_products()) GTEST_SKIP() << "this CPU has no bfloat16 products: the function's body runs";
+  const Tensor a = random_tensor(DType::kFloat, {65, 130}, 1).cast(DType::kBFloat16);
+  const Tensor b = random_tensor(DType::kFloat, {130, 33}, 2).cast(DType::kBFloat16);
+  const Tensor expected = run_node("MatMul", {a.cast(DType::kDouble), b.cast(DType::kDouble)})[0];
+  const Tensor y = run_node("Bfloat16MatMul", {a, b}, {}, 1, kDomain)[0];
+  EXPECT_EQ(y.dtype(), DType::kFloat);
+  EXPECT_LT(relative_error(y, expected), 1e-6);  // of float32 sums; bfloat16 ones would be wrong by 1e-2
+}
+
+TEST(Bfloat16Products, AddFloat32Biases) {
+  if (!cpu::has_bfloat16_products()) GTEST_SKIP() << "this CPU has no bfloat16 products: the function's body runs";
+  const Tensor a = random_tensor(DType::kFloat, {6, 5}, 1).cast(DType::kBFloat16);
+  const Tensor b = random_tensor(DType::kFloat, {5, 7}, 2).cast(DType::kBFloat16);
+  for (const Shape& shape : {Shape{7}, Shape{6, 1}, Shape{}, Shape{6, 7}}) {
+    const Tensor c = random_tensor(DType::kFloat, shape, 3);
+    const Attrs attrs = {{"alpha", 0.5f}, {"beta", 2.0f}};
+    const Tensor expected =
+        run_node("Gemm", {a.cast(DType::kDouble), b.cast(DType::kDouble), c.cast(DType::kDouble)}, attrs)[0];
+    EXPECT_LT(relative_error(run_node("Bfloat16Gemm", {a, b, c}, attrs, 1, kDomain)[0], expected), 1e-6);
+  }
+  const Tensor x = random_tensor(DType::kFloat, {2, 3, 8, 9}, 1).cast(DType::kBFloat16);
+  const Tensor w = random_tensor(DType::kFloat, {4, 3, 3, 3}, 2).cast(DType::kBFloat16);
+  const Tensor bias = random_tensor(DType::kFloat, {4}, 3);
+  const Tensor expected = run_node("Conv", {x.cast(DType::kFloat), w.cast(DType::kFloat), bias})[0];
+  const std::vector<int64_t> ones = {1, 1}, none = {0, 0, 0, 0};
+  const Attrs windows = {{"group", 1}, {"strides", ones}, {"dilations", ones}, {"pads", none}};
+  EXPECT_LT(relative_error(run_node("Bfloat16Conv", {x, w, bias}, windows, 1, kDomain)[0], expected), 1e-6);
+}
+
+TEST(Bfloat16Casts, RoundToNearestEvenAndKeepNaN) {
+  const float infinity = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
+  // 1 + 2^-8 lies in the middle between 1 and 1 + 2^-7, 1 + 3 2^-8 between that and 1 + 2^-6: both go to even.
+  const std::vector<float> given = {1.00390625f, 1.01171875f, 3.4028234e38f, -infinity, nan, -0.0f};
+  const std::vector<float> wanted = {1.0f, 1.015625f, infinity, -infinity, nan, -0.0f};
+  for (const int64_t repeats : {1, 9, 40000}) {  // vectorized and not, with threads and without
+    std::vector<float> many;
+    for (int64_t i = 0; i < repeats; ++i) many.insert(many.end(), given.begin(), given.end());
+    const auto size = static_cast<int64_t>(many.size());
+    const Tensor narrow =
+        run_node("Cast", {Tensor::of<float>({size}, many)}, {{"to", static_cast<int>(DType::kBFloat16)}})[0];
+    const Tensor wide = run_node("Cast", {narrow}, {{"to", static_cast<int>(DType::kFloat)}})[0];
+    for (int64_t i = 0; i < size; ++i) {
+      const float expected = wanted[static_cast<size_t>(i) % wanted.size()];
+      const auto got = static_cast<float>(wide.at(i));
+      if (std::isnan(expected)) {
+        ASSERT_TRUE(std::isnan(got)) << i;
+      } else {
+        ASSERT_FLOAT_EQ(got, expected) << i;
+        ASSERT_EQ(std::signbit(got), std::signbit(expected)) << i;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace onnx_train

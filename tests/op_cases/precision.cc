@@ -1,0 +1,115 @@
+#include <algorithm>
+
+#include "onnx_passes/ir/half.h"
+#include "tests/op_cases/op_case.h"
+
+namespace onnx_train {
+namespace {
+
+using Ints = std::vector<int64_t>;
+
+// Between -1 and 1, in bfloat16.
+OpInput narrow(Shape shape, int64_t seed) {
+  Tensor tensor(DType::kBFloat16, std::move(shape));
+  for (int64_t i = 0; i < tensor.size(); ++i) {
+    tensor.set(i, static_cast<double>(static_cast<float>((i + seed) * 48271 % 2017 - 1008) / 1008));
+  }
+  return {.shape = {}, .value = std::move(tensor)};
+}
+
+// Sums of products of bfloat16 numbers are made in float32, in whatever order. Biases, which are float32 in every
+// row: tests/mixed_precision_test.cc.
+OpCase product(const char* op, Shape a, Shape b, Attrs attrs = {}, std::vector<OpInput> more = {}, int outputs = 1) {
+  std::vector<OpInput> inputs = {narrow(std::move(a), 1), narrow(std::move(b), 500)};
+  inputs.insert(inputs.end(), more.begin(), more.end());
+  return {.op = op,
+          .inputs = std::move(inputs),
+          .attrs = std::move(attrs),
+          .num_outputs = outputs,
+          .domain = "onnx_train",
+          .gradient = false,
+          .dynamic = false};
+}
+
+OpInput sizes(const Ints& values) { return {.shape = {}, .value = Tensor::ints(values), .constant = true}; }
+
+Attrs windows(int64_t group, Ints strides, Ints dilations, Ints pads) {
+  return {{"group", group},
+          {"strides", std::move(strides)},
+          {"dilations", std::move(dilations)},
+          {"pads", std::move(pads)}};
+}
+
+Shape channels_last(Shape shape) {
+  std::rotate(shape.begin() + 1, shape.begin() + 2, shape.end());
+  return shape;
+}
+
+void add_convolutions(std::vector<OpCase>& cases, const Shape& x, const Shape& w, const Shape& y, const Attrs& attrs) {
+  cases.push_back(product("Bfloat16Conv", x, w, attrs));
+  cases.push_back(product("Bfloat16ConvGradInput", y, w, attrs, {sizes(x)}));
+  cases.push_back(product("Bfloat16ConvGradWeight", x, y, attrs, {sizes(w)}));
+  cases.push_back(product("Bfloat16ConvGradWeight", x, y, attrs, {sizes(w)}, 2));
+  const Shape x_last = channels_last(x), y_last = channels_last(y);
+  cases.push_back(product("Bfloat16ChannelsLastConv", x_last, w, attrs));
+  cases.push_back(product("Bfloat16ChannelsLastConvGradInput", y_last, w, attrs, {sizes(x_last)}));
+  cases.push_back(product("Bfloat16ChannelsLastConvGradWeight", x_last, y_last, attrs, {sizes(w)}));
+  cases.push_back(product("Bfloat16ChannelsLastConvGradWeight", x_last, y_last, attrs, {sizes(w)}, 2));
+}
+
+Tensor nearest_bfloat16(const std::vector<Tensor>& in) {
+  Tensor y(DType::kDouble, in[0].shape());
+  for (int64_t i = 0; i < y.size(); ++i) {
+    y.set(i, static_cast<double>(static_cast<float>(BFloat16(static_cast<float>(in[0].at(i))))));
+  }
+  return y;
+}
+
+OpCase rounding(const char* op, OpInput input, std::function<Tensor(const std::vector<Tensor>&)> expected) {
+  // The gradient is no derivative of the function: tests/mixed_precision_test.cc.
+  return {.op = op,
+          .inputs = {std::move(input)},
+          .domain = "onnx_train",
+          .expected = std::move(expected),
+          .gradient = false};
+}
+
+}  // namespace
+
+std::vector<OpCase> precision_cases() {
+  std::vector<OpCase> cases = {
+      rounding("RoundToBfloat16", {{7, 33}, -300, 300}, nearest_bfloat16),
+      rounding("RoundToBfloat16", {{0, 3}}, nearest_bfloat16),
+      rounding("RoundToBfloat16", {{}}, nearest_bfloat16),
+      rounding("RoundGradientToBfloat16", {{3, 4}}, [](const std::vector<Tensor>& in) { return in[0]; }),
+
+      product("Bfloat16MatMul", {4, 5}, {5, 3}),
+      product("Bfloat16MatMul", {1, 1}, {1, 1}),
+      product("Bfloat16MatMul", {64, 48}, {48, 80}),
+      product("Bfloat16MatMul", {5}, {5, 3}),
+      product("Bfloat16MatMul", {2, 3, 4, 5}, {5, 3}),
+      product("Bfloat16MatMul", {2, 3, 4, 5}, {2, 3, 5, 6}),
+      product("Bfloat16MatMul", {2, 1, 4, 5}, {1, 3, 5, 6}),
+      product("Bfloat16MatMul", {0, 5}, {5, 3}),
+      product("Bfloat16MatMul", {4, 0}, {0, 3}),
+      product("Bfloat16Gemm", {4, 5}, {5, 3}),
+      product("Bfloat16Gemm", {5, 4}, {3, 5}, {{"transA", 1}, {"transB", 1}}),
+      product("Bfloat16Gemm", {4, 5}, {3, 5}, {{"transB", 1}}),
+      product("Bfloat16Gemm", {4, 5}, {5, 3}, {{"alpha", 0.5f}}),
+      product("Bfloat16Gemm", {4, 0}, {0, 3}),
+      product("Bfloat16TransposedMatMul", {2, 4, 3, 5}, {2, 6, 3, 5},
+              {{"perm_a", Ints{0, 2, 1, 3}}, {"perm_b", Ints{0, 2, 3, 1}}, {"perm_y", Ints{0, 2, 1, 3}}}),
+      product("Bfloat16TransposedMatMul", {2, 5, 4}, {6, 5},
+              {{"perm_a", Ints{0, 2, 1}}, {"perm_b", Ints{1, 0}}, {"perm_y", Ints{1, 0, 2}}}),
+  };
+  add_convolutions(cases, {2, 3, 8, 9}, {4, 3, 3, 3}, {2, 4, 8, 9}, windows(1, {1, 1}, {1, 1}, {1, 1, 1, 1}));
+  add_convolutions(cases, {2, 16, 9, 8}, {32, 16, 3, 2}, {2, 32, 5, 3}, windows(1, {2, 3}, {1, 1}, {1, 0, 1, 1}));
+  add_convolutions(cases, {2, 4, 7, 7}, {6, 2, 3, 3}, {2, 6, 3, 3}, windows(2, {1, 1}, {2, 2}, {0, 0, 0, 0}));
+  add_convolutions(cases, {2, 16, 7, 7}, {16, 1, 3, 3}, {2, 16, 7, 7}, windows(16, {1, 1}, {1, 1}, {1, 1, 1, 1}));
+  add_convolutions(cases, {2, 3, 11}, {4, 3, 3}, {2, 4, 6}, windows(1, {2}, {1}, {1, 2}));
+  add_convolutions(cases, {1, 1, 1, 1}, {1, 1, 1, 1}, {1, 1, 1, 1}, windows(1, {1, 1}, {1, 1}, {0, 0, 0, 0}));
+  add_convolutions(cases, {0, 3, 8, 8}, {4, 3, 3, 3}, {0, 4, 6, 6}, windows(1, {1, 1}, {1, 1}, {0, 0, 0, 0}));
+  return cases;
+}
+
+}  // namespace onnx_train
