@@ -219,8 +219,9 @@ bool takes_outer_products(const Convolution& c) {
   const int64_t elements = num_elements({c.x.begin() + 2, c.x.end()}) + num_elements({c.y.begin() + 2, c.y.end()});
   constexpr int64_t kFewTaps = 4;             // packing would not pay
   constexpr int64_t kManyElements = 1 << 16;  // of one image: its panels are to stay in the cache
-  return has_wide_vectors() && c.channels_last && c.group == 1 && num_elements(c.windows.kernel) >= kFewTaps &&
-         elements <= kManyElements && padded <= c.ins() * c.outs() * 5 / 4;
+  return has_wide_vectors() && c.operands == DType::kFloat && c.channels_last && c.group == 1 &&
+         num_elements(c.windows.kernel) >= kFewTaps && elements <= kManyElements &&
+         padded <= c.ins() * c.outs() * 5 / 4;
 }
 
 Prepared prepare_outer_products(const Convolution& c, const WeightGradient& f) {
