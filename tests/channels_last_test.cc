@@ -221,24 +221,29 @@ TEST(FuseBatchNormalization, ChangesNoNumbers) {
   }
 }
 
-// The weight gradient's sums belong to one thread each, whatever their number.
-TEST(ChannelsLast, ThreadsDoNotChangeABitOfWeightGradients) {
-  const Tensor x = random_tensor(DType::kFloat, {3, 20, 20, 24}, 1),
-               dy = random_tensor(DType::kFloat, {3, 20, 20, 64}, 2);
-  const auto with_threads = [&](int threads) {
-    const int before = num_threads();
-    set_num_threads(threads);
-    const auto outputs =
-        run_node("ChannelsLastConvGradWeight", {x, dy, Tensor::ints({64, 24, 3, 3})},
-                 {{"strides", Shape{1, 1}}, {"dilations", Shape{1, 1}}, {"pads", Shape{1, 1, 1, 1}}}, 2, kDomain);
-    set_num_threads(before);
-    return outputs;
+// The sums of our own convolutions belong to one thread each, whatever their number.
+TEST(ChannelsLast, ThreadsDoNotChangeABitOfConvolutions) {
+  const Attrs same = {{"strides", Shape{1, 1}}, {"dilations", Shape{1, 1}}, {"pads", Shape{1, 1, 1, 1}}};
+  const auto expect_same = [&](const char* op, const std::vector<Tensor>& inputs, int num_outputs) {
+    const auto with_threads = [&](int threads) {
+      const int before = num_threads();
+      set_num_threads(threads);
+      const auto outputs = run_node(op, inputs, same, num_outputs, kDomain);
+      set_num_threads(before);
+      return outputs;
+    };
+    const auto one = with_threads(1), three = with_threads(3);
+    for (size_t i = 0; i < one.size(); ++i) {
+      ASSERT_EQ(one[i].bytes(), three[i].bytes());
+      EXPECT_EQ(std::memcmp(one[i].data(), three[i].data(), one[i].bytes()), 0) << op << ", output " << i;
+    }
   };
-  const auto one = with_threads(1), three = with_threads(3);
-  for (size_t i = 0; i < 2; ++i) {
-    ASSERT_EQ(one[i].bytes(), three[i].bytes());
-    EXPECT_EQ(std::memcmp(one[i].data(), three[i].data(), one[i].bytes()), 0) << i;
-  }
+  const auto random = [](Shape shape, unsigned seed) { return random_tensor(DType::kFloat, std::move(shape), seed); };
+  expect_same("ChannelsLastConvGradWeight",
+              {random({3, 20, 20, 24}, 1), random({3, 20, 20, 64}, 2), Tensor::ints({64, 24, 3, 3})}, 2);
+  const Tensor small = random({16, 4, 4, 32}, 3), w = random({32, 32, 3, 3}, 4);
+  expect_same("ChannelsLastConv", {small, w, random({32}, 5)}, 1);
+  expect_same("ChannelsLastConvGradInput", {small, w, Tensor::ints({16, 4, 4, 32})}, 1);
 }
 
 }  // namespace

@@ -126,7 +126,8 @@ Prepared prepare(const NodeSpec& spec, const Convolution& c, const Direction& di
 Prepared prepare_conv(const NodeSpec& spec) {
   const Convolution c = convolution(spec, spec.in_shape(0), spec.in_shape(1), spec.out_shape());
   expect_bias(spec, 2, c.w[0]);
-  return prepare(spec, c, Forward{0, 1, spec.has_input(2) ? 2 : -1});
+  const Forward forward{0, 1, spec.has_input(2) ? 2 : -1};
+  return is_small_images(c, /*gradient=*/false) ? prepare_small_images(c, forward) : prepare(spec, c, forward);
 }
 
 // y += bias, for y[batch, channels, points].
@@ -162,7 +163,8 @@ Prepared prepare_conv_transpose(const NodeSpec& spec) {
 
 Prepared prepare_grad_input(const NodeSpec& spec) {
   const Convolution c = convolution(spec, spec.out_shape(), spec.in_shape(1), spec.in_shape(0));
-  return prepare(spec, c, InputGradient{0, 1});
+  const InputGradient gradient{0, 1};
+  return is_small_images(c, /*gradient=*/true) ? prepare_small_images(c, gradient) : prepare(spec, c, gradient);
 }
 
 Prepared prepare_grad_weight(const NodeSpec& spec) {

@@ -13,30 +13,24 @@
 #include "kernels/cpu/convolutions.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/place.h"
+#include "kernels/cpu/tiles.h"
 #include "kernels/cpu/windows.h"
 
 namespace onnx_train::cpu {
 namespace {
 
-constexpr int64_t kLanes = 16;
-constexpr int64_t kRows = 8;      // channels of x
-constexpr int64_t kColumns = 32;  // channels of dy
 constexpr int64_t kTile = kRows * kColumns;
 constexpr int64_t kBlock = 256;        // elements of dy between two visits to a tile
 constexpr int64_t kChunk = 1024;       // elements of dy that are packed at a time, at least (whole images)
 constexpr int64_t kPackedAtOnce = 16;  // elements: their channels stay in the L1 cache while panels are written
-
-using Vector [[gnu::vector_size(kLanes * sizeof(float)), gnu::aligned(sizeof(float)), gnu::may_alias]] = float;
 
 // Where in their panels an element of x and one of dy lie.
 struct Pair {
   int32_t x, y;
 };
 
-#if defined(__x86_64__)
-[[gnu::target("arch=x86-64-v4")]]
-#endif
-void add_products(const Pair* pair, const Pair* end, const float* x, const float* dy, float* tile) {
+ONNX_TRAIN_WIDE_VECTORS void add_products(const Pair* pair, const Pair* end, const float* x, const float* dy,
+                                          float* tile) {
   Vector sums[kRows][2];
   for (int64_t r = 0; r < kRows; ++r) {
     for (int64_t v = 0; v < 2; ++v) sums[r][v] = *reinterpret_cast<Vector*>(tile + r * kColumns + v * kLanes);
@@ -54,8 +48,6 @@ void add_products(const Pair* pair, const Pair* end, const float* x, const float
     for (int64_t v = 0; v < 2; ++v) *reinterpret_cast<Vector*>(tile + r * kColumns + v * kLanes) = sums[r][v];
   }
 }
-
-int64_t blocks(int64_t n, int64_t size) { return (n + size - 1) / size; }
 
 // panels[channels / kWidth][elements][kWidth], zeros behind the last channel.
 template <int64_t kWidth>
@@ -203,14 +195,6 @@ class OuterProducts {
   Workspace workspace_;
   Place x_panels_, dy_panels_, tiles_, bias_;
 };
-
-bool has_wide_vectors() {
-#if defined(__x86_64__)
-  return __builtin_cpu_supports("x86-64-v4");
-#else
-  return false;
-#endif
-}
 
 }  // namespace
 

@@ -62,6 +62,11 @@ void add_convolutions(std::vector<OpCase>& cases) {
   add({2, 5, 6, 4, 3}, {4, 3, 3, 2, 3}, {2, 5, 3, 2, 4}, windows({1, 2, 1}, {1, 1, 1}, {1, 0, 0, 1, 0, 0}));
   add({1, 1, 1, 1}, {1, 1, 1, 1}, {1, 1, 1, 1}, windows({1, 1}, {1, 1}, {0, 0, 0, 0}));
   add({0, 6, 7, 3}, {4, 3, 3, 3}, {0, 6, 7, 4}, same);
+  // Small images, most of whose windows reach into the padding.
+  add({8, 3, 4, 16}, {32, 16, 3, 3}, {8, 3, 4, 32}, same);
+  add({15, 4, 5, 30}, {26, 30, 3, 2}, {15, 2, 6, 26}, windows({2, 1}, {1, 2}, {1, 2, 1, 1}));
+  add({7, 6, 32}, {32, 32, 5}, {7, 3, 32}, windows({2}, {1}, {2, 2}));
+  add({16, 2, 3, 2, 16}, {32, 16, 3, 3, 3}, {16, 2, 3, 2, 32}, windows({1, 1, 1}, {1, 1, 1}, {1, 1, 1, 1, 1, 1}));
   // Weight gradients of several chunks, the last of them smaller, and panels with channels left over.
   add({5, 16, 20, 8}, {32, 8, 3, 3}, {5, 16, 20, 32}, same);
   add({9, 15, 16, 15}, {30, 15, 3, 2}, {9, 8, 15, 30}, windows({2, 1}, {1, 2}, {1, 0, 1, 1}));
