@@ -218,7 +218,7 @@ bool is_small_images(const Convolution& c, bool gradient) {
   constexpr double kMostlyUseful = 0.87;  // oneDNN is as fast where less is padding
   constexpr int64_t kFewChannels = 16;
   const int64_t outs = gradient ? c.ins() : c.outs(), ins = gradient ? c.outs() : c.ins();
-  return has_wide_vectors() && c.channels_last && c.group == 1 && ins >= kFewChannels &&
+  return has_wide_vectors() && c.operands == DType::kFloat && c.channels_last && c.group == 1 && ins >= kFewChannels &&
          is_nearly_full(outs, kColumns) && is_nearly_full(c.batch(), kRows) &&
          useful_part(make_grid(c.windows, c.x, c.y)) < kMostlyUseful;
 }
