@@ -22,6 +22,7 @@ namespace {
 constexpr int64_t kTile = kRows * kColumns;
 constexpr int64_t kBlock = 256;        // elements of dy between two visits to a tile
 constexpr int64_t kChunk = 1024;       // elements of dy that are packed at a time, at least (whole images)
+constexpr int64_t kManyTaps = 4;       // as many visits to an element make up for packing it
 constexpr int64_t kPackedAtOnce = 16;  // elements: their channels stay in the L1 cache while panels are written
 
 // Where in their panels an element of x and one of dy lie.
@@ -84,10 +85,15 @@ class OuterProducts {
         points_out_(points_out(grid_)),
         images_(std::clamp<int64_t>(blocks(kChunk, points_out_), 1, batch_)),
         rows_(blocks(ins_, kRows)),
-        columns_(blocks(outs_, kColumns)) {
+        columns_(blocks(outs_, kColumns)),
+        packed_(num_taps() >= kManyTaps || ins_ % kRows != 0 || outs_ % kColumns != 0),
+        x_pitch_(packed_ ? kRows : ins_),
+        dy_pitch_(packed_ ? kColumns : outs_) {
     find_pairs();
-    x_panels_ = workspace_.reserve(sizeof(float) * static_cast<size_t>(images_ * points_in_ * rows_ * kRows));
-    dy_panels_ = workspace_.reserve(sizeof(float) * static_cast<size_t>(images_ * points_out_ * columns_ * kColumns));
+    const int64_t in_panels = packed_ ? images_ * points_in_ * rows_ * kRows : 0;
+    const int64_t out_panels = packed_ ? images_ * points_out_ * columns_ * kColumns : 0;
+    x_panels_ = workspace_.reserve(sizeof(float) * static_cast<size_t>(in_panels));
+    dy_panels_ = workspace_.reserve(sizeof(float) * static_cast<size_t>(out_panels));
     tiles_ = workspace_.reserve(sizeof(float) * static_cast<size_t>(rows_ * columns_ * num_taps() * kTile));
     bias_ = workspace_.reserve(sizeof(double) * static_cast<size_t>(columns_ * kColumns));
   }
@@ -95,13 +101,11 @@ class OuterProducts {
   size_t workspace() const { return workspace_.bytes(); }
 
   void run(const Args& args) const {
-    const Memory memory = {static_cast<float*>(address(x_panels_, args)),
-                           static_cast<float*>(address(dy_panels_, args)), static_cast<float*>(address(tiles_, args)),
-                           static_cast<double*>(address(bias_, args))};
+    Memory memory = {nullptr, nullptr, static_cast<float*>(address(tiles_, args)),
+                     static_cast<double*>(address(bias_, args))};
     for (int64_t image = 0; image < batch_; image += images_) {
       const int64_t images = std::min(images_, batch_ - image);
-      pack<kRows>(args.in<float>(f_.x) + image * points_in_ * ins_, images * points_in_, ins_, memory.x);
-      pack<kColumns>(args.in<float>(f_.dy) + image * points_out_ * outs_, images * points_out_, outs_, memory.dy);
+      set_operands(args, image, images, &memory);
       parallel_for(rows_ * columns_, 1, [&](int64_t tile, int64_t end) {
         for (; tile < end; ++tile) add_to_tile(memory, tile, images, image == 0);
       });
@@ -112,9 +116,25 @@ class OuterProducts {
 
  private:
   struct Memory {
-    float *x, *dy, *tiles;
+    const float *x, *dy;
+    float* tiles;
     double* bias;
   };
+
+  void set_operands(const Args& args, int64_t image, int64_t images, Memory* memory) const {
+    const float* x = args.in<float>(f_.x) + image * points_in_ * ins_;
+    const float* dy = args.in<float>(f_.dy) + image * points_out_ * outs_;
+    if (packed_) {
+      float* x_panels = static_cast<float*>(address(x_panels_, args));
+      float* dy_panels = static_cast<float*>(address(dy_panels_, args));
+      pack<kRows>(x, images * points_in_, ins_, x_panels);
+      pack<kColumns>(dy, images * points_out_, outs_, dy_panels);
+      x = x_panels;
+      dy = dy_panels;
+    }
+    memory->x = x;
+    memory->dy = dy;
+  }
 
   int64_t num_taps() const { return taps(grid_); }
 
@@ -131,7 +151,7 @@ class OuterProducts {
                       d = depth.at(p / (width.out * height.out) % depth.out, kd);
         if (w < 0 || w >= width.in || h < 0 || h >= height.in || d < 0 || d >= depth.in) continue;
         const int64_t element = p / points_out_ * points_in_ + (d * height.in + h) * width.in + w;
-        pairs_.push_back({static_cast<int32_t>(element * kRows), static_cast<int32_t>(p * kColumns)});
+        pairs_.push_back({static_cast<int32_t>(element * x_pitch_), static_cast<int32_t>(p * dy_pitch_)});
       }
       starts_.push_back(pairs_.size());
     }
@@ -140,8 +160,8 @@ class OuterProducts {
   // The sums of one chunk of `images` images.
   void add_to_tile(const Memory& memory, int64_t tile, int64_t images, bool first) const {
     const int64_t row = tile % rows_, column = tile / rows_, elements = images * points_out_;
-    const float* x = memory.x + row * kRows * images * points_in_;
-    const float* dy = memory.dy + column * kColumns * elements;
+    const float* x = memory.x + row * kRows * (packed_ ? images * points_in_ : 1);
+    const float* dy = memory.dy + column * kColumns * (packed_ ? elements : 1);
     float* sums = memory.tiles + tile * num_taps() * kTile;
     if (first) std::fill_n(sums, num_taps() * kTile, 0.0f);
     const int64_t per_tap = blocks(images_ * points_out_, kBlock);
@@ -159,12 +179,12 @@ class OuterProducts {
     if (f_.bias && row == 0) add_to_bias(dy, elements, first, memory.bias + column * kColumns);
   }
 
-  static void add_to_bias(const float* dy, int64_t elements, bool first, double* bias) {
+  void add_to_bias(const float* dy, int64_t elements, bool first, double* bias) const {
     if (first) std::fill_n(bias, kColumns, 0.0);
     for (int64_t p = 0; p < elements; p += kBlock) {
       float sums[kColumns] = {};
       for (int64_t q = p; q < std::min(p + kBlock, elements); ++q) {
-        for (int64_t o = 0; o < kColumns; ++o) sums[o] += dy[q * kColumns + o];
+        for (int64_t o = 0; o < kColumns; ++o) sums[o] += dy[q * dy_pitch_ + o];
       }
       for (int64_t o = 0; o < kColumns; ++o) bias[o] += static_cast<double>(sums[o]);
     }
@@ -190,6 +210,8 @@ class OuterProducts {
   int64_t batch_, ins_, outs_, points_in_, points_out_;
   int64_t images_;          // of a chunk
   int64_t rows_, columns_;  // of tiles
+  bool packed_;
+  int64_t x_pitch_, dy_pitch_;  // from one element of an operand to the next
   std::vector<Pair> pairs_;
   std::vector<size_t> starts_;
   Workspace workspace_;
@@ -201,11 +223,9 @@ class OuterProducts {
 bool takes_outer_products(const Convolution& c) {
   const int64_t padded = blocks(c.ins(), kRows) * blocks(c.outs(), kColumns) * kTile;
   const int64_t elements = num_elements({c.x.begin() + 2, c.x.end()}) + num_elements({c.y.begin() + 2, c.y.end()});
-  constexpr int64_t kFewTaps = 4;             // packing would not pay
   constexpr int64_t kManyElements = 1 << 16;  // of one image: its panels are to stay in the cache
   return has_wide_vectors() && c.operands == DType::kFloat && c.channels_last && c.group == 1 &&
-         num_elements(c.windows.kernel) >= kFewTaps && elements <= kManyElements &&
-         padded <= c.ins() * c.outs() * 5 / 4;
+         elements <= kManyElements && padded <= c.ins() * c.outs() * 5 / 4;
 }
 
 Prepared prepare_outer_products(const Convolution& c, const WeightGradient& f) {

@@ -105,19 +105,23 @@ class Region {
     return bytes;
   }
 
-  // Lets nodes go without which the region costs no more. False when there is none.
+  // Lets nodes go without which the region costs no more: from the front and from the back, so that a chain of them
+  // goes at once. False when there is none.
   bool shrink() {
-    for (size_t i = order_.size(); i-- > 0;) {
-      const Node* node = order_[i];
-      std::vector<const Value*> images;
-      for_each_image(*node, [&](const Value& image) {
-        if (std::find(images.begin(), images.end(), &image) == images.end()) images.push_back(&image);
-      });
-      const int64_t with = borders_of(images) - saved_by(*node);
-      auto left = rules_.extract(node);
-      if (borders_of(images) > with) rules_.insert(std::move(left));
-    }
+    for (const Node* node : order_) leave_if_cheaper(node);
+    for (size_t i = order_.size(); i-- > 0;) leave_if_cheaper(order_[i]);
     return std::erase_if(order_, [&](const Node* node) { return !rules_.count(node); }) > 0;
+  }
+
+  void leave_if_cheaper(const Node* node) {
+    if (!rule(node)) return;
+    std::vector<const Value*> images;
+    for_each_image(*node, [&](const Value& image) {
+      if (std::find(images.begin(), images.end(), &image) == images.end()) images.push_back(&image);
+    });
+    const int64_t with = borders_of(images) - saved_by(*node);
+    auto left = rules_.extract(node);
+    if (borders_of(images) > with) rules_.insert(std::move(left));
   }
 
   // Finds the connected parts and lets those go that `keep` refuses.
