@@ -12,6 +12,7 @@ weights, the two moments and the batch, which every contestant has to hold.
 """
 
 import argparse
+import ctypes
 import json
 import os
 import signal
@@ -44,6 +45,13 @@ class Result:
     losses: list = field(default_factory=list)  # of the warm-up
 
 
+def pin_and_die_with_parent():
+    """Between fork and exec: a contestant stopped out of its turn must not outlive a comparison that is killed."""
+    os.sched_setaffinity(0, CORES)
+    PR_SET_PDEATHSIG = 1
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 class Contestant:
     """A process that trains and prints a JSON object per step. Stopped except while it has its turn."""
 
@@ -54,7 +62,7 @@ class Contestant:
         with open(self.log, "w") as log, open(self.errors, "w") as errors:
             self.process = subprocess.Popen(
                 arguments, env=environment, stdout=log, stderr=errors,
-                preexec_fn=lambda: os.sched_setaffinity(0, CORES), start_new_session=True,
+                preexec_fn=pin_and_die_with_parent, start_new_session=True,
             )  # fmt: skip
 
     def lines(self):
