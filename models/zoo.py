@@ -268,7 +268,41 @@ def gpt2(batch=2, width=32, heads=2, blocks=2, tokens=8, vocabulary=50, dropout=
     return finish(module, {"input_ids": text[:, :-1].contiguous()}, text[:, 1:].contiguous(), seed, optimize=not tied)
 
 
+class RecurrentLanguageModel(nn.Module):
+    """Words in, the next words out: an embedding, recurrent layers, a classifier for each position."""
+
+    def __init__(self, cell, vocabulary, width, layers, bidirectional):
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, width)
+        self.recurrent = cell(width, width, layers, batch_first=True, bidirectional=bidirectional)
+        self.head = nn.Linear(2 * width if bidirectional else width, vocabulary)
+
+    def forward(self, input_ids):
+        hidden, _ = self.recurrent(self.embedding(input_ids))
+        return self.head(hidden)
+
+
+def recurrent(cell, batch, width, layers, tokens, vocabulary, bidirectional, optimize, seed):
+    torch.manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
+    text = torch.randint(0, vocabulary, (batch, tokens + 1), generator=generator)
+    module = RecurrentLanguageModel(cell, vocabulary, width, layers, bidirectional)
+    return finish(module, {"input_ids": text[:, :-1].contiguous()}, text[:, 1:].contiguous(), seed, optimize)
+
+
+def lstm(batch=3, width=8, layers=2, tokens=6, vocabulary=20, bidirectional=False, optimize=True, seed=0):
+    """`optimize`: the exporter stores a layer's weights as ONNX has them, reordered and joined, not as PyTorch's own
+    with the operators that make one of the other."""
+    return recurrent(nn.LSTM, batch, width, layers, tokens, vocabulary, bidirectional, optimize, seed)
+
+
+def gru(batch=3, width=8, layers=2, tokens=6, vocabulary=20, bidirectional=False, optimize=True, seed=0):
+    """The same with GRU."""
+    return recurrent(nn.GRU, batch, width, layers, tokens, vocabulary, bidirectional, optimize, seed)
+
+
 EXAMPLES = {
     "mlp": mlp, "cnn": cnn, "resnet18": lambda **k: resnet18(**{"batch": 6, "width": 4, "size": 16, **k}), "mobilenet": mobilenet,
     "bert": bert, "masked_lm": masked_lm, "gpt2": gpt2, "gpt2_tied": lambda **k: gpt2(tied=True, **k), "dlrm": dlrm,
+    "lstm": lambda **k: lstm(**{"optimize": False, **k}), "gru": lambda **k: gru(**{"optimize": False, **k}),
 }  # fmt: skip

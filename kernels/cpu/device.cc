@@ -10,7 +10,9 @@
 
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/lowering/lowering.h"
+#include "kernels/cpu/recurrent.h"
 #include "kernels/lowering/lowering.h"
+#include "kernels/lowering/recurrent.h"
 #include "onnx_passes/ir/error.h"
 
 namespace onnx_train {
@@ -26,6 +28,7 @@ class CpuDevice : public Device {
         cpu::pooling_kernels(),     cpu::normalization_kernels(), cpu::reduction_kernels(), cpu::shape_kernels(),
         cpu::generator_kernels(),   cpu::indexing_kernels(),      cpu::line_kernels(),      cpu::element_kernels(),
         cpu::row_kernels(),         cpu::loss_kernels(),          cpu::optimizer_kernels(), cpu::random_kernels(),
+        cpu::recurrent_kernels(),
     };
     for (const auto& family : families) {
       for (const Kernel& kernel : family) kernels_.push_back(&kernel);
@@ -54,6 +57,8 @@ class CpuDevice : public Device {
   const std::vector<const Kernel*>& kernels() const override { return kernels_; }
   std::vector<Pass> lowering() const override {
     std::vector<Pass> passes = required_lowering(*this);
+    // Before functions are expanded: without a kernel the two forms could not be told apart.
+    passes.insert(passes.begin() + 2, {"share_recurrent_steps", share_recurrent_steps});
     passes.push_back({"fuse_batch_normalization", cpu::fuse_batch_normalization});
     passes.push_back({"channels_last", cpu::channels_last});
     passes.push_back({"fold_transposes", fold_transposes});

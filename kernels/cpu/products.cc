@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <climits>
 #include <numeric>
+#include <string_view>
 
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/onednn.h"
@@ -29,11 +30,32 @@ Desc layout(const Matrices& matrices, int64_t rows, int64_t columns, DType dtype
   return {dims, data_type(dtype), strides};
 }
 
-Prepared prepare_float(const NodeSpec& spec, const Product& p, bool bias) {
+void simplify(Product& p);
+
+// oneDNN has fast code for most orders of batch and rows. For the others its plain loops are a hundred times slower:
+// operands are copied into the usual order there.
+bool is_slow(const Chain& chain, const NodeSpec& spec, const Product& p) {
+  const dnnl::matmul::primitive_desc found(chain.engine(), layout(p.a, p.m, p.k, spec.in_type(0)),
+                                           layout(p.b, p.k, p.n, spec.in_type(1)), layout(p.y, p.m, p.n));
+  return std::string_view(found.impl_info_str()).starts_with("ref");
+}
+
+Prepared prepare_float(const NodeSpec& spec, Product p, bool bias) {
   return prepare_chain(spec, [&](Chain& chain) {
-    const Operand a = input(0, layout(p.a, p.m, p.k, spec.in_type(0)));
-    const Operand b = input(1, layout(p.b, p.k, p.n, spec.in_type(1)));
-    const Operand y = output(0, layout(p.y, p.m, p.n));
+    const DType from = spec.in_type(0);
+    Operand a = input(0, layout(p.a, p.m, p.k, from)), made = output(0, layout(p.y, p.m, p.n));
+    const Operand y = made;
+    if (is_slow(chain, spec, p)) {
+      Product copied = p;
+      copied.a = row_major_matrices(p.a.batch, p.m, p.k);
+      if (!p.accumulate) copied.y = row_major_matrices(p.y.batch, p.m, p.n);
+      a = chain.in_layout(a, layout(copied.a, p.m, p.k, from));
+      made = chain.staged(y, layout(copied.y, p.m, p.n));
+      p = copied;
+      simplify(p);
+      a.layout = layout(p.a, p.m, p.k, from);
+    }
+    const Operand b = input(1, layout(p.b, p.k, p.n, spec.in_type(1))), to = {made.place, layout(p.y, p.m, p.n)};
     auto attributes = Chain::attributes();
     dnnl::post_ops after;
     if (p.alpha != 1) after.append_eltwise(dnnl::algorithm::eltwise_linear, static_cast<float>(p.alpha), 0);
@@ -43,12 +65,13 @@ Prepared prepare_float(const NodeSpec& spec, const Product& p, bool bias) {
     if (bias) {
       const Shape ones(p.y.batch.size(), 1);
       const Operand c = input(2, layout(row_major_matrices(ones, 1, p.n), 1, p.n));
-      chain.add(Matmul(chain.engine(), a.layout, b.layout, c.layout, y.layout, attributes),
-                {{DNNL_ARG_SRC, a}, {DNNL_ARG_WEIGHTS, b}, {DNNL_ARG_BIAS, c}, {DNNL_ARG_DST, y}});
+      chain.add(Matmul(chain.engine(), a.layout, b.layout, c.layout, to.layout, attributes),
+                {{DNNL_ARG_SRC, a}, {DNNL_ARG_WEIGHTS, b}, {DNNL_ARG_BIAS, c}, {DNNL_ARG_DST, to}});
     } else {
-      chain.add(Matmul(chain.engine(), a.layout, b.layout, y.layout, attributes),
-                {{DNNL_ARG_SRC, a}, {DNNL_ARG_WEIGHTS, b}, {DNNL_ARG_DST, y}});
+      chain.add(Matmul(chain.engine(), a.layout, b.layout, to.layout, attributes),
+                {{DNNL_ARG_SRC, a}, {DNNL_ARG_WEIGHTS, b}, {DNNL_ARG_DST, to}});
     }
+    chain.reorder(made, y);
   });
 }
 

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "kernels/device.h"
+#include "kernels/lowering/recurrent.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/inference.h"
 
@@ -12,7 +13,9 @@ namespace onnx_train {
 std::vector<Pass> required_lowering(const Device& device) {
   return {
       {"fold_constants", fold_constants},
+      {"put_sequences_first", put_sequences_first},
       {"expand_functions", [&device](Model& model) { return expand_functions(model, device); }},
+      {"unroll_scans", unroll_scans},
       {"fold_constants", fold_constants},
       {"remove_dead_nodes", remove_dead_nodes},
   };

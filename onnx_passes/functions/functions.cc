@@ -10,6 +10,8 @@
 
 namespace onnx_train {
 
+std::vector<FunctionRow> recurrent_functions();  // recurrent.cc: LSTM, GRU and RNN in training
+
 FunctionRow function(const char* op, const char* text) {
   return {op, [text](const FunctionCall&) { return FunctionText{text, ""}; }};
 }
@@ -17,10 +19,9 @@ FunctionRow function(const char* op, const char* text) {
 const std::vector<const FunctionRow*>& function_rows() {
   static const std::vector<const FunctionRow*> all = [] {
     static std::vector<std::vector<FunctionRow>> families = {
-        activation_functions(),    product_functions(),       convolution_functions(),
-        channels_last_functions(), normalization_functions(), indexing_functions(),
-        loss_functions(),          optimizer_functions(),     random_functions(),
-        precision_functions(),
+        activation_functions(),    product_functions(),   convolution_functions(), channels_last_functions(),
+        normalization_functions(), indexing_functions(),  loss_functions(),        optimizer_functions(),
+        random_functions(),        precision_functions(), recurrent_functions(),
     };
     std::vector<const FunctionRow*> rows;
     for (const auto& family : families) {

@@ -294,6 +294,35 @@ bool resolve(const onnx::AttributeProto& reference, const onnx::FunctionProto& f
   return false;
 }
 
+// Gives a body's subgraph names that are free in `graph`, and what it reads from around it the names of `values`.
+void rename_values(onnx::GraphProto* inner, const std::unordered_map<std::string, Value*>& values, const Graph& graph,
+                   const std::string& prefix, const std::string& function) {
+  std::unordered_map<std::string, std::string> names;
+  for (const auto& [name, value] : values) {
+    if (value) names[name] = value->name();
+  }
+  const auto define = [&](std::string* name) {
+    if (!name->empty()) *name = names[*name] = graph.unique_name(concat(prefix, "/", inner->name(), "/", *name));
+  };
+  const auto read = [&](std::string* name) {
+    const auto found = names.find(*name);
+    if (found != names.end()) *name = found->second;
+  };
+  for (auto& input : *inner->mutable_input()) define(input.mutable_name());
+  for (auto& tensor : *inner->mutable_initializer()) define(tensor.mutable_name());
+  for (auto& node : *inner->mutable_node()) {
+    for (const auto& attribute : node.attribute()) {
+      if (attribute.has_g() || attribute.graphs_size() > 0 || !attribute.ref_attr_name().empty()) {
+        fail("function '", function, "': ", node.op_type(),
+             " inside a subgraph has a subgraph or an attribute of the function; it cannot be inlined here");
+      }
+    }
+    for (std::string& name : *node.mutable_input()) read(&name);
+    for (std::string& name : *node.mutable_output()) define(&name);
+  }
+  for (auto& output : *inner->mutable_output()) read(output.mutable_name());
+}
+
 }  // namespace
 
 std::vector<Value*> instantiate(const onnx::FunctionProto& function, const onnx::NodeProto& call, Graph* graph,
@@ -306,11 +335,14 @@ std::vector<Value*> instantiate(const onnx::FunctionProto& function, const onnx:
     onnx::NodeProto shell = body;
     shell.clear_attribute();
     if (!body.name().empty()) shell.set_name(prefix + "/" + body.name());
+    std::vector<const onnx::AttributeProto*> subgraphs;
     for (const auto& attribute : body.attribute()) {
-      if (attribute.ref_attr_name().empty()) {
-        if (attribute.has_g()) {
-          fail("function '", function.name(), "': node ", body.op_type(), " has a subgraph; it cannot be inlined here");
-        }
+      if (attribute.has_g()) {
+        subgraphs.push_back(&attribute);
+        onnx::AttributeProto* empty = shell.add_attribute();
+        *empty = attribute;
+        empty->mutable_g()->Clear();
+      } else if (attribute.ref_attr_name().empty()) {
         *shell.add_attribute() = attribute;
       } else {
         onnx::AttributeProto resolved;
@@ -329,6 +361,11 @@ std::vector<Value*> instantiate(const onnx::FunctionProto& function, const onnx:
       outputs.push_back(name.empty() ? "" : graph->unique_name(prefix + "/" + name));
     }
     Node* node = graph->add_node(shell, arguments, outputs, before);
+    for (const onnx::AttributeProto* attribute : subgraphs) {
+      onnx::GraphProto inner = attribute->g();
+      rename_values(&inner, values, *graph, prefix, function.name());
+      from_proto(inner, graph->add_subgraph(node, attribute->name()));
+    }
     for (int i = 0; i < body.output_size(); ++i) {
       if (!body.output(i).empty()) values[body.output(i)] = node->output(i);
     }

@@ -273,8 +273,26 @@ class Rebatch {
     return to;
   }
 
+  // What has one and the same part for each sample of the old batch, and is expanded to the batch at hand: of a
+  // recurrent layer's first states the exporter folds the values, not the shape.
+  void repair_expanded(Node* node) {
+    const auto& target = node->input(1)->elements();
+    const TensorType& type = node->input(0)->type();
+    if (!target || !type.dims || axis_of(node->input(0)) >= 0 || old_ == 1) return;
+    const int64_t missing = static_cast<int64_t>(target->size()) - type.rank();
+    for (int64_t axis = std::max<int64_t>(0, -missing); axis < type.rank(); ++axis) {
+      if (!carries((*target)[static_cast<size_t>(axis + missing)])) continue;
+      if ((*type.dims)[static_cast<size_t>(axis)] != Dim(old_)) continue;
+      if (!has_equal_parts(node->input(0), static_cast<int>(axis))) refuse(node, "it expands one part for each sample");
+      Builder b(graph_, node);
+      b.set_name(node->input(0)->name() + "/sample");
+      return node->set_input(0, slice(b.var(node->input(0)), 0, 1, axis).value());
+    }
+  }
+
   void repair_expand(Node* node) {
-    if (!is_constant(node->input(1)) || !node->input(0)->has_rank()) return;
+    if (!is_constant(node->input(1))) return repair_expanded(node);
+    if (!node->input(0)->has_rank()) return;
     Shape target = constant_of(node->input(1)).to_ints();
     const auto rank = static_cast<int64_t>(target.size());
     if (const int axis = axis_of(node->input(0)); axis >= 0) {

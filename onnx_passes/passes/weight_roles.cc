@@ -1,5 +1,7 @@
 #include "onnx_passes/passes/weight_roles.h"
 
+#include "onnx_passes/ir/recurrence.h"
+
 namespace onnx_train {
 namespace {
 
@@ -94,6 +96,19 @@ bool find_bias(const Value& weight, const Use& use, WeightUse* result) {
   return true;
 }
 
+// torch draws all of a recurrent layer's weights by the size of its state.
+bool find_recurrent(const Use& use, WeightUse* result) {
+  const Node& node = *use.node;
+  const TensorType& r = node.input(2) ? node.input(2)->type() : TensorType();
+  if (!is_recurrent(node) || !r.is_static() || r.rank() != 3) return false;
+  const bool matrix = use.index == 1 || use.index == 2, vector = use.index == 3 || use.index == 7;
+  if (!matrix && !vector) return false;
+  result->role = matrix ? WeightRole::kLinear : WeightRole::kBias;
+  result->fan_in = static_cast<double>(r.shape()[2]);
+  result->fan_out = static_cast<double>(r.shape()[1]);
+  return true;
+}
+
 bool find(const Value& weight, const Value& seen_as, bool transposed, WeightUse* result) {
   for (const Use& use : uses_of(seen_as)) {
     const Node& node = *use.node;
@@ -106,6 +121,7 @@ bool find(const Value& weight, const Value& seen_as, bool transposed, WeightUse*
   for (const Use& use : uses_of(seen_as)) {
     const Node& node = *use.node;
     if (find_linear(weight, use, transposed, result) || find_bias(weight, use, result)) return true;
+    if (find_recurrent(use, result)) return true;
     if (is_norm(node) && use.index > 0) {
       constexpr WeightRole kRoles[] = {WeightRole::kNormScale, WeightRole::kBias, WeightRole::kRunningMean,
                                        WeightRole::kRunningVariance};

@@ -17,15 +17,17 @@
 #include "tests/op_cases/op_case.h"
 
 namespace onnx_train {
+
+std::vector<OpCase> recurrent_cases();
 namespace {
 
 constexpr double kDerivativeTolerance = 1e-6;
 
 std::vector<OpCase> all_cases() {
   std::vector<OpCase> all;
-  for (auto family :
-       {elementwise_cases, activation_cases, product_cases, convolution_cases, channels_last_cases, normalization_cases,
-        reduction_cases, shape_cases, indexing_cases, loss_cases, optimizer_cases, random_cases, precision_cases}) {
+  for (auto family : {elementwise_cases, activation_cases, product_cases, convolution_cases, channels_last_cases,
+                      normalization_cases, reduction_cases, shape_cases, indexing_cases, loss_cases, optimizer_cases,
+                      random_cases, precision_cases, recurrent_cases}) {
     for (OpCase& row : family()) all.push_back(std::move(row));
   }
   return all;

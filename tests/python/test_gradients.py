@@ -7,7 +7,7 @@ import tool
 
 TOLERANCE = {"float32": 1e-4, "float64": 1e-9}
 WITH_BATCH_NORM = ["cnn", "resnet18", "mobilenet"]
-CASES = [(name, "train") for name in ["mlp", *WITH_BATCH_NORM, "bert", "masked_lm", "gpt2", "gpt2_tied", "dlrm"]]
+CASES = [(name, "train") for name in ["mlp", *WITH_BATCH_NORM, "bert", "masked_lm", "gpt2", "gpt2_tied", "dlrm", "lstm", "gru"]]
 CASES += [(name, "frozen") for name in WITH_BATCH_NORM]
 
 

@@ -1,0 +1,304 @@
+// LSTM, its training form and its gradient (functions/recurrent.cc has the formulas).
+#include <algorithm>
+
+#include "kernels/cpu/gates.h"
+#include "kernels/cpu/maps.h"
+#include "kernels/cpu/recurrent.h"
+#include "onnx_passes/functions/functions.h"
+
+namespace onnx_train::cpu {
+namespace {
+
+// One sample's cell in one step. Rows of `n` numbers; gates are four such rows, i o f c.
+template <typename T>
+class LstmCell {
+ public:
+  LstmCell(const Recurrence& recurrence, int64_t direction, int64_t n, const T* peepholes)
+      : f_(recurrence.activation(direction, 0)),
+        g_(recurrence.activation(direction, 1)),
+        h_(recurrence.activation(direction, 2)),
+        limit_(recurrence.clip),
+        input_forget_(recurrence.input_forget),
+        n_(n),
+        p_(peepholes ? peepholes + direction * 3 * n : nullptr) {}
+
+  // `gates` holds sums and becomes the gates' values; c may be where c_before is.
+  void forward(T* gates, const T* c_before, T* c, T* h) const {
+    const int64_t n = n_;
+    T *i = gates, *o = gates + n, *f = gates + 2 * n, *g = gates + 3 * n;
+    if (p_) {
+      add_product(p_, c_before, i);
+      add_product(p_ + 2 * n, c_before, f);
+      activate(f_, limit_, n, i, i);
+      activate(f_, limit_, n, f, f);
+    } else {
+      activate(f_, limit_, 3 * n, i, i);
+    }
+    if (input_forget_) map(n, i, f, [](T v) { return T{1} - v; });
+    activate(g_, limit_, n, g, g);
+    vectorized([=] {
+#pragma omp simd
+      for (int64_t j = 0; j < n; ++j) c[j] = f[j] * c_before[j] + i[j] * g[j];
+    });
+    if (p_) {
+      add_product(p_ + n, c, o);
+      activate(f_, limit_, n, o, o);
+    }
+    activate(h_, limit_, n, c, h);
+    map(n, h, true, o, true, h, [](T a, T b) { return a * b; });
+  }
+
+  // From the gradient dh of h, and dc of c, which becomes that of c_before. `dgates` are those of the sums.
+  void backward(const T* gates, const T* c, const T* c_before, const T* dh, T* dc, T* dgates) const {
+    const int64_t n = n_;
+    const T *i = gates, *o = gates + n, *f = gates + 2 * n, *g = gates + 3 * n;
+    T *di = dgates, *doo = dgates + n, *df = dgates + 2 * n, *dg = dgates + 3 * n;
+    activate(h_, 0.0f, n, c, dg);  // h(c), for as long as dg is not needed
+    vectorized([=] {
+#pragma omp simd
+      for (int64_t j = 0; j < n; ++j) {
+        doo[j] = dh[j] * dg[j];
+        df[j] = dh[j] * o[j];
+      }
+    });
+    differentiate(f_, n, o, doo);
+    differentiate(h_, n, dg, df);
+    const T* p_o = p_ ? p_ + n : nullptr;
+    const bool input_forget = input_forget_;
+    vectorized([=] {
+#pragma omp simd
+      for (int64_t j = 0; j < n; ++j) {
+        const T through = dc[j] + df[j];
+        const T all = p_o ? through + p_o[j] * doo[j] : through;
+        dg[j] = all * i[j];
+        df[j] = input_forget ? T{0} : all * c_before[j];
+        di[j] = input_forget ? all * g[j] - all * c_before[j] : all * g[j];
+        dc[j] = all * f[j];
+      }
+    });
+    differentiate(g_, n, g, dg);
+    differentiate(f_, n, i, di);
+    if (!input_forget) differentiate(f_, n, f, df);
+    if (!p_) return;
+    add_product(p_, di, dc);
+    add_product(p_ + 2 * n, df, dc);
+  }
+
+ private:
+  // y += a b
+  void add_product(const T* a, const T* b, T* y) const {
+    const int64_t n = n_;
+    vectorized([=] {
+#pragma omp simd
+      for (int64_t j = 0; j < n; ++j) y[j] += a[j] * b[j];
+    });
+  }
+
+  GateActivation f_, g_, h_;
+  float limit_;
+  bool input_forget_;
+  int64_t n_;
+  const T* p_;
+};
+
+// ---- Forward: inputs x w r b lens h0 c0 p; outputs y y_h y_c and, in training, gates and cells
+
+template <typename T>
+class LstmForward {
+ public:
+  explicit LstmForward(const NodeSpec& spec)
+      : e_{spec.in_shape(0)[0], spec.in_shape(0)[1], spec.in_shape(2)[0], spec.in_shape(2)[2], 4},
+        recurrence_(find_recurrence(spec.node())),
+        order_{recurrence_.backwards, e_.steps},
+        parts_(cut_batch(e_)),
+        inputs_(spec),
+        input_product_(e_, spec.in_shape(0)[2], inputs_.has(3), {true, true, true, true}, &workspace_),
+        step_(parts_,
+              {.n = e_.gate_row(),
+               .k = e_.hidden,
+               .a_row = e_.hidden,
+               .b_row = 1,
+               .b_column = e_.hidden,
+               .y_row = e_.gate_stride(),
+               .accumulate = true},
+              e_.directions, &workspace_) {
+    const auto bytes = [](int64_t count) { return static_cast<size_t>(count) * sizeof(T); };
+    h_ = output_or_scratch(spec, 1, bytes(e_.state_size()), &workspace_);
+    c_ = output_or_scratch(spec, 2, bytes(e_.state_size()), &workspace_);
+    gates_ = output_or_scratch(spec, 3, bytes(e_.samples() * e_.gate_stride()), &workspace_);
+    keeps_y_ = spec.has_output(0);
+    keeps_cells_ = spec.num_outputs() > 4 && spec.has_output(4);
+  }
+
+  size_t workspace() const { return workspace_.bytes(); }
+
+  void run(const Args& args) {
+    T* gates = static_cast<T*>(address(gates_, args));
+    input_product_.run(args, args.in<T>(0), args.in<T>(1), inputs_.get<T>(args, 3), gates);
+    step_.pack(args, args.in<T>(2), e_.gate_row() * e_.hidden);
+    for_each_part<T>(parts_, [&](const Part& part) { run_part(args, part, gates); });
+  }
+
+ private:
+  void run_part(const Args& args, const Part& part, T* gates) {
+    const int64_t d = part.direction, n = e_.hidden;
+    const int32_t* lengths = inputs_.get<int32_t>(args, 4);
+    const LstmCell<T> cell(recurrence_, d, n, inputs_.get<T>(args, 7));
+    T* y = keeps_y_ ? args.out<T>(0) : nullptr;
+    T* cells = keeps_cells_ ? args.out<T>(4) : nullptr;
+    T *h = static_cast<T*>(address(h_, args)), *c = static_cast<T*>(address(c_, args));
+    start_state(e_, part, inputs_.get<T>(args, 5), h);
+    start_state(e_, part, inputs_.get<T>(args, 6), c);
+    for (int64_t i = 0; i < e_.steps; ++i) {
+      const int64_t t = order_.step(d, i);
+      step_.run(args, part, h + e_.state(d, part.first), gates + e_.gate(t, d, part.first));
+      for (int64_t b = part.first; b < part.first + part.rows; ++b) {
+        T *gate = gates + e_.gate(t, d, b), *h_row = h + e_.state(d, b), *c_row = c + e_.state(d, b);
+        const bool live = is_live(lengths, t, b);
+        if (live) {
+          cell.forward(gate, c_row, c_row, h_row);
+        } else {
+          std::fill(gate, gate + e_.gate_row(), T{0});
+        }
+        if (y && live) std::copy(h_row, h_row + n, y + e_.value(t, d, b));
+        if (y && !live) std::fill_n(y + e_.value(t, d, b), n, T{0});
+        if (cells) std::copy(c_row, c_row + n, cells + e_.value(t, d, b));
+      }
+    }
+  }
+
+  Extents e_;
+  Recurrence recurrence_;
+  Order order_;
+  std::vector<Part> parts_;
+  OptionalInputs inputs_;
+  Workspace workspace_;
+  InputProduct<T> input_product_;
+  StepProduct<T> step_;
+  Place h_, c_, gates_;
+  bool keeps_y_ = false, keeps_cells_ = false;
+};
+
+// ---- Backward: inputs r lens h0 c0 p y gates cells dy dy_h dy_c; outputs dgates dr dh0 dc0 dp
+
+template <typename T>
+class LstmBackward {
+ public:
+  explicit LstmBackward(const NodeSpec& spec)
+      : e_{spec.in_shape(5)[0], spec.in_shape(5)[2], spec.in_shape(5)[1], spec.in_shape(5)[3], 4},
+        recurrence_(find_recurrence(spec.node())),
+        order_{recurrence_.backwards, e_.steps},
+        parts_(cut_batch(e_)),
+        inputs_(spec),
+        step_(parts_,
+              {.n = e_.hidden,
+               .k = e_.gate_row(),
+               .a_row = e_.gate_stride(),
+               .b_row = e_.hidden,
+               .y_row = e_.hidden,
+               .accumulate = true},
+              e_.directions, &workspace_),
+        dr_(e_, e_.gate_row(), e_.gate_stride(), &workspace_),
+        h0_(spec, 2, e_, &workspace_),
+        c0_(spec, 3, e_, &workspace_),
+        keeps_dr_(spec.num_outputs() > 1 && spec.has_output(1)),
+        keeps_dp_(spec.num_outputs() > 4 && spec.has_output(4)) {
+    const auto bytes = [](int64_t count) { return static_cast<size_t>(count) * sizeof(T); };
+    dh_ = output_or_scratch(spec, 2, bytes(e_.state_size()), &workspace_);
+    dc_ = output_or_scratch(spec, 3, bytes(e_.state_size()), &workspace_);
+    if (keeps_dr_) h_before_ = workspace_.reserve(bytes(e_.steps * e_.state_size()));
+  }
+
+  size_t workspace() const { return workspace_.bytes(); }
+
+  void run(const Args& args) {
+    const T *h0 = h0_.get(args), *c0 = c0_.get(args), *y = args.in<T>(5);
+    T* h_before = keeps_dr_ ? static_cast<T*>(address(h_before_, args)) : nullptr;
+    step_.pack(args, args.in<T>(0), e_.gate_row() * e_.hidden);
+    for_each_part<T>(parts_, [&](const Part& part) {
+      run_part(args, part, c0);
+      if (h_before) copy_h_before(e_, order_, part, inputs_.get<int32_t>(args, 1), y, h0, h_before);
+    });
+    for (int64_t d = 0; keeps_dr_ && d < e_.directions; ++d) {
+      dr_.run(args, args.out<T>(0) + d * e_.gate_row(), h_before + d * e_.samples() * e_.hidden,
+              args.out<T>(1) + d * e_.gate_row() * e_.hidden);
+    }
+    if (keeps_dp_) sum_peepholes(args, c0);
+  }
+
+ private:
+  void run_part(const Args& args, const Part& part, const T* c0) {
+    const int64_t d = part.direction, n = e_.hidden;
+    const int32_t* lengths = inputs_.get<int32_t>(args, 1);
+    const LstmCell<T> cell(recurrence_, d, n, inputs_.get<T>(args, 4));
+    const T *gates = args.in<T>(6), *cells = args.in<T>(7), *dy = inputs_.get<T>(args, 8);
+    T *dgates = args.out<T>(0), *dh = static_cast<T*>(address(dh_, args)), *dc = static_cast<T*>(address(dc_, args));
+    start_state(e_, part, inputs_.get<T>(args, 9), dh);
+    start_state(e_, part, inputs_.get<T>(args, 10), dc);
+    for (int64_t i = e_.steps; i-- > 0;) {
+      const int64_t t = order_.step(d, i);
+      for (int64_t b = part.first; b < part.first + part.rows; ++b) {
+        T *dgate = dgates + e_.gate(t, d, b), *dh_row = dh + e_.state(d, b);
+        if (!is_live(lengths, t, b)) {
+          std::fill(dgate, dgate + e_.gate_row(), T{0});
+          continue;
+        }
+        if (dy) add(n, dy + e_.value(t, d, b), dh_row);
+        cell.backward(gates + e_.gate(t, d, b), cells + e_.value(t, d, b), cell_before(t, d, b, cells, c0), dh_row,
+                      dc + e_.state(d, b), dgate);
+        std::fill(dh_row, dh_row + n, T{0});
+      }
+      // Adds nothing for samples without this step: their dgates are zero.
+      step_.run(args, part, dgates + e_.gate(t, d, part.first), dh + e_.state(d, part.first));
+    }
+  }
+
+  const T* cell_before(int64_t t, int64_t d, int64_t b, const T* cells, const T* c0) const {
+    return order_.is_first(d, t) ? c0 + e_.state(d, b) : cells + e_.value(order_.before(d, t), d, b);
+  }
+
+  // dp = Σ over steps and samples of di c_before, do c, df c_before
+  void sum_peepholes(const Args& args, const T* c0) const {
+    const T *dgates = args.out<T>(0), *cells = args.in<T>(7);
+    const int64_t n = e_.hidden;
+    std::fill_n(args.out<T>(4), e_.directions * 3 * n, T{0});
+    for (int64_t d = 0; d < e_.directions; ++d) {
+      T* dp = args.out<T>(4) + d * 3 * n;
+      for (int64_t t = 0; t < e_.steps; ++t) {
+        for (int64_t b = 0; b < e_.batch; ++b) {
+          const T *dgate = dgates + e_.gate(t, d, b), *before = cell_before(t, d, b, cells, c0);
+          const T* c = cells + e_.value(t, d, b);
+          for (int64_t j = 0; j < n; ++j) {
+            dp[j] += dgate[j] * before[j];
+            dp[n + j] += dgate[n + j] * c[j];
+            dp[2 * n + j] += dgate[2 * n + j] * before[j];
+          }
+        }
+      }
+    }
+  }
+
+  Extents e_;
+  Recurrence recurrence_;
+  Order order_;
+  std::vector<Part> parts_;
+  OptionalInputs inputs_;
+  Workspace workspace_;
+  StepProduct<T> step_;
+  OuterProduct<T> dr_;
+  FirstState<T> h0_, c0_;
+  bool keeps_dr_, keeps_dp_;
+  Place dh_, dc_, h_before_;
+};
+
+}  // namespace
+
+std::vector<Kernel> lstm_kernels() {
+  return {
+      {"LSTM", takes_recurrence, prepare_recurrence<LstmForward>},
+      {"LSTMTrain", takes_recurrence, prepare_recurrence<LstmForward>, kDomain},
+      {"LSTMGrad", takes_recurrence, prepare_recurrence<LstmBackward>, kDomain},
+  };
+}
+
+}  // namespace onnx_train::cpu

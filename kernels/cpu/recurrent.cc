@@ -1,0 +1,178 @@
+#include "kernels/cpu/recurrent.h"
+
+#include <algorithm>
+
+#include "kernels/cpu/kernels.h"
+#include "kernels/dispatch.h"
+
+namespace onnx_train::cpu {
+namespace {
+
+constexpr int64_t kRowsOfPart = 16;  // fewer read R too often for each product, more keep threads idle
+
+}  // namespace
+
+std::vector<Part> cut_batch(const Extents& extents) {
+  std::vector<Part> parts;
+  // At least two parts in all, of sizes as equal as can be.
+  const int64_t least = extents.directions == 1 ? 2 : 1;
+  const int64_t count = std::min(extents.batch, std::max(least, (extents.batch + kRowsOfPart - 1) / kRowsOfPart));
+  for (int64_t d = 0; d < extents.directions; ++d) {
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t first = extents.batch * i / count, end = extents.batch * (i + 1) / count;
+      parts.push_back({parts.size(), d, first, end - first});
+    }
+  }
+  return parts;
+}
+
+Place output_or_scratch(const NodeSpec& spec, int i, size_t bytes, Workspace* workspace) {
+  if (i < spec.num_outputs() && spec.has_output(i)) return {Place::kOutput, static_cast<size_t>(i)};
+  return workspace->reserve(bytes);
+}
+
+// ---- Products
+
+template <typename T>
+StepProduct<T>::StepProduct(const std::vector<Part>& parts, GemmShape shape, int64_t directions, Workspace* workspace) {
+  shape.packed = shape.one_thread = true;
+  if (parts.empty()) return;
+  shape.m = parts.front().rows;
+  const Gemm<T> first(shape);
+  for (const Part& part : parts) {
+    if (part.rows == shape.m) {
+      gemms_.push_back(first);
+    } else {
+      gemms_.push_back(first.with_rows(part.rows));
+    }
+    scratch_.push_back(workspace->reserve(gemms_.back().scratch_bytes()));
+  }
+  for (int64_t d = 0; d < directions; ++d) packed_.push_back(workspace->reserve(first.packed_bytes()));
+  b_.resize(static_cast<size_t>(directions));
+}
+
+template <typename T>
+void StepProduct<T>::pack(const Args& args, const T* b, int64_t distance) {
+  if (gemms_.empty()) return;
+  for (size_t d = 0; d < b_.size(); ++d) {
+    b_[d] = gemms_.front().pack(b + static_cast<int64_t>(d) * distance, address(packed_[d], args));
+  }
+}
+
+template <typename T>
+void StepProduct<T>::run(const Args& args, const Part& part, const T* a, T* y) {
+  gemms_[part.index].run(a, b_[static_cast<size_t>(part.direction)], y, address(scratch_[part.index], args));
+}
+
+template <typename T>
+InputProduct<T>::InputProduct(const Extents& e, int64_t input, bool bias, std::vector<bool> whole, Workspace* workspace)
+    : extents_(e),
+      bias_(bias),
+      whole_(std::move(whole)),
+      gemm_({.m = e.samples(),
+             .n = e.gate_stride(),
+             .k = input,
+             .a_row = input,
+             .b_row = 1,
+             .b_column = input,
+             .y_row = e.gate_stride(),
+             .bias = bias}),
+      scratch_(workspace->reserve(gemm_.scratch_bytes())),
+      sum_(workspace->reserve(static_cast<size_t>(e.gate_stride()) * sizeof(T))) {}
+
+template <typename T>
+void InputProduct<T>::sum_biases(const T* b, T* sum) const {
+  const int64_t row = extents_.gate_row();
+  for (int64_t d = 0; d < extents_.directions; ++d) {
+    const T *of_w = b + 2 * d * row, *of_r = of_w + row;
+    for (int64_t i = 0; i < row; ++i) {
+      sum[d * row + i] = whole_[static_cast<size_t>(i / extents_.hidden)] ? of_w[i] + of_r[i] : of_w[i];
+    }
+  }
+}
+
+template <typename T>
+void InputProduct<T>::run(const Args& args, const T* x, const T* w, const T* b, T* gates) {
+  T* sum = static_cast<T*>(address(sum_, args));
+  if (bias_) sum_biases(b, sum);
+  gemm_.run(x, w, gates, address(scratch_, args), sum);
+}
+
+template <typename T>
+OuterProduct<T>::OuterProduct(const Extents& e, int64_t rows, int64_t a_stride, Workspace* workspace)
+    : gemm_({.m = rows,
+             .n = e.hidden,
+             .k = e.samples(),
+             .a_row = 1,
+             .a_column = a_stride,
+             .b_row = e.hidden,
+             .y_row = e.hidden}),
+      scratch_(workspace->reserve(gemm_.scratch_bytes())) {}
+
+template <typename T>
+void OuterProduct<T>::run(const Args& args, const T* a, const T* b, T* dr) {
+  gemm_.run(a, b, dr, address(scratch_, args));
+}
+
+// ---- States
+
+template <typename T>
+FirstState<T>::FirstState(const NodeSpec& spec, int i, const Extents& extents, Workspace* workspace)
+    : size_(extents.state_size()) {
+  if (i < spec.num_inputs() && spec.has_input(i)) {
+    input_ = i;
+  } else {
+    zeros_ = workspace->reserve(static_cast<size_t>(size_) * sizeof(T));
+  }
+}
+
+template <typename T>
+const T* FirstState<T>::get(const Args& args) const {
+  if (input_ >= 0) return args.in<T>(input_);
+  T* zeros = static_cast<T*>(address(zeros_, args));
+  std::fill(zeros, zeros + size_, T{0});
+  return zeros;
+}
+
+template <typename T>
+void copy_h_before(const Extents& e, const Order& order, const Part& part, const int32_t* lengths, const T* y,
+                   const T* h0, T* h_before) {
+  const int64_t d = part.direction;
+  for (int64_t t = 0; t < e.steps; ++t) {
+    const int64_t before = order.before(d, t);
+    for (int64_t b = part.first; b < part.first + part.rows; ++b) {
+      const bool first = order.is_first(d, t) || (order.is_backwards(d) && !is_live(lengths, before, b));
+      const T* h = first ? h0 + e.state(d, b) : y + e.value(before, d, b);
+      std::copy(h, h + e.hidden, h_before + ((d * e.steps + t) * e.batch + b) * e.hidden);
+    }
+  }
+}
+
+template class StepProduct<float>;
+template class StepProduct<double>;
+template class InputProduct<float>;
+template class InputProduct<double>;
+template class OuterProduct<float>;
+template class OuterProduct<double>;
+template class FirstState<float>;
+template class FirstState<double>;
+template void copy_h_before(const Extents&, const Order&, const Part&, const int32_t*, const float*, const float*,
+                            float*);
+template void copy_h_before(const Extents&, const Order&, const Part&, const int32_t*, const double*, const double*,
+                            double*);
+
+// ---- Rows
+
+bool takes_recurrence(const NodeSpec& spec) {
+  return is_float_or_double(spec.in_type()) && spec.node().attr("layout", 0) == 0;
+}
+
+std::vector<Kernel> recurrent_kernels() {
+  std::vector<Kernel> all;
+  for (auto family : {lstm_kernels, gru_kernels, rnn_kernels}) {
+    for (Kernel& kernel : family()) all.push_back(std::move(kernel));
+  }
+  return all;
+}
+
+}  // namespace onnx_train::cpu

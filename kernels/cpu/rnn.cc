@@ -1,0 +1,160 @@
+// RNN and its gradient (functions/recurrent.cc has the formulas).
+#include "kernels/cpu/gates.h"
+#include "kernels/cpu/recurrent.h"
+#include "onnx_passes/functions/functions.h"
+
+namespace onnx_train::cpu {
+namespace {
+
+// Inputs x w r b lens h0; outputs y y_h.
+template <typename T>
+class RnnForward {
+ public:
+  explicit RnnForward(const NodeSpec& spec)
+      : e_{spec.in_shape(0)[0], spec.in_shape(0)[1], spec.in_shape(2)[0], spec.in_shape(2)[2], 1},
+        recurrence_(find_recurrence(spec.node())),
+        order_{recurrence_.backwards, e_.steps},
+        parts_(cut_batch(e_)),
+        inputs_(spec),
+        input_product_(e_, spec.in_shape(0)[2], inputs_.has(3), {true}, &workspace_),
+        step_(parts_,
+              {.n = e_.hidden,
+               .k = e_.hidden,
+               .a_row = e_.hidden,
+               .b_row = 1,
+               .b_column = e_.hidden,
+               .y_row = e_.gate_stride(),
+               .accumulate = true},
+              e_.directions, &workspace_),
+        keeps_y_(spec.has_output(0)) {
+    h_ = output_or_scratch(spec, 1, static_cast<size_t>(e_.state_size()) * sizeof(T), &workspace_);
+    sums_ = workspace_.reserve(static_cast<size_t>(e_.samples() * e_.gate_stride()) * sizeof(T));
+  }
+
+  size_t workspace() const { return workspace_.bytes(); }
+
+  void run(const Args& args) {
+    T* sums = static_cast<T*>(address(sums_, args));
+    input_product_.run(args, args.in<T>(0), args.in<T>(1), inputs_.get<T>(args, 3), sums);
+    step_.pack(args, args.in<T>(2), e_.hidden * e_.hidden);
+    for_each_part<T>(parts_, [&](const Part& part) { run_part(args, part, sums); });
+  }
+
+ private:
+  void run_part(const Args& args, const Part& part, T* sums) {
+    const int64_t d = part.direction, n = e_.hidden;
+    const int32_t* lengths = inputs_.get<int32_t>(args, 4);
+    T *y = keeps_y_ ? args.out<T>(0) : nullptr, *h = static_cast<T*>(address(h_, args));
+    start_state(e_, part, inputs_.get<T>(args, 5), h);
+    for (int64_t i = 0; i < e_.steps; ++i) {
+      const int64_t t = order_.step(d, i);
+      step_.run(args, part, h + e_.state(d, part.first), sums + e_.gate(t, d, part.first));
+      for (int64_t b = part.first; b < part.first + part.rows; ++b) {
+        T* h_row = h + e_.state(d, b);
+        const bool live = is_live(lengths, t, b);
+        if (live) activate(recurrence_.activation(d, 0), recurrence_.clip, n, sums + e_.gate(t, d, b), h_row);
+        if (y && live) std::copy(h_row, h_row + n, y + e_.value(t, d, b));
+        if (y && !live) std::fill_n(y + e_.value(t, d, b), n, T{0});
+      }
+    }
+  }
+
+  Extents e_;
+  Recurrence recurrence_;
+  Order order_;
+  std::vector<Part> parts_;
+  OptionalInputs inputs_;
+  Workspace workspace_;
+  InputProduct<T> input_product_;
+  StepProduct<T> step_;
+  bool keeps_y_;
+  Place h_, sums_;
+};
+
+// Inputs r lens h0 y dy dy_h; outputs dgates dr dh0.
+template <typename T>
+class RnnBackward {
+ public:
+  explicit RnnBackward(const NodeSpec& spec)
+      : e_{spec.in_shape(3)[0], spec.in_shape(3)[2], spec.in_shape(3)[1], spec.in_shape(3)[3], 1},
+        recurrence_(find_recurrence(spec.node())),
+        order_{recurrence_.backwards, e_.steps},
+        parts_(cut_batch(e_)),
+        inputs_(spec),
+        step_(parts_,
+              {.n = e_.hidden,
+               .k = e_.hidden,
+               .a_row = e_.gate_stride(),
+               .b_row = e_.hidden,
+               .y_row = e_.hidden,
+               .accumulate = true},
+              e_.directions, &workspace_),
+        dr_(e_, e_.hidden, e_.gate_stride(), &workspace_),
+        h0_(spec, 2, e_, &workspace_),
+        h_before_(workspace_.reserve(static_cast<size_t>(e_.steps * e_.state_size()) * sizeof(T))) {
+    dh_ = output_or_scratch(spec, 2, static_cast<size_t>(e_.state_size()) * sizeof(T), &workspace_);
+  }
+
+  size_t workspace() const { return workspace_.bytes(); }
+
+  void run(const Args& args) {
+    T* h_before = static_cast<T*>(address(h_before_, args));
+    const T* h0 = h0_.get(args);
+    step_.pack(args, args.in<T>(0), e_.hidden * e_.hidden);
+    for_each_part<T>(parts_, [&](const Part& part) {
+      run_part(args, part);
+      copy_h_before(e_, order_, part, inputs_.get<int32_t>(args, 1), args.in<T>(3), h0, h_before);
+    });
+    for (int64_t d = 0; args.out<T>(1) && d < e_.directions; ++d) {
+      dr_.run(args, args.out<T>(0) + d * e_.hidden, h_before + d * e_.samples() * e_.hidden,
+              args.out<T>(1) + d * e_.hidden * e_.hidden);
+    }
+  }
+
+ private:
+  void run_part(const Args& args, const Part& part) {
+    const int64_t d = part.direction, n = e_.hidden;
+    const int32_t* lengths = inputs_.get<int32_t>(args, 1);
+    const T *y = args.in<T>(3), *dy = inputs_.get<T>(args, 4);
+    T *dgates = args.out<T>(0), *dh = static_cast<T*>(address(dh_, args));
+    start_state(e_, part, inputs_.get<T>(args, 5), dh);
+    for (int64_t i = e_.steps; i-- > 0;) {
+      const int64_t t = order_.step(d, i);
+      for (int64_t b = part.first; b < part.first + part.rows; ++b) {
+        T *dgate = dgates + e_.gate(t, d, b), *dh_row = dh + e_.state(d, b);
+        if (!is_live(lengths, t, b)) {
+          std::fill(dgate, dgate + n, T{0});
+          continue;
+        }
+        if (dy) add(n, dy + e_.value(t, d, b), dh_row);
+        std::copy(dh_row, dh_row + n, dgate);
+        differentiate(recurrence_.activation(d, 0), n, y + e_.value(t, d, b), dgate);
+        std::fill(dh_row, dh_row + n, T{0});
+      }
+      // Adds nothing for samples without this step: their dgates are zero.
+      step_.run(args, part, dgates + e_.gate(t, d, part.first), dh + e_.state(d, part.first));
+    }
+  }
+
+  Extents e_;
+  Recurrence recurrence_;
+  Order order_;
+  std::vector<Part> parts_;
+  OptionalInputs inputs_;
+  Workspace workspace_;
+  StepProduct<T> step_;
+  OuterProduct<T> dr_;
+  FirstState<T> h0_;
+  Place h_before_, dh_;
+};
+
+}  // namespace
+
+std::vector<Kernel> rnn_kernels() {
+  return {
+      {"RNN", takes_recurrence, prepare_recurrence<RnnForward>},
+      {"RNNGrad", takes_recurrence, prepare_recurrence<RnnBackward>, kDomain},
+  };
+}
+
+}  // namespace onnx_train::cpu

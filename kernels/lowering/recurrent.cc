@@ -1,0 +1,82 @@
+#include "kernels/lowering/recurrent.h"
+
+#include <algorithm>
+
+#include "onnx_passes/functions/functions.h"
+#include "onnx_passes/ir/recurrence.h"
+
+namespace onnx_train {
+namespace {
+
+// The order of axes that gives Y its batch first: [sequence, direction, batch, ..] becomes [batch, sequence, ..].
+const std::vector<int64_t> kBatchOfYFirst = {2, 0, 1, 3}, kExchanged = {1, 0, 2};
+
+void put_sequence_first(Node* node) {
+  Graph& graph = node->graph();
+  Builder b(&graph, node);
+  std::vector<Var> inputs;
+  for (int i = 0; i < node->num_inputs(); ++i) {
+    inputs.push_back(b.var(node->input(i)));
+    if (!inputs.back() || (i != 0 && i != 5 && i != 6)) continue;  // X and the first states
+    b.set_name(node->input(i)->name() + "/sequence_first");
+    inputs.back() = transpose(inputs.back(), kExchanged);
+  }
+  b.set_name(node->op());
+  node->set_attr("layout", 0);
+  const auto outputs = b.like(*node, inputs, node->num_outputs());
+  for (int i = 0; i < node->num_outputs(); ++i) {
+    if (!node->output(i)) continue;
+    b.set_name(node->output(i)->name() + "/batch_first");
+    const Var turned = transpose(outputs[static_cast<size_t>(i)], i == 0 ? kBatchOfYFirst : kExchanged);
+    graph.replace(node->output(i), turned.value());
+  }
+  graph.remove(node);
+}
+
+// Whether both read the same values; inputs left out at the end count as left out.
+bool same_inputs(const Node& a, const Node& b) {
+  for (int i = 0; i < std::max(a.num_inputs(), b.num_inputs()); ++i) {
+    if (a.input(i) != b.input(i)) return false;
+  }
+  return true;
+}
+
+// The ONNX operator of which `call` is the training form; null when there is none.
+Node* forward_of(const Node& call) {
+  for (const Use& use : call.input(0)->uses()) {
+    if (!is_recurrent(*use.node) || &use.node->graph() != &call.graph()) continue;
+    if (same_inputs(*use.node, call) && find_recurrence(*use.node) == find_recurrence(call)) return use.node;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+bool put_sequences_first(Model& model) {
+  bool changed = false;
+  for (Node* node : model.graph->nodes()) {
+    if (!is_recurrent(*node) || node->attr("layout", 0) == 0) continue;
+    put_sequence_first(node);
+    changed = true;
+  }
+  return changed;
+}
+
+bool share_recurrent_steps(Model& model) {
+  Graph& graph = *model.graph;
+  bool changed = false;
+  for (Node* call : graph.nodes()) {
+    if (!call->is("LSTMTrain", kDomain) && !call->is("GRUTrain", kDomain)) continue;
+    Node* forward = forward_of(*call);
+    if (!forward) continue;
+    graph.move(call, forward);
+    for (int i = 0; i < forward->num_outputs(); ++i) {
+      if (forward->output(i)) graph.replace(forward->output(i), call->output(i));
+    }
+    graph.remove(forward);
+    changed = true;
+  }
+  return changed;
+}
+
+}  // namespace onnx_train

@@ -1,0 +1,166 @@
+// Gradients of RNN, GRU and LSTM. A function undoes the steps and gives the gradients of the gates' sums for all of
+// them (functions/recurrent.cc); what is left are products over all steps at once:
+//   dX = dgates W    dW = Σ dgatesᵀ X    dB = Σ dgates, for W and for R
+#include "onnx_passes/functions/functions.h"
+#include "onnx_passes/gradients/gradient.h"
+#include "onnx_passes/ir/recurrence.h"
+
+namespace onnx_train {
+namespace {
+
+using Kind = GateActivation::Kind;
+
+// Slopes are computed from values: that takes a function whose value tells its slope.
+std::string activation_obstacle(const GateActivation& a) {
+  const bool folds = (a.kind == Kind::kLeakyRelu && a.alpha < 0) || (a.kind == Kind::kElu && a.alpha < 0);
+  const bool constant = a.kind == Kind::kScaledTanh && a.alpha == 0;
+  const bool jumps = a.kind == Kind::kThresholdedRelu && a.alpha < 0;
+  if (!folds && !constant && !jumps) return "";
+  return std::string("its activation ") + a.name() +
+         " has an alpha for which the value does not tell the slope; use another alpha";
+}
+
+std::string obstacle(const Node& node) {
+  const Recurrence r = find_recurrence(node);
+  if (r.clip != 0) return "its attribute clip hides where the slope is zero; export it without clip";
+  for (const GateActivation& activation : r.activations) {
+    if (const std::string reason = activation_obstacle(activation); !reason.empty()) return reason;
+  }
+  return "";
+}
+
+// What the rules of all three have in common. Values are turned to have the sequence first, and gradients back.
+class RecurrentGradient {
+ public:
+  explicit RecurrentGradient(Grad& g) : g_(g), recurrence_(find_recurrence(g.node())) {
+    turned_ = recurrence_.batch_major;
+    recurrence_.batch_major = false;
+  }
+
+  const Recurrence& recurrence() const { return recurrence_; }
+  Attrs attrs() const { return attributes_of(recurrence_); }
+  // Input i with the sequence first; Var() when it is left out.
+  Var x(int i) const {
+    const Var value = i < g_.num_inputs() ? g_.x(i) : Var();
+    return value && i != 4 && turned_ && (i == 0 || i == 5 || i == 6) ? transpose(value, {1, 0, 2}) : value;
+  }
+  Var y() const {
+    Var y = g_.y(0);
+    if (!y) {  // left out: once more, with it
+      std::vector<Var> inputs;
+      for (int i = 0; i < g_.num_inputs(); ++i) inputs.push_back(g_.x(i));
+      y = g_.b().like(g_.node(), inputs)[0];
+    }
+    return turned_ ? transpose(y, {1, 2, 0, 3}) : y;
+  }
+  Var dy(int i) const {
+    const Var value = i < g_.num_outputs() ? g_.dy(i) : Var();
+    if (!value || !turned_) return value;
+    return i == 0 ? transpose(value, {1, 2, 0, 3}) : transpose(value, {1, 0, 2});
+  }
+  Var state_gradient(Var dstate) const { return turned_ ? transpose(dstate, {1, 0, 2}) : dstate; }
+
+  Var dx(Var dgates) const {
+    if (!g_.needs(0)) return {};
+    const Var w = g_.x(1);
+    const Var rows = reshape(w, concat({g_.b().ints({-1}), slice(shape_of(w), 2, 3, 0)}, 0));
+    const Var dx = matmul(dgates, rows);
+    return turned_ ? transpose(dx, {1, 0, 2}) : dx;
+  }
+  Var dw(Var dgates) const {
+    if (!g_.needs(1)) return {};
+    const Var rows = gemm(flatten_to_2d(dgates, 2), flatten_to_2d(x(0), 2), true, false);
+    return reshape(rows, shape_of(g_.x(1)));
+  }
+  // One half of b's gradient: [D, n].
+  Var bias_sum(Var dgates) const {
+    return reshape(reduce_sum(dgates, {0, 1}, /*keepdims=*/false), {recurrence_.directions(), -1});
+  }
+
+ private:
+  Grad& g_;
+  Recurrence recurrence_;
+  bool turned_ = false;
+};
+
+Gradients lstm(Grad& g) {
+  const RecurrentGradient rule(g);
+  const Attrs attrs = rule.attrs();
+  const bool peepholes = static_cast<bool>(rule.x(7));
+  const auto forward =
+      call(g.b(), "LSTMTrain", 5,
+           {rule.x(0), rule.x(1), rule.x(2), rule.x(3), rule.x(4), rule.x(5), rule.x(6), rule.x(7)}, attrs);
+  const int wanted = peepholes ? 5 : g.needs(5) || g.needs(6) ? 4 : 2;
+  const auto steps = call(g.b(), "LSTMGrad", wanted,
+                          {rule.x(2), rule.x(4), rule.x(5), rule.x(6), rule.x(7), forward[0], forward[3], forward[4],
+                           rule.dy(0), rule.dy(1), rule.dy(2)},
+                          attrs);
+  const Var dgates = steps[0];
+  Gradients gradients(8);
+  gradients[0] = rule.dx(dgates);
+  gradients[1] = rule.dw(dgates);
+  gradients[2] = steps[1];
+  if (g.needs(3)) {
+    const Var sum = rule.bias_sum(dgates);
+    gradients[3] = concat({sum, sum}, 1);
+  }
+  if (g.needs(5)) gradients[5] = rule.state_gradient(steps[2]);
+  if (g.needs(6)) gradients[6] = rule.state_gradient(steps[3]);
+  if (peepholes) gradients[7] = steps[4];
+  return gradients;
+}
+
+// The bias of R behind the reset gate meets dn instead of dgates.
+Var gru_bias_gradient(const RecurrentGradient& rule, Var dgates, Var dn) {
+  const Var sum = rule.bias_sum(dgates);
+  if (!dn) return concat({sum, sum}, 1);
+  const auto parts = sum.builder().ops("Split", 3, {sum}, {{"axis", 1}, {"num_outputs", 3}});
+  return concat({sum, parts[0], parts[1], rule.bias_sum(dn)}, 1);
+}
+
+Gradients gru(Grad& g) {
+  const RecurrentGradient rule(g);
+  const Attrs attrs = rule.attrs();
+  const bool linear = rule.recurrence().linear_before_reset;
+  const auto forward = call(g.b(), "GRUTrain", linear ? 4 : 3,
+                            {rule.x(0), rule.x(1), rule.x(2), rule.x(3), rule.x(4), rule.x(5)}, attrs);
+  const Var candidates = linear ? forward[3] : Var();
+  const auto steps =
+      call(g.b(), "GRUGrad", linear ? 4 : 3,
+           {rule.x(2), rule.x(4), rule.x(5), forward[0], forward[2], candidates, rule.dy(0), rule.dy(1)}, attrs);
+  Gradients gradients(6);
+  gradients[0] = rule.dx(steps[0]);
+  gradients[1] = rule.dw(steps[0]);
+  gradients[2] = steps[1];
+  if (g.needs(3)) gradients[3] = gru_bias_gradient(rule, steps[0], linear ? steps[3] : Var());
+  if (g.needs(5)) gradients[5] = rule.state_gradient(steps[2]);
+  return gradients;
+}
+
+Gradients rnn(Grad& g) {
+  const RecurrentGradient rule(g);
+  const auto steps =
+      call(g.b(), "RNNGrad", 3, {rule.x(2), rule.x(4), rule.x(5), rule.y(), rule.dy(0), rule.dy(1)}, rule.attrs());
+  Gradients gradients(6);
+  gradients[0] = rule.dx(steps[0]);
+  gradients[1] = rule.dw(steps[0]);
+  gradients[2] = steps[1];
+  if (g.needs(3)) {
+    const Var sum = rule.bias_sum(steps[0]);
+    gradients[3] = concat({sum, sum}, 1);
+  }
+  if (g.needs(5)) gradients[5] = rule.state_gradient(steps[2]);
+  return gradients;
+}
+
+}  // namespace
+
+std::vector<GradientRule> recurrent_rules() {
+  return {
+      {"LSTM", lstm, Trait::kNone, "", obstacle},
+      {"GRU", gru, Trait::kNone, "", obstacle},
+      {"RNN", rnn, Trait::kNone, "", obstacle},
+  };
+}
+
+}  // namespace onnx_train
