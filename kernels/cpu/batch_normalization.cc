@@ -314,6 +314,7 @@ Prepared prepare_gradient(const NodeSpec& s, Mode mode) {
     };
     Prepared prepared = {run, sums_bytes + 3 * count * sizeof(T), {{0, 4}, {0, 0}}};
     if (rectified) prepared.in_place = {{dz_output, 4}};
+    if (dz_output > 0) prepared.in_place.push_back({0, 0});
     return prepared;
   });
 }
