@@ -116,6 +116,14 @@ TEST(Bfloat16Products, TakeTheirOperandsNarrow) {
                                       {"remove_dead_nodes", remove_dead_nodes}});
 }
 
+TEST(Bfloat16Storage, IsWhatMovesAndStays) {
+  expect_golden("bfloat16_storage", {{"fold_constants", fold_constants},
+                                     {"move_bfloat16", cpu::move_bfloat16},
+                                     {"remove_dead_nodes", remove_dead_nodes},
+                                     {"widen_at_readers", cpu::widen_at_readers},
+                                     {"remove_dead_nodes", remove_dead_nodes}});
+}
+
 TEST(Bfloat16Products, KernelsRunWhereTheCpuHasThem) {
   if (!cpu::has_bfloat16_products()) GTEST_SKIP() << "this CPU has no bfloat16 products: the function's body runs";
   const Tensor a = random_tensor(DType::kFloat, {65, 130}, 1).cast(DType::kBFloat16);

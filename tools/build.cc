@@ -88,6 +88,10 @@ Subcommand build_command() {
         "KIND",
         false,
         {"float32", "gemm-bf16", "bf16"}},
+       {"--loss-scale", &o.loss_scale,
+        "multiply the loss's gradient by N or, dynamic, by as much as stays finite; skip updates that are not finite "
+        "[no scaling]",
+        "dynamic|N"},
        {"--train", &o.train, "weights to train: names, globs, @FILE with one a line [all]", "PATTERNS"},
        {"--freeze", &o.freeze, "weights to leave as they are, likewise", "PATTERNS"},
        {"--decay", &o.decay, "weights that decay, likewise [all but biases and norm scales]", "PATTERNS"},

@@ -3,23 +3,35 @@
 #include "onnx_passes/gradients/gradient.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/passes/entry_point.h"
+#include "onnx_passes/passes/loss_scaling.h"
 
 namespace onnx_train {
 namespace {
 
 std::string gradient_name(const Value* weight) { return "grad/" + weight->name(); }
 
+// Of the loss, times the loss scale where there is one.
+std::vector<Value*> add_scaled_gradients(EntryPoint* step, const std::vector<Value*>& weights,
+                                         const BuildOptions& options) {
+  Graph* algorithm = step->algorithm.get();
+  Value* loss = algorithm->outputs()[0];
+  Builder b(algorithm);
+  b.set_name("grad/" + loss->name());
+  const auto scale = loss_scale(step, &b, options);
+  if (!scale) return add_gradients(algorithm, loss, weights);
+  return add_gradients(algorithm, {loss}, {(ones_like(b.var(loss)) * cast_like(*scale, b.var(loss))).value()}, weights);
+}
+
 bool run(Model& model, const BuildOptions& options) {
   EntryPoint* step = model.find_entry_point("step");
   if (!step || step->algorithm->outputs().empty()) fail("[Gradients] the model has no loss; run the pass 'loss' first");
-  Graph* algorithm = step->algorithm.get();
   const std::vector<Value*> weights = select_trainable(model, options.train, options.freeze);
   if (weights.empty()) {
     const bool chosen = !options.train.empty() || !options.freeze.empty();
     fail("[Gradients] ", chosen ? "--train and --freeze leave nothing to train"
                                 : "the model has no float initializer, so there is nothing to train");
   }
-  const std::vector<Value*> found = add_gradients(algorithm, algorithm->outputs()[0], weights);
+  const std::vector<Value*> found = add_scaled_gradients(step, weights, options);
   std::vector<std::string> unreached;
   for (size_t i = 0; i < weights.size(); ++i) {
     if (!found[i]) unreached.push_back(weights[i]->name());

@@ -7,6 +7,7 @@
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/passes/entry_point.h"
 #include "onnx_passes/passes/gradients.h"
+#include "onnx_passes/passes/loss_scaling.h"
 #include "onnx_passes/passes/optimizers.h"
 #include "onnx_passes/passes/select.h"
 #include "onnx_passes/passes/weight_roles.h"
@@ -45,7 +46,8 @@ class OptimizerBuilder {
     add_step_count();
     add_clipping(weights);
     for (Value* weight : weights) update(weight, decay.count(weight) ? spec_.weight_decay : 0);
-    bind_state(&entry_, step_.value(), next_step_);
+    bind(step_.value(), next_step_);
+    if (finite_) advance_loss_scale(&entry_, &b_, finite_);
   }
 
  private:
@@ -70,10 +72,19 @@ class OptimizerBuilder {
     std::vector<Var> gradients;
     for (const Value* weight : weights) gradients.push_back(gradient(weight));
     b_.set_name("grad_norm");
-    const Var norm = call(b_, "GlobalNorm", gradients);
+    Var norm = call(b_, "GlobalNorm", gradients);
+    const auto scale = loss_scale(&entry_, &b_, options_);
+    if (scale) finite_ = is_finite(norm), norm = norm / cast_like(*scale, norm);
     b_.set_name("grad_scale");
     scale_ = min(cast_like(clip_norm, norm) / (norm + 1e-6), b_.scalar(norm.dtype(), 1));
+    if (scale) scale_ = scale_ / cast_like(*scale, norm);
     add_result(&entry_, "grad_norm", norm);
+  }
+
+  // An update by gradients that are not finite is skipped, where the loss is scaled.
+  void bind(Value* state, Var next) {
+    b_.set_name("next/" + state->name());
+    bind_state(&entry_, state, finite_ ? where(finite_, next, b_.var(state)) : next);
   }
 
   Var add_slot(const Value* weight, const char* slot) {
@@ -103,8 +114,8 @@ class OptimizerBuilder {
     inputs.insert(inputs.end(), {next_step_, rate_, scale_});
     b_.set_name("next/" + weight->name());
     const auto next = call(b_, op, static_cast<int>(1 + slots.size()), inputs, attrs);
-    bind_state(&entry_, weight, next[0]);
-    for (size_t i = 0; i < slots.size(); ++i) bind_state(&entry_, slots[i].value(), next[i + 1]);
+    bind(weight, next[0]);
+    for (size_t i = 0; i < slots.size(); ++i) bind(slots[i].value(), next[i + 1]);
   }
 
   Model& model_;
@@ -113,6 +124,7 @@ class OptimizerBuilder {
   const BuildOptions& options_;
   Builder b_;
   Var step_, next_step_, rate_, scale_;
+  Var finite_;  // only where the loss is scaled
 };
 
 bool run(Model& model, const BuildOptions& options) {

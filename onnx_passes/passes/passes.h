@@ -49,6 +49,7 @@ struct BuildOptions {
   std::vector<std::string> decay;  // which weights decay; empty: all but biases and norm scales
   double clip_norm = 0;            // default of the input clip_norm; 0: no clipping
   std::string batch;               // "", a number, or "dynamic"
+  std::string loss_scale;          // "", "dynamic", or a number; see loss_scaling.h
   bool accumulate = false;
   std::string init;               // "", "kaiming", "xavier", "gpt2"
   uint64_t seed = 0;              // default seed of the initialization graph

@@ -11,10 +11,18 @@ bool fuse_batch_normalization(Model& model);
 // Images lie channels last in memory, [batch, sizes.., channels], through whole regions of convolutions.
 bool channels_last(Model& model);
 
+// What only moves elements moves bfloat16 ones where they are widened first: 16 bits each, and a product behind it finds
+// its operand narrow. Behind fold_transposes, which looks for transposes right in front of products.
+bool move_bfloat16(Model& model);
+
 // A product or convolution of two widened bfloat16 tensors takes them narrow: MatMul(Cast(a), Cast(b)), with nothing
 // but views between, becomes Bfloat16MatMul(a, b) (functions/precision.cc). Float32 sums and results, as before. Comes
 // behind the passes that choose layouts and fold transposes. Changes nothing where the CPU has no bfloat16 products:
 // there float32 ones are faster.
 bool bfloat16_products(Model& model);
+
+// A widened value is made anew for each of its readers: what lives from the forward to the backward pass is the
+// bfloat16 one, and an element-wise kernel may take the cast over.
+bool widen_at_readers(Model& model);
 
 }  // namespace onnx_train::cpu

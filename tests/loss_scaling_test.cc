@@ -1,0 +1,106 @@
+#include "onnx_passes/passes/loss_scaling.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/inference.h"
+#include "runtime/session.h"
+#include "tests/run_node.h"
+
+namespace onnx_train {
+namespace {
+
+BuildOptions options(const std::string& scale, const std::string& optimizer = "adamw") {
+  BuildOptions options;
+  options.loss = "mse(y, target)";
+  options.optimizer = optimizer;
+  options.loss_scale = scale;
+  return options;
+}
+
+Session session(const BuildOptions& options) {
+  Model model = from_text(R"(<ir_version: 10, opset_import: ["" : 21]>
+    g (float[4,3] x) => (float[4,2] y) <float[3,2] w = {0.1, -0.2, 0.3, 0.4, 0.5, -0.6}> { y = MatMul (x, w) })");
+  infer_types(model.graph.get());
+  build_training_model(&model, options);
+  return Session(std::move(model));
+}
+
+TensorMap batch(double factor = 1) {
+  Tensor x = random_tensor(DType::kFloat, {4, 3}, 1);
+  for (int64_t i = 0; i < x.size(); ++i) x.set(i, factor * x.at(i));
+  return {{"x", x}, {"target", random_tensor(DType::kFloat, {4, 2}, 2)}};
+}
+
+TensorMap state(Session& session) {
+  TensorMap all;
+  for (const std::string& name : session.state().names()) all[name] = session.state().get(name);
+  return all;
+}
+
+double scalar(Session& session, const std::string& name) { return session.state().get(name).at(0); }
+
+void expect_equal(const Tensor& a, const Tensor& b, const std::string& what) {
+  ASSERT_EQ(a.shape(), b.shape());
+  for (int64_t i = 0; i < a.size(); ++i) EXPECT_EQ(a.at(i), b.at(i)) << what;
+}
+
+// Powers of two change no digit.
+TEST(LossScaling, TrainsAsWithout) {
+  Session plain = session(options("")), fixed = session(options("1024")), dynamic = session(options("dynamic"));
+  for (int step = 0; step < 5; ++step) {
+    const Tensor loss = plain.run("step", batch()).at("loss").clone();
+    EXPECT_EQ(fixed.run("step", batch()).at("loss").at(0), loss.at(0));
+    EXPECT_EQ(dynamic.run("step", batch()).at("loss").at(0), loss.at(0));
+  }
+  for (const auto& [name, tensor] : state(plain)) {
+    expect_equal(fixed.state().get(name), tensor, name);
+    expect_equal(dynamic.state().get(name), tensor, name);
+  }
+  EXPECT_EQ(scalar(dynamic, "state/loss_scale"), 65536);
+  EXPECT_EQ(scalar(dynamic, "state/loss_scale/good"), 5);
+}
+
+TEST(LossScaling, SkipsWhatOverflows) {
+  Session trained = session(options("dynamic"));
+  trained.run("step", batch());
+  const TensorMap before = state(trained);
+  EXPECT_FALSE(std::isfinite(trained.run("step", batch(1e18)).at("grad_norm").at(0)));
+  for (const auto& [name, tensor] : before) {
+    if (name.find("loss_scale") == std::string::npos) expect_equal(trained.state().get(name), tensor, name);
+  }
+  EXPECT_EQ(scalar(trained, "state/loss_scale"), 32768);
+  EXPECT_EQ(scalar(trained, "state/loss_scale/good"), 0);
+  trained.run("step", batch());
+  EXPECT_EQ(scalar(trained, "state/step"), 2);
+  EXPECT_EQ(scalar(trained, "state/loss_scale"), 32768);
+  EXPECT_EQ(scalar(trained, "state/loss_scale/good"), 1);
+
+  Session fixed = session(options("65536", "sgd"));
+  const Tensor weight = fixed.state().get("w");
+  fixed.run("step", batch(1e18));
+  expect_equal(fixed.state().get("w"), weight, "w");
+}
+
+TEST(LossScaling, GrowsAfterManyGoodUpdatesAndNeverBeyondFloat32) {
+  Session trained = session(options("dynamic", "sgd"));
+  for (int step = 0; step < 1999; ++step) trained.run("step", batch());
+  EXPECT_EQ(scalar(trained, "state/loss_scale"), 65536);
+  trained.run("step", batch());
+  EXPECT_EQ(scalar(trained, "state/loss_scale"), 131072);
+  EXPECT_EQ(scalar(trained, "state/loss_scale/good"), 0);
+  for (int step = 0; step < 200; ++step) trained.run("step", batch(1e30));
+  EXPECT_EQ(scalar(trained, "state/loss_scale"), 0x1p-126);
+}
+
+TEST(LossScaling, MistakesAreRefused) {
+  for (const char* text : {"0", "-1", "inf", "nan", "much", "1e99"}) EXPECT_THROW(session(options(text)), Error) << text;
+  BuildOptions both = options("dynamic");
+  both.accumulate = true;
+  EXPECT_THROW(session(both), Error);
+}
+
+}  // namespace
+}  // namespace onnx_train
