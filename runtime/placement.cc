@@ -73,6 +73,7 @@ class Placer {
   size_t add_buffer(Buffer::Kind kind, size_t index, size_t bytes, const Value* constant = nullptr) {
     result_.buffers.push_back({kind, index, bytes, constant});
     life_.push_back({0, 0});
+    writer_.push_back(-1);
     names_.emplace_back();
     return result_.buffers.size() - 1;
   }
@@ -117,6 +118,7 @@ class Placer {
       const size_t buffer = choose(node, prepared_[step], o, s);
       result_.buffer_of[output] = buffer;
       touch(buffer, s);
+      writer_[buffer] = s;
       if (names_[buffer].empty()) names_[buffer] = output->name();
     }
     if (prepared_[step].workspace > 0) {
@@ -137,8 +139,7 @@ class Placer {
       if (!input) continue;
       const size_t buffer = result_.buffer_of.at(input);
       const Buffer& b = result_.buffers[buffer];
-      if (bytes_of(*input) != bytes || b.bytes != bytes || last_use(buffer, input) != s || taken(node, o, buffer))
-        continue;
+      if (bytes_of(*input) != bytes || b.bytes != bytes || last_use(buffer, input) != s || taken(buffer, s)) continue;
       if (b.kind == Buffer::kArena && write_in_place_ && target == target_of_.end()) {
         extend(buffer, output);
         return buffer;
@@ -166,13 +167,8 @@ class Placer {
     return buffer;
   }
 
-  // Another output of the same node already lies there.
-  bool taken(const Node& node, int o, size_t buffer) const {
-    for (int other = 0; other < o; ++other) {
-      if (node.output(other) && result_.buffer_of.at(node.output(other)) == buffer) return true;
-    }
-    return false;
-  }
+  // Another output of the same step already lies there.
+  bool taken(size_t buffer, int s) const { return writer_[buffer] == s; }
 
   int last_use(size_t buffer, const Value* value) const {
     const auto own = last_use_.find(root(value));
@@ -230,6 +226,7 @@ class Placer {
   std::vector<Target> targets_;
   std::unordered_map<const Value*, size_t> target_of_;  // by root
   std::vector<std::pair<int, int>> life_;
+  std::vector<int> writer_;  // the last step that writes the buffer
   std::vector<std::string> names_;
 };
 

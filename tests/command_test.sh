@@ -62,13 +62,13 @@ expect 0 flatten train.onnx --entry step -o step.onnx
 expect 0 show train.onnx
 expect 0 show train.onnx --entry step
 expect 0 show train.onnx --plan --memory --batch 16
-says 'AdamW' out
+says 'Updates' out
 expect 0 show train.onnx --plan --profile --data train.csv --batch 16
 says ' ms' out
 expect 0 show "$fixtures/mlp.onnx" --plan --profile --batch 3
 expect 0 bench train.onnx --data train.csv --batch-size 16 --seconds 0.1 --profile --top 3 --trace trace.json
 says 'arithmetic bound' out
-says 'AdamW' out
+says 'Gemm' out
 says '"traceEvents":' trace.json
 expect 0 grad "$fixtures/mlp.onnx" --inputs test.csv --loss cross_entropy -o gradients.npz --dtype float64
 says 'gradients.npz: loss' out

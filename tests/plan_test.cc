@@ -30,7 +30,7 @@ Model make_deep_model(int layers) {
 }
 
 TEST(Plan, AThousandNodesArePlannedInASecond) {
-  Model model = make_deep_model(80);
+  Model model = make_deep_model(160);
   BuildOptions options;
   options.loss = "cross_entropy";
   build_training_model(&model, options);

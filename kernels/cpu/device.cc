@@ -12,6 +12,7 @@
 #include "kernels/cpu/lowering/lowering.h"
 #include "kernels/cpu/recurrent.h"
 #include "kernels/lowering/lowering.h"
+#include "kernels/lowering/merge_updates.h"
 #include "kernels/lowering/recurrent.h"
 #include "onnx_passes/ir/error.h"
 
@@ -65,6 +66,7 @@ class CpuDevice : public Device {
     passes.push_back({"move_bfloat16", cpu::move_bfloat16});
     passes.push_back({"bfloat16_products", cpu::bfloat16_products});
     passes.push_back({"widen_at_readers", cpu::widen_at_readers});
+    passes.push_back({"merge_updates", merge_updates});
     passes.push_back({"remove_dead_nodes", remove_dead_nodes});
     return passes;
   }

@@ -1,209 +1,266 @@
-// The updates of functions/optimizers.cc in one pass over weight, gradient and slots, in place where the plan allows.
+// The updates of functions/optimizers.cc: of one tensor, or of all in one call (Updates, see merge_updates.h). One pass
+// over weight, gradient and slots, in place where the plan allows.
 #include <algorithm>
 #include <cmath>
+#include <map>
 
+#include "kernels/cpu/global_norm.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/simd.h"
 #include "kernels/dispatch.h"
+#include "kernels/lowering/outline.h"
 #include "onnx_passes/functions/functions.h"
+#include "onnx_passes/ir/onnx.h"
 
 namespace onnx_train::cpu {
 namespace {
 
-double attr(const NodeSpec& spec, const char* name) { return spec.node().attr_tensor(name).at(0); }
+using Places = std::map<std::string, int>;
+
+// Which input or output of the kernel's node a name stands for; -1 for one that is left out.
+int place_of(const Places& places, const std::string& name) {
+  const auto found = places.find(name);
+  return found == places.end() ? -1 : found->second;
+}
+
+double number(const onnx::NodeProto& node, const std::string& name) {
+  for (const onnx::AttributeProto& a : node.attribute()) {
+    if (a.name() != name) continue;
+    return a.has_t() ? from_proto(a.t()).at(0) : static_cast<double>(a.i());
+  }
+  return 0;
+}
 
 double read_scalar(const void* data, DType dtype) {
   return dtype == DType::kDouble ? *static_cast<const double*>(data)
                                  : static_cast<double>(*static_cast<const float*>(data));
 }
 
-// The scalar inputs that all optimizers share: step, learning_rate and grad_scale, one after the other.
-struct Scalars {
-  int first;
-  DType rate_type, scale_type;
-  Scalars(const NodeSpec& spec, int first_input)
-      : first(first_input), rate_type(spec.in_type(first + 1)), scale_type(spec.in_type(first + 2)) {}
+// ---- Rules: what the tensors of one group have in common
 
-  int64_t step(const Args& args) const { return *args.in<int64_t>(first); }
-  double rate(const Args& args) const { return read_scalar(args.inputs[first + 1], rate_type); }
-  double scale(const Args& args) const { return read_scalar(args.inputs[first + 2], scale_type); }
+enum class Formula { kSgd, kMomentum, kAdam };
+
+// What the attributes and this step's scalars come to, for every element.
+struct Coefficients {
+  double scale, decay, rate, momentum, share;                            // Sgd
+  double keep, beta1, rest1, beta2, rest2, v_scale, epsilon, step_size;  // Adam
 };
 
-bool has_supported_types(const NodeSpec& spec, int first_scalar) {
-  return is_float_or_double(spec.in_type(0)) && spec.in_type(first_scalar) == DType::kInt64 &&
-         is_float_or_double(spec.in_type(first_scalar + 1)) && is_float_or_double(spec.in_type(first_scalar + 2));
-}
+struct Rule {
+  Formula formula = Formula::kSgd;
+  bool decoupled = false, nesterov = false;
+  double decay = 0, momentum = 0, dampening = 0, beta1 = 0, beta2 = 0, epsilon = 0;
+  int step = 0, rate = 0, scale = 0;  // inputs
+  DType rate_type = DType::kFloat, scale_type = DType::kFloat;
+  bool operator==(const Rule&) const = default;
 
-// ---- Sgd
+  Rule(const onnx::NodeProto& node, const Places& inputs, const NodeSpec& spec)
+      : decoupled(node.op_type() == "AdamW"),
+        nesterov(number(node, "nesterov") != 0),
+        decay(number(node, "weight_decay")),
+        momentum(number(node, "momentum")),
+        dampening(number(node, "dampening")),
+        beta1(number(node, "beta1")),
+        beta2(number(node, "beta2")),
+        epsilon(number(node, "epsilon")) {
+    const bool is_sgd = node.op_type() == "Sgd";
+    formula = !is_sgd ? Formula::kAdam : node.input(2).empty() ? Formula::kSgd : Formula::kMomentum;
+    const int first = is_sgd ? 3 : 4;  // step, learning_rate and grad_scale come one after the other
+    step = place_of(inputs, node.input(first));
+    rate = place_of(inputs, node.input(first + 1));
+    scale = place_of(inputs, node.input(first + 2));
+    rate_type = spec.in_type(rate);
+    scale_type = spec.in_type(scale);
+  }
 
-template <typename T>
-struct SgdCoefficients {
-  T scale, decay, rate, momentum, share;
-  bool nesterov;
+  Coefficients at(const Args& args) const {
+    const int64_t t = *args.in<int64_t>(step);
+    Coefficients k{};
+    k.rate = read_scalar(args.inputs[rate], rate_type);
+    k.scale = read_scalar(args.inputs[scale], scale_type);
+    k.decay = decoupled ? 0 : decay;
+    if (formula != Formula::kAdam) {
+      k.momentum = momentum;
+      k.share = t == 1 ? 1.0 : 1 - dampening;
+      return k;
+    }
+    const auto steps = static_cast<double>(t);
+    k.keep = decoupled ? 1 - k.rate * decay : 1;
+    k.beta1 = beta1, k.rest1 = 1 - beta1;
+    k.beta2 = beta2, k.rest2 = 1 - beta2;
+    k.v_scale = std::sqrt(1 - std::pow(beta2, steps));
+    k.epsilon = epsilon;
+    k.step_size = k.rate / (1 - std::pow(beta1, steps));
+    return k;
+  }
 };
 
+// ---- Formulas over a piece of one tensor
 // Outputs may be the inputs of the same name: no restrict, but every element is read before it is written.
+
 template <typename T>
-void sgd(int64_t n, const T* w, const T* g, T* next_w, SgdCoefficients<T> k) {
+void sgd(int64_t n, const T* w, const T* g, T* next_w, const Coefficients& c) {
+  const T scale = static_cast<T>(c.scale), decay = static_cast<T>(c.decay), rate = static_cast<T>(c.rate);
 #pragma omp simd
-  for (int64_t i = 0; i < n; ++i) next_w[i] = w[i] - k.rate * (g[i] * k.scale + w[i] * k.decay);
+  for (int64_t i = 0; i < n; ++i) next_w[i] = w[i] - rate * (g[i] * scale + w[i] * decay);
 }
 
 template <typename T>
-void momentum(int64_t n, const T* w, const T* g, const T* b, T* next_w, T* next_b, SgdCoefficients<T> k) {
+void momentum(int64_t n, const T* w, const T* g, const T* b, T* next_w, T* next_b, const Coefficients& c,
+              bool nesterov) {
+  const T scale = static_cast<T>(c.scale), decay = static_cast<T>(c.decay), rate = static_cast<T>(c.rate);
+  const T momentum = static_cast<T>(c.momentum), share = static_cast<T>(c.share);
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) {
-    const T gradient = g[i] * k.scale + w[i] * k.decay;
-    const T buffer = b[i] * k.momentum + gradient * k.share;
-    const T direction = k.nesterov ? gradient + buffer * k.momentum : buffer;
+    const T gradient = g[i] * scale + w[i] * decay;
+    const T buffer = b[i] * momentum + gradient * share;
+    const T direction = nesterov ? gradient + buffer * momentum : buffer;
     next_b[i] = buffer;
-    next_w[i] = w[i] - k.rate * direction;
+    next_w[i] = w[i] - rate * direction;
   }
 }
-
-Prepared prepare_sgd(const NodeSpec& spec) {
-  const Scalars scalars(spec, 3);
-  const int64_t n = spec.in_size();
-  const bool has_momentum = spec.has_input(2);
-  const double momentum_value = attr(spec, "momentum"), dampening = attr(spec, "dampening");
-  const double decay = attr(spec, "weight_decay");
-  const bool nesterov = spec.node().attr("nesterov", 0) != 0;
-  return dispatch_float(spec.in_type(), [&](auto zero) -> Prepared {
-    using T = decltype(zero);
-    const auto run = [=](const Args& args) {
-      const double share = scalars.step(args) == 1 ? 1.0 : 1 - dampening;
-      const SgdCoefficients<T> k{
-          static_cast<T>(scalars.scale(args)), static_cast<T>(decay), static_cast<T>(scalars.rate(args)),
-          static_cast<T>(momentum_value),      static_cast<T>(share), nesterov};
-      const T *w = args.in<T>(0), *g = args.in<T>(1), *b = has_momentum ? args.in<T>(2) : nullptr;
-      T *next_w = args.out<T>(0), *next_b = has_momentum ? args.out<T>(1) : nullptr;
-      parallel_for(n, kElementGrain, [&](int64_t begin, int64_t end) {
-        const int64_t m = end - begin;
-        if (has_momentum) {
-          vectorized([&] { momentum(m, w + begin, g + begin, b + begin, next_w + begin, next_b + begin, k); });
-        } else {
-          vectorized([&] { sgd(m, w + begin, g + begin, next_w + begin, k); });
-        }
-      });
-    };
-    std::vector<InPlace> in_place{{0, 0}};
-    if (has_momentum) in_place.push_back({1, 2});
-    return {.run = run, .in_place = in_place};
-  });
-}
-
-// ---- Adam, AdamW
-
-template <typename T>
-struct AdamCoefficients {
-  T scale, decay, keep, beta1, rest1, beta2, rest2, v_scale, epsilon, step_size;
-};
 
 // Adam has keep = 1, AdamW decay = 0.
 template <typename T>
 void adam(int64_t n, const T* w, const T* g, const T* m, const T* v, T* next_w, T* next_m, T* next_v,
-          AdamCoefficients<T> k) {
+          const Coefficients& c) {
+  const T scale = static_cast<T>(c.scale), decay = static_cast<T>(c.decay), keep = static_cast<T>(c.keep);
+  const T beta1 = static_cast<T>(c.beta1), rest1 = static_cast<T>(c.rest1);
+  const T beta2 = static_cast<T>(c.beta2), rest2 = static_cast<T>(c.rest2);
+  const T v_scale = static_cast<T>(c.v_scale), epsilon = static_cast<T>(c.epsilon);
+  const T step_size = static_cast<T>(c.step_size);
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) {
-    const T gradient = g[i] * k.scale + w[i] * k.decay;
-    const T first = m[i] * k.beta1 + gradient * k.rest1;
-    const T second = v[i] * k.beta2 + gradient * gradient * k.rest2;
+    const T gradient = g[i] * scale + w[i] * decay;
+    const T first = m[i] * beta1 + gradient * rest1;
+    const T second = v[i] * beta2 + gradient * gradient * rest2;
     next_m[i] = first;
     next_v[i] = second;
-    next_w[i] = w[i] * k.keep - k.step_size * (first / (std::sqrt(second) / k.v_scale + k.epsilon));
+    next_w[i] = w[i] * keep - step_size * (first / (std::sqrt(second) / v_scale + epsilon));
   }
 }
 
-Prepared prepare_adam(const NodeSpec& spec, bool decoupled) {
-  const Scalars scalars(spec, 4);
-  const int64_t n = spec.in_size();
-  const double beta1 = attr(spec, "beta1"), beta2 = attr(spec, "beta2");
-  const double epsilon = attr(spec, "epsilon"), decay = attr(spec, "weight_decay");
-  return dispatch_float(spec.in_type(), [&](auto zero) -> Prepared {
-    using T = decltype(zero);
-    const auto run = [=](const Args& args) {
-      const auto t = static_cast<double>(scalars.step(args));
-      const double rate = scalars.rate(args);
-      const AdamCoefficients<T> k{
-          .scale = static_cast<T>(scalars.scale(args)),
-          .decay = static_cast<T>(decoupled ? 0 : decay),
-          .keep = static_cast<T>(decoupled ? 1 - rate * decay : 1),
-          .beta1 = static_cast<T>(beta1),
-          .rest1 = static_cast<T>(1 - beta1),
-          .beta2 = static_cast<T>(beta2),
-          .rest2 = static_cast<T>(1 - beta2),
-          .v_scale = static_cast<T>(std::sqrt(1 - std::pow(beta2, t))),
-          .epsilon = static_cast<T>(epsilon),
-          .step_size = static_cast<T>(rate / (1 - std::pow(beta1, t))),
-      };
-      const T *w = args.in<T>(0), *g = args.in<T>(1), *m = args.in<T>(2), *v = args.in<T>(3);
-      T *next_w = args.out<T>(0), *next_m = args.out<T>(1), *next_v = args.out<T>(2);
-      parallel_for(n, kElementGrain, [&](int64_t begin, int64_t end) {
-        vectorized([&] {
-          adam(end - begin, w + begin, g + begin, m + begin, v + begin, next_w + begin, next_m + begin, next_v + begin,
-               k);
-        });
-      });
-    };
-    return {.run = run, .in_place = {{0, 0}, {1, 2}, {2, 3}}};
-  });
-}
+// ---- Updates
 
-// ---- GlobalNorm
+// One tensor: its rule, and where its operands are.
+struct Update {
+  size_t rule;
+  DType dtype;
+  int64_t size;
+  int inputs[4];   // w, g, slots
+  int outputs[3];  // next_w, next slots
 
-// What is summed in one go: the same pieces for any number of threads.
-constexpr int64_t kPiece = 4096;
-
-struct Piece {
-  int input;
-  bool is_double;
-  int64_t begin, size;
-
-  double sum_of_squares(const Args& args) const {
-    return is_double ? sum_of_squares(args.in<double>(input)) : sum_of_squares(args.in<float>(input));
-  }
   template <typename T>
-  double sum_of_squares(const T* x) const {
-    T sum = 0;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t i = begin; i < begin + size; ++i) sum += x[i] * x[i];
-    return static_cast<double>(sum);
+  void run(const Args& args, const Rule& r, const Coefficients& k, int64_t begin, int64_t end) const {
+    const auto in = [&](int i) { return args.in<T>(inputs[i]) + begin; };
+    const auto out = [&](int i) { return args.out<T>(outputs[i]) + begin; };
+    const int64_t n = end - begin;
+    switch (r.formula) {
+      case Formula::kSgd: return vectorized([&] { sgd(n, in(0), in(1), out(0), k); });
+      case Formula::kMomentum:
+        return vectorized([&] { momentum(n, in(0), in(1), in(2), out(0), out(1), k, r.nesterov); });
+      case Formula::kAdam: return vectorized([&] { adam(n, in(0), in(1), in(2), in(3), out(0), out(1), out(2), k); });
+    }
   }
 };
 
-Prepared prepare_global_norm(const NodeSpec& spec) {
-  std::vector<Piece> pieces;
-  for (int i = 0; i < spec.num_inputs(); ++i) {
-    for (int64_t begin = 0; begin < spec.in_size(i); begin += kPiece) {
-      pieces.push_back({i, spec.in_type(i) == DType::kDouble, begin, std::min(kPiece, spec.in_size(i) - begin)});
-    }
+// What threads share out: pieces of all tensors, one tensor after the other. Threads that get equally many are equally
+// busy, however large the tensors are.
+constexpr int64_t kPiece = 1024;
+
+struct Updates {
+  std::vector<Rule> rules;
+  std::vector<Update> tensors;
+  std::vector<int64_t> first_piece{0};  // of each tensor, and the number of all
+
+  void add(const onnx::NodeProto& node, const Places& inputs, const Places& outputs, const NodeSpec& spec) {
+    const Rule rule(node, inputs, spec);
+    const auto known = std::find(rules.begin(), rules.end(), rule);
+    Update update{static_cast<size_t>(known - rules.begin()), DType::kFloat, 0, {-1, -1, -1, -1}, {-1, -1, -1}};
+    if (known == rules.end()) rules.push_back(rule);
+    const int slots = rule.formula == Formula::kSgd ? 0 : rule.formula == Formula::kMomentum ? 1 : 2;
+    for (int i = 0; i < 2 + slots; ++i) update.inputs[i] = place_of(inputs, node.input(i));
+    for (int i = 0; i < 1 + slots; ++i) update.outputs[i] = place_of(outputs, node.output(i));
+    update.dtype = spec.in_type(update.inputs[0]);
+    update.size = spec.in_size(update.inputs[0]);
+    tensors.push_back(update);
+    first_piece.push_back(first_piece.back() + (update.size + kPiece - 1) / kPiece);
   }
-  const auto count = static_cast<int64_t>(pieces.size());
-  const bool double_norm = spec.out_type() == DType::kDouble;
-  const auto run = [=](const Args& args) {
-    double* sums = args.scratch<double>();
-    parallel_for(count, kElementGrain / kPiece, [&](int64_t begin, int64_t end) {
-      vectorized([&] {
-        for (int64_t i = begin; i < end; ++i) sums[i] = pieces[static_cast<size_t>(i)].sum_of_squares(args);
-      });
+
+  void run(const Args& args) const {
+    Coefficients* coefficients = args.scratch<Coefficients>();
+    for (size_t r = 0; r < rules.size(); ++r) coefficients[r] = rules[r].at(args);
+    parallel_for(first_piece.back(), kElementGrain / kPiece, [&](int64_t begin, int64_t end) {
+      auto t = static_cast<size_t>(std::upper_bound(first_piece.begin(), first_piece.end(), begin) -
+                                   first_piece.begin() - 1);
+      for (; t < tensors.size() && first_piece[t] < end; ++t) {
+        const Update& update = tensors[t];
+        const int64_t from = (std::max(begin, first_piece[t]) - first_piece[t]) * kPiece;
+        const int64_t to = std::min((end - first_piece[t]) * kPiece, update.size);
+        if (from >= to) continue;
+        dispatch_float(update.dtype, [&](auto zero) {
+          update.run<decltype(zero)>(args, rules[update.rule], coefficients[update.rule], from, to);
+        });
+      }
     });
-    double total = 0;
-    for (int64_t i = 0; i < count; ++i) total += sums[i];
-    if (double_norm) {
-      *args.out<double>() = std::sqrt(total);
-    } else {
-      *args.out<float>() = static_cast<float>(std::sqrt(total));
+  }
+
+  Prepared prepare() const {
+    std::vector<InPlace> in_place;
+    for (const Update& u : tensors) {
+      in_place.push_back({u.outputs[0], u.inputs[0]});
+      for (int slot = 0; slot < 2 && u.outputs[1 + slot] >= 0; ++slot) {
+        in_place.push_back({u.outputs[1 + slot], u.inputs[2 + slot]});
+      }
     }
-  };
-  return {.run = run, .workspace = pieces.size() * sizeof(double)};
+    return {.run = [*this](const Args& args) { run(args); },
+            .workspace = rules.size() * sizeof(Coefficients),
+            .in_place = std::move(in_place)};
+  }
+};
+
+// ---- One tensor: the node itself
+
+onnx::NodeProto as_message(const NodeSpec& spec, Places* inputs, Places* outputs) {
+  onnx::NodeProto node = spec.node().shell();
+  for (int i = 0; i < spec.num_inputs(); ++i) {
+    node.add_input(spec.has_input(i) ? spec.node().input(i)->name() : "");
+    if (spec.has_input(i)) inputs->emplace(node.input(i), i);
+  }
+  for (int i = 0; i < spec.num_outputs(); ++i) {
+    node.add_output(spec.has_output(i) ? spec.node().output(i)->name() : "");
+    if (spec.has_output(i)) outputs->emplace(node.output(i), i);
+  }
+  return node;
 }
 
-bool norm_supports(const NodeSpec& spec) {
-  for (int i = 0; i < spec.num_inputs(); ++i) {
-    if (!is_float_or_double(spec.in_type(i))) return false;
+Prepared prepare_one(const NodeSpec& spec) {
+  Places inputs, outputs;
+  const onnx::NodeProto node = as_message(spec, &inputs, &outputs);
+  Updates updates;
+  updates.add(node, inputs, outputs, spec);
+  return updates.prepare();
+}
+
+bool has_supported_types(const NodeSpec& spec, int first_scalar) {
+  for (int i = 0; i < spec.num_outputs(); ++i) {
+    if (!spec.has_output(i)) return false;
   }
-  return true;
+  return is_float_or_double(spec.in_type(0)) && spec.in_type(first_scalar) == DType::kInt64 &&
+         is_float_or_double(spec.in_type(first_scalar + 1)) && is_float_or_double(spec.in_type(first_scalar + 2));
+}
+
+// ---- All tensors: the body of the call names them
+
+Prepared prepare_all(const NodeSpec& spec) {
+  const onnx::FunctionProto& body = *function_of(spec.node());
+  Places inputs, outputs;
+  for (int i = 0; i < body.input_size(); ++i) inputs.emplace(body.input(i), i);
+  for (int i = 0; i < body.output_size(); ++i) outputs.emplace(body.output(i), i);
+  Updates updates;
+  for (const onnx::NodeProto& node : body.node()) updates.add(node, inputs, outputs, spec);
+  return updates.prepare();
 }
 
 }  // namespace
@@ -211,10 +268,11 @@ bool norm_supports(const NodeSpec& spec) {
 std::vector<Kernel> optimizer_kernels() {
   const auto adam_supports = [](const NodeSpec& s) { return has_supported_types(s, 4); };
   return {
-      {"Sgd", [](const NodeSpec& s) { return has_supported_types(s, 3); }, prepare_sgd, kDomain},
-      {"Adam", adam_supports, [](const NodeSpec& s) { return prepare_adam(s, false); }, kDomain},
-      {"AdamW", adam_supports, [](const NodeSpec& s) { return prepare_adam(s, true); }, kDomain},
-      {"GlobalNorm", norm_supports, prepare_global_norm, kDomain},
+      {"Sgd", [](const NodeSpec& s) { return has_supported_types(s, 3); }, prepare_one, kDomain},
+      {"Adam", adam_supports, prepare_one, kDomain},
+      {"AdamW", adam_supports, prepare_one, kDomain},
+      {"Updates", nullptr, prepare_all, kDomain},
+      global_norm_kernel(),
   };
 }
 

@@ -6,6 +6,7 @@
 #include "onnx_passes/passes/mixed_precision.h"
 #include "onnx_passes/passes/optimizer.h"
 #include "onnx_passes/passes/passes.h"
+#include "onnx_passes/passes/recognize.h"
 #include "onnx_passes/passes/training_mode.h"
 
 namespace onnx_train {
@@ -25,6 +26,7 @@ Pass describe(const BuildOptions& options) {
 
 std::vector<Pass> training_passes(const BuildOptions& options) {
   std::vector<Pass> passes = {{"simplify_indexing", simplify_indexing},
+                              recognize(options),
                               training_mode(options),
                               mixed_precision(options),
                               loss(options),

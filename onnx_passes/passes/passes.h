@@ -1,6 +1,6 @@
 // The passes that turn a forward model into a training model, and the list that runs them (build.cc).
 //
-//   import          opset 21 or later, functions inlined, shapes inferred, batch axis set
+//   import          opset 21 or later, functions inlined, shapes inferred; then recognize: Gelu for what is spelled out
 //   indexing        constant multi-axis indices become a Gather
 //   training mode   algorithm "step" holds train/<value> copies where training differs from inference
 //   mixed precision what "step" rounds to bfloat16, where asked for

@@ -371,7 +371,8 @@ TEST(OpCaseTable, EveryRuleHasACase) {
 }
 
 TEST(OpCaseTable, EveryKernelHasACase) {
-  const auto names = exercised_operators();
+  auto names = exercised_operators();
+  names.insert("onnx_train.Updates");  // made of other functions by outline: merge_updates_test
   for (const Kernel* kernel : Device::cpu().kernels()) {
     EXPECT_TRUE(names.count(concat(kernel->domain, ".", kernel->op))) << "no case for the kernel of " << kernel->op;
   }

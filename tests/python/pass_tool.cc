@@ -1,11 +1,12 @@
 // Runs one pass on a file, so that tests/python can compare a model before and after on another runtime:
-//     pass_tool round-trip|import|training-mode|simplify|flatten IN OUT [batch or entry]
+//     pass_tool round-trip|import|recognize|training-mode|simplify|flatten IN OUT [batch or entry]
 #include <cstdio>
 
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/loading.h"
 #include "onnx_passes/ir/onnx.h"
 #include "onnx_passes/passes/passes.h"
+#include "onnx_passes/passes/recognize.h"
 #include "onnx_passes/passes/training_mode.h"
 
 namespace onnx_train {
@@ -27,7 +28,8 @@ Model run(const std::string& pass, onnx::ModelProto proto, const std::string& ar
   }
   if (pass == "flatten") return flatten(from_proto(std::move(proto)), argument);
   Model model = import_model(std::move(proto), argument);
-  if (pass == "simplify") simplify(model);
+  if (pass == "recognize") recognize({}).run(model);
+  if (pass == "simplify" || pass == "recognize") simplify(model);
   return model;
 }
 

@@ -14,7 +14,7 @@ import tool
 import zoo
 from onnx import numpy_helper
 
-EXACT = {"views", "write_in_place", "update_in_place"}
+EXACT = {"views", "write_in_place", "update_in_place", "merge_updates"}
 TOLERANCE = 1e-6
 
 

@@ -1,0 +1,88 @@
+// All updates of a step become one call, so that one kernel shares all tensors out among the threads: a model with
+// hundreds of small weights pays for one node instead of hundreds.
+//
+// The kernel writes each weight and slot where it lies, piece by piece and in any order. That is right only while each
+// is read by its own update alone: an update whose own state is an operand of another one (a weight that is another
+// weight's gradient, also through a view) stays a node of its own.
+#include "kernels/lowering/merge_updates.h"
+
+#include <algorithm>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "kernels/lowering/lowering.h"
+#include "kernels/lowering/outline.h"
+#include "onnx_passes/functions/functions.h"
+#include "onnx_passes/ir/inputs.h"
+
+namespace onnx_train {
+namespace {
+
+using ValueSet = std::unordered_set<const Value*>;
+
+// The inputs that an update has new values for: its weight and slots, with the gradient at 1 between them.
+bool is_own_state(int input, int num_outputs) { return input == 0 || (input >= 2 && input < num_outputs + 1); }
+
+bool is_update(const Node& node) {
+  return node.is("Sgd", kDomain) || node.is("Adam", kDomain) || node.is("AdamW", kDomain);
+}
+
+// Every operand reaches the kernel as an input (outline puts constant scalars into the body), every result as an
+// output.
+bool has_plain_operands(const Node& node, const ValueSet& graph_outputs) {
+  for (const Value* input : node.inputs()) {
+    if (input && input->is_initializer() && !node.graph().is_input(input)) return false;
+  }
+  const auto& outputs = node.outputs();
+  return std::all_of(outputs.begin(), outputs.end(), [&](const Value* v) { return graph_outputs.count(v) > 0; });
+}
+
+const Value* memory_of(const Value* value) {
+  while (value->producer() && is_view(*value->producer())) value = value->producer()->input(0);
+  return value;
+}
+
+// Updates that depend on no other update, in order.
+std::vector<Node*> independent_updates(const Graph& graph) {
+  std::vector<Node*> updates;
+  const ValueSet outputs(graph.outputs().begin(), graph.outputs().end());
+  ValueSet dependent;
+  for (Node* node = graph.first(); node; node = node->next()) {
+    bool depends = false;
+    for_each_input(*node, [&](const Value* input) { depends = depends || dependent.count(input) > 0; });
+    const bool joins = !depends && is_update(*node) && has_plain_operands(*node, outputs);
+    if (joins) updates.push_back(node);
+    if (joins || depends) dependent.insert(node->outputs().begin(), node->outputs().end());
+  }
+  return updates;
+}
+
+std::vector<Node*> with_state_of_their_own(const std::vector<Node*>& updates) {
+  std::unordered_map<const Value*, int> readers;
+  for (const Node* node : updates) {
+    for (const Value* input : node->inputs()) {
+      if (input) ++readers[memory_of(input)];
+    }
+  }
+  std::vector<Node*> result;
+  for (Node* node : updates) {
+    bool own = true;
+    for (int i = 0; i < node->num_inputs(); ++i) {
+      if (!node->input(i) || !is_own_state(i, node->num_outputs())) continue;
+      own = own && readers[memory_of(node->input(i))] == 1;
+    }
+    if (own) result.push_back(node);
+  }
+  return result;
+}
+
+}  // namespace
+
+bool merge_updates(Model& model) {
+  const std::vector<Node*> updates = with_state_of_their_own(independent_updates(*model.graph));
+  if (updates.size() < 2) return false;
+  outline(updates, "Updates");
+  return true;
+}
+
+}  // namespace onnx_train

@@ -1,0 +1,160 @@
+#include "onnx_passes/passes/recognize.h"
+
+#include <algorithm>
+
+namespace onnx_train {
+namespace {
+
+const std::vector<Rewrite>& rewrites() {
+  static const std::vector<Rewrite> all = [] {
+    std::vector<Rewrite> rows;
+    for (auto family : {activation_rewrites, normalization_rewrites, product_rewrites}) {
+      for (Rewrite& row : family()) rows.push_back(std::move(row));
+    }
+    return rows;
+  }();
+  return all;
+}
+
+// The loss may name any value; taken for one wherever its name stands between characters that names have not.
+bool is_word_of(const std::string& text, const std::string& word) {
+  const auto ends_word = [&](size_t i) {
+    return i >= text.size() || (!std::isalnum(static_cast<unsigned char>(text[i])) && text[i] != '_');
+  };
+  for (size_t at = text.find(word); at != std::string::npos; at = text.find(word, at + 1)) {
+    if ((at == 0 || ends_word(at - 1)) && ends_word(at + word.size())) return true;
+  }
+  return false;
+}
+
+bool fits(const TensorType& type, const TensorType& wanted) {
+  if (type.dtype != wanted.dtype || !type.dims || !wanted.dims || type.rank() != wanted.rank()) return false;
+  for (size_t i = 0; i < type.dims->size(); ++i) {
+    const Dim &a = (*type.dims)[i], &b = (*wanted.dims)[i];
+    if (a.known() && b.known() && a.value() != b.value()) return false;
+  }
+  return true;
+}
+
+class Recognizer {
+ public:
+  Recognizer(Model* model, const BuildOptions& options) : model_(*model), options_(options) {
+    const auto weights = select_trainable(*model, options.train, options.freeze);
+    weights_.insert(weights.begin(), weights.end());
+  }
+
+  bool run() {
+    find_rows(*model_.graph);
+    if (!rows_.empty()) recognize(model_.graph.get());
+    return changed_;
+  }
+
+ private:
+  // Rows whose operators the model has: without an Erf, nobody looks for Gelu.
+  void find_rows(const Graph& graph) {
+    std::unordered_set<std::string> operators;
+    collect_operators(graph, &operators);
+    for (const Rewrite& row : rewrites()) {
+      const auto needed = operators_of(row.formula);
+      const bool present = std::all_of(needed.begin(), needed.end(), [&](const auto& o) { return operators.count(o); });
+      if (present && model_.context->opset() >= row.since) rows_.push_back(&row);
+    }
+  }
+
+  static void collect_operators(const Graph& graph, std::unordered_set<std::string>* operators) {
+    for (const Node* node = graph.first(); node; node = node->next()) {
+      operators->insert(node->op());
+      for (const auto& subgraph : node->subgraphs()) collect_operators(*subgraph.graph, operators);
+    }
+  }
+
+  // From the end: a formula that is part of a larger one comes after it.
+  void recognize(Graph* graph) {
+    for (Node *node = graph->last(), *previous = nullptr; node; node = previous) {
+      previous = node->previous();
+      for (const auto& subgraph : node->subgraphs()) recognize(subgraph.graph.get());
+      if (dead_.count(node) || node->num_outputs() != 1 || !node->output() || !is_float(node->output()->dtype()))
+        continue;
+      changed_ = rewrite(node) || changed_;
+    }
+    remove_dead(graph);
+  }
+
+  bool rewrite(Node* node) {
+    for (const Rewrite* row : rows_) {
+      Match match;
+      if (!find_match(row->formula, node->output(), weights_, &match)) continue;
+      if (match.nodes.count(node) && is_alone(match, node) && replace(node, *row, match)) return true;
+    }
+    return false;
+  }
+
+  // Nobody but the formula reads what is computed on the way.
+  bool is_alone(const Match& match, const Node* last) const {
+    return std::all_of(match.nodes.begin(), match.nodes.end(), [&](const Node* node) {
+      return node == last || (node->num_outputs() == 1 && is_inside(node->output(), match));
+    });
+  }
+
+  bool is_inside(const Value* value, const Match& match) const {
+    if (value->graph().is_output(value) || is_word_of(options_.loss, value->name())) return false;
+    return std::all_of(value->uses().begin(), value->uses().end(), [&](const Use& use) {
+      return match.nodes.count(use.node) || (hands_on(*use.node) && is_inside(use.node->output(), match));
+    });
+  }
+
+  bool replace(Node* node, const Rewrite& row, const Match& match) {
+    Graph& graph = node->graph();
+    Node* const before = node->previous();
+    Builder b(&graph, node);
+    b.set_name(node->output()->name());
+    const Var result = row.replacement(b, match, *node);
+    if (!result || !fits(result.type(), node->output()->type())) {
+      while (node->previous() != before) graph.remove(node->previous());
+      return false;
+    }
+    const std::string name = node->output()->name();
+    result.value()->set_type(node->output()->type());
+    graph.replace(node->output(), result.value());
+    graph.remove(node);
+    if (result.value()->name() != name) graph.rename(result.value(), name);
+    for (const Node* inner : match.nodes) {
+      if (inner != node) add_dead(*inner);
+    }
+    return true;
+  }
+
+  // A part of what has been replaced, and nodes that handed its result on to other parts.
+  void add_dead(const Node& node) {
+    dead_.insert(&node);
+    for (const Use& use : node.output()->uses()) {
+      if (hands_on(*use.node)) add_dead(*use.node);
+    }
+  }
+
+  void remove_dead(Graph* graph) {
+    for (Node *node = graph->last(), *previous = nullptr; node; node = previous) {
+      previous = node->previous();
+      if (dead_.erase(node)) graph->remove(node);
+    }
+  }
+
+  Model& model_;
+  const BuildOptions& options_;
+  ValueSet weights_;
+  std::vector<const Rewrite*> rows_;
+  std::unordered_set<const Node*> dead_;
+  bool changed_ = false;
+};
+
+}  // namespace
+
+bool is_attribute(double number, DType dtype) {
+  return dtype != DType::kDouble || static_cast<double>(static_cast<float>(number)) == number;
+}
+
+Pass recognize(const BuildOptions& options) {
+  return {"recognize", [options](Model& model) { return Recognizer(&model, options).run(); }};
+}
+
+}  // namespace onnx_train
