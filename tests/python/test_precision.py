@@ -52,6 +52,15 @@ def test_flattened_step_agrees_with_onnx_runtime(exported, tmp_path, name, preci
     np.testing.assert_allclose(ours, theirs, rtol=1e-3)
 
 
+def test_scaled_loss_agrees_with_onnx_runtime(exported, tmp_path):
+    example, model = runtimes.build(exported, "mlp", tmp_path, "--loss-scale", "dynamic")
+    data = reference.repeated(example, BATCHES)
+    size = len(example.labels)
+    ours = fit(model, tool.save(tmp_path / "data.npz", data), size, tmp_path / "run")
+    step = runtimes.flatten(model, "step", tmp_path)
+    np.testing.assert_allclose(ours, runtimes.run_steps(model, step, data, size, STEPS, RATE), rtol=1e-4)
+
+
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_everything_but_the_step_stays_float32(exported, tmp_path, precision):
     example, model = runtimes.build(exported, "mlp", tmp_path, "--precision", precision)
@@ -75,3 +84,6 @@ def test_nonsense_is_refused_in_one_line(exported, tmp_path):
     message = tool.run("build", path, "-o", out, "--precision", "bf16", "--dtype", "float64", status=1)
     assert "--precision bf16" in message and len(message.strip().splitlines()) == 1
     tool.run("build", path, "-o", out, "--precision", "int8", status=2)
+    for options in (["--loss-scale", "much"], ["--loss-scale", "dynamic", "--accumulate"]):
+        message = tool.run("build", path, "-o", out, *options, status=1)
+        assert "--loss-scale" in message and len(message.strip().splitlines()) == 1
