@@ -25,6 +25,15 @@ class Broadcast {
   // Whether the operand moves along the innermost loop, by one element; it stays where it is otherwise.
   bool moves(size_t operand) const { return rank_ == 0 || strides_[0][operand] != 0; }
 
+  // The innermost loop's length: runs begin at its multiples.
+  int64_t run_length() const { return rank_ == 0 ? std::max<int64_t>(size_, 1) : dims_[0]; }
+  // Whether the operand is one number for all elements, or a row of run_length() that every row reads anew.
+  bool is_scalar(size_t operand) const { return !moves(operand) && rank_ == 1; }
+  bool repeats(size_t operand) const { return rank_ == 2 && moves(operand) && strides_[1][operand] == 0; }
+  // Where the operand is read for the output's element `index`.
+  int64_t offset(size_t operand, int64_t index) const;
+  bool operator==(const Broadcast&) const = default;
+
   // Walks the output's elements [begin, end) in runs along the innermost dimension: f(first, count, offsets), where
   // `first` is the run's first output element and `offsets` where each operand's run starts.
   template <typename F>
@@ -36,6 +45,15 @@ class Broadcast {
   std::array<int64_t, kMaxRank> dims_{};     // innermost first
   std::array<Offsets, kMaxRank> strides_{};  // in elements, by dimension
 };
+
+inline int64_t Broadcast::offset(size_t operand, int64_t index) const {
+  int64_t at = 0;
+  for (size_t d = 0; d < rank_; ++d) {
+    at += index % dims_[d] * strides_[d][operand];
+    index /= dims_[d];
+  }
+  return at;
+}
 
 template <typename F>
 void Broadcast::for_each_run(int64_t begin, int64_t end, F&& f) const {

@@ -1,39 +1,13 @@
 // Cast and CastLike between all types that are stored as whole bytes.
 #include <cstring>
-#include <limits>
 #include <type_traits>
 
+#include "kernels/cpu/convert.h"
 #include "kernels/cpu/elementwise.h"
 #include "kernels/cpu/maps.h"
-#include "onnx_passes/ir/half.h"
 
 namespace onnx_train::cpu {
 namespace {
-
-template <typename T>
-inline constexpr bool kIsHalf = std::is_same_v<T, BFloat16> || std::is_same_v<T, Float16>;
-
-// Floats become integers by cutting their fraction off; what does not fit becomes the nearest integer that does, NaN
-// zero (ONNX leaves both open). Integers wrap around, as numpy's do. 16-bit floats go by way of float32.
-template <typename To, typename From>
-inline To convert(From x) {
-  if constexpr (kIsHalf<From>) {
-    return convert<To>(static_cast<float>(x));
-  } else if constexpr (kIsHalf<To>) {
-    return To(static_cast<float>(x));
-  } else if constexpr (std::is_same_v<To, bool>) {
-    return x != From{0};
-  } else if constexpr (std::is_floating_point_v<From> && std::is_integral_v<To>) {
-    constexpr From kLow = static_cast<From>(std::numeric_limits<To>::min());
-    // One past the largest integer, a power of two: the largest itself may not be a float.
-    constexpr From kEnd = static_cast<From>(std::numeric_limits<To>::max() / 2 + 1) * From{2};
-    if (x >= kEnd) return std::numeric_limits<To>::max();
-    if (x <= kLow) return std::numeric_limits<To>::min();
-    return x != x ? To{0} : static_cast<To>(x);
-  } else {
-    return static_cast<To>(x);
-  }
-}
 
 template <typename From, typename To>
 Prepared prepare_cast(const NodeSpec& spec) {

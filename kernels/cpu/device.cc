@@ -8,6 +8,7 @@
 #include <cstring>
 #include <unordered_map>
 
+#include "kernels/cpu/fused_operations.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/lowering/lowering.h"
 #include "kernels/cpu/recurrent.h"
@@ -29,7 +30,7 @@ class CpuDevice : public Device {
         cpu::pooling_kernels(),     cpu::normalization_kernels(), cpu::reduction_kernels(), cpu::shape_kernels(),
         cpu::generator_kernels(),   cpu::indexing_kernels(),      cpu::line_kernels(),      cpu::element_kernels(),
         cpu::row_kernels(),         cpu::loss_kernels(),          cpu::optimizer_kernels(), cpu::random_kernels(),
-        cpu::recurrent_kernels(),
+        cpu::recurrent_kernels(),   cpu::fused_kernels(),
     };
     for (const auto& family : families) {
       for (const Kernel& kernel : family) kernels_.push_back(&kernel);
@@ -66,6 +67,7 @@ class CpuDevice : public Device {
     passes.push_back({"move_bfloat16", cpu::move_bfloat16});
     passes.push_back({"bfloat16_products", cpu::bfloat16_products});
     passes.push_back({"widen_at_readers", cpu::widen_at_readers});
+    passes.push_back({"fuse_elementwise", [](Model& model) { return fuse_elementwise(model, cpu::can_fuse); }});
     passes.push_back({"merge_updates", merge_updates});
     passes.push_back({"remove_dead_nodes", remove_dead_nodes});
     return passes;

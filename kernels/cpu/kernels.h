@@ -24,5 +24,6 @@ std::vector<Kernel> line_kernels();           // lines.cc: CumSum, CumProd, ArgM
 std::vector<Kernel> loss_kernels();           // losses.cc
 std::vector<Kernel> optimizer_kernels();      // optimizers.cc
 std::vector<Kernel> random_kernels();         // random.cc
+std::vector<Kernel> fused_kernels();          // fused.cc: islands of element-wise nodes
 
 }  // namespace onnx_train::cpu

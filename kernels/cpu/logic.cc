@@ -1,4 +1,5 @@
 // Comparisons, booleans, bits, and the choice between two tensors.
+#include "kernels/cpu/choose.h"
 #include "kernels/cpu/elementwise.h"
 #include "kernels/cpu/maps.h"
 #include "kernels/math/binary.h"
@@ -61,38 +62,14 @@ Prepared prepare_is_inf(const NodeSpec& spec) {
   return dispatch_float(spec.in_type(), [&](auto t) { return prepare_unary<decltype(t), bool>(spec, op); });
 }
 
-// ---- Where: elements are only moved, so their size is all that matters. The condition is read as bytes: GCC 12 does
-// not vectorize a choice by bool.
-
-template <bool kCondition, bool kA, bool kB, typename T>
-void choose(int64_t n, const uint8_t* condition, const T* a, const T* b, T* y) {
-  vectorized([=] {
-#pragma omp simd
-    for (int64_t i = 0; i < n; ++i) {
-      const T yes = a[kA ? i : 0], no = b[kB ? i : 0];
-      y[i] = condition[kCondition ? i : 0] != 0 ? yes : no;
-    }
-  });
-}
-
-template <typename T>
-using Choose = void (*)(int64_t, const uint8_t*, const T*, const T*, T*);
-
-template <typename T>
-Choose<T> select_choose(const Broadcast& broadcast) {
-  static constexpr Choose<T> kVariants[] = {
-      choose<false, false, false, T>, choose<false, false, true, T>, choose<false, true, false, T>,
-      choose<false, true, true, T>,   choose<true, false, false, T>, choose<true, false, true, T>,
-      choose<true, true, false, T>,   choose<true, true, true, T>,
-  };
-  return kVariants[broadcast.moves(0) * 4 + broadcast.moves(1) * 2 + broadcast.moves(2)];
-}
+// ---- Where: elements are only moved, so their size is all that matters.
 
 template <typename T>
 Prepared prepare_where(const NodeSpec& spec) {
   const Broadcast broadcast(spec.out_shape(), {spec.in_shape(0), spec.in_shape(1), spec.in_shape(2)});
   Prepared prepared;
-  prepared.run = [broadcast, run = select_choose<T>(broadcast)](const Args& args) {
+  prepared.run = [broadcast, run = select_choose<T>(broadcast.moves(0), broadcast.moves(1), broadcast.moves(2))](
+                     const Args& args) {
     const uint8_t* condition = args.in<uint8_t>(0);
     const T *a = args.in<T>(1), *b = args.in<T>(2);
     T* y = args.out<T>();

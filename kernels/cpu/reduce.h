@@ -13,6 +13,7 @@
 #include "kernels/cpu/box_copy.h"
 #include "kernels/cpu/multiversion.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/simd.h"
 
 namespace onnx_train::cpu {
 
@@ -41,6 +42,8 @@ struct ReductionLayout {
 };
 
 constexpr int64_t kMaxWidth = 256;
+constexpr int64_t kLanes = 32;       // accumulators of a line, the innermost axis, when it is reduced
+constexpr int64_t kSegment = 16384;  // elements
 
 // acc[j] = add(acc[j], x[r, j]) for all rows, in order. Four rows at a time: the accumulators are wider than x.
 template <typename Op, typename T>
@@ -70,6 +73,37 @@ void fold_segment(const ReductionLayout& layout, const T* x, int64_t rows, int64
   } else {
     fold_rows<Op>(x, rows, layout.row_stride, width, acc);
   }
+}
+
+// The sum of the lanes, in lanes[0].
+template <typename Op>
+void merge_lanes(int64_t width, typename Op::Acc* lanes) {
+  for (int64_t half = width / 2; half > 0; half /= 2) {
+    for (int64_t j = 0; j < half; ++j) lanes[j] = Op::merge(lanes[j], lanes[j + half]);
+  }
+}
+
+// What n neighbouring elements come to, in the order in which a reduction of the innermost axis adds them when the
+// axis is no longer than a segment.
+template <typename Op, typename T>
+typename Op::Acc reduce_line(const T* x, int64_t n) {
+  typename Op::Acc result = Op::start();
+  if (n < kLanes) {
+    for (int64_t i = 0; i < n; ++i) result = Op::add(result, x[i]);
+    return result;
+  }
+  vectorized([&result, x, n] {
+    typename Op::Acc lanes[kLanes];
+    for (int64_t j = 0; j < kLanes; ++j) lanes[j] = Op::start();
+    const int64_t whole = n / kLanes * kLanes;
+    for (int64_t i = 0; i < whole; i += kLanes) {
+      for (int64_t j = 0; j < kLanes; ++j) lanes[j] = Op::add(lanes[j], x[i + j]);
+    }
+    for (int64_t i = whole; i < n; ++i) lanes[i - whole] = Op::add(lanes[i - whole], x[i]);
+    merge_lanes<Op>(kLanes, lanes);
+    result = lanes[0];
+  });
+  return result;
 }
 
 // Where a task reads and writes: it walks from task to task.
@@ -122,9 +156,7 @@ template <typename Op, typename T>
 void finish_task(const ReductionLayout& layout, const Task& task, typename Op::Acc* acc, T* y) {
   y += task.to();
   if (layout.lanes) {
-    for (int64_t half = layout.width / 2; half > 0; half /= 2) {
-      for (int64_t j = 0; j < half; ++j) acc[j] = Op::merge(acc[j], acc[j + half]);
-    }
+    merge_lanes<Op>(layout.width, acc);
     y[0] = Op::finish(acc[0], layout.count);
     return;
   }

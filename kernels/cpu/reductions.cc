@@ -1,9 +1,9 @@
 #include <cmath>
 #include <limits>
-#include <type_traits>
 
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/reduce.h"
+#include "kernels/cpu/reducers.h"
 #include "kernels/dispatch.h"
 
 namespace onnx_train::cpu {
@@ -28,7 +28,7 @@ ReductionLayout::ReductionLayout(const Shape& shape, const std::vector<bool>& is
     tasks = 0;
     return;
   }
-  constexpr int64_t kLanes = 32, kSegment = 16384, kEnoughTasks = 32, kPieces = 64;
+  constexpr int64_t kEnoughTasks = 32, kPieces = 64;
   size_t next = 0;
   lanes = !axes.empty() && axes[0].reduced;
   if (lanes) {
@@ -63,91 +63,6 @@ ReductionLayout::ReductionLayout(const Shape& shape, const std::vector<bool>& is
 }
 
 namespace {
-
-// Sums of a million floats keep their digits in double; integers wrap around without being signed.
-template <typename T>
-using Wide = std::conditional_t<std::is_floating_point_v<T>, double, uint64_t>;
-
-// What a sum of Ts means as a number.
-template <typename T>
-auto number(Wide<T> a) {
-  if constexpr (std::is_integral_v<T> && std::is_signed_v<T>) {
-    return static_cast<int64_t>(a);
-  } else {
-    return a;
-  }
-}
-
-template <typename T>
-struct SumOf {
-  using Acc = Wide<T>;
-  static Acc start() { return 0; }
-  static Acc add(Acc a, T x) { return a + static_cast<Acc>(x); }
-  static Acc merge(Acc a, Acc b) { return a + b; }
-  static T finish(Acc a, int64_t) { return static_cast<T>(a); }
-};
-
-template <typename T>
-struct MeanOf : SumOf<T> {
-  static T finish(Wide<T> a, int64_t n) {
-    if (std::is_integral_v<T> && n == 0) return 0;
-    return static_cast<T>(number<T>(a) / static_cast<decltype(number<T>(a))>(n));
-  }
-};
-
-template <typename T>
-struct AbsoluteSumOf : SumOf<T> {
-  static Wide<T> add(Wide<T> a, T x) { return x < 0 ? a - static_cast<Wide<T>>(x) : a + static_cast<Wide<T>>(x); }
-};
-
-template <typename T>
-struct SquareSumOf : SumOf<T> {
-  static Wide<T> add(Wide<T> a, T x) { return a + static_cast<Wide<T>>(x) * static_cast<Wide<T>>(x); }
-};
-
-template <typename T>
-struct NormOf : SquareSumOf<T> {
-  static T finish(Wide<T> a, int64_t) { return static_cast<T>(std::sqrt(static_cast<double>(a))); }
-};
-
-template <typename T>
-struct LogOfSum : SumOf<T> {
-  static T finish(Wide<T> a, int64_t) { return static_cast<T>(std::log(static_cast<double>(number<T>(a)))); }
-};
-
-template <typename T>
-struct ProductOf {
-  using Acc = Wide<T>;
-  static Acc start() { return 1; }
-  static Acc add(Acc a, T x) { return a * static_cast<Acc>(x); }
-  static Acc merge(Acc a, Acc b) { return a * b; }
-  static T finish(Acc a, int64_t) { return static_cast<T>(a); }
-};
-
-// NaN wins, as it does in NumPy.
-template <typename T>
-struct MaximumOf {
-  using Acc = T;
-  static T start() {
-    using Limits = std::numeric_limits<T>;
-    return Limits::has_infinity ? -Limits::infinity() : Limits::lowest();
-  }
-  static T add(T a, T x) { return (x > a) | (x != x) ? x : a; }
-  static T merge(T a, T b) { return add(a, b); }
-  static T finish(T a, int64_t) { return a; }
-};
-
-template <typename T>
-struct MinimumOf {
-  using Acc = T;
-  static T start() {
-    using Limits = std::numeric_limits<T>;
-    return Limits::has_infinity ? Limits::infinity() : Limits::max();
-  }
-  static T add(T a, T x) { return (x < a) | (x != x) ? x : a; }
-  static T merge(T a, T b) { return add(a, b); }
-  static T finish(T a, int64_t) { return a; }
-};
 
 // log Σ exp(x) as the largest x so far and Σ exp(x - largest).
 template <typename T>

@@ -2,6 +2,7 @@
 // tensors are inputs. IR to IR, by the same Pass and pipeline as training passes.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -44,6 +45,10 @@ bool remove_dead_nodes(Model& model);
 
 // Transposes in front of and behind products become part of the products.
 bool fold_transposes(Model& model);
+
+// Groups of element-wise nodes, with broadcasting, reductions and what follows from them, become calls of `Fused`: one
+// function each, whose body they are. `can_fuse` says which nodes the device's kernel for it can hold. See island.h.
+bool fuse_elementwise(Model& model, const std::function<bool(const Node&)>& can_fuse);
 
 // True for nodes whose output is their first input's memory with another shape: Reshape, Squeeze, Unsqueeze, Flatten,
 // Identity.

@@ -157,10 +157,12 @@ struct TanhGrad {
 };
 
 // dy (Φ(x) + x φ(x)), φ(x) = exp(-x²/2) / √(2π)
+// Written so that there is one way only to contract it: of a sum of two products the compiler may contract either, and
+// does so differently in a loop's vectors and in its last few elements.
 struct GeluGrad {
   template <typename T>
   ONNX_TRAIN_HD T operator()(T dy, T x) const {
-    const T cumulative = T(0.5) * (T{1} + erf(x * T(0.70710678118654752)));
+    const T cumulative = T(0.5) + T(0.5) * erf(x * T(0.70710678118654752));
     const T density = T(0.39894228040143268) * exp(T(-0.5) * x * x);
     return dy * (cumulative + x * density);
   }

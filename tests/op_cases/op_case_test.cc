@@ -374,6 +374,7 @@ TEST(OpCaseTable, EveryKernelHasACase) {
   auto names = exercised_operators();
   names.insert("onnx_train.Updates");  // made of other functions by outline: merge_updates_test
   for (const Kernel* kernel : Device::cpu().kernels()) {
+    if (std::string(kernel->op) == "Fused") continue;  // has no body but what a pass puts there: fused_test.cc
     EXPECT_TRUE(names.count(concat(kernel->domain, ".", kernel->op))) << "no case for the kernel of " << kernel->op;
   }
 }

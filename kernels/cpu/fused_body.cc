@@ -1,0 +1,57 @@
+#include "kernels/cpu/fused_body.h"
+
+#include "kernels/cpu/fused_operations.h"
+#include "kernels/lowering/outline.h"
+#include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/inference.h"
+
+namespace onnx_train::cpu {
+namespace {
+
+// The call's inputs, inside. Those whose contents nodes need to know (axes, shapes) are constants here, too.
+void add_inputs(const NodeSpec& spec, Body* body) {
+  for (int i = 0; i < spec.num_inputs(); ++i) {
+    const Value* input = spec.node().input(i);
+    Value* formal = nullptr;
+    if (input) {
+      const std::string name = concat("in", i);
+      const bool integers = input->dtype() == DType::kInt64 && input->rank() <= 1;
+      formal = integers && spec.is_constant(i) ? body->graph->add_initializer(name, spec.constant(i))
+                                               : body->graph->add_input(name, input->type());
+    }
+    body->inputs.push_back(formal);
+  }
+}
+
+bool place_nodes(Body* body) {
+  for (Node* node = body->graph->first(); node; node = node->next()) {
+    infer_types(node);
+    if (node->is("Constant")) {
+      if (!node->output()->type().is_static() || node->output()->rank() > 0) return false;
+      continue;
+    }
+    const auto residence_of = [body](const Value* value) { return body->residence_of(value); };
+    const auto residence = can_fuse(*node) ? fit(*node, residence_of, &body->space) : std::nullopt;
+    if (!residence) return false;
+    body->residence[node->output()] = *residence;
+  }
+  return body->space.size > 0;
+}
+
+}  // namespace
+
+std::optional<Body> read_body(const NodeSpec& spec) {
+  const onnx::FunctionProto* function = function_of(spec.node());
+  if (!function) return std::nullopt;
+  Body body;
+  body.graph = std::make_unique<Graph>(spec.node().graph().shared_context());
+  add_inputs(spec, &body);
+  body.outputs = instantiate(*function, spec.node().shell(), body.graph.get(), nullptr, body.inputs, "body");
+  if (!place_nodes(&body)) return std::nullopt;
+  for (const Value* output : body.outputs) {
+    if (!output || !body.residence_of(output)) return std::nullopt;
+  }
+  return body;
+}
+
+}  // namespace onnx_train::cpu

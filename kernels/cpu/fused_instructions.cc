@@ -1,0 +1,108 @@
+#include "kernels/cpu/fused_instructions.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "kernels/dispatch.h"
+
+namespace onnx_train::cpu {
+namespace {
+
+int64_t count_of(const Block& block, Extent extent) { return extent == Extent::kElements ? block.count : block.lines; }
+
+template <typename F>
+Instruction for_size(size_t bytes, F&& f) {
+  return dispatch_size(bytes, [&]<typename T>(T t) -> Instruction { return f(t); });
+}
+
+}  // namespace
+
+Instruction compute(const Operation& operation, const std::vector<SlotOperand>& operands, int result, Extent extent) {
+  std::array<SlotOperand, kMaxOperands> slots{};
+  std::copy(operands.begin(), operands.end(), slots.begin());
+  return [operation, slots, count = operands.size(), result, extent](const Block& block) {
+    Operand values[kMaxOperands];
+    for (size_t i = 0; i < count; ++i) {
+      values[i] = {slots[i].slot < 0 ? nullptr : block.at(slots[i].slot), slots[i].moves};
+    }
+    operation(count_of(block, extent), values, block.at(result));
+  };
+}
+
+Instruction load(int input, const Broadcast& pattern, size_t bytes, int result, Extent extent) {
+  return for_size(bytes, [&]<typename T>(T) -> Instruction {
+    return [=](const Block& block) {
+      const T* from = block.at<T>(input);
+      T* to = block.at<T>(result);
+      const int64_t first = extent == Extent::kElements ? block.first : block.line;
+      pattern.for_each_run(first, first + count_of(block, extent),
+                           [&](int64_t at, int64_t count, const Broadcast::Offsets& offsets) {
+                             const T* run = from + offsets[0];
+                             if (pattern.moves(0)) {
+                               std::copy(run, run + count, to + (at - first));
+                             } else {
+                               std::fill_n(to + (at - first), count, *run);
+                             }
+                           });
+    };
+  });
+}
+
+Instruction copy(SlotOperand from, size_t bytes, int result, Extent extent) {
+  return for_size(bytes, [&]<typename T>(T) -> Instruction {
+    return [=](const Block& block) {
+      const T* x = block.at<T>(from.slot);
+      T* y = block.at<T>(result);
+      const int64_t count = count_of(block, extent);
+      if (!from.moves) {
+        std::fill_n(y, count, *x);
+      } else if (x != y) {
+        std::memcpy(y, x, static_cast<size_t>(count) * sizeof(T));
+      }
+    };
+  });
+}
+
+Instruction spread(int lines, int64_t line, size_t bytes, int result) {
+  return for_size(bytes, [&]<typename T>(T) -> Instruction {
+    return [=](const Block& block) {
+      const T* x = block.at<T>(lines);
+      T* y = block.at<T>(result);
+      for (int64_t l = 0; l < block.lines; ++l) std::fill_n(y + l * line, line, x[l]);
+    };
+  });
+}
+
+Instruction reduce_lines(const Reducer* reducer, int x, int64_t line, int result) {
+  return [=](const Block& block) {
+    const char* from = block.at<char>(x);
+    char* to = block.at<char>(result);
+    const size_t bytes = reducer->element_bytes;
+    for (int64_t l = 0; l < block.lines; ++l) {
+      reducer->line(line, from + static_cast<size_t>(l * line) * bytes, to + static_cast<size_t>(l) * bytes);
+    }
+  };
+}
+
+Instruction add_to_closing(const Closing& closing, int x, const Broadcast& kept) {
+  const Reducer* r = closing.reducer;
+  if (closing.repeats > 1) {
+    return [r, x, offset = closing.offset, width = closing.size * closing.repeats](const Block& block) {
+      for (int64_t j = 0; j < block.count; j += width) {
+        r->add(std::min(width, block.count - j), block.at<char>(x) + static_cast<size_t>(j) * r->element_bytes,
+               block.accumulators + offset);
+      }
+    };
+  }
+  return [r, x, kept, offset = closing.offset](const Block& block) {
+    kept.for_each_run(block.first, block.first + block.count,
+                      [&](int64_t at, int64_t count, const Broadcast::Offsets& offsets) {
+                        const char* from = block.at<char>(x) + static_cast<size_t>(at - block.first) * r->element_bytes;
+                        char* to = block.accumulators + offset + static_cast<size_t>(offsets[0]) * r->accumulator_bytes;
+                        kept.moves(0) ? r->add(count, from, to) : r->add_line(count, from, to);
+                      });
+  };
+}
+
+}  // namespace onnx_train::cpu
