@@ -32,7 +32,7 @@ void expect_golden(const std::string& name, const std::vector<Pass>& passes) {
   Model model = from_text(before);
   infer_types(model.graph.get());
   for (const Pass& pass : passes) pass.run(model);
-  std::erase_if(model.context->functions, [](const auto& f) { return f->domain() == kDomain; });
+  model.context->functions.erase_if([](const auto& f) { return f->domain() == kDomain; });
   const std::string after = to_text(model);
   if (std::getenv("UPDATE_GOLDEN")) {
     std::ofstream(path) << before << kSeparator << after;

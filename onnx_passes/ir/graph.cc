@@ -9,12 +9,38 @@ namespace onnx_train {
 
 // ---- Context
 
+namespace {
+
+std::string function_key(std::string_view domain, std::string_view op, std::string_view overload) {
+  return concat(op, '\n', domain, '\n', overload);
+}
+
+}  // namespace
+
+void FunctionTable::push_back(Pointer function) {
+  by_name_.emplace(function_key(function->domain(), function->name(), function->overload()), function.get());
+  functions_.push_back(std::move(function));
+}
+
+void FunctionTable::erase_if(const std::function<bool(const Pointer&)>& condition) {
+  std::vector<Pointer> all = std::move(functions_);
+  functions_.clear();
+  by_name_.clear();
+  for (Pointer& function : all) {
+    if (!condition(function)) push_back(std::move(function));
+  }
+}
+
+const onnx::FunctionProto* FunctionTable::find(std::string_view domain, std::string_view op,
+                                               std::string_view overload) const {
+  if (by_name_.empty()) return nullptr;
+  const auto found = by_name_.find(function_key(domain, op, overload));
+  return found == by_name_.end() ? nullptr : found->second;
+}
+
 const onnx::FunctionProto* Context::find_function(std::string_view domain, std::string_view op,
                                                   std::string_view overload) const {
-  for (const auto& f : functions) {
-    if (f->name() == op && f->domain() == domain && f->overload() == overload) return f.get();
-  }
-  return nullptr;
+  return functions.find(domain, op, overload);
 }
 
 int64_t Context::opset(const std::string& domain) const {
@@ -52,16 +78,22 @@ Node* Node::previous() const { return self_ == graph_->nodes_.begin() ? nullptr 
 
 void Node::set_input(int i, Value* value) {
   const auto index = static_cast<size_t>(i);
-  if (index >= inputs_.size()) inputs_.resize(index + 1, nullptr);
+  if (index >= inputs_.size()) {
+    inputs_.resize(index + 1, nullptr);
+    use_places_.resize(index + 1, 0);
+  }
   if (Value* old = inputs_[index]) {
     auto& uses = old->uses_;
-    const auto use =
-        std::find_if(uses.begin(), uses.end(), [&](const Use& u) { return u.node == this && u.index == i; });
-    *use = uses.back();
+    const size_t place = use_places_[index];
+    const Use moved = uses.back();
+    uses[place] = moved;
+    moved.node->use_places_[static_cast<size_t>(moved.index)] = place;
     uses.pop_back();
   }
   inputs_[index] = value;
-  if (value) value->uses_.push_back({this, i});
+  if (!value) return;
+  use_places_[index] = value->uses_.size();
+  value->uses_.push_back({this, i});
 }
 
 Value* Node::add_output(int i, const std::string& name) {
@@ -262,11 +294,14 @@ void Graph::remove(Node* node) {
   nodes_.erase(node->self_);
 }
 
-bool Graph::is_output(const Value* value) const {
-  return std::find(outputs_.begin(), outputs_.end(), value) != outputs_.end();
+void Graph::add_output(Value* value) {
+  outputs_.push_back(value);
+  output_set_.insert(value);
 }
-bool Graph::is_input(const Value* value) const {
-  return std::find(inputs_.begin(), inputs_.end(), value) != inputs_.end();
+
+void Graph::set_outputs(std::vector<Value*> outputs) {
+  outputs_ = std::move(outputs);
+  output_set_ = {outputs_.begin(), outputs_.end()};
 }
 
 Value* Graph::add_input(const std::string& name, TensorType type) {
@@ -274,11 +309,13 @@ Value* Graph::add_input(const std::string& name, TensorType type) {
   Value* value = found != values_.end() && found->second->is_initializer() ? found->second.get() : add_value(name);
   value->set_type(std::move(type));
   inputs_.push_back(value);
+  input_set_.insert(value);
   return value;
 }
 
 void Graph::remove_input(Value* value) {
   inputs_.erase(std::find(inputs_.begin(), inputs_.end(), value));
+  input_set_.erase(value);
   if (!value->is_initializer()) delete_value(value);
 }
 
@@ -289,18 +326,26 @@ Value* Graph::add_initializer(const std::string& name, const Tensor& tensor) {
 }
 
 Value* Graph::add_initializer(onnx::TensorProto tensor) {
-  const auto found = values_.find(tensor.name());  // an input of the same name gets its default
+  const std::string name = tensor.name();
+  return add_initializer(name, std::make_shared<const onnx::TensorProto>(std::move(tensor)));
+}
+
+Value* Graph::add_initializer(const std::string& name, std::shared_ptr<const onnx::TensorProto> tensor) {
+  const auto found = values_.find(name);  // an input of the same name gets its default
   Value* value = found != values_.end() && is_input(found->second.get()) && !found->second->is_initializer()
                      ? found->second.get()
-                     : add_value(tensor.name());
+                     : add_value(name);
   set_initializer(value, std::move(tensor));
   return value;
 }
 
 void Graph::set_initializer(Value* value, onnx::TensorProto tensor) {
+  set_initializer(value, std::make_shared<const onnx::TensorProto>(std::move(tensor)));
+}
+
+void Graph::set_initializer(Value* value, std::shared_ptr<const onnx::TensorProto> tensor) {
   if (!value->initializer_) initializers_.push_back(value);
-  value->initializer_ = std::make_shared<onnx::TensorProto>(std::move(tensor));
-  value->initializer_->set_name(value->name());
+  value->initializer_ = std::move(tensor);
   if (value->type_.dtype == DType::kUndefined) {
     const auto& dims = value->initializer_->dims();
     value->type_.dtype = static_cast<DType>(value->initializer_->data_type());
@@ -316,8 +361,23 @@ void Graph::set_initializer(Value* value, const Tensor& tensor) {
 
 void Graph::remove_initializer(Value* value) {
   initializers_.erase(std::find(initializers_.begin(), initializers_.end(), value));
-  inputs_.erase(std::remove(inputs_.begin(), inputs_.end(), value), inputs_.end());
+  if (input_set_.erase(value)) inputs_.erase(std::remove(inputs_.begin(), inputs_.end(), value), inputs_.end());
   delete_value(value);
+}
+
+bool Graph::remove_unused_initializers() {
+  std::vector<Value*> kept;
+  kept.reserve(initializers_.size());
+  for (Value* value : initializers_) {
+    if (value->uses_.empty() && !is_input(value) && !is_output(value)) {
+      delete_value(value);
+    } else {
+      kept.push_back(value);
+    }
+  }
+  const bool changed = kept.size() < initializers_.size();
+  initializers_ = std::move(kept);
+  return changed;
 }
 
 void Graph::replace(Value* old, Value* with) {
@@ -334,6 +394,8 @@ void Graph::replace(Value* old, Value* with) {
     with = node->output();
   }
   std::replace(outputs_.begin(), outputs_.end(), old, with);
+  output_set_.erase(old);
+  output_set_.insert(with);
   const std::string name = old->name();
   rename(old, unique_name(name + "_replaced"));
   rename(with, name);
@@ -346,7 +408,6 @@ void Graph::rename(Value* value, const std::string& name) {
   handle.key() = name;
   values_.insert(std::move(handle));
   value->name_ = name;
-  if (value->initializer_) value->initializer_->set_name(name);
 }
 
 }  // namespace onnx_train

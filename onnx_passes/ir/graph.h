@@ -15,6 +15,7 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "onnx_passes/ir/protobuf.h"
@@ -48,7 +49,9 @@ class Value {
   const std::vector<Use>& uses() const { return uses_; }
 
   // Null unless the value is an initializer. The message's data may still be in an external file (importing loads it).
+  // Graphs may share it, so its name need not be the value's.
   const onnx::TensorProto* initializer() const { return initializer_.get(); }
+  const std::shared_ptr<const onnx::TensorProto>& shared_initializer() const { return initializer_; }
   bool is_initializer() const { return initializer_ != nullptr; }
 
   // What is known of an integer tensor's elements, in order (rank 0 or 1 only): shape inference follows them through
@@ -67,7 +70,7 @@ class Value {
   Node* producer_ = nullptr;
   int output_index_ = 0;
   std::vector<Use> uses_;
-  std::shared_ptr<onnx::TensorProto> initializer_;
+  std::shared_ptr<const onnx::TensorProto> initializer_;
   std::optional<Dims> elements_;
 };
 
@@ -138,14 +141,35 @@ class Node {
   std::list<std::unique_ptr<Node>>::iterator self_;
   std::unique_ptr<onnx::NodeProto> shell_;
   std::vector<Value*> inputs_;
+  std::vector<size_t> use_places_;  // of each input: where in its list of uses this node stands
   std::vector<Value*> outputs_;
   std::vector<Subgraph> subgraphs_;
+};
+
+// The functions of a model in their order, found by name in constant time: lowering makes one for each fused node.
+class FunctionTable {
+ public:
+  using Pointer = std::shared_ptr<onnx::FunctionProto>;
+
+  // The function has its name by now; of two with one name the first is found.
+  void push_back(Pointer function);
+  void erase_if(const std::function<bool(const Pointer&)>& condition);
+  const onnx::FunctionProto* find(std::string_view domain, std::string_view op, std::string_view overload) const;
+
+  size_t size() const { return functions_.size(); }
+  bool empty() const { return functions_.empty(); }
+  std::vector<Pointer>::const_iterator begin() const { return functions_.begin(); }
+  std::vector<Pointer>::const_iterator end() const { return functions_.end(); }
+
+ private:
+  std::vector<Pointer> functions_;
+  std::unordered_map<std::string, const onnx::FunctionProto*> by_name_;
 };
 
 // What all graphs of one model share.
 struct Context {
   std::unordered_map<std::string, int64_t> opsets;  // domain ("" for ONNX's own) -> version
-  std::vector<std::shared_ptr<onnx::FunctionProto>> functions;
+  FunctionTable functions;
   const onnx::FunctionProto* find_function(std::string_view domain, std::string_view op,
                                            std::string_view overload) const;
   int64_t opset(const std::string& domain = "") const;  // 0 when not imported
@@ -192,19 +216,23 @@ class Graph {
   void remove_input(Value* value);
 
   const std::vector<Value*>& outputs() const { return outputs_; }
-  void add_output(Value* value) { outputs_.push_back(value); }
-  void set_outputs(std::vector<Value*> outputs) { outputs_ = std::move(outputs); }
-  bool is_output(const Value* value) const;
-  bool is_input(const Value* value) const;
+  void add_output(Value* value);
+  void set_outputs(std::vector<Value*> outputs);
+  bool is_output(const Value* value) const { return output_set_.count(value) > 0; }
+  bool is_input(const Value* value) const { return input_set_.count(value) > 0; }
 
   const std::vector<Value*>& initializers() const { return initializers_; }
   Value* add_initializer(const std::string& name, const Tensor& tensor);
   Value* add_initializer(onnx::TensorProto tensor);
+  // One whose contents another graph has, too: nothing is copied.
+  Value* add_initializer(const std::string& name, std::shared_ptr<const onnx::TensorProto> tensor);
   // Makes `value` (an input or a value without producer) an initializer, or changes its data; keeps its place.
   void set_initializer(Value* value, onnx::TensorProto tensor);
   void set_initializer(Value* value, const Tensor& tensor);
   // Removes an unused initializer (and the input of the same name, if there is one).
   void remove_initializer(Value* value);
+  // Removes every initializer that nobody uses and that is neither input nor output; false when there is none.
+  bool remove_unused_initializers();
 
   // Every use of `old` reads `with` instead. When `old` is an output of its graph, `with` takes over its name and its
   // place, if it can: an input, an initializer or another output keeps its own name and an Identity is put between.
@@ -218,6 +246,7 @@ class Graph {
  private:
   friend class Node;
   Value* add_value(const std::string& name);
+  void set_initializer(Value* value, std::shared_ptr<const onnx::TensorProto> tensor);
   void delete_value(Value* value);
 
   std::shared_ptr<Context> context_;
@@ -226,6 +255,7 @@ class Graph {
   std::list<std::unique_ptr<Node>> nodes_;
   std::unordered_map<std::string, std::unique_ptr<Value>> values_;
   std::vector<Value*> inputs_, outputs_, initializers_;
+  std::unordered_set<const Value*> input_set_, output_set_;
   mutable std::unordered_map<std::string, int> next_suffix_;
 };
 

@@ -60,6 +60,7 @@ Model from_proto(onnx::ModelProto proto);
 
 struct ToProtoOptions {
   bool all_types = false;  // write value_info for every value whose type is known, not only for those that had it
+  bool contents = true;    // false: initializers are left without their data, but for those in nodes' subgraphs
 };
 // Equal, field by field, to the message that the model was made from, where nothing was changed.
 void to_proto(const Model& model, onnx::ModelProto* proto, ToProtoOptions options = {});

@@ -92,6 +92,28 @@ void write_info(const Value& value, const Infos& originals, std::unordered_map<s
 
 void from_proto(const onnx::GraphProto& proto, Graph* graph) { read_graph(proto, graph, 0); }
 
+namespace {
+
+// Small tensors and those of types that we have no numbers for are cheaper to keep than to ask for.
+bool may_leave_out(const onnx::TensorProto& tensor) {
+  constexpr size_t kMinBytes = 1024;
+  const auto dtype = static_cast<DType>(tensor.data_type());
+  return tensor.raw_data().size() >= kMinBytes && (is_float(dtype) || is_integer(dtype) || dtype == DType::kBool);
+}
+
+void write_initializer(const Value& value, bool contents, onnx::TensorProto* out) {
+  const onnx::TensorProto& tensor = *value.initializer();
+  if (contents || !may_leave_out(tensor)) {
+    *out = tensor;
+  } else {
+    *out->mutable_dims() = tensor.dims();
+    out->set_data_type(tensor.data_type());
+  }
+  out->set_name(value.name());
+}
+
+}  // namespace
+
 void to_proto(const Graph& graph, onnx::GraphProto* proto, ToProtoOptions options) {
   const onnx::GraphProto& shell = graph.shell();
   *proto = shell;
@@ -101,7 +123,9 @@ void to_proto(const Graph& graph, onnx::GraphProto* proto, ToProtoOptions option
   std::unordered_map<std::string, int> inputs, outputs, infos;
   for (const Value* v : graph.inputs()) write_info(*v, shell.input(), inputs, proto->add_input());
   for (const Value* v : graph.outputs()) write_info(*v, shell.output(), outputs, proto->add_output());
-  for (const Value* v : graph.initializers()) *proto->add_initializer() = *v->initializer();
+  for (const Value* v : graph.initializers()) {
+    write_initializer(*v, options.contents, proto->add_initializer());
+  }
   for (const auto& info : shell.value_info()) {
     const Value* value = graph.find(info.name());
     if (value) write_info(*value, shell.value_info(), infos, proto->add_value_info());
@@ -126,11 +150,11 @@ void to_proto(const Graph& graph, onnx::GraphProto* proto, ToProtoOptions option
     for (auto& attribute : *out->mutable_attribute()) {
       const auto type = attribute.type();
       if (type == onnx::AttributeProto::GRAPH && next < node->subgraphs().size()) {
-        to_proto(*node->subgraphs()[next++].graph, attribute.mutable_g(), options);
+        to_proto(*node->subgraphs()[next++].graph, attribute.mutable_g(), {.all_types = options.all_types});
       }
       while (type == onnx::AttributeProto::GRAPHS && next < node->subgraphs().size() &&
              node->subgraphs()[next].attribute == attribute.name()) {
-        to_proto(*node->subgraphs()[next++].graph, attribute.add_graphs(), options);
+        to_proto(*node->subgraphs()[next++].graph, attribute.add_graphs(), {.all_types = options.all_types});
       }
     }
   }
@@ -178,8 +202,9 @@ Model from_proto(onnx::ModelProto proto) {
     model.context->opsets[domain] = opset.version();
   }
   for (auto& f : *proto.mutable_functions()) {
-    model.context->functions.push_back(std::make_shared<onnx::FunctionProto>());
-    model.context->functions.back()->Swap(&f);
+    auto function = std::make_shared<onnx::FunctionProto>();
+    function->Swap(&f);
+    model.context->functions.push_back(std::move(function));
   }
   proto.clear_functions();
   take_graph(proto.mutable_graph(), model.graph.get());

@@ -30,9 +30,8 @@ class Concatenation {
   void add_initializer(const Value* value) {
     Value* existing = to_->find(value->name());
     const bool takes_default = existing && to_->is_input(existing) && !existing->is_initializer();
-    onnx::TensorProto tensor = *value->initializer();
-    if (!takes_default) tensor.set_name(to_->unique_name(value->name()));
-    copies_[value] = to_->add_initializer(tensor);
+    const std::string name = takes_default ? value->name() : to_->unique_name(value->name());
+    copies_[value] = to_->add_initializer(name, value->shared_initializer());
   }
   void add_nodes(const Graph& from) {
     for (const Node* node = from.first(); node; node = node->next()) {
@@ -60,10 +59,9 @@ class Concatenation {
     to->shell().clear_value_info();  // types are in the values
     for (const Value* v : from.inputs()) record(v, to->add_input(to->unique_name(v->name()), v->type()));
     for (const Value* v : from.initializers()) {
-      onnx::TensorProto tensor = *v->initializer();
       const auto input = copies_.find(v);
-      tensor.set_name(input == copies_.end() ? to->unique_name(v->name()) : input->second->name());
-      record(v, to->add_initializer(tensor));
+      const std::string name = input == copies_.end() ? to->unique_name(v->name()) : input->second->name();
+      record(v, to->add_initializer(name, v->shared_initializer()));
     }
     for (const Node* n = from.first(); n; n = n->next()) copy_node(*n, to);
     for (const Value* v : from.outputs()) to->add_output(copies_.at(v));
@@ -103,7 +101,7 @@ class Usage {
     }
   }
   void trim(Model* model) const {
-    std::erase_if(model->context->functions, [&](const auto& f) { return !functions_.count(f.get()); });
+    model->context->functions.erase_if([&](const auto& f) { return !functions_.count(f.get()); });
     std::erase_if(model->context->opsets, [&](const auto& o) { return !o.first.empty() && !domains_.count(o.first); });
     auto* imports = model->shell().mutable_opset_import();
     for (int i = imports->size() - 1; i >= 0; --i) {
