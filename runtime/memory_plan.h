@@ -18,7 +18,8 @@ struct MemoryPlan {
   size_t bytes = 0;             // of the arena
 };
 
-// Buffers alive at the same step never overlap; buffers of no bytes lie anywhere. Deterministic.
+// Buffers alive at the same step never overlap; buffers of no bytes lie anywhere. The best of several orders in which
+// buffers are placed. Deterministic.
 MemoryPlan plan_memory(const std::vector<LiveRange>& ranges);
 
 }  // namespace onnx_train
