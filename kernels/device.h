@@ -11,6 +11,8 @@
 
 namespace onnx_train {
 
+struct LoweringOptions;
+
 class Device {
  public:
   static Device& cpu();
@@ -24,10 +26,12 @@ class Device {
   virtual void copy_to_host(void* to, const void* from, size_t bytes) = 0;
   virtual void copy(void* to, const void* from, size_t bytes) = 0;
   virtual void synchronize() = 0;
+  // Bytes that can still be allocated before the system runs out of them; the largest size_t where nothing tells.
+  virtual size_t available_bytes() const = 0;
   // In order of preference: the first row for the operator that supports the node runs it.
   virtual const std::vector<const Kernel*>& kernels() const = 0;
   // What a plan's graph goes through once its inputs have shapes; required_lowering and what makes it faster.
-  virtual std::vector<Pass> lowering() const = 0;
+  virtual std::vector<Pass> lowering(const LoweringOptions& options) const = 0;
 };
 
 // The first kernel of `device` that supports the node; null when there is none.

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/external_data.h"
 #include "onnx_passes/ir/loading.h"
 #include "onnx_passes/ir/onnx.h"
 
@@ -17,10 +18,10 @@ class Hash {
  public:
   Hash() : state_(XXH3_createState(), XXH3_freeState) { XXH3_128bits_reset(state_.get()); }
 
-  void add(const std::string& bytes) {
-    const uint64_t size = bytes.size();  // so that "ab", "c" is not "a", "bc"
-    XXH3_128bits_update(state_.get(), &size, sizeof size);
-    XXH3_128bits_update(state_.get(), bytes.data(), bytes.size());
+  void add(const std::string& bytes) { add(bytes.data(), bytes.size()); }
+  void add(const void* bytes, uint64_t size) {
+    XXH3_128bits_update(state_.get(), &size, sizeof size);  // so that "ab", "c" is not "a", "bc"
+    XXH3_128bits_update(state_.get(), bytes, size);
   }
   std::string hex() const {
     const XXH128_hash_t hash = XXH3_128bits_digest(state_.get());
@@ -34,18 +35,24 @@ class Hash {
   std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)> state_;
 };
 
-void add_tensors(const onnx::GraphProto& graph, Hash* hash) {
+void add_tensors(const onnx::GraphProto& graph, const TensorContents& contents, Hash* hash) {
   for (const onnx::TensorProto& tensor : graph.initializer()) {
     hash->add(tensor.name());
-    hash->add(tensor.has_raw_data() ? tensor.raw_data() : tensor.SerializeAsString());
+    if (contents && lacks_contents(tensor)) {
+      const Tensor value = contents(tensor.name());
+      hash->add(value.data(), value.bytes());
+    } else {
+      hash->add(tensor.has_raw_data() ? tensor.raw_data() : tensor.SerializeAsString());
+    }
   }
 }
 
-std::string checksum(const onnx::ModelProto& proto, const std::string& position) {
+std::string checksum(const onnx::ModelProto& proto, const std::string& position,
+                     const TensorContents& contents = nullptr) {
   Hash hash;
   hash.add(position);
-  add_tensors(proto.graph(), &hash);
-  for (const auto& info : proto.training_info()) add_tensors(info.algorithm(), &hash);
+  add_tensors(proto.graph(), contents, &hash);
+  for (const auto& info : proto.training_info()) add_tensors(info.algorithm(), contents, &hash);
   return hash.hex();
 }
 
@@ -75,13 +82,14 @@ std::string to_json(const TrainingPosition& position) {
 
 }  // namespace
 
-void save_checkpoint(const Model& model, const TrainingPosition& position, const std::string& path) {
+void save_checkpoint(const Session& session, const TrainingPosition& position, const std::string& path) {
   onnx::ModelProto proto;
-  to_proto(model, &proto);
+  to_proto(session.model(), &proto, {.contents = false});
+  const TensorContents contents = [&](const std::string& name) { return session.contents(name); };
   const std::string json = to_json(position);
   set_metadata(&proto, kPosition, json);
-  set_metadata(&proto, kChecksum, checksum(proto, json));
-  save_proto(proto, path);
+  set_metadata(&proto, kChecksum, checksum(proto, json, contents));
+  save_proto(proto, path, contents);
 }
 
 Model load_training_model(const std::string& path) {

@@ -8,7 +8,7 @@
 #include <optional>
 #include <string>
 
-#include "onnx_passes/ir/model.h"
+#include "runtime/session.h"
 
 namespace onnx_train {
 
@@ -23,7 +23,8 @@ struct TrainingPosition {
   std::map<std::string, std::string> settings;  // what must be the same for the data order to be the same
 };
 
-void save_checkpoint(const Model& model, const TrainingPosition& position, const std::string& path);
+// Writes the session's model and state; of the state, one tensor at a time is copied to the host.
+void save_checkpoint(const Session& session, const TrainingPosition& position, const std::string& path);
 
 // Loads a training model, a checkpoint or a new one. Throws Error that names the file when it is neither or when a
 // checkpoint's tensors are not those that were written.

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
+#include <unordered_set>
 
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/inference.h"
@@ -108,10 +108,11 @@ Plan::~Plan() {
 void Plan::lower(const PlanOptions& options, const std::map<std::string, Shape>& shapes) {
   Graph& graph = *model_.graph;
   set_shapes(&graph, shapes);
-  run_pipeline(lowering_passes(device_, options.lowering), &model_, options.pipeline);
-  const auto is_state = [&](const std::string& name) {
-    return std::find(state_names_.begin(), state_names_.end(), name) != state_names_.end();
-  };
+  LoweringOptions lowering = options.lowering;
+  lowering.recomputation = &recomputation_;
+  run_pipeline(lowering_passes(device_, lowering), &model_, options.pipeline);
+  const std::unordered_set<std::string> names(state_names_.begin(), state_names_.end());
+  const auto is_state = [&](const std::string& name) { return names.count(name) > 0; };
   for (const Value* input : graph.inputs()) {
     if (is_state(input->name())) continue;
     inputs_.push_back(make_port(*input, input->name()));

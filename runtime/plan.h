@@ -13,12 +13,14 @@
 
 #include "kernels/device.h"
 #include "kernels/lowering/lowering.h"
+#include "kernels/lowering/recompute.h"
 #include "onnx_passes/ir/model.h"
 #include "runtime/memory_plan.h"
 
 namespace onnx_train {
 
 struct PlanOptions {
+  size_t memory = 0;         // bytes that the arena may have; 0: as many as the machine has. See fitting_plan.h
   LoweringOptions lowering;  // off: only what is needed to run at all (the reference that lowering is compared with)
   PipelineOptions pipeline;
 };
@@ -67,6 +69,7 @@ class Plan {
   size_t workspace_bytes() const { return workspace_bytes_; }  // of arena_bytes, the kernels' scratch memory
   size_t constant_bytes() const { return constant_bytes_; }    // constants that the plan keeps on the device
   const MemoryPlan& memory() const { return memory_; }
+  const Recomputation& recomputation() const { return recomputation_; }
   const std::vector<LiveRange>& live_ranges() const { return ranges_; }
   const std::vector<std::string>& range_names() const { return range_names_; }
 
@@ -101,6 +104,7 @@ class Plan {
   std::vector<LiveRange> ranges_;
   std::vector<std::string> range_names_;
   MemoryPlan memory_;
+  Recomputation recomputation_;
   size_t workspace_bytes_ = 0, constant_bytes_ = 0;
   std::unique_ptr<Slots> slots_;
   bool profiling_ = false;

@@ -1,10 +1,14 @@
 #include "runtime/session.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <utility>
 
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/onnx.h"
 #include "onnx_passes/passes/passes.h"
+#include "runtime/fitting_plan.h"
 
 namespace onnx_train {
 
@@ -66,26 +70,25 @@ void read_from_state(Model* model, const StateStore& states) {
 
 Session::CachedPlan& Session::make_plan(const std::string& entry, Model flat,
                                         const std::map<std::string, Shape>& shapes) {
-  read_from_state(&flat, state_);
   auto cached = std::make_unique<CachedPlan>();
   cached->entry = entry;
   PlanOptions plan_options = options_.plan;
   if (std::string& folder = plan_options.pipeline.dump_dir; !folder.empty()) folder += "/" + entry;
-  cached->plan = std::make_unique<Plan>(std::move(flat), state_.names(), shapes, device_, plan_options);
+  std::optional<Model> first = std::move(flat);
+  cached->plan = plan_within(plan_options.memory, [&](size_t values) {
+    Model model = first ? *std::exchange(first, std::nullopt) : flatten(model_, entry);
+    read_from_state(&model, state_);
+    plan_options.lowering.memory = values;
+    return std::make_unique<Plan>(std::move(model), state_.names(), shapes, device_, plan_options);
+  });
   Plan& plan = *cached->plan;
   for (const StatePort& port : plan.states()) cached->states.push_back(state_.index(port.name));
+  make_room(plan);
   cached->inputs.resize(plan.inputs().size());
   for (size_t i = 0; i < plan.outputs().size(); ++i) {
     const Port& port = plan.outputs()[i];
     Tensor& output = cached->outputs.emplace(port.name, Tensor(port.dtype, port.shape)).first->second;
     plan.bind_output(i, output.data());
-  }
-  if (plan.arena_bytes() > arena_bytes_) {
-    if (arena_) device_.free(arena_);
-    arena_ = nullptr;
-    arena_ = device_.allocate(plan.arena_bytes());
-    arena_bytes_ = plan.arena_bytes();
-    for (auto& other : plans_) other->plan->bind_arena(arena_);
   }
   plan.bind_arena(arena_);
   if (plans_.size() >= options_.max_plans) {
@@ -94,6 +97,25 @@ Session::CachedPlan& Session::make_plan(const std::string& entry, Model flat,
   }
   plans_.push_back(std::move(cached));
   return *plans_.back();
+}
+
+// Checks that the plan's memory is there, and makes the arena large enough for it.
+void Session::make_room(const Plan& plan) {
+  size_t needed = plan.arena_bytes() > arena_bytes_ ? plan.arena_bytes() : 0;
+  const size_t freed = needed > 0 ? arena_bytes_ : 0;
+  for (const Port& port : plan.outputs()) needed += port.bytes;
+  for (const StatePort& port : plan.states()) {
+    if (port.written && !port.in_place && !state_.has_back(state_.index(port.name))) needed += port.bytes;
+  }
+  const size_t available = device_.available_bytes();
+  check_available(plan, needed, available > SIZE_MAX - freed ? SIZE_MAX : available + freed);
+  if (plan.arena_bytes() <= arena_bytes_) return;
+  if (arena_) device_.free(arena_);
+  arena_ = nullptr;
+  arena_bytes_ = 0;
+  arena_ = device_.allocate(plan.arena_bytes());
+  arena_bytes_ = plan.arena_bytes();
+  for (auto& other : plans_) other->plan->bind_arena(arena_);
 }
 
 namespace {
@@ -170,11 +192,21 @@ const TensorMap& Session::run(const std::string& entry, const TensorMap& inputs)
   for (size_t i = 0; i < cached->states.size(); ++i) {
     const StatePort& port = plan.states()[i];
     if (port.written && !port.in_place) state_.swap(cached->states[i]);
+    if (entry == "initialize") state_.drop_back(cached->states[i]);  // runs once, and writes everything
   }
   return cached->outputs;
 }
 
 void Session::initialize(uint64_t seed) { run("initialize", {{"seed", Tensor::scalar<uint64_t>(seed)}}); }
+
+Tensor Session::contents(const std::string& name) const {
+  if (state_.contains(name)) return state_.get(name);
+  for (const EntryPoint& entry : model_.entry_points) {
+    const Value* value = entry.algorithm->find(name);  // there, or in the inference graph
+    if (value && value->is_initializer()) return from_proto(*value->initializer());
+  }
+  fail("the model has no initializer '", name, "'");
+}
 
 Model Session::snapshot() const {
   Model copy = clone(model_);

@@ -45,17 +45,21 @@ class Session {
   void initialize(uint64_t seed);
 
   StateStore& state() { return state_; }
-  // A copy of the model with the current state as initializers: a checkpoint.
+  // A copy of the model with the current state as initializers.
   Model snapshot() const;
+  // The current value of a state, or that of an initializer of the model's graphs.
+  Tensor contents(const std::string& name) const;
 
   // The plan that `run` would use; made if there is none yet. Lives until it is dropped from the cache.
   Plan& plan(const std::string& entry, const std::map<std::string, Shape>& shapes);
+  size_t memory_budget() const { return options_.plan.memory; }  // 0: none
   // Bytes of the arena that all plans share.
   size_t arena_bytes() const { return arena_bytes_; }
 
  private:
   struct CachedPlan;  // a plan with the tables that binding it needs
   CachedPlan& make_plan(const std::string& entry, Model flat, const std::map<std::string, Shape>& shapes);
+  void make_room(const Plan& plan);
 
   Model model_;
   Device& device_;

@@ -1,6 +1,7 @@
 #include "runtime/state_store.h"
 
 #include <cstring>
+#include <utility>
 
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/onnx.h"
@@ -17,6 +18,18 @@ struct StateStore::Entry {
 
 namespace {
 
+// Seen where it lies, if it is raw data of the right size; checked and copied otherwise.
+Tensor contents_of(const Value& state) {
+  const std::shared_ptr<const onnx::TensorProto>& tensor = state.shared_initializer();
+  Shape shape(tensor->dims().begin(), tensor->dims().end());
+  const auto dtype = static_cast<DType>(tensor->data_type());
+  const std::string& data = tensor->raw_data();
+  if (data.empty() || data.size() != static_cast<size_t>(num_elements(shape)) * size_of(dtype)) {
+    return from_proto(*tensor);
+  }
+  return Tensor(dtype, std::move(shape), data.data(), tensor);
+}
+
 void drop_contents(Value* state) {
   onnx::TensorProto empty;
   to_proto(Tensor(state->dtype(), {0}), state->name(), &empty);
@@ -31,7 +44,7 @@ StateStore::StateStore(Model* model, Device& device) : device_(device) {
   const auto add = [&](Value* state) {
     if (!index_.try_emplace(state->name(), names_.size()).second) return;
     names_.push_back(state->name());
-    const Tensor value = from_proto(*state->initializer());
+    const Tensor value = contents_of(*state);
     entries_.push_back({value.dtype(), value.shape(), value.bytes(), nullptr, nullptr});
     Entry& entry = entries_.back();
     entry.front = device_.allocate(entry.bytes);
@@ -78,6 +91,12 @@ void* StateStore::back(size_t i) {
   Entry& entry = entries_[i];
   if (!entry.back) entry.back = device_.allocate(entry.bytes);
   return entry.back;
+}
+
+bool StateStore::has_back(size_t i) const { return entries_[i].back != nullptr; }
+
+void StateStore::drop_back(size_t i) {
+  if (entries_[i].back) device_.free(std::exchange(entries_[i].back, nullptr));
 }
 
 void StateStore::swap(size_t i) { std::swap(entries_[i].front, entries_[i].back); }

@@ -128,7 +128,7 @@ StepReport Trainer::step() {
 void Trainer::save(const char* name, TrainerEvents* events) {
   if (options_.folder.empty()) return;
   const std::string path = concat(options_.folder, "/", name);
-  save_checkpoint(session_.snapshot(), position_, path);
+  save_checkpoint(session_, position_, path);
   events->on_checkpoint(path);
 }
 

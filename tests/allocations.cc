@@ -1,5 +1,6 @@
 #include "tests/allocations.h"
 
+#include <dlfcn.h>
 #include <link.h>
 
 #include <atomic>
@@ -10,7 +11,7 @@
 
 namespace {
 
-std::atomic<size_t> count = 0;
+std::atomic<size_t> count = 0, onednn_count = 0, primitive_count = 0;
 
 struct Range {
   uintptr_t begin = 0, end = 0;
@@ -43,15 +44,25 @@ bool is_onednn(const void* caller) {
 }  // namespace
 
 void* operator new(size_t bytes) {
-  if (!is_onednn(__builtin_return_address(0))) ++count;
+  ++(is_onednn(__builtin_return_address(0)) ? onednn_count : count);
   if (void* data = std::malloc(bytes ? bytes : 1)) return data;
   throw std::bad_alloc();
 }
 void operator delete(void* data) noexcept { std::free(data); }
 void operator delete(void* data, size_t) noexcept { std::free(data); }
 
+// Stands in front of the library's function of this name; an enumeration and opaque pointers to it.
+extern "C" __attribute__((visibility("default"))) int dnnl_primitive_create(void** primitive, const void* description) {
+  ++primitive_count;
+  static const auto create =
+      reinterpret_cast<decltype(&dnnl_primitive_create)>(dlsym(RTLD_NEXT, "dnnl_primitive_create"));
+  return create(primitive, description);
+}
+
 namespace onnx_train {
 
 size_t count_allocations() { return count; }
+size_t count_onednn_allocations() { return onednn_count; }
+size_t count_primitives() { return primitive_count; }
 
 }  // namespace onnx_train

@@ -61,7 +61,7 @@ same outputs.npz same.npz
 expect 0 flatten train.onnx --entry step -o step.onnx
 expect 0 show train.onnx
 expect 0 show train.onnx --entry step
-expect 0 show train.onnx --plan --memory --batch 16
+expect 0 show train.onnx --plan --arena --batch 16
 says 'Updates' out
 expect 0 show train.onnx --plan --profile --data train.csv --batch 16
 says ' ms' out

@@ -179,7 +179,7 @@ TEST(Checkpoint, DamageIsFound) {
   TrainingPosition position;
   position.step = 7;
   position.best = 0.1;
-  save_checkpoint(make_training_model(), position, path);
+  save_checkpoint(Session(make_training_model()), position, path);
   const auto read = checkpoint_position(load_training_model(path));
   EXPECT_EQ(read->step, 7);
   EXPECT_EQ(read->best, 0.1);

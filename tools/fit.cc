@@ -71,14 +71,19 @@ Model start_model(const FitArguments& a, bool* resumed) {
                      " holds a run; go on with --resume, start anew with --overwrite, or take another --out");
   }
   *resumed = exists && a.resume;
-  Model model = in_precision(load_training_model(*resumed ? last : a.model), a.dtype);
-  if (!*resumed) return model;
-  const Model wanted = load_training_model(a.model);
-  for (const char* key : {"onnx_train.loss", "onnx_train.optimizer", "onnx_train.mode", "onnx_train.precision"}) {
-    if (model.metadata(key) != wanted.metadata(key)) {
-      fail("cannot resume: ", last, " was built with ", key + std::string("onnx_train.").size(), " ",
-           model.metadata(key), ", ", a.model, " with ", wanted.metadata(key));
+  if (!*resumed) return in_precision(load_training_model(a.model), a.dtype);
+  std::map<std::string, std::string> wanted;
+  {
+    const Model built = load_training_model(a.model);  // gone before the other one is loaded
+    for (const char* key : {"onnx_train.loss", "onnx_train.optimizer", "onnx_train.mode", "onnx_train.precision"}) {
+      wanted[key] = built.metadata(key);
     }
+  }
+  Model model = in_precision(load_training_model(last), a.dtype);
+  for (const auto& [key, value] : wanted) {
+    if (model.metadata(key) == value) continue;
+    fail("cannot resume: ", last, " was built with ", key.substr(std::string("onnx_train.").size()), " ",
+         model.metadata(key), ", ", a.model, " with ", value);
   }
   return model;
 }

@@ -1,5 +1,7 @@
 #include "tools/runtime_options.h"
 
+#include <charconv>
+#include <map>
 #include <sstream>
 
 namespace onnx_train {
@@ -10,16 +12,39 @@ std::vector<CommandOption> with_runtime_options(std::vector<CommandOption> optio
       {{"--threads", &runtime->threads, "threads [all cores]", "N"},
        {"--lowering", &runtime->lowering, "-NAME,...: plan without these lowering passes (docs/lowering.md)", "-NAME"},
        {"--no-lowering", &runtime->no_lowering, "plan with none but the passes that every plan needs"},
+       {"--memory", &runtime->memory,
+        "for gradients and activations, 500MB or 2GiB: what does not fit is computed again when it is needed", "SIZE"},
        {"--dump-lowering", &runtime->dump_folder, "write the graph after each lowering pass, as .onnx and .txt",
         "DIR"}});
   return options;
 }
+
+namespace {
+
+// "500MB", "1.5GiB", "4096": bytes; 0 for "".
+size_t parse_size(const std::string& text) {
+  if (text.empty()) return 0;
+  static const std::map<std::string, double> kUnits = {
+      {"", 1},         {"B", 1},        {"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"KiB", 0x1p10},
+      {"MiB", 0x1p20}, {"GiB", 0x1p30}, {"k", 1e3},  {"M", 1e6},  {"G", 1e9},
+  };
+  double number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  const auto unit = kUnits.find(std::string(end, text.data() + text.size()));
+  if (error != std::errc() || unit == kUnits.end() || !(number * unit->second >= 1) || number * unit->second > 0x1p60) {
+    throw UsageError("--memory takes a size such as 500MB or 2GiB, not '" + text + "'");
+  }
+  return static_cast<size_t>(number * unit->second);
+}
+
+}  // namespace
 
 SessionOptions session_options(const RuntimeOptions& runtime) {
   if (runtime.threads > 0) set_num_threads(static_cast<int>(runtime.threads));
   SessionOptions options;
   options.plan.lowering.on = !runtime.no_lowering;
   options.plan.pipeline.dump_dir = runtime.dump_folder;
+  options.plan.memory = parse_size(runtime.memory);
   std::istringstream names(runtime.lowering);
   for (std::string name; std::getline(names, name, ',');) {
     if (name.size() < 2 || name[0] != '-') {

@@ -14,6 +14,7 @@ struct RuntimeOptions {
   std::string lowering;  // "-fold_transposes,-fuse_elementwise"
   bool no_lowering = false;
   std::string dump_folder;
+  std::string memory;  // "500MB"
 };
 
 // `options` with those of `runtime` behind them.

@@ -17,7 +17,7 @@ struct ShowArguments {
   std::string model, entry, data;
   std::vector<std::string> sizes;
   int64_t batch = 1;
-  bool plan = false, memory = false, profile = false;
+  bool plan = false, arena = false, profile = false;
   RuntimeOptions runtime;
 };
 
@@ -35,7 +35,7 @@ void profile(Session* session, const std::string& entry, const TensorMap& batch,
 int run(const ShowArguments& arguments) {
   if (arguments.profile && !arguments.plan) throw UsageError("--profile goes with --plan");
   if (!arguments.data.empty() && !arguments.profile) throw UsageError("--data goes with --plan --profile");
-  if (!arguments.plan && !arguments.memory) {
+  if (!arguments.plan && !arguments.arena) {
     const Model model = from_proto(load_proto(arguments.model));
     const std::string text = arguments.entry.empty() ? to_text(model) : to_text(flatten(model, arguments.entry));
     std::printf("%s\n", text.c_str());
@@ -51,7 +51,8 @@ int run(const ShowArguments& arguments) {
   Plan& plan = session.plan(entry, shapes);
   if (arguments.profile) profile(&session, entry, batch.empty() ? example_batch(inputs, shapes) : batch, &plan);
   if (arguments.plan) std::printf("%s", plan_table(plan).c_str());
-  if (arguments.memory) std::printf("%s", memory_chart(plan).c_str());
+  if (arguments.arena) std::printf("%s", memory_chart(plan).c_str());
+  std::printf("%s", recomputation_text(plan, session.memory_budget()).c_str());
   return 0;
 }
 
@@ -65,14 +66,14 @@ Subcommand show_command() {
       "  onnx-train show train.onnx --entry step\n"
       "  onnx-train show train.onnx --plan --batch 64\n"
       "  onnx-train show train.onnx --plan --profile --data train.npz --batch 64\n"
-      "  onnx-train show train.onnx --entry evaluate --memory --dim sequence=256",
+      "  onnx-train show train.onnx --entry evaluate --arena --dim sequence=256",
       with_runtime_options(
           {{"FILE", &a->model, "any ONNX model", "FILE", true},
-           {"--entry", &a->entry, "one entry point, flattened [the whole file; step for --plan and --memory]", "NAME"},
+           {"--entry", &a->entry, "one entry point, flattened [the whole file; step for --plan and --arena]", "NAME"},
            {"--plan", &a->plan, "each node in the order in which it runs, with shapes, bytes and kernel"},
            {"--profile", &a->profile, "with --plan: run it, and show how many milliseconds each node takes"},
            {"--data", &a->data, "with --profile: the data to run on, as fit takes it [made up]", "PATH"},
-           {"--memory", &a->memory, "where buffers lie in the arena while the nodes run"},
+           {"--arena", &a->arena, "where buffers lie in the arena while the nodes run"},
            {"--batch", &a->batch, "samples in the batch [1]", "N"},
            {"--dim", &a->sizes, "NAME=N: the size of another symbolic dimension [8]", "NAME=N"}},
           &a->runtime),

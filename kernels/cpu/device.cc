@@ -8,6 +8,7 @@
 #include <cstring>
 #include <unordered_map>
 
+#include "kernels/cpu/available_memory.h"
 #include "kernels/cpu/fused_operations.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/lowering/lowering.h"
@@ -43,7 +44,9 @@ class CpuDevice : public Device {
     // Large blocks on huge pages, and touched now: a step should not pay for page faults.
     const size_t alignment = bytes >= kHugePage ? kHugePage : 64;
     const size_t padded = std::max<size_t>((bytes + alignment - 1) / alignment * alignment, alignment);
-    void* data = padded < bytes ? nullptr : std::aligned_alloc(alignment, padded);
+    // Asked first: memory that is promised but not there ends in the system killing some process.
+    const bool there = padded >= bytes && (padded < kHugePage || padded <= available_bytes());
+    void* data = there ? std::aligned_alloc(alignment, padded) : nullptr;
     if (!data) fail("out of memory: ", bytes, " bytes could not be allocated on the CPU; use a smaller batch");
     if (alignment == kHugePage) madvise(data, padded, MADV_HUGEPAGE);
     std::memset(data, 0, padded);
@@ -57,7 +60,8 @@ class CpuDevice : public Device {
   }
   void synchronize() override {}
   const std::vector<const Kernel*>& kernels() const override { return kernels_; }
-  std::vector<Pass> lowering() const override {
+  size_t available_bytes() const override { return cpu::available_memory(); }
+  std::vector<Pass> lowering(const LoweringOptions& options) const override {
     std::vector<Pass> passes = required_lowering(*this);
     // Before functions are expanded: without a kernel the two forms could not be told apart.
     passes.insert(passes.begin() + 2, {"share_recurrent_steps", share_recurrent_steps});
@@ -67,9 +71,11 @@ class CpuDevice : public Device {
     passes.push_back({"move_bfloat16", cpu::move_bfloat16});
     passes.push_back({"bfloat16_products", cpu::bfloat16_products});
     passes.push_back({"widen_at_readers", cpu::widen_at_readers});
+    passes.push_back(recompute_pass(options));
     passes.push_back({"fuse_elementwise", [](Model& model) { return fuse_elementwise(model, cpu::can_fuse); }});
     passes.push_back({"merge_updates", merge_updates});
     passes.push_back({"remove_dead_nodes", remove_dead_nodes});
+    passes.push_back({"order_nodes", order_nodes});
     return passes;
   }
 

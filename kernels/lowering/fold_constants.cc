@@ -53,10 +53,6 @@ void infer_from_data(Node* node, Constants& constants) {
   }
 }
 
-bool is_random(const Node& node) {
-  return node.op().starts_with("Random") || node.is("Bernoulli") || node.is("Multinomial");
-}
-
 bool may_fold(const Node& node) {
   if (!node.subgraphs().empty() || is_random(node) || node.num_outputs() == 0) return false;
   for (const Value* input : node.inputs()) {

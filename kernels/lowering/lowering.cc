@@ -31,7 +31,7 @@ bool LoweringOptions::takes(const std::string& name) const {
 std::vector<Pass> lowering_passes(const Device& device, const LoweringOptions& options) {
   const std::vector<Pass> required = required_lowering(device);
   if (!options.on) return required;
-  std::vector<Pass> passes = device.lowering();
+  std::vector<Pass> passes = device.lowering(options);
   const auto is_required = [&](const Pass& pass) {
     return std::any_of(required.begin(), required.end(), [&](const Pass& r) { return r.name == pass.name; });
   };
@@ -99,13 +99,12 @@ bool remove_dead_nodes(Model& model) {
     graph.remove(node);
     changed = true;
   }
-  const std::vector<Value*> initializers = graph.initializers();
-  for (Value* value : initializers) {
-    if (!value->uses().empty() || graph.is_input(value) || graph.is_output(value)) continue;
-    graph.remove_initializer(value);
-    changed = true;
-  }
-  return changed;
+  return graph.remove_unused_initializers() || changed;
+}
+
+bool is_random(const Node& node) {
+  const bool standard = node.domain().empty();  // ours draw from a key that is their input
+  return standard && (node.op().starts_with("Random") || node.op() == "Bernoulli" || node.op() == "Multinomial");
 }
 
 bool is_view(const Node& node) {

@@ -11,6 +11,7 @@
 namespace onnx_train {
 
 class Device;
+struct Recomputation;
 
 // What every plan needs to run at all: infer every shape and fold what shapes make constant; give functions without a
 // kernel of `device` way to their bodies; drop dead nodes.
@@ -19,6 +20,10 @@ std::vector<Pass> required_lowering(const Device& device);
 struct LoweringOptions {
   bool on = true;                    // false: required_lowering only
   std::vector<std::string> without;  // passes and choices to leave out ("fuse-elementwise" is "fuse_elementwise")
+
+  // Bytes of values that may be alive at once, and where the pass `recompute` says what it did for that; 0: any number.
+  size_t memory = 0;
+  Recomputation* recomputation = nullptr;
 
   // Whether a pass or choice of this name is taken.
   bool takes(const std::string& name) const;
@@ -49,6 +54,15 @@ bool fold_transposes(Model& model);
 // Groups of element-wise nodes, with broadcasting, reductions and what follows from them, become calls of `Fused`: one
 // function each, whose body they are. `can_fuse` says which nodes the device's kernel for it can hold. See island.h.
 bool fuse_elementwise(Model& model, const std::function<bool(const Node&)>& can_fuse);
+
+// Puts the nodes into another order where less memory is in use then.
+bool order_nodes(Model& model);
+
+// `recompute` (recompute.h) with the budget of `options`.
+Pass recompute_pass(const LoweringOptions& options);
+
+// True for nodes that draw random numbers from elsewhere than their inputs.
+bool is_random(const Node& node);
 
 // True for nodes whose output is their first input's memory with another shape: Reshape, Squeeze, Unsqueeze, Flatten,
 // Identity.

@@ -218,6 +218,13 @@ void for_each_tensor(onnx::ModelProto* model, const TensorFunction& f) {
   }
 }
 
+bool lacks_contents(const onnx::TensorProto& tensor) {
+  const bool typed = tensor.float_data_size() > 0 || tensor.int32_data_size() > 0 || tensor.int64_data_size() > 0 ||
+                     tensor.double_data_size() > 0 || tensor.uint64_data_size() > 0;
+  return !typed && tensor.raw_data().empty() && tensor.data_location() != onnx::TensorProto::EXTERNAL &&
+         declared_bytes(tensor) > 0;
+}
+
 size_t declared_bytes(const onnx::TensorProto& tensor) {
   if (!onnx::TensorProto::DataType_IsValid(tensor.data_type()) || tensor.data_type() == onnx::TensorProto::UNDEFINED) {
     fail("tensor '", tensor.name(), "': element type ", tensor.data_type(), " is none that ONNX defines");

@@ -15,6 +15,9 @@ void for_each_tensor(onnx::ModelProto* model, const std::function<void(onnx::Ten
 // does not fit, or a type that ONNX does not define; strings have no size and give 0.
 size_t declared_bytes(const onnx::TensorProto& tensor);
 
+// True for a tensor that has a size but no data at all: its message was made without contents.
+bool lacks_contents(const onnx::TensorProto& tensor);
+
 // Moves the data of all external tensors into the message. `folder` is the model file's.
 void read_external_data(onnx::ModelProto* model, const std::string& folder);
 

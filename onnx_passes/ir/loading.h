@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <string>
 
 #include "onnx_passes/ir/model.h"
@@ -20,6 +21,14 @@ inline constexpr size_t kMaxMessageBytes = (size_t{1} << 31) - (size_t{1} << 20)
 // Writes `model`; tensors go into `<file>.data` beside it when the message would pass `max_bytes`. Where the file
 // that is replaced uses that name, `<file>.data2`: its own data stay until the new file is in place.
 void save_proto(const onnx::ModelProto& proto, const std::string& path, size_t max_bytes = kMaxMessageBytes);
+
+// The contents of an initializer, by its name.
+using TensorContents = std::function<Tensor(const std::string& name)>;
+
+// The same for a message whose initializers were left without their data (ToProtoOptions::contents): they are asked
+// for one after the other as they are written, so that no second copy of all is held.
+void save_proto(const onnx::ModelProto& proto, const std::string& path, const TensorContents& contents,
+                size_t max_bytes = kMaxMessageBytes);
 void save_model(const Model& model, const std::string& path);
 
 // Writes `bytes` atomically, as above.

@@ -11,6 +11,7 @@
 #include "onnx_passes/ir/external_data.h"
 #include "onnx_passes/ir/file.h"
 #include "onnx_passes/ir/loading.h"
+#include "onnx_passes/ir/message_pieces.h"
 #include "onnx_passes/ir/onnx.h"
 
 namespace onnx_train {
@@ -41,6 +42,8 @@ class AtomicFile {
     if (!file_.write(data, size)) refuse("cannot write");
   }
 
+  int descriptor() const { return file_.descriptor(); }
+
   void commit() {
     if (fsync(file_.descriptor()) != 0 || !file_.close_now()) refuse("cannot write");
     if (rename(temporary_.c_str(), path_.c_str()) != 0) refuse("cannot write");
@@ -48,6 +51,8 @@ class AtomicFile {
     const File folder(open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (!folder.is_open() || (fsync(folder.descriptor()) != 0 && errno != EINVAL)) refuse("cannot write the folder");
   }
+
+  [[noreturn]] void refuse(const std::string& what) const { fail(path_, ": ", what, ": ", std::strerror(errno)); }
 
  private:
   // Those of the file that is replaced, or of any new file.
@@ -63,8 +68,6 @@ class AtomicFile {
     }
     if (fchmod(file_.descriptor(), mode) != 0) refuse("cannot set permissions");
   }
-
-  [[noreturn]] void refuse(const std::string& what) const { fail(path_, ": ", what, ": ", std::strerror(errno)); }
 
   std::string path_, folder_, temporary_;
   File file_;
@@ -89,23 +92,46 @@ void add_external(onnx::TensorProto* tensor, const char* key, const std::string&
 }
 
 // Moves large tensors of `model` into `file`, which the model will find as `location`.
-void write_external_data(onnx::ModelProto* model, const std::string& location, AtomicFile* file) {
+void write_external_data(onnx::ModelProto* model, const std::string& location, const TensorContents& contents,
+                         AtomicFile* file) {
   const std::string padding(kAlignment, '\0');
   size_t at = 0;
   for_each_tensor(model, [&](onnx::TensorProto* tensor) {
-    if (!move_to_raw_data(tensor)) return;
+    const bool missing = contents && lacks_contents(*tensor);
+    if (!missing && !move_to_raw_data(tensor)) return;
+    const Tensor value = missing ? contents(tensor->name()) : Tensor();
+    const size_t size = missing ? value.bytes() : tensor->raw_data().size();
     const size_t gap = (kAlignment - at % kAlignment) % kAlignment;
     file->write(padding.data(), gap);
     at += gap;
-    const std::string& data = tensor->raw_data();
-    file->write(data.data(), data.size());
+    file->write(missing ? value.data() : tensor->raw_data().data(), size);
     add_external(tensor, "location", location);
     add_external(tensor, "offset", std::to_string(at));
-    add_external(tensor, "length", std::to_string(data.size()));
-    at += data.size();
+    add_external(tensor, "length", std::to_string(size));
+    at += size;
     tensor->set_data_location(onnx::TensorProto::EXTERNAL);
     tensor->clear_raw_data();
   });
+}
+
+// Of the initializers whose contents are not in the message.
+size_t missing_bytes(const onnx::ModelProto& proto) {
+  size_t total = 0;
+  const auto add = [&](const onnx::GraphProto& graph) {
+    for (const auto& tensor : graph.initializer()) total += lacks_contents(tensor) ? declared_bytes(tensor) : 0;
+  };
+  add(proto.graph());
+  for (const auto& info : proto.training_info()) add(info.algorithm());
+  return total;
+}
+
+void write_pieces(const onnx::ModelProto& proto, const TensorContents& contents, AtomicFile* file) {
+  for (const MessagePiece& piece : cut_at_missing_tensors(proto)) {
+    file->write(piece.bytes.data(), piece.bytes.size());
+    if (piece.tensor.empty()) continue;
+    const Tensor tensor = contents(piece.tensor);
+    file->write(tensor.data(), tensor.bytes());
+  }
 }
 
 // The data file that the model now at `path` uses; empty when there is none.
@@ -122,14 +148,14 @@ std::string data_file_of(const std::string& path) {
   return location;
 }
 
-void save_with_external_data(onnx::ModelProto* model, const std::string& path) {
+void save_with_external_data(onnx::ModelProto* model, const std::string& path, const TensorContents& contents) {
   // The old model keeps its data until the new one is complete: two names take turns.
   const auto [folder, name] = split_path(path);
   const std::string first = name + ".data", second = name + ".data2";
   const std::string used = data_file_of(path);
   const std::string location = used == first ? second : first;
   AtomicFile data(folder + "/" + location);
-  write_external_data(model, location, &data);
+  write_external_data(model, location, contents, &data);
   data.commit();
   try {
     write_file(path, model->SerializeAsString());
@@ -149,9 +175,22 @@ void write_file(const std::string& path, const std::string& bytes) {
 }
 
 void save_proto(const onnx::ModelProto& proto, const std::string& path, size_t max_bytes) {
-  if (proto.ByteSizeLong() <= max_bytes) return write_file(path, proto.SerializeAsString());
-  onnx::ModelProto copy = proto;
-  save_with_external_data(&copy, path);
+  save_proto(proto, path, nullptr, max_bytes);
+}
+
+void save_proto(const onnx::ModelProto& proto, const std::string& path, const TensorContents& contents,
+                size_t max_bytes) {
+  if (proto.ByteSizeLong() + (contents ? missing_bytes(proto) : 0) > max_bytes) {
+    onnx::ModelProto copy = proto;
+    return save_with_external_data(&copy, path, contents);
+  }
+  AtomicFile file(path);
+  if (contents) {
+    write_pieces(proto, contents, &file);
+  } else if (!proto.SerializeToFileDescriptor(file.descriptor())) {
+    file.refuse("cannot write");
+  }
+  file.commit();
 }
 
 void save_model(const Model& model, const std::string& path) {

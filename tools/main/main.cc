@@ -1,3 +1,10 @@
+#include <malloc.h>
+
 #include "tools/command.h"
 
-int main(int argc, char** argv) { return onnx_train::command(argc, argv); }
+int main(int argc, char** argv) {
+  // Large blocks go back to the system when they are freed: a loaded file's tensors, once they are state. Left alone,
+  // malloc learns from the first ones to keep them.
+  mallopt(M_MMAP_THRESHOLD, 1 << 20);
+  return onnx_train::command(argc, argv);
+}

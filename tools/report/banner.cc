@@ -4,6 +4,7 @@
 
 #include "onnx_passes/ir/error.h"
 #include "tools/report/format.h"
+#include "tools/report/plan_report.h"
 
 namespace onnx_train {
 namespace {
@@ -149,7 +150,7 @@ std::string training_banner(Session* session, const Dataset& training, const Dat
   if (options.clip_norm) head.add({"clip", concat("gradient norm at ", format_number(*options.clip_norm))});
   head.add({"device", concat(session->device().name(), ", ", num_threads(), " threads")});
   return concat(head.text(), "\n", parameter_table(model, state), "\n", memory_table(plan, state, training, batch),
-                "\n");
+                "\n", recomputation_text(plan, session->memory_budget()));
 }
 
 }  // namespace onnx_train

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "kernels/cost.h"
 #include "onnx_passes/ir/error.h"
 #include "tools/report/format.h"
 
@@ -44,6 +45,23 @@ std::string plan_table(const Plan& plan) {
                 format_bytes(static_cast<double>(plan.arena_bytes())), ", of it workspace ",
                 format_bytes(static_cast<double>(plan.workspace_bytes())), "; constants ",
                 format_bytes(static_cast<double>(plan.constant_bytes())), "\n");
+}
+
+std::string recomputation_text(const Plan& plan, size_t budget) {
+  if (budget == 0) return "";
+  const Recomputation& r = plan.recomputation();
+  std::string text =
+      concat("memory for gradients and activations: ", format_bytes(static_cast<double>(plan.arena_bytes())),
+             " planned, ", format_bytes(static_cast<double>(budget)), " allowed");
+  if (r.nodes == 0) return text + "; nothing has to be recomputed\n";
+  double flops = 0;
+  for (const PlanStep& step : plan.steps()) flops += cost_of(*step.node).total_flops();
+  std::string operators;
+  for (const auto& [op, count] : r.operators) operators += concat(operators.empty() ? "" : ", ", count, " ", op);
+  return concat(text, "\nrecomputed: ", r.nodes, " nodes (", operators, ")\n", "it costs ", format_count(r.flops),
+                "FLOP (", format_number(100 * r.flops / std::max(flops - r.flops, 1.0)), "% more) and ",
+                format_bytes(r.bytes), " of other reads and writes a step; values alive at once ",
+                format_bytes(static_cast<double>(r.before)), " -> ", format_bytes(static_cast<double>(r.after)), "\n");
 }
 
 std::string memory_chart(const Plan& plan) {

@@ -16,4 +16,7 @@ std::string kernel_name(const PlanStep& step);
 // The arena over the steps: time runs to the right, offsets upwards; the largest buffers below by name.
 std::string memory_chart(const Plan& plan);
 
+// What a plan recomputes so that its arena fits into `budget` bytes, and at which cost; "" for a budget of 0.
+std::string recomputation_text(const Plan& plan, size_t budget);
+
 }  // namespace onnx_train

@@ -1,0 +1,74 @@
+#include "kernels/lowering/lifetimes.h"
+
+#include <algorithm>
+
+#include "kernels/lowering/lowering.h"
+#include "onnx_passes/ir/inputs.h"
+
+namespace onnx_train {
+namespace {
+
+size_t bytes_of(const Value& value) {
+  if (!value.type().is_static()) return 0;
+  constexpr size_t kAlignment = 64;  // of buffers in the arena
+  const size_t bytes = static_cast<size_t>(num_elements(value.type().shape())) * size_of(value.dtype());
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+}  // namespace
+
+Lifetimes::Lifetimes(const Graph& graph) : nodes(graph.nodes()) {
+  const auto add = [&](const Value* value, int first, size_t bytes) {
+    if (index.try_emplace(value, all.size()).second) all.push_back({value, bytes, first, {}});
+  };
+  for (int i = 0; i < static_cast<int>(nodes.size()); ++i) {
+    const Node& node = *nodes[static_cast<size_t>(i)];
+    position.emplace(&node, i);
+    if (is_view(node)) {
+      if (!index.count(node.input(0))) add(node.input(0), -1, 0);
+      index.emplace(node.output(), index.at(node.input(0)));
+      continue;
+    }
+    for_each_input(node, [&](const Value* input) {
+      if (!index.count(input)) add(input, -1, 0);
+      std::vector<int>& uses = all[index.at(input)].uses;
+      if (uses.empty() || uses.back() != i) uses.push_back(i);
+    });
+    for (const auto& subgraph : node.subgraphs()) {
+      for (const Node* n = subgraph.graph->first(); n; n = n->next()) {
+        for_each_input(*n, [&](const Value* input) {
+          const auto found = index.find(input);
+          if (found != index.end()) all[found->second].fixed = true;
+        });
+      }
+    }
+    for (const Value* output : node.outputs()) {
+      if (output) add(output, i, bytes_of(*output));
+    }
+  }
+  for (const Value* output : graph.outputs()) {
+    if (!index.count(output)) add(output, -1, 0);
+    Lifetime& lifetime = all[index.at(output)];
+    lifetime.fixed = true;
+    lifetime.bytes = 0;
+  }
+  // Bytes that come to life at a node, less those that died before it.
+  std::vector<size_t> born(nodes.size() + 1), dead(nodes.size() + 1);
+  for (const Lifetime& lifetime : all) {
+    if (lifetime.first < 0) continue;
+    born[static_cast<size_t>(lifetime.first)] += lifetime.bytes;
+    dead[static_cast<size_t>(lifetime.last()) + 1] += lifetime.bytes;
+  }
+  size_t now = 0;
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    now += born[i];
+    now -= dead[i];
+    alive.push_back(now);
+  }
+}
+
+int Lifetimes::fullest() const {
+  return alive.empty() ? -1 : static_cast<int>(std::max_element(alive.begin(), alive.end()) - alive.begin());
+}
+
+}  // namespace onnx_train

@@ -1,0 +1,38 @@
+// When the values of a graph are alive, in the order of its nodes: what a plan needs memory for, as far as it can be
+// told before kernels are chosen. A view is its input's memory. Inputs, constants and outputs of the graph have memory
+// of their own, which no plan's arena holds.
+#pragma once
+
+#include <unordered_map>
+#include <vector>
+
+#include "onnx_passes/ir/graph.h"
+
+namespace onnx_train {
+
+// A value and the views of it.
+struct Lifetime {
+  const Value* value;
+  size_t bytes;           // 0 where the memory is not the plan's
+  int first;              // the node that writes it; -1 for inputs and constants
+  std::vector<int> uses;  // the nodes that read it, in order
+  bool fixed = false;     // an output of the graph is its memory, or a subgraph reads it: it stays as it is
+
+  int last() const { return uses.empty() ? first : uses.back(); }
+};
+
+struct Lifetimes {
+  explicit Lifetimes(const Graph& graph);
+
+  const Lifetime& of(const Value* value) const { return all[index.at(value)]; }
+  // The node with the most bytes alive: the first of them; -1 in an empty graph.
+  int fullest() const;
+
+  std::vector<Node*> nodes;
+  std::unordered_map<const Node*, int> position;
+  std::vector<Lifetime> all;
+  std::unordered_map<const Value*, size_t> index;  // views have their memory's
+  std::vector<size_t> alive;                       // bytes while each node runs
+};
+
+}  // namespace onnx_train

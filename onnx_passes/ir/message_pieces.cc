@@ -1,0 +1,110 @@
+#include "onnx_passes/ir/message_pieces.h"
+
+#include <google/protobuf/io/coded_stream.h>
+#include <google/protobuf/wire_format_lite.h>
+
+#include <algorithm>
+
+#include "onnx_passes/ir/external_data.h"
+#include "onnx_passes/ir/onnx.h"
+
+namespace onnx_train {
+namespace {
+
+using google::protobuf::internal::WireFormatLite;
+using google::protobuf::io::CodedInputStream;
+using google::protobuf::io::CodedOutputStream;
+
+void add_varint(uint64_t value, std::string* out) {
+  uint8_t bytes[10];
+  out->append(reinterpret_cast<char*>(bytes),
+              static_cast<size_t>(CodedOutputStream::WriteVarint64ToArray(value, bytes) - bytes));
+}
+
+void add_header(int field, size_t length, std::string* out) {
+  add_varint(WireFormatLite::MakeTag(field, WireFormatLite::WIRETYPE_LENGTH_DELIMITED), out);
+  add_varint(length, out);
+}
+
+// A message under way: what is finished of it, and how long it is with its tensors' contents.
+struct Message {
+  std::vector<MessagePiece> pieces = {{}};
+  size_t length = 0;
+
+  void add(const std::string& bytes) {
+    pieces.back().bytes += bytes;
+    length += bytes.size();
+  }
+  void add_contents(const std::string& tensor, size_t bytes) {
+    pieces.back().tensor = tensor;
+    pieces.emplace_back();
+    length += bytes;
+  }
+  void add(int field, Message inner) {
+    std::string header;
+    add_header(field, inner.length, &header);
+    add(header);
+    pieces.back().bytes += inner.pieces.front().bytes;
+    pieces.back().tensor = inner.pieces.front().tensor;
+    pieces.insert(pieces.end(), inner.pieces.begin() + 1, inner.pieces.end());
+    length += inner.length;
+  }
+};
+
+Message cut_tensor(const std::string& bytes) {
+  Message message;
+  onnx::TensorProto tensor;
+  tensor.ParseFromString(bytes);
+  if (!lacks_contents(tensor)) {
+    message.add(bytes);
+    return message;
+  }
+  tensor.clear_raw_data();
+  message.add(tensor.SerializeAsString());
+  std::string header;
+  add_header(onnx::TensorProto::kRawDataFieldNumber, declared_bytes(tensor), &header);
+  message.add(header);
+  message.add_contents(tensor.name(), declared_bytes(tensor));
+  return message;
+}
+
+using Cut = Message (*)(const std::string& bytes);
+
+// Copies a message's fields; those numbered `field`, which are messages, go through `cut`.
+Message cut_fields(const std::string& bytes, const std::vector<std::pair<int, Cut>>& cuts) {
+  Message message;
+  CodedInputStream in(reinterpret_cast<const uint8_t*>(bytes.data()), static_cast<int>(bytes.size()));
+  while (true) {
+    const int start = in.CurrentPosition();
+    const uint32_t tag = in.ReadTag();
+    if (tag == 0) return message;
+    const int field = WireFormatLite::GetTagFieldNumber(tag);
+    const auto found = std::find_if(cuts.begin(), cuts.end(), [&](const auto& cut) { return cut.first == field; });
+    if (found == cuts.end()) {
+      WireFormatLite::SkipField(&in, tag);
+      message.add(bytes.substr(static_cast<size_t>(start), static_cast<size_t>(in.CurrentPosition() - start)));
+      continue;
+    }
+    std::string inner;
+    WireFormatLite::ReadBytes(&in, &inner);
+    message.add(field, found->second(inner));
+  }
+}
+
+Message cut_graph(const std::string& bytes) {
+  return cut_fields(bytes, {{onnx::GraphProto::kInitializerFieldNumber, cut_tensor}});
+}
+
+Message cut_training_info(const std::string& bytes) {
+  return cut_fields(bytes, {{onnx::TrainingInfoProto::kAlgorithmFieldNumber, cut_graph}});
+}
+
+}  // namespace
+
+std::vector<MessagePiece> cut_at_missing_tensors(const onnx::ModelProto& proto) {
+  return cut_fields(proto.SerializeAsString(), {{onnx::ModelProto::kGraphFieldNumber, cut_graph},
+                                                {onnx::ModelProto::kTrainingInfoFieldNumber, cut_training_info}})
+      .pieces;
+}
+
+}  // namespace onnx_train
