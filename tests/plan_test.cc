@@ -39,14 +39,14 @@ TEST(Plan, TwoThousandNodesArePlannedInASecond) {
   EXPECT_LT(planning.milliseconds, 1000);
 }
 
-// Ten times the nodes take about ten times as long; a step that is quadratic anywhere takes fifty or more.
+// Each node costs about the same in a graph of eight thousand and of twenty-seven thousand; where a step is quadratic
+// it costs more than three times as much. (Two thousand nodes fit into the cache and are no measure.)
 TEST(Plan, PlanningTimeGrowsWithTheNumberOfNodes) {
-  const Planning small = plan_step(24, 3);
-  plan_step(72, 1);
-  const Planning large = plan_step(240, 1);
+  const Planning small = plan_step(72, 2);
+  const Planning large = plan_step(240, 2);
   const double nodes = static_cast<double>(large.nodes) / static_cast<double>(small.nodes);
   EXPECT_GE(large.nodes, 15000u);
-  EXPECT_LT(large.milliseconds / small.milliseconds, 2 * nodes);
+  EXPECT_LT(large.milliseconds / small.milliseconds, 1.75 * nodes);
 }
 
 }  // namespace

@@ -336,7 +336,11 @@ class Recomputer {
 
 }  // namespace
 
-Recomputation recompute(Model& model, size_t budget) { return Recomputer(model.graph.get(), budget).run(); }
+Recomputation recompute(Model& model, size_t budget) {
+  const Recomputation done = Recomputer(model.graph.get(), budget).run();
+  if (done.nodes > 0) remove_dead_nodes(model);  // originals whose only readers read a copy now
+  return done;
+}
 
 Pass recompute_pass(const LoweringOptions& options) {
   return {"recompute", [budget = options.memory, report = options.recomputation](Model& model) {
