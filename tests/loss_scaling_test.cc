@@ -96,7 +96,8 @@ TEST(LossScaling, GrowsAfterManyGoodUpdatesAndNeverBeyondFloat32) {
 }
 
 TEST(LossScaling, MistakesAreRefused) {
-  for (const char* text : {"0", "-1", "inf", "nan", "much", "1e99"}) EXPECT_THROW(session(options(text)), Error) << text;
+  for (const char* text : {"0", "-1", "inf", "nan", "much", "1e99"})
+    EXPECT_THROW(session(options(text)), Error) << text;
   BuildOptions both = options("dynamic");
   both.accumulate = true;
   EXPECT_THROW(session(both), Error);

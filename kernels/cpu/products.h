@@ -31,8 +31,8 @@ bool has_product(DType dtype);
 // rows x columns matrices one after the other, or their transposes.
 Matrices row_major_matrices(const Shape& batch, int64_t rows, int64_t columns, bool transposed = false);
 
-// Of inputs 0 and 1 into output 0: of one element type, or from bfloat16 to float32. With `bias` (float32 only), input 2 holds
-// n numbers to add to each row.
+// Of inputs 0 and 1 into output 0: of one element type, or from bfloat16 to float32. With `bias` (float32 only), input
+// 2 holds n numbers to add to each row.
 Prepared prepare_product(const NodeSpec& spec, Product product, bool bias = false);
 
 Prepared prepare_einsum(const NodeSpec& spec);  // einsum.cc

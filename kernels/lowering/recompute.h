@@ -25,8 +25,8 @@ struct Recomputation {
 // are worth keeping, or have a copy already). Copies compute what the originals did, bit for bit: nodes that draw
 // random numbers from anywhere but their inputs are never copied. Deterministic.
 //
-// Belongs behind the passes that recognise patterns, so that an attention is one node with a price, and in front of
-// those that fuse, so that copies fuse with their readers. No pass behind it may merge equal nodes.
+// Belongs behind the passes that fuse: what lives inside an island is no buffer, and counting it would promise bytes
+// that are not there. No pass behind it may merge equal nodes.
 Recomputation recompute(Model& model, size_t budget);
 
 }  // namespace onnx_train

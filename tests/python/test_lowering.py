@@ -14,7 +14,7 @@ import tool
 import zoo
 from onnx import numpy_helper
 
-EXACT = {"views", "write_in_place", "update_in_place", "merge_updates"}
+EXACT = {"views", "write_in_place", "update_in_place", "merge_updates", "order_nodes", "recompute"}
 TOLERANCE = 1e-6
 
 

@@ -11,8 +11,8 @@ bool fuse_batch_normalization(Model& model);
 // Images lie channels last in memory, [batch, sizes.., channels], through whole regions of convolutions.
 bool channels_last(Model& model);
 
-// What only moves elements moves bfloat16 ones where they are widened first: 16 bits each, and a product behind it finds
-// its operand narrow. Behind fold_transposes, which looks for transposes right in front of products.
+// What only moves elements moves bfloat16 ones where they are widened first: 16 bits each, and a product behind it
+// finds its operand narrow. Behind fold_transposes, which looks for transposes right in front of products.
 bool move_bfloat16(Model& model);
 
 // A product or convolution of two widened bfloat16 tensors takes them narrow: MatMul(Cast(a), Cast(b)), with nothing
