@@ -24,6 +24,8 @@ std::string kernel_name(const PlanStep& step) {
   return *step.kernel->name ? step.kernel->name : step.kernel->op;
 }
 
+constexpr int kMaxOutputs = 3;  // in a line; an optimizer's node has hundreds
+
 std::string plan_table(const Plan& plan) {
   const bool profiled = plan.profiled_runs() > 0;
   Table table("rllrlr");
@@ -32,11 +34,14 @@ std::string plan_table(const Plan& plan) {
   for (const PlanStep& step : plan.steps()) {
     std::string outputs;
     double bytes = 0;
+    int count = 0;
     for (const Value* output : step.node->outputs()) {
       if (!output) continue;
-      outputs += concat(outputs.empty() ? "" : ", ", output->name(), " ", to_string(output->type()));
+      if (++count <= kMaxOutputs)
+        outputs += concat(count > 1 ? ", " : "", output->name(), " ", to_string(output->type()));
       bytes += bytes_of(*output);
     }
+    if (count > kMaxOutputs) outputs += concat(", and ", count - kMaxOutputs, " more");
     total += bytes;
     table.add({std::to_string(&step - plan.steps().data()), step.node->op(), outputs, format_bytes(bytes),
                kernel_name(step), profiled ? format_number(step.milliseconds / plan.profiled_runs()) : ""});
