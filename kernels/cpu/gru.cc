@@ -19,8 +19,9 @@ class GruForward {
         parts_(cut_batch(e_)),
         inputs_(spec),
         input_product_(e_, spec.in_shape(0)[2], inputs_.has(3), {true, true, !linear_}, &workspace_),
-        zr_(parts_, product(2 * e_.hidden, e_.gate_stride(), true), e_.directions, &workspace_),
-        g_(parts_, product(e_.hidden, linear_ ? e_.hidden : e_.gate_stride(), !linear_), e_.directions, &workspace_),
+        zr_(parts_, product_with_transpose(e_, 2 * e_.hidden, e_.gate_stride()), e_.directions, &workspace_),
+        g_(parts_, product_with_transpose(e_, e_.hidden, linear_ ? e_.hidden : e_.gate_stride(), !linear_),
+           e_.directions, &workspace_),
         keeps_y_(spec.has_output(0)),
         keeps_candidates_(spec.num_outputs() > 3 && spec.has_output(3)) {
     const auto bytes = [](int64_t count) { return static_cast<size_t>(count) * sizeof(T); };
@@ -41,16 +42,6 @@ class GruForward {
   }
 
  private:
-  GemmShape product(int64_t n, int64_t y_row, bool accumulate) const {
-    return {.n = n,
-            .k = e_.hidden,
-            .a_row = e_.hidden,
-            .b_row = 1,
-            .b_column = e_.hidden,
-            .y_row = y_row,
-            .accumulate = accumulate};
-  }
-
   void run_part(const Args& args, const Part& part, T* gates) {
     const int64_t d = part.direction, n = e_.hidden, first = part.first;
     const int32_t* lengths = inputs_.get<int32_t>(args, 4);
@@ -104,10 +95,9 @@ class GruForward {
 
   void store(const Args& args, bool live, int64_t t, int64_t d, int64_t b, const T* h, T* gate, const T* beside) const {
     const int64_t n = e_.hidden;
-    const auto copy = [&](const T* from, T* to) { live ? std::copy(from, from + n, to) : std::fill_n(to, n, T{0}); };
     if (!live) std::fill(gate, gate + e_.gate_row(), T{0});
-    if (keeps_y_) copy(h, args.out<T>(0) + e_.value(t, d, b));
-    if (keeps_candidates_) copy(beside, args.out<T>(3) + e_.value(t, d, b));
+    if (keeps_y_) store_row(live, n, h, args.out<T>(0) + e_.value(t, d, b));
+    if (keeps_candidates_) store_row(live, n, beside, args.out<T>(3) + e_.value(t, d, b));
   }
 
   Extents e_;
@@ -134,8 +124,8 @@ class GruBackward {
         order_{recurrence_.backwards, e_.steps},
         parts_(cut_batch(e_)),
         inputs_(spec),
-        zr_(parts_, product(2 * e_.hidden, e_.gate_stride(), true), e_.directions, &workspace_),
-        g_(parts_, product(e_.hidden, g_stride(), linear_), e_.directions, &workspace_),
+        zr_(parts_, product_with_rows(e_, 2 * e_.hidden, e_.gate_stride()), e_.directions, &workspace_),
+        g_(parts_, product_with_rows(e_, e_.hidden, g_stride(), linear_), e_.directions, &workspace_),
         dr_zr_(e_, 2 * e_.hidden, e_.gate_stride(), &workspace_),
         dr_g_(e_, e_.hidden, g_stride(), &workspace_),
         h0_(spec, 2, e_, &workspace_) {
@@ -180,10 +170,6 @@ class GruBackward {
   // From sample to sample of what g's part of R meets: dn, or dg among the gates.
   int64_t g_stride() const { return linear_ ? e_.directions * e_.hidden : e_.gate_stride(); }
   int64_t dn_at(int64_t t, int64_t d, int64_t b) const { return ((t * e_.batch + b) * e_.directions + d) * e_.hidden; }
-
-  GemmShape product(int64_t k, int64_t a_row, bool accumulate) const {
-    return {.n = e_.hidden, .k = k, .a_row = a_row, .b_row = e_.hidden, .y_row = e_.hidden, .accumulate = accumulate};
-  }
 
   void run_part(const Args& args, const Part& part, const T* h_before) {
     const int64_t d = part.direction, n = e_.hidden, first = part.first;

@@ -113,15 +113,7 @@ class LstmForward {
         parts_(cut_batch(e_)),
         inputs_(spec),
         input_product_(e_, spec.in_shape(0)[2], inputs_.has(3), {true, true, true, true}, &workspace_),
-        step_(parts_,
-              {.n = e_.gate_row(),
-               .k = e_.hidden,
-               .a_row = e_.hidden,
-               .b_row = 1,
-               .b_column = e_.hidden,
-               .y_row = e_.gate_stride(),
-               .accumulate = true},
-              e_.directions, &workspace_) {
+        step_(parts_, product_with_transpose(e_, e_.gate_row(), e_.gate_stride()), e_.directions, &workspace_) {
     const auto bytes = [](int64_t count) { return static_cast<size_t>(count) * sizeof(T); };
     h_ = output_or_scratch(spec, 1, bytes(e_.state_size()), &workspace_);
     c_ = output_or_scratch(spec, 2, bytes(e_.state_size()), &workspace_);
@@ -160,8 +152,7 @@ class LstmForward {
         } else {
           std::fill(gate, gate + e_.gate_row(), T{0});
         }
-        if (y && live) std::copy(h_row, h_row + n, y + e_.value(t, d, b));
-        if (y && !live) std::fill_n(y + e_.value(t, d, b), n, T{0});
+        if (y) store_row(live, n, h_row, y + e_.value(t, d, b));
         if (cells) std::copy(c_row, c_row + n, cells + e_.value(t, d, b));
       }
     }
@@ -190,14 +181,7 @@ class LstmBackward {
         order_{recurrence_.backwards, e_.steps},
         parts_(cut_batch(e_)),
         inputs_(spec),
-        step_(parts_,
-              {.n = e_.hidden,
-               .k = e_.gate_row(),
-               .a_row = e_.gate_stride(),
-               .b_row = e_.hidden,
-               .y_row = e_.hidden,
-               .accumulate = true},
-              e_.directions, &workspace_),
+        step_(parts_, product_with_rows(e_, e_.gate_row(), e_.gate_stride()), e_.directions, &workspace_),
         dr_(e_, e_.gate_row(), e_.gate_stride(), &workspace_),
         h0_(spec, 2, e_, &workspace_),
         c0_(spec, 3, e_, &workspace_),

@@ -70,6 +70,20 @@ class StepProduct {
   std::vector<const T*> b_;     // of each direction, in the run at hand
 };
 
+// The step's product forward, y = h rᵀ for `rows` rows of R, and backward, dh = dy r.
+inline GemmShape product_with_transpose(const Extents& e, int64_t rows, int64_t y_row, bool accumulate = true) {
+  return {.n = rows,
+          .k = e.hidden,
+          .a_row = e.hidden,
+          .b_row = 1,
+          .b_column = e.hidden,
+          .y_row = y_row,
+          .accumulate = accumulate};
+}
+inline GemmShape product_with_rows(const Extents& e, int64_t rows, int64_t dy_row, bool accumulate = true) {
+  return {.n = e.hidden, .k = rows, .a_row = dy_row, .b_row = e.hidden, .y_row = e.hidden, .accumulate = accumulate};
+}
+
 // Which step comes when.
 struct Order {
   std::vector<bool> backwards;  // of each direction
@@ -162,6 +176,12 @@ void start_state(const Extents& e, const Part& part, const T* first, T* state) {
   } else {
     std::fill(state + begin, state + end, T{0});
   }
+}
+
+// Stores a sample's row of n; zeros for a step that the sample does not have.
+template <typename T>
+void store_row(bool live, int64_t n, const T* from, T* to) {
+  live ? std::copy(from, from + n, to) : std::fill_n(to, n, T{0});
 }
 
 // y += x

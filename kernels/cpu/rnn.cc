@@ -17,15 +17,7 @@ class RnnForward {
         parts_(cut_batch(e_)),
         inputs_(spec),
         input_product_(e_, spec.in_shape(0)[2], inputs_.has(3), {true}, &workspace_),
-        step_(parts_,
-              {.n = e_.hidden,
-               .k = e_.hidden,
-               .a_row = e_.hidden,
-               .b_row = 1,
-               .b_column = e_.hidden,
-               .y_row = e_.gate_stride(),
-               .accumulate = true},
-              e_.directions, &workspace_),
+        step_(parts_, product_with_transpose(e_, e_.hidden, e_.gate_stride()), e_.directions, &workspace_),
         keeps_y_(spec.has_output(0)) {
     h_ = output_or_scratch(spec, 1, static_cast<size_t>(e_.state_size()) * sizeof(T), &workspace_);
     sums_ = workspace_.reserve(static_cast<size_t>(e_.samples() * e_.gate_stride()) * sizeof(T));
@@ -53,8 +45,7 @@ class RnnForward {
         T* h_row = h + e_.state(d, b);
         const bool live = is_live(lengths, t, b);
         if (live) activate(recurrence_.activation(d, 0), recurrence_.clip, n, sums + e_.gate(t, d, b), h_row);
-        if (y && live) std::copy(h_row, h_row + n, y + e_.value(t, d, b));
-        if (y && !live) std::fill_n(y + e_.value(t, d, b), n, T{0});
+        if (y) store_row(live, n, h_row, y + e_.value(t, d, b));
       }
     }
   }
@@ -81,14 +72,7 @@ class RnnBackward {
         order_{recurrence_.backwards, e_.steps},
         parts_(cut_batch(e_)),
         inputs_(spec),
-        step_(parts_,
-              {.n = e_.hidden,
-               .k = e_.hidden,
-               .a_row = e_.gate_stride(),
-               .b_row = e_.hidden,
-               .y_row = e_.hidden,
-               .accumulate = true},
-              e_.directions, &workspace_),
+        step_(parts_, product_with_rows(e_, e_.hidden, e_.gate_stride()), e_.directions, &workspace_),
         dr_(e_, e_.hidden, e_.gate_stride(), &workspace_),
         h0_(spec, 2, e_, &workspace_),
         h_before_(workspace_.reserve(static_cast<size_t>(e_.steps * e_.state_size()) * sizeof(T))) {
