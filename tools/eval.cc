@@ -49,12 +49,7 @@ Subcommand eval_command() {
                                 {"--data", &a->data, "the data: see fit --help", "PATH", true},
                                 {"--batch-size", &a->batch_size, "samples at a time [128]", "N"},
                                 {"--scale", &a->scale, "factor of integers that become floats [1]", "X"},
-                                {"--dtype",
-                                 &a->dtype,
-                                 "float64 computes in double precision [float32]",
-                                 "TYPE",
-                                 false,
-                                 {"float32", "float64"}},
+                                dtype_option(&a->dtype),
                                 {"--json", &a->json, "one JSON object instead of a table"}},
                                &a->runtime),
           [a] { return run(*a); }};

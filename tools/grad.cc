@@ -99,12 +99,7 @@ Subcommand grad_command() {
                             {"--train", &o.train, "weights to differentiate by: names, globs, @FILE [all]", "PATTERNS"},
                             {"--freeze", &o.freeze, "weights to leave out, likewise", "PATTERNS"},
                             {"--seed", &o.seed, "of dropout [0]", "N"},
-                            {"--dtype",
-                             &a->dtype,
-                             "float64 computes in double precision [float32]",
-                             "TYPE",
-                             false,
-                             {"float32", "float64"}}},
+                            dtype_option(&a->dtype)},
                            &a->runtime),
       [a] { return run(a.get()); }};
 }

@@ -85,12 +85,7 @@ Subcommand predict_command() {
                {"-o,--output", &a->output, "the .npz file to write; keys are output names", "FILE", true},
                {"--batch-size", &a->batch_size, "samples at a time [128]", "N"},
                {"--scale", &a->scale, "factor of integers that become floats [1]", "X"},
-               {"--dtype",
-                &a->dtype,
-                "float64 computes in double precision [float32]",
-                "TYPE",
-                false,
-                {"float32", "float64"}}},
+               dtype_option(&a->dtype)},
               &a->runtime),
           [a] { return run(*a); }};
 }

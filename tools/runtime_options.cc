@@ -6,6 +6,10 @@
 
 namespace onnx_train {
 
+CommandOption dtype_option(std::string* dtype) {
+  return {"--dtype", dtype, "float64 computes in double precision [float32]", "TYPE", false, {"float32", "float64"}};
+}
+
 std::vector<CommandOption> with_runtime_options(std::vector<CommandOption> options, RuntimeOptions* runtime) {
   options.insert(
       options.end(),

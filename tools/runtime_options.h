@@ -20,6 +20,9 @@ struct RuntimeOptions {
 // `options` with those of `runtime` behind them.
 std::vector<CommandOption> with_runtime_options(std::vector<CommandOption> options, RuntimeOptions* runtime);
 
+// --dtype of the subcommands that compute without training.
+CommandOption dtype_option(std::string* dtype);
+
 // What a session is to be opened with. Sets the number of threads. Throws UsageError.
 SessionOptions session_options(const RuntimeOptions& runtime);
 
