@@ -21,7 +21,7 @@ namespace {
 
 using Desc = dnnl::memory::desc;
 
-// ---- float32, of float32 or bfloat16 operands
+// ---- float32, of float32 or bfloat16 operands; the result rounded to bfloat16 where it is stored so
 
 Desc layout(const Matrices& matrices, int64_t rows, int64_t columns, DType dtype = DType::kFloat) {
   Shape dims = matrices.batch, strides = matrices.batch_strides;
@@ -36,26 +36,28 @@ void simplify(Product& p);
 // operands are copied into the usual order there.
 bool is_slow(const Chain& chain, const NodeSpec& spec, const Product& p) {
   const dnnl::matmul::primitive_desc found(chain.engine(), layout(p.a, p.m, p.k, spec.in_type(0)),
-                                           layout(p.b, p.k, p.n, spec.in_type(1)), layout(p.y, p.m, p.n));
+                                           layout(p.b, p.k, p.n, spec.in_type(1)),
+                                           layout(p.y, p.m, p.n, spec.out_type()));
   return std::string_view(found.impl_info_str()).starts_with("ref");
 }
 
 Prepared prepare_float(const NodeSpec& spec, Product p, bool bias) {
   return prepare_chain(spec, [&](Chain& chain) {
-    const DType from = spec.in_type(0);
-    Operand a = input(0, layout(p.a, p.m, p.k, from)), made = output(0, layout(p.y, p.m, p.n));
+    const DType from = spec.in_type(0), to_type = spec.out_type();
+    Operand a = input(0, layout(p.a, p.m, p.k, from)), made = output(0, layout(p.y, p.m, p.n, to_type));
     const Operand y = made;
     if (is_slow(chain, spec, p)) {
       Product copied = p;
       copied.a = row_major_matrices(p.a.batch, p.m, p.k);
       if (!p.accumulate) copied.y = row_major_matrices(p.y.batch, p.m, p.n);
       a = chain.in_layout(a, layout(copied.a, p.m, p.k, from));
-      made = chain.staged(y, layout(copied.y, p.m, p.n));
+      made = chain.staged(y, layout(copied.y, p.m, p.n, to_type));
       p = copied;
       simplify(p);
       a.layout = layout(p.a, p.m, p.k, from);
     }
-    const Operand b = input(1, layout(p.b, p.k, p.n, spec.in_type(1))), to = {made.place, layout(p.y, p.m, p.n)};
+    const Operand b = input(1, layout(p.b, p.k, p.n, spec.in_type(1))),
+                  to = {made.place, layout(p.y, p.m, p.n, to_type)};
     auto attributes = Chain::attributes();
     dnnl::post_ops after;
     if (p.alpha != 1) after.append_eltwise(dnnl::algorithm::eltwise_linear, static_cast<float>(p.alpha), 0);
@@ -298,13 +300,20 @@ Product gemm_product(const NodeSpec& spec) {
   return p;
 }
 
+// C is one row, as biases are: the product adds it by itself.
+bool adds_bias(const NodeSpec& spec) {
+  const Node& node = spec.node();
+  const int64_t columns = spec.out_shape().back();
+  return node.attr("alpha", 1.0f) == 1 && node.attr("beta", 1.0f) == 1 && spec.in_type(2) == DType::kFloat &&
+         spec.in_size(2) == columns && spec.in_shape(2).back() == columns;
+}
+
 Prepared prepare_gemm(const NodeSpec& spec) {
   Product p = gemm_product(spec);
   const double beta = spec.node().attr("beta", 1.0f);
   const bool has_c = spec.has_input(2) && beta != 0;
-  // One row, as biases are, is added by the product itself; anything else is written first and added to.
-  const bool bias = has_c && beta == 1 && p.alpha == 1 && spec.out_type() == DType::kFloat && p.k > 0 &&
-                    spec.in_size(2) == p.n && spec.in_shape(2).back() == p.n;
+  // Anything but a bias is written first and added to.
+  const bool bias = has_c && p.k > 0 && spec.out_type() != DType::kDouble && adds_bias(spec);
   if (!has_c || bias) return prepare_product(spec, p, bias);
   p.accumulate = true;
   Prepared product = prepare_product(spec, p);
@@ -331,7 +340,8 @@ bool is_bfloat16_product(const NodeSpec& spec) {
     if (spec.has_input(i) && is_float(spec.in_type(i)) && spec.in_type(i) != wanted) return false;
   }
   const bool narrow_operands = is_float(spec.in_type(0)) && is_float(spec.in_type(1));
-  return has_bfloat16_products() && narrow_operands && spec.has_output(0) && spec.out_type() == DType::kFloat;
+  return has_bfloat16_products() && narrow_operands && spec.has_output(0) &&
+         (spec.out_type() == DType::kFloat || spec.out_type() == DType::kBFloat16);
 }
 
 bool has_product(DType dtype) {
@@ -372,13 +382,17 @@ std::vector<Kernel> product_kernels() {
   const auto supports = [](const NodeSpec& spec) {
     return has_product(spec.in_type()) && spec.one_type(spec.num_inputs());
   };
+  // Adding to what is stored already would round twice.
+  const auto is_bfloat16_gemm = [](const NodeSpec& spec) {
+    return is_bfloat16_product(spec) && (spec.out_type() == DType::kFloat || !spec.has_input(2) || adds_bias(spec));
+  };
   return {
       {"MatMul", supports, prepare_matmul},
       {"Gemm", supports, prepare_gemm},
       {"Einsum", supports, prepare_einsum},
       {"TransposedMatMul", supports, prepare_transposed_matmul, kDomain},
       {"Bfloat16MatMul", is_bfloat16_product, prepare_matmul, kDomain},
-      {"Bfloat16Gemm", is_bfloat16_product, prepare_gemm, kDomain},
+      {"Bfloat16Gemm", is_bfloat16_gemm, prepare_gemm, kDomain},
       {"Bfloat16TransposedMatMul", is_bfloat16_product, prepare_transposed_matmul, kDomain},
   };
 }

@@ -38,6 +38,7 @@ class Fuser {
   bool run() {
     for (Node* node = graph_.first(); node; node = node->next()) visit(node);
     number_nodes();
+    for (Node* node = graph_.first(); node; node = node->next()) hand_over(node);
     for (size_t g = groups_.size(); g-- > 0;) sink(static_cast<int>(g));
     bool changed = false;
     for (size_t g = 0; g < groups_.size(); ++g) changed |= recompute(static_cast<int>(g));
@@ -46,6 +47,7 @@ class Fuser {
     for (size_t g = 0; g < groups_.size(); ++g) {
       sort(&groups_[g].nodes);
       trim_views(static_cast<int>(g));
+      trim_widenings(static_cast<int>(g));
       if (!is_worth_it(static_cast<int>(g))) dissolve(static_cast<int>(g));
     }
     const auto used = [](const Group& group) { return !group.nodes.empty(); };
@@ -238,6 +240,30 @@ class Fuser {
 
   // ---- Sinking
 
+  static bool widens(const Node& node) {
+    return node.is("Cast") && node.input(0)->dtype() == DType::kBFloat16 && node.output()->dtype() != DType::kBFloat16;
+  }
+
+  // What widens a bfloat16 value for one other group is done there: half the bytes are kept meanwhile.
+  void hand_over(Node* node) {
+    const int from = group_of(node);
+    if (from < 0 || !widens(*node) || outputs_.count(node->output()) > 0) return;
+    int to = -1;
+    for (const Use& use : node->output()->uses()) {
+      const int reader = group_of(use.node);
+      if (reader < 0 || reader == from || (to >= 0 && reader != to)) return;
+      to = reader;
+    }
+    if (to < 0 || group(to).nodes.size() >= kMaxNodes) return;
+    std::vector<Node*> nodes = group(to).nodes;
+    nodes.push_back(node);
+    sort(&nodes);
+    if (!fit_together(nodes)) return;
+    std::erase(group(from).nodes, node);
+    group(to).nodes = std::move(nodes);
+    group_of_[node] = to;
+  }
+
   // A group that only one other group reads joins that one, if no more has to be kept for it meanwhile.
   void sink(int g) {
     int reader = -1, results = 0;
@@ -297,6 +323,20 @@ class Fuser {
     }
     nodes.erase(std::remove_if(nodes.begin(), nodes.end(), [&](const Node* node) { return group_of(node) != g; }),
                 nodes.end());
+  }
+
+  // A bfloat16 value is not widened inside for those outside: twice the bytes would be kept until they read them.
+  void trim_widenings(int g) {
+    std::vector<Node*>& nodes = group(g).nodes;
+    const auto is_read_here = [&](const Node* node) {
+      const auto& uses = node->output()->uses();
+      return std::any_of(uses.begin(), uses.end(), [&](const Use& use) { return group_of(use.node) == g; });
+    };
+    std::erase_if(nodes, [&](const Node* node) {
+      if (!widens(*node) || is_read_here(node)) return false;
+      group_of_.erase(node);
+      return true;
+    });
   }
 
   void split_view(Node* view, int g) {

@@ -2,18 +2,12 @@
 #include <algorithm>
 
 #include "kernels/cpu/lowering/lowering.h"
+#include "kernels/cpu/lowering/widened.h"
 #include "kernels/lowering/lowering.h"
 #include "onnx_passes/ir/builder.h"
 
 namespace onnx_train::cpu {
 namespace {
-
-// What `value` is widened from; null when it is something else.
-Value* widened_from(const Value* value) {
-  const Node* node = value ? value->producer() : nullptr;
-  const bool widens = node && node->is("Cast") && node->input(0)->dtype() == DType::kBFloat16;
-  return widens && value->dtype() == DType::kFloat ? node->input(0) : nullptr;
-}
 
 void replace(Node* node, const std::vector<Var>& with) {
   for (int i = 0; i < node->num_outputs(); ++i) {

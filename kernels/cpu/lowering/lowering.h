@@ -25,4 +25,8 @@ bool bfloat16_products(Model& model);
 // bfloat16 one, and an element-wise kernel may take the cast over.
 bool widen_at_readers(Model& model);
 
+// A kernel that can read bfloat16 and write it takes the casts around its node over: Cast, Softmax, Cast becomes one
+// Bfloat16Softmax, which computes in float32 as before and rounds as the cast did. Behind widen_at_readers.
+bool narrow_storage(Model& model);
+
 }  // namespace onnx_train::cpu

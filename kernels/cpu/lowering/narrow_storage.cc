@@ -1,0 +1,178 @@
+// Kernels that read and write bfloat16 where mixed precision has rounded, and compute in float32 between: the casts
+// around a node go into it.
+#include <algorithm>
+#include <memory>
+#include <set>
+
+#include "kernels/cpu/lowering/lowering.h"
+#include "kernels/cpu/lowering/widened.h"
+#include "kernels/device.h"
+#include "onnx_passes/functions/functions.h"
+#include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/onnx.h"
+
+namespace onnx_train::cpu {
+namespace {
+
+// Which operands of an operator may be bfloat16, for a kernel of the same name with Bfloat16 in front.
+struct NarrowRow {
+  const char* op;
+  const char* domain;
+  std::vector<int> inputs, outputs;
+};
+
+const NarrowRow* find_row(const Node& node) {
+  static const std::vector<NarrowRow> rows = {
+      {"Bfloat16MatMul", kDomain, {}, {0}},
+      {"Bfloat16Gemm", kDomain, {}, {0}},
+      {"Bfloat16TransposedMatMul", kDomain, {}, {0}},
+  };
+  for (const NarrowRow& row : rows) {
+    if (node.is(row.op, row.domain)) return &row;
+  }
+  return nullptr;
+}
+
+// The casts to bfloat16 that are the only readers of `value`; none when somebody reads all of its bits.
+std::vector<Node*> narrowing_readers(const Value* value) {
+  std::vector<Node*> casts;
+  if (!value || value->dtype() != DType::kFloat || value->graph().is_output(value)) return casts;
+  for (const Use& use : value->uses()) {
+    const bool narrows = use.node->is("Cast") && use.node->output()->dtype() == DType::kBFloat16 &&
+                         &use.node->graph() == &value->graph() && !value->graph().is_output(use.node->output());
+    if (!narrows) return {};
+    casts.push_back(use.node);
+  }
+  return casts;
+}
+
+// A node with its casts, as a function and a call of it.
+class Narrowed {
+ public:
+  Narrowed(Node* node, const NarrowRow& row) : node_(*node), graph_(node->graph()) {
+    for (int i = 0; i < node->num_inputs(); ++i) {
+      const bool may = std::find(row.inputs.begin(), row.inputs.end(), i) != row.inputs.end();
+      sources_.push_back(may ? widened_from(node->input(i)) : nullptr);
+    }
+    for (int i = 0; i < node->num_outputs(); ++i) {
+      const bool may = std::find(row.outputs.begin(), row.outputs.end(), i) != row.outputs.end();
+      narrowings_.push_back(may ? narrowing_readers(node->output(i)) : std::vector<Node*>());
+    }
+  }
+
+  // False when nothing around the node is narrow, or no kernel takes it so.
+  bool replace() {
+    const bool reads = std::any_of(sources_.begin(), sources_.end(), [](const Value* v) { return v; });
+    const bool writes = std::any_of(narrowings_.begin(), narrowings_.end(), [](const auto& n) { return !n.empty(); });
+    if (!reads && !writes) return false;
+    Node* call = add_call();
+    if (!find_kernel(Device::cpu(), NodeSpec(*call, std::vector<Tensor>(sources_.size()), num_threads()))) {
+      graph_.remove(call);
+      return false;
+    }
+    graph_.context().functions.push_back(function_);
+    std::set<Node*> widenings;
+    for (int i = 0; i < node_.num_inputs(); ++i) {
+      if (sources_[static_cast<size_t>(i)]) widenings.insert(node_.input(i)->producer());
+    }
+    for (int i = 0; i < node_.num_outputs(); ++i) {
+      const std::vector<Node*>& casts = narrowings_[static_cast<size_t>(i)];
+      for (Node* cast : casts) graph_.replace(cast->output(), call->output(i));
+      for (Node* cast : casts) graph_.remove(cast);
+      if (casts.empty() && node_.output(i)) graph_.replace(node_.output(i), call->output(i));
+    }
+    graph_.remove(&node_);
+    for (Node* cast : widenings) {
+      if (cast->output()->uses().empty() && !graph_.is_output(cast->output())) graph_.remove(cast);
+    }
+    return true;
+  }
+
+ private:
+  static std::string numbered(const char* base, size_t i) { return base + std::to_string(i); }
+
+  void add_cast(const std::string& from, const std::string& to, DType dtype) {
+    onnx::NodeProto* cast = function_->add_node();
+    cast->set_op_type("Cast");
+    cast->add_input(from);
+    cast->add_output(to);
+    onnx::AttributeProto* attribute = cast->add_attribute();
+    attribute->set_name("to");
+    attribute->set_type(onnx::AttributeProto::INT);
+    attribute->set_i(static_cast<int>(dtype));
+  }
+
+  // Inputs and outputs are the node's, in its order; so are its attributes, which the body repeats as constants.
+  void write_body() {
+    onnx::NodeProto inner = node_.shell();
+    for (size_t i = 0; i < sources_.size(); ++i) {
+      const std::string name = numbered("x", i);
+      function_->add_input(name);
+      if (sources_[i]) add_cast(name, name + "_wide", DType::kFloat);
+      inner.add_input(!node_.input(static_cast<int>(i)) ? "" : sources_[i] ? name + "_wide" : name);
+    }
+    for (size_t i = 0; i < narrowings_.size(); ++i) {
+      const bool there = node_.output(static_cast<int>(i));
+      inner.add_output(!there ? "" : narrowings_[i].empty() ? numbered("y", i) : numbered("y", i) + "_wide");
+    }
+    for (const onnx::AttributeProto& attribute : inner.attribute()) function_->add_attribute(attribute.name());
+    *function_->add_node() = std::move(inner);
+    for (size_t i = 0; i < narrowings_.size(); ++i) {
+      function_->add_output(numbered("y", i));
+      if (!narrowings_[i].empty()) add_cast(numbered("y", i) + "_wide", numbered("y", i), DType::kBFloat16);
+    }
+  }
+
+  Node* add_call() {
+    Context& context = graph_.context();
+    context.opsets.emplace(kDomain, 1);
+    const std::string op = node_.op().starts_with("Bfloat16") ? node_.op() : "Bfloat16" + node_.op();
+    write_body();
+    function_->set_name(op);
+    function_->set_domain(kDomain);
+    function_->set_overload(concat("narrow", context.functions.size()));
+    for (const auto& [domain, version] : context.opsets) {
+      onnx::OperatorSetIdProto* opset = function_->add_opset_import();
+      opset->set_domain(domain);
+      opset->set_version(version);
+    }
+    onnx::NodeProto shell = node_.shell();
+    shell.set_op_type(op);
+    shell.set_domain(kDomain);
+    shell.set_overload(function_->overload());
+    std::vector<Value*> inputs = node_.inputs();
+    for (size_t i = 0; i < inputs.size(); ++i) inputs[i] = sources_[i] ? sources_[i] : inputs[i];
+    std::vector<std::string> names;
+    for (size_t i = 0; i < narrowings_.size(); ++i) {
+      const Value* output = node_.output(static_cast<int>(i));
+      const Value* named = narrowings_[i].empty() ? output : narrowings_[i][0]->output();
+      names.push_back(named ? graph_.unique_name(named->name()) : "");
+    }
+    Node* call = graph_.add_node(shell, inputs, names, &node_);
+    for (size_t i = 0; i < narrowings_.size(); ++i) {
+      const Value* output = node_.output(static_cast<int>(i));
+      if (!output) continue;
+      const DType dtype = narrowings_[i].empty() ? output->dtype() : DType::kBFloat16;
+      call->output(static_cast<int>(i))->set_type({dtype, output->type().dims});
+    }
+    return call;
+  }
+
+  Node& node_;
+  Graph& graph_;
+  std::vector<Value*> sources_;                 // by input: what it is widened from; null where it stays
+  std::vector<std::vector<Node*>> narrowings_;  // by output
+  const std::shared_ptr<onnx::FunctionProto> function_ = std::make_shared<onnx::FunctionProto>();
+};
+
+}  // namespace
+
+bool narrow_storage(Model& model) {
+  std::vector<Node*> nodes = model.graph->nodes();
+  std::erase_if(nodes, [](const Node* node) { return !find_row(*node); });
+  bool changed = false;
+  for (Node* node : nodes) changed = Narrowed(node, *find_row(*node)).replace() || changed;
+  return changed;
+}
+
+}  // namespace onnx_train::cpu
