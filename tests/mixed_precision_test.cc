@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -152,6 +153,63 @@ TEST(Bfloat16Products, AddFloat32Biases) {
   const std::vector<int64_t> ones = {1, 1}, none = {0, 0, 0, 0};
   const Attrs windows = {{"group", 1}, {"strides", ones}, {"dilations", ones}, {"pads", none}};
   EXPECT_LT(relative_error(run_node("Bfloat16Conv", {x, w, bias}, windows, 1, kDomain)[0], expected), 1e-6);
+}
+
+// A product whose result is rounded to bfloat16 and widened again.
+Model rounded_product(const std::string& op, const Tensor& a, const Tensor& b, const Attrs& attrs, const Shape& sizes) {
+  Model model;
+  model.context->opsets[""] = 21;
+  Graph& graph = *model.graph;
+  Builder builder(&graph);
+  std::vector<Var> inputs = {builder.var(graph.add_input("a", {a.dtype(), Dims(a.shape().begin(), a.shape().end())})),
+                             builder.var(graph.add_input("b", {b.dtype(), Dims(b.shape().begin(), b.shape().end())}))};
+  if (!sizes.empty()) inputs.push_back(builder.constant(Tensor::ints(sizes)));
+  const Var y = call(builder, op, inputs, attrs);
+  graph.add_output(cast(cast(y, DType::kBFloat16), DType::kFloat).value());
+  return model;
+}
+
+// Kernels that store what they make in bfloat16 round it as Cast does.
+void expect_rounded_once(const std::string& op, const Shape& a_shape, const Shape& b_shape, const Attrs& attrs,
+                         const Shape& sizes = {}) {
+  const Tensor a = random_tensor(DType::kFloat, a_shape, 1).cast(DType::kBFloat16);
+  const Tensor b = random_tensor(DType::kFloat, b_shape, 2).cast(DType::kBFloat16);
+  Model narrow = rounded_product(op, a, b, attrs, sizes);
+  ASSERT_TRUE(cpu::narrow_storage(narrow)) << op;
+  SessionOptions without;
+  without.plan.lowering.without = {"narrow_storage"};
+  const std::string y = narrow.graph->outputs()[0]->name();
+  Session in_one_piece(std::move(narrow)), apart(rounded_product(op, a, b, attrs, sizes), without);
+  const Tensor got = in_one_piece.run("predict", {{"a", a}, {"b", b}}).at(y);
+  const Tensor wanted = apart.run("predict", {{"a", a}, {"b", b}}).at(y);
+  ASSERT_EQ(got.shape(), wanted.shape());
+  for (int64_t i = 0; i < got.size(); ++i) {
+    ASSERT_EQ(got.at(i), wanted.at(i)) << op << " " << to_string(a_shape) << " element " << i;
+  }
+}
+
+TEST(NarrowStorage, ConvolutionsRoundWhatTheyMake) {
+  if (!cpu::has_bfloat16_products()) GTEST_SKIP() << "this CPU has no bfloat16 products: float32 is stored";
+  const auto expect = [](const Shape& x, const Shape& w, const Shape& y, int64_t group, int64_t stride, int64_t pad) {
+    const Attrs attrs = {
+        {"group", group}, {"strides", Shape(2, stride)}, {"dilations", Shape{1, 1}}, {"pads", Shape(4, pad)}};
+    const auto last = [](Shape shape) {
+      std::rotate(shape.begin() + 1, shape.begin() + 2, shape.end());
+      return shape;
+    };
+    expect_rounded_once("Bfloat16Conv", x, w, attrs);
+    expect_rounded_once("Bfloat16ConvGradInput", y, w, attrs, x);
+    expect_rounded_once("Bfloat16ChannelsLastConv", last(x), w, attrs);
+    expect_rounded_once("Bfloat16ChannelsLastConvGradInput", last(y), w, attrs, last(x));
+  };
+  expect({2, 3, 9, 8}, {16, 3, 3, 3}, {2, 16, 9, 8}, 1, 1, 1);
+  expect({1, 64, 32, 32}, {64, 64, 3, 3}, {1, 64, 32, 32}, 1, 1, 1);
+  expect({8, 512, 4, 4}, {512, 512, 3, 3}, {8, 512, 4, 4}, 1, 1, 1);
+  expect({2, 64, 16, 16}, {128, 64, 3, 3}, {2, 128, 8, 8}, 1, 2, 1);
+  expect({2, 64, 16, 16}, {128, 64, 1, 1}, {2, 128, 8, 8}, 1, 2, 0);
+  expect({2, 8, 7, 7}, {6, 4, 3, 3}, {2, 6, 5, 5}, 2, 1, 0);
+  expect({2, 16, 7, 7}, {16, 1, 3, 3}, {2, 16, 7, 7}, 16, 1, 1);
+  expect({1, 1, 1, 1}, {1, 1, 1, 1}, {1, 1, 1, 1}, 1, 1, 0);
 }
 
 TEST(Bfloat16Casts, RoundToNearestEvenAndKeepNaN) {

@@ -20,7 +20,7 @@ using Desc = dnnl::memory::desc;
 using dnnl::algorithm;
 using dnnl::prop_kind;
 
-// ---- float32, of float32 or bfloat16 operands
+// ---- float32, of float32 or bfloat16 operands; y and dx rounded to bfloat16 where they are stored so
 
 // Lets oneDNN choose the layout.
 Desc any_layout(const Desc& desc) { return {desc.get_dims(), desc.get_data_type(), dnnl::memory::format_tag::any}; }
@@ -119,8 +119,8 @@ void expect_bias(const NodeSpec& spec, int input, int64_t channels) {
 template <typename Direction>
 Prepared prepare(const NodeSpec& spec, const Convolution& c, const Direction& direction) {
   const bool empty = num_elements(c.x) == 0 || num_elements(c.w) == 0 || num_elements(c.y) == 0;
-  return spec.out_type() == DType::kFloat && !empty ? prepare_fast(spec, c, direction)
-                                                    : prepare_plain(spec, c, direction);
+  return spec.out_type() != DType::kDouble && !empty ? prepare_fast(spec, c, direction)
+                                                     : prepare_plain(spec, c, direction);
 }
 
 Prepared prepare_conv(const NodeSpec& spec) {
@@ -193,15 +193,20 @@ bool supports_bfloat16(const NodeSpec& spec) {
   return is_bfloat16_product(spec) && has_image_axes(spec) && !empty && spec.out_size() > 0;
 }
 
+// Weights and their gradients are float32.
+bool supports_bfloat16_grad_weight(const NodeSpec& spec) {
+  return supports_bfloat16(spec) && spec.out_type() == DType::kFloat;
+}
+
 }  // namespace
 
 Prepared prepare_fast(const NodeSpec& spec, const Convolution& c, const Forward& f) {
   return prepare_chain(spec, [&](Chain& chain) {
     const Desc bias_layout = f.bias >= 0 ? row_major({c.w[0]}) : Desc();
-    const ForwardDesc desc = forward_desc(chain, c, bias_layout, DType::kFloat);
+    const ForwardDesc desc = forward_desc(chain, c, bias_layout, spec.out_type());
     const Operand x = chain.in_layout(input(f.x, image_layout(c, c.x, c.operands)), desc.src_desc());
     const Operand w = chain.in_layout(input(f.w, weight_layout(c, c.operands)), desc.weights_desc());
-    const Operand y = output(0, image_layout(c, c.y)), made = chain.staged(y, desc.dst_desc());
+    const Operand y = output(0, image_layout(c, c.y, spec.out_type())), made = chain.staged(y, desc.dst_desc());
     std::vector<std::pair<int, Operand>> operands = {{DNNL_ARG_SRC, x}, {DNNL_ARG_WEIGHTS, w}, {DNNL_ARG_DST, made}};
     if (f.bias >= 0) operands.push_back({DNNL_ARG_BIAS, input(f.bias, bias_layout)});
     chain.add(desc, operands);
@@ -212,12 +217,12 @@ Prepared prepare_fast(const NodeSpec& spec, const Convolution& c, const Forward&
 Prepared prepare_fast(const NodeSpec& spec, const Convolution& c, const InputGradient& f) {
   return prepare_chain(spec, [&](Chain& chain) {
     const dnnl::convolution_backward_data::primitive_desc desc(
-        chain.engine(), algorithm::convolution_direct, wanted_layout(c, c.x), any_layout(weight_layout(c, c.operands)),
-        wanted_layout(c, c.y, c.operands), c.windows.strides, gaps(c), c.windows.pads_begin, exact_end(c),
-        forward_desc(chain, c, Desc(), c.operands), Chain::attributes());
+        chain.engine(), algorithm::convolution_direct, wanted_layout(c, c.x, spec.out_type()),
+        any_layout(weight_layout(c, c.operands)), wanted_layout(c, c.y, c.operands), c.windows.strides, gaps(c),
+        c.windows.pads_begin, exact_end(c), forward_desc(chain, c, Desc(), c.operands), Chain::attributes());
     const Operand dy = chain.in_layout(input(f.dy, image_layout(c, c.y, c.operands)), desc.diff_dst_desc());
     const Operand w = chain.in_layout(input(f.w, weight_layout(c, c.operands)), desc.weights_desc());
-    const Operand dx = output(0, image_layout(c, c.x)), made = chain.staged(dx, desc.diff_src_desc());
+    const Operand dx = output(0, image_layout(c, c.x, spec.out_type())), made = chain.staged(dx, desc.diff_src_desc());
     chain.add(desc, {{DNNL_ARG_DIFF_DST, dy}, {DNNL_ARG_WEIGHTS, w}, {DNNL_ARG_DIFF_SRC, made}});
     chain.reorder(made, dx);
   });
@@ -260,10 +265,10 @@ std::vector<Kernel> convolution_kernels() {
       {"ChannelsLastConvGradWeight", channels_last(2), prepare_grad_weight, kDomain},
       {"Bfloat16Conv", supports_bfloat16, prepare_conv, kDomain},
       {"Bfloat16ConvGradInput", supports_bfloat16, prepare_grad_input, kDomain},
-      {"Bfloat16ConvGradWeight", supports_bfloat16, prepare_grad_weight, kDomain},
+      {"Bfloat16ConvGradWeight", supports_bfloat16_grad_weight, prepare_grad_weight, kDomain},
       {"Bfloat16ChannelsLastConv", supports_bfloat16, prepare_conv, kDomain},
       {"Bfloat16ChannelsLastConvGradInput", supports_bfloat16, prepare_grad_input, kDomain},
-      {"Bfloat16ChannelsLastConvGradWeight", supports_bfloat16, prepare_grad_weight, kDomain},
+      {"Bfloat16ChannelsLastConvGradWeight", supports_bfloat16_grad_weight, prepare_grad_weight, kDomain},
   };
 }
 

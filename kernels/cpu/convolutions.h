@@ -31,8 +31,8 @@ struct WeightGradient {
   bool bias;  // output 1 is the sum of dy over all but its channels
 };
 
-// Float32 results of float32 or bfloat16 operands, by oneDNN: x and y channels last where they lie so, else reordered
-// to and from the layouts it likes best; weights always reordered.
+// Float32 results of float32 or bfloat16 operands, y and dx also in bfloat16, by oneDNN: x and y channels last where
+// they lie so, else reordered to and from the layouts it likes best; weights always reordered.
 Prepared prepare_fast(const NodeSpec& spec, const Convolution& c, const Forward& f);
 Prepared prepare_fast(const NodeSpec& spec, const Convolution& c, const InputGradient& f);
 Prepared prepare_fast(const NodeSpec& spec, const Convolution& c, const WeightGradient& f);

@@ -26,6 +26,10 @@ const NarrowRow* find_row(const Node& node) {
       {"Bfloat16MatMul", kDomain, {}, {0}},
       {"Bfloat16Gemm", kDomain, {}, {0}},
       {"Bfloat16TransposedMatMul", kDomain, {}, {0}},
+      {"Bfloat16Conv", kDomain, {}, {0}},
+      {"Bfloat16ConvGradInput", kDomain, {}, {0}},
+      {"Bfloat16ChannelsLastConv", kDomain, {}, {0}},
+      {"Bfloat16ChannelsLastConvGradInput", kDomain, {}, {0}},
   };
   for (const NarrowRow& row : rows) {
     if (node.is(row.op, row.domain)) return &row;
