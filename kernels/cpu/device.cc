@@ -71,6 +71,7 @@ class CpuDevice : public Device {
     passes.push_back({"move_bfloat16", cpu::move_bfloat16});
     passes.push_back({"bfloat16_products", cpu::bfloat16_products});
     passes.push_back({"widen_at_readers", cpu::widen_at_readers});
+    passes.push_back({"remove_dead_nodes", remove_dead_nodes});
     passes.push_back({"narrow_storage", cpu::narrow_storage});
     passes.push_back({"fuse_elementwise", [](Model& model) { return fuse_elementwise(model, cpu::can_fuse); }});
     passes.push_back(recompute_pass(options));
