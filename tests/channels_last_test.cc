@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "kernels/cpu/lowering/lowering.h"
+#include "kernels/cpu/products.h"
 #include "kernels/device.h"
 #include "kernels/lowering/lowering.h"
 #include "onnx_passes/functions/functions.h"
@@ -244,6 +245,15 @@ TEST(ChannelsLast, ThreadsDoNotChangeABitOfConvolutions) {
   const Tensor small = random({16, 4, 4, 32}, 3), w = random({32, 32, 3, 3}, 4);
   expect_same("ChannelsLastConv", {small, w, random({32}, 5)}, 1);
   expect_same("ChannelsLastConvGradInput", {small, w, Tensor::ints({16, 4, 4, 32})}, 1);
+  if (!cpu::has_bfloat16_products()) return;
+  const auto narrow = [&](Shape shape, unsigned seed) { return random(std::move(shape), seed).cast(DType::kBFloat16); };
+  for (const int64_t batch : {3, 9}) {  // one chunk of images, and more
+    expect_same("Bfloat16ChannelsLastConvGradWeight",
+                {narrow({batch, 20, 20, 24}, 1), narrow({batch, 20, 20, 64}, 2), Tensor::ints({64, 24, 3, 3})}, 2);
+  }
+  const Tensor narrow_small = narrow({16, 4, 4, 32}, 3), narrow_w = narrow({32, 32, 3, 3}, 4);
+  expect_same("Bfloat16ChannelsLastConv", {narrow_small, narrow_w, random({32}, 5)}, 1);
+  expect_same("Bfloat16ChannelsLastConvGradInput", {narrow_small, narrow_w, Tensor::ints({16, 4, 4, 32})}, 1);
 }
 
 }  // namespace

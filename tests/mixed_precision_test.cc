@@ -153,6 +153,14 @@ TEST(Bfloat16Products, AddFloat32Biases) {
   const std::vector<int64_t> ones = {1, 1}, none = {0, 0, 0, 0};
   const Attrs windows = {{"group", 1}, {"strides", ones}, {"dilations", ones}, {"pads", none}};
   EXPECT_LT(relative_error(run_node("Bfloat16Conv", {x, w, bias}, windows, 1, kDomain)[0], expected), 1e-6);
+  const Tensor images = random_tensor(DType::kFloat, {8, 4, 4, 32}, 1).cast(DType::kBFloat16);
+  const Tensor many = random_tensor(DType::kFloat, {32, 32, 3, 3}, 2).cast(DType::kBFloat16);
+  const Attrs padded = {{"group", 1}, {"strides", ones}, {"dilations", ones}, {"pads", Shape{1, 1, 1, 1}}};
+  const std::vector<Tensor> wide = {images.cast(DType::kFloat), many.cast(DType::kFloat),
+                                    random_tensor(DType::kFloat, {32}, 3)};
+  EXPECT_LT(relative_error(run_node("Bfloat16ChannelsLastConv", {images, many, wide[2]}, padded, 1, kDomain)[0],
+                           run_node("ChannelsLastConv", wide, padded, 1, kDomain)[0]),
+            1e-6);
 }
 
 // A product whose result is rounded to bfloat16 and widened again.

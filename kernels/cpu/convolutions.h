@@ -37,14 +37,14 @@ Prepared prepare_fast(const NodeSpec& spec, const Convolution& c, const Forward&
 Prepared prepare_fast(const NodeSpec& spec, const Convolution& c, const InputGradient& f);
 Prepared prepare_fast(const NodeSpec& spec, const Convolution& c, const WeightGradient& f);
 
-// float32, channels last, where it pays on this machine: outer products of panels.
+// Channels last, where it pays on this machine: outer products of panels.
 bool takes_outer_products(const Convolution& c);
-Prepared prepare_outer_products(const Convolution& c, const WeightGradient& f);
+Prepared prepare_outer_products(const Convolution& c, const WeightGradient& f, int threads);
 
-// float32, small images channels last, where it pays on this machine: without what is padding.
+// Small images channels last, where it pays on this machine: without what is padding.
 bool is_small_images(const Convolution& c, bool gradient);
-Prepared prepare_small_images(const Convolution& c, const Forward& f);
-Prepared prepare_small_images(const Convolution& c, const InputGradient& f);
+Prepared prepare_small_images(const NodeSpec& spec, const Convolution& c, const Forward& f);
+Prepared prepare_small_images(const NodeSpec& spec, const Convolution& c, const InputGradient& f);
 
 // Any size, float32 or float64, channels first: windows laid out as the columns of a matrix, then BLAS.
 Prepared prepare_plain(const NodeSpec& spec, const Convolution& c, const Forward& f);

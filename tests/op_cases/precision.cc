@@ -106,8 +106,13 @@ std::vector<OpCase> precision_cases() {
   add_convolutions(cases, {2, 16, 9, 8}, {32, 16, 3, 2}, {2, 32, 5, 3}, windows(1, {2, 3}, {1, 1}, {1, 0, 1, 1}));
   add_convolutions(cases, {2, 4, 7, 7}, {6, 2, 3, 3}, {2, 6, 3, 3}, windows(2, {1, 1}, {2, 2}, {0, 0, 0, 0}));
   add_convolutions(cases, {2, 16, 7, 7}, {16, 1, 3, 3}, {2, 16, 7, 7}, windows(16, {1, 1}, {1, 1}, {1, 1, 1, 1}));
-  // Where float32 has kernels of its own: small images.
+  // Where there are kernels of our own: small images, and weight gradients of several images, in chunks of them.
   add_convolutions(cases, {8, 32, 4, 4}, {32, 32, 3, 3}, {8, 32, 4, 4}, windows(1, {1, 1}, {1, 1}, {1, 1, 1, 1}));
+  add_convolutions(cases, {7, 30, 5, 4}, {28, 30, 3, 3}, {7, 28, 3, 2}, windows(1, {2, 2}, {1, 1}, {1, 1, 1, 1}));
+  add_convolutions(cases, {9, 24, 20, 20}, {32, 24, 3, 3}, {9, 32, 20, 20}, windows(1, {1, 1}, {1, 1}, {1, 1, 1, 1}));
+  add_convolutions(cases, {8, 16, 9}, {32, 16, 5}, {8, 32, 5}, windows(1, {1}, {2}, {2, 2}));
+  add_convolutions(cases, {8, 32, 3, 2, 4}, {32, 32, 2, 2, 3}, {8, 32, 2, 2, 2},
+                   windows(1, {2, 1, 2}, {1, 1, 1}, {0, 1, 0, 1, 0, 1}));
   add_convolutions(cases, {2, 3, 11}, {4, 3, 3}, {2, 4, 6}, windows(1, {2}, {1}, {1, 2}));
   add_convolutions(cases, {1, 1, 1, 1}, {1, 1, 1, 1}, {1, 1, 1, 1}, windows(1, {1, 1}, {1, 1}, {0, 0, 0, 0}));
   add_convolutions(cases, {0, 3, 8, 8}, {4, 3, 3, 3}, {0, 4, 6, 6}, windows(1, {1, 1}, {1, 1}, {0, 0, 0, 0}));
