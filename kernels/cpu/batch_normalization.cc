@@ -1,264 +1,150 @@
 // Batch normalization, in inference and in training, alone or with what follows it: a sum and a Relu.
-#include "kernels/cpu/batch_normalization.h"
+#include "kernels/cpu/batch_normalization_blocks.h"
 
 #include <cmath>
 
-#include "kernels/cpu/parallel.h"
 #include "kernels/dispatch.h"
 #include "onnx_passes/functions/functions.h"
 
 namespace onnx_train::cpu {
 namespace {
 
-// ---- Both
-
-// Σ (x - shift) and Σ (x - shift)² of each channel of the block.
-template <typename T>
-void moments(const T* x, const T* shift, const Block& block, const ChannelLayout& layout, Sums* sums) {
-  const T* from = x + block.at(layout);
-  if (!layout.is_short()) {
-    *sums = shifted_moments(from, shift[block.first], block.rows(), layout.rest, layout.stride());
-    return;
-  }
-  const Columns<T> shifts(shift, block, layout);
-  reduce_columns<T>(block, layout, sums, [&](int64_t row, int64_t rows, T* first, T* second) {
-    add_shifted_moments(from + row * layout.stride(), shifts.values, rows, block.width(layout), layout.stride(), first,
-                        second);
-  });
-}
-
-// Σ dy and Σ dy (x - mean) of each channel of the block.
-template <typename T>
-void gradient_moments(const T* x, const T* dy, const T* mean, const Block& block, const ChannelLayout& layout,
-                      Sums* sums) {
-  const int64_t at = block.at(layout);
-  if (!layout.is_short()) {
-    *sums = gradient_sums(x + at, dy + at, mean[block.first], block.rows(), layout.rest, layout.stride());
-    return;
-  }
-  const Columns<T> means(mean, block, layout);
-  reduce_columns<T>(block, layout, sums, [&](int64_t row, int64_t rows, T* first, T* second) {
-    const int64_t from = at + row * layout.stride();
-    add_gradient_sums(x + from, dy + from, means.values, rows, block.width(layout), layout.stride(), first, second);
-  });
-}
-
-// y = (x - mean) factor + bias
-template <typename T>
-void scale_block(const T* x, const T* mean, const T* factor, const T* bias, const Block& block,
-                 const ChannelLayout& layout, T* y) {
-  const int64_t at = block.at(layout), c = block.first;
-  if (!layout.is_short()) {
-    return scale_rows(x + at, mean[c], factor[c], bias[c], block.rows(), layout.rest, layout.stride(), y + at);
-  }
-  const Columns<T> means(mean, block, layout), factors(factor, block, layout), biases(bias, block, layout);
-  scale_columns(x + at, means.values, factors.values, biases.values, block.rows(), block.width(layout), layout.stride(),
-                y + at);
-}
-
-// y = relu((x - mean) factor + bias + residual); the residual may be null.
-template <typename T>
-void scale_and_rectify_block(const T* x, const T* residual, const T* mean, const T* factor, const T* bias,
-                             const Block& block, const ChannelLayout& layout, T* y) {
-  const int64_t at = block.at(layout), c = block.first;
-  if (residual) residual += at;
-  if (!layout.is_short()) {
-    const auto run = residual ? scale_rows_and_rectify<T, true> : scale_rows_and_rectify<T, false>;
-    return run(x + at, residual, mean[c], factor[c], bias[c], block.rows(), layout.rest, layout.stride(), y + at);
-  }
-  const Columns<T> means(mean, block, layout), factors(factor, block, layout), biases(bias, block, layout);
-  const auto run = residual ? scale_columns_and_rectify<T, true> : scale_columns_and_rectify<T, false>;
-  run(x + at, residual, means.values, factors.values, biases.values, block.rows(), block.width(layout), layout.stride(),
-      y + at);
-}
-
-// dz = dy where y is positive, else 0; Σ dz and Σ dz (x - mean) of each channel of the block.
-template <typename T>
-void rectified_gradient_moments(const T* x, const T* dy, const T* y, const T* mean, const Block& block,
-                                const ChannelLayout& layout, T* dz, Sums* sums) {
-  const int64_t at = block.at(layout);
-  if (!layout.is_short()) {
-    *sums = rectified_gradient_sums(x + at, dy + at, y + at, mean[block.first], block.rows(), layout.rest,
-                                    layout.stride(), dz + at);
-    return;
-  }
-  const Columns<T> means(mean, block, layout);
-  reduce_columns<T>(block, layout, sums, [&](int64_t row, int64_t rows, T* first, T* second) {
-    const int64_t from = at + row * layout.stride();
-    add_rectified_gradient_sums(x + from, dy + from, y + from, means.values, rows, block.width(layout), layout.stride(),
-                                dz + from, first, second);
-  });
-}
-
-// What dx needs of each channel.
-template <typename T>
-struct Slopes {
-  T *dy_mean, *along, *factor;
-};
-
-// dx = (dy - dy_mean - (x - mean) along) factor
-template <typename T>
-void differentiate_block(const T* x, const T* dy, const T* mean, const Slopes<T>& slopes, const Block& block,
-                         const ChannelLayout& layout, T* dx) {
-  const int64_t at = block.at(layout), c = block.first;
-  if (!layout.is_short()) {
-    return differentiate_rows(x + at, dy + at, mean[c], slopes.dy_mean[c], slopes.along[c], slopes.factor[c],
-                              block.rows(), layout.rest, layout.stride(), dx + at);
-  }
-  const Columns<T> means(mean, block, layout), dy_means(slopes.dy_mean, block, layout),
-      alongs(slopes.along, block, layout), factors(slopes.factor, block, layout);
-  differentiate_columns(x + at, dy + at, means.values, dy_means.values, alongs.values, factors.values, block.rows(),
-                        block.width(layout), layout.stride(), dx + at);
-}
-
-// Runs a reduction over each channel and then a pass over it. With many blocks of channels, a thread does both while
-// the block is in its cache; with few, the batch is cut into pieces, whose sums are added in order. The cut depends on
-// shapes alone, so the sums do not depend on the number of threads.
-class PerChannel {
- public:
-  explicit PerChannel(const ChannelLayout& layout)
-      : layout_(layout),
-        blocks_((layout.channels + layout.block() - 1) / layout.block()),
-        pieces_(layout.batch, std::max<int64_t>(1, layout.batch * blocks_ / kManyBlocks)) {}
-
-  size_t workspace() const { return static_cast<size_t>(layout_.channels * pieces_.count) * sizeof(Sums); }
-
-  // void reduce(block, its channels' sums); void finish(channel, sums); void apply(block).
-  template <typename Reduce, typename Finish, typename Apply>
-  void run(Sums* scratch, const Reduce& reduce, const Finish& finish, const Apply& apply) const {
-    std::fill_n(scratch, layout_.channels * pieces_.count, Sums());
-    if (pieces_.count == 1) {
-      return for_each_block([&](const Block& block, int64_t) {
-        reduce(block, scratch + block.first);
-        for (int64_t c = block.first; c < block.last; ++c) finish(c, scratch[c]);
-        apply(block);
-      });
-    }
-    for_each_block(
-        [&](const Block& block, int64_t piece) { reduce(block, scratch + piece * layout_.channels + block.first); });
-    for (int64_t c = 0; c < layout_.channels; ++c) {
-      Sums total;
-      for (int64_t p = 0; p < pieces_.count; ++p) {
-        total.first += scratch[p * layout_.channels + c].first;
-        total.second += scratch[p * layout_.channels + c].second;
-      }
-      finish(c, total);
-    }
-    for_each_block([&](const Block& block, int64_t) { apply(block); });
-  }
-
- private:
-  static constexpr int64_t kManyBlocks = 16;
-
-  template <typename F>
-  void for_each_block(const F& f) const {
-    const int64_t elements = layout_.per_channel() * layout_.block() / pieces_.count;
-    const int64_t grain = std::max<int64_t>(1, kElementGrain / 2 / std::max<int64_t>(elements, 1));
-    parallel_for(blocks_ * pieces_.count, grain, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        const int64_t piece = i % pieces_.count, first = i / pieces_.count * layout_.block();
-        f(Block{first, std::min(first + layout_.block(), layout_.channels), pieces_.begin(piece), pieces_.end(piece)},
-          piece);
-      }
-    });
-  }
-
-  ChannelLayout layout_;
-  int64_t blocks_;
-  Pieces pieces_;
-};
-
-// All inputs have one type; x and those from `images` on have one shape, the others an element for each channel.
-bool supports_channels(const NodeSpec& s, int images) {
+// x and those from `images` on have one shape and one type, the others an element for each channel, of the type that is
+// computed in: all float32 or all float64; or narrow, with images in bfloat16, output 0 in that or in float32.
+bool supports_channels(const NodeSpec& s, int images, bool narrow) {
   const Shape shape = s.in_shape(0);
-  if (!is_float_or_double(s.in_type(0)) || shape.size() < 2) return false;
+  const DType stored = s.in_type(0), computed = narrow ? DType::kFloat : stored;
+  if (narrow ? stored != DType::kBFloat16 : !is_float_or_double(stored)) return false;
+  if (shape.size() < 2 || (s.has_output(0) && s.out_type(0) != stored && s.out_type(0) != computed)) return false;
   for (int i = 1; i < s.num_inputs(); ++i) {
-    if (!s.has_input(i) || s.in_type(i) != s.in_type(0)) return false;
+    if (!s.has_input(i) || s.in_type(i) != (i < images ? computed : stored)) return false;
     if (s.in_shape(i) != (i < images ? Shape{shape[1]} : shape)) return false;
   }
   return true;
 }
 
+// Calls f(X{}, Y{}) for the types in which images are read and written.
+template <typename F>
+Prepared dispatch_images(const NodeSpec& s, const F& f) {
+  if (s.in_type(0) != DType::kBFloat16) return dispatch_float(s.in_type(0), [&](auto zero) { return f(zero, zero); });
+  const bool narrow = s.has_output(0) && s.out_type(0) == DType::kBFloat16;
+  return narrow ? f(BFloat16{}, BFloat16{}) : f(BFloat16{}, float{});
+}
+
+// What lies behind one another in the workspace: sums, numbers of each channel, and widened rows.
+template <typename X>
+struct Workspace {
+  ChannelLayout layout;
+  size_t sums, per_channel, rows;
+
+  Workspace(const ChannelLayout& l, const PerChannel& channels, int numbers)
+      : layout(l),
+        sums(channels.workspace()),
+        per_channel(static_cast<size_t>(numbers * l.channels) * sizeof(Computed<X>)),
+        rows(Stage<X>::bytes(l, channels.shares())) {}
+  size_t bytes() const { return sums + per_channel + rows; }
+  Computed<X>* numbers(const Args& a) const { return reinterpret_cast<Computed<X>*>(a.scratch<char>() + sums); }
+  Stage<X> stage(const Args& a) const {
+    return {reinterpret_cast<float*>(a.scratch<char>() + sums + per_channel), layout.rest};
+  }
+};
+
 // ---- Inference: mean, variance and so the factors are known from the start
 
+template <typename X, typename Y>
 Prepared prepare_inference(const NodeSpec& s) {
-  return dispatch_float(s.in_type(), [&](auto zero) -> Prepared {
-    using T = decltype(zero);
-    const ChannelLayout layout(s.in_shape(0));
-    const PerChannel channels(layout);
-    const double epsilon = s.node().attr("epsilon", kEpsilon);
-    const size_t sums_bytes = channels.workspace();
-    const auto run = [=](const Args& a) {
-      const T *x = a.in<T>(0), *scale = a.in<T>(1), *bias = a.in<T>(2), *mean = a.in<T>(3), *variance = a.in<T>(4);
-      T* factor = reinterpret_cast<T*>(a.scratch<char>() + sums_bytes);
-      channels.run(
-          a.scratch<Sums>(), [](const Block&, Sums*) {},
-          [&](int64_t c, Sums) {
-            factor[c] =
-                static_cast<T>(static_cast<double>(scale[c]) / std::sqrt(static_cast<double>(variance[c]) + epsilon));
-          },
-          [&](const Block& block) { scale_block(x, mean, factor, bias, block, layout, a.out<T>()); });
-    };
-    return {run, sums_bytes + static_cast<size_t>(layout.channels) * sizeof(T), {{0, 0}}};
-  });
+  using T = Computed<X>;
+  const ChannelLayout layout(s.in_shape(0));
+  const PerChannel channels(layout, s.threads());
+  const Workspace<X> workspace(layout, channels, 1);
+  const double epsilon = s.node().attr("epsilon", kEpsilon);
+  const auto run = [=](const Args& a) {
+    const T *scale = a.in<T>(1), *bias = a.in<T>(2), *mean = a.in<T>(3), *variance = a.in<T>(4);
+    T* factor = workspace.numbers(a);
+    channels.run(
+        a.scratch<Sums>(), [](const Block&, Sums*) {},
+        [&](int64_t c, Sums) {
+          factor[c] =
+              static_cast<T>(static_cast<double>(scale[c]) / std::sqrt(static_cast<double>(variance[c]) + epsilon));
+        },
+        [&](const Block& block) { scale_block(a.in<X>(0), mean, factor, bias, block, layout, a.out<Y>()); });
+  };
+  return {run, workspace.bytes(), {{0, 0}}};
 }
 
-bool supports_inference(const NodeSpec& s) {
-  return supports_channels(s, 5) && s.num_outputs() == 1 && s.node().attr("training_mode", 0) == 0;
-}
-
-// ---- Training: the bodies of BatchNormalizationTrain, BatchNormalizationReluTrain, BatchNormalizationAddReluTrain
+// ---- Training: the bodies of BatchNormalizationTrain, and with Relu behind it or Add and Relu
 
 // A value near each channel's mean: that of some of its elements, from all over the batch.
-template <typename T>
-void guess_means(const T* x, const ChannelLayout& layout, T* guess) {
+template <typename X, typename T>
+void guess_means(const X* x, const ChannelLayout& layout, T* guess) {
   const int64_t some = std::min<int64_t>(layout.rest, kWidth);
   const int64_t samples = std::min(layout.batch, kShort / std::max<int64_t>(some, 1) + 1);
   std::fill_n(guess, layout.channels, T{0});
   if (some == 0) return;
+  T row[kWidth];
   for (int64_t k = 0; k < samples; ++k) {
-    const T* sample = x + k * layout.batch / samples * layout.stride();
-    for (int64_t c = 0; c < layout.channels; ++c)
-      guess[c] += some == 1 ? sample[c] : sum(sample + c * layout.rest, some);
+    const X* sample = x + k * layout.batch / samples * layout.stride();
+    for (int64_t c = 0; c < layout.channels; ++c) {
+      convert_row(sample + c * layout.rest, some, row);
+      guess[c] += some == 1 ? row[0] : sum(row, some);
+    }
   }
   for (int64_t c = 0; c < layout.channels && samples > 0; ++c) guess[c] /= static_cast<T>(some * samples);
 }
 
-Prepared prepare_train(const NodeSpec& s, bool rectified) {
-  return dispatch_float(s.in_type(), [&](auto zero) -> Prepared {
-    using T = decltype(zero);
-    const ChannelLayout layout(s.in_shape(0));
-    const PerChannel channels(layout);
-    const double epsilon = s.node().attr("epsilon", kEpsilon);
-    const size_t sums_bytes = channels.workspace(), count = static_cast<size_t>(layout.channels);
-    const bool has_mean = s.has_output(1), has_variance = s.has_output(2), adds = s.has_input(3);
-    const auto run = [=](const Args& a) {
-      const T *x = a.in<T>(0), *scale = a.in<T>(1), *bias = a.in<T>(2);
-      // Per channel; the mean and the variance are here when they are no outputs.
-      T* guess = reinterpret_cast<T*>(a.scratch<char>() + sums_bytes);
-      T *factor = guess + count, *mean = has_mean ? a.out<T>(1) : guess + 2 * count;
-      T* variance = has_variance ? a.out<T>(2) : guess + 3 * count;
-      const double n = static_cast<double>(layout.per_channel());
-      guess_means(x, layout, guess);
-      channels.run(
-          a.scratch<Sums>(), [&](const Block& block, Sums* sums) { moments(x, guess, block, layout, sums); },
-          [&](int64_t c, Sums sums) {
-            const double offset = sums.first / n;
-            const double square = std::max(sums.second / n - offset * offset, 0.0);
-            mean[c] = static_cast<T>(static_cast<double>(guess[c]) + offset);
-            variance[c] = static_cast<T>(square);
-            factor[c] = static_cast<T>(static_cast<double>(scale[c]) / std::sqrt(square + epsilon));
-          },
-          [&](const Block& block) {
-            if (!rectified) return scale_block(x, mean, factor, bias, block, layout, a.out<T>());
-            const T* residual = adds ? a.in<T>(3) : nullptr;
-            scale_and_rectify_block(x, residual, mean, factor, bias, block, layout, a.out<T>());
-          });
-    };
-    Prepared prepared = {run, sums_bytes + 4 * count * sizeof(T)};
-    if (adds) prepared.in_place = {{0, 3}};
-    return prepared;
-  });
+// What follows the normalization: nothing, [Add and] Relu, or those with each result before Relu rounded to bfloat16.
+enum class Epilogue { kNone, kRelu, kRoundedRelu };
+
+template <typename X, typename T, typename Y>
+void apply(Epilogue epilogue, const X* x, const X* residual, const T* mean, const T* factor, const T* bias,
+           const Block& block, const ChannelLayout& layout, Y* y) {
+  switch (epilogue) {
+    case Epilogue::kNone: return scale_block(x, mean, factor, bias, block, layout, y);
+    case Epilogue::kRelu:
+      if constexpr (std::is_same_v<T, Y>) {
+        return scale_and_rectify_block<T>(x, residual, mean, factor, bias, block, layout, y);
+      }
+      break;
+    case Epilogue::kRoundedRelu:
+      if constexpr (std::is_same_v<T, float>) {
+        return scale_and_rectify_block<BFloat16>(x, residual, mean, factor, bias, block, layout, y);
+      }
+      break;
+  }
+}
+
+template <typename X, typename Y>
+Prepared prepare_train(const NodeSpec& s, Epilogue epilogue) {
+  using T = Computed<X>;
+  const ChannelLayout layout(s.in_shape(0));
+  const PerChannel channels(layout, s.threads());
+  const Workspace<X> workspace(layout, channels, 4);
+  const double epsilon = s.node().attr("epsilon", kEpsilon);
+  const bool has_mean = s.has_output(1), has_variance = s.has_output(2), adds = s.num_inputs() > 3;
+  const auto run = [=](const Args& a) {
+    const X *x = a.in<X>(0), *residual = adds ? a.in<X>(3) : nullptr;
+    const T *scale = a.in<T>(1), *bias = a.in<T>(2);
+    // Per channel; the mean and the variance are here when they are no outputs.
+    T *guess = workspace.numbers(a), *factor = guess + layout.channels;
+    T* mean = has_mean ? a.out<T>(1) : guess + 2 * layout.channels;
+    T* variance = has_variance ? a.out<T>(2) : guess + 3 * layout.channels;
+    const double n = static_cast<double>(layout.per_channel());
+    guess_means(x, layout, guess);
+    channels.run(
+        a.scratch<Sums>(),
+        [&](const Block& block, Sums* sums) { moments(x, guess, block, layout, workspace.stage(a), sums); },
+        [&](int64_t c, Sums sums) {
+          const double offset = sums.first / n;
+          const double square = std::max(sums.second / n - offset * offset, 0.0);
+          mean[c] = static_cast<T>(static_cast<double>(guess[c]) + offset);
+          variance[c] = static_cast<T>(square);
+          factor[c] = static_cast<T>(static_cast<double>(scale[c]) / std::sqrt(square + epsilon));
+        },
+        [&](const Block& block) { apply(epilogue, x, residual, mean, factor, bias, block, layout, a.out<Y>()); });
+  };
+  Prepared prepared = {run, workspace.bytes()};
+  if (adds) prepared.in_place = {{0, 3}};
+  return prepared;
 }
 
 // ---- Gradients: the bodies of BatchNormalizationGrad, BatchNormalizationFrozenGrad and BatchNormalizationReluGrad
@@ -269,75 +155,121 @@ Prepared prepare_train(const NodeSpec& s, bool rectified) {
 // it is an output of its own.
 enum class Mode { kTrain, kFrozen, kRectified };
 
+// D is the type in which the rectified dy is stored.
+template <typename X, typename Y, typename D>
 Prepared prepare_gradient(const NodeSpec& s, Mode mode) {
-  return dispatch_float(s.in_type(), [&](auto zero) -> Prepared {
-    using T = decltype(zero);
-    const ChannelLayout layout(s.in_shape(0));
-    const PerChannel channels(layout);
-    const double epsilon = s.node().attr("epsilon", kEpsilon);
-    const size_t sums_bytes = channels.workspace(), count = static_cast<size_t>(layout.channels);
-    const bool frozen = mode == Mode::kFrozen, rectified = mode == Mode::kRectified;
-    const bool has_dx = s.has_output(0), has_dscale = s.has_output(1), has_dbias = s.has_output(2);
-    const int dz_output = s.has_output(3) ? 3 : 0;
-    const auto run = [=](const Args& a) {
-      const T *x = a.in<T>(0), *scale = a.in<T>(1), *mean = a.in<T>(2), *variance = a.in<T>(3), *dy = a.in<T>(4);
-      T* slopes_memory = reinterpret_cast<T*>(a.scratch<char>() + sums_bytes);
-      const Slopes<T> slopes = {slopes_memory, slopes_memory + count, slopes_memory + 2 * count};
-      const double n = static_cast<double>(layout.per_channel());
-      const bool needs_sums = !frozen || has_dscale || has_dbias;
-      channels.run(
-          a.scratch<Sums>(),
-          [&](const Block& block, Sums* sums) {
-            if (rectified) {
-              rectified_gradient_moments(x, dy, a.in<T>(5), mean, block, layout, a.out<T>(dz_output), sums);
-            } else if (needs_sums) {
-              gradient_moments(x, dy, mean, block, layout, sums);
-            }
-          },
-          [&](int64_t c, Sums sums) {
-            const double inv_std = 1 / std::sqrt(static_cast<double>(variance[c]) + epsilon);
-            if (has_dscale) a.out<T>(1)[c] = static_cast<T>(sums.second * inv_std);
-            if (has_dbias) a.out<T>(2)[c] = static_cast<T>(sums.first);
-            slopes.dy_mean[c] = frozen ? T{0} : static_cast<T>(sums.first / n);
-            slopes.along[c] = frozen ? T{0} : static_cast<T>(sums.second / n * inv_std * inv_std);
-            slopes.factor[c] = static_cast<T>(static_cast<double>(scale[c]) * inv_std);
-          },
-          [&](const Block& block) {
-            if (!has_dx) return;
-            if (frozen) {  // the other slopes are zeros
-              scale_block(dy, slopes.dy_mean, slopes.factor, slopes.along, block, layout, a.out<T>(0));
-            } else {
-              const T* dz = rectified ? a.out<T>(dz_output) : dy;
-              differentiate_block(x, dz, mean, slopes, block, layout, a.out<T>(0));
-            }
-          });
-    };
-    Prepared prepared = {run, sums_bytes + 3 * count * sizeof(T), {{0, 4}, {0, 0}}};
-    if (rectified) prepared.in_place = {{dz_output, 4}};
-    if (dz_output > 0) prepared.in_place.push_back({0, 0});
-    return prepared;
-  });
+  using T = Computed<X>;
+  const ChannelLayout layout(s.in_shape(0));
+  const PerChannel channels(layout, s.threads());
+  const Workspace<X> workspace(layout, channels, 3);
+  const double epsilon = s.node().attr("epsilon", kEpsilon);
+  const bool frozen = mode == Mode::kFrozen, rectified = mode == Mode::kRectified;
+  const bool has_dx = s.has_output(0), has_dscale = s.has_output(1), has_dbias = s.has_output(2);
+  const int dz_output = s.has_output(3) ? 3 : 0;
+  const auto run = [=](const Args& a) {
+    const X *x = a.in<X>(0), *dy = a.in<X>(4);
+    const T *scale = a.in<T>(1), *mean = a.in<T>(2), *variance = a.in<T>(3);
+    T* numbers = workspace.numbers(a);
+    const Slopes<T> slopes = {numbers, numbers + layout.channels, numbers + 2 * layout.channels};
+    const double n = static_cast<double>(layout.per_channel());
+    const bool needs_sums = !frozen || has_dscale || has_dbias;
+    channels.run(
+        a.scratch<Sums>(),
+        [&](const Block& block, Sums* sums) {
+          const Stage<X> stage = workspace.stage(a);
+          if (rectified) {
+            rectified_gradient_moments(x, dy, a.in<X>(5), mean, block, layout, stage, a.out<D>(dz_output), sums);
+          } else if (needs_sums) {
+            gradient_moments(x, dy, mean, block, layout, stage, sums);
+          }
+        },
+        [&](int64_t c, Sums sums) {
+          const double inv_std = 1 / std::sqrt(static_cast<double>(variance[c]) + epsilon);
+          if (has_dscale) a.out<T>(1)[c] = static_cast<T>(sums.second * inv_std);
+          if (has_dbias) a.out<T>(2)[c] = static_cast<T>(sums.first);
+          slopes.dy_mean[c] = frozen ? T{0} : static_cast<T>(sums.first / n);
+          slopes.along[c] = frozen ? T{0} : static_cast<T>(sums.second / n * inv_std * inv_std);
+          slopes.factor[c] = static_cast<T>(static_cast<double>(scale[c]) * inv_std);
+        },
+        [&](const Block& block) {
+          if (!has_dx) return;
+          if (frozen) {  // the other slopes are zeros
+            scale_block(dy, slopes.dy_mean, slopes.factor, slopes.along, block, layout, a.out<Y>(0));
+          } else if (rectified) {
+            differentiate_block(x, a.out<D>(dz_output), mean, slopes, block, layout, a.out<Y>(0));
+          } else {
+            differentiate_block(x, dy, mean, slopes, block, layout, a.out<Y>(0));
+          }
+        });
+  };
+  Prepared prepared = {run, workspace.bytes(), {{0, 4}, {0, 0}}};
+  if (rectified) prepared.in_place = {{dz_output, 4}};
+  if (dz_output > 0) prepared.in_place.push_back({0, 0});
+  return prepared;
 }
 
-// dx is where dz lies at first.
-bool supports_rectified_gradient(const NodeSpec& s) { return supports_channels(s, 4) && s.has_output(0); }
+// ---- Rows
+
+bool supports_inference(const NodeSpec& s, bool narrow) {
+  return supports_channels(s, 5, narrow) && s.num_outputs() == 1 && s.node().attr("training_mode", 0) == 0;
+}
+
+Prepared inference(const NodeSpec& s) {
+  return dispatch_images(s, [&]<typename X, typename Y>(X, Y) { return prepare_inference<X, Y>(s); });
+}
+
+bool supports_train(const NodeSpec& s, bool narrow) { return supports_channels(s, 3, narrow); }
+
+// Rounding to bfloat16 is for what is computed in float32.
+bool supports_rounded_train(const NodeSpec& s, bool narrow) {
+  return supports_train(s, narrow) && s.in_type(0) != DType::kDouble;
+}
+
+auto train(Epilogue epilogue) {
+  return [=](const NodeSpec& s) {
+    return dispatch_images(s, [&]<typename X, typename Y>(X, Y) { return prepare_train<X, Y>(s, epilogue); });
+  };
+}
+
+bool supports_gradient(const NodeSpec& s, bool narrow) { return supports_channels(s, 4, narrow); }
+
+// dx is where dz lies at first, if that is no output.
+bool supports_rectified_gradient(const NodeSpec& s, bool narrow) {
+  return supports_gradient(s, narrow) && s.has_output(0) && (!s.has_output(3) || s.out_type(3) == s.in_type(0));
+}
+
+auto gradient(Mode mode) {
+  return [=](const NodeSpec& s) {
+    return dispatch_images(s, [&]<typename X, typename Y>(X, Y) {
+      return s.has_output(3) ? prepare_gradient<X, Y, X>(s, mode) : prepare_gradient<X, Y, Y>(s, mode);
+    });
+  };
+}
 
 }  // namespace
 
 std::vector<Kernel> batch_normalization_kernels() {
-  const auto train = [](bool rectified) {
-    return [rectified](const NodeSpec& s) { return prepare_train(s, rectified); };
-  };
-  const auto gradient = [](Mode mode) { return [mode](const NodeSpec& s) { return prepare_gradient(s, mode); }; };
-  const auto supports = [](int images) { return [images](const NodeSpec& s) { return supports_channels(s, images); }; };
+  const auto wide = [](auto supports) { return [=](const NodeSpec& s) { return supports(s, false); }; };
+  const auto narrow = [](auto supports) { return [=](const NodeSpec& s) { return supports(s, true); }; };
+  const auto plain = train(Epilogue::kNone), relu = train(Epilogue::kRelu), rounded = train(Epilogue::kRoundedRelu);
   return {
-      {"BatchNormalization", supports_inference, prepare_inference},
-      {"BatchNormalizationTrain", supports(3), train(false), kDomain},
-      {"BatchNormalizationReluTrain", supports(3), train(true), kDomain},
-      {"BatchNormalizationAddReluTrain", supports(3), train(true), kDomain},
-      {"BatchNormalizationGrad", supports(4), gradient(Mode::kTrain), kDomain},
-      {"BatchNormalizationFrozenGrad", supports(4), gradient(Mode::kFrozen), kDomain},
-      {"BatchNormalizationReluGrad", supports_rectified_gradient, gradient(Mode::kRectified), kDomain},
+      {"BatchNormalization", wide(supports_inference), inference},
+      {"BatchNormalizationTrain", wide(supports_train), plain, kDomain},
+      {"BatchNormalizationReluTrain", wide(supports_train), relu, kDomain},
+      {"BatchNormalizationAddReluTrain", wide(supports_train), relu, kDomain},
+      {"RoundedBatchNormalizationReluTrain", wide(supports_rounded_train), rounded, kDomain},
+      {"RoundedBatchNormalizationAddReluTrain", wide(supports_rounded_train), rounded, kDomain},
+      {"BatchNormalizationGrad", wide(supports_gradient), gradient(Mode::kTrain), kDomain},
+      {"BatchNormalizationFrozenGrad", wide(supports_gradient), gradient(Mode::kFrozen), kDomain},
+      {"BatchNormalizationReluGrad", wide(supports_rectified_gradient), gradient(Mode::kRectified), kDomain},
+
+      {"Bfloat16BatchNormalization", narrow(supports_inference), inference, kDomain},
+      {"Bfloat16BatchNormalizationTrain", narrow(supports_train), plain, kDomain},
+      {"Bfloat16RoundedBatchNormalizationReluTrain", narrow(supports_rounded_train), rounded, kDomain},
+      {"Bfloat16RoundedBatchNormalizationAddReluTrain", narrow(supports_rounded_train), rounded, kDomain},
+      {"Bfloat16BatchNormalizationGrad", narrow(supports_gradient), gradient(Mode::kTrain), kDomain},
+      {"Bfloat16BatchNormalizationFrozenGrad", narrow(supports_gradient), gradient(Mode::kFrozen), kDomain},
+      {"Bfloat16BatchNormalizationReluGrad", narrow(supports_rectified_gradient), gradient(Mode::kRectified), kDomain},
   };
 }
 

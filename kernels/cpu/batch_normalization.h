@@ -1,6 +1,9 @@
 // The loops of batch normalization on [batch, channels, rest]. Where `rest` is long, a channel's row is a vector of its
 // own; where it is short, neighbouring channels together are one, and their parameters are repeated along it. Images
 // that lie channels last are of the second kind, with a rest of one element.
+//
+// Images may be stored in bfloat16. They are widened as they are read, computed on in float32, and rounded as they are
+// written; all that belongs to a channel is float32. The numbers are those of float32 images with casts around.
 #pragma once
 
 #include <algorithm>
@@ -26,9 +29,9 @@ struct ChannelLayout {
   int64_t block() const { return is_short() ? kWidth / std::max<int64_t>(rest, 1) : 1; }
 };
 
-// Channels [first, last) of the samples [begin, end).
+// Channels [first, last) of the samples [begin, end). Blocks of different shares may be worked on at the same time.
 struct Block {
-  int64_t first, last, begin, end;
+  int64_t first, last, begin, end, share;
   int64_t at(const ChannelLayout& layout) const { return first * layout.rest + begin * layout.stride(); }
   int64_t width(const ChannelLayout& layout) const { return (last - first) * layout.rest; }
   int64_t rows() const { return end - begin; }
@@ -57,27 +60,31 @@ ONNX_TRAIN_MULTIVERSION Sums shifted_moments(const T* __restrict x, T shift, int
 }
 
 // dx = (dy - dy_mean - (x - mean) along) factor. dx may be x or dy.
-template <typename T>
-ONNX_TRAIN_MULTIVERSION void differentiate_rows(const T* x, const T* dy, T mean, T dy_mean, T along, T factor,
-                                                int64_t rows, int64_t rest, int64_t stride, T* dx) {
-  for (int64_t r = 0; r < rows; ++r) {
-    const T *from = x + r * stride, *dy_from = dy + r * stride;
-    T* to = dx + r * stride;
-#pragma omp simd
-    for (int64_t i = 0; i < rest; ++i) to[i] = (dy_from[i] - dy_mean - (from[i] - mean) * along) * factor;
-  }
-}
-
-// y = relu((x - mean) factor + bias + residual); without residual when it is null. y may be x or the residual.
-template <typename T, bool kAdds>
-ONNX_TRAIN_MULTIVERSION void scale_rows_and_rectify(const T* x, const T* residual, T mean, T factor, T bias,
-                                                    int64_t rows, int64_t rest, int64_t stride, T* y) {
+template <typename X, typename D, typename Y>
+ONNX_TRAIN_MULTIVERSION void differentiate_rows(const X* x, const D* dy, Computed<X> mean, Computed<X> dy_mean,
+                                                Computed<X> along, Computed<X> factor, int64_t rows, int64_t rest,
+                                                int64_t stride, Y* dx) {
   for (int64_t r = 0; r < rows; ++r) {
 #pragma omp simd
     for (int64_t i = r * stride; i < r * stride + rest; ++i) {
-      const T scaled = (x[i] - mean) * factor + bias;
-      const T sum = kAdds ? scaled + residual[i] : scaled;
-      y[i] = sum < T{0} ? T{0} : sum;
+      dx[i] = store<Y>((load(dy[i]) - dy_mean - (load(x[i]) - mean) * along) * factor);
+    }
+  }
+}
+
+// y = relu((x - mean) factor + bias + residual); without residual when it is null. y may be x or the residual. What is
+// scaled, and the sum, are rounded to R; Y holds that.
+template <typename R, bool kAdds, typename X, typename Y>
+ONNX_TRAIN_MULTIVERSION void scale_rows_and_rectify(const X* x, const X* residual, Computed<X> mean, Computed<X> factor,
+                                                    Computed<X> bias, int64_t rows, int64_t rest, int64_t stride,
+                                                    Y* y) {
+  using T = Computed<X>;
+  for (int64_t r = 0; r < rows; ++r) {
+#pragma omp simd
+    for (int64_t i = r * stride; i < r * stride + rest; ++i) {
+      const T scaled = rounded<R>((load(x[i]) - mean) * factor + bias);
+      const T sum = kAdds ? rounded<R>(scaled + load(residual[i])) : scaled;
+      y[i] = store_exactly<Y>(sum < T{0} ? T{0} : sum);
     }
   }
 }
@@ -102,6 +109,14 @@ ONNX_TRAIN_MULTIVERSION Sums rectified_gradient_sums(const T* x, const T* dy, co
   return sums;
 }
 
+// A row in another type: the order of a row's sum depends on the type that it is stored in, so narrow rows are widened
+// before they are added up.
+template <typename From, typename To>
+ONNX_TRAIN_MULTIVERSION void convert_row(const From* __restrict from, int64_t n, To* __restrict to) {
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) to[i] = store<To>(load(from[i]));
+}
+
 // ---- Short rows: a block of channels, each parameter repeated `rest` times
 
 template <typename T>
@@ -118,86 +133,87 @@ struct Columns {
 // The sums per column of at most kRows rows: a longer sum of float32 would lose digits.
 constexpr int64_t kRows = 64;
 
-template <typename T>
-ONNX_TRAIN_MULTIVERSION void add_shifted_moments(const T* __restrict x, const T* __restrict shift, int64_t rows,
+template <typename X, typename T>
+ONNX_TRAIN_MULTIVERSION void add_shifted_moments(const X* __restrict x, const T* __restrict shift, int64_t rows,
                                                  int64_t width, int64_t stride, T* __restrict first,
                                                  T* __restrict second) {
   for (int64_t r = 0; r < rows; ++r) {
 #pragma omp simd
     for (int64_t i = 0; i < width; ++i) {
-      const T d = x[r * stride + i] - shift[i];
+      const T d = load(x[r * stride + i]) - shift[i];
       first[i] += d;
       second[i] += d * d;
     }
   }
 }
 
-template <typename T>
-ONNX_TRAIN_MULTIVERSION void add_gradient_sums(const T* __restrict x, const T* __restrict dy, const T* __restrict mean,
+template <typename X, typename T>
+ONNX_TRAIN_MULTIVERSION void add_gradient_sums(const X* __restrict x, const X* __restrict dy, const T* __restrict mean,
                                                int64_t rows, int64_t width, int64_t stride, T* __restrict first,
                                                T* __restrict second) {
   for (int64_t r = 0; r < rows; ++r) {
 #pragma omp simd
     for (int64_t i = 0; i < width; ++i) {
-      first[i] += dy[r * stride + i];
-      second[i] += dy[r * stride + i] * (x[r * stride + i] - mean[i]);
+      const T d = load(dy[r * stride + i]);
+      first[i] += d;
+      second[i] += d * (load(x[r * stride + i]) - mean[i]);
     }
   }
 }
 
-template <typename T>
-ONNX_TRAIN_MULTIVERSION void scale_columns(const T* x, const T* mean, const T* factor, const T* bias, int64_t rows,
-                                           int64_t width, int64_t stride, T* y) {
+template <typename X, typename T, typename Y>
+ONNX_TRAIN_MULTIVERSION void scale_columns(const X* x, const T* mean, const T* factor, const T* bias, int64_t rows,
+                                           int64_t width, int64_t stride, Y* y) {
   for (int64_t r = 0; r < rows; ++r) {
 #pragma omp simd
     for (int64_t i = 0; i < width; ++i) {
-      y[r * stride + i] = (x[r * stride + i] - mean[i]) * factor[i] + bias[i];
+      y[r * stride + i] = store<Y>((load(x[r * stride + i]) - mean[i]) * factor[i] + bias[i]);
     }
   }
 }
 
-template <typename T>
-ONNX_TRAIN_MULTIVERSION void differentiate_columns(const T* x, const T* dy, const T* mean, const T* dy_mean,
+template <typename X, typename D, typename T, typename Y>
+ONNX_TRAIN_MULTIVERSION void differentiate_columns(const X* x, const D* dy, const T* mean, const T* dy_mean,
                                                    const T* along, const T* factor, int64_t rows, int64_t width,
-                                                   int64_t stride, T* dx) {
+                                                   int64_t stride, Y* dx) {
   for (int64_t r = 0; r < rows; ++r) {
 #pragma omp simd
     for (int64_t i = 0; i < width; ++i) {
       const int64_t at = r * stride + i;
-      dx[at] = (dy[at] - dy_mean[i] - (x[at] - mean[i]) * along[i]) * factor[i];
+      dx[at] = store<Y>((load(dy[at]) - dy_mean[i] - (load(x[at]) - mean[i]) * along[i]) * factor[i]);
     }
   }
 }
 
 // As scale_rows_and_rectify.
-template <typename T, bool kAdds>
-ONNX_TRAIN_MULTIVERSION void scale_columns_and_rectify(const T* x, const T* residual, const T* mean, const T* factor,
+template <typename R, bool kAdds, typename X, typename T, typename Y>
+ONNX_TRAIN_MULTIVERSION void scale_columns_and_rectify(const X* x, const X* residual, const T* mean, const T* factor,
                                                        const T* bias, int64_t rows, int64_t width, int64_t stride,
-                                                       T* y) {
+                                                       Y* y) {
   for (int64_t r = 0; r < rows; ++r) {
 #pragma omp simd
     for (int64_t i = 0; i < width; ++i) {
       const int64_t at = r * stride + i;
-      const T scaled = (x[at] - mean[i]) * factor[i] + bias[i];
-      const T sum = kAdds ? scaled + residual[at] : scaled;
-      y[at] = sum < T{0} ? T{0} : sum;
+      const T scaled = rounded<R>((load(x[at]) - mean[i]) * factor[i] + bias[i]);
+      const T sum = kAdds ? rounded<R>(scaled + load(residual[at])) : scaled;
+      y[at] = store_exactly<Y>(sum < T{0} ? T{0} : sum);
     }
   }
 }
 
-// As rectified_gradient_sums.
-template <typename T>
-ONNX_TRAIN_MULTIVERSION void add_rectified_gradient_sums(const T* x, const T* dy, const T* y, const T* mean,
-                                                         int64_t rows, int64_t width, int64_t stride, T* dz,
+// As rectified_gradient_sums. dz holds what dy holds, in a type at least as wide.
+template <typename X, typename T, typename D>
+ONNX_TRAIN_MULTIVERSION void add_rectified_gradient_sums(const X* x, const X* dy, const X* y, const T* mean,
+                                                         int64_t rows, int64_t width, int64_t stride, D* dz,
                                                          T* __restrict first, T* __restrict second) {
   for (int64_t r = 0; r < rows; ++r) {
 #pragma omp simd
     for (int64_t i = 0; i < width; ++i) {
       const int64_t at = r * stride + i;
-      const T d = y[at] > T{0} ? dy[at] : T{0};
-      dz[at] = d;
+      const T given = load(dy[at]), d = load(y[at]) > T{0} ? given : T{0};
+      dz[at] = store_exactly<D>(d);
       first[i] += d;
-      second[i] += d * (x[at] - mean[i]);
+      second[i] += d * (load(x[at]) - mean[i]);
     }
   }
 }

@@ -65,6 +65,7 @@ class CpuDevice : public Device {
     std::vector<Pass> passes = required_lowering(*this);
     // Before functions are expanded: without a kernel the two forms could not be told apart.
     passes.insert(passes.begin() + 2, {"share_recurrent_steps", share_recurrent_steps});
+    passes.push_back({"round_once", cpu::round_once});
     passes.push_back({"fuse_batch_normalization", cpu::fuse_batch_normalization});
     passes.push_back({"channels_last", cpu::channels_last});
     passes.push_back({"fold_transposes", fold_transposes});

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels/cpu/multiversion.h"
+#include "kernels/cpu/stored.h"
 #include "kernels/kernel.h"
 
 namespace onnx_train::cpu {
@@ -60,14 +61,16 @@ ONNX_TRAIN_MULTIVERSION Sums gradient_sums(const T* __restrict x, const T* __res
 }
 
 // y = (x - mean) factor + bias of such rows. y may be x.
-template <typename T>
-ONNX_TRAIN_MULTIVERSION void scale_rows(const T* x, T mean, T factor, T bias, int64_t rows, int64_t rest,
-                                        int64_t stride, T* y) {
+template <typename X, typename Y>
+ONNX_TRAIN_MULTIVERSION void scale_rows(const X* x, Computed<X> mean, Computed<X> factor, Computed<X> bias,
+                                        int64_t rows, int64_t rest, int64_t stride, Y* y) {
   for (int64_t r = 0; r < rows; ++r) {
-    const T* from = x + r * stride;
-    T* to = y + r * stride;
+    const X* from = x + r * stride;
+    Y* to = y + r * stride;
 #pragma omp simd
-    for (int64_t i = 0; i < rest; ++i) to[i] = (from[i] - mean) * factor + bias;
+    for (int64_t i = 0; i < rest; ++i) {
+      to[i] = store<Y>((load(from[i]) - mean) * factor + bias);
+    }
   }
 }
 

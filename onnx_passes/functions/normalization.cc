@@ -167,6 +167,30 @@ BatchNormalizationAddReluTrain <epsilon: float = 1e-5> (x, scale, bias, residual
 }
 )";
 
+// As mixed precision has them: what Relu reads, and what is added before, is rounded to bfloat16.
+constexpr const char* kRoundedBatchNormalizationReluTrain = R"(
+RoundedBatchNormalizationReluTrain <epsilon: float = 1e-5> (x, scale, bias) => (y, mean, var)
+{
+  exact, mean, var = onnx_train.BatchNormalizationTrain <epsilon: float = @epsilon> (x, scale, bias)
+  narrow = Cast <to = 16> (exact)
+  normalized = CastLike (narrow, x)
+  y = Relu (normalized)
+}
+)";
+
+constexpr const char* kRoundedBatchNormalizationAddReluTrain = R"(
+RoundedBatchNormalizationAddReluTrain <epsilon: float = 1e-5> (x, scale, bias, residual) => (y, mean, var)
+{
+  exact, mean, var = onnx_train.BatchNormalizationTrain <epsilon: float = @epsilon> (x, scale, bias)
+  narrow = Cast <to = 16> (exact)
+  normalized = CastLike (narrow, x)
+  exact_sum = Add (normalized, residual)
+  narrow_sum = Cast <to = 16> (exact_sum)
+  sum = CastLike (narrow_sum, x)
+  y = Relu (sum)
+}
+)";
+
 constexpr const char* kBatchNormalizationReluGrad = R"(
 BatchNormalizationReluGrad <epsilon: float = 1e-5> (x, scale, mean, var, dy, y) => (dx, dscale, dbias, dz)
 {
@@ -246,6 +270,9 @@ std::vector<FunctionRow> normalization_functions() {
                   {kGradSignature, kChannelView, kBatchNormalizationSums, kBatchNormalizationFrozenGrad}),
       calling("BatchNormalizationReluTrain", kBatchNormalizationReluTrain, "BatchNormalizationTrain"),
       calling("BatchNormalizationAddReluTrain", kBatchNormalizationAddReluTrain, "BatchNormalizationTrain"),
+      calling("RoundedBatchNormalizationReluTrain", kRoundedBatchNormalizationReluTrain, "BatchNormalizationTrain"),
+      calling("RoundedBatchNormalizationAddReluTrain", kRoundedBatchNormalizationAddReluTrain,
+              "BatchNormalizationTrain"),
       calling("BatchNormalizationReluGrad", kBatchNormalizationReluGrad, "BatchNormalizationGrad"),
       function_of("GroupNormalizationGrad", {kGroupSignature, kChannelView, kGroupNormalizationGrad}),
   };

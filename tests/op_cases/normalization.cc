@@ -39,6 +39,15 @@ void batch_normalization_cases(std::vector<OpCase>* cases) {
     add_ours("BatchNormalizationTrain", {x, scale, bias}, 3);
     add_ours("BatchNormalizationReluTrain", {x, scale, bias}, 3);
     add_ours("BatchNormalizationAddReluTrain", {x, scale, bias, x}, 3);
+    // Where a sum of another order falls on the other side of the middle, a result is rounded the other way.
+    const auto add_rounded = [&](const char* op, std::vector<OpInput> inputs) {
+      OpCase row = {op, std::move(inputs), epsilon, 3, "onnx_train"};
+      row.gradient = false;
+      row.tolerance = 1.0 / 128;
+      cases->push_back(row);
+    };
+    add_rounded("RoundedBatchNormalizationReluTrain", {x, scale, bias});
+    add_rounded("RoundedBatchNormalizationAddReluTrain", {x, scale, bias, x});
   };
   add({4, 3, 5, 5});
   add({6, 5});

@@ -4,7 +4,10 @@
 #include "kernels/cpu/lowering/lowering.h"
 #include "kernels/cpu/lowering/widened.h"
 #include "kernels/lowering/lowering.h"
+#include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/builder.h"
+#include "onnx_passes/ir/half.h"
+#include "onnx_passes/ir/inference.h"
 
 namespace onnx_train::cpu {
 namespace {
@@ -23,6 +26,71 @@ bool narrow_once(Node* node) {
   replace(node, {Builder(&node->graph(), node).var(source)});
   return true;
 }
+
+// ---- Rounding once
+
+// The inputs of which each element of the node's results is one, or zero, up to the sign. Empty for other nodes.
+// MaxPool is not among them: a window in the padding gives the lowest float32.
+std::vector<Value*> chosen_from(const Node& node) {
+  for (const char* op : {"Relu", "Neg", "Abs", "Transpose", "Slice", "Split", "Expand", "Gather"}) {
+    if (node.is(op)) return {node.input(0)};
+  }
+  if (is_view(node) || node.is("ReluGrad", kDomain)) return {node.input(0)};
+  if (node.is("Where")) return {node.input(1), node.input(2)};
+  return node.is("Max") || node.is("Min") || node.is("Concat") ? node.inputs() : std::vector<Value*>();
+}
+
+// A constant of bfloat16 numbers; not looked for in large ones.
+bool is_bfloat16_constant(const Value* value) {
+  constexpr int64_t kLargest = 16;
+  const Tensor constant = constant_of(value);
+  if (constant.empty() || constant.dtype() != DType::kFloat || constant.size() > kLargest) return false;
+  for (int64_t i = 0; i < constant.size(); ++i) {
+    const auto element = static_cast<float>(constant.at(i));
+    if (static_cast<float>(BFloat16(element)) != element) return false;
+  }
+  return true;
+}
+
+// Looks back over so many nodes.
+bool holds_bfloat16_within(const Value* value, int nodes) {
+  if (widened_from(value)) return true;
+  if (!value || value->dtype() != DType::kFloat || nodes == 0) return false;
+  if (is_bfloat16_constant(value)) return true;
+  const std::vector<Value*> sources = value->producer() ? chosen_from(*value->producer()) : std::vector<Value*>();
+  const auto holds = [&](const Value* source) { return holds_bfloat16_within(source, nodes - 1); };
+  return !sources.empty() && std::all_of(sources.begin(), sources.end(), holds);
+}
+
+bool is_rounding(const Node& node) {
+  return node.is("Cast") && node.input(0)->dtype() == DType::kFloat && node.output()->dtype() == DType::kBFloat16 &&
+         !node.graph().is_output(node.output());
+}
+
+// Whoever reads the first result of the node reads what it is rounded to, if that is the same.
+bool round_for_all(Node* node) {
+  Graph& graph = node->graph();
+  Value* value = node->output();
+  if (!value || graph.is_output(value) || widened_from(value)) return false;
+  const std::vector<Use> uses = value->uses();
+  const auto is_elsewhere = [&](const Use& use) { return &use.node->graph() != &graph; };
+  const auto rounds = [](const Use& use) { return is_rounding(*use.node); };
+  if (uses.size() < 2 || std::any_of(uses.begin(), uses.end(), is_elsewhere)) return false;
+  if (std::none_of(uses.begin(), uses.end(), rounds) || !holds_bfloat16(value)) return false;
+  Builder b(&graph, node->next());
+  b.set_name(std::find_if(uses.begin(), uses.end(), rounds)->node->output()->name());
+  const Var narrow = cast(b.var(value), DType::kBFloat16), wide = cast(narrow, DType::kFloat);
+  for (const Use& use : uses) {
+    if (rounds(use)) {
+      replace(use.node, {narrow});
+    } else {
+      use.node->set_input(use.index, wide.value());
+    }
+  }
+  return true;
+}
+
+// ---- Moving what is narrow
 
 // How many of the node's first inputs are elements that it only moves; the others say where to.
 int num_moved(const Node& node) {
@@ -49,6 +117,26 @@ bool move_narrow(Node* node) {
   replace(node, outputs);
   return true;
 }
+
+// narrow(move(x)) -> move(narrow(x)), where nobody else reads what is moved and it does not become less on the way
+bool narrow_early(Node* rounding) {
+  if (!is_rounding(*rounding)) return false;
+  Value* moved = rounding->input(0);
+  Node* node = moved->producer();
+  if (!node || !(is_view(*node) || node->is("Transpose") || node->is("Expand"))) return false;
+  if (moved->uses().size() != 1 || rounding->graph().is_output(moved) || !node->input(0)->producer()) return false;
+  Builder b(&rounding->graph(), node);
+  b.set_name(rounding->output()->name());
+  std::vector<Var> inputs = {cast(b.var(node->input(0)), DType::kBFloat16)};
+  for (int i = 1; i < node->num_inputs(); ++i) inputs.push_back(b.var(node->input(i)));
+  Node* earlier = inputs[0].value()->producer();
+  replace(rounding, b.like(*node, inputs));
+  node->graph().remove(node);
+  narrow_early(earlier);
+  return true;
+}
+
+// ---- Widening
 
 // Every reader has the widened value for itself, made right before it.
 bool widen_for_readers(Node* node) {
@@ -80,8 +168,24 @@ bool for_each_node(Model& model, const Rewrite& rewrite) {
 
 }  // namespace
 
+bool holds_bfloat16(const Value* value) {
+  constexpr int kNodes = 4;
+  return holds_bfloat16_within(value, kNodes);
+}
+
+bool round_once(Model& model) {
+  bool changed = false;
+  for (Node *node = model.graph->first(), *next = nullptr; node; node = next) {
+    changed = round_for_all(node) || changed;
+    next = node->next();  // the one before may be gone
+    changed = narrow_once(node) || changed;
+  }
+  return changed;
+}
+
 bool move_bfloat16(Model& model) {
-  return for_each_node(model, [](Node* node) { return narrow_once(node) || move_narrow(node); });
+  const bool moved = for_each_node(model, [](Node* node) { return narrow_once(node) || move_narrow(node); });
+  return for_each_node(model, narrow_early) || moved;
 }
 
 bool widen_at_readers(Model& model) { return for_each_node(model, widen_for_readers); }

@@ -323,6 +323,8 @@ std::unordered_map<std::string, MakeRule> make_table() {
   table["BatchNormalizationTrain"] = bind(batch_normalization, first, first);
   table["BatchNormalizationReluTrain"] = bind(batch_normalization, first, first);
   table["BatchNormalizationAddReluTrain"] = bind(batch_normalization, std::vector{0, 3}, first);
+  table["RoundedBatchNormalizationReluTrain"] = bind(batch_normalization, first, first);
+  table["RoundedBatchNormalizationAddReluTrain"] = bind(batch_normalization, std::vector{0, 3}, first);
   table["BatchNormalizationGrad"] = bind(batch_normalization, std::vector{0, 4}, first);
   table["BatchNormalizationFrozenGrad"] = bind(batch_normalization, std::vector{0, 4}, first);
   table["BatchNormalizationReluGrad"] = bind(batch_normalization, std::vector{0, 4, 5}, std::vector{0, 3});

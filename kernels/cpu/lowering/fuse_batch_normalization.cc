@@ -1,9 +1,13 @@
 // Batch normalization in training takes over what follows it, Relu or Add and Relu, and its gradient the gradient of
-// Relu: an activation is read and written once. The mask of Relu comes from its output.
+// Relu: an activation is read and written once. The mask of Relu comes from its output. Where mixed precision rounds in
+// between, it is the Rounded form.
+#include <algorithm>
+#include <set>
 #include <string>
 #include <unordered_map>
 
 #include "kernels/cpu/lowering/lowering.h"
+#include "kernels/cpu/lowering/widened.h"
 #include "onnx_passes/functions/functions.h"
 
 namespace onnx_train::cpu {
@@ -32,11 +36,27 @@ bool has_kernels(const TensorType& type) {
 
 bool is_only_use(const Value* value) { return value->uses().size() == 1 && !value->graph().is_output(value); }
 
+// What `value` was before it was rounded to bfloat16 and widened again; null when it was not.
+Value* before_rounding(const Value* value) {
+  const Value* narrow = widened_from(value);
+  const Node* rounding = narrow ? narrow->producer() : nullptr;
+  return rounding && rounding->is("Cast") && rounding->input(0)->dtype() == DType::kFloat ? rounding->input(0)
+                                                                                          : nullptr;
+}
+
+// The node that makes `value`, before rounding if `rounded`; null when anybody else reads what is between.
+Node* only_reader_of(const Value* value, bool rounded) {
+  if (!is_only_use(value)) return nullptr;
+  if (!rounded) return value->producer();
+  const Value* exact = before_rounding(value);
+  return exact && is_only_use(widened_from(value)) && is_only_use(exact) ? exact->producer() : nullptr;
+}
+
 // The batch normalization that makes `value` and nothing else reads.
-Node* normalization_before(Value* value, const TensorType& type) {
-  Node* node = value->producer();
-  const bool fits = node && node->is("BatchNormalizationTrain", kDomain) && value == node->output(0) &&
-                    is_only_use(value) && value->type() == type && has_kernels(type);
+Node* normalization_before(Value* value, const TensorType& type, bool rounded) {
+  Node* node = only_reader_of(value, rounded);
+  const bool fits = node && node->is("BatchNormalizationTrain", kDomain) && value->type() == type &&
+                    node->output(0) == (rounded ? before_rounding(value) : value) && has_kernels(type);
   return fits ? node : nullptr;
 }
 
@@ -50,51 +70,79 @@ void replace_outputs(Node* node, const std::vector<Var>& with) {
   }
 }
 
+bool is_read(const Node& node) {
+  const auto used = [&](const Value* v) { return v && (!v->uses().empty() || node.graph().is_output(v)); };
+  return std::any_of(node.outputs().begin(), node.outputs().end(), used);
+}
+
+// The node goes when nobody reads it, and with it what only it has read.
+void remove_unread(Node* last) {
+  std::set<Node*> nodes = {last};
+  while (!nodes.empty()) {
+    Node* node = nodes.extract(nodes.begin()).value();
+    if (is_read(*node)) continue;
+    for (const Value* input : node->inputs()) {
+      if (input && input->producer()) nodes.insert(input->producer());
+    }
+    node->graph().remove(node);
+  }
+}
+
 // y = relu(normalization + residual), without residual where there is none
-void join(Node* normalization, Node* sum, Value* residual, Node* relu, Places& places) {
+void join(Node* normalization, Value* residual, Node* relu, bool rounded, Places& places) {
   Graph& graph = relu->graph();
   Builder b(&graph, normalization);
   b.set_name(relu->output()->name());
   std::vector<Var> inputs;
   for (Value* input : normalization->inputs()) inputs.push_back(b.var(input));
   if (residual) inputs.push_back(b.var(residual));
-  const char* op = residual ? "BatchNormalizationAddReluTrain" : "BatchNormalizationReluTrain";
-  const std::vector<Var> outputs = call(b, op, 3, inputs, epsilon_of(*normalization));
+  const std::string op = residual ? "BatchNormalizationAddReluTrain" : "BatchNormalizationReluTrain";
+  const std::vector<Var> outputs = call(b, (rounded ? "Rounded" : "") + op, 3, inputs, epsilon_of(*normalization));
   places.add(outputs[0].value()->producer(), normalization);
   graph.replace(relu->output(), outputs[0].value());
-  graph.remove(relu);
-  if (sum) graph.remove(sum);
-  replace_outputs(normalization, outputs);
-  graph.remove(normalization);
+  for (int i : {1, 2}) {
+    if (normalization->output(i)) graph.replace(normalization->output(i), outputs[static_cast<size_t>(i)].value());
+  }
+  remove_unread(relu);
 }
 
 bool join_forward(Node* relu, Places& places) {
   if (!relu->is("Relu")) return false;
   Value* x = relu->input(0);
   const TensorType type = x->type();
-  if (Node* normalization = normalization_before(x, type)) {
-    join(normalization, nullptr, nullptr, relu, places);
+  const bool rounded = before_rounding(x);
+  if (Node* normalization = normalization_before(x, type, rounded)) {
+    join(normalization, nullptr, relu, rounded, places);
     return true;
   }
-  Node* sum = x->producer();
-  if (!sum || !sum->is("Add") || !is_only_use(x)) return false;
+  Node* sum = only_reader_of(x, rounded);
+  if (!sum || !sum->is("Add")) return false;
   for (int i = 0; i < 2; ++i) {
     Value* residual = sum->input(1 - i);
-    Node* normalization = normalization_before(sum->input(i), type);
+    Node* normalization = normalization_before(sum->input(i), type, rounded);
     if (!normalization || residual->type() != type || !places.is_before(residual, normalization)) continue;
-    join(normalization, sum, residual, relu, places);
+    join(normalization, residual, relu, rounded, places);
     return true;
   }
   return false;
+}
+
+// The gradient of Relu that makes `dz`. Rounding what it makes of rounded numbers changes nothing.
+Node* rectification_before(const Value* dz) {
+  const Value* exact = before_rounding(dz);
+  Node* relu = exact ? exact->producer() : dz->producer();
+  if (!relu || !relu->is("ReluGrad", kDomain) || (exact && !holds_bfloat16(relu->input(0)))) return nullptr;
+  const bool fits = has_kernels(dz->type()) && relu->input(0)->type() == dz->type() &&
+                    relu->input(1)->type() == dz->type() && relu->output()->type() == dz->type();
+  return fits ? relu : nullptr;
 }
 
 // The joint gradient stands where that of Relu stood: all else it reads must be there by then.
 bool join_backward(Node* gradient, Places& places) {
   if (!gradient->is("BatchNormalizationGrad", kDomain) || !gradient->output(0)) return false;
   Value* dz = gradient->input(4);
-  Node* relu = dz->producer();
-  if (!relu || !relu->is("ReluGrad", kDomain) || !has_kernels(dz->type())) return false;
-  if (relu->input(0)->type() != dz->type() || relu->input(1)->type() != dz->type()) return false;
+  Node* relu = rectification_before(dz);
+  if (!relu) return false;
   for (int i = 0; i < 4; ++i) {
     if (!places.is_before(gradient->input(i), relu)) return false;
   }
@@ -104,13 +152,15 @@ bool join_backward(Node* gradient, Places& places) {
   std::vector<Var> inputs;
   for (int i = 0; i < 4; ++i) inputs.push_back(b.var(gradient->input(i)));
   for (Value* input : relu->inputs()) inputs.push_back(b.var(input));
-  const int num_outputs = is_only_use(dz) ? 3 : 4;
+  const int num_outputs = only_reader_of(dz, dz != relu->output()) ? 3 : 4;
   const std::vector<Var> outputs = call(b, "BatchNormalizationReluGrad", num_outputs, inputs, epsilon_of(*gradient));
   places.add(outputs[0].value()->producer(), relu);
   replace_outputs(gradient, outputs);
-  graph.remove(gradient);
-  if (num_outputs == 4) graph.replace(dz, outputs[3].value());
-  graph.remove(relu);
+  if (num_outputs == 4) {
+    graph.replace(relu->output(), outputs[3].value());
+    graph.remove(relu);
+  }
+  remove_unread(gradient);
   return true;
 }
 

@@ -5,6 +5,10 @@
 
 namespace onnx_train::cpu {
 
+// What is chosen among bfloat16 numbers (Relu, its gradient, ..) is one itself: it is rounded once, and whoever reads
+// it reads the rounded one, so that no float32 copy is kept.
+bool round_once(Model& model);
+
 // Relu, or Add and Relu, become part of the batch normalization before them; so do their gradients.
 bool fuse_batch_normalization(Model& model);
 

@@ -30,6 +30,13 @@ const NarrowRow* find_row(const Node& node) {
       {"Bfloat16ConvGradInput", kDomain, {}, {0}},
       {"Bfloat16ChannelsLastConv", kDomain, {}, {0}},
       {"Bfloat16ChannelsLastConvGradInput", kDomain, {}, {0}},
+      {"BatchNormalization", "", {0}, {0}},
+      {"BatchNormalizationTrain", kDomain, {0}, {0}},
+      {"RoundedBatchNormalizationReluTrain", kDomain, {0}, {0}},
+      {"RoundedBatchNormalizationAddReluTrain", kDomain, {0, 3}, {0}},
+      {"BatchNormalizationGrad", kDomain, {0, 4}, {0}},
+      {"BatchNormalizationFrozenGrad", kDomain, {0, 4}, {0}},
+      {"BatchNormalizationReluGrad", kDomain, {0, 4, 5}, {0, 3}},
   };
   for (const NarrowRow& row : rows) {
     if (node.is(row.op, row.domain)) return &row;

@@ -12,4 +12,8 @@ inline Value* widened_from(const Value* value) {
   return widens && value->dtype() == DType::kFloat ? node->input(0) : nullptr;
 }
 
+// True when every element of the float32 `value` is a bfloat16 number: it was widened, or chosen among such numbers
+// (Relu, MaxPool, ..), or only moved since. Rounding it changes nothing.
+bool holds_bfloat16(const Value* value);
+
 }  // namespace onnx_train::cpu
