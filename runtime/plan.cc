@@ -52,6 +52,17 @@ bool accepts(const Dims& declared, const Shape& given) {
   return true;
 }
 
+// Inputs that nobody gives are the constants that are their defaults; those of states stay inputs.
+void fix_defaults(Graph* graph, const std::unordered_set<std::string>& states,
+                  const std::map<std::string, Shape>& shapes) {
+  for (Value* input : std::vector<Value*>(graph->inputs())) {
+    if (!input->is_initializer() || shapes.count(input->name())) continue;
+    const Shape shape = constant_shape(*input);
+    input->set_type({input->dtype(), Dims(shape.begin(), shape.end())});
+    if (!states.count(input->name())) graph->remove_input(input);
+  }
+}
+
 // Gives the graph's inputs their concrete shapes and forgets all types that were derived from symbols.
 void set_shapes(Graph* graph, const std::map<std::string, Shape>& shapes) {
   std::map<std::string, std::pair<int64_t, std::string>> symbols;  // symbol -> size, and the input that set it
@@ -72,10 +83,6 @@ void set_shapes(Graph* graph, const std::map<std::string, Shape>& shapes) {
         }
       }
       type.dims.emplace(given->second.begin(), given->second.end());
-      input->set_type(type);
-    } else if (input->is_initializer()) {
-      const Shape shape = constant_shape(*input);
-      type.dims.emplace(shape.begin(), shape.end());
       input->set_type(type);
     }
     if (!input->type().is_static()) {
@@ -107,16 +114,15 @@ Plan::~Plan() {
 
 void Plan::lower(const PlanOptions& options, const std::map<std::string, Shape>& shapes) {
   Graph& graph = *model_.graph;
+  const std::unordered_set<std::string> names(state_names_.begin(), state_names_.end());
+  fix_defaults(&graph, names, shapes);
   set_shapes(&graph, shapes);
   LoweringOptions lowering = options.lowering;
   lowering.recomputation = &recomputation_;
   run_pipeline(lowering_passes(device_, lowering), &model_, options.pipeline);
-  const std::unordered_set<std::string> names(state_names_.begin(), state_names_.end());
   const auto is_state = [&](const std::string& name) { return names.count(name) > 0; };
   for (const Value* input : graph.inputs()) {
-    if (is_state(input->name())) continue;
-    inputs_.push_back(make_port(*input, input->name()));
-    if (input->is_initializer()) defaults_[input->name()] = from_proto(*input->initializer());
+    if (!is_state(input->name())) inputs_.push_back(make_port(*input, input->name()));
   }
   for (const Value* output : graph.outputs()) {
     if (output->name().starts_with("next/") && is_state(output->name().substr(5))) continue;

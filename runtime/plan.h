@@ -50,8 +50,9 @@ struct PlanStep {
 
 class Plan {
  public:
-  // `entry` is a flattened entry point (passes.h): states are inputs `s` with outputs `next/s`. `shapes` gives every
-  // input that is no state its concrete shape. Throws Error that lists every node no kernel supports.
+  // `entry` is a flattened entry point (passes.h): states are inputs `s` with outputs `next/s`. `shapes` gives
+  // inputs that are no states their concrete shapes; those with a default that it leaves out are constants of the plan,
+  // and no inputs of it. Throws Error that lists every node no kernel supports.
   Plan(Model entry, const std::vector<std::string>& states, const std::map<std::string, Shape>& shapes, Device& device,
        const PlanOptions& options = {});
   ~Plan();
@@ -60,8 +61,6 @@ class Plan {
   const std::vector<Port>& inputs() const { return inputs_; }
   const std::vector<Port>& outputs() const { return outputs_; }
   const std::vector<StatePort>& states() const { return states_; }
-  // Values of inputs that have a default, by name.
-  const std::map<std::string, Tensor>& defaults() const { return defaults_; }
   const Model& model() const { return model_; }  // the lowered graph
   const std::vector<PlanStep>& steps() const { return steps_; }
 
@@ -98,7 +97,6 @@ class Plan {
   std::vector<Port> inputs_, outputs_;
   std::vector<StatePort> states_;
   std::vector<std::string> state_names_;
-  std::map<std::string, Tensor> defaults_;
   std::vector<PlanStep> steps_;
   std::vector<Prepared> prepared_;
   std::vector<LiveRange> ranges_;

@@ -120,15 +120,13 @@ void Session::make_room(const Plan& plan) {
 
 namespace {
 
-// The plan's inputs as given, or their defaults; false when some shape is another one.
+// The plan's inputs; false when others are given, or one has another shape: the plan is for these defaults only.
 bool matches(const Plan& plan, const TensorMap& inputs, std::vector<const Tensor*>* found) {
+  if (inputs.size() != plan.inputs().size()) return false;
   for (size_t i = 0; i < plan.inputs().size(); ++i) {
     const Port& port = plan.inputs()[i];
-    auto given = inputs.find(port.name);
-    if (given == inputs.end()) {
-      given = plan.defaults().find(port.name);
-      if (given == plan.defaults().end()) return false;
-    }
+    const auto given = inputs.find(port.name);
+    if (given == inputs.end()) return false;
     if (given->second.shape() != port.shape || given->second.dtype() != port.dtype) return false;
     (*found)[i] = &given->second;
   }
@@ -156,9 +154,9 @@ Plan& Session::plan(const std::string& entry, const std::map<std::string, Shape>
     const auto& ports = cached->plan->inputs();
     const bool same = std::all_of(ports.begin(), ports.end(), [&](const Port& port) {
       const auto given = shapes.find(port.name);
-      return given == shapes.end() ? cached->plan->defaults().count(port.name) > 0 : given->second == port.shape;
+      return given != shapes.end() && given->second == port.shape;
     });
-    if (same) return *cached->plan;
+    if (same && ports.size() == shapes.size()) return *cached->plan;
   }
   return *make_plan(entry, flatten(model_, entry), shapes).plan;
 }

@@ -1,5 +1,7 @@
 #include "runtime/state_store.h"
 
+#include <malloc.h>
+
 #include <cstring>
 #include <utility>
 
@@ -38,6 +40,13 @@ void drop_contents(Value* state) {
   state->graph().set_initializer(state, std::move(empty));
 }
 
+// Small tensors of the file leave holes in the heap, which the C library would keep.
+void give_back_freed_memory() {
+#ifdef __GLIBC__
+  malloc_trim(0);
+#endif
+}
+
 }  // namespace
 
 StateStore::StateStore(Model* model, Device& device) : device_(device) {
@@ -60,6 +69,7 @@ StateStore::StateStore(Model* model, Device& device) : device_(device) {
     for (Entry& entry : entries_) device_.free(entry.front);
     throw;
   }
+  give_back_freed_memory();
 }
 
 StateStore::~StateStore() {

@@ -14,8 +14,8 @@
 #include "kernels/cpu/lowering/lowering.h"
 #include "kernels/cpu/recurrent.h"
 #include "kernels/lowering/lowering.h"
-#include "kernels/lowering/merge_updates.h"
 #include "kernels/lowering/recurrent.h"
+#include "kernels/lowering/updates.h"
 #include "onnx_passes/ir/error.h"
 
 namespace onnx_train {
@@ -43,12 +43,12 @@ class CpuDevice : public Device {
   void* allocate(size_t bytes) override {
     // Large blocks on huge pages, and touched now: a step should not pay for page faults.
     const size_t alignment = bytes >= kHugePage ? kHugePage : 64;
-    const size_t padded = std::max<size_t>((bytes + alignment - 1) / alignment * alignment, alignment);
+    const size_t padded = std::max<size_t>((bytes + 63) / 64 * 64, 64);
     // Asked first: memory that is promised but not there ends in the system killing some process.
     const bool there = padded >= bytes && (padded < kHugePage || padded <= available_bytes());
     void* data = there ? std::aligned_alloc(alignment, padded) : nullptr;
     if (!data) fail("out of memory: ", bytes, " bytes could not be allocated on the CPU; use a smaller batch");
-    if (alignment == kHugePage) madvise(data, padded, MADV_HUGEPAGE);
+    if (alignment == kHugePage) madvise(data, padded / kHugePage * kHugePage, MADV_HUGEPAGE);
     std::memset(data, 0, padded);
     return data;
   }
@@ -75,8 +75,9 @@ class CpuDevice : public Device {
     passes.push_back({"remove_dead_nodes", remove_dead_nodes});
     passes.push_back({"narrow_storage", cpu::narrow_storage});
     passes.push_back({"fuse_elementwise", [](Model& model) { return fuse_elementwise(model, cpu::can_fuse); }});
-    passes.push_back(recompute_pass(options));
+    passes.push_back({"update_early", update_early});
     passes.push_back({"merge_updates", merge_updates});
+    passes.push_back(recompute_pass(options));
     passes.push_back({"remove_dead_nodes", remove_dead_nodes});
     passes.push_back({"order_nodes", order_nodes});
     return passes;

@@ -1,4 +1,4 @@
-// The updates of functions/optimizers.cc: of one tensor, or of all in one call (Updates, see merge_updates.h). One pass
+// The updates of functions/optimizers.cc: of one tensor, or of all in one call (Updates, see updates.h). One pass
 // over weight, gradient and slots, in place where the plan allows.
 #include <algorithm>
 #include <cmath>
@@ -32,10 +32,35 @@ double number(const onnx::NodeProto& node, const std::string& name) {
   return 0;
 }
 
-double read_scalar(const void* data, DType dtype) {
-  return dtype == DType::kDouble ? *static_cast<const double*>(data)
-                                 : static_cast<double>(*static_cast<const float*>(data));
-}
+// A number that the updates share: an input, or a constant, which outlining puts into the body.
+struct Number {
+  int input = -1;
+  DType dtype = DType::kDouble;
+  double constant = 0;
+  bool operator==(const Number&) const = default;
+
+  double at(const Args& args) const {
+    if (input < 0) return constant;
+    switch (dtype) {
+      case DType::kInt64: return static_cast<double>(*args.in<int64_t>(input));
+      case DType::kDouble: return *args.in<double>(input);
+      default: return static_cast<double>(*args.in<float>(input));
+    }
+  }
+};
+
+// What the names in a node stand for.
+struct Operands {
+  const NodeSpec& spec;
+  Places inputs, outputs;
+  std::map<std::string, double> constants = {};
+
+  Number number(const std::string& name) const {
+    const int input = place_of(inputs, name);
+    if (input >= 0) return {input, spec.in_type(input), 0};
+    return {-1, DType::kDouble, constants.at(name)};
+  }
+};
 
 // ---- Rules: what the tensors of one group have in common
 
@@ -51,11 +76,10 @@ struct Rule {
   Formula formula = Formula::kSgd;
   bool decoupled = false, nesterov = false;
   double decay = 0, momentum = 0, dampening = 0, beta1 = 0, beta2 = 0, epsilon = 0;
-  int step = 0, rate = 0, scale = 0;  // inputs
-  DType rate_type = DType::kFloat, scale_type = DType::kFloat;
+  Number step, rate, scale;
   bool operator==(const Rule&) const = default;
 
-  Rule(const onnx::NodeProto& node, const Places& inputs, const NodeSpec& spec)
+  Rule(const onnx::NodeProto& node, const Operands& operands)
       : decoupled(node.op_type() == "AdamW"),
         nesterov(number(node, "nesterov") != 0),
         decay(number(node, "weight_decay")),
@@ -67,31 +91,28 @@ struct Rule {
     const bool is_sgd = node.op_type() == "Sgd";
     formula = !is_sgd ? Formula::kAdam : node.input(2).empty() ? Formula::kSgd : Formula::kMomentum;
     const int first = is_sgd ? 3 : 4;  // step, learning_rate and grad_scale come one after the other
-    step = place_of(inputs, node.input(first));
-    rate = place_of(inputs, node.input(first + 1));
-    scale = place_of(inputs, node.input(first + 2));
-    rate_type = spec.in_type(rate);
-    scale_type = spec.in_type(scale);
+    step = operands.number(node.input(first));
+    rate = operands.number(node.input(first + 1));
+    scale = operands.number(node.input(first + 2));
   }
 
   Coefficients at(const Args& args) const {
-    const int64_t t = *args.in<int64_t>(step);
+    const double t = step.at(args);
     Coefficients k{};
-    k.rate = read_scalar(args.inputs[rate], rate_type);
-    k.scale = read_scalar(args.inputs[scale], scale_type);
+    k.rate = rate.at(args);
+    k.scale = scale.at(args);
     k.decay = decoupled ? 0 : decay;
     if (formula != Formula::kAdam) {
       k.momentum = momentum;
       k.share = t == 1 ? 1.0 : 1 - dampening;
       return k;
     }
-    const auto steps = static_cast<double>(t);
     k.keep = decoupled ? 1 - k.rate * decay : 1;
     k.beta1 = beta1, k.rest1 = 1 - beta1;
     k.beta2 = beta2, k.rest2 = 1 - beta2;
-    k.v_scale = std::sqrt(1 - std::pow(beta2, steps));
+    k.v_scale = std::sqrt(1 - std::pow(beta2, t));
     k.epsilon = epsilon;
-    k.step_size = k.rate / (1 - std::pow(beta1, steps));
+    k.step_size = k.rate / (1 - std::pow(beta1, t));
     return k;
   }
 };
@@ -174,16 +195,16 @@ struct Updates {
   std::vector<Update> tensors;
   std::vector<int64_t> first_piece{0};  // of each tensor, and the number of all
 
-  void add(const onnx::NodeProto& node, const Places& inputs, const Places& outputs, const NodeSpec& spec) {
-    const Rule rule(node, inputs, spec);
+  void add(const onnx::NodeProto& node, const Operands& operands) {
+    const Rule rule(node, operands);
     const auto known = std::find(rules.begin(), rules.end(), rule);
     Update update{static_cast<size_t>(known - rules.begin()), DType::kFloat, 0, {-1, -1, -1, -1}, {-1, -1, -1}};
     if (known == rules.end()) rules.push_back(rule);
     const int slots = rule.formula == Formula::kSgd ? 0 : rule.formula == Formula::kMomentum ? 1 : 2;
-    for (int i = 0; i < 2 + slots; ++i) update.inputs[i] = place_of(inputs, node.input(i));
-    for (int i = 0; i < 1 + slots; ++i) update.outputs[i] = place_of(outputs, node.output(i));
-    update.dtype = spec.in_type(update.inputs[0]);
-    update.size = spec.in_size(update.inputs[0]);
+    for (int i = 0; i < 2 + slots; ++i) update.inputs[i] = place_of(operands.inputs, node.input(i));
+    for (int i = 0; i < 1 + slots; ++i) update.outputs[i] = place_of(operands.outputs, node.output(i));
+    update.dtype = operands.spec.in_type(update.inputs[0]);
+    update.size = operands.spec.in_size(update.inputs[0]);
     tensors.push_back(update);
     first_piece.push_back(first_piece.back() + (update.size + kPiece - 1) / kPiece);
   }
@@ -236,10 +257,10 @@ onnx::NodeProto as_message(const NodeSpec& spec, Places* inputs, Places* outputs
 }
 
 Prepared prepare_one(const NodeSpec& spec) {
-  Places inputs, outputs;
-  const onnx::NodeProto node = as_message(spec, &inputs, &outputs);
+  Operands operands{spec, {}, {}};
+  const onnx::NodeProto node = as_message(spec, &operands.inputs, &operands.outputs);
   Updates updates;
-  updates.add(node, inputs, outputs, spec);
+  updates.add(node, operands);
   return updates.prepare();
 }
 
@@ -255,11 +276,17 @@ bool has_supported_types(const NodeSpec& spec, int first_scalar) {
 
 Prepared prepare_all(const NodeSpec& spec) {
   const onnx::FunctionProto& body = *function_of(spec.node());
-  Places inputs, outputs;
-  for (int i = 0; i < body.input_size(); ++i) inputs.emplace(body.input(i), i);
-  for (int i = 0; i < body.output_size(); ++i) outputs.emplace(body.output(i), i);
+  Operands operands{spec, {}, {}};
+  for (int i = 0; i < body.input_size(); ++i) operands.inputs.emplace(body.input(i), i);
+  for (int i = 0; i < body.output_size(); ++i) operands.outputs.emplace(body.output(i), i);
   Updates updates;
-  for (const onnx::NodeProto& node : body.node()) updates.add(node, inputs, outputs, spec);
+  for (const onnx::NodeProto& node : body.node()) {
+    if (node.op_type() == "Constant") {
+      operands.constants.emplace(node.output(0), number(node, "value"));
+    } else {
+      updates.add(node, operands);
+    }
+  }
   return updates.prepare();
 }
 

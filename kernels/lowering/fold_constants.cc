@@ -108,6 +108,19 @@ bool replace_by_constants(Node* node, const std::vector<Tensor>& results) {
   return true;
 }
 
+// Where with a condition that is the same constant everywhere: one of the two is not needed.
+bool choose_branch(Node* node, Constants& constants) {
+  if (!node->is("Where") || !Constants::is_constant(node->input(0))) return false;
+  const Tensor& condition = constants.of(node->input(0));
+  const int64_t chosen = count_nonzero(condition, condition.size());
+  if (condition.empty() || (chosen != 0 && chosen != condition.size())) return false;
+  Value* branch = node->input(chosen ? 1 : 2);
+  if (!branch->type().is_static() || branch->type() != node->output()->type()) return false;
+  node->graph().replace(node->output(), branch);
+  node->graph().remove(node);
+  return true;
+}
+
 bool fold(Node* node, Constants& constants) {
   // What a Constant holds, and contents that inference has followed from shapes, need no kernel.
   if (node->num_outputs() == 1 && node->output()) {
@@ -115,6 +128,7 @@ bool fold(Node* node, Constants& constants) {
     if (!known.empty()) return replace_by_constants(node, {known});
   }
   infer_from_data(node, constants);
+  if (choose_branch(node, constants)) return true;
   if (!may_fold(*node)) return false;
   if (!outputs_are_small(*node)) return false;
   const auto results = compute(*node, constants);

@@ -1,10 +1,10 @@
-// All updates of a step become one call, so that one kernel shares all tensors out among the threads: a model with
-// hundreds of small weights pays for one node instead of hundreds.
+// Updates between which no gradient is computed become one call, so that one kernel shares all tensors out among the
+// threads: a model with hundreds of small weights pays for one node instead of hundreds.
 //
 // The kernel writes each weight and slot where it lies, piece by piece and in any order. That is right only while each
 // is read by its own update alone: an update whose own state is an operand of another one (a weight that is another
 // weight's gradient, also through a view) stays a node of its own.
-#include "kernels/lowering/merge_updates.h"
+#include "kernels/lowering/updates.h"
 
 #include <algorithm>
 #include <unordered_map>
@@ -23,16 +23,7 @@ using ValueSet = std::unordered_set<const Value*>;
 // The inputs that an update has new values for: its weight and slots, with the gradient at 1 between them.
 bool is_own_state(int input, int num_outputs) { return input == 0 || (input >= 2 && input < num_outputs + 1); }
 
-bool is_update(const Node& node) {
-  return node.is("Sgd", kDomain) || node.is("Adam", kDomain) || node.is("AdamW", kDomain);
-}
-
-// Every operand reaches the kernel as an input (outline puts constant scalars into the body), every result as an
-// output.
-bool has_plain_operands(const Node& node, const ValueSet& graph_outputs) {
-  for (const Value* input : node.inputs()) {
-    if (input && input->is_initializer() && !node.graph().is_input(input)) return false;
-  }
+bool writes_outputs_only(const Node& node, const ValueSet& graph_outputs) {
   const auto& outputs = node.outputs();
   return std::all_of(outputs.begin(), outputs.end(), [&](const Value* v) { return graph_outputs.count(v) > 0; });
 }
@@ -50,7 +41,7 @@ std::vector<Node*> independent_updates(const Graph& graph) {
   for (Node* node = graph.first(); node; node = node->next()) {
     bool depends = false;
     for_each_input(*node, [&](const Value* input) { depends = depends || dependent.count(input) > 0; });
-    const bool joins = !depends && is_update(*node) && has_plain_operands(*node, outputs);
+    const bool joins = !depends && is_update(*node) && writes_outputs_only(*node, outputs);
     if (joins) updates.push_back(node);
     if (joins || depends) dependent.insert(node->outputs().begin(), node->outputs().end());
   }
@@ -76,13 +67,35 @@ std::vector<Node*> with_state_of_their_own(const std::vector<Node*>& updates) {
   return result;
 }
 
+// Cuts the updates, in order, where a node stands between them that computes what later ones read.
+std::vector<std::vector<Node*>> standing_together(const Graph& graph, const std::vector<Node*>& updates) {
+  const std::unordered_set<const Node*> chosen(updates.begin(), updates.end());
+  std::unordered_set<const Node*> needed;  // by updates, directly or not
+  std::vector<std::vector<Node*>> groups(1);
+  for (Node* node = graph.last(); node; node = node->previous()) {
+    if (chosen.count(node)) {
+      groups.back().push_back(node);
+    } else if (needed.count(node) && !is_view(*node) && !groups.back().empty()) {
+      groups.emplace_back();
+    }
+    if (!chosen.count(node) && !needed.count(node)) continue;
+    for_each_input(*node, [&](const Value* input) { needed.insert(input->producer()); });
+  }
+  for (auto& group : groups) std::reverse(group.begin(), group.end());
+  return groups;
+}
+
 }  // namespace
 
 bool merge_updates(Model& model) {
   const std::vector<Node*> updates = with_state_of_their_own(independent_updates(*model.graph));
-  if (updates.size() < 2) return false;
-  outline(updates, "Updates");
-  return true;
+  bool changed = false;
+  for (const auto& group : standing_together(*model.graph, updates)) {
+    if (group.size() < 2) continue;
+    outline(group, "Updates");
+    changed = true;
+  }
+  return changed;
 }
 
 }  // namespace onnx_train

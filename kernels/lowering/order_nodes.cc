@@ -7,6 +7,7 @@
 
 #include "kernels/lowering/lifetimes.h"
 #include "kernels/lowering/lowering.h"
+#include "kernels/lowering/updates.h"
 #include "onnx_passes/ir/inputs.h"
 
 namespace onnx_train {
@@ -27,6 +28,7 @@ class Scheduler {
     after_.resize(size_);
     for (size_t i = 0; i < size_; ++i) add_node(i);
     for (const Value* state : graph.inputs()) keep_update_last(graph, *state);
+    keep_refusals_first(graph);
     for (size_t i = 0; i < size_; ++i) {
       std::sort(before_[i].begin(), before_[i].end());
       before_[i].erase(std::unique(before_[i].begin(), before_[i].end()), before_[i].end());
@@ -143,6 +145,23 @@ class Scheduler {
     const int update = lives_.position.at(next->producer());
     for (int reader : lives_.of(&state).uses) {
       if (reader < update) before_[static_cast<size_t>(update)].push_back(static_cast<size_t>(reader));
+    }
+  }
+
+  // No state has been written when a node refuses its data.
+  void keep_refusals_first(const Graph& graph) {
+    std::vector<size_t> refusals;
+    for (size_t i = 0; i < size_; ++i) {
+      if (may_refuse_data(*node(i))) refusals.push_back(i);
+    }
+    for (size_t i = 0; i < size_; ++i) {
+      const auto& outputs = node(i)->outputs();
+      const bool updates = std::any_of(outputs.begin(), outputs.end(), [&](const Value* output) {
+        return output && graph.is_output(output) && output->name().starts_with("next/");
+      });
+      for (size_t refusal : refusals) {
+        if (updates && refusal < i) before_[i].push_back(refusal);
+      }
     }
   }
 

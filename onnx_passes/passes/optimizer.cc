@@ -62,7 +62,8 @@ class OptimizerBuilder {
     next_step_ = step_ + 1.0;
   }
 
-  // scale = min(1, clip_norm / (norm + 1e-6)), as torch.nn.utils.clip_grad_norm_
+  // scale = min(1, clip_norm / (norm + 1e-6)), as torch.nn.utils.clip_grad_norm_; 1 where clip_norm is infinite, so
+  // that a plan for that need not wait for the norm
   void add_clipping(const std::vector<Value*>& weights) {
     rate_ = b_.var(
         add_input_with_default(&entry_, "learning_rate", Tensor::scalar(static_cast<float>(spec_.learning_rate))));
@@ -76,7 +77,8 @@ class OptimizerBuilder {
     const auto scale = loss_scale(&entry_, &b_, options_);
     if (scale) finite_ = is_finite(norm), norm = norm / cast_like(*scale, norm);
     b_.set_name("grad_scale");
-    scale_ = min(cast_like(clip_norm, norm) / (norm + 1e-6), b_.scalar(norm.dtype(), 1));
+    const Var one = b_.scalar(norm.dtype(), 1);
+    scale_ = where(b_.op("IsInf", {clip_norm}), one, min(cast_like(clip_norm, norm) / (norm + 1e-6), one));
     if (scale) scale_ = scale_ / cast_like(*scale, norm);
     add_result(&entry_, "grad_norm", norm);
   }

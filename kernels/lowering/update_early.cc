@@ -1,0 +1,160 @@
+// Moves updates of large weights up to where their gradients are made.
+#include <algorithm>
+#include <string_view>
+#include <unordered_set>
+
+#include "kernels/lowering/lifetimes.h"
+#include "kernels/lowering/lowering.h"
+#include "kernels/lowering/updates.h"
+#include "onnx_passes/functions/functions.h"
+#include "onnx_passes/ir/inputs.h"
+
+namespace onnx_train {
+namespace {
+
+// Bytes of a gradient from which on a node of its own costs nothing beside the update itself.
+constexpr size_t kLarge = size_t{256} << 10;
+
+size_t bytes_of(const Value& value) {
+  return static_cast<size_t>(num_elements(value.type().shape())) * size_of(value.dtype());
+}
+
+class EarlyUpdates {
+ public:
+  explicit EarlyUpdates(Graph* graph) : graph_(*graph) {}
+
+  bool run() {
+    split_norms();
+    bool changed = false;
+    for (Node* node = graph_.first(); node; node = node->next()) {
+      if (may_refuse_data(*node)) last_moved_ = node;
+    }
+    for (Node* node : large_updates()) changed = move_scalars_up(*node) || changed;
+    const Lifetimes lives(graph_);
+    const int soonest = last_moved_ ? lives.position.at(last_moved_) : -1;
+    for (Node* node : large_updates()) {
+      Node* after = lives.nodes[static_cast<size_t>(std::max(soonest, earliest(lives, *node)))];
+      if (after == node || after->next() == node) continue;
+      graph_.move(node, after->next());
+      changed = true;
+    }
+    return changed;
+  }
+
+ private:
+  // Those with results that only the next step reads.
+  std::vector<Node*> large_updates() const {
+    std::vector<Node*> updates;
+    for (Node* node = graph_.first(); node; node = node->next()) {
+      if (!is_update(*node) || !node->input(1)->producer() || bytes_of(*node->input(1)) < kLarge) continue;
+      const auto& outputs = node->outputs();
+      const auto is_read = [&](const Value* v) { return v && (!v->uses().empty() || !graph_.is_output(v)); };
+      if (std::none_of(outputs.begin(), outputs.end(), is_read)) updates.push_back(node);
+    }
+    return updates;
+  }
+
+  bool update_depends_on(const Value* value) const {
+    std::unordered_set<const Value*> dependent = {value};
+    for (const Node* node = value->producer()->next(); node; node = node->next()) {
+      bool depends = false;
+      for_each_input(*node, [&](const Value* input) { depends = depends || dependent.count(input) > 0; });
+      if (depends && is_update(*node)) return true;
+      if (depends) dependent.insert(node->outputs().begin(), node->outputs().end());
+    }
+    return false;
+  }
+
+  // The norm of (a, b) is the norm of (the norm of a, b). So no large gradient waits for the others to be reported.
+  void split_norms() {
+    for (Node* norm : graph_.nodes()) {
+      if (!norm->is("GlobalNorm", kDomain) || norm->num_inputs() < 2 || update_depends_on(norm->output())) continue;
+      Builder b(&graph_, norm);
+      std::vector<Var> parts;
+      for (Value* gradient : norm->inputs()) {
+        Node* producer = gradient->producer();
+        const bool splits = producer && bytes_of(*gradient) >= kLarge && gradient->dtype() == norm->output()->dtype();
+        if (!splits) {
+          parts.push_back(b.var(gradient));
+          continue;
+        }
+        Builder behind(&graph_, producer->next());
+        behind.set_name(gradient->name() + "/norm");
+        parts.push_back(b.var(call(behind, "GlobalNorm", {behind.var(gradient)}).value()));
+      }
+      b.set_name(norm->output()->name());
+      graph_.replace(norm->output(), call(b, "GlobalNorm", parts).value());
+      graph_.remove(norm);
+    }
+  }
+
+  // What is computed from nothing but inputs of the graph, one number after the other, like the step's count.
+  bool move_scalars_up(const Node& update) {
+    bool changed = false;
+    for (int i = 2; i < update.num_inputs(); ++i) {
+      std::vector<Node*> nodes;
+      const Value* operand = update.input(i);
+      if (!operand || !depends_on_inputs_alone(*operand, &nodes)) continue;
+      for (Node* node : nodes) {
+        if (!moved_.insert(node).second) continue;
+        graph_.move(node, last_moved_ ? last_moved_->next() : graph_.first());
+        last_moved_ = node;
+        changed = true;
+      }
+    }
+    return changed;
+  }
+
+  bool depends_on_inputs_alone(const Value& value, std::vector<Node*>* nodes) const {
+    Node* node = value.producer();
+    if (!node || moved_.count(node)) return true;
+    if (!node->subgraphs().empty() || num_elements(value.type().shape()) != 1) return false;
+    for (const Value* input : node->inputs()) {
+      if (input && !depends_on_inputs_alone(*input, nodes)) return false;
+    }
+    nodes->push_back(node);
+    return true;
+  }
+
+  // The node behind which the update may stand.
+  static int earliest(const Lifetimes& lives, const Node& update) {
+    const int own = lives.position.at(&update);
+    int last = -1;
+    for (const Value* input : update.inputs()) {
+      if (!input) continue;
+      if (input->producer()) last = std::max(last, lives.position.at(input->producer()));
+      const auto known = lives.index.find(input);
+      if (known == lives.index.end()) continue;
+      // Who reads the old weight; and the gradient, to find it in the cache.
+      for (int reader : lives.all[known->second].uses) {
+        const bool other_update = is_update(*lives.nodes[static_cast<size_t>(reader)]);
+        if (reader < own && !other_update) last = std::max(last, reader);
+      }
+    }
+    return last;
+  }
+
+  Graph& graph_;
+  std::unordered_set<const Node*> moved_;  // behind all that may refuse their data
+  Node* last_moved_ = nullptr;             // and the last of either; null for none
+};
+
+}  // namespace
+
+bool is_update(const Node& node) {
+  return node.is("Sgd", kDomain) || node.is("Adam", kDomain) || node.is("AdamW", kDomain);
+}
+
+bool may_refuse_data(const Node& node) {
+  // Those that check indices, labels or lengths. GatherGrad and the like read what their operators have checked.
+  static const std::unordered_set<std::string_view> ops = {
+      "Gather", "GatherElements", "GatherND", "ScatterElements", "ScatterND", "ReverseSequence", "SoftmaxCrossEntropy"};
+  std::string_view op = node.op();
+  constexpr std::string_view kNarrow = "Bfloat16";
+  if (op.starts_with(kNarrow)) op.remove_prefix(kNarrow.size());
+  return ops.count(op) > 0;
+}
+
+bool update_early(Model& model) { return EarlyUpdates(model.graph.get()).run(); }
+
+}  // namespace onnx_train

@@ -1,0 +1,23 @@
+// The optimizer's nodes in a plan: when each weight is updated, and how many nodes that takes.
+#pragma once
+
+#include "onnx_passes/ir/model.h"
+
+namespace onnx_train {
+
+// Sgd, Adam, AdamW: a new weight and new slots, from their inputs 0 and 2.. and the gradient, input 1.
+bool is_update(const Node& node);
+
+// Nodes that may throw for what their inputs hold, an index out of range, in spite of all that was checked before them.
+// Every update comes behind all of these, so that a step that fails leaves the state as it was.
+bool may_refuse_data(const Node& node);
+
+// A weight is updated as soon as its gradient is there and nobody reads the old weight any more, so that not all
+// gradients are alive at once; not where the norm of all gradients decides about the update (clipping, loss scaling).
+// The norm that is only reported becomes the norm of the large gradients' norms and the small gradients.
+bool update_early(Model& model);
+
+// Updates that stand together become one call of a function Updates; see merge_updates.cc for those that stay out.
+bool merge_updates(Model& model);
+
+}  // namespace onnx_train
