@@ -189,6 +189,9 @@ struct Weights {
         for (int64_t in = first; in < std::min(first + kPackedAtOnce, ins); ++in) {
           const Stored* from = w + out * out_step + in * Operands::kChannels * in_step;
           Element* to = panel + in * kColumns + o;
+          // Rows of weights are too short for the processor to see where the next ones lie.
+          for (int64_t k = 0; k < Operands::kChannels; ++k)
+            __builtin_prefetch(from + (kPackedAtOnce * Operands::kChannels + k) * in_step);
           for (int64_t tap = 0; tap < taps; ++tap)
             to[tap * ins * kColumns] = out < outs ? Operands::element(from + tap, in_step) : Element{};
         }
