@@ -151,6 +151,23 @@ constexpr const char* kNormalizedFirst = R"(<ir_version: 10, opset_import: ["" :
     y = MaxPool <kernel_shape = [3, 3], strides = [2, 2]> (m)
   })";
 
+// Windows side by side and overlapping, with padding and without, on images of several blocks of channels and on ones
+// so large that a block has fewer.
+constexpr const char* kPools = R"(<ir_version: 10, opset_import: ["" : 21]>
+  g (float[2,3,50,48] x, float[70,3,1,1] w0, float[70,1,1] s0, float[70,70,3,3] w1, float[70,70,3,3] w2) => (float[2,70,5,5] y) {
+    c0 = Conv (x, w0)
+    d0 = Mul (c0, s0)
+    m0 = MaxPool <kernel_shape = [3, 3], strides = [2, 2], pads = [1, 1, 1, 1]> (d0)
+    c1 = Conv <pads = [1, 1, 1, 1]> (m0, w1)
+    r1 = Relu (c1)
+    a1 = AveragePool <kernel_shape = [3, 2], strides = [2, 2], pads = [1, 0, 1, 0], count_include_pad = 1> (r1)
+    m1 = MaxPool <kernel_shape = [2, 2], strides = [2, 2], ceil_mode = 1> (a1)
+    c2 = Conv <pads = [1, 1, 1, 1]> (m1, w2)
+    y = AveragePool <kernel_shape = [3, 2]> (c2)
+  })";
+
+TEST(Bfloat16Images, PoolsKeepTheirBits) { expect_same_bits(training_model(kPools)); }
+
 TEST(Bfloat16Images, ResidualNetworksKeepTheirBits) { expect_same_bits(training_model(kResidual)); }
 
 TEST(Bfloat16Images, NormalizationInFrontKeepsItsBits) { expect_same_bits(training_model(kNormalizedFirst)); }
@@ -162,8 +179,10 @@ TEST(Bfloat16Images, FrozenStatisticsKeepTheirBits) {
 
 // The gradients of convolutions' weights are oneDNN's sums, whose order depends on the number of threads.
 TEST(Bfloat16Images, ThreadsDoNotChangeNormalizations) {
-  const Model model = training_model(kResidual, Mode::kTrain, {"w*"});
-  expect_same_bits(train(model, {}, 2), train(model, {}, 1), "a second thread");
+  for (const char* text : {kResidual, kPools}) {
+    const Model model = training_model(text, Mode::kTrain, {"w*"});
+    expect_same_bits(train(model, {}, 2), train(model, {}, 1), "a second thread");
+  }
 }
 
 TEST(Bfloat16Images, NothingOfFloat32IsLeftBetweenConvolutions) {
@@ -177,6 +196,14 @@ TEST(Bfloat16Images, NothingOfFloat32IsLeftBetweenConvolutions) {
   EXPECT_EQ(run.operators["Bfloat16BatchNormalizationGrad"], 1);
   const Trained kept = train(model, {"round_once", "fuse_batch_normalization", "narrow_storage"});
   EXPECT_LT(static_cast<double>(run.arena), 0.8 * static_cast<double>(kept.arena));
+}
+
+TEST(Bfloat16Images, PoolsReadAndWriteThem) {
+  if (!cpu::has_bfloat16_products()) GTEST_SKIP() << "this CPU has no bfloat16 convolutions: theirs are float32";
+  Trained trained = train(training_model(kPools), {});
+  for (const char* op : {"MaxPool", "MaxPoolGrad", "AveragePool", "AveragePoolGrad"}) {
+    EXPECT_EQ(trained.operators[std::string("Bfloat16ChannelsLast") + op], 2) << op;
+  }
 }
 
 TEST(RoundOnce, ReadersTakeWhatIsRounded) { expect_golden("round_once", {{"round_once", cpu::round_once}}); }

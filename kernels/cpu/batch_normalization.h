@@ -109,14 +109,6 @@ ONNX_TRAIN_MULTIVERSION Sums rectified_gradient_sums(const T* x, const T* dy, co
   return sums;
 }
 
-// A row in another type: the order of a row's sum depends on the type that it is stored in, so narrow rows are widened
-// before they are added up.
-template <typename From, typename To>
-ONNX_TRAIN_MULTIVERSION void convert_row(const From* __restrict from, int64_t n, To* __restrict to) {
-#pragma omp simd
-  for (int64_t i = 0; i < n; ++i) to[i] = store<To>(load(from[i]));
-}
-
 // ---- Short rows: a block of channels, each parameter repeated `rest` times
 
 template <typename T>

@@ -37,6 +37,10 @@ const NarrowRow* find_row(const Node& node) {
       {"BatchNormalizationGrad", kDomain, {0, 4}, {0}},
       {"BatchNormalizationFrozenGrad", kDomain, {0, 4}, {0}},
       {"BatchNormalizationReluGrad", kDomain, {0, 4, 5}, {0, 3}},
+      {"ChannelsLastMaxPool", kDomain, {0}, {0}},
+      {"ChannelsLastMaxPoolGrad", kDomain, {0, 1}, {0}},
+      {"ChannelsLastAveragePool", kDomain, {0}, {0}},
+      {"ChannelsLastAveragePoolGrad", kDomain, {0}, {0}},
   };
   for (const NarrowRow& row : rows) {
     if (node.is(row.op, row.domain)) return &row;
