@@ -49,6 +49,11 @@ TEST(MixedPrecision, GradientsOfProductsAreProductsOfRoundedOperands) {
                 {training_mode(o), mixed_precision(o), loss(o), gradients(o), optimizer(o), {"simplify", simplify}});
 }
 
+TEST(MixedPrecision, RecurrentOperatorsBecomeTheirTrainingForms) {
+  const BuildOptions o = options(Precision::kBfloat16);
+  expect_golden("mixed_precision_recurrent", {training_mode(o), mixed_precision(o)});
+}
+
 TEST(MixedPrecision, PrecisionsHaveNames) {
   for (const char* known : {"float32", "gemm-bf16", "bf16"}) EXPECT_STREQ(name(parse_precision(known)), known);
   EXPECT_THROW(parse_precision("fp8"), Error);

@@ -13,9 +13,10 @@ namespace onnx_train::cpu {
 namespace {
 
 using Desc = dnnl::memory::desc;
+using Type = dnnl::memory::data_type;
 
-Desc matrix(int64_t rows, int64_t columns, int64_t row_stride, int64_t column_stride) {
-  return {{rows, columns}, dnnl::memory::data_type::f32, dnnl::memory::dims{row_stride, column_stride}};
+Desc matrix(Type type, int64_t rows, int64_t columns, int64_t row_stride, int64_t column_stride) {
+  return {{rows, columns}, type, dnnl::memory::dims{row_stride, column_stride}};
 }
 
 // oneDNN plans for the number of threads at hand.
@@ -48,10 +49,10 @@ const dnnl::engine& engine() {
 
 }  // namespace
 
-// ---- float32
+// ---- float32 and bfloat16
 
-template <>
-class GemmState<float> {
+template <typename T>
+class GemmState {
  public:
   // With `like`, b is packed as there.
   GemmState(const GemmShape& s, const GemmState* like) : shape(s) {
@@ -79,14 +80,14 @@ class GemmState<float> {
     stream_ = dnnl::stream(engine());
   }
 
-  const float* pack(const float* b, void* buffer) {
+  const T* pack(const T* b, void* buffer) {
     if (packed_bytes() == 0) return b;
     const dnnl_exec_arg_t arguments[] = {bind(DNNL_ARG_FROM, from_memory_, b), bind(DNNL_ARG_TO, b_memory_, buffer)};
     execute(reorder_, arguments, 2);
-    return static_cast<const float*>(buffer);
+    return static_cast<const T*>(buffer);
   }
 
-  void run(const float* a, const float* b, float* y, void* scratch, const float* bias) {
+  void run(const T* a, const T* b, float* y, void* scratch, const float* bias) {
     dnnl_exec_arg_t arguments[5] = {bind(DNNL_ARG_SRC, a_memory_, a), bind(DNNL_ARG_WEIGHTS, b_memory_, b),
                                     bind(DNNL_ARG_DST, y_memory_, y)};
     int count = 3;
@@ -98,12 +99,14 @@ class GemmState<float> {
   GemmShape shape;
 
  private:
+  static constexpr Type kType = std::is_same_v<T, BFloat16> ? Type::bf16 : Type::f32;
+
   void make(const Desc* packed) {
     const GemmShape& s = shape;
-    a_ = matrix(s.m, s.k, s.a_row, s.a_column);
-    plain_b_ = matrix(s.k, s.n, s.b_row, s.b_column);
-    y_ = matrix(s.m, s.n, s.y_row, 1);
-    const Desc any({s.k, s.n}, dnnl::memory::data_type::f32, dnnl::memory::format_tag::any);
+    a_ = matrix(kType, s.m, s.k, s.a_row, s.a_column);
+    plain_b_ = matrix(kType, s.k, s.n, s.b_row, s.b_column);
+    y_ = matrix(Type::f32, s.m, s.n, s.y_row, 1);
+    const Desc any({s.k, s.n}, kType, dnnl::memory::format_tag::any);
     dnnl::primitive_attr attributes;
     attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
     dnnl::post_ops after;
@@ -113,7 +116,7 @@ class GemmState<float> {
     const Desc wanted = packed ? *packed : s.packed ? any : plain_b_;
     dnnl::matmul::primitive_desc found;
     if (s.bias) {
-      bias_ = matrix(1, s.n, s.n, 1);
+      bias_ = matrix(Type::f32, 1, s.n, s.n, 1);
       found = dnnl::matmul::primitive_desc(engine(), a_, wanted, bias_, y_, attributes);
     } else {
       found = dnnl::matmul::primitive_desc(engine(), a_, wanted, y_, attributes);
@@ -170,7 +173,7 @@ class GemmState<double> {
   GemmShape shape;
 };
 
-// ---- Both
+// ---- All
 
 template <typename T>
 Gemm<T>::Gemm(const GemmShape& shape) : state_(std::make_unique<GemmState<T>>(shape, nullptr)) {}
@@ -209,12 +212,13 @@ const T* Gemm<T>::pack(const T* b, void* buffer) {
 }
 
 template <typename T>
-void Gemm<T>::run(const T* a, const T* b, T* y, void* scratch, const T* bias) {
+void Gemm<T>::run(const T* a, const T* b, Computed<T>* y, void* scratch, const Computed<T>* bias) {
   if (is_empty(state_->shape)) return fill_empty(state_->shape, y, bias);
   state_->run(a, b, y, scratch, bias);
 }
 
 template class Gemm<float>;
 template class Gemm<double>;
+template class Gemm<BFloat16>;
 
 }  // namespace onnx_train::cpu

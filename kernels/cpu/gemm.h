@@ -1,5 +1,6 @@
 // A matrix product inside another kernel: y = a b, or y + a b, on row-major matrices or their transposes at addresses
-// that are known only while the kernel runs. float32 by oneDNN, float64 by BLAS.
+// that are known only while the kernel runs. float32 by oneDNN, float64 by BLAS; bfloat16 operands with float32 sums,
+// by oneDNN, where has_bfloat16_products() (products.h).
 //
 // A Gemm is made while the kernel is prepared; one that runs on several threads at once needs a copy for each
 // (`Gemm` copies cheaply: the primitive is shared). The order of its sums does not depend on `threads`.
@@ -8,6 +9,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+
+#include "kernels/cpu/stored.h"
 
 namespace onnx_train::cpu {
 
@@ -38,7 +41,7 @@ class Gemm {
   // Returns what `run` takes for b: a copy in `buffer` (of packed_bytes()), or b itself where none is needed.
   const T* pack(const T* b, void* buffer);
   // `scratch` has scratch_bytes(), aligned to 64; `bias` is read where the shape says so.
-  void run(const T* a, const T* b, T* y, void* scratch, const T* bias = nullptr);
+  void run(const T* a, const T* b, Computed<T>* y, void* scratch, const Computed<T>* bias = nullptr);
   // The product of another number of rows that reads the same packed b.
   Gemm with_rows(int64_t m) const;
 
@@ -49,5 +52,6 @@ class Gemm {
 
 extern template class Gemm<float>;
 extern template class Gemm<double>;
+extern template class Gemm<BFloat16>;
 
 }  // namespace onnx_train::cpu

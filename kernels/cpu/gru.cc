@@ -8,7 +8,7 @@ namespace onnx_train::cpu {
 namespace {
 
 // Inputs x w r b lens h0; outputs y y_h and, in training, gates and candidates.
-template <typename T>
+template <typename T, typename Operand>
 class GruForward {
  public:
   explicit GruForward(const NodeSpec& spec)
@@ -22,57 +22,72 @@ class GruForward {
         zr_(parts_, product_with_transpose(e_, 2 * e_.hidden, e_.gate_stride()), e_.directions, &workspace_),
         g_(parts_, product_with_transpose(e_, e_.hidden, linear_ ? e_.hidden : e_.gate_stride(), !linear_),
            e_.directions, &workspace_),
-        keeps_y_(spec.has_output(0)),
-        keeps_candidates_(spec.num_outputs() > 3 && spec.has_output(3)) {
+        h0_(spec, 5, e_, &workspace_),
+        state_(spec, e_, parts_.size(), &workspace_),
+        y_(spec, 0),
+        gates_(spec, 2),
+        candidates_(spec, 3) {
     const auto bytes = [](int64_t count) { return static_cast<size_t>(count) * sizeof(T); };
-    h_ = output_or_scratch(spec, 1, bytes(e_.state_size()), &workspace_);
-    gates_ = output_or_scratch(spec, 2, bytes(e_.samples() * e_.gate_stride()), &workspace_);
+    const size_t all = bytes(e_.samples() * e_.gate_stride());
+    sums_ = gates_.is_narrow() ? workspace_.reserve(all) : output_or_scratch(spec, 2, all, &workspace_);
     beside_ = workspace_.reserve(bytes(e_.state_size()));
+    reset_ = std::is_same_v<T, Operand> ? beside_ : workspace_.reserve(bytes(e_.state_size()));
   }
 
   size_t workspace() const { return workspace_.bytes(); }
 
   void run(const Args& args) {
-    T* gates = static_cast<T*>(address(gates_, args));
+    T* sums = static_cast<T*>(address(sums_, args));
+    const Operand *r = args.in<Operand>(2), *h0 = h0_.get(args);
     const int64_t matrix = e_.gate_row() * e_.hidden;
-    input_product_.run(args, args.in<T>(0), args.in<T>(1), inputs_.get<T>(args, 3), gates);
-    zr_.pack(args, args.in<T>(2), matrix);
-    g_.pack(args, args.in<T>(2) + 2 * e_.hidden * e_.hidden, matrix);
-    for_each_part<T>(parts_, [&](const Part& part) { run_part(args, part, gates); });
+    input_product_.run(args, args.in<Operand>(0), args.in<Operand>(1), inputs_.get<T>(args, 3), sums);
+    zr_.pack(args, r, matrix);
+    g_.pack(args, r + 2 * e_.hidden * e_.hidden, matrix);
+    for_each_part<T>(parts_, [&](const Part& part) { run_part(args, part, h0, sums); });
   }
 
  private:
-  void run_part(const Args& args, const Part& part, T* gates) {
+  void run_part(const Args& args, const Part& part, const Operand* h0, T* sums) {
     const int64_t d = part.direction, n = e_.hidden, first = part.first;
     const int32_t* lengths = inputs_.get<int32_t>(args, 4);
     const T* b_of_g = inputs_.has(3) ? inputs_.get<T>(args, 3) + d * 6 * n + 5 * n : nullptr;
-    T *h = static_cast<T*>(address(h_, args)), *beside = static_cast<T*>(address(beside_, args));
-    start_state(e_, part, inputs_.get<T>(args, 5), h);
+    Operand *h = state_.start(args, part, h0), *reset = static_cast<Operand*>(address(reset_, args));
+    T* beside = static_cast<T*>(address(beside_, args));
     for (int64_t i = 0; i < e_.steps; ++i) {
       const int64_t t = order_.step(d, i);
-      zr_.run(args, part, h + e_.state(d, first), gates + e_.gate(t, d, first));
+      zr_.run(args, part, h + e_.state(d, first), sums + e_.gate(t, d, first));
       if (linear_) g_.run(args, part, h + e_.state(d, first), beside + e_.state(d, first));
       for (int64_t b = first; b < first + part.rows; ++b) {
-        T* gate = gates + e_.gate(t, d, b);
-        open_gates(d, gate, h + e_.state(d, b), b_of_g, beside + e_.state(d, b));
+        T *gate = sums + e_.gate(t, d, b), *beside_row = beside + e_.state(d, b);
+        open_gates(d, gate, h + e_.state(d, b), b_of_g, beside_row);
+        if (!linear_) to_operand(recurrence_.round_operands, n, beside_row, reset + e_.state(d, b));
       }
-      if (!linear_) g_.run(args, part, beside + e_.state(d, first), gates + e_.gate(t, d, first) + 2 * n);
+      if (!linear_) g_.run(args, part, reset + e_.state(d, first), sums + e_.gate(t, d, first) + 2 * n);
       for (int64_t b = first; b < first + part.rows; ++b) {
         const bool live = is_live(lengths, t, b);
-        if (live) renew(d, gates + e_.gate(t, d, b), h + e_.state(d, b));
-        store(args, live, t, d, b, h + e_.state(d, b), gates + e_.gate(t, d, b), beside + e_.state(d, b));
+        Operand* h_row = h + e_.state(d, b);
+        if (live) {
+          T* now = state_.load(args, part, h_row);
+          renew(d, sums + e_.gate(t, d, b), now);
+          state_.store(now, h_row);
+        }
+        store(args, live, t, d, b, h_row, sums + e_.gate(t, d, b), beside + e_.state(d, b));
       }
     }
+    state_.finish(args, part);
   }
 
   // z and r; then g's sum, or what its product with R takes.
-  void open_gates(int64_t d, T* gate, const T* h, const T* b_of_g, T* beside) const {
+  void open_gates(int64_t d, T* gate, const Operand* h, const T* b_of_g, T* beside) const {
     const int64_t n = e_.hidden;
     activate(recurrence_.activation(d, 0), recurrence_.clip, 2 * n, gate, gate);
     const T* r = gate + n;
     T* g = gate + 2 * n;
     if (!linear_) {
-      map(n, r, true, h, true, beside, [](T x, T y) { return x * y; });
+      vectorized([=] {
+#pragma omp simd
+        for (int64_t j = 0; j < n; ++j) beside[j] = r[j] * convert<T>(h[j]);
+      });
       return;
     }
     if (b_of_g) add(n, b_of_g, beside);
@@ -93,11 +108,15 @@ class GruForward {
     });
   }
 
-  void store(const Args& args, bool live, int64_t t, int64_t d, int64_t b, const T* h, T* gate, const T* beside) const {
+  void store(const Args& args, bool live, int64_t t, int64_t d, int64_t b, const Operand* h, T* gate, T* beside) const {
     const int64_t n = e_.hidden;
-    if (!live) std::fill(gate, gate + e_.gate_row(), T{0});
-    if (keeps_y_) store_row(live, n, h, args.out<T>(0) + e_.value(t, d, b));
-    if (keeps_candidates_) store_row(live, n, beside, args.out<T>(3) + e_.value(t, d, b));
+    if (recurrence_.round_gates) {
+      if (!gates_.is_narrow()) to_operand(true, e_.gate_row(), gate, gate);
+      if (!candidates_.is_narrow()) to_operand(true, n, beside, beside);
+    }
+    if (const Stored<T> gates = gates_.get(args)) gates.write(live, e_.gate(t, d, b), e_.gate_row(), gate);
+    if (const Stored<T> y = y_.get(args)) y.write(live, e_.value(t, d, b), n, h);
+    if (const Stored<T> candidates = candidates_.get(args)) candidates.write(live, e_.value(t, d, b), n, beside);
   }
 
   Extents e_;
@@ -107,14 +126,16 @@ class GruForward {
   std::vector<Part> parts_;
   OptionalInputs inputs_;
   Workspace workspace_;
-  InputProduct<T> input_product_;
-  StepProduct<T> zr_, g_;
-  bool keeps_y_, keeps_candidates_;
-  Place h_, gates_, beside_;  // beside: h Rᵀ + b of g, or r h
+  InputProduct<Operand> input_product_;
+  StepProduct<Operand> zr_, g_;
+  FirstState<Operand> h0_;
+  HiddenState<T, Operand> state_;
+  StoredOutput<T> y_, gates_, candidates_;
+  Place sums_, beside_, reset_;  // sums: those of the gates, then their values; beside: h Rᵀ + b of g, or r h
 };
 
 // Inputs r lens h0 y gates candidates dy dy_h; outputs dgates dr dh0 dn.
-template <typename T>
+template <typename T, typename Operand>
 class GruBackward {
  public:
   explicit GruBackward(const NodeSpec& spec)
@@ -129,13 +150,15 @@ class GruBackward {
         dr_zr_(e_, 2 * e_.hidden, e_.gate_stride(), &workspace_),
         dr_g_(e_, e_.hidden, g_stride(), &workspace_),
         h0_(spec, 2, e_, &workspace_) {
+    const auto operands = [](int64_t count) { return static_cast<size_t>(count) * sizeof(Operand); };
     const auto bytes = [](int64_t count) { return static_cast<size_t>(count) * sizeof(T); };
     dh_ = output_or_scratch(spec, 2, bytes(e_.state_size()), &workspace_);
-    h_before_ = workspace_.reserve(bytes(e_.steps * e_.state_size()));
+    h_before_ = workspace_.reserve(operands(e_.steps * e_.state_size()));
+    rows_ = workspace_.reserve(parts_.size() * bytes(kRows * e_.hidden));
     if (linear_) {
-      dn_ = output_or_scratch(spec, 3, bytes(e_.steps * e_.state_size()), &workspace_);
+      dn_ = output_or_scratch(spec, 3, operands(e_.steps * e_.state_size()), &workspace_);
     } else {
-      reset_ = workspace_.reserve(bytes(e_.steps * e_.state_size()));
+      reset_ = workspace_.reserve(operands(e_.steps * e_.state_size()));
       to_reset_ = workspace_.reserve(bytes(e_.state_size()));
     }
   }
@@ -143,25 +166,25 @@ class GruBackward {
   size_t workspace() const { return workspace_.bytes(); }
 
   void run(const Args& args) {
-    const T *r = args.in<T>(0), *h0 = h0_.get(args);
+    const Operand *r = args.in<Operand>(0), *h0 = h0_.get(args);
     const int64_t n = e_.hidden, matrix = e_.gate_row() * n;
-    T* h_before = static_cast<T*>(address(h_before_, args));
+    Operand* h_before = static_cast<Operand*>(address(h_before_, args));
     zr_.pack(args, r, matrix);
     g_.pack(args, r + 2 * n * n, matrix);
     for_each_part<T>(parts_, [&](const Part& part) {
-      copy_h_before(e_, order_, part, inputs_.get<int32_t>(args, 1), args.in<T>(3), h0, h_before);
+      copy_h_before(e_, order_, part, inputs_.get<int32_t>(args, 1), args.in<Operand>(3), h0, h_before);
       run_part(args, part, h_before);
     });
     if (!args.out<T>(1)) return;
     for (int64_t d = 0; d < e_.directions; ++d) {
       const int64_t sequence = d * e_.samples() * n;
       T* dr = args.out<T>(1) + d * matrix;
-      const T* dgates = args.out<T>(0) + d * e_.gate_row();
+      const Operand* dgates = args.out<Operand>(0) + d * e_.gate_row();
       dr_zr_.run(args, dgates, h_before + sequence, dr);
       if (linear_) {
-        dr_g_.run(args, static_cast<const T*>(address(dn_, args)) + d * n, h_before + sequence, dr + 2 * n * n);
+        dr_g_.run(args, dn(args) + d * n, h_before + sequence, dr + 2 * n * n);
       } else {
-        dr_g_.run(args, dgates + 2 * n, static_cast<const T*>(address(reset_, args)) + sequence, dr + 2 * n * n);
+        dr_g_.run(args, dgates + 2 * n, static_cast<Operand*>(address(reset_, args)) + sequence, dr + 2 * n * n);
       }
     }
   }
@@ -170,23 +193,31 @@ class GruBackward {
   // From sample to sample of what g's part of R meets: dn, or dg among the gates.
   int64_t g_stride() const { return linear_ ? e_.directions * e_.hidden : e_.gate_stride(); }
   int64_t dn_at(int64_t t, int64_t d, int64_t b) const { return ((t * e_.batch + b) * e_.directions + d) * e_.hidden; }
+  Operand* dn(const Args& args) const { return static_cast<Operand*>(address(dn_, args)); }
+  // A part's rows of n numbers: three of gates, three of dgates, one of dy, candidates or dn at a time.
+  static constexpr int64_t kRows = 7;
+  T* rows(const Args& args, const Part& part) const {
+    return static_cast<T*>(address(rows_, args)) + static_cast<int64_t>(part.index) * kRows * e_.hidden;
+  }
+  void keep(int64_t n, const T* from, Operand* to) const { to_operand(recurrence_.round_operands, n, from, to); }
 
-  void run_part(const Args& args, const Part& part, const T* h_before) {
+  void run_part(const Args& args, const Part& part, const Operand* h_before) {
     const int64_t d = part.direction, n = e_.hidden, first = part.first;
     const int32_t* lengths = inputs_.get<int32_t>(args, 1);
-    const T* dy = inputs_.get<T>(args, 6);
-    T *dgates = args.out<T>(0), *dh = static_cast<T*>(address(dh_, args));
+    const Stored<T> dy = inputs_.stored<T>(args, 6);
+    Operand* dgates = args.out<Operand>(0);
+    T *dh = static_cast<T*>(address(dh_, args)), *dy_row = rows(args, part) + 6 * n;
     start_state(e_, part, inputs_.get<T>(args, 7), dh);
     for (int64_t i = e_.steps; i-- > 0;) {
       const int64_t t = order_.step(d, i);
-      const T* before = h_before + (d * e_.steps + t) * e_.batch * n;
+      const Operand* before = h_before + (d * e_.steps + t) * e_.batch * n;
       for (int64_t b = first; b < first + part.rows; ++b) {
         const bool live = is_live(lengths, t, b);
-        if (live && dy) add(n, dy + e_.value(t, d, b), dh + e_.state(d, b));
-        if (live) undo_cell(args, t, d, b, before + b * n, dh + e_.state(d, b));
+        if (live && dy) add(n, dy.read(e_.value(t, d, b), n, dy_row), dh + e_.state(d, b));
+        if (live) undo_cell(args, part, t, b, before + b * n, dh + e_.state(d, b));
         if (live) continue;
-        std::fill_n(dgates + e_.gate(t, d, b), e_.gate_row(), T{0});
-        if (linear_) std::fill_n(static_cast<T*>(address(dn_, args)) + dn_at(t, d, b), n, T{0});
+        std::fill_n(dgates + e_.gate(t, d, b), e_.gate_row(), Operand{});
+        if (linear_) std::fill_n(dn(args) + dn_at(t, d, b), n, Operand{});
       }
       undo_product_of_g(args, part, t, before, lengths, dh);
       // Adds nothing for samples without this step: their dgates are zero.
@@ -195,60 +226,64 @@ class GruBackward {
   }
 
   // dz, dg and, with linear_before_reset, dr and dn; dh keeps what goes past the cell.
-  void undo_cell(const Args& args, int64_t t, int64_t d, int64_t b, const T* before, T* dh) const {
-    const int64_t n = e_.hidden;
-    const T *z = args.in<T>(4) + e_.gate(t, d, b), *r = z + n, *g = r + n;
-    T *dz = args.out<T>(0) + e_.gate(t, d, b), *dr = dz + n, *dg = dr + n;
+  void undo_cell(const Args& args, const Part& part, int64_t t, int64_t b, const Operand* before, T* dh) const {
+    const int64_t d = part.direction, n = e_.hidden;
+    T *buffer = rows(args, part), *dz = buffer + 3 * n, *dr = dz + n, *dg = dr + n, *beside = dg + n;
+    const T* z = inputs_.stored<T>(args, 4).read(e_.gate(t, d, b), 3 * n, buffer);
+    const T *r = z + n, *g = r + n;
+    Operand* dgate = args.out<Operand>(0) + e_.gate(t, d, b);
     vectorized([=] {
 #pragma omp simd
       for (int64_t j = 0; j < n; ++j) {
         dg[j] = dh[j] * (T{1} - z[j]);
-        dz[j] = dh[j] * (before[j] - g[j]);
+        dz[j] = dh[j] * (convert<T>(before[j]) - g[j]);
         dh[j] *= z[j];
       }
     });
     differentiate(recurrence_.activation(d, 1), n, g, dg);
     differentiate(recurrence_.activation(d, 0), n, z, dz);
+    keep(n, dz, dgate), keep(n, dg, dgate + 2 * n);
     if (!linear_) return;
-    const T* candidate = args.in<T>(5) + e_.value(t, d, b);
-    T* dn = static_cast<T*>(address(dn_, args)) + dn_at(t, d, b);
+    const T* candidate = inputs_.stored<T>(args, 5).read(e_.value(t, d, b), n, beside);
     vectorized([=] {
 #pragma omp simd
       for (int64_t j = 0; j < n; ++j) {
         dr[j] = dg[j] * candidate[j];
-        dn[j] = dg[j] * r[j];
+        beside[j] = dg[j] * r[j];
       }
     });
     differentiate(recurrence_.activation(d, 0), n, r, dr);
+    keep(n, dr, dgate + n), keep(n, beside, dn(args) + dn_at(t, d, b));
   }
 
   // dh += dn R; or with q = dg R: dr = f' q h_before, dh += q r, and r h_before is kept for R's gradient.
-  void undo_product_of_g(const Args& args, const Part& part, int64_t t, const T* before, const int32_t* lengths,
+  void undo_product_of_g(const Args& args, const Part& part, int64_t t, const Operand* before, const int32_t* lengths,
                          T* dh) {
     const int64_t d = part.direction, n = e_.hidden, first = part.first;
-    if (linear_) {
-      return g_.run(args, part, static_cast<const T*>(address(dn_, args)) + dn_at(t, d, first),
-                    dh + e_.state(d, first));
-    }
-    T *dgates = args.out<T>(0), *to_reset = static_cast<T*>(address(to_reset_, args));
+    if (linear_) return g_.run(args, part, dn(args) + dn_at(t, d, first), dh + e_.state(d, first));
+    Operand* dgates = args.out<Operand>(0);
+    T* to_reset = static_cast<T*>(address(to_reset_, args));
+    T *buffer = rows(args, part), *dr = buffer + n, *kept = dr + n;
     g_.run(args, part, dgates + e_.gate(t, d, first) + 2 * n, to_reset + e_.state(d, first));
     for (int64_t b = first; b < first + part.rows; ++b) {
-      T* reset = static_cast<T*>(address(reset_, args)) + ((d * e_.steps + t) * e_.batch + b) * n;
-      const T *r = args.in<T>(4) + e_.gate(t, d, b) + n, *q = to_reset + e_.state(d, b), *h = before + b * n;
-      T *dr = dgates + e_.gate(t, d, b) + n, *dh_row = dh + e_.state(d, b);
+      Operand* reset = static_cast<Operand*>(address(reset_, args)) + ((d * e_.steps + t) * e_.batch + b) * n;
       if (!is_live(lengths, t, b)) {
-        std::fill_n(reset, n, T{0});
+        std::fill_n(reset, n, Operand{});
         continue;
       }
+      const T *r = inputs_.stored<T>(args, 4).read(e_.gate(t, d, b) + n, n, buffer), *q = to_reset + e_.state(d, b);
+      const Operand* h = before + b * n;
+      T* dh_row = dh + e_.state(d, b);
       vectorized([=] {
 #pragma omp simd
         for (int64_t j = 0; j < n; ++j) {
-          dr[j] = q[j] * h[j];
+          dr[j] = q[j] * convert<T>(h[j]);
           dh_row[j] += q[j] * r[j];
-          reset[j] = r[j] * h[j];
+          kept[j] = r[j] * convert<T>(h[j]);
         }
       });
       differentiate(recurrence_.activation(d, 0), n, r, dr);
+      keep(n, dr, dgates + e_.gate(t, d, b) + n), keep(n, kept, reset);
     }
   }
 
@@ -259,19 +294,25 @@ class GruBackward {
   std::vector<Part> parts_;
   OptionalInputs inputs_;
   Workspace workspace_;
-  StepProduct<T> zr_, g_;
-  OuterProduct<T> dr_zr_, dr_g_;
-  FirstState<T> h0_;
-  Place dh_, h_before_, dn_, reset_, to_reset_;
+  StepProduct<Operand> zr_, g_;
+  OuterProduct<Operand> dr_zr_, dr_g_;
+  FirstState<Operand> h0_;
+  Place dh_, h_before_, dn_, reset_, to_reset_, rows_;
 };
 
 }  // namespace
 
 std::vector<Kernel> gru_kernels() {
+  const auto takes_bfloat16_gradient = [](const NodeSpec& spec) {
+    const bool takes_dn = spec.num_outputs() < 4 || !spec.has_output(3) || spec.out_type(3) == DType::kBFloat16;
+    return takes_bfloat16_backward(spec, 3) && takes_dn;
+  };
   return {
       {"GRU", takes_recurrence, prepare_recurrence<GruForward>},
       {"GRUTrain", takes_recurrence, prepare_recurrence<GruForward>, kDomain},
       {"GRUGrad", takes_recurrence, prepare_recurrence<GruBackward>, kDomain},
+      {"Bfloat16GRUTrain", takes_bfloat16_forward, prepare_recurrence<GruForward>, kDomain},
+      {"Bfloat16GRUGrad", takes_bfloat16_gradient, prepare_recurrence<GruBackward>, kDomain},
   };
 }
 

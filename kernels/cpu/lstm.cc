@@ -103,7 +103,7 @@ class LstmCell {
 
 // ---- Forward: inputs x w r b lens h0 c0 p; outputs y y_h y_c and, in training, gates and cells
 
-template <typename T>
+template <typename T, typename Operand>
 class LstmForward {
  public:
   explicit LstmForward(const NodeSpec& spec)
@@ -113,49 +113,57 @@ class LstmForward {
         parts_(cut_batch(e_)),
         inputs_(spec),
         input_product_(e_, spec.in_shape(0)[2], inputs_.has(3), {true, true, true, true}, &workspace_),
-        step_(parts_, product_with_transpose(e_, e_.gate_row(), e_.gate_stride()), e_.directions, &workspace_) {
+        step_(parts_, product_with_transpose(e_, e_.gate_row(), e_.gate_stride()), e_.directions, &workspace_),
+        h0_(spec, 5, e_, &workspace_),
+        state_(spec, e_, parts_.size(), &workspace_),
+        y_(spec, 0),
+        gates_(spec, 3) {
     const auto bytes = [](int64_t count) { return static_cast<size_t>(count) * sizeof(T); };
-    h_ = output_or_scratch(spec, 1, bytes(e_.state_size()), &workspace_);
     c_ = output_or_scratch(spec, 2, bytes(e_.state_size()), &workspace_);
-    gates_ = output_or_scratch(spec, 3, bytes(e_.samples() * e_.gate_stride()), &workspace_);
-    keeps_y_ = spec.has_output(0);
+    const size_t all = bytes(e_.samples() * e_.gate_stride());
+    sums_ = gates_.is_narrow() ? workspace_.reserve(all) : output_or_scratch(spec, 3, all, &workspace_);
     keeps_cells_ = spec.num_outputs() > 4 && spec.has_output(4);
   }
 
   size_t workspace() const { return workspace_.bytes(); }
 
   void run(const Args& args) {
-    T* gates = static_cast<T*>(address(gates_, args));
-    input_product_.run(args, args.in<T>(0), args.in<T>(1), inputs_.get<T>(args, 3), gates);
-    step_.pack(args, args.in<T>(2), e_.gate_row() * e_.hidden);
-    for_each_part<T>(parts_, [&](const Part& part) { run_part(args, part, gates); });
+    T* sums = static_cast<T*>(address(sums_, args));
+    const Operand* h0 = h0_.get(args);
+    input_product_.run(args, args.in<Operand>(0), args.in<Operand>(1), inputs_.get<T>(args, 3), sums);
+    step_.pack(args, args.in<Operand>(2), e_.gate_row() * e_.hidden);
+    for_each_part<T>(parts_, [&](const Part& part) { run_part(args, part, h0, sums); });
   }
 
  private:
-  void run_part(const Args& args, const Part& part, T* gates) {
+  void run_part(const Args& args, const Part& part, const Operand* h0, T* sums) {
     const int64_t d = part.direction, n = e_.hidden;
     const int32_t* lengths = inputs_.get<int32_t>(args, 4);
     const LstmCell<T> cell(recurrence_, d, n, inputs_.get<T>(args, 7));
-    T* y = keeps_y_ ? args.out<T>(0) : nullptr;
+    const Stored<T> y = y_.get(args), gates = gates_.get(args);
     T* cells = keeps_cells_ ? args.out<T>(4) : nullptr;
-    T *h = static_cast<T*>(address(h_, args)), *c = static_cast<T*>(address(c_, args));
-    start_state(e_, part, inputs_.get<T>(args, 5), h);
+    Operand* h = state_.start(args, part, h0);
+    T* c = static_cast<T*>(address(c_, args));
     start_state(e_, part, inputs_.get<T>(args, 6), c);
     for (int64_t i = 0; i < e_.steps; ++i) {
       const int64_t t = order_.step(d, i);
-      step_.run(args, part, h + e_.state(d, part.first), gates + e_.gate(t, d, part.first));
+      step_.run(args, part, h + e_.state(d, part.first), sums + e_.gate(t, d, part.first));
       for (int64_t b = part.first; b < part.first + part.rows; ++b) {
-        T *gate = gates + e_.gate(t, d, b), *h_row = h + e_.state(d, b), *c_row = c + e_.state(d, b);
+        T *gate = sums + e_.gate(t, d, b), *c_row = c + e_.state(d, b);
+        Operand* h_row = h + e_.state(d, b);
         const bool live = is_live(lengths, t, b);
         if (live) {
-          cell.forward(gate, c_row, c_row, h_row);
-        } else {
-          std::fill(gate, gate + e_.gate_row(), T{0});
+          T* fresh = state_.fresh(args, part, h_row);
+          cell.forward(gate, c_row, c_row, fresh);
+          state_.store(fresh, h_row);
+          if (recurrence_.round_gates && !gates_.is_narrow()) to_operand(true, e_.gate_row(), gate, gate);
         }
-        if (y) store_row(live, n, h_row, y + e_.value(t, d, b));
+        if (gates) gates.write(live, e_.gate(t, d, b), e_.gate_row(), gate);
+        if (y) y.write(live, e_.value(t, d, b), n, h_row);
         if (cells) std::copy(c_row, c_row + n, cells + e_.value(t, d, b));
       }
     }
+    state_.finish(args, part);
   }
 
   Extents e_;
@@ -164,15 +172,18 @@ class LstmForward {
   std::vector<Part> parts_;
   OptionalInputs inputs_;
   Workspace workspace_;
-  InputProduct<T> input_product_;
-  StepProduct<T> step_;
-  Place h_, c_, gates_;
-  bool keeps_y_ = false, keeps_cells_ = false;
+  InputProduct<Operand> input_product_;
+  StepProduct<Operand> step_;
+  FirstState<Operand> h0_;
+  HiddenState<T, Operand> state_;
+  StoredOutput<T> y_, gates_;
+  Place c_, sums_;  // sums: those of the gates, then their values
+  bool keeps_cells_ = false;
 };
 
 // ---- Backward: inputs r lens h0 c0 p y gates cells dy dy_h dy_c; outputs dgates dr dh0 dc0 dp
 
-template <typename T>
+template <typename T, typename Operand>
 class LstmBackward {
  public:
   explicit LstmBackward(const NodeSpec& spec)
@@ -190,21 +201,25 @@ class LstmBackward {
     const auto bytes = [](int64_t count) { return static_cast<size_t>(count) * sizeof(T); };
     dh_ = output_or_scratch(spec, 2, bytes(e_.state_size()), &workspace_);
     dc_ = output_or_scratch(spec, 3, bytes(e_.state_size()), &workspace_);
-    if (keeps_dr_) h_before_ = workspace_.reserve(bytes(e_.steps * e_.state_size()));
+    rows_ = workspace_.reserve(parts_.size() * bytes(2 * e_.gate_row() + e_.hidden));
+    if (keeps_dr_) {
+      h_before_ = workspace_.reserve(static_cast<size_t>(e_.steps * e_.state_size()) * sizeof(Operand));
+    }
   }
 
   size_t workspace() const { return workspace_.bytes(); }
 
   void run(const Args& args) {
-    const T *h0 = h0_.get(args), *c0 = c0_.get(args), *y = args.in<T>(5);
-    T* h_before = keeps_dr_ ? static_cast<T*>(address(h_before_, args)) : nullptr;
-    step_.pack(args, args.in<T>(0), e_.gate_row() * e_.hidden);
+    const Operand *h0 = h0_.get(args), *y = args.in<Operand>(5);
+    const T* c0 = c0_.get(args);
+    Operand* h_before = keeps_dr_ ? static_cast<Operand*>(address(h_before_, args)) : nullptr;
+    step_.pack(args, args.in<Operand>(0), e_.gate_row() * e_.hidden);
     for_each_part<T>(parts_, [&](const Part& part) {
       run_part(args, part, c0);
       if (h_before) copy_h_before(e_, order_, part, inputs_.get<int32_t>(args, 1), y, h0, h_before);
     });
     for (int64_t d = 0; keeps_dr_ && d < e_.directions; ++d) {
-      dr_.run(args, args.out<T>(0) + d * e_.gate_row(), h_before + d * e_.samples() * e_.hidden,
+      dr_.run(args, args.out<Operand>(0) + d * e_.gate_row(), h_before + d * e_.samples() * e_.hidden,
               args.out<T>(1) + d * e_.gate_row() * e_.hidden);
     }
     if (keeps_dp_) sum_peepholes(args, c0);
@@ -215,21 +230,28 @@ class LstmBackward {
     const int64_t d = part.direction, n = e_.hidden;
     const int32_t* lengths = inputs_.get<int32_t>(args, 1);
     const LstmCell<T> cell(recurrence_, d, n, inputs_.get<T>(args, 4));
-    const T *gates = args.in<T>(6), *cells = args.in<T>(7), *dy = inputs_.get<T>(args, 8);
-    T *dgates = args.out<T>(0), *dh = static_cast<T*>(address(dh_, args)), *dc = static_cast<T*>(address(dc_, args));
+    const Stored<T> gates = inputs_.stored<T>(args, 6), dy = inputs_.stored<T>(args, 8);
+    const T* cells = args.in<T>(7);
+    Operand* dgates = args.out<Operand>(0);
+    T *dh = static_cast<T*>(address(dh_, args)), *dc = static_cast<T*>(address(dc_, args));
+    T* gate_row = static_cast<T*>(address(rows_, args)) + static_cast<int64_t>(part.index) * (2 * e_.gate_row() + n);
+    T *dgate_row = gate_row + e_.gate_row(), *dy_row = dgate_row + e_.gate_row();
     start_state(e_, part, inputs_.get<T>(args, 9), dh);
     start_state(e_, part, inputs_.get<T>(args, 10), dc);
     for (int64_t i = e_.steps; i-- > 0;) {
       const int64_t t = order_.step(d, i);
       for (int64_t b = part.first; b < part.first + part.rows; ++b) {
-        T *dgate = dgates + e_.gate(t, d, b), *dh_row = dh + e_.state(d, b);
+        Operand* dgate = dgates + e_.gate(t, d, b);
+        T* dh_row = dh + e_.state(d, b);
         if (!is_live(lengths, t, b)) {
-          std::fill(dgate, dgate + e_.gate_row(), T{0});
+          std::fill(dgate, dgate + e_.gate_row(), Operand{});
           continue;
         }
-        if (dy) add(n, dy + e_.value(t, d, b), dh_row);
-        cell.backward(gates + e_.gate(t, d, b), cells + e_.value(t, d, b), cell_before(t, d, b, cells, c0), dh_row,
-                      dc + e_.state(d, b), dgate);
+        if (dy) add(n, dy.read(e_.value(t, d, b), n, dy_row), dh_row);
+        const T* gate = gates.read(e_.gate(t, d, b), e_.gate_row(), gate_row);
+        cell.backward(gate, cells + e_.value(t, d, b), cell_before(t, d, b, cells, c0), dh_row, dc + e_.state(d, b),
+                      dgate_row);
+        to_operand(recurrence_.round_operands, e_.gate_row(), dgate_row, dgate);
         std::fill(dh_row, dh_row + n, T{0});
       }
       // Adds nothing for samples without this step: their dgates are zero.
@@ -243,19 +265,20 @@ class LstmBackward {
 
   // dp = Σ over steps and samples of di c_before, do c, df c_before
   void sum_peepholes(const Args& args, const T* c0) const {
-    const T *dgates = args.out<T>(0), *cells = args.in<T>(7);
+    const Operand* dgates = args.out<Operand>(0);
+    const T* cells = args.in<T>(7);
     const int64_t n = e_.hidden;
     std::fill_n(args.out<T>(4), e_.directions * 3 * n, T{0});
     for (int64_t d = 0; d < e_.directions; ++d) {
       T* dp = args.out<T>(4) + d * 3 * n;
       for (int64_t t = 0; t < e_.steps; ++t) {
         for (int64_t b = 0; b < e_.batch; ++b) {
-          const T *dgate = dgates + e_.gate(t, d, b), *before = cell_before(t, d, b, cells, c0);
-          const T* c = cells + e_.value(t, d, b);
+          const Operand* dgate = dgates + e_.gate(t, d, b);
+          const T *before = cell_before(t, d, b, cells, c0), *c = cells + e_.value(t, d, b);
           for (int64_t j = 0; j < n; ++j) {
-            dp[j] += dgate[j] * before[j];
-            dp[n + j] += dgate[n + j] * c[j];
-            dp[2 * n + j] += dgate[2 * n + j] * before[j];
+            dp[j] += convert<T>(dgate[j]) * before[j];
+            dp[n + j] += convert<T>(dgate[n + j]) * c[j];
+            dp[2 * n + j] += convert<T>(dgate[2 * n + j]) * before[j];
           }
         }
       }
@@ -268,20 +291,24 @@ class LstmBackward {
   std::vector<Part> parts_;
   OptionalInputs inputs_;
   Workspace workspace_;
-  StepProduct<T> step_;
-  OuterProduct<T> dr_;
-  FirstState<T> h0_, c0_;
+  StepProduct<Operand> step_;
+  OuterProduct<Operand> dr_;
+  FirstState<Operand> h0_;
+  FirstState<T> c0_;
   bool keeps_dr_, keeps_dp_;
-  Place dh_, dc_, h_before_;
+  Place dh_, dc_, h_before_, rows_;  // rows, of each part: a sample's gates, dgates and dy
 };
 
 }  // namespace
 
 std::vector<Kernel> lstm_kernels() {
+  const auto takes_bfloat16_gradient = [](const NodeSpec& spec) { return takes_bfloat16_backward(spec, 5); };
   return {
       {"LSTM", takes_recurrence, prepare_recurrence<LstmForward>},
       {"LSTMTrain", takes_recurrence, prepare_recurrence<LstmForward>, kDomain},
       {"LSTMGrad", takes_recurrence, prepare_recurrence<LstmBackward>, kDomain},
+      {"Bfloat16LSTMTrain", takes_bfloat16_forward, prepare_recurrence<LstmForward>, kDomain},
+      {"Bfloat16LSTMGrad", takes_bfloat16_gradient, prepare_recurrence<LstmBackward>, kDomain},
   };
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/cpu/kernels.h"
+#include "kernels/cpu/products.h"
 #include "kernels/dispatch.h"
 
 namespace onnx_train::cpu {
@@ -33,12 +34,13 @@ Place output_or_scratch(const NodeSpec& spec, int i, size_t bytes, Workspace* wo
 
 // ---- Products
 
-template <typename T>
-StepProduct<T>::StepProduct(const std::vector<Part>& parts, GemmShape shape, int64_t directions, Workspace* workspace) {
+template <typename Operand>
+StepProduct<Operand>::StepProduct(const std::vector<Part>& parts, GemmShape shape, int64_t directions,
+                                  Workspace* workspace) {
   shape.packed = shape.one_thread = true;
   if (parts.empty()) return;
   shape.m = parts.front().rows;
-  const Gemm<T> first(shape);
+  const Gemm<Operand> first(shape);
   for (const Part& part : parts) {
     if (part.rows == shape.m) {
       gemms_.push_back(first);
@@ -51,21 +53,22 @@ StepProduct<T>::StepProduct(const std::vector<Part>& parts, GemmShape shape, int
   b_.resize(static_cast<size_t>(directions));
 }
 
-template <typename T>
-void StepProduct<T>::pack(const Args& args, const T* b, int64_t distance) {
+template <typename Operand>
+void StepProduct<Operand>::pack(const Args& args, const Operand* b, int64_t distance) {
   if (gemms_.empty()) return;
   for (size_t d = 0; d < b_.size(); ++d) {
     b_[d] = gemms_.front().pack(b + static_cast<int64_t>(d) * distance, address(packed_[d], args));
   }
 }
 
-template <typename T>
-void StepProduct<T>::run(const Args& args, const Part& part, const T* a, T* y) {
+template <typename Operand>
+void StepProduct<Operand>::run(const Args& args, const Part& part, const Operand* a, Computed<Operand>* y) {
   gemms_[part.index].run(a, b_[static_cast<size_t>(part.direction)], y, address(scratch_[part.index], args));
 }
 
-template <typename T>
-InputProduct<T>::InputProduct(const Extents& e, int64_t input, bool bias, std::vector<bool> whole, Workspace* workspace)
+template <typename Operand>
+InputProduct<Operand>::InputProduct(const Extents& e, int64_t input, bool bias, std::vector<bool> whole,
+                                    Workspace* workspace)
     : extents_(e),
       bias_(bias),
       whole_(std::move(whole)),
@@ -80,8 +83,8 @@ InputProduct<T>::InputProduct(const Extents& e, int64_t input, bool bias, std::v
       scratch_(workspace->reserve(gemm_.scratch_bytes())),
       sum_(workspace->reserve(static_cast<size_t>(e.gate_stride()) * sizeof(T))) {}
 
-template <typename T>
-void InputProduct<T>::sum_biases(const T* b, T* sum) const {
+template <typename Operand>
+void InputProduct<Operand>::sum_biases(const T* b, T* sum) const {
   const int64_t row = extents_.gate_row();
   for (int64_t d = 0; d < extents_.directions; ++d) {
     const T *of_w = b + 2 * d * row, *of_r = of_w + row;
@@ -91,15 +94,15 @@ void InputProduct<T>::sum_biases(const T* b, T* sum) const {
   }
 }
 
-template <typename T>
-void InputProduct<T>::run(const Args& args, const T* x, const T* w, const T* b, T* gates) {
+template <typename Operand>
+void InputProduct<Operand>::run(const Args& args, const Operand* x, const Operand* w, const T* b, T* gates) {
   T* sum = static_cast<T*>(address(sum_, args));
   if (bias_) sum_biases(b, sum);
   gemm_.run(x, w, gates, address(scratch_, args), sum);
 }
 
-template <typename T>
-OuterProduct<T>::OuterProduct(const Extents& e, int64_t rows, int64_t a_stride, Workspace* workspace)
+template <typename Operand>
+OuterProduct<Operand>::OuterProduct(const Extents& e, int64_t rows, int64_t a_stride, Workspace* workspace)
     : gemm_({.m = rows,
              .n = e.hidden,
              .k = e.samples(),
@@ -109,8 +112,8 @@ OuterProduct<T>::OuterProduct(const Extents& e, int64_t rows, int64_t a_stride, 
              .y_row = e.hidden}),
       scratch_(workspace->reserve(gemm_.scratch_bytes())) {}
 
-template <typename T>
-void OuterProduct<T>::run(const Args& args, const T* a, const T* b, T* dr) {
+template <typename Operand>
+void OuterProduct<Operand>::run(const Args& args, const Operand* a, const Operand* b, Computed<Operand>* dr) {
   gemm_.run(a, b, dr, address(scratch_, args));
 }
 
@@ -121,17 +124,21 @@ FirstState<T>::FirstState(const NodeSpec& spec, int i, const Extents& extents, W
     : size_(extents.state_size()) {
   if (i < spec.num_inputs() && spec.has_input(i)) {
     input_ = i;
-  } else {
-    zeros_ = workspace->reserve(static_cast<size_t>(size_) * sizeof(T));
+    narrows_ = spec.in_type(i) != dtype_of<T>();
   }
+  if (input_ < 0 || narrows_) made_ = workspace->reserve(static_cast<size_t>(size_) * sizeof(T));
 }
 
 template <typename T>
 const T* FirstState<T>::get(const Args& args) const {
-  if (input_ >= 0) return args.in<T>(input_);
-  T* zeros = static_cast<T*>(address(zeros_, args));
-  std::fill(zeros, zeros + size_, T{0});
-  return zeros;
+  if (input_ >= 0 && !narrows_) return args.in<T>(input_);
+  T* made = static_cast<T*>(address(made_, args));
+  if (narrows_) {
+    to_operand(true, size_, args.in<Computed<T>>(input_), made);
+  } else {
+    std::fill(made, made + size_, T{});
+  }
+  return made;
 }
 
 template <typename T>
@@ -150,21 +157,45 @@ void copy_h_before(const Extents& e, const Order& order, const Part& part, const
 
 template class StepProduct<float>;
 template class StepProduct<double>;
+template class StepProduct<BFloat16>;
 template class InputProduct<float>;
 template class InputProduct<double>;
+template class InputProduct<BFloat16>;
 template class OuterProduct<float>;
 template class OuterProduct<double>;
+template class OuterProduct<BFloat16>;
 template class FirstState<float>;
 template class FirstState<double>;
+template class FirstState<BFloat16>;
 template void copy_h_before(const Extents&, const Order&, const Part&, const int32_t*, const float*, const float*,
                             float*);
 template void copy_h_before(const Extents&, const Order&, const Part&, const int32_t*, const double*, const double*,
                             double*);
+template void copy_h_before(const Extents&, const Order&, const Part&, const int32_t*, const BFloat16*, const BFloat16*,
+                            BFloat16*);
 
 // ---- Rows
 
 bool takes_recurrence(const NodeSpec& spec) {
-  return is_float_or_double(spec.in_type()) && spec.node().attr("layout", 0) == 0;
+  const bool rounds = find_recurrence(spec.node()).round_operands;
+  return (spec.in_type() == DType::kFloat || (spec.in_type() == DType::kDouble && !rounds)) &&
+         spec.node().attr("layout", 0) == 0;
+}
+
+namespace {
+
+bool takes_bfloat16(const NodeSpec& spec) {
+  return has_bfloat16_products() && find_recurrence(spec.node()).round_operands && spec.in_type() == DType::kBFloat16;
+}
+
+}  // namespace
+
+bool takes_bfloat16_forward(const NodeSpec& spec) {
+  return takes_bfloat16(spec) && spec.in_type(1) == DType::kBFloat16 && spec.in_type(2) == DType::kBFloat16;
+}
+
+bool takes_bfloat16_backward(const NodeSpec& spec, int y) {
+  return takes_bfloat16(spec) && spec.in_type(y) == DType::kBFloat16 && spec.out_type() == DType::kBFloat16;
 }
 
 std::vector<Kernel> recurrent_kernels() {

@@ -4,6 +4,9 @@
 // independently: the batch is cut into parts of a few rows, and one thread takes a part through all steps without
 // waiting for anybody. How the batch is cut depends on its size only, so sums do not depend on the number of threads.
 // Layouts are those of functions/recurrent.cc.
+//
+// T is what a cell computes in, Operand what goes into its products: T, or BFloat16, of which T is float, where mixed
+// precision has rounded them and they are kept so.
 #pragma once
 
 #include <algorithm>
@@ -11,6 +14,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "kernels/cpu/convert.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/maps.h"
 #include "kernels/cpu/parallel.h"
@@ -55,19 +59,19 @@ void for_each_part(const std::vector<Part>& parts, const F& f) {
 }
 
 // y = a b_d or y + that, for the rows of a part; b_d is one direction's matrix, packed once in each run.
-template <typename T>
+template <typename Operand>
 class StepProduct {
  public:
   // `shape.m` is left to the parts.
   StepProduct(const std::vector<Part>& parts, GemmShape shape, int64_t directions, Workspace* workspace);
-  void pack(const Args& args, const T* b, int64_t distance);  // b_d is at b + d distance
-  void run(const Args& args, const Part& part, const T* a, T* y);
+  void pack(const Args& args, const Operand* b, int64_t distance);  // b_d is at b + d distance
+  void run(const Args& args, const Part& part, const Operand* a, Computed<Operand>* y);
 
  private:
-  std::vector<Gemm<T>> gemms_;  // of each part
-  std::vector<Place> scratch_;  // of each part
-  std::vector<Place> packed_;   // of each direction
-  std::vector<const T*> b_;     // of each direction, in the run at hand
+  std::vector<Gemm<Operand>> gemms_;  // of each part
+  std::vector<Place> scratch_;        // of each part
+  std::vector<Place> packed_;         // of each direction
+  std::vector<const Operand*> b_;     // of each direction, in the run at hand
 };
 
 // The step's product forward, y = h rᵀ for `rows` rows of R, and backward, dh = dy r.
@@ -103,11 +107,12 @@ Place output_or_scratch(const NodeSpec& spec, int i, size_t bytes, Workspace* wo
 
 // The gates' share of X: x Wᵀ + b for all steps and directions at once. `whole` says of which gates the second half of
 // b is added, too.
-template <typename T>
+template <typename Operand>
 class InputProduct {
  public:
+  using T = Computed<Operand>;
   InputProduct(const Extents& extents, int64_t input, bool bias, std::vector<bool> whole, Workspace* workspace);
-  void run(const Args& args, const T* x, const T* w, const T* b, T* gates);
+  void run(const Args& args, const Operand* x, const Operand* w, const T* b, T* gates);
 
  private:
   void sum_biases(const T* b, T* sum) const;
@@ -115,11 +120,11 @@ class InputProduct {
   Extents extents_;
   bool bias_;
   std::vector<bool> whole_;
-  Gemm<T> gemm_;
+  Gemm<Operand> gemm_;
   Place scratch_, sum_;
 };
 
-// A first state [D, B, H]: the node's input i, or zeros.
+// A first state [D, B, H]: the node's input i, narrowed where it is not kept so, or zeros.
 template <typename T>
 class FirstState {
  public:
@@ -128,8 +133,9 @@ class FirstState {
 
  private:
   int input_ = -1;
+  bool narrows_ = false;
   int64_t size_;
-  Place zeros_;
+  Place made_;
 };
 
 // What h was before each step of each direction, [D, T, B, H]: for the products with the gates' gradients.
@@ -139,22 +145,103 @@ void copy_h_before(const Extents& e, const Order& order, const Part& part, const
 
 // dr_d = Σ over steps and samples of aᵀ b: a are `rows` columns of the gates' gradients (stride `a_stride`), b is
 // [T B, H].
-template <typename T>
+template <typename Operand>
 class OuterProduct {
  public:
   OuterProduct(const Extents& extents, int64_t rows, int64_t a_stride, Workspace* workspace);
-  void run(const Args& args, const T* a, const T* b, T* dr);
+  void run(const Args& args, const Operand* a, const Operand* b, Computed<Operand>* dr);
 
  private:
-  Gemm<T> gemm_;
+  Gemm<Operand> gemm_;
   Place scratch_;
+};
+
+// ---- Rows of numbers
+
+// An operand of a product, which may lie where it comes from. `rounds` where T is to hold bfloat16 values.
+template <typename T, typename Operand>
+void to_operand(bool rounds, int64_t n, const T* from, Operand* to) {
+  if constexpr (!std::is_same_v<T, Operand>) {
+    map(n, from, to, [](T x) { return convert<Operand>(x); });
+  } else if (rounds) {
+    map(n, from, to, [](T x) { return convert<T>(convert<BFloat16>(x)); });
+  } else if (from != to) {
+    std::copy(from, from + n, to);
+  }
+}
+
+template <typename T>
+void widen(int64_t n, const BFloat16* from, T* to) {
+  vectorized([=] {
+#pragma omp simd
+    for (int64_t i = 0; i < n; ++i) to[i] = convert<T>(from[i]);
+  });
+}
+
+// A tensor of the computing type T, or of bfloat16 where it is kept so; null where it is left out.
+template <typename T>
+class Stored {
+ public:
+  Stored() = default;
+  Stored(const void* data, DType dtype) : data_(data), narrow_(dtype == DType::kBFloat16) {}
+
+  explicit operator bool() const { return data_; }
+  // The n numbers from `at` on; widened into `buffer` where they have to be.
+  const T* read(int64_t at, int64_t n, T* buffer) const {
+    if (!narrow_) return static_cast<const T*>(data_) + at;
+    widen(n, static_cast<const BFloat16*>(data_) + at, buffer);
+    return buffer;
+  }
+  // Only of an output: stores a sample's row of n; zeros for a step that the sample does not have.
+  template <typename From>
+  void write(bool live, int64_t at, int64_t n, const From* from) const {
+    narrow_ ? write_as<BFloat16>(live, at, n, from) : write_as<T>(live, at, n, from);
+  }
+
+ private:
+  template <typename To, typename From>
+  void write_as(bool live, int64_t at, int64_t n, const From* from) const {
+    To* to = static_cast<To*>(const_cast<void*>(data_)) + at;
+    if (!live) {
+      std::fill_n(to, n, To{});
+    } else if constexpr (std::is_same_v<To, From>) {
+      if (from != to) std::copy(from, from + n, to);
+    } else {
+      vectorized([=] {
+#pragma omp simd
+        for (int64_t i = 0; i < n; ++i) to[i] = convert<To>(from[i]);
+      });
+    }
+  }
+
+  const void* data_ = nullptr;
+  bool narrow_ = false;
+};
+
+// An output that may be left out.
+template <typename T>
+class StoredOutput {
+ public:
+  StoredOutput(const NodeSpec& spec, int i)
+      : i_(i), type_(i < spec.num_outputs() && spec.has_output(i) ? spec.out_type(i) : DType::kUndefined) {}
+  Stored<T> get(const Args& args) const {
+    return type_ == DType::kUndefined ? Stored<T>() : Stored<T>(args.out<void>(i_), type_);
+  }
+  bool is_narrow() const { return type_ == DType::kBFloat16; }
+
+ private:
+  int i_;
+  DType type_;
 };
 
 // The inputs of a node of which some may be left out.
 class OptionalInputs {
  public:
   explicit OptionalInputs(const NodeSpec& spec) {
-    for (int i = 0; i < spec.num_inputs(); ++i) given_.push_back(spec.has_input(i));
+    for (int i = 0; i < spec.num_inputs(); ++i) {
+      given_.push_back(spec.has_input(i));
+      types_.push_back(spec.has_input(i) ? spec.in_type(i) : DType::kUndefined);
+    }
   }
   bool has(size_t i) const { return i < given_.size() && given_[i]; }
   // Null where it is left out.
@@ -162,9 +249,14 @@ class OptionalInputs {
   const T* get(const Args& args, size_t i) const {
     return has(i) ? args.in<T>(static_cast<int>(i)) : nullptr;
   }
+  template <typename T>
+  Stored<T> stored(const Args& args, size_t i) const {
+    return has(i) ? Stored<T>(args.inputs[i], types_[i]) : Stored<T>();
+  }
 
  private:
   std::vector<bool> given_;
+  std::vector<DType> types_;
 };
 
 // Sets a part's rows of `state` [D, B, H] to those of `first`, or to zeros where it is null.
@@ -174,15 +266,63 @@ void start_state(const Extents& e, const Part& part, const T* first, T* state) {
   if (first) {
     std::copy(first + begin, first + end, state + begin);
   } else {
-    std::fill(state + begin, state + end, T{0});
+    std::fill(state + begin, state + end, T{});
   }
 }
 
-// Stores a sample's row of n; zeros for a step that the sample does not have.
-template <typename T>
-void store_row(bool live, int64_t n, const T* from, T* to) {
-  live ? std::copy(from, from + n, to) : std::fill_n(to, n, T{0});
-}
+// h as the steps go, [D, B, H]: an operand of the next step's product, and output 1 of the node in the end.
+template <typename T, typename Operand>
+class HiddenState {
+ public:
+  HiddenState(const NodeSpec& spec, const Extents& extents, size_t parts, Workspace* workspace)
+      : extents_(extents), rounds_(find_recurrence(spec.node()).round_operands) {
+    const auto bytes = [](int64_t count, size_t size) { return static_cast<size_t>(count) * size; };
+    if constexpr (kInPlace) {
+      h_ = output_or_scratch(spec, 1, bytes(extents.state_size(), sizeof(T)), workspace);
+    } else {
+      h_ = workspace->reserve(bytes(extents.state_size(), sizeof(Operand)));
+      fresh_ = workspace->reserve(bytes(extents.hidden, parts * sizeof(T)));
+      has_output_ = spec.num_outputs() > 1 && spec.has_output(1);
+    }
+  }
+
+  // A part's rows become those of h0. Returns the place of all.
+  Operand* start(const Args& args, const Part& part, const Operand* h0) const {
+    Operand* h = static_cast<Operand*>(address(h_, args));
+    start_state(extents_, part, h0, h);
+    return h;
+  }
+  // Where a sample's next h is computed, which `store` then makes its row of; `load` gives it the values of `row`.
+  T* fresh(const Args& args, const Part& part, Operand* row) const {
+    if constexpr (kInPlace) {
+      return row;
+    } else {
+      return static_cast<T*>(address(fresh_, args)) + static_cast<int64_t>(part.index) * extents_.hidden;
+    }
+  }
+  T* load(const Args& args, const Part& part, Operand* row) const {
+    T* to = fresh(args, part, row);
+    if constexpr (!kInPlace) widen(extents_.hidden, row, to);
+    return to;
+  }
+  void store(const T* fresh, Operand* row) const { to_operand(rounds_, extents_.hidden, fresh, row); }
+  // Behind the last step.
+  void finish(const Args& args, const Part& part) const {
+    if constexpr (!kInPlace) {
+      const int64_t begin = extents_.state(part.direction, part.first);
+      if (has_output_) {
+        widen(part.rows * extents_.hidden, static_cast<Operand*>(address(h_, args)) + begin, args.out<T>(1) + begin);
+      }
+    }
+  }
+
+ private:
+  static constexpr bool kInPlace = std::is_same_v<T, Operand>;
+
+  Extents extents_;
+  bool rounds_, has_output_ = false;
+  Place h_, fresh_;
+};
 
 // y += x
 template <typename T>
@@ -192,14 +332,21 @@ void add(int64_t n, const T* x, T* y) {
 
 // The element types and layout that the kernels take.
 bool takes_recurrence(const NodeSpec& spec);
+// The same with operands in bfloat16: X, W and R forward; R, y and dgates backward, of which y is input `y`.
+bool takes_bfloat16_forward(const NodeSpec& spec);
+bool takes_bfloat16_backward(const NodeSpec& spec, int y);
 
-// Of a class that is made from a node's spec, and has `workspace()` and `run(args)`.
-template <template <typename> typename Cell>
+// Of a class that is made from a node's spec, and has `workspace()` and `run(args)`. The first input is an operand.
+template <typename Cell>
+Prepared prepare_cell(const NodeSpec& spec) {
+  const auto cell = std::make_shared<Cell>(spec);
+  return {[cell](const Args& args) { cell->run(args); }, cell->workspace(), {}};
+}
+template <template <typename T, typename Operand> typename Cell>
 Prepared prepare_recurrence(const NodeSpec& spec) {
-  return dispatch_float(spec.in_type(), [&](auto zero) -> Prepared {
-    const auto cell = std::make_shared<Cell<decltype(zero)>>(spec);
-    return {[cell](const Args& args) { cell->run(args); }, cell->workspace(), {}};
-  });
+  if (spec.in_type() == DType::kBFloat16) return prepare_cell<Cell<float, BFloat16>>(spec);
+  return dispatch_float(spec.in_type(),
+                        [&](auto zero) { return prepare_cell<Cell<decltype(zero), decltype(zero)>>(spec); });
 }
 
 std::vector<Kernel> recurrent_kernels();  // all of them

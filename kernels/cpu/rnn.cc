@@ -7,7 +7,7 @@ namespace onnx_train::cpu {
 namespace {
 
 // Inputs x w r b lens h0; outputs y y_h.
-template <typename T>
+template <typename T, typename Operand>
 class RnnForward {
  public:
   explicit RnnForward(const NodeSpec& spec)
@@ -18,8 +18,9 @@ class RnnForward {
         inputs_(spec),
         input_product_(e_, spec.in_shape(0)[2], inputs_.has(3), {true}, &workspace_),
         step_(parts_, product_with_transpose(e_, e_.hidden, e_.gate_stride()), e_.directions, &workspace_),
-        keeps_y_(spec.has_output(0)) {
-    h_ = output_or_scratch(spec, 1, static_cast<size_t>(e_.state_size()) * sizeof(T), &workspace_);
+        h0_(spec, 5, e_, &workspace_),
+        state_(spec, e_, parts_.size(), &workspace_),
+        y_(spec, 0) {
     sums_ = workspace_.reserve(static_cast<size_t>(e_.samples() * e_.gate_stride()) * sizeof(T));
   }
 
@@ -27,27 +28,33 @@ class RnnForward {
 
   void run(const Args& args) {
     T* sums = static_cast<T*>(address(sums_, args));
-    input_product_.run(args, args.in<T>(0), args.in<T>(1), inputs_.get<T>(args, 3), sums);
-    step_.pack(args, args.in<T>(2), e_.hidden * e_.hidden);
-    for_each_part<T>(parts_, [&](const Part& part) { run_part(args, part, sums); });
+    const Operand* h0 = h0_.get(args);
+    input_product_.run(args, args.in<Operand>(0), args.in<Operand>(1), inputs_.get<T>(args, 3), sums);
+    step_.pack(args, args.in<Operand>(2), e_.hidden * e_.hidden);
+    for_each_part<T>(parts_, [&](const Part& part) { run_part(args, part, h0, sums); });
   }
 
  private:
-  void run_part(const Args& args, const Part& part, T* sums) {
+  void run_part(const Args& args, const Part& part, const Operand* h0, T* sums) {
     const int64_t d = part.direction, n = e_.hidden;
     const int32_t* lengths = inputs_.get<int32_t>(args, 4);
-    T *y = keeps_y_ ? args.out<T>(0) : nullptr, *h = static_cast<T*>(address(h_, args));
-    start_state(e_, part, inputs_.get<T>(args, 5), h);
+    const Stored<T> y = y_.get(args);
+    Operand* h = state_.start(args, part, h0);
     for (int64_t i = 0; i < e_.steps; ++i) {
       const int64_t t = order_.step(d, i);
       step_.run(args, part, h + e_.state(d, part.first), sums + e_.gate(t, d, part.first));
       for (int64_t b = part.first; b < part.first + part.rows; ++b) {
-        T* h_row = h + e_.state(d, b);
+        Operand* h_row = h + e_.state(d, b);
         const bool live = is_live(lengths, t, b);
-        if (live) activate(recurrence_.activation(d, 0), recurrence_.clip, n, sums + e_.gate(t, d, b), h_row);
-        if (y) store_row(live, n, h_row, y + e_.value(t, d, b));
+        if (live) {
+          T* fresh = state_.fresh(args, part, h_row);
+          activate(recurrence_.activation(d, 0), recurrence_.clip, n, sums + e_.gate(t, d, b), fresh);
+          state_.store(fresh, h_row);
+        }
+        if (y) y.write(live, e_.value(t, d, b), n, h_row);
       }
     }
+    state_.finish(args, part);
   }
 
   Extents e_;
@@ -56,14 +63,16 @@ class RnnForward {
   std::vector<Part> parts_;
   OptionalInputs inputs_;
   Workspace workspace_;
-  InputProduct<T> input_product_;
-  StepProduct<T> step_;
-  bool keeps_y_;
-  Place h_, sums_;
+  InputProduct<Operand> input_product_;
+  StepProduct<Operand> step_;
+  FirstState<Operand> h0_;
+  HiddenState<T, Operand> state_;
+  StoredOutput<T> y_;
+  Place sums_;
 };
 
 // Inputs r lens h0 y dy dy_h; outputs dgates dr dh0.
-template <typename T>
+template <typename T, typename Operand>
 class RnnBackward {
  public:
   explicit RnnBackward(const NodeSpec& spec)
@@ -75,22 +84,23 @@ class RnnBackward {
         step_(parts_, product_with_rows(e_, e_.hidden, e_.gate_stride()), e_.directions, &workspace_),
         dr_(e_, e_.hidden, e_.gate_stride(), &workspace_),
         h0_(spec, 2, e_, &workspace_),
-        h_before_(workspace_.reserve(static_cast<size_t>(e_.steps * e_.state_size()) * sizeof(T))) {
+        h_before_(workspace_.reserve(static_cast<size_t>(e_.steps * e_.state_size()) * sizeof(Operand))),
+        rows_(workspace_.reserve(parts_.size() * static_cast<size_t>(2 * e_.hidden) * sizeof(T))) {
     dh_ = output_or_scratch(spec, 2, static_cast<size_t>(e_.state_size()) * sizeof(T), &workspace_);
   }
 
   size_t workspace() const { return workspace_.bytes(); }
 
   void run(const Args& args) {
-    T* h_before = static_cast<T*>(address(h_before_, args));
-    const T* h0 = h0_.get(args);
-    step_.pack(args, args.in<T>(0), e_.hidden * e_.hidden);
+    Operand* h_before = static_cast<Operand*>(address(h_before_, args));
+    const Operand* h0 = h0_.get(args);
+    step_.pack(args, args.in<Operand>(0), e_.hidden * e_.hidden);
     for_each_part<T>(parts_, [&](const Part& part) {
       run_part(args, part);
-      copy_h_before(e_, order_, part, inputs_.get<int32_t>(args, 1), args.in<T>(3), h0, h_before);
+      copy_h_before(e_, order_, part, inputs_.get<int32_t>(args, 1), args.in<Operand>(3), h0, h_before);
     });
     for (int64_t d = 0; args.out<T>(1) && d < e_.directions; ++d) {
-      dr_.run(args, args.out<T>(0) + d * e_.hidden, h_before + d * e_.samples() * e_.hidden,
+      dr_.run(args, args.out<Operand>(0) + d * e_.hidden, h_before + d * e_.samples() * e_.hidden,
               args.out<T>(1) + d * e_.hidden * e_.hidden);
     }
   }
@@ -99,20 +109,24 @@ class RnnBackward {
   void run_part(const Args& args, const Part& part) {
     const int64_t d = part.direction, n = e_.hidden;
     const int32_t* lengths = inputs_.get<int32_t>(args, 1);
-    const T *y = args.in<T>(3), *dy = inputs_.get<T>(args, 4);
-    T *dgates = args.out<T>(0), *dh = static_cast<T*>(address(dh_, args));
+    const Stored<T> y = inputs_.stored<T>(args, 3), dy = inputs_.stored<T>(args, 4);
+    Operand* dgates = args.out<Operand>(0);
+    T* dh = static_cast<T*>(address(dh_, args));
+    T *row = static_cast<T*>(address(rows_, args)) + static_cast<int64_t>(part.index) * 2 * n, *dgate_row = row + n;
     start_state(e_, part, inputs_.get<T>(args, 5), dh);
     for (int64_t i = e_.steps; i-- > 0;) {
       const int64_t t = order_.step(d, i);
       for (int64_t b = part.first; b < part.first + part.rows; ++b) {
-        T *dgate = dgates + e_.gate(t, d, b), *dh_row = dh + e_.state(d, b);
+        Operand* dgate = dgates + e_.gate(t, d, b);
+        T* dh_row = dh + e_.state(d, b);
         if (!is_live(lengths, t, b)) {
-          std::fill(dgate, dgate + n, T{0});
+          std::fill(dgate, dgate + n, Operand{});
           continue;
         }
-        if (dy) add(n, dy + e_.value(t, d, b), dh_row);
-        std::copy(dh_row, dh_row + n, dgate);
-        differentiate(recurrence_.activation(d, 0), n, y + e_.value(t, d, b), dgate);
+        if (dy) add(n, dy.read(e_.value(t, d, b), n, row), dh_row);
+        std::copy(dh_row, dh_row + n, dgate_row);
+        differentiate(recurrence_.activation(d, 0), n, y.read(e_.value(t, d, b), n, row), dgate_row);
+        to_operand(recurrence_.round_operands, n, dgate_row, dgate);
         std::fill(dh_row, dh_row + n, T{0});
       }
       // Adds nothing for samples without this step: their dgates are zero.
@@ -126,18 +140,22 @@ class RnnBackward {
   std::vector<Part> parts_;
   OptionalInputs inputs_;
   Workspace workspace_;
-  StepProduct<T> step_;
-  OuterProduct<T> dr_;
-  FirstState<T> h0_;
-  Place h_before_, dh_;
+  StepProduct<Operand> step_;
+  OuterProduct<Operand> dr_;
+  FirstState<Operand> h0_;
+  Place h_before_, rows_, dh_;
 };
 
 }  // namespace
 
 std::vector<Kernel> rnn_kernels() {
+  const auto takes_bfloat16_gradient = [](const NodeSpec& spec) { return takes_bfloat16_backward(spec, 3); };
   return {
       {"RNN", takes_recurrence, prepare_recurrence<RnnForward>},
+      {"RNNTrain", takes_recurrence, prepare_recurrence<RnnForward>, kDomain},
       {"RNNGrad", takes_recurrence, prepare_recurrence<RnnBackward>, kDomain},
+      {"Bfloat16RNNTrain", takes_bfloat16_forward, prepare_recurrence<RnnForward>, kDomain},
+      {"Bfloat16RNNGrad", takes_bfloat16_gradient, prepare_recurrence<RnnBackward>, kDomain},
   };
 }
 

@@ -8,31 +8,6 @@
 namespace onnx_train {
 namespace {
 
-// The order of axes that gives Y its batch first: [sequence, direction, batch, ..] becomes [batch, sequence, ..].
-const std::vector<int64_t> kBatchOfYFirst = {2, 0, 1, 3}, kExchanged = {1, 0, 2};
-
-void put_sequence_first(Node* node) {
-  Graph& graph = node->graph();
-  Builder b(&graph, node);
-  std::vector<Var> inputs;
-  for (int i = 0; i < node->num_inputs(); ++i) {
-    inputs.push_back(b.var(node->input(i)));
-    if (!inputs.back() || (i != 0 && i != 5 && i != 6)) continue;  // X and the first states
-    b.set_name(node->input(i)->name() + "/sequence_first");
-    inputs.back() = transpose(inputs.back(), kExchanged);
-  }
-  b.set_name(node->op());
-  node->set_attr("layout", 0);
-  const auto outputs = b.like(*node, inputs, node->num_outputs());
-  for (int i = 0; i < node->num_outputs(); ++i) {
-    if (!node->output(i)) continue;
-    b.set_name(node->output(i)->name() + "/batch_first");
-    const Var turned = transpose(outputs[static_cast<size_t>(i)], i == 0 ? kBatchOfYFirst : kExchanged);
-    graph.replace(node->output(i), turned.value());
-  }
-  graph.remove(node);
-}
-
 // Whether both read the same values; inputs left out at the end count as left out.
 bool same_inputs(const Node& a, const Node& b) {
   for (int i = 0; i < std::max(a.num_inputs(), b.num_inputs()); ++i) {

@@ -42,6 +42,8 @@ std::string lower(std::string text) {
   return text;
 }
 
+const std::string kToBfloat16 = concat("to = ", static_cast<int>(DType::kBFloat16));
+
 }  // namespace
 
 CellBody::CellBody(const char* op, std::vector<std::string> inputs, std::vector<std::string> outputs,
@@ -176,6 +178,18 @@ std::string CellBody::where_live(const std::string& value, const std::string& ot
   return has("lens") ? op("Where", {"live_now", value, otherwise}) : value;
 }
 
+std::string CellBody::operand(const std::string& x) {
+  return recurrence_.round_operands ? op("CastLike", {op("Cast", {x}, kToBfloat16), x}) : x;
+}
+
+std::string CellBody::outer_operand(const std::string& x) {
+  return recurrence_.round_operands ? outer_op("CastLike", {outer_op("Cast", {x}, kToBfloat16), x}) : x;
+}
+
+std::string CellBody::gate_values(const std::string& x) {
+  return recurrence_.round_gates ? op("CastLike", {op("Cast", {x}, kToBfloat16), x}) : x;
+}
+
 std::vector<std::string> CellBody::scan(const std::vector<State>& states, std::vector<Input> inputs,
                                         const std::vector<std::string>& outputs, bool backwards) {
   if (has("lens")) inputs.push_back({"live_now", live()});
@@ -221,6 +235,8 @@ FunctionText CellBody::finish() const {
   }
   if (recurrence_.input_forget) overload += "_input_forget";
   if (recurrence_.linear_before_reset) overload += "_linear_before_reset";
+  if (recurrence_.round_operands) overload += "_round_operands";
+  if (recurrence_.round_gates) overload += "_round_gates";
   return {concat(signature, "\n{\n", outer_.text(), "}\n"), overload};
 }
 

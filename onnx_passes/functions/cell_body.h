@@ -42,6 +42,12 @@ class CellBody {
   // value where the sample has this step, otherwise `otherwise`; `value` itself where there are no lengths.
   std::string where_live(const std::string& value, const std::string& otherwise);
 
+  // In mixed precision, x rounded to bfloat16: what goes into a product, in the step and outside, and the gates'
+  // values.
+  std::string operand(const std::string& x);
+  std::string outer_operand(const std::string& x);
+  std::string gate_values(const std::string& x);
+
   // A Scan over the step's lines. `states` are (name in the step, first value, name of the next in the step);
   // `inputs` (name in the step, values); `outputs` names in the step. Returns the last states, then the outputs.
   struct State {

@@ -1,11 +1,16 @@
-// Recurrent operators as training needs them: LSTMTrain and GRUTrain also give what their gradients read, and the
-// gradients LSTMGrad, GRUGrad and RNNGrad undo the steps. What needs no step, the products with X and W and the sums
-// for B, is left to ordinary operators (gradients/recurrent.cc).
+// Recurrent operators as training needs them: LSTMTrain and GRUTrain also give what their gradients read, RNNTrain is
+// there for mixed precision, and the gradients LSTMGrad, GRUGrad and RNNGrad undo the steps. What needs no step, the
+// products with X and W and the sums for B, is left to ordinary operators (gradients/recurrent.cc).
 //
 // Sequences come first: x is [T, B, I], y [T, D, B, H] for D directions, h0 and c0 [D, B, H]; the gates of all
 // directions lie next to each other, [T, B, D n H], in ONNX's order (i o f c; z r h). A sample whose length is L has no
 // steps from L on: y and the gates are zero there, states stay as they were. Names and formulas are those of ONNX's
 // operators; a gate's value is that behind its activation function.
+//
+// In mixed precision (passes/mixed_precision.h) `round_operands` rounds to bfloat16 what goes into a product inside: h,
+// which is then the same number for the next step, y and y_h, and the gradients dgates and dn. `round_gates` rounds
+// `gates` and `candidates`, which only the gradient reads. X, W, R and h0 are rounded by the caller; c, what is inside
+// a cell and all sums are not.
 #include "onnx_passes/functions/cell_body.h"
 
 namespace onnx_train {
@@ -60,6 +65,14 @@ std::string input_product(CellBody& body, int64_t direction) {
   return body.outer_op("MatMul", {"x", transposed(body, body.of_direction("w", direction, 0))});
 }
 
+// x Wᵀ + b, of both halves.
+std::string biased_input_product(CellBody& body, int64_t direction) {
+  const std::string product = input_product(body, direction);
+  if (!body.has("b")) return product;
+  const Names b = biases(body, direction);
+  return body.outer_op("Add", {product, body.outer_op("Add", {b[0], b[1]})});
+}
+
 // dy of one direction as the step's "dy_now", if there is one; the step then adds it to the state "dh".
 std::string total_dh(CellBody& body, int64_t direction, std::vector<CellBody::Input>* inputs) {
   if (!body.has("dy")) return "dh";
@@ -88,11 +101,7 @@ FunctionText lstm_train(const FunctionCall& call) {
   const Recurrence& rec = body.recurrence();
   Names ys, hs, cs, gates, cells;
   for (int64_t d = 0; d < rec.directions(); ++d) {
-    std::string pre = input_product(body, d);
-    if (body.has("b")) {
-      const Names b = biases(body, d);
-      pre = body.outer_op("Add", {pre, body.outer_op("Add", {b[0], b[1]})});
-    }
+    const std::string pre = biased_input_product(body, d);
     const std::string r = transposed(body, body.of_direction("r", d, 0));
     const std::string h0 = body.first_state("h0", d), c0 = body.first_state("c0", d);
     Names p;
@@ -107,10 +116,11 @@ FunctionText lstm_train(const FunctionCall& call) {
     const std::string g = body.activate(rec.activation(d, 1), sum[3]);
     const std::string c = body.op("Add", {body.op("Mul", {f, "c"}), body.op("Mul", {i, g})});
     const std::string o = body.activate(rec.activation(d, 0), peephole(sum[1], 1, c));
-    const std::string h = body.op("Mul", {o, body.activate(rec.activation(d, 2), c)});
+    const std::string h = body.operand(body.op("Mul", {o, body.activate(rec.activation(d, 2), c)}));
     const std::string next_h = body.where_live(h, "h"), next_c = body.where_live(c, "c");
     const std::string y = body.where_live(h, body.constant(0));
-    const std::string all = body.where_live(body.op("Concat", {i, o, f, g}, "axis = -1"), body.constant(0));
+    const std::string values = body.gate_values(body.op("Concat", {i, o, f, g}, "axis = -1"));
+    const std::string all = body.where_live(values, body.constant(0));
     const Names results = body.scan({{"h", h0, next_h}, {"c", c0, next_c}}, {{"pre", pre}}, {y, all, next_c},
                                     rec.backwards[static_cast<size_t>(d)]);
     hs.push_back(results[0]), cs.push_back(results[1]);
@@ -169,7 +179,7 @@ FunctionText lstm_grad(const FunctionCall& call) {
     Names step = lstm_grad_step(body, d, dh, p);
     const std::string dc = step.back();
     step.pop_back();
-    const std::string dgate = body.where_live(body.op("Concat", step, "axis = -1"), body.constant(0));
+    const std::string dgate = body.where_live(body.operand(body.op("Concat", step, "axis = -1")), body.constant(0));
     const std::string next_dh = body.where_live(body.op("MatMul", {dgate, r}), "dh");
     const Names results = body.scan(
         {{"dh", body.first_state("dy_h", d), next_dh}, {"dc", body.first_state("dy_c", d), body.where_live(dc, "dc")}},
@@ -222,14 +232,15 @@ FunctionText gru_train(const FunctionCall& call) {
     }
     const std::string z = body.activate(rec.activation(d, 0), body.op("Add", {pres[0], recurrent[0]}));
     const std::string r = body.activate(rec.activation(d, 0), body.op("Add", {pres[1], recurrent[1]}));
-    const std::string reset =
-        linear ? body.op("Mul", {r, recurrent[2]}) : body.op("MatMul", {body.op("Mul", {r, "h"}), r_of[2]});
+    const std::string reset = linear ? body.op("Mul", {r, recurrent[2]})
+                                     : body.op("MatMul", {body.operand(body.op("Mul", {r, "h"})), r_of[2]});
     const std::string g = body.activate(rec.activation(d, 1), body.op("Add", {pres[2], reset}));
     const std::string fresh = body.op("Mul", {body.op("Sub", {body.constant(1), z}), g});
-    const std::string h = body.op("Add", {fresh, body.op("Mul", {z, "h"})});
+    const std::string h = body.operand(body.op("Add", {fresh, body.op("Mul", {z, "h"})}));
     const std::string zero = body.constant(0);
-    Names each = {body.where_live(h, zero), body.where_live(body.op("Concat", {z, r, g}, "axis = -1"), zero)};
-    if (linear) each.push_back(body.where_live(recurrent[2], zero));
+    const std::string values = body.gate_values(body.op("Concat", {z, r, g}, "axis = -1"));
+    Names each = {body.where_live(h, zero), body.where_live(values, zero)};
+    if (linear) each.push_back(body.where_live(body.gate_values(recurrent[2]), zero));
     const Names results = body.scan({{"h", body.first_state("h0", d), body.where_live(h, "h")}}, {{"pre", pre}}, each,
                                     rec.backwards[static_cast<size_t>(d)]);
     hs.push_back(results[0]), ys.push_back(results[1]), gates.push_back(results[2]);
@@ -248,19 +259,21 @@ Names gru_grad_step(CellBody& body, int64_t d, const std::string& dh, const std:
   const std::string to_g = body.op("Mul", {dh, body.op("Sub", {body.constant(1), z})});
   const std::string dg = body.differentiate(rec.activation(d, 1), g, to_g);
   const std::string to_z = body.op("Mul", {dh, body.op("Sub", {"h_before", g})});
-  const std::string dz = body.differentiate(rec.activation(d, 0), z, to_z);
+  const std::string dz = body.operand(body.differentiate(rec.activation(d, 0), z, to_z));
   const std::string kept = body.op("Mul", {dh, z});
   if (rec.linear_before_reset) {
-    const std::string dr = body.differentiate(rec.activation(d, 0), r, body.op("Mul", {dg, "candidates_now"}));
-    const std::string dn = body.op("Mul", {dg, r});
+    const std::string to_r = body.op("Mul", {dg, "candidates_now"});
+    const std::string dr = body.operand(body.differentiate(rec.activation(d, 0), r, to_r));
+    const std::string dn = body.operand(body.op("Mul", {dg, r}));
     const std::string all = body.op("Concat", {dz, dr, dn}, "axis = -1");
-    return {dz, dr, dg, body.op("Add", {kept, body.op("MatMul", {all, r_matrix})}), dn};
+    return {dz, dr, body.operand(dg), body.op("Add", {kept, body.op("MatMul", {all, r_matrix})}), dn};
   }
-  const std::string to_reset = body.op("MatMul", {dg, r_of[2]});
-  const std::string dr = body.differentiate(rec.activation(d, 0), r, body.op("Mul", {to_reset, "h_before"}));
+  const std::string dg_operand = body.operand(dg), to_reset = body.op("MatMul", {dg_operand, r_of[2]});
+  const std::string to_r = body.op("Mul", {to_reset, "h_before"});
+  const std::string dr = body.operand(body.differentiate(rec.activation(d, 0), r, to_r));
   const std::string through = body.op("Add", {kept, body.op("Mul", {to_reset, r})});
   const std::string gates = body.op("Add", {body.op("MatMul", {dz, r_of[0]}), body.op("MatMul", {dr, r_of[1]})});
-  return {dz, dr, dg, body.op("Add", {through, gates})};
+  return {dz, dr, dg_operand, body.op("Add", {through, gates})};
 }
 
 // Backwards through the steps. `dgates` are the gradients of what goes into the gates' activation functions:
@@ -298,7 +311,7 @@ FunctionText gru_grad(const FunctionCall& call) {
     } else {
       into_r = parts[2];
       const Names of = split_outside(body, gates[static_cast<size_t>(d)], concat("gate", d, "_"), 3, 2);
-      beside = body.outer_op("Mul", {of[1], before});
+      beside = body.outer_operand(body.outer_op("Mul", {of[1], before}));
     }
     const Names sums = {sum_of_products(body, dzr, before), sum_of_products(body, into_r, beside)};
     drs.push_back(body.outer_op("Concat", sums, "axis = 0"));
@@ -310,8 +323,25 @@ FunctionText gru_grad(const FunctionCall& call) {
 
 // ---- RNN
 
-// h = f(x Wᵀ + h Rᵀ + b). Backwards through the steps: dgates = dh f'    dh_before = dgates R    dr = Σ dgatesᵀ
-// h_before
+// h = f(x Wᵀ + h Rᵀ + b)
+FunctionText rnn_train(const FunctionCall& call) {
+  CellBody body("RNNTrain", {"x", "w", "r", "b", "lens", "h0"}, {"y", "y_h"}, call);
+  const Recurrence& rec = body.recurrence();
+  Names ys, hs;
+  for (int64_t d = 0; d < rec.directions(); ++d) {
+    const std::string pre = biased_input_product(body, d);
+    const std::string r = transposed(body, body.of_direction("r", d, 0));
+    const std::string sum = body.op("Add", {"pre", body.op("MatMul", {"h", r})});
+    const std::string h = body.operand(body.activate(rec.activation(d, 0), sum));
+    const Names results = body.scan({{"h", body.first_state("h0", d), body.where_live(h, "h")}}, {{"pre", pre}},
+                                    {body.where_live(h, body.constant(0))}, rec.backwards[static_cast<size_t>(d)]);
+    hs.push_back(results[0]), ys.push_back(results[1]);
+  }
+  body.stack("y", ys, 1), body.stack("y_h", hs, 0);
+  return body.finish();
+}
+
+// Backwards through the steps: dgates = dh f'    dh_before = dgates R    dr = Σ dgatesᵀ h_before
 FunctionText rnn_grad(const FunctionCall& call) {
   CellBody body("RNNGrad", {"r", "lens", "h0", "y", "dy", "dy_h"}, {"dgates", "dr", "dh0"}, call);
   const Recurrence& rec = body.recurrence();
@@ -320,7 +350,8 @@ FunctionText rnn_grad(const FunctionCall& call) {
     const std::string r = body.of_direction("r", d, 0);
     std::vector<CellBody::Input> inputs = {{"y_now", body.of_direction("y", d, 1)}};
     const std::string dh = total_dh(body, d, &inputs);
-    const std::string dgate = body.where_live(body.differentiate(rec.activation(d, 0), "y_now", dh), body.constant(0));
+    const std::string dgate =
+        body.where_live(body.operand(body.differentiate(rec.activation(d, 0), "y_now", dh)), body.constant(0));
     const std::string next = body.where_live(body.op("MatMul", {dgate, r}), "dh");
     const Names results =
         body.scan({{"dh", body.first_state("dy_h", d), next}}, inputs, {dgate}, !rec.backwards[static_cast<size_t>(d)]);
@@ -336,7 +367,7 @@ FunctionText rnn_grad(const FunctionCall& call) {
 std::vector<FunctionRow> recurrent_functions() {
   return {
       {"LSTMTrain", lstm_train}, {"LSTMGrad", lstm_grad}, {"GRUTrain", gru_train},
-      {"GRUGrad", gru_grad},     {"RNNGrad", rnn_grad},
+      {"GRUGrad", gru_grad},     {"RNNTrain", rnn_train}, {"RNNGrad", rnn_grad},
   };
 }
 

@@ -53,6 +53,21 @@ class RecurrentGradient {
     }
     return turned_ ? transpose(y, {1, 2, 0, 3}) : y;
   }
+  // The outputs of the training form: those of the node itself where mixed precision has made it one.
+  std::vector<Var> training_outputs(const char* op, int num_inputs) const {
+    const int count = outputs_in_training(recurrence_);
+    std::vector<Var> values;
+    if (g_.node().domain() == kDomain) {
+      for (int i = 0; i < count; ++i) values.push_back(g_.y(i));
+    } else {
+      for (int i = 0; i < num_inputs; ++i) values.push_back(x(i));
+      values = call(g_.b(), op, count, values, attrs());
+    }
+    return values;
+  }
+  // What a function of ours has rounded already; said where lowering sees it.
+  Var operand(Var value) const { return stored(value, recurrence_.round_operands); }
+  Var gate_values(Var value) const { return stored(value, recurrence_.round_gates); }
   Var dy(int i) const {
     const Var value = i < g_.num_outputs() ? g_.dy(i) : Var();
     if (!value || !turned_) return value;
@@ -78,6 +93,10 @@ class RecurrentGradient {
   }
 
  private:
+  static Var stored(Var value, bool rounded) {
+    return rounded ? call(value.builder(), "RoundToBfloat16", {value}) : value;
+  }
+
   Grad& g_;
   Recurrence recurrence_;
   bool turned_ = false;
@@ -87,15 +106,13 @@ Gradients lstm(Grad& g) {
   const RecurrentGradient rule(g);
   const Attrs attrs = rule.attrs();
   const bool peepholes = static_cast<bool>(rule.x(7));
-  const auto forward =
-      call(g.b(), "LSTMTrain", 5,
-           {rule.x(0), rule.x(1), rule.x(2), rule.x(3), rule.x(4), rule.x(5), rule.x(6), rule.x(7)}, attrs);
+  const auto forward = rule.training_outputs("LSTMTrain", 8);
   const int wanted = peepholes ? 5 : g.needs(5) || g.needs(6) ? 4 : 2;
   const auto steps = call(g.b(), "LSTMGrad", wanted,
-                          {rule.x(2), rule.x(4), rule.x(5), rule.x(6), rule.x(7), forward[0], forward[3], forward[4],
-                           rule.dy(0), rule.dy(1), rule.dy(2)},
+                          {rule.x(2), rule.x(4), rule.x(5), rule.x(6), rule.x(7), rule.operand(forward[0]),
+                           rule.gate_values(forward[3]), forward[4], rule.dy(0), rule.dy(1), rule.dy(2)},
                           attrs);
-  const Var dgates = steps[0];
+  const Var dgates = rule.operand(steps[0]);
   Gradients gradients(8);
   gradients[0] = rule.dx(dgates);
   gradients[1] = rule.dw(dgates);
@@ -122,17 +139,18 @@ Gradients gru(Grad& g) {
   const RecurrentGradient rule(g);
   const Attrs attrs = rule.attrs();
   const bool linear = rule.recurrence().linear_before_reset;
-  const auto forward = call(g.b(), "GRUTrain", linear ? 4 : 3,
-                            {rule.x(0), rule.x(1), rule.x(2), rule.x(3), rule.x(4), rule.x(5)}, attrs);
-  const Var candidates = linear ? forward[3] : Var();
-  const auto steps =
-      call(g.b(), "GRUGrad", linear ? 4 : 3,
-           {rule.x(2), rule.x(4), rule.x(5), forward[0], forward[2], candidates, rule.dy(0), rule.dy(1)}, attrs);
+  const auto forward = rule.training_outputs("GRUTrain", 6);
+  const Var candidates = linear ? rule.gate_values(forward[3]) : Var();
+  const auto steps = call(g.b(), "GRUGrad", linear ? 4 : 3,
+                          {rule.x(2), rule.x(4), rule.x(5), rule.operand(forward[0]), rule.gate_values(forward[2]),
+                           candidates, rule.dy(0), rule.dy(1)},
+                          attrs);
+  const Var dgates = rule.operand(steps[0]);
   Gradients gradients(6);
-  gradients[0] = rule.dx(steps[0]);
-  gradients[1] = rule.dw(steps[0]);
+  gradients[0] = rule.dx(dgates);
+  gradients[1] = rule.dw(dgates);
   gradients[2] = steps[1];
-  if (g.needs(3)) gradients[3] = gru_bias_gradient(rule, steps[0], linear ? steps[3] : Var());
+  if (g.needs(3)) gradients[3] = gru_bias_gradient(rule, dgates, linear ? rule.operand(steps[3]) : Var());
   if (g.needs(5)) gradients[5] = rule.state_gradient(steps[2]);
   return gradients;
 }
@@ -140,13 +158,15 @@ Gradients gru(Grad& g) {
 Gradients rnn(Grad& g) {
   const RecurrentGradient rule(g);
   const auto steps =
-      call(g.b(), "RNNGrad", 3, {rule.x(2), rule.x(4), rule.x(5), rule.y(), rule.dy(0), rule.dy(1)}, rule.attrs());
+      call(g.b(), "RNNGrad", 3, {rule.x(2), rule.x(4), rule.x(5), rule.operand(rule.y()), rule.dy(0), rule.dy(1)},
+           rule.attrs());
+  const Var dgates = rule.operand(steps[0]);
   Gradients gradients(6);
-  gradients[0] = rule.dx(steps[0]);
-  gradients[1] = rule.dw(steps[0]);
+  gradients[0] = rule.dx(dgates);
+  gradients[1] = rule.dw(dgates);
   gradients[2] = steps[1];
   if (g.needs(3)) {
-    const Var sum = rule.bias_sum(steps[0]);
+    const Var sum = rule.bias_sum(dgates);
     gradients[3] = concat({sum, sum}, 1);
   }
   if (g.needs(5)) gradients[5] = rule.state_gradient(steps[2]);
@@ -160,6 +180,10 @@ std::vector<GradientRule> recurrent_rules() {
       {"LSTM", lstm, Trait::kNone, "", obstacle},
       {"GRU", gru, Trait::kNone, "", obstacle},
       {"RNN", rnn, Trait::kNone, "", obstacle},
+      // What mixed precision makes of them.
+      {"LSTMTrain", lstm, Trait::kNone, kDomain, obstacle},
+      {"GRUTrain", gru, Trait::kNone, kDomain, obstacle},
+      {"RNNTrain", rnn, Trait::kNone, kDomain, obstacle},
   };
 }
 

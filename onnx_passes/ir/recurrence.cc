@@ -48,8 +48,8 @@ GateActivation::Kind kind_of(const Node& node, const std::string& name) {
 }
 
 Recurrence::Cell cell_of(const Node& node) {
-  if (node.op().starts_with("LSTM")) return Recurrence::kLstm;
-  return node.op().starts_with("GRU") ? Recurrence::kGru : Recurrence::kRnn;
+  const auto is = [&](const char* cell) { return node.op().find(cell) != std::string::npos; };  // LSTM, LSTMGrad, ..
+  return is("LSTM") ? Recurrence::kLstm : is("GRU") ? Recurrence::kGru : Recurrence::kRnn;
 }
 
 std::vector<bool> directions_of(const Node& node) {
@@ -143,7 +143,14 @@ Recurrence find_recurrence(const Node& node) {
   r.input_forget = node.attr("input_forget", 0) != 0;
   r.linear_before_reset = node.attr("linear_before_reset", 0) != 0;
   r.batch_major = node.attr("layout", 0) != 0;
+  r.round_operands = node.attr("round_operands", 0) != 0;
+  r.round_gates = node.attr("round_gates", 0) != 0;
   return r;
+}
+
+int outputs_in_training(const Recurrence& r) {
+  if (r.cell == Recurrence::kLstm) return 5;
+  return r.cell == Recurrence::kRnn ? 2 : r.linear_before_reset ? 4 : 3;
 }
 
 Attrs attributes_of(const Recurrence& r) {
@@ -155,7 +162,39 @@ Attrs attributes_of(const Recurrence& r) {
   if (r.input_forget) attrs.emplace_back("input_forget", 1);
   if (r.linear_before_reset) attrs.emplace_back("linear_before_reset", 1);
   if (r.batch_major) attrs.emplace_back("layout", 1);
+  if (r.round_operands) attrs.emplace_back("round_operands", 1);
+  if (r.round_gates) attrs.emplace_back("round_gates", 1);
   return attrs;
+}
+
+Node* put_sequence_first(Node* node) {
+  // The order of axes that gives Y its batch first: [sequence, direction, batch, ..] becomes [batch, sequence, ..].
+  static const std::vector<int64_t> kBatchOfYFirst = {2, 0, 1, 3}, kExchanged = {1, 0, 2};
+  Graph& graph = node->graph();
+  Builder b(&graph, node);
+  std::vector<Var> inputs;
+  for (int i = 0; i < node->num_inputs(); ++i) {
+    inputs.push_back(b.var(node->input(i)));
+    if (!inputs.back() || (i != 0 && i != 5 && i != 6)) continue;  // X and the first states
+    b.set_name(node->input(i)->name() + "/sequence_first");
+    inputs.back() = transpose(inputs.back(), kExchanged);
+  }
+  b.set_name(node->op());
+  node->set_attr("layout", 0);
+  const auto outputs = b.like(*node, inputs, node->num_outputs());
+  std::vector<std::pair<Value*, std::string>> names;
+  for (int i = 0; i < node->num_outputs(); ++i) {
+    if (!node->output(i)) continue;
+    names.emplace_back(nullptr, node->output(i)->name());
+    const auto& order = i == 0 ? kBatchOfYFirst : kExchanged;
+    names.back().first = transpose(outputs[static_cast<size_t>(i)], order).value();
+    graph.replace(node->output(i), names.back().first);
+  }
+  graph.remove(node);
+  for (const auto& [value, name] : names) {
+    if (!graph.find(name)) graph.rename(value, name);
+  }
+  return names.empty() ? nullptr : names[0].first->producer()->input(0)->producer();
 }
 
 }  // namespace onnx_train

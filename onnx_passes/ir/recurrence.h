@@ -44,6 +44,9 @@ struct Recurrence {
   bool input_forget = false;         // LSTM: the forget gate is 1 - the input gate
   bool linear_before_reset = false;  // GRU: the reset gate applies behind the product with R and its bias
   bool batch_major = false;          // X and Y have the batch first (layout = 1)
+  // Of our functions, in mixed precision: h and the gates' gradients are rounded to bfloat16; so are the gates' values,
+  // as the backward pass reads them.
+  bool round_operands = false, round_gates = false;
   bool operator==(const Recurrence&) const = default;
 
   int64_t directions() const { return static_cast<int64_t>(backwards.size()); }
@@ -57,6 +60,13 @@ struct Recurrence {
 // Of RNN, GRU, LSTM and of RNNGrad, GRUTrain, ... Throws Error when an attribute has no meaning.
 Recurrence find_recurrence(const Node& node);
 bool is_recurrent(const Node& node);  // ONNX's RNN, GRU or LSTM
+
+// A node of ONNX that has the batch first is given the sequence first, with Transposes around it. Returns the new node;
+// null when nobody reads the old one.
+Node* put_sequence_first(Node* node);
+
+// Of LSTMTrain, GRUTrain and RNNTrain.
+int outputs_in_training(const Recurrence& recurrence);
 
 // The attributes of our functions, which `find_recurrence` reads back: all but hidden_size, which the shapes tell.
 Attrs attributes_of(const Recurrence& recurrence);

@@ -7,6 +7,7 @@
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/inputs.h"
+#include "onnx_passes/ir/recurrence.h"
 #include "onnx_passes/passes/training_versions.h"
 
 namespace onnx_train {
@@ -20,6 +21,7 @@ enum class Role {
   kActivation,  // bf16: the result is rounded when it depends on a product or a lookup; computes in float32
   kLookup,      // bf16: what is taken from a table of weights is rounded
   kMovement,    // passes values on as they are
+  kRecurrent,   // becomes its training form, which rounds h and the gates' gradients; bf16: their values, too
 };
 
 struct Policy {
@@ -78,6 +80,10 @@ constexpr Policy kPolicies[] = {
 
     {"Gather", Role::kLookup},
 
+    {"LSTM", Role::kRecurrent},
+    {"GRU", Role::kRecurrent},
+    {"RNN", Role::kRecurrent},
+
     {"Reshape", Role::kMovement},
     {"Flatten", Role::kMovement},
     {"Squeeze", Role::kMovement},
@@ -103,6 +109,14 @@ bool has_float32_operands(const Node& node) {
   return node.input(0)->dtype() == DType::kFloat && node.input(1)->dtype() == DType::kFloat;
 }
 
+// X, W, R and h0.
+constexpr bool is_recurrent_operand(int i) { return i <= 2 || i == 5; }
+
+// Their training form knows no clip, nor has it a gradient.
+bool is_float32_recurrence(const Node& node) {
+  return node.input(0)->dtype() == DType::kFloat && find_recurrence(node).clip == 0;
+}
+
 // ---- The pass
 
 class MixedPrecision {
@@ -125,6 +139,7 @@ class MixedPrecision {
   bool is_changed(const Node& node) const {
     const Role role = role_of(node);
     if (role == Role::kProduct) return has_float32_operands(node);
+    if (role == Role::kRecurrent) return is_float32_recurrence(node);
     return all_ && role == Role::kLookup && node.input(0)->dtype() == DType::kFloat;
   }
 
@@ -154,10 +169,15 @@ class MixedPrecision {
         if (has_float32_operands(*node)) convert_product(node);
         break;
       case Role::kActivation:
-        if (all_ && is_float32_result(*node) && reads_activation(*node)) convert_result(node, /*round=*/true);
+        if (all_ && is_float32_result(*node) && reads_activation(*node)) convert_result(node->output(), /*round=*/true);
         break;
       case Role::kLookup:
-        if (all_ && is_float32_result(*node) && !is_rounded(node->input(0))) convert_result(node, /*round=*/true);
+        if (all_ && is_float32_result(*node) && !is_rounded(node->input(0))) {
+          convert_result(node->output(), /*round=*/true);
+        }
+        break;
+      case Role::kRecurrent:
+        if (is_float32_recurrence(*node)) return convert_recurrent(node);
         break;
       case Role::kMovement:
       case Role::kFloat32: break;
@@ -175,21 +195,54 @@ class MixedPrecision {
 
   void convert_product(Node* node) {
     for (int i = 0; i < kOperands; ++i) node->set_input(i, rounded(node->input(i), node));
-    convert_result(node, /*round=*/all_);
+    convert_result(node->output(), /*round=*/all_);
   }
 
-  // Rounds the gradient of output 0, and output 0 itself if `round`. The rounded value takes over its name.
-  void convert_result(Node* node, bool round) {
+  void convert_recurrent(Node* node) {
+    if (node->attr("layout", 0) != 0) node = put_sequence_first(node);
+    if (!node) return;  // nobody reads it
+    for (const Value* output : node->outputs()) {
+      // What only moves them is new: the walk does not come by.
+      for (const Use& use : output ? output->uses() : std::vector<Use>()) activations_.insert(use.node->output());
+    }
+    Recurrence recurrence = find_recurrence(*node);
+    recurrence.round_operands = true;
+    recurrence.round_gates = all_ && recurrence.cell != Recurrence::kRnn;
+    Builder b(&graph_, node);
+    std::vector<Var> inputs;
+    for (int i = 0; i < node->num_inputs(); ++i) {
+      Value* input = node->input(i);
+      inputs.push_back(!input ? Var() : b.var(is_recurrent_operand(i) ? rounded(input, node) : input));
+    }
+    const auto made = call(b, node->op() + "Train", outputs_in_training(recurrence), inputs, attributes_of(recurrence));
+    for (int i = 0; i < node->num_outputs(); ++i) {
+      if (node->output(i)) graph_.replace(node->output(i), made[static_cast<size_t>(i)].value());
+    }
+    std::vector<std::string> names;
+    for (const Value* output : node->outputs()) names.push_back(output ? output->name() : "");
+    graph_.remove(node);
+    for (size_t i = 0; i < names.size(); ++i) {
+      if (!names[i].empty() && !graph_.find(names[i])) graph_.rename(made[i].value(), names[i]);
+    }
+    for (size_t i = 0; i < names.size(); ++i) {
+      if (names[i].empty()) continue;
+      activations_.insert(made[i].value());
+      // y and y_h are rounded values already, which is said here for lowering; the last c stays as it is.
+      if (i < 2) convert_result(made[i].value(), /*round=*/true, /*round_gradient=*/all_);
+    }
+  }
+
+  // Rounds the gradient of `exact`, and `exact` itself if `round`. The rounded value takes over its name.
+  void convert_result(Value* exact, bool round, bool round_gradient = true) {
     changed_ = true;
-    Value* exact = node->output();
     const std::string name = exact->name();
     const std::vector<Use> readers = exact->uses();
     graph_.rename(exact, graph_.unique_name(name + "/exact"));
-    Builder b(&graph_, node->next());
+    Builder b(&graph_, exact->producer()->next());
     b.set_name(name + "/rounded");
     Var result = b.var(exact);
     if (round && !is_for_softmax(readers)) result = call(b, "RoundToBfloat16", {result});
-    result = call(b, "RoundGradientToBfloat16", {result});
+    if (round_gradient) result = call(b, "RoundGradientToBfloat16", {result});
     for (const Use& use : readers) use.node->set_input(use.index, result.value());
     if (Value* taken = graph_.find(name)) graph_.rename(taken, graph_.unique_name(name + "/part"));
     graph_.rename(result.value(), name);

@@ -3,7 +3,9 @@
 import numpy as np
 import onnx
 import pytest
+import reference
 import test_gradients
+import test_other_runtimes as runtimes
 import tool
 import torch
 import zoo
@@ -75,6 +77,23 @@ def test_no_gradient_comes_from_beyond_the_end_of_a_sequence(cell, bidirectional
     torch.manual_seed(0)
     inputs = {"x": torch.randn(3, 4, 4), "lengths": torch.tensor([4, 3, 1])}
     check(make(PackedTagger(cell, 1, bidirectional), inputs), "torchscript", "float64", tmp_path)
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("cell", CELLS)
+def test_steps_in_bfloat16_are_those_of_onnx_runtime(cell, bidirectional, tmp_path):
+    torch.manual_seed(0)
+    example = make(PackedTagger(cell, 2, bidirectional), {"x": torch.randn(3, 4, 4), "lengths": torch.tensor([4, 3, 1])})
+    export(example.module, example.inputs, tmp_path / "model.onnx", "torchscript", example.optimize)
+    model = tmp_path / "train.onnx"
+    tool.run("build", tmp_path / "model.onnx", "-o", model, "--loss", example.loss, "--optimizer", "sgd",
+             "--precision", "bf16")  # fmt: skip
+    step = runtimes.flatten(model, "step", tmp_path)
+    data = reference.repeated(example, 1)
+    tool.run("fit", model, "--data", tool.save(tmp_path / "data.npz", data), "--steps", 8, "--batch-size", 3, "--lr", 0.1,
+             "--schedule", "constant", "--no-shuffle", "--out", tmp_path / "run")  # fmt: skip
+    theirs = runtimes.run_steps(model, step, data, 3, 8, 0.1)
+    np.testing.assert_allclose(tool.losses(tmp_path / "run"), theirs, rtol=1e-3)
 
 
 # ---- What PyTorch does not write: compared with differences

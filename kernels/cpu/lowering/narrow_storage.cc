@@ -41,6 +41,12 @@ const NarrowRow* find_row(const Node& node) {
       {"ChannelsLastMaxPoolGrad", kDomain, {0, 1}, {0}},
       {"ChannelsLastAveragePool", kDomain, {0}, {0}},
       {"ChannelsLastAveragePoolGrad", kDomain, {0}, {0}},
+      {"LSTMTrain", kDomain, {0, 1, 2, 5}, {0, 3}},
+      {"LSTMGrad", kDomain, {0, 2, 5, 6, 8}, {0}},
+      {"GRUTrain", kDomain, {0, 1, 2, 5}, {0, 2, 3}},
+      {"GRUGrad", kDomain, {0, 2, 3, 4, 5, 6}, {0, 3}},
+      {"RNNTrain", kDomain, {0, 1, 2, 5}, {0}},
+      {"RNNGrad", kDomain, {0, 2, 3, 4}, {0}},
   };
   for (const NarrowRow& row : rows) {
     if (node.is(row.op, row.domain)) return &row;
