@@ -13,6 +13,10 @@ namespace {
 
 TEST(Simplify, FoldsShapesMergesEqualsDropsTheRest) { expect_golden("simplify", {{"simplify", simplify}}); }
 
+TEST(Simplify, GradientsOfSlicesThatShareATensorOutAreJoined) {
+  expect_golden("simplify_slices", {{"simplify", simplify}});
+}
+
 TEST(Simplify, StatesAreNoConstants) {
   Model model = from_text("<ir_version: 10, opset_import: [\"\" : 21]> g (float[2] x) => (float[2] y) { y = Relu(x) }");
   EntryPoint& step = model.add_entry_point("step");

@@ -13,6 +13,7 @@
 #include "onnx_passes/ir/onnx.h"
 #include "onnx_passes/passes/liveness.h"
 #include "onnx_passes/passes/passes.h"
+#include "onnx_passes/passes/simplify_slices.h"
 
 namespace onnx_train {
 namespace {
@@ -170,6 +171,12 @@ class Simplifier {
           continue;
         }
         if (fold(node)) continue;
+        if (Value* joined = join_slices(node, [&](const Value* v) { return varying_.count(v) > 0; })) {
+          const std::string name = node->output()->name();
+          give_way(node, {joined});
+          if (!graph->find(name)) graph->rename(joined, name);
+          continue;
+        }
       }
       const std::string key = key_of(*node);
       if (key.empty()) continue;
