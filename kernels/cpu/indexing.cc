@@ -8,6 +8,7 @@
 #include "kernels/cpu/scatter_rows.h"
 #include "kernels/dispatch.h"
 #include "onnx_passes/functions/functions.h"
+#include "onnx_passes/ir/half.h"
 
 namespace onnx_train::cpu {
 namespace {
@@ -54,22 +55,30 @@ Prepared prepare_gather_grad(const NodeSpec& spec) {
   }
   Prepared prepared;
   prepared.workspace = static_cast<size_t>(n) * sizeof(int64_t);
-  prepared.run = dispatch_float(spec.in_type(0), [&]<typename T>(T) -> std::function<void(const Args&)> {
+  const auto make = [&]<typename From, typename T>(From, T) -> std::function<void(const Args&)> {
     return [x, n, all, type = spec.in_type(1), label = spec.node().label()](const Args& args) {
       int64_t* offsets = args.scratch<int64_t>();
       read_indices(args.inputs[1], type, n, x.size, label, offsets);
       for (int64_t i = 0; i < n; ++i) offsets[i] *= x.inner;
       T* out = args.out<T>();
       parallel_for(all, kElementGrain, [&](int64_t begin, int64_t end) { std::fill(out + begin, out + end, T{0}); });
-      scatter_rows(RowScatter{x.outer, n, x.size * x.inner, x.inner}, offsets, args.in<T>(0), out,
-                   [](T a, T b) { return a + b; });
+      scatter_rows(RowScatter{x.outer, n, x.size * x.inner, x.inner}, offsets, args.in<From>(0), out,
+                   [](T a, From b) { return a + static_cast<T>(b); });
     };
-  });
+  };
+  prepared.run = spec.in_type(0) == DType::kBFloat16
+                     ? make(BFloat16{}, float{})
+                     : dispatch_float(spec.in_type(0), [&](auto t) { return make(t, t); });
   return prepared;
 }
 
 bool supports_gather_grad(const NodeSpec& spec) {
   return is_float_or_double(spec.in_type(0)) && is_index_type(spec.in_type(1));
+}
+
+// dy is stored in bfloat16 (lowering/narrow_storage.cc); its sums are float32.
+bool supports_narrow_gather_grad(const NodeSpec& spec) {
+  return spec.in_type(0) == DType::kBFloat16 && spec.out_type() == DType::kFloat && is_index_type(spec.in_type(1));
 }
 
 // ---- GatherND, ScatterND: the last axis of the indices is a place in the data's axes behind `batch_dims`
@@ -185,6 +194,7 @@ std::vector<Kernel> indexing_kernels() {
   return {
       {"Gather", supports_gather, prepare_gather},
       {"GatherGrad", supports_gather_grad, prepare_gather_grad, kDomain},
+      {"Bfloat16GatherGrad", supports_narrow_gather_grad, prepare_gather_grad, kDomain},
       {"GatherND", supports_gather_nd, prepare_gather_nd},
       {"ScatterND", supports_scatter_nd, prepare_scatter_nd},
   };

@@ -2,6 +2,7 @@
 
 #include "kernels/cpu/normalization.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/stored_lines.h"
 #include "kernels/dispatch.h"
 #include "onnx_passes/functions/functions.h"
 
@@ -47,18 +48,19 @@ struct Rows {
   }
   // How many rows are worth a thread.
   int64_t grain() const { return std::max<int64_t>(1, kElementGrain / 2 / std::max<int64_t>(n, 1)); }
+
+  // The threads that they are dealt out to.
+  int64_t shares(int threads) const { return std::clamp<int64_t>(count / grain(), 1, std::max(threads, 1)); }
 };
 
 // The scale and bias have as many elements as a row; a broadcast one is left to the operator's body.
-bool supports_forward(const NodeSpec& s) {
-  const bool bias = s.has_input(2) && s.node().is("LayerNormalization");
+bool has_parameters_for_rows(const NodeSpec& s, Kind kind) {
+  const bool bias = kind == Kind::kCentered && s.has_input(2);
   const int64_t n = Rows(s).n;
-  return is_float_or_double(s.in_type()) && s.in_size(1) == n && (!bias || s.in_size(2) == n);
+  return s.in_size(1) == n && (!bias || s.in_size(2) == n);
 }
 
-bool supports_backward(const NodeSpec& s) {
-  return is_float_or_double(s.in_type()) && s.in_size(1) == Rows(s).n && s.in_shape(2) == s.in_shape(0);
-}
+bool has_scale_and_gradient(const NodeSpec& s) { return s.in_size(1) == Rows(s).n && s.in_shape(2) == s.in_shape(0); }
 
 // Mean and InvStdDev have the type that stash_type says; we compute in the input's.
 std::function<void(const Args&, int64_t row, double value)> statistics_writer(const NodeSpec& s, int output) {
@@ -71,25 +73,33 @@ std::function<void(const Args&, int64_t row, double value)> statistics_writer(co
 }
 
 Prepared prepare_forward(const NodeSpec& s, Kind kind) {
-  return dispatch_float(s.in_type(), [&](auto zero) -> Prepared {
+  return dispatch_float(computed_type(s.in_type()), [&](auto zero) -> Prepared {
     using T = decltype(zero);
     const Rows rows(s);
     const double epsilon = s.node().attr("epsilon", kEpsilon);
     const bool has_bias = kind == Kind::kCentered && s.has_input(2);
+    const bool narrow_x = is_narrow(s.in_type()), narrow_y = is_narrow(s.out_type());
+    const int64_t shares = rows.shares(s.threads());
     const auto write_mean = statistics_writer(s, 1), write_inv_std = statistics_writer(s, 2);
     const auto run = [=](const Args& a) {
-      const T *x = a.in<T>(0), *scale = a.in<T>(1), *bias = has_bias ? a.in<T>(2) : nullptr;
-      parallel_for(rows.count, rows.grain(), [&](int64_t begin, int64_t end) {
-        for (int64_t r = begin; r < end; ++r) {
-          const RowStatistics row = row_statistics(kind, x + r * rows.n, rows.n, epsilon);
-          normalize_row(x + r * rows.n, scale, bias, static_cast<T>(row.mean), static_cast<T>(row.inv_std), rows.n,
-                        a.out<T>() + r * rows.n);
+      const LinesIn<T> in(a.inputs[0], narrow_x);
+      const LinesOut<T> out(a.outputs[0], narrow_y);
+      const T *scale = a.in<T>(1), *bias = has_bias ? a.in<T>(2) : nullptr;
+      parallel_for(shares, 1, [&](int64_t begin, int64_t end) {
+        T* wide = a.scratch<T>() + begin * rows.n;
+        for (int64_t r = rows.count * begin / shares; r < rows.count * end / shares; ++r) {
+          const T* x = in.get(r * rows.n, rows.n, wide);
+          T* y = out.place(r * rows.n, wide);
+          const RowStatistics row = row_statistics(kind, x, rows.n, epsilon);
+          normalize_row(x, scale, bias, static_cast<T>(row.mean), static_cast<T>(row.inv_std), rows.n, y);
+          out.put(r * rows.n, rows.n, y);
           write_mean(a, r, row.mean);
           write_inv_std(a, r, row.inv_std);
         }
       });
     };
-    return {run, 0, {{0, 0}}};
+    const int64_t widened = narrow_x || narrow_y ? shares * rows.n : 0;
+    return {run, static_cast<size_t>(widened) * sizeof(T), {{0, 0}}};
   });
 }
 
@@ -145,51 +155,116 @@ void sum_pieces(const T* parts, int64_t count, int64_t stride, int64_t n, T* out
   });
 }
 
+template <typename T>
+struct Backward {
+  Kind kind;
+  Rows rows;
+  double epsilon;
+  Pieces pieces;
+  bool narrow_x, narrow_dy, narrow_dx;
+  bool sums;  // dscale or dbias is asked for
+
+  Backward(const NodeSpec& s, Kind k)
+      : kind(k),
+        rows(s),
+        epsilon(s.node().attr("epsilon", kEpsilon)),
+        pieces(rows.count, std::max<int64_t>(rows.grain() / 4, 8)),
+        narrow_x(is_narrow(s.in_type(0))),
+        narrow_dy(is_narrow(s.in_type(2))),
+        narrow_dx(s.has_output(0) && is_narrow(s.out_type(0))),
+        sums(s.has_output(1) || s.has_output(2)) {}
+
+  // A piece's dscale and dbias, then a row of x and one of dy, over which dx is made, where they are narrow.
+  int64_t wide_rows() const { return narrow_x || narrow_dy || narrow_dx ? 2 : 0; }
+  int64_t stride() const { return ((sums ? 2 : 0) + wide_rows()) * rows.n; }
+
+  void run(const Args& a, int64_t piece) const {
+    const int64_t n = rows.n;
+    const T* scale = a.in<T>(1);
+    const LinesIn<T> in(a.inputs[0], narrow_x), gradients(a.inputs[2], narrow_dy);
+    const LinesOut<T> out(a.outputs[0], narrow_dx);
+    T *dscale = a.scratch<T>() + piece * stride(), *wide = dscale + (sums ? 2 * n : 0);
+    if (sums) std::fill(dscale, dscale + 2 * n, T{0});
+    for (int64_t r = pieces.begin(piece); r < pieces.end(piece); ++r) {
+      const T *x = in.get(r * n, n, wide), *dy = gradients.get(r * n, n, wide + n);
+      const RowStatistics row = row_statistics(kind, x, n, epsilon);
+      const T mean = static_cast<T>(row.mean), inv_std = static_cast<T>(row.inv_std);
+      if (sums) add_row(x, dy, mean, inv_std, n, dscale, dscale + n);
+      if (!out.there()) continue;
+      const RowSums<T> total = sum_row(x, scale, dy, mean, inv_std, n);
+      const T g_mean = kind == Kind::kCentered ? total.g / static_cast<T>(n) : T{0};
+      T* dx = out.place(r * n, wide + n);
+      differentiate_row(x, scale, dy, mean, inv_std, g_mean, total.along / static_cast<T>(n), n, dx);
+      out.put(r * n, n, dx);
+    }
+  }
+};
+
 Prepared prepare_backward(const NodeSpec& s, Kind kind) {
-  return dispatch_float(s.in_type(), [&](auto zero) -> Prepared {
+  return dispatch_float(computed_type(s.in_type()), [&](auto zero) -> Prepared {
     using T = decltype(zero);
-    const Rows rows(s);
-    const double epsilon = s.node().attr("epsilon", kEpsilon);
-    const Pieces pieces(rows.count, std::max<int64_t>(rows.grain() / 4, 8));
-    const bool wants_scale = s.has_output(1), wants_bias = s.has_output(2), sums = wants_scale || wants_bias;
+    const Backward<T> backward(s, kind);
+    const bool wants_scale = s.has_output(1), wants_bias = s.has_output(2);
     const auto run = [=](const Args& a) {
-      const T *x = a.in<T>(0), *scale = a.in<T>(1), *dy = a.in<T>(2);
-      T* dx = a.out<T>(0);
-      const int64_t n = rows.n, stride = 2 * n;  // a piece's dscale, then its dbias
-      parallel_for(pieces.count, 1, [&](int64_t first, int64_t last) {
-        for (int64_t piece = first; piece < last; ++piece) {
-          T* dscale = a.scratch<T>() + piece * stride;
-          if (sums) std::fill(dscale, dscale + stride, T{0});
-          for (int64_t r = pieces.begin(piece); r < pieces.end(piece); ++r) {
-            const T *xr = x + r * n, *dyr = dy + r * n;
-            const RowStatistics row = row_statistics(kind, xr, n, epsilon);
-            const T mean = static_cast<T>(row.mean), inv_std = static_cast<T>(row.inv_std);
-            if (sums) add_row(xr, dyr, mean, inv_std, n, dscale, dscale + n);
-            if (!dx) continue;
-            const RowSums<T> total = sum_row(xr, scale, dyr, mean, inv_std, n);
-            const T g_mean = kind == Kind::kCentered ? total.g / static_cast<T>(n) : T{0};
-            differentiate_row(xr, scale, dyr, mean, inv_std, g_mean, total.along / static_cast<T>(n), n, dx + r * n);
-          }
-        }
+      const int64_t count = backward.pieces.count, stride = backward.stride(), n = backward.rows.n;
+      parallel_for(count, 1, [&](int64_t first, int64_t last) {
+        for (int64_t piece = first; piece < last; ++piece) backward.run(a, piece);
       });
-      if (wants_scale) sum_pieces(a.scratch<T>(), pieces.count, stride, n, a.out<T>(1));
-      if (wants_bias) sum_pieces(a.scratch<T>() + n, pieces.count, stride, n, a.out<T>(2));
+      if (wants_scale) sum_pieces(a.scratch<T>(), count, stride, n, a.out<T>(1));
+      if (wants_bias) sum_pieces(a.scratch<T>() + n, count, stride, n, a.out<T>(2));
     };
-    const auto workspace = sums ? static_cast<size_t>(pieces.count * 2 * rows.n) * sizeof(T) : 0;
+    const auto workspace = static_cast<size_t>(backward.pieces.count * backward.stride()) * sizeof(T);
     return {run, workspace, {{0, 2}, {0, 0}}};
   });
+}
+
+bool is_float32(const NodeSpec& s, int input) { return !s.has_input(input) || s.in_type(input) == DType::kFloat; }
+
+// x, y, or both are stored in bfloat16 (lowering/narrow_storage.cc); in the gradients any of x, dy and dx.
+bool supports_narrow_forward(const NodeSpec& s, Kind kind) {
+  return is_float32_or_narrow(s.in_type(0)) && is_float32_or_narrow(s.out_type(0)) && is_float32(s, 1) &&
+         (s.num_inputs() < 3 || is_float32(s, 2)) && has_parameters_for_rows(s, kind);
+}
+
+bool supports_narrow_backward(const NodeSpec& s) {
+  return is_float32_or_narrow(s.in_type(0)) && is_float32_or_narrow(s.in_type(2)) && is_float32(s, 1) &&
+         (!s.has_output(0) || is_float32_or_narrow(s.out_type(0))) && has_scale_and_gradient(s);
+}
+
+Kernel forward_kernel(const char* op, Kind kind) {
+  return {
+      op,
+      [kind](const NodeSpec& s) { return is_float_or_double(s.in_type()) && has_parameters_for_rows(s, kind); },
+      [kind](const NodeSpec& s) { return prepare_forward(s, kind); },
+  };
+}
+
+Kernel narrow_forward_kernel(const char* op, Kind kind) {
+  return {op, [kind](const NodeSpec& s) { return supports_narrow_forward(s, kind); },
+          [kind](const NodeSpec& s) { return prepare_forward(s, kind); }, kDomain};
+}
+
+Kernel backward_kernel(const char* op, Kind kind) {
+  return {op, [](const NodeSpec& s) { return is_float_or_double(s.in_type()) && has_scale_and_gradient(s); },
+          [kind](const NodeSpec& s) { return prepare_backward(s, kind); }, kDomain};
+}
+
+Kernel narrow_backward_kernel(const char* op, Kind kind) {
+  return {op, supports_narrow_backward, [kind](const NodeSpec& s) { return prepare_backward(s, kind); }, kDomain};
 }
 
 }  // namespace
 
 std::vector<Kernel> layer_normalization_kernels() {
-  const auto forward = [](Kind kind) { return [kind](const NodeSpec& s) { return prepare_forward(s, kind); }; };
-  const auto backward = [](Kind kind) { return [kind](const NodeSpec& s) { return prepare_backward(s, kind); }; };
   return {
-      {"LayerNormalization", supports_forward, forward(Kind::kCentered)},
-      {"RMSNormalization", supports_forward, forward(Kind::kRootMeanSquare)},
-      {"LayerNormalizationGrad", supports_backward, backward(Kind::kCentered), kDomain},
-      {"RMSNormalizationGrad", supports_backward, backward(Kind::kRootMeanSquare), kDomain},
+      forward_kernel("LayerNormalization", Kind::kCentered),
+      forward_kernel("RMSNormalization", Kind::kRootMeanSquare),
+      backward_kernel("LayerNormalizationGrad", Kind::kCentered),
+      backward_kernel("RMSNormalizationGrad", Kind::kRootMeanSquare),
+      narrow_forward_kernel("Bfloat16LayerNormalization", Kind::kCentered),
+      narrow_forward_kernel("Bfloat16RMSNormalization", Kind::kRootMeanSquare),
+      narrow_backward_kernel("Bfloat16LayerNormalizationGrad", Kind::kCentered),
+      narrow_backward_kernel("Bfloat16RMSNormalizationGrad", Kind::kRootMeanSquare),
   };
 }
 

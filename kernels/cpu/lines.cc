@@ -9,7 +9,9 @@
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/simd.h"
 #include "kernels/dispatch.h"
+#include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/half.h"
 
 namespace onnx_train::cpu {
 namespace {
@@ -62,12 +64,17 @@ bool before(T a, T b) {
   return kLargest ? a > b : a < b;
 }
 
+// What stored elements are compared as.
+template <typename S>
+using Compared = std::conditional_t<std::is_same_v<S, BFloat16>, float, S>;
+
 // The first place of the largest (smallest) element of a line, or the last one.
-template <bool kLargest, typename T>
-int64_t arg(const AroundAxis& x, const T* in, bool last) {
+template <bool kLargest, typename S>
+int64_t arg(const AroundAxis& x, const S* in, bool last) {
+  using T = Compared<S>;
   int64_t best = 0;
   for (int64_t i = 1; i < x.size; ++i) {
-    const T candidate = in[i * x.inner], so_far = in[best * x.inner];
+    const T candidate = static_cast<T>(in[i * x.inner]), so_far = static_cast<T>(in[best * x.inner]);
     const bool wins = last ? !before<kLargest>(so_far, candidate) : before<kLargest>(candidate, so_far);
     if (wins) best = i;
   }
@@ -76,63 +83,73 @@ int64_t arg(const AroundAxis& x, const T* in, bool last) {
 
 // The same where neighbours lie side by side: the best of each block without branches, then its place in the best
 // block. Lines with a NaN go the slow way.
-template <bool kLargest, typename T>
-int64_t arg_of_row(const AroundAxis& x, const T* in, bool last) {
+template <bool kLargest, typename S>
+int64_t arg_of_row(const AroundAxis& x, const S* in, bool last) {
+  using T = Compared<S>;
   constexpr int64_t kBlock = 512;
-  T best = in[0];
+  T best = static_cast<T>(in[0]);
   int64_t best_block = 0;
-  int unordered = in[0] != in[0];
+  int unordered = best != best;
   for (int64_t begin = 0; begin < x.size; begin += kBlock) {
     const int64_t n = std::min(kBlock, x.size - begin);
-    const T* block = in + begin;
-    T most = block[0];
+    const S* block = in + begin;
+    T most = static_cast<T>(block[0]);
     if constexpr (kLargest) {
 #pragma omp simd reduction(max : most) reduction(| : unordered)
       for (int64_t i = 0; i < n; ++i) {
-        most = block[i] > most ? block[i] : most;
-        unordered |= block[i] != block[i];
+        const T element = static_cast<T>(block[i]);
+        most = element > most ? element : most;
+        unordered |= element != element;
       }
     } else {
 #pragma omp simd reduction(min : most) reduction(| : unordered)
       for (int64_t i = 0; i < n; ++i) {
-        most = block[i] < most ? block[i] : most;
-        unordered |= block[i] != block[i];
+        const T element = static_cast<T>(block[i]);
+        most = element < most ? element : most;
+        unordered |= element != element;
       }
     }
     if (before<kLargest>(most, best) || (last && most == best)) best = most, best_block = begin;
   }
   if (unordered) return arg<kLargest>(x, in, last);
-  const T *first = in + best_block, *end = in + std::min(best_block + kBlock, x.size);
-  if (!last) return std::find(first, end, best) - in;
-  while (*--end != best) continue;
+  const S *first = in + best_block, *end = in + std::min(best_block + kBlock, x.size);
+  const auto is_best = [best](S element) { return static_cast<T>(element) == best; };
+  if (!last) return std::find_if(first, end, is_best) - in;
+  while (!is_best(*--end)) continue;
   return end - in;
+}
+
+template <bool kLargest, typename S>
+void run_arg(const AroundAxis& x, bool last, const S* in, int64_t* out) {
+  parallel_for(x.lines(), line_grain(x), [&](int64_t begin, int64_t end) {
+    if (x.inner > 1) {
+      for (int64_t l = begin; l < end; ++l) out[l] = arg<kLargest>(x, in + x.line(l), last);
+      return;
+    }
+    vectorized([&] {
+      for (int64_t l = begin; l < end; ++l) out[l] = arg_of_row<kLargest>(x, in + x.line(l), last);
+    });
+  });
 }
 
 template <bool kLargest>
 Prepared prepare_arg(const NodeSpec& spec) {
   const AroundAxis x(spec.in_shape(0), spec.node().attr("axis", 0));
   const bool last = spec.node().attr("select_last_index", 0) != 0;
+  const auto make = [&]<typename S>(S) -> std::function<void(const Args&)> {
+    return [x, last](const Args& args) { run_arg<kLargest>(x, last, args.in<S>(0), args.out<int64_t>()); };
+  };
   Prepared prepared;
-  prepared.run = dispatch_numeric(spec.in_type(0), [&]<typename T>(T) -> std::function<void(const Args&)> {
-    return [x, last](const Args& args) {
-      parallel_for(x.lines(), line_grain(x), [&](int64_t begin, int64_t end) {
-        const T* in = args.in<T>(0);
-        int64_t* out = args.out<int64_t>();
-        if (x.inner > 1) {
-          for (int64_t l = begin; l < end; ++l) out[l] = arg<kLargest>(x, in + x.line(l), last);
-          return;
-        }
-        vectorized([&] {
-          for (int64_t l = begin; l < end; ++l) out[l] = arg_of_row<kLargest>(x, in + x.line(l), last);
-        });
-      });
-    };
-  });
+  prepared.run = spec.in_type(0) == DType::kBFloat16 ? make(BFloat16{}) : dispatch_numeric(spec.in_type(0), make);
   return prepared;
 }
 
 bool supports_arg(const NodeSpec& spec) {
   return is_numeric(spec.in_type(0)) && spec.out_size() * spec.in_size(0) != 0;
+}
+
+bool supports_narrow_arg(const NodeSpec& spec) {
+  return spec.in_type(0) == DType::kBFloat16 && spec.out_size() * spec.in_size(0) != 0;
 }
 
 // The k first elements of each line in order, and their places; among equals the one that comes first. The lines are
@@ -192,9 +209,13 @@ bool supports_top_k(const NodeSpec& spec) { return is_numeric(spec.in_type(0)) &
 
 std::vector<Kernel> line_kernels() {
   return {
-      {"CumSum", supports_cumulative, prepare_cum_sum}, {"CumProd", supports_cumulative, prepare_cum_prod},
-      {"ArgMax", supports_arg, prepare_arg<true>},      {"ArgMin", supports_arg, prepare_arg<false>},
+      {"CumSum", supports_cumulative, prepare_cum_sum},
+      {"CumProd", supports_cumulative, prepare_cum_prod},
+      {"ArgMax", supports_arg, prepare_arg<true>},
+      {"ArgMin", supports_arg, prepare_arg<false>},
       {"TopK", supports_top_k, prepare_top_k},
+      {"Bfloat16ArgMax", supports_narrow_arg, prepare_arg<true>, kDomain},
+      {"Bfloat16ArgMin", supports_narrow_arg, prepare_arg<false>, kDomain},
   };
 }
 

@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "kernels/cpu/around_axis.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/simd.h"
+#include "kernels/cpu/stored_lines.h"
 #include "kernels/dispatch.h"
 #include "kernels/math/vector_math.h"
 #include "onnx_passes/functions/functions.h"
@@ -78,20 +80,54 @@ struct Piece {
   int64_t offset, position, lanes;
 };
 
-// Calls f for pieces that together are all positions, in parallel.
-template <typename F>
-void for_each_piece(const AroundAxis& logits, const F& f) {
-  const int64_t pieces = (logits.inner + kLanes - 1) / kLanes;
-  const int64_t piece_size = std::max<int64_t>(1, logits.size * std::min(logits.inner, kLanes));
-  parallel_for(logits.outer * pieces, std::max<int64_t>(1, kElementGrain / 4 / piece_size),
-               [&](int64_t begin, int64_t end) {
-                 for (int64_t i = begin; i < end; ++i) {
-                   const int64_t outer = i / pieces, first = i % pieces * kLanes;
-                   const Piece piece{outer * logits.size * logits.inner + first, outer * logits.inner + first,
-                                     std::min(kLanes, logits.inner - first)};
-                   vectorized([&] { f(piece); });
-                 }
-               });
+// The pieces that together are all positions, and the threads they are dealt out to.
+struct Pieces {
+  int64_t classes, inner, per_outer, count, shares;
+
+  Pieces(const AroundAxis& logits, int threads)
+      : classes(logits.size),
+        inner(logits.inner),
+        per_outer((inner + kLanes - 1) / kLanes),
+        count(logits.outer * per_outer),
+        shares(std::clamp<int64_t>(count * size() / (kElementGrain / 4), 1, std::max(threads, 1))) {}
+
+  // Elements of the largest; in scratch memory its lines are `lanes()` apart.
+  int64_t size() const { return classes * lanes(); }
+  int64_t lanes() const { return inner == 1 ? 1 : kLanes; }
+
+  Piece operator[](int64_t i) const {
+    const int64_t outer = i / per_outer, first = i % per_outer * kLanes;
+    return {outer * classes * inner + first, outer * inner + first, std::min(kLanes, inner - first)};
+  }
+
+  // Calls f(piece, share) for each.
+  template <typename F>
+  void for_each(const F& f) const {
+    parallel_for(shares, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t share = begin; share < end; ++share) {
+        for (int64_t i = count * share / shares; i < count * (share + 1) / shares; ++i) f((*this)[i], share);
+      }
+    });
+  }
+};
+
+// The logits of a piece as the loops below take them, or their gradients: elements of a position `stride` apart.
+template <typename T>
+struct Strided {
+  T* data;
+  int64_t stride;
+};
+
+// Narrow ones are widened in `scratch`.
+template <typename T>
+Strided<const T> logits_of(const Piece& piece, const Pieces& pieces, const LinesIn<T>& logits, T* scratch) {
+  const int64_t inner = pieces.inner;
+  if (inner == 1) return {logits.get(piece.offset, pieces.classes, scratch), 1};
+  if (!logits.narrow()) return {logits.get(piece.offset, 0, nullptr), inner};
+  for (int64_t c = 0; c < pieces.classes; ++c) {
+    logits.get(piece.offset + c * inner, piece.lanes, scratch + c * kLanes);
+  }
+  return {scratch, kLanes};
 }
 
 // log Σ exp x
@@ -135,28 +171,37 @@ double weighted_distance(int64_t n, const T* x, int64_t stride, T l, const T* we
 }
 
 template <typename T>
-void run_loss(const CrossEntropy& ce, bool keeps_log_sums, const Args& args) {
-  const auto [outer, classes, inner] = ce.logits;
-  const T* weight = ce.weights<T>(args);
+void loss_of_piece(const CrossEntropy& ce, const Args& args, const Piece& piece, Strided<const T> logits, T* l,
+                   double* losses) {
+  const int64_t classes = ce.logits.size, stride = logits.stride;
+  const T *x = logits.data, *weight = ce.weights<T>(args);
+  if (ce.logits.inner == 1) {
+    *l = log_sum_exp(classes, x);
+  } else {
+    log_sum_exp_lanes(classes, x, stride, piece.lanes, l);
+  }
+  for (int64_t i = 0; i < piece.lanes; ++i) {
+    const int64_t y = ce.label(args, piece.position + i);
+    losses[i] = 0;
+    if (y == ce.ignore_index) continue;
+    losses[i] = (1 - ce.smoothing) * static_cast<double>((weight ? weight[y] : T{1}) * (l[i] - x[y * stride + i]));
+    if (ce.smoothing > 0) losses[i] += ce.spread() * weighted_distance(classes, x + i, stride, l[i], weight);
+  }
+}
+
+// In scratch memory: each position's loss, summed in order afterwards; its log-sum, where it is no output; a piece of
+// logits for each share.
+template <typename T>
+void run_loss(const CrossEntropy& ce, const Pieces& pieces, bool narrow, bool keeps_log_sums, const Args& args) {
   const double total_weight = ce.check_and_sum_weights<T>(args);
-  double* losses = args.scratch<double>();  // one for each position, summed in order afterwards
-  T* log_sums = keeps_log_sums ? args.out<T>(1) : reinterpret_cast<T*>(losses + ce.logits.lines());
-  for_each_piece(ce.logits, [&, classes = classes, inner = inner](const Piece& piece) {
-    const T* x = args.in<T>(0) + piece.offset;
-    T* l = log_sums + piece.position;
-    if (inner == 1) {
-      *l = log_sum_exp(classes, x);
-    } else {
-      log_sum_exp_lanes(classes, x, inner, piece.lanes, l);
-    }
-    for (int64_t i = 0; i < piece.lanes; ++i) {
-      const int64_t y = ce.label(args, piece.position + i);
-      double& loss = losses[piece.position + i];
-      loss = 0;
-      if (y == ce.ignore_index) continue;
-      loss = (1 - ce.smoothing) * static_cast<double>((weight ? weight[y] : T{1}) * (l[i] - x[y * inner + i]));
-      if (ce.smoothing > 0) loss += ce.spread() * weighted_distance(classes, x + i, inner, l[i], weight);
-    }
+  double* losses = args.scratch<double>();
+  T* after_losses = reinterpret_cast<T*>(losses + ce.logits.lines());
+  T* log_sums = keeps_log_sums ? args.out<T>(1) : after_losses;
+  T* widened = after_losses + (keeps_log_sums ? 0 : ce.logits.lines());
+  const LinesIn<T> logits(args.inputs[0], narrow);
+  pieces.for_each([&](const Piece& piece, int64_t share) {
+    const auto x = logits_of(piece, pieces, logits, widened + share * pieces.size());
+    vectorized([&] { loss_of_piece(ce, args, piece, x, log_sums + piece.position, losses + piece.position); });
   });
   double sum = 0;
   for (int64_t i = 0; i < ce.logits.lines(); ++i) sum += losses[i];
@@ -177,70 +222,117 @@ void scaled_softmax_lanes(int64_t lanes, const T* x, const T* l, const T* a, T* 
 }
 
 template <typename T>
-void run_grad(const CrossEntropy& ce, const Args& args) {
-  const auto [outer, classes, inner] = ce.logits;
-  const T* weight = ce.weights<T>(args);
+void store_gradients(const Piece& piece, const Pieces& pieces, const LinesOut<T>& gradient, Strided<T> dx) {
+  if (pieces.inner == 1) return gradient.put(piece.offset, pieces.classes, dx.data);
+  if (!gradient.narrow()) return;
+  for (int64_t c = 0; c < pieces.classes; ++c) {
+    gradient.put(piece.offset + c * pieces.inner, piece.lanes, dx.data + c * dx.stride);
+  }
+}
+
+// What a piece's gradients are made with.
+template <typename T>
+struct GradientScales {
+  double scale;      // of a position that counts
+  double weighting;  // the sum of all classes' weights
+  T spread;          // of each class, by label smoothing
+};
+
+template <typename T>
+GradientScales<T> gradient_scales(const CrossEntropy& ce, const Args& args) {
   const double total_weight = ce.check_and_sum_weights<T>(args);
   const double scale = static_cast<double>(*args.in<T>(0)) / (ce.mean ? total_weight : 1.0);
-  double weight_sum = static_cast<double>(classes);
-  if (weight && ce.smoothing > 0) {
-    weight_sum = 0;
-    for (int64_t c = 0; c < classes; ++c) weight_sum += static_cast<double>(weight[c]);
+  const T* weight = ce.weights<T>(args);
+  double weighting = static_cast<double>(ce.logits.size);
+  if (weight && ce.smoothing > 0) weighting = std::accumulate(weight, weight + ce.logits.size, 0.0);
+  return {scale, weighting, static_cast<T>(scale * ce.spread())};
+}
+
+// dx may be x, if their strides are equal.
+template <typename T>
+void gradient_of_piece(const CrossEntropy& ce, const GradientScales<T>& scales, const Args& args, const Piece& piece,
+                       Strided<const T> x, const T* l, Strided<T> dx) {
+  const int64_t classes = ce.logits.size;
+  const T* weight = ce.weights<T>(args);
+  T label_share[kLanes] = {}, softmax_share[kLanes] = {};
+  for (int64_t i = 0; i < piece.lanes; ++i) {
+    const int64_t y = ce.label(args, piece.position + i);
+    if (y == ce.ignore_index) continue;
+    const double share = scales.scale * (1 - ce.smoothing) * (weight ? static_cast<double>(weight[y]) : 1.0);
+    label_share[i] = static_cast<T>(share);
+    softmax_share[i] = static_cast<T>(share + scales.scale * ce.spread() * scales.weighting);
   }
-  const double spread = scale * ce.spread();
-  for_each_piece(ce.logits, [&, classes = classes, inner = inner](const Piece& piece) {
-    const T *x = args.in<T>(1) + piece.offset, *l = args.in<T>(3) + piece.position;
-    T* dx = args.out<T>() + piece.offset;
-    T label_share[kLanes] = {}, softmax_share[kLanes] = {};
-    for (int64_t i = 0; i < piece.lanes; ++i) {
-      const int64_t y = ce.label(args, piece.position + i);
-      if (y == ce.ignore_index) continue;
-      const double share = scale * (1 - ce.smoothing) * (weight ? static_cast<double>(weight[y]) : 1.0);
-      label_share[i] = static_cast<T>(share);
-      softmax_share[i] = static_cast<T>(share + spread * weight_sum);
+  if (ce.logits.inner == 1) {
+    scaled_softmax(classes, x.data, *l, *softmax_share, dx.data);
+  } else {
+    for (int64_t c = 0; c < classes; ++c) {
+      scaled_softmax_lanes(piece.lanes, x.data + c * x.stride, l, softmax_share, dx.data + c * dx.stride);
     }
-    if (inner == 1) {
-      scaled_softmax(classes, x, *l, *softmax_share, dx);
-    } else {
-      for (int64_t c = 0; c < classes; ++c) {
-        scaled_softmax_lanes(piece.lanes, x + c * inner, l, softmax_share, dx + c * inner);
-      }
+  }
+  for (int64_t i = 0; i < piece.lanes; ++i) {
+    const int64_t y = ce.label(args, piece.position + i);
+    T* at = dx.data + i;
+    if (y == ce.ignore_index) {
+      for (int64_t c = 0; c < classes; ++c) at[c * dx.stride] = 0;  // not 0 times infinity
+      continue;
     }
-    for (int64_t i = 0; i < piece.lanes; ++i) {
-      const int64_t y = ce.label(args, piece.position + i);
-      if (y == ce.ignore_index) {
-        for (int64_t c = 0; c < classes; ++c) dx[c * inner + i] = 0;  // not 0 times infinity
-        continue;
-      }
-      dx[y * inner + i] -= label_share[i];
-      if (ce.smoothing == 0) continue;
-      for (int64_t c = 0; c < classes; ++c) dx[c * inner + i] -= static_cast<T>(spread) * (weight ? weight[c] : T{1});
-    }
+    at[y * dx.stride] -= label_share[i];
+    if (ce.smoothing == 0) continue;
+    for (int64_t c = 0; c < classes; ++c) at[c * dx.stride] -= scales.spread * (weight ? weight[c] : T{1});
+  }
+}
+
+// In scratch memory: a piece of logits for each share, over which its gradients are made.
+template <typename T>
+void run_grad(const CrossEntropy& ce, const Pieces& pieces, bool narrow_logits, bool narrow_gradient,
+              const Args& args) {
+  const auto scales = gradient_scales<T>(ce, args);
+  const LinesIn<T> logits(args.inputs[1], narrow_logits);
+  const LinesOut<T> gradient(args.outputs[0], narrow_gradient);
+  pieces.for_each([&](const Piece& piece, int64_t share) {
+    T* scratch = args.scratch<T>() + share * pieces.size();
+    const auto x = logits_of(piece, pieces, logits, scratch);
+    const Strided<T> dx{gradient.place(piece.offset, scratch), narrow_gradient ? pieces.lanes() : pieces.inner};
+    vectorized([&] { gradient_of_piece(ce, scales, args, piece, x, args.in<T>(3) + piece.position, dx); });
+    store_gradients(piece, pieces, gradient, dx);
   });
 }
 
-bool has_supported_types(const NodeSpec& spec, int logits, int labels) {
-  const DType label_type = spec.in_type(labels);
-  return is_float_or_double(spec.in_type(logits)) && (label_type == DType::kInt64 || label_type == DType::kInt32);
+bool is_label(DType dtype) { return dtype == DType::kInt64 || dtype == DType::kInt32; }
+
+bool supports_loss(const NodeSpec& spec) { return is_float_or_double(spec.in_type(0)) && is_label(spec.in_type(1)); }
+bool supports_grad(const NodeSpec& spec) { return is_float_or_double(spec.in_type(1)) && is_label(spec.in_type(2)); }
+
+// Logits, their gradients, or both are stored in bfloat16 (lowering/narrow_storage.cc).
+bool supports_narrow_loss(const NodeSpec& spec) { return is_narrow(spec.in_type(0)) && is_label(spec.in_type(1)); }
+bool supports_narrow_grad(const NodeSpec& spec) {
+  return is_float32_or_narrow(spec.in_type(1)) && is_float32_or_narrow(spec.out_type()) && is_label(spec.in_type(2));
 }
 
 Prepared prepare_loss(const NodeSpec& spec) {
   const CrossEntropy ce(spec, 0, 1, 2);
-  const bool keeps_log_sums = spec.has_output(1);
-  const auto positions = static_cast<size_t>(ce.logits.lines());
-  return dispatch_float(spec.in_type(), [&](auto zero) -> Prepared {
+  const Pieces pieces(ce.logits, spec.threads());
+  const bool keeps_log_sums = spec.has_output(1), narrow = is_narrow(spec.in_type());
+  const int64_t positions = ce.logits.lines();
+  const int64_t elements = (keeps_log_sums ? 0 : positions) + (narrow ? pieces.shares * pieces.size() : 0);
+  return dispatch_float(computed_type(spec.in_type()), [&](auto zero) -> Prepared {
     using T = decltype(zero);
-    return {.run = [=](const Args& args) { run_loss<T>(ce, keeps_log_sums, args); },
-            .workspace = positions * (sizeof(double) + (keeps_log_sums ? 0 : sizeof(T)))};
+    return {.run = [=](const Args& args) { run_loss<T>(ce, pieces, narrow, keeps_log_sums, args); },
+            .workspace = static_cast<size_t>(positions) * sizeof(double) + static_cast<size_t>(elements) * sizeof(T)};
   });
 }
 
 Prepared prepare_grad(const NodeSpec& spec) {
   const CrossEntropy ce(spec, 1, 2, 4);
   ce.check_size(spec, 3, ce.logits.lines(), "log-sums");
-  return dispatch_float(spec.in_type(1), [&](auto zero) -> Prepared {
+  const Pieces pieces(ce.logits, spec.threads());
+  const bool narrow_logits = is_narrow(spec.in_type(1)), narrow_gradient = is_narrow(spec.out_type());
+  const int64_t elements = narrow_logits || narrow_gradient ? pieces.shares * pieces.size() : 0;
+  return dispatch_float(computed_type(spec.in_type(1)), [&](auto zero) -> Prepared {
     using T = decltype(zero);
-    return {.run = [ce](const Args& args) { run_grad<T>(ce, args); }, .in_place = {{0, 1}}};
+    return {.run = [=](const Args& args) { run_grad<T>(ce, pieces, narrow_logits, narrow_gradient, args); },
+            .workspace = static_cast<size_t>(elements) * sizeof(T),
+            .in_place = {{0, 1}}};
   });
 }
 
@@ -248,9 +340,10 @@ Prepared prepare_grad(const NodeSpec& spec) {
 
 std::vector<Kernel> loss_kernels() {
   return {
-      {"SoftmaxCrossEntropy", [](const NodeSpec& s) { return has_supported_types(s, 0, 1); }, prepare_loss, kDomain},
-      {"SoftmaxCrossEntropyGrad", [](const NodeSpec& s) { return has_supported_types(s, 1, 2); }, prepare_grad,
-       kDomain},
+      {"SoftmaxCrossEntropy", supports_loss, prepare_loss, kDomain},
+      {"SoftmaxCrossEntropyGrad", supports_grad, prepare_grad, kDomain},
+      {"Bfloat16SoftmaxCrossEntropy", supports_narrow_loss, prepare_loss, kDomain},
+      {"Bfloat16SoftmaxCrossEntropyGrad", supports_narrow_grad, prepare_grad, kDomain},
   };
 }
 

@@ -5,6 +5,7 @@
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/multiversion.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/stored_lines.h"
 #include "kernels/dispatch.h"
 #include "kernels/math/philox.h"
 #include "onnx_passes/functions/functions.h"
@@ -76,8 +77,15 @@ double ratio_of(const Args& a, int input, DType dtype) {
 
 bool has_key(const NodeSpec& s, int input) { return s.in_type(input) == DType::kUint64 && s.in_size(input) == 2; }
 
-bool supports_dropout(const NodeSpec& s) {
-  return is_float_or_double(s.in_type(0)) && has_key(s, 1) && is_float_or_double(s.in_type(2)) && s.in_size(2) == 1;
+bool has_key_and_ratio(const NodeSpec& s) {
+  return has_key(s, 1) && is_float_or_double(s.in_type(2)) && s.in_size(2) == 1;
+}
+
+bool supports_dropout(const NodeSpec& s) { return is_float_or_double(s.in_type(0)) && has_key_and_ratio(s); }
+
+// x, y, or both are stored in bfloat16 (lowering/narrow_storage.cc).
+bool supports_narrow_dropout(const NodeSpec& s) {
+  return is_float32_or_narrow(s.in_type(0)) && is_float32_or_narrow(s.out_type()) && has_key_and_ratio(s);
 }
 
 bool supports_dropout_gradient(const NodeSpec& s) {
@@ -86,20 +94,24 @@ bool supports_dropout_gradient(const NodeSpec& s) {
 }
 
 Prepared prepare_dropout(const NodeSpec& s) {
-  return dispatch_float(s.in_type(), [&](auto zero) -> Prepared {
+  return dispatch_float(computed_type(s.in_type()), [&](auto zero) -> Prepared {
     using T = decltype(zero);
     const int64_t n = s.in_size();
     const uint32_t stream = stream_of(s);
     const DType ratio_type = s.in_type(2);
-    const bool keeps_mask = s.has_output(1);
+    const bool keeps_mask = s.has_output(1), narrow_x = is_narrow(s.in_type()), narrow_y = is_narrow(s.out_type());
     const auto run = [=](const Args& a) {
+      const LinesIn<T> x(a.inputs[0], narrow_x);
+      const LinesOut<T> y(a.outputs[0], narrow_y);
       const double ratio = ratio_of(a, 2, ratio_type);
       const uint32_t least = threshold(static_cast<float>(ratio));
       const T kept = 1 - static_cast<T>(ratio);
       for_each_chunk(n, key_of(a, 1), stream, [&](int64_t begin, int64_t count, const uint32_t* words) {
         bool unwanted[kChunk];
-        drop(a.in<T>(0) + begin, words, least, kept, count, a.out<T>() + begin,
-             keeps_mask ? a.out<bool>(1) + begin : unwanted);
+        T wide[kChunk];
+        T* to = y.place(begin, wide);
+        drop(x.get(begin, count, wide), words, least, kept, count, to, keeps_mask ? a.out<bool>(1) + begin : unwanted);
+        y.put(begin, count, to);
       });
     };
     return {run, 0, {{0, 0}}};
@@ -185,6 +197,7 @@ std::vector<Kernel> random_kernels() {
   return {
       {"Dropout", supports_inference, prepare_inference},
       {"Dropout", supports_dropout, prepare_dropout, kDomain},
+      {"Bfloat16Dropout", supports_narrow_dropout, prepare_dropout, kDomain},
       {"DropoutGrad", supports_dropout_gradient, prepare_dropout_gradient, kDomain},
       {"RandomUniform", supports_drawing, prepare_uniform, kDomain},
       {"RandomNormal", supports_drawing, prepare_normal, kDomain},

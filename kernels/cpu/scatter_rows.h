@@ -32,8 +32,8 @@ struct RowScatter {
 };
 
 // For each row r: to[offsets[r] + c] = combine(to[offsets[r] + c], from[r, c]).
-template <typename T, typename Combine>
-void scatter_rows(const RowScatter& s, const int64_t* offsets, const T* from, T* to, Combine combine) {
+template <typename From, typename T, typename Combine>
+void scatter_rows(const RowScatter& s, const int64_t* offsets, const From* from, T* to, Combine combine) {
   constexpr int64_t kBlock = 64;  // columns that one thread takes at a time
   const int64_t blocks = (s.columns + kBlock - 1) / kBlock;
   const int64_t grain = kElementGrain / (std::max<int64_t>(s.from_rows, 1) * std::min(kBlock, s.columns) + 1) + 1;
@@ -43,7 +43,7 @@ void scatter_rows(const RowScatter& s, const int64_t* offsets, const T* from, T*
       const int64_t taken = std::min(blocks - first, end - begin);
       const int64_t c0 = first * kBlock, c1 = std::min((first + taken) * kBlock, s.columns);
       for (int64_t r = 0; r < s.from_rows; ++r) {
-        const T* __restrict f = from + (outer * s.from_rows + r) * s.columns;
+        const From* __restrict f = from + (outer * s.from_rows + r) * s.columns;
         T* __restrict t = to + outer * s.to_elements + offsets[r];
         if (s.columns == 1) {
           *t = combine(*t, *f);

@@ -5,6 +5,7 @@
 
 #include "kernels/cpu/activations.h"
 #include "kernels/cpu/maps.h"
+#include "kernels/cpu/stored_lines.h"
 #include "kernels/math/vector_math.h"
 #include "onnx_passes/functions/functions.h"
 
@@ -106,48 +107,78 @@ Layout layout_of(const NodeSpec& spec) {
   return layout;
 }
 
+// The operands of a run: y from a and, for gradients, b.
+template <typename T>
+struct Operands {
+  LinesIn<T> a, b;
+  LinesOut<T> y;
+};
+
+// Some rows, and scratch memory for two of them.
 template <typename T, typename Row>
-void run_rows(const Layout& layout, const T* a, const T* b, T* y, Row row) {
-  parallel_for(layout.outer, layout.grain, [=](int64_t begin, int64_t end) {
-    vectorized([=] {
-      const int64_t n = layout.axis;
-      for (int64_t i = begin; i < end; ++i) row(n, a + i * n, b ? b + i * n : nullptr, y + i * n);
-    });
+void run_some_rows(int64_t first, int64_t count, int64_t n, const Operands<T>& operands, T* scratch, Row row) {
+  const int64_t offset = first * n, size = count * n;
+  const T* a = operands.a.get(offset, size, scratch);
+  const T* b = operands.b.there() ? operands.b.get(offset, size, scratch + size) : nullptr;
+  T* y = operands.y.place(offset, scratch);
+  vectorized([=] {
+    for (int64_t i = 0; i < count; ++i) row(n, a + i * n, b ? b + i * n : nullptr, y + i * n);
+  });
+  operands.y.put(offset, size, y);
+}
+
+// The rows are dealt out to `shares` threads, each with room for twice as many as are taken at once.
+template <typename T, typename Row>
+void run_rows(const Layout& layout, int64_t shares, const Operands<T>& operands, T* scratch, Row row) {
+  const int64_t n = layout.axis, at_once = lines_at_once(n);
+  parallel_for(shares, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t share = begin; share < end; ++share) {
+      T* own = scratch + share * 2 * at_once * n;
+      const int64_t last = layout.outer * (share + 1) / shares;
+      for (int64_t i = layout.outer * share / shares; i < last; i += at_once) {
+        run_some_rows(i, std::min(at_once, last - i), n, operands, own, row);
+      }
+    }
   });
 }
 
 constexpr int64_t kGroup = 16;  // columns copied together: a cache line of floats
 
 template <typename T>
-void columns_to_rows(int64_t n, int64_t columns, const T* from, int64_t stride, T* to) {
+void columns_to_rows(int64_t n, int64_t columns, const LinesIn<T>& from, int64_t offset, int64_t stride, T* to) {
+  T widened[kGroup];
   for (int64_t i = 0; i < n; ++i) {
-    for (int64_t c = 0; c < columns; ++c) to[c * n + i] = from[i * stride + c];
+    const T* line = from.get(offset + i * stride, columns, widened);
+    for (int64_t c = 0; c < columns; ++c) to[c * n + i] = line[c];
   }
 }
 
 template <typename T>
-void rows_to_columns(int64_t n, int64_t columns, const T* from, T* to, int64_t stride) {
+void rows_to_columns(int64_t n, int64_t columns, const T* from, const LinesOut<T>& to, int64_t offset, int64_t stride) {
+  T wide[kGroup];
   for (int64_t i = 0; i < n; ++i) {
-    for (int64_t c = 0; c < columns; ++c) to[i * stride + c] = from[c * n + i];
+    T* line = to.place(offset + i * stride, wide);
+    for (int64_t c = 0; c < columns; ++c) line[c] = from[c * n + i];
+    to.put(offset + i * stride, columns, line);
   }
 }
 
 // The groups of columns are dealt out to `shares` threads, each with 2 · kGroup rows of `scratch`.
 template <typename T, typename Row>
-void run_columns(const Layout& layout, int64_t shares, const T* a, const T* b, T* y, T* scratch, Row row) {
+void run_columns(const Layout& layout, int64_t shares, const Operands<T>& operands, T* scratch, Row row) {
   const int64_t n = layout.axis, inner = layout.inner, in_outer = (inner + kGroup - 1) / kGroup;
   const int64_t groups = layout.outer * in_outer;
-  const auto run_group = [=](int64_t group, T* rows_a, T* rows_b) {
+  const auto run_group = [&](int64_t group, T* rows_a, T* rows_b) {
     const int64_t column = group % in_outer * kGroup, columns = std::min(kGroup, inner - column);
     const int64_t offset = group / in_outer * n * inner + column;
-    columns_to_rows(n, columns, a + offset, inner, rows_a);
-    if (b) columns_to_rows(n, columns, b + offset, inner, rows_b);
+    columns_to_rows(n, columns, operands.a, offset, inner, rows_a);
+    if (operands.b.there()) columns_to_rows(n, columns, operands.b, offset, inner, rows_b);
     vectorized([=] {
       for (int64_t c = 0; c < columns; ++c) row(n, rows_a + c * n, rows_b + c * n, rows_a + c * n);
     });
-    rows_to_columns(n, columns, rows_a, y + offset, inner);
+    rows_to_columns(n, columns, rows_a, operands.y, offset, inner);
   };
-  parallel_for(shares, 1, [=](int64_t begin, int64_t end) {
+  parallel_for(shares, 1, [&](int64_t begin, int64_t end) {
     for (int64_t share = begin; share < end; ++share) {
       T* rows = scratch + share * 2 * kGroup * n;
       for (int64_t group = groups * share / shares; group < groups * (share + 1) / shares; ++group) {
@@ -157,7 +188,7 @@ void run_columns(const Layout& layout, int64_t shares, const T* a, const T* b, T
   });
 }
 
-// How many threads the columns are worth.
+// How many threads the lines are worth.
 int64_t shares_of(const Layout& layout, int threads) {
   const int64_t rows = layout.outer * layout.inner;
   return std::clamp<int64_t>(rows / layout.grain, 1, std::max(threads, 1));
@@ -167,15 +198,19 @@ template <typename T, typename Row>
 Prepared prepare_rows(const NodeSpec& spec, Row row) {
   Prepared prepared;
   const Layout layout = layout_of(spec);
-  const bool two_operands = spec.num_inputs() == 2;
+  const bool two = spec.num_inputs() == 2;
+  const bool narrow_a = is_narrow(spec.in_type(0)), narrow_b = two && is_narrow(spec.in_type(1)),
+             narrow_y = is_narrow(spec.out_type());
   const int64_t shares = shares_of(layout, spec.threads());
-  if (layout.inner > 1) prepared.workspace = static_cast<size_t>(shares * 2 * kGroup * layout.axis) * sizeof(T);
-  prepared.run = [layout, shares, two_operands, row](const Args& args) {
-    const T *a = args.in<T>(0), *b = two_operands ? args.in<T>(1) : nullptr;
+  const int64_t at_once = layout.inner > 1 ? kGroup : narrow_a || narrow_b || narrow_y ? lines_at_once(layout.axis) : 0;
+  prepared.workspace = static_cast<size_t>(shares * 2 * at_once * layout.axis) * sizeof(T);
+  prepared.run = [=](const Args& args) {
+    const Operands<T> operands{
+        {args.inputs[0], narrow_a}, {two ? args.inputs[1] : nullptr, narrow_b}, {args.outputs[0], narrow_y}};
     if (layout.inner > 1) {
-      run_columns(layout, shares, a, b, args.out<T>(), args.scratch<T>(), row);
+      run_columns(layout, shares, operands, args.scratch<T>(), row);
     } else if (layout.axis > 0) {
-      run_rows(layout, a, b, args.out<T>(), row);
+      run_rows(layout, shares, operands, args.scratch<T>(), row);
     }
   };
   prepared.in_place = in_place_of_equal_inputs(spec);
@@ -186,9 +221,22 @@ template <typename Row>
 Kernel along_axis(const char* op, const char* domain = "") {
   return {op, takes_floats,
           [](const NodeSpec& spec) {
-            return dispatch_float(spec.in_type(), [&](auto t) { return prepare_rows<decltype(t)>(spec, Row{}); });
+            return dispatch_float(computed_type(spec.in_type()),
+                                  [&](auto t) { return prepare_rows<decltype(t)>(spec, Row{}); });
           },
           domain};
+}
+
+// The same for operands that are stored in bfloat16, all or some of them (lowering/narrow_storage.cc).
+template <typename Row>
+Kernel narrow_along_axis(const char* op) {
+  Kernel kernel = along_axis<Row>(op, kDomain);
+  kernel.supports = [](const NodeSpec& spec) {
+    bool all = is_float32_or_narrow(spec.out_type());
+    for (int i = 0; i < spec.num_inputs(); ++i) all = all && is_float32_or_narrow(spec.in_type(i));
+    return all;
+  };
+  return kernel;
 }
 
 }  // namespace
@@ -200,6 +248,10 @@ std::vector<Kernel> softmax_kernels() {
       along_axis<Hardmax>("Hardmax"),
       along_axis<SoftmaxGrad>("SoftmaxGrad", kDomain),
       along_axis<LogSoftmaxGrad>("LogSoftmaxGrad", kDomain),
+      narrow_along_axis<Softmax>("Bfloat16Softmax"),
+      narrow_along_axis<LogSoftmax>("Bfloat16LogSoftmax"),
+      narrow_along_axis<SoftmaxGrad>("Bfloat16SoftmaxGrad"),
+      narrow_along_axis<LogSoftmaxGrad>("Bfloat16LogSoftmaxGrad"),
   };
 }
 

@@ -47,6 +47,20 @@ const NarrowRow* find_row(const Node& node) {
       {"GRUGrad", kDomain, {0, 2, 3, 4, 5, 6}, {0, 3}},
       {"RNNTrain", kDomain, {0, 1, 2, 5}, {0}},
       {"RNNGrad", kDomain, {0, 2, 3, 4}, {0}},
+      {"SoftmaxCrossEntropy", kDomain, {0}, {}},
+      {"SoftmaxCrossEntropyGrad", kDomain, {1}, {0}},
+      {"ArgMax", "", {0}, {}},
+      {"ArgMin", "", {0}, {}},
+      {"Softmax", "", {0}, {0}},
+      {"LogSoftmax", "", {0}, {0}},
+      {"SoftmaxGrad", kDomain, {0, 1}, {0}},
+      {"LogSoftmaxGrad", kDomain, {0, 1}, {0}},
+      {"LayerNormalization", "", {0}, {0}},
+      {"LayerNormalizationGrad", kDomain, {0, 2}, {0}},
+      {"RMSNormalization", "", {0}, {0}},
+      {"RMSNormalizationGrad", kDomain, {0, 2}, {0}},
+      {"Dropout", kDomain, {0}, {0}},
+      {"GatherGrad", kDomain, {0}, {}},
   };
   for (const NarrowRow& row : rows) {
     if (node.is(row.op, row.domain)) return &row;

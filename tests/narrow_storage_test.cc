@@ -1,0 +1,326 @@
+// Kernels that read and write bfloat16 give bit for bit what float32 kernels with casts around them give.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <set>
+
+#include "kernels/cpu/lowering/lowering.h"
+#include "kernels/device.h"
+#include "onnx_passes/functions/functions.h"
+#include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/inference.h"
+#include "runtime/session.h"
+#include "tests/run_node.h"
+
+namespace onnx_train {
+namespace {
+
+// A node, and which of its inputs and outputs may be narrow: rows of kernels/cpu/lowering/narrow_storage.cc.
+struct NarrowCase {
+  std::string op, domain;
+  std::vector<Tensor> inputs;
+  std::vector<int> narrow_inputs, narrow_outputs;
+  int num_outputs = 1;
+  Attrs attrs = {};
+  std::set<int> constants = {};
+};
+
+bool has(const std::vector<int>& list, int i) { return std::find(list.begin(), list.end(), i) != list.end(); }
+
+Var rounded(Var x) { return cast(cast(x, DType::kBFloat16), DType::kFloat); }
+
+// The node with roundings around those of its inputs and outputs that are listed. What it reads is made in the model,
+// so that results may lie where inputs lay.
+Model make_model(const NarrowCase& c, const std::vector<int>& inputs, const std::vector<int>& outputs) {
+  Model model;
+  model.context->opsets[""] = 23;
+  Graph& graph = *model.graph;
+  Builder b(&graph);
+  std::vector<Var> operands;
+  for (int i = 0; i < std::ssize(c.inputs); ++i) {
+    const Tensor& value = c.inputs[static_cast<size_t>(i)];
+    if (value.empty() || c.constants.count(i) > 0) {
+      operands.push_back(value.empty() ? Var() : b.constant(value));
+      continue;
+    }
+    const Shape shape = value.shape();
+    const Var given = b.var(graph.add_input(concat("x", i), {value.dtype(), Dims(shape.begin(), shape.end())}));
+    operands.push_back(has(inputs, i) ? rounded(given) : given);
+  }
+  const std::vector<Var> made = c.domain == kDomain ? call(b, c.op, c.num_outputs, operands, c.attrs)
+                                                    : b.ops(c.op, c.num_outputs, operands, c.attrs);
+  for (int i = 0; i < c.num_outputs; ++i) {
+    const Var y = made[static_cast<size_t>(i)];
+    graph.add_output((has(outputs, i) ? rounded(y) : y).value());
+  }
+  return model;
+}
+
+std::vector<Tensor> run(Model model, const NarrowCase& c, bool narrow) {
+  SessionOptions options;
+  if (!narrow) options.plan.lowering.without = {"narrow_storage"};
+  TensorMap inputs;
+  for (size_t i = 0; i < c.inputs.size(); ++i) {
+    const std::string name = concat("x", i);
+    if (model.graph->find(name)) inputs[name] = c.inputs[i];
+  }
+  std::vector<std::string> names;
+  for (const Value* output : model.graph->outputs()) names.push_back(output->name());
+  Session session(std::move(model), options);
+  const TensorMap& results = session.run("predict", inputs);
+  std::vector<Tensor> outputs;
+  for (const std::string& name : names) outputs.push_back(results.at(name).clone());
+  return outputs;
+}
+
+bool holds_call(const Model& model, const std::string& op) {
+  for (const Node* node = model.graph->first(); node; node = node->next()) {
+    if (node->is(op, kDomain)) return true;
+  }
+  return false;
+}
+
+void expect_same_bits(const NarrowCase& c, const std::vector<int>& inputs, const std::vector<int>& outputs) {
+  const auto text = concat(c.op, " ", to_string(c.inputs[0].shape()), ", narrow inputs ",
+                           to_string(Shape(inputs.begin(), inputs.end())), ", outputs ",
+                           to_string(Shape(outputs.begin(), outputs.end())));
+  Model narrowed = make_model(c, inputs, outputs);
+  EXPECT_TRUE(cpu::narrow_storage(narrowed)) << text;
+  EXPECT_TRUE(holds_call(narrowed, "Bfloat16" + c.op)) << text;
+  const std::vector<Tensor> wanted = run(make_model(c, inputs, outputs), c, false);
+  for (int threads : {1, 2}) {
+    set_num_threads(threads);
+    const std::vector<Tensor> got = run(make_model(c, inputs, outputs), c, true);
+    for (size_t i = 0; i < wanted.size(); ++i) {
+      ASSERT_EQ(got[i].shape(), wanted[i].shape()) << text;
+      const size_t bytes = static_cast<size_t>(wanted[i].size()) * size_of(wanted[i].dtype());
+      if (bytes == 0 || std::memcmp(got[i].data(), wanted[i].data(), bytes) == 0) continue;
+      for (int64_t k = 0; k < got[i].size(); ++k) {
+        ASSERT_EQ(got[i].at(k), wanted[i].at(k)) << text << ", " << threads << " threads, output " << i << "[" << k;
+      }
+    }
+  }
+  set_num_threads(2);
+}
+
+// Every way to make some of the inputs and outputs narrow.
+void expect_same_bits(const NarrowCase& c) {
+  const size_t in = c.narrow_inputs.size(), all = in + c.narrow_outputs.size();
+  for (unsigned mask = 1; mask < 1u << all; ++mask) {
+    std::vector<int> inputs, outputs;
+    for (size_t i = 0; i < all; ++i) {
+      if ((mask >> i & 1) == 0) continue;
+      if (i < in) inputs.push_back(c.narrow_inputs[i]);
+      if (i >= in) outputs.push_back(c.narrow_outputs[i - in]);
+    }
+    expect_same_bits(c, inputs, outputs);
+  }
+}
+
+// Between -8 and 8; some shapes with a NaN and infinities in.
+Tensor numbers(Shape shape, unsigned seed = 1, bool special = false) {
+  Tensor tensor = random_tensor(DType::kFloat, std::move(shape), seed);
+  for (int64_t i = 0; i < tensor.size(); ++i) tensor.set(i, tensor.at(i) * 8);
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  const double odd[] = {std::nan(""), kInfinity, -kInfinity};
+  for (int64_t k = 0; special && k < 3; ++k) tensor.set(tensor.size() * (k + 1) / 5, odd[k]);
+  return tensor;
+}
+
+Tensor labels(Shape shape, int64_t classes, bool ignored = false) {
+  Tensor tensor(DType::kInt64, std::move(shape));
+  for (int64_t i = 0; i < tensor.size(); ++i) tensor.set(i, static_cast<double>(i * 7 % classes));
+  for (int64_t i = 0; ignored && i < tensor.size(); i += 3) tensor.set(i, -100);
+  return tensor;
+}
+
+std::vector<NarrowCase> softmax_cases() {
+  std::vector<NarrowCase> cases;
+  const auto add = [&](Shape shape, int64_t axis, bool special) {
+    const Attrs attrs = {{"axis", axis}};
+    for (const char* op : {"Softmax", "LogSoftmax"}) {
+      cases.push_back({op, "", {numbers(shape, 1, special)}, {0}, {0}, 1, attrs});
+      cases.push_back(
+          {std::string(op) + "Grad", kDomain, {numbers(shape, 2, special), numbers(shape, 3)}, {0, 1}, {0}, 1, attrs});
+    }
+  };
+  add({3, 5}, -1, false);
+  add({7, 1}, -1, false);
+  add({1, 1}, -1, false);
+  add({301, 33}, -1, true);
+  add({2, 70003}, -1, false);
+  add({2, 3, 4}, 1, false);
+  add({3, 70, 19}, 1, true);
+  add({129, 40, 1}, 0, false);
+  add({0, 5}, -1, false);
+  add({5, 0}, -1, false);
+  return cases;
+}
+
+std::vector<NarrowCase> loss_cases() {
+  std::vector<NarrowCase> cases;
+  const auto add = [&](Shape shape, int64_t axis, bool special, double smoothing, const char* reduction,
+                       bool weighted) {
+    Shape positions = shape;
+    positions.erase(positions.begin() + axis);
+    const int64_t classes = shape[static_cast<size_t>(axis)];
+    const Attrs attrs = {{"axis", axis},
+                         {"ignore_index", -100},
+                         {"label_smoothing", Tensor::scalar(smoothing)},
+                         {"reduction", reduction}};
+    const Tensor logits = numbers(shape, 1, special), label = labels(positions, classes, shape.size() > 2);
+    std::vector<Tensor> inputs = {logits, label};
+    std::vector<Tensor> grad_inputs = {Tensor::scalar(0.7f), logits, label, numbers(positions, 5)};
+    if (weighted) inputs.push_back(numbers({classes}, 7));
+    if (weighted) grad_inputs.push_back(numbers({classes}, 7));
+    cases.push_back({"SoftmaxCrossEntropy", kDomain, inputs, {0}, {}, 2, attrs});
+    cases.push_back({"SoftmaxCrossEntropyGrad", kDomain, grad_inputs, {1}, {0}, 1, attrs});
+  };
+  add({6, 10}, 1, false, 0, "mean", false);
+  add({1, 1}, 1, false, 0, "sum", false);
+  add({3, 4, 9}, 2, true, 0, "mean", false);
+  add({2, 5, 3}, 1, true, 0.1, "sum", true);
+  add({2, 5, 65}, 1, false, 0.1, "mean", true);
+  add({2, 7, 1}, 1, false, 0, "mean", false);
+  add({2, 11, 9, 31}, 1, true, 0, "mean", false);
+  add({3, 40001}, 1, false, 0.1, "mean", false);
+  add({200, 513}, 1, false, 0, "mean", true);
+  add({0, 3}, 1, false, 0, "sum", false);
+  return cases;
+}
+
+std::vector<NarrowCase> normalization_cases() {
+  std::vector<NarrowCase> cases;
+  const auto add = [&](Shape shape, Shape parameters, bool special) {
+    const Attrs attrs = {{"axis", -static_cast<int64_t>(parameters.size())}, {"epsilon", 1e-5f}};
+    const Tensor x = numbers(shape, 1, special), dy = numbers(shape, 2), scale = numbers(parameters, 3);
+    const Tensor bias = numbers(parameters, 4);
+    cases.push_back({"LayerNormalization", "", {x, scale, bias}, {0}, {0}, 3, attrs});
+    cases.push_back({"LayerNormalization", "", {x, scale}, {0}, {0}, 1, attrs});
+    cases.push_back({"RMSNormalization", "", {x, scale}, {0}, {0}, 1, attrs});
+    cases.push_back({"LayerNormalizationGrad", kDomain, {x, scale, dy}, {0, 2}, {0}, 3, attrs});
+    cases.push_back({"LayerNormalizationGrad", kDomain, {x, scale, dy}, {0, 2}, {0}, 1, attrs});
+    cases.push_back({"RMSNormalizationGrad", kDomain, {x, scale, dy}, {0, 2}, {0}, 2, attrs});
+  };
+  add({5, 33}, {33}, false);
+  add({4, 1}, {1}, false);
+  add({1, 1}, {1}, false);
+  add({300, 67}, {67}, true);
+  add({7, 3, 9}, {3, 9}, false);
+  add({3, 70001}, {70001}, false);
+  return cases;
+}
+
+std::vector<NarrowCase> other_cases() {
+  std::vector<NarrowCase> cases;
+  const auto add_arg = [&](Shape shape, int64_t axis, int64_t last, bool special) {
+    for (const char* op : {"ArgMax", "ArgMin"}) {
+      cases.push_back(
+          {op, "", {numbers(shape, 1, special)}, {0}, {}, 1, {{"axis", axis}, {"select_last_index", last}}});
+    }
+  };
+  add_arg({3, 5}, -1, 0, false);
+  add_arg({1, 1}, 0, 0, false);
+  add_arg({40, 5000}, 1, 1, true);  // many numbers are equal once they are rounded
+  add_arg({40, 5000}, 1, 0, true);
+  add_arg({40, 50, 3}, 1, 1, true);
+  add_arg({2, 70001}, 1, 0, false);
+  Tensor key(DType::kUint64, {2});
+  key.set(0, 5), key.set(1, 99);
+  for (const Shape& shape : {Shape{3, 7}, Shape{1}, Shape{5, 40001}, Shape{0, 4}}) {
+    for (int outputs : {1, 2}) {
+      cases.push_back({"Dropout",
+                       kDomain,
+                       {numbers(shape, 1, shape.size() == 2 && shape[0] > 0), key, Tensor::scalar(0.3f)},
+                       {0},
+                       {0},
+                       outputs,
+                       {{"stream", 3}}});
+    }
+  }
+  const auto add_gather = [&](Shape dy, Shape indices, Shape x, int64_t axis) {
+    cases.push_back({"GatherGrad",
+                     kDomain,
+                     {numbers(dy), labels(indices, x[static_cast<size_t>(axis)]), Tensor::ints(x)},
+                     {0},
+                     {},
+                     1,
+                     {{"axis", axis}},
+                     {2}});
+  };
+  add_gather({2, 3, 70}, {3}, {2, 2, 70}, 1);
+  add_gather({900, 1}, {900}, {5, 1}, 0);
+  add_gather({300, 513}, {300}, {7, 513}, 0);
+  add_gather({0, 3}, {0}, {4, 3}, 0);
+  return cases;
+}
+
+std::vector<NarrowCase> all_cases() {
+  std::vector<NarrowCase> all;
+  for (auto* family : {softmax_cases, loss_cases, normalization_cases, other_cases}) {
+    for (NarrowCase& c : family()) all.push_back(std::move(c));
+  }
+  return all;
+}
+
+TEST(NarrowStorage, SoftmaxesKeepTheirBits) {
+  for (const NarrowCase& c : softmax_cases()) expect_same_bits(c);
+}
+
+TEST(NarrowStorage, LossesKeepTheirBits) {
+  for (const NarrowCase& c : loss_cases()) expect_same_bits(c);
+}
+
+TEST(NarrowStorage, NormalizationsKeepTheirBits) {
+  for (const NarrowCase& c : normalization_cases()) expect_same_bits(c);
+}
+
+TEST(NarrowStorage, OtherKernelsKeepTheirBits) {
+  for (const NarrowCase& c : other_cases()) expect_same_bits(c);
+}
+
+// Those of functions with rows of their own are held to their bodies: op_cases/precision.cc.
+TEST(NarrowStorage, EveryKernelHasACase) {
+  std::set<std::string> tested;
+  for (const NarrowCase& c : all_cases()) tested.insert("Bfloat16" + c.op);
+  for (const FunctionRow* row : function_rows()) tested.insert(row->op);
+  for (const Kernel* kernel : Device::cpu().kernels()) {
+    const std::string op = kernel->op;
+    EXPECT_TRUE(!op.starts_with("Bfloat16") || tested.count(op) > 0) << "no case for the kernel of " << op;
+  }
+}
+
+TEST(NarrowStorage, LeavesDoublesAlone) {
+  Model model = from_text(R"(<ir_version: 10, opset_import: ["" : 21]>
+    g (double[3,4] x) => (double[3,4] y) {
+      narrow = Cast <to = 16> (x)
+      wide = Cast <to = 11> (narrow)
+      p = Softmax (wide)
+      narrow_p = Cast <to = 16> (p)
+      y = Cast <to = 11> (narrow_p)
+    })");
+  infer_types(model.graph.get());
+  EXPECT_FALSE(cpu::narrow_storage(model));
+}
+
+// Who else reads the exact result gets it: the kernel writes float32.
+TEST(NarrowStorage, KeepsWhatSomebodyReadsInFull) {
+  Model model = from_text(R"(<ir_version: 10, opset_import: ["" : 21]>
+    g (bfloat16[3,4] x) => (bfloat16[3,4] y, float[3,4] z) {
+      wide = Cast <to = 1> (x)
+      p = Softmax (wide)
+      y = Cast <to = 16> (p)
+      z = Neg (p)
+    })");
+  infer_types(model.graph.get());
+  EXPECT_TRUE(cpu::narrow_storage(model));
+  const Node* made = model.graph->find("z")->producer()->input(0)->producer();
+  EXPECT_TRUE(made->is("Bfloat16Softmax", kDomain));
+  EXPECT_EQ(made->output()->dtype(), DType::kFloat);
+  EXPECT_EQ(made->input(0)->dtype(), DType::kBFloat16);
+}
+
+}  // namespace
+}  // namespace onnx_train
