@@ -130,6 +130,12 @@ TEST(Bfloat16Storage, IsWhatMovesAndStays) {
                                      {"remove_dead_nodes", remove_dead_nodes}});
 }
 
+TEST(Bfloat16Storage, IsNarrowedBeforeItMoves) {
+  expect_golden("narrow_before_moves", {{"fold_constants", fold_constants},
+                                        {"narrow_before_moves", cpu::narrow_before_moves},
+                                        {"remove_dead_nodes", remove_dead_nodes}});
+}
+
 TEST(Bfloat16Products, KernelsRunWhereTheCpuHasThem) {
   if (!cpu::has_bfloat16_products()) GTEST_SKIP() << "this CPU has no bfloat16 products: the function's body runs";
   const Tensor a = random_tensor(DType::kFloat, {65, 130}, 1).cast(DType::kBFloat16);

@@ -18,9 +18,9 @@ BOUND = {"gemm-bf16": 0.01, "bf16": 0.03}
 MODELS = ["mlp", "cnn", "gpt2", "lstm", "gru"]
 
 
-def fit(model, inputs, batch_size, out, threads=1):
+def fit(model, inputs, batch_size, out, *options, threads=1):
     tool.run("fit", model, "--data", inputs, "--steps", STEPS, "--batch-size", batch_size, "--lr", RATE,
-             "--schedule", "constant", "--no-shuffle", "--out", out, threads=threads)  # fmt: skip
+             "--schedule", "constant", "--no-shuffle", "--out", out, *options, threads=threads)  # fmt: skip
     return tool.losses(out)
 
 
@@ -38,6 +38,18 @@ def test_losses_follow_float32_and_repeat(exported, tmp_path, name, precision):
     np.testing.assert_array_equal(fit(mixed, inputs, size, tmp_path / "again"), found)
     last = [(tmp_path / run / "last.onnx").read_bytes() for run in ("mixed", "again")]
     assert last[0] == last[1]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_kernels_that_store_16_bits_change_none(exported, tmp_path, name):
+    example, model = runtimes.build(exported, name, tmp_path, "--precision", "bf16")
+    inputs = tool.save(tmp_path / "data.npz", reference.repeated(example, BATCHES))
+    size = len(example.labels)
+    fit(model, inputs, size, tmp_path / "all")
+    for left_out in "narrow_storage", "narrow_before_moves":
+        fit(model, inputs, size, tmp_path / left_out, "--lowering", "-" + left_out)
+        expected = (tmp_path / "all" / "last.onnx").read_bytes()
+        assert (tmp_path / left_out / "last.onnx").read_bytes() == expected, left_out
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)

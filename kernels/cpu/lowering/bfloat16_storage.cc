@@ -118,21 +118,46 @@ bool move_narrow(Node* node) {
   return true;
 }
 
-// narrow(move(x)) -> move(narrow(x)), where nobody else reads what is moved and it does not become less on the way
-bool narrow_early(Node* rounding) {
-  if (!is_rounding(*rounding)) return false;
-  Value* moved = rounding->input(0);
-  Node* node = moved->producer();
-  if (!node || !(is_view(*node) || node->is("Transpose") || node->is("Expand"))) return false;
-  if (moved->uses().size() != 1 || rounding->graph().is_output(moved) || !node->input(0)->producer()) return false;
-  Builder b(&rounding->graph(), node);
-  b.set_name(rounding->output()->name());
-  std::vector<Var> inputs = {cast(b.var(node->input(0)), DType::kBFloat16)};
-  for (int i = 1; i < node->num_inputs(); ++i) inputs.push_back(b.var(node->input(i)));
-  Node* earlier = inputs[0].value()->producer();
-  replace(rounding, b.like(*node, inputs));
+int64_t size(const Value* value) { return num_elements(value->type().shape()); }
+
+// Whether all that comes out of the node is narrowed, and no more goes in than comes out: a cast in front of it costs
+// no more than one behind.
+bool moves_what_is_narrowed(const Node& node, int moved) {
+  int64_t in = 0, out = 0;
+  for (int i = 0; i < moved; ++i) {
+    if (node.input(i)->dtype() != DType::kFloat || !node.input(i)->type().is_static()) return false;
+    in += size(node.input(i));
+  }
+  bool narrowed = false;
+  for (const Value* output : node.outputs()) {
+    if (!output || (output->uses().empty() && !node.graph().is_output(output))) continue;
+    if (narrowing_readers(output).empty() || !output->type().is_static()) return false;
+    out += size(output);
+    narrowed = true;
+  }
+  return narrowed && in <= out;
+}
+
+// narrow(move(x)) -> move(narrow(x))
+bool narrow_first(Node* node) {
+  const int moved = num_moved(*node);
+  if (moved == 0 || !moves_what_is_narrowed(*node, moved)) return false;
+  Builder b(&node->graph(), node);
+  std::vector<Var> inputs;
+  for (int i = 0; i < node->num_inputs(); ++i) {
+    Value* input = node->input(i);
+    Value* source = i < moved ? widened_from(input) : nullptr;
+    if (input) b.set_name(input->name() + "/narrow");
+    inputs.push_back(source ? b.var(source) : i < moved ? cast(b.var(input), DType::kBFloat16) : b.var(input));
+  }
+  b.set_name(node->output() ? node->output()->name() + "/narrow" : "");
+  const std::vector<Var> outputs = b.like(*node, inputs, node->num_outputs());
+  for (int i = 0; i < node->num_outputs(); ++i) {
+    for (Node* narrowing : narrowing_readers(node->output(i))) {
+      replace(narrowing, {outputs[static_cast<size_t>(i)]});
+    }
+  }
   node->graph().remove(node);
-  narrow_early(earlier);
   return true;
 }
 
@@ -184,8 +209,17 @@ bool round_once(Model& model) {
 }
 
 bool move_bfloat16(Model& model) {
-  const bool moved = for_each_node(model, [](Node* node) { return narrow_once(node) || move_narrow(node); });
-  return for_each_node(model, narrow_early) || moved;
+  return for_each_node(model, [](Node* node) { return narrow_once(node) || move_narrow(node); });
+}
+
+bool narrow_before_moves(Model& model) {
+  bool changed = false;
+  Node* previous = nullptr;  // backwards: a cast goes past one node after the other
+  for (Node* node = model.graph->last(); node; node = previous) {
+    previous = node->previous();
+    changed = narrow_first(node) || changed;
+  }
+  return changed;
 }
 
 bool widen_at_readers(Model& model) { return for_each_node(model, widen_for_readers); }

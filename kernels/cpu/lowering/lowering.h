@@ -29,6 +29,10 @@ bool bfloat16_products(Model& model);
 // bfloat16 one, and an element-wise kernel may take the cast over.
 bool widen_at_readers(Model& model);
 
+// What is moved before it is narrowed to bfloat16 is narrowed first: 16 bits move, and the casts come to stand right
+// behind the kernels that can write bfloat16 themselves. Behind widen_at_readers, and without dead nodes around.
+bool narrow_before_moves(Model& model);
+
 // A kernel that can read bfloat16 and write it takes the casts around its node over: Cast, Softmax, Cast becomes one
 // Bfloat16Softmax, which computes in float32 as before and rounds as the cast did. Behind widen_at_readers.
 bool narrow_storage(Model& model);

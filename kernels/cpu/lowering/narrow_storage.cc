@@ -68,19 +68,6 @@ const NarrowRow* find_row(const Node& node) {
   return nullptr;
 }
 
-// The casts to bfloat16 that are the only readers of `value`; none when somebody reads all of its bits.
-std::vector<Node*> narrowing_readers(const Value* value) {
-  std::vector<Node*> casts;
-  if (!value || value->dtype() != DType::kFloat || value->graph().is_output(value)) return casts;
-  for (const Use& use : value->uses()) {
-    const bool narrows = use.node->is("Cast") && use.node->output()->dtype() == DType::kBFloat16 &&
-                         &use.node->graph() == &value->graph() && !value->graph().is_output(use.node->output());
-    if (!narrows) return {};
-    casts.push_back(use.node);
-  }
-  return casts;
-}
-
 // A node with its casts, as a function and a call of it.
 class Narrowed {
  public:

@@ -1,6 +1,8 @@
 // Values that mixed precision has rounded: narrowed to bfloat16, and widened again for whoever reads float32.
 #pragma once
 
+#include <vector>
+
 #include "onnx_passes/ir/graph.h"
 
 namespace onnx_train::cpu {
@@ -15,5 +17,18 @@ inline Value* widened_from(const Value* value) {
 // True when every element of the float32 `value` is a bfloat16 number: it was widened, or chosen among such numbers
 // (Relu, MaxPool, ..), or only moved since. Rounding it changes nothing.
 bool holds_bfloat16(const Value* value);
+
+// The casts to bfloat16 that are the only readers of the float32 `value`; none when somebody reads all of its bits.
+inline std::vector<Node*> narrowing_readers(const Value* value) {
+  std::vector<Node*> casts;
+  if (!value || value->dtype() != DType::kFloat || value->graph().is_output(value)) return casts;
+  for (const Use& use : value->uses()) {
+    const bool narrows = use.node->is("Cast") && use.node->output()->dtype() == DType::kBFloat16 &&
+                         &use.node->graph() == &value->graph() && !value->graph().is_output(use.node->output());
+    if (!narrows) return {};
+    casts.push_back(use.node);
+  }
+  return casts;
+}
 
 }  // namespace onnx_train::cpu
