@@ -213,6 +213,30 @@ std::vector<NarrowCase> normalization_cases() {
   return cases;
 }
 
+// Whole networks: bfloat16_images_test.cc.
+std::vector<NarrowCase> image_cases() {
+  std::vector<NarrowCase> cases;
+  for (const Shape& shape : {Shape{4, 6, 3, 5}, Shape{1, 1, 1, 1}, Shape{33, 7, 70, 9}}) {
+    const Shape channels = {shape[1]};
+    const Tensor x = numbers(shape, 1), dy = numbers(shape, 2), y = numbers(shape, 3);
+    const Tensor scale = numbers(channels, 4), bias = numbers(channels, 5), mean = numbers(channels, 6);
+    Tensor var = numbers(channels, 7);
+    for (int64_t c = 0; c < var.size(); ++c) var.set(c, var.at(c) + 9);
+    const auto add = [&](const char* op, std::vector<Tensor> inputs, std::vector<int> in, std::vector<int> out,
+                         int outputs, const char* domain = kDomain) {
+      cases.push_back({op, domain, std::move(inputs), std::move(in), std::move(out), outputs});
+    };
+    add("BatchNormalization", {x, scale, bias, mean, var}, {0}, {0}, 1, "");
+    add("BatchNormalizationTrain", {x, scale, bias}, {0}, {0}, 3);
+    add("RoundedBatchNormalizationReluTrain", {x, scale, bias}, {0}, {0}, 3);
+    add("RoundedBatchNormalizationAddReluTrain", {x, scale, bias, dy}, {0, 3}, {0}, 3);
+    add("BatchNormalizationGrad", {x, scale, mean, var, dy}, {0, 4}, {0}, 3);
+    add("BatchNormalizationFrozenGrad", {x, scale, mean, var, dy}, {0, 4}, {0}, 3);
+    add("BatchNormalizationReluGrad", {x, scale, mean, var, dy, y}, {0, 4, 5}, {0, 3}, 4);
+  }
+  return cases;
+}
+
 std::vector<NarrowCase> other_cases() {
   std::vector<NarrowCase> cases;
   const auto add_arg = [&](Shape shape, int64_t axis, int64_t last, bool special) {
@@ -259,7 +283,7 @@ std::vector<NarrowCase> other_cases() {
 
 std::vector<NarrowCase> all_cases() {
   std::vector<NarrowCase> all;
-  for (auto* family : {softmax_cases, loss_cases, normalization_cases, other_cases}) {
+  for (auto* family : {softmax_cases, loss_cases, normalization_cases, image_cases, other_cases}) {
     for (NarrowCase& c : family()) all.push_back(std::move(c));
   }
   return all;
@@ -275,6 +299,10 @@ TEST(NarrowStorage, LossesKeepTheirBits) {
 
 TEST(NarrowStorage, NormalizationsKeepTheirBits) {
   for (const NarrowCase& c : normalization_cases()) expect_same_bits(c);
+}
+
+TEST(NarrowStorage, BatchNormalizationsKeepTheirBits) {
+  for (const NarrowCase& c : image_cases()) expect_same_bits(c, c.narrow_inputs, c.narrow_outputs);
 }
 
 TEST(NarrowStorage, OtherKernelsKeepTheirBits) {

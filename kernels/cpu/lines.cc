@@ -8,10 +8,10 @@
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/simd.h"
+#include "kernels/cpu/stored.h"
 #include "kernels/dispatch.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/error.h"
-#include "onnx_passes/ir/half.h"
 
 namespace onnx_train::cpu {
 namespace {
@@ -64,17 +64,13 @@ bool before(T a, T b) {
   return kLargest ? a > b : a < b;
 }
 
-// What stored elements are compared as.
-template <typename S>
-using Compared = std::conditional_t<std::is_same_v<S, BFloat16>, float, S>;
-
 // The first place of the largest (smallest) element of a line, or the last one.
 template <bool kLargest, typename S>
 int64_t arg(const AroundAxis& x, const S* in, bool last) {
-  using T = Compared<S>;
+  using T = Computed<S>;
   int64_t best = 0;
   for (int64_t i = 1; i < x.size; ++i) {
-    const T candidate = static_cast<T>(in[i * x.inner]), so_far = static_cast<T>(in[best * x.inner]);
+    const T candidate = load(in[i * x.inner]), so_far = load(in[best * x.inner]);
     const bool wins = last ? !before<kLargest>(so_far, candidate) : before<kLargest>(candidate, so_far);
     if (wins) best = i;
   }
@@ -85,26 +81,26 @@ int64_t arg(const AroundAxis& x, const S* in, bool last) {
 // block. Lines with a NaN go the slow way.
 template <bool kLargest, typename S>
 int64_t arg_of_row(const AroundAxis& x, const S* in, bool last) {
-  using T = Compared<S>;
+  using T = Computed<S>;
   constexpr int64_t kBlock = 512;
-  T best = static_cast<T>(in[0]);
+  T best = load(in[0]);
   int64_t best_block = 0;
   int unordered = best != best;
   for (int64_t begin = 0; begin < x.size; begin += kBlock) {
     const int64_t n = std::min(kBlock, x.size - begin);
     const S* block = in + begin;
-    T most = static_cast<T>(block[0]);
+    T most = load(block[0]);
     if constexpr (kLargest) {
 #pragma omp simd reduction(max : most) reduction(| : unordered)
       for (int64_t i = 0; i < n; ++i) {
-        const T element = static_cast<T>(block[i]);
+        const T element = load(block[i]);
         most = element > most ? element : most;
         unordered |= element != element;
       }
     } else {
 #pragma omp simd reduction(min : most) reduction(| : unordered)
       for (int64_t i = 0; i < n; ++i) {
-        const T element = static_cast<T>(block[i]);
+        const T element = load(block[i]);
         most = element < most ? element : most;
         unordered |= element != element;
       }
@@ -113,7 +109,7 @@ int64_t arg_of_row(const AroundAxis& x, const S* in, bool last) {
   }
   if (unordered) return arg<kLargest>(x, in, last);
   const S *first = in + best_block, *end = in + std::min(best_block + kBlock, x.size);
-  const auto is_best = [best](S element) { return static_cast<T>(element) == best; };
+  const auto is_best = [best](S element) { return load(element) == best; };
   if (!last) return std::find_if(first, end, is_best) - in;
   while (!is_best(*--end)) continue;
   return end - in;

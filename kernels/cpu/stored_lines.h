@@ -8,10 +8,9 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "kernels/cpu/convert.h"
 #include "kernels/cpu/simd.h"
+#include "kernels/cpu/stored.h"
 #include "kernels/kernel.h"
-#include "onnx_passes/ir/half.h"
 
 namespace onnx_train::cpu {
 
@@ -40,7 +39,7 @@ class LinesIn {
         const BFloat16* from = static_cast<const BFloat16*>(data_) + offset;
         vectorized([=] {
 #pragma omp simd
-          for (int64_t i = 0; i < n; ++i) scratch[i] = convert<float>(from[i]);
+          for (int64_t i = 0; i < n; ++i) scratch[i] = load(from[i]);
         });
         return scratch;
       }
@@ -70,7 +69,7 @@ class LinesOut {
       BFloat16* to = static_cast<BFloat16*>(data_) + offset;
       vectorized([=] {
 #pragma omp simd
-        for (int64_t i = 0; i < n; ++i) to[i] = convert<BFloat16>(scratch[i]);
+        for (int64_t i = 0; i < n; ++i) to[i] = store<BFloat16>(scratch[i]);
       });
     }
   }
