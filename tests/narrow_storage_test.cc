@@ -312,6 +312,10 @@ TEST(NarrowStorage, OtherKernelsKeepTheirBits) {
 // Those of functions with rows of their own are held to their bodies: op_cases/precision.cc.
 TEST(NarrowStorage, EveryKernelHasACase) {
   std::set<std::string> tested;
+  // Recurrent networks: recurrent_test.cc. Pools: bfloat16_images_test.cc.
+  for (const char* op : {"LSTM", "GRU", "RNN", "ChannelsLastMaxPool", "ChannelsLastAveragePool"}) {
+    for (const char* part : {"", "Train", "Grad"}) tested.insert(concat("Bfloat16", op, part));
+  }
   for (const NarrowCase& c : all_cases()) tested.insert("Bfloat16" + c.op);
   for (const FunctionRow* row : function_rows()) tested.insert(row->op);
   for (const Kernel* kernel : Device::cpu().kernels()) {
