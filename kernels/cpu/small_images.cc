@@ -310,9 +310,12 @@ bool is_small_images(const Convolution& c, bool gradient) {
   const bool has_vectors = wide ? has_wide_vectors() : has_bfloat16_vectors() && ins % Doubles::kChannels == 0;
   const bool fits = has_vectors && c.channels_last && c.group == 1 && ins >= kFewChannels &&
                     is_nearly_full(outs, kColumns) && is_nearly_full(c.batch(), kRows);
-  // Nor is it fast in the gradient of windows that leave elements out, in bfloat16.
-  const bool strided = std::any_of(c.windows.strides.begin(), c.windows.strides.end(), [](int64_t s) { return s > 1; });
-  return fits && (useful_part(make_grid(c.windows, c.x, c.y)) < mostly_useful || (!wide && gradient && strided));
+  // Nor is it fast, in bfloat16, in the gradient of windows that leave elements out.
+  const Grid grid = make_grid(c.windows, c.x, c.y);
+  const bool strided = std::any_of(grid.begin(), grid.end(), [](const Axis& axis) { return axis.stride > 1; });
+  constexpr int64_t kFewElements = 256;
+  return fits &&
+         (useful_part(grid) < mostly_useful || (!wide && gradient && strided && points_in(grid) <= kFewElements));
 }
 
 Prepared prepare_small_images(const NodeSpec& spec, const Convolution& c, const Forward& f) {
