@@ -1,9 +1,12 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
 #include <sstream>
 
 #include "kernels/lowering/lowering.h"
+#include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/inference.h"
 #include "runtime/session.h"
 #include "tests/golden.h"
 #include "tests/run_node.h"
@@ -33,6 +36,28 @@ TEST(FoldTransposes, ChangesNoNumbers) {
   for (const char* name : {"q", "k", "v"}) inputs[name] = random_tensor(DType::kFloat, {2, 4, 3, 5}, *name);
   inputs["w"] = random_tensor(DType::kFloat, {5, 5});
   expect_same_numbers(before, inputs);
+}
+
+TEST(FoldTransposes, MakesAViewOfWhatMovesNothing) {
+  const auto text = [](const char* shape, const char* permutation, const char* result) {
+    return concat(R"(<ir_version: 10, opset_import: ["" : 21]> g (float[)", shape, "] x) => (float[", result,
+                  "] y) {\n  t = Transpose <perm = [", permutation, "]> (x)\n  y = Exp (t)\n}");
+  };
+  const auto count = [](const std::string& model_text) {
+    Model model = from_text(model_text);
+    infer_types(model.graph.get());
+    fold_transposes(model);
+    const std::vector<Node*> nodes = model.graph->nodes();
+    return std::count_if(nodes.begin(), nodes.end(), [](const Node* node) { return node->is("Transpose"); });
+  };
+  EXPECT_EQ(count(text("4,1,3,5", "0,2,1,3", "4,3,1,5")), 0);
+  EXPECT_EQ(count(text("4,1,3,1", "1,0,3,2", "1,4,1,3")), 0);
+  EXPECT_EQ(count(text("1,1", "1,0", "1,1")), 0);
+  EXPECT_EQ(count(text("4,0,1", "0,2,1", "4,1,0")), 0);
+  EXPECT_EQ(count(text("4,1,3,5", "2,1,0,3", "3,1,4,5")), 1);
+  EXPECT_EQ(count(text("4,n,3,5", "0,2,1,3", "4,3,n,5")), 1);
+  expect_same_numbers(text("4,1,3,5", "0,2,1,3", "4,3,1,5"), {{"x", random_tensor(DType::kFloat, {4, 1, 3, 5})}});
+  expect_same_numbers(text("4,n,3,5", "0,2,1,3", "4,3,n,5"), {{"x", random_tensor(DType::kFloat, {4, 1, 3, 5})}});
 }
 
 TEST(FoldTransposes, SwapsTheFlagsOfGemm) {

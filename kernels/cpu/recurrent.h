@@ -239,11 +239,10 @@ class OptionalInputs {
  public:
   explicit OptionalInputs(const NodeSpec& spec) {
     for (int i = 0; i < spec.num_inputs(); ++i) {
-      given_.push_back(spec.has_input(i));
       types_.push_back(spec.has_input(i) ? spec.in_type(i) : DType::kUndefined);
     }
   }
-  bool has(size_t i) const { return i < given_.size() && given_[i]; }
+  bool has(size_t i) const { return i < types_.size() && types_[i] != DType::kUndefined; }
   // Null where it is left out.
   template <typename T>
   const T* get(const Args& args, size_t i) const {
@@ -255,7 +254,6 @@ class OptionalInputs {
   }
 
  private:
-  std::vector<bool> given_;
   std::vector<DType> types_;
 };
 

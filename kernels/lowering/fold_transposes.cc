@@ -1,7 +1,7 @@
 // Transposes around products become strides of the products (TransposedMatMul, Gemm's flags).
 //
 // Exporters put a scale, or a pair of reshapes, between an attention head's transpose and its product, and mixed
-// precision a cast; those change places with the transpose first.
+// precision a cast; those change places with the transpose first. Transposes that move nothing become views.
 #include <algorithm>
 #include <numeric>
 #include <optional>
@@ -210,13 +210,30 @@ bool fold_into_gemm(Node* node) {
   return changed;
 }
 
+// What moves only axes of one element leaves every element where it is: y of an LSTM of one direction, for one.
+bool view_moved_ones(Node* node) {
+  if (!node->is("Transpose") || !node->input(0)->type().is_static()) return false;
+  const Shape shape = node->input(0)->type().shape();
+  Shape moved;
+  int64_t last = 0;
+  for (const int64_t axis : permutation_of(*node)) {
+    moved.push_back(shape[static_cast<size_t>(axis)]);
+    if (moved.back() == 1) continue;
+    if (axis < last) return false;
+    last = axis;
+  }
+  Builder b = in_place_of(node);
+  replace(node, reshape(b.var(node->input(0)), b.ints(moved)));
+  return true;
+}
+
 }  // namespace
 
 bool fold_transposes(Model& model) {
   bool changed = false;
   // A value that is rounded has gone through two casts; what they stood between is merged behind them.
   for (auto rewrite : {move_out_of_reshapes, merge_transposes, move_behind_scale, move_behind_cast, move_behind_cast,
-                       merge_transposes, fold_into_matmul, fold_into_gemm, fold_behind_gemm}) {
+                       merge_transposes, fold_into_matmul, fold_into_gemm, fold_behind_gemm, view_moved_ones}) {
     // From the end: what a rewrite removes beside the node itself lies behind it.
     Node* previous = nullptr;
     for (Node* node = model.graph->last(); node; node = previous) {
@@ -224,6 +241,7 @@ bool fold_transposes(Model& model) {
       changed = rewrite(node) || changed;
     }
   }
+  if (changed) remove_dead_nodes(model);  // a transpose that nobody reads is a reader that others would look at
   return changed;
 }
 
