@@ -221,15 +221,6 @@ void scaled_softmax_lanes(int64_t lanes, const T* x, const T* l, const T* a, T* 
   for (int64_t i = 0; i < lanes; ++i) dx[i] = a[i] * math::exp(x[i] - l[i]);
 }
 
-template <typename T>
-void store_gradients(const Piece& piece, const Pieces& pieces, const LinesOut<T>& gradient, Strided<T> dx) {
-  if (pieces.inner == 1) return gradient.put(piece.offset, pieces.classes, dx.data);
-  if (!gradient.narrow()) return;
-  for (int64_t c = 0; c < pieces.classes; ++c) {
-    gradient.put(piece.offset + c * pieces.inner, piece.lanes, dx.data + c * dx.stride);
-  }
-}
-
 // What a piece's gradients are made with.
 template <typename T>
 struct GradientScales {
@@ -248,11 +239,16 @@ GradientScales<T> gradient_scales(const CrossEntropy& ce, const Args& args) {
   return {scale, weighting, static_cast<T>(scale * ce.spread())};
 }
 
-// dx may be x, if their strides are equal.
+// Some of the classes.
+struct Classes {
+  int64_t begin, count;
+  bool has(int64_t c) const { return c >= begin && c < begin + count; }
+};
+
+// x and dx begin at the first of `classes`. dx may be x, if their strides are equal.
 template <typename T>
 void gradient_of_piece(const CrossEntropy& ce, const GradientScales<T>& scales, const Args& args, const Piece& piece,
-                       Strided<const T> x, const T* l, Strided<T> dx) {
-  const int64_t classes = ce.logits.size;
+                       const Classes& classes, Strided<const T> x, const T* l, Strided<T> dx) {
   const T* weight = ce.weights<T>(args);
   T label_share[kLanes] = {}, softmax_share[kLanes] = {};
   for (int64_t i = 0; i < piece.lanes; ++i) {
@@ -263,22 +259,51 @@ void gradient_of_piece(const CrossEntropy& ce, const GradientScales<T>& scales, 
     softmax_share[i] = static_cast<T>(share + scales.scale * ce.spread() * scales.weighting);
   }
   if (ce.logits.inner == 1) {
-    scaled_softmax(classes, x.data, *l, *softmax_share, dx.data);
+    scaled_softmax(classes.count, x.data, *l, *softmax_share, dx.data);
   } else {
-    for (int64_t c = 0; c < classes; ++c) {
+    for (int64_t c = 0; c < classes.count; ++c) {
       scaled_softmax_lanes(piece.lanes, x.data + c * x.stride, l, softmax_share, dx.data + c * dx.stride);
     }
   }
+  if (weight) weight += classes.begin;
   for (int64_t i = 0; i < piece.lanes; ++i) {
     const int64_t y = ce.label(args, piece.position + i);
     T* at = dx.data + i;
     if (y == ce.ignore_index) {
-      for (int64_t c = 0; c < classes; ++c) at[c * dx.stride] = 0;  // not 0 times infinity
+      for (int64_t c = 0; c < classes.count; ++c) at[c * dx.stride] = 0;  // not 0 times infinity
       continue;
     }
-    at[y * dx.stride] -= label_share[i];
+    if (classes.has(y)) at[(y - classes.begin) * dx.stride] -= label_share[i];
     if (ce.smoothing == 0) continue;
-    for (int64_t c = 0; c < classes; ++c) at[c * dx.stride] -= scales.spread * (weight ? weight[c] : T{1});
+    for (int64_t c = 0; c < classes.count; ++c) at[c * dx.stride] -= scales.spread * (weight ? weight[c] : T{1});
+  }
+}
+
+// Lines that lie in one piece, some classes at a time: what is widened stays in the L1 cache.
+template <typename T>
+void gradient_of_line(const CrossEntropy& ce, const GradientScales<T>& scales, const Args& args, const Piece& piece,
+                      const LinesIn<T>& logits, const LinesOut<T>& gradient, T* scratch) {
+  const bool narrow = logits.narrow() || gradient.narrow();
+  const int64_t at_once = narrow ? 4096 : ce.logits.size;
+  for (Classes classes{0, 0}; classes.begin < ce.logits.size; classes.begin += at_once) {
+    classes.count = std::min(at_once, ce.logits.size - classes.begin);
+    const int64_t offset = piece.offset + classes.begin;
+    const Strided<const T> x{logits.get(offset, classes.count, scratch), 1};
+    const Strided<T> dx{gradient.place(offset, scratch), 1};
+    vectorized([&] { gradient_of_piece(ce, scales, args, piece, classes, x, args.in<T>(3) + piece.position, dx); });
+    gradient.put(offset, classes.count, dx.data);
+  }
+}
+
+template <typename T>
+void gradient_of_lanes(const CrossEntropy& ce, const GradientScales<T>& scales, const Args& args, const Piece& piece,
+                       const Pieces& pieces, const LinesIn<T>& logits, const LinesOut<T>& gradient, T* scratch) {
+  const Classes all{0, pieces.classes};
+  const auto x = logits_of(piece, pieces, logits, scratch);
+  const Strided<T> dx{gradient.place(piece.offset, scratch), gradient.narrow() ? kLanes : pieces.inner};
+  vectorized([&] { gradient_of_piece(ce, scales, args, piece, all, x, args.in<T>(3) + piece.position, dx); });
+  for (int64_t c = 0; gradient.narrow() && c < pieces.classes; ++c) {
+    gradient.put(piece.offset + c * pieces.inner, piece.lanes, dx.data + c * dx.stride);
   }
 }
 
@@ -291,10 +316,8 @@ void run_grad(const CrossEntropy& ce, const Pieces& pieces, bool narrow_logits, 
   const LinesOut<T> gradient(args.outputs[0], narrow_gradient);
   pieces.for_each([&](const Piece& piece, int64_t share) {
     T* scratch = args.scratch<T>() + share * pieces.size();
-    const auto x = logits_of(piece, pieces, logits, scratch);
-    const Strided<T> dx{gradient.place(piece.offset, scratch), narrow_gradient ? pieces.lanes() : pieces.inner};
-    vectorized([&] { gradient_of_piece(ce, scales, args, piece, x, args.in<T>(3) + piece.position, dx); });
-    store_gradients(piece, pieces, gradient, dx);
+    if (pieces.inner == 1) return gradient_of_line(ce, scales, args, piece, logits, gradient, scratch);
+    gradient_of_lanes(ce, scales, args, piece, pieces, logits, gradient, scratch);
   });
 }
 

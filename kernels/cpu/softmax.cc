@@ -127,13 +127,14 @@ void run_some_rows(int64_t first, int64_t count, int64_t n, const Operands<T>& o
   operands.y.put(offset, size, y);
 }
 
-// The rows are dealt out to `shares` threads, each with room for twice as many as are taken at once.
+// The rows are dealt out to `shares` threads, each with room for twice as many as are widened at once.
 template <typename T, typename Row>
 void run_rows(const Layout& layout, int64_t shares, const Operands<T>& operands, T* scratch, Row row) {
-  const int64_t n = layout.axis, at_once = lines_at_once(n);
+  const bool narrow = operands.a.narrow() || operands.b.narrow() || operands.y.narrow();
+  const int64_t n = layout.axis, at_once = narrow ? lines_at_once(n) : layout.outer;
   parallel_for(shares, 1, [&](int64_t begin, int64_t end) {
     for (int64_t share = begin; share < end; ++share) {
-      T* own = scratch + share * 2 * at_once * n;
+      T* own = narrow ? scratch + share * 2 * at_once * n : nullptr;
       const int64_t last = layout.outer * (share + 1) / shares;
       for (int64_t i = layout.outer * share / shares; i < last; i += at_once) {
         run_some_rows(i, std::min(at_once, last - i), n, operands, own, row);
