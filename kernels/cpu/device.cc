@@ -69,6 +69,7 @@ class CpuDevice : public Device {
     passes.push_back({"fuse_batch_normalization", cpu::fuse_batch_normalization});
     passes.push_back({"channels_last", cpu::channels_last});
     passes.push_back({"fold_transposes", fold_transposes});
+    passes.push_back({"add_gather_gradients", add_gather_gradients});
     passes.push_back({"move_bfloat16", cpu::move_bfloat16});
     passes.push_back({"bfloat16_products", cpu::bfloat16_products});
     passes.push_back({"widen_at_readers", cpu::widen_at_readers});

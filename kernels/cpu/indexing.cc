@@ -72,6 +72,35 @@ Prepared prepare_gather_grad(const NodeSpec& spec) {
   return prepared;
 }
 
+// y = sum, and y[indices[p], :] += dy[p, :]. Inputs sum, dy, indices.
+Prepared prepare_add_gather_grad(const NodeSpec& spec) {
+  const AroundAxis x(spec.out_shape(), 0);
+  const int64_t n = spec.in_size(2);
+  if (spec.in_size(1) != n * x.inner) {
+    fail(spec.node().label(), ": a gradient of shape ", to_string(spec.in_shape(1)), " does not belong to ", n,
+         " indices into ", to_string(spec.out_shape()));
+  }
+  Prepared prepared;
+  prepared.workspace = static_cast<size_t>(n) * sizeof(int64_t);
+  prepared.in_place = {{0, 0}};
+  prepared.run = dispatch_float(spec.in_type(0), [&]<typename T>(T) -> std::function<void(const Args&)> {
+    return [x, n, copy = BoxCopy({{spec.in_size(0), 1, 1}}, sizeof(T)), type = spec.in_type(2),
+            label = spec.node().label()](const Args& args) {
+      int64_t* offsets = args.scratch<int64_t>();
+      read_indices(args.inputs[2], type, n, x.size, label, offsets);
+      for (int64_t i = 0; i < n; ++i) offsets[i] *= x.inner;
+      if (args.inputs[0] != args.outputs[0]) copy.run(args.inputs[0], args.outputs[0]);
+      scatter_rows(RowScatter{1, n, 0, x.inner}, offsets, args.in<T>(1), args.out<T>(), [](T a, T b) { return a + b; });
+    };
+  });
+  return prepared;
+}
+
+bool supports_add_gather_grad(const NodeSpec& spec) {
+  return is_float_or_double(spec.in_type(0)) && spec.in_type(1) == spec.in_type(0) && is_index_type(spec.in_type(2)) &&
+         !spec.out_shape().empty();
+}
+
 bool supports_gather_grad(const NodeSpec& spec) {
   return is_float_or_double(spec.in_type(0)) && is_index_type(spec.in_type(1));
 }
@@ -195,6 +224,7 @@ std::vector<Kernel> indexing_kernels() {
       {"Gather", supports_gather, prepare_gather},
       {"GatherGrad", supports_gather_grad, prepare_gather_grad, kDomain},
       {"Bfloat16GatherGrad", supports_narrow_gather_grad, prepare_gather_grad, kDomain},
+      {"AddGatherGrad", supports_add_gather_grad, prepare_add_gather_grad, kDomain},
       {"GatherND", supports_gather_nd, prepare_gather_nd},
       {"ScatterND", supports_scatter_nd, prepare_scatter_nd},
   };

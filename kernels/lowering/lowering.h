@@ -48,6 +48,9 @@ bool expand_functions(Model& model, const Device& device);
 // Removes nodes whose outputs nobody reads, and initializers that nobody uses.
 bool remove_dead_nodes(Model& model);
 
+// The sum of a gradient and one that GatherGrad spreads out becomes an addition of its rows.
+bool add_gather_gradients(Model& model);
+
 // Transposes in front of and behind products become part of the products.
 bool fold_transposes(Model& model);
 

@@ -33,6 +33,17 @@ GatherGrad <axis: int = 0> (dy, indices, shape) => (dx) {
 }
 )";
 
+// y = sum + dx of GatherGrad along axis 0: what a weight gets that is looked up and used otherwise, too. A kernel adds
+// the places in their order.
+constexpr const char* kAddGatherGrad = R"(
+AddGatherGrad (sum, dy, indices) => (y) {
+  rest = Constant <value_ints = [-1]> ()
+  wide = Cast <to = 7> (indices)
+  places = Unsqueeze (wide, rest)
+  y = ScatterND <reduction = "add"> (sum, places, dy)
+}
+)";
+
 // dx = zeros of `shape`, with dy where Slice took x's elements from.
 constexpr const char* kSliceGrad = R"(
 SliceGrad (dy, shape, starts, ends, axes, steps) => (dx) {
@@ -56,6 +67,7 @@ SliceGrad (dy, shape, starts, ends, axes, steps) => (dx) {
 std::vector<FunctionRow> indexing_functions() {
   return {
       function("GatherGrad", kGatherGrad),
+      function("AddGatherGrad", kAddGatherGrad),
       function("SliceGrad", kSliceGrad),
   };
 }

@@ -34,6 +34,18 @@ std::vector<OpCase> gathers() {
        .domain = "onnx_train",
        .gradient = false,
        .dynamic = false},
+      {.op = "AddGatherGrad",
+       .inputs = {x({4, 70}), x({2, 3, 70}), ints({2, 3}, {1, -3, 1, 0, 3, 1})},
+       .domain = "onnx_train",
+       .gradient = false},
+      {.op = "AddGatherGrad",
+       .inputs = {x({4}), x({3}), {.shape = {}, .value = Tensor::of<int32_t>({3}, {3, -4, 3}), .dtype = DType::kInt32}},
+       .domain = "onnx_train",
+       .gradient = false},
+      {.op = "AddGatherGrad",
+       .inputs = {x({2, 3}), x({0, 3}), ints({0}, {})},
+       .domain = "onnx_train",
+       .gradient = false},
   };
 }
 
