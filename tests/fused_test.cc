@@ -80,6 +80,42 @@ TEST(FuseElementwise, ComputesCheapValuesAgainRatherThanKeepingThem) {
   EXPECT_EQ(second->num_inputs(), 3);  // p, t, x
 }
 
+TEST(FuseElementwise, ComputesSeveralValuesAgain) {
+  const Model model = fused(R"(g (float[64,64] x, float[64,64] w) => (float[64,64] z)
+    <float half = {0.5}> {
+    a = Mul(x, half)
+    b = Add(x, half)
+    t = Tanh(a)
+    y = Mul(t, b)
+    p = MatMul(y, w)
+    q = Mul(p, a)
+    r = Mul(q, b)
+    z = Sub(r, x)
+  })");
+  EXPECT_EQ(count_fused(model), 2);
+  EXPECT_EQ(model.graph->find("z")->producer()->num_inputs(), 2);  // p, x
+}
+
+// d depends on the bfloat16 x alone, by several nodes, and is read by a group that does not read x otherwise.
+TEST(FuseElementwise, ComputesAgainFromNarrowValues) {
+  const Model model = fused(R"(g (bfloat16[64,64] x, float[64,64] w) => (float[64,64] y, float[64,64] z) {
+    a = Cast <to = 1> (x)
+    y = Exp(a)
+    d = Mul(a, a)
+    e = Abs(d)
+    h = Neg(a)
+    p = MatMul(y, w)
+    q = Mul(p, e)
+    r = Add(q, h)
+    z = Tanh(r)
+  })");
+  EXPECT_EQ(count_fused(model), 2);
+  const Node* last = model.graph->find("z")->producer();
+  ASSERT_TRUE(last->is("Fused", kDomain));
+  ASSERT_EQ(last->num_inputs(), 2);
+  for (const Value* input : last->inputs()) EXPECT_TRUE(input->name() == "x" || input->name() == "p") << input->name();
+}
+
 TEST(FuseElementwise, BringsAGroupToItsOnlyReader) {
   const Model model = fused(R"(g (float[64,64] x, float[64,64] w) => (float[64,64] z) {
     a = Exp(x)

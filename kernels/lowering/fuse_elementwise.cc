@@ -174,8 +174,9 @@ class Fuser {
     const int64_t elements = group(g).space.size;
     if (group(g).nodes.size() < 2 || elements < kSmallest) return false;
     bool changed = false;
-    const std::vector<Value*> inputs = full_inputs(g);
+    std::vector<Value*> inputs = full_inputs(g);
     std::unordered_map<const Value*, Value*> known;  // an input, and what stands for it in the group
+    for (Value* source : add_ways_from_narrow(g, &inputs)) known[source] = source;
     for (Value* input : inputs) {
       if (!is_cheap(input)) known[input] = input;
     }
@@ -190,6 +191,43 @@ class Fuser {
       changed |= again;
     }
     return changed;
+  }
+
+  // An input that one bfloat16 value gives by cheap operations is computed again from there: half as much to read, and
+  // to keep until then. Adds what lies between to `inputs`, in order; returns the bfloat16 values.
+  std::vector<Value*> add_ways_from_narrow(int g, std::vector<Value*>* inputs) {
+    std::vector<Value*> sources;
+    std::unordered_set<Value*> all(inputs->begin(), inputs->end());
+    for (Value* input : *inputs) {
+      Value* source = nullptr;
+      std::unordered_set<Value*> between;
+      const bool found = size_of(input->dtype()) > size_of(DType::kBFloat16) && find_way(input, &source, &between);
+      if (!found || !source || group(g).nodes.size() + between.size() > kMaxNodes) continue;
+      sources.push_back(source);
+      all.insert(between.begin(), between.end());
+    }
+    inputs->assign(all.begin(), all.end());
+    std::sort(inputs->begin(), inputs->end(), [&](const Value* a, const Value* b) { return place(a) < place(b); });
+    return sources;
+  }
+
+  // The one bfloat16 value that `value` comes from by cheap operations, and the values between, `value` among them.
+  // False when it comes from elsewhere, too, from far away, or from what another group computes again.
+  bool find_way(Value* value, Value** source, std::unordered_set<Value*>* between) const {
+    constexpr size_t kFar = 16;
+    if (value->dtype() == DType::kBFloat16 && (!value->producer() || position_.count(value->producer()) > 0)) {
+      if (*source && *source != value) return false;
+      *source = value;
+      return true;
+    }
+    if (between->count(value)) return true;
+    if (!is_cheap(value) || between->size() == kFar || position_.count(value->producer()) == 0) return false;
+    between->insert(value);
+    const std::vector<Value*> operands = value->producer()->inputs();
+    return std::all_of(operands.begin(), operands.end(), [&](Value* operand) {
+      return !operand || size(*operand) * kMuchSmaller <= size(*value) ||
+             (size(*operand) == size(*value) && find_way(operand, source, between));
+    });
   }
 
   // Nodes whose operation costs less than reading its result from memory.
@@ -209,11 +247,7 @@ class Fuser {
       const auto found = known.find(operand);
       if (found != known.end()) operand = found->second;
     }
-    // In front of the whole group: what it reads may come later in the list, until bring_together.
-    const std::vector<Node*>& nodes = group(g).nodes;
-    const auto earlier = [&](const Node* a, const Node* b) { return position_.at(a) < position_.at(b); };
-    Node* first = first_of_.try_emplace(g, *std::min_element(nodes.begin(), nodes.end(), earlier)).first->second;
-    Node* twin = graph_.add_node(node.shell(), operands, {graph_.unique_name(old->name() + "/again")}, first);
+    Node* twin = graph_.add_node(node.shell(), operands, {graph_.unique_name(old->name() + "/again")}, first_of(g));
     twin->output()->set_type(old->type());
     const std::vector<Use> uses = old->uses();
     for (const Use& use : uses) {
@@ -221,6 +255,16 @@ class Fuser {
     }
     add(twin, g, Residence::kFull);
     return twin->output();
+  }
+
+  // The group's first node, before any that are computed again: those go in front of the whole group, as what it reads
+  // may come later in the list, until bring_together.
+  Node* first_of(int g) {
+    const auto earlier = [&](const Node* a, const Node* b) { return position_.at(a) < position_.at(b); };
+    const auto found = first_of_.find(g);
+    if (found != first_of_.end()) return found->second;
+    const std::vector<Node*>& nodes = group(g).nodes;
+    return first_of_[g] = *std::min_element(nodes.begin(), nodes.end(), earlier);
   }
 
   void remove_unread() {
