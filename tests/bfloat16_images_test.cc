@@ -156,7 +156,9 @@ constexpr const char* kNormalizedFirst = R"(<ir_version: 10, opset_import: ["" :
     n1 = BatchNormalization (a, s1, b1, mean1, var1)
     l = LeakyRelu (n1)
     m = Max (l, a)
-    y = MaxPool <kernel_shape = [3, 3], strides = [2, 2]> (m)
+    p = MaxPool <kernel_shape = [3, 3], strides = [2, 2]> (m)
+    q = GlobalMaxPool (m)
+    y = Add (p, q)
   })";
 
 // Windows side by side and overlapping, with padding and without, on images of several blocks of channels and on ones
@@ -208,10 +210,14 @@ TEST(Bfloat16Images, NothingOfFloat32IsLeftBetweenConvolutions) {
 
 TEST(Bfloat16Images, PoolsReadAndWriteThem) {
   if (!cpu::has_bfloat16_products()) GTEST_SKIP() << "this CPU has no bfloat16 convolutions: theirs are float32";
-  Trained trained = train(training_model(kPools), {});
-  for (const char* op : {"MaxPool", "MaxPoolGrad", "AveragePool", "AveragePoolGrad"}) {
-    EXPECT_EQ(trained.operators[std::string("Bfloat16ChannelsLast") + op], 2) << op;
+  const Model model = training_model(kPools);
+  Trained trained = train(model, {}), first = train(model, {"channels_last"});
+  for (const std::string op : {"MaxPool", "MaxPoolGrad", "AveragePool", "AveragePoolGrad"}) {
+    EXPECT_EQ(trained.operators["Bfloat16ChannelsLast" + op], 2) << op;
+    EXPECT_EQ(first.operators["Bfloat16" + op], 2) << op;
   }
+  EXPECT_EQ(train(training_model(kResidual), {"channels_last"}).operators["Bfloat16GlobalAveragePool"], 1);
+  EXPECT_EQ(train(training_model(kNormalizedFirst), {"channels_last"}).operators["Bfloat16GlobalMaxPool"], 1);
 }
 
 TEST(RoundOnce, ReadersTakeWhatIsRounded) { expect_golden("round_once", {{"round_once", cpu::round_once}}); }

@@ -313,7 +313,8 @@ TEST(NarrowStorage, OtherKernelsKeepTheirBits) {
 TEST(NarrowStorage, EveryKernelHasACase) {
   std::set<std::string> tested;
   // Recurrent networks: recurrent_test.cc. Pools: bfloat16_images_test.cc.
-  for (const char* op : {"LSTM", "GRU", "RNN", "ChannelsLastMaxPool", "ChannelsLastAveragePool"}) {
+  for (const char* op : {"LSTM", "GRU", "RNN", "MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool",
+                         "ChannelsLastMaxPool", "ChannelsLastAveragePool"}) {
     for (const char* part : {"", "Train", "Grad"}) tested.insert(concat("Bfloat16", op, part));
   }
   for (const NarrowCase& c : all_cases()) tested.insert("Bfloat16" + c.op);

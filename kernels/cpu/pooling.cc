@@ -8,6 +8,7 @@
 
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/stored.h"
 #include "kernels/dispatch.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/error.h"
@@ -188,27 +189,106 @@ Prepared prepare_global(const NodeSpec& spec, F f) {
           {}};
 }
 
+template <typename T>
+T mean_of(const T* x, int64_t points) {
+  T sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (int64_t i = 0; i < points; ++i) sum += x[i];
+  return sum / static_cast<T>(points);
+}
+
+template <typename T>
+T largest_of(const T* x, int64_t points) {
+  T largest = std::numeric_limits<T>::lowest();
+  for (int64_t i = 0; i < points; ++i) largest = x[i] > largest || x[i] != x[i] ? x[i] : largest;
+  return largest;
+}
+
 Prepared prepare_global_average(const NodeSpec& spec) {
   return dispatch_float(spec.in_type(), [&](auto zero) {
     using T = decltype(zero);
-    return prepare_global<T>(spec, [](const T* x, int64_t points) {
-      T sum = 0;
-#pragma omp simd reduction(+ : sum)
-      for (int64_t i = 0; i < points; ++i) sum += x[i];
-      return sum / static_cast<T>(points);
-    });
+    return prepare_global<T>(spec, mean_of<T>);
   });
 }
 
 Prepared prepare_global_max(const NodeSpec& spec) {
   return dispatch_float(spec.in_type(), [&](auto zero) {
     using T = decltype(zero);
-    return prepare_global<T>(spec, [](const T* x, int64_t points) {
-      T largest = std::numeric_limits<T>::lowest();
-      for (int64_t i = 0; i < points; ++i) largest = x[i] > largest || x[i] != x[i] ? x[i] : largest;
-      return largest;
-    });
+    return prepare_global<T>(spec, largest_of<T>);
   });
+}
+
+// ---- Images in bfloat16
+
+// Planes are widened, computed on as in float32, and the results rounded if they are stored so. The images are the
+// first `images` inputs; calls f(pool of one plane, their planes, plane of the result).
+template <typename F>
+Prepared prepare_narrow(const NodeSpec& spec, Pool pool, int images, const F& f) {
+  const int64_t planes = pool.planes, result = planes == 0 ? 0 : spec.out_size() / planes;
+  int64_t points[2] = {0, 0}, all = result;
+  for (int i = 0; i < images && planes > 0; ++i) all += points[i] = spec.in_size(i) / planes;
+  const int64_t grain = std::max<int64_t>(1, kElementGrain / std::max<int64_t>(1, all));
+  const int64_t shares = std::clamp<int64_t>(planes / grain, 1, spec.threads());
+  pool.planes = 1;
+  const bool narrows = spec.out_type() == DType::kBFloat16;
+  const auto run_plane = [=](const Args& args, int64_t plane, float* memory) {
+    const float* given[2] = {memory, memory + points[0]};
+    float* made = memory + points[0] + points[1];
+    convert_row(args.in<BFloat16>(0) + plane * points[0], points[0], memory);
+    if (images > 1) convert_row(args.in<BFloat16>(1) + plane * points[1], points[1], memory + points[0]);
+    f(pool, given, made);
+    if (narrows) return convert_row(made, result, args.out<BFloat16>() + plane * result);
+    convert_row(made, result, args.out<float>() + plane * result);
+  };
+  return {[=](const Args& args) {
+            parallel_for(shares, 1, [&](int64_t share, int64_t end) {
+              for (; share < end; ++share) {
+                for (int64_t plane = planes * share / shares; plane < planes * (share + 1) / shares; ++plane) {
+                  run_plane(args, plane, args.scratch<float>() + share * all);
+                }
+              }
+            });
+          },
+          static_cast<size_t>(shares * all) * sizeof(float)};
+}
+
+Prepared prepare_narrow_max_pool(const NodeSpec& spec) {
+  return prepare_narrow(
+      spec, make_pool(spec, spec.in_shape(), spec.out_shape()), 1,
+      [](const Pool& pool, const float* const* in, float* y) { max_pool(pool, in[0], y, nullptr, false); });
+}
+
+Prepared prepare_narrow_max_pool_grad(const NodeSpec& spec) {
+  return prepare_narrow(
+      spec, make_pool(spec, spec.in_shape(1), spec.in_shape(0)), 2,
+      [](const Pool& pool, const float* const* in, float* dx) { max_pool_grad(pool, in[0], in[1], dx); });
+}
+
+Prepared prepare_narrow_average_pool(const NodeSpec& spec) {
+  return prepare_narrow(spec, make_pool(spec, spec.in_shape(), spec.out_shape()), 1,
+                        [](const Pool& pool, const float* const* in, float* y) { average_pool(pool, in[0], y); });
+}
+
+Prepared prepare_narrow_average_pool_grad(const NodeSpec& spec) {
+  return prepare_narrow(
+      spec, make_pool(spec, spec.out_shape(), spec.in_shape(0)), 1,
+      [](const Pool& pool, const float* const* in, float* dx) { average_pool_grad(pool, in[0], dx); });
+}
+
+Prepared prepare_narrow_global(const NodeSpec& spec, float (*f)(const float*, int64_t)) {
+  Pool pool;
+  pool.planes = spec.out_size();
+  const int64_t points = pool.planes == 0 ? 0 : spec.in_size() / pool.planes;
+  return prepare_narrow(spec, pool, 1, [=](const Pool&, const float* const* in, float* y) { *y = f(in[0], points); });
+}
+
+// One result, in bfloat16 or in float32.
+bool supports_narrow(const NodeSpec& spec, int images) {
+  for (int i = 0; i < images; ++i) {
+    if (spec.in_type(i) != DType::kBFloat16) return false;
+  }
+  const bool stores = spec.out_type() == DType::kBFloat16 || spec.out_type() == DType::kFloat;
+  return stores && has_spatial_axes(spec.in_shape()) && (spec.num_outputs() == 1 || !spec.has_output(1));
 }
 
 bool supports_pool(const NodeSpec& spec) {
@@ -256,6 +336,17 @@ std::vector<Kernel> pooling_kernels() {
       {"GlobalAveragePool", supports_pool, prepare_global_average},
       {"GlobalMaxPool", supports_pool, prepare_global_max},
   };
+  const auto narrow = [&](const char* op, int images, const std::function<Prepared(const NodeSpec&)>& prepare) {
+    kernels.push_back({op, [=](const NodeSpec& spec) { return supports_narrow(spec, images); }, prepare, kDomain});
+  };
+  narrow("Bfloat16MaxPool", 1, prepare_narrow_max_pool);
+  narrow("Bfloat16MaxPoolGrad", 2, prepare_narrow_max_pool_grad);
+  narrow("Bfloat16AveragePool", 1, prepare_narrow_average_pool);
+  narrow("Bfloat16AveragePoolGrad", 1, prepare_narrow_average_pool_grad);
+  narrow("Bfloat16GlobalAveragePool", 1,
+         [](const NodeSpec& spec) { return prepare_narrow_global(spec, mean_of<float>); });
+  narrow("Bfloat16GlobalMaxPool", 1,
+         [](const NodeSpec& spec) { return prepare_narrow_global(spec, largest_of<float>); });
   for (Kernel& kernel : channels_last_pooling_kernels()) kernels.push_back(std::move(kernel));
   return kernels;
 }
