@@ -8,10 +8,10 @@
 //
 // Then the nodes of each group are brought together, the order of everything else being kept, and outlined.
 #include <algorithm>
-#include <queue>
 #include <unordered_map>
 #include <unordered_set>
 
+#include "kernels/lowering/bring_together.h"
 #include "kernels/lowering/island.h"
 #include "kernels/lowering/lowering.h"
 #include "kernels/lowering/outline.h"
@@ -52,8 +52,7 @@ class Fuser {
     }
     const auto used = [](const Group& group) { return !group.nodes.empty(); };
     if (!changed && std::none_of(groups_.begin(), groups_.end(), used)) return false;
-    number_nodes();
-    bring_together();
+    bring_together(&graph_, groups_of_nodes());
     for (const Group& group : groups_) {
       if (used(group)) outline(group.nodes, "Fused");
     }
@@ -423,53 +422,15 @@ class Fuser {
     return true;
   }
 
+  std::vector<std::vector<Node*>> groups_of_nodes() const {
+    std::vector<std::vector<Node*>> nodes;
+    for (const Group& group : groups_) nodes.push_back(group.nodes);
+    return nodes;
+  }
+
   void dissolve(int g) {
     for (const Node* node : group(g).nodes) group_of_.erase(node);
     group(g).nodes.clear();
-  }
-
-  // ---- Order
-
-  // A topological order in which every group is in one piece, where its last node stood.
-  void bring_together() {
-    std::vector<Node*> leaders;                  // of units, which are groups, or single nodes: their last node
-    std::unordered_map<const Node*, int> waits;  // leader -> inputs that are not there yet
-    std::unordered_map<const Node*, std::vector<Node*>> readers;
-    for (Node* node = graph_.first(); node; node = node->next()) {
-      Node* leader = leader_of(node);
-      waits.try_emplace(leader, 0);
-      for_each_input(*node, [&](const Value* input) {
-        if (!input->producer() || position_.count(input->producer()) == 0) return;
-        Node* before = leader_of(input->producer());
-        if (before == leader) return;
-        readers[before].push_back(leader);
-        ++waits[leader];
-      });
-    }
-    const auto later = [&](const Node* a, const Node* b) { return position_.at(a) > position_.at(b); };
-    std::priority_queue<Node*, std::vector<Node*>, decltype(later)> ready(later);
-    for (Node* node = graph_.first(); node; node = node->next()) {
-      if (leader_of(node) == node && waits.at(node) == 0) ready.push(node);
-    }
-    while (!ready.empty()) {
-      Node* leader = ready.top();
-      ready.pop();
-      move_to_end(leader);
-      for (Node* reader : readers[leader]) {
-        if (--waits.at(reader) == 0) ready.push(reader);
-      }
-    }
-  }
-
-  Node* leader_of(Node* node) {
-    const int g = group_of(node);
-    return g < 0 ? node : group(g).nodes.back();
-  }
-
-  void move_to_end(Node* leader) {
-    const int g = group_of(leader);
-    if (g < 0) return graph_.move(leader, nullptr);
-    for (Node* node : group(g).nodes) graph_.move(node, nullptr);
   }
 
   Graph& graph_;

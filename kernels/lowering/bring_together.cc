@@ -1,0 +1,78 @@
+#include "kernels/lowering/bring_together.h"
+
+#include <queue>
+#include <unordered_map>
+
+#include "onnx_passes/ir/inputs.h"
+
+namespace onnx_train {
+namespace {
+
+// A topological order of units, which are groups or single nodes and go by their last node: of those that can come
+// next, always the one that stood first.
+class Order {
+ public:
+  Order(Graph* graph, const std::vector<std::vector<Node*>>& groups) : graph_(*graph), groups_(groups) {
+    int position = 0;
+    for (const Node* node = graph->first(); node; node = node->next()) position_[node] = position++;
+    for (size_t g = 0; g < groups.size(); ++g) {
+      for (const Node* node : groups[g]) group_of_[node] = g;
+    }
+  }
+
+  void run() {
+    count_inputs();
+    const auto later = [&](const Node* a, const Node* b) { return position_.at(a) > position_.at(b); };
+    std::priority_queue<Node*, std::vector<Node*>, decltype(later)> ready(later);
+    for (Node* node = graph_.first(); node; node = node->next()) {
+      if (leader_of(node) == node && waits_.at(node) == 0) ready.push(node);
+    }
+    while (!ready.empty()) {
+      Node* leader = ready.top();
+      ready.pop();
+      move_to_end(leader);
+      for (Node* reader : readers_[leader]) {
+        if (--waits_.at(reader) == 0) ready.push(reader);
+      }
+    }
+  }
+
+ private:
+  void count_inputs() {
+    for (Node* node = graph_.first(); node; node = node->next()) {
+      Node* leader = leader_of(node);
+      waits_.try_emplace(leader, 0);
+      for_each_input(*node, [&](const Value* input) {
+        if (!input->producer() || position_.count(input->producer()) == 0) return;
+        Node* before = leader_of(input->producer());
+        if (before == leader) return;
+        readers_[before].push_back(leader);
+        ++waits_[leader];
+      });
+    }
+  }
+
+  Node* leader_of(Node* node) const {
+    const auto group = group_of_.find(node);
+    return group == group_of_.end() ? node : groups_[group->second].back();
+  }
+
+  void move_to_end(Node* leader) {
+    const auto group = group_of_.find(leader);
+    if (group == group_of_.end()) return graph_.move(leader, nullptr);
+    for (Node* node : groups_[group->second]) graph_.move(node, nullptr);
+  }
+
+  Graph& graph_;
+  const std::vector<std::vector<Node*>>& groups_;
+  std::unordered_map<const Node*, int> position_;
+  std::unordered_map<const Node*, size_t> group_of_;
+  std::unordered_map<const Node*, int> waits_;  // leader -> inputs that are not there yet
+  std::unordered_map<const Node*, std::vector<Node*>> readers_;
+};
+
+}  // namespace
+
+void bring_together(Graph* graph, const std::vector<std::vector<Node*>>& groups) { Order(graph, groups).run(); }
+
+}  // namespace onnx_train
