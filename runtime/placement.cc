@@ -112,10 +112,15 @@ class Placer {
     for (const Value* input : node.inputs()) {
       if (input) touch(result_.buffer_of.at(input), s);
     }
+    std::vector<std::vector<const Value*>> over(node.outputs().size());  // inputs that an output may be written over
+    for (const InPlace& pair : prepared_[step].in_place) {
+      const Value* input = node.output(pair.output) ? node.input(pair.input) : nullptr;
+      if (input) over[static_cast<size_t>(pair.output)].push_back(input);
+    }
     for (int o = 0; o < node.num_outputs(); ++o) {
       const Value* output = node.output(o);
       if (!output) continue;
-      const size_t buffer = choose(node, prepared_[step], o, s);
+      const size_t buffer = choose(output, over[static_cast<size_t>(o)], s);
       result_.buffer_of[output] = buffer;
       touch(buffer, s);
       writer_[buffer] = s;
@@ -129,14 +134,11 @@ class Placer {
     }
   }
 
-  // The buffer for output `o` of the node: that of an input which dies here, a target's, or a new one.
-  size_t choose(const Node& node, const Prepared& prepared, int o, int s) {
-    const Value* output = node.output(o);
+  // The buffer for an output: that of one of the inputs which dies here, a target's, or a new one.
+  size_t choose(const Value* output, const std::vector<const Value*>& inputs, int s) {
     const size_t bytes = bytes_of(*output);
     const auto target = target_of_.find(output);
-    for (const InPlace& pair : prepared.in_place) {
-      const Value* input = pair.output == o ? node.input(pair.input) : nullptr;
-      if (!input) continue;
+    for (const Value* input : inputs) {
       const size_t buffer = result_.buffer_of.at(input);
       const Buffer& b = result_.buffers[buffer];
       if (bytes_of(*input) != bytes || b.bytes != bytes || last_use(buffer, input) != s || taken(buffer, s)) continue;

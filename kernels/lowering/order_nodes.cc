@@ -58,6 +58,7 @@ class Scheduler {
 
   // Of the nodes that can run, always the one that leaves the least memory in use.
   Order greedy() const {
+    constexpr size_t kDone = SIZE_MAX;
     std::vector<size_t> left = readers_left(), waits(size_);
     std::vector<std::vector<size_t>> readers(lives_.all.size());
     for (size_t i = 0; i < size_; ++i) {
@@ -75,13 +76,14 @@ class Scheduler {
       const size_t i = ready.begin()->second;
       ready.erase(ready.begin());
       order.push_back(i);
-      waits[i] = SIZE_MAX;  // done
+      waits[i] = kDone;
       freed_by(i, &left);
       for (size_t memory : reads_[i]) {
         if (left[memory] != 1) continue;
-        for (size_t reader : readers[memory]) {  // it is now the last
+        for (size_t reader : readers[memory]) {
+          if (waits[reader] == kDone) continue;
           if (waits[reader] == 0) ready.erase({growth[reader], reader});
-          growth[reader] = growth_of(reader, left);
+          growth[reader] -= static_cast<double>(bytes(memory));  // it is now the last
           if (waits[reader] == 0) ready.insert({growth[reader], reader});
         }
       }

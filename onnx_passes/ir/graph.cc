@@ -295,13 +295,14 @@ void Graph::remove(Node* node) {
 }
 
 void Graph::add_output(Value* value) {
+  output_places_.emplace(value, outputs_.size());
   outputs_.push_back(value);
-  output_set_.insert(value);
 }
 
 void Graph::set_outputs(std::vector<Value*> outputs) {
   outputs_ = std::move(outputs);
-  output_set_ = {outputs_.begin(), outputs_.end()};
+  output_places_.clear();
+  for (size_t i = 0; i < outputs_.size(); ++i) output_places_.emplace(outputs_[i], i);
 }
 
 Value* Graph::add_input(const std::string& name, TensorType type) {
@@ -393,9 +394,11 @@ void Graph::replace(Value* old, Value* with) {
     node->output()->set_type(with->type());
     with = node->output();
   }
-  std::replace(outputs_.begin(), outputs_.end(), old, with);
-  output_set_.erase(old);
-  output_set_.insert(with);
+  while (auto place = output_places_.extract(old)) {
+    outputs_[place.mapped()] = with;
+    place.key() = with;
+    output_places_.insert(std::move(place));
+  }
   const std::string name = old->name();
   rename(old, unique_name(name + "_replaced"));
   rename(with, name);

@@ -218,7 +218,7 @@ class Graph {
   const std::vector<Value*>& outputs() const { return outputs_; }
   void add_output(Value* value);
   void set_outputs(std::vector<Value*> outputs);
-  bool is_output(const Value* value) const { return output_set_.count(value) > 0; }
+  bool is_output(const Value* value) const { return output_places_.contains(value); }
   bool is_input(const Value* value) const { return input_set_.count(value) > 0; }
 
   const std::vector<Value*>& initializers() const { return initializers_; }
@@ -255,7 +255,8 @@ class Graph {
   std::list<std::unique_ptr<Node>> nodes_;
   std::unordered_map<std::string, std::unique_ptr<Value>> values_;
   std::vector<Value*> inputs_, outputs_, initializers_;
-  std::unordered_set<const Value*> input_set_, output_set_;
+  std::unordered_set<const Value*> input_set_;
+  std::unordered_multimap<const Value*, size_t> output_places_;  // where each stands in the list of outputs
   mutable std::unordered_map<std::string, int> next_suffix_;
 };
 
