@@ -1,14 +1,18 @@
-// What a step asks of the system: nothing. No allocation, no primitive, no page that it has not met.
+// What a step asks of the system: nothing. No allocation, no primitive, no page that it has not met, no wait for a
+// lock.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
 #include <cstdint>
 #include <cstdio>
 #include <fstream>
+#include <mutex>
 #include <string>
+#include <thread>
 
 #include "runtime/session.h"
 #include "tests/allocations.h"
+#include "tests/locks.h"
 #include "tests/transformer.h"
 
 namespace onnx_train {
@@ -48,6 +52,45 @@ TEST(StepMemory, AStepAllocatesAndCreatesNothing) {
       "in a step of %zu nodes oneDNN itself makes %zu allocations\n",
       session.plan("step", {{"tokens", {kBatch, kSizes.tokens}}, {"labels", {kBatch, kSizes.tokens}}}).steps().size(),
       (count_onednn_allocations() - onednn_allocations) / kSteps);
+}
+
+// Times that this thread has given up its processor to wait for something.
+int64_t waits() {
+  rusage usage = {};
+  getrusage(RUSAGE_THREAD, &usage);
+  return usage.ru_nvcsw;
+}
+
+TEST(StepMemory, ContendedLocksAreCounted) {
+  const size_t before = count_contended_locks();
+  std::mutex mutex;
+  mutex.lock();
+  std::thread other([&] { std::lock_guard lock(mutex); });
+  while (count_contended_locks() == before) std::this_thread::yield();
+  mutex.unlock();
+  other.join();
+  EXPECT_EQ(count_contended_locks(), before + 1);
+}
+
+TEST(StepMemory, AStepTakesNoLock) {
+  const int threads = num_threads();
+  for (int n : {1, 2}) {
+    set_num_threads(n);
+    const size_t before = count_locks();
+    Session session(make_training_transformer(kSizes));
+    const TensorMap batch = make_batch();
+    for (int i = 0; i < 3; ++i) session.run("step", batch);
+    const size_t locks = count_locks(), contended = count_contended_locks();
+    const int64_t waited = waits();
+    ASSERT_GT(locks, before);  // planning asks oneDNN's cache
+    for (int i = 0; i < kSteps; ++i) session.run("step", batch);
+    EXPECT_EQ(count_locks(), locks) << n << " threads";
+    EXPECT_EQ(count_contended_locks(), contended) << n << " threads";
+    if (n == 1) {
+      EXPECT_EQ(waits(), waited);  // with more, OpenMP's barriers wait
+    }
+  }
+  set_num_threads(threads);
 }
 
 TEST(StepMemory, AStepHasNoPageFaults) {
