@@ -37,7 +37,7 @@ void simplify(Product& p);
 bool is_slow(const Chain& chain, const NodeSpec& spec, const Product& p) {
   const dnnl::matmul::primitive_desc found(chain.engine(), layout(p.a, p.m, p.k, spec.in_type(0)),
                                            layout(p.b, p.k, p.n, spec.in_type(1)),
-                                           layout(p.y, p.m, p.n, spec.out_type()));
+                                           layout(p.y, p.m, p.n, spec.out_type()), Chain::attributes());
   return std::string_view(found.impl_info_str()).starts_with("ref");
 }
 
