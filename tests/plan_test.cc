@@ -20,13 +20,16 @@ struct Planning {
 
 // The processor time to flatten, lower and plan a training step; the fastest of some.
 Planning plan_step(int blocks, int times) {
-  Planning result{0, 1e9};
+  SessionOptions options;
+  options.max_plans = 1;
+  Session session(make_training_transformer({.blocks = blocks}), options);
+  Planning result{flatten(session.model(), "step").graph->num_nodes(), 1e9};
   for (int i = 0; i < times; ++i) {
-    Session session(make_training_transformer({.blocks = blocks}));
+    const int64_t batch = 2 + i % 2;          // another shape, so that it is planned again
     const std::clock_t start = std::clock();  // of this process: other programs may run beside it
-    session.plan("step", {{"tokens", {2, 4}}, {"labels", {2, 4}}});
+    session.plan("step", {{"tokens", {batch, 4}}, {"labels", {batch, 4}}});
     const double elapsed = 1000.0 * static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
-    result = {flatten(session.model(), "step").graph->num_nodes(), std::min(result.milliseconds, elapsed)};
+    result.milliseconds = std::min(result.milliseconds, elapsed);
   }
   std::printf("%4d blocks %6zu nodes %8.0f ms %8.1f us/node\n", blocks, result.nodes, result.milliseconds,
               1000 * result.milliseconds / static_cast<double>(result.nodes));
@@ -40,13 +43,18 @@ TEST(Plan, TwoThousandNodesArePlannedInASecond) {
 }
 
 // Each node costs about the same in a graph of eight thousand and of twenty-seven thousand; where a step is quadratic
-// it costs more than three times as much. (Two thousand nodes fit into the cache and are no measure.)
+// it costs more than three times as much. (Two thousand nodes fit into the cache and are no measure.) Programs beside
+// it that take the cache away slow the larger graph down more: then it is measured again.
 TEST(Plan, PlanningTimeGrowsWithTheNumberOfNodes) {
-  const Planning small = plan_step(72, 2);
-  const Planning large = plan_step(240, 2);
-  const double nodes = static_cast<double>(large.nodes) / static_cast<double>(small.nodes);
-  EXPECT_GE(large.nodes, 15000u);
-  EXPECT_LT(large.milliseconds / small.milliseconds, 1.75 * nodes);
+  constexpr double kMost = 1.4;
+  double growth = 1e9;
+  for (int attempt = 0; attempt < 3 && growth > kMost; ++attempt) {
+    const Planning small = plan_step(72, 4), large = plan_step(240, 4);
+    ASSERT_GE(large.nodes, 15000u);
+    const double nodes = static_cast<double>(large.nodes) / static_cast<double>(small.nodes);
+    growth = std::min(growth, large.milliseconds / small.milliseconds / nodes);
+  }
+  EXPECT_LE(growth, kMost);
 }
 
 }  // namespace
