@@ -4,7 +4,6 @@ import math
 import statistics
 from pathlib import Path
 
-BEGIN, END = "<!-- bench/peers.py: begin -->\n", "<!-- bench/peers.py: end -->\n"
 THEIRS = ["eager", "compile"]  # the faster of them is the bar
 TITLES = {"eager": "PyTorch eager", "compile": "torch.compile", "onnxruntime": "ONNX Runtime", "ours": "ours"}
 ABSENT = "–"
@@ -146,8 +145,9 @@ def tables(measured, threads, plain_adamw):
     return "\n".join(lines) + "\n"
 
 
-def write_between_marks(path, text):
-    """Puts `text` where the document has the two marks; makes the document when there is none."""
-    old = path.read_text() if path.exists() else f"# Performance\n\n{BEGIN}{END}"
-    before, rest = old.split(BEGIN)
-    path.write_text(before + BEGIN + text + END + rest.split(END)[1])
+def write_between_marks(path, text, script="bench/peers.py"):
+    """Puts `text` where the document has the script's two marks; makes the document when there is none."""
+    begin, end = (f"<!-- {script}: {word} -->\n" for word in ("begin", "end"))
+    old = path.read_text() if path.exists() else f"# Performance\n\n{begin}{end}"
+    before, rest = old.split(begin)
+    path.write_text(before + begin + text + end + rest.split(end)[1])

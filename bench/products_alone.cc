@@ -1,0 +1,175 @@
+// The products and convolutions of a training step, as the plan runs them, against oneDNN alone at the same shapes.
+//
+//   products_alone TRAIN.onnx DATA BATCH [--json]
+//
+// "given" is oneDNN on operands where they lie in the plan; "chosen" on operands in whatever layout it likes best, with
+// no reorder counted: a bar that no plan can pass, for someone has to put the operands there. The ratio is to the
+// faster of the two. Everything runs in turn on memory of its own; times are the fastest of many. Products inside of
+// recurrent kernels are no nodes and not among them; the printed share of the step's arithmetic tells.
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "bench/onednn_alone.h"
+#include "kernels/cost.h"
+#include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/inference.h"
+#include "runtime/checkpoint.h"
+#include "runtime/session.h"
+#include "tools/data/source.h"
+#include "tools/report/format.h"
+
+namespace onnx_train {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr double kSeconds = 0.6;      // for each node
+constexpr double kShortest = 0.5e-3;  // what is shorter is repeated until it takes as long
+
+double time(Contestant& contestant) {
+  const auto start = Clock::now();
+  for (int i = 0; i < contestant.repeats; ++i) contestant.run();
+  return std::chrono::duration<double>(Clock::now() - start).count() / contestant.repeats;
+}
+
+void take_turns(std::vector<Contestant>& contestants) {
+  for (Contestant& c : contestants) {
+    time(c);
+    c.repeats = static_cast<int>(std::max(1.0, kShortest / time(c)));
+  }
+  const auto begin = Clock::now();
+  for (int round = 0; round < 5 || Clock::now() - begin < std::chrono::duration<double>(kSeconds); ++round) {
+    for (Contestant& c : contestants) c.fastest = std::min(c.fastest, time(c));
+  }
+}
+
+// Numbers that are positive and small, whether they are read as float32 or as bfloat16.
+Tensor filled(size_t bytes) {
+  Tensor tensor(DType::kUint8, {static_cast<int64_t>(bytes)});
+  std::memset(tensor.data(), 0x3c, bytes);
+  return tensor;
+}
+
+size_t bytes_of(const Value& v) { return static_cast<size_t>(num_elements(v.type().shape())) * size_of(v.dtype()); }
+
+// ---- Ours
+
+Contestant ours(const Node& node) {
+  struct State {
+    Prepared prepared;
+    std::vector<Tensor> memory;
+    std::vector<const void*> in;
+    std::vector<void*> out;
+  };
+  const auto state = std::make_shared<State>();
+  std::vector<Tensor> constants;
+  for (const Value* v : node.inputs()) {
+    constants.push_back(v && v->is_initializer() && !v->graph().is_input(v) ? constant_of(v) : Tensor());
+    state->memory.push_back(v ? filled(bytes_of(*v)) : Tensor());
+    state->in.push_back(state->memory.back().data());
+  }
+  for (const Value* v : node.outputs()) {
+    state->memory.push_back(v ? filled(bytes_of(*v)) : Tensor());
+    state->out.push_back(state->memory.back().data());
+  }
+  const NodeSpec spec(node, std::move(constants), num_threads());
+  state->prepared = find_kernel(Device::cpu(), spec)->prepare(spec);
+  state->memory.push_back(filled(state->prepared.workspace + 64));
+  const auto scratch = (reinterpret_cast<uintptr_t>(state->memory.back().data()) + 63) / 64 * 64;
+  return {"ours", [=] {
+            state->prepared.run({state->in.data(), state->out.data(), reinterpret_cast<void*>(scratch)});
+          }};
+}
+
+// ---- The step's nodes
+
+std::string description(const Node& node) {
+  std::string text = concat(node.op(), " ");
+  for (int i = 0; i < 2; ++i) text += concat(i ? " x " : "", to_string(node.input(i)->type().shape()));
+  text += " -> " + to_string(node.output()->type());
+  for (const char* name : {"transA", "transB", "group"}) {
+    if (node.has_attr(name) && node.attr(name, 0) > (name[0] == 'g'))
+      text += concat(" ", name, "=", node.attr(name, 0));
+  }
+  for (const char* name : {"perm_a", "perm_b", "perm_y", "strides"}) {
+    if (const Shape value = node.attr(name, Shape{}); !value.empty()) text += concat(" ", name, "=", to_string(value));
+  }
+  return text;
+}
+
+struct Line {
+  const Node* node;
+  int count = 0;
+};
+
+// Milliseconds of "ours", "given" and "chosen"; the last two are absent where oneDNN has no fast code.
+std::map<std::string, double> measure(const Node& node) {
+  auto contestants = onednn_alone(node);
+  contestants.push_back(ours(node));
+  take_turns(contestants);
+  std::map<std::string, double> times;
+  for (const Contestant& c : contestants) times[c.name] = 1e3 * c.fastest;
+  return times;
+}
+
+void print_table(const nlohmann::json& report) {
+  Table table("rlrrrrr");
+  table.add({"count", "node", "GFLOP", "ours, ms", "given", "chosen", "ratio"});
+  double ours = 0, theirs = 0;
+  for (const auto& line : report["nodes"]) {
+    const int count = line["count"];
+    const auto times = line["ms"].get<std::map<std::string, double>>();
+    const auto cell = [&](const char* name) { return times.count(name) ? format_number(times.at(name)) : "-"; };
+    double best = 1e9;
+    for (const auto& [name, ms] : times) best = name == "ours" ? best : std::min(best, ms);
+    if (times.size() == 1) best = times.at("ours");
+    ours += count * times.at("ours");
+    theirs += count * best;
+    table.add({std::to_string(count), line["node"], format_number(1e-9 * line["flops"].get<double>()), cell("ours"),
+               cell("given"), cell("chosen"), format_number(times.at("ours") / best)});
+  }
+  std::printf("%s\n%.0f%% of the step's arithmetic; ours %.3f ms, oneDNN %.3f ms, ratio %.3f\n", table.text().c_str(),
+              100 * report["counted"].get<double>() / report["flops"].get<double>(), ours, theirs, ours / theirs);
+}
+
+int run(const std::string& model, const std::string& data, int64_t batch_size, bool json) {
+  Session session(load_training_model(model));
+  const TensorMap batch = first_batch(data, entry_inputs(session.model(), "step"), batch_size);
+  std::map<std::string, Line> lines;
+  double all = 0, counted = 0;
+  const Plan& plan = session.plan("step", shapes_of(batch));
+  for (const PlanStep& step : plan.steps()) {
+    const double flops = cost_of(*step.node).total_flops();
+    all += flops;
+    if (!is_compared(*step.node)) continue;
+    counted += flops;
+    Line& line = lines[description(*step.node)];
+    line.node = step.node;
+    ++line.count;
+  }
+  nlohmann::json report = {{"flops", all}, {"counted", counted}, {"threads", num_threads()}};
+  for (const auto& [text, line] : lines) {
+    report["nodes"].push_back({{"count", line.count},
+                               {"node", text},
+                               {"flops", cost_of(*line.node).total_flops()},
+                               {"ms", measure(*line.node)}});
+  }
+  json ? void(std::printf("%s\n", report.dump().c_str())) : print_table(report);
+  return 0;
+}
+
+}  // namespace
+}  // namespace onnx_train
+
+int main(int count, char** words) {
+  if (count < 4) return std::fprintf(stderr, "products_alone TRAIN.onnx DATA BATCH [--json]\n"), 2;
+  try {
+    return onnx_train::run(words[1], words[2], std::stoll(words[3]), count > 4);
+  } catch (const std::exception& error) {
+    return std::fprintf(stderr, "products_alone: %s\n", error.what()), 1;
+  }
+}
