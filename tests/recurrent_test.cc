@@ -204,7 +204,7 @@ TEST(RoundedRecurrence, NarrowOperandsGiveTheSame) {
   if (!cpu::has_bfloat16_products()) GTEST_SKIP() << "this CPU has no bfloat16 products: float32 is stored";
   for (const Call& c : calls()) {
     Model narrow = model_of(c, true);
-    ASSERT_TRUE(cpu::narrow_storage(narrow)) << name_of(c);
+    ASSERT_TRUE(cpu::bfloat16_recurrences(narrow)) << name_of(c);
     const Node* node = narrow.graph->first();
     ASSERT_EQ(node->op(), concat("Bfloat16", c.op));
     for (size_t i : c.narrow_inputs) EXPECT_EQ(node->input(static_cast<int>(i))->dtype(), DType::kBFloat16) << i;

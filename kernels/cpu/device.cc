@@ -75,6 +75,7 @@ class CpuDevice : public Device {
     passes.push_back({"widen_at_readers", cpu::widen_at_readers});
     passes.push_back({"remove_dead_nodes", remove_dead_nodes});
     passes.push_back({"narrow_before_moves", cpu::narrow_before_moves});
+    passes.push_back({"bfloat16_recurrences", cpu::bfloat16_recurrences});
     passes.push_back({"narrow_storage", cpu::narrow_storage});
     passes.push_back({"fuse_elementwise", [](Model& model) { return fuse_elementwise(model, cpu::can_fuse); }});
     passes.push_back({"update_early", update_early});

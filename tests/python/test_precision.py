@@ -40,8 +40,7 @@ def test_losses_follow_float32_and_repeat(exported, tmp_path, name, precision):
     assert last[0] == last[1]
 
 
-# Recurrent networks on narrow operands add in another order: tests/recurrent_test.cc.
-@pytest.mark.parametrize("name", [name for name in MODELS if name not in ("lstm", "gru")])
+@pytest.mark.parametrize("name", MODELS)
 def test_kernels_that_store_16_bits_change_none(exported, tmp_path, name):
     example, model = runtimes.build(exported, name, tmp_path, "--precision", "bf16")
     inputs = tool.save(tmp_path / "data.npz", reference.repeated(example, BATCHES))

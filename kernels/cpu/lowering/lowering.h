@@ -37,4 +37,8 @@ bool narrow_before_moves(Model& model);
 // Bfloat16Softmax, which computes in float32 as before and rounds as the cast did. Behind widen_at_readers.
 bool narrow_storage(Model& model);
 
+// The same for LSTM, GRU and RNN, forward and backward, which mixed precision has told to round their operands: their
+// products then take bfloat16 ones, and sum in another order.
+bool bfloat16_recurrences(Model& model);
+
 }  // namespace onnx_train::cpu

@@ -21,7 +21,7 @@ struct NarrowRow {
   std::vector<int> inputs, outputs;
 };
 
-const NarrowRow* find_row(const Node& node) {
+const std::vector<NarrowRow>& storage_rows() {
   static const std::vector<NarrowRow> rows = {
       {"Bfloat16MatMul", kDomain, {}, {0}},
       {"Bfloat16Gemm", kDomain, {}, {0}},
@@ -47,12 +47,6 @@ const NarrowRow* find_row(const Node& node) {
       {"ChannelsLastMaxPoolGrad", kDomain, {0, 1}, {0}},
       {"ChannelsLastAveragePool", kDomain, {0}, {0}},
       {"ChannelsLastAveragePoolGrad", kDomain, {0}, {0}},
-      {"LSTMTrain", kDomain, {0, 1, 2, 5}, {0, 3}},
-      {"LSTMGrad", kDomain, {0, 2, 5, 6, 8}, {0}},
-      {"GRUTrain", kDomain, {0, 1, 2, 5}, {0, 2, 3}},
-      {"GRUGrad", kDomain, {0, 2, 3, 4, 5, 6}, {0, 3}},
-      {"RNNTrain", kDomain, {0, 1, 2, 5}, {0}},
-      {"RNNGrad", kDomain, {0, 2, 3, 4}, {0}},
       {"SoftmaxCrossEntropy", kDomain, {0}, {}},
       {"SoftmaxCrossEntropyGrad", kDomain, {1}, {0}},
       {"ArgMax", "", {0}, {}},
@@ -68,10 +62,17 @@ const NarrowRow* find_row(const Node& node) {
       {"Dropout", kDomain, {0}, {0}},
       {"GatherGrad", kDomain, {0}, {}},
   };
-  for (const NarrowRow& row : rows) {
-    if (node.is(row.op, row.domain)) return &row;
-  }
-  return nullptr;
+  return rows;
+}
+
+// Whose products take bfloat16 operands then.
+const std::vector<NarrowRow>& recurrent_rows() {
+  static const std::vector<NarrowRow> rows = {
+      {"LSTMTrain", kDomain, {0, 1, 2, 5}, {0, 3}},   {"LSTMGrad", kDomain, {0, 2, 5, 6, 8}, {0}},
+      {"GRUTrain", kDomain, {0, 1, 2, 5}, {0, 2, 3}}, {"GRUGrad", kDomain, {0, 2, 3, 4, 5, 6}, {0, 3}},
+      {"RNNTrain", kDomain, {0, 1, 2, 5}, {0}},       {"RNNGrad", kDomain, {0, 2, 3, 4}, {0}},
+  };
+  return rows;
 }
 
 // A node with its casts, as a function and a call of it.
@@ -193,14 +194,23 @@ class Narrowed {
   const std::shared_ptr<onnx::FunctionProto> function_ = std::make_shared<onnx::FunctionProto>();
 };
 
-}  // namespace
-
-bool narrow_storage(Model& model) {
-  std::vector<Node*> nodes = model.graph->nodes();
-  std::erase_if(nodes, [](const Node* node) { return !find_row(*node); });
+bool narrow(Model& model, const std::vector<NarrowRow>& rows) {
+  // Casts go while others are looked at: only nodes of the rows are kept in mind.
+  std::vector<std::pair<Node*, const NarrowRow*>> found;
+  for (Node* node : model.graph->nodes()) {
+    for (const NarrowRow& row : rows) {
+      if (node->is(row.op, row.domain)) found.emplace_back(node, &row);
+    }
+  }
   bool changed = false;
-  for (Node* node : nodes) changed = Narrowed(node, *find_row(*node)).replace() || changed;
+  for (const auto& [node, row] : found) changed = Narrowed(node, *row).replace() || changed;
   return changed;
 }
+
+}  // namespace
+
+bool bfloat16_recurrences(Model& model) { return narrow(model, recurrent_rows()); }
+
+bool narrow_storage(Model& model) { return narrow(model, storage_rows()); }
 
 }  // namespace onnx_train::cpu
