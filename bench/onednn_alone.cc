@@ -21,17 +21,49 @@ const dnnl::engine& engine() {
   return cpu;
 }
 
-Contestant onednn(const char* name, const dnnl::primitive_desc_base& desc) {
+// The argument that a primitive writes.
+int made_by(const dnnl::primitive_desc_base& desc) {
+  for (int argument : {DNNL_ARG_DIFF_SRC, DNNL_ARG_DIFF_WEIGHTS}) {
+    if (!desc.query_md(dnnl::query::exec_arg_md, argument).is_zero()) return argument;
+  }
+  return DNNL_ARG_DST;
+}
+
+// A primitive, and the reorders from and to the layouts in which its operands lie.
+using Layouts = std::unordered_map<int, Desc>;
+
+Contestant onednn(const char* name, const dnnl::primitive_desc_base& desc, const Layouts& lie = {}) {
   std::unordered_map<int, dnnl::memory> arguments;
+  std::vector<std::pair<dnnl::memory, dnnl::memory>> before, after;
   for (int argument : {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_BIAS, DNNL_ARG_DST, DNNL_ARG_DIFF_SRC,
                        DNNL_ARG_DIFF_WEIGHTS, DNNL_ARG_DIFF_BIAS, DNNL_ARG_DIFF_DST}) {
     const Desc memory = desc.query_md(dnnl::query::exec_arg_md, argument);
     if (memory.is_zero()) continue;
     const auto place = arguments.emplace(argument, dnnl::memory(memory, engine())).first;
     std::memset(place->second.get_data_handle(), 0x3c, memory.get_size());
+    const auto lies = lie.find(argument);
+    if (lies == lie.end() || lies->second == memory) continue;
+    const dnnl::memory outside(lies->second, engine());
+    std::memset(outside.get_data_handle(), 0x3c, lies->second.get_size());
+    if (argument == made_by(desc)) {
+      after.emplace_back(place->second, outside);
+    } else {
+      before.emplace_back(outside, place->second);
+    }
   }
-  return {name, [arguments, primitive = dnnl::primitive(desc.get()), stream = dnnl::stream(engine())] {
-            primitive.execute(stream, arguments);
+  std::vector<std::function<void(dnnl::stream&)>> steps;
+  const auto add_reorder = [&](const std::pair<dnnl::memory, dnnl::memory>& copy) {
+    steps.push_back([copy, reorder = dnnl::reorder(copy.first, copy.second)](dnnl::stream& stream) {
+      reorder.execute(stream, const_cast<dnnl::memory&>(copy.first), const_cast<dnnl::memory&>(copy.second));
+    });
+  };
+  for (const auto& copy : before) add_reorder(copy);
+  steps.push_back([arguments, primitive = dnnl::primitive(desc.get())](dnnl::stream& stream) {
+    primitive.execute(stream, arguments);
+  });
+  for (const auto& copy : after) add_reorder(copy);
+  return {name, [steps, stream = dnnl::stream(engine())]() mutable {
+            for (const auto& step : steps) step(stream);
           }};
 }
 
@@ -85,21 +117,33 @@ std::vector<Contestant> onednn_product(const Node& node) {
   View y(vy.type().shape(), inverse(permutation("perm_y")));
   const int64_t batch = y.batch(), m = a.dims[a.batch_axes()], k = a.dims.back(), n = b.dims.back();
   std::vector<Contestant> result;
-  const auto add = [&](const char* name, const Desc& left, const Desc& right, const Desc& to) {
+  const auto add = [&](const char* name, const Desc& left, const Desc& right, const Desc& to, const Layouts& lie = {}) {
     const bool bias = gemm && node.input(2) && num_elements(node.input(2)->type().shape()) == n;
     const Desc row({1, n}, dnnl::memory::data_type::f32, Tag::ab);
     const auto desc = bias ? dnnl::matmul::primitive_desc(engine(), left, right, row, to)
                            : dnnl::matmul::primitive_desc(engine(), left, right, to);
-    if (!std::string_view(desc.impl_info_str()).starts_with("ref")) result.push_back(onednn(name, desc));
+    if (!std::string_view(desc.impl_info_str()).starts_with("ref")) result.push_back(onednn(name, desc, lie));
+  };
+  // Matrices that lie row after row, or column after column where a Gemm takes them transposed.
+  const auto plain = [](const Shape& dims, const Value& value, bool transposed) -> Desc {
+    const bool batched = dims.size() == 3;
+    return {dims, type_of(value), batched ? Tag::abc : transposed ? Tag::ba : Tag::ab};
+  };
+  const auto add_chosen = [&](const Shape& left, const Shape& right, const Shape& to) {
+    const bool trans_a = gemm && node.attr("transA", 0) != 0, trans_b = gemm && node.attr("transB", 0) != 0;
+    add(kChosen, any(left, va), any(right, vb), any(to, vy),
+        {{DNNL_ARG_SRC, plain(left, va, trans_a)},
+         {DNNL_ARG_WEIGHTS, plain(right, vb, trans_b)},
+         {DNNL_ARG_DST, plain(to, vy, false)}});
   };
   if (b.batch() == 1) {
-    add(kChosen, any({batch * m, k}, va), any({k, n}, vb), any({batch * m, n}, vy));
+    add_chosen({batch * m, k}, {k, n}, {batch * m, n});
     while (b.batch_axes() > 0) b.erase(0);
     while (a.batch_axes() > 0 && a.lie_as_rows() && y.lie_as_rows()) a.make_rows(), y.make_rows();
     while (b.batch_axes() < a.batch_axes())
       b.dims.insert(b.dims.begin(), 1), b.strides.insert(b.strides.begin(), k * n);
   } else if (a.batch() == b.batch()) {
-    add(kChosen, any({batch, m, k}, va), any({batch, k, n}, vb), any({batch, m, n}, vy));
+    add_chosen({batch, m, k}, {batch, k, n}, {batch, m, n});
   }
   if (a.dims.size() == b.dims.size())
     add(kGiven, {a.dims, type_of(va), a.strides}, {b.dims, type_of(vb), b.strides}, {y.dims, type_of(vy), y.strides});

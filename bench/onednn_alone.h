@@ -19,8 +19,9 @@ struct Contestant {
 // A product of matrices or a convolution, whatever its element types and layout.
 bool is_compared(const Node& node);
 
-// "given": operands where they lie in the plan. "chosen": each in the layout that oneDNN likes best, no reorder
-// counted. A way for which oneDNN has only its reference loops is left out.
+// "given": operands where they lie in the plan. "chosen": each in the layout that oneDNN likes best; copying matrices
+// there and back is counted, reordering the images and weights of a convolution is not. A way for which oneDNN has only
+// its reference loops is left out.
 std::vector<Contestant> onednn_alone(const Node& node);
 
 }  // namespace onnx_train

@@ -2,10 +2,10 @@
 //
 //   products_alone TRAIN.onnx DATA BATCH [--json]
 //
-// "given" is oneDNN on operands where they lie in the plan; "chosen" on operands in whatever layout it likes best, with
-// no reorder counted: a bar that no plan can pass, for someone has to put the operands there. The ratio is to the
-// faster of the two. Everything runs in turn on memory of its own; times are the fastest of many. Products inside of
-// recurrent kernels are no nodes and not among them; the printed share of the step's arithmetic tells.
+// "given" is oneDNN on operands where they lie in the plan; "chosen" on operands in whatever layout it likes best, the
+// copies of matrices counted, those of a convolution's operands not. The ratio is to the faster of the two. Everything
+// runs in turn on memory of its own; times are the fastest of many. Products inside of recurrent kernels are no nodes
+// and not among them; the printed share of the step's arithmetic tells.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
