@@ -1,6 +1,7 @@
 #include "kernels/lowering/lowering.h"
 
 #include <algorithm>
+#include <memory>
 #include <set>
 
 #include "kernels/device.h"
@@ -11,12 +12,21 @@
 namespace onnx_train {
 
 std::vector<Pass> required_lowering(const Device& device) {
+  // Folding infers every node again: half of the time that planning takes, and for nothing where no body came in.
+  const auto expanded = std::make_shared<bool>(false);
+  const auto expands = [expanded](const std::function<bool(Model&)>& pass) {
+    return [expanded, pass](Model& model) {
+      const bool changed = pass(model);
+      *expanded = *expanded || changed;
+      return changed;
+    };
+  };
   return {
       {"fold_constants", fold_constants},
-      {"put_sequences_first", put_sequences_first},
-      {"expand_functions", [&device](Model& model) { return expand_functions(model, device); }},
-      {"unroll_scans", unroll_scans},
-      {"fold_constants", fold_constants},
+      {"put_sequences_first", expands(put_sequences_first)},
+      {"expand_functions", expands([&device](Model& model) { return expand_functions(model, device); })},
+      {"unroll_scans", expands(unroll_scans)},
+      {"fold_constants", [expanded](Model& model) { return *expanded && fold_constants(model); }},
       {"remove_dead_nodes", remove_dead_nodes},
   };
 }

@@ -72,9 +72,11 @@ std::vector<std::vector<Node*>> standing_together(const Graph& graph, const std:
   const std::unordered_set<const Node*> chosen(updates.begin(), updates.end());
   std::unordered_set<const Node*> needed;  // by updates, directly or not
   std::vector<std::vector<Node*>> groups(1);
-  for (Node* node = graph.last(); node; node = node->previous()) {
+  size_t found = 0;
+  for (Node* node = graph.last(); found < updates.size(); node = node->previous()) {
     if (chosen.count(node)) {
       groups.back().push_back(node);
+      ++found;
     } else if (needed.count(node) && !is_view(*node) && !groups.back().empty()) {
       groups.emplace_back();
     }

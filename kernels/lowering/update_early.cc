@@ -24,6 +24,7 @@ class EarlyUpdates {
   explicit EarlyUpdates(Graph* graph) : graph_(*graph) {}
 
   bool run() {
+    if (large_updates().empty()) return false;
     split_norms();
     bool changed = false;
     for (Node* node = graph_.first(); node; node = node->next()) {
