@@ -66,18 +66,19 @@ class Recomputer {
                      [](const Candidate& a, const Candidate& b) { return a.score() > b.score(); });
     double excess = static_cast<double>(report_.after - budget_);
     std::unordered_set<const Value*> dropped, needed;
-    bool moved = false;
     for (const Candidate& candidate : candidates) {
       const auto is_dropped = [&](const auto& version) { return dropped.count(version.second) > 0; };
       const auto& versions = candidate.versions;
-      if (excess <= 0 || needed.count(candidate.value) || (moved && !candidate.hoists.empty()) ||
+      // Who moves a node goes alone: what others of this round read is told by where nodes stood at its beginning.
+      const bool moves = !candidate.hoists.empty();
+      if (excess <= 0 || needed.count(candidate.value) || (moves && !dropped.empty()) ||
           std::any_of(versions.begin(), versions.end(), is_dropped)) {
         continue;
       }
       apply(candidate);
       dropped.insert(candidate.value);
       for (const auto& [value, version] : versions) needed.insert(version);
-      moved = moved || !candidate.hoists.empty();
+      if (moves) break;
       excess -= candidate.freed;
     }
     return !dropped.empty();
