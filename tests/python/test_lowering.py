@@ -12,6 +12,7 @@ import pytest
 import reference
 import tool
 import zoo
+from export import export
 from onnx import numpy_helper
 
 EXACT = {"views", "write_in_place", "update_in_place", "merge_updates", "order_nodes", "recompute",
@@ -59,6 +60,18 @@ def test_no_pass_changes_the_training(exported, tmp_path, name):
         assert_same(results, expected, left_out in EXACT, f"without {left_out}")
     assert_same(train(model, data, batch_size, tmp_path / "none", "--no-lowering"), expected, False, "--no-lowering")
     assert_same(train(model, data, batch_size, tmp_path / "two", threads=2), expected, False, "two threads")
+
+
+def test_every_budget_is_met_or_refused(tmp_path):
+    """An attention that guards against NaN has two results that are recomputed together, again and again."""
+    example = zoo.gpt2(width=64, heads=4, tokens=64, vocabulary=256, attention="sdpa")
+    export(example.module, example.inputs, tmp_path / "forward.onnx", optimize=example.optimize)
+    model = tmp_path / "train.onnx"
+    tool.run("build", tmp_path / "forward.onnx", "-o", model, "--loss", example.loss, "--optimizer", "sgd")
+    for kib in (6000, 5000, 4000):
+        assert "recomputed" in tool.run("show", model, "--plan", "--batch", 8, "--memory", f"{kib}KiB")
+    for kib in (3000, 2500, 2000):
+        assert "at the least" in tool.run("show", model, "--plan", "--batch", 8, "--memory", f"{kib}KiB", status=1)
 
 
 def test_a_pass_that_every_plan_needs_cannot_be_left_out():
