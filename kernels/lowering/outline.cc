@@ -19,7 +19,11 @@ bool is_scalar_constant(const Value& value) {
 class Outliner {
  public:
   Outliner(const std::vector<Node*>& nodes, const std::string& op)
-      : nodes_(nodes), members_(nodes.begin(), nodes.end()), graph_(nodes.front()->graph()), op_(op) {}
+      : nodes_(nodes),
+        members_(nodes.begin(), nodes.end()),
+        graph_(nodes.front()->graph()),
+        op_(op),
+        function_(new_function(&graph_.context(), op)) {}
 
   Node* run() {
     move_dependents_behind();
@@ -104,16 +108,6 @@ class Outliner {
   }
 
   Node* add_call() {
-    Context& context = graph_.context();
-    context.opsets.emplace(kDomain, 1);
-    function_->set_name(op_);
-    function_->set_domain(kDomain);
-    function_->set_overload(std::to_string(context.functions.size()));
-    for (const auto& [domain, version] : context.opsets) {
-      onnx::OperatorSetIdProto* opset = function_->add_opset_import();
-      opset->set_domain(domain);
-      opset->set_version(version);
-    }
     onnx::NodeProto shell;
     shell.set_op_type(op_);
     shell.set_domain(kDomain);
@@ -125,7 +119,7 @@ class Outliner {
       call->output(static_cast<int>(i))->set_type(outputs_[i]->type());
       graph_.replace(outputs_[i], call->output(static_cast<int>(i)));
     }
-    context.functions.push_back(function_);
+    graph_.context().functions.push_back(function_);
     return call;
   }
 
@@ -133,7 +127,7 @@ class Outliner {
   const std::unordered_set<const Node*> members_;
   Graph& graph_;
   const std::string op_;
-  const std::shared_ptr<onnx::FunctionProto> function_ = std::make_shared<onnx::FunctionProto>();
+  const std::shared_ptr<onnx::FunctionProto> function_;
   std::unordered_set<const Value*> known_;
   std::vector<Value*> inputs_, outputs_;
   std::vector<std::string> names_;
@@ -142,6 +136,20 @@ class Outliner {
 }  // namespace
 
 Node* outline(const std::vector<Node*>& nodes, const std::string& op) { return Outliner(nodes, op).run(); }
+
+std::shared_ptr<onnx::FunctionProto> new_function(Context* context, const std::string& op) {
+  context->opsets.emplace(kDomain, 1);
+  auto function = std::make_shared<onnx::FunctionProto>();
+  function->set_name(op);
+  function->set_domain(kDomain);
+  function->set_overload(std::to_string(context->functions.size()));
+  for (const auto& [domain, version] : context->opsets) {
+    onnx::OperatorSetIdProto* opset = function->add_opset_import();
+    opset->set_domain(domain);
+    opset->set_version(version);
+  }
+  return function;
+}
 
 const onnx::FunctionProto* function_of(const Node& node) {
   return node.graph().context().find_function(node.domain(), node.op(), node.overload());

@@ -2,6 +2,7 @@
 // the call means; a kernel may run it in one piece, `inline_function` takes it back.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,10 @@ namespace onnx_train {
 // between the first and the last and depend on them move behind the call, so that the group must be convex: throws
 // Error when a path leads from one of the nodes to another through a node that is not among them.
 Node* outline(const std::vector<Node*>& nodes, const std::string& op);
+
+// An empty function onnx_train.`op` with an overload that no other has, importing what the model does. Once it is
+// filled, the caller adds it to the context.
+std::shared_ptr<onnx::FunctionProto> new_function(Context* context, const std::string& op);
 
 // The function that `node` calls; null when it is no call.
 const onnx::FunctionProto* function_of(const Node& node);

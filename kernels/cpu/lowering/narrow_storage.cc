@@ -7,6 +7,7 @@
 #include "kernels/cpu/lowering/lowering.h"
 #include "kernels/cpu/lowering/widened.h"
 #include "kernels/device.h"
+#include "kernels/lowering/outline.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/onnx.h"
@@ -153,18 +154,9 @@ class Narrowed {
   }
 
   Node* add_call() {
-    Context& context = graph_.context();
-    context.opsets.emplace(kDomain, 1);
     const std::string op = node_.op().starts_with("Bfloat16") ? node_.op() : "Bfloat16" + node_.op();
+    function_ = new_function(&graph_.context(), op);
     write_body();
-    function_->set_name(op);
-    function_->set_domain(kDomain);
-    function_->set_overload(concat("narrow", context.functions.size()));
-    for (const auto& [domain, version] : context.opsets) {
-      onnx::OperatorSetIdProto* opset = function_->add_opset_import();
-      opset->set_domain(domain);
-      opset->set_version(version);
-    }
     onnx::NodeProto shell = node_.shell();
     shell.set_op_type(op);
     shell.set_domain(kDomain);
@@ -191,7 +183,7 @@ class Narrowed {
   Graph& graph_;
   std::vector<Value*> sources_;                 // by input: what it is widened from; null where it stays
   std::vector<std::vector<Node*>> narrowings_;  // by output
-  const std::shared_ptr<onnx::FunctionProto> function_ = std::make_shared<onnx::FunctionProto>();
+  std::shared_ptr<onnx::FunctionProto> function_;
 };
 
 bool narrow(Model& model, const std::vector<NarrowRow>& rows) {
