@@ -274,6 +274,13 @@ std::vector<NarrowCase> other_cases() {
                      {{"axis", axis}},
                      {2}});
   };
+  const auto add_rows = [&](Shape dy, Shape indices, Shape x) {
+    cases.push_back(
+        {"CoalesceRows", kDomain, {numbers(dy), labels(indices, x[0]), Tensor::ints(x)}, {0}, {}, 2, {}, {2}});
+  };
+  add_rows({2, 3, 70}, {2, 3}, {4, 70});
+  add_rows({900, 16}, {900}, {1000, 16});
+  add_rows({0, 3}, {0}, {4, 3});
   add_gather({2, 3, 70}, {3}, {2, 2, 70}, 1);
   add_gather({900, 1}, {900}, {5, 1}, 0);
   add_gather({300, 513}, {300}, {7, 513}, 0);

@@ -27,11 +27,13 @@ class CpuDevice : public Device {
  public:
   CpuDevice() {
     static std::vector<std::vector<Kernel>> families = {
-        cpu::elementwise_kernels(), cpu::activation_kernels(),    cpu::product_kernels(),   cpu::convolution_kernels(),
-        cpu::pooling_kernels(),     cpu::normalization_kernels(), cpu::reduction_kernels(), cpu::shape_kernels(),
-        cpu::generator_kernels(),   cpu::indexing_kernels(),      cpu::line_kernels(),      cpu::element_kernels(),
-        cpu::row_kernels(),         cpu::loss_kernels(),          cpu::optimizer_kernels(), cpu::random_kernels(),
-        cpu::recurrent_kernels(),   cpu::fused_kernels(),
+        cpu::elementwise_kernels(),   cpu::activation_kernels(), cpu::product_kernels(),
+        cpu::convolution_kernels(),   cpu::pooling_kernels(),    cpu::normalization_kernels(),
+        cpu::reduction_kernels(),     cpu::shape_kernels(),      cpu::generator_kernels(),
+        cpu::indexing_kernels(),      cpu::line_kernels(),       cpu::element_kernels(),
+        cpu::row_kernels(),           cpu::loss_kernels(),       cpu::optimizer_kernels(),
+        cpu::random_kernels(),        cpu::recurrent_kernels(),  cpu::fused_kernels(),
+        cpu::sparse_update_kernels(),
     };
     for (const auto& family : families) {
       for (const Kernel& kernel : family) kernels_.push_back(&kernel);
@@ -70,6 +72,7 @@ class CpuDevice : public Device {
     passes.push_back({"channels_last", cpu::channels_last});
     passes.push_back({"fold_transposes", fold_transposes});
     passes.push_back({"add_gather_gradients", add_gather_gradients});
+    passes.push_back({"sparse_updates", sparse_updates});
     passes.push_back({"move_bfloat16", cpu::move_bfloat16});
     passes.push_back({"bfloat16_products", cpu::bfloat16_products});
     passes.push_back({"widen_at_readers", cpu::widen_at_readers});

@@ -23,6 +23,7 @@ std::vector<Kernel> row_kernels();            // rows.cc: Pad, Trilu, ReverseSeq
 std::vector<Kernel> line_kernels();           // lines.cc: CumSum, CumProd, ArgMax, TopK
 std::vector<Kernel> loss_kernels();           // losses.cc
 std::vector<Kernel> optimizer_kernels();      // optimizers.cc
+std::vector<Kernel> sparse_update_kernels();  // sparse_updates.cc
 std::vector<Kernel> random_kernels();         // random.cc
 std::vector<Kernel> fused_kernels();          // fused.cc: islands of element-wise nodes
 

@@ -7,6 +7,7 @@
 #include "kernels/cpu/global_norm.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/sgd.h"
 #include "kernels/cpu/simd.h"
 #include "kernels/dispatch.h"
 #include "kernels/lowering/outline.h"
@@ -121,13 +122,6 @@ struct Rule {
 // Outputs may be the inputs of the same name: no restrict, but every element is read before it is written.
 
 template <typename T>
-void sgd(int64_t n, const T* w, const T* g, T* next_w, const Coefficients& c) {
-  const T scale = static_cast<T>(c.scale), decay = static_cast<T>(c.decay), rate = static_cast<T>(c.rate);
-#pragma omp simd
-  for (int64_t i = 0; i < n; ++i) next_w[i] = w[i] - rate * (g[i] * scale + w[i] * decay);
-}
-
-template <typename T>
 void momentum(int64_t n, const T* w, const T* g, const T* b, T* next_w, T* next_b, const Coefficients& c,
               bool nesterov) {
   const T scale = static_cast<T>(c.scale), decay = static_cast<T>(c.decay), rate = static_cast<T>(c.rate);
@@ -177,8 +171,11 @@ struct Update {
     const auto in = [&](int i) { return args.in<T>(inputs[i]) + begin; };
     const auto out = [&](int i) { return args.out<T>(outputs[i]) + begin; };
     const int64_t n = end - begin;
+    const auto as_number = [](double x) { return static_cast<T>(x); };
     switch (r.formula) {
-      case Formula::kSgd: return vectorized([&] { sgd(n, in(0), in(1), out(0), k); });
+      case Formula::kSgd:
+        return vectorized(
+            [&] { sgd(n, in(0), in(1), out(0), as_number(k.scale), as_number(k.decay), as_number(k.rate)); });
       case Formula::kMomentum:
         return vectorized([&] { momentum(n, in(0), in(1), in(2), out(0), out(1), k, r.nesterov); });
       case Formula::kAdam: return vectorized([&] { adam(n, in(0), in(1), in(2), in(3), out(0), out(1), out(2), k); });

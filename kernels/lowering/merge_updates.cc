@@ -3,7 +3,7 @@
 //
 // The kernel writes each weight and slot where it lies, piece by piece and in any order. That is right only while each
 // is read by its own update alone: an update whose own state is an operand of another one (a weight that is another
-// weight's gradient, also through a view) stays a node of its own.
+// weight's gradient, also through a view) stays a node of its own. So do sparse updates, which are small.
 #include "kernels/lowering/updates.h"
 
 #include <algorithm>
@@ -41,7 +41,8 @@ std::vector<Node*> independent_updates(const Graph& graph) {
   for (Node* node = graph.first(); node; node = node->next()) {
     bool depends = false;
     for_each_input(*node, [&](const Value* input) { depends = depends || dependent.count(input) > 0; });
-    const bool joins = !depends && is_update(*node) && writes_outputs_only(*node, outputs);
+    const bool joins =
+        !depends && is_update(*node) && !node->is("SparseSgd", kDomain) && writes_outputs_only(*node, outputs);
     if (joins) updates.push_back(node);
     if (joins || depends) dependent.insert(node->outputs().begin(), node->outputs().end());
   }

@@ -143,7 +143,8 @@ class EarlyUpdates {
 }  // namespace
 
 bool is_update(const Node& node) {
-  return node.is("Sgd", kDomain) || node.is("Adam", kDomain) || node.is("AdamW", kDomain);
+  return node.is("Sgd", kDomain) || node.is("Adam", kDomain) || node.is("AdamW", kDomain) ||
+         node.is("SparseSgd", kDomain);
 }
 
 bool may_refuse_data(const Node& node) {

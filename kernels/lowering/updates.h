@@ -5,12 +5,17 @@
 
 namespace onnx_train {
 
-// Sgd, Adam, AdamW: a new weight and new slots, from their inputs 0 and 2.. and the gradient, input 1.
+// Sgd, Adam, AdamW: a new weight and new slots, from their inputs 0 and 2.. and the gradient, input 1. SparseSgd: a new
+// weight, from input 0 and the rows of its gradient, input 1.
 bool is_update(const Node& node);
 
 // Nodes that may throw for what their inputs hold, an index out of range, in spite of all that was checked before them.
 // Every update comes behind all of these, so that a step that fails leaves the state as it was.
 bool may_refuse_data(const Node& node);
+
+// Of a table whose every use is a lookup, plain SGD updates the rows that were looked up alone, and no gradient as
+// large as the table exists; see sparse_updates.cc for the tables that stay out.
+bool sparse_updates(Model& model);
 
 // A weight is updated as soon as its gradient is there and nobody reads the old weight any more, so that not all
 // gradients are alive at once; not where the norm of all gradients decides about the update (clipping, loss scaling).

@@ -49,6 +49,28 @@ std::vector<OpCase> gathers() {
   };
 }
 
+std::vector<OpCase> coalesced_rows() {
+  const auto row = [](OpInput dy, OpInput indices, const std::vector<int64_t>& shape) {
+    return OpCase{.op = "CoalesceRows",
+                  .inputs = {std::move(dy), std::move(indices), constant(ints({std::ssize(shape)}, shape))},
+                  .num_outputs = 2,
+                  .domain = "onnx_train",
+                  .gradient = false,
+                  .dynamic = false};
+  };
+  std::vector<int64_t> many(3000);
+  for (size_t i = 0; i < many.size(); ++i) many[i] = static_cast<int64_t>(i * i % 4999) - 2500;
+  const OpInput narrow{.value = Tensor::of<int32_t>({3}, {3, -4, 3}), .dtype = DType::kInt32};
+  return {
+      row(x({2, 3, 70}), ints({2, 3}, {1, -3, 1, 0, 3, 1}), {4, 70}),
+      row(x({3}), narrow, {4}),
+      row(x({5}), ints({}, {-1}), {7, 5}),
+      row(x({4, 2, 3}), ints({4}, {0, 0, -1, 0}), {1, 2, 3}),
+      row(x({0, 3}), ints({0}, {}), {4, 3}),
+      row(x({3000, 8}), ints({3000}, many), {1'000'000, 8}),
+  };
+}
+
 std::vector<OpCase> gathers_of_elements() {
   return {
       {.op = "GatherElements", .inputs = {x({3, 4}), ints({2, 4}, {0, 1, 2, -1, 0, 0, 1, 1})}},
@@ -119,7 +141,7 @@ std::vector<OpCase> selections() {
 
 std::vector<OpCase> indexing_cases() {
   std::vector<OpCase> all;
-  for (auto family : {gathers, gathers_of_elements, scatters, selections}) {
+  for (auto family : {gathers, coalesced_rows, gathers_of_elements, scatters, selections}) {
     for (OpCase& row : family()) all.push_back(std::move(row));
   }
   return all;

@@ -32,16 +32,31 @@ OpCase adam(const char* op, const Shape& shape, int64_t number, double weight_de
   return row(op, {w, w, first_moment, second_moment, step(number), kRate, kScale}, adam_attributes(weight_decay), 3);
 }
 
+// What stands at a repeated place, a negative one, is not added.
+OpCase sparse_sgd(const Shape& table, const std::vector<int64_t>& places) {
+  Shape rows = table;
+  rows[0] = std::ssize(places);
+  const OpInput at{.value = Tensor::ints(places), .dtype = DType::kInt64};
+  return row("SparseSgd", {{table}, {rows}, at, kRate, kScale}, {}, 1);
+}
+
 }  // namespace
 
 std::vector<OpCase> optimizer_cases() {
   const OpInput w = {{7, 5}}, large = {{130, 300}}, empty = {{0, 3}}, absent = {.absent = true};
+  std::vector<int64_t> every_third;
+  for (int64_t i = 0; i < 900; i += 3) every_third.push_back(i);
   return {
       row("Sgd", {w, w, absent, step(1), kRate, kScale}, sgd_attributes(0, 0, 0, 0.01), 1),
       row("Sgd", {w, w, w, step(1), kRate, kScale}, sgd_attributes(0.9, 0.5, 0, 0), 2),
       row("Sgd", {w, w, w, step(4), kRate, kScale}, sgd_attributes(0.9, 0.5, 0, 0.1), 2),
       row("Sgd", {large, large, large, step(2), kRate, kScale}, sgd_attributes(0.9, 0, 1, 0.1), 2),
       row("Sgd", {empty, empty, empty, step(2), kRate, kScale}, sgd_attributes(0.9, 0, 1, 0.1), 2),
+      sparse_sgd({7, 5}, {3, 0, -4, 6, -7}),
+      sparse_sgd({4}, {2}),
+      sparse_sgd({1, 2, 3}, {0, -1}),
+      sparse_sgd({4, 3}, {}),
+      sparse_sgd({900, 70}, every_third),
       adam("Adam", {7, 5}, 1, 0.1),
       adam("Adam", {}, 5, 0),
       adam("AdamW", {130, 300}, 3, 0.1),

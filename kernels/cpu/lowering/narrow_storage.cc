@@ -62,6 +62,7 @@ const std::vector<NarrowRow>& storage_rows() {
       {"RMSNormalizationGrad", kDomain, {0, 2}, {0}},
       {"Dropout", kDomain, {0}, {0}},
       {"GatherGrad", kDomain, {0}, {}},
+      {"CoalesceRows", kDomain, {0}, {}},
   };
   return rows;
 }
