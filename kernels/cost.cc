@@ -225,6 +225,8 @@ double bytes_of(const Value* value) {
 
 double bytes_of(const Node& node) {
   if (is_view(node) || node.is("Shape") || node.is("Size")) return 0;
+  // Reads the rows of the gradient, and reads and writes as many of the table.
+  if (node.is("SparseSgd", kDomain)) return 3 * bytes_of(node.input(1)) + bytes_of(node.input(2));
   double written = 0, read = 0;
   for (const Value* output : node.outputs()) written += bytes_of(output);
   for (const Value* input : node.inputs()) read += bytes_of(input);

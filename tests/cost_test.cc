@@ -59,6 +59,17 @@ TEST(Cost, BytesAreThoseThatMove) {
   EXPECT_EQ(cost("float[4, 7] a", "s = Constant<value_ints = [28]>() y = Reshape(a, s)").bytes, 0);
   // Three rows of a thousand, read and written; and the indices.
   EXPECT_EQ(cost("float[1000, 16] t, int64[3] i", "y = Gather(t, i)").bytes, 2 * 4 * 3 * 16 + 8 * 3);
+  // Three rows are subtracted from as many of a thousand.
+  Model model;
+  model.context->opsets[""] = 21;
+  Builder b(model.graph.get());
+  const auto input = [&](const char* name, DType dtype, const Dims& dims) {
+    return b.var(model.graph->add_input(name, {dtype, dims}));
+  };
+  const Var t = input("t", DType::kFloat, {1000, 16}), rows = input("rows", DType::kFloat, {3, 16});
+  const Var places = input("places", DType::kInt64, {3}), rate = input("rate", DType::kFloat, Dims{});
+  const Var next = call(b, "SparseSgd", {t, rows, places, rate, rate});
+  EXPECT_EQ(cost_of(*next.value()->producer()).bytes, 3 * 4 * 3 * 16 + 8 * 3);
 }
 
 TEST(Cost, UnknownSizesCountAsOne) { EXPECT_EQ(flops("float[N, 7] a, float[7, 5] b", "y = MatMul(a, b)"), 2 * 7 * 5); }

@@ -44,9 +44,9 @@ AddGatherGrad (sum, dy, indices) => (y) {
 }
 )";
 
-// GatherGrad along axis 0 of a tensor of `shape` without the rows that nothing is added to: rows[p], as wide as those of
-// the tensor, is what row places[p] gets. Of the places that name one row the first has the sum. The others have zeros,
-// and name the row as it is counted from the end: places[p] < 0. A kernel adds the places in their order.
+// GatherGrad along axis 0 of a tensor of `shape` without the rows that nothing is added to: rows[p], as wide as those
+// of the tensor, is what row places[p] gets. Of the places that name one row the first has the sum. The others have
+// zeros, and name the row as it is counted from the end: places[p] < 0. A kernel adds the places in their order.
 constexpr const char* kCoalesceRows = R"(
 CoalesceRows (dy, indices, shape) => (rows, places) {
   zero = Constant <value_ints = [0]> ()

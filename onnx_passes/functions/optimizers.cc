@@ -170,7 +170,8 @@ FunctionText global_norm(const FunctionCall& call) {
 }  // namespace
 
 std::vector<FunctionRow> optimizer_functions() {
-  return {{"Sgd", sgd}, function("SparseSgd", kSparseSgd), {"Adam", adam}, {"AdamW", adamw}, {"GlobalNorm", global_norm}};
+  return {
+      {"Sgd", sgd}, function("SparseSgd", kSparseSgd), {"Adam", adam}, {"AdamW", adamw}, {"GlobalNorm", global_norm}};
 }
 
 }  // namespace onnx_train
