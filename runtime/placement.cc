@@ -5,6 +5,7 @@
 #include "kernels/lowering/lowering.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/onnx.h"
+#include "runtime/views.h"
 
 namespace onnx_train {
 
@@ -26,7 +27,7 @@ class Placer {
         steps_(steps),
         prepared_(prepared),
         states_(states),
-        views_(options.takes(kViews)),
+        views_(options.takes(kViews) ? Views(graph) : Views()),
         write_in_place_(options.takes(kWriteInPlace)),
         update_in_place_(options.takes(kUpdateInPlace)) {}
 
@@ -34,7 +35,7 @@ class Placer {
     result_.skipped.resize(steps_.size());
     result_.workspace_of.assign(steps_.size(), kNone);
     end_ = static_cast<int>(steps_.size());
-    find_roots();
+    for (size_t s = 0; s < steps_.size(); ++s) result_.skipped[s] = views_.is_done(*steps_[s].node);
     find_last_uses();
     place_borders();
     for (int s = 0; s < end_; ++s) place_step(s);
@@ -44,20 +45,8 @@ class Placer {
   }
 
  private:
-  // The value whose memory `value` is a view of.
-  const Value* root(const Value* value) const {
-    const auto found = root_.find(value);
-    return found == root_.end() ? value : found->second;
-  }
-
-  void find_roots() {
-    for (size_t s = 0; s < steps_.size(); ++s) {
-      const Node& node = *steps_[s].node;
-      if (!views_ || !is_view(node)) continue;
-      root_[node.output()] = root(node.input(0));
-      result_.skipped[s] = true;
-    }
-  }
+  // The value whose memory `value` lies in.
+  const Value* root(const Value* value) const { return views_.place(value).memory; }
 
   // The last step that reads the memory of each root; `end_` for what must survive the run.
   void find_last_uses() {
@@ -85,11 +74,11 @@ class Placer {
       const auto state = state_index_.find(input->name());
       const size_t buffer = state == state_index_.end() ? add_buffer(Buffer::kInput, inputs++, bytes_of(*input))
                                                         : add_buffer(Buffer::kFront, state->second, bytes_of(*input));
-      result_.buffer_of[input] = buffer;
+      locate(input, buffer);
     }
     for (const Value* constant : graph_.initializers()) {
-      if (result_.buffer_of.count(constant)) continue;
-      result_.buffer_of[constant] = add_buffer(Buffer::kConstant, 0, bytes_of(*constant), constant);
+      if (result_.location_of.count(constant)) continue;
+      locate(constant, add_buffer(Buffer::kConstant, 0, bytes_of(*constant), constant));
     }
     // What the outputs' and next states' values would like to be written to.
     size_t outputs = 0;
@@ -102,29 +91,36 @@ class Placer {
     for (size_t t = 0; t < targets_.size(); ++t) target_of_.try_emplace(root(targets_[t].value), t);
   }
 
+  // `buffer` is the memory that the value lies in.
+  void locate(const Value* value, size_t buffer) {
+    const Place place = views_.place(value);
+    buffer_of_.try_emplace(place.memory, buffer);
+    result_.location_of[value] = {buffer, place.offset};
+  }
+
   void place_step(int s) {
     const auto step = static_cast<size_t>(s);
     const Node& node = *steps_[step].node;
     if (result_.skipped[step]) {
-      result_.buffer_of[node.output()] = result_.buffer_of.at(root(node.output()));
+      for (const Value* output : node.outputs()) locate(output, buffer_of_.at(root(output)));
       return;
     }
     for (const Value* input : node.inputs()) {
-      if (input) touch(result_.buffer_of.at(input), s);
+      if (input) touch(buffer_of(input), s);
     }
-    std::vector<std::vector<const Value*>> over(node.outputs().size());  // inputs that an output may be written over
-    for (const InPlace& pair : prepared_[step].in_place) {
-      const Value* input = node.output(pair.output) ? node.input(pair.input) : nullptr;
-      if (input) over[static_cast<size_t>(pair.output)].push_back(input);
-    }
+    const std::vector<std::vector<const Value*>> over = overwritable(step);
     for (int o = 0; o < node.num_outputs(); ++o) {
       const Value* output = node.output(o);
       if (!output) continue;
-      const size_t buffer = choose(output, over[static_cast<size_t>(o)], s);
-      result_.buffer_of[output] = buffer;
+      const Value* memory = root(output);
+      const auto known = buffer_of_.find(memory);
+      const size_t buffer = known != buffer_of_.end() ? known->second
+                            : memory == output        ? choose(output, over[static_cast<size_t>(o)], s)
+                                                      : new_buffer(memory, s);
+      locate(output, buffer);
       touch(buffer, s);
       writer_[buffer] = s;
-      if (names_[buffer].empty()) names_[buffer] = output->name();
+      if (names_[buffer].empty()) names_[buffer] = memory->name();
     }
     if (prepared_[step].workspace > 0) {
       const size_t buffer = add_buffer(Buffer::kArena, 0, prepared_[step].workspace);
@@ -134,12 +130,32 @@ class Placer {
     }
   }
 
+  size_t buffer_of(const Value* value) const { return result_.location_of.at(value).buffer; }
+
+  // By output: inputs that the kernel lets it be written over. Not those of whose memory it reads something else, too.
+  std::vector<std::vector<const Value*>> overwritable(size_t step) const {
+    const Node& node = *steps_[step].node;
+    std::vector<std::vector<const Value*>> over(node.outputs().size());
+    if (prepared_[step].in_place.empty()) return over;
+    std::unordered_map<const Value*, const Value*> read;  // memory -> the one value of it; null for several
+    for (const Value* input : node.inputs()) {
+      if (!input) continue;
+      const auto [known, added] = read.try_emplace(root(input), input);
+      if (!added && known->second != input) known->second = nullptr;
+    }
+    for (const InPlace& pair : prepared_[step].in_place) {
+      const Value* input = node.output(pair.output) ? node.input(pair.input) : nullptr;
+      if (input && read.at(root(input))) over[static_cast<size_t>(pair.output)].push_back(input);
+    }
+    return over;
+  }
+
   // The buffer for an output: that of one of the inputs which dies here, a target's, or a new one.
   size_t choose(const Value* output, const std::vector<const Value*>& inputs, int s) {
     const size_t bytes = bytes_of(*output);
     const auto target = target_of_.find(output);
     for (const Value* input : inputs) {
-      const size_t buffer = result_.buffer_of.at(input);
+      const size_t buffer = buffer_of(input);
       const Buffer& b = result_.buffers[buffer];
       if (bytes_of(*input) != bytes || b.bytes != bytes || last_use(buffer, input) != s || taken(buffer, s)) continue;
       if (b.kind == Buffer::kArena && write_in_place_ && target == target_of_.end()) {
@@ -156,16 +172,22 @@ class Placer {
         return buffer;
       }
     }
+    return new_buffer(output, s);
+  }
+
+  // A target's, or one of the arena's, for a value that memory of its own is made for.
+  size_t new_buffer(const Value* memory, int s) {
+    const auto target = target_of_.find(memory);
     size_t buffer = 0;
     if (target != target_of_.end()) {
       Target& t = targets_[target->second];
-      buffer = add_buffer(t.kind, t.index, bytes);
+      buffer = add_buffer(t.kind, t.index, bytes_of(*memory));
       t.done = true;
     } else {
-      buffer = add_buffer(Buffer::kArena, 0, bytes);
+      buffer = add_buffer(Buffer::kArena, 0, bytes_of(*memory));
       life_[buffer] = {s, s};
     }
-    extend(buffer, output);
+    extend(buffer, memory);
     return buffer;
   }
 
@@ -189,7 +211,7 @@ class Placer {
   // Outputs that could not be written where they belong are copied at the end.
   void place_outputs() {
     for (Target& target : targets_) {
-      const size_t from = result_.buffer_of.at(target.value);
+      const size_t from = buffer_of(target.value);
       touch(from, end_);
       if (target.done) continue;
       const size_t bytes = bytes_of(*target.value);
@@ -218,12 +240,13 @@ class Placer {
   const std::vector<PlanStep>& steps_;
   const std::vector<Prepared>& prepared_;
   std::vector<StatePort>& states_;
-  const bool views_, write_in_place_, update_in_place_;
+  const Views views_;
+  const bool write_in_place_, update_in_place_;
   int end_ = 0;
   Placement result_;
-  std::unordered_map<const Value*, const Value*> root_;
-  std::unordered_map<const Value*, int> last_use_;  // by root
-  std::unordered_map<size_t, int> buffer_last_;     // last use of the values that joined a buffer
+  std::unordered_map<const Value*, size_t> buffer_of_;  // by root
+  std::unordered_map<const Value*, int> last_use_;      // by root
+  std::unordered_map<size_t, int> buffer_last_;         // last use of the values that joined a buffer
   std::unordered_map<std::string, size_t> state_index_;
   std::vector<Target> targets_;
   std::unordered_map<const Value*, size_t> target_of_;  // by root

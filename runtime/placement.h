@@ -1,5 +1,5 @@
-// Which memory each value of a plan lives in: views share their input's buffer, kernels write in place where they can,
-// results go straight to the caller's output or the state's back buffer, the rest gets a life time in the arena.
+// Which memory each value of a plan lives in: views lie in another value's buffer, kernels write in place where they
+// can, results go straight to the caller's output or the state's back buffer, the rest gets a life time in the arena.
 #pragma once
 
 #include <unordered_map>
@@ -18,6 +18,12 @@ struct Buffer {
   const Value* constant = nullptr;
 };
 
+// A value's place: bytes behind the begin of a buffer.
+struct Location {
+  size_t buffer;
+  size_t offset;
+};
+
 // Done after the last node: an output or a next state whose value lies in a buffer that is already somebody else's.
 struct Copy {
   size_t from, to;  // buffers
@@ -26,9 +32,9 @@ struct Copy {
 
 struct Placement {
   std::vector<Buffer> buffers;
-  std::unordered_map<const Value*, size_t> buffer_of;
+  std::unordered_map<const Value*, Location> location_of;
   std::vector<size_t> workspace_of;  // by step; kNone where a kernel needs none
-  std::vector<bool> skipped;         // by step: a view, nothing to run
+  std::vector<bool> skipped;         // by step: its outputs lie where they should, nothing to run
   std::vector<Copy> copies;
   std::vector<LiveRange> ranges;
   std::vector<std::string> range_names;

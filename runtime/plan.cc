@@ -16,8 +16,12 @@ struct Plan::Slots {
     size_t inputs, outputs, workspace;  // positions in `table`
   };
   std::vector<void*> table;
+  struct Entry {
+    size_t position;  // in `table`
+    size_t offset;    // bytes behind the buffer's begin
+  };
   std::vector<Call> calls;                  // one per step
-  std::vector<std::vector<size_t>> places;  // buffer -> positions in `table`
+  std::vector<std::vector<Entry>> entries;  // by buffer
   std::vector<Buffer> buffers;
   std::vector<void*> addresses;  // of buffers
   std::vector<Copy> copies;
@@ -33,7 +37,9 @@ struct Plan::Slots {
   void set(size_t buffer, void* address) {
     if (buffer == kNone) return;
     addresses[buffer] = address;
-    for (size_t place : places[buffer]) table[place] = address;
+    for (const Entry& entry : entries[buffer]) {
+      table[entry.position] = address ? static_cast<char*>(address) + entry.offset : nullptr;
+    }
   }
 };
 
@@ -187,9 +193,9 @@ void Plan::place(const PlanOptions& options) {
   slots.buffers = std::move(placement.buffers);
   slots.copies = std::move(placement.copies);
   slots.addresses.assign(slots.buffers.size(), nullptr);
-  slots.places.resize(slots.buffers.size());
+  slots.entries.resize(slots.buffers.size());
 
-  // Views run as no step at all.
+  // What is where it should be runs as no step at all.
   std::vector<PlanStep> steps;
   std::vector<Prepared> prepared;
   for (size_t s = 0; s < steps_.size(); ++s) {
@@ -197,7 +203,10 @@ void Plan::place(const PlanOptions& options) {
     const Node& node = *steps_[s].node;
     Slots::Call call{slots.table.size(), 0, 0};
     const auto add = [&](const Value* value) {
-      if (value) slots.places[placement.buffer_of.at(value)].push_back(slots.table.size());
+      if (value) {
+        const Location& location = placement.location_of.at(value);
+        slots.entries[location.buffer].push_back({slots.table.size(), location.offset});
+      }
       slots.table.push_back(nullptr);
     };
     for (const Value* input : node.inputs()) add(input);
@@ -206,7 +215,7 @@ void Plan::place(const PlanOptions& options) {
     call.workspace = slots.table.size();
     slots.table.push_back(nullptr);
     if (placement.workspace_of[s] != kNone) {
-      slots.places[placement.workspace_of[s]].push_back(call.workspace);
+      slots.entries[placement.workspace_of[s]].push_back({call.workspace, 0});
       workspace_bytes_ = std::max(workspace_bytes_, prepared_[s].workspace);
     }
     slots.calls.push_back(call);
@@ -215,6 +224,12 @@ void Plan::place(const PlanOptions& options) {
   }
   steps_ = std::move(steps);
   prepared_ = std::move(prepared);
+  std::vector<int> number(placement.skipped.size() + 1);  // of a step, without those that are skipped
+  for (size_t s = 0; s < placement.skipped.size(); ++s) number[s + 1] = number[s] + (placement.skipped[s] ? 0 : 1);
+  for (LiveRange& range : ranges_) {
+    range.first = number[static_cast<size_t>(range.first)];
+    range.last = number[static_cast<size_t>(range.last)];
+  }
 
   slots.input_buffers.assign(inputs_.size(), kNone);
   slots.output_buffers.assign(outputs_.size(), kNone);

@@ -69,7 +69,7 @@ class Plan {
   size_t constant_bytes() const { return constant_bytes_; }    // constants that the plan keeps on the device
   const MemoryPlan& memory() const { return memory_; }
   const Recomputation& recomputation() const { return recomputation_; }
-  const std::vector<LiveRange>& live_ranges() const { return ranges_; }
+  const std::vector<LiveRange>& live_ranges() const { return ranges_; }  // in numbers of `steps()`
   const std::vector<std::string>& range_names() const { return range_names_; }
 
   // Memory that the next runs use. All must be bound before `run`; binding again only changes pointers.

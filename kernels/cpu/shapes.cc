@@ -25,7 +25,10 @@ Prepared run_moves(std::vector<Move> moves) {
   Prepared prepared;
   prepared.run = [moves = std::move(moves)](const Args& args) {
     for (const Move& m : moves) {
-      if (args.outputs[m.output]) m.copy.run(args.in<char>(m.input) + m.from, args.out<char>(m.output) + m.to);
+      if (!args.outputs[m.output]) continue;
+      const char* from = args.in<char>(m.input) + m.from;
+      char* to = args.out<char>(m.output) + m.to;
+      if (from != to) m.copy.run(from, to);  // the plan may have put a piece where it belongs
     }
   };
   return prepared;

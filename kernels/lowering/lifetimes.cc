@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/lowering/lowering.h"
+#include "kernels/lowering/pieces.h"
 #include "onnx_passes/ir/inputs.h"
 
 namespace onnx_train {
@@ -24,9 +25,9 @@ Lifetimes::Lifetimes(const Graph& graph) : nodes(graph.nodes()) {
   for (int i = 0; i < static_cast<int>(nodes.size()); ++i) {
     const Node& node = *nodes[static_cast<size_t>(i)];
     position.emplace(&node, i);
-    if (is_view(node)) {
+    if (is_view(node) || is_piece_of_input(node)) {
       if (!index.count(node.input(0))) add(node.input(0), -1, 0);
-      index.emplace(node.output(), index.at(node.input(0)));
+      for (const Value* output : node.outputs()) index.emplace(output, index.at(node.input(0)));
       continue;
     }
     for_each_input(node, [&](const Value* input) {
@@ -65,6 +66,13 @@ Lifetimes::Lifetimes(const Graph& graph) : nodes(graph.nodes()) {
     now -= dead[i];
     alive.push_back(now);
   }
+}
+
+bool Lifetimes::is_piece_of_input(const Node& node) const {
+  if (!node.is("Slice") && !node.is("Split")) return false;
+  const auto whole = index.find(node.input(0));
+  const bool of_input = whole == index.end() ? !node.input(0)->producer() : all[whole->second].first < 0;
+  return of_input && !piece_offsets(node).empty();
 }
 
 int Lifetimes::fullest() const {

@@ -1,6 +1,7 @@
 // When the values of a graph are alive, in the order of its nodes: what a plan needs memory for, as far as it can be
-// told before kernels are chosen. A view is its input's memory. Inputs, constants and outputs of the graph have memory
-// of their own, which no plan's arena holds.
+// told before kernels are chosen. A view is its input's memory, and so is a piece of an input or a constant. (Other
+// pieces, and what is written to its place in a Concat, the plan chooses last: runtime/views.h. That needs no more than
+// this tells.) Inputs, constants and outputs of the graph have memory of their own, which no plan's arena holds.
 #pragma once
 
 #include <unordered_map>
@@ -25,6 +26,8 @@ struct Lifetimes {
   explicit Lifetimes(const Graph& graph);
 
   const Lifetime& of(const Value* value) const { return all[index.at(value)]; }
+  // The node's outputs are stretches of an input's or constant's memory.
+  bool is_piece_of_input(const Node& node) const;
   // The node with the most bytes alive: the first of them; -1 in an empty graph.
   int fullest() const;
 

@@ -123,7 +123,7 @@ class Scheduler {
  private:
   void add_node(size_t i) {
     const Node& node = *lives_.nodes[i];
-    const bool view = is_view(node);
+    const bool view = is_view(node) || lives_.is_piece_of_input(node);
     for_each_input(node, [&](const Value* input) {
       if (input->producer()) {
         const auto found = lives_.position.find(input->producer());
