@@ -63,6 +63,7 @@ class Placer {
     result_.buffers.push_back({kind, index, bytes, constant});
     life_.push_back({0, 0});
     writer_.push_back(-1);
+    buffer_last_.push_back(-1);
     names_.emplace_back();
     return result_.buffers.size() - 1;
   }
@@ -77,7 +78,7 @@ class Placer {
       locate(input, buffer);
     }
     for (const Value* constant : graph_.initializers()) {
-      if (result_.location_of.count(constant)) continue;
+      if (result_.location_of.contains(constant)) continue;
       locate(constant, add_buffer(Buffer::kConstant, 0, bytes_of(*constant), constant));
     }
     // What the outputs' and next states' values would like to be written to.
@@ -113,10 +114,10 @@ class Placer {
       const Value* output = node.output(o);
       if (!output) continue;
       const Value* memory = root(output);
-      const auto known = buffer_of_.find(memory);
-      const size_t buffer = known != buffer_of_.end() ? known->second
-                            : memory == output        ? choose(output, over[static_cast<size_t>(o)], s)
-                                                      : new_buffer(memory, s);
+      const size_t* known = buffer_of_.find(memory);
+      const size_t buffer = known              ? *known
+                            : memory == output ? choose(output, over[static_cast<size_t>(o)], s)
+                                               : new_buffer(memory, s);
       locate(output, buffer);
       touch(buffer, s);
       writer_[buffer] = s;
@@ -153,21 +154,20 @@ class Placer {
   // The buffer for an output: that of one of the inputs which dies here, a target's, or a new one.
   size_t choose(const Value* output, const std::vector<const Value*>& inputs, int s) {
     const size_t bytes = bytes_of(*output);
-    const auto target = target_of_.find(output);
+    const size_t* target = target_of_.find(output);
     for (const Value* input : inputs) {
       const size_t buffer = buffer_of(input);
       const Buffer& b = result_.buffers[buffer];
       if (bytes_of(*input) != bytes || b.bytes != bytes || last_use(buffer, input) != s || taken(buffer, s)) continue;
-      if (b.kind == Buffer::kArena && write_in_place_ && target == target_of_.end()) {
+      if (b.kind == Buffer::kArena && write_in_place_ && !target) {
         extend(buffer, output);
         return buffer;
       }
-      const bool own_state = b.kind == Buffer::kFront && target != target_of_.end() &&
-                             targets_[target->second].kind == Buffer::kBack &&
-                             targets_[target->second].index == b.index;
+      const bool own_state = b.kind == Buffer::kFront && target && targets_[*target].kind == Buffer::kBack &&
+                             targets_[*target].index == b.index;
       if (own_state && update_in_place_) {
         states_[b.index].in_place = true;
-        targets_[target->second].done = true;
+        targets_[*target].done = true;
         extend(buffer, output);
         return buffer;
       }
@@ -177,10 +177,10 @@ class Placer {
 
   // A target's, or one of the arena's, for a value that memory of its own is made for.
   size_t new_buffer(const Value* memory, int s) {
-    const auto target = target_of_.find(memory);
+    const size_t* target = target_of_.find(memory);
     size_t buffer = 0;
-    if (target != target_of_.end()) {
-      Target& t = targets_[target->second];
+    if (target) {
+      Target& t = targets_[*target];
       buffer = add_buffer(t.kind, t.index, bytes_of(*memory));
       t.done = true;
     } else {
@@ -195,15 +195,13 @@ class Placer {
   bool taken(size_t buffer, int s) const { return writer_[buffer] == s; }
 
   int last_use(size_t buffer, const Value* value) const {
-    const auto own = last_use_.find(root(value));
-    const auto extended = buffer_last_.find(buffer);
-    return std::max(own == last_use_.end() ? -1 : own->second, extended == buffer_last_.end() ? -1 : extended->second);
+    const int* own = last_use_.find(root(value));
+    return std::max(own ? *own : -1, buffer_last_[buffer]);
   }
 
   void extend(size_t buffer, const Value* output) {
-    const auto found = last_use_.find(output);
-    int& last = buffer_last_[buffer];
-    if (found != last_use_.end()) last = std::max(last, found->second);
+    const int* last = last_use_.find(output);
+    if (last) buffer_last_[buffer] = std::max(buffer_last_[buffer], *last);
   }
 
   void touch(size_t buffer, int s) { life_[buffer].second = std::max(life_[buffer].second, s); }
@@ -244,14 +242,14 @@ class Placer {
   const bool write_in_place_, update_in_place_;
   int end_ = 0;
   Placement result_;
-  std::unordered_map<const Value*, size_t> buffer_of_;  // by root
-  std::unordered_map<const Value*, int> last_use_;      // by root
-  std::unordered_map<size_t, int> buffer_last_;         // last use of the values that joined a buffer
+  ValueTable<size_t> buffer_of_;  // by root
+  ValueTable<int> last_use_;      // by root
   std::unordered_map<std::string, size_t> state_index_;
   std::vector<Target> targets_;
-  std::unordered_map<const Value*, size_t> target_of_;  // by root
+  ValueTable<size_t> target_of_;  // by root
   std::vector<std::pair<int, int>> life_;
-  std::vector<int> writer_;  // the last step that writes the buffer
+  std::vector<int> writer_;       // the last step that writes the buffer
+  std::vector<int> buffer_last_;  // last use of the values that joined a buffer; -1 for none
   std::vector<std::string> names_;
 };
 

@@ -2,8 +2,7 @@
 // can, results go straight to the caller's output or the state's back buffer, the rest gets a life time in the arena.
 #pragma once
 
-#include <unordered_map>
-
+#include "onnx_passes/ir/tables.h"
 #include "runtime/plan.h"
 
 namespace onnx_train {
@@ -32,7 +31,7 @@ struct Copy {
 
 struct Placement {
   std::vector<Buffer> buffers;
-  std::unordered_map<const Value*, Location> location_of;
+  ValueTable<Location> location_of;
   std::vector<size_t> workspace_of;  // by step; kNone where a kernel needs none
   std::vector<bool> skipped;         // by step: its outputs lie where they should, nothing to run
   std::vector<Copy> copies;

@@ -152,7 +152,7 @@ void Plan::lower(const PlanOptions& options, const std::map<std::string, Shape>&
 }
 
 void Plan::select_kernels() {
-  std::unordered_map<const Value*, Tensor> constants;
+  ValueTable<Tensor> constants;
   std::string missing;
   int count = 0;
   for (Node* node = model_.graph->first(); node; node = node->next()) {
@@ -163,9 +163,8 @@ void Plan::select_kernels() {
       if (!input) continue;
       typed = typed && input->type().is_static();
       if (!input->is_initializer() || model_.graph->is_input(input)) continue;
-      auto [place, added] = constants.try_emplace(input);
-      if (added) place->second = constant_of(input);
-      known.back() = place->second;
+      const Tensor* constant = constants.find(input);
+      known.back() = constant ? *constant : *constants.try_emplace(input, constant_of(input)).first;
     }
     for (const Value* output : node->outputs()) typed = typed && (!output || output->type().is_static());
     const NodeSpec spec(*node, std::move(known), num_threads());

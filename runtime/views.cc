@@ -1,7 +1,6 @@
 #include "runtime/views.h"
 
 #include <algorithm>
-#include <unordered_set>
 
 #include "kernels/lowering/lifetimes.h"
 #include "kernels/lowering/lowering.h"
@@ -73,7 +72,7 @@ class Usage {
 
 class Finder {
  public:
-  Finder(const Graph& graph, Views* views, std::unordered_map<const Value*, Place>* places)
+  Finder(const Graph& graph, Views* views, ValueTable<Place>* places)
       : graph_(graph),
         lives_(graph),
         views_(*views),
@@ -81,7 +80,7 @@ class Finder {
         usage_(lives_.alive),
         most_(usage_.most(0, static_cast<int>(lives_.nodes.size()) - 1)) {
     for (const Value* output : graph.outputs()) {
-      while (is_callers_.insert(output).second && output->producer() && is_view(*output->producer())) {
+      while (is_callers_.insert(output) && output->producer() && is_view(*output->producer())) {
         output = output->producer()->input(0);
       }
     }
@@ -117,7 +116,7 @@ class Finder {
     if (is_read_after_update(*whole.memory)) return;
     for (size_t i = 0; i < offsets.size(); ++i) {
       const Value* piece = node.outputs()[i];
-      if (!is_callers_.count(piece)) merge({{piece, offsets[i]}}, whole);
+      if (!is_callers_.contains(piece)) merge({{piece, offsets[i]}}, whole);
     }
   }
 
@@ -136,7 +135,7 @@ class Finder {
       const bool fills_it = bytes_of(*memory) == bytes_of(*node.inputs()[i]);
       const bool there = memory == whole.memory ||
                          std::any_of(pieces.begin(), pieces.end(), [&](const Piece& p) { return p.value == memory; });
-      if (fills_it && !there && memory->producer() && !is_callers_.count(memory))
+      if (fills_it && !there && memory->producer() && !is_callers_.contains(memory))
         pieces.push_back({memory, offsets[i]});
     }
     if (!pieces.empty()) merge(pieces, whole);
@@ -172,11 +171,11 @@ class Finder {
   const Graph& graph_;
   const Lifetimes lives_;
   const Views& views_;
-  std::unordered_map<const Value*, Place>& places_;
+  ValueTable<Place>& places_;
   Usage usage_;
   const int64_t most_;
-  std::vector<Memory> memories_;                 // by number in Lifetimes
-  std::unordered_set<const Value*> is_callers_;  // outputs of the graph, and what they are reshapes of
+  std::vector<Memory> memories_;  // by number in Lifetimes
+  Marks<Value> is_callers_;       // outputs of the graph, and what they are reshapes of
 };
 
 }  // namespace
@@ -192,8 +191,8 @@ Views::Views(const Graph& graph) {
 
 Place Views::place(const Value* value) const {
   Place place{value, 0};
-  for (auto found = places_.find(value); found != places_.end(); found = places_.find(place.memory)) {
-    place = {found->second.memory, found->second.offset + place.offset};
+  for (const Place* found = places_.find(value); found; found = places_.find(place.memory)) {
+    place = {found->memory, found->offset + place.offset};
   }
   return place;
 }

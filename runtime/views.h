@@ -8,9 +8,7 @@
 // be in use at the plan's fullest node for it, the node copies.
 #pragma once
 
-#include <unordered_map>
-
-#include "onnx_passes/ir/graph.h"
+#include "onnx_passes/ir/tables.h"
 
 namespace onnx_train {
 
@@ -32,7 +30,7 @@ class Views {
   bool is_done(const Node& node) const;
 
  private:
-  std::unordered_map<const Value*, Place> places_;  // of values without memory of their own
+  ValueTable<Place> places_;  // of values without memory of their own
 };
 
 }  // namespace onnx_train

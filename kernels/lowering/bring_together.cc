@@ -1,9 +1,9 @@
 #include "kernels/lowering/bring_together.h"
 
 #include <queue>
-#include <unordered_map>
 
 #include "onnx_passes/ir/inputs.h"
+#include "onnx_passes/ir/tables.h"
 
 namespace onnx_train {
 namespace {
@@ -32,7 +32,7 @@ class Order {
       ready.pop();
       move_to_end(leader);
       for (Node* reader : readers_[leader]) {
-        if (--waits_.at(reader) == 0) ready.push(reader);
+        if (--waits_[reader] == 0) ready.push(reader);
       }
     }
   }
@@ -43,7 +43,7 @@ class Order {
       Node* leader = leader_of(node);
       waits_.try_emplace(leader, 0);
       for_each_input(*node, [&](const Value* input) {
-        if (!input->producer() || position_.count(input->producer()) == 0) return;
+        if (!input->producer() || !position_.contains(input->producer())) return;
         Node* before = leader_of(input->producer());
         if (before == leader) return;
         readers_[before].push_back(leader);
@@ -53,22 +53,22 @@ class Order {
   }
 
   Node* leader_of(Node* node) const {
-    const auto group = group_of_.find(node);
-    return group == group_of_.end() ? node : groups_[group->second].back();
+    const size_t* group = group_of_.find(node);
+    return group ? groups_[*group].back() : node;
   }
 
   void move_to_end(Node* leader) {
-    const auto group = group_of_.find(leader);
-    if (group == group_of_.end()) return graph_.move(leader, nullptr);
-    for (Node* node : groups_[group->second]) graph_.move(node, nullptr);
+    const size_t* group = group_of_.find(leader);
+    if (!group) return graph_.move(leader, nullptr);
+    for (Node* node : groups_[*group]) graph_.move(node, nullptr);
   }
 
   Graph& graph_;
   const std::vector<std::vector<Node*>>& groups_;
-  std::unordered_map<const Node*, int> position_;
-  std::unordered_map<const Node*, size_t> group_of_;
-  std::unordered_map<const Node*, int> waits_;  // leader -> inputs that are not there yet
-  std::unordered_map<const Node*, std::vector<Node*>> readers_;
+  NodeTable<int> position_;
+  NodeTable<size_t> group_of_;
+  NodeTable<int> waits_;                   // leader -> inputs that are not there yet
+  NodeTable<std::vector<Node*>> readers_;  // of leaders
 };
 
 }  // namespace

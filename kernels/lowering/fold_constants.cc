@@ -1,12 +1,13 @@
 #include <algorithm>
 #include <cstring>
-#include <unordered_map>
 
 #include "kernels/device.h"
 #include "kernels/lowering/lowering.h"
 #include "onnx_passes/ir/elements.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/inference.h"
+#include "onnx_passes/ir/inference_cache.h"
+#include "onnx_passes/ir/tables.h"
 
 namespace onnx_train {
 namespace {
@@ -18,9 +19,8 @@ constexpr int64_t kMaxFolded = 65536;
 class Constants {
  public:
   const Tensor& of(const Value* value) {
-    auto [place, added] = known_.try_emplace(value);
-    if (added) place->second = constant_of(value);
-    return place->second;
+    const Tensor* known = known_.find(value);
+    return known ? *known : *known_.try_emplace(value, constant_of(value)).first;
   }
   static bool is_constant(const Value* value) {
     if (value->is_initializer()) return !value->graph().is_input(value);
@@ -28,7 +28,7 @@ class Constants {
   }
 
  private:
-  std::unordered_map<const Value*, Tensor> known_;
+  ValueTable<Tensor> known_;
 };
 
 int64_t count_nonzero(const Tensor& x, int64_t limit) {
@@ -139,11 +139,12 @@ bool fold(Node* node, Constants& constants) {
 
 bool fold_constants(Model& model) {
   Constants constants;
+  InferenceCache types;
   bool changed = false;
   Node* next = nullptr;
   for (Node* node = model.graph->first(); node; node = next) {
     next = node->next();
-    infer_types(node);
+    types.infer(node);
     changed |= fold(node, constants);
   }
   return changed;

@@ -16,6 +16,7 @@
 #include "kernels/lowering/lowering.h"
 #include "kernels/lowering/outline.h"
 #include "onnx_passes/ir/inputs.h"
+#include "onnx_passes/ir/tables.h"
 
 namespace onnx_train {
 namespace {
@@ -33,7 +34,7 @@ struct Group {
 class Fuser {
  public:
   Fuser(Graph& graph, const std::function<bool(const Node&)>& can_fuse)
-      : graph_(graph), can_fuse_(can_fuse), outputs_(graph.outputs().begin(), graph.outputs().end()) {}
+      : graph_(graph), can_fuse_(can_fuse), outputs_(graph.outputs()) {}
 
   bool run() {
     for (Node* node = graph_.first(); node; node = node->next()) visit(node);
@@ -63,8 +64,8 @@ class Fuser {
   // ---- Groups
 
   int group_of(const Node* node) const {
-    const auto found = group_of_.find(node);
-    return found == group_of_.end() ? -1 : found->second;
+    const int* found = group_of_.find(node);
+    return found ? *found : -1;
   }
 
   void visit(Node* node) {
@@ -74,8 +75,8 @@ class Fuser {
       const Node* producer = input->producer();
       const int g = producer ? group_of(producer) : -1;
       if (g < 0) {
-        const auto level = level_of_.find(producer);
-        if (level != level_of_.end()) outside = std::max(outside, level->second);
+        const int* level = producer ? level_of_.find(producer) : nullptr;
+        if (level) outside = std::max(outside, *level);
       } else if (std::find(groups.begin(), groups.end(), g) == groups.end()) {
         groups.push_back(g);
       }
@@ -214,13 +215,13 @@ class Fuser {
   // False when it comes from elsewhere, too, from far away, or from what another group computes again.
   bool find_way(Value* value, Value** source, std::unordered_set<Value*>* between) const {
     constexpr size_t kFar = 16;
-    if (value->dtype() == DType::kBFloat16 && (!value->producer() || position_.count(value->producer()) > 0)) {
+    if (value->dtype() == DType::kBFloat16 && (!value->producer() || position_.contains(value->producer()))) {
       if (*source && *source != value) return false;
       *source = value;
       return true;
     }
     if (between->count(value)) return true;
-    if (!is_cheap(value) || between->size() == kFar || position_.count(value->producer()) == 0) return false;
+    if (!is_cheap(value) || between->size() == kFar || !position_.contains(value->producer())) return false;
     between->insert(value);
     const std::vector<Value*> operands = value->producer()->inputs();
     return std::all_of(operands.begin(), operands.end(), [&](Value* operand) {
@@ -271,7 +272,7 @@ class Fuser {
     for (Node* node = graph_.last(); node; node = previous) {
       previous = node->previous();
       const auto unread = [&](const Value* value) {
-        return !value || (value->uses().empty() && outputs_.count(value) == 0);
+        return !value || (value->uses().empty() && !outputs_.contains(value));
       };
       if (!std::all_of(node->outputs().begin(), node->outputs().end(), unread)) continue;
       const int g = group_of(node);
@@ -290,7 +291,7 @@ class Fuser {
   // What widens a bfloat16 value for one other group is done there: half the bytes are kept meanwhile.
   void hand_over(Node* node) {
     const int from = group_of(node);
-    if (from < 0 || !widens(*node) || outputs_.count(node->output()) > 0) return;
+    if (from < 0 || !widens(*node) || outputs_.contains(node->output())) return;
     int to = -1;
     for (const Use& use : node->output()->uses()) {
       const int reader = group_of(use.node);
@@ -311,7 +312,7 @@ class Fuser {
   void sink(int g) {
     int reader = -1, results = 0;
     for (const Node* node : group(g).nodes) {
-      if (outputs_.count(node->output()) > 0) return;
+      if (outputs_.contains(node->output())) return;
       bool outside = false;
       for (const Use& use : node->output()->uses()) {
         const int to = group_of(use.node);
@@ -386,7 +387,7 @@ class Fuser {
     Value* inside = view->output();
     std::vector<Use> uses_inside, uses_outside;
     for (const Use& use : inside->uses()) (group_of(use.node) == g ? uses_inside : uses_outside).push_back(use);
-    const bool is_output = outputs_.count(inside) > 0;
+    const bool is_output = outputs_.contains(inside);
     if (uses_inside.empty()) {
       group_of_.erase(view);
     } else if (!uses_outside.empty() || is_output) {
@@ -435,12 +436,12 @@ class Fuser {
 
   Graph& graph_;
   const std::function<bool(const Node&)>& can_fuse_;
-  std::unordered_set<const Value*> outputs_;
+  Marks<Value> outputs_;
   std::vector<Group> groups_;
-  std::unordered_map<const Node*, int> group_of_;
-  std::unordered_map<const Node*, int> level_of_;  // of nodes in no group
-  std::unordered_map<const Value*, Residence> residence_;
-  std::unordered_map<const Node*, int> position_;
+  NodeTable<int> group_of_;
+  NodeTable<int> level_of_;  // of nodes in no group
+  ValueTable<Residence> residence_;
+  NodeTable<int> position_;
   std::unordered_map<int, Node*> first_of_;  // group -> the node in front of which it computes again
 };
 

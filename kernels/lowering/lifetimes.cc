@@ -24,22 +24,23 @@ Lifetimes::Lifetimes(const Graph& graph) : nodes(graph.nodes()) {
   };
   for (int i = 0; i < static_cast<int>(nodes.size()); ++i) {
     const Node& node = *nodes[static_cast<size_t>(i)];
-    position.emplace(&node, i);
+    position[&node] = i;
     if (is_view(node) || is_piece_of_input(node)) {
-      if (!index.count(node.input(0))) add(node.input(0), -1, 0);
-      for (const Value* output : node.outputs()) index.emplace(output, index.at(node.input(0)));
+      add(node.input(0), -1, 0);
+      for (const Value* output : node.outputs()) {
+        if (output) index.try_emplace(output, index.at(node.input(0)));
+      }
       continue;
     }
     for_each_input(node, [&](const Value* input) {
-      if (!index.count(input)) add(input, -1, 0);
+      add(input, -1, 0);
       std::vector<int>& uses = all[index.at(input)].uses;
       if (uses.empty() || uses.back() != i) uses.push_back(i);
     });
     for (const auto& subgraph : node.subgraphs()) {
       for (const Node* n = subgraph.graph->first(); n; n = n->next()) {
         for_each_input(*n, [&](const Value* input) {
-          const auto found = index.find(input);
-          if (found != index.end()) all[found->second].fixed = true;
+          if (const size_t* found = index.find(input)) all[*found].fixed = true;
         });
       }
     }
@@ -48,7 +49,7 @@ Lifetimes::Lifetimes(const Graph& graph) : nodes(graph.nodes()) {
     }
   }
   for (const Value* output : graph.outputs()) {
-    if (!index.count(output)) add(output, -1, 0);
+    add(output, -1, 0);
     Lifetime& lifetime = all[index.at(output)];
     lifetime.fixed = true;
     lifetime.bytes = 0;
@@ -70,8 +71,8 @@ Lifetimes::Lifetimes(const Graph& graph) : nodes(graph.nodes()) {
 
 bool Lifetimes::is_piece_of_input(const Node& node) const {
   if (!node.is("Slice") && !node.is("Split")) return false;
-  const auto whole = index.find(node.input(0));
-  const bool of_input = whole == index.end() ? !node.input(0)->producer() : all[whole->second].first < 0;
+  const size_t* whole = index.find(node.input(0));
+  const bool of_input = whole ? all[*whole].first < 0 : !node.input(0)->producer();
   return of_input && !piece_offsets(node).empty();
 }
 

@@ -4,10 +4,9 @@
 // this tells.) Inputs, constants and outputs of the graph have memory of their own, which no plan's arena holds.
 #pragma once
 
-#include <unordered_map>
 #include <vector>
 
-#include "onnx_passes/ir/graph.h"
+#include "onnx_passes/ir/tables.h"
 
 namespace onnx_train {
 
@@ -32,10 +31,10 @@ struct Lifetimes {
   int fullest() const;
 
   std::vector<Node*> nodes;
-  std::unordered_map<const Node*, int> position;
+  NodeTable<int> position;
   std::vector<Lifetime> all;
-  std::unordered_map<const Value*, size_t> index;  // views have their memory's
-  std::vector<size_t> alive;                       // bytes while each node runs
+  ValueTable<size_t> index;   // views have their memory's
+  std::vector<size_t> alive;  // bytes while each node runs
 };
 
 }  // namespace onnx_train

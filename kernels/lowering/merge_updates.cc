@@ -8,24 +8,22 @@
 
 #include <algorithm>
 #include <unordered_map>
-#include <unordered_set>
 
 #include "kernels/lowering/lowering.h"
 #include "kernels/lowering/outline.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/inputs.h"
+#include "onnx_passes/ir/tables.h"
 
 namespace onnx_train {
 namespace {
 
-using ValueSet = std::unordered_set<const Value*>;
-
 // The inputs that an update has new values for: its weight and slots, with the gradient at 1 between them.
 bool is_own_state(int input, int num_outputs) { return input == 0 || (input >= 2 && input < num_outputs + 1); }
 
-bool writes_outputs_only(const Node& node, const ValueSet& graph_outputs) {
+bool writes_outputs_only(const Node& node) {
   const auto& outputs = node.outputs();
-  return std::all_of(outputs.begin(), outputs.end(), [&](const Value* v) { return graph_outputs.count(v) > 0; });
+  return std::all_of(outputs.begin(), outputs.end(), [&](const Value* v) { return v && node.graph().is_output(v); });
 }
 
 const Value* memory_of(const Value* value) {
@@ -36,15 +34,15 @@ const Value* memory_of(const Value* value) {
 // Updates that depend on no other update, in order.
 std::vector<Node*> independent_updates(const Graph& graph) {
   std::vector<Node*> updates;
-  const ValueSet outputs(graph.outputs().begin(), graph.outputs().end());
-  ValueSet dependent;
+  Marks<Value> dependent;
   for (Node* node = graph.first(); node; node = node->next()) {
     bool depends = false;
-    for_each_input(*node, [&](const Value* input) { depends = depends || dependent.count(input) > 0; });
-    const bool joins =
-        !depends && is_update(*node) && !node->is("SparseSgd", kDomain) && writes_outputs_only(*node, outputs);
+    for_each_input(*node, [&](const Value* input) { depends = depends || dependent.contains(input); });
+    const bool joins = !depends && is_update(*node) && !node->is("SparseSgd", kDomain) && writes_outputs_only(*node);
     if (joins) updates.push_back(node);
-    if (joins || depends) dependent.insert(node->outputs().begin(), node->outputs().end());
+    for (const Value* output : node->outputs()) {
+      if (output && (joins || depends)) dependent.insert(output);
+    }
   }
   return updates;
 }
@@ -70,19 +68,21 @@ std::vector<Node*> with_state_of_their_own(const std::vector<Node*>& updates) {
 
 // Cuts the updates, in order, where a node stands between them that computes what later ones read.
 std::vector<std::vector<Node*>> standing_together(const Graph& graph, const std::vector<Node*>& updates) {
-  const std::unordered_set<const Node*> chosen(updates.begin(), updates.end());
-  std::unordered_set<const Node*> needed;  // by updates, directly or not
+  const Marks<Node> chosen(updates);
+  Marks<Node> needed;  // by updates, directly or not
   std::vector<std::vector<Node*>> groups(1);
   size_t found = 0;
   for (Node* node = graph.last(); found < updates.size(); node = node->previous()) {
-    if (chosen.count(node)) {
+    if (chosen.contains(node)) {
       groups.back().push_back(node);
       ++found;
-    } else if (needed.count(node) && !is_view(*node) && !groups.back().empty()) {
+    } else if (needed.contains(node) && !is_view(*node) && !groups.back().empty()) {
       groups.emplace_back();
     }
-    if (!chosen.count(node) && !needed.count(node)) continue;
-    for_each_input(*node, [&](const Value* input) { needed.insert(input->producer()); });
+    if (!chosen.contains(node) && !needed.contains(node)) continue;
+    for_each_input(*node, [&](const Value* input) {
+      if (input->producer()) needed.insert(input->producer());
+    });
   }
   for (auto& group : groups) std::reverse(group.begin(), group.end());
   return groups;

@@ -126,11 +126,11 @@ class Scheduler {
     const bool view = is_view(node) || lives_.is_piece_of_input(node);
     for_each_input(node, [&](const Value* input) {
       if (input->producer()) {
-        const auto found = lives_.position.find(input->producer());
-        if (found != lives_.position.end()) before_[i].push_back(static_cast<size_t>(found->second));
+        const int* position = lives_.position.find(input->producer());
+        if (position) before_[i].push_back(static_cast<size_t>(*position));
       }
-      const auto memory = lives_.index.find(input);
-      if (!view && memory != lives_.index.end()) reads_[i].push_back(memory->second);
+      const size_t* memory = lives_.index.find(input);
+      if (!view && memory) reads_[i].push_back(*memory);
     });
     std::sort(reads_[i].begin(), reads_[i].end());
     reads_[i].erase(std::unique(reads_[i].begin(), reads_[i].end()), reads_[i].end());
@@ -143,7 +143,7 @@ class Scheduler {
   // What reads a state before its update goes on doing so: then the update can be in place.
   void keep_update_last(const Graph& graph, const Value& state) {
     const Value* next = graph.find("next/" + state.name());
-    if (!next || !next->producer() || !lives_.index.count(&state)) return;
+    if (!next || !next->producer() || !lives_.index.contains(&state)) return;
     const int update = lives_.position.at(next->producer());
     for (int reader : lives_.of(&state).uses) {
       if (reader < update) before_[static_cast<size_t>(update)].push_back(static_cast<size_t>(reader));

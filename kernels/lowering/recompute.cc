@@ -252,9 +252,8 @@ class Recomputer {
       Node* node = lives_->nodes[i];
       for (int k = 0; k < node->num_inputs(); ++k) {
         Value* input = node->input(k);
-        const auto found = input ? lives_->index.find(input) : lives_->index.end();
-        if (found == lives_->index.end() || found->second != memory || is_later_view(*input, candidate.reader))
-          continue;
+        const size_t* found = input ? lives_->index.find(input) : nullptr;
+        if (!found || *found != memory || is_later_view(*input, candidate.reader)) continue;
         node->set_input(k, late(input, reader));
       }
     }
@@ -301,9 +300,9 @@ class Recomputer {
       const Value* version = known->second;
       return version == value ? value : version->producer()->output(version->output_index());
     }
-    const auto memory = lives_->index.find(value);
-    if (memory == lives_->index.end()) return value;
-    const Value* root = lives_->all[memory->second].value;
+    const size_t* memory = lives_->index.find(value);
+    if (!memory) return value;
+    const Value* root = lives_->all[*memory].value;
     const auto version = versions_.find(root);
     if (version == versions_.end() || version->second == root) return value;
     const Node& view = *value->producer();

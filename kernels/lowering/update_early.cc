@@ -56,12 +56,15 @@ class EarlyUpdates {
   }
 
   bool update_depends_on(const Value* value) const {
-    std::unordered_set<const Value*> dependent = {value};
+    Marks<Value> dependent;
+    dependent.insert(value);
     for (const Node* node = value->producer()->next(); node; node = node->next()) {
       bool depends = false;
-      for_each_input(*node, [&](const Value* input) { depends = depends || dependent.count(input) > 0; });
+      for_each_input(*node, [&](const Value* input) { depends = depends || dependent.contains(input); });
       if (depends && is_update(*node)) return true;
-      if (depends) dependent.insert(node->outputs().begin(), node->outputs().end());
+      for (const Value* output : node->outputs()) {
+        if (depends && output) dependent.insert(output);
+      }
     }
     return false;
   }
@@ -97,7 +100,7 @@ class EarlyUpdates {
       const Value* operand = update.input(i);
       if (!operand || !depends_on_inputs_alone(*operand, &nodes)) continue;
       for (Node* node : nodes) {
-        if (!moved_.insert(node).second) continue;
+        if (!moved_.insert(node)) continue;
         graph_.move(node, last_moved_ ? last_moved_->next() : graph_.first());
         last_moved_ = node;
         changed = true;
@@ -108,7 +111,7 @@ class EarlyUpdates {
 
   bool depends_on_inputs_alone(const Value& value, std::vector<Node*>* nodes) const {
     Node* node = value.producer();
-    if (!node || moved_.count(node)) return true;
+    if (!node || moved_.contains(node)) return true;
     if (!node->subgraphs().empty() || num_elements(value.type().shape()) != 1) return false;
     for (const Value* input : node->inputs()) {
       if (input && !depends_on_inputs_alone(*input, nodes)) return false;
@@ -124,10 +127,10 @@ class EarlyUpdates {
     for (const Value* input : update.inputs()) {
       if (!input) continue;
       if (input->producer()) last = std::max(last, lives.position.at(input->producer()));
-      const auto known = lives.index.find(input);
-      if (known == lives.index.end()) continue;
+      const size_t* known = lives.index.find(input);
+      if (!known) continue;
       // Who reads the old weight; and the gradient, to find it in the cache.
-      for (int reader : lives.all[known->second].uses) {
+      for (int reader : lives.all[*known].uses) {
         const bool other_update = is_update(*lives.nodes[static_cast<size_t>(reader)]);
         if (reader < own && !other_update) last = std::max(last, reader);
       }
@@ -136,8 +139,8 @@ class EarlyUpdates {
   }
 
   Graph& graph_;
-  std::unordered_set<const Node*> moved_;  // behind all that may refuse their data
-  Node* last_moved_ = nullptr;             // and the last of either; null for none
+  Marks<Node> moved_;           // behind all that may refuse their data
+  Node* last_moved_ = nullptr;  // and the last of either; null for none
 };
 
 }  // namespace

@@ -3,9 +3,11 @@
 // file, what was found, and what to do; the command prints it as it is.
 #pragma once
 
+#include <concepts>
 #include <sstream>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 
 namespace onnx_train {
 
@@ -14,12 +16,29 @@ class Error : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// The arguments, streamed one after the other into a string.
+// The arguments, streamed one after the other into a string. Names are made of text and numbers so often that these
+// do without a stream.
 template <typename... Args>
 std::string concat(const Args&... args) {
-  std::ostringstream out;
-  (out << ... << args);
-  return std::move(out).str();
+  if constexpr (((std::convertible_to<const Args&, std::string_view> || std::same_as<Args, char> ||
+                  std::same_as<Args, int> || std::same_as<Args, int64_t> || std::same_as<Args, size_t>)&&...)) {
+    std::string text;
+    const auto append = [&](const auto& arg) {
+      if constexpr (std::same_as<std::decay_t<decltype(arg)>, char>) {
+        text += arg;
+      } else if constexpr (std::integral<std::decay_t<decltype(arg)>>) {
+        text += std::to_string(arg);
+      } else {
+        text += std::string_view(arg);
+      }
+    };
+    (append(args), ...);
+    return text;
+  } else {
+    std::ostringstream out;
+    (out << ... << args);
+    return std::move(out).str();
+  }
 }
 
 // Throws Error with the arguments streamed into its message.

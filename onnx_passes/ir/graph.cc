@@ -50,15 +50,29 @@ int64_t Context::opset(const std::string& domain) const {
 
 // ---- Node
 
-Node::Node(Graph* graph) : graph_(graph), shell_(std::make_unique<onnx::NodeProto>()) {}
+Node::Node(Graph* graph, const onnx::NodeProto& shell, size_t id)
+    : graph_(graph),
+      op_(graph->context_->intern(shell.op_type())),
+      domain_(graph->context_->intern(shell.domain())),
+      id_(id),
+      shell_(std::make_unique<onnx::NodeProto>(shell)) {
+  shell_->clear_input();
+  shell_->clear_output();
+}
 Node::~Node() = default;
 
-const std::string& Node::op() const { return shell_->op_type(); }
-const std::string& Node::domain() const { return shell_->domain(); }
 const std::string& Node::name() const { return shell_->name(); }
 const std::string& Node::overload() const { return shell_->overload(); }
-bool Node::is(std::string_view op, std::string_view domain) const {
-  return shell_->op_type() == op && shell_->domain() == domain;
+
+void Node::set_op(const std::string& op, const std::string& domain) {
+  op_ = graph_->context_->intern(op);
+  domain_ = graph_->context_->intern(domain);
+  shell_->set_op_type(op);
+  if (domain.empty()) {
+    shell_->clear_domain();
+  } else {
+    shell_->set_domain(domain);
+  }
 }
 
 std::string Node::label() const {
@@ -68,13 +82,6 @@ std::string Node::label() const {
   }
   return concat("node '", name, "' (", domain().empty() ? "" : domain() + ".", op(), ")");
 }
-
-Node* Node::next() const {
-  auto it = std::next(self_);
-  return it == graph_->nodes_.end() ? nullptr : it->get();
-}
-
-Node* Node::previous() const { return self_ == graph_->nodes_.begin() ? nullptr : std::prev(self_)->get(); }
 
 void Node::set_input(int i, Value* value) {
   const auto index = static_cast<size_t>(i);
@@ -209,26 +216,35 @@ Graph::Graph(std::shared_ptr<Context> context, Graph* parent)
     : context_(std::move(context)), parent_(parent), shell_(std::make_unique<onnx::GraphProto>()) {}
 
 Graph::~Graph() {
-  // Values of a parent outlive this graph: take our nodes' names off their use lists.
-  for (auto& node : nodes_) {
-    for (int i = 0; i < node->num_inputs(); ++i) node->set_input(i, nullptr);
+  // Values of a parent outlive this graph: take our nodes off their lists of uses, and first what reads ours.
+  for (Node* node = first_; node; node = node->next_) {
     node->subgraphs_.clear();
+    for (int i = 0; parent_ && i < node->num_inputs(); ++i) {
+      if (node->input(i) && node->input(i)->graph_ != this) node->set_input(i, nullptr);
+    }
   }
+  std::pmr::polymorphic_allocator<> pool(&context_->pool_);
+  Node* next = nullptr;
+  for (Node* node = first_; node; node = next) {
+    next = node->next_;
+    pool.delete_object(node);
+  }
+  for (const auto& [name, value] : values_) pool.delete_object(value);
 }
 
 const std::string& Graph::name() const { return shell_->name(); }
 
 std::vector<Node*> Graph::nodes() const {
   std::vector<Node*> all;
-  all.reserve(nodes_.size());
-  for (const auto& node : nodes_) all.push_back(node.get());
+  all.reserve(num_nodes_);
+  for (Node* node = first_; node; node = node->next_) all.push_back(node);
   return all;
 }
 
 Value* Graph::find(const std::string& name) const {
   for (const Graph* graph = this; graph; graph = graph->parent_) {
     const auto found = graph->values_.find(name);
-    if (found != graph->values_.end()) return found->second.get();
+    if (found != graph->values_.end()) return found->second;
   }
   return nullptr;
 }
@@ -243,28 +259,44 @@ std::string Graph::unique_name(const std::string& base) const {
 }
 
 Value* Graph::add_value(const std::string& name) {
-  auto [place, added] = values_.try_emplace(name);
-  if (!added) fail("graph '", this->name(), "' defines the value '", name, "' twice");
-  place->second.reset(new Value(this, name));
-  return place->second.get();
+  if (values_.contains(name)) fail("graph '", this->name(), "' defines the value '", name, "' twice");
+  std::pmr::polymorphic_allocator<> pool(&context_->pool_);
+  Value* value = new (pool.allocate_object<Value>()) Value(this, name, context_->values_made_++);
+  values_.emplace(value->name_, value);
+  return value;
 }
 
 void Graph::delete_value(Value* value) {
   if (!value->uses_.empty())
     fail("value '", value->name(), "' is removed while ", value->uses_[0].node->label(), " uses it");
-  const std::string name = value->name();  // a copy: the key's value dies first
-  values_.erase(name);
+  values_.erase(value->name_);
+  std::pmr::polymorphic_allocator<>(&context_->pool_).delete_object(value);
+}
+
+void Graph::link(Node* node, Node* before) {
+  node->next_ = before;
+  node->previous_ = before ? before->previous_ : last_;
+  (node->previous_ ? node->previous_->next_ : first_) = node;
+  (before ? before->previous_ : last_) = node;
+}
+
+void Graph::unlink(Node* node) {
+  (node->previous_ ? node->previous_->next_ : first_) = node->next_;
+  (node->next_ ? node->next_->previous_ : last_) = node->previous_;
+}
+
+void Graph::move(Node* node, Node* before) {
+  if (node == before) return;
+  unlink(node);
+  link(node, before);
 }
 
 Node* Graph::add_node(const onnx::NodeProto& shell, const std::vector<Value*>& inputs,
                       const std::vector<std::string>& outputs, Node* before) {
-  const auto place = before ? before->self_ : nodes_.end();
-  const auto self = nodes_.insert(place, std::unique_ptr<Node>(new Node(this)));
-  Node* node = self->get();
-  node->self_ = self;
-  *node->shell_ = shell;
-  node->shell_->clear_input();
-  node->shell_->clear_output();
+  std::pmr::polymorphic_allocator<> pool(&context_->pool_);
+  Node* node = new (pool.allocate_object<Node>()) Node(this, shell, context_->nodes_made_++);
+  link(node, before);
+  ++num_nodes_;
   for (size_t i = 0; i < inputs.size(); ++i) node->set_input(static_cast<int>(i), inputs[i]);
   node->outputs_.resize(outputs.size(), nullptr);
   for (size_t i = 0; i < outputs.size(); ++i) {
@@ -291,32 +323,36 @@ void Graph::remove(Node* node) {
   for (Value* output : node->outputs_) {
     if (output) delete_value(output);
   }
-  nodes_.erase(node->self_);
+  unlink(node);
+  --num_nodes_;
+  std::pmr::polymorphic_allocator<>(&context_->pool_).delete_object(node);
 }
 
 void Graph::add_output(Value* value) {
   output_places_.emplace(value, outputs_.size());
+  ++value->times_output_;
   outputs_.push_back(value);
 }
 
 void Graph::set_outputs(std::vector<Value*> outputs) {
-  outputs_ = std::move(outputs);
+  for (Value* value : outputs_) --value->times_output_;
+  outputs_.clear();
   output_places_.clear();
-  for (size_t i = 0; i < outputs_.size(); ++i) output_places_.emplace(outputs_[i], i);
+  for (Value* value : outputs) add_output(value);
 }
 
 Value* Graph::add_input(const std::string& name, TensorType type) {
   const auto found = values_.find(name);  // an initializer of the same name is the input's default
-  Value* value = found != values_.end() && found->second->is_initializer() ? found->second.get() : add_value(name);
+  Value* value = found != values_.end() && found->second->is_initializer() ? found->second : add_value(name);
   value->set_type(std::move(type));
   inputs_.push_back(value);
-  input_set_.insert(value);
+  value->is_input_ = true;
   return value;
 }
 
 void Graph::remove_input(Value* value) {
   inputs_.erase(std::find(inputs_.begin(), inputs_.end(), value));
-  input_set_.erase(value);
+  value->is_input_ = false;
   if (!value->is_initializer()) delete_value(value);
 }
 
@@ -333,8 +369,8 @@ Value* Graph::add_initializer(onnx::TensorProto tensor) {
 
 Value* Graph::add_initializer(const std::string& name, std::shared_ptr<const onnx::TensorProto> tensor) {
   const auto found = values_.find(name);  // an input of the same name gets its default
-  Value* value = found != values_.end() && is_input(found->second.get()) && !found->second->is_initializer()
-                     ? found->second.get()
+  Value* value = found != values_.end() && is_input(found->second) && !found->second->is_initializer()
+                     ? found->second
                      : add_value(name);
   set_initializer(value, std::move(tensor));
   return value;
@@ -362,7 +398,7 @@ void Graph::set_initializer(Value* value, const Tensor& tensor) {
 
 void Graph::remove_initializer(Value* value) {
   initializers_.erase(std::find(initializers_.begin(), initializers_.end(), value));
-  if (input_set_.erase(value)) inputs_.erase(std::remove(inputs_.begin(), inputs_.end(), value), inputs_.end());
+  if (value->is_input_) std::erase(inputs_, value);
   delete_value(value);
 }
 
@@ -398,6 +434,8 @@ void Graph::replace(Value* old, Value* with) {
     outputs_[place.mapped()] = with;
     place.key() = with;
     output_places_.insert(std::move(place));
+    --old->times_output_;
+    ++with->times_output_;
   }
   const std::string name = old->name();
   rename(old, unique_name(name + "_replaced"));
@@ -406,11 +444,11 @@ void Graph::replace(Value* old, Value* with) {
 
 void Graph::rename(Value* value, const std::string& name) {
   if (value->name_ == name) return;
-  if (values_.count(name)) fail("value '", value->name(), "' cannot be called '", name, "': the name is taken");
+  if (values_.contains(name)) fail("value '", value->name(), "' cannot be called '", name, "': the name is taken");
   auto handle = values_.extract(value->name_);
-  handle.key() = name;
-  values_.insert(std::move(handle));
   value->name_ = name;
+  handle.key() = value->name_;
+  values_.insert(std::move(handle));
 }
 
 }  // namespace onnx_train

@@ -10,10 +10,11 @@
 #pragma once
 
 #include <functional>
-#include <list>
 #include <memory>
+#include <memory_resource>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
@@ -48,6 +49,9 @@ class Value {
   // Inputs of nodes that read this value, in this graph and in graphs inside or after it.
   const std::vector<Use>& uses() const { return uses_; }
 
+  // A number that no other value of the model has or had, counted from 0: tables by value are vectors (tables.h).
+  size_t id() const { return id_; }
+
   // Null unless the value is an initializer. The message's data may still be in an external file (importing loads it).
   // Graphs may share it, so its name need not be the value's.
   const onnx::TensorProto* initializer() const { return initializer_.get(); }
@@ -62,14 +66,17 @@ class Value {
  private:
   friend class Graph;
   friend class Node;
-  Value(Graph* graph, std::string name) : graph_(graph), name_(std::move(name)) {}
+  Value(Graph* graph, std::string_view name, size_t id) : graph_(graph), id_(id), name_(name) {}
 
   Graph* graph_;
-  std::string name_;
-  TensorType type_;
+  size_t id_;
   Node* producer_ = nullptr;
   int output_index_ = 0;
+  bool is_input_ = false;
+  int times_output_ = 0;  // of this graph and others
   std::vector<Use> uses_;
+  TensorType type_;
+  std::string name_;
   std::shared_ptr<const onnx::TensorProto> initializer_;
   std::optional<Dims> elements_;
 };
@@ -77,14 +84,17 @@ class Value {
 class Node {
  public:
   ~Node();
-  const std::string& op() const;      // "MatMul"
-  const std::string& domain() const;  // "" for ONNX's own
+  const std::string& op() const { return *op_; }          // "MatMul"
+  const std::string& domain() const { return *domain_; }  // "" for ONNX's own
+  void set_op(const std::string& op, const std::string& domain = "");
   const std::string& name() const;
   const std::string& overload() const;
-  bool is(std::string_view op, std::string_view domain = "") const;
+  bool is(std::string_view op, std::string_view domain = "") const { return *op_ == op && *domain_ == domain; }
   // "node 'h3' (Gather)", or by its first output when it has no name: how errors call it.
   std::string label() const;
   Graph& graph() const { return *graph_; }
+  // A number that no other node of the model has or had, counted from 0: tables by node are vectors (tables.h).
+  size_t id() const { return id_; }
 
   // Inputs left out are null.
   const std::vector<Value*>& inputs() const { return inputs_; }
@@ -126,23 +136,28 @@ class Node {
   const std::vector<Subgraph>& subgraphs() const { return subgraphs_; }
 
   // Position in the graph's list; null at the ends.
-  Node* next() const;
-  Node* previous() const;
+  Node* next() const { return next_; }
+  Node* previous() const { return previous_; }
 
-  // The message without inputs, outputs and subgraphs. Everything that is no edge lives here.
+  // The message without inputs, outputs and subgraphs. Everything that is no edge lives here. Operator and domain are
+  // changed by set_op alone.
   const onnx::NodeProto& shell() const { return *shell_; }
   onnx::NodeProto& shell() { return *shell_; }
 
  private:
   friend class Graph;
-  explicit Node(Graph* graph);
+  Node(Graph* graph, const onnx::NodeProto& shell, size_t id);
 
   Graph* graph_;
-  std::list<std::unique_ptr<Node>>::iterator self_;
-  std::unique_ptr<onnx::NodeProto> shell_;
+  Node* previous_ = nullptr;
+  Node* next_ = nullptr;
+  const std::string* op_;  // both are the context's: walks over a graph ask for little else
+  const std::string* domain_;
+  size_t id_;
   std::vector<Value*> inputs_;
   std::vector<size_t> use_places_;  // of each input: where in its list of uses this node stands
   std::vector<Value*> outputs_;
+  std::unique_ptr<onnx::NodeProto> shell_;
   std::vector<Subgraph> subgraphs_;
 };
 
@@ -167,12 +182,24 @@ class FunctionTable {
 };
 
 // What all graphs of one model share.
-struct Context {
+class Context {
+ public:
   std::unordered_map<std::string, int64_t> opsets;  // domain ("" for ONNX's own) -> version
   FunctionTable functions;
   const onnx::FunctionProto* find_function(std::string_view domain, std::string_view op,
                                            std::string_view overload) const;
   int64_t opset(const std::string& domain = "") const;  // 0 when not imported
+
+ private:
+  friend class Graph;
+  friend class Node;
+  // One string for all that are equal: names of operators and domains.
+  const std::string* intern(const std::string& name) { return &*names_.insert(name).first; }
+
+  std::unordered_set<std::string> names_;
+  size_t nodes_made_ = 0, values_made_ = 0;
+  // Nodes and values lie close together: a walk over a graph is as fast as memory is.
+  std::pmr::unsynchronized_pool_resource pool_;
 };
 
 class Graph {
@@ -188,9 +215,9 @@ class Graph {
   const std::shared_ptr<Context>& shared_context() const { return context_; }
 
   // Nodes in topological order: for (Node* n = g.first(); n; n = n->next()). Nodes may be added and removed meanwhile.
-  Node* first() const { return nodes_.empty() ? nullptr : nodes_.front().get(); }
-  Node* last() const { return nodes_.empty() ? nullptr : nodes_.back().get(); }
-  size_t num_nodes() const { return nodes_.size(); }
+  Node* first() const { return first_; }
+  Node* last() const { return last_; }
+  size_t num_nodes() const { return num_nodes_; }
   std::vector<Node*> nodes() const;
 
   // The value of this name here or in a parent; null when there is none.
@@ -207,7 +234,7 @@ class Graph {
                  const std::vector<std::string>& outputs, Node* before = nullptr);
   Graph* add_subgraph(Node* node, const std::string& attribute);
   // Moves a node to the place before `before` (to the end when null). The caller keeps the order topological.
-  void move(Node* node, Node* before) { nodes_.splice(before ? before->self_ : nodes_.end(), nodes_, node->self_); }
+  void move(Node* node, Node* before);
   // Removes a node none of whose outputs is used or an output of the graph; its outputs go with it.
   void remove(Node* node);
 
@@ -218,8 +245,8 @@ class Graph {
   const std::vector<Value*>& outputs() const { return outputs_; }
   void add_output(Value* value);
   void set_outputs(std::vector<Value*> outputs);
-  bool is_output(const Value* value) const { return output_places_.contains(value); }
-  bool is_input(const Value* value) const { return input_set_.count(value) > 0; }
+  bool is_output(const Value* value) const { return value->times_output_ > 0 && output_places_.contains(value); }
+  bool is_input(const Value* value) const { return value->is_input_ && value->graph_ == this; }
 
   const std::vector<Value*>& initializers() const { return initializers_; }
   Value* add_initializer(const std::string& name, const Tensor& tensor);
@@ -248,14 +275,17 @@ class Graph {
   Value* add_value(const std::string& name);
   void set_initializer(Value* value, std::shared_ptr<const onnx::TensorProto> tensor);
   void delete_value(Value* value);
+  void link(Node* node, Node* before);
+  void unlink(Node* node);
 
   std::shared_ptr<Context> context_;
   Graph* parent_;
   std::unique_ptr<onnx::GraphProto> shell_;
-  std::list<std::unique_ptr<Node>> nodes_;
-  std::unordered_map<std::string, std::unique_ptr<Value>> values_;
+  Node* first_ = nullptr;
+  Node* last_ = nullptr;
+  size_t num_nodes_ = 0;
+  std::unordered_map<std::string_view, Value*> values_;  // by their own names
   std::vector<Value*> inputs_, outputs_, initializers_;
-  std::unordered_set<const Value*> input_set_;
   std::unordered_multimap<const Value*, size_t> output_places_;  // where each stands in the list of outputs
   mutable std::unordered_map<std::string, int> next_suffix_;
 };

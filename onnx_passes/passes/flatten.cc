@@ -1,10 +1,10 @@
 // Entry points as plain models: the concatenation of graph and algorithm that the standard defines, written out.
 #include <algorithm>
-#include <unordered_map>
 #include <unordered_set>
 
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/onnx.h"
+#include "onnx_passes/ir/tables.h"
 #include "onnx_passes/passes/liveness.h"
 #include "onnx_passes/passes/passes.h"
 
@@ -59,8 +59,8 @@ class Concatenation {
     to->shell().clear_value_info();  // types are in the values
     for (const Value* v : from.inputs()) record(v, to->add_input(to->unique_name(v->name()), v->type()));
     for (const Value* v : from.initializers()) {
-      const auto input = copies_.find(v);
-      const std::string name = input == copies_.end() ? to->unique_name(v->name()) : input->second->name();
+      Value* const* input = copies_.find(v);
+      const std::string name = input ? (*input)->name() : to->unique_name(v->name());
       record(v, to->add_initializer(name, v->shared_initializer()));
     }
     for (const Node* n = from.first(); n; n = n->next()) copy_node(*n, to);
@@ -76,7 +76,7 @@ class Concatenation {
   Graph* to_;
   Liveness liveness_;
   ValueSet states_;  // inputs, whatever value the file gives them
-  std::unordered_map<const Value*, Value*> copies_;
+  ValueTable<Value*> copies_;
 };
 
 // Names that some binding of some entry point writes.
@@ -127,7 +127,8 @@ class Usage {
 // A model with the same functions, opsets and metadata, and no graph yet.
 Model same_but_empty(const Model& model, const std::string& graph_name) {
   Model flat;
-  *flat.context = *model.context;
+  flat.context->opsets = model.context->opsets;
+  flat.context->functions = model.context->functions;
   flat.shell() = model.shell();
   flat.graph->shell().set_name(graph_name);
   return flat;

@@ -117,7 +117,7 @@ void name_nodes(Graph* graph) {
 // One name for ONNX's own domain, and no attribute of a later opset that says nothing (torch's downgraded exports).
 void normalize_nodes(Graph* graph) {
   for (Node* node = graph->first(); node; node = node->next()) {
-    if (node->domain() == "ai.onnx") node->shell().clear_domain();
+    if (node->domain() == "ai.onnx") node->set_op(node->op());
     const char* const noop = "noop_with_empty_axes";
     if (node->op().starts_with("Reduce") && graph->context().opset() < 18 && node->attr(noop, 0) == 0) {
       if (!node->is("ReduceSum") || graph->context().opset() < 13) node->remove_attr(noop);

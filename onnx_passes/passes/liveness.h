@@ -1,9 +1,8 @@
 // Which values and nodes are needed to compute some outputs. A plain value over graphs that must not change meanwhile.
 #pragma once
 
-#include <unordered_set>
-
 #include "onnx_passes/ir/inputs.h"
+#include "onnx_passes/ir/tables.h"
 
 namespace onnx_train {
 
@@ -15,19 +14,19 @@ class Liveness {
   void trace(const Graph& graph) {
     for (const Node* node = graph.last(); node; node = node->previous()) {
       bool live = false;
-      for (const Value* output : node->outputs()) live = live || (output && values_.count(output));
+      for (const Value* output : node->outputs()) live = live || (output && values_.contains(output));
       if (!live) continue;
       nodes_.insert(node);
       for_each_input(*node, [&](const Value* v) { values_.insert(v); });
     }
   }
 
-  bool needs(const Value* value) const { return values_.count(value) > 0; }
-  bool runs(const Node* node) const { return nodes_.count(node) > 0; }
+  bool needs(const Value* value) const { return values_.contains(value); }
+  bool runs(const Node* node) const { return nodes_.contains(node); }
 
  private:
-  std::unordered_set<const Value*> values_;
-  std::unordered_set<const Node*> nodes_;
+  Marks<Value> values_;
+  Marks<Node> nodes_;
 };
 
 }  // namespace onnx_train

@@ -266,7 +266,7 @@ Node* dft(Node* node) {
 }
 
 Node* scatter(Node* node) {
-  node->shell().set_op_type("ScatterElements");
+  node->set_op("ScatterElements");
   return node;
 }
 

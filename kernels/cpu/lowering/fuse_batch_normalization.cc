@@ -4,11 +4,11 @@
 #include <algorithm>
 #include <set>
 #include <string>
-#include <unordered_map>
 
 #include "kernels/cpu/lowering/lowering.h"
 #include "kernels/cpu/lowering/widened.h"
 #include "onnx_passes/functions/functions.h"
+#include "onnx_passes/ir/tables.h"
 
 namespace onnx_train::cpu {
 namespace {
@@ -27,7 +27,7 @@ class Places {
   void add(const Node* node, const Node* other) { places_[node] = places_.at(other); }
 
  private:
-  std::unordered_map<const Node*, int> places_;
+  NodeTable<int> places_;
 };
 
 bool has_kernels(const TensorType& type) {

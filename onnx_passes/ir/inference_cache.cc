@@ -1,0 +1,93 @@
+#include "onnx_passes/ir/inference_cache.h"
+
+#include "onnx_passes/ir/elements.h"
+#include "onnx_passes/ir/inference.h"
+#include "onnx_passes/ir/onnx.h"
+
+namespace onnx_train {
+namespace {
+
+void append(int64_t number, std::string* key) { key->append(reinterpret_cast<const char*>(&number), sizeof number); }
+
+// With its length: no two lists of parts make one key.
+void append(const std::string& text, std::string* key) {
+  append(static_cast<int64_t>(text.size()), key);
+  *key += text;
+}
+
+void append(const Dims& dims, std::string* key) {
+  append(static_cast<int64_t>(dims.size()), key);
+  for (const Dim& dim : dims) {
+    append(dim.known() ? 1 : 0, key);
+    dim.known() ? append(dim.value(), key) : append(dim.symbol(), key);
+  }
+}
+
+void append(const std::optional<Dims>& dims, std::string* key) {
+  append(dims ? 1 : 0, key);
+  if (dims) append(*dims, key);
+}
+
+void append(const TensorType& type, std::string* key) {
+  append(static_cast<int64_t>(type.dtype), key);
+  append(type.dims, key);
+}
+
+// False for a vector that is constant and too long to compare.
+bool append_contents(const Value& value, std::string* key) {
+  append(value.elements(), key);
+  if (value.elements() || !value.has_rank() || value.rank() > 1) return true;
+  const bool small = value.type().is_static() && num_elements(value.type().shape()) <= kMaxElements;
+  const bool constant = (value.is_initializer() && !value.graph().is_input(&value)) ||
+                        (value.producer() && value.producer()->is("Constant"));
+  if (!constant) return true;
+  if (!small) return false;
+  const Tensor contents = constant_of(&value);
+  append(std::string(static_cast<const char*>(contents.data()), contents.bytes()), key);
+  return true;
+}
+
+bool append(const Node& node, std::string* key) {
+  if (node.inputs().empty() || !node.subgraphs().empty()) return false;
+  for (const std::string* name : {&node.op(), &node.domain(), &node.overload()}) append(*name, key);
+  append(static_cast<int64_t>(node.shell().attribute_size()), key);
+  for (const auto& attribute : node.shell().attribute()) append(attribute.SerializeAsString(), key);
+  for (const Value* input : node.inputs()) {
+    append(input ? 1 : 0, key);
+    if (!input) continue;
+    append(input->type(), key);
+    if (!append_contents(*input, key)) return false;
+  }
+  for (const Value* output : node.outputs()) {
+    append(output ? 1 : 0, key);
+    if (!output) continue;
+    append(output->type(), key);
+    append(output->elements(), key);
+  }
+  return true;
+}
+
+}  // namespace
+
+void InferenceCache::infer(Node* node) {
+  key_.clear();
+  if (!append(*node, &key_)) return infer_types(node);
+  const auto found = known_.find(key_);
+  if (found == known_.end()) {
+    infer_types(node);
+    std::vector<Inferred> inferred;
+    for (const Value* output : node->outputs()) {
+      inferred.push_back(output ? Inferred{output->type(), output->elements()} : Inferred{});
+    }
+    known_.emplace(key_, std::move(inferred));
+    return;
+  }
+  for (size_t i = 0; i < found->second.size(); ++i) {
+    Value* output = node->outputs()[i];
+    if (!output) continue;
+    output->set_type(found->second[i].type);
+    output->set_elements(found->second[i].elements);
+  }
+}
+
+}  // namespace onnx_train
