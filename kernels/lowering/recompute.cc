@@ -183,8 +183,9 @@ class Recomputer {
     const Node& node = *lives_->nodes[static_cast<size_t>(position)];
     for (const Value* input : node.inputs()) {
       if (!input) continue;
-      if (input->producer() && is_view(*input->producer()) &&
-          lives_->position.at(input->producer()) >= candidate->reader) {
+      const Node* view = input->producer();
+      const bool is_free = view && (is_view(*view) || lives_->is_piece_of_input(*view));
+      if (is_free && lives_->position.at(view) >= candidate->reader) {
         return false;  // the view would have to move, too
       }
       const int first = lives_->of(input).first;
