@@ -6,6 +6,7 @@
 
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/inference.h"
+#include "runtime/memory_guard.h"
 #include "runtime/placement.h"
 
 namespace onnx_train {
@@ -108,7 +109,11 @@ void set_shapes(Graph* graph, const std::map<std::string, Shape>& shapes) {
 
 Plan::Plan(Model entry, const std::vector<std::string>& states, const std::map<std::string, Shape>& shapes,
            Device& device, const PlanOptions& options)
-    : model_(std::move(entry)), device_(device), state_names_(states), slots_(std::make_unique<Slots>()) {
+    : model_(std::move(entry)),
+      device_(device),
+      state_names_(states),
+      slots_(std::make_unique<Slots>()),
+      guarded_(options.check_memory) {
   lower(options, shapes);
   select_kernels();
   place(options);
@@ -263,6 +268,7 @@ void Plan::place(const PlanOptions& options) {
 }
 
 void Plan::bind_arena(void* arena) {
+  arena_ = static_cast<char*>(arena);
   for (size_t b = 0; b < slots_->buffers.size(); ++b) {
     const Buffer& buffer = slots_->buffers[b];
     if (buffer.kind == Buffer::kArena) slots_->set(b, static_cast<char*>(arena) + memory_.offsets[buffer.index]);
@@ -287,13 +293,25 @@ void Plan::set_profiling(bool on) {
 void Plan::run() {
   // OpenMP's number is one per thread of the program; scratch memory was sized for the planner's.
   if (num_threads() != threads_) set_num_threads(threads_);
-  if (profiling_) {
+  if (guarded_) {
+    run_guarded();
+  } else if (profiling_) {
     run_profiled();
   } else {
     for (size_t s = 0; s < steps_.size(); ++s) prepared_[s].run(slots_->args(s));
   }
   for (const Copy& copy : slots_->copies) {
     device_.copy(slots_->addresses[copy.to], slots_->addresses[copy.from], copy.bytes);
+  }
+}
+
+void Plan::run_guarded() {
+  MemoryGuard guard(arena_, memory_.bytes);
+  for (size_t s = 0; s < steps_.size(); ++s) {
+    const Args args = slots_->args(s);
+    guard.before(*steps_[s].node, args, prepared_[s].workspace);
+    prepared_[s].run(args);
+    guard.after(*steps_[s].node);
   }
 }
 

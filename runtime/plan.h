@@ -23,6 +23,7 @@ struct PlanOptions {
   size_t memory = 0;         // bytes that the arena may have; 0: as many as the machine has. See fitting_plan.h
   LoweringOptions lowering;  // off: only what is needed to run at all (the reference that lowering is compared with)
   PipelineOptions pipeline;
+  bool check_memory = false;  // runs each node under a guard: see memory_guard.h
 };
 
 // A tensor that crosses the plan's border.
@@ -91,6 +92,7 @@ class Plan {
   void select_kernels();
   void place(const PlanOptions& options);
   void run_profiled();
+  void run_guarded();
 
   Model model_;
   Device& device_;
@@ -105,7 +107,8 @@ class Plan {
   Recomputation recomputation_;
   size_t workspace_bytes_ = 0, constant_bytes_ = 0;
   std::unique_ptr<Slots> slots_;
-  bool profiling_ = false;
+  bool profiling_ = false, guarded_ = false;
+  char* arena_ = nullptr;
   int profiled_runs_ = 0;
   const int threads_ = num_threads();  // what the kernels were prepared for
 };

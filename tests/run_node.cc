@@ -1,6 +1,7 @@
 #include "tests/run_node.h"
 
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <random>
 
@@ -31,6 +32,7 @@ PreparedNode::PreparedNode(const std::string& op, std::vector<Tensor> inputs, co
     out_.push_back(outputs_.back().data());
   }
   workspace_ = Tensor(DType::kInt8, {static_cast<int64_t>(prepared_.workspace)});
+  std::memset(workspace_.data(), 0xff, workspace_.bytes());  // NaN, for what reads before it writes
 }
 
 void PreparedNode::run() { prepared_.run({in_.data(), out_.data(), workspace_.data()}); }

@@ -4,6 +4,8 @@
 #include <map>
 #include <sstream>
 
+#include "onnx_passes/ir/error.h"
+
 namespace onnx_train {
 
 CommandOption dtype_option(std::string* dtype) {
@@ -18,8 +20,9 @@ std::vector<CommandOption> with_runtime_options(std::vector<CommandOption> optio
        {"--no-lowering", &runtime->no_lowering, "plan with none but the passes that every plan needs"},
        {"--memory", &runtime->memory,
         "for gradients and activations, 500MB or 2GiB: what does not fit is computed again when it is needed", "SIZE"},
-       {"--dump-lowering", &runtime->dump_folder, "write the graph after each lowering pass, as .onnx and .txt",
-        "DIR"}});
+       {"--dump-lowering", &runtime->dump_folder, "write the graph after each lowering pass, as .onnx and .txt", "DIR"},
+       {"--check-memory", &runtime->check_memory,
+        "stop at a node that writes what is not its own, and let none read what nobody wrote (slow)"}});
   return options;
 }
 
@@ -44,11 +47,16 @@ size_t parse_size(const std::string& text) {
 }  // namespace
 
 SessionOptions session_options(const RuntimeOptions& runtime) {
+  constexpr int64_t kMaxThreads = 1024;  // what OpenMP cannot start ends the process
+  if (runtime.threads < 0 || runtime.threads > kMaxThreads) {
+    throw UsageError(concat("--threads takes a number up to ", kMaxThreads, ", not ", runtime.threads));
+  }
   if (runtime.threads > 0) set_num_threads(static_cast<int>(runtime.threads));
   SessionOptions options;
   options.plan.lowering.on = !runtime.no_lowering;
   options.plan.pipeline.dump_dir = runtime.dump_folder;
   options.plan.memory = parse_size(runtime.memory);
+  options.plan.check_memory = runtime.check_memory;
   std::istringstream names(runtime.lowering);
   for (std::string name; std::getline(names, name, ',');) {
     if (name.size() < 2 || name[0] != '-') {

@@ -15,6 +15,7 @@ struct RuntimeOptions {
   bool no_lowering = false;
   std::string dump_folder;
   std::string memory;  // "500MB"
+  bool check_memory = false;
 };
 
 // `options` with those of `runtime` behind them.

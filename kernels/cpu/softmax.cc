@@ -210,7 +210,7 @@ Prepared prepare_rows(const NodeSpec& spec, Row row) {
         {args.inputs[0], narrow_a}, {two ? args.inputs[1] : nullptr, narrow_b}, {args.outputs[0], narrow_y}};
     if (layout.inner > 1) {
       run_columns(layout, shares, operands, args.scratch<T>(), row);
-    } else if (layout.axis > 0) {
+    } else if (layout.inner * layout.axis > 0) {
       run_rows(layout, shares, operands, args.scratch<T>(), row);
     }
   };

@@ -53,7 +53,7 @@ std::vector<Activation> activations() {
   };
 }
 
-std::vector<Shape> axis_shapes() { return {{4, 5}, {2, 3, 33}, {1, 1}, {0, 3}, {70, 4}}; }
+std::vector<Shape> axis_shapes() { return {{4, 5}, {2, 3, 33}, {1, 1}, {0, 3}, {1, 0}, {2, 3, 0}, {70, 4}}; }
 
 }  // namespace
 

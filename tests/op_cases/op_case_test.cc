@@ -133,7 +133,9 @@ TensorMap feed(const OpCase& row, const std::vector<Tensor>& inputs, DType preci
 std::vector<Tensor> run(Model model, const TensorMap& inputs) {
   std::vector<std::string> names;
   for (const Value* output : model.graph->outputs()) names.push_back(output->name());
-  Session session(std::move(model));
+  SessionOptions options;
+  options.plan.check_memory = true;
+  Session session(std::move(model), options);
   const TensorMap& outputs = session.run("predict", inputs);
   std::vector<Tensor> results;
   for (const std::string& name : names) results.push_back(outputs.at(name).clone());
