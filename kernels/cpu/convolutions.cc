@@ -200,9 +200,18 @@ bool supports_bfloat16_grad_input(const NodeSpec& spec) {
   return supports_bfloat16(spec) && !(strided && spec.node().attr("group", 1) > 1);
 }
 
+// oneDNN reads scratch memory that it did not write where rows are shorter than a stride of three or more: float32
+// there.
+bool reads_unwritten_scratch(const NodeSpec& spec) {
+  const auto windows = find_windows(spec.node());
+  if (!windows || windows->strides.empty()) return false;
+  const int64_t stride = windows->strides.back(), width = channels_first(spec, spec.in_shape(0)).back();
+  return stride > 2 && width < stride;
+}
+
 // Weights and their gradients are float32.
 bool supports_bfloat16_grad_weight(const NodeSpec& spec) {
-  return supports_bfloat16(spec) && spec.out_type() == DType::kFloat;
+  return supports_bfloat16(spec) && spec.out_type() == DType::kFloat && !reads_unwritten_scratch(spec);
 }
 
 }  // namespace
