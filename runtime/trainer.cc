@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <limits>
 #include <numeric>
 
 #include <nlohmann/json.hpp>
@@ -25,7 +26,7 @@ std::map<std::string, std::string> settings_of(const TrainerOptions& options, co
           {"samples", std::to_string(data.num_samples())}};
 }
 
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0 ? 1 : 0); }
 
 // A scalar output; `otherwise` where the entry point has none of that name.
 double value_or(const TensorMap& outputs, const char* name, double otherwise) {
@@ -71,7 +72,10 @@ Trainer::Trainer(Session* session, const Dataset* training, const Dataset* evalu
 }
 
 int64_t Trainer::total_steps() const {
-  const int64_t by_epochs = options_.epochs * steps_per_epoch_;
+  int64_t by_epochs = 0;
+  if (__builtin_mul_overflow(options_.epochs, steps_per_epoch_, &by_epochs)) {
+    by_epochs = std::numeric_limits<int64_t>::max();
+  }
   if (options_.epochs == 0 || options_.steps == 0) return std::max(by_epochs, options_.steps);
   return std::min(by_epochs, options_.steps);
 }
@@ -83,6 +87,13 @@ void Trainer::resume(const TrainingPosition& position) {
     if (before != value) {
       fail("cannot resume: ", key, " was ", before, " and is ", value, ", so the samples would come in another order");
     }
+  }
+  constexpr int64_t kMost = int64_t{1} << 53;
+  const auto counts = [](int64_t n) { return n >= 0 && n <= kMost; };
+  if (!counts(position.epoch) || !counts(position.step) || !counts(position.stale) || position.sample < 0 ||
+      position.sample > samples_per_epoch_) {
+    fail("cannot resume: the checkpoint's position is damaged: epoch ", position.epoch, ", step ", position.step,
+         ", sample ", position.sample, " of ", samples_per_epoch_);
   }
   position_ = position;
   epoch_seen_ = position.best.has_value();

@@ -116,6 +116,24 @@ head -c 3000 train.onnx > cut.onnx
 expect 1 fit cut.onnx --data train.csv --epochs 1 --out new
 expect 1 fit train.onnx --data train.csv --epochs 2 --lr 1e30 --out diverged
 says 'the loss is' err
+expect 1 build "$fixtures/mlp.onnx" -o x.onnx --train @/dev/zero
+says '/dev/zero' err
+for kind in "mkfifo pipe" "ln -s /dev/full pipe"; do
+  $kind
+  expect 1 export train.onnx -o pipe
+  says 'no regular file' err
+  rm pipe
+done
+expect 2 fit train.onnx --data train.csv --epochs 1 --out new --threads 4294967297
+says '--threads' err
+expect 2 bench train.onnx --data train.csv --seconds nan
+for option in --epochs --batch-size --accumulate --warmup; do  # as many as can be counted
+  "$command" fit train.onnx --data train.csv --steps 2 --lr 0.01 --out huge --overwrite $option 9223372036854775807 > out 2> err
+  [ $? -le 1 ] && [ "$(wc -l < err)" -le 1 ] || fail "fit $option 9223372036854775807: $(cat err)"
+done
+echo precious > kept.onnx  # a file system that is full
+(ulimit -f 1; expect 1 build "$fixtures/mlp.onnx" -o kept.onnx; [ $failures = 0 ]) || fail "no error on a full disk"
+[ "$(cat kept.onnx)" = precious ] || fail "a file changed although it could not be written"
 for subcommand in check build fit eval predict export flatten show grad verify bench; do
   expect 0 $subcommand --help
   says 'Examples:' out

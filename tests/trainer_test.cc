@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <limits>
 
 #include "onnx_passes/ir/builder.h"
 #include "onnx_passes/ir/error.h"
@@ -131,6 +132,24 @@ TEST(Trainer, CheckpointsAreThereFromTheStart) {
   train(options, false);
   EXPECT_EQ(checkpoint_position(load_training_model(options.folder + "/last.onnx"))->step, 1);
   EXPECT_EQ(checkpoint_position(load_training_model(options.folder + "/best.onnx"))->step, 1);
+}
+
+TEST(Trainer, APositionThatCannotBeIsNoResume) {
+  TrainerOptions options = options_for("position");
+  train(options, false, 2);
+  Session session(load_training_model(options.folder + "/last.onnx"));
+  const Dataset data = make_data(10, session.model());
+  Trainer trainer(&session, &data, nullptr, options);
+  const TrainingPosition good = *checkpoint_position(session.model());
+  for (int64_t wrong : {int64_t{-1}, std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max()}) {
+    for (int64_t TrainingPosition::*field :
+         {&TrainingPosition::epoch, &TrainingPosition::step, &TrainingPosition::sample, &TrainingPosition::stale}) {
+      TrainingPosition position = good;
+      position.*field = wrong;
+      EXPECT_THROW(trainer.resume(position), Error);
+    }
+  }
+  EXPECT_NO_THROW(trainer.resume(good));
 }
 
 TEST(Trainer, AnotherDataOrderIsNoResume) {

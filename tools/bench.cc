@@ -69,8 +69,8 @@ double quantile(const std::vector<double>& sorted, double q) {
 
 void profile_runs(const BenchArguments& arguments, double milliseconds, Session* session, Plan* plan,
                   const TensorMap& batch) {
-  const double affordable = 1000 * arguments.seconds / milliseconds;
-  const int runs = std::clamp(static_cast<int>(affordable), 1, kProfiledRuns);
+  const double affordable = 1000 * arguments.seconds / std::max(milliseconds, 1e-6);
+  const int runs = static_cast<int>(std::clamp<double>(affordable, 1, kProfiledRuns));
   plan->set_profiling(true);
   for (int run = 0; run < runs; ++run) session->run(arguments.entry, batch);
   plan->set_profiling(false);
@@ -141,6 +141,7 @@ void print_tables(const BenchArguments& arguments, const Report& report) {
 
 int run(const BenchArguments& arguments) {
   if (arguments.json && arguments.each_step) throw UsageError("--json or --each-step, not both");
+  if (!(arguments.seconds >= 0)) throw UsageError("--seconds takes a time");
   if (arguments.batch_size < 1) throw UsageError("--batch-size is at least 1");
   if (arguments.each_step) print_line({{"resident", resident_memory()}});
   Session session(load_training_model(arguments.model), session_options(arguments.runtime));

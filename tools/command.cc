@@ -1,5 +1,6 @@
 #include "tools/command.h"
 
+#include <csignal>
 #include <cstdio>
 #include <exception>
 #include <new>
@@ -98,6 +99,7 @@ std::string options_to_json(const std::vector<CommandOption>& options) {
 }
 
 int command(int argc, char** argv) {
+  std::signal(SIGXFSZ, SIG_IGN);  // a file that must not grow (ulimit -f) is an error of write(2), not the end
   CLI::App app(kAbout, "onnx-train");
   app.footer(kTour);
   app.require_subcommand(1);

@@ -24,6 +24,10 @@ class AtomicFile {
     const auto [folder, name] = split_path(path);
     folder_ = folder;
     if (name.empty()) fail("'", path, "' names no file to write");
+    struct stat status = {};
+    if (stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) {
+      fail(path, ": cannot write: it is no regular file, and would be replaced by one");
+    }
     temporary_ = folder + "/." + name + ".XXXXXX";
     file_ = File(mkostemp(temporary_.data(), O_CLOEXEC));
     if (!file_.is_open()) {

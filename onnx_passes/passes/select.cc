@@ -1,6 +1,7 @@
 #include "onnx_passes/passes/select.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <string_view>
 #include <unordered_set>
@@ -47,6 +48,8 @@ size_t match_one(const std::string& pattern, size_t at, char c) {
 }
 
 std::vector<std::string> read_lines(const std::string& path, const std::string& option) {
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error)) fail(option, " @", path, ": there is no such file");
   std::ifstream file(path);
   if (!file) fail(option, " @", path, ": the file cannot be read");
   std::vector<std::string> lines;
