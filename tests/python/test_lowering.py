@@ -4,8 +4,6 @@ What only moves data, or runs the same arithmetic elsewhere, must not change a b
 order, and are held to 1e-6 of each tensor's norm (float32) over two steps.
 """
 
-import functools
-
 import numpy as np
 import onnx
 import pytest
@@ -13,18 +11,10 @@ import reference
 import tool
 import zoo
 from export import export
+from lowering import EXACT, passes
 from onnx import numpy_helper
 
-EXACT = {"views", "write_in_place", "update_in_place", "merge_updates", "order_nodes", "recompute",
-         "narrow_before_moves", "narrow_storage"}
 TOLERANCE = 1e-6
-
-
-@functools.cache
-def passes():
-    """Names of all passes and placement choices that can be left out, from the message about an unknown one."""
-    message = tool.run("show", tool.ROOT / "tests/fixtures/mlp.onnx", "--plan", "--lowering", "-unknown", status=1)
-    return message.split("there are: ")[1].strip().split(", ")
 
 
 def train(model, data, batch_size, out, *options, threads=1):
