@@ -1,7 +1,9 @@
-"""Hands broken model files to `check` and `build`. Each must succeed or say in one line what is wrong: no crash, no
-sanitizer report, nothing that takes more than 10 seconds.
+"""Hands broken models, training models, checkpoints and data, and senseless command lines, to the command. Each must
+succeed or say in one line what is wrong: no crash, no sanitizer report, nothing that takes long, and every file that was
+there is there as it was when a command fails.
 
     python tests/python/fuzz.py --command build-asan/onnx-train --count 500
+    python tests/python/fuzz.py --kind training --first 4711 --count 1          # one again
 """
 
 import argparse
@@ -14,68 +16,116 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-import mutations
+import fuzz_cases
 import tool
 
-SECONDS = 10
+SECONDS = 10  # of processor time
 MEMORY = 4 << 30
+SMALL_FILE = 600  # bytes: what the disk has room for in the kind full_disk
 
 
-def limit_memory():
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-
-
-def complaint(command, arguments, sanitized):
-    """"" when the command behaves, else what it did."""
-    environment = os.environ | {
-        "ASAN_OPTIONS": f"detect_leaks=0:hard_rss_limit_mb={MEMORY >> 20}", "UBSAN_OPTIONS": "print_stacktrace=1"
-    }  # fmt: skip
-    try:
-        result = subprocess.run(
-            [command, *arguments], capture_output=True, text=True, errors="replace", timeout=SECONDS, env=environment,
-            preexec_fn=None if sanitized else limit_memory,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        return f"ran for more than {SECONDS} s"
-    if result.returncode not in (0, 1):
-        return f"exit status {result.returncode}: {result.stderr[-3000:]}"
-    if "Sanitizer" in result.stderr or "runtime error" in result.stderr:
-        return result.stderr[-3000:]
-    lines = result.stderr.strip().splitlines()
-    said = len(lines) == 1 or (arguments[0] == "check" and result.stdout)
-    if result.returncode == 1 and not said:
-        return f"wants one line that says why, got {len(lines)}: {result.stderr[:1000]!r}"
+def misbehaviour(status, errors):
+    """"" when a command has ended as it should, well or with a message, else what it did."""
+    if status not in (0, 1, 2):
+        return f"exit status {status}: {errors[-3000:]}"
+    if "Sanitizer" in errors or "runtime error" in errors:
+        return errors[-3000:]
     return ""
 
 
-def run(command, count, first=0, report=lambda text: None):
-    """Tries `count` broken models; returns (number, mutation, subcommand, complaint) for each that was not handled."""
-    models = mutations.seed_models(tool.ROOT)
-    sanitized = b"__asan_init" in Path(command).read_bytes()
-    complaints, tried = [], Counter()
-    for number in range(first, first + count):
-        folder = Path(tempfile.mkdtemp(prefix="fuzz"))
+class Command:
+    def __init__(self, path):
+        self.path = path
+        self.sanitized = b"__asan_init" in Path(path).read_bytes()
+        options = f"detect_leaks=0:allocator_may_return_null=1:hard_rss_limit_mb={MEMORY >> 20}"
+        self.environment = os.environ | {
+            "ASAN_OPTIONS": options, "UBSAN_OPTIONS": "print_stacktrace=1", "OMP_NUM_THREADS": "1"
+        }  # fmt: skip
+
+    def limit(self, file_bytes):
+        resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS + 1))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        if file_bytes:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
+        if not self.sanitized:
+            resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+
+    def run(self, arguments, file_bytes=0):
+        return subprocess.run(
+            [self.path, *map(str, arguments)], capture_output=True, text=True, errors="replace", timeout=20 * SECONDS,
+            env=self.environment, preexec_fn=lambda: self.limit(file_bytes), stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+
+    def expect_success(self, arguments):
+        result = self.run(arguments)
+        assert result.returncode == 0, f"{arguments}: {result.stderr}"
+
+    def complaint(self, arguments, file_bytes=0):
+        """"" when the command behaves, else what it did; and its exit status."""
         try:
-            path, mutation = mutations.write(number, models, folder)
-            tried[mutation] += 1
-            for arguments in (["check", path], ["build", path, "-o", folder / "out.onnx", "--loss", "cross_entropy"]):
-                text = complaint(command, arguments, sanitized)
-                if text:
-                    complaints.append((number, mutation, arguments[0], text))
-                    report(f"{number} {mutation}, {arguments[0]}: {text}")
-        finally:
-            shutil.rmtree(folder)
-    return complaints, tried
+            result = self.run(arguments, file_bytes)
+        except subprocess.TimeoutExpired:
+            return f"waited for more than {20 * SECONDS} s", None
+        if result.returncode in (-24, -9):
+            return f"ran for more than {SECONDS} s", None
+        lines = result.stderr.strip().splitlines()
+        said = len(lines) == 1 or (arguments[0] == "check" and result.stdout)
+        text = misbehaviour(result.returncode, result.stderr)
+        if result.returncode in (1, 2) and not said:
+            text = text or f"wants one line that says why, got {len(lines)}: {result.stderr[:1000]!r}"
+        return text, result.returncode
+
+
+def contents(paths):
+    return {path: Path(path).read_bytes() if Path(path).is_file() else None for path in paths}
+
+
+def try_case(command, case, counts):
+    """Complaints about the commands of a case, as (arguments, text)."""
+    found = []
+    for arguments in case.commands:
+        before = contents(case.kept)
+        text, status = command.complaint(arguments, SMALL_FILE if case.kind == "full_disk" else 0)
+        counts["commands"] += 1
+        counts["succeeded"] += status == 0
+        if not text and status != 0 and contents(case.kept) != before:
+            text = "failed, and changed a file"
+        if text:
+            found.append((" ".join(map(str, arguments))[:500], text))
+    return found
+
+
+def run(path, count, first=0, kinds=tuple(fuzz_cases.KINDS), report=lambda text: None):
+    """Tries `count` cases; returns complaints as (number, kind, command line, text), and what was counted."""
+    command, complaints, counts = Command(path), [], Counter()
+    with tempfile.TemporaryDirectory(prefix="fuzz") as seeds_folder:
+        seeds = fuzz_cases.make_seeds(command.expect_success, tool.ROOT, Path(seeds_folder))
+        for number in range(first, first + count):
+            kind = kinds[number % len(kinds)]
+            folder = Path(tempfile.mkdtemp(prefix="fuzz"))
+            try:
+                case = fuzz_cases.KINDS[kind](number, seeds, folder)
+                counts[kind] += 1
+                for line, text in try_case(command, case, counts):
+                    complaints.append((number, f"{kind}, {case.kind}", line, text))
+                    report(f"{number} {kind}, {case.kind}: {line}: {text}")
+            finally:
+                shutil.rmtree(folder)
+    return complaints, counts
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--command", type=Path, default=tool.COMMAND)
     parser.add_argument("--count", type=int, default=500)
-    parser.add_argument("--first", type=int, default=0, help="number of the first model: repeats a single one")
+    parser.add_argument("--first", type=int, default=0, help="number of the first case")
+    parser.add_argument("--kind", choices=fuzz_cases.KINDS, help="cases of this kind only")
     arguments = parser.parse_args()
-    complaints, tried = run(arguments.command, arguments.count, arguments.first, report=print)
-    print(f"{sum(tried.values())} broken models through check and build: {len(complaints)} not handled")
+    kinds = (arguments.kind,) if arguments.kind else tuple(fuzz_cases.KINDS)
+    complaints, counts = run(arguments.command, arguments.count, arguments.first, kinds,
+                             lambda text: print(text, flush=True))  # fmt: skip
+    tried = ", ".join(f"{counts[kind]} {kind}" for kind in kinds)
+    print(f"{tried}: {counts['commands']} commands, {counts['succeeded']} succeeded, {len(complaints)} not handled")
     sys.exit(bool(complaints))
 
 

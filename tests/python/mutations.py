@@ -50,6 +50,33 @@ SEEDS = {
           m = MatMul(x, w)
           y = Add(m, b)
         }""",
+    "recurrent": """
+        <ir_version: 10, opset_import: ["" : 21]>
+        g (float[N,4] x, int64[N,5] ids) => (float[N,3] y)
+        <float[8,6] table, float[1,16,6] wi, float[1,16,4] wh, float[1,32] b, float[4,3] head, int64[1] zero = {0}>
+        {
+          e = Gather(table, ids)
+          t = Transpose<perm = [1, 0, 2]>(e)
+          seq, last, cell = LSTM<hidden_size = 4>(t, wi, wh, b)
+          h = Squeeze(last, zero)
+          g1 = Mul(h, x)
+          d = Dropout(g1)
+          y = MatMul(d, head)
+        }""",
+    "pictures": """
+        <ir_version: 10, opset_import: ["" : 21]>
+        g (float[N,3,32,32] x) => (float[N,3] y)
+        <float[4,3,3,3] w1, float[4] scale, float[4] bias, float[4] mean, float[4] var, float[4,1,3,3] w2, float[4,3] head>
+        {
+          c = Conv<strides = [4, 4]>(x, w1)
+          n = BatchNormalization(c, scale, bias, mean, var)
+          r = Relu(n)
+          m = MaxPool<kernel_shape = [2, 2], strides = [2, 2]>(r)
+          d = Conv<pads = [1, 1, 1, 1], group = 4>(m, w2)
+          p = GlobalAveragePool(d)
+          f = Flatten(p)
+          y = MatMul(f, head)
+        }""",
 }
 
 
@@ -61,7 +88,7 @@ def seed_models(root):
         model = onnx.parser.parse_model(text)
         for value in model.graph.value_info:  # declared without contents
             shape = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
-            weights = [rng.uniform(-1, 1) for _ in range(math.prod(shape))]
+            weights = [rng.uniform(0.1 if value.name == "var" else -1, 1) for _ in range(math.prod(shape))]
             model.graph.initializer.append(helper.make_tensor(value.name, TensorProto.FLOAT, shape, weights))
         del model.graph.value_info[:]
         models.append(model)

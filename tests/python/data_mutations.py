@@ -1,0 +1,167 @@
+"""Broken data: the formats that fit reads, with headers that lie, wrong sizes, damaged bytes, unusual names."""
+
+import gzip
+import io
+import random
+import struct
+import zipfile
+
+import numpy as np
+from mutations import bits_flipped, bytes_replaced, length_inflated, not_a_model, span_repeated, truncated
+
+BYTES = [truncated, truncated, bits_flipped, bits_flipped, bytes_replaced, span_repeated, length_inflated, not_a_model]
+
+HEADERS = [
+    "{'descr': '<f4', 'fortran_order': False, 'shape': (9223372036854775807, 2), }",
+    "{'descr': '<f4', 'fortran_order': False, 'shape': (4294967296, 4294967296), }",
+    "{'descr': '<f4', 'fortran_order': True, 'shape': (0, 9223372036854775807, 8), }",
+    "{'descr': '<f4', 'fortran_order': True, 'shape': (12, 4, 1), }",
+    "{'descr': '<f4', 'fortran_order': False, 'shape': (-12, -4), }",
+    "{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999999999999,), }",
+    "{'descr': '<f4', 'fortran_order': False, 'shape': (" + "1, " * 5000 + "), }",
+    "{'descr': '|O', 'fortran_order': False, 'shape': (12, 4), }",
+    "{'descr': '>f4', 'fortran_order': False, 'shape': (12, 4), }",
+    "{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (12, 4), }",
+    "{'descr': '<c8', 'fortran_order': False, 'shape': (12, 4), }",
+    "{'descr': '', 'fortran_order': Fals, 'shape': (12", "{", "", "{}", "{'shape': (), 'shape': ()}", "{'descr': '<f4'}",
+]  # fmt: skip
+
+
+def npy(array):
+    out = io.BytesIO()
+    np.save(out, array)
+    return out.getvalue()
+
+
+def with_header(data, text):
+    body = data[10 + int.from_bytes(data[8:10], "little") :]
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text.encode() + body
+
+
+def changed(arrays, rng):
+    """Well-formed files of what does not fit the model, or does and is unusual."""
+    arrays = dict(arrays)
+    name = rng.choice(list(arrays))
+    array = arrays[name]
+    kind = rng.randrange(11)
+    if kind == 0:
+        arrays[name] = array[:-1]
+    elif kind == 1:
+        arrays[name] = array[:0]
+    elif kind == 2:
+        arrays[name] = array.astype(rng.choice(["f8", "i8", "f2", "u1", "u8", "bool", "i2"]))
+    elif kind == 3:
+        arrays["labels"] = np.where(np.arange(array.shape[0]) % 3 == 1, rng.choice([99, -1, -100, 2**62, -(2**63)]), 0)
+    elif kind == 4 and array.dtype.kind == "f":
+        arrays[name] = np.full_like(array, rng.choice([np.nan, np.inf, -np.inf, 3e38]))
+    elif kind == 5:
+        arrays[name] = array.reshape(array.shape[0], -1, 1, 1)
+    elif kind == 6:
+        arrays[name] = np.asfortranarray(array)
+    elif kind == 7:
+        del arrays[name]
+    elif kind == 8:
+        arrays[name] = array.T
+    elif kind == 9:
+        arrays[name] = array[0]
+    else:
+        arrays = {f"{key} with space": value for key, value in arrays.items()} | arrays
+    return arrays
+
+
+def damaged(data, rng):
+    return rng.choice(BYTES)(data, rng) if rng.random() < 0.5 else data
+
+
+def write_npz(arrays, folder, rng):
+    path = folder / rng.choice(["data.npz", "data with space.npz", "dätä,1.npz"])
+    if rng.random() < 0.3:
+        with zipfile.ZipFile(path, "w") as archive:
+            for name, array in arrays.items():
+                data = with_header(npy(array), rng.choice(HEADERS)) if rng.random() < 0.7 else npy(array)
+                archive.writestr(f"{name}.npy", data)
+        return path
+    rng.choice([np.savez, np.savez_compressed])(path, **changed(arrays, rng))
+    path.write_bytes(damaged(path.read_bytes(), rng))
+    return path
+
+
+def write_npy_folder(arrays, folder, rng):
+    path = folder / "arrays"
+    path.mkdir()
+    for name, array in changed(arrays, rng).items():
+        (path / f"{name}.npy").write_bytes(damaged(npy(array), rng))
+    if rng.random() < 0.2:
+        (path / "extra.npy").mkdir()
+    return path
+
+
+def write_csv(arrays, folder, rng):
+    x = next(iter(arrays.values())).reshape(len(arrays["labels"]), -1)
+    rows = [[*(f"{v:.6g}" for v in row), str(label)] for row, label in zip(x, arrays["labels"])]
+    header = [f"x{i}" for i in range(x.shape[1])] + ["labels"]
+    kind = rng.randrange(8)
+    if kind == 0:
+        rows[rng.randrange(len(rows))][0] = rng.choice(["", "nan", "inf", "1e400", "x" * 100000, '"', "1;2", "0x10"])
+    elif kind == 1:
+        rows[rng.randrange(len(rows))].append("1")
+    elif kind == 2:
+        header = rng.choice([[], header[:-1], header + header, [""] * len(header), ["labels"] * len(header)])
+    elif kind == 3:
+        rows = []
+    elif kind == 4:
+        rows = [[*row[:-1], rng.choice(["9223372036854775807", "-1", "99", "0.5"])] for row in rows]
+    text = "\n".join(",".join(row) for row in [header, *rows]) + rng.choice(["", "\n", "\r\n\n\n", "\0"])
+    path = folder / "table.csv"
+    path.write_bytes(damaged(text.encode(), rng))
+    return path
+
+
+def idx(array, rng):
+    codes = {"uint8": 8, "int8": 9, "int16": 11, "int32": 12, "float32": 13, "float64": 14}
+    code = codes[array.dtype.name] if rng.random() < 0.8 else rng.choice([0, 7, 8, 14, 255])
+    sizes = [n if rng.random() < 0.9 else rng.choice([0, 1, 2**32 - 1, n + 1]) for n in array.shape]
+    rank = len(sizes) if rng.random() < 0.9 else rng.choice([0, 3, 255])
+    header = bytes([0, 0, code, rank]) + b"".join(n.to_bytes(4, "big") for n in sizes)
+    return header + array.astype(array.dtype.newbyteorder(">")).tobytes()
+
+
+def write_idx(arrays, folder, rng):
+    x = next(iter(arrays.values()))
+    x = (x * 40).astype(rng.choice(["uint8", "int8", "int16", "float32", "float64"]))
+    images, labels = damaged(idx(x, rng), rng), damaged(idx(arrays["labels"].astype("uint8"), rng), rng)
+    packed = rng.random() < 0.3
+    names = [f"{kind}-idx-ubyte{'.gz' if packed else ''}" for kind in ("train-images", "train-labels")]
+    for name, data in zip(names, (images, labels)):
+        (folder / name).write_bytes(damaged(gzip.compress(data), rng) if packed else data)
+    return rng.choice([f"{folder / names[0]},{folder / names[1]}", folder, f"{folder / names[0]},", folder / names[0]])
+
+
+def write_cifar(arrays, folder, rng):
+    records = bytearray(rng.randbytes(3073 * 4))
+    for at in range(0, len(records), 3073):
+        records[at] = rng.choice([0, 1, 2, 9, 255])
+    path = folder / rng.choice(["data_batch_1.bin", "test.bin"])
+    path.write_bytes(damaged(bytes(records), rng))
+    return path
+
+
+def write_nothing(arrays, folder, rng):
+    empty = folder / "empty.npz"
+    empty.write_bytes(b"")
+    link = folder / "link.npz"
+    link.symlink_to(link)
+    return rng.choice([empty, folder / "missing.npz", folder / "none", link, "/dev/zero", "/dev/null", "", ",", "a,b",
+                       "x" * 5000, "/proc/self/mem", folder / "table.csv/x"])  # fmt: skip
+
+
+WRITERS = [write_npz, write_npz, write_npz, write_npy_folder, write_csv, write_csv, write_idx, write_cifar, write_nothing]
+
+
+def write(number, arrays, folder):
+    """Writes broken data `number` into `folder`; returns what --data is to be, and the kind."""
+    rng = random.Random(number)
+    writer = rng.choice(WRITERS)
+    path = folder / "data"
+    path.mkdir()
+    return writer(arrays, path, rng), writer.__name__
