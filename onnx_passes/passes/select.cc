@@ -49,9 +49,9 @@ size_t match_one(const std::string& pattern, size_t at, char c) {
 
 std::vector<std::string> read_lines(const std::string& path, const std::string& option) {
   std::error_code error;
-  if (!std::filesystem::is_regular_file(path, error)) fail(option, " @", path, ": there is no such file");
-  std::ifstream file(path);
-  if (!file) fail(option, " @", path, ": the file cannot be read");
+  std::ifstream file;
+  if (std::filesystem::is_regular_file(path, error)) file.open(path);  // others may have no end
+  if (!file.is_open()) fail(option, " @", path, ": the file cannot be read");
   std::vector<std::string> lines;
   for (std::string line; std::getline(file, line);) {
     while (!line.empty() && std::isspace(static_cast<unsigned char>(line.back()))) line.pop_back();
