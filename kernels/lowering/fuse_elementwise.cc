@@ -247,7 +247,7 @@ class Fuser {
       const auto found = known.find(operand);
       if (found != known.end()) operand = found->second;
     }
-    Node* twin = graph_.add_node(node.shell(), operands, {graph_.unique_name(old->name() + "/again")}, first_of(g));
+    Node* twin = graph_.add_node(node, operands, {graph_.unique_name(old->name() + "/again")}, first_of(g));
     twin->output()->set_type(old->type());
     const std::vector<Use> uses = old->uses();
     for (const Use& use : uses) {
@@ -391,7 +391,7 @@ class Fuser {
     if (uses_inside.empty()) {
       group_of_.erase(view);
     } else if (!uses_outside.empty() || is_output) {
-      Node* twin = graph_.add_node(view->shell(), view->inputs(), {graph_.unique_name(inside->name())}, view->next());
+      Node* twin = graph_.add_node(*view, view->inputs(), {graph_.unique_name(inside->name())}, view->next());
       twin->output()->set_type(inside->type());
       twin->output()->set_elements(inside->elements());
       graph_.replace(inside, twin->output());

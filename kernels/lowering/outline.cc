@@ -31,10 +31,6 @@ class Outliner {
     for (const Node* node : nodes_) find_outputs(*node);
     Node* call = add_call();
     for (size_t i = nodes_.size(); i-- > 0;) graph_.remove(nodes_[i]);
-    for (size_t i = 0; i < names_.size(); ++i) {
-      Value* output = call->output(static_cast<int>(i));
-      if (output->name() != names_[i]) graph_.rename(output, names_[i]);
-    }
     return call;
   }
 
@@ -103,7 +99,6 @@ class Outliner {
       if (!graph_.is_output(output) && std::none_of(uses.begin(), uses.end(), outside)) continue;
       function_->add_output(output->name());
       outputs_.push_back(output);
-      names_.push_back(output->name());
     }
   }
 
@@ -112,13 +107,8 @@ class Outliner {
     shell.set_op_type(op_);
     shell.set_domain(kDomain);
     shell.set_overload(function_->overload());
-    std::vector<std::string> fresh;
-    for (const std::string& name : names_) fresh.push_back(graph_.unique_name(name));
-    Node* call = graph_.add_node(shell, inputs_, fresh, nodes_.back()->next());
-    for (size_t i = 0; i < outputs_.size(); ++i) {
-      call->output(static_cast<int>(i))->set_type(outputs_[i]->type());
-      graph_.replace(outputs_[i], call->output(static_cast<int>(i)));
-    }
+    Node* call = graph_.add_node(shell, inputs_, {}, nodes_.back()->next());
+    for (size_t i = 0; i < outputs_.size(); ++i) call->take_output(static_cast<int>(i), outputs_[i]);
     graph_.context().functions.push_back(function_);
     return call;
   }
@@ -130,7 +120,6 @@ class Outliner {
   const std::shared_ptr<onnx::FunctionProto> function_;
   std::unordered_set<const Value*> known_;
   std::vector<Value*> inputs_, outputs_;
-  std::vector<std::string> names_;
 };
 
 }  // namespace

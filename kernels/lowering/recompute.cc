@@ -287,7 +287,7 @@ class Recomputer {
     for (const Value* output : node.outputs()) {
       outputs.push_back(!output ? "" : graph_.unique_name(is_copy(output) ? output->name() : kPrefix + output->name()));
     }
-    Node* added = graph_.add_node(node.shell(), inputs, outputs, reader);
+    Node* added = graph_.add_node(node, inputs, outputs, reader);
     for (int i = 0; i < node.num_outputs(); ++i) {
       if (node.output(i)) added->output(i)->set_type(node.output(i)->type());
     }

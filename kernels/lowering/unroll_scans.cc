@@ -94,7 +94,7 @@ class Unroller {
     for (const Value* input : node.inputs()) inputs.push_back(input ? here(input) : nullptr);
     std::vector<std::string> names;
     for (const Value* output : node.outputs()) names.push_back(output ? graph_.unique_name(output->name()) : "");
-    Node* copied = graph_.add_node(node.shell(), inputs, names, scan_.node);
+    Node* copied = graph_.add_node(node, inputs, names, scan_.node);
     infer_types(copied);
     for (int i = 0; i < node.num_outputs(); ++i) values_[node.output(i)] = copied->output(i);
   }

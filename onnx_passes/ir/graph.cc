@@ -50,16 +50,18 @@ int64_t Context::opset(const std::string& domain) const {
 
 // ---- Node
 
-Node::Node(Graph* graph, const onnx::NodeProto& shell, size_t id)
+Node::Node(Graph* graph, Shell shell, size_t id)
     : graph_(graph),
-      op_(graph->context_->intern(shell.op_type())),
-      domain_(graph->context_->intern(shell.domain())),
+      op_(graph->context_->intern(shell->op_type())),
+      domain_(graph->context_->intern(shell->domain())),
       id_(id),
-      shell_(std::make_unique<onnx::NodeProto>(shell)) {
-  shell_->clear_input();
-  shell_->clear_output();
-}
+      shell_(std::move(shell)) {}
 Node::~Node() = default;
+
+onnx::NodeProto& Node::mutable_shell() {
+  if (shell_.use_count() > 1) shell_ = std::make_shared<onnx::NodeProto>(*shell_);
+  return *shell_;
+}
 
 const std::string& Node::name() const { return shell_->name(); }
 const std::string& Node::overload() const { return shell_->overload(); }
@@ -67,11 +69,11 @@ const std::string& Node::overload() const { return shell_->overload(); }
 void Node::set_op(const std::string& op, const std::string& domain) {
   op_ = graph_->context_->intern(op);
   domain_ = graph_->context_->intern(domain);
-  shell_->set_op_type(op);
+  mutable_shell().set_op_type(op);
   if (domain.empty()) {
-    shell_->clear_domain();
+    mutable_shell().clear_domain();
   } else {
-    shell_->set_domain(domain);
+    mutable_shell().set_domain(domain);
   }
 }
 
@@ -112,6 +114,15 @@ Value* Node::add_output(int i, const std::string& name) {
   value->output_index_ = i;
   outputs_[index] = value;
   return value;
+}
+
+void Node::take_output(int i, Value* value) {
+  value->producer_->outputs_[static_cast<size_t>(value->output_index_)] = nullptr;
+  const auto index = static_cast<size_t>(i);
+  if (index >= outputs_.size()) outputs_.resize(index + 1, nullptr);
+  value->producer_ = this;
+  value->output_index_ = i;
+  outputs_[index] = value;
 }
 
 // ---- Attributes
@@ -185,23 +196,23 @@ Tensor Node::attr_tensor(const std::string& name) const {
 }
 
 void Node::set_attr(const onnx::AttributeProto& attribute) {
-  *fresh(*shell_, attribute.name(), attribute.type()) = attribute;
+  *fresh(mutable_shell(), attribute.name(), attribute.type()) = attribute;
 }
-void Node::set_attr(const std::string& name, int64_t value) { fresh(*shell_, name, Kind::INT)->set_i(value); }
-void Node::set_attr(const std::string& name, float value) { fresh(*shell_, name, Kind::FLOAT)->set_f(value); }
+void Node::set_attr(const std::string& name, int64_t value) { fresh(mutable_shell(), name, Kind::INT)->set_i(value); }
+void Node::set_attr(const std::string& name, float value) { fresh(mutable_shell(), name, Kind::FLOAT)->set_f(value); }
 void Node::set_attr(const std::string& name, const std::string& value) {
-  fresh(*shell_, name, Kind::STRING)->set_s(value);
+  fresh(mutable_shell(), name, Kind::STRING)->set_s(value);
 }
 void Node::set_attr(const std::string& name, const std::vector<int64_t>& value) {
-  auto* a = fresh(*shell_, name, Kind::INTS);
+  auto* a = fresh(mutable_shell(), name, Kind::INTS);
   a->mutable_ints()->Add(value.begin(), value.end());
 }
 void Node::set_attr(const std::string& name, const Tensor& value) {
-  to_proto(value, "", fresh(*shell_, name, Kind::TENSOR)->mutable_t());
+  to_proto(value, "", fresh(mutable_shell(), name, Kind::TENSOR)->mutable_t());
 }
 
 void Node::remove_attr(const std::string& name) {
-  auto* attributes = shell_->mutable_attribute();
+  auto* attributes = mutable_shell().mutable_attribute();
   for (int i = 0; i < attributes->size(); ++i) {
     if (attributes->Get(i).name() == name) {
       attributes->DeleteSubrange(i, 1);
@@ -293,8 +304,21 @@ void Graph::move(Node* node, Node* before) {
 
 Node* Graph::add_node(const onnx::NodeProto& shell, const std::vector<Value*>& inputs,
                       const std::vector<std::string>& outputs, Node* before) {
+  auto own = std::make_shared<onnx::NodeProto>(shell);
+  own->clear_input();
+  own->clear_output();
+  return add_node(std::move(own), inputs, outputs, before);
+}
+
+Node* Graph::add_node(const Node& like, const std::vector<Value*>& inputs, const std::vector<std::string>& outputs,
+                      Node* before) {
+  return add_node(like.shell_, inputs, outputs, before);
+}
+
+Node* Graph::add_node(Node::Shell shell, const std::vector<Value*>& inputs, const std::vector<std::string>& outputs,
+                      Node* before) {
   std::pmr::polymorphic_allocator<> pool(&context_->pool_);
-  Node* node = new (pool.allocate_object<Node>()) Node(this, shell, context_->nodes_made_++);
+  Node* node = new (pool.allocate_object<Node>()) Node(this, std::move(shell), context_->nodes_made_++);
   link(node, before);
   ++num_nodes_;
   for (size_t i = 0; i < inputs.size(); ++i) node->set_input(static_cast<int>(i), inputs[i]);

@@ -107,6 +107,8 @@ class Node {
   Value* output(int i = 0) const { return i < num_outputs() ? outputs_[static_cast<size_t>(i)] : nullptr; }
   // Adds output i, which was left out.
   Value* add_output(int i, const std::string& name);
+  // Output i, which was left out, is from now on `value`, which another node of the graph made and leaves out then.
+  void take_output(int i, Value* value);
 
   // Attributes. The getters return `otherwise` for an attribute that is not there, and throw Error for one of
   // another type.
@@ -142,11 +144,12 @@ class Node {
   // The message without inputs, outputs and subgraphs. Everything that is no edge lives here. Operator and domain are
   // changed by set_op alone.
   const onnx::NodeProto& shell() const { return *shell_; }
-  onnx::NodeProto& shell() { return *shell_; }
+  onnx::NodeProto& mutable_shell();
 
  private:
   friend class Graph;
-  Node(Graph* graph, const onnx::NodeProto& shell, size_t id);
+  using Shell = std::shared_ptr<onnx::NodeProto>;
+  Node(Graph* graph, Shell shell, size_t id);
 
   Graph* graph_;
   Node* previous_ = nullptr;
@@ -157,7 +160,7 @@ class Node {
   std::vector<Value*> inputs_;
   std::vector<size_t> use_places_;  // of each input: where in its list of uses this node stands
   std::vector<Value*> outputs_;
-  std::unique_ptr<onnx::NodeProto> shell_;
+  Shell shell_;  // graphs share it until one of them changes it
   std::vector<Subgraph> subgraphs_;
 };
 
@@ -232,6 +235,9 @@ class Graph {
   // The same with the rest of the node (attributes, name, doc) copied from `shell`; its subgraphs are not copied.
   Node* add_node(const onnx::NodeProto& shell, const std::vector<Value*>& inputs,
                  const std::vector<std::string>& outputs, Node* before = nullptr);
+  // The same with the rest of the node taken from one that may be of another graph.
+  Node* add_node(const Node& like, const std::vector<Value*>& inputs, const std::vector<std::string>& outputs,
+                 Node* before = nullptr);
   Graph* add_subgraph(Node* node, const std::string& attribute);
   // Moves a node to the place before `before` (to the end when null). The caller keeps the order topological.
   void move(Node* node, Node* before);
@@ -272,6 +278,8 @@ class Graph {
 
  private:
   friend class Node;
+  Node* add_node(Node::Shell shell, const std::vector<Value*>& inputs, const std::vector<std::string>& outputs,
+                 Node* before);
   Value* add_value(const std::string& name);
   void set_initializer(Value* value, std::shared_ptr<const onnx::TensorProto> tensor);
   void delete_value(Value* value);

@@ -45,7 +45,7 @@ class Concatenation {
     for (const Value* input : node.inputs()) inputs.push_back(input ? copies_.at(input) : nullptr);
     std::vector<std::string> outputs;
     for (const Value* output : node.outputs()) outputs.push_back(output ? to->unique_name(output->name()) : "");
-    Node* copy = to->add_node(node.shell(), inputs, outputs);
+    Node* copy = to->add_node(node, inputs, outputs);
     for (const auto& subgraph : node.subgraphs()) {
       copy_graph(*subgraph.graph, to->add_subgraph(copy, subgraph.attribute));
     }

@@ -108,7 +108,7 @@ void name_nodes(Graph* graph) {
     for (size_t i = 0;; ++i) {
       const std::string name = concat(base, "_", i);
       if (!taken.insert(name).second) continue;
-      node->shell().set_name(name);
+      node->mutable_shell().set_name(name);
       break;
     }
   }

@@ -65,7 +65,7 @@ void to_inference(Node* node) {
   }
   node->remove_attr("training_mode");
   if (node->num_outputs() == 1) return;
-  Node* made = graph.add_node(node->shell(), node->inputs(), {graph.unique_name(node->output()->name())}, node);
+  Node* made = graph.add_node(*node, node->inputs(), {graph.unique_name(node->output()->name())}, node);
   made->output()->set_type(node->output()->type());
   Value* old = node->output();
   const std::string name = old->name();

@@ -47,7 +47,7 @@ Node* rebuild(Node* node, const std::vector<Value*>& inputs, int num_outputs) {
   for (int i = 0; i < num_outputs; ++i) {
     names.push_back(node->output(i) ? graph.unique_name(node->output(i)->name()) : "");
   }
-  Node* fresh = graph.add_node(node->shell(), inputs, names, node);
+  Node* fresh = graph.add_node(*node, inputs, names, node);
   for (int i = 0; i < num_outputs; ++i) {
     if (node->output(i)) take_over(node->output(i), fresh->output(i));
   }
