@@ -11,7 +11,8 @@
 
 namespace {
 
-std::atomic<size_t> count = 0, onednn_count = 0, primitive_count = 0;
+std::atomic<size_t> count = 0, onednn_count = 0, onednn_largest = 0, primitive_count = 0;
+std::atomic<int64_t> onednn_live = 0;
 
 struct Range {
   uintptr_t begin = 0, end = 0;
@@ -44,12 +45,25 @@ bool is_onednn(const void* caller) {
 }  // namespace
 
 void* operator new(size_t bytes) {
-  ++(is_onednn(__builtin_return_address(0)) ? onednn_count : count);
+  if (is_onednn(__builtin_return_address(0))) {
+    ++onednn_count;
+    ++onednn_live;
+    size_t largest = onednn_largest;
+    while (largest < bytes && !onednn_largest.compare_exchange_weak(largest, bytes)) continue;
+  } else {
+    ++count;
+  }
   if (void* data = std::malloc(bytes ? bytes : 1)) return data;
   throw std::bad_alloc();
 }
-void operator delete(void* data) noexcept { std::free(data); }
-void operator delete(void* data, size_t) noexcept { std::free(data); }
+void operator delete(void* data) noexcept {
+  if (data && is_onednn(__builtin_return_address(0))) --onednn_live;
+  std::free(data);
+}
+void operator delete(void* data, size_t) noexcept {
+  if (data && is_onednn(__builtin_return_address(0))) --onednn_live;
+  std::free(data);
+}
 
 // Stands in front of the library's function of this name; an enumeration and opaque pointers to it.
 extern "C" __attribute__((visibility("default"))) int dnnl_primitive_create(void** primitive, const void* description) {
@@ -63,6 +77,8 @@ namespace onnx_train {
 
 size_t count_allocations() { return count; }
 size_t count_onednn_allocations() { return onednn_count; }
+size_t live_onednn_allocations() { return static_cast<size_t>(onednn_live); }
+size_t largest_onednn_allocation() { return onednn_largest.exchange(0); }
 size_t count_primitives() { return primitive_count; }
 
 }  // namespace onnx_train

@@ -42,12 +42,16 @@ TEST(StepMemory, AStepAllocatesAndCreatesNothing) {
   const TensorMap batch = make_batch();
   session.run("step", batch);
   const size_t allocations = count_allocations(), primitives = count_primitives();
-  const size_t onednn_allocations = count_onednn_allocations();
+  const size_t onednn_allocations = count_onednn_allocations(), onednn_live = live_onednn_allocations();
+  largest_onednn_allocation();
   ASSERT_GT(allocations, 0u);
   ASSERT_GT(primitives, 0u);
   for (int i = 0; i < kSteps; ++i) session.run("step", batch);
   EXPECT_EQ(count_allocations(), allocations);
   EXPECT_EQ(count_primitives(), primitives);
+  constexpr size_t kLargestOfThreadsCache = 1032;  // glibc's
+  EXPECT_LE(largest_onednn_allocation(), kLargestOfThreadsCache);
+  EXPECT_EQ(live_onednn_allocations(), onednn_live);
   std::printf(
       "in a step of %zu nodes oneDNN itself makes %zu allocations\n",
       session.plan("step", {{"tokens", {kBatch, kSizes.tokens}}, {"labels", {kBatch, kSizes.tokens}}}).steps().size(),
