@@ -37,6 +37,9 @@ class Device {
 // The first kernel of `device` that supports the node; null when there is none.
 const Kernel* find_kernel(const Device& device, const NodeSpec& spec);
 
+// Whether a kernel of `device` for the node's operator may throw Error for data that nothing before it has refused.
+bool may_refuse_data(const Device& device, const Node& node);
+
 // Number of threads of the one pool (OpenMP's) that all CPU kernels share: 1 or more; the default is the number of
 // cores this process may use.
 void set_num_threads(int threads);

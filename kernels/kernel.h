@@ -3,7 +3,8 @@
 //
 // The rules: `run` never allocates, never creates a primitive, never chooses an algorithm; all that happens in
 // `prepare`, where every shape is known. It may throw Error only for data no preparation can foresee (an index out of
-// range), and then without having written past its outputs.
+// range), and then without having written past its outputs. A row says whether it does: no state is updated before a
+// node that may refuse a step.
 #pragma once
 
 #include <functional>
@@ -84,12 +85,21 @@ struct Prepared {
   std::vector<InPlace> in_place = {};  // the buffers' sizes in bytes must be equal
 };
 
+// Whether `run` throws Error for what its inputs hold.
+enum class Refuses {
+  kNothing,
+  kData,       // indices, labels or lengths that are out of range
+  kDataAgain,  // what a node before it has refused already, without which our passes do not write it: a
+               // gradient reads the indices or labels of its operator
+};
+
 struct Kernel {
   const char* op;
   std::function<bool(const NodeSpec&)> supports;
   std::function<Prepared(const NodeSpec&)> prepare;
   const char* domain = "";
   const char* name = "";  // how plans call it, "" for the operator's own name
+  Refuses refuses = Refuses::kNothing;
 };
 
 }  // namespace onnx_train

@@ -81,11 +81,12 @@ class CpuDevice : public Device {
     passes.push_back({"bfloat16_recurrences", cpu::bfloat16_recurrences});
     passes.push_back({"narrow_storage", cpu::narrow_storage});
     passes.push_back({"fuse_elementwise", [](Model& model) { return fuse_elementwise(model, cpu::can_fuse); }});
-    passes.push_back({"update_early", update_early});
+    const auto may_refuse = [this](const Node& node) { return may_refuse_data(*this, node); };
+    passes.push_back({"update_early", [=](Model& model) { return update_early(model, may_refuse); }});
     passes.push_back({"merge_updates", merge_updates});
     passes.push_back(recompute_pass(options));
     passes.push_back({"remove_dead_nodes", remove_dead_nodes});
-    passes.push_back({"order_nodes", order_nodes});
+    passes.push_back({"order_nodes", [=](Model& model) { return order_nodes(model, may_refuse); }});
     return passes;
   }
 
@@ -100,19 +101,32 @@ Device& Device::cpu() {
   return device;
 }
 
-const Kernel* find_kernel(const Device& device, const NodeSpec& spec) {
-  // Rows by operator, made once for each device.
+namespace {
+
+// The device's rows for the node's operator; found by operator in a table made once for each device.
+const std::vector<const Kernel*>& kernels_for(const Device& device, const Node& node) {
   static std::unordered_map<const Device*, std::unordered_map<std::string, std::vector<const Kernel*>>> indexes;
+  static const std::vector<const Kernel*> none;
   auto& index = indexes[&device];
   if (index.empty()) {
     for (const Kernel* kernel : device.kernels()) index[concat(kernel->domain, ".", kernel->op)].push_back(kernel);
   }
-  const auto found = index.find(concat(spec.node().domain(), ".", spec.node().op()));
-  if (found == index.end()) return nullptr;
-  for (const Kernel* kernel : found->second) {
+  const auto found = index.find(concat(node.domain(), ".", node.op()));
+  return found == index.end() ? none : found->second;
+}
+
+}  // namespace
+
+const Kernel* find_kernel(const Device& device, const NodeSpec& spec) {
+  for (const Kernel* kernel : kernels_for(device, spec.node())) {
     if (!kernel->supports || kernel->supports(spec)) return kernel;
   }
   return nullptr;
+}
+
+bool may_refuse_data(const Device& device, const Node& node) {
+  const auto& kernels = kernels_for(device, node);
+  return std::any_of(kernels.begin(), kernels.end(), [](const Kernel* k) { return k->refuses == Refuses::kData; });
 }
 
 void set_num_threads(int threads) { omp_set_num_threads(std::max(threads, 1)); }

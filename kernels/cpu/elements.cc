@@ -206,8 +206,8 @@ Prepared prepare_compress(const NodeSpec& spec) {
 
 std::vector<Kernel> element_kernels() {
   return {
-      {"GatherElements", supports_gather_elements, prepare_gather_elements},
-      {"ScatterElements", supports_scatter_elements, prepare_scatter_elements},
+      {"GatherElements", supports_gather_elements, prepare_gather_elements, "", "", Refuses::kData},
+      {"ScatterElements", supports_scatter_elements, prepare_scatter_elements, "", "", Refuses::kData},
       {"OneHot", supports_one_hot, prepare_one_hot},
       {"NonZero", [](const NodeSpec& spec) { return spec.is_constant(0); }, prepare_non_zero},
       {"Compress", [](const NodeSpec& spec) { return is_movable(spec.in_type(0)) && spec.is_constant(1); },

@@ -221,12 +221,12 @@ bool supports_scatter_nd(const NodeSpec& spec) {
 
 std::vector<Kernel> indexing_kernels() {
   return {
-      {"Gather", supports_gather, prepare_gather},
-      {"GatherGrad", supports_gather_grad, prepare_gather_grad, kDomain},
-      {"Bfloat16GatherGrad", supports_narrow_gather_grad, prepare_gather_grad, kDomain},
-      {"AddGatherGrad", supports_add_gather_grad, prepare_add_gather_grad, kDomain},
-      {"GatherND", supports_gather_nd, prepare_gather_nd},
-      {"ScatterND", supports_scatter_nd, prepare_scatter_nd},
+      {"Gather", supports_gather, prepare_gather, "", "", Refuses::kData},
+      {"GatherGrad", supports_gather_grad, prepare_gather_grad, kDomain, "", Refuses::kDataAgain},
+      {"Bfloat16GatherGrad", supports_narrow_gather_grad, prepare_gather_grad, kDomain, "", Refuses::kDataAgain},
+      {"AddGatherGrad", supports_add_gather_grad, prepare_add_gather_grad, kDomain, "", Refuses::kDataAgain},
+      {"GatherND", supports_gather_nd, prepare_gather_nd, "", "", Refuses::kData},
+      {"ScatterND", supports_scatter_nd, prepare_scatter_nd, "", "", Refuses::kData},
   };
 }
 

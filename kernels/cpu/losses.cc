@@ -363,10 +363,10 @@ Prepared prepare_grad(const NodeSpec& spec) {
 
 std::vector<Kernel> loss_kernels() {
   return {
-      {"SoftmaxCrossEntropy", supports_loss, prepare_loss, kDomain},
-      {"SoftmaxCrossEntropyGrad", supports_grad, prepare_grad, kDomain},
-      {"Bfloat16SoftmaxCrossEntropy", supports_narrow_loss, prepare_loss, kDomain},
-      {"Bfloat16SoftmaxCrossEntropyGrad", supports_narrow_grad, prepare_grad, kDomain},
+      {"SoftmaxCrossEntropy", supports_loss, prepare_loss, kDomain, "", Refuses::kData},
+      {"SoftmaxCrossEntropyGrad", supports_grad, prepare_grad, kDomain, "", Refuses::kDataAgain},
+      {"Bfloat16SoftmaxCrossEntropy", supports_narrow_loss, prepare_loss, kDomain, "", Refuses::kData},
+      {"Bfloat16SoftmaxCrossEntropyGrad", supports_narrow_grad, prepare_grad, kDomain, "", Refuses::kDataAgain},
   };
 }
 

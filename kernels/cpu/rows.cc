@@ -206,7 +206,7 @@ std::vector<Kernel> row_kernels() {
   return {
       {"Pad", supports_pad, prepare_pad},
       {"Trilu", supports_trilu, prepare_trilu},
-      {"ReverseSequence", supports_reverse_sequence, prepare_reverse_sequence},
+      {"ReverseSequence", supports_reverse_sequence, prepare_reverse_sequence, "", "", Refuses::kData},
   };
 }
 

@@ -174,9 +174,9 @@ bool supports_sparse_sgd(const NodeSpec& spec) {
 
 std::vector<Kernel> sparse_update_kernels() {
   return {
-      {"CoalesceRows", supports_coalesce_rows, prepare_coalesce_rows, kDomain},
-      {"Bfloat16CoalesceRows", supports_narrow_coalesce_rows, prepare_coalesce_rows, kDomain},
-      {"SparseSgd", supports_sparse_sgd, prepare_sparse_sgd, kDomain},
+      {"CoalesceRows", supports_coalesce_rows, prepare_coalesce_rows, kDomain, "", Refuses::kDataAgain},
+      {"Bfloat16CoalesceRows", supports_narrow_coalesce_rows, prepare_coalesce_rows, kDomain, "", Refuses::kDataAgain},
+      {"SparseSgd", supports_sparse_sgd, prepare_sparse_sgd, kDomain, "", Refuses::kDataAgain},
   };
 }
 

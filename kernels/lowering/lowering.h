@@ -58,8 +58,9 @@ bool fold_transposes(Model& model);
 // function each, whose body they are. `can_fuse` says which nodes the device's kernel for it can hold. See island.h.
 bool fuse_elementwise(Model& model, const std::function<bool(const Node&)>& can_fuse);
 
-// Puts the nodes into another order where less memory is in use then.
-bool order_nodes(Model& model);
+// Puts the nodes into another order where less memory is in use then. A state is written behind all nodes that stood
+// before it and `may_refuse` their data (device.h).
+bool order_nodes(Model& model, const std::function<bool(const Node&)>& may_refuse);
 
 // `recompute` (recompute.h) with the budget of `options`.
 Pass recompute_pass(const LoweringOptions& options);

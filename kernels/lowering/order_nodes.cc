@@ -7,7 +7,6 @@
 
 #include "kernels/lowering/lifetimes.h"
 #include "kernels/lowering/lowering.h"
-#include "kernels/lowering/updates.h"
 #include "onnx_passes/ir/inputs.h"
 
 namespace onnx_train {
@@ -21,14 +20,15 @@ using Order = std::vector<size_t>;
 // The graph as numbers: nodes and the memories that they read and write.
 class Scheduler {
  public:
-  explicit Scheduler(const Graph& graph) : lives_(graph), size_(lives_.nodes.size()) {
+  Scheduler(const Graph& graph, const std::function<bool(const Node&)>& may_refuse)
+      : lives_(graph), size_(lives_.nodes.size()) {
     reads_.resize(size_);
     writes_.resize(size_);
     before_.resize(size_);
     after_.resize(size_);
     for (size_t i = 0; i < size_; ++i) add_node(i);
     for (const Value* state : graph.inputs()) keep_update_last(graph, *state);
-    keep_refusals_first(graph);
+    keep_refusals_first(graph, may_refuse);
     for (size_t i = 0; i < size_; ++i) {
       std::sort(before_[i].begin(), before_[i].end());
       before_[i].erase(std::unique(before_[i].begin(), before_[i].end()), before_[i].end());
@@ -151,10 +151,10 @@ class Scheduler {
   }
 
   // No state has been written when a node refuses its data.
-  void keep_refusals_first(const Graph& graph) {
+  void keep_refusals_first(const Graph& graph, const std::function<bool(const Node&)>& may_refuse) {
     std::vector<size_t> refusals;
     for (size_t i = 0; i < size_; ++i) {
-      if (may_refuse_data(*node(i))) refusals.push_back(i);
+      if (may_refuse(*node(i))) refusals.push_back(i);
     }
     for (size_t i = 0; i < size_; ++i) {
       const auto& outputs = node(i)->outputs();
@@ -202,8 +202,8 @@ class Scheduler {
 
 }  // namespace
 
-bool order_nodes(Model& model) {
-  const Scheduler scheduler(*model.graph);
+bool order_nodes(Model& model, const std::function<bool(const Node&)>& may_refuse) {
+  const Scheduler scheduler(*model.graph, may_refuse);
   const Order given = scheduler.given();
   const size_t most = scheduler.most(given);
   size_t least = most;

@@ -1,6 +1,5 @@
 // Moves updates of large weights up to where their gradients are made.
 #include <algorithm>
-#include <string_view>
 #include <unordered_set>
 
 #include "kernels/lowering/lifetimes.h"
@@ -23,12 +22,12 @@ class EarlyUpdates {
  public:
   explicit EarlyUpdates(Graph* graph) : graph_(*graph) {}
 
-  bool run() {
+  bool run(const std::function<bool(const Node&)>& may_refuse) {
     if (large_updates().empty()) return false;
     split_norms();
     bool changed = false;
     for (Node* node = graph_.first(); node; node = node->next()) {
-      if (may_refuse_data(*node)) last_moved_ = node;
+      if (may_refuse(*node)) last_moved_ = node;
     }
     for (Node* node : large_updates()) changed = move_scalars_up(*node) || changed;
     const Lifetimes lives(graph_);
@@ -150,16 +149,8 @@ bool is_update(const Node& node) {
          node.is("SparseSgd", kDomain);
 }
 
-bool may_refuse_data(const Node& node) {
-  // Those that check indices, labels or lengths. GatherGrad and the like read what their operators have checked.
-  static const std::unordered_set<std::string_view> ops = {
-      "Gather", "GatherElements", "GatherND", "ScatterElements", "ScatterND", "ReverseSequence", "SoftmaxCrossEntropy"};
-  std::string_view op = node.op();
-  constexpr std::string_view kNarrow = "Bfloat16";
-  if (op.starts_with(kNarrow)) op.remove_prefix(kNarrow.size());
-  return ops.count(op) > 0;
+bool update_early(Model& model, const std::function<bool(const Node&)>& may_refuse) {
+  return EarlyUpdates(model.graph.get()).run(may_refuse);
 }
-
-bool update_early(Model& model) { return EarlyUpdates(model.graph.get()).run(); }
 
 }  // namespace onnx_train

@@ -44,7 +44,7 @@ struct OpCase {
   int64_t opset = 21;    // later for an operator that came later
 };
 
-// The rows of one file each; op_case_test.cc joins them. A new family adds its line here and there.
+// The rows of one file each; make_case.cc joins them. A new family adds its line here and there.
 std::vector<OpCase> elementwise_cases();
 std::vector<OpCase> activation_cases();
 std::vector<OpCase> product_cases();
@@ -58,5 +58,6 @@ std::vector<OpCase> loss_cases();
 std::vector<OpCase> optimizer_cases();
 std::vector<OpCase> random_cases();
 std::vector<OpCase> precision_cases();
+std::vector<OpCase> recurrent_cases();
 
 }  // namespace onnx_train

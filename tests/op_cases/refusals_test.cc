@@ -1,0 +1,122 @@
+// Which kernels throw for what their inputs hold: those whose rows say so, and no others. Passes that place updates of
+// the state rely on it.
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <set>
+
+#include "kernels/device.h"
+#include "onnx_passes/functions/functions.h"
+#include "onnx_passes/ir/error.h"
+#include "tests/op_cases/make_case.h"
+
+namespace onnx_train {
+namespace {
+
+std::string name_of(const Kernel& kernel) { return concat(kernel.domain, ".", kernel.op); }
+
+// A row's node on its kernel, prepared for the inputs that are drawn for the row.
+class Probe {
+ public:
+  explicit Probe(const OpCase& row) : row_(row), inputs_(draw_inputs(row)) {
+    made_ = make_case(row, inputs_, DType::kFloat, false);
+    std::vector<Tensor> constants;
+    for (size_t i = 0; i < inputs_.size(); ++i) {
+      if (!row.inputs[i].absent) inputs_[i] = inputs_[i].cast(type_in(row.inputs[i], inputs_[i], DType::kFloat));
+      constants.push_back(row.inputs[i].constant ? inputs_[i] : Tensor());
+    }
+    for (const Value* output : made_.outputs) {
+      if (!output || !output->type().is_static()) return;
+      outputs_.emplace_back(output->dtype(), output->type().shape());
+    }
+    const NodeSpec spec(*made_.outputs[0]->producer(), std::move(constants), num_threads());
+    kernel_ = find_kernel(Device::cpu(), spec);
+    if (kernel_) prepared_ = kernel_->prepare(spec);
+  }
+
+  const Kernel* kernel() const { return kernel_; }  // null when there is none
+
+  // Integers that no preparation has seen; empty ones have none to spoil.
+  std::vector<size_t> indices() const {
+    std::vector<size_t> result;
+    for (size_t i = 0; i < inputs_.size(); ++i) {
+      const bool is_given = !row_.inputs[i].absent && !row_.inputs[i].constant && inputs_[i].size() > 0;
+      const DType dtype = is_given ? inputs_[i].dtype() : DType::kUndefined;
+      if (dtype == DType::kInt64 || dtype == DType::kInt32) result.push_back(i);
+    }
+    return result;
+  }
+
+  // Whether the kernel throws when the last element of input `i` is `value`.
+  bool refuses(size_t i, double value) {
+    std::vector<Tensor> given = inputs_;
+    given[i] = inputs_[i].clone();
+    given[i].set(given[i].size() - 1, value);
+    std::vector<const void*> in;
+    std::vector<void*> out;
+    for (const Tensor& tensor : given) in.push_back(tensor.data());
+    for (Tensor& tensor : outputs_) out.push_back(tensor.data());
+    Tensor workspace(DType::kInt8, {static_cast<int64_t>(prepared_.workspace)});
+    try {
+      prepared_.run({in.data(), out.data(), workspace.data()});
+      return false;
+    } catch (const Error&) {
+      return true;
+    }
+  }
+
+ private:
+  const OpCase& row_;
+  std::vector<Tensor> inputs_, outputs_;
+  Case made_;
+  const Kernel* kernel_ = nullptr;
+  Prepared prepared_;
+};
+
+TEST(Refusals, KernelsThatThrowForTheirDataSaySo) {
+  std::set<std::string> refuse;
+  for (const OpCase& row : all_cases()) {
+    Probe probe(row);
+    if (!probe.kernel()) continue;
+    for (size_t i : probe.indices()) {
+      for (double value : {1e9, -1e9}) {
+        if (!probe.refuses(i, value)) continue;
+        refuse.insert(name_of(*probe.kernel()));
+        EXPECT_NE(probe.kernel()->refuses, Refuses::kNothing)
+            << name_of(*probe.kernel()) << " throws for input " << i << " with " << value << ", its row says nothing";
+      }
+    }
+  }
+  EXPECT_GE(refuse.size(), 10u);
+  for (const Kernel* kernel : Device::cpu().kernels()) {
+    if (kernel->refuses == Refuses::kNothing || std::string(kernel->op).starts_with("Bfloat16")) continue;
+    EXPECT_TRUE(refuse.count(name_of(*kernel))) << name_of(*kernel) << " is said to throw for its data, and does not";
+  }
+}
+
+// What `refuses` says about the row of this operator, of ours or of ONNX; none when there is no such row.
+std::optional<Refuses> refusal_of(const std::string& op) {
+  for (const Kernel* kernel : Device::cpu().kernels()) {
+    if (op == kernel->op) return kernel->refuses;
+  }
+  return std::nullopt;
+}
+
+TEST(Refusals, KernelsOnBfloat16RefuseWhatTheirOperatorsDo) {
+  const std::string narrow = "Bfloat16";
+  for (const Kernel* kernel : Device::cpu().kernels()) {
+    const std::string op = kernel->op;
+    if (!op.starts_with(narrow)) continue;
+    const auto wide = refusal_of(op.substr(narrow.size()));
+    EXPECT_EQ(kernel->refuses, wide.value_or(kernel->refuses)) << op;
+  }
+}
+
+TEST(Refusals, OnlyFunctionsOfOursRefuseWhatWasRefusedBefore) {
+  for (const Kernel* kernel : Device::cpu().kernels()) {
+    EXPECT_TRUE(kernel->refuses != Refuses::kDataAgain || std::string(kernel->domain) == kDomain) << kernel->op;
+  }
+}
+
+}  // namespace
+}  // namespace onnx_train
