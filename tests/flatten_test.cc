@@ -1,6 +1,7 @@
 // flatten, state_of and strip_training on a training model written by hand.
 #include <gtest/gtest.h>
 
+#include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/builder.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/loading.h"
@@ -119,6 +120,20 @@ TEST(StripTraining, KeepsTheUsersMetadata) {
   onnx::ModelProto proto;
   to_proto(inference, &proto);
   EXPECT_EQ(proto.training_info_size(), 0);
+}
+
+TEST(StripTraining, LeavesNoFunctionsOfOurs) {
+  Model model;
+  model.context->opsets[""] = 21;
+  Builder b(model.graph.get());
+  const Var x = b.var(model.graph->add_input("x", {DType::kFloat, Dims{"N", 3}}));
+  b.set_name("y");
+  model.graph->add_output(call(b, "Swish", {x}, {{"alpha", 1.5f}}).value());
+  const Model inference = strip_training(model);
+  for (const Node* node : inference.graph->nodes()) EXPECT_EQ(node->domain(), "");
+  EXPECT_EQ(inference.graph->outputs()[0]->name(), "y");
+  EXPECT_TRUE(inference.context->functions.empty());
+  EXPECT_EQ(inference.context->opsets.count(kDomain), 0u);
 }
 
 }  // namespace

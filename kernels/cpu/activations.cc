@@ -27,6 +27,11 @@ T param(const Node& node, const char* name, float otherwise) {
   return static_cast<T>(node.attr(name, otherwise));
 }
 
+Kernel swish(const char* domain) {
+  return float_unary(
+      "Swish", []<typename T>(const Node& n, T) { return math::Swish<T>{param<T>(n, "alpha", 1)}; }, domain);
+}
+
 Prepared prepare_gelu(const NodeSpec& spec) {
   const bool tanh = spec.node().attr("approximate", "none") == "tanh";
   return dispatch_float(spec.in_type(), [&](auto t) {
@@ -76,7 +81,8 @@ std::vector<Kernel> smooth_kernels() {
       unary<math::Softplus>("Softplus"),
       unary<math::Softsign>("Softsign"),
       {"Gelu", takes_floats, prepare_gelu},
-      float_unary("Swish", []<typename T>(const Node& n, T) { return math::Swish<T>{param<T>(n, "alpha", 1)}; }),
+      swish(""),
+      swish(kDomain),
       unary<math::Mish>("Mish"),
       gradient<math::ReluGrad>("ReluGrad"),
       gradient<math::SigmoidGrad>("SigmoidGrad"),

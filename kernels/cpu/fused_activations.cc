@@ -51,6 +51,11 @@ Operation make_dropout_gradient(const Node& node) {
   });
 }
 
+FusedOperator swish(const char* domain) {
+  return fused_float_unary(
+      "Swish", []<typename T>(const Node& n, T) { return math::Swish<T>{param<T>(n, "alpha", 1)}; }, domain);
+}
+
 std::vector<FusedOperator> with_parameters() {
   return {
       fused_float_unary("LeakyRelu",
@@ -79,7 +84,8 @@ std::vector<FusedOperator> with_parameters() {
                         []<typename T>(const Node& n, T) {
                           return math::HardSigmoid<T>{param<T>(n, "alpha", 0.2f), param<T>(n, "beta", 0.5f)};
                         }),
-      fused_float_unary("Swish", []<typename T>(const Node& n, T) { return math::Swish<T>{param<T>(n, "alpha", 1)}; }),
+      swish(""),
+      swish(kDomain),
   };
 }
 

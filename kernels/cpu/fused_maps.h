@@ -43,14 +43,14 @@ Operation binary_operation(Op op) {
 
 // op(x) of float32 and float64; `make(node, T{})` gives the functor.
 template <typename Make>
-FusedOperator fused_float_unary(const char* op, Make make) {
+FusedOperator fused_float_unary(const char* op, Make make, const char* domain = "") {
   return {op,
           [make](const Node& node) -> Operation {
             if (!is_float_or_double(node.input(0)->dtype())) return {};
             return dispatch_float(node.input(0)->dtype(),
                                   [&]<typename T>(T t) -> Operation { return unary_operation<T, T>(make(node, t)); });
           },
-          "", 1};
+          domain, 1};
 }
 
 // op(a, b) of float32 and float64.

@@ -231,12 +231,9 @@ bool supports_narrow_backward(const NodeSpec& s) {
          (!s.has_output(0) || is_float32_or_narrow(s.out_type(0))) && has_scale_and_gradient(s);
 }
 
-Kernel forward_kernel(const char* op, Kind kind) {
-  return {
-      op,
-      [kind](const NodeSpec& s) { return is_float_or_double(s.in_type()) && has_parameters_for_rows(s, kind); },
-      [kind](const NodeSpec& s) { return prepare_forward(s, kind); },
-  };
+Kernel forward_kernel(const char* op, Kind kind, const char* domain = "") {
+  return {op, [kind](const NodeSpec& s) { return is_float_or_double(s.in_type()) && has_parameters_for_rows(s, kind); },
+          [kind](const NodeSpec& s) { return prepare_forward(s, kind); }, domain};
 }
 
 Kernel narrow_forward_kernel(const char* op, Kind kind) {
@@ -259,6 +256,7 @@ std::vector<Kernel> layer_normalization_kernels() {
   return {
       forward_kernel("LayerNormalization", Kind::kCentered),
       forward_kernel("RMSNormalization", Kind::kRootMeanSquare),
+      forward_kernel("RMSNormalization", Kind::kRootMeanSquare, kDomain),
       backward_kernel("LayerNormalizationGrad", Kind::kCentered),
       backward_kernel("RMSNormalizationGrad", Kind::kRootMeanSquare),
       narrow_forward_kernel("Bfloat16LayerNormalization", Kind::kCentered),

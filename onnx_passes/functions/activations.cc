@@ -83,6 +83,14 @@ std::vector<FunctionRow> activation_functions() {
         slope = Mul(twice_slope, half)
         dx = Mul(dy, slope)
       })"),
+      // y = x sigmoid(alpha x): for models of an opset before 24, which has it
+      function("Swish", R"(Swish <alpha: float = 1> (x) => (y) {
+        alpha_float = Constant <value_float: float = @alpha> ()
+        alpha_like = CastLike(alpha_float, x)
+        scaled = Mul(x, alpha_like)
+        gate = Sigmoid(scaled)
+        y = Mul(x, gate)
+      })"),
       // y = softmax(x) along the axis    dx = y (dy - Σ dy y)
       function("SoftmaxGrad", R"(SoftmaxGrad <axis: int = -1> (dy, y) => (dx) {
         axis_scalar = Constant <value_int: int = @axis> ()

@@ -44,7 +44,28 @@ LayerNormalizationGrad <axis: int = -1, epsilon: float = 1e-5> (x, scale, dy) =>
 }
 )";
 
-// The same without centering: x̂ = x / sqrt(mean(x²) + epsilon), dx = (g - x̂ mean(g x̂)) / sqrt(mean(x²) + epsilon).
+// y = x / sqrt(mean(x²) + epsilon) scale, with x seen as rows: for models of an opset before 23, which has it. `scale`
+// broadcasts to the normalized axes.
+constexpr const char* kRmsNormalization = R"(
+RMSNormalization <axis: int = -1, epsilon: float = 1e-5> (x, scale) => (y)
+{
+  last = Constant <value_ints = [1]> ()
+  rows = Flatten <axis: int = @axis> (x)
+  squares = Mul (rows, rows)
+  mean_square = ReduceMean (squares, last)
+  epsilon_float = Constant <value_float: float = @epsilon> ()
+  small = CastLike (epsilon_float, x)
+  mean_square_positive = Add (mean_square, small)
+  magnitude = Sqrt (mean_square_positive)
+  normalized_rows = Div (rows, magnitude)
+  x_shape = Shape (x)
+  normalized = Reshape <allowzero = 1> (normalized_rows, x_shape)
+  y = Mul (normalized, scale)
+}
+)";
+
+// LayerNormalizationGrad without centering: x̂ = x / sqrt(mean(x²) + epsilon), dx = (g - x̂ mean(g x̂)) / sqrt(mean(x²) +
+// epsilon).
 constexpr const char* kRmsNormalizationGrad = R"(
 RMSNormalizationGrad <axis: int = -1, epsilon: float = 1e-5> (x, scale, dy) => (dx, dscale)
 {
@@ -262,6 +283,7 @@ constexpr const char* kGroupSignature = " <num_groups, epsilon: float = 1e-5> (x
 std::vector<FunctionRow> normalization_functions() {
   return {
       function("LayerNormalizationGrad", kLayerNormalizationGrad),
+      function("RMSNormalization", kRmsNormalization),
       function("RMSNormalizationGrad", kRmsNormalizationGrad),
       function_of("BatchNormalizationTrain", {kTrainSignature, kChannelView, kBatchNormalizationTrain}),
       function_of("BatchNormalizationGrad",

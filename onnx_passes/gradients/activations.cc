@@ -102,6 +102,7 @@ std::vector<GradientRule> activation_rules() {
        }},
       {"Gelu", gelu},
       {"Swish", swish},
+      {"Swish", swish, Trait::kNone, kDomain},
       {"Mish", mish},
       {"Softmax",
        [](Grad& g) {

@@ -207,6 +207,7 @@ std::vector<GradientRule> normalization_rules() {
   return {
       {"LayerNormalization", layer_normalization, Trait::kNone, "", scale_obstacle},
       {"RMSNormalization", rms_normalization, Trait::kNone, "", scale_obstacle},
+      {"RMSNormalization", rms_normalization, Trait::kNone, kDomain, scale_obstacle},
       {"BatchNormalization", batch_normalization, Trait::kNone, "", training_obstacle},
       {"BatchNormalizationTrain", batch_normalization_train, Trait::kNone, kDomain},
       {"GroupNormalization", [](Grad& g) { return group_normalization(g, g.node().attr("num_groups", 1)); }},

@@ -2,7 +2,9 @@
 #include <algorithm>
 #include <unordered_set>
 
+#include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/inference.h"
 #include "onnx_passes/ir/onnx.h"
 #include "onnx_passes/ir/tables.h"
 #include "onnx_passes/passes/liveness.h"
@@ -313,6 +315,10 @@ std::vector<std::string> state_of(const Model& model, const std::string& entry) 
 
 Model strip_training(const Model& model) {
   Model inference = flatten(model, "predict");
+  for (Node* node : inference.graph->nodes()) {
+    if (node->domain() == kDomain) inline_function(node);
+  }
+  inference = finish(std::move(inference));
   auto* properties = inference.shell().mutable_metadata_props();
   for (int i = properties->size() - 1; i >= 0; --i) {
     if (properties->Get(i).key().starts_with("onnx_train.")) properties->DeleteSubrange(i, 1);

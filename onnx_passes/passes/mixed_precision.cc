@@ -56,6 +56,7 @@ constexpr Policy kPolicies[] = {
     {"ThresholdedRelu", Role::kActivation},
     {"Gelu", Role::kActivation},
     {"Swish", Role::kActivation},
+    {"Swish", Role::kActivation, kDomain},
     {"Mish", Role::kActivation},
     {"Sigmoid", Role::kActivation},
     {"HardSigmoid", Role::kActivation},
@@ -72,6 +73,7 @@ constexpr Policy kPolicies[] = {
     // Float32 inside, statistics included.
     {"LayerNormalization", Role::kActivation},
     {"RMSNormalization", Role::kActivation},
+    {"RMSNormalization", Role::kActivation, kDomain},
     {"GroupNormalization", Role::kActivation},
     {"InstanceNormalization", Role::kActivation},
     {"BatchNormalization", Role::kActivation},

@@ -75,7 +75,8 @@ std::vector<Value*> select_trainable(const Model& model, const std::vector<std::
 Model flatten(const Model& model, const std::string& entry);
 // The state that an entry point reads or writes, in the order of flatten's inputs.
 std::vector<std::string> state_of(const Model& model, const std::string& entry);
-// The inference model: no training_info, functions or state that only training uses.
+// The inference model: no training_info, functions or state that only training uses, and no functions of ours: their
+// bodies stand where they were called.
 Model strip_training(const Model& model);
 
 // x[.., i, j, ..] by constants (GatherND between transposes) becomes a Gather on merged axes.

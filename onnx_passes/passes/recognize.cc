@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "onnx_passes/functions/functions.h"
+
 namespace onnx_train {
 namespace {
 
@@ -57,7 +59,7 @@ class Recognizer {
     for (const Rewrite& row : rewrites()) {
       const auto needed = operators_of(row.formula);
       const bool present = std::all_of(needed.begin(), needed.end(), [&](const auto& o) { return operators.count(o); });
-      if (present && model_.context->opset() >= row.since) rows_.push_back(&row);
+      if (present) rows_.push_back(&row);
     }
   }
 
@@ -84,9 +86,19 @@ class Recognizer {
     for (const Rewrite* row : rows_) {
       Match match;
       if (!find_match(row->formula, node->output(), weights_, &match)) continue;
-      if (match.nodes.count(node) && is_alone(match, node) && replace(node, *row, match)) return true;
+      if (has_constants(match, *row) && match.nodes.count(node) && is_alone(match, node) && replace(node, *row, match))
+        return true;
     }
     return false;
+  }
+
+  // Nothing that the row takes for a constant is a weight, seen through what expands it or casts it.
+  bool has_constants(const Match& match, const Rewrite& row) const {
+    return std::none_of(row.constants.begin(), row.constants.end(), [&](const std::string& name) {
+      const Value* value = match.values.at(name);
+      while (value->producer() && value->producer()->input(0)) value = value->producer()->input(0);
+      return weights_.count(value);
+    });
   }
 
   // Nobody but the formula reads what is computed on the way.
@@ -151,6 +163,10 @@ class Recognizer {
 
 bool is_attribute(double number, DType dtype) {
   return dtype != DType::kDouble || static_cast<double>(static_cast<float>(number)) == number;
+}
+
+Var standard_or_ours(Builder& b, const char* op, int64_t since, const std::vector<Var>& inputs, const Attrs& attrs) {
+  return b.graph().context().opset() >= since ? b.op(op, inputs, attrs) : call(b, op, inputs, attrs);
 }
 
 Pass recognize(const BuildOptions& options) {

@@ -1,9 +1,10 @@
 // What exporters spell out becomes one node again, before the gradients are made, so that forward and backward are one
 // node each: Gelu in its spellings, LayerNormalization, Softmax and the like (the rows are in recognize_*.cc).
 //
-// The inference graph is rewritten, too: only into standard operators of the model's own opset, which compute the same
-// within rounding. What is computed on the way is kept where anything else reads it, or the loss names it; then nothing
-// is rewritten. What is not recognized stays as it is.
+// The inference graph is rewritten, too, into standard operators which compute the same within rounding; where they
+// came after the model's opset (RMSNormalization, Swish), into functions of ours that mean the same. What is computed
+// on the way is kept where anything else reads it, or the loss names it; then nothing is rewritten. What is not
+// recognized stays as it is.
 #pragma once
 
 #include "onnx_passes/ir/builder.h"
@@ -20,8 +21,11 @@ struct Rewrite {
   Pattern formula;
   // Returns Var() when the match is none after all (shapes that do not fit).
   std::function<Var(Builder&, const Match&, const Node& last)> replacement;
-  int64_t since = 21;  // the first opset that has the operator
+  std::vector<std::string> constants = {};  // values of the formula that may not be weights to train
 };
+
+// The operator, which ONNX has from opset `since` on; the function of ours of the same name in models before.
+Var standard_or_ours(Builder& b, const char* op, int64_t since, const std::vector<Var>& inputs, const Attrs& attrs);
 
 // Whether an attribute of type float holds `number` as precisely as tensors of this type.
 bool is_attribute(double number, DType dtype);

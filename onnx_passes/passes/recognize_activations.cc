@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 
 #include "onnx_passes/passes/recognize.h"
@@ -13,13 +14,23 @@ auto node(const char* op, const Attrs& attrs = {}) {
 Var swish(Builder& b, const Match& m, const Node& last) {
   const double alpha = m.numbers.at("alpha");
   if (!is_attribute(alpha, last.output()->dtype())) return {};
-  return b.op("Swish", {b.var(m.values.at("x"))}, {{"alpha", static_cast<float>(alpha)}});
+  return standard_or_ours(b, "Swish", 24, {b.var(m.values.at("x"))}, {{"alpha", static_cast<float>(alpha)}});
 }
 
-// clip(x / 6 + 1/2, 0, 1)
+// clip(alpha x + 1/2, 0, 1)
 Var hard_sigmoid(Builder& b, const Match& m, const Node& last) {
-  if (!is_attribute(1.0 / 6, last.output()->dtype())) return {};
-  return b.op("HardSigmoid", {b.var(m.values.at("x"))}, {{"alpha", 1.0f / 6}, {"beta", 0.5f}});
+  const auto found = m.numbers.find("alpha");
+  const double alpha = found == m.numbers.end() ? 1.0 / 6 : found->second;
+  if (!is_attribute(alpha, last.output()->dtype())) return {};
+  return b.op("HardSigmoid", {b.var(m.values.at("x"))}, {{"alpha", static_cast<float>(alpha)}, {"beta", 0.5f}});
+}
+
+// x times the HardSigmoid of x, if that is the one of HardSwish; in float64 its 1/6, an attribute, is another number.
+Var hard_swish(Builder& b, const Match& m, const Node& last) {
+  const auto gate =
+      std::find_if(m.nodes.begin(), m.nodes.end(), [](const Node* node) { return node->is("HardSigmoid"); });
+  const bool fits = (*gate)->attr("alpha", 0.2f) == 1.0f / 6 && (*gate)->attr("beta", 0.5f) == 0.5f;
+  return fits && last.output()->dtype() != DType::kDouble ? b.op("HardSwish", {b.var(m.values.at("x"))}) : Var();
 }
 
 // e / Σ e, l - log Σ exp l: along one axis.
@@ -38,6 +49,7 @@ std::vector<Rewrite> activation_rewrites() {
   const Pattern cubic = x + 0.044715 * pow(x, 3), cubic_factored = x * (1.0 + 0.044715 * pow(x, 2));
   const Pattern log_1p_exp = op("Log", {1.0 + op("Exp", {x})});
   const Pattern clipped = op("Clip", {x + 3.0, 0.0, 6.0});
+  const auto clipped_at_1 = [&](const Pattern& scaled) { return op("Clip", {scaled + 0.5, 0.0, 1.0}); };
   const Pattern shifted = x - reduce("ReduceMax", x), exponentials = op("Exp", {shifted});
   const auto gelu = node("Gelu"), gelu_tanh = node("Gelu", {{"approximate", "tanh"}});
   return {
@@ -48,11 +60,14 @@ std::vector<Rewrite> activation_rewrites() {
       {"Gelu of tanh", 0.5 * x * (1.0 + op("Tanh", {kSqrt2OverPi * x + 0.044715 * kSqrt2OverPi * pow(x, 3)})),
        gelu_tanh},
       {"HardSwish", x * clipped / 6.0, node("HardSwish")},
+      {"HardSwish", x * clipped_at_1(x / 6.0), node("HardSwish")},
+      {"HardSwish", x * op("HardSigmoid", {x}), hard_swish},
       {"HardSigmoid", clipped / 6.0, hard_sigmoid},
+      {"HardSigmoid", clipped_at_1(number("alpha") * x), hard_sigmoid},
       {"Mish", x * op("Tanh", {op("Softplus", {x})}), node("Mish")},
       {"Mish", x * op("Tanh", {log_1p_exp}), node("Mish")},
       {"Softplus", log_1p_exp, node("Softplus")},
-      {"Swish", x * op("Sigmoid", {number("alpha") * x}), swish, 24},
+      {"Swish", x * op("Sigmoid", {number("alpha") * x}), swish},
       {"Sigmoid", 1.0 / (1.0 + op("Exp", {-x})), node("Sigmoid")},
       {"Softmax", exponentials / reduce("ReduceSum", exponentials), along_axis("Softmax")},
       {"LogSoftmax", shifted - op("Log", {reduce("ReduceSum", exponentials)}), along_axis("LogSoftmax")},

@@ -7,6 +7,7 @@
 #include <unordered_set>
 
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/inference.h"
 #include "onnx_passes/passes/expression.h"
 #include "onnx_passes/passes/passes.h"
 #include "onnx_passes/passes/weight_roles.h"
@@ -90,9 +91,30 @@ bool is_running_statistic(const Value* value) {
                      [](const Use& use) { return use.node->is("BatchNormalization") && use.index >= 3; });
 }
 
+bool is_reshape(const Node* node) { return node && node->is("Reshape"); }
+
+// The ones and zeros of an InstanceNormalization between two Reshapes: so exporters write the normalization of groups,
+// whose own scale and bias come behind.
+bool belongs_to_groups(const Value* value) {
+  const auto is_part = [](const Use& use) {
+    if (!use.node->is("InstanceNormalization") || use.index == 0 || !is_reshape(use.node->input(0)->producer()))
+      return false;
+    const std::vector<Use>& readers = use.node->output()->uses();
+    return std::all_of(readers.begin(), readers.end(), [](const Use& reader) { return is_reshape(reader.node); });
+  };
+  if (value->uses().empty() || !std::all_of(value->uses().begin(), value->uses().end(), is_part)) return false;
+  const Tensor tensor = constant_of(value);
+  const double first = tensor.size() > 0 ? tensor.at(0) : 0;
+  for (int64_t i = 0; i < tensor.size(); ++i) {
+    if (tensor.at(i) != first) return false;
+  }
+  return first == 0 || first == 1;
+}
+
 // Scalars are constants of formulas (an attention's scale, an epsilon) far more often than they are weights; so are
 // tensors of one element that element-wise operators read, unless they are the bias of a layer with one output.
 bool trained_by_default(const Value* value) {
+  if (belongs_to_groups(value)) return false;
   if (!value->type().is_static() || num_elements(value->type().shape()) != 1) return true;
   if (value->rank() == 0) return false;
   constexpr std::string_view kElementwise[] = {"Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "Where", "Expand"};

@@ -1,5 +1,6 @@
 #include "onnx_passes/passes/weight_roles.h"
 
+#include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/recurrence.h"
 
 namespace onnx_train {
@@ -7,7 +8,7 @@ namespace {
 
 bool is_norm(const Node& node) {
   return node.is("BatchNormalization") || node.is("LayerNormalization") || node.is("RMSNormalization") ||
-         node.is("InstanceNormalization") || node.is("GroupNormalization");
+         node.is("RMSNormalization", kDomain) || node.is("InstanceNormalization") || node.is("GroupNormalization");
 }
 
 bool is_convolution(const Node& node) { return node.is("Conv") || node.is("ConvTranspose"); }

@@ -15,6 +15,7 @@ struct Activation {
   std::function<double(double)> expected;
   std::vector<double> kinks = {};
   int64_t opset = 21;
+  const char* domain = "";
 };
 
 std::vector<Activation> activations() {
@@ -50,6 +51,8 @@ std::vector<Activation> activations() {
       {"Gelu", {{"approximate", "tanh"}}, gelu_tanh},
       {"Mish", {}, [=](double x) { return x * std::tanh(softplus(x)); }},
       {"Swish", {{"alpha", 1.5f}}, [](double x) { return x * sigmoid(1.5 * x); }, {}, 24},
+      {"Swish", {{"alpha", 1.5f}}, [](double x) { return x * sigmoid(1.5 * x); }, {}, 21, "onnx_train"},
+      {"Swish", {}, [](double x) { return x * sigmoid(x); }, {}, 21, "onnx_train"},
   };
 }
 
@@ -66,8 +69,12 @@ std::vector<OpCase> activation_cases() {
         for (int64_t i = 0; i < y.size(); ++i) y.set(i, f.expected(y.at(i)));
         return y;
       };
-      cases.push_back(
-          {.op = f.op, .inputs = {{shape, -4, 4, f.kinks}}, .attrs = f.attrs, .expected = expected, .opset = f.opset});
+      cases.push_back({.op = f.op,
+                       .inputs = {{shape, -4, 4, f.kinks}},
+                       .attrs = f.attrs,
+                       .domain = f.domain,
+                       .expected = expected,
+                       .opset = f.opset});
     }
   }
   for (const Shape& slope : std::vector<Shape>{{2, 3, 4}, {3, 1}, {1}, {4}}) {

@@ -102,6 +102,7 @@ void rms_normalization_cases(std::vector<OpCase>* cases) {
     const Attrs attrs = {{"axis", axis}, {"epsilon", 1e-3f}};
     cases->push_back({"RMSNormalization", {x, scale}, attrs});
     cases->back().opset = 23;
+    cases->push_back({"RMSNormalization", {x, scale}, attrs, 1, "onnx_train"});
     cases->push_back({"RMSNormalizationGrad", {x, scale, x}, attrs, 2, "onnx_train"});
   };
   add({4, 3, 8}, {8}, -1);

@@ -55,6 +55,34 @@ class Normalized(nn.Module):
         return centered / deviation * self.norm.weight + self.norm.bias
 
 
+class RmsNorm(nn.Module):
+    """LLaMA's."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.linspace(0.5, 1.5, WIDTH))
+
+    def forward(self, x):
+        variance = x.to(torch.float32).pow(2).mean(-1, keepdim=True)
+        return self.weight * (x * torch.rsqrt(variance + 1e-6)).to(x.dtype)
+
+
+class QuickGelu(nn.Module):
+    """CLIP's."""
+
+    def forward(self, x):
+        return x * torch.sigmoid(1.702 * x)
+
+
+class Groups(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.GroupNorm(4, 8)
+
+    def forward(self, x):
+        return self.norm(x.reshape(x.shape[0], 8, 5, -1)).flatten(1)
+
+
 class Attention(nn.Module):
     """PyTorch's own scores: exporters scale queries and keys alike."""
 
@@ -73,7 +101,13 @@ MODULES = {
     "layer_norm": (lambda: nn.LayerNorm(WIDTH), {"LayerNormalization": 1}),
     "layer_norm_parts": (Normalized, {"LayerNormalization": 1}),
     "spelled": (Spelled, {"LayerNormalization": 1, "Softmax": 1}),
+    "layer_norm_alone": (lambda: nn.LayerNorm(WIDTH, elementwise_affine=False), {"LayerNormalization": 1}),
+    "rms_norm": (RmsNorm, {"RMSNormalization": 1}),
+    "quick_gelu": (QuickGelu, {"Swish": 1}),
+    "silu": (nn.SiLU, {"Swish": 1}),
+    "group_norm": (Groups, {"GroupNormalization": 1, "InstanceNormalization": 0}),
     "hardswish": (nn.Hardswish, {"HardSwish": 1}),
+    "hardsigmoid": (nn.Hardsigmoid, {"HardSigmoid": 1}),
     "mish": (nn.Mish, {"Mish": 1}),
     "softplus": (nn.Softplus, {"Softplus": 1}),
     "attention": (Attention, {"Softmax": 1, "MatMul": 2, "Mul": 1}),
@@ -101,7 +135,9 @@ def recognized(module, inputs, folder, exporter, opset, tolerance=2e-6):
     export(module, inputs, before, exporter, opset)
     assert run_pass("recognize", before, after) == ""
     model = onnx.load(after)
-    assert {o.domain for o in model.opset_import} == {""} and not model.functions
+    ours = {node.op_type for node in model.graph.node if node.domain}
+    assert ours <= {"RMSNormalization", "Swish"}  # ONNX has these from opset 23 and 24 on
+    assert {function.name for function in model.functions} == ours
     feeds = {name: value.numpy() for name, value in inputs.items()}
     for a, b in zip(outputs(before, feeds), outputs(after, feeds), strict=True):
         np.testing.assert_allclose(b, a, rtol=tolerance, atol=tolerance * np.abs(a).max())
@@ -118,6 +154,12 @@ def test_modules(tmp_path, name, exporter, opset):
     assert {op: counts[op] for op in expected} == expected, counts
     for op in ("Erf", "Pow", "Sqrt", "Reciprocal"):
         assert counts[op] == 0, counts
+
+
+@pytest.mark.parametrize("name", ["hardswish", "layer_norm_alone", "group_norm", "silu"])
+def test_older_spellings(tmp_path, name):
+    """Before opset 14 there is no HardSwish."""
+    test_modules(tmp_path, name, "torchscript", 13)
 
 
 # Two blocks each: BERT has five layer norms and, in the head of a masked language model, a sixth; GPT-2 five.
