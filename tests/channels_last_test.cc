@@ -256,5 +256,46 @@ TEST(ChannelsLast, ThreadsDoNotChangeABitOfConvolutions) {
   expect_same("Bfloat16ChannelsLastConvGradInput", {narrow_small, narrow_w, Tensor::ints({16, 4, 4, 32})}, 1);
 }
 
+TEST(ChannelsLast, KeepsGroupNormalizationsInside) {
+  const Model network = with_gradients(from_text(R"(<ir_version: 10, opset_import: ["" : 21]>
+    g (float[2,3,9,8] x, float[8,3,3,3] w, float[8] s, float[8] b, float[8,8,3,3] v) => (float[2,8,3,2] y) {
+      h = Conv (x, w)
+      n = GroupNormalization <num_groups = 4> (h, s, b)
+      t = Tanh (n)
+      c = Conv (t, v)
+      i = InstanceNormalization (c, s, b)
+      y = Conv (i, v)
+    })"));
+  Model model = clone(network);
+  cpu::channels_last(model);
+  remove_dead_nodes(model);
+  EXPECT_EQ(count(model, "ChannelsLastGroupNormalization"), 2);
+  EXPECT_EQ(count(model, "ChannelsLastGroupNormalizationGrad"), 2);
+  EXPECT_EQ(count(model, "Transpose"), 4) << to_text(model);  // of x, y, and their gradients
+  expect_same_numbers(network, 5e-6);
+}
+
+TEST(ChannelsLast, ThreadsDoNotChangeABitOfGroupNormalizations) {
+  for (const Shape& shape : {Shape{1, 150, 150, 12}, Shape{2, 90, 100, 48}, Shape{7, 3, 5, 6}}) {
+    const Tensor x = random_tensor(DType::kFloat, shape, 1), dy = random_tensor(DType::kFloat, shape, 2);
+    const Tensor scale = random_tensor(DType::kFloat, {shape.back()}, 3);
+    const auto with_threads = [&](int threads, const char* op, const std::vector<Tensor>& inputs, int outputs) {
+      const int before = num_threads();
+      set_num_threads(threads);
+      const auto results = run_node(op, inputs, {{"num_groups", 3}}, outputs, kDomain);
+      set_num_threads(before);
+      return results;
+    };
+    const auto expect_same = [&](const char* op, const std::vector<Tensor>& inputs, int outputs) {
+      const auto one = with_threads(1, op, inputs, outputs), three = with_threads(3, op, inputs, outputs);
+      for (size_t i = 0; i < one.size(); ++i) {
+        EXPECT_EQ(std::memcmp(one[i].data(), three[i].data(), one[i].bytes()), 0) << op << ", output " << i;
+      }
+    };
+    expect_same("ChannelsLastGroupNormalization", {x, scale, scale}, 1);
+    expect_same("ChannelsLastGroupNormalizationGrad", {x, scale, dy}, 3);
+  }
+}
+
 }  // namespace
 }  // namespace onnx_train

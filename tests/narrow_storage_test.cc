@@ -200,6 +200,7 @@ std::vector<NarrowCase> normalization_cases() {
     cases.push_back({"LayerNormalization", "", {x, scale, bias}, {0}, {0}, 3, attrs});
     cases.push_back({"LayerNormalization", "", {x, scale}, {0}, {0}, 1, attrs});
     cases.push_back({"RMSNormalization", "", {x, scale}, {0}, {0}, 1, attrs});
+    cases.push_back({"RMSNormalization", kDomain, {x, scale}, {0}, {0}, 1, attrs});
     cases.push_back({"LayerNormalizationGrad", kDomain, {x, scale, dy}, {0, 2}, {0}, 3, attrs});
     cases.push_back({"LayerNormalizationGrad", kDomain, {x, scale, dy}, {0, 2}, {0}, 1, attrs});
     cases.push_back({"RMSNormalizationGrad", kDomain, {x, scale, dy}, {0, 2}, {0}, 2, attrs});
@@ -233,6 +234,13 @@ std::vector<NarrowCase> image_cases() {
     add("BatchNormalizationGrad", {x, scale, mean, var, dy}, {0, 4}, {0}, 3);
     add("BatchNormalizationFrozenGrad", {x, scale, mean, var, dy}, {0, 4}, {0}, 3);
     add("BatchNormalizationReluGrad", {x, scale, mean, var, dy, y}, {0, 4, 5}, {0, 3}, 4);
+  }
+  for (const Shape& shape : {Shape{4, 3, 5, 6}, Shape{1, 1, 1, 1}, Shape{3, 7, 70, 300}}) {
+    const Tensor x = numbers(shape, 1), dy = numbers(shape, 2);
+    const Tensor scale = numbers({shape.back()}, 4), bias = numbers({shape.back()}, 5);
+    const Attrs attrs = {{"num_groups", std::max<int64_t>(shape.back() / 3, 1)}};
+    cases.push_back({"ChannelsLastGroupNormalization", kDomain, {x, scale, bias}, {0}, {0}, 1, attrs});
+    cases.push_back({"ChannelsLastGroupNormalizationGrad", kDomain, {x, scale, dy}, {0, 2}, {0}, 3, attrs});
   }
   return cases;
 }
@@ -308,7 +316,7 @@ TEST(NarrowStorage, NormalizationsKeepTheirBits) {
   for (const NarrowCase& c : normalization_cases()) expect_same_bits(c);
 }
 
-TEST(NarrowStorage, BatchNormalizationsKeepTheirBits) {
+TEST(NarrowStorage, NormalizedImagesKeepTheirBits) {
   for (const NarrowCase& c : image_cases()) expect_same_bits(c, c.narrow_inputs, c.narrow_outputs);
 }
 

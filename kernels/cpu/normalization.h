@@ -15,6 +15,7 @@ namespace onnx_train::cpu {
 std::vector<Kernel> layer_normalization_kernels();  // LayerNormalization, RMSNormalization
 std::vector<Kernel> batch_normalization_kernels();  // in inference and in training
 std::vector<Kernel> group_normalization_kernels();  // GroupNormalization, InstanceNormalization
+std::vector<Kernel> channels_last_group_normalization_kernels();
 std::vector<Kernel> local_normalization_kernels();  // LpNormalization, LRN
 
 constexpr float kEpsilon = 1e-5f;  // ONNX's default for all of them

@@ -1,6 +1,7 @@
-// Convolutions and pools whose images lie channels last, [batch, sizes.., channels]: their bodies transpose, do what
-// the operator of the same name does, and transpose back. Weights and their gradients keep ONNX's order. Lowering emits
-// them (kernels/cpu/lowering/channels_last.cc). The permutations depend on the rank, hence an overload for each.
+// Convolutions, pools and group normalization whose images lie channels last, [batch, sizes.., channels]: their bodies
+// transpose, do what the operator of the same name does, and transpose back. Weights and their gradients keep ONNX's
+// order. Lowering emits them (kernels/cpu/lowering/channels_last.cc). The permutations depend on the rank, hence an
+// overload for each.
 #include <string>
 
 #include "onnx_passes/functions/functions.h"
@@ -112,6 +113,24 @@ ChannelsLastAveragePoolGrad <kernel_shape: ints, strides: ints, dilations: ints,
   dx = Transpose <perm = [LAST]> (dx_first)
 })";
 
+constexpr const char* kGroupNormalization = R"(
+ChannelsLastGroupNormalization <num_groups, epsilon: float = 1e-5> (x, scale, bias) => (y)
+{
+  x_first = Transpose <perm = [FIRST]> (x)
+  y_first = GroupNormalization <num_groups: int = @num_groups, epsilon: float = @epsilon> (x_first, scale, bias)
+  y = Transpose <perm = [LAST]> (y_first)
+})";
+
+constexpr const char* kGroupNormalizationGrad = R"(
+ChannelsLastGroupNormalizationGrad <num_groups, epsilon: float = 1e-5> (x, scale, dy) => (dx, dscale, dbias)
+{
+  x_first = Transpose <perm = [FIRST]> (x)
+  dy_first = Transpose <perm = [FIRST]> (dy)
+  dx_first, dscale, dbias = onnx_train.GroupNormalizationGrad <num_groups: int = @num_groups, epsilon: float = @epsilon>
+                            (x_first, scale, dy_first)
+  dx = Transpose <perm = [LAST]> (dx_first)
+})";
+
 }  // namespace
 
 std::vector<FunctionRow> channels_last_functions() {
@@ -123,6 +142,8 @@ std::vector<FunctionRow> channels_last_functions() {
       channels_last("ChannelsLastMaxPoolGrad", kMaxPoolGrad, "MaxPoolGrad"),
       channels_last("ChannelsLastAveragePool", kAveragePool),
       channels_last("ChannelsLastAveragePoolGrad", kAveragePoolGrad, "AveragePoolGrad"),
+      channels_last("ChannelsLastGroupNormalization", kGroupNormalization),
+      channels_last("ChannelsLastGroupNormalizationGrad", kGroupNormalizationGrad, "GroupNormalizationGrad"),
   };
 }
 

@@ -1,4 +1,4 @@
-// Convolutions and pools on images of [batch, sizes.., channels].
+// Convolutions, pools and group normalization on images of [batch, sizes.., channels].
 #include "tests/op_cases/op_case.h"
 
 namespace onnx_train {
@@ -31,6 +31,23 @@ Attrs with(Attrs attrs, const char* name, const Ints& values) {
 Attrs with(Attrs attrs, const char* name, int64_t value) {
   attrs.emplace_back(name, value);
   return attrs;
+}
+
+void add_group_normalizations(std::vector<OpCase>& cases) {
+  const auto add = [&](const Shape& x, int64_t groups) {
+    const OpInput image = {x, -1, 2}, scale = {{x.back()}, 0.5, 1.5}, bias = {{x.back()}};
+    const Attrs attrs = {{"num_groups", groups}, {"epsilon", 1e-3f}};
+    cases.push_back(row("ChannelsLastGroupNormalization", {image, scale, bias}, attrs));
+    cases.push_back(row("ChannelsLastGroupNormalizationGrad", {image, scale, {x}}, attrs, 3));
+    cases.push_back(row("ChannelsLastGroupNormalizationGrad", {image, scale, {x}}, attrs, 1));
+  };
+  add({2, 5, 7, 6}, 3);
+  add({3, 4, 4, 16}, 16);  // InstanceNormalization
+  add({2, 9, 300}, 4);
+  add({1, 40, 50, 33}, 1);
+  add({2, 2, 3, 4, 8}, 2);
+  add({1, 1, 3, 1}, 1);
+  add({1, 150, 150, 4}, 2);  // several pieces
 }
 
 // A convolution from x to y and both of its gradients.
@@ -109,6 +126,7 @@ std::vector<OpCase> channels_last_cases() {
   std::vector<OpCase> cases;
   add_convolutions(cases);
   add_pools(cases);
+  add_group_normalizations(cases);
   return cases;
 }
 

@@ -188,6 +188,23 @@ std::optional<Rule> batch_normalization(const Node& node, const std::vector<int>
               }};
 }
 
+// GroupNormalization, InstanceNormalization (a group for each channel), and their gradient.
+std::optional<Rule> group_normalization(const Node& node, const std::vector<int>& images) {
+  const Value* x = node.input(0);
+  for (int i : images) {
+    if (!is_image(node.input(i)) || node.input(i)->type() != x->type()) return std::nullopt;
+  }
+  const Shape shape = x->type().shape();
+  if (num_elements(shape) == 0 || !is_static(node.input(1)) || node.input(1)->type().shape() != Shape{shape[1]})
+    return std::nullopt;
+  const Attrs attrs = {{"num_groups", node.attr("num_groups", shape[1])}, {"epsilon", node.attr("epsilon", 1e-5f)}};
+  const bool gradient = node.is("GroupNormalizationGrad", kDomain);
+  return Rule{images, {0}, false, [=, outputs = node.num_outputs()](Builder& b, const std::vector<Var>& inputs) {
+                const char* op = gradient ? "ChannelsLastGroupNormalizationGrad" : "ChannelsLastGroupNormalization";
+                return call(b, op, outputs, inputs, attrs);
+              }};
+}
+
 // ---- Element by element
 
 // Operands of fewer axes are constants per channel or of one element: as if they had all axes.
@@ -328,6 +345,9 @@ std::unordered_map<std::string, MakeRule> make_table() {
   table["BatchNormalizationGrad"] = bind(batch_normalization, std::vector{0, 4}, first);
   table["BatchNormalizationFrozenGrad"] = bind(batch_normalization, std::vector{0, 4}, first);
   table["BatchNormalizationReluGrad"] = bind(batch_normalization, std::vector{0, 4, 5}, std::vector{0, 3});
+  table["GroupNormalization"] = bind(group_normalization, first);
+  table["InstanceNormalization"] = bind(group_normalization, first);
+  table["GroupNormalizationGrad"] = bind(group_normalization, std::vector{0, 2});
   table["Softmax"] = bind(along_axis, -1, 1);
   table["LogSoftmax"] = bind(along_axis, -1, 1);
   table["Split"] = bind(along_axis, 0, 1);
