@@ -133,6 +133,37 @@ def mobilenet(batch=4, width=8, size=8, classes=5, seed=0):
     return finish(module, {"x": x}, labels, seed, optimize=False)
 
 
+class UNet(nn.Module):
+    """Group norm and SiLU, down and up again with skip connections, and a squeeze-and-excitation at the bottom."""
+
+    def __init__(self, width, groups, classes):
+        super().__init__()
+        self.down, self.bottom = self.block(3, width, groups), self.block(width, 2 * width, groups)
+        self.squeeze = nn.Sequential(
+            nn.AdaptiveAvgPool2d(1), nn.Conv2d(2 * width, width, 1), nn.ReLU(), nn.Conv2d(width, 2 * width, 1),
+            nn.Hardsigmoid(),
+        )  # fmt: skip
+        self.enlarge = nn.ConvTranspose2d(2 * width, width, 2, 2)
+        self.up = self.block(2 * width, width, groups)
+        self.head = nn.Conv2d(width, classes, 1)
+
+    @staticmethod
+    def block(inputs, outputs, groups):
+        return nn.Sequential(nn.Conv2d(inputs, outputs, 3, padding=1), nn.GroupNorm(groups, outputs), nn.SiLU())
+
+    def forward(self, x):
+        fine = self.down(x)
+        coarse = self.bottom(nn.functional.max_pool2d(fine, 2))
+        coarse = coarse * self.squeeze(coarse)
+        return self.head(self.up(torch.cat([self.enlarge(coarse), fine], 1))).mean((2, 3))
+
+
+def unet(batch=4, width=8, groups=4, size=8, classes=5, seed=0):
+    torch.manual_seed(seed)
+    x, labels = images(torch.Generator().manual_seed(seed), batch, 3, size, classes)
+    return finish(UNet(width, groups, classes), {"x": x}, labels, seed, optimize=False)
+
+
 class Bert(nn.Module):
     """A transformers model as a plain function of its tensors."""
 
@@ -268,6 +299,54 @@ def gpt2(batch=2, width=32, heads=2, blocks=2, tokens=8, vocabulary=50, dropout=
     return finish(module, {"input_ids": text[:, :-1].contiguous()}, text[:, 1:].contiguous(), seed, optimize=not tied)
 
 
+class RmsNorm(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+        self.eps = 1e-6
+
+    def forward(self, x):
+        return self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps))
+
+
+class LlamaBlock(nn.Module):
+    """Attention and a gated perceptron, each behind an RMS norm; positions are learned, for brevity."""
+
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads = heads
+        self.attention_norm, self.norm = RmsNorm(width), RmsNorm(width)
+        self.qkv, self.mix = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width, bias=False)
+        self.gate, self.up = nn.Linear(width, 2 * width, bias=False), nn.Linear(width, 2 * width, bias=False)
+        self.down = nn.Linear(2 * width, width, bias=False)
+
+    def forward(self, x):
+        heads = self.qkv(self.attention_norm(x)).reshape(*x.shape[:2], 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        mixed = nn.functional.scaled_dot_product_attention(heads[0], heads[1], heads[2], is_causal=True)
+        x = x + self.mix(mixed.transpose(1, 2).flatten(2))
+        y = self.norm(x)
+        return x + self.down(nn.functional.silu(self.gate(y)) * self.up(y))
+
+
+class Llama(nn.Module):
+    def __init__(self, width, heads, blocks, tokens, vocabulary):
+        super().__init__()
+        self.embedding, self.positions = nn.Embedding(vocabulary, width), nn.Parameter(torch.randn(tokens, width))
+        self.blocks = nn.Sequential(*[LlamaBlock(width, heads) for _ in range(blocks)])
+        self.norm, self.head = RmsNorm(width), nn.Linear(width, vocabulary, bias=False)
+
+    def forward(self, input_ids):
+        return self.head(self.norm(self.blocks(self.embedding(input_ids) + self.positions)))
+
+
+def llama(batch=2, width=16, heads=2, blocks=2, tokens=6, vocabulary=20, seed=0):
+    torch.manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
+    text = torch.randint(0, vocabulary, (batch, tokens + 1), generator=generator)
+    module = Llama(width, heads, blocks, tokens, vocabulary)
+    return finish(module, {"input_ids": text[:, :-1].contiguous()}, text[:, 1:].contiguous(), seed, optimize=False)
+
+
 class RecurrentLanguageModel(nn.Module):
     """Words in, the next words out: an embedding, recurrent layers, a classifier for each position."""
 
@@ -303,6 +382,7 @@ def gru(batch=3, width=8, layers=2, tokens=6, vocabulary=20, bidirectional=False
 
 EXAMPLES = {
     "mlp": mlp, "cnn": cnn, "resnet18": lambda **k: resnet18(**{"batch": 6, "width": 4, "size": 16, **k}), "mobilenet": mobilenet,
+    "unet": unet, "llama": llama,
     "bert": bert, "masked_lm": masked_lm, "gpt2": gpt2, "gpt2_tied": lambda **k: gpt2(tied=True, **k), "dlrm": dlrm,
     "lstm": lambda **k: lstm(**{"optimize": False, **k}), "gru": lambda **k: gru(**{"optimize": False, **k}),
 }  # fmt: skip

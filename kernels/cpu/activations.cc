@@ -88,6 +88,9 @@ std::vector<Kernel> smooth_kernels() {
       gradient<math::SigmoidGrad>("SigmoidGrad"),
       gradient<math::TanhGrad>("TanhGrad"),
       gradient<math::GeluGrad>("GeluGrad"),
+      float_binary(
+          "SwishGrad", []<typename T>(const Node& n, T) { return math::SwishGrad<T>{param<T>(n, "alpha", 1)}; },
+          kDomain),
       gradient<math::GeluTanhGrad>("GeluTanhGrad"),
   };
 }

@@ -56,6 +56,13 @@ FusedOperator swish(const char* domain) {
       "Swish", []<typename T>(const Node& n, T) { return math::Swish<T>{param<T>(n, "alpha", 1)}; }, domain);
 }
 
+Operation make_swish_gradient(const Node& node) {
+  if (!is_float_or_double(node.input(0)->dtype()) || !one_type(node)) return {};
+  return dispatch_float(node.input(0)->dtype(), [&]<typename T>(T) -> Operation {
+    return binary_operation<T, T, T>(math::SwishGrad<T>{param<T>(node, "alpha", 1)});
+  });
+}
+
 std::vector<FusedOperator> with_parameters() {
   return {
       fused_float_unary("LeakyRelu",
@@ -107,6 +114,7 @@ std::vector<FusedOperator> fused_activations() {
       fused_float_binary<math::TanhGrad>("TanhGrad", kDomain),
       fused_float_binary<math::GeluGrad>("GeluGrad", kDomain),
       fused_float_binary<math::GeluTanhGrad>("GeluTanhGrad", kDomain),
+      {"SwishGrad", make_swish_gradient, kDomain},
       {"DropoutGrad", make_dropout_gradient, kDomain, 2},
   };
   for (FusedOperator& row : with_parameters()) all.push_back(std::move(row));

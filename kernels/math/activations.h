@@ -168,6 +168,16 @@ struct GeluGrad {
   }
 };
 
+// With s = sigmoid(alpha x): dy (s + alpha x s (1 - s))
+template <typename T>
+struct SwishGrad {
+  T alpha;
+  ONNX_TRAIN_HD T operator()(T dy, T x) const {
+    const T scaled = alpha * x, s = sigmoid(scaled);
+    return dy * (s + scaled * (s * (T{1} - s)));
+  }
+};
+
 // With t = tanh(u), u = √(2/π) (x + 0.044715 x³): dy (1 + t + x (1 - t²) u') / 2
 struct GeluTanhGrad {
   template <typename T>

@@ -91,6 +91,20 @@ std::vector<FunctionRow> activation_functions() {
         gate = Sigmoid(scaled)
         y = Mul(x, gate)
       })"),
+      // y = x s, s = sigmoid(alpha x)    dx = dy (s + alpha x s (1 - s))
+      function("SwishGrad", R"(SwishGrad <alpha: float = 1> (dy, x) => (dx) {
+        one_float = Constant <value: tensor = float {1}> ()
+        one = CastLike(one_float, x)
+        alpha_float = Constant <value_float: float = @alpha> ()
+        alpha_like = CastLike(alpha_float, x)
+        scaled = Mul(x, alpha_like)
+        gate = Sigmoid(scaled)
+        rest = Sub(one, gate)
+        gate_slope = Mul(gate, rest)
+        rise = Mul(scaled, gate_slope)
+        slope = Add(gate, rise)
+        dx = Mul(dy, slope)
+      })"),
       // y = softmax(x) along the axis    dx = y (dy - Σ dy y)
       function("SoftmaxGrad", R"(SoftmaxGrad <axis: int = -1> (dy, y) => (dx) {
         axis_scalar = Constant <value_int: int = @axis> ()

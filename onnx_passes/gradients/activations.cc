@@ -22,11 +22,9 @@ Gradients hard_swish(Grad& g) {
   return g.to(g.dy() * where(x > -3.0, slope, zero));
 }
 
-// y = x s, s = sigmoid(α x)    dx = dy (s + α y (1 - s))
+// One node: the sigmoid in it would be computed in the forward pass otherwise, and kept.
 Gradients swish(Grad& g) {
-  const double alpha = param(g, "alpha", 1);
-  const Var s = sigmoid(alpha * g.x());
-  return g.to(g.dy() * (s + alpha * g.y() * (1.0 - s)));
+  return g.to(call(g.b(), "SwishGrad", {g.dy(), g.x()}, {{"alpha", g.node().attr("alpha", 1.0f)}}));
 }
 
 // y = x t, t = tanh(softplus(x))    dx = dy (t + x (1 - t²) sigmoid(x))

@@ -97,6 +97,11 @@ std::vector<OpCase> activation_cases() {
       cases.push_back({.op = op, .inputs = {{shape}, {shape, -3, 3, {0}}}, .domain = "onnx_train"});
     }
   }
+  for (const Attrs& attrs : {Attrs{}, Attrs{{"alpha", 1.75f}}}) {
+    for (const Shape& shape : std::vector<Shape>{{6, 9}, {1}, {}, {0, 3}}) {
+      cases.push_back({.op = "SwishGrad", .inputs = {{shape}, {shape, -3, 3}}, .attrs = attrs, .domain = "onnx_train"});
+    }
+  }
   return cases;
 }
 
