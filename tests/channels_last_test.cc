@@ -222,6 +222,29 @@ TEST(FuseBatchNormalization, ChangesNoNumbers) {
   }
 }
 
+TEST(FuseBatchNormalization, TakesOverReluBehindRunningStatistics) {
+  Model network = from_text(R"(<ir_version: 10, opset_import: ["" : 21]>
+    g (float[2,4,6,5] x, float[4,4,3,3] w, float[4] s, float[4] b, float[4] mean, float[4] spread)
+      => (float[2,4,6,5] y) {
+      var = Mul (spread, spread)
+      a = Conv <pads = [1, 1, 1, 1]> (x, w)
+      n = BatchNormalization (a, s, b, mean, var)
+      r = Relu (n)
+      c = Conv <pads = [1, 1, 1, 1]> (r, w)
+      m = BatchNormalization <epsilon = 0.01> (c, s, b, mean, var)
+      t = Add (r, m)
+      y = Relu (t)
+    })");
+  infer_types(network.graph.get());
+  Model model = clone(network);
+  ASSERT_TRUE(cpu::fuse_batch_normalization(model));
+  EXPECT_EQ(count(model, "BatchNormalizationRelu"), 1);
+  EXPECT_EQ(count(model, "BatchNormalizationAddRelu"), 1);
+  EXPECT_EQ(count(model, "BatchNormalization"), 0);
+  EXPECT_EQ(count(model, "Relu"), 0);
+  for (const char* pass : {"fuse_batch_normalization", "channels_last"}) expect_same_numbers(network, 2e-6, pass);
+}
+
 // The sums of our own convolutions belong to one thread each, whatever their number.
 TEST(ChannelsLast, ThreadsDoNotChangeABitOfConvolutions) {
   const Attrs same = {{"strides", Shape{1, 1}}, {"dilations", Shape{1, 1}}, {"pads", Shape{1, 1, 1, 1}}};

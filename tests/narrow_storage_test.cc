@@ -228,6 +228,8 @@ std::vector<NarrowCase> image_cases() {
       cases.push_back({op, domain, std::move(inputs), std::move(in), std::move(out), outputs});
     };
     add("BatchNormalization", {x, scale, bias, mean, var}, {0}, {0}, 1, "");
+    add("RoundedBatchNormalizationRelu", {x, scale, bias, mean, var}, {0}, {0}, 1);
+    add("RoundedBatchNormalizationAddRelu", {x, scale, bias, mean, var, dy}, {0, 5}, {0}, 1);
     add("BatchNormalizationTrain", {x, scale, bias}, {0}, {0}, 3);
     add("RoundedBatchNormalizationReluTrain", {x, scale, bias}, {0}, {0}, 3);
     add("RoundedBatchNormalizationAddReluTrain", {x, scale, bias, dy}, {0, 3}, {0}, 3);

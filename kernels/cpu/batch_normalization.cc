@@ -49,16 +49,39 @@ struct Workspace {
   }
 };
 
+// What follows the normalization: nothing, [Add and] Relu, or those with each result before Relu rounded to bfloat16.
+enum class Epilogue { kNone, kRelu, kRoundedRelu };
+
+template <typename X, typename T, typename Y>
+void apply(Epilogue epilogue, const X* x, const X* residual, const T* mean, const T* factor, const T* bias,
+           const Block& block, const ChannelLayout& layout, Y* y) {
+  switch (epilogue) {
+    case Epilogue::kNone: return scale_block(x, mean, factor, bias, block, layout, y);
+    case Epilogue::kRelu:
+      if constexpr (std::is_same_v<T, Y>) {
+        return scale_and_rectify_block<T>(x, residual, mean, factor, bias, block, layout, y);
+      }
+      break;
+    case Epilogue::kRoundedRelu:
+      if constexpr (std::is_same_v<T, float>) {
+        return scale_and_rectify_block<BFloat16>(x, residual, mean, factor, bias, block, layout, y);
+      }
+      break;
+  }
+}
+
 // ---- Inference: mean, variance and so the factors are known from the start
 
 template <typename X, typename Y>
-Prepared prepare_inference(const NodeSpec& s) {
+Prepared prepare_inference(const NodeSpec& s, Epilogue epilogue) {
   using T = Computed<X>;
   const ChannelLayout layout(s.in_shape(0));
   const PerChannel channels(layout, s.threads());
   const Workspace<X> workspace(layout, channels, 1);
   const double epsilon = s.node().attr("epsilon", kEpsilon);
+  const bool adds = s.num_inputs() > 5;
   const auto run = [=](const Args& a) {
+    const X *x = a.in<X>(0), *residual = adds ? a.in<X>(5) : nullptr;
     const T *scale = a.in<T>(1), *bias = a.in<T>(2), *mean = a.in<T>(3), *variance = a.in<T>(4);
     T* factor = workspace.numbers(a);
     channels.run(
@@ -67,9 +90,11 @@ Prepared prepare_inference(const NodeSpec& s) {
           factor[c] =
               static_cast<T>(static_cast<double>(scale[c]) / std::sqrt(static_cast<double>(variance[c]) + epsilon));
         },
-        [&](const Block& block) { scale_block(a.in<X>(0), mean, factor, bias, block, layout, a.out<Y>()); });
+        [&](const Block& block) { apply(epilogue, x, residual, mean, factor, bias, block, layout, a.out<Y>()); });
   };
-  return {run, workspace.bytes(), {{0, 0}}};
+  Prepared prepared = {run, workspace.bytes(), {{0, 0}}};
+  if (adds) prepared.in_place.push_back({0, 5});
+  return prepared;
 }
 
 // ---- Training: the bodies of BatchNormalizationTrain, and with Relu behind it or Add and Relu
@@ -90,27 +115,6 @@ void guess_means(const X* x, const ChannelLayout& layout, T* guess) {
     }
   }
   for (int64_t c = 0; c < layout.channels && samples > 0; ++c) guess[c] /= static_cast<T>(some * samples);
-}
-
-// What follows the normalization: nothing, [Add and] Relu, or those with each result before Relu rounded to bfloat16.
-enum class Epilogue { kNone, kRelu, kRoundedRelu };
-
-template <typename X, typename T, typename Y>
-void apply(Epilogue epilogue, const X* x, const X* residual, const T* mean, const T* factor, const T* bias,
-           const Block& block, const ChannelLayout& layout, Y* y) {
-  switch (epilogue) {
-    case Epilogue::kNone: return scale_block(x, mean, factor, bias, block, layout, y);
-    case Epilogue::kRelu:
-      if constexpr (std::is_same_v<T, Y>) {
-        return scale_and_rectify_block<T>(x, residual, mean, factor, bias, block, layout, y);
-      }
-      break;
-    case Epilogue::kRoundedRelu:
-      if constexpr (std::is_same_v<T, float>) {
-        return scale_and_rectify_block<BFloat16>(x, residual, mean, factor, bias, block, layout, y);
-      }
-      break;
-  }
 }
 
 template <typename X, typename Y>
@@ -214,13 +218,19 @@ bool supports_inference(const NodeSpec& s, bool narrow) {
   return supports_channels(s, 5, narrow) && s.num_outputs() == 1 && s.node().attr("training_mode", 0) == 0;
 }
 
-Prepared inference(const NodeSpec& s) {
-  return dispatch_images(s, [&]<typename X, typename Y>(X, Y) { return prepare_inference<X, Y>(s); });
+// Rounding to bfloat16 is for what is computed in float32.
+bool supports_rounded_inference(const NodeSpec& s, bool narrow) {
+  return supports_inference(s, narrow) && s.in_type(0) != DType::kDouble;
+}
+
+auto inference(Epilogue epilogue) {
+  return [=](const NodeSpec& s) {
+    return dispatch_images(s, [&]<typename X, typename Y>(X, Y) { return prepare_inference<X, Y>(s, epilogue); });
+  };
 }
 
 bool supports_train(const NodeSpec& s, bool narrow) { return supports_channels(s, 3, narrow); }
 
-// Rounding to bfloat16 is for what is computed in float32.
 bool supports_rounded_train(const NodeSpec& s, bool narrow) {
   return supports_train(s, narrow) && s.in_type(0) != DType::kDouble;
 }
@@ -252,8 +262,14 @@ std::vector<Kernel> batch_normalization_kernels() {
   const auto wide = [](auto supports) { return [=](const NodeSpec& s) { return supports(s, false); }; };
   const auto narrow = [](auto supports) { return [=](const NodeSpec& s) { return supports(s, true); }; };
   const auto plain = train(Epilogue::kNone), relu = train(Epilogue::kRelu), rounded = train(Epilogue::kRoundedRelu);
+  const auto frozen = inference(Epilogue::kNone), frozen_relu = inference(Epilogue::kRelu);
+  const auto frozen_rounded = inference(Epilogue::kRoundedRelu);
   return {
-      {"BatchNormalization", wide(supports_inference), inference},
+      {"BatchNormalization", wide(supports_inference), frozen},
+      {"BatchNormalizationRelu", wide(supports_inference), frozen_relu, kDomain},
+      {"BatchNormalizationAddRelu", wide(supports_inference), frozen_relu, kDomain},
+      {"RoundedBatchNormalizationRelu", wide(supports_rounded_inference), frozen_rounded, kDomain},
+      {"RoundedBatchNormalizationAddRelu", wide(supports_rounded_inference), frozen_rounded, kDomain},
       {"BatchNormalizationTrain", wide(supports_train), plain, kDomain},
       {"BatchNormalizationReluTrain", wide(supports_train), relu, kDomain},
       {"BatchNormalizationAddReluTrain", wide(supports_train), relu, kDomain},
@@ -263,7 +279,9 @@ std::vector<Kernel> batch_normalization_kernels() {
       {"BatchNormalizationFrozenGrad", wide(supports_gradient), gradient(Mode::kFrozen), kDomain},
       {"BatchNormalizationReluGrad", wide(supports_rectified_gradient), gradient(Mode::kRectified), kDomain},
 
-      {"Bfloat16BatchNormalization", narrow(supports_inference), inference, kDomain},
+      {"Bfloat16BatchNormalization", narrow(supports_inference), frozen, kDomain},
+      {"Bfloat16RoundedBatchNormalizationRelu", narrow(supports_rounded_inference), frozen_rounded, kDomain},
+      {"Bfloat16RoundedBatchNormalizationAddRelu", narrow(supports_rounded_inference), frozen_rounded, kDomain},
       {"Bfloat16BatchNormalizationTrain", narrow(supports_train), plain, kDomain},
       {"Bfloat16RoundedBatchNormalizationReluTrain", narrow(supports_rounded_train), rounded, kDomain},
       {"Bfloat16RoundedBatchNormalizationAddReluTrain", narrow(supports_rounded_train), rounded, kDomain},

@@ -212,6 +212,47 @@ RoundedBatchNormalizationAddReluTrain <epsilon: float = 1e-5> (x, scale, bias, r
 }
 )";
 
+// The same with running statistics.
+constexpr const char* kBatchNormalizationRelu = R"(
+BatchNormalizationRelu <epsilon: float = 1e-5> (x, scale, bias, mean, var) => (y)
+{
+  normalized = BatchNormalization <epsilon: float = @epsilon> (x, scale, bias, mean, var)
+  y = Relu (normalized)
+}
+)";
+
+constexpr const char* kBatchNormalizationAddRelu = R"(
+BatchNormalizationAddRelu <epsilon: float = 1e-5> (x, scale, bias, mean, var, residual) => (y)
+{
+  normalized = BatchNormalization <epsilon: float = @epsilon> (x, scale, bias, mean, var)
+  sum = Add (normalized, residual)
+  y = Relu (sum)
+}
+)";
+
+constexpr const char* kRoundedBatchNormalizationRelu = R"(
+RoundedBatchNormalizationRelu <epsilon: float = 1e-5> (x, scale, bias, mean, var) => (y)
+{
+  exact = BatchNormalization <epsilon: float = @epsilon> (x, scale, bias, mean, var)
+  narrow = Cast <to = 16> (exact)
+  normalized = CastLike (narrow, x)
+  y = Relu (normalized)
+}
+)";
+
+constexpr const char* kRoundedBatchNormalizationAddRelu = R"(
+RoundedBatchNormalizationAddRelu <epsilon: float = 1e-5> (x, scale, bias, mean, var, residual) => (y)
+{
+  exact = BatchNormalization <epsilon: float = @epsilon> (x, scale, bias, mean, var)
+  narrow = Cast <to = 16> (exact)
+  normalized = CastLike (narrow, x)
+  exact_sum = Add (normalized, residual)
+  narrow_sum = Cast <to = 16> (exact_sum)
+  sum = CastLike (narrow_sum, x)
+  y = Relu (sum)
+}
+)";
+
 constexpr const char* kBatchNormalizationReluGrad = R"(
 BatchNormalizationReluGrad <epsilon: float = 1e-5> (x, scale, mean, var, dy, y) => (dx, dscale, dbias, dz)
 {
@@ -290,6 +331,10 @@ std::vector<FunctionRow> normalization_functions() {
                   {kGradSignature, kChannelView, kBatchNormalizationSums, kBatchNormalizationGrad}),
       function_of("BatchNormalizationFrozenGrad",
                   {kGradSignature, kChannelView, kBatchNormalizationSums, kBatchNormalizationFrozenGrad}),
+      function("BatchNormalizationRelu", kBatchNormalizationRelu),
+      function("BatchNormalizationAddRelu", kBatchNormalizationAddRelu),
+      function("RoundedBatchNormalizationRelu", kRoundedBatchNormalizationRelu),
+      function("RoundedBatchNormalizationAddRelu", kRoundedBatchNormalizationAddRelu),
       calling("BatchNormalizationReluTrain", kBatchNormalizationReluTrain, "BatchNormalizationTrain"),
       calling("BatchNormalizationAddReluTrain", kBatchNormalizationAddReluTrain, "BatchNormalizationTrain"),
       calling("RoundedBatchNormalizationReluTrain", kRoundedBatchNormalizationReluTrain, "BatchNormalizationTrain"),

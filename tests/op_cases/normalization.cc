@@ -34,18 +34,22 @@ void batch_normalization_cases(std::vector<OpCase>* cases) {
       row.gradient = op == std::string("BatchNormalizationTrain");
       cases->push_back(row);
     };
+    add_ours("BatchNormalizationRelu", {x, scale, bias, mean, var}, 1);
+    add_ours("BatchNormalizationAddRelu", {x, scale, bias, mean, var, x}, 1);
     for (int outputs : {3, 4}) add_ours("BatchNormalizationReluGrad", {x, scale, mean, var, x, y}, outputs);
     if (shape[0] == 0) return;
     add_ours("BatchNormalizationTrain", {x, scale, bias}, 3);
     add_ours("BatchNormalizationReluTrain", {x, scale, bias}, 3);
     add_ours("BatchNormalizationAddReluTrain", {x, scale, bias, x}, 3);
     // Where a sum of another order falls on the other side of the middle, a result is rounded the other way.
-    const auto add_rounded = [&](const char* op, std::vector<OpInput> inputs) {
-      OpCase row = {op, std::move(inputs), epsilon, 3, "onnx_train"};
+    const auto add_rounded = [&](const char* op, std::vector<OpInput> inputs, int num_outputs = 3) {
+      OpCase row = {op, std::move(inputs), epsilon, num_outputs, "onnx_train"};
       row.gradient = false;
       row.tolerance = 1.0 / 128;
       cases->push_back(row);
     };
+    add_rounded("RoundedBatchNormalizationRelu", {x, scale, bias, mean, var}, 1);
+    add_rounded("RoundedBatchNormalizationAddRelu", {x, scale, bias, mean, var, x}, 1);
     add_rounded("RoundedBatchNormalizationReluTrain", {x, scale, bias});
     add_rounded("RoundedBatchNormalizationAddReluTrain", {x, scale, bias, x});
   };

@@ -338,6 +338,10 @@ std::unordered_map<std::string, MakeRule> make_table() {
   const std::vector<int> first = {0};
   table["BatchNormalization"] = bind(batch_normalization, first, first);
   table["BatchNormalizationTrain"] = bind(batch_normalization, first, first);
+  for (const std::string rounded : {"", "Rounded"}) {
+    table[rounded + "BatchNormalizationRelu"] = bind(batch_normalization, first, first);
+    table[rounded + "BatchNormalizationAddRelu"] = bind(batch_normalization, std::vector{0, 5}, first);
+  }
   table["BatchNormalizationReluTrain"] = bind(batch_normalization, first, first);
   table["BatchNormalizationAddReluTrain"] = bind(batch_normalization, std::vector{0, 3}, first);
   table["RoundedBatchNormalizationReluTrain"] = bind(batch_normalization, first, first);

@@ -1,4 +1,4 @@
-// Batch normalization in training takes over what follows it, Relu or Add and Relu, and its gradient the gradient of
+// Batch normalization takes over what follows it, Relu or Add and Relu, and in training its gradient the gradient of
 // Relu: an activation is read and written once. The mask of Relu comes from its output. Where mixed precision rounds in
 // between, it is the Rounded form.
 #include <algorithm>
@@ -52,10 +52,15 @@ Node* only_reader_of(const Value* value, bool rounded) {
   return exact && is_only_use(widened_from(value)) && is_only_use(exact) ? exact->producer() : nullptr;
 }
 
+// ONNX's own form of training, which has more outputs.
+bool is_training(const Node& node) { return node.attr("training_mode", 0) != 0 || node.num_outputs() > 1; }
+
 // The batch normalization that makes `value` and nothing else reads.
 Node* normalization_before(Value* value, const TensorType& type, bool rounded) {
   Node* node = only_reader_of(value, rounded);
-  const bool fits = node && node->is("BatchNormalizationTrain", kDomain) && value->type() == type &&
+  const bool is_normalization =
+      node && (node->is("BatchNormalizationTrain", kDomain) || (node->is("BatchNormalization") && !is_training(*node)));
+  const bool fits = is_normalization && value->type() == type &&
                     node->output(0) == (rounded ? before_rounding(value) : value) && has_kernels(type);
   return fits ? node : nullptr;
 }
@@ -96,11 +101,13 @@ void join(Node* normalization, Value* residual, Node* relu, bool rounded, Places
   std::vector<Var> inputs;
   for (Value* input : normalization->inputs()) inputs.push_back(b.var(input));
   if (residual) inputs.push_back(b.var(residual));
-  const std::string op = residual ? "BatchNormalizationAddReluTrain" : "BatchNormalizationReluTrain";
-  const std::vector<Var> outputs = call(b, (rounded ? "Rounded" : "") + op, 3, inputs, epsilon_of(*normalization));
+  const bool trains = normalization->is("BatchNormalizationTrain", kDomain);
+  const std::string op = std::string(rounded ? "Rounded" : "") + "BatchNormalization" + (residual ? "AddRelu" : "Relu");
+  const std::vector<Var> outputs =
+      call(b, op + (trains ? "Train" : ""), trains ? 3 : 1, inputs, epsilon_of(*normalization));
   places.add(outputs[0].value()->producer(), normalization);
   graph.replace(relu->output(), outputs[0].value());
-  for (int i : {1, 2}) {
+  for (int i = 1; i < normalization->num_outputs(); ++i) {
     if (normalization->output(i)) graph.replace(normalization->output(i), outputs[static_cast<size_t>(i)].value());
   }
   remove_unread(relu);

@@ -32,6 +32,8 @@ const std::vector<NarrowRow>& storage_rows() {
       {"Bfloat16ChannelsLastConv", kDomain, {}, {0}},
       {"Bfloat16ChannelsLastConvGradInput", kDomain, {}, {0}},
       {"BatchNormalization", "", {0}, {0}},
+      {"RoundedBatchNormalizationRelu", kDomain, {0}, {0}},
+      {"RoundedBatchNormalizationAddRelu", kDomain, {0, 5}, {0}},
       {"BatchNormalizationTrain", kDomain, {0}, {0}},
       {"RoundedBatchNormalizationReluTrain", kDomain, {0}, {0}},
       {"RoundedBatchNormalizationAddReluTrain", kDomain, {0, 3}, {0}},
