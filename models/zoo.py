@@ -384,5 +384,7 @@ EXAMPLES = {
     "mlp": mlp, "cnn": cnn, "resnet18": lambda **k: resnet18(**{"batch": 6, "width": 4, "size": 16, **k}), "mobilenet": mobilenet,
     "unet": unet, "llama": llama,
     "bert": bert, "masked_lm": masked_lm, "gpt2": gpt2, "gpt2_tied": lambda **k: gpt2(tied=True, **k), "dlrm": dlrm,
+    # Enough tokens for attention to run block by block, and for its mask to hide whole blocks.
+    "gpt2_long": lambda **k: gpt2(**{"tokens": 300, "attention": "sdpa", **k}),
     "lstm": lambda **k: lstm(**{"optimize": False, **k}), "gru": lambda **k: gru(**{"optimize": False, **k}),
 }  # fmt: skip

@@ -8,11 +8,13 @@
 #include <cstring>
 #include <unordered_map>
 
+#include "kernels/cpu/attention.h"
 #include "kernels/cpu/available_memory.h"
 #include "kernels/cpu/fused_operations.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/lowering/lowering.h"
 #include "kernels/cpu/recurrent.h"
+#include "kernels/lowering/block_attention.h"
 #include "kernels/lowering/lowering.h"
 #include "kernels/lowering/recurrent.h"
 #include "kernels/lowering/updates.h"
@@ -33,7 +35,7 @@ class CpuDevice : public Device {
         cpu::indexing_kernels(),      cpu::line_kernels(),       cpu::element_kernels(),
         cpu::row_kernels(),           cpu::loss_kernels(),       cpu::optimizer_kernels(),
         cpu::random_kernels(),        cpu::recurrent_kernels(),  cpu::fused_kernels(),
-        cpu::sparse_update_kernels(),
+        cpu::sparse_update_kernels(), cpu::attention_kernels(),
     };
     for (const auto& family : families) {
       for (const Kernel& kernel : family) kernels_.push_back(&kernel);
@@ -71,6 +73,7 @@ class CpuDevice : public Device {
     passes.push_back({"fuse_batch_normalization", cpu::fuse_batch_normalization});
     passes.push_back({"channels_last", cpu::channels_last});
     passes.push_back({"fold_transposes", fold_transposes});
+    passes.push_back({"block_attention", [options](Model& model) { return block_attention(model, options); }});
     passes.push_back({"add_gather_gradients", add_gather_gradients});
     passes.push_back({"sparse_updates", sparse_updates});
     passes.push_back({"move_bfloat16", cpu::move_bfloat16});

@@ -11,6 +11,7 @@
 namespace onnx_train {
 
 std::vector<FunctionRow> recurrent_functions();  // recurrent.cc: LSTM, GRU and RNN in training
+std::vector<FunctionRow> attention_functions();  // attention.cc
 
 FunctionRow function(const char* op, const char* text) {
   return {op, [text](const FunctionCall&) { return FunctionText{text, ""}; }};
@@ -21,7 +22,7 @@ const std::vector<const FunctionRow*>& function_rows() {
     static std::vector<std::vector<FunctionRow>> families = {
         activation_functions(),    product_functions(),   convolution_functions(), channels_last_functions(),
         normalization_functions(), indexing_functions(),  loss_functions(),        optimizer_functions(),
-        random_functions(),        precision_functions(), recurrent_functions(),
+        random_functions(),        precision_functions(), recurrent_functions(),   attention_functions(),
     };
     std::vector<const FunctionRow*> rows;
     for (const auto& family : families) {

@@ -59,5 +59,6 @@ std::vector<OpCase> optimizer_cases();
 std::vector<OpCase> random_cases();
 std::vector<OpCase> precision_cases();
 std::vector<OpCase> recurrent_cases();
+std::vector<OpCase> attention_cases();
 
 }  // namespace onnx_train

@@ -1,0 +1,367 @@
+#include "kernels/lowering/attention_pattern.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <unordered_set>
+
+#include "onnx_passes/functions/functions.h"
+#include "onnx_passes/ir/inference.h"
+
+namespace onnx_train {
+namespace {
+
+using Permutation = std::vector<int64_t>;
+
+Permutation identity(int64_t rank) {
+  Permutation permutation(static_cast<size_t>(rank));
+  std::iota(permutation.begin(), permutation.end(), 0);
+  return permutation;
+}
+
+// With the last two axes in turn.
+Permutation swapped(Permutation permutation) {
+  std::swap(permutation[permutation.size() - 1], permutation[permutation.size() - 2]);
+  return permutation;
+}
+
+bool is_identity(const Permutation& permutation) {
+  return permutation == identity(static_cast<int64_t>(permutation.size()));
+}
+
+bool same(const AttentionOperand& a, const AttentionOperand& b) {
+  return a.value == b.value && a.permutation == b.permutation;
+}
+
+bool is_swap_of(const AttentionOperand& a, const AttentionOperand& b) {
+  return a.value == b.value && a.permutation == swapped(b.permutation);
+}
+
+bool is_plain(const Value* value) {
+  if (!value || value->dtype() != DType::kFloat || !value->type().is_static() || value->rank() < 2) return false;
+  return num_elements(value->type().shape()) > 0;
+}
+
+// y = transpose(a b)
+struct Product {
+  Node* node = nullptr;
+  AttentionOperand a, b, y;
+};
+
+std::optional<Product> product_of(Node* node) {
+  const bool transposed = node && node->is("TransposedMatMul", kDomain);
+  if (!transposed && !(node && node->is("MatMul"))) return {};
+  for (const Value* value : {node->input(0), node->input(1), node->output()}) {
+    if (!is_plain(value) || value->rank() != node->output()->rank()) return {};
+  }
+  const Permutation plain = identity(node->output()->rank());
+  const auto permutation = [&](const char* name) { return transposed ? node->attr(name, plain) : plain; };
+  return Product{node,
+                 {node->input(0), permutation("perm_a")},
+                 {node->input(1), permutation("perm_b")},
+                 {node->output(), permutation("perm_y")}};
+}
+
+// The one number that a constant holds.
+std::optional<float> number(const Value* value) {
+  if (!value || value->dtype() != DType::kFloat || !value->type().is_static()) return {};
+  if (num_elements(value->type().shape()) != 1) return {};
+  const Tensor constant = constant_of(value);
+  return constant.empty() ? std::nullopt : std::optional(static_cast<float>(constant.at(0)));
+}
+
+bool is_zero(const Value* value) { return number(value) == 0.0f; }
+
+// x, where `value` is x times a number.
+struct Scaled {
+  Node* node = nullptr;
+  Value* x = nullptr;
+  float scale = 1;
+};
+
+std::optional<Scaled> scaled(Node* node) {
+  if (!node || (!node->is("Mul") && !node->is("Div"))) return {};
+  for (int i = 0; i < (node->is("Mul") ? 2 : 1); ++i) {
+    const std::optional<float> factor = number(node->input(1 - i));
+    if (!factor || node->input(i)->type() != node->output()->type()) continue;
+    return Scaled{node, node->input(i), node->is("Mul") ? *factor : 1 / *factor};
+  }
+  return {};
+}
+
+Node* only_reader(const Value* value) {
+  return value->uses().size() == 1 && !value->graph().is_output(value) ? value->uses()[0].node : nullptr;
+}
+
+class Matcher {
+ public:
+  explicit Matcher(Node* softmax) : softmax_(softmax), p_(softmax->output()) {}
+
+  std::optional<Attention> run() {
+    if (!is_plain(p_) || normalize_axis(softmax_->attr("axis", -1), p_->rank()) != p_->rank() - 1) return {};
+    add(softmax_);
+    if (!find_scores() || !find_guard() || !find_readers() || (found_.trains && !find_gradients())) return {};
+    absorb_scale(&found_.q, &found_.dq);
+    absorb_scale(&found_.k, &found_.dk);
+    absorb_transposes();
+    return rows_are_whole() && nobody_reads_between() ? std::optional(found_) : std::nullopt;
+  }
+
+ private:
+  void add(Node* node) {
+    if (members_.insert(node).second) found_.nodes.push_back(node);
+  }
+
+  // ---- Forward
+
+  bool find_scores() {
+    Value* masked = softmax_->input(0);
+    if (find_product(masked)) return true;
+    Node* node = masked->producer();
+    if (!node || masked->type() != p_->type()) return false;
+    if (node->is("Add")) {
+      for (int i = 0; i < 2; ++i) {
+        if (node->input(i)->type() == p_->type() && find_product(node->input(i))) return mask(node, node->input(1 - i));
+      }
+    }
+    if (node->is("Where")) {
+      for (int i = 1; i < 3; ++i) {
+        const std::optional<float> fill = number(node->input(3 - i));
+        if (!fill || node->input(i)->type() != p_->type() || !find_product(node->input(i))) continue;
+        found_.fill = *fill;
+        found_.keeps_true = i == 1;
+        selects_ = true;
+        return mask(node, node->input(0));
+      }
+    }
+    return false;
+  }
+
+  bool mask(Node* node, Value* mask) {
+    if (!mask->type().is_static()) return false;
+    const Shape shape = mask->type().shape();
+    if (shape.empty() || shape.back() != p_->type().shape().back()) return false;
+    found_.mask = mask;
+    add(node);
+    return true;
+  }
+
+  // q kᵀ, or that times a number
+  bool find_product(Value* scores) {
+    const std::optional<Scaled> times = scaled(scores->producer());
+    const std::optional<Product> product = product_of(times ? times->x->producer() : scores->producer());
+    if (!product || !is_identity(product->y.permutation)) return false;
+    add(product->node);
+    if (times) add(times->node), found_.scale = times->scale;
+    scaled_behind_ = times.has_value();
+    found_.q = product->a;
+    found_.k = {product->b.value, swapped(product->b.permutation)};
+    return true;
+  }
+
+  // where(isnan(p), 0, p)
+  bool find_guard() {
+    guarded_ = p_;
+    for (const Use& use : p_->uses()) {
+      if (!use.node->is("IsNaN")) continue;
+      undefined_ = use.node->output();
+      add(use.node);
+    }
+    if (!undefined_) return true;
+    for (const Use& use : p_->uses()) {
+      if (!is_guard(use.node, p_)) continue;
+      guarded_ = use.node->output();
+      found_.guarded = true;
+      add(use.node);
+    }
+    return found_.guarded;
+  }
+
+  bool is_guard(const Node* node, const Value* x) const {
+    return node && node->is("Where") && node->input(0) == undefined_ && is_zero(node->input(1)) &&
+           node->input(2) == x && node->output()->type() == p_->type();
+  }
+
+  // The probabilities go into the product with v, and, when the step trains, into dv.
+  bool find_readers() {
+    for (const Use& use : guarded_->uses()) {
+      if (members_.count(use.node)) continue;
+      if (use.node->is("SoftmaxGrad", kDomain) && guarded_ == p_) continue;
+      const std::optional<Product> product = product_of(use.node);
+      if (!product || product->a.value != guarded_) return false;
+      const bool forward = is_identity(product->a.permutation);
+      if (!forward && !is_identity(swapped(product->a.permutation))) return false;
+      Node*& place = forward ? found_.mixing : found_.dv_product;
+      if (place) return false;
+      place = use.node;
+      add(use.node);
+      if (forward) {
+        found_.v = product->b, found_.y = product->y;
+      } else {
+        found_.dy = product->b, found_.dv = product->y;
+      }
+    }
+    found_.trains = found_.dv_product != nullptr;
+    return found_.mixing != nullptr;
+  }
+
+  // ---- Backward
+
+  bool find_gradients() {
+    for (const Use& use : p_->uses()) {
+      if (use.node->is("SoftmaxGrad", kDomain) && use.index == 1) gradient_ = use.node;
+    }
+    if (!gradient_ || normalize_axis(gradient_->attr("axis", -1), p_->rank()) != p_->rank() - 1) return false;
+    add(gradient_);
+    return find_probability_gradient() && find_score_gradient();
+  }
+
+  // dP = dy vᵀ, 0 where p is NaN
+  bool find_probability_gradient() {
+    Value* dp = gradient_->input(0);
+    if (found_.guarded) {
+      Node* guard = dp->producer();
+      if (!guard || !is_guard(guard, guard->input(2))) return false;
+      add(guard);
+      dp = guard->input(2);
+    }
+    const std::optional<Product> product = product_of(dp->producer());
+    if (!product || !is_identity(product->y.permutation)) return false;
+    if (!same(product->a, found_.dy) || !is_swap_of(product->b, found_.v)) return false;
+    found_.dp_product = product->node;
+    add(product->node);
+    return true;
+  }
+
+  // From SoftmaxGrad back through mask and scale to the two products.
+  bool find_score_gradient() {
+    Value* ds = gradient_->output();
+    if (selects_) {
+      Node* node = only_reader(ds);
+      const int kept = found_.keeps_true ? 1 : 2;
+      if (!node || !node->is("Where") || node->input(0) != found_.mask || node->input(kept) != ds ||
+          !is_zero(node->input(3 - kept)) || node->output()->type() != p_->type()) {
+        return false;
+      }
+      add(node);
+      ds = node->output();
+    }
+    if (scaled_behind_) {
+      const std::optional<Scaled> times = scaled(only_reader(ds));
+      if (!times || times->x != ds || times->scale != found_.scale) return false;
+      add(times->node);
+      ds = times->node->output();
+    }
+    for (const Use& use : ds->uses()) {
+      const std::optional<Product> product = product_of(use.node);
+      if (!product || !(find_query_gradient(*product, ds) || find_key_gradient(*product, ds))) return false;
+      add(use.node);
+    }
+    return found_.dq.value && found_.dk.value;
+  }
+
+  bool find_query_gradient(const Product& product, const Value* ds) {
+    if (found_.dq.value || product.a.value != ds || !is_identity(product.a.permutation)) return false;
+    if (!same(product.b, found_.k)) return false;
+    found_.dq = product.y;
+    return true;
+  }
+
+  // dSᵀ q, or its transpose qᵀ dS
+  bool find_key_gradient(const Product& product, const Value* ds) {
+    if (found_.dk.value) return false;
+    if (product.a.value == ds && is_identity(swapped(product.a.permutation)) && same(product.b, found_.q)) {
+      found_.dk = product.y;
+      return true;
+    }
+    if (product.b.value != ds || !is_identity(product.b.permutation) || !is_swap_of(product.a, found_.q)) return false;
+    found_.dk = product.y;
+    const int64_t rank = product.node->output()->rank();
+    for (int64_t& axis : found_.dk.permutation) axis = axis >= rank - 2 ? 2 * rank - 3 - axis : axis;
+    return true;
+  }
+
+  // ---- What stands at the ends
+
+  // (scale q) kᵀ, whose dq is multiplied by the same number; the same of k
+  void absorb_scale(AttentionOperand* operand, AttentionOperand* gradient) {
+    const std::optional<Scaled> times = scaled(operand->value->producer());
+    if (!times || operand->value->graph().is_output(operand->value)) return;
+    for (const Use& use : operand->value->uses()) {
+      if (!members_.count(use.node)) return;
+    }
+    if (found_.trains) {
+      const std::optional<Scaled> back = scaled(only_reader(gradient->value));
+      if (!back || back->x != gradient->value || back->scale != times->scale) return;
+      add(back->node);
+      gradient->value = back->node->output();
+    }
+    add(times->node);
+    operand->value = times->x;
+    found_.scale *= times->scale;
+  }
+
+  void absorb_transposes() {
+    if (!found_.trains) return;
+    for (AttentionOperand* operand : {&found_.dq, &found_.dk, &found_.dv}) {
+      Node* node = only_reader(operand->value);
+      if (!node || !node->is("Transpose")) continue;
+      Permutation permutation = node->attr("perm", Permutation());
+      if (permutation.size() != operand->permutation.size()) continue;
+      for (int64_t& axis : permutation) axis = operand->permutation[static_cast<size_t>(axis)];
+      add(node);
+      *operand = {node->output(), permutation};
+    }
+  }
+
+  bool rows_are_whole() const {
+    std::vector<const AttentionOperand*> operands = {&found_.q, &found_.k, &found_.v, &found_.y};
+    if (found_.trains) operands.insert(operands.end(), {&found_.dy, &found_.dq, &found_.dk, &found_.dv});
+    const int64_t last = p_->rank() - 1;
+    const Shape scores = p_->type().shape();
+    return std::all_of(operands.begin(), operands.end(), [&](const AttentionOperand* operand) {
+      const Shape shape = operand->value->type().shape();
+      if (shape.size() != scores.size() || operand->permutation.back() != last) return false;
+      // Of one batch: none is repeated.
+      const bool read = operand != &found_.y && operand != &found_.dq && operand != &found_.dk && operand != &found_.dv;
+      for (size_t i = 0; i + 2 < scores.size(); ++i) {
+        const auto axis = static_cast<size_t>(operand->permutation[i]);
+        if (read && shape[axis] != scores[i]) return false;
+      }
+      return true;
+    });
+  }
+
+  bool nobody_reads_between() const {
+    for (const Value* read : {found_.q.value, found_.k.value, found_.v.value, found_.dy.value, found_.mask}) {
+      if (read && members_.count(read->producer())) return false;
+    }
+    const std::unordered_set<const Value*> results = {found_.y.value, found_.dq.value, found_.dk.value,
+                                                      found_.dv.value};
+    return std::all_of(found_.nodes.begin(), found_.nodes.end(), [&](const Node* node) {
+      return std::all_of(node->outputs().begin(), node->outputs().end(), [&](const Value* output) {
+        if (!output || results.count(output)) return true;
+        const auto& uses = output->uses();
+        return !output->graph().is_output(output) &&
+               std::all_of(uses.begin(), uses.end(), [&](const Use& use) { return members_.count(use.node) > 0; });
+      });
+    });
+  }
+
+  Node* const softmax_;
+  Value* const p_;
+  Value* guarded_ = nullptr;  // the probabilities, or 0 where they are NaN
+  Value* undefined_ = nullptr;
+  Node* gradient_ = nullptr;
+  bool selects_ = false, scaled_behind_ = false;
+  Attention found_;
+  std::unordered_set<const Node*> members_;
+};
+
+}  // namespace
+
+std::optional<Attention> find_attention(Node* softmax) {
+  return softmax->is("Softmax") ? Matcher(softmax).run() : std::nullopt;
+}
+
+}  // namespace onnx_train

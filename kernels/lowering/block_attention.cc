@@ -1,0 +1,104 @@
+// Attention becomes two calls, BlockAttention and BlockAttentionGrad, between which no scores live: memory grows with
+// the number of tokens, not with its square.
+#include "kernels/lowering/block_attention.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <unordered_map>
+
+#include "kernels/lowering/attention_pattern.h"
+#include "onnx_passes/functions/functions.h"
+
+namespace onnx_train {
+namespace {
+
+// Keys from which on it is faster than the whole matrix, causal or not (docs/performance.md), and from which on it is
+// enough smaller for a plan that has to save memory.
+constexpr int64_t kFasterFrom = 256, kSmallerFrom = 128;
+
+// A plan is made with a budget of SIZE_MAX to see whether it needs to save at all.
+bool pays(const Attention& a, const LoweringOptions& options) {
+  const bool save = options.memory > 0 && options.memory < SIZE_MAX;
+  const Shape k = a.k.value->type().shape();
+  const int64_t keys = k[static_cast<size_t>(a.k.permutation[k.size() - 2])];
+  return keys >= (save ? kSmallerFrom : kFasterFrom);
+}
+
+using Places = std::unordered_map<const Node*, int>;
+
+Attrs common_attributes(const Attention& a) {
+  return {{"perm_q", a.q.permutation},
+          {"perm_k", a.k.permutation},
+          {"perm_v", a.v.permutation},
+          {"scale", a.scale},
+          {"fill", a.fill},
+          {"keeps_true", a.keeps_true},
+          {"guarded", a.guarded}};
+}
+
+// The order of axes that takes back what `permutation` does.
+std::vector<int64_t> inverse(const std::vector<int64_t>& permutation) {
+  std::vector<int64_t> back(permutation.size());
+  for (size_t i = 0; i < back.size(); ++i) back[static_cast<size_t>(permutation[i])] = static_cast<int64_t>(i);
+  return back;
+}
+
+std::vector<Var> add_forward(const Attention& a) {
+  Builder b(&a.mixing->graph(), a.mixing);
+  b.set_name(a.y.value->name());
+  Attrs attrs = common_attributes(a);
+  attrs.push_back({"perm_y", a.y.permutation});
+  std::vector<Var> inputs = {b.var(a.q.value), b.var(a.k.value), b.var(a.v.value)};
+  if (a.mask) inputs.push_back(b.var(a.mask));
+  return call(b, "BlockAttention", 3, inputs, attrs);
+}
+
+void add_backward(const Attention& a, const std::vector<Var>& forward, const Places& places) {
+  const bool dp_first = places.at(a.dp_product) < places.at(a.dv_product);
+  Builder b(&a.mixing->graph(), dp_first ? a.dp_product : a.dv_product);
+  b.set_name(a.dq.value->name());
+  Attrs attrs = common_attributes(a);
+  attrs.push_back({"perm_dy", a.dy.permutation});
+  attrs.push_back({"perm_y", inverse(a.y.permutation)});
+  attrs.push_back({"perm_dq", a.dq.permutation});
+  attrs.push_back({"perm_dk", a.dk.permutation});
+  attrs.push_back({"perm_dv", a.dv.permutation});
+  std::vector<Var> inputs = {b.var(a.dy.value), b.var(a.q.value), b.var(a.k.value), b.var(a.v.value)};
+  for (const Var& kept : forward) inputs.push_back(b.var(kept.value()));
+  if (a.mask) inputs.push_back(b.var(a.mask));
+  const std::vector<Var> gradients = call(b, "BlockAttentionGrad", 3, inputs, attrs);
+  Graph& graph = b.graph();
+  graph.replace(a.dq.value, gradients[0].value());
+  graph.replace(a.dk.value, gradients[1].value());
+  graph.replace(a.dv.value, gradients[2].value());
+}
+
+void rewrite(Attention a, const Places& places) {
+  Graph& graph = a.mixing->graph();
+  const std::vector<Var> forward = add_forward(a);
+  if (a.trains) add_backward(a, forward, places);
+  graph.replace(a.y.value, forward[0].value());
+  std::sort(a.nodes.begin(), a.nodes.end(), [&](const Node* x, const Node* y) { return places.at(x) > places.at(y); });
+  for (Node* node : a.nodes) graph.remove(node);
+}
+
+}  // namespace
+
+bool block_attention(Model& model, const LoweringOptions& options) {
+  std::vector<Node*> softmaxes;
+  Places places;
+  for (Node* node = model.graph->first(); node; node = node->next()) {
+    places.emplace(node, static_cast<int>(places.size()));
+    if (node->is("Softmax")) softmaxes.push_back(node);
+  }
+  bool changed = false;
+  for (Node* softmax : softmaxes) {
+    std::optional<Attention> attention = find_attention(softmax);
+    if (!attention || !pays(*attention, options)) continue;
+    rewrite(std::move(*attention), places);
+    changed = true;
+  }
+  return changed;
+}
+
+}  // namespace onnx_train

@@ -1,0 +1,121 @@
+#include <limits>
+
+#include "tests/op_cases/op_case.h"
+
+namespace onnx_train {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+const Shape kByHeads = {0, 2, 1, 3};  // [batch, tokens, heads, width] in memory
+
+struct Sizes {
+  int64_t batch = 2, heads = 2, queries = 5, keys = 7, width = 4, value_width = 4;
+  Shape order = kByHeads;  // of the axes in memory: its own inverse
+
+  Shape operand(int64_t rows, int64_t columns) const {
+    const Shape shape = {batch, heads, rows, columns};
+    Shape memory;
+    for (const int64_t axis : order) memory.push_back(shape[static_cast<size_t>(axis)]);
+    return memory;
+  }
+};
+
+struct Masking {
+  OpInput mask = {.absent = true};
+  float fill = 0;
+  bool keeps_true = false, guarded = false;
+};
+
+// Queries see keys up to their own place, counted from the end where there are fewer of them.
+template <typename F>
+Tensor causal(DType dtype, int64_t queries, int64_t keys, const F& value) {
+  Tensor mask(dtype, {queries, keys});
+  for (int64_t i = 0; i < mask.size(); ++i) mask.set(i, value(i % keys <= i / keys + keys - queries));
+  return mask;
+}
+
+OpInput added(const Sizes& s, float masked) {
+  return {.value = causal(DType::kFloat, s.queries, s.keys, [=](bool seen) { return seen ? 0.0f : masked; })};
+}
+
+OpInput selecting(const Sizes& s, bool keeps_true) {
+  return {.value = causal(DType::kBool, s.queries, s.keys, [=](bool seen) { return seen == keeps_true ? 1.0 : 0.0; })};
+}
+
+Attrs attributes(const Sizes& s, const Masking& m, const std::vector<const char*>& permutations) {
+  Attrs attrs = {{"scale", 0.5f}, {"fill", m.fill}, {"keeps_true", m.keeps_true}, {"guarded", m.guarded}};
+  for (const char* name : permutations) attrs.push_back({name, s.order});
+  return attrs;
+}
+
+OpCase forward(const Sizes& s, const Masking& m = {}) {
+  OpCase row{
+      .op = "BlockAttention",
+      .inputs = {{s.operand(s.queries, s.width)}, {s.operand(s.keys, s.width)}, {s.operand(s.keys, s.value_width)}},
+      .attrs = attributes(s, m, {"perm_q", "perm_k", "perm_v", "perm_y"}),
+      .num_outputs = 3,
+      .domain = "onnx_train",
+      .gradient = false,
+      .dynamic = false};
+  if (!m.mask.absent) row.inputs.push_back(m.mask);
+  return row;
+}
+
+// Sums that are large enough for all probabilities to be below 1.
+OpCase backward(const Sizes& s, const Masking& m = {}) {
+  const Shape rows = {s.batch, s.heads, s.queries};
+  const Shape y = s.operand(s.queries, s.value_width);
+  OpCase row{
+      .op = "BlockAttentionGrad",
+      .inputs = {{y},
+                 {s.operand(s.queries, s.width)},
+                 {s.operand(s.keys, s.width)},
+                 {s.operand(s.keys, s.value_width)},
+                 {y},
+                 {.shape = rows, .low = 0, .high = 1},
+                 {.shape = rows, .low = 10, .high = 20}},
+      .attrs = attributes(s, m, {"perm_dy", "perm_q", "perm_k", "perm_v", "perm_y", "perm_dq", "perm_dk", "perm_dv"}),
+      .num_outputs = 3,
+      .domain = "onnx_train",
+      .gradient = false,
+      .dynamic = false};
+  if (!m.mask.absent) row.inputs.push_back(m.mask);
+  return row;
+}
+
+void add_both(const Sizes& s, const Masking& m, std::vector<OpCase>* rows) {
+  rows->push_back(forward(s, m));
+  rows->push_back(backward(s, m));
+}
+
+}  // namespace
+
+std::vector<OpCase> attention_cases() {
+  std::vector<OpCase> rows;
+  const Sizes small, one{1, 1, 1, 1, 1, 1}, plain{.order = {0, 1, 2, 3}}, empty{.batch = 0};
+  const Sizes wide{.queries = 9, .width = 3, .value_width = 6};
+  // More than one block of queries and keys, the last ones not full.
+  const Sizes blocks{1, 3, 150, 290, 8, 8}, square{1, 2, 384, 384, 16, 16};
+  for (const Sizes& s : {small, one, plain, empty, wide, blocks}) add_both(s, {}, &rows);
+  for (const Sizes& s : {small, blocks, square}) {
+    for (const float masked : {-kInfinity, -1e9f, -2.0f}) add_both(s, {.mask = added(s, masked)}, &rows);
+    for (const bool keeps_true : {true, false}) {
+      add_both(s, {.mask = selecting(s, keeps_true), .fill = -kInfinity, .keeps_true = keeps_true}, &rows);
+    }
+    add_both(s, {.mask = selecting(s, true), .fill = -1e4f, .keeps_true = true, .guarded = true}, &rows);
+  }
+  // A mask for each element of the batch, one row for all queries; one for each head.
+  add_both(small, {.mask = {{2, 1, 1, 7}, -9, 0}}, &rows);
+  add_both(small, {.mask = {{2, 5, 7}, -9, 0}}, &rows);
+  // Rows that are masked entirely: NaN, or 0 where that is guarded against, or the mean where the mask is finite.
+  for (const bool guarded : {false, true}) {
+    for (const float masked : {-kInfinity, -std::numeric_limits<float>::max(), -1e30f}) {
+      Tensor mask(DType::kFloat, {5, 7});
+      for (int64_t i = 0; i < mask.size(); ++i) mask.set(i, i / 7 == 2 || i % 7 > 4 ? masked : 0.0f);
+      add_both(small, {.mask = {.value = mask}, .guarded = guarded}, &rows);
+    }
+  }
+  return rows;
+}
+
+}  // namespace onnx_train
