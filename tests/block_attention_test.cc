@@ -86,11 +86,11 @@ std::map<std::string, int> operators_of(const Graph& graph) {
   return count;
 }
 
-std::map<std::string, int> lowered(const Example& e, const LoweringOptions& options = {}) {
+std::map<std::string, int> lowered(const Example& e) {
   Model model = model_of(e);
   infer_types(model.graph.get());
   fold_transposes(model);
-  block_attention(model, options);
+  block_attention(model);
   return operators_of(*model.graph);
 }
 
@@ -162,14 +162,9 @@ TEST(BlockAttention, LeavesAloneWhatSomebodyElseReads) {
   }
 }
 
-TEST(BlockAttention, IsForManyKeysOnlyAndForFewerWherePlansMustSaveMemory) {
-  Example e{.tokens = 128};
-  LoweringOptions options;
-  EXPECT_EQ(lowered(e, options)["BlockAttention"], 0);
-  options.memory = SIZE_MAX;
-  EXPECT_EQ(lowered(e, options)["BlockAttention"], 0);
-  options.memory = 1;
-  EXPECT_EQ(lowered(e, options)["BlockAttention"], 1);
+TEST(BlockAttention, IsForManyKeysOnly) {
+  Example e{.tokens = 255};
+  EXPECT_EQ(lowered(e)["BlockAttention"], 0);
   e.tokens = 256;
   EXPECT_EQ(lowered(e)["BlockAttention"], 1);
 }

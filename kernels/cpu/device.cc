@@ -73,7 +73,7 @@ class CpuDevice : public Device {
     passes.push_back({"fuse_batch_normalization", cpu::fuse_batch_normalization});
     passes.push_back({"channels_last", cpu::channels_last});
     passes.push_back({"fold_transposes", fold_transposes});
-    passes.push_back({"block_attention", [options](Model& model) { return block_attention(model, options); }});
+    passes.push_back({"block_attention", block_attention});
     passes.push_back({"add_gather_gradients", add_gather_gradients});
     passes.push_back({"sparse_updates", sparse_updates});
     passes.push_back({"move_bfloat16", cpu::move_bfloat16});

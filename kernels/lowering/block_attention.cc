@@ -3,29 +3,25 @@
 #include "kernels/lowering/block_attention.h"
 
 #include <algorithm>
-#include <cstdint>
-#include <unordered_map>
 
 #include "kernels/lowering/attention_pattern.h"
 #include "onnx_passes/functions/functions.h"
+#include "onnx_passes/ir/tables.h"
 
 namespace onnx_train {
 namespace {
 
 // Keys from which on it is faster under a causal mask. Where the mask hides nothing it is slower at 256, even at 512
-// and faster at 1,024 (docs/performance.md); the pass cannot tell the two apart, for masks may be inputs. And the keys
-// from which on it is enough smaller for a plan that has to save memory.
-constexpr int64_t kFasterFrom = 256, kSmallerFrom = 128;
+// and faster at 1,024 (docs/performance.md); the pass cannot tell the two apart, for masks may be inputs. A budget of
+// memory changes nothing here: a plan that saves memory gives the same bits.
+constexpr int64_t kFasterFrom = 256;
 
-// A plan is made with a budget of SIZE_MAX to see whether it needs to save at all.
-bool pays(const Attention& a, const LoweringOptions& options) {
-  const bool save = options.memory > 0 && options.memory < SIZE_MAX;
+bool pays(const Attention& a) {
   const Shape k = a.k.value->type().shape();
-  const int64_t keys = k[static_cast<size_t>(a.k.permutation[k.size() - 2])];
-  return keys >= (save ? kSmallerFrom : kFasterFrom);
+  return k[static_cast<size_t>(a.k.permutation[k.size() - 2])] >= kFasterFrom;
 }
 
-using Places = std::unordered_map<const Node*, int>;
+using Places = NodeTable<int>;
 
 Attrs common_attributes(const Attention& a) {
   return {{"perm_q", a.q.permutation},
@@ -85,17 +81,18 @@ void rewrite(Attention a, const Places& places) {
 
 }  // namespace
 
-bool block_attention(Model& model, const LoweringOptions& options) {
+bool block_attention(Model& model) {
   std::vector<Node*> softmaxes;
   Places places;
+  int place = 0;
   for (Node* node = model.graph->first(); node; node = node->next()) {
-    places.emplace(node, static_cast<int>(places.size()));
+    places[node] = place++;
     if (node->is("Softmax")) softmaxes.push_back(node);
   }
   bool changed = false;
   for (Node* softmax : softmaxes) {
     std::optional<Attention> attention = find_attention(softmax);
-    if (!attention || !pays(*attention, options)) continue;
+    if (!attention || !pays(*attention)) continue;
     rewrite(std::move(*attention), places);
     changed = true;
   }

@@ -1,12 +1,12 @@
 // Attention without a matrix of all scores.
 #pragma once
 
-#include "kernels/lowering/lowering.h"
+#include "onnx_passes/ir/model.h"
 
 namespace onnx_train {
 
-// Attention becomes BlockAttention, and its backward pass BlockAttentionGrad (functions/attention.cc): where that is
-// faster, or where `options.memory` makes the plan save memory. Behind fold_transposes.
-bool block_attention(Model& model, const LoweringOptions& options);
+// Attention on 256 keys or more becomes BlockAttention, and its backward pass BlockAttentionGrad
+// (functions/attention.cc). Behind fold_transposes.
+bool block_attention(Model& model);
 
 }  // namespace onnx_train
