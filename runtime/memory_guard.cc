@@ -3,16 +3,13 @@
 #include <algorithm>
 #include <cstring>
 
+#include "kernels/lowering/lifetimes.h"
 #include "onnx_passes/ir/error.h"
 
 namespace onnx_train {
 namespace {
 
 constexpr int kPoison = 0xff;
-
-size_t bytes_of(const Value& value) {
-  return static_cast<size_t>(num_elements(value.type().shape())) * size_of(value.dtype());
-}
 
 }  // namespace
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kernels/lowering/lifetimes.h"
 #include "kernels/lowering/lowering.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/onnx.h"
@@ -14,10 +15,6 @@ Shape constant_shape(const Value& value) {
 }
 
 namespace {
-
-size_t bytes_of(const Value& value) {
-  return static_cast<size_t>(num_elements(value.type().shape())) * size_of(value.dtype());
-}
 
 class Placer {
  public:

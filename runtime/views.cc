@@ -9,10 +9,6 @@
 namespace onnx_train {
 namespace {
 
-size_t bytes_of(const Value& value) {
-  return static_cast<size_t>(num_elements(value.type().shape())) * size_of(value.dtype());
-}
-
 // Bytes in use at each node: changed over a range of nodes, and the most of a range, both in logarithmic time.
 class Usage {
  public:

@@ -2,28 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 #include <unordered_set>
 
+#include "kernels/lowering/permutation.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/inference.h"
 
 namespace onnx_train {
 namespace {
-
-using Permutation = std::vector<int64_t>;
-
-Permutation identity(int64_t rank) {
-  Permutation permutation(static_cast<size_t>(rank));
-  std::iota(permutation.begin(), permutation.end(), 0);
-  return permutation;
-}
-
-// With the last two axes in turn.
-Permutation swapped(Permutation permutation) {
-  std::swap(permutation[permutation.size() - 1], permutation[permutation.size() - 2]);
-  return permutation;
-}
 
 bool is_identity(const Permutation& permutation) {
   return permutation == identity(static_cast<int64_t>(permutation.size()));

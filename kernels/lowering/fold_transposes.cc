@@ -3,23 +3,15 @@
 // Exporters put a scale, or a pair of reshapes, between an attention head's transpose and its product, and mixed
 // precision a cast; those change places with the transpose first. Transposes that move nothing become views.
 #include <algorithm>
-#include <numeric>
 #include <optional>
 
 #include "kernels/lowering/lowering.h"
+#include "kernels/lowering/permutation.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/inference.h"
 
 namespace onnx_train {
 namespace {
-
-using Permutation = std::vector<int64_t>;
-
-Permutation identity(int64_t rank) {
-  Permutation permutation(static_cast<size_t>(rank));
-  std::iota(permutation.begin(), permutation.end(), 0);
-  return permutation;
-}
 
 Node* transpose_before(const Value* value) {
   Node* node = value ? value->producer() : nullptr;
@@ -87,11 +79,7 @@ bool move_behind_cast(Node* node) {
 
 // The last two axes changed places and nothing else, whatever axes stand before them.
 bool swaps_matrices(const Permutation& permutation) {
-  const int64_t rank = static_cast<int64_t>(permutation.size());
-  Permutation swapped = identity(rank);
-  if (rank < 2) return false;
-  std::swap(swapped[permutation.size() - 1], swapped[permutation.size() - 2]);
-  return permutation == swapped;
+  return permutation.size() >= 2 && permutation == swapped(identity(static_cast<int64_t>(permutation.size())));
 }
 
 // reshape(transpose(reshape(x))), where the reshapes only merge and split the batch axes before x's matrices, is the
@@ -141,10 +129,6 @@ Node* transpose_behind(const Value* product) {
   return reader->is("Transpose") ? reader : nullptr;
 }
 
-void swap_matrices(Permutation* permutation) {
-  std::swap((*permutation)[permutation->size() - 1], (*permutation)[permutation->size() - 2]);
-}
-
 // y = transpose(a b), its axes in memory in the order `y`.
 struct FoldedProduct {
   Operand a, b;
@@ -153,8 +137,8 @@ struct FoldedProduct {
   // yᵀ = bᵀ aᵀ: the same memory as a product whose rows are y's columns.
   void transpose() {
     std::swap(a, b);
-    swap_matrices(&a.permutation);
-    swap_matrices(&b.permutation);
+    a.permutation = swapped(a.permutation);
+    b.permutation = swapped(b.permutation);
     const int64_t rank = static_cast<int64_t>(y.size());
     for (int64_t& axis : y) axis = axis >= rank - 2 ? 2 * rank - 3 - axis : axis;
   }

@@ -7,13 +7,18 @@
 #include "onnx_passes/ir/inputs.h"
 
 namespace onnx_train {
-namespace {
 
 size_t bytes_of(const Value& value) {
+  return static_cast<size_t>(num_elements(value.type().shape())) * size_of(value.dtype());
+}
+
+namespace {
+
+// 0 where they are not known.
+size_t aligned_bytes_of(const Value& value) {
   if (!value.type().is_static()) return 0;
   constexpr size_t kAlignment = 64;  // of buffers in the arena
-  const size_t bytes = static_cast<size_t>(num_elements(value.type().shape())) * size_of(value.dtype());
-  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  return (bytes_of(value) + kAlignment - 1) / kAlignment * kAlignment;
 }
 
 }  // namespace
@@ -45,7 +50,7 @@ Lifetimes::Lifetimes(const Graph& graph) : nodes(graph.nodes()) {
       }
     }
     for (const Value* output : node.outputs()) {
-      if (output) add(output, i, bytes_of(*output));
+      if (output) add(output, i, aligned_bytes_of(*output));
     }
   }
   for (const Value* output : graph.outputs()) {

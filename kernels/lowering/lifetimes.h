@@ -10,6 +10,9 @@
 
 namespace onnx_train {
 
+// Of a value whose shape is known.
+size_t bytes_of(const Value& value);
+
 // A value and the views of it.
 struct Lifetime {
   const Value* value;

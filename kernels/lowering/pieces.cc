@@ -3,16 +3,13 @@
 #include <algorithm>
 #include <numeric>
 
+#include "kernels/lowering/lifetimes.h"
 #include "onnx_passes/ir/inference.h"
 
 namespace onnx_train {
 namespace {
 
 bool is_static(const Value* value) { return value && value->type().is_static(); }
-
-size_t bytes_of(const Value& value) {
-  return static_cast<size_t>(num_elements(value.type().shape())) * size_of(value.dtype());
-}
 
 // Whether a box of this shape is one stretch of the whole: behind its first axis of more than one element it has all.
 bool is_stretch(const Shape& piece, const Shape& whole) {

@@ -14,10 +14,6 @@ namespace {
 // Bytes of a gradient from which on a node of its own costs nothing beside the update itself.
 constexpr size_t kLarge = size_t{256} << 10;
 
-size_t bytes_of(const Value& value) {
-  return static_cast<size_t>(num_elements(value.type().shape())) * size_of(value.dtype());
-}
-
 class EarlyUpdates {
  public:
   explicit EarlyUpdates(Graph* graph) : graph_(*graph) {}
