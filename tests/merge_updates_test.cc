@@ -7,6 +7,7 @@
 #include "onnx_passes/passes/passes.h"
 #include "runtime/session.h"
 #include "tests/run_node.h"
+#include "tests/sessions.h"
 
 namespace onnx_train {
 namespace {
@@ -31,12 +32,6 @@ Model make_model(DType dtype, const std::string& optimizer) {
   options.clip_norm = 0.5;
   build_training_model(&model, options);
   return model;
-}
-
-int count(const Plan& plan, const char* op) {
-  int n = 0;
-  for (const PlanStep& step : plan.steps()) n += step.node->is(op, kDomain);
-  return n;
 }
 
 void expect_equal_states(Session& a, Session& b) {

@@ -2,7 +2,6 @@
 // on its size.
 #include <gtest/gtest.h>
 
-#include <cstring>
 #include <map>
 
 #include "onnx_passes/functions/functions.h"
@@ -11,6 +10,7 @@
 #include "runtime/session.h"
 #include "tests/allocations.h"
 #include "tests/run_node.h"
+#include "tests/sessions.h"
 
 namespace onnx_train {
 namespace {
@@ -78,23 +78,6 @@ SessionOptions without(std::vector<std::string> passes) {
   SessionOptions options;
   options.plan.lowering.without = std::move(passes);
   return options;
-}
-
-int count(const Plan& plan, const char* op) {
-  int n = 0;
-  for (const PlanStep& step : plan.steps()) n += step.node->is(op, kDomain);
-  return n;
-}
-
-std::map<std::string, Tensor> states_of(Session& session) {
-  std::map<std::string, Tensor> states;
-  for (const std::string& name : session.state().names()) states[name] = session.state().get(name);
-  return states;
-}
-
-void expect_equal(const std::map<std::string, Tensor>& a, const std::map<std::string, Tensor>& b) {
-  ASSERT_EQ(a.size(), b.size());
-  for (const auto& [name, x] : a) EXPECT_EQ(std::memcmp(x.data(), b.at(name).data(), x.bytes()), 0) << name;
 }
 
 class SparseUpdates : public testing::Test {
