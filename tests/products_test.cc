@@ -1,6 +1,8 @@
 // Product kernels against the definition, written as loops over indices.
 #include <gtest/gtest.h>
 
+#include "kernels/cpu/products.h"
+#include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/error.h"
 #include "tests/run_node.h"
 
@@ -87,6 +89,27 @@ TEST_P(Products, GemmOverNothingIsC) {
   const Tensor c = random_tensor(GetParam(), {3}, 3);
   const Tensor y = run_node("Gemm", {Tensor(GetParam(), {2, 0}), Tensor(GetParam(), {0, 3}), c})[0];
   for (int64_t i = 0; i < 6; ++i) EXPECT_EQ(y.at(i), c.at(i % 3));
+}
+
+// As large as it takes for b to be multiplied in blocks (float_products.cc), and a little more.
+TEST(LargeProducts, AreTheSumsOfTheirBlocks) {
+  const int64_t m = 515, k = 2053, n = 4102;
+  const Tensor a = random_tensor(DType::kFloat, {m, k}, 1), b = random_tensor(DType::kFloat, {k, n}, 2);
+  const auto expect_near = [&](const char* op, const Tensor& left, const Tensor& right, const Tensor* c, Attrs attrs) {
+    std::vector<Tensor> narrow = {left, right}, wide = {left.cast(DType::kDouble), right.cast(DType::kDouble)};
+    if (c) narrow.push_back(*c), wide.push_back(c->cast(DType::kDouble));
+    const Tensor y = run_node(op, narrow, attrs, 1, left.dtype() == DType::kBFloat16 ? kDomain : "")[0];
+    EXPECT_LT(relative_error(y, run_node("Gemm", wide, attrs)[0]), 1e-6) << op << " " << to_string(left.shape());
+  };
+  const Tensor bias = random_tensor(DType::kFloat, {n}, 3), matrix = random_tensor(DType::kFloat, {m, n}, 4);
+  expect_near("Gemm", a, b, nullptr, {});
+  expect_near("Gemm", a, b, &bias, {});
+  expect_near("Gemm", a, b, &matrix, {{"alpha", 0.5f}, {"beta", 2.0f}});
+  expect_near("Gemm", transposed(a), b, &bias, {{"transA", 1}});
+  if (!cpu::has_bfloat16_products()) return;
+  const Tensor narrow_a = a.cast(DType::kBFloat16), narrow_b = b.cast(DType::kBFloat16);
+  expect_near("Bfloat16Gemm", narrow_a, narrow_b, &bias, {});
+  expect_near("Bfloat16Gemm", transposed(narrow_a), narrow_b, nullptr, {{"transA", 1}});
 }
 
 INSTANTIATE_TEST_SUITE_P(Floats, Products, testing::Values(DType::kFloat, DType::kDouble),

@@ -8,25 +8,24 @@ namespace onnx_train::cpu {
 struct Place {
   enum Kind { kInput, kOutput, kWorkspace };
   Kind kind = kWorkspace;
-  size_t at = 0;  // number of the input or output; bytes from the start of the workspace
+  size_t at = 0;      // number of the input or output
+  size_t offset = 0;  // bytes from its start, or from that of the workspace
 
   bool operator==(const Place&) const = default;
 };
 
 inline void* address(const Place& place, const Args& args) {
-  switch (place.kind) {
-    case Place::kInput: return const_cast<void*>(args.inputs[place.at]);  // who only reads says so
-    case Place::kOutput: return args.outputs[place.at];
-    case Place::kWorkspace: break;
-  }
-  return static_cast<char*>(args.workspace) + place.at;
+  void* base = args.workspace;
+  if (place.kind == Place::kInput) base = const_cast<void*>(args.inputs[place.at]);  // who only reads says so
+  if (place.kind == Place::kOutput) base = args.outputs[place.at];
+  return static_cast<char*>(base) + place.offset;
 }
 
 // Hands out pieces of a workspace, aligned to 64 bytes.
 class Workspace {
  public:
   Place reserve(size_t size) {
-    const Place place{Place::kWorkspace, bytes_};
+    const Place place{Place::kWorkspace, 0, bytes_};
     bytes_ += (size + 63) / 64 * 64;
     return place;
   }

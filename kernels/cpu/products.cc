@@ -1,5 +1,5 @@
 // MatMul, Gemm and TransposedMatMul (functions/products.cc): float32 by oneDNN, and from bfloat16 operands (functions/
-// precision.cc) likewise; float64 by BLAS, integers by plain loops. Transposes are strides, which cost oneDNN nothing.
+// precision.cc) likewise (float_products.cc); float64 by BLAS, integers by plain loops.
 #include "kernels/cpu/products.h"
 
 #include <cblas.h>
@@ -7,10 +7,8 @@
 #include <algorithm>
 #include <climits>
 #include <numeric>
-#include <string_view>
 
 #include "kernels/cpu/kernels.h"
-#include "kernels/cpu/onednn.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/dispatch.h"
 #include "onnx_passes/functions/functions.h"
@@ -18,64 +16,6 @@
 
 namespace onnx_train::cpu {
 namespace {
-
-using Desc = dnnl::memory::desc;
-
-// ---- float32, of float32 or bfloat16 operands; the result rounded to bfloat16 where it is stored so
-
-Desc layout(const Matrices& matrices, int64_t rows, int64_t columns, DType dtype = DType::kFloat) {
-  Shape dims = matrices.batch, strides = matrices.batch_strides;
-  dims.insert(dims.end(), {rows, columns});
-  strides.insert(strides.end(), {matrices.row_stride, matrices.column_stride});
-  return {dims, data_type(dtype), strides};
-}
-
-void simplify(Product& p);
-
-// oneDNN has fast code for most orders of batch and rows. For the others its plain loops are a hundred times slower:
-// operands are copied into the usual order there.
-bool is_slow(const Chain& chain, const NodeSpec& spec, const Product& p) {
-  const dnnl::matmul::primitive_desc found(chain.engine(), layout(p.a, p.m, p.k, spec.in_type(0)),
-                                           layout(p.b, p.k, p.n, spec.in_type(1)),
-                                           layout(p.y, p.m, p.n, spec.out_type()), Chain::attributes());
-  return std::string_view(found.impl_info_str()).starts_with("ref");
-}
-
-Prepared prepare_float(const NodeSpec& spec, Product p, bool bias) {
-  return prepare_chain(spec, [&](Chain& chain) {
-    const DType from = spec.in_type(0), to_type = spec.out_type();
-    Operand a = input(0, layout(p.a, p.m, p.k, from)), made = output(0, layout(p.y, p.m, p.n, to_type));
-    const Operand y = made;
-    if (is_slow(chain, spec, p)) {
-      Product copied = p;
-      copied.a = row_major_matrices(p.a.batch, p.m, p.k);
-      if (!p.accumulate) copied.y = row_major_matrices(p.y.batch, p.m, p.n);
-      a = chain.in_layout(a, layout(copied.a, p.m, p.k, from));
-      made = chain.staged(y, layout(copied.y, p.m, p.n, to_type));
-      p = copied;
-      simplify(p);
-      a.layout = layout(p.a, p.m, p.k, from);
-    }
-    const Operand b = input(1, layout(p.b, p.k, p.n, spec.in_type(1))),
-                  to = {made.place, layout(p.y, p.m, p.n, to_type)};
-    auto attributes = Chain::attributes();
-    dnnl::post_ops after;
-    if (p.alpha != 1) after.append_eltwise(dnnl::algorithm::eltwise_linear, static_cast<float>(p.alpha), 0);
-    if (p.accumulate) after.append_sum(1);
-    attributes.set_post_ops(after);
-    using Matmul = dnnl::matmul::primitive_desc;
-    if (bias) {
-      const Shape ones(p.y.batch.size(), 1);
-      const Operand c = input(2, layout(row_major_matrices(ones, 1, p.n), 1, p.n));
-      chain.add(Matmul(chain.engine(), a.layout, b.layout, c.layout, to.layout, attributes),
-                {{DNNL_ARG_SRC, a}, {DNNL_ARG_WEIGHTS, b}, {DNNL_ARG_BIAS, c}, {DNNL_ARG_DST, to}});
-    } else {
-      chain.add(Matmul(chain.engine(), a.layout, b.layout, to.layout, attributes),
-                {{DNNL_ARG_SRC, a}, {DNNL_ARG_WEIGHTS, b}, {DNNL_ARG_DST, to}});
-    }
-    chain.reorder(made, y);
-  });
-}
 
 // ---- float64 and integers
 
@@ -152,24 +92,6 @@ bool is_one_axis(const Matrices& m, size_t axis) {
   const bool repeated = m.batch[axis] == 1 && m.batch[axis + 1] == 1;
   return repeated || (m.batch[axis + 1] != 1 && m.batch[axis] != 1 &&
                       m.batch_strides[axis] == m.batch_strides[axis + 1] * m.batch[axis + 1]);
-}
-
-// As few batch axes as possible: those of size 1 go, those that lie behind each other become one, and where every row
-// meets the same b (a linear layer) they become rows.
-void simplify(Product& p) {
-  for (size_t axis = p.y.batch.size(); axis-- > 0;) {
-    if (p.y.batch[axis] == 1) remove_batch_axis(p, axis);
-  }
-  while (!p.y.batch.empty() && p.b.batch.back() == 1 && p.a.batch.back() != 1 &&
-         p.a.batch_strides.back() == p.m * p.a.row_stride && p.y.batch_strides.back() == p.m * p.y.row_stride) {
-    p.m *= p.y.batch.back();
-    remove_batch_axis(p, p.y.batch.size() - 1);
-  }
-  for (size_t axis = p.y.batch.size(); axis-- > 1;) {
-    if (!is_one_axis(p.a, axis - 1) || !is_one_axis(p.b, axis - 1) || !is_one_axis(p.y, axis - 1)) continue;
-    for (Matrices* matrices : {&p.a, &p.b, &p.y}) matrices->batch[axis] *= matrices->batch[axis - 1];
-    remove_batch_axis(p, axis - 1);
-  }
 }
 
 // ---- MatMul
@@ -329,11 +251,6 @@ Prepared prepare_gemm(const NodeSpec& spec) {
 
 }  // namespace
 
-bool has_bfloat16_products() {
-  static const bool has = dnnl::get_effective_cpu_isa() >= dnnl::cpu_isa::avx512_core_bf16;
-  return has;
-}
-
 bool is_bfloat16_product(const NodeSpec& spec) {
   for (int i = 0; i < spec.num_inputs(); ++i) {
     const DType wanted = i < 2 ? DType::kBFloat16 : DType::kFloat;
@@ -359,6 +276,22 @@ Matrices row_major_matrices(const Shape& batch, int64_t rows, int64_t columns, b
   return matrices;
 }
 
+void simplify(Product& p) {
+  for (size_t axis = p.y.batch.size(); axis-- > 0;) {
+    if (p.y.batch[axis] == 1) remove_batch_axis(p, axis);
+  }
+  while (!p.y.batch.empty() && p.b.batch.back() == 1 && p.a.batch.back() != 1 &&
+         p.a.batch_strides.back() == p.m * p.a.row_stride && p.y.batch_strides.back() == p.m * p.y.row_stride) {
+    p.m *= p.y.batch.back();
+    remove_batch_axis(p, p.y.batch.size() - 1);
+  }
+  for (size_t axis = p.y.batch.size(); axis-- > 1;) {
+    if (!is_one_axis(p.a, axis - 1) || !is_one_axis(p.b, axis - 1) || !is_one_axis(p.y, axis - 1)) continue;
+    for (Matrices* matrices : {&p.a, &p.b, &p.y}) matrices->batch[axis] *= matrices->batch[axis - 1];
+    remove_batch_axis(p, axis - 1);
+  }
+}
+
 Prepared prepare_product(const NodeSpec& spec, Product p, bool bias) {
   const int64_t outputs = num_elements(p.y.batch) * p.m * p.n;
   if (outputs == 0 || p.k == 0) {
@@ -368,7 +301,7 @@ Prepared prepare_product(const NodeSpec& spec, Product p, bool bias) {
   simplify(p);
   switch (spec.in_type()) {
     case DType::kFloat:
-    case DType::kBFloat16: return prepare_float(spec, p, bias);
+    case DType::kBFloat16: return prepare_float_product(spec, p, bias);
     case DType::kDouble: return prepare_plain<double>(spec, p);
     case DType::kInt32: return prepare_plain<int32_t>(spec, p);
     case DType::kInt64: return prepare_plain<int64_t>(spec, p);

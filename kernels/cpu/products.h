@@ -31,10 +31,15 @@ bool has_product(DType dtype);
 // rows x columns matrices one after the other, or their transposes.
 Matrices row_major_matrices(const Shape& batch, int64_t rows, int64_t columns, bool transposed = false);
 
+// As few batch axes as possible: those of size 1 go, those that lie behind each other become one, and where every row
+// meets the same b (a linear layer) they become rows.
+void simplify(Product& product);
+
 // Of inputs 0 and 1 into output 0: of one element type, or from bfloat16 to float32. With `bias` (float32 only), input
 // 2 holds n numbers to add to each row.
 Prepared prepare_product(const NodeSpec& spec, Product product, bool bias = false);
 
-Prepared prepare_einsum(const NodeSpec& spec);  // einsum.cc
+Prepared prepare_float_product(const NodeSpec& spec, Product product, bool bias);  // float_products.cc
+Prepared prepare_einsum(const NodeSpec& spec);                                     // einsum.cc
 
 }  // namespace onnx_train::cpu

@@ -1,0 +1,121 @@
+// Products of float32 numbers, or of bfloat16 ones with float32 sums, by oneDNN; the result is rounded to bfloat16
+// where it is stored so. Transposes are strides, which cost oneDNN nothing.
+#include <algorithm>
+#include <string_view>
+
+#include "kernels/cpu/onednn.h"
+#include "kernels/cpu/products.h"
+
+namespace onnx_train::cpu {
+namespace {
+
+using Desc = dnnl::memory::desc;
+
+Desc layout(const Matrices& matrices, int64_t rows, int64_t columns, DType dtype = DType::kFloat) {
+  Shape dims = matrices.batch, strides = matrices.batch_strides;
+  dims.insert(dims.end(), {rows, columns});
+  strides.insert(strides.end(), {matrices.row_stride, matrices.column_stride});
+  return {dims, data_type(dtype), strides};
+}
+
+// oneDNN has fast code for most orders of batch and rows. For the others its plain loops are a hundred times slower:
+// operands are copied into the usual order there.
+bool is_slow(const Chain& chain, const NodeSpec& spec, const Product& p) {
+  const dnnl::matmul::primitive_desc found(chain.engine(), layout(p.a, p.m, p.k, spec.in_type(0)),
+                                           layout(p.b, p.k, p.n, spec.in_type(1)),
+                                           layout(p.y, p.m, p.n, spec.out_type()), Chain::attributes());
+  return std::string_view(found.impl_info_str()).starts_with("ref");
+}
+
+// Where oneDNN's product of a b that lies row after row is divided. It is slower by up to two fifths where b has many
+// rows or long ones, because it passes by all of b for every few rows of a. Blocks of b that stay in the cache are
+// multiplied one after the other, and need no copy of b.
+//
+// The limits were measured: where y is small, the calls cost more than the cache saves; bfloat16 needs half the cache.
+struct Blocks {
+  int64_t k, n;  // rows and columns of a block of b, but for the last ones
+
+  Blocks(const Product& p, DType from, DType to) : k(p.k), n(p.n) {
+    const int64_t least_rows = from == DType::kFloat ? 64 : 512;
+    if (!p.y.batch.empty() || p.b.column_stride != 1 || p.m < least_rows || p.n < 256) return;
+    n = equal_parts(p.n);
+    // What is stored in bfloat16 would be rounded at every block; weight gradients (a transposed) win nothing.
+    if (to == DType::kFloat && p.a.column_stride == 1) k = equal_parts(p.k);
+  }
+
+ private:
+  static int64_t equal_parts(int64_t size) {
+    constexpr int64_t kMost = 2048, kMultiple = 64;
+    const int64_t parts = (size + kMost - 1) / kMost, part = (size + parts - 1) / parts;
+    return (part + kMultiple - 1) / kMultiple * kMultiple;
+  }
+};
+
+// A matrix that starts `elements` behind another's start.
+Operand behind(Operand operand, int64_t elements, const Desc& layout) {
+  operand.place.offset += static_cast<size_t>(elements) * dnnl::memory::data_type_size(layout.get_data_type());
+  return {operand.place, layout};
+}
+
+// One product of oneDNN, onto y where p says so.
+void add_product(Chain& chain, const Product& p, const Operand& a, const Operand& b, const Operand* bias,
+                 const Operand& y) {
+  auto attributes = Chain::attributes();
+  dnnl::post_ops after;
+  if (p.alpha != 1) after.append_eltwise(dnnl::algorithm::eltwise_linear, static_cast<float>(p.alpha), 0);
+  if (p.accumulate) after.append_sum(1);
+  attributes.set_post_ops(after);
+  using Matmul = dnnl::matmul::primitive_desc;
+  if (bias) {
+    chain.add(Matmul(chain.engine(), a.layout, b.layout, bias->layout, y.layout, attributes),
+              {{DNNL_ARG_SRC, a}, {DNNL_ARG_WEIGHTS, b}, {DNNL_ARG_BIAS, *bias}, {DNNL_ARG_DST, y}});
+  } else {
+    chain.add(Matmul(chain.engine(), a.layout, b.layout, y.layout, attributes),
+              {{DNNL_ARG_SRC, a}, {DNNL_ARG_WEIGHTS, b}, {DNNL_ARG_DST, y}});
+  }
+}
+
+}  // namespace
+
+bool has_bfloat16_products() {
+  static const bool has = dnnl::get_effective_cpu_isa() >= dnnl::cpu_isa::avx512_core_bf16;
+  return has;
+}
+
+Prepared prepare_float_product(const NodeSpec& spec, Product p, bool bias) {
+  return prepare_chain(spec, [&](Chain& chain) {
+    const DType from = spec.in_type(0), to_type = spec.out_type();
+    Operand a = input(0, layout(p.a, p.m, p.k, from)), made = output(0, layout(p.y, p.m, p.n, to_type));
+    const Operand y = made;
+    if (is_slow(chain, spec, p)) {
+      Product copied = p;
+      copied.a = row_major_matrices(p.a.batch, p.m, p.k);
+      if (!p.accumulate) copied.y = row_major_matrices(p.y.batch, p.m, p.n);
+      a = chain.in_layout(a, layout(copied.a, p.m, p.k, from));
+      made = chain.staged(y, layout(copied.y, p.m, p.n, to_type));
+      p = copied;
+      simplify(p);
+      a.layout = layout(p.a, p.m, p.k, from);
+    }
+    const DType b_type = spec.in_type(1);
+    const Shape ones(p.y.batch.size(), 1);
+    const Blocks blocks(p, from, to_type);
+    for (int64_t n = 0; n < p.n; n += blocks.n) {
+      for (int64_t k = 0; k < p.k; k += blocks.k) {
+        Product part = p;
+        part.n = std::min(blocks.n, p.n - n);
+        part.k = std::min(blocks.k, p.k - k);
+        part.accumulate = p.accumulate || k > 0;
+        const Operand part_a = behind(a, k * p.a.column_stride, layout(p.a, p.m, part.k, from)),
+                      part_b = behind(input(1, {}), k * p.b.row_stride + n * p.b.column_stride,
+                                      layout(p.b, part.k, part.n, b_type)),
+                      part_y = behind(made, n * p.y.column_stride, layout(p.y, p.m, part.n, to_type)),
+                      part_bias = behind(input(2, {}), n, layout(row_major_matrices(ones, 1, part.n), 1, part.n));
+        add_product(chain, part, part_a, part_b, bias && k == 0 ? &part_bias : nullptr, part_y);
+      }
+    }
+    chain.reorder(made, y);
+  });
+}
+
+}  // namespace onnx_train::cpu
