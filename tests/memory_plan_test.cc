@@ -24,13 +24,17 @@ TEST(MemoryPlan, BuffersAliveTogetherNeverOverlap) {
       EXPECT_EQ(plan.offsets[i] % 64, 0u);
       EXPECT_LE(plan.offsets[i] + ranges[i].bytes, plan.bytes);
       size_t alive = 0;
+      bool lies_on_another = plan.offsets[i] == 0 || ranges[i].bytes == 0;
       for (size_t j = 0; j < count; ++j) {
         if (ranges[j].first <= ranges[i].first && ranges[i].first <= ranges[j].last) alive += ranges[j].bytes;
+        const size_t end = plan.offsets[j] + (ranges[j].bytes + 63) / 64 * 64;
+        lies_on_another |= alive_together(ranges[i], ranges[j]) && end == plan.offsets[i];
         if (j >= i || !alive_together(ranges[i], ranges[j]) || ranges[i].bytes == 0 || ranges[j].bytes == 0) continue;
         const bool apart = plan.offsets[i] + ranges[i].bytes <= plan.offsets[j] ||
                            plan.offsets[j] + ranges[j].bytes <= plan.offsets[i];
         EXPECT_TRUE(apart) << "ranges " << i << " and " << j;
       }
+      EXPECT_TRUE(lies_on_another) << "range " << i << " leaves a gap below it";
       most = std::max(most, alive);
     }
     EXPECT_GE(plan.bytes, most);

@@ -223,7 +223,7 @@ void refine_slice(Node* node) {
   const auto starts = elements_of(node->input(1)), ends = elements_of(node->input(2)),
              axes = elements_of(node->input(3)), steps = elements_of(node->input(4));
   if (!x->has_rank() || x->rank() != node->output()->rank() || !starts || !ends) return;
-  TensorType type = node->output()->type();
+  Dims dims = *node->output()->type().dims;
   for (size_t i = 0; i < starts->size() && i < ends->size(); ++i) {
     int64_t axis = static_cast<int64_t>(i);
     if (node->input(3)) {
@@ -235,10 +235,10 @@ void refine_slice(Node* node) {
     const Dim& end = (*ends)[i];
     const bool to_end = end.same(from) || (end.known() && end.value() >= INT32_MAX);
     const bool forward = !node->input(4) || (steps && i < steps->size() && (*steps)[i] == kOne);
-    Dim& to = (*type.dims)[static_cast<size_t>(axis)];
+    Dim& to = dims[static_cast<size_t>(axis)];
     if (is_open(to) && (*starts)[i] == kZero && to_end && forward) to = from;
   }
-  node->output()->set_type(std::move(type));
+  node->output()->set_type({node->output()->dtype(), std::move(dims)});
 }
 
 }  // namespace

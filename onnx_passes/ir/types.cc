@@ -62,6 +62,8 @@ Shape TensorType::shape() const {
   return shape;
 }
 
+const std::string Dim::kNone;
+
 std::string to_string(const TensorType& type) {
   if (!type.dims) return name(type.dtype);
   std::ostringstream out;

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -91,21 +92,26 @@ constexpr DType dtype_of<bool>() {
 // tensor whose contents shape inference follows.
 class Dim {
  public:
-  Dim() = default;
-  Dim(int64_t value) : value_(value), known_(true) {}      // NOLINT: a size is a dimension
-  Dim(std::string symbol) : symbol_(std::move(symbol)) {}  // NOLINT: so is a symbol
-  Dim(const char* symbol) : symbol_(symbol) {}             // NOLINT
-  bool known() const { return known_; }
+  Dim() : symbol_(std::shared_ptr<void>(), &kNone) {}
+  Dim(int64_t value) : value_(value) {}  // NOLINT: a size is one
+  Dim(std::string symbol)
+      : symbol_(std::make_shared<const std::string>(std::move(symbol))) {}  // NOLINT: so is a symbol
+  Dim(const char* symbol) : Dim(std::string(symbol)) {}                     // NOLINT
+  bool known() const { return !symbol_; }
   int64_t value() const { return value_; }  // 0 unless known
-  const std::string& symbol() const { return symbol_; }
-  bool operator==(const Dim&) const = default;
+  const std::string& symbol() const { return symbol_ ? *symbol_ : kNone; }
+  bool operator==(const Dim& other) const {
+    return known() == other.known() && value_ == other.value_ && symbol() == other.symbol();
+  }
   // True when both certainly have the same size.
-  bool same(const Dim& other) const { return (known_ || !symbol_.empty()) && *this == other; }
+  bool same(const Dim& other) const { return (known() || !symbol_->empty()) && *this == other; }
 
  private:
+  static const std::string kNone;
+
   int64_t value_ = 0;
-  bool known_ = false;
-  std::string symbol_;
+  // Null where the size is known. Most are, and graphs have many: a string each would double what a graph takes.
+  std::shared_ptr<const std::string> symbol_;
 };
 
 using Dims = std::vector<Dim>;
