@@ -131,6 +131,12 @@ for option in --epochs --batch-size --accumulate --warmup; do  # as many as can 
   "$command" fit train.onnx --data train.csv --steps 2 --lr 0.01 --out huge --overwrite $option 9223372036854775807 > out 2> err
   [ $? -le 1 ] && [ "$(wc -l < err)" -le 1 ] || fail "fit $option 9223372036854775807: $(cat err)"
 done
+for option in --steps --batch-size; do  # more than can be counted
+  for number in 9223372036854775808 -9223372036854775809; do
+    expect 2 fit train.onnx --data train.csv --epochs 1 --out new $option=$number
+    says "$number is out of range" err
+  done
+done
 echo precious > kept.onnx  # a file system that is full
 (ulimit -f 1; expect 1 build "$fixtures/mlp.onnx" -o kept.onnx; [ $failures = 0 ]) || fail "no error on a full disk"
 [ "$(cat kept.onnx)" = precious ] || fail "a file changed although it could not be written"

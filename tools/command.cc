@@ -1,7 +1,9 @@
 #include "tools/command.h"
 
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <new>
 
@@ -29,6 +31,15 @@ constexpr const char* kTour =
     "  onnx-train predict trained.onnx --inputs test.npz -o outputs.npz\n"
     "\nonnx-train COMMAND --help says more.";
 
+// Whole numbers that 64 bits do not hold: the parser would take the nearest that they do.
+template <typename T>
+std::string expect_64_bits(const std::string& text) {
+  errno = 0;
+  std::is_unsigned_v<T> ? static_cast<void>(std::strtoull(text.c_str(), nullptr, 0))
+                        : static_cast<void>(std::strtoll(text.c_str(), nullptr, 0));
+  return errno == ERANGE ? text + " is out of range" : "";
+}
+
 void add_option(CLI::App* app, const CommandOption& option) {
   CLI::Option* added = std::visit(
       [&](auto* target) -> CLI::Option* {
@@ -37,7 +48,12 @@ void add_option(CLI::App* app, const CommandOption& option) {
           return app->add_flag(option.names, *target, option.help);
         } else {
           // The defaults are in the help texts where they matter; an empty list or string is none.
-          return app->add_option(option.names, *target, option.help);
+          CLI::Option* value = app->add_option(option.names, *target, option.help);
+          if constexpr (std::is_same_v<T, uint64_t>) value->check(expect_64_bits<uint64_t>);
+          if constexpr (std::is_same_v<T, int64_t> || std::is_same_v<T, std::optional<int64_t>>) {
+            value->check(expect_64_bits<int64_t>);
+          }
+          return value;
         }
       },
       option.target);
