@@ -7,6 +7,7 @@
 #include "kernels/lowering/outline.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/inference.h"
+#include "onnx_passes/ir/inlining.h"
 #include "onnx_passes/ir/onnx.h"
 
 namespace onnx_train {

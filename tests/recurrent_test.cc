@@ -10,7 +10,7 @@
 #include "kernels/device.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/error.h"
-#include "onnx_passes/ir/inference.h"
+#include "onnx_passes/ir/inlining.h"
 #include "runtime/session.h"
 #include "tests/run_node.h"
 

@@ -7,6 +7,7 @@
 #include "onnx_passes/gradients/gradient.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/inference.h"
+#include "onnx_passes/ir/inlining.h"
 #include "onnx_passes/passes/analysis.h"
 #include "onnx_passes/passes/training_mode.h"
 #include "onnx_passes/passes/training_versions.h"

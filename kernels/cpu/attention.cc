@@ -99,15 +99,14 @@ class Share {
       packed_k_[static_cast<size_t>(j)] = scores_.of(0, j).pack(k + a_.keys.begin(j) * a_.k.row_stride, to);
       to += scores_.packed_bytes();
     }
-    key_norm_ = largest_norm(k, a_.k.rows, a_.k.width, a_.k.row_stride) +
-                0 * largest_norm(v, a_.v.rows, a_.v.width, a_.v.row_stride);
+    key_norm_ = largest_norm({k, a_.k.rows, a_.k.width, a_.k.row_stride}, {v, a_.v.rows, a_.v.width, a_.v.row_stride});
   }
 
   void run_block(const Addresses& at, const float* mask_tiles, char* workspace, int64_t head, int64_t block) {
     const auto h = static_cast<size_t>(head);
     const int64_t rows = a_.queries.length(block), first_row = a_.queries.begin(block);
     const float* q = at.q + a_.q.starts[h] + first_row * a_.q.row_stride;
-    const float bound = 1.001f * std::fabs(a_.scale) * key_norm_ * largest_norm(q, rows, a_.q.width, a_.q.row_stride);
+    const float bound = 1.001f * std::fabs(a_.scale) * key_norm_ * largest_norm({q, rows, a_.q.width, a_.q.row_stride});
     float* highest = at.highest + head * a_.queries.total + first_row;
     float* sum = at.sum + head * a_.queries.total + first_row;
     std::fill_n(highest, rows, -kInfinity);

@@ -78,8 +78,16 @@ class TileProducts {
   std::vector<Gemm<float>> products_;
 };
 
-// The largest norm of some rows of a matrix; NaN where a number is not finite, or its square.
-float largest_norm(const float* rows, int64_t count, int64_t width, int64_t row_stride);
+// Some rows of a matrix.
+struct Rows {
+  const float* begin;
+  int64_t count, width, stride;
+};
+
+// The largest norm of the rows that scores are made of, for a bound that tells which blocks of scores a mask hides. NaN
+// where a number of theirs, or of the rows `beside` them that take no part in scores, is not finite, or its square is
+// not: under a bound that is NaN no block is hidden, and a NaN reaches whatever it would reach without blocks.
+float largest_norm(const Rows& rows, const Rows& beside = {});
 
 // The smallest whole number of cache lines that hold so many bytes.
 inline size_t cache_lines(size_t bytes) { return (bytes + 63) / 64 * 64; }

@@ -138,8 +138,7 @@ class Share {
       packed.dp = dp_.of(0, j).pack(v + a_.keys.begin(j) * a_.v.row_stride, to);
       to += dp_.packed_bytes();
     }
-    key_norm_ = largest_norm(k, a_.k.rows, a_.k.width, a_.k.row_stride) +
-                0 * largest_norm(v, a_.v.rows, a_.v.width, a_.v.row_stride);
+    key_norm_ = largest_norm({k, a_.k.rows, a_.k.width, a_.k.row_stride}, {v, a_.v.rows, a_.v.width, a_.v.row_stride});
   }
 
   void run_block(const Addresses& at, const float* mask_tiles, char* workspace, int64_t head, int64_t block) {
@@ -159,8 +158,8 @@ class Share {
                        reinterpret_cast<float*>(own + 2 * tile_bytes()),
                        reinterpret_cast<float*>(own + 2 * tile_bytes() + row_bytes())};
     start_rows(b, y, at.sum + head * a_.queries.total + first);
-    const float norm = largest_norm(b.q, rows, a_.q.width, a_.q.row_stride) +
-                       0 * largest_norm(b.dy, rows, o_.dy.width, o_.dy.row_stride);
+    const float norm =
+        largest_norm({b.q, rows, a_.q.width, a_.q.row_stride}, {b.dy, rows, o_.dy.width, o_.dy.row_stride});
     const float bound = 1.001f * std::fabs(a_.scale) * key_norm_ * norm;
     for (int64_t j = 0; j < a_.keys.count(); ++j) {
       if (tiles_.is_empty(mask_tiles, head, block, j, bound)) continue;

@@ -100,19 +100,22 @@ bool supports_attention_gradient(const NodeSpec& spec) {
          is_like(heads_of_output(spec, 2, "perm_dv"), a.q, a.v.rows, a.v.width) && supports_mask(spec, 7, a);
 }
 
-float largest_norm(const float* rows, int64_t count, int64_t width, int64_t row_stride) {
-  float largest = 0, undefined = 0;
-  vectorized([&] {
-    for (int64_t i = 0; i < count; ++i) {
-      const float* row = rows + i * row_stride;
-      float sum = 0;
+float largest_norm(const Rows& rows, const Rows& beside) {
+  const auto norm = [](const Rows& of) {
+    float largest = 0, undefined = 0;
+    vectorized([&] {
+      for (int64_t i = 0; i < of.count; ++i) {
+        const float* row = of.begin + i * of.stride;
+        float sum = 0;
 #pragma omp simd reduction(+ : sum)
-      for (int64_t j = 0; j < width; ++j) sum += row[j] * row[j];
-      largest = sum > largest ? sum : largest;
-      undefined += 0 * sum;
-    }
-  });
-  return std::sqrt(largest) + undefined;
+        for (int64_t j = 0; j < of.width; ++j) sum += row[j] * row[j];
+        largest = sum > largest ? sum : largest;
+        undefined += 0 * sum;
+      }
+    });
+    return std::sqrt(largest) + undefined;
+  };
+  return norm(rows) + 0 * norm(beside);
 }
 
 size_t TileProducts::scratch_bytes() const {

@@ -4,6 +4,7 @@
 #include "kernels/lowering/outline.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/inference.h"
+#include "onnx_passes/ir/inlining.h"
 
 namespace onnx_train::cpu {
 namespace {

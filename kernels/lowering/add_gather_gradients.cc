@@ -2,6 +2,7 @@
 // gradient Add(of the head, GatherGrad(..)): the second term is as large as the weight and nearly all zero. The rows
 // are added to the first one instead, where it lies if nobody else reads it.
 #include "kernels/lowering/lowering.h"
+#include "kernels/lowering/readers.h"
 #include "onnx_passes/functions/functions.h"
 
 namespace onnx_train {
@@ -9,8 +10,8 @@ namespace {
 
 bool is_row_gradient(const Value* value) {
   const Node* node = value->producer();
-  return node && node->is("GatherGrad", kDomain) && node->attr("axis", 0) == 0 && value->uses().size() == 1 &&
-         !value->graph().is_output(value) && value->rank() > 0;
+  return node && node->is("GatherGrad", kDomain) && node->attr("axis", 0) == 0 && is_read_once(value) &&
+         value->rank() > 0;
 }
 
 bool add_rows(Node* node) {

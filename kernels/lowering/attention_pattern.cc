@@ -5,6 +5,7 @@
 #include <unordered_set>
 
 #include "kernels/lowering/permutation.h"
+#include "kernels/lowering/readers.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/inference.h"
 
@@ -73,10 +74,6 @@ std::optional<Scaled> scaled(Node* node) {
     return Scaled{node, node->input(i), node->is("Mul") ? *factor : 1 / *factor};
   }
   return {};
-}
-
-Node* only_reader(const Value* value) {
-  return value->uses().size() == 1 && !value->graph().is_output(value) ? value->uses()[0].node : nullptr;
 }
 
 class Matcher {
@@ -182,7 +179,8 @@ class Matcher {
       place = use.node;
       add(use.node);
       if (forward) {
-        found_.v = product->b, found_.y = product->y;
+        found_.v = product->b;
+        found_.y = product->y;
       } else {
         found_.dy = product->b, found_.dv = product->y;
       }

@@ -7,6 +7,7 @@
 
 #include "kernels/lowering/lowering.h"
 #include "kernels/lowering/permutation.h"
+#include "kernels/lowering/readers.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/inference.h"
 
@@ -25,8 +26,6 @@ Permutation permutation_of(const Node& transpose) {
   std::reverse(reversed.begin(), reversed.end());
   return transpose.attr("perm", reversed);
 }
-
-bool is_only_use(const Value* value) { return value->uses().size() == 1 && !value->graph().is_output(value); }
 
 // Writes in front of `node` what takes its place.
 Builder in_place_of(Node* node) {
@@ -58,7 +57,7 @@ bool move_behind_scale(Node* node) {
   if (!node->is("Mul") && !node->is("Div")) return false;
   Node* transpose = transpose_before(node->input(0));
   const Value* scale = node->input(1);
-  if (!transpose || !is_only_use(node->input(0)) || !scale->type().is_static()) return false;
+  if (!transpose || !is_read_once(node->input(0)) || !scale->type().is_static()) return false;
   if (num_elements(scale->type().shape()) != 1 || scale->rank() > transpose->input(0)->rank()) return false;
   Builder b = in_place_of(node);
   const Var scaled = b.like(*node, {b.var(transpose->input(0)), b.var(node->input(1))})[0];
@@ -70,7 +69,7 @@ bool move_behind_scale(Node* node) {
 bool move_behind_cast(Node* node) {
   if (!node->is("Cast")) return false;
   Node* transpose = transpose_before(node->input(0));
-  if (!transpose || !is_only_use(node->input(0))) return false;
+  if (!transpose || !is_read_once(node->input(0))) return false;
   Builder b = in_place_of(node);
   const Var made = b.like(*node, {b.var(transpose->input(0))})[0];
   replace(node, b.op("Transpose", {made}, {{"perm", permutation_of(*transpose)}}));
@@ -124,7 +123,7 @@ Operand operand(Value* value) {
 
 // The transpose behind a product, if it is the only reader.
 Node* transpose_behind(const Value* product) {
-  if (!is_only_use(product)) return nullptr;
+  if (!is_read_once(product)) return nullptr;
   Node* reader = product->uses()[0].node;
   return reader->is("Transpose") ? reader : nullptr;
 }
@@ -170,7 +169,7 @@ bool fold_into_matmul(Node* node) {
 bool fold_behind_gemm(Node* node) {
   if (!node->is("Transpose") || !swaps_matrices(permutation_of(*node))) return false;
   Node* gemm = node->input(0)->producer();
-  if (!gemm || !gemm->is("Gemm") || gemm->input(2) || !is_only_use(node->input(0))) return false;
+  if (!gemm || !gemm->is("Gemm") || gemm->input(2) || !is_read_once(node->input(0))) return false;
   Builder b = in_place_of(node);
   const Attrs attrs = {{"alpha", gemm->attr("alpha", 1.0f)},
                        {"transA", gemm->attr("transB", 0) == 0},

@@ -8,6 +8,7 @@
 #include "kernels/lowering/recurrent.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/inference.h"
+#include "onnx_passes/ir/inlining.h"
 
 namespace onnx_train {
 

@@ -4,7 +4,7 @@
 
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/error.h"
-#include "onnx_passes/ir/inference.h"
+#include "onnx_passes/ir/inlining.h"
 #include "onnx_passes/ir/onnx.h"
 #include "onnx_passes/ir/tables.h"
 #include "onnx_passes/passes/liveness.h"

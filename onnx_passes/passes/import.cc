@@ -8,6 +8,7 @@
 #include "onnx_passes/ir/builder.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/inference.h"
+#include "onnx_passes/ir/inlining.h"
 #include "onnx_passes/ir/onnx.h"
 #include "onnx_passes/passes/passes.h"
 #include "onnx_passes/passes/rebatch.h"

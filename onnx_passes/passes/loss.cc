@@ -2,7 +2,7 @@
 
 #include "onnx_passes/gradients/gradient.h"
 #include "onnx_passes/ir/error.h"
-#include "onnx_passes/ir/inference.h"
+#include "onnx_passes/ir/inlining.h"
 #include "onnx_passes/passes/entry_point.h"
 #include "onnx_passes/passes/loss_expression.h"
 #include "onnx_passes/passes/loss_terms.h"

@@ -10,7 +10,7 @@
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/gradients/gradient.h"
 #include "onnx_passes/ir/error.h"
-#include "onnx_passes/ir/inference.h"
+#include "onnx_passes/ir/inlining.h"
 #include "onnx_passes/ir/model.h"
 #include "onnx_passes/ir/onnx.h"
 #include "runtime/session.h"

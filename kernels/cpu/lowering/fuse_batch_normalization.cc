@@ -7,6 +7,7 @@
 
 #include "kernels/cpu/lowering/lowering.h"
 #include "kernels/cpu/lowering/widened.h"
+#include "kernels/lowering/readers.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/tables.h"
 
@@ -34,8 +35,6 @@ bool has_kernels(const TensorType& type) {
   return type.is_static() && (type.dtype == DType::kFloat || type.dtype == DType::kDouble);
 }
 
-bool is_only_use(const Value* value) { return value->uses().size() == 1 && !value->graph().is_output(value); }
-
 // What `value` was before it was rounded to bfloat16 and widened again; null when it was not.
 Value* before_rounding(const Value* value) {
   const Value* narrow = widened_from(value);
@@ -45,11 +44,11 @@ Value* before_rounding(const Value* value) {
 }
 
 // The node that makes `value`, before rounding if `rounded`; null when anybody else reads what is between.
-Node* only_reader_of(const Value* value, bool rounded) {
-  if (!is_only_use(value)) return nullptr;
+Node* producer_read_once(const Value* value, bool rounded) {
+  if (!is_read_once(value)) return nullptr;
   if (!rounded) return value->producer();
   const Value* exact = before_rounding(value);
-  return exact && is_only_use(widened_from(value)) && is_only_use(exact) ? exact->producer() : nullptr;
+  return exact && is_read_once(widened_from(value)) && is_read_once(exact) ? exact->producer() : nullptr;
 }
 
 // ONNX's own form of training, which has more outputs.
@@ -57,7 +56,7 @@ bool is_training(const Node& node) { return node.attr("training_mode", 0) != 0 |
 
 // The batch normalization that makes `value` and nothing else reads.
 Node* normalization_before(Value* value, const TensorType& type, bool rounded) {
-  Node* node = only_reader_of(value, rounded);
+  Node* node = producer_read_once(value, rounded);
   const bool is_normalization =
       node && (node->is("BatchNormalizationTrain", kDomain) || (node->is("BatchNormalization") && !is_training(*node)));
   const bool fits = is_normalization && value->type() == type &&
@@ -122,7 +121,7 @@ bool join_forward(Node* relu, Places& places) {
     join(normalization, nullptr, relu, rounded, places);
     return true;
   }
-  Node* sum = only_reader_of(x, rounded);
+  Node* sum = producer_read_once(x, rounded);
   if (!sum || !sum->is("Add")) return false;
   for (int i = 0; i < 2; ++i) {
     Value* residual = sum->input(1 - i);
@@ -159,7 +158,7 @@ bool join_backward(Node* gradient, Places& places) {
   std::vector<Var> inputs;
   for (int i = 0; i < 4; ++i) inputs.push_back(b.var(gradient->input(i)));
   for (Value* input : relu->inputs()) inputs.push_back(b.var(input));
-  const int num_outputs = only_reader_of(dz, dz != relu->output()) ? 3 : 4;
+  const int num_outputs = producer_read_once(dz, dz != relu->output()) ? 3 : 4;
   const std::vector<Var> outputs = call(b, "BatchNormalizationReluGrad", num_outputs, inputs, epsilon_of(*gradient));
   places.add(outputs[0].value()->producer(), relu);
   replace_outputs(gradient, outputs);

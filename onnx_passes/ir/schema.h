@@ -1,0 +1,13 @@
+// ONNX's schemas by node. Only .cc files include this header: ONNX's own is large.
+#pragma once
+
+#include <onnx/defs/schema.h>
+
+#include "onnx_passes/ir/graph.h"
+
+namespace onnx_train {
+
+// The schema of the node's operator in the version that the model imports; null when there is none.
+const onnx::OpSchema* find_schema(const Node& node);
+
+}  // namespace onnx_train
