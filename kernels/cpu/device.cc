@@ -50,8 +50,9 @@ class CpuDevice : public Device {
     const size_t padded = std::max<size_t>((bytes + 63) / 64 * 64, 64);
     // Asked first: memory that is promised but not there ends in the system killing some process.
     const bool there = padded >= bytes && (padded < kHugePage || padded <= available_bytes());
-    void* data = there ? std::aligned_alloc(alignment, padded) : nullptr;
-    if (!data) fail("out of memory: ", bytes, " bytes could not be allocated on the CPU; use a smaller batch");
+    void* data = nullptr;  // posix_memalign: aligned_alloc wants a multiple of the alignment
+    if (!there || posix_memalign(&data, alignment, padded) != 0)
+      fail("out of memory: ", bytes, " bytes could not be allocated on the CPU; use a smaller batch");
     if (alignment == kHugePage) madvise(data, padded / kHugePage * kHugePage, MADV_HUGEPAGE);
     std::memset(data, 0, padded);
     return data;
