@@ -31,13 +31,15 @@ bool is_slow(const Chain& chain, const NodeSpec& spec, const Product& p) {
 // rows or long ones, because it passes by all of b for every few rows of a. Blocks of b that stay in the cache are
 // multiplied one after the other, and need no copy of b.
 //
-// The limits were measured: where y is small, the calls cost more than the cache saves; bfloat16 needs half the cache.
+// The limits were measured: where y is small, the calls cost more than the cache saves; bfloat16 needs half the cache,
+// and AMX, for which b is copied in any case, nothing of it.
 struct Blocks {
   int64_t k, n;  // rows and columns of a block of b, but for the last ones
 
   Blocks(const Product& p, DType from, DType to) : k(p.k), n(p.n) {
     const int64_t least_rows = from == DType::kFloat ? 64 : 512;
     if (!p.y.batch.empty() || p.b.column_stride != 1 || p.m < least_rows || p.n < 256) return;
+    if (from == DType::kBFloat16 && has_amx()) return;
     n = equal_parts(p.n);
     // What is stored in bfloat16 would be rounded at every block; weight gradients (a transposed) win nothing.
     if (to == DType::kFloat && p.a.column_stride == 1) k = equal_parts(p.k);
@@ -79,6 +81,11 @@ void add_product(Chain& chain, const Product& p, const Operand& a, const Operand
 
 bool has_bfloat16_products() {
   static const bool has = dnnl::get_effective_cpu_isa() >= dnnl::cpu_isa::avx512_core_bf16;
+  return has;
+}
+
+bool has_amx() {
+  static const bool has = dnnl::get_effective_cpu_isa() >= dnnl::cpu_isa::avx512_core_amx;
   return has;
 }
 
