@@ -1,6 +1,8 @@
 """The tables that peers.py prints and writes into a document."""
 
+import datetime
 import math
+import re
 import statistics
 from pathlib import Path
 
@@ -14,6 +16,11 @@ def cpu_name():
         if line.startswith("model name"):
             return line.split(":", 1)[1].strip()
     return "unknown CPU"
+
+
+def measured_here(threads):
+    """The heading of what was measured on this machine, and when."""
+    return [f"### {cpu_name()}", "", f"{threads} threads, {datetime.date.today()}."]
 
 
 def took_part(results, kind):
@@ -132,22 +139,27 @@ def tables(measured, threads, plain_adamw):
     import torch
 
     optimizer = "AdamW" if plain_adamw else "AdamW (fused)"
-    lines = [f"{cpu_name()}, {threads} threads; PyTorch {torch.__version__} with {optimizer}, "
+    lines = [*measured_here(threads), f"PyTorch {torch.__version__} with {optimizer}, "
              f"ONNX Runtime {onnxruntime.__version__}."]  # fmt: skip
     for precision, rows in measured.items():
         if rows is None:
-            lines += ["", f"### {precision}", "", "Left out: this onnx-train builds no training models in it."]
+            lines += ["", f"#### {precision}", "", "Left out: this onnx-train builds no training models in it."]
             continue
         kinds = [kind for kind in TITLES if any(kind in results for results in compared(rows))]
         autocast = "" if precision == "float32" else " (PyTorch: autocast to bfloat16)"
-        lines += ["", f"### {precision}{autocast}", "", *times_table(rows, kinds)]
+        lines += ["", f"#### {precision}{autocast}", "", *times_table(rows, kinds)]
         lines += ["", *bounds_table(rows, kinds), "", *memory_table(rows, kinds), *absences(rows)]
     return "\n".join(lines) + "\n"
 
 
 def write_between_marks(path, text, script="bench/peers.py"):
-    """Puts `text` where the document has the script's two marks; makes the document when there is none."""
-    begin, end = (f"<!-- {script}: {word} -->\n" for word in ("begin", "end"))
-    old = path.read_text() if path.exists() else f"# Performance\n\n{begin}{end}"
+    """Puts `text` between the script's two marks for this processor: in place of an older measurement on one, else
+    behind those on other processors; makes the document when there is none."""
+    begin, end = (f"<!-- {script} on {cpu_name()}: {word} -->\n" for word in ("begin", "end"))
+    old = path.read_text() if path.exists() else "# Performance\n"
+    if begin not in old:
+        others = list(re.finditer(f"<!-- {re.escape(script)} on .*: end -->\n", old))
+        at = others[-1].end() if others else len(old)
+        old = f"{old[:at]}\n{begin}{end}{old[at:]}"
     before, rest = old.split(begin)
     path.write_text(before + begin + text + end + rest.split(end)[1])

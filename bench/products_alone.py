@@ -12,7 +12,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from peers_table import bold, cpu_name, header, number, row, write_between_marks
+from peers_table import bold, header, measured_here, number, row, write_between_marks
 from peers_workloads import ROOT, WORKLOADS, make_files
 
 CORES = sorted(os.sched_getaffinity(0))[: int(os.environ.get("PEERS_THREADS", 2))]
@@ -55,7 +55,7 @@ def slow_rows(title, report):
 
 
 def tables(reports, precision):
-    lines = ["", f"### Products and convolutions, {precision}", ""]
+    lines = ["", f"#### Products and convolutions, {precision}", ""]
     lines += header(["workload", "of the step's FLOP", "ours, ms", "oneDNN as given", "ratio", "at its best", "ratio"])
     lines += [totals_row(title, report) for title, report in reports.items()]
     slow = [line for title, report in reports.items() for line in slow_rows(title, report)]
@@ -71,7 +71,7 @@ def main():
     parser.add_argument("--precision", default="float32,bf16", help="a table for each [float32,bf16]")
     parser.add_argument("--write", type=Path, help="document whose tables to replace")
     options = parser.parse_args()
-    lines = [f"{cpu_name()}, {len(CORES)} threads; milliseconds of one step."]
+    lines = [*measured_here(len(CORES)), "Milliseconds of one step."]
     for precision in options.precision.split(","):
         chosen = [workload for workload in WORKLOADS if options.only.lower() in workload.title.lower()]
         lines += tables({workload.title: measure(workload, precision) for workload in chosen}, precision)

@@ -1,5 +1,6 @@
 // Product kernels against the definition, written as loops over indices.
 #include <gtest/gtest.h>
+#include <cmath>
 
 #include "kernels/cpu/products.h"
 #include "onnx_passes/functions/functions.h"
@@ -113,6 +114,31 @@ TEST(LargeProducts, OfBfloat16AreTheSumsOfTheirBlocks) {
     const Tensor b = random_tensor(DType::kFloat, {mkn[1], mkn[2]}, 2).cast(DType::kBFloat16);
     const Tensor expected = run_node("Gemm", {a.cast(DType::kDouble), b.cast(DType::kDouble)})[0];
     EXPECT_LT(relative_error(run_node("Bfloat16Gemm", {a, b}, {}, 1, kDomain)[0], expected), 1e-6) << to_string(mkn);
+  }
+}
+
+// Many rows that meet a small operand: it is packed, also where the sums go on from block to block.
+TEST(LargeProducts, PackASmallOperand) {
+  for (const Shape& kn : {Shape{70, 90}, Shape{1, 1}, Shape{2053, 257}}) {
+    const int64_t m = 1030, k = kn[0], n = kn[1];
+    const double tolerance = 0x1p-23 * std::sqrt(k);  // roundings add up like steps of a random walk
+    const Tensor a = random_tensor(DType::kFloat, {m, k}, 1), b = random_tensor(DType::kFloat, {k, n}, 2);
+    for (const Shape& c_shape : {Shape{n}, Shape{m, n}}) {
+      const Tensor c = random_tensor(DType::kFloat, c_shape, 3);
+      const Tensor expected =
+          run_node("Gemm", {a.cast(DType::kDouble), b.cast(DType::kDouble), c.cast(DType::kDouble)})[0];
+      const auto error = [&](const Tensor& from_a, const Tensor& from_b, const Attrs& attrs) {
+        return relative_error(run_node("Gemm", {from_a, from_b, c}, attrs)[0], expected);
+      };
+      EXPECT_LT(error(a, b, {}), tolerance) << to_string(kn) << to_string(c_shape);
+      EXPECT_LT(error(transposed(a), b, {{"transA", 1}}), tolerance) << to_string(kn) << to_string(c_shape);
+      EXPECT_LT(error(a, transposed(b), {{"transB", 1}}), tolerance) << to_string(kn) << to_string(c_shape);
+    }
+    if (!cpu::has_bfloat16_products()) continue;
+    const Tensor narrow_a = a.cast(DType::kBFloat16), narrow_b = b.cast(DType::kBFloat16);
+    const Tensor expected = run_node("Gemm", {narrow_a.cast(DType::kDouble), narrow_b.cast(DType::kDouble)})[0];
+    const Tensor found = run_node("Bfloat16Gemm", {narrow_a, narrow_b}, {}, 1, kDomain)[0];
+    EXPECT_LT(relative_error(found, expected), tolerance) << to_string(kn);
   }
 }
 
