@@ -289,6 +289,30 @@ TEST(ChannelsLast, ThreadsDoNotChangeABitOfBfloat16Convolutions) {
   expect_threads_change_nothing("Bfloat16ChannelsLastConvGradInput", {small, w, Tensor::ints({16, 4, 4, 32})}, 1);
 }
 
+// Small images whose patches are taken in two parts, windows of one element, and strided ones (kernels/cpu/patches.cc).
+TEST(ChannelsLast, Bfloat16WeightGradientsOfSmallImages) {
+  if (!cpu::has_bfloat16_products()) GTEST_SKIP() << "this CPU has no bfloat16 convolutions: theirs are float32";
+  struct Case {
+    Shape x, dy, w;
+    int64_t stride, pad;
+  };
+  for (const Case& c :
+       {Case{{40, 7, 7, 512}, {40, 7, 7, 6}, {6, 512, 3, 3}, 1, 1},
+        Case{{3, 11, 9, 40}, {3, 11, 9, 70}, {70, 40, 1, 1}, 1, 0},
+        Case{{2, 9, 7, 6}, {2, 5, 4, 5}, {5, 6, 3, 3}, 2, 1}, Case{{2, 5, 5, 6}, {2, 3, 3, 5}, {5, 6, 1, 1}, 2, 0}}) {
+    const Attrs attrs = {{"strides", Shape{c.stride, c.stride}},
+                         {"dilations", Shape{1, 1}},
+                         {"pads", Shape{c.pad, c.pad, c.pad, c.pad}}};
+    const Tensor x = random_tensor(DType::kFloat, c.x, 1).cast(DType::kBFloat16);
+    const Tensor dy = random_tensor(DType::kFloat, c.dy, 2).cast(DType::kBFloat16);
+    const auto found = run_node("Bfloat16ChannelsLastConvGradWeight", {x, dy, Tensor::ints(c.w)}, attrs, 2, kDomain);
+    const auto wide = [](const Tensor& narrow) { return narrow.cast(DType::kFloat); };
+    const auto expected =
+        run_node("ChannelsLastConvGradWeight", {wide(x), wide(dy), Tensor::ints(c.w)}, attrs, 2, kDomain);
+    for (size_t i = 0; i < 2; ++i) EXPECT_LT(relative_error(found[i], expected[i]), 2e-6) << to_string(c.w) << i;
+  }
+}
+
 TEST(ChannelsLast, KeepsGroupNormalizationsInside) {
   const Model network = with_gradients(from_text(R"(<ir_version: 10, opset_import: ["" : 21]>
     g (float[2,3,9,8] x, float[8,3,3,3] w, float[8] s, float[8] b, float[8,8,3,3] v) => (float[2,8,3,2] y) {

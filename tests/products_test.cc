@@ -1,5 +1,6 @@
 // Product kernels against the definition, written as loops over indices.
 #include <gtest/gtest.h>
+
 #include <cmath>
 
 #include "kernels/cpu/products.h"

@@ -41,6 +41,10 @@ Prepared prepare_fast(const NodeSpec& spec, const Convolution& c, const WeightGr
 bool takes_outer_products(const Convolution& c);
 Prepared prepare_outer_products(const Convolution& c, const WeightGradient& f, int threads);
 
+// Bfloat16 channels last, where it pays on this machine: one product of what the windows read, side by side.
+bool takes_patches(const Convolution& c);
+Prepared prepare_patches(const Convolution& c, const WeightGradient& f);
+
 // Small images channels last, where it pays on this machine: without what is padding.
 bool is_small_images(const Convolution& c, bool gradient);
 Prepared prepare_small_images(const NodeSpec& spec, const Convolution& c, const Forward& f);

@@ -135,20 +135,6 @@ struct Meetings {
   }
 
  private:
-  // The element that window p reads with `tap`; -1 in the padding.
-  static int64_t element_of(const Grid& g, int64_t p, int64_t tap) {
-    int64_t element = 0, size = 1;
-    for (size_t i = g.size(); i-- > 0;) {
-      const int64_t at = g[i].at(p % g[i].out, tap % g[i].kernel);
-      if (at < 0 || at >= g[i].in) return -1;
-      element += at * size;
-      size *= g[i].in;
-      p /= g[i].out;
-      tap /= g[i].kernel;
-    }
-    return element;
-  }
-
   // The window that reads element q with `tap`; -1 when there is none.
   static int64_t window_of(const Grid& g, int64_t q, int64_t tap) {
     int64_t window = 0, size = 1;

@@ -32,4 +32,18 @@ inline int64_t points_in(const Grid& g) { return g[0].in * g[1].in * g[2].in; }
 inline int64_t points_out(const Grid& g) { return g[0].out * g[1].out * g[2].out; }
 inline int64_t taps(const Grid& g) { return g[0].kernel * g[1].kernel * g[2].kernel; }
 
+// The element that window p reads with `tap`; -1 in the padding.
+inline int64_t element_of(const Grid& g, int64_t p, int64_t tap) {
+  int64_t element = 0, size = 1;
+  for (size_t i = g.size(); i-- > 0;) {
+    const int64_t at = g[i].at(p % g[i].out, tap % g[i].kernel);
+    if (at < 0 || at >= g[i].in) return -1;
+    element += at * size;
+    size *= g[i].in;
+    p /= g[i].out;
+    tap /= g[i].kernel;
+  }
+  return element;
+}
+
 }  // namespace onnx_train::cpu
