@@ -20,6 +20,8 @@
 namespace onnx_train::cpu {
 namespace {
 
+constexpr int64_t kElementsAtOnce = 1 << 23;  // of patches
+
 // Windows of one element each that together are the image.
 bool reads_rows(const Grid& g) {
   return taps(g) == 1 && std::all_of(g.begin(), g.end(), [](const Axis& axis) {
@@ -35,15 +37,12 @@ class Patches {
         ins_(c.ins()),
         outs_(c.outs()),
         batch_(c.batch()),
+        images_(c.batch()),
         copies_(!reads_rows(grid_)) {
-    for (int64_t p = 0; p < points_out(grid_); ++p) {
+    for (int64_t p = 0; copies_ && p < points_out(grid_); ++p) {
       for (int64_t tap = 0; tap < taps(grid_); ++tap) elements_.push_back(element_of(grid_, p, tap));
     }
-    constexpr int64_t kElementsAtOnce = 1 << 23;
-    if (copies_)
-      images_ = std::clamp<int64_t>(kElementsAtOnce / (points_out(grid_) * columns()), 1, batch_);
-    else
-      images_ = batch_;
+    if (copies_) images_ = std::min(batch_, kElementsAtOnce / (points_out(grid_) * columns()));
     size_t scratch = 0;
     for (int64_t image = 0; image < batch_; image += images_) {
       products_.emplace_back(GemmShape{.m = outs_,
@@ -115,8 +114,8 @@ class Patches {
   WeightGradient f_;
   Grid grid_;
   int64_t ins_, outs_, batch_;
+  int64_t images_;  // taken at a time
   bool copies_;
-  int64_t images_ = 0;             // taken at a time
   std::vector<int64_t> elements_;  // which each window reads with each tap
   std::vector<Gemm<BFloat16>> products_;
   Workspace workspace_;
@@ -129,7 +128,8 @@ bool takes_patches(const Convolution& c) {
   if (!has_amx() || c.operands != DType::kBFloat16 || !c.channels_last || c.group > 1) return false;
   constexpr int64_t kFewWindows = 64;  // of an image: oneDNN is as fast where there are more
   const Grid grid = make_grid(c.windows, c.x, c.y);
-  return reads_rows(grid) || points_out(grid) <= kFewWindows;
+  const int64_t windows = points_out(grid);
+  return reads_rows(grid) || (windows <= kFewWindows && windows * c.ins() * taps(grid) <= kElementsAtOnce);
 }
 
 Prepared prepare_patches(const Convolution& c, const WeightGradient& f) {
