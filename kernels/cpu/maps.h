@@ -5,12 +5,17 @@
 #include <type_traits>
 
 #include "kernels/cpu/broadcast.h"
+#include "kernels/cpu/convert.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/simd.h"
 #include "kernels/dispatch.h"
 #include "kernels/kernel.h"
 
 namespace onnx_train::cpu {
+
+// Integers do without other machine code for each width of vectors: it would be many copies for little.
+template <typename T>
+inline constexpr bool kWorthWideVectors = std::is_floating_point_v<T> || kIsHalf<T>;
 
 // y[i] = op(x[i]). y may be x.
 template <typename T, typename R, typename Op>
@@ -19,8 +24,7 @@ void map(int64_t n, const T* x, R* y, Op op) {
 #pragma omp simd
     for (int64_t i = 0; i < n; ++i) y[i] = op(x[i]);
   };
-  // Integers do without other machine code for each width of vectors: it would be many copies for little.
-  if constexpr (std::is_floating_point_v<T>) {
+  if constexpr (kWorthWideVectors<T>) {
     vectorized(loop);
   } else {
     loop();
@@ -47,7 +51,7 @@ void map(int64_t n, const A* a, bool a_moves, const B* b, bool b_moves, R* y, Op
       for (int64_t i = 0; i < n; ++i) y[i] = value;
     }
   };
-  if constexpr (std::is_floating_point_v<A>) {
+  if constexpr (kWorthWideVectors<A>) {
     vectorized(loop);
   } else {
     loop();
