@@ -213,7 +213,10 @@ def command_line(number, seeds, folder):
     if rng.random() < 0.2:
         required = [rng.choice(places(folder)) if str(a).startswith(str(folder)) else a for a in required]
     chosen = rng.sample(list(OPTIONS[command]), min(len(OPTIONS[command]), rng.choice([1, 1, 2, 3])))
-    if command == "fit" and "--steps" not in chosen and rng.random() < 0.9:
+    if command == "fit" and "--steps" in chosen:  # any number of steps may be asked for, and takes its time
+        chosen = [name for name in chosen if name != "--time-limit"]
+        required += ["--time-limit", "1s"]
+    elif command == "fit" and ("--time-limit" in chosen or rng.random() < 0.9):
         required += ["--steps", "2"]
     options = [f"{name}={rng.choice(OPTIONS[command][name])}" for name in chosen]
     return Case(command, [[command, model, *required, *options]], [out])
