@@ -275,7 +275,7 @@ TEST(ChannelsLast, ThreadsDoNotChangeABitOfConvolutions) {
 
 TEST(ChannelsLast, ThreadsDoNotChangeABitOfBfloat16Convolutions) {
   if (!cpu::has_bfloat16_products()) GTEST_SKIP() << "this CPU has no bfloat16 convolutions: theirs are float32";
-  if (cpu::has_amx()) GTEST_SKIP() << "where there is AMX they are oneDNN's; ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16";
+  if (cpu::has_amx()) GTEST_SKIP() << "AMX: they are oneDNN's; ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 runs ours";
   const auto narrow = [](Shape shape, unsigned seed) {
     return random_tensor(DType::kFloat, std::move(shape), seed).cast(DType::kBFloat16);
   };

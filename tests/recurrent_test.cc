@@ -171,9 +171,9 @@ std::vector<Tensor> run(const Call& c, Model model, bool narrow) {
   return outputs;
 }
 
-// Sums in another order round to another bfloat16 now and then (3 of 42,624 gates where AMX multiplies), and every
-// earlier step of that row of the batch differs by as little. A rounding left out would change nearly every element.
-void expect_nearly_equal(const Tensor& found, const Tensor& expected, const std::string& what) {
+// Sums in another order round to another bfloat16 now and then, and what follows from that differs by as little: one of
+// `one_in` elements at most.
+void expect_nearly_equal(const Tensor& found, const Tensor& expected, const std::string& what, int64_t one_in) {
   ASSERT_EQ(found.shape(), expected.shape()) << what;
   double largest = 0;
   int64_t different = 0;
@@ -183,12 +183,13 @@ void expect_nearly_equal(const Tensor& found, const Tensor& expected, const std:
     ASSERT_LE(error, 0x1p-7 * largest) << what << " element " << i;
     different += error > 1e-5 * largest ? 1 : 0;
   }
-  EXPECT_LE(different, expected.size() / 10) << what;
+  EXPECT_LE(different, expected.size() / one_in) << what;
 }
 
-void expect_nearly_equal(const std::vector<Tensor>& found, const std::vector<Tensor>& expected,
-                         const std::string& what) {
-  for (size_t i = 0; i < expected.size(); ++i) expect_nearly_equal(found[i], expected[i], concat(what, " output ", i));
+void expect_nearly_equal(const std::vector<Tensor>& found, const std::vector<Tensor>& expected, const std::string& what,
+                         int64_t one_in = 50) {
+  for (size_t i = 0; i < expected.size(); ++i)
+    expect_nearly_equal(found[i], expected[i], concat(what, " output ", i), one_in);
 }
 
 TEST(RoundedRecurrence, KernelsRoundWhereTheirBodiesDo) {
@@ -203,6 +204,10 @@ TEST(RoundedRecurrence, KernelsRoundWhereTheirBodiesDo) {
 
 TEST(RoundedRecurrence, NarrowOperandsGiveTheSame) {
   if (!cpu::has_bfloat16_products()) GTEST_SKIP() << "this CPU has no bfloat16 products: float32 is stored";
+  // AMX adds up in an order of its own. One in some 20,000 gates is rounded to another number, which changes that
+  // sample in every step that follows: of 256 gates in each of three steps, one sample in 25. Without a rounding all
+  // would.
+  const int64_t one_in = cpu::has_amx() ? 10 : 50;
   for (const Call& c : calls()) {
     Model narrow = model_of(c, true);
     ASSERT_TRUE(cpu::bfloat16_recurrences(narrow)) << name_of(c);
@@ -210,7 +215,7 @@ TEST(RoundedRecurrence, NarrowOperandsGiveTheSame) {
     ASSERT_EQ(node->op(), concat("Bfloat16", c.op));
     for (size_t i : c.narrow_inputs) EXPECT_EQ(node->input(static_cast<int>(i))->dtype(), DType::kBFloat16) << i;
     for (size_t i : c.narrow_outputs) EXPECT_EQ(node->output(static_cast<int>(i))->dtype(), DType::kBFloat16) << i;
-    expect_nearly_equal(run(c, std::move(narrow), true), run(c, model_of(c, false), false), name_of(c));
+    expect_nearly_equal(run(c, std::move(narrow), true), run(c, model_of(c, false), false), name_of(c), one_in);
   }
 }
 

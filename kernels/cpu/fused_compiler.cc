@@ -18,7 +18,6 @@ constexpr int64_t kPieceElements = 65536, kMaxPieces = 64;
 constexpr size_t kMostAccumulatorBytes = 4 << 20;
 constexpr int64_t kWideClosing = 512;  // accumulators of a closing reduction over short rows
 
-int64_t count(const Value& value) { return num_elements(value.type().shape()); }
 size_t bytes_of(const Value& value) { return size_of(value.dtype()); }
 
 // Where a value comes from: `root`, which comes in from outside or is computed, spread over the reader's elements by
@@ -74,8 +73,9 @@ class Compiler {
     const auto known = sources_.find(value);
     if (known != sources_.end()) return known->second;
     if (body_.residence.count(value)) return {value, std::nullopt};
-    return count(*value) == count(reader) ? Source{value, std::nullopt}
-                                          : Source{value, Broadcast(reader.type().shape(), {value->type().shape()})};
+    return num_elements_of(*value) == num_elements_of(reader)
+               ? Source{value, std::nullopt}
+               : Source{value, Broadcast(reader.type().shape(), {value->type().shape()})};
   }
 
   // Also the sources of aliases.
@@ -285,8 +285,12 @@ class Compiler {
       return emit(reduce_lines(reducer, x.slot, program_.line, result));
     }
     const Broadcast kept = kept_axes(node);
-    Closing closing{reducer, output_ports_.at(node.output()),       count(*node.output()),
-                    1,       program_.size / count(*node.output()), program_.accumulator_bytes};
+    Closing closing{reducer,
+                    output_ports_.at(node.output()),
+                    num_elements_of(*node.output()),
+                    1,
+                    program_.size / num_elements_of(*node.output()),
+                    program_.accumulator_bytes};
     if (kept.repeats(0) && geometry_.aligns(closing.size)) {
       closing.repeats = std::max<int64_t>(kWideClosing / closing.size, 1);
     }

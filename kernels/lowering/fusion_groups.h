@@ -84,6 +84,4 @@ class FusionGroups {
 // way from one to the next. The nodes must be numbered; they are not afterwards. Returns whether anything changed.
 bool compute_again(FusionGroups* groups);
 
-inline int64_t num_elements_of(const Value& value) { return num_elements(value.type().shape()); }
-
 }  // namespace onnx_train

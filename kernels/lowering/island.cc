@@ -16,8 +16,6 @@ constexpr int64_t kLongestOnlyLine = 4096;  // of a space that is one line, whic
 constexpr int64_t kFewestClosed = 8;        // elements that a closing reduction makes one of
 constexpr int64_t kMaxRank = 12;
 
-int64_t count(const Value& value) { return num_elements(value.type().shape()); }
-
 bool has_static_shapes(const Node& node) {
   const auto is_static = [](const Value* value) { return !value || value->type().is_static(); };
   return std::all_of(node.inputs().begin(), node.inputs().end(), is_static) &&
@@ -45,13 +43,13 @@ bool is_one_per_line(const Shape& operand, const Shape& out, int64_t line) {
 std::optional<Residence> fit_view(const Node& node, const ResidenceOf& residence_of, const Space& space) {
   const auto residence = residence_of(node.input(0));
   if (residence) return *residence == Residence::kClosed ? std::nullopt : residence;
-  return count(*node.output()) == space.size ? std::optional(Residence::kFull) : std::nullopt;
+  return num_elements_of(*node.output()) == space.size ? std::optional(Residence::kFull) : std::nullopt;
 }
 
 bool operand_fits(const Value& operand, std::optional<Residence> at, const Node& node, Residence result,
                   const Space& space) {
   if (!at) return true;
-  const bool equal = count(operand) == count(*node.output());
+  const bool equal = num_elements_of(operand) == num_elements_of(*node.output());
   switch (*at) {
     case Residence::kFull: return result == Residence::kFull && equal;
     case Residence::kLine:
@@ -64,7 +62,7 @@ bool operand_fits(const Value& operand, std::optional<Residence> at, const Node&
 }
 
 std::optional<Residence> fit_elementwise(const Node& node, const ResidenceOf& residence_of, const Space& space) {
-  const int64_t size = count(*node.output());
+  const int64_t size = num_elements_of(*node.output());
   const bool line = space.line > 0 && size != space.size && size * space.line == space.size;
   if (!line && size != space.size) return std::nullopt;
   const Residence result = line ? Residence::kLine : Residence::kFull;
@@ -95,14 +93,14 @@ int64_t reduced_line(const Shape& shape, const std::vector<bool>& reduced) {
 
 std::optional<Residence> fit_reduction(const Node& node, const ResidenceOf& residence_of, Space* space) {
   const auto at = residence_of(node.input(0));
-  if ((at && *at != Residence::kFull) || count(*node.input(0)) != space->size) return std::nullopt;
+  if ((at && *at != Residence::kFull) || num_elements_of(*node.input(0)) != space->size) return std::nullopt;
   const auto axes = reduced_axes(node);
-  if (!axes || space->size == count(*node.output())) return std::nullopt;
+  if (!axes || space->size == num_elements_of(*node.output())) return std::nullopt;
   const int64_t line = reduced_line(node.input(0)->type().shape(), *axes);
   const bool short_enough = line <= (line == space->size ? kLongestOnlyLine : kLongestLine);
   if (line == 0 || !short_enough || (space->line != 0 && space->line != line)) {
     // Each piece of the space has accumulators for the whole result.
-    const bool much_smaller = count(*node.output()) * kFewestClosed <= space->size;
+    const bool much_smaller = num_elements_of(*node.output()) * kFewestClosed <= space->size;
     return much_smaller ? std::optional(Residence::kClosed) : std::nullopt;
   }
   space->line = line;
@@ -138,7 +136,7 @@ int num_operands(const Node& node) {
 std::optional<Residence> fit(const Node& node, const ResidenceOf& residence_of, Space* space) {
   if (!has_static_shapes(node) || !node.output() || node.output()->rank() > kMaxRank) return std::nullopt;
   Space wanted = *space;
-  if (wanted.size == 0) wanted.size = count(is_reduction(node) ? *node.input(0) : *node.output());
+  if (wanted.size == 0) wanted.size = num_elements_of(is_reduction(node) ? *node.input(0) : *node.output());
   if (wanted.size == 0) return std::nullopt;  // empty
   std::optional<Residence> result;
   if (is_view(node)) {

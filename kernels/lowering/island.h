@@ -44,5 +44,7 @@ bool is_reduction(const Node& node);
 std::optional<std::vector<bool>> reduced_axes(const Node& node);
 // The inputs that are operands; the others are shapes and axes.
 int num_operands(const Node& node);
+// Of a value whose shape is known.
+inline int64_t num_elements_of(const Value& value) { return num_elements(value.type().shape()); }
 
 }  // namespace onnx_train
