@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string_view>
 
+#include "kernels/cpu/amx_product.h"
 #include "kernels/cpu/onednn.h"
 #include "kernels/cpu/products.h"
 
@@ -97,7 +98,18 @@ bool has_amx() {
   return has;
 }
 
+Prepared prepare_amx_product(const NodeSpec& spec, const Product& p, bool bias) {
+  const AmxProduct product(p, spec.threads());
+  return {[product, bias](const Args& args) {
+            product.run(args.in<float>(0), args.in<float>(1), bias ? args.in<float>(2) : nullptr, args.out<float>(),
+                        args.workspace);
+          },
+          product.scratch_bytes(),
+          {}};
+}
+
 Prepared prepare_float_product(const NodeSpec& spec, Product p, bool bias) {
+  if (is_amx_product(p, spec.in_type(), spec.out_type())) return prepare_amx_product(spec, p, bias);
   return prepare_chain(spec, [&](Chain& chain) {
     const DType from = spec.in_type(0), to_type = spec.out_type();
     Operand a = input(0, layout(p.a, p.m, p.k, from)), made = output(0, layout(p.y, p.m, p.n, to_type));

@@ -1,0 +1,43 @@
+// float32 products on AMX, whose tiles multiply bfloat16 numbers and add up in float32.
+//
+// A float32 number is the sum of three bfloat16 ones, x = x1 + x2 + x3, exactly: 24 bits are 3 times 8. Of the nine
+// products of the parts of two numbers six are made,
+//
+//   a b ~ a1 b1 + (a1 b2 + a2 b1) + (a1 b3 + a2 b2 + a3 b1),
+//
+// and what is left out is at most 2^-23 of a b, and 2^-26 or so on average: less than float32 sums lose. (G. Henry,
+// P. Tang, A. Heinecke, "Leveraging the bfloat16 Artificial Intelligence Datatype For Higher-Precision Computations",
+// ARITH 2019.) AMX takes numbers below 2^-126 for 0: parts of numbers below 2^-110 are lost, and so are such products.
+// Where numbers are not finite, or overflow, the product is made as without AMX.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/cpu/products.h"
+
+namespace onnx_train::cpu {
+
+// Whether it is worth it: one product of float32 matrices, so large that splitting its operands pays, where has_amx().
+// Rows of y must lie row after row.
+bool is_amx_product(const Product& product, DType from, DType to);
+
+// Immutable. The order of its sums does not depend on the number of threads.
+class AmxProduct {
+ public:
+  AmxProduct(const Product& product, int threads);
+
+  size_t scratch_bytes() const;
+  // `scratch` has scratch_bytes(), aligned to 64; `bias`, where there is one, n numbers to add to each row.
+  void run(const float* a, const float* b, const float* bias, float* y, void* scratch) const;
+
+ private:
+  class Run;
+
+  Product product_;
+  bool shares_a_;  // threads share a, and each has some columns of y; else they share b, and each has some rows
+  int64_t depth_, shared_lines_, own_lines_;  // of blocks
+  int threads_;
+};
+
+}  // namespace onnx_train::cpu
