@@ -67,7 +67,15 @@ ONNX_TRAIN_VECTORS void split_lines(const Lines& lines, int64_t count, int64_t d
   }
 }
 
-// Lines that lie beside each other: row r of the tiles of each part is depths 2 r and 2 r + 1 of all of them.
+// Of each line the number at one depth, whose place in the first line is `first`.
+ONNX_TRAIN_VECTORS __m512 number_of_each(const Lines& lines, const float* first, __mmask16 there) {
+  if (lines.next_line == 1) return _mm512_maskz_loadu_ps(there, first);
+  const __m512i numbers = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+  const __m512i places = _mm512_mullo_epi32(numbers, _mm512_set1_epi32(static_cast<int>(lines.next_line)));
+  return _mm512_mask_i32gather_ps(_mm512_setzero_ps(), there, places, first, sizeof(float));
+}
+
+// Other lines: row r of the tiles of each part is depths 2 r and 2 r + 1 of all of them.
 ONNX_TRAIN_VECTORS void split_pairs(const Lines& lines, int64_t count, int64_t depth, Element* tiles) {
   const __m512i upper = _mm512_set1_epi32(static_cast<int>(0xffff0000));
   const __mmask16 there = first_lanes(count);
@@ -75,8 +83,8 @@ ONNX_TRAIN_VECTORS void split_pairs(const Lines& lines, int64_t count, int64_t d
     const float *even = lines.first + 2 * r * lines.next_depth, *odd = even + lines.next_depth;
     _mm_prefetch(even + kDepth * lines.next_depth, _MM_HINT_T0);
     _mm_prefetch(odd + kDepth * lines.next_depth, _MM_HINT_T0);
-    const Split first(_mm512_maskz_loadu_ps(2 * r < depth ? there : 0, even));
-    const Split second(_mm512_maskz_loadu_ps(2 * r + 1 < depth ? there : 0, odd));
+    const Split first(number_of_each(lines, even, 2 * r < depth ? there : 0));
+    const Split second(number_of_each(lines, odd, 2 * r + 1 < depth ? there : 0));
     for (int64_t p = 0; p < kParts; ++p) {
       _mm512_store_si512(tiles + p * kPartSize, _mm512_or_si512(_mm512_srli_epi32(first.part[p], 16),
                                                                 _mm512_and_si512(second.part[p], upper)));
@@ -168,12 +176,10 @@ ONNX_TRAIN_TILES void store_sums(float* sums) {
 }
 
 // From one product of parts to the next, one of the two stays.
-ONNX_TRAIN_TILES void multiply_whole(const Element* a, const Element* b, int64_t steps, const Ahead& ahead,
-                                     float* sums) {
-  const char* next = static_cast<const char*>(ahead.next);
-  zero_sums();
+ONNX_TRAIN_TILES void multiply_whole(const Element* a, const Element* b, int64_t steps, int64_t fetched,
+                                     const char*& next) {
   for (; steps-- > 0; a += kStepSize, b += kStepSize) {
-    for (int64_t i = 0; i < ahead.cache_lines; ++i, next += kCacheLine) _mm_prefetch(next, _MM_HINT_T1);
+    for (int64_t i = 0; i < fetched; ++i, next += kCacheLine) _mm_prefetch(next, _MM_HINT_T1);
     load_a(a + 2 * kPartSize);
     load_b(b);
     multiply_tiles();  // a3 b1
@@ -188,13 +194,11 @@ ONNX_TRAIN_TILES void multiply_whole(const Element* a, const Element* b, int64_t
     load_b(b + 2 * kPartSize);
     multiply_tiles();  // a1 b3
   }
-  store_sums(sums);
 }
 
 // Where a has one tile of lines. Two tiles of sums alone would wait for themselves: there are two of each, which take
 // turns and are added up in the end.
-ONNX_TRAIN_TILES void multiply_half(const Element* a, const Element* b, int64_t steps, float* sums) {
-  zero_sums();
+ONNX_TRAIN_TILES void multiply_half(const Element* a, const Element* b, int64_t steps) {
   for (; steps-- > 0; a += kStepSize, b += kStepSize) {
     _tile_loadd(4, a + 2 * kPartSize, 64);
     load_b(b);
@@ -216,9 +220,21 @@ ONNX_TRAIN_TILES void multiply_half(const Element* a, const Element* b, int64_t 
     _tile_dpbf16ps(2, 4, 6);  // a1 b3
     _tile_dpbf16ps(3, 4, 7);
   }
+}
+
+ONNX_TRAIN_TILES void add_products(const Element* a, const Element* b, const Pairs& pairs, const Block& block,
+                                   const Ahead& ahead, float* sums) {
+  const bool whole = block.rows > kTileLines;
+  const int64_t steps = steps_of(block.depth);
+  const char* next = static_cast<const char*>(ahead.next);
+  zero_sums();
+  for (const Pair* pair = pairs.first; pair < pairs.first + pairs.count; ++pair) {
+    const Element *from_a = a + pair->a * pairs.a_size, *from_b = b + pair->b * pairs.b_size;
+    whole ? multiply_whole(from_a, from_b, steps, ahead.cache_lines, next) : multiply_half(from_a, from_b, steps);
+  }
   store_sums(sums);
   constexpr int64_t kHalf = kTileLines * kPanel;
-  for (int64_t i = 0; i < kHalf; ++i) sums[i] += sums[kHalf + i];
+  for (int64_t i = 0; i < kHalf && !whole; ++i) sums[i] += sums[kHalf + i];
 }
 
 ONNX_TRAIN_VECTORS bool all_finite(const float* sums) {
@@ -231,13 +247,12 @@ ONNX_TRAIN_VECTORS bool all_finite(const float* sums) {
 }
 
 // The same without AMX.
-ONNX_TRAIN_VECTORS void multiply_lines(const Block& block, float* sums) {
-  std::fill_n(sums, kPanel * kPanel, 0.0f);
+ONNX_TRAIN_VECTORS void multiply_lines(const Lines& a, const Lines& b, const Block& block, float* sums) {
   for (int64_t k = 0; k < block.depth; ++k) {
     float row_of_b[kPanel] = {};
-    for (int64_t j = 0; j < block.columns; ++j) row_of_b[j] = *block.b.from(j, k).first;
+    for (int64_t j = 0; j < block.columns; ++j) row_of_b[j] = *b.from(j, k).first;
     for (int64_t i = 0; i < block.rows; ++i) {
-      const float from_a = *block.a.from(i, k).first;
+      const float from_a = *a.from(i, k).first;
       for (int64_t j = 0; j < kPanel; ++j) sums[i * kPanel + j] += from_a * row_of_b[j];
     }
   }
@@ -272,11 +287,15 @@ void split(const Lines& lines, int64_t count, int64_t depth, Form form, Element*
   }
 }
 
-void multiply_panels(const Element* a, const Element* b, const Block& block, const Ahead& ahead) {
+void multiply_pairs(const Element* a, const Element* b, const Pairs& pairs, const Block& block, const Ahead& ahead) {
   alignas(kCacheLine) float sums[kPanel * kPanel];
-  const int64_t steps = steps_of(block.depth);
-  block.rows > kTileLines ? multiply_whole(a, b, steps, ahead, sums) : multiply_half(a, b, steps, sums);
-  if (!all_finite(sums)) multiply_lines(block, sums);
+  add_products(a, b, pairs, block, ahead, sums);
+  if (!all_finite(sums)) {
+    std::fill_n(sums, kPanel * kPanel, 0.0f);
+    for (const Pair* pair = pairs.first; pair < pairs.first + pairs.count; ++pair) {
+      multiply_lines(block.a.moved(pair->a_lines), block.b.moved(pair->b_lines), block, sums);
+    }
+  }
   write(block, sums);
 }
 
@@ -285,7 +304,7 @@ void multiply_panels(const Element* a, const Element* b, const Block& block, con
 Tiles::Tiles() = default;
 Tiles::~Tiles() = default;
 void split(const Lines&, int64_t, int64_t, Form, Element*) {}
-void multiply_panels(const Element*, const Element*, const Block&, const Ahead&) {}
+void multiply_pairs(const Element*, const Element*, const Pairs&, const Block&, const Ahead&) {}
 
 #endif
 

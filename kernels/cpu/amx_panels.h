@@ -22,7 +22,8 @@ inline int64_t steps_of(int64_t depth) { return (depth + kDepth - 1) / kDepth; }
 // In elements.
 inline int64_t panel_size(int64_t depth) { return steps_of(depth) * kDepth * kPanel * kParts; }
 
-// Some lines of an operand, and the distances in elements from line to line and along a line. One of the two is 1.
+// Some lines of an operand, and the distances in elements from line to line and along a line. They are split fastest
+// where one of the two is 1.
 struct Lines {
   const float* first;
   int64_t next_line, next_depth;
@@ -30,6 +31,7 @@ struct Lines {
   Lines from(int64_t line, int64_t depth) const {
     return {first + line * next_line + depth * next_depth, next_line, next_depth};
   }
+  Lines moved(int64_t elements) const { return {first + elements, next_line, next_depth}; }
   bool lie_in_one_piece() const { return next_depth == 1; }
 };
 
@@ -65,7 +67,27 @@ struct Block {
   const float* bias = nullptr;  // this row, or else 0, is what alpha a b is added to
 };
 
-// Of the panels of a's and b's lines. Where numbers are not finite, or overflow, the lines themselves are multiplied.
-void multiply_panels(const Element* a, const Element* b, const Block& block, const Ahead& ahead = {});
+// A panel of a and one of b that meet, counted from the first ones; and where their lines are, in elements from those
+// of the block.
+struct Pair {
+  int32_t a, b;
+  int32_t a_lines, b_lines;
+};
+
+struct Pairs {
+  const Pair* first;
+  int64_t count;
+  int64_t a_size, b_size;  // from a panel to the next, in elements
+};
+
+// The sum of the products of pairs of panels. Where numbers are not finite, or overflow, their lines are multiplied.
+void multiply_pairs(const Element* a, const Element* b, const Pairs& pairs, const Block& block,
+                    const Ahead& ahead = {});
+
+// Of one pair: the panels of a's and b's lines.
+inline void multiply_panels(const Element* a, const Element* b, const Block& block, const Ahead& ahead = {}) {
+  constexpr Pair kPair{};
+  multiply_pairs(a, b, {&kPair, 1, 0, 0}, block, ahead);
+}
 
 }  // namespace onnx_train::cpu::amx

@@ -46,4 +46,18 @@ inline int64_t element_of(const Grid& g, int64_t p, int64_t tap) {
   return element;
 }
 
+// The window that reads element q with `tap`; -1 when there is none.
+inline int64_t window_of(const Grid& g, int64_t q, int64_t tap) {
+  int64_t window = 0, size = 1;
+  for (size_t i = g.size(); i-- > 0;) {
+    const int64_t way = q % g[i].in - g[i].at(0, tap % g[i].kernel);
+    if (way < 0 || way % g[i].stride != 0 || way / g[i].stride >= g[i].out) return -1;
+    window += way / g[i].stride * size;
+    size *= g[i].out;
+    q /= g[i].in;
+    tap /= g[i].kernel;
+  }
+  return window;
+}
+
 }  // namespace onnx_train::cpu

@@ -1,0 +1,314 @@
+// Convolutions of float32 images that lie channels last, and their gradients, on AMX (amx_product.h says how float32
+// numbers are multiplied there). A matrix has a row for each image: the channels of one of its elements. So
+//
+//   y[p] = Σ over the taps k that meet an element q of x: x[q] w[k],     dx[q] likewise of dy[p] and the transposed
+//   w[k], dw[k] = Σ over the elements p of y that k leads to an element q of x: the transposed dy[p] times x[q],
+//
+// which are sums over pairs of panels, found when the kernel is prepared: what is padding is left out.
+//
+// Threads share the output. Each splits what it reads, for itself, into its L2 cache, and element after element, so
+// that it keeps the panels of those elements only that the next windows read: some rows of the images. No sum depends
+// on the number of threads.
+#include <algorithm>
+#include <vector>
+
+#include "kernels/cpu/amx_panels.h"
+#include "kernels/cpu/convolutions.h"
+#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/place.h"
+#include "kernels/cpu/products.h"
+#include "kernels/cpu/windows.h"
+
+namespace onnx_train::cpu {
+
+using namespace amx;
+
+namespace {
+
+constexpr int64_t kKibibyte = 1024;
+
+int64_t bytes(int64_t elements) { return elements * static_cast<int64_t>(sizeof(Element)); }
+int64_t at_least_one(int64_t n) { return std::max<int64_t>(1, n); }
+int64_t divide_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
+
+// Neighbouring elements of one image, and the elements of the other that they and later ones meet: those in places
+// [first, last) of Meetings::used.
+struct Chunk {
+  int64_t begin, end;
+  int64_t first, last;
+};
+
+// Which elements of two images meet. Panels of the second one's elements are kept in slots, which they take in turn.
+struct Meetings {
+  std::vector<int64_t> used;    // elements of the second image that meet any, in order
+  std::vector<int64_t> places;  // [elements of the first][taps]: in `used`, or -1
+  std::vector<Chunk> chunks;
+  int64_t slots = 1;
+
+  // find(i, tap) is the element that i meets at a tap, or -1.
+  template <typename Find>
+  Meetings(int64_t elements, int64_t others, int64_t taps, int64_t chunk_size, const Find& find) {
+    std::vector<int64_t> place_of(static_cast<size_t>(others), -1);
+    for (int64_t i = 0; i < elements * taps; ++i) {
+      places.push_back(find(i / taps, i % taps));
+      if (places.back() >= 0) place_of[static_cast<size_t>(places.back())] = 0;
+    }
+    for (int64_t other = 0; other < others; ++other) {
+      int64_t& place = place_of[static_cast<size_t>(other)];
+      if (place < 0) continue;
+      place = static_cast<int64_t>(used.size());
+      used.push_back(other);
+    }
+    for (int64_t& place : places) place = place < 0 ? -1 : place_of[static_cast<size_t>(place)];
+    find_chunks(elements, taps, chunk_size);
+  }
+
+  int32_t slot(int64_t place) const { return static_cast<int32_t>(place % slots); }
+  int64_t element(int64_t place) const { return used[static_cast<size_t>(place)]; }
+
+ private:
+  void find_chunks(int64_t elements, int64_t taps, int64_t chunk_size) {
+    int64_t last = 0;
+    for (int64_t begin = 0; begin < elements; begin += chunk_size) {
+      Chunk chunk{begin, std::min(elements, begin + chunk_size), static_cast<int64_t>(used.size()), 0};
+      for (int64_t i = chunk.begin * taps; i < chunk.end * taps; ++i) {
+        const int64_t place = places[static_cast<size_t>(i)];
+        if (place >= 0) chunk.first = std::min(chunk.first, place);
+        last = std::max(last, place + 1);
+      }
+      chunk.last = last;
+      chunks.push_back(chunk);
+    }
+    int64_t first = static_cast<int64_t>(used.size());
+    for (size_t i = chunks.size(); i-- > 0;) {
+      first = std::min(first, chunks[i].first);
+      chunks[i].first = first;
+      slots = std::max(slots, chunks[i].last - first);
+    }
+  }
+};
+
+int64_t find_other(const Grid& g, bool gradient, int64_t i, int64_t tap) {
+  return gradient ? window_of(g, i, tap) : element_of(g, i, tap);
+}
+
+// The convolution, or its input gradient, which reads dy and has no bias.
+class ImageProducts {
+ public:
+  // Inputs of the node: images, weights and, or -1, the bias.
+  ImageProducts(const Convolution& c, bool gradient, int images, int weights, int bias, int threads)
+      : images_(images),
+        weights_(weights),
+        bias_(bias),
+        batch_(c.batch()),
+        ins_(gradient ? c.outs() : c.ins()),
+        outs_(gradient ? c.ins() : c.outs()),
+        taps_(num_elements(c.windows.kernel)),
+        in_step_(gradient ? c.ins() * taps_ : taps_),
+        out_step_(gradient ? taps_ : c.ins() * taps_),
+        points_from_(num_elements(gradient ? c.y : c.x) / batch_ / ins_),
+        points_to_(num_elements(gradient ? c.x : c.y) / batch_ / outs_),
+        meetings_(points_to_, points_from_, taps_, std::clamp<int64_t>(points_to_ / kChunks, 1, kMostElements),
+                  [grid = make_grid(c.windows, c.x, c.y), gradient](int64_t i, int64_t tap) {
+                    return find_other(grid, gradient, i, tap);
+                  }) {
+    find_pairs();
+    const int64_t all = bytes(panel_size(ins_));
+    const int64_t blocks = std::max(divide_up(taps_ * all, kPanelBytes), divide_up(meetings_.slots * all, kSlotBytes));
+    depth_ = steps_of(divide_up(ins_, blocks)) * kDepth;
+    share_output(threads);
+    const int64_t own = divide_up(panels_of(outs_), shares_of_panels_);
+    const int64_t most = at_least_one(kWeightBytes / (taps_ * bytes(panel_size(depth_))));
+    panels_ = divide_up(own, divide_up(own, most));
+    weight_size_ = panels_ * taps_ * panel_size(depth_);
+    const int64_t scratch = weight_size_ + meetings_.slots * panel_size(depth_);
+    scratch_ = workspace_.reserve(static_cast<size_t>(shares_ * bytes(scratch)));
+  }
+
+  size_t workspace() const { return workspace_.bytes(); }
+
+  void run(const Args& args) const {
+    parallel_for(shares_, 1, [&](int64_t share, int64_t end) {
+      for (; share < end; ++share) Share(*this, args, share).run();
+    });
+  }
+
+ private:
+  static constexpr int64_t kChunks = 16, kMostElements = 8;  // of an image; of a chunk
+  static constexpr int64_t kPanelBytes = 256 * kKibibyte;    // of one panel of weights, at all taps
+  static constexpr int64_t kWeightBytes = 900 * kKibibyte;   // of the panels of weights at hand
+  static constexpr int64_t kSlotBytes = 900 * kKibibyte;
+
+  void find_pairs() {
+    for (int64_t i = 0; i < points_to_; ++i) {
+      starts_.push_back(pairs_.size());
+      for (int64_t tap = 0; tap < taps_; ++tap) {
+        const int64_t place = meetings_.places[static_cast<size_t>(i * taps_ + tap)];
+        if (place < 0) continue;
+        pairs_.push_back({meetings_.slot(place), static_cast<int32_t>(tap),
+                          static_cast<int32_t>(meetings_.element(place) * ins_), static_cast<int32_t>(tap)});
+      }
+    }
+    starts_.push_back(pairs_.size());
+  }
+
+  // Shares have some panels of weights at some chunks each. All that have the same panels split the same weights, all
+  // that have the same chunks the same images: as little of both as possible.
+  void share_output(int threads) {
+    const int64_t chunks = panels_of(batch_) * static_cast<int64_t>(meetings_.chunks.size());
+    int64_t least = 0;
+    for (int64_t of_panels = 1; of_panels <= std::min<int64_t>(threads, panels_of(outs_)); ++of_panels) {
+      const int64_t of_chunks = std::min(threads / of_panels, chunks);
+      constexpr int64_t kWeightCost = 3;  // of splitting them, to that of images
+      const int64_t busy = of_panels * of_chunks;
+      const int64_t cost = (of_panels * batch_ * points_from_ * ins_ + of_chunks * kWeightCost * outs_ * ins_ * taps_ +
+                            batch_ * points_to_ * outs_) *
+                           threads / busy;
+      if (least > 0 && cost >= least) continue;
+      least = cost;
+      shares_of_panels_ = of_panels;
+      shares_ = busy;
+    }
+  }
+
+  // What one thread does.
+  class Share {
+   public:
+    Share(const ImageProducts& plan, const Args& args, int64_t share)
+        : plan_(plan),
+          m_(plan.meetings_),
+          images_(args.in<float>(plan.images_)),
+          weights_(args.in<float>(plan.weights_)),
+          bias_(plan.bias_ >= 0 ? args.in<float>(plan.bias_) : nullptr),
+          to_(args.out<float>()),
+          size_(panel_size(plan.depth_)),
+          weight_panels_(static_cast<Element*>(address(plan.scratch_, args)) +
+                         share * (plan.weight_size_ + m_.slots * size_)),
+          slots_(weight_panels_ + plan.weight_size_) {
+      const int64_t panels = panels_of(plan.outs_), of_panels = plan.shares_of_panels_;
+      const int64_t chunks = panels_of(plan.batch_) * num_chunks(), of_chunks = plan.shares_ / of_panels;
+      const int64_t column = share % of_panels, row = share / of_panels;
+      first_panel_ = panels * column / of_panels;
+      last_panel_ = panels * (column + 1) / of_panels;
+      first_chunk_ = chunks * row / of_chunks;
+      last_chunk_ = chunks * (row + 1) / of_chunks;
+    }
+
+    void run() {
+      const Tiles tiles;
+      for (first_depth_ = 0; first_depth_ < plan_.ins_; first_depth_ += plan_.depth_) {
+        depth_ = std::min(plan_.depth_, plan_.ins_ - first_depth_);
+        for (int64_t panel = first_panel_; panel < last_panel_; panel += plan_.panels_) {
+          const int64_t end = std::min(last_panel_, panel + plan_.panels_);
+          for (int64_t i = panel; i < end; ++i) split_weights(i, i - panel);
+          multiply(panel, end);
+        }
+      }
+    }
+
+   private:
+    int64_t num_chunks() const { return static_cast<int64_t>(m_.chunks.size()); }
+
+    Lines weights_of(int64_t panel) const {
+      return Lines{weights_, plan_.out_step_, plan_.in_step_}.from(panel * kPanel, first_depth_);
+    }
+    Lines images_from(int64_t image) const {
+      return {images_ + image * plan_.points_from_ * plan_.ins_ + first_depth_, plan_.points_from_ * plan_.ins_, 1};
+    }
+
+    // All taps of some depth before what is deeper, as they lie.
+    void split_weights(int64_t panel, int64_t to) {
+      const Lines lines = weights_of(panel);
+      const int64_t count = std::min(kPanel, plan_.outs_ - panel * kPanel);
+      for (int64_t depth = 0; depth < depth_; depth += kDepth) {
+        for (int64_t tap = 0; tap < plan_.taps_; ++tap) {
+          split(lines.from(0, depth).moved(tap), count, std::min(kDepth, depth_ - depth), Form::kPairs,
+                weight_panels_ + (to * plan_.taps_ + tap) * size_ + panel_size(depth));
+        }
+      }
+    }
+
+    void multiply(int64_t panel, int64_t end) {
+      int64_t split_until = 0;
+      for (int64_t i = first_chunk_; i < last_chunk_; ++i) {
+        const Chunk& chunk = m_.chunks[static_cast<size_t>(i % num_chunks())];
+        const int64_t image = i / num_chunks() * kPanel, count = std::min(kPanel, plan_.batch_ - image);
+        const Lines images = images_from(image);
+        if (i == first_chunk_ || i % num_chunks() == 0) split_until = chunk.first;
+        for (; split_until < chunk.last; ++split_until) {
+          split(images.moved(m_.element(split_until) * plan_.ins_), count, depth_, Form::kLines,
+                slots_ + m_.slot(split_until) * size_);
+        }
+        for (int64_t p = panel; p < end; ++p) {
+          for (int64_t element = chunk.begin; element < chunk.end; ++element) {
+            multiply(image, count, element, p, weight_panels_ + (p - panel) * plan_.taps_ * size_);
+          }
+        }
+      }
+    }
+
+    void multiply(int64_t image, int64_t count, int64_t element, int64_t panel, const Element* weights) const {
+      const size_t begin = plan_.starts_[static_cast<size_t>(element)];
+      const size_t end = plan_.starts_[static_cast<size_t>(element) + 1];
+      const int64_t out = panel * kPanel;
+      multiply_pairs(slots_, weights, {plan_.pairs_.data() + begin, static_cast<int64_t>(end - begin), size_, size_},
+                     {.a = images_from(image),
+                      .b = weights_of(panel),
+                      .rows = count,
+                      .columns = std::min(kPanel, plan_.outs_ - out),
+                      .depth = depth_,
+                      .y = to_ + (image * plan_.points_to_ + element) * plan_.outs_ + out,
+                      .y_row = plan_.points_to_ * plan_.outs_,
+                      .onto_y = first_depth_ > 0,
+                      .bias = bias_ ? bias_ + out : nullptr});
+    }
+
+    const ImageProducts& plan_;
+    const Meetings& m_;
+    const float *images_, *weights_, *bias_;
+    float* to_;
+    int64_t size_;  // of the panels at hand
+    Element *weight_panels_, *slots_;
+    int64_t first_panel_, last_panel_, first_chunk_, last_chunk_;
+    int64_t first_depth_ = 0, depth_ = 0;
+  };
+
+  int images_, weights_, bias_;
+  int64_t batch_, ins_, outs_, taps_;
+  int64_t in_step_, out_step_;  // between neighbouring channels of weights
+  int64_t points_from_, points_to_;
+  Meetings meetings_;
+  std::vector<Pair> pairs_;  // of the elements of the output
+  std::vector<size_t> starts_;
+  int64_t depth_ = 0, panels_ = 0;  // of the weights at hand
+  int64_t shares_ = 1, shares_of_panels_ = 1;
+  int64_t weight_size_ = 0;
+  Workspace workspace_;
+  Place scratch_;
+};
+
+Prepared prepared(const NodeSpec& spec, const Convolution& c, bool gradient, int images, int weights, int bias) {
+  const ImageProducts products(c, gradient, images, weights, bias, spec.threads());
+  return {[products](const Args& args) { products.run(args); }, products.workspace(), {}};
+}
+
+}  // namespace
+
+bool takes_amx(const Convolution& c) {
+  if (!has_amx() || c.operands != DType::kFloat || !c.channels_last || c.group > 1) return false;
+  const auto filled = [](int64_t lines) {
+    return static_cast<double>(lines) / static_cast<double>(panels_of(lines) * kPanel);
+  };
+  constexpr double kLeastFilled = 0.6;
+  return filled(c.batch()) * filled(c.ins()) * filled(c.outs()) >= kLeastFilled;
+}
+
+Prepared prepare_amx(const NodeSpec& spec, const Convolution& c, const Forward& f) {
+  return prepared(spec, c, /*gradient=*/false, f.x, f.w, f.bias);
+}
+
+Prepared prepare_amx(const NodeSpec& spec, const Convolution& c, const InputGradient& f) {
+  return prepared(spec, c, /*gradient=*/true, f.dy, f.w, -1);
+}
+
+}  // namespace onnx_train::cpu
