@@ -115,5 +115,15 @@ TEST(AmxConvolutions, InputGradient) {
   }
 }
 
+TEST(AmxConvolutions, WeightGradient) {
+  SKIP_WITHOUT_AMX();
+  for (const Case& c : cases()) {
+    const Tensor x = random(c.x(), 1), dy = random(c.y(), 2), w = Tensor::ints(c.w());
+    const auto dw = run_node("ChannelsLastConvGradWeight", {x, dy, w}, c.attrs(), 2, kDomain);
+    const auto expected = run_node("ConvGradWeight", {exact(x), exact(dy), w}, c.attrs(), 2, kDomain);
+    for (size_t i = 0; i < 2; ++i) EXPECT_LT(relative_error(dw[i], expected[i]), kTolerance) << c.name() << i;
+  }
+}
+
 }  // namespace
 }  // namespace onnx_train::cpu

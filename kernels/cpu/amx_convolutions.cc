@@ -1,22 +1,14 @@
-// Convolutions of float32 images that lie channels last, and their gradients, on AMX (amx_product.h says how float32
-// numbers are multiplied there). A matrix has a row for each image: the channels of one of its elements. So
-//
-//   y[p] = Σ over the taps k that meet an element q of x: x[q] w[k],     dx[q] likewise of dy[p] and the transposed
-//   w[k], dw[k] = Σ over the elements p of y that k leads to an element q of x: the transposed dy[p] times x[q],
-//
-// which are sums over pairs of panels, found when the kernel is prepared: what is padding is left out.
-//
-// Threads share the output. Each splits what it reads, for itself, into its L2 cache, and element after element, so
-// that it keeps the panels of those elements only that the next windows read: some rows of the images. No sum depends
-// on the number of threads.
+// The convolution and its input gradient of amx_meetings.h: each element of the output is one sum over pairs of panels.
 #include <algorithm>
 #include <vector>
 
+#include "kernels/cpu/amx_meetings.h"
 #include "kernels/cpu/amx_panels.h"
 #include "kernels/cpu/convolutions.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/place.h"
 #include "kernels/cpu/products.h"
+#include "kernels/cpu/tiles.h"
 #include "kernels/cpu/windows.h"
 
 namespace onnx_train::cpu {
@@ -24,69 +16,6 @@ namespace onnx_train::cpu {
 using namespace amx;
 
 namespace {
-
-constexpr int64_t kKibibyte = 1024;
-
-int64_t bytes(int64_t elements) { return elements * static_cast<int64_t>(sizeof(Element)); }
-int64_t at_least_one(int64_t n) { return std::max<int64_t>(1, n); }
-int64_t divide_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
-
-// Neighbouring elements of one image, and the elements of the other that they and later ones meet: those in places
-// [first, last) of Meetings::used.
-struct Chunk {
-  int64_t begin, end;
-  int64_t first, last;
-};
-
-// Which elements of two images meet. Panels of the second one's elements are kept in slots, which they take in turn.
-struct Meetings {
-  std::vector<int64_t> used;    // elements of the second image that meet any, in order
-  std::vector<int64_t> places;  // [elements of the first][taps]: in `used`, or -1
-  std::vector<Chunk> chunks;
-  int64_t slots = 1;
-
-  // find(i, tap) is the element that i meets at a tap, or -1.
-  template <typename Find>
-  Meetings(int64_t elements, int64_t others, int64_t taps, int64_t chunk_size, const Find& find) {
-    std::vector<int64_t> place_of(static_cast<size_t>(others), -1);
-    for (int64_t i = 0; i < elements * taps; ++i) {
-      places.push_back(find(i / taps, i % taps));
-      if (places.back() >= 0) place_of[static_cast<size_t>(places.back())] = 0;
-    }
-    for (int64_t other = 0; other < others; ++other) {
-      int64_t& place = place_of[static_cast<size_t>(other)];
-      if (place < 0) continue;
-      place = static_cast<int64_t>(used.size());
-      used.push_back(other);
-    }
-    for (int64_t& place : places) place = place < 0 ? -1 : place_of[static_cast<size_t>(place)];
-    find_chunks(elements, taps, chunk_size);
-  }
-
-  int32_t slot(int64_t place) const { return static_cast<int32_t>(place % slots); }
-  int64_t element(int64_t place) const { return used[static_cast<size_t>(place)]; }
-
- private:
-  void find_chunks(int64_t elements, int64_t taps, int64_t chunk_size) {
-    int64_t last = 0;
-    for (int64_t begin = 0; begin < elements; begin += chunk_size) {
-      Chunk chunk{begin, std::min(elements, begin + chunk_size), static_cast<int64_t>(used.size()), 0};
-      for (int64_t i = chunk.begin * taps; i < chunk.end * taps; ++i) {
-        const int64_t place = places[static_cast<size_t>(i)];
-        if (place >= 0) chunk.first = std::min(chunk.first, place);
-        last = std::max(last, place + 1);
-      }
-      chunk.last = last;
-      chunks.push_back(chunk);
-    }
-    int64_t first = static_cast<int64_t>(used.size());
-    for (size_t i = chunks.size(); i-- > 0;) {
-      first = std::min(first, chunks[i].first);
-      chunks[i].first = first;
-      slots = std::max(slots, chunks[i].last - first);
-    }
-  }
-};
 
 int64_t find_other(const Grid& g, bool gradient, int64_t i, int64_t tap) {
   return gradient ? window_of(g, i, tap) : element_of(g, i, tap);
@@ -113,16 +42,16 @@ class ImageProducts {
                     return find_other(grid, gradient, i, tap);
                   }) {
     find_pairs();
-    const int64_t all = bytes(panel_size(ins_));
-    const int64_t blocks = std::max(divide_up(taps_ * all, kPanelBytes), divide_up(meetings_.slots * all, kSlotBytes));
-    depth_ = steps_of(divide_up(ins_, blocks)) * kDepth;
+    const int64_t all = panel_bytes(ins_);
+    const int64_t parts = std::max(blocks(taps_ * all, kPanelBytes), blocks(meetings_.slots * all, kSlotBytes));
+    depth_ = steps_of(blocks(ins_, parts)) * kDepth;
     share_output(threads);
-    const int64_t own = divide_up(panels_of(outs_), shares_of_panels_);
-    const int64_t most = at_least_one(kWeightBytes / (taps_ * bytes(panel_size(depth_))));
-    panels_ = divide_up(own, divide_up(own, most));
+    const int64_t own = blocks(panels_of(outs_), shares_of_panels_);
+    const int64_t most = std::max<int64_t>(1, kWeightBytes / (taps_ * panel_bytes(depth_)));
+    panels_ = blocks(own, blocks(own, most));
     weight_size_ = panels_ * taps_ * panel_size(depth_);
     const int64_t scratch = weight_size_ + meetings_.slots * panel_size(depth_);
-    scratch_ = workspace_.reserve(static_cast<size_t>(shares_ * bytes(scratch)));
+    scratch_ = workspace_.reserve(sizeof(Element) * static_cast<size_t>(shares_ * scratch));
   }
 
   size_t workspace() const { return workspace_.bytes(); }
@@ -135,9 +64,9 @@ class ImageProducts {
 
  private:
   static constexpr int64_t kChunks = 16, kMostElements = 8;  // of an image; of a chunk
-  static constexpr int64_t kPanelBytes = 256 * kKibibyte;    // of one panel of weights, at all taps
-  static constexpr int64_t kWeightBytes = 900 * kKibibyte;   // of the panels of weights at hand
-  static constexpr int64_t kSlotBytes = 900 * kKibibyte;
+  static constexpr int64_t kPanelBytes = 262'144;            // of one panel of weights, at all taps
+  static constexpr int64_t kWeightBytes = 900'000;           // of the panels of weights at hand
+  static constexpr int64_t kSlotBytes = 900'000;
 
   void find_pairs() {
     for (int64_t i = 0; i < points_to_; ++i) {

@@ -21,6 +21,7 @@ inline int64_t panels_of(int64_t lines) { return (lines + kPanel - 1) / kPanel; 
 inline int64_t steps_of(int64_t depth) { return (depth + kDepth - 1) / kDepth; }
 // In elements.
 inline int64_t panel_size(int64_t depth) { return steps_of(depth) * kDepth * kPanel * kParts; }
+inline int64_t panel_bytes(int64_t depth) { return panel_size(depth) * static_cast<int64_t>(sizeof(Element)); }
 
 // Some lines of an operand, and the distances in elements from line to line and along a line. They are split fastest
 // where one of the two is 1.

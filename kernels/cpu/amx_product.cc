@@ -19,8 +19,6 @@ constexpr int64_t kMostDepth = 768;
 constexpr int64_t kOwnBytes = 1'200'000;
 constexpr int64_t kMostSharedLines = 1024;
 
-int64_t panel_bytes(int64_t depth) { return panel_size(depth) * static_cast<int64_t>(sizeof(Element)); }
-
 }  // namespace
 
 bool is_amx_product(const Product& p, DType from, DType to) {

@@ -174,6 +174,7 @@ Prepared prepare_grad_weight(const NodeSpec& spec) {
   if (spec.has_output(1) && (spec.out_shape(1) != Shape{c.w[0]} || spec.out_type(1) != spec.out_type()))
     fail(spec.node().label(), ": its second output must have one number for each of ", c.w[0], " channels");
   const WeightGradient gradient{0, 1, spec.has_output(1)};
+  if (takes_amx(c)) return prepare_amx(spec, c, gradient);
   if (takes_patches(c)) return prepare_patches(c, gradient);
   return takes_outer_products(c) ? prepare_outer_products(c, gradient, spec.threads()) : prepare(spec, c, gradient);
 }

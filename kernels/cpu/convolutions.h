@@ -54,6 +54,7 @@ Prepared prepare_small_images(const NodeSpec& spec, const Convolution& c, const 
 bool takes_amx(const Convolution& c);
 Prepared prepare_amx(const NodeSpec& spec, const Convolution& c, const Forward& f);
 Prepared prepare_amx(const NodeSpec& spec, const Convolution& c, const InputGradient& f);
+Prepared prepare_amx(const NodeSpec& spec, const Convolution& c, const WeightGradient& f);
 
 // Any size, float32 or float64, channels first: windows laid out as the columns of a matrix, then BLAS.
 Prepared prepare_plain(const NodeSpec& spec, const Convolution& c, const Forward& f);
