@@ -85,6 +85,23 @@ Tensor transposed(const Tensor& tensor, bool channels_last) {
 
 Tensor exact(const Tensor& images) { return transposed(images.cast(DType::kDouble), /*channels_last=*/false); }
 
+// The three directions, by name, and their inputs.
+struct Direction {
+  const char* op;
+  std::vector<Tensor> inputs;
+};
+
+std::vector<Direction> directions(const Case& c) {
+  const Tensor x = random(c.x(), 1), w = random(c.w(), 2), dy = random(c.y(), 3);
+  return {{"ChannelsLastConv", {x, w}},
+          {"ChannelsLastConvGradInput", {dy, w, Tensor::ints(c.x())}},
+          {"ChannelsLastConvGradWeight", {x, dy, Tensor::ints(c.w())}}};
+}
+
+Tensor run(const Direction& direction, const Case& c) {
+  return run_node(direction.op, direction.inputs, c.attrs(), 1, kDomain)[0];
+}
+
 TEST(AmxConvolutions, Forward) {
   SKIP_WITHOUT_AMX();
   for (const Case& c : cases()) {
@@ -122,6 +139,53 @@ TEST(AmxConvolutions, WeightGradient) {
     const auto dw = run_node("ChannelsLastConvGradWeight", {x, dy, w}, c.attrs(), 2, kDomain);
     const auto expected = run_node("ConvGradWeight", {exact(x), exact(dy), w}, c.attrs(), 2, kDomain);
     for (size_t i = 0; i < 2; ++i) EXPECT_LT(relative_error(dw[i], expected[i]), kTolerance) << c.name() << i;
+  }
+}
+
+TEST(AmxConvolutions, ThreadsChangeNoBit) {
+  SKIP_WITHOUT_AMX();
+  const int before = num_threads();
+  for (const Case& c : cases()) {
+    if (!c.taken) continue;
+    for (const Direction& direction : directions(c)) {
+      set_num_threads(1);
+      const Tensor expected = run(direction, c);
+      for (const int threads : {2, 3, 5}) {
+        set_num_threads(threads);
+        const Tensor actual = run(direction, c);
+        EXPECT_EQ(std::memcmp(actual.data(), expected.data(), actual.bytes()), 0)
+            << direction.op << c.name() << threads;
+      }
+    }
+  }
+  set_num_threads(before);
+}
+
+// What is not finite reaches what it would reach without AMX, and nothing else; what is finite stays so.
+TEST(AmxConvolutions, CarriesInfinitiesAndNaN) {
+  SKIP_WITHOUT_AMX();
+  const Case c = {{5, 4}, {3, 3}, 64, 64, 64};
+  const auto magnitude = [](double x) { return std::isnan(x) ? 2 : std::isinf(x) ? std::copysign(1, x) : 0; };
+  for (Direction& direction : directions(c)) {
+    const Tensor usual = run(direction, c);
+    for (const float odd : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN(),
+                            std::numeric_limits<float>::max()}) {
+      for (const size_t input : {size_t{0}, size_t{1}}) {
+        if (direction.inputs[input].dtype() != DType::kFloat) continue;
+        Direction with = direction;
+        with.inputs[input] = with.inputs[input].cast(DType::kFloat);
+        with.inputs[input].set(with.inputs[input].size() / 2, odd);
+        const Tensor actual = run(with, c);
+        // As the same sums in plain float32 say.
+        const Tensor expected = plain(with, c);
+        for (int64_t i = 0; i < actual.size(); ++i) {
+          ASSERT_EQ(magnitude(actual.at(i)), magnitude(expected.at(i))) << direction.op << input << odd << i;
+          if (magnitude(expected.at(i)) == 0) {
+            ASSERT_NEAR(actual.at(i), expected.at(i), 1e-5 * std::max(10.0, std::abs(expected.at(i))));
+          }
+        }
+      }
+    }
   }
 }
 

@@ -79,10 +79,13 @@ ONNX_TRAIN_VECTORS __m512 number_of_each(const Lines& lines, const float* first,
 ONNX_TRAIN_VECTORS void split_pairs(const Lines& lines, int64_t count, int64_t depth, Element* tiles) {
   const __m512i upper = _mm512_set1_epi32(static_cast<int>(0xffff0000));
   const __mmask16 there = first_lanes(count);
+  constexpr int64_t kAhead = 8;  // depths: the processor does not see lines come
   for (int64_t r = 0; r < kDepth / 2; ++r, tiles += kDepth) {
     const float *even = lines.first + 2 * r * lines.next_depth, *odd = even + lines.next_depth;
-    _mm_prefetch(even + kDepth * lines.next_depth, _MM_HINT_T0);
-    _mm_prefetch(odd + kDepth * lines.next_depth, _MM_HINT_T0);
+    if (2 * r + kAhead < depth) {
+      _mm_prefetch(even + kAhead * lines.next_depth, _MM_HINT_T0);
+      _mm_prefetch(odd + kAhead * lines.next_depth, _MM_HINT_T0);
+    }
     const Split first(number_of_each(lines, even, 2 * r < depth ? there : 0));
     const Split second(number_of_each(lines, odd, 2 * r + 1 < depth ? there : 0));
     for (int64_t p = 0; p < kParts; ++p) {
@@ -119,7 +122,7 @@ ONNX_TRAIN_VECTORS void transpose(Element* tile) {
   }
 }
 
-// One panel, kDepth deep or less. A second tile without lines is left as it is.
+// One panel, kDepth deep, of lines of this depth. A second tile without lines is left as it is.
 void split_step(const Lines& lines, int64_t count, int64_t depth, Form form, Element* step) {
   const bool in_one_piece = lines.lie_in_one_piece();
   for (int64_t first = 0; first < count; first += kTileLines, step += kTile) {
@@ -283,7 +286,7 @@ void split(const Lines& lines, int64_t count, int64_t depth, Form form, Element*
     const int64_t panel = lines.lie_in_one_piece() ? i / all_steps : i % all_panels;
     const int64_t step = lines.lie_in_one_piece() ? i % all_steps : i / all_panels;
     split_step(lines.from(panel * kPanel, step * kDepth), std::min(kPanel, count - panel * kPanel),
-               std::min(kDepth, depth - step * kDepth), form, panels + (panel * all_steps + step) * kStepSize);
+               depth - step * kDepth, form, panels + (panel * all_steps + step) * kStepSize);
   }
 }
 

@@ -18,10 +18,11 @@ using namespace amx;
 
 namespace {
 
-constexpr int64_t kSums = kPanel * kPanel;
-constexpr int64_t kElementsAtOnce = 32;    // of y: a chunk
-constexpr int64_t kSlotBytes = 1'200'000;  // of the panels of x at hand
-constexpr int64_t kSumBytes = 600'000;     // of the tiles at hand
+// Of a tile, from one tap to the next: a few more than there are, or all would compete for the same cache lines.
+constexpr int64_t kSums = kPanel * kPanel + 16;
+constexpr int64_t kElementsAtOnce = 32;     // of y: a chunk
+constexpr int64_t kPanelBytes = 1'400'000;  // of the panels at hand
+constexpr int64_t kSumBytes = 600'000;      // of the tiles at hand
 
 class WeightSums {
  public:
@@ -40,9 +41,7 @@ class WeightSums {
     find_pairs();
     constexpr int64_t kFewTaps = 3;  // less are not worth splitting images for
     shares_ = std::min<int64_t>(threads, rows_ * columns_ * blocks(taps_, kFewTaps));
-    const int64_t rows_of_share = std::min(rows_, blocks(rows_ * columns_ * taps_, shares_ * columns_ * taps_) + 1);
-    columns_at_once_ = std::clamp<int64_t>(kSlotBytes / (meetings_.slots * panel_bytes(kDepth)), 1, columns_);
-    rows_at_once_ = std::clamp<int64_t>(kSumBytes / (columns_at_once_ * taps_ * kSums * 4), 1, rows_of_share);
+    choose_tiles(std::min(rows_, blocks(rows_ * columns_, shares_)));
     sums_ = workspace_.reserve(sizeof(float) * static_cast<size_t>(shares_ * tiles_at_once() * taps_ * kSums));
     panels_ = workspace_.reserve(sizeof(Element) * static_cast<size_t>(shares_ * panels_of_share()));
   }
@@ -57,10 +56,31 @@ class WeightSums {
   }
 
  private:
-  int64_t tiles_at_once() const { return rows_at_once_ * columns_at_once_; }
+  bool is_one_chunk() const { return batch_ <= kPanel && meetings_.chunks.size() == 1; }
+  // Whose sums are kept: of one chunk, a tile is complete at once.
+  int64_t tiles_at_once() const { return is_one_chunk() ? 1 : rows_at_once_ * columns_at_once_; }
   int64_t x_size() const { return columns_at_once_ * panel_size(kDepth); }  // of an element
   int64_t y_size() const { return rows_at_once_ * panel_size(kDepth); }
   int64_t panels_of_share() const { return meetings_.slots * x_size() + kElementsAtOnce * y_size(); }
+
+  // As many as the cache holds, so that images are split as few times as possible.
+  void choose_tiles(int64_t rows_of_share) {
+    const int64_t tile_bytes = taps_ * kSums * static_cast<int64_t>(sizeof(float));
+    int64_t least = 0;
+    for (int64_t rows = 1; rows <= rows_of_share; ++rows) {
+      const int64_t left = kPanelBytes - kElementsAtOnce * rows * panel_bytes(kDepth);
+      const int64_t most = std::min(left / (meetings_.slots * panel_bytes(kDepth)),
+                                    is_one_chunk() ? columns_ : kSumBytes / (rows * tile_bytes));
+      const int64_t columns = std::clamp<int64_t>(most, 1, columns_);
+      const int64_t cost = blocks(rows_of_share, rows) * columns_ * points_x_ +
+                           blocks(columns_, columns) * rows_of_share * points_y_ * 2;  // transposed
+      if (most < 1 && rows > 1) break;
+      if (least > 0 && cost >= least) continue;
+      least = cost;
+      rows_at_once_ = rows;
+      columns_at_once_ = columns;
+    }
+  }
 
   // For each chunk, at each tap.
   void find_pairs() {
@@ -106,7 +126,6 @@ class WeightSums {
         for (row_ = first_row; row_ <= last_row; row_ += plan_.rows_at_once_) {
           rows_ = std::min(plan_.rows_at_once_, last_row + 1 - row_);
           add_up();
-          each_tile([&](const Tile& tile) { write(tile); });
         }
       }
     }
@@ -125,7 +144,7 @@ class WeightSums {
           const int64_t first = ((row_ + row) * plan_.columns_ + column_ + column) * plan_.taps_;
           f(Tile{row_ + row, column_ + column, std::clamp<int64_t>(begin_ - first, 0, plan_.taps_),
                  std::clamp<int64_t>(end_ - first, 0, plan_.taps_),
-                 sums_ + (row * columns_ + column) * plan_.taps_ * kSums});
+                 sums_ + (plan_.is_one_chunk() ? 0 : row * columns_ + column) * plan_.taps_ * kSums});
         }
       }
     }
@@ -146,8 +165,10 @@ class WeightSums {
             split(dy_from(image, row_).moved(p * plan_.outs_), std::min(rows_ * kPanel, plan_.outs_ - row_ * kPanel),
                   images, Form::kLines, dy_panels_ + (p - chunk.begin) * plan_.y_size());
           }
+          const bool last = image + images == plan_.batch_ && i + 1 == m_.chunks.size();
           each_tile([&](const Tile& tile) {
             for (int64_t tap = tile.begin; tap < tile.end; ++tap) multiply(image, images, i, tile, tap);
+            if (last) write(tile);
           });
         }
       }
