@@ -122,10 +122,11 @@ ONNX_TRAIN_VECTORS void transpose(Element* tile) {
   }
 }
 
-// One panel, kDepth deep, of lines of this depth. A second tile without lines is left as it is.
+// One panel, kDepth deep, of lines of this depth. A second tile of a without lines is never read.
 void split_step(const Lines& lines, int64_t count, int64_t depth, Form form, Element* step) {
   const bool in_one_piece = lines.lie_in_one_piece();
-  for (int64_t first = 0; first < count; first += kTileLines, step += kTile) {
+  const int64_t lines_to_fill = form == Form::kLines ? count : kPanel;
+  for (int64_t first = 0; first < lines_to_fill; first += kTileLines, step += kTile) {
     const auto split_tile = in_one_piece ? split_lines : split_pairs;
     split_tile(lines.from(first, 0), count - first, depth, step);
     if (in_one_piece == (form == Form::kLines)) continue;
