@@ -56,17 +56,17 @@ struct Case {
 const std::vector<Case>& cases() {
   static const std::vector<Case> all = {
       {{8, 8}, {3, 3}, 32, 32, 32},
-      {{9, 4}, {3, 3}, 48, 64, 100},
+      {{9, 4}, {3, 3}, 48, 64, 120},
       {{5, 7}, {3, 3}, 64, 100, 64, 2},
       {{8, 5}, {3, 2}, 32, 40, 64, 1, 2, 2},
       {{6, 6}, {1, 1}, 64, 64, 96, 1, 1, 0},
       {{7, 6}, {1, 1}, 32, 64, 64, 2, 1, 0},
       {{2, 3}, {5, 5}, 30, 32, 60, 1, 1, 2},
-      {{1, 1}, {1, 1}, 32, 300, 64, 1, 1, 0},
+      {{2, 2}, {1, 1}, 32, 300, 64, 1, 1, 0},
       {{4, 4}, {3, 3}, 32, 320, 200},  // weights in parts
       {{11}, {4}, 32, 64, 32, 3, 1, 1},
       {{3, 4, 5}, {2, 3, 2}, 32, 32, 64},
-      {{5, 5}, {2, 2}, 32, 32, 32, 3, 1, 0},  // elements that nothing meets
+      {{5, 5}, {2, 2}, 32, 32, 64, 3, 1, 0},  // elements that nothing meets
       {{6, 6}, {3, 3}, 32, 33, 64, 1, 1, 1, /*taken=*/false},
       {{6, 6}, {3, 3}, 16, 64, 64, 1, 1, 1, /*taken=*/false},
   };
@@ -123,6 +123,16 @@ std::vector<Tensor> run_plainly(const Direction& d, const Case& c, DType dtype) 
   auto outputs = run_node(d.op, inputs, c.attrs(), d.outputs, d.op == "Conv" ? "" : kDomain);
   if (d.makes_images) outputs[0] = transposed(outputs[0], /*channels_last=*/true);
   return outputs;
+}
+
+TEST(AmxConvolutions, TakeWhatFillsTheirPanels) {
+  SKIP_WITHOUT_AMX();
+  for (const Case& c : cases()) {
+    const size_t axes = c.image.size();
+    const Windows windows{c.kernel, Shape(axes, c.stride), Shape(axes, c.dilation), Shape(axes, c.pad),
+                          Shape(axes, c.pad)};
+    EXPECT_EQ(takes_amx({channels_first(c.x()), c.w(), channels_first(c.y()), 1, windows, true}), c.taken) << c.name();
+  }
 }
 
 TEST(AmxConvolutions, AreAsCloseAsFloat32) {

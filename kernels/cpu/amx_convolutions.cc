@@ -229,7 +229,18 @@ bool takes_amx(const Convolution& c) {
     return static_cast<double>(lines) / static_cast<double>(panels_of(lines) * kPanel);
   };
   constexpr double kLeastFilled = 0.6;
-  return filled(c.batch()) * filled(c.ins()) * filled(c.outs()) >= kLeastFilled;
+  if (filled(c.batch()) * filled(c.ins()) * filled(c.outs()) < kLeastFilled) return false;
+  const Grid grid = make_grid(c.windows, c.x, c.y);
+  const int64_t pairs = meetings(grid), used = std::min(pairs, points_in(grid));
+  // Each number that is split has to be used often enough.
+  constexpr int64_t kLeastProducts = 24;
+  const int64_t numbers = c.batch() * (used * c.ins() + points_out(grid) * c.outs()) + num_elements(c.w);
+  if (c.batch() * pairs * c.ins() * c.outs() < kLeastProducts * numbers) return false;
+  // The elements from the first to the last one that a window reads have to fit into the cache.
+  constexpr int64_t kMostElements = 250, kMostPairs = 1 << 17;
+  int64_t last = 0;
+  for (const Axis& axis : grid) last = last * axis.in + (axis.kernel - 1) * axis.dilation;
+  return std::min(last, points_in(grid)) < kMostElements && pairs <= kMostPairs;
 }
 
 Prepared prepare_amx(const NodeSpec& spec, const Convolution& c, const Forward& f) {

@@ -27,26 +27,25 @@ struct Chunk {
 
 // Which elements of two images meet. Panels of the second one's elements are kept in slots, which they take in turn.
 struct Meetings {
-  std::vector<int64_t> used;    // elements of the second image that meet any, in order
-  std::vector<int64_t> places;  // [elements of the first][taps]: in `used`, or -1
+  std::vector<int32_t> used;    // elements of the second image that meet any, in order
+  std::vector<int32_t> places;  // [elements of the first][taps]: in `used`, or -1
   std::vector<Chunk> chunks;
   int64_t slots = 1;
 
   // find(i, tap) is the element that i meets at a tap, or -1.
   template <typename Find>
   Meetings(int64_t elements, int64_t others, int64_t taps, int64_t chunk_size, const Find& find) {
-    std::vector<int64_t> place_of(static_cast<size_t>(others), -1);
+    std::vector<int32_t> place_of(static_cast<size_t>(others), -1);
     for (int64_t i = 0; i < elements * taps; ++i) {
-      places.push_back(find(i / taps, i % taps));
+      places.push_back(static_cast<int32_t>(find(i / taps, i % taps)));
       if (places.back() >= 0) place_of[static_cast<size_t>(places.back())] = 0;
     }
-    for (int64_t other = 0; other < others; ++other) {
-      int64_t& place = place_of[static_cast<size_t>(other)];
-      if (place < 0) continue;
-      place = static_cast<int64_t>(used.size());
-      used.push_back(other);
+    for (size_t other = 0; other < place_of.size(); ++other) {
+      if (place_of[other] < 0) continue;
+      place_of[other] = static_cast<int32_t>(used.size());
+      used.push_back(static_cast<int32_t>(other));
     }
-    for (int64_t& place : places) place = place < 0 ? -1 : place_of[static_cast<size_t>(place)];
+    for (int32_t& place : places) place = place < 0 ? -1 : place_of[static_cast<size_t>(place)];
     find_chunks(elements, taps, chunk_size);
   }
 

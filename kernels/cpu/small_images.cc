@@ -244,16 +244,9 @@ class SmallImages {
   Place panels_;
 };
 
-// The part of kernel elements times windows that meets an element, along all axes.
+// The part of kernel elements times windows that meets an element.
 double useful_part(const Grid& g) {
-  double part = 1;
-  for (const Axis& axis : g) {
-    int64_t useful = 0;
-    for (int64_t o = 0; o < axis.out; ++o)
-      useful += std::max<int64_t>(0, axis.last_tap(o, axis.in) - axis.first_tap(o));
-    part *= static_cast<double>(useful) / static_cast<double>(axis.out * axis.kernel);
-  }
-  return part;
+  return static_cast<double>(meetings(g)) / static_cast<double>(points_out(g) * taps(g));
 }
 
 bool is_nearly_full(int64_t n, int64_t size) { return blocks(n, size) * size * 4 <= n * 5; }

@@ -32,6 +32,18 @@ inline int64_t points_in(const Grid& g) { return g[0].in * g[1].in * g[2].in; }
 inline int64_t points_out(const Grid& g) { return g[0].out * g[1].out * g[2].out; }
 inline int64_t taps(const Grid& g) { return g[0].kernel * g[1].kernel * g[2].kernel; }
 
+// How many windows and taps lead to an element, not to the padding.
+inline int64_t meetings(const Grid& g) {
+  int64_t all = 1;
+  for (const Axis& axis : g) {
+    int64_t of_axis = 0;
+    for (int64_t o = 0; o < axis.out; ++o)
+      of_axis += std::max<int64_t>(0, axis.last_tap(o, axis.in) - axis.first_tap(o));
+    all *= of_axis;
+  }
+  return all;
+}
+
 // The element that window p reads with `tap`; -1 in the padding.
 inline int64_t element_of(const Grid& g, int64_t p, int64_t tap) {
   int64_t element = 0, size = 1;
