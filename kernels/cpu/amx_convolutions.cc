@@ -37,7 +37,7 @@ class ImageProducts {
         out_step_(gradient ? taps_ : c.ins() * taps_),
         points_from_(num_elements(gradient ? c.y : c.x) / batch_ / ins_),
         points_to_(num_elements(gradient ? c.x : c.y) / batch_ / outs_),
-        meetings_(points_to_, points_from_, taps_, std::clamp<int64_t>(points_to_ / kChunks, 1, kMostElements),
+        meetings_(points_to_, points_from_, taps_, kElementsAtOnce,
                   [grid = make_grid(c.windows, c.x, c.y), gradient](int64_t i, int64_t tap) {
                     return find_other(grid, gradient, i, tap);
                   }) {
@@ -63,9 +63,9 @@ class ImageProducts {
   }
 
  private:
-  static constexpr int64_t kChunks = 16, kMostElements = 8;  // of an image; of a chunk
-  static constexpr int64_t kPanelBytes = 262'144;            // of one panel of weights, at all taps
-  static constexpr int64_t kWeightBytes = 900'000;           // of the panels of weights at hand
+  static constexpr int64_t kElementsAtOnce = 2;     // of the output: a chunk
+  static constexpr int64_t kPanelBytes = 262'144;   // of one panel of weights, at all taps
+  static constexpr int64_t kWeightBytes = 900'000;  // of the panels of weights at hand
   static constexpr int64_t kSlotBytes = 900'000;
 
   void find_pairs() {

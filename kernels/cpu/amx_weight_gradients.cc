@@ -20,7 +20,6 @@ namespace {
 
 // Of a tile, from one tap to the next: a few more than there are, or all would compete for the same cache lines.
 constexpr int64_t kSums = kPanel * kPanel + 16;
-constexpr int64_t kElementsAtOnce = 32;     // of y: a chunk
 constexpr int64_t kPanelBytes = 1'400'000;  // of the panels at hand
 constexpr int64_t kSumBytes = 600'000;      // of the tiles at hand
 
@@ -34,7 +33,8 @@ class WeightSums {
         taps_(num_elements(c.windows.kernel)),
         points_x_(num_elements(c.x) / batch_ / ins_),
         points_y_(num_elements(c.y) / batch_ / outs_),
-        meetings_(points_y_, points_x_, taps_, kElementsAtOnce,
+        elements_at_once_(points_y_ < points_x_ ? 16 : 32),
+        meetings_(points_y_, points_x_, taps_, elements_at_once_,
                   [grid = make_grid(c.windows, c.x, c.y)](int64_t p, int64_t tap) { return element_of(grid, p, tap); }),
         rows_(panels_of(outs_)),
         columns_(panels_of(ins_)) {
@@ -61,14 +61,14 @@ class WeightSums {
   int64_t tiles_at_once() const { return is_one_chunk() ? 1 : rows_at_once_ * columns_at_once_; }
   int64_t x_size() const { return columns_at_once_ * panel_size(kDepth); }  // of an element
   int64_t y_size() const { return rows_at_once_ * panel_size(kDepth); }
-  int64_t panels_of_share() const { return meetings_.slots * x_size() + kElementsAtOnce * y_size(); }
+  int64_t panels_of_share() const { return meetings_.slots * x_size() + elements_at_once_ * y_size(); }
 
   // As many as the cache holds, so that images are split as few times as possible.
   void choose_tiles(int64_t rows_of_share) {
     const int64_t tile_bytes = taps_ * kSums * static_cast<int64_t>(sizeof(float));
     int64_t least = 0;
     for (int64_t rows = 1; rows <= rows_of_share; ++rows) {
-      const int64_t left = kPanelBytes - kElementsAtOnce * rows * panel_bytes(kDepth);
+      const int64_t left = kPanelBytes - elements_at_once_ * rows * panel_bytes(kDepth);
       const int64_t most = std::min(left / (meetings_.slots * panel_bytes(kDepth)),
                                     is_one_chunk() ? columns_ : kSumBytes / (rows * tile_bytes));
       const int64_t columns = std::clamp<int64_t>(most, 1, columns_);
@@ -224,6 +224,7 @@ class WeightSums {
   WeightGradient f_;
   int64_t batch_, ins_, outs_, taps_;
   int64_t points_x_, points_y_;
+  int64_t elements_at_once_;  // of y: a chunk, which meets a few rows of x
   Meetings meetings_;
   std::vector<Pair> pairs_;
   std::vector<size_t> starts_;
