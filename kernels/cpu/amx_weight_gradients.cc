@@ -33,7 +33,7 @@ class WeightSums {
         taps_(num_elements(c.windows.kernel)),
         points_x_(num_elements(c.x) / batch_ / ins_),
         points_y_(num_elements(c.y) / batch_ / outs_),
-        elements_at_once_(points_y_ < points_x_ ? 16 : 32),
+        elements_at_once_(points_y_ < points_x_ || taps_ == 1 ? 16 : 32),
         meetings_(points_y_, points_x_, taps_, elements_at_once_,
                   [grid = make_grid(c.windows, c.x, c.y)](int64_t p, int64_t tap) { return element_of(grid, p, tap); }),
         rows_(panels_of(outs_)),
@@ -224,7 +224,7 @@ class WeightSums {
   WeightGradient f_;
   int64_t batch_, ins_, outs_, taps_;
   int64_t points_x_, points_y_;
-  int64_t elements_at_once_;  // of y: a chunk, which meets a few rows of x
+  int64_t elements_at_once_;  // of y: a chunk. A few, where more would meet many of x or few taps use them
   Meetings meetings_;
   std::vector<Pair> pairs_;
   std::vector<size_t> starts_;
