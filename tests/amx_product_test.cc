@@ -185,6 +185,29 @@ TEST(AmxProduct, CarriesInfinitiesAndNaN) {
   EXPECT_TRUE(std::isfinite(usual[0]));
 }
 
+// A batch that meets one b is one product. Its items lie anywhere: here, the rows of all of them take turns.
+TEST(AmxProduct, OfABatch) {
+  SKIP_WITHOUT_AMX();
+  const int64_t items = 5, m = 64, k = 200, n = 150;
+  Product p = product_of(m, k, n);
+  p.a.batch = p.y.batch = {items};
+  p.b.batch = {1};
+  p.a.batch_strides = {k};
+  p.a.row_stride = items * k;
+  p.b.batch_strides = {0};
+  p.y.batch_strides = {m * n};
+  ASSERT_TRUE(is_amx_product(p));
+  const Numbers a = random_numbers(items * m * k, 1), b = random_numbers(k * n, 2);
+  const Numbers y = run(p, a, b, {}, Numbers(static_cast<size_t>(items * m * n)), 3);
+  for (int64_t item = 0; item < items; ++item) {
+    Product one = product_of(m, k, n);
+    one.a.row_stride = items * k;
+    const Numbers from(a.begin() + item * k, a.end());
+    const Numbers expected = run(one, from, b, {}, Numbers(static_cast<size_t>(m * n)));
+    EXPECT_TRUE(std::equal(expected.begin(), expected.end(), y.begin() + item * m * n)) << item;
+  }
+}
+
 // The same numbers as float32 ones: products are exact, and sums go the same way.
 TEST(AmxProduct, OfBfloat16) {
   SKIP_WITHOUT_AMX();

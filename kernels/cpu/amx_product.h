@@ -19,7 +19,8 @@
 
 namespace onnx_train::cpu {
 
-// Whether it is worth it: one product of matrices so large that copying its operands pays, where has_amx().
+// Whether it is worth it: one product, or a batch that meets one b, so large that copying its operands pays, where
+// has_amx().
 bool is_amx_product(const Product& product);
 
 // Immutable. The order of its sums does not depend on the number of threads. T is float or BFloat16.
@@ -37,12 +38,15 @@ class AmxProduct {
  private:
   class Run;
 
-  bool has_wide_sums() const { return rounds_ && depth_ < product_.k; }
+  int64_t rows_in_panels() const;  // of all items
+  // As long as y, or 0 where it need not be kept before it is rounded.
+  int64_t wide_elements() const;
 
   Product product_;
-  bool rounds_;    // y is bfloat16
+  int64_t items_ = 1, a_item_ = 0, y_item_ = 0;  // of the batch: their number, and distances in elements
+  bool rounds_;                                  // y is bfloat16
   bool shares_a_;  // threads share a, and each has some columns of y; else they share b, and each has some rows
-  int64_t depth_, shared_lines_, own_lines_;  // of blocks
+  int64_t depth_, shared_panels_, own_panels_;  // of blocks
   int threads_;
 };
 
