@@ -1,5 +1,6 @@
-// Products of float32 numbers, or of bfloat16 ones with float32 sums, by oneDNN; the result is rounded to bfloat16
-// where it is stored so. Transposes are strides, which cost oneDNN nothing.
+// Products of float32 numbers, or of bfloat16 ones with float32 sums; the result is rounded to bfloat16 where it is
+// stored so. Large ones on AMX are ours (amx_product.h), all others oneDNN's. Transposes are strides, which cost
+// nothing.
 #include <algorithm>
 #include <string_view>
 
