@@ -26,6 +26,18 @@ Numbers random_numbers(int64_t count, unsigned seed) {
   return numbers;
 }
 
+std::vector<BFloat16> rounded(const Numbers& numbers) {
+  std::vector<BFloat16> narrow;
+  for (const float x : numbers) narrow.push_back(BFloat16(x));
+  return narrow;
+}
+
+Numbers widened(const std::vector<BFloat16>& numbers) {
+  Numbers wide;
+  for (const BFloat16 x : numbers) wide.push_back(static_cast<float>(x));
+  return wide;
+}
+
 Product product_of(int64_t m, int64_t k, int64_t n, bool trans_a = false, bool trans_b = false) {
   return {row_major_matrices({}, m, k, trans_a),
           row_major_matrices({}, k, n, trans_b),
@@ -40,7 +52,7 @@ float& at(Numbers& numbers, const Matrices& layout, int64_t row, int64_t column)
 }
 
 Numbers run(const Product& p, const Numbers& a, const Numbers& b, const Numbers& bias, Numbers y, int threads = 2) {
-  const AmxProduct product(p, threads);
+  const AmxProduct<float> product(p, DType::kFloat, threads);
   Tensor scratch(DType::kUint8, {static_cast<int64_t>(product.scratch_bytes())});
   product.run(a.data(), b.data(), bias.empty() ? nullptr : bias.data(), y.data(), scratch.data());
   return y;
@@ -173,19 +185,78 @@ TEST(AmxProduct, CarriesInfinitiesAndNaN) {
   EXPECT_TRUE(std::isfinite(usual[0]));
 }
 
-// oneDNN configures tiles in its own way, on the same threads.
+// A batch that meets one b is one product. Its items lie anywhere: here, the rows of all of them take turns.
+TEST(AmxProduct, OfABatch) {
+  SKIP_WITHOUT_AMX();
+  const int64_t items = 5, m = 64, k = 200, n = 150;
+  Product p = product_of(m, k, n);
+  p.a.batch = p.y.batch = {items};
+  p.b.batch = {1};
+  p.a.batch_strides = {k};
+  p.a.row_stride = items * k;
+  p.b.batch_strides = {0};
+  p.y.batch_strides = {m * n};
+  ASSERT_TRUE(is_amx_product(p));
+  const Numbers a = random_numbers(items * m * k, 1), b = random_numbers(k * n, 2);
+  const Numbers y = run(p, a, b, {}, Numbers(static_cast<size_t>(items * m * n)), 3);
+  for (int64_t item = 0; item < items; ++item) {
+    Product one = product_of(m, k, n);
+    one.a.row_stride = items * k;
+    const Numbers from(a.begin() + item * k, a.end());
+    const Numbers expected = run(one, from, b, {}, Numbers(static_cast<size_t>(m * n)));
+    EXPECT_TRUE(std::equal(expected.begin(), expected.end(), y.begin() + item * m * n)) << item;
+  }
+}
+
+// The same numbers as float32 ones: products are exact, and sums go the same way.
+TEST(AmxProduct, OfBfloat16) {
+  SKIP_WITHOUT_AMX();
+  for (const Shape& mkn : {Shape{40, 300, 70}, Shape{70, 3201, 40}, Shape{65, 7000, 33}}) {  // one block of k, and more
+    for (const bool trans_a : {false, true}) {
+      for (const bool trans_b : {false, true}) {
+        const Product p = product_of(mkn[0], mkn[1], mkn[2], trans_a, trans_b);
+        const std::vector<BFloat16> a = rounded(random_numbers(p.m * p.k, 1)),
+                                    b = rounded(random_numbers(p.k * p.n, 2));
+        const Numbers bias = random_numbers(p.n, 3);
+        Numbers wide_a = widened(a), wide_b = widened(b), y(static_cast<size_t>(p.m * p.n));
+        const auto run_into = [&](DType type, const float* row, void* to, int threads) {
+          const AmxProduct<BFloat16> product(p, type, threads);
+          Tensor scratch(DType::kUint8, {static_cast<int64_t>(product.scratch_bytes())});
+          product.run(a.data(), b.data(), row, to, scratch.data());
+        };
+        run_into(DType::kFloat, nullptr, y.data(), 2);
+        EXPECT_LT(errors_of(p, wide_a, wide_b, y).actual, 0x1p-22) << to_string(mkn) << trans_a << trans_b;
+        run_into(DType::kFloat, bias.data(), y.data(), 2);
+        std::vector<BFloat16> narrow(y.size());
+        for (const int threads : {1, 3}) {
+          run_into(DType::kBFloat16, bias.data(), narrow.data(), threads);
+          EXPECT_EQ(widened(narrow), widened(rounded(y))) << to_string(mkn) << trans_a << trans_b << threads;
+        }
+      }
+    }
+  }
+}
+
+// oneDNN, which makes small products, configures tiles in its own way, on the same threads.
 TEST(AmxProduct, LivesBesideOneDnn) {
   SKIP_WITHOUT_AMX();
-  const Tensor a = random_tensor(DType::kFloat, {130, 140}, 1), b = random_tensor(DType::kFloat, {140, 150}, 2);
-  const Tensor narrow_a = a.cast(DType::kBFloat16), narrow_b = b.cast(DType::kBFloat16);
-  const auto wide = [&] { return run_node("Gemm", {a, b})[0]; };
-  const auto narrow = [&] { return run_node("Bfloat16Gemm", {narrow_a, narrow_b}, {}, 1, kDomain)[0]; };
-  const Tensor first_wide = wide(), first_narrow = narrow();
-  EXPECT_LT(relative_error(first_wide, run_node("Gemm", {a.cast(DType::kDouble), b.cast(DType::kDouble)})[0]), 1e-6);
-  EXPECT_LT(relative_error(first_narrow, first_wide), 0.02);
+  ASSERT_TRUE(is_amx_product(product_of(230, 240, 250)) && !is_amx_product(product_of(60, 70, 80)));
+  const Tensor a = random_tensor(DType::kFloat, {230, 240}, 1), b = random_tensor(DType::kFloat, {240, 250}, 2);
+  const Tensor small_a = random_tensor(DType::kFloat, {60, 70}, 3), small_b = random_tensor(DType::kFloat, {70, 80}, 4);
+  const auto large = [&] { return run_node("Gemm", {a, b})[0]; };
+  const auto small = [&] {
+    return run_node("Bfloat16Gemm", {small_a.cast(DType::kBFloat16), small_b.cast(DType::kBFloat16)}, {}, 1,
+                    kDomain)[0];
+  };
+  const Tensor first_large = large(), first_small = small();
+  const auto exact = [](const Tensor& x, const Tensor& y) {
+    return run_node("Gemm", {x.cast(DType::kDouble), y.cast(DType::kDouble)})[0];
+  };
+  EXPECT_LT(relative_error(first_large, exact(a, b)), 1e-6);
+  EXPECT_LT(relative_error(first_small, exact(small_a, small_b)), 0.02);
   for (int i = 0; i < 3; ++i) {
-    EXPECT_EQ(relative_error(wide(), first_wide), 0);
-    EXPECT_EQ(relative_error(narrow(), first_narrow), 0);
+    EXPECT_EQ(relative_error(large(), first_large), 0);
+    EXPECT_EQ(relative_error(small(), first_small), 0);
   }
 }
 

@@ -42,15 +42,15 @@ class ImageProducts {
                     return find_other(grid, gradient, i, tap);
                   }) {
     find_pairs();
-    const int64_t all = panel_bytes(ins_);
+    const int64_t all = panel_bytes<float>(ins_);
     const int64_t parts = std::max(blocks(taps_ * all, kPanelBytes), blocks(meetings_.slots * all, kSlotBytes));
     depth_ = steps_of(blocks(ins_, parts)) * kDepth;
     share_output(threads);
     const int64_t own = blocks(panels_of(outs_), shares_of_panels_);
-    const int64_t most = std::max<int64_t>(1, kWeightBytes / (taps_ * panel_bytes(depth_)));
+    const int64_t most = std::max<int64_t>(1, kWeightBytes / (taps_ * panel_bytes<float>(depth_)));
     panels_ = blocks(own, blocks(own, most));
-    weight_size_ = panels_ * taps_ * panel_size(depth_);
-    const int64_t scratch = weight_size_ + meetings_.slots * panel_size(depth_);
+    weight_size_ = panels_ * taps_ * panel_size<float>(depth_);
+    const int64_t scratch = weight_size_ + meetings_.slots * panel_size<float>(depth_);
     scratch_ = workspace_.reserve(sizeof(Element) * static_cast<size_t>(shares_ * scratch));
   }
 
@@ -110,7 +110,7 @@ class ImageProducts {
           weights_(args.in<float>(plan.weights_)),
           bias_(plan.bias_ >= 0 ? args.in<float>(plan.bias_) : nullptr),
           to_(args.out<float>()),
-          size_(panel_size(plan.depth_)),
+          size_(panel_size<float>(plan.depth_)),
           weight_panels_(static_cast<Element*>(address(plan.scratch_, args)) +
                          share * (plan.weight_size_ + m_.slots * size_)),
           slots_(weight_panels_ + plan.weight_size_) {
@@ -138,21 +138,21 @@ class ImageProducts {
    private:
     int64_t num_chunks() const { return static_cast<int64_t>(m_.chunks.size()); }
 
-    Lines weights_of(int64_t panel) const {
-      return Lines{weights_, plan_.out_step_, plan_.in_step_}.from(panel * kPanel, first_depth_);
+    Lines<float> weights_of(int64_t panel) const {
+      return Lines<float>{weights_, plan_.out_step_, plan_.in_step_}.from(panel * kPanel, first_depth_);
     }
-    Lines images_from(int64_t image) const {
+    Lines<float> images_from(int64_t image) const {
       return {images_ + image * plan_.points_from_ * plan_.ins_ + first_depth_, plan_.points_from_ * plan_.ins_, 1};
     }
 
     // All taps of some depth before what is deeper, as they lie.
     void split_weights(int64_t panel, int64_t to) {
-      const Lines lines = weights_of(panel);
+      const Lines<float> lines = weights_of(panel);
       const int64_t count = std::min(kPanel, plan_.outs_ - panel * kPanel);
       for (int64_t depth = 0; depth < depth_; depth += kDepth) {
         for (int64_t tap = 0; tap < plan_.taps_; ++tap) {
-          split(lines.from(0, depth).moved(tap), count, std::min(kDepth, depth_ - depth), Form::kPairs,
-                weight_panels_ + (to * plan_.taps_ + tap) * size_ + panel_size(depth));
+          to_panels(lines.from(0, depth).moved(tap), count, std::min(kDepth, depth_ - depth), Form::kPairs,
+                    weight_panels_ + (to * plan_.taps_ + tap) * size_ + panel_size<float>(depth));
         }
       }
     }
@@ -162,11 +162,11 @@ class ImageProducts {
       for (int64_t i = first_chunk_; i < last_chunk_; ++i) {
         const Chunk& chunk = m_.chunks[static_cast<size_t>(i % num_chunks())];
         const int64_t image = i / num_chunks() * kPanel, count = std::min(kPanel, plan_.batch_ - image);
-        const Lines images = images_from(image);
+        const Lines<float> images = images_from(image);
         if (i == first_chunk_ || i % num_chunks() == 0) split_until = chunk.first;
         for (; split_until < chunk.last; ++split_until) {
-          split(images.moved(m_.element(split_until) * plan_.ins_), count, depth_, Form::kLines,
-                slots_ + m_.slot(split_until) * size_);
+          to_panels(images.moved(m_.element(split_until) * plan_.ins_), count, depth_, Form::kLines,
+                    slots_ + m_.slot(split_until) * size_);
         }
         for (int64_t p = panel; p < end; ++p) {
           for (int64_t element = chunk.begin; element < chunk.end; ++element) {
@@ -180,16 +180,21 @@ class ImageProducts {
       const size_t begin = plan_.starts_[static_cast<size_t>(element)];
       const size_t end = plan_.starts_[static_cast<size_t>(element) + 1];
       const int64_t out = panel * kPanel;
-      multiply_pairs(slots_, weights, {plan_.pairs_.data() + begin, static_cast<int64_t>(end - begin), size_, size_},
-                     {.a = images_from(image),
-                      .b = weights_of(panel),
-                      .rows = count,
-                      .columns = std::min(kPanel, plan_.outs_ - out),
-                      .depth = depth_,
-                      .y = to_ + (image * plan_.points_to_ + element) * plan_.outs_ + out,
-                      .y_row = plan_.points_to_ * plan_.outs_,
-                      .onto_y = first_depth_ > 0,
-                      .bias = bias_ ? bias_ + out : nullptr});
+      const Pairs pairs{plan_.pairs_.data() + begin, static_cast<int64_t>(end - begin), size_, size_};
+      alignas(64) float sums[kPanel * kPanel];
+      multiply_panels<float>(slots_, weights, pairs, steps_of(depth_), /*onto_sums=*/false, {}, sums);
+      write<float>({.a = images_from(image),
+                    .b = weights_of(panel),
+                    .rows = count,
+                    .columns = std::min(kPanel, plan_.outs_ - out),
+                    .depth = depth_,
+                    .alpha = 1,
+                    .onto_y = first_depth_ > 0,
+                    .bias = bias_ ? bias_ + out : nullptr,
+                    .y = to_ + (image * plan_.points_to_ + element) * plan_.outs_ + out,
+                    .rounded = nullptr,
+                    .y_row = plan_.points_to_ * plan_.outs_},
+                   pairs, sums);
     }
 
     const ImageProducts& plan_;

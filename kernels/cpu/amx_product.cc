@@ -1,5 +1,6 @@
-// Threads share the shorter operand and have some lines each of the other: their own. A block of own lines is split
-// into the L2 cache and stays there while the panels of the shared one, split by all threads, pass by.
+// Threads share the shorter operand and have some lines each of the other: their own. A block of own lines is copied
+// into the L2 cache and stays there while the panels of the shared one, copied by all threads, pass by. Of a shared
+// panel, as much as fits into the L1 cache meets all own panels of the block before the rest does.
 #include "kernels/cpu/amx_product.h"
 
 #include <omp.h>
@@ -14,67 +15,112 @@ using namespace amx;
 
 namespace {
 
-// Of blocks. A panel and the next one of the shared operand have to fit into the L2 cache beside a block of own lines.
-constexpr int64_t kMostDepth = 768;
-constexpr int64_t kOwnBytes = 1'200'000;
+// Of blocks. A panel of the shared operand and the next one have to fit into the L2 cache beside a block of own lines.
+// A step of bfloat16 panels is so little work that one of the two has to come from the L1 cache.
+template <typename T>
+struct Limits {
+  static constexpr int64_t kOwnBytes = 1'200'000, kDepth = 768, kDepthInL1 = kDepth;
+};
+template <>
+struct Limits<BFloat16> {
+  static constexpr int64_t kOwnBytes = 800'000, kDepth = 3072, kDepthInL1 = 256;
+};
 constexpr int64_t kMostSharedLines = 1024;
+
+constexpr int64_t kSums = kPanel * kPanel;
+constexpr int64_t kCacheLine = 64 / sizeof(Element);
+
+// The size of equal parts, multiples of kDepth, of which none is larger than `most`.
+int64_t equal_parts(int64_t depth, int64_t most) {
+  const int64_t parts = (depth + most - 1) / most;
+  return steps_of((depth + parts - 1) / parts) * kDepth;
+}
 
 }  // namespace
 
-bool is_amx_product(const Product& p, DType from, DType to) {
-  if (!has_amx() || from != DType::kFloat || to != DType::kFloat || !p.y.batch.empty() || p.y.column_stride != 1) {
-    return false;
+bool is_amx_product(const Product& p) {
+  const bool meets_one_b = p.y.batch.empty() || (p.y.batch.size() == 1 && p.b.batch[0] == 1);
+  const bool wastes_lines = !p.y.batch.empty() && p.m % kPanel != 0;
+  if (!has_amx() || !meets_one_b || wastes_lines || p.y.column_stride != 1) return false;
+  // For each number of y, k products are saved, and k (rows + n) / (rows n) numbers are copied.
+  constexpr int64_t kLeastDepth = 128, kLeastLines = 100;
+  const int64_t rows = p.m * num_elements(p.y.batch);
+  return p.k >= kLeastDepth && rows * p.n >= kLeastLines * (rows + p.n);
+}
+
+template <typename T>
+int64_t AmxProduct<T>::rows_in_panels() const {
+  return items_ * panels_of(product_.m);
+}
+
+template <typename T>
+int64_t AmxProduct<T>::wide_elements() const {
+  if (!rounds_ || depth_ >= product_.k) return 0;
+  return (items_ - 1) * y_item_ + product_.m * product_.y.row_stride;
+}
+
+template <typename T>
+AmxProduct<T>::AmxProduct(const Product& product, DType y, int threads)
+    : product_(product), rounds_(y == DType::kBFloat16) {
+  if (!product.y.batch.empty()) {
+    items_ = product.y.batch[0];
+    a_item_ = product.a.batch_strides[0];
+    y_item_ = product.y.batch_strides[0];
   }
-  // For each number of y, k products are saved, and k (m + n) / (m n) numbers are split.
-  constexpr int64_t kLeastDepth = 64, kLeastLines = 96;
-  return p.k >= kLeastDepth && p.m * p.n >= kLeastLines * (p.m + p.n);
+  shares_a_ = items_ == 1 && product.n >= product.m;
+  const int64_t rows = rows_in_panels(), columns = panels_of(product.n), own = shares_a_ ? columns : rows;
+  threads_ = static_cast<int>(std::min<int64_t>(threads, own));
+  depth_ = equal_parts(product.k, Limits<T>::kDepth);
+  own_panels_ = std::min(Limits<T>::kOwnBytes / panel_bytes<T>(depth_), (own + threads_ - 1) / threads_);
+  shared_panels_ = std::min(kMostSharedLines / kPanel, shares_a_ ? rows : columns);
 }
 
-AmxProduct::AmxProduct(const Product& product, int threads) : product_(product), shares_a_(product.n >= product.m) {
-  const int64_t own = shares_a_ ? product.n : product.m, shared = shares_a_ ? product.m : product.n;
-  threads_ = static_cast<int>(std::min<int64_t>(threads, panels_of(own)));
-  const int64_t blocks = (product.k + kMostDepth - 1) / kMostDepth;
-  depth_ = steps_of((product.k + blocks - 1) / blocks) * kDepth;
-  const int64_t panels_of_thread = (panels_of(own) + threads_ - 1) / threads_;
-  own_lines_ = std::min(kOwnBytes / panel_bytes(depth_), panels_of_thread) * kPanel;
-  shared_lines_ = std::min(kMostSharedLines, panels_of(shared) * kPanel);
-}
-
-size_t AmxProduct::scratch_bytes() const {
-  const int64_t panels = panels_of(shared_lines_) + threads_ * panels_of(own_lines_);
-  return static_cast<size_t>(panels * panel_bytes(depth_));
+// The shared panels, each thread's own ones, its sums, and y before it is rounded.
+template <typename T>
+size_t AmxProduct<T>::scratch_bytes() const {
+  const int64_t panels = (shared_panels_ + threads_ * own_panels_) * panel_bytes<T>(depth_);
+  const int64_t sums = threads_ * own_panels_ * kSums + wide_elements();
+  return static_cast<size_t>(panels) + static_cast<size_t>(sums) * sizeof(float);
 }
 
 // What one thread does.
-class AmxProduct::Run {
+template <typename T>
+class AmxProduct<T>::Run {
  public:
-  Run(const AmxProduct& plan, const float* a, const float* b, const float* bias, float* y, void* scratch)
+  Run(const AmxProduct& plan, const T* a, const T* b, const float* bias, void* y, void* scratch)
       : plan_(plan),
         p_(plan.product_),
         a_{a, p_.a.row_stride, p_.a.column_stride},
         b_{b, p_.b.column_stride, p_.b.row_stride},
         bias_(bias),
-        y_(y),
         thread_(omp_get_thread_num()),
-        threads_(omp_get_num_threads()),
-        shared_panels_(static_cast<Element*>(scratch)),
-        own_panels_(shared_panels_ +
-                    (panels_of(plan.shared_lines_) + thread_ * panels_of(plan.own_lines_)) * panel_size(plan.depth_)) {}
+        threads_(omp_get_num_threads()) {
+    const int64_t size = panel_size<T>(plan.depth_), own = plan.own_panels_;
+    shared_panels_ = static_cast<Element*>(scratch);
+    own_panels_ = shared_panels_ + (plan.shared_panels_ + thread_ * own) * size;
+    float* all_sums = reinterpret_cast<float*>(shared_panels_ + (plan.shared_panels_ + plan.threads_ * own) * size);
+    sums_ = all_sums + thread_ * own * kSums;
+    if (plan.rounds_) {
+      rounded_ = static_cast<BFloat16*>(y);
+      y_ = all_sums + plan.threads_ * own * kSums;
+    } else {
+      y_ = static_cast<float*>(y);
+    }
+  }
 
   void run() {
     const Tiles tiles;
-    const int64_t shared = plan_.shares_a_ ? p_.m : p_.n, own = plan_.shares_a_ ? p_.n : p_.m;
-    const int64_t begin = std::min(own, panels_of(own) * thread_ / threads_ * kPanel);
-    const int64_t end = std::min(own, panels_of(own) * (thread_ + 1) / threads_ * kPanel);
-    for (first_shared_ = 0; first_shared_ < shared; first_shared_ += plan_.shared_lines_) {
-      shared_count_ = std::min(plan_.shared_lines_, shared - first_shared_);
+    const int64_t rows = plan_.rows_in_panels(), columns = panels_of(p_.n);
+    const int64_t shared = plan_.shares_a_ ? rows : columns, own = plan_.shares_a_ ? columns : rows;
+    const int64_t begin = own * thread_ / threads_, end = own * (thread_ + 1) / threads_;
+    for (first_shared_ = 0; first_shared_ < shared; first_shared_ += plan_.shared_panels_) {
+      shared_count_ = std::min(plan_.shared_panels_, shared - first_shared_);
       for (first_depth_ = 0; first_depth_ < p_.k; first_depth_ += plan_.depth_) {
         depth_ = std::min(plan_.depth_, p_.k - first_depth_);
-        split_shared();
-        for (first_own_ = begin; first_own_ < end; first_own_ += plan_.own_lines_) {
-          own_count_ = std::min(plan_.own_lines_, end - first_own_);
-          split(own_lines().from(first_own_, first_depth_), own_count_, depth_,
-                plan_.shares_a_ ? Form::kPairs : Form::kLines, own_panels_);
+        copy_shared();
+        for (first_own_ = begin; first_own_ < end; first_own_ += plan_.own_panels_) {
+          own_count_ = std::min(plan_.own_panels_, end - first_own_);
+          plan_.shares_a_ ? copy_b(first_own_, own_count_, own_panels_) : copy_a(first_own_, own_count_, own_panels_);
           multiply();
         }
       }
@@ -82,68 +128,97 @@ class AmxProduct::Run {
   }
 
  private:
-  const Lines& shared_lines() const { return plan_.shares_a_ ? a_ : b_; }
-  const Lines& own_lines() const { return plan_.shares_a_ ? b_ : a_; }
-
-  // Each thread splits some panels of the shared operand; nobody reads or replaces them before all have come here.
-  void split_shared() {
+  // Each thread copies some panels of the shared operand; nobody reads or replaces them before all have come here.
+  void copy_shared() {
 #pragma omp barrier
-    const int64_t panels = panels_of(shared_count_);
-    const int64_t begin = panels * thread_ / threads_, end = panels * (thread_ + 1) / threads_;
-    split(shared_lines().from(first_shared_ + begin * kPanel, first_depth_),
-          std::min(shared_count_, end * kPanel) - begin * kPanel, depth_, plan_.shares_a_ ? Form::kLines : Form::kPairs,
-          shared_panels_ + begin * panel_size(depth_));
+    const int64_t begin = shared_count_ * thread_ / threads_, end = shared_count_ * (thread_ + 1) / threads_;
+    Element* to = shared_panels_ + begin * panel_size<T>(depth_);
+    const int64_t first = first_shared_ + begin;
+    plan_.shares_a_ ? copy_a(first, end - begin, to) : copy_b(first, end - begin, to);
 #pragma omp barrier
   }
 
+  // Panels never hold lines of two items.
+  void copy_a(int64_t first, int64_t count, Element* to) const {
+    const int64_t of_item = panels_of(p_.m);
+    for (int64_t panel = first; panel < first + count;) {
+      const int64_t at_once = std::min(first + count - panel, of_item - panel % of_item);
+      to_panels(a_lines(panel), std::min(at_once * kPanel, p_.m - panel % of_item * kPanel), depth_, Form::kLines,
+                to + (panel - first) * panel_size<T>(depth_));
+      panel += at_once;
+    }
+  }
+  void copy_b(int64_t first, int64_t count, Element* to) const {
+    to_panels(b_lines(first), std::min(count * kPanel, p_.n - first * kPanel), depth_, Form::kPairs, to);
+  }
+
+  Lines<T> a_lines(int64_t panel) const {
+    const int64_t of_item = panels_of(p_.m);
+    Lines<T> lines = a_.from(panel % of_item * kPanel, first_depth_);
+    lines.first += panel / of_item * plan_.a_item_;
+    return lines;
+  }
+  Lines<T> b_lines(int64_t panel) const { return b_.from(panel * kPanel, first_depth_); }
+
   void multiply() const {
-    const int64_t own_panels = panels_of(own_count_), shared_panels = panels_of(shared_count_);
-    const int64_t size = panel_size(depth_), steps = own_panels * steps_of(depth_);
-    const int64_t each = (size + steps * kCacheLine - 1) / (steps * kCacheLine);  // step fetches as many cache lines
-    for (int64_t s = 0; s < shared_panels; ++s) {
-      const Element* next = shared_panels_ + (s + 1) % shared_panels * size;
-      for (int64_t o = 0; o < own_panels; ++o) {
-        const Ahead ahead{next + o * steps_of(depth_) * each * kCacheLine, each};
-        multiply(shared_panels_ + s * size, first_shared_ + s * kPanel, own_panels_ + o * size, first_own_ + o * kPanel,
-                 ahead);
+    const int64_t size = panel_size<T>(depth_), steps = steps_of(depth_);
+    const int64_t steps_at_once = steps_of(equal_parts(depth_, Limits<T>::kDepthInL1));
+    const int64_t fetched = (size + own_count_ * steps * kCacheLine - 1) / (own_count_ * steps * kCacheLine);
+    for (int64_t s = 0; s < shared_count_; ++s) {
+      Ahead ahead{shared_panels_ + (s + 1) % shared_count_ * size, fetched};
+      for (int64_t step = 0; step < steps; step += steps_at_once) {
+        const int64_t count = std::min(steps_at_once, steps - step), behind = step * size / steps;
+        for (int64_t o = 0; o < own_count_; ++o) {
+          const Element *shared = shared_panels_ + s * size + behind, *own = own_panels_ + o * size + behind;
+          float* sums = sums_ + o * kSums;
+          multiply_panels<T>(plan_.shares_a_ ? shared : own, plan_.shares_a_ ? own : shared, kOnePair, count, step > 0,
+                             ahead, sums);
+          ahead.next += count * fetched * kCacheLine;
+          if (step + count == steps) write_block(first_shared_ + s, first_own_ + o, sums);
+        }
       }
     }
   }
 
-  void multiply(const Element* shared, int64_t shared_line, const Element* own, int64_t own_line,
-                const Ahead& ahead) const {
-    const int64_t row = plan_.shares_a_ ? shared_line : own_line, column = plan_.shares_a_ ? own_line : shared_line;
-    const bool first = first_depth_ == 0;
-    multiply_panels(plan_.shares_a_ ? shared : own, plan_.shares_a_ ? own : shared,
-                    {.a = a_.from(row, first_depth_),
-                     .b = b_.from(column, first_depth_),
-                     .rows = std::min(kPanel, p_.m - row),
-                     .columns = std::min(kPanel, p_.n - column),
-                     .depth = depth_,
-                     .y = y_ + row * p_.y.row_stride + column,
-                     .y_row = p_.y.row_stride,
-                     .alpha = static_cast<float>(p_.alpha),
-                     .onto_y = p_.accumulate || !first,
-                     .bias = bias_ && first ? bias_ + column : nullptr},
-                    ahead);
+  void write_block(int64_t shared_panel, int64_t own_panel, float* sums) const {
+    const int64_t a_panel = plan_.shares_a_ ? shared_panel : own_panel, of_item = panels_of(p_.m);
+    const int64_t b_panel = plan_.shares_a_ ? own_panel : shared_panel;
+    const int64_t row = a_panel % of_item * kPanel, column = b_panel * kPanel;
+    const int64_t at = a_panel / of_item * plan_.y_item_ + row * p_.y.row_stride + column;
+    const bool first = first_depth_ == 0, last = first_depth_ + depth_ == p_.k;
+    write<T>({.a = a_lines(a_panel),
+              .b = b_lines(b_panel),
+              .rows = std::min(kPanel, p_.m - row),
+              .columns = std::min(kPanel, p_.n - column),
+              .depth = depth_,
+              .alpha = static_cast<float>(p_.alpha),
+              .onto_y = p_.accumulate || !first,
+              .bias = bias_ && first ? bias_ + column : nullptr,
+              .y = y_ + at,
+              .rounded = rounded_ && last ? rounded_ + at : nullptr,
+              .y_row = p_.y.row_stride},
+             kOnePair, sums);
   }
-
-  static constexpr int64_t kCacheLine = 64 / sizeof(Element);  // elements
 
   const AmxProduct& plan_;
   const Product& p_;
-  const Lines a_, b_;
+  const Lines<T> a_, b_;
   const float* bias_;
-  float* y_;
   const int64_t thread_, threads_;
   Element *shared_panels_, *own_panels_;
-  // The blocks at hand.
+  float *sums_, *y_;
+  BFloat16* rounded_ = nullptr;
+  // The blocks at hand, in panels, and of k.
   int64_t first_shared_ = 0, shared_count_ = 0, first_own_ = 0, own_count_ = 0, first_depth_ = 0, depth_ = 0;
 };
 
-void AmxProduct::run(const float* a, const float* b, const float* bias, float* y, void* scratch) const {
+template <typename T>
+void AmxProduct<T>::run(const T* a, const T* b, const float* bias, void* y, void* scratch) const {
 #pragma omp parallel num_threads(threads_)
   Run(*this, a, b, bias, y, scratch).run();
 }
+
+template class AmxProduct<float>;
+template class AmxProduct<BFloat16>;
 
 }  // namespace onnx_train::cpu

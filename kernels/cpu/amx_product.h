@@ -1,4 +1,4 @@
-// float32 products on AMX, whose tiles multiply bfloat16 numbers and add up in float32.
+// Products of float32 or bfloat16 numbers on AMX, whose tiles multiply bfloat16 numbers and add up in float32.
 //
 // A float32 number is the sum of three bfloat16 ones, x = x1 + x2 + x3, exactly: 24 bits are 3 times 8. Of the nine
 // products of the parts of two numbers six are made,
@@ -15,29 +15,42 @@
 #include <cstdint>
 
 #include "kernels/cpu/products.h"
+#include "onnx_passes/ir/half.h"
 
 namespace onnx_train::cpu {
 
-// Whether it is worth it: one product of float32 matrices, so large that splitting its operands pays, where has_amx().
-// Rows of y must lie row after row.
-bool is_amx_product(const Product& product, DType from, DType to);
+// Whether it is worth it: one product, or a batch that meets one b, so large that copying its operands pays, where
+// has_amx().
+bool is_amx_product(const Product& product);
 
-// Immutable. The order of its sums does not depend on the number of threads.
+// Immutable. The order of its sums does not depend on the number of threads. T is float or BFloat16.
+template <typename T>
 class AmxProduct {
  public:
-  AmxProduct(const Product& product, int threads);
+  // y is float32, or bfloat16 where T is.
+  AmxProduct(const Product& product, DType y, int threads);
 
   size_t scratch_bytes() const;
-  // `scratch` has scratch_bytes(), aligned to 64; `bias`, where there is one, n numbers to add to each row.
-  void run(const float* a, const float* b, const float* bias, float* y, void* scratch) const;
+  // `scratch` has scratch_bytes(), aligned to 64. `bias`, or null, is n numbers that each row starts with; there is
+  // none where the product accumulates.
+  void run(const T* a, const T* b, const float* bias, void* y, void* scratch) const;
 
  private:
   class Run;
 
+  int64_t rows_in_panels() const;  // of all items
+  // As long as y, or 0 where it need not be kept before it is rounded.
+  int64_t wide_elements() const;
+
   Product product_;
+  int64_t items_ = 1, a_item_ = 0, y_item_ = 0;  // of the batch: their number, and distances in elements
+  bool rounds_;                                  // y is bfloat16
   bool shares_a_;  // threads share a, and each has some columns of y; else they share b, and each has some rows
-  int64_t depth_, shared_lines_, own_lines_;  // of blocks
+  int64_t depth_, shared_panels_, own_panels_;  // of blocks
   int threads_;
 };
+
+extern template class AmxProduct<float>;
+extern template class AmxProduct<BFloat16>;
 
 }  // namespace onnx_train::cpu

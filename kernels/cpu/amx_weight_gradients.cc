@@ -59,8 +59,8 @@ class WeightSums {
   bool is_one_chunk() const { return batch_ <= kPanel && meetings_.chunks.size() == 1; }
   // Whose sums are kept: of one chunk, a tile is complete at once.
   int64_t tiles_at_once() const { return is_one_chunk() ? 1 : rows_at_once_ * columns_at_once_; }
-  int64_t x_size() const { return columns_at_once_ * panel_size(kDepth); }  // of an element
-  int64_t y_size() const { return rows_at_once_ * panel_size(kDepth); }
+  int64_t x_size() const { return columns_at_once_ * panel_size<float>(kDepth); }  // of an element
+  int64_t y_size() const { return rows_at_once_ * panel_size<float>(kDepth); }
   int64_t panels_of_share() const { return meetings_.slots * x_size() + elements_at_once_ * y_size(); }
 
   // As many as the cache holds, so that images are split as few times as possible.
@@ -68,8 +68,8 @@ class WeightSums {
     const int64_t tile_bytes = taps_ * kSums * static_cast<int64_t>(sizeof(float));
     int64_t least = 0;
     for (int64_t rows = 1; rows <= rows_of_share; ++rows) {
-      const int64_t left = kPanelBytes - elements_at_once_ * rows * panel_bytes(kDepth);
-      const int64_t most = std::min(left / (meetings_.slots * panel_bytes(kDepth)),
+      const int64_t left = kPanelBytes - elements_at_once_ * rows * panel_bytes<float>(kDepth);
+      const int64_t most = std::min(left / (meetings_.slots * panel_bytes<float>(kDepth)),
                                     is_one_chunk() ? columns_ : kSumBytes / (rows * tile_bytes));
       const int64_t columns = std::clamp<int64_t>(most, 1, columns_);
       const int64_t cost = blocks(rows_of_share, rows) * columns_ * points_x_ +
@@ -157,28 +157,29 @@ class WeightSums {
         for (size_t i = 0; i < m_.chunks.size(); ++i) {
           const Chunk& chunk = m_.chunks[i];
           for (; split_until < chunk.last; ++split_until) {
-            const Lines lines = x_from(image, column_).moved(m_.element(split_until) * plan_.ins_);
-            split(lines, std::min(columns_ * kPanel, plan_.ins_ - column_ * kPanel), images, Form::kPairs,
-                  x_panels_ + m_.slot(split_until) * plan_.x_size());
+            const Lines<float> lines = x_from(image, column_).moved(m_.element(split_until) * plan_.ins_);
+            to_panels(lines, std::min(columns_ * kPanel, plan_.ins_ - column_ * kPanel), images, Form::kPairs,
+                      x_panels_ + m_.slot(split_until) * plan_.x_size());
           }
           for (int64_t p = chunk.begin; p < chunk.end; ++p) {
-            split(dy_from(image, row_).moved(p * plan_.outs_), std::min(rows_ * kPanel, plan_.outs_ - row_ * kPanel),
-                  images, Form::kLines, dy_panels_ + (p - chunk.begin) * plan_.y_size());
+            to_panels(dy_from(image, row_).moved(p * plan_.outs_),
+                      std::min(rows_ * kPanel, plan_.outs_ - row_ * kPanel), images, Form::kLines,
+                      dy_panels_ + (p - chunk.begin) * plan_.y_size());
           }
           const bool last = image + images == plan_.batch_ && i + 1 == m_.chunks.size();
           each_tile([&](const Tile& tile) {
             for (int64_t tap = tile.begin; tap < tile.end; ++tap) multiply(image, images, i, tile, tap);
-            if (last) write(tile);
+            if (last) write_weights(tile);
           });
         }
       }
     }
 
-    Lines x_from(int64_t image, int64_t column) const {
+    Lines<float> x_from(int64_t image, int64_t column) const {
       const int64_t size = plan_.points_x_ * plan_.ins_;
       return {x_ + image * size + column * kPanel, 1, size};
     }
-    Lines dy_from(int64_t image, int64_t row) const {
+    Lines<float> dy_from(int64_t image, int64_t row) const {
       const int64_t size = plan_.points_y_ * plan_.outs_;
       return {dy_ + image * size + row * kPanel, 1, size};
     }
@@ -186,21 +187,27 @@ class WeightSums {
     void multiply(int64_t image, int64_t images, size_t chunk, const Tile& tile, int64_t tap) const {
       const size_t at = chunk * static_cast<size_t>(plan_.taps_) + static_cast<size_t>(tap);
       const size_t begin = plan_.starts_[at], end = plan_.starts_[at + 1];
-      multiply_pairs(dy_panels_ + (tile.row - row_) * panel_size(kDepth),
-                     x_panels_ + (tile.column - column_) * panel_size(kDepth),
-                     {plan_.pairs_.data() + begin, static_cast<int64_t>(end - begin), plan_.y_size(), plan_.x_size()},
-                     {.a = dy_from(image, tile.row),
-                      .b = x_from(image, tile.column),
-                      .rows = std::min(kPanel, plan_.outs_ - tile.row * kPanel),
-                      .columns = std::min(kPanel, plan_.ins_ - tile.column * kPanel),
-                      .depth = images,
-                      .y = tile.sums + tap * kSums,
-                      .y_row = kPanel,
-                      .onto_y = image > 0 || chunk > 0});
+      const Pairs pairs{plan_.pairs_.data() + begin, static_cast<int64_t>(end - begin), plan_.y_size(), plan_.x_size()};
+      alignas(64) float sums[kPanel * kPanel];
+      multiply_panels<float>(dy_panels_ + (tile.row - row_) * panel_size<float>(kDepth),
+                             x_panels_ + (tile.column - column_) * panel_size<float>(kDepth), pairs, 1,
+                             /*onto_sums=*/false, {}, sums);
+      write<float>({.a = dy_from(image, tile.row),
+                    .b = x_from(image, tile.column),
+                    .rows = std::min(kPanel, plan_.outs_ - tile.row * kPanel),
+                    .columns = std::min(kPanel, plan_.ins_ - tile.column * kPanel),
+                    .depth = images,
+                    .alpha = 1,
+                    .onto_y = image > 0 || chunk > 0,
+                    .bias = nullptr,
+                    .y = tile.sums + tap * kSums,
+                    .rounded = nullptr,
+                    .y_row = kPanel},
+                   pairs, sums);
     }
 
     // dw[o, c, tap] from sums[tap][o][c].
-    void write(const Tile& tile) const {
+    void write_weights(const Tile& tile) const {
       const int64_t outs = std::min(kPanel, plan_.outs_ - tile.row * kPanel);
       const int64_t ins = std::min(kPanel, plan_.ins_ - tile.column * kPanel);
       for (int64_t o = 0; o < outs; ++o) {

@@ -1,5 +1,6 @@
-// Products of float32 numbers, or of bfloat16 ones with float32 sums, by oneDNN; the result is rounded to bfloat16
-// where it is stored so. Transposes are strides, which cost oneDNN nothing.
+// Products of float32 numbers, or of bfloat16 ones with float32 sums; the result is rounded to bfloat16 where it is
+// stored so. Large ones on AMX are ours (amx_product.h), all others oneDNN's. Transposes are strides, which cost
+// nothing.
 #include <algorithm>
 #include <string_view>
 
@@ -98,10 +99,11 @@ bool has_amx() {
   return has;
 }
 
+template <typename T>
 Prepared prepare_amx_product(const NodeSpec& spec, const Product& p, bool bias) {
-  const AmxProduct product(p, spec.threads());
+  const AmxProduct<T> product(p, spec.out_type(), spec.threads());
   return {[product, bias](const Args& args) {
-            product.run(args.in<float>(0), args.in<float>(1), bias ? args.in<float>(2) : nullptr, args.out<float>(),
+            product.run(args.in<T>(0), args.in<T>(1), bias ? args.in<float>(2) : nullptr, args.out<void>(),
                         args.workspace);
           },
           product.scratch_bytes(),
@@ -109,7 +111,10 @@ Prepared prepare_amx_product(const NodeSpec& spec, const Product& p, bool bias) 
 }
 
 Prepared prepare_float_product(const NodeSpec& spec, Product p, bool bias) {
-  if (is_amx_product(p, spec.in_type(), spec.out_type())) return prepare_amx_product(spec, p, bias);
+  if (is_amx_product(p)) {
+    return spec.in_type() == DType::kFloat ? prepare_amx_product<float>(spec, p, bias)
+                                           : prepare_amx_product<BFloat16>(spec, p, bias);
+  }
   return prepare_chain(spec, [&](Chain& chain) {
     const DType from = spec.in_type(0), to_type = spec.out_type();
     Operand a = input(0, layout(p.a, p.m, p.k, from)), made = output(0, layout(p.y, p.m, p.n, to_type));

@@ -1,5 +1,5 @@
-// MatMul, Gemm and TransposedMatMul (functions/products.cc): float32 by oneDNN, and from bfloat16 operands (functions/
-// precision.cc) likewise (float_products.cc); float64 by BLAS, integers by plain loops.
+// MatMul, Gemm and TransposedMatMul (functions/products.cc): float32, and from bfloat16 operands (functions/
+// precision.cc), in float_products.cc; float64 by BLAS, integers by plain loops.
 #include "kernels/cpu/products.h"
 
 #include <cblas.h>
