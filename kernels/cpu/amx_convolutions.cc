@@ -66,7 +66,7 @@ class ImageProducts {
   static constexpr int64_t kElementsAtOnce = 2;     // of the output: a chunk
   static constexpr int64_t kPanelBytes = 262'144;   // of one panel of weights, at all taps
   static constexpr int64_t kWeightBytes = 900'000;  // of the panels of weights at hand
-  static constexpr int64_t kSlotBytes = 900'000;
+  static constexpr int64_t kSlotBytes = 900'000;    // of those of images
 
   void find_pairs() {
     for (int64_t i = 0; i < points_to_; ++i) {
@@ -81,22 +81,26 @@ class ImageProducts {
     starts_.push_back(pairs_.size());
   }
 
-  // Shares have some panels of weights at some chunks each. All that have the same panels split the same weights, all
-  // that have the same chunks the same images: as little of both as possible.
-  void share_output(int threads) {
-    const int64_t chunks = panels_of(batch_) * static_cast<int64_t>(meetings_.chunks.size());
-    int64_t least = 0;
-    for (int64_t of_panels = 1; of_panels <= std::min<int64_t>(threads, panels_of(outs_)); ++of_panels) {
+  // A share is some panels of weights at some chunks. It splits those weights, and the images that the chunks read.
+  void share_output(int64_t threads) {
+    const int64_t panels = panels_of(outs_), chunks = panels_of(batch_) * static_cast<int64_t>(meetings_.chunks.size());
+    const auto part = [](int64_t all, int64_t shares) {
+      return static_cast<double>(blocks(all, shares)) / static_cast<double>(all);
+    };
+    // As long as it takes to split one number of an image.
+    constexpr double kWeight = 3, kProduct = 1.0 / 75;
+    const double images = static_cast<double>(batch_ * points_from_ * ins_);
+    const double weights = kWeight * static_cast<double>(outs_ * ins_ * taps_);
+    const double products = kProduct * static_cast<double>(batch_ * outs_ * ins_) * static_cast<double>(pairs_.size());
+    double least = 0;
+    for (int64_t of_panels = 1; of_panels <= std::min(threads, panels); ++of_panels) {
       const int64_t of_chunks = std::min(threads / of_panels, chunks);
-      constexpr int64_t kWeightCost = 3;  // of splitting them, to that of images
-      const int64_t busy = of_panels * of_chunks;
-      const int64_t cost = (of_panels * batch_ * points_from_ * ins_ + of_chunks * kWeightCost * outs_ * ins_ * taps_ +
-                            batch_ * points_to_ * outs_) *
-                           threads / busy;
-      if (least > 0 && cost >= least) continue;
-      least = cost;
+      const double own_panels = part(panels, of_panels), own_chunks = part(chunks, of_chunks);
+      const double time = images * own_chunks + weights * own_panels + products * own_panels * own_chunks;
+      if (of_panels > 1 && time >= least) continue;
+      least = time;
       shares_of_panels_ = of_panels;
-      shares_ = busy;
+      shares_ = of_panels * of_chunks;
     }
   }
 
