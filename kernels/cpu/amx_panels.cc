@@ -80,16 +80,28 @@ ONNX_TRAIN_VECTORS void tile_of_lines(const Lines<BFloat16>& lines, int64_t coun
   }
 }
 
-// Lines that lie beside each other: row r of the tiles of each part is depths 2 r and 2 r + 1 of all of them.
+// Of each line the number at one depth, whose place in the first line is `first`.
+ONNX_TRAIN_VECTORS __m512 number_of_each(const Lines<float>& lines, const float* first, __mmask16 there) {
+  if (lines.next_line == 1) return _mm512_maskz_loadu_ps(there, first);
+  const __m512i numbers = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+  const __m512i places = _mm512_mullo_epi32(numbers, _mm512_set1_epi32(static_cast<int>(lines.next_line)));
+  return _mm512_mask_i32gather_ps(_mm512_setzero_ps(), there, places, first, sizeof(float));
+}
+
+constexpr int64_t kDepthAhead = 8;  // the processor does not see lines come that lie beside each other
+
+// Other lines: row r of the tiles of each part is depths 2 r and 2 r + 1 of all of them.
 ONNX_TRAIN_VECTORS void tile_of_pairs(const Lines<float>& lines, int64_t count, int64_t depth, Element* tiles) {
   const __m512i upper = _mm512_set1_epi32(static_cast<int>(0xffff0000));
   const __mmask16 there = first_lanes(count);
   for (int64_t r = 0; r < kDepth / 2; ++r, tiles += kDepth) {
     const float *even = lines.first + 2 * r * lines.next_depth, *odd = even + lines.next_depth;
-    fetch(even + kDepth * lines.next_depth);
-    fetch(odd + kDepth * lines.next_depth);
-    const Split first(_mm512_maskz_loadu_ps(2 * r < depth ? there : 0, even));
-    const Split second(_mm512_maskz_loadu_ps(2 * r + 1 < depth ? there : 0, odd));
+    if (2 * r + kDepthAhead < depth) {
+      fetch(even + kDepthAhead * lines.next_depth);
+      fetch(odd + kDepthAhead * lines.next_depth);
+    }
+    const Split first(number_of_each(lines, even, 2 * r < depth ? there : 0));
+    const Split second(number_of_each(lines, odd, 2 * r + 1 < depth ? there : 0));
     for (int64_t p = 0; p < kParts<float>; ++p) {
       _mm512_store_si512(tiles + p * kPartSize, _mm512_or_si512(_mm512_srli_epi32(first.part[p], 16),
                                                                 _mm512_and_si512(second.part[p], upper)));
@@ -101,8 +113,10 @@ ONNX_TRAIN_VECTORS void tile_of_pairs(const Lines<BFloat16>& lines, int64_t coun
   const __mmask16 there = first_lanes(count);
   for (int64_t r = 0; r < kDepth / 2; ++r, tile += kDepth) {
     const BFloat16 *even = lines.first + 2 * r * lines.next_depth, *odd = even + lines.next_depth;
-    fetch(even + kDepth * lines.next_depth);
-    fetch(odd + kDepth * lines.next_depth);
+    if (2 * r + kDepthAhead < depth) {
+      fetch(even + kDepthAhead * lines.next_depth);
+      fetch(odd + kDepthAhead * lines.next_depth);
+    }
     const __m256i first = _mm256_maskz_loadu_epi16(2 * r < depth ? there : 0, even);
     const __m256i second = _mm256_maskz_loadu_epi16(2 * r + 1 < depth ? there : 0, odd);
     _mm512_store_si512(
@@ -137,7 +151,7 @@ ONNX_TRAIN_VECTORS void transpose(Element* tile) {
   }
 }
 
-// One panel, kDepth deep or less.
+// One panel, kDepth deep, of lines of this depth.
 template <typename T>
 void to_step(const Lines<T>& lines, int64_t count, int64_t depth, Form form, Element* step) {
   const bool in_one_piece = lines.lie_in_one_piece();
@@ -225,13 +239,16 @@ ONNX_TRAIN_TILES void multiply_step(const Element* a, const Element* b) {
 }
 
 template <typename T>
-ONNX_TRAIN_TILES void multiply(const Element* a, const Element* b, int64_t steps, bool onto_sums, const Ahead& ahead,
-                               float* sums) {
+ONNX_TRAIN_TILES void multiply(const Element* a, const Element* b, const Pairs& pairs, int64_t steps, bool onto_sums,
+                               const Ahead& ahead, float* sums) {
   const Element* next = ahead.next;
   load_sums(!onto_sums, sums);
-  for (; steps-- > 0; a += kStepSize<T>, b += kStepSize<T>) {
-    for (int64_t i = 0; i < ahead.cache_lines; ++i, next += kCacheLine) _mm_prefetch(next, _MM_HINT_T1);
-    multiply_step<T>(a, b);
+  for (const Pair* pair = pairs.first; pair < pairs.first + pairs.count; ++pair) {
+    const Element *from_a = a + pair->a * pairs.a_size, *from_b = b + pair->b * pairs.b_size;
+    for (int64_t step = 0; step < steps; ++step, from_a += kStepSize<T>, from_b += kStepSize<T>) {
+      for (int64_t i = 0; i < ahead.cache_lines; ++i, next += kCacheLine) _mm_prefetch(next, _MM_HINT_T1);
+      multiply_step<T>(from_a, from_b);
+    }
   }
   store_sums(sums);
 }
@@ -246,14 +263,17 @@ ONNX_TRAIN_VECTORS bool all_finite(const float* sums) {
 }
 
 // The same without AMX.
-ONNX_TRAIN_VECTORS void multiply_lines(const Block<float>& block, float* sums) {
+ONNX_TRAIN_VECTORS void multiply_lines(const Block<float>& block, const Pairs& pairs, float* sums) {
   std::fill_n(sums, kPanel * kPanel, 0.0f);
-  for (int64_t k = 0; k < block.depth; ++k) {
-    float row_of_b[kPanel] = {};
-    for (int64_t j = 0; j < block.columns; ++j) row_of_b[j] = *block.b.from(j, k).first;
-    for (int64_t i = 0; i < block.rows; ++i) {
-      const float from_a = *block.a.from(i, k).first;
-      for (int64_t j = 0; j < kPanel; ++j) sums[i * kPanel + j] += from_a * row_of_b[j];
+  for (const Pair* pair = pairs.first; pair < pairs.first + pairs.count; ++pair) {
+    const Lines<float> a = block.a.moved(pair->a_lines), b = block.b.moved(pair->b_lines);
+    for (int64_t k = 0; k < block.depth; ++k) {
+      float row_of_b[kPanel] = {};
+      for (int64_t j = 0; j < block.columns; ++j) row_of_b[j] = *b.from(j, k).first;
+      for (int64_t i = 0; i < block.rows; ++i) {
+        const float from_a = *a.from(i, k).first;
+        for (int64_t j = 0; j < kPanel; ++j) sums[i * kPanel + j] += from_a * row_of_b[j];
+      }
     }
   }
 }
@@ -305,15 +325,15 @@ void to_panels(const Lines<T>& lines, int64_t count, int64_t depth, Form form, E
 }
 
 template <typename T>
-void multiply_panels(const Element* a, const Element* b, int64_t steps, bool onto_sums, const Ahead& ahead,
-                     float* sums) {
-  multiply<T>(a, b, steps, onto_sums, ahead, sums);
+void multiply_panels(const Element* a, const Element* b, const Pairs& pairs, int64_t steps, bool onto_sums,
+                     const Ahead& ahead, float* sums) {
+  multiply<T>(a, b, pairs, steps, onto_sums, ahead, sums);
 }
 
 template <typename T>
-void write(const Block<T>& block, float* sums) {
+void write(const Block<T>& block, [[maybe_unused]] const Pairs& pairs, float* sums) {
   if constexpr (std::is_same_v<T, float>) {
-    if (!all_finite(sums)) multiply_lines(block, sums);
+    if (!all_finite(sums)) multiply_lines(block, pairs, sums);
   }
   write_sums(block, sums);
 }
@@ -325,17 +345,18 @@ Tiles::~Tiles() = default;
 template <typename T>
 void to_panels(const Lines<T>&, int64_t, int64_t, Form, Element*) {}
 template <typename T>
-void multiply_panels(const Element*, const Element*, int64_t, bool, const Ahead&, float*) {}
+void multiply_panels(const Element*, const Element*, const Pairs&, int64_t, bool, const Ahead&, float*) {}
 template <typename T>
-void write(const Block<T>&, float*) {}
+void write(const Block<T>&, const Pairs&, float*) {}
 
 #endif
 
 template void to_panels(const Lines<float>&, int64_t, int64_t, Form, Element*);
 template void to_panels(const Lines<BFloat16>&, int64_t, int64_t, Form, Element*);
-template void multiply_panels<float>(const Element*, const Element*, int64_t, bool, const Ahead&, float*);
-template void multiply_panels<BFloat16>(const Element*, const Element*, int64_t, bool, const Ahead&, float*);
-template void write(const Block<float>&, float*);
-template void write(const Block<BFloat16>&, float*);
+template void multiply_panels<float>(const Element*, const Element*, const Pairs&, int64_t, bool, const Ahead&, float*);
+template void multiply_panels<BFloat16>(const Element*, const Element*, const Pairs&, int64_t, bool, const Ahead&,
+                                        float*);
+template void write(const Block<float>&, const Pairs&, float*);
+template void write(const Block<BFloat16>&, const Pairs&, float*);
 
 }  // namespace onnx_train::cpu::amx

@@ -29,8 +29,13 @@ template <typename T>
 int64_t panel_size(int64_t depth) {
   return steps_of(depth) * kDepth * kPanel * kParts<T>;
 }
+template <typename T>
+int64_t panel_bytes(int64_t depth) {
+  return panel_size<T>(depth) * static_cast<int64_t>(sizeof(Element));
+}
 
-// Some lines of an operand, and the distances in elements from line to line and along a line. One of the two is 1.
+// Some lines of an operand, and the distances in elements from line to line and along a line. One of the two is 1;
+// of float32, none may be.
 template <typename T>
 struct Lines {
   const T* first;
@@ -39,6 +44,7 @@ struct Lines {
   Lines from(int64_t line, int64_t depth) const {
     return {first + line * next_line + depth * next_depth, next_line, next_depth};
   }
+  Lines moved(int64_t elements) const { return {first + elements, next_line, next_depth}; }
   bool lie_in_one_piece() const { return next_depth == 1; }
 };
 
@@ -64,10 +70,27 @@ struct Ahead {
   int64_t cache_lines = 0;
 };
 
-// sums = a b, or sums + a b, of panels of `steps` times kDepth of k; kPanel x kPanel numbers, aligned to 64 bytes.
+// A panel of a and one of b that meet, counted from the first ones; and where their lines are, in elements from those
+// of a block.
+struct Pair {
+  int32_t a, b;
+  int32_t a_lines, b_lines;
+};
+
+struct Pairs {
+  const Pair* first;
+  int64_t count;
+  int64_t a_size, b_size;  // from a panel to the next, in elements
+};
+
+inline constexpr Pair kFirstPair{};
+inline constexpr Pairs kOnePair{&kFirstPair, 1, 0, 0};
+
+// sums = Σ a b over the pairs, or sums + that, of panels of `steps` times kDepth of k; kPanel x kPanel numbers, aligned
+// to 64 bytes.
 template <typename T>
-void multiply_panels(const Element* a, const Element* b, int64_t steps, bool onto_sums, const Ahead& ahead,
-                     float* sums);
+void multiply_panels(const Element* a, const Element* b, const Pairs& pairs, int64_t steps, bool onto_sums,
+                     const Ahead& ahead, float* sums);
 
 // A block of y, at most kPanel x kPanel: alpha times sums is added to y, or to a bias, or to 0.
 template <typename T>
@@ -84,6 +107,6 @@ struct Block {
 
 // Where sums of split numbers are not finite, because numbers are not or overflow, they are made anew without AMX.
 template <typename T>
-void write(const Block<T>& block, float* sums);
+void write(const Block<T>& block, const Pairs& pairs, float* sums);
 
 }  // namespace onnx_train::cpu::amx

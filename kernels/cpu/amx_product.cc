@@ -30,11 +30,6 @@ constexpr int64_t kMostSharedLines = 1024;
 constexpr int64_t kSums = kPanel * kPanel;
 constexpr int64_t kCacheLine = 64 / sizeof(Element);
 
-template <typename T>
-int64_t panel_bytes(int64_t depth) {
-  return panel_size<T>(depth) * static_cast<int64_t>(sizeof(Element));
-}
-
 // The size of equal parts, multiples of kDepth, of which none is larger than `most`.
 int64_t equal_parts(int64_t depth, int64_t most) {
   const int64_t parts = (depth + most - 1) / most;
@@ -176,8 +171,8 @@ class AmxProduct<T>::Run {
         for (int64_t o = 0; o < own_count_; ++o) {
           const Element *shared = shared_panels_ + s * size + behind, *own = own_panels_ + o * size + behind;
           float* sums = sums_ + o * kSums;
-          multiply_panels<T>(plan_.shares_a_ ? shared : own, plan_.shares_a_ ? own : shared, count, step > 0, ahead,
-                             sums);
+          multiply_panels<T>(plan_.shares_a_ ? shared : own, plan_.shares_a_ ? own : shared, kOnePair, count, step > 0,
+                             ahead, sums);
           ahead.next += count * fetched * kCacheLine;
           if (step + count == steps) write_block(first_shared_ + s, first_own_ + o, sums);
         }
@@ -202,7 +197,7 @@ class AmxProduct<T>::Run {
               .y = y_ + at,
               .rounded = rounded_ && last ? rounded_ + at : nullptr,
               .y_row = p_.y.row_stride},
-             sums);
+             kOnePair, sums);
   }
 
   const AmxProduct& plan_;

@@ -127,6 +127,7 @@ Prepared prepare_conv(const NodeSpec& spec) {
   const Convolution c = convolution(spec, spec.in_shape(0), spec.in_shape(1), spec.out_shape());
   expect_bias(spec, 2, c.w[0]);
   const Forward forward{0, 1, spec.has_input(2) ? 2 : -1};
+  if (takes_amx(c)) return prepare_amx(spec, c, forward);
   return is_small_images(c, /*gradient=*/false) ? prepare_small_images(spec, c, forward) : prepare(spec, c, forward);
 }
 
@@ -164,6 +165,7 @@ Prepared prepare_conv_transpose(const NodeSpec& spec) {
 Prepared prepare_grad_input(const NodeSpec& spec) {
   const Convolution c = convolution(spec, spec.out_shape(), spec.in_shape(1), spec.in_shape(0));
   const InputGradient gradient{0, 1};
+  if (takes_amx(c)) return prepare_amx(spec, c, gradient);
   return is_small_images(c, /*gradient=*/true) ? prepare_small_images(spec, c, gradient) : prepare(spec, c, gradient);
 }
 
@@ -172,6 +174,7 @@ Prepared prepare_grad_weight(const NodeSpec& spec) {
   if (spec.has_output(1) && (spec.out_shape(1) != Shape{c.w[0]} || spec.out_type(1) != spec.out_type()))
     fail(spec.node().label(), ": its second output must have one number for each of ", c.w[0], " channels");
   const WeightGradient gradient{0, 1, spec.has_output(1)};
+  if (takes_amx(c)) return prepare_amx(spec, c, gradient);
   if (takes_patches(c)) return prepare_patches(c, gradient);
   return takes_outer_products(c) ? prepare_outer_products(c, gradient, spec.threads()) : prepare(spec, c, gradient);
 }

@@ -50,6 +50,12 @@ bool is_small_images(const Convolution& c, bool gradient);
 Prepared prepare_small_images(const NodeSpec& spec, const Convolution& c, const Forward& f);
 Prepared prepare_small_images(const NodeSpec& spec, const Convolution& c, const InputGradient& f);
 
+// Float32 channels last, where it pays on this machine: on AMX.
+bool takes_amx(const Convolution& c);
+Prepared prepare_amx(const NodeSpec& spec, const Convolution& c, const Forward& f);
+Prepared prepare_amx(const NodeSpec& spec, const Convolution& c, const InputGradient& f);
+Prepared prepare_amx(const NodeSpec& spec, const Convolution& c, const WeightGradient& f);
+
 // Any size, float32 or float64, channels first: windows laid out as the columns of a matrix, then BLAS.
 Prepared prepare_plain(const NodeSpec& spec, const Convolution& c, const Forward& f);
 Prepared prepare_plain(const NodeSpec& spec, const Convolution& c, const InputGradient& f);

@@ -10,6 +10,7 @@
 #include <memory>
 #include <vector>
 
+#include "kernels/cpu/channel_sums.h"
 #include "kernels/cpu/convolutions.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/parallel.h"
@@ -73,7 +74,7 @@ class Patches {
                   address(scratch_, args));
       image += images_;
     }
-    if (f_.bias) add_up(dy, args.out<float>(1));
+    if (f_.bias) add_up_channels(dy, batch_ * points_out(grid_), outs_, args.out<float>(1));
   }
 
  private:
@@ -90,23 +91,6 @@ class Patches {
           BFloat16* to = patches + row * columns() + tap;
           for (int64_t c = 0; c < ins_; ++c) to[c * num_taps] = from ? from[c] : BFloat16();
         }
-      }
-    });
-  }
-
-  // bias[o] = sum over the windows of dy[window, o]; some neighbouring channels at a time.
-  void add_up(const BFloat16* dy, float* bias) const {
-    constexpr int64_t kChannels = 64;
-    const int64_t windows = batch_ * points_out(grid_), blocks = (outs_ + kChannels - 1) / kChannels;
-    parallel_for(blocks, std::max<int64_t>(1, kElementGrain / (windows * kChannels)), [&](int64_t block, int64_t end) {
-      for (; block < end; ++block) {
-        const int64_t first = block * kChannels, channels = std::min(kChannels, outs_ - first);
-        double sums[kChannels] = {};
-        for (int64_t window = 0; window < windows; ++window) {
-          const BFloat16* row = dy + window * outs_ + first;
-          for (int64_t i = 0; i < channels; ++i) sums[i] += static_cast<double>(static_cast<float>(row[i]));
-        }
-        std::copy(sums, sums + channels, bias + first);
       }
     });
   }

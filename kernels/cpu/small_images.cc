@@ -133,21 +133,6 @@ struct Meetings {
       starts.push_back(all.size());
     }
   }
-
- private:
-  // The window that reads element q with `tap`; -1 when there is none.
-  static int64_t window_of(const Grid& g, int64_t q, int64_t tap) {
-    int64_t window = 0, size = 1;
-    for (size_t i = g.size(); i-- > 0;) {
-      const int64_t way = q % g[i].in - g[i].at(0, tap % g[i].kernel);
-      if (way < 0 || way % g[i].stride != 0 || way / g[i].stride >= g[i].out) return -1;
-      window += way / g[i].stride * size;
-      size *= g[i].out;
-      q /= g[i].in;
-      tap /= g[i].kernel;
-    }
-    return window;
-  }
 };
 
 // w[o, c, tap] of kColumns output channels as panel[tap][elements of input channels][kColumns], zeros behind the last.
@@ -259,16 +244,9 @@ class SmallImages {
   Place panels_;
 };
 
-// The part of kernel elements times windows that meets an element, along all axes.
+// The part of kernel elements times windows that meets an element.
 double useful_part(const Grid& g) {
-  double part = 1;
-  for (const Axis& axis : g) {
-    int64_t useful = 0;
-    for (int64_t o = 0; o < axis.out; ++o)
-      useful += std::max<int64_t>(0, axis.last_tap(o, axis.in) - axis.first_tap(o));
-    part *= static_cast<double>(useful) / static_cast<double>(axis.out * axis.kernel);
-  }
-  return part;
+  return static_cast<double>(meetings(g)) / static_cast<double>(points_out(g) * taps(g));
 }
 
 bool is_nearly_full(int64_t n, int64_t size) { return blocks(n, size) * size * 4 <= n * 5; }

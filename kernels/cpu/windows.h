@@ -32,6 +32,18 @@ inline int64_t points_in(const Grid& g) { return g[0].in * g[1].in * g[2].in; }
 inline int64_t points_out(const Grid& g) { return g[0].out * g[1].out * g[2].out; }
 inline int64_t taps(const Grid& g) { return g[0].kernel * g[1].kernel * g[2].kernel; }
 
+// How many windows and taps lead to an element, not to the padding.
+inline int64_t meetings(const Grid& g) {
+  int64_t all = 1;
+  for (const Axis& axis : g) {
+    int64_t of_axis = 0;
+    for (int64_t o = 0; o < axis.out; ++o)
+      of_axis += std::max<int64_t>(0, axis.last_tap(o, axis.in) - axis.first_tap(o));
+    all *= of_axis;
+  }
+  return all;
+}
+
 // The element that window p reads with `tap`; -1 in the padding.
 inline int64_t element_of(const Grid& g, int64_t p, int64_t tap) {
   int64_t element = 0, size = 1;
@@ -44,6 +56,20 @@ inline int64_t element_of(const Grid& g, int64_t p, int64_t tap) {
     tap /= g[i].kernel;
   }
   return element;
+}
+
+// The window that reads element q with `tap`; -1 when there is none.
+inline int64_t window_of(const Grid& g, int64_t q, int64_t tap) {
+  int64_t window = 0, size = 1;
+  for (size_t i = g.size(); i-- > 0;) {
+    const int64_t way = q % g[i].in - g[i].at(0, tap % g[i].kernel);
+    if (way < 0 || way % g[i].stride != 0 || way / g[i].stride >= g[i].out) return -1;
+    window += way / g[i].stride * size;
+    size *= g[i].out;
+    q /= g[i].in;
+    tap /= g[i].kernel;
+  }
+  return window;
 }
 
 }  // namespace onnx_train::cpu
