@@ -238,11 +238,12 @@ bool takes_amx(const Convolution& c) {
     return static_cast<double>(lines) / static_cast<double>(panels_of(lines) * kPanel);
   };
   constexpr double kLeastFilled = 0.6;
-  if (filled(c.batch()) * filled(c.ins()) * filled(c.outs()) < kLeastFilled) return false;
+  const bool is_filled = filled(c.batch()) * filled(c.ins()) * filled(c.outs()) >= kLeastFilled;  // no, if empty
+  if (!is_filled || std::max(num_elements(c.x), num_elements(c.y)) / c.batch() > INT32_MAX) return false;
   const Grid grid = make_grid(c.windows, c.x, c.y);
   const int64_t pairs = meetings(grid), used = std::min(pairs, points_in(grid));
   // Each number that is split has to be used often enough.
-  constexpr int64_t kLeastProducts = 24;
+  constexpr int64_t kLeastProducts = 32;
   const int64_t numbers = c.batch() * (used * c.ins() + points_out(grid) * c.outs()) + num_elements(c.w);
   if (c.batch() * pairs * c.ins() * c.outs() < kLeastProducts * numbers) return false;
   // The elements from the first to the last one that a window reads have to fit into the cache.
