@@ -38,14 +38,15 @@ int64_t equal_parts(int64_t depth, int64_t most) {
 
 }  // namespace
 
-bool is_amx_product(const Product& p) {
+bool is_amx_product(const Product& p, DType from) {
   const bool meets_one_b = p.y.batch.empty() || (p.y.batch.size() == 1 && p.b.batch[0] == 1);
   const bool wastes_lines = !p.y.batch.empty() && p.m % kPanel != 0;
   if (!has_amx() || !meets_one_b || wastes_lines || p.y.column_stride != 1) return false;
-  // For each number of y, k products are saved, and k (rows + n) / (rows n) numbers are copied.
-  constexpr int64_t kLeastDepth = 128, kLeastLines = 100;
-  const int64_t rows = p.m * num_elements(p.y.batch);
-  return p.k >= kLeastDepth && rows * p.n >= kLeastLines * (rows + p.n);
+  // For each number of y, k (rows + n) / (rows n) numbers are copied. Six products of parts pay for that sooner than
+  // one.
+  constexpr int64_t kLeastDepth = 128;
+  const int64_t rows = p.m * num_elements(p.y.batch), least_lines = from == DType::kFloat ? 100 : 400;
+  return p.k >= kLeastDepth && rows * p.n >= least_lines * (rows + p.n);
 }
 
 template <typename T>

@@ -111,7 +111,7 @@ Prepared prepare_amx_product(const NodeSpec& spec, const Product& p, bool bias) 
 }
 
 Prepared prepare_float_product(const NodeSpec& spec, Product p, bool bias) {
-  if (is_amx_product(p)) {
+  if (is_amx_product(p, spec.in_type())) {
     return spec.in_type() == DType::kFloat ? prepare_amx_product<float>(spec, p, bias)
                                            : prepare_amx_product<BFloat16>(spec, p, bias);
   }
