@@ -17,10 +17,6 @@ using namespace amx;
 
 namespace {
 
-int64_t find_other(const Grid& g, bool gradient, int64_t i, int64_t tap) {
-  return gradient ? window_of(g, i, tap) : element_of(g, i, tap);
-}
-
 // The convolution, or its input gradient, which reads dy and has no bias.
 class ImageProducts {
  public:
@@ -39,7 +35,7 @@ class ImageProducts {
         points_to_(num_elements(gradient ? c.x : c.y) / batch_ / outs_),
         meetings_(points_to_, points_from_, taps_, kElementsAtOnce,
                   [grid = make_grid(c.windows, c.x, c.y), gradient](int64_t i, int64_t tap) {
-                    return find_other(grid, gradient, i, tap);
+                    return met_by(grid, gradient, i, tap);
                   }) {
     find_pairs();
     const int64_t all = panel_bytes<float>(ins_);

@@ -2,19 +2,16 @@
 
 #include <algorithm>
 
-#if defined(__x86_64__)
 #pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wuninitialized"  // GCC 12 finds some in its own header
+#pragma GCC diagnostic ignored "-Wuninitialized"  // GCC 12 finds some in its own header of vectors
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#include <immintrin.h>
+#include "kernels/cpu/tiles.h"
 #pragma GCC diagnostic pop
-#endif
 
 namespace onnx_train::cpu::amx {
 
 #if defined(__x86_64__)
 
-#define ONNX_TRAIN_VECTORS [[gnu::target("arch=x86-64-v4")]]
 #define ONNX_TRAIN_TILES [[gnu::target("arch=x86-64-v4,amx-tile,amx-bf16")]]
 
 namespace {
@@ -25,17 +22,17 @@ template <typename T>
 constexpr int64_t kStepSize = kParts<T>* kPartSize;  // of all parts
 constexpr int64_t kCacheLine = 64 / sizeof(Element);
 
-ONNX_TRAIN_VECTORS __mmask16 first_lanes(int64_t count) {
+ONNX_TRAIN_WIDE_VECTORS __mmask16 first_lanes(int64_t count) {
   return count >= 16 ? 0xffff : count <= 0 ? 0 : static_cast<__mmask16>((1u << count) - 1);
 }
 
-ONNX_TRAIN_VECTORS void fetch(const void* address) { _mm_prefetch(address, _MM_HINT_T0); }
+ONNX_TRAIN_WIDE_VECTORS void fetch(const void* address) { _mm_prefetch(address, _MM_HINT_T0); }
 
 // x = part[0] + part[1] + part[2], each in the upper halves. Ties are rounded away from 0, which is as good.
 struct Split {
   __m512i part[kParts<float>];
 
-  ONNX_TRAIN_VECTORS explicit Split(__m512 x) {
+  ONNX_TRAIN_WIDE_VECTORS explicit Split(__m512 x) {
     part[0] = nearest(x);
     x = _mm512_sub_ps(x, _mm512_castsi512_ps(part[0]));
     part[1] = nearest(x);
@@ -43,14 +40,14 @@ struct Split {
   }
 
  private:
-  ONNX_TRAIN_VECTORS static __m512i nearest(__m512 x) {
+  ONNX_TRAIN_WIDE_VECTORS static __m512i nearest(__m512 x) {
     const __m512i rounded = _mm512_add_epi32(_mm512_castps_si512(x), _mm512_set1_epi32(0x8000));
     return _mm512_and_si512(rounded, _mm512_set1_epi32(static_cast<int>(0xffff0000)));
   }
 };
 
 // Lines that lie in one piece: row r of the tiles of each part is line r.
-ONNX_TRAIN_VECTORS void tile_of_lines(const Lines<float>& lines, int64_t count, int64_t depth, Element* tiles) {
+ONNX_TRAIN_WIDE_VECTORS void tile_of_lines(const Lines<float>& lines, int64_t count, int64_t depth, Element* tiles) {
   alignas(64) static constexpr uint16_t kUpperHalves[] = {1,  3,  5,  7,  9,  11, 13, 15, 17, 19, 21,
                                                           23, 25, 27, 29, 31, 33, 35, 37, 39, 41, 43,
                                                           45, 47, 49, 51, 53, 55, 57, 59, 61, 63};
@@ -71,7 +68,7 @@ ONNX_TRAIN_VECTORS void tile_of_lines(const Lines<float>& lines, int64_t count, 
   }
 }
 
-ONNX_TRAIN_VECTORS void tile_of_lines(const Lines<BFloat16>& lines, int64_t count, int64_t depth, Element* tile) {
+ONNX_TRAIN_WIDE_VECTORS void tile_of_lines(const Lines<BFloat16>& lines, int64_t count, int64_t depth, Element* tile) {
   const __mmask32 along = depth >= kDepth ? ~__mmask32{0} : (__mmask32{1} << depth) - 1;
   for (int64_t r = 0; r < kTileLines; ++r, tile += kDepth) {
     const BFloat16* line = lines.first + r * lines.next_line;
@@ -81,27 +78,36 @@ ONNX_TRAIN_VECTORS void tile_of_lines(const Lines<BFloat16>& lines, int64_t coun
 }
 
 // Of each line the number at one depth, whose place in the first line is `first`.
-ONNX_TRAIN_VECTORS __m512 number_of_each(const Lines<float>& lines, const float* first, __mmask16 there) {
+ONNX_TRAIN_WIDE_VECTORS __m512 number_of_each(const Lines<float>& lines, const float* first, __mmask16 there) {
   if (lines.next_line == 1) return _mm512_maskz_loadu_ps(there, first);
   const __m512i numbers = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
   const __m512i places = _mm512_mullo_epi32(numbers, _mm512_set1_epi32(static_cast<int>(lines.next_line)));
   return _mm512_mask_i32gather_ps(_mm512_setzero_ps(), there, places, first, sizeof(float));
 }
 
-constexpr int64_t kDepthAhead = 8;  // the processor does not see lines come that lie beside each other
+// Where depths 2 r and 2 r + 1 of the first line lie. What comes some depths later is fetched: the processor does not
+// see lines come that lie beside each other.
+template <typename T>
+struct PairOfDepths {
+  const T *even, *odd;
+
+  ONNX_TRAIN_WIDE_VECTORS PairOfDepths(const Lines<T>& lines, int64_t r, int64_t depth)
+      : even(lines.first + 2 * r * lines.next_depth), odd(even + lines.next_depth) {
+    constexpr int64_t kAhead = 8;
+    if (2 * r + kAhead >= depth) return;
+    fetch(even + kAhead * lines.next_depth);
+    fetch(odd + kAhead * lines.next_depth);
+  }
+};
 
 // Other lines: row r of the tiles of each part is depths 2 r and 2 r + 1 of all of them.
-ONNX_TRAIN_VECTORS void tile_of_pairs(const Lines<float>& lines, int64_t count, int64_t depth, Element* tiles) {
+ONNX_TRAIN_WIDE_VECTORS void tile_of_pairs(const Lines<float>& lines, int64_t count, int64_t depth, Element* tiles) {
   const __m512i upper = _mm512_set1_epi32(static_cast<int>(0xffff0000));
   const __mmask16 there = first_lanes(count);
   for (int64_t r = 0; r < kDepth / 2; ++r, tiles += kDepth) {
-    const float *even = lines.first + 2 * r * lines.next_depth, *odd = even + lines.next_depth;
-    if (2 * r + kDepthAhead < depth) {
-      fetch(even + kDepthAhead * lines.next_depth);
-      fetch(odd + kDepthAhead * lines.next_depth);
-    }
-    const Split first(number_of_each(lines, even, 2 * r < depth ? there : 0));
-    const Split second(number_of_each(lines, odd, 2 * r + 1 < depth ? there : 0));
+    const PairOfDepths from(lines, r, depth);
+    const Split first(number_of_each(lines, from.even, 2 * r < depth ? there : 0));
+    const Split second(number_of_each(lines, from.odd, 2 * r + 1 < depth ? there : 0));
     for (int64_t p = 0; p < kParts<float>; ++p) {
       _mm512_store_si512(tiles + p * kPartSize, _mm512_or_si512(_mm512_srli_epi32(first.part[p], 16),
                                                                 _mm512_and_si512(second.part[p], upper)));
@@ -109,23 +115,19 @@ ONNX_TRAIN_VECTORS void tile_of_pairs(const Lines<float>& lines, int64_t count, 
   }
 }
 
-ONNX_TRAIN_VECTORS void tile_of_pairs(const Lines<BFloat16>& lines, int64_t count, int64_t depth, Element* tile) {
+ONNX_TRAIN_WIDE_VECTORS void tile_of_pairs(const Lines<BFloat16>& lines, int64_t count, int64_t depth, Element* tile) {
   const __mmask16 there = first_lanes(count);
   for (int64_t r = 0; r < kDepth / 2; ++r, tile += kDepth) {
-    const BFloat16 *even = lines.first + 2 * r * lines.next_depth, *odd = even + lines.next_depth;
-    if (2 * r + kDepthAhead < depth) {
-      fetch(even + kDepthAhead * lines.next_depth);
-      fetch(odd + kDepthAhead * lines.next_depth);
-    }
-    const __m256i first = _mm256_maskz_loadu_epi16(2 * r < depth ? there : 0, even);
-    const __m256i second = _mm256_maskz_loadu_epi16(2 * r + 1 < depth ? there : 0, odd);
+    const PairOfDepths from(lines, r, depth);
+    const __m256i first = _mm256_maskz_loadu_epi16(2 * r < depth ? there : 0, from.even);
+    const __m256i second = _mm256_maskz_loadu_epi16(2 * r + 1 < depth ? there : 0, from.odd);
     _mm512_store_si512(
         tile, _mm512_or_si512(_mm512_cvtepu16_epi32(first), _mm512_slli_epi32(_mm512_cvtepu16_epi32(second), 16)));
   }
 }
 
 // Transposes a tile of 16 x 16 pairs: from one form to the other.
-ONNX_TRAIN_VECTORS void transpose(Element* tile) {
+ONNX_TRAIN_WIDE_VECTORS void transpose(Element* tile) {
   __m512i a[16], b[16];
   for (int i = 0; i < 16; ++i) a[i] = _mm512_load_si512(tile + i * kDepth);
   for (int i = 0; i < 16; i += 2) {
@@ -253,7 +255,7 @@ ONNX_TRAIN_TILES void multiply(const Element* a, const Element* b, const Pairs& 
   store_sums(sums);
 }
 
-ONNX_TRAIN_VECTORS bool all_finite(const float* sums) {
+ONNX_TRAIN_WIDE_VECTORS bool all_finite(const float* sums) {
   constexpr int kInfiniteOrNan = 0x01 | 0x08 | 0x10 | 0x80;
   __mmask16 found = 0;
   for (int64_t i = 0; i < kPanel * kPanel; i += 16) {
@@ -263,7 +265,7 @@ ONNX_TRAIN_VECTORS bool all_finite(const float* sums) {
 }
 
 // The same without AMX.
-ONNX_TRAIN_VECTORS void multiply_lines(const Block<float>& block, const Pairs& pairs, float* sums) {
+ONNX_TRAIN_WIDE_VECTORS void multiply_lines(const Block<float>& block, const Pairs& pairs, float* sums) {
   std::fill_n(sums, kPanel * kPanel, 0.0f);
   for (const Pair* pair = pairs.first; pair < pairs.first + pairs.count; ++pair) {
     const Lines<float> a = block.a.moved(pair->a_lines), b = block.b.moved(pair->b_lines);
@@ -278,8 +280,8 @@ ONNX_TRAIN_VECTORS void multiply_lines(const Block<float>& block, const Pairs& p
   }
 }
 
-// x, rounded to the nearest bfloat16 numbers as BFloat16 rounds.
-ONNX_TRAIN_VECTORS __m256i rounded(__m512 x) {
+// x, rounded to the nearest bfloat16 numbers as BFloat16 rounds. GCC 12 makes slow code of stored.h's here.
+ONNX_TRAIN_WIDE_VECTORS __m256i rounded(__m512 x) {
   const __m512i bits = _mm512_castps_si512(x);
   const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
   const __m512i nearest = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
@@ -289,7 +291,7 @@ ONNX_TRAIN_VECTORS __m256i rounded(__m512 x) {
 }
 
 template <typename T>
-ONNX_TRAIN_VECTORS void write_sums(const Block<T>& block, const float* sums) {
+ONNX_TRAIN_WIDE_VECTORS void write_sums(const Block<T>& block, const float* sums) {
   const __m512 alpha = _mm512_set1_ps(block.alpha);
   for (int64_t half = 0; half < kPanel; half += kTileLines) {
     const __mmask16 there = first_lanes(block.columns - half);

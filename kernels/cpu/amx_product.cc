@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "kernels/cpu/amx_panels.h"
+#include "kernels/cpu/tiles.h"
 
 namespace onnx_train::cpu {
 
@@ -31,10 +32,7 @@ constexpr int64_t kSums = kPanel * kPanel;
 constexpr int64_t kCacheLine = 64 / sizeof(Element);
 
 // The size of equal parts, multiples of kDepth, of which none is larger than `most`.
-int64_t equal_parts(int64_t depth, int64_t most) {
-  const int64_t parts = (depth + most - 1) / most;
-  return steps_of((depth + parts - 1) / parts) * kDepth;
-}
+int64_t equal_parts(int64_t depth, int64_t most) { return steps_of(blocks(depth, blocks(depth, most))) * kDepth; }
 
 }  // namespace
 
@@ -72,7 +70,7 @@ AmxProduct<T>::AmxProduct(const Product& product, DType y, int threads)
   const int64_t rows = rows_in_panels(), columns = panels_of(product.n), own = shares_a_ ? columns : rows;
   threads_ = static_cast<int>(std::min<int64_t>(threads, own));
   depth_ = equal_parts(product.k, Limits<T>::kDepth);
-  own_panels_ = std::min(Limits<T>::kOwnBytes / panel_bytes<T>(depth_), (own + threads_ - 1) / threads_);
+  own_panels_ = std::min(Limits<T>::kOwnBytes / panel_bytes<T>(depth_), blocks(own, threads_));
   shared_panels_ = std::min(kMostSharedLines / kPanel, shares_a_ ? rows : columns);
 }
 
@@ -164,7 +162,7 @@ class AmxProduct<T>::Run {
   void multiply() const {
     const int64_t size = panel_size<T>(depth_), steps = steps_of(depth_);
     const int64_t steps_at_once = steps_of(equal_parts(depth_, Limits<T>::kDepthInL1));
-    const int64_t fetched = (size + own_count_ * steps * kCacheLine - 1) / (own_count_ * steps * kCacheLine);
+    const int64_t fetched = blocks(size, own_count_ * steps * kCacheLine);
     for (int64_t s = 0; s < shared_count_; ++s) {
       Ahead ahead{shared_panels_ + (s + 1) % shared_count_ * size, fetched};
       for (int64_t step = 0; step < steps; step += steps_at_once) {

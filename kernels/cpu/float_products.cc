@@ -87,6 +87,17 @@ void add_product(Chain& chain, const Product& p, const Operand& a, const Operand
   chain.add(product, operands);
 }
 
+template <typename T>
+Prepared prepare_amx_product(const NodeSpec& spec, const Product& p, bool bias) {
+  const AmxProduct<T> product(p, spec.out_type(), spec.threads());
+  return {[product, bias](const Args& args) {
+            product.run(args.in<T>(0), args.in<T>(1), bias ? args.in<float>(2) : nullptr, args.out<void>(),
+                        args.workspace);
+          },
+          product.scratch_bytes(),
+          {}};
+}
+
 }  // namespace
 
 bool has_bfloat16_products() {
@@ -97,17 +108,6 @@ bool has_bfloat16_products() {
 bool has_amx() {
   static const bool has = dnnl::get_effective_cpu_isa() >= dnnl::cpu_isa::avx512_core_amx;
   return has;
-}
-
-template <typename T>
-Prepared prepare_amx_product(const NodeSpec& spec, const Product& p, bool bias) {
-  const AmxProduct<T> product(p, spec.out_type(), spec.threads());
-  return {[product, bias](const Args& args) {
-            product.run(args.in<T>(0), args.in<T>(1), bias ? args.in<float>(2) : nullptr, args.out<void>(),
-                        args.workspace);
-          },
-          product.scratch_bytes(),
-          {}};
 }
 
 Prepared prepare_float_product(const NodeSpec& spec, Product p, bool bias) {

@@ -127,7 +127,7 @@ struct Meetings {
     const int64_t points = gradient ? points_in(g) : points_out(g);
     for (int64_t p = 0; p < points; ++p) {
       for (int64_t tap = 0; tap < taps(g); ++tap) {
-        const int64_t q = gradient ? window_of(g, p, tap) : element_of(g, p, tap);
+        const int64_t q = met_by(g, gradient, p, tap);
         if (q >= 0) all.push_back({q * ins, tap * ins * kColumns});
       }
       starts.push_back(all.size());

@@ -72,4 +72,10 @@ inline int64_t window_of(const Grid& g, int64_t q, int64_t tap) {
   return window;
 }
 
+// What `i` meets at `tap`, or -1: of a convolution the element that window i reads, of its gradient the window that
+// reads element i.
+inline int64_t met_by(const Grid& g, bool gradient, int64_t i, int64_t tap) {
+  return gradient ? window_of(g, i, tap) : element_of(g, i, tap);
+}
+
 }  // namespace onnx_train::cpu
