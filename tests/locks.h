@@ -7,8 +7,9 @@
 
 namespace onnx_train {
 
-// Since the program started.
+// Since the program started: those that oneDNN's code takes are counted apart.
 size_t count_locks();
+size_t count_onednn_locks();
 size_t count_contended_locks();
 
 }  // namespace onnx_train

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/roles.h"
 #include "runtime/checkpoint.h"
 #include "runtime/session.h"
 #include "tools/data/source.h"
@@ -40,10 +41,10 @@ void print_line(const json& object) {
   std::fflush(stdout);
 }
 
-void print_step(double milliseconds, const TensorMap& outputs) {
+void print_step(double milliseconds, const TensorMap& outputs, const std::string* loss_name) {
   const auto end = std::chrono::duration<double>(Clock::now().time_since_epoch()).count();
   json line{{"ms", milliseconds}, {"end", end}};
-  const auto loss = outputs.find("loss");
+  const auto loss = loss_name ? outputs.find(*loss_name) : outputs.end();
   if (loss != outputs.end()) line["loss"] = loss->second.at(0);
   print_line(line);
 }
@@ -56,7 +57,7 @@ std::vector<double> time_runs(const BenchArguments& arguments, Session* session,
     const Clock::time_point start = Clock::now();
     const TensorMap& outputs = session->run(arguments.entry, batch);
     const double time = milliseconds_since(start);
-    if (arguments.each_step) print_step(time, outputs);
+    if (arguments.each_step) print_step(time, outputs, session->output_name(arguments.entry, roles::kLoss));
     if (run >= 0) times.push_back(time);
   }
   std::sort(times.begin(), times.end());

@@ -5,6 +5,7 @@
 
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/loading.h"
+#include "onnx_passes/ir/roles.h"
 #include "runtime/trainer.h"
 #include "tools/data/source.h"
 #include "tools/interrupt.h"
@@ -100,7 +101,7 @@ double shortest(float value) {
 // The optimizer's own learning rate.
 double built_rate(const Model& model) {
   for (const EntryPoint& entry : model.entry_points) {
-    const Value* rate = entry.algorithm->find("learning_rate");
+    const Value* rate = entry.input(roles::kLearningRate);
     if (!rate || !rate->is_initializer()) continue;
     const Tensor value = from_proto(*rate->initializer());
     return value.dtype() == DType::kFloat ? shortest(value.data<float>()[0]) : value.at(0);
@@ -156,7 +157,7 @@ void initialize(const FitArguments& a, Session* session) {
   if (!draws) return;
   TensorMap inputs;
   for (const InputSpec& spec : entry_inputs(session->model(), "initialize")) {
-    if (spec.name == "seed" && a.seed) inputs["seed"] = Tensor::scalar(static_cast<uint64_t>(*a.seed));
+    if (spec.role == roles::kSeed && a.seed) inputs[spec.name] = Tensor::scalar(static_cast<uint64_t>(*a.seed));
   }
   session->run("initialize", inputs);
 }
