@@ -56,7 +56,7 @@ awk -F'[:,}]' '{ exit !($2 > 0.95) }' out || fail "the network has not learnt: $
 expect 0 export whole/best.onnx -o model.onnx
 expect 0 predict model.onnx --inputs test.csv -o outputs.npz --batch-size 7
 says 'logits float[40,3]' out
-expect 0 predict whole/best.onnx --inputs test.csv -o same.npz
+expect 0 predict whole/best.onnx --inputs test.csv -o same.npz --batch-size 7
 same outputs.npz same.npz
 expect 0 flatten train.onnx --entry step -o step.onnx
 expect 0 show train.onnx

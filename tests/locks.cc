@@ -16,7 +16,7 @@ template <typename Lock>
 int take(Lock* lock, int (*try_lock)(Lock*), const char* name, const void* caller) {
   ++(onnx_train::is_onednn(caller) ? onednn_count : count);
   if (try_lock(lock) == 0) return 0;
-  ++contended_count;
+  if (!onnx_train::is_onednn(caller)) ++contended_count;
   return reinterpret_cast<int (*)(Lock*)>(dlsym(RTLD_NEXT, name))(lock);
 }
 

@@ -7,7 +7,7 @@
 
 namespace onnx_train {
 
-// Since the program started: those that oneDNN's code takes are counted apart.
+// Since the program started. Those that oneDNN's code takes are counted apart, and not among the contended ones.
 size_t count_locks();
 size_t count_onednn_locks();
 size_t count_contended_locks();
