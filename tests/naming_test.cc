@@ -1,7 +1,10 @@
 // Names are for people: a network trains to the same bits whatever its values are called.
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
 #include <functional>
+#include <regex>
 
 #include "onnx_passes/ir/builder.h"
 #include "onnx_passes/ir/error.h"
@@ -17,7 +20,8 @@ namespace {
 
 using Names = std::map<std::string, std::string>;  // a value of the network -> what a model calls it
 
-// y = w2 dropout(relu(batch_norm(w1 x + b1))) + f, with a frozen f and a second output.
+// y = w2 dropout(relu(batch_norm(w1 s + b1))) + f, with s the running sums of x over the batch, made by a Scan, a
+// frozen f and a second output.
 onnx::ModelProto make_network(const Names& names) {
   const auto name = [&](const std::string& value) {
     const auto found = names.find(value);
@@ -37,7 +41,20 @@ onnx::ModelProto make_network(const Names& names) {
     return graph.add_node(op, inputs, {name(output)})->output();
   };
   Value* x = graph.add_input(name("x"), {DType::kFloat, Dims{"N", 4}});
-  Value* h = node("MatMul", {x, weight("w1", {4, 6}, 0)}, "h");
+  Node* scan = graph.add_node("Scan", {weight("zero", {4}, 0), x}, {name("last"), name("s")});
+  scan->set_attr("num_scan_inputs", 1);
+  Graph& body = *graph.add_subgraph(scan, "body");
+  onnx::AttributeProto attribute;
+  attribute.set_name("body");
+  attribute.set_type(onnx::AttributeProto::GRAPH);
+  scan->set_attr(attribute);
+  body.shell().set_name("body");
+  Value* before = body.add_input(name("before"), {DType::kFloat, Dims{4}});
+  Value* row = body.add_input(name("row"), {DType::kFloat, Dims{4}});
+  Value* after = body.add_node("Add", {before, row}, {name("after")})->output();
+  body.add_output(after);
+  body.add_output(body.add_node("Identity", {after}, {name("sum")})->output());
+  Value* h = node("MatMul", {scan->output(1), weight("w1", {4, 6}, 0)}, "h");
   Value* a = node("Add", {h, weight("b1", {6}, 0.1)}, "a");
   Value* n =
       node("BatchNormalization",
@@ -53,8 +70,8 @@ onnx::ModelProto make_network(const Names& names) {
   return proto;
 }
 
-const char* const kValues[] = {"x", "h", "a",  "n",  "r",     "d",     "t",    "y",
-                               "z", "f", "w1", "b1", "scale", "shift", "mean", "var"};
+const char* const kValues[] = {"x",  "h",  "a",     "n",     "r",    "d",   "t",      "y",   "z",     "f",   "w1",
+                               "w2", "b1", "scale", "shift", "mean", "var", "before", "row", "after", "sum", "s"};
 
 std::vector<Names> hostile_namings() {
   // What passes, flatten and plans call values of their own, and what no parser of names likes.
@@ -100,13 +117,14 @@ std::vector<Names> hostile_namings() {
                                "\xc3\xa9\xe2\x82\xac"};
   std::vector<Names> namings;
   for (const char* word : words) {
-    for (const char* value : {"x", "h", "y", "z", "w1", "f", "mean"}) namings.push_back({{value, word}});
+    for (const char* value : {"x", "h", "y", "z", "w1", "f", "mean", "after"}) namings.push_back({{value, word}});
   }
   // The case that was found: intermediate values and a frozen weight whose names continue each other.
   namings.push_back({{"h", "permute"}, {"a", "permute_1"}, {"f", "permute_2"}});
   namings.push_back({{"f", "grad/w1"}, {"w2", "grad/grad/w1"}, {"h", "grad/w2"}});
   namings.push_back({{"x", "learning_rate"}, {"y", "loss"}, {"z", "accuracy"}, {"w1", "grad_norm"}});
   namings.push_back({{"w1", "w"}, {"w2", "w_1"}, {"b1", "w_2"}, {"f", "w_3"}, {"h", "grad/w"}, {"t", "grad/w_1"}});
+  namings.push_back({{"before", "y"}, {"row", "z"}, {"after", "loss"}, {"sum", "grad/w1"}});  // as in the outer graph
   Names digits;
   for (size_t i = 0; i < std::size(kValues); ++i) digits[kValues[i]] = std::to_string(i);
   namings.push_back(digits);
@@ -125,7 +143,8 @@ struct Variant {
 Model build_network(const Names& names, const Variant& variant) {
   BuildOptions options;
   const auto f = names.find("f");
-  options.freeze = {f == names.end() ? "f" : f->second};
+  const auto zero = names.find("zero");
+  options.freeze = {f == names.end() ? "f" : f->second, zero == names.end() ? "zero" : zero->second};
   options.init = "kaiming";
   variant.change(&options);
   Model model = import_model(make_network(names));
@@ -242,6 +261,39 @@ TEST(Naming, AFileWrittenByAnotherProgramNamesItsLossByTheInterface) {
   Session session(std::move(model));
   EXPECT_EQ(*session.output_name("step", roles::kLoss), "loss");
   EXPECT_EQ(session.output_name("step", roles::kAccuracy), nullptr);
+}
+
+// A lookup by a spelled name, or a name taken apart: find("grad/" + ..), v->name() == "loss", name().starts_with("..").
+bool looks_up_by_spelling(const std::string& line) {
+  static const std::regex lookup(R"re(find\((concat\()?"[^"]*/)re");
+  static const std::regex comparison(R"re((value|input|output|state|initializer|next|v)(->|\.)name\(\) [=!]= ")re");
+  static const std::regex taking_apart(R"re(name\(\)\.(starts_with|ends_with|find|rfind|compare|substr)\()re");
+  const auto matches = [&](const char* part, const std::regex& regex) {
+    return line.find(part) != std::string::npos && std::regex_search(line, regex);
+  };
+  return matches("find(", lookup) || matches("name() ", comparison) || matches("name().", taking_apart);
+}
+
+TEST(Naming, NoCodeFindsAValueByItsSpelling) {
+  ASSERT_TRUE(looks_up_by_spelling(R"(graph.find("grad/" + weight->name()))"));
+  ASSERT_TRUE(looks_up_by_spelling(R"(if (output->name() == "loss"))"));
+  ASSERT_TRUE(looks_up_by_spelling(R"(output->name().starts_with(prefix))"));
+  const std::filesystem::path root = ONNX_TRAIN_SOURCE_DIR;
+  int files = 0;
+  for (const char* folder : {"onnx_passes/gradients", "onnx_passes/passes", "kernels", "runtime"}) {
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(root / folder)) {
+      if (entry.path().extension() != ".cc" && entry.path().extension() != ".h") continue;
+      ++files;
+      std::ifstream file(entry.path());
+      std::string line;
+      for (int number = 1; std::getline(file, line); ++number) {
+        const bool interface = entry.path().filename() == "entry_point.cc" && line.find("is_next =") != line.npos;
+        if (interface || line.find("op().") != line.npos) continue;  // assign_roles: files of other programs
+        EXPECT_FALSE(looks_up_by_spelling(line)) << entry.path() << ":" << number << ": " << line;
+      }
+    }
+  }
+  EXPECT_GT(files, 200);
 }
 
 }  // namespace
