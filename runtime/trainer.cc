@@ -47,7 +47,7 @@ std::string training_entry(const Session& session) {
 }
 
 Trainer::Trainer(Session* session, const Dataset* training, const Dataset* evaluation, const TrainerOptions& options)
-    : session_(*session), training_(*training), evaluation_(evaluation), options_(options) {
+    : session_(*session), training_(*training), evaluation_(evaluation), options_(options), checkpoints_(session) {
   const std::string entry = training_entry(session_);
   if (options_.accumulate > 1 && entry == "step") {
     fail("the model takes whole steps; to accumulate over several batches, build it with --accumulate");
@@ -147,18 +147,19 @@ StepReport Trainer::step() {
   return report;
 }
 
-void Trainer::save(const char* name, TrainerEvents* events) {
+void Trainer::save(const std::vector<const char*>& names, TrainerEvents* events) {
   if (options_.folder.empty()) return;
-  const std::string path = concat(options_.folder, "/", name);
-  save_checkpoint(session_, position_, path);
-  events->on_checkpoint(path);
+  std::vector<std::string> paths;
+  for (const char* name : names) paths.push_back(concat(options_.folder, "/", name));
+  checkpoints_.save(position_, paths);
+  for (const std::string& path : paths) events->on_checkpoint(path);
 }
 
 Metrics Trainer::evaluate_now() const {
   return evaluation_ ? evaluate(&session_, *evaluation_, options_.batch_size) : Metrics();
 }
 
-void Trainer::end_epoch(TrainerEvents* events) {
+bool Trainer::end_epoch(TrainerEvents* events) {
   EpochReport report{};
   report.train_loss = position_.loss_sum / static_cast<double>(samples_per_epoch_);
   report.evaluation = evaluate_now();
@@ -173,14 +174,15 @@ void Trainer::end_epoch(TrainerEvents* events) {
   report.epoch = position_.epoch;
   report.step = position_.step;
   epoch_seen_ = true;
-  if (report.best) save("best.onnx", events);
   events->on_epoch(report);
+  return report.best;
 }
 
 StopReason Trainer::run(TrainerEvents* events, const std::atomic<bool>& interrupt) {
   const auto start = Clock::now();
-  if (position_.step == 0) save("last.onnx", events);
+  if (position_.step == 0) save({"last.onnx"}, events);
   while (!finished()) {
+    checkpoints_.check();
     const StepReport report = step();
     if (!std::isfinite(report.loss) || !std::isfinite(report.grad_norm)) {
       fail("the loss is ", report.loss, " at step ", report.step, " (gradient norm ", report.grad_norm,
@@ -189,17 +191,24 @@ StopReason Trainer::run(TrainerEvents* events, const std::atomic<bool>& interrup
     }
     events->on_step(report);
     const bool epoch_ended = position_.sample >= samples_per_epoch_;
-    if (epoch_ended) end_epoch(events);
+    bool best = epoch_ended && end_epoch(events);
     std::optional<StopReason> stop;
     if (options_.time_limit > 0 && seconds_since(start) >= options_.time_limit) stop = StopReason::kTimeLimit;
     if (epoch_ended && options_.early_stop > 0 && position_.stale >= options_.early_stop) stop = StopReason::kEarlyStop;
     if (finished()) stop = StopReason::kFinished;
     if (interrupt) stop = StopReason::kInterrupted;
     const bool due = options_.checkpoint_every > 0 && position_.step % options_.checkpoint_every == 0;
-    if (epoch_ended || due || stop) save("last.onnx", events);
-    if (stop && !epoch_seen_) save("best.onnx", events);
-    if (stop) return *stop;
+    best = best || (stop && !epoch_seen_);
+    if (best) {
+      save({"best.onnx", "last.onnx"}, events);
+    } else if (epoch_ended || due || stop) {
+      save({"last.onnx"}, events);
+    }
+    if (!stop) continue;
+    checkpoints_.wait();
+    return *stop;
   }
+  checkpoints_.wait();
   return StopReason::kFinished;
 }
 

@@ -3,8 +3,9 @@
 //
 // A run folder gets `last.onnx` (at the start, every `checkpoint_every` steps, after each epoch, at the end) and
 // `best.onnx` (the epoch's end with the lowest loss: of the evaluation, or the training mean where there is none; a
-// training that ends before its first epoch does leaves its last state there). A training that is interrupted and
-// resumed gives the same bytes as one that is not. One thread at a time; `interrupt` may be set from anywhere.
+// training that ends before its first epoch does leaves its last state there); they are written while training goes on
+// (checkpoint_writer.h). A training that is interrupted and resumed gives the same bytes as one that is not. One thread
+// at a time; `interrupt` may be set from anywhere.
 #pragma once
 
 #include <atomic>
@@ -12,7 +13,7 @@
 #include <optional>
 #include <string>
 
-#include "runtime/checkpoint.h"
+#include "runtime/checkpoint_writer.h"
 #include "runtime/dataset.h"
 #include "runtime/schedule.h"
 #include "runtime/session.h"
@@ -61,7 +62,7 @@ class TrainerEvents {
   virtual ~TrainerEvents() = default;
   virtual void on_step(const StepReport&) {}
   virtual void on_epoch(const EpochReport&) {}
-  virtual void on_checkpoint(const std::string& /*path*/) {}
+  virtual void on_checkpoint(const std::string& /*path*/) {}  // its writing begins
 };
 
 enum class StopReason { kFinished, kInterrupted, kEarlyStop, kTimeLimit };
@@ -80,21 +81,23 @@ class Trainer {
   StopReason run(TrainerEvents* events, const std::atomic<bool>& interrupt);
 
   const TrainingPosition& position() const { return position_; }
+  size_t checkpoint_bytes() const { return options_.folder.empty() ? 0 : checkpoints_.copy_bytes(); }  // of memory
   const TrainerOptions& options() const { return options_; }
   int64_t steps_per_epoch() const { return steps_per_epoch_; }
   int64_t total_steps() const;  // 0 when only time or the user ends the training
 
  private:
   StepReport step();
-  void end_epoch(TrainerEvents* events);
+  bool end_epoch(TrainerEvents* events);  // true when it is the best so far
   bool finished() const;
   Metrics evaluate_now() const;
-  void save(const char* name, TrainerEvents* events);
+  void save(const std::vector<const char*>& names, TrainerEvents* events);
 
   Session& session_;
   const Dataset& training_;
   const Dataset* evaluation_;
   TrainerOptions options_;
+  CheckpointWriter checkpoints_;
   int64_t samples_per_epoch_ = 0, steps_per_epoch_ = 0;
   DType scalar_type_ = DType::kFloat;      // of the inputs with these roles:
   std::string learning_rate_, clip_norm_;  // their names

@@ -11,6 +11,8 @@
 #include <nlohmann/json.hpp>
 
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/loading.h"
+#include "tools/interrupt.h"
 #include "tools/subcommand.h"
 
 namespace onnx_train {
@@ -65,10 +67,17 @@ void add_option(CLI::App* app, const CommandOption& option) {
   }
 }
 
-void add_subcommand(CLI::App* app, const Subcommand& subcommand) {
+// Every subcommand loads a model.
+void add_links_option(CLI::App* app, std::string* folder) {
+  app->add_option("--allow-links", *folder, "the model's data files may be links that lead into this folder")
+      ->type_name("DIR");
+}
+
+void add_subcommand(CLI::App* app, const Subcommand& subcommand, std::string* links) {
   CLI::App* sub = app->add_subcommand(subcommand.name, subcommand.summary);
   sub->footer("Examples:\n" + subcommand.examples);
   for (const CommandOption& option : subcommand.options) add_option(sub, option);
+  add_links_option(sub, links);
 }
 
 // Errors are one line, whatever they are made from.
@@ -115,6 +124,7 @@ std::string options_to_json(const std::vector<CommandOption>& options) {
 }
 
 int command(int argc, char** argv) {
+  report_lost_pages();
   std::signal(SIGXFSZ, SIG_IGN);  // a file that must not grow (ulimit -f) is an error of write(2), not the end
   CLI::App app(kAbout, "onnx-train");
   app.footer(kTour);
@@ -123,7 +133,8 @@ int command(int argc, char** argv) {
   const std::vector<Subcommand> subcommands = {check_command(),   build_command(),  fit_command(),     eval_command(),
                                                predict_command(), export_command(), flatten_command(), show_command(),
                                                grad_command(),    verify_command(), bench_command()};
-  for (const Subcommand& subcommand : subcommands) add_subcommand(&app, subcommand);
+  std::string links;
+  for (const Subcommand& subcommand : subcommands) add_subcommand(&app, subcommand, &links);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
@@ -132,6 +143,7 @@ int command(int argc, char** argv) {
     for (const CLI::App* sub : app.get_subcommands()) hint += " " + sub->get_name();
     return report(concat(e.what(), " (see ", hint, " --help)"), kUsage);
   }
+  allow_links_into(links);
   for (const Subcommand& subcommand : subcommands) {
     if (app.got_subcommand(subcommand.name)) return run(subcommand);
   }

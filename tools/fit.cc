@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/initializer.h"
 #include "onnx_passes/ir/loading.h"
 #include "onnx_passes/ir/roles.h"
 #include "runtime/trainer.h"
@@ -103,7 +104,7 @@ double built_rate(const Model& model) {
   for (const EntryPoint& entry : model.entry_points) {
     const Value* rate = entry.input(roles::kLearningRate);
     if (!rate || !rate->is_initializer()) continue;
-    const Tensor value = from_proto(*rate->initializer());
+    const Tensor value = contents_of(*rate);
     return value.dtype() == DType::kFloat ? shortest(value.data<float>()[0]) : value.at(0);
   }
   return Schedule().peak;

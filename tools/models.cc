@@ -5,8 +5,9 @@
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/inference.h"
 #include "onnx_passes/ir/loading.h"
-#include "onnx_passes/ir/onnx.h"
+#include "onnx_passes/ir/message.h"
 #include "onnx_passes/passes/convert_dtype.h"
+#include "onnx_passes/passes/import.h"
 #include "onnx_passes/passes/passes.h"
 #include "runtime/checkpoint.h"
 
@@ -22,14 +23,14 @@ Model in_precision(Model model, const std::string& dtype) {
 }
 
 Model load_forward_model(const std::string& path, const std::string& dtype, const std::string& batch) {
-  Model model = in_precision(import_model(load_proto(path), batch), dtype);
+  Model model = in_precision(import_model(load_message(path), batch), dtype);
   infer_types(model.graph.get());  // the conversion keeps types, but not what is known of shapes' contents
   return model;
 }
 
 Model load_any_model(const std::string& path) {
-  onnx::ModelProto proto = load_proto(path);
-  if (proto.training_info().empty()) return import_model(std::move(proto));
+  ModelMessage message = load_message(path);
+  if (message.proto.training_info().empty()) return import_model(std::move(message));
   return load_training_model(path);
 }
 

@@ -4,6 +4,7 @@
 #include <random>
 
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/initializer.h"
 #include "onnx_passes/ir/roles.h"
 #include "onnx_passes/passes/passes.h"
 #include "runtime/checkpoint.h"
@@ -159,7 +160,7 @@ int run(const VerifyArguments& arguments) {
   std::mt19937_64 random(arguments.seed);
   std::vector<Check> checks;
   for (const WeightGradient& g : point->gradients) {
-    const Tensor value = from_proto(*g.weight->initializer());
+    const Tensor value = contents_of(*g.weight);
     checks.push_back(check_weight(&losses, loss->name(), inputs, g.weight->name(), value, found.at(g.gradient->name()),
                                   arguments, &random));
   }

@@ -8,8 +8,10 @@
 #include "onnx_passes/ir/builder.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/inference.h"
+#include "onnx_passes/ir/initializer.h"
 #include "onnx_passes/ir/inlining.h"
-#include "onnx_passes/ir/onnx.h"
+#include "onnx_passes/ir/message.h"
+#include "onnx_passes/passes/import.h"
 #include "onnx_passes/passes/passes.h"
 #include "onnx_passes/passes/rebatch.h"
 #include "onnx_passes/passes/upgrade.h"
@@ -137,7 +139,7 @@ bool is_lifted_scalar(const Value& value) {
 void sort_constants(Graph* graph) {
   for (Value* value : std::vector<Value*>(graph->initializers())) {
     if (!is_lifted_scalar(*value) || graph->is_output(value) || graph->is_input(value)) continue;
-    const Tensor tensor = from_proto(*value->initializer());
+    const Tensor tensor = contents_of(*value);
     const std::string name = value->name();
     graph->rename(value, graph->unique_name(name + "/lifted"));
     Node* node = graph->add_node("Constant", {}, {name}, "", graph->first());
@@ -265,15 +267,13 @@ void set_versions(Model* model) {
 
 }  // namespace
 
-Model import_model(onnx::ModelProto proto, const std::string& batch) {
-  check_versions(proto);
-  if (proto.training_info_size() > 0) {  // a training model is trained anew from its inference graph
-    onnx::ModelProto inference;
-    to_proto(strip_training(from_proto(std::move(proto))), &inference);
-    proto.Swap(&inference);
+Model import_model(ModelMessage message, const std::string& batch) {
+  check_versions(message.proto);
+  if (message.proto.training_info_size() > 0) {  // a training model is trained anew from its inference graph
+    message = to_message(strip_training(from_message(std::move(message))));
   }
-  inline_functions(&proto);
-  Model model = from_proto(std::move(proto));
+  inline_functions(&message.proto);
+  Model model = from_message(std::move(message));
   Graph* graph = model.graph.get();
   if (graph->outputs().empty()) fail("[Import] the model has no outputs");
 
@@ -291,6 +291,10 @@ Model import_model(onnx::ModelProto proto, const std::string& batch) {
   if (!batch.empty()) rebatch(&model, batch);
   set_versions(&model);
   return model;
+}
+
+Model import_model(onnx::ModelProto proto, const std::string& batch) {
+  return import_model(ModelMessage{std::move(proto), {}}, batch);
 }
 
 }  // namespace onnx_train
