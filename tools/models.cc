@@ -8,6 +8,7 @@
 #include "onnx_passes/ir/onnx.h"
 #include "onnx_passes/passes/convert_dtype.h"
 #include "onnx_passes/passes/passes.h"
+#include "onnx_passes/passes/training_mode.h"
 #include "runtime/checkpoint.h"
 
 namespace onnx_train {
@@ -29,8 +30,10 @@ Model load_forward_model(const std::string& path, const std::string& dtype, cons
 
 Model load_any_model(const std::string& path) {
   onnx::ModelProto proto = load_proto(path);
-  if (proto.training_info().empty()) return import_model(std::move(proto));
-  return load_training_model(path);
+  if (!proto.training_info().empty()) return load_training_model(path);
+  Model model = import_model(std::move(proto));
+  to_inference(*model.graph);
+  return model;
 }
 
 std::map<std::string, Shape> example_shapes(const std::vector<InputSpec>& inputs, int64_t batch,
