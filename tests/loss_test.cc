@@ -50,6 +50,13 @@ std::string input_type(const Model& model, const std::string& name) {
   return to_string(model.entry_points[0].algorithm->find(name)->type());
 }
 
+TEST(Loss, MisspeltNamesNameTheOneThatIsMeant) {
+  EXPECT_THAT(message("cros_entropy(logits)"),
+              HasSubstr("there is no loss 'cros_entropy'; did you mean 'cross_entropy'?"));
+  EXPECT_THAT(message("cros_entropy"), HasSubstr("did you mean 'cross_entropy'?"));
+  EXPECT_THAT(message("cross_entropy(label_smothing=0.1)"), HasSubstr("did you mean 'label_smoothing'?"));
+}
+
 TEST(Loss, CrossEntropyWithDropout) {
   const BuildOptions o = options("cross_entropy");
   expect_golden("loss_cross_entropy", {training_mode(o), loss(o)});

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 
@@ -11,7 +12,9 @@
 #include "tools/models.h"
 #include "tools/report/banner.h"
 #include "tools/report/format.h"
+#include "tools/report/output.h"
 #include "tools/report/progress.h"
+#include "tools/resolved_options.h"
 #include "tools/runtime_options.h"
 #include "tools/subcommand.h"
 
@@ -38,8 +41,8 @@ double parse_duration(const std::string& text) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   const std::string unit(end, text.data() + text.size());
   const double factor = unit.empty() || unit == "s" ? 1 : unit == "m" ? 60 : unit == "h" ? 3600 : 0;
-  if (error != std::errc() || factor == 0 || value <= 0) {
-    throw UsageError("--time-limit takes a duration such as 90s, 15m or 2h, not '" + text + "'");
+  if (error != std::errc() || factor == 0 || !(value > 0) || !std::isfinite(value * factor)) {
+    fail("a duration such as 90s, 15m or 2h");
   }
   return value * factor;
 }
@@ -55,9 +58,6 @@ void check_usage(FitArguments* a) {
   }
   if (o.schedule.curve == Schedule::Curve::kStep && o.schedule.step_every <= 0) {
     throw UsageError("--schedule step needs --step-every N");
-  }
-  if (o.epochs < 0 || o.steps < 0 || a->batch_size.value_or(1) < 1 || o.accumulate < 1 || o.schedule.warmup < 0) {
-    throw UsageError("--epochs, --steps and --warmup must not be negative, --batch-size and --accumulate at least 1");
   }
 }
 
@@ -173,11 +173,11 @@ void resolve_defaults(FitArguments* a, const Model& model, const Dataset& traini
 // Fills the run's folder; returns the exit status.
 int train(const FitArguments& a, Trainer* trainer) {
   prepare_folder(a.trainer.folder);
-  write_file(a.trainer.folder + "/options.json", options_to_json(a.described));
+  write_file(a.trainer.folder + "/options.json", options_to_json(a.described, {}));
   MetricsLog log(a.trainer.folder, trainer->position().step);
   Progress progress(*trainer, &log, a.json);
   const StopReason reason = trainer->run(&progress, catch_interrupts());
-  progress.finish();
+  keep_status();
   if (!a.json) print_outcome(a, reason, *trainer);
   return reason == StopReason::kInterrupted ? kInterruptedStatus : 0;
 }
@@ -202,8 +202,7 @@ int run(FitArguments* a) {
     trainer.resume(*position);
   }
   const std::string banner = training_banner(&session, training, evaluation ? &*evaluation : nullptr, trainer);
-  if (!a->json) std::printf("%s%s", banner.c_str(), resumed ? "resumed from last.onnx\n" : "");
-  std::fflush(stdout);
+  if (!a->json) print(concat(banner, resumed ? "resumed from last.onnx\n" : ""));
   return train(*a, &trainer);
 }
 
@@ -218,11 +217,14 @@ std::vector<CommandOption> options_of(FitArguments* a) {
            "PATH", true},
           {"--eval-data", &a->eval_data, "data to evaluate on after each epoch", "PATH"},
           {"--out", &t.folder, "the run's folder [run]", "DIR"},
-          {"--epochs", &t.epochs, "passes over the data", "N"},
-          {"--steps", &t.steps, "optimizer steps; with --epochs, whichever ends first", "N"},
-          {"--time-limit", &a->time_limit, "stop after this time: 90s, 15m, 2h", "TIME"},
-          {"--batch-size", &a->batch_size, "samples at a time [the model's, if it is fixed, else 32]", "N"},
-          {"--accumulate", &t.accumulate, "batches in a step, for models built with --accumulate [1]", "N"},
+          {"--epochs", {&t.epochs, kCount}, "passes over the data", "N"},
+          {"--steps", {&t.steps, kCount}, "optimizer steps; with --epochs, whichever ends first", "N"},
+          {"--time-limit",
+           {&a->time_limit, [](const std::string& text) { parse_duration(text); }},
+           "stop after this time: 90s, 15m, 2h",
+           "TIME"},
+          {"--batch-size", {&a->batch_size, kCount}, "samples at a time [the model's, if it is fixed, else 32]", "N"},
+          {"--accumulate", {&t.accumulate, kCount}, "batches in a step, for models built with --accumulate [1]", "N"},
           {"--lr", &a->rate, "learning rate, after the warm-up [the optimizer's, as built]", "X"},
           {"--schedule",
            &a->schedule,
@@ -232,14 +234,20 @@ std::vector<CommandOption> options_of(FitArguments* a) {
            {"constant", "linear", "cosine", "step"}},
           {"--warmup", &s.warmup, "steps in which the learning rate grows from 0 [0]", "N"},
           {"--final-lr", &s.end, "where linear and cosine end [0]", "X"},
-          {"--step-every", &s.step_every, "schedule step: steps between two falls", "N"},
-          {"--step-factor", &s.step_factor, "schedule step: what each fall multiplies by [0.1]", "X"},
-          {"--clip", &t.clip_norm, "clip the gradient's global norm at this [as built]", "NORM"},
+          {"--step-every", {&s.step_every, kCount}, "schedule step: steps between two falls", "N"},
+          {"--step-factor", {&s.step_factor, kPositive}, "schedule step: what each fall multiplies by [0.1]", "X"},
+          {"--clip", {&t.clip_norm, kPositive}, "clip the gradient's global norm at this [as built]", "NORM"},
           {"--seed", &a->seed, "of the data order [0], and of dropout and drawn weights [as built]", "N"},
           {"--no-shuffle", &a->no_shuffle, "take the samples in their order"},
-          {"--scale", &a->scale, "factor of integers that become floats, 0.00392157 for bytes to 0..1 [1]", "X"},
-          {"--early-stop", &t.early_stop, "stop after N epochs without a lower loss", "N"},
-          {"--checkpoint-every", &t.checkpoint_every, "write last.onnx every N steps, not only after epochs", "N"},
+          {"--scale",
+           {&a->scale, kPositive},
+           "factor of integers that become floats, 0.00392157 for bytes to 0..1 [1]",
+           "X"},
+          {"--early-stop", {&t.early_stop, kCount}, "stop after N epochs without a lower loss", "N"},
+          {"--checkpoint-every",
+           {&t.checkpoint_every, kCount},
+           "write last.onnx every N steps, not only after epochs",
+           "N"},
           {"--resume", &a->resume, "go on from last.onnx in the run's folder, if there is one"},
           {"--overwrite", &a->overwrite, "start anew in a folder that holds a run"},
           {"--dtype",

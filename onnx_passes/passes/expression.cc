@@ -176,4 +176,9 @@ std::string similar_names(const std::string& name, const std::vector<std::string
   return text;
 }
 
+std::string did_you_mean(const std::string& name, const std::vector<std::string>& candidates) {
+  const std::string similar = similar_names(name, candidates);
+  return similar.empty() ? "" : concat("; did you mean ", similar, "?");
+}
+
 }  // namespace onnx_train

@@ -63,5 +63,7 @@ std::string number_text(double value);
 std::string quoted_if_needed(const std::string& name);
 // Of `candidates`, those most like `name`, for messages: "'fc1.weight', 'fc2.weight'"; "" when none is.
 std::string similar_names(const std::string& name, const std::vector<std::string>& candidates);
+// What a message about an unknown name goes on with: "; did you mean 'adamw'?", or "".
+std::string did_you_mean(const std::string& name, const std::vector<std::string>& candidates);
 
 }  // namespace onnx_train
