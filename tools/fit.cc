@@ -3,10 +3,15 @@
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
+#include <set>
+
+#include <nlohmann/json.hpp>
 
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/loading.h"
+#include "runtime/fingerprint.h"
 #include "runtime/trainer.h"
+#include "tools/arguments.h"
 #include "tools/data/source.h"
 #include "tools/interrupt.h"
 #include "tools/models.h"
@@ -32,6 +37,7 @@ struct FitArguments {
   std::optional<double> rate;
   std::optional<int64_t> batch_size, seed;
   std::vector<CommandOption> described;  // to write the resolved options
+  std::shared_ptr<std::set<std::string>> given = std::make_shared<std::set<std::string>>();
 };
 
 // "90", "90s", "15m", "2h"
@@ -53,39 +59,76 @@ void check_usage(FitArguments* a) {
   o.seed = static_cast<uint64_t>(a->seed.value_or(0));
   o.time_limit = parse_duration(a->time_limit);
   o.schedule.curve = parse_curve(a->schedule);
-  if (o.epochs <= 0 && o.steps <= 0 && o.time_limit == 0) {
+  if (o.epochs == 0 && o.steps == 0 && o.time_limit == 0) {
     throw UsageError("fit needs an end: give --epochs, --steps or --time-limit");
   }
-  if (o.schedule.curve == Schedule::Curve::kStep && o.schedule.step_every <= 0) {
+  if (o.schedule.curve == Schedule::Curve::kStep && o.schedule.step_every == 0) {
     throw UsageError("--schedule step needs --step-every N");
   }
 }
 
-// The model to start from: the run's last checkpoint when resuming, if there is one yet.
-Model start_model(const FitArguments& a, bool* resumed) {
-  const std::string last = a.trainer.folder + "/last.onnx";
+std::string last_checkpoint(const FitArguments& a) { return a.trainer.folder + "/last.onnx"; }
+
+// Whether the folder holds a run to go on with.
+bool finds_run(const FitArguments& a) {
   std::error_code error;
-  const bool exists = fs::exists(last, error);
+  const bool exists = fs::exists(last_checkpoint(a), error);
   if (exists && !a.resume && !a.overwrite) {
     throw UsageError(a.trainer.folder +
                      " holds a run; go on with --resume, start anew with --overwrite, or take another --out");
   }
-  *resumed = exists && a.resume;
-  if (!*resumed) return in_precision(load_training_model(a.model), a.dtype);
-  std::map<std::string, std::string> wanted;
-  {
-    const Model built = load_training_model(a.model);  // gone before the other one is loaded
-    for (const char* key : {"onnx_train.loss", "onnx_train.optimizer", "onnx_train.mode", "onnx_train.precision"}) {
-      wanted[key] = built.metadata(key);
+  return exists && a.resume;
+}
+
+// The model to start from, as the run's settings know it. A run may be resumed with the model that it started from, and
+// with any of its own checkpoints.
+struct Start {
+  Model model;
+  std::string identity;
+  std::optional<TrainingPosition> position;  // when it goes on with a run
+};
+
+Start start_anew(const FitArguments& a) {
+  Start start{load_training_model(a.model), "", {}};
+  start.identity = fingerprint(start.model);
+  start.model = in_precision(std::move(start.model), a.dtype);
+  return start;
+}
+
+void check_built_alike(const FitArguments& a, const Model& given, const Model& last) {
+  for (const std::string what : {"loss", "optimizer", "mode", "precision"}) {
+    const std::string before = last.metadata("onnx_train." + what), now = given.metadata("onnx_train." + what);
+    if (before == now) continue;
+    fail("cannot resume: ", last_checkpoint(a), " was built with ", what, " ", before, ", ", a.model, " with ", now);
+  }
+}
+
+Start start_where_it_stopped(const FitArguments& a) {
+  Start start{load_training_model(last_checkpoint(a)), "", {}};
+  start.position = checkpoint_position(start.model);
+  if (!start.position) fail(last_checkpoint(a), " does not say where its training stands; it is no checkpoint");
+  const std::string& recorded = start.position->settings["model"];
+  const Model given = load_training_model(a.model);
+  check_built_alike(a, given, start.model);
+  const auto position = checkpoint_position(given);
+  const bool of_this_run = position && position->settings.count("model") && position->settings.at("model") == recorded;
+  start.identity = of_this_run ? recorded : fingerprint(given);
+  return start;
+}
+
+// What is not given stays as the run has it.
+void adopt_settings(FitArguments* a, const std::map<std::string, std::string>& settings) {
+  for (const CommandOption& option : a->described) {
+    const auto saved = settings.find(key_of(option));
+    // Of the files, settings hold the identity.
+    const bool is_setting = saved != settings.end() && option.value != "FILE" && option.value != "PATH";
+    if (!is_setting || saved->second == "none" || a->given->count(saved->first)) continue;
+    try {
+      assign(option, saved->second);
+    } catch (const UsageError& e) {
+      fail("cannot resume: ", last_checkpoint(*a), " is damaged: ", e.what());
     }
   }
-  Model model = in_precision(load_training_model(last), a.dtype);
-  for (const auto& [key, value] : wanted) {
-    if (model.metadata(key) == value) continue;
-    fail("cannot resume: ", last, " was built with ", key.substr(std::string("onnx_train.").size()), " ",
-         model.metadata(key), ", ", a.model, " with ", value);
-  }
-  return model;
 }
 
 // The decimal number that a float was written as: 0.001 rather than 0.0010000000474974513.
@@ -114,7 +157,7 @@ std::string outcome(StopReason reason, const Trainer& trainer) {
     case StopReason::kFinished: return "finished" + at;
     case StopReason::kInterrupted: return concat("interrupted", at, "; go on with --resume");
     case StopReason::kEarlyStop:
-      return concat("stopped early", at, ": no lower loss for ", trainer.position().stale, " epochs");
+      return concat("stopped early", at, ": no lower loss for ", trainer.position().stale, " evaluations");
     case StopReason::kTimeLimit: return concat("stopped by the time limit", at);
   }
   return "stopped" + at;
@@ -142,7 +185,7 @@ void print_outcome(const FitArguments& a, StopReason reason, const Trainer& trai
   std::string text = outcome(reason, trainer);
   if (trainer.position().best) text += concat(", best loss ", format_number(*trainer.position().best));
   Table files("ll");
-  files.add({a.trainer.folder + "/best.onnx", "the epoch's end with the lowest loss"});
+  files.add({a.trainer.folder + "/best.onnx", "the evaluation with the lowest loss"});
   files.add({a.trainer.folder + "/last.onnx", "the last state"});
   files.add({a.trainer.folder + "/metrics.jsonl", "one line a step; metrics.csv, epochs.jsonl, options.json"});
   std::printf("%s\n%s", text.c_str(), files.text().c_str());
@@ -165,9 +208,18 @@ void initialize(const FitArguments& a, Session* session) {
 void resolve_defaults(FitArguments* a, const Model& model, const Dataset& training) {
   constexpr int64_t kBatchSize = 32;
   if (!a->rate) a->rate = built_rate(model);
-  if (!a->batch_size) a->batch_size = training.fixed_batch() > 0 ? training.fixed_batch() : kBatchSize;
+  if (!a->batch_size) {
+    a->batch_size = training.fixed_batch() > 0 ? training.fixed_batch() : std::min(kBatchSize, training.num_samples());
+  }
   a->trainer.schedule.peak = *a->rate;
   a->trainer.batch_size = *a->batch_size;
+}
+
+void print_resumed(const FitArguments& a, const TrainingPosition& position, const std::vector<std::string>& changes) {
+  if (a.json) return print(nlohmann::ordered_json{{"resumed", position.step}, {"changes", changes}}.dump() + "\n");
+  std::string text = concat("resumed from last.onnx at step ", position.step, "\n");
+  for (const std::string& change : changes) text += concat("  changed: ", change, "\n");
+  print(text);
 }
 
 // Fills the run's folder; returns the exit status.
@@ -183,9 +235,15 @@ int train(const FitArguments& a, Trainer* trainer) {
 }
 
 int run(FitArguments* a) {
-  check_usage(a);
-  bool resumed = false;
-  Session session(start_model(*a, &resumed), session_options(a->runtime));
+  const bool resumes = finds_run(*a);
+  if (!resumes) check_usage(a);
+  Start start = resumes ? start_where_it_stopped(*a) : start_anew(*a);
+  if (start.position) {
+    adopt_settings(a, start.position->settings);
+    check_usage(a);
+    start.model = in_precision(std::move(start.model), a->dtype);
+  }
+  Session session(std::move(start.model), session_options(a->runtime));
   if (!checkpoint_position(session.model())) initialize(*a, &session);
   const Dataset training =
       load_dataset(a->data, entry_inputs(session.model(), training_entry(session)), DataRole::kTrain, a->scale);
@@ -195,14 +253,13 @@ int run(FitArguments* a) {
         load_dataset(a->eval_data, entry_inputs(session.model(), "evaluate"), DataRole::kEvaluate, a->scale));
   }
   resolve_defaults(a, session.model(), training);
+  a->trainer.model = start.identity;
   Trainer trainer(&session, &training, evaluation ? &*evaluation : nullptr, a->trainer);
-  if (resumed) {
-    const auto position = checkpoint_position(session.model());
-    if (!position) fail(a->trainer.folder, "/last.onnx does not say where its training stands; it is no checkpoint");
-    trainer.resume(*position);
-  }
+  std::vector<std::string> changes;
+  if (start.position) changes = trainer.resume(*start.position);
   const std::string banner = training_banner(&session, training, evaluation ? &*evaluation : nullptr, trainer);
-  if (!a->json) print(concat(banner, resumed ? "resumed from last.onnx\n" : ""));
+  if (!a->json) print(banner);
+  if (start.position) print_resumed(*a, *start.position, changes);
   return train(*a, &trainer);
 }
 
@@ -215,7 +272,8 @@ std::vector<CommandOption> options_of(FitArguments* a) {
           {"--data", &a->data,
            "X.npz, X.csv, a folder of .npy files, MNIST (a folder, or IMAGES,LABELS), or CIFAR-10 (a folder, or X.bin)",
            "PATH", true},
-          {"--eval-data", &a->eval_data, "data to evaluate on after each epoch", "PATH"},
+          {"--eval-data", &a->eval_data, "data to evaluate on after each epoch, and at the end", "PATH"},
+          {"--eval-every", {&t.eval_every, kCount}, "evaluate every N steps instead of after each epoch", "N"},
           {"--out", &t.folder, "the run's folder [run]", "DIR"},
           {"--epochs", {&t.epochs, kCount}, "passes over the data", "N"},
           {"--steps", {&t.steps, kCount}, "optimizer steps; with --epochs, whichever ends first", "N"},
@@ -243,12 +301,13 @@ std::vector<CommandOption> options_of(FitArguments* a) {
            {&a->scale, kPositive},
            "factor of integers that become floats, 0.00392157 for bytes to 0..1 [1]",
            "X"},
-          {"--early-stop", {&t.early_stop, kCount}, "stop after N epochs without a lower loss", "N"},
+          {"--early-stop", {&t.early_stop, kCount}, "stop after N evaluations without a lower loss", "N"},
           {"--checkpoint-every",
            {&t.checkpoint_every, kCount},
            "write last.onnx every N steps, not only after epochs",
            "N"},
-          {"--resume", &a->resume, "go on from last.onnx in the run's folder, if there is one"},
+          {"--resume", &a->resume,
+           "go on from last.onnx in the run's folder, if there is one; what is not given stays as it was"},
           {"--overwrite", &a->overwrite, "start anew in a folder that holds a run"},
           {"--dtype",
            &a->dtype,
@@ -267,12 +326,15 @@ Subcommand fit_command() {
   auto a = std::make_shared<FitArguments>();
   a->trainer.folder = "run";
   a->described = options_of(a.get());
-  return {"fit", "Train a training model on data",
+  return {"fit",
+          "Train a training model on data",
           "  onnx-train fit train.onnx --data train.npz --eval-data test.npz --epochs 10 --batch-size 64\n"
           "  onnx-train fit train.onnx --data mnist/ --eval-data mnist/ --scale 0.00392157 --epochs 5 --lr 3e-4\n"
           "      --schedule cosine --warmup 100 --out runs/mnist\n"
           "  onnx-train fit train.onnx --data mnist/ --scale 0.00392157 --epochs 5 --out runs/mnist --resume",
-          a->described, [a] { return run(a.get()); }};
+          a->described,
+          [a] { return run(a.get()); },
+          a->given};
 }
 
 }  // namespace onnx_train

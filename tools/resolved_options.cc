@@ -10,9 +10,15 @@ namespace {
 using nlohmann::ordered_json;
 
 struct ToJson {
+  const Range& range;
+
   template <typename T>
   ordered_json operator()(const T* value) const {
     return *value;
+  }
+  // A default outside of what can be given stands for none: no limit, no such step.
+  ordered_json operator()(const int64_t* value) const {
+    return static_cast<double>(*value) < range.least ? ordered_json() : ordered_json(*value);
   }
   template <typename T>
   ordered_json operator()(const std::optional<T>* value) const {
@@ -29,7 +35,8 @@ std::string options_to_json(const std::vector<CommandOption>& options,
                             const std::map<std::string, std::string>& derived) {
   ordered_json json = ordered_json::object();
   for (const CommandOption& option : options) {
-    json[key_of(option)] = std::visit([](const auto* value) { return ToJson()(value); }, option.target.to);
+    json[key_of(option)] =
+        std::visit([&](const auto* value) { return ToJson{option.target.range}(value); }, option.target.to);
   }
   json["derived"] = derived;
   // A path may hold bytes that are no UTF-8.

@@ -73,12 +73,14 @@ void Progress::on_step(const StepReport& r) {
   show_status(drawn + line);
 }
 
-void Progress::on_epoch(const EpochReport& r) {
+void Progress::on_evaluation(const EvaluationReport& r) {
   if (log_) log_->add(r);
   if (json_) {
     return print(to_json(r) + "\n");
   }
-  std::string line = concat("epoch ", r.epoch, "  train loss ", format_number(r.train_loss));
+  const bool by_steps = trainer_.options().eval_every > 0 || r.step % trainer_.steps_per_epoch() != 0;
+  std::string line = concat(by_steps ? concat("step ", r.step, "  ") : "", "epoch ", r.epoch, "  train loss ",
+                            format_number(r.train_loss));
   for (const auto& [name, value] : r.evaluation) {
     line += concat("  eval ", name, " ", name == "accuracy" ? percent(value) : format_number(value));
   }

@@ -16,7 +16,7 @@ class Progress : public TrainerEvents {
   Progress(const Trainer& trainer, MetricsLog* log, bool json);
 
   void on_step(const StepReport& report) override;
-  void on_epoch(const EpochReport& report) override;
+  void on_evaluation(const EvaluationReport& report) override;
 
  private:
   std::string step_line(const StepReport& report) const;
