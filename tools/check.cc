@@ -11,9 +11,11 @@
 #include "onnx_passes/passes/analysis.h"
 #include "onnx_passes/passes/training_mode.h"
 #include "onnx_passes/passes/training_versions.h"
+#include "tools/arguments.h"
 #include "tools/models.h"
 #include "tools/report/flops.h"
 #include "tools/report/format.h"
+#include "tools/report/output.h"
 #include "tools/subcommand.h"
 
 namespace onnx_train {
@@ -78,9 +80,9 @@ std::vector<Obstacle> find_all_obstacles(Model* model, const std::vector<Value*>
 
 void print_findings(const std::vector<Finding>& findings) {
   if (findings.empty()) return;
-  Table table("lll");
+  Table table("llw");
   for (const Finding& f : findings) table.add({f.subject, f.what, f.advice});
-  std::printf("\nWorth knowing:\n%s", table.text().c_str());
+  std::printf("\nWorth knowing:\n%s", table.text(2, list_width()).c_str());
 }
 
 int run(CheckArguments* arguments) {
@@ -92,13 +94,13 @@ int run(CheckArguments* arguments) {
   double parameters = 0;
   for (const Value* value : trainable) parameters += static_cast<double>(num_elements(value->type().shape()));
 
-  Table table("ll");
+  Table table("lw");
   add_values(&table, "inputs", graph.inputs());
   add_values(&table, "outputs", graph.outputs());
   table.add({"parameters", concat(format_count(parameters), " in ", trainable.size(), " tensors that can be trained")});
   table.add({"operators", concat(graph.num_nodes(), ": ", operators_by_count(graph))});
   table.add({"forward FLOPs", describe_flops(graph)});
-  std::printf("%s", table.text(0).c_str());
+  std::printf("%s", table.text(0, list_width()).c_str());
   print_findings(inspect(model));
 
   if (trainable.empty())
@@ -108,9 +110,9 @@ int run(CheckArguments* arguments) {
     std::printf("\nIt can be trained. Next: onnx-train build %s -o train.onnx --loss ...\n", arguments->model.c_str());
     return 0;
   }
-  Table list("lll");
+  Table list("llw");
   for (const Obstacle& o : obstacles) list.add({o.node->label(), o.reason, o.way_out});
-  std::printf("\nIn the way of training it:\n%s", list.text().c_str());
+  std::printf("\nIn the way of training it:\n%s", list.text(2, list_width()).c_str());
   fail(arguments->model, " cannot be trained as it is: ", obstacles.size(),
        obstacles.size() == 1 ? " obstacle" : " obstacles");
 }
@@ -132,7 +134,9 @@ Subcommand check_command() {
             {"train", "frozen"}},
            {"--train", &a->options.train, "weights to train: names, globs, @FILE with one a line [all]", "PATTERNS"},
            {"--freeze", &a->options.freeze, "weights to leave as they are, likewise", "PATTERNS"},
-           {"--batch", &a->options.batch, "give the batch dimension this size, or make it dynamic [as exported]",
+           {"--batch",
+            {&a->options.batch, dynamic_or_count()},
+            "give the batch dimension this size, or make it dynamic [as exported]",
             "N|dynamic"}},
           [a] { return run(a.get()); }};
 }

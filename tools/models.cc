@@ -1,15 +1,19 @@
 #include "tools/models.h"
 
 #include <charconv>
+#include <cstdlib>
+#include <set>
 
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/inference.h"
 #include "onnx_passes/ir/loading.h"
 #include "onnx_passes/ir/onnx.h"
 #include "onnx_passes/passes/convert_dtype.h"
+#include "onnx_passes/passes/expression.h"
 #include "onnx_passes/passes/passes.h"
 #include "onnx_passes/passes/training_mode.h"
 #include "runtime/checkpoint.h"
+#include "tools/subcommand.h"
 
 namespace onnx_train {
 
@@ -36,19 +40,56 @@ Model load_any_model(const std::string& path) {
   return model;
 }
 
-std::map<std::string, Shape> example_shapes(const std::vector<InputSpec>& inputs, int64_t batch,
-                                            const std::vector<std::string>& sizes) {
+void check_size(const std::string& text) {
+  const size_t equals = text.find('=');
+  int64_t value = 0;
+  const char* end = text.data() + text.size();
+  if (equals == std::string::npos || equals == 0) fail("NAME=N");
+  const auto parsed = std::from_chars(text.data() + equals + 1, end, value);
+  if (parsed.ec != std::errc() || parsed.ptr != end || value < 0) fail("NAME=N, N a whole number of at least 0");
+}
+
+namespace {
+
+std::map<std::string, int64_t> parse_sizes(const std::vector<std::string>& sizes) {
   std::map<std::string, int64_t> given;
   for (const std::string& text : sizes) {
+    check_size(text);
     const size_t equals = text.find('=');
-    int64_t value = 0;
-    const char* end = text.data() + text.size();
-    if (equals == std::string::npos || equals == 0 ||
-        std::from_chars(text.data() + equals + 1, end, value).ptr != end || value < 0) {
-      fail("--dim takes NAME=N, not '", text, "'");
+    const int64_t value = std::strtoll(text.c_str() + equals + 1, nullptr, 10);
+    if (!given.emplace(text.substr(0, equals), value).second) {
+      throw UsageError(concat("--dim ", text.substr(0, equals), " is given twice"));
     }
-    given[text.substr(0, equals)] = value;
   }
+  return given;
+}
+
+// Every name is that of a symbolic dimension, or "batch".
+void check_names(const std::vector<InputSpec>& inputs, const std::map<std::string, int64_t>& given) {
+  std::set<std::string> symbols;
+  for (const InputSpec& spec : inputs) {
+    if (!spec.type.has_rank() || spec.has_default) continue;
+    for (const Dim& dim : *spec.type.dims) {
+      if (!dim.symbol().empty()) symbols.insert(dim.symbol());
+      if (!dim.known() && &dim == &spec.type.dims->front()) symbols.insert("batch");
+    }
+  }
+  std::string all;
+  for (const std::string& symbol : symbols) all += concat(all.empty() ? "" : ", ", symbol);
+  for (const auto& [name, size] : given) {
+    if (symbols.count(name)) continue;
+    fail("--dim ", name, "=", size, ": no input has a dimension '", name, "'",
+         did_you_mean(name, {symbols.begin(), symbols.end()}), "; ",
+         all.empty() ? "all sizes are fixed" : "those of no fixed size are " + all);
+  }
+}
+
+}  // namespace
+
+std::map<std::string, Shape> example_shapes(const std::vector<InputSpec>& inputs, int64_t batch,
+                                            const std::vector<std::string>& sizes) {
+  const std::map<std::string, int64_t> given = parse_sizes(sizes);
+  check_names(inputs, given);
   constexpr int64_t kOther = 8;
   std::map<std::string, Shape> shapes;
   for (const InputSpec& spec : inputs) {

@@ -170,21 +170,27 @@ int run(const VerifyArguments& arguments) {
 
 Subcommand verify_command() {
   auto a = std::make_shared<VerifyArguments>();
-  return {"verify", "Hold every gradient of a training model against difference quotients of its own loss, in float64",
-          "  onnx-train verify train.onnx\n"
-          "  onnx-train verify train.onnx --inputs train.npz --batch 16 --tolerance 1e-6\n"
-          "  onnx-train verify train.onnx --dim sequence=64",
-          with_runtime_options(
-              {{"MODEL", &a->model, "a training model or a checkpoint", "FILE", true},
-               {"--inputs", &a->inputs, "data to take a batch from [random floats, zeros and ones]", "PATH"},
-               {"--batch", &a->batch, "samples in the batch [4]", "N"},
-               {"--dim", &a->sizes, "NAME=N: the size of a symbolic dimension, where no data says it [8]", "NAME=N"},
-               {"--tolerance", &a->tolerance, "relative error from which on a gradient is wrong [1e-5]", "X"},
-               {"--step", &a->step, "length of the step in the weights, times their norm where that is above 1 [1e-6]",
-                "X"},
-               {"--seed", &a->seed, "of the directions and inputs [0]", "N"}},
-              &a->runtime),
-          [a] { return run(*a); }};
+  return {
+      "verify", "Hold every gradient of a training model against difference quotients of its own loss, in float64",
+      "  onnx-train verify train.onnx\n"
+      "  onnx-train verify train.onnx --inputs train.npz --batch 16 --tolerance 1e-6\n"
+      "  onnx-train verify train.onnx --dim sequence=64",
+      with_runtime_options(
+          {{"MODEL", &a->model, "a training model or a checkpoint", "FILE", true},
+           {"--inputs", &a->inputs, "data to take a batch from [random floats, zeros and ones]", "PATH"},
+           {"--batch", {&a->batch, kCount}, "samples in the batch [4]", "N"},
+           {"--dim",
+            {&a->sizes, check_size},
+            "NAME=N: the size of a symbolic dimension, where no data says it [8]",
+            "NAME=N"},
+           {"--tolerance", {&a->tolerance, kPositive}, "relative error from which on a gradient is wrong [1e-5]", "X"},
+           {"--step",
+            {&a->step, kPositive},
+            "length of the step in the weights, times their norm where that is above 1 [1e-6]",
+            "X"},
+           {"--seed", &a->seed, "of the directions and inputs [0]", "N"}},
+          &a->runtime),
+      [a] { return run(*a); }};
 }
 
 }  // namespace onnx_train
