@@ -242,7 +242,7 @@ void refine_slice(Node* node) {
   node->output()->set_type({node->output()->dtype(), std::move(dims)});
 }
 
-// Axes that a Resize leaves alone, makes as large as another size, or multiplies by a whole number.
+// Axes that a Resize leaves alone, makes as large as another size, or multiplies by a number.
 void refine_resize(Node* node) {
   const Value* x = node->input(0);
   if (!x->has_rank() || x->rank() != node->output()->rank()) return;
@@ -255,13 +255,15 @@ void refine_resize(Node* node) {
   for (size_t i = 0; i < dims.size(); ++i) {
     const auto found = std::find(axes.begin(), axes.end(), static_cast<int64_t>(i));
     const auto at = static_cast<size_t>(found - axes.begin());
+    const bool scaled = found != axes.end() && scales.size() == static_cast<int64_t>(axes.size());
+    const double scale = scaled ? scales.at(static_cast<int64_t>(at)) : 1;
+    if (scaled && from[i].known() && dims[i].known()) dims[i] = scaled_size(from[i].value(), scale);
     if (!is_open(dims[i])) continue;
     if (found == axes.end()) {
       dims[i] = from[i];
     } else if (sizes && stretches && sizes->size() == axes.size()) {
       dims[i] = (*sizes)[at];
-    } else if (scales.size() == static_cast<int64_t>(axes.size())) {
-      const double scale = scales.at(static_cast<int64_t>(at));
+    } else if (scaled) {
       Product product;
       const bool is_whole = scale >= 1 && scale < 1e6 && scale == std::floor(scale);
       if (is_whole && multiply(from[i], &product) && multiply(Dim(static_cast<int64_t>(scale)), &product))

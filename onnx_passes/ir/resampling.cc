@@ -73,7 +73,7 @@ void set_scales(const Node& node, const Tensor& scales, const Tensor& sizes, std
     }
     a.scale = stretches ? scales.at(static_cast<int64_t>(i)) : common;
     a.width = a.scale * static_cast<double>(a.in);
-    // Rounded down, of sizes to the nearest; a float scale may be a little less than what was meant.
+    // Rounded down (scaled_size), and to the nearest where sizes give it.
     const double more = a.width - static_cast<double>(a.out);
     if (!(a.scale > 0) || !std::isfinite(a.scale) || !(more > -0.51 && more < 1)) {
       fail(node.label(), ": scale ", a.scale, " does not make ", a.out, " elements of ", a.in);
@@ -213,6 +213,14 @@ Attrs resize_attrs(const Node& node, const std::vector<int64_t>& axes) {
       {"exclude_outside", node.attr("exclude_outside", 0)},
       {"cubic_coeff_a", node.attr("cubic_coeff_a", -0.75f)},
   };
+}
+
+int64_t scaled_size(int64_t size, double scale) {
+  constexpr double kRounding = 0x1p-24, kLarge = 0x1p20;  // of larger sizes, rounding may be many elements
+  const double product = static_cast<double>(size) * scale, nearest = std::nearbyint(product);
+  if (!(std::abs(product) < 0x1p62)) return 0;
+  const bool is_meant = product < kLarge && std::abs(product - nearest) <= product * kRounding;
+  return static_cast<int64_t>(is_meant ? nearest : std::floor(product));
 }
 
 bool resize_has_input(const Node& node, int i) {

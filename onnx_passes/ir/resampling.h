@@ -59,6 +59,9 @@ std::vector<int64_t> resize_axes(const Node& node, int64_t rank);
 // What Resize and ResizeGrad have in common: the attributes that the matrices depend on, defaults filled in, for these
 // axes.
 Attrs resize_attrs(const Node& node, const std::vector<int64_t>& axes);
+// What `scale` makes of an axis of `size` elements: their product, rounded down. A scale is a float, and 0.7 as a float
+// is a little less: of 10 elements it makes 7, as it does in PyTorch and ONNX Runtime.
+int64_t scaled_size(int64_t size, double scale);
 // Whether optional input i is there: one without elements, as files before opset 13 have it, is not.
 bool resize_has_input(const Node& node, int i);
 
