@@ -10,7 +10,8 @@
 
 namespace onnx_train {
 
-std::vector<GradientRule> recurrent_rules();  // recurrent.cc: LSTM, GRU, RNN
+std::vector<GradientRule> recurrent_rules();   // recurrent.cc: LSTM, GRU, RNN
+std::vector<GradientRule> resampling_rules();  // resampling.cc: Resize
 
 void Grad::refuse(const std::string& reason) const { fail("[AddGradients] ", node_->label(), ": ", reason); }
 
@@ -31,9 +32,9 @@ RuleIndex make_index() {
 const std::vector<const GradientRule*>& gradient_rules() {
   static const std::vector<const GradientRule*> all = [] {
     static std::vector<std::vector<GradientRule>> families = {
-        elementwise_rules(),   activation_rules(), product_rules(),   convolution_rules(),
-        normalization_rules(), reduction_rules(),  shape_rules(),     indexing_rules(),
-        loss_rules(),          random_rules(),     precision_rules(), recurrent_rules(),
+        elementwise_rules(), activation_rules(), product_rules(),    convolution_rules(), normalization_rules(),
+        reduction_rules(),   shape_rules(),      indexing_rules(),   loss_rules(),        random_rules(),
+        precision_rules(),   recurrent_rules(),  resampling_rules(),
     };
     std::vector<const GradientRule*> rules;
     for (const auto& family : families) {
