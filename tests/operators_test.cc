@@ -193,6 +193,41 @@ TEST(Contracts, StepsAndStartsOfAnySizeAreUnderstood) {
   EXPECT_EQ(slice("0", most, most).size(), 1);
 }
 
+TEST(Contracts, AttributesWithoutAMeaningAreNamed) {
+  const std::string x = "(float[1,4,6,6] x) => (float[A,B,C,D] y) { y = ";
+  for (const char* node : {
+           "MaxPool<kernel_shape = [2, 2], strides = [0, 1]>(x)",
+           "MaxPool<kernel_shape = [2147483648, 2147483648], pads = [1073741824, 1073741824, 1073741824, "
+           "1073741824]>(x)",
+           "AveragePool<kernel_shape = [2]>(x)",
+           "AveragePool<kernel_shape = [9223372036854775807, 1]>(x)",
+           "DepthToSpace<blocksize = 0>(x)",
+           "DepthToSpace<blocksize = -2>(x)",
+           "DepthToSpace<blocksize = 4294967296>(x)",
+           "SpaceToDepth<blocksize = 4>(x)",
+           "Softmax<axis = 4>(x)",
+           "Concat<axis = -5>(x, x)",
+           "Flatten<axis = 5>(x)",
+           "Transpose<perm = [0, 1, 1, 2]>(x)",
+           "Transpose<perm = [0, 1]>(x)",
+           "Split<axis = 9, num_outputs = 1>(x)",
+           "Split<axis = 1, num_outputs = 0>(x)",
+           "LRN<size = 0>(x)",
+           "ArgMax<axis = -9223372036854775808>(x)",
+           "Einsum<equation = \"abc,bcd->a\">(x)",
+       }) {
+    EXPECT_NE(plan(x + node + " }").find("node 'y'"), std::string::npos) << node;
+  }
+  EXPECT_NE(
+      plan("(float[1,4,6,6] x, float[4] s) => (float[A,B,C,D] y) { y = GroupNormalization<num_groups = 0>(x, s, s) }")
+          .find("num_groups = 0"),
+      std::string::npos);
+  EXPECT_NE(plan("(float[1,4,6,6] x, float[4,4,3,3] w) => (float[A,B,C,D] y) { y = Conv<group = 0>(x, w) }"), "");
+  EXPECT_NE(plan("(float[1,4,6,6] x, float[4,4,3,3] w) => (float[A,B,C,D] y) { y = ConvTranspose<output_padding = "
+                 "[9223372036854775807]>(x, w) }"),
+            "");
+}
+
 TEST(Contracts, AFunctionOfOursWithAForeignBodyKeepsItsShapes) {
   const std::string adam = R"(
 <domain: "onnx_train", opset_import: ["" : 21]>

@@ -57,7 +57,7 @@ std::vector<Operator> movement_operators() {
       {"Expand", "x[~S...] shape:int64[_] -> y[S...]"},
       {"Tile", "x[S...] repeats:int64[#S] -> y[Y...] where #Y = #S"},
       {"Concat", "x[S...] more* -> y[Y...] where #Y = #S, -#S <= @axis < #S", "", kSchema, check_pieces},
-      {"Split", "x[S...] split?:int64[_] -> y* where -#S <= @axis:0 < #S"},
+      {"Split", "x[S...] split?:int64[_] -> y* where -#S <= @axis:0 < #S, 1 <= @num_outputs:1"},
       {"Slice",
        "x[S...] starts:index[A] ends:index[A] axes?:index[A] steps?:index[A] -> y[Y...] where #Y = #S, A <= #S"},
       {"SliceGrad",

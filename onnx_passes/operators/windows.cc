@@ -100,6 +100,8 @@ void check_windows(const Node& node, const Roles& roles) {
   check_counts(node, *w, image, windows);
 }
 
+void check_attributes(const Node& node) { find_windows(node); }
+
 template <int image, int windows, int taps, bool channels_last = false>
 void check(const Node& node) {
   check_windows(node, {image, windows, taps, channels_last});
@@ -112,7 +114,7 @@ std::vector<Operator> window_operators() {
       {"Conv", kConv, "", kSchema, check<0, -1, 1>},
       {"ConvGradInput", kGradInput, kDomain, kOne, check<-1, 0, 1>},
       {"ConvGradWeight", kGradWeight, kDomain, kOne, check<0, 1, -1>},
-      {"ConvTranspose", kConvTranspose},
+      {"ConvTranspose", kConvTranspose, "", kSchema, check_attributes},
       {"ChannelsLastConv", kConvLast, kDomain, kOne, check<0, -1, 1, true>},
       {"ChannelsLastConvGradInput", kGradInputLast, kDomain, kOne, check<-1, 0, 1, true>},
       {"ChannelsLastConvGradWeight", kGradWeightLast, kDomain, kOne, check<0, 1, -1, true>},

@@ -141,6 +141,7 @@ def training(number, seeds, folder):
     others = [
         ["fit", path, *fit, "--out", run, "--eval-data", data, "--memory", sizes(rng), "--checkpoint-every", "1"],
         ["fit", path, *fit, "--out", run, "--dtype", "float64", "--no-lowering"],
+        ["fit", path, *fit, "--out", run, "--check-memory"],
         ["bench", path, "--data", data, "--batch-size", "4", "--seconds", "0.01", "--each-step", "--memory", sizes(rng)],
         ["bench", path, "--data", data, "--entry", rng.choice(["evaluate", "accumulate", "apply", "predict"]), "--each-step",
          "--seconds", "0.01"],
@@ -284,7 +285,8 @@ def operators(number, seeds, folder):
         ["show", path, "--plan", "--batch", rng.choice(["1", "2", "3"]), "--dim", "batch=2"],
         ["build", path, "-o", out, "--loss", "mse"],
     ]
-    commands = [["check", path], ["show", path, "--plan", "--profile", "--batch", "2"], *rng.sample(others, 2)]
+    profile = ["show", path, "--plan", "--profile", "--check-memory", "--batch", "2"]
+    commands = [["check", path], profile, *rng.sample(others, 2)]
     return Case(kind, commands, [path, out])
 
 
