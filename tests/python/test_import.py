@@ -171,7 +171,7 @@ REFUSED = {
         11, node("Resize", "x", "roi", "f", coordinate_transformation_mode="tf_half_pixel_for_nn"), "tf_half_pixel",
     ),
     "opset_6": (6, node("Relu", "x"), "opset 6"),
-    "opset_27": (27, node("Relu", "x"), "opset 27"),
+    "opset_29": (29, node("Relu", "x"), "opset 29"),
     "attribute": (13, node("Relu", "x", slope=1), "slope"),
     "no_inputs": (13, node("Add", "x"), "input size 1"),
     "deprecated": (13, node("Upsample", "x", "f"), "deprecated"),
