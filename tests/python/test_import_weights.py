@@ -110,7 +110,7 @@ def test_a_paddle_style_file_trains_like_one_with_initializers(tmp_path):
     assert_close(found, gradients(initializers, tmp_path, batch), 1e-15)
     assert_close(gradients(constants, tmp_path, batch, dtype="float32"), expected, 1e-4)
 
-    assert "6 weights" in tool.run("check", constants)
+    assert "8 weights" in tool.run("check", constants)
     train = tmp_path / "train.onnx"
     tool.run("build", constants, "-o", train, "--optimizer", "sgd(momentum=0.9)")
     many = {"x": draw(2, x=(64, 3, 6, 6))["x"], "labels": np.arange(64) % 5}
