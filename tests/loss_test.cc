@@ -51,6 +51,49 @@ std::string input_type(const Model& model, const std::string& name) {
   return to_string(model.entry_points[0].algorithm->find(name)->type());
 }
 
+// Names that a file may hold; each in quotes of either kind.
+TEST(Loss, EveryNameCanBeWritten) {
+  const std::string names[] = {"a\"b",      "a'b", "it's \"x\"", "'", "\"", "''\"\"", "a b", "a\nb", "a,b",
+                               "f(x, y)=1", "\\",  "a\\'b",      " ", "é",  "a''b",   "+",   "0",    "mse"};
+  for (const std::string& name : names) {
+    Model model = from_text(kModel);
+    model.graph->rename(model.graph->find("logits"), name);
+    infer_types(model.graph.get());
+    for (const char quote : {'\'', '"'}) {
+      std::string quoted(1, quote);
+      for (char c : name) quoted += c == quote ? std::string(2, c) : std::string(1, c);
+      BuildOptions o;
+      o.loss = concat("0.5*mse(", quoted, quote, ", ", quoted, " of target", quote, ") + l1(", quoted, quote, ")");
+      Model built = clone(model);
+      training_mode(o).run(built);
+      loss(o).run(built);
+      const auto terms = parse_loss(built.metadata("onnx_train.loss"));
+      ASSERT_EQ(terms.size(), 2u) << o.loss;
+      EXPECT_EQ(terms[0].arguments.names[0].text, name) << o.loss;
+      EXPECT_EQ(terms[0].arguments.names[1].text, name + " of target") << o.loss;
+      EXPECT_EQ(terms[1].arguments.names[0].text, name) << o.loss;
+      o.loss = built.metadata("onnx_train.loss");
+      Model again = clone(model);
+      training_mode(o).run(again);
+      loss(o).run(again);
+      EXPECT_EQ(again.metadata("onnx_train.loss"), o.loss);
+    }
+  }
+}
+
+TEST(Loss, QuotesThatAreNeverClosedAreErrors) {
+  for (const char* text : {"mse('logits)", "mse('logits'')", "mse(\"\"\")", "'"}) {
+    EXPECT_THAT(message(text), HasSubstr("is never closed")) << text;
+  }
+}
+
+TEST(Loss, MisspeltNamesNameTheOneThatIsMeant) {
+  EXPECT_THAT(message("cros_entropy(logits)"),
+              HasSubstr("there is no loss 'cros_entropy'; did you mean 'cross_entropy'?"));
+  EXPECT_THAT(message("cros_entropy"), HasSubstr("did you mean 'cross_entropy'?"));
+  EXPECT_THAT(message("cross_entropy(label_smothing=0.1)"), HasSubstr("did you mean 'label_smoothing'?"));
+}
+
 TEST(Loss, CrossEntropyWithDropout) {
   const BuildOptions o = options("cross_entropy");
   expect_golden("loss_cross_entropy", {training_mode(o), loss(o)});

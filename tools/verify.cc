@@ -4,6 +4,7 @@
 #include <random>
 
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/roles.h"
 #include "onnx_passes/passes/passes.h"
 #include "runtime/checkpoint.h"
 #include "runtime/session.h"
@@ -26,39 +27,26 @@ struct VerifyArguments {
   RuntimeOptions runtime;
 };
 
-constexpr const char* kGradientPrefix = "grad/";
-
 // The training step as a plain model of the loss and, where asked for, the gradients. Weights are inputs with a
 // default, other state is constant, so that dropout drops the same elements each time.
-Model loss_model(const Model& training, const std::string& entry, const std::vector<std::string>& weights,
-                 bool with_gradients) {
+Model loss_model(const Model& training, const std::string& entry, bool with_gradients) {
   Model model = clone(training);
   EntryPoint& point = *model.find_entry_point(entry);
   for (EntryPoint& any : model.entry_points) {  // what nothing updates is no state
     any.update_bindings.clear();
     any.initialization_bindings.clear();
   }
-  Graph& algorithm = *point.algorithm;
-  std::vector<Value*> outputs = {algorithm.find("loss")};
-  for (const std::string& weight : weights) {
-    if (with_gradients) outputs.push_back(algorithm.find(kGradientPrefix + weight));
+  std::vector<Value*> outputs = {point.output(roles::kLoss)};
+  for (const WeightGradient& g : point.gradients) {
+    if (with_gradients) outputs.push_back(g.gradient);
   }
-  algorithm.set_outputs(outputs);
+  point.algorithm->set_outputs(outputs);
   Model flat = flatten(model, entry);
-  for (const std::string& weight : weights) {
-    Value* value = flat.graph->find(weight);
-    if (value && !flat.graph->is_input(value)) flat.graph->add_input(weight, value->type());
+  for (const WeightGradient& g : point.gradients) {
+    Value* value = flat.graph->find(g.weight->name());
+    if (value && !flat.graph->is_input(value)) flat.graph->add_input(value->name(), value->type());
   }
   return flat;
-}
-
-// The trained weights: those with a gradient in the entry point.
-std::vector<std::string> trained_weights(const Model& model, const EntryPoint& entry) {
-  std::vector<std::string> weights;
-  for (const Value* value : model.graph->initializers()) {
-    if (entry.algorithm->find(kGradientPrefix + value->name())) weights.push_back(value->name());
-  }
-  return weights;
 }
 
 // Batches that need no file: normal floats, and zeros and ones for everything counted, which any classifier and any
@@ -115,23 +103,23 @@ double norm(const Tensor& x) {
 // Holds gradients against differences at the training model's weights and, where these differ, at points nearby.
 class Verifier {
  public:
-  Verifier(const Model& training, const std::string& entry, const std::vector<std::string>& weights, TensorMap inputs,
-           const VerifyArguments& arguments)
+  Verifier(const Model& training, const EntryPoint& entry, TensorMap inputs, const VerifyArguments& arguments)
       : arguments_(arguments),
-        gradients_(loss_model(training, entry, weights, true), session_options(arguments.runtime)),
-        losses_(loss_model(training, entry, weights, false), session_options(arguments.runtime)),
+        loss_(entry.output(roles::kLoss)->name()),
+        gradients_(loss_model(training, entry.name(), true), session_options(arguments.runtime)),
+        losses_(loss_model(training, entry.name(), false), session_options(arguments.runtime)),
         inputs_(std::move(inputs)),
         random_(arguments.seed) {
     TensorMap start;
-    for (const std::string& weight : weights) start[weight] = from_proto(*training.graph->find(weight)->initializer());
+    for (const WeightGradient& g : entry.gradients) start[g.weight->name()] = from_proto(*g.weight->initializer());
     points_.push_back({start, gradients_at(start)});
   }
 
   // A wrong gradient differs clearly from the quotients wherever it is looked at. What differs at the model's weights
   // alone, in a direction or two, is a kink there: zeros under a ReLU, equal numbers under a Max.
-  Check check(const std::string& weight) {
+  Check check(const WeightGradient& weight) {
     const auto [first, analytic] = look(points_[0], weight);
-    Check check{weight, analytic, first.numeric, first.error, Verdict::kAgrees};
+    Check check{weight.weight->name(), analytic, first.numeric, first.error, Verdict::kAgrees};
     if (first.agrees) return check;
     const SlopeCheck again = look(points_[0], weight).first;
     int clear = (first.contrast > kClear) + (again.contrast > kClear), clear_nearby = 0;
@@ -175,9 +163,9 @@ class Verifier {
   }
 
   // The gradient along a random direction, and what the differences say to it.
-  std::pair<SlopeCheck, double> look(const Point& point, const std::string& weight) {
-    const Tensor& value = point.weights.at(weight);
-    const Tensor& gradient = point.gradients.at(kGradientPrefix + weight);
+  std::pair<SlopeCheck, double> look(const Point& point, const WeightGradient& weight) {
+    const Tensor& value = point.weights.at(weight.weight->name());
+    const Tensor& gradient = point.gradients.at(weight.gradient->name());
     const Tensor direction = random_direction(value.shape(), &random_);
     double analytic = 0;
     for (int64_t i = 0; i < value.size(); ++i) analytic += direction.at(i) * gradient.at(i);
@@ -186,8 +174,8 @@ class Verifier {
     const auto loss_at = [&](double distance) {
       Tensor there = value.clone();
       for (int64_t i = 0; i < there.size(); ++i) there.set(i, value.at(i) + distance * direction.at(i));
-      inputs[weight] = there;
-      return losses_.run("predict", inputs).at("loss").at(0);
+      inputs[weight.weight->name()] = there;
+      return losses_.run("predict", inputs).at(loss_).at(0);
     };
     const double step = arguments_.step * std::max(1.0, norm(value));
     const double usual = norm(gradient) / std::sqrt(static_cast<double>(std::max<int64_t>(value.size(), 1)));
@@ -195,6 +183,7 @@ class Verifier {
   }
 
   const VerifyArguments& arguments_;
+  const std::string loss_;
   Session gradients_, losses_;
   TensorMap inputs_;
   std::vector<Point> points_;  // the first holds the model's weights
@@ -240,8 +229,8 @@ int run(const VerifyArguments& arguments) {
   const std::string entry = training.find_entry_point("step") ? "step" : "accumulate";
   const EntryPoint* point = training.find_entry_point(entry);
   if (!point) fail(arguments.model, " has neither an entry point 'step' nor 'accumulate'");
-  const std::vector<std::string> weights = trained_weights(training, *point);
-  if (weights.empty()) fail(arguments.model, " holds no gradients named grad/<weight>");
+  if (point->gradients.empty()) fail(arguments.model, " does not say which of its values are gradients");
+  if (!point->output(roles::kLoss)) fail(arguments.model, ": the entry point '", entry, "' has no loss");
   const std::vector<InputSpec> specs = entry_inputs(training, entry);
   TensorMap inputs;
   if (arguments.inputs.empty()) {
@@ -253,10 +242,12 @@ int run(const VerifyArguments& arguments) {
     if (count > data.num_samples()) fail(arguments.inputs, " has fewer samples than the model's batch of ", count);
     data.gather(order.data(), count, &inputs);
   }
-  for (const char* control : {"learning_rate", "clip_norm"}) inputs.erase(control);
-  Verifier verifier(training, entry, weights, std::move(inputs), arguments);
+  for (const InputSpec& spec : specs) {
+    if (spec.has_default) inputs.erase(spec.name);
+  }
+  Verifier verifier(training, *point, std::move(inputs), arguments);
   std::vector<Check> checks;
-  for (const std::string& weight : weights) checks.push_back(verifier.check(weight));
+  for (const WeightGradient& g : point->gradients) checks.push_back(verifier.check(g));
   return report(std::move(checks), arguments.tolerance);
 }
 
@@ -264,24 +255,29 @@ int run(const VerifyArguments& arguments) {
 
 Subcommand verify_command() {
   auto a = std::make_shared<VerifyArguments>();
-  return {"verify", "Hold every gradient of a training model against difference quotients of its own loss, in float64",
-          "  onnx-train verify train.onnx\n"
-          "  onnx-train verify train.onnx --inputs train.npz --batch 16 --tolerance 1e-6\n"
-          "  onnx-train verify train.onnx --dim sequence=64",
-          with_runtime_options(
-              {{"MODEL", &a->model, "a training model or a checkpoint", "FILE", true},
-               {"--inputs", &a->inputs, "data to take a batch from [random floats, zeros and ones]", "PATH"},
-               {"--batch", &a->batch, "samples in the batch [4]", "N"},
-               {"--dim", &a->sizes, "NAME=N: the size of a symbolic dimension, where no data says it [8]", "NAME=N"},
-               {"--tolerance", &a->tolerance, "relative error from which on a gradient is wrong [1e-5]", "X"},
-               {"--step", &a->step,
-                "length of the first step in the weights, times their norm where that is above 1; where differences "
-                "disagree with it, steps from a hundredth to a hundred times as long tell a kink from a wrong gradient "
-                "[1e-6]",
-                "X"},
-               {"--seed", &a->seed, "of the directions and inputs [0]", "N"}},
-              &a->runtime),
-          [a] { return run(*a); }};
+  return {
+      "verify", "Hold every gradient of a training model against difference quotients of its own loss, in float64",
+      "  onnx-train verify train.onnx\n"
+      "  onnx-train verify train.onnx --inputs train.npz --batch 16 --tolerance 1e-6\n"
+      "  onnx-train verify train.onnx --dim sequence=64",
+      with_runtime_options(
+          {{"MODEL", &a->model, "a training model or a checkpoint", "FILE", true},
+           {"--inputs", &a->inputs, "data to take a batch from [random floats, zeros and ones]", "PATH"},
+           {"--batch", {&a->batch, kCount}, "samples in the batch [4]", "N"},
+           {"--dim",
+            {&a->sizes, check_size},
+            "NAME=N: the size of a symbolic dimension, where no data says it [8]",
+            "NAME=N"},
+           {"--tolerance", {&a->tolerance, kPositive}, "relative error from which on a gradient is wrong [1e-5]", "X"},
+           {"--step",
+            {&a->step, kPositive},
+            "length of the first step in the weights, times their norm where that is above 1; where differences "
+            "disagree "
+            "with it, steps from a hundredth to a hundred times as long tell a kink from a wrong gradient [1e-6]",
+            "X"},
+           {"--seed", &a->seed, "of the directions and inputs [0]", "N"}},
+          &a->runtime),
+      [a] { return run(*a); }};
 }
 
 }  // namespace onnx_train

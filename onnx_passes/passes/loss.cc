@@ -3,6 +3,7 @@
 #include "onnx_passes/gradients/gradient.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/inlining.h"
+#include "onnx_passes/ir/roles.h"
 #include "onnx_passes/passes/entry_point.h"
 #include "onnx_passes/passes/loss_resolution.h"
 #include "onnx_passes/passes/loss_terms.h"
@@ -41,8 +42,8 @@ bool add_terms(EntryPoint* entry, const Graph& inference, const std::vector<Loss
     const Var weighted = term.weight == 1 ? made.loss : made.loss * term.weight;
     total = total ? total + cast_like(weighted, total) : weighted;
   }
-  add_result(entry, "loss", total);
-  if (accuracy) add_result(entry, "accuracy", accuracy);
+  add_result(entry, roles::kLoss, total);
+  if (accuracy) add_result(entry, roles::kAccuracy, accuracy);
   return static_cast<bool>(accuracy);
 }
 

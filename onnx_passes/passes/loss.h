@@ -8,7 +8,7 @@
 // counting ignored ones, where the class with the largest prediction is the label.
 //
 // Metadata: onnx_train.loss is the expression with what was left open filled in (names, class axis);
-// onnx_train.outputs says for each output how it joins over batches: {"loss": "mean", "accuracy": "mean",
+// onnx_train.outputs says for the output of each role how it joins over batches: {"loss": "mean", "accuracy": "mean",
 // "grad_norm": "last"}.
 #pragma once
 
