@@ -111,18 +111,15 @@ class Verifier {
         inputs_(std::move(inputs)),
         random_(arguments.seed) {
     TensorMap start;
-    for (const WeightGradient& g : entry.gradients) {
-      gradient_names_[g.weight->name()] = g.gradient->name();
-      start[g.weight->name()] = from_proto(*g.weight->initializer());
-    }
+    for (const WeightGradient& g : entry.gradients) start[g.weight->name()] = from_proto(*g.weight->initializer());
     points_.push_back({start, gradients_at(start)});
   }
 
   // A wrong gradient differs clearly from the quotients wherever it is looked at. What differs at the model's weights
   // alone, in a direction or two, is a kink there: zeros under a ReLU, equal numbers under a Max.
-  Check check(const std::string& weight) {
+  Check check(const WeightGradient& weight) {
     const auto [first, analytic] = look(points_[0], weight);
-    Check check{weight, analytic, first.numeric, first.error, Verdict::kAgrees};
+    Check check{weight.weight->name(), analytic, first.numeric, first.error, Verdict::kAgrees};
     if (first.agrees) return check;
     const SlopeCheck again = look(points_[0], weight).first;
     int clear = (first.contrast > kClear) + (again.contrast > kClear), clear_nearby = 0;
@@ -166,9 +163,9 @@ class Verifier {
   }
 
   // The gradient along a random direction, and what the differences say to it.
-  std::pair<SlopeCheck, double> look(const Point& point, const std::string& weight) {
-    const Tensor& value = point.weights.at(weight);
-    const Tensor& gradient = point.gradients.at(gradient_names_.at(weight));
+  std::pair<SlopeCheck, double> look(const Point& point, const WeightGradient& weight) {
+    const Tensor& value = point.weights.at(weight.weight->name());
+    const Tensor& gradient = point.gradients.at(weight.gradient->name());
     const Tensor direction = random_direction(value.shape(), &random_);
     double analytic = 0;
     for (int64_t i = 0; i < value.size(); ++i) analytic += direction.at(i) * gradient.at(i);
@@ -177,7 +174,7 @@ class Verifier {
     const auto loss_at = [&](double distance) {
       Tensor there = value.clone();
       for (int64_t i = 0; i < there.size(); ++i) there.set(i, value.at(i) + distance * direction.at(i));
-      inputs[weight] = there;
+      inputs[weight.weight->name()] = there;
       return losses_.run("predict", inputs).at(loss_).at(0);
     };
     const double step = arguments_.step * std::max(1.0, norm(value));
@@ -186,8 +183,7 @@ class Verifier {
   }
 
   const VerifyArguments& arguments_;
-  const std::string loss_;                             // its output
-  std::map<std::string, std::string> gradient_names_;  // weight -> output
+  const std::string loss_;
   Session gradients_, losses_;
   TensorMap inputs_;
   std::vector<Point> points_;  // the first holds the model's weights
@@ -251,7 +247,7 @@ int run(const VerifyArguments& arguments) {
   }
   Verifier verifier(training, *point, std::move(inputs), arguments);
   std::vector<Check> checks;
-  for (const WeightGradient& g : point->gradients) checks.push_back(verifier.check(g.weight->name()));
+  for (const WeightGradient& g : point->gradients) checks.push_back(verifier.check(g));
   return report(std::move(checks), arguments.tolerance);
 }
 
@@ -259,24 +255,29 @@ int run(const VerifyArguments& arguments) {
 
 Subcommand verify_command() {
   auto a = std::make_shared<VerifyArguments>();
-  return {"verify", "Hold every gradient of a training model against difference quotients of its own loss, in float64",
-          "  onnx-train verify train.onnx\n"
-          "  onnx-train verify train.onnx --inputs train.npz --batch 16 --tolerance 1e-6\n"
-          "  onnx-train verify train.onnx --dim sequence=64",
-          with_runtime_options(
-              {{"MODEL", &a->model, "a training model or a checkpoint", "FILE", true},
-               {"--inputs", &a->inputs, "data to take a batch from [random floats, zeros and ones]", "PATH"},
-               {"--batch", &a->batch, "samples in the batch [4]", "N"},
-               {"--dim", &a->sizes, "NAME=N: the size of a symbolic dimension, where no data says it [8]", "NAME=N"},
-               {"--tolerance", &a->tolerance, "relative error from which on a gradient is wrong [1e-5]", "X"},
-               {"--step", &a->step,
-                "length of the first step in the weights, times their norm where that is above 1; where differences "
-                "disagree with it, steps from a hundredth to a hundred times as long tell a kink from a wrong gradient "
-                "[1e-6]",
-                "X"},
-               {"--seed", &a->seed, "of the directions and inputs [0]", "N"}},
-              &a->runtime),
-          [a] { return run(*a); }};
+  return {
+      "verify", "Hold every gradient of a training model against difference quotients of its own loss, in float64",
+      "  onnx-train verify train.onnx\n"
+      "  onnx-train verify train.onnx --inputs train.npz --batch 16 --tolerance 1e-6\n"
+      "  onnx-train verify train.onnx --dim sequence=64",
+      with_runtime_options(
+          {{"MODEL", &a->model, "a training model or a checkpoint", "FILE", true},
+           {"--inputs", &a->inputs, "data to take a batch from [random floats, zeros and ones]", "PATH"},
+           {"--batch", {&a->batch, kCount}, "samples in the batch [4]", "N"},
+           {"--dim",
+            {&a->sizes, check_size},
+            "NAME=N: the size of a symbolic dimension, where no data says it [8]",
+            "NAME=N"},
+           {"--tolerance", {&a->tolerance, kPositive}, "relative error from which on a gradient is wrong [1e-5]", "X"},
+           {"--step",
+            {&a->step, kPositive},
+            "length of the first step in the weights, times their norm where that is above 1; where differences "
+            "disagree "
+            "with it, steps from a hundredth to a hundred times as long tell a kink from a wrong gradient [1e-6]",
+            "X"},
+           {"--seed", &a->seed, "of the directions and inputs [0]", "N"}},
+          &a->runtime),
+      [a] { return run(*a); }};
 }
 
 }  // namespace onnx_train

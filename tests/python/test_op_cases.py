@@ -39,14 +39,14 @@ def run(path, values):
     return dict(zip(names, session.run(names, feeds)))
 
 
-def compare(got, values):
+def compare(got, values, tolerance=1e-6):
     """What is wrong with a case; empty when nothing is."""
     for name, value in got.items():
         wanted = values[name]
         if value.shape != wanted.shape:
             return f"{name} has shape {value.shape} instead of {wanted.shape}"
         scale = max(np.abs(wanted[np.isfinite(wanted)]).max(initial=0), 1e-3)
-        if not np.allclose(value, wanted, rtol=1e-6, atol=1e-6 * scale, equal_nan=True):
+        if not np.allclose(value, wanted, rtol=tolerance, atol=tolerance * scale, equal_nan=True):
             return f"{name} differs by {np.abs(value - wanted).max()}"
     return ""
 
@@ -88,27 +88,69 @@ def reference(path, values):
         return dict(zip(names, map(np.asarray, ReferenceEvaluator(model).run(names, feeds))))
 
 
+def in_float32(tensor):
+    array = onnx.numpy_helper.to_array(tensor)
+    return onnx.numpy_helper.from_array(array.astype(np.float32) if array.dtype == np.float64 else array, tensor.name)
+
+
+def run_in_float32(path, values):
+    """The case with floats in place of doubles, for which ONNX Runtime has more kernels."""
+    model = onnx.load(path)
+    for value in (*model.graph.input, *model.graph.output, *model.graph.value_info):
+        if value.type.tensor_type.elem_type == onnx.TensorProto.DOUBLE:
+            value.type.tensor_type.elem_type = onnx.TensorProto.FLOAT
+    for tensor in model.graph.initializer:
+        tensor.CopyFrom(in_float32(tensor))
+    floats = {n: a.astype(np.float32) if a.dtype == np.float64 else a for n, a in values.items()}
+    return run(model.SerializeToString(), floats)
+
+
+def by_definition(path, values):
+    """LRN, which ONNX's reference implementation sums for as many channels as there are samples, and ONNX Runtime takes in
+    odd sizes only."""
+    (node,) = onnx.load(path).graph.node
+    assert node.op_type == "LRN"
+    get = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}.get
+    x, size = values[node.input[0]], get("size")
+    sums = np.stack([(x[:, max(0, c - (size - 1) // 2) : c + size // 2 + 1] ** 2).sum(1) for c in range(x.shape[1])], 1)
+    return {node.output[0]: x / (get("bias", 1.0) + get("alpha", 1e-4) / size * sums) ** get("beta", 0.75)}
+
+
+# From the most precise one on, with what their results may differ by.
+IMPLEMENTATIONS = ((reference, 1e-6), (run, 1e-6), (run_in_float32, 1e-4), (by_definition, 1e-6))
+
+
+def has_empty_sequence(operator, values):
+    """The standard does not say what a recurrent network computes from a sequence without steps. Ours keeps the initial
+    state; ONNX Runtime does that in one direction only."""
+    return operator in ("RNN", "GRU", "LSTM") and "x4" in values and (values["x4"] == 0).any()
+
+
 def test_results_are_those_of_other_implementations(recorded):
-    right, alone, wrong = collections.Counter(), {}, []
+    """One that agrees is enough: each of them has mistakes and gaps, which our results do not share."""
+    right, unable, wrong = collections.Counter(), collections.Counter(), []
     for case, operator, path, values in cases(recorded, forward=True):
+        if operator.startswith("onnx_train_"):  # a function of ours: the unit tests hold its kernel to its body
+            continue
         problems = []
-        for implementation in (reference, run):
+        for implementation, tolerance in IMPLEMENTATIONS:
             try:
-                problems.append(compare(implementation(path, values), values))
-            except Exception as error:
-                problems.append(None)
-                alone.setdefault(operator, str(error).splitlines()[0] if str(error) else type(error).__name__)
+                problems.append(compare(implementation(path, values), values, tolerance))
+            except Exception:  # it has no such kernel, or fails in it
                 continue
             if not problems[-1]:
                 break
-        if "" in problems:
+        if not problems or problems[-1] and has_empty_sequence(operator, values):
+            unable[operator] += 1
+        elif problems[-1]:
+            wrong.append(f"{case}: {problems}")
+        else:
             right[operator] += 1
-        elif any(problems):
-            wrong.append(f"{case}: {[p for p in problems if p]}")
-    nobody = {operator: why for operator, why in alone.items() if not right[operator]}
-    print(f"{sum(right.values())} results right, of {len(right)} operators; nothing independent computes "
-          f"{sorted(nobody)}")  # fmt: skip
+    print(f"{sum(right.values())} results right, of {len(right)} operators; computed by nothing else: "
+          f"{sum(unable.values())} cases, of {dict(unable)}")  # fmt: skip
     assert sum(right.values()) > 0
+    alone = sorted(set(unable) - set(right))
+    assert not alone, f"no case of these operators is computed by anything else: {alone}"
     assert not wrong, f"{len(wrong)} of {sum(right.values()) + len(wrong)}:\n" + "\n".join(wrong)
 
 
