@@ -122,9 +122,13 @@ void clear_metadata(onnx::ModelProto* proto, const std::string& key) {
 }
 
 std::string to_json(const TrainingPosition& position) {
-  nlohmann::ordered_json json = {{"epoch", position.epoch},   {"step", position.step},
-                                 {"sample", position.sample}, {"loss_sum", position.loss_sum},
-                                 {"stale", position.stale},   {"settings", position.settings}};
+  nlohmann::ordered_json json = {{"epoch", position.epoch},
+                                 {"step", position.step},
+                                 {"sample", position.sample},
+                                 {"loss_sum", position.loss_sum},
+                                 {"loss_samples", position.loss_samples},
+                                 {"stale", position.stale},
+                                 {"settings", position.settings}};
   if (position.best) json["best"] = *position.best;
   return json.dump();
 }
@@ -189,6 +193,7 @@ std::optional<TrainingPosition> checkpoint_position(const Model& model) {
     json.at("step").get_to(position.step);
     json.at("sample").get_to(position.sample);
     json.at("loss_sum").get_to(position.loss_sum);
+    json.at("loss_samples").get_to(position.loss_samples);
     json.at("stale").get_to(position.stale);
     json.at("settings").get_to(position.settings);
     if (json.contains("best")) position.best = json.at("best").get<double>();

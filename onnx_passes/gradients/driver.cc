@@ -10,7 +10,8 @@
 
 namespace onnx_train {
 
-std::vector<GradientRule> recurrent_rules();  // recurrent.cc: LSTM, GRU, RNN
+std::vector<GradientRule> recurrent_rules();   // recurrent.cc: LSTM, GRU, RNN
+std::vector<GradientRule> resampling_rules();  // resampling.cc: Resize
 
 void Grad::refuse(const std::string& reason) const { fail("[AddGradients] ", node_->label(), ": ", reason); }
 
@@ -31,9 +32,9 @@ RuleIndex make_index() {
 const std::vector<const GradientRule*>& gradient_rules() {
   static const std::vector<const GradientRule*> all = [] {
     static std::vector<std::vector<GradientRule>> families = {
-        elementwise_rules(),   activation_rules(), product_rules(),   convolution_rules(),
-        normalization_rules(), reduction_rules(),  shape_rules(),     indexing_rules(),
-        loss_rules(),          random_rules(),     precision_rules(), recurrent_rules(),
+        elementwise_rules(), activation_rules(), product_rules(),    convolution_rules(), normalization_rules(),
+        reduction_rules(),   shape_rules(),      indexing_rules(),   loss_rules(),        random_rules(),
+        precision_rules(),   recurrent_rules(),  resampling_rules(),
     };
     std::vector<const GradientRule*> rules;
     for (const auto& family : families) {
@@ -112,6 +113,8 @@ Path find_path(const std::vector<Value*>& outputs, const std::vector<Value*>& wi
 }
 
 std::string missing_rule_way_out(const Node& node) {
+  if (node.is("If"))
+    return "make its condition known (--set NAME=VALUE for an input that selects), or freeze the weights before it";
   if (!node.subgraphs().empty()) {
     return "freeze the weights before it, or export the model with the control flow unrolled";
   }

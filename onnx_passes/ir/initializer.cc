@@ -52,4 +52,13 @@ Tensor contents_of(const Value& value) {
   return aligned ? stored : stored.clone();
 }
 
+onnx::TensorProto whole_message(const Value& value) {
+  onnx::TensorProto message = *value.initializer();
+  if (const Tensor* beside = contents_beside(value.shared_initializer())) {
+    message.clear_data_location();
+    message.set_raw_data(beside->data(), beside->bytes());
+  }
+  return message;
+}
+
 }  // namespace onnx_train

@@ -35,4 +35,7 @@ Tensor stored_contents(const Value& value);
 // The same, aligned to its elements: to compute with.
 Tensor contents_of(const Value& value);
 
+// The message with its contents, copied into it.
+onnx::TensorProto whole_message(const Value& value);
+
 }  // namespace onnx_train

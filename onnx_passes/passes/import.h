@@ -2,9 +2,10 @@
 #pragma once
 
 #include "onnx_passes/ir/message.h"
+#include "onnx_passes/passes/passes.h"
 
 namespace onnx_train {
 
-Model import_model(ModelMessage message, const std::string& batch = "");
+Model import_model(ModelMessage message, const ImportOptions& options = {}, std::vector<Finding>* findings = nullptr);
 
 }  // namespace onnx_train

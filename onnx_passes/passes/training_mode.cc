@@ -85,14 +85,6 @@ void remove_dropout(Node* node) {
   graph.remove(node);
 }
 
-void to_inference(Graph& graph) {
-  for (Node* node : graph.nodes()) {
-    for (const auto& subgraph : node->subgraphs()) to_inference(*subgraph.graph);
-    if (is_batch_norm(*node)) to_inference(node);
-    if (node->is("Dropout")) remove_dropout(node);
-  }
-}
-
 // ---- The algorithm's versions of nodes
 
 // Makes the training versions, node by node in the order of the inference graph.
@@ -209,6 +201,14 @@ class TrainingCopy {
 };
 
 }  // namespace
+
+void to_inference(Graph& graph) {
+  for (Node* node : graph.nodes()) {
+    for (const auto& subgraph : node->subgraphs()) to_inference(*subgraph.graph);
+    if (is_batch_norm(*node)) to_inference(node);
+    if (node->is("Dropout")) remove_dropout(node);
+  }
+}
 
 Pass training_mode(const BuildOptions& options) {
   return {"training_mode", [options](Model& model) {

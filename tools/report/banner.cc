@@ -152,6 +152,7 @@ std::string limits(const Trainer& trainer) {
   if (trainer.total_steps() > 0) text += concat(trainer.total_steps(), " steps, ");
   if (o.time_limit > 0) text += concat("at most ", format_duration(o.time_limit), ", ");
   text += concat("batches of ", o.batch_size);
+  if (o.eval_every > 0) text += concat(", evaluated every ", o.eval_every, " steps");
   if (o.accumulate > 1) text += concat(" x ", o.accumulate);
   return text + (o.shuffle ? concat(", shuffled by seed ", o.seed) : ", in order");
 }
