@@ -1,14 +1,22 @@
 #include "tools/models.h"
 
+#include <algorithm>
 #include <charconv>
+#include <cstdlib>
+#include <optional>
+#include <set>
 
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/inference.h"
 #include "onnx_passes/ir/loading.h"
 #include "onnx_passes/ir/onnx.h"
 #include "onnx_passes/passes/convert_dtype.h"
+#include "onnx_passes/passes/expression.h"
 #include "onnx_passes/passes/passes.h"
+#include "onnx_passes/passes/training_mode.h"
 #include "runtime/checkpoint.h"
+#include "tools/arguments.h"
+#include "tools/subcommand.h"
 
 namespace onnx_train {
 
@@ -21,42 +29,120 @@ Model in_precision(Model model, const std::string& dtype) {
   return from_proto(std::move(proto));
 }
 
-Model load_forward_model(const std::string& path, const std::string& dtype, const std::string& batch) {
-  Model model = in_precision(import_model(load_proto(path), batch), dtype);
+Model load_forward_model(const std::string& path, const std::string& dtype, const ImportOptions& options,
+                         std::vector<Finding>* findings) {
+  Model model = in_precision(import_model(load_proto(path), options, findings), dtype);
   infer_types(model.graph.get());  // the conversion keeps types, but not what is known of shapes' contents
   return model;
 }
 
+CommandOption batch_option(ImportOptions* options) {
+  return {"--batch",
+          {&options->batch, dynamic_or_count()},
+          "give the batch dimension this size, or make it dynamic [as exported]",
+          "N|dynamic"};
+}
+
+CommandOption set_option(ImportOptions* options) {
+  return {"--set", &options->set, "make an input that only selects a constant, such as sr=16000, and fold its branches",
+          "NAME=VALUE"};
+}
+
+CommandOption fix_shapes_option(ImportOptions* options) {
+  return {"--fix-shapes", &options->fix_shapes, "drop declared shapes that the model's contents contradict"};
+}
+
 Model load_any_model(const std::string& path) {
   onnx::ModelProto proto = load_proto(path);
-  if (proto.training_info().empty()) return import_model(std::move(proto));
-  return load_training_model(path);
+  if (!proto.training_info().empty()) return load_training_model(path);
+  Model model = import_model(std::move(proto));
+  to_inference(*model.graph);
+  return model;
 }
+
+void check_size(const std::string& text) {
+  const size_t equals = text.find('=');
+  int64_t value = 0;
+  const char* end = text.data() + text.size();
+  if (equals == std::string::npos || equals == 0) fail("NAME=N");
+  const auto parsed = std::from_chars(text.data() + equals + 1, end, value);
+  if (parsed.ec != std::errc() || parsed.ptr != end || value < 0) fail("NAME=N, N a whole number of at least 0");
+}
+
+namespace {
+
+std::map<std::string, int64_t> parse_sizes(const std::vector<std::string>& sizes) {
+  std::map<std::string, int64_t> given;
+  for (const std::string& text : sizes) {
+    check_size(text);
+    const size_t equals = text.find('=');
+    const int64_t value = std::strtoll(text.c_str() + equals + 1, nullptr, 10);
+    if (!given.emplace(text.substr(0, equals), value).second) {
+      throw UsageError(concat("--dim ", text.substr(0, equals), " is given twice"));
+    }
+  }
+  return given;
+}
+
+// Every name is that of a symbolic dimension, or "batch".
+void check_names(const std::vector<InputSpec>& inputs, const std::map<std::string, int64_t>& given) {
+  std::set<std::string> symbols;
+  for (const InputSpec& spec : inputs) {
+    if (!spec.type.has_rank() || spec.has_default) continue;
+    for (const Dim& dim : *spec.type.dims) {
+      if (!dim.symbol().empty()) symbols.insert(dim.symbol());
+      if (!dim.known() && &dim == &spec.type.dims->front()) symbols.insert("batch");
+    }
+  }
+  std::string all;
+  for (const std::string& symbol : symbols) all += concat(all.empty() ? "" : ", ", symbol);
+  for (const auto& [name, size] : given) {
+    if (symbols.count(name)) continue;
+    fail("--dim ", name, "=", size, ": no input has a dimension '", name, "'",
+         did_you_mean(name, {symbols.begin(), symbols.end()}), "; ",
+         all.empty() ? "all sizes are fixed" : "those of no fixed size are " + all);
+  }
+}
+
+// The size of a dimension such as "8*batch", as inference writes products, from those of its factors.
+std::optional<int64_t> product_of(const std::string& symbol, const std::map<std::string, int64_t>& sizes) {
+  int64_t product = 1;
+  for (size_t start = 0; start <= symbol.size();) {
+    const size_t end = std::min(symbol.find('*', start), symbol.size());
+    const std::string factor = symbol.substr(start, end - start);
+    int64_t number = 0;
+    const char* stop = factor.data() + factor.size();
+    if (const auto found = sizes.find(factor); found != sizes.end()) {
+      number = found->second;
+    } else if (factor.empty() || std::from_chars(factor.data(), stop, number).ptr != stop) {
+      return std::nullopt;
+    }
+    if (__builtin_mul_overflow(product, number, &product)) return std::nullopt;
+    start = end + 1;
+  }
+  return product;
+}
+
+}  // namespace
 
 std::map<std::string, Shape> example_shapes(const std::vector<InputSpec>& inputs, int64_t batch,
                                             const std::vector<std::string>& sizes) {
-  std::map<std::string, int64_t> given;
-  for (const std::string& text : sizes) {
-    const size_t equals = text.find('=');
-    int64_t value = 0;
-    const char* end = text.data() + text.size();
-    if (equals == std::string::npos || equals == 0 ||
-        std::from_chars(text.data() + equals + 1, end, value).ptr != end || value < 0) {
-      fail("--dim takes NAME=N, not '", text, "'");
-    }
-    given[text.substr(0, equals)] = value;
-  }
+  const std::map<std::string, int64_t> given = parse_sizes(sizes);
+  check_names(inputs, given);
   constexpr int64_t kOther = 8;
   std::map<std::string, Shape> shapes;
+  const auto size_of_symbol = [&](const std::string& symbol, int64_t otherwise) {
+    const auto found = given.find(symbol);
+    return found != given.end() ? found->second : product_of(symbol, given).value_or(otherwise);
+  };
   for (const InputSpec& spec : inputs) {
     if (spec.has_default) continue;
     if (!spec.type.has_rank()) fail("input '", spec.name, "' has no known rank; give it one in the model");
     Shape shape;
     for (const Dim& dim : *spec.type.dims) {
       const bool first = shape.empty();
-      const auto by_symbol = given.find(dim.symbol());
       const int64_t otherwise = first ? (given.count("batch") ? given.at("batch") : batch) : kOther;
-      shape.push_back(dim.known() ? dim.value() : by_symbol != given.end() ? by_symbol->second : otherwise);
+      shape.push_back(dim.known() ? dim.value() : size_of_symbol(dim.symbol(), otherwise));
     }
     shapes.emplace(spec.name, std::move(shape));
   }

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "onnx_passes/ir/inference.h"
+#include "onnx_passes/ir/resampling.h"
 
 namespace onnx_train {
 namespace {
@@ -83,6 +84,9 @@ std::optional<int64_t> compute(const std::string& op, int64_t a, int64_t b) {
   if (op == "Equal") return a == b;
   if (op == "Less") return a < b;
   if (op == "Greater") return a > b;
+  if (op == "LessOrEqual") return a <= b;
+  if (op == "GreaterOrEqual") return a >= b;
+  if (op == "Xor") return (a != 0) != (b != 0);
   if (op == "And") return a && b;
   if (op == "Or") return a || b;
   if (b == 0 || b == -1) return std::nullopt;  // no division by zero, no overflow
@@ -105,6 +109,8 @@ Dim combine(const Node& node, const Dim& a, const Dim& b) {
     Product product;
     return multiply(a, &product) && multiply(b, &product) ? to_dim(product) : Dim();
   }
+  if (op == "And" && (a == kZero || b == kZero)) return kZero;
+  if (op == "Or" && (a == kOne || b == kOne)) return kOne;
   if (op == "Equal") {
     if (a.same(b)) return kOne;
     const Dim& number = a.known() ? a : b;
@@ -242,10 +248,42 @@ void refine_slice(Node* node) {
   node->output()->set_type({node->output()->dtype(), std::move(dims)});
 }
 
+// Axes that a Resize leaves alone, makes as large as another size, or multiplies by a number.
+void refine_resize(Node* node) {
+  const Value* x = node->input(0);
+  if (!x->has_rank() || x->rank() != node->output()->rank()) return;
+  Dims dims = *node->output()->type().dims;
+  const Dims& from = *x->type().dims;
+  const std::vector<int64_t> axes = resize_axes(*node, x->rank());
+  const auto sizes = resize_has_input(*node, 3) ? elements_of(node->input(3)) : std::nullopt;
+  const Tensor scales = resize_has_input(*node, 2) ? constant_of(node->input(2)) : Tensor();
+  const bool stretches = node->attr("keep_aspect_ratio_policy", "stretch") == "stretch";
+  for (size_t i = 0; i < dims.size(); ++i) {
+    const auto found = std::find(axes.begin(), axes.end(), static_cast<int64_t>(i));
+    const auto at = static_cast<size_t>(found - axes.begin());
+    const bool scaled = found != axes.end() && scales.size() == static_cast<int64_t>(axes.size());
+    const double scale = scaled ? scales.at(static_cast<int64_t>(at)) : 1;
+    if (scaled && from[i].known() && dims[i].known()) dims[i] = scaled_size(from[i].value(), scale);
+    if (!is_open(dims[i])) continue;
+    if (found == axes.end()) {
+      dims[i] = from[i];
+    } else if (sizes && stretches && sizes->size() == axes.size()) {
+      dims[i] = (*sizes)[at];
+    } else if (scaled) {
+      Product product;
+      const bool is_whole = scale >= 1 && scale < 1e6 && scale == std::floor(scale);
+      if (is_whole && multiply(from[i], &product) && multiply(Dim(static_cast<int64_t>(scale)), &product))
+        dims[i] = to_dim(product);
+    }
+  }
+  node->output()->set_type({node->output()->dtype(), std::move(dims)});
+}
+
 }  // namespace
 
 void refine_shape(Node* node) {
   Value* output = node->output();
+  if (node->is("Resize") && output && output->has_rank() && node->input(0)) return refine_resize(node);
   if (node->is("Slice") && output && output->has_rank() && node->input(0)) return refine_slice(node);
   const bool handled = node->is("Reshape") || node->is("Flatten") || node->is("Range");
   if (!handled || !output || !output->has_rank() || !node->input(0)) return;
@@ -285,8 +323,10 @@ std::optional<Dims> elements_of(const Value* value) {
 }
 
 std::optional<Dims> follow_elements(const Node& node) {
-  static const std::vector<std::string> kElementWise = {"Add", "Sub",  "Mul",     "Div", "Mod", "Min",
-                                                        "Max", "Less", "Greater", "And", "Or",  "Equal"};
+  static const std::vector<std::string> kElementWise = {
+      "Add",  "Sub", "Mul", "Div",  "Mod",     "Min",         "Max",
+      "And",  "Or",  "Xor", "Less", "Greater", "LessOrEqual", "GreaterOrEqual",
+      "Equal"};
   static const std::vector<std::string> kCopies = {"Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten"};
   const Value* output = node.output();
   const bool small = output && output->has_rank() && output->rank() <= 1 && node.domain().empty();

@@ -71,11 +71,16 @@ Word ExpressionReader::word(const char* what) {
   Word word{"", false, column()};
   const char quote = next();
   if (quote == '\'' || quote == '"') {
-    const size_t end = text_.find(quote, position_ + 1);
-    if (end == std::string::npos) fail_at(word.column, concat("the quote ", quote, " is never closed"));
-    word.text = text_.substr(position_ + 1, end - position_ - 1);
     word.quoted = true;
-    position_ = end + 1;
+    do {  // a quote that is doubled is one of the name
+      const size_t end = text_.find(quote, position_ + 1);
+      if (end == std::string::npos) {
+        fail_at(word.column, concat("the quote ", quote, " is never closed; in a name, double it"));
+      }
+      word.text += text_.substr(position_ + 1, end - position_ - 1);
+      position_ = end + 1;
+      if (next() == quote) word.text += quote;
+    } while (next() == quote);
     return word;
   }
   if (!starts_word(quote)) fail_at(word.column, concat("expected ", what, ", found ", found()));
@@ -157,9 +162,20 @@ std::string number_text(double value) {
 std::string quoted_if_needed(const std::string& name) {
   const bool plain = !name.empty() && starts_word(name[0]) && std::all_of(name.begin(), name.end(), continues_word);
   if (plain) return name;
-  const char quote = name.find('\'') == std::string::npos ? '\'' : '"';
-  return quote + name + quote;
+  const char quote = name.find('\'') == std::string::npos || name.find('"') != std::string::npos ? '\'' : '"';
+  std::string text(1, quote);
+  for (char c : name) text += c == quote ? std::string(2, c) : std::string(1, c);
+  return text + quote;
 }
+
+namespace {
+
+bool equal_but_for_case(const std::string& a, const std::string& b) {
+  const auto lower = [](char c) { return std::tolower(static_cast<unsigned char>(c)); };
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [&](char x, char y) { return lower(x) == lower(y); });
+}
+
+}  // namespace
 
 std::string similar_names(const std::string& name, const std::vector<std::string>& candidates) {
   constexpr size_t kMost = 3, kLongest = 200;
@@ -167,13 +183,19 @@ std::string similar_names(const std::string& name, const std::vector<std::string
   for (const std::string& candidate : candidates) {
     if (name.size() > kLongest || candidate.size() > kLongest) continue;
     const bool part = !name.empty() && candidate.find(name) != std::string::npos;
-    const size_t distance = part ? 1 : edit_distance(name, candidate);
+    const size_t distance = equal_but_for_case(name, candidate) ? 0 : part ? 1 : edit_distance(name, candidate);
     if (distance <= std::max<size_t>(2, name.size() / 2)) ranked.emplace_back(distance, &candidate);
   }
   std::stable_sort(ranked.begin(), ranked.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
   std::string text;
-  for (size_t i = 0; i < ranked.size() && i < kMost; ++i) text += concat(i ? ", '" : "'", *ranked[i].second, "'");
+  const size_t shown = !ranked.empty() && ranked[0].first == 0 ? 1 : kMost;
+  for (size_t i = 0; i < ranked.size() && i < shown; ++i) text += concat(i ? ", '" : "'", *ranked[i].second, "'");
   return text;
+}
+
+std::string did_you_mean(const std::string& name, const std::vector<std::string>& candidates) {
+  const std::string similar = similar_names(name, candidates);
+  return similar.empty() ? "" : concat("; did you mean ", similar, "?");
 }
 
 }  // namespace onnx_train
