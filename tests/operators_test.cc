@@ -249,5 +249,16 @@ Sgd <momentum, dampening, nesterov, weight_decay> (w, g, unused, step, learning_
   EXPECT_NE(plan(graph, adam), "");
 }
 
+TEST(Contracts, ACallTakesNoMoreOutputsThanItsFunctionHas) {
+  const std::string function = R"(
+<domain: "onnx_train", opset_import: ["" : 21]>
+Twice (x) => (y) {
+  y = Add(x, x)
+})";
+  EXPECT_NE(plan("(float[2] x) => (float[2] y, float[2] z) { y, z = onnx_train.Twice(x) }", function)
+                .find("does not set output 1"),
+            std::string::npos);
+}
+
 }  // namespace
 }  // namespace onnx_train
