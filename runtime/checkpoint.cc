@@ -7,6 +7,7 @@
 #include "onnx_passes/ir/external_data.h"
 #include "onnx_passes/ir/loading.h"
 #include "onnx_passes/ir/onnx.h"
+#include "onnx_passes/passes/passes.h"
 
 namespace onnx_train {
 namespace {
@@ -73,9 +74,13 @@ void set_metadata(onnx::ModelProto* proto, const std::string& key, const std::st
 }
 
 std::string to_json(const TrainingPosition& position) {
-  nlohmann::ordered_json json = {{"epoch", position.epoch},   {"step", position.step},
-                                 {"sample", position.sample}, {"loss_sum", position.loss_sum},
-                                 {"stale", position.stale},   {"settings", position.settings}};
+  nlohmann::ordered_json json = {{"epoch", position.epoch},
+                                 {"step", position.step},
+                                 {"sample", position.sample},
+                                 {"loss_sum", position.loss_sum},
+                                 {"loss_samples", position.loss_samples},
+                                 {"stale", position.stale},
+                                 {"settings", position.settings}};
   if (position.best) json["best"] = *position.best;
   return json.dump();
 }
@@ -101,7 +106,9 @@ Model load_training_model(const std::string& path) {
   if (!expected.empty() && expected != checksum(proto, metadata(proto, kPosition))) {
     fail(path, " is damaged: its checksum is not that of its tensors");
   }
-  return from_proto(std::move(proto));
+  Model model = from_proto(std::move(proto));
+  assign_roles(&model);
+  return model;
 }
 
 std::optional<TrainingPosition> checkpoint_position(const Model& model) {
@@ -114,6 +121,7 @@ std::optional<TrainingPosition> checkpoint_position(const Model& model) {
     json.at("step").get_to(position.step);
     json.at("sample").get_to(position.sample);
     json.at("loss_sum").get_to(position.loss_sum);
+    json.at("loss_samples").get_to(position.loss_samples);
     json.at("stale").get_to(position.stale);
     json.at("settings").get_to(position.settings);
     if (json.contains("best")) position.best = json.at("best").get<double>();

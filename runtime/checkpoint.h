@@ -17,10 +17,11 @@ struct TrainingPosition {
   int64_t epoch = 0;           // complete epochs
   int64_t step = 0;            // optimizer steps
   int64_t sample = 0;          // samples of the current epoch's order that are used up
-  double loss_sum = 0;         // over those samples, for the epoch's mean
-  std::optional<double> best;  // lowest loss at an epoch's end: of the evaluation, or the training mean without one
-  int64_t stale = 0;           // epochs since then
-  std::map<std::string, std::string> settings;  // what must be the same for the data order to be the same
+  double loss_sum = 0;         // over the samples since the last evaluation, for their mean
+  int64_t loss_samples = 0;    // those samples
+  std::optional<double> best;  // lowest loss of an evaluation: on its data, or the training mean without them
+  int64_t stale = 0;           // evaluations since then
+  std::map<std::string, std::string> settings;  // what the run was made with: run_settings.h
 };
 
 // Writes the session's model and state; of the state, one tensor at a time is copied to the host.

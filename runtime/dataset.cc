@@ -10,6 +10,7 @@
 #include "kernels/dispatch.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/passes/passes.h"
+#include "runtime/fingerprint.h"
 
 namespace onnx_train {
 
@@ -21,8 +22,8 @@ std::vector<InputSpec> entry_inputs(const Model& model, const std::string& entry
   for (const Value* input : flat.graph->inputs()) {
     if (is_state.count(input->name())) continue;
     const Value* original = model.graph->find(input->name());
-    specs.push_back(
-        {input->name(), input->type(), !original || !model.graph->is_input(original), input->is_initializer()});
+    specs.push_back({input->name(), input->type(), !original || !model.graph->is_input(original),
+                     input->is_initializer(), input->role() ? input->role()->name : ""});
   }
   std::stable_partition(specs.begin(), specs.end(), [](const InputSpec& spec) { return !spec.from_loss; });
   return specs;
@@ -179,6 +180,12 @@ size_t Dataset::bytes() const {
   size_t total = 0;
   for (const Array& array : arrays_) total += array.data.bytes();
   return total;
+}
+
+std::string Dataset::fingerprint() const {
+  std::vector<NamedTensor> tensors;
+  for (const Array& array : arrays_) tensors.push_back({array.name, array.data});
+  return onnx_train::fingerprint(tensors);
 }
 
 void Dataset::gather(const int64_t* rows, int64_t count, TensorMap* batch) const {

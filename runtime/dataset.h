@@ -20,6 +20,7 @@ struct InputSpec {
   TensorType type;
   bool from_loss = false;    // added by the loss, not one of the forward model's
   bool has_default = false;  // may be left out
+  std::string role = "";     // roles.h: "learning_rate"; "" for data
 };
 
 // What an entry point reads besides state, the forward model's inputs first. Throws Error when there is no such entry.
@@ -46,6 +47,9 @@ class Dataset {
   // The batch size that the model prescribes; 0 when any will do.
   int64_t fixed_batch() const { return fixed_batch_; }
   size_t bytes() const;
+  double scale() const { return scale_; }
+  // Of names, types, shapes and contents: fingerprint.h says how much of them is read.
+  std::string fingerprint() const;
 
   // Fills `batch` with the samples rows[0..count), by input name; tensors already there of the right shape are reused.
   void gather(const int64_t* rows, int64_t count, TensorMap* batch) const;

@@ -6,6 +6,7 @@
 
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/inference.h"
+#include "onnx_passes/ir/roles.h"
 #include "runtime/memory_guard.h"
 #include "runtime/placement.h"
 
@@ -132,20 +133,27 @@ void Plan::lower(const PlanOptions& options, const std::map<std::string, Shape>&
   lowering.recomputation = &recomputation_;
   run_pipeline(lowering_passes(device_, lowering), &model_, options.pipeline);
   const auto is_state = [&](const std::string& name) { return names.count(name) > 0; };
+  std::unordered_map<std::string, const Value*> fronts;
   for (const Value* input : graph.inputs()) {
-    if (!is_state(input->name())) inputs_.push_back(make_port(*input, input->name()));
+    if (is_state(input->name())) {
+      fronts.emplace(input->name(), input);
+    } else {
+      inputs_.push_back(make_port(*input, input->name()));
+    }
   }
   for (const Value* output : graph.outputs()) {
-    if (output->name().starts_with("next/") && is_state(output->name().substr(5))) continue;
+    if (output->has_role(roles::kNext) && is_state(output->role()->of)) continue;
     if (!output->type().is_static()) {
       fail("[Plan] the shape of output '", output->name(), "' (", to_string(output->type()),
            ") depends on data; the runtime needs it when the plan is built");
     }
     outputs_.push_back(make_port(*output, output->name()));
   }
+  const NextValues next_values(graph);
   for (const std::string& name : state_names_) {
-    const Value* front = graph.find(name);
-    const Value* next = graph.find("next/" + name);
+    const auto found = fronts.find(name);
+    const Value* front = found == fronts.end() ? nullptr : found->second;
+    const Value* next = next_values.of(name);
     if (!front && !next) continue;
     StatePort port{make_port(front ? *front : *next, name)};
     port.written = next != nullptr;

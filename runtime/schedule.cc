@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <utility>
 
 #include "onnx_passes/ir/error.h"
 
@@ -23,11 +24,26 @@ double Schedule::rate(int64_t step) const {
   fail("unknown curve of the learning rate");
 }
 
+namespace {
+
+constexpr std::pair<Schedule::Curve, const char*> kCurves[] = {{Schedule::Curve::kConstant, "constant"},
+                                                               {Schedule::Curve::kLinear, "linear"},
+                                                               {Schedule::Curve::kCosine, "cosine"},
+                                                               {Schedule::Curve::kStep, "step"}};
+
+}  // namespace
+
+std::string name_of(Schedule::Curve curve) {
+  for (const auto& [known, name] : kCurves) {
+    if (known == curve) return name;
+  }
+  fail("unknown curve of the learning rate");
+}
+
 Schedule::Curve parse_curve(const std::string& name) {
-  if (name == "constant") return Schedule::Curve::kConstant;
-  if (name == "linear") return Schedule::Curve::kLinear;
-  if (name == "cosine") return Schedule::Curve::kCosine;
-  if (name == "step") return Schedule::Curve::kStep;
+  for (const auto& [curve, known] : kCurves) {
+    if (name == known) return curve;
+  }
   fail("unknown schedule '", name, "'; take constant, linear, cosine or step");
 }
 

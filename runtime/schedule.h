@@ -21,6 +21,7 @@ struct Schedule {
   double rate(int64_t step) const;
 };
 
+std::string name_of(Schedule::Curve curve);
 // "constant", "linear", "cosine", "step"; throws Error for another name.
 Schedule::Curve parse_curve(const std::string& name);
 

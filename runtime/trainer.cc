@@ -9,6 +9,8 @@
 #include <nlohmann/json.hpp>
 
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/roles.h"
+#include "onnx_passes/passes/expression.h"
 
 namespace onnx_train {
 namespace {
@@ -17,20 +19,45 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-// What the data order depends on.
-std::map<std::string, std::string> settings_of(const TrainerOptions& options, const Dataset& data) {
-  return {{"seed", std::to_string(options.seed)},
-          {"batch-size", std::to_string(options.batch_size)},
-          {"accumulate", std::to_string(options.accumulate)},
-          {"shuffle", options.shuffle ? "yes" : "no"},
-          {"samples", std::to_string(data.num_samples())}};
+std::string identity(const Dataset* data) {
+  return data ? concat(data->num_samples(), " samples (", data->fingerprint(), ")") : "none";
+}
+
+// The fixed ones decide which network sees which samples in which order, and which losses are compared. The others
+// shape the steps that are still to come.
+std::vector<Setting> settings_of(const TrainerOptions& o, const Dataset& training, const Dataset* evaluation,
+                                 DType scalar_type) {
+  const Schedule& s = o.schedule;
+  const bool ends = s.curve == Schedule::Curve::kLinear || s.curve == Schedule::Curve::kCosine;
+  constexpr auto kFixed = OnResume::kFixed, kMayChange = OnResume::kMayChange;
+  return {{"model", o.model.empty() ? "not known" : o.model, kFixed},
+          {"data", identity(&training), kFixed},
+          {"eval-data", identity(evaluation), kFixed},
+          {"scale", number_text(training.scale()), kFixed},
+          {"dtype", scalar_type == DType::kDouble ? "float64" : "float32", kFixed},
+          {"seed", std::to_string(o.seed), kFixed},
+          {"batch-size", std::to_string(o.batch_size), kFixed},
+          {"accumulate", std::to_string(o.accumulate), kFixed},
+          {"no-shuffle", o.shuffle ? "false" : "true", kFixed},
+          {"lr", number_text(s.peak), kMayChange},
+          {"schedule", name_of(s.curve), kMayChange},
+          {"schedule's steps", ends ? std::to_string(s.total) : "any", kMayChange},
+          {"warmup", std::to_string(s.warmup), kMayChange},
+          {"final-lr", number_text(s.end), kMayChange},
+          {"step-every", s.step_every > 0 ? std::to_string(s.step_every) : "none", kMayChange},
+          {"step-factor", number_text(s.step_factor), kMayChange},
+          {"clip", o.clip_norm ? number_text(*o.clip_norm) : "none", kMayChange},
+          {"eval-every", o.eval_every > 0 ? std::to_string(o.eval_every) : "none", kMayChange},
+          {"early-stop", o.early_stop > 0 ? std::to_string(o.early_stop) : "none", kMayChange}};
 }
 
 int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0 ? 1 : 0); }
 
-// A scalar output; `otherwise` where the entry point has none of that name.
-double value_or(const TensorMap& outputs, const char* name, double otherwise) {
-  const auto found = outputs.find(name);
+// A scalar output; `otherwise` where the entry point has none of that role.
+double value_or(const Session& session, const std::string& entry, const TensorMap& outputs, const char* role,
+                double otherwise) {
+  const std::string* name = session.output_name(entry, role);
+  const auto found = name ? outputs.find(*name) : outputs.end();
   return found == outputs.end() || found->second.size() != 1 ? otherwise : found->second.at(0);
 }
 
@@ -55,20 +82,36 @@ Trainer::Trainer(Session* session, const Dataset* training, const Dataset* evalu
          "; build it with --batch dynamic");
   }
   const int64_t n = training_.num_samples();
-  samples_per_epoch_ = training_.fixed_batch() > 0 ? n / options_.batch_size * options_.batch_size : n;
-  if (samples_per_epoch_ == 0) {
-    fail("the data has ", n, " samples, fewer than the model's fixed batch of ", options_.batch_size);
+  if (options_.batch_size > n) {
+    fail("the batch size is ", options_.batch_size, ", but the data has ", n, n == 1 ? " sample" : " samples");
   }
-  steps_per_epoch_ = ceil_div(ceil_div(samples_per_epoch_, options_.batch_size), options_.accumulate);
+  samples_per_epoch_ = training_.fixed_batch() > 0 ? n / options_.batch_size * options_.batch_size : n;
+  const int64_t batches = ceil_div(samples_per_epoch_, options_.batch_size);
+  if (options_.accumulate > batches) {
+    fail("a step accumulates ", options_.accumulate, " batches, but an epoch has ", batches);
+  }
+  steps_per_epoch_ = ceil_div(batches, options_.accumulate);
+  check_schedule();
+  for (const InputSpec& spec : entry_inputs(session_.model(), entry == "step" ? "step" : "apply")) {
+    if (spec.role == roles::kLearningRate) {
+      learning_rate_ = spec.name;
+      scalar_type_ = spec.type.dtype;
+    }
+    if (spec.role == roles::kClipNorm) clip_norm_ = spec.name;
+  }
+  settings_ = settings_of(options_, training_, evaluation_, scalar_type_);
+  position_.settings = recorded(settings_);
+}
+
+void Trainer::check_schedule() {
   options_.schedule.total = total_steps();
   const auto curve = options_.schedule.curve;
   if (total_steps() == 0 && (curve == Schedule::Curve::kLinear || curve == Schedule::Curve::kCosine)) {
     fail("a linear or cosine schedule needs an end: give --epochs or --steps");
   }
-  for (const InputSpec& spec : entry_inputs(session_.model(), entry == "step" ? "step" : "apply")) {
-    if (spec.name == "learning_rate") scalar_type_ = spec.type.dtype;
+  if (total_steps() > 0 && options_.schedule.warmup > total_steps()) {
+    fail("the warm-up takes ", options_.schedule.warmup, " steps, but the training has ", total_steps());
   }
-  position_.settings = settings_of(options_, training_);
 }
 
 int64_t Trainer::total_steps() const {
@@ -80,23 +123,18 @@ int64_t Trainer::total_steps() const {
   return std::min(by_epochs, options_.steps);
 }
 
-void Trainer::resume(const TrainingPosition& position) {
-  for (const auto& [key, value] : position_.settings) {
-    const auto saved = position.settings.find(key);
-    const std::string before = saved == position.settings.end() ? "nothing" : saved->second;
-    if (before != value) {
-      fail("cannot resume: ", key, " was ", before, " and is ", value, ", so the samples would come in another order");
-    }
-  }
+std::vector<std::string> Trainer::resume(const TrainingPosition& position) {
+  std::vector<std::string> changes = compare(settings_, position.settings);
   constexpr int64_t kMost = int64_t{1} << 53;
   const auto counts = [](int64_t n) { return n >= 0 && n <= kMost; };
-  if (!counts(position.epoch) || !counts(position.step) || !counts(position.stale) || position.sample < 0 ||
-      position.sample > samples_per_epoch_) {
+  if (!counts(position.epoch) || !counts(position.step) || !counts(position.stale) || !counts(position.loss_samples) ||
+      position.sample < 0 || position.sample > samples_per_epoch_) {
     fail("cannot resume: the checkpoint's position is damaged: epoch ", position.epoch, ", step ", position.step,
          ", sample ", position.sample, " of ", samples_per_epoch_);
   }
   position_ = position;
-  epoch_seen_ = position.best.has_value();
+  position_.settings = recorded(settings_);
+  return changes;
 }
 
 bool Trainer::finished() const { return total_steps() > 0 && position_.step >= total_steps(); }
@@ -109,9 +147,10 @@ StepReport Trainer::step() {
   }
   StepReport report{};
   report.learning_rate = options_.schedule.rate(position_.step);
-  TensorMap controls = {{"learning_rate", Tensor::full(scalar_type_, {}, report.learning_rate)}};
-  if (options_.clip_norm) controls["clip_norm"] = Tensor::full(scalar_type_, {}, *options_.clip_norm);
+  TensorMap controls = {{learning_rate_, Tensor::full(scalar_type_, {}, report.learning_rate)}};
+  if (options_.clip_norm) controls[clip_norm_] = Tensor::full(scalar_type_, {}, *options_.clip_norm);
   const bool whole = session_.has_entry("step");  // else the gradients of some batches make one step
+  const std::string entry = whole ? "step" : "accumulate";
   double loss_sum = 0, accuracy_sum = 0;
   for (int64_t i = 0; i < options_.accumulate && position_.sample < samples_per_epoch_; ++i) {
     const int64_t samples = std::min(options_.batch_size, samples_per_epoch_ - position_.sample);
@@ -119,17 +158,21 @@ StepReport Trainer::step() {
     if (whole) {
       for (const auto& [name, value] : controls) inputs_.insert_or_assign(name, value);
     }
-    const TensorMap& outputs = session_.run(whole ? "step" : "accumulate", inputs_);
-    loss_sum += value_or(outputs, "loss", NAN) * static_cast<double>(samples);
-    accuracy_sum += value_or(outputs, "accuracy", NAN) * static_cast<double>(samples);
-    report.grad_norm = value_or(outputs, "grad_norm", 0);
+    const TensorMap& outputs = session_.run(entry, inputs_);
+    const auto value = [&](const char* role, double otherwise) {
+      return value_or(session_, entry, outputs, role, otherwise);
+    };
+    loss_sum += value(roles::kLoss, NAN) * static_cast<double>(samples);
+    accuracy_sum += value(roles::kAccuracy, NAN) * static_cast<double>(samples);
+    report.grad_norm = value(roles::kGradNorm, 0);
     report.samples += samples;
     position_.sample += samples;
   }
-  if (!whole) report.grad_norm = value_or(session_.run("apply", controls), "grad_norm", 0);
+  if (!whole) report.grad_norm = value_or(session_, "apply", session_.run("apply", controls), roles::kGradNorm, 0);
   report.loss = loss_sum / static_cast<double>(report.samples);
   if (!std::isnan(accuracy_sum)) report.accuracy = accuracy_sum / static_cast<double>(report.samples);
   position_.loss_sum += loss_sum;
+  position_.loss_samples += report.samples;
   report.epoch = position_.epoch + 1;
   report.step = ++position_.step;
   report.milliseconds = seconds_since(start) * 1e3;
@@ -143,27 +186,25 @@ void Trainer::save(const char* name, TrainerEvents* events) {
   events->on_checkpoint(path);
 }
 
-Metrics Trainer::evaluate_now() const {
-  return evaluation_ ? evaluate(&session_, *evaluation_, options_.batch_size) : Metrics();
-}
-
-void Trainer::end_epoch(TrainerEvents* events) {
-  EpochReport report{};
-  report.train_loss = position_.loss_sum / static_cast<double>(samples_per_epoch_);
-  report.evaluation = evaluate_now();
-  const auto evaluated = report.evaluation.find("loss");
-  const double loss = evaluated == report.evaluation.end() ? report.train_loss : evaluated->second;
-  report.best = !position_.best || loss < *position_.best;
-  position_.stale = report.best ? 0 : position_.stale + 1;
-  if (report.best) position_.best = loss;
-  position_.epoch += 1;
-  position_.sample = 0;
-  position_.loss_sum = 0;
-  report.epoch = position_.epoch;
+// The evaluation at the end comes out of turn: it may find the best state, but the mean of the training loss goes on
+// and patience does not count it, so that a training that is resumed evaluates as one that never stopped.
+void Trainer::evaluate_now(int64_t epoch, bool at_end, TrainerEvents* events) {
+  EvaluationReport report{};
+  report.epoch = epoch;
   report.step = position_.step;
-  epoch_seen_ = true;
+  report.train_loss = position_.loss_sum / static_cast<double>(position_.loss_samples);
+  if (evaluation_) report.evaluation = evaluate(&session_, *evaluation_, options_.batch_size);
+  const auto evaluated = report.evaluation.find(roles::kLoss);
+  const double loss = evaluated == report.evaluation.end() ? report.train_loss : evaluated->second;
+  report.best = std::isfinite(loss) && (!position_.best || loss < *position_.best);
+  if (report.best) position_.best = loss;
+  if (!at_end) {
+    position_.stale = report.best ? 0 : position_.stale + 1;
+    position_.loss_sum = 0;
+    position_.loss_samples = 0;
+  }
   if (report.best) save("best.onnx", events);
-  events->on_epoch(report);
+  events->on_evaluation(report);
 }
 
 StopReason Trainer::run(TrainerEvents* events, const std::atomic<bool>& interrupt) {
@@ -171,25 +212,34 @@ StopReason Trainer::run(TrainerEvents* events, const std::atomic<bool>& interrup
   if (position_.step == 0) save("last.onnx", events);
   while (!finished()) {
     const StepReport report = step();
-    if (!std::isfinite(report.loss) || !std::isfinite(report.grad_norm)) {
-      fail("the loss is ", report.loss, " at step ", report.step, " (gradient norm ", report.grad_norm,
-           ", learning rate ", report.learning_rate, "); lower --lr, add --warmup or --clip, or look at the data",
-           options_.folder.empty() ? "" : concat("; ", options_.folder, "/last.onnx holds an earlier state"));
-    }
+    check_finite(report);
     events->on_step(report);
     const bool epoch_ended = position_.sample >= samples_per_epoch_;
-    if (epoch_ended) end_epoch(events);
+    if (epoch_ended) {
+      position_.epoch += 1;
+      position_.sample = 0;
+    }
+    const bool due = options_.eval_every > 0 ? position_.step % options_.eval_every == 0 : epoch_ended;
+    if (due) evaluate_now(report.epoch, /*at_end=*/false, events);
     std::optional<StopReason> stop;
     if (options_.time_limit > 0 && seconds_since(start) >= options_.time_limit) stop = StopReason::kTimeLimit;
-    if (epoch_ended && options_.early_stop > 0 && position_.stale >= options_.early_stop) stop = StopReason::kEarlyStop;
+    if (due && options_.early_stop > 0 && position_.stale >= options_.early_stop) stop = StopReason::kEarlyStop;
     if (finished()) stop = StopReason::kFinished;
     if (interrupt) stop = StopReason::kInterrupted;
-    const bool due = options_.checkpoint_every > 0 && position_.step % options_.checkpoint_every == 0;
-    if (epoch_ended || due || stop) save("last.onnx", events);
-    if (stop && !epoch_seen_) save("best.onnx", events);
+    if (stop && !due && stop != StopReason::kInterrupted) evaluate_now(report.epoch, /*at_end=*/true, events);
+    const bool keep = options_.checkpoint_every > 0 && position_.step % options_.checkpoint_every == 0;
+    if (epoch_ended || keep || stop) save("last.onnx", events);
+    if (stop && !position_.best) save("best.onnx", events);
     if (stop) return *stop;
   }
   return StopReason::kFinished;
+}
+
+void Trainer::check_finite(const StepReport& report) const {
+  if (std::isfinite(report.loss) && std::isfinite(report.grad_norm)) return;
+  fail("the loss is ", report.loss, " at step ", report.step, " (gradient norm ", report.grad_norm, ", learning rate ",
+       report.learning_rate, "); lower --lr, add --warmup or --clip, or look at the data",
+       options_.folder.empty() ? "" : concat("; ", options_.folder, "/last.onnx holds an earlier state"));
 }
 
 Metrics evaluate(Session* session, const Dataset& data, int64_t batch_size) {
@@ -212,8 +262,9 @@ Metrics evaluate(Session* session, const Dataset& data, int64_t batch_size) {
   for (int64_t at = 0; at < n; at += batch_size) {
     const int64_t samples = std::min(batch_size, n - at);
     data.gather(rows.data() + at, samples, &inputs);
-    for (const auto& [name, value] : session->run("evaluate", inputs)) {
+    for (const auto& [output, value] : session->run("evaluate", inputs)) {
       if (value.size() != 1) continue;
+      const std::string name = session->metric_name("evaluate", output);
       const std::string kind = kind_of(name);
       const double weight = kind == "mean" ? static_cast<double>(samples) / static_cast<double>(n) : 1;
       metrics[name] = (kind == "last" ? 0 : metrics[name]) + weight * value.at(0);

@@ -1,10 +1,12 @@
 // Trains a session's model on a dataset: batches in a seeded order, learning rates, evaluations, checkpoints. No
 // mathematics: that is all in the model.
 //
-// A run folder gets `last.onnx` (at the start, every `checkpoint_every` steps, after each epoch, at the end) and
-// `best.onnx` (the epoch's end with the lowest loss: of the evaluation, or the training mean where there is none; a
-// training that ends before its first epoch does leaves its last state there). A training that is interrupted and
-// resumed gives the same bytes as one that is not. One thread at a time; `interrupt` may be set from anywhere.
+// Evaluations take place after each epoch, or every `eval_every` steps instead, and at the end, unless the training is
+// interrupted. A run folder gets `last.onnx` (at the start, every `checkpoint_every` steps, after each epoch, at the
+// end) and `best.onnx` (the evaluation with the lowest loss: on the evaluation's data, or the training mean since the
+// evaluation before where there are none; an interrupted training without one leaves its last state there). A training
+// that is interrupted and resumed gives the same bytes as one that is not. One thread at a time; `interrupt` may be set
+// from anywhere.
 #pragma once
 
 #include <atomic>
@@ -14,6 +16,7 @@
 
 #include "runtime/checkpoint.h"
 #include "runtime/dataset.h"
+#include "runtime/run_settings.h"
 #include "runtime/schedule.h"
 #include "runtime/session.h"
 
@@ -30,8 +33,10 @@ struct TrainerOptions {
   bool shuffle = true;
   uint64_t seed = 0;             // of the data order
   int64_t checkpoint_every = 0;  // steps; 0: after epochs only
-  int64_t early_stop = 0;        // epochs without a lower loss after which to stop; 0: never
+  int64_t eval_every = 0;        // steps; 0: after epochs
+  int64_t early_stop = 0;        // evaluations without a lower loss after which to stop; 0: never
   std::string folder;            // of the checkpoints; empty: none are written
+  std::string model;             // identity of the model that the run starts from: fingerprint.h
 };
 
 struct StepReport {
@@ -47,10 +52,10 @@ struct StepReport {
 
 using Metrics = std::map<std::string, double>;
 
-struct EpochReport {
-  int64_t epoch;  // counted from 1
+struct EvaluationReport {
+  int64_t epoch;  // of the step, counted from 1
   int64_t step;
-  double train_loss;   // mean over the epoch's samples
+  double train_loss;   // mean over the samples since the evaluation before
   Metrics evaluation;  // empty without evaluation data
   bool best;
 };
@@ -60,7 +65,7 @@ class TrainerEvents {
  public:
   virtual ~TrainerEvents() = default;
   virtual void on_step(const StepReport&) {}
-  virtual void on_epoch(const EpochReport&) {}
+  virtual void on_evaluation(const EvaluationReport&) {}
   virtual void on_checkpoint(const std::string& /*path*/) {}
 };
 
@@ -71,9 +76,9 @@ class Trainer {
   // `evaluation` may be null. All outlive the trainer. Throws Error when the options and the model do not fit.
   Trainer(Session* session, const Dataset* training, const Dataset* evaluation, const TrainerOptions& options);
 
-  // Goes on where a checkpoint stands whose state the session holds. Throws Error that names the setting when the data
-  // order would not be the same.
-  void resume(const TrainingPosition& position);
+  // Goes on where a checkpoint stands whose state the session holds. Returns the settings that have changed since, as
+  // run_settings.h writes them. Throws Error that names every setting that must not.
+  std::vector<std::string> resume(const TrainingPosition& position);
 
   // Runs until a limit is met or `interrupt` is set, which ends it after the current step. Throws Error when the loss
   // or the gradient's norm is no longer finite; `last.onnx` then holds the last state that was saved before.
@@ -86,9 +91,10 @@ class Trainer {
 
  private:
   StepReport step();
-  void end_epoch(TrainerEvents* events);
+  void evaluate_now(int64_t epoch, bool at_end, TrainerEvents* events);
+  void check_schedule();
+  void check_finite(const StepReport& report) const;
   bool finished() const;
-  Metrics evaluate_now() const;
   void save(const char* name, TrainerEvents* events);
 
   Session& session_;
@@ -96,12 +102,13 @@ class Trainer {
   const Dataset* evaluation_;
   TrainerOptions options_;
   int64_t samples_per_epoch_ = 0, steps_per_epoch_ = 0;
-  DType scalar_type_ = DType::kFloat;  // of learning_rate and clip_norm
+  DType scalar_type_ = DType::kFloat;      // of the inputs with these roles:
+  std::string learning_rate_, clip_norm_;  // their names
   TrainingPosition position_;
   std::vector<int64_t> order_;
   int64_t order_epoch_ = -1;  // the epoch that order_ is of
   TensorMap inputs_;
-  bool epoch_seen_ = false;  // an epoch has ended, so that best.onnx is there
+  std::vector<Setting> settings_;
 };
 
 // The entry point that reads the training data: "step", or "accumulate" in a model built to accumulate.

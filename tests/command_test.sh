@@ -56,7 +56,7 @@ awk -F'[:,}]' '{ exit !($2 > 0.95) }' out || fail "the network has not learnt: $
 expect 0 export whole/best.onnx -o model.onnx
 expect 0 predict model.onnx --inputs test.csv -o outputs.npz --batch-size 7
 says 'logits float[40,3]' out
-expect 0 predict whole/best.onnx --inputs test.csv -o same.npz
+expect 0 predict whole/best.onnx --inputs test.csv -o same.npz --batch-size 7
 same outputs.npz same.npz
 expect 0 flatten train.onnx --entry step -o step.onnx
 expect 0 show train.onnx
@@ -79,6 +79,28 @@ says '4 parameters agree' out
 expect 0 fit train.onnx --data train.csv --eval-data test.csv --epochs 3 --batch-size 16 --seed 5 --out parts
 expect 0 fit train.onnx --data train.csv --eval-data test.csv --epochs 8 --batch-size 16 --seed 5 --out parts --resume
 for file in best.onnx last.onnx epochs.jsonl; do same "parts/$file" "whole/$file"; done
+
+# What is not given stays as it was; what may change is said; anything else is refused and changes no file.
+cp -r whole resumed
+expect 0 fit train.onnx --data train.csv --eval-data test.csv --epochs 9 --out resumed --resume --lr 0.01 --clip 1
+says 'resumed from last.onnx at step 56' out
+says 'changed: lr was 0.02 and is 0.01' out
+says 'changed: clip was none and is 1' out
+says 'batches of 16, shuffled by seed 5' out
+rm -r resumed && cp -r whole resumed
+expect 0 build "$fixtures/mlp.onnx" -o drawn.onnx --optimizer 'adamw(lr=0.02)' --init xavier
+sed '2s/^./9/' train.csv > other.csv
+resume() { expect 1 fit "$@" --epochs 9 --out resumed --resume; says "$refusal" err; }
+refusal='model was' resume drawn.onnx --data train.csv --eval-data test.csv
+refusal='data was 100 samples' resume train.onnx --data other.csv --eval-data test.csv
+refusal='eval-data was 40 samples' resume train.onnx --data train.csv
+diff -r whole resumed > /dev/null || fail "a refused resume changed a file"
+expect 0 fit whole/best.onnx --data train.csv --eval-data test.csv --epochs 8 --out resumed --resume
+says 'finished at step 56' out
+
+# ---- Steps alone end with an evaluation
+expect 0 fit train.onnx --data train.csv --eval-data test.csv --steps 5 --eval-every 2 --batch-size 16 --out steps
+[ "$(grep -c eval_loss steps/epochs.jsonl)" = 3 ] || fail "not three evaluations: $(cat steps/epochs.jsonl)"
 
 "$command" fit train.onnx --data train.csv --time-limit 60s --batch-size 16 --out stopped > out 2> err &
 process=$!

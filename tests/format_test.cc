@@ -22,6 +22,21 @@ TEST(Format, BytesCountsAndTimes) {
   EXPECT_EQ(format_number(2.30258), "2.303");
 }
 
+TEST(Format, TextIsWrappedBetweenWords) {
+  EXPECT_EQ(wrap("one two three four five six seven eight nine ten", 36, 4),
+            "    one two three four five six\n    seven eight nine ten");
+  const std::string word(50, 'x');
+  EXPECT_EQ(wrap("a " + word + " b", 40, 0), "a\n" + word + "\nb");
+  EXPECT_EQ(wrap("", 40, 2), "  ");
+}
+
+TEST(Format, TheLastColumnOfATableIsWrappedWhereAWidthIsGiven) {
+  Table table("lw");
+  table.add({"operators", "Gemm 12, Relu 11, Conv 10, Add 9, Mul 8, Reshape 7"});
+  EXPECT_EQ(table.text(0, 45), "operators  Gemm 12, Relu 11, Conv 10, Add 9,\n           Mul 8, Reshape 7\n");
+  EXPECT_EQ(table.text(0), "operators  Gemm 12, Relu 11, Conv 10, Add 9, Mul 8, Reshape 7\n");
+}
+
 TEST(Format, TablesAlign) {
   Table table("lr");
   table.add({"a", "1"});

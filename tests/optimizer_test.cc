@@ -56,6 +56,19 @@ TEST(Optimizer, ReadsWhatItWrites) {
             "adamw(lr=0.001, betas=(0.9, 0.95), eps=1e-08, weight_decay=0.01)");
 }
 
+TEST(Optimizer, MisspeltNamesNameTheOneThatIsMeant) {
+  const auto message = [](const std::string& text) {
+    try {
+      parse_optimizer(text);
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string("no error");
+  };
+  EXPECT_THAT(message("adamW"), testing::HasSubstr("there is no optimizer 'adamW'; did you mean 'adamw'"));
+  EXPECT_THAT(message("adamw(weigth_decay=0)"), testing::HasSubstr("did you mean 'weight_decay'?"));
+}
+
 TEST(Optimizer, MistakesPointAtTheColumn) {
   EXPECT_EQ(message("lion"), "--optimizer \"lion\", column 1: there is no optimizer 'lion'; there is sgd, adam, adamw");
   EXPECT_THAT(message("sgd(momentun=0.9)"), HasSubstr("column 5: sgd has no option 'momentun'; it has nesterov, lr, "

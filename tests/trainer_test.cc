@@ -69,14 +69,14 @@ std::string read_all(const std::string& path) {
 
 struct Record : TrainerEvents {
   std::vector<double> losses;
-  std::vector<EpochReport> epochs;
+  std::vector<EvaluationReport> epochs;
   std::atomic<bool>* interrupt = nullptr;
   int64_t interrupt_after = -1;
   void on_step(const StepReport& r) override {
     losses.push_back(r.loss);
     if (r.step == interrupt_after) *interrupt = true;
   }
-  void on_epoch(const EpochReport& r) override { epochs.push_back(r); }
+  void on_evaluation(const EvaluationReport& r) override { epochs.push_back(r); }
 };
 
 // Trains from the start, or from the folder's last checkpoint.
@@ -139,11 +139,12 @@ TEST(Trainer, APositionThatCannotBeIsNoResume) {
   train(options, false, 2);
   Session session(load_training_model(options.folder + "/last.onnx"));
   const Dataset data = make_data(10, session.model());
-  Trainer trainer(&session, &data, nullptr, options);
+  Trainer trainer(&session, &data, &data, options);
   const TrainingPosition good = *checkpoint_position(session.model());
   for (int64_t wrong : {int64_t{-1}, std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max()}) {
     for (int64_t TrainingPosition::*field :
-         {&TrainingPosition::epoch, &TrainingPosition::step, &TrainingPosition::sample, &TrainingPosition::stale}) {
+         {&TrainingPosition::epoch, &TrainingPosition::step, &TrainingPosition::sample, &TrainingPosition::stale,
+          &TrainingPosition::loss_samples}) {
       TrainingPosition position = good;
       position.*field = wrong;
       EXPECT_THROW(trainer.resume(position), Error);
@@ -184,6 +185,129 @@ TEST(Trainer, StopsEarly) {
   const Record record = train(options, false, -1, &reason);
   EXPECT_EQ(reason, StopReason::kEarlyStop);
   EXPECT_EQ(record.epochs.size(), 3u);
+}
+
+TEST(Trainer, EvaluatesAfterEveryNStepsAndAtTheEnd) {
+  TrainerOptions options = options_for("eval_every");
+  options.epochs = 0;
+  options.steps = 10;
+  options.eval_every = 4;
+  const Record record = train(options, false);
+  ASSERT_EQ(record.epochs.size(), 3u);
+  for (size_t i = 0; i < 3; ++i) EXPECT_EQ(record.epochs[i].step, i < 2 ? 4 * (static_cast<int64_t>(i) + 1) : 10);
+  // Batches of 4, 4 and 2 of 10 samples: the mean is that of the samples since the evaluation before.
+  const auto& l = record.losses;
+  EXPECT_NEAR(record.epochs[0].train_loss, (4 * l[0] + 4 * l[1] + 2 * l[2] + 4 * l[3]) / 14, 1e-12);
+  EXPECT_NEAR(record.epochs[1].train_loss, (4 * l[4] + 2 * l[5] + 4 * l[6] + 4 * l[7]) / 14, 1e-12);
+  EXPECT_NEAR(record.epochs[2].train_loss, (2 * l[8] + 4 * l[9]) / 6, 1e-12);
+  for (const EvaluationReport& r : record.epochs) EXPECT_TRUE(std::isfinite(r.evaluation.at("loss")));
+}
+
+TEST(Trainer, StepsEndWithAnEvaluationAndTheBestIsTheLowestOfAll) {
+  TrainerOptions options = options_for("best");
+  options.epochs = 0;
+  options.steps = 5;  // an epoch has 3
+  options.schedule.curve = Schedule::Curve::kStep;
+  options.schedule.step_every = 3;
+  options.schedule.step_factor = 100;  // the loss grows in the second epoch
+  const Record record = train(options, false);
+  ASSERT_EQ(record.epochs.size(), 2u);
+  EXPECT_GT(record.epochs[1].evaluation.at("loss"), record.epochs[0].evaluation.at("loss"));
+  EXPECT_TRUE(record.epochs[0].best);
+  EXPECT_FALSE(record.epochs[1].best);
+  EXPECT_EQ(checkpoint_position(load_training_model(options.folder + "/best.onnx"))->step, 3);
+}
+
+TEST(Trainer, AnEvaluationAtTheEndChangesNothingForATrainingThatGoesOn) {
+  TrainerOptions whole = options_for("turns_whole"), parts = options_for("turns_parts");
+  whole.schedule.curve = parts.schedule.curve = Schedule::Curve::kConstant;
+  const Record expected = train(whole, false);
+  parts.steps = 5;
+  train(parts, false);
+  parts.steps = 0;
+  const Record rest = train(parts, true);
+  ASSERT_EQ(rest.epochs.size(), 3u);
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(rest.epochs[i].train_loss, expected.epochs[i + 1].train_loss);
+    EXPECT_EQ(rest.epochs[i].evaluation, expected.epochs[i + 1].evaluation);
+  }
+  EXPECT_EQ(read_all(parts.folder + "/last.onnx"), read_all(whole.folder + "/last.onnx"));
+}
+
+TEST(Trainer, PatienceCountsEvaluations) {
+  TrainerOptions options = options_for("patience");
+  options.schedule.peak = 0;
+  options.schedule.curve = Schedule::Curve::kConstant;
+  options.epochs = 100;
+  options.early_stop = 3;
+  options.eval_every = 2;
+  StopReason reason;
+  const Record record = train(options, false, -1, &reason);
+  EXPECT_EQ(reason, StopReason::kEarlyStop);
+  EXPECT_EQ(record.epochs.size(), 4u);
+  EXPECT_EQ(record.losses.size(), 8u);
+}
+
+TEST(Trainer, ResumingNamesWhatHasChangedAndRefusesWhatMustNot) {
+  TrainerOptions options = options_for("settings");
+  options.model = "a model";
+  train(options, false, 2);
+  const Model last = load_training_model(options.folder + "/last.onnx");
+  const TrainingPosition position = *checkpoint_position(last);
+  Session session(clone(last));
+  const Dataset data = make_data(10, last), longer = make_data(11, last);
+  Tensor x = data.find("x")->data.clone();
+  x.set(7, 99);
+  const Dataset other({{"x", x}, {"target", data.find("target")->data}}, entry_inputs(last, "step"));
+  const auto refusal = [&](const Dataset& training, const Dataset* evaluation, const TrainerOptions& o) {
+    try {
+      Trainer(&session, &training, evaluation, o).resume(position);
+    } catch (const Error& e) {
+      return std::string(e.what());
+    }
+    return std::string();
+  };
+  const auto with = [&](auto&& change) {
+    TrainerOptions o = options;
+    change(o);
+    return o;
+  };
+  EXPECT_EQ(refusal(data, &data, options), "");
+  EXPECT_THAT(refusal(other, &data, options), HasSubstr("data was 10 samples ("));
+  EXPECT_THAT(refusal(longer, &data, options), HasSubstr(") and is 11 samples ("));
+  EXPECT_THAT(refusal(data, nullptr, options), HasSubstr(") and is none"));
+  EXPECT_THAT(refusal(data, &other, options), HasSubstr("eval-data was 10 samples ("));
+  EXPECT_THAT(refusal(data, &data, with([](auto& o) { o.model = "b"; })), HasSubstr("model was a model and is b"));
+  EXPECT_THAT(refusal(data, &data, with([](auto& o) { o.batch_size = 5; })), HasSubstr("batch-size was 4 and is 5"));
+  EXPECT_THAT(refusal(data, &data, with([](auto& o) { o.shuffle = false; })),
+              HasSubstr("no-shuffle was false and is true"));
+  EXPECT_THAT(refusal(other, nullptr, with([](auto& o) { o.seed = 4; })),
+              testing::AllOf(HasSubstr("data was"), HasSubstr("eval-data was"), HasSubstr("seed was 3 and is 4")));
+  const TrainerOptions changed = with([](auto& o) {
+    o.schedule.peak = 0.05;
+    o.schedule.curve = Schedule::Curve::kConstant;
+    o.clip_norm = 1;
+    o.early_stop = 2;
+  });
+  EXPECT_THAT(Trainer(&session, &data, &data, changed).resume(position),
+              testing::ElementsAre("lr was 0.1 and is 0.05", "schedule was cosine and is constant",
+                                   "schedule's steps was 12 and is any", "clip was none and is 1",
+                                   "early-stop was none and is 2"));
+}
+
+TEST(Trainer, NumbersThatDoNotFitTheDataAreErrors) {
+  const auto message = [](auto&& change) {
+    TrainerOptions options = options_for("misfits");
+    change(options);
+    try {
+      train(options, false);
+    } catch (const Error& e) {
+      return std::string(e.what());
+    }
+    return std::string("no error");
+  };
+  EXPECT_EQ(message([](auto& o) { o.batch_size = 11; }), "the batch size is 11, but the data has 10 samples");
+  EXPECT_EQ(message([](auto& o) { o.schedule.warmup = 13; }), "the warm-up takes 13 steps, but the training has 12");
 }
 
 TEST(Trainer, EvaluationWeighsShortBatchesBySamples) {

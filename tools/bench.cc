@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/roles.h"
 #include "runtime/checkpoint.h"
 #include "runtime/session.h"
 #include "tools/data/source.h"
@@ -40,10 +41,10 @@ void print_line(const json& object) {
   std::fflush(stdout);
 }
 
-void print_step(double milliseconds, const TensorMap& outputs) {
+void print_step(double milliseconds, const TensorMap& outputs, const std::string* loss_name) {
   const auto end = std::chrono::duration<double>(Clock::now().time_since_epoch()).count();
   json line{{"ms", milliseconds}, {"end", end}};
-  const auto loss = outputs.find("loss");
+  const auto loss = loss_name ? outputs.find(*loss_name) : outputs.end();
   if (loss != outputs.end()) line["loss"] = loss->second.at(0);
   print_line(line);
 }
@@ -56,7 +57,7 @@ std::vector<double> time_runs(const BenchArguments& arguments, Session* session,
     const Clock::time_point start = Clock::now();
     const TensorMap& outputs = session->run(arguments.entry, batch);
     const double time = milliseconds_since(start);
-    if (arguments.each_step) print_step(time, outputs);
+    if (arguments.each_step) print_step(time, outputs, session->output_name(arguments.entry, roles::kLoss));
     if (run >= 0) times.push_back(time);
   }
   std::sort(times.begin(), times.end());
@@ -141,8 +142,6 @@ void print_tables(const BenchArguments& arguments, const Report& report) {
 
 int run(const BenchArguments& arguments) {
   if (arguments.json && arguments.each_step) throw UsageError("--json or --each-step, not both");
-  if (!(arguments.seconds >= 0)) throw UsageError("--seconds takes a time");
-  if (arguments.batch_size < 1) throw UsageError("--batch-size is at least 1");
   if (arguments.each_step) print_line({{"resident", resident_memory()}});
   Session session(load_training_model(arguments.model), session_options(arguments.runtime));
   const std::vector<InputSpec> inputs = entry_inputs(session.model(), arguments.entry);
@@ -185,10 +184,10 @@ Subcommand bench_command() {
           {{"MODEL", &a->model, "a training model or a checkpoint", "FILE", true},
            {"--data", &a->data, "the data: see fit --help", "PATH", true},
            {"--entry", &a->entry, "the entry point to run [step]", "NAME"},
-           {"--batch-size", &a->batch_size, "samples at a time [32]", "N"},
+           {"--batch-size", {&a->batch_size, kCount}, "samples at a time [32]", "N"},
            {"--seconds", &a->seconds, "how long to go on [5]", "S"},
            {"--profile", &a->profile, "then time each node: by operator, and the slowest with their roofline"},
-           {"--top", &a->top, "how many of the slowest nodes [20]", "N"},
+           {"--top", {&a->top, kCount}, "how many of the slowest nodes [20]", "N"},
            {"--trace", &a->trace, "write one run's nodes for chrome://tracing or ui.perfetto.dev", "FILE"},
            {"--json", &a->json, "one JSON object instead of tables; with --profile every node is in it"},
            {"--each-step", &a->each_step, "one JSON object a run as they end, warm-up included, and no more"}},

@@ -4,8 +4,10 @@
 #include "onnx_passes/ir/loading.h"
 #include "onnx_passes/passes/mixed_precision.h"
 #include "onnx_passes/passes/passes.h"
+#include "tools/arguments.h"
 #include "tools/models.h"
 #include "tools/report/format.h"
+#include "tools/report/output.h"
 #include "tools/subcommand.h"
 
 namespace onnx_train {
@@ -39,7 +41,7 @@ int run(BuildArguments* arguments) {
   const std::vector<PassTiming> timings = build_training_model(&model, options);
   save_model(model, arguments->output);
 
-  Table table("ll");
+  Table table("lw");
   table.add({"training model", arguments->output});
   table.add({"trained", std::to_string(count) + " tensors, " + format_count(trained) + " elements"});
   for (const char* key : {"loss", "optimizer", "mode", "precision"}) {
@@ -47,7 +49,7 @@ int run(BuildArguments* arguments) {
     if (!value.empty()) table.add({key, value});
   }
   table.add({"entry points", entry_names(model)});
-  std::printf("%s", table.text(0).c_str());
+  std::printf("%s", table.text(0, list_width()).c_str());
   if (!arguments->timings) return 0;
   Table times("lrl");
   for (const PassTiming& t : timings)
@@ -70,8 +72,10 @@ Subcommand build_command() {
       {{"MODEL", &a->model, "the forward model", "FILE", true},
        {"-o,--output", &a->output, "the training model to write", "FILE", true},
        {"--loss", &o.loss,
-        "cross_entropy, nll, bce_with_logits, mse, l1, huber, an output that is the loss, or a weighted sum "
-        "[cross_entropy]",
+        "cross_entropy, nll, bce_with_logits, mse, l1, huber, an output that is the loss, or a weighted sum; each "
+        "takes "
+        "(prediction, target), and a target that is left out is the new input labels, or labels_<prediction> where "
+        "targets differ in type [cross_entropy]",
         "EXPR"},
        {"--optimizer", &o.optimizer,
         "sgd(momentum, nesterov, weight_decay, dampening), adam(...) or adamw(beta1, beta2, eps, weight_decay) [adamw]",
@@ -89,14 +93,15 @@ Subcommand build_command() {
         "KIND",
         false,
         {"float32", "gemm-bf16", "bf16"}},
-       {"--loss-scale", &o.loss_scale,
+       {"--loss-scale",
+        {&o.loss_scale, dynamic_or_positive()},
         "multiply the loss's gradient by N or, dynamic, by as much as stays finite; skip updates that are not finite "
         "[no scaling]",
         "dynamic|N"},
        {"--train", &o.train, "weights to train: names, globs, @FILE with one a line [all]", "PATTERNS"},
        {"--freeze", &o.freeze, "weights to leave as they are, likewise", "PATTERNS"},
        {"--decay", &o.decay, "weights that decay, likewise [all but biases and norm scales]", "PATTERNS"},
-       {"--clip", &o.clip_norm, "clip the gradient's global norm at this [no clipping]", "NORM"},
+       {"--clip", {&o.clip_norm, kPositive}, "clip the gradient's global norm at this [no clipping]", "NORM"},
        batch_option(&a->import),
        set_option(&a->import),
        fix_shapes_option(&a->import),

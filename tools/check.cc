@@ -4,9 +4,11 @@
 
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/passes/analysis.h"
+#include "tools/arguments.h"
 #include "tools/models.h"
 #include "tools/report/flops.h"
 #include "tools/report/format.h"
+#include "tools/report/output.h"
 #include "tools/subcommand.h"
 #include "tools/trial.h"
 
@@ -41,9 +43,9 @@ std::string operators_by_count(const Graph& graph) {
 
 void print_findings(const std::vector<Finding>& findings) {
   if (findings.empty()) return;
-  Table table("lll");
+  Table table("llw");
   for (const Finding& f : findings) table.add({f.subject, f.what, f.advice});
-  std::printf("\nWorth knowing:\n%s", table.text().c_str());
+  std::printf("\nWorth knowing:\n%s", table.text(2, list_width()).c_str());
 }
 
 int report_success(const Model& training, const CheckArguments& arguments) {
@@ -64,13 +66,13 @@ int run(CheckArguments* arguments) {
   double parameters = 0;
   for (const Value* value : trainable) parameters += static_cast<double>(num_elements(value->type().shape()));
 
-  Table table("ll");
+  Table table("lw");
   add_values(&table, "inputs", graph.inputs());
   add_values(&table, "outputs", graph.outputs());
   table.add({"parameters", concat(format_count(parameters), " in ", trainable.size(), " tensors that can be trained")});
   table.add({"operators", concat(graph.num_nodes(), ": ", operators_by_count(graph))});
   table.add({"forward FLOPs", describe_flops(graph)});
-  std::printf("%s", table.text(0).c_str());
+  std::printf("%s", table.text(0, list_width()).c_str());
   for (Finding& finding : inspect(model)) findings.push_back(std::move(finding));
   print_findings(findings);
 
@@ -80,9 +82,10 @@ int run(CheckArguments* arguments) {
   options.optimizer = "sgd";  // what can be trained can be trained by all of them; this one needs no memory
   const std::vector<Hindrance> hindrances = try_training(&model, options, arguments->sizes);
   if (hindrances.empty()) return report_success(model, *arguments);
-  Table list("lll");
+  Table list("llw");
   for (const Hindrance& h : hindrances) list.add({h.place, h.reason, h.way_out});
-  std::printf("\nIn the way of training it with --loss %s:\n%s", options.loss.c_str(), list.text().c_str());
+  std::printf("\nIn the way of training it with --loss %s:\n%s", options.loss.c_str(),
+              list.text(2, list_width()).c_str());
   fail(arguments->model, " cannot be trained as it is: ", hindrances.size(),
        hindrances.size() == 1 ? " obstacle" : " obstacles");
 }
@@ -92,26 +95,28 @@ int run(CheckArguments* arguments) {
 Subcommand check_command() {
   auto a = std::make_shared<CheckArguments>();
   a->options.loss.clear();
-  return {
-      "check",
-      "What a model is, whether it can be trained, and everything that is in the way",
-      "  onnx-train check model.onnx\n"
-      "  onnx-train check model.onnx --freeze 'embeddings.*'",
-      {{"MODEL", &a->model, "the forward model", "FILE", true},
-       {"--mode",
-        &a->mode,
-        "frozen: batch norm uses its running statistics, dropout is off [train]",
-        "MODE",
-        false,
-        {"train", "frozen"}},
-       {"--loss", &a->options.loss, "as build takes it [what fits the first output]", "EXPR"},
-       {"--train", &a->options.train, "weights to train: names, globs, @FILE with one a line [all]", "PATTERNS"},
-       {"--freeze", &a->options.freeze, "weights to leave as they are, likewise", "PATTERNS"},
-       batch_option(&a->import),
-       set_option(&a->import),
-       fix_shapes_option(&a->import),
-       {"--dim", &a->sizes, "NAME=N: a symbolic dimension's size in what is planned [2 samples, else 8]", "NAME=N"}},
-      [a] { return run(a.get()); }};
+  return {"check",
+          "What a model is, whether it can be trained, and everything that is in the way",
+          "  onnx-train check model.onnx\n"
+          "  onnx-train check model.onnx --freeze 'embeddings.*'",
+          {{"MODEL", &a->model, "the forward model", "FILE", true},
+           {"--mode",
+            &a->mode,
+            "frozen: batch norm uses its running statistics, dropout is off [train]",
+            "MODE",
+            false,
+            {"train", "frozen"}},
+           {"--loss", &a->options.loss, "as build takes it [what fits the first output]", "EXPR"},
+           {"--train", &a->options.train, "weights to train: names, globs, @FILE with one a line [all]", "PATTERNS"},
+           {"--freeze", &a->options.freeze, "weights to leave as they are, likewise", "PATTERNS"},
+           batch_option(&a->import),
+           set_option(&a->import),
+           fix_shapes_option(&a->import),
+           {"--dim",
+            {&a->sizes, check_size},
+            "NAME=N: a symbolic dimension's size in what is planned [2 samples, else 8]",
+            "NAME=N"}},
+          [a] { return run(a.get()); }};
 }
 
 }  // namespace onnx_train

@@ -1,16 +1,15 @@
 #include "tools/command.h"
 
-#include <cerrno>
+#include <algorithm>
 #include <csignal>
-#include <cstdio>
-#include <cstdlib>
 #include <exception>
 #include <new>
 
-#include <CLI/CLI.hpp>
-#include <nlohmann/json.hpp>
-
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/passes/expression.h"
+#include "tools/arguments.h"
+#include "tools/help.h"
+#include "tools/report/output.h"
 #include "tools/subcommand.h"
 
 namespace onnx_train {
@@ -18,72 +17,26 @@ namespace {
 
 constexpr int kSuccess = 0, kFailure = 1, kUsage = 2;
 
-constexpr const char* kAbout =
-    "Trains ONNX models without a training framework: build a training model from a forward model, run it, export.";
-
-constexpr const char* kTour =
-    "Examples:\n"
-    "  onnx-train check model.onnx\n"
-    "  onnx-train build model.onnx -o train.onnx --loss cross_entropy --optimizer 'adamw(weight_decay=0.01)'\n"
-    "  onnx-train fit train.onnx --data train.npz --eval-data test.npz --epochs 10 --batch-size 64 --lr 1e-3 --out "
-    "run\n"
-    "  onnx-train export run/best.onnx -o trained.onnx\n"
-    "  onnx-train predict trained.onnx --inputs test.npz -o outputs.npz\n"
-    "\nonnx-train COMMAND --help says more.";
-
-// Whole numbers that 64 bits do not hold: the parser would take the nearest that they do.
-template <typename T>
-std::string expect_64_bits(const std::string& text) {
-  errno = 0;
-  std::is_unsigned_v<T> ? static_cast<void>(std::strtoull(text.c_str(), nullptr, 0))
-                        : static_cast<void>(std::strtoll(text.c_str(), nullptr, 0));
-  return errno == ERANGE ? text + " is out of range" : "";
-}
-
-void add_option(CLI::App* app, const CommandOption& option) {
-  CLI::Option* added = std::visit(
-      [&](auto* target) -> CLI::Option* {
-        using T = std::remove_pointer_t<decltype(target)>;
-        if constexpr (std::is_same_v<T, bool>) {
-          return app->add_flag(option.names, *target, option.help);
-        } else {
-          // The defaults are in the help texts where they matter; an empty list or string is none.
-          CLI::Option* value = app->add_option(option.names, *target, option.help);
-          if constexpr (std::is_same_v<T, uint64_t>) value->check(expect_64_bits<uint64_t>);
-          if constexpr (std::is_same_v<T, int64_t> || std::is_same_v<T, std::optional<int64_t>>) {
-            value->check(expect_64_bits<int64_t>);
-          }
-          return value;
-        }
-      },
-      option.target);
-  if (!std::holds_alternative<bool*>(option.target)) added->type_name(option.value);
-  if (option.required) added->required();
-  if (!option.choices.empty()) added->check(CLI::IsMember(option.choices));
-  if (std::holds_alternative<std::vector<std::string>*>(option.target)) {
-    added->expected(1)->take_all()->delimiter(',');
-  }
-}
-
-void add_subcommand(CLI::App* app, const Subcommand& subcommand) {
-  CLI::App* sub = app->add_subcommand(subcommand.name, subcommand.summary);
-  sub->footer("Examples:\n" + subcommand.examples);
-  for (const CommandOption& option : subcommand.options) add_option(sub, option);
-}
-
-// Errors are one line, whatever they are made from.
 int report(const std::string& message, int status) {
-  std::string line = message;
-  for (char& c : line) {
-    if (c == '\n') c = ' ';
-  }
-  std::fprintf(stderr, "onnx-train: %s\n", line.c_str());
+  print_error(concat("onnx-train: ", message));
   return status;
 }
 
-int run(const Subcommand& subcommand) {
+int print_help(const std::string& text) {
+  print(text);
+  return kSuccess;
+}
+
+int run(const Subcommand& subcommand, const std::vector<std::string>& arguments) {
   try {
-    return subcommand.run();
+    if (!read_arguments(subcommand, arguments)) return print_help(help_text(subcommand, text_width()));
+  } catch (const UsageError& e) {
+    return report(concat(e.what(), " (see onnx-train ", subcommand.name, " --help)"), kUsage);
+  }
+  try {
+    const int status = subcommand.run();
+    flush_output();
+    return status;
   } catch (const UsageError& e) {
     return report(e.what(), kUsage);
   } catch (const std::bad_alloc&) {
@@ -93,49 +46,32 @@ int run(const Subcommand& subcommand) {
   }
 }
 
+int unknown_command(const std::string& name, const std::vector<Subcommand>& subcommands) {
+  std::vector<std::string> names;
+  for (const Subcommand& subcommand : subcommands) names.push_back(subcommand.name);
+  return report(concat("there is no command '", name, "'", did_you_mean(name, names), " (see onnx-train --help)"),
+                kUsage);
+}
+
 }  // namespace
 
-std::string options_to_json(const std::vector<CommandOption>& options) {
-  nlohmann::ordered_json json = nlohmann::ordered_json::object();
-  for (const CommandOption& option : options) {
-    std::string key = option.names.substr(option.names.rfind(',') + 1);
-    key.erase(0, key.find_first_not_of('-'));
-    std::visit(
-        [&](const auto* target) {
-          using T = std::remove_cv_t<std::remove_pointer_t<decltype(target)>>;
-          if constexpr (std::is_same_v<T, std::optional<int64_t>> || std::is_same_v<T, std::optional<double>>) {
-            if (*target) json[key] = **target;
-          } else {
-            json[key] = *target;
-          }
-        },
-        option.target);
-  }
-  return json.dump(2) + "\n";
+std::vector<Subcommand> all_subcommands() {
+  return {check_command(),   build_command(), fit_command(),  eval_command(),   predict_command(), export_command(),
+          flatten_command(), show_command(),  grad_command(), verify_command(), bench_command()};
 }
 
 int command(int argc, char** argv) {
   std::signal(SIGXFSZ, SIG_IGN);  // a file that must not grow (ulimit -f) is an error of write(2), not the end
-  CLI::App app(kAbout, "onnx-train");
-  app.footer(kTour);
-  app.require_subcommand(1);
-  app.set_version_flag("--version", "onnx-train 0.1.0");
-  const std::vector<Subcommand> subcommands = {check_command(),   build_command(),  fit_command(),     eval_command(),
-                                               predict_command(), export_command(), flatten_command(), show_command(),
-                                               grad_command(),    verify_command(), bench_command()};
-  for (const Subcommand& subcommand : subcommands) add_subcommand(&app, subcommand);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& e) {
-    if (e.get_exit_code() == 0) return app.exit(e);  // --help, --version
-    std::string hint = "onnx-train";
-    for (const CLI::App* sub : app.get_subcommands()) hint += " " + sub->get_name();
-    return report(concat(e.what(), " (see ", hint, " --help)"), kUsage);
-  }
+  const std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);
+  if (arguments.empty()) return report("give a command: check, build, fit, ... (see onnx-train --help)", kUsage);
+  const std::string& name = arguments[0];
+  if (name == "--version") return print_help("onnx-train 0.1.0\n");
+  const std::vector<Subcommand> subcommands = all_subcommands();
+  if (name == "--help" || name == "-h") return print_help(help_text(subcommands, text_width()));
   for (const Subcommand& subcommand : subcommands) {
-    if (app.got_subcommand(subcommand.name)) return run(subcommand);
+    if (subcommand.name == name) return run(subcommand, {arguments.begin() + 1, arguments.end()});
   }
-  return kSuccess;
+  return unknown_command(name, subcommands);
 }
 
 }  // namespace onnx_train

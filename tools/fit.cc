@@ -1,17 +1,26 @@
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
+#include <set>
+
+#include <nlohmann/json.hpp>
 
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/loading.h"
+#include "onnx_passes/ir/roles.h"
+#include "runtime/fingerprint.h"
 #include "runtime/trainer.h"
+#include "tools/arguments.h"
 #include "tools/data/source.h"
 #include "tools/interrupt.h"
 #include "tools/models.h"
 #include "tools/report/banner.h"
 #include "tools/report/format.h"
+#include "tools/report/output.h"
 #include "tools/report/progress.h"
+#include "tools/resolved_options.h"
 #include "tools/runtime_options.h"
 #include "tools/subcommand.h"
 
@@ -29,6 +38,7 @@ struct FitArguments {
   std::optional<double> rate;
   std::optional<int64_t> batch_size, seed;
   std::vector<CommandOption> described;  // to write the resolved options
+  std::shared_ptr<std::set<std::string>> given = std::make_shared<std::set<std::string>>();
 };
 
 // "90", "90s", "15m", "2h"
@@ -38,8 +48,8 @@ double parse_duration(const std::string& text) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   const std::string unit(end, text.data() + text.size());
   const double factor = unit.empty() || unit == "s" ? 1 : unit == "m" ? 60 : unit == "h" ? 3600 : 0;
-  if (error != std::errc() || factor == 0 || value <= 0) {
-    throw UsageError("--time-limit takes a duration such as 90s, 15m or 2h, not '" + text + "'");
+  if (error != std::errc() || factor == 0 || !(value > 0) || !std::isfinite(value * factor)) {
+    fail("a duration such as 90s, 15m or 2h");
   }
   return value * factor;
 }
@@ -50,42 +60,76 @@ void check_usage(FitArguments* a) {
   o.seed = static_cast<uint64_t>(a->seed.value_or(0));
   o.time_limit = parse_duration(a->time_limit);
   o.schedule.curve = parse_curve(a->schedule);
-  if (o.epochs <= 0 && o.steps <= 0 && o.time_limit == 0) {
+  if (o.epochs == 0 && o.steps == 0 && o.time_limit == 0) {
     throw UsageError("fit needs an end: give --epochs, --steps or --time-limit");
   }
-  if (o.schedule.curve == Schedule::Curve::kStep && o.schedule.step_every <= 0) {
+  if (o.schedule.curve == Schedule::Curve::kStep && o.schedule.step_every == 0) {
     throw UsageError("--schedule step needs --step-every N");
-  }
-  if (o.epochs < 0 || o.steps < 0 || a->batch_size.value_or(1) < 1 || o.accumulate < 1 || o.schedule.warmup < 0) {
-    throw UsageError("--epochs, --steps and --warmup must not be negative, --batch-size and --accumulate at least 1");
   }
 }
 
-// The model to start from: the run's last checkpoint when resuming, if there is one yet.
-Model start_model(const FitArguments& a, bool* resumed) {
-  const std::string last = a.trainer.folder + "/last.onnx";
+std::string last_checkpoint(const FitArguments& a) { return a.trainer.folder + "/last.onnx"; }
+
+// Whether the folder holds a run to go on with.
+bool finds_run(const FitArguments& a) {
   std::error_code error;
-  const bool exists = fs::exists(last, error);
+  const bool exists = fs::exists(last_checkpoint(a), error);
   if (exists && !a.resume && !a.overwrite) {
     throw UsageError(a.trainer.folder +
                      " holds a run; go on with --resume, start anew with --overwrite, or take another --out");
   }
-  *resumed = exists && a.resume;
-  if (!*resumed) return in_precision(load_training_model(a.model), a.dtype);
-  std::map<std::string, std::string> wanted;
-  {
-    const Model built = load_training_model(a.model);  // gone before the other one is loaded
-    for (const char* key : {"onnx_train.loss", "onnx_train.optimizer", "onnx_train.mode", "onnx_train.precision"}) {
-      wanted[key] = built.metadata(key);
+  return exists && a.resume;
+}
+
+// The model to start from, as the run's settings know it. A run may be resumed with the model that it started from, and
+// with any of its own checkpoints.
+struct Start {
+  Model model;
+  std::string identity;
+  std::optional<TrainingPosition> position;  // when it goes on with a run
+};
+
+Start start_anew(const FitArguments& a) {
+  Start start{load_training_model(a.model), "", {}};
+  start.identity = fingerprint(start.model);
+  start.model = in_precision(std::move(start.model), a.dtype);
+  return start;
+}
+
+void check_built_alike(const FitArguments& a, const Model& given, const Model& last) {
+  for (const std::string what : {"loss", "optimizer", "mode", "precision"}) {
+    const std::string before = last.metadata("onnx_train." + what), now = given.metadata("onnx_train." + what);
+    if (before == now) continue;
+    fail("cannot resume: ", last_checkpoint(a), " was built with ", what, " ", before, ", ", a.model, " with ", now);
+  }
+}
+
+Start start_where_it_stopped(const FitArguments& a) {
+  Start start{load_training_model(last_checkpoint(a)), "", {}};
+  start.position = checkpoint_position(start.model);
+  if (!start.position) fail(last_checkpoint(a), " does not say where its training stands; it is no checkpoint");
+  const std::string& recorded = start.position->settings["model"];
+  const Model given = load_training_model(a.model);
+  check_built_alike(a, given, start.model);
+  const auto position = checkpoint_position(given);
+  const bool of_this_run = position && position->settings.count("model") && position->settings.at("model") == recorded;
+  start.identity = of_this_run ? recorded : fingerprint(given);
+  return start;
+}
+
+// What is not given stays as the run has it.
+void adopt_settings(FitArguments* a, const std::map<std::string, std::string>& settings) {
+  for (const CommandOption& option : a->described) {
+    const auto saved = settings.find(key_of(option));
+    // Of the files, settings hold the identity.
+    const bool is_setting = saved != settings.end() && option.value != "FILE" && option.value != "PATH";
+    if (!is_setting || saved->second == "none" || a->given->count(saved->first)) continue;
+    try {
+      assign(option, saved->second);
+    } catch (const UsageError& e) {
+      fail("cannot resume: ", last_checkpoint(*a), " is damaged: ", e.what());
     }
   }
-  Model model = in_precision(load_training_model(last), a.dtype);
-  for (const auto& [key, value] : wanted) {
-    if (model.metadata(key) == value) continue;
-    fail("cannot resume: ", last, " was built with ", key.substr(std::string("onnx_train.").size()), " ",
-         model.metadata(key), ", ", a.model, " with ", value);
-  }
-  return model;
 }
 
 // The decimal number that a float was written as: 0.001 rather than 0.0010000000474974513.
@@ -100,7 +144,7 @@ double shortest(float value) {
 // The optimizer's own learning rate.
 double built_rate(const Model& model) {
   for (const EntryPoint& entry : model.entry_points) {
-    const Value* rate = entry.algorithm->find("learning_rate");
+    const Value* rate = entry.input(roles::kLearningRate);
     if (!rate || !rate->is_initializer()) continue;
     const Tensor value = from_proto(*rate->initializer());
     return value.dtype() == DType::kFloat ? shortest(value.data<float>()[0]) : value.at(0);
@@ -114,7 +158,7 @@ std::string outcome(StopReason reason, const Trainer& trainer) {
     case StopReason::kFinished: return "finished" + at;
     case StopReason::kInterrupted: return concat("interrupted", at, "; go on with --resume");
     case StopReason::kEarlyStop:
-      return concat("stopped early", at, ": no lower loss for ", trainer.position().stale, " epochs");
+      return concat("stopped early", at, ": no lower loss for ", trainer.position().stale, " evaluations");
     case StopReason::kTimeLimit: return concat("stopped by the time limit", at);
   }
   return "stopped" + at;
@@ -142,7 +186,7 @@ void print_outcome(const FitArguments& a, StopReason reason, const Trainer& trai
   std::string text = outcome(reason, trainer);
   if (trainer.position().best) text += concat(", best loss ", format_number(*trainer.position().best));
   Table files("ll");
-  files.add({a.trainer.folder + "/best.onnx", "the epoch's end with the lowest loss"});
+  files.add({a.trainer.folder + "/best.onnx", "the evaluation with the lowest loss"});
   files.add({a.trainer.folder + "/last.onnx", "the last state"});
   files.add({a.trainer.folder + "/metrics.jsonl", "one line a step; metrics.csv, epochs.jsonl, options.json"});
   std::printf("%s\n%s", text.c_str(), files.text().c_str());
@@ -156,7 +200,7 @@ void initialize(const FitArguments& a, Session* session) {
   if (!draws) return;
   TensorMap inputs;
   for (const InputSpec& spec : entry_inputs(session->model(), "initialize")) {
-    if (spec.name == "seed" && a.seed) inputs["seed"] = Tensor::scalar(static_cast<uint64_t>(*a.seed));
+    if (spec.role == roles::kSeed && a.seed) inputs[spec.name] = Tensor::scalar(static_cast<uint64_t>(*a.seed));
   }
   session->run("initialize", inputs);
 }
@@ -165,27 +209,42 @@ void initialize(const FitArguments& a, Session* session) {
 void resolve_defaults(FitArguments* a, const Model& model, const Dataset& training) {
   constexpr int64_t kBatchSize = 32;
   if (!a->rate) a->rate = built_rate(model);
-  if (!a->batch_size) a->batch_size = training.fixed_batch() > 0 ? training.fixed_batch() : kBatchSize;
+  if (!a->batch_size) {
+    a->batch_size = training.fixed_batch() > 0 ? training.fixed_batch() : std::min(kBatchSize, training.num_samples());
+  }
   a->trainer.schedule.peak = *a->rate;
   a->trainer.batch_size = *a->batch_size;
+}
+
+void print_resumed(const FitArguments& a, const TrainingPosition& position, const std::vector<std::string>& changes) {
+  if (a.json) return print(nlohmann::ordered_json{{"resumed", position.step}, {"changes", changes}}.dump() + "\n");
+  std::string text = concat("resumed from last.onnx at step ", position.step, "\n");
+  for (const std::string& change : changes) text += concat("  changed: ", change, "\n");
+  print(text);
 }
 
 // Fills the run's folder; returns the exit status.
 int train(const FitArguments& a, Trainer* trainer) {
   prepare_folder(a.trainer.folder);
-  write_file(a.trainer.folder + "/options.json", options_to_json(a.described));
+  write_file(a.trainer.folder + "/options.json", options_to_json(a.described, {}));
   MetricsLog log(a.trainer.folder, trainer->position().step);
   Progress progress(*trainer, &log, a.json);
   const StopReason reason = trainer->run(&progress, catch_interrupts());
-  progress.finish();
+  keep_status();
   if (!a.json) print_outcome(a, reason, *trainer);
   return reason == StopReason::kInterrupted ? kInterruptedStatus : 0;
 }
 
 int run(FitArguments* a) {
-  check_usage(a);
-  bool resumed = false;
-  Session session(start_model(*a, &resumed), session_options(a->runtime));
+  const bool resumes = finds_run(*a);
+  if (!resumes) check_usage(a);
+  Start start = resumes ? start_where_it_stopped(*a) : start_anew(*a);
+  if (start.position) {
+    adopt_settings(a, start.position->settings);
+    check_usage(a);
+    start.model = in_precision(std::move(start.model), a->dtype);
+  }
+  Session session(std::move(start.model), session_options(a->runtime));
   if (!checkpoint_position(session.model())) initialize(*a, &session);
   const Dataset training =
       load_dataset(a->data, entry_inputs(session.model(), training_entry(session)), DataRole::kTrain, a->scale);
@@ -195,15 +254,13 @@ int run(FitArguments* a) {
         load_dataset(a->eval_data, entry_inputs(session.model(), "evaluate"), DataRole::kEvaluate, a->scale));
   }
   resolve_defaults(a, session.model(), training);
+  a->trainer.model = start.identity;
   Trainer trainer(&session, &training, evaluation ? &*evaluation : nullptr, a->trainer);
-  if (resumed) {
-    const auto position = checkpoint_position(session.model());
-    if (!position) fail(a->trainer.folder, "/last.onnx does not say where its training stands; it is no checkpoint");
-    trainer.resume(*position);
-  }
+  std::vector<std::string> changes;
+  if (start.position) changes = trainer.resume(*start.position);
   const std::string banner = training_banner(&session, training, evaluation ? &*evaluation : nullptr, trainer);
-  if (!a->json) std::printf("%s%s", banner.c_str(), resumed ? "resumed from last.onnx\n" : "");
-  std::fflush(stdout);
+  if (!a->json) print(banner);
+  if (start.position) print_resumed(*a, *start.position, changes);
   return train(*a, &trainer);
 }
 
@@ -216,13 +273,17 @@ std::vector<CommandOption> options_of(FitArguments* a) {
           {"--data", &a->data,
            "X.npz, X.csv, a folder of .npy files, MNIST (a folder, or IMAGES,LABELS), or CIFAR-10 (a folder, or X.bin)",
            "PATH", true},
-          {"--eval-data", &a->eval_data, "data to evaluate on after each epoch", "PATH"},
+          {"--eval-data", &a->eval_data, "data to evaluate on after each epoch, and at the end", "PATH"},
+          {"--eval-every", {&t.eval_every, kCount}, "evaluate every N steps instead of after each epoch", "N"},
           {"--out", &t.folder, "the run's folder [run]", "DIR"},
-          {"--epochs", &t.epochs, "passes over the data", "N"},
-          {"--steps", &t.steps, "optimizer steps; with --epochs, whichever ends first", "N"},
-          {"--time-limit", &a->time_limit, "stop after this time: 90s, 15m, 2h", "TIME"},
-          {"--batch-size", &a->batch_size, "samples at a time [the model's, if it is fixed, else 32]", "N"},
-          {"--accumulate", &t.accumulate, "batches in a step, for models built with --accumulate [1]", "N"},
+          {"--epochs", {&t.epochs, kCount}, "passes over the data", "N"},
+          {"--steps", {&t.steps, kCount}, "optimizer steps; with --epochs, whichever ends first", "N"},
+          {"--time-limit",
+           {&a->time_limit, [](const std::string& text) { parse_duration(text); }},
+           "stop after this time: 90s, 15m, 2h",
+           "TIME"},
+          {"--batch-size", {&a->batch_size, kCount}, "samples at a time [the model's, if it is fixed, else 32]", "N"},
+          {"--accumulate", {&t.accumulate, kCount}, "batches in a step, for models built with --accumulate [1]", "N"},
           {"--lr", &a->rate, "learning rate, after the warm-up [the optimizer's, as built]", "X"},
           {"--schedule",
            &a->schedule,
@@ -232,15 +293,22 @@ std::vector<CommandOption> options_of(FitArguments* a) {
            {"constant", "linear", "cosine", "step"}},
           {"--warmup", &s.warmup, "steps in which the learning rate grows from 0 [0]", "N"},
           {"--final-lr", &s.end, "where linear and cosine end [0]", "X"},
-          {"--step-every", &s.step_every, "schedule step: steps between two falls", "N"},
-          {"--step-factor", &s.step_factor, "schedule step: what each fall multiplies by [0.1]", "X"},
-          {"--clip", &t.clip_norm, "clip the gradient's global norm at this [as built]", "NORM"},
+          {"--step-every", {&s.step_every, kCount}, "schedule step: steps between two falls", "N"},
+          {"--step-factor", {&s.step_factor, kPositive}, "schedule step: what each fall multiplies by [0.1]", "X"},
+          {"--clip", {&t.clip_norm, kPositive}, "clip the gradient's global norm at this [as built]", "NORM"},
           {"--seed", &a->seed, "of the data order [0], and of dropout and drawn weights [as built]", "N"},
           {"--no-shuffle", &a->no_shuffle, "take the samples in their order"},
-          {"--scale", &a->scale, "factor of integers that become floats, 0.00392157 for bytes to 0..1 [1]", "X"},
-          {"--early-stop", &t.early_stop, "stop after N epochs without a lower loss", "N"},
-          {"--checkpoint-every", &t.checkpoint_every, "write last.onnx every N steps, not only after epochs", "N"},
-          {"--resume", &a->resume, "go on from last.onnx in the run's folder, if there is one"},
+          {"--scale",
+           {&a->scale, kPositive},
+           "factor of integers that become floats, 0.00392157 for bytes to 0..1 [1]",
+           "X"},
+          {"--early-stop", {&t.early_stop, kCount}, "stop after N evaluations without a lower loss", "N"},
+          {"--checkpoint-every",
+           {&t.checkpoint_every, kCount},
+           "write last.onnx every N steps, not only after epochs",
+           "N"},
+          {"--resume", &a->resume,
+           "go on from last.onnx in the run's folder, if there is one; what is not given stays as it was"},
           {"--overwrite", &a->overwrite, "start anew in a folder that holds a run"},
           {"--dtype",
            &a->dtype,
@@ -259,12 +327,15 @@ Subcommand fit_command() {
   auto a = std::make_shared<FitArguments>();
   a->trainer.folder = "run";
   a->described = options_of(a.get());
-  return {"fit", "Train a training model on data",
+  return {"fit",
+          "Train a training model on data",
           "  onnx-train fit train.onnx --data train.npz --eval-data test.npz --epochs 10 --batch-size 64\n"
           "  onnx-train fit train.onnx --data mnist/ --eval-data mnist/ --scale 0.00392157 --epochs 5 --lr 3e-4\n"
           "      --schedule cosine --warmup 100 --out runs/mnist\n"
           "  onnx-train fit train.onnx --data mnist/ --scale 0.00392157 --epochs 5 --out runs/mnist --resume",
-          a->described, [a] { return run(a.get()); }};
+          a->described,
+          [a] { return run(a.get()); },
+          a->given};
 }
 
 }  // namespace onnx_train

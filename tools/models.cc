@@ -2,15 +2,21 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdlib>
 #include <optional>
+#include <set>
 
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/inference.h"
 #include "onnx_passes/ir/loading.h"
 #include "onnx_passes/ir/onnx.h"
 #include "onnx_passes/passes/convert_dtype.h"
+#include "onnx_passes/passes/expression.h"
 #include "onnx_passes/passes/passes.h"
+#include "onnx_passes/passes/training_mode.h"
 #include "runtime/checkpoint.h"
+#include "tools/arguments.h"
+#include "tools/subcommand.h"
 
 namespace onnx_train {
 
@@ -31,7 +37,9 @@ Model load_forward_model(const std::string& path, const std::string& dtype, cons
 }
 
 CommandOption batch_option(ImportOptions* options) {
-  return {"--batch", &options->batch, "give the batch dimension this size, or make it dynamic [as exported]",
+  return {"--batch",
+          {&options->batch, dynamic_or_count()},
+          "give the batch dimension this size, or make it dynamic [as exported]",
           "N|dynamic"};
 }
 
@@ -46,8 +54,19 @@ CommandOption fix_shapes_option(ImportOptions* options) {
 
 Model load_any_model(const std::string& path) {
   onnx::ModelProto proto = load_proto(path);
-  if (proto.training_info().empty()) return import_model(std::move(proto));
-  return load_training_model(path);
+  if (!proto.training_info().empty()) return load_training_model(path);
+  Model model = import_model(std::move(proto));
+  to_inference(*model.graph);
+  return model;
+}
+
+void check_size(const std::string& text) {
+  const size_t equals = text.find('=');
+  int64_t value = 0;
+  const char* end = text.data() + text.size();
+  if (equals == std::string::npos || equals == 0) fail("NAME=N");
+  const auto parsed = std::from_chars(text.data() + equals + 1, end, value);
+  if (parsed.ec != std::errc() || parsed.ptr != end || value < 0) fail("NAME=N, N a whole number of at least 0");
 }
 
 namespace {
@@ -71,21 +90,45 @@ std::optional<int64_t> product_of(const std::string& symbol, const std::map<std:
   return product;
 }
 
+std::map<std::string, int64_t> parse_sizes(const std::vector<std::string>& sizes) {
+  std::map<std::string, int64_t> given;
+  for (const std::string& text : sizes) {
+    check_size(text);
+    const size_t equals = text.find('=');
+    const int64_t value = std::strtoll(text.c_str() + equals + 1, nullptr, 10);
+    if (!given.emplace(text.substr(0, equals), value).second) {
+      throw UsageError(concat("--dim ", text.substr(0, equals), " is given twice"));
+    }
+  }
+  return given;
+}
+
+// Every name is that of a symbolic dimension, or "batch".
+void check_names(const std::vector<InputSpec>& inputs, const std::map<std::string, int64_t>& given) {
+  std::set<std::string> symbols;
+  for (const InputSpec& spec : inputs) {
+    if (!spec.type.has_rank() || spec.has_default) continue;
+    for (const Dim& dim : *spec.type.dims) {
+      if (!dim.symbol().empty()) symbols.insert(dim.symbol());
+      if (!dim.known() && &dim == &spec.type.dims->front()) symbols.insert("batch");
+    }
+  }
+  std::string all;
+  for (const std::string& symbol : symbols) all += concat(all.empty() ? "" : ", ", symbol);
+  for (const auto& [name, size] : given) {
+    if (symbols.count(name)) continue;
+    fail("--dim ", name, "=", size, ": no input has a dimension '", name, "'",
+         did_you_mean(name, {symbols.begin(), symbols.end()}), "; ",
+         all.empty() ? "all sizes are fixed" : "those of no fixed size are " + all);
+  }
+}
+
 }  // namespace
 
 std::map<std::string, Shape> example_shapes(const std::vector<InputSpec>& inputs, int64_t batch,
                                             const std::vector<std::string>& sizes) {
-  std::map<std::string, int64_t> given;
-  for (const std::string& text : sizes) {
-    const size_t equals = text.find('=');
-    int64_t value = 0;
-    const char* end = text.data() + text.size();
-    if (equals == std::string::npos || equals == 0 ||
-        std::from_chars(text.data() + equals + 1, end, value).ptr != end || value < 0) {
-      fail("--dim takes NAME=N, not '", text, "'");
-    }
-    given[text.substr(0, equals)] = value;
-  }
+  const std::map<std::string, int64_t> given = parse_sizes(sizes);
+  check_names(inputs, given);
   constexpr int64_t kOther = 8;
   std::map<std::string, Shape> shapes;
   const auto size_of_symbol = [&](const std::string& symbol, int64_t otherwise) {

@@ -25,13 +25,18 @@ CommandOption batch_option(ImportOptions* options);
 CommandOption set_option(ImportOptions* options);
 CommandOption fix_shapes_option(ImportOptions* options);
 
-// A training model, verified and as it is; any other model, imported. What can be run: eval, predict, show.
+// A training model, verified and as it is; any other model, imported and in inference form, whatever mode it was
+// exported in. What can be run: predict, show --plan.
 Model load_any_model(const std::string& path);
 
 // Concrete shapes for inputs whose dimensions are symbols: `sizes` gives NAME=N (a symbol's or, for the first dimension
-// of every input, "batch"), else `batch` for first dimensions and 8 for others. Throws Error for a malformed entry.
+// of every input, "batch"), else `batch` for first dimensions and 8 for others. Throws Error for a name that no input
+// has as a dimension.
 std::map<std::string, Shape> example_shapes(const std::vector<InputSpec>& inputs, int64_t batch,
                                             const std::vector<std::string>& sizes);
+
+// Throws Error unless `text` is NAME=N: what --dim takes.
+void check_size(const std::string& text);
 
 // Something to run a model on: floats between -1 and 1, zeros for integers, which name an element of anything.
 TensorMap example_batch(const std::vector<InputSpec>& inputs, const std::map<std::string, Shape>& shapes);

@@ -58,7 +58,6 @@ TensorMap predict(Session* session, const Dataset& data, int64_t batch_size) {
 }
 
 int run(const PredictArguments& arguments) {
-  if (arguments.batch_size < 1) throw UsageError("--batch-size must be at least 1");
   Session session(in_precision(load_any_model(arguments.model), arguments.dtype), session_options(arguments.runtime));
   const Dataset data =
       load_dataset(arguments.inputs, entry_inputs(session.model(), "predict"), DataRole::kEvaluate, arguments.scale);
@@ -83,8 +82,8 @@ Subcommand predict_command() {
               {{"MODEL", &a->model, "a forward model, a training model or a checkpoint", "FILE", true},
                {"--inputs,--data", &a->inputs, "the inputs: any data that fit takes, labels not needed", "PATH", true},
                {"-o,--output", &a->output, "the .npz file to write; keys are output names", "FILE", true},
-               {"--batch-size", &a->batch_size, "samples at a time [128]", "N"},
-               {"--scale", &a->scale, "factor of integers that become floats [1]", "X"},
+               {"--batch-size", {&a->batch_size, kCount}, "samples at a time [128]", "N"},
+               {"--scale", {&a->scale, kPositive}, "factor of integers that become floats [1]", "X"},
                dtype_option(&a->dtype)},
               &a->runtime),
           [a] { return run(*a); }};

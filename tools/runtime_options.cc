@@ -8,24 +8,6 @@
 
 namespace onnx_train {
 
-CommandOption dtype_option(std::string* dtype) {
-  return {"--dtype", dtype, "float64 computes in double precision [float32]", "TYPE", false, {"float32", "float64"}};
-}
-
-std::vector<CommandOption> with_runtime_options(std::vector<CommandOption> options, RuntimeOptions* runtime) {
-  options.insert(
-      options.end(),
-      {{"--threads", &runtime->threads, "threads [all cores]", "N"},
-       {"--lowering", &runtime->lowering, "-NAME,...: plan without these lowering passes (docs/lowering.md)", "-NAME"},
-       {"--no-lowering", &runtime->no_lowering, "plan with none but the passes that every plan needs"},
-       {"--memory", &runtime->memory,
-        "for gradients and activations, 500MB or 2GiB: what does not fit is computed again when it is needed", "SIZE"},
-       {"--dump-lowering", &runtime->dump_folder, "write the graph after each lowering pass, as .onnx and .txt", "DIR"},
-       {"--check-memory", &runtime->check_memory,
-        "stop at a node that writes what is not its own, and let none read what nobody wrote (slow)"}});
-  return options;
-}
-
 namespace {
 
 // "500MB", "1.5GiB", "4096": bytes; 0 for "".
@@ -39,18 +21,47 @@ size_t parse_size(const std::string& text) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   const auto unit = kUnits.find(std::string(end, text.data() + text.size()));
   if (error != std::errc() || unit == kUnits.end() || !(number * unit->second >= 1) || number * unit->second > 0x1p60) {
-    throw UsageError("--memory takes a size such as 500MB or 2GiB, not '" + text + "'");
+    fail("a size such as 500MB or 2GiB");
   }
   return static_cast<size_t>(number * unit->second);
 }
 
+// "-NAME,-NAME"
+void check_passes(const std::string& text) {
+  std::istringstream names(text);
+  for (std::string name; std::getline(names, name, ',');) {
+    if (name.size() < 2 || name[0] != '-') fail("the passes to leave out, -NAME or -NAME,-NAME");
+  }
+}
+
+constexpr Range kThreads{1, false, 1024};  // what OpenMP cannot start ends the process
+
 }  // namespace
 
+CommandOption dtype_option(std::string* dtype) {
+  return {"--dtype", dtype, "float64 computes in double precision [float32]", "TYPE", false, {"float32", "float64"}};
+}
+
+std::vector<CommandOption> with_runtime_options(std::vector<CommandOption> options, RuntimeOptions* runtime) {
+  options.insert(
+      options.end(),
+      {{"--threads", {&runtime->threads, kThreads}, "threads [all cores]", "N"},
+       {"--lowering",
+        {&runtime->lowering, check_passes},
+        "-NAME,...: plan without these lowering passes (docs/lowering.md)",
+        "-NAME"},
+       {"--no-lowering", &runtime->no_lowering, "plan with none but the passes that every plan needs"},
+       {"--memory",
+        {&runtime->memory, [](const std::string& text) { parse_size(text); }},
+        "for gradients and activations, 500MB or 2GiB: what does not fit is computed again when it is needed",
+        "SIZE"},
+       {"--dump-lowering", &runtime->dump_folder, "write the graph after each lowering pass, as .onnx and .txt", "DIR"},
+       {"--check-memory", &runtime->check_memory,
+        "stop at a node that writes what is not its own, and let none read what nobody wrote (slow)"}});
+  return options;
+}
+
 SessionOptions session_options(const RuntimeOptions& runtime) {
-  constexpr int64_t kMaxThreads = 1024;  // what OpenMP cannot start ends the process
-  if (runtime.threads < 0 || runtime.threads > kMaxThreads) {
-    throw UsageError(concat("--threads takes a number up to ", kMaxThreads, ", not ", runtime.threads));
-  }
   if (runtime.threads > 0) set_num_threads(static_cast<int>(runtime.threads));
   SessionOptions options;
   options.plan.lowering.on = !runtime.no_lowering;
@@ -58,13 +69,7 @@ SessionOptions session_options(const RuntimeOptions& runtime) {
   options.plan.memory = parse_size(runtime.memory);
   options.plan.check_memory = runtime.check_memory;
   std::istringstream names(runtime.lowering);
-  for (std::string name; std::getline(names, name, ',');) {
-    if (name.size() < 2 || name[0] != '-') {
-      throw UsageError("--lowering takes the passes to leave out, -NAME or -NAME,-NAME, not '" + runtime.lowering +
-                       "'");
-    }
-    options.plan.lowering.without.push_back(name.substr(1));
-  }
+  for (std::string name; std::getline(names, name, ',');) options.plan.lowering.without.push_back(name.substr(1));
   return options;
 }
 

@@ -24,7 +24,7 @@ std::vector<CommandOption> with_runtime_options(std::vector<CommandOption> optio
 // --dtype of the subcommands that compute without training.
 CommandOption dtype_option(std::string* dtype);
 
-// What a session is to be opened with. Sets the number of threads. Throws UsageError.
+// What a session is to be opened with. Sets the number of threads.
 SessionOptions session_options(const RuntimeOptions& runtime);
 
 }  // namespace onnx_train

@@ -74,8 +74,8 @@ Subcommand show_command() {
            {"--profile", &a->profile, "with --plan: run it, and show how many milliseconds each node takes"},
            {"--data", &a->data, "with --profile: the data to run on, as fit takes it [made up]", "PATH"},
            {"--arena", &a->arena, "where buffers lie in the arena while the nodes run"},
-           {"--batch", &a->batch, "samples in the batch [1]", "N"},
-           {"--dim", &a->sizes, "NAME=N: the size of another symbolic dimension [8]", "NAME=N"}},
+           {"--batch", {&a->batch, kCount}, "samples in the batch [1]", "N"},
+           {"--dim", {&a->sizes, check_size}, "NAME=N: the size of another symbolic dimension [8]", "NAME=N"}},
           &a->runtime),
       [a] { return run(*a); }};
 }

@@ -14,6 +14,7 @@
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/lowering/lowering.h"
 #include "kernels/cpu/recurrent.h"
+#include "kernels/cpu/resampling.h"
 #include "kernels/lowering/block_attention.h"
 #include "kernels/lowering/lowering.h"
 #include "kernels/lowering/recurrent.h"
@@ -35,7 +36,7 @@ class CpuDevice : public Device {
         cpu::indexing_kernels(),      cpu::line_kernels(),       cpu::element_kernels(),
         cpu::row_kernels(),           cpu::loss_kernels(),       cpu::optimizer_kernels(),
         cpu::random_kernels(),        cpu::recurrent_kernels(),  cpu::fused_kernels(),
-        cpu::sparse_update_kernels(), cpu::attention_kernels(),
+        cpu::sparse_update_kernels(), cpu::attention_kernels(),  cpu::resampling_kernels(),
     };
     for (const auto& family : families) {
       for (const Kernel& kernel : family) kernels_.push_back(&kernel);

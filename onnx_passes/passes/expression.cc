@@ -71,11 +71,16 @@ Word ExpressionReader::word(const char* what) {
   Word word{"", false, column()};
   const char quote = next();
   if (quote == '\'' || quote == '"') {
-    const size_t end = text_.find(quote, position_ + 1);
-    if (end == std::string::npos) fail_at(word.column, concat("the quote ", quote, " is never closed"));
-    word.text = text_.substr(position_ + 1, end - position_ - 1);
     word.quoted = true;
-    position_ = end + 1;
+    do {  // a quote that is doubled is one of the name
+      const size_t end = text_.find(quote, position_ + 1);
+      if (end == std::string::npos) {
+        fail_at(word.column, concat("the quote ", quote, " is never closed; in a name, double it"));
+      }
+      word.text += text_.substr(position_ + 1, end - position_ - 1);
+      position_ = end + 1;
+      if (next() == quote) word.text += quote;
+    } while (next() == quote);
     return word;
   }
   if (!starts_word(quote)) fail_at(word.column, concat("expected ", what, ", found ", found()));
@@ -157,8 +162,10 @@ std::string number_text(double value) {
 std::string quoted_if_needed(const std::string& name) {
   const bool plain = !name.empty() && starts_word(name[0]) && std::all_of(name.begin(), name.end(), continues_word);
   if (plain) return name;
-  const char quote = name.find('\'') == std::string::npos ? '\'' : '"';
-  return quote + name + quote;
+  const char quote = name.find('\'') == std::string::npos || name.find('"') != std::string::npos ? '\'' : '"';
+  std::string text(1, quote);
+  for (char c : name) text += c == quote ? std::string(2, c) : std::string(1, c);
+  return text + quote;
 }
 
 std::string similar_names(const std::string& name, const std::vector<std::string>& candidates) {
@@ -174,6 +181,11 @@ std::string similar_names(const std::string& name, const std::vector<std::string
   std::string text;
   for (size_t i = 0; i < ranked.size() && i < kMost; ++i) text += concat(i ? ", '" : "'", *ranked[i].second, "'");
   return text;
+}
+
+std::string did_you_mean(const std::string& name, const std::vector<std::string>& candidates) {
+  const std::string similar = similar_names(name, candidates);
+  return similar.empty() ? "" : concat("; did you mean ", similar, "?");
 }
 
 }  // namespace onnx_train

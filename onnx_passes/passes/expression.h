@@ -9,7 +9,8 @@
 
 namespace onnx_train {
 
-// An identifier (letters, digits, `_`, `.`, not starting with a digit), or anything in single or double quotes.
+// An identifier (letters, digits, `_`, `.`, not starting with a digit), or any text in single or double quotes. Inside
+// them every character stands for itself, newlines and backslashes, too; the quote itself is written twice: 'it''s'.
 struct Word {
   std::string text;
   bool quoted = false;
@@ -59,9 +60,11 @@ Arguments read_arguments(ExpressionReader* reader);
 
 // Shortest text that reads back as the same number: "0.1", "1e-08".
 std::string number_text(double value);
-// The word as an expression needs it: in quotes unless it is an identifier.
+// The word as an expression needs it: in quotes unless it is an identifier. Reading it gives the name back.
 std::string quoted_if_needed(const std::string& name);
 // Of `candidates`, those most like `name`, for messages: "'fc1.weight', 'fc2.weight'"; "" when none is.
 std::string similar_names(const std::string& name, const std::vector<std::string>& candidates);
+// What a message about an unknown name goes on with: "; did you mean 'adamw'?", or "".
+std::string did_you_mean(const std::string& name, const std::vector<std::string>& candidates);
 
 }  // namespace onnx_train

@@ -4,6 +4,8 @@
 //   term         [number *] loss
 //   loss         name of a loss [(prediction [, target] [, option=value ...])]
 //                or an output of the model that already is the loss; a name in quotes is always an output
+//   name         letters, digits, `_` and `.`, or any text in single or double quotes, where the quote itself is
+//                written twice: 'it''s', "say ""x"""
 //
 //   cross_entropy                                     the first output against the new input `labels`
 //   cross_entropy(logits, labels, label_smoothing=0.1)

@@ -33,7 +33,9 @@ class OptimizerParser {
     const Word name = reader_.word("sgd, adam or adamw");
     spec_.name = name.text;
     if (spec_.name != "sgd" && spec_.name != "adam" && spec_.name != "adamw") {
-      reader_.fail_at(name.column, concat("there is no optimizer '", name.text, "'; there is sgd, adam, adamw"));
+      reader_.fail_at(name.column,
+                      concat("there is no optimizer '", name.text, "'",
+                             did_you_mean(name.text, {"sgd", "adam", "adamw"}), "; there is sgd, adam, adamw"));
     }
     if (spec_.is_sgd()) spec_.learning_rate = 0.01;
     if (spec_.name == "adamw") spec_.weight_decay = 0.01;
@@ -67,13 +69,16 @@ class OptimizerParser {
   }
 
   const Parameter& find(const Option& option) {
-    std::string known = spec_.is_sgd() ? "nesterov" : "betas";
+    std::vector<std::string> names = {spec_.is_sgd() ? "nesterov" : "betas"};
     for (const Parameter& parameter : kParameters) {
       if (!(spec_.is_sgd() ? parameter.sgd : parameter.adam)) continue;
       if (option.key.text == parameter.key) return parameter;
-      known += concat(", ", parameter.key);
+      names.push_back(parameter.key);
     }
-    reader_.fail_at(option.key.column, concat(spec_.name, " has no option '", option.key.text, "'; it has ", known));
+    std::string known;
+    for (const std::string& name : names) known += concat(known.empty() ? "" : ", ", name);
+    reader_.fail_at(option.key.column, concat(spec_.name, " has no option '", option.key.text, "'",
+                                              did_you_mean(option.key.text, names), "; it has ", known));
   }
 
   double number(const Option& option) {

@@ -53,7 +53,25 @@ std::string format_number(double value) {
   return print("%.4g", value);
 }
 
-std::string Table::text(int indent) const {
+std::string wrap(const std::string& text, size_t columns, size_t indent) {
+  constexpr size_t kLeast = 30;
+  const size_t room = std::max(columns > indent ? columns - indent : 0, kLeast);
+  std::string result(indent, ' '), line;
+  size_t start = 0;
+  while (start < text.size()) {
+    const size_t end = std::min(text.find(' ', start), text.size());
+    const std::string word = text.substr(start, end - start);
+    if (!line.empty() && width(line) + 1 + width(word) > room) {
+      result += line + "\n" + std::string(indent, ' ');
+      line.clear();
+    }
+    line += line.empty() ? word : " " + word;
+    start = end + 1;
+  }
+  return result + line;
+}
+
+std::string Table::text(int indent, size_t columns) const {
   std::vector<size_t> widths(alignment_.size(), 0);
   for (const auto& row : rows_) {
     for (size_t i = 0; i < row.size() && i < widths.size(); ++i) widths[i] = std::max(widths[i], width(row[i]));
@@ -62,6 +80,13 @@ std::string Table::text(int indent) const {
   for (const auto& row : rows_) {
     std::string line(static_cast<size_t>(indent), ' ');
     for (size_t i = 0; i < row.size() && i < widths.size(); ++i) {
+      if (alignment_[i] == 'w') {
+        if (columns > 0)
+          line += wrap(row[i], columns, width(line)).substr(width(line));
+        else
+          line += row[i];
+        continue;
+      }
       const std::string padding(widths[i] - width(row[i]), ' ');
       line += alignment_[i] == 'r' ? padding + row[i] : row[i] + padding;
       line += "  ";

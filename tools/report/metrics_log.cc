@@ -40,7 +40,7 @@ std::string to_json(const StepReport& r) {
   return object.dump();
 }
 
-std::string to_json(const EpochReport& r) {
+std::string to_json(const EvaluationReport& r) {
   ordered_json object = {{"step", r.step}, {"epoch", r.epoch}, {"train_loss", r.train_loss}};
   for (const auto& [name, value] : r.evaluation) object["eval_" + name] = value;
   object["best"] = r.best;
@@ -82,7 +82,7 @@ void MetricsLog::add(const StepReport& r) {
   std::fflush(table_.get());
 }
 
-void MetricsLog::add(const EpochReport& r) {
+void MetricsLog::add(const EvaluationReport& r) {
   std::fprintf(epochs_.get(), "%s\n", to_json(r).c_str());
   std::fflush(epochs_.get());
 }

@@ -1,4 +1,5 @@
-// The metrics of a run folder: metrics.jsonl and metrics.csv with one line a step, epochs.jsonl with one an epoch.
+// The metrics of a run folder: metrics.jsonl and metrics.csv with one line a step, epochs.jsonl with one an
+// evaluation.
 // Lines are written as they come; after resuming at step k, lines of later steps are gone and new ones follow.
 #pragma once
 
@@ -16,7 +17,7 @@ class MetricsLog {
   MetricsLog(const std::string& folder, int64_t step);
 
   void add(const StepReport& report);
-  void add(const EpochReport& report);
+  void add(const EvaluationReport& report);
 
  private:
   struct Close {
@@ -30,6 +31,6 @@ class MetricsLog {
 
 // One JSON object, without a newline.
 std::string to_json(const StepReport& report);
-std::string to_json(const EpochReport& report);
+std::string to_json(const EvaluationReport& report);
 
 }  // namespace onnx_train

@@ -3,11 +3,9 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include <sys/ioctl.h>
-#include <unistd.h>
-
 #include "onnx_passes/ir/error.h"
 #include "tools/report/format.h"
+#include "tools/report/output.h"
 #include "tools/report/process_memory.h"
 
 namespace onnx_train {
@@ -15,7 +13,6 @@ namespace {
 
 constexpr auto kRedraw = std::chrono::milliseconds(100);
 constexpr auto kPlainLine = std::chrono::seconds(2);
-constexpr const char* kClearLine = "\r\x1b[K";
 constexpr int kBarWidth = 20;
 
 std::string bar(double fraction) {
@@ -23,12 +20,6 @@ std::string bar(double fraction) {
   std::string text;
   for (int i = 0; i < kBarWidth; ++i) text += i < done ? "━" : "─";
   return text;
-}
-
-// Columns of the terminal; a line that is as long would wrap, and could not be redrawn.
-size_t terminal_width() {
-  winsize size{};
-  return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
 }
 
 std::string percent(double fraction) {
@@ -40,7 +31,7 @@ std::string percent(double fraction) {
 }  // namespace
 
 Progress::Progress(const Trainer& trainer, MetricsLog* log, bool json)
-    : trainer_(trainer), log_(log), json_(json), terminal_(!json && isatty(STDOUT_FILENO)) {
+    : trainer_(trainer), log_(log), json_(json), terminal_(!json && is_terminal()) {
   const char* no_colour = std::getenv("NO_COLOR");
   colour_ = terminal_ && !(no_colour && *no_colour);
 }
@@ -64,51 +55,37 @@ void Progress::on_step(const StepReport& r) {
   recent_milliseconds_ = first ? r.milliseconds : kMemory * recent_milliseconds_ + (1 - kMemory) * r.milliseconds;
   if (log_) log_->add(r);
   if (json_) {
-    std::printf("%s\n", to_json(r).c_str());
-    std::fflush(stdout);
-    return;
+    return print(to_json(r) + "\n");
   }
   const auto now = Clock::now();
   const bool last = r.step == trainer_.total_steps();
   if (!last && now - last_shown_ < (terminal_ ? Clock::duration(kRedraw) : Clock::duration(kPlainLine))) return;
   last_shown_ = now;
-  if (!terminal_) {
-    std::printf("%s\n", step_line(r).c_str());
-  } else {
-    const size_t width = terminal_width() - 1;
-    const int64_t total = trainer_.total_steps();
-    std::string line = step_line(r), drawn;
-    if (line.size() > width) line.resize(width);
-    if (total > 0 && line.size() + kBarWidth + 1 <= width) {
-      drawn = bar(static_cast<double>(r.step) / static_cast<double>(total)) + " ";
-      if (colour_) drawn = "\x1b[32m" + drawn + "\x1b[0m";
-    }
-    std::printf("%s%s%s", kClearLine, drawn.c_str(), line.c_str());
-    line_open_ = true;
+  if (!terminal_) return print(step_line(r) + "\n");
+  const size_t width = text_width() - 1;  // a line as wide as the terminal would wrap, and could not be redrawn
+  const int64_t total = trainer_.total_steps();
+  std::string line = step_line(r), drawn;
+  if (line.size() > width) line.resize(width);
+  if (total > 0 && line.size() + kBarWidth + 1 <= width) {
+    drawn = bar(static_cast<double>(r.step) / static_cast<double>(total)) + " ";
+    if (colour_) drawn = "\x1b[32m" + drawn + "\x1b[0m";
   }
-  std::fflush(stdout);
+  show_status(drawn + line);
 }
 
-void Progress::on_epoch(const EpochReport& r) {
+void Progress::on_evaluation(const EvaluationReport& r) {
   if (log_) log_->add(r);
   if (json_) {
-    std::printf("%s\n", to_json(r).c_str());
-    std::fflush(stdout);
-    return;
+    return print(to_json(r) + "\n");
   }
-  std::string line = concat("epoch ", r.epoch, "  train loss ", format_number(r.train_loss));
+  const bool by_steps = trainer_.options().eval_every > 0 || r.step % trainer_.steps_per_epoch() != 0;
+  std::string line = concat(by_steps ? concat("step ", r.step, "  ") : "", "epoch ", r.epoch, "  train loss ",
+                            format_number(r.train_loss));
   for (const auto& [name, value] : r.evaluation) {
     line += concat("  eval ", name, " ", name == "accuracy" ? percent(value) : format_number(value));
   }
   if (r.best) line += colour_ ? "  \x1b[1mbest\x1b[0m" : "  best";
-  std::printf("%s%s\n", line_open_ ? kClearLine : "", line.c_str());
-  std::fflush(stdout);
-  line_open_ = false;
-}
-
-void Progress::finish() {
-  if (line_open_) std::printf("\n");
-  line_open_ = false;
+  print(line + "\n");
 }
 
 }  // namespace onnx_train

@@ -14,12 +14,9 @@ class Progress : public TrainerEvents {
  public:
   // `log` may be null.
   Progress(const Trainer& trainer, MetricsLog* log, bool json);
-  ~Progress() override { finish(); }
 
   void on_step(const StepReport& report) override;
-  void on_epoch(const EpochReport& report) override;
-  // Ends the redrawn line, if there is one.
-  void finish();
+  void on_evaluation(const EvaluationReport& report) override;
 
  private:
   std::string step_line(const StepReport& report) const;
@@ -28,7 +25,6 @@ class Progress : public TrainerEvents {
   const Trainer& trainer_;
   MetricsLog* log_;
   bool json_, terminal_, colour_;
-  bool line_open_ = false;
   Clock::time_point last_shown_{};
   double recent_milliseconds_ = 0;  // a moving mean
 };

@@ -1,0 +1,67 @@
+#include "tools/help.h"
+
+#include <algorithm>
+
+#include "onnx_passes/ir/error.h"
+#include "tools/report/format.h"
+
+namespace onnx_train {
+namespace {
+
+constexpr const char* kAbout =
+    "Trains ONNX models without a training framework: build a training model from a forward model, run it, export.";
+
+constexpr const char* kTour =
+    "Examples:\n"
+    "  onnx-train check model.onnx\n"
+    "  onnx-train build model.onnx -o train.onnx --loss cross_entropy --optimizer 'adamw(weight_decay=0.01)'\n"
+    "  onnx-train fit train.onnx --data train.npz --eval-data test.npz --epochs 10 --batch-size 64 --lr 1e-3\n"
+    "      --out run\n"
+    "  onnx-train export run/best.onnx -o trained.onnx\n"
+    "  onnx-train predict trained.onnx --inputs test.npz -o outputs.npz\n"
+    "\nonnx-train COMMAND --help says more.\n";
+
+constexpr size_t kNameColumn = 28;
+
+bool is_positional(const CommandOption& option) { return option.names[0] != '-'; }
+
+// "  -o, --output FILE         what it is"; the text goes to a line of its own where the names leave no room for it.
+std::string row(const std::string& names, const std::string& help, size_t width) {
+  std::string line = "  " + names;
+  if (line.size() + 2 > kNameColumn) return line + "\n" + wrap(help, width, kNameColumn) + "\n";
+  return line + wrap(help, width, kNameColumn).substr(line.size()) + "\n";
+}
+
+std::string names_text(const CommandOption& option) {
+  std::string names;
+  for (char c : option.names) names += c == ',' ? ", " : std::string(1, c);
+  return option.value.empty() || is_positional(option) ? names : concat(names, " ", option.value);
+}
+
+std::string option_text(const CommandOption& option) {
+  std::string text = option.help, choices;
+  for (const std::string& choice : option.choices) choices += concat(choices.empty() ? "" : ", ", choice);
+  if (!choices.empty()) text = concat(choices, "; ", text);
+  return option.required && !is_positional(option) ? text + " (required)" : text;
+}
+
+}  // namespace
+
+std::string help_text(const std::vector<Subcommand>& subcommands, size_t width) {
+  std::string text = concat(wrap(kAbout, width, 0), "\nUsage: onnx-train COMMAND [OPTIONS]\n\nCommands:\n");
+  for (const Subcommand& subcommand : subcommands) text += row(subcommand.name, subcommand.summary, width);
+  text += concat("\nOptions:\n", row("-h, --help", "print this", width), row("--version", "print the version", width));
+  return concat(text, "\n", kTour);
+}
+
+std::string help_text(const Subcommand& subcommand, size_t width) {
+  std::string usage = concat("Usage: onnx-train ", subcommand.name, " [OPTIONS]"), positional, options;
+  for (const CommandOption& option : subcommand.options) {
+    if (is_positional(option)) usage += " " + option.names;
+    (is_positional(option) ? positional : options) += row(names_text(option), option_text(option), width);
+  }
+  return concat(wrap(subcommand.summary, width, 0), "\n", usage, "\n\n", positional, "\nOptions:\n", options,
+                row("-h, --help", "print this", width), "\nExamples:\n", subcommand.examples, "\n");
+}
+
+}  // namespace onnx_train

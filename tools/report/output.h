@@ -1,0 +1,29 @@
+// The one writer of what a person reads: whole lines, each by one write, on stdout or stderr, so that lines of the two
+// streams never cut each other where both go to one terminal, pipe or file. It also owns the status line, which a
+// terminal shows at its bottom and redraws: whatever else is printed takes its place. Process-wide; any thread.
+#pragma once
+
+#include <string>
+
+namespace onnx_train {
+
+// Prints `text`, which ends in a newline, to stdout: at once, together with all that was printed before.
+void print(const std::string& text);
+// Prints one line to stderr, after everything that was printed to stdout. Newlines and other control characters in
+// `line` become spaces.
+void print_error(const std::string& line);
+// Redraws the status line; stdout must be a terminal, and `text` narrower than it.
+void show_status(const std::string& text);
+// Leaves the status line where it stands; what follows comes below it.
+void keep_status();
+// Writes out what std::printf still holds. Throws Error when stdout cannot be written: a full disk.
+void flush_output();
+
+// Whether stdout is a terminal.
+bool is_terminal();
+// Columns of the terminal; 80 where stdout is none, or does not say.
+size_t text_width();
+// Columns at which long lists are wrapped: those of a terminal. 0 elsewhere: one line, as grep wants it.
+size_t list_width();
+
+}  // namespace onnx_train
