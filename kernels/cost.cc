@@ -120,8 +120,10 @@ const ProductRow kProducts[] = {
     {"LSTM", "", 3, recurrent},
     {"GRU", "", 3, recurrent},
     {"RNN", "", 3, recurrent},
-    // Its body counts a window's elements with convolutions; that is no arithmetic of the model.
+    // Their bodies count a window's elements with convolutions, and multiply by matrices that are nearly all zeros;
+    // that is no arithmetic of the model.
     {"AveragePoolGrad", kDomain, 1, [](const Node&) { return 0.0; }},
+    {"ResizeGrad", kDomain, 1, [](const Node&) { return 0.0; }},
 };
 
 const ProductRow* find_product(std::string_view op, std::string_view domain) {

@@ -9,6 +9,7 @@ import math
 from dataclasses import dataclass, replace
 
 import numpy as np
+import segmentation
 import torch
 from torch import nn
 
@@ -162,6 +163,36 @@ def unet(batch=4, width=8, groups=4, size=8, classes=5, seed=0):
     torch.manual_seed(seed)
     x, labels = images(torch.Generator().manual_seed(seed), batch, 3, size, classes)
     return finish(UNet(width, groups, classes), {"x": x}, labels, seed, optimize=False)
+
+
+def segmented(module, generator, batch, height, width, classes, seed):
+    """A label for each pixel."""
+    x = torch.randn(batch, 3, height, width, generator=generator)
+    labels = torch.randint(0, classes, (batch, height, width), generator=generator)
+    return finish(module, {"x": x}, labels, seed, optimize=False)
+
+
+def unet_bilinear(batch=3, width=4, height=11, columns=14, classes=4, seed=0):
+    torch.manual_seed(seed)
+    module = segmentation.BilinearUNet(width, classes)
+    return segmented(module, torch.Generator().manual_seed(seed), batch, height, columns, classes, seed)
+
+
+def deeplab(batch=4, width=4, height=17, columns=22, classes=4, seed=0):
+    torch.manual_seed(seed)
+    module = segmentation.DeepLab(width, classes)
+    return segmented(module, torch.Generator().manual_seed(seed), batch, height, columns, classes, seed)
+
+
+def yolo(batch=3, width=4, size=16, numbers=6, seed=0):
+    """Targets are numbers between 0 and 1, as an assignment of boxes to places would make them."""
+    torch.manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
+    places = 3 * ((size // 4) ** 2 + (size // 8) ** 2)
+    x = torch.randn(batch, 3, size, size, generator=generator)
+    labels = torch.rand(batch, places, numbers, generator=generator)
+    module = segmentation.Yolo(width, numbers)
+    return replace(finish(module, {"x": x}, labels, seed, optimize=False), loss="bce_with_logits")
 
 
 class Bert(nn.Module):
@@ -382,7 +413,7 @@ def gru(batch=3, width=8, layers=2, tokens=6, vocabulary=20, bidirectional=False
 
 EXAMPLES = {
     "mlp": mlp, "cnn": cnn, "resnet18": lambda **k: resnet18(**{"batch": 6, "width": 4, "size": 16, **k}), "mobilenet": mobilenet,
-    "unet": unet, "llama": llama,
+    "unet": unet, "unet_bilinear": unet_bilinear, "deeplab": deeplab, "yolo": yolo, "llama": llama,
     "bert": bert, "masked_lm": masked_lm, "gpt2": gpt2, "gpt2_tied": lambda **k: gpt2(tied=True, **k), "dlrm": dlrm,
     # Enough tokens for attention to run block by block, and for its mask to hide whole blocks.
     "gpt2_long": lambda **k: gpt2(**{"tokens": 300, "attention": "sdpa", **k}),

@@ -7,6 +7,7 @@
 #include "onnx_passes/ir/external_data.h"
 #include "onnx_passes/ir/loading.h"
 #include "onnx_passes/ir/onnx.h"
+#include "onnx_passes/passes/passes.h"
 
 namespace onnx_train {
 namespace {
@@ -105,7 +106,9 @@ Model load_training_model(const std::string& path) {
   if (!expected.empty() && expected != checksum(proto, metadata(proto, kPosition))) {
     fail(path, " is damaged: its checksum is not that of its tensors");
   }
-  return from_proto(std::move(proto));
+  Model model = from_proto(std::move(proto));
+  assign_roles(&model);
+  return model;
 }
 
 std::optional<TrainingPosition> checkpoint_position(const Model& model) {

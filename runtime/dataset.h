@@ -20,6 +20,7 @@ struct InputSpec {
   TensorType type;
   bool from_loss = false;    // added by the loss, not one of the forward model's
   bool has_default = false;  // may be left out
+  std::string role = "";     // roles.h: "learning_rate"; "" for data
 };
 
 // What an entry point reads besides state, the forward model's inputs first. Throws Error when there is no such entry.

@@ -6,6 +6,7 @@
 #include "kernels/lowering/lowering.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/onnx.h"
+#include "onnx_passes/ir/roles.h"
 #include "runtime/views.h"
 
 namespace onnx_train {
@@ -81,8 +82,8 @@ class Placer {
     // What the outputs' and next states' values would like to be written to.
     size_t outputs = 0;
     for (const Value* output : graph_.outputs()) {
-      const std::string& name = output->name();
-      const auto state = name.starts_with("next/") ? state_index_.find(name.substr(5)) : state_index_.end();
+      const bool is_next = output->has_role(roles::kNext);
+      const auto state = is_next ? state_index_.find(output->role()->of) : state_index_.end();
       targets_.push_back(state == state_index_.end() ? Target{output, Buffer::kOutput, outputs++}
                                                      : Target{output, Buffer::kBack, state->second});
     }

@@ -4,8 +4,10 @@
 #include <chrono>
 #include <unordered_set>
 
+#include "kernels/preparation.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/inference.h"
+#include "onnx_passes/ir/roles.h"
 #include "runtime/memory_guard.h"
 #include "runtime/placement.h"
 
@@ -105,6 +107,21 @@ void set_shapes(Graph* graph, const std::map<std::string, Shape>& shapes) {
   }
 }
 
+// Before a kernel prepares tables for it: an output alone must fit into the device's memory.
+void expect_room(const Node& node, const Device& device) {
+  for (const Value* output : node.outputs()) {
+    if (!output || output->dtype() == DType::kString) continue;
+    constexpr size_t kSmall = size_t{1} << 28;  // bytes: there is no need to ask the system
+    const auto count = static_cast<size_t>(num_elements(output->type().shape()));
+    const size_t size = size_of(output->dtype());
+    if (count <= kSmall / size) continue;
+    const size_t available = device.available_bytes();
+    if (count <= available / size) continue;
+    fail("[Plan] ", node.label(), ": its output '", output->name(), "' is ", to_string(output->type()),
+         ", more than the ", available, " bytes that ", device.name(), " has left; use a smaller batch");
+  }
+}
+
 }  // namespace
 
 Plan::Plan(Model entry, const std::vector<std::string>& states, const std::map<std::string, Shape>& shapes,
@@ -132,20 +149,27 @@ void Plan::lower(const PlanOptions& options, const std::map<std::string, Shape>&
   lowering.recomputation = &recomputation_;
   run_pipeline(lowering_passes(device_, lowering), &model_, options.pipeline);
   const auto is_state = [&](const std::string& name) { return names.count(name) > 0; };
+  std::unordered_map<std::string, const Value*> fronts;
   for (const Value* input : graph.inputs()) {
-    if (!is_state(input->name())) inputs_.push_back(make_port(*input, input->name()));
+    if (is_state(input->name())) {
+      fronts.emplace(input->name(), input);
+    } else {
+      inputs_.push_back(make_port(*input, input->name()));
+    }
   }
   for (const Value* output : graph.outputs()) {
-    if (output->name().starts_with("next/") && is_state(output->name().substr(5))) continue;
+    if (output->has_role(roles::kNext) && is_state(output->role()->of)) continue;
     if (!output->type().is_static()) {
       fail("[Plan] the shape of output '", output->name(), "' (", to_string(output->type()),
            ") depends on data; the runtime needs it when the plan is built");
     }
     outputs_.push_back(make_port(*output, output->name()));
   }
+  const NextValues next_values(graph);
   for (const std::string& name : state_names_) {
-    const Value* front = graph.find(name);
-    const Value* next = graph.find("next/" + name);
+    const auto found = fronts.find(name);
+    const Value* front = found == fronts.end() ? nullptr : found->second;
+    const Value* next = next_values.of(name);
     if (!front && !next) continue;
     StatePort port{make_port(front ? *front : *next, name)};
     port.written = next != nullptr;
@@ -173,6 +197,7 @@ void Plan::select_kernels() {
     }
     for (const Value* output : node->outputs()) typed = typed && (!output || output->type().is_static());
     const NodeSpec spec(*node, std::move(known), num_threads());
+    if (typed) expect_room(*node, device_);
     const Kernel* kernel = typed ? find_kernel(device_, spec) : nullptr;
     if (!kernel) {
       ++count;
@@ -181,7 +206,7 @@ void Plan::select_kernels() {
       continue;
     }
     steps_.push_back({node, kernel});
-    prepared_.push_back(kernel->prepare(spec));
+    prepared_.push_back(prepare(*kernel, spec));
   }
   if (count > 0) {
     fail("[Plan] ", device_.name(), " has no kernel for ", count, count == 1 ? " node: " : " nodes: ", missing);

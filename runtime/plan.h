@@ -51,7 +51,8 @@ struct PlanStep {
 
 class Plan {
  public:
-  // `entry` is a flattened entry point (passes.h): states are inputs `s` with outputs `next/s`. `shapes` gives
+  // `entry` is a flattened entry point (passes.h): states are inputs of their names, their new values the outputs with
+  // the role "next". `shapes` gives
   // inputs that are no states their concrete shapes; those with a default that it leaves out are constants of the plan,
   // and no inputs of it. Throws Error that lists every node no kernel supports.
   Plan(Model entry, const std::vector<std::string>& states, const std::map<std::string, Shape>& shapes, Device& device,

@@ -7,6 +7,7 @@
 
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/onnx.h"
+#include "onnx_passes/ir/roles.h"
 #include "onnx_passes/passes/passes.h"
 #include "runtime/fitting_plan.h"
 
@@ -36,7 +37,9 @@ Session::Session(Model model, const SessionOptions& options)
     : model_(std::move(model)),
       device_(options.device ? *options.device : Device::cpu()),
       options_(options),
-      state_(&model_, device_) {}
+      state_(&model_, device_) {
+  assign_roles(&model_);
+}
 
 Session::~Session() {
   plans_.clear();
@@ -53,6 +56,20 @@ bool Session::has_entry(const std::string& entry) const {
   if (entry == "predict") return true;
   const auto& entries = model_.entry_points;
   return std::any_of(entries.begin(), entries.end(), [&](const EntryPoint& e) { return e.name() == entry; });
+}
+
+const std::string* Session::output_name(const std::string& entry, std::string_view role) const {
+  const EntryPoint* point = model_.find_entry_point(entry);
+  const Value* output = point ? point->output(role) : nullptr;
+  return output ? &output->name() : nullptr;
+}
+
+std::string Session::metric_name(const std::string& entry, const std::string& output) const {
+  const EntryPoint* point = model_.find_entry_point(entry);
+  for (const Value* value : point ? point->algorithm->outputs() : std::vector<Value*>()) {
+    if (value->name() == output && value->role()) return value->role()->name;
+  }
+  return output;
 }
 
 namespace {
@@ -195,7 +212,15 @@ const TensorMap& Session::run(const std::string& entry, const TensorMap& inputs)
   return cached->outputs;
 }
 
-void Session::initialize(uint64_t seed) { run("initialize", {{"seed", Tensor::scalar<uint64_t>(seed)}}); }
+void Session::initialize(uint64_t seed) {
+  TensorMap inputs;
+  for (const EntryPoint& entry : model_.entry_points) {
+    for (const Value* value : entry.initialization->initializers()) {
+      if (value->has_role(roles::kSeed)) inputs[value->name()] = Tensor::scalar<uint64_t>(seed);
+    }
+  }
+  run("initialize", inputs);
+}
 
 Tensor Session::contents(const std::string& name) const {
   if (state_.contains(name)) return state_.get(name);

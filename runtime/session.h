@@ -35,6 +35,10 @@ class Session {
   const Model& model() const { return model_; }
   Device& device() const { return device_; }
   bool has_entry(const std::string& entry) const;
+  // The name of the entry point's output with this role ("loss": roles.h); null when it has none.
+  const std::string* output_name(const std::string& entry, std::string_view role) const;
+  // What an output of the entry point is called in reports: its role, or its name where it has none.
+  std::string metric_name(const std::string& entry, const std::string& output) const;
 
   // Runs an entry point ("predict", "evaluate", "step", "accumulate", "apply") and commits its updates. Inputs that
   // have a default may be left out. Input tensors are read in place. The outputs lie in the session's memory until

@@ -3,6 +3,7 @@
 #include <malloc.h>
 
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "onnx_passes/ir/error.h"
@@ -16,6 +17,7 @@ struct StateStore::Entry {
   size_t bytes;
   void* front;
   void* back;
+  std::optional<ValueRole> role;
 };
 
 namespace {
@@ -54,8 +56,9 @@ StateStore::StateStore(Model* model, Device& device) : device_(device) {
     if (!index_.try_emplace(state->name(), names_.size()).second) return;
     names_.push_back(state->name());
     const Tensor value = contents_of(*state);
-    entries_.push_back({value.dtype(), value.shape(), value.bytes(), nullptr, nullptr});
+    entries_.push_back({value.dtype(), value.shape(), value.bytes(), nullptr, nullptr, std::nullopt});
     Entry& entry = entries_.back();
+    if (state->role()) entry.role = *state->role();
     entry.front = device_.allocate(entry.bytes);
     device_.copy_from_host(entry.front, value.data(), entry.bytes);
     drop_contents(state);
@@ -87,6 +90,7 @@ size_t StateStore::index(const std::string& name) const {
 
 DType StateStore::dtype(size_t i) const { return entries_[i].dtype; }
 const Shape& StateStore::shape(size_t i) const { return entries_[i].shape; }
+const ValueRole* StateStore::role(size_t i) const { return entries_[i].role ? &*entries_[i].role : nullptr; }
 
 size_t StateStore::bytes() const {
   size_t total = 0;

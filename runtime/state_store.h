@@ -26,7 +26,8 @@ class StateStore {
   size_t index(const std::string& name) const;  // throws Error for a name that is no state
   DType dtype(size_t i) const;
   const Shape& shape(size_t i) const;
-  size_t bytes() const;  // allocated, both buffers
+  const ValueRole* role(size_t i) const;  // null for weights and running statistics
+  size_t bytes() const;                   // allocated, both buffers
 
   const void* front(size_t i) const;
   void* front(size_t i);

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/roles.h"
 #include "onnx_passes/passes/expression.h"
 
 namespace onnx_train {
@@ -52,9 +53,11 @@ std::vector<Setting> settings_of(const TrainerOptions& o, const Dataset& trainin
 
 int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0 ? 1 : 0); }
 
-// A scalar output; `otherwise` where the entry point has none of that name.
-double value_or(const TensorMap& outputs, const char* name, double otherwise) {
-  const auto found = outputs.find(name);
+// A scalar output; `otherwise` where the entry point has none of that role.
+double value_or(const Session& session, const std::string& entry, const TensorMap& outputs, const char* role,
+                double otherwise) {
+  const std::string* name = session.output_name(entry, role);
+  const auto found = name ? outputs.find(*name) : outputs.end();
   return found == outputs.end() || found->second.size() != 1 ? otherwise : found->second.at(0);
 }
 
@@ -94,7 +97,11 @@ Trainer::Trainer(Session* session, const Dataset* training, const Dataset* evalu
   steps_per_epoch_ = ceil_div(batches, options_.accumulate);
   check_schedule();
   for (const InputSpec& spec : entry_inputs(session_.model(), entry == "step" ? "step" : "apply")) {
-    if (spec.name == "learning_rate") scalar_type_ = spec.type.dtype;
+    if (spec.role == roles::kLearningRate) {
+      learning_rate_ = spec.name;
+      scalar_type_ = spec.type.dtype;
+    }
+    if (spec.role == roles::kClipNorm) clip_norm_ = spec.name;
   }
   settings_ = settings_of(options_, training_, evaluation_, scalar_type_);
   position_.settings = recorded(settings_);
@@ -155,9 +162,10 @@ StepReport Trainer::step() {
   }
   StepReport report{};
   report.learning_rate = options_.schedule.rate(position_.step);
-  TensorMap controls = {{"learning_rate", Tensor::full(scalar_type_, {}, report.learning_rate)}};
-  if (options_.clip_norm) controls["clip_norm"] = Tensor::full(scalar_type_, {}, *options_.clip_norm);
+  TensorMap controls = {{learning_rate_, Tensor::full(scalar_type_, {}, report.learning_rate)}};
+  if (options_.clip_norm) controls[clip_norm_] = Tensor::full(scalar_type_, {}, *options_.clip_norm);
   const bool whole = session_.has_entry("step");  // else the gradients of some batches make one step
+  const std::string entry = whole ? "step" : "accumulate";
   double loss_sum = 0, accuracy_sum = 0;
   for (int64_t i = 0; i < options_.accumulate && position_.sample < samples_per_epoch_; ++i) {
     const int64_t samples = std::min(options_.batch_size, samples_per_epoch_ - position_.sample);
@@ -165,14 +173,17 @@ StepReport Trainer::step() {
     if (whole) {
       for (const auto& [name, value] : controls) inputs_.insert_or_assign(name, value);
     }
-    const TensorMap& outputs = run_batch(whole ? "step" : "accumulate", samples);
-    loss_sum += value_or(outputs, "loss", NAN) * static_cast<double>(samples);
-    accuracy_sum += value_or(outputs, "accuracy", NAN) * static_cast<double>(samples);
-    report.grad_norm = value_or(outputs, "grad_norm", 0);
+    const TensorMap& outputs = run_batch(entry, samples);
+    const auto value = [&](const char* role, double otherwise) {
+      return value_or(session_, entry, outputs, role, otherwise);
+    };
+    loss_sum += value(roles::kLoss, NAN) * static_cast<double>(samples);
+    accuracy_sum += value(roles::kAccuracy, NAN) * static_cast<double>(samples);
+    report.grad_norm = value(roles::kGradNorm, 0);
     report.samples += samples;
     position_.sample += samples;
   }
-  if (!whole) report.grad_norm = value_or(session_.run("apply", controls), "grad_norm", 0);
+  if (!whole) report.grad_norm = value_or(session_, "apply", session_.run("apply", controls), roles::kGradNorm, 0);
   report.loss = loss_sum / static_cast<double>(report.samples);
   if (!std::isnan(accuracy_sum)) report.accuracy = accuracy_sum / static_cast<double>(report.samples);
   position_.loss_sum += loss_sum;
@@ -198,7 +209,7 @@ void Trainer::evaluate_now(int64_t epoch, bool at_end, TrainerEvents* events) {
   report.step = position_.step;
   report.train_loss = position_.loss_sum / static_cast<double>(position_.loss_samples);
   if (evaluation_) report.evaluation = evaluate(&session_, *evaluation_, options_.batch_size);
-  const auto evaluated = report.evaluation.find("loss");
+  const auto evaluated = report.evaluation.find(roles::kLoss);
   const double loss = evaluated == report.evaluation.end() ? report.train_loss : evaluated->second;
   report.best = std::isfinite(loss) && (!position_.best || loss < *position_.best);
   if (report.best) position_.best = loss;
@@ -283,8 +294,9 @@ Metrics evaluate(Session* session, const Dataset& data, int64_t batch_size) {
   for (int64_t at = 0; at < n; at += batch_size) {
     const int64_t samples = std::min(batch_size, n - at);
     data.gather(rows.data() + at, samples, &inputs);
-    for (const auto& [name, value] : run_samples(session, data, rows.data() + at, samples, inputs)) {
+    for (const auto& [output, value] : run_samples(session, data, rows.data() + at, samples, inputs)) {
       if (value.size() != 1) continue;
+      const std::string name = session->metric_name("evaluate", output);
       const std::string kind = kind_of(name);
       const double weight = kind == "mean" ? static_cast<double>(samples) / static_cast<double>(n) : 1;
       metrics[name] = (kind == "last" ? 0 : metrics[name]) + weight * value.at(0);

@@ -106,7 +106,8 @@ class Trainer {
   TrainerOptions options_;
   DataCheck check_;  // says which sample it was when a step fails
   int64_t samples_per_epoch_ = 0, steps_per_epoch_ = 0;
-  DType scalar_type_ = DType::kFloat;  // of learning_rate and clip_norm
+  DType scalar_type_ = DType::kFloat;      // of the inputs with these roles:
+  std::string learning_rate_, clip_norm_;  // their names
   TrainingPosition position_;
   std::vector<int64_t> order_;
   int64_t order_epoch_ = -1;  // the epoch that order_ is of

@@ -5,6 +5,7 @@
 #include "kernels/lowering/lifetimes.h"
 #include "kernels/lowering/lowering.h"
 #include "kernels/lowering/pieces.h"
+#include "onnx_passes/ir/roles.h"
 
 namespace onnx_train {
 namespace {
@@ -69,7 +70,7 @@ class Usage {
 class Finder {
  public:
   Finder(const Graph& graph, Views* views, ValueTable<Place>* places)
-      : graph_(graph),
+      : next_values_(graph),
         lives_(graph),
         views_(*views),
         places_(*places),
@@ -118,7 +119,7 @@ class Finder {
 
   // A state with a reader behind the node that makes its next value: a view would keep the update from being in place.
   bool is_read_after_update(const Value& memory) const {
-    const Value* next = memory.producer() ? nullptr : graph_.find("next/" + memory.name());
+    const Value* next = next_values_.of(memory);
     return next && next->producer() && lives_.of(&memory).last() > lives_.position.at(next->producer());
   }
 
@@ -164,7 +165,7 @@ class Finder {
   Memory& memory_of(const Value* value) { return memories_[lives_.index.at(value)]; }
   void add(const Memory& memory, int sign) { usage_.add(memory.first, memory.last, sign * memory.bytes); }
 
-  const Graph& graph_;
+  const NextValues next_values_;
   const Lifetimes lives_;
   const Views& views_;
   ValueTable<Place>& places_;

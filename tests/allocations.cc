@@ -36,13 +36,19 @@ Range find_onednn() {
   return range;
 }
 
+}  // namespace
+
+namespace onnx_train {
+
 bool is_onednn(const void* caller) {
   static const Range range = find_onednn();
   const auto address = reinterpret_cast<uintptr_t>(caller);
   return range.begin <= address && address < range.end;
 }
 
-}  // namespace
+}  // namespace onnx_train
+
+using onnx_train::is_onednn;
 
 void* operator new(size_t bytes) {
   if (is_onednn(__builtin_return_address(0))) {

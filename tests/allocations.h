@@ -18,6 +18,9 @@ size_t live_onednn_allocations();
 // Bytes of oneDNN's largest allocation since the last call.
 size_t largest_onednn_allocation();
 
+// Whether the address is in oneDNN's code.
+bool is_onednn(const void* address);
+
 // oneDNN primitives created since the program started.
 size_t count_primitives();
 

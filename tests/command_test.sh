@@ -64,7 +64,7 @@ awk -F'[:,}]' '{ exit !($2 > 0.95) }' out || fail "the network has not learnt: $
 expect 0 export whole/best.onnx -o model.onnx
 expect 0 predict model.onnx --inputs test.csv -o outputs.npz --batch-size 7
 says 'logits float[40,3]' out
-expect 0 predict whole/best.onnx --inputs test.csv -o same.npz
+expect 0 predict whole/best.onnx --inputs test.csv -o same.npz --batch-size 7
 same outputs.npz same.npz
 expect 0 flatten train.onnx --entry step -o step.onnx
 expect 0 show train.onnx
@@ -142,6 +142,8 @@ expect 2 show train.onnx --profile
 expect 2 show train.onnx --plan --data train.csv
 expect 2 bench train.onnx --data train.csv --json --each-step
 expect 1 bench train.onnx --data train.csv --seconds 0.1 --trace no/such/folder.json
+expect 1 bench train.onnx --data train.csv --batch-size 101
+says "the batch size is 101, but train.csv has 100 samples" err
 expect 1 check missing.onnx
 expect 1 fit "$fixtures/mlp.onnx" --data train.csv --epochs 1 --out new
 says 'is no training model' err

@@ -51,6 +51,7 @@ Model training_model() {
   init.add_output(drawn.value());
   step.initialization_bindings = {{model.graph->find("w"), drawn.value()},
                                   {model.graph->find("previous"), drawn.value()}};
+  assign_roles(&model);
   return model;
 }
 

@@ -36,7 +36,9 @@ Pass train_everything() {
               if (!is_float(weight->dtype()) || weight->name().find("running") != std::string::npos) continue;
               bind(weight);
               const std::string slot = "state/" + weight->name() + "/momentum_buffer";
-              bind(step.algorithm->add_initializer(slot, Tensor(weight->dtype(), weight->type().shape())));
+              Value* state = step.algorithm->add_initializer(slot, Tensor(weight->dtype(), weight->type().shape()));
+              state->set_role({"momentum_buffer", weight->name()});
+              bind(state);
             }
             return true;
           }};

@@ -7,8 +7,9 @@
 
 namespace onnx_train {
 
-// Since the program started.
+// Since the program started. Those that oneDNN's code takes are counted apart, and not among the contended ones.
 size_t count_locks();
+size_t count_onednn_locks();
 size_t count_contended_locks();
 
 }  // namespace onnx_train

@@ -45,6 +45,26 @@ TEST(TrainingMode, TrainingValueIsTheCopyOrTheValue) {
   EXPECT_EQ(to_string(step.algorithm->find("train/y")->type()), "float[N,4]");
 }
 
+TEST(TrainingMode, InferenceFormReadsRunningStatisticsAndDropsNothing) {
+  Model model = from_text(R"(<ir_version: 10, opset_import: ["" : 21]>
+    g (float[2,2] x) => (float[2,2] y, float[2] m, bool[2,2] kept)
+        <float[2] s = {1, 2}, float[2] b = {0, 1}, float[2] mean = {1, 2}, float[2] var = {4, 1}, float r = {0.5},
+         bool t = {1}> {
+      n, m, v = BatchNormalization <training_mode = 1, epsilon = 0.0> (x, s, b, mean, var)
+      d, kept = Dropout (n, r, t)
+      y = Dropout (d, r, t) })");
+  infer_types(model.graph.get());
+  to_inference(*model.graph);
+  Session session(std::move(model));
+  const auto& out = session.run("predict", {{"x", Tensor::of<float>({2, 2}, {3, 4, 5, 6})}});
+  const std::vector<double> want = {1, 5, 2, 9};
+  for (int64_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(out.at("y").at(i), want[static_cast<size_t>(i)]);
+    EXPECT_EQ(out.at("kept").at(i), 1);
+  }
+  EXPECT_EQ(out.at("m").at(1), 2);
+}
+
 TEST(TrainingMode, ComputedStatisticsAreRefusedByName) {
   Model model = from_text(R"(<ir_version: 10, opset_import: ["" : 21]>
     g (float[N,2] x, float[2] m) => (float[N,2] y) <float[2] s = {1, 1}, float[2] b = {0, 0}> {

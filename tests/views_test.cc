@@ -8,6 +8,7 @@
 
 #include "kernels/lowering/pieces.h"
 #include "onnx_passes/ir/builder.h"
+#include "onnx_passes/ir/roles.h"
 #include "runtime/plan.h"
 
 namespace onnx_train {
@@ -30,6 +31,7 @@ struct Network {
   void output(const std::string& name, Var value) {
     model.graph->rename(value.value(), name);
     model.graph->add_output(value.value());
+    if (name.starts_with("next/")) value.value()->set_role({roles::kNext, name.substr(5)});
   }
   const Node& last() const { return *model.graph->last(); }
 };

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/roles.h"
 #include "runtime/checkpoint.h"
 #include "runtime/session.h"
 #include "tools/data/source.h"
@@ -25,7 +26,8 @@ constexpr int kProfiledRuns = 10;  // and fewer when they would take longer than
 
 struct BenchArguments {
   std::string model, data, entry = "step", trace;
-  int64_t batch_size = 32, top = 20;
+  std::optional<int64_t> batch_size;
+  int64_t top = 20;
   double seconds = 5;
   bool json = false, each_step = false, profile = false;
   RuntimeOptions runtime;
@@ -40,10 +42,10 @@ void print_line(const json& object) {
   std::fflush(stdout);
 }
 
-void print_step(double milliseconds, const TensorMap& outputs) {
+void print_step(double milliseconds, const TensorMap& outputs, const std::string* loss_name) {
   const auto end = std::chrono::duration<double>(Clock::now().time_since_epoch()).count();
   json line{{"ms", milliseconds}, {"end", end}};
-  const auto loss = outputs.find("loss");
+  const auto loss = loss_name ? outputs.find(*loss_name) : outputs.end();
   if (loss != outputs.end()) line["loss"] = loss->second.at(0);
   print_line(line);
 }
@@ -56,7 +58,7 @@ std::vector<double> time_runs(const BenchArguments& arguments, Session* session,
     const Clock::time_point start = Clock::now();
     const TensorMap& outputs = session->run(arguments.entry, batch);
     const double time = milliseconds_since(start);
-    if (arguments.each_step) print_step(time, outputs);
+    if (arguments.each_step) print_step(time, outputs, session->output_name(arguments.entry, roles::kLoss));
     if (run >= 0) times.push_back(time);
   }
   std::sort(times.begin(), times.end());
@@ -183,7 +185,7 @@ Subcommand bench_command() {
           {{"MODEL", &a->model, "a training model or a checkpoint", "FILE", true},
            {"--data", &a->data, "the data: see fit --help", "PATH", true},
            {"--entry", &a->entry, "the entry point to run [step]", "NAME"},
-           {"--batch-size", {&a->batch_size, kCount}, "samples at a time [32]", "N"},
+           {"--batch-size", {&a->batch_size, kCount}, "samples at a time [32, or all where the data has fewer]", "N"},
            {"--seconds", &a->seconds, "how long to go on [5]", "S"},
            {"--profile", &a->profile, "then time each node: by operator, and the slowest with their roofline"},
            {"--top", {&a->top, kCount}, "how many of the slowest nodes [20]", "N"},

@@ -71,8 +71,10 @@ Subcommand build_command() {
       {{"MODEL", &a->model, "the forward model", "FILE", true},
        {"-o,--output", &a->output, "the training model to write", "FILE", true},
        {"--loss", &o.loss,
-        "cross_entropy, nll, bce_with_logits, mse, l1, huber, an output that is the loss, or a weighted sum "
-        "[cross_entropy]",
+        "cross_entropy, nll, bce_with_logits, mse, l1, huber, an output that is the loss, or a weighted sum; each "
+        "takes "
+        "(prediction, target), and a target that is left out is the new input labels, or labels_<prediction> where "
+        "targets differ in type [cross_entropy]",
         "EXPR"},
        {"--optimizer", &o.optimizer,
         "sgd(momentum, nesterov, weight_decay, dampening), adam(...) or adamw(beta1, beta2, eps, weight_decay) [adamw]",

@@ -3,6 +3,7 @@
 
 #include "onnx_passes/gradients/gradient.h"
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/roles.h"
 #include "onnx_passes/passes/entry_point.h"
 #include "onnx_passes/passes/loss.h"
 #include "onnx_passes/passes/training_mode.h"
@@ -29,6 +30,7 @@ void add_loss_and_gradients(Model* model, const BuildOptions& options) {
   run_pipeline({training_mode(options), loss(options)}, model, options.pipeline);
   EntryPoint& step = *model->find_entry_point("step");
   std::vector<Value*> sources = select_trainable(*model, options.train, options.freeze);
+  const size_t weights = sources.size();
   for (Value* input : model->graph->inputs()) {
     if (is_float(input->dtype()) && !input->is_initializer()) sources.push_back(input);
   }
@@ -38,9 +40,21 @@ void add_loss_and_gradients(Model* model, const BuildOptions& options) {
   for (Value* output : model->graph->outputs()) {
     add_result(&step, "output/" + output->name(), builder.var(training_value(step, output)));
   }
-  for (Value* gradient : add_gradients(algorithm, algorithm->find("loss"), sources)) {
-    if (gradient) add_result(&step, gradient->name(), builder.var(gradient));
+  const std::vector<Value*> gradients = add_gradients(algorithm, step.output(roles::kLoss), sources);
+  for (size_t i = 0; i < sources.size(); ++i) {
+    const char* prefix = i < weights ? "grad/" : "grad_input/";
+    if (gradients[i]) add_result(&step, prefix + sources[i]->name(), builder.var(gradients[i]));
   }
+}
+
+// What the result calls the outputs of the flattened entry point: their roles.
+std::map<std::string, std::string> keys_of(const Graph& flat) {
+  std::map<std::string, std::string> keys;
+  for (const Value* output : flat.outputs()) {
+    const ValueRole& role = *output->role();
+    keys[output->name()] = role.of.empty() ? role.name : concat(role.name, "/", role.of);
+  }
+  return keys;
 }
 
 // All samples as one batch, and the state as the model holds it.
@@ -63,12 +77,10 @@ int run(GradArguments* arguments) {
   const Dataset data = load_dataset(arguments->inputs, entry_inputs(model, "step"));
   Model flat = flatten(model, "step");
   const TensorMap inputs = whole_batch(data, model, *model.find_entry_point("step")->algorithm);
+  const auto keys = keys_of(*flat.graph);
   TensorMap results;
   Session session(std::move(flat), session_options(arguments->runtime));
-  for (const auto& [name, tensor] : session.run("predict", inputs)) {
-    const bool of_input = name.starts_with("grad/") && inputs.count(name.substr(5));
-    results[of_input ? "grad_input/" + name.substr(5) : name] = tensor;
-  }
+  for (const auto& [name, tensor] : session.run("predict", inputs)) results[keys.at(name)] = tensor;
   write_npz(arguments->output, results);
   std::printf("%s: loss %.9g, %zu arrays\n", arguments->output.c_str(), results.at("loss").at(0), results.size());
   return 0;

@@ -11,6 +11,7 @@
 #include "onnx_passes/passes/convert_dtype.h"
 #include "onnx_passes/passes/expression.h"
 #include "onnx_passes/passes/passes.h"
+#include "onnx_passes/passes/training_mode.h"
 #include "runtime/checkpoint.h"
 #include "tools/subcommand.h"
 
@@ -33,8 +34,10 @@ Model load_forward_model(const std::string& path, const std::string& dtype, cons
 
 Model load_any_model(const std::string& path) {
   onnx::ModelProto proto = load_proto(path);
-  if (proto.training_info().empty()) return import_model(std::move(proto));
-  return load_training_model(path);
+  if (!proto.training_info().empty()) return load_training_model(path);
+  Model model = import_model(std::move(proto));
+  to_inference(*model.graph);
+  return model;
 }
 
 void check_size(const std::string& text) {
@@ -75,9 +78,9 @@ void check_names(const std::vector<InputSpec>& inputs, const std::map<std::strin
   for (const std::string& symbol : symbols) all += concat(all.empty() ? "" : ", ", symbol);
   for (const auto& [name, size] : given) {
     if (symbols.count(name)) continue;
-    fail("--dim ", name, "=", size, ": no input has a dimension '", name, "'",
-         did_you_mean(name, {symbols.begin(), symbols.end()}), "; ",
-         all.empty() ? "all sizes are fixed" : "those of no fixed size are " + all);
+    fail("--dim ", name, "=", size, ": no input has a dimension '", name, "'; ",
+         all.empty() ? "all sizes are fixed" : "those of no fixed size are " + all,
+         did_you_mean(name, {symbols.begin(), symbols.end()}));
   }
 }
 

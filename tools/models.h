@@ -16,7 +16,8 @@ Model in_precision(Model model, const std::string& dtype);
 // A forward model, imported: see passes.h. `dtype` as above, `batch` as in BuildOptions.
 Model load_forward_model(const std::string& path, const std::string& dtype = "float32", const std::string& batch = "");
 
-// A training model, verified and as it is; any other model, imported. What can be run: eval, predict, show.
+// A training model, verified and as it is; any other model, imported and in inference form, whatever mode it was
+// exported in. What can be run: predict, show --plan.
 Model load_any_model(const std::string& path);
 
 // Concrete shapes for inputs whose dimensions are symbols: `sizes` gives NAME=N (a symbol's or, for the first dimension

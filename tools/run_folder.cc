@@ -7,6 +7,7 @@
 
 #include "kernels/device.h"
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/roles.h"
 #include "tools/subcommand.h"
 
 namespace onnx_train {
@@ -57,7 +58,8 @@ nlohmann::ordered_json derived_options(const Session& session, const Trainer& tr
     const std::string value = session.model().metadata(std::string("onnx_train.") + what);
     json[what] = value.empty() && std::string(what) == "precision" ? "float32" : value;
   }
-  if (const auto clip = built_control(session.model(), "clip_norm"); clip && !options.clip_norm) json["clip"] = *clip;
+  if (const auto clip = built_control(session.model(), roles::kClipNorm); clip && !options.clip_norm)
+    json["clip"] = *clip;
   json["run"] = trainer.position().settings;
   json[kChecked] = checked;
   return json;
@@ -74,9 +76,9 @@ std::vector<std::string> checked_data(const std::string& folder) {
   return checked;
 }
 
-std::optional<double> built_control(const Model& model, const std::string& name) {
+std::optional<double> built_control(const Model& model, const char* role) {
   for (const EntryPoint& entry : model.entry_points) {
-    const Value* control = entry.algorithm->find(name);
+    const Value* control = entry.input(role);
     if (!control || !control->is_initializer()) continue;
     const Tensor value = from_proto(*control->initializer());
     if (value.size() != 1) continue;

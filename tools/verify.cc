@@ -4,6 +4,7 @@
 #include <random>
 
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/roles.h"
 #include "onnx_passes/passes/passes.h"
 #include "runtime/checkpoint.h"
 #include "runtime/session.h"
@@ -25,39 +26,26 @@ struct VerifyArguments {
   RuntimeOptions runtime;
 };
 
-constexpr const char* kGradientPrefix = "grad/";
-
 // The training step as a plain model of the loss and, where asked for, the gradients. Weights are inputs with a
 // default, other state is constant, so that dropout drops the same elements each time.
-Model loss_model(const Model& training, const std::string& entry, const std::vector<std::string>& weights,
-                 bool with_gradients) {
+Model loss_model(const Model& training, const std::string& entry, bool with_gradients) {
   Model model = clone(training);
   EntryPoint& point = *model.find_entry_point(entry);
   for (EntryPoint& any : model.entry_points) {  // what nothing updates is no state
     any.update_bindings.clear();
     any.initialization_bindings.clear();
   }
-  Graph& algorithm = *point.algorithm;
-  std::vector<Value*> outputs = {algorithm.find("loss")};
-  for (const std::string& weight : weights) {
-    if (with_gradients) outputs.push_back(algorithm.find(kGradientPrefix + weight));
+  std::vector<Value*> outputs = {point.output(roles::kLoss)};
+  for (const WeightGradient& g : point.gradients) {
+    if (with_gradients) outputs.push_back(g.gradient);
   }
-  algorithm.set_outputs(outputs);
+  point.algorithm->set_outputs(outputs);
   Model flat = flatten(model, entry);
-  for (const std::string& weight : weights) {
-    Value* value = flat.graph->find(weight);
-    if (value && !flat.graph->is_input(value)) flat.graph->add_input(weight, value->type());
+  for (const WeightGradient& g : point.gradients) {
+    Value* value = flat.graph->find(g.weight->name());
+    if (value && !flat.graph->is_input(value)) flat.graph->add_input(value->name(), value->type());
   }
   return flat;
-}
-
-// The trained weights: those with a gradient in the entry point.
-std::vector<std::string> trained_weights(const Model& model, const EntryPoint& entry) {
-  std::vector<std::string> weights;
-  for (const Value* value : model.graph->initializers()) {
-    if (entry.algorithm->find(kGradientPrefix + value->name())) weights.push_back(value->name());
-  }
-  return weights;
 }
 
 // Batches that need no file: normal floats, and zeros and ones for everything counted, which any classifier and any
@@ -85,8 +73,9 @@ struct Check {
 };
 
 // (loss(w + h d) - loss(w - h d)) / 2h against the gradient times d, for a random direction d of length one.
-Check check_weight(Session* session, const TensorMap& inputs, const std::string& weight, const Tensor& value,
-                   const Tensor& gradient, const VerifyArguments& arguments, std::mt19937_64* random) {
+Check check_weight(Session* session, const std::string& loss, const TensorMap& inputs, const std::string& weight,
+                   const Tensor& value, const Tensor& gradient, const VerifyArguments& arguments,
+                   std::mt19937_64* random) {
   std::normal_distribution<double> normal;
   std::vector<double> direction(static_cast<size_t>(value.size()));
   double length = 0, size = 0, analytic = 0;
@@ -108,7 +97,7 @@ Check check_weight(Session* session, const TensorMap& inputs, const std::string&
       there.data<double>()[i] += distance * direction[i];
     }
     moved[weight] = there;
-    return session->run("predict", moved).at("loss").at(0);
+    return session->run("predict", moved).at(loss).at(0);
   };
   const double up = loss_at(h), down = loss_at(-h);
   const double numeric = (up - down) / (2 * h);
@@ -145,8 +134,9 @@ int run(const VerifyArguments& arguments) {
   const std::string entry = training.find_entry_point("step") ? "step" : "accumulate";
   const EntryPoint* point = training.find_entry_point(entry);
   if (!point) fail(arguments.model, " has neither an entry point 'step' nor 'accumulate'");
-  const std::vector<std::string> weights = trained_weights(training, *point);
-  if (weights.empty()) fail(arguments.model, " holds no gradients named grad/<weight>");
+  if (point->gradients.empty()) fail(arguments.model, " does not say which of its values are gradients");
+  const Value* loss = point->output(roles::kLoss);
+  if (!loss) fail(arguments.model, ": the entry point '", entry, "' has no loss");
   const std::vector<InputSpec> specs = entry_inputs(training, entry);
   TensorMap inputs;
   if (arguments.inputs.empty()) {
@@ -158,18 +148,20 @@ int run(const VerifyArguments& arguments) {
     if (count > data.num_samples()) fail(arguments.inputs, " has fewer samples than the model's batch of ", count);
     data.gather(order.data(), count, &inputs);
   }
-  for (const char* control : {"learning_rate", "clip_norm"}) inputs.erase(control);
+  for (const InputSpec& spec : specs) {
+    if (spec.has_default) inputs.erase(spec.name);
+  }
   const SessionOptions options = session_options(arguments.runtime);
-  Session gradients(loss_model(training, entry, weights, true), options);
-  Session losses(loss_model(training, entry, weights, false), options);
+  Session gradients(loss_model(training, entry, true), options);
+  Session losses(loss_model(training, entry, false), options);
   TensorMap found;
   for (const auto& [name, tensor] : gradients.run("predict", inputs)) found[name] = tensor.clone();
   std::mt19937_64 random(arguments.seed);
   std::vector<Check> checks;
-  for (const std::string& weight : weights) {
-    const Tensor value = from_proto(*training.graph->find(weight)->initializer());
-    checks.push_back(
-        check_weight(&losses, inputs, weight, value, found.at(kGradientPrefix + weight), arguments, &random));
+  for (const WeightGradient& g : point->gradients) {
+    const Tensor value = from_proto(*g.weight->initializer());
+    checks.push_back(check_weight(&losses, loss->name(), inputs, g.weight->name(), value, found.at(g.gradient->name()),
+                                  arguments, &random));
   }
   return report(std::move(checks), arguments.tolerance);
 }

@@ -14,11 +14,14 @@
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/lowering/lowering.h"
 #include "kernels/cpu/recurrent.h"
+#include "kernels/cpu/resampling.h"
 #include "kernels/lowering/block_attention.h"
 #include "kernels/lowering/lowering.h"
 #include "kernels/lowering/recurrent.h"
 #include "kernels/lowering/updates.h"
+#include "kernels/preparation.h"
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/operators/operators.h"
 
 namespace onnx_train {
 namespace {
@@ -35,7 +38,7 @@ class CpuDevice : public Device {
         cpu::indexing_kernels(),      cpu::line_kernels(),       cpu::element_kernels(),
         cpu::row_kernels(),           cpu::loss_kernels(),       cpu::optimizer_kernels(),
         cpu::random_kernels(),        cpu::recurrent_kernels(),  cpu::fused_kernels(),
-        cpu::sparse_update_kernels(), cpu::attention_kernels(),
+        cpu::sparse_update_kernels(), cpu::attention_kernels(),  cpu::resampling_kernels(),
     };
     for (const auto& family : families) {
       for (const Kernel& kernel : family) kernels_.push_back(&kernel);
@@ -119,13 +122,38 @@ const std::vector<const Kernel*>& kernels_for(const Device& device, const Node& 
   return found == index.end() ? none : found->second;
 }
 
+// f(); what it throws names the node.
+template <typename F>
+auto naming(const Node& node, const F& f) {
+  const std::string label = node.label();
+  try {
+    return f();
+  } catch (const Error& error) {
+    if (std::string_view(error.what()).find(label) != std::string_view::npos) throw;
+    fail(label, ": ", error.what());
+  } catch (const std::bad_alloc&) {
+    fail(label, ": there is not enough memory to prepare it");
+  } catch (const std::exception& error) {
+    fail(label, ": ", error.what());
+  }
+}
+
 }  // namespace
 
 const Kernel* find_kernel(const Device& device, const NodeSpec& spec) {
-  for (const Kernel* kernel : kernels_for(device, spec.node())) {
-    if (!kernel->supports || kernel->supports(spec)) return kernel;
-  }
-  return nullptr;
+  const auto& kernels = kernels_for(device, spec.node());
+  if (kernels.empty()) return nullptr;
+  check_shapes(spec.node());
+  return naming(spec.node(), [&]() -> const Kernel* {
+    for (const Kernel* kernel : kernels) {
+      if (!kernel->supports || kernel->supports(spec)) return kernel;
+    }
+    return nullptr;
+  });
+}
+
+Prepared prepare(const Kernel& kernel, const NodeSpec& spec) {
+  return naming(spec.node(), [&] { return kernel.prepare(spec); });
 }
 
 bool may_refuse_data(const Device& device, const Node& node) {

@@ -8,6 +8,7 @@
 #include "kernels/lowering/lifetimes.h"
 #include "kernels/lowering/lowering.h"
 #include "onnx_passes/ir/inputs.h"
+#include "onnx_passes/ir/roles.h"
 
 namespace onnx_train {
 namespace {
@@ -27,8 +28,9 @@ class Scheduler {
     before_.resize(size_);
     after_.resize(size_);
     for (size_t i = 0; i < size_; ++i) add_node(i);
-    for (const Value* state : graph.inputs()) keep_update_last(graph, *state);
-    keep_refusals_first(graph, may_refuse);
+    const NextValues next_values(graph);
+    for (const Value* state : graph.inputs()) keep_update_last(next_values, *state);
+    keep_refusals_first(may_refuse);
     for (size_t i = 0; i < size_; ++i) {
       std::sort(before_[i].begin(), before_[i].end());
       before_[i].erase(std::unique(before_[i].begin(), before_[i].end()), before_[i].end());
@@ -141,8 +143,8 @@ class Scheduler {
   }
 
   // What reads a state before its update goes on doing so: then the update can be in place.
-  void keep_update_last(const Graph& graph, const Value& state) {
-    const Value* next = graph.find("next/" + state.name());
+  void keep_update_last(const NextValues& next_values, const Value& state) {
+    const Value* next = next_values.of(state);
     if (!next || !next->producer() || !lives_.index.contains(&state)) return;
     const int update = lives_.position.at(next->producer());
     for (int reader : lives_.of(&state).uses) {
@@ -151,16 +153,15 @@ class Scheduler {
   }
 
   // No state has been written when a node refuses its data.
-  void keep_refusals_first(const Graph& graph, const std::function<bool(const Node&)>& may_refuse) {
+  void keep_refusals_first(const std::function<bool(const Node&)>& may_refuse) {
     std::vector<size_t> refusals;
     for (size_t i = 0; i < size_; ++i) {
       if (may_refuse(*node(i))) refusals.push_back(i);
     }
     for (size_t i = 0; i < size_; ++i) {
       const auto& outputs = node(i)->outputs();
-      const bool updates = std::any_of(outputs.begin(), outputs.end(), [&](const Value* output) {
-        return output && graph.is_output(output) && output->name().starts_with("next/");
-      });
+      const bool updates = std::any_of(outputs.begin(), outputs.end(),
+                                       [&](const Value* output) { return output && output->has_role(roles::kNext); });
       for (size_t refusal : refusals) {
         if (updates && refusal < i) before_[i].push_back(refusal);
       }

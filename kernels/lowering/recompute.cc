@@ -9,15 +9,16 @@
 #include "kernels/cost.h"
 #include "kernels/lowering/lifetimes.h"
 #include "kernels/lowering/lowering.h"
+#include "onnx_passes/ir/roles.h"
 
 namespace onnx_train {
 namespace {
 
 // What nodes cost against each other: seconds on a machine of 100 GFLOP/s and 10 GB/s. Only the ratio matters.
 constexpr double kFlopsPerSecond = 1e11, kBytesPerSecond = 1e10;
-constexpr size_t kMaxCopies = 24;     // in one step back to values that are there
-constexpr size_t kSmallState = 4096;  // bytes: a second buffer for it is no matter
-constexpr const char* kPrefix = "recompute/";
+constexpr size_t kMaxCopies = 24;              // in one step back to values that are there
+constexpr size_t kSmallState = 4096;           // bytes: a second buffer for it is no matter
+constexpr const char* kPrefix = "recompute/";  // of copies' names
 
 // A value to drop: the nodes to copy in front of its next reader, and what that brings.
 struct Candidate {
@@ -39,7 +40,7 @@ struct Addition {
 
 class Recomputer {
  public:
-  Recomputer(Graph* graph, size_t budget) : graph_(*graph), budget_(budget) {}
+  Recomputer(Graph* graph, size_t budget) : graph_(*graph), next_values_(*graph), budget_(budget) {}
 
   Recomputation run() {
     const size_t limit = 2 * graph_.num_nodes();
@@ -201,11 +202,11 @@ class Recomputer {
     return true;
   }
 
-  bool is_copy(const Value* value) const { return value->name().starts_with(kPrefix); }
+  bool is_copy(const Value* value) const { return made_.count(value) > 0; }
 
   // The node that writes the state's next value, and perhaps over it.
   int update_of(const Value& state) const {
-    const Value* next = graph_.find("next/" + state.name());
+    const Value* next = next_values_.of(state);
     return next && next->producer() ? lives_->position.at(next->producer()) : INT_MAX;
   }
 
@@ -289,7 +290,9 @@ class Recomputer {
     }
     Node* added = graph_.add_node(node, inputs, outputs, reader);
     for (int i = 0; i < node.num_outputs(); ++i) {
-      if (node.output(i)) added->output(i)->set_type(node.output(i)->type());
+      if (!node.output(i)) continue;
+      added->output(i)->set_type(node.output(i)->type());
+      made_.insert(added->output(i));
     }
     return added;
   }
@@ -325,6 +328,8 @@ class Recomputer {
   }
 
   Graph& graph_;
+  const NextValues next_values_;
+  std::unordered_set<const Value*> made_;  // outputs of copies
   const size_t budget_;
   Recomputation report_;
   const Lifetimes* lives_ = nullptr;

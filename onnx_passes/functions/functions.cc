@@ -10,8 +10,9 @@
 
 namespace onnx_train {
 
-std::vector<FunctionRow> recurrent_functions();  // recurrent.cc: LSTM, GRU and RNN in training
-std::vector<FunctionRow> attention_functions();  // attention.cc
+std::vector<FunctionRow> recurrent_functions();   // recurrent.cc: LSTM, GRU and RNN in training
+std::vector<FunctionRow> attention_functions();   // attention.cc
+std::vector<FunctionRow> resampling_functions();  // resampling.cc: the gradient of Resize
 
 FunctionRow function(const char* op, const char* text) {
   return {op, [text](const FunctionCall&) { return FunctionText{text, ""}; }};
@@ -23,6 +24,7 @@ const std::vector<const FunctionRow*>& function_rows() {
         activation_functions(),    product_functions(),   convolution_functions(), channels_last_functions(),
         normalization_functions(), indexing_functions(),  loss_functions(),        optimizer_functions(),
         random_functions(),        precision_functions(), recurrent_functions(),   attention_functions(),
+        resampling_functions(),
     };
     std::vector<const FunctionRow*> rows;
     for (const auto& family : families) {

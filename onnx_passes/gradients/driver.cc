@@ -10,7 +10,8 @@
 
 namespace onnx_train {
 
-std::vector<GradientRule> recurrent_rules();  // recurrent.cc: LSTM, GRU, RNN
+std::vector<GradientRule> recurrent_rules();   // recurrent.cc: LSTM, GRU, RNN
+std::vector<GradientRule> resampling_rules();  // resampling.cc: Resize
 
 void Grad::refuse(const std::string& reason) const { fail("[AddGradients] ", node_->label(), ": ", reason); }
 
@@ -31,9 +32,9 @@ RuleIndex make_index() {
 const std::vector<const GradientRule*>& gradient_rules() {
   static const std::vector<const GradientRule*> all = [] {
     static std::vector<std::vector<GradientRule>> families = {
-        elementwise_rules(),   activation_rules(), product_rules(),   convolution_rules(),
-        normalization_rules(), reduction_rules(),  shape_rules(),     indexing_rules(),
-        loss_rules(),          random_rules(),     precision_rules(), recurrent_rules(),
+        elementwise_rules(), activation_rules(), product_rules(),    convolution_rules(), normalization_rules(),
+        reduction_rules(),   shape_rules(),      indexing_rules(),   loss_rules(),        random_rules(),
+        precision_rules(),   recurrent_rules(),  resampling_rules(),
     };
     std::vector<const GradientRule*> rules;
     for (const auto& family : families) {
@@ -251,6 +252,7 @@ std::vector<Value*> add_gradients(Graph* graph, const std::vector<Value*>& outpu
   inline_bodies({anchors[0]->output()}, with_respect_to);
   for (size_t i = 1; i < anchors.size(); ++i) inline_bodies({anchors[i]->output()}, with_respect_to);
   const std::vector<Value*> roots = current();
+  const size_t first_id = anchors[0]->output()->id();  // values of the backward pass have this id or a higher one
   for (Node* a : anchors) graph->remove(a);
 
   Backward backward(graph, find_path(roots, with_respect_to));
@@ -262,18 +264,15 @@ std::vector<Value*> add_gradients(Graph* graph, const std::vector<Value*>& outpu
   for (Value* value : with_respect_to) {
     const Var g = backward.path().values.count(value) ? backward.gradient(value) : Var();
     Value* result = g.value();
-    const std::string name = concat("grad/", value->name());
-    if (result && result->name() != name) {
-      // The value itself is called grad/<value>; intermediate ones that took the name first make room.
-      if (Value* taken = graph->find(name)) graph->rename(taken, graph->unique_name(name + "/part"));
-      const bool ours = &result->graph() == graph && result->producer() &&
+    if (result) {
+      const std::string name = concat("grad/", value->name());
+      const bool ours = &result->graph() == graph && result->producer() && result->id() >= first_id &&
                         std::find(gradients.begin(), gradients.end(), result) == gradients.end();
       if (!ours) {
         backward.builder().set_name(name);
         result = backward.builder().op("Identity", {g}).value();
-      } else {
-        graph->rename(result, name);
       }
+      graph->claim_name(result, name, first_id);
     }
     gradients.push_back(result);
   }

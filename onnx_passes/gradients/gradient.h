@@ -93,8 +93,8 @@ std::vector<Obstacle> find_obstacles(const Value* loss, const std::vector<Value*
 std::vector<Obstacle> find_obstacles(const std::vector<Value*>& outputs, const std::vector<Value*>& with_respect_to);
 
 // Appends the backward pass to `graph`, the loss's graph. Returns for each value of `with_respect_to` its gradient,
-// a value of the same type named "grad/<value>", or null when the loss does not depend on it. Nodes before the loss
-// may be in `graph` or its parents. Throws one Error that lists every obstacle.
+// a value of the same type, named grad/<value> where that is free, or null when the loss does not depend on it. Nodes
+// before the loss may be in `graph` or its parents. Throws one Error that lists every obstacle.
 std::vector<Value*> add_gradients(Graph* graph, Value* loss, const std::vector<Value*>& with_respect_to);
 // The same from several values with given output gradients (each of its output's type).
 std::vector<Value*> add_gradients(Graph* graph, const std::vector<Value*>& outputs,

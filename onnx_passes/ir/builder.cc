@@ -78,9 +78,9 @@ Var Builder::constant(const Tensor& tensor) {
     for (int64_t i = 0; i < tensor.size(); ++i) out << (i ? "," : "") << tensor.at(i);
     name = out.str();
     Value* known = graph_->find(name);
-    if (known && known->is_initializer()) return var(known);
+    if (known && known->is_constant()) return var(known);  // the name says type, shape and contents
   }
-  Value* value = graph_->add_initializer(graph_->unique_name(name), tensor);
+  Value* value = graph_->add_constant(graph_->unique_name(name), tensor);
   return var(value);
 }
 

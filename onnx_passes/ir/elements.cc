@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "onnx_passes/ir/inference.h"
+#include "onnx_passes/ir/resampling.h"
 
 namespace onnx_train {
 namespace {
@@ -62,7 +63,7 @@ std::optional<Dim> quotient(const Dims& from, const Dims& to) {
   for (const Dim& d : to) {
     if (!is_open(d) && !multiply(d, &below)) return std::nullopt;
   }
-  if (below.factor == 0 || above.factor % below.factor != 0) return std::nullopt;
+  if (below.factor <= 0 || above.factor % below.factor != 0) return std::nullopt;
   above.factor /= below.factor;
   for (const std::string& symbol : below.symbols) {
     const auto found = std::find(above.symbols.begin(), above.symbols.end(), symbol);
@@ -87,7 +88,7 @@ std::optional<int64_t> compute(const std::string& op, int64_t a, int64_t b) {
   if (op == "Or") return a || b;
   if (b == 0 || b == -1) return std::nullopt;  // no division by zero, no overflow
   if (op == "Div") return a / b;
-  if (op == "Mod") return ((a % b) + b) % b;
+  if (op == "Mod") return a % b != 0 && (a < 0) != (b < 0) ? a % b + b : a % b;
   return std::nullopt;
 }
 
@@ -172,9 +173,10 @@ std::optional<Dims> range(const Node& node) {
   }
   const int64_t first = start->front().value(), last = limit->front().value(), by = step->front().value();
   Dims result;
-  for (int64_t i = first; by > 0 ? i < last : (by < 0 && i > last); i += by) {
-    if (static_cast<int64_t>(result.size()) == kMaxElements || std::abs(i) > INT32_MAX) return std::nullopt;
+  for (int64_t i = first; by > 0 ? i < last : (by < 0 && i > last);) {
+    if (static_cast<int64_t>(result.size()) == kMaxElements || i > INT32_MAX || i < -INT32_MAX) return std::nullopt;
     result.emplace_back(i);
+    if (__builtin_add_overflow(i, by, &i)) break;
   }
   return result;
 }
@@ -241,10 +243,42 @@ void refine_slice(Node* node) {
   node->output()->set_type({node->output()->dtype(), std::move(dims)});
 }
 
+// Axes that a Resize leaves alone, makes as large as another size, or multiplies by a number.
+void refine_resize(Node* node) {
+  const Value* x = node->input(0);
+  if (!x->has_rank() || x->rank() != node->output()->rank()) return;
+  Dims dims = *node->output()->type().dims;
+  const Dims& from = *x->type().dims;
+  const std::vector<int64_t> axes = resize_axes(*node, x->rank());
+  const auto sizes = resize_has_input(*node, 3) ? elements_of(node->input(3)) : std::nullopt;
+  const Tensor scales = resize_has_input(*node, 2) ? constant_of(node->input(2)) : Tensor();
+  const bool stretches = node->attr("keep_aspect_ratio_policy", "stretch") == "stretch";
+  for (size_t i = 0; i < dims.size(); ++i) {
+    const auto found = std::find(axes.begin(), axes.end(), static_cast<int64_t>(i));
+    const auto at = static_cast<size_t>(found - axes.begin());
+    const bool scaled = found != axes.end() && scales.size() == static_cast<int64_t>(axes.size());
+    const double scale = scaled ? scales.at(static_cast<int64_t>(at)) : 1;
+    if (scaled && from[i].known() && dims[i].known()) dims[i] = scaled_size(from[i].value(), scale);
+    if (!is_open(dims[i])) continue;
+    if (found == axes.end()) {
+      dims[i] = from[i];
+    } else if (sizes && stretches && sizes->size() == axes.size()) {
+      dims[i] = (*sizes)[at];
+    } else if (scaled) {
+      Product product;
+      const bool is_whole = scale >= 1 && scale < 1e6 && scale == std::floor(scale);
+      if (is_whole && multiply(from[i], &product) && multiply(Dim(static_cast<int64_t>(scale)), &product))
+        dims[i] = to_dim(product);
+    }
+  }
+  node->output()->set_type({node->output()->dtype(), std::move(dims)});
+}
+
 }  // namespace
 
 void refine_shape(Node* node) {
   Value* output = node->output();
+  if (node->is("Resize") && output && output->has_rank() && node->input(0)) return refine_resize(node);
   if (node->is("Slice") && output && output->has_rank() && node->input(0)) return refine_slice(node);
   const bool handled = node->is("Reshape") || node->is("Flatten") || node->is("Range");
   if (!handled || !output || !output->has_rank() || !node->input(0)) return;

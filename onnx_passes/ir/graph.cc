@@ -227,6 +227,18 @@ Value* Graph::add_initializer(const std::string& name, std::shared_ptr<const onn
   return value;
 }
 
+Value* Graph::add_constant(const std::string& name, const Tensor& tensor) {
+  Value* value = add_initializer(name, tensor);
+  value->is_constant_ = true;
+  return value;
+}
+
+Value* Graph::add_constant(const std::string& name, std::shared_ptr<const onnx::TensorProto> tensor) {
+  Value* value = add_initializer(name, std::move(tensor));
+  value->is_constant_ = true;
+  return value;
+}
+
 void Graph::set_initializer(Value* value, onnx::TensorProto tensor) {
   set_initializer(value, std::make_shared<const onnx::TensorProto>(std::move(tensor)));
 }
@@ -234,6 +246,7 @@ void Graph::set_initializer(Value* value, onnx::TensorProto tensor) {
 void Graph::set_initializer(Value* value, std::shared_ptr<const onnx::TensorProto> tensor) {
   if (!value->initializer_) initializers_.push_back(value);
   value->initializer_ = std::move(tensor);
+  value->is_constant_ = false;
   if (value->type_.dtype == DType::kUndefined) {
     const auto& dims = value->initializer_->dims();
     value->type_.dtype = static_cast<DType>(value->initializer_->data_type());
@@ -291,6 +304,7 @@ void Graph::replace(Value* old, Value* with) {
   const std::string name = old->name();
   rename(old, unique_name(name + "_replaced"));
   rename(with, name);
+  if (old->role_) with->role_ = std::move(old->role_);
 }
 
 void Graph::rename(Value* value, const std::string& name) {
@@ -300,6 +314,15 @@ void Graph::rename(Value* value, const std::string& name) {
   value->name_ = name;
   handle.key() = value->name_;
   values_.insert(std::move(handle));
+}
+
+void Graph::claim_name(Value* value, const std::string& name, size_t first_id) {
+  if (value->name() == name) return;
+  Value* taken = find(name);
+  const bool makes_room =
+      taken && taken->graph_ == this && taken->producer_ && taken->id_ >= first_id && !is_output(taken);
+  if (makes_room) rename(taken, unique_name(name + "/part"));
+  rename(value, unique_name(name));
 }
 
 }  // namespace onnx_train

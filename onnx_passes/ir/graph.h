@@ -33,6 +33,13 @@ struct Use {
   int index;  // which input
 };
 
+// What a value is for in training, independent of its name (roles.h). Kept in files as metadata of the value's tensor
+// or declaration.
+struct ValueRole {
+  std::string name;  // "loss", "learning_rate", "exp_avg", "next"
+  std::string of;    // the value that it belongs to: the weight of a moment, the state of a next value; "" for most
+};
+
 class Value {
  public:
   const std::string& name() const { return name_; }
@@ -57,11 +64,19 @@ class Value {
   const onnx::TensorProto* initializer() const { return initializer_.get(); }
   const std::shared_ptr<const onnx::TensorProto>& shared_initializer() const { return initializer_; }
   bool is_initializer() const { return initializer_ != nullptr; }
+  // An initializer that a Builder made for a number in a formula, or that stands for one in a flattened entry point:
+  // nothing trains or changes it, so that formulas share it.
+  bool is_constant() const { return is_constant_; }
 
   // What is known of an integer tensor's elements, in order (rank 0 or 1 only): shape inference follows them through
   // Shape, Gather, Concat and the like.
   const std::optional<Dims>& elements() const { return elements_; }
   void set_elements(std::optional<Dims> elements) { elements_ = std::move(elements); }
+
+  // Null for most values. Inputs, outputs and initializers only: a file has no place for the role of others.
+  const ValueRole* role() const { return role_.get(); }
+  bool has_role(std::string_view name) const { return role_ && role_->name == name; }
+  void set_role(ValueRole role) { role_ = std::make_shared<const ValueRole>(std::move(role)); }
 
  private:
   friend class Graph;
@@ -73,12 +88,14 @@ class Value {
   Node* producer_ = nullptr;
   int output_index_ = 0;
   bool is_input_ = false;
+  bool is_constant_ = false;
   int times_output_ = 0;  // of this graph and others
   std::vector<Use> uses_;
   TensorType type_;
   std::string name_;
   std::shared_ptr<const onnx::TensorProto> initializer_;
   std::optional<Dims> elements_;
+  std::shared_ptr<const ValueRole> role_;
 };
 
 class Node {
@@ -225,7 +242,7 @@ class Graph {
 
   // The value of this name here or in a parent; null when there is none.
   Value* find(const std::string& name) const;
-  // A name that no value here, in a parent, or in a child known to this graph has: `base`, or base_1, base_2, ...
+  // A name that no value here or in a parent has: `base`, or base_1, base_2, ...
   std::string unique_name(const std::string& base) const;
 
   // Adds a node before `before` (at the end when null). Outputs are new values named as given; "" leaves one out.
@@ -259,6 +276,9 @@ class Graph {
   Value* add_initializer(onnx::TensorProto tensor);
   // One whose contents another graph has, too: nothing is copied.
   Value* add_initializer(const std::string& name, std::shared_ptr<const onnx::TensorProto> tensor);
+  // The same for a value with is_constant().
+  Value* add_constant(const std::string& name, const Tensor& tensor);
+  Value* add_constant(const std::string& name, std::shared_ptr<const onnx::TensorProto> tensor);
   // Makes `value` (an input or a value without producer) an initializer, or changes its data; keeps its place.
   void set_initializer(Value* value, onnx::TensorProto tensor);
   void set_initializer(Value* value, const Tensor& tensor);
@@ -267,10 +287,13 @@ class Graph {
   // Removes every initializer that nobody uses and that is neither input nor output; false when there is none.
   bool remove_unused_initializers();
 
-  // Every use of `old` reads `with` instead. When `old` is an output of its graph, `with` takes over its name and its
+  // Every use of `old` reads `with` instead. When `old` is an output of its graph, `with` takes over its name, role and
   // place, if it can: an input, an initializer or another output keeps its own name and an Identity is put between.
   void replace(Value* old, Value* with);
   void rename(Value* value, const std::string& name);
+  // Renames a value that a pass has made here: to `name`, or to name_1, ... where a value of the model has that name.
+  // An intermediate value of this graph that was made later, with an id from `first_id` on, makes room.
+  void claim_name(Value* value, const std::string& name, size_t first_id = 0);
 
   // The message without nodes, initializers; `value_info`, `input`, `output` keep the entries' documentation.
   const onnx::GraphProto& shell() const { return *shell_; }

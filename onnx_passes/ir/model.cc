@@ -3,6 +3,9 @@
 #include <onnx/defs/parser.h>
 #include <onnx/defs/printer.h>
 
+#include <algorithm>
+#include <utility>
+
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/onnx.h"
 
@@ -27,6 +30,18 @@ Model& Model::operator=(Model&& other) noexcept {
 
 Model::~Model() { entry_points.clear(); }
 
+namespace {
+
+Value* find_role(const std::vector<Value*>& values, std::string_view role) {
+  const auto found = std::find_if(values.begin(), values.end(), [&](const Value* v) { return v->has_role(role); });
+  return found == values.end() ? nullptr : *found;
+}
+
+}  // namespace
+
+Value* EntryPoint::output(std::string_view role) const { return find_role(algorithm->outputs(), role); }
+Value* EntryPoint::input(std::string_view role) const { return find_role(algorithm->inputs(), role); }
+
 EntryPoint& Model::add_entry_point(const std::string& name) {
   if (find_entry_point(name)) fail("the model already has an entry point '", name, "'");
   EntryPoint entry;
@@ -38,10 +53,24 @@ EntryPoint& Model::add_entry_point(const std::string& name) {
 }
 
 EntryPoint* Model::find_entry_point(const std::string& name) {
-  for (EntryPoint& entry : entry_points) {
+  return const_cast<EntryPoint*>(std::as_const(*this).find_entry_point(name));
+}
+
+const EntryPoint* Model::find_entry_point(const std::string& name) const {
+  for (const EntryPoint& entry : entry_points) {
     if (entry.name() == name) return &entry;
   }
   return nullptr;
+}
+
+std::string Model::unique_name(const std::string& base) const {
+  const auto is_taken = [&](const std::string& name) {
+    const auto has = [&](const EntryPoint& entry) { return entry.algorithm->find(name) != nullptr; };
+    return graph->find(name) || std::any_of(entry_points.begin(), entry_points.end(), has);
+  };
+  std::string name = base;
+  for (int suffix = 1; is_taken(name); ++suffix) name = concat(base, "_", suffix);
+  return name;
 }
 
 std::string Model::metadata(const std::string& key) const {

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -18,6 +19,12 @@ struct Binding {
   Value* next;   // an output of the algorithm (or, for initialization, of the initialization graph)
 };
 
+// The loss's gradient by a trained weight, both values that an entry point computes with.
+struct WeightGradient {
+  Value* weight;    // an initializer of the model's graph
+  Value* gradient;  // a value of the algorithm
+};
+
 // One entry point, an `onnx::TrainingInfoProto`. What runs is model.graph followed by `algorithm`; the algorithm's
 // name is the entry point's ("step", "evaluate", ...).
 struct EntryPoint {
@@ -25,8 +32,16 @@ struct EntryPoint {
   std::unique_ptr<Graph> algorithm;       // its parent is model.graph
   std::vector<Binding> initialization_bindings;
   std::vector<Binding> update_bindings;
+  // In a file: metadata of the algorithm.
+  std::vector<WeightGradient> gradients;
+  // Values of the inference graph -> what a training step computes in their place, values of the algorithm. For passes
+  // only: `simplify`, which may remove such values, clears it, and files do not keep it.
+  std::unordered_map<const Value*, Value*> training_versions;
 
   const std::string& name() const { return algorithm->name(); }
+  // The output, or input, of the algorithm with this role (roles.h); null when there is none.
+  Value* output(std::string_view role) const;
+  Value* input(std::string_view role) const;
 };
 
 class Model {
@@ -42,6 +57,9 @@ class Model {
 
   EntryPoint& add_entry_point(const std::string& name);
   EntryPoint* find_entry_point(const std::string& name);  // null when there is none
+  const EntryPoint* find_entry_point(const std::string& name) const;
+  // A name that no value of the inference graph or of an entry point has: `base`, or base_1, base_2, ...
+  std::string unique_name(const std::string& base) const;
 
   // metadata_props
   std::string metadata(const std::string& key) const;  // "" when not there

@@ -10,6 +10,49 @@ namespace {
 
 constexpr int kMaxSubgraphDepth = 32;
 
+using Properties = google::protobuf::RepeatedPtrField<onnx::StringStringEntryProto>;
+
+// ---- Roles and gradients, as metadata
+
+constexpr const char* kRole = "onnx_train.role";
+constexpr const char* kRoleOf = "onnx_train.of";
+constexpr std::string_view kGradient = "onnx_train.gradient:";  // then the weight; its value: the gradient
+
+const std::string* find_property(const Properties& properties, const char* key) {
+  for (const auto& entry : properties) {
+    if (entry.key() == key) return &entry.value();
+  }
+  return nullptr;
+}
+
+void read_role(const Properties& properties, Value* value) {
+  const std::string* name = find_property(properties, kRole);
+  if (!name || name->empty()) return;
+  const std::string* of = find_property(properties, kRoleOf);
+  value->set_role({*name, of ? *of : ""});
+}
+
+void add_property(Properties* properties, std::string key, const std::string& value) {
+  auto* entry = properties->Add();
+  entry->set_key(std::move(key));
+  entry->set_value(value);
+}
+
+// Leaves properties alone that say what they should.
+void write_role(const ValueRole* role, Properties* properties) {
+  const std::string* name = find_property(*properties, kRole);
+  const std::string* of = find_property(*properties, kRoleOf);
+  if ((name ? *name : "") == (role ? role->name : "") && (of ? *of : "") == (role ? role->of : "")) return;
+  for (int i = properties->size() - 1; i >= 0; --i) {
+    if (properties->Get(i).key() == kRole || properties->Get(i).key() == kRoleOf) properties->DeleteSubrange(i, 1);
+  }
+  if (!role) return;
+  add_property(properties, kRole, role->name);
+  if (!role->of.empty()) add_property(properties, kRoleOf, role->of);
+}
+
+// ---- Graphs
+
 using Tensors = google::protobuf::RepeatedPtrField<onnx::TensorProto>;
 
 // `initializers` are moved into the graph when given; else those of `proto` are copied.
@@ -50,10 +93,16 @@ void read_graph(const onnx::GraphProto& proto, Graph* graph, int depth, Tensors*
   *shell.mutable_quantization_annotation() = proto.quantization_annotation();
   *shell.mutable_metadata_props() = proto.metadata_props();
 
-  for (const auto& input : proto.input()) graph->add_input(input.name(), from_proto(input.type()));
-  for (const auto& tensor : proto.initializer()) graph->add_initializer(tensor);
+  for (const auto& input : proto.input()) {
+    read_role(input.metadata_props(), graph->add_input(input.name(), from_proto(input.type())));
+  }
+  const auto add_initializer = [&](onnx::TensorProto tensor) {
+    Value* value = graph->add_initializer(std::move(tensor));
+    read_role(value->initializer()->metadata_props(), value);
+  };
+  for (const auto& tensor : proto.initializer()) add_initializer(tensor);
   if (initializers) {
-    for (auto& tensor : *initializers) graph->add_initializer(std::move(tensor));
+    for (auto& tensor : *initializers) add_initializer(std::move(tensor));
   }
   if (proto.sparse_initializer_size() > 0) {
     fail("initializer '", proto.sparse_initializer(0).values().name(), "' is sparse; store it dense");
@@ -67,13 +116,14 @@ void read_graph(const onnx::GraphProto& proto, Graph* graph, int depth, Tensors*
     Value* value = graph->find(output.name());
     if (!value) fail("graph '", proto.name(), "': nothing defines its output '", output.name(), "'");
     if (value->dtype() == DType::kUndefined && output.has_type()) value->set_type(from_proto(output.type()));
+    read_role(output.metadata_props(), value);
     graph->add_output(value);
   }
 }
 
 using Infos = google::protobuf::RepeatedPtrField<onnx::ValueInfoProto>;
 
-// Writes the entry of `value`: the original one, its type brought up to date, or a new one.
+// Writes the entry of `value`: the original one, its type and role brought up to date, or a new one.
 void write_info(const Value& value, const Infos& originals, std::unordered_map<std::string, int>& index,
                 onnx::ValueInfoProto* out) {
   if (index.empty()) {
@@ -86,6 +136,7 @@ void write_info(const Value& value, const Infos& originals, std::unordered_map<s
   if (tensor && value.dtype() != DType::kUndefined && from_proto(out->type()) != value.type()) {
     to_proto(value.type(), out->mutable_type());
   }
+  write_role(value.role(), out->mutable_metadata_props());
 }
 
 }  // namespace
@@ -110,6 +161,7 @@ void write_initializer(const Value& value, bool contents, onnx::TensorProto* out
     out->set_data_type(tensor.data_type());
   }
   out->set_name(value.name());
+  write_role(value.role(), out->mutable_metadata_props());
 }
 
 }  // namespace
@@ -162,9 +214,7 @@ void to_proto(const Graph& graph, onnx::GraphProto* proto, ToProtoOptions option
 
 namespace {
 
-using Bindings = google::protobuf::RepeatedPtrField<onnx::StringStringEntryProto>;
-
-std::vector<Binding> read_bindings(const Bindings& protos, const Graph& states, const Graph& values,
+std::vector<Binding> read_bindings(const Properties& protos, const Graph& states, const Graph& values,
                                    const std::string& entry) {
   std::vector<Binding> bindings;
   for (const auto& b : protos) {
@@ -178,12 +228,30 @@ std::vector<Binding> read_bindings(const Bindings& protos, const Graph& states, 
   return bindings;
 }
 
-void write_bindings(const std::vector<Binding>& bindings, Bindings* protos) {
-  for (const Binding& b : bindings) {
-    auto* entry = protos->Add();
-    entry->set_key(b.state->name());
-    entry->set_value(b.next->name());
+void write_bindings(const std::vector<Binding>& bindings, Properties* protos) {
+  for (const Binding& b : bindings) add_property(protos, b.state->name(), b.next->name());
+}
+
+// Takes the gradients out of the algorithm's metadata.
+void read_gradients(EntryPoint* entry) {
+  Graph& algorithm = *entry->algorithm;
+  Properties& properties = *algorithm.shell().mutable_metadata_props();
+  Properties others;
+  for (auto& property : properties) {
+    if (!property.key().starts_with(kGradient)) {
+      others.Add()->Swap(&property);
+      continue;
+    }
+    const std::string weight = property.key().substr(kGradient.size());
+    Value* of = algorithm.find(weight);
+    Value* gradient = algorithm.find(property.value());
+    if (!of || !of->is_initializer() || !gradient) {
+      fail("entry point '", entry->name(), "': the metadata call '", property.value(), "' the gradient of '", weight,
+           "'; one of them is missing");
+    }
+    entry->gradients.push_back({of, gradient});
   }
+  properties.Swap(&others);
 }
 
 // Moves the tensors, which are nearly all of a model's memory.
@@ -213,6 +281,7 @@ Model from_proto(onnx::ModelProto proto) {
     EntryPoint& entry = model.add_entry_point(info.algorithm().name());
     take_graph(info.mutable_algorithm(), entry.algorithm.get());
     take_graph(info.mutable_initialization(), entry.initialization.get());
+    read_gradients(&entry);
     entry.update_bindings = read_bindings(info.update_binding(), *entry.algorithm, *entry.algorithm, entry.name());
     entry.initialization_bindings =
         read_bindings(info.initialization_binding(), *entry.algorithm, *entry.initialization, entry.name());
@@ -245,6 +314,10 @@ void to_proto(const Model& model, onnx::ModelProto* proto, ToProtoOptions option
   for (const EntryPoint& entry : model.entry_points) {
     auto* info = proto->add_training_info();
     to_proto(*entry.algorithm, info->mutable_algorithm(), options);
+    for (const WeightGradient& g : entry.gradients) {
+      add_property(info->mutable_algorithm()->mutable_metadata_props(), concat(kGradient, g.weight->name()),
+                   g.gradient->name());
+    }
     if (entry.initialization->num_nodes() > 0 || !entry.initialization->outputs().empty()) {
       to_proto(*entry.initialization, info->mutable_initialization(), options);
     }

@@ -119,6 +119,11 @@ Option read_option(ExpressionReader* reader, Word key) {
   return option;
 }
 
+std::string in_lower_case(std::string text) {
+  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return text;
+}
+
 // Number of single-character changes between two texts.
 size_t edit_distance(const std::string& a, const std::string& b) {
   std::vector<size_t> row(b.size() + 1);
@@ -174,10 +179,11 @@ std::string similar_names(const std::string& name, const std::vector<std::string
   for (const std::string& candidate : candidates) {
     if (name.size() > kLongest || candidate.size() > kLongest) continue;
     const bool part = !name.empty() && candidate.find(name) != std::string::npos;
-    const size_t distance = part ? 1 : edit_distance(name, candidate);
+    const size_t distance = part ? 1 : edit_distance(in_lower_case(name), in_lower_case(candidate));
     if (distance <= std::max<size_t>(2, name.size() / 2)) ranked.emplace_back(distance, &candidate);
   }
   std::stable_sort(ranked.begin(), ranked.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  if (!ranked.empty() && ranked[0].first == 0) ranked.resize(1);  // it differs in capital letters only
   std::string text;
   for (size_t i = 0; i < ranked.size() && i < kMost; ++i) text += concat(i ? ", '" : "'", *ranked[i].second, "'");
   return text;

@@ -6,6 +6,7 @@
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/inlining.h"
 #include "onnx_passes/ir/onnx.h"
+#include "onnx_passes/ir/roles.h"
 #include "onnx_passes/ir/tables.h"
 #include "onnx_passes/passes/liveness.h"
 #include "onnx_passes/passes/passes.h"
@@ -26,14 +27,17 @@ class Concatenation {
 
   void add_input(const Value* value) {
     Value* same = to_->find(value->name());  // graph and algorithm may both declare it: it is one input
-    copies_[value] = same && to_->is_input(same) ? same : to_->add_input(value->name(), value->type());
+    Value* copy = same && to_->is_input(same) ? same : to_->add_input(value->name(), value->type());
+    copies_[value] = copy;
+    if (value->role()) copy->set_role(*value->role());
     if (value->is_initializer() && !states_.count(value)) add_initializer(value);
   }
   void add_initializer(const Value* value) {
     Value* existing = to_->find(value->name());
     const bool takes_default = existing && to_->is_input(existing) && !existing->is_initializer();
     const std::string name = takes_default ? value->name() : to_->unique_name(value->name());
-    copies_[value] = to_->add_initializer(name, value->shared_initializer());
+    copies_[value] = takes_default ? to_->add_initializer(name, value->shared_initializer())
+                                   : to_->add_constant(name, value->shared_initializer());
   }
   void add_nodes(const Graph& from) {
     for (const Node* node = from.first(); node; node = node->next()) {
@@ -81,14 +85,14 @@ class Concatenation {
   ValueTable<Value*> copies_;
 };
 
-// Names that some binding of some entry point writes.
-std::unordered_set<std::string> state_names(const Model& model) {
-  std::unordered_set<std::string> names;
+// What some binding of some entry point writes.
+ValueSet all_states(const Model& model) {
+  ValueSet states;
   for (const EntryPoint& entry : model.entry_points) {
-    for (const Binding& b : entry.update_bindings) names.insert(b.state->name());
-    for (const Binding& b : entry.initialization_bindings) names.insert(b.state->name());
+    for (const Binding& b : entry.update_bindings) states.insert(b.state);
+    for (const Binding& b : entry.initialization_bindings) states.insert(b.state);
   }
-  return names;
+  return states;
 }
 
 // Keeps the functions that the model's nodes call, directly or through other functions, and the domains in use.
@@ -143,24 +147,26 @@ Model finish(Model flat) {
   return flat;
 }
 
-// Makes `value` the output next/<state>; through an Identity where the value has another role.
+void add_result(Graph* graph, Value* value, const Value& original) {
+  graph->add_output(value);
+  if (original.role()) value->set_role(*original.role());
+}
+
+// Makes `value` an output, the next value of `state`; through an Identity where it is something else, too.
 void add_next(Graph* graph, Value* value, const Value* state) {
-  const std::string name = "next/" + state->name();
   const TensorType &from = value->type(), &to = state->type();
   const bool other_shape = from.dims && from.is_static() && to.dims && from.dims != to.dims;
   if ((from.dtype != DType::kUndefined && from.dtype != to.dtype) || other_shape) {
     fail("entry point '", graph->name(), "' assigns '", value->name(), "', ", to_string(from), ", to the state '",
          state->name(), "', ", to_string(to));
   }
-  Value* taken = graph->find(name);
-  if (taken && taken != value) {
-    if (!taken->producer() || graph->is_output(taken)) fail("the name '", name, "' belongs to two values of the model");
-    graph->rename(taken, graph->unique_name(name + "/part"));
+  const std::string name = "next/" + state->name();
+  if (!value->producer() || graph->is_output(value)) {
+    value = graph->add_node("Identity", {value}, {graph->unique_name(name)})->output();
   }
-  if (value->name() != name || !value->producer() || graph->is_output(value)) {
-    value = graph->add_node("Identity", {value}, {name})->output();
-  }
+  graph->claim_name(value, name);
   value->set_type(to);
+  value->set_role({roles::kNext, state->name()});
   graph->add_output(value);
 }
 
@@ -181,6 +187,19 @@ Liveness live_in(const Model& model, const EntryPoint& entry) {
   return live;
 }
 
+// States are known by their names in all of a model: no other input may have one's.
+void check_inputs(const Model& model, const Model& flat, const std::vector<const Value*>& own_states) {
+  std::unordered_set<std::string_view> own, other;
+  for (const Value* state : own_states) own.insert(state->name());
+  for (const Value* state : all_states(model)) other.insert(state->name());
+  for (const Value* input : flat.graph->inputs()) {
+    if (other.contains(input->name()) && !own.contains(input->name())) {
+      fail("entry point '", flat.graph->name(), "' has an input '", input->name(),
+           "', which is the name of a state of another entry point; rename one of them");
+    }
+  }
+}
+
 const EntryPoint& find_entry(const Model& model, const std::string& name) {
   std::string known = "predict, initialize";
   for (const EntryPoint& entry : model.entry_points) {
@@ -192,7 +211,7 @@ const EntryPoint& find_entry(const Model& model, const std::string& name) {
 
 // The state of one entry point: initializers of the graph, then of the algorithm, that it reads or writes.
 std::vector<const Value*> entry_states(const Model& model, const EntryPoint& entry, const Liveness& live) {
-  const auto names = state_names(model);
+  const ValueSet all = all_states(model);
   ValueSet written;
   for (const Binding& b : entry.update_bindings) {
     if (!written.insert(b.state).second) fail("entry point '", entry.name(), "' updates '", b.state->name(), "' twice");
@@ -200,7 +219,7 @@ std::vector<const Value*> entry_states(const Model& model, const EntryPoint& ent
   std::vector<const Value*> states;
   for (const Graph* graph : {model.graph.get(), entry.algorithm.get()}) {
     for (const Value* value : graph->initializers()) {
-      if (names.count(value->name()) && (written.count(value) || live.needs(value))) states.push_back(value);
+      if (all.count(value) && (written.count(value) || live.needs(value))) states.push_back(value);
     }
   }
   return states;
@@ -232,7 +251,7 @@ Model flatten_initialize(const Model& model) {
   for (const EntryPoint& entry : model.entry_points) {
     for (const Value* initializer : entry.initialization->initializers()) {
       if (!live.needs(initializer)) continue;
-      if (initializer->name() == "seed") {
+      if (initializer->has_role(roles::kSeed)) {
         join.add_input(initializer);
       } else {
         join.add_initializer(initializer);
@@ -244,6 +263,7 @@ Model flatten_initialize(const Model& model) {
     for (const Binding& b : entry.initialization_bindings) add_next(flat.graph.get(), join[b.next], b.state);
   }
   if (flat.graph->outputs().empty()) fail("the model has no initialization: it starts from the state in the file");
+  check_inputs(model, flat, {});
   return finish(std::move(flat));
 }
 
@@ -275,14 +295,11 @@ Model flatten_entry(const Model& model, const EntryPoint& entry) {
   join.add_nodes(graph);
   join.add_nodes(algorithm);
 
-  ValueSet next;  // values that are outputs for the sake of their binding only
-  for (const Binding& b : entry.update_bindings) {
-    if (b.next->name() == "next/" + b.state->name()) next.insert(b.next);
-  }
   for (const Value* output : algorithm.outputs()) {
-    if (!next.count(output)) flat.graph->add_output(join[output]);
+    if (!output->has_role(roles::kNext)) add_result(flat.graph.get(), join[output], *output);
   }
   for (const Binding& b : entry.update_bindings) add_next(flat.graph.get(), join[b.next], b.state);
+  check_inputs(model, flat, states);
   return finish(std::move(flat));
 }
 
@@ -301,10 +318,10 @@ std::vector<std::string> state_of(const Model& model, const std::string& entry) 
       for (const Binding& b : e.initialization_bindings) names.push_back(b.state->name());
     }
   } else if (entry == "predict") {
-    const auto states = state_names(model);
+    const ValueSet states = all_states(model);
     const Liveness live = live_in_predict(model);
     for (const Value* value : model.graph->initializers()) {
-      if (live.needs(value) && states.count(value->name())) names.push_back(value->name());
+      if (live.needs(value) && states.count(value)) names.push_back(value->name());
     }
   } else {
     const EntryPoint& found = find_entry(model, entry);

@@ -8,16 +8,14 @@
 namespace onnx_train {
 namespace {
 
-std::string gradient_name(const Value* weight) { return "grad/" + weight->name(); }
-
 // Of the loss, times the loss scale where there is one.
-std::vector<Value*> add_scaled_gradients(EntryPoint* step, const std::vector<Value*>& weights,
+std::vector<Value*> add_scaled_gradients(const Model& model, EntryPoint* step, const std::vector<Value*>& weights,
                                          const BuildOptions& options) {
   Graph* algorithm = step->algorithm.get();
   Value* loss = algorithm->outputs()[0];
   Builder b(algorithm);
   b.set_name("grad/" + loss->name());
-  const auto scale = loss_scale(step, &b, options);
+  const auto scale = loss_scale(model, step, &b, options);
   if (!scale) return add_gradients(algorithm, loss, weights);
   return add_gradients(algorithm, {loss}, {(ones_like(b.var(loss)) * cast_like(*scale, b.var(loss))).value()}, weights);
 }
@@ -31,10 +29,14 @@ bool run(Model& model, const BuildOptions& options) {
     fail("[Gradients] ", chosen ? "--train and --freeze leave nothing to train"
                                 : "the model has no float initializer, so there is nothing to train");
   }
-  const std::vector<Value*> found = add_scaled_gradients(step, weights, options);
+  const std::vector<Value*> found = add_scaled_gradients(model, step, weights, options);
   std::vector<std::string> unreached;
   for (size_t i = 0; i < weights.size(); ++i) {
-    if (!found[i]) unreached.push_back(weights[i]->name());
+    if (found[i]) {
+      step->gradients.push_back({weights[i], found[i]});
+    } else {
+      unreached.push_back(weights[i]->name());
+    }
   }
   if (unreached.size() == weights.size()) {
     fail("[Gradients] the loss '", model.metadata("onnx_train.loss"), "' depends on none of the ", weights.size(),
@@ -48,15 +50,6 @@ bool run(Model& model, const BuildOptions& options) {
 
 Pass gradients(const BuildOptions& options) {
   return {"gradients", [options](Model& model) { return run(model, options); }};
-}
-
-std::vector<Value*> trained_weights(const Model& model, const EntryPoint& entry) {
-  std::vector<Value*> weights;
-  for (Value* weight : model.graph->initializers()) {
-    const Value* gradient = entry.algorithm->find(gradient_name(weight));
-    if (gradient && &gradient->graph() == entry.algorithm.get()) weights.push_back(weight);
-  }
-  return weights;
 }
 
 }  // namespace onnx_train

@@ -1,4 +1,5 @@
-// Adds the backward pass to the entry point "step": `grad/<weight>` for each weight to train that the loss depends on.
+// Adds the backward pass to the entry point "step": a gradient, named grad/<weight> where that is free, for each weight
+// to train that the loss depends on. EntryPoint::gradients lists them.
 //
 // Weights are what select_trainable leaves. One that no gradient reaches is not trained; its name goes into the
 // metadata onnx_train.not_trained, a JSON list, unless the user froze it. Throws Error when no weight is left to train,
@@ -10,9 +11,5 @@
 namespace onnx_train {
 
 Pass gradients(const BuildOptions& options);
-
-// The weights that `entry` has gradients for, in the order of the graph: initializers `w` of the inference graph with
-// a value `grad/w` in the algorithm.
-std::vector<Value*> trained_weights(const Model& model, const EntryPoint& entry);
 
 }  // namespace onnx_train

@@ -6,10 +6,12 @@
 #include <unordered_set>
 
 #include "onnx_passes/ir/builder.h"
+#include "onnx_passes/ir/check_types.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/inference.h"
 #include "onnx_passes/ir/inlining.h"
 #include "onnx_passes/ir/onnx.h"
+#include "onnx_passes/operators/operators.h"
 #include "onnx_passes/passes/passes.h"
 #include "onnx_passes/passes/rebatch.h"
 #include "onnx_passes/passes/upgrade.h"
@@ -245,9 +247,16 @@ void unpack_sequence(Node* node) {
   node->graph().remove(node);
 }
 
+// Shapes and element types of nodes in subgraphs too, once all that can be inferred is.
+void check_nodes(Graph* graph) {
+  for (const Node* node = graph->first(); node; node = node->next()) check_shapes(*node);
+}
+
 // Infers all types, with sequences unpacked on the way.
 void infer(Graph* graph) {
   for (Node *node = graph->first(), *next = nullptr; node; node = next) {
+    check_shapes(*node);
+    check_types(node);
     infer_types(node);
     next = node->next();
     if (!node->is("SplitToSequence") || !node->output()) continue;
@@ -286,6 +295,7 @@ Model import_model(onnx::ModelProto proto, const std::string& batch) {
   for_each_graph(graph, sort_constants);
   upgrade(&model);
   infer(graph);
+  for_each_graph(graph, check_nodes);
   for_each_graph(graph, name_nodes);
   for_each_graph(graph, verify_nodes);
   if (!batch.empty()) rebatch(&model, batch);

@@ -8,6 +8,7 @@
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/inference.h"
 #include "onnx_passes/ir/onnx.h"
+#include "onnx_passes/ir/roles.h"
 #include "onnx_passes/passes/weight_roles.h"
 
 namespace onnx_train {
@@ -38,7 +39,7 @@ bool is_uniform(const Tensor& tensor) {
 class Initialization {
  public:
   Initialization(const Model& model, EntryPoint* entry, const BuildOptions& options)
-      : entry_(entry), options_(options), rule_(parse_rule(options.init)) {
+      : model_(model), entry_(entry), options_(options), rule_(parse_rule(options.init)) {
     entry->initialization = std::make_unique<Graph>(model.context);
     entry->initialization->shell().set_name("initialization");
     entry->initialization_bindings.clear();
@@ -49,15 +50,15 @@ class Initialization {
   void add(Value* state, int residuals) {
     builder_->set_name("draw/" + state->name());
     Var value;
-    if (state->name() == "state/random_key") {
+    if (state->has_role(roles::kRandomKey)) {
       value = concat({seed(), builder_->constant(Tensor::of<uint64_t>({1}, {0}))}, 0);
-    } else if (state->name().rfind("state/", 0) == 0) {
+    } else if (state->role()) {
       value = as_built(state);
     } else if (rule_ != Rule::kNone) {
       value = weight(state, residuals);
     }
     if (!value) return;
-    entry_->initialization->rename(value.value(), "initial/" + state->name());
+    entry_->initialization->claim_name(value.value(), "initial/" + state->name());
     entry_->initialization->add_output(value.value());
     entry_->initialization_bindings.push_back({state, value.value()});
   }
@@ -65,9 +66,13 @@ class Initialization {
  private:
   // The seed as uint64[1].
   Var seed() {
-    Graph& graph = *entry_->initialization;
-    if (!graph.find("seed")) graph.add_initializer("seed", Tensor::scalar<uint64_t>(options_.seed));
-    return unsqueeze(builder_->var(graph.find("seed")), {0});
+    if (!seed_) {
+      Graph& graph = *entry_->initialization;
+      // One input of the flattened initialization, whichever entry points draw from it.
+      seed_ = graph.add_initializer(model_.unique_name("seed"), Tensor::scalar<uint64_t>(options_.seed));
+      seed_->set_role({roles::kSeed, ""});
+    }
+    return unsqueeze(builder_->var(seed_), {0});
   }
 
   Var as_built(const Value* state) {
@@ -112,10 +117,12 @@ class Initialization {
     return cast(call(*builder_, function, {key_, builder_->ints(state->type().shape())}, attrs), state->dtype());
   }
 
+  const Model& model_;
   EntryPoint* entry_;
   const BuildOptions& options_;
   Rule rule_;
   std::unique_ptr<Builder> builder_;
+  Value* seed_ = nullptr;
   Var key_;
   int stream_ = 0;
 };

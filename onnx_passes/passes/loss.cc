@@ -3,8 +3,9 @@
 #include "onnx_passes/gradients/gradient.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/inlining.h"
+#include "onnx_passes/ir/roles.h"
 #include "onnx_passes/passes/entry_point.h"
-#include "onnx_passes/passes/loss_expression.h"
+#include "onnx_passes/passes/loss_resolution.h"
 #include "onnx_passes/passes/loss_terms.h"
 #include "onnx_passes/passes/training_versions.h"
 
@@ -28,9 +29,10 @@ std::string resolved_text(const std::vector<LossTerm>& terms) {
 }
 
 // Sums the terms in one entry point, and adds its results.
-bool add_terms(EntryPoint* entry, const std::vector<LossTerm>& terms, const std::function<Value*(Value*)>& version) {
+bool add_terms(EntryPoint* entry, const Graph& inference, const std::vector<LossTerm>& terms,
+               const std::function<Value*(Value*)>& version) {
   Builder b(entry->algorithm.get());
-  LossBuilder losses(&b, version);
+  LossBuilder losses(&b, inference, version);
   Var total, accuracy;
   for (const LossTerm& term : terms) {
     b.set_name("loss/" + term.loss.text);
@@ -40,8 +42,8 @@ bool add_terms(EntryPoint* entry, const std::vector<LossTerm>& terms, const std:
     const Var weighted = term.weight == 1 ? made.loss : made.loss * term.weight;
     total = total ? total + cast_like(weighted, total) : weighted;
   }
-  add_result(entry, "loss", total);
-  if (accuracy) add_result(entry, "accuracy", accuracy);
+  add_result(entry, roles::kLoss, total);
+  if (accuracy) add_result(entry, roles::kAccuracy, accuracy);
   return static_cast<bool>(accuracy);
 }
 
@@ -55,15 +57,15 @@ void expand_body(Graph* graph, const std::string& output) {
 
 bool run(Model& model, const BuildOptions& options) {
   std::vector<LossTerm> terms = parse_loss(options.loss);
-  for (LossTerm& term : terms) {
+  for (const LossTerm& term : terms) {
     if (term.is_output) expand_body(model.graph.get(), term.loss.text);
-    resolve(&term, *model.graph, options.loss);
   }
+  resolve(&terms, *model.graph, options.loss);
 
   if (!model.find_entry_point("step")) model.add_entry_point("step");
   EntryPoint* step = model.find_entry_point("step");
-  const bool has_accuracy = add_terms(step, terms, [&](Value* v) { return training_value(*step, v); });
-  add_terms(&model.add_entry_point("evaluate"), terms, [](Value* v) { return v; });
+  const bool has_accuracy = add_terms(step, *model.graph, terms, [&](Value* v) { return training_value(*step, v); });
+  add_terms(&model.add_entry_point("evaluate"), *model.graph, terms, [](Value* v) { return v; });
 
   model.set_metadata("onnx_train.loss", resolved_text(terms));
   model.set_metadata("onnx_train.outputs",

@@ -4,12 +4,11 @@
 #include <cmath>
 
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/roles.h"
 
 namespace onnx_train {
 namespace {
 
-constexpr const char* kScale = "state/loss_scale";
-constexpr const char* kGood = "state/loss_scale/good";
 constexpr float kFirst = 65536;
 constexpr double kGrowth = 2, kBackoff = 0.5;
 constexpr double kInterval = 2000;
@@ -25,15 +24,15 @@ float parse_fixed(const std::string& text) {
 
 }  // namespace
 
-std::optional<Var> loss_scale(EntryPoint* entry, Builder* b, const BuildOptions& options) {
+std::optional<Var> loss_scale(const Model& model, EntryPoint* entry, Builder* b, const BuildOptions& options) {
   if (options.loss_scale.empty()) return std::nullopt;
   // Accumulators start over when the step count has advanced, which a skipped update does not do.
   if (options.accumulate) fail("--loss-scale and --accumulate do not go together; leave out one of them");
   if (options.loss_scale != "dynamic")
     return b->scalar(DType::kFloat, static_cast<double>(parse_fixed(options.loss_scale)));
-  Graph& graph = *entry->algorithm;
-  Value* scale = graph.find(kScale);
-  return b->var(scale ? scale : graph.add_initializer(kScale, Tensor::scalar(kFirst)));
+  if (Value* scale = find_state(*entry, roles::kLossScale)) return b->var(scale);
+  return b->var(
+      add_state(model, entry->algorithm.get(), "state/loss_scale", Tensor::scalar(kFirst), {roles::kLossScale, ""}));
 }
 
 Var is_finite(Var norm) {
@@ -41,16 +40,17 @@ Var is_finite(Var norm) {
   return logical_not(logical_or(b.op("IsNaN", {norm}), b.op("IsInf", {norm})));
 }
 
-void advance_loss_scale(EntryPoint* entry, Builder* b, Var finite) {
-  Graph& graph = *entry->algorithm;
-  if (!graph.find(kScale)) return;
-  const Var scale = b->var(graph.find(kScale));
-  const Var good = b->var(graph.add_initializer(kGood, Tensor::scalar<int64_t>(0)));
-  b->set_name(std::string("next/") + kGood);
+void advance_loss_scale(const Model& model, EntryPoint* entry, Builder* b, Var finite) {
+  Value* state = find_state(*entry, roles::kLossScale);
+  if (!state) return;
+  const Var scale = b->var(state);
+  const Var good = b->var(add_state(model, entry->algorithm.get(), "state/loss_scale/good", Tensor::scalar<int64_t>(0),
+                                    {roles::kGoodSteps, ""}));
+  b->set_name("next/" + good.value()->name());
   const Var count = good + 1.0;
   const Var grows = count >= kInterval;
   bind_state(entry, good.value(), where(logical_and(finite, logical_not(grows)), count, 0.0));
-  b->set_name(std::string("next/") + kScale);
+  b->set_name("next/" + state->name());
   // No scale leaves the numbers of float32.
   const Var larger = min(scale * kGrowth, b->scalar(DType::kFloat, 0x1p127));
   const Var smaller = max(scale * kBackoff, b->scalar(DType::kFloat, 0x1p-126));

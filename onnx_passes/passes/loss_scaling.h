@@ -8,7 +8,7 @@
 //   state/loss_scale         the scale (dynamic only)
 //   state/loss_scale/good    good updates since it last changed
 //
-// Everything is in the training model, in standard operators. The values grad/<weight> are gradients times the scale;
+// Everything is in the training model, in standard operators. EntryPoint::gradients are gradients times the scale;
 // grad_norm is the norm of the gradients themselves.
 #pragma once
 
@@ -21,12 +21,12 @@ namespace onnx_train {
 
 // The scale of `entry`, in float32; nothing when there is none. The first call makes it. Throws Error for options that
 // make no sense.
-std::optional<Var> loss_scale(EntryPoint* entry, Builder* b, const BuildOptions& options);
+std::optional<Var> loss_scale(const Model& model, EntryPoint* entry, Builder* b, const BuildOptions& options);
 
 // Whether the norm of all gradients is a number: a bool scalar.
 Var is_finite(Var norm);
 
 // Binds the states of a dynamic scale; changes nothing for a fixed one.
-void advance_loss_scale(EntryPoint* entry, Builder* b, Var finite);
+void advance_loss_scale(const Model& model, EntryPoint* entry, Builder* b, Var finite);
 
 }  // namespace onnx_train

@@ -1,13 +1,12 @@
 #include "onnx_passes/passes/loss_terms.h"
 
-#include <cmath>
+#include <algorithm>
+#include <numeric>
 
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/error.h"
 
 namespace onnx_train {
-namespace {
-
 // ---- Reading a term
 
 const Option* find_option(const LossTerm& term, const std::string& key) {
@@ -17,138 +16,21 @@ const Option* find_option(const LossTerm& term, const std::string& key) {
   return nullptr;
 }
 
-double number(const LossTerm& term, const std::string& key, double otherwise) {
+double number_of(const LossTerm& term, const std::string& key, double otherwise) {
   const Option* option = find_option(term, key);
   return option ? std::get<double>(option->value) : otherwise;
 }
 
-int64_t integer(const LossTerm& term, const std::string& key, int64_t otherwise) {
-  return static_cast<int64_t>(number(term, key, static_cast<double>(otherwise)));
+int64_t integer_of(const LossTerm& term, const std::string& key, int64_t otherwise) {
+  return static_cast<int64_t>(number_of(term, key, static_cast<double>(otherwise)));
 }
 
-std::string reduction(const LossTerm& term) {
+std::string reduction_of(const LossTerm& term) {
   const Option* option = find_option(term, "reduction");
   return option ? std::get<Word>(option->value).text : "mean";
 }
 
-bool is_class_loss(const LossTerm& term) { return term.loss.text == "cross_entropy" || term.loss.text == "nll"; }
-
-// ---- Resolving
-
-class Resolver {
- public:
-  Resolver(LossTerm* term, const Graph& graph, const std::string& text)
-      : term_(*term), graph_(graph), reader_("--loss", text) {}
-
-  void run() {
-    if (term_.is_output) {
-      check_scalar(*find(term_.loss, "a loss or an output of the model"));
-      return;
-    }
-    check_numbers();
-    auto& names = term_.arguments.names;
-    if (names.empty()) names.push_back({first_float_output(), false, term_.loss.column});
-    const Value& prediction = *find(names[0], "a value of the model");
-    if (!is_float(prediction.dtype())) {
-      reader_.fail_at(names[0].column, concat("the prediction '", names[0].text, "' is ", to_string(prediction.type()),
-                                              "; it must be a float tensor"));
-    }
-    if (!prediction.has_rank()) {
-      reader_.fail_at(names[0].column, concat("the rank of '", names[0].text,
-                                              "' is not known; give the model's inputs shapes so that it can be "
-                                              "inferred"));
-    }
-    if (names.size() == 1) names.push_back({default_target(), false, term_.loss.column});
-    if (is_class_loss(term_)) resolve_axis(prediction);
-  }
-
- private:
-  const Value* find(const Word& word, const char* what) {
-    if (const Value* value = graph_.find(word.text)) return value;
-    std::vector<std::string> names;
-    for (const Value* output : graph_.outputs()) names.push_back(output->name());
-    const std::string similar = similar_names(word.text, term_.is_output ? with_losses(names) : names);
-    std::string all;
-    for (const std::string& name : names) all += concat(all.empty() ? "'" : ", '", name, "'");
-    reader_.fail_at(word.column, concat("'", word.text, "' is not ", what, "; ",
-                                        similar.empty() ? "the outputs are " : "did you mean ",
-                                        similar.empty() ? all : similar + "?"));
-  }
-  static std::vector<std::string> with_losses(std::vector<std::string> names) {
-    for (const std::string& name : loss_names()) names.push_back(name);
-    return names;
-  }
-
-  void check_scalar(const Value& value) {
-    const TensorType& type = value.type();
-    bool one_element = is_float(type.dtype);
-    if (type.dims) {
-      for (const Dim& d : *type.dims) one_element = one_element && d == Dim(1);
-    }
-    if (!one_element) {
-      reader_.fail_at(term_.loss.column,
-                      concat("'", value.name(), "' is ", to_string(type),
-                             "; an output that is the loss must be one float, otherwise name a loss: mse(...)"));
-    }
-  }
-
-  void check_number(const char* key, bool (*allowed)(double), const char* what) {
-    const Option* option = find_option(term_, key);
-    if (option && !allowed(std::get<double>(option->value))) {
-      reader_.fail_at(option->column, concat("'", key, "' must be ", what));
-    }
-  }
-  void check_numbers() {
-    check_number(
-        "label_smoothing", [](double x) { return x >= 0 && x <= 1; }, "from 0 to 1");
-    check_number(
-        "delta", [](double x) { return x > 0; }, "greater than 0");
-    const auto whole = [](double x) { return x == std::floor(x) && std::abs(x) < 1e15; };
-    check_number("ignore_index", whole, "a whole number");
-    check_number("axis", whole, "a whole number");
-  }
-
-  std::string first_float_output() {
-    for (const Value* output : graph_.outputs()) {
-      if (is_float(output->dtype())) return output->name();
-    }
-    reader_.fail_at(term_.loss.column, "the model has no float output; name the value to use in parentheses");
-  }
-
-  std::string default_target() {
-    const std::string name = "labels";
-    const Value* taken = graph_.find(name);
-    if (taken && !graph_.is_input(taken)) {
-      reader_.fail_at(term_.loss.column,
-                      concat("the model has a value called '", name, "' already; name the target: ", term_.loss.text,
-                             "(", quoted_if_needed(term_.arguments.names[0].text), ", my_", name, ")"));
-    }
-    return name;
-  }
-
-  void resolve_axis(const Value& prediction) {
-    const Word& name = term_.arguments.names[0];
-    const int64_t rank = prediction.rank();
-    const Option* given = find_option(term_, "axis");
-    if (!given && rank < 2) {
-      reader_.fail_at(name.column, concat("'", name.text, "' is ", to_string(prediction.type()),
-                                          "; a loss over classes needs an axis for them besides the batch"));
-    }
-    const int64_t axis = given ? static_cast<int64_t>(std::get<double>(given->value)) : rank == 3 ? 2 : 1;
-    if (axis < -rank || axis >= rank) {
-      reader_.fail_at(given->column,
-                      concat("axis ", axis, " is outside '", name.text, "', ", to_string(prediction.type())));
-    }
-    std::erase_if(term_.arguments.options, [](const Option& o) { return o.key.text == "axis"; });
-    const auto from_start = static_cast<double>(normalize_axis(axis, rank));
-    auto& options = term_.arguments.options;
-    options.insert(options.begin(), Option{{"axis", false, 0}, from_start, 0});
-  }
-
-  LossTerm& term_;
-  const Graph& graph_;
-  ExpressionReader reader_;
-};
+namespace {
 
 std::string to_string(const Option& option) {
   std::string text = option.key.text + "=";
@@ -161,20 +43,26 @@ const Dims& dims_of(Var x) {
   return *x.type().dims;
 }
 
-Dims without(Dims dims, int64_t axis) {
-  dims.erase(dims.begin() + axis);
-  return dims;
+Dims chosen(const Dims& dims, const std::vector<int64_t>& axes) {
+  Dims result;
+  for (int64_t axis : axes) result.push_back(dims[static_cast<size_t>(axis)]);
+  return result;
+}
+
+std::vector<int64_t> all_axes(Var x) {
+  std::vector<int64_t> axes(static_cast<size_t>(x.rank()));
+  std::iota(axes.begin(), axes.end(), 0);
+  return axes;
+}
+
+std::vector<int64_t> axes_without(Var x, int64_t axis) {
+  std::vector<int64_t> axes = all_axes(x);
+  std::erase(axes, axis);
+  return axes;
 }
 
 Var reduced(const LossTerm& term, Var x) {
-  return reduction(term) == "sum" ? sum_all(x) : x.builder().op("ReduceMean", {x}, {{"keepdims", 0}});
-}
-
-// Labels that the model has already must fit the prediction, as new ones do.
-void check_labels(const LossTerm& term, Var prediction, Var labels) {
-  if (labels.rank() == prediction.rank() - 1 && is_integer(labels.dtype())) return;
-  fail("--loss ", to_string(term), ": the labels '", labels.value()->name(), "' are ", to_string(labels.type()),
-       ", the prediction is ", to_string(prediction.type()), "; class indices are integers, without the class axis");
+  return reduction_of(term) == "sum" ? sum_all(x) : x.builder().op("ReduceMean", {x}, {{"keepdims", 0}});
 }
 
 // A vector over the classes in a shape that broadcasts along `axis` of a tensor of rank `rank`.
@@ -186,8 +74,6 @@ Var along(Var vector, int64_t axis, int64_t rank) {
 
 }  // namespace
 
-void resolve(LossTerm* term, const Graph& graph, const std::string& text) { Resolver(term, graph, text).run(); }
-
 std::string to_string(const LossTerm& term) {
   if (term.is_output) return quoted_if_needed(term.loss.text);
   std::string text;
@@ -198,6 +84,15 @@ std::string to_string(const LossTerm& term) {
 
 // ---- Building
 
+LossBuilder::LossBuilder(Builder* builder, const Graph& inference, std::function<Value*(Value*)> version)
+    : b_(*builder), version_(std::move(version)) {
+  for (const Value* input : inference.inputs()) {
+    if (!input->has_rank()) continue;
+    for (const Dim& d : *input->type().dims) set_by_inputs_.insert(d.symbol());
+  }
+  set_by_inputs_.erase("");
+}
+
 Var LossBuilder::read(const std::string& name) {
   Value* value = b_.graph().find(name);
   return b_.var(&value->graph() == &b_.graph() ? value : version_(value));
@@ -207,9 +102,50 @@ Var LossBuilder::read_or_add(const std::string& name, DType dtype, const Dims& d
   return b_.graph().find(name) ? read(name) : b_.var(b_.graph().add_input(name, {dtype, dims}));
 }
 
-Var LossBuilder::optional_weight(const LossTerm& term, const char* key, DType dtype, const Dims& dims) {
+// Sizes that have one symbol, and an input that sets it, are equal in every plan.
+bool LossBuilder::certainly_equal(const Dim& a, const Dim& b) const {
+  return a.same(b) && (a.known() || set_by_inputs_.count(a.symbol()));
+}
+
+Var LossBuilder::with_sizes(const std::string& name, Var x, Var prediction, const std::vector<int64_t>& axes) {
+  const Dims found = dims_of(x), wanted = chosen(dims_of(prediction), axes);
+  const bool certain = std::equal(found.begin(), found.end(), wanted.begin(), wanted.end(),
+                                  [&](const Dim& a, const Dim& b) { return certainly_equal(a, b); });
+  if (certain) return x;
+  const Var sizes = gather(shape(prediction), b_.ints(axes), 0);
+  constexpr double kNoSize = -9;  // Reshape refuses it
+  const Var checked = where(equal(shape(x), sizes), sizes, b_.scalar(DType::kInt64, kNoSize));
+  b_.set_name(concat("loss/'", name, "' has the sizes that '", prediction.value()->name(), "' asks for"));
+  const Var result = b_.op("Reshape", {x, checked});
+  result.value()->set_type({x.dtype(), wanted});
+  b_.set_name("loss/part");
+  return result;
+}
+
+Var LossBuilder::target(const LossTerm& term, Var prediction, DType dtype, const std::vector<int64_t>& axes) {
+  const std::string& name = term.arguments.names[1].text;
+  return with_sizes(name, read_or_add(name, dtype, chosen(dims_of(prediction), axes)), prediction, axes);
+}
+
+Var LossBuilder::class_weight(const LossTerm& term, Var prediction) {
+  const Option* option = find_option(term, "weight");
+  if (!option) return {};
+  const std::string& name = std::get<Word>(option->value).text;
+  const std::vector<int64_t> axis = {integer_of(term, "axis", 1)};
+  const Var weight = read_or_add(name, prediction.dtype(), chosen(dims_of(prediction), axis));
+  return with_sizes(name, cast_like(weight, prediction), prediction, axis);
+}
+
+Var LossBuilder::element_weight(const LossTerm& term, const char* key, Var prediction, const Dims& dims) {
   const Option* option = find_option(term, key);
-  return option ? read_or_add(std::get<Word>(option->value).text, dtype, dims) : Var();
+  if (!option) return {};
+  const std::string& name = std::get<Word>(option->value).text;
+  const Var weight = cast_like(read_or_add(name, prediction.dtype(), dims), prediction);
+  const Dims found = dims_of(weight), wanted = dims_of(prediction);
+  const bool certain = std::equal(found.rbegin(), found.rend(), wanted.rbegin(),
+                                  [&](const Dim& a, const Dim& b) { return a == Dim(1) || certainly_equal(a, b); });
+  if (certain) return weight;
+  return with_sizes(name, expand(weight, shape(prediction)), prediction, all_axes(prediction));
 }
 
 LossBuilder::Result LossBuilder::build(const LossTerm& term) {
@@ -225,20 +161,20 @@ LossBuilder::Result LossBuilder::build(const LossTerm& term) {
 
 LossBuilder::Result LossBuilder::cross_entropy(const LossTerm& term) {
   const Var logits = read(term.arguments.names[0].text);
-  const Dims& dims = dims_of(logits);
-  const int64_t axis = integer(term, "axis", 1);
-  const bool probabilities = integer(term, "probabilities", 0) != 0;
-  const Var labels = read_or_add(term.arguments.names[1].text, probabilities ? logits.dtype() : DType::kInt64,
-                                 probabilities ? dims : without(dims, axis));
-  if (is_float(labels.dtype())) return {probability_cross_entropy(term, logits, labels), {}};
-  check_labels(term, logits, labels);
-  const Var weight = optional_weight(term, "weight", logits.dtype(), {dims[static_cast<size_t>(axis)]});
+  const int64_t axis = integer_of(term, "axis", 1);
+  const Value* known = b_.graph().find(term.arguments.names[1].text);
+  if (integer_of(term, "probabilities", 0) != 0 || (known && is_float(known->dtype()))) {
+    const Var probabilities = target(term, logits, logits.dtype(), all_axes(logits));
+    return {probability_cross_entropy(term, logits, cast_like(probabilities, logits)), {}};
+  }
+  const Var labels = target(term, logits, DType::kInt64, axes_without(logits, axis));
+  const Var weight = class_weight(term, logits);
   const bool indices = labels.dtype() == DType::kInt64 || labels.dtype() == DType::kInt32;
   const auto made = call(b_, "SoftmaxCrossEntropy", 2, {logits, indices ? labels : cast(labels, DType::kInt64), weight},
                          {{"axis", axis},
-                          {"ignore_index", integer(term, "ignore_index", -100)},
-                          {"label_smoothing", Tensor::scalar(number(term, "label_smoothing", 0))},
-                          {"reduction", reduction(term)}});
+                          {"ignore_index", integer_of(term, "ignore_index", -100)},
+                          {"label_smoothing", Tensor::scalar(number_of(term, "label_smoothing", 0))},
+                          {"reduction", reduction_of(term)}});
   Graph& graph = b_.graph();
   graph.rename(made[1].value(), graph.unique_name(made[0].value()->name() + "/log_sum_exp"));
   return {made[0], accuracy(term, logits, labels)};
@@ -246,14 +182,13 @@ LossBuilder::Result LossBuilder::cross_entropy(const LossTerm& term) {
 
 // -Σ_c w[c] t[c] log p[c] with t ← t (1 - s) + s / C, averaged over the positions.
 Var LossBuilder::probability_cross_entropy(const LossTerm& term, Var logits, Var target) {
-  const int64_t axis = integer(term, "axis", 1);
-  const double smoothing = number(term, "label_smoothing", 0);
+  const int64_t axis = integer_of(term, "axis", 1);
+  const double smoothing = number_of(term, "label_smoothing", 0);
   if (smoothing > 0) {
     target = target * (1 - smoothing) + smoothing / cast_like(dim(logits, axis), logits);
   }
   Var log_p = b_.op("LogSoftmax", {logits}, {{"axis", axis}});
-  const Dim& classes = dims_of(logits)[static_cast<size_t>(axis)];
-  if (const Var weight = optional_weight(term, "weight", logits.dtype(), {classes})) {
+  if (const Var weight = class_weight(term, logits)) {
     log_p = log_p * along(weight, axis, logits.rank());
   }
   return reduced(term, -reduce_sum(target * log_p, std::vector<int64_t>{axis}, /*keepdims=*/false));
@@ -262,54 +197,52 @@ Var LossBuilder::probability_cross_entropy(const LossTerm& term, Var logits, Var
 // -Σᵢ w[yᵢ] x[i, yᵢ] over the positions that are not ignored; mean: divided by Σᵢ w[yᵢ].
 LossBuilder::Result LossBuilder::nll(const LossTerm& term) {
   const Var log_p = read(term.arguments.names[0].text);
-  const Dims& dims = dims_of(log_p);
-  const int64_t axis = integer(term, "axis", 1);
-  const Var given = read_or_add(term.arguments.names[1].text, DType::kInt64, without(dims, axis));
-  check_labels(term, log_p, given);
-  const Var labels = cast(given, DType::kInt64);
-  const Var weight = optional_weight(term, "weight", log_p.dtype(), {dims[static_cast<size_t>(axis)]});
-  const Var ignored = equal(labels, b_.scalar(DType::kInt64, static_cast<double>(integer(term, "ignore_index", -100))));
+  const int64_t axis = integer_of(term, "axis", 1);
+  const Var labels = cast(target(term, log_p, DType::kInt64, axes_without(log_p, axis)), DType::kInt64);
+  const Var weight = class_weight(term, log_p);
+  const Var ignored =
+      equal(labels, b_.scalar(DType::kInt64, static_cast<double>(integer_of(term, "ignore_index", -100))));
   const Var label = where(ignored, b_.scalar(DType::kInt64, 0), labels);
   const Var zero = b_.scalar(log_p.dtype(), 0);
   const Var counted = where(ignored, zero, weight ? gather(weight, label, 0) : b_.scalar(log_p.dtype(), 1));
   const Var picked = squeeze(b_.op("GatherElements", {log_p, unsqueeze(label, {axis})}, {{"axis", axis}}), {axis});
   const Var sum = -sum_all(where(ignored, zero, picked * counted));
-  return {reduction(term) == "sum" ? sum : sum / sum_all(counted), accuracy(term, log_p, labels)};
+  return {reduction_of(term) == "sum" ? sum : sum / sum_all(counted), accuracy(term, log_p, labels)};
 }
 
 // w ((1 - t) x + (1 + (p - 1) t) log(1 + e⁻ˣ))      p: pos_weight
 // log(1 + e⁻ˣ) = max(-x, 0) + log(1 + exp(-|x|)) never overflows, and runs in float64 where Softplus often does not.
 Var LossBuilder::bce_with_logits(const LossTerm& term) {
   const Var x = read(term.arguments.names[0].text);
-  const Dims& dims = dims_of(x);
-  const Var t = read_or_add(term.arguments.names[1].text, x.dtype(), dims);
+  const Dims dims = dims_of(x);
+  const Var t = cast_like(target(term, x, x.dtype(), all_axes(x)), x);
   Var loss = max(-x, b_.scalar(x.dtype(), 0)) + log(exp(-abs(x)) + 1.0);
   const Dims last = dims.empty() ? Dims{} : Dims{dims.back()};
-  if (const Var pos_weight = optional_weight(term, "pos_weight", x.dtype(), last)) {
+  if (const Var pos_weight = element_weight(term, "pos_weight", x, last)) {
     loss = loss * ((pos_weight - 1.0) * t + 1.0);
   }
   loss = (1.0 - t) * x + loss;
-  if (const Var weight = optional_weight(term, "weight", x.dtype(), dims)) loss = loss * weight;
+  if (const Var weight = element_weight(term, "weight", x, dims)) loss = loss * weight;
   return reduced(term, loss);
 }
 
 // mse: d²      l1: |d|      huber: d² / 2 where |d| < δ, else δ (|d| - δ / 2)
 Var LossBuilder::distance(const LossTerm& term) {
   const Var x = read(term.arguments.names[0].text);
-  const Var d = x - cast_like(read_or_add(term.arguments.names[1].text, x.dtype(), dims_of(x)), x);
+  const Var d = x - cast_like(target(term, x, x.dtype(), all_axes(x)), x);
   if (term.loss.text == "mse") return reduced(term, d * d);
   const Var size = abs(d);
   if (term.loss.text == "l1") return reduced(term, size);
-  const double delta = number(term, "delta", 1);
+  const double delta = number_of(term, "delta", 1);
   return reduced(term, where(size < delta, d * d * 0.5, (size - delta / 2) * delta));
 }
 
 Var LossBuilder::accuracy(const LossTerm& term, Var prediction, Var labels) {
   b_.set_name("accuracy/part");
-  const Var best = b_.op("ArgMax", {prediction}, {{"axis", integer(term, "axis", 1)}, {"keepdims", 0}});
+  const Var best = b_.op("ArgMax", {prediction}, {{"axis", integer_of(term, "axis", 1)}, {"keepdims", 0}});
   const Var label = cast(labels, DType::kInt64);
   const Var counted =
-      logical_not(equal(label, b_.scalar(DType::kInt64, static_cast<double>(integer(term, "ignore_index", -100)))));
+      logical_not(equal(label, b_.scalar(DType::kInt64, static_cast<double>(integer_of(term, "ignore_index", -100)))));
   const Var right = cast(logical_and(equal(best, label), counted), DType::kFloat);
   return sum_all(right) / max(sum_all(cast(counted, DType::kFloat)), b_.scalar(DType::kFloat, 1));
 }

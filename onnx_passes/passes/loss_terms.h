@@ -1,19 +1,22 @@
-// One term of a loss expression: its open ends closed against the model, then built as nodes. Used by the loss pass.
+// One term of a loss expression that is resolved (loss_resolution.h), built as nodes. Used by the loss pass; any
+// thread.
 #pragma once
 
 #include <functional>
-#include <map>
+#include <set>
 #include <string>
+#include <vector>
 
 #include "onnx_passes/ir/builder.h"
 #include "onnx_passes/passes/loss_expression.h"
 
 namespace onnx_train {
 
-// Fills in what the user left open: the prediction (the model's first float output), the target's name, the class
-// axis. Throws Error for names that the model does not have and for predictions that do not fit the loss; `text` is the
-// whole expression, for messages.
-void resolve(LossTerm* term, const Graph& graph, const std::string& text);
+// An option of the term, null where it is not given.
+const Option* find_option(const LossTerm& term, const std::string& key);
+// Its number, `otherwise` where it is not given.
+double number_of(const LossTerm& term, const std::string& key, double otherwise);
+int64_t integer_of(const LossTerm& term, const std::string& key, int64_t otherwise);
 
 // A resolved term as an expression: "cross_entropy(logits, labels, axis=1)".
 std::string to_string(const LossTerm& term);
@@ -22,7 +25,7 @@ std::string to_string(const LossTerm& term);
 class LossBuilder {
  public:
   // `version` maps a value of the inference graph to the one that the entry point reads.
-  LossBuilder(Builder* builder, std::function<Value*(Value*)> version) : b_(*builder), version_(std::move(version)) {}
+  LossBuilder(Builder* builder, const Graph& inference, std::function<Value*(Value*)> version);
 
   struct Result {
     Var loss;      // a scalar
@@ -34,7 +37,15 @@ class LossBuilder {
   Var read(const std::string& name);
   // The value of that name, of the model or an input made by an earlier term, or a new input.
   Var read_or_add(const std::string& name, DType dtype, const Dims& dims);
-  Var optional_weight(const LossTerm& term, const char* option, DType dtype, const Dims& dims);
+  // The target: an input of the prediction's sizes along `axes`, or a tensor of the model with these sizes.
+  Var target(const LossTerm& term, Var prediction, DType dtype, const std::vector<int64_t>& axes);
+  // The weight of each class; no value where the term has none. And that of each element, which may broadcast.
+  Var class_weight(const LossTerm& term, Var prediction);
+  Var element_weight(const LossTerm& term, const char* option, Var prediction, const Dims& dims);
+  // x, whose sizes are those of the prediction along `axes`: a plan is refused for others, where the types leave that
+  // open. A size of 1 would broadcast silently.
+  Var with_sizes(const std::string& name, Var x, Var prediction, const std::vector<int64_t>& axes);
+  bool certainly_equal(const Dim& a, const Dim& b) const;
 
   Result cross_entropy(const LossTerm& term);
   Var probability_cross_entropy(const LossTerm& term, Var logits, Var target);
@@ -45,6 +56,7 @@ class LossBuilder {
 
   Builder& b_;
   std::function<Value*(Value*)> version_;
+  std::set<std::string> set_by_inputs_;  // symbols
 };
 
 }  // namespace onnx_train

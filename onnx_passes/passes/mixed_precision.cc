@@ -128,6 +128,7 @@ class MixedPrecision {
 
   bool run() {
     copy_shared_nodes();
+    for (const auto& [original, version] : step_.training_versions) original_of_[version] = original;
     std::unordered_set<const Node*> of_model;  // the others advance states
     for (const Node* node : inference_.nodes()) of_model.insert(training_node(*node));
     for (Node* node : graph_.nodes()) {
@@ -218,13 +219,15 @@ class MixedPrecision {
     }
     const auto made = call(b, node->op() + "Train", outputs_in_training(recurrence), inputs, attributes_of(recurrence));
     for (int i = 0; i < node->num_outputs(); ++i) {
-      if (node->output(i)) graph_.replace(node->output(i), made[static_cast<size_t>(i)].value());
+      if (!node->output(i)) continue;
+      graph_.replace(node->output(i), made[static_cast<size_t>(i)].value());
+      move_version(node->output(i), made[static_cast<size_t>(i)].value());
     }
     std::vector<std::string> names;
     for (const Value* output : node->outputs()) names.push_back(output ? output->name() : "");
     graph_.remove(node);
     for (size_t i = 0; i < names.size(); ++i) {
-      if (!names[i].empty() && !graph_.find(names[i])) graph_.rename(made[i].value(), names[i]);
+      if (!names[i].empty()) graph_.claim_name(made[i].value(), names[i]);
     }
     for (size_t i = 0; i < names.size(); ++i) {
       if (names[i].empty()) continue;
@@ -246,9 +249,19 @@ class MixedPrecision {
     if (round && !is_for_softmax(readers)) result = call(b, "RoundToBfloat16", {result});
     if (round_gradient) result = call(b, "RoundGradientToBfloat16", {result});
     for (const Use& use : readers) use.node->set_input(use.index, result.value());
-    if (Value* taken = graph_.find(name)) graph_.rename(taken, graph_.unique_name(name + "/part"));
-    graph_.rename(result.value(), name);
+    graph_.claim_name(result.value(), name);
+    move_version(exact, result.value());
     activations_.insert(result.value());
+  }
+
+  // `to` is from now on the training version of what `from` was one of.
+  void move_version(const Value* from, Value* to) {
+    const auto found = original_of_.find(from);
+    if (found == original_of_.end()) return;
+    const Value* original = found->second;
+    original_of_.erase(found);
+    original_of_[to] = original;
+    step_.training_versions[original] = to;
   }
 
   // Masks that are added to scores hold the lowest float32, which bfloat16 would round to infinity.
@@ -288,6 +301,7 @@ class MixedPrecision {
   bool changed_ = false;
   std::unordered_set<const Value*> activations_;  // what depends on a product or a lookup
   std::unordered_map<Value*, Value*> rounded_;
+  std::unordered_map<const Value*, const Value*> original_of_;  // training version -> value of the inference graph
 };
 
 }  // namespace

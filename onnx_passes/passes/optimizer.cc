@@ -5,8 +5,8 @@
 
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/roles.h"
 #include "onnx_passes/passes/entry_point.h"
-#include "onnx_passes/passes/gradients.h"
 #include "onnx_passes/passes/loss_scaling.h"
 #include "onnx_passes/passes/optimizers.h"
 #include "onnx_passes/passes/select.h"
@@ -41,46 +41,44 @@ class OptimizerBuilder {
       : model_(*model), entry_(*entry), spec_(spec), options_(options), b_(entry->algorithm.get()) {}
 
   void run() {
-    const std::vector<Value*> weights = trained_weights(model_, entry_);
+    std::vector<Value*> weights;
+    for (const WeightGradient& g : entry_.gradients) weights.push_back(g.weight);
     const ValueSet decay = decaying(weights, spec_, options_);
-    add_step_count();
-    add_clipping(weights);
-    for (Value* weight : weights) update(weight, decay.count(weight) ? spec_.weight_decay : 0);
+    count_steps();
+    add_clipping();
+    for (const WeightGradient& g : entry_.gradients) update(g, decay.count(g.weight) ? spec_.weight_decay : 0);
     bind(step_.value(), next_step_);
-    if (finite_) advance_loss_scale(&entry_, &b_, finite_);
+    if (finite_) advance_loss_scale(model_, &entry_, &b_, finite_);
   }
 
  private:
-  Var gradient(const Value* weight) { return b_.var(b_.graph().find("grad/" + weight->name())); }
-
   // State that `accumulate` reads, too, is in the inference graph by now.
-  void add_step_count() {
-    Value* step = b_.graph().find(kStepState);
-    if (!step) step = b_.graph().add_initializer(kStepState, Tensor::scalar<int64_t>(0));
-    step_ = b_.var(step);
-    b_.set_name(std::string("next/") + kStepState);
+  void count_steps() {
+    Value* step = find_state(entry_, roles::kStep);
+    step_ = b_.var(step ? step : add_step_count(model_, &b_.graph()));
+    b_.set_name("next/" + step_.value()->name());
     next_step_ = step_ + 1.0;
   }
 
   // scale = min(1, clip_norm / (norm + 1e-6)), as torch.nn.utils.clip_grad_norm_; 1 where clip_norm is infinite, so
   // that a plan for that need not wait for the norm
-  void add_clipping(const std::vector<Value*>& weights) {
+  void add_clipping() {
     rate_ = b_.var(
-        add_input_with_default(&entry_, "learning_rate", Tensor::scalar(static_cast<float>(spec_.learning_rate))));
+        add_input_with_default(&entry_, roles::kLearningRate, Tensor::scalar(static_cast<float>(spec_.learning_rate))));
     const float clip =
         options_.clip_norm > 0 ? static_cast<float>(options_.clip_norm) : std::numeric_limits<float>::infinity();
-    const Var clip_norm = b_.var(add_input_with_default(&entry_, "clip_norm", Tensor::scalar(clip)));
+    const Var clip_norm = b_.var(add_input_with_default(&entry_, roles::kClipNorm, Tensor::scalar(clip)));
     std::vector<Var> gradients;
-    for (const Value* weight : weights) gradients.push_back(gradient(weight));
+    for (const WeightGradient& g : entry_.gradients) gradients.push_back(b_.var(g.gradient));
     b_.set_name("grad_norm");
     Var norm = call(b_, "GlobalNorm", gradients);
-    const auto scale = loss_scale(&entry_, &b_, options_);
+    const auto scale = loss_scale(model_, &entry_, &b_, options_);
     if (scale) finite_ = is_finite(norm), norm = norm / cast_like(*scale, norm);
     b_.set_name("grad_scale");
     const Var one = b_.scalar(norm.dtype(), 1);
     scale_ = where(b_.op("IsInf", {clip_norm}), one, min(cast_like(clip_norm, norm) / (norm + 1e-6), one));
     if (scale) scale_ = scale_ / cast_like(*scale, norm);
-    add_result(&entry_, "grad_norm", norm);
+    add_result(&entry_, roles::kGradNorm, norm);
   }
 
   // An update by gradients that are not finite is skipped, where the loss is scaled.
@@ -89,25 +87,22 @@ class OptimizerBuilder {
     bind_state(&entry_, state, finite_ ? where(finite_, next, b_.var(state)) : next);
   }
 
-  Var add_slot(const Value* weight, const char* slot) {
-    const Tensor zeros(weight->dtype(), weight->type().shape());
-    return b_.var(b_.graph().add_initializer(slot_name(weight, slot), zeros));
-  }
+  Var slot(const Value* weight, const char* name) { return b_.var(add_slot(model_, &b_.graph(), weight, name)); }
 
-  void update(Value* weight, double weight_decay) {
-    const Var w = b_.var(weight), g = gradient(weight);
-    std::vector<Var> slots, inputs{w, g};
+  void update(const WeightGradient& of, double weight_decay) {
+    Value* weight = of.weight;
+    std::vector<Var> slots, inputs{b_.var(weight), b_.var(of.gradient)};
     Attrs attrs{{"weight_decay", Tensor::scalar(weight_decay)}};
     std::string op = "Sgd";
     if (spec_.is_sgd()) {
-      if (spec_.momentum != 0) slots.push_back(add_slot(weight, "momentum_buffer"));
+      if (spec_.momentum != 0) slots.push_back(slot(weight, "momentum_buffer"));
       inputs.push_back(slots.empty() ? Var() : slots[0]);
       attrs.insert(attrs.end(), {{"momentum", Tensor::scalar(spec_.momentum)},
                                  {"dampening", Tensor::scalar(spec_.dampening)},
                                  {"nesterov", spec_.nesterov ? 1 : 0}});
     } else {
       op = spec_.name == "adam" ? "Adam" : "AdamW";
-      slots = {add_slot(weight, "exp_avg"), add_slot(weight, "exp_avg_sq")};
+      slots = {slot(weight, "exp_avg"), slot(weight, "exp_avg_sq")};
       inputs.insert(inputs.end(), slots.begin(), slots.end());
       attrs.insert(attrs.end(), {{"beta1", Tensor::scalar(spec_.beta1)},
                                  {"beta2", Tensor::scalar(spec_.beta2)},
@@ -145,6 +140,13 @@ Pass optimizer(const BuildOptions& options) {
   return {"optimizer", [options](Model& model) { return run(model, options); }};
 }
 
-std::string slot_name(const Value* weight, const std::string& slot) { return "state/" + weight->name() + "/" + slot; }
+Value* add_slot(const Model& model, Graph* graph, const Value* weight, const std::string& slot) {
+  const Tensor zeros(weight->dtype(), weight->type().shape());
+  return add_state(model, graph, concat("state/", weight->name(), "/", slot), zeros, {slot, weight->name()});
+}
+
+Value* add_step_count(const Model& model, Graph* graph) {
+  return add_state(model, graph, "state/step", Tensor::scalar<int64_t>(0), {roles::kStep, ""});
+}
 
 }  // namespace onnx_train

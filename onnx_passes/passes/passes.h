@@ -11,7 +11,9 @@
 //   initialization  state from a seed
 //   simplify        constants, common subexpressions, dead nodes
 //
-// Names (they are the interface of a training model, kept from version to version):
+// Names, for people. What passes and the runtime look for, they find by records of the model: bindings, gradients,
+// training versions (EntryPoint) and roles (roles.h). A name that the forward model uses for something else gives way:
+// loss_1, state/step_1.
 //   inputs          those of the forward model; what the loss names ("labels"); learning_rate, clip_norm (floats with
 //                   defaults)
 //   outputs         loss, grad_norm, accuracy (class losses with index labels), then nothing else
@@ -69,9 +71,14 @@ std::vector<PassTiming> build_training_model(Model* model, const BuildOptions& o
 std::vector<Value*> select_trainable(const Model& model, const std::vector<std::string>& train,
                                      const std::vector<std::string>& freeze);
 
+// Gives values of a training model that another program wrote, without roles, the roles that their names say: loss,
+// accuracy, grad_norm; learning_rate, clip_norm, seed; next/<state>. Changes nothing where a value has a role.
+void assign_roles(Model* model);
+
 // One entry point as a plain model: graph and algorithm concatenated, dead nodes gone. Each state is an input of its
-// own name and an output next/<state>; inputs with defaults keep them. "predict" is the inference graph alone, with
-// its weights as initializers; "initialize" joins all initialization graphs (its input: seed, with a default).
+// own name, its new value an output with the role "next", named next/<state> where that is free; inputs with defaults
+// keep them. "predict" is the inference graph alone, with its weights as initializers; "initialize" joins all
+// initialization graphs (its input: seed, with a default).
 Model flatten(const Model& model, const std::string& entry);
 // The state that an entry point reads or writes, in the order of flatten's inputs.
 std::vector<std::string> state_of(const Model& model, const std::string& entry);

@@ -1,8 +1,10 @@
 #include "onnx_passes/passes/recognize.h"
 
 #include <algorithm>
+#include <unordered_set>
 
 #include "onnx_passes/functions/functions.h"
+#include "onnx_passes/passes/loss_expression.h"
 
 namespace onnx_train {
 namespace {
@@ -18,15 +20,17 @@ const std::vector<Rewrite>& rewrites() {
   return all;
 }
 
-// The loss may name any value; taken for one wherever its name stands between characters that names have not.
-bool is_word_of(const std::string& text, const std::string& word) {
-  const auto ends_word = [&](size_t i) {
-    return i >= text.size() || (!std::isalnum(static_cast<unsigned char>(text[i])) && text[i] != '_');
-  };
-  for (size_t at = text.find(word); at != std::string::npos; at = text.find(word, at + 1)) {
-    if ((at == 0 || ends_word(at - 1)) && ends_word(at + word.size())) return true;
+// What the loss may name: values of the model, its own options and inputs.
+std::unordered_set<std::string> words_of(const std::string& loss) {
+  std::unordered_set<std::string> words;
+  for (const LossTerm& term : parse_loss(loss)) {
+    words.insert(term.loss.text);
+    for (const Word& name : term.arguments.names) words.insert(name.text);
+    for (const Option& option : term.arguments.options) {
+      if (const Word* word = std::get_if<Word>(&option.value)) words.insert(word->text);
+    }
   }
-  return false;
+  return words;
 }
 
 bool fits(const TensorType& type, const TensorType& wanted) {
@@ -40,7 +44,7 @@ bool fits(const TensorType& type, const TensorType& wanted) {
 
 class Recognizer {
  public:
-  Recognizer(Model* model, const BuildOptions& options) : model_(*model), options_(options) {
+  Recognizer(Model* model, const BuildOptions& options) : model_(*model), words_of_loss_(words_of(options.loss)) {
     const auto weights = select_trainable(*model, options.train, options.freeze);
     weights_.insert(weights.begin(), weights.end());
   }
@@ -109,7 +113,7 @@ class Recognizer {
   }
 
   bool is_inside(const Value* value, const Match& match) const {
-    if (value->graph().is_output(value) || is_word_of(options_.loss, value->name())) return false;
+    if (value->graph().is_output(value) || words_of_loss_.count(value->name())) return false;
     return std::all_of(value->uses().begin(), value->uses().end(), [&](const Use& use) {
       return match.nodes.count(use.node) || (hands_on(*use.node) && is_inside(use.node->output(), match));
     });
@@ -152,7 +156,7 @@ class Recognizer {
   }
 
   Model& model_;
-  const BuildOptions& options_;
+  const std::unordered_set<std::string> words_of_loss_;
   ValueSet weights_;
   std::vector<const Rewrite*> rows_;
   std::unordered_set<const Node*> dead_;

@@ -121,6 +121,7 @@ class Simplifier {
           kept_.insert(b.next);
         }
       }
+      for (const WeightGradient& g : entry.gradients) kept_.insert(g.gradient);
       protect_outputs(*entry.algorithm);
       protect_outputs(*entry.initialization);
     }
@@ -259,6 +260,9 @@ class Simplifier {
 
 }  // namespace
 
-bool simplify(Model& model) { return Simplifier(&model).run(); }
+bool simplify(Model& model) {
+  for (EntryPoint& entry : model.entry_points) entry.training_versions.clear();
+  return Simplifier(&model).run();
+}
 
 }  // namespace onnx_train

@@ -3,12 +3,11 @@
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/inference.h"
+#include "onnx_passes/ir/roles.h"
 #include "onnx_passes/passes/training_versions.h"
 
 namespace onnx_train {
 namespace {
-
-constexpr const char* kRandomKey = "state/random_key";
 
 [[noreturn]] void refuse(const Node& node, const std::string& reason) {
   fail("[TrainingMode] ", node.label(), ": ", reason);
@@ -86,14 +85,6 @@ void remove_dropout(Node* node) {
   graph.remove(node);
 }
 
-void to_inference(Graph& graph) {
-  for (Node* node : graph.nodes()) {
-    for (const auto& subgraph : node->subgraphs()) to_inference(*subgraph.graph);
-    if (is_batch_norm(*node)) to_inference(node);
-    if (node->is("Dropout")) remove_dropout(node);
-  }
-}
-
 // ---- The algorithm's versions of nodes
 
 // Makes the training versions, node by node in the order of the inference graph.
@@ -148,8 +139,9 @@ class TrainingCopy {
     const auto made = call(builder_, "BatchNormalizationTrain", 3, {x, train(node.input(1)), train(node.input(2))},
                            {{"epsilon", node.attr("epsilon", 1e-5f)}});
     versions_.add(node.output(0), made[0].value());
-    versions_.add(nullptr, made[1].value(), training_name(node.output()) + "/mean");
-    versions_.add(nullptr, made[2].value(), training_name(node.output()) + "/var");
+    Graph& algorithm = *entry_.algorithm;
+    algorithm.claim_name(made[1].value(), training_name(node.output()) + "/mean");
+    algorithm.claim_name(made[2].value(), training_name(node.output()) + "/var");
     builder_.set_name(training_name(node.output()) + "/statistics");  // "train/y_3" may be the version of a "y_3"
     const float momentum = node.attr("momentum", 0.9f);
     const Var batch_mean = cast_like(made[1], builder_.var(mean));
@@ -166,12 +158,15 @@ class TrainingCopy {
   // ---- Dropout
 
   Value* random_key() {
-    if (!key_) key_ = entry_.algorithm->add_initializer(kRandomKey, Tensor::of<uint64_t>({2}, {options_.seed, 0}));
+    if (!key_) {
+      key_ = add_state(model_, entry_.algorithm.get(), "state/random_key",
+                       Tensor::of<uint64_t>({2}, {options_.seed, 0}), {roles::kRandomKey, ""});
+    }
     return key_;
   }
 
   void bind_random_key() {
-    builder_.set_name(std::string("next/") + kRandomKey);
+    builder_.set_name("next/" + key_->name());
     bind_state(&entry_, key_, builder_.var(key_) + builder_.constant(Tensor::of<uint64_t>({2}, {0, 1})));
   }
 
@@ -189,7 +184,11 @@ class TrainingCopy {
     const auto made = call(builder_, "Dropout", 2, {train(node.input(0)), builder_.var(random_key()), ratio},
                            {{"stream", stream_++}});
     versions_.add(node.output(0), made[0].value());
-    versions_.add(node.output(1), made[1].value(), training_name(node.output()) + "/mask");
+    if (node.output(1)) {
+      versions_.add(node.output(1), made[1].value());
+    } else {
+      entry_.algorithm->claim_name(made[1].value(), training_name(node.output()) + "/mask");
+    }
   }
 
   Model& model_;
@@ -202,6 +201,14 @@ class TrainingCopy {
 };
 
 }  // namespace
+
+void to_inference(Graph& graph) {
+  for (Node* node : graph.nodes()) {
+    for (const auto& subgraph : node->subgraphs()) to_inference(*subgraph.graph);
+    if (is_batch_norm(*node)) to_inference(node);
+    if (node->is("Dropout")) remove_dropout(node);
+  }
+}
 
 Pass training_mode(const BuildOptions& options) {
   return {"training_mode", [options](Model& model) {

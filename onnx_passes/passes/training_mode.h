@@ -9,10 +9,15 @@
 // The inference graph itself is left in inference form: batch norm with its running statistics, no dropout.
 #pragma once
 
+#include "onnx_passes/ir/graph.h"
 #include "onnx_passes/passes/passes.h"
 
 namespace onnx_train {
 
 Pass training_mode(const BuildOptions& options);
+
+// The inference form alone, subgraphs included: what `predict` and a plan of a forward model run. A model that was
+// exported in training mode then computes what its module computes in evaluation mode.
+void to_inference(Graph& graph);
 
 }  // namespace onnx_train

@@ -4,9 +4,10 @@
 #include "onnx_passes/ir/onnx.h"
 
 namespace onnx_train {
+
 Value* training_value(const EntryPoint& entry, Value* inference_value) {
-  Value* version = entry.algorithm->find(training_name(inference_value));
-  return version ? version : inference_value;
+  const auto found = entry.training_versions.find(inference_value);
+  return found == entry.training_versions.end() ? inference_value : found->second;
 }
 
 Value* TrainingVersions::of(Value* value) const {
@@ -37,18 +38,16 @@ bool TrainingVersions::are_read_by(const Graph& graph) const {
 void TrainingVersions::copy(const Node& node) {
   std::vector<Value*> inputs;
   for (Value* input : node.inputs()) inputs.push_back(of(input));
+  Graph& algorithm = *entry_.algorithm;
   std::vector<std::string> names;
-  for (Value* output : node.outputs()) names.push_back(output ? training_name(output) : "");
-  for (const std::string& name : names) {
-    if (!name.empty()) make_room(name);
-  }
+  for (Value* output : node.outputs()) names.push_back(output ? algorithm.unique_name(training_name(output)) : "");
   onnx::NodeProto shell = node.shell();
   if (!node.name().empty()) shell.set_name("train/" + node.name());
-  Node* made = entry_.algorithm->add_node(shell, inputs, names, before_);
+  Node* made = algorithm.add_node(shell, inputs, names, before_);
   for (const auto& subgraph : node.subgraphs()) copy_subgraph(subgraph, made);
   for (int i = 0; i < node.num_outputs(); ++i) {
     if (!node.output(i)) continue;
-    versions_[node.output(i)] = made->output(i);
+    add(node.output(i), made->output(i));
     made->output(i)->set_type(node.output(i)->type());
     made->output(i)->set_elements(node.output(i)->elements());
   }
@@ -63,17 +62,9 @@ void TrainingVersions::copy_subgraph(const Node::Subgraph& subgraph, Node* node)
   redirect(made);
 }
 
-void TrainingVersions::add(Value* original, Value* made, const std::string& name) {
-  const std::string wanted = original ? training_name(original) : name;
-  make_room(wanted, made);
-  entry_.algorithm->rename(made, wanted);
-  if (original) versions_[original] = made;
-}
-
-// train/x_1 may be an intermediate value of x's copy that came before the copy of x_1: it takes another name.
-void TrainingVersions::make_room(const std::string& name, const Value* for_value) {
-  Value* taken = entry_.algorithm->find(name);
-  if (taken && taken != for_value) entry_.algorithm->rename(taken, entry_.algorithm->unique_name(name + "/part"));
+void TrainingVersions::add(Value* original, Value* made) {
+  entry_.algorithm->claim_name(made, training_name(original));
+  set(original, made);
 }
 
 void TrainingVersions::redirect(Graph* graph) const {

@@ -1,6 +1,6 @@
 // Training versions of nodes: copies of the inference graph's nodes in an entry point's algorithm, made where training
-// computes something else. The version of a value `v` is called `train/v`. Used by one pass at a time; does not outlive
-// the model.
+// computes something else. EntryPoint::training_versions lists them; the version of a value `v` is named train/v where
+// that is free. Used by one pass at a time; does not outlive the model.
 #pragma once
 
 #include <string>
@@ -11,8 +11,7 @@
 namespace onnx_train {
 
 inline std::string training_name(const Value* value) { return "train/" + value->name(); }
-// The training version of a value of the inference graph: train/<value> of the algorithm, or the value itself where
-// the two do not differ.
+// The training version of a value of the inference graph, or the value itself where the two do not differ.
 Value* training_value(const EntryPoint& entry, Value* inference_value);
 
 class TrainingVersions {
@@ -28,17 +27,16 @@ class TrainingVersions {
 
   // Makes a copy of the node, which reads versions where there are some, and whose outputs are versions.
   void copy(const Node& node);
-  // `made` is the version of `original`, or is only called `name` when that is null.
-  void add(Value* original, Value* made, const std::string& name = "");
+  // `made` is the version of `original`.
+  void add(Value* original, Value* made);
   // The version of `original` from now on.
-  void set(Value* original, Value* made) { versions_[original] = made; }
+  void set(Value* original, Value* made) { versions_[original] = entry_.training_versions[original] = made; }
   // The nodes of `graph`, and of the graphs inside, read versions where there are some.
   void redirect(Graph* graph) const;
 
  private:
   bool are_read_by(const Graph& graph) const;
   void copy_subgraph(const Node::Subgraph& subgraph, Node* node);
-  void make_room(const std::string& name, const Value* for_value = nullptr);
 
   EntryPoint& entry_;
   Node* before_;

@@ -1,6 +1,7 @@
 #include "onnx_passes/passes/upgrade.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "onnx_passes/ir/builder.h"
 #include "onnx_passes/ir/error.h"
@@ -192,48 +193,93 @@ Node* group_normalization(Node* node) {
   return node;
 }
 
-// Both were Resize with corners at zero. Downsampling rounded up, in ONNX Runtime's reading, which exporters followed.
-Node* resize_from_scales(Node* node, Var scales) {
-  const Tensor factors = constant_of(scales.value());
-  if (factors.empty()) refuse(*node, "its scales are not constant");
-  bool up = false, down = false;
-  for (int64_t i = 0; i < factors.size(); ++i) {
-    up = up || factors.at(i) > 1;
-    down = down || factors.at(i) < 1;
-  }
-  std::string mode = node->attr("mode", "nearest");
-  if (mode == "bilinear") mode = "linear";
-  if (mode == "nearest" && up && down) refuse(*node, "it scales up and down at once");
-  onnx::NodeProto shell;
-  shell.set_op_type("Resize");
-  shell.set_name(node->name());
-  Node* fresh = node->graph().add_node(shell, {node->input(0), nullptr, scales.value()},
-                                       {node->graph().unique_name(node->output()->name())}, node);
-  fresh->set_attr("mode", mode);
-  fresh->set_attr("coordinate_transformation_mode", std::string("asymmetric"));
-  if (mode == "nearest") fresh->set_attr("nearest_mode", std::string(down ? "ceil" : "floor"));
-  take_over(node->output(), fresh->output());
-  node->graph().remove(node);
-  return fresh;
+// ---- Resize
+
+// A Resize of x with corners at zero, as all were before opset 11. Takes the name of `node`.
+Var resize_from_corners(Builder& b, const Node& node, Var x, Var scales, const char* nearest_mode) {
+  std::string mode = node.attr("mode", "nearest");
+  if (mode == "bilinear" || mode == "trilinear") mode = "linear";
+  Attrs attrs = {{"mode", mode}, {"coordinate_transformation_mode", "asymmetric"}};
+  if (mode == "nearest") attrs.emplace_back("nearest_mode", nearest_mode);
+  const Var y = b.op("Resize", {x, Var(), scales}, attrs);
+  y.value()->producer()->mutable_shell().set_name(node.name());
+  return y;
 }
 
+// It only enlarged.
 Node* upsample(Node* node) {
   Builder b(&node->graph(), node);
-  if (node->input(1)) return resize_from_scales(node, b.var(node->input(1)));
-  const auto scales = node->attr("scales", std::vector<float>{});
-  return resize_from_scales(node, b.constant(Tensor::of<float>({static_cast<int64_t>(scales.size())}, scales)));
+  b.set_name(node->output()->name());
+  Var scales = b.var(node->input(1));
+  if (!scales) {
+    const auto given = node->attr("scales", std::vector<float>{});
+    scales = b.constant(Tensor::of<float>({static_cast<int64_t>(given.size())}, given));
+  }
+  return give_way(node, resize_from_corners(b, *node, b.var(node->input(0)), scales, "floor"));
 }
 
+// Axes that shrink rounded up, in ONNX Runtime's reading, which exporters followed; axes that grow, down.
 Node* resize_10(Node* node) {
   Builder b(&node->graph(), node);
-  return resize_from_scales(node, b.var(node->input(1)));
+  b.set_name(node->output()->name());
+  const Var x = b.var(node->input(0)), scales = b.var(node->input(1));
+  if (node->attr("mode", "nearest") != "nearest") return give_way(node, resize_from_corners(b, *node, x, scales, ""));
+  const Tensor factors = constant_of(scales.value());
+  if (factors.empty()) refuse(*node, "its scales are not constant");
+  Tensor growing(DType::kFloat, factors.shape()), shrinking(DType::kFloat, factors.shape());
+  bool grows = false, shrinks = false;
+  for (int64_t i = 0; i < factors.size(); ++i) {
+    growing.set(i, std::max(factors.at(i), 1.0));
+    shrinking.set(i, std::min(factors.at(i), 1.0));
+    grows = grows || factors.at(i) > 1;
+    shrinks = shrinks || factors.at(i) < 1;
+  }
+  if (!grows || !shrinks) return give_way(node, resize_from_corners(b, *node, x, scales, shrinks ? "ceil" : "floor"));
+  const Var smaller = resize_from_corners(b, *node, x, b.constant(shrinking), "ceil");
+  return give_way(node, resize_from_corners(b, *node, smaller, b.constant(growing), "floor"));
+}
+
+// tf_half_pixel_for_nn: place y of an axis that is resized shows (y + 0.5) / scale, half an element after half_pixel.
+// Rounding takes that up, or the axis is made twice as long, counted from the corner, and shows each second place.
+Node* resize_for_nn(Node* node) {
+  if (node->attr("coordinate_transformation_mode", "") != "tf_half_pixel_for_nn") return node;
+  const std::string rounding = node->attr("nearest_mode", "round_prefer_floor");
+  const bool nearest = node->attr("mode", "nearest") == "nearest";
+  if (nearest && (rounding == "floor" || rounding == "round_prefer_floor")) {
+    node->set_attr("coordinate_transformation_mode", std::string("half_pixel"));
+    node->set_attr("nearest_mode", std::string(rounding == "floor" ? "round_prefer_ceil" : "ceil"));
+    return node;
+  }
+  const int list = node->input(3) ? 3 : 2;
+  Tensor numbers = constant_of(node->input(list));
+  const Value* x = node->input(0);
+  if (numbers.empty() || !x->has_rank() || numbers.size() != x->rank()) refuse(*node, "its sizes are not constant");
+  numbers = numbers.clone();
+  std::vector<int64_t> axes, sizes;
+  for (int64_t i = 0; i < numbers.size(); ++i) {
+    const Dim size = (*x->type().dims)[static_cast<size_t>(i)];
+    if (list == 2 ? numbers.at(i) == 1 : size == Dim(static_cast<int64_t>(numbers.at(i)))) continue;
+    if (!size.known()) refuse(*node, "the size of its input is not known");
+    const double out = list == 3 ? numbers.at(i) : std::floor(numbers.at(i) * static_cast<double>(size.value()));
+    axes.push_back(i);
+    sizes.push_back(static_cast<int64_t>(out));
+    numbers.set(i, 2 * numbers.at(i));
+  }
+  Builder b(&node->graph(), node);
+  b.set_name(node->output()->name());
+  node->set_attr("coordinate_transformation_mode", std::string("asymmetric"));
+  std::vector<Var> inputs(static_cast<size_t>(list) + 1);
+  inputs[0] = b.var(node->input(0));
+  inputs.back() = b.constant(numbers);
+  std::vector<int64_t> ends;
+  for (const int64_t size : sizes) ends.push_back(2 * size);
+  const std::vector<int64_t> ones(axes.size(), 1), twos(axes.size(), 2);
+  const Var denser = b.like(*node, inputs)[0];
+  return give_way(node, slice(denser, b.ints(ones), b.ints(ends), b.ints(axes), b.ints(twos)));
 }
 
 // Inputs that were empty tensors are now left out.
-Node* resize_11(Node* node) {
-  if (node->attr("coordinate_transformation_mode", "") == "tf_half_pixel_for_nn") {
-    refuse(*node, "tf_half_pixel_for_nn has no successor");
-  }
+Node* without_empty_inputs(Node* node) {
   std::vector<Value*> inputs = node->inputs();
   for (size_t i = 1; i < inputs.size(); ++i) {
     const Tensor constant = constant_of(inputs[i]);
@@ -241,7 +287,7 @@ Node* resize_11(Node* node) {
     if (no_elements || (!constant.empty() && constant.size() == 0)) inputs[i] = nullptr;
   }
   while (!inputs.back()) inputs.pop_back();
-  return rebuild(node, inputs, 1);
+  return inputs == node->inputs() ? node : rebuild(node, inputs, 1);
 }
 
 Node* roi_align(Node* node) {
@@ -293,7 +339,9 @@ constexpr Row kRows[] = {
     {"ReduceSum", 13, axes_to_input},
     {"ReduceSumSquare", 18, axes_to_input},
     {"Resize", 11, resize_10},
-    {"Resize", 13, resize_11},
+    {"Resize", 13, without_empty_inputs},
+    {"Resize", 13, resize_for_nn},
+    {"Resize", 21, without_empty_inputs},
     {"RoiAlign", 16, roi_align},
     {"Scan", 9, scan_8},
     {"Scatter", 11, scatter},

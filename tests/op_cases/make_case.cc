@@ -9,11 +9,13 @@
 
 namespace onnx_train {
 
+std::vector<OpCase> resampling_cases();
+
 std::vector<OpCase> all_cases() {
   std::vector<OpCase> all;
   for (auto family : {elementwise_cases, activation_cases, product_cases, convolution_cases, channels_last_cases,
                       normalization_cases, reduction_cases, shape_cases, indexing_cases, loss_cases, optimizer_cases,
-                      random_cases, precision_cases, recurrent_cases, attention_cases}) {
+                      random_cases, precision_cases, recurrent_cases, attention_cases, resampling_cases}) {
     for (OpCase& row : family()) all.push_back(std::move(row));
   }
   return all;
@@ -61,7 +63,7 @@ std::vector<Tensor> draw_inputs(const OpCase& row) {
 }
 
 DType type_in(const OpInput& spec, const Tensor& tensor, DType precision) {
-  if (!is_float(tensor.dtype())) return tensor.dtype();
+  if (!is_float(tensor.dtype()) || spec.single) return tensor.dtype();
   return spec.value.empty() || spec.value.dtype() == DType::kFloat ? precision : tensor.dtype();
 }
 

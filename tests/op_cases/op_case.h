@@ -23,11 +23,12 @@ struct OpInput {
   double low = -1;
   double high = 1;
   std::vector<double> away_from = {};
-  Tensor value = {};            // given contents instead; its dtype is kept
+  Tensor value = {};            // given contents instead; its dtype is kept, but kFloat as below
   DType dtype = DType::kFloat;  // kFloat stands for "float32 and float64 in turn"; integers are drawn from [low, high]
   bool constant = false;        // an initializer (axes, shapes, indices) rather than an input of the model
   bool differentiate = true;    // false: a float input whose gradient is not asked for
   bool absent = false;          // an optional input left out
+  bool single = false;          // a float value that is float32 in either precision (the scales of a Resize)
   bool distinct = false;        // all elements differ by at least 0.01 (Max, TopK, pools: away from ties)
 };
 

@@ -19,6 +19,9 @@ def to_double(example):
 
 
 def cross_entropy(logits, labels):
+    """Classes come last but in images, where they are channels."""
+    if logits.dim() == 4:
+        return F.cross_entropy(logits, labels)
     return F.cross_entropy(logits.reshape(-1, logits.shape[-1]), labels.reshape(-1))
 
 

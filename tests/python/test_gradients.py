@@ -6,7 +6,7 @@ import reference
 import tool
 
 TOLERANCE = {"float32": 1e-4, "float64": 1e-9}
-WITH_BATCH_NORM = ["cnn", "resnet18", "mobilenet"]
+WITH_BATCH_NORM = ["cnn", "resnet18", "mobilenet", "unet_bilinear", "deeplab", "yolo"]
 CASES = [(name, "train") for name in ["mlp", *WITH_BATCH_NORM, "bert", "masked_lm", "gpt2", "gpt2_tied", "dlrm", "lstm", "gru"]]
 CASES += [(name, "frozen") for name in WITH_BATCH_NORM]
 

@@ -97,6 +97,7 @@ UPGRADES = {
     "resize_10": (10, node("Resize", "x", "f", mode="nearest"), X, {"f": floats(1, 1, 2, 2)}),
     "resize_10_down": (10, node("Resize", "x", "f", mode="nearest"), X, {"f": floats(1, 1, 0.6, 0.6)}),
     "resize_10_linear": (10, node("Resize", "x", "f", mode="linear"), X, {"f": floats(1, 1, 2.5, 1.5)}),
+    "resize_10_both": (10, node("Resize", "x", "f", mode="nearest"), X, {"f": floats(1, 1, 2, 0.6)}),
     "resize_11": (
         11, node("Resize", "x", "roi", "f", mode="linear", coordinate_transformation_mode="pytorch_half_pixel"), X,
         {"roi": floats(), "f": floats(1, 1, 2, 2)},
@@ -110,6 +111,25 @@ UPGRADES = {
                  coordinate_transformation_mode="asymmetric"),
         X, {"e": floats(), "n": ints(2, 6, 7, 9)},
     ),
+    "resize_11_nn": (
+        11, node("Resize", "x", "roi", "f", mode="nearest", nearest_mode="floor",
+                 coordinate_transformation_mode="tf_half_pixel_for_nn"),
+        X, {"roi": floats(), "f": floats(1, 1, 1.5, 2)},
+    ),
+    "resize_11_nn_round": (
+        11, node("Resize", "x", "roi", "e", "n", coordinate_transformation_mode="tf_half_pixel_for_nn"), X,
+        {"roi": floats(), "e": floats(), "n": ints(2, 6, 7, 3)},
+    ),
+    "resize_11_nn_round_up": (
+        11, node("Resize", "x", "roi", "f", mode="nearest", nearest_mode="round_prefer_ceil",
+                 coordinate_transformation_mode="tf_half_pixel_for_nn"),
+        X, {"roi": floats(), "f": floats(1, 1, 0.75, 2)},
+    ),
+    "resize_11_nn_linear": (
+        11, node("Resize", "x", "roi", "e", "n", mode="linear", coordinate_transformation_mode="tf_half_pixel_for_nn"),
+        X, {"roi": floats(), "e": floats(), "n": ints(2, 6, 7, 3)},
+    ),
+    "resize_13_empty": (13, node("Resize", "x", "e", "e", "n"), X, {"e": floats(), "n": ints(2, 6, 7, 9)}),
     "resize_13_sizes": (13, node("Resize", "x", "", "", "n", mode="linear"), X, {"n": ints(2, 6, 7, 9)}),
     "roialign_10": (
         10, node("RoiAlign", "x", "r", "i", output_height=2, output_width=2, sampling_ratio=2), X,
@@ -166,10 +186,7 @@ def test_dft(opset, tmp_path):
 
 REFUSED = {
     "spatial": (7, node("BatchNormalization", "x", "s", "b", "m", "v", spatial=0), "spatial"),
-    "mixed_resize": (10, node("Resize", "x", "f"), "up and down"),
-    "tf_half_pixel": (
-        11, node("Resize", "x", "roi", "f", coordinate_transformation_mode="tf_half_pixel_for_nn"), "tf_half_pixel",
-    ),
+    "resize_of_computed_scales": (10, node("Resize", "x", "x"), "its scales are not constant"),
     "opset_6": (6, node("Relu", "x"), "opset 6"),
     "opset_27": (27, node("Relu", "x"), "opset 27"),
     "attribute": (13, node("Relu", "x", slope=1), "slope"),

@@ -1,6 +1,7 @@
 #include "tools/report/banner.h"
 
 #include <set>
+#include <unordered_map>
 
 #include "onnx_passes/ir/error.h"
 #include "tools/report/format.h"
@@ -9,7 +10,6 @@
 namespace onnx_train {
 namespace {
 
-constexpr const char* kStatePrefix = "state/";
 constexpr size_t kMaxRows = 40;
 
 std::string dims(const Shape& shape) {
@@ -22,36 +22,42 @@ size_t bytes_of(const StateStore& state, size_t i) {
   return static_cast<size_t>(num_elements(state.shape(i))) * size_of(state.dtype(i));
 }
 
-// The slots of a weight, as in state/<weight>/<slot>.
-std::string slots_of(const StateStore& state, const std::string& weight) {
-  const std::string prefix = concat(kStatePrefix, weight, "/");
-  std::string slots;
-  for (const std::string& name : state.names()) {
-    if (name.starts_with(prefix)) slots += concat(slots.empty() ? "" : ", ", name.substr(prefix.size()));
+// The names of each weight's slots: "exp_avg, exp_avg_sq".
+std::unordered_map<std::string, std::string> slots_of_weights(const StateStore& state) {
+  std::unordered_map<std::string, std::string> slots;
+  for (size_t i = 0; i < state.names().size(); ++i) {
+    const ValueRole* role = state.role(i);
+    if (!role || role->of.empty()) continue;
+    std::string& names = slots[role->of];
+    names += concat(names.empty() ? "" : ", ", role->name);
   }
   return slots;
 }
 
-// The node by which the optimizer updates a weight; null for running statistics.
-const Node* optimizer_node(const Model& model, const std::string& weight) {
+// The nodes by which the optimizer updates weights.
+std::unordered_map<std::string, const Node*> optimizer_nodes(const Model& model) {
+  std::unordered_map<std::string, const Node*> nodes;
   for (const EntryPoint& entry : model.entry_points) {
     for (const Binding& binding : entry.update_bindings) {
       const Node* update = binding.next->producer();
-      if (binding.state->name() == weight && update && update->has_attr("weight_decay")) return update;
+      if (update && update->has_attr("weight_decay")) nodes.emplace(binding.state->name(), update);
     }
   }
-  return nullptr;
+  return nodes;
 }
 
 std::string parameter_table(const Model& model, const StateStore& state) {
   Table table("lrrlrl");
   table.add({"parameter", "shape", "elements", "type", "decay", "state"});
+  auto slots = slots_of_weights(state);
+  const auto updates = optimizer_nodes(model);
   size_t rows = 0, left_out = 0;
   double total = 0;
   for (size_t i = 0; i < state.names().size(); ++i) {
     const std::string& name = state.names()[i];
-    const Node* update = optimizer_node(model, name);
-    if (name.starts_with(kStatePrefix)) continue;
+    if (state.role(i)) continue;
+    const auto found = updates.find(name);
+    const Node* update = found == updates.end() ? nullptr : found->second;
     const auto count = static_cast<double>(num_elements(state.shape(i)));
     if (update) total += count;
     if (++rows > kMaxRows) {
@@ -61,7 +67,7 @@ std::string parameter_table(const Model& model, const StateStore& state) {
     const Tensor decay = update ? update->attr_tensor("weight_decay") : Tensor();
     table.add({name, dims(state.shape(i)), format_count(count), onnx_train::name(state.dtype(i)),
                decay.empty() || decay.at(0) == 0 ? "" : format_number(decay.at(0)),
-               update ? slots_of(state, name) : "running statistic"});
+               update ? slots[name] : "running statistic"});
   }
   if (left_out > 0) table.add({concat("... and ", left_out, " more")});
   table.add({"trained", "", format_count(total)});
@@ -71,7 +77,7 @@ std::string parameter_table(const Model& model, const StateStore& state) {
 std::string memory_table(const Plan& plan, const StateStore& state, const Dataset& data, int64_t batch_size) {
   double weights = 0, moments = 0, batch = 0;
   for (size_t i = 0; i < state.names().size(); ++i) {
-    (state.names()[i].starts_with(kStatePrefix) ? moments : weights) += static_cast<double>(bytes_of(state, i));
+    (state.role(i) ? moments : weights) += static_cast<double>(bytes_of(state, i));
   }
   for (const Dataset::Array& array : data.arrays()) {
     const int64_t rows = array.per_sample ? batch_size : 1;

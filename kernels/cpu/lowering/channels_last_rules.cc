@@ -10,6 +10,7 @@
 #include "kernels/cpu/kernels.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/inference.h"
+#include "onnx_passes/ir/resampling.h"
 #include "onnx_passes/ir/windows.h"
 
 namespace onnx_train::cpu {
@@ -308,6 +309,21 @@ std::optional<Rule> expand(const Node& node) {
       }};
 }
 
+// Resize and its gradient: the same axes, listed in the same order, where they are now.
+std::optional<Rule> resize(const Node& node) {
+  if (!is_image(node.input(0)) || !is_image(node.output())) return std::nullopt;
+  return Rule{{0}, {0}, false, [&node](Builder& b, std::vector<Var> inputs) {
+                const int64_t rank = node.output()->rank();
+                Attrs attrs = resize_attrs(node, moved(resize_axes(node, rank), rank));
+                if (node.is("ResizeGrad", kDomain)) {
+                  inputs[1] = b.ints(channels_last_shape(node.output()));
+                  return std::vector{call(b, "ResizeGrad", inputs, attrs)};
+                }
+                attrs.emplace_back("extrapolation_value", node.attr("extrapolation_value", 0.0f));
+                return std::vector{b.op("Resize", inputs, attrs)};
+              }};
+}
+
 // ---- The table
 
 using MakeRule = std::function<std::optional<Rule>(const Node&)>;
@@ -359,6 +375,8 @@ std::unordered_map<std::string, MakeRule> make_table() {
   table["Slice"] = along_listed_axes;
   table["Pad"] = along_listed_axes;
   table["Expand"] = expand;
+  table["Resize"] = resize;
+  table["ResizeGrad"] = resize;
   return table;
 }
 
