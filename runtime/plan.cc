@@ -197,7 +197,6 @@ void Plan::select_kernels() {
     }
     for (const Value* output : node->outputs()) typed = typed && (!output || output->type().is_static());
     const NodeSpec spec(*node, std::move(known), num_threads());
-    if (typed) expect_room(*node, device_);
     const Kernel* kernel = typed ? find_kernel(device_, spec) : nullptr;
     if (!kernel) {
       ++count;
@@ -205,6 +204,7 @@ void Plan::select_kernels() {
       for (const Value* input : node->inputs()) missing += " " + (input ? to_string(input->type()) : std::string("-"));
       continue;
     }
+    expect_room(*node, device_);
     steps_.push_back({node, kernel});
     prepared_.push_back(prepare(*kernel, spec));
   }

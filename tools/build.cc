@@ -15,6 +15,7 @@ namespace {
 
 struct BuildArguments {
   std::string model, output, mode = "train", precision = "float32", dtype = "float32", variance = "unbiased";
+  ImportOptions import;
   BuildOptions options;
   bool timings = false;
 };
@@ -32,7 +33,7 @@ int run(BuildArguments* arguments) {
   if (options.precision != Precision::kFloat32 && arguments->dtype != "float32")
     fail("--precision ", arguments->precision, " rounds float32; leave out --dtype ", arguments->dtype);
   options.unbiased_variance = arguments->variance == "unbiased";
-  Model model = load_forward_model(arguments->model, arguments->dtype, options.batch);
+  Model model = load_forward_model(arguments->model, arguments->dtype, arguments->import);
   double trained = 0;
   const auto weights = select_trainable(model, options.train, options.freeze);
   for (const Value* weight : weights) trained += static_cast<double>(num_elements(weight->type().shape()));
@@ -101,10 +102,9 @@ Subcommand build_command() {
        {"--freeze", &o.freeze, "weights to leave as they are, likewise", "PATTERNS"},
        {"--decay", &o.decay, "weights that decay, likewise [all but biases and norm scales]", "PATTERNS"},
        {"--clip", {&o.clip_norm, kPositive}, "clip the gradient's global norm at this [no clipping]", "NORM"},
-       {"--batch",
-        {&o.batch, dynamic_or_count()},
-        "give the batch dimension this size, or make it dynamic [as exported]",
-        "N|dynamic"},
+       batch_option(&a->import),
+       set_option(&a->import),
+       fix_shapes_option(&a->import),
        {"--accumulate", &o.accumulate, "entry points accumulate and apply instead of step"},
        {"--init",
         &o.init,

@@ -1,7 +1,9 @@
 #include <cstdio>
 
+#include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/loading.h"
 #include "onnx_passes/passes/passes.h"
+#include "onnx_passes/passes/widen.h"
 #include "runtime/checkpoint.h"
 #include "tools/subcommand.h"
 
@@ -10,10 +12,18 @@ namespace {
 
 struct ExportArguments {
   std::string model, output;
+  bool original_types = false;
 };
 
 int run(const ExportArguments& arguments) {
-  const Model inference = strip_training(load_training_model(arguments.model));
+  const Model training = load_training_model(arguments.model);
+  Model inference = strip_training(training);
+  if (arguments.original_types) {
+    const OriginalTypes types = original_types(training);
+    if (types.empty())
+      fail(arguments.model, " was made from a model without 16-bit floats: leave out --original-types");
+    restore_types(&inference, types);
+  }
   save_model(inference, arguments.output);
   std::printf("%s: %zu nodes, %zu initializers\n", arguments.output.c_str(), inference.graph->num_nodes(),
               inference.graph->initializers().size());
@@ -28,7 +38,9 @@ Subcommand export_command() {
           "Write the inference model alone: no training_info, no state but the weights",
           "  onnx-train export run/best.onnx -o model.onnx",
           {{"MODEL", &arguments->model, "a training model or a checkpoint", "FILE", true},
-           {"-o,--output", &arguments->output, "the file to write", "FILE", true}},
+           {"-o,--output", &arguments->output, "the file to write", "FILE", true},
+           {"--original-types", &arguments->original_types,
+            "weights, inputs and outputs that were float16 or bfloat16 before training are so again"}},
           [arguments] { return run(*arguments); }};
 }
 

@@ -20,6 +20,7 @@ namespace {
 
 struct GradArguments {
   std::string model, inputs, output, mode = "train", dtype = "float32";
+  ImportOptions import;
   BuildOptions options;
   RuntimeOptions runtime;
 };
@@ -72,7 +73,7 @@ TensorMap whole_batch(const Dataset& data, const Model& model, const Graph& algo
 int run(GradArguments* arguments) {
   BuildOptions& options = arguments->options;
   options.mode = arguments->mode == "train" ? Mode::kTrain : Mode::kFrozen;
-  Model model = load_forward_model(arguments->model, arguments->dtype);
+  Model model = load_forward_model(arguments->model, arguments->dtype, arguments->import);
   add_loss_and_gradients(&model, options);
   const Dataset data = load_dataset(arguments->inputs, entry_inputs(model, "step"));
   Model flat = flatten(model, "step");
@@ -111,6 +112,8 @@ Subcommand grad_command() {
                             {"--train", &o.train, "weights to differentiate by: names, globs, @FILE [all]", "PATTERNS"},
                             {"--freeze", &o.freeze, "weights to leave out, likewise", "PATTERNS"},
                             {"--seed", &o.seed, "of dropout [0]", "N"},
+                            set_option(&a->import),
+                            fix_shapes_option(&a->import),
                             dtype_option(&a->dtype)},
                            &a->runtime),
       [a] { return run(a.get()); }};

@@ -1,7 +1,9 @@
 #include "tools/models.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cstdlib>
+#include <optional>
 #include <set>
 
 #include "onnx_passes/ir/error.h"
@@ -13,6 +15,7 @@
 #include "onnx_passes/passes/passes.h"
 #include "onnx_passes/passes/training_mode.h"
 #include "runtime/checkpoint.h"
+#include "tools/arguments.h"
 #include "tools/subcommand.h"
 
 namespace onnx_train {
@@ -26,10 +29,27 @@ Model in_precision(Model model, const std::string& dtype) {
   return from_proto(std::move(proto));
 }
 
-Model load_forward_model(const std::string& path, const std::string& dtype, const std::string& batch) {
-  Model model = in_precision(import_model(load_proto(path), batch), dtype);
+Model load_forward_model(const std::string& path, const std::string& dtype, const ImportOptions& options,
+                         std::vector<Finding>* findings) {
+  Model model = in_precision(import_model(load_proto(path), options, findings), dtype);
   infer_types(model.graph.get());  // the conversion keeps types, but not what is known of shapes' contents
   return model;
+}
+
+CommandOption batch_option(ImportOptions* options) {
+  return {"--batch",
+          {&options->batch, dynamic_or_count()},
+          "give the batch dimension this size, or make it dynamic [as exported]",
+          "N|dynamic"};
+}
+
+CommandOption set_option(ImportOptions* options) {
+  return {"--set", &options->set, "make an input that only selects a constant, such as sr=16000, and fold its branches",
+          "NAME=VALUE"};
+}
+
+CommandOption fix_shapes_option(ImportOptions* options) {
+  return {"--fix-shapes", &options->fix_shapes, "drop declared shapes that the model's contents contradict"};
 }
 
 Model load_any_model(const std::string& path) {
@@ -84,6 +104,25 @@ void check_names(const std::vector<InputSpec>& inputs, const std::map<std::strin
   }
 }
 
+// The size of a dimension such as "8*batch", as inference writes products, from those of its factors.
+std::optional<int64_t> product_of(const std::string& symbol, const std::map<std::string, int64_t>& sizes) {
+  int64_t product = 1;
+  for (size_t start = 0; start <= symbol.size();) {
+    const size_t end = std::min(symbol.find('*', start), symbol.size());
+    const std::string factor = symbol.substr(start, end - start);
+    int64_t number = 0;
+    const char* stop = factor.data() + factor.size();
+    if (const auto found = sizes.find(factor); found != sizes.end()) {
+      number = found->second;
+    } else if (factor.empty() || std::from_chars(factor.data(), stop, number).ptr != stop) {
+      return std::nullopt;
+    }
+    if (__builtin_mul_overflow(product, number, &product)) return std::nullopt;
+    start = end + 1;
+  }
+  return product;
+}
+
 }  // namespace
 
 std::map<std::string, Shape> example_shapes(const std::vector<InputSpec>& inputs, int64_t batch,
@@ -92,15 +131,18 @@ std::map<std::string, Shape> example_shapes(const std::vector<InputSpec>& inputs
   check_names(inputs, given);
   constexpr int64_t kOther = 8;
   std::map<std::string, Shape> shapes;
+  const auto size_of_symbol = [&](const std::string& symbol, int64_t otherwise) {
+    const auto found = given.find(symbol);
+    return found != given.end() ? found->second : product_of(symbol, given).value_or(otherwise);
+  };
   for (const InputSpec& spec : inputs) {
     if (spec.has_default) continue;
     if (!spec.type.has_rank()) fail("input '", spec.name, "' has no known rank; give it one in the model");
     Shape shape;
     for (const Dim& dim : *spec.type.dims) {
       const bool first = shape.empty();
-      const auto by_symbol = given.find(dim.symbol());
       const int64_t otherwise = first ? (given.count("batch") ? given.at("batch") : batch) : kOther;
-      shape.push_back(dim.known() ? dim.value() : by_symbol != given.end() ? by_symbol->second : otherwise);
+      shape.push_back(dim.known() ? dim.value() : size_of_symbol(dim.symbol(), otherwise));
     }
     shapes.emplace(spec.name, std::move(shape));
   }

@@ -113,6 +113,8 @@ Path find_path(const std::vector<Value*>& outputs, const std::vector<Value*>& wi
 }
 
 std::string missing_rule_way_out(const Node& node) {
+  if (node.is("If"))
+    return "make its condition known (--set NAME=VALUE for an input that selects), or freeze the weights before it";
   if (!node.subgraphs().empty()) {
     return "freeze the weights before it, or export the model with the control flow unrolled";
   }

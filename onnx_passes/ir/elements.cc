@@ -84,6 +84,9 @@ std::optional<int64_t> compute(const std::string& op, int64_t a, int64_t b) {
   if (op == "Equal") return a == b;
   if (op == "Less") return a < b;
   if (op == "Greater") return a > b;
+  if (op == "LessOrEqual") return a <= b;
+  if (op == "GreaterOrEqual") return a >= b;
+  if (op == "Xor") return (a != 0) != (b != 0);
   if (op == "And") return a && b;
   if (op == "Or") return a || b;
   if (b == 0 || b == -1) return std::nullopt;  // no division by zero, no overflow
@@ -106,6 +109,8 @@ Dim combine(const Node& node, const Dim& a, const Dim& b) {
     Product product;
     return multiply(a, &product) && multiply(b, &product) ? to_dim(product) : Dim();
   }
+  if (op == "And" && (a == kZero || b == kZero)) return kZero;
+  if (op == "Or" && (a == kOne || b == kOne)) return kOne;
   if (op == "Equal") {
     if (a.same(b)) return kOne;
     const Dim& number = a.known() ? a : b;
@@ -318,8 +323,10 @@ std::optional<Dims> elements_of(const Value* value) {
 }
 
 std::optional<Dims> follow_elements(const Node& node) {
-  static const std::vector<std::string> kElementWise = {"Add", "Sub",  "Mul",     "Div", "Mod", "Min",
-                                                        "Max", "Less", "Greater", "And", "Or",  "Equal"};
+  static const std::vector<std::string> kElementWise = {
+      "Add",  "Sub", "Mul", "Div",  "Mod",     "Min",         "Max",
+      "And",  "Or",  "Xor", "Less", "Greater", "LessOrEqual", "GreaterOrEqual",
+      "Equal"};
   static const std::vector<std::string> kCopies = {"Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten"};
   const Value* output = node.output();
   const bool small = output && output->has_rank() && output->rank() <= 1 && node.domain().empty();

@@ -67,6 +67,12 @@ std::vector<Operator> movement_operators() {
       {"Pad",
        "x[S...] pads:int64[2 * #S] value?[] -> y[Y...] where #Y = #S | "
        "x[S...] pads:int64[2 * A] value?[] axes:index[A] -> y[Y...] where #Y = #S, A <= #S"},
+      {"Resize",
+       "x[S...] roi?[R] scales?[A] sizes?:int64[B] @axes?[C] -> y[Y...] where #Y = #S, A <= #S, B <= #S, C <= #S"},
+      {"ResizeGrad",
+       "dy[Y...] shape:int64[#S] roi?:any[_] scales?:any[_] sizes?:int64[_] @axes[C] -> dx[S...] where #Y = #S, C <= "
+       "#S",
+       kDomain},
       {"Trilu", "x[S..., M, N] k?:int64[] -> y[S..., M, N]"},
       {"ReverseSequence", "x[S...] lengths:int64[_] -> y[S...] where 2 <= #S"},
       {"Constant", "-> y"},

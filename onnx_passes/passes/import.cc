@@ -1,71 +1,40 @@
-// A forward model from any exporter as the other passes want it: opset 21 or later, no functions, no unnamed nodes,
-// no inputs that are weights, integer constants as initializers, every type inferred by us.
+// A forward model from any exporter as the other passes want it: opset 21 to 26, no functions, no unnamed nodes, nodes
+// in order, no inputs that are weights, weights and integer constants as initializers, floats of 32 bits or more, every
+// type inferred by us. What is done on the way has a file each.
 #include <onnx/defs/schema.h>
-#include <onnx/inliner/inliner.h>
 
 #include <unordered_set>
 
-#include "onnx_passes/ir/builder.h"
 #include "onnx_passes/ir/check_types.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/inference.h"
-#include "onnx_passes/ir/inlining.h"
 #include "onnx_passes/ir/onnx.h"
 #include "onnx_passes/operators/operators.h"
+#include "onnx_passes/passes/analysis.h"
+#include "onnx_passes/passes/constant_weights.h"
+#include "onnx_passes/passes/declared_shapes.h"
+#include "onnx_passes/passes/fix_inputs.h"
+#include "onnx_passes/passes/fold_branch.h"
+#include "onnx_passes/passes/import_message.h"
+#include "onnx_passes/passes/newer_opset.h"
+#include "onnx_passes/passes/node_order.h"
 #include "onnx_passes/passes/passes.h"
 #include "onnx_passes/passes/rebatch.h"
+#include "onnx_passes/passes/unpack_sequence.h"
 #include "onnx_passes/passes/upgrade.h"
+#include "onnx_passes/passes/widen.h"
 
 namespace onnx_train {
 namespace {
 
-// What ONNX Runtime 1.31 runs, so that what we write runs there, too.
-constexpr int64_t kNewestOpset = 26;
-constexpr int64_t kIrVersion = 10;  // of opset 21 and 22
+constexpr int64_t kIrVersion = 10;        // of opset 21 and 22
+constexpr int64_t kNewestIrVersion = 13;  // that ONNX Runtime 1.31 reads
 
 template <typename F>
 void for_each_graph(Graph* graph, const F& f) {
   f(graph);
   for (Node* node = graph->first(); node; node = node->next()) {
     for (const auto& subgraph : node->subgraphs()) for_each_graph(subgraph.graph.get(), f);
-  }
-}
-
-// ---- On the message: functions
-
-using Nodes = google::protobuf::RepeatedPtrField<onnx::NodeProto>;
-
-void fill_defaults(Nodes* nodes, const onnx::ModelProto& model) {
-  for (auto& node : *nodes) {
-    for (auto& attribute : *node.mutable_attribute()) {
-      if (attribute.has_g()) fill_defaults(attribute.mutable_g()->mutable_node(), model);
-      for (auto& graph : *attribute.mutable_graphs()) fill_defaults(graph.mutable_node(), model);
-    }
-    for (const auto& f : model.functions()) {
-      if (f.name() != node.op_type() || f.domain() != node.domain() || f.overload() != node.overload()) continue;
-      for (const auto& standard : f.attribute_proto()) {
-        bool given = false;
-        for (const auto& a : node.attribute()) given = given || a.name() == standard.name();
-        if (!given) *node.add_attribute() = standard;
-      }
-    }
-  }
-}
-
-void inline_functions(onnx::ModelProto* proto) {
-  if (proto->functions_size() == 0) return;
-  const onnx::ModelProto& model = *proto;
-  fill_defaults(proto->mutable_graph()->mutable_node(), model);
-  for (auto& f : *proto->mutable_functions()) fill_defaults(f.mutable_node(), model);
-  try {
-    onnx::inliner::InlineLocalFunctions(*proto);
-  } catch (const std::exception& error) {
-    fail("[Import] the model's functions cannot be inlined: ", error.what());
-  }
-  if (proto->functions_size() > 0) {
-    const auto& f = proto->functions(0);
-    fail("[Import] function '", f.domain(), ".", f.name(),
-         "' uses another opset than the model and cannot be inlined; export the model without local functions");
   }
 }
 
@@ -76,7 +45,7 @@ void check_versions(const onnx::ModelProto& proto) {
     found = true;
     if (opset.version() > kNewestOpset) {
       fail("[Import] the model uses opset ", opset.version(), "; the newest that is supported is ", kNewestOpset,
-           ": export it with opset ", kBaseOpset, " to ", kNewestOpset);
+           ": export it with opset ", kBaseOpset, " to ", kWrittenOpset);
     }
   }
   if (!found) fail("[Import] the model does not say which ONNX opset it uses");
@@ -128,36 +97,23 @@ void normalize_nodes(Graph* graph) {
   }
 }
 
-// Numbers that exporters write into the graph are constants; only initializers may be trained.
-bool is_lifted_scalar(const Value& value) {
-  const auto& name = value.name();
-  return is_float(value.dtype()) && value.type().dims && value.rank() == 0 && name.starts_with("val_") &&
-         name.find_first_not_of("0123456789", 4) == std::string::npos;
+// Weights are not copied to see that they are floats.
+bool may_be_integer(const Node& node) {
+  if (!node.is("Constant") || !node.output()) return false;
+  const auto* value = node.find_attr("value");
+  return !value || !is_float(static_cast<DType>(value->t().data_type()));
 }
 
-// Float constants stay Constant nodes, integer and boolean ones become initializers.
+// Integer and boolean constants become initializers; float ones that are no weights stay Constant nodes.
 void sort_constants(Graph* graph) {
-  for (Value* value : std::vector<Value*>(graph->initializers())) {
-    if (!is_lifted_scalar(*value) || graph->is_output(value) || graph->is_input(value)) continue;
-    const Tensor tensor = from_proto(*value->initializer());
-    const std::string name = value->name();
-    graph->rename(value, graph->unique_name(name + "/lifted"));
-    Node* node = graph->add_node("Constant", {}, {name}, "", graph->first());
-    node->set_attr("value", tensor);
-    node->output()->set_type(value->type());
-    graph->replace(value, node->output());
-    graph->remove_initializer(value);
-  }
-  for (Node* node = graph->first(); node;) {
-    Node* next = node->next();
-    const Tensor tensor = node->is("Constant") ? constant_of(node->output()) : Tensor();
-    if (!tensor.empty() && !is_float(tensor.dtype()) && !graph->is_output(node->output())) {
-      const std::string name = node->output()->name();
-      graph->rename(node->output(), graph->unique_name(name + "/node"));
-      graph->replace(node->output(), graph->add_initializer(name, tensor));
-      graph->remove(node);
-    }
-    node = next;
+  for (Node *node = graph->first(), *next = nullptr; node; node = next) {
+    next = node->next();
+    const Tensor tensor = may_be_integer(*node) ? constant_of(node->output()) : Tensor();
+    if (tensor.empty() || is_float(tensor.dtype()) || graph->is_output(node->output())) continue;
+    const std::string name = node->output()->name();
+    graph->rename(node->output(), graph->unique_name(name + "/node"));
+    graph->replace(node->output(), graph->add_initializer(name, tensor));
+    graph->remove(node);
   }
 }
 
@@ -207,85 +163,101 @@ void verify_nodes(Graph* graph) {
   }
 }
 
-// ---- Sequences: torch splits a tensor into a sequence and takes its parts out again
+// ---- Node by node, each with the types of what it reads
 
-// The sizes of the parts; none when they are not known.
-std::vector<int64_t> part_sizes(const Node& split) {
-  const Value* x = split.input(0);
-  if (!x->has_rank() || split.attr("keepdims", 1) == 0) return {};
-  const Dim& along = (*x->type().dims)[static_cast<size_t>(normalize_axis(split.attr("axis", 0), x->rank()))];
-  const Tensor sizes = split.input(1) ? constant_of(split.input(1)) : Tensor::scalar<int64_t>(1);
-  if (sizes.empty()) return {};
-  if (!sizes.shape().empty()) return sizes.to_ints();
-  const int64_t size = sizes.to_ints()[0];
-  if (!along.known() || size <= 0 || along.value() / size > 1024) return {};
-  std::vector<int64_t> parts(static_cast<size_t>(along.value() / size), size);
-  if (along.value() % size != 0) parts.push_back(along.value() % size);
-  return parts;
-}
+// What importing has done that changes what a model is, to be told.
+struct Notes {
+  std::vector<Finding>* findings;  // null: nobody asks
 
-void unpack_sequence(Node* node) {
-  const auto parts = part_sizes(*node);
-  const auto count = static_cast<int64_t>(parts.size());
-  const std::vector<Use> uses = node->output()->uses();
-  for (const Use& use : uses) {
-    const Tensor index = constant_of(use.node->input(1));
-    const bool inside = use.node->is("SequenceAt") && index.size() == 1 && &use.node->graph() == &node->graph() &&
-                        index.to_ints()[0] >= -count && index.to_ints()[0] < count;
-    if (!inside || node->graph().is_output(use.node->output())) return;
+  void add(const std::string& subject, const std::string& what, const std::string& advice) const {
+    if (findings) findings->push_back({subject, what, advice});
   }
-  if (parts.empty() || node->graph().is_output(node->output())) return;
-  Builder b(&node->graph(), node);
-  b.set_name(node->output()->name() + "/part");
-  const auto outputs = b.ops("Split", static_cast<int>(count), {b.var(node->input(0)), b.ints(parts)},
-                             {{"axis", node->attr("axis", 0)}});
-  for (const Use& use : uses) {
-    const int64_t index = constant_of(use.node->input(1)).to_ints()[0];
-    node->graph().replace(use.node->output(), outputs[static_cast<size_t>(index < 0 ? index + count : index)].value());
-    node->graph().remove(use.node);
-  }
-  node->graph().remove(node);
-}
+};
 
 // Shapes and element types of nodes in subgraphs too, once all that can be inferred is.
 void check_nodes(Graph* graph) {
   for (const Node* node = graph->first(); node; node = node->next()) check_shapes(*node);
 }
 
-// Infers all types, with sequences unpacked on the way.
-void infer(Graph* graph) {
-  for (Node *node = graph->first(), *next = nullptr; node; node = next) {
+// Brings the graph's nodes from opset `from` to the one that is written, and infers their types; what these show on the
+// way is done: parts of sequences are unpacked, the branch that an If takes stands in its place.
+void settle(Graph* graph, int64_t from, const Notes& notes, bool* folded) {
+  for (Node* node = graph->first(); node;) {
+    Node* const before = node->previous();
+    const auto again = [&] { return before ? before->next() : graph->first(); };
+    std::string branch;
+    if (const std::string label = node->label(); fold_branch(node, &branch)) {
+      notes.add(label, concat("always takes its ", branch), "the branch stands in its place; the other one is gone");
+      *folded = true;
+      node = again();
+      continue;
+    }
+    for (const auto& subgraph : node->subgraphs()) {
+      settle(subgraph.graph.get(), from, notes, folded);
+      forget_types(subgraph.graph.get());  // what was inferred without knowing the subgraph's inputs
+    }
+    node = upgrade(node, from);
     check_shapes(*node);
     check_types(node);
     infer_types(node);
-    next = node->next();
-    if (!node->is("SplitToSequence") || !node->output()) continue;
-    Node* before = node->previous();
-    unpack_sequence(node);
-    next = before ? before->next() : graph->first();
-    if (next == node) next = node->next();
+    node = unpack_sequence(node) || rewrite_for_written_opset(node) ? again() : node->next();
   }
+}
+
+// Names of a subgraph's values that a graph around it has, too: folding a branch and lifting weights can take them.
+void rename_shadows(Graph* graph) {
+  const auto rename = [&](Value* value) {
+    if (value && graph->parent() && graph->parent()->find(value->name()))
+      graph->rename(value, graph->unique_name(value->name()));
+  };
+  for (Value* input : graph->inputs()) rename(input);
+  for (Value* initializer : graph->initializers()) rename(initializer);
+  for (Node* node = graph->first(); node; node = node->next()) {
+    for (Value* output : node->outputs()) rename(output);
+  }
+}
+
+void check_declarations(const Declarations& declared, const Graph& graph, bool fix_shapes, const Notes& notes) {
+  const std::vector<Contradiction> wrong = declared.of_interface(graph);
+  if (!wrong.empty() && !fix_shapes)
+    fail("[Import] ", describe(wrong), "; correct the declaration in the file, or let it be dropped: --fix-shapes");
+  for (const Contradiction& c : wrong)
+    notes.add(c.what, concat("declared as ", to_string(c.declared)), concat("it is ", to_string(c.found)));
+  const std::vector<Contradiction> stale = declared.of_intermediates(graph);
+  if (!stale.empty())
+    notes.add("declared types", describe({stale[0]}), "types are inferred; what the file says is not used");
+}
+
+std::string list_of(const std::vector<std::string>& names) {
+  constexpr size_t kMaxShown = 3;
+  std::string text;
+  for (size_t i = 0; i < names.size() && i < kMaxShown; ++i) text += concat(i == 0 ? "'" : ", '", names[i], "'");
+  return names.size() > kMaxShown ? text + ", ..." : text;
 }
 
 void set_versions(Model* model) {
   auto& shell = model->shell();
   if (model->context->opset() <= 22 || shell.ir_version() < kIrVersion) shell.set_ir_version(kIrVersion);
+  if (shell.ir_version() > kNewestIrVersion) shell.set_ir_version(kNewestIrVersion);
 }
 
-}  // namespace
-
-Model import_model(onnx::ModelProto proto, const std::string& batch) {
+// Everything that is done to the message: afterwards it has no functions, no sparse tensors, and ordered nodes.
+onnx::ModelProto prepared(onnx::ModelProto proto, const Notes& notes) {
   check_versions(proto);
   if (proto.training_info_size() > 0) {  // a training model is trained anew from its inference graph
     onnx::ModelProto inference;
     to_proto(strip_training(from_proto(std::move(proto))), &inference);
     proto.Swap(&inference);
   }
+  densify(&proto);
+  if (sort_nodes(&proto)) notes.add("nodes", "were not in topological order", "they are now");
   inline_functions(&proto);
-  Model model = from_proto(std::move(proto));
-  Graph* graph = model.graph.get();
-  if (graph->outputs().empty()) fail("[Import] the model has no outputs");
+  return proto;
+}
 
+// One spelling for what exporters write in several ways.
+void normalize(Model* model, const Notes& notes) {
+  Graph* graph = model->graph.get();
   drop_inputs_with_values(graph);
   name_dimensions(graph);
   for_each_graph(graph, own_outputs);
@@ -293,12 +265,45 @@ Model import_model(onnx::ModelProto proto, const std::string& batch) {
   for_each_graph(graph, verify_nodes);
   for_each_graph(graph, forget_types);
   for_each_graph(graph, sort_constants);
-  upgrade(&model);
-  infer(graph);
+  if (const int64_t count = widen(model); count > 0)
+    notes.add("16-bit floats", concat(count, count == 1 ? " tensor is" : " tensors are", " widened to float32"),
+              "training keeps weights in float32; export --original-types narrows them again");
+}
+
+// Weights are initializers of the main graph, read by those who use them.
+void collect_weights(Model* model, const Notes& notes) {
+  Graph* graph = model->graph.get();
+  remove_idle_casts(graph);
+  read_initializers_directly(graph);
+  const std::vector<std::string> lifted = lift_weights(model);
+  if (!lifted.empty())
+    notes.add(concat(lifted.size(), lifted.size() == 1 ? " weight" : " weights"),
+              concat("constants of the graph: ", list_of(lifted)), "they are initializers now, and can be trained");
+  record_original_types(model);
+}
+
+}  // namespace
+
+Model import_model(onnx::ModelProto proto, const ImportOptions& options, std::vector<Finding>* findings) {
+  const Notes notes{findings};
+  Model model = from_proto(prepared(std::move(proto), notes));
+  Graph* graph = model.graph.get();
+  if (graph->outputs().empty()) fail("[Import] the model has no outputs");
+  const Declarations declared(graph);
+  fix_inputs(graph, options.set);
+  normalize(&model, notes);
+  const int64_t from = raise_opset(&model);
+  bool folded = false;
+  settle(graph, from, notes, &folded);
+  if (folded || !options.set.empty()) remove_unread(graph);
+  collect_weights(&model, notes);
+  check_declarations(declared, *graph, options.fix_shapes, notes);
   for_each_graph(graph, check_nodes);
+  lower_opset(&model);
+  for_each_graph(graph, rename_shadows);
   for_each_graph(graph, name_nodes);
   for_each_graph(graph, verify_nodes);
-  if (!batch.empty()) rebatch(&model, batch);
+  if (!options.batch.empty()) rebatch(&model, options.batch);
   set_versions(&model);
   return model;
 }

@@ -50,7 +50,6 @@ struct BuildOptions {
   std::vector<std::string> freeze;
   std::vector<std::string> decay;  // which weights decay; empty: all but biases and norm scales
   double clip_norm = 0;            // default of the input clip_norm; 0: no clipping
-  std::string batch;               // "", a number, or "dynamic"
   std::string loss_scale;          // "", "dynamic", or a number; see loss_scaling.h
   bool accumulate = false;
   std::string init;               // "", "kaiming", "xavier", "gpt2"
@@ -59,8 +58,17 @@ struct BuildOptions {
   PipelineOptions pipeline;
 };
 
-// A forward model as the other passes want it: see import.cc. Throws Error with the reason when it cannot.
-Model import_model(onnx::ModelProto proto, const std::string& batch = "");
+struct ImportOptions {
+  std::string batch = "";             // "", a number, or "dynamic"
+  std::vector<std::string> set = {};  // "sr=16000": inputs that become constants; see fix_inputs.h
+  bool fix_shapes = false;  // declared types that the graph contradicts are dropped, where they are errors otherwise
+};
+
+struct Finding;  // analysis.h
+
+// A forward model as the other passes want it: see import.cc. Throws Error with the reason when it cannot. What has
+// been done that a user should know is added to `findings`, where given.
+Model import_model(onnx::ModelProto proto, const ImportOptions& options = {}, std::vector<Finding>* findings = nullptr);
 
 std::vector<Pass> training_passes(const BuildOptions& options);
 // import_model's result in, training model out.

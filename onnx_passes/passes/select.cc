@@ -176,6 +176,11 @@ std::vector<Value*> select_trainable(const Model& model, const std::vector<std::
     std::copy_if(weights.begin(), weights.end(), std::back_inserter(selected), trained_by_default);
   } else {
     selected = match_names(weights, train, "--train");
+    // "*" means the weights, not the numbers of formulas that exporters write as initializers.
+    const std::vector<std::string> names = without_files(train, "--train");
+    std::erase_if(selected, [&](const Value* v) {
+      return v->has_rank() && v->rank() == 0 && std::find(names.begin(), names.end(), v->name()) == names.end();
+    });
   }
   if (!freeze.empty()) {
     const auto frozen = match_names(weights, freeze, "--freeze");

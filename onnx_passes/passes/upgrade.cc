@@ -355,28 +355,24 @@ constexpr Row kRows[] = {
     {"Upsample", 10, upsample},
 };
 
-void upgrade(Graph* graph, int64_t from) {
-  for (Node* node = graph->first(); node;) {
-    for (const auto& subgraph : node->subgraphs()) upgrade(subgraph.graph.get(), from);
-    for (const Row& row : kRows) {
-      if (from < row.until && node->is(row.op)) node = row.rewrite(node);
-    }
-    infer_types(node);
-    node = node->next();
-  }
-}
-
 }  // namespace
 
-void upgrade(Model* model) {
+int64_t raise_opset(Model* model) {
   const int64_t from = model->context->opset();
   if (from < kOldestOpset) {
     fail("[Import] the model uses opset ", from, "; opsets before ", kOldestOpset,
          " (2017) broadcast by other rules: export it with opset ", kBaseOpset, " or later");
   }
-  if (from >= kBaseOpset) return;
-  model->context->opsets[""] = kBaseOpset;
-  upgrade(model->graph.get(), from);
+  model->context->opsets[""] = std::max(from, kBaseOpset);
+  return from;
+}
+
+Node* upgrade(Node* node, int64_t from) {
+  if (from >= kBaseOpset) return node;
+  for (const Row& row : kRows) {
+    if (from < row.until && node->is(row.op)) node = row.rewrite(node);
+  }
+  return node;
 }
 
 }  // namespace onnx_train

@@ -12,8 +12,13 @@ namespace onnx_train {
 inline constexpr int64_t kOldestOpset = 7;
 inline constexpr int64_t kBaseOpset = 21;
 
-// Brings the model, subgraphs included, to opset 21 and infers its types on the way; does nothing to later opsets.
-// Throws Error that names the node where an old definition has no equal.
-void upgrade(Model* model);
+// Says that the model is of opset 21, where it is of an earlier one, and returns the opset that its nodes are written
+// in: each of them must go through `upgrade` then. Throws Error for an opset before the oldest.
+int64_t raise_opset(Model* model);
+
+// Rewrites one node that is written in opset `from`, the types of whose inputs are known, and returns the node that
+// stands for it then; its types are yet to be inferred. Throws Error that names the node where an old definition has no
+// equal.
+Node* upgrade(Node* node, int64_t from);
 
 }  // namespace onnx_train

@@ -1,6 +1,9 @@
 #include "onnx_passes/passes/weight_roles.h"
 
+#include <algorithm>
+
 #include "onnx_passes/functions/functions.h"
+#include "onnx_passes/ir/inference.h"
 #include "onnx_passes/ir/recurrence.h"
 
 namespace onnx_train {
@@ -139,7 +142,128 @@ bool find(const Value& weight, const Value& seen_as, bool transposed, WeightUse*
   return false;
 }
 
+// ---- Which constants are weights
+
+// Inputs by which an operator takes weights.
+struct WeightInputs {
+  const char* op;
+  std::initializer_list<int> inputs;
+};
+
+const WeightInputs kWeightInputs[] = {
+    {"BatchNormalization", {1, 2, 3, 4}},
+    {"CausalConvWithState", {1, 2}},
+    {"Conv", {1, 2}},
+    {"ConvTranspose", {1, 2}},
+    {"DeformConv", {1, 3}},
+    {"Einsum", {0, 1, 2, 3}},
+    {"GRU", {1, 2, 3}},
+    {"Gather", {0}},
+    {"Gemm", {0, 1, 2}},
+    {"GroupNormalization", {1, 2}},
+    {"InstanceNormalization", {1, 2}},
+    {"LSTM", {1, 2, 3, 7}},
+    {"LayerNormalization", {1, 2}},
+    {"MatMul", {0, 1}},
+    {"PRelu", {1}},
+    {"RMSNormalization", {1}},
+    {"RNN", {1, 2, 3}},
+};
+
+bool is_weight_input(const Use& use) {
+  return use.node->domain().empty() &&
+         std::any_of(std::begin(kWeightInputs), std::end(kWeightInputs), [&](const WeightInputs& row) {
+           return use.node->op() == row.op &&
+                  std::find(row.inputs.begin(), row.inputs.end(), use.index) != row.inputs.end();
+         });
+}
+
+// Nodes whose result holds the elements of a weight that is their first input.
+bool hands_on(const Node& node) {
+  return passes_on(node) || node.is("CastLike") || node.is("Flatten") || node.is("Expand") || node.is("Tile");
+}
+
+// Where a value comes from when changes of shape and type, and sums and products with constants, are undone.
+const Value* without_scaling(const Value* value) {
+  while (value && value->producer()) {
+    const Node& node = *value->producer();
+    const bool scales = node.is("Add") || node.is("Sub") || node.is("Mul") || node.is("Div");
+    if (passes_on(node)) {
+      value = node.input(0);
+    } else if (scales && node.num_inputs() == 2 && (is_constant(node.input(0)) || is_constant(node.input(1)))) {
+      value = node.input(is_constant(node.input(0)) ? 1 : 0);
+    } else {
+      break;
+    }
+  }
+  return value;
+}
+
+// Computed by more than that: what scales and shifts a model's input, as images are, is no weight.
+bool is_computed(const Value* value) {
+  value = without_scaling(value);
+  return value && value->producer() && !is_constant(value);
+}
+
+bool is_result_of_layer(const Value* value) {
+  while (value->producer() && passes_on(*value->producer())) value = value->producer()->input(0);
+  const Node* node = value->producer();
+  if (!node || (!node->is("MatMul") && !node->is("Gemm") && !is_convolution(*node))) return false;
+  const Value* weight = node->input(1);
+  while (weight->producer() && hands_on(*weight->producer())) weight = weight->producer()->input(0);
+  return is_constant(weight);
+}
+
+// No chain of such nodes is longer in what exporters write; a bound keeps the search short in what others do.
+constexpr int kMaxSteps = 8;
+
+// Sums that become probabilities: what is added to them is a mask, unless they are a layer's.
+bool reaches_softmax(const Value* value, int steps = 0) {
+  return steps < kMaxSteps && std::any_of(value->uses().begin(), value->uses().end(), [&](const Use& use) {
+           if (use.node->is("Softmax") || use.node->is("LogSoftmax")) return true;
+           const bool goes_on =
+               passes_on(*use.node) || use.node->is("Add") || use.node->is("Mul") || use.node->is("Div");
+           return goes_on && use.index == 0 && use.node->output() && reaches_softmax(use.node->output(), steps + 1);
+         });
+}
+
+bool has_computed_input(const Node& node) {
+  return std::any_of(node.inputs().begin(), node.inputs().end(), is_computed);
+}
+
+bool is_uniform(const Value& value) {
+  const Tensor tensor = constant_of(&value);
+  for (int64_t i = 1; i < tensor.size(); ++i) {
+    if (tensor.at(i) != tensor.at(0)) return false;
+  }
+  return true;
+}
+
+bool is_weight_operand(const Value& value, const Use& use) {
+  const Node& node = *use.node;
+  if (!node.domain().empty() || !node.output() || !value.type().is_static()) return false;
+  const Shape shape = value.type().shape();
+  if (num_elements(shape) < 2) return false;
+  if (node.is("Concat")) return has_computed_input(node) && !is_uniform(value);  // a class token
+  if (node.num_inputs() != 2 || !is_computed(other(use))) return false;
+  if (node.is("Add")) return is_result_of_layer(other(use)) || !reaches_softmax(node.output());
+  // More than one axis: a table of angles, a window.
+  return node.is("Mul") && std::count_if(shape.begin(), shape.end(), [](int64_t d) { return d != 1; }) == 1;
+}
+
+bool is_read_as_weight(const Value& constant, const Value& seen_as, int steps) {
+  return steps < kMaxSteps && std::any_of(seen_as.uses().begin(), seen_as.uses().end(), [&](const Use& use) {
+           if (is_weight_input(use) || is_weight_operand(constant, use)) return true;
+           const Value* result = use.node->output();
+           return use.index == 0 && hands_on(*use.node) && result && is_read_as_weight(constant, *result, steps + 1);
+         });
+}
+
 }  // namespace
+
+bool is_read_as_weight(const Value& value) {
+  return value.has_rank() && value.rank() > 0 && is_read_as_weight(value, value, 0);
+}
 
 WeightUse use_of(const Value& weight) {
   WeightUse use;

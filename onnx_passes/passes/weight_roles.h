@@ -1,4 +1,5 @@
-// What a trained weight is for, found from the nodes that read it: initial values depend on it.
+// What a weight is for, found from the nodes that read it: initial values depend on it, and which constants are
+// weights. Functions on a graph that does not change meanwhile; they throw nothing of their own.
 #pragma once
 
 #include "onnx_passes/ir/graph.h"
@@ -23,5 +24,10 @@ struct WeightUse {
 };
 
 WeightUse use_of(const Value& weight);
+
+// Whether some node reads the constant `value` where operators have their weights: as a filter, a table, the operand of
+// a product, the parameter of a norm or of a recurrent layer, or as a bias or scale of channels that is added to or
+// multiplies what the model computes. Looks through nodes that change only shape or type. Types are inferred.
+bool is_read_as_weight(const Value& value);
 
 }  // namespace onnx_train

@@ -27,7 +27,7 @@ Model run(const std::string& pass, onnx::ModelProto proto, const std::string& ar
     return model;
   }
   if (pass == "flatten") return flatten(from_proto(std::move(proto)), argument);
-  Model model = import_model(std::move(proto), argument);
+  Model model = import_model(std::move(proto), {.batch = argument});
   if (pass == "recognize") recognize({}).run(model);
   if (pass == "simplify" || pass == "recognize") simplify(model);
   return model;

@@ -188,7 +188,7 @@ REFUSED = {
     "spatial": (7, node("BatchNormalization", "x", "s", "b", "m", "v", spatial=0), "spatial"),
     "resize_of_computed_scales": (10, node("Resize", "x", "x"), "its scales are not constant"),
     "opset_6": (6, node("Relu", "x"), "opset 6"),
-    "opset_27": (27, node("Relu", "x"), "opset 27"),
+    "opset_29": (29, node("Relu", "x"), "opset 29"),
     "attribute": (13, node("Relu", "x", slope=1), "slope"),
     "no_inputs": (13, node("Add", "x"), "input size 1"),
     "deprecated": (13, node("Upsample", "x", "f"), "deprecated"),

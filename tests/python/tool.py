@@ -42,6 +42,16 @@ def load(path):
         return {name: archive[name] for name in archive.files}
 
 
+def session(path):
+    """The model on ONNX Runtime, as it is."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+
 def metrics(folder):
     """The lines of metrics.jsonl, one per step."""
     return [json.loads(line) for line in (Path(folder) / "metrics.jsonl").read_text().splitlines()]

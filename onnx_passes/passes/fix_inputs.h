@@ -1,0 +1,16 @@
+// Inputs that only select something, made constants: `--set sr=16000`. A function on a model that one caller owns.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "onnx_passes/ir/graph.h"
+
+namespace onnx_train {
+
+// Each of `settings` is NAME=VALUE, or NAME=VALUE:VALUE:... for an input with one axis. The input becomes a constant of
+// its own name. Throws Error for a malformed setting, a name that is no input, and a value that the input's type or
+// shape cannot have.
+void fix_inputs(Graph* graph, const std::vector<std::string>& settings);
+
+}  // namespace onnx_train
