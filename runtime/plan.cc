@@ -4,6 +4,7 @@
 #include <chrono>
 #include <unordered_set>
 
+#include "kernels/preparation.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/inference.h"
 #include "onnx_passes/ir/roles.h"
@@ -106,6 +107,21 @@ void set_shapes(Graph* graph, const std::map<std::string, Shape>& shapes) {
   }
 }
 
+// Before a kernel prepares tables for it: an output alone must fit into the device's memory.
+void expect_room(const Node& node, const Device& device) {
+  for (const Value* output : node.outputs()) {
+    if (!output || output->dtype() == DType::kString) continue;
+    constexpr size_t kSmall = size_t{1} << 28;  // bytes: there is no need to ask the system
+    const auto count = static_cast<size_t>(num_elements(output->type().shape()));
+    const size_t size = size_of(output->dtype());
+    if (count <= kSmall / size) continue;
+    const size_t available = device.available_bytes();
+    if (count <= available / size) continue;
+    fail("[Plan] ", node.label(), ": its output '", output->name(), "' is ", to_string(output->type()),
+         ", more than the ", available, " bytes that ", device.name(), " has left; use a smaller batch");
+  }
+}
+
 }  // namespace
 
 Plan::Plan(Model entry, const std::vector<std::string>& states, const std::map<std::string, Shape>& shapes,
@@ -188,8 +204,9 @@ void Plan::select_kernels() {
       for (const Value* input : node->inputs()) missing += " " + (input ? to_string(input->type()) : std::string("-"));
       continue;
     }
+    expect_room(*node, device_);
     steps_.push_back({node, kernel});
-    prepared_.push_back(kernel->prepare(spec));
+    prepared_.push_back(prepare(*kernel, spec));
   }
   if (count > 0) {
     fail("[Plan] ", device_.name(), " has no kernel for ", count, count == 1 ? " node: " : " nodes: ", missing);

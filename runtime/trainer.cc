@@ -71,7 +71,11 @@ std::string training_entry(const Session& session) {
 }
 
 Trainer::Trainer(Session* session, const Dataset* training, const Dataset* evaluation, const TrainerOptions& options)
-    : session_(*session), training_(*training), evaluation_(evaluation), options_(options) {
+    : session_(*session),
+      training_(*training),
+      evaluation_(evaluation),
+      options_(options),
+      check_(training, session->model(), training_entry(*session)) {
   const std::string entry = training_entry(session_);
   if (options_.accumulate > 1 && entry == "step") {
     fail("the model takes whole steps; to accumulate over several batches, build it with --accumulate");
@@ -139,8 +143,19 @@ std::vector<std::string> Trainer::resume(const TrainingPosition& position) {
 
 bool Trainer::finished() const { return total_steps() > 0 && position_.step >= total_steps(); }
 
+const TensorMap& Trainer::run_batch(const std::string& entry, int64_t samples) {
+  const int64_t* rows = order_.data() + position_.sample;
+  try {
+    return session_.run(entry, inputs_);
+  } catch (const Error& e) {
+    const std::string fault = check_.first_fault(rows, samples);
+    fail("step ", position_.step + 1, ": ", e.what(), "; ", fault.empty() ? describe_samples(rows, samples) : fault);
+  }
+}
+
 StepReport Trainer::step() {
   const auto start = Clock::now();
+  step_begin_ = position_.sample;
   if (order_epoch_ != position_.epoch) {
     order_ = sample_order(training_.num_samples(), options_.seed, position_.epoch, options_.shuffle);
     order_epoch_ = position_.epoch;
@@ -158,7 +173,7 @@ StepReport Trainer::step() {
     if (whole) {
       for (const auto& [name, value] : controls) inputs_.insert_or_assign(name, value);
     }
-    const TensorMap& outputs = session_.run(entry, inputs_);
+    const TensorMap& outputs = run_batch(entry, samples);
     const auto value = [&](const char* role, double otherwise) {
       return value_or(session_, entry, outputs, role, otherwise);
     };
@@ -237,10 +252,27 @@ StopReason Trainer::run(TrainerEvents* events, const std::atomic<bool>& interrup
 
 void Trainer::check_finite(const StepReport& report) const {
   if (std::isfinite(report.loss) && std::isfinite(report.grad_norm)) return;
+  const int64_t* rows = order_.data() + step_begin_;
+  const std::string fault = check_.first_fault(rows, report.samples);
   fail("the loss is ", report.loss, " at step ", report.step, " (gradient norm ", report.grad_norm, ", learning rate ",
-       report.learning_rate, "); lower --lr, add --warmup or --clip, or look at the data",
+       report.learning_rate, ") ", describe_samples(rows, report.samples), "; ",
+       fault.empty() ? "lower --lr, add --warmup or --clip, or look at the data" : fault,
        options_.folder.empty() ? "" : concat("; ", options_.folder, "/last.onnx holds an earlier state"));
 }
+
+namespace {
+
+const TensorMap& run_samples(Session* session, const Dataset& data, const int64_t* rows, int64_t count,
+                             const TensorMap& inputs) {
+  try {
+    return session->run("evaluate", inputs);
+  } catch (const Error& e) {
+    const std::string fault = DataCheck(&data, session->model(), "evaluate").first_fault(rows, count);
+    fail("evaluation: ", e.what(), "; ", fault.empty() ? describe_samples(rows, count) : fault);
+  }
+}
+
+}  // namespace
 
 Metrics evaluate(Session* session, const Dataset& data, int64_t batch_size) {
   const int64_t n = data.num_samples();
@@ -262,7 +294,7 @@ Metrics evaluate(Session* session, const Dataset& data, int64_t batch_size) {
   for (int64_t at = 0; at < n; at += batch_size) {
     const int64_t samples = std::min(batch_size, n - at);
     data.gather(rows.data() + at, samples, &inputs);
-    for (const auto& [output, value] : session->run("evaluate", inputs)) {
+    for (const auto& [output, value] : run_samples(session, data, rows.data() + at, samples, inputs)) {
       if (value.size() != 1) continue;
       const std::string name = session->metric_name("evaluate", output);
       const std::string kind = kind_of(name);

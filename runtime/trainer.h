@@ -15,6 +15,7 @@
 #include <string>
 
 #include "runtime/checkpoint.h"
+#include "runtime/data_check.h"
 #include "runtime/dataset.h"
 #include "runtime/run_settings.h"
 #include "runtime/schedule.h"
@@ -80,8 +81,9 @@ class Trainer {
   // run_settings.h writes them. Throws Error that names every setting that must not.
   std::vector<std::string> resume(const TrainingPosition& position);
 
-  // Runs until a limit is met or `interrupt` is set, which ends it after the current step. Throws Error when the loss
-  // or the gradient's norm is no longer finite; `last.onnx` then holds the last state that was saved before.
+  // Runs until a limit is met or `interrupt` is set, which ends it after the current step. Throws Error, with the
+  // samples of the step, when it refuses its data, and when the loss or the gradient's norm is no longer finite;
+  // `last.onnx` then holds the last state that was saved before.
   StopReason run(TrainerEvents* events, const std::atomic<bool>& interrupt);
 
   const TrainingPosition& position() const { return position_; }
@@ -93,6 +95,7 @@ class Trainer {
   StepReport step();
   void evaluate_now(int64_t epoch, bool at_end, TrainerEvents* events);
   void check_schedule();
+  const TensorMap& run_batch(const std::string& entry, int64_t samples);
   void check_finite(const StepReport& report) const;
   bool finished() const;
   void save(const char* name, TrainerEvents* events);
@@ -101,12 +104,14 @@ class Trainer {
   const Dataset& training_;
   const Dataset* evaluation_;
   TrainerOptions options_;
+  DataCheck check_;  // says which sample it was when a step fails
   int64_t samples_per_epoch_ = 0, steps_per_epoch_ = 0;
   DType scalar_type_ = DType::kFloat;      // of the inputs with these roles:
   std::string learning_rate_, clip_norm_;  // their names
   TrainingPosition position_;
   std::vector<int64_t> order_;
   int64_t order_epoch_ = -1;  // the epoch that order_ is of
+  int64_t step_begin_ = 0;    // the first sample of the last step, in order_
   TensorMap inputs_;
   std::vector<Setting> settings_;
 };

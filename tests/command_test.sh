@@ -51,6 +51,14 @@ for file in best.onnx last.onnx metrics.jsonl metrics.csv epochs.jsonl options.j
   [ -s "whole/$file" ] || fail "whole/$file is not there"
 done
 [ "$(wc -l < whole/metrics.jsonl)" = 56 ] || fail "metrics.jsonl has not one line a step"
+# The table has the columns that the lines have, with the same numbers.
+head -n 1 whole/metrics.jsonl | grep -o '"[a-z_]*":' | tr -d '":' | paste -sd , > columns
+head -n 1 whole/metrics.csv > header && same columns header
+sed 's/"[a-z_]*"://g; s/[{}]//g' whole/metrics.jsonl > lines
+tail -n +2 whole/metrics.csv > rows && same lines rows
+for key in '"lr": 0.02' '"threads": ' '"device": ' '"steps": 56' '"precision": "float32"' '"data": "100 samples (' '"seed"'; do
+  says "$key" whole/options.json
+done
 expect 0 eval whole/best.onnx --data test.csv --json
 awk -F'[:,}]' '{ exit !($2 > 0.95) }' out || fail "the network has not learnt: $(cat out)"
 expect 0 export whole/best.onnx -o model.onnx
@@ -97,6 +105,16 @@ refusal='eval-data was 40 samples' resume train.onnx --data train.csv
 diff -r whole resumed > /dev/null || fail "a refused resume changed a file"
 expect 0 fit whole/best.onnx --data train.csv --eval-data test.csv --epochs 8 --out resumed --resume
 says 'finished at step 56' out
+
+# ---- Bad data is found before the first step, and named by file, array and sample; or by the step that reads it
+sed '19s/,[0-9]*$/,3/' train.csv > bad.csv
+expect 1 fit train.onnx --data bad.csv --epochs 1 --out bad
+says "bad.csv: 'labels' holds 3 in sample 17" err
+[ ! -e bad ] || fail "bad data made a folder"
+expect 1 fit train.onnx --data bad.csv --epochs 1 --out bad --no-data-check
+says "'labels' holds 3 in sample 17" err
+expect 1 eval whole/best.onnx --data bad.csv
+says "'labels' holds 3 in sample 17" err
 
 # ---- Steps alone end with an evaluation
 expect 0 fit train.onnx --data train.csv --eval-data test.csv --steps 5 --eval-every 2 --batch-size 16 --out steps

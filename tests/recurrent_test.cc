@@ -12,6 +12,7 @@
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/inlining.h"
 #include "runtime/session.h"
+#include "tests/op_cases/covered.h"
 #include "tests/run_node.h"
 
 namespace onnx_train {
@@ -238,4 +239,11 @@ TEST(RoundedRecurrence, DoesNotDependOnTheNumberOfThreads) {
 }
 
 }  // namespace
+
+std::set<std::string> narrow_recurrences() {
+  std::set<std::string> operators;
+  for (const Call& c : calls()) operators.insert(concat("Bfloat16", c.op));
+  return operators;
+}
+
 }  // namespace onnx_train

@@ -65,7 +65,7 @@ int command(int argc, char** argv) {
   const std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);
   if (arguments.empty()) return report("give a command: check, build, fit, ... (see onnx-train --help)", kUsage);
   const std::string& name = arguments[0];
-  if (name == "--version") return print_help("onnx-train 0.1.0\n");
+  if (name == "--version") return print_help(concat("onnx-train ", kVersion, "\n"));
   const std::vector<Subcommand> subcommands = all_subcommands();
   if (name == "--help" || name == "-h") return print_help(help_text(subcommands, text_width()));
   for (const Subcommand& subcommand : subcommands) {

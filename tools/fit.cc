@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <cstdio>
 #include <filesystem>
 #include <set>
 
@@ -10,6 +9,7 @@
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/loading.h"
 #include "onnx_passes/ir/roles.h"
+#include "runtime/data_check.h"
 #include "runtime/fingerprint.h"
 #include "runtime/trainer.h"
 #include "tools/arguments.h"
@@ -21,6 +21,7 @@
 #include "tools/report/output.h"
 #include "tools/report/progress.h"
 #include "tools/resolved_options.h"
+#include "tools/run_folder.h"
 #include "tools/runtime_options.h"
 #include "tools/subcommand.h"
 
@@ -32,7 +33,7 @@ namespace fs = std::filesystem;
 struct FitArguments {
   std::string model, data, eval_data, schedule = "constant", time_limit, dtype = "float32";
   TrainerOptions trainer;
-  bool no_shuffle = false, resume = false, overwrite = false, json = false;
+  bool no_shuffle = false, no_data_check = false, resume = false, overwrite = false, json = false;
   RuntimeOptions runtime;
   double scale = 1;
   std::optional<double> rate;
@@ -132,26 +133,6 @@ void adopt_settings(FitArguments* a, const std::map<std::string, std::string>& s
   }
 }
 
-// The decimal number that a float was written as: 0.001 rather than 0.0010000000474974513.
-double shortest(float value) {
-  char text[32];
-  const auto end = std::to_chars(text, text + sizeof text, value).ptr;
-  double number = 0;
-  std::from_chars(text, end, number);
-  return number;
-}
-
-// The optimizer's own learning rate.
-double built_rate(const Model& model) {
-  for (const EntryPoint& entry : model.entry_points) {
-    const Value* rate = entry.input(roles::kLearningRate);
-    if (!rate || !rate->is_initializer()) continue;
-    const Tensor value = from_proto(*rate->initializer());
-    return value.dtype() == DType::kFloat ? shortest(value.data<float>()[0]) : value.at(0);
-  }
-  return Schedule().peak;
-}
-
 std::string outcome(StopReason reason, const Trainer& trainer) {
   const std::string at = concat(" at step ", trainer.position().step);
   switch (reason) {
@@ -164,24 +145,6 @@ std::string outcome(StopReason reason, const Trainer& trainer) {
   return "stopped" + at;
 }
 
-// Makes the run's folder, and clears what a killed process was writing there: files are written under a hidden name
-// and then renamed.
-void prepare_folder(const std::string& folder) {
-  std::error_code error;
-  fs::create_directories(folder, error);
-  if (error) fail("cannot make the folder ", folder, ": ", error.message());
-  constexpr const char* kFiles[] = {"last.onnx",   "best.onnx",    "metrics.jsonl",
-                                    "metrics.csv", "epochs.jsonl", "options.json"};
-  std::vector<fs::path> leftovers;
-  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
-    const std::string name = it->path().filename().string();
-    const auto is_part_of = [&](const char* file) { return name.starts_with(concat(".", file, ".")); };
-    if (std::any_of(std::begin(kFiles), std::end(kFiles), is_part_of)) leftovers.push_back(it->path());
-  }
-  for (const fs::path& path : leftovers) fs::remove(path, error);
-}
-
-// What a run leaves, in the end: where it stopped, and its files.
 void print_outcome(const FitArguments& a, StopReason reason, const Trainer& trainer) {
   std::string text = outcome(reason, trainer);
   if (trainer.position().best) text += concat(", best loss ", format_number(*trainer.position().best));
@@ -189,7 +152,7 @@ void print_outcome(const FitArguments& a, StopReason reason, const Trainer& trai
   files.add({a.trainer.folder + "/best.onnx", "the evaluation with the lowest loss"});
   files.add({a.trainer.folder + "/last.onnx", "the last state"});
   files.add({a.trainer.folder + "/metrics.jsonl", "one line a step; metrics.csv, epochs.jsonl, options.json"});
-  std::printf("%s\n%s", text.c_str(), files.text().c_str());
+  print(concat(text, "\n", files.text()));
 }
 
 // A fresh training model draws its state as it was built to: weights with --init, and the key of dropout.
@@ -208,7 +171,7 @@ void initialize(const FitArguments& a, Session* session) {
 // What the model and the data say where the user did not.
 void resolve_defaults(FitArguments* a, const Model& model, const Dataset& training) {
   constexpr int64_t kBatchSize = 32;
-  if (!a->rate) a->rate = built_rate(model);
+  if (!a->rate) a->rate = built_control(model, roles::kLearningRate).value_or(Schedule().peak);
   if (!a->batch_size) {
     a->batch_size = training.fixed_batch() > 0 ? training.fixed_batch() : std::min(kBatchSize, training.num_samples());
   }
@@ -223,10 +186,21 @@ void print_resumed(const FitArguments& a, const TrainingPosition& position, cons
   print(text);
 }
 
+// One pass over the data before the first step, unless this run made it already.
+void check_data(const FitArguments& a, const Dataset& data, const std::string& path, const std::string& entry,
+                const Session& session, std::vector<std::string>* checked) {
+  const std::string identity = data.fingerprint();
+  if (a.no_data_check || std::count(checked->begin(), checked->end(), identity) > 0) return;
+  const std::string fault = DataCheck(&data, session.model(), entry).first_fault();
+  if (!fault.empty()) fail(path, ": ", fault, " (--no-data-check trains on it nevertheless)");
+  checked->push_back(identity);
+}
+
 // Fills the run's folder; returns the exit status.
-int train(const FitArguments& a, Trainer* trainer) {
+int train(const FitArguments& a, const Session& session, const std::vector<std::string>& checked, Trainer* trainer) {
   prepare_folder(a.trainer.folder);
-  write_file(a.trainer.folder + "/options.json", options_to_json(a.described, {}));
+  write_file(a.trainer.folder + "/options.json",
+             options_to_json(a.described, derived_options(session, *trainer, checked)));
   MetricsLog log(a.trainer.folder, trainer->position().step);
   Progress progress(*trainer, &log, a.json);
   const StopReason reason = trainer->run(&progress, catch_interrupts());
@@ -256,12 +230,17 @@ int run(FitArguments* a) {
   resolve_defaults(a, session.model(), training);
   a->trainer.model = start.identity;
   Trainer trainer(&session, &training, evaluation ? &*evaluation : nullptr, a->trainer);
-  std::vector<std::string> changes;
-  if (start.position) changes = trainer.resume(*start.position);
+  std::vector<std::string> changes, checked;
+  if (start.position) {
+    changes = trainer.resume(*start.position);
+    checked = checked_data(a->trainer.folder);
+  }
+  check_data(*a, training, a->data, training_entry(session), session, &checked);
+  if (evaluation) check_data(*a, *evaluation, a->eval_data, "evaluate", session, &checked);
   const std::string banner = training_banner(&session, training, evaluation ? &*evaluation : nullptr, trainer);
   if (!a->json) print(banner);
   if (start.position) print_resumed(*a, *start.position, changes);
-  return train(*a, &trainer);
+  return train(*a, session, checked, &trainer);
 }
 
 std::vector<CommandOption> options_of(FitArguments* a) {
@@ -302,6 +281,8 @@ std::vector<CommandOption> options_of(FitArguments* a) {
            {&a->scale, kPositive},
            "factor of integers that become floats, 0.00392157 for bytes to 0..1 [1]",
            "X"},
+          {"--no-data-check", &a->no_data_check,
+           "no pass over the data, before the first step, for labels and indices out of range, NaN and infinity"},
           {"--early-stop", {&t.early_stop, kCount}, "stop after N evaluations without a lower loss", "N"},
           {"--checkpoint-every",
            {&t.checkpoint_every, kCount},

@@ -1,7 +1,5 @@
 #include "tools/resolved_options.h"
 
-#include <nlohmann/json.hpp>
-
 #include "tools/arguments.h"
 
 namespace onnx_train {
@@ -31,8 +29,7 @@ struct ToJson {
 
 }  // namespace
 
-std::string options_to_json(const std::vector<CommandOption>& options,
-                            const std::map<std::string, std::string>& derived) {
+std::string options_to_json(const std::vector<CommandOption>& options, const ordered_json& derived) {
   ordered_json json = ordered_json::object();
   for (const CommandOption& option : options) {
     json[key_of(option)] =

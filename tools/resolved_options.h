@@ -2,16 +2,16 @@
 // the run derived from model, data and machine. A pure function; any thread.
 #pragma once
 
-#include <map>
 #include <string>
 #include <vector>
+
+#include <nlohmann/json.hpp>
 
 #include "tools/subcommand.h"
 
 namespace onnx_train {
 
 // A JSON object: the options, null where one has no value, and `derived` under that key.
-std::string options_to_json(const std::vector<CommandOption>& options,
-                            const std::map<std::string, std::string>& derived);
+std::string options_to_json(const std::vector<CommandOption>& options, const nlohmann::ordered_json& derived);
 
 }  // namespace onnx_train

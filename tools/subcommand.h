@@ -21,6 +21,8 @@ struct Range {
   bool above = false;  // more than `least`, which itself is not allowed
   double most = std::numeric_limits<double>::infinity();
 };
+constexpr const char* kVersion = "0.1.0";
+
 constexpr Range kCount{1};           // of epochs, steps, samples: at least one
 constexpr Range kPositive{0, true};  // a clipping norm, a tolerance
 

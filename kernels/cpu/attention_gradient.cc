@@ -202,7 +202,7 @@ class Share {
         float *p_row = p + i * stride_, *ds_row = ds + i * stride_;
         if (a_.guarded && b.inverse[i] != b.inverse[i]) {
           std::fill_n(p_row, n, 0.0f);
-          std::fill_n(ds_row, n, b.inverse[i]);
+          std::fill_n(ds_row, n, 0.0f);
         } else {
           differentiate_row(n, b.highest[i], b.inverse[i], b.mean[i], a_.scale, p_row, ds_row);
         }

@@ -19,7 +19,9 @@
 #include "kernels/lowering/lowering.h"
 #include "kernels/lowering/recurrent.h"
 #include "kernels/lowering/updates.h"
+#include "kernels/preparation.h"
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/operators/operators.h"
 
 namespace onnx_train {
 namespace {
@@ -120,13 +122,38 @@ const std::vector<const Kernel*>& kernels_for(const Device& device, const Node& 
   return found == index.end() ? none : found->second;
 }
 
+// f(); what it throws names the node.
+template <typename F>
+auto naming(const Node& node, const F& f) {
+  const std::string label = node.label();
+  try {
+    return f();
+  } catch (const Error& error) {
+    if (std::string_view(error.what()).find(label) != std::string_view::npos) throw;
+    fail(label, ": ", error.what());
+  } catch (const std::bad_alloc&) {
+    fail(label, ": there is not enough memory to prepare it");
+  } catch (const std::exception& error) {
+    fail(label, ": ", error.what());
+  }
+}
+
 }  // namespace
 
 const Kernel* find_kernel(const Device& device, const NodeSpec& spec) {
-  for (const Kernel* kernel : kernels_for(device, spec.node())) {
-    if (!kernel->supports || kernel->supports(spec)) return kernel;
-  }
-  return nullptr;
+  const auto& kernels = kernels_for(device, spec.node());
+  if (kernels.empty()) return nullptr;
+  check_shapes(spec.node());
+  return naming(spec.node(), [&]() -> const Kernel* {
+    for (const Kernel* kernel : kernels) {
+      if (!kernel->supports || kernel->supports(spec)) return kernel;
+    }
+    return nullptr;
+  });
+}
+
+Prepared prepare(const Kernel& kernel, const NodeSpec& spec) {
+  return naming(spec.node(), [&] { return kernel.prepare(spec); });
 }
 
 bool may_refuse_data(const Device& device, const Node& node) {

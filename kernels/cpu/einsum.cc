@@ -127,6 +127,9 @@ class EinsumPlan {
   }
   int64_t count(const std::string& indices) const { return num_elements(sizes_of(indices)); }
   Place reserve(const std::string& indices) {
+    constexpr int64_t kMost = int64_t{1} << 56;
+    if (count(indices) > kMost)
+      fail(spec_.node().label(), ": its operands make ", to_string(sizes_of(indices)), ", more than memory can hold");
     return workspace_.reserve(static_cast<size_t>(count(indices)) * size_of(spec_.in_type()));
   }
 

@@ -5,6 +5,7 @@
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/inference.h"
 #include "onnx_passes/ir/inlining.h"
+#include "onnx_passes/operators/operators.h"
 
 namespace onnx_train::cpu {
 namespace {
@@ -27,6 +28,7 @@ void add_inputs(const NodeSpec& spec, Body* body) {
 bool place_nodes(Body* body) {
   for (Node* node = body->graph->first(); node; node = node->next()) {
     infer_types(node);
+    check_shapes(*node);
     if (node->is("Constant")) {
       if (!node->output()->type().is_static() || node->output()->rank() > 0) return false;
       continue;

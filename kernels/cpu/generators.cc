@@ -5,6 +5,7 @@
 #include "kernels/cpu/box_copy.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/dispatch.h"
+#include "kernels/math/wrapping.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/inference.h"
 
@@ -59,7 +60,10 @@ Prepared prepare_range(const NodeSpec& spec) {
   prepared.run = dispatch_numeric(spec.out_type(), [n]<typename T>(T) -> std::function<void(const Args&)> {
     return [n](const Args& args) {
       const T start = *args.in<T>(0), delta = *args.in<T>(2);
-      for (int64_t i = 0; i < n; ++i) args.out<T>()[i] = static_cast<T>(start + static_cast<T>(i) * delta);
+      for (int64_t i = 0; i < n; ++i) {
+        args.out<T>()[i] =
+            static_cast<T>(math::wrapping(start) + math::wrapping(static_cast<T>(i)) * math::wrapping(delta));
+      }
     };
   });
   return prepared;
@@ -76,7 +80,8 @@ bool supports_range(const NodeSpec& spec) {
 // 1 on the diagonal k to the right of the main one.
 Prepared prepare_eye_like(const NodeSpec& spec) {
   Tensor eye(spec.out_type(), spec.out_shape());
-  const int64_t rows = spec.out_shape()[0], columns = spec.out_shape()[1], k = spec.node().attr("k", 0);
+  const int64_t rows = spec.out_shape()[0], columns = spec.out_shape()[1];
+  const int64_t k = std::clamp<int64_t>(spec.node().attr("k", 0), -rows, columns);
   for (int64_t i = 0; i < rows; ++i) {
     const int64_t j = i + k;
     if (j >= 0 && j < columns) eye.set(i * columns + j, 1);

@@ -305,7 +305,7 @@ class GruBackward {
 std::vector<Kernel> gru_kernels() {
   const auto takes_bfloat16_gradient = [](const NodeSpec& spec) {
     const bool takes_dn = spec.num_outputs() < 4 || !spec.has_output(3) || spec.out_type(3) == DType::kBFloat16;
-    return takes_bfloat16_backward(spec, 3) && takes_dn;
+    return takes_bfloat16_backward(spec, 3, {0, 2, 3, 4, 5, 6}) && takes_dn;
   };
   return {
       {"GRU", takes_recurrence, prepare_recurrence<GruForward>},

@@ -302,7 +302,9 @@ class LstmBackward {
 }  // namespace
 
 std::vector<Kernel> lstm_kernels() {
-  const auto takes_bfloat16_gradient = [](const NodeSpec& spec) { return takes_bfloat16_backward(spec, 5); };
+  const auto takes_bfloat16_gradient = [](const NodeSpec& spec) {
+    return takes_bfloat16_backward(spec, 5, {0, 2, 5, 6, 8});
+  };
   return {
       {"LSTM", takes_recurrence, prepare_recurrence<LstmForward>},
       {"LSTMTrain", takes_recurrence, prepare_recurrence<LstmForward>, kDomain},

@@ -12,7 +12,10 @@
 #include "kernels/dispatch.h"
 #include "kernels/lowering/outline.h"
 #include "onnx_passes/functions/functions.h"
+#include "onnx_passes/ir/inference.h"
+#include "onnx_passes/ir/inlining.h"
 #include "onnx_passes/ir/onnx.h"
+#include "onnx_passes/operators/operators.h"
 
 namespace onnx_train::cpu {
 namespace {
@@ -271,6 +274,54 @@ bool has_supported_types(const NodeSpec& spec, int first_scalar) {
 
 // ---- All tensors: the body of the call names them
 
+bool is_one_update(const Node& node) {
+  return node.is("Sgd", kDomain) || node.is("Adam", kDomain) || node.is("AdamW", kDomain);
+}
+
+// An update of the body's inputs, with scalars that are inputs, too, or constants. Its outputs get the types of what
+// they replace.
+bool is_update_of(const Graph& body, Node* node) {
+  for (int i = 0; i < node->num_inputs(); ++i) {
+    const Value* input = node->input(i);
+    const bool scalar = i + 3 >= node->num_inputs();
+    if (input && !body.is_input(input) && !(scalar && input->producer() && input->producer()->is("Constant")))
+      return false;
+  }
+  for (int i = 0; i < node->num_outputs(); ++i) {
+    const Value* old = node->input(i == 0 ? 0 : i + 1);
+    if (!old || !node->output(i)) return false;
+    node->output(i)->set_type(old->type());
+  }
+  check_shapes(*node);
+  return true;
+}
+
+// A body as merge_updates writes it: constants, and updates of the call's inputs, which are its outputs.
+bool supports_all(const NodeSpec& spec) {
+  const onnx::FunctionProto* body = function_of(spec.node());
+  if (!body || body->input_size() != spec.num_inputs() || body->output_size() != spec.num_outputs()) return false;
+  Graph scratch(spec.node().graph().shared_context());
+  std::vector<Value*> inputs;
+  for (int i = 0; i < spec.num_inputs(); ++i) {
+    if (!spec.has_input(i)) return false;
+    inputs.push_back(scratch.add_input(concat("in", i), spec.node().input(i)->type()));
+  }
+  const auto outputs = instantiate(*body, spec.node().shell(), &scratch, nullptr, inputs, "body");
+  for (Node* node = scratch.first(); node; node = node->next()) {
+    if (node->is("Constant")) {
+      infer_types(node);
+    } else if (!is_one_update(*node) || !is_update_of(scratch, node)) {
+      return false;
+    }
+  }
+  for (int i = 0; i < spec.num_outputs(); ++i) {
+    const Value* made = outputs[static_cast<size_t>(i)];
+    if (!made || !made->producer() || made->producer()->is("Constant") || !spec.has_output(i)) return false;
+    if (made->type() != spec.node().output(i)->type()) return false;
+  }
+  return true;
+}
+
 Prepared prepare_all(const NodeSpec& spec) {
   const onnx::FunctionProto& body = *function_of(spec.node());
   Operands operands{spec, {}, {}};
@@ -295,7 +346,7 @@ std::vector<Kernel> optimizer_kernels() {
       {"Sgd", [](const NodeSpec& s) { return has_supported_types(s, 3); }, prepare_one, kDomain},
       {"Adam", adam_supports, prepare_one, kDomain},
       {"AdamW", adam_supports, prepare_one, kDomain},
-      {"Updates", nullptr, prepare_all, kDomain},
+      {"Updates", supports_all, prepare_all, kDomain},
       global_norm_kernel(),
   };
 }

@@ -184,6 +184,19 @@ bool takes_recurrence(const NodeSpec& spec) {
 
 namespace {
 
+bool holds(const std::vector<int>& list, int i) { return std::find(list.begin(), list.end(), i) != list.end(); }
+
+// What the kernels compute in or with is float32, but for these inputs and outputs.
+bool rest_is_float32(const NodeSpec& spec, const std::vector<int>& inputs, const std::vector<int>& outputs) {
+  for (int i = 0; i < spec.num_inputs(); ++i) {
+    if (spec.has_input(i) && spec.in_type(i) == DType::kBFloat16 && !holds(inputs, i)) return false;
+  }
+  for (int i = 0; i < spec.num_outputs(); ++i) {
+    if (spec.has_output(i) && spec.out_type(i) == DType::kBFloat16 && !holds(outputs, i)) return false;
+  }
+  return true;
+}
+
 bool takes_bfloat16(const NodeSpec& spec) {
   return has_bfloat16_products() && find_recurrence(spec.node()).round_operands && spec.in_type() == DType::kBFloat16;
 }
@@ -191,11 +204,16 @@ bool takes_bfloat16(const NodeSpec& spec) {
 }  // namespace
 
 bool takes_bfloat16_forward(const NodeSpec& spec) {
-  return takes_bfloat16(spec) && spec.in_type(1) == DType::kBFloat16 && spec.in_type(2) == DType::kBFloat16;
+  const int64_t gates = find_recurrence(spec.node()).gates();
+  const std::vector<int> stored = gates == 4 ? std::vector{0, 3} : gates == 3 ? std::vector{0, 2, 3} : std::vector{0};
+  return takes_bfloat16(spec) && spec.in_type(1) == DType::kBFloat16 && spec.in_type(2) == DType::kBFloat16 &&
+         rest_is_float32(spec, {0, 1, 2, 5}, stored);
 }
 
-bool takes_bfloat16_backward(const NodeSpec& spec, int y) {
-  return takes_bfloat16(spec) && spec.in_type(y) == DType::kBFloat16 && spec.out_type() == DType::kBFloat16;
+bool takes_bfloat16_backward(const NodeSpec& spec, int y, const std::vector<int>& stored) {
+  const int64_t gates = find_recurrence(spec.node()).gates();
+  return takes_bfloat16(spec) && spec.in_type(y) == DType::kBFloat16 && spec.out_type() == DType::kBFloat16 &&
+         rest_is_float32(spec, stored, gates == 3 ? std::vector{0, 3} : std::vector{0});
 }
 
 std::vector<Kernel> recurrent_kernels() {

@@ -330,9 +330,10 @@ void add(int64_t n, const T* x, T* y) {
 
 // The element types and layout that the kernels take.
 bool takes_recurrence(const NodeSpec& spec);
-// The same with operands in bfloat16: X, W and R forward; R, y and dgates backward, of which y is input `y`.
+// The same with operands in bfloat16: X, W and R forward; R, y and dgates backward, of which y is input `y`,
+// and `stored` are the inputs that may be.
 bool takes_bfloat16_forward(const NodeSpec& spec);
-bool takes_bfloat16_backward(const NodeSpec& spec, int y);
+bool takes_bfloat16_backward(const NodeSpec& spec, int y, const std::vector<int>& stored);
 
 // Of a class that is made from a node's spec, and has `workspace()` and `run(args)`. The first input is an operand.
 template <typename Cell>

@@ -149,7 +149,9 @@ class RnnBackward {
 }  // namespace
 
 std::vector<Kernel> rnn_kernels() {
-  const auto takes_bfloat16_gradient = [](const NodeSpec& spec) { return takes_bfloat16_backward(spec, 3); };
+  const auto takes_bfloat16_gradient = [](const NodeSpec& spec) {
+    return takes_bfloat16_backward(spec, 3, {0, 2, 3, 4});
+  };
   return {
       {"RNN", takes_recurrence, prepare_recurrence<RnnForward>},
       {"RNNTrain", takes_recurrence, prepare_recurrence<RnnForward>, kDomain},

@@ -105,6 +105,7 @@ Prepared prepare_tile(const NodeSpec& spec) {
   std::vector<Axis> axes;
   for (size_t k = 0; k < in.size(); ++k) {
     if (in[k] == 0) return copy_box(spec, {{0, 0, 0}});
+    if (out[k] % in[k] != 0) fail(spec.node().label(), ": ", to_string(in), " does not tile ", to_string(out));
     axes.push_back({out[k] / in[k], 0, to[k] * in[k]});
     axes.push_back({in[k], from[k], to[k]});
   }
@@ -208,6 +209,7 @@ std::vector<Steps> slice_steps(const Shape& shape, const Tensor& starts, const T
     fail("a Slice has ", begin.size(), " starts, ", axis.size(), " axes and ", step.size(), " steps");
   }
   for (size_t i = 0; i < begin.size(); ++i) {
+    if (step[i] == 0) fail("step ", i, " of a Slice is 0");
     const auto k = static_cast<size_t>(normalize_axis(axis[i], static_cast<int64_t>(shape.size())));
     const int64_t size = shape[k], first = begin[i] < 0 ? begin[i] + size : begin[i];
     // Outside [0, size) the start is clamped to the nearest end from which the steps lead into the tensor.
@@ -224,7 +226,8 @@ SliceBox slice_box(const Shape& shape, const Tensor& starts, const Tensor& axes,
   SliceBox box;
   for (size_t k = 0; k < shape.size(); ++k) {
     const auto [first, by] = along[k];
-    const int64_t room = by > 0 ? (shape[k] - 1 - first) / by : first / -by;  // steps that stay inside
+    // Steps that stay inside. Negated without overflow: no axis has as many elements as INT64_MIN steps over.
+    const int64_t room = by > 0 ? (shape[k] - 1 - first) / by : first / -std::max(by, -INT64_MAX);
     if (taken[k] > 0 && (first < 0 || first >= shape[k] || taken[k] - 1 > room)) {
       fail("a slice of shape ", to_string(taken), " does not fit into ", to_string(shape));
     }

@@ -169,7 +169,7 @@ class Matcher {
   bool find_readers() {
     for (const Use& use : guarded_->uses()) {
       if (members_.count(use.node)) continue;
-      if (use.node->is("SoftmaxGrad", kDomain) && guarded_ == p_) continue;
+      if (use.node->is("SoftmaxGrad", kDomain) && use.index == 1) continue;
       const std::optional<Product> product = product_of(use.node);
       if (!product || product->a.value != guarded_) return false;
       const bool forward = is_identity(product->a.permutation);
@@ -192,8 +192,10 @@ class Matcher {
   // ---- Backward
 
   bool find_gradients() {
-    for (const Use& use : p_->uses()) {
-      if (use.node->is("SoftmaxGrad", kDomain) && use.index == 1) gradient_ = use.node;
+    for (const Value* p : {p_, guarded_}) {
+      for (const Use& use : p->uses()) {
+        if (use.node->is("SoftmaxGrad", kDomain) && use.index == 1) gradient_ = use.node;
+      }
     }
     if (!gradient_ || normalize_axis(gradient_->attr("axis", -1), p_->rank()) != p_->rank() - 1) return false;
     add(gradient_);

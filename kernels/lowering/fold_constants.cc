@@ -3,11 +3,13 @@
 
 #include "kernels/device.h"
 #include "kernels/lowering/lowering.h"
+#include "kernels/preparation.h"
 #include "onnx_passes/ir/elements.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/inference.h"
 #include "onnx_passes/ir/inference_cache.h"
 #include "onnx_passes/ir/tables.h"
+#include "onnx_passes/operators/operators.h"
 
 namespace onnx_train {
 namespace {
@@ -77,7 +79,7 @@ std::vector<Tensor> compute(const Node& node, Constants& constants) {
   const NodeSpec spec(node, inputs, /*threads=*/1);
   const Kernel* kernel = find_kernel(Device::cpu(), spec);
   if (!kernel) return {};
-  const Prepared prepared = kernel->prepare(spec);
+  const Prepared prepared = prepare(*kernel, spec);
   std::vector<const void*> in;
   std::vector<void*> out;
   for (const Tensor& t : inputs) in.push_back(t.data());
@@ -144,6 +146,7 @@ bool fold_constants(Model& model) {
   Node* next = nullptr;
   for (Node* node = model.graph->first(); node; node = next) {
     next = node->next();
+    check_shapes(*node);
     types.infer(node);
     changed |= fold(node, constants);
   }

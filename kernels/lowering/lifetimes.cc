@@ -9,14 +9,13 @@
 namespace onnx_train {
 
 size_t bytes_of(const Value& value) {
+  if (!value.type().is_static()) return 0;  // no kernel takes it: the plan will say so
   return static_cast<size_t>(num_elements(value.type().shape())) * size_of(value.dtype());
 }
 
 namespace {
 
-// 0 where they are not known.
 size_t aligned_bytes_of(const Value& value) {
-  if (!value.type().is_static()) return 0;
   constexpr size_t kAlignment = 64;  // of buffers in the arena
   return (bytes_of(value) + kAlignment - 1) / kAlignment * kAlignment;
 }

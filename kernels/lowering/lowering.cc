@@ -79,16 +79,12 @@ bool expand_functions(Model& model, const Device& device) {
     std::vector<Tensor> constants;
     for (const Value* v : node->inputs()) constants.push_back(small_constant(v));
     const NodeSpec spec(*node, std::move(constants), num_threads());
-    const bool shapes_known = [&] {
-      for (const Value* v : node->inputs()) {
-        if (v && !v->type().is_static()) return false;
-      }
-      for (const Value* v : node->outputs()) {
-        if (v && !v->type().is_static()) return false;
-      }
-      return true;
-    }();
-    if (shapes_known && !find_kernel(device, spec) && inline_function(node)) {
+    const auto are_static = [](const std::vector<Value*>& values) {
+      return std::all_of(values.begin(), values.end(), [](const Value* v) { return !v || v->type().is_static(); });
+    };
+    // Outputs that inference leaves open (an Attention's present_key without a past one) are known inside the body.
+    const bool runs = are_static(node->outputs()) && find_kernel(device, spec);
+    if (are_static(node->inputs()) && !runs && inline_function(node)) {
       changed = true;
       node = previous ? previous->next() : model.graph->first();  // the body may call functions, too
     } else {

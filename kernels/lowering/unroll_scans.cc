@@ -3,7 +3,9 @@
 
 #include "kernels/lowering/recurrent.h"
 #include "onnx_passes/ir/builder.h"
+#include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/inference.h"
+#include "onnx_passes/operators/operators.h"
 
 namespace onnx_train {
 namespace {
@@ -19,7 +21,11 @@ struct Scan {
     inputs = static_cast<int>(n->attr("num_scan_inputs", 0));
     states = n->num_inputs() - inputs;
     outputs = n->num_outputs() - states;
-    const auto list = [&](const char* name, int count) { return n->attr(name, Shape(static_cast<size_t>(count), 0)); };
+    // An empty list says as little as none.
+    const auto list = [&](const char* name, int count) {
+      const Shape given = n->attr(name, Shape{});
+      return given.empty() ? Shape(static_cast<size_t>(count), 0) : given;
+    };
     input_axes = list("scan_input_axes", inputs);
     output_axes = list("scan_output_axes", outputs);
     input_backwards = list("scan_input_directions", inputs);
@@ -28,7 +34,6 @@ struct Scan {
 
   // -1 when not known.
   int64_t steps() const {
-    if (inputs == 0) return -1;
     const TensorType& type = node->input(states)->type();
     if (!type.has_rank()) return -1;
     const Dim steps = (*type.dims)[static_cast<size_t>(normalize_axis(input_axes[0], type.rank()))];
@@ -36,12 +41,24 @@ struct Scan {
   }
 };
 
+// Plans of more nodes than this take minutes and gigabytes to make.
+constexpr int64_t kMostNodes = 200'000;
+
+// Each step has the body's nodes, two that cut out its piece of every scanned input, and one for each scanned output.
+void expect_few_nodes(const Scan& scan) {
+  const auto per_step = static_cast<int64_t>(scan.body->num_nodes()) + 2 * scan.inputs + scan.outputs;
+  if (scan.steps() <= kMostNodes / per_step) return;
+  fail(scan.node->label(), ": ", scan.steps(), " steps of ", per_step, " nodes are more than the ", kMostNodes,
+       " nodes that a Scan may become; make the sequence shorter, or export an LSTM, GRU or RNN, which has a kernel");
+}
+
 // Without a step there is nothing to scan together: outputs would have to be empty tensors of the body's shapes.
 bool can_unroll(const Node& node) {
   if (!node.is("Scan") || node.subgraphs().empty()) return false;
   for (const Node* n = node.subgraphs()[0].graph->first(); n; n = n->next()) {
     if (!n->subgraphs().empty()) return false;
   }
+  check_shapes(node);  // a function's body may have brought it
   return Scan(const_cast<Node*>(&node)).steps() > 0;
 }
 
@@ -54,7 +71,8 @@ class Unroller {
     std::vector<Value*> states(scan_.node->inputs().begin(), scan_.node->inputs().begin() + scan_.states);
     std::vector<std::vector<Var>> scanned(static_cast<size_t>(scan_.outputs));
     for (const Value* constant : scan_.body->initializers()) {
-      constants_[constant] = b_.constant(constant_of(constant)).value();
+      constants_[constant] =
+          graph_.add_initializer(graph_.unique_name(constant->name()), constant->shared_initializer());
     }
     for (int64_t step = 0; step < steps; ++step) {
       const std::vector<Value*> results = run_step(step, steps, states);
@@ -123,6 +141,7 @@ bool unroll_scans(Model& model) {
   bool changed = false;
   for (Node* node : model.graph->nodes()) {
     if (!can_unroll(*node)) continue;
+    expect_few_nodes(Scan(node));
     Unroller(Scan(node)).run();
     changed = true;
   }

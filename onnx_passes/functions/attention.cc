@@ -24,7 +24,7 @@ struct Variant {
   int64_t rank;
   bool masked, selects;  // a bool mask selects, a float one is added
   bool keeps_true;       // a bool mask keeps the scores where it is true; the others become `fill`
-  bool guarded;          // probabilities that are NaN (a row that is masked entirely) are 0
+  bool guarded;          // probabilities that are NaN (a row that is masked entirely) are 0, and so are their gradients
 
   std::string overload() const {
     const char* mask = !masked ? "" : !selects ? "_added" : keeps_true ? "_kept" : "_filled";
@@ -123,7 +123,7 @@ FunctionText block_attention_grad(const FunctionCall& call) {
   body.line("dp = MatMul (gradients, value_columns)");
   if (v.guarded) body.line("dp_guarded = Where (undefined, zero, dp)");
   body.line("centered = Sub (", v.guarded ? "dp_guarded" : "dp", ", mean)");
-  body.line("dscores = Mul (probabilities, centered)");
+  body.line("dscores = Mul (", p, ", centered)");
   if (v.selects) body.line("dselected = ", v.select("dscores", "zero"));
   body.line("dproducts = Mul (", v.selects ? "dselected" : "dscores", ", factor)");
   body.line("dqueries = MatMul (dproducts, keys)");

@@ -39,6 +39,48 @@ Gradients gelu(Grad& g) {
   return g.to(call(g.b(), approximate ? "GeluTanhGrad" : "GeluGrad", {g.dy(), g.x()}));
 }
 
+// ---- Softmax of rows that a mask hides entirely: NaN, which a Where after it replaces.
+
+// Whether `condition` is one for each row along `axis` of y, or says where y is NaN, which a row is as a whole.
+bool is_by_row(const Value* condition, const Value* y, int64_t axis) {
+  if (const Node* node = condition->producer(); node && node->is("IsNaN") && node->input(0) == y) return true;
+  if (!condition->has_rank()) return false;
+  const int64_t at = axis - (y->rank() - condition->rank());
+  return at < 0 || (*condition->type().dims)[static_cast<size_t>(at)] == Dim(1);
+}
+
+// The Where through which alone y, or what a Cast makes of it, is read; null where there is none.
+const Node* find_guard(const Value* y, int64_t axis) {
+  const Node* guard = nullptr;
+  if (y->graph().is_output(y)) return nullptr;
+  for (const Use& use : y->uses()) {
+    const Node* node = use.node;
+    if (node->is("IsNaN") || (node->is("CastLike") && use.index == 1)) continue;
+    if (guard) return nullptr;
+    if (node->is("Cast")) {
+      guard = find_guard(node->output(), axis);
+    } else if (node->is("Where") && node->output()->type() == y->type() && is_by_row(node->input(0), y, axis)) {
+      guard = node;
+    }
+    if (!guard) return nullptr;
+  }
+  return guard;
+}
+
+// y, or what a guard after it makes of it. A row that is replaced has a gradient of 0; times NaN that would be NaN.
+Var guarded_output(const Grad& g) {
+  const Var y = g.y();
+  if (!y.value()->has_rank()) return y;
+  const Node* guard = find_guard(y.value(), normalize_axis(g.node().attr("axis", -1), y.rank()));
+  if (!guard) return y;
+  for (int i : {1, 2}) {
+    if (guard->input(i) == y.value()) return g.b().var(guard->output());
+  }
+  const Var condition = g.b().var(guard->input(0)), zero = g.b().scalar(y.dtype(), 0);
+  const bool keeps_true = guard->input(1)->producer() && guard->input(1)->producer()->is("Cast");
+  return keeps_true ? where(condition, y, zero) : where(condition, zero, y);
+}
+
 }  // namespace
 
 std::vector<GradientRule> activation_rules() {
@@ -104,7 +146,7 @@ std::vector<GradientRule> activation_rules() {
       {"Mish", mish},
       {"Softmax",
        [](Grad& g) {
-         return g.to(call(g.b(), "SoftmaxGrad", {g.dy(), g.y()}, axis_of(g)));
+         return g.to(call(g.b(), "SoftmaxGrad", {g.dy(), guarded_output(g)}, axis_of(g)));
        }},
       {"LogSoftmax",
        [](Grad& g) {

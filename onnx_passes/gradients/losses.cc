@@ -11,8 +11,39 @@ Attrs attributes_of(const Node& node) {
           {"reduction", node.attr("reduction", "mean")}};
 }
 
+// With log p = x - l, n_c positions of class c, s label smoothing, all over the positions i that are not ignored:
+//   dw_c = -dloss (Σᵢ ((1 - s) [yᵢ = c] + s / C) log p[i, c])
+// reduction "mean": (dw_c - dloss loss n_c) / Σᵢ w[yᵢ]
+Var weight_gradient(const Grad& g, const Attrs& attrs, Var log_sum_exp) {
+  Builder& b = g.b();
+  const Var x = g.x(0), labels = cast(g.x(1), DType::kInt64), weight = g.x(2);
+  const int64_t rank = x.rank(), axis = normalize_axis(g.node().attr("axis", 1), rank);
+  const double smoothing = g.node().attr_tensor("label_smoothing").at(0);
+  const auto per_class = [&](Var values) {
+    std::vector<int64_t> others;
+    for (int64_t i = 0; i < rank; ++i) {
+      if (i != axis) others.push_back(i);
+    }
+    return reduce_sum(values, others, /*keepdims=*/false);
+  };
+  std::vector<int64_t> column(static_cast<size_t>(rank - axis), 1);
+  column[0] = -1;
+  const Var zero = b.scalar(x.dtype(), 0), classes = squeeze(dim(x, axis), {0});
+  const Var each = b.op("Range", {b.scalar(DType::kInt64, 0), classes, b.scalar(DType::kInt64, 1)});
+  const Var ignored = equal(labels, b.scalar(DType::kInt64, static_cast<double>(g.node().attr("ignore_index", -100))));
+  const Var ignored_column = unsqueeze(ignored, {axis});
+  const Var hit = logical_and(equal(unsqueeze(labels, {axis}), reshape(each, column)), logical_not(ignored_column));
+  const Var log_p = x - unsqueeze(log_sum_exp, {axis});
+  Var sums = per_class(where(hit, log_p, zero)) * (1 - smoothing);
+  if (smoothing > 0) sums = sums + per_class(where(ignored_column, zero, log_p)) * (smoothing / cast_like(classes, x));
+  const Var dsum = -sums * g.dy(0);
+  if (g.node().attr("reduction", "mean") == std::string("sum")) return dsum;
+  const Var counts = per_class(cast(hit, x.dtype()));
+  const Var loss = g.y(0) ? g.y(0) : call(b, "SoftmaxCrossEntropy", 2, {x, g.x(1), weight}, attrs)[0];
+  return (dsum - g.dy(0) * loss * counts) / sum_all(weight * counts);
+}
+
 // loss, l = SoftmaxCrossEntropy(x, y, w)      dx = SoftmaxCrossEntropyGrad(dloss, x, y, l, w) + dl exp(x - l)
-// The class weights w are constants, as in PyTorch: they have no gradient.
 Gradients softmax_cross_entropy(Grad& g) {
   const Attrs attrs = attributes_of(g.node());
   const Var logits = g.x(0), labels = g.x(1), weight = g.num_inputs() > 2 ? g.x(2) : Var();
@@ -28,7 +59,8 @@ Gradients softmax_cross_entropy(Grad& g) {
     const Var dlog_sum_exp = unsqueeze(g.dy(1), axes) * exp(logits - unsqueeze(log_sum_exp, axes));
     dlogits = dlogits ? dlogits + dlog_sum_exp : dlog_sum_exp;
   }
-  return g.to(dlogits);
+  const bool weighs = g.needs(2) && g.dy(0);
+  return g.to(dlogits, Var(), weighs ? weight_gradient(g, attrs, log_sum_exp) : Var());
 }
 
 }  // namespace

@@ -63,7 +63,7 @@ std::optional<Dim> quotient(const Dims& from, const Dims& to) {
   for (const Dim& d : to) {
     if (!is_open(d) && !multiply(d, &below)) return std::nullopt;
   }
-  if (below.factor == 0 || above.factor % below.factor != 0) return std::nullopt;
+  if (below.factor <= 0 || above.factor % below.factor != 0) return std::nullopt;
   above.factor /= below.factor;
   for (const std::string& symbol : below.symbols) {
     const auto found = std::find(above.symbols.begin(), above.symbols.end(), symbol);
@@ -91,7 +91,7 @@ std::optional<int64_t> compute(const std::string& op, int64_t a, int64_t b) {
   if (op == "Or") return a || b;
   if (b == 0 || b == -1) return std::nullopt;  // no division by zero, no overflow
   if (op == "Div") return a / b;
-  if (op == "Mod") return ((a % b) + b) % b;
+  if (op == "Mod") return a % b != 0 && (a < 0) != (b < 0) ? a % b + b : a % b;
   return std::nullopt;
 }
 
@@ -178,9 +178,10 @@ std::optional<Dims> range(const Node& node) {
   }
   const int64_t first = start->front().value(), last = limit->front().value(), by = step->front().value();
   Dims result;
-  for (int64_t i = first; by > 0 ? i < last : (by < 0 && i > last); i += by) {
-    if (static_cast<int64_t>(result.size()) == kMaxElements || std::abs(i) > INT32_MAX) return std::nullopt;
+  for (int64_t i = first; by > 0 ? i < last : (by < 0 && i > last);) {
+    if (static_cast<int64_t>(result.size()) == kMaxElements || i > INT32_MAX || i < -INT32_MAX) return std::nullopt;
     result.emplace_back(i);
+    if (__builtin_add_overflow(i, by, &i)) break;
   }
   return result;
 }

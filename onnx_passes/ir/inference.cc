@@ -2,6 +2,7 @@
 
 #include <onnx/defs/shape_inference.h>
 
+#include "onnx_passes/ir/check_types.h"
 #include "onnx_passes/ir/elements.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/inlining.h"
@@ -235,6 +236,17 @@ const onnx::OpSchema* find_schema(const Node& node) {
 
 bool is_known_operator(const Node& node) {
   return node.graph().context().find_function(node.domain(), node.op(), node.overload()) || find_schema(node);
+}
+
+void check_types(Node* node) {
+  const onnx::OpSchema* schema = find_schema(*node);
+  if (!schema) return;
+  try {
+    NodeContext context(node);
+    schema->CheckInputOutputType(context);
+  } catch (const std::exception& error) {
+    fail(node->label(), ": ", error.what());
+  }
 }
 
 void infer_types(Node* node) {

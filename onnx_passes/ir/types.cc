@@ -57,8 +57,9 @@ bool TensorType::is_static() const {
 }
 
 Shape TensorType::shape() const {
+  if (!dims) fail("the shape of a ", name(dtype), " tensor is asked for and not known");
   Shape shape;
-  for (const Dim& dim : dims.value()) shape.push_back(dim.value());
+  for (const Dim& dim : *dims) shape.push_back(dim.value());
   return shape;
 }
 

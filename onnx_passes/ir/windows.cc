@@ -17,17 +17,22 @@ Shape list_attr(const Node& node, const char* name, size_t size, int64_t otherwi
 }
 
 // Bytes and elements of tensors stay far below this; sums and products of such numbers stay in 64 bits.
-constexpr int64_t kLargest = int64_t{1} << 31;
+constexpr int64_t kLargest = int64_t{1} << 30;
 
 // What a Conv or pool adds on one axis so that it writes ceil(in / stride) elements; a ConvTranspose, the inverse.
 std::optional<int64_t> total_padding(const Node& node, const Windows& w, size_t axis) {
   const int64_t extent = (w.kernel[axis] - 1) * w.dilations[axis] + 1, stride = w.strides[axis];
   const Dim in = (*node.input(0)->type().dims)[axis + 2];
+  if (in.value() > kLargest) fail(node.label(), ": an image of size ", in.value(), " is too large for windows");
   if (node.op() == "ConvTranspose") {
     const Value* y = node.output();
-    if (!in.known() || !y || !y->has_rank() || !(*y->type().dims)[axis + 2].known()) return std::nullopt;
-    const Shape extra = node.attr("output_padding", Shape(w.kernel.size(), 0));
-    return stride * (in.value() - 1) + extra.at(axis) + extent - (*y->type().dims)[axis + 2].value();
+    if (!in.known() || !y || !y->has_rank() || y->rank() != node.input(0)->rank()) return std::nullopt;
+    const Dim out = (*y->type().dims)[axis + 2];
+    if (!out.known()) return std::nullopt;
+    const Shape extra = list_attr(node, "output_padding", w.kernel.size(), 0, 0);
+    if (extra[axis] > kLargest || out.value() > kLargest)
+      fail(node.label(), ": an output of size ", out.value(), " is too large for windows");
+    return stride * (in.value() - 1) + extra[axis] + extent - out.value();
   }
   if (stride == 1) return extent - 1;
   if (!in.known()) return std::nullopt;

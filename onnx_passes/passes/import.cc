@@ -5,9 +5,11 @@
 
 #include <unordered_set>
 
+#include "onnx_passes/ir/check_types.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/inference.h"
 #include "onnx_passes/ir/onnx.h"
+#include "onnx_passes/operators/operators.h"
 #include "onnx_passes/passes/analysis.h"
 #include "onnx_passes/passes/constant_weights.h"
 #include "onnx_passes/passes/declared_shapes.h"
@@ -172,6 +174,11 @@ struct Notes {
   }
 };
 
+// Shapes and element types of nodes in subgraphs too, once all that can be inferred is.
+void check_nodes(Graph* graph) {
+  for (const Node* node = graph->first(); node; node = node->next()) check_shapes(*node);
+}
+
 // Brings the graph's nodes from opset `from` to the one that is written, and infers their types; what these show on the
 // way is done: parts of sequences are unpacked, the branch that an If takes stands in its place.
 void settle(Graph* graph, int64_t from, const Notes& notes, bool* folded) {
@@ -190,6 +197,8 @@ void settle(Graph* graph, int64_t from, const Notes& notes, bool* folded) {
       forget_types(subgraph.graph.get());  // what was inferred without knowing the subgraph's inputs
     }
     node = upgrade(node, from);
+    check_shapes(*node);
+    check_types(node);
     infer_types(node);
     node = unpack_sequence(node) || rewrite_for_written_opset(node) ? again() : node->next();
   }
@@ -289,6 +298,7 @@ Model import_model(onnx::ModelProto proto, const ImportOptions& options, std::ve
   if (folded || !options.set.empty()) remove_unread(graph);
   collect_weights(&model, notes);
   check_declarations(declared, *graph, options.fix_shapes, notes);
+  for_each_graph(graph, check_nodes);
   lower_opset(&model);
   for_each_graph(graph, rename_shadows);
   for_each_graph(graph, name_nodes);

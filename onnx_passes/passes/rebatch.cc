@@ -224,7 +224,8 @@ class Rebatch {
       if (from < 0 || !input->type().is_static()) continue;
       if (node->is("Reshape")) {
         const Shape shape = output->type().shape();
-        inner_[output] = stride_of(input, from) / product(shape, static_cast<size_t>(axis) + 1, shape.size());
+        const int64_t after = product(shape, static_cast<size_t>(axis) + 1, shape.size());
+        if (after > 0) inner_[output] = stride_of(input, from) / after;
       } else if (inner_.count(input) && multiple(input, from) == multiple(output, axis)) {
         inner_[output] = inner_.at(input);
       }

@@ -85,7 +85,8 @@ std::vector<OpCase> activation_cases() {
       const Attrs attrs = {{"axis", axis}};
       cases.push_back({.op = "Softmax", .inputs = {{shape, -3, 3}}, .attrs = attrs});
       cases.push_back({.op = "LogSoftmax", .inputs = {{shape, -3, 3}}, .attrs = attrs});
-      cases.push_back({.op = "Hardmax", .inputs = {{.shape = shape, .distinct = true}}, .attrs = attrs});
+      cases.push_back(
+          {.op = "Hardmax", .inputs = {{.shape = shape, .zero_gradient = true, .distinct = true}}, .attrs = attrs});
       for (const char* op : {"SoftmaxGrad", "LogSoftmaxGrad"}) {
         cases.push_back({.op = op, .inputs = {{shape}, {shape, -2, 0}}, .attrs = attrs, .domain = "onnx_train"});
       }
@@ -94,7 +95,9 @@ std::vector<OpCase> activation_cases() {
   cases.push_back({.op = "Softmax", .inputs = {{{4, 5}, -3, 3}}});
   for (const char* op : {"ReluGrad", "SigmoidGrad", "TanhGrad", "GeluGrad", "GeluTanhGrad"}) {
     for (const Shape& shape : std::vector<Shape>{{6, 9}, {1}, {}, {0, 3}}) {
-      cases.push_back({.op = op, .inputs = {{shape}, {shape, -3, 3, {0}}}, .domain = "onnx_train"});
+      const bool only_sign = op == std::string("ReluGrad");  // is all it reads of its second input
+      const OpInput x{.shape = shape, .low = -3, .high = 3, .away_from = {0}, .zero_gradient = only_sign};
+      cases.push_back({.op = op, .inputs = {{shape}, x}, .domain = "onnx_train"});
     }
   }
   for (const Attrs& attrs : {Attrs{}, Attrs{{"alpha", 1.75f}}}) {

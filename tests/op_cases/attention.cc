@@ -88,10 +88,61 @@ void add_both(const Sizes& s, const Masking& m, std::vector<OpCase>* rows) {
   rows->push_back(backward(s, m));
 }
 
+// ---- ONNX's own operator, differentiated and run through the body that the standard gives it
+
+// Of `queries` x `keys`: the second row and the last column hidden entirely.
+OpInput hidden(int64_t queries, int64_t keys, bool boolean) {
+  Tensor mask(boolean ? DType::kBool : DType::kFloat, {queries, keys});
+  for (int64_t i = 0; i < mask.size(); ++i) {
+    const bool seen = i / keys != 1 && i % keys != keys - 1;
+    mask.set(i, boolean ? (seen ? 1.0 : 0.0) : seen ? 0.25 * static_cast<double>(i % 3) : -kInfinity);
+  }
+  OpInput input{.value = mask};
+  if (!boolean) input.no_derivative = "-inf has no neighbours";
+  return input;
+}
+
+// Queries of 4 heads, keys and values of `heads`: y alone, or, with a cache of earlier keys, all four outputs.
+OpCase standard_attention(int64_t heads, OpInput mask, Attrs attrs, bool cached = false) {
+  constexpr int64_t kQueries = 3, kKeys = 5, kPast = 2;
+  OpCase row{.op = "Attention",
+             .inputs = {{{2, 4, kQueries, 4}}, {{2, heads, kKeys, 4}}, {{2, heads, kKeys, 6}}, std::move(mask)},
+             .attrs = std::move(attrs),
+             .num_outputs = cached ? 4 : 1,
+             .dynamic = false,
+             .opset = 25};
+  if (cached) row.inputs.insert(row.inputs.end(), {{{2, heads, kPast, 4}}, {{2, heads, kPast, 6}}});
+  return row;
+}
+
+void standard_cases(std::vector<OpCase>* rows) {
+  const OpInput none{.absent = true}, added{.shape = {3, 7}, .low = -2, .high = 2};
+  for (const int64_t heads : {4, 2}) {
+    for (const bool boolean : {true, false}) {
+      for (const int causal : {0, 1}) {
+        rows->push_back(standard_attention(heads, hidden(3, 5, boolean), {{"is_causal", causal}}));
+        const Attrs probabilities = {{"is_causal", causal}, {"qk_matmul_output_mode", 3}, {"softcap", 0.7f}};
+        rows->push_back(standard_attention(heads, hidden(3, 7, boolean), probabilities, true));
+      }
+    }
+    // Scores with the mask are -inf where a key is hidden, which has no differences.
+    for (const int mode : {0, 1, 2}) {
+      for (const float softcap : {0.0f, 0.7f}) {
+        const Attrs scores = {{"qk_matmul_output_mode", mode}, {"softcap", softcap}};
+        rows->push_back(standard_attention(heads, added, scores, true));
+        rows->push_back(standard_attention(heads, none, scores, true));
+      }
+      const Attrs causal = {{"qk_matmul_output_mode", mode}, {"is_causal", 1}, {"softcap", 0.7f}};
+      if (mode < 2) rows->push_back(standard_attention(heads, hidden(3, 7, true), causal, true));
+    }
+  }
+}
+
 }  // namespace
 
 std::vector<OpCase> attention_cases() {
   std::vector<OpCase> rows;
+  standard_cases(&rows);
   const Sizes small, one{1, 1, 1, 1, 1, 1}, plain{.order = {0, 1, 2, 3}}, empty{.batch = 0};
   const Sizes wide{.queries = 9, .width = 3, .value_width = 6};
   // More than one block of queries and keys, the last ones not full.

@@ -15,7 +15,6 @@ OpInput labels(Shape shape, int64_t classes, DType dtype = DType::kInt64) {
 }
 
 OpCase loss(OpInput logits, OpInput label, Attrs attrs, OpInput weight = {.absent = true}) {
-  weight.differentiate = false;
   return {"SoftmaxCrossEntropy",
           {std::move(logits), std::move(label), std::move(weight)},
           std::move(attrs),
@@ -38,7 +37,7 @@ OpCase grad(OpInput logits, OpInput label, Attrs attrs, OpInput weight = {.absen
 
 // ONNX's own losses: differentiated and run through the bodies that the standard gives them.
 void standard_losses(std::vector<OpCase>* cases) {
-  const OpInput weight = {.shape = {4}, .low = 0.1, .high = 2, .differentiate = false};
+  const OpInput weight = {.shape = {4}, .low = 0.1, .high = 2};
   const OpInput some_ignored = {.value = Tensor::of<int64_t>({5}, {3, 1, 2, 0, 1})};
   for (const char* op : {"SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss"}) {
     cases->insert(cases->end(), {

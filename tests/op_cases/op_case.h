@@ -3,7 +3,9 @@
 //   - the shapes that inference gives are those that the kernel writes,
 //   - float32 agrees with float64 within `tolerance`, and with `expected` where the row gives it,
 //   - a kernel of ours agrees with the body of its function,
-//   - the directional derivative in float64, by central differences, agrees with the gradient graph within 1e-6,
+//   - every float input has a gradient, and its directional derivative in float64, by central differences, agrees with
+//   the
+//     gradient graph within 1e-6; where the row says that a gradient is zero, differences are zero, too,
 //   - a dynamic batch (first dimension of the first input) gives the same numbers as a static one.
 // A test fails for every rule and every kernel without a row.
 #pragma once
@@ -26,10 +28,11 @@ struct OpInput {
   Tensor value = {};            // given contents instead; its dtype is kept, but kFloat as below
   DType dtype = DType::kFloat;  // kFloat stands for "float32 and float64 in turn"; integers are drawn from [low, high]
   bool constant = false;        // an initializer (axes, shapes, indices) rather than an input of the model
-  bool differentiate = true;    // false: a float input whose gradient is not asked for
-  bool absent = false;          // an optional input left out
-  bool single = false;          // a float value that is float32 in either precision (the scales of a Resize)
-  bool distinct = false;        // all elements differ by at least 0.01 (Max, TopK, pools: away from ties)
+  bool zero_gradient = false;   // no float output changes with it, but for jumps: its gradient is zero or missing
+  std::string no_derivative = "";  // why a float input has none, or none that differences could tell
+  bool absent = false;             // an optional input left out
+  bool single = false;             // a float value that is float32 in either precision (the scales of a Resize)
+  bool distinct = false;           // all elements differ by at least 0.01 (Max, TopK, pools: away from ties)
 };
 
 struct OpCase {
@@ -40,9 +43,10 @@ struct OpCase {
   std::string domain = "";  // "onnx_train": a function of functions.h
   double tolerance = 1e-5;  // of float32 against float64, relative to the largest element
   std::function<Tensor(const std::vector<Tensor>&)> expected = nullptr;  // first output, from the float64 inputs
-  bool gradient = true;  // false: there is none to check (comparisons, ...)
-  bool dynamic = true;   // also with a symbolic first dimension
-  int64_t opset = 21;    // later for an operator that came later
+  bool gradient = true;            // false: no float input reaches a float output, or only lowering makes the operator
+  std::string no_derivative = "";  // why the row has none that differences could tell, although a rule gives one
+  bool dynamic = true;             // also with a symbolic first dimension
+  int64_t opset = 21;              // later for an operator that came later
 };
 
 // The rows of one file each; make_case.cc joins them. A new family adds its line here and there.

@@ -74,13 +74,10 @@ std::vector<OpCase> reduction_cases() {
   append(&all, reduction("ReduceSumSquare", any));
   for (const char* op : {"ReduceSum", "ReduceL1", "ReduceSumSquare", "ReduceProd"}) append(&all, empty(op));
   // More elements than one piece takes, and an order of summation that does not depend on threads.
-  all.push_back({.op = "ReduceSum",
-                 .inputs = {{.shape = {300, 700}}},
-                 .attrs = {{"keepdims", 0}},
-                 .expected = naive_sum,
-                 .gradient = false});
-  all.push_back({.op = "ReduceMean", .inputs = {{.shape = {3000, 5}}, axes({0})}, .gradient = false});
-  all.push_back({.op = "ReduceSum", .inputs = {{.shape = {60, 3, 500}}, axes({0, 2})}, .gradient = false});
+  all.push_back(
+      {.op = "ReduceSum", .inputs = {{.shape = {300, 700}}}, .attrs = {{"keepdims", 0}}, .expected = naive_sum});
+  all.push_back({.op = "ReduceMean", .inputs = {{.shape = {3000, 5}}, axes({0})}});
+  all.push_back({.op = "ReduceSum", .inputs = {{.shape = {60, 3, 500}}, axes({0, 2})}});
   // Zeros among the factors: one, and two.
   all.push_back(
       {.op = "ReduceProd",

@@ -14,7 +14,7 @@ const OpInput kAbsent = {.absent = true};
 OpInput floats(const Floats& values) {
   return {.value = Tensor::of<float>({static_cast<int64_t>(values.size())}, values),
           .constant = true,
-          .differentiate = false,
+          .no_derivative = "a plan takes scales and regions as constants",
           .single = true};
 }
 

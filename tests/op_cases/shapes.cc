@@ -126,6 +126,8 @@ std::vector<OpCase> generators() {
   const auto integer = [](int64_t v) {
     return OpInput{.shape = {}, .value = Tensor::scalar<int64_t>(v), .constant = true};
   };
+  OpInput limit = scalar(2.2f);
+  limit.zero_gradient = true;
   return {
       {.op = "Shape", .inputs = {x({2, 3, 4})}, .attrs = {{"start", 1}}, .gradient = false},
       {.op = "Shape", .inputs = {x({2, 3, 4})}, .attrs = {{"start", -2}, {"end", 7}}, .gradient = false},
@@ -137,8 +139,8 @@ std::vector<OpCase> generators() {
        .attrs = {{"value", Tensor::of<int64_t>({1}, {7})}},
        .gradient = false},
       {.op = "Range", .inputs = {integer(10), integer(-1), integer(-3)}, .gradient = false},
-      {.op = "Range", .inputs = {scalar(0.5f), scalar(2.2f), scalar(0.25f)}},
-      {.op = "EyeLike", .inputs = {x({3, 4})}, .attrs = {{"k", 1}}},
+      {.op = "Range", .inputs = {scalar(0.5f), limit, scalar(0.25f)}},
+      {.op = "EyeLike", .inputs = {{.shape = {3, 4}, .zero_gradient = true}}, .attrs = {{"k", 1}}},
   };
 }
 

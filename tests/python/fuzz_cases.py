@@ -3,9 +3,11 @@
 import random
 import shutil
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 import data_mutations
+import hostile_shapes
 import mutations
 import numpy as np
 import onnx
@@ -29,6 +31,29 @@ class Seed:
     training: list = field(default_factory=list)  # paths: training models and a checkpoint
 
 
+class Seeds:
+    """What cases are made of, made when a case first asks for it. run(arguments) runs the command, expecting success."""
+
+    def __init__(self, run, root, folder):
+        self.run, self.root, self.folder = run, root, folder
+
+    @cached_property
+    def models(self):
+        """Good models that are then broken, by name."""
+        return make_models(self.run, self.root, self.folder)
+
+    @cached_property
+    def operators(self):
+        """Models of one node, by operator."""
+        return hostile_shapes.seeds()
+
+    def all(self):
+        return list(self.models.values())
+
+    def trainable(self):
+        return [seed for seed in self.models.values() if seed.training]
+
+
 def some_arrays(name):
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 3, 12)
@@ -38,11 +63,18 @@ def some_arrays(name):
         "recurrent": {"x": rng.standard_normal((12, 4)).astype("f4"), "ids": rng.integers(0, 8, (12, 5)), "labels": labels},
         "digits_cnn": {"image": rng.uniform(0, 1, (12, 1, 8, 8)).astype("f4"), "labels": labels},
         "pictures": {"x": rng.uniform(0, 1, (12, 3, 32, 32)).astype("f4"), "labels": labels},
+        "scan": {"x": rng.standard_normal((12, 5, 4)).astype("f4"), "labels": labels},
+        "recurrences": {"x": rng.standard_normal((12, 5, 6)).astype("f4"), "lens": rng.integers(0, 6, 12).astype("i4"),
+                        "h": rng.standard_normal((12, 1, 4)).astype("f4"), "c": rng.standard_normal((12, 1, 4)).astype("f4"),
+                        "labels": labels},
+        "shapes": {"x": rng.standard_normal((12, 4, 6)).astype("f4"), "labels": labels},
+        "indexing": {"x": rng.standard_normal((12, 6)).astype("f4"), "ids": rng.integers(0, 6, (12, 3)), "labels": labels},
+        "blocks": {"x": rng.standard_normal((12, 4, 6)).astype("f4"), "labels": labels},
+        "windows": {"x": rng.standard_normal((12, 2, 9, 9)).astype("f4"), "labels": labels},
     }[name]
 
 
-def make_seeds(run, root, folder):
-    """Builds the good models that are then broken. run(arguments) runs the command and expects success."""
+def make_models(run, root, folder):
     seeds = {}
     for name, model in zip([*mutations.SEEDS, "digits_cnn"], mutations.seed_models(root)):
         seed = Seed(folder / f"{name}.onnx", some_arrays(name))
@@ -50,7 +82,7 @@ def make_seeds(run, root, folder):
         onnx.save(model, seed.forward)
         np.savez(folder / f"{name}.npz", **seed.arrays)
         seeds[name] = seed
-        if name == "branch":
+        if name in ("branch", "scan"):
             continue  # control flow has no gradient
         for i, options in enumerate([["adamw"], ["sgd(momentum=0.9)", "--precision", "bf16", "--loss-scale", "dynamic"],
                                      ["adam", "--accumulate", "--clip", "1"]]):  # fmt: skip
@@ -61,10 +93,6 @@ def make_seeds(run, root, folder):
         run([*fit, "--out", folder / name])
         seed.training.append(folder / name / "last.onnx")
     return seeds
-
-
-def trainable(seeds):
-    return [seed for seed in seeds.values() if seed.training]
 
 
 def data_of(seed):
@@ -80,7 +108,7 @@ def sizes(rng):
 
 def forward(number, seeds, folder):
     rng = random.Random(number)
-    seed = rng.choice(list(seeds.values()))
+    seed = rng.choice(seeds.all())
     path, kind = mutations.write(number, [onnx.load(seed.forward)], folder)
     out = folder / "out.onnx"
     others = [
@@ -103,7 +131,7 @@ def forward(number, seeds, folder):
 
 def training(number, seeds, folder):
     rng = random.Random(number)
-    seed = rng.choice(trainable(seeds))
+    seed = rng.choice(seeds.trainable())
     path, kind = training_mutations.write(number, onnx.load(rng.choice(seed.training)), folder)
     out, data = folder / "out.onnx", data_of(seed)
     run, broken_run = folder / "run", folder / "broken run"
@@ -113,6 +141,7 @@ def training(number, seeds, folder):
     others = [
         ["fit", path, *fit, "--out", run, "--eval-data", data, "--memory", sizes(rng), "--checkpoint-every", "1"],
         ["fit", path, *fit, "--out", run, "--dtype", "float64", "--no-lowering"],
+        ["fit", path, *fit, "--out", run, "--check-memory"],
         ["bench", path, "--data", data, "--batch-size", "4", "--seconds", "0.01", "--each-step", "--memory", sizes(rng)],
         ["bench", path, "--data", data, "--entry", rng.choice(["evaluate", "accumulate", "apply", "predict"]), "--each-step",
          "--seconds", "0.01"],
@@ -140,7 +169,7 @@ def training(number, seeds, folder):
 
 def data(number, seeds, folder):
     rng = random.Random(number)
-    seed = rng.choice(trainable(seeds))
+    seed = rng.choice(seeds.trainable())
     path, kind = data_mutations.write(number, seed.arrays, folder)
     model, out = rng.choice(seed.training), folder / "out.npz"
     commands = [
@@ -197,7 +226,7 @@ def places(folder):
 
 def command_line(number, seeds, folder):
     rng = random.Random(number)
-    seed = rng.choice(trainable(seeds))
+    seed = rng.choice(seeds.trainable())
     command = rng.choice(["fit", "fit", "fit", "bench", "show", "build", "build", "eval", "predict", "verify"])
     out = folder / "out.onnx"
     model = seed.forward if command == "build" else rng.choice(seed.training)
@@ -228,7 +257,7 @@ def command_line(number, seeds, folder):
 def full_disk(number, seeds, folder):
     """Files of at most some bytes, as with ulimit -f; fuzz.py sets the limit that it finds in the folder's name."""
     rng = random.Random(number)
-    seed = rng.choice(trainable(seeds))
+    seed = rng.choice(seeds.trainable())
     out, run = folder / "out.onnx", folder / "run"
     out.write_text("here before")
     training, samples = rng.choice(seed.training), data_of(seed)
@@ -243,4 +272,22 @@ def full_disk(number, seeds, folder):
     return Case("full_disk", commands, [out])
 
 
-KINDS = {"forward": forward, "training": training, "data": data, "command_line": command_line, "full_disk": full_disk}
+# ---- operators
+
+
+def operators(number, seeds, folder):
+    """A model of one node that no exporter writes."""
+    rng = random.Random(number)
+    path, samples, kind = hostile_shapes.write(number // len(KINDS), seeds.operators, folder)
+    out = folder / "out.onnx"
+    others = [
+        ["predict", path, "--inputs", samples, "-o", folder / "out.npz"],
+        ["show", path, "--plan", "--batch", rng.choice(["1", "2", "3"]), "--dim", "batch=2"],
+        ["build", path, "-o", out, "--loss", "mse"],
+    ]
+    profile = ["show", path, "--plan", "--profile", "--check-memory", "--batch", "2"]
+    commands = [["check", path], profile, *rng.sample(others, 2)]
+    return Case(kind, commands, [path, out])
+
+
+KINDS = {"forward": forward, "operators": operators, "training": training, "data": data, "command_line": command_line, "full_disk": full_disk}

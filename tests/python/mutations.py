@@ -77,6 +77,116 @@ SEEDS = {
           f = Flatten(p)
           y = MatMul(f, head)
         }""",
+    "scan": """
+        <ir_version: 10, opset_import: ["" : 21]>
+        g (float[N,5,4] x) => (float[N,3] y)
+        <float[4,4] w, float[4,3] head, int64 zero = {0}, int64[1] zeros = {0}>
+        {
+          steps = Transpose<perm = [1, 0, 2]>(x)
+          first = Gather(steps, zero)
+          last, all = Scan<num_scan_inputs = 1, scan_input_directions = [1], scan_output_directions = [1],
+            body = step (float[N,4] h, float[N,4] now) => (float[N,4] next, float[N,4] seen) {
+              m = MatMul(h, w)
+              s = Add(m, now)
+              next = Tanh(s)
+              seen = Neg(next)
+            }>(first, steps)
+          mean = ReduceMean<keepdims = 0>(all, zeros)
+          both = Add(last, mean)
+          y = MatMul(both, head)
+        }""",
+    "recurrences": """
+        <ir_version: 10, opset_import: ["" : 21]>
+        g (float[N,5,6] x, int32[N] lens, float[N,1,4] h, float[N,1,4] c) => (float[N,3] y)
+        <float[1,16,6] wl, float[1,16,4] rl, float[1,32] bl, float[1,12] peep, float[1,12,6] wg, float[1,12,4] rg,
+         float[1,24] bg, float[1,4,6] wr, float[1,4,4] rr, float[1,8] br, float[4,3] head, int64[1] one = {1}>
+        {
+          yl, hl, cl = LSTM<hidden_size = 4, layout = 1>(x, wl, rl, bl, lens, h, c, peep)
+          yg, hg = GRU<hidden_size = 4, layout = 1, linear_before_reset = 1>(x, wg, rg, bg, lens, h)
+          yr, hr = RNN<hidden_size = 4, layout = 1>(x, wr, rr, br, lens, h)
+          s = Sum(hl, hg, hr)
+          q = Squeeze(s, one)
+          y = MatMul(q, head)
+        }""",
+    "shapes": """
+        <ir_version: 10, opset_import: ["" : 21]>
+        g (float[N,4,6] x) => (float[N,3] y)
+        <float low = {-0.5}, float high = {0.5}, int64[6] pads = {0, 1, 1, 0, 0, 1}, float border = {0.25},
+         int64[2] starts = {-1, 0}, int64[2] ends = {-9223372036854775807, 6}, int64[2] axes = {1, 2},
+         int64[2] steps = {-2, 1}, int64[1] k = {4}, int64 axis = {2}, int64 diagonal = {-1}, int64[2] split = {2, 2},
+         int64[3] repeats = {1, 2, 1}, int64[3] wide = {1, 6, 2}, float[1,6,1] gain, float[16,3] head,
+         int64[2] shape = {0, -1}, int64[1] from = {0}, int64[1] to = {16}, int64[1] along = {1}>
+        {
+          c = Clip(x, low, high)
+          p = Pad(c, pads, border)
+          s = Slice(p, starts, ends, axes, steps)
+          v, i = TopK<axis = 2>(s, k)
+          d = CumSum<reverse = 1>(v, axis)
+          t = Trilu<upper = 0>(d, diagonal)
+          a, b = Split<axis = 2>(t, split)
+          r = Tile(a, repeats)
+          g = Mul(r, gain)
+          e = Expand(g, wide)
+          z = Concat<axis = 1>(b, e)
+          n = Less(z, border)
+          w = Where(n, z, border)
+          f = Transpose<perm = [0, 2, 1]>(w)
+          flat = Reshape(f, shape)
+          o = Slice(flat, from, to, along)
+          y = MatMul(o, head)
+        }""",
+    "indexing": """
+        <ir_version: 10, opset_import: ["" : 21]>
+        g (float[N,6] x, int64[N,3] ids) => (float[N,3] y)
+        <float[8,6] table, float[6,3] head, int64[2,2] pairs = {0, 1, 2, -1}, float[2] updates,
+         int64[3,6] rows = {0, 1, 2, 3, 4, 5, 1, 2, 3, 4, 5, 0, 7, 7, 7, 7, 7, 7}, float[3,6] more, int64 depth = {8},
+         float[2] values = {0, 1}, int64 first = {0}, int64 last = {6}, int64 step = {2},
+         int64[1] one = {1}>
+        {
+          t = ScatterND(table, pairs, updates)
+          u = ScatterElements<axis = 0, reduction = "add">(t, rows, more)
+          g1 = Gather(u, ids)
+          hot = OneHot(ids, depth, values)
+          g2 = MatMul(hot, u)
+          picked = GatherElements<axis = 1>(x, ids)
+          counted = Range(first, last, step)
+          odd = Gather<axis = 1>(x, counted)
+          both = Mul(picked, odd)
+          pairs_of_u = GatherND(u, pairs)
+          s = ReduceSum<keepdims = 0>(pairs_of_u)
+          g = Add(g1, g2)
+          m = ReduceMean<keepdims = 0>(g, one)
+          n = MatMul(m, head)
+          l = Mul(n, s)
+          y = Add(l, both)
+        }""",
+    "blocks": """
+        <ir_version: 10, opset_import: ["" : 23]>
+        g (float[N,4,6] x) => (float[N,3] y)
+        <float[4] gs, float[4] gb, float[6] ls, float[6] lb, float[6,6] w, float[4,4] mask, float[6,3] head, int64[1] one = {1}>
+        {
+          n = GroupNormalization<num_groups = 2>(x, gs, gb)
+          l = LayerNormalization<axis = -1>(n, ls, lb)
+          q = Einsum<equation = "nti,ij->ntj">(l, w)
+          a = Attention<q_num_heads = 2, kv_num_heads = 2>(q, l, l, mask)
+          g = Gelu(a)
+          s = ReduceMean<keepdims = 0>(g, one)
+          y = MatMul(s, head)
+        }""",
+    "windows": """
+        <ir_version: 10, opset_import: ["" : 21]>
+        g (float[N,2,9,9] x) => (float[N,3] y)
+        <float[2,4,3,3] w1, float[4] b1, float[4,2,3,3] w2, float[4,3] head>
+        {
+          t = ConvTranspose<strides = [2, 2], output_padding = [1, 1], pads = [1, 1, 1, 1]>(x, w1, b1)
+          m, i = MaxPool<kernel_shape = [3, 3], strides = [2, 2], ceil_mode = 1>(t)
+          a = AveragePool<kernel_shape = [2, 2], pads = [1, 0, 0, 1], count_include_pad = 1>(m)
+          d = Conv<group = 2, dilations = [2, 2], auto_pad = "SAME_UPPER">(a, w2)
+          l = LpPool<kernel_shape = [2, 2]>(d)
+          p = GlobalMaxPool(l)
+          f = Flatten(p)
+          y = MatMul(f, head)
+        }""",
 }
 
 

@@ -4,6 +4,7 @@ bindings, entry points, function bodies, the position in the data."""
 import json
 import random
 
+import numpy as np
 import onnx
 from mutations import BYTES, HUGE, MESSAGES
 from onnx import TensorProto, helper, numpy_helper
@@ -202,6 +203,88 @@ def function_body(model, rng):
         node.input[0] = "nobody"
 
 
+# ---- calls of our functions, whose kernels read what the call says
+
+
+def some_call(model, rng):
+    calls = [n for info in model.training_info for n in info.algorithm.node if n.domain == "onnx_train" and n.input]
+    return rng.choice(calls) if calls else some_node(model, rng)
+
+
+def call_input(model, rng):
+    """A tensor of another shape, another type, or another one of the model's."""
+    call = some_call(model, rng)
+    if not call.input:
+        return
+    i = rng.randrange(len(call.input))
+    kind = rng.randrange(4)
+    if kind == 0:
+        call.input[i] = rng.choice(call.input)
+    elif kind == 1:
+        call.input[i] = some_node(model, rng).output[0]
+    elif kind == 2:
+        call.input[i] = ""
+    else:
+        shape = rng.choice([[], [0], [1], [2], [3], [2, 3], [4, 4], [1, 1, 1, 1], [3, 1, 4], [0, 4], [1] * 7])
+        dtype = rng.choice(["float32", "float32", "float32", "float64", "int64", "int32", "bool", "uint64", "float16"])
+        graph = some_info(model, rng).algorithm
+        for info in model.training_info:
+            if call in list(info.algorithm.node):
+                graph = info.algorithm
+        graph.initializer.append(numpy_helper.from_array(np.ones(shape, dtype), "hostile"))
+        call.input[i] = "hostile"
+
+
+def call_attribute(model, rng):
+    call = some_call(model, rng)
+    if not call.attribute:
+        return
+    a = rng.choice(call.attribute)
+    if rng.random() < 0.3:
+        call.attribute.remove(a)
+    elif a.type == onnx.AttributeProto.TENSOR:
+        a.t.CopyFrom(numpy_helper.from_array(np.zeros(rng.choice([[0], [2], []]), rng.choice(["f4", "f8", "i8"])), "x"))
+    elif a.type == onnx.AttributeProto.INTS:
+        a.ints[:] = [rng.choice([*HUGE, 1, 2]) for _ in range(rng.choice([0, 1, 2, 4]))]
+    elif a.type == onnx.AttributeProto.STRING:
+        a.s = rng.choice([b"", b"x", b"bidirectional", b"Tanh Tanh Tanh Tanh Tanh Tanh", b"sum"])
+    else:
+        a.i = rng.choice([*HUGE, 1, 2])
+
+
+def call_outputs(model, rng):
+    """One of a call's outputs fewer, more, or left out."""
+    call = some_call(model, rng)
+    kind = rng.randrange(3)
+    if kind == 0:
+        call.output.append("one_more")
+    elif kind == 1 and len(call.output) > 1:
+        del call.output[-1]
+    elif len(call.output) > 1:
+        call.output[rng.randrange(len(call.output))] = ""
+
+
+def function_result(model, rng):
+    """A body whose outputs have another shape or type than those that kernels write."""
+    if not model.functions:
+        return
+    function = rng.choice(model.functions)
+    name = rng.choice(function.output)
+    for node in function.node:
+        node.output[:] = [f"{name}_inner" if output == name else output for output in node.output]
+        node.input[:] = [f"{name}_inner" if value == name else value for value in node.input]
+    inner = f"{name}_inner"
+    node = rng.choice([
+        helper.make_node("Concat", [inner, inner], [name], axis=0),
+        helper.make_node("Cast", [inner], [name], to=rng.choice([1, 2, 7, 9, 10, 11, 16])),
+        helper.make_node("Flatten", [inner], [name]),
+        helper.make_node("ReduceMax", [inner], [name], keepdims=rng.choice([0, 1])),
+        helper.make_node("Identity", [rng.choice(function.input or [inner])], [name]),
+        helper.make_node("Shape", [inner], [name]),
+    ])  # fmt: skip
+    function.node.append(node)
+
+
 def more_memory_than_there_is(model, rng):
     """The step asks for exabytes."""
     algorithm = some_info(model, rng).algorithm
@@ -254,7 +337,8 @@ def forget_checksum(model):
 
 TRAINING = [state_shape, state_shape, state_type, state_values, state_values, initializer_removed, initializer_doubled,
             integers, bindings, bindings, bindings, entry_points, algorithm_node, algorithm_node, algorithm_node,
-            algorithm_order, algorithm_ends, function_body, more_memory_than_there_is, position, position, metadata]  # fmt: skip
+            algorithm_order, algorithm_ends, call_input, call_input, call_input, call_attribute, call_outputs,
+            function_result, function_result, function_body, more_memory_than_there_is, position, position, metadata]  # fmt: skip
 
 
 def write(number, model, folder):

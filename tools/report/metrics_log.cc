@@ -3,6 +3,7 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <sstream>
 
 #include <nlohmann/json.hpp>
 
@@ -15,17 +16,40 @@ namespace {
 using nlohmann::json;
 using nlohmann::ordered_json;
 
-constexpr const char* kTableHeader = "step,epoch,loss,lr,grad_norm,ms\n";
+// The columns of metrics.csv, and the keys of metrics.jsonl, which leaves out what a model does not have.
+constexpr const char* kColumns[] = {"step", "epoch", "loss", "lr", "grad_norm", "ms", "samples", "accuracy"};
 
-std::string number(double value) { return json(value).dump(); }
+std::string table_header() {
+  std::string header;
+  for (const char* column : kColumns) header += concat(header.empty() ? "" : ",", column);
+  return header + "\n";
+}
 
-// The lines of a file, without the last one where that is incomplete, as long as `wanted` likes them.
+template <typename Json>
+std::string table_row(const Json& object) {
+  std::string row;
+  for (const char* column : kColumns) {
+    if (column != kColumns[0]) row += ",";
+    if (object.contains(column)) row += object[column].dump();
+  }
+  return row + "\n";
+}
+
+ordered_json json_of(const StepReport& r) {
+  ordered_json object = {{"step", r.step},        {"epoch", r.epoch},         {"loss", r.loss},
+                         {"lr", r.learning_rate}, {"grad_norm", r.grad_norm}, {"ms", r.milliseconds},
+                         {"samples", r.samples}};
+  if (r.accuracy) object["accuracy"] = *r.accuracy;
+  return object;
+}
+
+// The lines of a file, without the last one where that is incomplete, as long as `wanted` likes what they hold.
 template <typename Wanted>
 std::string keep_lines(const std::string& path, Wanted&& wanted) {
   std::ifstream file(path);
   std::string kept, line;
   while (std::getline(file, line) && !file.eof()) {
-    if (!wanted(line)) break;
+    if (!wanted(json::parse(line, nullptr, /*allow_exceptions=*/false))) break;
     kept += line + "\n";
   }
   return kept;
@@ -33,12 +57,7 @@ std::string keep_lines(const std::string& path, Wanted&& wanted) {
 
 }  // namespace
 
-std::string to_json(const StepReport& r) {
-  ordered_json object = {{"step", r.step},        {"epoch", r.epoch},         {"loss", r.loss},
-                         {"lr", r.learning_rate}, {"grad_norm", r.grad_norm}, {"ms", r.milliseconds}};
-  if (r.accuracy) object["accuracy"] = *r.accuracy;
-  return object.dump();
-}
+std::string to_json(const StepReport& r) { return json_of(r).dump(); }
 
 std::string to_json(const EvaluationReport& r) {
   ordered_json object = {{"step", r.step}, {"epoch", r.epoch}, {"train_loss", r.train_loss}};
@@ -55,29 +74,23 @@ MetricsLog::File MetricsLog::open(const std::string& path, const std::string& ke
 }
 
 MetricsLog::MetricsLog(const std::string& folder, int64_t step) {
-  const auto early = [&](const std::string& line) {
-    const json object = json::parse(line, nullptr, /*allow_exceptions=*/false);
-    return object.is_object() && object.value("step", int64_t{0}) <= step && step > 0;
+  const auto early = [&](const json& object) {
+    return step > 0 && object.is_object() && object.contains("step") && object["step"].is_number_integer() &&
+           object["step"] <= step;
   };
-  const auto early_row = [&](const std::string& line) {
-    return step > 0 && line + "\n" != kTableHeader && std::strtoll(line.c_str(), nullptr, 10) <= step;
-  };
-  const std::string steps = folder + "/metrics.jsonl", table = folder + "/metrics.csv",
-                    epochs = folder + "/epochs.jsonl";
-  std::string rows;
-  if (step > 0) {
-    rows = keep_lines(table, [&](const std::string& line) { return line + "\n" == kTableHeader || early_row(line); });
-  }
-  steps_ = open(steps, keep_lines(steps, early));
-  table_ = open(table, rows.empty() ? kTableHeader : rows);
-  epochs_ = open(epochs, keep_lines(epochs, early));
+  const std::string steps = keep_lines(folder + "/metrics.jsonl", early);
+  std::string rows = table_header();
+  std::istringstream lines(steps);
+  for (std::string line; std::getline(lines, line);) rows += table_row(json::parse(line));
+  steps_ = open(folder + "/metrics.jsonl", steps);
+  table_ = open(folder + "/metrics.csv", rows);
+  epochs_ = open(folder + "/epochs.jsonl", keep_lines(folder + "/epochs.jsonl", early));
 }
 
 void MetricsLog::add(const StepReport& r) {
-  std::fprintf(steps_.get(), "%s\n", to_json(r).c_str());
-  std::fprintf(table_.get(), "%lld,%lld,%s,%s,%s,%s\n", static_cast<long long>(r.step), static_cast<long long>(r.epoch),
-               number(r.loss).c_str(), number(r.learning_rate).c_str(), number(r.grad_norm).c_str(),
-               number(r.milliseconds).c_str());
+  const ordered_json object = json_of(r);
+  std::fprintf(steps_.get(), "%s\n", object.dump().c_str());
+  std::fputs(table_row(object).c_str(), table_.get());
   std::fflush(steps_.get());
   std::fflush(table_.get());
 }

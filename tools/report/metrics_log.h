@@ -1,6 +1,6 @@
-// The metrics of a run folder: metrics.jsonl and metrics.csv with one line a step, epochs.jsonl with one an
-// evaluation.
-// Lines are written as they come; after resuming at step k, lines of later steps are gone and new ones follow.
+// The metrics of a run folder: metrics.jsonl and metrics.csv with the same numbers, one line a step, epochs.jsonl with
+// one an evaluation. Lines are written as they come; after resuming at step k, lines of later steps are gone and new
+// ones follow.
 #pragma once
 
 #include <cstdio>

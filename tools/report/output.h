@@ -8,7 +8,7 @@
 namespace onnx_train {
 
 // Prints `text`, which ends in a newline, to stdout: at once, together with all that was printed before.
-void print(const std::string& text);
+void print(const std::string& text);  // throws Error when stdout cannot be written
 // Prints one line to stderr, after everything that was printed to stdout. Newlines and other control characters in
 // `line` become spaces.
 void print_error(const std::string& line);

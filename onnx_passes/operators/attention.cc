@@ -1,0 +1,21 @@
+#include "onnx_passes/functions/functions.h"
+#include "onnx_passes/operators/operators.h"
+
+namespace onnx_train {
+
+std::vector<Operator> attention_operators() {
+  constexpr auto kOne = ElementTypes::kOneFloat;
+  return {
+      {"BlockAttention",
+       "q[Q...] k[K...] v[V...] mask?:any @perm_q[#Q] @perm_k[#K] @perm_v[#V] @perm_y[#Y] -> "
+       "y[Y...] highest sum where 2 <= #Q, #Q = #K, #Q = #V, #Q = #Y",
+       kDomain, kOne},
+      {"BlockAttentionGrad",
+       "dy[Y...] q[Q...] k[K...] v[V...] y highest sum mask?:any "
+       "@perm_dy[#Y] @perm_q[#Q] @perm_k[#K] @perm_v[#V] @perm_y[#Y] @perm_dq[#Q] @perm_dk[#K] @perm_dv[#V] -> "
+       "dq dk dv where 2 <= #Q, #Q = #K, #Q = #V, #Q = #Y",
+       kDomain, kOne},
+  };
+}
+
+}  // namespace onnx_train

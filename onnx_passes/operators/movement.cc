@@ -1,0 +1,87 @@
+// Operators that lay elements out anew, and those that make tensors from nothing.
+#include <algorithm>
+
+#include "onnx_passes/functions/functions.h"
+#include "onnx_passes/ir/error.h"
+#include "onnx_passes/operators/operators.h"
+
+namespace onnx_train {
+namespace {
+
+constexpr auto kSchema = ElementTypes::kOfSchema;
+
+// `perm` names each axis once.
+void check_permutation(const Node& node) {
+  Shape permutation = node.attr("perm", Shape{});
+  std::sort(permutation.begin(), permutation.end());
+  for (size_t i = 0; i < permutation.size(); ++i) {
+    if (permutation[i] != static_cast<int64_t>(i))
+      fail(node.label(), ": its perm is ", to_string(node.attr("perm", Shape{})), "; it must name each of ",
+           permutation.size(), " axes once");
+  }
+}
+
+// All inputs agree but along the axis.
+void check_pieces(const Node& node) {
+  const Value* first = node.input(0);
+  if (!first->has_rank()) return;
+  const int64_t rank = first->rank();
+  const auto axis = static_cast<size_t>((node.attr("axis", int64_t{0}) + rank) % std::max<int64_t>(rank, 1));
+  for (const Value* x : node.inputs()) {
+    if (!x->has_rank()) continue;
+    bool fits = x->rank() == rank;
+    for (size_t k = 0; fits && k < static_cast<size_t>(rank); ++k) {
+      const Dim &a = (*first->type().dims)[k], &b = (*x->type().dims)[k];
+      fits = k == axis || !a.known() || !b.known() || a.value() == b.value();
+    }
+    if (!fits)
+      fail(node.label(), ": its input '", x->name(), "' is ", to_string(x->type()), "; it must agree with '",
+           first->name(), "', ", to_string(first->type()), ", but along axis ", axis);
+  }
+}
+
+}  // namespace
+
+std::vector<Operator> movement_operators() {
+  return {
+      {"Identity", "x -> y"},
+      {"Reshape", "x shape:int64[#Y] -> y[Y...]"},
+      {"Flatten", "x[S...] -> y[_, _] where -#S <= @axis:1 <= #S"},
+      {"Squeeze", "x axes?:int64 -> y"},
+      {"Unsqueeze", "x axes:int64 -> y"},
+      {"Transpose", "x[S...] @perm?[#S] -> y[Y...] where #Y = #S", "", kSchema, check_permutation},
+      {"DepthToSpace",
+       "x[N, C, H, W] -> y[N, C / (@blocksize * @blocksize), H * @blocksize, W * @blocksize] where 1 <= @blocksize"},
+      {"SpaceToDepth",
+       "x[N, C, H, W] -> y[N, C * @blocksize * @blocksize, H / @blocksize, W / @blocksize] where 1 <= @blocksize"},
+      {"Expand", "x[~S...] shape:int64[_] -> y[S...]"},
+      {"Tile", "x[S...] repeats:int64[#S] -> y[Y...] where #Y = #S"},
+      {"Concat", "x[S...] more* -> y[Y...] where #Y = #S, -#S <= @axis < #S", "", kSchema, check_pieces},
+      {"Split", "x[S...] split?:int64[_] -> y* where -#S <= @axis:0 < #S, 1 <= @num_outputs:1"},
+      {"Slice",
+       "x[S...] starts:index[A] ends:index[A] axes?:index[A] steps?:index[A] -> y[Y...] where #Y = #S, A <= #S"},
+      {"SliceGrad",
+       "dy[Y...] shape:int64[#S] starts:index[A] ends:index[A] axes?:index[A] steps?:index[A] -> dx[S...] "
+       "where #Y = #S, A <= #S",
+       kDomain, ElementTypes::kOneFloat},
+      {"Pad",
+       "x[S...] pads:int64[2 * #S] value?[] -> y[Y...] where #Y = #S | "
+       "x[S...] pads:int64[2 * A] value?[] axes:index[A] -> y[Y...] where #Y = #S, A <= #S"},
+      {"Resize",
+       "x[S...] roi?[R] scales?[A] sizes?:int64[B] @axes?[C] -> y[Y...] where #Y = #S, A <= #S, B <= #S, C <= #S"},
+      {"ResizeGrad",
+       "dy[Y...] shape:int64[#S] roi?:any[_] scales?:any[_] sizes?:int64[_] @axes[C] -> dx[S...] where #Y = #S, C <= "
+       "#S",
+       kDomain},
+      {"Trilu", "x[S..., M, N] k?:int64[] -> y[S..., M, N]"},
+      {"ReverseSequence", "x[S...] lengths:int64[_] -> y[S...] where 2 <= #S"},
+      {"Constant", "-> y"},
+      {"ConstantOfShape", "shape:int64[#Y] @value?[] -> y[Y...]"},
+      {"EyeLike", "x[M, N] -> y[M, N]"},
+      {"Range", "start[] limit[] delta[] -> y[_]"},
+      {"Shape", "x -> y:int64[_]"},
+      {"Size", "x -> y:int64[]"},
+  };
+}
+
+}  // namespace onnx_train

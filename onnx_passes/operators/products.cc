@@ -1,0 +1,41 @@
+#include <algorithm>
+
+#include "onnx_passes/functions/functions.h"
+#include "onnx_passes/ir/einsum.h"
+#include "onnx_passes/operators/operators.h"
+
+namespace onnx_train {
+namespace {
+
+constexpr const char* kMatMul =
+    "a[K] b[K] -> y[] | a[S..., M, K] b[K] -> y[S..., M] | a[K] b[S..., K, N] -> y[S..., N] | "
+    "a[~S..., M, K] b[~S..., K, N] -> y[S..., M, N]";
+constexpr const char* kGemm =
+    "a[M, K] b[K, N] c? -> y[M, N] where @transA:0 = 0, @transB:0 = 0 | "
+    "a[K, M] b[K, N] c? -> y[M, N] where @transA:0 = 1, @transB:0 = 0 | "
+    "a[M, K] b[N, K] c? -> y[M, N] where @transA:0 = 0, @transB:0 = 1 | "
+    "a[K, M] b[N, K] c? -> y[M, N] where @transA:0 = 1, @transB:0 = 1";
+constexpr const char* kTransposed =
+    "a[A...] b[B...] @perm_a[#A] @perm_b[#B] @perm_y[#Y] -> y[Y...] where 2 <= #A, 2 <= #B";
+
+// The equation says the rest.
+void check_equation(const Node& node) {
+  const auto has_rank = [](const Value* v) { return v && v->has_rank(); };
+  if (std::all_of(node.inputs().begin(), node.inputs().end(), has_rank)) parse_einsum(node);
+}
+
+}  // namespace
+
+std::vector<Operator> product_operators() {
+  return {
+      {"MatMul", kMatMul},
+      {"Gemm", kGemm},
+      {"Einsum", "x more* -> y", "", ElementTypes::kOfSchema, check_equation},
+      {"TransposedMatMul", kTransposed, kDomain},
+      {"Bfloat16MatMul", kMatMul, kDomain},
+      {"Bfloat16Gemm", kGemm, kDomain},
+      {"Bfloat16TransposedMatMul", kTransposed, kDomain},
+  };
+}
+
+}  // namespace onnx_train

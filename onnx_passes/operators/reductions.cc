@@ -1,0 +1,25 @@
+#include "onnx_passes/functions/functions.h"
+#include "onnx_passes/operators/operators.h"
+
+namespace onnx_train {
+
+std::vector<Operator> reduction_operators() {
+  constexpr const char* kArg = "x[S...] -> y:int64 where -#S <= @axis:0 < #S";
+  std::vector<Operator> rows = {
+      {"ArgMax", kArg},
+      {"ArgMin", kArg},
+      {"Bfloat16ArgMax", kArg, kDomain, ElementTypes::kNarrow},
+      {"Bfloat16ArgMin", kArg, kDomain, ElementTypes::kNarrow},
+      {"CumSum", "x[S...] axis[] -> y[S...]"},
+      {"CumProd", "x[S...] axis[] -> y[S...]"},
+      {"TopK", "x[S...] k[] -> values? indices? where -#S <= @axis:-1 < #S"},
+      {"GlobalNorm", "g:float more*:float -> norm:float[]", kDomain},
+  };
+  for (const char* op : {"ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2",
+                         "ReduceLogSum", "ReduceLogSumExp", "ReduceSumSquare"}) {
+    rows.push_back({op, "x axes?[_] -> y"});
+  }
+  return rows;
+}
+
+}  // namespace onnx_train

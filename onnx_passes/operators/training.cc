@@ -1,0 +1,55 @@
+// Losses, updates of the state, and random numbers.
+#include "onnx_passes/functions/functions.h"
+#include "onnx_passes/operators/operators.h"
+
+namespace onnx_train {
+namespace {
+
+constexpr auto kOne = ElementTypes::kOneFloat;
+constexpr auto kNarrow = ElementTypes::kNarrow;
+
+constexpr const char* kCrossEntropy =
+    "logits[S...] labels:index[L...] weight?[_] @label_smoothing[] -> loss[] log_sum_exp?[L...] where #S = #L + 1, "
+    "-#S <= @axis:1 < #S";
+constexpr const char* kCrossEntropyGrad =
+    "dloss[] logits[S...] labels:index[L...] log_sum_exp[L...] weight?[_] @label_smoothing[] -> dlogits[S...] "
+    "where #S = #L + 1, -#S <= @axis:1 < #S";
+
+// What every optimizer is told in a step.
+#define STEP "step:int64[] learning_rate:float[] grad_scale:float[]"
+constexpr const char* kSgd = "w[S...] g[S...] none! " STEP
+                             " @momentum?[] @dampening?[] @weight_decay?[] -> next_w[S...] | "
+                             "w[S...] g[S...] momentum_buffer[S...] " STEP
+                             " @momentum?[] @dampening?[] @weight_decay?[] -> next_w[S...] next_momentum_buffer[S...]";
+constexpr const char* kAdam =
+    "w[S...] g[S...] exp_avg[S...] exp_avg_sq[S...] " STEP
+    " @beta1?[] @beta2?[] @epsilon?[] @weight_decay?[] -> next_w[S...] next_exp_avg[S...] next_exp_avg_sq[S...]";
+#undef STEP
+
+constexpr const char* kDropout = "x[S...] key:uint64[2] ratio:float[] -> y[S...] mask?:bool[S...]";
+constexpr const char* kDraw = "key:uint64[2] shape:int64[#S] -> y[S...]";
+
+}  // namespace
+
+std::vector<Operator> training_operators() {
+  return {
+      {"SoftmaxCrossEntropy", kCrossEntropy, kDomain, kOne},
+      {"SoftmaxCrossEntropyGrad", kCrossEntropyGrad, kDomain, kOne},
+      {"Bfloat16SoftmaxCrossEntropy", kCrossEntropy, kDomain, kNarrow},
+      {"Bfloat16SoftmaxCrossEntropyGrad", kCrossEntropyGrad, kDomain, kNarrow},
+      {"Sgd", kSgd, kDomain, kOne},
+      {"Adam", kAdam, kDomain, kOne},
+      {"AdamW", kAdam, kDomain, kOne},
+      {"SparseSgd",
+       "w[R, S...] rows[P, S...] places:int64[P] learning_rate:float[] grad_scale:float[] -> next_w[R, S...]", kDomain,
+       kOne},
+      {"Updates", "x*:any -> y*:any", kDomain},  // the kernel reads the calls in its body
+      {"Fused", "x*:any -> y*:any", kDomain},    // so does this one
+      {"Dropout", kDropout, kDomain, kOne},
+      {"Bfloat16Dropout", kDropout, kDomain, kNarrow},
+      {"RandomUniform", kDraw, kDomain, kOne},
+      {"RandomNormal", kDraw, kDomain, kOne},
+  };
+}
+
+}  // namespace onnx_train

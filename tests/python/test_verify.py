@@ -1,0 +1,167 @@
+"""`onnx-train verify`: right gradients are never called wrong, next to kinks neither; wrong ones always are."""
+
+import numpy as np
+import onnx
+import pytest
+import tool
+import torch
+from export import export
+from onnx import helper, numpy_helper
+from torch import nn
+
+SEEDS = range(4)
+
+
+class InvertedResidual(nn.Module):
+    """MobileNet's block: ReLU6 or HardSwish around a depthwise convolution."""
+
+    def __init__(self, channels, activation):
+        super().__init__()
+        wide = 4 * channels
+        self.body = nn.Sequential(
+            nn.Conv2d(channels, wide, 1, bias=False), nn.BatchNorm2d(wide), activation(),
+            nn.Conv2d(wide, wide, 3, padding=1, groups=wide, bias=False), nn.BatchNorm2d(wide), activation(),
+            nn.Conv2d(wide, channels, 1, bias=False), nn.BatchNorm2d(channels),
+        )  # fmt: skip
+
+    def forward(self, x):
+        return x + self.body(x)
+
+
+class Peaks(nn.Module):
+    """Max of two branches, the largest values of a row, absolute values, bounds."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.head = nn.Linear(12, 16), nn.Linear(12, 16), nn.Linear(5, 4)
+
+    def forward(self, x):
+        h = torch.maximum(self.a(x), self.b(x)).clamp(-0.5, 0.7)
+        return self.head(torch.topk(h + h.abs(), 5).values)
+
+
+def mobilenet(activation):
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3, stride=2, padding=1, bias=False), nn.BatchNorm2d(8), activation(), nn.MaxPool2d(2),
+        InvertedResidual(8, activation), InvertedResidual(8, activation), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+        nn.Linear(8, 4),
+    )  # fmt: skip
+
+
+def zeroed(module):
+    """All biases zero and all inputs of ReLUs, too: every kink is at the point itself."""
+    for part in module:
+        if isinstance(part, nn.Linear):
+            nn.init.zeros_(part.weight)
+            nn.init.zeros_(part.bias)
+    return module
+
+
+MODULES = {
+    "relu6": (lambda: mobilenet(nn.ReLU6), (3, 16, 16)),
+    "hardswish": (lambda: mobilenet(nn.Hardswish), (3, 16, 16)),
+    "relu": (lambda: mobilenet(nn.ReLU), (3, 16, 16)),
+    "peaks": (Peaks, (12,)),
+    "zeros": (lambda: zeroed(nn.Sequential(nn.Linear(12, 9), nn.ReLU(), nn.Linear(9, 4))), (12,)),
+}
+
+
+def built(name, folder, seed=0):
+    make, shape = MODULES[name]
+    torch.manual_seed(seed)
+    export(make(), {"x": torch.randn(4, *shape)}, folder / "model.onnx", "torchscript")
+    tool.run("build", folder / "model.onnx", "-o", folder / "train.onnx", "--loss", "cross_entropy")
+    return folder / "train.onnx"
+
+
+@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_right_gradients_are_never_called_wrong(name, seed, tmp_path):
+    output = tool.run("verify", built(name, tmp_path, seed), "--seed", seed)
+    assert "WRONG" not in output
+    assert "agree within" in output
+
+
+def edit_gradient(path, weight, edit):
+    """Puts `edit(x) -> nodes that make y, initializers` between the step's gradient of `weight` and all that reads it."""
+    model = onnx.load(path)
+    step = next(t.algorithm for t in model.training_info if t.algorithm.name == "step")
+    name = f"grad/{weight}"
+    at, node = next((i, n) for i, n in enumerate(step.node) if name in n.output)
+    node.output[list(node.output).index(name)] = "right"
+    nodes, initializers = edit("right", name)
+    for new in reversed(nodes):
+        step.node.insert(at + 1, new)
+    step.initializer.extend(initializers)
+    onnx.save(model, path)
+
+
+def scaled(factor):
+    def edit(x, y):
+        return [helper.make_node("Mul", [x, "factor"], [y])], [numpy_helper.from_array(np.float32(factor), "factor")]
+
+    return edit
+
+
+def one_element_off(shape):
+    def edit(x, y):
+        offset = np.zeros(shape, np.float32)
+        offset.flat[0] = 0.01
+        return [helper.make_node("Add", [x, "offset"], [y])], [numpy_helper.from_array(offset, "offset")]
+
+    return edit
+
+
+def transposed(x, y):
+    return [helper.make_node("Transpose", [x], [y], perm=[1, 0])], []
+
+
+def not_a_number(x, y):
+    zero = numpy_helper.from_array(np.float32(0), "nothing")
+    return [helper.make_node("Mul", [x, "nothing"], ["zeros"]), helper.make_node("Div", ["zeros", "nothing"], [y])], [zero]
+
+
+WRONG = {
+    "factor": scaled(1.01),
+    "sign": scaled(-1),
+    "zero": scaled(0),
+    "one element": one_element_off((16, 12)),
+    "not a number": not_a_number,
+}
+
+
+@pytest.mark.parametrize("edit", WRONG)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_wrong_gradient_next_to_kinks_is_called_wrong(edit, seed, tmp_path):
+    path = built("peaks", tmp_path, seed)
+    edit_gradient(path, "a.weight", WRONG[edit])
+    output = tool.run("verify", path, "--seed", seed, status=1)
+    wrong = [line for line in output.splitlines() if "WRONG" in line]
+    assert len(wrong) == 1 and wrong[0].startswith("a.weight"), output
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_wrong_gradient_in_a_mobilenet_is_called_wrong(seed, tmp_path):
+    path = built("relu6", tmp_path, seed)
+    edit_gradient(path, "8.weight", scaled(1.001))
+    assert "8.weight" in "".join(l for l in tool.run("verify", path, "--seed", seed, status=1).splitlines() if "WRONG" in l)
+
+
+def test_a_transposed_gradient_is_called_wrong(tmp_path):
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(9, 9), nn.Tanh(), nn.Linear(9, 9))
+    export(module, {"x": torch.randn(4, 9)}, tmp_path / "model.onnx", "torchscript")
+    path = tmp_path / "train.onnx"
+    tool.run("build", tmp_path / "model.onnx", "-o", path, "--loss", "mse")
+    assert "agree within" in tool.run("verify", path)
+    edit_gradient(path, "0.weight", transposed)
+    assert "WRONG" in tool.run("verify", path, status=1)
+
+
+def test_the_error_is_the_relative_error_whatever_the_tolerance(tmp_path):
+    path = built("peaks", tmp_path)
+    edit_gradient(path, "head.weight", scaled(1.25))
+    for tolerance in ("1e-9", "1e-5", "1e-2"):
+        output = tool.run("verify", path, "--tolerance", tolerance, status=1)
+        line = next(line for line in output.splitlines() if line.startswith("head.weight"))
+        assert line.split()[3] == "2.0e-01", line

@@ -1,0 +1,90 @@
+#include "tools/run_folder.h"
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <fstream>
+
+#include "kernels/device.h"
+#include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/roles.h"
+#include "tools/subcommand.h"
+
+namespace onnx_train {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kChecked = "checked data";
+
+// The decimal number that a float was written as: 0.001 rather than 0.0010000000474974513.
+double shortest(float value) {
+  char text[32];
+  const auto end = std::to_chars(text, text + sizeof text, value).ptr;
+  double number = 0;
+  std::from_chars(text, end, number);
+  return number;
+}
+
+}  // namespace
+
+void prepare_folder(const std::string& folder) {
+  // Files are written under a hidden name and then renamed.
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error) fail("cannot make the folder ", folder, ": ", error.message());
+  constexpr const char* kFiles[] = {"last.onnx",   "best.onnx",    "metrics.jsonl",
+                                    "metrics.csv", "epochs.jsonl", "options.json"};
+  std::vector<fs::path> leftovers;
+  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
+    const std::string name = it->path().filename().string();
+    const auto is_part_of = [&](const char* file) { return name.starts_with(concat(".", file, ".")); };
+    if (std::any_of(std::begin(kFiles), std::end(kFiles), is_part_of)) leftovers.push_back(it->path());
+  }
+  for (const fs::path& path : leftovers) fs::remove(path, error);
+}
+
+// What a run leaves, in the end: where it stopped, and its files.
+nlohmann::ordered_json derived_options(const Session& session, const Trainer& trainer,
+                                       const std::vector<std::string>& checked) {
+  const TrainerOptions& options = trainer.options();
+  nlohmann::ordered_json json = {{"version", kVersion},
+                                 {"device", session.device().name()},
+                                 {"threads", num_threads()},
+                                 {"order seed", options.seed},
+                                 {"steps in an epoch", trainer.steps_per_epoch()}};
+  if (trainer.total_steps() > 0) json["steps"] = trainer.total_steps();
+  for (const char* what : {"loss", "optimizer", "mode", "precision"}) {
+    const std::string value = session.model().metadata(std::string("onnx_train.") + what);
+    json[what] = value.empty() && std::string(what) == "precision" ? "float32" : value;
+  }
+  if (const auto clip = built_control(session.model(), roles::kClipNorm); clip && !options.clip_norm)
+    json["clip"] = *clip;
+  json["run"] = trainer.position().settings;
+  json[kChecked] = checked;
+  return json;
+}
+
+std::vector<std::string> checked_data(const std::string& folder) {
+  std::ifstream file(folder + "/options.json");
+  const auto json = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
+  std::vector<std::string> checked;
+  if (!json.is_object() || !json.contains("derived") || !json["derived"].is_object()) return checked;
+  for (const auto& identity : json["derived"].value(kChecked, nlohmann::json::array())) {
+    if (identity.is_string()) checked.push_back(identity);
+  }
+  return checked;
+}
+
+std::optional<double> built_control(const Model& model, const char* role) {
+  for (const EntryPoint& entry : model.entry_points) {
+    const Value* control = entry.input(role);
+    if (!control || !control->is_initializer()) continue;
+    const Tensor value = from_proto(*control->initializer());
+    if (value.size() != 1) continue;
+    return value.dtype() == DType::kFloat ? shortest(value.data<float>()[0]) : value.at(0);
+  }
+  return {};
+}
+
+}  // namespace onnx_train

@@ -1,0 +1,29 @@
+// The folder of a run, but for its checkpoints and metrics: making it, and what options.json keeps besides the options.
+// Stateless; one process at a time works in a folder.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "runtime/session.h"
+#include "runtime/trainer.h"
+
+namespace onnx_train {
+
+// Makes the folder, and clears what a killed process was writing there. Throws Error.
+void prepare_folder(const std::string& folder);
+
+// What model, data and machine add to the options. `checked` are the fingerprints of data that has been checked.
+nlohmann::ordered_json derived_options(const Session& session, const Trainer& trainer,
+                                       const std::vector<std::string>& checked);
+
+// The fingerprints that the folder's options.json holds of checked data; none where it cannot be read.
+std::vector<std::string> checked_data(const std::string& folder);
+
+// The value that an input of the optimizer has unless it is given: learning_rate, clip_norm.
+std::optional<double> built_control(const Model& model, const char* role);
+
+}  // namespace onnx_train
