@@ -65,7 +65,7 @@ TEST(Optimizer, MisspeltNamesNameTheOneThatIsMeant) {
     }
     return std::string("no error");
   };
-  EXPECT_THAT(message("adamW"), testing::HasSubstr("there is no optimizer 'adamW'; did you mean 'adamw'"));
+  EXPECT_THAT(message("adamW"), testing::HasSubstr("there is sgd, adam, adamw; did you mean 'adamw'?"));
   EXPECT_THAT(message("adamw(weigth_decay=0)"), testing::HasSubstr("did you mean 'weight_decay'?"));
 }
 

@@ -117,9 +117,9 @@ void check_names(const std::vector<InputSpec>& inputs, const std::map<std::strin
   for (const std::string& symbol : symbols) all += concat(all.empty() ? "" : ", ", symbol);
   for (const auto& [name, size] : given) {
     if (symbols.count(name)) continue;
-    fail("--dim ", name, "=", size, ": no input has a dimension '", name, "'",
-         did_you_mean(name, {symbols.begin(), symbols.end()}), "; ",
-         all.empty() ? "all sizes are fixed" : "those of no fixed size are " + all);
+    fail("--dim ", name, "=", size, ": no input has a dimension '", name, "'; ",
+         all.empty() ? "all sizes are fixed" : "those of no fixed size are " + all,
+         did_you_mean(name, {symbols.begin(), symbols.end()}));
   }
 }
 

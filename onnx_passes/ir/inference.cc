@@ -2,6 +2,8 @@
 
 #include <onnx/defs/shape_inference.h>
 
+#include <algorithm>
+
 #include "onnx_passes/ir/check_types.h"
 #include "onnx_passes/ir/elements.h"
 #include "onnx_passes/ir/error.h"
@@ -113,7 +115,9 @@ class NodeContext : public onnx::InferenceContext, public onnx::DataPropagationC
     for (size_t i = 0; i < outputs_.size(); ++i) {
       Value* value = node_->output(static_cast<int>(i));
       if (!value) continue;
-      merge(from_proto(outputs_[i]), value);
+      TensorType type = from_proto(outputs_[i]);
+      expect_sizes(type);
+      merge(std::move(type), value);
       if (elements_[i]) value->set_elements(std::move(elements_[i]));
     }
   }
@@ -138,6 +142,13 @@ class NodeContext : public onnx::InferenceContext, public onnx::DataPropagationC
       to_proto(constant, value->name(), data_[i].get());
       if (const auto elements = elements_of(constant)) shapes_[i] = to_shape_proto(*elements);
     }
+  }
+
+  // ONNX subtracts, multiplies and takes from constants what it is given.
+  void expect_sizes(const TensorType& type) const {
+    const auto is_negative = [](const Dim& dim) { return dim.known() && dim.value() < 0; };
+    if (type.dims && std::any_of(type.dims->begin(), type.dims->end(), is_negative))
+      fail(node_->label(), ": its output would be ", to_string(type), "; no size may be negative");
   }
 
   static void merge(TensorType inferred, Value* value) {
