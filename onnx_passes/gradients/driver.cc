@@ -259,6 +259,7 @@ std::vector<Value*> add_gradients(Graph* graph, const std::vector<Value*>& outpu
   for (auto it = order.rbegin(); it != order.rend(); ++it) backward.differentiate(**it);
 
   std::vector<Value*> gradients;
+  ValueSet found;  // gradients of several values may be one
   for (Value* value : with_respect_to) {
     const Var g = backward.path().values.count(value) ? backward.gradient(value) : Var();
     Value* result = g.value();
@@ -266,8 +267,7 @@ std::vector<Value*> add_gradients(Graph* graph, const std::vector<Value*>& outpu
     if (result && result->name() != name) {
       // The value itself is called grad/<value>; intermediate ones that took the name first make room.
       if (Value* taken = graph->find(name)) graph->rename(taken, graph->unique_name(name + "/part"));
-      const bool ours = &result->graph() == graph && result->producer() &&
-                        std::find(gradients.begin(), gradients.end(), result) == gradients.end();
+      const bool ours = &result->graph() == graph && result->producer() && !found.count(result);
       if (!ours) {
         backward.builder().set_name(name);
         result = backward.builder().op("Identity", {g}).value();
@@ -276,6 +276,7 @@ std::vector<Value*> add_gradients(Graph* graph, const std::vector<Value*>& outpu
       }
     }
     gradients.push_back(result);
+    found.insert(result);
   }
   return gradients;
 }
