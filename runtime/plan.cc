@@ -64,7 +64,9 @@ bool accepts(const Dims& declared, const Shape& given) {
 // Inputs that nobody gives are the constants that are their defaults; those of states stay inputs.
 void fix_defaults(Graph* graph, const std::unordered_set<std::string>& states,
                   const std::map<std::string, Shape>& shapes) {
-  for (Value* input : std::vector<Value*>(graph->inputs())) {
+  const std::vector<Value*> inputs = graph->inputs();
+  for (auto it = inputs.rbegin(); it != inputs.rend(); ++it) {  // the last one is the cheapest to remove
+    Value* input = *it;
     if (!input->is_initializer() || shapes.count(input->name())) continue;
     const Shape shape = constant_shape(*input);
     input->set_type({input->dtype(), Dims(shape.begin(), shape.end())});
@@ -281,15 +283,17 @@ void Plan::place(const PlanOptions& options) {
   }
   constant_bytes_ = constant_bytes;
   if (constant_bytes == 0) return;
-  slots.constants = device_.allocate(constant_bytes);
+  const auto free = [this](void* data) { device_.free(data); };
+  std::unique_ptr<void, decltype(free)> constants(device_.allocate(constant_bytes), free);  // until all are there
   for (size_t b = 0; b < slots.buffers.size(); ++b) {
     const Buffer& buffer = slots.buffers[b];
     if (buffer.kind != Buffer::kConstant) continue;
-    char* address = static_cast<char*>(slots.constants) + buffer.index;
+    char* address = static_cast<char*>(constants.get()) + buffer.index;
     const Tensor tensor = from_proto(*buffer.constant->initializer());
     device_.copy_from_host(address, tensor.data(), tensor.bytes());
     slots.set(b, address);
   }
+  slots.constants = constants.release();
 }
 
 void Plan::bind_arena(void* arena) {

@@ -7,6 +7,7 @@
 #include "onnx_passes/ir/check_types.h"
 #include "onnx_passes/ir/elements.h"
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/inference_cache.h"
 #include "onnx_passes/ir/inlining.h"
 #include "onnx_passes/ir/onnx.h"
 #include "onnx_passes/ir/schema.h"
@@ -183,8 +184,8 @@ std::optional<Dims> unknown_elements(const TensorType& type) {
   return length <= kMaxElements ? std::optional(Dims(static_cast<size_t>(length))) : std::nullopt;
 }
 
-// A function's outputs have the types that its body gives them.
-void infer_call(Node* node, const onnx::FunctionProto& function) {
+// The types that a function's body gives its outputs; undefined where it gives none.
+std::vector<TensorType> infer_body(const Node* node, const onnx::FunctionProto& function) {
   Graph scratch(node->graph().shared_context());
   std::vector<Value*> inputs;
   for (int i = 0; i < node->num_inputs(); ++i) {
@@ -192,7 +193,9 @@ void infer_call(Node* node, const onnx::FunctionProto& function) {
     Value* formal = nullptr;
     if (actual) {
       const std::string name = concat("in", i);
-      Tensor constant = actual->has_rank() && actual->rank() <= 1 ? constant_of(actual) : Tensor();
+      const TensorType& type = actual->type();
+      const bool small = !type.dims || !type.is_static() || num_elements(type.shape()) <= kMaxElements;
+      Tensor constant = small && actual->has_rank() && actual->rank() <= 1 ? constant_of(actual) : Tensor();
       formal = constant.empty() ? scratch.add_input(name, actual->type()) : scratch.add_initializer(name, constant);
       formal->set_elements(actual->elements());
     }
@@ -200,9 +203,31 @@ void infer_call(Node* node, const onnx::FunctionProto& function) {
   }
   const auto outputs = instantiate(function, node->shell(), &scratch, nullptr, inputs, "f");
   for (Node* n = scratch.first(); n; n = n->next()) infer_types(n);
-  for (size_t i = 0; i < outputs.size(); ++i) {
+  std::vector<TensorType> types;
+  for (const Value* output : outputs) types.push_back(output ? output->type() : TensorType());
+  return types;
+}
+
+// A step calls its optimizer once for each weight: what equal calls give is inferred once. This is the memory of a pure
+// function, and each thread has its own.
+const std::vector<TensorType>& infer_once(const Node* node, const onnx::FunctionProto& function) {
+  constexpr size_t kMaxBytes = 1 << 24;
+  thread_local std::unordered_map<std::string, std::vector<TensorType>> known;
+  thread_local size_t bytes = 0;
+  std::string key = key_of_call(function, *node);
+  if (const auto found = known.find(key); !key.empty() && found != known.end()) return found->second;
+  std::vector<TensorType> types = infer_body(node, function);  // may infer other calls
+  if (bytes > kMaxBytes) known.clear(), bytes = 0;
+  bytes += key.size();
+  return known[key] = std::move(types);
+}
+
+// A function's outputs have the types that its body gives them.
+void infer_call(Node* node, const onnx::FunctionProto& function) {
+  const std::vector<TensorType>& types = infer_once(node, function);
+  for (size_t i = 0; i < types.size(); ++i) {
     Value* value = node->output(static_cast<int>(i));
-    if (value && outputs[i] && outputs[i]->dtype() != DType::kUndefined) value->set_type(outputs[i]->type());
+    if (value && types[i].dtype != DType::kUndefined) value->set_type(types[i]);
   }
 }
 
