@@ -269,8 +269,8 @@ std::vector<Value*> add_gradients(Graph* graph, const std::vector<Value*>& outpu
     Value* result = g.value();
     if (result) {
       const std::string name = concat("grad/", value->name());
-      const bool ours = &result->graph() == graph && result->producer() && result->id() >= first_id &&
-                        !found.count(result);
+      const bool ours =
+          &result->graph() == graph && result->producer() && result->id() >= first_id && !found.count(result);
       if (!ours) {
         backward.builder().set_name(name);
         result = backward.builder().op("Identity", {g}).value();

@@ -311,7 +311,7 @@ class MixedPrecision {
   std::unordered_set<const Value*> activations_;  // what depends on a product or a lookup
   std::unordered_map<Value*, Value*> rounded_;
   std::unordered_map<const Value*, const Value*> original_of_;  // training version -> value of the inference graph
-  std::unordered_map<const Value*, bool> is_rounded_;  // of values that some node moves
+  std::unordered_map<const Value*, bool> is_rounded_;           // of values that some node moves
 };
 
 }  // namespace
