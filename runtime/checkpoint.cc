@@ -3,10 +3,13 @@
 #include <xxhash.h>
 #include <nlohmann/json.hpp>
 
+#include <unordered_set>
+
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/external_data.h"
 #include "onnx_passes/ir/loading.h"
-#include "onnx_passes/ir/onnx.h"
+#include "onnx_passes/ir/mapped_file.h"
+#include "onnx_passes/ir/message.h"
 #include "onnx_passes/passes/passes.h"
 
 namespace onnx_train {
@@ -19,11 +22,13 @@ class Hash {
  public:
   Hash() : state_(XXH3_createState(), XXH3_freeState) { XXH3_128bits_reset(state_.get()); }
 
-  void add(const std::string& bytes) { add(bytes.data(), bytes.size()); }
-  void add(const void* bytes, uint64_t size) {
-    XXH3_128bits_update(state_.get(), &size, sizeof size);  // so that "ab", "c" is not "a", "bc"
-    XXH3_128bits_update(state_.get(), bytes, size);
+  void add(const std::string& bytes) {
+    add_size(bytes.size());
+    add_bytes(bytes.data(), bytes.size());
   }
+  // Goes before the bytes, so that "ab", "c" is not "a", "bc".
+  void add_size(uint64_t size) { XXH3_128bits_update(state_.get(), &size, sizeof size); }
+  void add_bytes(const void* bytes, size_t size) { XXH3_128bits_update(state_.get(), bytes, size); }
   std::string hex() const {
     const XXH128_hash_t hash = XXH3_128bits_digest(state_.get());
     char text[33];
@@ -36,26 +41,62 @@ class Hash {
   std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)> state_;
 };
 
-void add_tensors(const onnx::GraphProto& graph, const TensorContents& contents, Hash* hash) {
-  for (const onnx::TensorProto& tensor : graph.initializer()) {
-    hash->add(tensor.name());
-    if (contents && lacks_contents(tensor)) {
-      const Tensor value = contents(tensor.name());
-      hash->add(value.data(), value.bytes());
-    } else {
-      hash->add(tensor.has_raw_data() ? tensor.raw_data() : tensor.SerializeAsString());
+// The checksum of a model: the position, then each initializer's name and data in the order of the file. Contents that
+// are beside the message are added while they pass by.
+class Checksum {
+ public:
+  Checksum(const onnx::ModelProto& proto, const std::string& position) {
+    list(proto.graph());
+    for (const auto& info : proto.training_info()) list(info.algorithm());
+    hash_.add(position);
+  }
+
+  // The next bytes of element `index` of the contents.
+  void add(size_t index, const void* data, size_t bytes) {
+    if (!listed_.count(index)) return;  // of a subgraph, or of an initialization
+    if (index != open_) {
+      add_small_ones();
+      hash_.add(tensors_[next_]->name());
+      hash_.add_size(declared_bytes(*tensors_[next_++]));
+      open_ = index;
+    }
+    hash_.add_bytes(data, bytes);
+  }
+  void add_all(const std::vector<Tensor>& contents) {
+    for (const onnx::TensorProto* tensor : tensors_) {
+      const auto index = reference_of(*tensor);
+      if (!index) continue;
+      for_each_block(contents.at(*index), [&](const void* data, size_t bytes) { add(*index, data, bytes); });
     }
   }
-}
+  std::string finish() {
+    add_small_ones();
+    return hash_.hex();
+  }
 
-std::string checksum(const onnx::ModelProto& proto, const std::string& position,
-                     const TensorContents& contents = nullptr) {
-  Hash hash;
-  hash.add(position);
-  add_tensors(proto.graph(), contents, &hash);
-  for (const auto& info : proto.training_info()) add_tensors(info.algorithm(), contents, &hash);
-  return hash.hex();
-}
+ private:
+  void list(const onnx::GraphProto& graph) {
+    for (const onnx::TensorProto& tensor : graph.initializer()) {
+      tensors_.push_back(&tensor);
+      if (const auto index = reference_of(tensor)) listed_.insert(*index);
+    }
+  }
+
+  // Up to the next tensor that refers to contents.
+  void add_small_ones() {
+    for (; next_ < tensors_.size() && !reference_of(*tensors_[next_]); ++next_) {
+      const onnx::TensorProto& tensor = *tensors_[next_];
+      hash_.add(tensor.name());
+      hash_.add(tensor.has_raw_data() ? tensor.raw_data() : tensor.SerializeAsString());
+    }
+  }
+
+  Hash hash_;
+  std::vector<const onnx::TensorProto*> tensors_;
+  std::unordered_set<size_t> listed_;
+  size_t next_ = 0;
+  std::optional<size_t> open_;
+};
 
 std::string metadata(const onnx::ModelProto& proto, const std::string& key) {
   for (const auto& entry : proto.metadata_props()) {
@@ -73,6 +114,13 @@ void set_metadata(onnx::ModelProto* proto, const std::string& key, const std::st
   entry->set_value(value);
 }
 
+void clear_metadata(onnx::ModelProto* proto, const std::string& key) {
+  auto* entries = proto->mutable_metadata_props();
+  for (int i = entries->size() - 1; i >= 0; --i) {
+    if (entries->Get(i).key() == key) entries->DeleteSubrange(i, 1);
+  }
+}
+
 std::string to_json(const TrainingPosition& position) {
   nlohmann::ordered_json json = {{"epoch", position.epoch},
                                  {"step", position.step},
@@ -87,26 +135,50 @@ std::string to_json(const TrainingPosition& position) {
 
 }  // namespace
 
+ModelMessage checkpoint_message(const Model& model, const StateContents& state, const TrainingPosition& position) {
+  ModelMessage message = to_message(model);
+  const auto fill = [&](onnx::GraphProto* graph) {
+    for (onnx::TensorProto& tensor : *graph->mutable_initializer()) {
+      const bool is_state = tensor.data_location() == onnx::TensorProto::EXTERNAL && !reference_of(tensor);
+      if (is_state) put_beside(state(tensor.name()), &message, &tensor);
+    }
+  };
+  fill(message.proto.mutable_graph());
+  for (auto& info : *message.proto.mutable_training_info()) fill(info.mutable_algorithm());
+  set_metadata(&message.proto, kPosition, to_json(position));
+  clear_metadata(&message.proto, kChecksum);
+  return message;
+}
+
+void write_checkpoint(const ModelMessage& message, const std::string& path) {
+  Checksum checksum(message.proto, metadata(message.proto, kPosition));
+  SaveOptions options;
+  options.on_contents = [&](size_t index, const void* data, size_t bytes) { checksum.add(index, data, bytes); };
+  options.ending = [&] {  // fields of a message may come in any order: the checksum is known last
+    onnx::ModelProto ending;
+    set_metadata(&ending, kChecksum, checksum.finish());
+    return ending.SerializeAsString();
+  };
+  save_message(message, path, options);
+}
+
 void save_checkpoint(const Session& session, const TrainingPosition& position, const std::string& path) {
-  onnx::ModelProto proto;
-  to_proto(session.model(), &proto, {.contents = false});
-  const TensorContents contents = [&](const std::string& name) { return session.contents(name); };
-  const std::string json = to_json(position);
-  set_metadata(&proto, kPosition, json);
-  set_metadata(&proto, kChecksum, checksum(proto, json, contents));
-  save_proto(proto, path, contents);
+  const StateContents state = [&](const std::string& name) { return session.contents(name); };
+  write_checkpoint(checkpoint_message(session.model(), state, position), path);
 }
 
 Model load_training_model(const std::string& path) {
-  onnx::ModelProto proto = load_proto(path);
-  if (proto.training_info().empty()) {
+  ModelMessage message = load_message(path);
+  if (message.proto.training_info().empty()) {
     fail(path, " is no training model; make one with: onnx-train build ", path, " -o train.onnx");
   }
-  const std::string expected = metadata(proto, kChecksum);
-  if (!expected.empty() && expected != checksum(proto, metadata(proto, kPosition))) {
-    fail(path, " is damaged: its checksum is not that of its tensors");
+  const std::string expected = metadata(message.proto, kChecksum);
+  if (!expected.empty()) {
+    Checksum checksum(message.proto, metadata(message.proto, kPosition));
+    checksum.add_all(message.contents);
+    if (checksum.finish() != expected) fail(path, " is damaged: its checksum is not that of its tensors");
   }
-  Model model = from_proto(std::move(proto));
+  Model model = from_message(std::move(message));
   assign_roles(&model);
   return model;
 }

@@ -4,6 +4,7 @@
 // training model. Writing is atomic (loading.h). Times and dates are not in it: equal trainings give equal files.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -11,6 +12,8 @@
 #include "runtime/session.h"
 
 namespace onnx_train {
+
+struct ModelMessage;
 
 // Where training stands, to the sample.
 struct TrainingPosition {
@@ -24,7 +27,15 @@ struct TrainingPosition {
   std::map<std::string, std::string> settings;  // what the run was made with: run_settings.h
 };
 
-// Writes the session's model and state; of the state, one tensor at a time is copied to the host.
+// The value of a state.
+using StateContents = std::function<Tensor(const std::string& name)>;
+
+// A session's model with `state` for its states, to be written at any time after: it shares what does not change, and
+// reads the session no more.
+ModelMessage checkpoint_message(const Model& model, const StateContents& state, const TrainingPosition& position);
+// Writes it, with the checksum that is taken on the way. Any thread.
+void write_checkpoint(const ModelMessage& message, const std::string& path);
+// The two in one, with a copy of the session's state as it is.
 void save_checkpoint(const Session& session, const TrainingPosition& position, const std::string& path);
 
 // Loads a training model, a checkpoint or a new one. Throws Error that names the file when it is neither or when a

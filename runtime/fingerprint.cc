@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <memory>
 
+#include "onnx_passes/ir/initializer.h"
 #include "onnx_passes/ir/onnx.h"
 
 namespace onnx_train {
@@ -49,7 +50,7 @@ class Hash {
 
 void add_initializers(const Graph& graph, Hash* hash) {
   for (const Value* value : graph.initializers()) {
-    hash->add(value->name(), from_proto(*value->initializer()), kSampledWeightBytes);
+    hash->add(value->name(), stored_contents(*value), kSampledWeightBytes);
   }
 }
 

@@ -7,9 +7,11 @@
 #include "kernels/preparation.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/inference.h"
+#include "onnx_passes/ir/initializer.h"
 #include "onnx_passes/ir/roles.h"
 #include "runtime/memory_guard.h"
 #include "runtime/placement.h"
+#include "runtime/upload.h"
 
 namespace onnx_train {
 
@@ -107,6 +109,12 @@ void set_shapes(Graph* graph, const std::map<std::string, Shape>& shapes) {
       output->set_elements(std::nullopt);
     }
   }
+}
+
+// Large constants stay where the model holds them, in a mapped file or in memory that plans share.
+bool read_in_place(const Device& device, const Value& constant) {
+  const Tensor* beside = contents_beside(constant.shared_initializer());
+  return beside && &device == &Device::cpu() && is_aligned(*beside);
 }
 
 // Before a kernel prepares tables for it: an output alone must fit into the device's memory.
@@ -266,7 +274,7 @@ void Plan::place(const PlanOptions& options) {
   slots.output_buffers.assign(outputs_.size(), kNone);
   slots.front_buffers.assign(states_.size(), kNone);
   slots.back_buffers.assign(states_.size(), kNone);
-  size_t constant_bytes = 0;
+  size_t copied_bytes = 0;
   for (size_t b = 0; b < slots.buffers.size(); ++b) {
     Buffer& buffer = slots.buffers[b];
     switch (buffer.kind) {
@@ -276,21 +284,26 @@ void Plan::place(const PlanOptions& options) {
       case Buffer::kFront: slots.front_buffers[buffer.index] = b; break;
       case Buffer::kBack: slots.back_buffers[buffer.index] = b; break;
       case Buffer::kConstant:
-        buffer.index = constant_bytes;  // its offset
-        constant_bytes += (buffer.bytes + 63) / 64 * 64;
+        constant_bytes_ += (buffer.bytes + 63) / 64 * 64;
+        if (read_in_place(device_, *buffer.constant)) break;
+        buffer.index = copied_bytes;  // its offset
+        copied_bytes += (buffer.bytes + 63) / 64 * 64;
         break;
     }
   }
-  constant_bytes_ = constant_bytes;
-  if (constant_bytes == 0) return;
+  if (constant_bytes_ == 0) return;
   const auto free = [this](void* data) { device_.free(data); };
-  std::unique_ptr<void, decltype(free)> constants(device_.allocate(constant_bytes), free);  // until all are there
+  std::unique_ptr<void, decltype(free)> constants(copied_bytes > 0 ? device_.allocate(copied_bytes) : nullptr,
+                                                  free);  // until all are there
   for (size_t b = 0; b < slots.buffers.size(); ++b) {
     const Buffer& buffer = slots.buffers[b];
     if (buffer.kind != Buffer::kConstant) continue;
-    char* address = static_cast<char*>(constants.get()) + buffer.index;
-    const Tensor tensor = from_proto(*buffer.constant->initializer());
-    device_.copy_from_host(address, tensor.data(), tensor.bytes());
+    const Tensor contents = stored_contents(*buffer.constant);
+    void* address = const_cast<void*>(contents.data());  // kernels read constants only
+    if (!read_in_place(device_, *buffer.constant)) {
+      address = static_cast<char*>(constants.get()) + buffer.index;
+      upload(contents, &device_, address);
+    }
     slots.set(b, address);
   }
   slots.constants = constants.release();

@@ -6,10 +6,12 @@
 #include <utility>
 
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/initializer.h"
 #include "onnx_passes/ir/onnx.h"
 #include "onnx_passes/ir/roles.h"
 #include "onnx_passes/passes/passes.h"
 #include "runtime/fitting_plan.h"
+#include "runtime/upload.h"
 
 namespace onnx_train {
 
@@ -39,6 +41,7 @@ Session::Session(Model model, const SessionOptions& options)
       options_(options),
       state_(&model_, device_) {
   assign_roles(&model_);
+  align_contents(&model_);
 }
 
 Session::~Session() {
@@ -227,7 +230,7 @@ Tensor Session::contents(const std::string& name) const {
   if (state_.contains(name)) return state_.get(name);
   for (const EntryPoint& entry : model_.entry_points) {
     const Value* value = entry.algorithm->find(name);  // there, or in the inference graph
-    if (value && value->is_initializer()) return from_proto(*value->initializer());
+    if (value && value->is_initializer()) return contents_of(*value);
   }
   fail("the model has no initializer '", name, "'");
 }

@@ -7,7 +7,9 @@
 #include <utility>
 
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/initializer.h"
 #include "onnx_passes/ir/onnx.h"
+#include "runtime/upload.h"
 
 namespace onnx_train {
 
@@ -22,24 +24,14 @@ struct StateStore::Entry {
 
 namespace {
 
-// Seen where it lies, if it is raw data of the right size; checked and copied otherwise.
-Tensor contents_of(const Value& state) {
-  const std::shared_ptr<const onnx::TensorProto>& tensor = state.shared_initializer();
-  Shape shape(tensor->dims().begin(), tensor->dims().end());
-  const auto dtype = static_cast<DType>(tensor->data_type());
-  const std::string& data = tensor->raw_data();
-  if (data.empty() || data.size() != static_cast<size_t>(num_elements(shape)) * size_of(dtype)) {
-    return from_proto(*tensor);
-  }
-  return Tensor(dtype, std::move(shape), data.data(), tensor);
-}
-
+// The initializer keeps its type and shape; its contents are in the store from now on.
 void drop_contents(Value* state) {
-  onnx::TensorProto empty;
-  to_proto(Tensor(state->dtype(), {0}), state->name(), &empty);
-  empty.clear_dims();
-  for (int64_t size : state->initializer()->dims()) empty.add_dims(size);
-  state->graph().set_initializer(state, std::move(empty));
+  onnx::TensorProto message;
+  message.set_name(state->name());
+  message.set_data_type(static_cast<int>(state->dtype()));
+  *message.mutable_dims() = state->initializer()->dims();
+  message.set_data_location(onnx::TensorProto::EXTERNAL);
+  state->graph().set_initializer(state, std::move(message));
 }
 
 // Small tensors of the file leave holes in the heap, which the C library would keep.
@@ -55,12 +47,12 @@ StateStore::StateStore(Model* model, Device& device) : device_(device) {
   const auto add = [&](Value* state) {
     if (!index_.try_emplace(state->name(), names_.size()).second) return;
     names_.push_back(state->name());
-    const Tensor value = contents_of(*state);
+    const Tensor value = stored_contents(*state);
     entries_.push_back({value.dtype(), value.shape(), value.bytes(), nullptr, nullptr, std::nullopt});
     Entry& entry = entries_.back();
     if (state->role()) entry.role = *state->role();
     entry.front = device_.allocate(entry.bytes);
-    device_.copy_from_host(entry.front, value.data(), entry.bytes);
+    upload(value, &device_, entry.front);
     drop_contents(state);
   };
   try {

@@ -75,6 +75,7 @@ Trainer::Trainer(Session* session, const Dataset* training, const Dataset* evalu
       training_(*training),
       evaluation_(evaluation),
       options_(options),
+      checkpoints_(session),
       check_(training, session->model(), training_entry(*session)) {
   const std::string entry = training_entry(session_);
   if (options_.accumulate > 1 && entry == "step") {
@@ -194,16 +195,18 @@ StepReport Trainer::step() {
   return report;
 }
 
-void Trainer::save(const char* name, TrainerEvents* events) {
-  if (options_.folder.empty()) return;
-  const std::string path = concat(options_.folder, "/", name);
-  save_checkpoint(session_, position_, path);
-  events->on_checkpoint(path);
+void Trainer::save(bool best, bool last, TrainerEvents* events) {
+  std::vector<std::string> paths;
+  if (best) paths.push_back(options_.folder + "/best.onnx");
+  if (last) paths.push_back(options_.folder + "/last.onnx");
+  if (options_.folder.empty() || paths.empty()) return;
+  checkpoints_.save(position_, paths);
+  for (const std::string& path : paths) events->on_checkpoint(path);
 }
 
 // The evaluation at the end comes out of turn: it may find the best state, but the mean of the training loss goes on
 // and patience does not count it, so that a training that is resumed evaluates as one that never stopped.
-void Trainer::evaluate_now(int64_t epoch, bool at_end, TrainerEvents* events) {
+bool Trainer::evaluate_now(int64_t epoch, bool at_end, TrainerEvents* events) {
   EvaluationReport report{};
   report.epoch = epoch;
   report.step = position_.step;
@@ -218,14 +221,15 @@ void Trainer::evaluate_now(int64_t epoch, bool at_end, TrainerEvents* events) {
     position_.loss_sum = 0;
     position_.loss_samples = 0;
   }
-  if (report.best) save("best.onnx", events);
   events->on_evaluation(report);
+  return report.best;
 }
 
 StopReason Trainer::run(TrainerEvents* events, const std::atomic<bool>& interrupt) {
   const auto start = Clock::now();
-  if (position_.step == 0) save("last.onnx", events);
+  if (position_.step == 0) save(/*best=*/false, /*last=*/true, events);
   while (!finished()) {
+    checkpoints_.check();
     const StepReport report = step();
     check_finite(report);
     events->on_step(report);
@@ -235,18 +239,22 @@ StopReason Trainer::run(TrainerEvents* events, const std::atomic<bool>& interrup
       position_.sample = 0;
     }
     const bool due = options_.eval_every > 0 ? position_.step % options_.eval_every == 0 : epoch_ended;
-    if (due) evaluate_now(report.epoch, /*at_end=*/false, events);
+    bool best = due && evaluate_now(report.epoch, /*at_end=*/false, events);
     std::optional<StopReason> stop;
     if (options_.time_limit > 0 && seconds_since(start) >= options_.time_limit) stop = StopReason::kTimeLimit;
     if (due && options_.early_stop > 0 && position_.stale >= options_.early_stop) stop = StopReason::kEarlyStop;
     if (finished()) stop = StopReason::kFinished;
     if (interrupt) stop = StopReason::kInterrupted;
-    if (stop && !due && stop != StopReason::kInterrupted) evaluate_now(report.epoch, /*at_end=*/true, events);
+    if (stop && !due && stop != StopReason::kInterrupted) {
+      best = evaluate_now(report.epoch, /*at_end=*/true, events);
+    }
     const bool keep = options_.checkpoint_every > 0 && position_.step % options_.checkpoint_every == 0;
-    if (epoch_ended || keep || stop) save("last.onnx", events);
-    if (stop && !position_.best) save("best.onnx", events);
-    if (stop) return *stop;
+    save(best || (stop && !position_.best), epoch_ended || keep || stop, events);
+    if (!stop) continue;
+    checkpoints_.wait();
+    return *stop;
   }
+  checkpoints_.wait();
   return StopReason::kFinished;
 }
 

@@ -5,8 +5,8 @@
 // interrupted. A run folder gets `last.onnx` (at the start, every `checkpoint_every` steps, after each epoch, at the
 // end) and `best.onnx` (the evaluation with the lowest loss: on the evaluation's data, or the training mean since the
 // evaluation before where there are none; an interrupted training without one leaves its last state there). A training
-// that is interrupted and resumed gives the same bytes as one that is not. One thread at a time; `interrupt` may be set
-// from anywhere.
+// that is interrupted and resumed gives the same bytes as one that is not. Checkpoints are written while training goes
+// on (checkpoint_writer.h). One thread at a time; `interrupt` may be set from anywhere.
 #pragma once
 
 #include <atomic>
@@ -14,7 +14,7 @@
 #include <optional>
 #include <string>
 
-#include "runtime/checkpoint.h"
+#include "runtime/checkpoint_writer.h"
 #include "runtime/data_check.h"
 #include "runtime/dataset.h"
 #include "runtime/run_settings.h"
@@ -67,7 +67,7 @@ class TrainerEvents {
   virtual ~TrainerEvents() = default;
   virtual void on_step(const StepReport&) {}
   virtual void on_evaluation(const EvaluationReport&) {}
-  virtual void on_checkpoint(const std::string& /*path*/) {}
+  virtual void on_checkpoint(const std::string& /*path*/) {}  // its writing begins
 };
 
 enum class StopReason { kFinished, kInterrupted, kEarlyStop, kTimeLimit };
@@ -87,23 +87,25 @@ class Trainer {
   StopReason run(TrainerEvents* events, const std::atomic<bool>& interrupt);
 
   const TrainingPosition& position() const { return position_; }
+  size_t checkpoint_bytes() const { return options_.folder.empty() ? 0 : checkpoints_.copy_bytes(); }  // of memory
   const TrainerOptions& options() const { return options_; }
   int64_t steps_per_epoch() const { return steps_per_epoch_; }
   int64_t total_steps() const;  // 0 when only time or the user ends the training
 
  private:
   StepReport step();
-  void evaluate_now(int64_t epoch, bool at_end, TrainerEvents* events);
+  bool evaluate_now(int64_t epoch, bool at_end, TrainerEvents* events);  // true when it is the best so far
   void check_schedule();
   const TensorMap& run_batch(const std::string& entry, int64_t samples);
   void check_finite(const StepReport& report) const;
   bool finished() const;
-  void save(const char* name, TrainerEvents* events);
+  void save(bool best, bool last, TrainerEvents* events);
 
   Session& session_;
   const Dataset& training_;
   const Dataset* evaluation_;
   TrainerOptions options_;
+  CheckpointWriter checkpoints_;
   DataCheck check_;  // says which sample it was when a step fails
   int64_t samples_per_epoch_ = 0, steps_per_epoch_ = 0;
   DType scalar_type_ = DType::kFloat;      // of the inputs with these roles:

@@ -3,12 +3,18 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
+#include <thread>
 
+#include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/initializer.h"
 #include "onnx_passes/ir/loading.h"
-#include "onnx_passes/ir/onnx.h"
+#include "onnx_passes/ir/message.h"
 #include "onnx_passes/passes/passes.h"
+#include "runtime/checkpoint_writer.h"
 #include "tests/transformer.h"
 
 namespace onnx_train {
@@ -19,6 +25,11 @@ std::string new_folder(const std::string& name) {
   std::filesystem::remove_all(folder);
   std::filesystem::create_directories(folder);
   return folder;
+}
+
+std::string read_all(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
 }
 
 // After one step.
@@ -68,17 +79,86 @@ TEST(CheckpointFile, HoldsTheStateAndTheWholeModel) {
 TEST(CheckpointFile, LargeOnesKeepTheirDataOutside) {
   TrainedSession session;
   const std::string folder = new_folder("outside"), path = folder + "/a.onnx";
-  onnx::ModelProto proto;
-  to_proto(session.model(), &proto, {.contents = false});
-  const TensorContents contents = [&](const std::string& name) { return session.contents(name); };
-  save_proto(proto, path, contents, /*max_bytes=*/1000);
+  SaveOptions options;
+  options.max_bytes = 1000;
+  const StateContents state = [&](const std::string& name) { return session.contents(name); };
+  save_message(checkpoint_message(session.model(), state, {}), path, options);
   EXPECT_TRUE(std::filesystem::exists(folder + "/a.onnx.data"));
   expect_state_of(session, load_model(path));
 }
 
+TEST(CheckpointFile, ADifferentByteIsNoticed) {
+  TrainedSession session;
+  const std::string path = new_folder("damaged") + "/a.onnx";
+  save_checkpoint(session, {}, path);
+  EXPECT_NO_THROW(load_training_model(path));
+  for (const double part : {0.3, 0.6, 0.8}) {
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    const auto at = static_cast<std::streamoff>(part * static_cast<double>(std::filesystem::file_size(path)));
+    const int byte = file.seekg(at).get();
+    file.seekp(at).put(static_cast<char>(byte ^ 1)).flush();
+    EXPECT_THROW(load_training_model(path), Error) << part;
+    file.seekp(at).put(static_cast<char>(byte)).flush();
+    EXPECT_NO_THROW(load_training_model(path));
+  }
+}
+
+TEST(CheckpointWriter, WritesTheStateOfTheMomentItWasAsked) {
+  TrainedSession session;
+  const std::string folder = new_folder("moment");
+  save_checkpoint(session, {}, folder + "/expected.onnx");
+  CheckpointWriter writer(&session);
+  EXPECT_GT(writer.copy_bytes(), 0u);
+  writer.save({}, {folder + "/best.onnx", folder + "/last.onnx"});
+  for (const std::string& name : session.state().names()) {  // what steps do meanwhile
+    session.state().set(name, Tensor(session.state().get(name).dtype(), session.state().get(name).shape()));
+  }
+  writer.wait();
+  EXPECT_EQ(read_all(folder + "/best.onnx"), read_all(folder + "/expected.onnx"));
+  EXPECT_EQ(read_all(folder + "/last.onnx"), read_all(folder + "/expected.onnx"));
+}
+
+TEST(CheckpointWriter, EqualFilesAreStoredOnceAndGoTheirOwnWays) {
+  TrainedSession session;
+  const std::string folder = new_folder("equal");
+  CheckpointWriter writer(&session);
+  for (int64_t turn = 0; turn < 3; ++turn) {
+    TrainingPosition position;
+    position.step = turn;
+    writer.save(position, {folder + "/best.onnx", folder + "/last.onnx"});
+    writer.wait();
+    EXPECT_EQ(read_all(folder + "/best.onnx"), read_all(folder + "/last.onnx"));
+    position.step = turn + 10;
+    writer.save(position, {folder + "/last.onnx"});
+    writer.wait();
+    EXPECT_EQ(checkpoint_position(load_training_model(folder + "/best.onnx"))->step, turn);
+    EXPECT_EQ(checkpoint_position(load_training_model(folder + "/last.onnx"))->step, turn + 10);
+  }
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder), std::filesystem::directory_iterator()), 2);
+}
+
+TEST(CheckpointWriter, WhatCouldNotBeWrittenIsThrownByTheNextCall) {
+  TrainedSession session;
+  const std::string folder = new_folder("failing");
+  std::filesystem::create_directories(folder + "/last.onnx");  // in the way
+  CheckpointWriter writer(&session);
+  writer.save({}, {folder + "/last.onnx"});
+  EXPECT_THROW(writer.wait(), Error);
+  EXPECT_NO_THROW(writer.wait());  // said once
+  writer.save({}, {folder + "/last.onnx"});
+  EXPECT_THROW(
+      {
+        for (int i = 0; i < 10000; ++i) {
+          writer.check();
+          std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        }
+      },
+      Error);
+}
+
 TEST(CheckpointFile, FrozenWeightsComeFromTheModel) {
   Model model = make_transformer({.width = 32, .vocabulary = 64});
-  const Tensor head = from_proto(*model.graph->find("head")->initializer());
+  const Tensor head = contents_of(*model.graph->find("head"));
   BuildOptions options;
   options.freeze = {"head"};
   build_training_model(&model, options);
@@ -87,7 +167,7 @@ TEST(CheckpointFile, FrozenWeightsComeFromTheModel) {
   const std::string path = new_folder("frozen") + "/a.onnx";
   save_checkpoint(session, {}, path);
   const Model read = load_training_model(path);
-  const Tensor found = from_proto(*read.graph->find("head")->initializer());
+  const Tensor found = contents_of(*read.graph->find("head"));
   EXPECT_EQ(std::memcmp(found.data(), head.data(), head.bytes()), 0);
 }
 

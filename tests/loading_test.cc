@@ -9,14 +9,17 @@
 #include <fstream>
 
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/initializer.h"
 #include "onnx_passes/ir/loading.h"
-#include "onnx_passes/ir/onnx.h"
+#include "onnx_passes/ir/mapped_file.h"
+#include "onnx_passes/ir/message.h"
 #include "onnx_passes/passes/pass.h"
 
 namespace onnx_train {
 namespace {
 
 namespace fs = std::filesystem;
+using std::string_literals::operator""s;
 using testing::HasSubstr;
 
 class Loading : public testing::Test {
@@ -122,7 +125,7 @@ TEST_F(Loading, ExternalDataIsRead) {
   std::ofstream(path("weights/w.bin")) << std::string("....\0\0\x80?\0\0\0@", 12);
   save(external_model("weights/w.bin", {{"offset", "4"}, {"length", "8"}}));
   const Model model = load_model(path("m.onnx"));
-  EXPECT_EQ(from_proto(*model.graph->find("w")->initializer()).at(1), 2);
+  EXPECT_EQ(contents_of(*model.graph->find("w")).at(1), 2);
 }
 
 TEST_F(Loading, ExternalDataStaysInTheFolder) {
@@ -147,6 +150,35 @@ TEST_F(Loading, ExternalDataStaysInTheFolder) {
   refuse("hard.bin", "hard links");
   ASSERT_EQ(mkfifo(path("inner/pipe").c_str(), 0600), 0);
   refuse("pipe", "no regular file");
+}
+
+TEST_F(Loading, LinksAreFollowedIntoTheFolderThatAllowsThem) {
+  fs::create_directories(path("cache/blobs"));
+  fs::create_directories(path("cache/snapshots/main"));
+  fs::create_directories(path("elsewhere"));
+  put("cache/blobs/123", "\0\0\x80?\0\0\0@"s);
+  put("elsewhere/456", "12345678");
+  fs::create_symlink("../../blobs/123", path("cache/snapshots/main/w.bin"));
+  fs::create_symlink("../../../elsewhere/456", path("cache/snapshots/main/out.bin"));
+  fs::create_hard_link(path("cache/blobs/123"), path("cache/snapshots/main/hard.bin"));
+  const auto load = [&](const std::string& location, const std::string& allowed) {
+    put("cache/snapshots/main/m.onnx", external_model(location).SerializeAsString());
+    allow_links_into(allowed.empty() ? "" : path(allowed));
+    const std::string error = error_of("cache/snapshots/main/m.onnx");
+    allow_links_into("");
+    return error;
+  };
+  for (const char* location : {"w.bin", "hard.bin"}) {
+    EXPECT_THAT(load(location, ""), HasSubstr("--allow-links DIR")) << location;
+    EXPECT_EQ(load(location, "cache"), "") << location;
+  }
+  EXPECT_EQ(load("w.bin", "cache/blobs"), "");
+  EXPECT_THAT(load("out.bin", "cache"), HasSubstr("which is not below"));
+  EXPECT_EQ(load("out.bin", "elsewhere"), "");
+  EXPECT_THAT(load("w.bin", "elsewhere"), HasSubstr("which is not below"));
+  EXPECT_THAT(load("w.bin", "no/such"), HasSubstr("No such file"));
+  EXPECT_THAT(load("../../blobs/123", "cache"), HasSubstr("leaves the model's folder"));
+  EXPECT_THAT(load("missing.bin", "cache"), HasSubstr("No such file"));
 }
 
 TEST_F(Loading, ExternalDataHasTheRightSize) {
@@ -250,6 +282,92 @@ TEST_F(Loading, LargeModelsKeepTheirDataOutside) {
     EXPECT_LT(fs::file_size(path("m.onnx")), 1000u);
     EXPECT_EQ(load_proto(path("m.onnx")).SerializeAsString(), proto.SerializeAsString());
   }
+}
+
+Tensor ramp(int64_t size) {
+  Tensor tensor(DType::kFloat, {size});
+  for (int64_t i = 0; i < size; ++i) tensor.set(i, static_cast<double>(i));
+  return tensor;
+}
+
+// Large tensors w and v: in the graph, and in the branch of an If.
+onnx::ModelProto large_model() {
+  onnx::ModelProto proto = small_model();
+  proto.mutable_graph()->clear_initializer();
+  to_proto(ramp(1000), "w", proto.mutable_graph()->add_initializer());
+  auto* branch = proto.mutable_graph()->add_node();
+  branch->set_op_type("If");
+  branch->set_name(std::string(2000, 'n'));  // large nodes are walked
+  branch->add_input("x");
+  branch->add_output("z");
+  for (const char* name : {"then_branch", "else_branch"}) {
+    auto* attribute = branch->add_attribute();
+    attribute->set_name(name);
+    attribute->set_type(onnx::AttributeProto::GRAPH);
+    auto* graph = attribute->mutable_g();
+    graph->set_name(name);
+    to_proto(ramp(2000), "v", graph->add_initializer());
+    auto* output = graph->add_output();
+    output->set_name("v");
+    output->mutable_type()->mutable_tensor_type()->set_elem_type(onnx::TensorProto::FLOAT);
+    output->mutable_type()->mutable_tensor_type()->mutable_shape()->add_dim()->set_dim_value(2000);
+  }
+  return proto;
+}
+
+TEST_F(Loading, LargeTensorsStayInTheFile) {
+  const onnx::ModelProto proto = large_model();
+  save(proto);
+  const ModelMessage message = load_message(path("m.onnx"));
+  ASSERT_EQ(message.contents.size(), 3u);
+  EXPECT_LT(message.proto.ByteSizeLong(), 4000u);
+  for (const Tensor& tensor : message.contents) EXPECT_TRUE(is_mapped(tensor.data(), tensor.bytes()));
+  EXPECT_TRUE(load_proto(path("m.onnx")).SerializeAsString() == proto.SerializeAsString());
+  onnx::ModelProto back;
+  to_proto(load_model(path("m.onnx")), &back);
+  EXPECT_TRUE(back.SerializeAsString() == proto.SerializeAsString());
+}
+
+TEST_F(Loading, LargeTensorsAreCopiedFromFileToFile) {
+  const onnx::ModelProto proto = large_model();
+  save(proto);
+  save_model(load_model(path("m.onnx")), path("copy.onnx"));
+  EXPECT_TRUE(load_proto(path("copy.onnx")).SerializeAsString() == proto.SerializeAsString());
+  save_model(load_model(path("m.onnx")), path("m.onnx"));  // over the file that is mapped
+  EXPECT_TRUE(load_proto(path("m.onnx")).SerializeAsString() == proto.SerializeAsString());
+  EXPECT_EQ(num_files(), 2u);
+}
+
+TEST_F(Loading, DamagedLargeTensorsNeverCrash) {
+  const std::string bytes = large_model().SerializeAsString();
+  for (size_t n = 0; n < bytes.size(); n += n < 300 ? 1 : 97) {
+    put("m.onnx", bytes.substr(0, n));
+    EXPECT_NE(error_of(), "") << n;
+  }
+  for (size_t i = 0; i < bytes.size(); i += i < 300 ? 1 : 61) {
+    for (const int flip : {0x01, 0x10, 0x80, 0xff}) {
+      std::string damaged = bytes;
+      damaged[i] = static_cast<char>(damaged[i] ^ flip);
+      put("m.onnx", damaged);
+      error_of();
+    }
+  }
+}
+
+TEST_F(Loading, AFileThatChangesWhileItIsMappedIsNoticed) {
+  save(large_model());
+  const Model model = load_model(path("m.onnx"));
+  usleep(20'000);  // times of files are kept to some milliseconds
+  std::fstream(path("m.onnx"), std::ios::in | std::ios::out).seekp(3000).put('x');
+  try {
+    save_model(model, path("copy.onnx"));
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("m.onnx was changed while it was in use"));
+  }
+  fs::resize_file(path("m.onnx"), 100);
+  EXPECT_THROW(save_model(model, path("copy.onnx")), Error);
+  EXPECT_EQ(num_files(), 1u);
 }
 
 TEST_F(Loading, FailedWritesLeaveNothing) {

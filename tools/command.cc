@@ -6,9 +6,11 @@
 #include <new>
 
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/loading.h"
 #include "onnx_passes/passes/expression.h"
 #include "tools/arguments.h"
 #include "tools/help.h"
+#include "tools/interrupt.h"
 #include "tools/report/output.h"
 #include "tools/subcommand.h"
 
@@ -27,12 +29,16 @@ int print_help(const std::string& text) {
   return kSuccess;
 }
 
-int run(const Subcommand& subcommand, const std::vector<std::string>& arguments) {
+int run(Subcommand subcommand, const std::vector<std::string>& arguments) {
+  std::string links;  // every subcommand loads a model
+  subcommand.options.push_back(
+      {"--allow-links", &links, "the model's data files may be links that lead into this folder", "DIR"});
   try {
     if (!read_arguments(subcommand, arguments)) return print_help(help_text(subcommand, text_width()));
   } catch (const UsageError& e) {
     return report(concat(e.what(), " (see onnx-train ", subcommand.name, " --help)"), kUsage);
   }
+  allow_links_into(links);
   try {
     const int status = subcommand.run();
     flush_output();
@@ -61,6 +67,7 @@ std::vector<Subcommand> all_subcommands() {
 }
 
 int command(int argc, char** argv) {
+  report_lost_pages();
   std::signal(SIGXFSZ, SIG_IGN);  // a file that must not grow (ulimit -f) is an error of write(2), not the end
   const std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);
   if (arguments.empty()) return report("give a command: check, build, fit, ... (see onnx-train --help)", kUsage);

@@ -3,6 +3,7 @@
 
 #include "onnx_passes/gradients/gradient.h"
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/initializer.h"
 #include "onnx_passes/ir/roles.h"
 #include "onnx_passes/passes/entry_point.h"
 #include "onnx_passes/passes/loss.h"
@@ -65,7 +66,7 @@ TensorMap whole_batch(const Dataset& data, const Model& model, const Graph& algo
   TensorMap inputs;
   data.gather(rows.data(), data.num_samples(), &inputs);
   for (const std::string& state : state_of(model, "step")) {
-    inputs[state] = from_proto(*algorithm.find(state)->initializer());
+    inputs[state] = contents_of(*algorithm.find(state));
   }
   return inputs;
 }

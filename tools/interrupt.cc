@@ -14,7 +14,20 @@ void on_signal(int) {
   if (interrupted.exchange(true)) _exit(kInterruptedStatus);
 }
 
+void on_lost_page(int) {
+  constexpr char kMessage[] =
+      "onnx-train: a model or data file was shortened while it was read; start again when nothing writes it\n";
+  [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, kMessage, sizeof kMessage - 1);
+  _exit(1);
+}
+
 }  // namespace
+
+void report_lost_pages() {
+  struct sigaction action {};
+  action.sa_handler = on_lost_page;
+  sigaction(SIGBUS, &action, nullptr);
+}
 
 const std::atomic<bool>& catch_interrupts() {
   struct sigaction action {};

@@ -9,9 +9,10 @@
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/inference.h"
 #include "onnx_passes/ir/loading.h"
-#include "onnx_passes/ir/onnx.h"
+#include "onnx_passes/ir/message.h"
 #include "onnx_passes/passes/convert_dtype.h"
 #include "onnx_passes/passes/expression.h"
+#include "onnx_passes/passes/import.h"
 #include "onnx_passes/passes/passes.h"
 #include "onnx_passes/passes/training_mode.h"
 #include "runtime/checkpoint.h"
@@ -31,7 +32,7 @@ Model in_precision(Model model, const std::string& dtype) {
 
 Model load_forward_model(const std::string& path, const std::string& dtype, const ImportOptions& options,
                          std::vector<Finding>* findings) {
-  Model model = in_precision(import_model(load_proto(path), options, findings), dtype);
+  Model model = in_precision(import_model(load_message(path), options, findings), dtype);
   infer_types(model.graph.get());  // the conversion keeps types, but not what is known of shapes' contents
   return model;
 }
@@ -53,9 +54,9 @@ CommandOption fix_shapes_option(ImportOptions* options) {
 }
 
 Model load_any_model(const std::string& path) {
-  onnx::ModelProto proto = load_proto(path);
-  if (!proto.training_info().empty()) return load_training_model(path);
-  Model model = import_model(std::move(proto));
+  ModelMessage message = load_message(path);
+  if (!message.proto.training_info().empty()) return load_training_model(path);
+  Model model = import_model(std::move(message));
   to_inference(*model.graph);
   return model;
 }

@@ -7,6 +7,7 @@
 
 #include "kernels/device.h"
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/initializer.h"
 #include "onnx_passes/ir/roles.h"
 #include "tools/subcommand.h"
 
@@ -80,7 +81,7 @@ std::optional<double> built_control(const Model& model, const char* role) {
   for (const EntryPoint& entry : model.entry_points) {
     const Value* control = entry.input(role);
     if (!control || !control->is_initializer()) continue;
-    const Tensor value = from_proto(*control->initializer());
+    const Tensor value = contents_of(*control);
     if (value.size() != 1) continue;
     return value.dtype() == DType::kFloat ? shortest(value.data<float>()[0]) : value.at(0);
   }

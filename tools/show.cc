@@ -1,7 +1,6 @@
 #include <cstdio>
 
 #include "onnx_passes/ir/loading.h"
-#include "onnx_passes/ir/onnx.h"
 #include "onnx_passes/passes/passes.h"
 #include "runtime/session.h"
 #include "tools/data/source.h"
@@ -36,7 +35,7 @@ int run(const ShowArguments& arguments) {
   if (arguments.profile && !arguments.plan) throw UsageError("--profile goes with --plan");
   if (!arguments.data.empty() && !arguments.profile) throw UsageError("--data goes with --plan --profile");
   if (!arguments.plan && !arguments.arena) {
-    const Model model = from_proto(load_proto(arguments.model));
+    const Model model = load_model(arguments.model);
     const std::string text = arguments.entry.empty() ? to_text(model) : to_text(flatten(model, arguments.entry));
     std::printf("%s\n", text.c_str());
     return 0;

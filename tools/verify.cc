@@ -4,6 +4,7 @@
 #include <random>
 
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/initializer.h"
 #include "onnx_passes/ir/roles.h"
 #include "onnx_passes/passes/passes.h"
 #include "runtime/checkpoint.h"
@@ -111,7 +112,7 @@ class Verifier {
         inputs_(std::move(inputs)),
         random_(arguments.seed) {
     TensorMap start;
-    for (const WeightGradient& g : entry.gradients) start[g.weight->name()] = from_proto(*g.weight->initializer());
+    for (const WeightGradient& g : entry.gradients) start[g.weight->name()] = contents_of(*g.weight);
     points_.push_back({start, gradients_at(start)});
   }
 

@@ -5,6 +5,7 @@
 
 #include <cerrno>
 #include <charconv>
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <optional>
@@ -12,35 +13,51 @@
 
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/file.h"
-#include "onnx_passes/ir/onnx.h"
+#include "onnx_passes/ir/initializer.h"
+#include "onnx_passes/ir/mapped_file.h"
+#include "onnx_passes/ir/message.h"
 #include "onnx_passes/ir/types.h"
 
 namespace onnx_train {
 namespace {
 
-using TensorFunction = std::function<void(onnx::TensorProto*)>;
+// Gets every tensor, and whether it is an initializer of a graph that a Model holds as one.
+using Visitor = std::function<void(onnx::TensorProto* tensor, bool is_initializer)>;
+using Nodes = google::protobuf::RepeatedPtrField<onnx::NodeProto>;
 
-void visit_nodes(google::protobuf::RepeatedPtrField<onnx::NodeProto>* nodes, const TensorFunction& f);
+void visit_nodes(Nodes* nodes, bool in_function, const Visitor& f);
 
-void visit_graph(onnx::GraphProto* graph, const TensorFunction& f) {
-  for (auto& tensor : *graph->mutable_initializer()) f(&tensor);
+void visit_graph(onnx::GraphProto* graph, bool in_function, const Visitor& f) {
+  for (auto& tensor : *graph->mutable_initializer()) f(&tensor, !in_function);
   for (auto& sparse : *graph->mutable_sparse_initializer()) {
-    f(sparse.mutable_values());
-    f(sparse.mutable_indices());
+    f(sparse.mutable_values(), false);
+    f(sparse.mutable_indices(), false);
   }
-  visit_nodes(graph->mutable_node(), f);
+  visit_nodes(graph->mutable_node(), in_function, f);
 }
 
-void visit_attribute(onnx::AttributeProto* attribute, const TensorFunction& f) {
-  if (attribute->has_t()) f(attribute->mutable_t());
-  for (auto& tensor : *attribute->mutable_tensors()) f(&tensor);
-  if (attribute->has_g()) visit_graph(attribute->mutable_g(), f);
-  for (auto& graph : *attribute->mutable_graphs()) visit_graph(&graph, f);
+void visit_attribute(onnx::AttributeProto* attribute, bool in_function, const Visitor& f) {
+  if (attribute->has_t()) f(attribute->mutable_t(), false);
+  for (auto& tensor : *attribute->mutable_tensors()) f(&tensor, false);
+  if (attribute->has_g()) visit_graph(attribute->mutable_g(), in_function, f);
+  for (auto& graph : *attribute->mutable_graphs()) visit_graph(&graph, in_function, f);
 }
 
-void visit_nodes(google::protobuf::RepeatedPtrField<onnx::NodeProto>* nodes, const TensorFunction& f) {
+void visit_nodes(Nodes* nodes, bool in_function, const Visitor& f) {
   for (auto& node : *nodes) {
-    for (auto& attribute : *node.mutable_attribute()) visit_attribute(&attribute, f);
+    for (auto& attribute : *node.mutable_attribute()) visit_attribute(&attribute, in_function, f);
+  }
+}
+
+void visit(onnx::ModelProto* model, const Visitor& f) {
+  if (model->has_graph()) visit_graph(model->mutable_graph(), false, f);
+  for (auto& info : *model->mutable_training_info()) {
+    if (info.has_initialization()) visit_graph(info.mutable_initialization(), false, f);
+    if (info.has_algorithm()) visit_graph(info.mutable_algorithm(), false, f);
+  }
+  for (auto& function : *model->mutable_functions()) {
+    visit_nodes(function.mutable_node(), true, f);
+    for (auto& attribute : *function.mutable_attribute_proto()) visit_attribute(&attribute, true, f);
   }
 }
 
@@ -124,105 +141,135 @@ std::vector<std::string> components(const std::string& tensor, const std::string
   return parts;
 }
 
+// Without links; "" when there is no such file.
+std::string real_path(const std::string& path) {
+  const std::unique_ptr<char, void (*)(void*)> real(realpath(path.c_str(), nullptr), std::free);
+  return real ? real.get() : "";
+}
+
+std::string& allowed_links() {
+  static std::string folder;
+  return folder;
+}
+
 // The data files of one model: each is opened once, below the model's folder, without following any link.
 class DataFiles {
  public:
-  explicit DataFiles(const std::string& folder) : folder_(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
+  explicit DataFiles(const std::string& folder)
+      : path_(folder), folder_(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
     if (!folder_.is_open()) fail(folder, ": ", std::strerror(errno));
   }
 
-  void read(onnx::TensorProto* tensor) {
-    const size_t bytes = declared_bytes(*tensor);
-    if (tensor->data_type() == onnx::TensorProto::STRING) {
-      fail("tensor '", tensor->name(), "': strings cannot be external data");
+  // Where the tensor's data are in their file.
+  struct View {
+    const unsigned char* data;
+    size_t bytes;
+    std::shared_ptr<const MappedFile> file;
+  };
+
+  View find(const onnx::TensorProto& tensor) {
+    const size_t bytes = declared_bytes(tensor);
+    if (tensor.data_type() == onnx::TensorProto::STRING) {
+      fail("tensor '", tensor.name(), "': strings cannot be external data");
     }
-    const Place place = read_place(*tensor);
-    Source& source = find(tensor->name(), place.location);
-    if (place.offset > source.size || place.length.value_or(bytes) > source.size - place.offset) {
-      fail("tensor '", tensor->name(), "': ", place.length.value_or(bytes), " bytes at offset ", place.offset,
-           " lie outside of '", place.location, "', which has ", source.size, " bytes; is the file truncated?");
+    const Place place = read_place(tensor);
+    Source& source = open_file(tensor.name(), place.location);
+    const size_t size = source.file->size();
+    if (place.offset > size || place.length.value_or(bytes) > size - place.offset) {
+      fail("tensor '", tensor.name(), "': ", place.length.value_or(bytes), " bytes at offset ", place.offset,
+           " lie outside of '", place.location, "', which has ", size, " bytes; is the file truncated?");
     }
     if (place.length.value_or(bytes) != bytes) {
-      fail("tensor '", tensor->name(), "': its shape needs ", bytes, " bytes, its external data has ", *place.length);
+      fail("tensor '", tensor.name(), "': its shape needs ", bytes, " bytes, its external data has ", *place.length);
     }
     // A few tensors may share data; a small file that claims to hold thousands of large ones is an attack.
     source.taken += bytes;
-    if (source.taken > kMaxSharing * source.size) {
-      fail("tensor '", tensor->name(), "': the model's tensors need far more data than '", place.location, "' holds");
+    if (source.taken > kMaxSharing * size) {
+      fail("tensor '", tensor.name(), "': the model's tensors need far more data than '", place.location, "' holds");
     }
-    std::string* data = tensor->mutable_raw_data();
-    data->resize(bytes);
-    if (!source.file.read(place.offset, bytes, data->data())) {
-      fail("tensor '", tensor->name(), "': '", place.location, "' could not be read: ", std::strerror(errno));
-    }
-    tensor->clear_external_data();
-    tensor->clear_data_location();
+    return {source.file->data() + place.offset, bytes, source.file};
   }
 
  private:
   static constexpr size_t kMaxSharing = 16;
 
   struct Source {
-    File file;
-    size_t size = 0;
+    std::shared_ptr<const MappedFile> file;
     size_t taken = 0;
   };
 
-  Source& find(const std::string& tensor, const std::string& location) {
+  Source& open_file(const std::string& tensor, const std::string& location) {
     const auto known = sources_.find(location);
     if (known != sources_.end()) return known->second;
     const auto parts = components(tensor, location);
-    File file;
-    int folder = folder_.descriptor();
-    for (size_t i = 0; i < parts.size(); ++i) {
-      const bool last = i + 1 == parts.size();
-      const int kind = last ? O_NONBLOCK : O_DIRECTORY;  // a pipe must not block
-      File next(openat(folder, parts[i].c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | kind));
-      if (!next.is_open()) {
-        const bool link = errno == ELOOP || (errno == ENOTDIR && !last);
-        fail("tensor '", tensor, "': external data file '", location,
-             "': ", link ? "a link on the way is not followed; put the file itself there" : std::strerror(errno));
-      }
-      file = std::move(next);
-      folder = file.descriptor();
-    }
-    struct stat status = {};
-    if (fstat(file.descriptor(), &status) != 0 || !S_ISREG(status.st_mode)) {
-      fail("tensor '", tensor, "': external data file '", location, "' is no regular file");
-    }
-    if (status.st_nlink > 1) {
-      fail("tensor '", tensor, "': external data file '", location,
-           "' has hard links, which may lead out of the model's folder; copy it");
-    }
+    std::string why;
+    File file = open_below(folder_, parts, /*hard_links=*/false, &why);
+    if (!file.is_open() && !allowed_links().empty()) file = open_linked(tensor, location, &why);
+    if (!file.is_open()) fail("tensor '", tensor, "': external data file '", location, "'", why);
     Source& source = sources_[location];
-    source.file = std::move(file);
-    source.size = static_cast<size_t>(status.st_size);
+    source.file = MappedFile::map(file, concat(path_, '/', location));
     return source;
   }
 
+  // A regular file that is reached from `folder` without links; else not open, and `why`.
+  static File open_below(const File& folder, const std::vector<std::string>& parts, bool hard_links, std::string* why) {
+    File file;
+    int at = folder.descriptor();
+    for (size_t i = 0; i < parts.size(); ++i) {
+      const bool last = i + 1 == parts.size();
+      const int kind = last ? O_NONBLOCK : O_DIRECTORY;  // a pipe must not block
+      File next(openat(at, parts[i].c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | kind));
+      if (!next.is_open()) {
+        const bool link = errno == ELOOP || (errno == ENOTDIR && !last);
+        *why = concat(": ", link ? "a link on the way is not followed; put the file itself there, or allow links that "
+                                   "lead into a folder you trust: --allow-links DIR"
+                                 : std::strerror(errno));
+        return File();
+      }
+      file = std::move(next);
+      at = file.descriptor();
+    }
+    struct stat status = {};
+    if (fstat(file.descriptor(), &status) != 0 || !S_ISREG(status.st_mode)) {
+      *why = " is no regular file";
+      return File();
+    }
+    if (status.st_nlink > 1 && !hard_links) {
+      *why =
+          " has hard links, which may lead out of the model's folder; copy it, or allow a folder you trust: "
+          "--allow-links DIR";
+      return File();
+    }
+    return file;
+  }
+
+  // The file that the location leads to by links, when it is in the folder that they may lead to.
+  File open_linked(const std::string& tensor, const std::string& location, std::string* why) const {
+    const std::string& allowed = allowed_links();
+    const std::string path = real_path(concat(path_, '/', location)), below = real_path(allowed);
+    if (below.empty()) fail("--allow-links ", allowed, ": ", std::strerror(errno));
+    if (path.empty()) return File();  // the first reason stands
+    const std::string prefix = below == "/" ? below : below + "/";
+    if (!path.starts_with(prefix)) {
+      *why = concat(" leads to '", path, "', which is not below '", below, "' (--allow-links)");
+      return File();
+    }
+    const File folder(open(below.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (!folder.is_open()) fail("--allow-links ", allowed, ": ", std::strerror(errno));
+    return open_below(folder, components(tensor, path.substr(prefix.size())), /*hard_links=*/true, why);
+  }
+
+  std::string path_;
   File folder_;
   std::map<std::string, Source> sources_;
 };
 
 }  // namespace
 
-void for_each_tensor(onnx::ModelProto* model, const TensorFunction& f) {
-  if (model->has_graph()) visit_graph(model->mutable_graph(), f);
-  for (auto& info : *model->mutable_training_info()) {
-    if (info.has_initialization()) visit_graph(info.mutable_initialization(), f);
-    if (info.has_algorithm()) visit_graph(info.mutable_algorithm(), f);
-  }
-  for (auto& function : *model->mutable_functions()) {
-    visit_nodes(function.mutable_node(), f);
-    for (auto& attribute : *function.mutable_attribute_proto()) visit_attribute(&attribute, f);
-  }
-}
+void allow_links_into(const std::string& folder) { allowed_links() = folder; }
 
-bool lacks_contents(const onnx::TensorProto& tensor) {
-  const bool typed = tensor.float_data_size() > 0 || tensor.int32_data_size() > 0 || tensor.int64_data_size() > 0 ||
-                     tensor.double_data_size() > 0 || tensor.uint64_data_size() > 0;
-  return !typed && tensor.raw_data().empty() && tensor.data_location() != onnx::TensorProto::EXTERNAL &&
-         declared_bytes(tensor) > 0;
+void for_each_tensor(onnx::ModelProto* model, const std::function<void(onnx::TensorProto*)>& f) {
+  visit(model, [&](onnx::TensorProto* tensor, bool) { f(tensor); });
 }
 
 size_t declared_bytes(const onnx::TensorProto& tensor) {
@@ -244,12 +291,25 @@ size_t declared_bytes(const onnx::TensorProto& tensor) {
   return (bits + 7) / 8;
 }
 
-void read_external_data(onnx::ModelProto* model, const std::string& folder) {
+void put_data(const void* data, size_t bytes, std::shared_ptr<const void> owner, ModelMessage* message,
+              onnx::TensorProto* tensor) {
+  const auto dtype = static_cast<DType>(tensor->data_type());
+  if (message && bytes >= kMinBytesBeside && may_be_beside(dtype)) {
+    put_beside({dtype, {tensor->dims().begin(), tensor->dims().end()}, data, std::move(owner)}, message, tensor);
+  } else {
+    tensor->set_raw_data(data, bytes);
+  }
+}
+
+void map_external_data(const std::string& folder, ModelMessage* message) {
   std::optional<DataFiles> files;
-  for_each_tensor(model, [&](onnx::TensorProto* tensor) {
+  visit(&message->proto, [&](onnx::TensorProto* tensor, bool is_initializer) {
     if (tensor->data_location() != onnx::TensorProto::EXTERNAL) return;
     if (!files) files.emplace(folder);
-    files->read(tensor);
+    const DataFiles::View view = files->find(*tensor);
+    tensor->clear_external_data();
+    tensor->clear_data_location();
+    put_data(view.data, view.bytes, view.file, is_initializer ? message : nullptr, tensor);
   });
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/initializer.h"
 #include "onnx_passes/ir/onnx.h"
 
 namespace onnx_train {
@@ -218,9 +219,7 @@ void Graph::remove_input(Value* value) {
 }
 
 Value* Graph::add_initializer(const std::string& name, const Tensor& tensor) {
-  onnx::TensorProto proto;
-  to_proto(tensor, name, &proto);
-  return add_initializer(std::move(proto));
+  return add_initializer(name, make_initializer(name, tensor));
 }
 
 Value* Graph::add_initializer(onnx::TensorProto tensor) {
@@ -265,9 +264,7 @@ void Graph::set_initializer(Value* value, std::shared_ptr<const onnx::TensorProt
 }
 
 void Graph::set_initializer(Value* value, const Tensor& tensor) {
-  onnx::TensorProto proto;
-  to_proto(tensor, value->name(), &proto);
-  set_initializer(value, std::move(proto));
+  set_initializer(value, make_initializer(value->name(), tensor));
 }
 
 void Graph::remove_initializer(Value* value) {

@@ -8,6 +8,7 @@
 #include "onnx_passes/ir/elements.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/inference_cache.h"
+#include "onnx_passes/ir/initializer.h"
 #include "onnx_passes/ir/inlining.h"
 #include "onnx_passes/ir/onnx.h"
 #include "onnx_passes/ir/schema.h"
@@ -245,7 +246,9 @@ Tensor numbers_of(const onnx::TensorProto& proto) {
 
 Tensor constant_of(const Value* value) {
   if (!value) return {};
-  if (value->is_initializer() && !value->graph().is_input(value)) return numbers_of(*value->initializer());
+  if (value->is_initializer() && !value->graph().is_input(value)) {
+    return contents_beside(value->shared_initializer()) ? contents_of(*value) : numbers_of(*value->initializer());
+  }
   if (value->elements() && value->has_rank() && value->rank() <= 1 && all_known(*value->elements())) {
     std::vector<int64_t> ints;
     for (const Dim& d : *value->elements()) ints.push_back(d.value());

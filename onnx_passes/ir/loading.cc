@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <google/protobuf/io/coded_stream.h>
-#include <google/protobuf/io/zero_copy_stream_impl.h>
 #include <onnx/checker.h>
 #include <sys/stat.h>
 
@@ -16,7 +15,9 @@
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/external_data.h"
 #include "onnx_passes/ir/file.h"
-#include "onnx_passes/ir/onnx.h"
+#include "onnx_passes/ir/mapped_file.h"
+#include "onnx_passes/ir/message.h"
+#include "onnx_passes/ir/message_reader.h"
 
 namespace onnx_train {
 namespace {
@@ -147,42 +148,49 @@ void check_functions(const onnx::ModelProto& model) {
   if (total > kMaxInlinedNodes) fail("its functions stand for more than ", kMaxInlinedNodes, " nodes");
 }
 
-void check_tensor(const onnx::TensorProto& tensor) {
+void check_size(const onnx::TensorProto& tensor, size_t held) {
   const size_t bytes = declared_bytes(tensor);
-  const bool sized = tensor.has_raw_data() && tensor.data_type() != onnx::TensorProto::STRING;
-  if (sized && tensor.raw_data().size() != bytes) {
-    fail("tensor '", tensor.name(), "': its shape needs ", bytes, " bytes, it holds ", tensor.raw_data().size());
-  }
+  if (held == bytes || tensor.data_type() == onnx::TensorProto::STRING) return;
+  fail("tensor '", tensor.name(), "': its shape needs ", bytes, " bytes, it holds ", held);
+}
+
+void check_tensor(const onnx::TensorProto& tensor) {
+  declared_bytes(tensor);
+  if (tensor.has_raw_data()) check_size(tensor, tensor.raw_data().size());
 }
 
 }  // namespace
 
-onnx::ModelProto load_proto(const std::string& path) {
+ModelMessage load_message(const std::string& path) {
   size_t size = 0;
   const File file = open_model(path, &size);
-  onnx::ModelProto proto;
-  {
-    google::protobuf::io::FileInputStream stream(file.descriptor());
-    google::protobuf::io::CodedInputStream in(&stream);
-    in.SetTotalBytesLimit(INT_MAX);
-    in.SetRecursionLimit(kMaxMessageDepth);
-    if (!proto.ParseFromCodedStream(&in) || !in.ConsumedEntireMessage()) explain(path, file, size);
-  }
-  if (!proto.has_graph() || proto.ir_version() <= 0) explain(path, file, size);
+  const std::shared_ptr<const MappedFile> mapped = MappedFile::map(file, path);
+  ModelMessage message;
+  onnx::ModelProto& proto = message.proto;
+  std::vector<RawData> left_out;
+  const bool parsed = read_message(*mapped, kMaxMessageDepth, &proto, &left_out);
+  if (!parsed || !proto.has_graph() || proto.ir_version() <= 0) explain(path, file, size);
   try {
-    read_external_data(&proto, split_path(path).first);
+    map_external_data(split_path(path).first, &message);
+    for (const RawData& raw : left_out) {
+      if (reference_of(*raw.tensor)) continue;  // what is external is read from there, whatever else is given
+      check_size(*raw.tensor, raw.bytes);
+      put_data(raw.data, raw.bytes, mapped, &message, raw.tensor);
+    }
     for_each_tensor(&proto, [](onnx::TensorProto* tensor) { check_tensor(*tensor); });
     check_functions(proto);
   } catch (const Error& error) {
     fail(path, ": ", error.what());
   }
-  return proto;
+  return message;
 }
 
+onnx::ModelProto load_proto(const std::string& path) { return with_contents(load_message(path)); }
+
 Model load_model(const std::string& path) {
-  onnx::ModelProto proto = load_proto(path);
+  ModelMessage message = load_message(path);
   try {
-    return from_proto(std::move(proto));
+    return from_message(std::move(message));
   } catch (const Error& error) {
     fail(path, ": ", error.what());
   }

@@ -6,7 +6,8 @@
 #include <algorithm>
 
 #include "onnx_passes/ir/external_data.h"
-#include "onnx_passes/ir/onnx.h"
+#include "onnx_passes/ir/initializer.h"
+#include "onnx_passes/ir/message.h"
 
 namespace onnx_train {
 namespace {
@@ -35,8 +36,8 @@ struct Message {
     pieces.back().bytes += bytes;
     length += bytes.size();
   }
-  void add_contents(const std::string& tensor, size_t bytes) {
-    pieces.back().tensor = tensor;
+  void add_contents(size_t reference, size_t bytes) {
+    pieces.back().reference = reference;
     pieces.emplace_back();
     length += bytes;
   }
@@ -45,7 +46,7 @@ struct Message {
     add_header(field, inner.length, &header);
     add(header);
     pieces.back().bytes += inner.pieces.front().bytes;
-    pieces.back().tensor = inner.pieces.front().tensor;
+    pieces.back().reference = inner.pieces.front().reference;
     pieces.insert(pieces.end(), inner.pieces.begin() + 1, inner.pieces.end());
     length += inner.length;
   }
@@ -55,53 +56,72 @@ Message cut_tensor(const std::string& bytes) {
   Message message;
   onnx::TensorProto tensor;
   tensor.ParseFromString(bytes);
-  if (!lacks_contents(tensor)) {
+  const auto reference = reference_of(tensor);
+  if (!reference) {
     message.add(bytes);
     return message;
   }
-  tensor.clear_raw_data();
+  tensor.clear_external_data();
+  tensor.clear_data_location();
   message.add(tensor.SerializeAsString());
   std::string header;
   add_header(onnx::TensorProto::kRawDataFieldNumber, declared_bytes(tensor), &header);
   message.add(header);
-  message.add_contents(tensor.name(), declared_bytes(tensor));
+  message.add_contents(*reference, declared_bytes(tensor));
   return message;
 }
 
 using Cut = Message (*)(const std::string& bytes);
 
-// Copies a message's fields; those numbered `field`, which are messages, go through `cut`.
+// Copies a message's fields; those numbered as one of `cuts`, which are messages, go through it.
 Message cut_fields(const std::string& bytes, const std::vector<std::pair<int, Cut>>& cuts) {
   Message message;
   CodedInputStream in(reinterpret_cast<const uint8_t*>(bytes.data()), static_cast<int>(bytes.size()));
+  size_t copied = 0;
   while (true) {
-    const int start = in.CurrentPosition();
+    const auto start = static_cast<size_t>(in.CurrentPosition());
     const uint32_t tag = in.ReadTag();
-    if (tag == 0) return message;
+    if (tag == 0) break;
     const int field = WireFormatLite::GetTagFieldNumber(tag);
     const auto found = std::find_if(cuts.begin(), cuts.end(), [&](const auto& cut) { return cut.first == field; });
     if (found == cuts.end()) {
       WireFormatLite::SkipField(&in, tag);
-      message.add(bytes.substr(static_cast<size_t>(start), static_cast<size_t>(in.CurrentPosition() - start)));
       continue;
     }
     std::string inner;
     WireFormatLite::ReadBytes(&in, &inner);
+    message.add(bytes.substr(copied, start - copied));
     message.add(field, found->second(inner));
+    copied = static_cast<size_t>(in.CurrentPosition());
   }
+  message.add(bytes.substr(copied));
+  return message;
+}
+
+Message cut_graph(const std::string& bytes);
+
+Message cut_attribute(const std::string& bytes) {
+  return cut_fields(
+      bytes, {{onnx::AttributeProto::kGFieldNumber, cut_graph}, {onnx::AttributeProto::kGraphsFieldNumber, cut_graph}});
+}
+
+Message cut_node(const std::string& bytes) {
+  return cut_fields(bytes, {{onnx::NodeProto::kAttributeFieldNumber, cut_attribute}});
 }
 
 Message cut_graph(const std::string& bytes) {
-  return cut_fields(bytes, {{onnx::GraphProto::kInitializerFieldNumber, cut_tensor}});
+  return cut_fields(
+      bytes, {{onnx::GraphProto::kNodeFieldNumber, cut_node}, {onnx::GraphProto::kInitializerFieldNumber, cut_tensor}});
 }
 
 Message cut_training_info(const std::string& bytes) {
-  return cut_fields(bytes, {{onnx::TrainingInfoProto::kAlgorithmFieldNumber, cut_graph}});
+  return cut_fields(bytes, {{onnx::TrainingInfoProto::kInitializationFieldNumber, cut_graph},
+                            {onnx::TrainingInfoProto::kAlgorithmFieldNumber, cut_graph}});
 }
 
 }  // namespace
 
-std::vector<MessagePiece> cut_at_missing_tensors(const onnx::ModelProto& proto) {
+std::vector<MessagePiece> cut_at_references(const onnx::ModelProto& proto) {
   return cut_fields(proto.SerializeAsString(), {{onnx::ModelProto::kGraphFieldNumber, cut_graph},
                                                 {onnx::ModelProto::kTrainingInfoFieldNumber, cut_training_info}})
       .pieces;

@@ -1,6 +1,8 @@
 // A model's message in pieces, for writing contents of tensors that the message itself does not hold.
 #pragma once
 
+#include <cstddef>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -8,14 +10,15 @@
 
 namespace onnx_train {
 
-// Bytes of the message, and the initializer whose contents come next; "" when none do.
+// Bytes of the message, and the element of its contents that comes next; nothing when none does.
 struct MessagePiece {
   std::string bytes;
-  std::string tensor;
+  std::optional<size_t> reference;
 };
 
-// `proto` serialized, with room in its lengths for the raw data of the initializers that lack_contents, in the graph
-// and in the algorithms. Written one after the other, each followed by its tensor's bytes, the pieces are a ModelProto.
-std::vector<MessagePiece> cut_at_missing_tensors(const onnx::ModelProto& proto);
+// `proto` serialized, with room in its lengths for the raw data of the tensors that refer to contents (message.h):
+// initializers of graphs and subgraphs. Written one after the other, each followed by the contents it refers to, the
+// pieces are a ModelProto.
+std::vector<MessagePiece> cut_at_references(const onnx::ModelProto& proto);
 
 }  // namespace onnx_train

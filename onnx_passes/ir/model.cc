@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "onnx_passes/ir/error.h"
-#include "onnx_passes/ir/onnx.h"
+#include "onnx_passes/ir/message.h"
 
 namespace onnx_train {
 
@@ -89,11 +89,7 @@ void Model::set_metadata(const std::string& key, const std::string& value) {
   entry->set_value(value);
 }
 
-Model clone(const Model& model) {
-  onnx::ModelProto proto;
-  to_proto(model, &proto, {.all_types = true});
-  return from_proto(std::move(proto));
-}
+Model clone(const Model& model) { return from_message(to_message(model, /*all_types=*/true)); }
 
 namespace {
 
@@ -101,6 +97,7 @@ void elide(onnx::TensorProto* tensor, int64_t max_elements) {
   int64_t count = 1;
   for (int64_t d : tensor->dims()) count *= d;
   if (count <= max_elements) return;
+  tensor->clear_external_data();
   tensor->clear_raw_data();
   tensor->clear_float_data();
   tensor->clear_int64_data();
@@ -123,15 +120,17 @@ void elide(onnx::GraphProto* graph, int64_t max_elements) {
 }  // namespace
 
 std::string to_text(const Model& model, int64_t max_elements) {
-  onnx::ModelProto proto;
-  to_proto(model, &proto);
-  elide(proto.mutable_graph(), max_elements);
-  std::vector<onnx::TrainingInfoProto> entries(proto.training_info().begin(), proto.training_info().end());
-  proto.clear_training_info();
-  std::string text = onnx::ProtoToString(proto) + "\n";
-  for (auto& entry : entries) {
+  ModelMessage message = to_message(model);
+  elide(message.proto.mutable_graph(), max_elements);
+  for (auto& entry : *message.proto.mutable_training_info()) {
     elide(entry.mutable_algorithm(), max_elements);
     elide(entry.mutable_initialization(), max_elements);
+  }
+  onnx::ModelProto proto = with_contents(std::move(message));
+  const std::vector<onnx::TrainingInfoProto> entries(proto.training_info().begin(), proto.training_info().end());
+  proto.clear_training_info();
+  std::string text = onnx::ProtoToString(proto) + "\n";
+  for (const auto& entry : entries) {
     text += "\nalgorithm " + onnx::ProtoToString(entry.algorithm()) + "\n";
     for (const auto& b : entry.update_binding()) text += concat("update ", b.key(), " <- ", b.value(), "\n");
     if (entry.initialization().node_size() == 0) continue;

@@ -1,12 +1,17 @@
-// Model <-> ModelProto. The shells keep every field that is no edge, so nothing is lost on the way through.
+// Model <-> ModelMessage and ModelProto. The shells keep every field that is no edge, so nothing is lost on the way
+// through.
+#include <charconv>
 #include <unordered_map>
 
 #include "onnx_passes/ir/error.h"
-#include "onnx_passes/ir/model.h"
-#include "onnx_passes/ir/onnx.h"
+#include "onnx_passes/ir/external_data.h"
+#include "onnx_passes/ir/initializer.h"
+#include "onnx_passes/ir/message.h"
 
 namespace onnx_train {
 namespace {
+
+using Contents = std::vector<Tensor>;  // that messages refer to
 
 constexpr int kMaxSubgraphDepth = 32;
 
@@ -53,12 +58,25 @@ void write_role(const ValueRole* role, Properties* properties) {
 
 // ---- Graphs
 
-using Tensors = google::protobuf::RepeatedPtrField<onnx::TensorProto>;
+const Tensor& referred(const Contents& contents, size_t index) {
+  if (index >= contents.size()) fail("a tensor refers to contents that the model does not have");
+  return contents[index];
+}
 
-// `initializers` are moved into the graph when given; else those of `proto` are copied.
-void read_graph(const onnx::GraphProto& proto, Graph* graph, int depth, Tensors* initializers = nullptr);
+void clear_data(onnx::TensorProto* tensor) {
+  tensor->clear_raw_data();
+  tensor->clear_external_data();
+  tensor->clear_data_location();
+}
 
-void read_node(const onnx::NodeProto& proto, Graph* graph, int depth) {
+void put_contents(const Tensor& contents, onnx::TensorProto* tensor) {
+  clear_data(tensor);
+  tensor->set_raw_data(contents.data(), contents.bytes());
+}
+
+void read_graph(const onnx::GraphProto& proto, const Contents& contents, Graph* graph, int depth);
+
+void read_node(const onnx::NodeProto& proto, const Contents& contents, Graph* graph, int depth) {
   std::vector<Value*> inputs;
   for (const std::string& name : proto.input()) {
     Value* value = name.empty() ? nullptr : graph->find(name);
@@ -75,12 +93,20 @@ void read_node(const onnx::NodeProto& proto, Graph* graph, int depth) {
   }
   Node* node = graph->add_node(shell, inputs, {proto.output().begin(), proto.output().end()});
   for (const auto& attribute : proto.attribute()) {
-    if (attribute.has_g()) read_graph(attribute.g(), graph->add_subgraph(node, attribute.name()), depth + 1);
-    for (const auto& g : attribute.graphs()) read_graph(g, graph->add_subgraph(node, attribute.name()), depth + 1);
+    if (attribute.has_g()) read_graph(attribute.g(), contents, graph->add_subgraph(node, attribute.name()), depth + 1);
+    for (const auto& g : attribute.graphs()) {
+      read_graph(g, contents, graph->add_subgraph(node, attribute.name()), depth + 1);
+    }
   }
 }
 
-void read_graph(const onnx::GraphProto& proto, Graph* graph, int depth, Tensors* initializers) {
+Value* read_initializer(const onnx::TensorProto& tensor, const Contents& contents, Graph* graph) {
+  const auto index = reference_of(tensor);
+  if (!index) return graph->add_initializer(tensor);
+  return graph->add_initializer(tensor.name(), make_initializer(tensor, referred(contents, *index)));
+}
+
+void read_graph(const onnx::GraphProto& proto, const Contents& contents, Graph* graph, int depth) {
   if (depth > kMaxSubgraphDepth)
     fail("graph '", proto.name(), "': subgraphs are nested more than ", kMaxSubgraphDepth, " deep");
   onnx::GraphProto& shell = graph->shell();
@@ -96,18 +122,13 @@ void read_graph(const onnx::GraphProto& proto, Graph* graph, int depth, Tensors*
   for (const auto& input : proto.input()) {
     read_role(input.metadata_props(), graph->add_input(input.name(), from_proto(input.type())));
   }
-  const auto add_initializer = [&](onnx::TensorProto tensor) {
-    Value* value = graph->add_initializer(std::move(tensor));
-    read_role(value->initializer()->metadata_props(), value);
-  };
-  for (const auto& tensor : proto.initializer()) add_initializer(tensor);
-  if (initializers) {
-    for (auto& tensor : *initializers) add_initializer(std::move(tensor));
+  for (const auto& tensor : proto.initializer()) {
+    read_role(tensor.metadata_props(), read_initializer(tensor, contents, graph));
   }
   if (proto.sparse_initializer_size() > 0) {
     fail("initializer '", proto.sparse_initializer(0).values().name(), "' is sparse; store it dense");
   }
-  for (const auto& node : proto.node()) read_node(node, graph, depth);
+  for (const auto& node : proto.node()) read_node(node, contents, graph, depth);
   for (const auto& info : proto.value_info()) {
     Value* value = graph->find(info.name());
     if (value && &value->graph() == graph) value->set_type(from_proto(info.type()));
@@ -141,78 +162,101 @@ void write_info(const Value& value, const Infos& originals, std::unordered_map<s
 
 }  // namespace
 
-void from_proto(const onnx::GraphProto& proto, Graph* graph) { read_graph(proto, graph, 0); }
+void from_proto(const onnx::GraphProto& proto, Graph* graph) { read_graph(proto, {}, graph, 0); }
 
 namespace {
 
 // Small tensors and those of types that we have no numbers for are cheaper to keep than to ask for.
 bool may_leave_out(const onnx::TensorProto& tensor) {
-  constexpr size_t kMinBytes = 1024;
-  const auto dtype = static_cast<DType>(tensor.data_type());
-  return tensor.raw_data().size() >= kMinBytes && (is_float(dtype) || is_integer(dtype) || dtype == DType::kBool);
+  return tensor.raw_data().size() >= kMinBytesBeside && may_be_beside(static_cast<DType>(tensor.data_type()));
 }
 
-void write_initializer(const Value& value, bool contents, onnx::TensorProto* out) {
-  const onnx::TensorProto& tensor = *value.initializer();
-  if (contents || !may_leave_out(tensor)) {
-    *out = tensor;
-  } else {
-    *out->mutable_dims() = tensor.dims();
-    out->set_data_type(tensor.data_type());
-  }
-  out->set_name(value.name());
-  write_role(value.role(), out->mutable_metadata_props());
-}
+// Writes graphs; what is beside their messages goes to `beside`, or where that is null into the message.
+class GraphWriter {
+ public:
+  GraphWriter(ToProtoOptions options, Contents* beside) : options_(options), beside_(beside) {}
 
-}  // namespace
-
-void to_proto(const Graph& graph, onnx::GraphProto* proto, ToProtoOptions options) {
-  const onnx::GraphProto& shell = graph.shell();
-  *proto = shell;
-  proto->clear_input();
-  proto->clear_output();
-  proto->clear_value_info();
-  std::unordered_map<std::string, int> inputs, outputs, infos;
-  for (const Value* v : graph.inputs()) write_info(*v, shell.input(), inputs, proto->add_input());
-  for (const Value* v : graph.outputs()) write_info(*v, shell.output(), outputs, proto->add_output());
-  for (const Value* v : graph.initializers()) {
-    write_initializer(*v, options.contents, proto->add_initializer());
-  }
-  for (const auto& info : shell.value_info()) {
-    const Value* value = graph.find(info.name());
-    if (value) write_info(*value, shell.value_info(), infos, proto->add_value_info());
-  }
-  if (options.all_types && infos.empty()) {
-    for (int i = 0; i < shell.value_info_size(); ++i) infos.emplace(shell.value_info(i).name(), i);
-  }
-  for (const Node* node = graph.first(); node; node = node->next()) {
-    onnx::NodeProto* out = proto->add_node();
-    *out = node->shell();
-    for (const Value* v : node->inputs()) out->add_input(v ? v->name() : "");
-    for (const Value* v : node->outputs()) {
-      out->add_output(v ? v->name() : "");
-      if (!v || !options.all_types || v->dtype() == DType::kUndefined) continue;
-      if (!infos.count(v->name()) && !graph.is_output(v)) {
+  void write(const Graph& graph, onnx::GraphProto* proto) {
+    const onnx::GraphProto& shell = graph.shell();
+    *proto = shell;
+    proto->clear_input();
+    proto->clear_output();
+    proto->clear_value_info();
+    std::unordered_map<std::string, int> inputs, outputs, infos;
+    for (const Value* v : graph.inputs()) write_info(*v, shell.input(), inputs, proto->add_input());
+    for (const Value* v : graph.outputs()) write_info(*v, shell.output(), outputs, proto->add_output());
+    for (const Value* v : graph.initializers()) write_initializer(*v, proto->add_initializer());
+    for (const auto& info : shell.value_info()) {
+      const Value* value = graph.find(info.name());
+      if (value) write_info(*value, shell.value_info(), infos, proto->add_value_info());
+    }
+    if (options_.all_types && infos.empty()) {
+      for (int i = 0; i < shell.value_info_size(); ++i) infos.emplace(shell.value_info(i).name(), i);
+    }
+    for (const Node* node = graph.first(); node; node = node->next()) {
+      write_node(*node, proto->add_node());
+      if (!options_.all_types) continue;
+      for (const Value* v : node->outputs()) {
+        if (!v || v->dtype() == DType::kUndefined || infos.count(v->name()) || graph.is_output(v)) continue;
         auto* info = proto->add_value_info();
         info->set_name(v->name());
         to_proto(v->type(), info->mutable_type());
       }
     }
+  }
+
+ private:
+  void write_initializer(const Value& value, onnx::TensorProto* out) {
+    const onnx::TensorProto& tensor = *value.initializer();
+    const Tensor* beside = contents_beside(value.shared_initializer());
+    if (!options_.contents && (beside || may_leave_out(tensor))) {
+      *out->mutable_dims() = tensor.dims();
+      out->set_data_type(tensor.data_type());
+    } else {
+      *out = tensor;
+    }
+    out->set_name(value.name());
+    write_role(value.role(), out->mutable_metadata_props());
+    if (!beside || !options_.contents) return;
+    if (beside_) {
+      set_reference(beside_->size(), out);
+      beside_->push_back(*beside);
+    } else {
+      put_contents(stored_contents(value), out);
+    }
+  }
+
+  void write_node(const Node& node, onnx::NodeProto* out) {
+    *out = node.shell();
+    for (const Value* v : node.inputs()) out->add_input(v ? v->name() : "");
+    for (const Value* v : node.outputs()) out->add_output(v ? v->name() : "");
+    GraphWriter inner({.all_types = options_.all_types}, beside_);
     size_t next = 0;
     for (auto& attribute : *out->mutable_attribute()) {
       const auto type = attribute.type();
-      if (type == onnx::AttributeProto::GRAPH && next < node->subgraphs().size()) {
-        to_proto(*node->subgraphs()[next++].graph, attribute.mutable_g(), {.all_types = options.all_types});
+      if (type == onnx::AttributeProto::GRAPH && next < node.subgraphs().size()) {
+        inner.write(*node.subgraphs()[next++].graph, attribute.mutable_g());
       }
-      while (type == onnx::AttributeProto::GRAPHS && next < node->subgraphs().size() &&
-             node->subgraphs()[next].attribute == attribute.name()) {
-        to_proto(*node->subgraphs()[next++].graph, attribute.add_graphs(), {.all_types = options.all_types});
+      while (type == onnx::AttributeProto::GRAPHS && next < node.subgraphs().size() &&
+             node.subgraphs()[next].attribute == attribute.name()) {
+        inner.write(*node.subgraphs()[next++].graph, attribute.add_graphs());
       }
     }
   }
+
+  ToProtoOptions options_;
+  Contents* beside_;
+};
+
+}  // namespace
+
+void to_proto(const Graph& graph, onnx::GraphProto* proto, ToProtoOptions options) {
+  GraphWriter(options, nullptr).write(graph, proto);
 }
 
 namespace {
+
+constexpr const char* kReference = "contents";  // no key that ONNX defines
 
 std::vector<Binding> read_bindings(const Properties& protos, const Graph& states, const Graph& values,
                                    const std::string& entry) {
@@ -254,16 +298,43 @@ void read_gradients(EntryPoint* entry) {
   properties.Swap(&others);
 }
 
-// Moves the tensors, which are nearly all of a model's memory.
-void take_graph(onnx::GraphProto* proto, Graph* graph) {
-  Tensors initializers;
-  initializers.Swap(proto->mutable_initializer());
-  read_graph(*proto, graph, 0, &initializers);
-}
-
 }  // namespace
 
-Model from_proto(onnx::ModelProto proto) {
+std::optional<size_t> reference_of(const onnx::TensorProto& tensor) {
+  if (tensor.data_location() != onnx::TensorProto::EXTERNAL || tensor.external_data_size() != 1) return std::nullopt;
+  const auto& entry = tensor.external_data(0);
+  if (entry.key() != kReference) return std::nullopt;
+  size_t index = 0;
+  const char* end = entry.value().data() + entry.value().size();
+  const bool number = std::from_chars(entry.value().data(), end, index).ptr == end && !entry.value().empty();
+  return number ? std::optional(index) : std::nullopt;
+}
+
+void set_reference(size_t index, onnx::TensorProto* tensor) {
+  clear_data(tensor);
+  tensor->set_data_location(onnx::TensorProto::EXTERNAL);
+  auto* entry = tensor->add_external_data();
+  entry->set_key(kReference);
+  entry->set_value(std::to_string(index));
+}
+
+void put_beside(const Tensor& contents, ModelMessage* message, onnx::TensorProto* tensor) {
+  if (contents.bytes() < kMinBytesBeside || !may_be_beside(contents.dtype())) return put_contents(contents, tensor);
+  set_reference(message->contents.size(), tensor);
+  message->contents.push_back(contents);
+}
+
+onnx::ModelProto with_contents(ModelMessage message) {
+  for_each_tensor(&message.proto, [&](onnx::TensorProto* tensor) {
+    if (const auto index = reference_of(*tensor)) put_contents(referred(message.contents, *index), tensor);
+  });
+  return std::move(message.proto);
+}
+
+Model from_proto(onnx::ModelProto proto) { return from_message({std::move(proto), {}}); }
+
+Model from_message(ModelMessage message) {
+  onnx::ModelProto& proto = message.proto;
   Model model;
   for (const auto& opset : proto.opset_import()) {
     const std::string domain = opset.domain() == "ai.onnx" ? "" : opset.domain();
@@ -275,23 +346,26 @@ Model from_proto(onnx::ModelProto proto) {
     model.context->functions.push_back(std::move(function));
   }
   proto.clear_functions();
-  take_graph(proto.mutable_graph(), model.graph.get());
+  read_graph(proto.graph(), message.contents, model.graph.get(), 0);
   proto.clear_graph();
   for (auto& info : *proto.mutable_training_info()) {
     EntryPoint& entry = model.add_entry_point(info.algorithm().name());
-    take_graph(info.mutable_algorithm(), entry.algorithm.get());
-    take_graph(info.mutable_initialization(), entry.initialization.get());
+    read_graph(info.algorithm(), message.contents, entry.algorithm.get(), 0);
+    read_graph(info.initialization(), message.contents, entry.initialization.get(), 0);
     read_gradients(&entry);
     entry.update_bindings = read_bindings(info.update_binding(), *entry.algorithm, *entry.algorithm, entry.name());
     entry.initialization_bindings =
         read_bindings(info.initialization_binding(), *entry.algorithm, *entry.initialization, entry.name());
   }
   proto.clear_training_info();
-  model.shell() = proto;  // a copy: what is cleared keeps its memory, all the weights' here
+  model.shell() = proto;  // a copy: what is cleared keeps its memory
   return model;
 }
 
-void to_proto(const Model& model, onnx::ModelProto* proto, ToProtoOptions options) {
+namespace {
+
+void write_model(const Model& model, const ToProtoOptions& options, Contents* beside, onnx::ModelProto* proto) {
+  GraphWriter writer(options, beside);
   *proto = model.shell();
   proto->clear_opset_import();
   // The order of the original, then what passes added, by name.
@@ -310,21 +384,33 @@ void to_proto(const Model& model, onnx::ModelProto* proto, ToProtoOptions option
     out->set_domain(domain);
     out->set_version(version);
   }
-  to_proto(*model.graph, proto->mutable_graph(), options);
+  writer.write(*model.graph, proto->mutable_graph());
   for (const EntryPoint& entry : model.entry_points) {
     auto* info = proto->add_training_info();
-    to_proto(*entry.algorithm, info->mutable_algorithm(), options);
+    writer.write(*entry.algorithm, info->mutable_algorithm());
     for (const WeightGradient& g : entry.gradients) {
       add_property(info->mutable_algorithm()->mutable_metadata_props(), concat(kGradient, g.weight->name()),
                    g.gradient->name());
     }
     if (entry.initialization->num_nodes() > 0 || !entry.initialization->outputs().empty()) {
-      to_proto(*entry.initialization, info->mutable_initialization(), options);
+      writer.write(*entry.initialization, info->mutable_initialization());
     }
     write_bindings(entry.update_bindings, info->mutable_update_binding());
     write_bindings(entry.initialization_bindings, info->mutable_initialization_binding());
   }
   for (const auto& f : model.context->functions) *proto->add_functions() = *f;
+}
+
+}  // namespace
+
+void to_proto(const Model& model, onnx::ModelProto* proto, ToProtoOptions options) {
+  write_model(model, options, nullptr, proto);
+}
+
+ModelMessage to_message(const Model& model, bool all_types) {
+  ModelMessage message;
+  write_model(model, {.all_types = all_types}, &message.contents, &message.proto);
+  return message;
 }
 
 }  // namespace onnx_train

@@ -1,8 +1,13 @@
 // The writing half of loading.h.
 #include <fcntl.h>
+#include <linux/fs.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <climits>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -10,9 +15,12 @@
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/external_data.h"
 #include "onnx_passes/ir/file.h"
+#include "onnx_passes/ir/initializer.h"
 #include "onnx_passes/ir/loading.h"
+#include "onnx_passes/ir/mapped_file.h"
+#include "onnx_passes/ir/message.h"
 #include "onnx_passes/ir/message_pieces.h"
-#include "onnx_passes/ir/onnx.h"
+#include "onnx_passes/ir/message_reader.h"
 
 namespace onnx_train {
 namespace {
@@ -46,11 +54,17 @@ class AtomicFile {
     if (!file_.write(data, size)) refuse("cannot write");
   }
 
-  int descriptor() const { return file_.descriptor(); }
+  // Gives the file the contents of another one, stored once; false when that is not possible here.
+  bool share(const std::string& from) {
+    const File source(open(from.c_str(), O_RDONLY | O_CLOEXEC));
+    if (source.is_open() && ioctl(file_.descriptor(), FICLONE, source.descriptor()) == 0) return true;
+    return unlink(temporary_.c_str()) == 0 && link(from.c_str(), temporary_.c_str()) == 0;
+  }
 
   void commit() {
     if (fsync(file_.descriptor()) != 0 || !file_.close_now()) refuse("cannot write");
     if (rename(temporary_.c_str(), path_.c_str()) != 0) refuse("cannot write");
+    unlink(temporary_.c_str());  // rename leaves it when both are names of one file
     temporary_.clear();
     const File folder(open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (!folder.is_open() || (fsync(folder.descriptor()) != 0 && errno != EINVAL)) refuse("cannot write the folder");
@@ -77,16 +91,16 @@ class AtomicFile {
   File file_;
 };
 
-constexpr size_t kAlignment = 4096;         // so that readers can map each tensor
-constexpr size_t kMinExternalBytes = 1024;  // smaller tensors stay in the message
+constexpr size_t kAlignment = 4096;  // so that readers can map each tensor
+constexpr int kMaxDepth = 100;       // of messages, when the file that is replaced is read
 
 bool move_to_raw_data(onnx::TensorProto* tensor) {
-  if (tensor->data_type() == onnx::TensorProto::STRING || tensor->ByteSizeLong() < kMinExternalBytes) return false;
+  if (tensor->data_type() == onnx::TensorProto::STRING || tensor->ByteSizeLong() < kMinBytesBeside) return false;
   if (!tensor->has_raw_data()) {
     const onnx::TensorProto typed = *tensor;
     to_proto(from_proto(typed), typed.name(), tensor);
   }
-  return tensor->raw_data().size() >= kMinExternalBytes;
+  return tensor->raw_data().size() >= kMinBytesBeside;
 }
 
 void add_external(onnx::TensorProto* tensor, const char* key, const std::string& value) {
@@ -95,20 +109,43 @@ void add_external(onnx::TensorProto* tensor, const char* key, const std::string&
   entry->set_value(value);
 }
 
+// Writes one message's contents and tells the caller's observer of them.
+class ContentsWriter {
+ public:
+  ContentsWriter(const std::vector<Tensor>& contents, const SaveOptions& options)
+      : contents_(contents), options_(options) {}
+
+  void write(size_t index, AtomicFile* file) const {
+    for_each_block(contents_.at(index), [&](const void* data, size_t bytes) {
+      if (options_.on_contents) options_.on_contents(index, data, bytes);
+      file->write(data, bytes);
+    });
+  }
+  size_t bytes(size_t index) const { return contents_.at(index).bytes(); }
+
+ private:
+  const std::vector<Tensor>& contents_;
+  const SaveOptions& options_;
+};
+
 // Moves large tensors of `model` into `file`, which the model will find as `location`.
-void write_external_data(onnx::ModelProto* model, const std::string& location, const TensorContents& contents,
+void write_external_data(onnx::ModelProto* model, const std::string& location, const ContentsWriter& contents,
                          AtomicFile* file) {
   const std::string padding(kAlignment, '\0');
   size_t at = 0;
   for_each_tensor(model, [&](onnx::TensorProto* tensor) {
-    const bool missing = contents && lacks_contents(*tensor);
-    if (!missing && !move_to_raw_data(tensor)) return;
-    const Tensor value = missing ? contents(tensor->name()) : Tensor();
-    const size_t size = missing ? value.bytes() : tensor->raw_data().size();
+    const auto reference = reference_of(*tensor);
+    if (!reference && !move_to_raw_data(tensor)) return;
+    const size_t size = reference ? contents.bytes(*reference) : tensor->raw_data().size();
     const size_t gap = (kAlignment - at % kAlignment) % kAlignment;
     file->write(padding.data(), gap);
     at += gap;
-    file->write(missing ? value.data() : tensor->raw_data().data(), size);
+    if (reference) {
+      contents.write(*reference, file);
+    } else {
+      file->write(tensor->raw_data().data(), size);
+    }
+    tensor->clear_external_data();
     add_external(tensor, "location", location);
     add_external(tensor, "offset", std::to_string(at));
     add_external(tensor, "length", std::to_string(size));
@@ -118,32 +155,21 @@ void write_external_data(onnx::ModelProto* model, const std::string& location, c
   });
 }
 
-// Of the initializers whose contents are not in the message.
-size_t missing_bytes(const onnx::ModelProto& proto) {
-  size_t total = 0;
-  const auto add = [&](const onnx::GraphProto& graph) {
-    for (const auto& tensor : graph.initializer()) total += lacks_contents(tensor) ? declared_bytes(tensor) : 0;
-  };
-  add(proto.graph());
-  for (const auto& info : proto.training_info()) add(info.algorithm());
-  return total;
-}
-
-void write_pieces(const onnx::ModelProto& proto, const TensorContents& contents, AtomicFile* file) {
-  for (const MessagePiece& piece : cut_at_missing_tensors(proto)) {
+void write_pieces(const onnx::ModelProto& proto, const ContentsWriter& contents, AtomicFile* file) {
+  for (const MessagePiece& piece : cut_at_references(proto)) {
     file->write(piece.bytes.data(), piece.bytes.size());
-    if (piece.tensor.empty()) continue;
-    const Tensor tensor = contents(piece.tensor);
-    file->write(tensor.data(), tensor.bytes());
+    if (piece.reference) contents.write(*piece.reference, file);
   }
 }
 
 // The data file that the model now at `path` uses; empty when there is none.
 std::string data_file_of(const std::string& path) {
-  const File file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  onnx::ModelProto model;
+  struct stat status = {};
   std::string location;
-  if (!file.is_open() || !model.ParseFromFileDescriptor(file.descriptor())) return location;
+  if (stat(path.c_str(), &status) != 0 || status.st_size == 0 || status.st_size > INT_MAX) return location;
+  onnx::ModelProto model;
+  std::vector<RawData> left_out;
+  if (!read_message(*MappedFile::open(path), kMaxDepth, &model, &left_out)) return location;
   for_each_tensor(&model, [&](onnx::TensorProto* tensor) {
     for (const auto& entry : tensor->external_data()) {
       if (location.empty() && entry.key() == "location") location = entry.value();
@@ -152,7 +178,8 @@ std::string data_file_of(const std::string& path) {
   return location;
 }
 
-void save_with_external_data(onnx::ModelProto* model, const std::string& path, const TensorContents& contents) {
+void save_with_external_data(onnx::ModelProto* model, const std::string& path, const ContentsWriter& contents,
+                             const SaveOptions& options) {
   // The old model keeps its data until the new one is complete: two names take turns.
   const auto [folder, name] = split_path(path);
   const std::string first = name + ".data", second = name + ".data2";
@@ -162,7 +189,7 @@ void save_with_external_data(onnx::ModelProto* model, const std::string& path, c
   write_external_data(model, location, contents, &data);
   data.commit();
   try {
-    write_file(path, model->SerializeAsString());
+    write_file(path, model->SerializeAsString() + (options.ending ? options.ending() : ""));
   } catch (...) {
     unlink((folder + "/" + location).c_str());
     throw;
@@ -170,7 +197,31 @@ void save_with_external_data(onnx::ModelProto* model, const std::string& path, c
   if (used == first || used == second) unlink((folder + "/" + used).c_str());
 }
 
+void save(const onnx::ModelProto& proto, const std::vector<Tensor>& contents, const std::string& path,
+          const SaveOptions& options) {
+  size_t bytes = proto.ByteSizeLong();
+  for (const Tensor& tensor : contents) bytes += tensor.bytes();
+  const ContentsWriter writer(contents, options);
+  if (bytes > options.max_bytes) {
+    onnx::ModelProto copy = proto;
+    return save_with_external_data(&copy, path, writer, options);
+  }
+  AtomicFile file(path);
+  write_pieces(proto, writer, &file);
+  const std::string ending = options.ending ? options.ending() : "";
+  file.write(ending.data(), ending.size());
+  file.commit();
+}
+
 }  // namespace
+
+bool share_file(const std::string& from, const std::string& to) {
+  if (!data_file_of(from).empty()) return false;
+  AtomicFile file(to);
+  if (!file.share(from)) return false;
+  file.commit();
+  return true;
+}
 
 void write_file(const std::string& path, const std::string& bytes) {
   AtomicFile file(path);
@@ -178,29 +229,16 @@ void write_file(const std::string& path, const std::string& bytes) {
   file.commit();
 }
 
+void save_message(const ModelMessage& message, const std::string& path, const SaveOptions& options) {
+  save(message.proto, message.contents, path, options);
+}
+
 void save_proto(const onnx::ModelProto& proto, const std::string& path, size_t max_bytes) {
-  save_proto(proto, path, nullptr, max_bytes);
+  SaveOptions options;
+  options.max_bytes = max_bytes;
+  save(proto, {}, path, options);
 }
 
-void save_proto(const onnx::ModelProto& proto, const std::string& path, const TensorContents& contents,
-                size_t max_bytes) {
-  if (proto.ByteSizeLong() + (contents ? missing_bytes(proto) : 0) > max_bytes) {
-    onnx::ModelProto copy = proto;
-    return save_with_external_data(&copy, path, contents);
-  }
-  AtomicFile file(path);
-  if (contents) {
-    write_pieces(proto, contents, &file);
-  } else if (!proto.SerializeToFileDescriptor(file.descriptor())) {
-    file.refuse("cannot write");
-  }
-  file.commit();
-}
-
-void save_model(const Model& model, const std::string& path) {
-  onnx::ModelProto proto;
-  to_proto(model, &proto);
-  save_proto(proto, path);
-}
+void save_model(const Model& model, const std::string& path) { save_message(to_message(model), path); }
 
 }  // namespace onnx_train

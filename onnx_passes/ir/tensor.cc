@@ -1,5 +1,7 @@
 #include "onnx_passes/ir/tensor.h"
 
+#include <sys/mman.h>
+
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -12,9 +14,14 @@ namespace onnx_train {
 namespace {
 
 std::shared_ptr<void> allocate(size_t bytes) {
-  constexpr size_t kAlignment = 64;
+  constexpr size_t kAlignment = 64, kLarge = size_t{1} << 20;
   if (bytes > SIZE_MAX - kAlignment) fail("a tensor of ", bytes, " bytes does not fit into memory");
   const size_t padded = std::max<size_t>((bytes + kAlignment - 1) / kAlignment * kAlignment, kAlignment);
+  if (padded >= kLarge) {  // zeros that nothing writes, as an optimizer's first moments are, take no memory
+    void* data = mmap(nullptr, padded, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (data == MAP_FAILED) fail("out of memory: a tensor of ", bytes, " bytes could not be allocated");
+    return {data, [padded](void* mapped) { munmap(mapped, padded); }};
+  }
   void* data = std::aligned_alloc(kAlignment, padded);
   if (!data) fail("out of memory: a tensor of ", bytes, " bytes could not be allocated");
   std::memset(data, 0, padded);

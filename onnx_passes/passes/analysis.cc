@@ -2,6 +2,7 @@
 
 #include <xxhash.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -9,6 +10,8 @@
 
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/inference.h"
+#include "onnx_passes/ir/initializer.h"
+#include "onnx_passes/ir/mapped_file.h"
 #include "onnx_passes/ir/onnx.h"
 #include "onnx_passes/ir/tables.h"
 
@@ -25,7 +28,7 @@ class Inspection {
   std::vector<Finding> run() {
     find_unknown_operators();
     for (const Value* value : graph_.initializers()) {
-      if (is_float(value->dtype())) weights_.push_back({value, from_proto(*value->initializer())});
+      if (is_float(value->dtype())) weights_.push_back({value, stored_contents(*value)});
     }
     find_non_finite();
     find_aliased_statistics();
@@ -38,8 +41,28 @@ class Inspection {
  private:
   struct Weight {
     const Value* value;
-    Tensor tensor;
+    Tensor tensor;  // where it is stored: not aligned, and not to be read whole when there is much of it
   };
+
+  // Calls f with copies of parts of the weight: all of it, or in a large model as many, evenly spread, as are read
+  // fast. Returns true when it was all.
+  template <typename F>
+  bool for_each_part(const Weight& weight, const F& f) const {
+    constexpr int64_t kPart = 4096;            // elements
+    constexpr int64_t kMaxElements = 1 << 21;  // of all weights
+    const Tensor& tensor = weight.tensor;
+    const int64_t parts = (tensor.size() + kPart - 1) / kPart;
+    const int64_t read = std::clamp<int64_t>(kMaxElements / kPart / static_cast<int64_t>(weights_.size()), 1, parts);
+    const size_t element = size_of(tensor.dtype());
+    for (int64_t i = 0; i < read; ++i) {
+      const int64_t first = i * parts / read * kPart;
+      Tensor part(tensor.dtype(), {std::min(kPart, tensor.size() - first)});
+      std::memcpy(part.data(), tensor.data<char>() + static_cast<size_t>(first) * element, part.bytes());
+      f(part);
+    }
+    release_pages(tensor.data(), tensor.bytes());
+    return read == parts;
+  }
 
   void add(const std::string& subject, const std::string& what, const std::string& advice) {
     findings_.push_back({subject, what, advice});
@@ -60,22 +83,23 @@ class Inspection {
 
   void find_non_finite() {
     for (const Weight& weight : weights_) {
-      int64_t count = 0;
-      for (int64_t i = 0; i < weight.tensor.size(); ++i) count += !std::isfinite(weight.tensor.at(i));
-      // Masks hold -inf on purpose; their finite part is zero.
-      if (count > 0 && !is_mask(weight.tensor)) {
-        add(weight.value->name(), concat(count, " of its ", weight.tensor.size(), " elements are not finite"),
-            "the loss will not be finite either; export weights that are");
-      }
+      if (weight.tensor.size() == 0) continue;
+      int64_t count = 0, read = 0;
+      bool is_mask = true;  // masks hold -inf on purpose; their finite part is zero
+      const bool all = for_each_part(weight, [&](const Tensor& part) {
+        for (int64_t i = 0; i < part.size(); ++i) {
+          const double x = part.at(i);
+          count += !std::isfinite(x);
+          is_mask = is_mask && !std::isnan(x) && (std::isinf(x) || x == 0) && x <= 0;
+        }
+        read += part.size();
+      });
+      if (count == 0 || is_mask) continue;
+      add(weight.value->name(),
+          concat(count, " of its ", weight.tensor.size(), " elements are not finite",
+                 all ? "" : concat(", of ", read, " that were looked at")),
+          "the loss will not be finite either; export weights that are");
     }
-  }
-
-  static bool is_mask(const Tensor& tensor) {
-    for (int64_t i = 0; i < tensor.size(); ++i) {
-      const double x = tensor.at(i);
-      if (std::isnan(x) || (std::isfinite(x) && x != 0) || x > 0) return false;
-    }
-    return true;
   }
 
   // The initializer that a value is, or is an Identity of; null when it is neither.
@@ -119,11 +143,14 @@ class Inspection {
     return readers;
   }
 
+  // All elements are the same: each equals the next. Ends at the first that does not.
   static bool is_uniform(const Tensor& tensor) {
-    for (int64_t i = 1; i < tensor.size(); ++i) {
-      if (tensor.at(i) != tensor.at(0)) return false;
-    }
-    return true;
+    if (tensor.size() < 2) return true;
+    const size_t element = size_of(tensor.dtype());
+    const auto* data = tensor.data<char>();
+    const bool uniform = std::memcmp(data, data + element, tensor.bytes() - element) == 0;
+    release_pages(data, tensor.bytes());
+    return uniform;
   }
 
   void find_shared() {
@@ -142,41 +169,80 @@ class Inspection {
     }
   }
 
-  static Tensor transposed(const Tensor& x) {
-    const int64_t rows = x.shape()[0], columns = x.shape()[1];
-    const size_t size = size_of(x.dtype());
-    Tensor result(x.dtype(), {columns, rows});
-    const auto* from = static_cast<const char*>(x.data());
-    auto* to = static_cast<char*>(result.data());
-    for (int64_t i = 0; i < x.size(); ++i) {
-      const int64_t target = i % columns * rows + i / columns;
-      std::memcpy(to + static_cast<size_t>(target) * size, from + static_cast<size_t>(i) * size, size);
+  // A matrix, seen row by row or column by column.
+  class Matrix {
+   public:
+    Matrix(const Tensor& x, bool turned)
+        : data_(x.data<char>()),
+          element_(size_of(x.dtype())),
+          columns_(x.shape()[1]),
+          turned_(turned),
+          shape_(turned ? Shape{x.shape()[1], x.shape()[0]} : x.shape()) {}
+
+    const Shape& shape() const { return shape_; }
+    const char* at(int64_t row, int64_t column) const {
+      return data_ + static_cast<size_t>(turned_ ? column * columns_ + row : row * columns_ + column) * element_;
     }
-    return result;
+    bool operator==(const Matrix& other) const {
+      if (shape_ != other.shape_) return false;
+      for (int64_t i = 0; i < shape_[0]; ++i) {
+        for (int64_t j = 0; j < shape_[1]; ++j) {
+          if (std::memcmp(at(i, j), other.at(i, j), element_) != 0) return false;
+        }
+      }
+      return true;
+    }
+
+   private:
+    const char* data_;
+    size_t element_;
+    int64_t columns_;
+    bool turned_;
+    Shape shape_;
+  };
+
+  // Any tensor as a matrix of its first axis and the rest.
+  static Matrix as_matrix(const Tensor& x, bool turned) {
+    const int64_t rows = x.shape().empty() ? 1 : x.shape()[0];
+    return {x.reshaped({rows, x.size() / rows}), turned};
   }
 
-  static uint64_t hash(const Tensor& tensor) {
-    const uint64_t seed = XXH3_64bits(tensor.shape().data(), tensor.shape().size() * sizeof(int64_t));
-    return XXH3_64bits_withSeed(tensor.data(), tensor.bytes(), seed + static_cast<uint64_t>(tensor.dtype()));
+  // Of the shape and a few elements.
+  static uint64_t fingerprint(const Tensor& x, bool turned) {
+    constexpr int64_t kSamples = 64;
+    const Matrix matrix = as_matrix(x, turned);
+    const Shape shape = turned ? Shape{x.shape()[1], x.shape()[0]} : x.shape();
+    uint64_t hash = XXH3_64bits(shape.data(), shape.size() * sizeof(int64_t)) + static_cast<uint64_t>(x.dtype());
+    for (int64_t k = 0; k < kSamples; ++k) {
+      const int64_t row = k * matrix.shape()[0] / kSamples, column = k * 37 % kSamples * matrix.shape()[1] / kSamples;
+      hash = XXH3_64bits_withSeed(matrix.at(row, column), size_of(x.dtype()), hash);
+    }
+    return hash;
+  }
+
+  // The weight of `seen` that x, or with `turned` its transpose, is equal to.
+  static const Weight* find_equal(const std::unordered_multimap<uint64_t, const Weight*>& seen, const Tensor& x,
+                                  bool turned) {
+    const auto [first, last] = seen.equal_range(fingerprint(x, turned));
+    for (auto it = first; it != last; ++it) {
+      const Tensor& y = it->second->tensor;
+      if (y.dtype() == x.dtype() && as_matrix(x, turned) == as_matrix(y, false)) return it->second;
+    }
+    return nullptr;
   }
 
   // Weights that were one before the export, or were merged by hand.
   void find_copies() {
-    std::unordered_map<uint64_t, const Value*> seen;
+    std::unordered_multimap<uint64_t, const Weight*> seen;
     for (const Weight& weight : weights_) {
       if (weight.tensor.size() < kMinCopied || is_uniform(weight.tensor)) continue;
-      const Value* original = nullptr;
-      bool turned = false;
-      if (const auto same = seen.find(hash(weight.tensor)); same != seen.end()) {
-        original = same->second;
-      } else if (weight.tensor.shape().size() == 2) {
-        const auto transpose = seen.find(hash(transposed(weight.tensor)));
-        turned = transpose != seen.end();
-        if (turned) original = transpose->second;
-      }
-      seen.emplace(hash(weight.tensor), weight.value);
+      const Weight* original = find_equal(seen, weight.tensor, false);
+      const bool turned = !original && weight.tensor.shape().size() == 2;
+      if (turned) original = find_equal(seen, weight.tensor, true);
+      seen.emplace(fingerprint(weight.tensor, false), &weight);
+      release_pages(weight.tensor.data(), weight.tensor.bytes());
       if (!original) continue;
-      add(weight.value->name(), concat("equal to '", original->name(), turned ? "', transposed" : "'"),
+      add(weight.value->name(), concat("equal to '", original->value->name(), turned ? "', transposed" : "'"),
           "if the two were tied, the export has untied them: they are trained apart");
     }
   }

@@ -4,6 +4,7 @@
 
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/inference.h"
+#include "onnx_passes/ir/initializer.h"
 #include "onnx_passes/ir/onnx.h"
 #include "onnx_passes/passes/weight_roles.h"
 
@@ -51,14 +52,15 @@ class Lifting {
   void lift(Graph* graph, const std::string& path) {
     for (Value* value : std::vector<Value*>(graph->initializers())) {
       if (graph == main_ || graph->is_input(value) || !is_float(value->dtype()) || !is_read_as_weight(*value)) continue;
-      graph->replace(value, add(value, path, [&] { return onnx::TensorProto(*value->initializer()); }));
+      graph->replace(value, add(value, path, [&] { return value->shared_initializer(); }));
       graph->remove_initializer(value);
     }
     for (Node *node = graph->first(), *next = nullptr; node; node = next) {
       next = node->next();
       for (const auto& subgraph : node->subgraphs()) lift(subgraph.graph.get(), path + subgraph.attribute + "/");
       if (!is_constant_node(*node) || !is_read_as_weight(*node->output())) continue;
-      graph->replace(node->output(), add(node->output(), path, [&] { return take_contents(node); }));
+      graph->replace(node->output(),
+                     add(node->output(), path, [&] { return make_initializer("", from_proto(take_contents(node))); }));
       graph->remove(node);
     }
   }
@@ -69,9 +71,7 @@ class Lifting {
     const std::string name = value->name();
     const TensorType type = value->type();
     value->graph().rename(value, value->graph().unique_name(name + "/constant"));
-    onnx::TensorProto tensor = contents();
-    tensor.set_name(main_->find(name) ? main_->unique_name(path + name) : name);
-    Value* weight = main_->add_initializer(std::move(tensor));
+    Value* weight = main_->add_initializer(main_->find(name) ? main_->unique_name(path + name) : name, contents());
     weight->set_type(type);
     names_.push_back(weight->name());
     return weight;

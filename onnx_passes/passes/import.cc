@@ -9,13 +9,14 @@
 #include "onnx_passes/ir/check_types.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/inference.h"
-#include "onnx_passes/ir/onnx.h"
+#include "onnx_passes/ir/message.h"
 #include "onnx_passes/operators/operators.h"
 #include "onnx_passes/passes/analysis.h"
 #include "onnx_passes/passes/constant_weights.h"
 #include "onnx_passes/passes/declared_shapes.h"
 #include "onnx_passes/passes/fix_inputs.h"
 #include "onnx_passes/passes/fold_branch.h"
+#include "onnx_passes/passes/import.h"
 #include "onnx_passes/passes/import_message.h"
 #include "onnx_passes/passes/newer_opset.h"
 #include "onnx_passes/passes/node_order.h"
@@ -245,17 +246,15 @@ void set_versions(Model* model) {
 }
 
 // Everything that is done to the message: afterwards it has no functions, no sparse tensors, and ordered nodes.
-onnx::ModelProto prepared(onnx::ModelProto proto, const Notes& notes) {
-  check_versions(proto);
-  if (proto.training_info_size() > 0) {  // a training model is trained anew from its inference graph
-    onnx::ModelProto inference;
-    to_proto(strip_training(from_proto(std::move(proto))), &inference);
-    proto.Swap(&inference);
+ModelMessage prepared(ModelMessage message, const Notes& notes) {
+  check_versions(message.proto);
+  if (message.proto.training_info_size() > 0) {  // a training model is trained anew from its inference graph
+    message = to_message(strip_training(from_message(std::move(message))));
   }
-  densify(&proto);
-  if (sort_nodes(&proto)) notes.add("nodes", "were not in topological order", "they are now");
-  inline_functions(&proto);
-  return proto;
+  densify(&message.proto);
+  if (sort_nodes(&message.proto)) notes.add("nodes", "were not in topological order", "they are now");
+  inline_functions(&message.proto);
+  return message;
 }
 
 // One spelling for what exporters write in several ways.
@@ -287,9 +286,9 @@ void collect_weights(Model* model, const Notes& notes) {
 
 }  // namespace
 
-Model import_model(onnx::ModelProto proto, const ImportOptions& options, std::vector<Finding>* findings) {
+Model import_model(ModelMessage message, const ImportOptions& options, std::vector<Finding>* findings) {
   const Notes notes{findings};
-  Model model = from_proto(prepared(std::move(proto), notes));
+  Model model = from_message(prepared(std::move(message), notes));
   Graph* graph = model.graph.get();
   if (graph->outputs().empty()) fail("[Import] the model has no outputs");
   const Declarations declared(graph);
@@ -309,6 +308,10 @@ Model import_model(onnx::ModelProto proto, const ImportOptions& options, std::ve
   if (!options.batch.empty()) rebatch(&model, options.batch);
   set_versions(&model);
   return model;
+}
+
+Model import_model(onnx::ModelProto proto, const ImportOptions& options, std::vector<Finding>* findings) {
+  return import_model(ModelMessage{std::move(proto), {}}, options, findings);
 }
 
 }  // namespace onnx_train

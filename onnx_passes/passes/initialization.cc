@@ -7,6 +7,7 @@
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/inference.h"
+#include "onnx_passes/ir/initializer.h"
 #include "onnx_passes/ir/onnx.h"
 #include "onnx_passes/ir/roles.h"
 #include "onnx_passes/passes/weight_roles.h"
@@ -76,7 +77,7 @@ class Initialization {
   }
 
   Var as_built(const Value* state) {
-    const Tensor tensor = from_proto(*state->initializer());
+    const Tensor tensor = contents_of(*state);
     if (is_uniform(tensor)) return fill(state, tensor.at(0));
     return builder_->op("Identity", {builder_->constant(tensor)});
   }

@@ -1,6 +1,7 @@
 #include "onnx_passes/passes/widen.h"
 
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/initializer.h"
 #include "onnx_passes/ir/onnx.h"
 
 namespace onnx_train {
@@ -65,7 +66,7 @@ int64_t widen(Graph* graph) {
   int64_t count = 0;
   for (Value* value : graph->initializers()) {
     if (!is_16_bit(value->initializer()->data_type())) continue;
-    graph->set_initializer(value, widened(*value->initializer()));
+    graph->set_initializer(value, widened(whole_message(*value)));
     ++count;
   }
   for (Value* value : graph->initializers()) value->set_type(widened(value->type()));

@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "onnx_passes/ir/error.h"
-#include "tools/data/mapped_file.h"
+#include "onnx_passes/ir/mapped_file.h"
 #include "tools/data/readers.h"
 
 namespace onnx_train {

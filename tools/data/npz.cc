@@ -4,7 +4,7 @@
 
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/loading.h"
-#include "tools/data/mapped_file.h"
+#include "onnx_passes/ir/mapped_file.h"
 #include "tools/data/npy.h"
 #include "tools/data/readers.h"
 #include "tools/data/zip.h"

@@ -5,7 +5,7 @@
 #include <numeric>
 
 #include "onnx_passes/ir/error.h"
-#include "tools/data/mapped_file.h"
+#include "onnx_passes/ir/mapped_file.h"
 #include "tools/data/npy.h"
 #include "tools/data/readers.h"
 

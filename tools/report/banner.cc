@@ -1,11 +1,15 @@
 #include "tools/report/banner.h"
 
+#include <algorithm>
 #include <set>
 #include <unordered_map>
 
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/initializer.h"
+#include "onnx_passes/ir/mapped_file.h"
 #include "tools/report/format.h"
 #include "tools/report/plan_report.h"
+#include "tools/report/process_memory.h"
 
 namespace onnx_train {
 namespace {
@@ -74,24 +78,70 @@ std::string parameter_table(const Model& model, const StateStore& state) {
   return table.text();
 }
 
-std::string memory_table(const Plan& plan, const StateStore& state, const Dataset& data, int64_t batch_size) {
-  double weights = 0, moments = 0, batch = 0;
+double bytes_of_ports(const std::vector<Port>& ports) {
+  double total = 0;
+  for (const Port& port : ports) total += static_cast<double>(port.bytes);
+  return total;
+}
+
+double bytes_of_batch(const Dataset& data, int64_t samples) {
+  double total = 0;
+  for (const Dataset::Array& array : data.arrays()) {
+    const int64_t rows = array.per_sample ? samples : 1;
+    total += static_cast<double>(rows * num_elements(array.row)) * static_cast<double>(size_of(array.dtype));
+  }
+  return total;
+}
+
+// The data that is in memory anyway, and the part of it that is mapped: its pages come when batches read them.
+struct DataBytes {
+  double all = 0, mapped = 0;
+
+  void add(const Dataset& data) {
+    for (const Dataset::Array& array : data.arrays()) {
+      const size_t bytes = array.data.bytes();
+      all += static_cast<double>(bytes);
+      if (is_mapped(array.data.data(), bytes)) mapped += static_cast<double>(bytes);
+    }
+  }
+};
+
+// Constants of the plan that are read in mapped files.
+double mapped_constants(const Plan& plan) {
+  double total = 0;
+  for (const Value* constant : plan.model().graph->initializers()) {
+    const Tensor* beside = contents_beside(constant->shared_initializer());
+    if (beside && is_mapped(beside->data(), beside->bytes())) total += static_cast<double>(beside->bytes());
+  }
+  return total;
+}
+
+// The peak of the process, from its start to the end of the training, as the system counts it (VmHWM): what it has been
+// so far, while it loaded and planned, or what is resident now and all that the steps add. Pages of mapped files count.
+std::string memory_table(const Session& session, const Plan& plan, const StateStore& state, const DataBytes& data,
+                         double batch, const Trainer& trainer) {
+  double weights = 0, moments = 0, second = 0;
   for (size_t i = 0; i < state.names().size(); ++i) {
     (state.role(i) ? moments : weights) += static_cast<double>(bytes_of(state, i));
   }
-  for (const Dataset::Array& array : data.arrays()) {
-    const int64_t rows = array.per_sample ? batch_size : 1;
-    batch += static_cast<double>(rows * num_elements(array.row)) * static_cast<double>(size_of(array.dtype));
-  }
-  const auto arena = static_cast<double>(plan.arena_bytes()), constants = static_cast<double>(plan.constant_bytes());
+  for (const StatePort& port : plan.states())
+    second += port.written && !port.in_place ? static_cast<double>(port.bytes) : 0;
+  const auto arena = static_cast<double>(session.arena_bytes()), constants = static_cast<double>(plan.constant_bytes());
+  const auto copy = static_cast<double>(trainer.checkpoint_bytes());
+  const double passing = batch + bytes_of_ports(plan.outputs());
+  const double to_come = second + passing + copy + mapped_constants(plan) + data.mapped;
+  const double total = std::max(peak_memory(), resident_memory() + to_come);
+  const double named = weights + moments + second + arena + constants + passing + copy + data.all;
   Table table("lr");
   table.add({"weights and statistics", format_bytes(weights)});
-  table.add({"moments and other state", format_bytes(moments)});
+  table.add({"moments and other state", format_bytes(moments + second)});
   table.add({"gradients and activations", format_bytes(arena)});
   table.add({"frozen weights and constants", format_bytes(constants)});
-  table.add({"one batch", format_bytes(batch)});
-  table.add({"total", format_bytes(weights + moments + arena + constants + batch)});
-  table.add({"data, mapped or read", format_bytes(static_cast<double>(data.bytes()))});
+  table.add({"one batch and its outputs", format_bytes(passing)});
+  if (copy > 0) table.add({"the state, while it is saved", format_bytes(copy)});
+  table.add({"data", format_bytes(data.all)});
+  table.add({"program, graph and loading", format_bytes(std::max(0.0, total - named))});
+  table.add({"total", format_bytes(total)});
   return table.text();
 }
 
@@ -140,6 +190,13 @@ std::string training_banner(Session* session, const Dataset& training, const Dat
   const StateStore& state = session->state();
   const Model& model = session->model();
   const auto known = [](const std::string& text) { return text.empty() ? std::string("?") : text; };
+  DataBytes data_bytes;
+  data_bytes.add(training);
+  if (evaluation) {
+    session->plan("evaluate", batch_shapes(*evaluation, std::min(options.batch_size, evaluation->num_samples())));
+    data_bytes.add(*evaluation);
+  }
+  const std::string memory = memory_table(*session, plan, state, data_bytes, bytes_of_batch(training, batch), trainer);
   Table head("ll");
   head.add({"loss", known(model.metadata("onnx_train.loss"))});
   head.add({"optimizer", known(model.metadata("onnx_train.optimizer"))});
@@ -156,8 +213,8 @@ std::string training_banner(Session* session, const Dataset& training, const Dat
   head.add({"learning rate", rate(options.schedule)});
   if (options.clip_norm) head.add({"clip", concat("gradient norm at ", format_number(*options.clip_norm))});
   head.add({"device", concat(session->device().name(), ", ", num_threads(), " threads")});
-  return concat(head.text(), "\n", parameter_table(model, state), "\n", memory_table(plan, state, training, batch),
-                "\n", recomputation_text(plan, session->memory_budget()));
+  return concat(head.text(), "\n", parameter_table(model, state), "\n", memory, "\n",
+                recomputation_text(plan, session->memory_budget()));
 }
 
 }  // namespace onnx_train

@@ -1,0 +1,64 @@
+#include "onnx_passes/ir/initializer.h"
+
+#include <cstdint>
+
+#include "onnx_passes/ir/graph.h"
+#include "onnx_passes/ir/onnx.h"
+
+namespace onnx_train {
+namespace {
+
+// Deletes a message together with the contents beside it. It is found in the shared pointer by its type.
+struct DeleteWithContents {
+  Tensor contents;
+  void operator()(const onnx::TensorProto* message) const { delete message; }
+};
+
+}  // namespace
+
+bool may_be_beside(DType dtype) { return is_float(dtype) || is_integer(dtype) || dtype == DType::kBool; }
+
+std::shared_ptr<const onnx::TensorProto> make_initializer(const std::string& name, const Tensor& contents) {
+  onnx::TensorProto message;
+  if (contents.bytes() < kMinBytesBeside || !may_be_beside(contents.dtype())) {
+    to_proto(contents, name, &message);
+    return std::make_shared<const onnx::TensorProto>(std::move(message));
+  }
+  message.set_name(name);
+  message.set_data_type(static_cast<int>(contents.dtype()));
+  for (const int64_t size : contents.shape()) message.add_dims(size);
+  return make_initializer(std::move(message), contents);
+}
+
+std::shared_ptr<const onnx::TensorProto> make_initializer(onnx::TensorProto message, const Tensor& contents) {
+  message.set_data_location(onnx::TensorProto::EXTERNAL);  // so that no one takes it for a tensor of zeros
+  message.clear_external_data();
+  return {new onnx::TensorProto(std::move(message)), DeleteWithContents{contents}};
+}
+
+const Tensor* contents_beside(const std::shared_ptr<const onnx::TensorProto>& initializer) {
+  const auto* deleter = std::get_deleter<DeleteWithContents>(initializer);
+  return deleter ? &deleter->contents : nullptr;
+}
+
+Tensor stored_contents(const Value& value) {
+  const Tensor* beside = contents_beside(value.shared_initializer());
+  return beside ? *beside : from_proto(*value.initializer());
+}
+
+Tensor contents_of(const Value& value) {
+  const Tensor stored = stored_contents(value);
+  const bool aligned = reinterpret_cast<uintptr_t>(stored.data()) % size_of(stored.dtype()) == 0;
+  return aligned ? stored : stored.clone();
+}
+
+onnx::TensorProto whole_message(const Value& value) {
+  onnx::TensorProto message = *value.initializer();
+  if (const Tensor* beside = contents_beside(value.shared_initializer())) {
+    message.clear_data_location();
+    message.set_raw_data(beside->data(), beside->bytes());
+  }
+  return message;
+}
+
+}  // namespace onnx_train

@@ -1,0 +1,75 @@
+#include "runtime/checkpoint_writer.h"
+
+#include <utility>
+
+#include "onnx_passes/ir/loading.h"
+#include "onnx_passes/ir/message.h"
+
+namespace onnx_train {
+namespace {
+
+void write_files(const ModelMessage& message, const std::vector<std::string>& paths) {
+  for (const std::string& path : paths) {
+    if (path == paths.front() || !share_file(paths.front(), path)) write_checkpoint(message, path);
+  }
+}
+
+}  // namespace
+
+CheckpointWriter::CheckpointWriter(Session* session) : session_(*session) {
+  const StateStore& store = session_.state();
+  size_t bytes = 0;
+  for (size_t i = 0; i < store.names().size(); ++i) {
+    bytes += static_cast<size_t>(num_elements(store.shape(i))) * size_of(store.dtype(i));
+  }
+  const bool fits = bytes <= Device::cpu().available_bytes() / 2;  // the steps need the rest
+  const bool must = &session_.device() != &Device::cpu();          // files are written from host memory
+  if (fits || must) copy_bytes_ = bytes;
+}
+
+CheckpointWriter::~CheckpointWriter() {
+  if (thread_.joinable()) thread_.join();
+}
+
+void CheckpointWriter::wait() {
+  if (thread_.joinable()) thread_.join();
+  if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
+}
+
+void CheckpointWriter::check() {
+  if (done_) wait();
+}
+
+void CheckpointWriter::save(const TrainingPosition& position, std::vector<std::string> paths) {
+  wait();
+  StateStore& store = session_.state();
+  if (copy_bytes_ == 0) {
+    const StateContents in_place = [&](const std::string& name) {
+      const size_t i = store.index(name);
+      return Tensor(store.dtype(i), store.shape(i), store.front(i), nullptr);
+    };
+    return write_files(checkpoint_message(session_.model(), in_place, position), paths);
+  }
+  copy_state();
+  const StateContents copied = [&](const std::string& name) { return copy_[store.index(name)]; };
+  done_ = false;
+  thread_ =
+      std::thread([this, message = checkpoint_message(session_.model(), copied, position), paths = std::move(paths)] {
+        try {
+          write_files(message, paths);
+        } catch (...) {
+          error_ = std::current_exception();
+        }
+        done_ = true;
+      });
+}
+
+void CheckpointWriter::copy_state() {
+  StateStore& store = session_.state();
+  for (size_t i = 0; i < store.names().size(); ++i) {
+    if (copy_.size() == i) copy_.emplace_back(store.dtype(i), store.shape(i));
+    session_.device().copy_to_host(copy_[i].data(), store.front(i), copy_[i].bytes());
+  }
+}
+
+}  // namespace onnx_train
