@@ -66,7 +66,9 @@ bool accepts(const Dims& declared, const Shape& given) {
 // Inputs that nobody gives are the constants that are their defaults; those of states stay inputs.
 void fix_defaults(Graph* graph, const std::unordered_set<std::string>& states,
                   const std::map<std::string, Shape>& shapes) {
-  for (Value* input : std::vector<Value*>(graph->inputs())) {
+  const std::vector<Value*> inputs = graph->inputs();
+  for (auto it = inputs.rbegin(); it != inputs.rend(); ++it) {  // the last one is the cheapest to remove
+    Value* input = *it;
     if (!input->is_initializer() || shapes.count(input->name())) continue;
     const Shape shape = constant_shape(*input);
     input->set_type({input->dtype(), Dims(shape.begin(), shape.end())});
@@ -290,18 +292,21 @@ void Plan::place(const PlanOptions& options) {
     }
   }
   if (constant_bytes_ == 0) return;
-  if (copied_bytes > 0) slots.constants = device_.allocate(copied_bytes);
+  const auto free = [this](void* data) { device_.free(data); };
+  std::unique_ptr<void, decltype(free)> constants(copied_bytes > 0 ? device_.allocate(copied_bytes) : nullptr,
+                                                  free);  // until all are there
   for (size_t b = 0; b < slots.buffers.size(); ++b) {
     const Buffer& buffer = slots.buffers[b];
     if (buffer.kind != Buffer::kConstant) continue;
     const Tensor contents = stored_contents(*buffer.constant);
     void* address = const_cast<void*>(contents.data());  // kernels read constants only
     if (!read_in_place(device_, *buffer.constant)) {
-      address = static_cast<char*>(slots.constants) + buffer.index;
+      address = static_cast<char*>(constants.get()) + buffer.index;
       upload(contents, &device_, address);
     }
     slots.set(b, address);
   }
+  slots.constants = constants.release();
 }
 
 void Plan::bind_arena(void* arena) {

@@ -119,7 +119,8 @@ Session::CachedPlan& Session::make_plan(const std::string& entry, Model flat,
   return *plans_.back();
 }
 
-// Checks that the plan's memory is there, and makes the arena large enough for it.
+// Checks that the plan's memory is there, and makes the arena large enough for it. Two arenas would not fit: the old
+// one goes first. Where the new one is refused the session has none, and the next run of any plan makes one.
 void Session::make_room(const Plan& plan) {
   size_t needed = plan.arena_bytes() > arena_bytes_ ? plan.arena_bytes() : 0;
   const size_t freed = needed > 0 ? arena_bytes_ : 0;
@@ -130,9 +131,8 @@ void Session::make_room(const Plan& plan) {
   const size_t available = device_.available_bytes();
   check_available(plan, needed, available > SIZE_MAX - freed ? SIZE_MAX : available + freed);
   if (plan.arena_bytes() <= arena_bytes_) return;
-  if (arena_) device_.free(arena_);
-  arena_ = nullptr;
   arena_bytes_ = 0;
+  if (arena_) device_.free(std::exchange(arena_, nullptr));
   arena_ = device_.allocate(plan.arena_bytes());
   arena_bytes_ = plan.arena_bytes();
   for (auto& other : plans_) other->plan->bind_arena(arena_);
@@ -199,6 +199,7 @@ const TensorMap& Session::run(const std::string& entry, const TensorMap& inputs)
   }
   cached->last_used = ++clock_;
   Plan& plan = *cached->plan;
+  if (plan.arena_bytes() > arena_bytes_) make_room(plan);
   for (size_t i = 0; i < cached->inputs.size(); ++i) plan.bind_input(i, cached->inputs[i]->data());
   for (size_t i = 0; i < cached->states.size(); ++i) {
     const StatePort& port = plan.states()[i];

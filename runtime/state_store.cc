@@ -61,7 +61,9 @@ StateStore::StateStore(Model* model, Device& device) : device_(device) {
       for (const Binding& binding : point.initialization_bindings) add(binding.state);
     }
   } catch (...) {
-    for (Entry& entry : entries_) device_.free(entry.front);
+    for (Entry& entry : entries_) {
+      if (entry.front) device_.free(entry.front);
+    }
     throw;
   }
   give_back_freed_memory();

@@ -142,6 +142,8 @@ expect 2 show train.onnx --profile
 expect 2 show train.onnx --plan --data train.csv
 expect 2 bench train.onnx --data train.csv --json --each-step
 expect 1 bench train.onnx --data train.csv --seconds 0.1 --trace no/such/folder.json
+expect 1 bench train.onnx --data train.csv --batch-size 101
+says "the batch size is 101, but train.csv has 100 samples" err
 expect 1 check missing.onnx
 expect 1 fit "$fixtures/mlp.onnx" --data train.csv --epochs 1 --out new
 says 'is no training model' err

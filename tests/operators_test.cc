@@ -228,6 +228,14 @@ TEST(Contracts, AttributesWithoutAMeaningAreNamed) {
             "");
 }
 
+TEST(Contracts, NoSizeIsNegative) {
+  const std::string topk = plan("(float[4] x) => (float[A] y, int64[B] i) <int64[1] k = {-2}> { y, i = TopK(x, k) }");
+  EXPECT_NE(topk.find("no size may be negative"), std::string::npos) << topk;
+  EXPECT_NE(plan("(float[4] x) => (float[A] y) <int64[1] n = {-2}> { y = Tile(x, n) }"), "");
+  EXPECT_NE(plan("(float[4] x) => (float[A] y) <int64[2] pads = {-3, -3}> { y = Pad(x, pads) }"), "");
+  EXPECT_NE(plan("(float[4] x) => (float[A] y, float[B] z) <int64[2] split = {-1, 5}> { y, z = Split(x, split) }"), "");
+}
+
 TEST(Contracts, AFunctionOfOursWithAForeignBodyKeepsItsShapes) {
   const std::string adam = R"(
 <domain: "onnx_train", opset_import: ["" : 21]>
@@ -239,6 +247,17 @@ Sgd <momentum, dampening, nesterov, weight_decay> (w, g, unused, step, learning_
       "step, "
       "rate, scale) }";
   EXPECT_NE(plan(graph, adam), "");
+}
+
+TEST(Contracts, ACallTakesNoMoreOutputsThanItsFunctionHas) {
+  const std::string function = R"(
+<domain: "onnx_train", opset_import: ["" : 21]>
+Twice (x) => (y) {
+  y = Add(x, x)
+})";
+  EXPECT_NE(plan("(float[2] x) => (float[2] y, float[2] z) { y, z = onnx_train.Twice(x) }", function)
+                .find("does not set output 1"),
+            std::string::npos);
 }
 
 }  // namespace

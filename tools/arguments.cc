@@ -80,7 +80,7 @@ void check_text(const CommandOption& option, const std::string& text) {
   if (text.empty()) refuse(label_of(option), " takes ", option.value.empty() ? "a value" : option.value, ", not ''");
   const auto& choices = option.choices;
   if (!choices.empty() && std::find(choices.begin(), choices.end(), text) == choices.end()) {
-    refuse(label_of(option), ": there is no '", text, "'", did_you_mean(text, choices), "; take ", list_of(choices));
+    refuse(label_of(option), ": there is no '", text, "'; take ", list_of(choices), did_you_mean(text, choices));
   }
   if (!option.target.check) return;
   try {

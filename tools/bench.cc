@@ -26,7 +26,8 @@ constexpr int kProfiledRuns = 10;  // and fewer when they would take longer than
 
 struct BenchArguments {
   std::string model, data, entry = "step", trace;
-  int64_t batch_size = 32, top = 20;
+  std::optional<int64_t> batch_size;
+  int64_t top = 20;
   double seconds = 5;
   bool json = false, each_step = false, profile = false;
   RuntimeOptions runtime;
@@ -184,7 +185,7 @@ Subcommand bench_command() {
           {{"MODEL", &a->model, "a training model or a checkpoint", "FILE", true},
            {"--data", &a->data, "the data: see fit --help", "PATH", true},
            {"--entry", &a->entry, "the entry point to run [step]", "NAME"},
-           {"--batch-size", {&a->batch_size, kCount}, "samples at a time [32]", "N"},
+           {"--batch-size", {&a->batch_size, kCount}, "samples at a time [32, or all where the data has fewer]", "N"},
            {"--seconds", &a->seconds, "how long to go on [5]", "S"},
            {"--profile", &a->profile, "then time each node: by operator, and the slowest with their roofline"},
            {"--top", {&a->top, kCount}, "how many of the slowest nodes [20]", "N"},

@@ -4,6 +4,7 @@
 
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/passes/analysis.h"
+#include "tools/arguments.h"
 #include "tools/models.h"
 #include "tools/report/flops.h"
 #include "tools/report/format.h"
@@ -94,26 +95,28 @@ int run(CheckArguments* arguments) {
 Subcommand check_command() {
   auto a = std::make_shared<CheckArguments>();
   a->options.loss.clear();
-  return {
-      "check",
-      "What a model is, whether it can be trained, and everything that is in the way",
-      "  onnx-train check model.onnx\n"
-      "  onnx-train check model.onnx --freeze 'embeddings.*'",
-      {{"MODEL", &a->model, "the forward model", "FILE", true},
-       {"--mode",
-        &a->mode,
-        "frozen: batch norm uses its running statistics, dropout is off [train]",
-        "MODE",
-        false,
-        {"train", "frozen"}},
-       {"--loss", &a->options.loss, "as build takes it [what fits the first output]", "EXPR"},
-       {"--train", &a->options.train, "weights to train: names, globs, @FILE with one a line [all]", "PATTERNS"},
-       {"--freeze", &a->options.freeze, "weights to leave as they are, likewise", "PATTERNS"},
-       batch_option(&a->import),
-       set_option(&a->import),
-       fix_shapes_option(&a->import),
-       {"--dim", &a->sizes, "NAME=N: a symbolic dimension's size in what is planned [2 samples, else 8]", "NAME=N"}},
-      [a] { return run(a.get()); }};
+  return {"check",
+          "What a model is, whether it can be trained, and everything that is in the way",
+          "  onnx-train check model.onnx\n"
+          "  onnx-train check model.onnx --freeze 'embeddings.*'",
+          {{"MODEL", &a->model, "the forward model", "FILE", true},
+           {"--mode",
+            &a->mode,
+            "frozen: batch norm uses its running statistics, dropout is off [train]",
+            "MODE",
+            false,
+            {"train", "frozen"}},
+           {"--loss", &a->options.loss, "as build takes it [what fits the first output]", "EXPR"},
+           {"--train", &a->options.train, "weights to train: names, globs, @FILE with one a line [all]", "PATTERNS"},
+           {"--freeze", &a->options.freeze, "weights to leave as they are, likewise", "PATTERNS"},
+           batch_option(&a->import),
+           set_option(&a->import),
+           fix_shapes_option(&a->import),
+           {"--dim",
+            {&a->sizes, check_size},
+            "NAME=N: a symbolic dimension's size in what is planned [2 samples, else 8]",
+            "NAME=N"}},
+          [a] { return run(a.get()); }};
 }
 
 }  // namespace onnx_train

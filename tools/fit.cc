@@ -97,24 +97,39 @@ Start start_anew(const FitArguments& a) {
   return start;
 }
 
-void check_built_alike(const FitArguments& a, const Model& given, const Model& last) {
-  for (const std::string what : {"loss", "optimizer", "mode", "precision"}) {
-    const std::string before = last.metadata("onnx_train." + what), now = given.metadata("onnx_train." + what);
-    if (before == now) continue;
-    fail("cannot resume: ", last_checkpoint(a), " was built with ", what, " ", before, ", ", a.model, " with ", now);
-  }
+constexpr const char* kBuiltWith[] = {"loss", "optimizer", "mode", "precision"};
+
+// What resuming needs to know of MODEL, which is gone before the run's own model is loaded.
+struct GivenModel {
+  std::string identity;
+  std::map<std::string, std::string> built_with;
+  std::optional<TrainingPosition> position;
+};
+
+GivenModel look_at(const std::string& path) {
+  const Model model = load_training_model(path);
+  GivenModel given{fingerprint(model), {}, checkpoint_position(model)};
+  for (const std::string what : kBuiltWith) given.built_with[what] = model.metadata("onnx_train." + what);
+  return given;
 }
 
 Start start_where_it_stopped(const FitArguments& a) {
-  Start start{load_training_model(last_checkpoint(a)), "", {}};
+  const GivenModel given = look_at(a.model);
+  Start start{load_training_model(last_checkpoint(a)), given.identity, {}};
   start.position = checkpoint_position(start.model);
   if (!start.position) fail(last_checkpoint(a), " does not say where its training stands; it is no checkpoint");
-  const std::string& recorded = start.position->settings["model"];
-  const Model given = load_training_model(a.model);
-  check_built_alike(a, given, start.model);
-  const auto position = checkpoint_position(given);
-  const bool of_this_run = position && position->settings.count("model") && position->settings.at("model") == recorded;
-  start.identity = of_this_run ? recorded : fingerprint(given);
+  for (const std::string what : kBuiltWith) {
+    const std::string before = start.model.metadata("onnx_train." + what), &now = given.built_with.at(what);
+    if (before == now) continue;
+    fail("cannot resume: ", last_checkpoint(a), " was built with ", what, " ", before, ", ", a.model, " with ", now);
+  }
+  const auto model_of = [](const TrainingPosition& position) {
+    const auto found = position.settings.find("model");
+    return found == position.settings.end() ? "" : found->second;
+  };
+  if (given.position && model_of(*given.position) == model_of(*start.position)) {
+    start.identity = model_of(*start.position);
+  }
   return start;
 }
 
@@ -189,8 +204,9 @@ void print_resumed(const FitArguments& a, const TrainingPosition& position, cons
 // One pass over the data before the first step, unless this run made it already.
 void check_data(const FitArguments& a, const Dataset& data, const std::string& path, const std::string& entry,
                 const Session& session, std::vector<std::string>* checked) {
+  if (a.no_data_check) return;
   const std::string identity = data.fingerprint();
-  if (a.no_data_check || std::count(checked->begin(), checked->end(), identity) > 0) return;
+  if (std::count(checked->begin(), checked->end(), identity) > 0) return;
   const std::string fault = DataCheck(&data, session.model(), entry).first_fault();
   if (!fault.empty()) fail(path, ": ", fault, " (--no-data-check trains on it nevertheless)");
   checked->push_back(identity);

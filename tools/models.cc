@@ -72,6 +72,25 @@ void check_size(const std::string& text) {
 
 namespace {
 
+// The size of a dimension such as "8*batch", as inference writes products, from those of its factors.
+std::optional<int64_t> product_of(const std::string& symbol, const std::map<std::string, int64_t>& sizes) {
+  int64_t product = 1;
+  for (size_t start = 0; start <= symbol.size();) {
+    const size_t end = std::min(symbol.find('*', start), symbol.size());
+    const std::string factor = symbol.substr(start, end - start);
+    int64_t number = 0;
+    const char* stop = factor.data() + factor.size();
+    if (const auto found = sizes.find(factor); found != sizes.end()) {
+      number = found->second;
+    } else if (factor.empty() || std::from_chars(factor.data(), stop, number).ptr != stop) {
+      return std::nullopt;
+    }
+    if (__builtin_mul_overflow(product, number, &product)) return std::nullopt;
+    start = end + 1;
+  }
+  return product;
+}
+
 std::map<std::string, int64_t> parse_sizes(const std::vector<std::string>& sizes) {
   std::map<std::string, int64_t> given;
   for (const std::string& text : sizes) {
@@ -99,29 +118,10 @@ void check_names(const std::vector<InputSpec>& inputs, const std::map<std::strin
   for (const std::string& symbol : symbols) all += concat(all.empty() ? "" : ", ", symbol);
   for (const auto& [name, size] : given) {
     if (symbols.count(name)) continue;
-    fail("--dim ", name, "=", size, ": no input has a dimension '", name, "'",
-         did_you_mean(name, {symbols.begin(), symbols.end()}), "; ",
-         all.empty() ? "all sizes are fixed" : "those of no fixed size are " + all);
+    fail("--dim ", name, "=", size, ": no input has a dimension '", name, "'; ",
+         all.empty() ? "all sizes are fixed" : "those of no fixed size are " + all,
+         did_you_mean(name, {symbols.begin(), symbols.end()}));
   }
-}
-
-// The size of a dimension such as "8*batch", as inference writes products, from those of its factors.
-std::optional<int64_t> product_of(const std::string& symbol, const std::map<std::string, int64_t>& sizes) {
-  int64_t product = 1;
-  for (size_t start = 0; start <= symbol.size();) {
-    const size_t end = std::min(symbol.find('*', start), symbol.size());
-    const std::string factor = symbol.substr(start, end - start);
-    int64_t number = 0;
-    const char* stop = factor.data() + factor.size();
-    if (const auto found = sizes.find(factor); found != sizes.end()) {
-      number = found->second;
-    } else if (factor.empty() || std::from_chars(factor.data(), stop, number).ptr != stop) {
-      return std::nullopt;
-    }
-    if (__builtin_mul_overflow(product, number, &product)) return std::nullopt;
-    start = end + 1;
-  }
-  return product;
 }
 
 }  // namespace

@@ -23,7 +23,7 @@ nlohmann::ordered_json derived_options(const Session& session, const Trainer& tr
 // The fingerprints that the folder's options.json holds of checked data; none where it cannot be read.
 std::vector<std::string> checked_data(const std::string& folder);
 
-// The value that an input of the optimizer has unless it is given: learning_rate, clip_norm.
+// The value that an input of the optimizer has unless it is given: roles::kLearningRate, roles::kClipNorm.
 std::optional<double> built_control(const Model& model, const char* role);
 
 }  // namespace onnx_train

@@ -1,5 +1,6 @@
 #include "tools/trial.h"
 
+#include <map>
 #include <optional>
 #include <set>
 
@@ -51,20 +52,30 @@ std::set<std::string> open_symbols(const std::vector<InputSpec>& inputs) {
   return symbols;
 }
 
-// The same symbol has the same size in every input; first dimensions are samples.
+// NAME=N for every symbol of the inputs, so that it has one size in all of them: the one that is given, or kBatch for
+// what the model's inputs have first, or `other`. What is given for symbols of another entry point is left out.
 std::vector<std::string> choose_sizes(const std::vector<InputSpec>& inputs, const std::vector<std::string>& given,
                                       int64_t other) {
-  std::vector<std::string> sizes;
+  const std::set<std::string> symbols = open_symbols(inputs);
+  std::map<std::string, std::string> sizes;
+  for (const std::string& text : given) {
+    const std::string name = text.substr(0, text.find('='));
+    if (symbols.count(name)) sizes[name] = text;
+  }
   std::set<std::string> first;
   for (const InputSpec& input : inputs) {
     if (!input.from_loss && input.type.dims && !input.type.dims->empty()) first.insert(input.type.dims->at(0).symbol());
   }
-  for (const std::string& symbol : open_symbols(inputs)) {
+  std::vector<std::string> all;
+  for (const std::string& symbol : symbols) {
     const bool is_name = symbol.find_first_of("*=") == std::string::npos && !symbol.empty();
-    if (is_name) sizes.push_back(concat(symbol, "=", first.count(symbol) ? kBatch : other));
+    if (const auto found = sizes.find(symbol); found != sizes.end()) {
+      all.push_back(found->second);
+    } else if (is_name) {
+      all.push_back(concat(symbol, "=", first.count(symbol) ? kBatch : other));
+    }
   }
-  sizes.insert(sizes.end(), given.begin(), given.end());  // the last of a name counts
-  return sizes;
+  return all;
 }
 
 void plan(const Model& model, const std::string& entry, const std::vector<std::string>& sizes, int64_t other) {

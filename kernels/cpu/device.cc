@@ -6,6 +6,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <string_view>
 #include <unordered_map>
 
 #include "kernels/cpu/attention.h"
@@ -110,16 +111,30 @@ Device& Device::cpu() {
 
 namespace {
 
-// The device's rows for the node's operator; found by operator in a table made once for each device.
-const std::vector<const Kernel*>& kernels_for(const Device& device, const Node& node) {
-  static std::unordered_map<const Device*, std::unordered_map<std::string, std::vector<const Kernel*>>> indexes;
-  static const std::vector<const Kernel*> none;
-  auto& index = indexes[&device];
-  if (index.empty()) {
-    for (const Kernel* kernel : device.kernels()) index[concat(kernel->domain, ".", kernel->op)].push_back(kernel);
+using Rows = std::vector<const Kernel*>;
+using RowIndex = std::unordered_map<std::string, Rows>;
+
+std::string key(std::string_view domain, std::string_view op) { return concat(domain, ".", op); }
+
+RowIndex index_by_operator(const Device& device) {
+  RowIndex index;
+  for (const Kernel* kernel : device.kernels()) index[key(kernel->domain, kernel->op)].push_back(kernel);
+  return index;
+}
+
+// The device's rows for the node's operator. The CPU's are indexed once and never change after that, so every thread
+// may ask; a device that comes and goes has no index that could outlive it.
+Rows kernels_for(const Device& device, const Node& node) {
+  static const RowIndex cpu = index_by_operator(Device::cpu());
+  if (&device == &Device::cpu()) {
+    const auto found = cpu.find(key(node.domain(), node.op()));
+    return found == cpu.end() ? Rows() : found->second;
   }
-  const auto found = index.find(concat(node.domain(), ".", node.op()));
-  return found == index.end() ? none : found->second;
+  Rows rows;
+  for (const Kernel* kernel : device.kernels()) {
+    if (node.is(kernel->op, kernel->domain)) rows.push_back(kernel);
+  }
+  return rows;
 }
 
 // f(); what it throws names the node.
@@ -157,7 +172,7 @@ Prepared prepare(const Kernel& kernel, const NodeSpec& spec) {
 }
 
 bool may_refuse_data(const Device& device, const Node& node) {
-  const auto& kernels = kernels_for(device, node);
+  const Rows kernels = kernels_for(device, node);
   return std::any_of(kernels.begin(), kernels.end(), [](const Kernel* k) { return k->refuses == Refuses::kData; });
 }
 

@@ -30,15 +30,17 @@ int64_t size_of_all(const Value* value) { return num_elements(value->type().shap
 
 // The lookups of which `gradient` is the sum, in the order in which they are added; empty if it is something else.
 std::vector<Lookup> lookups_in(const Value* gradient) {
+  std::vector<Lookup> lookups;  // the last one first
   const Node* node = gradient->producer();
-  if (!node) return {};
-  if (node->is("GatherGrad", kDomain) && node->attr("axis", 0) == 0) return {{node->input(0), node->input(1)}};
-  if (!node->is("AddGatherGrad", kDomain)) return {};
-  const Value* sum = node->input(0);
-  if (sum->uses().size() != 1 || sum->graph().is_output(sum)) return {};
-  std::vector<Lookup> lookups = lookups_in(sum);
-  if (!lookups.empty()) lookups.push_back({node->input(1), node->input(2)});
-  return lookups;
+  while (node && node->is("AddGatherGrad", kDomain)) {
+    const Value* sum = node->input(0);
+    if (sum->uses().size() != 1 || sum->graph().is_output(sum)) return {};
+    lookups.push_back({node->input(1), node->input(2)});
+    node = sum->producer();
+  }
+  if (!node || !node->is("GatherGrad", kDomain) || node->attr("axis", 0) != 0) return {};
+  lookups.push_back({node->input(0), node->input(1)});
+  return {lookups.rbegin(), lookups.rend()};
 }
 
 bool leaves_rows_without_gradient(const Node& update) {

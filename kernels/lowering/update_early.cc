@@ -25,6 +25,7 @@ class EarlyUpdates {
     for (Node* node = graph_.first(); node; node = node->next()) {
       if (may_refuse(*node)) last_moved_ = node;
     }
+    find_scalars();
     for (Node* node : large_updates()) changed = move_scalars_up(*node) || changed;
     const Lifetimes lives(graph_);
     const int soonest = last_moved_ ? lives.position.at(last_moved_) : -1;
@@ -87,15 +88,28 @@ class EarlyUpdates {
     }
   }
 
-  // What is computed from nothing but inputs of the graph, one number after the other, like the step's count.
+  // Nodes that compute from nothing but inputs of the graph, one number after the other, like the step's count.
+  void find_scalars() {
+    size_t place = 0;
+    for (const Node* node = graph_.first(); node; node = node->next()) {
+      const auto& outputs = node->outputs();
+      const auto& inputs = node->inputs();
+      const bool alone = node->subgraphs().empty() &&
+                         std::all_of(outputs.begin(), outputs.end(),
+                                     [](const Value* v) { return !v || num_elements(v->type().shape()) == 1; }) &&
+                         std::all_of(inputs.begin(), inputs.end(), [&](const Value* v) {
+                           return !v || !v->producer() || scalars_.contains(v->producer());
+                         });
+      if (alone) scalars_.try_emplace(node, place++);
+    }
+  }
+
+  // Moves what computes the update's operands to the front, where it depends on inputs alone.
   bool move_scalars_up(const Node& update) {
     bool changed = false;
     for (int i = 2; i < update.num_inputs(); ++i) {
-      std::vector<Node*> nodes;
-      const Value* operand = update.input(i);
-      if (!operand || !depends_on_inputs_alone(*operand, &nodes)) continue;
-      for (Node* node : nodes) {
-        if (!moved_.insert(node)) continue;
+      if (!update.input(i)) continue;
+      for (Node* node : scalars_before(*update.input(i))) {
         graph_.move(node, last_moved_ ? last_moved_->next() : graph_.first());
         last_moved_ = node;
         changed = true;
@@ -104,15 +118,20 @@ class EarlyUpdates {
     return changed;
   }
 
-  bool depends_on_inputs_alone(const Value& value, std::vector<Node*>* nodes) const {
-    Node* node = value.producer();
-    if (!node || moved_.contains(node)) return true;
-    if (!node->subgraphs().empty() || num_elements(value.type().shape()) != 1) return false;
-    for (const Value* input : node->inputs()) {
-      if (input && !depends_on_inputs_alone(*input, nodes)) return false;
+  // The nodes that compute `value`, of those that have not moved, in order; none unless all depend on inputs alone.
+  std::vector<Node*> scalars_before(const Value& value) {
+    std::vector<Node*> nodes;
+    const auto add = [&](const Value* v) {
+      if (v && v->producer() && scalars_.contains(v->producer()) && moved_.insert(v->producer()))
+        nodes.push_back(v->producer());
+    };
+    add(&value);
+    for (size_t i = 0; i < nodes.size(); ++i) {
+      for (const Value* input : nodes[i]->inputs()) add(input);
     }
-    nodes->push_back(node);
-    return true;
+    std::sort(nodes.begin(), nodes.end(),
+              [&](const Node* a, const Node* b) { return scalars_.at(a) < scalars_.at(b); });
+    return nodes;
   }
 
   // The node behind which the update may stand.
@@ -134,6 +153,7 @@ class EarlyUpdates {
   }
 
   Graph& graph_;
+  NodeTable<size_t> scalars_;   // nodes that depend on inputs alone, and their order
   Marks<Node> moved_;           // behind all that may refuse their data
   Node* last_moved_ = nullptr;  // and the last of either; null for none
 };

@@ -263,13 +263,14 @@ std::vector<Value*> add_gradients(Graph* graph, const std::vector<Value*>& outpu
   for (auto it = order.rbegin(); it != order.rend(); ++it) backward.differentiate(**it);
 
   std::vector<Value*> gradients;
+  ValueSet found;  // gradients of several values may be one
   for (Value* value : with_respect_to) {
     const Var g = backward.path().values.count(value) ? backward.gradient(value) : Var();
     Value* result = g.value();
     if (result) {
       const std::string name = concat("grad/", value->name());
-      const bool ours = &result->graph() == graph && result->producer() && result->id() >= first_id &&
-                        std::find(gradients.begin(), gradients.end(), result) == gradients.end();
+      const bool ours =
+          &result->graph() == graph && result->producer() && result->id() >= first_id && !found.count(result);
       if (!ours) {
         backward.builder().set_name(name);
         result = backward.builder().op("Identity", {g}).value();
@@ -277,6 +278,7 @@ std::vector<Value*> add_gradients(Graph* graph, const std::vector<Value*>& outpu
       graph->claim_name(result, name, first_id);
     }
     gradients.push_back(result);
+    found.insert(result);
   }
   return gradients;
 }

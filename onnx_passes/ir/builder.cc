@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <unordered_set>
 
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/inference.h"
@@ -23,11 +24,13 @@ std::vector<Var> Builder::ops(const std::string& op, int num_outputs, const std:
   for (const Var& input : inputs) values.push_back(input.value());
   while (!values.empty() && !values.back()) values.pop_back();
   std::vector<std::string> names;
+  std::unordered_set<std::string> taken;  // the names of this node's outputs are not in the graph yet
+  std::string name = graph_->unique_name(name_.empty() ? op : name_);
   for (int i = 0; i < num_outputs; ++i) {
-    // The names of this node's outputs are not in the graph yet: keep them apart here.
-    std::string name = graph_->unique_name(name_.empty() ? op : name_);
-    while (std::find(names.begin(), names.end(), name) != names.end()) name = graph_->unique_name(name + "_o");
-    names.push_back(std::move(name));
+    constexpr int kMaxSuffixes = 4;  // of "_o"; from then on they are numbered
+    while (!taken.insert(name).second) name = graph_->unique_name(name + "_o");
+    names.push_back(name);
+    if (i >= kMaxSuffixes) name = graph_->unique_name(concat(names[kMaxSuffixes - 1], "_", i));
   }
   // The call of a function names each of the function's outputs or leaves it out.
   const auto* function = graph_->context().find_function(domain, op, overload);

@@ -202,8 +202,18 @@ Value* Graph::add_input(const std::string& name, TensorType type) {
   return value;
 }
 
+namespace {
+
+// Looks from the end on: who removes many of a list in reverse removes each in constant time.
+void erase_last(std::vector<Value*>* list, const Value* value) {
+  const auto found = std::find(list->rbegin(), list->rend(), value);
+  if (found != list->rend()) list->erase(std::prev(found.base()));
+}
+
+}  // namespace
+
 void Graph::remove_input(Value* value) {
-  inputs_.erase(std::find(inputs_.begin(), inputs_.end(), value));
+  erase_last(&inputs_, value);
   value->is_input_ = false;
   if (!value->is_initializer()) delete_value(value);
 }
@@ -258,7 +268,7 @@ void Graph::set_initializer(Value* value, const Tensor& tensor) {
 }
 
 void Graph::remove_initializer(Value* value) {
-  initializers_.erase(std::find(initializers_.begin(), initializers_.end(), value));
+  erase_last(&initializers_, value);
   if (value->is_input_) std::erase(inputs_, value);
   delete_value(value);
 }

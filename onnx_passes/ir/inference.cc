@@ -2,9 +2,12 @@
 
 #include <onnx/defs/shape_inference.h>
 
+#include <algorithm>
+
 #include "onnx_passes/ir/check_types.h"
 #include "onnx_passes/ir/elements.h"
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/inference_cache.h"
 #include "onnx_passes/ir/initializer.h"
 #include "onnx_passes/ir/inlining.h"
 #include "onnx_passes/ir/onnx.h"
@@ -114,7 +117,9 @@ class NodeContext : public onnx::InferenceContext, public onnx::DataPropagationC
     for (size_t i = 0; i < outputs_.size(); ++i) {
       Value* value = node_->output(static_cast<int>(i));
       if (!value) continue;
-      merge(from_proto(outputs_[i]), value);
+      TensorType type = from_proto(outputs_[i]);
+      expect_sizes(type);
+      merge(std::move(type), value);
       if (elements_[i]) value->set_elements(std::move(elements_[i]));
     }
   }
@@ -139,6 +144,13 @@ class NodeContext : public onnx::InferenceContext, public onnx::DataPropagationC
       to_proto(constant, value->name(), data_[i].get());
       if (const auto elements = elements_of(constant)) shapes_[i] = to_shape_proto(*elements);
     }
+  }
+
+  // ONNX subtracts, multiplies and takes from constants what it is given.
+  void expect_sizes(const TensorType& type) const {
+    const auto is_negative = [](const Dim& dim) { return dim.known() && dim.value() < 0; };
+    if (type.dims && std::any_of(type.dims->begin(), type.dims->end(), is_negative))
+      fail(node_->label(), ": its output would be ", to_string(type), "; no size may be negative");
   }
 
   static void merge(TensorType inferred, Value* value) {
@@ -173,8 +185,8 @@ std::optional<Dims> unknown_elements(const TensorType& type) {
   return length <= kMaxElements ? std::optional(Dims(static_cast<size_t>(length))) : std::nullopt;
 }
 
-// A function's outputs have the types that its body gives them.
-void infer_call(Node* node, const onnx::FunctionProto& function) {
+// The types that a function's body gives its outputs; undefined where it gives none.
+std::vector<TensorType> infer_body(const Node* node, const onnx::FunctionProto& function) {
   Graph scratch(node->graph().shared_context());
   std::vector<Value*> inputs;
   for (int i = 0; i < node->num_inputs(); ++i) {
@@ -182,7 +194,9 @@ void infer_call(Node* node, const onnx::FunctionProto& function) {
     Value* formal = nullptr;
     if (actual) {
       const std::string name = concat("in", i);
-      Tensor constant = actual->has_rank() && actual->rank() <= 1 ? constant_of(actual) : Tensor();
+      const TensorType& type = actual->type();
+      const bool small = !type.dims || !type.is_static() || num_elements(type.shape()) <= kMaxElements;
+      Tensor constant = small && actual->has_rank() && actual->rank() <= 1 ? constant_of(actual) : Tensor();
       formal = constant.empty() ? scratch.add_input(name, actual->type()) : scratch.add_initializer(name, constant);
       formal->set_elements(actual->elements());
     }
@@ -190,9 +204,31 @@ void infer_call(Node* node, const onnx::FunctionProto& function) {
   }
   const auto outputs = instantiate(function, node->shell(), &scratch, nullptr, inputs, "f");
   for (Node* n = scratch.first(); n; n = n->next()) infer_types(n);
-  for (size_t i = 0; i < outputs.size(); ++i) {
+  std::vector<TensorType> types;
+  for (const Value* output : outputs) types.push_back(output ? output->type() : TensorType());
+  return types;
+}
+
+// A step calls its optimizer once for each weight: what equal calls give is inferred once. This is the memory of a pure
+// function, and each thread has its own.
+const std::vector<TensorType>& infer_once(const Node* node, const onnx::FunctionProto& function) {
+  constexpr size_t kMaxBytes = 1 << 24;
+  thread_local std::unordered_map<std::string, std::vector<TensorType>> known;
+  thread_local size_t bytes = 0;
+  std::string key = key_of_call(function, *node);
+  if (const auto found = known.find(key); !key.empty() && found != known.end()) return found->second;
+  std::vector<TensorType> types = infer_body(node, function);  // may infer other calls
+  if (bytes > kMaxBytes) known.clear(), bytes = 0;
+  bytes += key.size();
+  return known[key] = std::move(types);
+}
+
+// A function's outputs have the types that its body gives them.
+void infer_call(Node* node, const onnx::FunctionProto& function) {
+  const std::vector<TensorType>& types = infer_once(node, function);
+  for (size_t i = 0; i < types.size(); ++i) {
     Value* value = node->output(static_cast<int>(i));
-    if (value && outputs[i] && outputs[i]->dtype() != DType::kUndefined) value->set_type(outputs[i]->type());
+    if (value && types[i].dtype != DType::kUndefined) value->set_type(types[i]);
   }
 }
 

@@ -67,7 +67,38 @@ bool append(const Node& node, std::string* key) {
   return true;
 }
 
+constexpr size_t kMaxBody = 1 << 16;
+
+bool calls_functions(const onnx::FunctionProto& function) {
+  for (const auto& node : function.node()) {
+    if (!node.domain().empty() && node.domain() != "ai.onnx") return true;
+    for (const auto& attribute : node.attribute()) {
+      if (attribute.has_g() || attribute.graphs_size() > 0) return true;
+    }
+  }
+  return false;
+}
+
 }  // namespace
+
+std::string key_of_call(const onnx::FunctionProto& function, const Node& call) {
+  if (function.node_size() > 100 || calls_functions(function)) return "";
+  std::string key;
+  append(function.SerializeAsString(), &key);
+  if (key.size() > kMaxBody) return "";
+  append(call.graph().context().opset(), &key);
+  for (const auto& attribute : call.shell().attribute()) append(attribute.SerializeAsString(), &key);
+  append(static_cast<int64_t>(call.num_outputs()), &key);
+  for (const Value* input : call.inputs()) {
+    append(input ? 1 : 0, &key);
+    if (!input) continue;
+    append(input->type(), &key);
+    // Inference reads no longer constants, so they need not be compared.
+    if (append_contents(*input, &key)) continue;
+    append(-1, &key);
+  }
+  return key;
+}
 
 void InferenceCache::infer(Node* node) {
   key_.clear();

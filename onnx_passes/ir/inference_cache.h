@@ -10,6 +10,10 @@
 
 namespace onnx_train {
 
+// All that the types of a call's outputs depend on: the function's body, the attributes, and what is known of the
+// inputs. Empty where that is more: the body calls other functions, or is too long to compare.
+std::string key_of_call(const onnx::FunctionProto& function, const Node& call);
+
 class InferenceCache {
  public:
   // infer_types(node).

@@ -169,7 +169,7 @@ bool inline_function(Node* node) {
   for (int i = 0; i < node->num_outputs(); ++i) {
     Value* output = node->output(i);
     if (!output) continue;
-    Value* result = results[static_cast<size_t>(i)];
+    Value* result = static_cast<size_t>(i) < results.size() ? results[static_cast<size_t>(i)] : nullptr;
     if (!result) fail(node->label(), ": the body of its function does not set output ", i);
     graph.replace(output, result);
   }

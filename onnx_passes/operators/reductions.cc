@@ -17,7 +17,7 @@ std::vector<Operator> reduction_operators() {
   };
   for (const char* op : {"ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2",
                          "ReduceLogSum", "ReduceLogSumExp", "ReduceSumSquare"}) {
-    rows.push_back({op, "x axes?[_] -> y"});
+    rows.push_back({op, "x axes? -> y"});
   }
   return rows;
 }

@@ -12,6 +12,8 @@
 #include "onnx_passes/ir/inference.h"
 #include "onnx_passes/ir/initializer.h"
 #include "onnx_passes/ir/mapped_file.h"
+#include "onnx_passes/ir/onnx.h"
+#include "onnx_passes/ir/tables.h"
 
 namespace onnx_train {
 namespace {
@@ -100,14 +102,16 @@ class Inspection {
     }
   }
 
-  // The initializer that a value is, or is an Identity of.
-  static const Value* source(const Value* value) {
-    while (value && value->producer() && value->producer()->is("Identity")) value = value->producer()->input(0);
-    return value && value->is_initializer() ? value : nullptr;
+  // The initializer that a value is, or is an Identity of; null when it is neither.
+  const Value* source(const Value* value) const {
+    if (!value) return nullptr;
+    const Value* const* found = sources_.find(value);
+    return found ? *found : value->is_initializer() ? value : nullptr;
   }
 
   void find_aliased_statistics() {
     for (const Node* node = graph_.first(); node; node = node->next()) {
+      if (node->is("Identity") && node->output()) sources_[node->output()] = source(node->input(0));
       if (!node->is("BatchNormalization") || node->num_inputs() < 5) continue;
       for (int i = 3; i < 5; ++i) {
         const Value* statistic = source(node->input(i));
@@ -122,14 +126,21 @@ class Inspection {
   }
 
   // Nodes that read the weight's values, through Identity too.
-  static void readers_of(const Value* value, std::vector<const Node*>* readers) {
-    for (const Use& use : value->uses()) {
-      if (use.node->is("Identity") && use.node->output()) {
-        readers_of(use.node->output(), readers);
-      } else if (!use.node->is("Shape") && !use.node->is("Size") && !use.node->is("CastLike")) {
-        readers->push_back(use.node);
+  static std::vector<const Node*> readers_of(const Value* weight) {
+    std::vector<const Node*> readers;
+    std::vector<const Value*> pending = {weight};
+    while (!pending.empty()) {
+      const Value* value = pending.back();
+      pending.pop_back();
+      for (const Use& use : value->uses()) {
+        if (use.node->is("Identity") && use.node->output()) {
+          pending.push_back(use.node->output());
+        } else if (!use.node->is("Shape") && !use.node->is("Size") && !use.node->is("CastLike")) {
+          readers.push_back(use.node);
+        }
       }
     }
+    return readers;
   }
 
   // All elements are the same: each equals the next. Ends at the first that does not.
@@ -144,8 +155,7 @@ class Inspection {
 
   void find_shared() {
     for (const Weight& weight : weights_) {
-      std::vector<const Node*> readers;
-      readers_of(weight.value, &readers);
+      const std::vector<const Node*> readers = readers_of(weight.value);
       if (readers.size() < 2 || weight.tensor.size() < 2) continue;
       const std::string others = concat("used by ", readers.size(), " nodes, ", readers[0]->label(), " and ",
                                         readers.back()->label(), readers.size() > 2 ? " among them" : "");
@@ -253,6 +263,7 @@ class Inspection {
 
   const Graph& graph_;
   std::vector<Weight> weights_;
+  ValueTable<const Value*> sources_;  // of what Identity nodes give
   std::vector<Finding> findings_;
 };
 

@@ -119,6 +119,11 @@ Option read_option(ExpressionReader* reader, Word key) {
   return option;
 }
 
+std::string in_lower_case(std::string text) {
+  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return text;
+}
+
 // Number of single-character changes between two texts.
 size_t edit_distance(const std::string& a, const std::string& b) {
   std::vector<size_t> row(b.size() + 1);
@@ -168,28 +173,19 @@ std::string quoted_if_needed(const std::string& name) {
   return text + quote;
 }
 
-namespace {
-
-bool equal_but_for_case(const std::string& a, const std::string& b) {
-  const auto lower = [](char c) { return std::tolower(static_cast<unsigned char>(c)); };
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [&](char x, char y) { return lower(x) == lower(y); });
-}
-
-}  // namespace
-
 std::string similar_names(const std::string& name, const std::vector<std::string>& candidates) {
   constexpr size_t kMost = 3, kLongest = 200;
   std::vector<std::pair<size_t, const std::string*>> ranked;
   for (const std::string& candidate : candidates) {
     if (name.size() > kLongest || candidate.size() > kLongest) continue;
     const bool part = !name.empty() && candidate.find(name) != std::string::npos;
-    const size_t distance = equal_but_for_case(name, candidate) ? 0 : part ? 1 : edit_distance(name, candidate);
+    const size_t distance = part ? 1 : edit_distance(in_lower_case(name), in_lower_case(candidate));
     if (distance <= std::max<size_t>(2, name.size() / 2)) ranked.emplace_back(distance, &candidate);
   }
   std::stable_sort(ranked.begin(), ranked.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  if (!ranked.empty() && ranked[0].first == 0) ranked.resize(1);  // it differs in capital letters only
   std::string text;
-  const size_t shown = !ranked.empty() && ranked[0].first == 0 ? 1 : kMost;
-  for (size_t i = 0; i < ranked.size() && i < shown; ++i) text += concat(i ? ", '" : "'", *ranked[i].second, "'");
+  for (size_t i = 0; i < ranked.size() && i < kMost; ++i) text += concat(i ? ", '" : "'", *ranked[i].second, "'");
   return text;
 }
 

@@ -1,7 +1,10 @@
 #include "onnx_passes/passes/gradients.h"
 
+#include <unordered_set>
+
 #include "onnx_passes/gradients/gradient.h"
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/inputs.h"
 #include "onnx_passes/passes/entry_point.h"
 #include "onnx_passes/passes/loss_scaling.h"
 
@@ -18,6 +21,27 @@ std::vector<Value*> add_scaled_gradients(const Model& model, EntryPoint* step, c
   const auto scale = loss_scale(model, step, &b, options);
   if (!scale) return add_gradients(algorithm, loss, weights);
   return add_gradients(algorithm, {loss}, {(ones_like(b.var(loss)) * cast_like(*scale, b.var(loss))).value()}, weights);
+}
+
+// The nodes that end every way from the weights to the loss, if any do: what they give is flat, so its gradient is
+// zero.
+std::string flat_nodes(const Model& model, const EntryPoint& step, const std::vector<Value*>& weights) {
+  std::unordered_set<const Value*> reached(weights.begin(), weights.end());
+  std::string text;
+  for (const Graph* graph : {model.graph.get(), step.algorithm.get()}) {
+    for (const Node* node = graph->first(); node; node = node->next()) {
+      bool reads = false;
+      for_each_input(*node, [&](const Value* v) { reads = reads || reached.count(v); });
+      if (!reads || !node->output() || !is_float(node->output()->dtype())) continue;
+      const GradientRule* rule = find_gradient_rule(*node);
+      if (rule && rule->trait == Trait::kZero) {
+        text += concat(text.empty() ? "" : ", ", node->label());
+      } else {
+        reached.insert(node->outputs().begin(), node->outputs().end());
+      }
+    }
+  }
+  return text;
 }
 
 bool run(Model& model, const BuildOptions& options) {
@@ -39,8 +63,10 @@ bool run(Model& model, const BuildOptions& options) {
     }
   }
   if (unreached.size() == weights.size()) {
+    const std::string flat = flat_nodes(model, *step, weights);
     fail("[Gradients] the loss '", model.metadata("onnx_train.loss"), "' depends on none of the ", weights.size(),
-         " weights to train; check --loss, --train and --freeze");
+         " weights to train", flat.empty() ? "" : concat(": the gradient is zero after ", flat),
+         "; check --loss, --train and --freeze");
   }
   if (!unreached.empty()) model.set_metadata("onnx_train.not_trained", json_list(unreached));
   return true;

@@ -3,6 +3,7 @@
 // type inferred by us. What is done on the way has a file each.
 #include <onnx/defs/schema.h>
 
+#include <unordered_map>
 #include <unordered_set>
 
 #include "onnx_passes/ir/check_types.h"
@@ -56,8 +57,9 @@ void check_versions(const onnx::ModelProto& proto) {
 
 // Old files list their weights among the inputs.
 void drop_inputs_with_values(Graph* graph) {
-  for (Value* input : std::vector<Value*>(graph->inputs())) {
-    if (input->is_initializer()) graph->remove_input(input);
+  const std::vector<Value*> inputs = graph->inputs();
+  for (auto input = inputs.rbegin(); input != inputs.rend(); ++input) {  // the last one is the cheapest to remove
+    if ((*input)->is_initializer()) graph->remove_input(*input);
   }
 }
 
@@ -75,10 +77,11 @@ void own_outputs(Graph* graph) {
 
 void name_nodes(Graph* graph) {
   std::unordered_set<std::string> taken;
+  std::unordered_map<std::string, size_t> next;  // of each base: the smaller numbers are taken
   for (Node* node = graph->first(); node; node = node->next()) {
     if (!node->name().empty() && taken.insert(node->name()).second) continue;
     const std::string base = node->name().empty() ? node->op() : node->name();
-    for (size_t i = 0;; ++i) {
+    for (size_t& i = next[base];; ++i) {
       const std::string name = concat(base, "_", i);
       if (!taken.insert(name).second) continue;
       node->mutable_shell().set_name(name);

@@ -38,8 +38,8 @@ void check_option(const ExpressionReader& reader, const Signature& signature, co
   if (std::find(signature.options.begin(), signature.options.end(), key) == signature.options.end()) {
     std::string known;
     for (const std::string& o : signature.options) known += (known.empty() ? "" : ", ") + o;
-    reader.fail_at(option.key.column, concat(signature.loss, " has no option '", key, "'",
-                                             did_you_mean(key, signature.options), "; it has ", known));
+    reader.fail_at(option.key.column, concat(signature.loss, " has no option '", key, "'; it has ", known,
+                                             did_you_mean(key, signature.options)));
   }
   const Word* word = std::get_if<Word>(&option.value);
   if (key == "reduction") {
@@ -65,8 +65,8 @@ LossTerm read_term(ExpressionReader* reader, double sign) {
   if (!signature) {
     std::string known;
     for (const std::string& name : loss_names()) known += (known.empty() ? "" : ", ") + name;
-    reader->fail_at(term.loss.column, concat("there is no loss '", term.loss.text, "'",
-                                             did_you_mean(term.loss.text, loss_names()), "; there is ", known));
+    reader->fail_at(term.loss.column, concat("there is no loss '", term.loss.text, "'; there is ", known,
+                                             did_you_mean(term.loss.text, loss_names())));
   }
   term.arguments = read_arguments(reader);
   if (term.arguments.names.size() > 2) {

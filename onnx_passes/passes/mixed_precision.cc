@@ -271,14 +271,23 @@ class MixedPrecision {
     });
   }
 
-  // Moving values about leaves them rounded.
-  static bool is_rounded(const Value* value) {
-    for (const Node* node = value->producer(); node; node = node->input(0) ? node->input(0)->producer() : nullptr) {
-      if (node->is("RoundToBfloat16", kDomain)) return true;
-      const bool passes_on = role_of(*node) == Role::kMovement || role_of(*node) == Role::kLookup;
-      if (!passes_on && !node->is("RoundGradientToBfloat16", kDomain)) return false;
+  // Moving values about leaves them rounded. Nodes are converted in order: what is before the one that asks stays.
+  bool is_rounded(const Value* value) {
+    std::vector<const Value*> moved;
+    bool result = false;
+    for (const Value* v = value; v && v->producer(); v = v->producer()->input(0)) {
+      const Node& node = *v->producer();
+      if (const auto known = is_rounded_.find(v); known != is_rounded_.end()) {
+        result = known->second;
+        break;
+      }
+      result = node.is("RoundToBfloat16", kDomain);
+      const bool passes_on = role_of(node) == Role::kMovement || role_of(node) == Role::kLookup;
+      if (result || (!passes_on && !node.is("RoundGradientToBfloat16", kDomain))) break;
+      moved.push_back(v);
     }
-    return false;
+    for (const Value* v : moved) is_rounded_[v] = result;
+    return result;
   }
 
   // Rounded once for all its readers, of which `first` is the first.
@@ -302,6 +311,7 @@ class MixedPrecision {
   std::unordered_set<const Value*> activations_;  // what depends on a product or a lookup
   std::unordered_map<Value*, Value*> rounded_;
   std::unordered_map<const Value*, const Value*> original_of_;  // training version -> value of the inference graph
+  std::unordered_map<const Value*, bool> is_rounded_;           // of values that some node moves
 };
 
 }  // namespace

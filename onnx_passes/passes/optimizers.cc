@@ -33,9 +33,8 @@ class OptimizerParser {
     const Word name = reader_.word("sgd, adam or adamw");
     spec_.name = name.text;
     if (spec_.name != "sgd" && spec_.name != "adam" && spec_.name != "adamw") {
-      reader_.fail_at(name.column,
-                      concat("there is no optimizer '", name.text, "'",
-                             did_you_mean(name.text, {"sgd", "adam", "adamw"}), "; there is sgd, adam, adamw"));
+      reader_.fail_at(name.column, concat("there is no optimizer '", name.text, "'; there is sgd, adam, adamw",
+                                          did_you_mean(name.text, {"sgd", "adam", "adamw"})));
     }
     if (spec_.is_sgd()) spec_.learning_rate = 0.01;
     if (spec_.name == "adamw") spec_.weight_decay = 0.01;
@@ -77,8 +76,8 @@ class OptimizerParser {
     }
     std::string known;
     for (const std::string& name : names) known += concat(known.empty() ? "" : ", ", name);
-    reader_.fail_at(option.key.column, concat(spec_.name, " has no option '", option.key.text, "'",
-                                              did_you_mean(option.key.text, names), "; it has ", known));
+    reader_.fail_at(option.key.column, concat(spec_.name, " has no option '", option.key.text, "'; it has ", known,
+                                              did_you_mean(option.key.text, names)));
   }
 
   double number(const Option& option) {

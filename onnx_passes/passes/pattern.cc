@@ -76,12 +76,15 @@ Pattern op(const std::string& op, const std::vector<Pattern>& inputs) {
 
 namespace {
 
-constexpr int kDepth = 8;  // of nodes that compute a constant
+constexpr int kDepth = 8;         // of nodes that compute a constant
+constexpr int kMaxHandedOn = 64;  // nodes in a row that change nothing
 
 bool is_whole(double x) { return x == std::round(x); }
 
 Value* source_of(Value* value) {
-  while (value->producer() && hands_on(*value->producer())) value = value->producer()->input(0);
+  for (int i = 0; i < kMaxHandedOn && value->producer() && hands_on(*value->producer()); ++i) {
+    value = value->producer()->input(0);
+  }
   return value;
 }
 

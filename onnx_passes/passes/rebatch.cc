@@ -336,12 +336,12 @@ class Rebatch {
   }
 
   static bool is_zero(const Value* value) {
+    while (value->producer() && value->producer()->is("Expand")) value = value->producer()->input(0);
     const Node* producer = value->producer();
     if (producer && producer->is("ConstantOfShape")) {
       const Tensor fill = producer->attr_tensor("value");
       return fill.empty() || (fill.size() == 1 && fill.at(0) == 0);
     }
-    if (producer && producer->is("Expand")) return is_zero(producer->input(0));
     const Tensor tensor = constant_of(value);
     for (int64_t i = 0; i < tensor.size(); ++i) {
       if (tensor.at(i) != 0) return false;

@@ -42,6 +42,9 @@ bool fits(const TensorType& type, const TensorType& wanted) {
   return true;
 }
 
+// How far a match is followed through nodes that are no part of it: it is tried at every node.
+constexpr int kMaxNodes = 64;
+
 class Recognizer {
  public:
   Recognizer(Model* model, const BuildOptions& options) : model_(*model), words_of_loss_(words_of(options.loss)) {
@@ -81,6 +84,7 @@ class Recognizer {
       for (const auto& subgraph : node->subgraphs()) recognize(subgraph.graph.get());
       if (dead_.count(node) || node->num_outputs() != 1 || !node->output() || !is_float(node->output()->dtype()))
         continue;
+      if (hands_on(*node)) continue;  // no formula ends in it
       changed_ = rewrite(node) || changed_;
     }
     remove_dead(graph);
@@ -100,8 +104,11 @@ class Recognizer {
   bool has_constants(const Match& match, const Rewrite& row) const {
     return std::none_of(row.constants.begin(), row.constants.end(), [&](const std::string& name) {
       const Value* value = match.values.at(name);
-      while (value->producer() && value->producer()->input(0)) value = value->producer()->input(0);
-      return weights_.count(value);
+      int nodes = 0;
+      for (; nodes < kMaxNodes && value->producer() && value->producer()->input(0); ++nodes) {
+        value = value->producer()->input(0);
+      }
+      return nodes == kMaxNodes || weights_.count(value);
     });
   }
 
@@ -112,10 +119,10 @@ class Recognizer {
     });
   }
 
-  bool is_inside(const Value* value, const Match& match) const {
-    if (value->graph().is_output(value) || words_of_loss_.count(value->name())) return false;
+  bool is_inside(const Value* value, const Match& match, int depth = 0) const {
+    if (value->graph().is_output(value) || words_of_loss_.count(value->name()) || depth > kMaxNodes) return false;
     return std::all_of(value->uses().begin(), value->uses().end(), [&](const Use& use) {
-      return match.nodes.count(use.node) || (hands_on(*use.node) && is_inside(use.node->output(), match));
+      return match.nodes.count(use.node) || (hands_on(*use.node) && is_inside(use.node->output(), match, depth + 1));
     });
   }
 

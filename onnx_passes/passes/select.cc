@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <fstream>
 #include <string_view>
+#include <unordered_map>
 #include <unordered_set>
 
 #include "onnx_passes/ir/error.h"
@@ -150,12 +151,20 @@ bool matches(const std::string& pattern, const std::string& name) {
 
 std::vector<Value*> match_names(const std::vector<Value*>& values, const std::vector<std::string>& patterns,
                                 const std::string& option) {
+  std::unordered_map<std::string_view, const Value*> by_name;
+  for (const Value* value : values) by_name.emplace(value->name(), value);
   std::unordered_set<const Value*> chosen;
   for (const std::string& pattern : without_files(patterns, option)) {
     bool any = false;
-    for (const Value* value : values) {
-      if (value->name() != pattern && !matches(pattern, value->name())) continue;
-      chosen.insert(value);
+    if (const auto found = by_name.find(pattern); found != by_name.end()) {
+      chosen.insert(found->second);
+      any = true;
+    }
+    // Lists of names, as files hold them, are looked up one by one.
+    const bool is_glob = pattern.find_first_of("*?[") != kNoEnd;
+    for (size_t i = 0; is_glob && i < values.size(); ++i) {
+      if (!matches(pattern, values[i]->name())) continue;
+      chosen.insert(values[i]);
       any = true;
     }
     if (!any) nothing_matches(pattern, values, option);
@@ -184,7 +193,8 @@ std::vector<Value*> select_trainable(const Model& model, const std::vector<std::
   }
   if (!freeze.empty()) {
     const auto frozen = match_names(weights, freeze, "--freeze");
-    std::erase_if(selected, [&](const Value* v) { return std::find(frozen.begin(), frozen.end(), v) != frozen.end(); });
+    const std::unordered_set<const Value*> is_frozen(frozen.begin(), frozen.end());
+    std::erase_if(selected, [&](const Value* v) { return is_frozen.count(v) > 0; });
   }
   return selected;
 }

@@ -243,12 +243,13 @@ class Simplifier {
       if (used || is_kept(*node)) continue;
       discard(node);
     }
-    const ValueSet inputs(graph->inputs().begin(), graph->inputs().end());
-    for (Value* value : std::vector<Value*>(graph->initializers())) {
-      if (!value->uses().empty() || inputs.count(value) || states_.count(value) || kept_.count(value)) continue;
-      graph->remove_initializer(value);
-      changed_ = true;
+    std::vector<Value*> bound;
+    for (Value* value : graph->initializers()) {
+      if (states_.count(value) || kept_.count(value)) bound.push_back(value);
     }
+    Node* binding = graph->add_node("", bound, {});  // what bindings name is read by a node meanwhile
+    changed_ = graph->remove_unused_initializers() || changed_;
+    graph->remove(binding);
   }
 
   Model& model_;

@@ -31,14 +31,12 @@ void take_over(Value* from, Value* to) {
   Graph& graph = from->graph();
   const std::string name = from->name();
   const TensorType type = from->type();
-  graph.rename(from, graph.unique_name(name + "/old"));
-  const std::string temporary = to->name();
-  graph.rename(to, name);
+  graph.replace(from, to);  // gives outputs their name, too
+  if (from->name() == name) {
+    graph.rename(from, graph.unique_name(name + "/old"));
+    graph.rename(to, name);
+  }
   to->set_type(type);
-  std::vector<Value*> outputs = graph.outputs();
-  for (const Use& use : std::vector<Use>(from->uses())) use.node->set_input(use.index, to);
-  std::replace(outputs.begin(), outputs.end(), from, to);
-  graph.set_outputs(std::move(outputs));
 }
 
 // The same node with other inputs and only its first outputs.

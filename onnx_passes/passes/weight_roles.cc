@@ -26,6 +26,9 @@ bool is_constant(const Value* value) {
   return value->is_initializer() || (value->producer() && value->producer()->is("Constant"));
 }
 
+// A layer and its bias are not further apart: what looks back from each of a million biases must not walk far.
+constexpr int kMaxHandedOn = 64;
+
 // The uses in the inference graph: the backward pass reads weights, too.
 std::vector<Use> uses_of(const Value& value) {
   std::vector<Use> uses;
@@ -48,11 +51,15 @@ void set_fans(const Shape& shape, WeightUse* use) {
 
 // Whether what a linear layer gives is added to something that is no bias.
 bool reaches_residual(const Value* value) {
-  for (const Use& use : uses_of(*value)) {
-    if (passes_on(*use.node) && use.index == 0 && reaches_residual(use.node->output())) return true;
-    if (!use.node->is("Add")) continue;
-    if (!is_constant(other(use))) return true;
-    if (reaches_residual(use.node->output())) return true;
+  std::vector<const Value*> pending = {value};
+  while (!pending.empty()) {
+    value = pending.back();
+    pending.pop_back();
+    for (const Use& use : uses_of(*value)) {
+      const bool adds = use.node->is("Add");
+      if (adds && !is_constant(other(use))) return true;
+      if (adds || (passes_on(*use.node) && use.index == 0)) pending.push_back(use.node->output());
+    }
   }
   return false;
 }
@@ -78,7 +85,9 @@ bool find_linear(const Value& weight, const Use& use, bool transposed, WeightUse
 
 // The linear weight whose result `value` is; 0 when there is none.
 double fan_in_of_result(const Value* value) {
-  while (value && value->producer() && passes_on(*value->producer())) value = value->producer()->input(0);
+  for (int i = 0; i < kMaxHandedOn && value && value->producer() && passes_on(*value->producer()); ++i) {
+    value = value->producer()->input(0);
+  }
   const Node* node = value ? value->producer() : nullptr;
   if (!node || (!node->is("MatMul") && !node->is("Gemm") && !is_convolution(*node))) return 0;
   const Value* weight = node->input(1);
@@ -113,33 +122,56 @@ bool find_recurrent(const Use& use, WeightUse* result) {
   return true;
 }
 
-bool find(const Value& weight, const Value& seen_as, bool transposed, WeightUse* result) {
-  for (const Use& use : uses_of(seen_as)) {
-    const Node& node = *use.node;
-    if (node.is("Gather") && use.index == 0 && weight.type().is_static() && weight.rank() == 2) {
-      result->role = WeightRole::kEmbedding;
-      set_fans(weight.type().shape(), result);
-      return true;
-    }
+bool find_embedding(const Value& weight, const Use& use, WeightUse* result) {
+  const bool looks_up = use.node->is("Gather") && use.index == 0;
+  if (!looks_up || !weight.type().is_static() || weight.rank() != 2) return false;
+  result->role = WeightRole::kEmbedding;
+  set_fans(weight.type().shape(), result);
+  return true;
+}
+
+bool find_norm(const Value& weight, const Use& use, WeightUse* result) {
+  if (is_norm(*use.node) && use.index > 0) {
+    constexpr WeightRole kRoles[] = {WeightRole::kNormScale, WeightRole::kBias, WeightRole::kRunningMean,
+                                     WeightRole::kRunningVariance};
+    result->role = kRoles[use.index - 1];
+    return true;
   }
-  for (const Use& use : uses_of(seen_as)) {
-    const Node& node = *use.node;
-    if (find_linear(weight, use, transposed, result) || find_bias(weight, use, result)) return true;
-    if (find_recurrent(use, result)) return true;
-    if (is_norm(node) && use.index > 0) {
-      constexpr WeightRole kRoles[] = {WeightRole::kNormScale, WeightRole::kBias, WeightRole::kRunningMean,
-                                       WeightRole::kRunningVariance};
-      result->role = kRoles[use.index - 1];
-      return true;
+  if (!use.node->is("Mul") || !weight.has_rank() || weight.rank() != 1) return false;
+  result->role = WeightRole::kNormScale;  // a norm in its parts
+  return true;
+}
+
+// A value that holds the weight's elements, and which of its uses comes next.
+struct SeenAs {
+  std::vector<Use> uses;
+  bool transposed;
+  size_t next = 0;
+};
+
+// Looks through nodes that hand the weight on, where they stand among its uses.
+void find(const Value& weight, WeightUse* result) {
+  std::vector<SeenAs> pending;
+  const auto look_at = [&](const Value& value, bool transposed) {
+    pending.push_back({uses_of(value), transposed});
+    const auto& uses = pending.back().uses;
+    return std::any_of(uses.begin(), uses.end(), [&](const Use& use) { return find_embedding(weight, use, result); });
+  };
+  if (look_at(weight, false)) return;
+  while (!pending.empty()) {
+    SeenAs& seen = pending.back();
+    if (seen.next == seen.uses.size()) {
+      pending.pop_back();
+      continue;
     }
-    if (node.is("Mul") && weight.has_rank() && weight.rank() == 1) {  // a norm in its parts
-      result->role = WeightRole::kNormScale;
-      return true;
-    }
-    const bool through = node.is("Identity") || node.is("Cast") || (node.is("Transpose") && weight.rank() == 2);
-    if (through && find(weight, *node.output(), transposed != node.is("Transpose"), result)) return true;
+    const Use use = seen.uses[seen.next++];
+    const bool transposed = seen.transposed;
+    if (find_linear(weight, use, transposed, result) || find_bias(weight, use, result)) return;
+    if (find_recurrent(use, result) || find_norm(weight, use, result)) return;
+    const bool turns = use.node->is("Transpose");
+    const bool through = use.node->is("Identity") || use.node->is("Cast") || (turns && weight.rank() == 2);
+    if (through && look_at(*use.node->output(), transposed != turns)) return;
   }
-  return false;
 }
 
 // ---- Which constants are weights
@@ -267,7 +299,7 @@ bool is_read_as_weight(const Value& value) {
 
 WeightUse use_of(const Value& weight) {
   WeightUse use;
-  find(weight, weight, false, &use);
+  find(weight, &use);
   return use;
 }
 

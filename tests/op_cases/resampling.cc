@@ -62,11 +62,12 @@ void add_all_modes(std::vector<OpCase>& cases) {
       cases.push_back(by_sizes({2, 3, 7, 5}, {3, 8}, attrs));
       cases.push_back(by_sizes({2, 3, 3, 4}, {1, 1}, attrs));
     }
+    // No coordinate is near a half or a whole number: the reference computes these in float32.
     const Attrs crop =
         joined(mode, {coordinates("tf_crop_and_resize"), {"axes", kSpatial}, {"extrapolation_value", 2.5f}});
-    cases.push_back(by_sizes({2, 3, 5, 6}, {3, 4}, crop, {0.4f, 0.6f, 0.6f, 0.8f}));
-    cases.push_back(by_sizes({2, 3, 5, 6}, {4, 5}, crop, {-0.2f, 0.6f, 0.9f, 1.2f}));  // partly outside
-    cases.push_back(by_sizes({2, 3, 5, 6}, {3, 1}, crop, {0.9f, 0.25f, 0.1f, 0.8f}));  // back to front; one element
+    cases.push_back(by_sizes({2, 3, 5, 6}, {3, 4}, crop, {0.42f, 0.63f, 0.6f, 0.81f}));
+    cases.push_back(by_sizes({2, 3, 5, 6}, {4, 5}, crop, {-0.2f, 0.62f, 0.9f, 1.2f}));  // partly outside
+    cases.push_back(by_sizes({2, 3, 5, 6}, {3, 1}, crop, {0.9f, 0.25f, 0.14f, 0.8f}));  // back to front; one element
     cases.push_back(by_scales({2, 3, 5, 6}, {1, 1.5f}, crop, {0, 0, 1, 0.5f}));
   }
 }

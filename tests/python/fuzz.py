@@ -106,6 +106,7 @@ def run(path, count, first=0, kinds=tuple(fuzz_cases.KINDS), report=lambda text:
     command, complaints, counts = Command(path), [], Counter()
     with tempfile.TemporaryDirectory(prefix="fuzz") as seeds_folder:
         seeds = fuzz_cases.Seeds(command.expect_success, tool.ROOT, Path(seeds_folder))
+        seeds.make(kinds)
         end = time.monotonic() + seconds
         for number in range(first, first + count):
             if time.monotonic() >= end:

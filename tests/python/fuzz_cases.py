@@ -37,6 +37,10 @@ class Seeds:
     def __init__(self, run, root, folder):
         self.run, self.root, self.folder = run, root, folder
 
+    def make(self, kinds):
+        """Now, what cases of these kinds are made of."""
+        return [self.operators if kind == "operators" else self.models for kind in kinds]
+
     @cached_property
     def models(self):
         """Good models that are then broken, by name."""

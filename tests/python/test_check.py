@@ -310,3 +310,8 @@ def test_a_model_of_onnx_runtimes_float16_converter_trains_and_comes_back(keep_i
     a, b = (s.run(None, {"x": x})[0] for s in sessions)
     assert a.dtype == b.dtype == x.dtype
     np.testing.assert_allclose(a.astype(np.float32), b.astype(np.float32), atol=5e-3)
+
+
+def test_check_names_the_node_that_ends_every_gradient(tmp_path):
+    onnx.save(cut("Round"), tmp_path / "model.onnx")
+    assert "the gradient is zero after node 'Round_y' (Round)" in tool.run("check", tmp_path / "model.onnx", status=1)

@@ -126,9 +126,14 @@ Dataset load_dataset(const std::string& path, const std::vector<InputSpec>& inpu
   return Dataset(arrays, inputs, scale);
 }
 
-TensorMap first_batch(const std::string& path, const std::vector<InputSpec>& inputs, int64_t count) {
+TensorMap first_batch(const std::string& path, const std::vector<InputSpec>& inputs, std::optional<int64_t> count) {
+  constexpr int64_t kUsual = 32;
   const Dataset data = load_dataset(path, inputs);
-  std::vector<int64_t> rows(static_cast<size_t>(std::min(count, data.num_samples())));
+  const int64_t samples = data.num_samples();
+  if (count && *count > samples) {
+    fail("the batch size is ", *count, ", but ", path, " has ", samples, samples == 1 ? " sample" : " samples");
+  }
+  std::vector<int64_t> rows(static_cast<size_t>(count.value_or(std::min(kUsual, samples))));
   std::iota(rows.begin(), rows.end(), 0);
   TensorMap batch;
   data.gather(rows.data(), static_cast<int64_t>(rows.size()), &batch);

@@ -15,6 +15,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -41,7 +42,8 @@ std::unique_ptr<DataSource> open_data(const std::string& path, const std::vector
 Dataset load_dataset(const std::string& path, const std::vector<InputSpec>& inputs, DataRole role = DataRole::kTrain,
                      double scale = 1);
 
-// The first `count` samples of `path`, or all if there are fewer, as one batch.
-TensorMap first_batch(const std::string& path, const std::vector<InputSpec>& inputs, int64_t count);
+// The first `count` samples of `path` as one batch; without a number, 32 or all where there are fewer. Throws Error
+// when there are fewer than `count`.
+TensorMap first_batch(const std::string& path, const std::vector<InputSpec>& inputs, std::optional<int64_t> count);
 
 }  // namespace onnx_train

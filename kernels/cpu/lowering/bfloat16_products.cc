@@ -95,18 +95,24 @@ class Bfloat16Products {
 
   // What `value` is widened from, seen in value's shape; null when it is something else.
   Value* narrow(const Value* value) {
-    const auto known = narrow_.find(value);
-    if (known != narrow_.end()) return known->second;
-    Value* found = nullptr;
-    Node* node = value->producer();
-    if (node && node->is("Cast")) {
-      const bool widens = node->input(0)->dtype() == DType::kBFloat16 && value->dtype() == DType::kFloat;
-      found = widens ? node->input(0) : nullptr;
-    } else if (node && is_view(*node)) {
-      if (Value* source = narrow(node->input(0))) found = view(*node, source);
+    std::vector<const Value*> views;  // from `value` on backwards
+    while (!narrow_.count(value) && value->producer() && is_view(*value->producer())) {
+      views.push_back(value);
+      value = value->producer()->input(0);
     }
-    narrow_[value] = found;
+    Value* found = narrow_.try_emplace(value, widened(value)).first->second;
+    for (auto v = views.rbegin(); v != views.rend(); ++v) {
+      if (found) found = view(*(*v)->producer(), found);
+      narrow_[*v] = found;
+    }
     return found;
+  }
+
+  static Value* widened(const Value* value) {
+    const Node* node = value->producer();
+    const bool widens =
+        node && node->is("Cast") && node->input(0)->dtype() == DType::kBFloat16 && value->dtype() == DType::kFloat;
+    return widens ? node->input(0) : nullptr;
   }
 
   Value* view(Node& of, Value* source) {

@@ -412,11 +412,12 @@ bool is_view(const Shape& shape, const Permutation& permutation) {
   return true;
 }
 
-Var permuted(Var value, const Permutation& permutation) {
-  const Node* before = value.value()->producer();
-  if (before && before->is("Transpose") && before->has_attr("perm")) {
-    const Var source = value.builder().var(before->input(0));
-    return permuted(source, permute(before->attr("perm", Permutation{}), permutation));
+Var permuted(Var value, const Permutation& last) {
+  Permutation permutation = last;
+  for (const Node* before = value.value()->producer(); before && before->is("Transpose") && before->has_attr("perm");
+       before = value.value()->producer()) {
+    permutation = permute(before->attr("perm", Permutation{}), permutation);
+    value = value.builder().var(before->input(0));
   }
   if (std::is_sorted(permutation.begin(), permutation.end())) return value;
   const Shape shape = value.type().shape();

@@ -1,0 +1,48 @@
+// The CPU with a limit: the n-th allocation throws Error. It counts what is allocated and not freed. One thread only.
+#pragma once
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "kernels/device.h"
+#include "onnx_passes/ir/error.h"
+
+namespace onnx_train {
+
+class FailingDevice : public Device {
+ public:
+  static constexpr int kNever = -1;
+  explicit FailingDevice(int failing = kNever) : failing_(failing) {}
+
+  std::string name() const override { return "failing"; }
+  void* allocate(size_t bytes) override {
+    if (made_++ == failing_) fail("out of memory: this allocation of a test fails");
+    void* data = Device::cpu().allocate(bytes);
+    held_.insert(data);
+    return data;
+  }
+  void free(void* data) override {
+    if (held_.erase(data) != 1) fail("freed what was not allocated, or twice");
+    Device::cpu().free(data);
+  }
+  void copy_from_host(void* to, const void* from, size_t bytes) override {
+    Device::cpu().copy_from_host(to, from, bytes);
+  }
+  void copy_to_host(void* to, const void* from, size_t bytes) override { Device::cpu().copy_to_host(to, from, bytes); }
+  void copy(void* to, const void* from, size_t bytes) override { Device::cpu().copy(to, from, bytes); }
+  void synchronize() override {}
+  size_t available_bytes() const override { return Device::cpu().available_bytes(); }
+  const std::vector<const Kernel*>& kernels() const override { return Device::cpu().kernels(); }
+  std::vector<Pass> lowering(const LoweringOptions& options) const override { return Device::cpu().lowering(options); }
+
+  int made() const { return made_; }
+  size_t held() const { return held_.size(); }
+
+ private:
+  const int failing_;
+  int made_ = 0;
+  std::set<void*> held_;
+};
+
+}  // namespace onnx_train
