@@ -16,10 +16,9 @@ from onnx.reference import ReferenceEvaluator
 UNIT_TESTS = tool.ROOT / "build" / "tests" / "unit_tests"
 
 
-def without_unread_nodes(path):
+def without_unread_nodes(model):
     """The model without what its outputs do not need: of some operators ONNX Runtime has no kernel in float64, but it
     can run their gradients (Resize)."""
-    model = onnx.load(path)
     needed, kept = {output.name for output in model.graph.output}, []
     for node in reversed(model.graph.node):
         if needed.intersection(node.output):
@@ -31,9 +30,13 @@ def without_unread_nodes(path):
 
 
 def run(path, values):
+    return run_model(onnx.load(path), values)
+
+
+def run_model(model, values):
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
-    session = onnxruntime.InferenceSession(without_unread_nodes(path), options, providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(without_unread_nodes(model), options, providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
     feeds = {i.name: values[i.name] for i in session.get_inputs()}
     return dict(zip(names, session.run(names, feeds)))
@@ -102,7 +105,7 @@ def run_in_float32(path, values):
     for tensor in model.graph.initializer:
         tensor.CopyFrom(in_float32(tensor))
     floats = {n: a.astype(np.float32) if a.dtype == np.float64 else a for n, a in values.items()}
-    return run(model.SerializeToString(), floats)
+    return run_model(model, floats)
 
 
 def by_definition(path, values):
