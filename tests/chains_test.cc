@@ -43,8 +43,9 @@ class Network {
     return name;
   }
   void input(const std::string& name) { declare(name, graph().add_input()); }
-  onnx::ModelProto finish(const std::string& output) {
-    declare(output, graph().add_output());
+  void output(const std::string& name) { declare(name, graph().add_output()); }
+  onnx::ModelProto finish(const std::string& last) {
+    output(last);
     return proto_;
   }
 
@@ -183,7 +184,7 @@ onnx::ModelProto many_outputs(int nodes) {
   Network n;
   for (int i = 0; i < nodes; ++i) {
     n.node("Tanh", {name("v", i)}, name("v", i + 1));
-    if (i + 1 < nodes) n.finish(name("v", i + 1));
+    if (i + 1 < nodes) n.output(name("v", i + 1));
   }
   return n.finish(name("v", nodes));
 }

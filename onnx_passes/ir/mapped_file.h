@@ -56,6 +56,7 @@ void for_each_block(const Contents& contents, const F& f) {
   const auto* data = static_cast<const char*>(contents.data());
   for (size_t at = 0; at < contents.bytes(); at += kBlock) {
     const size_t bytes = std::min(kBlock, contents.bytes() - at);
+    check_unchanged(data + at, bytes);  // pages that are gone must not be read
     f(data + at, bytes);
     release_pages(data + at, bytes);
   }

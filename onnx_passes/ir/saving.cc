@@ -54,6 +54,12 @@ class AtomicFile {
     if (!file_.write(data, size)) refuse("cannot write");
   }
 
+  // Zeros that take no room on the disk, nor time.
+  void skip(size_t size) {
+    if (lseek(file_.descriptor(), static_cast<off_t>(size), SEEK_CUR) < 0) refuse("cannot write");
+    ends_in_hole_ = true;
+  }
+
   // Gives the file the contents of another one, stored once; false when that is not possible here.
   bool share(const std::string& from) {
     const File source(open(from.c_str(), O_RDONLY | O_CLOEXEC));
@@ -62,6 +68,8 @@ class AtomicFile {
   }
 
   void commit() {
+    const off_t end = ends_in_hole_ ? lseek(file_.descriptor(), 0, SEEK_CUR) : 0;
+    if (end < 0 || (ends_in_hole_ && ftruncate(file_.descriptor(), end) != 0)) refuse("cannot write");
     if (fsync(file_.descriptor()) != 0 || !file_.close_now()) refuse("cannot write");
     if (rename(temporary_.c_str(), path_.c_str()) != 0) refuse("cannot write");
     unlink(temporary_.c_str());  // rename leaves it when both are names of one file
@@ -89,6 +97,7 @@ class AtomicFile {
 
   std::string path_, folder_, temporary_;
   File file_;
+  bool ends_in_hole_ = false;  // perhaps
 };
 
 constexpr size_t kAlignment = 4096;  // so that readers can map each tensor
@@ -109,6 +118,12 @@ void add_external(onnx::TensorProto* tensor, const char* key, const std::string&
   entry->set_value(value);
 }
 
+// Moments that no step has moved yet are two thirds of a new training model.
+bool is_zero(const void* data, size_t bytes) {
+  const auto* first = static_cast<const char*>(data);
+  return bytes > 0 && *first == 0 && std::memcmp(first, first + 1, bytes - 1) == 0;
+}
+
 // Writes one message's contents and tells the caller's observer of them.
 class ContentsWriter {
  public:
@@ -118,7 +133,7 @@ class ContentsWriter {
   void write(size_t index, AtomicFile* file) const {
     for_each_block(contents_.at(index), [&](const void* data, size_t bytes) {
       if (options_.on_contents) options_.on_contents(index, data, bytes);
-      file->write(data, bytes);
+      is_zero(data, bytes) ? file->skip(bytes) : file->write(data, bytes);
     });
   }
   size_t bytes(size_t index) const { return contents_.at(index).bytes(); }

@@ -20,6 +20,7 @@ std::shared_ptr<void> allocate(size_t bytes) {
   if (padded >= kLarge) {  // zeros that nothing writes, as an optimizer's first moments are, take no memory
     void* data = mmap(nullptr, padded, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (data == MAP_FAILED) fail("out of memory: a tensor of ", bytes, " bytes could not be allocated");
+    if (padded >= 4 * kLarge) madvise(data, padded, MADV_HUGEPAGE);
     return {data, [padded](void* mapped) { munmap(mapped, padded); }};
   }
   void* data = std::aligned_alloc(kAlignment, padded);

@@ -3,6 +3,8 @@
 #include <onnx/inliner/inliner.h>
 
 #include <cstring>
+#include <map>
+#include <tuple>
 
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/loading.h"
@@ -16,19 +18,21 @@ using Nodes = google::protobuf::RepeatedPtrField<onnx::NodeProto>;
 
 // ---- Functions
 
-void fill_defaults(Nodes* nodes, const onnx::ModelProto& model) {
+// Functions by name, domain and overload.
+using Functions = std::map<std::tuple<std::string, std::string, std::string>, const onnx::FunctionProto*>;
+
+void fill_defaults(Nodes* nodes, const Functions& functions) {
   for (auto& node : *nodes) {
     for (auto& attribute : *node.mutable_attribute()) {
-      if (attribute.has_g()) fill_defaults(attribute.mutable_g()->mutable_node(), model);
-      for (auto& graph : *attribute.mutable_graphs()) fill_defaults(graph.mutable_node(), model);
+      if (attribute.has_g()) fill_defaults(attribute.mutable_g()->mutable_node(), functions);
+      for (auto& graph : *attribute.mutable_graphs()) fill_defaults(graph.mutable_node(), functions);
     }
-    for (const auto& f : model.functions()) {
-      if (f.name() != node.op_type() || f.domain() != node.domain() || f.overload() != node.overload()) continue;
-      for (const auto& standard : f.attribute_proto()) {
-        bool given = false;
-        for (const auto& a : node.attribute()) given = given || a.name() == standard.name();
-        if (!given) *node.add_attribute() = standard;
-      }
+    const auto called = functions.find({node.op_type(), node.domain(), node.overload()});
+    if (called == functions.end()) continue;
+    for (const auto& standard : called->second->attribute_proto()) {
+      bool given = false;
+      for (const auto& a : node.attribute()) given = given || a.name() == standard.name();
+      if (!given) *node.add_attribute() = standard;
     }
   }
 }
@@ -102,9 +106,10 @@ void densify(onnx::GraphProto* graph) {
 
 void inline_functions(onnx::ModelProto* proto) {
   if (proto->functions_size() == 0) return;
-  const onnx::ModelProto& model = *proto;
-  fill_defaults(proto->mutable_graph()->mutable_node(), model);
-  for (auto& f : *proto->mutable_functions()) fill_defaults(f.mutable_node(), model);
+  Functions functions;
+  for (const auto& f : proto->functions()) functions.emplace(std::tuple(f.name(), f.domain(), f.overload()), &f);
+  fill_defaults(proto->mutable_graph()->mutable_node(), functions);
+  for (auto& f : *proto->mutable_functions()) fill_defaults(f.mutable_node(), functions);
   try {
     onnx::inliner::InlineLocalFunctions(*proto);
   } catch (const std::exception& error) {

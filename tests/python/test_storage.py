@@ -123,7 +123,7 @@ def test_build_takes_little_longer_than_copying_its_output(large, tmp_path):
 
 
 def announced(text):
-    number, unit = re.search(r"^total +([\d.]+) ([KMG]i?B|B)", text, re.M).groups()
+    number, unit = re.search(r"^ *total +([\d.]+) ([KMG]i?B|B)", text, re.M).groups()
     return float(number) * {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "KB": 1e3, "MB": 1e6, "GB": 1e9}[unit]
 
 
