@@ -117,7 +117,7 @@ std::map<std::string, double> measure(const Node& node) {
 }
 
 void print_table(const nlohmann::json& report) {
-  Table table("rlrrrrr");
+  TextTable table("rlrrrrr");
   table.add({"count", "node", "GFLOP", "ours, ms", "given", "chosen", "ratio"});
   double ours = 0, theirs = 0;
   for (const auto& line : report["nodes"]) {

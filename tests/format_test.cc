@@ -31,14 +31,14 @@ TEST(Format, TextIsWrappedBetweenWords) {
 }
 
 TEST(Format, TheLastColumnOfATableIsWrappedWhereAWidthIsGiven) {
-  Table table("lw");
+  TextTable table("lw");
   table.add({"operators", "Gemm 12, Relu 11, Conv 10, Add 9, Mul 8, Reshape 7"});
   EXPECT_EQ(table.text(0, 45), "operators  Gemm 12, Relu 11, Conv 10, Add 9,\n           Mul 8, Reshape 7\n");
   EXPECT_EQ(table.text(0), "operators  Gemm 12, Relu 11, Conv 10, Add 9, Mul 8, Reshape 7\n");
 }
 
 TEST(Format, TablesAlign) {
-  Table table("lr");
+  TextTable table("lr");
   table.add({"a", "1"});
   table.add({"größe", "100"});
   table.add({"rest"});

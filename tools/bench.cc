@@ -123,7 +123,7 @@ void print_json(const BenchArguments& arguments, const TensorMap& batch, const R
 void print_tables(const BenchArguments& arguments, const Report& report) {
   const NodeCost total = total_cost(report.profile);
   const double median = quantile(report.times, 0.5), bound = report.roofline.arithmetic_milliseconds(total);
-  Table table("lr");
+  TextTable table("lr");
   table.add({arguments.entry + "s", std::to_string(report.times.size())});
   table.add({"median", format_number(median) + " ms"});
   table.add({"quartiles", concat(format_number(quantile(report.times, 0.25)), " to ",

@@ -41,7 +41,7 @@ int run(BuildArguments* arguments) {
   const std::vector<PassTiming> timings = build_training_model(&model, options);
   save_model(model, arguments->output);
 
-  Table table("lw");
+  TextTable table("lw");
   table.add({"training model", arguments->output});
   table.add({"trained", std::to_string(count) + " tensors, " + format_count(trained) + " elements"});
   for (const char* key : {"loss", "optimizer", "mode", "precision"}) {
@@ -51,7 +51,7 @@ int run(BuildArguments* arguments) {
   table.add({"entry points", entry_names(model)});
   std::printf("%s", table.text(0, list_width()).c_str());
   if (!arguments->timings) return 0;
-  Table times("lrl");
+  TextTable times("lrl");
   for (const PassTiming& t : timings)
     times.add({t.name, format_number(t.milliseconds) + " ms", t.changed ? "" : "no change"});
   std::printf("\n%s", times.text(0).c_str());

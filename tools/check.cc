@@ -22,7 +22,7 @@ struct CheckArguments {
   BuildOptions options;
 };
 
-void add_values(Table* table, const char* what, const std::vector<Value*>& values) {
+void add_values(TextTable* table, const char* what, const std::vector<Value*>& values) {
   for (const Value* value : values) {
     table->add({value == values.front() ? what : "", value->name() + "  " + to_string(value->type())});
   }
@@ -43,7 +43,7 @@ std::string operators_by_count(const Graph& graph) {
 
 void print_findings(const std::vector<Finding>& findings) {
   if (findings.empty()) return;
-  Table table("llw");
+  TextTable table("llw");
   for (const Finding& f : findings) table.add({f.subject, f.what, f.advice});
   std::printf("\nWorth knowing:\n%s", table.text(2, list_width()).c_str());
 }
@@ -66,7 +66,7 @@ int run(CheckArguments* arguments) {
   double parameters = 0;
   for (const Value* value : trainable) parameters += static_cast<double>(num_elements(value->type().shape()));
 
-  Table table("lw");
+  TextTable table("lw");
   add_values(&table, "inputs", graph.inputs());
   add_values(&table, "outputs", graph.outputs());
   table.add({"parameters", concat(format_count(parameters), " in ", trainable.size(), " tensors that can be trained")});
@@ -82,7 +82,7 @@ int run(CheckArguments* arguments) {
   options.optimizer = "sgd";  // what can be trained can be trained by all of them; this one needs no memory
   const std::vector<Hindrance> hindrances = try_training(&model, options, arguments->sizes);
   if (hindrances.empty()) return report_success(model, *arguments);
-  Table list("llw");
+  TextTable list("llw");
   for (const Hindrance& h : hindrances) list.add({h.place, h.reason, h.way_out});
   std::printf("\nIn the way of training it with --loss %s:\n%s", options.loss.c_str(),
               list.text(2, list_width()).c_str());

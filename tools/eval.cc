@@ -31,7 +31,7 @@ int run(const EvalArguments& arguments) {
     std::printf("%s\n", nlohmann::json(metrics).dump().c_str());
     return 0;
   }
-  Table table("lr");
+  TextTable table("lr");
   table.add({"samples", std::to_string(data.num_samples())});
   for (const auto& [name, value] : metrics) table.add({name, format_number(value)});
   std::printf("%s", table.text(0).c_str());

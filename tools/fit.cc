@@ -163,7 +163,7 @@ std::string outcome(StopReason reason, const Trainer& trainer) {
 void print_outcome(const FitArguments& a, StopReason reason, const Trainer& trainer) {
   std::string text = outcome(reason, trainer);
   if (trainer.position().best) text += concat(", best loss ", format_number(*trainer.position().best));
-  Table files("ll");
+  TextTable files("ll");
   files.add({a.trainer.folder + "/best.onnx", "the evaluation with the lowest loss"});
   files.add({a.trainer.folder + "/last.onnx", "the last state"});
   files.add({a.trainer.folder + "/metrics.jsonl", "one line a step; metrics.csv, epochs.jsonl, options.json"});

@@ -204,7 +204,7 @@ int report(std::vector<Check> checks, double tolerance) {
   const auto count = [&](Verdict verdict) {
     return std::count_if(checks.begin(), checks.end(), [&](const Check& c) { return c.verdict == verdict; });
   };
-  Table table("lrrrl");
+  TextTable table("lrrrl");
   table.add({"parameter", "gradient", "difference", "error"});
   for (const Check& c : checks) {
     char numbers[3][32];

@@ -245,7 +245,7 @@ bool takes_amx(const Convolution& c) {
   // The elements from the first to the last one that a window reads have to fit into the cache.
   constexpr int64_t kMostElements = 250, kMostPairs = 1 << 17;
   int64_t last = 0;
-  for (const Axis& axis : grid) last = last * axis.in + (axis.kernel - 1) * axis.dilation;
+  for (const WindowAxis& axis : grid) last = last * axis.in + (axis.kernel - 1) * axis.dilation;
   return std::min(last, points_in(grid)) < kMostElements && pairs <= kMostPairs;
 }
 

@@ -107,7 +107,8 @@ class AmxProduct<T>::Run {
     }
   }
 
-  void run() {
+  // All threads must reach each barrier, so none may leave with an exception; nothing here throws.
+  void run() noexcept {
     const Tiles tiles;
     const int64_t rows = plan_.rows_in_panels(), columns = panels_of(p_.n);
     const int64_t shared = plan_.shares_a_ ? rows : columns, own = plan_.shares_a_ ? columns : rows;

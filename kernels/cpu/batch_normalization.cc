@@ -54,7 +54,7 @@ enum class Epilogue { kNone, kRelu, kRoundedRelu };
 
 template <typename X, typename T, typename Y>
 void apply(Epilogue epilogue, const X* x, const X* residual, const T* mean, const T* factor, const T* bias,
-           const Block& block, const ChannelLayout& layout, Y* y) {
+           const ChannelBlock& block, const ChannelLayout& layout, Y* y) {
   switch (epilogue) {
     case Epilogue::kNone: return scale_block(x, mean, factor, bias, block, layout, y);
     case Epilogue::kRelu:
@@ -85,12 +85,14 @@ Prepared prepare_inference(const NodeSpec& s, Epilogue epilogue) {
     const T *scale = a.in<T>(1), *bias = a.in<T>(2), *mean = a.in<T>(3), *variance = a.in<T>(4);
     T* factor = workspace.numbers(a);
     channels.run(
-        a.scratch<Sums>(), [](const Block&, Sums*) {},
+        a.scratch<Sums>(), [](const ChannelBlock&, Sums*) {},
         [&](int64_t c, Sums) {
           factor[c] =
               static_cast<T>(static_cast<double>(scale[c]) / std::sqrt(static_cast<double>(variance[c]) + epsilon));
         },
-        [&](const Block& block) { apply(epilogue, x, residual, mean, factor, bias, block, layout, a.out<Y>()); });
+        [&](const ChannelBlock& block) {
+          apply(epilogue, x, residual, mean, factor, bias, block, layout, a.out<Y>());
+        });
   };
   Prepared prepared = {run, workspace.bytes(), {{0, 0}}};
   if (adds) prepared.in_place.push_back({0, 5});
@@ -136,7 +138,7 @@ Prepared prepare_train(const NodeSpec& s, Epilogue epilogue) {
     guess_means(x, layout, guess);
     channels.run(
         a.scratch<Sums>(),
-        [&](const Block& block, Sums* sums) { moments(x, guess, block, layout, workspace.stage(a), sums); },
+        [&](const ChannelBlock& block, Sums* sums) { moments(x, guess, block, layout, workspace.stage(a), sums); },
         [&](int64_t c, Sums sums) {
           const double offset = sums.first / n;
           const double square = std::max(sums.second / n - offset * offset, 0.0);
@@ -144,7 +146,9 @@ Prepared prepare_train(const NodeSpec& s, Epilogue epilogue) {
           variance[c] = static_cast<T>(square);
           factor[c] = static_cast<T>(static_cast<double>(scale[c]) / std::sqrt(square + epsilon));
         },
-        [&](const Block& block) { apply(epilogue, x, residual, mean, factor, bias, block, layout, a.out<Y>()); });
+        [&](const ChannelBlock& block) {
+          apply(epilogue, x, residual, mean, factor, bias, block, layout, a.out<Y>());
+        });
   };
   Prepared prepared = {run, workspace.bytes()};
   if (adds) prepared.in_place = {{0, 3}};
@@ -179,7 +183,7 @@ Prepared prepare_gradient(const NodeSpec& s, Mode mode) {
     const bool needs_sums = !frozen || has_dscale || has_dbias;
     channels.run(
         a.scratch<Sums>(),
-        [&](const Block& block, Sums* sums) {
+        [&](const ChannelBlock& block, Sums* sums) {
           const Stage<X> stage = workspace.stage(a);
           if (rectified) {
             rectified_gradient_moments(x, dy, a.in<X>(5), mean, block, layout, stage, a.out<D>(dz_output), sums);
@@ -195,7 +199,7 @@ Prepared prepare_gradient(const NodeSpec& s, Mode mode) {
           slopes.along[c] = frozen ? T{0} : static_cast<T>(sums.second / n * inv_std * inv_std);
           slopes.factor[c] = static_cast<T>(static_cast<double>(scale[c]) * inv_std);
         },
-        [&](const Block& block) {
+        [&](const ChannelBlock& block) {
           if (!has_dx) return;
           if (frozen) {  // the other slopes are zeros
             scale_block(dy, slopes.dy_mean, slopes.factor, slopes.along, block, layout, a.out<Y>(0));

@@ -30,7 +30,7 @@ struct ChannelLayout {
 };
 
 // Channels [first, last) of the samples [begin, end). Blocks of different shares may be worked on at the same time.
-struct Block {
+struct ChannelBlock {
   int64_t first, last, begin, end, share;
   int64_t at(const ChannelLayout& layout) const { return first * layout.rest + begin * layout.stride(); }
   int64_t width(const ChannelLayout& layout) const { return (last - first) * layout.rest; }
@@ -115,15 +115,15 @@ template <typename T>
 struct Columns {
   alignas(64) T values[kWidth];
   Columns() = default;
-  Columns(const T* per_channel, const Block& block, const ChannelLayout& layout) {
+  Columns(const T* per_channel, const ChannelBlock& block, const ChannelLayout& layout) {
     for (int64_t c = block.first, i = 0; c < block.last; ++c) {
       for (int64_t end = i + layout.rest; i < end; ++i) values[i] = per_channel[c];
     }
   }
 };
 
-// The sums per column of at most kRows rows: a longer sum of float32 would lose digits.
-constexpr int64_t kRows = 64;
+// The sums per column of at most kRowsPerSum rows: a longer sum of float32 would lose digits.
+constexpr int64_t kRowsPerSum = 64;
 
 template <typename X, typename T>
 ONNX_TRAIN_MULTIVERSION void add_shifted_moments(const X* __restrict x, const T* __restrict shift, int64_t rows,
@@ -212,12 +212,12 @@ ONNX_TRAIN_MULTIVERSION void add_rectified_gradient_sums(const X* x, const X* dy
 
 // Calls add(first row, rows, first sums, second sums) for the block's rows, and adds its columns up by channel.
 template <typename T, typename Add>
-void reduce_columns(const Block& block, const ChannelLayout& layout, Sums* sums, const Add& add) {
-  for (int64_t row = 0; row < block.rows(); row += kRows) {
+void reduce_columns(const ChannelBlock& block, const ChannelLayout& layout, Sums* sums, const Add& add) {
+  for (int64_t row = 0; row < block.rows(); row += kRowsPerSum) {
     Columns<T> first, second;
     std::fill_n(first.values, kWidth, T{0});
     std::fill_n(second.values, kWidth, T{0});
-    add(row, std::min(kRows, block.rows() - row), first.values, second.values);
+    add(row, std::min(kRowsPerSum, block.rows() - row), first.values, second.values);
     for (int64_t i = 0; i < block.width(layout); ++i) {
       sums[i / layout.rest].first += static_cast<double>(first.values[i]);
       sums[i / layout.rest].second += static_cast<double>(second.values[i]);

@@ -20,8 +20,8 @@ struct Stage {
     if (!kIsUsed || layout.is_short()) return 0;
     return static_cast<size_t>(3 * layout.rest * shares) * sizeof(float);
   }
-  float* row(const Block& block, int which) const { return memory + (3 * block.share + which) * rest; }
-  float* widened(const Block& block, int which, const X* from) const {
+  float* row(const ChannelBlock& block, int which) const { return memory + (3 * block.share + which) * rest; }
+  float* widened(const ChannelBlock& block, int which, const X* from) const {
     convert_row(from, rest, row(block, which));
     return row(block, which);
   }
@@ -34,7 +34,7 @@ inline void add(Sums* to, const Sums& sums) {
 
 // Σ (x - shift) and Σ (x - shift)² of each channel of the block.
 template <typename X, typename T>
-void moments(const X* x, const T* shift, const Block& block, const ChannelLayout& layout, const Stage<X>& stage,
+void moments(const X* x, const T* shift, const ChannelBlock& block, const ChannelLayout& layout, const Stage<X>& stage,
              Sums* sums) {
   const int64_t at = block.at(layout), stride = layout.stride(), rest = layout.rest;
   if (layout.is_short()) {
@@ -53,7 +53,7 @@ void moments(const X* x, const T* shift, const Block& block, const ChannelLayout
 
 // Σ dy and Σ dy (x - mean) of each channel of the block.
 template <typename X, typename T>
-void gradient_moments(const X* x, const X* dy, const T* mean, const Block& block, const ChannelLayout& layout,
+void gradient_moments(const X* x, const X* dy, const T* mean, const ChannelBlock& block, const ChannelLayout& layout,
                       const Stage<X>& stage, Sums* sums) {
   const int64_t at = block.at(layout), stride = layout.stride(), rest = layout.rest;
   if (layout.is_short()) {
@@ -75,7 +75,7 @@ void gradient_moments(const X* x, const X* dy, const T* mean, const Block& block
 
 // y = (x - mean) factor + bias
 template <typename X, typename T, typename Y>
-void scale_block(const X* x, const T* mean, const T* factor, const T* bias, const Block& block,
+void scale_block(const X* x, const T* mean, const T* factor, const T* bias, const ChannelBlock& block,
                  const ChannelLayout& layout, Y* y) {
   const int64_t at = block.at(layout), c = block.first;
   if (!layout.is_short()) {
@@ -89,7 +89,7 @@ void scale_block(const X* x, const T* mean, const T* factor, const T* bias, cons
 // y = relu((x - mean) factor + bias + residual), rounded to R after each step; the residual may be null.
 template <typename R, typename X, typename T, typename Y>
 void scale_and_rectify_block(const X* x, const X* residual, const T* mean, const T* factor, const T* bias,
-                             const Block& block, const ChannelLayout& layout, Y* y) {
+                             const ChannelBlock& block, const ChannelLayout& layout, Y* y) {
   const int64_t at = block.at(layout), c = block.first;
   if (residual) residual += at;
   if (!layout.is_short()) {
@@ -105,7 +105,7 @@ void scale_and_rectify_block(const X* x, const X* residual, const T* mean, const
 
 // dz = dy where y is positive, else 0; Σ dz and Σ dz (x - mean) of each channel of the block.
 template <typename X, typename T, typename D>
-void rectified_gradient_moments(const X* x, const X* dy, const X* y, const T* mean, const Block& block,
+void rectified_gradient_moments(const X* x, const X* dy, const X* y, const T* mean, const ChannelBlock& block,
                                 const ChannelLayout& layout, const Stage<X>& stage, D* dz, Sums* sums) {
   const int64_t at = block.at(layout), stride = layout.stride(), rest = layout.rest;
   if (layout.is_short()) {
@@ -136,7 +136,7 @@ struct Slopes {
 
 // dx = (dy - dy_mean - (x - mean) along) factor
 template <typename X, typename D, typename T, typename Y>
-void differentiate_block(const X* x, const D* dy, const T* mean, const Slopes<T>& slopes, const Block& block,
+void differentiate_block(const X* x, const D* dy, const T* mean, const Slopes<T>& slopes, const ChannelBlock& block,
                          const ChannelLayout& layout, Y* dx) {
   const int64_t at = block.at(layout), c = block.first;
   if (!layout.is_short()) {
@@ -173,14 +173,15 @@ class PerChannel {
   void run(Sums* scratch, const Reduce& reduce, const Finish& finish, const Apply& apply) const {
     std::fill_n(scratch, layout_.channels * pieces_.count, Sums());
     if (pieces_.count == 1) {
-      return for_each_block([&](const Block& block, int64_t) {
+      return for_each_block([&](const ChannelBlock& block, int64_t) {
         reduce(block, scratch + block.first);
         for (int64_t c = block.first; c < block.last; ++c) finish(c, scratch[c]);
         apply(block);
       });
     }
-    for_each_block(
-        [&](const Block& block, int64_t piece) { reduce(block, scratch + piece * layout_.channels + block.first); });
+    for_each_block([&](const ChannelBlock& block, int64_t piece) {
+      reduce(block, scratch + piece * layout_.channels + block.first);
+    });
     for (int64_t c = 0; c < layout_.channels; ++c) {
       Sums total;
       for (int64_t p = 0; p < pieces_.count; ++p) {
@@ -189,7 +190,7 @@ class PerChannel {
       }
       finish(c, total);
     }
-    for_each_block([&](const Block& block, int64_t) { apply(block); });
+    for_each_block([&](const ChannelBlock& block, int64_t) { apply(block); });
   }
 
  private:
@@ -203,7 +204,7 @@ class PerChannel {
         for (int64_t i = all * share / shares_; i < all * (share + 1) / shares_; ++i) {
           const int64_t piece = i % pieces_.count, first = i / pieces_.count * layout_.block();
           const int64_t last = std::min(first + layout_.block(), layout_.channels);
-          f(Block{first, last, pieces_.begin(piece), pieces_.end(piece), share}, piece);
+          f(ChannelBlock{first, last, pieces_.begin(piece), pieces_.end(piece), share}, piece);
         }
       }
     });

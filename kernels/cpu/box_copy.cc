@@ -10,7 +10,7 @@
 
 namespace onnx_train::cpu {
 
-Cursor::Cursor(const Axis* axes, int num_axes, int64_t index) : axes_(axes), num_axes_(num_axes) {
+Cursor::Cursor(const CopyAxis* axes, int num_axes, int64_t index) : axes_(axes), num_axes_(num_axes) {
   for (int k = num_axes - 1; k >= 0; --k) {
     at_[k] = index % axes[k].size;
     index /= axes[k].size;
@@ -35,12 +35,12 @@ namespace {
 constexpr int64_t kTile = 16;  // elements: a cache line of floats
 
 // Axes of size 1 gone, outermost in `to` first, neighbours that lie together in both layouts made one.
-std::vector<Axis> simplify(std::vector<Axis> axes) {
-  std::erase_if(axes, [](const Axis& a) { return a.size == 1; });
+std::vector<CopyAxis> simplify(std::vector<CopyAxis> axes) {
+  std::erase_if(axes, [](const CopyAxis& a) { return a.size == 1; });
   std::stable_sort(axes.begin(), axes.end(),
-                   [](const Axis& a, const Axis& b) { return std::abs(a.to) > std::abs(b.to); });
-  std::vector<Axis> merged;
-  for (const Axis& a : axes) {
+                   [](const CopyAxis& a, const CopyAxis& b) { return std::abs(a.to) > std::abs(b.to); });
+  std::vector<CopyAxis> merged;
+  for (const CopyAxis& a : axes) {
     if (!merged.empty() && merged.back().from == a.from * a.size && merged.back().to == a.to * a.size) {
       merged.back() = {merged.back().size * a.size, a.from, a.to};
     } else {
@@ -63,8 +63,8 @@ void copy_row(const T* __restrict from, int64_t from_stride, T* __restrict to, i
 
 }  // namespace
 
-BoxCopy::BoxCopy(std::vector<Axis> axes, size_t element_bytes) : element_bytes_(element_bytes) {
-  for (const Axis& a : axes) {
+BoxCopy::BoxCopy(std::vector<CopyAxis> axes, size_t element_bytes) : element_bytes_(element_bytes) {
+  for (const CopyAxis& a : axes) {
     if (a.size == 0) num_outer_ = 0;
   }
   if (num_outer_ == 0) return;
@@ -73,13 +73,13 @@ BoxCopy::BoxCopy(std::vector<Axis> axes, size_t element_bytes) : element_bytes_(
   if (outer_.empty()) return;
   inner_ = outer_.back();
   outer_.pop_back();
-  const auto columns = std::find_if(outer_.begin(), outer_.end(), [](const Axis& a) { return a.from == 1; });
+  const auto columns = std::find_if(outer_.begin(), outer_.end(), [](const CopyAxis& a) { return a.from == 1; });
   if (inner_.to == 1 && std::abs(inner_.from) > 1 && columns != outer_.end()) {
     transposes_ = true;
     columns_ = *columns;
     outer_.erase(columns);
   }
-  for (const Axis& a : outer_) num_outer_ *= a.size;
+  for (const CopyAxis& a : outer_) num_outer_ *= a.size;
 }
 
 // Rows, or parts of rows, of the innermost axis.

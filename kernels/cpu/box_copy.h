@@ -12,7 +12,7 @@ namespace onnx_train::cpu {
 
 // One axis of a box: its size, and how many elements apart its neighbours lie in the two layouts. Strides may be 0
 // (repeat) in `from`, and negative in both.
-struct Axis {
+struct CopyAxis {
   int64_t size;
   int64_t from;
   int64_t to;
@@ -24,13 +24,13 @@ constexpr int kMaxAxes = 32;  // after merging those that lie together
 class Cursor {
  public:
   // At place number `index`.
-  Cursor(const Axis* axes, int num_axes, int64_t index);
+  Cursor(const CopyAxis* axes, int num_axes, int64_t index);
   int64_t from() const { return from_; }
   int64_t to() const { return to_; }
   void next();
 
  private:
-  const Axis* axes_;
+  const CopyAxis* axes_;
   int num_axes_;
   int64_t at_[kMaxAxes];  // of which num_axes_ are in use
   int64_t from_ = 0, to_ = 0;
@@ -39,7 +39,7 @@ class Cursor {
 class BoxCopy {
  public:
   // Throws Error when the box has more than kMaxAxes axes that cannot be merged.
-  BoxCopy(std::vector<Axis> axes, size_t element_bytes);
+  BoxCopy(std::vector<CopyAxis> axes, size_t element_bytes);
   // Copies; the pointers are those of the box's first element.
   void run(const void* from, void* to) const;
 
@@ -49,11 +49,11 @@ class BoxCopy {
   template <typename T>
   void transpose(const T* from, T* to) const;
 
-  std::vector<Axis> outer_;   // all but the innermost, two when `transposes_`
-  Axis inner_ = {1, 1, 1};    // the innermost in `to`
-  Axis columns_ = {1, 1, 1};  // when transposes_: contiguous in `from`
-  bool transposes_ = false;   // inner_ and columns_ are a matrix to transpose
-  int64_t num_outer_ = 1;     // places of outer_; 0 when the box is empty
+  std::vector<CopyAxis> outer_;   // all but the innermost, two when `transposes_`
+  CopyAxis inner_ = {1, 1, 1};    // the innermost in `to`
+  CopyAxis columns_ = {1, 1, 1};  // when transposes_: contiguous in `from`
+  bool transposes_ = false;       // inner_ and columns_ are a matrix to transpose
+  int64_t num_outer_ = 1;         // places of outer_; 0 when the box is empty
   size_t element_bytes_;
 };
 

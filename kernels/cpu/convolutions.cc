@@ -224,10 +224,11 @@ Prepared prepare_fast(const NodeSpec& spec, const Convolution& c, const Forward&
   return prepare_chain(spec, [&](Chain& chain) {
     const Desc bias_layout = f.bias >= 0 ? row_major({c.w[0]}) : Desc();
     const ForwardDesc desc = forward_desc(chain, c, bias_layout, spec.out_type());
-    const Operand x = chain.in_layout(input(f.x, image_layout(c, c.x, c.operands)), desc.src_desc());
-    const Operand w = chain.in_layout(input(f.w, weight_layout(c, c.operands)), desc.weights_desc());
-    const Operand y = output(0, image_layout(c, c.y, spec.out_type())), made = chain.staged(y, desc.dst_desc());
-    std::vector<std::pair<int, Operand>> operands = {{DNNL_ARG_SRC, x}, {DNNL_ARG_WEIGHTS, w}, {DNNL_ARG_DST, made}};
+    const OneDnnOperand x = chain.in_layout(input(f.x, image_layout(c, c.x, c.operands)), desc.src_desc());
+    const OneDnnOperand w = chain.in_layout(input(f.w, weight_layout(c, c.operands)), desc.weights_desc());
+    const OneDnnOperand y = output(0, image_layout(c, c.y, spec.out_type())), made = chain.staged(y, desc.dst_desc());
+    std::vector<std::pair<int, OneDnnOperand>> operands = {
+        {DNNL_ARG_SRC, x}, {DNNL_ARG_WEIGHTS, w}, {DNNL_ARG_DST, made}};
     if (f.bias >= 0) operands.push_back({DNNL_ARG_BIAS, input(f.bias, bias_layout)});
     chain.add(desc, operands);
     chain.reorder(made, y);
@@ -240,9 +241,10 @@ Prepared prepare_fast(const NodeSpec& spec, const Convolution& c, const InputGra
         chain.engine(), algorithm::convolution_direct, wanted_layout(c, c.x, spec.out_type()),
         any_layout(weight_layout(c, c.operands)), wanted_layout(c, c.y, c.operands), c.windows.strides, gaps(c),
         c.windows.pads_begin, exact_end(c), forward_desc(chain, c, Desc(), c.operands), Chain::attributes());
-    const Operand dy = chain.in_layout(input(f.dy, image_layout(c, c.y, c.operands)), desc.diff_dst_desc());
-    const Operand w = chain.in_layout(input(f.w, weight_layout(c, c.operands)), desc.weights_desc());
-    const Operand dx = output(0, image_layout(c, c.x, spec.out_type())), made = chain.staged(dx, desc.diff_src_desc());
+    const OneDnnOperand dy = chain.in_layout(input(f.dy, image_layout(c, c.y, c.operands)), desc.diff_dst_desc());
+    const OneDnnOperand w = chain.in_layout(input(f.w, weight_layout(c, c.operands)), desc.weights_desc());
+    const OneDnnOperand dx = output(0, image_layout(c, c.x, spec.out_type())),
+                        made = chain.staged(dx, desc.diff_src_desc());
     chain.add(desc, {{DNNL_ARG_DIFF_DST, dy}, {DNNL_ARG_WEIGHTS, w}, {DNNL_ARG_DIFF_SRC, made}});
     chain.reorder(made, dx);
   });
@@ -255,10 +257,10 @@ Prepared prepare_fast(const NodeSpec& spec, const Convolution& c, const WeightGr
         chain.engine(), algorithm::convolution_direct, wanted_layout(c, c.x, c.operands), any_layout(weight_layout(c)),
         bias_layout, wanted_layout(c, c.y, c.operands), c.windows.strides, gaps(c), c.windows.pads_begin, exact_end(c),
         forward_desc(chain, c, bias_layout, c.operands), Chain::attributes());
-    const Operand x = chain.in_layout(input(f.x, image_layout(c, c.x, c.operands)), desc.src_desc());
-    const Operand dy = chain.in_layout(input(f.dy, image_layout(c, c.y, c.operands)), desc.diff_dst_desc());
-    const Operand dw = output(0, weight_layout(c)), made = chain.staged(dw, desc.diff_weights_desc());
-    std::vector<std::pair<int, Operand>> operands = {
+    const OneDnnOperand x = chain.in_layout(input(f.x, image_layout(c, c.x, c.operands)), desc.src_desc());
+    const OneDnnOperand dy = chain.in_layout(input(f.dy, image_layout(c, c.y, c.operands)), desc.diff_dst_desc());
+    const OneDnnOperand dw = output(0, weight_layout(c)), made = chain.staged(dw, desc.diff_weights_desc());
+    std::vector<std::pair<int, OneDnnOperand>> operands = {
         {DNNL_ARG_SRC, x}, {DNNL_ARG_DIFF_DST, dy}, {DNNL_ARG_DIFF_WEIGHTS, made}};
     if (f.bias) operands.push_back({DNNL_ARG_DIFF_BIAS, output(1, bias_layout)});
     chain.add(desc, operands);

@@ -18,7 +18,7 @@ namespace {
 // Lines along the axis in the indices, and where the lines lie in the data. Different lines touch different elements
 // of the data, so a thread can take a line and go through it in order.
 struct ElementLines {
-  std::vector<Axis> lines;  // `from` walks the indices, `to` the data
+  std::vector<CopyAxis> lines;  // `from` walks the indices, `to` the data
   int64_t num_lines = 1;
   int64_t length = 1;
   int64_t index_stride = 1, data_stride = 1;

@@ -56,7 +56,7 @@ struct Blocks {
 };
 
 // A matrix that starts `elements` behind another's start.
-Operand behind(Operand operand, int64_t elements, const Desc& layout) {
+OneDnnOperand behind(OneDnnOperand operand, int64_t elements, const Desc& layout) {
   operand.place.offset += static_cast<size_t>(elements) * dnnl::memory::data_type_size(layout.get_data_type());
   return {operand.place, layout};
 }
@@ -69,8 +69,8 @@ bool is_worth_packing(const Product& p) {
 }
 
 // One product of oneDNN, onto y where p says so.
-void add_product(Chain& chain, const Product& p, const Operand& a, const Operand& b, const Operand* bias,
-                 const Operand& y) {
+void add_product(Chain& chain, const Product& p, const OneDnnOperand& a, const OneDnnOperand& b,
+                 const OneDnnOperand* bias, const OneDnnOperand& y) {
   auto attributes = Chain::attributes();
   dnnl::post_ops after;
   if (p.alpha != 1) after.append_eltwise(dnnl::algorithm::eltwise_linear, static_cast<float>(p.alpha), 0);
@@ -81,8 +81,9 @@ void add_product(Chain& chain, const Product& p, const Operand& a, const Operand
   using Matmul = dnnl::matmul::primitive_desc;
   const Matmul product = bias ? Matmul(chain.engine(), a.layout, wanted, bias->layout, y.layout, attributes)
                               : Matmul(chain.engine(), a.layout, wanted, y.layout, attributes);
-  const Operand packed = chain.in_layout(b, product.weights_desc());
-  std::vector<std::pair<int, Operand>> operands = {{DNNL_ARG_SRC, a}, {DNNL_ARG_WEIGHTS, packed}, {DNNL_ARG_DST, y}};
+  const OneDnnOperand packed = chain.in_layout(b, product.weights_desc());
+  std::vector<std::pair<int, OneDnnOperand>> operands = {
+      {DNNL_ARG_SRC, a}, {DNNL_ARG_WEIGHTS, packed}, {DNNL_ARG_DST, y}};
   if (bias) operands.push_back({DNNL_ARG_BIAS, *bias});
   chain.add(product, operands);
 }
@@ -117,8 +118,8 @@ Prepared prepare_float_product(const NodeSpec& spec, Product p, bool bias) {
   }
   return prepare_chain(spec, [&](Chain& chain) {
     const DType from = spec.in_type(0), to_type = spec.out_type();
-    Operand a = input(0, layout(p.a, p.m, p.k, from)), made = output(0, layout(p.y, p.m, p.n, to_type));
-    const Operand y = made;
+    OneDnnOperand a = input(0, layout(p.a, p.m, p.k, from)), made = output(0, layout(p.y, p.m, p.n, to_type));
+    const OneDnnOperand y = made;
     if (is_slow(chain, spec, p)) {
       Product copied = p;
       copied.a = row_major_matrices(p.a.batch, p.m, p.k);
@@ -138,11 +139,11 @@ Prepared prepare_float_product(const NodeSpec& spec, Product p, bool bias) {
         part.n = std::min(blocks.n, p.n - n);
         part.k = std::min(blocks.k, p.k - k);
         part.accumulate = p.accumulate || k > 0;
-        const Operand part_a = behind(a, k * p.a.column_stride, layout(p.a, p.m, part.k, from)),
-                      part_b = behind(input(1, {}), k * p.b.row_stride + n * p.b.column_stride,
-                                      layout(p.b, part.k, part.n, b_type)),
-                      part_y = behind(made, n * p.y.column_stride, layout(p.y, p.m, part.n, to_type)),
-                      part_bias = behind(input(2, {}), n, layout(row_major_matrices(ones, 1, part.n), 1, part.n));
+        const OneDnnOperand part_a = behind(a, k * p.a.column_stride, layout(p.a, p.m, part.k, from)),
+                            part_b = behind(input(1, {}), k * p.b.row_stride + n * p.b.column_stride,
+                                            layout(p.b, part.k, part.n, b_type)),
+                            part_y = behind(made, n * p.y.column_stride, layout(p.y, p.m, part.n, to_type)),
+                            part_bias = behind(input(2, {}), n, layout(row_major_matrices(ones, 1, part.n), 1, part.n));
         add_product(chain, part, part_a, part_b, bias && k == 0 ? &part_bias : nullptr, part_y);
       }
     }

@@ -43,7 +43,7 @@ Operation make_dropout_gradient(const Node& node) {
   if (num_elements(node.input(2)->type().shape()) != 1) return {};
   return dispatch_float(type, [&]<typename T>(T) {
     return dispatch_float(ratio, [&]<typename R>(R) -> Operation {
-      return [](int64_t n, const Operand* in, void* out) {
+      return [](int64_t n, const FusedOperand* in, void* out) {
         const T kept = 1 - static_cast<T>(static_cast<double>(*in[2].as<R>()));
         drop_gradient(n, in[0].as<T>(), in[1].as<uint8_t>(), kept, static_cast<T*>(out));
       };

@@ -44,7 +44,7 @@ Operation make_mod(const Node& node) {
 // As the kernel of Pow: squares and cubes are products.
 template <typename T, typename E>
 Operation pow_operation(bool one_exponent) {
-  return [one_exponent](int64_t n, const Operand* in, void* out) {
+  return [one_exponent](int64_t n, const FusedOperand* in, void* out) {
     const T* base = in[0].as<T>();
     const E* exponent = in[1].as<E>();
     T* y = static_cast<T*>(out);
@@ -67,7 +67,7 @@ Operation make_pow(const Node& node) {
 // The first two operands into the result, then one more at a time.
 template <typename T, typename Op>
 Operation variadic_operation(int operands, Op op, T scale) {
-  return [=](int64_t n, const Operand* in, void* out) {
+  return [=](int64_t n, const FusedOperand* in, void* out) {
     T* y = static_cast<T*>(out);
     map(n, in[0].as<T>(), in[0].moves, in[1].as<T>(), in[1].moves, y, op);
     for (int i = 2; i < operands; ++i) map(n, y, true, in[i].as<T>(), in[i].moves, y, op);
@@ -91,7 +91,7 @@ FusedOperator variadic(const char* op) {
 
 // The bounds are scalars, read when it runs.
 template <typename T>
-void clip(int64_t n, const Operand* in, bool has_low, bool has_high, void* out) {
+void clip(int64_t n, const FusedOperand* in, bool has_low, bool has_high, void* out) {
   using Limits = std::numeric_limits<T>;
   constexpr T kLowest = Limits::has_infinity ? -Limits::infinity() : Limits::lowest();
   constexpr T kHighest = Limits::has_infinity ? Limits::infinity() : Limits::max();
@@ -103,7 +103,7 @@ Operation make_clip(const Node& node) {
   const bool has_low = node.input(1) != nullptr, has_high = node.input(2) != nullptr;
   if (!one_type(node)) return {};
   return dispatch_fused_number(node.input(0)->dtype(), [&]<typename T>(T) -> Operation {
-    return [=](int64_t n, const Operand* in, void* out) { clip<T>(n, in, has_low, has_high, out); };
+    return [=](int64_t n, const FusedOperand* in, void* out) { clip<T>(n, in, has_low, has_high, out); };
   });
 }
 

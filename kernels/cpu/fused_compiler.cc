@@ -18,7 +18,7 @@ constexpr int64_t kPieceElements = 65536, kMaxPieces = 64;
 constexpr size_t kMostAccumulatorBytes = 4 << 20;
 constexpr int64_t kWideClosing = 512;  // accumulators of a closing reduction over short rows
 
-size_t bytes_of(const Value& value) { return size_of(value.dtype()); }
+size_t element_bytes(const Value& value) { return size_of(value.dtype()); }
 
 // Where a value comes from: `root`, which comes in from outside or is computed, spread over the reader's elements by
 // the pattern; in order without one.
@@ -149,7 +149,8 @@ class Compiler {
     const auto [place, added] = constant_slots_.try_emplace(value, 0);
     if (added) {
       program_.constants.push_back(constant_of(value));
-      place->second = add_slot({Slot::kConstant, bytes_of(*value), 0, static_cast<int>(program_.constants.size()) - 1});
+      place->second =
+          add_slot({Slot::kConstant, element_bytes(*value), 0, static_cast<int>(program_.constants.size()) - 1});
     }
     return {place->second, false};
   }
@@ -169,10 +170,10 @@ class Compiler {
   SlotOperand input(const Value* value, const std::optional<Broadcast>& pattern, Extent extent) {
     const int port = ports_.at(value);
     const bool per_line = extent == Extent::kLines;
-    Slot slot{Slot::kInput, bytes_of(*value), 0, port, per_line, pattern};
+    Slot slot{Slot::kInput, element_bytes(*value), 0, port, per_line, pattern};
     if (!pattern) return {input_slot(std::move(slot)), true};
     if (pattern->is_scalar(0)) {
-      return {input_slot({Slot::kFixedInput, bytes_of(*value), 0, port}), false};
+      return {input_slot({Slot::kFixedInput, element_bytes(*value), 0, port}), false};
     }
     if (per_line ? geometry_.lines == 1 : geometry_.reads_in_place(*pattern)) {
       return {input_slot(std::move(slot)), per_line || pattern->moves(0)};
@@ -185,10 +186,10 @@ class Compiler {
     for (const Loaded& known : loaded_) {
       if (known.value == value && known.extent == extent && known.pattern == pattern) return known.slot;
     }
-    const int from = input_slot({Slot::kFixedInput, bytes_of(*value), 0, ports_.at(value)});
+    const int from = input_slot({Slot::kFixedInput, element_bytes(*value), 0, ports_.at(value)});
     read(from);
-    const int slot = add_register(bytes_of(*value), extent);
-    Instruction instruction = load(from, pattern, bytes_of(*value), slot, extent);
+    const int slot = add_register(element_bytes(*value), extent);
+    Instruction instruction = load(from, pattern, element_bytes(*value), slot, extent);
     if (extent == Extent::kElements && pattern.repeats(0) && geometry_.aligns(pattern.run_length())) {
       element_registers_.keep(slot);
       program_.once.push_back(std::move(instruction));
@@ -210,8 +211,8 @@ class Compiler {
     const auto [place, added] = spread_.try_emplace(from.root, 0);
     if (added) {
       read(slot);
-      place->second = add_register(bytes_of(*from.root), Extent::kElements);
-      emit(spread(slot, program_.line, bytes_of(*from.root), place->second));
+      place->second = add_register(element_bytes(*from.root), Extent::kElements);
+      emit(spread(slot, program_.line, element_bytes(*from.root), place->second));
     }
     return {place->second, true};
   }
@@ -237,12 +238,12 @@ class Compiler {
     const int must_move = std::max(row ? row->moving : 1, any ? 0 : 1);
     for (int i = 0; i < must_move; ++i) {
       SlotOperand& o = operands[static_cast<size_t>(i)];
-      o = moving(o, bytes_of(*node.input(i)), extent);
+      o = moving(o, element_bytes(*node.input(i)), extent);
     }
     for (const SlotOperand& o : operands) read(o.slot);
     const int result = add_result(node, extent, row ? operands_to_overwrite(operands) : std::vector<int>{});
     emit(row ? compute(row->make(node), operands, result, extent)
-             : copy(operands[0], bytes_of(*node.output()), result, extent));
+             : copy(operands[0], element_bytes(*node.output()), result, extent));
   }
 
   // The first two, unless an operand behind them is the same.
@@ -264,11 +265,11 @@ class Compiler {
     const auto port = output_ports_.find(value);
     int slot = 0;
     if (port != output_ports_.end()) {
-      slot = add_slot({Slot::kOutput, bytes_of(*value), 0, port->second, extent == Extent::kLines});
+      slot = add_slot({Slot::kOutput, element_bytes(*value), 0, port->second, extent == Extent::kLines});
       writers_[static_cast<size_t>(port->second)] = now();
       overwrites_[port->second] = over;
     } else {
-      slot = add_register(bytes_of(*value), extent, over);
+      slot = add_register(element_bytes(*value), extent, over);
     }
     slots_of_[value] = slot;
     return slot;
@@ -277,7 +278,7 @@ class Compiler {
   void add_reduction(const Node& node) {
     const Value* in = node.input(0);
     SlotOperand x = operand(in, *in, Extent::kElements);
-    x = moving(x, bytes_of(*in), Extent::kElements);
+    x = moving(x, element_bytes(*in), Extent::kElements);
     read(x.slot);
     const Reducer* reducer = find_reducer(node);
     if (residence(node.output()) == Residence::kLine) {
@@ -310,9 +311,9 @@ class Compiler {
     const Extent extent = this->extent(value);
     const SlotOperand from = operand(value, *value, extent);
     read(from.slot);
-    const int slot = add_slot({Slot::kOutput, bytes_of(*value), 0, port, extent == Extent::kLines});
+    const int slot = add_slot({Slot::kOutput, element_bytes(*value), 0, port, extent == Extent::kLines});
     writers_[static_cast<size_t>(port)] = now();
-    emit(copy(from, bytes_of(*value), slot, extent));
+    emit(copy(from, element_bytes(*value), slot, extent));
   }
 
   // ---- Memory

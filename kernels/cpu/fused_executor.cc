@@ -81,7 +81,7 @@ class Share {
   const Args& args_;
   char** slots_;
   char* registers_;
-  Block block_;
+  FusedBlock block_;
 };
 
 void start_accumulators(const Program& program, char* piece) {

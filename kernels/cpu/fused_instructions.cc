@@ -9,7 +9,9 @@
 namespace onnx_train::cpu {
 namespace {
 
-int64_t count_of(const Block& block, Extent extent) { return extent == Extent::kElements ? block.count : block.lines; }
+int64_t count_of(const FusedBlock& block, Extent extent) {
+  return extent == Extent::kElements ? block.count : block.lines;
+}
 
 template <typename F>
 Instruction for_size(size_t bytes, F&& f) {
@@ -21,8 +23,8 @@ Instruction for_size(size_t bytes, F&& f) {
 Instruction compute(const Operation& operation, const std::vector<SlotOperand>& operands, int result, Extent extent) {
   std::array<SlotOperand, kMaxOperands> slots{};
   std::copy(operands.begin(), operands.end(), slots.begin());
-  return [operation, slots, count = operands.size(), result, extent](const Block& block) {
-    Operand values[kMaxOperands];
+  return [operation, slots, count = operands.size(), result, extent](const FusedBlock& block) {
+    FusedOperand values[kMaxOperands];
     for (size_t i = 0; i < count; ++i) {
       values[i] = {slots[i].slot < 0 ? nullptr : block.at(slots[i].slot), slots[i].moves};
     }
@@ -32,7 +34,7 @@ Instruction compute(const Operation& operation, const std::vector<SlotOperand>& 
 
 Instruction load(int input, const Broadcast& pattern, size_t bytes, int result, Extent extent) {
   return for_size(bytes, [&]<typename T>(T) -> Instruction {
-    return [=](const Block& block) {
+    return [=](const FusedBlock& block) {
       const T* from = block.at<T>(input);
       T* to = block.at<T>(result);
       const int64_t first = extent == Extent::kElements ? block.first : block.line;
@@ -51,7 +53,7 @@ Instruction load(int input, const Broadcast& pattern, size_t bytes, int result, 
 
 Instruction copy(SlotOperand from, size_t bytes, int result, Extent extent) {
   return for_size(bytes, [&]<typename T>(T) -> Instruction {
-    return [=](const Block& block) {
+    return [=](const FusedBlock& block) {
       const T* x = block.at<T>(from.slot);
       T* y = block.at<T>(result);
       const int64_t count = count_of(block, extent);
@@ -66,7 +68,7 @@ Instruction copy(SlotOperand from, size_t bytes, int result, Extent extent) {
 
 Instruction spread(int lines, int64_t line, size_t bytes, int result) {
   return for_size(bytes, [&]<typename T>(T) -> Instruction {
-    return [=](const Block& block) {
+    return [=](const FusedBlock& block) {
       const T* x = block.at<T>(lines);
       T* y = block.at<T>(result);
       for (int64_t l = 0; l < block.lines; ++l) std::fill_n(y + l * line, line, x[l]);
@@ -75,7 +77,7 @@ Instruction spread(int lines, int64_t line, size_t bytes, int result) {
 }
 
 Instruction reduce_lines(const Reducer* reducer, int x, int64_t line, int result) {
-  return [=](const Block& block) {
+  return [=](const FusedBlock& block) {
     const char* from = block.at<char>(x);
     char* to = block.at<char>(result);
     const size_t bytes = reducer->element_bytes;
@@ -88,14 +90,14 @@ Instruction reduce_lines(const Reducer* reducer, int x, int64_t line, int result
 Instruction add_to_closing(const Closing& closing, int x, const Broadcast& kept) {
   const Reducer* r = closing.reducer;
   if (closing.repeats > 1) {
-    return [r, x, offset = closing.offset, width = closing.size * closing.repeats](const Block& block) {
+    return [r, x, offset = closing.offset, width = closing.size * closing.repeats](const FusedBlock& block) {
       for (int64_t j = 0; j < block.count; j += width) {
         r->add(std::min(width, block.count - j), block.at<char>(x) + static_cast<size_t>(j) * r->element_bytes,
                block.accumulators + offset);
       }
     };
   }
-  return [r, x, kept, offset = closing.offset](const Block& block) {
+  return [r, x, kept, offset = closing.offset](const FusedBlock& block) {
     kept.for_each_run(block.first, block.first + block.count,
                       [&](int64_t at, int64_t count, const Broadcast::Offsets& offsets) {
                         const char* from = block.at<char>(x) + static_cast<size_t>(at - block.first) * r->element_bytes;

@@ -49,7 +49,7 @@ Operation make_is_inf(const Node& node) {
 
 template <typename T>
 Operation where_operation() {
-  return [](int64_t n, const Operand* in, void* out) {
+  return [](int64_t n, const FusedOperand* in, void* out) {
     select_choose<T>(in[0].moves, in[1].moves, in[2].moves)(n, in[0].as<uint8_t>(), in[1].as<T>(), in[2].as<T>(),
                                                             static_cast<T*>(out));
   };
@@ -77,7 +77,7 @@ Operation dispatch_cast(DType dtype, F&& f) {
 template <typename From, typename To>
 Operation cast_operation() {
   if constexpr (std::is_same_v<From, To>) {
-    return [](int64_t n, const Operand* in, void* out) {
+    return [](int64_t n, const FusedOperand* in, void* out) {
       if (in[0].data != out) std::memcpy(out, in[0].data, static_cast<size_t>(n) * sizeof(From));
     };
   } else if constexpr (std::is_same_v<From, bool>) {

@@ -31,12 +31,12 @@ Operation dispatch_fused_number(DType dtype, F&& f) {
 
 template <typename T, typename R, typename Op>
 Operation unary_operation(Op op) {
-  return [op](int64_t n, const Operand* in, void* out) { map(n, in[0].as<T>(), static_cast<R*>(out), op); };
+  return [op](int64_t n, const FusedOperand* in, void* out) { map(n, in[0].as<T>(), static_cast<R*>(out), op); };
 }
 
 template <typename A, typename B, typename R, typename Op>
 Operation binary_operation(Op op) {
-  return [op](int64_t n, const Operand* in, void* out) {
+  return [op](int64_t n, const FusedOperand* in, void* out) {
     map(n, in[0].as<A>(), in[0].moves, in[1].as<B>(), in[1].moves, static_cast<R*>(out), op);
   };
 }

@@ -11,7 +11,7 @@
 namespace onnx_train::cpu {
 
 // One operand of a piece: as many elements as the piece has, or one that all share.
-struct Operand {
+struct FusedOperand {
   const void* data;
   bool moves;
 
@@ -23,7 +23,7 @@ struct Operand {
 
 // result[i] = f(operands[0][i], ...) for i < n. At least one operand moves; the result may lie where one of the first
 // two lies that has elements of the same size. Operands that the node leaves out are null.
-using Operation = std::function<void(int64_t n, const Operand* operands, void* result)>;
+using Operation = std::function<void(int64_t n, const FusedOperand* operands, void* result)>;
 
 struct FusedOperator {
   const char* op;

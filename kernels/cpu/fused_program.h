@@ -23,7 +23,7 @@
 namespace onnx_train::cpu {
 
 // What an instruction sees of one block.
-struct Block {
+struct FusedBlock {
   int64_t first = 0, count = 0;  // elements of the space
   int64_t line = 0, lines = 0;   // the first of its lines, and how many; 0 in a program without
   char* const* slots = nullptr;
@@ -35,7 +35,7 @@ struct Block {
   }
 };
 
-using Instruction = std::function<void(const Block&)>;
+using Instruction = std::function<void(const FusedBlock&)>;
 
 // Where a slot points to while a block is worked on.
 struct Slot {

@@ -27,7 +27,7 @@ struct Layout {
         channels(s.in_shape(0).back()),
         groups(s.node().attr("num_groups", int64_t{1})),
         epsilon(s.node().attr("epsilon", kEpsilon)),
-        pieces(rows, std::max<int64_t>(kRows, 2 * kElementGrain / std::max<int64_t>(channels, 1))),
+        pieces(rows, std::max<int64_t>(kRowsPerSum, 2 * kElementGrain / std::max<int64_t>(channels, 1))),
         threads(s.threads()) {}
 
   static int64_t rows_of(const Shape& shape) {
@@ -101,8 +101,8 @@ void guess_means(const X* x, const Layout& l, T* shift) {
 template <typename T, typename Add>
 void sum_columns(const Layout& l, int64_t piece, Sums* sums, const Add& add) {
   std::fill_n(sums, l.channels, Sums{});
-  for (int64_t row = l.pieces.begin(piece); row < l.pieces.end(piece); row += kRows) {
-    const int64_t rows = std::min(kRows, l.pieces.end(piece) - row);
+  for (int64_t row = l.pieces.begin(piece); row < l.pieces.end(piece); row += kRowsPerSum) {
+    const int64_t rows = std::min(kRowsPerSum, l.pieces.end(piece) - row);
     for (int64_t c = 0; c < l.channels; c += kWidth) {
       const int64_t width = std::min(kWidth, l.channels - c);
       T first[kWidth] = {}, second[kWidth] = {};

@@ -24,27 +24,30 @@ dnnl::primitive_attr Chain::attributes() {
   return attributes;
 }
 
-Operand Chain::scratch(const Desc& layout) { return {workspace_.reserve(layout.get_size()), layout}; }
+OneDnnOperand Chain::scratch(const Desc& layout) { return {workspace_.reserve(layout.get_size()), layout}; }
 
-Operand Chain::in_layout(const Operand& from, const Desc& to) {
+OneDnnOperand Chain::in_layout(const OneDnnOperand& from, const Desc& to) {
   if (from.layout == to) return from;
-  const Operand copy = scratch(to);
+  const OneDnnOperand copy = scratch(to);
   reorder(from, copy);
   return copy;
 }
 
-Operand Chain::staged(const Operand& to, const Desc& made) { return to.layout == made ? to : scratch(made); }
+OneDnnOperand Chain::staged(const OneDnnOperand& to, const Desc& made) {
+  return to.layout == made ? to : scratch(made);
+}
 
-void Chain::reorder(const Operand& from, const Operand& to) {
+void Chain::reorder(const OneDnnOperand& from, const OneDnnOperand& to) {
   if (from.layout == to.layout && from.place == to.place) return;
   add(dnnl::reorder::primitive_desc(engine_, from.layout, engine_, to.layout, attributes()),
       {{DNNL_ARG_FROM, from}, {DNNL_ARG_TO, to}});
 }
 
-void Chain::add(const dnnl::primitive_desc_base& primitive, const std::vector<std::pair<int, Operand>>& operands) {
+void Chain::add(const dnnl::primitive_desc_base& primitive,
+                const std::vector<std::pair<int, OneDnnOperand>>& operands) {
   Step step;
   step.primitive = dnnl::primitive(primitive.get());
-  const auto bind = [&](int argument, const Operand& operand) {
+  const auto bind = [&](int argument, const OneDnnOperand& operand) {
     step.memories.push_back(dnnl::memory(operand.layout, engine_, DNNL_MEMORY_NONE));
     step.places.push_back(operand.place);
     step.arguments.push_back({argument, step.memories.back().get()});

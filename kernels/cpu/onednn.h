@@ -15,7 +15,7 @@
 namespace onnx_train::cpu {
 
 // A tensor in some memory layout.
-struct Operand {
+struct OneDnnOperand {
   Place place;
   dnnl::memory::desc layout;
 };
@@ -29,16 +29,16 @@ class Chain {
   static dnnl::primitive_attr attributes();
 
   // A tensor of the workspace.
-  Operand scratch(const dnnl::memory::desc& layout);
+  OneDnnOperand scratch(const dnnl::memory::desc& layout);
   // `from` in layout `to`: itself, or a copy in the workspace and the reorder that makes it.
-  Operand in_layout(const Operand& from, const dnnl::memory::desc& to);
+  OneDnnOperand in_layout(const OneDnnOperand& from, const dnnl::memory::desc& to);
   // A place for what is made in layout `made` and belongs in `to`: `to` itself, or a tensor of the workspace that
   // `reorder` then copies.
-  Operand staged(const Operand& to, const dnnl::memory::desc& made);
+  OneDnnOperand staged(const OneDnnOperand& to, const dnnl::memory::desc& made);
   // Copies `from` to `to`, unless they are one.
-  void reorder(const Operand& from, const Operand& to);
+  void reorder(const OneDnnOperand& from, const OneDnnOperand& to);
   // Appends a primitive on operands by argument (DNNL_ARG_SRC, ...).
-  void add(const dnnl::primitive_desc_base& primitive, const std::vector<std::pair<int, Operand>>& operands);
+  void add(const dnnl::primitive_desc_base& primitive, const std::vector<std::pair<int, OneDnnOperand>>& operands);
 
   void run(const Args& args);
   size_t workspace() const { return workspace_.bytes(); }
@@ -65,10 +65,10 @@ dnnl::memory::data_type data_type(DType dtype);
 
 // Row-major memory of the given sizes.
 dnnl::memory::desc row_major(const Shape& shape, DType dtype = DType::kFloat);
-inline Operand input(int i, const dnnl::memory::desc& layout) {
+inline OneDnnOperand input(int i, const dnnl::memory::desc& layout) {
   return {{Place::kInput, static_cast<size_t>(i)}, layout};
 }
-inline Operand output(int i, const dnnl::memory::desc& layout) {
+inline OneDnnOperand output(int i, const dnnl::memory::desc& layout) {
   return {{Place::kOutput, static_cast<size_t>(i)}, layout};
 }
 

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
+#include <utility>
 
 #include <omp.h>
 
@@ -10,19 +12,32 @@ namespace onnx_train::cpu {
 
 // Splits [0, n) into one contiguous piece per thread and calls f(begin, end) for each. `grain` is how many items are
 // worth a thread of their own. Pieces do not depend on timing, so a sum per piece is reproducible for one number of
-// threads; reductions that must not depend on that number split by a constant instead (see reductions.cc).
+// threads; reductions that must not depend on that number split by a constant instead (see reductions.cc). No exception
+// may leave an OpenMP region: when f throws, the other pieces are finished, and the caller gets the exception of the
+// first piece that has one, as from a loop on one thread.
 template <typename F>
 void parallel_for(int64_t n, int64_t grain, F&& f) {
   if (n <= 0) return;
   const int64_t wanted = (n + grain - 1) / grain;
   const int threads = static_cast<int>(wanted < omp_get_max_threads() ? wanted : omp_get_max_threads());
   if (threads <= 1 || omp_in_parallel()) return f(int64_t{0}, n);
+  std::exception_ptr error;
+  int64_t thrower = threads;
 #pragma omp parallel num_threads(threads)
   {
     const int64_t t = omp_get_thread_num(), all = omp_get_num_threads();
     const int64_t begin = n * t / all, end = n * (t + 1) / all;
-    if (begin < end) f(begin, end);
+    try {
+      if (begin < end) f(begin, end);
+    } catch (...) {
+#pragma omp critical(onnx_train_parallel_for)
+      if (t < thrower) {
+        thrower = t;
+        error = std::current_exception();
+      }
+    }
   }
+  if (error) std::rethrow_exception(std::move(error));
 }
 
 constexpr int64_t kElementGrain = 16384;  // element-wise work on floats

@@ -25,7 +25,7 @@ constexpr int64_t kElementsAtOnce = 1 << 23;  // of patches
 
 // Windows of one element each that together are the image.
 bool reads_rows(const Grid& g) {
-  return taps(g) == 1 && std::all_of(g.begin(), g.end(), [](const Axis& axis) {
+  return taps(g) == 1 && std::all_of(g.begin(), g.end(), [](const WindowAxis& axis) {
            return axis.in == axis.out && axis.stride == 1 && axis.begin == 0;
          });
 }

@@ -312,7 +312,7 @@ Pool make_pool(const NodeSpec& spec, const Shape& x, const Shape& y) {
   pool.planes = x[0] * x[1];
   const bool include_pad = spec.node().attr("count_include_pad", 0) != 0;
   for (size_t i = 0; i < pool.grid.size(); ++i) {
-    const Axis& axis = pool.grid[i];
+    const WindowAxis& axis = pool.grid[i];
     for (int64_t o = 0; o < axis.out; ++o) {
       const int64_t first = axis.first_tap(o), count = std::max<int64_t>(0, axis.last_tap(o, axis.in) - first);
       pool.spans[i].push_back({count > 0 ? axis.at(o, first) : 0, count, axis.dilation});

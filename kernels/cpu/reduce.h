@@ -18,11 +18,11 @@
 namespace onnx_train::cpu {
 
 struct ReductionLayout {
-  std::vector<Axis> kept;     // but the innermost axis; `to` walks the output
-  std::vector<Axis> reduced;  // but the rows of a run
-  bool lanes = false;         // the innermost axis is reduced
-  int64_t columns = 1;        // size of the innermost axis if it is kept
-  int64_t rows = 1;           // of a run: elements of the innermost axis if it is reduced
+  std::vector<CopyAxis> kept;     // but the innermost axis; `to` walks the output
+  std::vector<CopyAxis> reduced;  // but the rows of a run
+  bool lanes = false;             // the innermost axis is reduced
+  int64_t columns = 1;            // size of the innermost axis if it is kept
+  int64_t rows = 1;               // of a run: elements of the innermost axis if it is reduced
   int64_t row_stride = 1;
   int64_t count = 1;  // elements that make one output
 
@@ -42,7 +42,7 @@ struct ReductionLayout {
 };
 
 constexpr int64_t kMaxWidth = 256;
-constexpr int64_t kLanes = 32;       // accumulators of a line, the innermost axis, when it is reduced
+constexpr int64_t kLineLanes = 32;   // accumulators of a line, the innermost axis, when it is reduced
 constexpr int64_t kSegment = 16384;  // elements
 
 // acc[j] = add(acc[j], x[r, j]) for all rows, in order. Four rows at a time: the accumulators are wider than x.
@@ -88,19 +88,19 @@ void merge_lanes(int64_t width, typename Op::Acc* lanes) {
 template <typename Op, typename T>
 typename Op::Acc reduce_line(const T* x, int64_t n) {
   typename Op::Acc result = Op::start();
-  if (n < kLanes) {
+  if (n < kLineLanes) {
     for (int64_t i = 0; i < n; ++i) result = Op::add(result, x[i]);
     return result;
   }
   vectorized([&result, x, n] {
-    typename Op::Acc lanes[kLanes];
-    for (int64_t j = 0; j < kLanes; ++j) lanes[j] = Op::start();
-    const int64_t whole = n / kLanes * kLanes;
-    for (int64_t i = 0; i < whole; i += kLanes) {
-      for (int64_t j = 0; j < kLanes; ++j) lanes[j] = Op::add(lanes[j], x[i + j]);
+    typename Op::Acc lanes[kLineLanes];
+    for (int64_t j = 0; j < kLineLanes; ++j) lanes[j] = Op::start();
+    const int64_t whole = n / kLineLanes * kLineLanes;
+    for (int64_t i = 0; i < whole; i += kLineLanes) {
+      for (int64_t j = 0; j < kLineLanes; ++j) lanes[j] = Op::add(lanes[j], x[i + j]);
     }
     for (int64_t i = whole; i < n; ++i) lanes[i - whole] = Op::add(lanes[i - whole], x[i]);
-    merge_lanes<Op>(kLanes, lanes);
+    merge_lanes<Op>(kLineLanes, lanes);
     result = lanes[0];
   });
   return result;

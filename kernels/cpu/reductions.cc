@@ -33,7 +33,7 @@ ReductionLayout::ReductionLayout(const Shape& shape, const std::vector<bool>& is
   lanes = !axes.empty() && axes[0].reduced;
   if (lanes) {
     rows = axes[0].size;
-    width = rows < kLanes ? 1 : kLanes;
+    width = rows < kLineLanes ? 1 : kLineLanes;
     segment = kSegment;
     next = 1;
   } else {

@@ -36,7 +36,7 @@ Prepared run_moves(std::vector<Move> moves) {
 
 int64_t bytes_of(const NodeSpec& spec) { return static_cast<int64_t>(size_of(spec.in_type(0))); }
 
-Prepared copy_box(const NodeSpec& spec, std::vector<Axis> axes, int64_t from = 0, int64_t to = 0) {
+Prepared copy_box(const NodeSpec& spec, std::vector<CopyAxis> axes, int64_t from = 0, int64_t to = 0) {
   const int64_t bytes = bytes_of(spec);
   return run_moves({{BoxCopy(std::move(axes), static_cast<size_t>(bytes)), 0, from * bytes, 0, to * bytes}});
 }
@@ -57,7 +57,7 @@ Prepared permuted(const NodeSpec& spec, const Shape& shape, const std::vector<in
   Shape out(shape.size());
   for (size_t k = 0; k < out.size(); ++k) out[k] = shape[static_cast<size_t>(permutation[k])];
   const Shape to = dense_strides(out);
-  std::vector<Axis> axes;
+  std::vector<CopyAxis> axes;
   for (size_t k = 0; k < out.size(); ++k) axes.push_back({out[k], from[static_cast<size_t>(permutation[k])], to[k]});
   return copy_box(spec, std::move(axes));
 }
@@ -91,7 +91,7 @@ Prepared prepare_expand(const NodeSpec& spec) {
   const Shape in = spec.in_shape(0), out = spec.out_shape(0);
   const Shape from = dense_strides(in), to = dense_strides(out);
   const size_t extra = out.size() - in.size();
-  std::vector<Axis> axes;
+  std::vector<CopyAxis> axes;
   for (size_t k = 0; k < out.size(); ++k) {
     const bool repeats = k < extra || in[k - extra] == 1;
     axes.push_back({out[k], repeats ? 0 : from[k - extra], to[k]});
@@ -102,7 +102,7 @@ Prepared prepare_expand(const NodeSpec& spec) {
 Prepared prepare_tile(const NodeSpec& spec) {
   const Shape in = spec.in_shape(0), out = spec.out_shape(0);
   const Shape from = dense_strides(in), to = dense_strides(out);
-  std::vector<Axis> axes;
+  std::vector<CopyAxis> axes;
   for (size_t k = 0; k < in.size(); ++k) {
     if (in[k] == 0) return copy_box(spec, {{0, 0, 0}});
     if (out[k] % in[k] != 0) fail(spec.node().label(), ": ", to_string(in), " does not tile ", to_string(out));
@@ -188,7 +188,7 @@ bool supports_split(const NodeSpec& spec) { return movable(spec) && (!spec.has_i
 
 // The box of x that a Slice takes: `from` walks x, `to` the slice.
 struct SliceBox {
-  std::vector<Axis> axes;
+  std::vector<CopyAxis> axes;
   int64_t start = 0;  // of the first element, in elements of x
 };
 
@@ -258,7 +258,7 @@ bool all_constant(const NodeSpec& spec, int first) {
 // The body: functions/indexing.cc. Inputs dy, shape, starts, ends, axes, steps.
 Prepared prepare_slice_grad(const NodeSpec& spec) {
   SliceBox box = slice_box(spec.out_shape(), spec.constant(2), spec.constant(4), spec.constant(5), spec.in_shape(0));
-  for (Axis& a : box.axes) std::swap(a.from, a.to);
+  for (CopyAxis& a : box.axes) std::swap(a.from, a.to);
   const Move move{BoxCopy(std::move(box.axes), size_of(spec.in_type(0))), 0, 0, 0, box.start * bytes_of(spec)};
   const int64_t bytes = spec.out_size() * bytes_of(spec);
   Prepared prepared;

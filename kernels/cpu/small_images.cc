@@ -276,7 +276,7 @@ bool is_small_images(const Convolution& c, bool gradient) {
                     is_nearly_full(outs, kColumns) && is_nearly_full(c.batch(), kRows);
   // Nor is it fast, in bfloat16, in the gradient of windows that leave elements out.
   const Grid grid = make_grid(c.windows, c.x, c.y);
-  const bool strided = std::any_of(grid.begin(), grid.end(), [](const Axis& axis) { return axis.stride > 1; });
+  const bool strided = std::any_of(grid.begin(), grid.end(), [](const WindowAxis& axis) { return axis.stride > 1; });
   constexpr int64_t kFewElements = 256;
   return fits &&
          (useful_part(grid) < mostly_useful || (!wide && gradient && strided && points_in(grid) <= kFewElements));

@@ -9,7 +9,7 @@
 
 namespace onnx_train::cpu {
 
-struct Axis {
+struct WindowAxis {
   int64_t in = 1, out = 1, kernel = 1, stride = 1, dilation = 1, begin = 0, end = 0;  // begin, end: padding
 
   // Where window o reads with its tap k; in the padding unless inside [0, in).
@@ -23,7 +23,7 @@ struct Axis {
   }
 };
 
-using Grid = std::array<Axis, 3>;
+using Grid = std::array<WindowAxis, 3>;
 
 // `in` and `out` are shapes of whole tensors, batch and channels first.
 Grid make_grid(const Windows& windows, const Shape& in, const Shape& out);
@@ -35,7 +35,7 @@ inline int64_t taps(const Grid& g) { return g[0].kernel * g[1].kernel * g[2].ker
 // How many windows and taps lead to an element, not to the padding.
 inline int64_t meetings(const Grid& g) {
   int64_t all = 1;
-  for (const Axis& axis : g) {
+  for (const WindowAxis& axis : g) {
     int64_t of_axis = 0;
     for (int64_t o = 0; o < axis.out; ++o)
       of_axis += std::max<int64_t>(0, axis.last_tap(o, axis.in) - axis.first_tap(o));

@@ -51,7 +51,7 @@ std::unordered_map<std::string, const Node*> optimizer_nodes(const Model& model)
 }
 
 std::string parameter_table(const Model& model, const StateStore& state) {
-  Table table("lrrlrl");
+  TextTable table("lrrlrl");
   table.add({"parameter", "shape", "elements", "type", "decay", "state"});
   auto slots = slots_of_weights(state);
   const auto updates = optimizer_nodes(model);
@@ -132,7 +132,7 @@ std::string memory_table(const Session& session, const Plan& plan, const StateSt
   const double to_come = second + passing + copy + mapped_constants(plan) + data.mapped;
   const double total = std::max(peak_memory(), resident_memory() + to_come);
   const double named = weights + moments + second + arena + constants + passing + copy + data.all;
-  Table table("lr");
+  TextTable table("lr");
   table.add({"weights and statistics", format_bytes(weights)});
   table.add({"moments and other state", format_bytes(moments + second)});
   table.add({"gradients and activations", format_bytes(arena)});
@@ -197,7 +197,7 @@ std::string training_banner(Session* session, const Dataset& training, const Dat
     data_bytes.add(*evaluation);
   }
   const std::string memory = memory_table(*session, plan, state, data_bytes, bytes_of_batch(training, batch), trainer);
-  Table head("ll");
+  TextTable head("ll");
   head.add({"loss", known(model.metadata("onnx_train.loss"))});
   head.add({"optimizer", known(model.metadata("onnx_train.optimizer"))});
   head.add({"mode", known(model.metadata("onnx_train.mode"))});

@@ -71,7 +71,7 @@ std::string wrap(const std::string& text, size_t columns, size_t indent) {
   return result + line;
 }
 
-std::string Table::text(int indent, size_t columns) const {
+std::string TextTable::text(int indent, size_t columns) const {
   std::vector<size_t> widths(alignment_.size(), 0);
   for (const auto& row : rows_) {
     for (size_t i = 0; i < row.size() && i < widths.size(); ++i) widths[i] = std::max(widths[i], width(row[i]));

@@ -17,11 +17,11 @@ std::string format_number(double value);      // four significant digits: "0.312
 std::string wrap(const std::string& text, size_t width, size_t indent);
 
 // Columns two spaces apart, each as wide as its widest cell; cells of a column marked right are aligned there.
-class Table {
+class TextTable {
  public:
   // One character a column: 'l' or 'r', or 'w' for a last column whose texts are wrapped to a terminal's width. Fewer
   // cells than columns leave the rest empty.
-  explicit Table(std::string alignment) : alignment_(std::move(alignment)) {}
+  explicit TextTable(std::string alignment) : alignment_(std::move(alignment)) {}
   void add(std::vector<std::string> cells) { rows_.push_back(std::move(cells)); }
   // Lines that start with `indent` spaces and end in a newline; nothing is wrapped where `width` is 0.
   std::string text(int indent = 2, size_t width = 0) const;

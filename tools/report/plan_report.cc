@@ -28,7 +28,7 @@ constexpr int kMaxOutputs = 3;  // in a line; an optimizer's node has hundreds
 
 std::string plan_table(const Plan& plan) {
   const bool profiled = plan.profiled_runs() > 0;
-  Table table("rllrlr");
+  TextTable table("rllrlr");
   table.add({"#", "operator", "outputs", "bytes", "kernel", profiled ? "ms" : ""});
   double total = 0;
   for (const PlanStep& step : plan.steps()) {
@@ -94,7 +94,7 @@ std::string memory_chart(const Plan& plan) {
   }
   std::string text = concat("arena of ", format_bytes(arena), " over ", plan.steps().size(), " nodes\n");
   for (const std::string& line : canvas) text += concat("  |", line, "|\n");
-  Table largest("lrrrl");
+  TextTable largest("lrrrl");
   largest.add({"", "bytes", "offset", "nodes", "buffer"});
   for (size_t rank = 0; rank < std::min(kLargest, order.size()); ++rank) {
     const LiveRange& range = ranges[order[rank]];

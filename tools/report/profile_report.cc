@@ -87,7 +87,7 @@ NodeCost total_cost(const std::vector<NodeProfile>& profile) {
 std::string profile_tables(const std::vector<NodeProfile>& profile, const Roofline& roofline, size_t top) {
   double total = 0;
   for (const NodeProfile& node : profile) total += node.milliseconds;
-  Table operators("lrrrr");
+  TextTable operators("lrrrr");
   operators.add({"operator", "nodes", "ms", "share", "roofline"});
   for (const OperatorProfile& sum : by_operator(profile, roofline)) {
     operators.add({sum.op, std::to_string(sum.nodes), format_number(sum.milliseconds), percent(sum.milliseconds, total),
@@ -97,7 +97,7 @@ std::string profile_tables(const std::vector<NodeProfile>& profile, const Roofli
   for (const NodeProfile& node : profile) order.push_back(&node);
   std::stable_sort(order.begin(), order.end(),
                    [](const auto* a, const auto* b) { return a->milliseconds > b->milliseconds; });
-  Table nodes("rlrrrrl");
+  TextTable nodes("rlrrrrl");
   nodes.add({"#", "operator", "ms", "share", "roofline", "rate", "output"});
   for (size_t i = 0; i < std::min(top, order.size()); ++i) {
     const NodeProfile& node = *order[i];
