@@ -38,7 +38,7 @@ def assert_same(results, expected, exact, variant):
         assert error <= TOLERANCE, f"{variant}: {name} differs by {error:.1e}"
 
 
-def check_every_pass(path, example, optimizer, tmp_path):
+def check_every_pass(path, example, optimizer, tmp_path, chaotic=False):
     model, batch_size = tmp_path / "train.onnx", len(example.labels)
     data = tool.save(tmp_path / "data.npz", reference.repeated(example, 2))
     tool.run("build", path, "-o", model, "--loss", example.loss, "--optimizer", optimizer)
@@ -50,13 +50,19 @@ def check_every_pass(path, example, optimizer, tmp_path):
             del results["grad_norm"]
             assert_same(results, {k: v for k, v in expected.items() if k != "grad_norm"}, True, f"without {left_out}")
     assert_same(train(model, data, batch_size, tmp_path / "none", "--no-lowering"), expected, False, "--no-lowering")
-    assert_same(train(model, data, batch_size, tmp_path / "two", threads=2), expected, False, "two threads")
+    # Without AVX-512, oneDNN's float32 sums depend on the number of threads, and rounding grows to 1e-4 in two steps of
+    # a ResNet-18: that network is compared in float64.
+    in_float64 = ("--dtype", "float64") if chaotic else ()
+    if in_float64:
+        expected = train(model, data, batch_size, tmp_path / "one", *in_float64)
+    two = train(model, data, batch_size, tmp_path / "two", *in_float64, threads=2)
+    assert_same(two, expected, False, "two threads")
 
 
 @pytest.mark.parametrize("name", zoo.EXAMPLES)
 def test_no_pass_changes_the_training(exported, tmp_path, name):
     example, path = exported(name)
-    check_every_pass(path, example, "sgd(momentum=0.9)", tmp_path)
+    check_every_pass(path, example, "sgd(momentum=0.9)", tmp_path, chaotic=name == "resnet18")
 
 
 def test_no_pass_changes_the_training_of_large_tables(exported, tmp_path):
