@@ -204,7 +204,7 @@ Value* Graph::add_input(const std::string& name, TensorType type) {
 
 namespace {
 
-// Looks from the end on: who removes many of a list in reverse removes each in constant time.
+// Searches from the end, so that a caller that removes values in reverse order takes constant time for each.
 void erase_last(std::vector<Value*>* list, const Value* value) {
   const auto found = std::find(list->rbegin(), list->rend(), value);
   if (found != list->rend()) list->erase(std::prev(found.base()));

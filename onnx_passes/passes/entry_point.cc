@@ -17,13 +17,6 @@ Value* own_output(Graph* algorithm, Var value) {
   return own ? result : value.builder().op("Identity", {value}).value();
 }
 
-bool is_next(const EntryPoint& entry, const Value* value) {
-  for (const Binding& b : entry.update_bindings) {
-    if (b.next == value) return true;
-  }
-  return false;
-}
-
 }  // namespace
 
 Value* add_result(EntryPoint* entry, const std::string& role, Var value) {
@@ -34,7 +27,7 @@ Value* add_result(EntryPoint* entry, const std::string& role, Var value) {
   result->set_role({role, ""});
   std::vector<Value*> outputs = algorithm->outputs();
   auto place = outputs.begin();
-  while (place != outputs.end() && !is_next(*entry, *place)) ++place;
+  while (place != outputs.end() && !(*place)->has_role(roles::kNext)) ++place;
   outputs.insert(place, result);
   algorithm->set_outputs(std::move(outputs));
   return result;
