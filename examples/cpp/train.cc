@@ -25,8 +25,7 @@ int main(int argc, char** argv) try {
       const float* row = &x[static_cast<size_t>(i * 4)];
       labels[static_cast<size_t>(i)] = std::max_element(row, row + 3) - row;
     }
-    loss = session
-               .run("step", {{"x", {kBatch, 4}, x}, {"labels", {kBatch}, labels}, {"learning_rate", 1e-2f}})
+    loss = session.run("step", {{"x", {kBatch, 4}, x}, {"labels", {kBatch}, labels}, {"learning_rate", 1e-2f}})
                .scalar("loss");
     if (step % 100 == 0) std::printf("step %d: loss %.4f\n", step, loss);
   }

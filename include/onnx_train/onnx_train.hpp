@@ -43,8 +43,7 @@ constexpr onnx_train_type type_of() {
   if constexpr (std::is_same_v<T, bool>) return ONNX_TRAIN_BOOL;
   if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) {
     constexpr onnx_train_type kSigned[] = {ONNX_TRAIN_INT8, ONNX_TRAIN_INT16, ONNX_TRAIN_INT32, ONNX_TRAIN_INT64};
-    constexpr onnx_train_type kUnsigned[] = {ONNX_TRAIN_UINT8, ONNX_TRAIN_UINT16, ONNX_TRAIN_UINT32,
-                                             ONNX_TRAIN_UINT64};
+    constexpr onnx_train_type kUnsigned[] = {ONNX_TRAIN_UINT8, ONNX_TRAIN_UINT16, ONNX_TRAIN_UINT32, ONNX_TRAIN_UINT64};
     constexpr int size = sizeof(T) == 1 ? 0 : sizeof(T) == 2 ? 1 : sizeof(T) == 4 ? 2 : 3;
     return std::is_signed_v<T> ? kSigned[size] : kUnsigned[size];
   }
@@ -137,9 +136,8 @@ class Model {
 
   Model build(const Options& options = {}) const {
     const auto views = detail::views(options);
-    return made([&](onnx_train_model** model) {
-      return onnx_train_model_build(get(), views.data(), views.size(), model);
-    });
+    return made(
+        [&](onnx_train_model** model) { return onnx_train_model_build(get(), views.data(), views.size(), model); });
   }
   Model export_inference() const {
     return made([&](onnx_train_model** model) { return onnx_train_model_export(get(), model); });
