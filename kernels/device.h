@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/kernel.h"
+#include "kernels/registry.h"
 #include "onnx_passes/passes/pass.h"
 
 namespace onnx_train {
@@ -28,17 +28,10 @@ class Device {
   virtual void synchronize() = 0;
   // Bytes that can still be allocated before the system runs out of them; the largest size_t where nothing tells.
   virtual size_t available_bytes() const = 0;
-  // In order of preference: the first row for the operator that supports the node runs it.
-  virtual const std::vector<const Kernel*>& kernels() const = 0;
+  virtual const KernelTable& kernels() const = 0;
   // What a plan's graph goes through once its inputs have shapes; required_lowering and what makes it faster.
   virtual std::vector<Pass> lowering(const LoweringOptions& options) const = 0;
 };
-
-// The first kernel of `device` that supports the node; null when there is none.
-const Kernel* find_kernel(const Device& device, const NodeSpec& spec);
-
-// Whether a kernel of `device` for the node's operator may throw Error for data that nothing before it has refused.
-bool may_refuse_data(const Device& device, const Node& node);
 
 // Number of threads of the one pool (OpenMP's) that all CPU kernels share: 1 or more; the default is the number of
 // cores this process may use.

@@ -46,7 +46,7 @@ void CheckpointWriter::save(const TrainingPosition& position, std::vector<std::s
   if (copy_bytes_ == 0) {
     const StateContents in_place = [&](const std::string& name) {
       const size_t i = store.index(name);
-      return Tensor(store.dtype(i), store.shape(i), store.front(i), nullptr);
+      return Tensor(store.dtype(i), store.shape(i), store.data(i), nullptr);
     };
     return write_files(checkpoint_message(session_.model(), in_place, position), paths);
   }
@@ -68,7 +68,7 @@ void CheckpointWriter::copy_state() {
   StateStore& store = session_.state();
   for (size_t i = 0; i < store.names().size(); ++i) {
     if (copy_.size() == i) copy_.emplace_back(store.dtype(i), store.shape(i));
-    session_.device().copy_to_host(copy_[i].data(), store.front(i), copy_[i].bytes());
+    session_.device().copy_to_host(copy_[i].data(), store.data(i), copy_[i].bytes());
   }
 }
 

@@ -1,6 +1,7 @@
 #include "runtime/placement.h"
 
 #include <algorithm>
+#include <map>
 
 #include "kernels/lowering/lifetimes.h"
 #include "kernels/lowering/lowering.h"
@@ -68,11 +69,12 @@ class Placer {
 
   void place_borders() {
     for (size_t i = 0; i < states_.size(); ++i) state_index_[states_[i].name] = i;
+    state_buffers_.assign(states_.size(), kNone);
     size_t inputs = 0;
     for (const Value* input : graph_.inputs()) {
       const auto state = state_index_.find(input->name());
       const size_t buffer = state == state_index_.end() ? add_buffer(Buffer::kInput, inputs++, bytes_of(*input))
-                                                        : add_buffer(Buffer::kFront, state->second, bytes_of(*input));
+                                                        : state_buffer(state->second, bytes_of(*input));
       locate(input, buffer);
     }
     for (const Value* constant : graph_.initializers()) {
@@ -85,7 +87,7 @@ class Placer {
       const bool is_next = output->has_role(roles::kNext);
       const auto state = is_next ? state_index_.find(output->role()->of) : state_index_.end();
       targets_.push_back(state == state_index_.end() ? Target{output, Buffer::kOutput, outputs++}
-                                                     : Target{output, Buffer::kBack, state->second});
+                                                     : Target{output, Buffer::kState, state->second});
     }
     for (size_t t = 0; t < targets_.size(); ++t) target_of_.try_emplace(root(targets_[t].value), t);
   }
@@ -157,11 +159,11 @@ class Placer {
       const size_t buffer = buffer_of(input);
       const Buffer& b = result_.buffers[buffer];
       if (bytes_of(*input) != bytes || b.bytes != bytes || last_use(buffer, input) != s || taken(buffer, s)) continue;
-      if (b.kind == Buffer::kArena && write_in_place_ && !target) {
+      if (b.kind == Buffer::kArena && write_in_place_ && !writes_output(target)) {
         extend(buffer, output);
         return buffer;
       }
-      const bool own_state = b.kind == Buffer::kFront && target && targets_[*target].kind == Buffer::kBack &&
+      const bool own_state = b.kind == Buffer::kState && target && targets_[*target].kind == Buffer::kState &&
                              targets_[*target].index == b.index;
       if (own_state && update_in_place_) {
         states_[b.index].in_place = true;
@@ -173,11 +175,13 @@ class Placer {
     return new_buffer(output, s);
   }
 
-  // A target's, or one of the arena's, for a value that memory of its own is made for.
+  bool writes_output(const size_t* target) const { return target && targets_[*target].kind == Buffer::kOutput; }
+
+  // An output's, or one of the arena's, for a value that memory of its own is made for.
   size_t new_buffer(const Value* memory, int s) {
     const size_t* target = target_of_.find(memory);
     size_t buffer = 0;
-    if (target) {
+    if (writes_output(target)) {
       Target& t = targets_[*target];
       buffer = add_buffer(t.kind, t.index, bytes_of(*memory));
       t.done = true;
@@ -204,15 +208,43 @@ class Placer {
 
   void touch(size_t buffer, int s) { life_[buffer].second = std::max(life_[buffer].second, s); }
 
-  // Outputs that could not be written where they belong are copied at the end.
+  // What could not be written where it belongs is copied at the end: outputs first, since they may be states' old
+  // values; then states. A state whose next value is another state's old one is copied to the arena before any state
+  // is written.
   void place_outputs() {
+    std::vector<Copy> states;
     for (Target& target : targets_) {
       const size_t from = buffer_of(target.value);
       touch(from, end_);
       if (target.done) continue;
       const size_t bytes = bytes_of(*target.value);
-      result_.copies.push_back({from, add_buffer(target.kind, target.index, bytes), bytes});
+      if (target.kind == Buffer::kOutput) {
+        result_.copies.push_back({from, add_buffer(target.kind, target.index, bytes), bytes});
+        continue;
+      }
+      const size_t to = state_buffer(target.index, bytes);
+      if (from == to) continue;
+      states.push_back({result_.buffers[from].kind == Buffer::kState ? copied_to_arena(from, bytes) : from, to, bytes});
     }
+    for (const auto& [from, staged] : staged_) result_.copies.push_back({from, staged, result_.buffers[from].bytes});
+    result_.copies.insert(result_.copies.end(), states.begin(), states.end());
+  }
+
+  // The buffer of a state; made for one that the plan writes and never reads.
+  size_t state_buffer(size_t state, size_t bytes) {
+    size_t& buffer = state_buffers_[state];
+    if (buffer == kNone) buffer = add_buffer(Buffer::kState, state, bytes);
+    return buffer;
+  }
+
+  size_t copied_to_arena(size_t state, size_t bytes) {
+    const auto [known, added] = staged_.try_emplace(state, 0);
+    if (added) {
+      known->second = add_buffer(Buffer::kArena, 0, bytes);
+      life_[known->second] = {end_, end_};
+      names_[known->second] = "the old value of " + states_[result_.buffers[state].index].name;
+    }
+    return known->second;
   }
 
   void make_ranges() {
@@ -227,7 +259,7 @@ class Placer {
 
   struct Target {
     const Value* value;
-    Buffer::Kind kind;  // kOutput or kBack
+    Buffer::Kind kind;  // kOutput or kState
     size_t index;
     bool done = false;
   };
@@ -243,12 +275,14 @@ class Placer {
   ValueTable<size_t> buffer_of_;  // by root
   ValueTable<int> last_use_;      // by root
   std::unordered_map<std::string, size_t> state_index_;
+  std::vector<size_t> state_buffers_;  // by state; kNone where there is none yet
   std::vector<Target> targets_;
   ValueTable<size_t> target_of_;  // by root
   std::vector<std::pair<int, int>> life_;
   std::vector<int> writer_;       // the last step that writes the buffer
   std::vector<int> buffer_last_;  // last use of the values that joined a buffer; -1 for none
   std::vector<std::string> names_;
+  std::map<size_t, size_t> staged_;  // states' buffers -> copies of them
 };
 
 }  // namespace

@@ -1,5 +1,7 @@
 // Which memory each value of a plan lives in: views lie in another value's buffer, kernels write in place where they
-// can, results go straight to the caller's output or the state's back buffer, the rest gets a life time in the arena.
+// can, results go straight to the caller's output, the rest gets a life time in the arena. A state's next value is
+// written over the state where nothing reads the old one afterwards; else it waits in the arena and is copied when all
+// nodes have run.
 #pragma once
 
 #include "onnx_passes/ir/tables.h"
@@ -10,7 +12,7 @@ namespace onnx_train {
 inline constexpr size_t kNone = static_cast<size_t>(-1);
 
 struct Buffer {
-  enum Kind { kArena, kInput, kOutput, kFront, kBack, kConstant };
+  enum Kind { kArena, kInput, kOutput, kState, kConstant };
   Kind kind;
   size_t index;  // arena: which live range; input, output, state: which port; constant: its offset
   size_t bytes;
@@ -23,7 +25,7 @@ struct Location {
   size_t offset;
 };
 
-// Done after the last node: an output or a next state whose value lies in a buffer that is already somebody else's.
+// Done after the last node, in order: an output or a state whose value is in another buffer.
 struct Copy {
   size_t from, to;  // buffers
   size_t bytes;

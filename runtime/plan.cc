@@ -4,7 +4,7 @@
 #include <chrono>
 #include <unordered_set>
 
-#include "kernels/preparation.h"
+#include "kernels/registry.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/inference.h"
 #include "onnx_passes/ir/initializer.h"
@@ -30,7 +30,7 @@ struct Plan::Slots {
   std::vector<Buffer> buffers;
   std::vector<void*> addresses;  // of buffers
   std::vector<Copy> copies;
-  std::vector<size_t> input_buffers, output_buffers, front_buffers, back_buffers;  // by port; kNone where absent
+  std::vector<size_t> input_buffers, output_buffers, state_buffers;  // by port; kNone where absent
   void* constants = nullptr;
 
   Args args(size_t step) const {
@@ -274,8 +274,7 @@ void Plan::place(const PlanOptions& options) {
 
   slots.input_buffers.assign(inputs_.size(), kNone);
   slots.output_buffers.assign(outputs_.size(), kNone);
-  slots.front_buffers.assign(states_.size(), kNone);
-  slots.back_buffers.assign(states_.size(), kNone);
+  slots.state_buffers.assign(states_.size(), kNone);
   size_t copied_bytes = 0;
   for (size_t b = 0; b < slots.buffers.size(); ++b) {
     Buffer& buffer = slots.buffers[b];
@@ -283,8 +282,7 @@ void Plan::place(const PlanOptions& options) {
       case Buffer::kArena: break;
       case Buffer::kInput: slots.input_buffers[buffer.index] = b; break;
       case Buffer::kOutput: slots.output_buffers[buffer.index] = b; break;
-      case Buffer::kFront: slots.front_buffers[buffer.index] = b; break;
-      case Buffer::kBack: slots.back_buffers[buffer.index] = b; break;
+      case Buffer::kState: slots.state_buffers[buffer.index] = b; break;
       case Buffer::kConstant:
         constant_bytes_ += (buffer.bytes + 63) / 64 * 64;
         if (read_in_place(device_, *buffer.constant)) break;
@@ -322,10 +320,7 @@ void Plan::bind_arena(void* arena) {
 void Plan::bind_input(size_t i, const void* data) { slots_->set(slots_->input_buffers[i], const_cast<void*>(data)); }
 void Plan::bind_output(size_t i, void* data) { slots_->set(slots_->output_buffers[i], data); }
 
-void Plan::bind_state(size_t i, const void* front, void* back) {
-  slots_->set(slots_->front_buffers[i], const_cast<void*>(front));
-  slots_->set(slots_->back_buffers[i], back);
-}
+void Plan::bind_state(size_t i, void* data) { slots_->set(slots_->state_buffers[i], data); }
 
 void Plan::set_profiling(bool on) {
   profiling_ = on;

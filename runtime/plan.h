@@ -34,10 +34,10 @@ struct Port {
   size_t bytes;
 };
 
-// A state tensor of the plan: read from one buffer, written to another or to the same.
+// A state tensor of the plan.
 struct StatePort : Port {
   bool written = false;   // some binding updates it
-  bool in_place = false;  // its update is proven to be its last reader: front and back may be one buffer
+  bool in_place = false;  // by the node that computes the update, which is the last to read it; else after all nodes
 };
 
 // One line of the plan: a node, its kernel, and the time it took when profiling is on.
@@ -78,10 +78,10 @@ class Plan {
   void bind_arena(void* arena);
   void bind_input(size_t i, const void* data);
   void bind_output(size_t i, void* data);
-  void bind_state(size_t i, const void* front, void* back);  // back is null for a state that is only read
+  void bind_state(size_t i, void* data);
 
-  // Runs all nodes in order. Throws Error from a kernel (an index out of range); states that are not in place are
-  // then untouched, and in-place updates come after everything that can fail.
+  // Runs all nodes in order, then copies the states that are not updated in place. Throws Error from a kernel (an index
+  // out of range): all states are then as they were, for in-place updates come after every node that can fail.
   void run();
   // On: forgets what was measured, and measures each node of the runs that follow, waiting for the device after each.
   void set_profiling(bool on);

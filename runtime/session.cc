@@ -18,7 +18,6 @@ namespace onnx_train {
 struct Session::CachedPlan {
   std::string entry;
   std::unique_ptr<Plan> plan;
-  std::vector<size_t> states;  // the plan's states in the store
   std::vector<const Tensor*> inputs;
   TensorMap outputs;
   uint64_t last_used = 0;
@@ -115,13 +114,15 @@ Session::CachedPlan& Session::make_plan(const std::string& entry, Model flat,
     return std::make_unique<Plan>(std::move(model), state_.names(), shapes, device_, plan_options);
   });
   Plan& plan = *cached->plan;
-  for (const StatePort& port : plan.states()) cached->states.push_back(state_.index(port.name));
   make_room(plan);
   cached->inputs.resize(plan.inputs().size());
   for (size_t i = 0; i < plan.outputs().size(); ++i) {
     const Port& port = plan.outputs()[i];
     Tensor& output = cached->outputs.emplace(port.name, Tensor(port.dtype, port.shape)).first->second;
     plan.bind_output(i, output.data());
+  }
+  for (size_t i = 0; i < plan.states().size(); ++i) {
+    plan.bind_state(i, state_.data(state_.index(plan.states()[i].name)));
   }
   plan.bind_arena(arena_);
   if (plans_.size() >= options_.max_plans) {
@@ -138,9 +139,6 @@ void Session::make_room(const Plan& plan) {
   size_t needed = plan.arena_bytes() > arena_bytes_ ? plan.arena_bytes() : 0;
   const size_t freed = needed > 0 ? arena_bytes_ : 0;
   for (const Port& port : plan.outputs()) needed += port.bytes;
-  for (const StatePort& port : plan.states()) {
-    if (port.written && !port.in_place && !state_.has_back(state_.index(port.name))) needed += port.bytes;
-  }
   const size_t available = device_.available_bytes();
   check_available(plan, needed, available > SIZE_MAX - freed ? SIZE_MAX : available + freed);
   if (plan.arena_bytes() <= arena_bytes_) return;
@@ -217,18 +215,8 @@ const TensorMap& Session::run(const std::string& entry, const TensorMap& inputs)
   Plan& plan = *cached->plan;
   if (plan.arena_bytes() > arena_bytes_) make_room(plan);
   for (size_t i = 0; i < cached->inputs.size(); ++i) plan.bind_input(i, cached->inputs[i]->data());
-  for (size_t i = 0; i < cached->states.size(); ++i) {
-    const StatePort& port = plan.states()[i];
-    const bool needs_back = port.written && !port.in_place;
-    plan.bind_state(i, state_.front(cached->states[i]), needs_back ? state_.back(cached->states[i]) : nullptr);
-  }
   plan.run();
   device_.synchronize();
-  for (size_t i = 0; i < cached->states.size(); ++i) {
-    const StatePort& port = plan.states()[i];
-    if (port.written && !port.in_place) state_.swap(cached->states[i]);
-    if (entry == "initialize") state_.drop_back(cached->states[i]);  // runs once, and writes everything
-  }
   return cached->outputs;
 }
 
@@ -240,6 +228,10 @@ void Session::initialize(uint64_t seed) {
     }
   }
   run("initialize", inputs);
+  // Its arena held every weight a second time, and it runs once.
+  std::erase_if(plans_, [](const auto& cached) { return cached->entry == "initialize"; });
+  arena_bytes_ = 0;
+  device_.free(std::exchange(arena_, nullptr));
 }
 
 Tensor Session::contents(const std::string& name) const {

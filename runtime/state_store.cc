@@ -9,6 +9,7 @@
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/initializer.h"
 #include "onnx_passes/ir/onnx.h"
+#include "runtime/placement.h"
 #include "runtime/upload.h"
 
 namespace onnx_train {
@@ -17,8 +18,7 @@ struct StateStore::Entry {
   DType dtype;
   Shape shape;
   size_t bytes;
-  void* front;
-  void* back;
+  size_t offset;  // in the block
   std::optional<ValueRole> role;
 };
 
@@ -44,35 +44,53 @@ void give_back_freed_memory() {
 }  // namespace
 
 StateStore::StateStore(Model* model, Device& device) : device_(device) {
+  std::vector<Value*> states;
   const auto add = [&](Value* state) {
     if (!index_.try_emplace(state->name(), names_.size()).second) return;
     names_.push_back(state->name());
-    const Tensor value = stored_contents(*state);
-    entries_.push_back({value.dtype(), value.shape(), value.bytes(), nullptr, nullptr, std::nullopt});
-    Entry& entry = entries_.back();
-    if (state->role()) entry.role = *state->role();
-    entry.front = device_.allocate(entry.bytes);
-    upload(value, &device_, entry.front);
-    drop_contents(state);
+    const Shape shape = constant_shape(*state);
+    const auto bytes = static_cast<size_t>(num_elements(shape)) * size_of(state->dtype());
+    entries_.push_back({state->dtype(), shape, bytes, 0, std::nullopt});
+    if (state->role()) entries_.back().role = *state->role();
+    states.push_back(state);
   };
+  for (const EntryPoint& point : model->entry_points) {
+    for (const Binding& binding : point.update_bindings) add(binding.state);
+    for (const Binding& binding : point.initialization_bindings) add(binding.state);
+  }
+  place();
+  block_ = static_cast<char*>(device_.allocate(bytes_));
   try {
-    for (const EntryPoint& point : model->entry_points) {
-      for (const Binding& binding : point.update_bindings) add(binding.state);
-      for (const Binding& binding : point.initialization_bindings) add(binding.state);
+    for (size_t i = 0; i < states.size(); ++i) {
+      upload(stored_contents(*states[i]), &device_, data(i));
+      drop_contents(states[i]);
     }
   } catch (...) {
-    for (Entry& entry : entries_) {
-      if (entry.front) device_.free(entry.front);
-    }
+    device_.free(block_);
     throw;
   }
   give_back_freed_memory();
 }
 
-StateStore::~StateStore() {
-  for (Entry& entry : entries_) {
-    device_.free(entry.front);
-    if (entry.back) device_.free(entry.back);
+StateStore::~StateStore() { device_.free(block_); }
+
+// Groups in the order in which their first member appears.
+void StateStore::place() {
+  constexpr size_t kAlignment = 64;
+  using Group = std::pair<std::string, DType>;
+  std::map<Group, size_t> number;
+  std::vector<std::vector<size_t>> groups;
+  for (size_t i = 0; i < entries_.size(); ++i) {
+    const Entry& entry = entries_[i];
+    const auto [known, added] = number.try_emplace({entry.role ? entry.role->name : "", entry.dtype}, groups.size());
+    if (added) groups.emplace_back();
+    groups[known->second].push_back(i);
+  }
+  for (const std::vector<size_t>& group : groups) {
+    for (const size_t i : group) {
+      entries_[i].offset = bytes_;
+      bytes_ += (entries_[i].bytes + kAlignment - 1) / kAlignment * kAlignment;
+    }
   }
 }
 
@@ -86,33 +104,13 @@ DType StateStore::dtype(size_t i) const { return entries_[i].dtype; }
 const Shape& StateStore::shape(size_t i) const { return entries_[i].shape; }
 const ValueRole* StateStore::role(size_t i) const { return entries_[i].role ? &*entries_[i].role : nullptr; }
 
-size_t StateStore::bytes() const {
-  size_t total = 0;
-  for (const Entry& entry : entries_) total += entry.bytes * (entry.back ? 2 : 1);
-  return total;
-}
-
-const void* StateStore::front(size_t i) const { return entries_[i].front; }
-void* StateStore::front(size_t i) { return entries_[i].front; }
-
-void* StateStore::back(size_t i) {
-  Entry& entry = entries_[i];
-  if (!entry.back) entry.back = device_.allocate(entry.bytes);
-  return entry.back;
-}
-
-bool StateStore::has_back(size_t i) const { return entries_[i].back != nullptr; }
-
-void StateStore::drop_back(size_t i) {
-  if (entries_[i].back) device_.free(std::exchange(entries_[i].back, nullptr));
-}
-
-void StateStore::swap(size_t i) { std::swap(entries_[i].front, entries_[i].back); }
+const void* StateStore::data(size_t i) const { return block_ + entries_[i].offset; }
+void* StateStore::data(size_t i) { return block_ + entries_[i].offset; }
 
 Tensor StateStore::get(const std::string& name) const {
   const Entry& entry = entries_[index(name)];
   Tensor value(entry.dtype, entry.shape);
-  device_.copy_to_host(value.data(), entry.front, entry.bytes);
+  device_.copy_to_host(value.data(), block_ + entry.offset, entry.bytes);
   return value;
 }
 
@@ -122,7 +120,7 @@ void StateStore::set(const std::string& name, const Tensor& value) {
     fail_as(ErrorCode::kData, "state '", name, "' is ", onnx_train::name(entry.dtype), to_string(entry.shape),
             "; it cannot be set to ", onnx_train::name(value.dtype()), to_string(value.shape()));
   }
-  device_.copy_from_host(entry.front, value.data(), entry.bytes);
+  device_.copy_from_host(block_ + entry.offset, value.data(), entry.bytes);
 }
 
 void StateStore::exchange(const std::string& name, StateStore* other) {
@@ -132,7 +130,14 @@ void StateStore::exchange(const std::string& name, StateStore* other) {
             device_.name(), " and ", onnx_train::name(theirs.dtype), to_string(theirs.shape), " on ",
             other->device_.name(), "; only equal ones can be exchanged");
   }
-  std::swap(mine.front, theirs.front);
+  const auto free = [this](void* data) { device_.free(data); };
+  const std::unique_ptr<void, decltype(free)> between(device_.allocate(mine.bytes), free);
+  void* const ours = block_ + mine.offset;
+  void* const others = other->block_ + theirs.offset;
+  device_.copy(between.get(), ours, mine.bytes);
+  device_.copy(ours, others, mine.bytes);
+  device_.copy(others, between.get(), mine.bytes);
+  device_.synchronize();
 }
 
 }  // namespace onnx_train

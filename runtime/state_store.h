@@ -1,6 +1,6 @@
-// The state tensors of one training model on one device: a front buffer that steps read and a back buffer that they
-// write. `commit` swaps the two for the states that a step has written, after the whole step has succeeded.
-// A state that all its plans update in place has one buffer.
+// The state tensors of one training model on one device, in one block of its memory: their addresses are fixed as long
+// as the store lives. States of one role and element type (weights; the optimizer's first moments; ...) are neighbours.
+// Owned by a session; one thread at a time.
 #pragma once
 
 #include <map>
@@ -26,15 +26,11 @@ class StateStore {
   size_t index(const std::string& name) const;  // throws Error for a name that is no state
   DType dtype(size_t i) const;
   const Shape& shape(size_t i) const;
-  const ValueRole* role(size_t i) const;  // null for weights and running statistics
-  size_t bytes() const;                   // allocated, both buffers
+  const ValueRole* role(size_t i) const;   // null for weights and running statistics
+  size_t bytes() const { return bytes_; }  // of the block
 
-  const void* front(size_t i) const;
-  void* front(size_t i);
-  void* back(size_t i);  // allocated at the first call
-  bool has_back(size_t i) const;
-  void drop_back(size_t i);
-  void swap(size_t i);
+  const void* data(size_t i) const;  // on the device, aligned to 64 bytes
+  void* data(size_t i);
 
   Tensor get(const std::string& name) const;               // a copy on the host
   void set(const std::string& name, const Tensor& value);  // same type and shape, or Error
@@ -44,10 +40,13 @@ class StateStore {
 
  private:
   struct Entry;
+  void place();  // gives the entries their offsets
   Device& device_;
   std::vector<std::string> names_;
   std::map<std::string, size_t> index_;
   std::vector<Entry> entries_;
+  char* block_ = nullptr;
+  size_t bytes_ = 0;
 };
 
 }  // namespace onnx_train

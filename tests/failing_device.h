@@ -33,7 +33,7 @@ class FailingDevice : public Device {
   void copy(void* to, const void* from, size_t bytes) override { Device::cpu().copy(to, from, bytes); }
   void synchronize() override {}
   size_t available_bytes() const override { return Device::cpu().available_bytes(); }
-  const std::vector<const Kernel*>& kernels() const override { return Device::cpu().kernels(); }
+  const KernelTable& kernels() const override { return Device::cpu().kernels(); }
   std::vector<Pass> lowering(const LoweringOptions& options) const override { return Device::cpu().lowering(options); }
 
   int made() const { return made_; }

@@ -66,20 +66,14 @@ struct Execution {
     std::vector<Tensor> outputs;
     for (const Port& port : plan.outputs()) outputs.emplace_back(port.dtype, port.shape);
     for (size_t i = 0; i < outputs.size(); ++i) plan.bind_output(i, outputs[i].data());
-    std::vector<std::pair<Tensor, Tensor>> states;
-    for (const StatePort& port : plan.states()) states.emplace_back(ramp(port.shape, 5), ramp(port.shape, 7));
-    for (int run = 0; run < 2; ++run) {
-      for (size_t i = 0; i < states.size(); ++i) {
-        const bool swaps = plan.states()[i].written && !plan.states()[i].in_place;
-        in_place = in_place || plan.states()[i].in_place;
-        plan.bind_state(i, states[i].first.data(), swaps ? states[i].second.data() : nullptr);
-      }
-      plan.run();
-      for (size_t i = 0; i < states.size(); ++i) {
-        if (plan.states()[i].written && !plan.states()[i].in_place) std::swap(states[i].first, states[i].second);
-      }
+    std::vector<Tensor> states;
+    for (const StatePort& port : plan.states()) states.push_back(ramp(port.shape, 5));
+    for (size_t i = 0; i < states.size(); ++i) {
+      in_place = in_place || plan.states()[i].in_place;
+      plan.bind_state(i, states[i].data());
     }
-    for (const auto& [state, back] : states) outputs.push_back(state);
+    for (int run = 0; run < 2; ++run) plan.run();
+    outputs.insert(outputs.end(), states.begin(), states.end());
     for (const Tensor& t : outputs) results.emplace_back(static_cast<const char*>(t.data()), t.bytes());
   }
 

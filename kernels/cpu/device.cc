@@ -6,8 +6,6 @@
 
 #include <cstdlib>
 #include <cstring>
-#include <string_view>
-#include <unordered_map>
 
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/available_memory.h"
@@ -20,9 +18,7 @@
 #include "kernels/lowering/lowering.h"
 #include "kernels/lowering/recurrent.h"
 #include "kernels/lowering/updates.h"
-#include "kernels/preparation.h"
 #include "onnx_passes/ir/error.h"
-#include "onnx_passes/operators/operators.h"
 
 namespace onnx_train {
 namespace {
@@ -31,20 +27,14 @@ constexpr size_t kHugePage = size_t{2} << 20;
 
 class CpuDevice : public Device {
  public:
-  CpuDevice() {
-    static std::vector<std::vector<Kernel>> families = {
-        cpu::elementwise_kernels(),   cpu::activation_kernels(), cpu::product_kernels(),
-        cpu::convolution_kernels(),   cpu::pooling_kernels(),    cpu::normalization_kernels(),
-        cpu::reduction_kernels(),     cpu::shape_kernels(),      cpu::generator_kernels(),
-        cpu::indexing_kernels(),      cpu::line_kernels(),       cpu::element_kernels(),
-        cpu::row_kernels(),           cpu::loss_kernels(),       cpu::optimizer_kernels(),
-        cpu::random_kernels(),        cpu::recurrent_kernels(),  cpu::fused_kernels(),
-        cpu::sparse_update_kernels(), cpu::attention_kernels(),  cpu::resampling_kernels(),
-    };
-    for (const auto& family : families) {
-      for (const Kernel& kernel : family) kernels_.push_back(&kernel);
-    }
-  }
+  CpuDevice()
+      : kernels_({cpu::elementwise_kernels(),   cpu::activation_kernels(), cpu::product_kernels(),
+                  cpu::convolution_kernels(),   cpu::pooling_kernels(),    cpu::normalization_kernels(),
+                  cpu::reduction_kernels(),     cpu::shape_kernels(),      cpu::generator_kernels(),
+                  cpu::indexing_kernels(),      cpu::line_kernels(),       cpu::element_kernels(),
+                  cpu::row_kernels(),           cpu::loss_kernels(),       cpu::optimizer_kernels(),
+                  cpu::random_kernels(),        cpu::recurrent_kernels(),  cpu::fused_kernels(),
+                  cpu::sparse_update_kernels(), cpu::attention_kernels(),  cpu::resampling_kernels()}) {}
 
   std::string name() const override { return "cpu"; }
 
@@ -69,7 +59,7 @@ class CpuDevice : public Device {
     if (bytes > 0) std::memcpy(to, from, bytes);
   }
   void synchronize() override {}
-  const std::vector<const Kernel*>& kernels() const override { return kernels_; }
+  const KernelTable& kernels() const override { return kernels_; }
   size_t available_bytes() const override { return cpu::available_memory(); }
   std::vector<Pass> lowering(const LoweringOptions& options) const override {
     std::vector<Pass> passes = required_lowering(*this);
@@ -100,7 +90,7 @@ class CpuDevice : public Device {
   }
 
  private:
-  std::vector<const Kernel*> kernels_;
+  KernelTable kernels_;
 };
 
 }  // namespace
@@ -108,73 +98,6 @@ class CpuDevice : public Device {
 Device& Device::cpu() {
   static CpuDevice device;
   return device;
-}
-
-namespace {
-
-using Rows = std::vector<const Kernel*>;
-using RowIndex = std::unordered_map<std::string, Rows>;
-
-std::string key(std::string_view domain, std::string_view op) { return concat(domain, ".", op); }
-
-RowIndex index_by_operator(const Device& device) {
-  RowIndex index;
-  for (const Kernel* kernel : device.kernels()) index[key(kernel->domain, kernel->op)].push_back(kernel);
-  return index;
-}
-
-// The device's rows for the node's operator. The CPU's are indexed once and never change after that, so every thread
-// may ask; a device that comes and goes has no index that could outlive it.
-Rows kernels_for(const Device& device, const Node& node) {
-  static const RowIndex cpu = index_by_operator(Device::cpu());
-  if (&device == &Device::cpu()) {
-    const auto found = cpu.find(key(node.domain(), node.op()));
-    return found == cpu.end() ? Rows() : found->second;
-  }
-  Rows rows;
-  for (const Kernel* kernel : device.kernels()) {
-    if (node.is(kernel->op, kernel->domain)) rows.push_back(kernel);
-  }
-  return rows;
-}
-
-// f(); what it throws names the node.
-template <typename F>
-auto naming(const Node& node, const F& f) {
-  const std::string label = node.label();
-  try {
-    return f();
-  } catch (const Error& error) {
-    if (std::string_view(error.what()).find(label) != std::string_view::npos) throw;
-    fail_as(error.code(), label, ": ", error.what());
-  } catch (const std::bad_alloc&) {
-    fail_as(ErrorCode::kMemory, label, ": there is not enough memory to prepare it");
-  } catch (const std::exception& error) {
-    fail(label, ": ", error.what());
-  }
-}
-
-}  // namespace
-
-const Kernel* find_kernel(const Device& device, const NodeSpec& spec) {
-  const auto& kernels = kernels_for(device, spec.node());
-  if (kernels.empty()) return nullptr;
-  check_shapes(spec.node());
-  return naming(spec.node(), [&]() -> const Kernel* {
-    for (const Kernel* kernel : kernels) {
-      if (!kernel->supports || kernel->supports(spec)) return kernel;
-    }
-    return nullptr;
-  });
-}
-
-Prepared prepare(const Kernel& kernel, const NodeSpec& spec) {
-  return naming(spec.node(), [&] { return kernel.prepare(spec); });
-}
-
-bool may_refuse_data(const Device& device, const Node& node) {
-  const Rows kernels = kernels_for(device, node);
-  return std::any_of(kernels.begin(), kernels.end(), [](const Kernel* k) { return k->refuses == Refuses::kData; });
 }
 
 void set_num_threads(int threads) { omp_set_num_threads(std::max(threads, 1)); }

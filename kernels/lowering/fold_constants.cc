@@ -3,7 +3,7 @@
 
 #include "kernels/device.h"
 #include "kernels/lowering/lowering.h"
-#include "kernels/preparation.h"
+#include "kernels/registry.h"
 #include "onnx_passes/ir/elements.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/inference.h"

@@ -120,21 +120,19 @@ double mapped_constants(const Plan& plan) {
 // so far, while it loaded and planned, or what is resident now and all that the steps add. Pages of mapped files count.
 std::string memory_table(const Session& session, const Plan& plan, const StateStore& state, const DataBytes& data,
                          double batch, const Trainer& trainer) {
-  double weights = 0, moments = 0, second = 0;
+  double weights = 0, moments = 0;
   for (size_t i = 0; i < state.names().size(); ++i) {
     (state.role(i) ? moments : weights) += static_cast<double>(bytes_of(state, i));
   }
-  for (const StatePort& port : plan.states())
-    second += port.written && !port.in_place ? static_cast<double>(port.bytes) : 0;
   const auto arena = static_cast<double>(session.arena_bytes()), constants = static_cast<double>(plan.constant_bytes());
   const auto copy = static_cast<double>(trainer.checkpoint_bytes());
   const double passing = batch + bytes_of_ports(plan.outputs());
-  const double to_come = second + passing + copy + mapped_constants(plan) + data.mapped;
+  const double to_come = passing + copy + mapped_constants(plan) + data.mapped;
   const double total = std::max(peak_memory(), resident_memory() + to_come);
-  const double named = weights + moments + second + arena + constants + passing + copy + data.all;
+  const double named = weights + moments + arena + constants + passing + copy + data.all;
   TextTable table("lr");
   table.add({"weights and statistics", format_bytes(weights)});
-  table.add({"moments and other state", format_bytes(moments + second)});
+  table.add({"moments and other state", format_bytes(moments)});
   table.add({"gradients and activations", format_bytes(arena)});
   table.add({"frozen weights and constants", format_bytes(constants)});
   table.add({"one batch and its outputs", format_bytes(passing)});

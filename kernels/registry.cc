@@ -1,0 +1,68 @@
+#include "kernels/registry.h"
+
+#include <algorithm>
+
+#include "kernels/device.h"
+#include "onnx_passes/ir/error.h"
+#include "onnx_passes/operators/operators.h"
+
+namespace onnx_train {
+namespace {
+
+std::string key(std::string_view domain, std::string_view op) { return concat(domain, ".", op); }
+
+// f(); what it throws names the node.
+template <typename F>
+auto naming(const Node& node, const F& f) {
+  const std::string label = node.label();
+  try {
+    return f();
+  } catch (const Error& error) {
+    if (std::string_view(error.what()).find(label) != std::string_view::npos) throw;
+    fail_as(error.code(), label, ": ", error.what());
+  } catch (const std::bad_alloc&) {
+    fail_as(ErrorCode::kMemory, label, ": there is not enough memory to prepare it");
+  } catch (const std::exception& error) {
+    fail(label, ": ", error.what());
+  }
+}
+
+}  // namespace
+
+KernelTable::KernelTable(std::vector<std::vector<Kernel>> families) : families_(std::move(families)) {
+  for (const std::vector<Kernel>& family : families_) {
+    for (const Kernel& kernel : family) {
+      all_.push_back(&kernel);
+      by_operator_[key(kernel.domain, kernel.op)].push_back(&kernel);
+    }
+  }
+}
+
+const std::vector<const Kernel*>& KernelTable::rows(std::string_view domain, std::string_view op) const {
+  static const std::vector<const Kernel*> none;
+  const auto found = by_operator_.find(key(domain, op));
+  return found == by_operator_.end() ? none : found->second;
+}
+
+const Kernel* find_kernel(const Device& device, const NodeSpec& spec) {
+  const auto& rows = device.kernels().rows(spec.node().domain(), spec.node().op());
+  if (rows.empty()) return nullptr;
+  check_shapes(spec.node());
+  return naming(spec.node(), [&]() -> const Kernel* {
+    for (const Kernel* kernel : rows) {
+      if (!kernel->supports || kernel->supports(spec)) return kernel;
+    }
+    return nullptr;
+  });
+}
+
+Prepared prepare(const Kernel& kernel, const NodeSpec& spec) {
+  return naming(spec.node(), [&] { return kernel.prepare(spec); });
+}
+
+bool may_refuse_data(const Device& device, const Node& node) {
+  const auto& rows = device.kernels().rows(node.domain(), node.op());
+  return std::any_of(rows.begin(), rows.end(), [](const Kernel* k) { return k->refuses == Refuses::kData; });
+}
+
+}  // namespace onnx_train
