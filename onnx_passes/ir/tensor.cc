@@ -66,14 +66,13 @@ Tensor::Tensor(DType dtype, Shape shape) : dtype_(dtype), shape_(std::move(shape
   if (__builtin_mul_overflow(static_cast<size_t>(size_), size_of(dtype), &bytes)) {
     fail("a tensor of shape ", to_string(shape_), " does not fit into memory");
   }
-  data_ = allocate(bytes);
+  const std::shared_ptr<void> buffer = allocate(bytes);
+  writable_ = buffer.get();
+  data_ = buffer;
 }
 
 Tensor::Tensor(DType dtype, Shape shape, const void* data, std::shared_ptr<const void> owner)
-    : dtype_(dtype),
-      shape_(std::move(shape)),
-      size_(num_elements(shape_)),
-      data_(std::const_pointer_cast<void>(owner), const_cast<void*>(data)) {}
+    : dtype_(dtype), shape_(std::move(shape)), size_(num_elements(shape_)), data_(std::move(owner), data) {}
 
 Tensor Tensor::full(DType dtype, Shape shape, double value) {
   Tensor tensor(dtype, std::move(shape));
