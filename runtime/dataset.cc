@@ -182,10 +182,11 @@ size_t Dataset::bytes() const {
   return total;
 }
 
-std::string Dataset::fingerprint() const {
+const std::string& Dataset::fingerprint() const {
+  if (!fingerprint_.empty()) return fingerprint_;
   std::vector<NamedTensor> tensors;
   for (const Array& array : arrays_) tensors.push_back({array.name, array.data});
-  return onnx_train::fingerprint(tensors);
+  return fingerprint_ = onnx_train::fingerprint(tensors);
 }
 
 void Dataset::gather(const int64_t* rows, int64_t count, TensorMap* batch) const {

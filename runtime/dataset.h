@@ -48,8 +48,8 @@ class Dataset {
   int64_t fixed_batch() const { return fixed_batch_; }
   size_t bytes() const;
   double scale() const { return scale_; }
-  // Of names, types, shapes and contents: fingerprint.h says how much of them is read.
-  std::string fingerprint() const;
+  // Of names, types, shapes and contents: fingerprint.h says how much of them is read, at the first call.
+  const std::string& fingerprint() const;
 
   // Fills `batch` with the samples rows[0..count), by input name; tensors already there of the right shape are reused.
   void gather(const int64_t* rows, int64_t count, TensorMap* batch) const;
