@@ -15,7 +15,10 @@
 namespace onnx_train {
 
 std::vector<InputSpec> entry_inputs(const Model& model, const std::string& entry) {
-  const Model flat = flatten(model, entry);
+  return entry_inputs(model, entry, flatten(model, entry));
+}
+
+std::vector<InputSpec> entry_inputs(const Model& model, const std::string& entry, const Model& flat) {
   const std::vector<std::string> states = state_of(model, entry);
   const std::set<std::string> is_state(states.begin(), states.end());
   std::vector<InputSpec> specs;

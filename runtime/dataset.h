@@ -25,6 +25,8 @@ struct InputSpec {
 
 // What an entry point reads besides state, the forward model's inputs first. Throws Error when there is no such entry.
 std::vector<InputSpec> entry_inputs(const Model& model, const std::string& entry);
+// The same with the flattened entry point at hand.
+std::vector<InputSpec> entry_inputs(const Model& model, const std::string& entry, const Model& flat);
 
 class Dataset {
  public:
@@ -59,6 +61,7 @@ class Dataset {
   int64_t num_samples_ = 0;
   int64_t fixed_batch_ = 0;
   double scale_;
+  mutable std::string fingerprint_;
 };
 
 // The order in which epoch `epoch` visits `n` samples: a permutation that depends on the arguments alone, on every
