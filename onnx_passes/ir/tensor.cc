@@ -116,6 +116,11 @@ void Tensor::set(int64_t index, double value) {
   visit(dtype_, [&](auto tag) { data<decltype(tag)>()[index] = convert<decltype(tag)>(value); });
 }
 
+bool is_zero(const void* data, size_t bytes) {
+  const auto* first = static_cast<const char*>(data);
+  return bytes > 0 && *first == 0 && std::memcmp(first, first + 1, bytes - 1) == 0;
+}
+
 std::vector<int64_t> Tensor::to_ints() const {
   std::vector<int64_t> values(static_cast<size_t>(size_));
   for (int64_t i = 0; i < size_; ++i) {

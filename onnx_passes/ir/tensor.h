@@ -1,6 +1,6 @@
 // A dense tensor in host memory: what constants, initializers, state, data files and test expectations are made of.
-// Copies share the buffer; call `clone` for one of its own. Buffers are aligned to 64 bytes and start as zeros. Views of
-// memory that is not theirs are read-only: the first mutable access gives the tensor a buffer of its own.
+// Copies share the buffer; call `clone` for one of its own. Buffers are aligned to 64 bytes and start as zeros. Views
+// of memory that is not theirs are read-only: the first mutable access gives the tensor a buffer of its own.
 #pragma once
 
 #include <memory>
@@ -72,6 +72,9 @@ Tensor Tensor::of(Shape shape, const std::vector<T>& values) {
   for (int64_t i = 0; i < tensor.size(); ++i) out[i] = values[static_cast<size_t>(i)];
   return tensor;
 }
+
+// Whether all these bytes are zeros; false when there are none.
+bool is_zero(const void* data, size_t bytes);
 
 // Reads a TensorProto whose data is inside the message; throws Error on sizes that do not match the shape.
 Tensor from_proto(const onnx::TensorProto& proto);
