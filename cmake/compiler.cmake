@@ -1,4 +1,4 @@
-# C++20, warnings as errors in our code, ccache, and the `asan` preset's sanitizers.
+# C++20, warnings as errors in our code, ccache, and the sanitizers of the presets `asan` and `tsan`.
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
@@ -17,8 +17,8 @@ add_library(strict_warnings INTERFACE)
 # GCC 12 sees overlapping copies in "text" + string (its bug 105329): -Wrestrict is off.
 target_compile_options(strict_warnings INTERFACE -Wall -Wextra -Wshadow -Wno-restrict -Werror)
 
-option(ONNX_TRAIN_SANITIZE "Address and undefined-behaviour sanitizers" OFF)
+set(ONNX_TRAIN_SANITIZE "" CACHE STRING "Sanitizers as -fsanitize names them: address,undefined or thread")
 if(ONNX_TRAIN_SANITIZE)
-  add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
-  add_link_options(-fsanitize=address,undefined)
+  add_compile_options(-fsanitize=${ONNX_TRAIN_SANITIZE} -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=${ONNX_TRAIN_SANITIZE})
 endif()

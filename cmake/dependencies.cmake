@@ -5,10 +5,13 @@ find_package(Protobuf REQUIRED)
 find_package(ONNX CONFIG REQUIRED)       # scripts/bootstrap builds it into .deps/onnx
 find_package(dnnl 3 CONFIG REQUIRED)     # a wheel in .deps/venv
 find_package(OpenMP REQUIRED)
+find_package(CLI11 CONFIG REQUIRED)
 find_package(nlohmann_json CONFIG REQUIRED)
 find_package(ZLIB REQUIRED)
-find_package(GTest REQUIRED)
-find_package(benchmark REQUIRED)
+if(ONNX_TRAIN_TESTS)
+  find_package(GTest REQUIRED)
+  find_package(benchmark REQUIRED)
+endif()
 
 function(add_system_library target header library)
   find_path(${target}_include ${header} REQUIRED)

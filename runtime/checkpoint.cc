@@ -167,16 +167,18 @@ void save_checkpoint(const Session& session, const TrainingPosition& position, c
   write_checkpoint(checkpoint_message(session.model(), state, position), path);
 }
 
-Model load_training_model(const std::string& path) {
-  ModelMessage message = load_message(path);
+Model load_training_model(const std::string& path) { return training_model(load_message(path), path); }
+
+Model training_model(ModelMessage message, const std::string& name) {
   if (message.proto.training_info().empty()) {
-    fail(path, " is no training model; make one with: onnx-train build ", path, " -o train.onnx");
+    fail_as(ErrorCode::kFile, name, " is no training model; make one with: onnx-train build ", name, " -o train.onnx");
   }
   const std::string expected = metadata(message.proto, kChecksum);
   if (!expected.empty()) {
     Checksum checksum(message.proto, metadata(message.proto, kPosition));
     checksum.add_all(message.contents);
-    if (checksum.finish() != expected) fail(path, " is damaged: its checksum is not that of its tensors");
+    if (checksum.finish() != expected)
+      fail_as(ErrorCode::kFile, name, " is damaged: its checksum is not that of its tensors");
   }
   Model model = from_message(std::move(message));
   assign_roles(&model);

@@ -41,6 +41,8 @@ void save_checkpoint(const Session& session, const TrainingPosition& position, c
 // Loads a training model, a checkpoint or a new one. Throws Error that names the file when it is neither or when a
 // checkpoint's tensors are not those that were written.
 Model load_training_model(const std::string& path);
+// The same for a message that is loaded; `name` is for messages.
+Model training_model(ModelMessage message, const std::string& name);
 // Empty when `model` is no checkpoint.
 std::optional<TrainingPosition> checkpoint_position(const Model& model);
 

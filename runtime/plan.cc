@@ -84,22 +84,24 @@ void set_shapes(Graph* graph, const std::map<std::string, Shape>& shapes) {
     const auto given = shapes.find(input->name());
     if (given != shapes.end()) {
       if (type.dims && !accepts(*type.dims, given->second)) {
-        fail("input '", input->name(), "' has shape ", to_string(given->second), "; the model takes ", to_string(type));
+        fail_as(ErrorCode::kData, "input '", input->name(), "' has shape ", to_string(given->second),
+                "; the model takes ", to_string(type));
       }
       for (size_t i = 0; type.dims && i < given->second.size(); ++i) {
         const std::string& symbol = (*type.dims)[i].symbol();
         if (symbol.empty()) continue;
         const auto [known, added] = symbols.try_emplace(symbol, given->second[i], input->name());
         if (!added && known->second.first != given->second[i]) {
-          fail("input '", input->name(), "' has ", given->second[i], " for '", symbol, "', but input '",
-               known->second.second, "' has ", known->second.first, "; give both the same size");
+          fail_as(ErrorCode::kData, "input '", input->name(), "' has ", given->second[i], " for '", symbol,
+                  "', but input '", known->second.second, "' has ", known->second.first, "; give both the same size");
         }
       }
       type.dims.emplace(given->second.begin(), given->second.end());
       input->set_type(type);
     }
     if (!input->type().is_static()) {
-      fail("input '", input->name(), "' (", to_string(input->type()), ") needs a shape; none was given");
+      fail_as(ErrorCode::kData, "input '", input->name(), "' (", to_string(input->type()),
+              ") needs a shape; none was given");
     }
   }
   for (Node* node = graph->first(); node; node = node->next()) {

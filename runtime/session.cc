@@ -26,6 +26,19 @@ struct Session::CachedPlan {
 
 namespace {
 
+// The session's number of threads, as long as it works.
+class Threads {
+ public:
+  explicit Threads(int threads) : before_(num_threads()) {
+    if (threads > 0) set_num_threads(threads);
+  }
+  ~Threads() { set_num_threads(before_); }
+  Threads(const Threads&) = delete;
+
+ private:
+  int before_;
+};
+
 void for_each_state(const Model& model, const std::function<void(Value*)>& f) {
   for (const EntryPoint& point : model.entry_points) {
     for (const Binding& binding : point.update_bindings) f(binding.state);
@@ -169,10 +182,10 @@ void check_inputs(const std::vector<Value*>& declared, const std::string& entry,
   for (const auto& [name, tensor] : inputs) {
     const auto has_name = [&, &wanted = name](const Value* value) { return value->name() == wanted; };
     const auto input = std::find_if(declared.begin(), declared.end(), has_name);
-    if (input == declared.end()) fail("entry point '", entry, "' has no input '", name, "'");
+    if (input == declared.end()) fail_as(ErrorCode::kData, "entry point '", entry, "' has no input '", name, "'");
     if ((*input)->dtype() != tensor.dtype()) {
-      fail("entry point '", entry, "': input '", name, "' is ", onnx_train::name(tensor.dtype()), "; it must be ",
-           onnx_train::name((*input)->dtype()));
+      fail_as(ErrorCode::kData, "entry point '", entry, "': input '", name, "' is ", onnx_train::name(tensor.dtype()),
+              "; it must be ", onnx_train::name((*input)->dtype()));
     }
   }
 }
@@ -180,6 +193,7 @@ void check_inputs(const std::vector<Value*>& declared, const std::string& entry,
 }  // namespace
 
 Plan& Session::plan(const std::string& entry, const std::map<std::string, Shape>& shapes) {
+  const Threads threads(options_.threads);
   for (auto& cached : plans_) {
     if (cached->entry != entry) continue;
     const auto& ports = cached->plan->inputs();
@@ -193,6 +207,7 @@ Plan& Session::plan(const std::string& entry, const std::map<std::string, Shape>
 }
 
 const TensorMap& Session::run(const std::string& entry, const TensorMap& inputs) {
+  const Threads threads(options_.threads);
   CachedPlan* cached = nullptr;
   for (auto& candidate : plans_) {
     if (candidate->entry == entry && matches(*candidate->plan, inputs, &candidate->inputs)) {
@@ -206,7 +221,8 @@ const TensorMap& Session::run(const std::string& entry, const TensorMap& inputs)
     std::map<std::string, Shape> shapes;
     for (const auto& [name, tensor] : inputs) shapes[name] = tensor.shape();
     cached = &make_plan(entry, std::move(flat), shapes);
-    if (!matches(*cached->plan, inputs, &cached->inputs)) fail("entry point '", entry, "': an input has no value");
+    if (!matches(*cached->plan, inputs, &cached->inputs))
+      fail_as(ErrorCode::kData, "entry point '", entry, "': an input has no value");
   }
   cached->last_used = ++clock_;
   Plan& plan = *cached->plan;

@@ -78,7 +78,7 @@ StateStore::~StateStore() {
 
 size_t StateStore::index(const std::string& name) const {
   const auto found = index_.find(name);
-  if (found == index_.end()) fail("'", name, "' is no state of this model");
+  if (found == index_.end()) fail_as(ErrorCode::kUsage, "'", name, "' is no state of this model");
   return found->second;
 }
 
@@ -115,10 +115,20 @@ Tensor StateStore::get(const std::string& name) const {
 void StateStore::set(const std::string& name, const Tensor& value) {
   Entry& entry = entries_[index(name)];
   if (value.dtype() != entry.dtype || value.shape() != entry.shape) {
-    fail("state '", name, "' is ", onnx_train::name(entry.dtype), to_string(entry.shape), "; it cannot be set to ",
-         onnx_train::name(value.dtype()), to_string(value.shape()));
+    fail_as(ErrorCode::kData, "state '", name, "' is ", onnx_train::name(entry.dtype), to_string(entry.shape),
+            "; it cannot be set to ", onnx_train::name(value.dtype()), to_string(value.shape()));
   }
   device_.copy_from_host(entry.front, value.data(), entry.bytes);
+}
+
+void StateStore::exchange(const std::string& name, StateStore* other) {
+  Entry &mine = entries_[index(name)], &theirs = other->entries_[other->index(name)];
+  if (mine.dtype != theirs.dtype || mine.shape != theirs.shape || &device_ != &other->device_) {
+    fail_as(ErrorCode::kData, "state '", name, "' is ", onnx_train::name(mine.dtype), to_string(mine.shape), " on ",
+            device_.name(), " and ", onnx_train::name(theirs.dtype), to_string(theirs.shape), " on ",
+            other->device_.name(), "; only equal ones can be exchanged");
+  }
+  std::swap(mine.front, theirs.front);
 }
 
 }  // namespace onnx_train

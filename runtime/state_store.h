@@ -37,6 +37,9 @@ class StateStore {
 
   Tensor get(const std::string& name) const;               // a copy on the host
   void set(const std::string& name, const Tensor& value);  // same type and shape, or Error
+  // Exchanges the values of a state with those of the same state of another store: same device, type and shape, or
+  // Error.
+  void exchange(const std::string& name, StateStore* other);
 
  private:
   struct Entry;

@@ -79,21 +79,24 @@ Trainer::Trainer(Session* session, const Dataset* training, const Dataset* evalu
       check_(training, session->model(), training_entry(*session)) {
   const std::string entry = training_entry(session_);
   if (options_.accumulate > 1 && entry == "step") {
-    fail("the model takes whole steps; to accumulate over several batches, build it with --accumulate");
+    fail_as(ErrorCode::kUsage,
+            "the model takes whole steps; to accumulate over several batches, build it with --accumulate");
   }
-  if (options_.batch_size < 1 || options_.accumulate < 1) fail("the batch size must be at least 1");
+  if (options_.batch_size < 1 || options_.accumulate < 1)
+    fail_as(ErrorCode::kUsage, "the batch size must be at least 1");
   if (training_.fixed_batch() > 0 && options_.batch_size != training_.fixed_batch()) {
-    fail("the model's batch size is fixed at ", training_.fixed_batch(), ", not ", options_.batch_size,
-         "; build it with --batch dynamic");
+    fail_as(ErrorCode::kUsage, "the model's batch size is fixed at ", training_.fixed_batch(), ", not ",
+            options_.batch_size, "; build it with --batch dynamic");
   }
   const int64_t n = training_.num_samples();
   if (options_.batch_size > n) {
-    fail("the batch size is ", options_.batch_size, ", but the data has ", n, n == 1 ? " sample" : " samples");
+    fail_as(ErrorCode::kUsage, "the batch size is ", options_.batch_size, ", but the data has ", n,
+            n == 1 ? " sample" : " samples");
   }
   samples_per_epoch_ = training_.fixed_batch() > 0 ? n / options_.batch_size * options_.batch_size : n;
   const int64_t batches = ceil_div(samples_per_epoch_, options_.batch_size);
   if (options_.accumulate > batches) {
-    fail("a step accumulates ", options_.accumulate, " batches, but an epoch has ", batches);
+    fail_as(ErrorCode::kUsage, "a step accumulates ", options_.accumulate, " batches, but an epoch has ", batches);
   }
   steps_per_epoch_ = ceil_div(batches, options_.accumulate);
   check_schedule();
@@ -112,10 +115,11 @@ void Trainer::check_schedule() {
   options_.schedule.total = total_steps();
   const auto curve = options_.schedule.curve;
   if (total_steps() == 0 && (curve == Schedule::Curve::kLinear || curve == Schedule::Curve::kCosine)) {
-    fail("a linear or cosine schedule needs an end: give --epochs or --steps");
+    fail_as(ErrorCode::kUsage, "a linear or cosine schedule needs an end: give --epochs or --steps");
   }
   if (total_steps() > 0 && options_.schedule.warmup > total_steps()) {
-    fail("the warm-up takes ", options_.schedule.warmup, " steps, but the training has ", total_steps());
+    fail_as(ErrorCode::kUsage, "the warm-up takes ", options_.schedule.warmup, " steps, but the training has ",
+            total_steps());
   }
 }
 
@@ -150,7 +154,8 @@ const TensorMap& Trainer::run_batch(const std::string& entry, int64_t samples) {
     return session_.run(entry, inputs_);
   } catch (const Error& e) {
     const std::string fault = check_.first_fault(rows, samples);
-    fail("step ", position_.step + 1, ": ", e.what(), "; ", fault.empty() ? describe_samples(rows, samples) : fault);
+    fail_as(e.code(), "step ", position_.step + 1, ": ", e.what(), "; ",
+            fault.empty() ? describe_samples(rows, samples) : fault);
   }
 }
 
@@ -274,7 +279,7 @@ const TensorMap& run_samples(Session* session, const Dataset& data, const int64_
     return session->run("evaluate", inputs);
   } catch (const Error& e) {
     const std::string fault = DataCheck(&data, session->model(), "evaluate").first_fault(rows, count);
-    fail("evaluation: ", e.what(), "; ", fault.empty() ? describe_samples(rows, count) : fault);
+    fail_as(e.code(), "evaluation: ", e.what(), "; ", fault.empty() ? describe_samples(rows, count) : fault);
   }
 }
 

@@ -199,6 +199,16 @@ TEST(Loss, TargetsLeftOpenShareANameOnlyIfTheyAreOfOneType) {
             "cross_entropy(cls, labels, axis=1) + mse(reg, y)");
 }
 
+TEST(Loss, TargetsLeftOpenGiveWayToValuesOfTheModel) {
+  Model model = from_text(R"(<ir_version: 10, opset_import: ["" : 21]>
+    net (float[batch,3] x) => (float[batch,3] logits) { labels = Exp(x) labels_2 = Neg(labels) logits = Abs(labels_2) })");
+  infer_types(model.graph.get());
+  training_mode(options("mse")).run(model);
+  loss(options("mse")).run(model);
+  EXPECT_EQ(model.metadata("onnx_train.loss"), "mse(logits, labels_3)");
+  EXPECT_EQ(input_type(model, "labels_3"), "float[batch,3]");
+}
+
 TEST(Loss, OneNameIsATargetOfOneType) {
   EXPECT_THAT(refusal("cross_entropy(cls, y) + mse(reg, y)"),
               HasSubstr("column 34: 'y' is int64[batch] for an earlier term, and would be float[batch,1] for this one; "

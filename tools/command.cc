@@ -8,6 +8,7 @@
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/loading.h"
 #include "onnx_passes/passes/expression.h"
+#include "onnx_train/version.h"
 #include "tools/arguments.h"
 #include "tools/help.h"
 #include "tools/interrupt.h"
@@ -72,7 +73,7 @@ int command(int argc, char** argv) {
   const std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);
   if (arguments.empty()) return report("give a command: check, build, fit, ... (see onnx-train --help)", kUsage);
   const std::string& name = arguments[0];
-  if (name == "--version") return print_help(concat("onnx-train ", kVersion, "\n"));
+  if (name == "--version") return print_help(concat("onnx-train ", ONNX_TRAIN_VERSION, "\n"));
   const std::vector<Subcommand> subcommands = all_subcommands();
   if (name == "--help" || name == "-h") return print_help(help_text(subcommands, text_width()));
   for (const Subcommand& subcommand : subcommands) {

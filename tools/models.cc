@@ -7,10 +7,8 @@
 #include <set>
 
 #include "onnx_passes/ir/error.h"
-#include "onnx_passes/ir/inference.h"
 #include "onnx_passes/ir/loading.h"
 #include "onnx_passes/ir/message.h"
-#include "onnx_passes/passes/convert_dtype.h"
 #include "onnx_passes/passes/expression.h"
 #include "onnx_passes/passes/import.h"
 #include "onnx_passes/passes/passes.h"
@@ -21,36 +19,9 @@
 
 namespace onnx_train {
 
-Model in_precision(Model model, const std::string& dtype) {
-  if (dtype == "float32") return model;
-  if (dtype != "float64") fail("unknown dtype '", dtype, "'; take float32 or float64");
-  onnx::ModelProto proto;
-  to_proto(model, &proto, {.all_types = true});
-  convert_to_double(&proto);
-  return from_proto(std::move(proto));
-}
-
 Model load_forward_model(const std::string& path, const std::string& dtype, const ImportOptions& options,
                          std::vector<Finding>* findings) {
-  Model model = in_precision(import_model(load_message(path), options, findings), dtype);
-  infer_types(model.graph.get());  // the conversion keeps types, but not what is known of shapes' contents
-  return model;
-}
-
-CommandOption batch_option(ImportOptions* options) {
-  return {"--batch",
-          {&options->batch, dynamic_or_count()},
-          "give the batch dimension this size, or make it dynamic [as exported]",
-          "N|dynamic"};
-}
-
-CommandOption set_option(ImportOptions* options) {
-  return {"--set", &options->set, "make an input that only selects a constant, such as sr=16000, and fold its branches",
-          "NAME=VALUE"};
-}
-
-CommandOption fix_shapes_option(ImportOptions* options) {
-  return {"--fix-shapes", &options->fix_shapes, "drop declared shapes that the model's contents contradict"};
+  return import_forward_model(load_message(path), dtype, options, findings);
 }
 
 Model load_any_model(const std::string& path) {

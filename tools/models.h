@@ -7,23 +7,16 @@
 
 #include "onnx_passes/ir/model.h"
 #include "onnx_passes/passes/passes.h"
+#include "runtime/build_settings.h"
 #include "runtime/dataset.h"
 #include "tools/subcommand.h"
 
 namespace onnx_train {
 
-// "float32" (the model as it is) or "float64" (its floats made doubles); Error for another name.
-Model in_precision(Model model, const std::string& dtype);
-
-// A forward model, imported: see passes.h. `dtype` as above. What importing has to tell is added to `findings`, if
+// A forward model, imported: see passes.h and build_settings.h. What importing has to tell is added to `findings`, if
 // given.
 Model load_forward_model(const std::string& path, const std::string& dtype = "float32",
                          const ImportOptions& options = {}, std::vector<Finding>* findings = nullptr);
-
-// The options of importing.
-CommandOption batch_option(ImportOptions* options);
-CommandOption set_option(ImportOptions* options);
-CommandOption fix_shapes_option(ImportOptions* options);
 
 // A training model, verified and as it is; any other model, imported and in inference form, whatever mode it was
 // exported in. What can be run: predict, show --plan.

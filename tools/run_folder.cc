@@ -9,6 +9,7 @@
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/initializer.h"
 #include "onnx_passes/ir/roles.h"
+#include "onnx_train/version.h"
 #include "tools/subcommand.h"
 
 namespace onnx_train {
@@ -49,7 +50,7 @@ void prepare_folder(const std::string& folder) {
 nlohmann::ordered_json derived_options(const Session& session, const Trainer& trainer,
                                        const std::vector<std::string>& checked) {
   const TrainerOptions& options = trainer.options();
-  nlohmann::ordered_json json = {{"version", kVersion},
+  nlohmann::ordered_json json = {{"version", ONNX_TRAIN_VERSION},
                                  {"device", session.device().name()},
                                  {"threads", num_threads()},
                                  {"order seed", options.seed},

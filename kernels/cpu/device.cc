@@ -56,7 +56,8 @@ class CpuDevice : public Device {
     const bool there = padded >= bytes && (padded < kHugePage || padded <= available_bytes());
     void* data = nullptr;  // posix_memalign: aligned_alloc wants a multiple of the alignment
     if (!there || posix_memalign(&data, alignment, padded) != 0)
-      fail("out of memory: ", bytes, " bytes could not be allocated on the CPU; use a smaller batch");
+      fail_as(ErrorCode::kMemory, "out of memory: ", bytes,
+              " bytes could not be allocated on the CPU; use a smaller batch");
     if (alignment == kHugePage) madvise(data, padded / kHugePage * kHugePage, MADV_HUGEPAGE);
     std::memset(data, 0, padded);
     return data;
@@ -145,9 +146,9 @@ auto naming(const Node& node, const F& f) {
     return f();
   } catch (const Error& error) {
     if (std::string_view(error.what()).find(label) != std::string_view::npos) throw;
-    fail(label, ": ", error.what());
+    fail_as(error.code(), label, ": ", error.what());
   } catch (const std::bad_alloc&) {
-    fail(label, ": there is not enough memory to prepare it");
+    fail_as(ErrorCode::kMemory, label, ": there is not enough memory to prepare it");
   } catch (const std::exception& error) {
     fail(label, ": ", error.what());
   }

@@ -13,8 +13,8 @@
 namespace onnx_train::cpu {
 
 [[noreturn]] inline void fail_out_of_range(const std::string& node, int64_t index, int64_t size) {
-  fail(node, ": index ", index, " is outside of an axis of size ", size, "; it must be in [", -size, ", ", size - 1,
-       "]");
+  fail_as(ErrorCode::kData, node, ": index ", index, " is outside of an axis of size ", size, "; it must be in [",
+          -size, ", ", size - 1, "]");
 }
 
 inline bool is_index_type(DType dtype) { return dtype == DType::kInt64 || dtype == DType::kInt32; }

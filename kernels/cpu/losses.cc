@@ -63,8 +63,8 @@ struct CrossEntropy {
       const int64_t y = label(args, i);
       if (y == ignore_index) continue;
       if (y < 0 || y >= logits.size) {
-        fail("label ", y, " at position ", i, " is outside the ", logits.size, " classes 0 to ", logits.size - 1,
-             "; correct the labels, or name it ignore_index if such positions do not count");
+        fail_as(ErrorCode::kData, "label ", y, " at position ", i, " is outside the ", logits.size, " classes 0 to ",
+                logits.size - 1, "; correct the labels, or name it ignore_index if such positions do not count");
       }
       total += weight ? static_cast<double>(weight[y]) : 1.0;
     }

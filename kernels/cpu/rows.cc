@@ -183,7 +183,8 @@ Prepared prepare_reverse_sequence(const NodeSpec& spec) {
     const int64_t* lengths = args.in<int64_t>(1);
     for (int64_t b = 0; b < batch; ++b) {
       if (lengths[b] < 0 || lengths[b] > time) {
-        fail(label, ": sequence ", b, " has length ", lengths[b], "; there is room for 0 to ", time);
+        fail_as(ErrorCode::kData, label, ": sequence ", b, " has length ", lengths[b], "; there is room for 0 to ",
+                time);
       }
     }
     const int64_t batch_stride = batch_first ? time : 1, time_stride = batch_first ? 1 : batch;

@@ -11,9 +11,24 @@
 
 namespace onnx_train {
 
+// What kind of failure it is, for programs that call the library.
+enum class ErrorCode {
+  kUnsupported,  // the model, or what is asked of it
+  kUsage,        // an argument that is wrong whatever the model holds
+  kFile,         // cannot be read or written, or does not hold what it should
+  kData,         // inputs of a run: names, types, shapes, numbers out of range
+  kMemory,       // not enough
+  kDevice,       // is not there, or failed
+};
+
 class Error : public std::runtime_error {
  public:
-  using std::runtime_error::runtime_error;
+  explicit Error(const std::string& message, ErrorCode code = ErrorCode::kUnsupported)
+      : std::runtime_error(message), code_(code) {}
+  ErrorCode code() const { return code_; }
+
+ private:
+  ErrorCode code_;
 };
 
 // The arguments, streamed one after the other into a string. Names are made of text and numbers so often that these
@@ -45,6 +60,10 @@ std::string concat(const Args&... args) {
 template <typename... Args>
 [[noreturn]] void fail(const Args&... args) {
   throw Error(concat(args...));
+}
+template <typename... Args>
+[[noreturn]] void fail_as(ErrorCode code, const Args&... args) {
+  throw Error(concat(args...), code);
 }
 
 }  // namespace onnx_train

@@ -5,11 +5,11 @@
 #include <onnx/checker.h>
 #include <sys/stat.h>
 
-#include <array>
 #include <cerrno>
 #include <climits>
 #include <cstring>
 #include <optional>
+#include <span>
 #include <unordered_map>
 
 #include "onnx_passes/ir/error.h"
@@ -27,30 +27,31 @@ constexpr int kMaxMessageDepth = 100;
 // Functions that call functions grow exponentially when inlined.
 constexpr int64_t kMaxInlinedNodes = 10'000'000;
 
-File open_model(const std::string& path, size_t* size) {
+using Bytes = std::span<const unsigned char>;
+
+File open_model(const std::string& path) {
   File file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!file.is_open()) fail(path, ": ", std::strerror(errno));
+  if (!file.is_open()) fail_as(ErrorCode::kFile, path, ": ", std::strerror(errno));
   struct stat status = {};
-  if (fstat(file.descriptor(), &status) != 0) fail(path, ": ", std::strerror(errno));
-  if (S_ISDIR(status.st_mode)) fail(path, " is a directory; give the .onnx file in it");
-  if (!S_ISREG(status.st_mode)) fail(path, " is no regular file");
-  if (status.st_size == 0) fail(path, " is empty");
+  if (fstat(file.descriptor(), &status) != 0) fail_as(ErrorCode::kFile, path, ": ", std::strerror(errno));
+  if (S_ISDIR(status.st_mode)) fail_as(ErrorCode::kFile, path, " is a directory; give the .onnx file in it");
+  if (!S_ISREG(status.st_mode)) fail_as(ErrorCode::kFile, path, " is no regular file");
+  if (status.st_size == 0) fail_as(ErrorCode::kFile, path, " is empty");
   if (status.st_size > INT_MAX) {
-    fail(path, " has ", status.st_size, " bytes; an ONNX message ends at 2 GiB, larger models keep external data");
+    fail_as(ErrorCode::kFile, path, " has ", status.st_size,
+            " bytes; an ONNX message ends at 2 GiB, larger models keep external data");
   }
-  *size = static_cast<size_t>(status.st_size);
   return file;
 }
 
 // Walks the top level of a message. Nothing when the bytes are no fields of a ModelProto; otherwise how many bytes the
 // last field lacks.
-std::optional<size_t> missing_bytes(const File& file, size_t size) {
+std::optional<size_t> missing_bytes(Bytes bytes) {
   constexpr uint32_t kLastField = 25;  // of ModelProto
-  for (size_t at = 0; at < size;) {
-    std::array<uint8_t, 20> head{};
-    const size_t have = std::min(head.size(), size - at);
-    if (!file.read(at, have, head.data())) return std::nullopt;
-    google::protobuf::io::CodedInputStream in(head.data(), static_cast<int>(have));
+  constexpr size_t kHead = 20;         // of a field: its tag and its length
+  for (size_t at = 0; at < bytes.size();) {
+    const size_t have = std::min(kHead, bytes.size() - at);
+    google::protobuf::io::CodedInputStream in(bytes.data() + at, static_cast<int>(have));
     const uint32_t tag = in.ReadTag();
     if (tag >> 3 == 0 || tag >> 3 > kLastField) return std::nullopt;
     uint64_t number = 0;
@@ -66,27 +67,26 @@ std::optional<size_t> missing_bytes(const File& file, size_t size) {
       default: return std::nullopt;
     }
     at += static_cast<size_t>(in.CurrentPosition());
-    if (length > size - at) return length - (size - at);
+    if (length > bytes.size() - at) return length - (bytes.size() - at);
     at += length;
   }
   return 0;
 }
 
-[[noreturn]] void explain(const std::string& path, const File& file, size_t size) {
-  std::string head(std::min<size_t>(size, 64), '\0');
-  file.read(0, head.size(), head.data());
+[[noreturn]] void explain(Bytes bytes) {
+  const std::string head(bytes.begin(), bytes.begin() + std::min<ptrdiff_t>(64, std::ssize(bytes)));
   const auto starts = [&](const char* text) { return head.starts_with(text); };
   if (starts("version https://git-lfs.github.com/spec/")) {
-    fail(path, " is a Git LFS pointer, not the model itself; fetch it with: git lfs pull");
+    fail(" is a Git LFS pointer, not the model itself; fetch it with: git lfs pull");
   }
-  if (starts("PK")) fail(path, " is a zip archive (a PyTorch checkpoint?), not an ONNX model; export it to ONNX");
-  if (starts("\x80\x02") || starts("\x80\x04")) fail(path, " is a Python pickle, not an ONNX model; export it to ONNX");
-  if (starts("\x89HDF")) fail(path, " is an HDF5 file, not an ONNX model; export it to ONNX");
-  if (head.find("TFL3") == 4) fail(path, " is a TensorFlow Lite file, not an ONNX model; export it to ONNX");
-  const auto missing = missing_bytes(file, size);
-  if (!missing) fail(path, " is not an ONNX model");
-  if (*missing > 0) fail(path, " is truncated: it has ", size, " bytes and at least ", *missing, " more are missing");
-  fail(path, " is damaged: its messages do not fit into each other");
+  if (starts("PK")) fail(" is a zip archive (a PyTorch checkpoint?), not an ONNX model; export it to ONNX");
+  if (starts("\x80\x02") || starts("\x80\x04")) fail(" is a Python pickle, not an ONNX model; export it to ONNX");
+  if (starts("\x89HDF")) fail(" is an HDF5 file, not an ONNX model; export it to ONNX");
+  if (head.find("TFL3") == 4) fail(" is a TensorFlow Lite file, not an ONNX model; export it to ONNX");
+  const auto missing = missing_bytes(bytes);
+  if (!missing) fail(" is not an ONNX model");
+  if (*missing > 0) fail(" is truncated: it has ", bytes.size(), " bytes and at least ", *missing, " more are missing");
+  fail(" is damaged: its messages do not fit into each other");
 }
 
 // Size of each function with all its calls inlined. Throws Error when functions call each other in a circle.
@@ -159,41 +159,61 @@ void check_tensor(const onnx::TensorProto& tensor) {
   if (tensor.has_raw_data()) check_size(tensor, tensor.raw_data().size());
 }
 
-}  // namespace
-
-ModelMessage load_message(const std::string& path) {
-  size_t size = 0;
-  const File file = open_model(path, &size);
-  const std::shared_ptr<const MappedFile> mapped = MappedFile::map(file, path);
+// The message in `bytes`, which `owner` keeps alive; its external data are in `folder`. Errors do not say of what file.
+ModelMessage parse(Bytes bytes, const std::shared_ptr<const void>& owner, const std::optional<std::string>& folder) {
   ModelMessage message;
   onnx::ModelProto& proto = message.proto;
   std::vector<RawData> left_out;
-  const bool parsed = read_message(*mapped, kMaxMessageDepth, &proto, &left_out);
-  if (!parsed || !proto.has_graph() || proto.ir_version() <= 0) explain(path, file, size);
-  try {
-    map_external_data(split_path(path).first, &message);
-    for (const RawData& raw : left_out) {
-      if (reference_of(*raw.tensor)) continue;  // what is external is read from there, whatever else is given
-      check_size(*raw.tensor, raw.bytes);
-      put_data(raw.data, raw.bytes, mapped, &message, raw.tensor);
-    }
-    for_each_tensor(&proto, [](onnx::TensorProto* tensor) { check_tensor(*tensor); });
-    check_functions(proto);
-  } catch (const Error& error) {
-    fail(path, ": ", error.what());
+  const bool parsed = read_message(bytes, kMaxMessageDepth, &proto, &left_out);
+  if (!parsed || !proto.has_graph() || proto.ir_version() <= 0) explain(bytes);
+  if (folder) map_external_data(*folder, &message);
+  for (const RawData& raw : left_out) {
+    if (reference_of(*raw.tensor)) continue;  // what is external is read from there, whatever else is given
+    check_size(*raw.tensor, raw.bytes);
+    put_data(raw.data, raw.bytes, owner, &message, raw.tensor);
   }
+  for_each_tensor(&proto, [](onnx::TensorProto* tensor) {
+    check_tensor(*tensor);
+    if (tensor->data_location() != onnx::TensorProto::EXTERNAL) return;
+    fail("tensor '", tensor->name(), "' has its data in another file; load the model by its path");
+  });
+  check_functions(proto);
   return message;
+}
+
+// f(); Errors are those of the file or memory called `name`.
+template <typename F>
+auto naming(const std::string& name, const F& f) {
+  try {
+    return f();
+  } catch (const Error& error) {
+    const std::string_view what = error.what();
+    fail_as(ErrorCode::kFile, name, what.starts_with(' ') ? "" : ": ", what);
+  }
+}
+
+}  // namespace
+
+ModelMessage load_message(const std::string& path) {
+  const File file = open_model(path);
+  const std::shared_ptr<const MappedFile> mapped = MappedFile::map(file, path);
+  return naming(path, [&] { return parse({mapped->data(), mapped->size()}, mapped, split_path(path).first); });
+}
+
+ModelMessage load_message(const void* data, size_t bytes) {
+  const char* const kName = "the model in memory";
+  if (bytes == 0) fail_as(ErrorCode::kFile, kName, " has no bytes");
+  if (bytes > INT_MAX) fail_as(ErrorCode::kFile, kName, " has ", bytes, " bytes; an ONNX message ends at 2 GiB");
+  const auto copy = std::make_shared<Tensor>(DType::kUint8, Shape{static_cast<int64_t>(bytes)});
+  std::memcpy(copy->data(), data, bytes);
+  return naming(kName, [&] { return parse({copy->data<unsigned char>(), bytes}, copy, std::nullopt); });
 }
 
 onnx::ModelProto load_proto(const std::string& path) { return with_contents(load_message(path)); }
 
 Model load_model(const std::string& path) {
   ModelMessage message = load_message(path);
-  try {
-    return from_message(std::move(message));
-  } catch (const Error& error) {
-    fail(path, ": ", error.what());
-  }
+  return naming(path, [&] { return from_message(std::move(message)); });
 }
 
 void check_proto(const onnx::ModelProto& proto) {

@@ -21,6 +21,8 @@ void allow_links_into(const std::string& folder);
 // Reads the file; large tensors, in it or in its data files, stay where they are and are mapped (mapped_file.h). Throws
 // Error that names the file and the cause.
 ModelMessage load_message(const std::string& path);
+// The same for a serialized model in memory, which is copied; it must hold all its data.
+ModelMessage load_message(const void* data, size_t bytes);
 Model load_model(const std::string& path);
 // The same with a copy of all tensors in the message.
 onnx::ModelProto load_proto(const std::string& path);

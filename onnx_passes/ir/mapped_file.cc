@@ -44,13 +44,14 @@ int64_t modified_ns(const struct stat& status) {
 
 std::shared_ptr<const MappedFile> MappedFile::open(const std::string& path) {
   const File file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!file.is_open()) fail("cannot read ", path, ": ", std::strerror(errno));
+  if (!file.is_open()) fail_as(ErrorCode::kFile, "cannot read ", path, ": ", std::strerror(errno));
   return map(file, path);
 }
 
 std::shared_ptr<const MappedFile> MappedFile::map(const File& file, const std::string& path) {
   struct stat status = {};
-  if (fstat(file.descriptor(), &status) != 0 || !S_ISREG(status.st_mode)) fail(path, " is not a regular file");
+  if (fstat(file.descriptor(), &status) != 0 || !S_ISREG(status.st_mode))
+    fail_as(ErrorCode::kFile, path, " is not a regular file");
   const std::shared_ptr<MappedFile> mapped(new MappedFile);
   mapped->path_ = path;
   mapped->device_ = status.st_dev;
@@ -59,7 +60,7 @@ std::shared_ptr<const MappedFile> MappedFile::map(const File& file, const std::s
   if (status.st_size == 0) return mapped;
   const auto size = static_cast<size_t>(status.st_size);
   void* data = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.descriptor(), 0);
-  if (data == MAP_FAILED) fail("cannot map ", path, ": ", std::strerror(errno));
+  if (data == MAP_FAILED) fail_as(ErrorCode::kFile, "cannot map ", path, ": ", std::strerror(errno));
   mapped->data_ = static_cast<const unsigned char*>(data);
   mapped->size_ = size;
   const std::lock_guard lock(maps().mutex);
@@ -81,7 +82,8 @@ void MappedFile::check_unchanged() const {
   // Another file of that name, or none: the mapped one is as it was, and has lost its name only.
   if (stat(path_.c_str(), &status) != 0 || status.st_dev != device_ || status.st_ino != inode_) return;
   if (modified_ns(status) == modified_ns_ && static_cast<size_t>(status.st_size) == size_) return;
-  fail(path_, " was changed while it was in use; start again, and put new contents into place by renaming a new file");
+  fail_as(ErrorCode::kFile, path_,
+          " was changed while it was in use; start again, and put new contents into place by renaming a new file");
 }
 
 bool is_mapped(const void* data, size_t bytes) {

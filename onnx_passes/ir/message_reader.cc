@@ -120,8 +120,9 @@ class Reader {
 
 }  // namespace
 
-bool read_message(const MappedFile& file, int max_depth, onnx::ModelProto* proto, std::vector<RawData>* left_out) {
-  return Reader(max_depth, left_out).read({file.data(), file.size()}, proto);
+bool read_message(std::span<const unsigned char> bytes, int max_depth, onnx::ModelProto* proto,
+                  std::vector<RawData>* left_out) {
+  return Reader(max_depth, left_out).read(bytes, proto);
 }
 
 }  // namespace onnx_train

@@ -31,10 +31,10 @@ class AtomicFile {
   explicit AtomicFile(const std::string& path) : path_(path) {
     const auto [folder, name] = split_path(path);
     folder_ = folder;
-    if (name.empty()) fail("'", path, "' names no file to write");
+    if (name.empty()) fail_as(ErrorCode::kFile, "'", path, "' names no file to write");
     struct stat status = {};
     if (stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) {
-      fail(path, ": cannot write: it is no regular file, and would be replaced by one");
+      fail_as(ErrorCode::kFile, path, ": cannot write: it is no regular file, and would be replaced by one");
     }
     temporary_ = folder + "/." + name + ".XXXXXX";
     file_ = File(mkostemp(temporary_.data(), O_CLOEXEC));
@@ -84,7 +84,9 @@ class AtomicFile {
     if (!folder.is_open() || (fsync(folder.descriptor()) != 0 && errno != EINVAL)) refuse("cannot write the folder");
   }
 
-  [[noreturn]] void refuse(const std::string& what) const { fail(path_, ": ", what, ": ", std::strerror(errno)); }
+  [[noreturn]] void refuse(const std::string& what) const {
+    fail_as(ErrorCode::kFile, path_, ": ", what, ": ", std::strerror(errno));
+  }
 
  private:
   // Those of the file that is replaced, or of any new file.
@@ -191,7 +193,8 @@ std::string data_file_of(const std::string& path) {
   if (stat(path.c_str(), &status) != 0 || status.st_size == 0 || status.st_size > INT_MAX) return location;
   onnx::ModelProto model;
   std::vector<RawData> left_out;
-  if (!read_message(*MappedFile::open(path), kMaxDepth, &model, &left_out)) return location;
+  const auto file = MappedFile::open(path);
+  if (!read_message({file->data(), file->size()}, kMaxDepth, &model, &left_out)) return location;
   for_each_tensor(&model, [&](onnx::TensorProto* tensor) {
     for (const auto& entry : tensor->external_data()) {
       if (location.empty() && entry.key() == "location") location = entry.value();

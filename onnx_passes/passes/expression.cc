@@ -89,7 +89,7 @@ Word ExpressionReader::word(const char* what) {
 }
 
 void ExpressionReader::fail_at(size_t column, const std::string& reason) const {
-  fail(option_, " \"", text_, "\", column ", column, ": ", reason);
+  fail_as(ErrorCode::kUsage, option_, " \"", text_, "\", column ", column, ": ", reason);
 }
 
 std::string ExpressionReader::found() {

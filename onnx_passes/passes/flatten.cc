@@ -206,7 +206,7 @@ const EntryPoint& find_entry(const Model& model, const std::string& name) {
     if (entry.name() == name) return entry;
     known += ", " + entry.name();
   }
-  fail("the model has no entry point '", name, "'; it has ", known);
+  fail_as(ErrorCode::kUsage, "the model has no entry point '", name, "'; it has ", known);
 }
 
 // The state of one entry point: initializers of the graph, then of the algorithm, that it reads or writes.

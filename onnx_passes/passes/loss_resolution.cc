@@ -206,13 +206,19 @@ class Targets {
       return target_of(*term).type == target_of(*open.front()).type;
     });
     for (LossTerm* term : open) {
-      const std::string name = share ? "labels" : "labels_" + prediction_of(*term).text;
-      const Value* taken = graph_.find(name);
-      if (taken && !graph_.is_input(taken)) {
-        reader_.fail_at(term->loss.column,
-                        concat("the model has a value called '", name, "' already; ", way_out(*term)));
-      }
+      const std::string name = free_input_name(share ? "labels" : "labels_" + prediction_of(*term).text);
       term->arguments.names.push_back({name, false, term->loss.column});
+    }
+  }
+
+  // The first of `name`, `name_2`, `name_3`, ... that is an input of the model or no value of it: names of the model's
+  // own values win over the names of targets.
+  std::string free_input_name(const std::string& name) const {
+    std::string candidate = name;
+    for (int i = 2;; ++i) {
+      const Value* taken = graph_.find(candidate);
+      if (!taken || graph_.is_input(taken)) return candidate;
+      candidate = concat(name, "_", i);
     }
   }
 

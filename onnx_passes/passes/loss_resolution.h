@@ -6,7 +6,8 @@
 // not have becomes an input of that type; a value of the model must have that shape already: nothing broadcasts, but
 // for the weights of bce_with_logits. Sizes that only the data tells are compared when a plan is made (loss_terms.h).
 //
-// Targets that are left open are called `labels` where all of them have one type, else `labels_<prediction>` each.
+// Targets that are left open are called `labels` where all of them have one type, else `labels_<prediction>` each; a
+// number follows where a value inside the model has that name.
 #pragma once
 
 #include <string>

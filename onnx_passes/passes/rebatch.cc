@@ -42,8 +42,8 @@ class Rebatch {
           if (output) probed_[output] = output->type().dims;
         }
       } catch (const Error& error) {
-        fail("[Import] the model does not run with another batch than ", old_, ": ", error.what(),
-             "; export it with a dynamic batch");
+        fail_as(error.code(), "[Import] the model does not run with another batch than ", old_, ": ", error.what(),
+                "; export it with a dynamic batch");
       }
     }
   }

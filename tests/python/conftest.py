@@ -17,7 +17,6 @@ torch.set_num_threads(1)  # as tool.start has it
 def pytest_addoption(parser):
     parser.addoption("--kills", type=int, default=8, help="how many times a fit is killed")
     parser.addoption("--random-models", type=int, default=12, help="how many random models are trained")
-    parser.addoption("--mutations", type=int, default=60, help="how many cases of broken files are tried")
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,234 @@
+// onnx-train for C++17: owning types and exceptions over the C interface (onnx_train.h), which has the contracts.
+//
+//     using namespace onnx_train;
+//     Session session(Model::load("model.onnx").build({{"loss", "cross_entropy"}, {"optimizer", "sgd"}}));
+//     Outputs out = session.run("step", {{"x", {64, 784}, images}, {"labels", {64}, labels}});
+//     float loss = out.scalar("loss");
+//     session.model().export_inference().save("trained.onnx");
+#pragma once
+
+#include <cstring>
+#include <initializer_list>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "onnx_train/onnx_train.h"
+
+namespace onnx_train {
+inline namespace v0 {
+
+class Error : public std::runtime_error {
+ public:
+  Error(onnx_train_status status, const std::string& message) : std::runtime_error(message), status_(status) {}
+  onnx_train_status status() const { return status_; }
+
+ private:
+  onnx_train_status status_;
+};
+
+// Throws Error unless the call succeeded.
+inline void check(onnx_train_status status) {
+  if (status != ONNX_TRAIN_OK) throw Error(status, onnx_train_last_error());
+}
+
+// The element type of a C++ type.
+template <typename T>
+constexpr onnx_train_type type_of() {
+  if constexpr (std::is_same_v<T, float>) return ONNX_TRAIN_FLOAT;
+  if constexpr (std::is_same_v<T, double>) return ONNX_TRAIN_DOUBLE;
+  if constexpr (std::is_same_v<T, bool>) return ONNX_TRAIN_BOOL;
+  if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) {
+    constexpr onnx_train_type kSigned[] = {ONNX_TRAIN_INT8, ONNX_TRAIN_INT16, ONNX_TRAIN_INT32, ONNX_TRAIN_INT64};
+    constexpr onnx_train_type kUnsigned[] = {ONNX_TRAIN_UINT8, ONNX_TRAIN_UINT16, ONNX_TRAIN_UINT32, ONNX_TRAIN_UINT64};
+    constexpr int size = sizeof(T) == 1 ? 0 : sizeof(T) == 2 ? 1 : sizeof(T) == 4 ? 2 : 3;
+    return std::is_signed_v<T> ? kSigned[size] : kUnsigned[size];
+  }
+}
+
+// A tensor in memory of the caller, which outlives the call that it is given to. `data` has as many elements as the
+// shape says.
+class Input {
+ public:
+  template <typename T>
+  Input(std::string name, std::vector<int64_t> shape, const T* data)
+      : Input(std::move(name), type_of<T>(), std::move(shape), data) {}
+  template <typename T>
+  Input(std::string name, std::vector<int64_t> shape, const std::vector<T>& data)
+      : Input(std::move(name), std::move(shape), data.data()) {}
+  // A scalar, which is copied: {"learning_rate", 1e-3f}.
+  template <typename T, typename = std::enable_if_t<std::is_arithmetic_v<T>>>
+  Input(std::string name, T value) : Input(std::move(name), type_of<T>(), {}, nullptr) {
+    std::memcpy(&scalar_, &value, sizeof value);
+  }
+  Input(std::string name, onnx_train_type type, std::vector<int64_t> shape, const void* data)
+      : name_(std::move(name)), type_(type), shape_(std::move(shape)), data_(data) {}
+
+  onnx_train_tensor view() const {
+    const void* data = data_ ? data_ : &scalar_;
+    return {name_.c_str(), type_, static_cast<int32_t>(shape_.size()), shape_.data(), const_cast<void*>(data)};
+  }
+
+ private:
+  std::string name_;
+  onnx_train_type type_;
+  std::vector<int64_t> shape_;
+  const void* data_;
+  uint64_t scalar_ = 0;
+};
+
+// The outputs of a run, in the session's memory: valid until the next call with the session.
+class Outputs {
+ public:
+  Outputs(const onnx_train_tensor* tensors, size_t count) : tensors_(tensors), count_(count) {}
+
+  size_t size() const { return count_; }
+  const onnx_train_tensor* begin() const { return tensors_; }
+  const onnx_train_tensor* end() const { return tensors_ + count_; }
+  // Throws Error when there is no such output.
+  const onnx_train_tensor& at(const std::string& name) const {
+    for (const onnx_train_tensor& tensor : *this) {
+      if (tensor.name == name) return tensor;
+    }
+    throw Error(ONNX_TRAIN_USAGE, "the run has no output '" + name + "'");
+  }
+  // The first element of an output of type T. Throws Error when it has another type.
+  template <typename T = float>
+  T scalar(const std::string& name) const {
+    return data<T>(name)[0];
+  }
+  template <typename T>
+  const T* data(const std::string& name) const {
+    const onnx_train_tensor& tensor = at(name);
+    if (tensor.type != type_of<T>()) throw Error(ONNX_TRAIN_USAGE, "output '" + name + "' has another element type");
+    return static_cast<const T*>(tensor.data);
+  }
+
+ private:
+  const onnx_train_tensor* tensors_;
+  size_t count_;
+};
+
+using Options = std::vector<std::pair<std::string, std::string>>;
+
+namespace detail {
+
+inline std::vector<onnx_train_option> views(const Options& options) {
+  std::vector<onnx_train_option> views;
+  for (const auto& [name, value] : options) views.push_back({name.c_str(), value.c_str()});
+  return views;
+}
+
+}  // namespace detail
+
+// A forward model, a training model or a checkpoint.
+class Model {
+ public:
+  static Model load(const std::string& path) {
+    return made([&](onnx_train_model** model) { return onnx_train_model_load(path.c_str(), model); });
+  }
+  static Model from_bytes(const void* data, size_t bytes) {
+    return made([&](onnx_train_model** model) { return onnx_train_model_from_bytes(data, bytes, model); });
+  }
+
+  Model build(const Options& options = {}) const {
+    const auto views = detail::views(options);
+    return made(
+        [&](onnx_train_model** model) { return onnx_train_model_build(get(), views.data(), views.size(), model); });
+  }
+  Model export_inference() const {
+    return made([&](onnx_train_model** model) { return onnx_train_model_export(get(), model); });
+  }
+  Model flatten(const std::string& entry) const {
+    return made([&](onnx_train_model** model) { return onnx_train_model_flatten(get(), entry.c_str(), model); });
+  }
+  void save(const std::string& path) const { check(onnx_train_model_save(get(), path.c_str())); }
+  std::string to_bytes() const {
+    void* data = nullptr;
+    size_t bytes = 0;
+    check(onnx_train_model_to_bytes(get(), &data, &bytes));
+    const std::unique_ptr<void, void (*)(void*)> owner(data, onnx_train_free);
+    return std::string(static_cast<const char*>(data), bytes);
+  }
+
+  const onnx_train_model* get() const { return handle_.get(); }
+
+ private:
+  friend class Session;
+  explicit Model(onnx_train_model* handle) : handle_(handle, onnx_train_model_free) {}
+  template <typename F>
+  static Model made(const F& f) {
+    onnx_train_model* handle = nullptr;
+    check(f(&handle));
+    return Model(handle);
+  }
+
+  std::unique_ptr<onnx_train_model, void (*)(onnx_train_model*)> handle_;
+};
+
+// A training model's state on a device, and the plans that run it. One thread at a time.
+class Session {
+ public:
+  explicit Session(const Model& training, const Options& options = {}) : handle_(nullptr, onnx_train_session_free) {
+    const auto views = detail::views(options);
+    onnx_train_session* handle = nullptr;
+    check(onnx_train_session_create(training.get(), views.data(), views.size(), &handle));
+    handle_.reset(handle);
+  }
+
+  Outputs run(const std::string& entry, const std::vector<Input>& inputs = {}) {
+    std::vector<onnx_train_tensor> views;
+    views.reserve(inputs.size());
+    for (const Input& input : inputs) views.push_back(input.view());
+    const onnx_train_tensor* outputs = nullptr;
+    size_t count = 0;
+    check(onnx_train_session_run(handle_.get(), entry.c_str(), views.data(), views.size(), &outputs, &count));
+    return Outputs(outputs, count);
+  }
+
+  std::vector<std::string> states() const {
+    const char* const* names = nullptr;
+    size_t count = 0;
+    check(onnx_train_session_states(handle_.get(), &names, &count));
+    return std::vector<std::string>(names, names + count);
+  }
+  // A copy of a state. Throws Error unless its elements are of type T.
+  template <typename T = float>
+  std::vector<T> get(const std::string& name) const {
+    std::vector<T> values(size_of<T>(name));
+    check(onnx_train_session_get(handle_.get(), name.c_str(), values.data(), values.size() * sizeof(T)));
+    return values;
+  }
+  template <typename T>
+  void set(const std::string& name, const std::vector<T>& values) {
+    size_of<T>(name);
+    check(onnx_train_session_set(handle_.get(), name.c_str(), values.data(), values.size() * sizeof(T)));
+  }
+  void swap(const std::string& name, Session& other) {
+    check(onnx_train_session_swap(handle_.get(), other.handle_.get(), name.c_str()));
+  }
+  void initialize(uint64_t seed) { check(onnx_train_session_initialize(handle_.get(), seed)); }
+  // The training model with the present state.
+  Model model() const {
+    return Model::made([&](onnx_train_model** model) { return onnx_train_session_model(handle_.get(), model); });
+  }
+
+ private:
+  template <typename T>
+  size_t size_of(const std::string& name) const {
+    onnx_train_tensor state;
+    check(onnx_train_session_state(handle_.get(), name.c_str(), &state));
+    if (state.type != type_of<T>()) throw Error(ONNX_TRAIN_USAGE, "state '" + name + "' has another element type");
+    size_t elements = 1;
+    for (int32_t i = 0; i < state.rank; ++i) elements *= static_cast<size_t>(state.shape[i]);
+    return elements;
+  }
+
+  std::unique_ptr<onnx_train_session, void (*)(onnx_train_session*)> handle_;
+};
+
+}  // namespace v0
+}  // namespace onnx_train

@@ -1,0 +1,89 @@
+// Models of the C interface.
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+
+#include "library/guard.h"
+#include "library/handles.h"
+#include "onnx_passes/ir/loading.h"
+#include "runtime/build_settings.h"
+#include "runtime/checkpoint.h"
+
+namespace onnx_train {
+namespace {
+
+void give(ModelMessage message, onnx_train_model** to) {
+  required(to, "where the model goes");
+  *to = new onnx_train_model{std::move(message)};
+}
+
+Model training_model_of(const onnx_train_model* model) {
+  return training_model(required(model, "the model").message, "the model");
+}
+
+Model built(const onnx_train_model* forward, const onnx_train_option* options, size_t count) {
+  BuildSettings settings;
+  read_options(options, count, build_options(&settings));
+  const BuildOptions resolved = resolve(settings);
+  Model model = import_forward_model(required(forward, "the forward model").message, settings.dtype, settings.import);
+  build_training_model(&model, resolved);
+  return model;
+}
+
+void serialize(const onnx_train_model* model, void** data, size_t* bytes) {
+  required(data, "where the bytes go");
+  required(bytes, "where their number goes");
+  const onnx::ModelProto proto = with_contents(required(model, "the model").message);
+  const size_t size = proto.ByteSizeLong();
+  if (size > kMaxMessageBytes) fail("the model has ", size, " bytes, an ONNX message ends at 2 GiB; save it to a file");
+  std::unique_ptr<void, decltype(&std::free)> buffer(std::malloc(std::max<size_t>(size, 1)), std::free);
+  if (!buffer || !proto.SerializeToArray(buffer.get(), static_cast<int>(size))) throw std::bad_alloc();
+  *data = buffer.release();
+  *bytes = size;
+}
+
+}  // namespace
+}  // namespace onnx_train
+
+using namespace onnx_train;
+
+extern "C" {
+
+onnx_train_status onnx_train_model_load(const char* path, onnx_train_model** model) {
+  return guarded([&] { give(load_message(&required(path, "the path")), model); });
+}
+
+onnx_train_status onnx_train_model_from_bytes(const void* data, size_t bytes, onnx_train_model** model) {
+  return guarded([&] {
+    if (!data) throw UsageError("the model's bytes are null");
+    give(load_message(data, bytes), model);
+  });
+}
+
+void onnx_train_model_free(onnx_train_model* model) { delete model; }
+
+onnx_train_status onnx_train_model_save(const onnx_train_model* model, const char* path) {
+  return guarded([&] { save_message(required(model, "the model").message, &required(path, "the path")); });
+}
+
+onnx_train_status onnx_train_model_to_bytes(const onnx_train_model* model, void** data, size_t* bytes) {
+  return guarded([&] { serialize(model, data, bytes); });
+}
+
+void onnx_train_free(void* data) { std::free(data); }
+
+onnx_train_status onnx_train_model_build(const onnx_train_model* forward, const onnx_train_option* options,
+                                         size_t count, onnx_train_model** training) {
+  return guarded([&] { give(to_message(built(forward, options, count)), training); });
+}
+
+onnx_train_status onnx_train_model_export(const onnx_train_model* training, onnx_train_model** inference) {
+  return guarded([&] { give(to_message(strip_training(training_model_of(training))), inference); });
+}
+
+onnx_train_status onnx_train_model_flatten(const onnx_train_model* training, const char* entry,
+                                           onnx_train_model** flat) {
+  return guarded(
+      [&] { give(to_message(flatten(training_model_of(training), &required(entry, "the entry point"))), flat); });
+}
+}

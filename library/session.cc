@@ -1,0 +1,168 @@
+// Sessions of the C interface.
+#include <algorithm>
+#include <cstring>
+
+#include "library/guard.h"
+#include "library/handles.h"
+#include "onnx_passes/ir/loading.h"
+#include "onnx_passes/ir/message.h"
+#include "runtime/checkpoint.h"
+
+namespace onnx_train {
+namespace {
+
+// f(session), unless another thread is in it.
+template <typename F>
+onnx_train_status in_session(onnx_train_session* handle, const F& f) {
+  return guarded([&] {
+    onnx_train_session& owner = required(handle, "the session");
+    if (owner.busy.exchange(true)) throw UsageError("the session is at work in another thread; wait, or make another");
+    struct Release {
+      std::atomic<bool>& busy;
+      ~Release() { busy = false; }
+    } release{owner.busy};
+    f(owner);
+  });
+}
+
+SessionOptions read_session_options(const onnx_train_option* given, size_t count) {
+  SessionOptions options;
+  std::string device = "cpu";
+  std::optional<int64_t> threads, memory;
+  read_options(given, count,
+               {{"--device", &device, "", "NAME", false, {"cpu"}},
+                {"--threads", {&threads, Range{1, false, 4096}}, "", "N"},
+                {"--memory", &memory, "", "BYTES"}});
+  options.threads = static_cast<int>(threads.value_or(0));
+  options.plan.memory = static_cast<size_t>(memory.value_or(0));
+  return options;
+}
+
+// A view of the caller's memory.
+Tensor view_of(const onnx_train_tensor& tensor) {
+  const char* const name = &required(tensor.name, "the name of an input");
+  if (tensor.rank < 0 || (tensor.rank > 0 && !tensor.shape)) {
+    fail_as(ErrorCode::kData, "input '", name, "' has rank ", tensor.rank, " and no shape");
+  }
+  const Shape shape(tensor.shape, tensor.shape + tensor.rank);
+  const auto dtype = static_cast<DType>(tensor.type);
+  int64_t elements = 1;
+  for (const int64_t size : shape) {
+    if (size < 0 || __builtin_mul_overflow(elements, size, &elements)) {
+      fail_as(ErrorCode::kData, "input '", name, "' has the shape ", to_string(shape), ", which no memory holds");
+    }
+  }
+  if (elements > 0 && !tensor.data) fail_as(ErrorCode::kData, "input '", name, "' has no data");
+  return Tensor(dtype, shape, tensor.data, nullptr);
+}
+
+TensorMap views_of(const onnx_train_tensor* inputs, size_t count) {
+  if (count > 0) required(inputs, "inputs");
+  TensorMap views;
+  for (size_t i = 0; i < count; ++i) {
+    Tensor view = view_of(inputs[i]);
+    if (!views.emplace(inputs[i].name, std::move(view)).second) {
+      fail_as(ErrorCode::kUsage, "input '", inputs[i].name, "' is given twice");
+    }
+  }
+  return views;
+}
+
+onnx_train_tensor described(const std::string& name, DType dtype, const Shape& shape, const void* data) {
+  return {name.c_str(), static_cast<onnx_train_type>(dtype), static_cast<int32_t>(shape.size()), shape.data(),
+          const_cast<void*>(data)};
+}
+
+// The state's place in the store; throws Error unless it has `bytes` bytes.
+size_t state_of_size(const StateStore& states, const char* name, size_t bytes) {
+  const size_t i = states.index(&required(name, "the name of the state"));
+  const size_t size = static_cast<size_t>(num_elements(states.shape(i))) * size_of(states.dtype(i));
+  if (size != bytes) fail_as(ErrorCode::kData, "state '", name, "' has ", size, " bytes, not ", bytes);
+  return i;
+}
+
+}  // namespace
+}  // namespace onnx_train
+
+using namespace onnx_train;
+
+extern "C" {
+
+onnx_train_status onnx_train_session_create(const onnx_train_model* training, const onnx_train_option* options,
+                                            size_t count, onnx_train_session** session) {
+  return guarded([&] {
+    required(session, "where the session goes");
+    const SessionOptions read = read_session_options(options, count);
+    *session = new onnx_train_session(training_model(required(training, "the model").message, "the model"), read);
+  });
+}
+
+void onnx_train_session_free(onnx_train_session* session) { delete session; }
+
+onnx_train_status onnx_train_session_run(onnx_train_session* session, const char* entry,
+                                         const onnx_train_tensor* inputs, size_t num_inputs,
+                                         const onnx_train_tensor** outputs, size_t* num_outputs) {
+  return in_session(session, [&](onnx_train_session& s) {
+    const TensorMap& results = s.session.run(&required(entry, "the entry point"), views_of(inputs, num_inputs));
+    if (!outputs) return;
+    s.outputs.clear();
+    for (const auto& [name, tensor] : results) {
+      s.outputs.push_back(described(name, tensor.dtype(), tensor.shape(), tensor.data()));
+    }
+    *outputs = s.outputs.data();
+    if (num_outputs) *num_outputs = s.outputs.size();
+  });
+}
+
+onnx_train_status onnx_train_session_states(onnx_train_session* session, const char* const** names, size_t* count) {
+  return in_session(session, [&](onnx_train_session& s) {
+    required(names, "where the names go") = s.state_names.data();
+    required(count, "where their number goes") = s.state_names.size();
+  });
+}
+
+onnx_train_status onnx_train_session_state(onnx_train_session* session, const char* name, onnx_train_tensor* state) {
+  return in_session(session, [&](onnx_train_session& s) {
+    const StateStore& states = s.session.state();
+    const size_t i = states.index(&required(name, "the name of the state"));
+    required(state, "where the state goes") = described(states.names()[i], states.dtype(i), states.shape(i), nullptr);
+  });
+}
+
+onnx_train_status onnx_train_session_get(onnx_train_session* session, const char* name, void* data, size_t bytes) {
+  return in_session(session, [&](onnx_train_session& s) {
+    const size_t i = state_of_size(s.session.state(), name, bytes);
+    if (bytes > 0 && !data) throw UsageError("where the state goes is null");
+    s.session.device().copy_to_host(data, s.session.state().front(i), bytes);
+  });
+}
+
+onnx_train_status onnx_train_session_set(onnx_train_session* session, const char* name, const void* data,
+                                         size_t bytes) {
+  return in_session(session, [&](onnx_train_session& s) {
+    const size_t i = state_of_size(s.session.state(), name, bytes);
+    if (bytes > 0 && !data) throw UsageError("the state's data are null");
+    s.session.device().copy_from_host(s.session.state().front(i), data, bytes);
+  });
+}
+
+onnx_train_status onnx_train_session_swap(onnx_train_session* session, onnx_train_session* other, const char* name) {
+  if (session && session == other) return ONNX_TRAIN_OK;
+  return in_session(session, [&](onnx_train_session& a) {
+    const onnx_train_status status = in_session(other, [&](onnx_train_session& b) {
+      a.session.state().exchange(&required(name, "the name of the state"), &b.session.state());
+    });
+    if (status != ONNX_TRAIN_OK) fail_as(ErrorCode::kUsage, onnx_train_last_error());
+  });
+}
+
+onnx_train_status onnx_train_session_initialize(onnx_train_session* session, uint64_t seed) {
+  return in_session(session, [&](onnx_train_session& s) { s.session.initialize(seed); });
+}
+
+onnx_train_status onnx_train_session_model(onnx_train_session* session, onnx_train_model** training) {
+  return in_session(session, [&](onnx_train_session& s) {
+    required(training, "where the model goes") = new onnx_train_model{to_message(s.session.snapshot())};
+  });
+}
+}

@@ -1,0 +1,112 @@
+#include "runtime/build_settings.h"
+
+#include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/inference.h"
+#include "onnx_passes/ir/message.h"
+#include "onnx_passes/passes/convert_dtype.h"
+#include "onnx_passes/passes/import.h"
+#include "onnx_passes/passes/mixed_precision.h"
+
+namespace onnx_train {
+
+CommandOption batch_option(ImportOptions* options) {
+  return {"--batch",
+          {&options->batch, dynamic_or_count()},
+          "give the batch dimension this size, or make it dynamic [as exported]",
+          "N|dynamic"};
+}
+
+CommandOption set_option(ImportOptions* options) {
+  return {"--set", &options->set, "make an input that only selects a constant, such as sr=16000, and fold its branches",
+          "NAME=VALUE"};
+}
+
+CommandOption fix_shapes_option(ImportOptions* options) {
+  return {"--fix-shapes", &options->fix_shapes, "drop declared shapes that the model's contents contradict"};
+}
+
+std::vector<CommandOption> build_options(BuildSettings* s) {
+  BuildOptions& o = s->build;
+  return {
+      {"--loss", &o.loss,
+       "cross_entropy, nll, bce_with_logits, mse, l1, huber, an output that is the loss, or a weighted sum; each "
+       "takes "
+       "(prediction, target), and a target that is left out is the new input labels, or labels_<prediction> where "
+       "targets differ in type [cross_entropy]",
+       "EXPR"},
+      {"--optimizer", &o.optimizer,
+       "sgd(momentum, nesterov, weight_decay, dampening), adam(...) or adamw(beta1, beta2, eps, weight_decay) [adamw]",
+       "EXPR"},
+      {"--mode",
+       &s->mode,
+       "frozen: batch norm uses its running statistics, dropout is off [train]",
+       "MODE",
+       false,
+       {"train", "frozen"}},
+      {"--precision",
+       &s->precision,
+       "gemm-bf16: products and convolutions take bfloat16 operands; bf16: activations are bfloat16, too. Weights "
+       "and their updates stay float32 [float32]",
+       "KIND",
+       false,
+       {"float32", "gemm-bf16", "bf16"}},
+      {"--loss-scale",
+       {&o.loss_scale, dynamic_or_positive()},
+       "multiply the loss's gradient by N or, dynamic, by as much as stays finite; skip updates that are not finite "
+       "[no scaling]",
+       "dynamic|N"},
+      {"--train", &o.train, "weights to train: names, globs, @FILE with one a line [all]", "PATTERNS"},
+      {"--freeze", &o.freeze, "weights to leave as they are, likewise", "PATTERNS"},
+      {"--decay", &o.decay, "weights that decay, likewise [all but biases and norm scales]", "PATTERNS"},
+      {"--clip", {&o.clip_norm, kPositive}, "clip the gradient's global norm at this [no clipping]", "NORM"},
+      batch_option(&s->import),
+      set_option(&s->import),
+      fix_shapes_option(&s->import),
+      {"--accumulate", &o.accumulate, "entry points accumulate and apply instead of step"},
+      {"--init",
+       &o.init,
+       "draw the weights anew instead of taking the file's",
+       "METHOD",
+       false,
+       {"kaiming", "xavier", "gpt2"}},
+      {"--seed", &o.seed, "of --init and dropout [0]", "N"},
+      {"--running-variance",
+       &s->variance,
+       "of batch norm: unbiased as PyTorch keeps it, biased as ONNX does [unbiased]",
+       "KIND",
+       false,
+       {"unbiased", "biased"}},
+      {"--dtype",
+       &s->dtype,
+       "float64 makes every float a double, to verify with [float32]",
+       "TYPE",
+       false,
+       {"float32", "float64"}}};
+}
+
+BuildOptions resolve(const BuildSettings& settings) {
+  BuildOptions options = settings.build;
+  options.mode = settings.mode == "train" ? Mode::kTrain : Mode::kFrozen;
+  options.precision = parse_precision(settings.precision);
+  options.unbiased_variance = settings.variance == "unbiased";
+  if (options.precision == Precision::kFloat32 || settings.dtype == "float32") return options;
+  fail_as(ErrorCode::kUsage, "--precision ", settings.precision, " rounds float32; leave out --dtype ", settings.dtype);
+}
+
+Model in_precision(Model model, const std::string& dtype) {
+  if (dtype == "float32") return model;
+  if (dtype != "float64") fail("unknown dtype '", dtype, "'; take float32 or float64");
+  onnx::ModelProto proto;
+  to_proto(model, &proto, {.all_types = true});
+  convert_to_double(&proto);
+  return from_proto(std::move(proto));
+}
+
+Model import_forward_model(ModelMessage message, const std::string& dtype, const ImportOptions& options,
+                           std::vector<Finding>* findings) {
+  Model model = in_precision(import_model(std::move(message), options, findings), dtype);
+  infer_types(model.graph.get());  // the conversion keeps types, but not what is known of shapes' contents
+  return model;
+}
+
+}  // namespace onnx_train

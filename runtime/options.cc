@@ -1,0 +1,171 @@
+#include "runtime/options.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <sstream>
+
+#include "onnx_passes/passes/expression.h"
+
+namespace onnx_train {
+namespace {
+
+template <typename... Args>
+[[noreturn]] void refuse(const Args&... args) {
+  throw UsageError(concat(args...));
+}
+
+// "--output" of "-o,--output".
+std::string label_of(const CommandOption& option) { return option.names.substr(option.names.rfind(',') + 1); }
+
+// ---- Values
+
+template <typename T>
+std::string describe(const Range& range) {
+  const std::string bound = number_text(range.least);
+  std::string text = std::is_integral_v<T> ? "a whole number" : "a number";
+  text += range.above ? " above " + bound : std::is_integral_v<T> ? " of at least " + bound : ", " + bound + " or more";
+  if (std::isfinite(range.most)) text += " and at most " + number_text(range.most);
+  return text;
+}
+
+// Numbers become float32 on their way to the model: one that is infinite there, or zero without being it, is none.
+bool is_representable(double value) {
+  const auto narrow = static_cast<float>(value);
+  return std::isfinite(narrow) && (value == 0 || narrow != 0);
+}
+
+template <typename T>
+T parse_number(const CommandOption& option, const std::string& text) {
+  const Range& range = option.target.range;
+  T value{};
+  const char* const end = text.data() + text.size();
+  const auto parsed = std::from_chars(text.data(), end, value);
+  // A number may have a sign and a fraction where none is allowed: that is out of range, not a word.
+  double real = 0;
+  const bool is_number = std::from_chars(text.data(), end, real).ptr == end && !text.empty();
+  if (!is_number) refuse(label_of(option), ": '", text, "' is no number; take ", describe<T>(range));
+  const auto size = static_cast<double>(value);
+  bool allowed = parsed.ec == std::errc() && parsed.ptr == end && size <= range.most;
+  allowed = allowed && (range.above ? size > range.least : size >= range.least);
+  if constexpr (std::is_floating_point_v<T>) allowed = allowed && is_representable(value);
+  if (!allowed) refuse(label_of(option), ": ", text, " is out of range; take ", describe<T>(range));
+  return value;
+}
+
+std::string list_of(const std::vector<std::string>& choices) {
+  std::string text;
+  for (size_t i = 0; i < choices.size(); ++i) {
+    text += concat(i == 0 ? "" : i + 1 == choices.size() ? " or " : ", ", choices[i]);
+  }
+  return text;
+}
+
+void check_text(const CommandOption& option, const std::string& text) {
+  if (text.empty()) refuse(label_of(option), " takes ", option.value.empty() ? "a value" : option.value, ", not ''");
+  const auto& choices = option.choices;
+  if (!choices.empty() && std::find(choices.begin(), choices.end(), text) == choices.end()) {
+    refuse(label_of(option), ": there is no '", text, "'; take ", list_of(choices), did_you_mean(text, choices));
+  }
+  if (!option.target.check) return;
+  try {
+    option.target.check(text);
+  } catch (const std::exception& e) {
+    refuse(label_of(option), " takes ", e.what(), ", not '", text, "'");
+  }
+}
+
+struct Assign {
+  const CommandOption& option;
+  const std::string& text;
+
+  void operator()(bool* target) const { *target = text.empty() || text == "true"; }
+  void operator()(std::string* target) const {
+    check_text(option, text);
+    *target = text;
+  }
+  void operator()(std::vector<std::string>* target) const {
+    if (text.empty()) check_text(option, text);
+    std::istringstream pieces(text);
+    for (std::string piece; std::getline(pieces, piece, ',');) {
+      check_text(option, piece);
+      target->push_back(piece);
+    }
+  }
+  template <typename T>
+  void operator()(std::optional<T>* target) const {
+    *target = parse_number<T>(option, text);
+  }
+  template <typename T>
+  void operator()(T* target) const {
+    *target = parse_number<T>(option, text);
+  }
+};
+
+struct ValueOf {
+  using Result = std::optional<std::string>;
+
+  Result operator()(const bool* value) const { return *value ? "true" : "false"; }
+  Result operator()(const std::string* value) const { return value->empty() ? Result() : *value; }
+  Result operator()(const std::vector<std::string>* value) const {
+    std::string text;
+    for (const std::string& piece : *value) text += concat(text.empty() ? "" : ",", piece);
+    return value->empty() ? Result() : text;
+  }
+  Result operator()(const double* value) const { return number_text(*value); }
+  template <typename T>
+  Result operator()(const std::optional<T>* value) const {
+    return *value ? (*this)(&**value) : Result();
+  }
+  template <typename T>
+  Result operator()(const T* value) const {
+    return std::to_string(*value);
+  }
+};
+
+}  // namespace
+
+std::string key_of(const CommandOption& option) {
+  const std::string name = label_of(option);
+  return name.substr(std::min(name.find_first_not_of('-'), name.size()));
+}
+
+void assign(const CommandOption& option, const std::string& text) {
+  std::visit(Assign{option, text}, option.target.to);
+}
+
+std::optional<std::string> value_of(const CommandOption& option) {
+  return std::visit([](const auto* value) { return ValueOf()(value); }, option.target.to);
+}
+
+namespace {
+
+template <typename T>
+TextCheck dynamic_or(const Range& range) {
+  return [range](const std::string& text) {
+    T number{};
+    const CommandOption option{"--", {&number, range}, ""};
+    if (text == "dynamic") return;
+    try {
+      assign(option, text);
+    } catch (const UsageError&) {
+      fail("'dynamic' or ", describe<T>(range));
+    }
+  };
+}
+
+}  // namespace
+
+TextCheck dynamic_or_count() { return dynamic_or<int64_t>(kCount); }
+TextCheck dynamic_or_positive() { return dynamic_or<double>(kPositive); }
+
+void set_option(const std::vector<CommandOption>& options, const std::string& name, const std::string& text) {
+  std::vector<std::string> known;
+  for (const CommandOption& option : options) {
+    if (key_of(option) == name) return assign(option, text);
+    known.push_back(key_of(option));
+  }
+  refuse("there is no option '", name, "'", did_you_mean(name, known));
+}
+
+}  // namespace onnx_train

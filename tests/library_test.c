@@ -1,0 +1,126 @@
+/* A C program with the installed library: every function once, and what it says of mistakes. */
+#include <onnx_train/onnx_train.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define EXPECT(condition)                                                                        \
+  do {                                                                                           \
+    if (!(condition)) {                                                                          \
+      printf("%s:%d: %s (%s)\n", __FILE__, __LINE__, #condition, onnx_train_last_error());       \
+      exit(1);                                                                                   \
+    }                                                                                            \
+  } while (0)
+
+static int says(const char* text) { return strstr(onnx_train_last_error(), text) != NULL; }
+
+static void test_models(const char* path, onnx_train_model** training) {
+  onnx_train_model *forward = NULL, *copy = NULL, *flat = NULL, *inference = NULL;
+  void* bytes = NULL;
+  size_t size = 0;
+  const onnx_train_option options[] = {{"loss", "cross_entropy"}, {"optimizer", "sgd(momentum=0.9)"}};
+  const onnx_train_option unknown[] = {{"los", "mse"}}, wrong[] = {{"clip", "-1"}}, bad[] = {{"loss", "mse("}};
+
+  EXPECT(strcmp(onnx_train_version(), ONNX_TRAIN_VERSION) == 0);
+  EXPECT(strcmp(onnx_train_last_error(), "") == 0);
+  EXPECT(onnx_train_model_load("missing.onnx", &forward) == ONNX_TRAIN_FILE && says("missing.onnx"));
+  EXPECT(forward == NULL);
+  EXPECT(onnx_train_model_load(NULL, &forward) == ONNX_TRAIN_USAGE);
+  EXPECT(onnx_train_model_from_bytes("no model", 8, &forward) == ONNX_TRAIN_FILE && says("not an ONNX model"));
+  EXPECT(onnx_train_model_from_bytes("", 0, &forward) == ONNX_TRAIN_FILE);
+  EXPECT(onnx_train_model_load(path, &forward) == ONNX_TRAIN_OK);
+
+  EXPECT(onnx_train_model_to_bytes(forward, &bytes, &size) == ONNX_TRAIN_OK && size > 0);
+  EXPECT(onnx_train_model_from_bytes(bytes, size, &copy) == ONNX_TRAIN_OK);
+  EXPECT(onnx_train_model_from_bytes(bytes, size / 2, &inference) == ONNX_TRAIN_FILE && says("truncated"));
+  onnx_train_free(bytes);
+
+  EXPECT(onnx_train_model_build(copy, unknown, 1, training) == ONNX_TRAIN_USAGE && says("did you mean 'loss'"));
+  EXPECT(onnx_train_model_build(copy, wrong, 1, training) == ONNX_TRAIN_USAGE && says("out of range"));
+  EXPECT(onnx_train_model_build(copy, bad, 1, training) == ONNX_TRAIN_USAGE && says("column"));
+  EXPECT(onnx_train_model_build(copy, NULL, 1, training) == ONNX_TRAIN_USAGE);
+  EXPECT(onnx_train_model_build(copy, options, 2, training) == ONNX_TRAIN_OK);
+  EXPECT(onnx_train_model_export(forward, &inference) == ONNX_TRAIN_FILE && says("no training model"));
+  EXPECT(onnx_train_model_export(*training, &inference) == ONNX_TRAIN_OK);
+  EXPECT(onnx_train_model_flatten(*training, "stp", &flat) == ONNX_TRAIN_USAGE);
+  EXPECT(onnx_train_model_flatten(*training, "step", &flat) == ONNX_TRAIN_OK);
+  EXPECT(onnx_train_model_save(flat, "no/such/folder/flat.onnx") == ONNX_TRAIN_FILE);
+  EXPECT(onnx_train_model_save(flat, "flat.onnx") == ONNX_TRAIN_OK);
+  onnx_train_model_free(forward);
+  onnx_train_model_free(copy);
+  onnx_train_model_free(flat);
+  onnx_train_model_free(inference);
+  onnx_train_model_free(NULL);
+}
+
+static float run_step(onnx_train_session* session, const int64_t* labels, onnx_train_status expected) {
+  static const float x[8] = {1, 0, 0, 0, 0, 1, 0, 0};
+  const int64_t shape[] = {2, 4};
+  const onnx_train_tensor inputs[] = {{"x", ONNX_TRAIN_FLOAT, 2, shape, (void*)x},
+                                      {"labels", ONNX_TRAIN_INT64, 1, shape, (void*)labels}};
+  const onnx_train_tensor* outputs = NULL;
+  size_t i, count = 0;
+  EXPECT(onnx_train_session_run(session, "step", inputs, 2, &outputs, &count) == expected);
+  for (i = 0; i < count; ++i) {
+    if (strcmp(outputs[i].name, "loss") == 0) return *(const float*)outputs[i].data;
+  }
+  return -1;
+}
+
+static void test_sessions(const onnx_train_model* training) {
+  onnx_train_session *session = NULL, *other = NULL;
+  onnx_train_model* snapshot = NULL;
+  const onnx_train_option threads[] = {{"threads", "1"}}, device[] = {{"device", "abacus"}};
+  const int64_t labels[] = {0, 1}, out_of_range[] = {0, 99};
+  const char* const* names = NULL;
+  size_t count = 0, bytes = sizeof(float), i;
+  onnx_train_tensor state;
+  float *before, *after;
+
+  EXPECT(onnx_train_session_create(training, device, 1, &session) == ONNX_TRAIN_USAGE);
+  EXPECT(onnx_train_session_create(training, threads, 1, &session) == ONNX_TRAIN_OK);
+  EXPECT(onnx_train_session_create(training, NULL, 0, &other) == ONNX_TRAIN_OK);
+  EXPECT(onnx_train_session_states(session, &names, &count) == ONNX_TRAIN_OK && count > 0);
+  EXPECT(onnx_train_session_state(session, names[0], &state) == ONNX_TRAIN_OK && state.type == ONNX_TRAIN_FLOAT);
+  for (i = 0; i < (size_t)state.rank; ++i) bytes *= (size_t)state.shape[i];
+  before = malloc(bytes);
+  after = malloc(bytes);
+  EXPECT(onnx_train_session_get(session, names[0], before, bytes - 4) == ONNX_TRAIN_DATA);
+  EXPECT(onnx_train_session_get(session, "no such state", before, bytes) == ONNX_TRAIN_USAGE);
+  EXPECT(onnx_train_session_get(session, names[0], before, bytes) == ONNX_TRAIN_OK);
+
+  run_step(session, out_of_range, ONNX_TRAIN_DATA);
+  EXPECT(says("99"));
+  EXPECT(onnx_train_session_get(session, names[0], after, bytes) == ONNX_TRAIN_OK);
+  EXPECT(memcmp(before, after, bytes) == 0);
+  EXPECT(run_step(session, labels, ONNX_TRAIN_OK) > 0);
+  EXPECT(onnx_train_session_get(session, names[0], after, bytes) == ONNX_TRAIN_OK);
+  EXPECT(memcmp(before, after, bytes) != 0);
+
+  EXPECT(onnx_train_session_swap(session, other, names[0]) == ONNX_TRAIN_OK);
+  EXPECT(onnx_train_session_get(other, names[0], before, bytes) == ONNX_TRAIN_OK);
+  EXPECT(memcmp(before, after, bytes) == 0);
+  before[0] = 42;
+  EXPECT(onnx_train_session_set(other, names[0], before, bytes) == ONNX_TRAIN_OK);
+  EXPECT(onnx_train_session_get(other, names[0], after, bytes) == ONNX_TRAIN_OK && after[0] == 42);
+  EXPECT(onnx_train_session_run(other, "stp", NULL, 0, NULL, NULL) == ONNX_TRAIN_USAGE);
+  EXPECT(onnx_train_session_run(other, "step", NULL, 0, NULL, NULL) == ONNX_TRAIN_DATA);
+  EXPECT(onnx_train_session_initialize(other, 1) != ONNX_TRAIN_INTERNAL);
+
+  EXPECT(onnx_train_session_model(other, &snapshot) == ONNX_TRAIN_OK);
+  EXPECT(onnx_train_model_save(snapshot, "checkpoint.onnx") == ONNX_TRAIN_OK);
+  onnx_train_model_free(snapshot);
+  onnx_train_session_free(session);
+  onnx_train_session_free(other);
+  free(before);
+  free(after);
+}
+
+int main(int argc, char** argv) {
+  onnx_train_model* training = NULL;
+  if (argc != 2) return 2;
+  test_models(argv[1], &training);
+  test_sessions(training);
+  onnx_train_model_free(training);
+  return 0;
+}
