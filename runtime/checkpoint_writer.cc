@@ -41,17 +41,10 @@ void CheckpointWriter::check() {
 }
 
 void CheckpointWriter::save(const TrainingPosition& position, std::vector<std::string> paths) {
+  if (copy_bytes_ == 0) return save_and_wait(position, std::move(paths));
   wait();
-  StateStore& store = session_.state();
-  if (copy_bytes_ == 0) {
-    const StateContents in_place = [&](const std::string& name) {
-      const size_t i = store.index(name);
-      return Tensor(store.dtype(i), store.shape(i), store.front(i), nullptr);
-    };
-    return write_files(checkpoint_message(session_.model(), in_place, position), paths);
-  }
   copy_state();
-  const StateContents copied = [&](const std::string& name) { return copy_[store.index(name)]; };
+  const StateContents copied = [&](const std::string& name) { return copy_[session_.state().index(name)]; };
   done_ = false;
   thread_ =
       std::thread([this, message = checkpoint_message(session_.model(), copied, position), paths = std::move(paths)] {
@@ -64,10 +57,28 @@ void CheckpointWriter::save(const TrainingPosition& position, std::vector<std::s
       });
 }
 
+void CheckpointWriter::save_and_wait(const TrainingPosition& position, std::vector<std::string> paths) {
+  if (&session_.device() != &Device::cpu()) {
+    save(position, std::move(paths));
+    return wait();
+  }
+  wait();
+  StateStore& store = session_.state();
+  const StateContents in_place = [&](const std::string& name) {
+    const size_t i = store.index(name);
+    return Tensor(store.dtype(i), store.shape(i), store.front(i), nullptr);
+  };
+  write_files(checkpoint_message(session_.model(), in_place, position), paths);
+}
+
 void CheckpointWriter::copy_state() {
   StateStore& store = session_.state();
+  const bool on_host = &session_.device() == &Device::cpu();
   for (size_t i = 0; i < store.names().size(); ++i) {
-    if (copy_.size() == i) copy_.emplace_back(store.dtype(i), store.shape(i));
+    const bool is_new = copy_.size() == i;
+    if (is_new) copy_.emplace_back(store.dtype(i), store.shape(i));
+    // A new tensor is zeros that take no memory, as are moments before the first step.
+    if (is_new && on_host && is_zero(store.front(i), copy_[i].bytes())) continue;
     session_.device().copy_to_host(copy_[i].data(), store.front(i), copy_[i].bytes());
   }
 }

@@ -116,7 +116,7 @@ Session::CachedPlan& Session::make_plan(const std::string& entry, Model flat,
   });
   Plan& plan = *cached->plan;
   for (const StatePort& port : plan.states()) cached->states.push_back(state_.index(port.name));
-  make_room(plan);
+  make_room(*cached);
   cached->inputs.resize(plan.inputs().size());
   for (size_t i = 0; i < plan.outputs().size(); ++i) {
     const Port& port = plan.outputs()[i];
@@ -132,14 +132,25 @@ Session::CachedPlan& Session::make_plan(const std::string& entry, Model flat,
   return *plans_.back();
 }
 
+namespace {
+
+// Whether the entry point's update of a state goes to a second buffer, which takes the place of the first when all has
+// succeeded. Initialization reads no state and none is worth keeping before it.
+bool has_second_buffer(const std::string& entry, const StatePort& port) {
+  return port.written && !port.in_place && entry != "initialize";
+}
+
+}  // namespace
+
 // Checks that the plan's memory is there, and makes the arena large enough for it. Two arenas would not fit: the old
 // one goes first. Where the new one is refused the session has none, and the next run of any plan makes one.
-void Session::make_room(const Plan& plan) {
+void Session::make_room(const CachedPlan& cached) {
+  const Plan& plan = *cached.plan;
   size_t needed = plan.arena_bytes() > arena_bytes_ ? plan.arena_bytes() : 0;
   const size_t freed = needed > 0 ? arena_bytes_ : 0;
   for (const Port& port : plan.outputs()) needed += port.bytes;
   for (const StatePort& port : plan.states()) {
-    if (port.written && !port.in_place && !state_.has_back(state_.index(port.name))) needed += port.bytes;
+    if (has_second_buffer(cached.entry, port) && !state_.has_back(state_.index(port.name))) needed += port.bytes;
   }
   const size_t available = device_.available_bytes();
   check_available(plan, needed, available > SIZE_MAX - freed ? SIZE_MAX : available + freed);
@@ -215,19 +226,17 @@ const TensorMap& Session::run(const std::string& entry, const TensorMap& inputs)
   }
   cached->last_used = ++clock_;
   Plan& plan = *cached->plan;
-  if (plan.arena_bytes() > arena_bytes_) make_room(plan);
+  if (plan.arena_bytes() > arena_bytes_) make_room(*cached);
   for (size_t i = 0; i < cached->inputs.size(); ++i) plan.bind_input(i, cached->inputs[i]->data());
   for (size_t i = 0; i < cached->states.size(); ++i) {
-    const StatePort& port = plan.states()[i];
-    const bool needs_back = port.written && !port.in_place;
-    plan.bind_state(i, state_.front(cached->states[i]), needs_back ? state_.back(cached->states[i]) : nullptr);
+    const size_t state = cached->states[i];
+    void* front = state_.front(state);
+    plan.bind_state(i, front, has_second_buffer(entry, plan.states()[i]) ? state_.back(state) : front);
   }
   plan.run();
   device_.synchronize();
   for (size_t i = 0; i < cached->states.size(); ++i) {
-    const StatePort& port = plan.states()[i];
-    if (port.written && !port.in_place) state_.swap(cached->states[i]);
-    if (entry == "initialize") state_.drop_back(cached->states[i]);  // runs once, and writes everything
+    if (has_second_buffer(entry, plan.states()[i])) state_.swap(cached->states[i]);
   }
   return cached->outputs;
 }

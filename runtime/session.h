@@ -64,7 +64,7 @@ class Session {
  private:
   struct CachedPlan;  // a plan with the tables that binding it needs
   CachedPlan& make_plan(const std::string& entry, Model flat, const std::map<std::string, Shape>& shapes);
-  void make_room(const Plan& plan);
+  void make_room(const CachedPlan& cached);
 
   Model model_;
   Device& device_;

@@ -103,10 +103,6 @@ void* StateStore::back(size_t i) {
 
 bool StateStore::has_back(size_t i) const { return entries_[i].back != nullptr; }
 
-void StateStore::drop_back(size_t i) {
-  if (entries_[i].back) device_.free(std::exchange(entries_[i].back, nullptr));
-}
-
 void StateStore::swap(size_t i) { std::swap(entries_[i].front, entries_[i].back); }
 
 Tensor StateStore::get(const std::string& name) const {

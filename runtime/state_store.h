@@ -33,7 +33,6 @@ class StateStore {
   void* front(size_t i);
   void* back(size_t i);  // allocated at the first call
   bool has_back(size_t i) const;
-  void drop_back(size_t i);
   void swap(size_t i);
 
   Tensor get(const std::string& name) const;               // a copy on the host

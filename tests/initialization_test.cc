@@ -128,6 +128,18 @@ TEST(Initialization, TheSeedGivesTheState) {
   EXPECT_EQ(elements(session, "kernel"), kernel);
 }
 
+TEST(Initialization, WritesTheStateWhereItIs) {
+  Model model = from_text(kNetwork);
+  infer_types(model.graph.get());
+  build_training_model(&model, options("kaiming"));
+  Session session(std::move(model));
+  const size_t kernel = session.state().index("kernel");
+  const void* before = session.state().front(kernel);
+  session.initialize(1);
+  EXPECT_EQ(session.state().front(kernel), before);
+  EXPECT_FALSE(session.state().has_back(kernel));
+}
+
 TEST(Initialization, UnknownRulesAreRefused) {
   Model model;
   model.add_entry_point("step");
