@@ -15,6 +15,7 @@ struct LoweringOptions;
 
 class Device {
  public:
+  // Throws Error when ONNX_TRAIN_ISA cannot be followed (kernels/cpu/cpu_features.h).
   static Device& cpu();
 
   virtual ~Device() = default;

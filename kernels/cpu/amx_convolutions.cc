@@ -5,9 +5,9 @@
 #include "kernels/cpu/amx_meetings.h"
 #include "kernels/cpu/amx_panels.h"
 #include "kernels/cpu/convolutions.h"
+#include "kernels/cpu/cpu_features.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/place.h"
-#include "kernels/cpu/products.h"
 #include "kernels/cpu/tiles.h"
 #include "kernels/cpu/windows.h"
 
@@ -229,7 +229,7 @@ Prepared prepared(const NodeSpec& spec, const Convolution& c, bool gradient, int
 }  // namespace
 
 bool takes_amx(const Convolution& c) {
-  if (!has_amx() || c.operands != DType::kFloat || !c.channels_last || c.group > 1) return false;
+  if (isa() < Isa::kAmx || c.operands != DType::kFloat || !c.channels_last || c.group > 1) return false;
   const auto filled = [](int64_t lines) {
     return static_cast<double>(lines) / static_cast<double>(panels_of(lines) * kPanel);
   };

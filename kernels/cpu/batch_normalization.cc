@@ -112,8 +112,8 @@ void guess_means(const X* x, const ChannelLayout& layout, T* guess) {
   for (int64_t k = 0; k < samples; ++k) {
     const X* sample = x + k * layout.batch / samples * layout.stride();
     for (int64_t c = 0; c < layout.channels; ++c) {
-      convert_row(sample + c * layout.rest, some, row);
-      guess[c] += some == 1 ? row[0] : sum(row, some);
+      vectorized([&] { convert_row(sample + c * layout.rest, some, row); });
+      guess[c] += some == 1 ? row[0] : vectorized([&] { return sum(row, some); });
     }
   }
   for (int64_t c = 0; c < layout.channels && samples > 0; ++c) guess[c] /= static_cast<T>(some * samples);

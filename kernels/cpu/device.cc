@@ -11,6 +11,7 @@
 
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/available_memory.h"
+#include "kernels/cpu/cpu_features.h"
 #include "kernels/cpu/fused_operations.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/lowering/lowering.h"
@@ -32,6 +33,7 @@ constexpr size_t kHugePage = size_t{2} << 20;
 class CpuDevice : public Device {
  public:
   CpuDevice() {
+    cpu::isa();  // caps oneDNN before its first primitive
     static std::vector<std::vector<Kernel>> families = {
         cpu::elementwise_kernels(),   cpu::activation_kernels(), cpu::product_kernels(),
         cpu::convolution_kernels(),   cpu::pooling_kernels(),    cpu::normalization_kernels(),

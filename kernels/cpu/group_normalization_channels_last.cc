@@ -8,6 +8,7 @@
 #include "kernels/cpu/batch_normalization.h"
 #include "kernels/cpu/normalization.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/simd.h"
 #include "kernels/cpu/stored_lines.h"
 #include "kernels/dispatch.h"
 #include "onnx_passes/functions/functions.h"
@@ -119,7 +120,8 @@ void sum_columns(const Layout& l, int64_t piece, Sums* sums, const Add& add) {
 template <typename X, typename T>
 void sum_x(const X* x, const T* shift, const Layout& l, int64_t piece, Sums* sums) {
   sum_columns<T>(l, piece, sums, [&](int64_t c, int64_t width, int64_t row, int64_t rows, T* first, T* second) {
-    add_shifted_moments(x + row * l.channels + c, shift + c, rows, width, l.channels, first, second);
+    vectorized(
+        [&] { add_shifted_moments(x + row * l.channels + c, shift + c, rows, width, l.channels, first, second); });
   });
 }
 
@@ -128,7 +130,7 @@ template <typename X, typename T>
 void sum_dy(const X* x, const X* dy, const T* shift, const Layout& l, int64_t piece, Sums* sums) {
   sum_columns<T>(l, piece, sums, [&](int64_t c, int64_t width, int64_t row, int64_t rows, T* first, T* second) {
     const int64_t at = row * l.channels + c;
-    add_gradient_sums(x + at, dy + at, shift + c, rows, width, l.channels, first, second);
+    vectorized([&] { add_gradient_sums(x + at, dy + at, shift + c, rows, width, l.channels, first, second); });
   });
 }
 
@@ -179,7 +181,7 @@ void normalize_sample(const Args& a, const Workspace<T>& w, int64_t n) {
   }
   l.for_pieces([&](int64_t p) {
     const int64_t at = l.pieces.begin(p) * l.channels, rows = l.pieces.end(p) - l.pieces.begin(p);
-    scale_columns(x + at, mean, factor, bias, rows, l.channels, l.channels, y + at);
+    vectorized([&] { scale_columns(x + at, mean, factor, bias, rows, l.channels, l.channels, y + at); });
   });
 }
 
@@ -197,8 +199,8 @@ Prepared prepare_forward(const NodeSpec& s) {
 
 // dx = dy factor - offset - (x - mean) slope. dx may be x or dy.
 template <typename X, typename T, typename Y>
-ONNX_TRAIN_MULTIVERSION void differentiate(const X* x, const X* dy, const T* mean, const T* factor, const T* offset,
-                                           const T* slope, int64_t rows, int64_t width, Y* dx) {
+void differentiate(const X* x, const X* dy, const T* mean, const T* factor, const T* offset, const T* slope,
+                   int64_t rows, int64_t width, Y* dx) {
   for (int64_t r = 0; r < rows; ++r) {
 #pragma omp simd
     for (int64_t i = 0; i < width; ++i) {
@@ -249,8 +251,10 @@ void differentiate_sample(const Args& a, const Workspace<T>& w, int64_t n) {
   Y* dx = a.out<Y>(0) + n * l.sample();
   l.for_pieces([&](int64_t p) {
     const int64_t at = l.pieces.begin(p) * l.channels, rows = l.pieces.end(p) - l.pieces.begin(p);
-    differentiate(x + at, dy + at, w.numbers(a, n, kMean), w.numbers(a, n, kFactor), w.numbers(a, n, kOffset),
-                  w.numbers(a, n, kSlope), rows, l.channels, dx + at);
+    vectorized([&] {
+      differentiate(x + at, dy + at, w.numbers(a, n, kMean), w.numbers(a, n, kFactor), w.numbers(a, n, kOffset),
+                    w.numbers(a, n, kSlope), rows, l.channels, dx + at);
+    });
   });
 }
 

@@ -12,10 +12,10 @@
 
 #include "kernels/cpu/channel_sums.h"
 #include "kernels/cpu/convolutions.h"
+#include "kernels/cpu/cpu_features.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/place.h"
-#include "kernels/cpu/products.h"
 #include "kernels/cpu/windows.h"
 
 namespace onnx_train::cpu {
@@ -109,7 +109,7 @@ class Patches {
 }  // namespace
 
 bool takes_patches(const Convolution& c) {
-  if (!has_amx() || c.operands != DType::kBFloat16 || !c.channels_last || c.group > 1) return false;
+  if (isa() < Isa::kAmx || c.operands != DType::kBFloat16 || !c.channels_last || c.group > 1) return false;
   constexpr int64_t kFewWindows = 64;  // of an image: oneDNN is as fast where there are more
   const Grid grid = make_grid(c.windows, c.x, c.y);
   const int64_t windows = points_out(grid);

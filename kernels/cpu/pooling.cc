@@ -8,6 +8,7 @@
 
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/simd.h"
 #include "kernels/cpu/stored.h"
 #include "kernels/dispatch.h"
 #include "onnx_passes/functions/functions.h"
@@ -234,11 +235,12 @@ Prepared prepare_narrow(const NodeSpec& spec, Pool pool, int images, const F& f)
   const auto run_plane = [=](const Args& args, int64_t plane, float* memory) {
     const float* given[2] = {memory, memory + points[0]};
     float* made = memory + points[0] + points[1];
-    convert_row(args.in<BFloat16>(0) + plane * points[0], points[0], memory);
-    if (images > 1) convert_row(args.in<BFloat16>(1) + plane * points[1], points[1], memory + points[0]);
+    vectorized([&] { convert_row(args.in<BFloat16>(0) + plane * points[0], points[0], memory); });
+    if (images > 1)
+      vectorized([&] { convert_row(args.in<BFloat16>(1) + plane * points[1], points[1], memory + points[0]); });
     f(pool, given, made);
-    if (narrows) return convert_row(made, result, args.out<BFloat16>() + plane * result);
-    convert_row(made, result, args.out<float>() + plane * result);
+    if (narrows) return vectorized([&] { convert_row(made, result, args.out<BFloat16>() + plane * result); });
+    vectorized([&] { convert_row(made, result, args.out<float>() + plane * result); });
   };
   return {[=](const Args& args) {
             parallel_for(shares, 1, [&](int64_t share, int64_t end) {

@@ -8,6 +8,7 @@
 #include <climits>
 #include <numeric>
 
+#include "kernels/cpu/cpu_features.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/dispatch.h"
@@ -257,7 +258,7 @@ bool is_bfloat16_product(const NodeSpec& spec) {
     if (spec.has_input(i) && is_float(spec.in_type(i)) && spec.in_type(i) != wanted) return false;
   }
   const bool narrow_operands = is_float(spec.in_type(0)) && is_float(spec.in_type(1));
-  return has_bfloat16_products() && narrow_operands && spec.has_output(0) &&
+  return isa() >= Isa::kAvx512Bf16 && narrow_operands && spec.has_output(0) &&
          (spec.out_type() == DType::kFloat || spec.out_type() == DType::kBFloat16);
 }
 

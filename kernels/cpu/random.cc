@@ -3,8 +3,8 @@
 #include <cstring>
 
 #include "kernels/cpu/kernels.h"
-#include "kernels/cpu/multiversion.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/simd.h"
 #include "kernels/cpu/stored_lines.h"
 #include "kernels/dispatch.h"
 #include "kernels/math/philox.h"
@@ -17,7 +17,7 @@ namespace {
 constexpr int64_t kChunk = 512, kBlocks = kChunk / 4;
 
 // The words of elements kChunk chunk ... of a stream.
-ONNX_TRAIN_MULTIVERSION void fill_words(RandomKey key, uint32_t stream, int64_t chunk, uint32_t* __restrict words) {
+void fill_words(RandomKey key, uint32_t stream, int64_t chunk, uint32_t* __restrict words) {
   uint32_t columns[4][kBlocks];
   const auto first = static_cast<uint64_t>(chunk) * kBlocks;
 #pragma omp simd
@@ -37,7 +37,7 @@ void for_each_chunk(int64_t n, RandomKey key, uint32_t stream, F&& f) {
   parallel_for(chunks, 8, [&](int64_t begin, int64_t end) {
     uint32_t words[kChunk];
     for (int64_t c = begin; c < end; ++c) {
-      fill_words(key, stream, c, words);
+      vectorized([&] { fill_words(key, stream, c, words); });
       f(c * kChunk, std::min(kChunk, n - c * kChunk), words);
     }
   });
@@ -55,8 +55,8 @@ uint32_t threshold(float ratio) {
 }
 
 template <typename T>
-ONNX_TRAIN_MULTIVERSION void drop(const T* x, const uint32_t* __restrict words, uint32_t least, T kept, int64_t n, T* y,
-                                  bool* __restrict mask) {
+void drop(const T* x, const uint32_t* __restrict words, uint32_t least, T kept, int64_t n, T* y,
+          bool* __restrict mask) {
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) {
     const bool keep = (words[i] >> 8) >= least;
@@ -66,7 +66,7 @@ ONNX_TRAIN_MULTIVERSION void drop(const T* x, const uint32_t* __restrict words, 
 }
 
 template <typename T>
-ONNX_TRAIN_MULTIVERSION void drop_gradient(const T* dy, const bool* __restrict mask, T kept, int64_t n, T* dx) {
+void drop_gradient(const T* dy, const bool* __restrict mask, T kept, int64_t n, T* dx) {
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) dx[i] = mask[i] ? dy[i] / kept : T{0};
 }
@@ -110,7 +110,10 @@ Prepared prepare_dropout(const NodeSpec& s) {
         bool unwanted[kChunk];
         T wide[kChunk];
         T* to = y.place(begin, wide);
-        drop(x.get(begin, count, wide), words, least, kept, count, to, keeps_mask ? a.out<bool>(1) + begin : unwanted);
+        vectorized([&] {
+          drop(x.get(begin, count, wide), words, least, kept, count, to,
+               keeps_mask ? a.out<bool>(1) + begin : unwanted);
+        });
         y.put(begin, count, to);
       });
     };
@@ -126,7 +129,8 @@ Prepared prepare_dropout_gradient(const NodeSpec& s) {
     const auto run = [=](const Args& a) {
       const T kept = 1 - static_cast<T>(ratio_of(a, 2, ratio_type));
       parallel_for(n, kElementGrain, [&](int64_t begin, int64_t end) {
-        drop_gradient(a.in<T>(0) + begin, a.in<bool>(1) + begin, kept, end - begin, a.out<T>() + begin);
+        vectorized(
+            [&] { drop_gradient(a.in<T>(0) + begin, a.in<bool>(1) + begin, kept, end - begin, a.out<T>() + begin); });
       });
     };
     return {run, 0, {{0, 0}}};

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kernels/cpu/cpu_features.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/products.h"
 #include "kernels/dispatch.h"
@@ -198,7 +199,7 @@ bool rest_is_float32(const NodeSpec& spec, const std::vector<int>& inputs, const
 }
 
 bool takes_bfloat16(const NodeSpec& spec) {
-  return has_bfloat16_products() && find_recurrence(spec.node()).round_operands && spec.in_type() == DType::kBFloat16;
+  return isa() >= Isa::kAvx512Bf16 && find_recurrence(spec.node()).round_operands && spec.in_type() == DType::kBFloat16;
 }
 
 }  // namespace
