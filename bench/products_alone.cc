@@ -81,7 +81,9 @@ Contestant ours(const Node& node) {
   state->memory.push_back(filled(state->prepared.workspace + 64));
   const auto scratch = (reinterpret_cast<uintptr_t>(state->memory.back().data()) + 63) / 64 * 64;
   return {"ours", [=] {
-            state->prepared.run({state->in.data(), state->out.data(), reinterpret_cast<void*>(scratch)});
+            Fault fault;
+            state->prepared.run(
+                {state->in.data(), state->out.data(), reinterpret_cast<void*>(scratch), nullptr, &fault, 1});
           }};
 }
 

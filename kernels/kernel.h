@@ -1,10 +1,11 @@
 // What runs one node. A kernel is a row in a table: the operator, whether it can run a given node, and a function
 // that prepares it once; what it prepares then runs step after step on memory it is given.
 //
-// The rules: `run` never allocates, never creates a primitive, never chooses an algorithm; all that happens in
-// `prepare`, where every shape is known. It may throw Error only for data no preparation can foresee (an index out of
-// range), and then without having written past its outputs. A row says whether it does: no state is updated before a
-// node that may refuse a step.
+// The rules: `run` enqueues work on the stream it is given and returns; on the CPU, whose stream has no queue, it does
+// the work. It never allocates, never creates a primitive, never chooses an algorithm: all that happens in `prepare`,
+// where every shape is known. It never waits, never reads a result on the host and never throws for what its inputs
+// hold: an index out of range goes into the run's Fault, and nothing is written past an output. After a fault no node
+// of the run writes to a state (device.h), so a row says whether it may report one, and no state is updated before.
 #pragma once
 
 #include <functional>
@@ -52,12 +53,26 @@ class NodeSpec {
   int threads_;
 };
 
-// The memory of one run: pointers to inputs and outputs in the node's order (null where left out), and scratch memory
-// of the size that was asked for, aligned to 64 bytes. Shapes are those of `prepare`.
-struct Args {
+class Stream;  // device.h
+
+// What a kernel found in its inputs that it cannot take: the first of a run. In memory of the device; zeros in the
+// beginning.
+struct Fault {
+  int32_t node = 0;      // 1 + the node's number in the plan; 0 where all is well
+  int32_t input = 0;     // of the node
+  int64_t position = 0;  // of the element in that input
+  int64_t value = 0;     // what it is
+};
+
+// One run of a node: pointers to inputs and outputs in the node's order (null where left out), and scratch memory of
+// the size that was asked for, all aligned to 64 bytes. Shapes are those of `prepare`.
+struct Launch {
   const void* const* inputs;
   void* const* outputs;
   void* workspace;
+  Stream* stream;
+  Fault* fault;
+  int32_t node;  // 1 + its number in the plan
 
   template <typename T>
   const T* in(int i) const {
@@ -71,6 +86,10 @@ struct Args {
   T* scratch() const {
     return static_cast<T*>(workspace);
   }
+  // For kernels that run on the host, from one thread.
+  void report(int input, int64_t position, int64_t value) const {
+    if (fault->node == 0) *fault = {node, input, position, value};
+  }
 };
 
 // Output `output` may be written where input `input` lies, if nobody needs that input afterwards.
@@ -80,12 +99,14 @@ struct InPlace {
 };
 
 struct Prepared {
-  std::function<void(const Args&)> run;
+  std::function<void(const Launch&)> run;
   size_t workspace = 0;                // bytes
   std::vector<InPlace> in_place = {};  // the buffers' sizes in bytes must be equal
+  // What is wrong with an element that `run` has reported, and what to do; without the node.
+  std::function<std::string(const Fault&)> explain = nullptr;
 };
 
-// Whether `run` throws Error for what its inputs hold.
+// Whether `run` may report a fault.
 enum class Refuses {
   kNothing,
   kData,       // indices, labels or lengths that are out of range

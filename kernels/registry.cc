@@ -1,6 +1,7 @@
 #include "kernels/registry.h"
 
 #include <algorithm>
+#include <atomic>
 
 #include "kernels/device.h"
 #include "onnx_passes/ir/error.h"
@@ -28,6 +29,19 @@ auto naming(const Node& node, const F& f) {
 }
 
 }  // namespace
+
+namespace {
+
+std::atomic<Device*> chosen_device{nullptr};
+
+}  // namespace
+
+Device& default_device() {
+  Device* device = chosen_device;
+  return device ? *device : Device::cpu();
+}
+
+void set_default_device(Device& device) { chosen_device = &device; }
 
 KernelTable::KernelTable(std::vector<std::vector<Kernel>> families) : families_(std::move(families)) {
   for (const std::vector<Kernel>& family : families_) {
@@ -58,6 +72,14 @@ const Kernel* find_kernel(const Device& device, const NodeSpec& spec) {
 
 Prepared prepare(const Kernel& kernel, const NodeSpec& spec) {
   return naming(spec.node(), [&] { return kernel.prepare(spec); });
+}
+
+void run_now(const Prepared& prepared, const Node& node, const void* const* inputs, void* const* outputs,
+             void* workspace) {
+  Fault fault;
+  prepared.run({inputs, outputs, workspace, nullptr, &fault, 1});
+  if (fault.node == 0) return;
+  fail_as(ErrorCode::kData, node.label(), ": ", prepared.explain ? prepared.explain(fault) : "its data are refused");
 }
 
 bool may_refuse_data(const Device& device, const Node& node) {

@@ -36,6 +36,10 @@ const Kernel* find_kernel(const Device& device, const NodeSpec& spec);
 // kernel.prepare(spec), for a kernel that find_kernel has found. What it finds wrong becomes an Error.
 Prepared prepare(const Kernel& kernel, const NodeSpec& spec);
 
+// Runs what a kernel of the CPU has prepared for the node once, on host memory. Throws Error for a fault.
+void run_now(const Prepared& prepared, const Node& node, const void* const* inputs, void* const* outputs,
+             void* workspace);
+
 // Whether a kernel of `device` for the node's operator may refuse data that nothing before it has refused.
 bool may_refuse_data(const Device& device, const Node& node);
 

@@ -133,7 +133,7 @@ onnx_train_status onnx_train_session_get(onnx_train_session* session, const char
   return in_session(session, [&](onnx_train_session& s) {
     const size_t i = state_of_size(s.session.state(), name, bytes);
     if (bytes > 0 && !data) throw UsageError("where the state goes is null");
-    s.session.device().copy_to_host(data, s.session.state().data(i), bytes);
+    s.session.state().read(i, data);
   });
 }
 
@@ -142,7 +142,7 @@ onnx_train_status onnx_train_session_set(onnx_train_session* session, const char
   return in_session(session, [&](onnx_train_session& s) {
     const size_t i = state_of_size(s.session.state(), name, bytes);
     if (bytes > 0 && !data) throw UsageError("the state's data are null");
-    s.session.device().copy_from_host(s.session.state().data(i), data, bytes);
+    s.session.state().write(i, data);
   });
 }
 

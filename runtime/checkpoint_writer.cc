@@ -23,7 +23,7 @@ CheckpointWriter::CheckpointWriter(Session* session) : session_(*session) {
     bytes += static_cast<size_t>(num_elements(store.shape(i))) * size_of(store.dtype(i));
   }
   const bool fits = bytes <= Device::cpu().available_bytes() / 2;  // the steps need the rest
-  const bool must = &session_.device() != &Device::cpu();          // files are written from host memory
+  const bool must = !session_.device().uses_host_memory();         // files are written from host memory
   if (fits || must) copy_bytes_ = bytes;
 }
 
@@ -41,17 +41,10 @@ void CheckpointWriter::check() {
 }
 
 void CheckpointWriter::save(const TrainingPosition& position, std::vector<std::string> paths) {
+  if (copy_bytes_ == 0) return save_and_wait(position, std::move(paths));
   wait();
-  StateStore& store = session_.state();
-  if (copy_bytes_ == 0) {
-    const StateContents in_place = [&](const std::string& name) {
-      const size_t i = store.index(name);
-      return Tensor(store.dtype(i), store.shape(i), store.data(i), nullptr);
-    };
-    return write_files(checkpoint_message(session_.model(), in_place, position), paths);
-  }
   copy_state();
-  const StateContents copied = [&](const std::string& name) { return copy_[store.index(name)]; };
+  const StateContents copied = [&](const std::string& name) { return copy_[session_.state().index(name)]; };
   done_ = false;
   thread_ =
       std::thread([this, message = checkpoint_message(session_.model(), copied, position), paths = std::move(paths)] {
@@ -64,11 +57,29 @@ void CheckpointWriter::save(const TrainingPosition& position, std::vector<std::s
       });
 }
 
+void CheckpointWriter::save_and_wait(const TrainingPosition& position, std::vector<std::string> paths) {
+  if (!session_.device().uses_host_memory()) {
+    save(position, std::move(paths));
+    return wait();
+  }
+  wait();
+  StateStore& store = session_.state();
+  const StateContents in_place = [&](const std::string& name) {
+    const size_t i = store.index(name);
+    return Tensor(store.dtype(i), store.shape(i), store.data(i), nullptr);
+  };
+  write_files(checkpoint_message(session_.model(), in_place, position), paths);
+}
+
 void CheckpointWriter::copy_state() {
   StateStore& store = session_.state();
+  const bool on_host = session_.device().uses_host_memory();
   for (size_t i = 0; i < store.names().size(); ++i) {
-    if (copy_.size() == i) copy_.emplace_back(store.dtype(i), store.shape(i));
-    session_.device().copy_to_host(copy_[i].data(), store.data(i), copy_[i].bytes());
+    const bool is_new = copy_.size() == i;
+    if (is_new) copy_.emplace_back(store.dtype(i), store.shape(i));
+    // A new tensor is zeros that take no memory, as are moments before the first step.
+    if (is_new && on_host && is_zero(store.data(i), copy_[i].bytes())) continue;
+    store.read(i, copy_[i].data());
   }
 }
 

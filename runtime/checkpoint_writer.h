@@ -24,6 +24,9 @@ class CheckpointWriter {
   // The session's state as it is now, at `position`, under each of the names. Files of one call are equal, and are
   // stored once where the file system can (share_file).
   void save(const TrainingPosition& position, std::vector<std::string> paths);
+  // The same with nothing left to compute: writes the state from where it is, if that is host memory, and returns when
+  // all is written. Throws Error when something could not be.
+  void save_and_wait(const TrainingPosition& position, std::vector<std::string> paths);
   // Returns when all is written. Throws Error when something could not be.
   void wait();
   // Throws Error when something could not be written so far; does not wait.

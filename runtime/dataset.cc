@@ -15,7 +15,10 @@
 namespace onnx_train {
 
 std::vector<InputSpec> entry_inputs(const Model& model, const std::string& entry) {
-  const Model flat = flatten(model, entry);
+  return entry_inputs(model, entry, flatten(model, entry));
+}
+
+std::vector<InputSpec> entry_inputs(const Model& model, const std::string& entry, const Model& flat) {
   const std::vector<std::string> states = state_of(model, entry);
   const std::set<std::string> is_state(states.begin(), states.end());
   std::vector<InputSpec> specs;
@@ -182,10 +185,11 @@ size_t Dataset::bytes() const {
   return total;
 }
 
-std::string Dataset::fingerprint() const {
+const std::string& Dataset::fingerprint() const {
+  if (!fingerprint_.empty()) return fingerprint_;
   std::vector<NamedTensor> tensors;
   for (const Array& array : arrays_) tensors.push_back({array.name, array.data});
-  return onnx_train::fingerprint(tensors);
+  return fingerprint_ = onnx_train::fingerprint(tensors);
 }
 
 void Dataset::gather(const int64_t* rows, int64_t count, TensorMap* batch) const {

@@ -25,6 +25,8 @@ struct InputSpec {
 
 // What an entry point reads besides state, the forward model's inputs first. Throws Error when there is no such entry.
 std::vector<InputSpec> entry_inputs(const Model& model, const std::string& entry);
+// The same with the flattened entry point at hand.
+std::vector<InputSpec> entry_inputs(const Model& model, const std::string& entry, const Model& flat);
 
 class Dataset {
  public:
@@ -48,8 +50,8 @@ class Dataset {
   int64_t fixed_batch() const { return fixed_batch_; }
   size_t bytes() const;
   double scale() const { return scale_; }
-  // Of names, types, shapes and contents: fingerprint.h says how much of them is read.
-  std::string fingerprint() const;
+  // Of names, types, shapes and contents: fingerprint.h says how much of them is read, at the first call.
+  const std::string& fingerprint() const;
 
   // Fills `batch` with the samples rows[0..count), by input name; tensors already there of the right shape are reused.
   void gather(const int64_t* rows, int64_t count, TensorMap* batch) const;
@@ -59,6 +61,7 @@ class Dataset {
   int64_t num_samples_ = 0;
   int64_t fixed_batch_ = 0;
   double scale_;
+  mutable std::string fingerprint_;
 };
 
 // The order in which epoch `epoch` visits `n` samples: a permutation that depends on the arguments alone, on every

@@ -20,16 +20,16 @@ void MemoryGuard::allow(const Range& range) {
   std::fill(allowed_.begin() + static_cast<ptrdiff_t>(first), allowed_.begin() + static_cast<ptrdiff_t>(end), true);
 }
 
-void MemoryGuard::before(const Node& node, const Args& args, size_t workspace) {
+void MemoryGuard::before(const Node& node, const Launch& launch, size_t workspace) {
   std::vector<Range> inputs, written;
   for (size_t i = 0; i < node.inputs().size(); ++i) {
     if (!node.inputs()[i]) continue;
-    inputs.push_back({const_cast<char*>(static_cast<const char*>(args.inputs[i])), bytes_of(*node.inputs()[i])});
+    inputs.push_back({const_cast<char*>(static_cast<const char*>(launch.inputs[i])), bytes_of(*node.inputs()[i])});
   }
   for (size_t i = 0; i < node.outputs().size(); ++i) {
-    if (node.outputs()[i]) written.push_back({static_cast<char*>(args.outputs[i]), bytes_of(*node.outputs()[i])});
+    if (node.outputs()[i]) written.push_back({static_cast<char*>(launch.outputs[i]), bytes_of(*node.outputs()[i])});
   }
-  if (workspace > 0) written.push_back({static_cast<char*>(args.workspace), workspace});
+  if (workspace > 0) written.push_back({static_cast<char*>(launch.workspace), workspace});
   allowed_.assign(bytes_, false);
   for (const Range& range : written) {
     if (!range.begin || range.bytes == 0) continue;

@@ -17,7 +17,7 @@ class MemoryGuard {
   // Host memory; the arena of a plan.
   MemoryGuard(char* arena, size_t bytes) : arena_(arena), bytes_(bytes) {}
 
-  void before(const Node& node, const Args& args, size_t workspace);
+  void before(const Node& node, const Launch& launch, size_t workspace);
   // Throws Error that names the node.
   void after(const Node& node) const;
 

@@ -34,6 +34,7 @@ class Placer {
     result_.skipped.resize(steps_.size());
     result_.workspace_of.assign(steps_.size(), kNone);
     end_ = static_cast<int>(steps_.size());
+    for (const PlanStep& step : steps_) may_fail_ = may_fail_ || step.kernel->refuses != Refuses::kNothing;
     for (size_t s = 0; s < steps_.size(); ++s) result_.skipped[s] = views_.is_done(*steps_[s].node);
     find_last_uses();
     place_borders();
@@ -175,7 +176,13 @@ class Placer {
     return new_buffer(output, s);
   }
 
-  bool writes_output(const size_t* target) const { return target && targets_[*target].kind == Buffer::kOutput; }
+  // The value goes to its target as soon as it is there: an output, or a state that the plan does not read, when no
+  // node may fail (initialization).
+  bool writes_output(const size_t* target) const {
+    if (!target) return false;
+    const Target& t = targets_[*target];
+    return t.kind == Buffer::kOutput || (state_buffers_[t.index] == kNone && !may_fail_);
+  }
 
   // An output's, or one of the arena's, for a value that memory of its own is made for.
   size_t new_buffer(const Value* memory, int s) {
@@ -183,7 +190,8 @@ class Placer {
     size_t buffer = 0;
     if (writes_output(target)) {
       Target& t = targets_[*target];
-      buffer = add_buffer(t.kind, t.index, bytes_of(*memory));
+      const size_t bytes = bytes_of(*memory);
+      buffer = t.kind == Buffer::kState ? state_buffer(t.index, bytes) : add_buffer(t.kind, t.index, bytes);
       t.done = true;
     } else {
       buffer = add_buffer(Buffer::kArena, 0, bytes_of(*memory));
@@ -270,6 +278,7 @@ class Placer {
   std::vector<StatePort>& states_;
   const Views views_;
   const bool write_in_place_, update_in_place_;
+  bool may_fail_ = false;  // some node may report a fault
   int end_ = 0;
   Placement result_;
   ValueTable<size_t> buffer_of_;  // by root

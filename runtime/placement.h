@@ -4,10 +4,36 @@
 // nodes have run.
 #pragma once
 
+#include "kernels/registry.h"
 #include "onnx_passes/ir/tables.h"
-#include "runtime/plan.h"
+#include "runtime/memory_plan.h"
 
 namespace onnx_train {
+
+struct LoweringOptions;
+
+// A tensor that crosses the plan's border.
+struct Port {
+  std::string name;
+  DType dtype;
+  Shape shape;
+  size_t bytes;
+};
+
+// A state tensor of the plan.
+struct StatePort : Port {
+  bool written = false;   // some binding updates it
+  bool in_place = false;  // by the node that computes the update, which is the last to read it; else after all nodes
+};
+
+// One line of the plan: a node, its kernel, and the time it took when profiling is on.
+struct PlanStep {
+  const Node* node;
+  const Kernel* kernel;
+  double milliseconds = 0;       // summed over profiled runs
+  double last_start = 0;         // in the last profiled run: milliseconds from its begin to the node's,
+  double last_milliseconds = 0;  // and how long the node took
+};
 
 inline constexpr size_t kNone = static_cast<size_t>(-1);
 

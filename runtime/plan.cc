@@ -1,7 +1,6 @@
 #include "runtime/plan.h"
 
 #include <algorithm>
-#include <chrono>
 #include <unordered_set>
 
 #include "kernels/registry.h"
@@ -9,44 +8,9 @@
 #include "onnx_passes/ir/inference.h"
 #include "onnx_passes/ir/initializer.h"
 #include "onnx_passes/ir/roles.h"
-#include "runtime/memory_guard.h"
 #include "runtime/placement.h"
-#include "runtime/upload.h"
 
 namespace onnx_train {
-
-// The pointers that kernels see, and for every buffer the places that hold its address.
-struct Plan::Slots {
-  struct Call {
-    size_t inputs, outputs, workspace;  // positions in `table`
-  };
-  std::vector<void*> table;
-  struct Entry {
-    size_t position;  // in `table`
-    size_t offset;    // bytes behind the buffer's begin
-  };
-  std::vector<Call> calls;                  // one per step
-  std::vector<std::vector<Entry>> entries;  // by buffer
-  std::vector<Buffer> buffers;
-  std::vector<void*> addresses;  // of buffers
-  std::vector<Copy> copies;
-  std::vector<size_t> input_buffers, output_buffers, state_buffers;  // by port; kNone where absent
-  void* constants = nullptr;
-
-  Args args(size_t step) const {
-    const Call& call = calls[step];
-    void* const* all = table.data();
-    return {const_cast<const void* const*>(all + call.inputs), all + call.outputs, all[call.workspace]};
-  }
-
-  void set(size_t buffer, void* address) {
-    if (buffer == kNone) return;
-    addresses[buffer] = address;
-    for (const Entry& entry : entries[buffer]) {
-      table[entry.position] = address ? static_cast<char*>(address) + entry.offset : nullptr;
-    }
-  }
-};
 
 namespace {
 
@@ -113,12 +77,6 @@ void set_shapes(Graph* graph, const std::map<std::string, Shape>& shapes) {
   }
 }
 
-// Large constants stay where the model holds them, in a mapped file or in memory that plans share.
-bool read_in_place(const Device& device, const Value& constant) {
-  const Tensor* beside = contents_beside(constant.shared_initializer());
-  return beside && &device == &Device::cpu() && is_aligned(*beside);
-}
-
 // Before a kernel prepares tables for it: an output alone must fit into the device's memory.
 void expect_room(const Node& node, const Device& device) {
   for (const Value* output : node.outputs()) {
@@ -138,18 +96,10 @@ void expect_room(const Node& node, const Device& device) {
 
 Plan::Plan(Model entry, const std::vector<std::string>& states, const std::map<std::string, Shape>& shapes,
            Device& device, const PlanOptions& options)
-    : model_(std::move(entry)),
-      device_(device),
-      state_names_(states),
-      slots_(std::make_unique<Slots>()),
-      guarded_(options.check_memory) {
+    : model_(std::move(entry)), device_(device), state_names_(states), guarded_(options.check_memory) {
   lower(options, shapes);
   select_kernels();
   place(options);
-}
-
-Plan::~Plan() {
-  if (slots_ && slots_->constants) device_.free(slots_->constants);
 }
 
 void Plan::lower(const PlanOptions& options, const std::map<std::string, Shape>& shapes) {
@@ -226,101 +176,35 @@ void Plan::select_kernels() {
 }
 
 void Plan::place(const PlanOptions& options) {
-  Placement placement = place_values(*model_.graph, steps_, prepared_, states_, options.lowering);
-  memory_ = plan_memory(placement.ranges);
-  ranges_ = std::move(placement.ranges);
-  range_names_ = std::move(placement.range_names);
-  Slots& slots = *slots_;
-  slots.buffers = std::move(placement.buffers);
-  slots.copies = std::move(placement.copies);
-  slots.addresses.assign(slots.buffers.size(), nullptr);
-  slots.entries.resize(slots.buffers.size());
-
+  placement_ = place_values(*model_.graph, steps_, prepared_, states_, options.lowering);
+  memory_ = plan_memory(placement_.ranges);
   // What is where it should be runs as no step at all.
-  std::vector<PlanStep> steps;
-  std::vector<Prepared> prepared;
+  std::vector<int> number(steps_.size() + 1);  // of a step, without those that are skipped
+  size_t kept = 0;
   for (size_t s = 0; s < steps_.size(); ++s) {
-    if (placement.skipped[s]) continue;
-    const Node& node = *steps_[s].node;
-    Slots::Call call{slots.table.size(), 0, 0};
-    const auto add = [&](const Value* value) {
-      if (value) {
-        const Location& location = placement.location_of.at(value);
-        slots.entries[location.buffer].push_back({slots.table.size(), location.offset});
-      }
-      slots.table.push_back(nullptr);
-    };
-    for (const Value* input : node.inputs()) add(input);
-    call.outputs = slots.table.size();
-    for (const Value* output : node.outputs()) add(output);
-    call.workspace = slots.table.size();
-    slots.table.push_back(nullptr);
-    if (placement.workspace_of[s] != kNone) {
-      slots.entries[placement.workspace_of[s]].push_back({call.workspace, 0});
-      workspace_bytes_ = std::max(workspace_bytes_, prepared_[s].workspace);
+    number[s] = static_cast<int>(kept);
+    if (placement_.skipped[s]) continue;
+    if (placement_.workspace_of[s] != kNone) workspace_bytes_ = std::max(workspace_bytes_, prepared_[s].workspace);
+    placement_.workspace_of[kept] = placement_.workspace_of[s];
+    if (kept != s) {
+      steps_[kept] = steps_[s];
+      prepared_[kept] = std::move(prepared_[s]);
     }
-    slots.calls.push_back(call);
-    steps.push_back(steps_[s]);
-    prepared.push_back(std::move(prepared_[s]));
+    ++kept;
   }
-  steps_ = std::move(steps);
-  prepared_ = std::move(prepared);
-  std::vector<int> number(placement.skipped.size() + 1);  // of a step, without those that are skipped
-  for (size_t s = 0; s < placement.skipped.size(); ++s) number[s + 1] = number[s] + (placement.skipped[s] ? 0 : 1);
-  for (LiveRange& range : ranges_) {
+  number.back() = static_cast<int>(kept);
+  steps_.resize(kept);
+  prepared_.resize(kept);
+  placement_.workspace_of.resize(kept);
+  placement_.skipped.assign(kept, false);
+  for (LiveRange& range : placement_.ranges) {
     range.first = number[static_cast<size_t>(range.first)];
     range.last = number[static_cast<size_t>(range.last)];
   }
-
-  slots.input_buffers.assign(inputs_.size(), kNone);
-  slots.output_buffers.assign(outputs_.size(), kNone);
-  slots.state_buffers.assign(states_.size(), kNone);
-  size_t copied_bytes = 0;
-  for (size_t b = 0; b < slots.buffers.size(); ++b) {
-    Buffer& buffer = slots.buffers[b];
-    switch (buffer.kind) {
-      case Buffer::kArena: break;
-      case Buffer::kInput: slots.input_buffers[buffer.index] = b; break;
-      case Buffer::kOutput: slots.output_buffers[buffer.index] = b; break;
-      case Buffer::kState: slots.state_buffers[buffer.index] = b; break;
-      case Buffer::kConstant:
-        constant_bytes_ += (buffer.bytes + 63) / 64 * 64;
-        if (read_in_place(device_, *buffer.constant)) break;
-        buffer.index = copied_bytes;  // its offset
-        copied_bytes += (buffer.bytes + 63) / 64 * 64;
-        break;
-    }
-  }
-  if (constant_bytes_ == 0) return;
-  const auto free = [this](void* data) { device_.free(data); };
-  std::unique_ptr<void, decltype(free)> constants(copied_bytes > 0 ? device_.allocate(copied_bytes) : nullptr,
-                                                  free);  // until all are there
-  for (size_t b = 0; b < slots.buffers.size(); ++b) {
-    const Buffer& buffer = slots.buffers[b];
-    if (buffer.kind != Buffer::kConstant) continue;
-    const Tensor contents = stored_contents(*buffer.constant);
-    void* address = const_cast<void*>(contents.data());  // kernels read constants only
-    if (!read_in_place(device_, *buffer.constant)) {
-      address = static_cast<char*>(constants.get()) + buffer.index;
-      upload(contents, &device_, address);
-    }
-    slots.set(b, address);
-  }
-  slots.constants = constants.release();
-}
-
-void Plan::bind_arena(void* arena) {
-  arena_ = static_cast<char*>(arena);
-  for (size_t b = 0; b < slots_->buffers.size(); ++b) {
-    const Buffer& buffer = slots_->buffers[b];
-    if (buffer.kind == Buffer::kArena) slots_->set(b, static_cast<char*>(arena) + memory_.offsets[buffer.index]);
+  for (const Buffer& buffer : placement_.buffers) {
+    if (buffer.kind == Buffer::kConstant) constant_bytes_ += (buffer.bytes + 63) / 64 * 64;
   }
 }
-
-void Plan::bind_input(size_t i, const void* data) { slots_->set(slots_->input_buffers[i], const_cast<void*>(data)); }
-void Plan::bind_output(size_t i, void* data) { slots_->set(slots_->output_buffers[i], data); }
-
-void Plan::bind_state(size_t i, void* data) { slots_->set(slots_->state_buffers[i], data); }
 
 void Plan::set_profiling(bool on) {
   profiling_ = on;
@@ -329,44 +213,11 @@ void Plan::set_profiling(bool on) {
   for (PlanStep& step : steps_) step.milliseconds = step.last_start = step.last_milliseconds = 0;
 }
 
-void Plan::run() {
-  // OpenMP's number is one per thread of the program; scratch memory was sized for the planner's.
-  if (num_threads() != threads_) set_num_threads(threads_);
-  if (guarded_) {
-    run_guarded();
-  } else if (profiling_) {
-    run_profiled();
-  } else {
-    for (size_t s = 0; s < steps_.size(); ++s) prepared_[s].run(slots_->args(s));
-  }
-  for (const Copy& copy : slots_->copies) {
-    device_.copy(slots_->addresses[copy.to], slots_->addresses[copy.from], copy.bytes);
-  }
-}
-
-void Plan::run_guarded() {
-  MemoryGuard guard(arena_, memory_.bytes);
+void Plan::add_profile(const std::vector<std::pair<double, double>>& milliseconds) {
   for (size_t s = 0; s < steps_.size(); ++s) {
-    const Args args = slots_->args(s);
-    guard.before(*steps_[s].node, args, prepared_[s].workspace);
-    prepared_[s].run(args);
-    guard.after(*steps_[s].node);
-  }
-}
-
-void Plan::run_profiled() {
-  using Clock = std::chrono::steady_clock;
-  const auto since = [](Clock::time_point start) {
-    return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
-  };
-  const Clock::time_point begin = Clock::now();
-  for (size_t s = 0; s < steps_.size(); ++s) {
-    const double start = since(begin);
-    prepared_[s].run(slots_->args(s));
-    device_.synchronize();
-    steps_[s].last_start = start;
-    steps_[s].last_milliseconds = since(begin) - start;
-    steps_[s].milliseconds += steps_[s].last_milliseconds;
+    steps_[s].last_start = milliseconds[s].first;
+    steps_[s].last_milliseconds = milliseconds[s].second;
+    steps_[s].milliseconds += milliseconds[s].second;
   }
   ++profiled_runs_;
 }

@@ -17,9 +17,11 @@ namespace onnx_train {
 
 struct Session::CachedPlan {
   std::string entry;
-  std::unique_ptr<Plan> plan;
+  std::unique_ptr<Executable> executable;
   std::vector<const Tensor*> inputs;
-  TensorMap outputs;
+  TensorMap outputs;  // shares the executable's
+
+  Plan& plan() const { return executable->plan(); }
   uint64_t last_used = 0;
 };
 
@@ -49,9 +51,10 @@ void for_each_state(const Model& model, const std::function<void(Value*)>& f) {
 
 Session::Session(Model model, const SessionOptions& options)
     : model_(std::move(model)),
-      device_(options.device ? *options.device : Device::cpu()),
+      device_(options.device ? *options.device : default_device()),
+      stream_(device_.make_stream()),
       options_(options),
-      state_(&model_, device_) {
+      state_(&model_, device_, *stream_) {
   assign_roles(&model_);
   align_contents(&model_);
 }
@@ -107,24 +110,24 @@ Session::CachedPlan& Session::make_plan(const std::string& entry, Model flat,
   PlanOptions plan_options = options_.plan;
   if (std::string& folder = plan_options.pipeline.dump_dir; !folder.empty()) folder += "/" + entry;
   std::optional<Model> first = std::move(flat);
-  cached->plan = plan_within(plan_options.memory, [&](size_t values) {
+  std::unique_ptr<Plan> made = plan_within(plan_options.memory, [&](size_t values) {
     Model model = first ? *std::exchange(first, std::nullopt) : flatten(model_, entry);
     read_from_state(&model, state_);
     plan_options.lowering.memory = values;
     return std::make_unique<Plan>(std::move(model), state_.names(), shapes, device_, plan_options);
   });
-  Plan& plan = *cached->plan;
-  make_room(plan);
+  make_room(*made);
+  cached->executable = std::make_unique<Executable>(std::move(made), device_, *stream_);
+  Executable& executable = *cached->executable;
+  const Plan& plan = executable.plan();
   cached->inputs.resize(plan.inputs().size());
   for (size_t i = 0; i < plan.outputs().size(); ++i) {
-    const Port& port = plan.outputs()[i];
-    Tensor& output = cached->outputs.emplace(port.name, Tensor(port.dtype, port.shape)).first->second;
-    plan.bind_output(i, output.data());
+    cached->outputs.emplace(plan.outputs()[i].name, executable.outputs()[i]);
   }
   for (size_t i = 0; i < plan.states().size(); ++i) {
-    plan.bind_state(i, state_.data(state_.index(plan.states()[i].name)));
+    executable.bind_state(i, state_.data(state_.index(plan.states()[i].name)));
   }
-  plan.bind_arena(arena_);
+  executable.bind_arena(arena_);
   if (plans_.size() >= options_.max_plans) {
     plans_.erase(std::min_element(plans_.begin(), plans_.end(),
                                   [](const auto& a, const auto& b) { return a->last_used < b->last_used; }));
@@ -146,7 +149,7 @@ void Session::make_room(const Plan& plan) {
   if (arena_) device_.free(std::exchange(arena_, nullptr));
   arena_ = device_.allocate(plan.arena_bytes());
   arena_bytes_ = plan.arena_bytes();
-  for (auto& other : plans_) other->plan->bind_arena(arena_);
+  for (auto& other : plans_) other->executable->bind_arena(arena_);
 }
 
 namespace {
@@ -183,21 +186,21 @@ Plan& Session::plan(const std::string& entry, const std::map<std::string, Shape>
   const Threads threads(options_.threads);
   for (auto& cached : plans_) {
     if (cached->entry != entry) continue;
-    const auto& ports = cached->plan->inputs();
+    const auto& ports = cached->plan().inputs();
     const bool same = std::all_of(ports.begin(), ports.end(), [&](const Port& port) {
       const auto given = shapes.find(port.name);
       return given != shapes.end() && given->second == port.shape;
     });
-    if (same && ports.size() == shapes.size()) return *cached->plan;
+    if (same && ports.size() == shapes.size()) return cached->plan();
   }
-  return *make_plan(entry, flatten(model_, entry), shapes).plan;
+  return make_plan(entry, flatten(model_, entry), shapes).plan();
 }
 
 const TensorMap& Session::run(const std::string& entry, const TensorMap& inputs) {
   const Threads threads(options_.threads);
   CachedPlan* cached = nullptr;
   for (auto& candidate : plans_) {
-    if (candidate->entry == entry && matches(*candidate->plan, inputs, &candidate->inputs)) {
+    if (candidate->entry == entry && matches(candidate->plan(), inputs, &candidate->inputs)) {
       cached = candidate.get();
       break;
     }
@@ -208,15 +211,15 @@ const TensorMap& Session::run(const std::string& entry, const TensorMap& inputs)
     std::map<std::string, Shape> shapes;
     for (const auto& [name, tensor] : inputs) shapes[name] = tensor.shape();
     cached = &make_plan(entry, std::move(flat), shapes);
-    if (!matches(*cached->plan, inputs, &cached->inputs))
+    if (!matches(cached->plan(), inputs, &cached->inputs))
       fail_as(ErrorCode::kData, "entry point '", entry, "': an input has no value");
   }
   cached->last_used = ++clock_;
-  Plan& plan = *cached->plan;
-  if (plan.arena_bytes() > arena_bytes_) make_room(plan);
-  for (size_t i = 0; i < cached->inputs.size(); ++i) plan.bind_input(i, cached->inputs[i]->data());
-  plan.run();
-  device_.synchronize();
+  Executable& executable = *cached->executable;
+  if (executable.plan().arena_bytes() > arena_bytes_) make_room(executable.plan());
+  for (size_t i = 0; i < cached->inputs.size(); ++i) executable.set_input(i, cached->inputs[i]->data());
+  executable.run();
+  executable.wait();
   return cached->outputs;
 }
 
@@ -228,10 +231,6 @@ void Session::initialize(uint64_t seed) {
     }
   }
   run("initialize", inputs);
-  // Its arena held every weight a second time, and it runs once.
-  std::erase_if(plans_, [](const auto& cached) { return cached->entry == "initialize"; });
-  arena_bytes_ = 0;
-  device_.free(std::exchange(arena_, nullptr));
 }
 
 Tensor Session::contents(const std::string& name) const {

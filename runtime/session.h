@@ -12,13 +12,13 @@
 #include <memory>
 #include <string>
 
-#include "runtime/plan.h"
+#include "runtime/executable.h"
 #include "runtime/state_store.h"
 
 namespace onnx_train {
 
 struct SessionOptions {
-  Device* device = nullptr;  // null: the CPU
+  Device* device = nullptr;  // null: default_device()
   int threads = 0;           // of the CPU's kernels; 0: those of the calling thread's setting (set_num_threads)
   PlanOptions plan;
   size_t max_plans = 16;  // the least recently used plan beyond that is dropped
@@ -62,12 +62,13 @@ class Session {
   size_t arena_bytes() const { return arena_bytes_; }
 
  private:
-  struct CachedPlan;  // a plan with the tables that binding it needs
+  struct CachedPlan;  // an executable, and what it is found by
   CachedPlan& make_plan(const std::string& entry, Model flat, const std::map<std::string, Shape>& shapes);
   void make_room(const Plan& plan);
 
   Model model_;
   Device& device_;
+  std::unique_ptr<Stream> stream_;
   SessionOptions options_;
   StateStore state_;
   std::vector<std::unique_ptr<CachedPlan>> plans_;

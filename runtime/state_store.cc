@@ -43,7 +43,7 @@ void give_back_freed_memory() {
 
 }  // namespace
 
-StateStore::StateStore(Model* model, Device& device) : device_(device) {
+StateStore::StateStore(Model* model, Device& device, Stream& stream) : device_(device), stream_(stream) {
   std::vector<Value*> states;
   const auto add = [&](Value* state) {
     if (!index_.try_emplace(state->name(), names_.size()).second) return;
@@ -62,13 +62,14 @@ StateStore::StateStore(Model* model, Device& device) : device_(device) {
   block_ = static_cast<char*>(device_.allocate(bytes_));
   try {
     for (size_t i = 0; i < states.size(); ++i) {
-      upload(stored_contents(*states[i]), &device_, data(i));
+      upload(stored_contents(*states[i]), &stream_, data(i));
       drop_contents(states[i]);
     }
   } catch (...) {
     device_.free(block_);
     throw;
   }
+  stream_.synchronize();
   give_back_freed_memory();
 }
 
@@ -107,20 +108,31 @@ const ValueRole* StateStore::role(size_t i) const { return entries_[i].role ? &*
 const void* StateStore::data(size_t i) const { return block_ + entries_[i].offset; }
 void* StateStore::data(size_t i) { return block_ + entries_[i].offset; }
 
+void StateStore::read(size_t i, void* to) const {
+  stream_.copy_to_host(to, data(i), entries_[i].bytes);
+  stream_.synchronize();
+}
+
+void StateStore::write(size_t i, const void* from) {
+  stream_.copy_from_host(data(i), from, entries_[i].bytes);
+  stream_.synchronize();
+}
+
 Tensor StateStore::get(const std::string& name) const {
-  const Entry& entry = entries_[index(name)];
-  Tensor value(entry.dtype, entry.shape);
-  device_.copy_to_host(value.data(), block_ + entry.offset, entry.bytes);
+  const size_t i = index(name);
+  Tensor value(entries_[i].dtype, entries_[i].shape);
+  read(i, value.data());
   return value;
 }
 
 void StateStore::set(const std::string& name, const Tensor& value) {
-  Entry& entry = entries_[index(name)];
+  const size_t i = index(name);
+  const Entry& entry = entries_[i];
   if (value.dtype() != entry.dtype || value.shape() != entry.shape) {
     fail_as(ErrorCode::kData, "state '", name, "' is ", onnx_train::name(entry.dtype), to_string(entry.shape),
             "; it cannot be set to ", onnx_train::name(value.dtype()), to_string(value.shape()));
   }
-  device_.copy_from_host(block_ + entry.offset, value.data(), entry.bytes);
+  write(i, value.data());
 }
 
 void StateStore::exchange(const std::string& name, StateStore* other) {
@@ -134,10 +146,11 @@ void StateStore::exchange(const std::string& name, StateStore* other) {
   const std::unique_ptr<void, decltype(free)> between(device_.allocate(mine.bytes), free);
   void* const ours = block_ + mine.offset;
   void* const others = other->block_ + theirs.offset;
-  device_.copy(between.get(), ours, mine.bytes);
-  device_.copy(ours, others, mine.bytes);
-  device_.copy(others, between.get(), mine.bytes);
-  device_.synchronize();
+  other->stream_.synchronize();
+  stream_.copy({between.get(), ours, mine.bytes});
+  stream_.copy({ours, others, mine.bytes});
+  stream_.copy({others, between.get(), mine.bytes});
+  stream_.synchronize();
 }
 
 }  // namespace onnx_train

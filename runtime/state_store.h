@@ -17,7 +17,7 @@ class StateStore {
  public:
   // Takes the values of every state (what some update or initialization binding writes) out of the model, one after
   // the other, so that no two copies of all are held; the model's initializers keep types and shapes.
-  StateStore(Model* model, Device& device);
+  StateStore(Model* model, Device& device, Stream& stream);  // both outlive it
   ~StateStore();
   StateStore(const StateStore&) = delete;
 
@@ -32,6 +32,9 @@ class StateStore {
   const void* data(size_t i) const;  // on the device, aligned to 64 bytes
   void* data(size_t i);
 
+  // All of these wait for the stream's work.
+  void read(size_t i, void* to) const;  // as many bytes as the state has
+  void write(size_t i, const void* from);
   Tensor get(const std::string& name) const;               // a copy on the host
   void set(const std::string& name, const Tensor& value);  // same type and shape, or Error
   // Exchanges the values of a state with those of the same state of another store: same device, type and shape, or
@@ -42,6 +45,7 @@ class StateStore {
   struct Entry;
   void place();  // gives the entries their offsets
   Device& device_;
+  Stream& stream_;
   std::vector<std::string> names_;
   std::map<std::string, size_t> index_;
   std::vector<Entry> entries_;

@@ -200,12 +200,12 @@ StepReport Trainer::step() {
   return report;
 }
 
-void Trainer::save(bool best, bool last, TrainerEvents* events) {
+void Trainer::save(bool best, bool last, bool at_end, TrainerEvents* events) {
   std::vector<std::string> paths;
   if (best) paths.push_back(options_.folder + "/best.onnx");
   if (last) paths.push_back(options_.folder + "/last.onnx");
   if (options_.folder.empty() || paths.empty()) return;
-  checkpoints_.save(position_, paths);
+  at_end ? checkpoints_.save_and_wait(position_, paths) : checkpoints_.save(position_, paths);
   for (const std::string& path : paths) events->on_checkpoint(path);
 }
 
@@ -232,7 +232,7 @@ bool Trainer::evaluate_now(int64_t epoch, bool at_end, TrainerEvents* events) {
 
 StopReason Trainer::run(TrainerEvents* events, const std::atomic<bool>& interrupt) {
   const auto start = Clock::now();
-  if (position_.step == 0) save(/*best=*/false, /*last=*/true, events);
+  if (position_.step == 0) save(/*best=*/false, /*last=*/true, /*at_end=*/false, events);
   while (!finished()) {
     checkpoints_.check();
     const StepReport report = step();
@@ -254,10 +254,8 @@ StopReason Trainer::run(TrainerEvents* events, const std::atomic<bool>& interrup
       best = evaluate_now(report.epoch, /*at_end=*/true, events);
     }
     const bool keep = options_.checkpoint_every > 0 && position_.step % options_.checkpoint_every == 0;
-    save(best || (stop && !position_.best), epoch_ended || keep || stop, events);
-    if (!stop) continue;
-    checkpoints_.wait();
-    return *stop;
+    save(best || (stop && !position_.best), epoch_ended || keep || stop, stop.has_value(), events);
+    if (stop) return *stop;
   }
   checkpoints_.wait();
   return StopReason::kFinished;

@@ -99,7 +99,7 @@ class Trainer {
   const TensorMap& run_batch(const std::string& entry, int64_t samples);
   void check_finite(const StepReport& report) const;
   bool finished() const;
-  void save(bool best, bool last, TrainerEvents* events);
+  void save(bool best, bool last, bool at_end, TrainerEvents* events);
 
   Session& session_;
   const Dataset& training_;

@@ -32,8 +32,8 @@ void align_graph(Graph* graph) {
 
 }  // namespace
 
-void upload(const Tensor& contents, Device* device, void* to) {
-  copy_blocks(contents, to, [&](void* t, const void* f, size_t n) { device->copy_from_host(t, f, n); });
+void upload(const Tensor& contents, Stream* stream, void* to) {
+  copy_blocks(contents, to, [&](void* t, const void* f, size_t n) { stream->copy_from_host(t, f, n); });
 }
 
 bool is_aligned(const Tensor& contents) { return reinterpret_cast<uintptr_t>(contents.data()) % 64 == 0; }

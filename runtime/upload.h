@@ -8,7 +8,7 @@
 namespace onnx_train {
 
 // Copies the tensor's bytes to device memory of that size.
-void upload(const Tensor& contents, Device* device, void* to);
+void upload(const Tensor& contents, Stream* stream, void* to);
 
 // True for memory that kernels of the CPU read in place at full speed.
 bool is_aligned(const Tensor& contents);

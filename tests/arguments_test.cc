@@ -165,10 +165,10 @@ TEST_F(Arguments, WhatIsMissingIsNamed) {
   expect_usage_error({}, "give a command");
   expect_usage_error({"fit"}, "fit needs MODEL");
   expect_usage_error({"fit", "train.onnx"}, "fit needs --data PATH");
-  expect_usage_error({"fit", "train.onnx", "--data"}, "--data needs a value");
+  expect_usage_error({"fit", "train.onnx", "--data"}, "--data: 1 required PATH missing");
   expect_usage_error({"fit", "train.onnx", "--data", "--epochs", "3"}, "--data needs a value");
   expect_usage_error({"export", "a.onnx", "b.onnx"}, "what is 'b.onnx'");
-  expect_usage_error({"fit", "--json=yes"}, "--json takes no value");
+  expect_usage_error({"fit", "--json=yes"}, "json was given a disallowed flag override");
 }
 
 TEST_F(Arguments, AreReadInEveryUsualForm) {

@@ -4,8 +4,8 @@
 
 #include <cstring>
 
+#include "kernels/cpu/cpu_features.h"
 #include "kernels/cpu/lowering/lowering.h"
-#include "kernels/cpu/products.h"
 #include "kernels/device.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/inference.h"
@@ -196,7 +196,7 @@ TEST(Bfloat16Images, ThreadsDoNotChangeNormalizations) {
 }
 
 TEST(Bfloat16Images, NothingOfFloat32IsLeftBetweenConvolutions) {
-  if (!cpu::has_bfloat16_products()) GTEST_SKIP() << "this CPU has no bfloat16 convolutions: theirs are float32";
+  if (cpu::isa() < cpu::Isa::kAvx512Bf16) GTEST_SKIP() << "this CPU has no bfloat16 convolutions: theirs are float32";
   const Model model = training_model(kResidual);
   Trained run = train(model, {});
   EXPECT_EQ(run.operators["Bfloat16RoundedBatchNormalizationReluTrain"], 3);
@@ -209,7 +209,7 @@ TEST(Bfloat16Images, NothingOfFloat32IsLeftBetweenConvolutions) {
 }
 
 TEST(Bfloat16Images, PoolsReadAndWriteThem) {
-  if (!cpu::has_bfloat16_products()) GTEST_SKIP() << "this CPU has no bfloat16 convolutions: theirs are float32";
+  if (cpu::isa() < cpu::Isa::kAvx512Bf16) GTEST_SKIP() << "this CPU has no bfloat16 convolutions: theirs are float32";
   const Model model = training_model(kPools);
   Trained trained = train(model, {}), first = train(model, {"channels_last"});
   for (const std::string op : {"MaxPool", "MaxPoolGrad", "AveragePool", "AveragePoolGrad"}) {

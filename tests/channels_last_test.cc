@@ -4,8 +4,8 @@
 #include <fstream>
 #include <sstream>
 
+#include "kernels/cpu/cpu_features.h"
 #include "kernels/cpu/lowering/lowering.h"
-#include "kernels/cpu/products.h"
 #include "kernels/device.h"
 #include "kernels/lowering/lowering.h"
 #include "onnx_passes/functions/functions.h"
@@ -274,8 +274,8 @@ TEST(ChannelsLast, ThreadsDoNotChangeABitOfConvolutions) {
 }
 
 TEST(ChannelsLast, ThreadsDoNotChangeABitOfBfloat16Convolutions) {
-  if (!cpu::has_bfloat16_products()) GTEST_SKIP() << "this CPU has no bfloat16 convolutions: theirs are float32";
-  if (cpu::has_amx()) GTEST_SKIP() << "AMX: they are oneDNN's; ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 runs ours";
+  if (cpu::isa() < cpu::Isa::kAvx512Bf16) GTEST_SKIP() << "this CPU has no bfloat16 convolutions: theirs are float32";
+  if (cpu::isa() == cpu::Isa::kAmx) GTEST_SKIP() << "AMX: they are oneDNN's; ONNX_TRAIN_ISA=avx512_bf16 runs ours";
   const auto narrow = [](Shape shape, unsigned seed) {
     return random_tensor(DType::kFloat, std::move(shape), seed).cast(DType::kBFloat16);
   };
@@ -291,7 +291,7 @@ TEST(ChannelsLast, ThreadsDoNotChangeABitOfBfloat16Convolutions) {
 
 // Small images whose patches are taken in two parts, windows of one element, and strided ones (kernels/cpu/patches.cc).
 TEST(ChannelsLast, Bfloat16WeightGradientsOfSmallImages) {
-  if (!cpu::has_bfloat16_products()) GTEST_SKIP() << "this CPU has no bfloat16 convolutions: theirs are float32";
+  if (cpu::isa() < cpu::Isa::kAvx512Bf16) GTEST_SKIP() << "this CPU has no bfloat16 convolutions: theirs are float32";
   struct Case {
     Shape x, dy, w;
     int64_t stride, pad;

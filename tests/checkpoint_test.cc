@@ -118,6 +118,21 @@ TEST(CheckpointWriter, WritesTheStateOfTheMomentItWasAsked) {
   EXPECT_EQ(read_all(folder + "/last.onnx"), read_all(folder + "/expected.onnx"));
 }
 
+TEST(CheckpointWriter, TheLastCheckpointIsWrittenWithoutACopy) {
+  TrainedSession session;
+  const std::string folder = new_folder("end");
+  CheckpointWriter writer(&session);
+  writer.save({}, {folder + "/last.onnx"});  // under way when the next one comes
+  const Tensor tokens(DType::kInt64, {2, 4});
+  session.run("step", {{"tokens", tokens}, {"labels", tokens}});
+  save_checkpoint(session, {}, folder + "/expected.onnx");
+  writer.save_and_wait({}, {folder + "/best.onnx", folder + "/last.onnx"});
+  EXPECT_EQ(read_all(folder + "/best.onnx"), read_all(folder + "/expected.onnx"));
+  EXPECT_EQ(read_all(folder + "/last.onnx"), read_all(folder + "/expected.onnx"));
+  std::filesystem::create_directories(folder + "/other.onnx");  // in the way
+  EXPECT_THROW(writer.save_and_wait({}, {folder + "/other.onnx"}), Error);
+}
+
 TEST(CheckpointWriter, EqualFilesAreStoredOnceAndGoTheirOwnWays) {
   TrainedSession session;
   const std::string folder = new_folder("equal");

@@ -26,12 +26,8 @@ class FailingDevice : public Device {
     if (held_.erase(data) != 1) fail("freed what was not allocated, or twice");
     Device::cpu().free(data);
   }
-  void copy_from_host(void* to, const void* from, size_t bytes) override {
-    Device::cpu().copy_from_host(to, from, bytes);
-  }
-  void copy_to_host(void* to, const void* from, size_t bytes) override { Device::cpu().copy_to_host(to, from, bytes); }
-  void copy(void* to, const void* from, size_t bytes) override { Device::cpu().copy(to, from, bytes); }
-  void synchronize() override {}
+  bool uses_host_memory() const override { return true; }
+  std::unique_ptr<Stream> make_stream() override { return Device::cpu().make_stream(); }
   size_t available_bytes() const override { return Device::cpu().available_bytes(); }
   const KernelTable& kernels() const override { return Device::cpu().kernels(); }
   std::vector<Pass> lowering(const LoweringOptions& options) const override { return Device::cpu().lowering(options); }

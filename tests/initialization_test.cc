@@ -128,6 +128,17 @@ TEST(Initialization, TheSeedGivesTheState) {
   EXPECT_EQ(elements(session, "kernel"), kernel);
 }
 
+TEST(Initialization, WritesTheStateWhereItIs) {
+  Model model = from_text(kNetwork);
+  infer_types(model.graph.get());
+  build_training_model(&model, options("kaiming"));
+  Session session(std::move(model));
+  session.initialize(1);
+  // No second copy of the weights waits in the arena for its time.
+  EXPECT_LT(session.arena_bytes(), session.state().bytes());
+  for (const StatePort& port : session.plan("initialize", {}).states()) EXPECT_TRUE(port.written) << port.name;
+}
+
 TEST(Initialization, UnknownRulesAreRefused) {
   Model model;
   model.add_entry_point("step");

@@ -328,6 +328,21 @@ TEST_F(Loading, LargeTensorsStayInTheFile) {
   EXPECT_TRUE(back.SerializeAsString() == proto.SerializeAsString());
 }
 
+TEST_F(Loading, WritesToAMappedTensorGoToACopy) {
+  save(large_model());
+  ModelMessage message = load_message(path("m.onnx"));
+  Tensor& weights = message.contents.at(0);
+  const Tensor before = weights;
+  const double first = before.at(0);
+  weights.set(0, first + 1);
+  EXPECT_EQ(weights.at(0), first + 1);
+  EXPECT_EQ(weights.at(1), before.at(1));
+  EXPECT_FALSE(is_mapped(weights.data(), weights.bytes()));
+  EXPECT_TRUE(is_mapped(before.data(), before.bytes()));
+  EXPECT_EQ(before.at(0), first);
+  EXPECT_TRUE(load_proto(path("m.onnx")).SerializeAsString() == large_model().SerializeAsString());
+}
+
 TEST_F(Loading, LargeTensorsAreCopiedFromFileToFile) {
   const onnx::ModelProto proto = large_model();
   save(proto);

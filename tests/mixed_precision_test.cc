@@ -6,8 +6,8 @@
 #include <cmath>
 #include <limits>
 
+#include "kernels/cpu/cpu_features.h"
 #include "kernels/cpu/lowering/lowering.h"
-#include "kernels/cpu/products.h"
 #include "kernels/lowering/lowering.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/gradients/gradient.h"
@@ -115,7 +115,8 @@ TEST(MixedPrecision, GradientsGoStraightThroughRounding) {
 // ---- Lowering and kernels
 
 TEST(Bfloat16Products, TakeTheirOperandsNarrow) {
-  if (!cpu::has_bfloat16_products()) GTEST_SKIP() << "this CPU has no bfloat16 products: lowering keeps float32 ones";
+  if (cpu::isa() < cpu::Isa::kAvx512Bf16)
+    GTEST_SKIP() << "this CPU has no bfloat16 products: lowering keeps float32 ones";
   expect_golden("bfloat16_products", {{"fold_constants", fold_constants},
                                       {"fold_transposes", fold_transposes},
                                       {"bfloat16_products", cpu::bfloat16_products},
@@ -137,7 +138,7 @@ TEST(Bfloat16Storage, IsNarrowedBeforeItMoves) {
 }
 
 TEST(Bfloat16Products, KernelsRunWhereTheCpuHasThem) {
-  if (!cpu::has_bfloat16_products()) GTEST_SKIP() << "this CPU has no bfloat16 products: the function's body runs";
+  if (cpu::isa() < cpu::Isa::kAvx512Bf16) GTEST_SKIP() << "this CPU has no bfloat16 products: the function's body runs";
   const Tensor a = random_tensor(DType::kFloat, {65, 130}, 1).cast(DType::kBFloat16);
   const Tensor b = random_tensor(DType::kFloat, {130, 33}, 2).cast(DType::kBFloat16);
   const Tensor expected = run_node("MatMul", {a.cast(DType::kDouble), b.cast(DType::kDouble)})[0];
@@ -147,7 +148,7 @@ TEST(Bfloat16Products, KernelsRunWhereTheCpuHasThem) {
 }
 
 TEST(Bfloat16Products, AddFloat32Biases) {
-  if (!cpu::has_bfloat16_products()) GTEST_SKIP() << "this CPU has no bfloat16 products: the function's body runs";
+  if (cpu::isa() < cpu::Isa::kAvx512Bf16) GTEST_SKIP() << "this CPU has no bfloat16 products: the function's body runs";
   const Tensor a = random_tensor(DType::kFloat, {6, 5}, 1).cast(DType::kBFloat16);
   const Tensor b = random_tensor(DType::kFloat, {5, 7}, 2).cast(DType::kBFloat16);
   for (const Shape& shape : {Shape{7}, Shape{6, 1}, Shape{}, Shape{6, 7}}) {
@@ -208,7 +209,7 @@ void expect_rounded_once(const std::string& op, const Shape& a_shape, const Shap
 }
 
 TEST(NarrowStorage, ConvolutionsRoundWhatTheyMake) {
-  if (!cpu::has_bfloat16_products()) GTEST_SKIP() << "this CPU has no bfloat16 products: float32 is stored";
+  if (cpu::isa() < cpu::Isa::kAvx512Bf16) GTEST_SKIP() << "this CPU has no bfloat16 products: float32 is stored";
   const auto expect = [](const Shape& x, const Shape& w, const Shape& y, int64_t group, int64_t stride, int64_t pad) {
     const Attrs attrs = {
         {"group", group}, {"strides", Shape(2, stride)}, {"dilations", Shape{1, 1}}, {"pads", Shape(4, pad)}};

@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "kernels/cpu/products.h"
+#include "kernels/cpu/cpu_features.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/error.h"
 #include "tests/run_node.h"
@@ -109,7 +109,7 @@ TEST(LargeProducts, AreTheSumsOfTheirBlocks) {
 }
 
 TEST(LargeProducts, OfBfloat16AreTheSumsOfTheirBlocks) {
-  if (!cpu::has_bfloat16_products()) GTEST_SKIP() << "this CPU has no bfloat16 products: the function's body runs";
+  if (cpu::isa() < cpu::Isa::kAvx512Bf16) GTEST_SKIP() << "this CPU has no bfloat16 products: the function's body runs";
   for (const Shape& mkn : {Shape{513, 40, 2100}, Shape{513, 2053, 257}}) {
     const Tensor a = random_tensor(DType::kFloat, {mkn[0], mkn[1]}, 1).cast(DType::kBFloat16);
     const Tensor b = random_tensor(DType::kFloat, {mkn[1], mkn[2]}, 2).cast(DType::kBFloat16);
@@ -139,7 +139,7 @@ TEST(LargeProducts, PackASmallOperand) {
 }
 
 TEST(LargeProducts, OfBfloat16PackASmallOperand) {
-  if (!cpu::has_bfloat16_products()) GTEST_SKIP() << "this CPU has no bfloat16 products: the function's body runs";
+  if (cpu::isa() < cpu::Isa::kAvx512Bf16) GTEST_SKIP() << "this CPU has no bfloat16 products: the function's body runs";
   for (const Shape& kn : {Shape{70, 90}, Shape{1, 1}, Shape{2053, 257}}) {
     const Tensor a = random_tensor(DType::kFloat, {1030, kn[0]}, 1).cast(DType::kBFloat16);
     const Tensor b = random_tensor(DType::kFloat, kn, 2).cast(DType::kBFloat16);

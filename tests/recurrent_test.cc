@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/cpu/cpu_features.h"
 #include "kernels/cpu/lowering/lowering.h"
-#include "kernels/cpu/products.h"
 #include "kernels/device.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/error.h"
@@ -204,11 +204,11 @@ TEST(RoundedRecurrence, KernelsRoundWhereTheirBodiesDo) {
 }
 
 TEST(RoundedRecurrence, NarrowOperandsGiveTheSame) {
-  if (!cpu::has_bfloat16_products()) GTEST_SKIP() << "this CPU has no bfloat16 products: float32 is stored";
+  if (cpu::isa() < cpu::Isa::kAvx512Bf16) GTEST_SKIP() << "this CPU has no bfloat16 products: float32 is stored";
   // AMX adds up in an order of its own. One in some 20,000 gates is rounded to another number, which changes that
   // sample in every step that follows: of 256 gates in each of three steps, one sample in 25. Without the roundings,
   // 60 to 98% of the elements differ.
-  const int64_t one_in = cpu::has_amx() ? 10 : 50;
+  const int64_t one_in = cpu::isa() == cpu::Isa::kAmx ? 10 : 50;
   for (const Call& c : calls()) {
     Model narrow = model_of(c, true);
     ASSERT_TRUE(cpu::bfloat16_recurrences(narrow)) << name_of(c);

@@ -35,7 +35,7 @@ PreparedNode::PreparedNode(const std::string& op, std::vector<Tensor> inputs, co
   std::memset(workspace_.data(), 0xff, workspace_.bytes());  // NaN, for what reads before it writes
 }
 
-void PreparedNode::run() { prepared_.run({in_.data(), out_.data(), workspace_.data()}); }
+void PreparedNode::run() { run_now(prepared_, *model_.graph->first(), in_.data(), out_.data(), workspace_.data()); }
 
 std::vector<Tensor> run_node(const std::string& op, const std::vector<Tensor>& inputs, const Attrs& attrs,
                              int num_outputs, const std::string& domain) {

@@ -64,12 +64,12 @@ TEST(VectorMath, ErrorIsSmall) {
 
 #if defined(__x86_64__)
 TEST(VectorMath, ErrorIsSmallWithAvx2) {
-  if (cpu::simd_level() < cpu::Simd::kAvx2) GTEST_SKIP() << "this machine has no AVX2";
+  if (cpu::isa() < cpu::Isa::kAvx2) GTEST_SKIP() << "this machine has no AVX2";
   expect_small_errors([](const auto& loop) { cpu::run_avx2(loop); });
 }
 
 TEST(VectorMath, ErrorIsSmallWithAvx512) {
-  if (cpu::simd_level() < cpu::Simd::kAvx512) GTEST_SKIP() << "this machine has no AVX-512";
+  if (cpu::isa() < cpu::Isa::kAvx512) GTEST_SKIP() << "this machine has no AVX-512";
   expect_small_errors([](const auto& loop) { cpu::run_avx512(loop); });
 }
 #endif

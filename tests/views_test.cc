@@ -9,7 +9,7 @@
 #include "kernels/lowering/pieces.h"
 #include "onnx_passes/ir/builder.h"
 #include "onnx_passes/ir/roles.h"
-#include "runtime/plan.h"
+#include "runtime/executable.h"
 
 namespace onnx_train {
 namespace {
@@ -52,27 +52,31 @@ struct Execution {
   Execution(const Model& model, const Strings& without) {
     PlanOptions options;
     options.lowering.without = without;
-    Plan plan(clone(model), {"s"}, {}, Device::cpu(), options);
+    const std::unique_ptr<Stream> stream = Device::cpu().make_stream();
+    Executable executable(
+        std::make_unique<Plan>(clone(model), Strings{"s"}, std::map<std::string, Shape>(), Device::cpu(), options),
+        Device::cpu(), *stream);
+    const Plan& plan = executable.plan();
     arena = plan.arena_bytes();
     for (const PlanStep& step : plan.steps()) ops.push_back(step.node->op());
     Tensor memory =
         Tensor::full(DType::kFloat, {static_cast<int64_t>(arena / 4 + 16)}, std::numeric_limits<double>::quiet_NaN());
     void* begin = memory.data();
     size_t room = memory.bytes();
-    plan.bind_arena(std::align(64, arena, begin, room));
-    std::vector<Tensor> tensors;
+    executable.bind_arena(std::align(64, arena, begin, room));
+    std::vector<Tensor> tensors, states;
     for (const Port& port : plan.inputs()) tensors.push_back(ramp(port.shape, -3));
-    for (size_t i = 0; i < plan.inputs().size(); ++i) plan.bind_input(i, tensors[i].data());
-    std::vector<Tensor> outputs;
-    for (const Port& port : plan.outputs()) outputs.emplace_back(port.dtype, port.shape);
-    for (size_t i = 0; i < outputs.size(); ++i) plan.bind_output(i, outputs[i].data());
-    std::vector<Tensor> states;
     for (const StatePort& port : plan.states()) states.push_back(ramp(port.shape, 5));
     for (size_t i = 0; i < states.size(); ++i) {
       in_place = in_place || plan.states()[i].in_place;
-      plan.bind_state(i, states[i].data());
+      executable.bind_state(i, states[i].data());
     }
-    for (int run = 0; run < 2; ++run) plan.run();
+    for (int run = 0; run < 2; ++run) {
+      for (size_t i = 0; i < tensors.size(); ++i) executable.set_input(i, tensors[i].data());
+      executable.run();
+      executable.wait();
+    }
+    std::vector<Tensor> outputs = executable.outputs();
     outputs.insert(outputs.end(), states.begin(), states.end());
     for (const Tensor& t : outputs) results.emplace_back(static_cast<const char*>(t.data()), t.bytes());
   }

@@ -29,19 +29,25 @@ CLI::Option* add(const CommandOption& option, CLI::App* app) {
   const auto collect = [](const std::vector<std::string>&) {};
   return app->add_option_function<std::vector<std::string>>(option.names, collect)
       ->expected(1)
+      ->allow_extra_args(false)
       ->take_all()
       ->type_name(option.value);
 }
 
-void take(const CommandOption& option, const CLI::Option& parsed, const Subcommand& subcommand) {
-  if (parsed.count() == 0) {
-    if (!option.required) return;
-    refuse(subcommand.name, " needs ", name_of(option), is_positional(option) ? "" : " " + option.value, ": ",
-           option.help);
-  }
-  if (parsed.count() > 1 && !is_list(option)) refuse(name_of(option), " is given twice");
-  for (const std::string& text : parsed.results()) assign(option, text);
+bool is_name(const std::string& text, const Subcommand& subcommand) {
+  return std::any_of(subcommand.options.begin(), subcommand.options.end(),
+                     [&](const CommandOption& option) { return !is_positional(option) && name_of(option) == text; });
+}
+
+void take(const CommandOption& option, const std::vector<std::string>& texts, const Subcommand& subcommand) {
+  if (texts.size() > 1 && !is_list(option)) refuse(name_of(option), " is given twice");
+  for (const std::string& text : texts) assign(option, text);
   if (subcommand.given) subcommand.given->insert(key_of(option));
+}
+
+[[noreturn]] void refuse_missing(const CommandOption& option, const Subcommand& subcommand) {
+  refuse(subcommand.name, " needs ", name_of(option), is_positional(option) ? "" : " " + option.value, ": ",
+         option.help);
 }
 
 [[noreturn]] void refuse_extra(const std::string& text, const Subcommand& subcommand) {
@@ -74,11 +80,23 @@ bool read_arguments(const Subcommand& subcommand, const std::vector<std::string>
   } catch (const CLI::ParseError& error) {
     refuse(error.what());
   }
-  const std::vector<std::string> extras = app.remaining();
+  const std::vector<CommandOption>& options = subcommand.options;
+  for (size_t i = 0; i < options.size(); ++i) {
+    for (const std::string& text : parsed[i]->results()) {
+      if (is_name(text, subcommand)) refuse(name_of(options[i]), " needs a value: ", options[i].value);
+    }
+  }
+  std::vector<std::string> extras = app.remaining();
+  std::erase(extras, "--");
   const auto is_option = [](const std::string& text) { return text.size() > 1 && text[0] == '-'; };
   const auto first = std::find_if(extras.begin(), extras.end(), is_option);
   if (!extras.empty()) refuse_extra(first != extras.end() ? *first : extras.front(), subcommand);
-  for (size_t i = 0; i < parsed.size(); ++i) take(subcommand.options[i], *parsed[i], subcommand);
+  for (size_t i = 0; i < options.size(); ++i) {
+    if (parsed[i]->count() > 0) take(options[i], parsed[i]->results(), subcommand);
+  }
+  for (size_t i = 0; i < options.size(); ++i) {
+    if (options[i].required && parsed[i]->count() == 0) refuse_missing(options[i], subcommand);
+  }
   return true;
 }
 

@@ -205,7 +205,7 @@ void print_resumed(const FitArguments& a, const TrainingPosition& position, cons
 void check_data(const FitArguments& a, const Dataset& data, const std::string& path, const std::string& entry,
                 const Session& session, std::vector<std::string>* checked) {
   if (a.no_data_check) return;
-  const std::string identity = data.fingerprint();
+  const std::string& identity = data.fingerprint();
   if (std::count(checked->begin(), checked->end(), identity) > 0) return;
   const std::string fault = DataCheck(&data, session.model(), entry).first_fault();
   if (!fault.empty()) fail(path, ": ", fault, " (--no-data-check trains on it nevertheless)");

@@ -3,6 +3,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <utility>
 
 #include "onnx_passes/gradients/gradient.h"
 #include "onnx_passes/ir/error.h"
@@ -78,11 +79,7 @@ std::vector<std::string> choose_sizes(const std::vector<InputSpec>& inputs, cons
   return all;
 }
 
-void plan(const Model& model, const std::string& entry, const std::vector<std::string>& sizes, int64_t other) {
-  const std::vector<InputSpec> inputs = entry_inputs(model, entry);
-  const auto shapes = example_shapes(inputs, kBatch, choose_sizes(inputs, sizes, other));
-  const std::vector<std::string> states = state_of(model, entry);
-  Model flat = flatten(model, entry);
+void plan(Model flat, const std::vector<std::string>& states, const std::map<std::string, Shape>& shapes) {
   for (const std::string& state : states) {  // those of `predict` are weights: a session reads them from its state
     Value* value = flat.graph->find(state);
     if (value && value->is_initializer() && !flat.graph->is_input(value)) flat.graph->add_input(state, value->type());
@@ -94,11 +91,15 @@ void plan(const Model& model, const std::string& entry, const std::vector<std::s
 
 // Sizes that a model leaves open may still have to fit its strides and heads: a few are tried.
 std::optional<Hindrance> try_plan(const Model& model, const std::string& entry, const std::vector<std::string>& sizes) {
-  const bool open = !open_symbols(entry_inputs(model, entry)).empty();
+  std::optional<Model> first = flatten(model, entry);
+  const std::vector<InputSpec> inputs = entry_inputs(model, entry, *first);
+  const std::vector<std::string> states = state_of(model, entry);
+  const bool open = !open_symbols(inputs).empty();
   std::string reason;
   for (const int64_t other : {8, 32, 224, 1}) {
     try {
-      plan(model, entry, sizes, other);
+      const auto shapes = example_shapes(inputs, kBatch, choose_sizes(inputs, sizes, other));
+      plan(first ? *std::exchange(first, std::nullopt) : flatten(model, entry), states, shapes);
       return std::nullopt;
     } catch (const Error& error) {
       if (reason.empty()) reason = error.what();

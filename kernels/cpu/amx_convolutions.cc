@@ -5,9 +5,9 @@
 #include "kernels/cpu/amx_meetings.h"
 #include "kernels/cpu/amx_panels.h"
 #include "kernels/cpu/convolutions.h"
+#include "kernels/cpu/cpu_features.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/place.h"
-#include "kernels/cpu/products.h"
 #include "kernels/cpu/tiles.h"
 #include "kernels/cpu/windows.h"
 
@@ -52,9 +52,9 @@ class ImageProducts {
 
   size_t workspace() const { return workspace_.bytes(); }
 
-  void run(const Args& args) const {
+  void run(const Launch& launch) const {
     parallel_for(shares_, 1, [&](int64_t share, int64_t end) {
-      for (; share < end; ++share) Share(*this, args, share).run();
+      for (; share < end; ++share) Share(*this, launch, share).run();
     });
   }
 
@@ -103,15 +103,15 @@ class ImageProducts {
   // What one thread does.
   class Share {
    public:
-    Share(const ImageProducts& plan, const Args& args, int64_t share)
+    Share(const ImageProducts& plan, const Launch& launch, int64_t share)
         : plan_(plan),
           m_(plan.meetings_),
-          images_(args.in<float>(plan.images_)),
-          weights_(args.in<float>(plan.weights_)),
-          bias_(plan.bias_ >= 0 ? args.in<float>(plan.bias_) : nullptr),
-          to_(args.out<float>()),
+          images_(launch.in<float>(plan.images_)),
+          weights_(launch.in<float>(plan.weights_)),
+          bias_(plan.bias_ >= 0 ? launch.in<float>(plan.bias_) : nullptr),
+          to_(launch.out<float>()),
           size_(panel_size<float>(plan.depth_)),
-          weight_panels_(static_cast<Element*>(address(plan.scratch_, args)) +
+          weight_panels_(static_cast<Element*>(address(plan.scratch_, launch)) +
                          share * (plan.weight_size_ + m_.slots * size_)),
           slots_(weight_panels_ + plan.weight_size_) {
       const int64_t panels = panels_of(plan.outs_), of_panels = plan.shares_of_panels_;
@@ -223,13 +223,13 @@ class ImageProducts {
 
 Prepared prepared(const NodeSpec& spec, const Convolution& c, bool gradient, int images, int weights, int bias) {
   const ImageProducts products(c, gradient, images, weights, bias, spec.threads());
-  return {[products](const Args& args) { products.run(args); }, products.workspace(), {}};
+  return {[products](const Launch& launch) { products.run(launch); }, products.workspace(), {}};
 }
 
 }  // namespace
 
 bool takes_amx(const Convolution& c) {
-  if (!has_amx() || c.operands != DType::kFloat || !c.channels_last || c.group > 1) return false;
+  if (isa() < Isa::kAmx || c.operands != DType::kFloat || !c.channels_last || c.group > 1) return false;
   const auto filled = [](int64_t lines) {
     return static_cast<double>(lines) / static_cast<double>(panels_of(lines) * kPanel);
   };

@@ -5,7 +5,7 @@
 // operand in the order in which tiles are read: for each kDepth of k, the parts one after the other, two tiles of
 // kTileLines lines each. Two panels meet in registers: four tiles of sums stay there while k runs.
 //
-// Only where has_amx(). T is float or BFloat16.
+// Only where isa() is kAmx. T is float or BFloat16.
 #pragma once
 
 #include <cstddef>

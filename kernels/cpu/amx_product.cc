@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "kernels/cpu/amx_panels.h"
+#include "kernels/cpu/cpu_features.h"
 #include "kernels/cpu/tiles.h"
 
 namespace onnx_train::cpu {
@@ -39,7 +40,7 @@ int64_t equal_parts(int64_t depth, int64_t most) { return steps_of(blocks(depth,
 bool is_amx_product(const Product& p, DType from) {
   const bool meets_one_b = p.y.batch.empty() || (p.y.batch.size() == 1 && p.b.batch[0] == 1);
   const bool wastes_lines = !p.y.batch.empty() && p.m % kPanel != 0;
-  if (!has_amx() || !meets_one_b || wastes_lines || p.y.column_stride != 1) return false;
+  if (isa() < Isa::kAmx || !meets_one_b || wastes_lines || p.y.column_stride != 1) return false;
   // For each number of y, k (rows + n) / (rows n) numbers are copied. Six products of parts pay for that sooner than
   // one.
   constexpr int64_t kLeastDepth = 128;

@@ -20,7 +20,7 @@
 namespace onnx_train::cpu {
 
 // Whether it is worth it: one product of operands of type `from`, or a batch that meets one b, so large that copying
-// its operands pays, where has_amx().
+// its operands pays, where isa() is kAmx.
 bool is_amx_product(const Product& product, DType from);
 
 // Immutable. The order of its sums does not depend on the number of threads. T is float or BFloat16.

@@ -48,11 +48,11 @@ class WeightSums {
 
   size_t workspace() const { return workspace_.bytes(); }
 
-  void run(const Args& args) const {
+  void run(const Launch& launch) const {
     parallel_for(shares_, 1, [&](int64_t share, int64_t end) {
-      for (; share < end; ++share) Share(*this, args, share).run();
+      for (; share < end; ++share) Share(*this, launch, share).run();
     });
-    if (f_.bias) add_up_channels(args.in<float>(f_.dy), batch_ * points_y_, outs_, args.out<float>(1));
+    if (f_.bias) add_up_channels(launch.in<float>(f_.dy), batch_ * points_y_, outs_, launch.out<float>(1));
   }
 
  private:
@@ -101,14 +101,14 @@ class WeightSums {
   // What one thread does: the taps [begin_, end_) of all tiles, one tile after the other.
   class Share {
    public:
-    Share(const WeightSums& plan, const Args& args, int64_t share)
+    Share(const WeightSums& plan, const Launch& launch, int64_t share)
         : plan_(plan),
           m_(plan.meetings_),
-          x_(args.in<float>(plan.f_.x)),
-          dy_(args.in<float>(plan.f_.dy)),
-          dw_(args.out<float>()),
-          sums_(static_cast<float*>(address(plan.sums_, args)) + share * plan.tiles_at_once() * plan.taps_ * kSums),
-          x_panels_(static_cast<Element*>(address(plan.panels_, args)) + share * plan.panels_of_share()),
+          x_(launch.in<float>(plan.f_.x)),
+          dy_(launch.in<float>(plan.f_.dy)),
+          dw_(launch.out<float>()),
+          sums_(static_cast<float*>(address(plan.sums_, launch)) + share * plan.tiles_at_once() * plan.taps_ * kSums),
+          x_panels_(static_cast<Element*>(address(plan.panels_, launch)) + share * plan.panels_of_share()),
           dy_panels_(x_panels_ + m_.slots * plan.x_size()) {
       const int64_t all = plan.rows_ * plan.columns_ * plan.taps_;
       begin_ = all * share / plan.shares_;
@@ -246,7 +246,7 @@ class WeightSums {
 
 Prepared prepare_amx(const NodeSpec& spec, const Convolution& c, const WeightGradient& f) {
   const WeightSums sums(c, f, spec.threads());
-  return {[sums](const Args& args) { sums.run(args); }, sums.workspace(), {}};
+  return {[sums](const Launch& launch) { sums.run(launch); }, sums.workspace(), {}};
 }
 
 }  // namespace onnx_train::cpu

@@ -58,10 +58,10 @@ Prepared prepare_pow(const NodeSpec& spec) {
   Prepared prepared;
   const Broadcast broadcast(spec.out_shape(), {spec.in_shape(0), spec.in_shape(1)});
   const bool one_exponent = spec.in_size(1) == 1;
-  prepared.run = [broadcast, one_exponent](const Args& args) {
-    const T* base = args.in<T>(0);
-    const E* exponent = args.in<E>(1);
-    T* y = args.out<T>();
+  prepared.run = [broadcast, one_exponent](const Launch& launch) {
+    const T* base = launch.in<T>(0);
+    const E* exponent = launch.in<E>(1);
+    T* y = launch.out<T>();
     const auto powers = [&](auto op) {
       parallel_for(broadcast.size(), kElementGrain, [=](int64_t b, int64_t e) { map(e - b, base + b, y + b, op); });
     };
@@ -103,11 +103,11 @@ Prepared prepare_variadic(const NodeSpec& spec, Op op, T scale) {
   steps.push_back(Broadcast(out, {spec.in_shape(0), spec.in_shape(inputs > 1 ? 1 : 0)}));
   for (int i = 2; i < inputs; ++i) steps.push_back(Broadcast(out, {out, spec.in_shape(i)}));
   Prepared prepared;
-  prepared.run = [steps, op, scale, inputs](const Args& args) {
-    T* y = args.out<T>();
-    if (inputs == 1) return map(steps[0], args.in<T>(0), args.in<T>(0), y, SecondOf{});
-    map(steps[0], args.in<T>(0), args.in<T>(1), y, op);
-    for (int i = 2; i < inputs; ++i) map<T, T, T>(steps[static_cast<size_t>(i) - 1], y, args.in<T>(i), y, op);
+  prepared.run = [steps, op, scale, inputs](const Launch& launch) {
+    T* y = launch.out<T>();
+    if (inputs == 1) return map(steps[0], launch.in<T>(0), launch.in<T>(0), y, SecondOf{});
+    map(steps[0], launch.in<T>(0), launch.in<T>(1), y, op);
+    for (int i = 2; i < inputs; ++i) map<T, T, T>(steps[static_cast<size_t>(i) - 1], y, launch.in<T>(i), y, op);
     if (scale != T{1}) {
       parallel_for(steps[0].size(), kElementGrain, [=](int64_t begin, int64_t end) {
         map(end - begin, y + begin, y + begin, [=](T x) { return x * scale; });
@@ -148,13 +148,13 @@ template <typename T>
 Prepared prepare_clip(const NodeSpec& spec) {
   Prepared prepared;
   const bool has_low = spec.has_input(1), has_high = spec.has_input(2);
-  prepared.run = [n = spec.in_size(), has_low, has_high](const Args& args) {
+  prepared.run = [n = spec.in_size(), has_low, has_high](const Launch& launch) {
     using Limits = std::numeric_limits<T>;
     constexpr T kLowest = Limits::has_infinity ? -Limits::infinity() : Limits::lowest();
     constexpr T kHighest = Limits::has_infinity ? Limits::infinity() : Limits::max();
-    const math::Clip<T> op{has_low ? *args.in<T>(1) : kLowest, has_high ? *args.in<T>(2) : kHighest};
-    const T* x = args.in<T>(0);
-    T* y = args.out<T>();
+    const math::Clip<T> op{has_low ? *launch.in<T>(1) : kLowest, has_high ? *launch.in<T>(2) : kHighest};
+    const T* x = launch.in<T>(0);
+    T* y = launch.out<T>();
     parallel_for(n, kElementGrain, [=](int64_t begin, int64_t end) { map(end - begin, x + begin, y + begin, op); });
   };
   prepared.in_place = {{0, 0}};

@@ -199,14 +199,15 @@ Prepared prepare_attention(const NodeSpec& spec) {
   const size_t tile_bytes = cache_lines(tiles.workspace() * sizeof(float)), each = share.workspace();
   Prepared prepared;
   prepared.workspace = tile_bytes + static_cast<size_t>(shares) * each;
-  prepared.run = [=, masked = spec.has_input(3)](const Args& args) {
-    const Addresses at{args.in<float>(0),  args.in<float>(1),  args.in<float>(2), masked ? args.inputs[3] : nullptr,
-                       args.out<float>(0), args.out<float>(1), args.out<float>(2)};
-    float* mask_tiles = args.scratch<float>();
+  prepared.run = [=, masked = spec.has_input(3)](const Launch& launch) {
+    const Addresses at{
+        launch.in<float>(0),  launch.in<float>(1),  launch.in<float>(2), masked ? launch.inputs[3] : nullptr,
+        launch.out<float>(0), launch.out<float>(1), launch.out<float>(2)};
+    float* mask_tiles = launch.scratch<float>();
     tiles.scan(at.mask, mask_tiles);
     parallel_for(shares, 1, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
-        char* own = args.scratch<char>() + tile_bytes + static_cast<size_t>(i) * each;
+        char* own = launch.scratch<char>() + tile_bytes + static_cast<size_t>(i) * each;
         (*states)[static_cast<size_t>(i)].run(at, mask_tiles, own, blocks * i / shares, blocks * (i + 1) / shares);
       }
     });

@@ -237,15 +237,16 @@ Prepared prepare_attention_gradient(const NodeSpec& spec) {
   const size_t tile_bytes = cache_lines(tiles.workspace() * sizeof(float)), each = share.workspace();
   Prepared prepared;
   prepared.workspace = tile_bytes + static_cast<size_t>(shares) * each;
-  prepared.run = [=, masked = spec.has_input(7)](const Args& args) {
-    const Addresses at{args.in<float>(0),  args.in<float>(1),  args.in<float>(2), args.in<float>(3),
-                       args.in<float>(4),  args.in<float>(5),  args.in<float>(6), masked ? args.inputs[7] : nullptr,
-                       args.out<float>(0), args.out<float>(1), args.out<float>(2)};
-    float* mask_tiles = args.scratch<float>();
+  prepared.run = [=, masked = spec.has_input(7)](const Launch& launch) {
+    const Addresses at{
+        launch.in<float>(0),  launch.in<float>(1),  launch.in<float>(2), launch.in<float>(3),
+        launch.in<float>(4),  launch.in<float>(5),  launch.in<float>(6), masked ? launch.inputs[7] : nullptr,
+        launch.out<float>(0), launch.out<float>(1), launch.out<float>(2)};
+    float* mask_tiles = launch.scratch<float>();
     tiles.scan(at.mask, mask_tiles);
     parallel_for(shares, 1, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
-        char* own = args.scratch<char>() + tile_bytes + static_cast<size_t>(i) * each;
+        char* own = launch.scratch<char>() + tile_bytes + static_cast<size_t>(i) * each;
         Share& state = (*states)[static_cast<size_t>(i)];
         for (int64_t head = heads * i / shares; head < heads * (i + 1) / shares; ++head) {
           state.run(at, mask_tiles, own, head);

@@ -43,8 +43,8 @@ struct Workspace {
         per_channel(static_cast<size_t>(numbers * l.channels) * sizeof(Computed<X>)),
         rows(Stage<X>::bytes(l, channels.shares())) {}
   size_t bytes() const { return sums + per_channel + rows; }
-  Computed<X>* numbers(const Args& a) const { return reinterpret_cast<Computed<X>*>(a.scratch<char>() + sums); }
-  Stage<X> stage(const Args& a) const {
+  Computed<X>* numbers(const Launch& a) const { return reinterpret_cast<Computed<X>*>(a.scratch<char>() + sums); }
+  Stage<X> stage(const Launch& a) const {
     return {reinterpret_cast<float*>(a.scratch<char>() + sums + per_channel), layout.rest};
   }
 };
@@ -80,7 +80,7 @@ Prepared prepare_inference(const NodeSpec& s, Epilogue epilogue) {
   const Workspace<X> workspace(layout, channels, 1);
   const double epsilon = s.node().attr("epsilon", kEpsilon);
   const bool adds = s.num_inputs() > 5;
-  const auto run = [=](const Args& a) {
+  const auto run = [=](const Launch& a) {
     const X *x = a.in<X>(0), *residual = adds ? a.in<X>(5) : nullptr;
     const T *scale = a.in<T>(1), *bias = a.in<T>(2), *mean = a.in<T>(3), *variance = a.in<T>(4);
     T* factor = workspace.numbers(a);
@@ -112,8 +112,8 @@ void guess_means(const X* x, const ChannelLayout& layout, T* guess) {
   for (int64_t k = 0; k < samples; ++k) {
     const X* sample = x + k * layout.batch / samples * layout.stride();
     for (int64_t c = 0; c < layout.channels; ++c) {
-      convert_row(sample + c * layout.rest, some, row);
-      guess[c] += some == 1 ? row[0] : sum(row, some);
+      vectorized([&] { convert_row(sample + c * layout.rest, some, row); });
+      guess[c] += some == 1 ? row[0] : vectorized([&] { return sum(row, some); });
     }
   }
   for (int64_t c = 0; c < layout.channels && samples > 0; ++c) guess[c] /= static_cast<T>(some * samples);
@@ -127,7 +127,7 @@ Prepared prepare_train(const NodeSpec& s, Epilogue epilogue) {
   const Workspace<X> workspace(layout, channels, 4);
   const double epsilon = s.node().attr("epsilon", kEpsilon);
   const bool has_mean = s.has_output(1), has_variance = s.has_output(2), adds = s.num_inputs() > 3;
-  const auto run = [=](const Args& a) {
+  const auto run = [=](const Launch& a) {
     const X *x = a.in<X>(0), *residual = adds ? a.in<X>(3) : nullptr;
     const T *scale = a.in<T>(1), *bias = a.in<T>(2);
     // Per channel; the mean and the variance are here when they are no outputs.
@@ -174,7 +174,7 @@ Prepared prepare_gradient(const NodeSpec& s, Mode mode) {
   const bool frozen = mode == Mode::kFrozen, rectified = mode == Mode::kRectified;
   const bool has_dx = s.has_output(0), has_dscale = s.has_output(1), has_dbias = s.has_output(2);
   const int dz_output = s.has_output(3) ? 3 : 0;
-  const auto run = [=](const Args& a) {
+  const auto run = [=](const Launch& a) {
     const X *x = a.in<X>(0), *dy = a.in<X>(4);
     const T *scale = a.in<T>(1), *mean = a.in<T>(2), *variance = a.in<T>(3);
     T* numbers = workspace.numbers(a);

@@ -4,12 +4,13 @@
 //
 // Images may be stored in bfloat16. They are widened as they are read, computed on in float32, and rounded as they are
 // written; all that belongs to a channel is float32. The numbers are those of float32 images with casts around.
+//
+// The loops are called within `vectorized` (simd.h).
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 
-#include "kernels/cpu/multiversion.h"
 #include "kernels/cpu/normalization.h"
 
 namespace onnx_train::cpu {
@@ -41,8 +42,7 @@ struct ChannelBlock {
 
 // Σ (x - shift) and Σ (x - shift)²: with a shift near the mean, the variance does not cancel.
 template <typename T>
-ONNX_TRAIN_MULTIVERSION Sums shifted_moments(const T* __restrict x, T shift, int64_t rows, int64_t rest,
-                                             int64_t stride) {
+Sums shifted_moments(const T* __restrict x, T shift, int64_t rows, int64_t rest, int64_t stride) {
   Sums sums;
   for (int64_t r = 0; r < rows; ++r) {
     const T* row = x + r * stride;
@@ -61,9 +61,8 @@ ONNX_TRAIN_MULTIVERSION Sums shifted_moments(const T* __restrict x, T shift, int
 
 // dx = (dy - dy_mean - (x - mean) along) factor. dx may be x or dy.
 template <typename X, typename D, typename Y>
-ONNX_TRAIN_MULTIVERSION void differentiate_rows(const X* x, const D* dy, Computed<X> mean, Computed<X> dy_mean,
-                                                Computed<X> along, Computed<X> factor, int64_t rows, int64_t rest,
-                                                int64_t stride, Y* dx) {
+void differentiate_rows(const X* x, const D* dy, Computed<X> mean, Computed<X> dy_mean, Computed<X> along,
+                        Computed<X> factor, int64_t rows, int64_t rest, int64_t stride, Y* dx) {
   for (int64_t r = 0; r < rows; ++r) {
 #pragma omp simd
     for (int64_t i = r * stride; i < r * stride + rest; ++i) {
@@ -75,9 +74,8 @@ ONNX_TRAIN_MULTIVERSION void differentiate_rows(const X* x, const D* dy, Compute
 // y = relu((x - mean) factor + bias + residual); without residual when it is null. y may be x or the residual. What is
 // scaled, and the sum, are rounded to R; Y holds that.
 template <typename R, bool kAdds, typename X, typename Y>
-ONNX_TRAIN_MULTIVERSION void scale_rows_and_rectify(const X* x, const X* residual, Computed<X> mean, Computed<X> factor,
-                                                    Computed<X> bias, int64_t rows, int64_t rest, int64_t stride,
-                                                    Y* y) {
+void scale_rows_and_rectify(const X* x, const X* residual, Computed<X> mean, Computed<X> factor, Computed<X> bias,
+                            int64_t rows, int64_t rest, int64_t stride, Y* y) {
   using T = Computed<X>;
   for (int64_t r = 0; r < rows; ++r) {
 #pragma omp simd
@@ -91,8 +89,8 @@ ONNX_TRAIN_MULTIVERSION void scale_rows_and_rectify(const X* x, const X* residua
 
 // dz = dy where y is positive, else 0; Σ dz and Σ dz (x - mean). dz may be dy or y.
 template <typename T>
-ONNX_TRAIN_MULTIVERSION Sums rectified_gradient_sums(const T* x, const T* dy, const T* y, T mean, int64_t rows,
-                                                     int64_t rest, int64_t stride, T* dz) {
+Sums rectified_gradient_sums(const T* x, const T* dy, const T* y, T mean, int64_t rows, int64_t rest, int64_t stride,
+                             T* dz) {
   Sums sums;
   for (int64_t r = 0; r < rows; ++r) {
     T first = 0, second = 0;
@@ -126,9 +124,8 @@ struct Columns {
 constexpr int64_t kRowsPerSum = 64;
 
 template <typename X, typename T>
-ONNX_TRAIN_MULTIVERSION void add_shifted_moments(const X* __restrict x, const T* __restrict shift, int64_t rows,
-                                                 int64_t width, int64_t stride, T* __restrict first,
-                                                 T* __restrict second) {
+void add_shifted_moments(const X* __restrict x, const T* __restrict shift, int64_t rows, int64_t width, int64_t stride,
+                         T* __restrict first, T* __restrict second) {
   for (int64_t r = 0; r < rows; ++r) {
 #pragma omp simd
     for (int64_t i = 0; i < width; ++i) {
@@ -140,9 +137,8 @@ ONNX_TRAIN_MULTIVERSION void add_shifted_moments(const X* __restrict x, const T*
 }
 
 template <typename X, typename T>
-ONNX_TRAIN_MULTIVERSION void add_gradient_sums(const X* __restrict x, const X* __restrict dy, const T* __restrict mean,
-                                               int64_t rows, int64_t width, int64_t stride, T* __restrict first,
-                                               T* __restrict second) {
+void add_gradient_sums(const X* __restrict x, const X* __restrict dy, const T* __restrict mean, int64_t rows,
+                       int64_t width, int64_t stride, T* __restrict first, T* __restrict second) {
   for (int64_t r = 0; r < rows; ++r) {
 #pragma omp simd
     for (int64_t i = 0; i < width; ++i) {
@@ -154,8 +150,8 @@ ONNX_TRAIN_MULTIVERSION void add_gradient_sums(const X* __restrict x, const X* _
 }
 
 template <typename X, typename T, typename Y>
-ONNX_TRAIN_MULTIVERSION void scale_columns(const X* x, const T* mean, const T* factor, const T* bias, int64_t rows,
-                                           int64_t width, int64_t stride, Y* y) {
+void scale_columns(const X* x, const T* mean, const T* factor, const T* bias, int64_t rows, int64_t width,
+                   int64_t stride, Y* y) {
   for (int64_t r = 0; r < rows; ++r) {
 #pragma omp simd
     for (int64_t i = 0; i < width; ++i) {
@@ -165,9 +161,8 @@ ONNX_TRAIN_MULTIVERSION void scale_columns(const X* x, const T* mean, const T* f
 }
 
 template <typename X, typename D, typename T, typename Y>
-ONNX_TRAIN_MULTIVERSION void differentiate_columns(const X* x, const D* dy, const T* mean, const T* dy_mean,
-                                                   const T* along, const T* factor, int64_t rows, int64_t width,
-                                                   int64_t stride, Y* dx) {
+void differentiate_columns(const X* x, const D* dy, const T* mean, const T* dy_mean, const T* along, const T* factor,
+                           int64_t rows, int64_t width, int64_t stride, Y* dx) {
   for (int64_t r = 0; r < rows; ++r) {
 #pragma omp simd
     for (int64_t i = 0; i < width; ++i) {
@@ -179,9 +174,8 @@ ONNX_TRAIN_MULTIVERSION void differentiate_columns(const X* x, const D* dy, cons
 
 // As scale_rows_and_rectify.
 template <typename R, bool kAdds, typename X, typename T, typename Y>
-ONNX_TRAIN_MULTIVERSION void scale_columns_and_rectify(const X* x, const X* residual, const T* mean, const T* factor,
-                                                       const T* bias, int64_t rows, int64_t width, int64_t stride,
-                                                       Y* y) {
+void scale_columns_and_rectify(const X* x, const X* residual, const T* mean, const T* factor, const T* bias,
+                               int64_t rows, int64_t width, int64_t stride, Y* y) {
   for (int64_t r = 0; r < rows; ++r) {
 #pragma omp simd
     for (int64_t i = 0; i < width; ++i) {
@@ -195,9 +189,8 @@ ONNX_TRAIN_MULTIVERSION void scale_columns_and_rectify(const X* x, const X* resi
 
 // As rectified_gradient_sums. dz holds what dy holds, in a type at least as wide.
 template <typename X, typename T, typename D>
-ONNX_TRAIN_MULTIVERSION void add_rectified_gradient_sums(const X* x, const X* dy, const X* y, const T* mean,
-                                                         int64_t rows, int64_t width, int64_t stride, D* dz,
-                                                         T* __restrict first, T* __restrict second) {
+void add_rectified_gradient_sums(const X* x, const X* dy, const X* y, const T* mean, int64_t rows, int64_t width,
+                                 int64_t stride, D* dz, T* __restrict first, T* __restrict second) {
   for (int64_t r = 0; r < rows; ++r) {
 #pragma omp simd
     for (int64_t i = 0; i < width; ++i) {

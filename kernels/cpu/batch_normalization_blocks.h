@@ -6,6 +6,7 @@
 
 #include "kernels/cpu/batch_normalization.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/simd.h"
 
 namespace onnx_train::cpu {
 
@@ -22,7 +23,7 @@ struct Stage {
   }
   float* row(const ChannelBlock& block, int which) const { return memory + (3 * block.share + which) * rest; }
   float* widened(const ChannelBlock& block, int which, const X* from) const {
-    convert_row(from, rest, row(block, which));
+    vectorized([&] { convert_row(from, rest, row(block, which)); });
     return row(block, which);
   }
 };
@@ -40,14 +41,17 @@ void moments(const X* x, const T* shift, const ChannelBlock& block, const Channe
   if (layout.is_short()) {
     const Columns<T> shifts(shift, block, layout);
     reduce_columns<T>(block, layout, sums, [&](int64_t row, int64_t rows, T* first, T* second) {
-      add_shifted_moments(x + at + row * stride, shifts.values, rows, block.width(layout), stride, first, second);
+      vectorized([&] {
+        add_shifted_moments(x + at + row * stride, shifts.values, rows, block.width(layout), stride, first, second);
+      });
     });
   } else if constexpr (Stage<X>::kIsUsed) {
     for (int64_t r = 0; r < block.rows(); ++r) {
-      add(sums, shifted_moments(stage.widened(block, 0, x + at + r * stride), shift[block.first], 1, rest, rest));
+      const float* row = stage.widened(block, 0, x + at + r * stride);
+      add(sums, vectorized([&] { return shifted_moments(row, shift[block.first], 1, rest, rest); }));
     }
   } else {
-    *sums = shifted_moments(x + at, shift[block.first], block.rows(), rest, stride);
+    *sums = vectorized([&] { return shifted_moments(x + at, shift[block.first], block.rows(), rest, stride); });
   }
 }
 
@@ -60,16 +64,18 @@ void gradient_moments(const X* x, const X* dy, const T* mean, const ChannelBlock
     const Columns<T> means(mean, block, layout);
     reduce_columns<T>(block, layout, sums, [&](int64_t row, int64_t rows, T* first, T* second) {
       const int64_t from = at + row * stride;
-      add_gradient_sums(x + from, dy + from, means.values, rows, block.width(layout), stride, first, second);
+      vectorized([&] {
+        add_gradient_sums(x + from, dy + from, means.values, rows, block.width(layout), stride, first, second);
+      });
     });
   } else if constexpr (Stage<X>::kIsUsed) {
     for (int64_t r = 0; r < block.rows(); ++r) {
       const float* row = stage.widened(block, 0, x + at + r * stride);
       const float* dy_row = stage.widened(block, 1, dy + at + r * stride);
-      add(sums, gradient_sums(row, dy_row, mean[block.first], 1, rest, rest));
+      add(sums, vectorized([&] { return gradient_sums(row, dy_row, mean[block.first], 1, rest, rest); }));
     }
   } else {
-    *sums = gradient_sums(x + at, dy + at, mean[block.first], block.rows(), rest, stride);
+    *sums = vectorized([&] { return gradient_sums(x + at, dy + at, mean[block.first], block.rows(), rest, stride); });
   }
 }
 
@@ -79,11 +85,14 @@ void scale_block(const X* x, const T* mean, const T* factor, const T* bias, cons
                  const ChannelLayout& layout, Y* y) {
   const int64_t at = block.at(layout), c = block.first;
   if (!layout.is_short()) {
-    return scale_rows(x + at, mean[c], factor[c], bias[c], block.rows(), layout.rest, layout.stride(), y + at);
+    return vectorized(
+        [&] { scale_rows(x + at, mean[c], factor[c], bias[c], block.rows(), layout.rest, layout.stride(), y + at); });
   }
   const Columns<T> means(mean, block, layout), factors(factor, block, layout), biases(bias, block, layout);
-  scale_columns(x + at, means.values, factors.values, biases.values, block.rows(), block.width(layout), layout.stride(),
-                y + at);
+  vectorized([&] {
+    scale_columns(x + at, means.values, factors.values, biases.values, block.rows(), block.width(layout),
+                  layout.stride(), y + at);
+  });
 }
 
 // y = relu((x - mean) factor + bias + residual), rounded to R after each step; the residual may be null.
@@ -93,14 +102,18 @@ void scale_and_rectify_block(const X* x, const X* residual, const T* mean, const
   const int64_t at = block.at(layout), c = block.first;
   if (residual) residual += at;
   if (!layout.is_short()) {
-    const auto run = residual ? scale_rows_and_rectify<R, true, X, Y> : scale_rows_and_rectify<R, false, X, Y>;
-    return run(x + at, residual, mean[c], factor[c], bias[c], block.rows(), layout.rest, layout.stride(), y + at);
+    const auto run = [&](auto adds) {
+      scale_rows_and_rectify<R, adds.value>(x + at, residual, mean[c], factor[c], bias[c], block.rows(), layout.rest,
+                                            layout.stride(), y + at);
+    };
+    return vectorized([&] { residual ? run(std::true_type{}) : run(std::false_type{}); });
   }
   const Columns<T> means(mean, block, layout), factors(factor, block, layout), biases(bias, block, layout);
-  const auto run =
-      residual ? scale_columns_and_rectify<R, true, X, T, Y> : scale_columns_and_rectify<R, false, X, T, Y>;
-  run(x + at, residual, means.values, factors.values, biases.values, block.rows(), block.width(layout), layout.stride(),
-      y + at);
+  const auto run = [&](auto adds) {
+    scale_columns_and_rectify<R, adds.value>(x + at, residual, means.values, factors.values, biases.values,
+                                             block.rows(), block.width(layout), layout.stride(), y + at);
+  };
+  vectorized([&] { residual ? run(std::true_type{}) : run(std::false_type{}); });
 }
 
 // dz = dy where y is positive, else 0; Σ dz and Σ dz (x - mean) of each channel of the block.
@@ -112,19 +125,25 @@ void rectified_gradient_moments(const X* x, const X* dy, const X* y, const T* me
     const Columns<T> means(mean, block, layout);
     reduce_columns<T>(block, layout, sums, [&](int64_t row, int64_t rows, T* first, T* second) {
       const int64_t from = at + row * stride;
-      add_rectified_gradient_sums(x + from, dy + from, y + from, means.values, rows, block.width(layout), stride,
-                                  dz + from, first, second);
+      vectorized([&] {
+        add_rectified_gradient_sums(x + from, dy + from, y + from, means.values, rows, block.width(layout), stride,
+                                    dz + from, first, second);
+      });
     });
   } else if constexpr (Stage<X>::kIsUsed) {
     for (int64_t r = 0; r < block.rows(); ++r) {
       const int64_t from = at + r * stride;
       const float *row = stage.widened(block, 0, x + from), *y_row = stage.widened(block, 2, y + from);
       float* dy_row = stage.widened(block, 1, dy + from);
-      add(sums, rectified_gradient_sums(row, dy_row, y_row, mean[block.first], 1, rest, rest, dy_row));
-      convert_row(dy_row, rest, dz + from);
+      add(sums, vectorized([&] {
+            return rectified_gradient_sums(row, dy_row, y_row, mean[block.first], 1, rest, rest, dy_row);
+          }));
+      vectorized([&] { convert_row(dy_row, rest, dz + from); });
     }
   } else {
-    *sums = rectified_gradient_sums(x + at, dy + at, y + at, mean[block.first], block.rows(), rest, stride, dz + at);
+    *sums = vectorized([&] {
+      return rectified_gradient_sums(x + at, dy + at, y + at, mean[block.first], block.rows(), rest, stride, dz + at);
+    });
   }
 }
 
@@ -140,13 +159,17 @@ void differentiate_block(const X* x, const D* dy, const T* mean, const Slopes<T>
                          const ChannelLayout& layout, Y* dx) {
   const int64_t at = block.at(layout), c = block.first;
   if (!layout.is_short()) {
-    return differentiate_rows(x + at, dy + at, mean[c], slopes.dy_mean[c], slopes.along[c], slopes.factor[c],
-                              block.rows(), layout.rest, layout.stride(), dx + at);
+    return vectorized([&] {
+      differentiate_rows(x + at, dy + at, mean[c], slopes.dy_mean[c], slopes.along[c], slopes.factor[c], block.rows(),
+                         layout.rest, layout.stride(), dx + at);
+    });
   }
   const Columns<T> means(mean, block, layout), dy_means(slopes.dy_mean, block, layout),
       alongs(slopes.along, block, layout), factors(slopes.factor, block, layout);
-  differentiate_columns(x + at, dy + at, means.values, dy_means.values, alongs.values, factors.values, block.rows(),
-                        block.width(layout), layout.stride(), dx + at);
+  vectorized([&] {
+    differentiate_columns(x + at, dy + at, means.values, dy_means.values, alongs.values, factors.values, block.rows(),
+                          block.width(layout), layout.stride(), dx + at);
+  });
 }
 
 // Runs a reduction over each channel and then a pass over it. With many blocks of channels, a thread does both while

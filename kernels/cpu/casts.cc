@@ -13,8 +13,8 @@ template <typename From, typename To>
 Prepared prepare_cast(const NodeSpec& spec) {
   if constexpr (std::is_same_v<From, To>) {
     Prepared prepared;
-    prepared.run = [bytes = static_cast<size_t>(spec.in_size()) * sizeof(From)](const Args& args) {
-      if (bytes > 0 && args.outputs[0] != args.inputs[0]) std::memcpy(args.outputs[0], args.inputs[0], bytes);
+    prepared.run = [bytes = static_cast<size_t>(spec.in_size()) * sizeof(From)](const Launch& launch) {
+      if (bytes > 0 && launch.outputs[0] != launch.inputs[0]) std::memcpy(launch.outputs[0], launch.inputs[0], bytes);
     };
     prepared.in_place = {{0, 0}};
     return prepared;

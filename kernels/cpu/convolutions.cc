@@ -151,12 +151,13 @@ Prepared prepare_conv_transpose(const NodeSpec& spec) {
   expect_bias(spec, 2, y[1]);
   Prepared product = prepare(spec, c, InputGradient{0, 1});
   if (!spec.has_input(2)) return product;
-  const auto add = [=, single = spec.in_type() == DType::kFloat](const Args& args) {
-    single ? add_bias(args.in<float>(2), args.out<float>(), y) : add_bias(args.in<double>(2), args.out<double>(), y);
+  const auto add = [=, single = spec.in_type() == DType::kFloat](const Launch& launch) {
+    single ? add_bias(launch.in<float>(2), launch.out<float>(), y)
+           : add_bias(launch.in<double>(2), launch.out<double>(), y);
   };
-  return {[add, run = product.run](const Args& args) {
-            run(args);
-            add(args);
+  return {[add, run = product.run](const Launch& launch) {
+            run(launch);
+            add(launch);
           },
           product.workspace,
           {}};

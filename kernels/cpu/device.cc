@@ -9,6 +9,7 @@
 
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/available_memory.h"
+#include "kernels/cpu/cpu_features.h"
 #include "kernels/cpu/fused_operations.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/lowering/lowering.h"
@@ -25,10 +26,27 @@ namespace {
 
 constexpr size_t kHugePage = size_t{2} << 20;
 
+// Work is done when it is given.
+class CpuStream : public Stream {
+ public:
+  void copy_from_host(void* to, const void* from, size_t bytes) override { copy({to, from, bytes}); }
+  void copy_to_host(void* to, const void* from, size_t bytes) override { copy({to, from, bytes}); }
+  void copy(const Transfer& transfer) override {
+    if (transfer.bytes > 0) std::memcpy(transfer.to, transfer.from, transfer.bytes);
+  }
+  void commit(const std::vector<Transfer>& transfers, const Fault* fault) override {
+    if (fault->node != 0) return;
+    for (const Transfer& transfer : transfers) copy(transfer);
+  }
+  void synchronize() override {}
+  std::unique_ptr<Recording> record(const std::function<void()>&) override { return nullptr; }
+};
+
 class CpuDevice : public Device {
  public:
   CpuDevice()
-      : kernels_({cpu::elementwise_kernels(),   cpu::activation_kernels(), cpu::product_kernels(),
+      : level_(cpu::isa()),
+        kernels_({cpu::elementwise_kernels(),   cpu::activation_kernels(), cpu::product_kernels(),
                   cpu::convolution_kernels(),   cpu::pooling_kernels(),    cpu::normalization_kernels(),
                   cpu::reduction_kernels(),     cpu::shape_kernels(),      cpu::generator_kernels(),
                   cpu::indexing_kernels(),      cpu::line_kernels(),       cpu::element_kernels(),
@@ -53,12 +71,8 @@ class CpuDevice : public Device {
     return data;
   }
   void free(void* data) override { std::free(data); }
-  void copy_from_host(void* to, const void* from, size_t bytes) override { copy(to, from, bytes); }
-  void copy_to_host(void* to, const void* from, size_t bytes) override { copy(to, from, bytes); }
-  void copy(void* to, const void* from, size_t bytes) override {
-    if (bytes > 0) std::memcpy(to, from, bytes);
-  }
-  void synchronize() override {}
+  bool uses_host_memory() const override { return true; }
+  std::unique_ptr<Stream> make_stream() override { return std::make_unique<CpuStream>(); }
   const KernelTable& kernels() const override { return kernels_; }
   size_t available_bytes() const override { return cpu::available_memory(); }
   std::vector<Pass> lowering(const LoweringOptions& options) const override {
@@ -90,7 +104,8 @@ class CpuDevice : public Device {
   }
 
  private:
-  KernelTable kernels_;
+  const cpu::Isa level_;  // asked for first: this caps oneDNN before its first primitive
+  const KernelTable kernels_;
 };
 
 }  // namespace

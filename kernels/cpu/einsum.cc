@@ -73,15 +73,15 @@ class EinsumPlan {
     for (size_t i = 1; i < einsum_.inputs.size(); ++i) result = multiply(result, named_input(i), wanted_after(i));
     arranged(result, einsum_.output, Place{Place::kOutput, 0});
     const auto steps = std::make_shared<std::vector<Step>>(std::move(steps_));
-    return {[steps](const Args& args) {
-              for (const Step& step : *steps) step(args);
+    return {[steps](const Launch& launch) {
+              for (const Step& step : *steps) step(launch);
             },
             workspace_.bytes(),
             {}};
   }
 
  private:
-  using Step = std::function<void(const Args&)>;
+  using Step = std::function<void(const Launch&)>;
 
   void measure(const std::string& indices, const Shape& shape) {
     for (size_t i = 0; i < indices.size(); ++i) {
@@ -164,8 +164,8 @@ class EinsumPlan {
   Named arranged(const Named& from, const std::string& indices, Place to) {
     steps_.push_back(dispatch_numeric(spec_.in_type(), [&](auto zero) -> Step {
       using T = decltype(zero);
-      return [=, a = arrangement(from, indices), place = from.place](const Args& args) {
-        arrange(a, static_cast<const T*>(address(place, args)), static_cast<T*>(address(to, args)));
+      return [=, a = arrangement(from, indices), place = from.place](const Launch& launch) {
+        arrange(a, static_cast<const T*>(address(place, launch)), static_cast<T*>(address(to, launch)));
       };
     }));
     return contiguous(indices, to);
@@ -197,10 +197,14 @@ class EinsumPlan {
     product.y = row_major_matrices(products, product.m, product.n);
     const Prepared prepared = prepare_product(spec_, product);
     const Place scratch = workspace_.reserve(prepared.workspace);
-    steps_.push_back([=, run = prepared.run, to = result.place](const Args& args) {
-      const void* inputs[] = {address(from_a, args), address(from_b, args)};
-      void* outputs[] = {address(to, args)};
-      run({inputs, outputs, address(scratch, args)});
+    steps_.push_back([=, run = prepared.run, to = result.place](const Launch& launch) {
+      const void* inputs[] = {address(from_a, launch), address(from_b, launch)};
+      void* outputs[] = {address(to, launch)};
+      Launch inner = launch;
+      inner.inputs = inputs;
+      inner.outputs = outputs;
+      inner.workspace = address(scratch, launch);
+      run(inner);
     });
     return result;
   }

@@ -66,12 +66,13 @@ Prepared prepare_gather_elements(const NodeSpec& spec) {
   const ElementLines places(spec.node(), spec.in_shape(0), spec.in_shape(1));
   Prepared prepared;
   prepared.workspace = static_cast<size_t>(places.count) * sizeof(int64_t);
-  prepared.run = dispatch_size(size_of(spec.in_type(0)), [&]<typename T>(T) -> std::function<void(const Args&)> {
-    return [places, type = spec.in_type(1), label = spec.node().label()](const Args& args) {
-      int64_t* indices = args.scratch<int64_t>();
-      read_indices(args.inputs[1], type, places.count, places.limit, label, indices);
-      const T* in = args.in<T>(0);
-      T* out = args.out<T>();
+  prepared.explain = explain_index(places.limit);
+  prepared.run = dispatch_size(size_of(spec.in_type(0)), [&]<typename T>(T) -> std::function<void(const Launch&)> {
+    return [places, type = spec.in_type(1)](const Launch& launch) {
+      int64_t* indices = launch.scratch<int64_t>();
+      if (!read_indices(launch, 1, type, places.count, places.limit, indices)) return;
+      const T* in = launch.in<T>(0);
+      T* out = launch.out<T>();
       places.for_each(indices, [&](int64_t to, int64_t from) { out[to] = in[from]; });
     };
   });
@@ -83,14 +84,14 @@ bool supports_gather_elements(const NodeSpec& spec) {
 }
 
 template <typename T, typename Combine>
-std::function<void(const Args&)> scatter_elements(const NodeSpec& spec, const ElementLines& places, Combine combine) {
-  return [places, combine, copy = BoxCopy({{spec.in_size(0), 1, 1}}, sizeof(T)), type = spec.in_type(1),
-          label = spec.node().label()](const Args& args) {
-    int64_t* indices = args.scratch<int64_t>();
-    read_indices(args.inputs[1], type, places.count, places.limit, label, indices);
-    if (args.inputs[0] != args.outputs[0]) copy.run(args.inputs[0], args.outputs[0]);
-    const T* updates = args.in<T>(2);
-    T* out = args.out<T>();
+std::function<void(const Launch&)> scatter_elements(const NodeSpec& spec, const ElementLines& places, Combine combine) {
+  return [places, combine, copy = BoxCopy({{spec.in_size(0), 1, 1}}, sizeof(T)),
+          type = spec.in_type(1)](const Launch& launch) {
+    int64_t* indices = launch.scratch<int64_t>();
+    if (!read_indices(launch, 1, type, places.count, places.limit, indices)) return;
+    if (launch.inputs[0] != launch.outputs[0]) copy.run(launch.inputs[0], launch.outputs[0]);
+    const T* updates = launch.in<T>(2);
+    T* out = launch.out<T>();
     places.for_each(indices, [&](int64_t from, int64_t to) { out[to] = combine(out[to], updates[from]); });
   };
 }
@@ -103,6 +104,7 @@ Prepared prepare_scatter_elements(const NodeSpec& spec) {
   }
   Prepared prepared;
   prepared.workspace = static_cast<size_t>(places.count) * sizeof(int64_t);
+  prepared.explain = explain_index(places.limit);
   prepared.in_place = {{0, 0}};
   const std::string reduction = spec.node().attr("reduction", "none");
   if (reduction == "none") {
@@ -131,15 +133,15 @@ Prepared prepare_one_hot(const NodeSpec& spec) {
   const int64_t depth = y.size, count = spec.in_size(0);
   const size_t bytes = size_of(spec.out_type());
   Prepared prepared;
-  prepared.run = dispatch_numeric(spec.in_type(0), [&]<typename Index>(Index) -> std::function<void(const Args&)> {
-    return [=, fill = BoxCopy({{spec.out_size(), 0, 1}}, bytes)](const Args& args) {
-      fill.run(args.inputs[2], args.outputs[0]);
+  prepared.run = dispatch_numeric(spec.in_type(0), [&]<typename Index>(Index) -> std::function<void(const Launch&)> {
+    return [=, fill = BoxCopy({{spec.out_size(), 0, 1}}, bytes)](const Launch& launch) {
+      fill.run(launch.inputs[2], launch.outputs[0]);
       for (int64_t l = 0; l < count; ++l) {
-        const double index = static_cast<double>(args.in<Index>(0)[l]);
+        const double index = static_cast<double>(launch.in<Index>(0)[l]);
         if (!(index >= -static_cast<double>(depth) && index < static_cast<double>(depth))) continue;
         const int64_t hot = static_cast<int64_t>(index) + (index < 0 ? depth : 0);
-        std::memcpy(args.out<char>() + (y.line(l) + hot * y.inner) * static_cast<int64_t>(bytes),
-                    args.in<char>(2) + bytes, bytes);
+        std::memcpy(launch.out<char>() + (y.line(l) + hot * y.inner) * static_cast<int64_t>(bytes),
+                    launch.in<char>(2) + bytes, bytes);
       }
     };
   });
@@ -172,8 +174,8 @@ Prepared prepare_non_zero(const NodeSpec& spec) {
     }
   }
   Prepared prepared;
-  prepared.run = [coordinates = std::move(coordinates)](const Args& args) {
-    if (!coordinates.empty()) std::memcpy(args.outputs[0], coordinates.data(), coordinates.size() * sizeof(int64_t));
+  prepared.run = [coordinates = std::move(coordinates)](const Launch& launch) {
+    if (!coordinates.empty()) std::memcpy(launch.outputs[0], coordinates.data(), coordinates.size() * sizeof(int64_t));
   };
   return prepared;
 }
@@ -192,10 +194,10 @@ Prepared prepare_compress(const NodeSpec& spec) {
     fail(spec.node().label(), ": ", count, " places hold, but its output is ", to_string(spec.out_shape()));
   }
   Prepared prepared;
-  prepared.run = [=](const Args& args) {
+  prepared.run = [=](const Launch& launch) {
     for (int64_t i = 0; i < x.outer * count; ++i) {
-      std::memcpy(args.out<char>() + i * row,
-                  args.in<char>(0) + (i / count * x.size + taken[static_cast<size_t>(i % count)]) * row,
+      std::memcpy(launch.out<char>() + i * row,
+                  launch.in<char>(0) + (i / count * x.size + taken[static_cast<size_t>(i % count)]) * row,
                   static_cast<size_t>(row));
     }
   };

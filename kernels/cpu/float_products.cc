@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "kernels/cpu/amx_product.h"
+#include "kernels/cpu/cpu_features.h"
 #include "kernels/cpu/onednn.h"
 #include "kernels/cpu/products.h"
 
@@ -41,7 +42,7 @@ struct Blocks {
   Blocks(const Product& p, DType from, DType to) : k(p.k), n(p.n) {
     const int64_t least_rows = from == DType::kFloat ? 64 : 512;
     if (!p.y.batch.empty() || p.b.column_stride != 1 || p.m < least_rows || p.n < 256) return;
-    if (from == DType::kBFloat16 && has_amx()) return;
+    if (from == DType::kBFloat16 && isa() >= Isa::kAmx) return;
     n = equal_parts(p.n);
     // What is stored in bfloat16 would be rounded at every block; weight gradients (a transposed) win nothing.
     if (to == DType::kFloat && p.a.column_stride == 1) k = equal_parts(p.k);
@@ -91,25 +92,15 @@ void add_product(Chain& chain, const Product& p, const OneDnnOperand& a, const O
 template <typename T>
 Prepared prepare_amx_product(const NodeSpec& spec, const Product& p, bool bias) {
   const AmxProduct<T> product(p, spec.out_type(), spec.threads());
-  return {[product, bias](const Args& args) {
-            product.run(args.in<T>(0), args.in<T>(1), bias ? args.in<float>(2) : nullptr, args.out<void>(),
-                        args.workspace);
+  return {[product, bias](const Launch& launch) {
+            product.run(launch.in<T>(0), launch.in<T>(1), bias ? launch.in<float>(2) : nullptr, launch.out<void>(),
+                        launch.workspace);
           },
           product.scratch_bytes(),
           {}};
 }
 
 }  // namespace
-
-bool has_bfloat16_products() {
-  static const bool has = dnnl::get_effective_cpu_isa() >= dnnl::cpu_isa::avx512_core_bf16;
-  return has;
-}
-
-bool has_amx() {
-  static const bool has = dnnl::get_effective_cpu_isa() >= dnnl::cpu_isa::avx512_core_amx;
-  return has;
-}
 
 Prepared prepare_float_product(const NodeSpec& spec, Product p, bool bias) {
   if (is_amx_product(p, spec.in_type())) {

@@ -18,7 +18,7 @@ Prepared prepare_fused(const NodeSpec& spec) {
   Prepared prepared;
   prepared.workspace = fused_workspace(*program, threads);
   prepared.in_place = program->in_place;
-  prepared.run = [program, threads](const Args& args) { run_fused(*program, threads, args); };
+  prepared.run = [program, threads](const Launch& launch) { run_fused(*program, threads, launch); };
   return prepared;
 }
 

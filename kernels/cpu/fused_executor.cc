@@ -25,9 +25,9 @@ int64_t num_shares(const Program& program, int threads) {
 // One thread's part of a run.
 class Share {
  public:
-  Share(const Program& program, const Args& args, char* scratch)
+  Share(const Program& program, const Launch& launch, char* scratch)
       : program_(program),
-        args_(args),
+        args_(launch),
         slots_(static_cast<char**>(static_cast<void*>(scratch))),
         registers_(scratch + aligned(program.slots.size() * sizeof(char*))) {
     for (size_t s = 0; s < program.slots.size(); ++s) slots_[s] = start_of(program.slots[s]);
@@ -78,7 +78,7 @@ class Share {
   }
 
   const Program& program_;
-  const Args& args_;
+  const Launch& args_;
   char** slots_;
   char* registers_;
   FusedBlock block_;
@@ -89,7 +89,7 @@ void start_accumulators(const Program& program, char* piece) {
 }
 
 // The pieces in order, then what is repeated within one, then the results.
-void close(const Program& program, char* accumulators, const Args& args) {
+void close(const Program& program, char* accumulators, const Launch& launch) {
   for (const Closing& c : program.closings) {
     char* first = accumulators + c.offset;
     for (int64_t p = 1; p < program.pieces; ++p) {
@@ -98,7 +98,7 @@ void close(const Program& program, char* accumulators, const Args& args) {
     for (int64_t r = 1; r < c.repeats; ++r) {
       c.reducer->merge(c.size, first + static_cast<size_t>(r * c.size) * c.reducer->accumulator_bytes, first);
     }
-    c.reducer->finish(c.size, first, c.count, args.outputs[c.output]);
+    c.reducer->finish(c.size, first, c.count, launch.outputs[c.output]);
   }
 }
 
@@ -109,12 +109,12 @@ size_t fused_workspace(const Program& program, int threads) {
   return shares * share_bytes(program) + static_cast<size_t>(program.pieces) * program.accumulator_bytes;
 }
 
-void run_fused(const Program& program, int threads, const Args& args) {
+void run_fused(const Program& program, int threads, const Launch& launch) {
   const int64_t shares = num_shares(program, threads), units = num_units(program);
-  char* accumulators = args.scratch<char>() + static_cast<size_t>(shares) * share_bytes(program);
+  char* accumulators = launch.scratch<char>() + static_cast<size_t>(shares) * share_bytes(program);
   parallel_for(shares, 1, [&](int64_t begin, int64_t end) {
     for (int64_t s = begin; s < end; ++s) {
-      Share share(program, args, args.scratch<char>() + static_cast<size_t>(s) * share_bytes(program));
+      Share share(program, launch, launch.scratch<char>() + static_cast<size_t>(s) * share_bytes(program));
       const int64_t first = units * s / shares, last = units * (s + 1) / shares;
       if (program.closings.empty()) {
         share.run_blocks(first, last);
@@ -127,7 +127,7 @@ void run_fused(const Program& program, int threads, const Args& args) {
       }
     }
   });
-  close(program, accumulators, args);
+  close(program, accumulators, launch);
 }
 
 }  // namespace onnx_train::cpu

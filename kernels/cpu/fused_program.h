@@ -83,6 +83,6 @@ Program compile_fused(const NodeSpec& spec);
 // Scratch memory that a run with this many threads needs.
 size_t fused_workspace(const Program& program, int threads);
 
-void run_fused(const Program& program, int threads, const Args& args);
+void run_fused(const Program& program, int threads, const Launch& launch);
 
 }  // namespace onnx_train::cpu

@@ -17,7 +17,7 @@ struct Erased {
 
   static void start(int64_t n, void* accumulators) { std::fill_n(acc(accumulators), n, Op::start()); }
   static void add(int64_t n, const void* x, void* accumulators) {
-    fold_rows<Op>(static_cast<const T*>(x), 1, n, n, acc(accumulators));
+    vectorized([&] { fold_rows<Op>(static_cast<const T*>(x), 1, n, n, acc(accumulators)); });
   }
   static void add_line(int64_t n, const void* x, void* accumulator) {
     Acc& a = *acc(accumulator);

@@ -1,6 +1,6 @@
 // A matrix product inside another kernel: y = a b, or y + a b, on row-major matrices or their transposes at addresses
 // that are known only while the kernel runs. float32 by oneDNN, float64 by BLAS; bfloat16 operands with float32 sums,
-// by oneDNN, where has_bfloat16_products() (products.h).
+// by oneDNN, where isa() >= Isa::kAvx512Bf16.
 //
 // A Gemm is made while the kernel is prepared; one that runs on several threads at once needs a copy for each
 // (`Gemm` copies cheaply: the primitive is shared). The order of its sums does not depend on `threads`.

@@ -15,8 +15,8 @@ namespace {
 // Copies bytes that are known beforehand.
 Prepared write_known(const Tensor& tensor) {
   Prepared prepared;
-  prepared.run = [tensor](const Args& args) {
-    if (tensor.bytes() > 0) std::memcpy(args.outputs[0], tensor.data(), tensor.bytes());
+  prepared.run = [tensor](const Launch& launch) {
+    if (tensor.bytes() > 0) std::memcpy(launch.outputs[0], tensor.data(), tensor.bytes());
   };
   return prepared;
 }
@@ -47,8 +47,8 @@ Prepared prepare_constant_of_shape(const NodeSpec& spec) {
          name(spec.out_type()), "; it must be one element of the output's type");
   }
   Prepared prepared;
-  prepared.run = [value, fill = BoxCopy({{spec.out_size(), 0, 1}}, size_of(spec.out_type()))](const Args& args) {
-    fill.run(value.data(), args.outputs[0]);
+  prepared.run = [value, fill = BoxCopy({{spec.out_size(), 0, 1}}, size_of(spec.out_type()))](const Launch& launch) {
+    fill.run(value.data(), launch.outputs[0]);
   };
   return prepared;
 }
@@ -57,11 +57,11 @@ Prepared prepare_constant_of_shape(const NodeSpec& spec) {
 Prepared prepare_range(const NodeSpec& spec) {
   const int64_t n = spec.out_size();
   Prepared prepared;
-  prepared.run = dispatch_numeric(spec.out_type(), [n]<typename T>(T) -> std::function<void(const Args&)> {
-    return [n](const Args& args) {
-      const T start = *args.in<T>(0), delta = *args.in<T>(2);
+  prepared.run = dispatch_numeric(spec.out_type(), [n]<typename T>(T) -> std::function<void(const Launch&)> {
+    return [n](const Launch& launch) {
+      const T start = *launch.in<T>(0), delta = *launch.in<T>(2);
       for (int64_t i = 0; i < n; ++i) {
-        args.out<T>()[i] =
+        launch.out<T>()[i] =
             static_cast<T>(math::wrapping(start) + math::wrapping(static_cast<T>(i)) * math::wrapping(delta));
       }
     };

@@ -20,8 +20,8 @@ struct Piece {
   bool is_double;
   int64_t begin, size;
 
-  double sum_of_squares(const Args& args) const {
-    return is_double ? sum_of_squares(args.in<double>(input)) : sum_of_squares(args.in<float>(input));
+  double sum_of_squares(const Launch& launch) const {
+    return is_double ? sum_of_squares(launch.in<double>(input)) : sum_of_squares(launch.in<float>(input));
   }
   template <typename T>
   double sum_of_squares(const T* x) const {
@@ -41,19 +41,19 @@ Prepared prepare_global_norm(const NodeSpec& spec) {
   }
   const auto count = static_cast<int64_t>(pieces.size());
   const bool double_norm = spec.out_type() == DType::kDouble;
-  const auto run = [=](const Args& args) {
-    double* sums = args.scratch<double>();
+  const auto run = [=](const Launch& launch) {
+    double* sums = launch.scratch<double>();
     parallel_for(count, kElementGrain / kPiece, [&](int64_t begin, int64_t end) {
       vectorized([&] {
-        for (int64_t i = begin; i < end; ++i) sums[i] = pieces[static_cast<size_t>(i)].sum_of_squares(args);
+        for (int64_t i = begin; i < end; ++i) sums[i] = pieces[static_cast<size_t>(i)].sum_of_squares(launch);
       });
     });
     double total = 0;
     for (int64_t i = 0; i < count; ++i) total += sums[i];
     if (double_norm) {
-      *args.out<double>() = std::sqrt(total);
+      *launch.out<double>() = std::sqrt(total);
     } else {
-      *args.out<float>() = static_cast<float>(std::sqrt(total));
+      *launch.out<float>() = static_cast<float>(std::sqrt(total));
     }
   };
   return {.run = run, .workspace = pieces.size() * sizeof(double)};

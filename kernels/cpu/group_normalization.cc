@@ -4,6 +4,7 @@
 
 #include "kernels/cpu/normalization.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/simd.h"
 #include "kernels/dispatch.h"
 #include "onnx_passes/functions/functions.h"
 
@@ -41,8 +42,9 @@ struct GroupStatistics {
 
 template <typename T>
 GroupStatistics group_statistics(const T* x, int64_t n, double epsilon) {
-  const T mean = sum(x, n) / static_cast<T>(n);
-  const double variance = static_cast<double>(sum_of_squares(x, mean, n)) / static_cast<double>(n);
+  const T mean = vectorized([&] { return sum(x, n); }) / static_cast<T>(n);
+  const double variance =
+      static_cast<double>(vectorized([&] { return sum_of_squares(x, mean, n); })) / static_cast<double>(n);
   return {static_cast<double>(mean), 1 / std::sqrt(variance + epsilon)};
 }
 
@@ -51,7 +53,7 @@ Prepared prepare_forward(const NodeSpec& s) {
     using T = decltype(zero);
     const Groups groups(s);
     const double epsilon = s.node().attr("epsilon", kEpsilon);
-    const auto run = [=](const Args& a) {
+    const auto run = [=](const Launch& a) {
       const T *scale = a.in<T>(1), *bias = a.in<T>(2);
       parallel_for(groups.count(), groups.grain(), [&](int64_t begin, int64_t end) {
         for (int64_t g = begin; g < end; ++g) {
@@ -60,9 +62,11 @@ Prepared prepare_forward(const NodeSpec& s) {
           const GroupStatistics group = group_statistics(x, groups.size(), epsilon);
           for (int64_t i = 0; i < groups.per_group; ++i) {
             const int64_t c = groups.first_channel(g) + i;
-            scale_rows(x + i * groups.rest, static_cast<T>(group.mean),
-                       static_cast<T>(group.inv_std * static_cast<double>(scale[c])), bias[c], 1, groups.rest, 0,
-                       y + i * groups.rest);
+            vectorized([&] {
+              scale_rows(x + i * groups.rest, static_cast<T>(group.mean),
+                         static_cast<T>(group.inv_std * static_cast<double>(scale[c])), bias[c], 1, groups.rest, 0,
+                         y + i * groups.rest);
+            });
           }
         }
       });
@@ -75,7 +79,7 @@ Prepared prepare_forward(const NodeSpec& s) {
 
 // dx = dy a - b - (x - mean) c. dx may be x or dy.
 template <typename T>
-ONNX_TRAIN_MULTIVERSION void differentiate(const T* x, const T* dy, T mean, T a, T b, T c, int64_t n, T* dx) {
+void differentiate(const T* x, const T* dy, T mean, T a, T b, T c, int64_t n, T* dx) {
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) dx[i] = dy[i] * a - b - (x[i] - mean) * c;
 }
@@ -89,17 +93,20 @@ void differentiate_group(const T* x, const T* dy, const T* scale, const Groups& 
   const T mean = static_cast<T>(group.mean);
   double g_sum = 0, along = 0;
   for (int64_t i = 0; i < groups.per_group; ++i) {
-    sums[i] = gradient_sums(x + i * groups.rest, dy + i * groups.rest, mean, 1, groups.rest, 0);
+    sums[i] =
+        vectorized([&] { return gradient_sums(x + i * groups.rest, dy + i * groups.rest, mean, 1, groups.rest, 0); });
     sums[i].second *= group.inv_std;
     g_sum += static_cast<double>(scale[i]) * sums[i].first;
     along += static_cast<double>(scale[i]) * sums[i].second;
   }
   const double n = static_cast<double>(groups.size());
   for (int64_t i = 0; i < groups.per_group; ++i) {
-    differentiate(x + i * groups.rest, dy + i * groups.rest, mean,
-                  static_cast<T>(static_cast<double>(scale[i]) * group.inv_std),
-                  static_cast<T>(g_sum / n * group.inv_std), static_cast<T>(along / n * group.inv_std * group.inv_std),
-                  groups.rest, dx + i * groups.rest);
+    vectorized([&] {
+      differentiate(x + i * groups.rest, dy + i * groups.rest, mean,
+                    static_cast<T>(static_cast<double>(scale[i]) * group.inv_std),
+                    static_cast<T>(g_sum / n * group.inv_std),
+                    static_cast<T>(along / n * group.inv_std * group.inv_std), groups.rest, dx + i * groups.rest);
+    });
   }
 }
 
@@ -109,7 +116,7 @@ Prepared prepare_gradient(const NodeSpec& s) {
     const Groups groups(s);
     const double epsilon = s.node().attr("epsilon", kEpsilon);
     const bool has_dscale = s.has_output(1), has_dbias = s.has_output(2);
-    const auto run = [=](const Args& a) {
+    const auto run = [=](const Launch& a) {
       auto* sums = a.scratch<Sums>();  // [batch, channels]
       parallel_for(groups.count(), groups.grain(), [&](int64_t begin, int64_t end) {
         for (int64_t g = begin; g < end; ++g) {

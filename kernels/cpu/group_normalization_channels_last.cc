@@ -8,6 +8,7 @@
 #include "kernels/cpu/batch_normalization.h"
 #include "kernels/cpu/normalization.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/simd.h"
 #include "kernels/cpu/stored_lines.h"
 #include "kernels/dispatch.h"
 #include "onnx_passes/functions/functions.h"
@@ -70,14 +71,14 @@ struct Workspace {
     return (sums_bytes() + static_cast<size_t>(layout.channels * kNumbers) * sizeof(T) + 63) / 64 * 64;
   }
   size_t bytes() const { return static_cast<size_t>(layout.batch) * bytes_of_sample(); }
-  char* sample(const Args& a, int64_t n) const {
+  char* sample(const Launch& a, int64_t n) const {
     return a.scratch<char>() + static_cast<size_t>(n) * bytes_of_sample();
   }
-  Sums* x_sums(const Args& a, int64_t n, int64_t piece) const {
+  Sums* x_sums(const Launch& a, int64_t n, int64_t piece) const {
     return reinterpret_cast<Sums*>(sample(a, n)) + piece * layout.channels * 2;
   }
-  Sums* dy_sums(const Args& a, int64_t n, int64_t piece) const { return x_sums(a, n, piece) + layout.channels; }
-  T* numbers(const Args& a, int64_t n, Number which) const {
+  Sums* dy_sums(const Launch& a, int64_t n, int64_t piece) const { return x_sums(a, n, piece) + layout.channels; }
+  T* numbers(const Launch& a, int64_t n, Number which) const {
     return reinterpret_cast<T*>(sample(a, n) + sums_bytes()) + which * layout.channels;
   }
 };
@@ -119,7 +120,8 @@ void sum_columns(const Layout& l, int64_t piece, Sums* sums, const Add& add) {
 template <typename X, typename T>
 void sum_x(const X* x, const T* shift, const Layout& l, int64_t piece, Sums* sums) {
   sum_columns<T>(l, piece, sums, [&](int64_t c, int64_t width, int64_t row, int64_t rows, T* first, T* second) {
-    add_shifted_moments(x + row * l.channels + c, shift + c, rows, width, l.channels, first, second);
+    vectorized(
+        [&] { add_shifted_moments(x + row * l.channels + c, shift + c, rows, width, l.channels, first, second); });
   });
 }
 
@@ -128,7 +130,7 @@ template <typename X, typename T>
 void sum_dy(const X* x, const X* dy, const T* shift, const Layout& l, int64_t piece, Sums* sums) {
   sum_columns<T>(l, piece, sums, [&](int64_t c, int64_t width, int64_t row, int64_t rows, T* first, T* second) {
     const int64_t at = row * l.channels + c;
-    add_gradient_sums(x + at, dy + at, shift + c, rows, width, l.channels, first, second);
+    vectorized([&] { add_gradient_sums(x + at, dy + at, shift + c, rows, width, l.channels, first, second); });
   });
 }
 
@@ -160,7 +162,7 @@ GroupStatistics group_statistics(const Layout& l, const Sums* sums) {
 // ---- Forward
 
 template <typename X, typename T, typename Y>
-void normalize_sample(const Args& a, const Workspace<T>& w, int64_t n) {
+void normalize_sample(const Launch& a, const Workspace<T>& w, int64_t n) {
   const Layout& l = w.layout;
   const X* x = a.in<X>(0) + n * l.sample();
   Y* y = a.out<Y>() + n * l.sample();
@@ -179,7 +181,7 @@ void normalize_sample(const Args& a, const Workspace<T>& w, int64_t n) {
   }
   l.for_pieces([&](int64_t p) {
     const int64_t at = l.pieces.begin(p) * l.channels, rows = l.pieces.end(p) - l.pieces.begin(p);
-    scale_columns(x + at, mean, factor, bias, rows, l.channels, l.channels, y + at);
+    vectorized([&] { scale_columns(x + at, mean, factor, bias, rows, l.channels, l.channels, y + at); });
   });
 }
 
@@ -187,7 +189,7 @@ template <typename X, typename Y>
 Prepared prepare_forward(const NodeSpec& s) {
   using T = Computed<X>;
   const Workspace<T> workspace{Layout(s)};
-  const auto run = [=](const Args& a) {
+  const auto run = [=](const Launch& a) {
     workspace.layout.for_samples([&](int64_t n) { normalize_sample<X, T, Y>(a, workspace, n); });
   };
   return {run, workspace.bytes(), {{0, 0}}};
@@ -197,8 +199,8 @@ Prepared prepare_forward(const NodeSpec& s) {
 
 // dx = dy factor - offset - (x - mean) slope. dx may be x or dy.
 template <typename X, typename T, typename Y>
-ONNX_TRAIN_MULTIVERSION void differentiate(const X* x, const X* dy, const T* mean, const T* factor, const T* offset,
-                                           const T* slope, int64_t rows, int64_t width, Y* dx) {
+void differentiate(const X* x, const X* dy, const T* mean, const T* factor, const T* offset, const T* slope,
+                   int64_t rows, int64_t width, Y* dx) {
   for (int64_t r = 0; r < rows; ++r) {
 #pragma omp simd
     for (int64_t i = 0; i < width; ++i) {
@@ -212,7 +214,7 @@ ONNX_TRAIN_MULTIVERSION void differentiate(const X* x, const X* dy, const T* mea
 //   dx = (g - Σ g / n - x̂ Σ g x̂ / n) inv_std
 // Leaves Σ dy and Σ dy x̂ of each channel in `dy_sums`.
 template <typename T>
-void find_slopes(const Args& a, const Workspace<T>& w, int64_t sample, int64_t first) {
+void find_slopes(const Launch& a, const Workspace<T>& w, int64_t sample, int64_t first) {
   const Layout& l = w.layout;
   const T* scale = a.in<T>(1);
   Sums* dy_sums = w.dy_sums(a, sample, 0);
@@ -234,7 +236,7 @@ void find_slopes(const Args& a, const Workspace<T>& w, int64_t sample, int64_t f
 }
 
 template <typename X, typename T, typename Y>
-void differentiate_sample(const Args& a, const Workspace<T>& w, int64_t n) {
+void differentiate_sample(const Launch& a, const Workspace<T>& w, int64_t n) {
   const Layout& l = w.layout;
   const X *x = a.in<X>(0) + n * l.sample(), *dy = a.in<X>(2) + n * l.sample();
   T* shift = w.numbers(a, n, kShift);
@@ -249,8 +251,10 @@ void differentiate_sample(const Args& a, const Workspace<T>& w, int64_t n) {
   Y* dx = a.out<Y>(0) + n * l.sample();
   l.for_pieces([&](int64_t p) {
     const int64_t at = l.pieces.begin(p) * l.channels, rows = l.pieces.end(p) - l.pieces.begin(p);
-    differentiate(x + at, dy + at, w.numbers(a, n, kMean), w.numbers(a, n, kFactor), w.numbers(a, n, kOffset),
-                  w.numbers(a, n, kSlope), rows, l.channels, dx + at);
+    vectorized([&] {
+      differentiate(x + at, dy + at, w.numbers(a, n, kMean), w.numbers(a, n, kFactor), w.numbers(a, n, kOffset),
+                    w.numbers(a, n, kSlope), rows, l.channels, dx + at);
+    });
   });
 }
 
@@ -259,7 +263,7 @@ Prepared prepare_gradient(const NodeSpec& s) {
   using T = Computed<X>;
   const Workspace<T> workspace{Layout(s)};
   const bool has_dscale = s.has_output(1), has_dbias = s.has_output(2);
-  const auto run = [=](const Args& a) {
+  const auto run = [=](const Launch& a) {
     const Layout& l = workspace.layout;
     l.for_samples([&](int64_t n) { differentiate_sample<X, T, Y>(a, workspace, n); });
     for (int64_t c = 0; c < l.channels; ++c) {

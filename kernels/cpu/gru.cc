@@ -36,45 +36,45 @@ class GruForward {
 
   size_t workspace() const { return workspace_.bytes(); }
 
-  void run(const Args& args) {
-    T* sums = static_cast<T*>(address(sums_, args));
-    const Operand *r = args.in<Operand>(2), *h0 = h0_.get(args);
+  void run(const Launch& launch) {
+    T* sums = static_cast<T*>(address(sums_, launch));
+    const Operand *r = launch.in<Operand>(2), *h0 = h0_.get(launch);
     const int64_t matrix = e_.gate_row() * e_.hidden;
-    input_product_.run(args, args.in<Operand>(0), args.in<Operand>(1), inputs_.get<T>(args, 3), sums);
-    zr_.pack(args, r, matrix);
-    g_.pack(args, r + 2 * e_.hidden * e_.hidden, matrix);
-    for_each_part<T>(parts_, [&](const Part& part) { run_part(args, part, h0, sums); });
+    input_product_.run(launch, launch.in<Operand>(0), launch.in<Operand>(1), inputs_.get<T>(launch, 3), sums);
+    zr_.pack(launch, r, matrix);
+    g_.pack(launch, r + 2 * e_.hidden * e_.hidden, matrix);
+    for_each_part<T>(parts_, [&](const Part& part) { run_part(launch, part, h0, sums); });
   }
 
  private:
-  void run_part(const Args& args, const Part& part, const Operand* h0, T* sums) {
+  void run_part(const Launch& launch, const Part& part, const Operand* h0, T* sums) {
     const int64_t d = part.direction, n = e_.hidden, first = part.first;
-    const int32_t* lengths = inputs_.get<int32_t>(args, 4);
-    const T* b_of_g = inputs_.has(3) ? inputs_.get<T>(args, 3) + d * 6 * n + 5 * n : nullptr;
-    Operand *h = state_.start(args, part, h0), *reset = static_cast<Operand*>(address(reset_, args));
-    T* beside = static_cast<T*>(address(beside_, args));
+    const int32_t* lengths = inputs_.get<int32_t>(launch, 4);
+    const T* b_of_g = inputs_.has(3) ? inputs_.get<T>(launch, 3) + d * 6 * n + 5 * n : nullptr;
+    Operand *h = state_.start(launch, part, h0), *reset = static_cast<Operand*>(address(reset_, launch));
+    T* beside = static_cast<T*>(address(beside_, launch));
     for (int64_t i = 0; i < e_.steps; ++i) {
       const int64_t t = order_.step(d, i);
-      zr_.run(args, part, h + e_.state(d, first), sums + e_.gate(t, d, first));
-      if (linear_) g_.run(args, part, h + e_.state(d, first), beside + e_.state(d, first));
+      zr_.run(launch, part, h + e_.state(d, first), sums + e_.gate(t, d, first));
+      if (linear_) g_.run(launch, part, h + e_.state(d, first), beside + e_.state(d, first));
       for (int64_t b = first; b < first + part.rows; ++b) {
         T *gate = sums + e_.gate(t, d, b), *beside_row = beside + e_.state(d, b);
         open_gates(d, gate, h + e_.state(d, b), b_of_g, beside_row);
         if (!linear_) to_operand(recurrence_.round_operands, n, beside_row, reset + e_.state(d, b));
       }
-      if (!linear_) g_.run(args, part, reset + e_.state(d, first), sums + e_.gate(t, d, first) + 2 * n);
+      if (!linear_) g_.run(launch, part, reset + e_.state(d, first), sums + e_.gate(t, d, first) + 2 * n);
       for (int64_t b = first; b < first + part.rows; ++b) {
         const bool live = is_live(lengths, t, b);
         Operand* h_row = h + e_.state(d, b);
         if (live) {
-          T* now = state_.load(args, part, h_row);
+          T* now = state_.load(launch, part, h_row);
           renew(d, sums + e_.gate(t, d, b), now);
           state_.store(now, h_row);
         }
-        store(args, live, t, d, b, h_row, sums + e_.gate(t, d, b), beside + e_.state(d, b));
+        store(launch, live, t, d, b, h_row, sums + e_.gate(t, d, b), beside + e_.state(d, b));
       }
     }
-    state_.finish(args, part);
+    state_.finish(launch, part);
   }
 
   // z and r; then g's sum, or what its product with R takes.
@@ -108,15 +108,16 @@ class GruForward {
     });
   }
 
-  void store(const Args& args, bool live, int64_t t, int64_t d, int64_t b, const Operand* h, T* gate, T* beside) const {
+  void store(const Launch& launch, bool live, int64_t t, int64_t d, int64_t b, const Operand* h, T* gate,
+             T* beside) const {
     const int64_t n = e_.hidden;
     if (recurrence_.round_gates) {
       if (!gates_.is_narrow()) to_operand(true, e_.gate_row(), gate, gate);
       if (!candidates_.is_narrow()) to_operand(true, n, beside, beside);
     }
-    if (const Stored<T> gates = gates_.get(args)) gates.write(live, e_.gate(t, d, b), e_.gate_row(), gate);
-    if (const Stored<T> y = y_.get(args)) y.write(live, e_.value(t, d, b), n, h);
-    if (const Stored<T> candidates = candidates_.get(args)) candidates.write(live, e_.value(t, d, b), n, beside);
+    if (const Stored<T> gates = gates_.get(launch)) gates.write(live, e_.gate(t, d, b), e_.gate_row(), gate);
+    if (const Stored<T> y = y_.get(launch)) y.write(live, e_.value(t, d, b), n, h);
+    if (const Stored<T> candidates = candidates_.get(launch)) candidates.write(live, e_.value(t, d, b), n, beside);
   }
 
   Extents e_;
@@ -165,26 +166,26 @@ class GruBackward {
 
   size_t workspace() const { return workspace_.bytes(); }
 
-  void run(const Args& args) {
-    const Operand *r = args.in<Operand>(0), *h0 = h0_.get(args);
+  void run(const Launch& launch) {
+    const Operand *r = launch.in<Operand>(0), *h0 = h0_.get(launch);
     const int64_t n = e_.hidden, matrix = e_.gate_row() * n;
-    Operand* h_before = static_cast<Operand*>(address(h_before_, args));
-    zr_.pack(args, r, matrix);
-    g_.pack(args, r + 2 * n * n, matrix);
+    Operand* h_before = static_cast<Operand*>(address(h_before_, launch));
+    zr_.pack(launch, r, matrix);
+    g_.pack(launch, r + 2 * n * n, matrix);
     for_each_part<T>(parts_, [&](const Part& part) {
-      copy_h_before(e_, order_, part, inputs_.get<int32_t>(args, 1), args.in<Operand>(3), h0, h_before);
-      run_part(args, part, h_before);
+      copy_h_before(e_, order_, part, inputs_.get<int32_t>(launch, 1), launch.in<Operand>(3), h0, h_before);
+      run_part(launch, part, h_before);
     });
-    if (!args.out<T>(1)) return;
+    if (!launch.out<T>(1)) return;
     for (int64_t d = 0; d < e_.directions; ++d) {
       const int64_t sequence = d * e_.samples() * n;
-      T* dr = args.out<T>(1) + d * matrix;
-      const Operand* dgates = args.out<Operand>(0) + d * e_.gate_row();
-      dr_zr_.run(args, dgates, h_before + sequence, dr);
+      T* dr = launch.out<T>(1) + d * matrix;
+      const Operand* dgates = launch.out<Operand>(0) + d * e_.gate_row();
+      dr_zr_.run(launch, dgates, h_before + sequence, dr);
       if (linear_) {
-        dr_g_.run(args, dn(args) + d * n, h_before + sequence, dr + 2 * n * n);
+        dr_g_.run(launch, dn(launch) + d * n, h_before + sequence, dr + 2 * n * n);
       } else {
-        dr_g_.run(args, dgates + 2 * n, static_cast<Operand*>(address(reset_, args)) + sequence, dr + 2 * n * n);
+        dr_g_.run(launch, dgates + 2 * n, static_cast<Operand*>(address(reset_, launch)) + sequence, dr + 2 * n * n);
       }
     }
   }
@@ -193,45 +194,45 @@ class GruBackward {
   // From sample to sample of what g's part of R meets: dn, or dg among the gates.
   int64_t g_stride() const { return linear_ ? e_.directions * e_.hidden : e_.gate_stride(); }
   int64_t dn_at(int64_t t, int64_t d, int64_t b) const { return ((t * e_.batch + b) * e_.directions + d) * e_.hidden; }
-  Operand* dn(const Args& args) const { return static_cast<Operand*>(address(dn_, args)); }
+  Operand* dn(const Launch& launch) const { return static_cast<Operand*>(address(dn_, launch)); }
   // A part's rows of n numbers: three of gates, three of dgates, one of dy, candidates or dn at a time.
   static constexpr int64_t kRows = 7;
-  T* rows(const Args& args, const Part& part) const {
-    return static_cast<T*>(address(rows_, args)) + static_cast<int64_t>(part.index) * kRows * e_.hidden;
+  T* rows(const Launch& launch, const Part& part) const {
+    return static_cast<T*>(address(rows_, launch)) + static_cast<int64_t>(part.index) * kRows * e_.hidden;
   }
   void keep(int64_t n, const T* from, Operand* to) const { to_operand(recurrence_.round_operands, n, from, to); }
 
-  void run_part(const Args& args, const Part& part, const Operand* h_before) {
+  void run_part(const Launch& launch, const Part& part, const Operand* h_before) {
     const int64_t d = part.direction, n = e_.hidden, first = part.first;
-    const int32_t* lengths = inputs_.get<int32_t>(args, 1);
-    const Stored<T> dy = inputs_.stored<T>(args, 6);
-    Operand* dgates = args.out<Operand>(0);
-    T *dh = static_cast<T*>(address(dh_, args)), *dy_row = rows(args, part) + 6 * n;
-    start_state(e_, part, inputs_.get<T>(args, 7), dh);
+    const int32_t* lengths = inputs_.get<int32_t>(launch, 1);
+    const Stored<T> dy = inputs_.stored<T>(launch, 6);
+    Operand* dgates = launch.out<Operand>(0);
+    T *dh = static_cast<T*>(address(dh_, launch)), *dy_row = rows(launch, part) + 6 * n;
+    start_state(e_, part, inputs_.get<T>(launch, 7), dh);
     for (int64_t i = e_.steps; i-- > 0;) {
       const int64_t t = order_.step(d, i);
       const Operand* before = h_before + (d * e_.steps + t) * e_.batch * n;
       for (int64_t b = first; b < first + part.rows; ++b) {
         const bool live = is_live(lengths, t, b);
         if (live && dy) add(n, dy.read(e_.value(t, d, b), n, dy_row), dh + e_.state(d, b));
-        if (live) undo_cell(args, part, t, b, before + b * n, dh + e_.state(d, b));
+        if (live) undo_cell(launch, part, t, b, before + b * n, dh + e_.state(d, b));
         if (live) continue;
         std::fill_n(dgates + e_.gate(t, d, b), e_.gate_row(), Operand{});
-        if (linear_) std::fill_n(dn(args) + dn_at(t, d, b), n, Operand{});
+        if (linear_) std::fill_n(dn(launch) + dn_at(t, d, b), n, Operand{});
       }
-      undo_product_of_g(args, part, t, before, lengths, dh);
+      undo_product_of_g(launch, part, t, before, lengths, dh);
       // Adds nothing for samples without this step: their dgates are zero.
-      zr_.run(args, part, dgates + e_.gate(t, d, first), dh + e_.state(d, first));
+      zr_.run(launch, part, dgates + e_.gate(t, d, first), dh + e_.state(d, first));
     }
   }
 
   // dz, dg and, with linear_before_reset, dr and dn; dh keeps what goes past the cell.
-  void undo_cell(const Args& args, const Part& part, int64_t t, int64_t b, const Operand* before, T* dh) const {
+  void undo_cell(const Launch& launch, const Part& part, int64_t t, int64_t b, const Operand* before, T* dh) const {
     const int64_t d = part.direction, n = e_.hidden;
-    T *buffer = rows(args, part), *dz = buffer + 3 * n, *dr = dz + n, *dg = dr + n, *beside = dg + n;
-    const T* z = inputs_.stored<T>(args, 4).read(e_.gate(t, d, b), 3 * n, buffer);
+    T *buffer = rows(launch, part), *dz = buffer + 3 * n, *dr = dz + n, *dg = dr + n, *beside = dg + n;
+    const T* z = inputs_.stored<T>(launch, 4).read(e_.gate(t, d, b), 3 * n, buffer);
     const T *r = z + n, *g = r + n;
-    Operand* dgate = args.out<Operand>(0) + e_.gate(t, d, b);
+    Operand* dgate = launch.out<Operand>(0) + e_.gate(t, d, b);
     vectorized([=] {
 #pragma omp simd
       for (int64_t j = 0; j < n; ++j) {
@@ -244,7 +245,7 @@ class GruBackward {
     differentiate(recurrence_.activation(d, 0), n, z, dz);
     keep(n, dz, dgate), keep(n, dg, dgate + 2 * n);
     if (!linear_) return;
-    const T* candidate = inputs_.stored<T>(args, 5).read(e_.value(t, d, b), n, beside);
+    const T* candidate = inputs_.stored<T>(launch, 5).read(e_.value(t, d, b), n, beside);
     vectorized([=] {
 #pragma omp simd
       for (int64_t j = 0; j < n; ++j) {
@@ -253,25 +254,25 @@ class GruBackward {
       }
     });
     differentiate(recurrence_.activation(d, 0), n, r, dr);
-    keep(n, dr, dgate + n), keep(n, beside, dn(args) + dn_at(t, d, b));
+    keep(n, dr, dgate + n), keep(n, beside, dn(launch) + dn_at(t, d, b));
   }
 
   // dh += dn R; or with q = dg R: dr = f' q h_before, dh += q r, and r h_before is kept for R's gradient.
-  void undo_product_of_g(const Args& args, const Part& part, int64_t t, const Operand* before, const int32_t* lengths,
-                         T* dh) {
+  void undo_product_of_g(const Launch& launch, const Part& part, int64_t t, const Operand* before,
+                         const int32_t* lengths, T* dh) {
     const int64_t d = part.direction, n = e_.hidden, first = part.first;
-    if (linear_) return g_.run(args, part, dn(args) + dn_at(t, d, first), dh + e_.state(d, first));
-    Operand* dgates = args.out<Operand>(0);
-    T* to_reset = static_cast<T*>(address(to_reset_, args));
-    T *buffer = rows(args, part), *dr = buffer + n, *kept = dr + n;
-    g_.run(args, part, dgates + e_.gate(t, d, first) + 2 * n, to_reset + e_.state(d, first));
+    if (linear_) return g_.run(launch, part, dn(launch) + dn_at(t, d, first), dh + e_.state(d, first));
+    Operand* dgates = launch.out<Operand>(0);
+    T* to_reset = static_cast<T*>(address(to_reset_, launch));
+    T *buffer = rows(launch, part), *dr = buffer + n, *kept = dr + n;
+    g_.run(launch, part, dgates + e_.gate(t, d, first) + 2 * n, to_reset + e_.state(d, first));
     for (int64_t b = first; b < first + part.rows; ++b) {
-      Operand* reset = static_cast<Operand*>(address(reset_, args)) + ((d * e_.steps + t) * e_.batch + b) * n;
+      Operand* reset = static_cast<Operand*>(address(reset_, launch)) + ((d * e_.steps + t) * e_.batch + b) * n;
       if (!is_live(lengths, t, b)) {
         std::fill_n(reset, n, Operand{});
         continue;
       }
-      const T *r = inputs_.stored<T>(args, 4).read(e_.gate(t, d, b) + n, n, buffer), *q = to_reset + e_.state(d, b);
+      const T *r = inputs_.stored<T>(launch, 4).read(e_.gate(t, d, b) + n, n, buffer), *q = to_reset + e_.state(d, b);
       const Operand* h = before + b * n;
       T* dh_row = dh + e_.state(d, b);
       vectorized([=] {

@@ -21,15 +21,16 @@ Prepared prepare_gather(const NodeSpec& spec) {
   const int64_t n = spec.in_size(1), row = x.inner * static_cast<int64_t>(size_of(spec.in_type(0)));
   Prepared prepared;
   prepared.workspace = static_cast<size_t>(n) * sizeof(int64_t);
-  prepared.run = [x, n, row, type = spec.in_type(1), label = spec.node().label()](const Args& args) {
-    int64_t* indices = args.scratch<int64_t>();
-    read_indices(args.inputs[1], type, n, x.size, label, indices);
+  prepared.explain = explain_index(x.size);
+  prepared.run = [x, n, row, type = spec.in_type(1)](const Launch& launch) {
+    int64_t* indices = launch.scratch<int64_t>();
+    if (!read_indices(launch, 1, type, n, x.size, indices)) return;
     const auto copy = [&](auto row_bytes) {
       parallel_for(x.outer * n, kElementGrain * 4 / std::max<int64_t>(row, 1) + 1, [&](int64_t i, int64_t end) {
         while (i < end) {
           const int64_t outer = i / n, first = i % n, last = std::min(n, first + end - i);
-          const char* from = args.in<char>(0) + outer * x.size * row_bytes;
-          char* to = args.out<char>() + outer * n * row_bytes;
+          const char* from = launch.in<char>(0) + outer * x.size * row_bytes;
+          char* to = launch.out<char>() + outer * n * row_bytes;
           for (int64_t p = first; p < last; ++p)
             std::memcpy(to + p * row_bytes, from + indices[p] * row_bytes, static_cast<size_t>(row_bytes));
           i += last - first;
@@ -55,14 +56,15 @@ Prepared prepare_gather_grad(const NodeSpec& spec) {
   }
   Prepared prepared;
   prepared.workspace = static_cast<size_t>(n) * sizeof(int64_t);
-  const auto make = [&]<typename From, typename T>(From, T) -> std::function<void(const Args&)> {
-    return [x, n, all, type = spec.in_type(1), label = spec.node().label()](const Args& args) {
-      int64_t* offsets = args.scratch<int64_t>();
-      read_indices(args.inputs[1], type, n, x.size, label, offsets);
+  prepared.explain = explain_index(x.size);
+  const auto make = [&]<typename From, typename T>(From, T) -> std::function<void(const Launch&)> {
+    return [x, n, all, type = spec.in_type(1)](const Launch& launch) {
+      int64_t* offsets = launch.scratch<int64_t>();
+      if (!read_indices(launch, 1, type, n, x.size, offsets)) return;
       for (int64_t i = 0; i < n; ++i) offsets[i] *= x.inner;
-      T* out = args.out<T>();
+      T* out = launch.out<T>();
       parallel_for(all, kElementGrain, [&](int64_t begin, int64_t end) { std::fill(out + begin, out + end, T{0}); });
-      scatter_rows(RowScatter{x.outer, n, x.size * x.inner, x.inner}, offsets, args.in<From>(0), out,
+      scatter_rows(RowScatter{x.outer, n, x.size * x.inner, x.inner}, offsets, launch.in<From>(0), out,
                    [](T a, From b) { return a + static_cast<T>(b); });
     };
   };
@@ -82,15 +84,16 @@ Prepared prepare_add_gather_grad(const NodeSpec& spec) {
   }
   Prepared prepared;
   prepared.workspace = static_cast<size_t>(n) * sizeof(int64_t);
+  prepared.explain = explain_index(x.size);
   prepared.in_place = {{0, 0}};
-  prepared.run = dispatch_float(spec.in_type(0), [&]<typename T>(T) -> std::function<void(const Args&)> {
-    return [x, n, copy = BoxCopy({{spec.in_size(0), 1, 1}}, sizeof(T)), type = spec.in_type(2),
-            label = spec.node().label()](const Args& args) {
-      int64_t* offsets = args.scratch<int64_t>();
-      read_indices(args.inputs[2], type, n, x.size, label, offsets);
+  prepared.run = dispatch_float(spec.in_type(0), [&]<typename T>(T) -> std::function<void(const Launch&)> {
+    return [x, n, copy = BoxCopy({{spec.in_size(0), 1, 1}}, sizeof(T)), type = spec.in_type(2)](const Launch& launch) {
+      int64_t* offsets = launch.scratch<int64_t>();
+      if (!read_indices(launch, 2, type, n, x.size, offsets)) return;
       for (int64_t i = 0; i < n; ++i) offsets[i] *= x.inner;
-      if (args.inputs[0] != args.outputs[0]) copy.run(args.inputs[0], args.outputs[0]);
-      scatter_rows(RowScatter{1, n, 0, x.inner}, offsets, args.in<T>(1), args.out<T>(), [](T a, T b) { return a + b; });
+      if (launch.inputs[0] != launch.outputs[0]) copy.run(launch.inputs[0], launch.outputs[0]);
+      scatter_rows(RowScatter{1, n, 0, x.inner}, offsets, launch.in<T>(1), launch.out<T>(),
+                   [](T a, T b) { return a + b; });
     };
   });
   return prepared;
@@ -143,18 +146,30 @@ struct TuplePlaces {
                    data_strides.begin() + static_cast<int64_t>(last));
   }
 
-  // The offset of each tuple's row in the data, in elements; throws Error when one lies outside.
-  void offsets(const int64_t* indices, int64_t* out) const {
+  // The offset of each tuple's row in the data, in elements. Reports the first index that is outside, and returns
+  // false.
+  bool offsets(const Launch& launch, int64_t* out) const {
+    const int64_t* indices = launch.in<int64_t>(1);
     const size_t n = sizes.size();
     for (int64_t t = 0; t < count; ++t) {
       int64_t offset = t / per_batch * batch_stride;
       for (size_t k = 0; k < n; ++k) {
         const int64_t index = indices[static_cast<size_t>(t) * n + k];
-        if (index < -sizes[k] || index >= sizes[k]) fail_out_of_range(label, index, sizes[k]);
+        if (index < -sizes[k] || index >= sizes[k]) {
+          launch.report(1, t * static_cast<int64_t>(n) + static_cast<int64_t>(k), index);
+          return false;
+        }
         offset += (index < 0 ? index + sizes[k] : index) * strides[k];
       }
       out[t] = offset;
     }
+    return true;
+  }
+
+  std::function<std::string(const Fault&)> explain() const {
+    return [sizes = sizes](const Fault& fault) {
+      return out_of_range(fault.value, sizes[static_cast<size_t>(fault.position) % sizes.size()]);
+    };
   }
 };
 
@@ -163,13 +178,14 @@ Prepared prepare_gather_nd(const NodeSpec& spec) {
   const int64_t bytes = static_cast<int64_t>(size_of(spec.in_type(0)));
   Prepared prepared;
   prepared.workspace = static_cast<size_t>(places.count) * sizeof(int64_t);
-  prepared.run = [places, bytes](const Args& args) {
-    int64_t* offsets = args.scratch<int64_t>();
-    places.offsets(args.in<int64_t>(1), offsets);
+  prepared.explain = places.explain();
+  prepared.run = [places, bytes](const Launch& launch) {
+    int64_t* offsets = launch.scratch<int64_t>();
+    if (!places.offsets(launch, offsets)) return;
     const int64_t row = places.row * bytes;
     parallel_for(places.count, kElementGrain * 4 / (row + 1) + 1, [&](int64_t begin, int64_t end) {
       for (int64_t t = begin; t < end; ++t) {
-        std::memcpy(args.out<char>() + t * row, args.in<char>(0) + offsets[t] * bytes, static_cast<size_t>(row));
+        std::memcpy(launch.out<char>() + t * row, launch.in<char>(0) + offsets[t] * bytes, static_cast<size_t>(row));
       }
     });
   };
@@ -177,12 +193,12 @@ Prepared prepare_gather_nd(const NodeSpec& spec) {
 }
 
 template <typename T, typename Combine>
-std::function<void(const Args&)> scatter_nd(const NodeSpec& spec, const TuplePlaces& places, Combine combine) {
-  return [places, combine, copy = BoxCopy({{spec.in_size(0), 1, 1}}, sizeof(T))](const Args& args) {
-    int64_t* offsets = args.scratch<int64_t>();
-    places.offsets(args.in<int64_t>(1), offsets);
-    if (args.inputs[0] != args.outputs[0]) copy.run(args.inputs[0], args.outputs[0]);
-    scatter_rows(RowScatter{1, places.count, 0, places.row}, offsets, args.in<T>(2), args.out<T>(), combine);
+std::function<void(const Launch&)> scatter_nd(const NodeSpec& spec, const TuplePlaces& places, Combine combine) {
+  return [places, combine, copy = BoxCopy({{spec.in_size(0), 1, 1}}, sizeof(T))](const Launch& launch) {
+    int64_t* offsets = launch.scratch<int64_t>();
+    if (!places.offsets(launch, offsets)) return;
+    if (launch.inputs[0] != launch.outputs[0]) copy.run(launch.inputs[0], launch.outputs[0]);
+    scatter_rows(RowScatter{1, places.count, 0, places.row}, offsets, launch.in<T>(2), launch.out<T>(), combine);
   };
 }
 
@@ -194,6 +210,7 @@ Prepared prepare_scatter_nd(const NodeSpec& spec) {
   }
   Prepared prepared;
   prepared.workspace = static_cast<size_t>(places.count) * sizeof(int64_t);
+  prepared.explain = places.explain();
   prepared.in_place = {{0, 0}};
   const std::string reduction = spec.node().attr("reduction", "none");
   if (reduction == "none") {

@@ -2,6 +2,7 @@
 
 #include "kernels/cpu/normalization.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/simd.h"
 #include "kernels/cpu/stored_lines.h"
 #include "kernels/dispatch.h"
 #include "onnx_passes/functions/functions.h"
@@ -19,15 +20,16 @@ struct RowStatistics {
 
 template <typename T>
 RowStatistics row_statistics(Kind kind, const T* x, int64_t n, double epsilon) {
-  const T mean = kind == Kind::kCentered ? sum(x, n) / static_cast<T>(n) : T{0};
-  const double variance = static_cast<double>(sum_of_squares(x, mean, n)) / static_cast<double>(n);
+  const T mean = kind == Kind::kCentered ? vectorized([&] { return sum(x, n); }) / static_cast<T>(n) : T{0};
+  const double variance =
+      static_cast<double>(vectorized([&] { return sum_of_squares(x, mean, n); })) / static_cast<double>(n);
   return {static_cast<double>(mean), 1 / std::sqrt(variance + epsilon)};
 }
 
 // y = (x - mean) inv_std scale + bias; no bias where it is null. y may be x.
 template <typename T>
-ONNX_TRAIN_MULTIVERSION void normalize_row(const T* x, const T* __restrict scale, const T* __restrict bias, T mean,
-                                           T inv_std, int64_t n, T* y) {
+void normalize_row(const T* x, const T* __restrict scale, const T* __restrict bias, T mean, T inv_std, int64_t n,
+                   T* y) {
   if (bias) {
 #pragma omp simd
     for (int64_t i = 0; i < n; ++i) y[i] = (x[i] - mean) * inv_std * scale[i] + bias[i];
@@ -63,12 +65,12 @@ bool has_parameters_for_rows(const NodeSpec& s, Kind kind) {
 bool has_scale_and_gradient(const NodeSpec& s) { return s.in_size(1) == Rows(s).n && s.in_shape(2) == s.in_shape(0); }
 
 // Mean and InvStdDev have the type that stash_type says; we compute in the input's.
-std::function<void(const Args&, int64_t row, double value)> statistics_writer(const NodeSpec& s, int output) {
-  if (output >= s.num_outputs() || !s.has_output(output)) return [](const Args&, int64_t, double) {};
+std::function<void(const Launch&, int64_t row, double value)> statistics_writer(const NodeSpec& s, int output) {
+  if (output >= s.num_outputs() || !s.has_output(output)) return [](const Launch&, int64_t, double) {};
   return dispatch_float(s.out_type(output), [output](auto zero) {
     using T = decltype(zero);
-    return std::function<void(const Args&, int64_t, double)>(
-        [output](const Args& a, int64_t row, double value) { a.out<T>(output)[row] = static_cast<T>(value); });
+    return std::function<void(const Launch&, int64_t, double)>(
+        [output](const Launch& a, int64_t row, double value) { a.out<T>(output)[row] = static_cast<T>(value); });
   });
 }
 
@@ -81,7 +83,7 @@ Prepared prepare_forward(const NodeSpec& s, Kind kind) {
     const bool narrow_x = is_narrow(s.in_type()), narrow_y = is_narrow(s.out_type());
     const int64_t shares = rows.shares(s.threads());
     const auto write_mean = statistics_writer(s, 1), write_inv_std = statistics_writer(s, 2);
-    const auto run = [=](const Args& a) {
+    const auto run = [=](const Launch& a) {
       const LinesIn<T> in(a.inputs[0], narrow_x);
       const LinesOut<T> out(a.outputs[0], narrow_y);
       const T *scale = a.in<T>(1), *bias = has_bias ? a.in<T>(2) : nullptr;
@@ -91,7 +93,8 @@ Prepared prepare_forward(const NodeSpec& s, Kind kind) {
           const T* x = in.get(r * rows.n, rows.n, wide);
           T* y = out.place(r * rows.n, wide);
           const RowStatistics row = row_statistics(kind, x, rows.n, epsilon);
-          normalize_row(x, scale, bias, static_cast<T>(row.mean), static_cast<T>(row.inv_std), rows.n, y);
+          vectorized(
+              [&] { normalize_row(x, scale, bias, static_cast<T>(row.mean), static_cast<T>(row.inv_std), rows.n, y); });
           out.put(r * rows.n, rows.n, y);
           write_mean(a, r, row.mean);
           write_inv_std(a, r, row.inv_std);
@@ -111,8 +114,8 @@ struct RowSums {
   T g, along;
 };
 template <typename T>
-ONNX_TRAIN_MULTIVERSION RowSums<T> sum_row(const T* __restrict x, const T* __restrict scale, const T* __restrict dy,
-                                           T mean, T inv_std, int64_t n) {
+RowSums<T> sum_row(const T* __restrict x, const T* __restrict scale, const T* __restrict dy, T mean, T inv_std,
+                   int64_t n) {
   T g_sum = 0, along = 0;
 #pragma omp simd reduction(+ : g_sum, along)
   for (int64_t i = 0; i < n; ++i) {
@@ -125,8 +128,8 @@ ONNX_TRAIN_MULTIVERSION RowSums<T> sum_row(const T* __restrict x, const T* __res
 
 // dx = (g - g_mean - x̂ along_mean) inv_std. dx may be x or dy.
 template <typename T>
-ONNX_TRAIN_MULTIVERSION void differentiate_row(const T* x, const T* scale, const T* dy, T mean, T inv_std, T g_mean,
-                                               T along_mean, int64_t n, T* dx) {
+void differentiate_row(const T* x, const T* scale, const T* dy, T mean, T inv_std, T g_mean, T along_mean, int64_t n,
+                       T* dx) {
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) {
     dx[i] = (dy[i] * scale[i] - g_mean - (x[i] - mean) * inv_std * along_mean) * inv_std;
@@ -135,8 +138,8 @@ ONNX_TRAIN_MULTIVERSION void differentiate_row(const T* x, const T* scale, const
 
 // dscale += dy x̂, dbias += dy
 template <typename T>
-ONNX_TRAIN_MULTIVERSION void add_row(const T* __restrict x, const T* __restrict dy, T mean, T inv_std, int64_t n,
-                                     T* __restrict dscale, T* __restrict dbias) {
+void add_row(const T* __restrict x, const T* __restrict dy, T mean, T inv_std, int64_t n, T* __restrict dscale,
+             T* __restrict dbias) {
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) {
     dscale[i] += dy[i] * (x[i] - mean) * inv_std;
@@ -178,7 +181,7 @@ struct Backward {
   int64_t wide_rows() const { return narrow_x || narrow_dy || narrow_dx ? 2 : 0; }
   int64_t stride() const { return ((sums ? 2 : 0) + wide_rows()) * rows.n; }
 
-  void run(const Args& a, int64_t piece) const {
+  void run(const Launch& a, int64_t piece) const {
     const int64_t n = rows.n;
     const T* scale = a.in<T>(1);
     const LinesIn<T> in(a.inputs[0], narrow_x), gradients(a.inputs[2], narrow_dy);
@@ -189,12 +192,13 @@ struct Backward {
       const T *x = in.get(r * n, n, wide), *dy = gradients.get(r * n, n, wide + n);
       const RowStatistics row = row_statistics(kind, x, n, epsilon);
       const T mean = static_cast<T>(row.mean), inv_std = static_cast<T>(row.inv_std);
-      if (sums) add_row(x, dy, mean, inv_std, n, dscale, dscale + n);
+      if (sums) vectorized([&] { add_row(x, dy, mean, inv_std, n, dscale, dscale + n); });
       if (!out.there()) continue;
-      const RowSums<T> total = sum_row(x, scale, dy, mean, inv_std, n);
+      const RowSums<T> total = vectorized([&] { return sum_row(x, scale, dy, mean, inv_std, n); });
       const T g_mean = kind == Kind::kCentered ? total.g / static_cast<T>(n) : T{0};
       T* dx = out.place(r * n, wide + n);
-      differentiate_row(x, scale, dy, mean, inv_std, g_mean, total.along / static_cast<T>(n), n, dx);
+      vectorized(
+          [&] { differentiate_row(x, scale, dy, mean, inv_std, g_mean, total.along / static_cast<T>(n), n, dx); });
       out.put(r * n, n, dx);
     }
   }
@@ -205,7 +209,7 @@ Prepared prepare_backward(const NodeSpec& s, Kind kind) {
     using T = decltype(zero);
     const Backward<T> backward(s, kind);
     const bool wants_scale = s.has_output(1), wants_bias = s.has_output(2);
-    const auto run = [=](const Args& a) {
+    const auto run = [=](const Launch& a) {
       const int64_t count = backward.pieces.count, stride = backward.stride(), n = backward.rows.n;
       parallel_for(count, 1, [&](int64_t first, int64_t last) {
         for (int64_t piece = first; piece < last; ++piece) backward.run(a, piece);

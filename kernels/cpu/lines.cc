@@ -28,12 +28,12 @@ Prepared prepare_cumulative(const NodeSpec& spec, int start, Combine combine) {
   const AroundAxis x(spec.in_shape(0), spec.constant(1).to_ints().at(0));
   const bool exclusive = spec.node().attr("exclusive", 0) != 0, reverse = spec.node().attr("reverse", 0) != 0;
   Prepared prepared;
-  prepared.run = dispatch_numeric(spec.in_type(0), [&]<typename T>(T) -> std::function<void(const Args&)> {
-    return [=](const Args& args) {
+  prepared.run = dispatch_numeric(spec.in_type(0), [&]<typename T>(T) -> std::function<void(const Launch&)> {
+    return [=](const Launch& launch) {
       parallel_for(x.lines(), line_grain(x), [&](int64_t begin, int64_t end) {
         for (int64_t l = begin; l < end; ++l) {
-          const T* in = args.in<T>(0) + x.line(l);
-          T* out = args.out<T>() + x.line(l);
+          const T* in = launch.in<T>(0) + x.line(l);
+          T* out = launch.out<T>() + x.line(l);
           Cumulated<T> so_far = static_cast<Cumulated<T>>(start);
           for (int64_t i = 0; i < x.size; ++i) {
             const int64_t at = (reverse ? x.size - 1 - i : i) * x.inner;
@@ -132,8 +132,8 @@ template <bool kLargest>
 Prepared prepare_arg(const NodeSpec& spec) {
   const AroundAxis x(spec.in_shape(0), spec.node().attr("axis", 0));
   const bool last = spec.node().attr("select_last_index", 0) != 0;
-  const auto make = [&]<typename S>(S) -> std::function<void(const Args&)> {
-    return [x, last](const Args& args) { run_arg<kLargest>(x, last, args.in<S>(0), args.out<int64_t>()); };
+  const auto make = [&]<typename S>(S) -> std::function<void(const Launch&)> {
+    return [x, last](const Launch& launch) { run_arg<kLargest>(x, last, launch.in<S>(0), launch.out<int64_t>()); };
   };
   Prepared prepared;
   prepared.run = spec.in_type(0) == DType::kBFloat16 ? make(BFloat16{}) : dispatch_numeric(spec.in_type(0), make);
@@ -188,12 +188,12 @@ Prepared prepare_top_k(const NodeSpec& spec) {
   Prepared prepared;
   const TopK top{x, k, std::clamp<int64_t>(x.lines() / line_grain(x), 1, spec.threads())};
   prepared.workspace = static_cast<size_t>(top.workers * x.size) * sizeof(int64_t);
-  prepared.run = dispatch_numeric(spec.in_type(0), [&]<typename T>(T) -> std::function<void(const Args&)> {
-    return [top, largest](const Args& args) {
-      T* values = args.out<T>(0);
-      int64_t *places = args.out<int64_t>(1), *orders = args.scratch<int64_t>();
-      largest ? top_k<true>(top, args.in<T>(0), values, places, orders)
-              : top_k<false>(top, args.in<T>(0), values, places, orders);
+  prepared.run = dispatch_numeric(spec.in_type(0), [&]<typename T>(T) -> std::function<void(const Launch&)> {
+    return [top, largest](const Launch& launch) {
+      T* values = launch.out<T>(0);
+      int64_t *places = launch.out<int64_t>(1), *orders = launch.scratch<int64_t>();
+      largest ? top_k<true>(top, launch.in<T>(0), values, places, orders)
+              : top_k<false>(top, launch.in<T>(0), values, places, orders);
     };
   });
   return prepared;

@@ -28,7 +28,7 @@ Prepared prepare_lp(const NodeSpec& s) {
     const int64_t axis = normalize_axis(s.node().attr("axis", -1), static_cast<int64_t>(shape.size()));
     const AxisView view(shape, static_cast<size_t>(axis));
     const bool absolute = s.node().attr("p", 2) == 1;
-    const auto run = [=](const Args& a) {
+    const auto run = [=](const Launch& a) {
       const int64_t grain = std::max<int64_t>(1, kElementGrain / std::max<int64_t>(view.n, 1));
       parallel_for(view.outer * view.inner, grain, [&](int64_t begin, int64_t end) {
         for (int64_t r = begin; r < end; ++r) {
@@ -58,7 +58,7 @@ Prepared prepare_lrn(const NodeSpec& s) {
     const int64_t size = s.node().attr("size", 1), before = (size - 1) / 2, after = size - 1 - before;
     const T share = static_cast<T>(s.node().attr("alpha", 1e-4f)) / static_cast<T>(size);
     const T beta = static_cast<T>(s.node().attr("beta", 0.75f)), bias = static_cast<T>(s.node().attr("bias", 1.0f));
-    const auto run = [=](const Args& a) {
+    const auto run = [=](const Launch& a) {
       const int64_t grain = std::max<int64_t>(1, kElementGrain / 32 / std::max<int64_t>(view.inner, 1));
       parallel_for(view.outer * view.n, grain, [&](int64_t begin, int64_t end) {
         for (int64_t r = begin; r < end; ++r) {

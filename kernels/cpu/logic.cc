@@ -69,10 +69,10 @@ Prepared prepare_where(const NodeSpec& spec) {
   const Broadcast broadcast(spec.out_shape(), {spec.in_shape(0), spec.in_shape(1), spec.in_shape(2)});
   Prepared prepared;
   prepared.run = [broadcast, run = select_choose<T>(broadcast.moves(0), broadcast.moves(1), broadcast.moves(2))](
-                     const Args& args) {
-    const uint8_t* condition = args.in<uint8_t>(0);
-    const T *a = args.in<T>(1), *b = args.in<T>(2);
-    T* y = args.out<T>();
+                     const Launch& launch) {
+    const uint8_t* condition = launch.in<uint8_t>(0);
+    const T *a = launch.in<T>(1), *b = launch.in<T>(2);
+    T* y = launch.out<T>();
     parallel_for(broadcast.size(), kElementGrain, [&](int64_t begin, int64_t end) {
       broadcast.for_each_run(begin, end, [&](int64_t first, int64_t count, const Broadcast::Offsets& at) {
         run(count, condition + at[0], a + at[1], b + at[2], y + first);

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <optional>
 
 #include "kernels/cpu/around_axis.h"
 #include "kernels/cpu/kernels.h"
@@ -44,31 +45,38 @@ struct CrossEntropy {
          logits.size, " classes there must be ", wanted);
   }
 
-  int64_t label(const Args& args, int64_t position) const {
-    return wide_labels ? args.in<int64_t>(labels_input)[position] : args.in<int32_t>(labels_input)[position];
+  int64_t label(const Launch& launch, int64_t position) const {
+    return wide_labels ? launch.in<int64_t>(labels_input)[position] : launch.in<int32_t>(labels_input)[position];
   }
   template <typename T>
-  const T* weights(const Args& args) const {
-    return weight_input < 0 ? nullptr : args.in<T>(weight_input);
+  const T* weights(const Launch& launch) const {
+    return weight_input < 0 ? nullptr : launch.in<T>(weight_input);
   }
   double spread() const { return smoothing / static_cast<double>(logits.size); }
 
-  // The sum of the weights of the labels that count. Throws Error on a label that is no class, so that the parallel
-  // part need not.
+  // The sum of the weights of the labels that count; nothing, when a label is no class, which is then reported.
   template <typename T>
-  double check_and_sum_weights(const Args& args) const {
-    const T* weight = weights<T>(args);
+  std::optional<double> check_and_sum_weights(const Launch& launch) const {
+    const T* weight = weights<T>(launch);
     double total = 0;
     for (int64_t i = 0; i < logits.lines(); ++i) {
-      const int64_t y = label(args, i);
+      const int64_t y = label(launch, i);
       if (y == ignore_index) continue;
       if (y < 0 || y >= logits.size) {
-        fail_as(ErrorCode::kData, "label ", y, " at position ", i, " is outside the ", logits.size, " classes 0 to ",
-                logits.size - 1, "; correct the labels, or name it ignore_index if such positions do not count");
+        launch.report(labels_input, i, y);
+        return std::nullopt;
       }
       total += weight ? static_cast<double>(weight[y]) : 1.0;
     }
     return total;
+  }
+
+  std::function<std::string(const Fault&)> explain() const {
+    return [classes = logits.size](const Fault& fault) {
+      return concat("label ", fault.value, " at position ", fault.position, " is outside the ", classes,
+                    " classes 0 to ", classes - 1,
+                    "; correct the labels, or name it ignore_index if such positions do not count");
+    };
   }
 };
 
@@ -171,17 +179,17 @@ double weighted_distance(int64_t n, const T* x, int64_t stride, T l, const T* we
 }
 
 template <typename T>
-void loss_of_piece(const CrossEntropy& ce, const Args& args, const Piece& piece, Strided<const T> logits, T* l,
+void loss_of_piece(const CrossEntropy& ce, const Launch& launch, const Piece& piece, Strided<const T> logits, T* l,
                    double* losses) {
   const int64_t classes = ce.logits.size, stride = logits.stride;
-  const T *x = logits.data, *weight = ce.weights<T>(args);
+  const T *x = logits.data, *weight = ce.weights<T>(launch);
   if (ce.logits.inner == 1) {
     *l = log_sum_exp(classes, x);
   } else {
     log_sum_exp_lanes(classes, x, stride, piece.lanes, l);
   }
   for (int64_t i = 0; i < piece.lanes; ++i) {
-    const int64_t y = ce.label(args, piece.position + i);
+    const int64_t y = ce.label(launch, piece.position + i);
     losses[i] = 0;
     if (y == ce.ignore_index) continue;
     losses[i] = (1 - ce.smoothing) * static_cast<double>((weight ? weight[y] : T{1}) * (l[i] - x[y * stride + i]));
@@ -192,20 +200,21 @@ void loss_of_piece(const CrossEntropy& ce, const Args& args, const Piece& piece,
 // In scratch memory: each position's loss, summed in order afterwards; its log-sum, where it is no output; a piece of
 // logits for each share.
 template <typename T>
-void run_loss(const CrossEntropy& ce, const Pieces& pieces, bool narrow, bool keeps_log_sums, const Args& args) {
-  const double total_weight = ce.check_and_sum_weights<T>(args);
-  double* losses = args.scratch<double>();
+void run_loss(const CrossEntropy& ce, const Pieces& pieces, bool narrow, bool keeps_log_sums, const Launch& launch) {
+  const std::optional<double> total_weight = ce.check_and_sum_weights<T>(launch);
+  if (!total_weight) return;
+  double* losses = launch.scratch<double>();
   T* after_losses = reinterpret_cast<T*>(losses + ce.logits.lines());
-  T* log_sums = keeps_log_sums ? args.out<T>(1) : after_losses;
+  T* log_sums = keeps_log_sums ? launch.out<T>(1) : after_losses;
   T* widened = after_losses + (keeps_log_sums ? 0 : ce.logits.lines());
-  const LinesIn<T> logits(args.inputs[0], narrow);
+  const LinesIn<T> logits(launch.inputs[0], narrow);
   pieces.for_each([&](const Piece& piece, int64_t share) {
     const auto x = logits_of(piece, pieces, logits, widened + share * pieces.size());
-    vectorized([&] { loss_of_piece(ce, args, piece, x, log_sums + piece.position, losses + piece.position); });
+    vectorized([&] { loss_of_piece(ce, launch, piece, x, log_sums + piece.position, losses + piece.position); });
   });
   double sum = 0;
   for (int64_t i = 0; i < ce.logits.lines(); ++i) sum += losses[i];
-  *args.out<T>(0) = static_cast<T>(ce.mean ? sum / total_weight : sum);
+  *launch.out<T>(0) = static_cast<T>(ce.mean ? sum / *total_weight : sum);
 }
 
 // dx = a exp(x - l)
@@ -230,13 +239,14 @@ struct GradientScales {
 };
 
 template <typename T>
-GradientScales<T> gradient_scales(const CrossEntropy& ce, const Args& args) {
-  const double total_weight = ce.check_and_sum_weights<T>(args);
-  const double scale = static_cast<double>(*args.in<T>(0)) / (ce.mean ? total_weight : 1.0);
-  const T* weight = ce.weights<T>(args);
+std::optional<GradientScales<T>> gradient_scales(const CrossEntropy& ce, const Launch& launch) {
+  const std::optional<double> total_weight = ce.check_and_sum_weights<T>(launch);
+  if (!total_weight) return std::nullopt;
+  const double scale = static_cast<double>(*launch.in<T>(0)) / (ce.mean ? *total_weight : 1.0);
+  const T* weight = ce.weights<T>(launch);
   double weighting = static_cast<double>(ce.logits.size);
   if (weight && ce.smoothing > 0) weighting = std::accumulate(weight, weight + ce.logits.size, 0.0);
-  return {scale, weighting, static_cast<T>(scale * ce.spread())};
+  return GradientScales<T>{scale, weighting, static_cast<T>(scale * ce.spread())};
 }
 
 // Some of the classes.
@@ -247,12 +257,12 @@ struct Classes {
 
 // x and dx begin at the first of `classes`. dx may be x, if their strides are equal.
 template <typename T>
-void gradient_of_piece(const CrossEntropy& ce, const GradientScales<T>& scales, const Args& args, const Piece& piece,
-                       const Classes& classes, Strided<const T> x, const T* l, Strided<T> dx) {
-  const T* weight = ce.weights<T>(args);
+void gradient_of_piece(const CrossEntropy& ce, const GradientScales<T>& scales, const Launch& launch,
+                       const Piece& piece, const Classes& classes, Strided<const T> x, const T* l, Strided<T> dx) {
+  const T* weight = ce.weights<T>(launch);
   T label_share[kLanes] = {}, softmax_share[kLanes] = {};
   for (int64_t i = 0; i < piece.lanes; ++i) {
-    const int64_t y = ce.label(args, piece.position + i);
+    const int64_t y = ce.label(launch, piece.position + i);
     if (y == ce.ignore_index) continue;
     const double share = scales.scale * (1 - ce.smoothing) * (weight ? static_cast<double>(weight[y]) : 1.0);
     label_share[i] = static_cast<T>(share);
@@ -267,7 +277,7 @@ void gradient_of_piece(const CrossEntropy& ce, const GradientScales<T>& scales, 
   }
   if (weight) weight += classes.begin;
   for (int64_t i = 0; i < piece.lanes; ++i) {
-    const int64_t y = ce.label(args, piece.position + i);
+    const int64_t y = ce.label(launch, piece.position + i);
     T* at = dx.data + i;
     if (y == ce.ignore_index) {
       for (int64_t c = 0; c < classes.count; ++c) at[c * dx.stride] = 0;  // not 0 times infinity
@@ -281,7 +291,7 @@ void gradient_of_piece(const CrossEntropy& ce, const GradientScales<T>& scales, 
 
 // Lines that lie in one piece, some classes at a time: what is widened stays in the L1 cache.
 template <typename T>
-void gradient_of_line(const CrossEntropy& ce, const GradientScales<T>& scales, const Args& args, const Piece& piece,
+void gradient_of_line(const CrossEntropy& ce, const GradientScales<T>& scales, const Launch& launch, const Piece& piece,
                       const LinesIn<T>& logits, const LinesOut<T>& gradient, T* scratch) {
   const bool narrow = logits.narrow() || gradient.narrow();
   const int64_t at_once = narrow ? 4096 : ce.logits.size;
@@ -290,18 +300,19 @@ void gradient_of_line(const CrossEntropy& ce, const GradientScales<T>& scales, c
     const int64_t offset = piece.offset + classes.begin;
     const Strided<const T> x{logits.get(offset, classes.count, scratch), 1};
     const Strided<T> dx{gradient.place(offset, scratch), 1};
-    vectorized([&] { gradient_of_piece(ce, scales, args, piece, classes, x, args.in<T>(3) + piece.position, dx); });
+    vectorized([&] { gradient_of_piece(ce, scales, launch, piece, classes, x, launch.in<T>(3) + piece.position, dx); });
     gradient.put(offset, classes.count, dx.data);
   }
 }
 
 template <typename T>
-void gradient_of_lanes(const CrossEntropy& ce, const GradientScales<T>& scales, const Args& args, const Piece& piece,
-                       const Pieces& pieces, const LinesIn<T>& logits, const LinesOut<T>& gradient, T* scratch) {
+void gradient_of_lanes(const CrossEntropy& ce, const GradientScales<T>& scales, const Launch& launch,
+                       const Piece& piece, const Pieces& pieces, const LinesIn<T>& logits, const LinesOut<T>& gradient,
+                       T* scratch) {
   const Classes all{0, pieces.classes};
   const auto x = logits_of(piece, pieces, logits, scratch);
   const Strided<T> dx{gradient.place(piece.offset, scratch), gradient.narrow() ? kLanes : pieces.inner};
-  vectorized([&] { gradient_of_piece(ce, scales, args, piece, all, x, args.in<T>(3) + piece.position, dx); });
+  vectorized([&] { gradient_of_piece(ce, scales, launch, piece, all, x, launch.in<T>(3) + piece.position, dx); });
   for (int64_t c = 0; gradient.narrow() && c < pieces.classes; ++c) {
     gradient.put(piece.offset + c * pieces.inner, piece.lanes, dx.data + c * dx.stride);
   }
@@ -310,14 +321,15 @@ void gradient_of_lanes(const CrossEntropy& ce, const GradientScales<T>& scales, 
 // In scratch memory: a piece of logits for each share, over which its gradients are made.
 template <typename T>
 void run_grad(const CrossEntropy& ce, const Pieces& pieces, bool narrow_logits, bool narrow_gradient,
-              const Args& args) {
-  const auto scales = gradient_scales<T>(ce, args);
-  const LinesIn<T> logits(args.inputs[1], narrow_logits);
-  const LinesOut<T> gradient(args.outputs[0], narrow_gradient);
+              const Launch& launch) {
+  const auto scales = gradient_scales<T>(ce, launch);
+  if (!scales) return;
+  const LinesIn<T> logits(launch.inputs[1], narrow_logits);
+  const LinesOut<T> gradient(launch.outputs[0], narrow_gradient);
   pieces.for_each([&](const Piece& piece, int64_t share) {
-    T* scratch = args.scratch<T>() + share * pieces.size();
-    if (pieces.inner == 1) return gradient_of_line(ce, scales, args, piece, logits, gradient, scratch);
-    gradient_of_lanes(ce, scales, args, piece, pieces, logits, gradient, scratch);
+    T* scratch = launch.scratch<T>() + share * pieces.size();
+    if (pieces.inner == 1) return gradient_of_line(ce, *scales, launch, piece, logits, gradient, scratch);
+    gradient_of_lanes(ce, *scales, launch, piece, pieces, logits, gradient, scratch);
   });
 }
 
@@ -340,8 +352,9 @@ Prepared prepare_loss(const NodeSpec& spec) {
   const int64_t elements = (keeps_log_sums ? 0 : positions) + (narrow ? pieces.shares * pieces.size() : 0);
   return dispatch_float(computed_type(spec.in_type()), [&](auto zero) -> Prepared {
     using T = decltype(zero);
-    return {.run = [=](const Args& args) { run_loss<T>(ce, pieces, narrow, keeps_log_sums, args); },
-            .workspace = static_cast<size_t>(positions) * sizeof(double) + static_cast<size_t>(elements) * sizeof(T)};
+    return {.run = [=](const Launch& launch) { run_loss<T>(ce, pieces, narrow, keeps_log_sums, launch); },
+            .workspace = static_cast<size_t>(positions) * sizeof(double) + static_cast<size_t>(elements) * sizeof(T),
+            .explain = ce.explain()};
   });
 }
 
@@ -353,9 +366,10 @@ Prepared prepare_grad(const NodeSpec& spec) {
   const int64_t elements = narrow_logits || narrow_gradient ? pieces.shares * pieces.size() : 0;
   return dispatch_float(computed_type(spec.in_type(1)), [&](auto zero) -> Prepared {
     using T = decltype(zero);
-    return {.run = [=](const Args& args) { run_grad<T>(ce, pieces, narrow_logits, narrow_gradient, args); },
+    return {.run = [=](const Launch& launch) { run_grad<T>(ce, pieces, narrow_logits, narrow_gradient, launch); },
             .workspace = static_cast<size_t>(elements) * sizeof(T),
-            .in_place = {{0, 1}}};
+            .in_place = {{0, 1}},
+            .explain = ce.explain()};
   });
 }
 

@@ -127,33 +127,33 @@ class LstmForward {
 
   size_t workspace() const { return workspace_.bytes(); }
 
-  void run(const Args& args) {
-    T* sums = static_cast<T*>(address(sums_, args));
-    const Operand* h0 = h0_.get(args);
-    input_product_.run(args, args.in<Operand>(0), args.in<Operand>(1), inputs_.get<T>(args, 3), sums);
-    step_.pack(args, args.in<Operand>(2), e_.gate_row() * e_.hidden);
-    for_each_part<T>(parts_, [&](const Part& part) { run_part(args, part, h0, sums); });
+  void run(const Launch& launch) {
+    T* sums = static_cast<T*>(address(sums_, launch));
+    const Operand* h0 = h0_.get(launch);
+    input_product_.run(launch, launch.in<Operand>(0), launch.in<Operand>(1), inputs_.get<T>(launch, 3), sums);
+    step_.pack(launch, launch.in<Operand>(2), e_.gate_row() * e_.hidden);
+    for_each_part<T>(parts_, [&](const Part& part) { run_part(launch, part, h0, sums); });
   }
 
  private:
-  void run_part(const Args& args, const Part& part, const Operand* h0, T* sums) {
+  void run_part(const Launch& launch, const Part& part, const Operand* h0, T* sums) {
     const int64_t d = part.direction, n = e_.hidden;
-    const int32_t* lengths = inputs_.get<int32_t>(args, 4);
-    const LstmCell<T> cell(recurrence_, d, n, inputs_.get<T>(args, 7));
-    const Stored<T> y = y_.get(args), gates = gates_.get(args);
-    T* cells = keeps_cells_ ? args.out<T>(4) : nullptr;
-    Operand* h = state_.start(args, part, h0);
-    T* c = static_cast<T*>(address(c_, args));
-    start_state(e_, part, inputs_.get<T>(args, 6), c);
+    const int32_t* lengths = inputs_.get<int32_t>(launch, 4);
+    const LstmCell<T> cell(recurrence_, d, n, inputs_.get<T>(launch, 7));
+    const Stored<T> y = y_.get(launch), gates = gates_.get(launch);
+    T* cells = keeps_cells_ ? launch.out<T>(4) : nullptr;
+    Operand* h = state_.start(launch, part, h0);
+    T* c = static_cast<T*>(address(c_, launch));
+    start_state(e_, part, inputs_.get<T>(launch, 6), c);
     for (int64_t i = 0; i < e_.steps; ++i) {
       const int64_t t = order_.step(d, i);
-      step_.run(args, part, h + e_.state(d, part.first), sums + e_.gate(t, d, part.first));
+      step_.run(launch, part, h + e_.state(d, part.first), sums + e_.gate(t, d, part.first));
       for (int64_t b = part.first; b < part.first + part.rows; ++b) {
         T *gate = sums + e_.gate(t, d, b), *c_row = c + e_.state(d, b);
         Operand* h_row = h + e_.state(d, b);
         const bool live = is_live(lengths, t, b);
         if (live) {
-          T* fresh = state_.fresh(args, part, h_row);
+          T* fresh = state_.fresh(launch, part, h_row);
           cell.forward(gate, c_row, c_row, fresh);
           state_.store(fresh, h_row);
           if (recurrence_.round_gates && !gates_.is_narrow()) to_operand(true, e_.gate_row(), gate, gate);
@@ -163,7 +163,7 @@ class LstmForward {
         if (cells) std::copy(c_row, c_row + n, cells + e_.value(t, d, b));
       }
     }
-    state_.finish(args, part);
+    state_.finish(launch, part);
   }
 
   Extents e_;
@@ -209,35 +209,35 @@ class LstmBackward {
 
   size_t workspace() const { return workspace_.bytes(); }
 
-  void run(const Args& args) {
-    const Operand *h0 = h0_.get(args), *y = args.in<Operand>(5);
-    const T* c0 = c0_.get(args);
-    Operand* h_before = keeps_dr_ ? static_cast<Operand*>(address(h_before_, args)) : nullptr;
-    step_.pack(args, args.in<Operand>(0), e_.gate_row() * e_.hidden);
+  void run(const Launch& launch) {
+    const Operand *h0 = h0_.get(launch), *y = launch.in<Operand>(5);
+    const T* c0 = c0_.get(launch);
+    Operand* h_before = keeps_dr_ ? static_cast<Operand*>(address(h_before_, launch)) : nullptr;
+    step_.pack(launch, launch.in<Operand>(0), e_.gate_row() * e_.hidden);
     for_each_part<T>(parts_, [&](const Part& part) {
-      run_part(args, part, c0);
-      if (h_before) copy_h_before(e_, order_, part, inputs_.get<int32_t>(args, 1), y, h0, h_before);
+      run_part(launch, part, c0);
+      if (h_before) copy_h_before(e_, order_, part, inputs_.get<int32_t>(launch, 1), y, h0, h_before);
     });
     for (int64_t d = 0; keeps_dr_ && d < e_.directions; ++d) {
-      dr_.run(args, args.out<Operand>(0) + d * e_.gate_row(), h_before + d * e_.samples() * e_.hidden,
-              args.out<T>(1) + d * e_.gate_row() * e_.hidden);
+      dr_.run(launch, launch.out<Operand>(0) + d * e_.gate_row(), h_before + d * e_.samples() * e_.hidden,
+              launch.out<T>(1) + d * e_.gate_row() * e_.hidden);
     }
-    if (keeps_dp_) sum_peepholes(args, c0);
+    if (keeps_dp_) sum_peepholes(launch, c0);
   }
 
  private:
-  void run_part(const Args& args, const Part& part, const T* c0) {
+  void run_part(const Launch& launch, const Part& part, const T* c0) {
     const int64_t d = part.direction, n = e_.hidden;
-    const int32_t* lengths = inputs_.get<int32_t>(args, 1);
-    const LstmCell<T> cell(recurrence_, d, n, inputs_.get<T>(args, 4));
-    const Stored<T> gates = inputs_.stored<T>(args, 6), dy = inputs_.stored<T>(args, 8);
-    const T* cells = args.in<T>(7);
-    Operand* dgates = args.out<Operand>(0);
-    T *dh = static_cast<T*>(address(dh_, args)), *dc = static_cast<T*>(address(dc_, args));
-    T* gate_row = static_cast<T*>(address(rows_, args)) + static_cast<int64_t>(part.index) * (2 * e_.gate_row() + n);
+    const int32_t* lengths = inputs_.get<int32_t>(launch, 1);
+    const LstmCell<T> cell(recurrence_, d, n, inputs_.get<T>(launch, 4));
+    const Stored<T> gates = inputs_.stored<T>(launch, 6), dy = inputs_.stored<T>(launch, 8);
+    const T* cells = launch.in<T>(7);
+    Operand* dgates = launch.out<Operand>(0);
+    T *dh = static_cast<T*>(address(dh_, launch)), *dc = static_cast<T*>(address(dc_, launch));
+    T* gate_row = static_cast<T*>(address(rows_, launch)) + static_cast<int64_t>(part.index) * (2 * e_.gate_row() + n);
     T *dgate_row = gate_row + e_.gate_row(), *dy_row = dgate_row + e_.gate_row();
-    start_state(e_, part, inputs_.get<T>(args, 9), dh);
-    start_state(e_, part, inputs_.get<T>(args, 10), dc);
+    start_state(e_, part, inputs_.get<T>(launch, 9), dh);
+    start_state(e_, part, inputs_.get<T>(launch, 10), dc);
     for (int64_t i = e_.steps; i-- > 0;) {
       const int64_t t = order_.step(d, i);
       for (int64_t b = part.first; b < part.first + part.rows; ++b) {
@@ -255,7 +255,7 @@ class LstmBackward {
         std::fill(dh_row, dh_row + n, T{0});
       }
       // Adds nothing for samples without this step: their dgates are zero.
-      step_.run(args, part, dgates + e_.gate(t, d, part.first), dh + e_.state(d, part.first));
+      step_.run(launch, part, dgates + e_.gate(t, d, part.first), dh + e_.state(d, part.first));
     }
   }
 
@@ -264,13 +264,13 @@ class LstmBackward {
   }
 
   // dp = Σ over steps and samples of di c_before, do c, df c_before
-  void sum_peepholes(const Args& args, const T* c0) const {
-    const Operand* dgates = args.out<Operand>(0);
-    const T* cells = args.in<T>(7);
+  void sum_peepholes(const Launch& launch, const T* c0) const {
+    const Operand* dgates = launch.out<Operand>(0);
+    const T* cells = launch.in<T>(7);
     const int64_t n = e_.hidden;
-    std::fill_n(args.out<T>(4), e_.directions * 3 * n, T{0});
+    std::fill_n(launch.out<T>(4), e_.directions * 3 * n, T{0});
     for (int64_t d = 0; d < e_.directions; ++d) {
-      T* dp = args.out<T>(4) + d * 3 * n;
+      T* dp = launch.out<T>(4) + d * 3 * n;
       for (int64_t t = 0; t < e_.steps; ++t) {
         for (int64_t b = 0; b < e_.batch; ++b) {
           const Operand* dgate = dgates + e_.gate(t, d, b);

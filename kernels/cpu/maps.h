@@ -73,9 +73,9 @@ void map(const Broadcast& broadcast, const A* a, const B* b, R* y, Op op) {
 template <typename T, typename R, typename Op>
 Prepared prepare_unary(const NodeSpec& spec, Op op) {
   Prepared prepared;
-  prepared.run = [n = spec.in_size(), op](const Args& args) {
-    const T* x = args.in<T>(0);
-    R* y = args.out<R>();
+  prepared.run = [n = spec.in_size(), op](const Launch& launch) {
+    const T* x = launch.in<T>(0);
+    R* y = launch.out<R>();
     parallel_for(n, kElementGrain, [=](int64_t begin, int64_t end) { map(end - begin, x + begin, y + begin, op); });
   };
   if (sizeof(T) == sizeof(R)) prepared.in_place = {{0, 0}};
@@ -96,7 +96,9 @@ template <typename A, typename B, typename R, typename Op>
 Prepared prepare_binary(const NodeSpec& spec, Op op) {
   Prepared prepared;
   const Broadcast broadcast(spec.out_shape(), {spec.in_shape(0), spec.in_shape(1)});
-  prepared.run = [broadcast, op](const Args& args) { map(broadcast, args.in<A>(0), args.in<B>(1), args.out<R>(), op); };
+  prepared.run = [broadcast, op](const Launch& launch) {
+    map(broadcast, launch.in<A>(0), launch.in<B>(1), launch.out<R>(), op);
+  };
   prepared.in_place = in_place_of_equal_inputs(spec);
   return prepared;
 }

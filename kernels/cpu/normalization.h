@@ -1,12 +1,12 @@
 // What the normalization kernels share: sums over rows and reductions whose order does not depend on the number of
-// threads. The rows of the family lie in one file per group; normalization.cc joins them.
+// threads. The loops are called within `vectorized` (simd.h). The rows of the family lie in one file per group;
+// normalization.cc joins them.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 #include <vector>
 
-#include "kernels/cpu/multiversion.h"
 #include "kernels/cpu/stored.h"
 #include "kernels/kernel.h"
 
@@ -21,7 +21,7 @@ std::vector<Kernel> local_normalization_kernels();  // LpNormalization, LRN
 constexpr float kEpsilon = 1e-5f;  // ONNX's default for all of them
 
 template <typename T>
-ONNX_TRAIN_MULTIVERSION T sum(const T* __restrict x, int64_t n) {
+T sum(const T* __restrict x, int64_t n) {
   T total = 0;
 #pragma omp simd reduction(+ : total)
   for (int64_t i = 0; i < n; ++i) total += x[i];
@@ -30,7 +30,7 @@ ONNX_TRAIN_MULTIVERSION T sum(const T* __restrict x, int64_t n) {
 
 // Σ (x - center)²
 template <typename T>
-ONNX_TRAIN_MULTIVERSION T sum_of_squares(const T* __restrict x, T center, int64_t n) {
+T sum_of_squares(const T* __restrict x, T center, int64_t n) {
   T total = 0;
 #pragma omp simd reduction(+ : total)
   for (int64_t i = 0; i < n; ++i) total += (x[i] - center) * (x[i] - center);
@@ -44,8 +44,7 @@ struct Sums {
 
 // Σ dy and Σ dy (x - mean) of a channel: `rows` rows of `rest` elements, `stride` apart.
 template <typename T>
-ONNX_TRAIN_MULTIVERSION Sums gradient_sums(const T* __restrict x, const T* __restrict dy, T mean, int64_t rows,
-                                           int64_t rest, int64_t stride) {
+Sums gradient_sums(const T* __restrict x, const T* __restrict dy, T mean, int64_t rows, int64_t rest, int64_t stride) {
   Sums sums;
   for (int64_t r = 0; r < rows; ++r) {
     const T *row = x + r * stride, *dy_row = dy + r * stride;
@@ -63,8 +62,8 @@ ONNX_TRAIN_MULTIVERSION Sums gradient_sums(const T* __restrict x, const T* __res
 
 // y = (x - mean) factor + bias of such rows. y may be x.
 template <typename X, typename Y>
-ONNX_TRAIN_MULTIVERSION void scale_rows(const X* x, Computed<X> mean, Computed<X> factor, Computed<X> bias,
-                                        int64_t rows, int64_t rest, int64_t stride, Y* y) {
+void scale_rows(const X* x, Computed<X> mean, Computed<X> factor, Computed<X> bias, int64_t rows, int64_t rest,
+                int64_t stride, Y* y) {
   for (int64_t r = 0; r < rows; ++r) {
     const X* from = x + r * stride;
     Y* to = y + r * stride;

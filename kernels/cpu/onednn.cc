@@ -59,11 +59,11 @@ void Chain::add(const dnnl::primitive_desc_base& primitive,
   steps_.push_back(std::move(step));
 }
 
-void Chain::run(const Args& args) {
+void Chain::run(const Launch& launch) {
   // The C interface: the C++ one copies the arguments into a container for each call.
   for (const Step& step : steps_) {
     for (size_t i = 0; i < step.places.size(); ++i) {
-      dnnl_memory_set_data_handle(step.arguments[i].memory, address(step.places[i], args));
+      dnnl_memory_set_data_handle(step.arguments[i].memory, address(step.places[i], launch));
     }
     const auto status = dnnl_primitive_execute(step.primitive.get(), stream_.get(),
                                                static_cast<int>(step.arguments.size()), step.arguments.data());
@@ -78,7 +78,7 @@ Prepared prepare_chain(const NodeSpec& spec, const std::function<void(Chain&)>& 
   } catch (const dnnl::error& error) {
     fail(spec.node().label(), ": oneDNN refuses it: ", error.what());
   }
-  return {[chain](const Args& args) { chain->run(args); }, chain->workspace(), {}};
+  return {[chain](const Launch& launch) { chain->run(launch); }, chain->workspace(), {}};
 }
 
 dnnl::memory::data_type data_type(DType dtype) {

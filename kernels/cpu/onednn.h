@@ -40,7 +40,7 @@ class Chain {
   // Appends a primitive on operands by argument (DNNL_ARG_SRC, ...).
   void add(const dnnl::primitive_desc_base& primitive, const std::vector<std::pair<int, OneDnnOperand>>& operands);
 
-  void run(const Args& args);
+  void run(const Launch& launch);
   size_t workspace() const { return workspace_.bytes(); }
 
  private:

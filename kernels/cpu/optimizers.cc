@@ -43,12 +43,12 @@ struct Number {
   double constant = 0;
   bool operator==(const Number&) const = default;
 
-  double at(const Args& args) const {
+  double at(const Launch& launch) const {
     if (input < 0) return constant;
     switch (dtype) {
-      case DType::kInt64: return static_cast<double>(*args.in<int64_t>(input));
-      case DType::kDouble: return *args.in<double>(input);
-      default: return static_cast<double>(*args.in<float>(input));
+      case DType::kInt64: return static_cast<double>(*launch.in<int64_t>(input));
+      case DType::kDouble: return *launch.in<double>(input);
+      default: return static_cast<double>(*launch.in<float>(input));
     }
   }
 };
@@ -100,11 +100,11 @@ struct Rule {
     scale = operands.number(node.input(first + 2));
   }
 
-  Coefficients at(const Args& args) const {
-    const double t = step.at(args);
+  Coefficients at(const Launch& launch) const {
+    const double t = step.at(launch);
     Coefficients k{};
-    k.rate = rate.at(args);
-    k.scale = scale.at(args);
+    k.rate = rate.at(launch);
+    k.scale = scale.at(launch);
     k.decay = decoupled ? 0 : decay;
     if (formula != Formula::kAdam) {
       k.momentum = momentum;
@@ -170,9 +170,9 @@ struct Update {
   int outputs[3];  // next_w, next slots
 
   template <typename T>
-  void run(const Args& args, const Rule& r, const Coefficients& k, int64_t begin, int64_t end) const {
-    const auto in = [&](int i) { return args.in<T>(inputs[i]) + begin; };
-    const auto out = [&](int i) { return args.out<T>(outputs[i]) + begin; };
+  void run(const Launch& launch, const Rule& r, const Coefficients& k, int64_t begin, int64_t end) const {
+    const auto in = [&](int i) { return launch.in<T>(inputs[i]) + begin; };
+    const auto out = [&](int i) { return launch.out<T>(outputs[i]) + begin; };
     const int64_t n = end - begin;
     const auto as_number = [](double x) { return static_cast<T>(x); };
     switch (r.formula) {
@@ -209,9 +209,9 @@ struct Updates {
     first_piece.push_back(first_piece.back() + (update.size + kPiece - 1) / kPiece);
   }
 
-  void run(const Args& args) const {
-    Coefficients* coefficients = args.scratch<Coefficients>();
-    for (size_t r = 0; r < rules.size(); ++r) coefficients[r] = rules[r].at(args);
+  void run(const Launch& launch) const {
+    Coefficients* coefficients = launch.scratch<Coefficients>();
+    for (size_t r = 0; r < rules.size(); ++r) coefficients[r] = rules[r].at(launch);
     parallel_for(first_piece.back(), kElementGrain / kPiece, [&](int64_t begin, int64_t end) {
       auto t = static_cast<size_t>(std::upper_bound(first_piece.begin(), first_piece.end(), begin) -
                                    first_piece.begin() - 1);
@@ -221,7 +221,7 @@ struct Updates {
         const int64_t to = std::min((end - first_piece[t]) * kPiece, update.size);
         if (from >= to) continue;
         dispatch_float(update.dtype, [&](auto zero) {
-          update.run<decltype(zero)>(args, rules[update.rule], coefficients[update.rule], from, to);
+          update.run<decltype(zero)>(launch, rules[update.rule], coefficients[update.rule], from, to);
         });
       }
     });
@@ -235,7 +235,7 @@ struct Updates {
         in_place.push_back({u.outputs[1 + slot], u.inputs[2 + slot]});
       }
     }
-    return {.run = [*this](const Args& args) { run(args); },
+    return {.run = [*this](const Launch& launch) { run(launch); },
             .workspace = rules.size() * sizeof(Coefficients),
             .in_place = std::move(in_place)};
   }

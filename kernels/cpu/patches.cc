@@ -12,10 +12,10 @@
 
 #include "kernels/cpu/channel_sums.h"
 #include "kernels/cpu/convolutions.h"
+#include "kernels/cpu/cpu_features.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/place.h"
-#include "kernels/cpu/products.h"
 #include "kernels/cpu/windows.h"
 
 namespace onnx_train::cpu {
@@ -63,18 +63,18 @@ class Patches {
 
   size_t workspace() const { return workspace_.bytes(); }
 
-  void run(const Args& args) {
-    const BFloat16 *x = args.in<BFloat16>(f_.x), *dy = args.in<BFloat16>(f_.dy);
-    BFloat16* patches = static_cast<BFloat16*>(address(patches_, args));
+  void run(const Launch& launch) {
+    const BFloat16 *x = launch.in<BFloat16>(f_.x), *dy = launch.in<BFloat16>(f_.dy);
+    BFloat16* patches = static_cast<BFloat16*>(address(patches_, launch));
     int64_t image = 0;
     for (Gemm<BFloat16>& product : products_) {
       const BFloat16* first = x + image * points_in(grid_) * ins_;
       if (copies_) copy(first, std::min(images_, batch_ - image), patches);
-      product.run(dy + image * points_out(grid_) * outs_, copies_ ? patches : first, args.out<float>(),
-                  address(scratch_, args));
+      product.run(dy + image * points_out(grid_) * outs_, copies_ ? patches : first, launch.out<float>(),
+                  address(scratch_, launch));
       image += images_;
     }
-    if (f_.bias) add_up_channels(dy, batch_ * points_out(grid_), outs_, args.out<float>(1));
+    if (f_.bias) add_up_channels(dy, batch_ * points_out(grid_), outs_, launch.out<float>(1));
   }
 
  private:
@@ -109,7 +109,7 @@ class Patches {
 }  // namespace
 
 bool takes_patches(const Convolution& c) {
-  if (!has_amx() || c.operands != DType::kBFloat16 || !c.channels_last || c.group > 1) return false;
+  if (isa() < Isa::kAmx || c.operands != DType::kBFloat16 || !c.channels_last || c.group > 1) return false;
   constexpr int64_t kFewWindows = 64;  // of an image: oneDNN is as fast where there are more
   const Grid grid = make_grid(c.windows, c.x, c.y);
   const int64_t windows = points_out(grid);
@@ -118,7 +118,7 @@ bool takes_patches(const Convolution& c) {
 
 Prepared prepare_patches(const Convolution& c, const WeightGradient& f) {
   const auto patches = std::make_shared<Patches>(c, f);
-  return {[patches](const Args& args) { patches->run(args); }, patches->workspace(), {}};
+  return {[patches](const Launch& launch) { patches->run(launch); }, patches->workspace(), {}};
 }
 
 }  // namespace onnx_train::cpu

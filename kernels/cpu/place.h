@@ -14,10 +14,10 @@ struct Place {
   bool operator==(const Place&) const = default;
 };
 
-inline void* address(const Place& place, const Args& args) {
-  void* base = args.workspace;
-  if (place.kind == Place::kInput) base = const_cast<void*>(args.inputs[place.at]);  // who only reads says so
-  if (place.kind == Place::kOutput) base = args.outputs[place.at];
+inline void* address(const Place& place, const Launch& launch) {
+  void* base = launch.workspace;
+  if (place.kind == Place::kInput) base = const_cast<void*>(launch.inputs[place.at]);  // who only reads says so
+  if (place.kind == Place::kOutput) base = launch.outputs[place.at];
   return static_cast<char*>(base) + place.offset;
 }
 

@@ -141,9 +141,9 @@ Prepared prepare_plain(const NodeSpec& spec, const Convolution& c, const Forward
   const Sizes s(c);
   return dispatch_float(spec.in_type(), [&](auto zero) -> Prepared {
     using T = decltype(zero);
-    return {[=](const Args& args) {
-              run_forward(s, args.in<T>(f.x), args.in<T>(f.w), f.bias < 0 ? nullptr : args.in<T>(f.bias), args.out<T>(),
-                          args.scratch<T>());
+    return {[=](const Launch& launch) {
+              run_forward(s, launch.in<T>(f.x), launch.in<T>(f.w), f.bias < 0 ? nullptr : launch.in<T>(f.bias),
+                          launch.out<T>(), launch.scratch<T>());
             },
             s.columns_bytes(spec.in_type()),
             {}};
@@ -154,8 +154,8 @@ Prepared prepare_plain(const NodeSpec& spec, const Convolution& c, const InputGr
   const Sizes s(c);
   return dispatch_float(spec.in_type(), [&](auto zero) -> Prepared {
     using T = decltype(zero);
-    return {[=](const Args& args) {
-              run_input_gradient(s, args.in<T>(f.dy), args.in<T>(f.w), args.out<T>(), args.scratch<T>());
+    return {[=](const Launch& launch) {
+              run_input_gradient(s, launch.in<T>(f.dy), launch.in<T>(f.w), launch.out<T>(), launch.scratch<T>());
             },
             s.columns_bytes(spec.in_type()),
             {}};
@@ -166,9 +166,9 @@ Prepared prepare_plain(const NodeSpec& spec, const Convolution& c, const WeightG
   const Sizes s(c);
   return dispatch_float(spec.in_type(), [&](auto zero) -> Prepared {
     using T = decltype(zero);
-    return {[=](const Args& args) {
-              run_weight_gradient(s, args.in<T>(f.x), args.in<T>(f.dy), args.out<T>(),
-                                  f.bias ? args.out<T>(1) : nullptr, args.scratch<T>());
+    return {[=](const Launch& launch) {
+              run_weight_gradient(s, launch.in<T>(f.x), launch.in<T>(f.dy), launch.out<T>(),
+                                  f.bias ? launch.out<T>(1) : nullptr, launch.scratch<T>());
             },
             s.columns_bytes(spec.in_type()),
             {}};

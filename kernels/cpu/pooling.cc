@@ -8,6 +8,7 @@
 
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/simd.h"
 #include "kernels/cpu/stored.h"
 #include "kernels/dispatch.h"
 #include "onnx_passes/functions/functions.h"
@@ -119,8 +120,8 @@ void lp_pool(const Pool& pool, T p, const T* x, T* y) {
 template <typename T>
 Prepared prepare_max_pool(const NodeSpec& spec) {
   const bool indices = spec.has_output(1), columns = spec.node().attr("storage_order", 0) != 0;
-  return {[pool = make_pool(spec, spec.in_shape(), spec.out_shape()), indices, columns](const Args& args) {
-            max_pool(pool, args.in<T>(0), args.out<T>(), indices ? args.out<int64_t>(1) : nullptr, columns);
+  return {[pool = make_pool(spec, spec.in_shape(), spec.out_shape()), indices, columns](const Launch& launch) {
+            max_pool(pool, launch.in<T>(0), launch.out<T>(), indices ? launch.out<int64_t>(1) : nullptr, columns);
           },
           0,
           {}};
@@ -131,8 +132,8 @@ Prepared prepare_max_pool_grad(const NodeSpec& spec) {
     fail(spec.node().label(), ": dx must be as large as x");
   return dispatch_float(spec.in_type(), [&](auto zero) -> Prepared {
     using T = decltype(zero);
-    return {[pool = make_pool(spec, spec.in_shape(1), spec.in_shape(0))](const Args& args) {
-              max_pool_grad(pool, args.in<T>(0), args.in<T>(1), args.out<T>());
+    return {[pool = make_pool(spec, spec.in_shape(1), spec.in_shape(0))](const Launch& launch) {
+              max_pool_grad(pool, launch.in<T>(0), launch.in<T>(1), launch.out<T>());
             },
             0,
             {}};
@@ -142,8 +143,8 @@ Prepared prepare_max_pool_grad(const NodeSpec& spec) {
 Prepared prepare_average_pool(const NodeSpec& spec) {
   return dispatch_float(spec.in_type(), [&](auto zero) -> Prepared {
     using T = decltype(zero);
-    return {[pool = make_pool(spec, spec.in_shape(), spec.out_shape())](const Args& args) {
-              average_pool(pool, args.in<T>(0), args.out<T>());
+    return {[pool = make_pool(spec, spec.in_shape(), spec.out_shape())](const Launch& launch) {
+              average_pool(pool, launch.in<T>(0), launch.out<T>());
             },
             0,
             {}};
@@ -153,8 +154,8 @@ Prepared prepare_average_pool(const NodeSpec& spec) {
 Prepared prepare_average_pool_grad(const NodeSpec& spec) {
   return dispatch_float(spec.in_type(), [&](auto zero) -> Prepared {
     using T = decltype(zero);
-    return {[pool = make_pool(spec, spec.out_shape(), spec.in_shape(0))](const Args& args) {
-              average_pool_grad(pool, args.in<T>(0), args.out<T>());
+    return {[pool = make_pool(spec, spec.out_shape(), spec.in_shape(0))](const Launch& launch) {
+              average_pool_grad(pool, launch.in<T>(0), launch.out<T>());
             },
             0,
             {}};
@@ -165,8 +166,8 @@ Prepared prepare_lp_pool(const NodeSpec& spec) {
   return dispatch_float(spec.in_type(), [&](auto zero) -> Prepared {
     using T = decltype(zero);
     const T p = static_cast<T>(spec.node().attr("p", 2));
-    return {[p, pool = make_pool(spec, spec.in_shape(), spec.out_shape())](const Args& args) {
-              lp_pool(pool, p, args.in<T>(0), args.out<T>());
+    return {[p, pool = make_pool(spec, spec.in_shape(), spec.out_shape())](const Launch& launch) {
+              lp_pool(pool, p, launch.in<T>(0), launch.out<T>());
             },
             0,
             {}};
@@ -177,9 +178,9 @@ Prepared prepare_lp_pool(const NodeSpec& spec) {
 template <typename T, typename F>
 Prepared prepare_global(const NodeSpec& spec, F f) {
   const int64_t planes = spec.out_size(), points = planes == 0 ? 0 : spec.in_size() / planes;
-  return {[=](const Args& args) {
-            const T* x = args.in<T>(0);
-            T* y = args.out<T>();
+  return {[=](const Launch& launch) {
+            const T* x = launch.in<T>(0);
+            T* y = launch.out<T>();
             parallel_for(planes, std::max<int64_t>(1, kElementGrain / std::max<int64_t>(1, points)),
                          [=](int64_t i, int64_t end) {
                            for (; i < end; ++i) y[i] = f(x + i * points, points);
@@ -231,20 +232,21 @@ Prepared prepare_narrow(const NodeSpec& spec, Pool pool, int images, const F& f)
   const int64_t shares = std::clamp<int64_t>(planes / grain, 1, spec.threads());
   pool.planes = 1;
   const bool narrows = spec.out_type() == DType::kBFloat16;
-  const auto run_plane = [=](const Args& args, int64_t plane, float* memory) {
+  const auto run_plane = [=](const Launch& launch, int64_t plane, float* memory) {
     const float* given[2] = {memory, memory + points[0]};
     float* made = memory + points[0] + points[1];
-    convert_row(args.in<BFloat16>(0) + plane * points[0], points[0], memory);
-    if (images > 1) convert_row(args.in<BFloat16>(1) + plane * points[1], points[1], memory + points[0]);
+    vectorized([&] { convert_row(launch.in<BFloat16>(0) + plane * points[0], points[0], memory); });
+    if (images > 1)
+      vectorized([&] { convert_row(launch.in<BFloat16>(1) + plane * points[1], points[1], memory + points[0]); });
     f(pool, given, made);
-    if (narrows) return convert_row(made, result, args.out<BFloat16>() + plane * result);
-    convert_row(made, result, args.out<float>() + plane * result);
+    if (narrows) return vectorized([&] { convert_row(made, result, launch.out<BFloat16>() + plane * result); });
+    vectorized([&] { convert_row(made, result, launch.out<float>() + plane * result); });
   };
-  return {[=](const Args& args) {
+  return {[=](const Launch& launch) {
             parallel_for(shares, 1, [&](int64_t share, int64_t end) {
               for (; share < end; ++share) {
                 for (int64_t plane = planes * share / shares; plane < planes * (share + 1) / shares; ++plane) {
-                  run_plane(args, plane, args.scratch<float>() + share * all);
+                  run_plane(launch, plane, launch.scratch<float>() + share * all);
                 }
               }
             });

@@ -7,8 +7,8 @@
 #include <algorithm>
 #include <limits>
 
-#include "kernels/cpu/multiversion.h"
 #include "kernels/cpu/pooling.h"
+#include "kernels/cpu/simd.h"
 #include "kernels/cpu/stored.h"
 #include "kernels/dispatch.h"
 #include "onnx_passes/functions/functions.h"
@@ -42,7 +42,7 @@ struct Plane {
 
 // y = the largest element, or the last NaN
 template <typename X, typename T>
-ONNX_TRAIN_MULTIVERSION void find_maximum(const Plane<const X> x, const Window& window, int64_t n, T* __restrict y) {
+void find_maximum(const Plane<const X> x, const Window& window, int64_t n, T* __restrict y) {
   for (int64_t c = 0; c < n; ++c) y[c] = std::numeric_limits<T>::lowest();
   bool first = true;
   window.for_each([&](int64_t element) __attribute__((always_inline)) {
@@ -62,8 +62,8 @@ ONNX_TRAIN_MULTIVERSION void find_maximum(const Plane<const X> x, const Window& 
 
 // dx += dy at the window's first largest element, or its last NaN
 template <typename X, typename T>
-ONNX_TRAIN_MULTIVERSION void add_to_maximum(const Plane<const X> x, const X* __restrict dy, const Window& window,
-                                            int64_t n, const Plane<T> dx) {
+void add_to_maximum(const Plane<const X> x, const X* __restrict dy, const Window& window, int64_t n,
+                    const Plane<T> dx) {
   T best[kBlock];
   int32_t at[kBlock];
   int32_t tap = 0;
@@ -92,8 +92,7 @@ ONNX_TRAIN_MULTIVERSION void add_to_maximum(const Plane<const X> x, const X* __r
 
 // y = Σ x / count
 template <typename X, typename T>
-ONNX_TRAIN_MULTIVERSION void find_mean(const Plane<const X> x, const Window& window, T count, int64_t n,
-                                       T* __restrict y) {
+void find_mean(const Plane<const X> x, const Window& window, T count, int64_t n, T* __restrict y) {
   for (int64_t c = 0; c < n; ++c) y[c] = 0;
   window.for_each([&](int64_t element) __attribute__((always_inline)) {
     const X* __restrict from = x.at(element);
@@ -105,8 +104,7 @@ ONNX_TRAIN_MULTIVERSION void find_mean(const Plane<const X> x, const Window& win
 
 // dx += dy / count
 template <typename X, typename T>
-ONNX_TRAIN_MULTIVERSION void add_share(const X* __restrict dy, const Window& window, T count, int64_t n,
-                                       const Plane<T> dx) {
+void add_share(const X* __restrict dy, const Window& window, T count, int64_t n, const Plane<T> dx) {
   T share[kBlock];
   for (int64_t c = 0; c < n; ++c) share[c] = load(dy[c]) / count;
   window.for_each([&](int64_t element) __attribute__((always_inline)) {
@@ -175,7 +173,7 @@ void pool_windows(const Images& images, const X* x, Y* y, const Make& make) {
     images.for_each_window([&](const Window& window, int64_t to, int64_t count) {
       Computed<X> results[kBlock];
       make(Plane<const X>{x + block.in, images.channels}, window, static_cast<Computed<X>>(count), block.n, results);
-      convert_row(results, block.n, y + block.out + to);
+      vectorized([&] { convert_row(results, block.n, y + block.out + to); });
     });
   });
 }
@@ -197,7 +195,8 @@ void add_windows(const Images& images, T* copies, Y* dx, const Add& add) {
       if (!window.empty()) add(window, static_cast<T>(count), block, block.out + from, sums);
     });
     if (!kCopies) return;
-    for (int64_t p = 0; p < points; ++p) convert_row(sums.at(p), block.n, dx + block.in + p * images.channels);
+    for (int64_t p = 0; p < points; ++p)
+      vectorized([&] { convert_row(sums.at(p), block.n, dx + block.in + p * images.channels); });
   });
 }
 
@@ -214,10 +213,11 @@ Prepared dispatch_images(const NodeSpec& spec, const F& f) {
 Prepared prepare_max_pool(const NodeSpec& spec) {
   return dispatch_images(spec, [&]<typename X, typename Y>(X, Y) -> Prepared {
     using T = Computed<X>;
-    return {[images = Images(spec, spec.in_shape(), spec.out_shape(), false)](const Args& args) {
-      pool_windows(
-          images, args.in<X>(0), args.out<Y>(),
-          [](const Plane<const X>& x, const Window& window, T, int64_t n, T* y) { find_maximum(x, window, n, y); });
+    return {[images = Images(spec, spec.in_shape(), spec.out_shape(), false)](const Launch& launch) {
+      pool_windows(images, launch.in<X>(0), launch.out<Y>(),
+                   [](const Plane<const X>& x, const Window& window, T, int64_t n, T* y) {
+                     vectorized([&] { find_maximum(x, window, n, y); });
+                   });
     }};
   });
 }
@@ -225,10 +225,10 @@ Prepared prepare_max_pool(const NodeSpec& spec) {
 Prepared prepare_average_pool(const NodeSpec& spec) {
   return dispatch_images(spec, [&]<typename X, typename Y>(X, Y) -> Prepared {
     using T = Computed<X>;
-    return {[images = Images(spec, spec.in_shape(), spec.out_shape(), false)](const Args& args) {
-      pool_windows(images, args.in<X>(0), args.out<Y>(),
+    return {[images = Images(spec, spec.in_shape(), spec.out_shape(), false)](const Launch& launch) {
+      pool_windows(images, launch.in<X>(0), launch.out<Y>(),
                    [](const Plane<const X>& x, const Window& window, T count, int64_t n, T* y) {
-                     find_mean(x, window, count, n, y);
+                     vectorized([&] { find_mean(x, window, count, n, y); });
                    });
     }};
   });
@@ -247,12 +247,12 @@ Prepared prepare_max_pool_grad(const NodeSpec& spec) {
   return dispatch_images(spec, [&]<typename X, typename Y>(X, Y) -> Prepared {
     using T = Computed<X>;
     const Images images(spec, spec.in_shape(1), spec.in_shape(0), !std::is_same_v<T, Y>);
-    return {[images](const Args& args) {
-              const X *dy = args.in<X>(0), *x = args.in<X>(1);
-              add_windows(images, args.scratch<T>(), args.out<Y>(),
+    return {[images](const Launch& launch) {
+              const X *dy = launch.in<X>(0), *x = launch.in<X>(1);
+              add_windows(images, launch.scratch<T>(), launch.out<Y>(),
                           [&](const Window& window, T, const Block& block, int64_t from, const Plane<T>& dx) {
                             const Plane<const X> plane = {x + block.in, images.channels};
-                            add_to_maximum(plane, dy + from, window, block.n, dx);
+                            vectorized([&] { add_to_maximum(plane, dy + from, window, block.n, dx); });
                           });
             },
             copied_bytes<T, Y>(images)};
@@ -263,11 +263,11 @@ Prepared prepare_average_pool_grad(const NodeSpec& spec) {
   return dispatch_images(spec, [&]<typename X, typename Y>(X, Y) -> Prepared {
     using T = Computed<X>;
     const Images images(spec, spec.out_shape(), spec.in_shape(0), !std::is_same_v<T, Y>);
-    return {[images](const Args& args) {
-              const X* dy = args.in<X>(0);
-              add_windows(images, args.scratch<T>(), args.out<Y>(),
+    return {[images](const Launch& launch) {
+              const X* dy = launch.in<X>(0);
+              add_windows(images, launch.scratch<T>(), launch.out<Y>(),
                           [&](const Window& window, T count, const Block& block, int64_t from, const Plane<T>& dx) {
-                            add_share(dy + from, window, count, block.n, dx);
+                            vectorized([&] { add_share(dy + from, window, count, block.n, dx); });
                           });
             },
             copied_bytes<T, Y>(images)};

@@ -8,6 +8,7 @@
 #include <climits>
 #include <numeric>
 
+#include "kernels/cpu/cpu_features.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/dispatch.h"
@@ -64,17 +65,18 @@ std::vector<int64_t> starts(const Shape& batch, const Matrices& matrices) {
 template <typename T>
 Prepared prepare_plain(const NodeSpec& spec, const Product& p) {
   if (std::max({p.m, p.n, p.k}) > INT_MAX) fail(spec.node().label(), ": a dimension is larger than BLAS can count");
-  return {[p, a = starts(p.y.batch, p.a), b = starts(p.y.batch, p.b), y = starts(p.y.batch, p.y)](const Args& args) {
-            for (size_t i = 0; i < y.size(); ++i) {
-              multiply(p, args.in<T>(0) + a[i], args.in<T>(1) + b[i], args.out<T>() + y[i]);
-            }
-          },
-          0,
-          {}};
+  return {
+      [p, a = starts(p.y.batch, p.a), b = starts(p.y.batch, p.b), y = starts(p.y.batch, p.y)](const Launch& launch) {
+        for (size_t i = 0; i < y.size(); ++i) {
+          multiply(p, launch.in<T>(0) + a[i], launch.in<T>(1) + b[i], launch.out<T>() + y[i]);
+        }
+      },
+      0,
+      {}};
 }
 
 Prepared prepare_zeros(size_t bytes) {
-  return {[=](const Args& args) { std::fill_n(args.out<char>(), bytes, char{0}); }, 0, {}};
+  return {[=](const Launch& launch) { std::fill_n(launch.out<char>(), bytes, char{0}); }, 0, {}};
 }
 
 // ---- Batches
@@ -181,12 +183,12 @@ Prepared prepare_transposed_matmul(const NodeSpec& spec) {
 
 // Writes the starting value beta C.
 template <typename T>
-std::function<void(const Args&)> fill_with_c(const Shape& c, int64_t m, int64_t n, double beta) {
+std::function<void(const Launch&)> fill_with_c(const Shape& c, int64_t m, int64_t n, double beta) {
   const int64_t columns = c.empty() ? 1 : c.back(), rows = c.size() < 2 ? 1 : c[c.size() - 2];
   const int64_t row_step = rows == 1 ? 0 : columns, column_step = columns == 1 ? 0 : 1;
-  return [=](const Args& args) {
-    const T* from = args.in<T>(2);
-    T* to = args.out<T>();
+  return [=](const Launch& launch) {
+    const T* from = launch.in<T>(2);
+    T* to = launch.out<T>();
     parallel_for(m, std::max<int64_t>(1, kElementGrain / std::max<int64_t>(1, n)), [=](int64_t i, int64_t end) {
       for (; i < end; ++i) {
         for (int64_t j = 0; j < n; ++j) {
@@ -241,9 +243,9 @@ Prepared prepare_gemm(const NodeSpec& spec) {
   Prepared product = prepare_product(spec, p);
   const auto fill = dispatch_numeric(
       spec.out_type(), [&](auto zero) { return fill_with_c<decltype(zero)>(spec.in_shape(2), p.m, p.n, beta); });
-  return {[fill, run = product.run](const Args& args) {
-            fill(args);
-            run(args);
+  return {[fill, run = product.run](const Launch& launch) {
+            fill(launch);
+            run(launch);
           },
           product.workspace,
           {}};
@@ -257,7 +259,7 @@ bool is_bfloat16_product(const NodeSpec& spec) {
     if (spec.has_input(i) && is_float(spec.in_type(i)) && spec.in_type(i) != wanted) return false;
   }
   const bool narrow_operands = is_float(spec.in_type(0)) && is_float(spec.in_type(1));
-  return has_bfloat16_products() && narrow_operands && spec.has_output(0) &&
+  return isa() >= Isa::kAvx512Bf16 && narrow_operands && spec.has_output(0) &&
          (spec.out_type() == DType::kFloat || spec.out_type() == DType::kBFloat16);
 }
 
@@ -295,7 +297,7 @@ void simplify(Product& p) {
 Prepared prepare_product(const NodeSpec& spec, Product p, bool bias) {
   const int64_t outputs = num_elements(p.y.batch) * p.m * p.n;
   if (outputs == 0 || p.k == 0) {
-    return p.accumulate ? Prepared{[](const Args&) {}, 0, {}}
+    return p.accumulate ? Prepared{[](const Launch&) {}, 0, {}}
                         : prepare_zeros(static_cast<size_t>(outputs) * size_of(spec.out_type()));
   }
   simplify(p);

@@ -20,11 +20,8 @@ struct Product {
   bool accumulate = false;  // y holds a starting value
 };
 
-// Whether the CPU multiplies bfloat16 numbers. oneDNN emulates it where it does not, which is slower than float32.
-bool has_bfloat16_products();
-// Whether it multiplies whole tiles of them (AMX), and oneDNN may use that.
-bool has_amx();
-// On such a CPU: a node whose inputs 0 and 1 are bfloat16, whose output 0 is float32, and so is any further float.
+// Where the CPU multiplies bfloat16 numbers (oneDNN emulates it elsewhere, slower than float32): a node whose inputs 0
+// and 1 are bfloat16, whose output 0 is float32, and so is any further float.
 bool is_bfloat16_product(const NodeSpec& spec);
 
 // The types that MatMul, Gemm and Einsum are defined for, and that we store.

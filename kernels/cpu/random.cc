@@ -3,8 +3,8 @@
 #include <cstring>
 
 #include "kernels/cpu/kernels.h"
-#include "kernels/cpu/multiversion.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/simd.h"
 #include "kernels/cpu/stored_lines.h"
 #include "kernels/dispatch.h"
 #include "kernels/math/philox.h"
@@ -17,7 +17,7 @@ namespace {
 constexpr int64_t kChunk = 512, kBlocks = kChunk / 4;
 
 // The words of elements kChunk chunk ... of a stream.
-ONNX_TRAIN_MULTIVERSION void fill_words(RandomKey key, uint32_t stream, int64_t chunk, uint32_t* __restrict words) {
+void fill_words(RandomKey key, uint32_t stream, int64_t chunk, uint32_t* __restrict words) {
   uint32_t columns[4][kBlocks];
   const auto first = static_cast<uint64_t>(chunk) * kBlocks;
 #pragma omp simd
@@ -37,13 +37,13 @@ void for_each_chunk(int64_t n, RandomKey key, uint32_t stream, F&& f) {
   parallel_for(chunks, 8, [&](int64_t begin, int64_t end) {
     uint32_t words[kChunk];
     for (int64_t c = begin; c < end; ++c) {
-      fill_words(key, stream, c, words);
+      vectorized([&] { fill_words(key, stream, c, words); });
       f(c * kChunk, std::min(kChunk, n - c * kChunk), words);
     }
   });
 }
 
-RandomKey key_of(const Args& a, int input) { return {a.in<uint64_t>(input)[0], a.in<uint64_t>(input)[1]}; }
+RandomKey key_of(const Launch& a, int input) { return {a.in<uint64_t>(input)[0], a.in<uint64_t>(input)[1]}; }
 uint32_t stream_of(const NodeSpec& s) { return static_cast<uint32_t>(s.node().attr("stream", 0)); }
 
 // ---- Dropout
@@ -55,8 +55,8 @@ uint32_t threshold(float ratio) {
 }
 
 template <typename T>
-ONNX_TRAIN_MULTIVERSION void drop(const T* x, const uint32_t* __restrict words, uint32_t least, T kept, int64_t n, T* y,
-                                  bool* __restrict mask) {
+void drop(const T* x, const uint32_t* __restrict words, uint32_t least, T kept, int64_t n, T* y,
+          bool* __restrict mask) {
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) {
     const bool keep = (words[i] >> 8) >= least;
@@ -66,12 +66,12 @@ ONNX_TRAIN_MULTIVERSION void drop(const T* x, const uint32_t* __restrict words, 
 }
 
 template <typename T>
-ONNX_TRAIN_MULTIVERSION void drop_gradient(const T* dy, const bool* __restrict mask, T kept, int64_t n, T* dx) {
+void drop_gradient(const T* dy, const bool* __restrict mask, T kept, int64_t n, T* dx) {
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) dx[i] = mask[i] ? dy[i] / kept : T{0};
 }
 
-double ratio_of(const Args& a, int input, DType dtype) {
+double ratio_of(const Launch& a, int input, DType dtype) {
   return dispatch_float(dtype, [&](auto zero) { return static_cast<double>(*a.in<decltype(zero)>(input)); });
 }
 
@@ -100,7 +100,7 @@ Prepared prepare_dropout(const NodeSpec& s) {
     const uint32_t stream = stream_of(s);
     const DType ratio_type = s.in_type(2);
     const bool keeps_mask = s.has_output(1), narrow_x = is_narrow(s.in_type()), narrow_y = is_narrow(s.out_type());
-    const auto run = [=](const Args& a) {
+    const auto run = [=](const Launch& a) {
       const LinesIn<T> x(a.inputs[0], narrow_x);
       const LinesOut<T> y(a.outputs[0], narrow_y);
       const double ratio = ratio_of(a, 2, ratio_type);
@@ -110,7 +110,10 @@ Prepared prepare_dropout(const NodeSpec& s) {
         bool unwanted[kChunk];
         T wide[kChunk];
         T* to = y.place(begin, wide);
-        drop(x.get(begin, count, wide), words, least, kept, count, to, keeps_mask ? a.out<bool>(1) + begin : unwanted);
+        vectorized([&] {
+          drop(x.get(begin, count, wide), words, least, kept, count, to,
+               keeps_mask ? a.out<bool>(1) + begin : unwanted);
+        });
         y.put(begin, count, to);
       });
     };
@@ -123,10 +126,11 @@ Prepared prepare_dropout_gradient(const NodeSpec& s) {
     using T = decltype(zero);
     const int64_t n = s.in_size();
     const DType ratio_type = s.in_type(2);
-    const auto run = [=](const Args& a) {
+    const auto run = [=](const Launch& a) {
       const T kept = 1 - static_cast<T>(ratio_of(a, 2, ratio_type));
       parallel_for(n, kElementGrain, [&](int64_t begin, int64_t end) {
-        drop_gradient(a.in<T>(0) + begin, a.in<bool>(1) + begin, kept, end - begin, a.out<T>() + begin);
+        vectorized(
+            [&] { drop_gradient(a.in<T>(0) + begin, a.in<bool>(1) + begin, kept, end - begin, a.out<T>() + begin); });
       });
     };
     return {run, 0, {{0, 0}}};
@@ -142,7 +146,7 @@ bool supports_inference(const NodeSpec& s) {
 Prepared prepare_inference(const NodeSpec& s) {
   const size_t bytes = static_cast<size_t>(s.in_size()) * size_of(s.in_type());
   const auto n = s.has_output(1) ? static_cast<size_t>(s.in_size()) : 0;
-  const auto run = [=](const Args& a) {
+  const auto run = [=](const Launch& a) {
     if (a.in<char>(0) != a.out<char>(0)) std::memcpy(a.out<char>(0), a.in<char>(0), bytes);
     if (n > 0) std::memset(a.out<bool>(1), 1, n);
   };
@@ -160,7 +164,7 @@ Prepared prepare_uniform(const NodeSpec& s) {
     const int64_t n = s.out_size();
     const uint32_t stream = stream_of(s);
     const T low = static_cast<T>(s.node().attr("low", 0.0f)), width = static_cast<T>(s.node().attr("high", 1.0f)) - low;
-    return {[=](const Args& a) {
+    return {[=](const Launch& a) {
       T* y = a.out<T>();
       for_each_chunk(n, key_of(a, 0), stream, [&](int64_t begin, int64_t count, const uint32_t* words) {
         for (int64_t i = 0; i < count; ++i) y[begin + i] = static_cast<T>(uniform(words[i])) * width + low;
@@ -177,7 +181,7 @@ Prepared prepare_normal(const NodeSpec& s) {
     const int64_t n = s.out_size();
     const uint32_t stream = stream_of(s);
     const T mean = static_cast<T>(s.node().attr("mean", 0.0f)), scale = static_cast<T>(s.node().attr("scale", 1.0f));
-    return {[=](const Args& a) {
+    return {[=](const Launch& a) {
       T* y = a.out<T>();
       for_each_chunk(n, key_of(a, 0), stream, [&](int64_t begin, int64_t count, const uint32_t* words) {
         for (int64_t i = 0; i < count; i += 2) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kernels/cpu/cpu_features.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/products.h"
 #include "kernels/dispatch.h"
@@ -54,16 +55,16 @@ StepProduct<Operand>::StepProduct(const std::vector<Part>& parts, GemmShape shap
 }
 
 template <typename Operand>
-void StepProduct<Operand>::pack(const Args& args, const Operand* b, int64_t distance) {
+void StepProduct<Operand>::pack(const Launch& launch, const Operand* b, int64_t distance) {
   if (gemms_.empty()) return;
   for (size_t d = 0; d < b_.size(); ++d) {
-    b_[d] = gemms_.front().pack(b + static_cast<int64_t>(d) * distance, address(packed_[d], args));
+    b_[d] = gemms_.front().pack(b + static_cast<int64_t>(d) * distance, address(packed_[d], launch));
   }
 }
 
 template <typename Operand>
-void StepProduct<Operand>::run(const Args& args, const Part& part, const Operand* a, Computed<Operand>* y) {
-  gemms_[part.index].run(a, b_[static_cast<size_t>(part.direction)], y, address(scratch_[part.index], args));
+void StepProduct<Operand>::run(const Launch& launch, const Part& part, const Operand* a, Computed<Operand>* y) {
+  gemms_[part.index].run(a, b_[static_cast<size_t>(part.direction)], y, address(scratch_[part.index], launch));
 }
 
 template <typename Operand>
@@ -95,10 +96,10 @@ void InputProduct<Operand>::sum_biases(const T* b, T* sum) const {
 }
 
 template <typename Operand>
-void InputProduct<Operand>::run(const Args& args, const Operand* x, const Operand* w, const T* b, T* gates) {
-  T* sum = static_cast<T*>(address(sum_, args));
+void InputProduct<Operand>::run(const Launch& launch, const Operand* x, const Operand* w, const T* b, T* gates) {
+  T* sum = static_cast<T*>(address(sum_, launch));
   if (bias_) sum_biases(b, sum);
-  gemm_.run(x, w, gates, address(scratch_, args), sum);
+  gemm_.run(x, w, gates, address(scratch_, launch), sum);
 }
 
 template <typename Operand>
@@ -113,8 +114,8 @@ OuterProduct<Operand>::OuterProduct(const Extents& e, int64_t rows, int64_t a_st
       scratch_(workspace->reserve(gemm_.scratch_bytes())) {}
 
 template <typename Operand>
-void OuterProduct<Operand>::run(const Args& args, const Operand* a, const Operand* b, Computed<Operand>* dr) {
-  gemm_.run(a, b, dr, address(scratch_, args));
+void OuterProduct<Operand>::run(const Launch& launch, const Operand* a, const Operand* b, Computed<Operand>* dr) {
+  gemm_.run(a, b, dr, address(scratch_, launch));
 }
 
 // ---- States
@@ -130,11 +131,11 @@ FirstState<T>::FirstState(const NodeSpec& spec, int i, const Extents& extents, W
 }
 
 template <typename T>
-const T* FirstState<T>::get(const Args& args) const {
-  if (input_ >= 0 && !narrows_) return args.in<T>(input_);
-  T* made = static_cast<T*>(address(made_, args));
+const T* FirstState<T>::get(const Launch& launch) const {
+  if (input_ >= 0 && !narrows_) return launch.in<T>(input_);
+  T* made = static_cast<T*>(address(made_, launch));
   if (narrows_) {
-    to_operand(true, size_, args.in<Computed<T>>(input_), made);
+    to_operand(true, size_, launch.in<Computed<T>>(input_), made);
   } else {
     std::fill(made, made + size_, T{});
   }
@@ -198,7 +199,7 @@ bool rest_is_float32(const NodeSpec& spec, const std::vector<int>& inputs, const
 }
 
 bool takes_bfloat16(const NodeSpec& spec) {
-  return has_bfloat16_products() && find_recurrence(spec.node()).round_operands && spec.in_type() == DType::kBFloat16;
+  return isa() >= Isa::kAvx512Bf16 && find_recurrence(spec.node()).round_operands && spec.in_type() == DType::kBFloat16;
 }
 
 }  // namespace

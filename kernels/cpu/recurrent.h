@@ -64,8 +64,8 @@ class StepProduct {
  public:
   // `shape.m` is left to the parts.
   StepProduct(const std::vector<Part>& parts, GemmShape shape, int64_t directions, Workspace* workspace);
-  void pack(const Args& args, const Operand* b, int64_t distance);  // b_d is at b + d distance
-  void run(const Args& args, const Part& part, const Operand* a, Computed<Operand>* y);
+  void pack(const Launch& launch, const Operand* b, int64_t distance);  // b_d is at b + d distance
+  void run(const Launch& launch, const Part& part, const Operand* a, Computed<Operand>* y);
 
  private:
   std::vector<Gemm<Operand>> gemms_;  // of each part
@@ -112,7 +112,7 @@ class InputProduct {
  public:
   using T = Computed<Operand>;
   InputProduct(const Extents& extents, int64_t input, bool bias, std::vector<bool> whole, Workspace* workspace);
-  void run(const Args& args, const Operand* x, const Operand* w, const T* b, T* gates);
+  void run(const Launch& launch, const Operand* x, const Operand* w, const T* b, T* gates);
 
  private:
   void sum_biases(const T* b, T* sum) const;
@@ -129,7 +129,7 @@ template <typename T>
 class FirstState {
  public:
   FirstState(const NodeSpec& spec, int i, const Extents& extents, Workspace* workspace);
-  const T* get(const Args& args) const;
+  const T* get(const Launch& launch) const;
 
  private:
   int input_ = -1;
@@ -149,7 +149,7 @@ template <typename Operand>
 class OuterProduct {
  public:
   OuterProduct(const Extents& extents, int64_t rows, int64_t a_stride, Workspace* workspace);
-  void run(const Args& args, const Operand* a, const Operand* b, Computed<Operand>* dr);
+  void run(const Launch& launch, const Operand* a, const Operand* b, Computed<Operand>* dr);
 
  private:
   Gemm<Operand> gemm_;
@@ -224,8 +224,8 @@ class StoredOutput {
  public:
   StoredOutput(const NodeSpec& spec, int i)
       : i_(i), type_(i < spec.num_outputs() && spec.has_output(i) ? spec.out_type(i) : DType::kUndefined) {}
-  Stored<T> get(const Args& args) const {
-    return type_ == DType::kUndefined ? Stored<T>() : Stored<T>(args.out<void>(i_), type_);
+  Stored<T> get(const Launch& launch) const {
+    return type_ == DType::kUndefined ? Stored<T>() : Stored<T>(launch.out<void>(i_), type_);
   }
   bool is_narrow() const { return type_ == DType::kBFloat16; }
 
@@ -245,12 +245,12 @@ class OptionalInputs {
   bool has(size_t i) const { return i < types_.size() && types_[i] != DType::kUndefined; }
   // Null where it is left out.
   template <typename T>
-  const T* get(const Args& args, size_t i) const {
-    return has(i) ? args.in<T>(static_cast<int>(i)) : nullptr;
+  const T* get(const Launch& launch, size_t i) const {
+    return has(i) ? launch.in<T>(static_cast<int>(i)) : nullptr;
   }
   template <typename T>
-  Stored<T> stored(const Args& args, size_t i) const {
-    return has(i) ? Stored<T>(args.inputs[i], types_[i]) : Stored<T>();
+  Stored<T> stored(const Launch& launch, size_t i) const {
+    return has(i) ? Stored<T>(launch.inputs[i], types_[i]) : Stored<T>();
   }
 
  private:
@@ -285,31 +285,32 @@ class HiddenState {
   }
 
   // A part's rows become those of h0. Returns the place of all.
-  Operand* start(const Args& args, const Part& part, const Operand* h0) const {
-    Operand* h = static_cast<Operand*>(address(h_, args));
+  Operand* start(const Launch& launch, const Part& part, const Operand* h0) const {
+    Operand* h = static_cast<Operand*>(address(h_, launch));
     start_state(extents_, part, h0, h);
     return h;
   }
   // Where a sample's next h is computed, which `store` then makes its row of; `load` gives it the values of `row`.
-  T* fresh(const Args& args, const Part& part, Operand* row) const {
+  T* fresh(const Launch& launch, const Part& part, Operand* row) const {
     if constexpr (kInPlace) {
       return row;
     } else {
-      return static_cast<T*>(address(fresh_, args)) + static_cast<int64_t>(part.index) * extents_.hidden;
+      return static_cast<T*>(address(fresh_, launch)) + static_cast<int64_t>(part.index) * extents_.hidden;
     }
   }
-  T* load(const Args& args, const Part& part, Operand* row) const {
-    T* to = fresh(args, part, row);
+  T* load(const Launch& launch, const Part& part, Operand* row) const {
+    T* to = fresh(launch, part, row);
     if constexpr (!kInPlace) widen(extents_.hidden, row, to);
     return to;
   }
   void store(const T* fresh, Operand* row) const { to_operand(rounds_, extents_.hidden, fresh, row); }
   // Behind the last step.
-  void finish(const Args& args, const Part& part) const {
+  void finish(const Launch& launch, const Part& part) const {
     if constexpr (!kInPlace) {
       const int64_t begin = extents_.state(part.direction, part.first);
       if (has_output_) {
-        widen(part.rows * extents_.hidden, static_cast<Operand*>(address(h_, args)) + begin, args.out<T>(1) + begin);
+        widen(part.rows * extents_.hidden, static_cast<Operand*>(address(h_, launch)) + begin,
+              launch.out<T>(1) + begin);
       }
     }
   }
@@ -335,11 +336,11 @@ bool takes_recurrence(const NodeSpec& spec);
 bool takes_bfloat16_forward(const NodeSpec& spec);
 bool takes_bfloat16_backward(const NodeSpec& spec, int y, const std::vector<int>& stored);
 
-// Of a class that is made from a node's spec, and has `workspace()` and `run(args)`. The first input is an operand.
+// Of a class that is made from a node's spec, and has `workspace()` and `run(launch)`. The first input is an operand.
 template <typename Cell>
 Prepared prepare_cell(const NodeSpec& spec) {
   const auto cell = std::make_shared<Cell>(spec);
-  return {[cell](const Args& args) { cell->run(args); }, cell->workspace(), {}};
+  return {[cell](const Launch& launch) { cell->run(launch); }, cell->workspace(), {}};
 }
 template <template <typename T, typename Operand> typename Cell>
 Prepared prepare_recurrence(const NodeSpec& spec) {

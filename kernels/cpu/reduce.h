@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "kernels/cpu/box_copy.h"
-#include "kernels/cpu/multiversion.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/simd.h"
 
@@ -45,10 +44,10 @@ constexpr int64_t kMaxWidth = 256;
 constexpr int64_t kLineLanes = 32;   // accumulators of a line, the innermost axis, when it is reduced
 constexpr int64_t kSegment = 16384;  // elements
 
-// acc[j] = add(acc[j], x[r, j]) for all rows, in order. Four rows at a time: the accumulators are wider than x.
+// acc[j] = add(acc[j], x[r, j]) for all rows, in order. Four rows at a time: the accumulators are wider than x. Called
+// within `vectorized`.
 template <typename Op, typename T>
-ONNX_TRAIN_MULTIVERSION void fold_rows(const T* __restrict x, int64_t rows, int64_t stride, int64_t width,
-                                       typename Op::Acc* __restrict acc) {
+void fold_rows(const T* __restrict x, int64_t rows, int64_t stride, int64_t width, typename Op::Acc* __restrict acc) {
   int64_t r = 0;
   for (; r + 4 <= rows; r += 4) {
     const T* __restrict x0 = x + r * stride;
@@ -68,10 +67,10 @@ void fold_segment(const ReductionLayout& layout, const T* x, int64_t rows, int64
   if (layout.lanes && width == 1) {
     for (int64_t r = 0; r < rows; ++r) acc[0] = Op::add(acc[0], x[r]);
   } else if (layout.lanes) {
-    fold_rows<Op>(x, rows / width, width, width, acc);
-    fold_rows<Op>(x + rows / width * width, 1, width, rows % width, acc);
+    vectorized([&] { fold_rows<Op>(x, rows / width, width, width, acc); });
+    vectorized([&] { fold_rows<Op>(x + rows / width * width, 1, width, rows % width, acc); });
   } else {
-    fold_rows<Op>(x, rows, layout.row_stride, width, acc);
+    vectorized([&] { fold_rows<Op>(x, rows, layout.row_stride, width, acc); });
   }
 }
 

@@ -100,8 +100,8 @@ Prepared prepare_as(const NodeSpec& spec) {
   const ReductionLayout layout(spec.in_shape(0), reduced_axes(spec));
   Prepared prepared;
   prepared.workspace = static_cast<size_t>(layout.num_partials()) * sizeof(Acc);
-  prepared.run = [layout](const Args& args) {
-    reduce<Op<T>>(layout, args.in<T>(0), args.out<T>(), args.scratch<Acc>());
+  prepared.run = [layout](const Launch& launch) {
+    reduce<Op<T>>(layout, launch.in<T>(0), launch.out<T>(), launch.scratch<Acc>());
   };
   return prepared;
 }

@@ -247,17 +247,17 @@ template <typename T>
 Prepared prepare(const NodeSpec& spec, const Axes& axes) {
   if (axes.axes.empty()) {
     const size_t bytes = static_cast<size_t>(spec.out_size()) * sizeof(T);
-    return {[bytes](const Args& args) {
-              if (bytes > 0 && args.in<T>(0) != args.out<T>()) std::memcpy(args.out<T>(), args.in<T>(0), bytes);
+    return {[bytes](const Launch& launch) {
+              if (bytes > 0 && launch.in<T>(0) != launch.out<T>()) std::memcpy(launch.out<T>(), launch.in<T>(0), bytes);
             },
             0,
             {{0, 0}}};
   }
   if (spec.in_size() == 0) {  // of no gradients
-    return {[size = spec.out_size()](const Args& args) { std::fill_n(args.out<T>(), size, T{0}); }};
+    return {[size = spec.out_size()](const Launch& launch) { std::fill_n(launch.out<T>(), size, T{0}); }};
   }
   const auto resampler = std::make_shared<const Resampler<T>>(axes, spec.threads());
-  return {[resampler](const Args& args) { resampler->run(args.in<T>(0), args.out<T>(), args.scratch<T>()); },
+  return {[resampler](const Launch& launch) { resampler->run(launch.in<T>(0), launch.out<T>(), launch.scratch<T>()); },
           resampler->workspace()};
 }
 
@@ -279,14 +279,14 @@ template <typename S>
 Prepared prepare_converted(const NodeSpec& spec, const Axes& axes) {
   const auto resampler = std::make_shared<const Resampler<double>>(axes, spec.threads());
   const int64_t in = spec.in_size(), out = spec.out_size();
-  return {[resampler, in, out](const Args& args) {
-            double *x = args.scratch<double>(), *y = x + in;
+  return {[resampler, in, out](const Launch& launch) {
+            double *x = launch.scratch<double>(), *y = x + in;
             parallel_for(in, kElementGrain, [&](int64_t i, int64_t end) {
-              for (; i < end; ++i) x[i] = static_cast<double>(args.in<S>(0)[i]);
+              for (; i < end; ++i) x[i] = static_cast<double>(launch.in<S>(0)[i]);
             });
             resampler->run(x, y, y + out);
             parallel_for(out, kElementGrain, [&](int64_t i, int64_t end) {
-              for (; i < end; ++i) args.out<S>()[i] = saturated<S>(y[i]);
+              for (; i < end; ++i) launch.out<S>()[i] = saturated<S>(y[i]);
             });
           },
           static_cast<size_t>(in + out) * sizeof(double) + resampler->workspace()};

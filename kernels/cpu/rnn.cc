@@ -26,35 +26,35 @@ class RnnForward {
 
   size_t workspace() const { return workspace_.bytes(); }
 
-  void run(const Args& args) {
-    T* sums = static_cast<T*>(address(sums_, args));
-    const Operand* h0 = h0_.get(args);
-    input_product_.run(args, args.in<Operand>(0), args.in<Operand>(1), inputs_.get<T>(args, 3), sums);
-    step_.pack(args, args.in<Operand>(2), e_.hidden * e_.hidden);
-    for_each_part<T>(parts_, [&](const Part& part) { run_part(args, part, h0, sums); });
+  void run(const Launch& launch) {
+    T* sums = static_cast<T*>(address(sums_, launch));
+    const Operand* h0 = h0_.get(launch);
+    input_product_.run(launch, launch.in<Operand>(0), launch.in<Operand>(1), inputs_.get<T>(launch, 3), sums);
+    step_.pack(launch, launch.in<Operand>(2), e_.hidden * e_.hidden);
+    for_each_part<T>(parts_, [&](const Part& part) { run_part(launch, part, h0, sums); });
   }
 
  private:
-  void run_part(const Args& args, const Part& part, const Operand* h0, T* sums) {
+  void run_part(const Launch& launch, const Part& part, const Operand* h0, T* sums) {
     const int64_t d = part.direction, n = e_.hidden;
-    const int32_t* lengths = inputs_.get<int32_t>(args, 4);
-    const Stored<T> y = y_.get(args);
-    Operand* h = state_.start(args, part, h0);
+    const int32_t* lengths = inputs_.get<int32_t>(launch, 4);
+    const Stored<T> y = y_.get(launch);
+    Operand* h = state_.start(launch, part, h0);
     for (int64_t i = 0; i < e_.steps; ++i) {
       const int64_t t = order_.step(d, i);
-      step_.run(args, part, h + e_.state(d, part.first), sums + e_.gate(t, d, part.first));
+      step_.run(launch, part, h + e_.state(d, part.first), sums + e_.gate(t, d, part.first));
       for (int64_t b = part.first; b < part.first + part.rows; ++b) {
         Operand* h_row = h + e_.state(d, b);
         const bool live = is_live(lengths, t, b);
         if (live) {
-          T* fresh = state_.fresh(args, part, h_row);
+          T* fresh = state_.fresh(launch, part, h_row);
           activate(recurrence_.activation(d, 0), recurrence_.clip, n, sums + e_.gate(t, d, b), fresh);
           state_.store(fresh, h_row);
         }
         if (y) y.write(live, e_.value(t, d, b), n, h_row);
       }
     }
-    state_.finish(args, part);
+    state_.finish(launch, part);
   }
 
   Extents e_;
@@ -91,29 +91,29 @@ class RnnBackward {
 
   size_t workspace() const { return workspace_.bytes(); }
 
-  void run(const Args& args) {
-    Operand* h_before = static_cast<Operand*>(address(h_before_, args));
-    const Operand* h0 = h0_.get(args);
-    step_.pack(args, args.in<Operand>(0), e_.hidden * e_.hidden);
+  void run(const Launch& launch) {
+    Operand* h_before = static_cast<Operand*>(address(h_before_, launch));
+    const Operand* h0 = h0_.get(launch);
+    step_.pack(launch, launch.in<Operand>(0), e_.hidden * e_.hidden);
     for_each_part<T>(parts_, [&](const Part& part) {
-      run_part(args, part);
-      copy_h_before(e_, order_, part, inputs_.get<int32_t>(args, 1), args.in<Operand>(3), h0, h_before);
+      run_part(launch, part);
+      copy_h_before(e_, order_, part, inputs_.get<int32_t>(launch, 1), launch.in<Operand>(3), h0, h_before);
     });
-    for (int64_t d = 0; args.out<T>(1) && d < e_.directions; ++d) {
-      dr_.run(args, args.out<Operand>(0) + d * e_.hidden, h_before + d * e_.samples() * e_.hidden,
-              args.out<T>(1) + d * e_.hidden * e_.hidden);
+    for (int64_t d = 0; launch.out<T>(1) && d < e_.directions; ++d) {
+      dr_.run(launch, launch.out<Operand>(0) + d * e_.hidden, h_before + d * e_.samples() * e_.hidden,
+              launch.out<T>(1) + d * e_.hidden * e_.hidden);
     }
   }
 
  private:
-  void run_part(const Args& args, const Part& part) {
+  void run_part(const Launch& launch, const Part& part) {
     const int64_t d = part.direction, n = e_.hidden;
-    const int32_t* lengths = inputs_.get<int32_t>(args, 1);
-    const Stored<T> y = inputs_.stored<T>(args, 3), dy = inputs_.stored<T>(args, 4);
-    Operand* dgates = args.out<Operand>(0);
-    T* dh = static_cast<T*>(address(dh_, args));
-    T *row = static_cast<T*>(address(rows_, args)) + static_cast<int64_t>(part.index) * 2 * n, *dgate_row = row + n;
-    start_state(e_, part, inputs_.get<T>(args, 5), dh);
+    const int32_t* lengths = inputs_.get<int32_t>(launch, 1);
+    const Stored<T> y = inputs_.stored<T>(launch, 3), dy = inputs_.stored<T>(launch, 4);
+    Operand* dgates = launch.out<Operand>(0);
+    T* dh = static_cast<T*>(address(dh_, launch));
+    T *row = static_cast<T*>(address(rows_, launch)) + static_cast<int64_t>(part.index) * 2 * n, *dgate_row = row + n;
+    start_state(e_, part, inputs_.get<T>(launch, 5), dh);
     for (int64_t i = e_.steps; i-- > 0;) {
       const int64_t t = order_.step(d, i);
       for (int64_t b = part.first; b < part.first + part.rows; ++b) {
@@ -130,7 +130,7 @@ class RnnBackward {
         std::fill(dh_row, dh_row + n, T{0});
       }
       // Adds nothing for samples without this step: their dgates are zero.
-      step_.run(args, part, dgates + e_.gate(t, d, part.first), dh + e_.state(d, part.first));
+      step_.run(launch, part, dgates + e_.gate(t, d, part.first), dh + e_.state(d, part.first));
     }
   }
 

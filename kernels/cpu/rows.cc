@@ -109,19 +109,19 @@ void pad_row(const PadPlan& plan, const T* in, T value, T* out) {
 Prepared prepare_pad(const NodeSpec& spec) {
   const int64_t all = spec.out_size();
   Prepared prepared;
-  if (all == 0) return {[](const Args&) {}};  // an axis may still be too long for a table of its places
-  prepared.run = dispatch_size(size_of(spec.in_type(0)), [&]<typename T>(T) -> std::function<void(const Args&)> {
-    return [plan = plan_pad(spec), all, given = spec.has_input(2)](const Args& args) {
-      const T value = given ? *args.in<T>(2) : T{0};
+  if (all == 0) return {[](const Launch&) {}};  // an axis may still be too long for a table of its places
+  prepared.run = dispatch_size(size_of(spec.in_type(0)), [&]<typename T>(T) -> std::function<void(const Launch&)> {
+    return [plan = plan_pad(spec), all, given = spec.has_input(2)](const Launch& launch) {
+      const T value = given ? *launch.in<T>(2) : T{0};
       const int64_t width = plan.inner.size();
       parallel_for(all / width, kElementGrain / width + 1, [&](int64_t begin, int64_t end) {
         for (int64_t row = begin; row < end; ++row) {
-          T* out = args.out<T>() + row * width;
+          T* out = launch.out<T>() + row * width;
           const int64_t offset = plan.row_offset(row);
           if (offset == kBorder) {
             std::fill(out, out + width, value);
           } else {
-            pad_row(plan, args.in<T>(0) + offset, value, out);
+            pad_row(plan, launch.in<T>(0) + offset, value, out);
           }
         }
       });
@@ -144,17 +144,17 @@ Prepared prepare_trilu(const NodeSpec& spec) {
   const int64_t bytes = static_cast<int64_t>(size_of(spec.in_type(0)));
   const bool upper = spec.node().attr("upper", 1) != 0;
   Prepared prepared;
-  prepared.run = [=, given = spec.has_input(1)](const Args& args) {
+  prepared.run = [=, given = spec.has_input(1)](const Launch& launch) {
     if (all == 0) return;
     // Clamped so that sums with it cannot overflow.
-    const int64_t k = given ? std::clamp<int64_t>(*args.in<int64_t>(1), -rows, columns) : 0;
+    const int64_t k = given ? std::clamp<int64_t>(*launch.in<int64_t>(1), -rows, columns) : 0;
     parallel_for(all / columns, kElementGrain / columns + 1, [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {
         const int64_t diagonal = row % rows + k;
         const int64_t first = upper ? std::clamp<int64_t>(diagonal, 0, columns) : 0;
         const int64_t last = upper ? columns : std::clamp<int64_t>(diagonal + 1, 0, columns);
-        const char* in = args.in<char>(0) + row * columns * bytes;
-        char* out = args.out<char>() + row * columns * bytes;
+        const char* in = launch.in<char>(0) + row * columns * bytes;
+        char* out = launch.out<char>() + row * columns * bytes;
         std::memset(out, 0, static_cast<size_t>(first * bytes));
         std::memcpy(out + first * bytes, in + first * bytes, static_cast<size_t>((last - first) * bytes));
         std::memset(out + last * bytes, 0, static_cast<size_t>((columns - last) * bytes));
@@ -179,20 +179,20 @@ Prepared prepare_reverse_sequence(const NodeSpec& spec) {
       spec.in_size(0) / std::max<int64_t>(batch * time, 1) * static_cast<int64_t>(size_of(spec.in_type(0)));
   if (spec.in_size(1) != batch) fail(spec.node().label(), ": ", spec.in_size(1), " lengths for ", batch, " sequences");
   Prepared prepared;
-  prepared.run = [=, label = spec.node().label()](const Args& args) {
-    const int64_t* lengths = args.in<int64_t>(1);
+  prepared.explain = [time](const Fault& fault) {
+    return concat("sequence ", fault.position, " has length ", fault.value, "; there is room for 0 to ", time);
+  };
+  prepared.run = [=](const Launch& launch) {
+    const int64_t* lengths = launch.in<int64_t>(1);
     for (int64_t b = 0; b < batch; ++b) {
-      if (lengths[b] < 0 || lengths[b] > time) {
-        fail_as(ErrorCode::kData, label, ": sequence ", b, " has length ", lengths[b], "; there is room for 0 to ",
-                time);
-      }
+      if (lengths[b] < 0 || lengths[b] > time) return launch.report(1, b, lengths[b]);
     }
     const int64_t batch_stride = batch_first ? time : 1, time_stride = batch_first ? 1 : batch;
     parallel_for(batch * time, 4 * kElementGrain / (row + 1) + 1, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         const int64_t b = i / time, t = i % time, from = t < lengths[b] ? lengths[b] - 1 - t : t;
-        std::memcpy(args.out<char>() + (b * batch_stride + t * time_stride) * row,
-                    args.in<char>(0) + (b * batch_stride + from * time_stride) * row, static_cast<size_t>(row));
+        std::memcpy(launch.out<char>() + (b * batch_stride + t * time_stride) * row,
+                    launch.in<char>(0) + (b * batch_stride + from * time_stride) * row, static_cast<size_t>(row));
       }
     });
   };

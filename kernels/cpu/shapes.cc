@@ -23,11 +23,11 @@ struct Move {
 
 Prepared run_moves(std::vector<Move> moves) {
   Prepared prepared;
-  prepared.run = [moves = std::move(moves)](const Args& args) {
+  prepared.run = [moves = std::move(moves)](const Launch& launch) {
     for (const Move& m : moves) {
-      if (!args.outputs[m.output]) continue;
-      const char* from = args.in<char>(m.input) + m.from;
-      char* to = args.out<char>(m.output) + m.to;
+      if (!launch.outputs[m.output]) continue;
+      const char* from = launch.in<char>(m.input) + m.from;
+      char* to = launch.out<char>(m.output) + m.to;
       if (from != to) m.copy.run(from, to);  // the plan may have put a piece where it belongs
     }
   };
@@ -262,11 +262,11 @@ Prepared prepare_slice_grad(const NodeSpec& spec) {
   const Move move{BoxCopy(std::move(box.axes), size_of(spec.in_type(0))), 0, 0, 0, box.start * bytes_of(spec)};
   const int64_t bytes = spec.out_size() * bytes_of(spec);
   Prepared prepared;
-  prepared.run = [move, bytes](const Args& args) {
-    char* out = args.out<char>();
+  prepared.run = [move, bytes](const Launch& launch) {
+    char* out = launch.out<char>();
     parallel_for(bytes, 4 * kElementGrain,
                  [&](int64_t begin, int64_t end) { std::memset(out + begin, 0, static_cast<size_t>(end - begin)); });
-    move.copy.run(args.inputs[0], out + move.to);
+    move.copy.run(launch.inputs[0], out + move.to);
   };
   return prepared;
 }

@@ -1,51 +1,38 @@
-// One source, three machine codes: `vectorized(f)` runs f compiled for the widest vectors that this machine has
-// (AVX-512, AVX2 with FMA, or what every x86-64 has). f is a lambda around simple loops; everything it calls is
-// inlined into the copy, so it must be visible to the compiler and small.
+// One source, three machine codes: `vectorized(f)` runs f compiled for the widest vectors that isa() allows (AVX-512,
+// AVX2 with FMA, or what every x86-64 has) and returns what f returns. f is a lambda around simple loops; everything it
+// calls is inlined into the copy, so it must be visible to the compiler and small. A loop whose pointers are
+// __restrict is a function with such parameters, called by the lambda: GCC forgets __restrict of what a lambda
+// captures.
 #pragma once
 
-#include <utility>
+#include "kernels/cpu/cpu_features.h"
 
 namespace onnx_train::cpu {
 
 #if defined(__x86_64__)
 
-enum class Simd { kBaseline, kAvx2, kAvx512 };
-
-inline Simd simd_level() {
-  static const Simd level = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
-                                    __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl")
-                                ? Simd::kAvx512
-                            : __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? Simd::kAvx2
-                                                                                              : Simd::kBaseline;
-  return level;
+template <typename F>
+[[gnu::target("arch=x86-64-v4,prefer-vector-width=512"), gnu::flatten, gnu::noinline]] auto run_avx512(const F& f) {
+  return f();
 }
 
 template <typename F>
-[[gnu::target("avx512f,avx512dq,avx512bw,avx512vl,avx2,fma,f16c,prefer-vector-width=512"), gnu::flatten,
-  gnu::noinline]] void
-run_avx512(const F& f) {
-  f();
+[[gnu::target("arch=x86-64-v3"), gnu::flatten, gnu::noinline]] auto run_avx2(const F& f) {
+  return f();
 }
 
 template <typename F>
-[[gnu::target("avx2,fma,f16c"), gnu::flatten, gnu::noinline]] void run_avx2(const F& f) {
-  f();
-}
-
-template <typename F>
-void vectorized(const F& f) {
-  switch (simd_level()) {
-    case Simd::kAvx512: return run_avx512(f);
-    case Simd::kAvx2: return run_avx2(f);
-    case Simd::kBaseline: return f();
-  }
+auto vectorized(const F& f) {
+  if (isa() >= Isa::kAvx512) return run_avx512(f);
+  if (isa() >= Isa::kAvx2) return run_avx2(f);
+  return f();
 }
 
 #else
 
 template <typename F>
-void vectorized(const F& f) {
-  f();
+auto vectorized(const F& f) {
+  return f();
 }
 
 #endif

@@ -205,13 +205,13 @@ Prepared prepare_rows(const NodeSpec& spec, Row row) {
   const int64_t shares = shares_of(layout, spec.threads());
   const int64_t at_once = layout.inner > 1 ? kGroup : narrow_a || narrow_b || narrow_y ? lines_at_once(layout.axis) : 0;
   prepared.workspace = static_cast<size_t>(shares * 2 * at_once * layout.axis) * sizeof(T);
-  prepared.run = [=](const Args& args) {
+  prepared.run = [=](const Launch& launch) {
     const Operands<T> operands{
-        {args.inputs[0], narrow_a}, {two ? args.inputs[1] : nullptr, narrow_b}, {args.outputs[0], narrow_y}};
+        {launch.inputs[0], narrow_a}, {two ? launch.inputs[1] : nullptr, narrow_b}, {launch.outputs[0], narrow_y}};
     if (layout.inner > 1) {
-      run_columns(layout, shares, operands, args.scratch<T>(), row);
+      run_columns(layout, shares, operands, launch.scratch<T>(), row);
     } else if (layout.inner * layout.axis > 0) {
-      run_rows(layout, shares, operands, args.scratch<T>(), row);
+      run_rows(layout, shares, operands, launch.scratch<T>(), row);
     }
   };
   prepared.in_place = in_place_of_equal_inputs(spec);

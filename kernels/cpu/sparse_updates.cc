@@ -88,13 +88,14 @@ Prepared prepare_coalesce_rows(const NodeSpec& spec) {
   Prepared prepared;
   prepared.workspace = first_places.workspace();
   prepared.in_place = {{0, 0}};
-  const auto make = [&]<typename From, typename T>(From, T) -> std::function<void(const Args&)> {
-    return [=, type = spec.in_type(1), label = spec.node().label()](const Args& args) {
-      const int64_t size = *args.in<int64_t>(2);
-      int64_t* places = args.out<int64_t>(1);
-      read_indices(args.inputs[1], type, n, size, label, places);
-      const int64_t* firsts = first_places.find(size, places, args.workspace);
-      sum_rows(n, columns, firsts, args.in<From>(0), args.out<T>(0));
+  prepared.explain = [](const Fault& fault) { return concat("index ", fault.value, " is outside of its table"); };
+  const auto make = [&]<typename From, typename T>(From, T) -> std::function<void(const Launch&)> {
+    return [=, type = spec.in_type(1)](const Launch& launch) {
+      const int64_t size = *launch.in<int64_t>(2);
+      int64_t* places = launch.out<int64_t>(1);
+      if (!read_indices(launch, 1, type, n, size, places)) return;
+      const int64_t* firsts = first_places.find(size, places, launch.workspace);
+      sum_rows(n, columns, firsts, launch.in<From>(0), launch.out<T>(0));
     };
   };
   prepared.run = spec.in_type(0) == DType::kBFloat16
@@ -117,14 +118,18 @@ bool supports_narrow_coalesce_rows(const NodeSpec& spec) {
 
 // ---- SparseSgd. Inputs w, rows, places, learning_rate, grad_scale.
 
-double number(const Args& args, int input, DType dtype) {
-  return dtype == DType::kDouble ? *args.in<double>(input) : static_cast<double>(*args.in<float>(input));
+double number(const Launch& launch, int input, DType dtype) {
+  return dtype == DType::kDouble ? *launch.in<double>(input) : static_cast<double>(*launch.in<float>(input));
 }
 
-void check_places(const int64_t* places, int64_t n, int64_t size, const std::string& node) {
-  int64_t least = 0, most = -1;
-  for (int64_t p = 0; p < n; ++p) least = std::min(least, places[p]), most = std::max(most, places[p]);
-  if (least < -size || most >= size) fail_out_of_range(node, least < -size ? least : most, size);
+bool check_places(const Launch& launch, int64_t n, int64_t size) {
+  const int64_t* places = launch.in<int64_t>(2);
+  for (int64_t p = 0; p < n; ++p) {
+    if (places[p] >= -size && places[p] < size) continue;
+    launch.report(2, p, places[p]);
+    return false;
+  }
+  return true;
 }
 
 // Each row is named once, by a place that is not negative: threads share out the places.
@@ -151,14 +156,15 @@ Prepared prepare_sparse_sgd(const NodeSpec& spec) {
   }
   Prepared prepared;
   prepared.in_place = {{0, 0}};
-  prepared.run = dispatch_float(spec.in_type(0), [&]<typename T>(T) -> std::function<void(const Args&)> {
+  prepared.explain = explain_index(size);
+  prepared.run = dispatch_float(spec.in_type(0), [&]<typename T>(T) -> std::function<void(const Launch&)> {
     return [=, copy = BoxCopy({{spec.in_size(0), 1, 1}}, sizeof(T)), rate_type = spec.in_type(3),
-            scale_type = spec.in_type(4), label = spec.node().label()](const Args& args) {
-      const int64_t* places = args.in<int64_t>(2);
-      check_places(places, n, size, label);
-      if (args.inputs[0] != args.outputs[0]) copy.run(args.inputs[0], args.outputs[0]);
-      update_rows(n, columns, places, args.in<T>(1), static_cast<T>(number(args, 4, scale_type)),
-                  static_cast<T>(number(args, 3, rate_type)), args.out<T>());
+            scale_type = spec.in_type(4)](const Launch& launch) {
+      const int64_t* places = launch.in<int64_t>(2);
+      if (!check_places(launch, n, size)) return;
+      if (launch.inputs[0] != launch.outputs[0]) copy.run(launch.inputs[0], launch.outputs[0]);
+      update_rows(n, columns, places, launch.in<T>(1), static_cast<T>(number(launch, 4, scale_type)),
+                  static_cast<T>(number(launch, 3, rate_type)), launch.out<T>());
     };
   });
   return prepared;

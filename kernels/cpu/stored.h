@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "kernels/cpu/multiversion.h"
 #include "onnx_passes/ir/half.h"
 
 namespace onnx_train::cpu {
@@ -49,9 +48,9 @@ inline S store(T x) {
   return store_exactly<S>(rounded<S>(x));
 }
 
-// A row in another type.
+// A row in another type. Called within `vectorized` (simd.h).
 template <typename From, typename To>
-ONNX_TRAIN_MULTIVERSION void convert_row(const From* __restrict from, int64_t n, To* __restrict to) {
+void convert_row(const From* __restrict from, int64_t n, To* __restrict to) {
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) to[i] = store<To>(load(from[i]));
 }

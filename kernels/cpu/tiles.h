@@ -5,8 +5,6 @@
 #include <bit>
 #include <cstdint>
 
-#include "kernels/cpu/products.h"
-
 #if defined(__x86_64__)
 #include <immintrin.h>
 #define ONNX_TRAIN_WIDE_VECTORS [[gnu::target("arch=x86-64-v4")]]
@@ -43,23 +41,5 @@ ONNX_TRAIN_BFLOAT16_VECTORS inline void add_product(Vector& sums, Bfloat16Pair a
 }
 
 inline int64_t blocks(int64_t n, int64_t size) { return (n + size - 1) / size; }
-
-inline bool has_wide_vectors() {
-#if defined(__x86_64__)
-  return __builtin_cpu_supports("x86-64-v4");
-#else
-  return false;
-#endif
-}
-
-// With products of bfloat16 numbers, and none of whole tiles of them: where there is AMX, oneDNN is up to ten times as
-// fast as these.
-inline bool has_bfloat16_vectors() {
-#if defined(__x86_64__)
-  return has_wide_vectors() && __builtin_cpu_supports("avx512bf16") && !has_amx();
-#else
-  return false;
-#endif
-}
 
 }  // namespace onnx_train::cpu

@@ -88,7 +88,7 @@ std::vector<Tensor> compute(const Node& node, Constants& constants) {
     out.push_back(outputs.back().data());
   }
   Tensor workspace(DType::kUint8, {static_cast<int64_t>(prepared.workspace)});
-  prepared.run({in.data(), out.data(), workspace.data()});
+  run_now(prepared, node, in.data(), out.data(), workspace.data());
   return outputs;
 }
 

@@ -179,26 +179,30 @@ class Recomputer {
     return true;
   }
 
-  // Lets the copy at `position` run in front of the reader, with the copies that it reads from behind there.
+  // Lets the copy at `position` run before the reader, with the later copies that it reads. False, and nothing added,
+  // when it reads something else that is later.
   bool hoist(int position, Candidate* candidate, std::vector<Addition>* additions) const {
-    const Node& node = *lives_->nodes[static_cast<size_t>(position)];
-    for (const Value* input : node.inputs()) {
-      if (!input) continue;
-      const Node* view = input->producer();
-      const bool is_free = view && (is_view(*view) || lives_->is_piece_of_input(*view));
-      if (is_free && lives_->position.at(view) >= candidate->reader) {
-        return false;  // the view would have to move, too
-      }
-      const int first = lives_->of(input).first;
-      if (first < candidate->reader) continue;
-      if (!is_copy(lives_->of(input).value) || !hoist(first, candidate, additions)) return false;
-    }
-    for (const Value* output : node.outputs()) {
-      if (output) {
-        additions->push_back({candidate->reader, position - 1, static_cast<double>(lives_->of(output).bytes)});
+    std::vector<int> moved = {position};  // grows while it is read
+    std::unordered_set<int> known = {position};
+    for (size_t i = 0; i < moved.size(); ++i) {
+      for (const Value* input : lives_->nodes[static_cast<size_t>(moved[i])]->inputs()) {
+        if (!input) continue;
+        const Node* view = input->producer();
+        const bool is_free = view && (is_view(*view) || lives_->is_piece_of_input(*view));
+        if (is_free && lives_->position.at(view) >= candidate->reader) return false;  // it would have to move, too
+        const Lifetime& lifetime = lives_->of(input);
+        if (lifetime.first < candidate->reader) continue;
+        if (!is_copy(lifetime.value)) return false;
+        if (known.insert(lifetime.first).second) moved.push_back(lifetime.first);
       }
     }
-    candidate->hoists.push_back(position);
+    for (const int copy : moved) {
+      candidate->hoists.push_back(copy);
+      for (const Value* output : lives_->nodes[static_cast<size_t>(copy)]->outputs()) {
+        if (!output) continue;
+        additions->push_back({candidate->reader, copy - 1, static_cast<double>(lives_->of(output).bytes)});
+      }
+    }
     return true;
   }
 
@@ -297,24 +301,33 @@ class Recomputer {
     return added;
   }
 
-  // The value that the copies and the readers behind them read in place of `value`.
+  // The value that the copies and the readers after them read in place of `value`: its version, or a view of its
+  // memory's version.
   Value* late(Value* value, Node* reader) {
-    const auto known = versions_.find(value);
-    if (known != versions_.end()) {
-      const Value* version = known->second;
-      return version == value ? value : version->producer()->output(version->output_index());
+    std::vector<const Node*> views;  // to copy, the last one first
+    while (!versions_.count(value) && is_view_of_version(value)) {
+      views.push_back(value->producer());
+      value = value->producer()->input(0);
     }
+    const auto known = versions_.find(value);
+    if (known != versions_.end() && known->second != value) {
+      value = known->second->producer()->output(known->second->output_index());
+    }
+    for (auto view = views.rbegin(); view != views.rend(); ++view) {
+      std::vector<Value*> inputs = (*view)->inputs();
+      inputs[0] = value;
+      value = add_copy(**view, inputs, reader)->output();
+      versions_[(*view)->output()] = value;
+    }
+    return value;
+  }
+
+  bool is_view_of_version(const Value* value) const {
     const size_t* memory = lives_->index.find(value);
-    if (!memory) return value;
+    if (!memory) return false;
     const Value* root = lives_->all[*memory].value;
     const auto version = versions_.find(root);
-    if (version == versions_.end() || version->second == root) return value;
-    const Node& view = *value->producer();
-    std::vector<Value*> inputs = view.inputs();
-    inputs[0] = late(inputs[0], reader);
-    Value* copy = add_copy(view, inputs, reader)->output();
-    versions_[value] = copy;
-    return copy;
+    return version != versions_.end() && version->second != root;
   }
 
   // Copies of copies are listed with what was there first.

@@ -98,11 +98,11 @@ std::string Graph::unique_name(const std::string& base) const {
 }
 
 Value* Graph::add_value(const std::string& name) {
-  if (values_.contains(name)) fail("graph '", this->name(), "' defines the value '", name, "' twice");
   std::pmr::polymorphic_allocator<> pool(&context_->pool_);
   Value* value = new (pool.allocate_object<Value>()) Value(this, name, context_->values_made_++);
-  values_.emplace(value->name_, value);
-  return value;
+  if (values_.emplace(value->name_, value).second) return value;
+  pool.delete_object(value);
+  fail("graph '", this->name(), "' defines the value '", name, "' twice");
 }
 
 void Graph::delete_value(Value* value) {

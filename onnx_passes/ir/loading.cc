@@ -174,7 +174,7 @@ ModelMessage parse(Bytes bytes, const std::shared_ptr<const void>& owner, const 
   }
   for_each_tensor(&proto, [](onnx::TensorProto* tensor) {
     check_tensor(*tensor);
-    if (tensor->data_location() != onnx::TensorProto::EXTERNAL) return;
+    if (tensor->data_location() != onnx::TensorProto::EXTERNAL || reference_of(*tensor)) return;
     fail("tensor '", tensor->name(), "' has its data in another file; load the model by its path");
   });
   check_functions(proto);

@@ -66,14 +66,13 @@ Tensor::Tensor(DType dtype, Shape shape) : dtype_(dtype), shape_(std::move(shape
   if (__builtin_mul_overflow(static_cast<size_t>(size_), size_of(dtype), &bytes)) {
     fail("a tensor of shape ", to_string(shape_), " does not fit into memory");
   }
-  data_ = allocate(bytes);
+  const std::shared_ptr<void> buffer = allocate(bytes);
+  writable_ = buffer.get();
+  data_ = buffer;
 }
 
 Tensor::Tensor(DType dtype, Shape shape, const void* data, std::shared_ptr<const void> owner)
-    : dtype_(dtype),
-      shape_(std::move(shape)),
-      size_(num_elements(shape_)),
-      data_(std::const_pointer_cast<void>(owner), const_cast<void*>(data)) {}
+    : dtype_(dtype), shape_(std::move(shape)), size_(num_elements(shape_)), data_(std::move(owner), data) {}
 
 Tensor Tensor::full(DType dtype, Shape shape, double value) {
   Tensor tensor(dtype, std::move(shape));
@@ -115,6 +114,11 @@ double Tensor::at(int64_t index) const {
 
 void Tensor::set(int64_t index, double value) {
   visit(dtype_, [&](auto tag) { data<decltype(tag)>()[index] = convert<decltype(tag)>(value); });
+}
+
+bool is_zero(const void* data, size_t bytes) {
+  const auto* first = static_cast<const char*>(data);
+  return bytes > 0 && *first == 0 && std::memcmp(first, first + 1, bytes - 1) == 0;
 }
 
 std::vector<int64_t> Tensor::to_ints() const {

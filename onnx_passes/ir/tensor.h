@@ -1,5 +1,6 @@
 // A dense tensor in host memory: what constants, initializers, state, data files and test expectations are made of.
-// Copies share the buffer; call `clone` for one of its own. Buffers are aligned to 64 bytes and start as zeros.
+// Copies share the buffer; call `clone` for one of its own. Buffers are aligned to 64 bytes and start as zeros. Views
+// of memory that is not theirs are read-only: the first mutable access gives the tensor a buffer of its own.
 #pragma once
 
 #include <memory>
@@ -14,7 +15,7 @@ class Tensor {
  public:
   Tensor() = default;
   Tensor(DType dtype, Shape shape);  // zeros
-  // A view of memory that `owner` keeps alive (a mapped file).
+  // A read-only view of memory that `owner` keeps alive (a mapped file).
   Tensor(DType dtype, Shape shape, const void* data, std::shared_ptr<const void> owner);
 
   template <typename T>
@@ -35,11 +36,14 @@ class Tensor {
   const Shape& shape() const { return shape_; }
   int64_t size() const { return size_; }  // elements
   size_t bytes() const { return static_cast<size_t>(size_) * size_of(dtype_); }
-  void* data() { return data_.get(); }
+  void* data() {
+    if (!writable_ && data_) *this = clone();
+    return writable_;
+  }
   const void* data() const { return data_.get(); }
   template <typename T>
   T* data() {
-    return static_cast<T*>(data_.get());
+    return static_cast<T*>(data());
   }
   template <typename T>
   const T* data() const {
@@ -57,7 +61,8 @@ class Tensor {
   DType dtype_ = DType::kUndefined;
   Shape shape_;
   int64_t size_ = 0;
-  std::shared_ptr<void> data_;
+  std::shared_ptr<const void> data_;
+  void* writable_ = nullptr;  // the same memory; null in a view
 };
 
 template <typename T>
@@ -67,6 +72,9 @@ Tensor Tensor::of(Shape shape, const std::vector<T>& values) {
   for (int64_t i = 0; i < tensor.size(); ++i) out[i] = values[static_cast<size_t>(i)];
   return tensor;
 }
+
+// Whether all these bytes are zeros; false when there are none.
+bool is_zero(const void* data, size_t bytes);
 
 // Reads a TensorProto whose data is inside the message; throws Error on sizes that do not match the shape.
 Tensor from_proto(const onnx::TensorProto& proto);

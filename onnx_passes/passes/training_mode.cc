@@ -22,10 +22,14 @@ bool drops(const Node& node) {
   return ratio.size() != 1 || ratio.at(0) != 0;
 }
 
-// The value of running statistics; empty when the model computes it.
+// The value of running statistics; empty when the model computes it. Exporters put an Identity or two in between; many
+// nodes may share a longer chain, and each would walk it.
 Tensor constant_statistics(const Node& node, int input) {
+  constexpr int kMaxIdentities = 100;
   const Value* source = node.input(input);
-  while (source->producer() && source->producer()->is("Identity")) source = source->producer()->input(0);
+  for (int i = 0; i < kMaxIdentities && source->producer() && source->producer()->is("Identity"); ++i) {
+    source = source->producer()->input(0);
+  }
   return constant_of(source);
 }
 

@@ -11,7 +11,7 @@
 namespace onnx_train {
 namespace {
 
-struct Table {
+struct CsvTable {
   std::vector<std::string> columns;
   std::vector<double> values;  // row by row
   std::vector<bool> integral;  // by column: all values are integers
@@ -46,11 +46,11 @@ double parse_number(std::string_view field, const std::string& path, int64_t lin
   return value;
 }
 
-Table parse(const std::string& path) {
+CsvTable parse(const std::string& path) {
   const auto file = MappedFile::open(path);
   std::string_view text(reinterpret_cast<const char*>(file->data()), file->size());
   if (text.starts_with("\xef\xbb\xbf")) text.remove_prefix(3);  // the byte order mark that spreadsheets write
-  Table table;
+  CsvTable table;
   for (int64_t line_number = 1; !text.empty(); ++line_number) {
     const size_t end = text.find('\n');
     const std::string_view line = text.substr(0, end);
@@ -93,7 +93,7 @@ Columns numbered_columns(const std::map<std::string, size_t>& index, const std::
 }
 
 // The columns of each input, by the rule of source.h.
-std::map<std::string, Columns> assign_columns(const Table& table, const std::vector<InputSpec>& inputs) {
+std::map<std::string, Columns> assign_columns(const CsvTable& table, const std::vector<InputSpec>& inputs) {
   std::map<std::string, size_t> index;
   for (size_t i = 0; i < table.columns.size(); ++i) index.emplace(table.columns[i], i);
   std::map<std::string, Columns> assigned;
@@ -116,7 +116,7 @@ std::map<std::string, Columns> assign_columns(const Table& table, const std::vec
 }
 
 // One column as [rows], several as [rows, columns]; int64 when all are integers, else double.
-Tensor make_array(const Table& table, const Columns& columns) {
+Tensor make_array(const CsvTable& table, const Columns& columns) {
   bool integral = true;
   for (size_t column : columns) integral = integral && table.integral[column];
   Shape shape = {table.rows};
@@ -139,7 +139,7 @@ Tensor make_array(const Table& table, const Columns& columns) {
 }  // namespace
 
 std::unique_ptr<DataSource> open_csv(const std::string& path, const std::vector<InputSpec>& inputs) {
-  const Table table = parse(path);
+  const CsvTable table = parse(path);
   TensorMap arrays;
   for (const auto& [name, columns] : assign_columns(table, inputs)) arrays[name] = make_array(table, columns);
   return make_source(path, std::move(arrays));

@@ -118,10 +118,10 @@ ZipData ZipArchive::read(const ZipEntry& entry) const {
   }
   // Deflate makes nothing smaller than by a factor of 1032, so the file's size bounds the memory asked for.
   if (entry.size / 1032 > entry.compressed + 1) damaged(*file_);
-  const Tensor buffer(DType::kUint8, {static_cast<int64_t>(entry.size)});
+  Tensor buffer(DType::kUint8, {static_cast<int64_t>(entry.size)});
   z_stream stream{};
   if (inflateInit2(&stream, -MAX_WBITS) != Z_OK) fail("out of memory: ", file_->path(), " could not be inflated");
-  auto* out = const_cast<unsigned char*>(buffer.data<uint8_t>());
+  unsigned char* out = buffer.data<uint8_t>();
   uint64_t read = 0, written = 0;
   int status = Z_OK;
   while (status == Z_OK) {  // zlib counts in 32 bits: at most 1 GiB at a time

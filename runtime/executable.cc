@@ -1,0 +1,251 @@
+#include "runtime/executable.h"
+
+#include <chrono>
+
+#include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/initializer.h"
+#include "runtime/memory_guard.h"
+#include "runtime/upload.h"
+
+namespace onnx_train {
+namespace {
+
+size_t padded(size_t bytes) { return (bytes + 63) / 64 * 64; }
+
+// Large constants stay where the model holds them, in a mapped file or in memory that plans share.
+bool read_in_place(const Device& device, const Value& constant) {
+  const Tensor* beside = contents_beside(constant.shared_initializer());
+  return beside && device.uses_host_memory() && is_aligned(*beside);
+}
+
+}  // namespace
+
+Executable::Executable(std::unique_ptr<Plan> plan, Device& device, Stream& stream)
+    : plan_(std::move(plan)), device_(device), stream_(stream) {
+  if (plan_->guarded() && !device_.uses_host_memory()) {
+    fail_as(ErrorCode::kUsage, "--check-memory looks into the arena, which ", device_.name(), " keeps; run on the CPU");
+  }
+  try {
+    make_table();
+    upload_constants();
+    make_slots();
+  } catch (...) {
+    free_memory();
+    throw;
+  }
+}
+
+Executable::~Executable() { free_memory(); }
+
+void Executable::free_memory() {
+  if (constants_) device_.free(constants_);
+  if (slots_) device_.free(slots_);
+}
+
+void Executable::make_table() {
+  const Placement& placement = plan_->placement();
+  entries_.resize(placement.buffers.size());
+  addresses_.assign(placement.buffers.size(), nullptr);
+  const auto add = [&](const Value* value) {
+    if (value) {
+      const Location& location = placement.location_of.at(value);
+      entries_[location.buffer].push_back({table_.size(), location.offset});
+    }
+    table_.push_back(nullptr);
+  };
+  for (size_t s = 0; s < plan_->steps().size(); ++s) {
+    const Node& node = *plan_->steps()[s].node;
+    Call call{table_.size(), 0, 0};
+    for (const Value* input : node.inputs()) add(input);
+    call.outputs = table_.size();
+    for (const Value* output : node.outputs()) add(output);
+    call.workspace = table_.size();
+    if (placement.workspace_of[s] != kNone) entries_[placement.workspace_of[s]].push_back({table_.size(), 0});
+    table_.push_back(nullptr);
+    calls_.push_back(call);
+  }
+  input_buffers_.assign(plan_->inputs().size(), kNone);
+  output_buffers_.assign(plan_->outputs().size(), kNone);
+  state_buffers_.assign(plan_->states().size(), kNone);
+  for (size_t b = 0; b < placement.buffers.size(); ++b) {
+    const Buffer& buffer = placement.buffers[b];
+    if (buffer.kind == Buffer::kInput) input_buffers_[buffer.index] = b;
+    if (buffer.kind == Buffer::kOutput) output_buffers_[buffer.index] = b;
+    if (buffer.kind == Buffer::kState) state_buffers_[buffer.index] = b;
+  }
+}
+
+void Executable::upload_constants() {
+  const std::vector<Buffer>& buffers = plan_->placement().buffers;
+  std::vector<size_t> offsets(buffers.size());
+  size_t bytes = 0;
+  const auto is_copied = [&](const Buffer& b) {
+    return b.kind == Buffer::kConstant && !read_in_place(device_, *b.constant);
+  };
+  for (size_t b = 0; b < buffers.size(); ++b) {
+    if (!is_copied(buffers[b])) continue;
+    offsets[b] = bytes;
+    bytes += padded(buffers[b].bytes);
+  }
+  if (bytes > 0) constants_ = static_cast<char*>(device_.allocate(bytes));
+  for (size_t b = 0; b < buffers.size(); ++b) {
+    if (buffers[b].kind != Buffer::kConstant) continue;
+    const Tensor contents = stored_contents(*buffers[b].constant);
+    if (is_copied(buffers[b])) {
+      upload(contents, &stream_, constants_ + offsets[b]);
+      set(b, constants_ + offsets[b]);
+    } else {
+      set(b, const_cast<void*>(contents.data()));  // kernels only read constants
+    }
+  }
+}
+
+void Executable::make_slots() {
+  for (const Port& port : plan_->outputs()) outputs_.emplace_back(port.dtype, port.shape);
+  if (device_.uses_host_memory()) {
+    for (size_t i = 0; i < outputs_.size(); ++i) set(output_buffers_[i], outputs_[i].data());
+    return;
+  }
+  size_t bytes = padded(sizeof(Fault));
+  for (const Port& port : plan_->inputs()) bytes += padded(port.bytes);
+  for (const Port& port : plan_->outputs()) bytes += padded(port.bytes);
+  slots_ = static_cast<char*>(device_.allocate(bytes));
+  fault_ = reinterpret_cast<Fault*>(slots_);
+  char* next = slots_ + padded(sizeof(Fault));
+  const auto give = [&](const std::vector<Port>& ports, const std::vector<size_t>& buffers) {
+    for (size_t i = 0; i < ports.size(); ++i) {
+      set(buffers[i], next);
+      next += padded(ports[i].bytes);
+    }
+  };
+  give(plan_->inputs(), input_buffers_);
+  give(plan_->outputs(), output_buffers_);
+}
+
+void Executable::set(size_t buffer, void* address) {
+  if (buffer == kNone) return;
+  addresses_[buffer] = address;
+  for (const Entry& entry : entries_[buffer]) {
+    table_[entry.position] = address ? static_cast<char*>(address) + entry.offset : nullptr;
+  }
+}
+
+void Executable::bind_arena(void* arena) {
+  recording_.reset();
+  is_warm_ = false;
+  arena_ = static_cast<char*>(arena);
+  const std::vector<Buffer>& buffers = plan_->placement().buffers;
+  for (size_t b = 0; b < buffers.size(); ++b) {
+    if (buffers[b].kind == Buffer::kArena) set(b, arena_ + plan_->memory().offsets[buffers[b].index]);
+  }
+}
+
+void Executable::bind_state(size_t i, void* data) { set(state_buffers_[i], data); }
+
+void Executable::set_input(size_t i, const void* data) {
+  const size_t buffer = input_buffers_[i];
+  if (buffer == kNone) return;
+  if (device_.uses_host_memory()) return set(buffer, const_cast<void*>(data));
+  stream_.copy_from_host(addresses_[buffer], data, plan_->inputs()[i].bytes);
+}
+
+Launch Executable::launch(size_t step) {
+  const Call& call = calls_[step];
+  void* const* all = table_.data();
+  return {const_cast<const void* const*>(all + call.inputs),
+          all + call.outputs,
+          all[call.workspace],
+          &stream_,
+          fault_,
+          static_cast<int32_t>(step + 1)};
+}
+
+void Executable::run() {
+  // OpenMP's number is one per thread of the program; scratch memory was sized for the planner's.
+  if (num_threads() != plan_->threads()) set_num_threads(plan_->threads());
+  if (!is_warm_) {
+    commits_.clear();
+    for (const Copy& copy : plan_->placement().copies) {
+      commits_.push_back({addresses_[copy.to], addresses_[copy.from], copy.bytes});
+    }
+  }
+  if (plan_->guarded()) {
+    run_guarded();
+  } else if (plan_->profiling()) {
+    run_profiled();
+  } else if (recording_) {
+    recording_->replay();
+  } else if (is_warm_ && (recording_ = stream_.record([this] { enqueue(); }))) {
+    recording_->replay();
+  } else {
+    enqueue();
+  }
+  is_warm_ = true;
+}
+
+void Executable::enqueue() {
+  const bool stops = device_.uses_host_memory();
+  const std::vector<Prepared>& prepared = plan_->prepared();
+  for (size_t s = 0; s < prepared.size(); ++s) {
+    prepared[s].run(launch(s));
+    if (stops && fault_->node != 0) return;
+  }
+  stream_.commit(commits_, fault_);
+}
+
+void Executable::run_guarded() {
+  MemoryGuard guard(arena_, plan_->memory().bytes);
+  for (size_t s = 0; s < plan_->steps().size(); ++s) {
+    const Node& node = *plan_->steps()[s].node;
+    guard.before(node, launch(s), plan_->prepared()[s].workspace);
+    plan_->prepared()[s].run(launch(s));
+    guard.after(node);
+    if (fault_->node != 0) return;
+  }
+  stream_.commit(commits_, fault_);
+}
+
+void Executable::run_profiled() {
+  using Clock = std::chrono::steady_clock;
+  const auto since = [](Clock::time_point start) {
+    return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+  };
+  std::vector<std::pair<double, double>> times;
+  const Clock::time_point begin = Clock::now();
+  for (size_t s = 0; s < plan_->steps().size(); ++s) {
+    const double start = since(begin);
+    plan_->prepared()[s].run(launch(s));
+    stream_.synchronize();
+    times.emplace_back(start, since(begin) - start);
+    if (device_.uses_host_memory() && fault_->node != 0) return;
+  }
+  stream_.commit(commits_, fault_);
+  plan_->add_profile(times);
+}
+
+void Executable::wait() {
+  if (!device_.uses_host_memory()) {
+    stream_.copy_to_host(&host_fault_, fault_, sizeof(Fault));
+    for (size_t i = 0; i < outputs_.size(); ++i) {
+      const size_t buffer = output_buffers_[i];
+      if (buffer != kNone) stream_.copy_to_host(outputs_[i].data(), addresses_[buffer], outputs_[i].bytes());
+    }
+  }
+  stream_.synchronize();
+  if (host_fault_.node != 0) refuse(host_fault_);
+}
+
+void Executable::refuse(const Fault& fault) {
+  const Fault found = fault;
+  host_fault_ = Fault();
+  if (!device_.uses_host_memory()) {
+    stream_.copy_from_host(fault_, &host_fault_, sizeof(Fault));
+    stream_.synchronize();
+  }
+  const auto step = static_cast<size_t>(found.node - 1);
+  const Prepared& prepared = plan_->prepared()[step];
+  const std::string why = prepared.explain ? prepared.explain(found) : concat(found.value, " is out of range");
+  fail_as(ErrorCode::kData, plan_->steps()[step].node->label(), ": ", why);
+}
+
+}  // namespace onnx_train

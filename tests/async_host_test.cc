@@ -1,0 +1,92 @@
+// Sessions on a device whose work is done later, by another thread, in memory of its own.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "onnx_passes/ir/error.h"
+#include "runtime/session.h"
+#include "tests/async_host_device.h"
+#include "tests/sessions.h"
+#include "tests/transformer.h"
+
+namespace onnx_train {
+namespace {
+
+constexpr int64_t kBatch = 4, kTokens = 16;
+
+TensorMap batch(int64_t label = 1) {
+  const Shape shape = {kBatch, kTokens};
+  Tensor tokens(DType::kInt64, shape), labels(DType::kInt64, shape);
+  for (int64_t i = 0; i < tokens.size(); ++i) {
+    tokens.set(i, static_cast<double>(i * 7 % 16));
+    labels.set(i, static_cast<double>(i * 5 % 16));
+  }
+  labels.set(labels.size() - 1, static_cast<double>(label));
+  return {{"tokens", tokens}, {"labels", labels}};
+}
+
+Model network() { return make_training_transformer({.blocks = 1, .width = 32, .tokens = kTokens}); }
+
+SessionOptions on(Device* device) {
+  SessionOptions options;
+  options.device = device;
+  return options;
+}
+
+TEST(AsyncHost, AThousandReplaysEqualAThousandStepsOfTheCpuToTheBit) {
+  AsyncHostDevice device({.most_microseconds = 5});
+  const Model model = network();
+  Session session(clone(model), on(&device)), expected(clone(model), on(&Device::cpu()));
+  for (int i = 0; i < 1002; ++i) {
+    const double loss = session.run("step", batch()).at("loss").at(0);
+    ASSERT_EQ(loss, expected.run("step", batch()).at("loss").at(0)) << i;
+  }
+  EXPECT_GE(device.replays(), 1000);
+  expect_equal(states_of(session), states_of(expected));
+}
+
+TEST(AsyncHost, AStepWithALabelOutOfRangeLeavesTheStateAsItWas) {
+  for (const bool records : {false, true}) {
+    AsyncHostDevice device({.most_microseconds = 5, .records = records});
+    Session session(network(), on(&device));
+    for (int i = 0; i < 3; ++i) {
+      session.run("step", batch());
+      const auto before = states_of(session);
+      try {
+        session.run("step", batch(99));
+        ADD_FAILURE() << "a label of 99 is taken";
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ErrorCode::kData);
+        EXPECT_NE(std::string(error.what()).find("label 99"), std::string::npos) << error.what();
+      }
+      expect_equal(states_of(session), before);
+    }
+  }
+}
+
+TEST(AsyncHost, NothingIsLeftAllocated) {
+  AsyncHostDevice device;
+  {
+    Session session(network(), on(&device));
+    session.run("step", batch());
+    session.run("evaluate", batch());
+    EXPECT_GT(device.held(), 0u);
+  }
+  EXPECT_EQ(device.held(), 0u);
+}
+
+// All other tests run on the device when the environment says so: ONNX_TRAIN_TEST_DEVICE=async_host.
+class ChosenDevice : public testing::Environment {
+ public:
+  void SetUp() override {
+    const char* name = std::getenv("ONNX_TRAIN_TEST_DEVICE");
+    if (!name || std::string(name) != "async_host") return;
+    static AsyncHostDevice device({.most_microseconds = 0});
+    set_default_device(device);
+  }
+};
+
+[[maybe_unused]] testing::Environment* const kChosen = testing::AddGlobalTestEnvironment(new ChosenDevice);
+
+}  // namespace
+}  // namespace onnx_train
