@@ -38,6 +38,11 @@ Executable::Executable(std::unique_ptr<Plan> plan, Device& device, Stream& strea
 Executable::~Executable() { free_memory(); }
 
 void Executable::free_memory() {
+  try {
+    stream_.synchronize();  // constants may still be on their way
+  } catch (const std::exception&) {
+    // An earlier run failed; the next that waits for the stream hears of it.
+  }
   if (constants_) device_.free(constants_);
   if (slots_) device_.free(slots_);
 }
@@ -163,11 +168,9 @@ Launch Executable::launch(size_t step) {
 void Executable::run() {
   // OpenMP's number is one per thread of the program; scratch memory was sized for the planner's.
   if (num_threads() != plan_->threads()) set_num_threads(plan_->threads());
-  if (!is_warm_) {
-    commits_.clear();
-    for (const Copy& copy : plan_->placement().copies) {
-      commits_.push_back({addresses_[copy.to], addresses_[copy.from], copy.bytes});
-    }
+  commits_.clear();  // the host's inputs may be elsewhere in each run
+  for (const Copy& copy : plan_->placement().copies) {
+    commits_.push_back({addresses_[copy.to], addresses_[copy.from], copy.bytes});
   }
   if (plan_->guarded()) {
     run_guarded();
