@@ -137,7 +137,7 @@ constexpr const char* kEverything = R"(<ir_version: 10, opset_import: ["" : 21]>
     l = PRelu (u, slope)
     z = Slice (l, from, to, height)
     means = ReduceMean (z, sizes)
-    scaled = Div (z, means)
+    scaled = Mul (z, means)
     y = ReduceMean <keepdims = 0> (scaled, sizes)
   })";
 
@@ -264,6 +264,7 @@ void expect_threads_change_nothing(const char* op, const std::vector<Tensor>& in
 
 // The sums of our own convolutions belong to one thread each, whatever their number.
 TEST(ChannelsLast, ThreadsDoNotChangeABitOfConvolutions) {
+  if (cpu::isa() < cpu::Isa::kAvx2) GTEST_SKIP() << "oneDNN's weight gradients without AVX2 depend on the threads";
   const auto random = [](Shape shape, unsigned seed) { return random_tensor(DType::kFloat, std::move(shape), seed); };
   expect_threads_change_nothing("ChannelsLastConvGradWeight",
                                 {random({3, 20, 20, 24}, 1), random({3, 20, 20, 64}, 2), Tensor::ints({64, 24, 3, 3})},

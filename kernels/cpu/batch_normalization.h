@@ -96,7 +96,7 @@ Sums rectified_gradient_sums(const T* x, const T* dy, const T* y, T mean, int64_
     T first = 0, second = 0;
 #pragma omp simd reduction(+ : first, second)
     for (int64_t i = r * stride; i < r * stride + rest; ++i) {
-      const T d = y[i] > T{0} ? dy[i] : T{0};
+      const T given = dy[i], d = y[i] > T{0} ? given : T{0};
       dz[i] = d;
       first += d;
       second += d * (x[i] - mean);
