@@ -44,14 +44,14 @@ void weight_gradient(benchmark::State& state) { run(state, "ConvGradWeight", fal
 
 // Channels in, channels out, kernel, stride, size, groups.
 void layers(benchmark::internal::Benchmark* b) {
-  b->Launch({3, 64, 3, 1, 32, 1})
-      ->Launch({64, 64, 3, 1, 32, 1})
-      ->Launch({64, 128, 3, 2, 32, 1})
-      ->Launch({64, 128, 1, 2, 32, 1});
-  b->Launch({128, 128, 3, 1, 16, 1})
-      ->Launch({256, 256, 3, 1, 8, 1})
-      ->Launch({512, 512, 3, 1, 4, 1})
-      ->Launch({64, 64, 3, 1, 32, 64});
+  b->Args({3, 64, 3, 1, 32, 1})
+      ->Args({64, 64, 3, 1, 32, 1})
+      ->Args({64, 128, 3, 2, 32, 1})
+      ->Args({64, 128, 1, 2, 32, 1});
+  b->Args({128, 128, 3, 1, 16, 1})
+      ->Args({256, 256, 3, 1, 8, 1})
+      ->Args({512, 512, 3, 1, 4, 1})
+      ->Args({64, 64, 3, 1, 32, 64});
   b->UseRealTime();
 }
 BENCHMARK(forward)->Apply(layers);

@@ -34,7 +34,7 @@ void batch_norm_gradient(benchmark::State& state) {
   run(state, PreparedNode("BatchNormalizationGrad", {x, v, v, ones(state.range(1)), x.clone()}, {}, 3, kDomain), x, 3);
 }
 void layers(benchmark::internal::Benchmark* b) {
-  b->Launch({32, 64, 32})->Launch({32, 128, 16})->Launch({32, 256, 8})->Launch({32, 512, 4})->Launch({128, 512, 0});
+  b->Args({32, 64, 32})->Args({32, 128, 16})->Args({32, 256, 8})->Args({32, 512, 4})->Args({128, 512, 0});
   b->UseRealTime();
 }
 BENCHMARK(batch_norm)->Apply(layers);

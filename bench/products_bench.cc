@@ -22,13 +22,13 @@ void gemm(benchmark::State& state) {
   run(state, PreparedNode("Gemm", {x(a), x(b)}, {{"transA", ta}, {"transB", tb}}), m * n * k);
 }
 BENCHMARK(gemm)
-    ->Launch({512, 3072, 768, 0, 0})  // forward, input gradient, weight gradient
-    ->Launch({512, 768, 3072, 0, 1})
-    ->Launch({768, 3072, 512, 1, 0})
-    ->Launch({512, 8192, 768, 0, 1})  // the head
-    ->Launch({128, 512, 784, 0, 1})
-    ->Launch({512, 784, 128, 1, 0})
-    ->Launch({128, 10, 512, 0, 1})
+    ->Args({512, 3072, 768, 0, 0})  // forward, input gradient, weight gradient
+    ->Args({512, 768, 3072, 0, 1})
+    ->Args({768, 3072, 512, 1, 0})
+    ->Args({512, 8192, 768, 0, 1})  // the head
+    ->Args({128, 512, 784, 0, 1})
+    ->Args({512, 784, 128, 1, 0})
+    ->Args({128, 10, 512, 0, 1})
     ->UseRealTime();
 
 void attention(benchmark::State& state) {

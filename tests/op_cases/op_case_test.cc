@@ -38,7 +38,7 @@ std::vector<Tensor> run(Model model, const TensorMap& inputs) {
   std::vector<std::string> names;
   for (const Value* output : model.graph->outputs()) names.push_back(output->name());
   SessionOptions options;
-  options.plan.check_memory = true;
+  options.plan.check_memory = default_device().uses_host_memory();
   Session session(std::move(model), options);
   const TensorMap& outputs = session.run("predict", inputs);
   std::vector<Tensor> results;
@@ -226,7 +226,7 @@ class Loss {
     names_.clear();
     for (const Value* output : made.outputs) names_.push_back(output->name());
     SessionOptions options;
-    options.plan.check_memory = true;
+    options.plan.check_memory = default_device().uses_host_memory();
     return std::make_unique<Session>(std::move(made.model), options);
   }
 
