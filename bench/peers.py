@@ -1,6 +1,7 @@
 """Whole training steps against PyTorch eager, torch.compile and ONNX Runtime: time, memory, and the arithmetic bound.
 
     .deps/venv/bin/python bench/peers.py --write docs/performance.md
+    .deps/venv/bin/python bench/peers.py --contestants ours --before OLD_BUILD/onnx-train
 
 Every contestant trains the same exported network on the same batch in a process of its own, all pinned to the same
 cores with as many threads. They take turns of a few seconds, all but one stopped, so that whatever else the machine
@@ -16,6 +17,7 @@ import ctypes
 import json
 import os
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -120,13 +122,14 @@ class Contestant:
         self.process.wait()
 
 
-def start(kind, workload, precision, files, folder, fused):
-    if kind == "ours":
+def start(kind, workload, precision, files, folder, options):
+    if kind in ("ours", "before"):
+        command = COMMAND if kind == "ours" else options.before
         return Contestant(
-            [COMMAND, "bench", files.training, "--data", files.data, "--batch-size", str(workload.sizes["batch"]),
+            [command, "bench", files.training, "--data", files.data, "--batch-size", str(workload.sizes["batch"]),
              "--seconds", "1e9", "--each-step"], folder, kind)  # fmt: skip
     arguments = dict(
-        kind=kind, workload=asdict(workload), precision=precision, threads=len(CORES), fused=fused,
+        kind=kind, workload=asdict(workload), precision=precision, threads=len(CORES), fused=not options.plain_adamw,
         training=str(files.training), step=str(files.step), data=str(files.data),
     )  # fmt: skip
     worker = Path(__file__).with_name("peers_worker.py")
@@ -179,8 +182,8 @@ def compare(workload, precision, options):
         bounds = [measure_bound(workload, files)]
         running, results = {}, {}
         try:
-            for kind in options.contestants:
-                contestant = start(kind, workload, precision, files, folder, not options.plain_adamw)
+            for kind in options.contestants + ["before"] * (options.before is not None):
+                contestant = start(kind, workload, precision, files, folder, options)
                 running[kind] = contestant
                 error = contestant.warm_up()
                 if error:
@@ -198,6 +201,11 @@ def compare(workload, precision, options):
         for kind, result in results.items():
             if result.times:
                 print(f"  {kind}: {sorted(result.times)[len(result.times) // 2]:.2f} ms, {len(result.times)} steps")
+        before = results.pop("before", None)
+        if before and before.times:
+            time_ratio = statistics.median(results["ours"].times) / statistics.median(before.times)
+            memory_ratio = results["ours"].memory / before.memory
+            print(f"  ours takes {time_ratio:.3f} of the time of before, {memory_ratio:.3f} of its memory")
         if workload.dropout:
             check_losses(workload, precision, evaluation_losses(workload, example, files), results)
         elif {"eager", "ours"} <= running.keys():
@@ -224,6 +232,7 @@ def parse_arguments():
                         help="float32, bf16, gemm-bf16: a table for each [float32,bf16]")  # fmt: skip
     parser.add_argument("--contestants", type=names, default=CONTESTANTS, help=f"[{','.join(CONTESTANTS)}]")
     parser.add_argument("--seconds", type=float, default=30, help="time for each contestant and workload [30]")
+    parser.add_argument("--before", type=Path, help="the command of another build, which takes turns with ours")
     parser.add_argument("--plain-adamw", action="store_true", help="PyTorch's AdamW without fused=True, its default")
     parser.add_argument("--write", type=Path, help="document whose tables to replace")
     options = parser.parse_args()
