@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "onnx_passes/ir/loading.h"
+#include "onnx_passes/io/loading.h"
 #include "runtime/session.h"
 #include "tests/run_node.h"
 

@@ -151,7 +151,7 @@ std::vector<Contestant> onednn_product(const Node& node) {
 }
 
 std::vector<Contestant> onednn_convolution(const Node& node) {
-  const bool last = node.op().find("ChannelsLast") != std::string::npos;
+  const bool last = is_channels_last(node);
   const bool to_x = node.op().ends_with("GradInput"), to_w = node.op().ends_with("GradWeight");
   const Value& vx = to_x ? *node.output() : *node.input(0);
   const Value& vw = to_w ? *node.output() : *node.input(1);

@@ -15,12 +15,14 @@
 
 #include "bench/onednn_alone.h"
 #include "kernels/cost.h"
+#include "kernels/host.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/inference.h"
 #include "runtime/checkpoint.h"
 #include "runtime/session.h"
 #include "tools/data/source.h"
 #include "tools/report/format.h"
+#include "tools/report/plan_report.h"
 
 namespace onnx_train {
 namespace {
@@ -90,7 +92,7 @@ Contestant ours(const Node& node) {
 // ---- The step's nodes
 
 std::string description(const Node& node) {
-  std::string text = concat(node.op(), " ");
+  std::string text = concat(operator_text(node), " ");
   for (int i = 0; i < 2; ++i) text += concat(i ? " x " : "", to_string(node.input(i)->type().shape()));
   text += " -> " + to_string(node.output()->type());
   for (const char* name : {"transA", "transB", "group"}) {

@@ -4,7 +4,7 @@
 
 #include <cstring>
 
-#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/support/parallel.h"
 #include "onnx_passes/functions/functions.h"
 #include "tests/run_node.h"
 

@@ -1,22 +1,31 @@
-# libonnx_train.so with the C interface, the headers, and what find_package and pkg-config need to know of them.
+# libonnx_train.so: the C interface, and the parts below the command, whose symbols the command and the modules of devices
+# link against (library/exports.map). Its headers, and what find_package and pkg-config need to know of them.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
 file(GLOB library_sources CONFIGURE_DEPENDS library/*.cc)
 add_library(onnx_train SHARED ${library_sources})
-target_link_libraries(onnx_train PRIVATE runtime strict_warnings)
+target_link_libraries(onnx_train PRIVATE "$<LINK_LIBRARY:WHOLE_ARCHIVE,passes,kernels,runtime>" strict_warnings
+  ${CMAKE_DL_LIBS})
 target_include_directories(onnx_train INTERFACE "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>"
   "$<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>")
 target_link_options(onnx_train PRIVATE "LINKER:--version-script=${PROJECT_SOURCE_DIR}/library/exports.map"
-  "LINKER:--exclude-libs,ALL" "LINKER:--gc-sections" "LINKER:-z,defs")
+  "LINKER:--gc-sections" "LINKER:-z,defs" "LINKER:-Bsymbolic-functions")
 set_target_properties(onnx_train PROPERTIES
   LINK_DEPENDS "${PROJECT_SOURCE_DIR}/library/exports.map"
   VERSION ${PROJECT_VERSION} SOVERSION 0 LIBRARY_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}"
   INSTALL_RPATH "$ORIGIN")
-set_target_properties(onnx-train PROPERTIES INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}")
+
+# add_device_module(NAME SOURCE...): libonnx_train_NAME.so, which Device::find("NAME") loads from beside the library.
+function(add_device_module name)
+  add_library(onnx_train_${name} MODULE ${ARGN})
+  target_link_libraries(onnx_train_${name} PRIVATE onnx_train $<COMPILE_ONLY:runtime> strict_warnings)
+  target_link_options(onnx_train_${name} PRIVATE "LINKER:-z,defs")
+  set_target_properties(onnx_train_${name} PROPERTIES LIBRARY_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}"
+    INSTALL_RPATH "$ORIGIN")
+endfunction()
 
 install(TARGETS onnx_train EXPORT onnx_train LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}")
-install(TARGETS onnx-train RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
 install(DIRECTORY include/onnx_train DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
 # oneDNN comes from no package of the system: its library goes along.
 get_target_property(dnnl_file DNNL::dnnl LOCATION)

@@ -9,6 +9,7 @@
 #include "onnx_passes/ir/inference.h"
 #include "onnx_passes/ir/inlining.h"
 #include "onnx_passes/ir/onnx.h"
+#include "onnx_passes/operators/operators.h"
 
 namespace onnx_train {
 namespace {
@@ -34,7 +35,7 @@ bool have_ranks(const Node& node, int inputs) {
   return node.output() && node.output()->has_rank();
 }
 
-// ---- Operators. Each gives the multiply-adds of a node whose first inputs and first output have a rank.
+// ---- Operators. Each function counts the multiply-adds of a node whose first inputs and first output have a rank.
 
 double matmul(const Node& n) {
   const Value& a = *n.input(0);
@@ -50,8 +51,8 @@ double transposed_matmul(const Node& n) {
   return perm.empty() ? 0 : elements(*n.output()) * size_of_axis(*n.input(0), perm.back());
 }
 
-// `filter` is [M, C/group, k...] (of ConvTranspose [C, M/group, k...]): each element of the side that has as many
-// channels as its first axis meets all others of the filter.
+// `filter` is [M, C/group, k...] (for ConvTranspose [C, M/group, k...]): each element of the side with as many channels
+// as the filter's first axis is multiplied by all other elements of the filter.
 double convolution(const Value& side, const Value& filter) {
   return filter.rank() > 0 ? elements(side) * elements(filter) / std::max(size_of_axis(filter, 0), 1.0) : 0;
 }
@@ -63,8 +64,8 @@ double recurrent(const Node& n) {
   return positions * (elements(*n.input(1)) + elements(*n.input(2)));
 }
 
-// The product of the sizes of all letters, an ellipsis standing for the axes that are left, once for each operand
-// after the first.
+// The product of the sizes of all indices (an ellipsis stands for the remaining axes), once for each operand after the
+// first.
 double einsum(const Node& n) {
   std::map<std::string, double> sizes;
   const std::string equation = n.attr("equation", "");
@@ -101,34 +102,34 @@ double einsum(const Node& n) {
   return product;
 }
 
+// Operators of ONNX and of our domain. For narrow operands, the bodies convert them to float32, the kernels do not.
 struct ProductRow {
   const char* op;
-  const char* domain;
-  int inputs;  // that must have a rank
+  int inputs;  // leading inputs that must have a rank
   double (*multiply_adds)(const Node&);
 };
 
 const ProductRow kProducts[] = {
-    {"MatMul", "", 2, matmul},
-    {"Gemm", "", 2, gemm},
-    {"Einsum", "", 1, einsum},
-    {"TransposedMatMul", kDomain, 2, transposed_matmul},
-    {"Conv", "", 2, [](const Node& n) { return convolution(*n.output(), *n.input(1)); }},
-    {"ConvTranspose", "", 2, [](const Node& n) { return convolution(*n.input(0), *n.input(1)); }},
-    {"ConvGradInput", kDomain, 2, [](const Node& n) { return convolution(*n.input(0), *n.input(1)); }},
-    {"ConvGradWeight", kDomain, 2, [](const Node& n) { return convolution(*n.input(1), *n.output()); }},
-    {"LSTM", "", 3, recurrent},
-    {"GRU", "", 3, recurrent},
-    {"RNN", "", 3, recurrent},
-    // Their bodies count a window's elements with convolutions, and multiply by matrices that are nearly all zeros;
-    // that is no arithmetic of the model.
-    {"AveragePoolGrad", kDomain, 1, [](const Node&) { return 0.0; }},
-    {"ResizeGrad", kDomain, 1, [](const Node&) { return 0.0; }},
+    {"MatMul", 2, matmul},
+    {"Gemm", 2, gemm},
+    {"Einsum", 1, einsum},
+    {"TransposedMatMul", 2, transposed_matmul},
+    {"Conv", 2, [](const Node& n) { return convolution(*n.output(), *n.input(1)); }},
+    {"ConvTranspose", 2, [](const Node& n) { return convolution(*n.input(0), *n.input(1)); }},
+    {"ConvGradInput", 2, [](const Node& n) { return convolution(*n.input(0), *n.input(1)); }},
+    {"ConvGradWeight", 2, [](const Node& n) { return convolution(*n.input(1), *n.output()); }},
+    {"LSTM", 3, recurrent},
+    {"GRU", 3, recurrent},
+    {"RNN", 3, recurrent},
+    // Their bodies count the elements of a window with convolutions and multiply by nearly empty matrices; that is not
+    // arithmetic of the model.
+    {"AveragePoolGrad", 1, [](const Node&) { return 0.0; }},
+    {"ResizeGrad", 1, [](const Node&) { return 0.0; }},
 };
 
 const ProductRow* find_product(std::string_view op, std::string_view domain) {
   for (const ProductRow& row : kProducts) {
-    if (op == row.op && domain == row.domain) return &row;
+    if (op == row.op && (domain.empty() || domain == kDomain)) return &row;
   }
   return nullptr;
 }
@@ -160,7 +161,7 @@ bool any_product(const Nodes& nodes, const Context& context) {
   return false;
 }
 
-// The call's body in a graph of its own, with the shapes of this call.
+// The flops of the call's body, in a graph of its own with the shapes of this call.
 Flops flops_of_body(const Node& call, const onnx::FunctionProto& function) {
   const Graph& around = call.graph();
   if (!any_product(function.node(), around.context())) return {};
@@ -191,6 +192,15 @@ double trip_count(const Node& node) {
   return count.empty() ? 1 : std::max(count.at(0), 0.0);
 }
 
+// A recurrence on bfloat16: its body converts the operands to float32, its kernel does not.
+bool has_narrow_operands(const Node& node) {
+  if (node.domain() != kDomain) return false;
+  const std::vector<int>& narrow = operator_of(node).narrow_inputs;
+  return std::any_of(narrow.begin(), narrow.end(), [&](int i) {
+    return i < node.num_inputs() && node.input(i) && node.input(i)->dtype() == DType::kBFloat16;
+  });
+}
+
 Flops flops_of(const Node& node) {
   if (const ProductRow* row = find_product(node.op(), node.domain())) {
     if (!have_ranks(node, row->inputs)) return {};
@@ -199,8 +209,8 @@ Flops flops_of(const Node& node) {
   }
   if (const onnx::FunctionProto* function = function_of(node)) {
     const Flops flops = flops_of_body(node, *function);
-    // Bfloat16Gemm and the like: their body widens the operands, their kernel does not.
-    if (flops.empty() || node.domain() != kDomain || !node.op().starts_with("Bfloat16")) return flops;
+    // The body of a node with narrow operands converts them to float32, the kernel does not.
+    if (flops.empty() || !has_narrow_operands(node)) return flops;
     double sum = 0;
     for (const auto& [dtype, count] : flops) sum += count;
     return {{DType::kBFloat16, sum}};
@@ -228,12 +238,12 @@ double bytes_of(const Value* value) {
 
 double bytes_of(const Node& node) {
   if (is_view(node) || node.is("Shape") || node.is("Size")) return 0;
-  // Reads the rows of the gradient, and reads and writes as many of the table.
+  // Reads the rows of the gradient, and reads and writes as many rows of the table.
   if (node.is("SparseSgd", kDomain)) return 3 * bytes_of(node.input(1)) + bytes_of(node.input(2));
   double written = 0, read = 0;
   for (const Value* output : node.outputs()) written += bytes_of(output);
   for (const Value* input : node.inputs()) read += bytes_of(input);
-  // Of their first input these read no more than they write.
+  // These read of their first input at most what they write.
   const bool selects = node.is("Gather") || node.is("GatherElements") || node.is("GatherND") || node.is("Slice");
   if (selects) read -= std::max(bytes_of(node.input(0)) - written, 0.0);
   return read + written;

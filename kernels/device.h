@@ -1,5 +1,6 @@
-// Where plans run: memory, streams of work, kernels, and the rewrites a device wants. One object per device, alive as
-// long as the program; `Device::cpu()` is always there. Any thread may use a device; a stream belongs to one at a time.
+// A device: its memory, streams, kernels, and the graph passes that its plans need. There is one object per device,
+// which lives as long as the program; `Device::cpu()` always exists, other devices come from modules. Any thread may
+// use a device; one thread at a time may use a stream. Functions throw Error when memory or queued work fails.
 #pragma once
 
 #include <cstddef>
@@ -15,68 +16,79 @@ namespace onnx_train {
 
 struct LoweringOptions;
 
-// A sequence of work that was recorded once, to be done again with the same addresses. Not longer-lived than its
-// stream.
+// A recorded sequence of work that can be repeated with the same addresses. It must not outlive its stream.
 class Recording {
  public:
   virtual ~Recording() = default;
   virtual void replay() = 0;
 };
 
-// A copy inside the memory of a device.
+// A copy within the memory of a device.
 struct Transfer {
   void* to;
   const void* from;
   size_t bytes;
 };
 
-// Work of a device, done in the order in which it is given. What is enqueued may be done later; `synchronize` waits.
+// A queue of work that runs in order. Work may run after it is enqueued; `synchronize` waits for it.
 class Stream {
  public:
   virtual ~Stream() = default;
-  // `from` may be changed as soon as the call returns.
+  // The caller may change `from` as soon as the call returns.
   virtual void copy_from_host(void* to, const void* from, size_t bytes) = 0;
-  // `to` holds the bytes after `synchronize`.
+  // `to` holds the bytes after the next `synchronize`.
   virtual void copy_to_host(void* to, const void* from, size_t bytes) = 0;
   virtual void copy(const Transfer& transfer) = 0;
-  // The copies in order, or nothing when the fault is set by then.
+  // Enqueues the copies in order; they do nothing if the fault is set when they run.
   virtual void commit(const std::vector<Transfer>& transfers, const Fault* fault) = 0;
-  // Waits for all work. Throws Error when some of it failed.
+  // Waits for all enqueued work. Throws Error when some of it failed.
   virtual void synchronize() = 0;
-  // What `enqueue` gives to this stream, recorded instead of done; null when the device does not record. All work that
-  // was enqueued before is done when it returns.
+  // Returns a mark: the point after all work that has been enqueued so far.
+  virtual int64_t mark() = 0;
+  // Waits for the work before the mark. Throws Error when some of it failed, like `synchronize`.
+  virtual void wait(int64_t mark) = 0;
+  // Records what `enqueue` enqueues to this stream instead of running it; null if the device cannot record. All work
+  // enqueued before is complete on return.
   virtual std::unique_ptr<Recording> record(const std::function<void()>& enqueue) = 0;
 };
 
-// After a kernel has reported a fault, nodes of the same run still may be executed, on whatever their inputs hold, but
-// none writes to a state: the CPU stops; other devices' kernels that update a state in place look at the fault first.
+// After a kernel reports a fault, the remaining nodes of the run may still execute on any contents of their inputs, but
+// none writes to a state: the CPU stops; on other devices, kernels that update a state in place check the fault first.
 class Device {
  public:
   static Device& cpu();
+  // The device of this name: the CPU, or the device of the module libonnx_train_NAME.so in the folder of this library,
+  // which is loaded on first use. Throws Error when there is no such module, or when this machine has no such device.
+  static Device& find(const std::string& name);
+  // The names that `find` may accept: "cpu", and those of the modules in the folder of this library. Loads no module.
+  static std::vector<std::string> names();
 
   virtual ~Device() = default;
-  virtual std::string name() const = 0;  // "cpu"
-  // True where kernels read and write the host's memory and are done when they return: nothing needs a copy.
+  virtual std::string name() const = 0;         // "cpu"
+  virtual std::string description() const = 0;  // one line for users: the hardware, its threads or cores, its memory
+  // The alignment of every address that kernels get, in bytes: a power of two.
+  virtual size_t alignment() const { return kAlignment; }
+  // True if kernels use host memory and are done when they return, so that no copies are needed.
   virtual bool uses_host_memory() const { return false; }
-  // Memory of the device, aligned to 64 bytes, zeros. Throws Error when there is not enough.
+  // Allocates zeroed device memory with the device's alignment. Throws Error when there is not enough.
   virtual void* allocate(size_t bytes) = 0;
-  // Work that uses the memory must be done.
+  // All work that uses the memory must be done.
   virtual void free(void* data) = 0;
   virtual std::unique_ptr<Stream> make_stream() = 0;
-  // Bytes that can still be allocated before the system runs out of them; the largest size_t where nothing tells.
+  // Bytes that can still be allocated; the largest size_t if the system does not tell.
   virtual size_t available_bytes() const = 0;
   virtual const KernelTable& kernels() const = 0;
-  // What a plan's graph goes through once its inputs have shapes; required_lowering and what makes it faster.
+  // The passes that a plan's graph runs through once its inputs have shapes: required_lowering and optimizations.
   virtual std::vector<Pass> lowering(const LoweringOptions& options) const = 0;
 };
 
-// The device of sessions that name none: the CPU, unless the program chooses another before it makes sessions.
+// The function that a module exports under the name kMakeDevice: creates the module's device, which lives as long as
+// the program. Throws Error with the reason if this machine has no such device.
+using MakeDevice = Device*();
+inline constexpr const char* kMakeDevice = "onnx_train_make_device";
+
+// The device of sessions that name none: the CPU unless the program sets another before it creates sessions.
 Device& default_device();
 void set_default_device(Device& device);
-
-// Number of threads of the one pool (OpenMP's) that all CPU kernels share: 1 or more; the default is the number of
-// cores this process may use.
-void set_num_threads(int threads);
-int num_threads();
 
 }  // namespace onnx_train

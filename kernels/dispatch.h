@@ -1,4 +1,4 @@
-// From an element type at run time to one at compile time, for kernels.
+// Dispatch from a run-time element type to a compile-time type, for kernels. Pure functions; any thread.
 #pragma once
 
 #include "onnx_passes/ir/error.h"
@@ -6,7 +6,7 @@
 
 namespace onnx_train {
 
-// Calls f(T{}) for T = float or double; throws Error for another type. Kernels check the type in `supports`.
+// Calls f(T{}) for T = float or double; throws Error for other types. Kernels check the type in `supports`.
 template <typename F>
 auto dispatch_float(DType dtype, F&& f) {
   if (dtype == DType::kFloat) return f(float{});
@@ -14,7 +14,7 @@ auto dispatch_float(DType dtype, F&& f) {
   fail("a kernel for float or double got ", name(dtype));
 }
 
-// Calls f(T{}) for every type that ONNX calls numeric and we store as it is.
+// Calls f(T{}) for every type that ONNX calls numeric and that is stored unpacked.
 template <typename F>
 auto dispatch_numeric(DType dtype, F&& f) {
   switch (dtype) {
@@ -32,13 +32,13 @@ auto dispatch_numeric(DType dtype, F&& f) {
   }
 }
 
-// The same with bool.
+// The same, including bool.
 template <typename F>
 auto dispatch_any(DType dtype, F&& f) {
   return dtype == DType::kBool ? f(bool{}) : dispatch_numeric(dtype, std::forward<F>(f));
 }
 
-// Calls f with an unsigned integer as large as an element: for kernels that only move elements.
+// Calls f with an unsigned integer of the element's size, for kernels that only move elements.
 template <typename F>
 auto dispatch_size(size_t bytes, F&& f) {
   switch (bytes) {
@@ -51,6 +51,6 @@ auto dispatch_size(size_t bytes, F&& f) {
 
 inline bool is_movable(DType dtype) { return dtype != DType::kString && dtype != DType::kUndefined; }
 inline bool is_float_or_double(DType dtype) { return dtype == DType::kFloat || dtype == DType::kDouble; }
-bool is_numeric(DType dtype);  // one that dispatch_numeric takes
+bool is_numeric(DType dtype);  // a type that dispatch_numeric accepts
 
 }  // namespace onnx_train

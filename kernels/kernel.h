@@ -1,11 +1,14 @@
-// What runs one node. A kernel is a row in a table: the operator, whether it can run a given node, and a function
-// that prepares it once; what it prepares then runs step after step on memory it is given.
+// The interface of kernels. A kernel is a row of a table: an operator, whether the kernel supports a given node, and a
+// function that prepares it once; the prepared object then runs step after step on memory it is given.
 //
-// The rules: `run` enqueues work on the stream it is given and returns; on the CPU, whose stream has no queue, it does
-// the work. It never allocates, never creates a primitive, never chooses an algorithm: all that happens in `prepare`,
-// where every shape is known. It never waits, never reads a result on the host and never throws for what its inputs
-// hold: an index out of range goes into the run's Fault, and nothing is written past an output. After a fault no node
-// of the run writes to a state (device.h), so a row says whether it may report one, and no state is updated before.
+// `prepare` runs on the thread that builds the plan and may throw Error. It allocates, creates primitives and chooses
+// algorithms, with all shapes known. `run` enqueues work on the given stream and returns; on the CPU, whose stream has
+// no queue, it does the work. It never allocates, never waits, never reads a result on the host and never throws
+// because of its inputs' contents: it reports an index out of range to the run's Fault and writes nothing outside an
+// output. After a fault no node of the run writes to a state (device.h); a row therefore declares whether it may report
+// one, and states are updated only after all such nodes.
+//
+// A plan owns its Prepared objects. One thread at a time runs each.
 #pragma once
 
 #include <functional>
@@ -17,10 +20,11 @@
 
 namespace onnx_train {
 
-// A node whose inputs and outputs have known types and shapes.
+// A node whose inputs and outputs have known types and shapes. A view: the node must outlive it.
 class NodeSpec {
  public:
-  // `constants` holds the contents of the inputs that are known when the plan is built, empty tensors elsewhere.
+  // `constants` holds the contents of the inputs that are known when the plan is built, and empty tensors for the
+  // others.
   NodeSpec(const Node& node, std::vector<Tensor> constants, int threads)
       : node_(&node), constants_(std::move(constants)), threads_(threads) {}
 
@@ -32,7 +36,7 @@ class NodeSpec {
   bool has_output(int i) const { return node_->output(i) != nullptr; }
   DType in_type(int i = 0) const { return node_->input(i)->dtype(); }
   DType out_type(int i = 0) const { return node_->output(i)->dtype(); }
-  // The first `count` inputs, as far as they are there, and output 0 have one element type.
+  // Whether output 0 and those of the first `count` inputs that are present have one element type.
   bool one_type(int count) const {
     for (int i = 0; i < count; ++i) {
       if (has_input(i) && in_type(i) != out_type()) return false;
@@ -43,7 +47,7 @@ class NodeSpec {
   Shape out_shape(int i = 0) const { return node_->output(i)->type().shape(); }
   int64_t in_size(int i = 0) const { return num_elements(in_shape(i)); }
   int64_t out_size(int i = 0) const { return num_elements(out_shape(i)); }
-  // The contents of input i when they are constant; an empty tensor when they are not, or the input is left out.
+  // The contents of input i if constant, else an empty tensor.
   const Tensor& constant(int i) const { return constants_[static_cast<size_t>(i)]; }
   bool is_constant(int i) const { return i < num_inputs() && !constant(i).empty(); }
 
@@ -55,24 +59,24 @@ class NodeSpec {
 
 class Stream;  // device.h
 
-// What a kernel found in its inputs that it cannot take: the first of a run. In memory of the device; zeros in the
-// beginning.
+// The first invalid element that kernels of a run found in their inputs. It is stored in device memory and starts as
+// zeros.
 struct Fault {
-  int32_t node = 0;      // 1 + the node's number in the plan; 0 where all is well
-  int32_t input = 0;     // of the node
-  int64_t position = 0;  // of the element in that input
-  int64_t value = 0;     // what it is
+  int32_t node = 0;      // 1 + the node's number in the plan; 0 without a fault
+  int32_t input = 0;     // input number
+  int64_t position = 0;  // position of the element in that input
+  int64_t value = 0;     // the element
 };
 
-// One run of a node: pointers to inputs and outputs in the node's order (null where left out), and scratch memory of
-// the size that was asked for, all aligned to 64 bytes. Shapes are those of `prepare`.
+// One run of a node: pointers to inputs and outputs in the node's order (null if absent), and scratch memory of the
+// requested size, all aligned to 64 bytes. Shapes are those of `prepare`.
 struct Launch {
   const void* const* inputs;
   void* const* outputs;
   void* workspace;
   Stream* stream;
   Fault* fault;
-  int32_t node;  // 1 + its number in the plan
+  int32_t node;  // 1 + the node's number in the plan
 
   template <typename T>
   const T* in(int i) const {
@@ -86,13 +90,13 @@ struct Launch {
   T* scratch() const {
     return static_cast<T*>(workspace);
   }
-  // For kernels that run on the host, from one thread.
+  // Only for kernels that run on the host, from one thread.
   void report(int input, int64_t position, int64_t value) const {
     if (fault->node == 0) *fault = {node, input, position, value};
   }
 };
 
-// Output `output` may be written where input `input` lies, if nobody needs that input afterwards.
+// Output `output` may overwrite input `input` if no later node reads that input.
 struct InPlace {
   int output;
   int input;
@@ -100,18 +104,17 @@ struct InPlace {
 
 struct Prepared {
   std::function<void(const Launch&)> run;
-  size_t workspace = 0;                // bytes
-  std::vector<InPlace> in_place = {};  // the buffers' sizes in bytes must be equal
-  // What is wrong with an element that `run` has reported, and what to do; without the node.
+  size_t workspace = 0;                // bytes of scratch memory
+  std::vector<InPlace> in_place = {};  // both buffers must have the same size in bytes
+  // Explains a fault that `run` reported, and what to do about it; without the node's name.
   std::function<std::string(const Fault&)> explain = nullptr;
 };
 
-// Whether `run` may report a fault.
-enum class Refuses {
-  kNothing,
-  kData,       // indices, labels or lengths that are out of range
-  kDataAgain,  // what a node before it has refused already, without which our passes do not write it: a
-               // gradient reads the indices or labels of its operator
+// What `run` checks about the contents of its inputs (indices, labels, lengths) and may report as a fault.
+enum class InputCheck {
+  kNone,
+  kChecks,           // it checks them, and nothing before it has
+  kCheckedUpstream,  // a gradient: the forward operator, which our passes always place before it, has checked them
 };
 
 struct Kernel {
@@ -119,8 +122,8 @@ struct Kernel {
   std::function<bool(const NodeSpec&)> supports;
   std::function<Prepared(const NodeSpec&)> prepare;
   const char* domain = "";
-  const char* name = "";  // how plans call it, "" for the operator's own name
-  Refuses refuses = Refuses::kNothing;
+  const char* name = "";  // name in plans; "" for the operator's own name
+  InputCheck input_check = InputCheck::kNone;
 };
 
 }  // namespace onnx_train

@@ -1,9 +1,9 @@
 #include "kernels/registry.h"
 
 #include <algorithm>
-#include <atomic>
 
 #include "kernels/device.h"
+#include "kernels/host.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/operators/operators.h"
 
@@ -12,7 +12,7 @@ namespace {
 
 std::string key(std::string_view domain, std::string_view op) { return concat(domain, ".", op); }
 
-// f(); what it throws names the node.
+// Calls f() and adds the node's name to errors.
 template <typename F>
 auto naming(const Node& node, const F& f) {
   const std::string label = node.label();
@@ -29,19 +29,6 @@ auto naming(const Node& node, const F& f) {
 }
 
 }  // namespace
-
-namespace {
-
-std::atomic<Device*> chosen_device{nullptr};
-
-}  // namespace
-
-Device& default_device() {
-  Device* device = chosen_device;
-  return device ? *device : Device::cpu();
-}
-
-void set_default_device(Device& device) { chosen_device = &device; }
 
 KernelTable::KernelTable(std::vector<std::vector<Kernel>> families) : families_(std::move(families)) {
   for (const std::vector<Kernel>& family : families_) {
@@ -70,6 +57,10 @@ const Kernel* find_kernel(const Device& device, const NodeSpec& spec) {
   });
 }
 
+const Kernel* find_kernel(const Device& device, const Node& node) {
+  return find_kernel(device, NodeSpec(node, std::vector<Tensor>(node.inputs().size()), num_threads()));
+}
+
 Prepared prepare(const Kernel& kernel, const NodeSpec& spec) {
   return naming(spec.node(), [&] { return kernel.prepare(spec); });
 }
@@ -82,9 +73,9 @@ void run_now(const Prepared& prepared, const Node& node, const void* const* inpu
   fail_as(ErrorCode::kData, node.label(), ": ", prepared.explain ? prepared.explain(fault) : "its data are refused");
 }
 
-bool may_refuse_data(const Device& device, const Node& node) {
+bool may_reject_data(const Device& device, const Node& node) {
   const auto& rows = device.kernels().rows(node.domain(), node.op());
-  return std::any_of(rows.begin(), rows.end(), [](const Kernel* k) { return k->refuses == Refuses::kData; });
+  return std::any_of(rows.begin(), rows.end(), [](const Kernel* k) { return k->input_check == InputCheck::kChecks; });
 }
 
 }  // namespace onnx_train

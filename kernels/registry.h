@@ -1,5 +1,5 @@
-// The kernels of a device by operator, and how a node gets the one that runs it. A table is made with its device and
-// never changes; any thread may ask. All functions throw Error that names the node.
+// The kernels of a device by operator, and the selection of a kernel for a node. A device owns its table, which never
+// changes; any thread may read it. All functions throw Error that names the node.
 #pragma once
 
 #include <string>
@@ -15,11 +15,11 @@ class Device;
 
 class KernelTable {
  public:
-  // In order of preference: the first row for the operator that supports a node runs it.
+  // In order of preference: the first row of an operator that supports a node is used.
   explicit KernelTable(std::vector<std::vector<Kernel>> families);
   KernelTable(const KernelTable&) = delete;
 
-  // The rows of an operator, in order; none for one that the device does not know.
+  // The rows of an operator in order; empty if the device does not know the operator.
   const std::vector<const Kernel*>& rows(std::string_view domain, std::string_view op) const;
   auto begin() const { return all_.begin(); }
   auto end() const { return all_.end(); }
@@ -30,17 +30,20 @@ class KernelTable {
   std::unordered_map<std::string, std::vector<const Kernel*>> by_operator_;
 };
 
-// The first kernel of `device` that supports the node; null when there is none.
+// The first kernel of `device` that supports the node; null if there is none.
 const Kernel* find_kernel(const Device& device, const NodeSpec& spec);
 
-// kernel.prepare(spec), for a kernel that find_kernel has found. What it finds wrong becomes an Error.
+// The same, for a node without constant inputs.
+const Kernel* find_kernel(const Device& device, const Node& node);
+
+// Calls kernel.prepare(spec) for a kernel that find_kernel returned; adds the node's name to errors.
 Prepared prepare(const Kernel& kernel, const NodeSpec& spec);
 
-// Runs what a kernel of the CPU has prepared for the node once, on host memory. Throws Error for a fault.
+// Runs a prepared CPU kernel once, on host memory. Throws Error for a fault.
 void run_now(const Prepared& prepared, const Node& node, const void* const* inputs, void* const* outputs,
              void* workspace);
 
-// Whether a kernel of `device` for the node's operator may refuse data that nothing before it has refused.
-bool may_refuse_data(const Device& device, const Node& node);
+// Whether a kernel of `device` for the node's operator may reject data that no earlier node has checked.
+bool may_reject_data(const Device& device, const Node& node);
 
 }  // namespace onnx_train

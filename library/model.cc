@@ -5,7 +5,7 @@
 
 #include "library/guard.h"
 #include "library/handles.h"
-#include "onnx_passes/ir/loading.h"
+#include "onnx_passes/io/loading.h"
 #include "runtime/build_settings.h"
 #include "runtime/checkpoint.h"
 

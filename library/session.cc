@@ -4,7 +4,7 @@
 
 #include "library/guard.h"
 #include "library/handles.h"
-#include "onnx_passes/ir/loading.h"
+#include "onnx_passes/io/loading.h"
 #include "onnx_passes/ir/message.h"
 #include "runtime/checkpoint.h"
 
@@ -30,9 +30,10 @@ SessionOptions read_session_options(const onnx_train_option* given, size_t count
   std::string device = "cpu";
   std::optional<int64_t> threads, memory;
   read_options(given, count,
-               {{"--device", &device, "", "NAME", false, {"cpu"}},
+               {{"--device", &device, "", "NAME"},
                 {"--threads", {&threads, Range{1, false, 4096}}, "", "N"},
                 {"--memory", &memory, "", "BYTES"}});
+  options.device = &Device::find(device);
   options.threads = static_cast<int>(threads.value_or(0));
   options.plan.memory = static_cast<size_t>(memory.value_or(0));
   return options;

@@ -1,5 +1,6 @@
 #include "runtime/build_settings.h"
 
+#include "onnx_passes/io/loading.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/inference.h"
 #include "onnx_passes/ir/message.h"
@@ -105,8 +106,13 @@ Model in_precision(Model model, const std::string& dtype) {
 Model import_forward_model(ModelMessage message, const std::string& dtype, const ImportOptions& options,
                            std::vector<Finding>* findings) {
   Model model = in_precision(import_model(std::move(message), options, findings), dtype);
-  infer_types(model.graph.get());  // the conversion keeps types, but not what is known of shapes' contents
+  infer_types(model.graph.get());  // the conversion keeps types, but not the known contents of shapes
   return model;
+}
+
+Model load_forward_model(const std::string& path, const std::string& dtype, const ImportOptions& options,
+                         std::vector<Finding>* findings) {
+  return import_forward_model(load_message(path), dtype, options, findings);
 }
 
 }  // namespace onnx_train

@@ -1,4 +1,4 @@
-// What a training model is built with, by the names of the command's options: one table for the command and for
+// The settings that a training model is built with, named like the command's options: one table for the command and for
 // programs that call the library. Plain values; any thread.
 #pragma once
 
@@ -16,25 +16,28 @@ struct Finding;
 struct BuildSettings {
   ImportOptions import;
   BuildOptions build;
-  std::string dtype = "float32";  // of all floats: float32 or float64
+  std::string dtype = "float32";  // of all float tensors: float32 or float64
   std::string mode = "train", precision = "float32", variance = "unbiased";
 };
 
-// The options of BuildSettings; they write into `settings`, which outlives them.
+// The options of BuildSettings. They write into `settings`, which must outlive them.
 std::vector<CommandOption> build_options(BuildSettings* settings);
-// Those of `import` alone, one by one.
+// The options of `import` alone.
 CommandOption batch_option(ImportOptions* options);
 CommandOption set_option(ImportOptions* options);
 CommandOption fix_shapes_option(ImportOptions* options);
 
-// The options of `settings.build`, with what `mode`, `precision` and `variance` say. Throws Error for a precision that
-// does not go with the type.
+// The options of `settings.build`, extended by `mode`, `precision` and `variance`. Throws Error for a precision that
+// does not fit the dtype.
 BuildOptions resolve(const BuildSettings& settings);
 
-// The model with float64 in place of every float when `dtype` is float64.
+// Converts every float tensor of the model to float64 if `dtype` is float64.
 Model in_precision(Model model, const std::string& dtype);
-// A forward model as the passes want it. Throws Error with the reason when it cannot be imported.
+// Imports a forward model into the form that the passes expect. Throws Error with the reason if that is impossible.
 Model import_forward_model(ModelMessage message, const std::string& dtype, const ImportOptions& options,
                            std::vector<Finding>* findings = nullptr);
+// The same from a file. Adds the findings of the import to `findings` unless that is null.
+Model load_forward_model(const std::string& path, const std::string& dtype = "float32",
+                         const ImportOptions& options = {}, std::vector<Finding>* findings = nullptr);
 
 }  // namespace onnx_train

@@ -5,12 +5,14 @@
 
 #include <unordered_set>
 
+#include "onnx_passes/io/loading.h"
+#include "onnx_passes/io/mapped_file.h"
 #include "onnx_passes/ir/error.h"
-#include "onnx_passes/ir/external_data.h"
-#include "onnx_passes/ir/loading.h"
-#include "onnx_passes/ir/mapped_file.h"
 #include "onnx_passes/ir/message.h"
+#include "onnx_passes/ir/message_tensors.h"
+#include "onnx_passes/passes/import.h"
 #include "onnx_passes/passes/passes.h"
+#include "onnx_passes/passes/training_mode.h"
 
 namespace onnx_train {
 namespace {
@@ -26,7 +28,7 @@ class Hash {
     add_size(bytes.size());
     add_bytes(bytes.data(), bytes.size());
   }
-  // Goes before the bytes, so that "ab", "c" is not "a", "bc".
+  // The length precedes the bytes, so that "ab", "c" differs from "a", "bc".
   void add_size(uint64_t size) { XXH3_128bits_update(state_.get(), &size, sizeof size); }
   void add_bytes(const void* bytes, size_t size) { XXH3_128bits_update(state_.get(), bytes, size); }
   std::string hex() const {
@@ -41,8 +43,8 @@ class Hash {
   std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)> state_;
 };
 
-// The checksum of a model: the position, then each initializer's name and data in the order of the file. Contents that
-// are beside the message are added while they pass by.
+// The checksum of a model: the position, then the name and data of each initializer in the order of the file. Contents
+// stored outside the message are added while they are written.
 class Checksum {
  public:
   Checksum(const onnx::ModelProto& proto, const std::string& position) {
@@ -51,9 +53,9 @@ class Checksum {
     hash_.add(position);
   }
 
-  // The next bytes of element `index` of the contents.
+  // Adds the next bytes of element `index` of the contents.
   void add(size_t index, const void* data, size_t bytes) {
-    if (!listed_.count(index)) return;  // of a subgraph, or of an initialization
+    if (!listed_.count(index)) return;  // belongs to a subgraph or an initialization
     if (index != open_) {
       add_small_ones();
       hash_.add(tensors_[next_]->name());
@@ -82,7 +84,7 @@ class Checksum {
     }
   }
 
-  // Up to the next tensor that refers to contents.
+  // Adds everything up to the next tensor with external contents.
   void add_small_ones() {
     for (; next_ < tensors_.size() && !reference_of(*tensors_[next_]); ++next_) {
       const onnx::TensorProto& tensor = *tensors_[next_];
@@ -154,7 +156,7 @@ void write_checkpoint(const ModelMessage& message, const std::string& path) {
   Checksum checksum(message.proto, metadata(message.proto, kPosition));
   SaveOptions options;
   options.on_contents = [&](size_t index, const void* data, size_t bytes) { checksum.add(index, data, bytes); };
-  options.ending = [&] {  // fields of a message may come in any order: the checksum is known last
+  options.ending = [&] {  // the checksum is known last; protobuf fields may come in any order
     onnx::ModelProto ending;
     set_metadata(&ending, kChecksum, checksum.finish());
     return ending.SerializeAsString();
@@ -168,6 +170,14 @@ void save_checkpoint(const Session& session, const TrainingPosition& position, c
 }
 
 Model load_training_model(const std::string& path) { return training_model(load_message(path), path); }
+
+Model load_any_model(const std::string& path) {
+  ModelMessage message = load_message(path);
+  if (!message.proto.training_info().empty()) return load_training_model(path);
+  Model model = import_model(std::move(message));
+  to_inference(*model.graph);
+  return model;
+}
 
 Model training_model(ModelMessage message, const std::string& name) {
   if (message.proto.training_info().empty()) {

@@ -2,7 +2,8 @@
 
 #include <utility>
 
-#include "onnx_passes/ir/loading.h"
+#include "kernels/host.h"
+#include "onnx_passes/io/loading.h"
 #include "onnx_passes/ir/message.h"
 
 namespace onnx_train {
@@ -22,8 +23,8 @@ CheckpointWriter::CheckpointWriter(Session* session) : session_(*session) {
   for (size_t i = 0; i < store.names().size(); ++i) {
     bytes += static_cast<size_t>(num_elements(store.shape(i))) * size_of(store.dtype(i));
   }
-  const bool fits = bytes <= Device::cpu().available_bytes() / 2;  // the steps need the rest
-  const bool must = !session_.device().uses_host_memory();         // files are written from host memory
+  const bool fits = bytes <= available_host_memory() / 2;   // the steps need the rest
+  const bool must = !session_.device().uses_host_memory();  // files are written from host memory
   if (fits || must) copy_bytes_ = bytes;
 }
 
@@ -77,7 +78,7 @@ void CheckpointWriter::copy_state() {
   for (size_t i = 0; i < store.names().size(); ++i) {
     const bool is_new = copy_.size() == i;
     if (is_new) copy_.emplace_back(store.dtype(i), store.shape(i));
-    // A new tensor is zeros that take no memory, as are moments before the first step.
+    // A new tensor is zeros that occupy no memory, like moments before the first step.
     if (is_new && on_host && is_zero(store.data(i), copy_[i].bytes())) continue;
     store.read(i, copy_[i].data());
   }

@@ -1,8 +1,8 @@
-// Writes a training's checkpoints while it goes on: `save` copies the state and returns; a thread of its own writes the
-// files, with their checksums and fsyncs. One copy is held and one write is under way: a `save` that comes earlier
-// waits. What fails is thrown by the next call. Where the machine has no memory for the copy, `save` writes before it
-// returns. Files are written as loading.h says: a process that is killed leaves each complete and old, or complete and
-// new. Owned by the trainer; used by one thread.
+// Writes the checkpoints of a training in the background: `save` copies the state and returns; a thread of the writer
+// writes the files, with checksums and fsyncs. At most one copy is held and one write is in progress; an earlier `save`
+// waits. Errors are thrown by the next call. If there is no memory for the copy, `save` writes before it returns. Files
+// are replaced atomically (loading.h): a killed process leaves each file complete, old or new. The trainer owns the
+// writer and calls it from one thread.
 #pragma once
 
 #include <atomic>
@@ -18,21 +18,21 @@ namespace onnx_train {
 class CheckpointWriter {
  public:
   explicit CheckpointWriter(Session* session);
-  ~CheckpointWriter();  // waits for the write under way; what failed in it is lost: call `wait` before
+  ~CheckpointWriter();  // waits for the write in progress and ignores its errors: call `wait` before
   CheckpointWriter(const CheckpointWriter&) = delete;
 
-  // The session's state as it is now, at `position`, under each of the names. Files of one call are equal, and are
-  // stored once where the file system can (share_file).
+  // Saves the session's current state at `position` under each of the names. The files of one call are equal and are
+  // stored once if the file system allows (share_file).
   void save(const TrainingPosition& position, std::vector<std::string> paths);
-  // The same with nothing left to compute: writes the state from where it is, if that is host memory, and returns when
-  // all is written. Throws Error when something could not be.
+  // The same at the end of a run: writes the state directly if it is in host memory, and returns when all files are
+  // written. Throws Error when a file could not be written.
   void save_and_wait(const TrainingPosition& position, std::vector<std::string> paths);
-  // Returns when all is written. Throws Error when something could not be.
+  // Returns when all files are written. Throws Error when one could not be written.
   void wait();
-  // Throws Error when something could not be written so far; does not wait.
+  // Throws Error when a file could not be written so far. Does not wait.
   void check();
 
-  // Bytes of the copy that `save` makes; 0 where it makes none.
+  // Bytes of the copy that `save` makes; 0 if it makes none.
   size_t copy_bytes() const { return copy_bytes_; }
 
  private:

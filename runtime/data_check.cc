@@ -8,23 +8,17 @@
 
 #include "kernels/device.h"
 #include "kernels/dispatch.h"
+#include "kernels/host.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/half.h"
+#include "onnx_passes/ir/load_element.h"
 
 namespace onnx_train {
 namespace {
 
-constexpr int64_t kChunk = 4096;  // elements that are tested together, without a branch
+constexpr int64_t kChunk = 4096;  // elements tested together, without branches
 
-// Data may lie anywhere in a file: elements are not aligned.
-template <typename T>
-T load(const char* data, int64_t i) {
-  T value;
-  std::memcpy(&value, data + static_cast<size_t>(i) * sizeof(T), sizeof(T));
-  return value;
-}
-
-// Whether an element is one that the model cannot use.
+// Whether the model cannot use the element.
 template <typename T>
 struct InRange {
   const IndexRange& range;
@@ -40,7 +34,7 @@ struct InRange {
   }
 };
 
-// In the type that the model computes in: a double may be too large for it.
+// Tests the element in the model's type: a double may be out of its range.
 template <typename T, typename To>
 struct IsFinite {
   bool operator()(T value) const {
@@ -49,22 +43,22 @@ struct IsFinite {
   }
 };
 
-// The first of elements [begin, end) that `good` does not like; `end` when it likes all.
+// The first of elements [begin, end) for which `good` is false; `end` if there is none.
 template <typename T, typename Good>
 int64_t first_bad(const char* data, int64_t begin, int64_t end, const Good& good) {
   for (int64_t chunk = begin; chunk < end; chunk += kChunk) {
     const int64_t stop = std::min(chunk + kChunk, end);
     bool all = true;
-    for (int64_t i = chunk; i < stop; ++i) all &= good(load<T>(data, i));
+    for (int64_t i = chunk; i < stop; ++i) all &= good(load_element<T>(data, i));
     for (int64_t i = chunk; !all && i < stop; ++i) {
-      if (!good(load<T>(data, i))) return i;
+      if (!good(load_element<T>(data, i))) return i;
     }
   }
   return end;
 }
 
-// The same, by all threads where that pays: each takes the next part, so that all read near each other, and none reads
-// on after what has been found.
+// The same on all threads if it is worth it: each thread takes the next chunk, so that all read close to each other,
+// and no thread continues after an element has been found.
 template <typename T, typename Good>
 int64_t first_bad_of_many(const char* data, int64_t begin, int64_t end, const Good& good) {
   constexpr int64_t kPart = 1 << 20;
@@ -85,7 +79,7 @@ int64_t first_bad_of_many(const char* data, int64_t begin, int64_t end, const Go
   return found;
 }
 
-// Calls `look(tag, good, why)` with the type of the array's elements for each test that they must pass.
+// Calls `look(tag, good, why)` with the array's element type for each test that the elements must pass.
 template <typename Look>
 void for_each_test(const Dataset::Array& array, const std::vector<IndexRange>* ranges, Look&& look) {
   const DType from = array.data.dtype();
@@ -110,7 +104,7 @@ void for_each_test(const Dataset::Array& array, const std::vector<IndexRange>* r
   }
 }
 
-// "[17, 3]": the place of an element in its array.
+// The index of an element in its array, as "[17, 3]".
 std::string place(const Shape& shape, int64_t element) {
   std::string text;
   for (size_t i = shape.size(); i-- > 0;) {

@@ -46,7 +46,7 @@ std::string describe(const Tensor& tensor) { return name(tensor.dtype()) + to_st
   fail("data '", spec.name, "': the model expects ", to_string(spec.type), ", the data holds ", describe(found), why);
 }
 
-// The input whose first dimension counts the samples; null when all arrays are scalars.
+// The array whose first dimension is the number of samples; null if all arrays are scalars.
 const InputSpec* sample_key(const TensorMap& arrays, const std::vector<InputSpec>& inputs) {
   const auto counts = [&](const InputSpec& spec) {
     const auto found = arrays.find(spec.name);
@@ -66,7 +66,7 @@ bool converts(DType from, DType to) {
   return is_integer(to) && exact_source;
 }
 
-// The smallest and largest value of an integer type, as far as a double tells them apart.
+// The smallest and largest value of an integer type, as far as a double can represent them.
 std::pair<double, double> range_of(DType dtype) {
   const int bits = static_cast<int>(size_of(dtype)) * 8;
   const bool is_signed =
@@ -75,7 +75,7 @@ std::pair<double, double> range_of(DType dtype) {
   return {is_signed ? -top : 0.0, top};
 }
 
-// Data need not be aligned: it may be a view of a file.
+// Data need not be aligned: they may be a view of a file.
 Tensor aligned(const Tensor& tensor) {
   return reinterpret_cast<uintptr_t>(tensor.data()) % 16 == 0 ? tensor : tensor.clone();
 }
@@ -103,7 +103,7 @@ Shape without_ones(const Shape& shape) {
   return rest;
 }
 
-// Whether `found` has the sizes that `expected` prescribes; binds symbols that it meets for the first time.
+// Whether `found` matches the sizes of `expected`; binds symbols at their first occurrence.
 bool fits(const Dims& expected, const Shape& found, std::map<std::string, int64_t>* symbols) {
   if (expected.size() != found.size()) return false;
   for (size_t i = 0; i < found.size(); ++i) {
@@ -114,8 +114,8 @@ bool fits(const Dims& expected, const Shape& found, std::map<std::string, int64_
   return true;
 }
 
-// The shape in which a row goes to the model: as it is; or with dimensions of 1 put in or left out; or flat where the
-// model takes flat rows. Nothing else, so that a picture with its channels last is not taken for one with them first.
+// The shape in which the model reads a row: unchanged; or with dimensions of 1 added or removed; or flat if the model
+// expects flat rows. No other reshape, so that channels-last images are not read as channels-first ones.
 Shape row_shape(const InputSpec& spec, const Dims& expected, const Shape& found, const Tensor& data,
                 std::map<std::string, int64_t>* symbols) {
   if (fits(expected, found, symbols)) return found;
@@ -218,7 +218,7 @@ void Dataset::gather(const int64_t* rows, int64_t count, TensorMap* batch) const
 
 namespace {
 
-// Vigna's splitmix64: the state advances by a constant, the output mixes it.
+// Vigna's splitmix64: the state advances by a constant, and the output is a hash of it.
 class SplitMix64 {
  public:
   explicit SplitMix64(uint64_t state) : state_(state) {}
@@ -230,7 +230,7 @@ class SplitMix64 {
     return z ^ (z >> 31);
   }
 
-  // Uniform in [0, bound): what the last, incomplete multiple of `bound` would favour is drawn again.
+  // Uniform in [0, bound): draws again for values in the last, incomplete multiple of `bound`.
   uint64_t below(uint64_t bound) {
     const uint64_t excess = (~bound + 1) % bound;  // 2^64 mod bound
     for (;;) {

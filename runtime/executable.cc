@@ -2,6 +2,7 @@
 
 #include <chrono>
 
+#include "kernels/host.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/initializer.h"
 #include "runtime/memory_guard.h"
@@ -10,9 +11,7 @@
 namespace onnx_train {
 namespace {
 
-size_t padded(size_t bytes) { return (bytes + 63) / 64 * 64; }
-
-// Large constants stay where the model holds them, in a mapped file or in memory that plans share.
+// Large constants are not copied: the model holds them in a mapped file or in memory that plans share.
 bool read_in_place(const Device& device, const Value& constant) {
   const Tensor* beside = contents_beside(constant.shared_initializer());
   return beside && device.uses_host_memory() && is_aligned(*beside);
@@ -20,8 +19,8 @@ bool read_in_place(const Device& device, const Value& constant) {
 
 }  // namespace
 
-Executable::Executable(std::unique_ptr<Plan> plan, Device& device, Stream& stream)
-    : plan_(std::move(plan)), device_(device), stream_(stream) {
+Executable::Executable(std::unique_ptr<Plan> plan, Device& device, Stream& stream, Fault* fault)
+    : plan_(std::move(plan)), device_(device), stream_(stream), fault_(fault) {
   if (plan_->guarded() && !device_.uses_host_memory()) {
     fail_as(ErrorCode::kUsage, "--check-memory looks into the arena, which ", device_.name(), " keeps; run on the CPU");
   }
@@ -39,9 +38,9 @@ Executable::~Executable() { free_memory(); }
 
 void Executable::free_memory() {
   try {
-    stream_.synchronize();  // constants may still be on their way
+    stream_.synchronize();  // uploads of constants may still be in progress
   } catch (const std::exception&) {
-    // An earlier run failed; the next that waits for the stream hears of it.
+    // An earlier run failed; the next caller that waits for the stream receives the error.
   }
   if (constants_) device_.free(constants_);
   if (slots_) device_.free(slots_);
@@ -90,7 +89,7 @@ void Executable::upload_constants() {
   for (size_t b = 0; b < buffers.size(); ++b) {
     if (!is_copied(buffers[b])) continue;
     offsets[b] = bytes;
-    bytes += padded(buffers[b].bytes);
+    bytes += align_up(buffers[b].bytes, device_.alignment());
   }
   if (bytes > 0) constants_ = static_cast<char*>(device_.allocate(bytes));
   for (size_t b = 0; b < buffers.size(); ++b) {
@@ -106,21 +105,16 @@ void Executable::upload_constants() {
 }
 
 void Executable::make_slots() {
-  for (const Port& port : plan_->outputs()) outputs_.emplace_back(port.dtype, port.shape);
-  if (device_.uses_host_memory()) {
-    for (size_t i = 0; i < outputs_.size(); ++i) set(output_buffers_[i], outputs_[i].data());
-    return;
-  }
-  size_t bytes = padded(sizeof(Fault));
-  for (const Port& port : plan_->inputs()) bytes += padded(port.bytes);
-  for (const Port& port : plan_->outputs()) bytes += padded(port.bytes);
+  if (device_.uses_host_memory()) return;  // inputs and outputs are the caller's
+  size_t bytes = 0;
+  for (const Port& port : plan_->inputs()) bytes += align_up(port.bytes, device_.alignment());
+  for (const Port& port : plan_->outputs()) bytes += align_up(port.bytes, device_.alignment());
   slots_ = static_cast<char*>(device_.allocate(bytes));
-  fault_ = reinterpret_cast<Fault*>(slots_);
-  char* next = slots_ + padded(sizeof(Fault));
+  char* next = slots_;
   const auto give = [&](const std::vector<Port>& ports, const std::vector<size_t>& buffers) {
     for (size_t i = 0; i < ports.size(); ++i) {
       set(buffers[i], next);
-      next += padded(ports[i].bytes);
+      next += align_up(ports[i].bytes, device_.alignment());
     }
   };
   give(plan_->inputs(), input_buffers_);
@@ -165,8 +159,12 @@ Launch Executable::launch(size_t step) {
           static_cast<int32_t>(step + 1)};
 }
 
-void Executable::run() {
-  // OpenMP's number is one per thread of the program; scratch memory was sized for the planner's.
+void Executable::run(const std::vector<Tensor>& outputs, Fault* fault) {
+  const bool in_place = device_.uses_host_memory();
+  if (in_place) {
+    for (size_t i = 0; i < outputs.size(); ++i) set(output_buffers_[i], const_cast<void*>(outputs[i].data()));
+  }
+  // OpenMP's setting is per calling thread; scratch memory was sized for the number of threads at planning time.
   if (num_threads() != plan_->threads()) set_num_threads(plan_->threads());
   commits_.clear();  // the host's inputs may be elsewhere in each run
   for (const Copy& copy : plan_->placement().copies) {
@@ -184,11 +182,21 @@ void Executable::run() {
     enqueue();
   }
   is_warm_ = true;
+  if (in_place) {
+    *fault = *fault_;
+    return;
+  }
+  stream_.copy_to_host(fault, fault_, sizeof(Fault));
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    if (output_buffers_[i] == kNone) continue;
+    stream_.copy_to_host(const_cast<void*>(outputs[i].data()), addresses_[output_buffers_[i]], outputs[i].bytes());
+  }
 }
 
 void Executable::enqueue() {
   const bool stops = device_.uses_host_memory();
   const std::vector<Prepared>& prepared = plan_->prepared();
+  if (stops && fault_->node != 0) return;
   for (size_t s = 0; s < prepared.size(); ++s) {
     prepared[s].run(launch(s));
     if (stops && fault_->node != 0) return;
@@ -226,25 +234,7 @@ void Executable::run_profiled() {
   plan_->add_profile(times);
 }
 
-void Executable::wait() {
-  if (!device_.uses_host_memory()) {
-    stream_.copy_to_host(&host_fault_, fault_, sizeof(Fault));
-    for (size_t i = 0; i < outputs_.size(); ++i) {
-      const size_t buffer = output_buffers_[i];
-      if (buffer != kNone) stream_.copy_to_host(outputs_[i].data(), addresses_[buffer], outputs_[i].bytes());
-    }
-  }
-  stream_.synchronize();
-  if (host_fault_.node != 0) refuse(host_fault_);
-}
-
-void Executable::refuse(const Fault& fault) {
-  const Fault found = fault;
-  host_fault_ = Fault();
-  if (!device_.uses_host_memory()) {
-    stream_.copy_from_host(fault_, &host_fault_, sizeof(Fault));
-    stream_.synchronize();
-  }
+void Executable::refuse(const Fault& found) const {
   const auto step = static_cast<size_t>(found.node - 1);
   const Prepared& prepared = plan_->prepared()[step];
   const std::string why = prepared.explain ? prepared.explain(found) : concat(found.value, " is out of range");

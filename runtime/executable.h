@@ -1,9 +1,9 @@
-// A plan at fixed addresses of its device: the pointers that its kernels see, its constants, slots for what crosses its
-// border, the word for faults. The addresses of inputs, outputs and states stay the same as long as it lives, so that a
-// device may record a run once and replay it; a new arena, which the session may bind between runs, makes it record
-// again. On a device that uses the host's memory, inputs are read where the caller has them.
+// A plan with fixed addresses on its device: the pointers that its kernels read, its constants, slots for inputs and
+// outputs, and the fault word. The addresses of inputs, outputs and states stay the same for its lifetime, so that a
+// device may record a run once and replay it; binding a new arena between runs causes a new recording. On a device that
+// uses host memory, inputs are read in place.
 //
-// Made by a session for one of its streams, which outlives it. One thread at a time.
+// A session owns it, together with the stream it uses, which must outlive it. One thread at a time.
 #pragma once
 
 #include <memory>
@@ -15,28 +15,28 @@ namespace onnx_train {
 
 class Executable {
  public:
-  // Uploads the constants. Throws Error when the device has too little memory.
-  Executable(std::unique_ptr<Plan> plan, Device& device, Stream& stream);
+  // Uploads the constants. Runs report faults to `fault`, which is in device memory. Throws Error when the device has
+  // too little memory.
+  Executable(std::unique_ptr<Plan> plan, Device& device, Stream& stream, Fault* fault);
   ~Executable();
   Executable(const Executable&) = delete;
 
   Plan& plan() { return *plan_; }
   const Plan& plan() const { return *plan_; }
 
-  // Memory of the device: arena_bytes() of the plan, and each state. Nothing may be under way.
+  // Sets the device memory: the arena, of arena_bytes() of the plan, and each state. No work may be in progress.
   void bind_arena(void* arena);
   void bind_state(size_t i, void* data);
 
-  // The value of an input for the next run, which reads it: `data` must stay as it is until `wait`.
+  // Sets the value of an input for the next run. On a device that uses host memory the run reads `data` in place.
   void set_input(size_t i, const void* data);
-  // Enqueues a run: all nodes in order, then the states that are not updated in place. On a device that uses the host's
-  // memory it ends at the first fault.
-  void run();
-  // Copies the outputs to the host and waits. Throws Error for a fault, which names the node; all states are then as
-  // they were before the run.
-  void wait();
-  // By output of the plan: host memory that the next run changes.
-  const std::vector<Tensor>& outputs() const { return outputs_; }
+  // Enqueues a run: all nodes in order, then the states that are not updated in place. Writes the outputs of the plan
+  // to `outputs` and the value of the fault word after the run to `fault`; both are host memory that must live until
+  // the stream has completed the run. A run that begins or ends with a fault changes no state. On a device that uses
+  // host memory the run stops at the first fault.
+  void run(const std::vector<Tensor>& outputs, Fault* fault);
+  // Throws Error for a fault that a run of this plan reported: it names the node, the value, and the values allowed.
+  [[noreturn]] void refuse(const Fault& found) const;
 
  private:
   struct Call {
@@ -44,7 +44,7 @@ class Executable {
   };
   struct Entry {
     size_t position;  // in `table_`
-    size_t offset;    // bytes after the buffer's begin
+    size_t offset;    // from the start of the buffer
   };
 
   void make_table();
@@ -56,22 +56,19 @@ class Executable {
   void enqueue();
   void run_profiled();
   void run_guarded();
-  [[noreturn]] void refuse(const Fault& fault);
 
   std::unique_ptr<Plan> plan_;
   Device& device_;
   Stream& stream_;
   std::vector<void*> table_;
-  std::vector<Call> calls_;                                             // by step
-  std::vector<std::vector<Entry>> entries_;                             // by buffer: where its address is in `table_`
-  std::vector<void*> addresses_;                                        // by buffer
-  std::vector<Transfer> commits_;                                       // the plan's copies
+  std::vector<Call> calls_;                  // by step
+  std::vector<std::vector<Entry>> entries_;  // by buffer: the entries of `table_` that hold its address
+  std::vector<void*> addresses_;             // by buffer
+  std::vector<Transfer> commits_;            // the plan's copies
   std::vector<size_t> input_buffers_, output_buffers_, state_buffers_;  // by port; kNone where absent
-  std::vector<Tensor> outputs_;
   char* constants_ = nullptr;
-  char* slots_ = nullptr;  // inputs, outputs and the fault, on devices that do not use the host's memory
-  Fault host_fault_;
-  Fault* fault_ = &host_fault_;
+  char* slots_ = nullptr;  // inputs and outputs, on devices that do not use the host's memory
+  Fault* const fault_;
   char* arena_ = nullptr;
   std::unique_ptr<Recording> recording_;
   bool is_warm_ = false;  // it has run at these addresses

@@ -65,7 +65,7 @@ std::string fingerprint(const std::vector<NamedTensor>& tensors, size_t sampled_
 std::string fingerprint(const Model& model) {
   onnx::ModelProto proto;
   to_proto(model, &proto, {.contents = false});
-  const auto without_contents = [](onnx::GraphProto* graph) {  // where they are stored is no part of the identity
+  const auto without_contents = [](onnx::GraphProto* graph) {  // where contents are stored is not part of the identity
     graph->clear_initializer();
     graph->clear_sparse_initializer();
     return graph->SerializeAsString();

@@ -1,7 +1,7 @@
-// Identity of a model and of data: 16 hexadecimal digits (64 bits of XXH3) that differ where names, types, shapes or
-// contents do. Time is bounded: of a tensor larger than `kSampledBytes`, that many bytes are read, in blocks of 64 KiB
-// at equal distances, first and last included; a difference between the blocks is then not seen. Pure functions; any
-// thread; nothing is thrown but what reading a model's tensors throws.
+// Identity of a model and of data: 16 hexadecimal digits (64 bits of XXH3) that differ when names, types, shapes or
+// contents differ. The time is bounded: of a tensor larger than `kSampledBytes`, only that many bytes are read, in
+// blocks of 64 KiB at equal distances including the first and the last; differences between the blocks are not
+// detected. Pure functions; any thread. They throw only what reading a model's tensors throws.
 #pragma once
 
 #include <string>
@@ -20,11 +20,11 @@ struct NamedTensor {
   Tensor tensor;
 };
 
-// In the order given.
+// In the given order.
 std::string fingerprint(const std::vector<NamedTensor>& tensors, size_t sampled_bytes = kSampledDataBytes);
 
-// All graphs of the model, what it was built with (loss, optimizer, ...) and its initializers, wherever they are
-// stored. A checkpoint's position and checksum are no part of it.
+// Covers all graphs of the model, its build settings (loss, optimizer, ...) and its initializers, wherever they are
+// stored, but not the position and checksum of a checkpoint.
 std::string fingerprint(const Model& model);
 
 }  // namespace onnx_train

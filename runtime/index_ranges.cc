@@ -1,9 +1,10 @@
-// Which integers the nodes of an entry point take of its inputs.
+// The ranges of integers that the nodes of an entry point accept from its inputs.
 #include <algorithm>
 #include <optional>
 #include <set>
 
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/operators/operators.h"
 #include "onnx_passes/passes/passes.h"
 #include "runtime/data_check.h"
 
@@ -12,14 +13,13 @@ namespace {
 
 constexpr const char* kOurs = "onnx_train";
 
-// Every element of the first input is one of the output.
+// Operators that keep the values: every element of the first input appears in the output.
 bool keeps_values(const Node& node) {
-  constexpr const char* kOps[] = {"Identity", "Cast",   "Reshape", "Squeeze", "Unsqueeze",
-                                  "Flatten",  "Expand", "Tile",    "Concat",  "Transpose"};
-  return node.domain().empty() && std::any_of(std::begin(kOps), std::end(kOps), [&](auto op) { return node.is(op); });
+  const OperatorKind kind = operator_of(node).kind;
+  return kind == OperatorKind::kView || kind == OperatorKind::kRearrangement || node.is("Cast");
 }
 
-// The size of a dimension; 0 when it is not known.
+// The size of a dimension; 0 if it is not known.
 int64_t size_of(const Value* value, int64_t axis) {
   if (!value || !value->has_rank()) return 0;
   const Dims& dims = *value->type().dims;
@@ -37,7 +37,7 @@ std::optional<IndexRange> range_of_labels(const Node& node, int64_t classes) {
   return range;
 }
 
-// What the node takes of its second input.
+// The range that the node accepts for its second input.
 std::optional<IndexRange> range_of(const Node& node) {
   const bool ours = node.is("SoftmaxCrossEntropy", kOurs);
   if (ours || node.is("SoftmaxCrossEntropyLoss") || node.is("NegativeLogLikelihoodLoss")) {
@@ -47,7 +47,7 @@ std::optional<IndexRange> range_of(const Node& node) {
   if (!node.is("Gather") && !node.is("GatherElements")) return {};
   const int64_t size = size_of(node.input(0), node.attr("axis", 0));
   if (size == 0) return {};
-  return IndexRange{-size, size - 1, false, 0, node.label()};  // negative ones count from the end
+  return IndexRange{-size, size - 1, false, 0, node.label()};  // negative indices count from the end
 }
 
 class Search {
@@ -64,7 +64,7 @@ class Search {
   }
 
  private:
-  // A value that holds all of the input's; but for `replaced`, which has been taken out.
+  // A value that contains all elements of the input, except `replaced`.
   struct Path {
     const Value* value;
     std::optional<int64_t> replaced;
@@ -90,7 +90,7 @@ class Search {
     if (path.value && seen_.insert(path.value).second) pending_.push_back(path);
   }
 
-  // k, when `condition` is value == k: an ignored label that gives way to another before it is an index.
+  // Returns k if `condition` is value == k: an ignored label that is replaced before it is used as an index.
   static std::optional<int64_t> compared_with(const Value* condition, const Value* value) {
     const Node* equal = condition ? condition->producer() : nullptr;
     if (!equal || !equal->is("Equal")) return {};

@@ -1,8 +1,9 @@
-// Finds kernels that read what nobody wrote, or write where they may not: for tests, and for a wrong number whose cause
-// is sought (--check-memory). Sanitizers see the arena as one block, in which every such access is legal.
+// Finds kernels that read memory that has not been written, or write where they must not: for tests, and to find the
+// cause of a wrong number (--check-memory). Sanitizers see the arena as one block in which all such accesses are legal.
+// An executable owns it and calls it from its thread.
 //
-// Before a node runs, what it is to write and its workspace are filled with 0xff, a NaN in every floating-point type;
-// afterwards the rest of the arena must be as it was.
+// Before a node runs, its outputs and workspace are filled with 0xff, which is NaN in every float type; after it has
+// run, the rest of the arena must be unchanged.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +15,7 @@ namespace onnx_train {
 
 class MemoryGuard {
  public:
-  // Host memory; the arena of a plan.
+  // Host memory that holds the arena of a plan.
   MemoryGuard(char* arena, size_t bytes) : arena_(arena), bytes_(bytes) {}
 
   void before(const Node& node, const Launch& launch, size_t workspace);

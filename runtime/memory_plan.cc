@@ -3,13 +3,11 @@
 #include <algorithm>
 #include <numeric>
 
+#include "onnx_passes/ir/tensor.h"
+
 namespace onnx_train {
 
 namespace {
-
-constexpr size_t kAlignment = 64;
-
-size_t aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
 int num_steps(const std::vector<LiveRange>& ranges) {
   int steps = 0;
@@ -17,78 +15,78 @@ int num_steps(const std::vector<LiveRange>& ranges) {
   return steps;
 }
 
-// What the fullest step needs: no arena is smaller.
-size_t fullest(const std::vector<LiveRange>& ranges) {
+// Bytes alive at the peak step: a lower bound of the arena.
+size_t peak_bytes(const std::vector<LiveRange>& ranges) {
   const auto steps = static_cast<size_t>(num_steps(ranges));
   std::vector<size_t> born(steps + 1), dead(steps + 1);
   for (const LiveRange& range : ranges) {
-    born[static_cast<size_t>(range.first)] += aligned(range.bytes);
-    dead[static_cast<size_t>(range.last) + 1] += aligned(range.bytes);
+    born[static_cast<size_t>(range.first)] += range.bytes;
+    dead[static_cast<size_t>(range.last) + 1] += range.bytes;
   }
-  size_t now = 0, most = 0;
+  size_t now = 0, peak = 0;
   for (size_t step = 0; step < born.size(); ++step) {
     now += born[step];
     now -= dead[step];
-    most = std::max(most, now);
+    peak = std::max(peak, now);
   }
-  return most;
+  return peak;
 }
 
-// Disjoint stretches of the arena, by offset; what touches is one.
-class Stretches {
+// Disjoint intervals of the arena, by offset; adjacent intervals are merged.
+class Intervals {
  public:
   void add(size_t begin, size_t end) {
-    const auto ends_before = [begin](const Stretch& stretch) { return stretch.end < begin; };
-    auto first = std::partition_point(stretches_.begin(), stretches_.end(), ends_before), last = first;
-    for (; last != stretches_.end() && last->begin <= end; ++last) {
+    const auto ends_before = [begin](const Interval& interval) { return interval.end < begin; };
+    auto first = std::partition_point(intervals_.begin(), intervals_.end(), ends_before), last = first;
+    for (; last != intervals_.end() && last->begin <= end; ++last) {
       begin = std::min(begin, last->begin);
       end = std::max(end, last->end);
     }
     if (first == last) {
-      stretches_.insert(first, {begin, end});
+      intervals_.insert(first, {begin, end});
     } else {
       *first = {begin, end};
-      stretches_.erase(first + 1, last);
+      intervals_.erase(first + 1, last);
     }
   }
-  // The end of the first stretch that has something of [begin, end); `begin` where none has.
+  // The end of the first interval that intersects [begin, end); `begin` if there is none.
   size_t skip(size_t begin, size_t end) const {
-    const auto ends_before = [begin](const Stretch& stretch) { return stretch.end <= begin; };
-    const auto found = std::partition_point(stretches_.begin(), stretches_.end(), ends_before);
-    return found != stretches_.end() && found->begin < end ? found->end : begin;
+    const auto ends_before = [begin](const Interval& interval) { return interval.end <= begin; };
+    const auto found = std::partition_point(intervals_.begin(), intervals_.end(), ends_before);
+    return found != intervals_.end() && found->begin < end ? found->end : begin;
   }
-  bool empty() const { return stretches_.empty(); }
+  bool empty() const { return intervals_.empty(); }
 
  private:
-  struct Stretch {
+  struct Interval {
     size_t begin, end;
   };
-  std::vector<Stretch> stretches_;
+  std::vector<Interval> intervals_;
 };
 
-// Which stretches of the arena are taken at which steps: a segment tree over the steps. A buffer's life time is made of
-// a few of the tree's segments; it meets what covers a segment from above, or lies within one. In a training step most
-// activations are alive together, but they lie side by side: few stretches, however many they are.
-class Occupancy {
+// The intervals of the arena in use at each step: a segment tree over the steps. The lifetime of a buffer is a union of
+// a few segments. It conflicts with buffers that cover a segment from above and with buffers inside the segment. In a
+// training step most activations are alive together, but they are adjacent in the arena, so there are few intervals.
+class ArenaTimeline {
  public:
-  explicit Occupancy(int steps) {
+  explicit ArenaTimeline(int steps) {
     while (leaves_ < static_cast<size_t>(steps)) leaves_ *= 2;
     segments_.resize(2 * leaves_);
   }
 
-  // The lowest offset at which nothing of [first, last] lies in the way.
+  // The lowest offset at which `bytes` bytes are free during all steps [first, last].
   size_t lowest_gap(size_t bytes, int first, int last) {
     met_.clear();
-    const auto meet = [&](const Stretches& stretches) {
-      if (!stretches.empty()) met_.push_back(&stretches);
+    const auto meet = [&](const Intervals& intervals) {
+      if (!intervals.empty()) met_.push_back(&intervals);
     };
     for_each_above(first, last, [&](Segment& segment) { meet(segment.covering); });
     for_each_part(first, last, [&](Segment& segment) { meet(segment.within); });
     size_t offset = 0;
     for (bool moved = true; moved;) {
       moved = false;
-      for (const Stretches* stretches : met_) {
-        for (size_t next; (next = stretches->skip(offset, offset + bytes)) != offset; offset = next) moved = true;
+      for (const Intervals* intervals : met_) {
+        for (size_t next; (next = intervals->skip(offset, offset + bytes)) != offset; offset = next) moved = true;
       }
     }
     return offset;
@@ -104,11 +102,11 @@ class Occupancy {
 
  private:
   struct Segment {
-    Stretches covering;  // of buffers that live through all of the segment, and not through all of the one above it
-    Stretches within;    // of all buffers that live at some step of it, but for those that cover one above it
+    Intervals covering;  // of buffers alive during the whole segment, but not during its whole parent
+    Intervals within;    // of all buffers alive at some step of the segment, except those that cover an ancestor
   };
 
-  // The segments that [first, last] is made of.
+  // Visits the segments whose union is [first, last].
   template <typename Visit>
   void for_each_part(int first, int last, const Visit& visit) {
     size_t begin = static_cast<size_t>(first) + leaves_, end = static_cast<size_t>(last) + leaves_ + 1;
@@ -117,7 +115,7 @@ class Occupancy {
       if (end % 2 == 1) visit(segments_[--end]);
     }
   }
-  // The segments that have the first or the last step.
+  // Visits the segments that contain the first or the last step.
   template <typename Visit>
   void for_each_above(int first, int last, const Visit& visit) {
     size_t left = static_cast<size_t>(first) + leaves_, right = static_cast<size_t>(last) + leaves_;
@@ -128,24 +126,24 @@ class Occupancy {
   }
 
   size_t leaves_ = 1;
-  std::vector<Segment> segments_;  // segment i is made of 2 i and 2 i + 1; 1 is all steps
-  std::vector<const Stretches*> met_;
+  std::vector<Segment> segments_;  // the children of segment i are 2 i and 2 i + 1; segment 1 is the root
+  std::vector<const Intervals*> met_;
 };
 
 using Order = std::vector<size_t>;
 
-// One after the other, each at the lowest offset where it meets no placed buffer of its life time (Pisarchyk and Lee,
-// "Efficient Memory Management for Deep Neural Net Inference", 2020).
+// Places buffers one after the other, each at the lowest offset where it overlaps no placed buffer with an overlapping
+// lifetime (Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference", 2020).
 MemoryPlan place_in_order(const std::vector<LiveRange>& ranges, const Order& order) {
   MemoryPlan plan;
   plan.offsets.assign(ranges.size(), 0);
-  Occupancy occupancy(num_steps(ranges));
+  ArenaTimeline timeline(num_steps(ranges));
   for (size_t i : order) {
     const LiveRange& range = ranges[i];
-    const size_t bytes = aligned(range.bytes);
+    const size_t bytes = range.bytes;
     if (bytes == 0) continue;
-    const size_t offset = occupancy.lowest_gap(bytes, range.first, range.last);
-    occupancy.take(offset, offset + bytes, range.first, range.last);
+    const size_t offset = timeline.lowest_gap(bytes, range.first, range.last);
+    timeline.take(offset, offset + bytes, range.first, range.last);
     plan.offsets[i] = offset;
     plan.bytes = std::max(plan.bytes, offset + bytes);
   }
@@ -154,8 +152,9 @@ MemoryPlan place_in_order(const std::vector<LiveRange>& ranges, const Order& ord
 
 }  // namespace
 
-MemoryPlan plan_memory(const std::vector<LiveRange>& ranges) {
-  // The largest first is nearly always best; where it leaves gaps, the longest-lived or the earliest first may not.
+MemoryPlan plan_memory(std::vector<LiveRange> ranges, size_t alignment) {
+  for (LiveRange& range : ranges) range.bytes = align_up(range.bytes, alignment);
+  // Largest first is nearly always best; where it leaves gaps, longest-lived first or earliest first may be better.
   using Key = double (*)(const LiveRange&);
   constexpr Key kKeys[] = {
       [](const LiveRange& r) { return -static_cast<double>(r.bytes); },
@@ -164,8 +163,8 @@ MemoryPlan plan_memory(const std::vector<LiveRange>& ranges) {
       [](const LiveRange& r) { return static_cast<double>(r.first); },
       [](const LiveRange& r) { return -static_cast<double>(r.last); },
   };
-  constexpr size_t kMany = 8192;  // so many that one order has to do
-  const size_t bound = fullest(ranges);
+  constexpr size_t kMany = 8192;  // with more buffers, only one order is tried
+  const size_t bound = peak_bytes(ranges);
   MemoryPlan best;
   for (const Key key : kKeys) {
     Order order(ranges.size());

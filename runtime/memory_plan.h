@@ -1,4 +1,5 @@
-// Where each buffer of a plan lies in its arena: a pure function from life times to offsets.
+// Assigns each buffer of a plan an offset in the arena: a pure function from lifetimes to offsets. Any thread; throws
+// nothing.
 #pragma once
 
 #include <cstddef>
@@ -6,7 +7,7 @@
 
 namespace onnx_train {
 
-// A buffer that is written first by step `first` and read last by step `last`.
+// A buffer that is first written by step `first` and last read by step `last`.
 struct LiveRange {
   size_t bytes;
   int first;
@@ -14,12 +15,12 @@ struct LiveRange {
 };
 
 struct MemoryPlan {
-  std::vector<size_t> offsets;  // one per range, aligned to 64 bytes
+  std::vector<size_t> offsets;  // one per range, multiples of the alignment
   size_t bytes = 0;             // of the arena
 };
 
-// Buffers alive at the same step never overlap; buffers of no bytes lie anywhere. The best of several orders in which
-// buffers are placed. Deterministic.
-MemoryPlan plan_memory(const std::vector<LiveRange>& ranges);
+// Buffers that are alive at the same step never overlap; empty buffers have arbitrary offsets. Offsets are multiples of
+// `alignment`, in bytes. Tries several orders of placement and returns the best result. Deterministic.
+MemoryPlan plan_memory(std::vector<LiveRange> ranges, size_t alignment);
 
 }  // namespace onnx_train

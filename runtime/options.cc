@@ -15,7 +15,7 @@ template <typename... Args>
   throw UsageError(concat(args...));
 }
 
-// "--output" of "-o,--output".
+// Returns "--output" for "-o,--output".
 std::string label_of(const CommandOption& option) { return option.names.substr(option.names.rfind(',') + 1); }
 
 // ---- Values
@@ -29,7 +29,7 @@ std::string describe(const Range& range) {
   return text;
 }
 
-// Numbers become float32 on their way to the model: one that is infinite there, or zero without being it, is none.
+// The model reads numbers as float32: a number that becomes infinite there, or zero without being zero, is not valid.
 bool is_representable(double value) {
   const auto narrow = static_cast<float>(value);
   return std::isfinite(narrow) && (value == 0 || narrow != 0);
@@ -41,7 +41,7 @@ T parse_number(const CommandOption& option, const std::string& text) {
   T value{};
   const char* const end = text.data() + text.size();
   const auto parsed = std::from_chars(text.data(), end, value);
-  // A number may have a sign and a fraction where none is allowed: that is out of range, not a word.
+  // A sign or a fraction where none is allowed makes the number out of range, not a word.
   double real = 0;
   const bool is_number = std::from_chars(text.data(), end, real).ptr == end && !text.empty();
   if (!is_number) refuse(label_of(option), ": '", text, "' is no number; take ", describe<T>(range));

@@ -1,5 +1,6 @@
-// Options by name: where their values go, and which values are allowed. One table of them serves the command line, the
-// options that a run keeps, and programs that call the library. Plain values; targets outlive their rows.
+// Options by name: where their values are stored and which values are valid. One table serves the command line, the
+// options stored with a run, and programs that call the library. Plain values; the targets must outlive the rows. Any
+// thread.
 #pragma once
 
 #include <cstdint>
@@ -14,27 +15,27 @@
 
 namespace onnx_train {
 
-// Arguments that make no sense, whatever the files hold: the command prints it and exits with 2.
+// Arguments that are wrong for any contents of the files. The command prints the message and exits with 2.
 class UsageError : public Error {
  public:
   explicit UsageError(const std::string& message) : Error(message, ErrorCode::kUsage) {}
 };
 
-// The numbers that an option takes. Infinity and NaN are never among them.
+// The valid numbers of an option. Infinity and NaN are never valid.
 struct Range {
   double least = 0;
-  bool above = false;  // more than `least`, which itself is not allowed
+  bool above = false;  // `least` itself is not valid
   double most = std::numeric_limits<double>::infinity();
 };
 
 constexpr Range kCount{1};           // of epochs, steps, samples: at least one
 constexpr Range kPositive{0, true};  // a clipping norm, a tolerance
 
-// Throws an exception whose message is what the option takes: "a size such as 500MB or 2GiB".
+// Throws an exception whose message describes the valid values: "a size such as 500MB or 2GiB".
 using TextCheck = std::function<void(const std::string&)>;
 
-// Where a value goes, and which values are allowed: numbers of `range` (0 or more unless the row says otherwise), texts
-// that are not empty and that `check` accepts. A bool is a flag; a list is given by commas or by repeating the option.
+// Where a value is stored, and which values are valid: numbers in `range` (by default 0 or more), non-empty texts that
+// `check` accepts. A bool is a flag; a list is separated by commas or given by repeating the option.
 struct OptionTarget {
   using Pointer = std::variant<bool*, int64_t*, uint64_t*, double*, std::string*, std::optional<int64_t>*,
                                std::optional<double>*, std::vector<std::string>*>;
@@ -52,10 +53,10 @@ struct OptionTarget {
 };
 
 struct CommandOption {
-  std::string names;  // "--lr", "-o,--output"; without dashes: an argument by position
+  std::string names;  // "--lr", "-o,--output"; without dashes: a positional argument
   OptionTarget target;
   std::string help;
-  std::string value = "";  // what stands for the value in the help: "N", "FILE"
+  std::string value = "";  // placeholder for the value in the help: "N", "FILE"
   bool required = false;
   std::vector<std::string> choices = {};
 };
@@ -63,19 +64,18 @@ struct CommandOption {
 // The name in options.json and in messages: the last one, without dashes. "-o,--output" -> "output".
 std::string key_of(const CommandOption& option);
 
-// Puts `text` where the option's value goes. Throws UsageError, in one line, that names the option, the text and what
-// the option takes.
+// Parses `text` and stores the option's value. Throws UsageError with one line that names the option, the text and the
+// valid values.
 void assign(const CommandOption& option, const std::string& text);
 
-// The option's present value as assign() reads it; empty where there is none.
+// The option's current value in the form that assign() reads; empty if there is none.
 std::optional<std::string> value_of(const CommandOption& option);
 
-// Checks of options that take a number or the word "dynamic".
+// Checks for options that take a number or the word "dynamic".
 TextCheck dynamic_or_count();
 TextCheck dynamic_or_positive();
 
-// Gives the option with the key `name` its value. Throws UsageError as assign does, or for a name that is none of
-// `options`.
+// Sets the option with the key `name`. Throws UsageError like assign(), or if `options` has no such name.
 void set_option(const std::vector<CommandOption>& options, const std::string& name, const std::string& text);
 
 }  // namespace onnx_train

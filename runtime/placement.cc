@@ -34,7 +34,7 @@ class Placer {
     result_.skipped.resize(steps_.size());
     result_.workspace_of.assign(steps_.size(), kNone);
     end_ = static_cast<int>(steps_.size());
-    for (const PlanStep& step : steps_) may_fail_ = may_fail_ || step.kernel->refuses != Refuses::kNothing;
+    for (const PlanStep& step : steps_) may_fail_ = may_fail_ || step.kernel->input_check != InputCheck::kNone;
     for (size_t s = 0; s < steps_.size(); ++s) result_.skipped[s] = views_.is_done(*steps_[s].node);
     find_last_uses();
     place_borders();
@@ -45,10 +45,10 @@ class Placer {
   }
 
  private:
-  // The value whose memory `value` lies in.
+  // The value whose memory `value` uses.
   const Value* root(const Value* value) const { return views_.place(value).memory; }
 
-  // The last step that reads the memory of each root; `end_` for what must survive the run.
+  // The last step that reads the memory of each root; `end_` for values that must survive the run.
   void find_last_uses() {
     for (int s = 0; s < end_; ++s) {
       if (result_.skipped[static_cast<size_t>(s)]) continue;
@@ -82,7 +82,7 @@ class Placer {
       if (result_.location_of.contains(constant)) continue;
       locate(constant, add_buffer(Buffer::kConstant, 0, bytes_of(*constant), constant));
     }
-    // What the outputs' and next states' values would like to be written to.
+    // The preferred destinations of outputs and next states.
     size_t outputs = 0;
     for (const Value* output : graph_.outputs()) {
       const bool is_next = output->has_role(roles::kNext);
@@ -93,7 +93,7 @@ class Placer {
     for (size_t t = 0; t < targets_.size(); ++t) target_of_.try_emplace(root(targets_[t].value), t);
   }
 
-  // `buffer` is the memory that the value lies in.
+  // `buffer` is the buffer of the value.
   void locate(const Value* value, size_t buffer) {
     const Place place = views_.place(value);
     buffer_of_.try_emplace(place.memory, buffer);
@@ -134,12 +134,13 @@ class Placer {
 
   size_t buffer_of(const Value* value) const { return result_.location_of.at(value).buffer; }
 
-  // By output: inputs that the kernel lets it be written over. Not those of whose memory it reads something else, too.
+  // By output: the inputs that the kernel may overwrite, except inputs whose memory it also reads through another
+  // input.
   std::vector<std::vector<const Value*>> overwritable(size_t step) const {
     const Node& node = *steps_[step].node;
     std::vector<std::vector<const Value*>> over(node.outputs().size());
     if (prepared_[step].in_place.empty()) return over;
-    std::unordered_map<const Value*, const Value*> read;  // memory -> the one value of it; null for several
+    std::unordered_map<const Value*, const Value*> read;  // memory -> the only value in it; null if several
     for (const Value* input : node.inputs()) {
       if (!input) continue;
       const auto [known, added] = read.try_emplace(root(input), input);
@@ -152,7 +153,7 @@ class Placer {
     return over;
   }
 
-  // The buffer for an output: that of one of the inputs which dies here, a target's, or a new one.
+  // The buffer for an output: the buffer of an input that is not read afterwards, a target's buffer, or a new one.
   size_t choose(const Value* output, const std::vector<const Value*>& inputs, int s) {
     const size_t bytes = bytes_of(*output);
     const size_t* target = target_of_.find(output);
@@ -176,15 +177,15 @@ class Placer {
     return new_buffer(output, s);
   }
 
-  // The value goes to its target as soon as it is there: an output, or a state that the plan does not read, when no
-  // node may fail (initialization).
+  // Whether the value may be written to its target directly: the target is an output, or a state that the plan does not
+  // read in a plan whose nodes cannot fail (initialization).
   bool writes_output(const size_t* target) const {
     if (!target) return false;
     const Target& t = targets_[*target];
     return t.kind == Buffer::kOutput || (state_buffers_[t.index] == kNone && !may_fail_);
   }
 
-  // An output's, or one of the arena's, for a value that memory of its own is made for.
+  // A new buffer for a value: an output's, or one in the arena.
   size_t new_buffer(const Value* memory, int s) {
     const size_t* target = target_of_.find(memory);
     size_t buffer = 0;
@@ -201,7 +202,7 @@ class Placer {
     return buffer;
   }
 
-  // Another output of the same step already lies there.
+  // Another output of the same step already uses it.
   bool taken(size_t buffer, int s) const { return writer_[buffer] == s; }
 
   int last_use(size_t buffer, const Value* value) const {
@@ -216,9 +217,9 @@ class Placer {
 
   void touch(size_t buffer, int s) { life_[buffer].second = std::max(life_[buffer].second, s); }
 
-  // What could not be written where it belongs is copied at the end: outputs first, since they may be states' old
-  // values; then states. A state whose next value is another state's old one is copied to the arena before any state
-  // is written.
+  // Values that could not be written to their destination are copied at the end: first outputs, which may be the old
+  // values of states, then states. If the next value of a state is the old value of another state, it is copied to the
+  // arena before any state is written.
   void place_outputs() {
     std::vector<Copy> states;
     for (Target& target : targets_) {
@@ -238,7 +239,7 @@ class Placer {
     result_.copies.insert(result_.copies.end(), states.begin(), states.end());
   }
 
-  // The buffer of a state; made for one that the plan writes and never reads.
+  // The buffer of a state; created on demand for a state that the plan writes and never reads.
   size_t state_buffer(size_t state, size_t bytes) {
     size_t& buffer = state_buffers_[state];
     if (buffer == kNone) buffer = add_buffer(Buffer::kState, state, bytes);

@@ -1,7 +1,7 @@
-// Which memory each value of a plan lives in: views lie in another value's buffer, kernels write in place where they
-// can, results go straight to the caller's output, the rest gets a life time in the arena. A state's next value is
-// written over the state where nothing reads the old one afterwards; else it waits in the arena and is copied when all
-// nodes have run.
+// The memory of each value of a plan: views share another value's buffer, kernels write in place where possible,
+// results go directly to the caller's output, and all other values get a lifetime in the arena. The next value of a
+// state overwrites the state if the old value is not read afterwards; otherwise it stays in the arena and is copied
+// after all nodes have run. A pure function; any thread. The plan owns the result.
 #pragma once
 
 #include "kernels/registry.h"
@@ -12,7 +12,7 @@ namespace onnx_train {
 
 struct LoweringOptions;
 
-// A tensor that crosses the plan's border.
+// An input or output tensor of the plan.
 struct Port {
   std::string name;
   DType dtype;
@@ -22,16 +22,17 @@ struct Port {
 
 // A state tensor of the plan.
 struct StatePort : Port {
-  bool written = false;   // some binding updates it
-  bool in_place = false;  // by the node that computes the update, which is the last to read it; else after all nodes
+  bool written = false;   // an update binding writes it
+  bool in_place = false;  // the node that computes the update is the last reader and writes it; otherwise it is copied
+                          // after all nodes
 };
 
-// One line of the plan: a node, its kernel, and the time it took when profiling is on.
+// One step of the plan: a node, its kernel, and its time if profiling is on.
 struct PlanStep {
   const Node* node;
   const Kernel* kernel;
-  double milliseconds = 0;       // summed over profiled runs
-  double last_start = 0;         // in the last profiled run: milliseconds from its begin to the node's,
+  double milliseconds = 0;  // summed over profiled runs
+  double last_start = 0;    // in the last profiled run: milliseconds from the start of the run to the start of the node
   double last_milliseconds = 0;  // and how long the node took
 };
 
@@ -45,13 +46,13 @@ struct Buffer {
   const Value* constant = nullptr;
 };
 
-// A value's place: bytes behind the begin of a buffer.
+// The location of a value: a byte offset in a buffer.
 struct Location {
   size_t buffer;
   size_t offset;
 };
 
-// Done after the last node, in order: an output or a state whose value is in another buffer.
+// A copy after the last node, in order: an output or a state whose value is in another buffer.
 struct Copy {
   size_t from, to;  // buffers
   size_t bytes;
@@ -60,18 +61,18 @@ struct Copy {
 struct Placement {
   std::vector<Buffer> buffers;
   ValueTable<Location> location_of;
-  std::vector<size_t> workspace_of;  // by step; kNone where a kernel needs none
-  std::vector<bool> skipped;         // by step: its outputs lie where they should, nothing to run
+  std::vector<size_t> workspace_of;  // by step; kNone if the kernel needs none
+  std::vector<bool> skipped;         // by step: its outputs are already in place, nothing to run
   std::vector<Copy> copies;
   std::vector<LiveRange> ranges;
   std::vector<std::string> range_names;
 };
 
-// Sets `in_place` of the states. `options` may leave out kViews, kWriteInPlace and kUpdateInPlace. Deterministic.
+// Sets `in_place` of the states. `options` may disable kViews, kWriteInPlace and kUpdateInPlace. Deterministic.
 Placement place_values(const Graph& graph, const std::vector<PlanStep>& steps, const std::vector<Prepared>& prepared,
                        std::vector<StatePort>& states, const LoweringOptions& options);
 
-// The shape of an initializer's data.
+// The shape of an initializer.
 Shape constant_shape(const Value& value);
 
 }  // namespace onnx_train

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <unordered_set>
 
+#include "kernels/host.h"
 #include "kernels/registry.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/inference.h"
@@ -27,7 +28,7 @@ bool accepts(const Dims& declared, const Shape& given) {
   return true;
 }
 
-// Inputs that nobody gives are the constants that are their defaults; those of states stay inputs.
+// Inputs that the caller does not provide become constants with their default values; states stay inputs.
 void fix_defaults(Graph* graph, const std::unordered_set<std::string>& states,
                   const std::map<std::string, Shape>& shapes) {
   const std::vector<Value*> inputs = graph->inputs();
@@ -40,7 +41,7 @@ void fix_defaults(Graph* graph, const std::unordered_set<std::string>& states,
   }
 }
 
-// Gives the graph's inputs their concrete shapes and forgets all types that were derived from symbols.
+// Sets the concrete shapes of the graph's inputs and clears all types that were derived from symbols.
 void set_shapes(Graph* graph, const std::map<std::string, Shape>& shapes) {
   std::map<std::string, std::pair<int64_t, std::string>> symbols;  // symbol -> size, and the input that set it
   for (Value* input : graph->inputs()) {
@@ -77,11 +78,11 @@ void set_shapes(Graph* graph, const std::map<std::string, Shape>& shapes) {
   }
 }
 
-// Before a kernel prepares tables for it: an output alone must fit into the device's memory.
+// Checked before a kernel builds tables for it: a single output must fit into the device's memory.
 void expect_room(const Node& node, const Device& device) {
   for (const Value* output : node.outputs()) {
     if (!output || output->dtype() == DType::kString) continue;
-    constexpr size_t kSmall = size_t{1} << 28;  // bytes: there is no need to ask the system
+    constexpr size_t kSmall = size_t{1} << 28;  // bytes: below this there is no need to ask the system
     const auto count = static_cast<size_t>(num_elements(output->type().shape()));
     const size_t size = size_of(output->dtype());
     if (count <= kSmall / size) continue;
@@ -177,9 +178,9 @@ void Plan::select_kernels() {
 
 void Plan::place(const PlanOptions& options) {
   placement_ = place_values(*model_.graph, steps_, prepared_, states_, options.lowering);
-  memory_ = plan_memory(placement_.ranges);
-  // What is where it should be runs as no step at all.
-  std::vector<int> number(steps_.size() + 1);  // of a step, without those that are skipped
+  memory_ = plan_memory(placement_.ranges, device_.alignment());
+  // Steps whose results are already in place are removed.
+  std::vector<int> number(steps_.size() + 1);  // new number of each step, without those that are skipped
   size_t kept = 0;
   for (size_t s = 0; s < steps_.size(); ++s) {
     number[s] = static_cast<int>(kept);
@@ -202,7 +203,7 @@ void Plan::place(const PlanOptions& options) {
     range.last = number[static_cast<size_t>(range.last)];
   }
   for (const Buffer& buffer : placement_.buffers) {
-    if (buffer.kind == Buffer::kConstant) constant_bytes_ += (buffer.bytes + 63) / 64 * 64;
+    if (buffer.kind == Buffer::kConstant) constant_bytes_ += align_up(buffer.bytes, device_.alignment());
   }
 }
 

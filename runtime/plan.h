@@ -1,6 +1,6 @@
 // An entry point compiled for one device and one set of concrete shapes: the lowered graph, a prepared kernel for each
-// node, and a place for each value. Made once; it holds no memory of the device. An Executable (executable.h) runs it.
-// One thread at a time.
+// node, and a location for each value. Immutable except for profiling; it holds no memory of the device. An Executable
+// (executable.h) runs it. A session owns it; one thread at a time.
 #pragma once
 
 #include <map>
@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kernels/device.h"
+#include "kernels/host.h"
 #include "kernels/lowering/lowering.h"
 #include "kernels/lowering/recompute.h"
 #include "onnx_passes/ir/model.h"
@@ -27,10 +28,9 @@ struct PlanOptions {
 
 class Plan {
  public:
-  // `entry` is a flattened entry point (passes.h): states are inputs of their names, their new values the outputs with
-  // the role "next". `shapes` gives
-  // inputs that are no states their concrete shapes; those with a default that it leaves out are constants of the plan,
-  // and no inputs of it. Throws Error that lists every node no kernel supports.
+  // `entry` is a flattened entry point (passes.h): states are inputs, and their new values are outputs with the role
+  // "next". `shapes` has the concrete shapes of all other inputs; inputs with a default that it omits become constants
+  // of the plan. Throws Error that lists every node that no kernel supports.
   Plan(Model entry, const std::vector<std::string>& states, const std::map<std::string, Shape>& shapes, Device& device,
        const PlanOptions& options = {});
   Plan(const Plan&) = delete;
@@ -52,13 +52,14 @@ class Plan {
   const std::vector<Prepared>& prepared() const { return prepared_; }  // in the order of `steps()`
   const Placement& placement() const { return placement_; }            // its tables by step are those of `steps()`
   bool guarded() const { return guarded_; }
-  int threads() const { return threads_; }  // what the kernels were prepared for
+  int threads() const { return threads_; }  // the number of threads that the kernels were prepared for
 
-  // On: forgets what was measured, and measures each node of the runs that follow, waiting for the device after each.
+  // When turned on, clears earlier measurements and measures each node of the following runs, waiting for the device
+  // after each.
   void set_profiling(bool on);
   bool profiling() const { return profiling_; }
   int profiled_runs() const { return profiled_runs_; }
-  // What one profiled run measured: begin and length of each step.
+  // Adds the measurements of one profiled run: start and duration of each step.
   void add_profile(const std::vector<std::pair<double, double>>& milliseconds);
 
  private:

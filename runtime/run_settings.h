@@ -1,6 +1,6 @@
-// What a run was made with, as its checkpoints record it, and what may change when it is resumed. One row a setting,
-// named as the option of `fit`: a fixed one must be the same, or the training would silently be another; others may
-// change, and that is said. Plain values; any thread.
+// The settings of a run, as its checkpoints record them, and which of them may change when it is resumed. Each has the
+// name of an option of `fit`. A fixed setting must be equal, because otherwise it would silently be another training;
+// changes of other settings are reported. Plain values; any thread.
 #pragma once
 
 #include <map>
@@ -16,11 +16,11 @@ struct Setting {
   OnResume on_resume;
 };
 
-// As a checkpoint holds them: value by name.
+// As stored in a checkpoint: value by name.
 std::map<std::string, std::string> recorded(const std::vector<Setting>& settings);
 
-// The changes since `before`, a line each: "lr was 0.01 and is 0.001". Throws Error that lists every fixed setting that
-// differs, or that `before` does not have, with both values.
+// The changes since `before`, one per line: "lr was 0.01 and is 0.001". Throws Error that lists, with both values,
+// every fixed setting that differs or that `before` does not contain.
 std::vector<std::string> compare(const std::vector<Setting>& settings,
                                  const std::map<std::string, std::string>& before);
 

@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "kernels/host.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/initializer.h"
 #include "onnx_passes/ir/onnx.h"
@@ -15,19 +16,46 @@
 
 namespace onnx_train {
 
+// A run and the memory of its outputs. Its plan owns it, and is not evicted while the run is started.
+struct Session::Run {
+  CachedPlan* plan;
+  TensorMap outputs;  // by name; the tensors of `ports`
+  std::vector<Tensor> ports;
+  Fault fault;
+  int64_t mark = 0;
+  bool is_started = false;
+};
+
 struct Session::CachedPlan {
   std::string entry;
   std::unique_ptr<Executable> executable;
   std::vector<const Tensor*> inputs;
-  TensorMap outputs;  // shares the executable's
+  std::vector<std::unique_ptr<Run>> runs;  // as many as have been started at the same time
 
   Plan& plan() const { return executable->plan(); }
+  bool has_started() const {
+    return std::any_of(runs.begin(), runs.end(), [](const auto& run) { return run->is_started; });
+  }
+  Run& free_run() {
+    for (const auto& run : runs) {
+      if (!run->is_started) return *run;
+    }
+    auto run = std::make_unique<Run>();
+    run->plan = this;
+    for (const Port& port : plan().outputs()) {
+      run->ports.emplace_back(port.dtype, port.shape);
+      run->outputs.emplace(port.name, run->ports.back());
+    }
+    runs.push_back(std::move(run));
+    return *runs.back();
+  }
+
   uint64_t last_used = 0;
 };
 
 namespace {
 
-// The session's number of threads, as long as it works.
+// Sets the session's number of threads while the object lives.
 class Threads {
  public:
   explicit Threads(int threads) : before_(num_threads()) {
@@ -57,11 +85,14 @@ Session::Session(Model model, const SessionOptions& options)
       state_(&model_, device_, *stream_) {
   assign_roles(&model_);
   align_contents(&model_);
+  fault_ = static_cast<Fault*>(device_.allocate(sizeof(Fault)));
 }
 
 Session::~Session() {
+  abandon_runs();
   plans_.clear();
   if (arena_) device_.free(arena_);
+  device_.free(fault_);
 }
 
 std::map<std::string, Shape> shapes_of(const TensorMap& tensors) {
@@ -92,7 +123,7 @@ std::string Session::metric_name(const std::string& entry, const std::string& ou
 
 namespace {
 
-// In `predict`, weights that other entry points train are initializers: let them be read from the state instead.
+// In `predict`, weights that other entry points train are initializers; makes them read the state instead.
 void read_from_state(Model* model, const StateStore& states) {
   for (Value* value : std::vector<Value*>(model->graph->initializers())) {
     if (states.contains(value->name()) && !model->graph->is_input(value)) {
@@ -117,27 +148,27 @@ Session::CachedPlan& Session::make_plan(const std::string& entry, Model flat,
     return std::make_unique<Plan>(std::move(model), state_.names(), shapes, device_, plan_options);
   });
   make_room(*made);
-  cached->executable = std::make_unique<Executable>(std::move(made), device_, *stream_);
+  cached->executable = std::make_unique<Executable>(std::move(made), device_, *stream_, fault_);
   Executable& executable = *cached->executable;
   const Plan& plan = executable.plan();
   cached->inputs.resize(plan.inputs().size());
-  for (size_t i = 0; i < plan.outputs().size(); ++i) {
-    cached->outputs.emplace(plan.outputs()[i].name, executable.outputs()[i]);
-  }
   for (size_t i = 0; i < plan.states().size(); ++i) {
     executable.bind_state(i, state_.data(state_.index(plan.states()[i].name)));
   }
   executable.bind_arena(arena_);
   if (plans_.size() >= options_.max_plans) {
-    plans_.erase(std::min_element(plans_.begin(), plans_.end(),
-                                  [](const auto& a, const auto& b) { return a->last_used < b->last_used; }));
+    const auto oldest = std::min_element(plans_.begin(), plans_.end(), [](const auto& a, const auto& b) {
+      return std::pair(a->has_started(), a->last_used) < std::pair(b->has_started(), b->last_used);
+    });
+    if (!(*oldest)->has_started()) plans_.erase(oldest);
   }
   plans_.push_back(std::move(cached));
   return *plans_.back();
 }
 
-// Checks that the plan's memory is there, and makes the arena large enough for it. Two arenas would not fit: the old
-// one goes first. Where the new one is refused the session has none, and the next run of any plan makes one.
+// Checks that there is enough memory for the plan and enlarges the arena if necessary. The old arena is freed first,
+// because both would not fit. If the allocation fails the session has no arena, and the next run of any plan allocates
+// one.
 void Session::make_room(const Plan& plan) {
   size_t needed = plan.arena_bytes() > arena_bytes_ ? plan.arena_bytes() : 0;
   const size_t freed = needed > 0 ? arena_bytes_ : 0;
@@ -145,6 +176,7 @@ void Session::make_room(const Plan& plan) {
   const size_t available = device_.available_bytes();
   check_available(plan, needed, available > SIZE_MAX - freed ? SIZE_MAX : available + freed);
   if (plan.arena_bytes() <= arena_bytes_) return;
+  stream_->synchronize();  // started runs use the old arena
   arena_bytes_ = 0;
   if (arena_) device_.free(std::exchange(arena_, nullptr));
   arena_ = device_.allocate(plan.arena_bytes());
@@ -154,7 +186,8 @@ void Session::make_room(const Plan& plan) {
 
 namespace {
 
-// The plan's inputs; false when others are given, or one has another shape: the plan is for these defaults only.
+// The plan's inputs; returns false if other inputs are given or one has another shape: the plan is valid for these
+// defaults only.
 bool matches(const Plan& plan, const TensorMap& inputs, std::vector<const Tensor*>* found) {
   if (inputs.size() != plan.inputs().size()) return false;
   for (size_t i = 0; i < plan.inputs().size(); ++i) {
@@ -167,7 +200,7 @@ bool matches(const Plan& plan, const TensorMap& inputs, std::vector<const Tensor
   return true;
 }
 
-// Names and types; shapes are the plan's business.
+// Checks names and types; the plan checks shapes.
 void check_inputs(const std::vector<Value*>& declared, const std::string& entry, const TensorMap& inputs) {
   for (const auto& [name, tensor] : inputs) {
     const auto has_name = [&, &wanted = name](const Value* value) { return value->name() == wanted; };
@@ -196,31 +229,71 @@ Plan& Session::plan(const std::string& entry, const std::map<std::string, Shape>
   return make_plan(entry, flatten(model_, entry), shapes).plan();
 }
 
-const TensorMap& Session::run(const std::string& entry, const TensorMap& inputs) {
-  const Threads threads(options_.threads);
-  CachedPlan* cached = nullptr;
+Session::CachedPlan& Session::find_plan(const std::string& entry, const TensorMap& inputs) {
   for (auto& candidate : plans_) {
-    if (candidate->entry == entry && matches(candidate->plan(), inputs, &candidate->inputs)) {
-      cached = candidate.get();
-      break;
-    }
+    if (candidate->entry == entry && matches(candidate->plan(), inputs, &candidate->inputs)) return *candidate;
   }
-  if (!cached) {
-    Model flat = flatten(model_, entry);
-    check_inputs(flat.graph->inputs(), entry, inputs);
-    std::map<std::string, Shape> shapes;
-    for (const auto& [name, tensor] : inputs) shapes[name] = tensor.shape();
-    cached = &make_plan(entry, std::move(flat), shapes);
-    if (!matches(cached->plan(), inputs, &cached->inputs))
-      fail_as(ErrorCode::kData, "entry point '", entry, "': an input has no value");
+  Model flat = flatten(model_, entry);
+  check_inputs(flat.graph->inputs(), entry, inputs);
+  CachedPlan& made = make_plan(entry, std::move(flat), shapes_of(inputs));
+  if (!matches(made.plan(), inputs, &made.inputs)) {
+    fail_as(ErrorCode::kData, "entry point '", entry, "': an input has no value");
   }
-  cached->last_used = ++clock_;
-  Executable& executable = *cached->executable;
+  return made;
+}
+
+void Session::start(const std::string& entry, const TensorMap& inputs) {
+  const Threads threads(options_.threads);
+  CachedPlan& cached = find_plan(entry, inputs);
+  cached.last_used = ++clock_;
+  Executable& executable = *cached.executable;
   if (executable.plan().arena_bytes() > arena_bytes_) make_room(executable.plan());
-  for (size_t i = 0; i < cached->inputs.size(); ++i) executable.set_input(i, cached->inputs[i]->data());
-  executable.run();
-  executable.wait();
-  return cached->outputs;
+  for (size_t i = 0; i < cached.inputs.size(); ++i) executable.set_input(i, cached.inputs[i]->data());
+  Run& run = cached.free_run();
+  executable.run(run.ports, &run.fault);
+  run.mark = stream_->mark();
+  run.is_started = true;
+  started_.push_back(&run);
+}
+
+const TensorMap& Session::finish() {
+  if (started_.empty()) fail_as(ErrorCode::kUsage, "no run of the session is started");
+  const Run& run = *started_.front();
+  try {
+    stream_->wait(run.mark);
+    if (run.fault.node != 0) run.plan->executable->refuse(run.fault);
+  } catch (...) {
+    abandon_runs();
+    throw;
+  }
+  started_.front()->is_started = false;
+  started_.pop_front();
+  return run.outputs;
+}
+
+const TensorMap& Session::run(const std::string& entry, const TensorMap& inputs) {
+  if (!started_.empty()) fail_as(ErrorCode::kUsage, "a run of the session is started and not finished");
+  start(entry, inputs);
+  return finish();
+}
+
+// Waits for all enqueued work, also if it fails. Afterwards the session is as if the runs had not been started.
+void Session::abandon_runs() noexcept {
+  const auto attempt = [](const auto& work) {
+    try {
+      work();
+    } catch (const std::exception&) {
+      // Whoever waits for the work that failed reports it.
+    }
+  };
+  attempt([&] { stream_->synchronize(); });
+  attempt([&] {
+    constexpr Fault no_fault;
+    stream_->copy_from_host(fault_, &no_fault, sizeof(Fault));
+    stream_->synchronize();
+  });
+  for (Run* run : started_) run->is_started = false;
+  started_.clear();
 }
 
 void Session::initialize(uint64_t seed) {
@@ -236,7 +309,7 @@ void Session::initialize(uint64_t seed) {
 Tensor Session::contents(const std::string& name) const {
   if (state_.contains(name)) return state_.get(name);
   for (const EntryPoint& entry : model_.entry_points) {
-    const Value* value = entry.algorithm->find(name);  // there, or in the inference graph
+    const Value* value = entry.algorithm->find(name);  // in one of the two graphs
     if (value && value->is_initializer()) return contents_of(*value);
   }
   fail("the model has no initializer '", name, "'");

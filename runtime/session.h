@@ -1,13 +1,15 @@
-// A training model on one device: its state, and a plan for each entry point and set of input shapes met so far.
+// A training model on one device: its state, and a plan for each entry point and each set of input shapes used so far.
 //
 //     Session session(load_model("train.onnx"));
 //     session.initialize(/*seed=*/1);
 //     auto out = session.run("step", {{"x", images}, {"labels", labels}, {"learning_rate", Tensor::scalar(1e-3f)}});
 //     float loss = out.at("loss").at(0);
 //
-// A run is all or nothing: it commits its state updates after it has succeeded. One thread at a time.
+// A run is all or nothing: state updates are committed only if it succeeds. The caller owns the session and uses it
+// from one thread at a time. All functions throw Error.
 #pragma once
 
+#include <deque>
 #include <map>
 #include <memory>
 #include <string>
@@ -32,39 +34,49 @@ class Session {
   explicit Session(Model model, const SessionOptions& options = {});
   ~Session();
 
-  // Without the state's contents: those are in `state()`.
+  // Without the contents of the states, which are in `state()`.
   const Model& model() const { return model_; }
   Device& device() const { return device_; }
   bool has_entry(const std::string& entry) const;
-  // The name of the entry point's output with this role ("loss": roles.h); null when it has none.
+  // The name of the entry point's output with this role ("loss": roles.h); null if there is none.
   const std::string* output_name(const std::string& entry, std::string_view role) const;
-  // What an output of the entry point is called in reports: its role, or its name where it has none.
+  // The name of an output of the entry point in reports: its role, or its name if it has none.
   std::string metric_name(const std::string& entry, const std::string& output) const;
 
-  // Runs an entry point ("predict", "evaluate", "step", "accumulate", "apply") and commits its updates. Inputs that
-  // have a default may be left out. Input tensors are read in place. The outputs lie in the session's memory until
-  // the next run of the same plan: clone what must live longer. Throws Error on missing, unknown or ill-typed inputs.
+  // Runs an entry point ("predict", "evaluate", "step", "accumulate", "apply") and commits its updates. Inputs with a
+  // default may be omitted. Input tensors are read in place. The outputs are in the session's memory and valid until
+  // the next run of the same plan: clone those that must live longer. Throws Error for missing, unknown or ill-typed
+  // inputs.
   const TensorMap& run(const std::string& entry, const TensorMap& inputs);
+  // The same in two parts, so that a device has work while the host reads results. `start` enqueues a run; it throws
+  // Error for the names, types and shapes of the inputs. `finish` waits for the earliest unfinished run and returns its
+  // outputs; it throws Error for the data in the inputs. In that case this run and all runs started after it have
+  // changed no state, and none of them remains to be finished.
+  void start(const std::string& entry, const TensorMap& inputs);
+  const TensorMap& finish();
 
-  // Draws the state anew from `seed`, as the initialization graphs say.
+  // Reinitializes the state from `seed` with the initialization graphs.
   void initialize(uint64_t seed);
 
   StateStore& state() { return state_; }
   // A copy of the model with the current state as initializers.
   Model snapshot() const;
-  // The current value of a state, or that of an initializer of the model's graphs.
+  // The current value of a state, or of an initializer of the model's graphs.
   Tensor contents(const std::string& name) const;
 
-  // The plan that `run` would use; made if there is none yet. Lives until it is dropped from the cache.
+  // The plan that `run` would use, created on demand. Valid until it is dropped from the cache.
   Plan& plan(const std::string& entry, const std::map<std::string, Shape>& shapes);
   size_t memory_budget() const { return options_.plan.memory; }  // 0: none
-  // Bytes of the arena that all plans share.
+  // Size in bytes of the arena that all plans share.
   size_t arena_bytes() const { return arena_bytes_; }
 
  private:
-  struct CachedPlan;  // an executable, and what it is found by
+  struct CachedPlan;  // an executable and its cache key
+  struct Run;         // a started run and the memory of its outputs
   CachedPlan& make_plan(const std::string& entry, Model flat, const std::map<std::string, Shape>& shapes);
   void make_room(const Plan& plan);
+  CachedPlan& find_plan(const std::string& entry, const TensorMap& inputs);
+  void abandon_runs() noexcept;
 
   Model model_;
   Device& device_;
@@ -72,6 +84,8 @@ class Session {
   SessionOptions options_;
   StateStore state_;
   std::vector<std::unique_ptr<CachedPlan>> plans_;
+  std::deque<Run*> started_;
+  Fault* fault_ = nullptr;  // of the device; all runs report to it
   void* arena_ = nullptr;
   size_t arena_bytes_ = 0;
   uint64_t clock_ = 0;

@@ -24,7 +24,7 @@ struct StateStore::Entry {
 
 namespace {
 
-// The initializer keeps its type and shape; its contents are in the store from now on.
+// Removes the contents of the initializer, which are now in the store; keeps its type and shape.
 void drop_contents(Value* state) {
   onnx::TensorProto message;
   message.set_name(state->name());
@@ -34,7 +34,8 @@ void drop_contents(Value* state) {
   state->graph().set_initializer(state, std::move(message));
 }
 
-// Small tensors of the file leave holes in the heap, which the C library would keep.
+// Returns freed memory to the system: small tensors of the file leave holes in the heap, which the C library would
+// keep.
 void give_back_freed_memory() {
 #ifdef __GLIBC__
   malloc_trim(0);
@@ -75,9 +76,8 @@ StateStore::StateStore(Model* model, Device& device, Stream& stream) : device_(d
 
 StateStore::~StateStore() { device_.free(block_); }
 
-// Groups in the order in which their first member appears.
+// Groups in the order of their first members.
 void StateStore::place() {
-  constexpr size_t kAlignment = 64;
   using Group = std::pair<std::string, DType>;
   std::map<Group, size_t> number;
   std::vector<std::vector<size_t>> groups;
@@ -90,7 +90,7 @@ void StateStore::place() {
   for (const std::vector<size_t>& group : groups) {
     for (const size_t i : group) {
       entries_[i].offset = bytes_;
-      bytes_ += (entries_[i].bytes + kAlignment - 1) / kAlignment * kAlignment;
+      bytes_ += align_up(entries_[i].bytes, device_.alignment());
     }
   }
 }

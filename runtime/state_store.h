@@ -1,6 +1,6 @@
-// The state tensors of one training model on one device, in one block of its memory: their addresses are fixed as long
-// as the store lives. States of one role and element type (weights; the optimizer's first moments; ...) are neighbours.
-// Owned by a session; one thread at a time.
+// The state tensors of one training model on one device, in one block of memory; their addresses are fixed as long as
+// the store lives. States of one role and element type (weights; first moments of the optimizer; ...) are adjacent. A
+// session owns the store; one thread at a time.
 #pragma once
 
 #include <map>
@@ -15,35 +15,35 @@ namespace onnx_train {
 
 class StateStore {
  public:
-  // Takes the values of every state (what some update or initialization binding writes) out of the model, one after
-  // the other, so that no two copies of all are held; the model's initializers keep types and shapes.
+  // Moves the value of every state (every target of an update or initialization binding) out of the model, one after
+  // the other, so that there are never two copies of all; the model's initializers keep types and shapes.
   StateStore(Model* model, Device& device, Stream& stream);  // both outlive it
   ~StateStore();
   StateStore(const StateStore&) = delete;
 
   const std::vector<std::string>& names() const { return names_; }
   bool contains(const std::string& name) const { return index_.count(name) > 0; }
-  size_t index(const std::string& name) const;  // throws Error for a name that is no state
+  size_t index(const std::string& name) const;  // throws Error if `name` is not a state
   DType dtype(size_t i) const;
   const Shape& shape(size_t i) const;
   const ValueRole* role(size_t i) const;   // null for weights and running statistics
   size_t bytes() const { return bytes_; }  // of the block
 
-  const void* data(size_t i) const;  // on the device, aligned to 64 bytes
+  const void* data(size_t i) const;  // on the device, aligned
   void* data(size_t i);
 
-  // All of these wait for the stream's work.
+  // All of these wait for the work of the stream.
   void read(size_t i, void* to) const;  // as many bytes as the state has
   void write(size_t i, const void* from);
   Tensor get(const std::string& name) const;               // a copy on the host
   void set(const std::string& name, const Tensor& value);  // same type and shape, or Error
-  // Exchanges the values of a state with those of the same state of another store: same device, type and shape, or
-  // Error.
+  // Exchanges the values of a state with those of the same state of another store. Throws Error unless device, type and
+  // shape are equal.
   void exchange(const std::string& name, StateStore* other);
 
  private:
   struct Entry;
-  void place();  // gives the entries their offsets
+  void place();  // assigns offsets to the entries
   Device& device_;
   Stream& stream_;
   std::vector<std::string> names_;

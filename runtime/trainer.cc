@@ -23,8 +23,8 @@ std::string identity(const Dataset* data) {
   return data ? concat(data->num_samples(), " samples (", data->fingerprint(), ")") : "none";
 }
 
-// The fixed ones decide which network sees which samples in which order, and which losses are compared. The others
-// shape the steps that are still to come.
+// Fixed settings decide which network sees which samples in which order, and which losses are compared. The others
+// affect only the steps that follow.
 std::vector<Setting> settings_of(const TrainerOptions& o, const Dataset& training, const Dataset* evaluation,
                                  DType scalar_type) {
   const Schedule& s = o.schedule;
@@ -53,7 +53,7 @@ std::vector<Setting> settings_of(const TrainerOptions& o, const Dataset& trainin
 
 int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0 ? 1 : 0); }
 
-// A scalar output; `otherwise` where the entry point has none of that role.
+// A scalar output; `otherwise` if the entry point has no output of that role.
 double value_or(const Session& session, const std::string& entry, const TensorMap& outputs, const char* role,
                 double otherwise) {
   const std::string* name = session.output_name(entry, role);
@@ -148,56 +148,90 @@ std::vector<std::string> Trainer::resume(const TrainingPosition& position) {
 
 bool Trainer::finished() const { return total_steps() > 0 && position_.step >= total_steps(); }
 
-const TensorMap& Trainer::run_batch(const std::string& entry, int64_t samples) {
-  const int64_t* rows = order_.data() + position_.sample;
-  try {
-    return session_.run(entry, inputs_);
-  } catch (const Error& e) {
-    const std::string fault = check_.first_fault(rows, samples);
-    fail_as(e.code(), "step ", position_.step + 1, ": ", e.what(), "; ",
-            fault.empty() ? describe_samples(rows, samples) : fault);
-  }
-}
-
-StepReport Trainer::step() {
+void Trainer::start_step(TrainerEvents* events) {
   const auto start = Clock::now();
-  step_begin_ = position_.sample;
   if (order_epoch_ != position_.epoch) {
     order_ = sample_order(training_.num_samples(), options_.seed, position_.epoch, options_.shuffle);
     order_epoch_ = position_.epoch;
   }
-  StepReport report{};
-  report.learning_rate = options_.schedule.rate(position_.step);
-  TensorMap controls = {{learning_rate_, Tensor::full(scalar_type_, {}, report.learning_rate)}};
+  const double rate = options_.schedule.rate(position_.step);
+  TensorMap controls = {{learning_rate_, Tensor::full(scalar_type_, {}, rate)}};
   if (options_.clip_norm) controls[clip_norm_] = Tensor::full(scalar_type_, {}, *options_.clip_norm);
-  const bool whole = session_.has_entry("step");  // else the gradients of some batches make one step
-  const std::string entry = whole ? "step" : "accumulate";
-  double loss_sum = 0, accuracy_sum = 0;
+  const bool whole = session_.has_entry("step");  // otherwise the gradients of several batches make one step
+  const int64_t step = position_.step + 1, begin = position_.sample;
   for (int64_t i = 0; i < options_.accumulate && position_.sample < samples_per_epoch_; ++i) {
     const int64_t samples = std::min(options_.batch_size, samples_per_epoch_ - position_.sample);
     training_.gather(order_.data() + position_.sample, samples, &inputs_);
     if (whole) {
       for (const auto& [name, value] : controls) inputs_.insert_or_assign(name, value);
     }
-    const TensorMap& outputs = run_batch(entry, samples);
-    const auto value = [&](const char* role, double otherwise) {
-      return value_or(session_, entry, outputs, role, otherwise);
-    };
-    loss_sum += value(roles::kLoss, NAN) * static_cast<double>(samples);
-    accuracy_sum += value(roles::kAccuracy, NAN) * static_cast<double>(samples);
-    report.grad_norm = value(roles::kGradNorm, 0);
-    report.samples += samples;
+    start_run({whole ? "step" : "accumulate", step, position_.sample, samples, begin, rate, whole, start}, inputs_,
+              events);
     position_.sample += samples;
   }
-  if (!whole) report.grad_norm = value_or(session_, "apply", session_.run("apply", controls), roles::kGradNorm, 0);
+  if (!whole) start_run({"apply", step, begin, 0, begin, rate, true, start}, controls, events);
+  ++position_.step;
+}
+
+// Throws Error with the text of `error`, which `run` caused, and the step and samples of `run`.
+void Trainer::refuse(const BatchRun& run, const Error& error) const {
+  if (run.samples == 0) fail_as(error.code(), "step ", run.step, ": ", error.what());
+  const int64_t* rows = order_.data() + run.first_sample;
+  const std::string fault = check_.first_fault(rows, run.samples);
+  fail_as(error.code(), "step ", run.step, ": ", error.what(), "; ",
+          fault.empty() ? describe_samples(rows, run.samples) : fault);
+}
+
+void Trainer::start_run(BatchRun run, const TensorMap& inputs, TrainerEvents* events) {
+  try {
+    session_.start(run.entry, inputs);
+  } catch (const Error& error) {
+    refuse(run, error);
+  }
+  runs_.push_back(std::move(run));
+  if (session_.device().uses_host_memory()) finish_run(events);  // it is already complete
+}
+
+void Trainer::finish_run(TrainerEvents* events) {
+  const BatchRun run = std::move(runs_.front());
+  runs_.pop_front();
+  const TensorMap* outputs = nullptr;
+  try {
+    outputs = &session_.finish();
+  } catch (const Error& error) {
+    runs_.clear();  // the session has abandoned them
+    refuse(run, error);
+  }
+  const auto value = [&](const char* role, double otherwise) {
+    return value_or(session_, run.entry, *outputs, role, otherwise);
+  };
+  if (run.samples > 0) {
+    loss_sum_ += value(roles::kLoss, NAN) * static_cast<double>(run.samples);
+    accuracy_sum_ += value(roles::kAccuracy, NAN) * static_cast<double>(run.samples);
+    report_.samples += run.samples;
+  }
+  report_.grad_norm = value(roles::kGradNorm, 0);
+  if (run.ends_step) report_step(run, events);
+}
+
+void Trainer::report_step(const BatchRun& run, TrainerEvents* events) {
+  StepReport report = std::exchange(report_, {});
+  const double loss_sum = std::exchange(loss_sum_, 0), accuracy_sum = std::exchange(accuracy_sum_, 0);
   report.loss = loss_sum / static_cast<double>(report.samples);
   if (!std::isnan(accuracy_sum)) report.accuracy = accuracy_sum / static_cast<double>(report.samples);
   position_.loss_sum += loss_sum;
   position_.loss_samples += report.samples;
   report.epoch = position_.epoch + 1;
-  report.step = ++position_.step;
-  report.milliseconds = seconds_since(start) * 1e3;
-  return report;
+  report.step = run.step;
+  report.learning_rate = run.learning_rate;
+  report.milliseconds = seconds_since(std::max(run.start, last_report_)) * 1e3;
+  last_report_ = Clock::now();
+  check_finite(run, report);
+  events->on_step(report);
+}
+
+void Trainer::finish_runs(int64_t step, TrainerEvents* events) {
+  while (!runs_.empty() && runs_.front().step <= step) finish_run(events);
 }
 
 void Trainer::save(bool best, bool last, bool at_end, TrainerEvents* events) {
@@ -209,8 +243,8 @@ void Trainer::save(bool best, bool last, bool at_end, TrainerEvents* events) {
   for (const std::string& path : paths) events->on_checkpoint(path);
 }
 
-// The evaluation at the end comes out of turn: it may find the best state, but the mean of the training loss goes on
-// and patience does not count it, so that a training that is resumed evaluates as one that never stopped.
+// The evaluation at the end is an additional one: it may find the best state, but the mean of the training loss
+// continues and patience does not count it, so that a resumed training evaluates like one that never stopped.
 bool Trainer::evaluate_now(int64_t epoch, bool at_end, TrainerEvents* events) {
   EvaluationReport report{};
   report.epoch = epoch;
@@ -235,25 +269,28 @@ StopReason Trainer::run(TrainerEvents* events, const std::atomic<bool>& interrup
   if (position_.step == 0) save(/*best=*/false, /*last=*/true, /*at_end=*/false, events);
   while (!finished()) {
     checkpoints_.check();
-    const StepReport report = step();
-    check_finite(report);
-    events->on_step(report);
+    start_step(events);
     const bool epoch_ended = position_.sample >= samples_per_epoch_;
+    const bool due = options_.eval_every > 0 ? position_.step % options_.eval_every == 0 : epoch_ended;
+    // Finishes the previous step, which is complete by now or nearly so. Before an evaluation and at the end of an
+    // epoch, finishes all steps.
+    finish_runs(epoch_ended || due ? position_.step : position_.step - 1, events);
+    const int64_t epoch = position_.epoch + 1;
     if (epoch_ended) {
       position_.epoch += 1;
       position_.sample = 0;
     }
-    const bool due = options_.eval_every > 0 ? position_.step % options_.eval_every == 0 : epoch_ended;
-    bool best = due && evaluate_now(report.epoch, /*at_end=*/false, events);
+    bool best = due && evaluate_now(epoch, /*at_end=*/false, events);
     std::optional<StopReason> stop;
     if (options_.time_limit > 0 && seconds_since(start) >= options_.time_limit) stop = StopReason::kTimeLimit;
     if (due && options_.early_stop > 0 && position_.stale >= options_.early_stop) stop = StopReason::kEarlyStop;
     if (finished()) stop = StopReason::kFinished;
     if (interrupt) stop = StopReason::kInterrupted;
-    if (stop && !due && stop != StopReason::kInterrupted) {
-      best = evaluate_now(report.epoch, /*at_end=*/true, events);
-    }
     const bool keep = options_.checkpoint_every > 0 && position_.step % options_.checkpoint_every == 0;
+    if (stop || keep) finish_runs(position_.step, events);
+    if (stop && !due && stop != StopReason::kInterrupted) {
+      best = evaluate_now(epoch, /*at_end=*/true, events);
+    }
     save(best || (stop && !position_.best), epoch_ended || keep || stop, stop.has_value(), events);
     if (stop) return *stop;
   }
@@ -261,9 +298,9 @@ StopReason Trainer::run(TrainerEvents* events, const std::atomic<bool>& interrup
   return StopReason::kFinished;
 }
 
-void Trainer::check_finite(const StepReport& report) const {
+void Trainer::check_finite(const BatchRun& run, const StepReport& report) const {
   if (std::isfinite(report.loss) && std::isfinite(report.grad_norm)) return;
-  const int64_t* rows = order_.data() + step_begin_;
+  const int64_t* rows = order_.data() + run.step_begin;
   const std::string fault = check_.first_fault(rows, report.samples);
   fail("the loss is ", report.loss, " at step ", report.step, " (gradient norm ", report.grad_norm, ", learning rate ",
        report.learning_rate, ") ", describe_samples(rows, report.samples), "; ",

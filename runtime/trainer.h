@@ -1,19 +1,23 @@
-// Trains a session's model on a dataset: batches in a seeded order, learning rates, evaluations, checkpoints. No
-// mathematics: that is all in the model.
+// Trains a session's model on a dataset: batches in a seeded order, learning rates, evaluations, checkpoints. It
+// contains no mathematics; that is all in the model.
 //
-// Evaluations take place after each epoch, or every `eval_every` steps instead, and at the end, unless the training is
-// interrupted. A run folder gets `last.onnx` (at the start, every `checkpoint_every` steps, after each epoch, at the
-// end) and `best.onnx` (the evaluation with the lowest loss: on the evaluation's data, or the training mean since the
-// evaluation before where there are none; an interrupted training without one leaves its last state there). A training
-// that is interrupted and resumed gives the same bytes as one that is not. Checkpoints are written while training goes
-// on (checkpoint_writer.h). One thread at a time; `interrupt` may be set from anywhere.
+// Evaluations take place after each epoch, or every `eval_every` steps instead, and at the end unless the training is
+// interrupted. The run folder receives `last.onnx` (at the start, every `checkpoint_every` steps, after each epoch, at
+// the end) and `best.onnx` (the evaluation with the lowest loss: on the evaluation data, or the mean training loss
+// since the previous evaluation if there are none; an interrupted training without an evaluation stores its last
+// state). A training that is interrupted and resumed gives the same bytes as one that is not. Checkpoints are written
+// in the background (checkpoint_writer.h). The caller owns the trainer and uses it from one thread at a time; any
+// thread may set `interrupt`.
 #pragma once
 
 #include <atomic>
+#include <chrono>
+#include <deque>
 #include <map>
 #include <optional>
 #include <string>
 
+#include "onnx_passes/ir/error.h"
 #include "runtime/checkpoint_writer.h"
 #include "runtime/data_check.h"
 #include "runtime/dataset.h"
@@ -25,18 +29,18 @@ namespace onnx_train {
 
 struct TrainerOptions {
   int64_t epochs = 0;     // 0: no limit
-  int64_t steps = 0;      // 0: no limit; all counted from the beginning, also after resuming
+  int64_t steps = 0;      // 0: no limit; counted from the beginning, also after resuming
   double time_limit = 0;  // seconds of this run; 0: no limit
   int64_t batch_size = 32;
-  int64_t accumulate = 1;  // batches whose gradients make one step; more than 1 needs a model built to accumulate
-  Schedule schedule;       // `total` is filled in
-  std::optional<double> clip_norm;  // instead of the model's own
+  int64_t accumulate = 1;           // batches per step; more than 1 needs a model built to accumulate gradients
+  Schedule schedule;                // the trainer sets `total`
+  std::optional<double> clip_norm;  // replaces the model's own
   bool shuffle = true;
   uint64_t seed = 0;             // of the data order
   int64_t checkpoint_every = 0;  // steps; 0: after epochs only
   int64_t eval_every = 0;        // steps; 0: after epochs
-  int64_t early_stop = 0;        // evaluations without a lower loss after which to stop; 0: never
-  std::string folder;            // of the checkpoints; empty: none are written
+  int64_t early_stop = 0;        // evaluations without a lower loss before the training stops; 0: never
+  std::string folder;            // of the checkpoints; empty: no checkpoints
   std::string model;             // identity of the model that the run starts from: fingerprint.h
 };
 
@@ -56,34 +60,36 @@ using Metrics = std::map<std::string, double>;
 struct EvaluationReport {
   int64_t epoch;  // of the step, counted from 1
   int64_t step;
-  double train_loss;   // mean over the samples since the evaluation before
+  double train_loss;   // mean over the samples since the previous evaluation
   Metrics evaluation;  // empty without evaluation data
   bool best;
 };
 
-// What a caller wants to hear of.
+// Callbacks of a training.
 class TrainerEvents {
  public:
   virtual ~TrainerEvents() = default;
   virtual void on_step(const StepReport&) {}
   virtual void on_evaluation(const EvaluationReport&) {}
-  virtual void on_checkpoint(const std::string& /*path*/) {}  // its writing begins
+  virtual void on_checkpoint(const std::string& /*path*/) {}  // when its writing starts
 };
 
 enum class StopReason { kFinished, kInterrupted, kEarlyStop, kTimeLimit };
 
 class Trainer {
  public:
-  // `evaluation` may be null. All outlive the trainer. Throws Error when the options and the model do not fit.
+  // `evaluation` may be null. All arguments must outlive the trainer. Throws Error when the options do not fit the
+  // model.
   Trainer(Session* session, const Dataset* training, const Dataset* evaluation, const TrainerOptions& options);
 
-  // Goes on where a checkpoint stands whose state the session holds. Returns the settings that have changed since, as
-  // run_settings.h writes them. Throws Error that names every setting that must not.
+  // Continues at the position of a checkpoint whose state the session holds. Returns the settings that have changed, in
+  // the format of run_settings.h. Throws Error that names every setting that must not change.
   std::vector<std::string> resume(const TrainingPosition& position);
 
-  // Runs until a limit is met or `interrupt` is set, which ends it after the current step. Throws Error, with the
-  // samples of the step, when it refuses its data, and when the loss or the gradient's norm is no longer finite;
-  // `last.onnx` then holds the last state that was saved before.
+  // Runs until a limit is reached or `interrupt` is set, which stops after the current step. On a device that works
+  // asynchronously, a step is started before the previous one is finished and reported, so that the device does not
+  // wait for the host. Throws Error that names the samples of the step when the step rejects its data, and when the
+  // loss or the gradient norm is not finite; `last.onnx` then contains the last saved state.
   StopReason run(TrainerEvents* events, const std::atomic<bool>& interrupt);
 
   const TrainingPosition& position() const { return position_; }
@@ -93,11 +99,25 @@ class Trainer {
   int64_t total_steps() const;  // 0 when only time or the user ends the training
 
  private:
-  StepReport step();
-  bool evaluate_now(int64_t epoch, bool at_end, TrainerEvents* events);  // true when it is the best so far
+  // A run that the session has started and not yet finished: a batch, or the update from the gradients of several
+  // batches.
+  struct BatchRun {
+    std::string entry;
+    int64_t step, first_sample, samples;  // of the batch, in order_
+    int64_t step_begin;                   // the first sample of the step
+    double learning_rate;
+    bool ends_step;
+    std::chrono::steady_clock::time_point start;  // of the step
+  };
+  void start_step(TrainerEvents* events);
+  void start_run(BatchRun run, const TensorMap& inputs, TrainerEvents* events);
+  void finish_run(TrainerEvents* events);
+  void finish_runs(int64_t step, TrainerEvents* events);                 // of all steps up to `step`
+  bool evaluate_now(int64_t epoch, bool at_end, TrainerEvents* events);  // returns true for the best so far
   void check_schedule();
-  const TensorMap& run_batch(const std::string& entry, int64_t samples);
-  void check_finite(const StepReport& report) const;
+  void report_step(const BatchRun& run, TrainerEvents* events);
+  [[noreturn]] void refuse(const BatchRun& run, const Error& error) const;
+  void check_finite(const BatchRun& run, const StepReport& report) const;
   bool finished() const;
   void save(bool best, bool last, bool at_end, TrainerEvents* events);
 
@@ -106,23 +126,26 @@ class Trainer {
   const Dataset* evaluation_;
   TrainerOptions options_;
   CheckpointWriter checkpoints_;
-  DataCheck check_;  // says which sample it was when a step fails
+  DataCheck check_;  // names the sample when a step fails
   int64_t samples_per_epoch_ = 0, steps_per_epoch_ = 0;
   DType scalar_type_ = DType::kFloat;      // of the inputs with these roles:
   std::string learning_rate_, clip_norm_;  // their names
   TrainingPosition position_;
   std::vector<int64_t> order_;
-  int64_t order_epoch_ = -1;  // the epoch that order_ is of
-  int64_t step_begin_ = 0;    // the first sample of the last step, in order_
+  int64_t order_epoch_ = -1;  // the epoch of `order_`
   TensorMap inputs_;
+  std::deque<BatchRun> runs_;               // that the session has started
+  StepReport report_{};                     // of the step whose runs are being finished
+  double loss_sum_ = 0, accuracy_sum_ = 0;  // over the finished runs of that step
+  std::chrono::steady_clock::time_point last_report_;
   std::vector<Setting> settings_;
 };
 
-// The entry point that reads the training data: "step", or "accumulate" in a model built to accumulate.
+// The entry point that reads the training data: "step", or "accumulate" for a model built to accumulate gradients.
 std::string training_entry(const Session& session);
 
-// Runs `evaluate` over all samples, the last batch short if need be. Scalar outputs that are means are weighted by
-// samples, sums are summed (metadata onnx_train.outputs says which they are).
+// Runs `evaluate` over all samples; the last batch may be smaller. Scalar outputs that are means are weighted by the
+// number of samples, sums are added (the metadata onnx_train.outputs tells which).
 Metrics evaluate(Session* session, const Dataset& data, int64_t batch_size);
 
 }  // namespace onnx_train

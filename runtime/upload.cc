@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "onnx_passes/io/mapped_file.h"
 #include "onnx_passes/ir/initializer.h"
-#include "onnx_passes/ir/mapped_file.h"
 #include "onnx_passes/ir/onnx.h"
 
 namespace onnx_train {
@@ -36,7 +36,7 @@ void upload(const Tensor& contents, Stream* stream, void* to) {
   copy_blocks(contents, to, [&](void* t, const void* f, size_t n) { stream->copy_from_host(t, f, n); });
 }
 
-bool is_aligned(const Tensor& contents) { return reinterpret_cast<uintptr_t>(contents.data()) % 64 == 0; }
+bool is_aligned(const Tensor& contents) { return reinterpret_cast<uintptr_t>(contents.data()) % kAlignment == 0; }
 
 void align_contents(Model* model) {
   align_graph(model->graph.get());

@@ -1,5 +1,5 @@
-// Contents of initializers on their way to where kernels read them. Each block is read once, and leaves this process's
-// memory again when it comes from a mapped file. Any thread.
+// Copies the contents of initializers to the memory from which kernels read them. Each block is read once; blocks of
+// mapped files are then dropped from this process's memory. Any thread.
 #pragma once
 
 #include "kernels/device.h"
@@ -7,13 +7,13 @@
 
 namespace onnx_train {
 
-// Copies the tensor's bytes to device memory of that size.
+// Copies the tensor's bytes to device memory of the same size.
 void upload(const Tensor& contents, Stream* stream, void* to);
 
-// True for memory that kernels of the CPU read in place at full speed.
+// Whether CPU kernels can read the memory in place at full speed.
 bool is_aligned(const Tensor& contents);
 
-// Copies large initializers of the model's graphs that the file does not align; once, for all plans.
+// Copies large initializers that are not aligned in the file, once for all plans.
 void align_contents(Model* model);
 
 }  // namespace onnx_train

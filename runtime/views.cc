@@ -10,7 +10,7 @@
 namespace onnx_train {
 namespace {
 
-// Bytes in use at each node: changed over a range of nodes, and the most of a range, both in logarithmic time.
+// Bytes in use at each node. Adding to a range of nodes and the maximum of a range take logarithmic time.
 class Usage {
  public:
   explicit Usage(const std::vector<size_t>& alive) : size_(static_cast<int>(alive.size())), parts_(4 * alive.size()) {
@@ -24,8 +24,8 @@ class Usage {
 
  private:
   struct Part {
-    int64_t most = 0;   // of the part's nodes, without what was added to parts around it
-    int64_t added = 0;  // to all of them, contained in `most`
+    int64_t most = 0;   // maximum over the part's nodes, without bytes added to enclosing parts
+    int64_t added = 0;  // to all nodes of the part; included in `most`
   };
   struct Nodes {
     int from, to;
@@ -86,12 +86,12 @@ class Finder {
     }
   }
 
-  // `nodes` have pieces, and are in the order of the graph.
+  // `nodes` have pieces and are in the order of the graph.
   void run(const std::vector<const Node*>& nodes) {
     for (const Node* node : nodes) {
       if (!node->is("Concat")) take_pieces(*node);
     }
-    // From the last: what is put together again later goes to its place there.
+    // In reverse order: an intermediate Concat can then be placed inside a later one.
     for (size_t i = nodes.size(); i-- > 0;) {
       if (nodes[i]->is("Concat")) join_pieces(*nodes[i]);
     }
@@ -117,7 +117,8 @@ class Finder {
     }
   }
 
-  // A state with a reader behind the node that makes its next value: a view would keep the update from being in place.
+  // Whether a reader of the state comes after the node that computes its next value: a view would prevent the update in
+  // place.
   bool is_read_after_update(const Value& memory) const {
     const Value* next = next_values_.of(memory);
     return next && next->producer() && lives_.of(&memory).last() > lives_.position.at(next->producer());
@@ -138,7 +139,7 @@ class Finder {
     if (!pieces.empty()) merge(pieces, whole);
   }
 
-  // Puts the pieces into the whole's memory if no more than before is in use at the fullest node.
+  // Places the pieces in the memory of the whole if that does not increase the peak.
   void merge(const std::vector<Piece>& pieces, const Place& whole) {
     Memory& memory = memory_of(whole.memory);
     Memory merged = memory;
@@ -172,7 +173,7 @@ class Finder {
   Usage usage_;
   const int64_t most_;
   std::vector<Memory> memories_;  // by number in Lifetimes
-  Marks<Value> is_callers_;       // outputs of the graph, and what they are reshapes of
+  Marks<Value> is_callers_;       // outputs of the graph, and the values they are reshapes of
 };
 
 }  // namespace

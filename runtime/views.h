@@ -1,18 +1,19 @@
-// Which values of a plan lie in the memory of others, so that the nodes between them have nothing to do, or less:
+// Selects the values of a plan that share the memory of other values, so that the nodes between them have nothing, or
+// less, to do:
 //
-// - reshapes are their input's memory;
-// - what a Slice or Split takes is part of its input's memory, where it is one stretch of it;
-// - what a Concat puts together is written to its place by the nodes that make it.
+// - a reshape shares its input's memory;
+// - a result of a Slice or Split is part of its input's memory if it is contiguous;
+// - the inputs of a Concat are written directly to their place in its output.
 //
-// A piece keeps the whole alive, and the memory of a Concat is in use from its first piece on. Where more bytes would
-// be in use at the plan's fullest node for it, the node copies.
+// A piece keeps the whole alive, and the memory of a Concat is in use from its first piece on. Where this would
+// increase the plan's peak, the node copies instead. Immutable after construction; any thread may read it.
 #pragma once
 
 #include "onnx_passes/ir/tables.h"
 
 namespace onnx_train {
 
-// The value whose memory it is, and how many bytes behind its begin.
+// The value that owns the memory, and the offset in it in bytes.
 struct Place {
   const Value* memory;
   size_t offset;
@@ -22,15 +23,15 @@ struct Place {
 
 class Views {
  public:
-  Views() = default;  // none: each value has memory of its own
+  Views() = default;  // none: each value has its own memory
   explicit Views(const Graph& graph);
 
   Place place(const Value* value) const;
-  // Everything that the node would move lies where it belongs.
+  // Whether all results of the node are already in place.
   bool is_done(const Node& node) const;
 
  private:
-  ValueTable<Place> places_;  // of values without memory of their own
+  ValueTable<Place> places_;  // of values without their own memory
 };
 
 }  // namespace onnx_train

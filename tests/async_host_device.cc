@@ -10,12 +10,17 @@
 #include <random>
 #include <thread>
 
+#include "kernels/host.h"
 #include "onnx_passes/ir/error.h"
 
 namespace onnx_train {
 namespace {
 
+#ifdef __SANITIZE_THREAD__
+constexpr size_t kSpace = size_t{1} << 36;  // of addresses; the sanitizer leaves no more
+#else
 constexpr size_t kSpace = size_t{1} << 40;  // of addresses
+#endif
 constexpr size_t kPage = 4096;
 
 size_t padded(size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
@@ -56,9 +61,14 @@ class AsyncHostStream : public Stream {
       for (const Transfer& t : transfers) std::memmove(device_.reachable(t.to), device_.reachable(t.from), t.bytes);
     });
   }
-  void synchronize() override {
+  void synchronize() override { wait(mark()); }
+  int64_t mark() override {
+    const std::lock_guard lock(mutex_);
+    return enqueued_;
+  }
+  void wait(int64_t mark) override {
     std::unique_lock lock(mutex_);
-    idle_.wait(lock, [this] { return queue_.empty() && !busy_; });
+    done_changed_.wait(lock, [this, mark] { return done_ >= mark; });
     if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
   }
   std::unique_ptr<Recording> record(const std::function<void()>& enqueue) override;
@@ -68,6 +78,7 @@ class AsyncHostStream : public Stream {
     {
       const std::lock_guard lock(mutex_);
       queue_.push_back(std::move(work));
+      ++enqueued_;
     }
     changed_.notify_all();
   }
@@ -83,7 +94,6 @@ class AsyncHostStream : public Stream {
       if (queue_.empty()) return;
       const Work next = std::move(queue_.front());
       queue_.pop_front();
-      busy_ = true;
       lock.unlock();
       if (most > 0 && bits() % 8 == 0) std::this_thread::sleep_for(std::chrono::microseconds(bits() % most));
       std::exception_ptr error;
@@ -94,16 +104,17 @@ class AsyncHostStream : public Stream {
       }
       lock.lock();
       if (error && !error_) error_ = error;
-      busy_ = false;
-      if (queue_.empty()) idle_.notify_all();
+      ++done_;
+      done_changed_.notify_all();
     }
   }
 
   AsyncHostDevice& device_;
   std::mutex mutex_;
-  std::condition_variable changed_, idle_;
+  std::condition_variable changed_, done_changed_;
   std::deque<Work> queue_;
-  bool busy_ = false, ends_ = false;
+  int64_t enqueued_ = 0, done_ = 0;  // pieces of work
+  bool ends_ = false;
   std::exception_ptr error_;
   std::vector<Work>* recorded_ = nullptr;
   std::thread thread_;

@@ -24,6 +24,8 @@ class AsyncHostDevice : public Device {
   ~AsyncHostDevice() override;
 
   std::string name() const override { return "async_host"; }
+  std::string description() const override { return "a thread of the host, as tests use it"; }
+  size_t alignment() const override { return 256; }
   void* allocate(size_t bytes) override;
   void free(void* data) override;
   std::unique_ptr<Stream> make_stream() override;

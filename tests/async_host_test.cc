@@ -64,12 +64,46 @@ TEST(AsyncHost, AStepWithALabelOutOfRangeLeavesTheStateAsItWas) {
   }
 }
 
+TEST(AsyncHost, RunsThatAreStartedAheadGiveTheResultsOfRunsOneByOne) {
+  AsyncHostDevice device;
+  const Model model = network();
+  Session session(clone(model), on(&device)), expected(clone(model), on(&Device::cpu()));
+  std::vector<double> losses, ahead;
+  for (int i = 0; i < 12; ++i) losses.push_back(expected.run("step", batch(i)).at("loss").at(0));
+  session.start("step", batch(0));
+  for (int i = 1; i <= 12; ++i) {
+    if (i < 12) session.start("step", batch(i));
+    ahead.push_back(session.finish().at("loss").at(0));
+  }
+  EXPECT_EQ(ahead, losses);
+  expect_equal(states_of(session), states_of(expected));
+  EXPECT_THROW(session.finish(), Error);
+  session.start("evaluate", batch());
+  EXPECT_THROW(session.run("step", batch()), Error);
+}
+
+TEST(AsyncHost, WhatIsStartedAfterAStepWithAFaultChangesNothing) {
+  for (const bool host : {true, false}) {
+    AsyncHostDevice device;
+    Session session(network(), on(host ? &Device::cpu() : &device));
+    for (int i = 0; i < 3; ++i) {
+      session.run("step", batch());
+      const auto before = states_of(session);
+      session.start("step", batch(99));
+      session.start("step", batch());
+      session.start("evaluate", batch());
+      EXPECT_THROW(session.finish(), Error);
+      expect_equal(states_of(session), before);
+    }
+  }
+}
+
 TEST(AsyncHost, NothingIsLeftAllocated) {
   AsyncHostDevice device;
   {
     Session session(network(), on(&device));
     session.run("step", batch());
-    session.run("evaluate", batch());
+    session.start("evaluate", batch());  // never finished
     EXPECT_GT(device.held(), 0u);
   }
   EXPECT_EQ(device.held(), 0u);

@@ -4,15 +4,17 @@
 
 #include <cstring>
 
-#include "kernels/cpu/cpu_features.h"
-#include "kernels/cpu/lowering/lowering.h"
+#include "kernels/cpu/support/cpu_features.h"
 #include "kernels/device.h"
+#include "kernels/host.h"
+#include "kernels/lowering/lowering.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/inference.h"
 #include "onnx_passes/passes/passes.h"
 #include "runtime/session.h"
 #include "tests/golden.h"
 #include "tests/run_node.h"
+#include "tools/report/plan_report.h"
 
 namespace onnx_train {
 namespace {
@@ -75,7 +77,7 @@ Trained train(const Model& model, const Names& without, int threads = 1) {
   for (const std::string& name : state_of(model, "step")) run.results[name] = session.contents(name).clone();
   const Plan& plan = session.plan("step", shapes_of(batch));
   for (const Node* node : plan.model().graph->nodes()) {
-    ++run.operators[node->op()];
+    ++run.operators[operator_text(*node)];
     for (const Value* output : node->outputs()) {
       const bool forward = output && output->name().starts_with("train/");
       const bool image = forward && num_elements(output->type().shape()) > kImage;
@@ -199,11 +201,10 @@ TEST(Bfloat16Images, NothingOfFloat32IsLeftBetweenConvolutions) {
   if (cpu::isa() < cpu::Isa::kAvx512Bf16) GTEST_SKIP() << "this CPU has no bfloat16 convolutions: theirs are float32";
   const Model model = training_model(kResidual);
   Trained run = train(model, {});
-  EXPECT_EQ(run.operators["Bfloat16RoundedBatchNormalizationReluTrain"], 3);
-  EXPECT_EQ(run.operators["Bfloat16RoundedBatchNormalizationAddReluTrain"], 2);
-  EXPECT_EQ(run.operators["Bfloat16BatchNormalizationTrain"], 1);
-  EXPECT_EQ(run.operators["Bfloat16BatchNormalizationReluGrad"], 5);
-  EXPECT_EQ(run.operators["Bfloat16BatchNormalizationGrad"], 1);
+  EXPECT_EQ(run.operators["BatchNormalizationTrain of bfloat16 relu round_to=bfloat16"], 5);
+  EXPECT_EQ(run.operators["BatchNormalizationTrain of bfloat16"], 1);
+  EXPECT_EQ(run.operators["BatchNormalizationGrad of bfloat16 relu"], 5);
+  EXPECT_EQ(run.operators["BatchNormalizationGrad of bfloat16"], 1);
   EXPECT_EQ(run.float_images, 0);
   EXPECT_GT(train(model, {"round_once", "fuse_batch_normalization", "narrow_storage"}).float_images, 0);
 }
@@ -213,14 +214,14 @@ TEST(Bfloat16Images, PoolsReadAndWriteThem) {
   const Model model = training_model(kPools);
   Trained trained = train(model, {}), first = train(model, {"channels_last"});
   for (const std::string op : {"MaxPool", "MaxPoolGrad", "AveragePool", "AveragePoolGrad"}) {
-    EXPECT_EQ(trained.operators["Bfloat16ChannelsLast" + op], 2) << op;
-    EXPECT_EQ(first.operators["Bfloat16" + op], 2) << op;
+    EXPECT_EQ(trained.operators[op + " of bfloat16 channels_last"], 2) << op;
+    EXPECT_EQ(first.operators[op + " of bfloat16"], 2) << op;
   }
-  EXPECT_EQ(train(training_model(kResidual), {"channels_last"}).operators["Bfloat16GlobalAveragePool"], 1);
-  EXPECT_EQ(train(training_model(kNormalizedFirst), {"channels_last"}).operators["Bfloat16GlobalMaxPool"], 1);
+  EXPECT_EQ(train(training_model(kResidual), {"channels_last"}).operators["GlobalAveragePool of bfloat16"], 1);
+  EXPECT_EQ(train(training_model(kNormalizedFirst), {"channels_last"}).operators["GlobalMaxPool of bfloat16"], 1);
 }
 
-TEST(RoundOnce, ReadersTakeWhatIsRounded) { expect_golden("round_once", {{"round_once", cpu::round_once}}); }
+TEST(RoundOnce, ReadersTakeWhatIsRounded) { expect_golden("round_once", {{"round_once", round_once}}); }
 
 }  // namespace
 }  // namespace onnx_train

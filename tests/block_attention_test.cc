@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "kernels/device.h"
+#include "kernels/host.h"
 #include "kernels/lowering/block_attention.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/gradients/gradient.h"

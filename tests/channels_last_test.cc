@@ -4,13 +4,14 @@
 #include <fstream>
 #include <sstream>
 
-#include "kernels/cpu/cpu_features.h"
-#include "kernels/cpu/lowering/lowering.h"
+#include "kernels/cpu/support/cpu_features.h"
 #include "kernels/device.h"
+#include "kernels/host.h"
 #include "kernels/lowering/lowering.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/gradients/gradient.h"
 #include "onnx_passes/ir/inference.h"
+#include "onnx_passes/ir/windows.h"
 #include "runtime/session.h"
 #include "tests/golden.h"
 #include "tests/run_node.h"
@@ -24,10 +25,26 @@ int count(const Model& model, const std::string& op) {
   return n;
 }
 
+// The same for batch normalizations with Relu, and with a sum before it if they have an input `residual`.
+int count_with_relu(const Model& model, const std::string& op, bool adds, int residual) {
+  int n = 0;
+  for (const Node* node = model.graph->first(); node; node = node->next())
+    n += node->op() == op && node->attr("relu", 0) != 0 && (node->num_inputs() > residual) == adds;
+  return n;
+}
+
+// The same for nodes with channels-last images.
+int count_channels_last(const Model& model, const std::string& op) {
+  int n = 0;
+  for (const Node* node = model.graph->first(); node; node = node->next())
+    n += node->op() == op && is_channels_last(*node);
+  return n;
+}
+
 Model lowered(const std::string& text) {
   Model model = from_text(text);
   infer_types(model.graph.get());
-  cpu::channels_last(model);
+  channels_last(model);
   remove_dead_nodes(model);
   return model;
 }
@@ -63,20 +80,20 @@ Model with_gradients(Model model) {
 }
 
 TEST(ChannelsLast, KeepsImagesSoThroughARegion) {
-  expect_golden("channels_last", {{"channels_last", cpu::channels_last}, {"remove_dead_nodes", remove_dead_nodes}});
+  expect_golden("channels_last", {{"channels_last", channels_last}, {"remove_dead_nodes", remove_dead_nodes}});
 }
 
 TEST(ChannelsLast, LeavesALoneConvolutionAlone) {
-  EXPECT_EQ(count(lowered(R"(<ir_version: 10, opset_import: ["" : 21]>
+  EXPECT_EQ(count_channels_last(lowered(R"(<ir_version: 10, opset_import: ["" : 21]>
     g (float[2,4,5,5] x, float[4,4,3,3] w) => (float[2,4,3,3] y) { y = Conv (x, w) })"),
-                  "ChannelsLastConv"),
+                                "Conv"),
             0);
 }
 
 TEST(ChannelsLast, LeavesDoublesAlone) {
-  EXPECT_EQ(count(lowered(R"(<ir_version: 10, opset_import: ["" : 21]>
+  EXPECT_EQ(count_channels_last(lowered(R"(<ir_version: 10, opset_import: ["" : 21]>
     g (double[2,4,7,7] x, double[4,4,3,3] w) => (double[2,4,3,3] y) { h = Conv (x, w)  y = Conv (h, w) })"),
-                  "ChannelsLastConv"),
+                                "Conv"),
             0);
 }
 
@@ -88,7 +105,7 @@ TEST(ChannelsLast, MergesWithTransposesAtTheBorder) {
       z = Conv (h, w)
       y = Transpose <perm = [0, 2, 3, 1]> (z)
     })");
-  EXPECT_EQ(count(model, "ChannelsLastConv"), 2);
+  EXPECT_EQ(count_channels_last(model, "Conv"), 2);
   EXPECT_EQ(count(model, "Transpose"), 0);
 }
 
@@ -98,7 +115,7 @@ TEST(ChannelsLast, OneChannelIsAView) {
       h = Conv (x, w)
       y = Conv (h, v)
     })");
-  EXPECT_EQ(count(model, "ChannelsLastConv"), 2);
+  EXPECT_EQ(count_channels_last(model, "Conv"), 2);
   EXPECT_EQ(count(model, "Transpose"), 0);
 }
 
@@ -112,7 +129,7 @@ TEST(ChannelsLast, NodesThatOnlyMoveTheBorderStayOutside) {
       u = Mul (t, b)
       y = Add (z, u)
     })");
-  EXPECT_EQ(count(model, "ChannelsLastConv"), 2);
+  EXPECT_EQ(count_channels_last(model, "Conv"), 2);
   EXPECT_EQ(count(model, "Transpose"), 2);
 }
 
@@ -205,15 +222,15 @@ Model residual_network() {
 
 TEST(FuseBatchNormalization, TakesOverReluAndResidual) {
   Model model = residual_network();
-  ASSERT_TRUE(cpu::fuse_batch_normalization(model));
-  EXPECT_EQ(count(model, "BatchNormalizationReluTrain"), 1);
-  EXPECT_EQ(count(model, "BatchNormalizationAddReluTrain"), 2);
-  EXPECT_EQ(count(model, "BatchNormalizationTrain"), 1);  // before an Add that another one took over
+  ASSERT_TRUE(fuse_batch_normalization(model));
+  EXPECT_EQ(count_with_relu(model, "BatchNormalizationTrain", false, 3), 1);
+  EXPECT_EQ(count_with_relu(model, "BatchNormalizationTrain", true, 3), 2);
+  EXPECT_EQ(count(model, "BatchNormalizationTrain"), 4);  // one before an Add that is fused with another one
   EXPECT_EQ(count(model, "Relu"), 0);
-  EXPECT_EQ(count(model, "BatchNormalizationReluGrad"), 3);
-  EXPECT_EQ(count(model, "BatchNormalizationGrad"), 1);
+  EXPECT_EQ(count_with_relu(model, "BatchNormalizationGrad", true, 5), 3);
+  EXPECT_EQ(count(model, "BatchNormalizationGrad"), 4);
   EXPECT_EQ(count(model, "ReluGrad"), 0);
-  EXPECT_FALSE(cpu::fuse_batch_normalization(model));
+  EXPECT_FALSE(fuse_batch_normalization(model));
 }
 
 TEST(FuseBatchNormalization, ChangesNoNumbers) {
@@ -237,17 +254,18 @@ TEST(FuseBatchNormalization, TakesOverReluBehindRunningStatistics) {
     })");
   infer_types(network.graph.get());
   Model model = clone(network);
-  ASSERT_TRUE(cpu::fuse_batch_normalization(model));
-  EXPECT_EQ(count(model, "BatchNormalizationRelu"), 1);
-  EXPECT_EQ(count(model, "BatchNormalizationAddRelu"), 1);
-  EXPECT_EQ(count(model, "BatchNormalization"), 0);
+  ASSERT_TRUE(fuse_batch_normalization(model));
+  EXPECT_EQ(count_with_relu(model, "BatchNormalization", false, 5), 1);
+  EXPECT_EQ(count_with_relu(model, "BatchNormalization", true, 5), 1);
+  EXPECT_EQ(count(model, "BatchNormalization"), 2);
   EXPECT_EQ(count(model, "Relu"), 0);
   for (const char* pass : {"fuse_batch_normalization", "channels_last"}) expect_same_numbers(network, 2e-6, pass);
 }
 
 // The convolution, or a gradient of it, gives the same bits on one thread and on three.
 void expect_threads_change_nothing(const char* op, const std::vector<Tensor>& inputs, int num_outputs) {
-  const Attrs same = {{"strides", Shape{1, 1}}, {"dilations", Shape{1, 1}}, {"pads", Shape{1, 1, 1, 1}}};
+  const Attrs same = {
+      {"strides", Shape{1, 1}}, {"dilations", Shape{1, 1}}, {"pads", Shape{1, 1, 1, 1}}, {"channels_last", 1}};
   const auto with_threads = [&](int threads) {
     const int before = num_threads();
     set_num_threads(threads);
@@ -266,12 +284,11 @@ void expect_threads_change_nothing(const char* op, const std::vector<Tensor>& in
 TEST(ChannelsLast, ThreadsDoNotChangeABitOfConvolutions) {
   if (cpu::isa() < cpu::Isa::kAvx2) GTEST_SKIP() << "oneDNN's weight gradients without AVX2 depend on the threads";
   const auto random = [](Shape shape, unsigned seed) { return random_tensor(DType::kFloat, std::move(shape), seed); };
-  expect_threads_change_nothing("ChannelsLastConvGradWeight",
-                                {random({3, 20, 20, 24}, 1), random({3, 20, 20, 64}, 2), Tensor::ints({64, 24, 3, 3})},
-                                2);
+  expect_threads_change_nothing(
+      "ConvGradWeight", {random({3, 20, 20, 24}, 1), random({3, 20, 20, 64}, 2), Tensor::ints({64, 24, 3, 3})}, 2);
   const Tensor small = random({16, 4, 4, 32}, 3), w = random({32, 32, 3, 3}, 4);
-  expect_threads_change_nothing("ChannelsLastConv", {small, w, random({32}, 5)}, 1);
-  expect_threads_change_nothing("ChannelsLastConvGradInput", {small, w, Tensor::ints({16, 4, 4, 32})}, 1);
+  expect_threads_change_nothing("Conv", {small, w, random({32}, 5)}, 1);
+  expect_threads_change_nothing("ConvGradInput", {small, w, Tensor::ints({16, 4, 4, 32})}, 1);
 }
 
 TEST(ChannelsLast, ThreadsDoNotChangeABitOfBfloat16Convolutions) {
@@ -282,15 +299,16 @@ TEST(ChannelsLast, ThreadsDoNotChangeABitOfBfloat16Convolutions) {
   };
   for (const int64_t batch : {3, 9}) {  // one chunk of images, and more
     expect_threads_change_nothing(
-        "Bfloat16ChannelsLastConvGradWeight",
+        "ConvGradWeight",
         {narrow({batch, 20, 20, 24}, 1), narrow({batch, 20, 20, 64}, 2), Tensor::ints({64, 24, 3, 3})}, 2);
   }
   const Tensor small = narrow({16, 4, 4, 32}, 3), w = narrow({32, 32, 3, 3}, 4);
-  expect_threads_change_nothing("Bfloat16ChannelsLastConv", {small, w, random_tensor(DType::kFloat, {32}, 5)}, 1);
-  expect_threads_change_nothing("Bfloat16ChannelsLastConvGradInput", {small, w, Tensor::ints({16, 4, 4, 32})}, 1);
+  expect_threads_change_nothing("Conv", {small, w, random_tensor(DType::kFloat, {32}, 5)}, 1);
+  expect_threads_change_nothing("ConvGradInput", {small, w, Tensor::ints({16, 4, 4, 32})}, 1);
 }
 
-// Small images whose patches are taken in two parts, windows of one element, and strided ones (kernels/cpu/patches.cc).
+// Small images whose patches are taken in two parts, windows of one element, and strided ones
+// (kernels/cpu/convolution/wgrad_im2col.cc).
 TEST(ChannelsLast, Bfloat16WeightGradientsOfSmallImages) {
   if (cpu::isa() < cpu::Isa::kAvx512Bf16) GTEST_SKIP() << "this CPU has no bfloat16 convolutions: theirs are float32";
   struct Case {
@@ -303,13 +321,13 @@ TEST(ChannelsLast, Bfloat16WeightGradientsOfSmallImages) {
         Case{{2, 9, 7, 6}, {2, 5, 4, 5}, {5, 6, 3, 3}, 2, 1}, Case{{2, 5, 5, 6}, {2, 3, 3, 5}, {5, 6, 1, 1}, 2, 0}}) {
     const Attrs attrs = {{"strides", Shape{c.stride, c.stride}},
                          {"dilations", Shape{1, 1}},
-                         {"pads", Shape{c.pad, c.pad, c.pad, c.pad}}};
+                         {"pads", Shape{c.pad, c.pad, c.pad, c.pad}},
+                         {"channels_last", 1}};
     const Tensor x = random_tensor(DType::kFloat, c.x, 1).cast(DType::kBFloat16);
     const Tensor dy = random_tensor(DType::kFloat, c.dy, 2).cast(DType::kBFloat16);
-    const auto found = run_node("Bfloat16ChannelsLastConvGradWeight", {x, dy, Tensor::ints(c.w)}, attrs, 2, kDomain);
+    const auto found = run_node("ConvGradWeight", {x, dy, Tensor::ints(c.w)}, attrs, 2, kDomain);
     const auto wide = [](const Tensor& narrow) { return narrow.cast(DType::kFloat); };
-    const auto expected =
-        run_node("ChannelsLastConvGradWeight", {wide(x), wide(dy), Tensor::ints(c.w)}, attrs, 2, kDomain);
+    const auto expected = run_node("ConvGradWeight", {wide(x), wide(dy), Tensor::ints(c.w)}, attrs, 2, kDomain);
     for (size_t i = 0; i < 2; ++i) EXPECT_LT(relative_error(found[i], expected[i]), 2e-6) << to_string(c.w) << i;
   }
 }
@@ -325,10 +343,10 @@ TEST(ChannelsLast, KeepsGroupNormalizationsInside) {
       y = Conv (i, v)
     })"));
   Model model = clone(network);
-  cpu::channels_last(model);
+  channels_last(model);
   remove_dead_nodes(model);
-  EXPECT_EQ(count(model, "ChannelsLastGroupNormalization"), 2);
-  EXPECT_EQ(count(model, "ChannelsLastGroupNormalizationGrad"), 2);
+  EXPECT_EQ(count_channels_last(model, "GroupNormalization"), 2);
+  EXPECT_EQ(count_channels_last(model, "GroupNormalizationGrad"), 2);
   EXPECT_EQ(count(model, "Transpose"), 4) << to_text(model);  // of x, y, and their gradients
   expect_same_numbers(network, 5e-6);
 }
@@ -340,7 +358,7 @@ TEST(ChannelsLast, ThreadsDoNotChangeABitOfGroupNormalizations) {
     const auto with_threads = [&](int threads, const char* op, const std::vector<Tensor>& inputs, int outputs) {
       const int before = num_threads();
       set_num_threads(threads);
-      const auto results = run_node(op, inputs, {{"num_groups", 3}}, outputs, kDomain);
+      const auto results = run_node(op, inputs, {{"num_groups", 3}, {"channels_last", 1}}, outputs, kDomain);
       set_num_threads(before);
       return results;
     };
@@ -350,8 +368,8 @@ TEST(ChannelsLast, ThreadsDoNotChangeABitOfGroupNormalizations) {
         EXPECT_EQ(std::memcmp(one[i].data(), three[i].data(), one[i].bytes()), 0) << op << ", output " << i;
       }
     };
-    expect_same("ChannelsLastGroupNormalization", {x, scale, scale}, 1);
-    expect_same("ChannelsLastGroupNormalizationGrad", {x, scale, dy}, 3);
+    expect_same("GroupNormalization", {x, scale, scale}, 1);
+    expect_same("GroupNormalizationGrad", {x, scale, dy}, 3);
   }
 }
 

@@ -9,9 +9,9 @@
 #include <fstream>
 #include <thread>
 
+#include "onnx_passes/io/loading.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/initializer.h"
-#include "onnx_passes/ir/loading.h"
 #include "onnx_passes/ir/message.h"
 #include "onnx_passes/passes/passes.h"
 #include "runtime/checkpoint_writer.h"

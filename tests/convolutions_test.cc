@@ -139,12 +139,14 @@ TEST(Conv, NoWeightGradientInBfloat16ReadsWhatNobodyWrote) {
     const Tensor x = random_tensor(DType::kFloat, {2, 3, c.width, 16}).cast(DType::kBFloat16);
     const Tensor dy = random_tensor(DType::kFloat, {2, 3, windows, 16}, 2).cast(DType::kBFloat16);
     const Tensor sizes = Tensor::ints({16, 16, 1, c.kernel});
-    const Attrs attrs = {
-        {"strides", Ints{1, c.stride}}, {"dilations", Ints{1, 1}}, {"pads", Ints{0, c.before, 0, c.behind}}};
-    const auto expected = run_node("ChannelsLastConvGradWeight", {x.cast(DType::kFloat), dy.cast(DType::kFloat), sizes},
-                                   attrs, 1, kDomain);
+    const Attrs attrs = {{"strides", Ints{1, c.stride}},
+                         {"dilations", Ints{1, 1}},
+                         {"pads", Ints{0, c.before, 0, c.behind}},
+                         {"channels_last", 1}};
+    const auto expected =
+        run_node("ConvGradWeight", {x.cast(DType::kFloat), dy.cast(DType::kFloat), sizes}, attrs, 1, kDomain);
     try {
-      const auto dw = run_node("Bfloat16ChannelsLastConvGradWeight", {x, dy, sizes}, attrs, 1, kDomain);
+      const auto dw = run_node("ConvGradWeight", {x, dy, sizes}, attrs, 1, kDomain);
       EXPECT_LT(relative_error(dw[0], expected[0]), 1e-5) << c.width << ' ' << c.kernel << ' ' << c.stride;
     } catch (const Error& error) {
       EXPECT_NE(std::string(error.what()).find("no kernel"), std::string::npos) << error.what();

@@ -1,5 +1,5 @@
 // ONNX_TRAIN_ISA and oneDNN's level. tests/isa_test.sh runs these tests with the variable set.
-#include "kernels/cpu/cpu_features.h"
+#include "kernels/cpu/support/cpu_features.h"
 
 #include <gtest/gtest.h>
 

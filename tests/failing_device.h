@@ -16,6 +16,7 @@ class FailingDevice : public Device {
   explicit FailingDevice(int failing = kNever) : failing_(failing) {}
 
   std::string name() const override { return "failing"; }
+  std::string description() const override { return "the CPU, short of memory"; }
   void* allocate(size_t bytes) override {
     if (made_++ == failing_) fail("out of memory: this allocation of a test fails");
     void* data = Device::cpu().allocate(bytes);

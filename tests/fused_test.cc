@@ -5,7 +5,8 @@
 #include <cstring>
 #include <random>
 
-#include "kernels/cpu/fused_operations.h"
+#include "kernels/cpu/fused/operations.h"
+#include "kernels/host.h"
 #include "kernels/lowering/lowering.h"
 #include "kernels/lowering/outline.h"
 #include "onnx_passes/functions/functions.h"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The tests whose results depend on kernels, with the instruction sets of one level (kernels/cpu/cpu_features.h), on a
+# The tests whose results depend on kernels, with the instruction sets of one level (kernels/cpu/support/cpu_features.h), on a
 # machine that has a higher one. Exit status 77: the reason why nothing ran is printed. The highest level is the other
 # tests' own. Usage: isa_test.sh UNIT_TESTS LEVEL
 set -euo pipefail

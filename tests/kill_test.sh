@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Kills a training at random moments (SIGKILL) and resumes it: a checkpoint that loads is always there, and in the end
-# all files are those of a training that nobody disturbed. Usage: kill_test.sh BINARY [KILLS]
+# all files are those of a training that nothing disturbed. Usage: kill_test.sh BINARY [KILLS [DEVICE]]
 set -uo pipefail
 command=$(realpath "$1")
 kills=${2:-8}
+device=${3:-cpu}
 model=$(realpath "$(dirname "$0")/fixtures/mlp.onnx")
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -21,7 +22,7 @@ awk 'BEGIN {
 "$command" build "$model" -o train.onnx > log || fail "build"
 fit() {
   exec "$command" fit train.onnx --data data.csv --eval-data data.csv --steps 200 --batch-size 8 --schedule cosine \
-    --warmup 10 --checkpoint-every 1 "$@"
+    --warmup 10 --checkpoint-every 1 --device "$device" "$@"
 }
 started=$(date +%s%N)
 (fit --out whole) > log || fail "the undisturbed training"
@@ -46,4 +47,4 @@ cut -d, -f1-5 whole/metrics.csv > whole.csv
 cut -d, -f1-5 parts/metrics.csv > parts.csv
 cmp -s whole.csv parts.csv || fail "metrics.csv differs after $kills kills"
 [ "$(ls -A parts | wc -l)" = 6 ] || fail "something is left over: $(ls -A parts)"
-echo "$kills kills, no difference"
+echo "$kills kills on $device, no difference"

@@ -12,6 +12,7 @@
     }                                                                                            \
   } while (0)
 
+/* Usage: c_test MODEL DEVICE */
 static int says(const char* text) { return strstr(onnx_train_last_error(), text) != NULL; }
 
 static void test_models(const char* path, onnx_train_model** training) {
@@ -67,19 +68,19 @@ static float run_step(onnx_train_session* session, const int64_t* labels, onnx_t
   return -1;
 }
 
-static void test_sessions(const onnx_train_model* training) {
+static void test_sessions(const onnx_train_model* training, const char* device_name) {
   onnx_train_session *session = NULL, *other = NULL;
   onnx_train_model* snapshot = NULL;
-  const onnx_train_option threads[] = {{"threads", "1"}}, device[] = {{"device", "abacus"}};
+  const onnx_train_option threads[] = {{"threads", "1"}, {"device", device_name}}, device[] = {{"device", "abacus"}};
   const int64_t labels[] = {0, 1}, out_of_range[] = {0, 99};
   const char* const* names = NULL;
   size_t count = 0, bytes = sizeof(float), i;
   onnx_train_tensor state;
   float *before, *after;
 
-  EXPECT(onnx_train_session_create(training, device, 1, &session) == ONNX_TRAIN_USAGE);
-  EXPECT(onnx_train_session_create(training, threads, 1, &session) == ONNX_TRAIN_OK);
-  EXPECT(onnx_train_session_create(training, NULL, 0, &other) == ONNX_TRAIN_OK);
+  EXPECT(onnx_train_session_create(training, device, 1, &session) == ONNX_TRAIN_DEVICE && says("abacus"));
+  EXPECT(onnx_train_session_create(training, threads, 2, &session) == ONNX_TRAIN_OK);
+  EXPECT(onnx_train_session_create(training, threads + 1, 1, &other) == ONNX_TRAIN_OK);
   EXPECT(onnx_train_session_states(session, &names, &count) == ONNX_TRAIN_OK && count > 0);
   EXPECT(onnx_train_session_state(session, names[0], &state) == ONNX_TRAIN_OK && state.type == ONNX_TRAIN_FLOAT);
   for (i = 0; i < (size_t)state.rank; ++i) bytes *= (size_t)state.shape[i];
@@ -118,9 +119,9 @@ static void test_sessions(const onnx_train_model* training) {
 
 int main(int argc, char** argv) {
   onnx_train_model* training = NULL;
-  if (argc != 2) return 2;
+  if (argc != 3) return 2;
   test_models(argv[1], &training);
-  test_sessions(training);
+  test_sessions(training, argv[2]);
   onnx_train_model_free(training);
   return 0;
 }

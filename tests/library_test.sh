@@ -16,10 +16,14 @@ cmake --install "$build" --prefix "$work/usr" > install.log || fail "install: $(
 library=$(echo usr/lib*/libonnx_train.so)
 [ -e "$library" ] || library=$(echo usr/lib*/*/libonnx_train.so)
 
-exported=$(nm -D --defined-only "$library" | awk '$2 != "A" {print $3}' | sed 's/@.*//' | sort)
+# Programs see the C interface; all other symbols have the version ONNX_TRAIN_INTERNAL, which is not stable.
+symbols=$(nm -D --defined-only "$library" | awk '$2 != "A" {print $3}')
+exported=$(grep -v '@@ONNX_TRAIN_INTERNAL_' <<< "$symbols" | sed 's/@.*//' | sort)
+others=$(grep '@@ONNX_TRAIN_INTERNAL_' <<< "$symbols" | sed 's/@.*//' | c++filt | grep -vE '^(vtable for |typeinfo (name )?for )?onnx_train::' | head -3)
+[ -z "$others" ] || fail "exported, but not ours: $others"
 declared=$(grep -o '\bonnx_train_[a-z_]*(' "$source/include/onnx_train/onnx_train.h" | tr -d '(' | sort -u)
 [ "$exported" = "$declared" ] || fail "exported, but not declared, or the reverse: $(diff <(echo "$exported") <(echo "$declared"))"
-objdump -p "$library" | grep -q 'SONAME.*libonnx_train.so.0' || fail "no SONAME"
+grep -q 'SONAME.*libonnx_train.so.0' <<< "$(objdump -p "$library")" || fail "no SONAME"
 
 cmake -G Ninja -S "$source/examples/cpp" -B examples -DCMAKE_PREFIX_PATH="$work/usr" > configure.log &&
   cmake --build examples > build.log || fail "the examples do not build: $(tail -20 configure.log build.log)"
@@ -31,5 +35,15 @@ flags=$(PKG_CONFIG_PATH=$pc pkg-config --cflags --libs onnx_train) || fail "pkg-
 # shellcheck disable=SC2086
 gcc -std=c99 -Wall -Wextra -Wpedantic -Werror "$source/tests/library_test.c" -o c_test $flags -Wl,-rpath,"$work/$(dirname "$library")" ||
   fail "a C program does not build"
-./c_test "$source/tests/fixtures/mlp.onnx" || fail "the C program"
+./c_test "$source/tests/fixtures/mlp.onnx" cpu || fail "the C program"
+
+# A device comes from a module in the folder of the library.
+./c_test "$source/tests/fixtures/mlp.onnx" async_host > err && fail "a device without a module was found"
+grep -q "there is no device 'async_host' in this installation; there are: cpu" err || fail "which says: $(cat err)"
+cp "$build/libonnx_train_async_host.so" "$(dirname "$library")"
+./c_test "$source/tests/fixtures/mlp.onnx" async_host || fail "the C program on a device of a module"
+usr/bin/onnx-train devices > devices || fail "devices"
+[ "$(cut -d' ' -f1 devices)" = $'cpu\nasync_host' ] || fail "devices lists $(cat devices)"
+echo 'no module' > "$(dirname "$library")/libonnx_train_broken.so"
+grep -q "broken *not available: device 'broken': " <<< "$(usr/bin/onnx-train devices)" || fail "a broken module is not listed as one"
 echo "library_test: all passed; $(echo "$exported" | wc -l) symbols exported"

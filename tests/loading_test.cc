@@ -8,10 +8,10 @@
 #include <filesystem>
 #include <fstream>
 
+#include "onnx_passes/io/loading.h"
+#include "onnx_passes/io/mapped_file.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/initializer.h"
-#include "onnx_passes/ir/loading.h"
-#include "onnx_passes/ir/mapped_file.h"
 #include "onnx_passes/ir/message.h"
 #include "onnx_passes/passes/pass.h"
 

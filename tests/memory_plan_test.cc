@@ -18,7 +18,7 @@ TEST(MemoryPlan, BuffersAliveTogetherNeverOverlap) {
       const int first = static_cast<int>(random() % 50);
       ranges.push_back({random() % 5 == 0 ? 0 : random() % 5000, first, first + static_cast<int>(random() % 20)});
     }
-    const MemoryPlan plan = plan_memory(ranges);
+    const MemoryPlan plan = plan_memory(ranges, 64);
     size_t most = 0;
     for (size_t i = 0; i < count; ++i) {
       EXPECT_EQ(plan.offsets[i] % 64, 0u);
@@ -42,12 +42,12 @@ TEST(MemoryPlan, BuffersAliveTogetherNeverOverlap) {
 }
 
 TEST(MemoryPlan, NothingNeedsNothing) {
-  EXPECT_EQ(plan_memory({}).bytes, 0u);
-  EXPECT_EQ(plan_memory({{0, 0, 5}}).bytes, 0u);
+  EXPECT_EQ(plan_memory({}, 64).bytes, 0u);
+  EXPECT_EQ(plan_memory({{0, 0, 5}}, 64).bytes, 0u);
 }
 
 TEST(MemoryPlan, DisjointLivesShareOnePlace) {
-  EXPECT_EQ(plan_memory({{640, 0, 1}, {640, 2, 3}, {320, 4, 4}}).bytes, 640u);
+  EXPECT_EQ(plan_memory({{640, 0, 1}, {640, 2, 3}, {320, 4, 4}}, 64).bytes, 640u);
 }
 
 }  // namespace

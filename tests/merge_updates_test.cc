@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "kernels/host.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/passes/passes.h"

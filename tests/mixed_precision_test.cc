@@ -6,8 +6,9 @@
 #include <cmath>
 #include <limits>
 
-#include "kernels/cpu/cpu_features.h"
-#include "kernels/cpu/lowering/lowering.h"
+#include "kernels/cpu/support/cpu_features.h"
+#include "kernels/device.h"
+#include "kernels/functions/functions.h"
 #include "kernels/lowering/lowering.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/gradients/gradient.h"
@@ -90,23 +91,23 @@ TEST(MixedPrecision, MasksStayFinite) {
   for (int64_t i = 0; i < p.size(); ++i) EXPECT_EQ(p.at(i), 0.25);
 }
 
-// dy goes back through RoundToBfloat16 as it is, through RoundGradientToBfloat16 rounded.
+// The gradient of RoundTo is dy; the gradient of RoundGradientTo is dy, rounded.
 TEST(MixedPrecision, GradientsGoStraightThroughRounding) {
-  for (const char* op : {"RoundToBfloat16", "RoundGradientToBfloat16"}) {
+  for (const char* op : {"RoundTo", "RoundGradientTo"}) {
     Model model;
     model.context->opsets[""] = 21;
     Graph& graph = *model.graph;
     Value* x = graph.add_input("x", {DType::kFloat, Dims{5}});
     Value* dy = graph.add_input("dy", {DType::kFloat, Dims{5}});
     Builder b(&graph);
-    const Var y = call(b, op, {b.var(x)});
+    const Var y = call(b, op, {b.var(x)}, {{"to", static_cast<int>(DType::kBFloat16)}});
     graph.add_output(add_gradients(&graph, {y.value()}, {dy}, {x})[0]);
     Session session(std::move(model));
     const Tensor given = random_tensor(DType::kFloat, {5}, 3);
     const Tensor dx = session.run("predict", {{"x", given}, {"dy", given}}).at("grad/x");
     for (int64_t i = 0; i < 5; ++i) {
       const auto exact = static_cast<float>(given.at(i));
-      const bool rounds = std::string(op) == "RoundGradientToBfloat16";
+      const bool rounds = std::string(op) == "RoundGradientTo";
       EXPECT_EQ(dx.at(i), static_cast<double>(rounds ? static_cast<float>(BFloat16(exact)) : exact)) << op;
     }
   }
@@ -117,23 +118,24 @@ TEST(MixedPrecision, GradientsGoStraightThroughRounding) {
 TEST(Bfloat16Products, TakeTheirOperandsNarrow) {
   if (cpu::isa() < cpu::Isa::kAvx512Bf16)
     GTEST_SKIP() << "this CPU has no bfloat16 products: lowering keeps float32 ones";
-  expect_golden("bfloat16_products", {{"fold_constants", fold_constants},
-                                      {"fold_transposes", fold_transposes},
-                                      {"bfloat16_products", cpu::bfloat16_products},
-                                      {"remove_dead_nodes", remove_dead_nodes}});
+  expect_golden("bfloat16_products",
+                {{"fold_constants", fold_constants},
+                 {"fold_transposes", fold_transposes},
+                 {"bfloat16_products", [](Model& m) { return bfloat16_products(m, Device::cpu()); }},
+                 {"remove_dead_nodes", remove_dead_nodes}});
 }
 
 TEST(Bfloat16Storage, IsWhatMovesAndStays) {
   expect_golden("bfloat16_storage", {{"fold_constants", fold_constants},
-                                     {"move_bfloat16", cpu::move_bfloat16},
+                                     {"move_bfloat16", move_bfloat16},
                                      {"remove_dead_nodes", remove_dead_nodes},
-                                     {"widen_at_readers", cpu::widen_at_readers},
+                                     {"widen_at_readers", widen_at_readers},
                                      {"remove_dead_nodes", remove_dead_nodes}});
 }
 
 TEST(Bfloat16Storage, IsNarrowedBeforeItMoves) {
   expect_golden("narrow_before_moves", {{"fold_constants", fold_constants},
-                                        {"narrow_before_moves", cpu::narrow_before_moves},
+                                        {"narrow_before_moves", narrow_before_moves},
                                         {"remove_dead_nodes", remove_dead_nodes}});
 }
 
@@ -142,7 +144,7 @@ TEST(Bfloat16Products, KernelsRunWhereTheCpuHasThem) {
   const Tensor a = random_tensor(DType::kFloat, {65, 130}, 1).cast(DType::kBFloat16);
   const Tensor b = random_tensor(DType::kFloat, {130, 33}, 2).cast(DType::kBFloat16);
   const Tensor expected = run_node("MatMul", {a.cast(DType::kDouble), b.cast(DType::kDouble)})[0];
-  const Tensor y = run_node("Bfloat16MatMul", {a, b}, {}, 1, kDomain)[0];
+  const Tensor y = run_node("MatMul", {a, b}, {}, 1, kDomain)[0];
   EXPECT_EQ(y.dtype(), DType::kFloat);
   EXPECT_LT(relative_error(y, expected), 1e-6);  // of float32 sums; bfloat16 ones would be wrong by 1e-2
 }
@@ -156,7 +158,7 @@ TEST(Bfloat16Products, AddFloat32Biases) {
     const Attrs attrs = {{"alpha", 0.5f}, {"beta", 2.0f}};
     const Tensor expected =
         run_node("Gemm", {a.cast(DType::kDouble), b.cast(DType::kDouble), c.cast(DType::kDouble)}, attrs)[0];
-    EXPECT_LT(relative_error(run_node("Bfloat16Gemm", {a, b, c}, attrs, 1, kDomain)[0], expected), 1e-6);
+    EXPECT_LT(relative_error(run_node("Gemm", {a, b, c}, attrs, 1, kDomain)[0], expected), 1e-6);
   }
   const Tensor x = random_tensor(DType::kFloat, {2, 3, 8, 9}, 1).cast(DType::kBFloat16);
   const Tensor w = random_tensor(DType::kFloat, {4, 3, 3, 3}, 2).cast(DType::kBFloat16);
@@ -164,14 +166,15 @@ TEST(Bfloat16Products, AddFloat32Biases) {
   const Tensor expected = run_node("Conv", {x.cast(DType::kFloat), w.cast(DType::kFloat), bias})[0];
   const std::vector<int64_t> ones = {1, 1}, none = {0, 0, 0, 0};
   const Attrs windows = {{"group", 1}, {"strides", ones}, {"dilations", ones}, {"pads", none}};
-  EXPECT_LT(relative_error(run_node("Bfloat16Conv", {x, w, bias}, windows, 1, kDomain)[0], expected), 1e-6);
+  EXPECT_LT(relative_error(run_node("Conv", {x, w, bias}, windows, 1, kDomain)[0], expected), 1e-6);
   const Tensor images = random_tensor(DType::kFloat, {8, 4, 4, 32}, 1).cast(DType::kBFloat16);
   const Tensor many = random_tensor(DType::kFloat, {32, 32, 3, 3}, 2).cast(DType::kBFloat16);
-  const Attrs padded = {{"group", 1}, {"strides", ones}, {"dilations", ones}, {"pads", Shape{1, 1, 1, 1}}};
+  const Attrs padded = {
+      {"group", 1}, {"strides", ones}, {"dilations", ones}, {"pads", Shape{1, 1, 1, 1}}, {"channels_last", 1}};
   const std::vector<Tensor> wide = {images.cast(DType::kFloat), many.cast(DType::kFloat),
                                     random_tensor(DType::kFloat, {32}, 3)};
-  EXPECT_LT(relative_error(run_node("Bfloat16ChannelsLastConv", {images, many, wide[2]}, padded, 1, kDomain)[0],
-                           run_node("ChannelsLastConv", wide, padded, 1, kDomain)[0]),
+  EXPECT_LT(relative_error(run_node("Conv", {images, many, wide[2]}, padded, 1, kDomain)[0],
+                           run_node("Conv", wide, padded, 1, kDomain)[0]),
             1e-6);
 }
 
@@ -184,7 +187,7 @@ Model rounded_product(const std::string& op, const Tensor& a, const Tensor& b, c
   std::vector<Var> inputs = {builder.var(graph.add_input("a", {a.dtype(), Dims(a.shape().begin(), a.shape().end())})),
                              builder.var(graph.add_input("b", {b.dtype(), Dims(b.shape().begin(), b.shape().end())}))};
   if (!sizes.empty()) inputs.push_back(builder.constant(Tensor::ints(sizes)));
-  const Var y = call(builder, op, inputs, attrs);
+  const Var y = call_lowered(builder, op, inputs, attrs);
   graph.add_output(cast(cast(y, DType::kBFloat16), DType::kFloat).value());
   return model;
 }
@@ -195,7 +198,7 @@ void expect_rounded_once(const std::string& op, const Shape& a_shape, const Shap
   const Tensor a = random_tensor(DType::kFloat, a_shape, 1).cast(DType::kBFloat16);
   const Tensor b = random_tensor(DType::kFloat, b_shape, 2).cast(DType::kBFloat16);
   Model narrow = rounded_product(op, a, b, attrs, sizes);
-  ASSERT_TRUE(cpu::narrow_storage(narrow)) << op;
+  ASSERT_TRUE(narrow_storage(narrow, Device::cpu())) << op;
   SessionOptions without;
   without.plan.lowering.without = {"narrow_storage"};
   const std::string y = narrow.graph->outputs()[0]->name();
@@ -217,10 +220,12 @@ TEST(NarrowStorage, ConvolutionsRoundWhatTheyMake) {
       std::rotate(shape.begin() + 1, shape.begin() + 2, shape.end());
       return shape;
     };
-    expect_rounded_once("Bfloat16Conv", x, w, attrs);
-    expect_rounded_once("Bfloat16ConvGradInput", y, w, attrs, x);
-    expect_rounded_once("Bfloat16ChannelsLastConv", last(x), w, attrs);
-    expect_rounded_once("Bfloat16ChannelsLastConvGradInput", last(y), w, attrs, last(x));
+    Attrs attrs_last = attrs;
+    attrs_last.emplace_back("channels_last", 1);
+    expect_rounded_once("Conv", x, w, attrs);
+    expect_rounded_once("ConvGradInput", y, w, attrs, x);
+    expect_rounded_once("Conv", last(x), w, attrs_last);
+    expect_rounded_once("ConvGradInput", last(y), w, attrs_last, last(x));
   };
   expect({2, 3, 9, 8}, {16, 3, 3, 3}, {2, 16, 9, 8}, 1, 1, 1);
   expect({1, 64, 32, 32}, {64, 64, 3, 3}, {1, 64, 32, 32}, 1, 1, 1);

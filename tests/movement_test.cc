@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "kernels/device.h"
+#include "kernels/host.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/error.h"
 #include "tests/run_node.h"

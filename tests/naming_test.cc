@@ -6,9 +6,9 @@
 #include <functional>
 #include <regex>
 
+#include "onnx_passes/io/loading.h"
 #include "onnx_passes/ir/builder.h"
 #include "onnx_passes/ir/error.h"
-#include "onnx_passes/ir/loading.h"
 #include "onnx_passes/ir/onnx.h"
 #include "onnx_passes/ir/roles.h"
 #include "onnx_passes/passes/passes.h"

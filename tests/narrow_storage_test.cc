@@ -6,8 +6,10 @@
 #include <limits>
 #include <set>
 
-#include "kernels/cpu/lowering/lowering.h"
 #include "kernels/device.h"
+#include "kernels/functions/functions.h"
+#include "kernels/host.h"
+#include "kernels/lowering/lowering.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/inference.h"
@@ -18,7 +20,7 @@
 namespace onnx_train {
 namespace {
 
-// A node, and which of its inputs and outputs may be narrow: rows of kernels/cpu/lowering/narrow_storage.cc.
+// A node, and the inputs and outputs that may be narrow according to its row in onnx_passes/operators.
 struct NarrowCase {
   std::string op, domain;
   std::vector<Tensor> inputs;
@@ -50,7 +52,7 @@ Model make_model(const NarrowCase& c, const std::vector<int>& inputs, const std:
     const Var given = b.var(graph.add_input(concat("x", i), {value.dtype(), Dims(shape.begin(), shape.end())}));
     operands.push_back(has(inputs, i) ? rounded(given) : given);
   }
-  const std::vector<Var> made = c.domain == kDomain ? call(b, c.op, c.num_outputs, operands, c.attrs)
+  const std::vector<Var> made = c.domain == kDomain ? call_lowered(b, c.op, c.num_outputs, operands, c.attrs)
                                                     : b.ops(c.op, c.num_outputs, operands, c.attrs);
   for (int i = 0; i < c.num_outputs; ++i) {
     const Var y = made[static_cast<size_t>(i)];
@@ -76,9 +78,15 @@ std::vector<Tensor> run(Model model, const NarrowCase& c, bool narrow) {
   return outputs;
 }
 
-bool holds_call(const Model& model, const std::string& op) {
+// Whether there is a call of the function `op` that stores these inputs and outputs in 16 bits.
+bool holds_call(const Model& model, const std::string& op, const std::vector<int>& inputs,
+                const std::vector<int>& outputs) {
+  const auto is_narrow = [](const Value* value) { return value->dtype() == DType::kBFloat16; };
   for (const Node* node = model.graph->first(); node; node = node->next()) {
-    if (node->is(op, kDomain)) return true;
+    if (node->is(op, kDomain) &&
+        std::all_of(inputs.begin(), inputs.end(), [&](int i) { return is_narrow(node->input(i)); }) &&
+        std::all_of(outputs.begin(), outputs.end(), [&](int i) { return is_narrow(node->output(i)); }))
+      return true;
   }
   return false;
 }
@@ -88,8 +96,8 @@ void expect_same_bits(const NarrowCase& c, const std::vector<int>& inputs, const
                            to_string(Shape(inputs.begin(), inputs.end())), ", outputs ",
                            to_string(Shape(outputs.begin(), outputs.end())));
   Model narrowed = make_model(c, inputs, outputs);
-  EXPECT_TRUE(cpu::narrow_storage(narrowed)) << text;
-  EXPECT_TRUE(holds_call(narrowed, "Bfloat16" + c.op)) << text;
+  EXPECT_TRUE(narrow_storage(narrowed, Device::cpu())) << text;
+  EXPECT_TRUE(holds_call(narrowed, c.op, inputs, outputs)) << text;
   const std::vector<Tensor> wanted = run(make_model(c, inputs, outputs), c, false);
   for (int threads : {1, 2}) {
     set_num_threads(threads);
@@ -225,25 +233,26 @@ std::vector<NarrowCase> image_cases() {
     Tensor var = numbers(channels, 7);
     for (int64_t c = 0; c < var.size(); ++c) var.set(c, var.at(c) + 9);
     const auto add = [&](const char* op, std::vector<Tensor> inputs, std::vector<int> in, std::vector<int> out,
-                         int outputs, const char* domain = kDomain) {
-      cases.push_back({op, domain, std::move(inputs), std::move(in), std::move(out), outputs});
+                         int outputs, const Attrs& attrs = {}, const char* domain = kDomain) {
+      cases.push_back({op, domain, std::move(inputs), std::move(in), std::move(out), outputs, attrs});
     };
-    add("BatchNormalization", {x, scale, bias, mean, var}, {0}, {0}, 1, "");
-    add("RoundedBatchNormalizationRelu", {x, scale, bias, mean, var}, {0}, {0}, 1);
-    add("RoundedBatchNormalizationAddRelu", {x, scale, bias, mean, var, dy}, {0, 5}, {0}, 1);
+    const Attrs relu = {{"relu", 1}}, rounded = {{"relu", 1}, {"round_to", static_cast<int>(DType::kBFloat16)}};
+    add("BatchNormalization", {x, scale, bias, mean, var}, {0}, {0}, 1, {}, "");
+    add("BatchNormalization", {x, scale, bias, mean, var}, {0}, {0}, 1, rounded);
+    add("BatchNormalization", {x, scale, bias, mean, var, dy}, {0, 5}, {0}, 1, rounded);
     add("BatchNormalizationTrain", {x, scale, bias}, {0}, {0}, 3);
-    add("RoundedBatchNormalizationReluTrain", {x, scale, bias}, {0}, {0}, 3);
-    add("RoundedBatchNormalizationAddReluTrain", {x, scale, bias, dy}, {0, 3}, {0}, 3);
+    add("BatchNormalizationTrain", {x, scale, bias}, {0}, {0}, 3, rounded);
+    add("BatchNormalizationTrain", {x, scale, bias, dy}, {0, 3}, {0}, 3, rounded);
     add("BatchNormalizationGrad", {x, scale, mean, var, dy}, {0, 4}, {0}, 3);
     add("BatchNormalizationFrozenGrad", {x, scale, mean, var, dy}, {0, 4}, {0}, 3);
-    add("BatchNormalizationReluGrad", {x, scale, mean, var, dy, y}, {0, 4, 5}, {0, 3}, 4);
+    add("BatchNormalizationGrad", {x, scale, mean, var, dy, y}, {0, 4, 5}, {0, 3}, 4, relu);
   }
   for (const Shape& shape : {Shape{4, 3, 5, 6}, Shape{1, 1, 1, 1}, Shape{3, 7, 70, 300}}) {
     const Tensor x = numbers(shape, 1), dy = numbers(shape, 2);
     const Tensor scale = numbers({shape.back()}, 4), bias = numbers({shape.back()}, 5);
-    const Attrs attrs = {{"num_groups", std::max<int64_t>(shape.back() / 3, 1)}};
-    cases.push_back({"ChannelsLastGroupNormalization", kDomain, {x, scale, bias}, {0}, {0}, 1, attrs});
-    cases.push_back({"ChannelsLastGroupNormalizationGrad", kDomain, {x, scale, dy}, {0, 2}, {0}, 3, attrs});
+    const Attrs attrs = {{"num_groups", std::max<int64_t>(shape.back() / 3, 1)}, {"channels_last", 1}};
+    cases.push_back({"GroupNormalization", kDomain, {x, scale, bias}, {0}, {0}, 1, attrs});
+    cases.push_back({"GroupNormalizationGrad", kDomain, {x, scale, dy}, {0, 2}, {0}, 3, attrs});
   }
   return cases;
 }
@@ -265,15 +274,17 @@ std::vector<NarrowCase> pool_cases() {
       return shape;
     };
     const Shape x_last = last(x), y_last = last(y);
+    Attrs attrs_last = attrs;
+    attrs_last.emplace_back("channels_last", 1);
     cases.push_back({"MaxPool", "", {numbers(x)}, {0}, {0}, 1, attrs});
     cases.push_back({"MaxPoolGrad", kDomain, {numbers(y), numbers(x, 2)}, {0, 1}, {0}, 1, attrs});
     cases.push_back({"AveragePool", "", {numbers(x)}, {0}, {0}, 1, attrs});
     cases.push_back({"AveragePoolGrad", kDomain, {numbers(y), Tensor::ints(x)}, {0}, {0}, 1, attrs, {1}});
-    cases.push_back({"ChannelsLastMaxPool", kDomain, {numbers(x_last)}, {0}, {0}, 1, attrs});
-    cases.push_back({"ChannelsLastMaxPoolGrad", kDomain, {numbers(y_last), numbers(x_last, 2)}, {0, 1}, {0}, 1, attrs});
-    cases.push_back({"ChannelsLastAveragePool", kDomain, {numbers(x_last)}, {0}, {0}, 1, attrs});
+    cases.push_back({"MaxPool", kDomain, {numbers(x_last)}, {0}, {0}, 1, attrs_last});
+    cases.push_back({"MaxPoolGrad", kDomain, {numbers(y_last), numbers(x_last, 2)}, {0, 1}, {0}, 1, attrs_last});
+    cases.push_back({"AveragePool", kDomain, {numbers(x_last)}, {0}, {0}, 1, attrs_last});
     cases.push_back(
-        {"ChannelsLastAveragePoolGrad", kDomain, {numbers(y_last), Tensor::ints(x_last)}, {0}, {0}, 1, attrs, {1}});
+        {"AveragePoolGrad", kDomain, {numbers(y_last), Tensor::ints(x_last)}, {0}, {0}, 1, attrs_last, {1}});
     cases.push_back({"GlobalAveragePool", "", {numbers(x)}, {0}, {0}});
     cases.push_back({"GlobalMaxPool", "", {numbers(x)}, {0}, {0}});
   };
@@ -379,7 +390,7 @@ TEST(NarrowStorage, LeavesDoublesAlone) {
       y = Cast <to = 11> (narrow_p)
     })");
   infer_types(model.graph.get());
-  EXPECT_FALSE(cpu::narrow_storage(model));
+  EXPECT_FALSE(narrow_storage(model, Device::cpu()));
 }
 
 // Who else reads the exact result gets it: the kernel writes float32.
@@ -392,9 +403,9 @@ TEST(NarrowStorage, KeepsWhatSomebodyReadsInFull) {
       z = Neg (p)
     })");
   infer_types(model.graph.get());
-  EXPECT_TRUE(cpu::narrow_storage(model));
+  EXPECT_TRUE(narrow_storage(model, Device::cpu()));
   const Node* made = model.graph->find("z")->producer()->input(0)->producer();
-  EXPECT_TRUE(made->is("Bfloat16Softmax", kDomain));
+  EXPECT_TRUE(made->is("Softmax", kDomain));
   EXPECT_EQ(made->output()->dtype(), DType::kFloat);
   EXPECT_EQ(made->input(0)->dtype(), DType::kBFloat16);
 }
@@ -403,7 +414,7 @@ TEST(NarrowStorage, KeepsWhatSomebodyReadsInFull) {
 
 std::set<std::string> narrow_storage_operators() {
   std::set<std::string> operators;
-  for (const NarrowCase& c : all_cases()) operators.insert("Bfloat16" + c.op);
+  for (const NarrowCase& c : all_cases()) operators.insert(c.op);
   return operators;
 }
 

@@ -11,9 +11,9 @@
 #include <set>
 #include <sstream>
 
+#include "onnx_passes/io/loading.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/inference.h"
-#include "onnx_passes/ir/loading.h"
 #include "onnx_passes/ir/model.h"
 #include "onnx_passes/ir/onnx.h"
 #include "runtime/session.h"

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "kernels/device.h"
+#include "kernels/host.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/gradients/gradient.h"
 #include "tests/golden.h"

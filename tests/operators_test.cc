@@ -35,7 +35,7 @@ std::string error_of(const std::function<void()>& f) {
 std::string against(const std::string& contract, const std::string& graph,
                     ElementTypes types = ElementTypes::kOfSchema) {
   const Model model = from_text("<ir_version: 10, opset_import: [\"\" : 21]> g " + graph);
-  return error_of([&] { ShapeContract(contract).check(*model.graph->first(), types); });
+  return error_of([&] { ShapeContract(contract).check(*model.graph->first(), {"", "", "", types}); });
 }
 
 TEST(ShapeContract, SizesOfOneNameAreEqual) {

@@ -2,10 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include "onnx_passes/io/loading.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/inference.h"
 #include "onnx_passes/ir/inlining.h"
-#include "onnx_passes/ir/loading.h"
 #include "onnx_passes/ir/onnx.h"
 
 namespace onnx_train {

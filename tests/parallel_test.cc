@@ -1,4 +1,4 @@
-#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/support/parallel.h"
 
 #include <gtest/gtest.h>
 
@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels/device.h"
+#include "kernels/host.h"
 #include "onnx_passes/ir/error.h"
 
 namespace onnx_train::cpu {

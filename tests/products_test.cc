@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "kernels/cpu/cpu_features.h"
+#include "kernels/cpu/support/cpu_features.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/error.h"
 #include "tests/run_node.h"
@@ -114,7 +114,7 @@ TEST(LargeProducts, OfBfloat16AreTheSumsOfTheirBlocks) {
     const Tensor a = random_tensor(DType::kFloat, {mkn[0], mkn[1]}, 1).cast(DType::kBFloat16);
     const Tensor b = random_tensor(DType::kFloat, {mkn[1], mkn[2]}, 2).cast(DType::kBFloat16);
     const Tensor expected = run_node("Gemm", {a.cast(DType::kDouble), b.cast(DType::kDouble)})[0];
-    EXPECT_LT(relative_error(run_node("Bfloat16Gemm", {a, b}, {}, 1, kDomain)[0], expected), 1e-6) << to_string(mkn);
+    EXPECT_LT(relative_error(run_node("Gemm", {a, b}, {}, 1, kDomain)[0], expected), 1e-6) << to_string(mkn);
   }
 }
 
@@ -144,7 +144,7 @@ TEST(LargeProducts, OfBfloat16PackASmallOperand) {
     const Tensor a = random_tensor(DType::kFloat, {1030, kn[0]}, 1).cast(DType::kBFloat16);
     const Tensor b = random_tensor(DType::kFloat, kn, 2).cast(DType::kBFloat16);
     const Tensor expected = run_node("Gemm", {a.cast(DType::kDouble), b.cast(DType::kDouble)})[0];
-    const Tensor found = run_node("Bfloat16Gemm", {a, b}, {}, 1, kDomain)[0];
+    const Tensor found = run_node("Gemm", {a, b}, {}, 1, kDomain)[0];
     EXPECT_LT(relative_error(found, expected), 0x1p-23 * std::sqrt(kn[0])) << to_string(kn);
   }
 }

@@ -5,9 +5,10 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/cpu/cpu_features.h"
-#include "kernels/cpu/lowering/lowering.h"
+#include "kernels/cpu/support/cpu_features.h"
 #include "kernels/device.h"
+#include "kernels/host.h"
+#include "kernels/lowering/lowering.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/inlining.h"
@@ -211,9 +212,9 @@ TEST(RoundedRecurrence, NarrowOperandsGiveTheSame) {
   const int64_t one_in = cpu::isa() == cpu::Isa::kAmx ? 10 : 50;
   for (const Call& c : calls()) {
     Model narrow = model_of(c, true);
-    ASSERT_TRUE(cpu::bfloat16_recurrences(narrow)) << name_of(c);
+    ASSERT_TRUE(bfloat16_recurrences(narrow, Device::cpu())) << name_of(c);
     const Node* node = narrow.graph->first();
-    ASSERT_EQ(node->op(), concat("Bfloat16", c.op));
+    ASSERT_EQ(node->op(), c.op);
     for (size_t i : c.narrow_inputs) EXPECT_EQ(node->input(static_cast<int>(i))->dtype(), DType::kBFloat16) << i;
     for (size_t i : c.narrow_outputs) EXPECT_EQ(node->output(static_cast<int>(i))->dtype(), DType::kBFloat16) << i;
     expect_nearly_equal(run(c, std::move(narrow), true), run(c, model_of(c, false), false), name_of(c), one_in);
@@ -242,7 +243,7 @@ TEST(RoundedRecurrence, DoesNotDependOnTheNumberOfThreads) {
 
 std::set<std::string> narrow_recurrences() {
   std::set<std::string> operators;
-  for (const Call& c : calls()) operators.insert(concat("Bfloat16", c.op));
+  for (const Call& c : calls()) operators.insert(c.op);
   return operators;
 }
 

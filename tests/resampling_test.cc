@@ -7,8 +7,8 @@
 #include <cstring>
 #include <limits>
 
-#include "kernels/cpu/lowering/lowering.h"
 #include "kernels/device.h"
+#include "kernels/host.h"
 #include "kernels/lowering/lowering.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/gradients/gradient.h"
@@ -192,9 +192,9 @@ TEST(Resize, StaysChannelsLastBetweenConvolutions) {
   };
   fold_constants(model);  // as plans do: Shape nodes read images
   remove_dead_nodes(model);
-  cpu::channels_last(model);
+  channels_last(model);
   remove_dead_nodes(model);
-  EXPECT_EQ(count("ChannelsLastConv"), 3);
+  EXPECT_EQ(count("Conv"), 3);
   EXPECT_EQ(count("Resize"), 2);
   EXPECT_EQ(count("ResizeGrad"), 2);
   EXPECT_EQ(count("Transpose"), 4) << to_text(model);  // of x, y, and their gradients

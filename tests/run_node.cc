@@ -6,6 +6,8 @@
 #include <random>
 
 #include "kernels/device.h"
+#include "kernels/functions/functions.h"
+#include "kernels/host.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/error.h"
 
@@ -21,7 +23,7 @@ PreparedNode::PreparedNode(const std::string& op, std::vector<Tensor> inputs, co
     vars.push_back(input.empty() ? Var() : b.var(model_.graph->add_initializer(concat("x", vars.size()), input)));
   }
   const auto results =
-      domain == kDomain ? call(b, op, num_outputs, vars, attrs) : b.ops(op, num_outputs, vars, attrs, domain);
+      domain == kDomain ? call_lowered(b, op, num_outputs, vars, attrs) : b.ops(op, num_outputs, vars, attrs, domain);
   const NodeSpec spec(*results[0].value()->producer(), inputs_, num_threads());
   const Kernel* kernel = find_kernel(Device::cpu(), spec);
   if (!kernel) fail(spec.node().label(), ": no kernel");

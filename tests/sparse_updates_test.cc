@@ -4,6 +4,7 @@
 
 #include <map>
 
+#include "kernels/host.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/passes/passes.h"
@@ -127,7 +128,7 @@ TEST_F(SparseUpdates, SameBitsAsOfTheWholeTableInMixedPrecision) {
     expect_dense_bits(network, options, without({"narrow_storage"}));
   }
   Session session(make_model({}, options));
-  EXPECT_EQ(count(session.plan("step", shapes_of(make_batch({}))), "Bfloat16CoalesceRows"), 1);
+  EXPECT_EQ(count(session.plan("step", shapes_of(make_batch({}))), "CoalesceRows"), 1);
 }
 
 TEST_F(SparseUpdates, ThreadsDoNotChangeABit) {

@@ -11,6 +11,7 @@
 #include <string>
 #include <thread>
 
+#include "kernels/host.h"
 #include "runtime/session.h"
 #include "tests/allocations.h"
 #include "tests/locks.h"

@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "kernels/device.h"
+#include "kernels/host.h"
 #include "onnx_passes/ir/builder.h"
 #include "onnx_passes/ir/onnx.h"
 #include "onnx_passes/passes/mixed_precision.h"

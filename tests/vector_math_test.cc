@@ -6,7 +6,7 @@
 
 #include <vector>
 
-#include "kernels/cpu/simd.h"
+#include "kernels/cpu/support/simd.h"
 
 namespace onnx_train {
 namespace {

@@ -53,9 +53,10 @@ struct Execution {
     PlanOptions options;
     options.lowering.without = without;
     const std::unique_ptr<Stream> stream = Device::cpu().make_stream();
+    Fault fault, found;
     Executable executable(
         std::make_unique<Plan>(clone(model), Strings{"s"}, std::map<std::string, Shape>(), Device::cpu(), options),
-        Device::cpu(), *stream);
+        Device::cpu(), *stream, &fault);
     const Plan& plan = executable.plan();
     arena = plan.arena_bytes();
     for (const PlanStep& step : plan.steps()) ops.push_back(step.node->op());
@@ -71,12 +72,12 @@ struct Execution {
       in_place = in_place || plan.states()[i].in_place;
       executable.bind_state(i, states[i].data());
     }
+    std::vector<Tensor> outputs;
+    for (const Port& port : plan.outputs()) outputs.emplace_back(port.dtype, port.shape);
     for (int run = 0; run < 2; ++run) {
       for (size_t i = 0; i < tensors.size(); ++i) executable.set_input(i, tensors[i].data());
-      executable.run();
-      executable.wait();
+      executable.run(outputs, &found);
     }
-    std::vector<Tensor> outputs = executable.outputs();
     outputs.insert(outputs.end(), states.begin(), states.end());
     for (const Tensor& t : outputs) results.emplace_back(static_cast<const char*>(t.data()), t.bytes());
   }

@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "kernels/host.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/roles.h"
 #include "runtime/checkpoint.h"

@@ -2,6 +2,7 @@
 #include <cstdio>
 #include <map>
 
+#include "kernels/device.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/passes/analysis.h"
 #include "tools/arguments.h"
@@ -9,6 +10,7 @@
 #include "tools/report/flops.h"
 #include "tools/report/format.h"
 #include "tools/report/output.h"
+#include "tools/runtime_options.h"
 #include "tools/subcommand.h"
 #include "tools/trial.h"
 
@@ -16,7 +18,7 @@ namespace onnx_train {
 namespace {
 
 struct CheckArguments {
-  std::string model, mode = "train";
+  std::string model, mode = "train", device = "cpu";
   std::vector<std::string> sizes;
   ImportOptions import;
   BuildOptions options;
@@ -58,6 +60,7 @@ int report_success(const Model& training, const CheckArguments& arguments) {
 
 int run(CheckArguments* arguments) {
   BuildOptions& options = arguments->options;
+  Device& device = Device::find(arguments->device);
   options.mode = arguments->mode == "train" ? Mode::kTrain : Mode::kFrozen;
   std::vector<Finding> findings;
   Model model = load_forward_model(arguments->model, "float32", arguments->import, &findings);
@@ -80,7 +83,7 @@ int run(CheckArguments* arguments) {
     fail("the model has no float weights to train; its input gradients can be had: onnx-train grad");
   if (options.loss.empty()) options.loss = suggest_loss(graph);
   options.optimizer = "sgd";  // what can be trained can be trained by all of them; this one needs no memory
-  const std::vector<Hindrance> hindrances = try_training(&model, options, arguments->sizes);
+  const std::vector<Hindrance> hindrances = try_training(&model, options, arguments->sizes, device);
   if (hindrances.empty()) return report_success(model, *arguments);
   TextTable list("llw");
   for (const Hindrance& h : hindrances) list.add({h.place, h.reason, h.way_out});
@@ -109,6 +112,7 @@ Subcommand check_command() {
            {"--loss", &a->options.loss, "as build takes it [what fits the first output]", "EXPR"},
            {"--train", &a->options.train, "weights to train: names, globs, @FILE with one a line [all]", "PATTERNS"},
            {"--freeze", &a->options.freeze, "weights to leave as they are, likewise", "PATTERNS"},
+           device_option(&a->device),
            batch_option(&a->import),
            set_option(&a->import),
            fix_shapes_option(&a->import),

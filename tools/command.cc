@@ -5,8 +5,8 @@
 #include <exception>
 #include <new>
 
+#include "onnx_passes/io/loading.h"
 #include "onnx_passes/ir/error.h"
-#include "onnx_passes/ir/loading.h"
 #include "onnx_passes/passes/expression.h"
 #include "onnx_train/version.h"
 #include "tools/arguments.h"
@@ -64,7 +64,7 @@ int unknown_command(const std::string& name, const std::vector<Subcommand>& subc
 
 std::vector<Subcommand> all_subcommands() {
   return {check_command(),   build_command(), fit_command(),  eval_command(),   predict_command(), export_command(),
-          flatten_command(), show_command(),  grad_command(), verify_command(), bench_command()};
+          flatten_command(), show_command(),  grad_command(), verify_command(), bench_command(),   devices_command()};
 }
 
 int command(int argc, char** argv) {

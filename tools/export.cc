@@ -1,7 +1,7 @@
 #include <cstdio>
 
+#include "onnx_passes/io/loading.h"
 #include "onnx_passes/ir/error.h"
-#include "onnx_passes/ir/loading.h"
 #include "onnx_passes/passes/passes.h"
 #include "onnx_passes/passes/widen.h"
 #include "runtime/checkpoint.h"

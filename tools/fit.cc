@@ -6,8 +6,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "onnx_passes/io/loading.h"
 #include "onnx_passes/ir/error.h"
-#include "onnx_passes/ir/loading.h"
 #include "onnx_passes/ir/roles.h"
 #include "runtime/data_check.h"
 #include "runtime/fingerprint.h"

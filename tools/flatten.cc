@@ -1,6 +1,6 @@
 #include <cstdio>
 
-#include "onnx_passes/ir/loading.h"
+#include "onnx_passes/io/loading.h"
 #include "onnx_passes/passes/passes.h"
 #include "runtime/checkpoint.h"
 #include "tools/subcommand.h"

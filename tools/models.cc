@@ -7,30 +7,12 @@
 #include <set>
 
 #include "onnx_passes/ir/error.h"
-#include "onnx_passes/ir/loading.h"
-#include "onnx_passes/ir/message.h"
 #include "onnx_passes/passes/expression.h"
-#include "onnx_passes/passes/import.h"
 #include "onnx_passes/passes/passes.h"
-#include "onnx_passes/passes/training_mode.h"
-#include "runtime/checkpoint.h"
 #include "tools/arguments.h"
 #include "tools/subcommand.h"
 
 namespace onnx_train {
-
-Model load_forward_model(const std::string& path, const std::string& dtype, const ImportOptions& options,
-                         std::vector<Finding>* findings) {
-  return import_forward_model(load_message(path), dtype, options, findings);
-}
-
-Model load_any_model(const std::string& path) {
-  ModelMessage message = load_message(path);
-  if (!message.proto.training_info().empty()) return load_training_model(path);
-  Model model = import_model(std::move(message));
-  to_inference(*model.graph);
-  return model;
-}
 
 void check_size(const std::string& text) {
   const size_t equals = text.find('=');

@@ -1,4 +1,4 @@
-// Loading models the way subcommands need them.
+// The sizes and inputs on which subcommands run a model when they have no data.
 #pragma once
 
 #include <map>
@@ -8,19 +8,11 @@
 #include "onnx_passes/ir/model.h"
 #include "onnx_passes/passes/passes.h"
 #include "runtime/build_settings.h"
+#include "runtime/checkpoint.h"
 #include "runtime/dataset.h"
 #include "tools/subcommand.h"
 
 namespace onnx_train {
-
-// A forward model, imported: see passes.h and build_settings.h. What importing has to tell is added to `findings`, if
-// given.
-Model load_forward_model(const std::string& path, const std::string& dtype = "float32",
-                         const ImportOptions& options = {}, std::vector<Finding>* findings = nullptr);
-
-// A training model, verified and as it is; any other model, imported and in inference form, whatever mode it was
-// exported in. What can be run: predict, show --plan.
-Model load_any_model(const std::string& path);
 
 // Concrete shapes for inputs whose dimensions are symbols: `sizes` gives NAME=N (a symbol's or, for the first dimension
 // of every input, "batch"), else `batch` for first dimensions and 8 for others. Throws Error for a name that no input

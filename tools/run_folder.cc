@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "kernels/device.h"
+#include "kernels/host.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/initializer.h"
 #include "onnx_passes/ir/roles.h"

@@ -4,6 +4,7 @@
 #include <map>
 #include <sstream>
 
+#include "kernels/host.h"
 #include "onnx_passes/ir/error.h"
 
 namespace onnx_train {
@@ -42,10 +43,15 @@ CommandOption dtype_option(std::string* dtype) {
   return {"--dtype", dtype, "float64 computes in double precision [float32]", "TYPE", false, {"float32", "float64"}};
 }
 
+CommandOption device_option(std::string* device) {
+  return {"--device", device, "what runs the model: a name that `onnx-train devices` lists [cpu]", "NAME"};
+}
+
 std::vector<CommandOption> with_runtime_options(std::vector<CommandOption> options, RuntimeOptions* runtime) {
   options.insert(
       options.end(),
-      {{"--threads", {&runtime->threads, kThreads}, "threads [all cores]", "N"},
+      {device_option(&runtime->device),
+       {"--threads", {&runtime->threads, kThreads}, "threads [all cores]", "N"},
        {"--lowering",
         {&runtime->lowering, check_passes},
         "-NAME,...: plan without these lowering passes (docs/lowering.md)",
@@ -64,6 +70,7 @@ std::vector<CommandOption> with_runtime_options(std::vector<CommandOption> optio
 SessionOptions session_options(const RuntimeOptions& runtime) {
   if (runtime.threads > 0) set_num_threads(static_cast<int>(runtime.threads));
   SessionOptions options;
+  options.device = &Device::find(runtime.device);
   options.plan.lowering.on = !runtime.no_lowering;
   options.plan.pipeline.dump_dir = runtime.dump_folder;
   options.plan.memory = parse_size(runtime.memory);

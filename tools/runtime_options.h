@@ -10,6 +10,7 @@
 namespace onnx_train {
 
 struct RuntimeOptions {
+  std::string device = "cpu";
   int64_t threads = 0;
   std::string lowering;  // "-fold_transposes,-fuse_elementwise"
   bool no_lowering = false;
@@ -18,13 +19,17 @@ struct RuntimeOptions {
   bool check_memory = false;
 };
 
-// `options` with those of `runtime` behind them.
+// Returns `options` followed by the options that set `runtime`.
 std::vector<CommandOption> with_runtime_options(std::vector<CommandOption> options, RuntimeOptions* runtime);
 
 // --dtype of the subcommands that compute without training.
 CommandOption dtype_option(std::string* dtype);
 
-// What a session is to be opened with. Sets the number of threads.
+// --device.
+CommandOption device_option(std::string* device);
+
+// The options to open a session with. Loads the device and sets the number of threads. Throws Error when there is no
+// such device.
 SessionOptions session_options(const RuntimeOptions& runtime);
 
 }  // namespace onnx_train

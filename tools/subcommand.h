@@ -33,6 +33,7 @@ Subcommand show_command();
 Subcommand grad_command();
 Subcommand verify_command();
 Subcommand bench_command();
+Subcommand devices_command();
 std::vector<Subcommand> all_subcommands();
 
 }  // namespace onnx_train

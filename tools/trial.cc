@@ -79,18 +79,20 @@ std::vector<std::string> choose_sizes(const std::vector<InputSpec>& inputs, cons
   return all;
 }
 
-void plan(Model flat, const std::vector<std::string>& states, const std::map<std::string, Shape>& shapes) {
+void plan(Model flat, const std::vector<std::string>& states, const std::map<std::string, Shape>& shapes,
+          Device& device) {
   for (const std::string& state : states) {  // those of `predict` are weights: a session reads them from its state
     Value* value = flat.graph->find(state);
     if (value && value->is_initializer() && !flat.graph->is_input(value)) flat.graph->add_input(state, value->type());
   }
   PlanOptions options;
   options.lowering.on = false;  // what runs at all is the same, and found sooner
-  const Plan made(std::move(flat), states, shapes, Device::cpu(), options);
+  const Plan made(std::move(flat), states, shapes, device, options);
 }
 
 // Sizes that a model leaves open may still have to fit its strides and heads: a few are tried.
-std::optional<Hindrance> try_plan(const Model& model, const std::string& entry, const std::vector<std::string>& sizes) {
+std::optional<Hindrance> try_plan(const Model& model, const std::string& entry, const std::vector<std::string>& sizes,
+                                  Device& device) {
   std::optional<Model> first = flatten(model, entry);
   const std::vector<InputSpec> inputs = entry_inputs(model, entry, *first);
   const std::vector<std::string> states = state_of(model, entry);
@@ -99,7 +101,7 @@ std::optional<Hindrance> try_plan(const Model& model, const std::string& entry, 
   for (const int64_t other : {8, 32, 224, 1}) {
     try {
       const auto shapes = example_shapes(inputs, kBatch, choose_sizes(inputs, sizes, other));
-      plan(first ? *std::exchange(first, std::nullopt) : flatten(model, entry), states, shapes);
+      plan(first ? *std::exchange(first, std::nullopt) : flatten(model, entry), states, shapes, device);
       return std::nullopt;
     } catch (const Error& error) {
       if (reason.empty()) reason = error.what();
@@ -122,14 +124,15 @@ std::string suggest_loss(const Graph& graph) {
   fail("none of the model's outputs is a float, so there is nothing a loss could be made of");
 }
 
-std::vector<Hindrance> try_training(Model* model, const BuildOptions& options, const std::vector<std::string>& sizes) {
+std::vector<Hindrance> try_training(Model* model, const BuildOptions& options, const std::vector<std::string>& sizes,
+                                    Device& device) {
   try {
     if (auto missing = build(model, options); !missing.empty()) return missing;
   } catch (const Error& error) {
     return {{"build", error.what(), ""}};
   }
   for (const char* entry : {"step", "predict"}) {
-    if (auto hindrance = try_plan(*model, entry, sizes)) return {*hindrance};
+    if (auto hindrance = try_plan(*model, entry, sizes, device)) return {*hindrance};
   }
   return {};
 }

@@ -9,6 +9,8 @@
 
 namespace onnx_train {
 
+class Device;
+
 // One thing in the way: a node or a part of the work, what is wrong, and what can be done.
 struct Hindrance {
   std::string place, reason, way_out;
@@ -19,9 +21,10 @@ struct Hindrance {
 std::string suggest_loss(const Graph& graph);
 
 // Turns the imported `model` into a training model with the passes of `build`, then makes the plans of `step` and
-// `predict` on the CPU for small sizes of what the model leaves open; `sizes` gives them as NAME=N. Neither needs
+// `predict` on `device` with small sizes for symbolic dimensions; `sizes` sets them as NAME=N. Neither needs
 // memory for values or state. Returns what was in the way: every node without a gradient, or else the first error;
 // nothing when all went well.
-std::vector<Hindrance> try_training(Model* model, const BuildOptions& options, const std::vector<std::string>& sizes);
+std::vector<Hindrance> try_training(Model* model, const BuildOptions& options, const std::vector<std::string>& sizes,
+                                    Device& device);
 
 }  // namespace onnx_train

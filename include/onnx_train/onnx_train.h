@@ -110,8 +110,9 @@ onnx_train_status onnx_train_model_flatten(const onnx_train_model* training, con
 
 typedef struct onnx_train_session onnx_train_session;
 
-/* Options: "device" ["cpu"], "threads" [all cores], "memory" (bytes that gradients and activations may take) [what the
- * machine has]. The session copies the model; it may be freed. */
+/* Options: "device" ["cpu"; others are modules libonnx_train_NAME.so beside the library], "threads" [all cores],
+ * "memory" (bytes that gradients and activations may take) [what the machine has]. The session copies the model; it may
+ * be freed. */
 onnx_train_status onnx_train_session_create(const onnx_train_model* training, const onnx_train_option* options,
                                             size_t count, onnx_train_session** session);
 void onnx_train_session_free(onnx_train_session* session);

@@ -1,9 +1,9 @@
-// A weight that is looked up and used otherwise, too, a language model's embedding that is also its head, has a
-// gradient Add(of the head, GatherGrad(..)): the second term is as large as the weight and nearly all zero. The rows
-// are added to the first one instead, where it lies if nobody else reads it.
+// A weight that is looked up and also used otherwise, such as a language model's embedding that is also its head, has
+// the gradient Add(gradient of the head, GatherGrad(..)). The second term is as large as the weight and nearly all
+// zero. This pass adds its rows to the first term instead, in place if nothing else reads that term.
+#include "kernels/functions/functions.h"
 #include "kernels/lowering/lowering.h"
 #include "kernels/lowering/readers.h"
-#include "onnx_passes/functions/functions.h"
 
 namespace onnx_train {
 namespace {
@@ -23,7 +23,7 @@ bool add_rows(Node* node) {
   Graph& graph = node->graph();
   Builder b(&graph, node);
   b.set_name(node->output()->name());
-  const Var y = call(b, "AddGatherGrad", {b.var(sum), b.var(gather->input(0)), b.var(gather->input(1))});
+  const Var y = call_lowered(b, "AddGatherGrad", {b.var(sum), b.var(gather->input(0)), b.var(gather->input(1))});
   graph.replace(node->output(), y.value());
   graph.remove(node);
   graph.remove(gather);

@@ -49,7 +49,7 @@ std::optional<Product> product_of(Node* node) {
                  {node->output(), permutation("perm_y")}};
 }
 
-// The one number that a constant holds.
+// The value of a constant with one element.
 std::optional<float> number(const Value* value) {
   if (!value || value->dtype() != DType::kFloat || !value->type().is_static()) return {};
   if (num_elements(value->type().shape()) != 1) return {};
@@ -59,7 +59,7 @@ std::optional<float> number(const Value* value) {
 
 bool is_zero(const Value* value) { return number(value) == 0.0f; }
 
-// x, where `value` is x times a number.
+// Returns x if `value` is x times a constant scalar.
 struct Scaled {
   Node* node = nullptr;
   Value* x = nullptr;
@@ -129,7 +129,7 @@ class Matcher {
     return true;
   }
 
-  // q kᵀ, or that times a number
+  // q kᵀ, possibly times a scalar
   bool find_product(Value* scores) {
     const std::optional<Scaled> times = scaled(scores->producer());
     const std::optional<Product> product = product_of(times ? times->x->producer() : scores->producer());
@@ -144,7 +144,7 @@ class Matcher {
 
   // where(isnan(p), 0, p)
   bool find_guard() {
-    guarded_ = p_;
+    nan_safe_p_ = p_;
     for (const Use& use : p_->uses()) {
       if (!use.node->is("IsNaN")) continue;
       undefined_ = use.node->output();
@@ -153,11 +153,11 @@ class Matcher {
     if (!undefined_) return true;
     for (const Use& use : p_->uses()) {
       if (!is_guard(use.node, p_)) continue;
-      guarded_ = use.node->output();
-      found_.guarded = true;
+      nan_safe_p_ = use.node->output();
+      found_.nan_safe = true;
       add(use.node);
     }
-    return found_.guarded;
+    return found_.nan_safe;
   }
 
   bool is_guard(const Node* node, const Value* x) const {
@@ -165,16 +165,16 @@ class Matcher {
            node->input(2) == x && node->output()->type() == p_->type();
   }
 
-  // The probabilities go into the product with v, and, when the step trains, into dv.
+  // The probabilities are read by the product with v and, in training, by dv.
   bool find_readers() {
-    for (const Use& use : guarded_->uses()) {
+    for (const Use& use : nan_safe_p_->uses()) {
       if (members_.count(use.node)) continue;
       if (use.node->is("SoftmaxGrad", kDomain) && use.index == 1) continue;
       const std::optional<Product> product = product_of(use.node);
-      if (!product || product->a.value != guarded_) return false;
+      if (!product || product->a.value != nan_safe_p_) return false;
       const bool forward = is_identity(product->a.permutation);
       if (!forward && !is_identity(swapped(product->a.permutation))) return false;
-      Node*& place = forward ? found_.mixing : found_.dv_product;
+      Node*& place = forward ? found_.pv_product : found_.dv_product;
       if (place) return false;
       place = use.node;
       add(use.node);
@@ -186,13 +186,13 @@ class Matcher {
       }
     }
     found_.trains = found_.dv_product != nullptr;
-    return found_.mixing != nullptr;
+    return found_.pv_product != nullptr;
   }
 
   // ---- Backward
 
   bool find_gradients() {
-    for (const Value* p : {p_, guarded_}) {
+    for (const Value* p : {p_, nan_safe_p_}) {
       for (const Use& use : p->uses()) {
         if (use.node->is("SoftmaxGrad", kDomain) && use.index == 1) gradient_ = use.node;
       }
@@ -205,7 +205,7 @@ class Matcher {
   // dP = dy vᵀ, 0 where p is NaN
   bool find_probability_gradient() {
     Value* dp = gradient_->input(0);
-    if (found_.guarded) {
+    if (found_.nan_safe) {
       Node* guard = dp->producer();
       if (!guard || !is_guard(guard, guard->input(2))) return false;
       add(guard);
@@ -219,7 +219,7 @@ class Matcher {
     return true;
   }
 
-  // From SoftmaxGrad back through mask and scale to the two products.
+  // Follows the chain from SoftmaxGrad through mask and scale to the two products.
   bool find_score_gradient() {
     Value* ds = gradient_->output();
     if (selects_) {
@@ -267,9 +267,9 @@ class Matcher {
     return true;
   }
 
-  // ---- What stands at the ends
+  // ---- The operands and results
 
-  // (scale q) kᵀ, whose dq is multiplied by the same number; the same of k
+  // (scale q) kᵀ, where dq is multiplied by the same scalar; likewise for k.
   void absorb_scale(AttentionOperand* operand, AttentionOperand* gradient) {
     const std::optional<Scaled> times = scaled(operand->value->producer());
     if (!times || operand->value->graph().is_output(operand->value)) return;
@@ -308,7 +308,7 @@ class Matcher {
     return std::all_of(operands.begin(), operands.end(), [&](const AttentionOperand* operand) {
       const Shape shape = operand->value->type().shape();
       if (shape.size() != scores.size() || operand->permutation.back() != last) return false;
-      // Of one batch: none is repeated.
+      // Equal batches: none is broadcast.
       const bool read = operand != &found_.y && operand != &found_.dq && operand != &found_.dk && operand != &found_.dv;
       for (size_t i = 0; i + 2 < scores.size(); ++i) {
         const auto axis = static_cast<size_t>(operand->permutation[i]);
@@ -336,7 +336,7 @@ class Matcher {
 
   Node* const softmax_;
   Value* const p_;
-  Value* guarded_ = nullptr;  // the probabilities, or 0 where they are NaN
+  Value* nan_safe_p_ = nullptr;  // the probabilities, or 0 where they are NaN
   Value* undefined_ = nullptr;
   Node* gradient_ = nullptr;
   bool selects_ = false, scaled_behind_ = false;

@@ -1,10 +1,11 @@
-// Attention as exporters and gradient rules write it, found by structure:
+// Finds attention, as exporters and gradient rules write it, by structure:
 //
-//   scores = q kᵀ, times a number (or q is), plus a mask or where a mask keeps them
+//   scores = q kᵀ, times a scalar (or q is), plus a mask or selected by a bool mask
 //   y = softmax(scores) v, with 0 for probabilities that are NaN where the exporter guards against them
-//   dv = Pᵀ dy,  dP = dy vᵀ,  dS = SoftmaxGrad(dP, P),  dq = dS k,  dk = dSᵀ q     when the step trains
+//   dv = Pᵀ dy,  dP = dy vᵀ,  dS = SoftmaxGrad(dP, P),  dq = dS k,  dk = dSᵀ q     in training
 //
-// with the transposes that fold_transposes has left at their ends.
+// with the transposes that fold_transposes leaves at the operands. The result refers to nodes of the graph and is valid
+// until the graph changes; one thread at a time may use the graph.
 #pragma once
 
 #include <optional>
@@ -14,8 +15,8 @@
 
 namespace onnx_train {
 
-// A tensor and the order of its axes: of one that is read, `permutation` takes its axes in memory to [batch.., rows,
-// columns]; of one that is written, the other way round.
+// A tensor and the order of its axes. For an operand, `permutation` maps its axes in memory to [batch.., rows,
+// columns]; for a result, it maps these to the axes in memory.
 struct AttentionOperand {
   Value* value = nullptr;
   std::vector<int64_t> permutation;
@@ -25,21 +26,22 @@ struct Attention {
   AttentionOperand q, k, v, y;
   float scale = 1;
   Value* mask = nullptr;
-  float fill = 0;           // of scores that a bool mask does not keep
-  bool keeps_true = false;  // whether it keeps those where it is true
-  bool guarded = false;
+  float fill = 0;           // value of the scores that a bool mask hides
+  bool keeps_true = false;  // whether scores are kept where the mask is true
+  bool nan_safe = false;
 
   bool trains = false;
   AttentionOperand dy, dq, dk, dv;
 
-  // All nodes of it. Nobody else reads what is between them.
+  // All nodes of the attention. No other node reads the values between them.
   std::vector<Node*> nodes;
-  Node* mixing = nullptr;  // the product with v: everything that the forward part reads is there
-  Node *dp_product = nullptr, *dv_product = nullptr;  // the first of them: likewise for the backward part
+  Node* pv_product = nullptr;  // the product with v: all operands of the forward part precede it
+  // All operands of the backward part precede the earlier of these two.
+  Node *dp_product = nullptr, *dv_product = nullptr;
 };
 
-// The attention around a Softmax; nothing when it is something else, or somebody reads scores or probabilities. float32
-// of known shapes without empty tensors, the rows of q, k, v and of all gradients in one piece of memory.
+// Returns the attention around a Softmax; nothing if the structure differs, or if another node reads scores or
+// probabilities. Requires float32, known shapes, no empty tensors, and contiguous rows of q, k, v and all gradients.
 std::optional<Attention> find_attention(Node* softmax);
 
 }  // namespace onnx_train

@@ -1,19 +1,19 @@
-// Attention becomes two calls, BlockAttention and BlockAttentionGrad, between which no scores live: memory grows with
-// the number of tokens, not with its square.
+// Replaces attention by two calls, BlockAttention and BlockAttentionGrad. No scores are stored between them, so memory
+// grows linearly, not quadratically, with the number of tokens.
 #include "kernels/lowering/block_attention.h"
 
 #include <algorithm>
 
+#include "kernels/functions/functions.h"
 #include "kernels/lowering/attention_pattern.h"
-#include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/tables.h"
 
 namespace onnx_train {
 namespace {
 
-// Keys from which on it is faster under a causal mask. Where the mask hides nothing it is slower at 256, even at 512
-// and faster at 1,024 (docs/performance.md); the pass cannot tell the two apart, for masks may be inputs. A budget of
-// memory changes nothing here: a plan that saves memory gives the same bits.
+// Least number of keys for which it is faster with a causal mask. If the mask hides nothing, it is slower at 256 and
+// even 512 keys and faster at 1,024 (docs/performance.md); the pass cannot distinguish the cases, because masks may be
+// inputs. A memory budget does not change this choice: a plan with a budget gives the same bits.
 constexpr int64_t kFasterFrom = 256;
 
 bool pays(const Attention& a) {
@@ -30,10 +30,10 @@ Attrs common_attributes(const Attention& a) {
           {"scale", a.scale},
           {"fill", a.fill},
           {"keeps_true", a.keeps_true},
-          {"guarded", a.guarded}};
+          {"guarded", a.nan_safe}};
 }
 
-// The order of axes that takes back what `permutation` does.
+// The inverse permutation.
 std::vector<int64_t> inverse(const std::vector<int64_t>& permutation) {
   std::vector<int64_t> back(permutation.size());
   for (size_t i = 0; i < back.size(); ++i) back[static_cast<size_t>(permutation[i])] = static_cast<int64_t>(i);
@@ -41,18 +41,18 @@ std::vector<int64_t> inverse(const std::vector<int64_t>& permutation) {
 }
 
 std::vector<Var> add_forward(const Attention& a) {
-  Builder b(&a.mixing->graph(), a.mixing);
+  Builder b(&a.pv_product->graph(), a.pv_product);
   b.set_name(a.y.value->name());
   Attrs attrs = common_attributes(a);
   attrs.push_back({"perm_y", a.y.permutation});
   std::vector<Var> inputs = {b.var(a.q.value), b.var(a.k.value), b.var(a.v.value)};
   if (a.mask) inputs.push_back(b.var(a.mask));
-  return call(b, "BlockAttention", 3, inputs, attrs);
+  return call_lowered(b, "BlockAttention", 3, inputs, attrs);
 }
 
 void add_backward(const Attention& a, const std::vector<Var>& forward, const Places& places) {
   const bool dp_first = places.at(a.dp_product) < places.at(a.dv_product);
-  Builder b(&a.mixing->graph(), dp_first ? a.dp_product : a.dv_product);
+  Builder b(&a.pv_product->graph(), dp_first ? a.dp_product : a.dv_product);
   b.set_name(a.dq.value->name());
   Attrs attrs = common_attributes(a);
   attrs.push_back({"perm_dy", a.dy.permutation});
@@ -63,7 +63,7 @@ void add_backward(const Attention& a, const std::vector<Var>& forward, const Pla
   std::vector<Var> inputs = {b.var(a.dy.value), b.var(a.q.value), b.var(a.k.value), b.var(a.v.value)};
   for (const Var& kept : forward) inputs.push_back(b.var(kept.value()));
   if (a.mask) inputs.push_back(b.var(a.mask));
-  const std::vector<Var> gradients = call(b, "BlockAttentionGrad", 3, inputs, attrs);
+  const std::vector<Var> gradients = call_lowered(b, "BlockAttentionGrad", 3, inputs, attrs);
   Graph& graph = b.graph();
   graph.replace(a.dq.value, gradients[0].value());
   graph.replace(a.dk.value, gradients[1].value());
@@ -71,7 +71,7 @@ void add_backward(const Attention& a, const std::vector<Var>& forward, const Pla
 }
 
 void rewrite(Attention a, const Places& places) {
-  Graph& graph = a.mixing->graph();
+  Graph& graph = a.pv_product->graph();
   const std::vector<Var> forward = add_forward(a);
   if (a.trains) add_backward(a, forward, places);
   graph.replace(a.y.value, forward[0].value());

@@ -1,12 +1,12 @@
-// Attention without a matrix of all scores.
+// Attention without a matrix of all scores. Runs on the thread that builds a plan.
 #pragma once
 
 #include "onnx_passes/ir/model.h"
 
 namespace onnx_train {
 
-// Attention on 256 keys or more becomes BlockAttention, and its backward pass BlockAttentionGrad
-// (functions/attention.cc). Behind fold_transposes.
+// Replaces attention with at least 256 keys by BlockAttention, and its backward pass by BlockAttentionGrad
+// (kernels/functions/attention.cc). Runs after fold_transposes.
 bool block_attention(Model& model);
 
 }  // namespace onnx_train

@@ -14,10 +14,10 @@
 namespace onnx_train {
 namespace {
 
-// Larger results are cheaper to compute in each step than to keep.
+// Larger results are cheaper to compute in every step than to store.
 constexpr int64_t kMaxFolded = 65536;
 
-// Contents of constant values, read from their messages once.
+// The contents of constant values, each read from its message once.
 class Constants {
  public:
   const Tensor& of(const Value* value) {
@@ -39,7 +39,7 @@ int64_t count_nonzero(const Tensor& x, int64_t limit) {
   return count;
 }
 
-// Sizes of outputs that depend on the contents of an input, where these are constant.
+// Folds sizes that depend on the contents of an input, if these are constant.
 void infer_from_data(Node* node, Constants& constants) {
   if (node->is("NonZero") && Constants::is_constant(node->input(0))) {
     const Tensor& x = constants.of(node->input(0));
@@ -72,7 +72,7 @@ bool outputs_are_small(const Node& node) {
   return true;
 }
 
-// The node's outputs, computed by the CPU's kernel; none when there is no kernel.
+// The node's outputs, computed by the CPU kernel; empty if there is no kernel.
 std::vector<Tensor> compute(const Node& node, Constants& constants) {
   std::vector<Tensor> inputs, outputs;
   for (const Value* input : node.inputs()) inputs.push_back(input ? constants.of(input) : Tensor());
@@ -97,7 +97,7 @@ bool replace_by_constants(Node* node, const std::vector<Tensor>& results) {
   for (size_t i = 0; i < results.size(); ++i) {
     Value* output = node->output(static_cast<int>(i));
     if (!output) continue;
-    if (graph.is_output(output)) return false;  // the plan copies it; rare enough to leave to the kernel
+    if (graph.is_output(output)) return false;  // the plan copies it anyway, and the case is too rare to fold
   }
   for (size_t i = 0; i < results.size(); ++i) {
     Value* output = node->output(static_cast<int>(i));
@@ -110,7 +110,7 @@ bool replace_by_constants(Node* node, const std::vector<Tensor>& results) {
   return true;
 }
 
-// Where with a condition that is the same constant everywhere: one of the two is not needed.
+// Where whose condition is one constant: only one of the branches is needed.
 bool choose_branch(Node* node, Constants& constants) {
   if (!node->is("Where") || !Constants::is_constant(node->input(0))) return false;
   const Tensor& condition = constants.of(node->input(0));
@@ -124,7 +124,7 @@ bool choose_branch(Node* node, Constants& constants) {
 }
 
 bool fold(Node* node, Constants& constants) {
-  // What a Constant holds, and contents that inference has followed from shapes, need no kernel.
+  // Constant nodes, and contents that inference has derived from shapes, need no kernel.
   if (node->num_outputs() == 1 && node->output()) {
     const Tensor known = constant_of(node->output());
     if (!known.empty()) return replace_by_constants(node, {known});

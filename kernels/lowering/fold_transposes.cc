@@ -1,14 +1,14 @@
-// Transposes around products become strides of the products (TransposedMatMul, Gemm's flags).
+// Turns transposes before and after products into strides of the products (TransposedMatMul, Gemm's flags).
 //
-// Exporters put a scale, or a pair of reshapes, between an attention head's transpose and its product, and mixed
-// precision a cast; those change places with the transpose first. Transposes that move nothing become views.
+// Exporters put a scale or a pair of reshapes between an attention head's transpose and its product, and mixed
+// precision a cast; the pass first exchanges these with the transpose. Transposes that move no data become views.
 #include <algorithm>
 #include <optional>
 
+#include "kernels/functions/functions.h"
 #include "kernels/lowering/lowering.h"
 #include "kernels/lowering/permutation.h"
 #include "kernels/lowering/readers.h"
-#include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/inference.h"
 
 namespace onnx_train {
@@ -19,7 +19,7 @@ Node* transpose_before(const Value* value) {
   return node && node->is("Transpose") && node->input(0)->has_rank() ? node : nullptr;
 }
 
-// Empty when neither the node nor its input's type tells.
+// Empty if neither the node nor the type of its input gives it.
 Permutation permutation_of(const Node& transpose) {
   const Value* x = transpose.input(0);
   Permutation reversed = identity(x->has_rank() ? x->rank() : 0);
@@ -27,7 +27,7 @@ Permutation permutation_of(const Node& transpose) {
   return transpose.attr("perm", reversed);
 }
 
-// Writes in front of `node` what takes its place.
+// A Builder that inserts the replacement before `node`.
 Builder in_place_of(Node* node) {
   Builder b(&node->graph(), node);
   b.set_name(node->output()->name());
@@ -52,7 +52,7 @@ bool merge_transposes(Node* node) {
   return true;
 }
 
-// scale(transpose(x)) -> transpose(scale(x)), for a scale of one number
+// scale(transpose(x)) -> transpose(scale(x)), for scalar scales
 bool move_behind_scale(Node* node) {
   if (!node->is("Mul") && !node->is("Div")) return false;
   Node* transpose = transpose_before(node->input(0));
@@ -76,13 +76,13 @@ bool move_behind_cast(Node* node) {
   return true;
 }
 
-// The last two axes changed places and nothing else, whatever axes stand before them.
+// Whether the permutation exchanges the last two axes and nothing else.
 bool swaps_matrices(const Permutation& permutation) {
   return permutation.size() >= 2 && permutation == swapped(identity(static_cast<int64_t>(permutation.size())));
 }
 
-// reshape(transpose(reshape(x))), where the reshapes only merge and split the batch axes before x's matrices, is the
-// transpose of x's matrices.
+// If the reshapes of reshape(transpose(reshape(x))) only merge and split the batch axes before x's matrices, the result
+// is a transpose of x's matrices.
 bool move_out_of_reshapes(Node* node) {
   if (!node->is("Reshape")) return false;
   const Node* transpose = transpose_before(node->input(0));
@@ -102,14 +102,14 @@ bool move_out_of_reshapes(Node* node) {
   return true;
 }
 
-// An operand of a product without its transpose, and the permutation that this leaves to the product.
+// An operand of a product without its transpose, and the permutation that the product must apply.
 struct Operand {
   Value* value;
   Permutation permutation;
   bool folded = false;
 };
 
-// Transposes that take the innermost axis out of the matrices stay: products want rows or columns in one piece.
+// Transposes that move the innermost axis out of the matrices stay: a product needs contiguous rows or columns.
 Operand operand(Value* value) {
   const Node* transpose = transpose_before(value);
   if (transpose && value->rank() >= 2) {
@@ -121,19 +121,19 @@ Operand operand(Value* value) {
   return {value, identity(value->rank())};
 }
 
-// The transpose behind a product, if it is the only reader.
+// The transpose after a product, if it is the product's only reader.
 Node* transpose_behind(const Value* product) {
   if (!is_read_once(product)) return nullptr;
   Node* reader = product->uses()[0].node;
   return reader->is("Transpose") ? reader : nullptr;
 }
 
-// y = transpose(a b), its axes in memory in the order `y`.
+// y = transpose(a b); `y` is the order of its axes in memory.
 struct FoldedProduct {
   Operand a, b;
   Permutation y;
 
-  // yᵀ = bᵀ aᵀ: the same memory as a product whose rows are y's columns.
+  // yᵀ = bᵀ aᵀ: the same memory, seen as a product whose rows are the columns of y.
   void transpose() {
     std::swap(a, b);
     a.permutation = swapped(a.permutation);
@@ -158,8 +158,9 @@ bool fold_into_matmul(Node* node) {
   }
   if (!folded.a.folded && !folded.b.folded && !behind) return false;
   Builder b = in_place_of(node);
-  const Var y = call(b, "TransposedMatMul", {b.var(folded.a.value), b.var(folded.b.value)},
-                     {{"perm_a", folded.a.permutation}, {"perm_b", folded.b.permutation}, {"perm_y", folded.y}});
+  const Var y =
+      call_lowered(b, "TransposedMatMul", {b.var(folded.a.value), b.var(folded.b.value)},
+                   {{"perm_a", folded.a.permutation}, {"perm_b", folded.b.permutation}, {"perm_y", folded.y}});
   replace(behind ? behind : node, y);
   if (behind) node->graph().remove(node);
   return true;
@@ -193,7 +194,7 @@ bool fold_into_gemm(Node* node) {
   return changed;
 }
 
-// What moves only axes of one element leaves every element where it is: y of an LSTM of one direction, for one.
+// A transpose that moves only axes of size 1 moves no element: y of an LSTM with one direction, for example.
 bool view_moved_ones(Node* node) {
   if (!node->is("Transpose") || !node->input(0)->type().is_static()) return false;
   const Shape shape = node->input(0)->type().shape();
@@ -214,17 +215,17 @@ bool view_moved_ones(Node* node) {
 
 bool fold_transposes(Model& model) {
   bool changed = false;
-  // A value that is rounded has gone through two casts; what they stood between is merged behind them.
+  // A rounded value passes two casts; transposes that were separated by them are merged now.
   for (auto rewrite : {move_out_of_reshapes, merge_transposes, move_behind_scale, move_behind_cast, move_behind_cast,
                        merge_transposes, fold_into_matmul, fold_into_gemm, fold_behind_gemm, view_moved_ones}) {
-    // From the end: what a rewrite removes beside the node itself lies behind it.
+    // In reverse order: nodes that a rewrite removes besides the current node come after it.
     Node* previous = nullptr;
     for (Node* node = model.graph->last(); node; node = previous) {
       previous = node->previous();
       changed = rewrite(node) || changed;
     }
   }
-  if (changed) remove_dead_nodes(model);  // a transpose that nobody reads is a reader that others would look at
+  if (changed) remove_dead_nodes(model);  // dead transposes would count as readers in later patterns
   return changed;
 }
 

@@ -1,13 +1,14 @@
-// Which nodes go together: groups grow (fusion_groups.h); one whose results go to one other group only may be computed
-// there; what is cheaper computed than read is computed again (compute_again.cc); what costs nothing outside is left
-// out. Then the nodes of each group are brought together, the order of everything else being kept, and outlined.
+// Selects the nodes of each `Fused` call. Groups grow (fusion_groups.h); a group whose results are read by only one
+// other group may be merged into it; values that are cheaper to compute than to read are recomputed
+// (rematerialize_in_region.cc); nodes that cost nothing outside a group are left out. Then the nodes of each group are
+// moved together, which keeps the order of all other nodes, and outlined.
 #include <algorithm>
 #include <unordered_map>
 
-#include "kernels/lowering/bring_together.h"
 #include "kernels/lowering/fusion_groups.h"
 #include "kernels/lowering/lowering.h"
 #include "kernels/lowering/outline.h"
+#include "kernels/lowering/regroup.h"
 
 namespace onnx_train {
 namespace {
@@ -16,25 +17,25 @@ bool widens(const Node& node) {
   return node.is("Cast") && node.input(0)->dtype() == DType::kBFloat16 && node.output()->dtype() != DType::kBFloat16;
 }
 
-// The nodes are one island, read in this order, as the kernel will.
+// Whether the nodes, in this order, form one fusion region; the kernel asks the same question.
 bool fit_together(const std::vector<Node*>& nodes) {
-  std::unordered_map<const Value*, Residence> placed;
-  const auto residence_of = [&](const Value* value) {
+  std::unordered_map<const Value*, ValueExtent> placed;
+  const auto value_extent_of = [&](const Value* value) {
     const auto found = placed.find(value);
     return found == placed.end() ? std::nullopt : std::optional(found->second);
   };
   Space space;
   for (const Node* node : nodes) {
-    const auto residence = fit(*node, residence_of, &space);
-    if (!residence) return false;
-    placed[node->output()] = *residence;
+    const auto value_extent = fit(*node, value_extent_of, &space);
+    if (!value_extent) return false;
+    placed[node->output()] = *value_extent;
   }
   return true;
 }
 
 // ---- Sinking
 
-// What widens a bfloat16 value for one other group is done there: half the bytes are kept meanwhile.
+// Moves the widening of a bfloat16 value into the only group that reads it: half as many bytes are alive until then.
 void hand_over(FusionGroups& groups, Node* node) {
   const int from = groups.of(node);
   if (from < 0 || !widens(*node) || groups.is_graph_output(node->output())) return;
@@ -54,7 +55,7 @@ void hand_over(FusionGroups& groups, Node* node) {
   groups.assign(node, to);
 }
 
-// A group that only one other group reads joins that one, if no more has to be kept for it meanwhile.
+// Merges a group into the only other group that reads it, if that keeps no more bytes alive in between.
 void sink(FusionGroups& groups, int g) {
   int reader = -1, results = 0;
   for (const Node* node : groups[g].nodes) {
@@ -87,9 +88,9 @@ void sink(FusionGroups& groups, int g) {
   groups[g].nodes.clear();
 }
 
-// ---- What stays in a group
+// ---- Nodes that stay in a group
 
-// Two groups of readers, inside and outside: a view each.
+// Readers inside and outside the group get a view each.
 void split_view(FusionGroups& groups, Node* view, int g) {
   Value* inside = view->output();
   std::vector<Use> uses_inside, uses_outside;
@@ -108,8 +109,8 @@ void split_view(FusionGroups& groups, Node* view, int g) {
   }
 }
 
-// Views cost nothing outside, and would have to be written inside. They stay only between two nodes of the group;
-// whoever else reads them gets one of its own.
+// Views cost nothing outside a group but would have to be written inside it. They stay only between two nodes of the
+// group; readers outside get their own view.
 void trim_views(FusionGroups& groups, int g) {
   std::vector<Node*>& nodes = groups[g].nodes;
   for (Node* node : nodes) {
@@ -122,7 +123,7 @@ void trim_views(FusionGroups& groups, int g) {
   std::erase_if(nodes, [&](const Node* node) { return groups.of(node) != g; });
 }
 
-// A bfloat16 value is not widened inside for those outside: twice the bytes would be kept until they read them.
+// A bfloat16 value is not widened inside the group for readers outside: twice the bytes would be alive until they read.
 void trim_widenings(FusionGroups& groups, int g) {
   const auto is_read_here = [&](const Node* node) {
     const auto& uses = node->output()->uses();
@@ -135,7 +136,7 @@ void trim_widenings(FusionGroups& groups, int g) {
   });
 }
 
-// Two nodes or more that compute.
+// Whether the group has at least two nodes that compute and still forms a region.
 bool is_worth_it(const std::vector<Node*>& nodes) {
   const auto computes = [](const Node* node) { return !is_view(*node); };
   return std::count_if(nodes.begin(), nodes.end(), computes) >= 2 && fit_together(nodes);
@@ -149,7 +150,7 @@ bool fuse_elementwise(Model& model, const CanFuse& can_fuse) {
   groups.number_nodes();
   for (Node* node = graph.first(); node; node = node->next()) hand_over(groups, node);
   for (int g = groups.count(); g-- > 0;) sink(groups, g);
-  bool changed = compute_again(&groups);
+  bool changed = rematerialize_in_region(&groups);
   groups.number_nodes();
   std::vector<std::vector<Node*>> together;
   for (int g = 0; g < groups.count(); ++g) {
@@ -161,7 +162,7 @@ bool fuse_elementwise(Model& model, const CanFuse& can_fuse) {
     changed |= !groups[g].nodes.empty();
   }
   if (!changed) return false;
-  bring_together(&graph, together);
+  regroup(&graph, together);
   for (const std::vector<Node*>& nodes : together) {
     if (!nodes.empty()) outline(nodes, "Fused");
   }

@@ -16,7 +16,7 @@ FusionGroups::FusionGroups(Graph& graph, const CanFuse& can_fuse)
 // ---- Growing
 
 void FusionGroups::visit(Node* node) {
-  int outside = 0;  // the deepest of the inputs that come from no group
+  int outside = 0;  // highest level of the inputs that come from no group
   std::vector<int> sources;
   for_each_input(*node, [&](const Value* input) {
     const Node* producer = input->producer();
@@ -52,21 +52,21 @@ bool FusionGroups::join(Node* node, const std::vector<int>& joined) {
     space = *both;
     nodes += groups[g].nodes.size();
   }
-  const auto residence_of = [&](const Value* value) {
+  const auto value_extent_of = [&](const Value* value) {
     const int g = value->producer() ? of(value->producer()) : -1;
     return std::find(joined.begin(), joined.end(), g) == joined.end() ? std::nullopt
-                                                                      : std::optional(residence_.at(value));
+                                                                      : std::optional(value_extents_.at(value));
   };
-  const auto residence = nodes > kMaxNodes ? std::nullopt : fit(*node, residence_of, &space);
-  if (!residence) return false;
+  const auto value_extent = nodes > kMaxNodes ? std::nullopt : fit(*node, value_extent_of, &space);
+  if (!value_extent) return false;
   const int into = unite(joined);
   groups[into].space = space;
   add(node, into);
-  residence_[node->output()] = *residence;
+  value_extents_[node->output()] = *value_extent;
   return true;
 }
 
-// The smaller ones into the largest.
+// Merges the smaller groups into the largest one.
 int FusionGroups::unite(const std::vector<int>& joined) {
   FusionGroups& groups = *this;
   const int into = *std::max_element(joined.begin(), joined.end(),
@@ -82,18 +82,18 @@ int FusionGroups::unite(const std::vector<int>& joined) {
 void FusionGroups::start_group(Node* node, int level) {
   Group fresh;
   fresh.level = level;
-  const auto nothing = [](const Value*) -> std::optional<Residence> { return std::nullopt; };
-  const auto residence = fit(*node, nothing, &fresh.space);
-  if (!residence) {
+  const auto nothing = [](const Value*) -> std::optional<ValueExtent> { return std::nullopt; };
+  const auto value_extent = fit(*node, nothing, &fresh.space);
+  if (!value_extent) {
     level_of_[node] = level;
     return;
   }
   groups_.push_back(std::move(fresh));
   add(node, count() - 1);
-  residence_[node->output()] = *residence;
+  value_extents_[node->output()] = *value_extent;
 }
 
-// ---- Changing and asking
+// ---- Modification and queries
 
 void FusionGroups::add(Node* node, int g) {
   (*this)[g].nodes.push_back(node);

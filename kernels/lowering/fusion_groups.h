@@ -1,34 +1,34 @@
 // The groups of element-wise nodes that fuse_elementwise outlines, and how they grow.
 //
-// Each node gets a level: that of its deepest input, and one more where the input comes from a group that the node
-// cannot join. So levels never fall along a path, and rise wherever a path leaves a group: no path comes back to a
-// group that it has left, whichever nodes of one level are taken together. One walk finds all groups.
+// Each node has a level: the highest level of its inputs, plus one if that input comes from a group that the node
+// cannot join. Levels never decrease along a path and increase where a path leaves a group. So no path returns to a
+// group that it has left, whichever nodes of one level are grouped, and one traversal finds all groups.
 //
-// Used by the parts of one pass, on one thread.
+// The pass owns the groups while it runs; one thread.
 #pragma once
 
 #include <functional>
 #include <vector>
 
-#include "kernels/lowering/island.h"
+#include "kernels/lowering/fusion_region.h"
 #include "onnx_passes/ir/tables.h"
 
 namespace onnx_train {
 
-// What the device's kernel of Fused computes.
+// Whether the device's kernel of Fused can compute the node.
 using CanFuse = std::function<bool(const Node&)>;
 
 struct Group {
   Space space;
   int level = 0;
-  std::vector<Node*> nodes;  // empty: what is left of a group that joined another, or was dissolved
+  std::vector<Node*> nodes;  // empty after the group has been merged into another or dissolved
 };
 
 class FusionGroups {
  public:
-  static constexpr size_t kMaxNodes = 128;  // of a group: more would not keep their values in the cache
+  static constexpr size_t kMaxNodes = 128;  // per group: with more, its values would not stay in the cache
 
-  // Makes the groups of the graph's nodes. Both arguments must outlive the groups.
+  // Builds the groups of the graph's nodes. Both arguments must outlive this object.
   FusionGroups(Graph& graph, const CanFuse& can_fuse);
 
   Graph& graph() const { return graph_; }
@@ -36,31 +36,31 @@ class FusionGroups {
   bool is_graph_output(const Value* value) const { return outputs_.contains(value); }
   void add_graph_output(const Value* value) { outputs_.insert(value); }
 
-  // Groups are numbered from 0 to count().
+  // Groups have the numbers 0 to count() - 1.
   int count() const { return static_cast<int>(groups_.size()); }
   Group& operator[](int g) { return groups_[static_cast<size_t>(g)]; }
-  // The node's group; -1: none.
+  // The group of the node; -1 if none.
   int of(const Node* node) const {
     const int* found = group_of_.find(node);
     return found ? *found : -1;
   }
 
-  // Adds a node to the group's list, behind the others.
+  // Appends a node to the group.
   void add(Node* node, int g);
-  // The node is in that group from now on, or in none; the lists stay as they are.
+  // Changes only which group the node belongs to; the lists of nodes stay as they are.
   void assign(const Node* node, int g) { group_of_[node] = g; }
   void release(const Node* node) { group_of_.erase(node); }
   void dissolve(int g);
 
-  // Counts the nodes in the graph's order: what `sort` and `place` go by.
+  // Numbers the nodes in the graph's order, which `sort` and `place` use.
   void number_nodes();
   void sort(std::vector<Node*>* nodes) const;
   bool is_numbered(const Node* node) const { return position_.contains(node); }
   int position(const Node* node) const { return position_.at(node); }
-  // The position of what makes the value; -1: nothing does.
+  // The position of the node that produces the value; -1 if there is none.
   int place(const Value* value) const { return value->producer() ? position(value->producer()) : -1; }
 
-  // Values of the group's own size that it reads and does not make, in the order in which they are made.
+  // Values of the size of the group's space that the group reads and does not produce, in the order of their producers.
   std::vector<Value*> full_inputs(int g);
 
  private:
@@ -75,13 +75,14 @@ class FusionGroups {
   std::vector<Group> groups_;
   NodeTable<int> group_of_;
   NodeTable<int> level_of_;  // of nodes in no group
-  ValueTable<Residence> residence_;
+  ValueTable<ValueExtent> value_extents_;
   NodeTable<int> position_;
 };
 
-// What a group reads but could as well compute, from numbers that it reads anyway, by operations that cost less than
-// memory does, it computes again: so a backward pass keeps a network's activations, and not what was computed on the
-// way from one to the next. The nodes must be numbered; they are not afterwards. Returns whether anything changed.
-bool compute_again(FusionGroups* groups);
+// Recomputes inside a group values that it reads but that follow from other values it reads, by operations that are
+// cheaper than reading memory. A backward pass then keeps the activations of a network, but not the intermediate values
+// between them. The nodes must be numbered before the call and are not numbered afterwards. Returns whether the graph
+// changed.
+bool rematerialize_in_region(FusionGroups* groups);
 
 }  // namespace onnx_train

@@ -9,16 +9,13 @@
 namespace onnx_train {
 
 size_t bytes_of(const Value& value) {
-  if (!value.type().is_static()) return 0;  // no kernel takes it: the plan will say so
+  if (!value.type().is_static()) return 0;  // no kernel supports it: preparing the plan reports that
   return static_cast<size_t>(num_elements(value.type().shape())) * size_of(value.dtype());
 }
 
 namespace {
 
-size_t aligned_bytes_of(const Value& value) {
-  constexpr size_t kAlignment = 64;  // of buffers in the arena
-  return (bytes_of(value) + kAlignment - 1) / kAlignment * kAlignment;
-}
+size_t aligned_bytes_of(const Value& value) { return align_up(bytes_of(value)); }
 
 }  // namespace
 
@@ -58,7 +55,7 @@ Lifetimes::Lifetimes(const Graph& graph) : nodes(graph.nodes()) {
     lifetime.fixed = true;
     lifetime.bytes = 0;
   }
-  // Bytes that come to life at a node, less those that died before it.
+  // Bytes allocated at each node minus bytes freed before it.
   std::vector<size_t> born(nodes.size() + 1), dead(nodes.size() + 1);
   for (const Lifetime& lifetime : all) {
     if (lifetime.first < 0) continue;
@@ -80,7 +77,7 @@ bool Lifetimes::is_piece_of_input(const Node& node) const {
   return of_input && !piece_offsets(node).empty();
 }
 
-int Lifetimes::fullest() const {
+int Lifetimes::peak_step() const {
   return alive.empty() ? -1 : static_cast<int>(std::max_element(alive.begin(), alive.end()) - alive.begin());
 }
 

@@ -1,7 +1,9 @@
-// When the values of a graph are alive, in the order of its nodes: what a plan needs memory for, as far as it can be
-// told before kernels are chosen. A view is its input's memory, and so is a piece of an input or a constant. (Other
-// pieces, and what is written to its place in a Concat, the plan chooses last: runtime/views.h. That needs no more than
-// this tells.) Inputs, constants and outputs of the graph have memory of their own, which no plan's arena holds.
+// The lifetimes of the values of a graph, in the order of its nodes: the memory that a plan needs, as far as it is
+// known before kernels are chosen. A view shares the memory of its input, and so does a piece of an input or constant.
+// (Other pieces, and values written to their place in a Concat, are decided by the plan later, in runtime/views.h; that
+// never needs more memory.) Inputs, constants and outputs of the graph have memory of their own outside the arena.
+//
+// Computed for one state of the graph; owned by the caller, immutable, valid until the graph changes.
 #pragma once
 
 #include <vector>
@@ -10,16 +12,16 @@
 
 namespace onnx_train {
 
-// Of a value whose shape is known.
+// Of a value with a known shape.
 size_t bytes_of(const Value& value);
 
-// A value and the views of it.
+// A value together with the views of it.
 struct Lifetime {
   const Value* value;
-  size_t bytes;           // 0 where the memory is not the plan's
+  size_t bytes;           // 0 if the memory is not in the arena
   int first;              // the node that writes it; -1 for inputs and constants
   std::vector<int> uses;  // the nodes that read it, in order
-  bool fixed = false;     // an output of the graph is its memory, or a subgraph reads it: it stays as it is
+  bool fixed = false;     // an output of the graph shares its memory, or a subgraph reads it: it cannot be moved
 
   int last() const { return uses.empty() ? first : uses.back(); }
 };
@@ -28,16 +30,16 @@ struct Lifetimes {
   explicit Lifetimes(const Graph& graph);
 
   const Lifetime& of(const Value* value) const { return all[index.at(value)]; }
-  // The node's outputs are stretches of an input's or constant's memory.
+  // Whether the node's outputs are contiguous pieces of the memory of an input or constant.
   bool is_piece_of_input(const Node& node) const;
-  // The node with the most bytes alive: the first of them; -1 in an empty graph.
-  int fullest() const;
+  // The first node with the most bytes alive (the peak step); -1 for an empty graph.
+  int peak_step() const;
 
   std::vector<Node*> nodes;
   NodeTable<int> position;
   std::vector<Lifetime> all;
-  ValueTable<size_t> index;   // views have their memory's
-  std::vector<size_t> alive;  // bytes while each node runs
+  ValueTable<size_t> index;   // index into `all`; views have the index of their memory
+  std::vector<size_t> alive;  // bytes alive while each node runs
 };
 
 }  // namespace onnx_train

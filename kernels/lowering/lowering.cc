@@ -5,15 +5,17 @@
 #include <set>
 
 #include "kernels/device.h"
+#include "kernels/host.h"
 #include "kernels/lowering/recurrent.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/inference.h"
 #include "onnx_passes/ir/inlining.h"
+#include "onnx_passes/operators/operators.h"
 
 namespace onnx_train {
 
 std::vector<Pass> required_lowering(const Device& device) {
-  // Folding infers every node again: half of the time that planning takes, and for nothing where no body came in.
+  // Folding infers every node again, which is half of the planning time and useless if no body was inlined.
   const auto expanded = std::make_shared<bool>(false);
   const auto expands = [expanded](const std::function<bool(Model&)>& pass) {
     return [expanded, pass](Model& model) {
@@ -63,7 +65,8 @@ std::vector<Pass> lowering_passes(const Device& device, const LoweringOptions& o
 
 namespace {
 
-// The contents of shapes, axes and the like, which a kernel may want to know before it takes a node.
+// The constant contents of shapes, axes and similar inputs, which kernels may need to decide whether they support a
+// node.
 Tensor small_constant(const Value* value) {
   return value && value->has_rank() && value->rank() <= 1 ? constant_of(value) : Tensor();
 }
@@ -82,11 +85,11 @@ bool expand_functions(Model& model, const Device& device) {
     const auto are_static = [](const std::vector<Value*>& values) {
       return std::all_of(values.begin(), values.end(), [](const Value* v) { return !v || v->type().is_static(); });
     };
-    // Outputs that inference leaves open (an Attention's present_key without a past one) are known inside the body.
+    // Outputs that inference leaves open (present_key of an Attention without past_key) are known inside the body.
     const bool runs = are_static(node->outputs()) && find_kernel(device, spec);
     if (are_static(node->inputs()) && !runs && inline_function(node)) {
       changed = true;
-      node = previous ? previous->next() : model.graph->first();  // the body may call functions, too
+      node = previous ? previous->next() : model.graph->first();  // the body may contain calls, too
     } else {
       node = next;
     }
@@ -110,12 +113,10 @@ bool remove_dead_nodes(Model& model) {
 }
 
 bool is_random(const Node& node) {
-  const bool standard = node.domain().empty();  // ours draw from a key that is their input
+  const bool standard = node.domain().empty();  // our own operators draw from a key that is an input
   return standard && (node.op().starts_with("Random") || node.op() == "Bernoulli" || node.op() == "Multinomial");
 }
 
-bool is_view(const Node& node) {
-  return node.is("Reshape") || node.is("Squeeze") || node.is("Unsqueeze") || node.is("Flatten") || node.is("Identity");
-}
+bool is_view(const Node& node) { return operator_of(node).kind == OperatorKind::kView; }
 
 }  // namespace onnx_train

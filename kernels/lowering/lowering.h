@@ -1,5 +1,6 @@
-// Rewrites of a plan's graph that every device shares: the shapes of the inputs are concrete by now, the state
-// tensors are inputs. IR to IR, by the same Pass and pipeline as training passes.
+// Rewrites of a plan's graph that all devices share. At this point the shapes of inputs are concrete and state tensors
+// are inputs. Each rewrite is a Pass of the same pipeline as the training passes. A pass runs on the thread that builds
+// the plan, which owns the model; it throws Error that names the node.
 #pragma once
 
 #include <functional>
@@ -13,63 +14,105 @@ namespace onnx_train {
 class Device;
 struct Recomputation;
 
-// What every plan needs to run at all: infer every shape and fold what shapes make constant; give functions without a
-// kernel of `device` way to their bodies; drop dead nodes.
+// What every plan needs: infers all shapes, folds what shapes make constant, inlines functions for which `device` has
+// no kernel, and removes dead nodes.
 std::vector<Pass> required_lowering(const Device& device);
 
 struct LoweringOptions {
   bool on = true;                    // false: required_lowering only
-  std::vector<std::string> without;  // passes and choices to leave out ("fuse-elementwise" is "fuse_elementwise")
+  std::vector<std::string> without;  // passes and choices to skip; '-' counts as '_'
 
-  // Bytes of values that may be alive at once, and where the pass `recompute` says what it did for that; 0: any number.
+  // Limit in bytes of the values alive at once (0: no limit), and where the pass `recompute` stores its report.
   size_t memory = 0;
   Recomputation* recomputation = nullptr;
 
-  // Whether a pass or choice of this name is taken.
+  // Whether the pass or choice of this name is enabled.
   bool takes(const std::string& name) const;
 };
 
-// What a plan chooses when it places values in memory. These are no rewrites of the graph, but switched like them.
-inline constexpr const char* kViews = "views";                    // a reshape is its input's memory
-inline constexpr const char* kWriteInPlace = "write_in_place";    // an output takes the place of an input that dies
-inline constexpr const char* kUpdateInPlace = "update_in_place";  // a state is updated where it lies
+// Choices of the memory plan. They do not rewrite the graph, but are switched in the same way as passes.
+inline constexpr const char* kViews = "views";  // a reshape shares the memory of its input
+inline constexpr const char* kWriteInPlace =
+    "write_in_place";  // an output overwrites an input that is not read afterwards
+inline constexpr const char* kUpdateInPlace = "update_in_place";  // a state is updated in place
 
-// The passes of a plan on `device`, in order. Throws Error that lists the passes when `without` names one that is not
-// there or that every plan needs.
+// The passes of a plan on `device`, in order. Throws Error that lists the passes if `without` names an unknown pass or
+// one that every plan needs.
 std::vector<Pass> lowering_passes(const Device& device, const LoweringOptions& options);
 
-// Infers every node from the concrete shapes of the inputs. Nodes whose inputs are all constant and whose outputs are
-// small are computed now, by the CPU's kernels, and become initializers.
+// Infers every node from the concrete shapes of the inputs. Nodes with constant inputs and small outputs are computed
+// by the CPU kernels and become initializers.
 bool fold_constants(Model& model);
 
-// Calls of functions that no kernel of `device` runs become the nodes of their bodies.
+// Replaces calls of functions for which `device` has no kernel by the nodes of their bodies.
 bool expand_functions(Model& model, const Device& device);
 
-// Removes nodes whose outputs nobody reads, and initializers that nobody uses.
+// Removes nodes whose outputs are not read, and initializers that are not used.
 bool remove_dead_nodes(Model& model);
 
-// The sum of a gradient and one that GatherGrad spreads out becomes an addition of its rows.
+// Replaces the sum of a gradient and a GatherGrad by an addition of the gathered rows.
 bool add_gather_gradients(Model& model);
 
-// Transposes in front of and behind products become part of the products.
+// Folds transposes before and after products into the products.
 bool fold_transposes(Model& model);
 
-// Groups of element-wise nodes, with broadcasting, reductions and what follows from them, become calls of `Fused`: one
-// function each, whose body they are. `can_fuse` says which nodes the device's kernel for it can hold. See island.h.
+// Replaces groups of element-wise nodes, with broadcasts, reductions and their element-wise consumers, by calls of
+// `Fused`: one function per group, whose body they become. `can_fuse` tells which nodes the device's kernel supports.
+// See fusion_region.h.
 bool fuse_elementwise(Model& model, const std::function<bool(const Node&)>& can_fuse);
 
-// Puts the nodes into another order where less memory is in use then. A state is written behind all nodes that stood
-// before it and `may_refuse` their data (device.h).
-bool order_nodes(Model& model, const std::function<bool(const Node&)>& may_refuse);
+// ---- Layout and 16-bit storage
 
-// `recompute` (recompute.h) with the budget of `options`.
+// An operator that only selects among bfloat16 numbers (Relu, its gradient, ...) maps them to bfloat16 numbers: the
+// second rounding goes, and every reader takes the rounded value, so that no float32 copy is kept.
+bool round_once(Model& model);
+
+// Fuses Relu, or Add and Relu, with the batch normalization before it, and likewise their gradients.
+bool fuse_batch_normalization(Model& model);
+
+// Stores images channels last, [batch, sizes.., channels], throughout regions around convolutions.
+bool channels_last(Model& model);
+
+// A node that moves a widened value moves the bfloat16 value instead: 16 bits per element, and a product that reads it
+// gets a bfloat16 operand. Runs after fold_transposes, which looks for transposes directly before products.
+bool move_bfloat16(Model& model);
+
+// A product or convolution of two widened bfloat16 tensors reads the bfloat16 tensors: MatMul(Cast(a), Cast(b)),
+// possibly with views in between, becomes onnx_train.MatMul(a, b) (kernels/functions), with float32 sums and the same
+// result type. Runs after the passes that choose layouts and fold transposes. Does nothing if `device` has no such
+// kernel: float32 products are faster then.
+bool bfloat16_products(Model& model, const Device& device);
+
+// Gives each reader of a widened value its own Cast: the value that is alive between the forward and backward pass is
+// then bfloat16, and an element-wise kernel may absorb the Cast.
+bool widen_at_readers(Model& model);
+
+// Exchanges a movement and the narrowing Cast after it: 16 bits per element are moved, and the Cast follows a kernel
+// that may write bfloat16 itself. Runs after widen_at_readers; requires that there are no dead nodes.
+bool narrow_before_moves(Model& model);
+
+// A kernel of `device` that can read and write bfloat16 absorbs the casts around its node: Cast, Softmax, Cast becomes
+// one onnx_train.Softmax, which computes in float32 and rounds like the Cast did. Runs after widen_at_readers.
+bool narrow_storage(Model& model, const Device& device);
+
+// The same for LSTM, GRU and RNN, forward and backward, whose operands mixed precision has rounded: their products read
+// bfloat16 operands and sum in another order.
+bool bfloat16_recurrences(Model& model, const Device& device);
+
+// ---- Order
+
+// Reorders the nodes if that clearly reduces peak memory. The write of a state stays after all earlier nodes that
+// `may_reject` their data (device.h).
+bool order_nodes(Model& model, const std::function<bool(const Node&)>& may_reject);
+
+// `recompute` (recompute.h) with the memory limit of `options`.
 Pass recompute_pass(const LoweringOptions& options);
 
-// True for nodes that draw random numbers from elsewhere than their inputs.
+// True for nodes that draw random numbers from anything but their inputs.
 bool is_random(const Node& node);
 
-// True for nodes whose output is their first input's memory with another shape: Reshape, Squeeze, Unsqueeze, Flatten,
-// Identity.
+// True for nodes whose output is the memory of their first input with another shape: Reshape, Squeeze, Unsqueeze,
+// Flatten, Identity.
 bool is_view(const Node& node);
 
 }  // namespace onnx_train

@@ -1,9 +1,9 @@
-// Updates between which no gradient is computed become one call, so that one kernel shares all tensors out among the
-// threads: a model with hundreds of small weights pays for one node instead of hundreds.
+// Merges updates between which no gradient is computed into one call, so that one kernel divides all their tensors
+// among the threads: a model with hundreds of small weights pays for one node instead of hundreds.
 //
-// The kernel writes each weight and slot where it lies, piece by piece and in any order. That is right only while each
-// is read by its own update alone: an update whose own state is an operand of another one (a weight that is another
-// weight's gradient, also through a view) stays a node of its own. So do sparse updates, which are small.
+// The kernel writes each weight and slot in place, piece by piece and in any order. That is correct only if each is
+// read by its own update alone. An update whose state is an operand of another update (a weight that is another
+// weight's gradient, also through a view) therefore stays a separate node. So do sparse updates, which are small.
 #include "kernels/lowering/updates.h"
 
 #include <algorithm>
@@ -18,7 +18,7 @@
 namespace onnx_train {
 namespace {
 
-// The inputs that an update has new values for: its weight and slots, with the gradient at 1 between them.
+// The inputs for which an update has new values: weight and slots, but not the gradient, which is input 1.
 bool is_own_state(int input, int num_outputs) { return input == 0 || (input >= 2 && input < num_outputs + 1); }
 
 bool writes_outputs_only(const Node& node) {
@@ -66,10 +66,10 @@ std::vector<Node*> with_state_of_their_own(const std::vector<Node*>& updates) {
   return result;
 }
 
-// Cuts the updates, in order, where a node stands between them that computes what later ones read.
+// Splits the updates, in order, wherever a node in between computes an operand of a later one.
 std::vector<std::vector<Node*>> standing_together(const Graph& graph, const std::vector<Node*>& updates) {
   const Marks<Node> chosen(updates);
-  Marks<Node> needed;  // by updates, directly or not
+  Marks<Node> needed;  // by updates, directly or indirectly
   std::vector<std::vector<Node*>> groups(1);
   size_t found = 0;
   for (Node* node = graph.last(); found < updates.size(); node = node->previous()) {

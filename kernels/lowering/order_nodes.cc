@@ -1,6 +1,5 @@
-// Another order of the nodes, if one is found in which clearly less memory is in use at the fullest node. Exporters and
-// the gradient pass put nodes where they were thought of: masks at the very beginning, sums of gradients after all of
-// their parts.
+// Reorders the nodes if the new order has a clearly lower memory peak. Exporters and the gradient pass place nodes far
+// from their readers: masks at the very beginning, sums of gradients after all of their terms.
 #include <algorithm>
 #include <numeric>
 #include <set>
@@ -13,15 +12,16 @@
 namespace onnx_train {
 namespace {
 
-// A new order is worth it from here on: neighbours in the old one read each other's output from the cache.
+// A new order must reduce the peak to this fraction: in the old one, neighbours read each other's output from the
+// cache.
 constexpr double kWorthIt = 0.95;
 
 using Order = std::vector<size_t>;
 
-// The graph as numbers: nodes and the memories that they read and write.
+// The graph as indices: nodes, and the memories they read and write.
 class Scheduler {
  public:
-  Scheduler(const Graph& graph, const std::function<bool(const Node&)>& may_refuse)
+  Scheduler(const Graph& graph, const std::function<bool(const Node&)>& may_reject)
       : lives_(graph), size_(lives_.nodes.size()) {
     reads_.resize(size_);
     writes_.resize(size_);
@@ -30,7 +30,7 @@ class Scheduler {
     for (size_t i = 0; i < size_; ++i) add_node(i);
     const NextValues next_values(graph);
     for (const Value* state : graph.inputs()) keep_update_last(next_values, *state);
-    keep_refusals_first(may_refuse);
+    keep_checks_before_updates(may_reject);
     for (size_t i = 0; i < size_; ++i) {
       std::sort(before_[i].begin(), before_[i].end());
       before_[i].erase(std::unique(before_[i].begin(), before_[i].end()), before_[i].end());
@@ -46,19 +46,19 @@ class Scheduler {
     return order;
   }
 
-  // Bytes in use at the fullest node of an order.
-  size_t most(const Order& order) const {
+  // Bytes alive at the peak step of an order.
+  size_t peak(const Order& order) const {
     std::vector<size_t> left = readers_left();
-    size_t now = 0, most = 0;
+    size_t now = 0, peak = 0;
     for (size_t i : order) {
       for (size_t memory : writes_[i]) now += bytes(memory);
-      most = std::max(most, now);
+      peak = std::max(peak, now);
       now -= freed_by(i, &left);
     }
-    return most;
+    return peak;
   }
 
-  // Of the nodes that can run, always the one that leaves the least memory in use.
+  // Greedy order: of the nodes that are ready, runs the one that leaves the fewest bytes alive.
   Order greedy() const {
     constexpr size_t kDone = SIZE_MAX;
     std::vector<size_t> left = readers_left(), waits(size_);
@@ -85,7 +85,7 @@ class Scheduler {
         for (size_t reader : readers[memory]) {
           if (waits[reader] == kDone) continue;
           if (waits[reader] == 0) ready.erase({growth[reader], reader});
-          growth[reader] -= static_cast<double>(bytes(memory));  // it is now the last
+          growth[reader] -= static_cast<double>(bytes(memory));  // the reader is now the last one
           if (waits[reader] == 0) ready.insert({growth[reader], reader});
         }
       }
@@ -96,10 +96,10 @@ class Scheduler {
     return order;
   }
 
-  // Nodes that write more than they are the last to read move down to their first reader.
+  // Moves nodes that write more bytes than they free down to their first reader.
   Order sunk() const {
     Order order;
-    std::vector<size_t> next(size_);  // of what comes before a node: the first that has not been looked at
+    std::vector<size_t> next(size_);  // for each node: the first predecessor that has not been visited
     std::vector<bool> done(size_);
     const auto run = [&](size_t node) {
       Order stack = {node};
@@ -142,7 +142,7 @@ class Scheduler {
     }
   }
 
-  // What reads a state before its update goes on doing so: then the update can be in place.
+  // Readers of a state stay before its update, so that the update can be in place.
   void keep_update_last(const NextValues& next_values, const Value& state) {
     const Value* next = next_values.of(state);
     if (!next || !next->producer() || !lives_.index.contains(&state)) return;
@@ -152,18 +152,18 @@ class Scheduler {
     }
   }
 
-  // No state has been written when a node refuses its data.
-  void keep_refusals_first(const std::function<bool(const Node&)>& may_refuse) {
-    std::vector<size_t> refusals;
+  // No state is written before a node that may reject its data.
+  void keep_checks_before_updates(const std::function<bool(const Node&)>& may_reject) {
+    std::vector<size_t> rejecting;
     for (size_t i = 0; i < size_; ++i) {
-      if (may_refuse(*node(i))) refusals.push_back(i);
+      if (may_reject(*node(i))) rejecting.push_back(i);
     }
     for (size_t i = 0; i < size_; ++i) {
       const auto& outputs = node(i)->outputs();
       const bool updates = std::any_of(outputs.begin(), outputs.end(),
                                        [&](const Value* output) { return output && output->has_role(roles::kNext); });
-      for (size_t refusal : refusals) {
-        if (updates && refusal < i) before_[i].push_back(refusal);
+      for (size_t check : rejecting) {
+        if (updates && check < i) before_[i].push_back(check);
       }
     }
   }
@@ -176,7 +176,7 @@ class Scheduler {
     return left;
   }
 
-  // Counts the node as run; the bytes that nobody needs any more.
+  // Marks the node as run and returns the bytes that are no longer needed.
   size_t freed_by(size_t i, std::vector<size_t>* left) const {
     size_t freed = 0;
     for (size_t memory : reads_[i]) {
@@ -197,25 +197,25 @@ class Scheduler {
 
   const Lifetimes lives_;
   const size_t size_;
-  std::vector<std::vector<size_t>> reads_, writes_;  // memories
-  std::vector<std::vector<size_t>> before_, after_;  // nodes
+  std::vector<std::vector<size_t>> reads_, writes_;  // indices of memories
+  std::vector<std::vector<size_t>> before_, after_;  // indices of nodes
 };
 
 }  // namespace
 
-bool order_nodes(Model& model, const std::function<bool(const Node&)>& may_refuse) {
-  const Scheduler scheduler(*model.graph, may_refuse);
+bool order_nodes(Model& model, const std::function<bool(const Node&)>& may_reject) {
+  const Scheduler scheduler(*model.graph, may_reject);
   const Order given = scheduler.given();
-  const size_t most = scheduler.most(given);
-  size_t least = most;
+  const size_t given_peak = scheduler.peak(given);
+  size_t least = given_peak;
   Order best;
   for (Order& order : std::vector<Order>{scheduler.sunk(), scheduler.greedy()}) {
-    const size_t bytes = scheduler.most(order);
+    const size_t bytes = scheduler.peak(order);
     if (bytes >= least) continue;
     least = bytes;
     best = std::move(order);
   }
-  if (best.empty() || static_cast<double>(least) > kWorthIt * static_cast<double>(most)) return false;
+  if (best.empty() || static_cast<double>(least) > kWorthIt * static_cast<double>(given_peak)) return false;
   for (size_t i : best) model.graph->move(scheduler.node(i), nullptr);
   return true;
 }

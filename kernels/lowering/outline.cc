@@ -35,7 +35,7 @@ class Outliner {
   }
 
  private:
-  // What stands between the first and the last and depends on the group comes after it.
+  // Nodes between the first and the last node that depend on the group move after it.
   void move_dependents_behind() {
     std::unordered_set<const Value*> dependent;
     std::vector<Node*> movers;

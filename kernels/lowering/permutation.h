@@ -1,4 +1,4 @@
-// Orders of a tensor's axes, as Transpose and TransposedMatMul have them.
+// Permutations of a tensor's axes, in the convention of Transpose and TransposedMatMul. Pure functions; any thread.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ inline Permutation identity(int64_t rank) {
   return permutation;
 }
 
-// With the last two axes in turn; there are two or more.
+// `permutation` with its last two entries exchanged; there must be at least two.
 inline Permutation swapped(Permutation permutation) {
   std::swap(permutation[permutation.size() - 1], permutation[permutation.size() - 2]);
   return permutation;

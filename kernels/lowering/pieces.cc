@@ -11,7 +11,8 @@ namespace {
 
 bool is_static(const Value* value) { return value && value->type().is_static(); }
 
-// Whether a box of this shape is one stretch of the whole: behind its first axis of more than one element it has all.
+// Whether a box of this shape is contiguous in the whole: after its first axis of size greater than 1 it has all
+// elements.
 bool is_stretch(const Shape& piece, const Shape& whole) {
   if (piece.size() != whole.size()) return false;
   if (num_elements(piece) == 0) return true;
@@ -23,7 +24,7 @@ bool is_stretch(const Shape& piece, const Shape& whole) {
   return true;
 }
 
-// Pieces that lie one behind the other.
+// Pieces that follow each other in memory.
 std::vector<size_t> in_order(const std::vector<Value*>& pieces, const Value* whole) {
   if (!is_static(whole)) return {};
   std::vector<size_t> offsets;
@@ -36,8 +37,7 @@ std::vector<size_t> in_order(const std::vector<Value*>& pieces, const Value* who
   return offsets;
 }
 
-// Of an input of integers: its elements, or `otherwise` when it is left out; `known` becomes false when the plan cannot
-// know them.
+// The elements of an integer input, or `otherwise` if it is absent; sets `known` to false if the plan cannot know them.
 std::vector<int64_t> ints_of(const Node& node, int input, std::vector<int64_t> otherwise, bool* known) {
   const Value* value = node.input(input);
   if (!value) return otherwise;

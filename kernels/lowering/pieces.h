@@ -1,5 +1,5 @@
-// Nodes that take a tensor apart, or put one together, along its outermost axis of more than one element: each piece
-// lies in one stretch of the tensor's memory.
+// Nodes that split or join a tensor along its outermost axis of size greater than 1: each piece is contiguous in the
+// tensor's memory. Pure functions; any thread.
 #pragma once
 
 #include <vector>
@@ -8,8 +8,8 @@
 
 namespace onnx_train {
 
-// How many bytes behind the tensor's begin its pieces lie: the outputs of a Split, the output of a Slice, the inputs of
-// a Concat. Empty for other nodes, and where a piece is several stretches or its place is not known.
+// The byte offsets of the pieces in the tensor: outputs of a Split, the output of a Slice, inputs of a Concat. Empty
+// for other nodes, and if a piece is not contiguous or its position is not known.
 std::vector<size_t> piece_offsets(const Node& node);
 
 }  // namespace onnx_train

@@ -1,14 +1,14 @@
-// Who reads a value: what patterns ask before they take it away.
+// Queries about the readers of a value, which patterns ask before they remove it. Pure functions.
 #pragma once
 
 #include "onnx_passes/ir/graph.h"
 
 namespace onnx_train {
 
-// One node reads the value, through one of its inputs, and the graph does not give it out.
+// Whether exactly one input of one node reads the value, and it is not an output of the graph.
 inline bool is_read_once(const Value* value) { return value->uses().size() == 1 && !value->graph().is_output(value); }
 
-// The node that does; null where there are others.
+// The node that reads the value as above; null otherwise.
 inline Node* only_reader(const Value* value) { return is_read_once(value) ? value->uses()[0].node : nullptr; }
 
 }  // namespace onnx_train

@@ -14,25 +14,25 @@
 namespace onnx_train {
 namespace {
 
-// What nodes cost against each other: seconds on a machine of 100 GFLOP/s and 10 GB/s. Only the ratio matters.
+// Relative costs of nodes: seconds on a machine with 100 GFLOP/s and 10 GB/s. Only the ratio matters.
 constexpr double kFlopsPerSecond = 1e11, kBytesPerSecond = 1e10;
-constexpr size_t kMaxCopies = 24;              // in one step back to values that are there
-constexpr size_t kSmallState = 4096;           // bytes: a second buffer for it is no matter
-constexpr const char* kPrefix = "recompute/";  // of copies' names
+constexpr size_t kMaxCopies = 24;              // most nodes in one chain of copies
+constexpr size_t kSmallState = 4096;           // bytes: a second buffer for a state this small is acceptable
+constexpr const char* kPrefix = "recompute/";  // prefix of the names of copies
 
-// A value to drop: the nodes to copy in front of its next reader, and what that brings.
+// A value to drop: the nodes to copy before its next reader, and the gain.
 struct Candidate {
   const Value* value = nullptr;
   int reader = 0;           // position
   std::vector<int> copies;  // positions of the nodes to copy, in order
-  std::vector<int> hoists;  // positions of earlier copies that move in front of the reader, in order
-  std::unordered_map<const Value*, const Value*> versions;  // of what the copies read: itself, or a copy of it
+  std::vector<int> hoists;  // positions of earlier copies to move before the reader, in order
+  std::unordered_map<const Value*, const Value*> versions;  // for each value the copies read: itself or a copy of it
   double freed = 0, cost = 0;
 
   double score() const { return freed / std::max(cost, 1e-9); }
 };
 
-// Bytes that are alive in addition from node `from` to node `to`.
+// Bytes that are alive in addition, from node `from` to node `to`.
 struct Addition {
   int from, to;
   double bytes;
@@ -47,15 +47,15 @@ class Recomputer {
     while (true) {
       const Lifetimes lives(graph_);
       lives_ = &lives;
-      fullest_ = lives.fullest();
-      report_.after = fullest_ < 0 ? 0 : lives.alive[static_cast<size_t>(fullest_)];
+      peak_step_ = lives.peak_step();
+      report_.after = peak_step_ < 0 ? 0 : lives.alive[static_cast<size_t>(peak_step_)];
       if (report_.nodes == 0) report_.before = report_.after;
       if (report_.after <= budget_ || report_.nodes > limit || !relieve()) return report_;
     }
   }
 
  private:
-  // Applies the best candidates for the fullest node that do not get into each other's way; false when there is none.
+  // Applies the best candidates for the peak step that do not affect each other; false if there is none.
   bool relieve() {
     std::vector<Candidate> candidates;
     for (const Lifetime& lifetime : lives_->all) {
@@ -70,7 +70,7 @@ class Recomputer {
     for (const Candidate& candidate : candidates) {
       const auto is_dropped = [&](const auto& version) { return dropped.count(version.second) > 0; };
       const auto& versions = candidate.versions;
-      // Who moves a node goes alone: what others of this round read is told by where nodes stood at its beginning.
+      // A candidate that hoists is applied alone: positions computed at the start of the round would be stale.
       const bool moves = !candidate.hoists.empty();
       if (excess <= 0 || needed.count(candidate.value) || (moves && !dropped.empty()) ||
           std::any_of(versions.begin(), versions.end(), is_dropped)) {
@@ -86,9 +86,9 @@ class Recomputer {
   }
 
   bool waits(const Lifetime& lifetime) const {
-    if (lifetime.fixed || lifetime.bytes == 0 || lifetime.first >= fullest_ || lifetime.last() <= fullest_)
+    if (lifetime.fixed || lifetime.bytes == 0 || lifetime.first >= peak_step_ || lifetime.last() <= peak_step_)
       return false;
-    return can_copy(lifetime.first) && !std::binary_search(lifetime.uses.begin(), lifetime.uses.end(), fullest_);
+    return can_copy(lifetime.first) && !std::binary_search(lifetime.uses.begin(), lifetime.uses.end(), peak_step_);
   }
 
   bool can_copy(int position) const {
@@ -96,16 +96,16 @@ class Recomputer {
     return node.subgraphs().empty() && !is_random(node);
   }
 
-  // Copies more and more of what the value is computed from, and takes the number with the best score.
+  // Copies more and more of the chain that computes the value, and returns the length with the best score.
   Candidate best_for(const Lifetime& lifetime) {
     Candidate best;
     std::set<int> copies = {lifetime.first};
     while (copies.size() <= kMaxCopies) {
       Candidate candidate;
       candidate.value = lifetime.value;
-      candidate.reader = *std::upper_bound(lifetime.uses.begin(), lifetime.uses.end(), fullest_);
+      candidate.reader = *std::upper_bound(lifetime.uses.begin(), lifetime.uses.end(), peak_step_);
       candidate.copies.assign(copies.begin(), copies.end());
-      std::vector<const Lifetime*> kept;  // what the copies read, so that it stays across the fullest node
+      std::vector<const Lifetime*> kept;  // read by the copies, so alive across the peak step
       std::vector<Addition> additions;
       if (!find_sources(&candidate, &kept, &additions)) break;
       candidate.freed = static_cast<double>(lifetime.bytes);
@@ -127,7 +127,7 @@ class Recomputer {
     return lifetime.first >= 0 && can_copy(lifetime.first) ? lifetime.bytes : 0;
   }
 
-  // Where the copies read their inputs. False when one of them is gone for good.
+  // Finds the values that the copies read. False if one of them no longer exists.
   bool find_sources(Candidate* candidate, std::vector<const Lifetime*>* kept, std::vector<Addition>* additions) const {
     for (int copy : candidate->copies) {
       const Node& node = *lives_->nodes[static_cast<size_t>(copy)];
@@ -159,7 +159,7 @@ class Recomputer {
       return source.bytes == 0 && (update_of(*source.value) >= reader || is_small(*source.value));
     }
     const Lifetime* longest = &source;
-    const Lifetime* later = nullptr;  // a copy behind the reader
+    const Lifetime* later = nullptr;  // a copy after the reader
     for (const Value* copy : copies_of(source.value)) {
       const Lifetime& lifetime = lives_->of(copy);
       if (lifetime.first > reader) {
@@ -174,22 +174,23 @@ class Recomputer {
     }
     take(longest->value);
     if (longest->last() >= reader || longest->bytes == 0) return true;
-    if (longest->last() < fullest_) kept->push_back(&source);
+    if (longest->last() < peak_step_) kept->push_back(&source);
     additions->push_back({longest->last() + 1, reader, static_cast<double>(longest->bytes)});
     return true;
   }
 
-  // Lets the copy at `position` run before the reader, with the later copies that it reads. False, and nothing added,
-  // when it reads something else that is later.
+  // Moves the copy at `position` before the reader, together with the later copies that it reads. Returns false and
+  // adds nothing if it reads another later value.
   bool hoist(int position, Candidate* candidate, std::vector<Addition>* additions) const {
-    std::vector<int> moved = {position};  // grows while it is read
+    std::vector<int> moved = {position};  // grows during the loop
     std::unordered_set<int> known = {position};
     for (size_t i = 0; i < moved.size(); ++i) {
       for (const Value* input : lives_->nodes[static_cast<size_t>(moved[i])]->inputs()) {
         if (!input) continue;
         const Node* view = input->producer();
         const bool is_free = view && (is_view(*view) || lives_->is_piece_of_input(*view));
-        if (is_free && lives_->position.at(view) >= candidate->reader) return false;  // it would have to move, too
+        if (is_free && lives_->position.at(view) >= candidate->reader)
+          return false;  // the view would have to move, too
         const Lifetime& lifetime = lives_->of(input);
         if (lifetime.first < candidate->reader) continue;
         if (!is_copy(lifetime.value)) return false;
@@ -208,7 +209,7 @@ class Recomputer {
 
   bool is_copy(const Value* value) const { return made_.count(value) > 0; }
 
-  // The node that writes the state's next value, and perhaps over it.
+  // The position of the node that writes the state's next value, possibly in place.
   int update_of(const Value& state) const {
     const Value* next = next_values_.of(state);
     return next && next->producer() ? lives_->position.at(next->producer()) : INT_MAX;
@@ -219,21 +220,21 @@ class Recomputer {
            static_cast<size_t>(num_elements(value.type().shape())) * size_of(value.dtype()) <= kSmallState;
   }
 
-  // No node may get as full as the fullest one is.
+  // Whether every node stays below the current peak.
   bool stays_below(const Lifetime& dropped, const Candidate& candidate, const std::vector<Addition>& additions) const {
-    const auto next = std::lower_bound(dropped.uses.begin(), dropped.uses.end(), fullest_);
+    const auto next = std::lower_bound(dropped.uses.begin(), dropped.uses.end(), peak_step_);
     const int early = next == dropped.uses.begin() ? dropped.first : *(next - 1);
     int from = candidate.reader, to = candidate.reader;
     for (const Addition& addition : additions) {
       from = std::min(from, addition.from);
       to = std::max(to, addition.to);
     }
-    const double most = static_cast<double>(report_.after);
+    const double peak = static_cast<double>(report_.after);
     for (int i = from; i <= to; ++i) {
       double bytes = static_cast<double>(lives_->alive[static_cast<size_t>(i)]);
       if (i > early && i < candidate.reader) bytes -= static_cast<double>(dropped.bytes);
       for (const Addition& a : additions) bytes += a.from <= i && i <= a.to ? a.bytes : 0;
-      if (bytes >= most) return false;
+      if (bytes >= peak) return false;
     }
     return true;
   }
@@ -301,10 +302,10 @@ class Recomputer {
     return added;
   }
 
-  // The value that the copies and the readers after them read in place of `value`: its version, or a view of its
-  // memory's version.
+  // The value that the copies, and the readers after them, read instead of `value`: its version, or a view of the
+  // version of its memory.
   Value* late(Value* value, Node* reader) {
-    std::vector<const Node*> views;  // to copy, the last one first
+    std::vector<const Node*> views;  // to copy, last one first
     while (!versions_.count(value) && is_view_of_version(value)) {
       views.push_back(value->producer());
       value = value->producer()->input(0);
@@ -330,7 +331,7 @@ class Recomputer {
     return version != versions_.end() && version->second != root;
   }
 
-  // Copies of copies are listed with what was there first.
+  // A copy of a copy belongs to the original value.
   const Value* original_of(const Value* value) const {
     const auto found = originals_.find(value);
     return found == originals_.end() ? value : found->second;
@@ -346,7 +347,7 @@ class Recomputer {
   const size_t budget_;
   Recomputation report_;
   const Lifetimes* lives_ = nullptr;
-  int fullest_ = 0;
+  int peak_step_ = 0;
   std::unordered_map<const Node*, std::pair<double, double>> costs_;  // flops, bytes
   std::unordered_map<const Value*, std::vector<const Value*>> copies_;
   std::unordered_map<const Value*, const Value*> originals_;
@@ -357,7 +358,7 @@ class Recomputer {
 
 Recomputation recompute(Model& model, size_t budget) {
   const Recomputation done = Recomputer(model.graph.get(), budget).run();
-  if (done.nodes > 0) remove_dead_nodes(model);  // originals whose only readers read a copy now
+  if (done.nodes > 0) remove_dead_nodes(model);  // originals whose readers now all read a copy
   return done;
 }
 

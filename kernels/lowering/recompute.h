@@ -1,4 +1,5 @@
-// A plan within a budget of memory: values that wait long for their next reader are dropped and computed again.
+// Rematerialization under a memory budget: values with a long wait for their next reader are dropped and recomputed.
+// Runs on the thread that builds the plan.
 #pragma once
 
 #include <cstddef>
@@ -9,24 +10,24 @@
 
 namespace onnx_train {
 
-// What recomputing costs and brings, by the shapes of the graph alone: kernels' scratch memory and what they write in
-// place are not known yet, so the arena of the plan will be another number, though one that goes with it.
+// Cost and gain of recomputation, by the shapes of the graph alone. Scratch memory of kernels and in-place results are
+// not known yet, so the plan's arena will have another size, though a similar one.
 struct Recomputation {
-  size_t before = 0, after = 0;             // bytes of values alive at the fullest node
-  size_t nodes = 0;                         // that run a second time
-  double flops = 0;                         // of their products and convolutions
-  double bytes = 0;                         // that the others of them read and write
-  std::map<std::string, size_t> operators;  // how many of each
+  size_t before = 0, after = 0;             // bytes alive at the peak step
+  size_t nodes = 0;                         // nodes that run a second time
+  double flops = 0;                         // of the copied products and convolutions
+  double bytes = 0;                         // that the other copied nodes read and write
+  std::map<std::string, size_t> operators;  // number of copies by operator
 };
 
-// Until no more than `budget` bytes of values are alive at any node, or nothing more can be done: takes the fullest
-// node, and of the values that wait across it the one whose recomputation costs least for the bytes that it frees. The
-// nodes that compute it are copied in front of its next reader, back to values that are still there by then (or that
-// are worth keeping, or have a copy already). Copies compute what the originals did, bit for bit: nodes that draw
-// random numbers from anywhere but their inputs are never copied. Deterministic.
+// Repeats, until at most `budget` bytes are alive at every node or nothing helps: takes the peak step, and of the
+// values that are alive across it the one whose recomputation costs least per byte freed. The nodes that compute it are
+// copied before its next reader, back to values that are still alive there (or are worth keeping, or have a copy).
+// Copies compute the same bits as the originals: nodes that draw random numbers from anything but their inputs are
+// never copied. Deterministic.
 //
-// Belongs behind the passes that fuse: what lives inside an island is no buffer, and counting it would promise bytes
-// that are not there. No pass behind it may merge equal nodes.
+// Runs after the passes that fuse: values inside a fusion region need no buffer, and counting them would promise bytes
+// that do not exist. No later pass may merge equal nodes.
 Recomputation recompute(Model& model, size_t budget);
 
 }  // namespace onnx_train

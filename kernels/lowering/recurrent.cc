@@ -3,12 +3,12 @@
 #include <algorithm>
 
 #include "onnx_passes/functions/functions.h"
-#include "onnx_passes/ir/recurrence.h"
+#include "onnx_passes/operators/recurrence.h"
 
 namespace onnx_train {
 namespace {
 
-// Whether both read the same values; inputs left out at the end count as left out.
+// Whether both nodes read the same values; missing trailing inputs count as absent.
 bool same_inputs(const Node& a, const Node& b) {
   for (int i = 0; i < std::max(a.num_inputs(), b.num_inputs()); ++i) {
     if (a.input(i) != b.input(i)) return false;
@@ -16,7 +16,7 @@ bool same_inputs(const Node& a, const Node& b) {
   return true;
 }
 
-// The ONNX operator of which `call` is the training form; null when there is none.
+// The ONNX operator of which `call` is the training form; null if there is none.
 Node* forward_of(const Node& call) {
   for (const Use& use : call.input(0)->uses()) {
     if (!is_recurrent(*use.node) || &use.node->graph() != &call.graph()) continue;

@@ -1,23 +1,22 @@
-// Plain SGD leaves a row of a table as it is when the row's gradient is zero, and all rows have zeros that a batch does
-// not look up. So
+// Plain SGD does not change a row of a table whose gradient is zero, and all rows that a batch does not look up have
+// zero gradients. Therefore
 //
 //   g = GatherGrad (dy, indices, shape)        rows, places = CoalesceRows (dy, indices, shape)
 //   norm = GlobalNorm (.., g, ..)        is    norm = GlobalNorm (.., rows, ..)
 //   next_w = Sgd (w, g, ..)                    next_w = SparseSgd (w, rows, places, ..)
 //
-// and a step costs what the batch costs, whatever the size of the table. What a row gets is added up in the order in
-// which GatherGrad adds it, and the update is the same formula: the same bits, as long as weights, rate and scale are
-// finite. Several lookups in one table (AddGatherGrad of GatherGrad) are one, of their indices one behind the other.
+// and a step's cost depends on the batch, not on the size of the table. The gradient of a row is summed in the order
+// of GatherGrad and the update is the same formula: the bits are equal as long as weights, rate and scale are finite.
+// Several lookups in one table (AddGatherGrad of GatherGrad) become one lookup with concatenated indices.
 //
-// Dense stay: Adam, AdamW, momentum and weight decay, which move every row; a table that is used otherwise, too; a
-// gradient that somebody else reads, an accumulator or loss scaling among them; and a table with no more rows than are
-// looked up.
+// Not converted: Adam, AdamW, momentum and weight decay, which change every row; a table that is also used otherwise; a
+// gradient that another node reads, such as an accumulator or loss scaling; and a table with no more rows than lookups.
 #include <algorithm>
 
 #include "kernels/dispatch.h"
+#include "kernels/functions/functions.h"
 #include "kernels/lowering/lowering.h"
 #include "kernels/lowering/updates.h"
-#include "onnx_passes/functions/functions.h"
 
 namespace onnx_train {
 namespace {
@@ -28,9 +27,9 @@ struct Lookup {
 
 int64_t size_of_all(const Value* value) { return num_elements(value->type().shape()); }
 
-// The lookups of which `gradient` is the sum, in the order in which they are added; empty if it is something else.
+// The lookups whose sum is `gradient`, in the order in which they are added; empty if it is not such a sum.
 std::vector<Lookup> lookups_in(const Value* gradient) {
-  std::vector<Lookup> lookups;  // the last one first
+  std::vector<Lookup> lookups;  // last one first
   const Node* node = gradient->producer();
   while (node && node->is("AddGatherGrad", kDomain)) {
     const Value* sum = node->input(0);
@@ -49,7 +48,7 @@ bool leaves_rows_without_gradient(const Node& update) {
   return !decay.empty() && decay.at(0) == 0;
 }
 
-// Nobody but the update and norms reads the gradient, and nobody but the next step the new weight.
+// Only the update and norms read the gradient, and only the next step reads the new weight.
 bool is_private(const Node& update) {
   const Graph& graph = update.graph();
   const Value *gradient = update.input(1), *next = update.output();
@@ -58,7 +57,7 @@ bool is_private(const Node& update) {
                      [&](const Use& use) { return use.node == &update || use.node->is("GlobalNorm", kDomain); });
 }
 
-// The lookups of a table that is to be updated by rows; empty for any other update.
+// The lookups of a table that can be updated by rows; empty for any other update.
 std::vector<Lookup> sparse_lookups(const Node& update) {
   if (!leaves_rows_without_gradient(update) || !is_private(update)) return {};
   const TensorType& table = update.input(0)->type();
@@ -73,7 +72,7 @@ std::vector<Lookup> sparse_lookups(const Node& update) {
   return is_sparse && is_ours ? lookups : std::vector<Lookup>();
 }
 
-// All lookups as one: dy [n, rest of w's shape], indices [n].
+// Concatenates all lookups: dy [n, rest of w's shape], indices [n].
 std::pair<Var, Var> joined(Builder& b, const std::vector<Lookup>& lookups, const Value* w) {
   if (lookups.size() == 1) return {b.var(lookups[0].dy), b.var(lookups[0].indices)};
   std::vector<Var> dy, indices;
@@ -101,13 +100,13 @@ void make_sparse(Node* update, const std::vector<Lookup>& lookups) {
   Builder b(&graph, gradient->producer());
   b.set_name(gradient->name() + "/rows");
   const auto [dy, indices] = joined(b, lookups, w);
-  const auto rows = call(b, "CoalesceRows", 2, {dy, indices, b.ints(w->type().shape())});
+  const auto rows = call_lowered(b, "CoalesceRows", 2, {dy, indices, b.ints(w->type().shape())});
   Builder at_update(&graph, update);
   at_update.set_name(update->output()->name());
   const auto operand = [&](Value* value) { return at_update.var(value); };
-  const Var next = call(at_update, "SparseSgd",
-                        {operand(w), operand(rows[0].value()), operand(rows[1].value()), operand(update->input(4)),
-                         operand(update->input(5))});
+  const Var next = call_lowered(at_update, "SparseSgd",
+                                {operand(w), operand(rows[0].value()), operand(rows[1].value()),
+                                 operand(update->input(4)), operand(update->input(5))});
   graph.replace(update->output(), next.value());
   graph.remove(update);
   graph.replace(gradient, rows[0].value());

@@ -10,18 +10,18 @@
 namespace onnx_train {
 namespace {
 
-// A Scan with its attributes' defaults filled in: states come first among inputs and outputs, then what is scanned.
+// A Scan with default attributes filled in. Among inputs and outputs, states come first, then scanned tensors.
 struct Scan {
   Node* node;
   const Graph* body;
-  int states, inputs, outputs;  // how many
+  int states, inputs, outputs;  // counts
   Shape input_axes, output_axes, input_backwards, output_backwards;
 
   explicit Scan(Node* n) : node(n), body(n->subgraphs().at(0).graph.get()) {
     inputs = static_cast<int>(n->attr("num_scan_inputs", 0));
     states = n->num_inputs() - inputs;
     outputs = n->num_outputs() - states;
-    // An empty list says as little as none.
+    // An empty list is the same as an absent one.
     const auto list = [&](const char* name, int count) {
       const Shape given = n->attr(name, Shape{});
       return given.empty() ? Shape(static_cast<size_t>(count), 0) : given;
@@ -32,7 +32,7 @@ struct Scan {
     output_backwards = list("scan_output_directions", outputs);
   }
 
-  // -1 when not known.
+  // -1 if not known.
   int64_t steps() const {
     const TensorType& type = node->input(states)->type();
     if (!type.has_rank()) return -1;
@@ -41,10 +41,10 @@ struct Scan {
   }
 };
 
-// Plans of more nodes than this take minutes and gigabytes to make.
+// Plans with more nodes than this take minutes and gigabytes to build.
 constexpr int64_t kMostNodes = 200'000;
 
-// Each step has the body's nodes, two that cut out its piece of every scanned input, and one for each scanned output.
+// Nodes per step: those of the body, two that slice each scanned input, and one for each scanned output.
 void expect_few_nodes(const Scan& scan) {
   const auto per_step = static_cast<int64_t>(scan.body->num_nodes()) + 2 * scan.inputs + scan.outputs;
   if (scan.steps() <= kMostNodes / per_step) return;
@@ -52,13 +52,13 @@ void expect_few_nodes(const Scan& scan) {
        " nodes that a Scan may become; make the sequence shorter, or export an LSTM, GRU or RNN, which has a kernel");
 }
 
-// Without a step there is nothing to scan together: outputs would have to be empty tensors of the body's shapes.
+// With zero steps there is nothing to concatenate: outputs would have to be empty tensors of the body's shapes.
 bool can_unroll(const Node& node) {
   if (!node.is("Scan") || node.subgraphs().empty()) return false;
   for (const Node* n = node.subgraphs()[0].graph->first(); n; n = n->next()) {
     if (!n->subgraphs().empty()) return false;
   }
-  check_shapes(node);  // a function's body may have brought it
+  check_shapes(node);  // an inlined body may have brought it in
   return Scan(const_cast<Node*>(&node)).steps() > 0;
 }
 
@@ -117,7 +117,7 @@ class Unroller {
     for (int i = 0; i < node.num_outputs(); ++i) values_[node.output(i)] = copied->output(i);
   }
 
-  // What stands for a value of the body, or the value itself where the body reads it from around.
+  // The replacement of a value of the body, or the value itself if the body reads it from an outer graph.
   Value* here(const Value* value) const {
     const auto found = values_.find(value);
     return found == values_.end() ? const_cast<Value*>(value) : found->second;

@@ -1,4 +1,4 @@
-// Moves updates of large weights up to where their gradients are made.
+// Moves the updates of large weights up to the nodes that compute their gradients.
 #include <algorithm>
 #include <unordered_set>
 
@@ -11,19 +11,19 @@
 namespace onnx_train {
 namespace {
 
-// Bytes of a gradient from which on a node of its own costs nothing beside the update itself.
+// Least size of a gradient, in bytes, for which a separate node costs nothing compared to the update itself.
 constexpr size_t kLarge = size_t{256} << 10;
 
 class EarlyUpdates {
  public:
   explicit EarlyUpdates(Graph* graph) : graph_(*graph) {}
 
-  bool run(const std::function<bool(const Node&)>& may_refuse) {
+  bool run(const std::function<bool(const Node&)>& may_reject) {
     if (large_updates().empty()) return false;
     split_norms();
     bool changed = false;
     for (Node* node = graph_.first(); node; node = node->next()) {
-      if (may_refuse(*node)) last_moved_ = node;
+      if (may_reject(*node)) last_moved_ = node;
     }
     find_scalars();
     for (Node* node : large_updates()) changed = move_scalars_up(*node) || changed;
@@ -39,7 +39,7 @@ class EarlyUpdates {
   }
 
  private:
-  // Those with results that only the next step reads.
+  // Updates whose results only the next step reads.
   std::vector<Node*> large_updates() const {
     std::vector<Node*> updates;
     for (Node* node = graph_.first(); node; node = node->next()) {
@@ -65,7 +65,7 @@ class EarlyUpdates {
     return false;
   }
 
-  // The norm of (a, b) is the norm of (the norm of a, b). So no large gradient waits for the others to be reported.
+  // The norm of (a, b) is the norm of (norm of a, b), so large gradients need not stay alive until all are reported.
   void split_norms() {
     for (Node* norm : graph_.nodes()) {
       if (!norm->is("GlobalNorm", kDomain) || norm->num_inputs() < 2 || update_depends_on(norm->output())) continue;
@@ -88,7 +88,7 @@ class EarlyUpdates {
     }
   }
 
-  // Nodes that compute from nothing but inputs of the graph, one number after the other, like the step's count.
+  // Chains of nodes that depend only on inputs of the graph, one scalar after the other, such as the step count.
   void find_scalars() {
     size_t place = 0;
     for (const Node* node = graph_.first(); node; node = node->next()) {
@@ -104,7 +104,7 @@ class EarlyUpdates {
     }
   }
 
-  // Moves what computes the update's operands to the front, where it depends on inputs alone.
+  // Moves the nodes that compute the update's operands from inputs alone to the front.
   bool move_scalars_up(const Node& update) {
     bool changed = false;
     for (int i = 2; i < update.num_inputs(); ++i) {
@@ -118,7 +118,7 @@ class EarlyUpdates {
     return changed;
   }
 
-  // The nodes that compute `value`, of those that have not moved, in order; none unless all depend on inputs alone.
+  // The nodes that compute `value` and have not been moved, in order; empty unless all depend on inputs alone.
   std::vector<Node*> scalars_before(const Value& value) {
     std::vector<Node*> nodes;
     const auto add = [&](const Value* v) {
@@ -134,7 +134,7 @@ class EarlyUpdates {
     return nodes;
   }
 
-  // The node behind which the update may stand.
+  // The node after which the update may be placed.
   static int earliest(const Lifetimes& lives, const Node& update) {
     const int own = lives.position.at(&update);
     int last = -1;
@@ -143,7 +143,8 @@ class EarlyUpdates {
       if (input->producer()) last = std::max(last, lives.position.at(input->producer()));
       const size_t* known = lives.index.find(input);
       if (!known) continue;
-      // Who reads the old weight; and the gradient, to find it in the cache.
+      // The update comes after the readers of the old weight, and right after the gradient, so that it is still in the
+      // cache.
       for (int reader : lives.all[*known].uses) {
         const bool other_update = is_update(*lives.nodes[static_cast<size_t>(reader)]);
         if (reader < own && !other_update) last = std::max(last, reader);
@@ -153,9 +154,9 @@ class EarlyUpdates {
   }
 
   Graph& graph_;
-  NodeTable<size_t> scalars_;   // nodes that depend on inputs alone, and their order
-  Marks<Node> moved_;           // behind all that may refuse their data
-  Node* last_moved_ = nullptr;  // and the last of either; null for none
+  NodeTable<size_t> scalars_;   // nodes that depend on inputs alone, with their order
+  Marks<Node> moved_;           // placed after all nodes that may reject their data
+  Node* last_moved_ = nullptr;  // the last of these nodes; null if none
 };
 
 }  // namespace
@@ -165,8 +166,8 @@ bool is_update(const Node& node) {
          node.is("SparseSgd", kDomain);
 }
 
-bool update_early(Model& model, const std::function<bool(const Node&)>& may_refuse) {
-  return EarlyUpdates(model.graph.get()).run(may_refuse);
+bool update_early(Model& model, const std::function<bool(const Node&)>& may_reject) {
+  return EarlyUpdates(model.graph.get()).run(may_reject);
 }
 
 }  // namespace onnx_train

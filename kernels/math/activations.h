@@ -1,12 +1,12 @@
-// Activation functions of ONNX and the derivatives that have a kernel of their own, as functors of scalars. Parameters
-// have the type of the elements.
+// ONNX activation functions, and those derivatives that have their own kernels, as scalar functors. Parameters have the
+// element type. Stateless; host and device code share them.
 #pragma once
 
 #include "kernels/math/vector_math.h"
 
 namespace onnx_train::math {
 
-// A NaN stays one.
+// NaN stays NaN.
 struct Relu {
   template <typename T>
   ONNX_TRAIN_HD T operator()(T x) const {
@@ -31,7 +31,7 @@ struct PRelu {
   }
 };
 
-// scale · (x, or for negative x: alpha (exp(x / width) - 1)). Elu, Selu and Celu are made of it.
+// scale · (x, or alpha (exp(x / width) - 1) for negative x). Elu, Selu and Celu use it.
 template <typename T>
 struct Exponential {
   T scale, alpha, width;
@@ -93,7 +93,7 @@ struct Softsign {
   }
 };
 
-// x Φ(x), Φ the normal distribution's cumulative function
+// x Φ(x), where Φ is the cumulative distribution function of the normal distribution.
 struct Gelu {
   template <typename T>
   ONNX_TRAIN_HD T operator()(T x) const {
@@ -133,7 +133,7 @@ struct Shrink {
   }
 };
 
-// ---- Gradients: of dy and either y or x
+// ---- Gradients: functions of dy and either y or x
 
 struct ReluGrad {
   template <typename T>
@@ -157,8 +157,8 @@ struct TanhGrad {
 };
 
 // dy (Φ(x) + x φ(x)), φ(x) = exp(-x²/2) / √(2π)
-// Written so that there is one way only to contract it: of a sum of two products the compiler may contract either, and
-// does so differently in a loop's vectors and in its last few elements.
+// Written so that the compiler can contract it to FMAs in only one way. In a sum of two products it may contract
+// either, and chooses differently in the vector loop and in the last few elements.
 struct GeluGrad {
   template <typename T>
   ONNX_TRAIN_HD T operator()(T dy, T x) const {

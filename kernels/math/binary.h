@@ -1,5 +1,6 @@
-// Operators of two numbers as functors. They give numbers where C++ leaves behaviour undefined: integers wrap around,
-// an integer divided by zero is zero, shifts past the width are zero. NaN passes through Max and Min.
+// Binary operators as scalar functors. They define results where C++ does not: integers wrap around, integer division
+// by zero gives 0, shifts past the width give 0. NaN propagates through Max and Min. Stateless; host and device code
+// share them.
 #pragma once
 
 #include <cmath>
@@ -31,7 +32,7 @@ struct Mul {
   }
 };
 
-// Integers are cut towards zero.
+// Integers truncate towards zero.
 struct Div {
   template <typename T>
   ONNX_TRAIN_HD T operator()(T a, T b) const {
@@ -40,7 +41,7 @@ struct Div {
     } else {
       if (b == 0) return 0;
       if constexpr (std::is_signed_v<T>) {
-        if (b == -1) return static_cast<T>(0 - wrapping(a));  // the smallest integer has no opposite
+        if (b == -1) return static_cast<T>(0 - wrapping(a));  // the smallest integer has no negation
       }
       return static_cast<T>(a / b);
     }
@@ -61,7 +62,7 @@ struct Min {
   }
 };
 
-// The remainder with the sign of the divisor, as Python's %. ONNX's Mod with fmod=0.
+// The remainder with the sign of the divisor, like Python's %. ONNX's Mod with fmod=0.
 struct FloorMod {
   template <typename T>
   ONNX_TRAIN_HD T operator()(T a, T b) const {
@@ -79,7 +80,7 @@ struct FloorMod {
   }
 };
 
-// The remainder with the sign of the dividend, as C's fmod. ONNX's Mod with fmod=1.
+// The remainder with the sign of the dividend, like C's fmod. ONNX's Mod with fmod=1.
 struct TruncatedMod {
   template <typename T>
   ONNX_TRAIN_HD T operator()(T a, T b) const {
@@ -95,7 +96,7 @@ struct TruncatedMod {
   }
 };
 
-// The base's type is the result's; the exponent may have another.
+// The result has the type of the base; the exponent may have another type.
 struct Pow {
   template <typename T, typename E>
   ONNX_TRAIN_HD T operator()(T base, E exponent) const {
@@ -149,7 +150,7 @@ struct GreaterOrEqual {
   }
 };
 
-// Of booleans (And, Or, Xor, Not) and, bit by bit, of integers.
+// On booleans (And, Or, Xor, Not) and, bitwise, on integers.
 struct BitwiseAnd {
   template <typename T>
   ONNX_TRAIN_HD T operator()(T a, T b) const {
@@ -171,7 +172,7 @@ struct BitwiseXor {
   }
 };
 
-// Shifts by a negative number, or past the width, push all bits out.
+// Shifts by a negative number or past the width give 0.
 struct ShiftLeft {
   template <typename T>
   ONNX_TRAIN_HD T operator()(T a, T bits) const {
@@ -179,7 +180,7 @@ struct ShiftLeft {
   }
 };
 
-// Signed numbers keep their sign.
+// Arithmetic shift: signed numbers keep their sign.
 struct ShiftRight {
   template <typename T>
   ONNX_TRAIN_HD T operator()(T a, T bits) const {

@@ -1,4 +1,5 @@
-// The qualifier of functions that both devices' kernels call: nothing for a C++ compiler, both sides for nvcc.
+// The qualifier of functions that the kernels of both devices call: empty for a C++ compiler, __host__ __device__ for
+// nvcc.
 #pragma once
 
 #ifdef __CUDACC__

@@ -1,6 +1,7 @@
-// Philox4x32-10, a counter-based generator of random bits (Salmon, Moraes, Dror, Shaw: Parallel random numbers: as easy
-// as 1, 2, 3; SC 2011): a pure function of a key and a counter, so any element's number can be computed anywhere. The
-// bodies of the random functions (onnx_passes/functions/random.cc) compute the same bits in ONNX operators.
+// Philox4x32-10, a counter-based random number generator (Salmon, Moraes, Dror, Shaw: Parallel random numbers: as easy
+// as 1, 2, 3; SC 2011): a pure function of a key and a counter, so the number of any element can be computed by any
+// thread. The bodies of the random functions (onnx_passes/functions/random.cc) compute the same bits with ONNX
+// operators.
 #pragma once
 
 #include <cstdint>
@@ -24,19 +25,19 @@ ONNX_TRAIN_HD inline Words4 philox4x32_10(Words4 counter, uint32_t key0, uint32_
   return counter;
 }
 
-// The state state/random_key: {seed, counter}; each step has its own counter.
+// The contents of state/random_key: {seed, counter}; the counter changes every step.
 struct RandomKey {
   uint64_t seed, counter;
 };
 
-// Words of elements 4 block ... 4 block + 3 of a stream.
+// The words of elements 4 block ... 4 block + 3 of a stream.
 ONNX_TRAIN_HD inline Words4 random_words(RandomKey key, uint32_t stream, uint64_t block) {
   const Words4 counter = {static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32), stream,
                           static_cast<uint32_t>(key.counter)};
   return philox4x32_10(counter, static_cast<uint32_t>(key.seed), static_cast<uint32_t>(key.seed >> 32));
 }
 
-// In [0, 1), a multiple of 2^-24.
+// Uniform in [0, 1), a multiple of 2^-24.
 ONNX_TRAIN_HD inline float uniform(uint32_t word) { return static_cast<float>(word >> 8) * 0x1p-24f; }
 
 }  // namespace onnx_train

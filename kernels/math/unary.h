@@ -1,4 +1,5 @@
-// Operators of one number as functors. Integers wrap around; NaN passes through Sign and Clip.
+// Unary operators as scalar functors. Integers wrap around; NaN propagates through Sign and Clip. Stateless; host and
+// device code share them.
 #pragma once
 
 #include <cmath>
@@ -63,7 +64,7 @@ struct IsInf {
   }
 };
 
-// ---- Of floats only
+// ---- Floats only
 
 struct Sqrt {
   template <typename T>
@@ -107,7 +108,7 @@ struct Ceil {
   }
 };
 
-// Halves go to the even neighbour.
+// Rounds halves to even.
 struct Round {
   template <typename T>
   ONNX_TRAIN_HD T operator()(T x) const {

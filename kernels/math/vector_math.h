@@ -1,7 +1,7 @@
-// Transcendental functions of one float, without branches and calls, so that a loop over them is vectorized. Accurate
-// to two and a half units in the last place over the whole range (tests/vector_math_test.cc measures it); NaN,
-// infinities, zeros and denormals give what libm gives. The overloads for double are libm's: float64 is there for
-// verification.
+// Transcendental functions of one float, without branches and calls, so that loops over them vectorize. The error is at
+// most 2.5 units in the last place over the whole range (tests/vector_math_test.cc measures it); NaN, infinities, zeros
+// and denormals give libm's results. The overloads for double are libm's functions: float64 exists for verification.
+// Pure functions; any thread.
 //
 // The polynomials are minimax fits (weighted least squares, reweighted until the error is level).
 #pragma once
@@ -18,9 +18,9 @@ namespace onnx_train::math {
 namespace detail {
 
 inline constexpr float kLog2E = 1.44269504f;
-inline constexpr float kLn2High = 0.693145752f;    // ln 2, its last bits cut off: n·kLn2High is exact
+inline constexpr float kLn2High = 0.693145752f;    // ln 2 with its last bits cleared: n·kLn2High is exact
 inline constexpr float kLn2Low = 1.42860677e-6f;   // the rest
-inline constexpr float kRoundToInt = 12582912.0f;  // 1.5·2²³: what is added to it loses its fraction
+inline constexpr float kRoundToInt = 12582912.0f;  // 1.5·2²³: adding it to a float rounds away the fraction
 inline constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 // 2ⁿ for n in [-126, 127].
@@ -46,7 +46,7 @@ ONNX_TRAIN_HD inline Reduced reduce(float x) {
   q = q * r + 4.166634753e-02f;
   q = q * r + 1.666666567e-01f;
   q = q * r + 0.5f;
-  // The low bits of `shifted` are n; reading them there is defined for a NaN, too.
+  // The low bits of `shifted` are n; this is defined for NaN, too.
   const uint32_t bits = std::bit_cast<uint32_t>(shifted) - std::bit_cast<uint32_t>(kRoundToInt);
   return {static_cast<int32_t>(bits), r + r * r * q};
 }
@@ -54,10 +54,10 @@ ONNX_TRAIN_HD inline Reduced reduce(float x) {
 }  // namespace detail
 
 ONNX_TRAIN_HD inline float exp(float x) {
-  x = x < -104.0f ? -104.0f : x;  // exp is 0 there
-  x = x > 89.0f ? 89.0f : x;      // and infinity here
+  x = x < -104.0f ? -104.0f : x;  // exp is 0 below
+  x = x > 89.0f ? 89.0f : x;      // exp is infinity above
   const detail::Reduced e = detail::reduce(x);
-  const int32_t half = e.n >> 1;  // two steps: 2ⁿ alone may be denormal or too large
+  const int32_t half = e.n >> 1;  // applied in two steps: 2ⁿ alone may be denormal or overflow
   return (1.0f + e.p) * detail::power_of_two(half) * detail::power_of_two(e.n - half);
 }
 
@@ -67,7 +67,7 @@ ONNX_TRAIN_HD inline float expm1(float x) {
   x = x < -25.0f ? -25.0f : x;
   x = x > 89.0f ? 89.0f : x;
   const detail::Reduced e = detail::reduce(x);
-  const float scale = detail::power_of_two(e.n - 1);  // half of 2ⁿ, which may be too large
+  const float scale = detail::power_of_two(e.n - 1);  // half of 2ⁿ, which may overflow
   const float y = 2.0f * (scale * e.p + (scale - 0.5f));
   return zero_or_tiny == 0.0f ? zero_or_tiny : y;
 }
@@ -102,16 +102,16 @@ ONNX_TRAIN_HD inline float log(float x) {
   y = k * detail::kLn2High + (f + y);
   y = x == 0.0f ? -detail::kInfinity : y;
   y = x < 0.0f ? std::numeric_limits<float>::quiet_NaN() : y;
-  return x < detail::kInfinity ? y : x;  // infinity and NaN are their own logarithm
+  return x < detail::kInfinity ? y : x;  // log of infinity and of NaN is the operand itself
 }
 
-// log(1 + x) for x in [0, 1]; the last term is what rounding 1 + x lost.
+// log(1 + x) for x in [0, 1]; the last term restores what rounding 1 + x lost.
 ONNX_TRAIN_HD inline float log1p_of_fraction(float x) {
   const float u = 1.0f + x;
   return log(u) + (x - (u - 1.0f)) / u;
 }
 
-// |x| < 1: x P(x²); beyond: 1 - exp(Q(|x|)), where Q is fitted to log(erfc)
+// x| < 1: x P(x²); otherwise 1 - exp(Q(|x|)), where Q is fitted to log(erfc).
 ONNX_TRAIN_HD inline float erf(float x) {
   float a = std::fabs(x);
   const float s = x * x;
@@ -122,7 +122,7 @@ ONNX_TRAIN_HD inline float erf(float x) {
   p = p * s + 1.128358543e-01f;
   p = p * s - 3.761262596e-01f;
   p = p * s + 1.283791067e-01f;
-  const float small = x + x * p;  // the leading coefficient is 1 more
+  const float small = x + x * p;  // the leading coefficient is 1 larger
   a = a > 4.0f ? 4.0f : a;
   float q = 1.863799989e-04f;
   q = q * a - 2.947665984e-03f;
@@ -131,7 +131,7 @@ ONNX_TRAIN_HD inline float erf(float x) {
   q = q * a - 6.381447911e-01f;
   q = q * a - 1.127089262e+00f;
   q = q * a - 3.415135725e-04f;
-  const detail::Reduced e = detail::reduce(q);  // q > -16: 2ⁿ is a normal number
+  const detail::Reduced e = detail::reduce(q);  // q > -16, so 2ⁿ is a normal number
   const float large = std::copysign(1.0f - (1.0f + e.p) * detail::power_of_two(e.n), x);
   return a < 1.0f ? small : large;
 }

@@ -1,4 +1,4 @@
-// Arithmetic on integers that wraps around, where C++ leaves an overflow undefined.
+// Integer arithmetic that wraps around where C++ leaves overflow undefined. Pure functions.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace onnx_train::math {
 
-// The type in which arithmetic on T happens: T itself for floats.
+// The type in which arithmetic on T is done: unsigned for integers, T itself for floats.
 template <typename T>
 using Wrapping = std::conditional_t<std::is_floating_point_v<T>, T,
                                     std::conditional_t<(sizeof(T) < sizeof(uint64_t)), uint32_t, uint64_t>>;

@@ -11,7 +11,6 @@
 namespace onnx_train {
 
 std::vector<FunctionRow> recurrent_functions();   // recurrent.cc: LSTM, GRU and RNN in training
-std::vector<FunctionRow> attention_functions();   // attention.cc
 std::vector<FunctionRow> resampling_functions();  // resampling.cc: the gradient of Resize
 
 FunctionRow function(const char* op, const char* text) {
@@ -21,10 +20,9 @@ FunctionRow function(const char* op, const char* text) {
 const std::vector<const FunctionRow*>& function_rows() {
   static const std::vector<const FunctionRow*> all = [] {
     static std::vector<std::vector<FunctionRow>> families = {
-        activation_functions(),    product_functions(),   convolution_functions(), channels_last_functions(),
-        normalization_functions(), indexing_functions(),  loss_functions(),        optimizer_functions(),
-        random_functions(),        precision_functions(), recurrent_functions(),   attention_functions(),
-        resampling_functions(),
+        activation_functions(), convolution_functions(), normalization_functions(), indexing_functions(),
+        loss_functions(),       optimizer_functions(),   random_functions(),        precision_functions(),
+        recurrent_functions(),  resampling_functions(),
     };
     std::vector<const FunctionRow*> rows;
     for (const auto& family : families) {
@@ -33,6 +31,13 @@ const std::vector<const FunctionRow*>& function_rows() {
     return rows;
   }();
   return all;
+}
+
+const FunctionRow& find_function(const std::string& op) {
+  for (const FunctionRow* row : function_rows()) {
+    if (op == row->op) return *row;
+  }
+  fail("there is no function ", kDomain, ".", op);
 }
 
 namespace {
@@ -54,13 +59,6 @@ std::shared_ptr<onnx::FunctionProto> parse(const FunctionText& body, const std::
   return function;
 }
 
-const FunctionRow& find_row(const std::string& op) {
-  for (const FunctionRow* row : function_rows()) {
-    if (op == row->op) return *row;
-  }
-  fail("there is no function ", kDomain, ".", op);
-}
-
 // Adds the function unless it is there; of its outputs the last `left_out` are cut off.
 void add_function(Context& context, const std::string& op, const FunctionText& body, int left_out,
                   const FunctionCall& call) {
@@ -68,15 +66,21 @@ void add_function(Context& context, const std::string& op, const FunctionText& b
   auto function = parse(body, op, context.opset());
   if (left_out > 0) function->mutable_output()->DeleteSubrange(function->output_size() - left_out, left_out);
   context.functions.push_back(function);
-  if (!body.inner.empty()) add_function(context, body.inner, find_row(body.inner).text(call), 0, call);
+  if (!body.inner.empty()) add_function(context, body.inner, find_function(body.inner).text(call), 0, call);
 }
 
 }  // namespace
 
 std::vector<Var> call(Builder& b, const std::string& op, int num_outputs, const std::vector<Var>& inputs,
                       const Attrs& attrs) {
+  return call(b, find_function(op), num_outputs, inputs, attrs);
+}
+
+std::vector<Var> call(Builder& b, const FunctionRow& row, int num_outputs, const std::vector<Var>& inputs,
+                      const Attrs& attrs) {
+  const std::string op = row.op;
   const FunctionCall made{inputs, attrs};
-  FunctionText body = find_row(op).text(made);
+  FunctionText body = row.text(made);
   // A call must take all outputs of its function: other runtimes' inference insists.
   const int left_out = num_outputs_of(body.text) - num_outputs;
   if (left_out > 0) body.overload += concat("first", num_outputs);

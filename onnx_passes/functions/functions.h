@@ -37,8 +37,14 @@ FunctionRow function(const char* op, const char* text);
 
 const std::vector<const FunctionRow*>& function_rows();
 
+// The row of an operator. Throws Error when there is none.
+const FunctionRow& find_function(const std::string& op);
+
 // Adds a call, and the function to the model if it is not there yet. Throws Error when there is no such row.
 std::vector<Var> call(Builder& b, const std::string& op, int num_outputs, const std::vector<Var>& inputs,
+                      const Attrs& attrs = {});
+// The same for a row that is not one of function_rows().
+std::vector<Var> call(Builder& b, const FunctionRow& row, int num_outputs, const std::vector<Var>& inputs,
                       const Attrs& attrs = {});
 inline Var call(Builder& b, const std::string& op, const std::vector<Var>& inputs, const Attrs& attrs = {}) {
   return call(b, op, 1, inputs, attrs)[0];
@@ -46,9 +52,7 @@ inline Var call(Builder& b, const std::string& op, const std::vector<Var>& input
 
 // The families, one file each. A new family adds its line here and in function_rows().
 std::vector<FunctionRow> activation_functions();     // activations.cc
-std::vector<FunctionRow> product_functions();        // products.cc
 std::vector<FunctionRow> convolution_functions();    // convolutions.cc
-std::vector<FunctionRow> channels_last_functions();  // channels_last.cc
 std::vector<FunctionRow> normalization_functions();  // normalization.cc
 std::vector<FunctionRow> indexing_functions();       // indexing.cc
 std::vector<FunctionRow> loss_functions();           // losses.cc

@@ -170,100 +170,6 @@ constexpr const char* kBatchNormalizationFrozenGrad = R"(
 }
 )";
 
-// What follows batch normalization in most networks: y = relu(normalized + residual), and dz, the gradient of that sum.
-constexpr const char* kBatchNormalizationReluTrain = R"(
-BatchNormalizationReluTrain <epsilon: float = 1e-5> (x, scale, bias) => (y, mean, var)
-{
-  normalized, mean, var = onnx_train.BatchNormalizationTrain <epsilon: float = @epsilon> (x, scale, bias)
-  y = Relu (normalized)
-}
-)";
-
-constexpr const char* kBatchNormalizationAddReluTrain = R"(
-BatchNormalizationAddReluTrain <epsilon: float = 1e-5> (x, scale, bias, residual) => (y, mean, var)
-{
-  normalized, mean, var = onnx_train.BatchNormalizationTrain <epsilon: float = @epsilon> (x, scale, bias)
-  sum = Add (normalized, residual)
-  y = Relu (sum)
-}
-)";
-
-// As mixed precision has them: what Relu reads, and what is added before, is rounded to bfloat16.
-constexpr const char* kRoundedBatchNormalizationReluTrain = R"(
-RoundedBatchNormalizationReluTrain <epsilon: float = 1e-5> (x, scale, bias) => (y, mean, var)
-{
-  exact, mean, var = onnx_train.BatchNormalizationTrain <epsilon: float = @epsilon> (x, scale, bias)
-  narrow = Cast <to = 16> (exact)
-  normalized = CastLike (narrow, x)
-  y = Relu (normalized)
-}
-)";
-
-constexpr const char* kRoundedBatchNormalizationAddReluTrain = R"(
-RoundedBatchNormalizationAddReluTrain <epsilon: float = 1e-5> (x, scale, bias, residual) => (y, mean, var)
-{
-  exact, mean, var = onnx_train.BatchNormalizationTrain <epsilon: float = @epsilon> (x, scale, bias)
-  narrow = Cast <to = 16> (exact)
-  normalized = CastLike (narrow, x)
-  exact_sum = Add (normalized, residual)
-  narrow_sum = Cast <to = 16> (exact_sum)
-  sum = CastLike (narrow_sum, x)
-  y = Relu (sum)
-}
-)";
-
-// The same with running statistics.
-constexpr const char* kBatchNormalizationRelu = R"(
-BatchNormalizationRelu <epsilon: float = 1e-5> (x, scale, bias, mean, var) => (y)
-{
-  normalized = BatchNormalization <epsilon: float = @epsilon> (x, scale, bias, mean, var)
-  y = Relu (normalized)
-}
-)";
-
-constexpr const char* kBatchNormalizationAddRelu = R"(
-BatchNormalizationAddRelu <epsilon: float = 1e-5> (x, scale, bias, mean, var, residual) => (y)
-{
-  normalized = BatchNormalization <epsilon: float = @epsilon> (x, scale, bias, mean, var)
-  sum = Add (normalized, residual)
-  y = Relu (sum)
-}
-)";
-
-constexpr const char* kRoundedBatchNormalizationRelu = R"(
-RoundedBatchNormalizationRelu <epsilon: float = 1e-5> (x, scale, bias, mean, var) => (y)
-{
-  exact = BatchNormalization <epsilon: float = @epsilon> (x, scale, bias, mean, var)
-  narrow = Cast <to = 16> (exact)
-  normalized = CastLike (narrow, x)
-  y = Relu (normalized)
-}
-)";
-
-constexpr const char* kRoundedBatchNormalizationAddRelu = R"(
-RoundedBatchNormalizationAddRelu <epsilon: float = 1e-5> (x, scale, bias, mean, var, residual) => (y)
-{
-  exact = BatchNormalization <epsilon: float = @epsilon> (x, scale, bias, mean, var)
-  narrow = Cast <to = 16> (exact)
-  normalized = CastLike (narrow, x)
-  exact_sum = Add (normalized, residual)
-  narrow_sum = Cast <to = 16> (exact_sum)
-  sum = CastLike (narrow_sum, x)
-  y = Relu (sum)
-}
-)";
-
-constexpr const char* kBatchNormalizationReluGrad = R"(
-BatchNormalizationReluGrad <epsilon: float = 1e-5> (x, scale, mean, var, dy, y) => (dx, dscale, dbias, dz)
-{
-  zero_float = Constant <value: tensor = float {0}> ()
-  zero = CastLike (zero_float, y)
-  positive = Greater (y, zero)
-  dz = Where (positive, dy, zero)
-  dx, dscale, dbias = onnx_train.BatchNormalizationGrad <epsilon: float = @epsilon> (x, scale, mean, var, dz)
-}
-)";
-
 // The statistics are those of each group of channels of each sample; with g = dy scale,
 //   dx = (g - mean(g) - x̂ mean(g x̂)) / sqrt(var + epsilon),  dscale = Σ dy x̂,  dbias = Σ dy.
 constexpr const char* kGroupNormalizationGrad = R"(
@@ -310,11 +216,6 @@ FunctionRow function_of(const char* op, std::vector<const char*> parts) {
   return {op, [text](const FunctionCall&) { return FunctionText{text, ""}; }};
 }
 
-// The row of a function whose body calls another one of ours.
-FunctionRow calling(const char* op, const char* text, const char* inner) {
-  return {op, [=](const FunctionCall&) { return FunctionText{text, "", inner}; }};
-}
-
 constexpr const char* kTrainSignature = " <epsilon: float = 1e-5> (x, scale, bias) => (y, mean, var) {";
 constexpr const char* kGradSignature = " <epsilon: float = 1e-5> (x, scale, mean, var, dy) => (dx, dscale, dbias) {";
 constexpr const char* kGroupSignature = " <num_groups, epsilon: float = 1e-5> (x, scale, dy) => (dx, dscale, dbias) {";
@@ -331,16 +232,6 @@ std::vector<FunctionRow> normalization_functions() {
                   {kGradSignature, kChannelView, kBatchNormalizationSums, kBatchNormalizationGrad}),
       function_of("BatchNormalizationFrozenGrad",
                   {kGradSignature, kChannelView, kBatchNormalizationSums, kBatchNormalizationFrozenGrad}),
-      function("BatchNormalizationRelu", kBatchNormalizationRelu),
-      function("BatchNormalizationAddRelu", kBatchNormalizationAddRelu),
-      function("RoundedBatchNormalizationRelu", kRoundedBatchNormalizationRelu),
-      function("RoundedBatchNormalizationAddRelu", kRoundedBatchNormalizationAddRelu),
-      calling("BatchNormalizationReluTrain", kBatchNormalizationReluTrain, "BatchNormalizationTrain"),
-      calling("BatchNormalizationAddReluTrain", kBatchNormalizationAddReluTrain, "BatchNormalizationTrain"),
-      calling("RoundedBatchNormalizationReluTrain", kRoundedBatchNormalizationReluTrain, "BatchNormalizationTrain"),
-      calling("RoundedBatchNormalizationAddReluTrain", kRoundedBatchNormalizationAddReluTrain,
-              "BatchNormalizationTrain"),
-      calling("BatchNormalizationReluGrad", kBatchNormalizationReluGrad, "BatchNormalizationGrad"),
       function_of("GroupNormalizationGrad", {kGroupSignature, kChannelView, kGroupNormalizationGrad}),
   };
 }

@@ -63,31 +63,6 @@ FunctionText sgd(const FunctionCall& call) {
       nesterov ? "nesterov" : "momentum"};
 }
 
-// Sgd without momentum and decay of the rows that CoalesceRows names, each once:
-// w'[places[p]] = w[places[p]] - lr·scale·rows[p]    where places[p] ≥ 0; all other rows stay as they are
-constexpr const char* kSparseSgd = R"(
-SparseSgd (w, rows, places, learning_rate, grad_scale) => (next_w) {
-    first_axis = Constant <value_int = 0> ()
-    one = Constant <value_int = 1> ()
-    last = Constant <value_ints = [-1]> ()
-    sizes = Shape (w)
-    ranks = Shape (sizes)
-    rank = Squeeze (ranks)
-    row_axes = Range (one, rank, one)
-    is_named = GreaterOrEqual (places, first_axis)
-    names_row = Unsqueeze (is_named, row_axes)
-    scale = CastLike (grad_scale, w)
-    rate = CastLike (learning_rate, w)
-    g_scaled = Mul (rows, scale)
-    change = Mul (g_scaled, rate)
-    descent = Neg (change)
-    zero_float = Constant <value_float = 0.0> ()
-    zero = CastLike (zero_float, w)
-    descent_used = Where (names_row, descent, zero)
-    column = Unsqueeze (places, last)
-    next_w = ScatterND <reduction = "add"> (w, column, descent_used)
-})";
-
 // m' = β₁m + (1-β₁)g      v' = β₂v + (1-β₂)g²
 // w' = w - lr/(1-β₁ᵗ) · m' / (√v'/√(1-β₂ᵗ) + ε)
 constexpr const char* kMoments = R"(
@@ -171,8 +146,7 @@ FunctionText global_norm(const FunctionCall& call) {
 }  // namespace
 
 std::vector<FunctionRow> optimizer_functions() {
-  return {
-      {"Sgd", sgd}, function("SparseSgd", kSparseSgd), {"Adam", adam}, {"AdamW", adamw}, {"GlobalNorm", global_norm}};
+  return {{"Sgd", sgd}, {"Adam", adam}, {"AdamW", adamw}, {"GlobalNorm", global_norm}};
 }
 
 }  // namespace onnx_train

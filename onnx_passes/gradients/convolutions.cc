@@ -1,5 +1,7 @@
 // Gradients of convolutions and pools: one function each (functions/convolutions.cc), with the window's attributes in
 // full.
+#include <numeric>
+
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/gradients/gradient.h"
 #include "onnx_passes/ir/error.h"
@@ -124,6 +126,28 @@ std::string lp_pool_obstacle(const Node& node) {
   return unknown_windows(node);
 }
 
+// y = zeros, but x at `indices`, counted over [N, C, D...], D = (size of x - 1) stride + kernel - padding    dx = dy
+// there An output_shape adds zeros after D on each axis. Indices differ from each other, as those of MaxPool without
+// overlap do.
+Gradients max_unpool_gradient(Grad& g) {
+  const Var x = g.x(0), indices = g.x(1);
+  Var dy = g.dy();
+  if (g.node().input(2)) {
+    const Shape kernel = g.node().attr("kernel_shape", Shape{});
+    const auto axes = static_cast<int64_t>(kernel.size());
+    const Shape strides = g.node().attr("strides", Shape(kernel.size(), 1));
+    Shape rest = kernel;  // kernel - padding
+    const Shape pads = g.node().attr("pads", Shape(2 * kernel.size(), 0));
+    for (size_t i = 0; i < rest.size(); ++i) rest[i] -= pads[i] + pads[i + rest.size()];
+    const Var sizes = (slice(shape(x), 2, 2 + axes, 0) - g.b().ints(Shape(kernel.size(), 1))) * g.b().ints(strides);
+    const Var ends = concat({slice(shape(x), 0, 2, 0), sizes + g.b().ints(rest)}, 0);
+    Shape all(kernel.size() + 2);
+    std::iota(all.begin(), all.end(), 0);
+    dy = slice(dy, g.b().ints(Shape(all.size(), 0)), ends, g.b().ints(all));
+  }
+  return {g.b().op("Gather", {reshape(dy, std::vector<int64_t>{-1}), indices}, {{"axis", 0}})};
+}
+
 // The number of elements of one channel, in x's type.
 Var spatial_size(Var x) {
   int64_t known = 1;
@@ -162,6 +186,7 @@ std::vector<GradientRule> convolution_rules() {
       {"MaxPool", max_pool_gradient, Trait::kNone, "", unknown_windows},
       {"AveragePool", average_pool_gradient, Trait::kNone, "", unknown_windows},
       {"LpPool", lp_pool_gradient, Trait::kNone, "", lp_pool_obstacle},
+      {"MaxUnpool", max_unpool_gradient},
       {"GlobalAveragePool", global_average_pool_gradient, Trait::kNone, "", unknown_rank},
       {"GlobalMaxPool", global_max_pool_gradient, Trait::kNone, "", unknown_rank},
   };

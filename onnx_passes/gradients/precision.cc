@@ -8,10 +8,13 @@ namespace onnx_train {
 std::vector<GradientRule> precision_rules() {
   return {
       // y = round(x)    dx = dy
-      {"RoundToBfloat16", [](Grad& g) { return g.to(g.dy()); }, Trait::kNone, kDomain},
+      {"RoundTo", [](Grad& g) { return g.to(g.dy()); }, Trait::kNone, kDomain},
       // y = x    dx = round(dy)
-      {"RoundGradientToBfloat16", [](Grad& g) { return g.to(call(g.b(), "RoundToBfloat16", {g.dy()})); }, Trait::kNone,
-       kDomain},
+      {"RoundGradientTo",
+       [](Grad& g) {
+         return g.to(call(g.b(), "RoundTo", {g.dy()}, {{"to", g.node().attr("to", 0)}}));
+       },
+       Trait::kNone, kDomain},
   };
 }
 

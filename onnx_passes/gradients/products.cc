@@ -1,7 +1,7 @@
 // Gradients of products of matrices. A transposed operand is a flag of Gemm wherever the operands are matrices.
 #include "onnx_passes/gradients/gradient.h"
-#include "onnx_passes/ir/einsum.h"
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/operators/einsum.h"
 
 namespace onnx_train {
 namespace {

@@ -3,7 +3,7 @@
 //   dX = dgates W    dW = Σ dgatesᵀ X    dB = Σ dgates, for W and for R
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/gradients/gradient.h"
-#include "onnx_passes/ir/recurrence.h"
+#include "onnx_passes/operators/recurrence.h"
 
 namespace onnx_train {
 namespace {
@@ -94,7 +94,7 @@ class RecurrentGradient {
 
  private:
   static Var stored(Var value, bool rounded) {
-    return rounded ? call(value.builder(), "RoundToBfloat16", {value}) : value;
+    return rounded ? call(value.builder(), "RoundTo", {value}, {{"to", static_cast<int>(DType::kBFloat16)}}) : value;
   }
 
   Grad& g_;

@@ -24,15 +24,15 @@ std::vector<Var> Builder::ops(const std::string& op, int num_outputs, const std:
   for (const Var& input : inputs) values.push_back(input.value());
   while (!values.empty() && !values.back()) values.pop_back();
   std::vector<std::string> names;
-  std::unordered_set<std::string> taken;  // the names of this node's outputs are not in the graph yet
+  std::unordered_set<std::string> taken;  // names of this node's outputs, which are not in the graph yet
   std::string name = graph_->unique_name(name_.empty() ? op : name_);
   for (int i = 0; i < num_outputs; ++i) {
-    constexpr int kMaxSuffixes = 4;  // of "_o"; from then on they are numbered
+    constexpr int kMaxSuffixes = 4;  // this many suffixes "_o"; after that, outputs are numbered
     while (!taken.insert(name).second) name = graph_->unique_name(name + "_o");
     names.push_back(name);
     if (i >= kMaxSuffixes) name = graph_->unique_name(concat(names[kMaxSuffixes - 1], "_", i));
   }
-  // The call of a function names each of the function's outputs or leaves it out.
+  // A call of a function has one entry per output of the function; absent outputs have an empty name.
   const auto* function = graph_->context().find_function(domain, op, overload);
   if (function && function->output_size() > num_outputs) names.resize(static_cast<size_t>(function->output_size()));
   onnx::NodeProto shell;
@@ -81,7 +81,7 @@ Var Builder::constant(const Tensor& tensor) {
     for (int64_t i = 0; i < tensor.size(); ++i) out << (i ? "," : "") << tensor.at(i);
     name = out.str();
     Value* known = graph_->find(name);
-    if (known && known->is_constant()) return var(known);  // the name says type, shape and contents
+    if (known && known->is_constant()) return var(known);  // the name encodes type, shape and contents
   }
   Value* value = graph_->add_constant(graph_->unique_name(name), tensor);
   return var(value);
@@ -227,7 +227,7 @@ Var sum_all(Var x) { return x.builder().op("ReduceSum", {x}, {{"keepdims", 0}});
 
 namespace {
 
-// The axes are found from the shapes: those where `like`, padded with ones on the left, is 1 and x is not.
+// Finds the axes from the shapes: those where `like`, padded with ones on the left, is 1 and x is not.
 Var sum_to_shape_at_run_time(Var x, Var like) {
   Builder& b = x.builder();
   const Var target = shape(like);
@@ -265,7 +265,7 @@ Var sum_to_shape_of(Var x, Var like) {
   if (axes.size() == extra) return reduce_sum(x, axes, /*keepdims=*/false);
   const Var sum = reduce_sum(x, axes);
   if (extra == 0) return sum;
-  axes.resize(extra);  // the first ones are the extra axes
+  axes.resize(extra);  // the extra leading axes
   return squeeze(sum, axes);
 }
 

@@ -1,8 +1,9 @@
-// Writes nodes the way mathematics is written: `dy * (1.0f - y * y)`, `matmul(a, transpose(b))`.
+// Builds nodes in the notation of mathematics: `dy * (1.0f - y * y)`, `matmul(a, transpose(b))`.
 //
-// A Builder adds nodes to one graph at one place; a Var is a value seen through a Builder. Every node is type-inferred
-// as it is added, so a rule can ask for the rank and element type of what it has just made. Scalars take the element
-// type of the other operand. A Builder and its Vars are used by one thread and do not outlive the graph.
+// A Builder adds nodes to one graph at one position; a Var is a value together with its Builder. Types are inferred for
+// every node as it is added, so the rank and element type of a new value can be queried at once. Scalars take the
+// element type of the other operand. The caller owns a Builder; it and its Vars must not outlive the graph and belong
+// to one thread. Operators throw Error for operands that do not fit.
 #pragma once
 
 #include <initializer_list>
@@ -25,14 +26,14 @@ class Var {
   explicit operator bool() const { return value_ != nullptr; }
   const TensorType& type() const { return value_->type(); }
   DType dtype() const { return value_->dtype(); }
-  int64_t rank() const;  // throws Error when unknown
+  int64_t rank() const;  // throws Error if unknown
 
  private:
   Builder* builder_ = nullptr;
   Value* value_ = nullptr;
 };
 
-// An attribute by name and value: {"axis", -1}, {"perm", {1, 0}}.
+// An attribute: {"axis", -1}, {"perm", {1, 0}}.
 struct Attr {
   std::string name;
   std::variant<int64_t, float, std::string, std::vector<int64_t>, Tensor> value;
@@ -48,25 +49,25 @@ using Attrs = std::vector<Attr>;
 
 class Builder {
  public:
-  // Nodes go before `before`; at the end of the graph when it is null.
+  // Inserts nodes before `before`, or at the end of the graph if it is null.
   explicit Builder(Graph* graph, Node* before = nullptr) : graph_(graph), before_(before) {}
 
   Graph& graph() const { return *graph_; }
-  // New values are named `name`, name_1, ... from now on, until the next call. Empty: by operator.
+  // Names of new values until the next call: `name`, name_1, ... If empty, names follow from the operator.
   void set_name(std::string name) { name_ = std::move(name); }
 
   Var var(Value* value) { return {this, value}; }
 
-  // One node with one output. An input left out is Var().
+  // Adds one node with one output. Var() is an absent input.
   Var op(const std::string& op, const std::vector<Var>& inputs, const Attrs& attrs = {},
          const std::string& domain = "");
-  // One node with several outputs.
+  // Adds one node with several outputs.
   std::vector<Var> ops(const std::string& op, int num_outputs, const std::vector<Var>& inputs, const Attrs& attrs = {},
                        const std::string& domain = "", const std::string& overload = "");
-  // The same operator as `node` with its attributes, on other inputs.
+  // Adds a node with the operator and attributes of `node` and other inputs.
   std::vector<Var> like(const Node& node, const std::vector<Var>& inputs, int num_outputs = 1);
 
-  // Constants. Equal small ones are one initializer of the graph.
+  // Constants. Equal small constants share one initializer of the graph.
   Var constant(const Tensor& tensor);
   Var ints(const std::vector<int64_t>& values) { return constant(Tensor::ints(values)); }
   Var scalar(DType dtype, double value) { return constant(Tensor::full(dtype, {}, value)); }
@@ -120,15 +121,15 @@ Var pow(Var x, Var y);
 Var pow(Var x, double y);
 Var max(Var a, Var b);
 Var min(Var a, Var b);
-Var cast(Var x, DType dtype);     // x itself when it already has the type
+Var cast(Var x, DType dtype);     // x itself if it already has the type
 Var cast_like(Var x, Var other);  // to other's type
 
 // ---- Shape
 Var shape(Var x);                                       // int64[rank]
-Var shape_of(Var x);                                    // the same, a constant where the sizes are known
+Var shape_of(Var x);                                    // the same, as a constant if the sizes are known
 Var size(Var x);                                        // int64[]
-Var reshape(Var x, Var shape);                          // zeros in `shape` are sizes of zero, not copies (allowzero)
-Var reshape(Var x, const std::vector<int64_t>& shape);  // -1 and 0 as in ONNX: rest, copy
+Var reshape(Var x, Var shape);                          // 0 in `shape` is a size of 0, not a copy (allowzero)
+Var reshape(Var x, const std::vector<int64_t>& shape);  // -1 and 0 as in ONNX: the rest, a copy
 Var flatten_to_2d(Var x, int64_t axis);                 // [d0 .. d(axis-1)] x [d(axis) ..]
 Var transpose(Var x, const std::vector<int64_t>& permutation);
 Var transpose_last(Var x);  // swaps the last two axes
@@ -151,14 +152,14 @@ Var dim(Var x, int64_t axis);
 Var matmul(Var a, Var b);
 Var gemm(Var a, Var b, bool transpose_a, bool transpose_b);  // 2-D
 Var reduce_sum(Var x, const std::vector<int64_t>& axes, bool keepdims = true);
-Var reduce_sum(Var x, Var axes, bool keepdims = true);  // no axes at all: x itself
+Var reduce_sum(Var x, Var axes, bool keepdims = true);  // without axes: x itself
 Var reduce_mean(Var x, const std::vector<int64_t>& axes, bool keepdims = true);
 Var reduce_max(Var x, const std::vector<int64_t>& axes, bool keepdims = true);
 Var sum_all(Var x);  // to a scalar
 
-// Sums x over the axes that broadcasting `like` to x's shape would repeat; the result has like's shape. Nothing is
-// emitted where the types show that there are no such axes; where a size is not known, the axes are found from the
-// shapes at run time (a plan with concrete shapes folds that away).
+// Sums x over the axes along which `like` is broadcast to x's shape; the result has the shape of `like`. Adds no node
+// if the types show that there are no such axes. If a size is not known, the axes are computed at run time (plans with
+// concrete shapes fold that).
 Var sum_to_shape_of(Var x, Var like);
 
 }  // namespace onnx_train

@@ -1,12 +1,13 @@
-// Element types of a node's inputs against ONNX's schema. A plain function over a graph that must not change meanwhile.
+// Checks the element types of a node's inputs against ONNX's schema. A pure function; the graph must not change during
+// the call.
 #pragma once
 
 #include "onnx_passes/ir/graph.h"
 
 namespace onnx_train {
 
-// Throws Error that names the node when an input has an element type that the schema does not allow, or when two inputs
-// differ that the schema wants alike. Types that are not known, and operators without a schema, are passed over.
+// Throws Error that names the node if an input has an element type that the schema does not allow, or if two inputs
+// differ that the schema requires to be equal. Ignores unknown types and operators without a schema.
 void check_types(Node* node);
 
 }  // namespace onnx_train

@@ -14,8 +14,8 @@ namespace {
 const Dim kZero(int64_t{0});
 const Dim kOne(int64_t{1});
 
-// A size as a product: 8*batch. A symbol that is no plain name or product of names (torch writes "s0 + 1") stands for
-// itself.
+// A size as a product: 8*batch. A symbol that is not a name or a product of names (torch writes "s0 + 1") is one
+// factor.
 struct Product {
   int64_t factor = 1;
   std::vector<std::string> symbols;  // sorted
@@ -23,7 +23,7 @@ struct Product {
 
 bool is_open(const Dim& dim) { return !dim.known() && dim.symbol().empty(); }
 
-// Multiplies by `dim`; false when it is open or the factor overflows.
+// Multiplies by `dim`; false if it is unknown or the factor overflows.
 bool multiply(const Dim& dim, Product* product) {
   if (dim.known()) return !__builtin_mul_overflow(product->factor, dim.value(), &product->factor);
   if (is_open(dim)) return false;
@@ -54,7 +54,7 @@ Dim to_dim(const Product& product) {
   return Dim(text);
 }
 
-// What is left of the elements of `from` when the sizes in `to` that are not open are divided out.
+// Divides the number of elements of `from` by the sizes in `to` that are not open.
 std::optional<Dim> quotient(const Dims& from, const Dims& to) {
   Product above, below;
   for (const Dim& d : from) {
@@ -73,7 +73,7 @@ std::optional<Dim> quotient(const Dims& from, const Dims& to) {
   return to_dim(above);
 }
 
-// Div cuts, as C does; it does not round down.
+// Div truncates, like C; it does not round down.
 std::optional<int64_t> compute(const std::string& op, int64_t a, int64_t b) {
   int64_t result = 0;
   if (op == "Add") return __builtin_add_overflow(a, b, &result) ? std::nullopt : std::optional(result);
@@ -89,7 +89,7 @@ std::optional<int64_t> compute(const std::string& op, int64_t a, int64_t b) {
   if (op == "Xor") return (a != 0) != (b != 0);
   if (op == "And") return a && b;
   if (op == "Or") return a || b;
-  if (b == 0 || b == -1) return std::nullopt;  // no division by zero, no overflow
+  if (b == 0 || b == -1) return std::nullopt;  // division by zero, overflow
   if (op == "Div") return a / b;
   if (op == "Mod") return a % b != 0 && (a < 0) != (b < 0) ? a % b + b : a % b;
   return std::nullopt;
@@ -115,13 +115,13 @@ Dim combine(const Node& node, const Dim& a, const Dim& b) {
     if (a.same(b)) return kOne;
     const Dim& number = a.known() ? a : b;
     const Dim& other = a.known() ? b : a;
-    // A symbol stands for a size; an element that is not known may be anything.
+    // A symbol is a size, so it is not negative; an unknown element may be anything.
     if (number.known() && number.value() < 0 && !other.symbol().empty()) return kZero;
   }
   return {};
 }
 
-// One operand's element at `i`, as broadcasting sees it.
+// The element of a broadcast operand at `i`.
 const Dim& at(const Dims& dims, size_t i) { return dims.size() == 1 ? dims[0] : dims[i]; }
 
 std::optional<Dims> element_wise(const Node& node) {
@@ -149,7 +149,7 @@ std::optional<Dims> where(const Node& node) {
   return result;
 }
 
-// `count` times the same element, where `shape` holds the one size.
+// `count` copies of one element, where `shape` holds `count`.
 std::optional<Dims> repeat(const Value* shape, const Dim& element) {
   const auto sizes = elements_of(shape);
   if (!sizes || sizes->size() > 1) return std::nullopt;
@@ -196,7 +196,7 @@ std::optional<Dims> reduce_product(const Node& node) {
   return Dims{to_dim(product)};
 }
 
-// To int64, from integers whose contents are followed and from small float constants.
+// Casts to int64: integers with known contents, and small float constants.
 std::optional<Dims> cast(const Node& node) {
   const Value* x = node.input(0);
   if (!x || node.output()->dtype() != DType::kInt64) return std::nullopt;
@@ -224,7 +224,7 @@ std::optional<Dims> logical_not(const Node& node) {
   return x;
 }
 
-// Slices that take all of a dimension whose size is a symbol.
+// Slices that take all of a dimension with a symbolic size.
 void refine_slice(Node* node) {
   const Value* x = node->input(0);
   const auto starts = elements_of(node->input(1)), ends = elements_of(node->input(2)),
@@ -248,7 +248,7 @@ void refine_slice(Node* node) {
   node->output()->set_type({node->output()->dtype(), std::move(dims)});
 }
 
-// Axes that a Resize leaves alone, makes as large as another size, or multiplies by a number.
+// The axes of a Resize that keep their size, take another known size, or are multiplied by a number.
 void refine_resize(Node* node) {
   const Value* x = node->input(0);
   if (!x->has_rank() || x->rank() != node->output()->rank()) return;
@@ -279,10 +279,17 @@ void refine_resize(Node* node) {
   node->output()->set_type({node->output()->dtype(), std::move(dims)});
 }
 
+// The output has the shape that input 2 holds, as far as it is known.
+void refine_unpool(Node* node) {
+  const auto sizes = node->num_inputs() > 2 ? elements_of(node->input(2)) : std::nullopt;
+  if (sizes) node->output()->set_type({node->output()->dtype(), *sizes});
+}
+
 }  // namespace
 
 void refine_shape(Node* node) {
   Value* output = node->output();
+  if (node->is("MaxUnpool") && output && !output->type().is_static()) return refine_unpool(node);
   if (node->is("Resize") && output && output->has_rank() && node->input(0)) return refine_resize(node);
   if (node->is("Slice") && output && output->has_rank() && node->input(0)) return refine_slice(node);
   const bool handled = node->is("Reshape") || node->is("Flatten") || node->is("Range");

@@ -1,5 +1,5 @@
-// The contents of small integer tensors, followed through the operators that compute shapes. ONNX's own data
-// propagation covers a few of them; this covers what exporters write besides. Pure functions.
+// Inference of the contents of small integer tensors through the operators that compute shapes. ONNX's own data
+// propagation covers a few of them; this covers the others that exporters use. Pure functions; any thread.
 #pragma once
 
 #include <optional>
@@ -8,20 +8,20 @@
 
 namespace onnx_train {
 
-// Contents longer than this are data, not shapes.
+// Longer tensors are data, not shapes.
 inline constexpr int64_t kMaxElements = 64;
 
 // The contents of an integer or boolean tensor of rank 0 or 1 with at most kMaxElements elements; nothing otherwise.
 std::optional<Dims> elements_of(const Tensor& tensor);
-// What is known of a value's contents, constants included.
+// The known contents of a value, including constants.
 std::optional<Dims> elements_of(const Value* value);
 
-// The contents of the node's first output, whose type has been inferred; each may be a number, a symbol or unknown.
-// Nothing for operators that do not compute shapes, or that ONNX's data propagation covers.
+// The contents of the node's first output, whose type has been inferred; each element may be a number, a symbol or
+// unknown. Nothing for operators that do not compute shapes or that ONNX's data propagation covers.
 std::optional<Dims> follow_elements(const Node& node);
 
-// The output's dimension that ONNX's inference leaves open, where sizes and symbols tell what it is: the -1 of a
-// Reshape, the length of a Range.
+// An output dimension that ONNX's inference leaves open but that follows from sizes and symbols: the -1 of a Reshape,
+// the length of a Range.
 void refine_shape(Node* node);
 
 }  // namespace onnx_train

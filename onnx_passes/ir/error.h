@@ -1,6 +1,6 @@
-// The one exception of the project, for everything that is not a bug of ours: bad files, bad arguments, models that
-// cannot be trained, devices that are not there. The message is one line that names the part, the node, tensor or
-// file, what was found, and what to do; the command prints it as it is.
+// The project's only exception type, thrown for everything that is not a bug of ours: invalid files and arguments,
+// models that cannot be trained, missing devices. The message is one line that names the part, the node, tensor or
+// file, what was found, and what to do; the command prints it unchanged. Plain values; any thread.
 #pragma once
 
 #include <concepts>
@@ -11,14 +11,14 @@
 
 namespace onnx_train {
 
-// What kind of failure it is, for programs that call the library.
+// The kind of failure, for programs that call the library.
 enum class ErrorCode {
-  kUnsupported,  // the model, or what is asked of it
-  kUsage,        // an argument that is wrong whatever the model holds
-  kFile,         // cannot be read or written, or does not hold what it should
+  kUnsupported,  // the model, or the request
+  kUsage,        // an argument that is wrong for every model
+  kFile,         // cannot be read or written, or has invalid contents
   kData,         // inputs of a run: names, types, shapes, numbers out of range
-  kMemory,       // not enough
-  kDevice,       // is not there, or failed
+  kMemory,       // not enough memory
+  kDevice,       // missing or failed
 };
 
 class Error : public std::runtime_error {
@@ -31,8 +31,7 @@ class Error : public std::runtime_error {
   ErrorCode code_;
 };
 
-// The arguments, streamed one after the other into a string. Names are made of text and numbers so often that these
-// do without a stream.
+// Concatenates the arguments. Text and numbers, the common case for names, are formatted without a stream.
 template <typename... Args>
 std::string concat(const Args&... args) {
   if constexpr (((std::convertible_to<const Args&, std::string_view> || std::same_as<Args, char> ||

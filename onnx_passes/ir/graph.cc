@@ -55,7 +55,7 @@ Graph::Graph(std::shared_ptr<Context> context, Graph* parent)
     : context_(std::move(context)), parent_(parent), shell_(std::make_unique<onnx::GraphProto>()) {}
 
 Graph::~Graph() {
-  // Values of a parent outlive this graph: take our nodes off their lists of uses, and first what reads ours.
+  // Values of a parent graph outlive this graph: removes our nodes from their lists of uses, readers first.
   for (Node* node = first_; node; node = node->next_) {
     node->subgraphs_.clear();
     for (int i = 0; parent_ && i < node->num_inputs(); ++i) {
@@ -194,7 +194,7 @@ void Graph::set_outputs(std::vector<Value*> outputs) {
 }
 
 Value* Graph::add_input(const std::string& name, TensorType type) {
-  const auto found = values_.find(name);  // an initializer of the same name is the input's default
+  const auto found = values_.find(name);  // an initializer of the same name is the default of the input
   Value* value = found != values_.end() && found->second->is_initializer() ? found->second : add_value(name);
   value->set_type(std::move(type));
   inputs_.push_back(value);
@@ -204,7 +204,7 @@ Value* Graph::add_input(const std::string& name, TensorType type) {
 
 namespace {
 
-// Searches from the end, so that a caller that removes values in reverse order takes constant time for each.
+// Searches from the end, so that removing values in reverse order takes constant time per value.
 void erase_last(std::vector<Value*>* list, const Value* value) {
   const auto found = std::find(list->rbegin(), list->rend(), value);
   if (found != list->rend()) list->erase(std::prev(found.base()));
@@ -228,7 +228,7 @@ Value* Graph::add_initializer(onnx::TensorProto tensor) {
 }
 
 Value* Graph::add_initializer(const std::string& name, std::shared_ptr<const onnx::TensorProto> tensor) {
-  const auto found = values_.find(name);  // an input of the same name gets its default
+  const auto found = values_.find(name);  // an input of the same name gets it as its default
   Value* value = found != values_.end() && is_input(found->second) && !found->second->is_initializer()
                      ? found->second
                      : add_value(name);

@@ -68,7 +68,7 @@ class SubgraphInferencer : public onnx::GraphInferencer {
   std::vector<onnx::TypeProto> types_;
 };
 
-// The node as ONNX's inference functions want to see it.
+// The adapter of a node to ONNX's inference functions.
 class NodeContext : public onnx::InferenceContext, public onnx::DataPropagationContext {
  public:
   explicit NodeContext(Node* node) : node_(node) {
@@ -112,7 +112,7 @@ class NodeContext : public onnx::InferenceContext, public onnx::DataPropagationC
   }
   void addOutputData(size_t i, onnx::TensorShapeProto&& shape) override { elements_[i] = from_shape_proto(shape); }
 
-  // Writes what was inferred into the node's outputs.
+  // Writes the inferred types to the node's outputs.
   void store() {
     for (size_t i = 0; i < outputs_.size(); ++i) {
       Value* value = node_->output(static_cast<int>(i));
@@ -146,7 +146,7 @@ class NodeContext : public onnx::InferenceContext, public onnx::DataPropagationC
     }
   }
 
-  // ONNX subtracts, multiplies and takes from constants what it is given.
+  // ONNX computes sizes from its operands and from constants without checking the results.
   void expect_sizes(const TensorType& type) const {
     const auto is_negative = [](const Dim& dim) { return dim.known() && dim.value() < 0; };
     if (type.dims && std::any_of(type.dims->begin(), type.dims->end(), is_negative))
@@ -177,7 +177,7 @@ class NodeContext : public onnx::InferenceContext, public onnx::DataPropagationC
   std::vector<std::unique_ptr<SubgraphInferencer>> inferencers_;
 };
 
-// A shape of known length but unknown sizes still tells the rank of what has it.
+// A shape of known length but unknown sizes still gives the rank of a result.
 std::optional<Dims> unknown_elements(const TensorType& type) {
   const bool integer = type.dtype == DType::kInt64 || type.dtype == DType::kInt32;
   if (!integer || !type.is_static() || type.rank() != 1) return std::nullopt;
@@ -185,7 +185,7 @@ std::optional<Dims> unknown_elements(const TensorType& type) {
   return length <= kMaxElements ? std::optional(Dims(static_cast<size_t>(length))) : std::nullopt;
 }
 
-// The types that a function's body gives its outputs; undefined where it gives none.
+// The types of a function's outputs, inferred from its body; undefined if the body does not determine them.
 std::vector<TensorType> infer_body(const Node* node, const onnx::FunctionProto& function) {
   Graph scratch(node->graph().shared_context());
   std::vector<Value*> inputs;
@@ -209,7 +209,7 @@ std::vector<TensorType> infer_body(const Node* node, const onnx::FunctionProto& 
   return types;
 }
 
-// A step calls its optimizer once for each weight: what equal calls give is inferred once. This is the memory of a pure
+// A training step calls its optimizer once per weight: equal calls are inferred only once. The cache belongs to a pure
 // function, and each thread has its own.
 const std::vector<TensorType>& infer_once(const Node* node, const onnx::FunctionProto& function) {
   constexpr size_t kMaxBytes = 1 << 24;
@@ -223,7 +223,7 @@ const std::vector<TensorType>& infer_once(const Node* node, const onnx::Function
   return known[key] = std::move(types);
 }
 
-// A function's outputs have the types that its body gives them.
+// The outputs of a call have the types that the function's body gives them.
 void infer_call(Node* node, const onnx::FunctionProto& function) {
   const std::vector<TensorType>& types = infer_once(node, function);
   for (size_t i = 0; i < types.size(); ++i) {
@@ -236,7 +236,7 @@ void infer_call(Node* node, const onnx::FunctionProto& function) {
 
 namespace {
 
-// Nothing for strings and types of less than a byte, which have no contents that we compute with.
+// Nothing for strings and types smaller than a byte, whose contents are not used.
 Tensor numbers_of(const onnx::TensorProto& proto) {
   const auto dtype = static_cast<DType>(proto.data_type());
   return is_float(dtype) || is_integer(dtype) || dtype == DType::kBool ? from_proto(proto) : Tensor();
@@ -295,7 +295,7 @@ void infer_types(Node* node) {
   const onnx::OpSchema* schema = find_schema(*node);
   if (!schema) return;
   if (!schema->has_type_and_shape_inference_function()) {
-    // GroupNormalization and MeanVarianceNormalization, of all: what they give has the type of what they take.
+    // GroupNormalization and MeanVarianceNormalization only: the output has the type of the input.
     if (schema->domain().empty() && node->input(0) && node->output()) node->output()->set_type(node->input(0)->type());
     return;
   }
@@ -305,9 +305,9 @@ void infer_types(Node* node) {
     if (schema->has_data_propagation_function()) schema->GetDataPropagationFunction()(context);
     context.store();
   } catch (const Error&) {
-    throw;  // from a subgraph: names its own node
+    throw;  // from a subgraph: it already names its own node
   } catch (const std::exception& error) {
-    // Of what an unknown operator gives, or a sequence, nothing is known; that is no fault of this node.
+    // The outputs of unknown operators, and sequences, have no known type; that is not an error of this node.
     for (const Value* input : node->inputs()) {
       if (input && input->dtype() == DType::kUndefined) return;
     }

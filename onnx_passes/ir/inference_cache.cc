@@ -9,7 +9,7 @@ namespace {
 
 void append(int64_t number, std::string* key) { key->append(reinterpret_cast<const char*>(&number), sizeof number); }
 
-// With its length: no two lists of parts make one key.
+// Prefixed with its length, so that different lists of parts give different keys.
 void append(const std::string& text, std::string* key) {
   append(static_cast<int64_t>(text.size()), key);
   *key += text;
@@ -33,7 +33,7 @@ void append(const TensorType& type, std::string* key) {
   append(type.dims, key);
 }
 
-// False for a vector that is constant and too long to compare.
+// False for a constant vector that is too long to compare.
 bool append_contents(const Value& value, std::string* key) {
   append(value.elements(), key);
   if (value.elements() || !value.has_rank() || value.rank() > 1) return true;
@@ -93,7 +93,7 @@ std::string key_of_call(const onnx::FunctionProto& function, const Node& call) {
     append(input ? 1 : 0, &key);
     if (!input) continue;
     append(input->type(), &key);
-    // Inference reads no longer constants, so they need not be compared.
+    // Inference no longer reads the constants, so they are not compared.
     if (append_contents(*input, &key)) continue;
     append(-1, &key);
   }

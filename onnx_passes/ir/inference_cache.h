@@ -1,5 +1,6 @@
-// Inference that does the same work once: a network is made of layers that are alike, and its step of hundreds of
-// optimizer calls that differ in a shape. Lives while the model's functions stay as they are. Not thread-safe.
+// Inference with a cache of its results: the layers of a network are alike, and its step has hundreds of optimizer
+// calls that differ only in a shape. Valid while the model's functions do not change. The caller owns it; not
+// thread-safe.
 #pragma once
 
 #include <string>
@@ -10,13 +11,13 @@
 
 namespace onnx_train {
 
-// All that the types of a call's outputs depend on: the function's body, the attributes, and what is known of the
-// inputs. Empty where that is more: the body calls other functions, or is too long to compare.
+// A key of everything that the output types of a call depend on: the function's body, the attributes, and what is known
+// of the inputs. Empty if that cannot be listed: the body calls other functions or is too long to compare.
 std::string key_of_call(const onnx::FunctionProto& function, const Node& call);
 
 class InferenceCache {
  public:
-  // infer_types(node).
+  // Like infer_types(node).
   void infer(Node* node);
 
  private:
@@ -24,7 +25,7 @@ class InferenceCache {
     TensorType type;
     std::optional<Dims> elements;
   };
-  // By all that inference asks of a node.
+  // Keyed by everything that inference reads of a node.
   std::unordered_map<std::string, std::vector<Inferred>> known_;
   std::string key_;
 };

@@ -8,7 +8,7 @@
 namespace onnx_train {
 namespace {
 
-// Deletes a message together with the contents beside it. It is found in the shared pointer by its type.
+// A deleter that frees a message together with its contents; its type identifies such shared pointers.
 struct DeleteWithContents {
   Tensor contents;
   void operator()(const onnx::TensorProto* message) const { delete message; }
@@ -31,7 +31,7 @@ std::shared_ptr<const onnx::TensorProto> make_initializer(const std::string& nam
 }
 
 std::shared_ptr<const onnx::TensorProto> make_initializer(onnx::TensorProto message, const Tensor& contents) {
-  message.set_data_location(onnx::TensorProto::EXTERNAL);  // so that no one takes it for a tensor of zeros
+  message.set_data_location(onnx::TensorProto::EXTERNAL);  // marks that the data are elsewhere, not zeros
   message.clear_external_data();
   return {new onnx::TensorProto(std::move(message)), DeleteWithContents{contents}};
 }

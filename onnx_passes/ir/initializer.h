@@ -1,7 +1,6 @@
-// The contents of initializers. Small ones are in the message; large ones are a Tensor beside it, a view of the mapped
-// file that the model was loaded from or memory that a pass made. The tensor travels with the shared message, so graphs
-// that share an initializer share its contents, and nothing copies or reads them before somebody computes with them.
-// Any thread may read.
+// The contents of initializers. Small ones are in the message; large ones are a Tensor stored beside it: a view of the
+// mapped model file, or memory that a pass allocated. The tensor belongs to the shared message, so graphs that share an
+// initializer share its contents, and nothing copies or reads them before they are needed. Any thread may read.
 #pragma once
 
 #include <memory>
@@ -14,28 +13,28 @@ namespace onnx_train {
 
 class Value;
 
-// Tensors of fewer bytes stay in their messages, where shape inference and ONNX's checker read them.
+// Smaller tensors stay in their messages, where shape inference and ONNX's checker read them.
 inline constexpr size_t kMinBytesBeside = 1024;
 
-// True for types whose contents may be beside the message: numbers and booleans, as Tensor holds them.
+// Types whose contents may be stored beside the message: numbers and booleans, as in Tensor.
 bool may_be_beside(DType dtype);
 
-// A message of that name with the tensor's type and shape. Contents that are large are shared, not copied: they must
-// not be changed afterwards.
+// A message with the given name and the tensor's type and shape. Large contents are shared, not copied: they must not
+// change afterwards.
 std::shared_ptr<const onnx::TensorProto> make_initializer(const std::string& name, const Tensor& contents);
-// The same for a message that is there and has no data of its own.
+// The same for an existing message without data.
 std::shared_ptr<const onnx::TensorProto> make_initializer(onnx::TensorProto message, const Tensor& contents);
 
-// The contents that are beside the message; null when they are in it.
+// The contents stored beside the message; null if they are in the message.
 const Tensor* contents_beside(const std::shared_ptr<const onnx::TensorProto>& initializer);
 
-// An initializer's contents, in place if they are beside its message: to be copied byte by byte, for a file aligns them
-// as it likes. Throws Error where from_proto does.
+// The contents of an initializer, in place if stored beside the message. For byte-wise copies only, because files need
+// not align them. Throws Error like from_proto.
 Tensor stored_contents(const Value& value);
-// The same, aligned to its elements: to compute with.
+// The same, aligned to the element size, for computation.
 Tensor contents_of(const Value& value);
 
-// The message with its contents, copied into it.
+// The message with its contents copied into it.
 onnx::TensorProto whole_message(const Value& value);
 
 }  // namespace onnx_train

@@ -8,7 +8,7 @@
 namespace onnx_train {
 namespace {
 
-// Puts the call's attribute in place of a body's reference to it; false when the call leaves it out.
+// Replaces a body's attribute reference by the attribute of the call; false if the call does not have it.
 bool resolve(const onnx::AttributeProto& reference, const onnx::FunctionProto& function, const onnx::NodeProto& call,
              onnx::AttributeProto* out) {
   for (const auto& given : call.attribute()) {
@@ -26,7 +26,8 @@ bool resolve(const onnx::AttributeProto& reference, const onnx::FunctionProto& f
   return false;
 }
 
-// Gives a body's subgraph names that are free in `graph`, and what it reads from around it the names of `values`.
+// Renames the values of a body's subgraph to names that are unused in `graph`, and its outer values to those in
+// `values`.
 void rename_values(onnx::GraphProto* inner, const std::unordered_map<std::string, Value*>& values, const Graph& graph,
                    const std::string& prefix, const std::string& function) {
   std::unordered_map<std::string, std::string> names;
@@ -112,7 +113,7 @@ std::vector<Value*> instantiate(const onnx::FunctionProto& function, const onnx:
 
 namespace {
 
-// The body that ONNX's schema gives the node, specialised to its input types.
+// The body from ONNX's schema, specialized to the node's input types.
 bool schema_body(const Node& node, onnx::FunctionProto* body) {
   const onnx::OpSchema* schema = find_schema(node);
   if (!schema) return false;
@@ -124,7 +125,7 @@ bool schema_body(const Node& node, onnx::FunctionProto* body) {
     if (input) to_proto(input->type(), &types.back());
   }
   for (const Value* output : node.outputs()) proto.add_output(output ? output->name() : "");
-  // The bodies refer to attributes whose defaults only the schema knows.
+  // The bodies refer to attributes whose defaults are only in the schema.
   for (const auto& [name, attribute] : schema->attributes()) {
     if (!node.has_attr(name) && attribute.default_value.has_name()) *proto.add_attribute() = attribute.default_value;
   }

@@ -1,16 +1,16 @@
-// Bodies of functions in place of their calls.
+// Replaces calls of functions by the functions' bodies. One thread at a time may use the graph.
 #pragma once
 
 #include "onnx_passes/ir/model.h"
 
 namespace onnx_train {
 
-// Copies the body of `function` into `graph` before `before`, with `inputs` for its inputs; returns its outputs.
-// `attributes` (a node's) are put in place of the body's references to them. Names start with `prefix`.
+// Copies the body of `function` into `graph` before `before`, reading `inputs`; returns its outputs. `attributes` (of a
+// node) replace the body's attribute references. Names start with `prefix`.
 std::vector<Value*> instantiate(const onnx::FunctionProto& function, const onnx::NodeProto& attributes, Graph* graph,
                                 Node* before, const std::vector<Value*>& inputs, const std::string& prefix);
 
-// Replaces a call by the function's body: of the model, or of ONNX's schema where it has one. False if there is none.
+// Replaces a call by the body of the model's function or of ONNX's schema. Returns false if there is no body.
 bool inline_function(Node* node);
 bool has_function_body(const Node& node);
 

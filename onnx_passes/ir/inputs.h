@@ -1,11 +1,12 @@
-// What a node reads, looking into its subgraphs. A plain function over a graph that must not change meanwhile.
+// The values that a node reads, including those read in its subgraphs. A pure function; the graph must not change
+// during the call.
 #pragma once
 
 #include "onnx_passes/ir/graph.h"
 
 namespace onnx_train {
 
-// Calls `f` with every value that the node reads, those read inside its subgraphs included.
+// Calls `f` with every value that the node or a node in its subgraphs reads.
 template <typename F>
 void for_each_input(const Node& node, const F& f) {
   for (const Value* input : node.inputs()) {

@@ -19,7 +19,7 @@ Model::Model()
 Model::Model(Model&&) noexcept = default;
 
 Model& Model::operator=(Model&& other) noexcept {
-  // Algorithms read the inference graph's values: they go first.
+  // Algorithms read values of the inference graph, so they are destroyed first.
   entry_points.clear();
   graph = std::move(other.graph);
   entry_points = std::move(other.entry_points);
@@ -104,7 +104,8 @@ void elide(onnx::TensorProto* tensor, int64_t max_elements) {
   tensor->clear_int32_data();
   tensor->clear_double_data();
   tensor->clear_uint64_data();
-  tensor->set_data_location(onnx::TensorProto::EXTERNAL);  // the printer writes the (empty) reference, not the data
+  tensor->set_data_location(
+      onnx::TensorProto::EXTERNAL);  // the printer then writes the (empty) reference instead of the data
 }
 
 void elide(onnx::GraphProto* graph, int64_t max_elements) {

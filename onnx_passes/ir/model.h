@@ -1,5 +1,5 @@
-// A whole ONNX model: the inference graph, and for a training model one entry point per `training_info`.
-// Load and save through loading.h; convert from and to protobuf here. Movable; one owner; not thread-safe.
+// A whole ONNX model: the inference graph and, for a training model, one entry point per `training_info`. loading.h
+// loads and saves models; this header converts from and to protobuf. Movable; one owner; one thread at a time.
 #pragma once
 
 #include <map>
@@ -13,33 +13,33 @@
 
 namespace onnx_train {
 
-// One pair of an update_binding: after the entry point has run, `state` takes the value of `next`.
+// One pair of an update_binding: after the entry point has run, `state` is set to `next`.
 struct Binding {
   Value* state;  // an initializer of the model's graph or of the algorithm
   Value* next;   // an output of the algorithm (or, for initialization, of the initialization graph)
 };
 
-// The loss's gradient by a trained weight, both values that an entry point computes with.
+// The gradient of the loss with respect to a trained weight, both values that an entry point computes with.
 struct WeightGradient {
   Value* weight;    // an initializer of the model's graph
   Value* gradient;  // a value of the algorithm
 };
 
-// One entry point, an `onnx::TrainingInfoProto`. What runs is model.graph followed by `algorithm`; the algorithm's
-// name is the entry point's ("step", "evaluate", ...).
+// One entry point, stored as an `onnx::TrainingInfoProto`. It executes model.graph followed by `algorithm`; the name of
+// the algorithm is the name of the entry point ("step", "evaluate", ...).
 struct EntryPoint {
-  std::unique_ptr<Graph> initialization;  // has no inputs; draws the state anew
+  std::unique_ptr<Graph> initialization;  // has no inputs; computes initial states
   std::unique_ptr<Graph> algorithm;       // its parent is model.graph
   std::vector<Binding> initialization_bindings;
   std::vector<Binding> update_bindings;
-  // In a file: metadata of the algorithm.
+  // Stored in files as metadata of the algorithm.
   std::vector<WeightGradient> gradients;
-  // Values of the inference graph -> what a training step computes in their place, values of the algorithm. For passes
-  // only: `simplify`, which may remove such values, clears it, and files do not keep it.
+  // Values of the inference graph -> values of the algorithm that a training step computes instead. For passes only:
+  // `simplify`, which may remove such values, clears it, and files do not contain it.
   std::unordered_map<const Value*, Value*> training_versions;
 
   const std::string& name() const { return algorithm->name(); }
-  // The output, or input, of the algorithm with this role (roles.h); null when there is none.
+  // The output or input of the algorithm with this role (roles.h); null if there is none.
   Value* output(std::string_view role) const;
   Value* input(std::string_view role) const;
 };
@@ -56,13 +56,13 @@ class Model {
   std::vector<EntryPoint> entry_points;
 
   EntryPoint& add_entry_point(const std::string& name);
-  EntryPoint* find_entry_point(const std::string& name);  // null when there is none
+  EntryPoint* find_entry_point(const std::string& name);  // null if there is none
   const EntryPoint* find_entry_point(const std::string& name) const;
   // A name that no value of the inference graph or of an entry point has: `base`, or base_1, base_2, ...
   std::string unique_name(const std::string& base) const;
 
   // metadata_props
-  std::string metadata(const std::string& key) const;  // "" when not there
+  std::string metadata(const std::string& key) const;  // "" if absent
   void set_metadata(const std::string& key, const std::string& value);
 
   // The message without graph, training_info, functions and opset_import.
@@ -73,26 +73,26 @@ class Model {
   std::unique_ptr<onnx::ModelProto> shell_;
 };
 
-// Throws Error when a node reads a value that nothing defines before it, or a name is defined twice.
+// Throws Error if a node reads a value that is not defined before it, or if a name is defined twice.
 Model from_proto(onnx::ModelProto proto);
 
 struct ToProtoOptions {
-  bool all_types = false;  // write value_info for every value whose type is known, not only for those that had it
-  bool contents = true;    // false: initializers are left without their data, but for those in nodes' subgraphs
+  bool all_types = false;  // write value_info for every value with a known type, not only for those that had it
+  bool contents = true;    // false: omit the data of initializers, except those of nodes' subgraphs
 };
-// Equal, field by field, to the message that the model was made from, where nothing was changed.
+// Equal, field by field, to the message that the model was made from, except for what has been changed.
 void to_proto(const Model& model, onnx::ModelProto* proto, ToProtoOptions options = {});
 void to_proto(const Graph& graph, onnx::GraphProto* proto, ToProtoOptions options = {});
 
-// Copies `proto`'s nodes and values into `graph`, which is empty.
+// Copies `proto`'s nodes and values into `graph`, which must be empty.
 void from_proto(const onnx::GraphProto& proto, Graph* graph);
 
 // A deep copy.
 Model clone(const Model& model);
 
-// In ONNX's text syntax. Tensors of more than `max_elements` elements are written as their shape only.
+// The model in ONNX's text syntax. Tensors with more than `max_elements` elements are printed as their shape.
 std::string to_text(const Model& model, int64_t max_elements = 16);
-// Reads ONNX's text syntax; throws Error with the parser's message and place.
+// Parses ONNX's text syntax. Throws Error with the parser's message and position.
 Model from_text(const std::string& text);
 
 }  // namespace onnx_train

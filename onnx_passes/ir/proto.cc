@@ -1,17 +1,17 @@
-// Model <-> ModelMessage and ModelProto. The shells keep every field that is no edge, so nothing is lost on the way
-// through.
+// Converts Model to ModelMessage and ModelProto and back. Shells keep every field that is not an edge, so the
+// conversion is lossless.
 #include <charconv>
 #include <unordered_map>
 
 #include "onnx_passes/ir/error.h"
-#include "onnx_passes/ir/external_data.h"
 #include "onnx_passes/ir/initializer.h"
 #include "onnx_passes/ir/message.h"
+#include "onnx_passes/ir/message_tensors.h"
 
 namespace onnx_train {
 namespace {
 
-using Contents = std::vector<Tensor>;  // that messages refer to
+using Contents = std::vector<Tensor>;  // tensors that messages refer to
 
 constexpr int kMaxSubgraphDepth = 32;
 
@@ -21,7 +21,7 @@ using Properties = google::protobuf::RepeatedPtrField<onnx::StringStringEntryPro
 
 constexpr const char* kRole = "onnx_train.role";
 constexpr const char* kRoleOf = "onnx_train.of";
-constexpr std::string_view kGradient = "onnx_train.gradient:";  // then the weight; its value: the gradient
+constexpr std::string_view kGradient = "onnx_train.gradient:";  // followed by the weight; the value is the gradient
 
 const std::string* find_property(const Properties& properties, const char* key) {
   for (const auto& entry : properties) {
@@ -43,7 +43,7 @@ void add_property(Properties* properties, std::string key, const std::string& va
   entry->set_value(value);
 }
 
-// Leaves properties alone that say what they should.
+// Leaves properties unchanged that are correct already.
 void write_role(const ValueRole* role, Properties* properties) {
   const std::string* name = find_property(*properties, kRole);
   const std::string* of = find_property(*properties, kRoleOf);
@@ -144,7 +144,7 @@ void read_graph(const onnx::GraphProto& proto, const Contents& contents, Graph* 
 
 using Infos = google::protobuf::RepeatedPtrField<onnx::ValueInfoProto>;
 
-// Writes the entry of `value`: the original one, its type and role brought up to date, or a new one.
+// Writes the entry of `value`: the original one with updated type and role, or a new one.
 void write_info(const Value& value, const Infos& originals, std::unordered_map<std::string, int>& index,
                 onnx::ValueInfoProto* out) {
   if (index.empty()) {
@@ -166,12 +166,12 @@ void from_proto(const onnx::GraphProto& proto, Graph* graph) { read_graph(proto,
 
 namespace {
 
-// Small tensors and those of types that we have no numbers for are cheaper to keep than to ask for.
+// Small tensors, and those of types without numeric contents, stay in the message.
 bool may_leave_out(const onnx::TensorProto& tensor) {
   return tensor.raw_data().size() >= kMinBytesBeside && may_be_beside(static_cast<DType>(tensor.data_type()));
 }
 
-// Writes graphs; what is beside their messages goes to `beside`, or where that is null into the message.
+// Writes graphs; contents stored beside messages go to `beside` or, if that is null, into the message.
 class GraphWriter {
  public:
   GraphWriter(ToProtoOptions options, Contents* beside) : options_(options), beside_(beside) {}
@@ -256,7 +256,7 @@ void to_proto(const Graph& graph, onnx::GraphProto* proto, ToProtoOptions option
 
 namespace {
 
-constexpr const char* kReference = "contents";  // no key that ONNX defines
+constexpr const char* kReference = "contents";  // not a key that ONNX defines
 
 std::vector<Binding> read_bindings(const Properties& protos, const Graph& states, const Graph& values,
                                    const std::string& entry) {
@@ -276,7 +276,7 @@ void write_bindings(const std::vector<Binding>& bindings, Properties* protos) {
   for (const Binding& b : bindings) add_property(protos, b.state->name(), b.next->name());
 }
 
-// Takes the gradients out of the algorithm's metadata.
+// Removes the gradients from the algorithm's metadata.
 void read_gradients(EntryPoint* entry) {
   Graph& algorithm = *entry->algorithm;
   Properties& properties = *algorithm.shell().mutable_metadata_props();
@@ -325,7 +325,7 @@ void put_beside(const Tensor& contents, ModelMessage* message, onnx::TensorProto
 }
 
 onnx::ModelProto with_contents(ModelMessage message) {
-  for_each_tensor(&message.proto, [&](onnx::TensorProto* tensor) {
+  for_each_tensor(&message.proto, [&](onnx::TensorProto* tensor, bool) {
     if (const auto index = reference_of(*tensor)) put_contents(referred(message.contents, *index), tensor);
   });
   return std::move(message.proto);
@@ -358,7 +358,7 @@ Model from_message(ModelMessage message) {
         read_bindings(info.initialization_binding(), *entry.algorithm, *entry.initialization, entry.name());
   }
   proto.clear_training_info();
-  model.shell() = proto;  // a copy: what is cleared keeps its memory
+  model.shell() = proto;  // a copy, because clearing fields does not free their memory
   return model;
 }
 
@@ -368,7 +368,7 @@ void write_model(const Model& model, const ToProtoOptions& options, Contents* be
   GraphWriter writer(options, beside);
   *proto = model.shell();
   proto->clear_opset_import();
-  // The order of the original, then what passes added, by name.
+  // In the order of the original, followed by entries that passes have added, by name.
   std::map<std::string, int64_t> opsets(model.context->opsets.begin(), model.context->opsets.end());
   for (const auto& opset : model.shell().opset_import()) {
     const std::string domain = opset.domain() == "ai.onnx" ? "" : opset.domain();

@@ -47,7 +47,7 @@ void check_count(const Node& node, const char* input, const Tensor& tensor, size
 
 bool is_given(const Tensor& tensor) { return !tensor.empty() && tensor.size() > 0; }
 
-// The one scale of all axes with which no output is larger (or smaller) than its size.
+// The common scale of all axes for which no output is larger (or smaller) than its size.
 double common_scale(const Node& node, const std::vector<ResizedAxis>& axes, const Tensor& sizes) {
   if (!is_given(sizes)) fail(node.label(), ": keep_aspect_ratio_policy needs sizes that are known before it runs");
   check_count(node, "sizes", sizes, axes.size());
@@ -73,7 +73,7 @@ void set_scales(const Node& node, const Tensor& scales, const Tensor& sizes, std
     }
     a.scale = stretches ? scales.at(static_cast<int64_t>(i)) : common;
     a.width = a.scale * static_cast<double>(a.in);
-    // Rounded down (scaled_size), and to the nearest where sizes give it.
+    // Rounded down (scaled_size) if scales are given, to nearest if sizes are given.
     const double more = a.width - static_cast<double>(a.out);
     if (!(a.scale > 0) || !std::isfinite(a.scale) || !(more > -0.51 && more < 1)) {
       fail(node.label(), ": scale ", a.scale, " does not make ", a.out, " elements of ", a.in);
@@ -94,7 +94,7 @@ void set_regions(const Node& node, const Tensor& roi, std::vector<ResizedAxis>* 
 
 // ---- Coordinates and weights
 
-// Where place `y` of the output is in the input.
+// The input coordinate of output position y.
 double coordinate(const std::string& mode, const ResizedAxis& a, double y) {
   const double in = static_cast<double>(a.in);
   if (mode == "align_corners") return a.width == 1 ? 0 : y * (in - 1) / (a.width - 1);
@@ -124,7 +124,7 @@ double kernel(const Resampling& r, double distance) {
   return d < 2 ? ((a * d - 5 * a) * d + 8 * a) * d - 4 * a : 0;
 }
 
-// The entries of one row in order of their columns. Places before the first element and after the last show these.
+// The entries of one row by ascending column. Positions outside the input use the first or last element.
 class Row {
  public:
   Row(const Resampling& resampling, const ResizedAxis& axis) : r_(resampling), in_(axis.in) {
@@ -132,7 +132,7 @@ class Row {
     reach_ = static_cast<int64_t>(std::ceil((r_.mode == "linear" ? 1 : 2) / stretch_));
   }
 
-  // Adds the row of coordinate x to the matrix.
+  // Appends the row of coordinate x to the matrix.
   void add(double x, SparseMatrix* matrix) {
     weights_.clear();
     if (r_.mode == "nearest") {
@@ -156,7 +156,7 @@ class Row {
 
  private:
   void weigh(double x) {
-    // From further away the row is the same.
+    // Further away the row does not change.
     x = std::clamp(x, static_cast<double>(-reach_), static_cast<double>(in_ - 1 + reach_));
     first_ = static_cast<int64_t>(std::floor(x)) - reach_;
     double total = 0;
@@ -184,7 +184,7 @@ class Row {
   const Resampling& r_;
   int64_t in_, first_ = 0, reach_ = 0;
   double stretch_ = 1;
-  std::vector<double> weights_;  // of the places from first_ on
+  std::vector<double> weights_;  // of positions from first_ on
 };
 
 }  // namespace
@@ -216,7 +216,7 @@ Attrs resize_attrs(const Node& node, const std::vector<int64_t>& axes) {
 }
 
 int64_t scaled_size(int64_t size, double scale) {
-  constexpr double kRounding = 0x1p-24, kLarge = 0x1p20;  // of larger sizes, rounding may be many elements
+  constexpr double kRounding = 0x1p-24, kLarge = 0x1p20;  // for larger sizes rounding may be several elements
   const double product = static_cast<double>(size) * scale, nearest = std::nearbyint(product);
   if (!(std::abs(product) < 0x1p62)) return 0;
   const bool is_meant = product < kLarge && std::abs(product - nearest) <= product * kRounding;

@@ -1,5 +1,6 @@
-// The roles that values of a training model have (ValueRole): passes and runtime find a value by its role, never by its
-// name, which is for people and gives way to the model's own names. Where a name is free, a value is named as its role.
+// The roles of values in a training model (ValueRole). Passes and the runtime find a value by its role, never by its
+// name: names are for people and may be changed to avoid conflicts with the model's own. If a name is free, a value is
+// named after its role. Constants and plain values; any thread.
 #pragma once
 
 #include <string_view>
@@ -17,22 +18,22 @@ inline constexpr const char* kGradNorm = "grad_norm";
 inline constexpr const char* kLearningRate = "learning_rate";
 inline constexpr const char* kClipNorm = "clip_norm";
 inline constexpr const char* kSeed = "seed";
-// States. Those of an optimizer have the name of their slot ("momentum_buffer", "exp_avg") and belong to a weight.
+// States. States of an optimizer have the name of their slot ("momentum_buffer", "exp_avg") and belong to a weight.
 inline constexpr const char* kStep = "step";
 inline constexpr const char* kRandomKey = "random_key";
 inline constexpr const char* kLossScale = "loss_scale";
-inline constexpr const char* kGoodSteps = "good_steps";            // since the loss scale has changed
-inline constexpr const char* kGradientSum = "grad";                // of a weight
-inline constexpr const char* kAccumulated = "accumulated";         // gradients in the sums
-inline constexpr const char* kAccumulatedFor = "accumulated_for";  // the step that they are for
-// An output that is there for the sake of its binding: the new value of the state that it belongs to.
+inline constexpr const char* kGoodSteps = "good_steps";     // number of finite steps since the loss scale changed
+inline constexpr const char* kGradientSum = "grad";         // sum of gradients, belongs to a weight
+inline constexpr const char* kAccumulated = "accumulated";  // number of gradients in the sums
+inline constexpr const char* kAccumulatedFor = "accumulated_for";  // the step that the sums belong to
+// An output that exists only for its binding: the new value of the state it belongs to.
 inline constexpr const char* kNext = "next";
 
 }  // namespace onnx_train::roles
 
 namespace onnx_train {
 
-// The outputs of a flattened entry point that are new values of states. Valid while the graph's outputs are the same.
+// The outputs of a flattened entry point that are new values of states. Valid while the graph's outputs do not change.
 class NextValues {
  public:
   explicit NextValues(const Graph& graph) {
@@ -40,7 +41,7 @@ class NextValues {
       if (output->has_role(roles::kNext)) by_state_.emplace(output->role()->of, output);
     }
   }
-  // The new value of the state of this name; null when the entry point does not update it.
+  // The new value of the state of this name; null if the entry point does not update it.
   const Value* of(std::string_view state) const {
     const auto found = by_state_.find(state);
     return found == by_state_.end() ? nullptr : found->second;

@@ -1,4 +1,4 @@
-// ONNX's schemas by node. Only .cc files include this header: ONNX's own is large.
+// ONNX's schemas by node. Only .cc files include this header, because ONNX's own is large. Pure functions; any thread.
 #pragma once
 
 #include <onnx/defs/schema.h>
@@ -7,7 +7,7 @@
 
 namespace onnx_train {
 
-// The schema of the node's operator in the version that the model imports; null when there is none.
+// The schema of the node's operator in the version that the model imports; null if there is none.
 const onnx::OpSchema* find_schema(const Node& node);
 
 }  // namespace onnx_train

@@ -1,5 +1,5 @@
-// Tables by node and by value: vectors behind their numbers, for what a pass notes of every node of a graph. A hash map
-// by address would miss the cache several times for each.
+// Tables by node and by value, stored as vectors indexed by their numbers: hash maps by address would cause several
+// cache misses per access. Owned by a pass; one thread.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace onnx_train {
 template <typename Key, typename T>
 class Table {
  public:
-  // Null when there is no entry.
+  // Null if there is no entry.
   const T* find(const Key* key) const {
     return key->id() < entries_.size() && entries_[key->id()] ? &*entries_[key->id()] : nullptr;
   }
@@ -25,9 +25,9 @@ class Table {
     if (const T* found = find(key)) return *found;
     throw std::out_of_range("a table has no entry for " + describe(*key));
   }
-  // Adds an entry where there is none.
+  // Adds an entry if there is none.
   T& operator[](const Key* key) { return *try_emplace(key, T()).first; }
-  // The entry, and whether it was added.
+  // Returns the entry and whether it was added.
   std::pair<T*, bool> try_emplace(const Key* key, T value) {
     if (key->id() >= entries_.size()) grow(key->id());
     std::optional<T>& entry = entries_[key->id()];
@@ -62,7 +62,7 @@ class Marks {
     for (const Key* key : keys) insert(key);
   }
   bool contains(const Key* key) const { return key->id() < marks_.size() && marks_[key->id()]; }
-  // False when it was there.
+  // False if it was a member already.
   bool insert(const Key* key) {
     if (key->id() >= marks_.size()) marks_.resize(std::max(key->id() + 1, marks_.size() * 2));
     const bool added = !marks_[key->id()];

@@ -8,16 +8,17 @@
 
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/half.h"
+#include "onnx_passes/ir/load_element.h"
 #include "onnx_passes/ir/onnx.h"
 
 namespace onnx_train {
 namespace {
 
 std::shared_ptr<void> allocate(size_t bytes) {
-  constexpr size_t kAlignment = 64, kLarge = size_t{1} << 20;
+  constexpr size_t kLarge = size_t{1} << 20;
   if (bytes > SIZE_MAX - kAlignment) fail("a tensor of ", bytes, " bytes does not fit into memory");
-  const size_t padded = std::max<size_t>((bytes + kAlignment - 1) / kAlignment * kAlignment, kAlignment);
-  if (padded >= kLarge) {  // zeros that nothing writes, as an optimizer's first moments are, take no memory
+  const size_t padded = std::max<size_t>(align_up(bytes), kAlignment);
+  if (padded >= kLarge) {  // zero pages that nothing writes, such as an optimizer's initial moments, take no memory
     void* data = mmap(nullptr, padded, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (data == MAP_FAILED) fail("out of memory: a tensor of ", bytes, " bytes could not be allocated");
     if (padded >= 4 * kLarge) madvise(data, padded, MADV_HUGEPAGE);
@@ -29,7 +30,7 @@ std::shared_ptr<void> allocate(size_t bytes) {
   return {data, std::free};
 }
 
-// Calls f with a value of the C++ type that holds `dtype`; halves are passed as their own types.
+// Calls f with a value of the C++ type of `dtype`; 16-bit floats are passed as their own types.
 template <typename F>
 auto visit(DType dtype, F&& f) {
   switch (dtype) {
@@ -100,16 +101,16 @@ Tensor Tensor::cast(DType to) const {
     using In = decltype(in_tag);
     visit(to, [&](auto out_tag) {
       using Out = decltype(out_tag);
-      const In* in = data<In>();
+      const void* in = data_.get();
       Out* result = out.data<Out>();
-      for (int64_t i = 0; i < size_; ++i) result[i] = convert<Out>(in[i]);
+      for (int64_t i = 0; i < size_; ++i) result[i] = convert<Out>(load_element<In>(in, i));
     });
   });
   return out;
 }
 
 double Tensor::at(int64_t index) const {
-  return visit(dtype_, [&](auto tag) { return static_cast<double>(data<decltype(tag)>()[index]); });
+  return visit(dtype_, [&](auto tag) { return static_cast<double>(load_element<decltype(tag)>(data_.get(), index)); });
 }
 
 void Tensor::set(int64_t index, double value) {
@@ -124,7 +125,8 @@ bool is_zero(const void* data, size_t bytes) {
 std::vector<int64_t> Tensor::to_ints() const {
   std::vector<int64_t> values(static_cast<size_t>(size_));
   for (int64_t i = 0; i < size_; ++i) {
-    values[static_cast<size_t>(i)] = dtype_ == DType::kInt64 ? data<int64_t>()[i] : static_cast<int64_t>(at(i));
+    values[static_cast<size_t>(i)] =
+        dtype_ == DType::kInt64 ? load_element<int64_t>(data_.get(), i) : static_cast<int64_t>(at(i));
   }
   return values;
 }
@@ -154,7 +156,8 @@ void copy_typed_data(const onnx::TensorProto& proto, Tensor* tensor) {
     case DType::kInt8: return copy_field<int8_t>(proto.int32_data(), tensor, proto.name());
     case DType::kUint8: return copy_field<uint8_t>(proto.int32_data(), tensor, proto.name());
     case DType::kBool: return copy_field<bool>(proto.int32_data(), tensor, proto.name());
-    default: return copy_field<uint16_t>(proto.int32_data(), tensor, proto.name());  // uint16 and the halves' bits
+    default:
+      return copy_field<uint16_t>(proto.int32_data(), tensor, proto.name());  // uint16, and the bits of 16-bit floats
   }
 }
 
@@ -166,7 +169,7 @@ Tensor from_proto(const onnx::TensorProto& proto) {
   if (proto.data_location() == onnx::TensorProto::EXTERNAL) {
     fail("tensor '", proto.name(), "' has external data that was not loaded; load the model from its file");
   }
-  // The message holds the data, so its size bounds what may be allocated.
+  // The message contains the data, so its size bounds the allocation.
   const int64_t count = num_elements(shape);
   if (proto.has_raw_data()) {
     if (static_cast<int64_t>(proto.raw_data().size() / size_of(dtype)) != count ||

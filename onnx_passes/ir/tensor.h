@@ -1,6 +1,7 @@
-// A dense tensor in host memory: what constants, initializers, state, data files and test expectations are made of.
-// Copies share the buffer; call `clone` for one of its own. Buffers are aligned to 64 bytes and start as zeros. Views
-// of memory that is not theirs are read-only: the first mutable access gives the tensor a buffer of its own.
+// A dense tensor in host memory, used for constants, initializers, states, data files and test expectations. Copies
+// share the buffer; `clone` makes a separate one. Buffers are aligned to 64 bytes and zero-initialized. Views of
+// foreign memory are read-only: the first mutable access copies. Any thread may read; one thread at a time may write.
+// Functions throw Error for types and sizes that do not fit.
 #pragma once
 
 #include <memory>
@@ -11,11 +12,19 @@
 
 namespace onnx_train {
 
+// The alignment in bytes of the buffers of tensors and of all memory that CPU kernels use.
+inline constexpr size_t kAlignment = 64;
+
+// Returns `bytes` rounded up to a multiple of `alignment`.
+constexpr size_t align_up(size_t bytes, size_t alignment = kAlignment) {
+  return (bytes + alignment - 1) / alignment * alignment;
+}
+
 class Tensor {
  public:
   Tensor() = default;
   Tensor(DType dtype, Shape shape);  // zeros
-  // A read-only view of memory that `owner` keeps alive (a mapped file).
+  // A read-only view of memory that `owner` keeps alive (such as a mapped file).
   Tensor(DType dtype, Shape shape, const void* data, std::shared_ptr<const void> owner);
 
   template <typename T>
@@ -24,11 +33,11 @@ class Tensor {
   static Tensor scalar(T value) {
     return of<T>({}, std::vector<T>{value});
   }
-  // A 1-D int64 tensor, as shapes and axes are.
+  // A 1-D int64 tensor, the form of shapes and axes.
   static Tensor ints(const std::vector<int64_t>& values) {
     return of<int64_t>({static_cast<int64_t>(values.size())}, values);
   }
-  // A tensor of shape `shape` and type `dtype` (any float or integer type) filled with `value`.
+  // A tensor of the given shape and type (any float or integer type) filled with `value`.
   static Tensor full(DType dtype, Shape shape, double value);
 
   bool empty() const { return dtype_ == DType::kUndefined; }  // default-constructed
@@ -52,7 +61,7 @@ class Tensor {
 
   Tensor clone() const;
   Tensor reshaped(Shape shape) const;  // same buffer; same number of elements
-  Tensor cast(DType dtype) const;      // rounds to nearest, as ONNX's Cast
+  Tensor cast(DType dtype) const;      // rounds to nearest, like ONNX's Cast
   double at(int64_t index) const;      // element as a double
   void set(int64_t index, double value);
   std::vector<int64_t> to_ints() const;  // of an int32 or int64 tensor
@@ -73,12 +82,12 @@ Tensor Tensor::of(Shape shape, const std::vector<T>& values) {
   return tensor;
 }
 
-// Whether all these bytes are zeros; false when there are none.
+// Whether all bytes are zero; false if there are none.
 bool is_zero(const void* data, size_t bytes);
 
-// Reads a TensorProto whose data is inside the message; throws Error on sizes that do not match the shape.
+// Converts a TensorProto whose data are in the message. Throws Error if their size does not match the shape.
 Tensor from_proto(const onnx::TensorProto& proto);
-// Writes raw data.
+// Writes the contents as raw data.
 void to_proto(const Tensor& tensor, const std::string& name, onnx::TensorProto* proto);
 
 }  // namespace onnx_train

@@ -1,4 +1,4 @@
-// Element types, dimensions and shapes of tensors, as ONNX has them. Plain values; any thread.
+// Element types, dimensions and shapes of tensors, as ONNX defines them. Plain values; any thread.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@
 
 namespace onnx_train {
 
-// Numbers are those of onnx::TensorProto::DataType.
+// The values are those of onnx::TensorProto::DataType.
 enum class DType : int {
   kUndefined = 0,
   kFloat = 1,
@@ -32,11 +32,11 @@ enum class DType : int {
   kBFloat16 = 16,
 };
 
-// Bytes of one element. Throws Error for types without a fixed whole number of bytes (strings, 4-bit types).
+// Bytes per element. Throws Error for types without a whole number of bytes per element (strings, 4-bit types).
 size_t size_of(DType dtype);
-// ONNX's name in text form: "float", "int64", "bfloat16", ...
+// ONNX's name of the type in text form: "float", "int64", "bfloat16", ...
 std::string name(DType dtype);
-// True for the types that have a gradient.
+// True for types that have a gradient.
 bool is_float(DType dtype);
 bool is_integer(DType dtype);
 
@@ -88,14 +88,14 @@ constexpr DType dtype_of<bool>() {
   return DType::kBool;
 }
 
-// One dimension: a known size, a symbol such as "batch", or neither (unknown). Also one element of an integer
-// tensor whose contents shape inference follows.
+// One dimension: a known size, a symbol such as "batch", or unknown. Also one element of an integer tensor whose
+// contents shape inference propagates.
 class Dim {
  public:
   Dim() : symbol_(std::shared_ptr<void>(), &kNone) {}
-  Dim(int64_t value) : value_(value) {}  // NOLINT: a size is one
+  Dim(int64_t value) : value_(value) {}  // NOLINT: implicit conversion intended
   Dim(std::string symbol)
-      : symbol_(std::make_shared<const std::string>(std::move(symbol))) {}  // NOLINT: so is a symbol
+      : symbol_(std::make_shared<const std::string>(std::move(symbol))) {}  // NOLINT: implicit conversion intended
   Dim(const char* symbol) : Dim(std::string(symbol)) {}                     // NOLINT
   bool known() const { return !symbol_; }
   int64_t value() const { return value_; }  // 0 unless known
@@ -103,21 +103,21 @@ class Dim {
   bool operator==(const Dim& other) const {
     return known() == other.known() && value_ == other.value_ && symbol() == other.symbol();
   }
-  // True when both certainly have the same size.
+  // True if both certainly have the same size.
   bool same(const Dim& other) const { return (known() || !symbol_->empty()) && *this == other; }
 
  private:
   static const std::string kNone;
 
   int64_t value_ = 0;
-  // Null where the size is known. Most are, and graphs have many: a string each would double what a graph takes.
+  // Null if the size is known, which is the common case: a string per dimension would double the memory of a graph.
   std::shared_ptr<const std::string> symbol_;
 };
 
 using Dims = std::vector<Dim>;
 using Shape = std::vector<int64_t>;  // concrete
 
-// The type of a tensor. `dims` is empty when even the rank is unknown.
+// The type of a tensor. `dims` is empty if even the rank is unknown.
 struct TensorType {
   DType dtype = DType::kUndefined;
   std::optional<Dims> dims;
@@ -133,15 +133,15 @@ struct TensorType {
 std::string to_string(const TensorType& type);
 std::string to_string(const Shape& shape);
 
-int64_t num_elements(const Shape& shape);  // throws Error on overflow or a negative size
+int64_t num_elements(const Shape& shape);  // throws Error for overflow or a negative size
 
 TensorType from_proto(const onnx::TypeProto& proto);  // kUndefined for anything but a dense tensor
 void to_proto(const TensorType& type, onnx::TypeProto* proto);
 
-// The shape that a and b broadcast to by ONNX's (NumPy's) rules; throws Error when they do not.
+// The shape that a and b broadcast to by ONNX's (NumPy's) rules. Throws Error if they do not.
 Shape broadcast(const Shape& a, const Shape& b);
 
-// axis counted from the end made one from the start; throws Error when outside [-rank, rank).
+// Converts an axis that may be counted from the end to one counted from the start. Throws Error outside [-rank, rank).
 int64_t normalize_axis(int64_t axis, int64_t rank);
 
 }  // namespace onnx_train

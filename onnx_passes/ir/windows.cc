@@ -16,10 +16,11 @@ Shape list_attr(const Node& node, const char* name, size_t size, int64_t otherwi
   return values;
 }
 
-// Bytes and elements of tensors stay far below this; sums and products of such numbers stay in 64 bits.
+// Upper bound for sizes: real tensors are far smaller, and sums and products of such numbers fit 64 bits.
 constexpr int64_t kLargest = int64_t{1} << 30;
 
-// What a Conv or pool adds on one axis so that it writes ceil(in / stride) elements; a ConvTranspose, the inverse.
+// The total padding along one axis for which a Conv or pool has ceil(in / stride) outputs; for ConvTranspose the
+// inverse.
 std::optional<int64_t> total_padding(const Node& node, const Windows& w, size_t axis) {
   const int64_t extent = (w.kernel[axis] - 1) * w.dilations[axis] + 1, stride = w.strides[axis];
   const Dim in = (*node.input(0)->type().dims)[axis + 2];
@@ -47,6 +48,8 @@ Shape Windows::pads() const {
   all.insert(all.end(), pads_end.begin(), pads_end.end());
   return all;
 }
+
+bool is_channels_last(const Node& node) { return !node.domain().empty() && node.attr("channels_last", 0) != 0; }
 
 std::optional<Windows> find_windows(const Node& node) {
   const Value* x = node.input(0);
@@ -86,7 +89,7 @@ std::optional<Windows> find_windows(const Node& node) {
     }
     auto total = total_padding(node, w, axis);
     if (!total) return std::nullopt;
-    total = std::max<int64_t>(*total, 0);  // a ConvTranspose whose output_shape reaches further than its windows
+    total = std::max<int64_t>(*total, 0);  // output_shape of a ConvTranspose may be larger than what its windows cover
     const int64_t less = *total / 2, more = *total - less;
     w.pads_begin[axis] = auto_pad == "SAME_UPPER" ? less : more;
     w.pads_end[axis] = auto_pad == "SAME_UPPER" ? more : less;

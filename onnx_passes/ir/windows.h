@@ -1,5 +1,5 @@
-// How the window of a Conv, ConvTranspose or pool moves over its input: the attributes of the node with their defaults
-// filled in, and auto_pad resolved to numbers.
+// The windows of a Conv, ConvTranspose or pool: the attributes of the node with defaults filled in and auto_pad
+// resolved. Plain values and pure functions; any thread.
 #pragma once
 
 #include <optional>
@@ -9,17 +9,21 @@
 namespace onnx_train {
 
 struct Windows {
-  Shape kernel, strides, dilations, pads_begin, pads_end;  // one number for each spatial axis
+  Shape kernel, strides, dilations, pads_begin, pads_end;  // one number per spatial axis
 
-  Shape pads() const;  // as ONNX has them: all begins, then all ends
+  Shape pads() const;  // in ONNX's order: all begins, then all ends
 };
 
-// Empty when the types do not tell: the size of a Conv's kernel is not known, or auto_pad depends on a size that is
-// not. Throws Error when the attributes do not fit the input.
+// Empty if the types do not determine them: the kernel size of a Conv is unknown, or auto_pad depends on an unknown
+// size. Throws Error if the attributes do not fit the input.
 std::optional<Windows> find_windows(const Node& node);
 
-// Takes windows that start behind the input and its first padding out of the types of a pool's outputs. ONNX's
-// inference counts them for ceil_mode in opsets before 22; PyTorch and ONNX Runtime never have.
+// Whether the images of a convolution, pool or group normalization in our domain are stored as
+// [batch, sizes.., channels].
+bool is_channels_last(const Node& node);
+
+// Removes windows that start after the input and its leading padding from the output types of a pool. ONNX's inference
+// counts them for ceil_mode in opsets before 22; PyTorch and ONNX Runtime never do.
 void drop_windows_behind_input(Node* pool);
 
 }  // namespace onnx_train

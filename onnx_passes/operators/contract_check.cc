@@ -10,12 +10,22 @@ namespace {
 
 using Alternative = ShapeContract::Alternative;
 
-// Bytes of tensors, and sums and products of a few sizes, stay in 64 bits below this.
+// Upper bound for sizes: bytes of tensors, and sums and products of a few sizes, then fit 64 bits.
 constexpr int64_t kMostElements = int64_t{1} << 56;
 
-bool is_narrow_or_float(DType dtype) { return dtype == DType::kFloat || dtype == DType::kBFloat16; }
+// Checks that all float types given to `takes` are equal.
+struct OneFloat {
+  DType type = DType::kUndefined;
+  bool holds = true;
 
-// The sizes that an attribute has as a tensor or a list; none when it is no such thing.
+  bool takes(DType dtype) {
+    if (type == DType::kUndefined && is_float(dtype)) type = dtype;
+    holds = holds && dtype == type;
+    return holds;
+  }
+};
+
+// The sizes in an attribute that is a tensor or a list; nothing for other attributes.
 std::optional<TensorType> type_of(const onnx::AttributeProto& attribute) {
   switch (attribute.type()) {
     case onnx::AttributeProto::INTS: return TensorType{DType::kInt64, Dims{attribute.ints_size()}};
@@ -28,11 +38,11 @@ std::optional<TensorType> type_of(const onnx::AttributeProto& attribute) {
   }
 }
 
-// A node against one alternative of its contract. Every step returns false when it has found a `problem`.
+// The check of a node against one alternative of its contract. Every step returns false when it has found a `problem`.
 class Check {
  public:
-  Check(const Alternative& wanted, const Node& node, ElementTypes types)
-      : wanted_(wanted), node_(node), types_(types), names_(wanted, node) {}
+  Check(const Alternative& wanted, const Node& node, const Operator& row)
+      : wanted_(wanted), node_(node), row_(row), names_(wanted, node) {}
 
   bool run() {
     for (const Condition& condition : wanted_.conditions) {
@@ -57,7 +67,7 @@ class Check {
   }
 
   std::string problem;
-  int progress = 0;  // how much of the alternative fits: which one an error is about
+  int progress = 0;  // how far the check got: errors report the alternative that fits best
 
  private:
   using Values = std::vector<Value*>;
@@ -109,7 +119,7 @@ class Check {
 
   // ---- Names
 
-  // "H = @hidden_size" says what H is before any tensor does.
+  // "H = @hidden_size" defines H before any tensor does.
   void bind_to_attributes() {
     for (const Condition& condition : wanted_.conditions) {
       if (condition.comparisons != std::vector{Condition::kEqual} || !condition.sides[0].is_name()) continue;
@@ -151,7 +161,7 @@ class Check {
     if (!dim.broadcasts && !list) list = std::move(dims);
   }
 
-  // Lists that inputs broadcast to and none of them has: what they broadcast to together.
+  // Lists (~S...) that inputs broadcast to but none has: their value is the broadcast of these inputs.
   bool join_broadcasts() {
     for (int list = 0; list < static_cast<int>(wanted_.lists.size()); ++list) {
       if (names_.list(list)) continue;
@@ -211,7 +221,7 @@ class Check {
       if (!values[i]) continue;
       const Term& term = *term_at(terms, i);
       const TensorType& type = values[i]->type();
-      if (!fits(term, type)) {
+      if (!type_fits(term, type.dtype, may_be_narrow(kind, i)) || !fits(term, type)) {
         problem = concat("its ", kind, " ", i, ", '", values[i]->name(), "', is ", to_string(type), "; it must be ",
                          readable(term.text), values_text(term));
         return false;
@@ -236,7 +246,6 @@ class Check {
   }
 
   bool fits(const Term& term, const TensorType& type) {
-    if (!term.attribute && type.dtype != DType::kUndefined && !type_fits(term, type.dtype)) return false;
     if (!term.has_shape || !type.has_rank()) return true;
     const Dims& dims = *type.dims;
     if (term.one_element) {
@@ -276,7 +285,13 @@ class Check {
     return true;
   }
 
-  bool type_fits(const Term& term, DType dtype) {
+  bool may_be_narrow(const char* kind, size_t i) const {
+    const std::vector<int>& narrow = *kind == 'i' ? row_.narrow_inputs : row_.narrow_outputs;
+    return *row_.domain && std::find(narrow.begin(), narrow.end(), static_cast<int>(i)) != narrow.end();
+  }
+
+  bool type_fits(const Term& term, DType dtype, bool may_be_narrow) {
+    if (dtype == DType::kUndefined) return true;
     switch (term.type) {
       case TermType::kAny: return true;
       case TermType::kFloat: return is_float(dtype);
@@ -287,10 +302,9 @@ class Check {
       case TermType::kUint64: return dtype == DType::kUint64;
       case TermType::kDefault: break;
     }
-    if (types_ == ElementTypes::kOfSchema) return true;
-    if (types_ == ElementTypes::kNarrow) return is_narrow_or_float(dtype);
-    if (float_ == DType::kUndefined && is_float(dtype)) float_ = dtype;
-    return dtype == float_;
+    if (row_.types == ElementTypes::kOfSchema) return true;
+    const bool fits_stored = stored_.takes(dtype);
+    return computed_.takes(may_be_narrow && dtype == DType::kBFloat16 ? DType::kFloat : dtype) || fits_stored;
   }
 
   bool holds(const Condition& condition) {
@@ -301,32 +315,33 @@ class Check {
     return false;
   }
 
-  // " with D = 1, H = 4": what the names in a term stand for.
+  // " with D = 1, H = 4": the values of the names in a term.
   std::string values_text(const Term& term) const {
     std::string text;
     for (const DimTerm& dim : term.dims) {
       if (dim.kind == DimTerm::kExpression) names_.describe(dim.expression, &text);
       if (dim.kind == DimTerm::kList && dim.list >= 0) names_.describe_list(dim.list, &text);
     }
-    if (term.type == TermType::kDefault && types_ == ElementTypes::kOneFloat && float_ != DType::kUndefined)
-      text += concat(text.empty() ? "" : ", ", "of ", name(float_));
+    const bool is_typed = term.type == TermType::kDefault && row_.types == ElementTypes::kOneFloat;
+    if (is_typed && computed_.type != DType::kUndefined)
+      text += concat(text.empty() ? "" : ", ", "of ", name(computed_.type));
     return text.empty() ? "" : " with " + text;
   }
 
   const Alternative& wanted_;
   const Node& node_;
-  ElementTypes types_;
-  DType float_ = DType::kUndefined;  // of an operator whose tensors have one float type
+  const Operator& row_;
+  OneFloat stored_, computed_;  // the types as stored, and with float32 instead of narrow types where those are allowed
   ContractNames names_;
 };
 
 }  // namespace
 
-void ShapeContract::check(const Node& node, ElementTypes types) const {
+void ShapeContract::check(const Node& node, const Operator& row) const {
   std::string problem;
   int furthest = -1;
   for (const auto& alternative : alternatives_) {
-    Check check(*alternative, node, types);
+    Check check(*alternative, node, row);
     if (check.run()) return;
     if (check.progress > furthest) problem = std::move(check.problem), furthest = check.progress;
   }

@@ -1,5 +1,5 @@
-// What the names in one alternative of a contract stand for, in one node: filled while the node is checked. Owned by
-// the check, used by one thread. Throws what reading an attribute of another type throws.
+// The values of the names in one alternative of a contract, for one node; filled during the check. The check owns it
+// and uses it from one thread. Throws Error when an attribute has another type.
 #pragma once
 
 #include <optional>
@@ -19,11 +19,11 @@ class ContractNames {
   std::optional<int64_t>& size(int64_t name) { return sizes_[static_cast<size_t>(name)]; }
   std::optional<Dims>& list(int name) { return lists_[static_cast<size_t>(name)]; }
 
-  // None where something is not known; `broken` when a division leaves a rest or a number grows too large.
+  // Nothing if an operand is unknown; sets `broken` if a division has a remainder or a number overflows.
   std::optional<int64_t> value_of(const Expression& expression, bool* broken) const;
   // As far as its sides are known.
   bool holds(const Condition& condition) const;
-  // Appends "H = 4, hidden_size = 5", without what is in the text.
+  // Appends "H = 4, hidden_size = 5", except names that the text already contains.
   void describe(const Expression& expression, std::string* text) const;
   void describe_list(int list, std::string* text) const;
 
@@ -38,7 +38,7 @@ class ContractNames {
 
 // "[2,3]"
 std::string sizes_text(const Dims& dims);
-// "0 <= @axis:0 < #S" as a message has it: "0 <= axis < #S".
+// "0 <= @axis:0 < #S" in the form used in messages: "0 <= axis < #S".
 std::string readable(const std::string& text);
 
 }  // namespace onnx_train

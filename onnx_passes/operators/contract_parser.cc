@@ -9,7 +9,7 @@ namespace {
 
 bool is_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; }
 
-// Recursive descent over the text of one contract.
+// A recursive-descent parser of one contract.
 class Parser {
  public:
   explicit Parser(std::string_view text) : text_(text) {}

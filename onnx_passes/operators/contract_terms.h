@@ -1,5 +1,5 @@
-// The parsed form of a shape contract (shape_contract.h has the grammar): what the parser makes and the check walks.
-// Plain values, owned by their ShapeContract, never changed once made.
+// The parsed form of a shape contract (shape_contract.h has the grammar). Plain values, owned by their ShapeContract
+// and immutable; any thread may read them.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,8 @@ struct Expression {
   enum Kind { kNumber, kSize, kCount, kAttribute, kAdd, kSubtract, kMultiply, kDivide, kNegate };
   struct Step {
     Kind kind;
-    int64_t number = 0;     // the number, or which name of the alternative
-    std::string name = {};  // of the attribute
+    int64_t number = 0;     // the number, or the index of a name
+    std::string name = {};  // name of the attribute
     std::optional<int64_t> otherwise = {};
   };
   std::vector<Step> steps;
@@ -30,7 +30,7 @@ struct DimTerm {
   enum Kind { kAny, kExpression, kList };
   Kind kind = kAny;
   Expression expression = {};
-  int list = -1;  // which list; -1 for one without a name
+  int list = -1;  // index of the list; -1 without a name
   bool broadcasts = false;
 };
 
@@ -64,7 +64,7 @@ struct Condition {
 struct ShapeContract::Alternative {
   std::vector<Term> inputs, outputs, attributes;
   std::vector<Condition> conditions;
-  std::vector<std::string> sizes, lists;  // their names
+  std::vector<std::string> sizes, lists;  // names of sizes and lists
   bool tells_outputs = false;
 };
 

@@ -10,36 +10,127 @@ constexpr const char* kBinary = "a[~S...] b[~S...] -> y[S...]";
 constexpr const char* kVariadic = "x[~S...] more*[~S...] -> y[S...]";
 constexpr const char* kGradient = "dy[~S...] of[~S...] -> dx[S...]";
 
+// Facts of a row, to be combined.
+enum Fact : unsigned {
+  kOurs = 1,        // in our domain, one float type for all
+  kActivation = 2,  // PrecisionRole::kActivation
+  kCheap = 4,
+  kSelects = 8,  // from input 0
+  kSelectsAll = 16,
+};
+
+struct Row {
+  const char* op;
+  const char* shapes;
+  unsigned facts = 0;
+};
+
+constexpr Row kRows[] = {
+    {"Neg", kUnary, kActivation | kCheap | kSelects},
+    {"Abs", kUnary, kActivation | kCheap | kSelects},
+    {"Sign", kUnary},
+    {"Floor", kUnary},
+    {"Ceil", kUnary},
+    {"Round", kUnary},
+    {"Sqrt", kUnary, kCheap},
+    {"Reciprocal", kUnary},
+    {"Exp", kUnary},
+    {"Log", kUnary},
+    {"Erf", kUnary, kActivation},
+    {"Sin", kUnary},
+    {"Cos", kUnary},
+    {"Tan", kUnary},
+    {"Asin", kUnary},
+    {"Acos", kUnary},
+    {"Atan", kUnary},
+    {"Sinh", kUnary},
+    {"Cosh", kUnary},
+    {"Asinh", kUnary},
+    {"Acosh", kUnary},
+    {"Atanh", kUnary},
+    {"Not", kUnary, kCheap},
+    {"BitwiseNot", kUnary},
+    {"IsNaN", kUnary},
+    {"IsInf", kUnary},
+    {"Cast", kUnary, kCheap},
+    {"CastLike", "x[S...] like -> y[S...]"},
+    {"BitCast", "x -> y"},
+
+    {"Relu", kUnary, kActivation | kCheap | kSelects},
+    {"LeakyRelu", kUnary, kActivation},
+    {"Elu", kUnary, kActivation},
+    {"Selu", kUnary, kActivation},
+    {"Celu", kUnary, kActivation},
+    {"ThresholdedRelu", kUnary, kActivation},
+    {"Shrink", kUnary},
+    {"Clip", "x[S...] min?[] max?[] -> y[S...]", kActivation | kCheap},
+    {"Sigmoid", kUnary, kActivation},
+    {"HardSigmoid", kUnary, kActivation},
+    {"HardSwish", kUnary, kActivation},
+    {"Tanh", kUnary, kActivation},
+    {"Softplus", kUnary, kActivation},
+    {"Softsign", kUnary, kActivation},
+    {"Gelu", kUnary, kActivation},
+    {"Swish", kUnary, kActivation},
+    {"Swish", kUnary, kActivation | kOurs},
+    {"Mish", kUnary, kActivation},
+
+    {"Add", kBinary, kActivation | kCheap},
+    {"Sub", kBinary, kActivation | kCheap},
+    {"Mul", kBinary, kActivation | kCheap},
+    {"Div", kBinary, kActivation | kCheap},
+    {"Mod", kBinary},
+    {"Pow", kBinary},
+    {"Max", kVariadic, kActivation | kCheap | kSelectsAll},
+    {"Min", kVariadic, kActivation | kCheap | kSelectsAll},
+    {"Sum", kVariadic, kActivation},
+    {"Mean", kVariadic},
+    {"Equal", kBinary, kCheap},
+    {"Less", kBinary, kCheap},
+    {"LessOrEqual", kBinary, kCheap},
+    {"Greater", kBinary, kCheap},
+    {"GreaterOrEqual", kBinary, kCheap},
+    {"And", kBinary, kCheap},
+    {"Or", kBinary, kCheap},
+    {"Xor", kBinary},
+    {"BitwiseAnd", kBinary},
+    {"BitwiseOr", kBinary},
+    {"BitwiseXor", kBinary},
+    {"BitShift", kBinary},
+
+    {"ReluGrad", kGradient, kOurs | kSelects},
+    {"SigmoidGrad", kGradient, kOurs},
+    {"TanhGrad", kGradient, kOurs},
+    {"GeluGrad", kGradient, kOurs},
+    {"GeluTanhGrad", kGradient, kOurs},
+    {"SwishGrad", kGradient, kOurs},
+    {"DropoutGrad", "dy[S...] mask:bool[S...] ratio:float[] -> dx[S...]", kOurs},
+};
+
 }  // namespace
 
 std::vector<Operator> elementwise_operators() {
-  std::vector<Operator> rows = {
-      {"Clip", "x[S...] min?[] max?[] -> y[S...]"},
-      {"PRelu", "x[S...] slope[~S...] -> y[S...]"},
-      {"Where", "condition[~S...] a[~S...] b[~S...] -> y[S...]"},
-      {"CastLike", "x[S...] like -> y[S...]"},
-      {"BitCast", "x -> y"},
-      {"Dropout", "x[S...] ratio?[] training_mode?[] -> y[S...] mask?[S...]"},
-      {"SwishGrad", kGradient, kDomain, ElementTypes::kOneFloat},
-      {"Swish", kUnary, kDomain, ElementTypes::kOneFloat},
-      {"DropoutGrad", "dy[S...] mask:bool[S...] ratio:float[] -> dx[S...]", kDomain, ElementTypes::kOneFloat},
+  std::vector<Operator> rows;
+  for (const Row& row : kRows) {
+    Operator made{row.op, row.shapes};
+    made.kind = OperatorKind::kElementwise;
+    if (row.facts & kOurs) {
+      made.domain = kDomain;
+      made.types = ElementTypes::kOneFloat;
+    }
+    if (row.facts & kActivation) made.precision = PrecisionRole::kActivation;
+    if (row.facts & kSelects) made.selects = {0, 1};
+    if (row.facts & kSelectsAll) made.selects = {0, InputRange::kAll};
+    made.cheap = row.facts & kCheap;
+    rows.push_back(made);
+  }
+  const auto elementwise = [](const char* op, const char* shapes) {
+    return Operator{op, shapes}.of_kind(OperatorKind::kElementwise).in_precision(PrecisionRole::kActivation);
   };
-  for (const char* op :
-       {"Neg",    "Abs",     "Sign", "Relu",        "LeakyRelu", "Elu",      "Selu",     "Celu", "ThresholdedRelu",
-        "Shrink", "Sigmoid", "Tanh", "HardSigmoid", "HardSwish", "Softplus", "Softsign", "Gelu", "Swish",
-        "Mish",   "Sqrt",    "Exp",  "Reciprocal",  "Log",       "Erf",      "Floor",    "Ceil", "Round",
-        "Sin",    "Cos",     "Tan",  "Asin",        "Acos",      "Atan",     "Sinh",     "Cosh", "Asinh",
-        "Acosh",  "Atanh",   "Not",  "BitwiseNot",  "IsNaN",     "IsInf",    "Cast"}) {
-    rows.push_back({op, kUnary});
-  }
-  for (const char* op : {"Add", "Sub", "Mul", "Div", "Mod", "Pow", "Equal", "Less", "LessOrEqual", "Greater",
-                         "GreaterOrEqual", "And", "Or", "Xor", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitShift"}) {
-    rows.push_back({op, kBinary});
-  }
-  for (const char* op : {"Max", "Min", "Sum", "Mean"}) rows.push_back({op, kVariadic});
-  for (const char* op : {"ReluGrad", "SigmoidGrad", "TanhGrad", "GeluGrad", "GeluTanhGrad"}) {
-    rows.push_back({op, kGradient, kDomain, ElementTypes::kOneFloat});
-  }
+  rows.push_back(elementwise("PRelu", "x[S...] slope[~S...] -> y[S...]").weights_at({1}));
+  rows.push_back(elementwise("Where", "condition[~S...] a[~S...] b[~S...] -> y[S...]").selecting({1, 3}));
+  rows.back().cheap = true;
+  rows.push_back({"Dropout", "x[S...] ratio?[] training_mode?[] -> y[S...] mask?[S...]"});
   return rows;
 }
 

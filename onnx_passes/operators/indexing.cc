@@ -5,7 +5,6 @@ namespace onnx_train {
 namespace {
 
 constexpr auto kOne = ElementTypes::kOneFloat;
-constexpr auto kNarrow = ElementTypes::kNarrow;
 
 constexpr const char* kGatherGrad =
     "dy[Y...] indices:index[I...] shape:int64[#X] -> dx[X...] where 0 <= @axis:0 < #X, #Y = #X + #I - 1";
@@ -15,7 +14,11 @@ constexpr const char* kCoalesceRows = "dy indices:index shape:int64[#S + 1] -> r
 
 std::vector<Operator> indexing_operators() {
   return {
-      {"Gather", "x[S...] indices:index[I...] -> y[Y...] where -#S <= @axis:0 < #S, #Y = #S + #I - 1"},
+      Operator{"Gather", "x[S...] indices:index[I...] -> y[Y...] where -#S <= @axis:0 < #S, #Y = #S + #I - 1"}
+          .of_kind(OperatorKind::kExtraction)
+          .selecting({0, 1})
+          .in_precision(PrecisionRole::kLookup)
+          .weights_at({0}),
       {"GatherElements", "x[S...] indices:index[I...] -> y[I...] where #I = #S, -#S <= @axis:0 < #S"},
       {"ScatterElements", "x[S...] indices:index[I...] updates[I...] -> y[S...] where #I = #S, -#S <= @axis:0 < #S"},
       {"GatherND", "x[S...] indices:int64[I..., K] -> y where 0 <= @batch_dims:0 <= #I, @batch_dims:0 + K <= #S"},
@@ -23,11 +26,9 @@ std::vector<Operator> indexing_operators() {
       {"OneHot", "indices[I...] depth[] values[2] -> y[Y...] where #Y = #I + 1, -#Y <= @axis:-1 < #Y"},
       {"NonZero", "x -> y:int64[_, _]"},
       {"Compress", "x[S...] condition:bool[_] -> y"},
-      {"GatherGrad", kGatherGrad, kDomain, kOne},
-      {"Bfloat16GatherGrad", kGatherGrad, kDomain, kNarrow},
+      Operator{"GatherGrad", kGatherGrad, kDomain, kOne}.narrow({0}, {}),
       {"AddGatherGrad", "sum[R, S...] dy[Y...] indices:index[I...] -> y[R, S...] where #Y = #I + #S", kDomain, kOne},
-      {"CoalesceRows", kCoalesceRows, kDomain, kOne},
-      {"Bfloat16CoalesceRows", kCoalesceRows, kDomain, kNarrow},
+      Operator{"CoalesceRows", kCoalesceRows, kDomain, kOne}.narrow({0}, {}),
   };
 }
 

@@ -44,22 +44,55 @@ void check_pieces(const Node& node) {
 
 std::vector<Operator> movement_operators() {
   return {
-      {"Identity", "x -> y"},
-      {"Reshape", "x shape:int64[#Y] -> y[Y...]"},
-      {"Flatten", "x[S...] -> y[_, _] where -#S <= @axis:1 <= #S"},
-      {"Squeeze", "x axes?:int64 -> y"},
-      {"Unsqueeze", "x axes:int64 -> y"},
-      {"Transpose", "x[S...] @perm?[#S] -> y[Y...] where #Y = #S", "", kSchema, check_permutation},
-      {"DepthToSpace",
-       "x[N, C, H, W] -> y[N, C / (@blocksize * @blocksize), H * @blocksize, W * @blocksize] where 1 <= @blocksize"},
-      {"SpaceToDepth",
-       "x[N, C, H, W] -> y[N, C * @blocksize * @blocksize, H / @blocksize, W / @blocksize] where 1 <= @blocksize"},
-      {"Expand", "x[~S...] shape:int64[_] -> y[S...]"},
-      {"Tile", "x[S...] repeats:int64[#S] -> y[Y...] where #Y = #S"},
-      {"Concat", "x[S...] more* -> y[Y...] where #Y = #S, -#S <= @axis < #S", "", kSchema, check_pieces},
-      {"Split", "x[S...] split?:int64[_] -> y* where -#S <= @axis:0 < #S, 1 <= @num_outputs:1"},
-      {"Slice",
-       "x[S...] starts:index[A] ends:index[A] axes?:index[A] steps?:index[A] -> y[Y...] where #Y = #S, A <= #S"},
+      Operator{"Identity", "x -> y"}
+          .of_kind(OperatorKind::kView)
+          .selecting({0, 1})
+          .in_precision(PrecisionRole::kMovement),
+      Operator{"Reshape", "x shape:int64[#Y] -> y[Y...]"}
+          .of_kind(OperatorKind::kView)
+          .selecting({0, 1})
+          .in_precision(PrecisionRole::kMovement),
+      Operator{"Flatten", "x[S...] -> y[_, _] where -#S <= @axis:1 <= #S"}
+          .of_kind(OperatorKind::kView)
+          .selecting({0, 1})
+          .in_precision(PrecisionRole::kMovement),
+      Operator{"Squeeze", "x axes?:int64 -> y"}
+          .of_kind(OperatorKind::kView)
+          .selecting({0, 1})
+          .in_precision(PrecisionRole::kMovement),
+      Operator{"Unsqueeze", "x axes:int64 -> y"}
+          .of_kind(OperatorKind::kView)
+          .selecting({0, 1})
+          .in_precision(PrecisionRole::kMovement),
+      Operator{"Transpose", "x[S...] @perm?[#S] -> y[Y...] where #Y = #S", "", kSchema, check_permutation}
+          .of_kind(OperatorKind::kRearrangement)
+          .selecting({0, 1})
+          .in_precision(PrecisionRole::kMovement),
+      Operator{
+          "DepthToSpace",
+          "x[N, C, H, W] -> y[N, C / (@blocksize * @blocksize), H * @blocksize, W * @blocksize] where 1 <= @blocksize"}
+          .of_kind(OperatorKind::kRearrangement),
+      Operator{
+          "SpaceToDepth",
+          "x[N, C, H, W] -> y[N, C * @blocksize * @blocksize, H / @blocksize, W / @blocksize] where 1 <= @blocksize"}
+          .of_kind(OperatorKind::kRearrangement),
+      Operator{"Expand", "x[~S...] shape:int64[_] -> y[S...]"}
+          .of_kind(OperatorKind::kRearrangement)
+          .selecting({0, 1})
+          .in_precision(PrecisionRole::kMovement),
+      Operator{"Tile", "x[S...] repeats:int64[#S] -> y[Y...] where #Y = #S"}.of_kind(OperatorKind::kRearrangement),
+      Operator{"Concat", "x[S...] more* -> y[Y...] where #Y = #S, -#S <= @axis < #S", "", kSchema, check_pieces}
+          .of_kind(OperatorKind::kRearrangement)
+          .selecting({0, InputRange::kAll}),
+      Operator{"Split", "x[S...] split?:int64[_] -> y* where -#S <= @axis:0 < #S, 1 <= @num_outputs:1"}
+          .of_kind(OperatorKind::kExtraction)
+          .selecting({0, 1})
+          .in_precision(PrecisionRole::kMovement),
+      Operator{"Slice",
+               "x[S...] starts:index[A] ends:index[A] axes?:index[A] steps?:index[A] -> y[Y...] where #Y = #S, A <= #S"}
+          .of_kind(OperatorKind::kExtraction)
+          .selecting({0, 1})
+          .in_precision(PrecisionRole::kMovement),
       {"SliceGrad",
        "dy[Y...] shape:int64[#S] starts:index[A] ends:index[A] axes?:index[A] steps?:index[A] -> dx[S...] "
        "where #Y = #S, A <= #S",

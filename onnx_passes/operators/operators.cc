@@ -1,8 +1,9 @@
 #include "onnx_passes/operators/operators.h"
 
-#include <string>
+#include <string_view>
 #include <unordered_map>
 
+#include "onnx_passes/functions/functions.h"
 #include "onnx_passes/operators/shape_contract.h"
 
 namespace onnx_train {
@@ -13,33 +14,46 @@ struct Row {
   ShapeContract contract;
 };
 
-using Table = std::unordered_map<std::string, Row>;
+// By name; few names are in two domains.
+using Table = std::unordered_map<std::string_view, std::vector<Row>>;
 
-std::string key_of(std::string_view domain, std::string_view op) {
-  std::string key(domain);
-  key += '.';
-  key += op;
-  return key;
+const Row* find_row(const Table& table, std::string_view domain, std::string_view op) {
+  const auto rows = table.find(op);
+  if (rows == table.end()) return nullptr;
+  for (const Row& row : rows->second) {
+    if (domain == row.row.domain) return &row;
+  }
+  return nullptr;
+}
+
+void add(Table* rows, const Operator& row) {
+  if (!find_row(*rows, row.domain, row.op)) (*rows)[row.op].push_back({row, ShapeContract(row.shapes)});
 }
 
 const Table& table() {
   static const Table all = [] {
     Table rows;
+    std::vector<Operator> narrow;  // functions in our domain with the names of ONNX's operators
     for (auto family :
          {elementwise_operators, product_operators, window_operators, normalization_operators, reduction_operators,
           movement_operators, indexing_operators, recurrent_operators, training_operators, attention_operators}) {
-      for (const Operator& row : family())
-        rows.emplace(key_of(row.domain, row.op), Row{row, ShapeContract(row.shapes)});
+      for (Operator& row : family()) {
+        add(&rows, row);
+        if (*row.domain || (row.narrow_inputs.empty() && row.narrow_outputs.empty())) continue;
+        row.domain = kDomain;
+        row.types = ElementTypes::kOneFloat;
+        row.precision = PrecisionRole::kFloat32;
+        row.weights.clear();
+        narrow.push_back(row);
+      }
     }
+    for (const Operator& row : narrow) add(&rows, row);
     return rows;
   }();
   return all;
 }
 
-const Row* find_row(std::string_view domain, std::string_view op) {
-  const auto found = table().find(key_of(domain, op));
-  return found == table().end() ? nullptr : &found->second;
-}
+const Row* find_row(std::string_view domain, std::string_view op) { return find_row(table(), domain, op); }
 
 }  // namespace
 
@@ -48,10 +62,60 @@ const Operator* find_operator(std::string_view domain, std::string_view op) {
   return row ? &row->row : nullptr;
 }
 
+const std::vector<const Operator*>& operator_rows() {
+  static const std::vector<const Operator*> all = [] {
+    std::vector<const Operator*> rows;
+    for (const auto& [op, of_name] : table()) {
+      for (const Row& row : of_name) rows.push_back(&row.row);
+    }
+    return rows;
+  }();
+  return all;
+}
+
+Operator Operator::narrow(std::vector<int> inputs, std::vector<int> outputs) const {
+  Operator row = *this;
+  row.narrow_inputs = std::move(inputs);
+  row.narrow_outputs = std::move(outputs);
+  return row;
+}
+
+Operator Operator::in_precision(PrecisionRole role) const {
+  Operator row = *this;
+  row.precision = role;
+  return row;
+}
+
+Operator Operator::weights_at(std::vector<int> inputs) const {
+  Operator row = *this;
+  row.weights = std::move(inputs);
+  return row;
+}
+
+Operator Operator::of_kind(OperatorKind of) const {
+  Operator row = *this;
+  row.kind = of;
+  return row;
+}
+
+Operator Operator::selecting(InputRange from) const {
+  Operator row = *this;
+  row.selects = from;
+  return row;
+}
+
+const Operator& operator_of(const Node& node) {
+  static const Operator unknown{"", "", ""};
+  const Operator* row = find_operator(node.domain(), node.op());
+  return row ? *row : unknown;
+}
+
+bool is_elementwise(const Node& node) { return operator_of(node).kind == OperatorKind::kElementwise; }
+
 void check_shapes(const Node& node) {
   const Row* row = find_row(node.domain(), node.op());
   if (!row) return;
-  row->contract.check(node, row->row.types);
+  row->contract.check(node, row->row);
   if (row->row.check) row->row.check(node);
 }
 

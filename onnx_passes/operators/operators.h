@@ -1,5 +1,5 @@
-// What is true of an operator whatever runs it: one row per operator, families in files. A test fails for an operator
-// that has a kernel and no row here. The table is made once and never changes; any thread may read it.
+// Properties of operators that hold for every device: one row per operator, one file per family. A test fails if an
+// operator has a kernel but no row. The table is built once and never changes; any thread may read it.
 #pragma once
 
 #include <string_view>
@@ -9,11 +9,38 @@
 
 namespace onnx_train {
 
-// How a row's terms without an element type of their own are checked.
+// How terms of a row without an element type of their own are checked.
 enum class ElementTypes {
-  kOfSchema,  // not at all: ONNX's schema or the kernel says what is allowed
-  kOneFloat,  // one float type for all: functions of ours, and kernels that look at one input alone
-  kNarrow,    // functions of ours on stored bfloat16: float or bfloat16, each for itself; kernels say which they take
+  kOfSchema,  // not at all: ONNX's schema or the kernel decides
+  kOneFloat,  // one float type for all except narrow operands: our functions, and kernels that check one input only
+};
+
+// What an operator does with its elements.
+enum class OperatorKind {
+  kOther,
+  kElementwise,    // an output element depends only on the input elements at its (broadcast) position
+  kProduct,        // output 0 holds sums of products of inputs 0 and 1
+  kRecurrence,     // computed step by step, with products of its inputs in each step
+  kReduction,      // sums, means, extrema over axes
+  kView,           // the elements of input 0 in their order, with another shape
+  kRearrangement,  // every element of the inputs at other positions, or at several
+  kExtraction,     // elements of input 0; other inputs or attributes say which
+};
+
+// What mixed precision does with a node (passes/mixed_precision.h).
+enum class PrecisionRole {
+  kFloat32,     // computes in float32: softmax's scores, exp, log, reductions, losses
+  kProduct,     // rounded operands, float32 sums; bf16: the result is rounded
+  kActivation,  // bf16: the result is rounded if it depends on a product or a lookup; computed in float32
+  kLookup,      // bf16: results of a lookup in a table of weights are rounded
+  kMovement,    // moves values unchanged
+  kRecurrent,   // becomes its training form, which rounds h and the gates' gradients; bf16: the gates' values, too
+};
+
+// A range of a node's inputs, [begin, end).
+struct InputRange {
+  static constexpr int kAll = 1 << 30;
+  int begin = 0, end = 0;
 };
 
 struct Operator {
@@ -21,20 +48,45 @@ struct Operator {
   const char* shapes;  // the contract: shape_contract.h has its grammar
   const char* domain = "";
   ElementTypes types = ElementTypes::kOfSchema;
-  // What the grammar cannot say. Throws Error; is called with types that may be partly unknown.
+  // Checks what the grammar cannot express. Throws Error; types may be partly unknown.
   void (*check)(const Node& node) = nullptr;
+  OperatorKind kind = OperatorKind::kOther;
+  // Inputs and outputs that lowering may store in bfloat16 while the node computes in float32. Lowering then replaces
+  // the node by a function of the same name in our domain, which has the same contract or a row of its own.
+  std::vector<int> narrow_inputs = {}, narrow_outputs = {};
+  PrecisionRole precision = PrecisionRole::kFloat32;
+  // Inputs in which models keep weights: a float constant there is one (passes/weight_roles.h).
+  std::vector<int> weights = {};
+  // Inputs that the node selects from: each element of its outputs is an element of these inputs or zero, up to the
+  // sign. Not MaxPool's: a window that covers only padding gives the lowest float32.
+  InputRange selects = {};
+  // Computing an element again costs less than reading it from memory.
+  bool cheap = false;
+
+  // The row with one more fact.
+  Operator narrow(std::vector<int> inputs, std::vector<int> outputs) const;
+  Operator in_precision(PrecisionRole role) const;
+  Operator weights_at(std::vector<int> inputs) const;
+  Operator of_kind(OperatorKind of) const;
+  Operator selecting(InputRange from) const;
 };
 
-// Null when there is no row.
+// Null if there is no row.
 const Operator* find_operator(std::string_view domain, std::string_view op);
 
-// Throws Error, which names the node, its input or output, what that is and what the operator's row wants, when what
-// is known of the node breaks the row's contract. Sizes that are not known are passed over; so are operators without a
-// row. Whatever reads a model calls this before it believes a node: importing, constant folding, and the plan before
-// any kernel is asked (find_kernel).
+const std::vector<const Operator*>& operator_rows();
+
+// The row of the node's operator; one that says nothing if there is none.
+const Operator& operator_of(const Node& node);
+bool is_elementwise(const Node& node);
+
+// Throws Error if what is known of the node violates the contract in its operator's row; the message names the node,
+// the input or output, the shape found and the shape required. Ignores unknown sizes and operators without a row.
+// Called by every reader of a model before it relies on a node: importing, constant folding, and the plan before it
+// asks a kernel (find_kernel).
 void check_shapes(const Node& node);
 
-// The families, one file each. A new family adds its line here and in operators.cc.
+// The families, one file each. A new family adds a line here and in operators.cc.
 std::vector<Operator> elementwise_operators();
 std::vector<Operator> product_operators();
 std::vector<Operator> window_operators();  // convolutions and pools

@@ -1,11 +1,13 @@
 #include <algorithm>
 
 #include "onnx_passes/functions/functions.h"
-#include "onnx_passes/ir/einsum.h"
+#include "onnx_passes/operators/einsum.h"
 #include "onnx_passes/operators/operators.h"
 
 namespace onnx_train {
 namespace {
+
+constexpr auto kSchema = ElementTypes::kOfSchema;
 
 constexpr const char* kMatMul =
     "a[K] b[K] -> y[] | a[S..., M, K] b[K] -> y[S..., M] | a[K] b[S..., K, N] -> y[S..., N] | "
@@ -28,13 +30,16 @@ void check_equation(const Node& node) {
 
 std::vector<Operator> product_operators() {
   return {
-      {"MatMul", kMatMul},
-      {"Gemm", kGemm},
-      {"Einsum", "x more* -> y", "", ElementTypes::kOfSchema, check_equation},
-      {"TransposedMatMul", kTransposed, kDomain},
-      {"Bfloat16MatMul", kMatMul, kDomain},
-      {"Bfloat16Gemm", kGemm, kDomain},
-      {"Bfloat16TransposedMatMul", kTransposed, kDomain},
+      Operator{"MatMul", kMatMul, "", kSchema, nullptr, OperatorKind::kProduct}
+          .narrow({0, 1}, {0})
+          .in_precision(PrecisionRole::kProduct)
+          .weights_at({0, 1}),
+      Operator{"Gemm", kGemm, "", kSchema, nullptr, OperatorKind::kProduct}
+          .narrow({0, 1}, {0})
+          .in_precision(PrecisionRole::kProduct)
+          .weights_at({0, 1, 2}),
+      Operator{"Einsum", "x more* -> y", "", kSchema, check_equation}.weights_at({0, 1, 2, 3}),
+      Operator{"TransposedMatMul", kTransposed, kDomain, kSchema, nullptr, OperatorKind::kProduct}.narrow({0, 1}, {0}),
   };
 }
 

@@ -4,14 +4,14 @@
 
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/error.h"
-#include "onnx_passes/ir/recurrence.h"
 #include "onnx_passes/operators/operators.h"
+#include "onnx_passes/operators/recurrence.h"
 
 namespace onnx_train {
 namespace {
 
 constexpr auto kOne = ElementTypes::kOneFloat;
-constexpr auto kNarrow = ElementTypes::kNarrow;
+constexpr auto kRecurrence = OperatorKind::kRecurrence;
 
 constexpr const char* kRnn =
     "X[T, N, I] W[D, H, I] R[D, H, H] B?[D, 2 * H] sequence_lens?:int32[N] initial_h?[D, N, H] -> "
@@ -50,7 +50,7 @@ constexpr const char* kLstmGrad =
     "cells[T, D, N, H] dy?[T, D, N, H] dy_h?[D, N, H] dy_c?[D, N, H] -> "
     "dgates[T, N, D * 4 * H] dr?[D, 4 * H, H] dh0?[D, N, H] dc0?[D, N, H] dp?[D, 3 * H]";
 
-// The first axis of R is one of directions; the attributes name activations for each.
+// The first axis of R is the directions; the attributes name the activations of each direction.
 void check_directions(const Node& node, const Value* r) {
   const int64_t directions = find_recurrence(node).directions();
   if (!r || !r->has_rank() || r->rank() < 1) return;
@@ -68,11 +68,11 @@ void expect_count(const Node& node, const char* what, size_t found, size_t wante
   fail(node.label(), ": its body has ", found, " ", what, "; with these inputs and num_scan_inputs it needs ", wanted);
 }
 
-// An attribute with one entry for each of what is scanned, or left out.
+// An attribute with one entry per scanned tensor; may be absent.
 void check_list(const Node& node, const char* name, size_t wanted, int64_t lowest, int64_t highest) {
   if (!node.has_attr(name)) return;
   const Shape list = node.attr(name, Shape{});
-  if (list.empty()) return;  // says as little as none
+  if (list.empty()) return;  // the same as absent
   if (list.size() != wanted) fail(node.label(), ": its ", name, " has ", list.size(), " entries; it needs ", wanted);
   for (int64_t entry : list) {
     if (entry < lowest || entry > highest)
@@ -80,10 +80,10 @@ void check_list(const Node& node, const char* name, size_t wanted, int64_t lowes
   }
 }
 
-// All that is scanned has an axis to scan along, and as many steps.
+// Every scanned tensor has the axis to scan along, and all have the same number of steps.
 void check_steps(const Node& node, int64_t states) {
   const Shape axes = node.attr("scan_input_axes", Shape{});
-  const Value* first = nullptr;  // whose number of steps is known
+  const Value* first = nullptr;  // the first one with a known number of steps
   int64_t steps = 0;
   for (int64_t i = 0; states + i < node.num_inputs(); ++i) {
     const Value* x = node.input(static_cast<int>(states + i));
@@ -101,7 +101,7 @@ void check_steps(const Node& node, int64_t states) {
   }
 }
 
-// x: states, then what is scanned. The body takes both, and gives the states and what is scanned of the outputs.
+// x holds the states, then the scanned tensors. The body reads both and returns the states and the scanned outputs.
 void check_scan(const Node& node) {
   const auto all = static_cast<int64_t>(node.num_inputs()), scanned = node.attr("num_scan_inputs", int64_t{0});
   if (scanned < 1 || scanned > all)
@@ -127,21 +127,15 @@ void check_scan(const Node& node) {
 std::vector<Operator> recurrent_operators() {
   constexpr auto kSchema = ElementTypes::kOfSchema;
   return {
-      {"RNN", kRnn, "", kOne, check_forward},
-      {"GRU", kGru, "", kOne, check_forward},
-      {"LSTM", kLstm, "", kOne, check_forward},
-      {"RNNTrain", kRnnTrain, kDomain, kOne, check_forward},
-      {"GRUTrain", kGruTrain, kDomain, kOne, check_forward},
-      {"LSTMTrain", kLstmTrain, kDomain, kOne, check_forward},
-      {"RNNGrad", kRnnGrad, kDomain, kOne, check_backward},
-      {"GRUGrad", kGruGrad, kDomain, kOne, check_backward},
-      {"LSTMGrad", kLstmGrad, kDomain, kOne, check_backward},
-      {"Bfloat16RNNTrain", kRnnTrain, kDomain, kNarrow, check_forward},
-      {"Bfloat16GRUTrain", kGruTrain, kDomain, kNarrow, check_forward},
-      {"Bfloat16LSTMTrain", kLstmTrain, kDomain, kNarrow, check_forward},
-      {"Bfloat16RNNGrad", kRnnGrad, kDomain, kNarrow, check_backward},
-      {"Bfloat16GRUGrad", kGruGrad, kDomain, kNarrow, check_backward},
-      {"Bfloat16LSTMGrad", kLstmGrad, kDomain, kNarrow, check_backward},
+      Operator{"RNN", kRnn, "", kOne, check_forward}.in_precision(PrecisionRole::kRecurrent).weights_at({1, 2, 3}),
+      Operator{"GRU", kGru, "", kOne, check_forward}.in_precision(PrecisionRole::kRecurrent).weights_at({1, 2, 3}),
+      Operator{"LSTM", kLstm, "", kOne, check_forward}.in_precision(PrecisionRole::kRecurrent).weights_at({1, 2, 3, 7}),
+      Operator{"RNNTrain", kRnnTrain, kDomain, kOne, check_forward, kRecurrence}.narrow({0, 1, 2, 5}, {0}),
+      Operator{"GRUTrain", kGruTrain, kDomain, kOne, check_forward, kRecurrence}.narrow({0, 1, 2, 5}, {0, 2, 3}),
+      Operator{"LSTMTrain", kLstmTrain, kDomain, kOne, check_forward, kRecurrence}.narrow({0, 1, 2, 5}, {0, 3}),
+      Operator{"RNNGrad", kRnnGrad, kDomain, kOne, check_backward, kRecurrence}.narrow({0, 2, 3, 4}, {0}),
+      Operator{"GRUGrad", kGruGrad, kDomain, kOne, check_backward, kRecurrence}.narrow({0, 2, 3, 4, 5, 6}, {0, 3}),
+      Operator{"LSTMGrad", kLstmGrad, kDomain, kOne, check_backward, kRecurrence}.narrow({0, 2, 5, 6, 8}, {0}),
       {"Scan", "x* -> y*", "", kSchema, check_scan},
   };
 }

@@ -6,10 +6,8 @@ namespace onnx_train {
 std::vector<Operator> reduction_operators() {
   constexpr const char* kArg = "x[S...] -> y:int64 where -#S <= @axis:0 < #S";
   std::vector<Operator> rows = {
-      {"ArgMax", kArg},
-      {"ArgMin", kArg},
-      {"Bfloat16ArgMax", kArg, kDomain, ElementTypes::kNarrow},
-      {"Bfloat16ArgMin", kArg, kDomain, ElementTypes::kNarrow},
+      Operator{"ArgMax", kArg}.narrow({0}, {}),
+      Operator{"ArgMin", kArg}.narrow({0}, {}),
       {"CumSum", "x[S...] axis[] -> y[S...]"},
       {"CumProd", "x[S...] axis[] -> y[S...]"},
       {"TopK", "x[S...] k[] -> values? indices? where -#S <= @axis:-1 < #S"},
@@ -17,7 +15,7 @@ std::vector<Operator> reduction_operators() {
   };
   for (const char* op : {"ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2",
                          "ReduceLogSum", "ReduceLogSumExp", "ReduceSumSquare"}) {
-    rows.push_back({op, "x axes? -> y"});
+    rows.push_back(Operator{op, "x axes? -> y"}.of_kind(OperatorKind::kReduction));
   }
   return rows;
 }

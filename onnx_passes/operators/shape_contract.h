@@ -1,30 +1,29 @@
-// The shape contract of an operator: which inputs and outputs it has, and how their sizes hang together. A plain value
-// made from its text once; any thread may check nodes with it.
+// The shape contract of an operator: its inputs and outputs, and the relations between their sizes. A plain value,
+// built once from its text; any thread may check nodes with it.
 //
 //   "X[T, B, I] W[D, 4 * H, I] R[D, 4 * H, H] B?[D, 8 * H] -> Y?[T, D, B, H] where H = @hidden_size"
 //
-//   name[dims]       an input, or after -> an output, in the node's order; without brackets of any shape
-//   name?            may be left out
-//   name!            must be left out
-//   name*            any number of them, none included; the last of its list
-//   name:type        its element type: int32, int64, index (one of the two), bool, uint64, float (any), any, or none of
-//                    these, for the operator's own (operators.h). After the mark: lengths?:int32[B]
-//   @name[dims]      an attribute that is a list (one size: its length) or a tensor; @name?[..] may be left out
-//   []               one element, of whatever rank
-//   T, H             a size that has a name: the same wherever the name stands. A condition H = @hidden_size sets it,
-//   or
-//                    else the first place where it is known
-//   S...             none, one or more sizes with a name; _... of any size; one such per shape
-//   ~S...            sizes that broadcast to S; where two terms or more say so, S is what they broadcast to together
+//   name[dims]       an input, or after -> an output, in the node's order; without brackets: of any shape
+//   name?            optional
+//   name!            must be absent
+//   name*            any number of them, including none; only at the end of its list
+//   name:type        its element type: int32, int64, index (one of the two), bool, uint64, float (any), any;
+//                    without one, the operator's own (operators.h). After the mark: lengths?:int32[B]
+//   @name[dims]      an attribute that is a list (one size: its length) or a tensor; @name?[..] is optional
+//   []               one element, of any rank
+//   T, H             a named size: the same wherever the name occurs. A condition H = @hidden_size defines it, else the
+//                    first term in which it is known
+//   S...             zero or more named sizes; _... of any size; at most one such list per shape
+//   ~S...            sizes that broadcast to S; with two or more such terms, S is what they broadcast to together
 //   _                any size
 //   3, 4 * H, C / @group:1, #S - 1
-//                    whole numbers, names, integer attributes (with their default after a colon), the number of sizes
-//                    in S; + - * /, where / must leave no rest
+//                    integers, names, integer attributes (with a default after the colon), the number of sizes in S;
+//                    + - * /, where / must leave no remainder
 //   where a < b <= c, d = e
-//                    conditions of such expressions. Those of attributes alone choose between alternatives
+//                    conditions on such expressions. Conditions on attributes alone select between alternatives
 //   first | second   alternatives
 //
-// What is not known (a symbolic size, an attribute that is not there and has no default) is passed over.
+// Unknown quantities (a symbolic size, an absent attribute without a default) are ignored.
 #pragma once
 
 #include <memory>
@@ -37,10 +36,10 @@ namespace onnx_train {
 
 class ShapeContract {
  public:
-  // Throws Error when the text is not one of a contract, and says where.
+  // Throws Error with the position if the text is not a valid contract.
   explicit ShapeContract(std::string_view text);
-  // Throws Error as check_shapes does.
-  void check(const Node& node, ElementTypes types) const;
+  // Throws Error like check_shapes. Reads from the row only which element types are allowed.
+  void check(const Node& node, const Operator& row) const;
 
   struct Alternative;
 

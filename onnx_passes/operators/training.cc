@@ -6,7 +6,6 @@ namespace onnx_train {
 namespace {
 
 constexpr auto kOne = ElementTypes::kOneFloat;
-constexpr auto kNarrow = ElementTypes::kNarrow;
 
 constexpr const char* kCrossEntropy =
     "logits[S...] labels:index[L...] weight?[_] @label_smoothing[] -> loss[] log_sum_exp?[L...] where #S = #L + 1, "
@@ -33,10 +32,8 @@ constexpr const char* kDraw = "key:uint64[2] shape:int64[#S] -> y[S...]";
 
 std::vector<Operator> training_operators() {
   return {
-      {"SoftmaxCrossEntropy", kCrossEntropy, kDomain, kOne},
-      {"SoftmaxCrossEntropyGrad", kCrossEntropyGrad, kDomain, kOne},
-      {"Bfloat16SoftmaxCrossEntropy", kCrossEntropy, kDomain, kNarrow},
-      {"Bfloat16SoftmaxCrossEntropyGrad", kCrossEntropyGrad, kDomain, kNarrow},
+      Operator{"SoftmaxCrossEntropy", kCrossEntropy, kDomain, kOne}.narrow({0}, {}),
+      Operator{"SoftmaxCrossEntropyGrad", kCrossEntropyGrad, kDomain, kOne}.narrow({1}, {0}),
       {"Sgd", kSgd, kDomain, kOne},
       {"Adam", kAdam, kDomain, kOne},
       {"AdamW", kAdam, kDomain, kOne},
@@ -45,8 +42,7 @@ std::vector<Operator> training_operators() {
        kOne},
       {"Updates", "x*:any -> y*:any", kDomain},  // the kernel reads the calls in its body
       {"Fused", "x*:any -> y*:any", kDomain},    // so does this one
-      {"Dropout", kDropout, kDomain, kOne},
-      {"Bfloat16Dropout", kDropout, kDomain, kNarrow},
+      Operator{"Dropout", kDropout, kDomain, kOne}.narrow({0}, {0}).in_precision(PrecisionRole::kActivation),
       {"RandomUniform", kDraw, kDomain, kOne},
       {"RandomNormal", kDraw, kDomain, kOne},
   };

@@ -11,56 +11,65 @@ namespace onnx_train {
 namespace {
 
 constexpr auto kOne = ElementTypes::kOneFloat;
-constexpr auto kNarrow = ElementTypes::kNarrow;
 constexpr auto kSchema = ElementTypes::kOfSchema;
+constexpr auto kProduct = OperatorKind::kProduct;
 
 #define RANK "#O = #S, 1 <= #S <= 3"
 #define WEIGHT "w[M, C / @group:1, K...]"
-constexpr const char* kConv =
-    "x[N, C, S...] " WEIGHT " bias?[M] -> y[N, M, O...] where " RANK ", #K = #S, 0 <= M / @group:1";
-constexpr const char* kConvLast =
-    "x[N, S..., C] " WEIGHT " bias?[M] -> y[N, O..., M] where " RANK ", #K = #S, 0 <= M / @group:1";
+#define GROUPS ", #K = #S, 0 <= M / @group:1"
+// The two layouts of an operator in our domain.
+#define FIRST ", @channels_last:0 = 0 | "
+#define LAST ", @channels_last:0 = 1"
+#define CONV "x[N, C, S...] " WEIGHT " bias?[M] -> y[N, M, O...] where " RANK GROUPS
+constexpr const char* kConv = CONV;
+constexpr const char* kOurConv =
+    CONV FIRST "x[N, S..., C] " WEIGHT " bias?[M] -> y[N, O..., M] where " RANK GROUPS LAST;
 constexpr const char* kGradInput =
-    "dy[N, M, O...] " WEIGHT " x_shape:int64[#S + 2] -> dx[N, C, S...] where " RANK ", #K = #S, 0 <= M / @group:1";
-constexpr const char* kGradInputLast =
-    "dy[N, O..., M] " WEIGHT " x_shape:int64[#S + 2] -> dx[N, S..., C] where " RANK ", #K = #S, 0 <= M / @group:1";
-constexpr const char* kGradWeight = "x[N, C, S...] dy[N, M, O...] w_shape:int64[#S + 2] -> d" WEIGHT
-                                    " db?[M] where " RANK ", #K = #S, 0 <= M / @group:1";
-constexpr const char* kGradWeightLast = "x[N, S..., C] dy[N, O..., M] w_shape:int64[#S + 2] -> d" WEIGHT
-                                        " db?[M] where " RANK ", #K = #S, 0 <= M / @group:1";
+    "dy[N, M, O...] " WEIGHT " x_shape:int64[#S + 2] -> dx[N, C, S...] where " RANK GROUPS FIRST
+    "dy[N, O..., M] " WEIGHT " x_shape:int64[#S + 2] -> dx[N, S..., C] where " RANK GROUPS LAST;
+constexpr const char* kGradWeight =
+    "x[N, C, S...] dy[N, M, O...] w_shape:int64[#S + 2] -> d" WEIGHT " db?[M] where " RANK GROUPS FIRST
+    "x[N, S..., C] dy[N, O..., M] w_shape:int64[#S + 2] -> d" WEIGHT " db?[M] where " RANK GROUPS LAST;
 constexpr const char* kConvTranspose =
     "x[N, C, O...] w[C, M, K...] bias?[M * @group:1] -> y[N, M * @group:1, S...] where " RANK
     ", #K = #S, 0 <= C / @group:1";
 
-constexpr const char* kPool = "x[N, C, S...] -> y[N, C, O...] indices?:int64[N, C, O...] where " RANK;
-constexpr const char* kPoolLast = "x[N, S..., C] -> y[N, O..., C] where " RANK;
+#define POOL "x[N, C, S...] -> y[N, C, O...] indices?:int64[N, C, O...] where " RANK
+constexpr const char* kPool = POOL;
+constexpr const char* kOurPool = POOL FIRST "x[N, S..., C] -> y[N, O..., C] where " RANK LAST;
+constexpr const char* kUnpool =
+    "x[N, C, O...] indices:int64[N, C, O...] output_shape?:int64[#O + 2] -> y[_, _, S...] where " RANK;
 constexpr const char* kGlobal = "x[N, C, S...] -> y[N, C, O...] where " RANK;
-constexpr const char* kMaxGrad = "dy[N, C, O...] x[N, C, S...] -> dx[N, C, S...] where " RANK;
-constexpr const char* kMaxGradLast = "dy[N, O..., C] x[N, S..., C] -> dx[N, S..., C] where " RANK;
-constexpr const char* kAverageGrad = "dy[N, C, O...] x_shape:int64[#S + 2] -> dx[N, C, S...] where " RANK;
-constexpr const char* kAverageGradLast = "dy[N, O..., C] x_shape:int64[#S + 2] -> dx[N, S..., C] where " RANK;
+constexpr const char* kMaxGrad = "dy[N, C, O...] x[N, C, S...] -> dx[N, C, S...] where " RANK FIRST
+                                 "dy[N, O..., C] x[N, S..., C] -> dx[N, S..., C] where " RANK LAST;
+constexpr const char* kAverageGrad = "dy[N, C, O...] x_shape:int64[#S + 2] -> dx[N, C, S...] where " RANK FIRST
+                                     "dy[N, O..., C] x_shape:int64[#S + 2] -> dx[N, S..., C] where " RANK LAST;
 #undef RANK
 #undef WEIGHT
+#undef GROUPS
+#undef FIRST
+#undef LAST
+#undef CONV
+#undef POOL
 
-// Which input or output of a node is the image that windows read, which has one element for each window, which holds
-// the taps. Outputs are counted from -1 down.
+// The input or output of a node that is the image read by windows, the one with an element per window, and the one with
+// the taps. Outputs are counted down from -1.
 struct Roles {
   int image, windows, taps;
-  bool channels_last = false;
 };
 
-constexpr int kNoTaps = 99;  // a pool: the attribute kernel_shape
+constexpr int kNoTaps = 99;  // a pool: the kernel size is the attribute kernel_shape
 
 const Value* at(const Node& node, int place) { return place < 0 ? node.output(-1 - place) : node.input(place); }
 
-// The spatial sizes; empty when they are not all known.
+// The spatial sizes; empty if they are not all known.
 Shape sizes_of(const Value* value, bool channels_last) {
   if (!value || !value->type().is_static() || value->rank() < 3) return {};
   const Shape shape = value->type().shape();
   return channels_last ? Shape(shape.begin() + 1, shape.end() - 1) : Shape(shape.begin() + 2, shape.end());
 }
 
-// Kernels count taps and the elements between them in 64 bits; no image is as large as this.
+// Upper bound: kernels count taps and the distances between them in 64 bits, and no image is this large.
 constexpr int64_t kMostTaps = int64_t{1} << 31;
 
 int64_t taps_of(const Node& node, const Shape& kernel) {
@@ -72,7 +81,8 @@ int64_t taps_of(const Node& node, const Shape& kernel) {
   return taps;
 }
 
-// As many windows as padding, strides and dilations make of the image; one more on an axis with ceil_mode.
+// The number of windows that follows from padding, strides and dilations; with ceil_mode possibly one more along an
+// axis.
 void check_counts(const Node& node, const Windows& w, const Shape& image, const Shape& windows) {
   const int64_t more = node.attr("ceil_mode", int64_t{0}) != 0 ? 1 : 0;
   for (size_t i = 0; i < windows.size(); ++i) {
@@ -87,8 +97,8 @@ void check_counts(const Node& node, const Windows& w, const Shape& image, const 
 }
 
 void check_windows(const Node& node, const Roles& roles) {
-  const Shape image = sizes_of(at(node, roles.image), roles.channels_last);
-  const Shape windows = sizes_of(at(node, roles.windows), roles.channels_last);
+  const Shape image = sizes_of(at(node, roles.image), is_channels_last(node));
+  const Shape windows = sizes_of(at(node, roles.windows), is_channels_last(node));
   auto w = find_windows(node);
   if (!w || image.empty() || windows.size() != image.size() || w->kernel.size() != image.size()) return;
   if (roles.taps != kNoTaps) {
@@ -102,50 +112,40 @@ void check_windows(const Node& node, const Roles& roles) {
 
 void check_attributes(const Node& node) { find_windows(node); }
 
-template <int image, int windows, int taps, bool channels_last = false>
+template <int image, int windows, int taps>
 void check(const Node& node) {
-  check_windows(node, {image, windows, taps, channels_last});
+  check_windows(node, {image, windows, taps});
 }
 
 }  // namespace
 
 std::vector<Operator> window_operators() {
   return {
-      {"Conv", kConv, "", kSchema, check<0, -1, 1>},
-      {"ConvGradInput", kGradInput, kDomain, kOne, check<-1, 0, 1>},
-      {"ConvGradWeight", kGradWeight, kDomain, kOne, check<0, 1, -1>},
-      {"ConvTranspose", kConvTranspose, "", kSchema, check_attributes},
-      {"ChannelsLastConv", kConvLast, kDomain, kOne, check<0, -1, 1, true>},
-      {"ChannelsLastConvGradInput", kGradInputLast, kDomain, kOne, check<-1, 0, 1, true>},
-      {"ChannelsLastConvGradWeight", kGradWeightLast, kDomain, kOne, check<0, 1, -1, true>},
-      {"Bfloat16Conv", kConv, kDomain, kNarrow, check<0, -1, 1>},
-      {"Bfloat16ConvGradInput", kGradInput, kDomain, kNarrow, check<-1, 0, 1>},
-      {"Bfloat16ConvGradWeight", kGradWeight, kDomain, kNarrow, check<0, 1, -1>},
-      {"Bfloat16ChannelsLastConv", kConvLast, kDomain, kNarrow, check<0, -1, 1, true>},
-      {"Bfloat16ChannelsLastConvGradInput", kGradInputLast, kDomain, kNarrow, check<-1, 0, 1, true>},
-      {"Bfloat16ChannelsLastConvGradWeight", kGradWeightLast, kDomain, kNarrow, check<0, 1, -1, true>},
+      Operator{"Conv", kConv, "", kSchema, check<0, -1, 1>, kProduct}
+          .narrow({0, 1}, {0})
+          .in_precision(PrecisionRole::kProduct)
+          .weights_at({1, 2}),
+      Operator{"Conv", kOurConv, kDomain, kOne, check<0, -1, 1>, kProduct}.narrow({0, 1}, {0}),
+      Operator{"ConvGradInput", kGradInput, kDomain, kOne, check<-1, 0, 1>, kProduct}.narrow({0, 1}, {0}),
+      Operator{"ConvGradWeight", kGradWeight, kDomain, kOne, check<0, 1, -1>, kProduct}.narrow({0, 1}, {}),
+      Operator{"DeformConv", "x w offset bias? mask? -> y"}.weights_at({1, 3}),
+      Operator{"CausalConvWithState", "x w bias? past_state? -> y present_state?"}.weights_at({1, 2}),
+      Operator{"ConvTranspose", kConvTranspose, "", kSchema, check_attributes}
+          .in_precision(PrecisionRole::kProduct)
+          .weights_at({1, 2}),
 
-      {"MaxPool", kPool, "", kSchema, check<0, -1, kNoTaps>},
-      {"AveragePool", kPool, "", kSchema, check<0, -1, kNoTaps>},
+      Operator{"MaxPool", kPool, "", kSchema, check<0, -1, kNoTaps>}.narrow({0}, {0}).in_precision(
+          PrecisionRole::kActivation),
+      Operator{"MaxPool", kOurPool, kDomain, kOne, check<0, -1, kNoTaps>}.narrow({0}, {0}),
+      Operator{"MaxPoolGrad", kMaxGrad, kDomain, kOne, check<1, 0, kNoTaps>}.narrow({0, 1}, {0}),
+      Operator{"AveragePool", kPool, "", kSchema, check<0, -1, kNoTaps>}.narrow({0}, {0}).in_precision(
+          PrecisionRole::kActivation),
+      Operator{"AveragePool", kOurPool, kDomain, kOne, check<0, -1, kNoTaps>}.narrow({0}, {0}),
+      Operator{"AveragePoolGrad", kAverageGrad, kDomain, kOne}.narrow({0}, {0}),
+      {"MaxUnpool", kUnpool},
       {"LpPool", kPool, "", kSchema, check<0, -1, kNoTaps>},
-      {"GlobalAveragePool", kGlobal},
-      {"GlobalMaxPool", kGlobal},
-      {"MaxPoolGrad", kMaxGrad, kDomain, kOne, check<1, 0, kNoTaps>},
-      {"AveragePoolGrad", kAverageGrad, kDomain, kOne},
-      {"ChannelsLastMaxPool", kPoolLast, kDomain, kOne},
-      {"ChannelsLastMaxPoolGrad", kMaxGradLast, kDomain, kOne},
-      {"ChannelsLastAveragePool", kPoolLast, kDomain, kOne},
-      {"ChannelsLastAveragePoolGrad", kAverageGradLast, kDomain, kOne},
-      {"Bfloat16MaxPool", kPool, kDomain, kNarrow, check<0, -1, kNoTaps>},
-      {"Bfloat16MaxPoolGrad", kMaxGrad, kDomain, kNarrow, check<1, 0, kNoTaps>},
-      {"Bfloat16AveragePool", kPool, kDomain, kNarrow, check<0, -1, kNoTaps>},
-      {"Bfloat16AveragePoolGrad", kAverageGrad, kDomain, kNarrow},
-      {"Bfloat16GlobalAveragePool", kGlobal, kDomain, kNarrow},
-      {"Bfloat16GlobalMaxPool", kGlobal, kDomain, kNarrow},
-      {"Bfloat16ChannelsLastMaxPool", kPoolLast, kDomain, kNarrow},
-      {"Bfloat16ChannelsLastMaxPoolGrad", kMaxGradLast, kDomain, kNarrow},
-      {"Bfloat16ChannelsLastAveragePool", kPoolLast, kDomain, kNarrow},
-      {"Bfloat16ChannelsLastAveragePoolGrad", kAverageGradLast, kDomain, kNarrow},
+      Operator{"GlobalAveragePool", kGlobal}.narrow({0}, {0}).in_precision(PrecisionRole::kActivation),
+      Operator{"GlobalMaxPool", kGlobal}.narrow({0}, {0}).in_precision(PrecisionRole::kActivation),
   };
 }
 

@@ -10,7 +10,7 @@
 namespace onnx_train {
 namespace {
 
-// What both halves read.
+// Values that both halves read.
 struct Shared {
   std::vector<WeightGradient> gradients;
   std::vector<Value*> sums;
@@ -30,7 +30,7 @@ Shared add_shared_state(Model* model, const EntryPoint& entry) {
   return shared;
 }
 
-// sum' = grad + (sum where the last update has not used it, else 0)
+// sum' = grad + (sum, or 0 if an update has used it already)
 void add_sums(const Model& model, EntryPoint* entry, const Shared& shared) {
   Graph* algorithm = entry->algorithm.get();
   Value* seen =
@@ -66,7 +66,7 @@ bool run(Model& model, const BuildOptions& options) {
   step->algorithm->shell().set_name("accumulate");
   const Shared shared = add_shared_state(&model, *step);
   add_sums(model, step, shared);
-  add_totals(&model.add_entry_point("apply"), shared, is_sum(parse_loss(options.loss)));  // `step` is no longer valid
+  add_totals(&model.add_entry_point("apply"), shared, is_sum(parse_loss(options.loss)));  // this invalidates `step`
   return true;
 }
 

@@ -8,17 +8,17 @@
 #include <map>
 #include <unordered_map>
 
+#include "onnx_passes/io/mapped_file.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/inference.h"
 #include "onnx_passes/ir/initializer.h"
-#include "onnx_passes/ir/mapped_file.h"
 #include "onnx_passes/ir/onnx.h"
 #include "onnx_passes/ir/tables.h"
 
 namespace onnx_train {
 namespace {
 
-// Smaller weights are equal by chance.
+// Smaller weights may be equal by chance.
 constexpr int64_t kMinCopied = 16;
 
 class Inspection {
@@ -41,11 +41,11 @@ class Inspection {
  private:
   struct Weight {
     const Value* value;
-    Tensor tensor;  // where it is stored: not aligned, and not to be read whole when there is much of it
+    Tensor tensor;  // a view of where it is stored: not aligned, and too large to be read whole
   };
 
-  // Calls f with copies of parts of the weight: all of it, or in a large model as many, evenly spread, as are read
-  // fast. Returns true when it was all.
+  // Calls f with copies of parts of the weight: all of it or, in a large model, as many evenly spaced parts as can be
+  // read quickly. Returns true if it was all of it.
   template <typename F>
   bool for_each_part(const Weight& weight, const F& f) const {
     constexpr int64_t kPart = 4096;            // elements
@@ -85,7 +85,7 @@ class Inspection {
     for (const Weight& weight : weights_) {
       if (weight.tensor.size() == 0) continue;
       int64_t count = 0, read = 0;
-      bool is_mask = true;  // masks hold -inf on purpose; their finite part is zero
+      bool is_mask = true;  // masks contain -inf intentionally; their finite part is zero
       const bool all = for_each_part(weight, [&](const Tensor& part) {
         for (int64_t i = 0; i < part.size(); ++i) {
           const double x = part.at(i);
@@ -102,7 +102,7 @@ class Inspection {
     }
   }
 
-  // The initializer that a value is, or is an Identity of; null when it is neither.
+  // The initializer that the value is, directly or through Identity; null otherwise.
   const Value* source(const Value* value) const {
     if (!value) return nullptr;
     const Value* const* found = sources_.find(value);
@@ -125,7 +125,7 @@ class Inspection {
     }
   }
 
-  // Nodes that read the weight's values, through Identity too.
+  // The nodes that read the weight's values, also through Identity.
   static std::vector<const Node*> readers_of(const Value* weight) {
     std::vector<const Node*> readers;
     std::vector<const Value*> pending = {weight};
@@ -143,7 +143,7 @@ class Inspection {
     return readers;
   }
 
-  // All elements are the same: each equals the next. Ends at the first that does not.
+  // Whether all elements are equal, comparing neighbours; stops at the first difference.
   static bool is_uniform(const Tensor& tensor) {
     if (tensor.size() < 2) return true;
     const size_t element = size_of(tensor.dtype());
@@ -169,7 +169,7 @@ class Inspection {
     }
   }
 
-  // A matrix, seen row by row or column by column.
+  // A matrix as a sequence of rows or of columns.
   class Matrix {
    public:
     Matrix(const Tensor& x, bool turned)
@@ -201,13 +201,13 @@ class Inspection {
     Shape shape_;
   };
 
-  // Any tensor as a matrix of its first axis and the rest.
+  // Any tensor as a matrix of its first axis and all others.
   static Matrix as_matrix(const Tensor& x, bool turned) {
     const int64_t rows = x.shape().empty() ? 1 : x.shape()[0];
     return {x.reshaped({rows, x.size() / rows}), turned};
   }
 
-  // Of the shape and a few elements.
+  // A hash of the shape and a few elements.
   static uint64_t fingerprint(const Tensor& x, bool turned) {
     constexpr int64_t kSamples = 64;
     const Matrix matrix = as_matrix(x, turned);
@@ -220,7 +220,7 @@ class Inspection {
     return hash;
   }
 
-  // The weight of `seen` that x, or with `turned` its transpose, is equal to.
+  // The weight in `seen` that equals x or, with `turned`, its transpose.
   static const Weight* find_equal(const std::unordered_multimap<uint64_t, const Weight*>& seen, const Tensor& x,
                                   bool turned) {
     const auto [first, last] = seen.equal_range(fingerprint(x, turned));
@@ -231,7 +231,7 @@ class Inspection {
     return nullptr;
   }
 
-  // Weights that were one before the export, or were merged by hand.
+  // Weights that were one before the export, or were merged manually.
   void find_copies() {
     std::unordered_multimap<uint64_t, const Weight*> seen;
     for (const Weight& weight : weights_) {
@@ -263,7 +263,7 @@ class Inspection {
 
   const Graph& graph_;
   std::vector<Weight> weights_;
-  ValueTable<const Value*> sources_;  // of what Identity nodes give
+  ValueTable<const Value*> sources_;  // inputs of Identity nodes, by output
   std::vector<Finding> findings_;
 };
 

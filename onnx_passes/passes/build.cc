@@ -1,4 +1,4 @@
-// The one list of passes that makes a training model, in the order in which they run.
+// The list of passes that make a training model, in order.
 #include "onnx_passes/passes/accumulate.h"
 #include "onnx_passes/passes/gradients.h"
 #include "onnx_passes/passes/initialization.h"

@@ -11,7 +11,7 @@
 namespace onnx_train {
 namespace {
 
-// A ConstantOfShape of more elements than a message may hold stays a node.
+// A ConstantOfShape with more elements than a message may hold stays a node.
 constexpr int64_t kMaxFilled = int64_t{1} << 28;
 
 bool is_constant_node(const Node& node) {
@@ -21,7 +21,7 @@ bool is_constant_node(const Node& node) {
   return node.is("ConstantOfShape") && y->type().is_static() && num_elements(y->type().shape()) <= kMaxFilled;
 }
 
-// The contents of a constant node, moved where they can be: weights are large.
+// The contents of a constant node, moved if possible, because weights are large.
 onnx::TensorProto take_contents(Node* node) {
   onnx::TensorProto tensor;
   if (node->is("Constant") && node->has_attr("value")) {
@@ -48,7 +48,7 @@ class Lifting {
   }
 
  private:
-  // `path` says which subgraph: "then_branch/".
+  // `path` names the subgraph: "then_branch/".
   void lift(Graph* graph, const std::string& path) {
     for (Value* value : std::vector<Value*>(graph->initializers())) {
       if (graph == main_ || graph->is_input(value) || !is_float(value->dtype()) || !is_read_as_weight(*value)) continue;
@@ -65,7 +65,7 @@ class Lifting {
     }
   }
 
-  // The main graph's initializer in place of `value`, which gives its name away.
+  // Replaces `value` by an initializer of the main graph that takes over its name.
   template <typename F>
   Value* add(Value* value, const std::string& path, const F& contents) {
     const std::string name = value->name();

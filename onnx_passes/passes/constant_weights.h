@@ -1,4 +1,5 @@
-// Weights that a file keeps elsewhere than among its initializers. A function on a model that one caller owns; throws
+// Weights that a file stores elsewhere than among its initializers. Functions on a model that one caller owns; throw
+// nothing of their own.
 // nothing of its own.
 #pragma once
 
@@ -9,12 +10,12 @@
 
 namespace onnx_train {
 
-// Float constants that operators read as weights (weight_roles.h) become initializers of the main graph: Constant
-// nodes of every form, ConstantOfShape, and what subgraphs hold. They keep their names; one that is taken outside its
-// subgraph gets the subgraph's attribute before it: "then_branch/weight". Types are inferred by now. Returns the names.
+// Float constants that operators read as weights (weight_roles.h) become initializers of the main graph: Constant nodes
+// of every form, ConstantOfShape, and constants in subgraphs. They keep their names; a name that is in use outside its
+// subgraph is prefixed by the subgraph's attribute: "then_branch/weight". Types must be inferred. Returns the names.
 std::vector<std::string> lift_weights(Model* model);
 
-// Nodes that hand on an initializer as it is go: who reads it reads the initializer itself.
+// Removes nodes that only pass on an initializer: their readers read the initializer itself.
 void read_initializers_directly(Graph* graph);
 
 }  // namespace onnx_train

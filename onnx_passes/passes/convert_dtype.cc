@@ -27,7 +27,7 @@ void convert(onnx::GraphProto* graph);
 
 void convert(onnx::NodeProto* node) {
   for (auto& attribute : *node->mutable_attribute()) {
-    // Cast's target, and the type that random and window operators make.
+    // The target of Cast, and the output type of random and window operators.
     const bool is_type =
         attribute.name() == "to" || attribute.name() == "dtype" || attribute.name() == "output_datatype";
     if (is_type && attribute.i() == kFloat) attribute.set_i(kDouble);
@@ -36,7 +36,7 @@ void convert(onnx::NodeProto* node) {
     if (attribute.has_g()) convert(attribute.mutable_g());
     for (auto& graph : *attribute.mutable_graphs()) convert(&graph);
     if (node->op_type() != "Constant" || !node->domain().empty()) continue;
-    // Constants of the forms value_float and value_floats have no double counterpart: they become tensors.
+    // Constants with value_float or value_floats have no double form, so they become tensors.
     const bool scalar = attribute.name() == "value_float", list = attribute.name() == "value_floats";
     if ((!scalar && !list) || !attribute.ref_attr_name().empty()) continue;
     onnx::AttributeProto value;
@@ -58,7 +58,7 @@ void convert(onnx::GraphProto* graph) {
   }
 }
 
-// A Constant of a function's float attribute is a float32 again: a Cast follows it.
+// A Constant with a float attribute of the function yields float32, so a Cast is added after it.
 void widen_attribute_constants(onnx::FunctionProto* function) {
   google::protobuf::RepeatedPtrField<onnx::NodeProto> nodes;
   nodes.Swap(function->mutable_node());

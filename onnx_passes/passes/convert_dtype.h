@@ -1,6 +1,6 @@
-// A model whose floats are doubles: what verification compares in. Every float32 tensor, type, constant, cast target
-// and generator's dtype becomes float64, in subgraphs, functions and entry points too; float attributes stay as they
-// are, since ONNX knows no others. Other types are left alone.
+// Converts a model to float64, for verification. Every float32 tensor, type, constant, cast target and generator dtype
+// becomes float64, also in subgraphs, functions and entry points. Float attributes stay, because ONNX has no others.
+// Other types do not change. A pass on a model that one caller owns.
 #pragma once
 
 #include "onnx_passes/ir/protobuf.h"

@@ -8,13 +8,13 @@ namespace {
 
 bool is_16_bit(DType dtype) { return dtype == DType::kFloat16 || dtype == DType::kBFloat16; }
 
-// Sizes that are symbols or unknown on either side agree with everything; 16-bit floats have been widened.
+// Symbolic and unknown sizes match everything; 16-bit floats count as widened.
 bool contradict(const TensorType& declared, const TensorType& found) {
   if (declared.dtype == DType::kUndefined || found.dtype == DType::kUndefined) return false;
   const bool widened = is_16_bit(declared.dtype) && found.dtype == DType::kFloat;
   if (declared.dtype != found.dtype && !widened) return true;
   if (!declared.dims || !found.dims) return false;
-  if (declared.rank() == 0) return false;  // writers that do not know a shape leave it empty; runtimes take it so
+  if (declared.rank() == 0) return false;  // writers that do not know a shape leave it empty, and runtimes accept that
   if (declared.rank() != found.rank()) return true;
   for (size_t i = 0; i < found.dims->size(); ++i) {
     const Dim &a = (*declared.dims)[i], &b = (*found.dims)[i];

@@ -1,5 +1,5 @@
-// What a file declares of its values' types, compared with what their contents and the graph make of them. Values of
-// one thread; the graph outlives none of them.
+// The types that a file declares for its values, compared with those that follow from contents and graph. Values of one
+// thread; the graph must outlive them.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace onnx_train {
 
-// One declaration that cannot be true.
+// A declaration that cannot be true.
 struct Contradiction {
   std::string what;  // "output 'y'"
   TensorType declared, found;
@@ -18,12 +18,12 @@ struct Contradiction {
 
 class Declarations {
  public:
-  // Reads what `graph` declares. Initializers get the types of their contents here.
+  // Reads the declarations of `graph` and sets the types of initializers from their contents.
   explicit Declarations(Graph* graph);
 
-  // Of initializers, and of outputs once the graph's types are inferred: what the model's users see or its weights are.
+  // Checks initializers and, once the graph's types are inferred, outputs: declarations that users rely on.
   std::vector<Contradiction> of_interface(const Graph& graph) const;
-  // Of the values between, which inference computes anew anyway.
+  // Checks intermediate values, whose types inference recomputes anyway.
   std::vector<Contradiction> of_intermediates(const Graph& graph) const;
 
  private:

@@ -10,7 +10,7 @@
 namespace onnx_train {
 namespace {
 
-// `value` as the output of a node of the algorithm that has no other role.
+// `value`, if it is the output of a node of the algorithm without another role; else an Identity of it.
 Value* own_output(Graph* algorithm, Var value) {
   Value* result = value.value();
   const bool own = &result->graph() == algorithm && result->producer() && !algorithm->is_output(result);

@@ -58,7 +58,7 @@ bool ExpressionReader::at_word() {
 
 double ExpressionReader::number() {
   const size_t start = column();
-  take('+');  // from_chars knows only '-'
+  take('+');  // from_chars accepts only '-'
   double value = 0;
   const char* end = text_.data() + text_.size();
   const auto result = std::from_chars(text_.data() + position_, end, value);
@@ -72,7 +72,7 @@ Word ExpressionReader::word(const char* what) {
   const char quote = next();
   if (quote == '\'' || quote == '"') {
     word.quoted = true;
-    do {  // a quote that is doubled is one of the name
+    do {  // a doubled quote is a quote in the name
       const size_t end = text_.find(quote, position_ + 1);
       if (end == std::string::npos) {
         fail_at(word.column, concat("the quote ", quote, " is never closed; in a name, double it"));
@@ -124,7 +124,7 @@ std::string in_lower_case(std::string text) {
   return text;
 }
 
-// Number of single-character changes between two texts.
+// Levenshtein distance of two texts.
 size_t edit_distance(const std::string& a, const std::string& b) {
   std::vector<size_t> row(b.size() + 1);
   for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
@@ -183,7 +183,7 @@ std::string similar_names(const std::string& name, const std::vector<std::string
     if (distance <= std::max<size_t>(2, name.size() / 2)) ranked.emplace_back(distance, &candidate);
   }
   std::stable_sort(ranked.begin(), ranked.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
-  if (!ranked.empty() && ranked[0].first == 0) ranked.resize(1);  // it differs in capital letters only
+  if (!ranked.empty() && ranked[0].first == 0) ranked.resize(1);  // only the case differs
   std::string text;
   for (size_t i = 0; i < ranked.size() && i < kMost; ++i) text += concat(i ? ", '" : "'", *ranked[i].second, "'");
   return text;

@@ -1,6 +1,6 @@
-// Reads the small expressions of the command line: `0.7*cross_entropy(logits, labels) + mse('/aux/out', target)`,
-// `adamw(betas=(0.9, 0.95))`. One reader reads one text from left to right; errors name the option, the text and the
-// column. A value of one thread.
+// Parser of the expressions of the command line: `0.7*cross_entropy(logits, labels) + mse('/aux/out', target)`,
+// `adamw(betas=(0.9, 0.95))`. One reader parses one text from left to right. Throws Error that names the option, the
+// text and the column. A value of one thread.
 #pragma once
 
 #include <string>
@@ -9,8 +9,8 @@
 
 namespace onnx_train {
 
-// An identifier (letters, digits, `_`, `.`, not starting with a digit), or any text in single or double quotes. Inside
-// them every character stands for itself, newlines and backslashes, too; the quote itself is written twice: 'it''s'.
+// An identifier (letters, digits, `_`, `.`, not starting with a digit), or any text in single or double quotes. Between
+// quotes every character stands for itself, including newlines and backslashes; the quote itself is doubled: 'it''s'.
 struct Word {
   std::string text;
   bool quoted = false;
@@ -19,18 +19,18 @@ struct Word {
 
 class ExpressionReader {
  public:
-  // `option` is how errors call the text: "--loss".
+  // `option` names the text in errors: "--loss".
   ExpressionReader(std::string option, std::string text) : option_(std::move(option)), text_(std::move(text)) {}
 
   bool at_end();
-  size_t column();  // of what comes next
+  size_t column();  // of the next token
   bool at(char c);
-  bool take(char c);                        // reads it if it comes next
-  void expect(char c, const char* before);  // reads it; otherwise fails with "expected 'c' before ..."
+  bool take(char c);                        // reads c if it comes next
+  void expect(char c, const char* before);  // reads c, or fails with "expected 'c' before ..."
   bool at_number();                         // a digit or a point, after an optional sign
   bool at_word();
   double number();
-  Word word(const char* what);  // `what` is expected: "the name of a loss"
+  Word word(const char* what);  // `what` describes it in errors: "the name of a loss"
   [[noreturn]] void fail_at(size_t column, const std::string& reason) const;
 
  private:
@@ -49,22 +49,23 @@ struct Option {
   size_t column = 0;  // of the value
 };
 
-// What stands between the parentheses of a call: names first, then options.
+// The arguments of a call: names first, then options.
 struct Arguments {
   std::vector<Word> names;
   std::vector<Option> options;
 };
 
-// Reads "(...)" if that comes next.
+// Reads "(...)" if it comes next.
 Arguments read_arguments(ExpressionReader* reader);
 
-// Shortest text that reads back as the same number: "0.1", "1e-08".
+// The shortest text that parses to the same number: "0.1", "1e-08".
 std::string number_text(double value);
-// The word as an expression needs it: in quotes unless it is an identifier. Reading it gives the name back.
+// The word as an expression writes it: quoted unless it is an identifier.
 std::string quoted_if_needed(const std::string& name);
-// Of `candidates`, those most like `name`, for messages: "'fc1.weight', 'fc2.weight'"; "" when none is.
+// Those of `candidates` that are most similar to `name`, for messages: "'fc1.weight', 'fc2.weight'"; "" if none is
+// similar.
 std::string similar_names(const std::string& name, const std::vector<std::string>& candidates);
-// What a message about an unknown name goes on with: "; did you mean 'adamw'?", or "".
+// The end of a message about an unknown name: "; did you mean 'adamw'?", or "".
 std::string did_you_mean(const std::string& name, const std::vector<std::string>& candidates);
 
 }  // namespace onnx_train

@@ -38,7 +38,7 @@ bool put(const std::string& text, int64_t index, Tensor* tensor) {
   return true;
 }
 
-// Whether the text is a value of the tensor's type; std::from_chars refuses what is out of the type's range.
+// Whether the text is a value of the tensor's type; std::from_chars rejects values out of the type's range.
 bool put(const std::string& text, int64_t index, Tensor* tensor) {
   switch (tensor->dtype()) {
     case DType::kInt8: return put<int8_t>(text, index, tensor);
@@ -95,7 +95,7 @@ Value* find_input(const Graph& graph, const std::string& setting, const std::str
        similar.empty() ? "" : "?");
 }
 
-// Floats become a Constant, which no option can choose to train.
+// Floats become a Constant, which no option can select for training.
 void fix(Graph* graph, Value* input, const Tensor& tensor) {
   input->set_type({tensor.dtype(), Dims(tensor.shape().begin(), tensor.shape().end())});
   if (!is_float(tensor.dtype())) {

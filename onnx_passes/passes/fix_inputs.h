@@ -1,4 +1,4 @@
-// Inputs that only select something, made constants: `--set sr=16000`. A function on a model that one caller owns.
+// Turns inputs that only select a mode into constants: `--set sr=16000`. A function on a model that one caller owns.
 #pragma once
 
 #include <string>
@@ -9,8 +9,8 @@
 namespace onnx_train {
 
 // Each of `settings` is NAME=VALUE, or NAME=VALUE:VALUE:... for an input with one axis. The input becomes a constant of
-// its own name. Throws Error for a malformed setting, a name that is no input, and a value that the input's type or
-// shape cannot have.
+// the same name. Throws Error for a malformed setting, an unknown input, and a value that does not fit the input's type
+// or shape.
 void fix_inputs(Graph* graph, const std::vector<std::string>& settings);
 
 }  // namespace onnx_train

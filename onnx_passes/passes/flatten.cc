@@ -1,4 +1,4 @@
-// Entry points as plain models: the concatenation of graph and algorithm that the standard defines, written out.
+// Converts entry points to plain models: the concatenation of graph and algorithm that the ONNX standard defines.
 #include <algorithm>
 #include <unordered_set>
 
@@ -22,7 +22,7 @@ class Concatenation {
   Concatenation(Graph* to, Liveness liveness, ValueSet states = {})
       : to_(to), liveness_(std::move(liveness)), states_(std::move(states)) {}
 
-  // What has been copied of `value`.
+  // The copy of `value`.
   Value* operator[](const Value* value) const { return copies_.at(value); }
 
   void add_input(const Value* value) {
@@ -73,7 +73,7 @@ class Concatenation {
     for (const Value* v : from.outputs()) to->add_output(copies_.at(v));
   }
 
-  // Not the contents: what was known of them while a state was an initializer is not known of an input.
+  // Known contents are not copied: those of a state that was an initializer are not known of an input.
   void record(const Value* from, Value* to) {
     to->set_type(from->type());
     copies_[from] = to;
@@ -81,11 +81,11 @@ class Concatenation {
 
   Graph* to_;
   Liveness liveness_;
-  ValueSet states_;  // inputs, whatever value the file gives them
+  ValueSet states_;  // states become inputs; their values in the file are not used
   ValueTable<Value*> copies_;
 };
 
-// What some binding of some entry point writes.
+// The states that the bindings of all entry points write.
 ValueSet all_states(const Model& model) {
   ValueSet states;
   for (const EntryPoint& entry : model.entry_points) {
@@ -95,7 +95,7 @@ ValueSet all_states(const Model& model) {
   return states;
 }
 
-// Keeps the functions that the model's nodes call, directly or through other functions, and the domains in use.
+// Keeps only the functions that the model's nodes call, directly or indirectly, and the domains in use.
 class Usage {
  public:
   explicit Usage(const Context& context) : context_(context) {}
@@ -130,7 +130,7 @@ class Usage {
   std::unordered_set<std::string> domains_;
 };
 
-// A model with the same functions, opsets and metadata, and no graph yet.
+// A model with the same functions, opsets and metadata, without a graph.
 Model same_but_empty(const Model& model, const std::string& graph_name) {
   Model flat;
   flat.context->opsets = model.context->opsets;
@@ -152,7 +152,7 @@ void add_result(Graph* graph, Value* value, const Value& original) {
   if (original.role()) value->set_role(*original.role());
 }
 
-// Makes `value` an output, the next value of `state`; through an Identity where it is something else, too.
+// Makes `value` an output, the next value of `state`; through an Identity if it is already another output.
 void add_next(Graph* graph, Value* value, const Value* state) {
   const TensorType &from = value->type(), &to = state->type();
   const bool other_shape = from.dims && from.is_static() && to.dims && from.dims != to.dims;
@@ -170,7 +170,7 @@ void add_next(Graph* graph, Value* value, const Value* state) {
   graph->add_output(value);
 }
 
-// The inference graph's outputs and what they need.
+// The inference graph's outputs and everything they depend on.
 Liveness live_in_predict(const Model& model) {
   Liveness live;
   for (const Value* output : model.graph->outputs()) live.need(output);
@@ -187,7 +187,7 @@ Liveness live_in(const Model& model, const EntryPoint& entry) {
   return live;
 }
 
-// States are known by their names in all of a model: no other input may have one's.
+// States are identified by name in the whole model, so no other input may have the name of a state.
 void check_inputs(const Model& model, const Model& flat, const std::vector<const Value*>& own_states) {
   std::unordered_set<std::string_view> own, other;
   for (const Value* state : own_states) own.insert(state->name());
@@ -209,7 +209,7 @@ const EntryPoint& find_entry(const Model& model, const std::string& name) {
   fail_as(ErrorCode::kUsage, "the model has no entry point '", name, "'; it has ", known);
 }
 
-// The state of one entry point: initializers of the graph, then of the algorithm, that it reads or writes.
+// The states that one entry point reads or writes: initializers of the graph, then of the algorithm.
 std::vector<const Value*> entry_states(const Model& model, const EntryPoint& entry, const Liveness& live) {
   const ValueSet all = all_states(model);
   ValueSet written;

@@ -8,7 +8,7 @@
 namespace onnx_train {
 namespace {
 
-// Copies a branch's contents into the graph around it; initializers' contents are shared.
+// Copies a branch's nodes and initializers into the graph around it; initializers share their contents.
 class BranchCopy {
  public:
   BranchCopy(Node* place, std::string branch) : place_(place), prefix_(std::move(branch) + "/") {}
@@ -33,7 +33,7 @@ class BranchCopy {
     return to.find(value.name()) ? to.unique_name(prefix_ + value.name()) : value.name();
   }
 
-  // What the branch reads from around it is its own copy.
+  // Values of outer graphs are used directly.
   Value* copy_of(Value* value) const {
     const auto found = copies_.find(value);
     return found == copies_.end() ? value : found->second;

@@ -1,4 +1,4 @@
-// An If whose condition is known gives way to one of its branches. A function on a graph that one caller owns; throws
+// Replaces an If with a known condition by one of its branches. A function on a graph that one caller owns; throws
 // nothing of its own.
 #pragma once
 
@@ -6,13 +6,13 @@
 
 namespace onnx_train {
 
-// Where `node` is an If with a known condition, the nodes of the branch that it takes are put in its place, the
-// branch's initializers become its graph's, and true is returned: the node is gone. A name that is taken outside gets
-// the branch's attribute before it: "then_branch/weight". `taken` is set to that attribute.
+// If `node` is an If with a known condition, replaces it by the nodes of the selected branch, moves the branch's
+// initializers to the graph and returns true; the node no longer exists. A name that is in use is prefixed by the
+// branch's attribute: "then_branch/weight". Sets `taken` to that attribute.
 bool fold_branch(Node* node, std::string* taken);
 
-// Removes what only folded branches needed: nodes whose results nothing reads, then initializers. True if there were
-// any.
+// Removes what only folded branches needed: nodes whose results are not read, then initializers. Returns whether there
+// were any.
 bool remove_unread(Graph* graph);
 
 }  // namespace onnx_train

@@ -11,7 +11,7 @@
 namespace onnx_train {
 namespace {
 
-// Of the loss, times the loss scale where there is one.
+// The gradient of the loss, times the loss scale if there is one.
 std::vector<Value*> add_scaled_gradients(const Model& model, EntryPoint* step, const std::vector<Value*>& weights,
                                          const BuildOptions& options) {
   Graph* algorithm = step->algorithm.get();
@@ -23,8 +23,8 @@ std::vector<Value*> add_scaled_gradients(const Model& model, EntryPoint* step, c
   return add_gradients(algorithm, {loss}, {(ones_like(b.var(loss)) * cast_like(*scale, b.var(loss))).value()}, weights);
 }
 
-// The nodes that end every way from the weights to the loss, if any do: what they give is flat, so its gradient is
-// zero.
+// The nodes at which every path from the weights to the loss ends, if any: their output is piecewise constant, so its
+// gradient is zero.
 std::string flat_nodes(const Model& model, const EntryPoint& step, const std::vector<Value*>& weights) {
   std::unordered_set<const Value*> reached(weights.begin(), weights.end());
   std::string text;

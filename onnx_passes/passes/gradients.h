@@ -1,9 +1,9 @@
-// Adds the backward pass to the entry point "step": a gradient, named grad/<weight> where that is free, for each weight
-// to train that the loss depends on. EntryPoint::gradients lists them.
+// Adds the backward pass to the entry point "step": for each trained weight that the loss depends on a gradient, named
+// grad/<weight> if that name is free. EntryPoint::gradients lists them. A pass on a model that one caller owns.
 //
-// Weights are what select_trainable leaves. One that no gradient reaches is not trained; its name goes into the
-// metadata onnx_train.not_trained, a JSON list, unless the user froze it. Throws Error when no weight is left to train,
-// and one that lists every node that cannot be differentiated.
+// select_trainable selects the weights. A weight that no gradient reaches is not trained; unless the user froze it, its
+// name is added to the metadata onnx_train.not_trained, a JSON list. Throws Error if no weight is left to train, and
+// Error that lists every node that cannot be differentiated.
 #pragma once
 
 #include "onnx_passes/passes/passes.h"

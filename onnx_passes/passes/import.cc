@@ -1,6 +1,6 @@
-// A forward model from any exporter as the other passes want it: opset 21 to 26, no functions, no unnamed nodes, nodes
-// in order, no inputs that are weights, weights and integer constants as initializers, floats of 32 bits or more, every
-// type inferred by us. What is done on the way has a file each.
+// Imports a forward model from any exporter into the form that other passes expect: opset 21 to 26, no functions, named
+// nodes in topological order, no weights among the inputs, weights and integer constants as initializers, floats of at
+// least 32 bits, and all types inferred by us. Each step has its own file.
 #include <onnx/defs/schema.h>
 
 #include <unordered_map>
@@ -53,7 +53,7 @@ void check_versions(const onnx::ModelProto& proto) {
   if (!found) fail("[Import] the model does not say which ONNX opset it uses");
 }
 
-// ---- On the graph: one spelling for what exporters write in several ways
+// ---- On the graph: one form for what exporters write in several ways
 
 // Old files list their weights among the inputs.
 void drop_inputs_with_values(Graph* graph) {
@@ -63,7 +63,7 @@ void drop_inputs_with_values(Graph* graph) {
   }
 }
 
-// A subgraph's output that an outer graph computes is passed through an Identity, so that every use is a node's.
+// A subgraph's output that an outer graph computes is passed through an Identity, so that every use is that of a node.
 void own_outputs(Graph* graph) {
   std::vector<Value*> outputs = graph->outputs();
   for (Value*& output : outputs) {
@@ -77,7 +77,7 @@ void own_outputs(Graph* graph) {
 
 void name_nodes(Graph* graph) {
   std::unordered_set<std::string> taken;
-  std::unordered_map<std::string, size_t> next;  // of each base: the smaller numbers are taken
+  std::unordered_map<std::string, size_t> next;  // for each base name: all smaller numbers are in use
   for (Node* node = graph->first(); node; node = node->next()) {
     if (!node->name().empty() && taken.insert(node->name()).second) continue;
     const std::string base = node->name().empty() ? node->op() : node->name();
@@ -90,7 +90,8 @@ void name_nodes(Graph* graph) {
   }
 }
 
-// One name for ONNX's own domain, and no attribute of a later opset that says nothing (torch's downgraded exports).
+// Uses one name for ONNX's own domain, and removes attributes of later opsets that have no effect (torch's downgraded
+// exports).
 void normalize_nodes(Graph* graph) {
   for (Node* node = graph->first(); node; node = node->next()) {
     if (node->domain() == "ai.onnx") node->set_op(node->op());
@@ -101,14 +102,14 @@ void normalize_nodes(Graph* graph) {
   }
 }
 
-// Weights are not copied to see that they are floats.
+// Checks the type without copying the weight.
 bool may_be_integer(const Node& node) {
   if (!node.is("Constant") || !node.output()) return false;
   const auto* value = node.find_attr("value");
   return !value || !is_float(static_cast<DType>(value->t().data_type()));
 }
 
-// Integer and boolean constants become initializers; float ones that are no weights stay Constant nodes.
+// Integer and boolean constants become initializers; float constants that are not weights stay Constant nodes.
 void sort_constants(Graph* graph) {
   for (Node *node = graph->first(), *next = nullptr; node; node = next) {
     next = node->next();
@@ -121,7 +122,7 @@ void sort_constants(Graph* graph) {
   }
 }
 
-// Dimensions without a size or a name get a name of their own.
+// Gives dimensions without a size or name a name of their own.
 void name_dimensions(Graph* graph) {
   for (Value* input : graph->inputs()) {
     TensorType type = input->type();
@@ -136,7 +137,7 @@ void name_dimensions(Graph* graph) {
   }
 }
 
-// Types that we can infer are inferred from the inputs alone: what the file says of them may be stale.
+// Types that can be inferred are inferred from the inputs alone, because the file's declarations may be stale.
 void forget_types(Graph* graph) {
   graph->shell().clear_value_info();
   for (Node* node = graph->first(); node; node = node->next()) {
@@ -149,7 +150,7 @@ void forget_types(Graph* graph) {
   }
 }
 
-// An operator's rules, kernels and inference may rely on what its schema says of inputs, outputs and attributes.
+// Rules, kernels and inference of an operator may rely on what its schema says of inputs, outputs and attributes.
 void verify_nodes(Graph* graph) {
   for (const Node* node = graph->first(); node; node = node->next()) {
     const auto version = static_cast<int>(graph->context().opset(node->domain()));
@@ -167,24 +168,24 @@ void verify_nodes(Graph* graph) {
   }
 }
 
-// ---- Node by node, each with the types of what it reads
+// ---- Node by node, with the types of each node's inputs
 
-// What importing has done that changes what a model is, to be told.
+// Collects changes of the model that the user should know.
 struct Notes {
-  std::vector<Finding>* findings;  // null: nobody asks
+  std::vector<Finding>* findings;  // null: not wanted
 
   void add(const std::string& subject, const std::string& what, const std::string& advice) const {
     if (findings) findings->push_back({subject, what, advice});
   }
 };
 
-// Shapes and element types of nodes in subgraphs too, once all that can be inferred is.
+// Infers shapes and element types, also of nodes in subgraphs, as far as possible.
 void check_nodes(Graph* graph) {
   for (const Node* node = graph->first(); node; node = node->next()) check_shapes(*node);
 }
 
-// Brings the graph's nodes from opset `from` to the one that is written, and infers their types; what these show on the
-// way is done: parts of sequences are unpacked, the branch that an If takes stands in its place.
+// Converts the graph's nodes from opset `from` to the opset that is written, and infers their types. Rewrites that need
+// these types happen on the way: parts of sequences are unpacked, and an If is replaced by the branch it takes.
 void settle(Graph* graph, int64_t from, const Notes& notes, bool* folded) {
   for (Node* node = graph->first(); node;) {
     Node* const before = node->previous();
@@ -198,7 +199,7 @@ void settle(Graph* graph, int64_t from, const Notes& notes, bool* folded) {
     }
     for (const auto& subgraph : node->subgraphs()) {
       settle(subgraph.graph.get(), from, notes, folded);
-      forget_types(subgraph.graph.get());  // what was inferred without knowing the subgraph's inputs
+      forget_types(subgraph.graph.get());  // they were inferred without the types of the subgraph's inputs
     }
     node = upgrade(node, from);
     check_shapes(*node);
@@ -208,7 +209,8 @@ void settle(Graph* graph, int64_t from, const Notes& notes, bool* folded) {
   }
 }
 
-// Names of a subgraph's values that a graph around it has, too: folding a branch and lifting weights can take them.
+// Renames values of a subgraph that have the name of a value in an outer graph, which folding branches and lifting
+// weights can cause.
 void rename_shadows(Graph* graph) {
   const auto rename = [&](Value* value) {
     if (value && graph->parent() && graph->parent()->find(value->name()))
@@ -245,10 +247,10 @@ void set_versions(Model* model) {
   if (shell.ir_version() > kNewestIrVersion) shell.set_ir_version(kNewestIrVersion);
 }
 
-// Everything that is done to the message: afterwards it has no functions, no sparse tensors, and ordered nodes.
+// All rewrites of the message: afterwards it has no functions and no sparse tensors, and its nodes are ordered.
 ModelMessage prepared(ModelMessage message, const Notes& notes) {
   check_versions(message.proto);
-  if (message.proto.training_info_size() > 0) {  // a training model is trained anew from its inference graph
+  if (message.proto.training_info_size() > 0) {  // a training model is rebuilt from its inference graph
     message = to_message(strip_training(from_message(std::move(message))));
   }
   densify(&message.proto);
@@ -257,7 +259,7 @@ ModelMessage prepared(ModelMessage message, const Notes& notes) {
   return message;
 }
 
-// One spelling for what exporters write in several ways.
+// Brings what exporters write in several ways into one form.
 void normalize(Model* model, const Notes& notes) {
   Graph* graph = model->graph.get();
   drop_inputs_with_values(graph);
@@ -272,7 +274,7 @@ void normalize(Model* model, const Notes& notes) {
               "training keeps weights in float32; export --original-types narrows them again");
 }
 
-// Weights are initializers of the main graph, read by those who use them.
+// Moves weights to the main graph's initializers.
 void collect_weights(Model* model, const Notes& notes) {
   Graph* graph = model->graph.get();
   remove_idle_casts(graph);

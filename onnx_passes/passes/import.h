@@ -1,4 +1,5 @@
-// Importing a model whose weights stay where they are, in mapped files: passes.h's import_model of a loaded message.
+// Imports a loaded message without copying its weights, which stay in mapped files: the core of import_model
+// (passes.h).
 #pragma once
 
 #include "onnx_passes/ir/message.h"

@@ -6,8 +6,8 @@
 #include <map>
 #include <tuple>
 
+#include "onnx_passes/io/loading.h"
 #include "onnx_passes/ir/error.h"
-#include "onnx_passes/ir/loading.h"
 #include "onnx_passes/ir/onnx.h"
 #include "onnx_passes/ir/tensor.h"
 
@@ -39,7 +39,7 @@ void fill_defaults(Nodes* nodes, const Functions& functions) {
 
 // ---- Sparse tensors
 
-// Where the elements stand in the dense tensor.
+// The positions of the elements in the dense tensor.
 std::vector<int64_t> positions(const onnx::SparseTensorProto& sparse, const Shape& shape, int64_t count) {
   const std::string& name = sparse.values().name();
   const Tensor indices = from_proto(sparse.indices());

@@ -15,7 +15,7 @@
 namespace onnx_train {
 namespace {
 
-// Initial weights are drawn at a counter that no step reaches soon, so that they share no number with its dropout.
+// Initial weights are drawn at a counter that no step reaches soon, so they share no random numbers with dropout.
 constexpr uint64_t kCounter = 0xffffffff;
 
 enum class Rule { kNone, kKaiming, kXavier, kGpt2 };
@@ -29,7 +29,7 @@ Rule parse_rule(const std::string& name) {
   return found->second;
 }
 
-// All elements are the same: each equals the next.
+// Whether all elements are equal, comparing neighbours.
 bool is_uniform(const Tensor& tensor) {
   const size_t element = size_of(tensor.dtype());
   const char* data = tensor.data<char>();
@@ -47,7 +47,7 @@ class Initialization {
     builder_ = std::make_unique<Builder>(entry->initialization.get());
   }
 
-  // `residuals`: how many weights write to the residual stream.
+  // `residuals`: the number of weights that write to the residual stream.
   void add(Value* state, int residuals) {
     builder_->set_name("draw/" + state->name());
     Var value;
@@ -69,7 +69,7 @@ class Initialization {
   Var seed() {
     if (!seed_) {
       Graph& graph = *entry_->initialization;
-      // One input of the flattened initialization, whichever entry points draw from it.
+      // One input of the flattened initialization, shared by all entry points that draw from it.
       seed_ = graph.add_initializer(model_.unique_name("seed"), Tensor::scalar<uint64_t>(options_.seed));
       seed_->set_role({roles::kSeed, ""});
     }
@@ -143,8 +143,8 @@ Pass initialization(const BuildOptions& options) {
             const std::vector<Value*> states = all_states(model);
             int residuals = 0;
             for (const Value* state : states) residuals += use_of(*state).residual ? 1 : 0;
-            // The standard lets an entry point initialize its own initializers and the inference graph's: those go to
-            // the first one.
+            // The standard lets an entry point initialize its own initializers and those of the inference graph; the
+            // latter are assigned to the first entry point.
             for (EntryPoint& entry : model.entry_points) {
               Initialization initialization(model, &entry, options);
               for (Value* state : states) {

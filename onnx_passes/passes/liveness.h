@@ -1,4 +1,4 @@
-// Which values and nodes are needed to compute some outputs. A plain value over graphs that must not change meanwhile.
+// The values and nodes that some outputs depend on. A plain value; the graphs must not change meanwhile.
 #pragma once
 
 #include "onnx_passes/ir/inputs.h"
@@ -10,7 +10,7 @@ class Liveness {
  public:
   void need(const Value* value) { values_.insert(value); }
 
-  // Follows what is needed so far through one graph; a graph comes before its parent.
+  // Follows dependencies through one graph; call it for a graph before its parent.
   void trace(const Graph& graph) {
     for (const Node* node = graph.last(); node; node = node->previous()) {
       bool live = false;

@@ -12,7 +12,7 @@
 namespace onnx_train {
 namespace {
 
-// The expression with everything that was left open filled in.
+// The expression with all defaults filled in.
 std::string resolved_text(const std::vector<LossTerm>& terms) {
   std::string text;
   for (const LossTerm& term : terms) {
@@ -28,7 +28,7 @@ std::string resolved_text(const std::vector<LossTerm>& terms) {
   return text;
 }
 
-// Sums the terms in one entry point, and adds its results.
+// Sums the terms in one entry point and adds its results.
 bool add_terms(EntryPoint* entry, const Graph& inference, const std::vector<LossTerm>& terms,
                const std::function<Value*(Value*)>& version) {
   Builder b(entry->algorithm.get());
@@ -47,7 +47,7 @@ bool add_terms(EntryPoint* entry, const Graph& inference, const std::vector<Loss
   return static_cast<bool>(accuracy);
 }
 
-// An output whose node gives way to its body when it is differentiated is another value afterwards: that is done now.
+// An output whose node is inlined when it is differentiated would become another value; inlines such nodes now.
 void expand_body(Graph* graph, const std::string& output) {
   for (Value* value = graph->find(output); value && graph->is_output(value); value = graph->find(output)) {
     Node* node = value->producer();

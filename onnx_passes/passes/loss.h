@@ -1,15 +1,15 @@
-// Adds the loss that the user asked for to the entry point "step", on the training values, and makes "evaluate": the
-// same loss on the inference values.
+// Adds the user's loss to the entry point "step", computed from the training values, and creates "evaluate" with the
+// same loss, computed from the inference values. A pass on a model that one caller owns; throws Error for a loss that
+// does not fit.
 //
-// New inputs: the loss's targets that are no values of the model, `labels` (or `labels_<prediction>`: see
-// loss_resolution.h) where the expression names none. Class indices are int64 of the prediction's shape without the
-// class axis, other targets are floats of the prediction's shape, both with its symbolic dimensions. Outputs: `loss`, a
-// float scalar, and `accuracy`, a float scalar, for the first loss over class indices: the fraction of positions, not
-// counting ignored ones, where the class with the largest prediction is the label.
+// New inputs: targets of the loss that are not values of the model; `labels` (or `labels_<prediction>`: see
+// loss_resolution.h) if the expression names none. Class indices are int64 with the prediction's shape without the
+// class axis; other targets are floats of the prediction's shape; both with its symbolic dimensions. Outputs: `loss`, a
+// float scalar, and, for the first loss over class indices, `accuracy`, a float scalar: the fraction of positions,
+// except ignored ones, where the label is the class with the largest prediction.
 //
-// Metadata: onnx_train.loss is the expression with what was left open filled in (names, class axis);
-// onnx_train.outputs says for the output of each role how it joins over batches: {"loss": "mean", "accuracy": "mean",
-// "grad_norm": "last"}.
+// Metadata: onnx_train.loss is the expression with defaults filled in (names, class axis); onnx_train.outputs tells for
+// the output of each role how to combine batches: {"loss": "mean", "accuracy": "mean", "grad_norm": "last"}.
 #pragma once
 
 #include "onnx_passes/passes/passes.h"

@@ -37,13 +37,13 @@ struct LossTerm {
   Arguments arguments;
 };
 
-// Throws Error that points at the column.
+// Throws Error that names the column.
 std::vector<LossTerm> parse_loss(const std::string& text);
 
-// All terms sum over the batch (reduction=sum): then so does the loss.
+// Whether all terms sum over the batch (reduction=sum); then the loss does, too.
 bool is_sum(const std::vector<LossTerm>& terms);
 
-// Names of the losses, in the order of the table above.
+// The names of the losses, in the order of the table above.
 std::vector<std::string> loss_names();
 
 }  // namespace onnx_train

@@ -13,7 +13,7 @@ bool is_class_loss(const LossTerm& term) { return term.loss.text == "cross_entro
 
 const Word& prediction_of(const LossTerm& term) { return term.arguments.names[0]; }
 
-// Closes what one term leaves open about its prediction.
+// Fills in what a term leaves open about its prediction.
 class Resolver {
  public:
   Resolver(LossTerm* term, const Graph& graph, const std::string& text)
@@ -119,13 +119,13 @@ class Resolver {
 
 // ---- Targets and weights
 
-// What a term asks of a tensor that it names besides the prediction.
+// The requirements of a term on a tensor that it names besides the prediction.
 struct Wanted {
   const char* what;  // "target", "weight"
-  TensorType type;   // of the input that a name unknown to the model becomes
-  std::string why;   // ends a message: "mse compares both element by element"
-  bool broadcasts;   // a tensor of the model may have fewer axes, or sizes of 1
-  bool integers;     // a tensor of the model may hold integers or bools
+  TensorType type;   // of the new input, if the model has no value of that name
+  std::string why;   // end of a message: "mse compares both element by element"
+  bool broadcasts;   // the tensor may have fewer axes, or sizes of 1
+  bool integers;     // the tensor may hold integers or bools
   bool floats;       // ... or floats
 };
 
@@ -141,7 +141,7 @@ bool fits(const Dims& found, const Wanted& wanted) {
   return true;
 }
 
-// Names the targets that terms leave open, and holds every target and weight to the shape that its term needs.
+// Names the targets that terms leave open, and checks the shape of every target and weight.
 class Targets {
  public:
   Targets(std::vector<LossTerm>* terms, const Graph& graph, const std::string& text)
@@ -189,14 +189,15 @@ class Targets {
     return {key == "weight" ? "weight" : "pos_weight", type, "it must broadcast to the prediction", true, false, true};
   }
 
-  // What a name that the model does not have becomes: the last axis for pos_weight, otherwise all that is wanted.
+  // The type of the input for a name that the model does not have: the last axis for pos_weight, otherwise the full
+  // type.
   static TensorType new_type(const Wanted& wanted) {
     TensorType type = wanted.type;
     if (std::string(wanted.what) == "pos_weight" && type.rank() > 1) type.dims = Dims{type.dims->back()};
     return type;
   }
 
-  // `labels` where all targets left open are of one type, `labels_<prediction>` where they are not.
+  // `labels` if all open targets have one type, else `labels_<prediction>`.
   void name_targets() {
     std::vector<LossTerm*> open;
     for (LossTerm& term : terms_) {
@@ -211,8 +212,8 @@ class Targets {
     }
   }
 
-  // The first of `name`, `name_2`, `name_3`, ... that is an input of the model or no value of it: names of the model's
-  // own values win over the names of targets.
+  // The first of `name`, `name_2`, `name_3`, ... that is an input of the model or unused: the model's own values keep
+  // their names.
   std::string free_input_name(const std::string& name) const {
     std::string candidate = name;
     for (int i = 2;; ++i) {
@@ -257,7 +258,7 @@ class Targets {
   std::vector<LossTerm>& terms_;
   const Graph& graph_;
   ExpressionReader reader_;
-  std::map<std::string, TensorType> added_;  // the inputs that the loss adds
+  std::map<std::string, TensorType> added_;  // inputs that the loss adds
 };
 
 }  // namespace

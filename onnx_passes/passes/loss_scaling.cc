@@ -26,7 +26,7 @@ float parse_fixed(const std::string& text) {
 
 std::optional<Var> loss_scale(const Model& model, EntryPoint* entry, Builder* b, const BuildOptions& options) {
   if (options.loss_scale.empty()) return std::nullopt;
-  // Accumulators start over when the step count has advanced, which a skipped update does not do.
+  // Accumulators start new sums when the step count has advanced, which a skipped update does not do.
   if (options.accumulate) fail("--loss-scale and --accumulate do not go together; leave out one of them");
   if (options.loss_scale != "dynamic")
     return b->scalar(DType::kFloat, static_cast<double>(parse_fixed(options.loss_scale)));
@@ -51,7 +51,7 @@ void advance_loss_scale(const Model& model, EntryPoint* entry, Builder* b, Var f
   const Var grows = count >= kInterval;
   bind_state(entry, good.value(), where(logical_and(finite, logical_not(grows)), count, 0.0));
   b->set_name("next/" + state->name());
-  // No scale leaves the numbers of float32.
+  // The scale stays in the range of float32.
   const Var larger = min(scale * kGrowth, b->scalar(DType::kFloat, 0x1p127));
   const Var smaller = max(scale * kBackoff, b->scalar(DType::kFloat, 0x1p-126));
   bind_state(entry, scale.value(), where(finite, where(grows, larger, scale), smaller));

@@ -1,15 +1,16 @@
-// Loss scaling: the loss's gradient starts as a large number instead of 1, so that small gradients survive in 16 bits
-// with few exponents (float16; bfloat16 has float32's range and needs none). What comes out is divided again where the
-// optimizer uses it. An update whose gradients are not finite is skipped.
+// Loss scaling: the gradient of the loss starts as a large number instead of 1, so that small gradients survive in
+// 16-bit types with few exponents (float16; bfloat16 has float32's range and does not need it). The optimizer divides
+// the gradients by the scale again. An update with non-finite gradients is skipped. Used by passes; one caller owns the
+// model.
 //
-// "dynamic" keeps the scale as state: it doubles after 2000 good updates in a row and is halved by a bad one, as
-// PyTorch's GradScaler does it, starting at 65536.
+// "dynamic" stores the scale as state: it starts at 65536, doubles after 2000 good updates in a row, and is halved by a
+// bad one, like PyTorch's GradScaler.
 //
 //   state/loss_scale         the scale (dynamic only)
 //   state/loss_scale/good    good updates since it last changed
 //
-// Everything is in the training model, in standard operators. EntryPoint::gradients are gradients times the scale;
-// grad_norm is the norm of the gradients themselves.
+// Everything is part of the training model, in standard operators. EntryPoint::gradients are the gradients times the
+// scale; grad_norm is the norm of the unscaled gradients.
 #pragma once
 
 #include <optional>
@@ -19,14 +20,14 @@
 
 namespace onnx_train {
 
-// The scale of `entry`, in float32; nothing when there is none. The first call makes it. Throws Error for options that
-// make no sense.
+// The scale of `entry`, in float32; nothing if there is none. The first call creates it. Throws Error for invalid
+// options.
 std::optional<Var> loss_scale(const Model& model, EntryPoint* entry, Builder* b, const BuildOptions& options);
 
-// Whether the norm of all gradients is a number: a bool scalar.
+// A bool scalar: whether the norm of all gradients is finite.
 Var is_finite(Var norm);
 
-// Binds the states of a dynamic scale; changes nothing for a fixed one.
+// Binds the states of a dynamic scale; does nothing for a fixed one.
 void advance_loss_scale(const Model& model, EntryPoint* entry, Builder* b, Var finite);
 
 }  // namespace onnx_train

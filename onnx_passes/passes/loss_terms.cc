@@ -39,7 +39,7 @@ std::string to_string(const Option& option) {
 }
 
 const Dims& dims_of(Var x) {
-  x.rank();  // throws when it is not known
+  x.rank();  // throws if unknown
   return *x.type().dims;
 }
 
@@ -65,7 +65,7 @@ Var reduced(const LossTerm& term, Var x) {
   return reduction_of(term) == "sum" ? sum_all(x) : x.builder().op("ReduceMean", {x}, {{"keepdims", 0}});
 }
 
-// A vector over the classes in a shape that broadcasts along `axis` of a tensor of rank `rank`.
+// A vector over the classes, reshaped to broadcast along `axis` of a tensor of rank `rank`.
 Var along(Var vector, int64_t axis, int64_t rank) {
   std::vector<int64_t> shape(static_cast<size_t>(rank - axis), 1);
   shape[0] = -1;
@@ -102,7 +102,7 @@ Var LossBuilder::read_or_add(const std::string& name, DType dtype, const Dims& d
   return b_.graph().find(name) ? read(name) : b_.var(b_.graph().add_input(name, {dtype, dims}));
 }
 
-// Sizes that have one symbol, and an input that sets it, are equal in every plan.
+// Sizes with the same symbol, set by an input, are equal in every plan.
 bool LossBuilder::certainly_equal(const Dim& a, const Dim& b) const {
   return a.same(b) && (a.known() || set_by_inputs_.count(a.symbol()));
 }
@@ -113,7 +113,7 @@ Var LossBuilder::with_sizes(const std::string& name, Var x, Var prediction, cons
                                   [&](const Dim& a, const Dim& b) { return certainly_equal(a, b); });
   if (certain) return x;
   const Var sizes = gather(shape(prediction), b_.ints(axes), 0);
-  constexpr double kNoSize = -9;  // Reshape refuses it
+  constexpr double kNoSize = -9;  // Reshape rejects this size
   const Var checked = where(equal(shape(x), sizes), sizes, b_.scalar(DType::kInt64, kNoSize));
   b_.set_name(concat("loss/'", name, "' has the sizes that '", prediction.value()->name(), "' asks for"));
   const Var result = b_.op("Reshape", {x, checked});

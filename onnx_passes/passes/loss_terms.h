@@ -1,5 +1,5 @@
-// One term of a loss expression that is resolved (loss_resolution.h), built as nodes. Used by the loss pass; any
-// thread.
+// Builds the nodes of one resolved term of a loss expression (loss_resolution.h). Used by the loss pass, on its thread;
+// throws Error.
 #pragma once
 
 #include <functional>
@@ -12,19 +12,19 @@
 
 namespace onnx_train {
 
-// An option of the term, null where it is not given.
+// An option of the term; null if absent.
 const Option* find_option(const LossTerm& term, const std::string& key);
-// Its number, `otherwise` where it is not given.
+// Its number; `otherwise` if absent.
 double number_of(const LossTerm& term, const std::string& key, double otherwise);
 int64_t integer_of(const LossTerm& term, const std::string& key, int64_t otherwise);
 
 // A resolved term as an expression: "cross_entropy(logits, labels, axis=1)".
 std::string to_string(const LossTerm& term);
 
-// Builds resolved terms into one entry point's algorithm.
+// Builds resolved terms in the algorithm of one entry point.
 class LossBuilder {
  public:
-  // `version` maps a value of the inference graph to the one that the entry point reads.
+  // `version` maps a value of the inference graph to the value that the entry point reads.
   LossBuilder(Builder* builder, const Graph& inference, std::function<Value*(Value*)> version);
 
   struct Result {
@@ -35,15 +35,15 @@ class LossBuilder {
 
  private:
   Var read(const std::string& name);
-  // The value of that name, of the model or an input made by an earlier term, or a new input.
+  // The value of that name (of the model, or an input added by an earlier term), or a new input.
   Var read_or_add(const std::string& name, DType dtype, const Dims& dims);
-  // The target: an input of the prediction's sizes along `axes`, or a tensor of the model with these sizes.
+  // The target: a new input with the prediction's sizes along `axes`, or a tensor of the model with these sizes.
   Var target(const LossTerm& term, Var prediction, DType dtype, const std::vector<int64_t>& axes);
-  // The weight of each class; no value where the term has none. And that of each element, which may broadcast.
+  // The weight of each class, if the term has one; and the weight of each element, which may broadcast.
   Var class_weight(const LossTerm& term, Var prediction);
   Var element_weight(const LossTerm& term, const char* option, Var prediction, const Dims& dims);
-  // x, whose sizes are those of the prediction along `axes`: a plan is refused for others, where the types leave that
-  // open. A size of 1 would broadcast silently.
+  // x, whose sizes must equal those of the prediction along `axes`. Where the types leave that open, a plan with other
+  // sizes is rejected; a size of 1 would broadcast silently.
   Var with_sizes(const std::string& name, Var x, Var prediction, const std::vector<int64_t>& axes);
   bool certainly_equal(const Dim& a, const Dim& b) const;
 

@@ -7,104 +7,20 @@
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/inputs.h"
-#include "onnx_passes/ir/recurrence.h"
+#include "onnx_passes/operators/operators.h"
+#include "onnx_passes/operators/recurrence.h"
 #include "onnx_passes/passes/training_versions.h"
 
 namespace onnx_train {
 namespace {
 
-// ---- The policy
+using Role = PrecisionRole;
 
-enum class Role {
-  kFloat32,     // float32 in, float32 out: softmax's scores, exp, log, reductions, losses, whatever is not in the table
-  kProduct,     // rounded operands, float32 sums; bf16: the result is rounded
-  kActivation,  // bf16: the result is rounded when it depends on a product or a lookup; computes in float32
-  kLookup,      // bf16: what is taken from a table of weights is rounded
-  kMovement,    // passes values on as they are
-  kRecurrent,   // becomes its training form, which rounds h and the gates' gradients; bf16: their values, too
-};
+Role role_of(const Node& node) { return operator_of(node).precision; }
 
-struct Policy {
-  const char* op;
-  Role role;
-  const char* domain = "";
-};
+const Attrs kToBfloat16 = {{"to", static_cast<int>(DType::kBFloat16)}};
 
-constexpr Policy kPolicies[] = {
-    {"MatMul", Role::kProduct},
-    {"Gemm", Role::kProduct},
-    {"Conv", Role::kProduct},
-    {"ConvTranspose", Role::kProduct},
-
-    {"Add", Role::kActivation},
-    {"Sub", Role::kActivation},
-    {"Mul", Role::kActivation},
-    {"Div", Role::kActivation},
-    {"Neg", Role::kActivation},
-    {"Abs", Role::kActivation},
-    {"Max", Role::kActivation},
-    {"Min", Role::kActivation},
-    {"Sum", Role::kActivation},
-    {"Where", Role::kActivation},
-    {"Clip", Role::kActivation},
-    {"Relu", Role::kActivation},
-    {"LeakyRelu", Role::kActivation},
-    {"PRelu", Role::kActivation},
-    {"Elu", Role::kActivation},
-    {"Selu", Role::kActivation},
-    {"Celu", Role::kActivation},
-    {"ThresholdedRelu", Role::kActivation},
-    {"Gelu", Role::kActivation},
-    {"Swish", Role::kActivation},
-    {"Swish", Role::kActivation, kDomain},
-    {"Mish", Role::kActivation},
-    {"Sigmoid", Role::kActivation},
-    {"HardSigmoid", Role::kActivation},
-    {"HardSwish", Role::kActivation},
-    {"Tanh", Role::kActivation},
-    {"Erf", Role::kActivation},
-    {"Softsign", Role::kActivation},
-    {"Softplus", Role::kActivation},
-    {"Dropout", Role::kActivation, kDomain},
-    {"MaxPool", Role::kActivation},
-    {"AveragePool", Role::kActivation},
-    {"GlobalMaxPool", Role::kActivation},
-    {"GlobalAveragePool", Role::kActivation},
-    // Float32 inside, statistics included.
-    {"LayerNormalization", Role::kActivation},
-    {"RMSNormalization", Role::kActivation},
-    {"RMSNormalization", Role::kActivation, kDomain},
-    {"GroupNormalization", Role::kActivation},
-    {"InstanceNormalization", Role::kActivation},
-    {"BatchNormalization", Role::kActivation},
-    {"BatchNormalizationTrain", Role::kActivation, kDomain},
-    {"Softmax", Role::kActivation},
-
-    {"Gather", Role::kLookup},
-
-    {"LSTM", Role::kRecurrent},
-    {"GRU", Role::kRecurrent},
-    {"RNN", Role::kRecurrent},
-
-    {"Reshape", Role::kMovement},
-    {"Flatten", Role::kMovement},
-    {"Squeeze", Role::kMovement},
-    {"Unsqueeze", Role::kMovement},
-    {"Identity", Role::kMovement},
-    {"Transpose", Role::kMovement},
-    {"Slice", Role::kMovement},
-    {"Split", Role::kMovement},
-    {"Expand", Role::kMovement},
-};
-
-Role role_of(const Node& node) {
-  for (const Policy& row : kPolicies) {
-    if (node.is(row.op, row.domain)) return row.role;
-  }
-  return Role::kFloat32;
-}
-
-// Operands 0 and 1; a bias is added to the sums and stays as it is.
+// Operands 0 and 1; a bias is added to the float32 sums and is not rounded.
 constexpr int kOperands = 2;
 
 bool has_float32_operands(const Node& node) {
@@ -114,7 +30,7 @@ bool has_float32_operands(const Node& node) {
 // X, W, R and h0.
 constexpr bool is_recurrent_operand(int i) { return i <= 2 || i == 5; }
 
-// Their training form knows no clip, nor has it a gradient.
+// The training form supports no clip, and clip has no gradient.
 bool is_float32_recurrence(const Node& node) {
   return node.input(0)->dtype() == DType::kFloat && find_recurrence(node).clip == 0;
 }
@@ -129,10 +45,10 @@ class MixedPrecision {
   bool run() {
     copy_shared_nodes();
     for (const auto& [original, version] : step_.training_versions) original_of_[version] = original;
-    std::unordered_set<const Node*> of_model;  // the others advance states
+    std::unordered_set<const Node*> of_model;  // the other nodes update states
     for (const Node* node : inference_.nodes()) of_model.insert(training_node(*node));
     for (Node* node : graph_.nodes()) {
-      // A Dropout is only there in training.
+      // Dropout is active in training only.
       if (of_model.count(node) || node->is("Dropout", kDomain)) convert(node);
     }
     return changed_;
@@ -146,7 +62,7 @@ class MixedPrecision {
     return all_ && role == Role::kLookup && node.input(0)->dtype() == DType::kFloat;
   }
 
-  // What computes an inference node's first output in a training step; null when that is the node itself.
+  // The node that computes an inference node's first output in a training step; null if it is the node itself.
   Node* training_node(const Node& original) const {
     for (Value* output : original.outputs()) {
       if (!output) continue;
@@ -156,7 +72,7 @@ class MixedPrecision {
     return nullptr;
   }
 
-  // From the first product on the step has nodes of its own. Where training differs anyway, it has them already.
+  // From the first product on, the step has its own nodes. Where training differs, it has them already.
   void copy_shared_nodes() {
     TrainingVersions versions(&step_, graph_.first());
     for (Node* node : inference_.nodes()) {
@@ -203,9 +119,9 @@ class MixedPrecision {
 
   void convert_recurrent(Node* node) {
     if (node->attr("layout", 0) != 0) node = put_sequence_first(node);
-    if (!node) return;  // nobody reads it
+    if (!node) return;  // no node of the step reads it
     for (const Value* output : node->outputs()) {
-      // What only moves them is new: the walk does not come by.
+      // Nodes that only move its values are new and have not been visited.
       for (const Use& use : output ? output->uses() : std::vector<Use>()) activations_.insert(use.node->output());
     }
     Recurrence recurrence = find_recurrence(*node);
@@ -232,7 +148,7 @@ class MixedPrecision {
     for (size_t i = 0; i < names.size(); ++i) {
       if (names[i].empty()) continue;
       activations_.insert(made[i].value());
-      // y and y_h are rounded values already, which is said here for lowering; the last c stays as it is.
+      // y and y_h are rounded already; lowering relies on this annotation. The last c is not rounded.
       if (i < 2) convert_result(made[i].value(), /*round=*/true, /*round_gradient=*/all_);
     }
   }
@@ -246,15 +162,15 @@ class MixedPrecision {
     Builder b(&graph_, exact->producer()->next());
     b.set_name(name + "/rounded");
     Var result = b.var(exact);
-    if (round && !is_for_softmax(readers)) result = call(b, "RoundToBfloat16", {result});
-    if (round_gradient) result = call(b, "RoundGradientToBfloat16", {result});
+    if (round && !is_for_softmax(readers)) result = call(b, "RoundTo", {result}, kToBfloat16);
+    if (round_gradient) result = call(b, "RoundGradientTo", {result}, kToBfloat16);
     for (const Use& use : readers) use.node->set_input(use.index, result.value());
     graph_.claim_name(result.value(), name);
     move_version(exact, result.value());
     activations_.insert(result.value());
   }
 
-  // `to` is from now on the training version of what `from` was one of.
+  // Makes `to` the training version of the value of which `from` was a training version.
   void move_version(const Value* from, Value* to) {
     const auto found = original_of_.find(from);
     if (found == original_of_.end()) return;
@@ -264,14 +180,14 @@ class MixedPrecision {
     step_.training_versions[original] = to;
   }
 
-  // Masks that are added to scores hold the lowest float32, which bfloat16 would round to infinity.
+  // Masks that are added to scores contain the lowest float32, which bfloat16 would round to infinity.
   static bool is_for_softmax(const std::vector<Use>& readers) {
     return !readers.empty() && std::all_of(readers.begin(), readers.end(), [](const Use& use) {
       return use.node->is("Softmax") || use.node->is("LogSoftmax");
     });
   }
 
-  // Moving values about leaves them rounded. Nodes are converted in order: what is before the one that asks stays.
+  // Movements keep values rounded. Nodes are converted in order, so nodes before the requesting one do not change.
   bool is_rounded(const Value* value) {
     std::vector<const Value*> moved;
     bool result = false;
@@ -281,16 +197,16 @@ class MixedPrecision {
         result = known->second;
         break;
       }
-      result = node.is("RoundToBfloat16", kDomain);
+      result = node.is("RoundTo", kDomain);
       const bool passes_on = role_of(node) == Role::kMovement || role_of(node) == Role::kLookup;
-      if (result || (!passes_on && !node.is("RoundGradientToBfloat16", kDomain))) break;
+      if (result || (!passes_on && !node.is("RoundGradientTo", kDomain))) break;
       moved.push_back(v);
     }
     for (const Value* v : moved) is_rounded_[v] = result;
     return result;
   }
 
-  // Rounded once for all its readers, of which `first` is the first.
+  // Rounds the value once for all its readers; `first` is the first of them.
   Value* rounded(Value* value, Node* first) {
     if (is_rounded(value)) return value;
     Value*& made = rounded_[value];
@@ -298,7 +214,7 @@ class MixedPrecision {
       const bool ours = value->producer() && &value->graph() == &graph_;
       Builder b(&graph_, ours ? value->producer()->next() : first);
       b.set_name(value->name() + "/bfloat16");
-      made = call(b, "RoundToBfloat16", {b.var(value)}).value();
+      made = call(b, "RoundTo", {b.var(value)}, kToBfloat16).value();
     }
     return made;
   }
@@ -306,9 +222,9 @@ class MixedPrecision {
   Graph& inference_;
   EntryPoint& step_;
   Graph& graph_;
-  const bool all_;  // activations, too
+  const bool all_;  // also round activations
   bool changed_ = false;
-  std::unordered_set<const Value*> activations_;  // what depends on a product or a lookup
+  std::unordered_set<const Value*> activations_;  // values that depend on a product or a lookup
   std::unordered_map<Value*, Value*> rounded_;
   std::unordered_map<const Value*, const Value*> original_of_;  // training version -> value of the inference graph
   std::unordered_map<const Value*, bool> is_rounded_;           // of values that some node moves

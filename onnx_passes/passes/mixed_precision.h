@@ -1,17 +1,17 @@
 // Mixed precision: which values of a training step are rounded to bfloat16.
 //
-// The pass changes no type. It sets two functions into the step's graph (functions/precision.cc): RoundToBfloat16 where
-// a value is rounded, RoundGradientToBfloat16 where the gradient that comes back is. Both are differentiated straight
-// through, so that every rule sees float32, weights get float32 gradients, sums of gradients are made in float32, and
-// any runtime computes the same numbers. Lowering makes storage of it: a rounded value is kept in 16 bits, and a
-// product of rounded values runs on 16-bit operands with a float32 result (kernels/cpu/lowering).
+// The pass changes no type. It adds two functions to the step's graph (functions/precision.cc): RoundTo where a value
+// is rounded, and RoundGradientTo where the gradient of a value is rounded. RoundTo passes its own gradient through
+// unchanged. Every gradient rule therefore sees float32, weights get float32 gradients, sums of gradients are computed
+// in float32, and any runtime computes the same numbers. Lowering turns this into storage: a rounded value is stored in
+// 16 bits, and a product of rounded values runs on 16-bit operands with a float32 result (kernels/lowering).
 //
-//   gemm-bf16   Products and convolutions take rounded operands, in the backward pass as well. The rest is float32.
+//   gemm-bf16   Products and convolutions read rounded operands, also in the backward pass. The rest is float32.
 //   bf16        Activations and their gradients are rounded, too, where the table in mixed_precision.cc says so.
 //
-// Weights, optimizer state, losses, reductions and statistics stay float32. Comes behind the training mode, whose nodes
-// it changes, and before the loss, which computes in float32 on rounded values. What the step shares with the inference
-// graph it copies first (train/<value>): predict and evaluate stay as they are.
+// Weights, optimizer state, losses, reductions and statistics stay float32. Runs after the training mode, whose nodes
+// it changes, and before the loss, which computes in float32 on rounded values. Values that the step shares with the
+// inference graph are copied first (train/<value>): predict and evaluate do not change. One caller owns the model.
 #pragma once
 
 #include "onnx_passes/passes/passes.h"

@@ -29,7 +29,7 @@ void give_way(Node* node, Var result) {
   node->graph().remove(node);
 }
 
-// a mod b = a - b floor(a / b) for floats, which opset 13 leaves to fmod.
+// a mod b = a - b floor(a / b) for floats; opset 13 has only fmod for them.
 bool rewrite_mod(Node* node) {
   if (!is_float(node->output()->dtype()) || node->attr("fmod", 0) != 0) return false;
   Builder b(&node->graph(), node);
@@ -59,7 +59,7 @@ bool rewrite_space_to_depth(Node* node) {
   return true;
 }
 
-// The type that the old definition does not allow; empty when it allows all.
+// The element type that the old definition does not allow; empty if it allows all.
 std::string new_type_of(const Node& node, const onnx::OpSchema& old) {
   const auto check = [](const Value* value, const onnx::OpSchema::FormalParameter& parameter) -> std::string {
     if (!value || value->dtype() == DType::kUndefined) return "";
@@ -77,8 +77,8 @@ std::string new_type_of(const Node& node, const onnx::OpSchema& old) {
   return "";
 }
 
-// The opset since which the graph's operators are what they are; of those that later opsets define anew, what opset 26
-// has.
+// The opset since which the graph's operators have their meaning; for operators that later opsets redefine, the version
+// in opset 26.
 int64_t needed_opset(const Graph& graph) {
   int64_t needed = kBaseOpset;
   for (const Node* node = graph.first(); node; node = node->next()) {
@@ -103,7 +103,7 @@ bool rewrite_for_written_opset(Node* node) {
     if (!inline_function(node)) refuse(*node, "it has no body of other operators for these inputs");
     return true;
   }
-  if (node->is("Range")) node->remove_attr("stash_type");  // of 16-bit types, which are widened
+  if (node->is("Range")) node->remove_attr("stash_type");  // concerns 16-bit types, which are widened
   if (node->is("Mod")) return rewrite_mod(node);
   if (node->is("SpaceToDepth")) return rewrite_space_to_depth(node);
   return false;

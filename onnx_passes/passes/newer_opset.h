@@ -1,5 +1,5 @@
-// Operators of opsets 27 and 28 rewritten for opset 26, the newest that ONNX Runtime runs. Few of them changed in more
-// than the element types that they allow. Functions on a model that one caller owns.
+// Rewrites operators of opsets 27 and 28 for opset 26, the newest that ONNX Runtime runs. Most of them changed only in
+// the element types that they allow. Functions on a model that one caller owns.
 #pragma once
 
 #include "onnx_passes/ir/model.h"
@@ -9,13 +9,13 @@ namespace onnx_train {
 inline constexpr int64_t kNewestOpset = 28;   // that is read
 inline constexpr int64_t kWrittenOpset = 26;  // the newest that is written
 
-// Where the node's types are inferred and the model is of an opset after 26: gives it the form that opset 26 has for
-// it. An operator that came later gives way to the nodes of its body. True when other nodes stand in its place; they
-// are to be looked at, too. Throws Error that names a node for which opset 26 has no form.
+// Converts a node of a model with an opset after 26, whose types are inferred, to its form in opset 26. A newer
+// operator is replaced by the nodes of its body. Returns true if other nodes have replaced it; these must be visited,
+// too. Throws Error that names a node for which opset 26 has no form.
 bool rewrite_for_written_opset(Node* node);
 
-// Says that a model of such an opset, all of whose nodes have been rewritten, is of the lowest opset from 21 on in
-// which its operators mean the same. Throws Error that names a node whose element type opset 26 does not allow.
+// Sets the opset of a model, all of whose nodes have been rewritten, to the lowest one from 21 on in which its
+// operators have the same meaning. Throws Error that names a node with an element type that opset 26 does not allow.
 void lower_opset(Model* model);
 
 }  // namespace onnx_train

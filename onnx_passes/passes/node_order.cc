@@ -31,7 +31,7 @@ void for_each_subgraph(onnx::NodeProto* node, const F& f) {
 
 void add_reads(onnx::NodeProto* node, Names* reads);
 
-// What a subgraph reads from the graphs around it.
+// The values that a subgraph reads from outer graphs.
 void add_outer_reads(onnx::GraphProto* graph, Names* reads) {
   Names inner;
   std::unordered_set<std::string_view> own;
@@ -55,7 +55,7 @@ void add_reads(onnx::NodeProto* node, Names* reads) {
   for_each_subgraph(node, [&](onnx::GraphProto* graph) { add_outer_reads(graph, reads); });
 }
 
-// For each node the nodes of the same list whose outputs it reads.
+// For each node, the nodes of the same list whose outputs it reads.
 std::vector<std::vector<int>> find_sources(Nodes* nodes) {
   std::unordered_map<std::string_view, int> producers;
   for (int i = 0; i < nodes->size(); ++i) {
@@ -85,7 +85,7 @@ bool is_ordered(const std::vector<std::vector<int>>& sources) {
   return true;
 }
 
-// Every node that is not `done` reads one that is not: following them leads into a cycle.
+// Every node that is not `done` reads another one that is not; following these edges leads into a cycle.
 [[noreturn]] void report_cycle(const Nodes& nodes, const std::vector<std::vector<int>>& sources,
                                const std::vector<bool>& done) {
   const auto waits_for = [&](int node) {
@@ -106,7 +106,7 @@ bool is_ordered(const std::vector<std::vector<int>>& sources) {
        "; no order of these nodes can run, so the file is damaged: export it again");
 }
 
-// Kahn's algorithm; of the nodes that are ready the first of the file comes first.
+// Kahn's algorithm; of the nodes that are ready, the first one in the file comes first.
 std::vector<int> topological_order(const Nodes& nodes, const std::vector<std::vector<int>>& sources) {
   const size_t count = sources.size();
   std::vector<std::vector<int>> readers(count);

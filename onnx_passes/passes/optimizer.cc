@@ -17,7 +17,7 @@ namespace {
 
 using ValueSet = std::unordered_set<const Value*>;
 
-// Biases and scales, which AdamW leaves undecayed; some are stored with ones around their axis, as [1, C, 1, 1].
+// Biases and scales, which AdamW does not decay; some are stored with ones around their axis, as [1, C, 1, 1].
 bool is_bias_or_scale(const Value& weight) {
   const WeightRole role = use_of(weight).role;
   return weight.rank() <= 1 || role == WeightRole::kBias || role == WeightRole::kNormScale;
@@ -52,7 +52,7 @@ class OptimizerBuilder {
   }
 
  private:
-  // State that `accumulate` reads, too, is in the inference graph by now.
+  // State that `accumulate` also reads is in the inference graph at this point.
   void count_steps() {
     Value* step = find_state(entry_, roles::kStep);
     step_ = b_.var(step ? step : add_step_count(model_, &b_.graph()));
@@ -60,8 +60,8 @@ class OptimizerBuilder {
     next_step_ = step_ + 1.0;
   }
 
-  // scale = min(1, clip_norm / (norm + 1e-6)), as torch.nn.utils.clip_grad_norm_; 1 where clip_norm is infinite, so
-  // that a plan for that need not wait for the norm
+  // scale = min(1, clip_norm / (norm + 1e-6)), like torch.nn.utils.clip_grad_norm_; 1 if clip_norm is infinite, so that
+  // a plan with that value need not wait for the norm.
   void add_clipping() {
     rate_ = b_.var(
         add_input_with_default(&entry_, roles::kLearningRate, Tensor::scalar(static_cast<float>(spec_.learning_rate))));
@@ -81,7 +81,7 @@ class OptimizerBuilder {
     add_result(&entry_, roles::kGradNorm, norm);
   }
 
-  // An update by gradients that are not finite is skipped, where the loss is scaled.
+  // With loss scaling, an update with non-finite gradients is skipped.
   void bind(Value* state, Var next) {
     b_.set_name("next/" + state->name());
     bind_state(&entry_, state, finite_ ? where(finite_, next, b_.var(state)) : next);
@@ -121,7 +121,7 @@ class OptimizerBuilder {
   const BuildOptions& options_;
   Builder b_;
   Var step_, next_step_, rate_, scale_;
-  Var finite_;  // only where the loss is scaled
+  Var finite_;  // only with loss scaling
 };
 
 bool run(Model& model, const BuildOptions& options) {

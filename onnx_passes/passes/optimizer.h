@@ -1,14 +1,15 @@
-// Adds the optimizer to the entry point that has the gradients ("step", or "apply" where they are accumulated): the
-// gradients' norm, clipping, and for each trained weight its new value and slots with their update bindings.
+// Adds the optimizer to the entry point with the gradients ("step", or "apply" if they are accumulated): the gradient
+// norm, clipping, and for each trained weight its new value and slots with their update bindings. A pass on a model
+// that one caller owns.
 //
-// Inputs: learning_rate and clip_norm, float scalars with defaults (clip_norm infinite unless asked for). Output:
-// grad_norm, the L2 norm over all gradients before clipping. State: state/<weight>/<slot> with torch's names
+// Inputs: learning_rate and clip_norm, float scalars with defaults (clip_norm is infinite unless set). Output:
+// grad_norm, the L2 norm of all gradients before clipping. State: state/<weight>/<slot> with torch's names
 // (momentum_buffer; exp_avg, exp_avg_sq), and state/step, the number of updates so far (int64). All are found by their
-// roles (roles.h); names give way to the model's.
+// roles (roles.h); names that the model uses are varied.
 //
-// Weight decay: those that BuildOptions::decay names. Without such patterns adamw leaves out what the literature leaves
-// out: tensors of rank 0 and 1, and others that serve as a bias or a norm's scale (weight_roles.h); sgd and adam decay
-// all weights, as PyTorch does. Metadata: onnx_train.optimizer, every option written out.
+// Weight decay applies to the weights that BuildOptions::decay names. Without such patterns, adamw excludes what the
+// literature excludes: tensors of rank 0 and 1, and others that serve as a bias or a norm's scale (weight_roles.h); sgd
+// and adam decay all weights, like PyTorch. Metadata: onnx_train.optimizer, with every option.
 #pragma once
 
 #include "onnx_passes/passes/passes.h"

@@ -11,8 +11,8 @@ namespace {
 struct Parameter {
   const char* key;
   double OptimizerSpec::*member;
-  bool sgd, adam;  // who has it
-  bool below_one;  // allowed are [0, 1), otherwise [0, ∞)
+  bool sgd, adam;  // optimizers that have the option
+  bool below_one;  // valid are [0, 1), otherwise [0, ∞)
 };
 
 constexpr Parameter kParameters[] = {

@@ -24,7 +24,7 @@ struct OptimizerSpec {
   bool is_sgd() const { return name == "sgd"; }
 };
 
-// Throws Error that points at the column.
+// Throws Error that names the column.
 OptimizerSpec parse_optimizer(const std::string& text);
 // With every option: "adamw(lr=0.001, betas=(0.9, 0.999), eps=1e-08, weight_decay=0.01)".
 std::string to_string(const OptimizerSpec& spec);

@@ -1,5 +1,6 @@
-// A pass rewrites a model; a pipeline runs passes in order and can verify, time and dump what each of them did.
-// Passes are deterministic to the byte. Lowering uses the same two types (kernels/lowering).
+// A pass rewrites a model; a pipeline runs passes in order and can verify, time and dump the result of each. Passes are
+// deterministic to the byte. Lowering uses the same types (kernels/lowering). One thread runs a pipeline on a model
+// that its caller owns.
 #pragma once
 
 #include <functional>
@@ -12,7 +13,7 @@ namespace onnx_train {
 
 struct Pass {
   std::string name;                 // "add_gradients"
-  std::function<bool(Model&)> run;  // true when it changed the model; throws Error "[Name] ..." when it cannot go on
+  std::function<bool(Model&)> run;  // returns whether it changed the model; throws Error "[Name] ..."
 };
 
 struct PipelineOptions {
@@ -26,7 +27,7 @@ struct PassTiming {
   bool changed;
 };
 
-// Runs the passes in order. An Error of a pass comes through as it is; one that `verify` finds names the pass.
+// Runs the passes in order. An Error of a pass is passed on unchanged; an Error found by `verify` names the pass.
 std::vector<PassTiming> run_pipeline(const std::vector<Pass>& passes, Model* model,
                                      const PipelineOptions& options = {});
 

@@ -11,9 +11,9 @@
 //   initialization  state from a seed
 //   simplify        constants, common subexpressions, dead nodes
 //
-// Names, for people. What passes and the runtime look for, they find by records of the model: bindings, gradients,
-// training versions (EntryPoint) and roles (roles.h). A name that the forward model uses for something else gives way:
-// loss_1, state/step_1.
+// Names are for people. Passes and the runtime find values by records of the model: bindings, gradients, training
+// versions (EntryPoint) and roles (roles.h). If the forward model uses a name for something else, another one is
+// chosen: loss_1, state/step_1.
 //   inputs          those of the forward model; what the loss names ("labels"); learning_rate, clip_norm (floats with
 //                   defaults)
 //   outputs         loss, grad_norm, accuracy (class losses with index labels), then nothing else
@@ -34,7 +34,7 @@ enum class Mode {
   kFrozen,  // batch norm uses its running statistics, dropout is off
 };
 
-// What the step's values are rounded to; see mixed_precision.h.
+// Which values of the step are rounded to bfloat16; see mixed_precision.h.
 enum class Precision {
   kFloat32,
   kProductsInBfloat16,  // operands of products and convolutions
@@ -66,38 +66,38 @@ struct ImportOptions {
 
 struct Finding;  // analysis.h
 
-// A forward model as the other passes want it: see import.cc. Throws Error with the reason when it cannot. What has
-// been done that a user should know is added to `findings`, where given.
+// Imports a forward model into the form that the other passes expect: see import.cc. Throws Error with the reason if
+// that is impossible. Adds to `findings`, if given, changes that the user should know.
 Model import_model(onnx::ModelProto proto, const ImportOptions& options = {}, std::vector<Finding>* findings = nullptr);
 
 std::vector<Pass> training_passes(const BuildOptions& options);
-// import_model's result in, training model out.
+// Takes import_model's result, returns a training model.
 std::vector<PassTiming> build_training_model(Model* model, const BuildOptions& options);
 
-// The float initializers that `train` and `freeze` leave to train, in the order of the graph; perhaps none. Throws
+// The float initializers that `train` and `freeze` select for training, in the order of the graph; may be empty. Throws
 // Error for a pattern that matches nothing.
 std::vector<Value*> select_trainable(const Model& model, const std::vector<std::string>& train,
                                      const std::vector<std::string>& freeze);
 
-// Gives values of a training model that another program wrote, without roles, the roles that their names say: loss,
-// accuracy, grad_norm; learning_rate, clip_norm, seed; next/<state>. Changes nothing where a value has a role.
+// Adds roles to the values of a training model that another program wrote, according to their names: loss, accuracy,
+// grad_norm; learning_rate, clip_norm, seed; next/<state>. Values that have a role keep it.
 void assign_roles(Model* model);
 
-// One entry point as a plain model: graph and algorithm concatenated, dead nodes gone. Each state is an input of its
-// own name, its new value an output with the role "next", named next/<state> where that is free; inputs with defaults
-// keep them. "predict" is the inference graph alone, with its weights as initializers; "initialize" joins all
-// initialization graphs (its input: seed, with a default).
+// One entry point as a plain model: graph and algorithm concatenated, without dead nodes. Each state is an input of its
+// own name, and its new value an output with the role "next", named next/<state> if that is free; inputs with defaults
+// keep them. "predict" is the inference graph alone with its weights as initializers; "initialize" joins all
+// initialization graphs (input: seed, with a default).
 Model flatten(const Model& model, const std::string& entry);
-// The state that an entry point reads or writes, in the order of flatten's inputs.
+// The states that an entry point reads or writes, in the order of flatten's inputs.
 std::vector<std::string> state_of(const Model& model, const std::string& entry);
-// The inference model: no training_info, functions or state that only training uses, and no functions of ours: their
-// bodies stand where they were called.
+// The inference model: without training_info, functions and state used only in training, and without our functions,
+// whose bodies are inlined.
 Model strip_training(const Model& model);
 
-// x[.., i, j, ..] by constants (GatherND between transposes) becomes a Gather on merged axes.
+// Converts x[.., i, j, ..] with constant indices (GatherND between transposes) to a Gather on merged axes.
 bool simplify_indexing(Model& model);
 
-// Folds constants, merges equal nodes, removes dead ones, in the inference graph and every entry point.
+// Folds constants, merges equal nodes and removes dead ones, in the inference graph and every entry point.
 bool simplify(Model& model);
 
 }  // namespace onnx_train

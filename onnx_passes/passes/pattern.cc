@@ -33,7 +33,7 @@ Pattern make(Formula formula) { return Pattern(std::make_shared<const Formula>(s
 
 double neutral(Formula::Kind kind) { return kind == Formula::kSum ? 0 : 1; }
 
-// `a` as a sum or product of other parts; by itself it is one part of weight 1.
+// `a` as a sum or product of parts; anything else is a single part of weight 1.
 Formula as(Formula::Kind kind, const Pattern& a) {
   if (a->kind == kind) return *a;
   if (a->kind == Formula::kProduct && a->parts.empty()) return {kind, "", {}, a->constant, a->constant_name};
@@ -63,7 +63,7 @@ Pattern operator*(const Pattern& a, const Pattern& b) { return join(Formula::kPr
 Pattern operator/(const Pattern& a, const Pattern& b) { return join(Formula::kProduct, a, b, -1); }
 Pattern operator-(const Pattern& a) { return -1.0 * a; }
 Pattern pow(const Pattern& a, double exponent) { return join(Formula::kProduct, 1.0, a, exponent); }
-// Not taken apart: √(ab) is not √a √b where both are negative.
+// √(ab) is not expanded: it differs from √a √b if both are negative.
 Pattern sqrt(const Pattern& a) { return make({Formula::kProduct, "", {{0.5, a}}, 1, ""}); }
 Pattern mean(const Pattern& x) { return make({Formula::kMean, "ReduceMean", {{1, x}}, 0, ""}); }
 Pattern reduce(const std::string& op, const Pattern& x) { return make({Formula::kReduce, op, {{1, x}}, 0, ""}); }
@@ -76,8 +76,8 @@ Pattern op(const std::string& op, const std::vector<Pattern>& inputs) {
 
 namespace {
 
-constexpr int kDepth = 8;         // of nodes that compute a constant
-constexpr int kMaxHandedOn = 64;  // nodes in a row that change nothing
+constexpr int kDepth = 8;         // longest chain of nodes that computes a constant
+constexpr int kMaxHandedOn = 64;  // longest chain of nodes that change nothing
 
 bool is_whole(double x) { return x == std::round(x); }
 
@@ -145,8 +145,8 @@ class Matcher {
     return m->axes == sorted;
   }
 
-  // ---- Sums and products: the value's tree of additions or multiplications is taken apart, node by node, as far as
-  // the parts of the formula ask for.
+  // ---- Sums and products: expands the value's tree of additions or multiplications node by node, as far as the parts
+  // of the formula require.
 
   bool match_parts(const Formula& f, Items pending, Items done, double constant, Match* m) const {
     if (pending.size() + done.size() > most_items(f) + 1) return false;
@@ -225,7 +225,7 @@ class Matcher {
     return result;
   }
 
-  // Pairs the formula's parts from `next` on with the items, in any order.
+  // Matches the formula's parts from `next` on with the items, in any order.
   bool assign(const Formula& f, const Items& items, size_t next, Match* m) const {
     if (next == 0 && items.size() != f.parts.size()) return false;
     if (next == f.parts.size()) return true;
@@ -234,7 +234,7 @@ class Matcher {
       if (items[i].weight != part.weight) continue;
       Match found = *m;
       Items rest = items;
-      rest[i].weight = std::numeric_limits<double>::quiet_NaN();  // taken
+      rest[i].weight = std::numeric_limits<double>::quiet_NaN();  // matched already
       if (match(part.pattern, items[i].value, &found) && assign(f, rest, next + 1, &found)) {
         *m = std::move(found);
         return true;
@@ -250,7 +250,7 @@ class Matcher {
     return std::isfinite(constant) && m->numbers.emplace(f.constant_name, constant).first->second == constant;
   }
 
-  // The value of a constant of one element; some exporters compute √2 and 1/√d in the graph.
+  // The value of a constant with one element; some exporters compute √2 and 1/√d in the graph.
   std::optional<double> number_of(const Value* value, int depth) const {
     if (!value || depth == 0 || weights_.count(value)) return std::nullopt;
     if (value->type().is_static() && num_elements(value->type().shape()) != 1) return std::nullopt;

@@ -1,8 +1,8 @@
 #include <chrono>
 #include <filesystem>
 
+#include "onnx_passes/io/loading.h"
 #include "onnx_passes/ir/error.h"
-#include "onnx_passes/ir/loading.h"
 #include "onnx_passes/ir/onnx.h"
 #include "onnx_passes/passes/pass.h"
 #include "onnx_passes/passes/passes.h"

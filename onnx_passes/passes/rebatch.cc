@@ -12,7 +12,7 @@
 namespace onnx_train {
 namespace {
 
-// The batch is first made a large prime: wherever it divides a size, the batch is in that size.
+// The batch is first set to a large prime: a size that the prime divides contains the batch.
 constexpr int64_t kProbe = 1000003;
 
 bool carries(const Dim& dim) { return dim.known() && dim.value() > 0 && dim.value() % kProbe == 0; }
@@ -48,7 +48,7 @@ class Rebatch {
     }
   }
 
-  // Gives inputs that have the old (or the probed) batch another one.
+  // Gives another batch size to inputs that have the old (or the probe) batch size.
   void set_batch(Value* input, const Dim& batch) const {
     TensorType type = input->type();
     if (!type.dims || type.dims->empty()) return;
@@ -67,7 +67,7 @@ class Rebatch {
     }
   }
 
-  // Infers all types from the inputs; a size that inference cannot follow is known from the probe.
+  // Infers all types from the inputs; sizes that inference cannot follow are known from the probe.
   void infer(const Dim& batch) {
     for (Node* node = graph_->first(); node; node = node->next()) forget(node);
     for (Node* node = graph_->first(); node; node = node->next()) {
@@ -88,7 +88,7 @@ class Rebatch {
     }
   }
 
-  // The axis of `value` that has the batch in it; -1 when none has.
+  // The axis of `value` that contains the batch; -1 if there is none.
   static int axis_of(const Value* value) {
     int axis = -1;
     if (!value || !value->has_rank()) return axis;
@@ -111,7 +111,7 @@ class Rebatch {
 
   [[noreturn]] static void refuse(const Node* node, const std::string& why) { fail(node->label(), ": ", why); }
 
-  // The same for every batch: an initializer, or computed without the input's shape.
+  // Whether the value is the same for every batch: an initializer, or computed independently of the input's shape.
   static bool is_constant(const Value* value) {
     const Tensor tensor = constant_of(value);
     for (int64_t i = 0; i < tensor.size(); ++i) {
@@ -126,10 +126,10 @@ class Rebatch {
     node->set_input(index, b.ints(values).value());
   }
 
-  // The batch as it is at run time; `dim` would write the probe as a constant.
+  // The batch size at run time; `dim` would write the probe as a constant.
   Var batch(Builder* b) const { return b->op("Shape", {b->var(source_)}, {{"start", 0}, {"end", 1}}); }
 
-  // Ones, and the batch at `axis`.
+  // A shape of ones, with the batch at `axis`.
   Var spread(Builder* b, int64_t rank, int axis) const {
     std::vector<Var> parts;
     if (axis > 0) parts.push_back(b->ints(Shape(static_cast<size_t>(axis), 1)));
@@ -138,7 +138,7 @@ class Rebatch {
     return parts.size() == 1 ? parts[0] : concat(parts, int64_t{0});
   }
 
-  // An input that has one and the same part along `axis` for each sample of the old batch gets one for each of any.
+  // An input that repeats one part along `axis` for each sample of the old batch is expanded to the actual batch.
   void repeat(Node* node, int index, int axis) {
     Builder b(graph_, node);
     Var x = b.var(node->input(index));
@@ -201,7 +201,7 @@ class Rebatch {
     set_target(node, target);
   }
 
-  // Elements from one sample to the next.
+  // Elements between two samples.
   int64_t stride_of(const Value* value, int axis) const {
     const Shape shape = value->type().shape();
     const auto known = inner_.find(value);
@@ -209,8 +209,8 @@ class Rebatch {
     return inner * product(shape, static_cast<size_t>(axis) + 1, shape.size());
   }
 
-  // Where a dimension has more than the batch in it, remembers how much of it lies inside the batch (all of it, unless
-  // a Reshape has joined the batch to what comes before it).
+  // If a dimension is a multiple of the batch, records the factor inside the batch (all of it, unless a Reshape has
+  // merged the batch with the axes before it).
   void note_inner(const Node* node) {
     const Value* output = node->output();
     if (axis_of(output) < 0 || !output->type().is_static()) return;
@@ -237,10 +237,11 @@ class Rebatch {
     set_constant(node, 1, target);
   }
 
-  // Which dimension of a Reshape's result has the batch. Elements keep their order, so it is the one whose strides
-  // enclose the batch's: there is one when the old batch is more than 1. A batch of 1 may lie between two dimensions:
-  // then it is a dimension of 1 there, if there is one; it joins the next dimension where what follows the batch is
-  // split (channels into heads), and else the one before (time and batch into rows).
+  // The dimension of a Reshape's result that contains the batch. Elements keep their order, so it is the one whose
+  // strides enclose those of the batch; it is unique if the old batch is larger than 1. A batch of 1 may be between two
+  // dimensions. Then it is a dimension of 1 at that position, if there is one; otherwise it joins the next dimension if
+  // the dimensions after the batch are split (channels into heads), and the previous one if not (time and batch into
+  // rows).
   size_t find_batch(const Node* node, int64_t stride, const Shape& to) const {
     std::vector<size_t> fits;
     for (size_t i = 0; i < to.size(); ++i) {
@@ -258,7 +259,7 @@ class Rebatch {
     return split ? fits[1] : fits[0];
   }
 
-  // The target with zeros and -1 replaced by what they stand for.
+  // The target with zeros and -1 replaced by their sizes.
   static Shape resolve(const Node* node, const Shape& target, const Shape& from) {
     Shape to = target;
     int64_t known = 1;
@@ -274,8 +275,8 @@ class Rebatch {
     return to;
   }
 
-  // What has one and the same part for each sample of the old batch, and is expanded to the batch at hand: of a
-  // recurrent layer's first states the exporter folds the values, not the shape.
+  // Constants that repeat one part for each sample of the old batch are expanded to the actual batch: exporters fold
+  // the values of a recurrent layer's initial states, not only their shape.
   void repair_expanded(Node* node) {
     const auto& target = node->input(1)->elements();
     const TensorType& type = node->input(0)->type();
@@ -312,7 +313,7 @@ class Rebatch {
     node->set_input(1, concat(parts, int64_t{0}).value());
   }
 
-  // A constant beside a batch of one (a class token, say) is repeated for each sample.
+  // A constant combined with a batch of one (such as a class token) is repeated for each sample.
   void repair_concat(Node* node) {
     int axis = -1;
     for (const Value* input : node->inputs()) axis = std::max(axis, axis_of(input));
@@ -349,7 +350,7 @@ class Rebatch {
     return !tensor.empty();
   }
 
-  // First states that are zeros need not be given.
+  // Initial states of zeros can be omitted.
   void repair_recurrent(Node* node) {
     if (axis_of(node->input(0)) < 0) return;
     if (node->input(4) && is_constant(node->input(4))) refuse(node, "the lengths of its sequences are constant");
@@ -403,7 +404,7 @@ void rebatch(Model* model, const std::string& batch) {
     return infer_types(graph);
   }
 
-  std::vector<const Value*> batched;  // outputs that have the batch first
+  std::vector<const Value*> batched;  // outputs with the batch as their first dimension
   for (const Value* output : graph->outputs()) {
     if (output->has_rank() && output->rank() > 0 && output->type().dims->front() == old) batched.push_back(output);
   }

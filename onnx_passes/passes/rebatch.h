@@ -1,4 +1,5 @@
-// A model that was exported for one batch size made to run with another, or with any.
+// Changes the batch size of a model that was exported for a fixed one, to another number or to a symbol. A function on
+// a model that one caller owns.
 #pragma once
 
 #include <string>
@@ -7,10 +8,10 @@
 
 namespace onnx_train {
 
-// The batch is the first dimension of the first input, and of every input that has the same first dimension. `batch`
-// is a number or "dynamic" (the symbol "batch"). Constants that hold the old size, in the targets of Reshape, Expand
-// and their like, are rewritten where it is provable which of their numbers is the batch. Types are inferred anew.
-// Throws Error that names the node where it is not provable, or where the model does not run with another batch.
+// The batch is the first dimension of the first input, and of every input with the same first dimension. `batch` is a
+// number or "dynamic" (the symbol "batch"). Constants that contain the old size, in the targets of Reshape, Expand and
+// similar operators, are rewritten if it is provable which of their numbers is the batch. Types are inferred again.
+// Throws Error that names the node if it is not provable, or if the model does not work with another batch.
 void rebatch(Model* model, const std::string& batch);
 
 }  // namespace onnx_train

@@ -20,7 +20,7 @@ const std::vector<Rewrite>& rewrites() {
   return all;
 }
 
-// What the loss may name: values of the model, its own options and inputs.
+// The words of the loss expression, any of which may name a value of the model.
 std::unordered_set<std::string> words_of(const std::string& loss) {
   std::unordered_set<std::string> words;
   for (const LossTerm& term : parse_loss(loss)) {
@@ -42,7 +42,7 @@ bool fits(const TensorType& type, const TensorType& wanted) {
   return true;
 }
 
-// How far a match is followed through nodes that are no part of it: it is tried at every node.
+// The longest chain of foreign nodes that a match follows; matching is tried at every node.
 constexpr int kMaxNodes = 64;
 
 class Recognizer {
@@ -59,7 +59,7 @@ class Recognizer {
   }
 
  private:
-  // Rows whose operators the model has: without an Erf, nobody looks for Gelu.
+  // The rows whose operators occur in the model: without an Erf, Gelu is not searched.
   void find_rows(const Graph& graph) {
     std::unordered_set<std::string> operators;
     collect_operators(graph, &operators);
@@ -77,14 +77,14 @@ class Recognizer {
     }
   }
 
-  // From the end: a formula that is part of a larger one comes after it.
+  // In reverse order: a formula that is part of a larger one comes before it in the graph.
   void recognize(Graph* graph) {
     for (Node *node = graph->last(), *previous = nullptr; node; node = previous) {
       previous = node->previous();
       for (const auto& subgraph : node->subgraphs()) recognize(subgraph.graph.get());
       if (dead_.count(node) || node->num_outputs() != 1 || !node->output() || !is_float(node->output()->dtype()))
         continue;
-      if (hands_on(*node)) continue;  // no formula ends in it
+      if (hands_on(*node)) continue;  // no formula ends with such a node
       changed_ = rewrite(node) || changed_;
     }
     remove_dead(graph);
@@ -100,7 +100,7 @@ class Recognizer {
     return false;
   }
 
-  // Nothing that the row takes for a constant is a weight, seen through what expands it or casts it.
+  // Whether no constant of the row is a weight, also if it is expanded or cast.
   bool has_constants(const Match& match, const Rewrite& row) const {
     return std::none_of(row.constants.begin(), row.constants.end(), [&](const std::string& name) {
       const Value* value = match.values.at(name);
@@ -112,7 +112,7 @@ class Recognizer {
     });
   }
 
-  // Nobody but the formula reads what is computed on the way.
+  // Whether only the formula reads its intermediate values.
   bool is_alone(const Match& match, const Node* last) const {
     return std::all_of(match.nodes.begin(), match.nodes.end(), [&](const Node* node) {
       return node == last || (node->num_outputs() == 1 && is_inside(node->output(), match));
@@ -147,7 +147,7 @@ class Recognizer {
     return true;
   }
 
-  // A part of what has been replaced, and nodes that handed its result on to other parts.
+  // Marks a node of the replaced formula as dead, together with the nodes that pass its result on.
   void add_dead(const Node& node) {
     dead_.insert(&node);
     for (const Use& use : node.output()->uses()) {

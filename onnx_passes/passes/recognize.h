@@ -1,10 +1,11 @@
-// What exporters spell out becomes one node again, before the gradients are made, so that forward and backward are one
-// node each: Gelu in its spellings, LayerNormalization, Softmax and the like (the rows are in recognize_*.cc).
+// Replaces formulas that exporters write with elementary operators by single nodes, before gradients are added, so that
+// forward and backward are one node each: Gelu, LayerNormalization, Softmax and others (the rows are in
+// recognize_*.cc).
 //
-// The inference graph is rewritten, too, into standard operators which compute the same within rounding; where they
-// came after the model's opset (RMSNormalization, Swish), into functions of ours that mean the same. What is computed
-// on the way is kept where anything else reads it, or the loss names it; then nothing is rewritten. What is not
-// recognized stays as it is.
+// The inference graph is rewritten as well, to standard operators that compute the same within rounding, or, if they
+// are newer than the model's opset (RMSNormalization, Swish), to equivalent functions of ours. If another node or the
+// loss reads an intermediate value, nothing is rewritten. Other formulas stay as they are. Runs on a model that one
+// caller owns; the tables are immutable.
 #pragma once
 
 #include "onnx_passes/ir/builder.h"
@@ -15,22 +16,22 @@ namespace onnx_train {
 
 Pass recognize(const BuildOptions& options);
 
-// A row: a formula, and what takes the place of `last`, the node that computes its result.
+// A row: a formula, and the replacement of `last`, the node that computes its result.
 struct Rewrite {
   const char* name;
   Pattern formula;
-  // Returns Var() when the match is none after all (shapes that do not fit).
+  // Returns Var() if the match does not apply after all (shapes do not fit).
   std::function<Var(Builder&, const Match&, const Node& last)> replacement;
-  std::vector<std::string> constants = {};  // values of the formula that may not be weights to train
+  std::vector<std::string> constants = {};  // values of the formula that must not be trained weights
 };
 
-// The operator, which ONNX has from opset `since` on; the function of ours of the same name in models before.
+// The operator if the model's opset has it (from `since` on); otherwise our function of the same name.
 Var standard_or_ours(Builder& b, const char* op, int64_t since, const std::vector<Var>& inputs, const Attrs& attrs);
 
-// Whether an attribute of type float holds `number` as precisely as tensors of this type.
+// Whether a float attribute can hold `number` as precisely as tensors of this type.
 bool is_attribute(double number, DType dtype);
 
-// In order of preference. A new family adds its line here and in recognize.cc.
+// In order of preference. A new family adds a line here and in recognize.cc.
 std::vector<Rewrite> activation_rewrites();     // recognize_activations.cc
 std::vector<Rewrite> normalization_rewrites();  // recognize_normalization.cc
 std::vector<Rewrite> product_rewrites();        // recognize_products.cc

@@ -6,7 +6,7 @@
 namespace onnx_train {
 namespace {
 
-// One node of the formula's one variable.
+// A replacement: one node on the only variable of the formula.
 auto node(const char* op, const Attrs& attrs = {}) {
   return [op, attrs](Builder& b, const Match& m, const Node&) { return b.op(op, {b.var(m.values.at("x"))}, attrs); };
 }
@@ -25,7 +25,7 @@ Var hard_sigmoid(Builder& b, const Match& m, const Node& last) {
   return b.op("HardSigmoid", {b.var(m.values.at("x"))}, {{"alpha", static_cast<float>(alpha)}, {"beta", 0.5f}});
 }
 
-// x times the HardSigmoid of x, if that is the one of HardSwish; in float64 its 1/6, an attribute, is another number.
+// x times HardSigmoid(x) with the parameters of HardSwish; in float64 1/6 differs from the float attribute.
 Var hard_swish(Builder& b, const Match& m, const Node& last) {
   const auto gate =
       std::find_if(m.nodes.begin(), m.nodes.end(), [](const Node* node) { return node->is("HardSigmoid"); });
@@ -33,7 +33,7 @@ Var hard_swish(Builder& b, const Match& m, const Node& last) {
   return fits && last.output()->dtype() != DType::kDouble ? b.op("HardSwish", {b.var(m.values.at("x"))}) : Var();
 }
 
-// e / Σ e, l - log Σ exp l: along one axis.
+// e / Σ e and l - log Σ exp l along one axis.
 auto along_axis(const char* op) {
   return [op](Builder& b, const Match& m, const Node&) {
     return b.op(op, {b.var(m.values.at("x"))}, {{"axis", m.axis()}});

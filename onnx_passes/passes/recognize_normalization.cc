@@ -9,7 +9,7 @@ namespace {
 
 // ---- Rows: LayerNormalization, RMSNormalization
 
-// The sizes of the last axes of x, from `axis` on; nothing when one is not known.
+// The sizes of the last axes of x, from `axis` on; nothing if one is unknown.
 std::optional<Shape> row_shape(const Value& x, int64_t axis) {
   Shape shape;
   for (int64_t i = axis; i < x.rank(); ++i) {
@@ -20,8 +20,8 @@ std::optional<Shape> row_shape(const Value& x, int64_t axis) {
   return shape;
 }
 
-// x and the formula's scale and bias, which have exactly the shape of a row: the most that every runtime takes. Ones
-// for a scale that is not there. Empty when the shapes do not fit.
+// x with the formula's scale and bias, which must have exactly the shape of a row, the only form that every runtime
+// accepts. A missing scale becomes ones. Empty if the shapes do not fit.
 std::vector<Var> row_inputs(Builder& b, const Match& m) {
   const Value& x = *m.values.at("x");
   const auto shape = row_shape(x, m.axis());
@@ -34,7 +34,7 @@ std::vector<Var> row_inputs(Builder& b, const Match& m) {
     if (!type.is_static() || type.shape() != *shape || type.dtype != x.dtype()) return {};
     inputs.push_back(b.var(found->second));
   }
-  // No initializer: those of more than one element are weights.
+  // Not an initializer: initializers with more than one element count as weights.
   if (inputs.size() == 1) inputs.push_back(expand(b.scalar(x.dtype(), 1), b.ints(*shape)));
   return inputs;
 }
@@ -51,9 +51,9 @@ auto normalization(const char* op, int64_t since) {
   };
 }
 
-// ---- Groups: InstanceNormalization of [batch, groups, rest] between two Reshapes, as exporters write it
+// ---- Groups: InstanceNormalization of [batch, groups, rest] between two Reshapes, the form that exporters write
 
-// A constant with this number everywhere; exporters expand a scalar in the graph.
+// A constant with this number in every element; exporters expand a scalar in the graph.
 bool all_are(const Value* value, double number) {
   constexpr int kMaxNodes = 64;
   int nodes = 0;
@@ -69,7 +69,7 @@ bool all_are(const Value* value, double number) {
   return !tensor.empty();
 }
 
-// [batch, channels, ...] with all but the batch known, seen as [batch, groups, rest].
+// [batch, channels, ...] with all sizes except the batch known, viewed as [batch, groups, rest].
 bool are_groups_of(const Value& groups, const Value& x) {
   if (!x.has_rank() || x.rank() < 3 || !groups.has_rank() || groups.rank() != 3) return false;
   const auto &whole = *x.type().dims, &parts = *groups.type().dims;
@@ -83,7 +83,7 @@ bool have_same_dims(const Value& a, const Value& b) {
                     [](const Dim& x, const Dim& y) { return x.same(y); });
 }
 
-// One number for each channel, in a shape that broadcasts so with images of this rank, as a vector. Empty if it is not.
+// The vector of one number per channel, if the value broadcasts like that with images of this rank; otherwise empty.
 Var per_channel(Builder& b, Value* v, int64_t channels, int64_t rank) {
   if (!v->type().is_static() || v->rank() < rank - 1 || v->rank() > rank) return {};
   const Shape shape = v->type().shape();

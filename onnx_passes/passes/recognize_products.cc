@@ -5,7 +5,7 @@ namespace {
 
 bool is_float_or_double(const Value& v) { return v.dtype() == DType::kFloat || v.dtype() == DType::kDouble; }
 
-// a b + bias, matrices, with one bias for each column.
+// a b + bias for matrices, with one bias per column.
 Var gemm_with_bias(Builder& b, const Match& m, const Node&) {
   Value *x = m.values.at("a"), *w = m.values.at("b"), *bias = m.values.at("bias");
   const bool shaped =
@@ -16,7 +16,7 @@ Var gemm_with_bias(Builder& b, const Match& m, const Node&) {
   return b.op("Gemm", {b.var(x), b.var(w), b.var(bias)});
 }
 
-// (s q) (t k) -> (s t q) k. Half precision stays: both were scaled so that neither overflows.
+// (s q) (t k) -> (s t q) k. Not in half precision: both operands were scaled to prevent overflow.
 Var scale_once(Builder& b, const Match& m, const Node& last) {
   const double s = m.numbers.at("s"), t = m.numbers.at("t");
   if (s == 1 || t == 1 || !is_float_or_double(*last.output())) return {};

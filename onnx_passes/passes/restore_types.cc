@@ -1,4 +1,4 @@
-// The way back from `widen`.
+// The inverse of `widen`.
 #include <onnx/defs/schema.h>
 
 #include <algorithm>
@@ -18,7 +18,7 @@ bool is_constant(const Value& value) {
   return value.is_initializer() || (value.producer() && value.producer()->is("Constant"));
 }
 
-// Inputs of a node that must have one type have one letter for it in the operator's schema.
+// Inputs of a node that must have the same type have the same letter in the operator's schema.
 const std::string& type_letter(const onnx::OpSchema& schema, size_t input) {
   return schema.inputs()[std::min(input, schema.inputs().size() - 1)].GetTypeStr();
 }
@@ -58,7 +58,7 @@ class Restoration {
     }
   }
 
-  // Where the schema wants one type, 16 bits win.
+  // If the schema requires one type, 16 bits are chosen.
   void unify(Node* node) {
     const onnx::OpSchema* schema = find_schema(*node);
     if (!schema || schema->inputs().empty() || !node->subgraphs().empty()) return;
@@ -79,7 +79,7 @@ class Restoration {
     }
   }
 
-  // Outputs keep their names; a cast stands before one whose type is another now.
+  // Outputs keep their names; a cast is inserted before an output whose type has changed.
   void restore_outputs() {
     std::vector<Value*> outputs = graph_.outputs();
     for (Value*& output : outputs) {

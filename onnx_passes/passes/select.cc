@@ -9,6 +9,7 @@
 
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/inference.h"
+#include "onnx_passes/operators/operators.h"
 #include "onnx_passes/passes/expression.h"
 #include "onnx_passes/passes/passes.h"
 #include "onnx_passes/passes/weight_roles.h"
@@ -18,7 +19,7 @@ namespace {
 
 constexpr size_t kNoEnd = std::string::npos;
 
-// The end of the set that opens at `open`, or kNoEnd; a `]` that comes first belongs to the set.
+// The end of the set that opens at `open`, or kNoEnd; a `]` directly after the opening belongs to the set.
 size_t set_end(const std::string& pattern, size_t open) {
   size_t first = open + 1;
   if (first < pattern.size() && pattern[first] == '!') ++first;
@@ -41,7 +42,7 @@ bool in_set(const std::string& pattern, size_t open, size_t end, char c) {
   return inside != negated;
 }
 
-// How many characters of the pattern match the one character c; 0 when they do not.
+// The number of pattern characters that match the one character c; 0 if they do not match.
 size_t match_one(const std::string& pattern, size_t at, char c) {
   if (pattern[at] == '?') return 1;
   const size_t end = pattern[at] == '[' ? set_end(pattern, at) : kNoEnd;
@@ -52,7 +53,7 @@ size_t match_one(const std::string& pattern, size_t at, char c) {
 std::vector<std::string> read_lines(const std::string& path, const std::string& option) {
   std::error_code error;
   std::ifstream file;
-  if (std::filesystem::is_regular_file(path, error)) file.open(path);  // others may have no end
+  if (std::filesystem::is_regular_file(path, error)) file.open(path);  // other files may be endless
   if (!file.is_open()) fail(option, " @", path, ": the file cannot be read");
   std::vector<std::string> lines;
   for (std::string line; std::getline(file, line);) {
@@ -86,7 +87,7 @@ std::vector<std::string> without_files(const std::vector<std::string>& patterns,
        similar.empty() ? (names.size() > 3 ? ", ..." : "") : "?");
 }
 
-// Batch normalization's running mean and variance: state that training updates by its own rule.
+// The running mean and variance of batch normalization: state that training updates by its own rule.
 bool is_running_statistic(const Value* value) {
   return std::any_of(value->uses().begin(), value->uses().end(),
                      [](const Use& use) { return use.node->is("BatchNormalization") && use.index >= 3; });
@@ -94,8 +95,8 @@ bool is_running_statistic(const Value* value) {
 
 bool is_reshape(const Node* node) { return node && node->is("Reshape"); }
 
-// The ones and zeros of an InstanceNormalization between two Reshapes: so exporters write the normalization of groups,
-// whose own scale and bias come behind.
+// The ones and zeros of an InstanceNormalization between two Reshapes: exporters write group normalization like this,
+// with its own scale and bias after it.
 bool belongs_to_groups(const Value* value) {
   const auto is_part = [](const Use& use) {
     if (!use.node->is("InstanceNormalization") || use.index == 0 || !is_reshape(use.node->input(0)->producer()))
@@ -112,15 +113,16 @@ bool belongs_to_groups(const Value* value) {
   return first == 0 || first == 1;
 }
 
-// Scalars are constants of formulas (an attention's scale, an epsilon) far more often than they are weights; so are
-// tensors of one element that element-wise operators read, unless they are the bias of a layer with one output.
+// Scalars are mostly constants of formulas (an attention's scale, an epsilon), not weights; so are tensors with one
+// element that element-wise operators read, unless they are the bias of a layer with one output.
 bool trained_by_default(const Value* value) {
   if (belongs_to_groups(value)) return false;
   if (!value->type().is_static() || num_elements(value->type().shape()) != 1) return true;
   if (value->rank() == 0) return false;
-  constexpr std::string_view kElementwise[] = {"Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "Where", "Expand"};
-  const bool is_operand = std::all_of(value->uses().begin(), value->uses().end(), [&](const Use& use) {
-    return std::find(std::begin(kElementwise), std::end(kElementwise), use.node->op()) != std::end(kElementwise);
+  const bool is_operand = std::all_of(value->uses().begin(), value->uses().end(), [](const Use& use) {
+    const Operator& row = operator_of(*use.node);
+    const bool combines = row.kind == OperatorKind::kElementwise && use.node->num_inputs() > 1 && row.weights.empty();
+    return combines || use.node->is("Expand");
   });
   const WeightUse use = use_of(*value);
   return !is_operand || (use.role == WeightRole::kBias && use.fan_in > 0);
@@ -160,7 +162,7 @@ std::vector<Value*> match_names(const std::vector<Value*>& values, const std::ve
       chosen.insert(found->second);
       any = true;
     }
-    // Lists of names, as files hold them, are looked up one by one.
+    // Lists of plain names, as in files, are looked up by name.
     const bool is_glob = pattern.find_first_of("*?[") != kNoEnd;
     for (size_t i = 0; is_glob && i < values.size(); ++i) {
       if (!matches(pattern, values[i]->name())) continue;
@@ -185,7 +187,7 @@ std::vector<Value*> select_trainable(const Model& model, const std::vector<std::
     std::copy_if(weights.begin(), weights.end(), std::back_inserter(selected), trained_by_default);
   } else {
     selected = match_names(weights, train, "--train");
-    // "*" means the weights, not the numbers of formulas that exporters write as initializers.
+    // "*" selects the weights, not the constants of formulas that exporters write as initializers.
     const std::vector<std::string> names = without_files(train, "--train");
     std::erase_if(selected, [&](const Value* v) {
       return v->has_rank() && v->rank() == 0 && std::find(names.begin(), names.end(), v->name()) == names.end();

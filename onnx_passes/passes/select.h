@@ -1,4 +1,4 @@
-// Which weights the user means: names, globs and lists in files.
+// Selection of weights by names, globs and lists in files. Pure functions; any thread.
 #pragma once
 
 #include <string>
@@ -11,8 +11,9 @@ namespace onnx_train {
 // Glob matching of a whole name: `*` any characters, `?` one, `[a-c]` and `[!x]` one of a set.
 bool matches(const std::string& pattern, const std::string& name);
 
-// Those of `values` that some pattern names, in their order. A pattern is a name, a glob, or @file with one pattern a
-// line. Throws Error, starting with `option`, for a pattern that matches nothing and for a file that cannot be read.
+// The elements of `values` that some pattern matches, in their order. A pattern is a name, a glob, or @file with one
+// pattern per line. Throws Error, starting with `option`, for a pattern that matches nothing and for a file that cannot
+// be read.
 std::vector<Value*> match_names(const std::vector<Value*>& values, const std::vector<std::string>& patterns,
                                 const std::string& option);
 

@@ -1,7 +1,8 @@
-// One walk over each graph, in order: a node whose result is known becomes a constant, one that does nothing gives way
-// to its input, one that repeats an earlier node gives way to it. Then, backwards, what nobody needs is removed.
+// One traversal of each graph, in order: a node with a known result becomes a constant, a node without effect is
+// replaced by its input, and a node that repeats an earlier one is replaced by it. Then a reverse traversal removes
+// dead nodes.
 //
-// Outputs keep their names and nodes. A state is never taken for the constant that the file gives it.
+// Outputs keep their names. A state is never treated as a constant, although the file has a value for it.
 #include <algorithm>
 #include <unordered_map>
 #include <unordered_set>
@@ -11,6 +12,7 @@
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/inference.h"
 #include "onnx_passes/ir/onnx.h"
+#include "onnx_passes/operators/operators.h"
 #include "onnx_passes/passes/liveness.h"
 #include "onnx_passes/passes/passes.h"
 #include "onnx_passes/passes/simplify_slices.h"
@@ -24,7 +26,7 @@ using NodeTable = std::unordered_map<std::string, Node*>;
 // Nodes with more bytes of attributes are constants too large to compare.
 constexpr size_t kMaxKeyBytes = 4096;
 
-// ---- Nodes that do nothing
+// ---- Nodes without effect
 
 bool same_type(const Value* a, const Value* b) {
   const TensorType &x = a->type(), &y = b->type();
@@ -56,9 +58,9 @@ bool is_dropout_at_rest(const Node& node) {
   return !node.input(2) || all_are(node.input(2), 0);
 }
 
-// The result of the node is its first input.
+// Whether the result of the node is its first input.
 bool does_nothing(const Node& node) {
-  if (node.is("RoundGradientToBfloat16", kDomain)) return true;  // it has done its work when the gradients are there
+  if (node.is("RoundGradientTo", kDomain)) return true;  // it has no effect after gradients have been added
   if (!node.domain().empty() || !node.input(0) || !node.output()) return false;
   if (node.is("Identity")) return true;
   if (node.is("Cast")) return node.attr("to", 0) == static_cast<int>(node.input(0)->dtype());
@@ -75,14 +77,12 @@ bool does_nothing(const Node& node) {
     const bool forward = !node.input(4) || all_are(node.input(4), 1);
     return forward && same_type(node.input(0), node.output());
   }
-  // In the order of elements these change nothing; if the shape stays, nothing at all.
-  for (const char* op : {"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Expand"}) {
-    if (node.is(op)) return same_type(node.input(0), node.output());
-  }
-  return false;
+  // These change the shape, not the order of elements; if the shape stays, they have no effect.
+  const bool keeps_order = operator_of(node).kind == OperatorKind::kView || node.is("Expand");
+  return keeps_order && same_type(node.input(0), node.output());
 }
 
-// ---- Nodes that repeat
+// ---- Repeated nodes
 
 bool is_repeatable(const Node& node) {
   for (const char* op : {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli",
@@ -92,7 +92,7 @@ bool is_repeatable(const Node& node) {
   return node.subgraphs().empty();
 }
 
-// Equal for nodes that compute the same; empty for nodes that are not to be merged.
+// A key that is equal for nodes that compute the same; empty for nodes that must not be merged.
 std::string key_of(const Node& node) {
   if (!is_repeatable(node)) return "";
   std::string key = concat(node.domain(), '\n', node.op(), '\n', node.overload());
@@ -137,7 +137,7 @@ class Simplifier {
       own.clear();
       simplify(entry.initialization.get(), nullptr, &own);
     }
-    // An algorithm reads the inference graph: its dead nodes go first.
+    // An algorithm reads the inference graph, so the dead nodes of algorithms are removed first.
     for (const EntryPoint& entry : model_.entry_points) {
       remove_dead(entry.algorithm.get());
       remove_dead(entry.initialization.get());
@@ -166,7 +166,7 @@ class Simplifier {
       next = node->next();
       note_varying(*node);
       if (!is_kept(*node)) {
-        // Dropout stays in the inference graph: the model may be trained again.
+        // Dropout stays in the inference graph, because the model may be trained again.
         if (does_nothing(*node) || (is_algorithm && is_dropout_at_rest(*node))) {
           give_way(node, {node->input(0)});
           continue;
@@ -186,7 +186,7 @@ class Simplifier {
     }
   }
 
-  // What a state's value goes into changes from step to step; its shape does not.
+  // Values computed from a state change from step to step; shapes do not.
   void note_varying(const Node& node) {
     if (node.domain().empty() && (node.op() == "Shape" || node.op() == "Size")) return;
     bool varies = false;
@@ -229,7 +229,7 @@ class Simplifier {
   }
 
   void discard(Node* node) {
-    for (const Value* output : node->outputs()) varying_.erase(output);  // its address may be another value's next
+    for (const Value* output : node->outputs()) varying_.erase(output);  // its address may be reused for another value
     node->graph().remove(node);
     changed_ = true;
   }
@@ -247,15 +247,15 @@ class Simplifier {
     for (Value* value : graph->initializers()) {
       if (states_.count(value) || kept_.count(value)) bound.push_back(value);
     }
-    Node* binding = graph->add_node("", bound, {});  // what bindings name is read by a node meanwhile
+    Node* binding = graph->add_node("", bound, {});  // a temporary reader of the values that bindings name
     changed_ = graph->remove_unused_initializers() || changed_;
     graph->remove(binding);
   }
 
   Model& model_;
   ValueSet states_;
-  ValueSet kept_;     // outputs, and what bindings name
-  ValueSet varying_;  // states and what is computed from their values
+  ValueSet kept_;     // outputs, and values that bindings name
+  ValueSet varying_;  // states, and values computed from them
   bool changed_ = false;
 };
 

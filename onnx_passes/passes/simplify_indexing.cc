@@ -1,8 +1,8 @@
-// x[:, i, j] with constant i and j, as exporters write it, is a Gather on merged axes.
+// Converts x[:, i, j] with constant i and j, as exporters write it, to a Gather on merged axes.
 //
 // PyTorch's exporter moves the indexed axes to the front, indexes with GatherND, and moves them back: three passes over
-// memory, and as many in the gradient, where the scattered zeros are as large as x. Merging the indexed axes makes it
-// one Gather with flat indices, whose gradient adds rows in place.
+// memory, and as many in the gradient, where the scattered zeros are as large as x. With merged axes it is one Gather
+// with flat indices, whose gradient adds rows in place.
 #include <algorithm>
 #include <numeric>
 #include <optional>
@@ -22,14 +22,14 @@ Axes permutation_of(const Node& transpose, int64_t rank) {
   return transpose.attr("perm", reversed);
 }
 
-// The indexed axes of x: they lie side by side, first .. first + sizes.size() - 1.
+// The indexed axes of x, which are adjacent: first .. first + sizes.size() - 1.
 struct IndexedAxes {
   Value* x;
   int64_t first;
   Shape sizes;
 };
 
-// GatherND's data are x with the indexed axes moved to the front, the others in their order; or x itself.
+// The data input of GatherND is x with the indexed axes moved to the front and the others in order, or x itself.
 std::optional<IndexedAxes> find_indexed_axes(Value* data, int64_t count) {
   IndexedAxes found{data, 0, {}};
   if (const Node* node = data->producer(); node && node->is("Transpose") && node->input(0)->has_rank()) {
@@ -51,7 +51,7 @@ std::optional<IndexedAxes> find_indexed_axes(Value* data, int64_t count) {
   return found;
 }
 
-// Row-major positions in the merged axis; empty when an index lies outside.
+// Row-major positions in the merged axis; empty if an index is out of range.
 std::vector<int64_t> flat_indices(const Tensor& indices, const Shape& sizes) {
   const std::vector<int64_t> tuples = indices.to_ints();
   std::vector<int64_t> flat;
@@ -67,7 +67,7 @@ std::vector<int64_t> flat_indices(const Tensor& indices, const Shape& sizes) {
   return flat;
 }
 
-// x's shape with the indexed axes as one: 0 copies a size in front of them, one size behind may be unknown.
+// x's shape with the indexed axes merged: 0 copies a size before them; one size after them may be unknown.
 std::optional<Axes> merged_shape(const IndexedAxes& axes) {
   const Dims& dims = *axes.x->type().dims;
   const auto first = static_cast<size_t>(axes.first);
@@ -82,7 +82,7 @@ std::optional<Axes> merged_shape(const IndexedAxes& axes) {
   return unknown <= 1 && num_elements(axes.sizes) > 0 ? std::optional(shape) : std::nullopt;
 }
 
-// The only reader of `value`, if it moves the first axis back to `axis`; then the two transposes are none.
+// The only reader of `value` if it moves the first axis back to `axis`; the two transposes then cancel.
 Node* moved_back(const Value* value, int64_t axis, int64_t rank) {
   if (value->uses().size() != 1 || value->graph().is_output(value)) return nullptr;
   Node* reader = value->uses()[0].node;

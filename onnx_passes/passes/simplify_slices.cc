@@ -10,8 +10,7 @@
 namespace onnx_train {
 namespace {
 
-// SliceGrad (dy, shape, starts, ends, axes, steps) of a slice along one axis, without steps: dy is what lies in
-// [start, end).
+// SliceGrad (dy, shape, starts, ends, axes, steps) of a slice along one axis with step 1: dy covers [start, end).
 struct Piece {
   Value* dy;
   Shape shape;
@@ -43,7 +42,7 @@ std::optional<Piece> piece_of(const Node& node, const Varies& varies) {
   return piece;
 }
 
-// The pieces that the Add is the sum of; none when it is the sum of something else.
+// The pieces whose sum the Add computes; empty if it is another sum.
 std::vector<Piece> pieces_of(const Node& add, const Varies& varies) {
   std::vector<Piece> pieces;
   std::vector<const Value*> terms = {add.input(0), add.input(1)};

@@ -1,4 +1,5 @@
-// The sum of the gradients of slices that share a tensor out among them is a Concat.
+// Replaces the sum of the gradients of slices that partition a tensor by a Concat. A function on a graph that one
+// caller owns.
 #pragma once
 
 #include <functional>
@@ -7,10 +8,10 @@
 
 namespace onnx_train {
 
-// `node` ends a sum, by Adds, of SliceGrads along one axis. Where their slices follow each other from the axis's first
-// element to its last, each element of the sum is one of a slice and zeros: returns the slices' gradients one behind
-// the other, made in front of the node. Null otherwise, and where a place `varies` from step to step. Exporters cut
-// weights so to bring gates into ONNX's order.
+// `node` is the last Add of a sum of SliceGrads along one axis. If the slices cover the axis without gaps or overlaps,
+// each element of the sum comes from one slice: returns the concatenation of the slices' gradients, inserted before the
+// node. Returns null otherwise, and if a position `varies` from step to step. Exporters slice weights like this to
+// bring gates into ONNX's order.
 Value* join_slices(Node* node, const std::function<bool(const Value*)>& varies);
 
 }  // namespace onnx_train

@@ -15,15 +15,15 @@ namespace {
 
 bool is_batch_norm(const Node& node) { return node.is("BatchNormalization"); }
 
-// A Dropout that drops something: its ratio is not known to be zero.
+// A Dropout whose ratio is not known to be zero.
 bool drops(const Node& node) {
   if (!node.is("Dropout")) return false;
   const Tensor ratio = constant_of(node.input(1));
   return ratio.size() != 1 || ratio.at(0) != 0;
 }
 
-// The value of running statistics; empty when the model computes it. Exporters put an Identity or two in between; many
-// nodes may share a longer chain, and each would walk it.
+// The value of running statistics; empty if the model computes it. Exporters insert an Identity or two; longer chains
+// are not followed, because many nodes may share one and each would traverse it.
 Tensor constant_statistics(const Node& node, int input) {
   constexpr int kMaxIdentities = 100;
   const Value* source = node.input(input);
@@ -33,8 +33,8 @@ Tensor constant_statistics(const Node& node, int input) {
   return constant_of(source);
 }
 
-// Makes running statistics an initializer that nothing else reads: they are no weights. Exporters merge equal tensors,
-// so the many zeros and ones of a fresh model may be one initializer.
+// Gives running statistics an initializer of their own, because they are not weights. Exporters merge equal tensors, so
+// the many zeros and ones of a fresh model may be one initializer.
 void own_statistics(Node* node) {
   for (int input : {3, 4}) {
     const Value* value = node->input(input);
@@ -46,7 +46,8 @@ void own_statistics(Node* node) {
   }
 }
 
-// Control flow keeps its bodies in inference form; something inside that trains differently would be lost silently.
+// Control flow keeps its bodies in inference form; a node inside that trains differently would be lost silently, so it
+// is an error.
 void check_subgraphs(const Node& node) {
   for (const auto& subgraph : node.subgraphs()) {
     for (const Node* n = subgraph.graph->first(); n; n = n->next()) {
@@ -60,7 +61,7 @@ void check_subgraphs(const Node& node) {
 
 // ---- The inference graph
 
-// The outputs of a training node that hold running statistics are, in inference, its inputs.
+// In inference, the running-statistics outputs of a training node are its inputs.
 void to_inference(Node* node) {
   Graph& graph = node->graph();
   for (int i = 1; i < node->num_outputs(); ++i) {
@@ -77,7 +78,7 @@ void to_inference(Node* node) {
   if (made->output()->name() != name) graph.rename(made->output(), name);
 }
 
-// y = x, and the mask is true everywhere.
+// y = x, and the mask is all true.
 void remove_dropout(Node* node) {
   Graph& graph = node->graph();
   if (Value* mask = node->output(1); mask && (!mask->uses().empty() || graph.is_output(mask))) {
@@ -89,9 +90,9 @@ void remove_dropout(Node* node) {
   graph.remove(node);
 }
 
-// ---- The algorithm's versions of nodes
+// ---- The algorithm's training versions
 
-// Makes the training versions, node by node in the order of the inference graph.
+// Creates the training versions, node by node in the order of the inference graph.
 class TrainingCopy {
  public:
   TrainingCopy(Model& model, EntryPoint& entry, const BuildOptions& options)
@@ -118,7 +119,8 @@ class TrainingCopy {
 
   // ---- Batch normalization
 
-  // running' = running momentum + batch (1 - momentum), the batch's variance times n / (n - 1) where torch's is wanted
+  // running' = running momentum + batch (1 - momentum); with torch's convention the batch variance is scaled by n / (n
+  // - 1).
   Var advance(Var running, Var batch, float momentum) {
     return running * static_cast<double>(momentum) + batch * (1.0 - static_cast<double>(momentum));
   }
@@ -174,7 +176,7 @@ class TrainingCopy {
     bind_state(&entry_, key_, builder_.var(key_) + builder_.constant(Tensor::of<uint64_t>({2}, {0, 1})));
   }
 
-  // A ratio that is known becomes a constant of the algorithm: the initializer is the Dropout's, and goes with it.
+  // A known ratio becomes a constant of the algorithm: its initializer is removed together with the Dropout.
   Var ratio_of(const Node& node) {
     if (!node.input(1)) return builder_.scalar(DType::kFloat, 0.5);
     const Tensor known = constant_of(node.input(1));

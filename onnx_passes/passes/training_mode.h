@@ -1,12 +1,12 @@
-// Where training differs from inference: batch norm uses and updates batch statistics, dropout is on. This pass makes
-// the entry point "step" and, in Mode::kTrain, puts into its algorithm the training version of every BatchNormalization
-// and Dropout and of every node behind one; the version of a value `v` is called `train/v`. What lies before is shared
-// with the inference graph.
+// Training mode: batch normalization uses and updates batch statistics, and dropout is active. This pass creates the
+// entry point "step" and, in Mode::kTrain, adds to its algorithm the training version of every BatchNormalization and
+// Dropout and of every node that depends on one; the version of a value `v` is named `train/v`. Earlier values are
+// shared with the inference graph. One caller owns the model; throws Error.
 //
 //   BatchNormalization   -> onnx_train.BatchNormalizationTrain; running mean and variance become state
 //   Dropout              -> onnx_train.Dropout with a stream of its own; the key is the state state/random_key
 //
-// The inference graph itself is left in inference form: batch norm with its running statistics, no dropout.
+// The inference graph itself stays in inference form: batch norm with its running statistics, no dropout.
 #pragma once
 
 #include "onnx_passes/ir/graph.h"
@@ -16,7 +16,7 @@ namespace onnx_train {
 
 Pass training_mode(const BuildOptions& options);
 
-// The inference form alone, subgraphs included: what `predict` and a plan of a forward model run. A model that was
+// Converts the graph to inference form, including subgraphs, for `predict` and for plans of forward models. A model
 // exported in training mode then computes what its module computes in evaluation mode.
 void to_inference(Graph& graph);
 

@@ -1,6 +1,6 @@
-// Training versions of nodes: copies of the inference graph's nodes in an entry point's algorithm, made where training
-// computes something else. EntryPoint::training_versions lists them; the version of a value `v` is named train/v where
-// that is free. Used by one pass at a time; does not outlive the model.
+// Training versions of nodes: copies of the inference graph's nodes in an entry point's algorithm, where training
+// computes something else. EntryPoint::training_versions lists them; the version of a value `v` is named train/v if
+// that is free. Owned by one pass at a time; the model must outlive it.
 #pragma once
 
 #include <string>
@@ -11,27 +11,27 @@
 namespace onnx_train {
 
 inline std::string training_name(const Value* value) { return "train/" + value->name(); }
-// The training version of a value of the inference graph, or the value itself where the two do not differ.
+// The training version of a value of the inference graph; the value itself if there is none.
 Value* training_value(const EntryPoint& entry, Value* inference_value);
 
 class TrainingVersions {
  public:
-  // Copies go before `before`, a node of the algorithm; to its end when null.
+  // Inserts copies before `before`, a node of the algorithm, or at its end if null.
   explicit TrainingVersions(EntryPoint* entry, Node* before = nullptr) : entry_(*entry), before_(before) {}
 
   bool empty() const { return versions_.empty(); }
-  // The version that was made here; the value itself where there is none.
+  // The version that this object created; the value itself if there is none.
   Value* of(Value* value) const;
-  // Whether the node, or a graph inside it, reads a value that has a version.
+  // Whether the node, or a node in its subgraphs, reads a value that has a version.
   bool are_read_by(const Node& node) const;
 
-  // Makes a copy of the node, which reads versions where there are some, and whose outputs are versions.
+  // Copies the node. The copy reads versions where they exist, and its outputs are versions.
   void copy(const Node& node);
-  // `made` is the version of `original`.
+  // Records that `made` is the version of `original`.
   void add(Value* original, Value* made);
-  // The version of `original` from now on.
+  // Replaces the version of `original`.
   void set(Value* original, Value* made) { versions_[original] = entry_.training_versions[original] = made; }
-  // The nodes of `graph`, and of the graphs inside, read versions where there are some.
+  // Makes the nodes of `graph` and its subgraphs read versions where they exist.
   void redirect(Graph* graph) const;
 
  private:
@@ -40,7 +40,7 @@ class TrainingVersions {
 
   EntryPoint& entry_;
   Node* before_;
-  std::unordered_map<Value*, Value*> versions_;  // of the inference graph -> of the algorithm
+  std::unordered_map<Value*, Value*> versions_;  // value of the inference graph -> value of the algorithm
 };
 
 }  // namespace onnx_train

@@ -6,7 +6,7 @@
 namespace onnx_train {
 namespace {
 
-// The sizes of the parts; none when they are not known.
+// The sizes of the parts; empty if they are unknown.
 std::vector<int64_t> part_sizes(const Node& split) {
   const Value* x = split.input(0);
   if (!x->has_rank() || split.attr("keepdims", 1) == 0) return {};

@@ -1,4 +1,4 @@
-// Sequences as torch exports them: a tensor is split into a sequence whose parts are taken out again. A function on a
+// Sequences as torch exports them: a tensor is split into a sequence and its parts are extracted again. A function on a
 // graph that one caller owns.
 #pragma once
 
@@ -6,8 +6,8 @@
 
 namespace onnx_train {
 
-// A SplitToSequence whose types are inferred, and of which only known parts are read, becomes a Split. Returns whether
-// the node is gone.
+// Converts a SplitToSequence with inferred types, of which only parts with known indices are read, to a Split. Returns
+// whether the node was replaced.
 bool unpack_sequence(Node* node);
 
 }  // namespace onnx_train

@@ -11,8 +11,9 @@
 namespace onnx_train {
 namespace {
 
-// A definition that ended with opset `until` - 1, and how its nodes become nodes of the next one. A node meets the
-// rows of its operator from the oldest that applies on; the function returns the node that stands for it then.
+// An operator definition that ended with opset `until` - 1, and the conversion of its nodes to the next definition. A
+// node passes the rows of its operator in order, from the oldest that applies; the function returns the node that
+// replaces it.
 struct Row {
   const char* op;
   int64_t until;
@@ -26,12 +27,12 @@ struct Row {
 
 bool is_needed(const Value* value) { return value && (!value->uses().empty() || value->graph().is_output(value)); }
 
-// `to` takes the name, the uses and the place among the outputs of `from`, which may be removed then.
+// `to` takes over the name, the uses and the output position of `from`, which may then be removed.
 void take_over(Value* from, Value* to) {
   Graph& graph = from->graph();
   const std::string name = from->name();
   const TensorType type = from->type();
-  graph.replace(from, to);  // gives outputs their name, too
+  graph.replace(from, to);  // also passes on the names of outputs
   if (from->name() == name) {
     graph.rename(from, graph.unique_name(name + "/old"));
     graph.rename(to, name);
@@ -54,7 +55,7 @@ Node* rebuild(Node* node, const std::vector<Value*>& inputs, int num_outputs) {
   return fresh;
 }
 
-// The node gives way to `value`, which was made just before it.
+// Replaces the node by `value`, which was created directly before it.
 Node* give_way(Node* node, Var value) {
   Node* producer = value.value()->producer();
   take_over(node->output(), value.value());
@@ -62,7 +63,7 @@ Node* give_way(Node* node, Var value) {
   return producer;
 }
 
-// An int64 list that was an attribute becomes input `index`.
+// An int64 list attribute becomes input `index`.
 void ints_to_input(Node* node, const std::string& attribute, int index) {
   if (!node->has_attr(attribute)) return;
   Builder b(&node->graph(), node);
@@ -76,7 +77,7 @@ Node* axes_to_input(Node* node) {
   return node;
 }
 
-// min and max: numbers before, scalars of x's type now.
+// min and max: attributes before, scalars of x's type now.
 Node* clip(Node* node) {
   Builder b(&node->graph(), node);
   int index = 1;
@@ -135,7 +136,7 @@ Node* split_count(Node* node) {
   return node;
 }
 
-// Before opset 13, everything from `axis` on was one axis.
+// Before opset 13, all axes from `axis` on were treated as one.
 Node* softmax(Node* node) {
   const int64_t axis = node->attr("axis", 1);
   const Value* x = node->input(0);
@@ -158,7 +159,7 @@ Node* softmax(Node* node) {
   return give_way(node, reshape(rows, shape(input)));
 }
 
-// Train mode was said by the number of outputs, and the last two are gone.
+// The number of outputs selected training mode, and the last two outputs no longer exist.
 Node* batch_normalization(Node* node) {
   if (node->attr("spatial", 1) != 1) refuse(*node, "spatial=0 has no successor");
   node->remove_attr("spatial");
@@ -193,7 +194,7 @@ Node* group_normalization(Node* node) {
 
 // ---- Resize
 
-// A Resize of x with corners at zero, as all were before opset 11. Takes the name of `node`.
+// A Resize of x with asymmetric coordinates, as all were before opset 11. Takes over the name of `node`.
 Var resize_from_corners(Builder& b, const Node& node, Var x, Var scales, const char* nearest_mode) {
   std::string mode = node.attr("mode", "nearest");
   if (mode == "bilinear" || mode == "trilinear") mode = "linear";
@@ -204,7 +205,7 @@ Var resize_from_corners(Builder& b, const Node& node, Var x, Var scales, const c
   return y;
 }
 
-// It only enlarged.
+// This operator only enlarged.
 Node* upsample(Node* node) {
   Builder b(&node->graph(), node);
   b.set_name(node->output()->name());
@@ -216,7 +217,7 @@ Node* upsample(Node* node) {
   return give_way(node, resize_from_corners(b, *node, b.var(node->input(0)), scales, "floor"));
 }
 
-// Axes that shrink rounded up, in ONNX Runtime's reading, which exporters followed; axes that grow, down.
+// ONNX Runtime, and therefore exporters, rounded up along shrinking axes and down along growing ones.
 Node* resize_10(Node* node) {
   Builder b(&node->graph(), node);
   b.set_name(node->output()->name());
@@ -237,8 +238,9 @@ Node* resize_10(Node* node) {
   return give_way(node, resize_from_corners(b, *node, smaller, b.constant(growing), "floor"));
 }
 
-// tf_half_pixel_for_nn: place y of an axis that is resized shows (y + 0.5) / scale, half an element after half_pixel.
-// Rounding takes that up, or the axis is made twice as long, counted from the corner, and shows each second place.
+// tf_half_pixel_for_nn: position y of a resized axis shows (y + 0.5) / scale, half an element after half_pixel. Either
+// rounding absorbs the difference, or the axis is resized to twice its length with asymmetric coordinates and every
+// second position is taken.
 Node* resize_for_nn(Node* node) {
   if (node->attr("coordinate_transformation_mode", "") != "tf_half_pixel_for_nn") return node;
   const std::string rounding = node->attr("nearest_mode", "round_prefer_floor");
@@ -276,7 +278,7 @@ Node* resize_for_nn(Node* node) {
   return give_way(node, slice(denser, b.ints(ones), b.ints(ends), b.ints(axes), b.ints(twos)));
 }
 
-// Inputs that were empty tensors are now left out.
+// Inputs that were empty tensors become absent.
 Node* without_empty_inputs(Node* node) {
   std::vector<Value*> inputs = node->inputs();
   for (size_t i = 1; i < inputs.size(); ++i) {

@@ -4,7 +4,8 @@
 
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/inference.h"
-#include "onnx_passes/ir/recurrence.h"
+#include "onnx_passes/operators/operators.h"
+#include "onnx_passes/operators/recurrence.h"
 
 namespace onnx_train {
 namespace {
@@ -16,7 +17,7 @@ bool is_norm(const Node& node) {
 
 bool is_convolution(const Node& node) { return node.is("Conv") || node.is("ConvTranspose"); }
 
-// Nodes that hand on a linear layer's result with other shape, type or noise.
+// Nodes that pass on a linear layer's result with another shape or type, or with dropout.
 bool passes_on(const Node& node) {
   return node.is("Reshape") || node.is("Identity") || node.is("Cast") || node.is("Dropout") || node.is("Transpose") ||
          node.is("Squeeze") || node.is("Unsqueeze");
@@ -26,10 +27,10 @@ bool is_constant(const Value* value) {
   return value->is_initializer() || (value->producer() && value->producer()->is("Constant"));
 }
 
-// A layer and its bias are not further apart: what looks back from each of a million biases must not walk far.
+// Largest distance between a layer and its bias: a search from each of a million biases must be short.
 constexpr int kMaxHandedOn = 64;
 
-// The uses in the inference graph: the backward pass reads weights, too.
+// The uses in the inference graph; the backward pass reads weights, too.
 std::vector<Use> uses_of(const Value& value) {
   std::vector<Use> uses;
   for (const Use& use : value.uses()) {
@@ -41,7 +42,7 @@ std::vector<Use> uses_of(const Value& value) {
 // The other operand of a node with two.
 const Value* other(const Use& use) { return use.node->input(1 - use.index); }
 
-// [out, in, ...]: torch's fans.
+// [out, in, ...]: fans as torch counts them.
 void set_fans(const Shape& shape, WeightUse* use) {
   double receptive = 1;
   for (size_t i = 2; i < shape.size(); ++i) receptive *= static_cast<double>(shape[i]);
@@ -49,7 +50,7 @@ void set_fans(const Shape& shape, WeightUse* use) {
   use->fan_in = static_cast<double>(shape[1]) * receptive;
 }
 
-// Whether what a linear layer gives is added to something that is no bias.
+// Whether the output of a linear layer is added to something that is not a bias.
 bool reaches_residual(const Value* value) {
   std::vector<const Value*> pending = {value};
   while (!pending.empty()) {
@@ -64,7 +65,7 @@ bool reaches_residual(const Value* value) {
   return false;
 }
 
-// `use` reads the weight, which is `transposed` on the way.
+// `use` reads the weight, which has been transposed on the way if `transposed`.
 bool find_linear(const Value& weight, const Use& use, bool transposed, WeightUse* result) {
   const Node& node = *use.node;
   if (!weight.type().is_static()) return false;
@@ -83,7 +84,7 @@ bool find_linear(const Value& weight, const Use& use, bool transposed, WeightUse
   return true;
 }
 
-// The linear weight whose result `value` is; 0 when there is none.
+// The fan-in of the linear weight whose result `value` is; 0 if there is none.
 double fan_in_of_result(const Value* value) {
   for (int i = 0; i < kMaxHandedOn && value && value->producer() && passes_on(*value->producer()); ++i) {
     value = value->producer()->input(0);
@@ -109,7 +110,7 @@ bool find_bias(const Value& weight, const Use& use, WeightUse* result) {
   return true;
 }
 
-// torch draws all of a recurrent layer's weights by the size of its state.
+// torch scales all weights of a recurrent layer by the size of its state.
 bool find_recurrent(const Use& use, WeightUse* result) {
   const Node& node = *use.node;
   const TensorType& r = node.input(2) ? node.input(2)->type() : TensorType();
@@ -138,18 +139,19 @@ bool find_norm(const Value& weight, const Use& use, WeightUse* result) {
     return true;
   }
   if (!use.node->is("Mul") || !weight.has_rank() || weight.rank() != 1) return false;
-  result->role = WeightRole::kNormScale;  // a norm in its parts
+  result->role = WeightRole::kNormScale;  // a norm written with elementary operators
   return true;
 }
 
-// A value that holds the weight's elements, and which of its uses comes next.
+// A value that holds the weight's elements, and the index of its next use.
 struct SeenAs {
   std::vector<Use> uses;
   bool transposed;
   size_t next = 0;
 };
 
-// Looks through nodes that hand the weight on, where they stand among its uses.
+// Finds the role of the weight from its uses. Uses after a node that passes the weight on are inserted at the position
+// of that node.
 void find(const Value& weight, WeightUse* result) {
   std::vector<SeenAs> pending;
   const auto look_at = [&](const Value& value, bool transposed) {
@@ -174,48 +176,19 @@ void find(const Value& weight, WeightUse* result) {
   }
 }
 
-// ---- Which constants are weights
-
-// Inputs by which an operator takes weights.
-struct WeightInputs {
-  const char* op;
-  std::initializer_list<int> inputs;
-};
-
-const WeightInputs kWeightInputs[] = {
-    {"BatchNormalization", {1, 2, 3, 4}},
-    {"CausalConvWithState", {1, 2}},
-    {"Conv", {1, 2}},
-    {"ConvTranspose", {1, 2}},
-    {"DeformConv", {1, 3}},
-    {"Einsum", {0, 1, 2, 3}},
-    {"GRU", {1, 2, 3}},
-    {"Gather", {0}},
-    {"Gemm", {0, 1, 2}},
-    {"GroupNormalization", {1, 2}},
-    {"InstanceNormalization", {1, 2}},
-    {"LSTM", {1, 2, 3, 7}},
-    {"LayerNormalization", {1, 2}},
-    {"MatMul", {0, 1}},
-    {"PRelu", {1}},
-    {"RMSNormalization", {1}},
-    {"RNN", {1, 2, 3}},
-};
+// ---- Constants that are weights
 
 bool is_weight_input(const Use& use) {
-  return use.node->domain().empty() &&
-         std::any_of(std::begin(kWeightInputs), std::end(kWeightInputs), [&](const WeightInputs& row) {
-           return use.node->op() == row.op &&
-                  std::find(row.inputs.begin(), row.inputs.end(), use.index) != row.inputs.end();
-         });
+  const std::vector<int>& inputs = operator_of(*use.node).weights;
+  return std::find(inputs.begin(), inputs.end(), use.index) != inputs.end();
 }
 
-// Nodes whose result holds the elements of a weight that is their first input.
+// Nodes whose result holds the elements of a weight, their first input.
 bool hands_on(const Node& node) {
   return passes_on(node) || node.is("CastLike") || node.is("Flatten") || node.is("Expand") || node.is("Tile");
 }
 
-// Where a value comes from when changes of shape and type, and sums and products with constants, are undone.
+// The source of a value, before changes of shape and type, and before sums and products with constants.
 const Value* without_scaling(const Value* value) {
   while (value && value->producer()) {
     const Node& node = *value->producer();
@@ -231,7 +204,8 @@ const Value* without_scaling(const Value* value) {
   return value;
 }
 
-// Computed by more than that: what scales and shifts a model's input, as images are, is no weight.
+// Whether `value` is computed by more than scaling and shifting an input of the model: constants that only normalize an
+// input, such as images, are not weights.
 bool is_computed(const Value* value) {
   value = without_scaling(value);
   return value && value->producer() && !is_constant(value);
@@ -246,10 +220,10 @@ bool is_result_of_layer(const Value* value) {
   return is_constant(weight);
 }
 
-// No chain of such nodes is longer in what exporters write; a bound keeps the search short in what others do.
+// Longest chain of such nodes in exported models; the bound keeps the search short in others.
 constexpr int kMaxSteps = 8;
 
-// Sums that become probabilities: what is added to them is a mask, unless they are a layer's.
+// Whether `value` becomes probabilities: a constant added to it is then a mask, unless it belongs to a layer.
 bool reaches_softmax(const Value* value, int steps = 0) {
   return steps < kMaxSteps && std::any_of(value->uses().begin(), value->uses().end(), [&](const Use& use) {
            if (use.node->is("Softmax") || use.node->is("LogSoftmax")) return true;
@@ -279,7 +253,7 @@ bool is_weight_operand(const Value& value, const Use& use) {
   if (node.is("Concat")) return has_computed_input(node) && !is_uniform(value);  // a class token
   if (node.num_inputs() != 2 || !is_computed(other(use))) return false;
   if (node.is("Add")) return is_result_of_layer(other(use)) || !reaches_softmax(node.output());
-  // More than one axis: a table of angles, a window.
+  // With more than one axis it is a table of angles or a window.
   return node.is("Mul") && std::count_if(shape.begin(), shape.end(), [](int64_t d) { return d != 1; }) == 1;
 }
 

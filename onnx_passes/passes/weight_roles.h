@@ -1,5 +1,5 @@
-// What a weight is for, found from the nodes that read it: initial values depend on it, and which constants are
-// weights. Functions on a graph that does not change meanwhile; they throw nothing of their own.
+// The role of a weight, found from the nodes that read it: it selects initial values and tells which constants are
+// weights. Functions on a graph that must not change meanwhile; they throw nothing of their own.
 #pragma once
 
 #include "onnx_passes/ir/graph.h"
@@ -9,8 +9,8 @@ namespace onnx_train {
 enum class WeightRole {
   kLinear,           // of MatMul, Gemm, Conv, ConvTranspose
   kEmbedding,        // a table that Gather reads
-  kBias,             // added to what a linear weight gives, or by a norm
-  kNormScale,        // multiplies what a norm gives
+  kBias,             // added to the output of a linear weight, or by a norm
+  kNormScale,        // multiplies the output of a norm
   kRunningMean,      // of BatchNormalization
   kRunningVariance,  // the same
   kOther,
@@ -18,16 +18,16 @@ enum class WeightRole {
 
 struct WeightUse {
   WeightRole role = WeightRole::kOther;
-  double fan_in = 0;      // of linear weights, as torch counts it; of a bias: its linear weight's, 0 when it has none
+  double fan_in = 0;      // of linear weights, as torch counts it; of a bias: that of its linear weight, or 0
   double fan_out = 0;     // of linear weights and embeddings
-  bool residual = false;  // a linear weight whose result is added to a value that is no bias (a residual stream)
+  bool residual = false;  // a linear weight whose result is added to a value that is not a bias (a residual stream)
 };
 
 WeightUse use_of(const Value& weight);
 
-// Whether some node reads the constant `value` where operators have their weights: as a filter, a table, the operand of
-// a product, the parameter of a norm or of a recurrent layer, or as a bias or scale of channels that is added to or
-// multiplies what the model computes. Looks through nodes that change only shape or type. Types are inferred.
+// Whether some node reads the constant `value` as a weight: as a filter, a table, the operand of a product, a parameter
+// of a norm or recurrent layer, or a bias or scale of channels. Follows nodes that change only shape or type. Types
+// must be inferred.
 bool is_read_as_weight(const Value& value);
 
 }  // namespace onnx_train

@@ -7,7 +7,7 @@
 namespace onnx_train {
 namespace {
 
-// On an initializer while importing: its original type. On the model: "onnx_train.type.<name>".
+// Role of an initializer during import: its original type. Metadata of the model: "onnx_train.type.<name>".
 constexpr const char* kKey = "onnx_train.type";
 
 bool is_16_bit(int64_t dtype) {
@@ -34,7 +34,7 @@ onnx::TensorProto widened(const onnx::TensorProto& tensor) {
   return wide;
 }
 
-// The type that casts, random nodes, windows and quantization name in an attribute.
+// The type that casts, random nodes, windows and quantization have as an attribute.
 bool names_type(const onnx::AttributeProto& attribute) {
   const std::string& name = attribute.name();
   return attribute.type() == onnx::AttributeProto::INT &&
@@ -105,7 +105,7 @@ void remove_idle_casts(Graph* graph) {
     const Value* x = node->input(0);
     const bool idle = (node->is("Cast") || node->is("CastLike")) && x && node->output() &&
                       x->dtype() == DType::kFloat && node->output()->dtype() == DType::kFloat;
-    // An output that is the input itself, or another output, keeps its node.
+    // An output that is an input itself, or another output, keeps its node.
     const bool apart =
         idle && graph->is_output(node->output()) && (!x->producer() || &x->graph() != graph || graph->is_output(x));
     if (!idle || apart) continue;

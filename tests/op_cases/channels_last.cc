@@ -9,16 +9,6 @@ using Ints = std::vector<int64_t>;
 OpInput sizes(const Ints& values) { return {.shape = {}, .value = Tensor::ints(values), .constant = true}; }
 OpInput apart(Shape shape) { return {.shape = std::move(shape), .distinct = true}; }
 
-OpCase row(const char* op, std::vector<OpInput> inputs, const Attrs& attrs, int num_outputs = 1) {
-  return {.op = op,
-          .inputs = std::move(inputs),
-          .attrs = attrs,
-          .num_outputs = num_outputs,
-          .domain = "onnx_train",
-          .gradient = false,
-          .dynamic = false};
-}
-
 Attrs windows(Ints strides, Ints dilations, Ints pads) {
   return {{"strides", std::move(strides)}, {"dilations", std::move(dilations)}, {"pads", std::move(pads)}};
 }
@@ -33,13 +23,23 @@ Attrs with(Attrs attrs, const char* name, int64_t value) {
   return attrs;
 }
 
+OpCase row(const char* op, std::vector<OpInput> inputs, const Attrs& attrs, int num_outputs = 1) {
+  return {.op = op,
+          .inputs = std::move(inputs),
+          .attrs = with(attrs, "channels_last", 1),
+          .num_outputs = num_outputs,
+          .domain = "onnx_train",
+          .gradient = false,
+          .dynamic = false};
+}
+
 void add_group_normalizations(std::vector<OpCase>& cases) {
   const auto add = [&](const Shape& x, int64_t groups) {
     const OpInput image = {x, -1, 2}, scale = {{x.back()}, 0.5, 1.5}, bias = {{x.back()}};
     const Attrs attrs = {{"num_groups", groups}, {"epsilon", 1e-3f}};
-    cases.push_back(row("ChannelsLastGroupNormalization", {image, scale, bias}, attrs));
-    cases.push_back(row("ChannelsLastGroupNormalizationGrad", {image, scale, {x}}, attrs, 3));
-    cases.push_back(row("ChannelsLastGroupNormalizationGrad", {image, scale, {x}}, attrs, 1));
+    cases.push_back(row("GroupNormalization", {image, scale, bias}, attrs));
+    cases.push_back(row("GroupNormalizationGrad", {image, scale, {x}}, attrs, 3));
+    cases.push_back(row("GroupNormalizationGrad", {image, scale, {x}}, attrs, 1));
   };
   add({2, 5, 7, 6}, 3);
   add({3, 4, 4, 16}, 16);  // InstanceNormalization
@@ -52,11 +52,11 @@ void add_group_normalizations(std::vector<OpCase>& cases) {
 
 // A convolution from x to y and both of its gradients.
 void add_convolution(std::vector<OpCase>& cases, const Shape& x, const Shape& w, const Shape& y, const Attrs& attrs) {
-  cases.push_back(row("ChannelsLastConv", {{x}, {w}}, attrs));
-  cases.push_back(row("ChannelsLastConv", {{x}, {w}, {{w[0]}}}, attrs));
-  cases.push_back(row("ChannelsLastConvGradInput", {{y}, {w}, sizes(x)}, attrs));
-  cases.push_back(row("ChannelsLastConvGradWeight", {{x}, {y}, sizes(w)}, attrs, 1));
-  cases.push_back(row("ChannelsLastConvGradWeight", {{x}, {y}, sizes(w)}, attrs, 2));
+  cases.push_back(row("Conv", {{x}, {w}}, attrs));
+  cases.push_back(row("Conv", {{x}, {w}, {{w[0]}}}, attrs));
+  cases.push_back(row("ConvGradInput", {{y}, {w}, sizes(x)}, attrs));
+  cases.push_back(row("ConvGradWeight", {{x}, {y}, sizes(w)}, attrs, 1));
+  cases.push_back(row("ConvGradWeight", {{x}, {y}, sizes(w)}, attrs, 2));
 }
 
 void add_convolutions(std::vector<OpCase>& cases) {
@@ -97,12 +97,12 @@ void add_convolutions(std::vector<OpCase>& cases) {
 void add_pools(std::vector<OpCase>& cases) {
   const auto add = [&](const Shape& x, const Shape& y, const Attrs& attrs) {
     const Attrs padded = with(attrs, "count_include_pad", 1);
-    cases.push_back(row("ChannelsLastMaxPool", {apart(x)}, attrs));
-    cases.push_back(row("ChannelsLastMaxPoolGrad", {{y}, apart(x)}, attrs));
-    cases.push_back(row("ChannelsLastAveragePool", {{x}}, attrs));
-    cases.push_back(row("ChannelsLastAveragePool", {{x}}, padded));
-    cases.push_back(row("ChannelsLastAveragePoolGrad", {{y}, sizes(x)}, attrs));
-    cases.push_back(row("ChannelsLastAveragePoolGrad", {{y}, sizes(x)}, padded));
+    cases.push_back(row("MaxPool", {apart(x)}, attrs));
+    cases.push_back(row("MaxPoolGrad", {{y}, apart(x)}, attrs));
+    cases.push_back(row("AveragePool", {{x}}, attrs));
+    cases.push_back(row("AveragePool", {{x}}, padded));
+    cases.push_back(row("AveragePoolGrad", {{y}, sizes(x)}, attrs));
+    cases.push_back(row("AveragePoolGrad", {{y}, sizes(x)}, padded));
   };
   const auto pool = [](Ints kernel, Ints strides, Ints dilations, Ints pads) {
     return with(windows(std::move(strides), std::move(dilations), std::move(pads)), "kernel_shape", kernel);
@@ -115,9 +115,9 @@ void add_pools(std::vector<OpCase>& cases) {
   add({1, 1, 1, 1}, {1, 1, 1, 1}, pool({1, 1}, {1, 1}, {1, 1}, {0, 0, 0, 0}));
   add({0, 6, 6, 3}, {0, 3, 3, 3}, pool({2, 2}, {2, 2}, {1, 1}, {0, 0, 0, 0}));
   const Attrs ceil = with(pool({3, 3}, {2, 3}, {1, 1}, {0, 1, 1, 0}), "ceil_mode", 1);
-  cases.push_back(row("ChannelsLastMaxPool", {apart({2, 7, 8, 5})}, ceil));
-  cases.push_back(row("ChannelsLastMaxPoolGrad", {{{2, 4, 3, 5}}, apart({2, 7, 8, 5})}, ceil));
-  cases.push_back(row("ChannelsLastAveragePool", {{{2, 7, 8, 5}}}, ceil));
+  cases.push_back(row("MaxPool", {apart({2, 7, 8, 5})}, ceil));
+  cases.push_back(row("MaxPoolGrad", {{{2, 4, 3, 5}}, apart({2, 7, 8, 5})}, ceil));
+  cases.push_back(row("AveragePool", {{{2, 7, 8, 5}}}, ceil));
 }
 
 }  // namespace

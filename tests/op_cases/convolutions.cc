@@ -88,6 +88,27 @@ void add_convolution_gradients(std::vector<OpCase>& cases) {
       {{"group", 1}, {"strides", Ints{1, 1, 1}}, {"dilations", Ints{1, 1, 1}}, {"pads", Ints{1, 1, 1, 1, 1, 1}}});
 }
 
+void add_unpools(std::vector<OpCase>& cases) {
+  // As many indices as elements, all different, out of [0, places).
+  const auto add = [&](const Shape& x, int64_t places, const Attrs& attrs, const Ints& output_shape = {}) {
+    Tensor indices(DType::kInt64, x);
+    for (int64_t i = 0; i < indices.size(); ++i) {
+      indices.set(i, static_cast<double>((i * places / indices.size() + 1) % places));
+    }
+    const OpInput none = {.shape = x, .low = 0, .high = 1, .dtype = DType::kInt64};  // of an empty batch
+    std::vector<OpInput> inputs = {{x}, indices.size() > 0 ? OpInput{.value = indices} : none};
+    if (!output_shape.empty()) {
+      inputs.push_back({.value = Tensor::of<int64_t>({std::ssize(output_shape)}, output_shape), .constant = true});
+    }
+    cases.push_back({.op = "MaxUnpool", .inputs = inputs, .attrs = attrs, .dynamic = false});
+  };
+  add({2, 3, 2, 3}, 2 * 3 * 4 * 6, {{"kernel_shape", Ints{2, 2}}, {"strides", Ints{2, 2}}});
+  add({2, 1, 4}, 2 * 7, {{"kernel_shape", Ints{3}}, {"strides", Ints{2}}, {"pads", Ints{1, 1}}});
+  add({1, 2, 2, 2, 2}, 2 * 4 * 4 * 4, {{"kernel_shape", Ints{2, 2, 2}}, {"strides", Ints{2, 2, 2}}});
+  add({1, 2, 2, 3}, 2 * 4 * 6, {{"kernel_shape", Ints{2, 2}}, {"strides", Ints{2, 2}}}, {1, 2, 5, 8});
+  add({0, 3, 2, 2}, 1, {{"kernel_shape", Ints{2, 2}}, {"strides", Ints{2, 2}}});
+}
+
 void add_pools(std::vector<OpCase>& cases) {
   const auto add = [&](Shape x, const Attrs& attrs) {
     cases.push_back({.op = "MaxPool", .inputs = {apart(x)}, .attrs = attrs});
@@ -157,6 +178,7 @@ std::vector<OpCase> convolution_cases() {
   add_transposed_convolutions(cases);
   add_convolution_gradients(cases);
   add_pools(cases);
+  add_unpools(cases);
   add_pool_gradients(cases);
   return cases;
 }

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <random>
 
-#include "onnx_passes/functions/functions.h"
+#include "kernels/functions/functions.h"
 #include "onnx_passes/ir/error.h"
 
 namespace onnx_train {
@@ -93,7 +93,7 @@ Case make_case(const OpCase& row, const std::vector<Tensor>& inputs, DType preci
     arguments.push_back(b.var(made.inputs.back()));
   }
   b.set_name("y");
-  const auto outputs = row.domain == kDomain ? call(b, row.op, row.num_outputs, arguments, row.attrs)
+  const auto outputs = row.domain == kDomain ? call_lowered(b, row.op, row.num_outputs, arguments, row.attrs)
                                              : b.ops(row.op, row.num_outputs, arguments, row.attrs, row.domain);
   for (const Var& output : outputs) {
     made.outputs.push_back(output.value());

@@ -29,29 +29,31 @@ void batch_normalization_cases(std::vector<OpCase>* cases) {
     cases->push_back({"BatchNormalizationFrozenGrad", {x, scale, mean, var, x}, epsilon, 3, "onnx_train"});
     cases->push_back({"BatchNormalizationGrad", {x, scale, mean, var, x}, epsilon, 3, "onnx_train"});
     const OpInput y = {shape, -1, 1, {0}};
-    const auto add_ours = [&](const char* op, std::vector<OpInput> inputs, int num_outputs) {
-      OpCase row = {op, std::move(inputs), epsilon, num_outputs, "onnx_train"};
-      row.gradient = op == std::string("BatchNormalizationTrain");
+    const Attrs relu = {{"epsilon", 1e-3f}, {"relu", 1}};
+    const auto add_relu = [&](const char* op, std::vector<OpInput> inputs, int num_outputs) {
+      OpCase row = {op, std::move(inputs), relu, num_outputs, "onnx_train"};
+      row.gradient = false;
       cases->push_back(row);
     };
-    add_ours("BatchNormalizationRelu", {x, scale, bias, mean, var}, 1);
-    add_ours("BatchNormalizationAddRelu", {x, scale, bias, mean, var, x}, 1);
-    for (int outputs : {3, 4}) add_ours("BatchNormalizationReluGrad", {x, scale, mean, var, x, y}, outputs);
+    add_relu("BatchNormalization", {x, scale, bias, mean, var}, 1);
+    add_relu("BatchNormalization", {x, scale, bias, mean, var, x}, 1);
+    for (int outputs : {3, 4}) add_relu("BatchNormalizationGrad", {x, scale, mean, var, x, y}, outputs);
     if (shape[0] == 0) return;
-    add_ours("BatchNormalizationTrain", {x, scale, bias}, 3);
-    add_ours("BatchNormalizationReluTrain", {x, scale, bias}, 3);
-    add_ours("BatchNormalizationAddReluTrain", {x, scale, bias, x}, 3);
+    cases->push_back({"BatchNormalizationTrain", {x, scale, bias}, epsilon, 3, "onnx_train"});
+    add_relu("BatchNormalizationTrain", {x, scale, bias}, 3);
+    add_relu("BatchNormalizationTrain", {x, scale, bias, x}, 3);
     // Where a sum of another order falls on the other side of the middle, a result is rounded the other way.
     const auto add_rounded = [&](const char* op, std::vector<OpInput> inputs, int num_outputs = 3) {
-      OpCase row = {op, std::move(inputs), epsilon, num_outputs, "onnx_train"};
+      OpCase row = {op, std::move(inputs), relu, num_outputs, "onnx_train"};
+      row.attrs.emplace_back("round_to", static_cast<int>(DType::kBFloat16));
       row.gradient = false;
       row.tolerance = 1.0 / 128;
       cases->push_back(row);
     };
-    add_rounded("RoundedBatchNormalizationRelu", {x, scale, bias, mean, var}, 1);
-    add_rounded("RoundedBatchNormalizationAddRelu", {x, scale, bias, mean, var, x}, 1);
-    add_rounded("RoundedBatchNormalizationReluTrain", {x, scale, bias});
-    add_rounded("RoundedBatchNormalizationAddReluTrain", {x, scale, bias, x});
+    add_rounded("BatchNormalization", {x, scale, bias, mean, var}, 1);
+    add_rounded("BatchNormalization", {x, scale, bias, mean, var, x}, 1);
+    add_rounded("BatchNormalizationTrain", {x, scale, bias});
+    add_rounded("BatchNormalizationTrain", {x, scale, bias, x});
   };
   add({4, 3, 5, 5});
   add({6, 5});

@@ -46,15 +46,17 @@ Shape channels_last(Shape shape) {
 }
 
 void add_convolutions(std::vector<OpCase>& cases, const Shape& x, const Shape& w, const Shape& y, const Attrs& attrs) {
-  cases.push_back(product("Bfloat16Conv", x, w, attrs));
-  cases.push_back(product("Bfloat16ConvGradInput", y, w, attrs, {sizes(x)}));
-  cases.push_back(product("Bfloat16ConvGradWeight", x, y, attrs, {sizes(w)}));
-  cases.push_back(product("Bfloat16ConvGradWeight", x, y, attrs, {sizes(w)}, 2));
+  cases.push_back(product("Conv", x, w, attrs));
+  cases.push_back(product("ConvGradInput", y, w, attrs, {sizes(x)}));
+  cases.push_back(product("ConvGradWeight", x, y, attrs, {sizes(w)}));
+  cases.push_back(product("ConvGradWeight", x, y, attrs, {sizes(w)}, 2));
+  Attrs last = attrs;
+  last.emplace_back("channels_last", 1);
   const Shape x_last = channels_last(x), y_last = channels_last(y);
-  cases.push_back(product("Bfloat16ChannelsLastConv", x_last, w, attrs));
-  cases.push_back(product("Bfloat16ChannelsLastConvGradInput", y_last, w, attrs, {sizes(x_last)}));
-  cases.push_back(product("Bfloat16ChannelsLastConvGradWeight", x_last, y_last, attrs, {sizes(w)}));
-  cases.push_back(product("Bfloat16ChannelsLastConvGradWeight", x_last, y_last, attrs, {sizes(w)}, 2));
+  cases.push_back(product("Conv", x_last, w, last));
+  cases.push_back(product("ConvGradInput", y_last, w, last, {sizes(x_last)}));
+  cases.push_back(product("ConvGradWeight", x_last, y_last, last, {sizes(w)}));
+  cases.push_back(product("ConvGradWeight", x_last, y_last, last, {sizes(w)}, 2));
 }
 
 Tensor nearest_bfloat16(const std::vector<Tensor>& in) {
@@ -68,6 +70,7 @@ Tensor nearest_bfloat16(const std::vector<Tensor>& in) {
 OpCase rounding(const char* op, OpInput input, std::function<Tensor(const std::vector<Tensor>&)> expected) {
   return {.op = op,
           .inputs = {std::move(input)},
+          .attrs = {{"to", static_cast<int>(DType::kBFloat16)}},
           .domain = "onnx_train",
           .expected = std::move(expected),
           .gradient = false,
@@ -78,28 +81,28 @@ OpCase rounding(const char* op, OpInput input, std::function<Tensor(const std::v
 
 std::vector<OpCase> precision_cases() {
   std::vector<OpCase> cases = {
-      rounding("RoundToBfloat16", {{7, 33}, -300, 300}, nearest_bfloat16),
-      rounding("RoundToBfloat16", {{0, 3}}, nearest_bfloat16),
-      rounding("RoundToBfloat16", {{}}, nearest_bfloat16),
-      rounding("RoundGradientToBfloat16", {{3, 4}}, [](const std::vector<Tensor>& in) { return in[0]; }),
+      rounding("RoundTo", {{7, 33}, -300, 300}, nearest_bfloat16),
+      rounding("RoundTo", {{0, 3}}, nearest_bfloat16),
+      rounding("RoundTo", {{}}, nearest_bfloat16),
+      rounding("RoundGradientTo", {{3, 4}}, [](const std::vector<Tensor>& in) { return in[0]; }),
 
-      product("Bfloat16MatMul", {4, 5}, {5, 3}),
-      product("Bfloat16MatMul", {1, 1}, {1, 1}),
-      product("Bfloat16MatMul", {64, 48}, {48, 80}),
-      product("Bfloat16MatMul", {5}, {5, 3}),
-      product("Bfloat16MatMul", {2, 3, 4, 5}, {5, 3}),
-      product("Bfloat16MatMul", {2, 3, 4, 5}, {2, 3, 5, 6}),
-      product("Bfloat16MatMul", {2, 1, 4, 5}, {1, 3, 5, 6}),
-      product("Bfloat16MatMul", {0, 5}, {5, 3}),
-      product("Bfloat16MatMul", {4, 0}, {0, 3}),
-      product("Bfloat16Gemm", {4, 5}, {5, 3}),
-      product("Bfloat16Gemm", {5, 4}, {3, 5}, {{"transA", 1}, {"transB", 1}}),
-      product("Bfloat16Gemm", {4, 5}, {3, 5}, {{"transB", 1}}),
-      product("Bfloat16Gemm", {4, 5}, {5, 3}, {{"alpha", 0.5f}}),
-      product("Bfloat16Gemm", {4, 0}, {0, 3}),
-      product("Bfloat16TransposedMatMul", {2, 4, 3, 5}, {2, 6, 3, 5},
+      product("MatMul", {4, 5}, {5, 3}),
+      product("MatMul", {1, 1}, {1, 1}),
+      product("MatMul", {64, 48}, {48, 80}),
+      product("MatMul", {5}, {5, 3}),
+      product("MatMul", {2, 3, 4, 5}, {5, 3}),
+      product("MatMul", {2, 3, 4, 5}, {2, 3, 5, 6}),
+      product("MatMul", {2, 1, 4, 5}, {1, 3, 5, 6}),
+      product("MatMul", {0, 5}, {5, 3}),
+      product("MatMul", {4, 0}, {0, 3}),
+      product("Gemm", {4, 5}, {5, 3}),
+      product("Gemm", {5, 4}, {3, 5}, {{"transA", 1}, {"transB", 1}}),
+      product("Gemm", {4, 5}, {3, 5}, {{"transB", 1}}),
+      product("Gemm", {4, 5}, {5, 3}, {{"alpha", 0.5f}}),
+      product("Gemm", {4, 0}, {0, 3}),
+      product("TransposedMatMul", {2, 4, 3, 5}, {2, 6, 3, 5},
               {{"perm_a", Ints{0, 2, 1, 3}}, {"perm_b", Ints{0, 2, 3, 1}}, {"perm_y", Ints{0, 2, 1, 3}}}),
-      product("Bfloat16TransposedMatMul", {2, 5, 4}, {6, 5},
+      product("TransposedMatMul", {2, 5, 4}, {6, 5},
               {{"perm_a", Ints{0, 2, 1}}, {"perm_b", Ints{1, 0}}, {"perm_y", Ints{1, 0, 2}}}),
   };
   add_convolutions(cases, {2, 3, 8, 9}, {4, 3, 3, 3}, {2, 4, 8, 9}, windows(1, {1, 1}, {1, 1}, {1, 1, 1, 1}));

@@ -2,10 +2,11 @@
 // the state rely on it.
 #include <gtest/gtest.h>
 
-#include <optional>
+#include <map>
 #include <set>
 
 #include "kernels/device.h"
+#include "kernels/host.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/error.h"
 #include "tests/op_cases/make_case.h"
@@ -80,39 +81,31 @@ TEST(Refusals, KernelsThatReportFaultsSaySo) {
       for (double value : {1e9, -1e9}) {
         if (!probe.refuses(i, value)) continue;
         refuse.insert(name_of(*probe.kernel()));
-        EXPECT_NE(probe.kernel()->refuses, Refuses::kNothing)
+        EXPECT_NE(probe.kernel()->input_check, InputCheck::kNone)
             << name_of(*probe.kernel()) << " refuses input " << i << " with " << value << ", its row says nothing";
       }
     }
   }
   EXPECT_GE(refuse.size(), 10u);
   for (const Kernel* kernel : Device::cpu().kernels()) {
-    if (kernel->refuses == Refuses::kNothing || std::string(kernel->op).starts_with("Bfloat16")) continue;
+    if (kernel->input_check == InputCheck::kNone) continue;
     EXPECT_TRUE(refuse.count(name_of(*kernel))) << name_of(*kernel) << " is said to refuse data, and does not";
   }
 }
 
-// What `refuses` says about the row of this operator, of ours or of ONNX; none when there is no such row.
-std::optional<Refuses> refusal_of(const std::string& op) {
+// Rows of the same name support different types: ONNX's operator, and ours with narrow operands.
+TEST(Refusals, RowsOfOneNameRefuseTheSame) {
+  std::map<std::string, InputCheck> checks;
   for (const Kernel* kernel : Device::cpu().kernels()) {
-    if (op == kernel->op) return kernel->refuses;
-  }
-  return std::nullopt;
-}
-
-TEST(Refusals, KernelsOnBfloat16RefuseWhatTheirOperatorsDo) {
-  const std::string narrow = "Bfloat16";
-  for (const Kernel* kernel : Device::cpu().kernels()) {
-    const std::string op = kernel->op;
-    if (!op.starts_with(narrow)) continue;
-    const auto wide = refusal_of(op.substr(narrow.size()));
-    EXPECT_EQ(kernel->refuses, wide.value_or(kernel->refuses)) << op;
+    const auto [known, added] = checks.emplace(kernel->op, kernel->input_check);
+    EXPECT_EQ(kernel->input_check, known->second) << kernel->op;
   }
 }
 
 TEST(Refusals, OnlyFunctionsOfOursRefuseWhatWasRefusedBefore) {
   for (const Kernel* kernel : Device::cpu().kernels()) {
-    EXPECT_TRUE(kernel->refuses != Refuses::kDataAgain || std::string(kernel->domain) == kDomain) << kernel->op;
+    EXPECT_TRUE(kernel->input_check != InputCheck::kCheckedUpstream || std::string(kernel->domain) == kDomain)
+        << kernel->op;
   }
 }
 

@@ -2,8 +2,8 @@
 //     pass_tool round-trip|import|recognize|training-mode|simplify|flatten IN OUT [batch or entry]
 #include <cstdio>
 
+#include "onnx_passes/io/loading.h"
 #include "onnx_passes/ir/error.h"
-#include "onnx_passes/ir/loading.h"
 #include "onnx_passes/ir/onnx.h"
 #include "onnx_passes/passes/passes.h"
 #include "onnx_passes/passes/recognize.h"

@@ -37,20 +37,21 @@ def test_two_runs_with_one_seed_are_identical(training, tmp_path):
     np.testing.assert_array_equal(tool.losses(tmp_path / "a"), tool.losses(tmp_path / "b"))
 
 
-def test_stopping_and_resuming_changes_nothing(training, tmp_path):
-    """14 steps of 4 a pass: the stop is in the middle of a shuffled pass."""
+@pytest.mark.parametrize("device", ["cpu", "async_host"])
+def test_stopping_and_resuming_changes_nothing(training, tmp_path, device):
+    """14 steps of 4 a pass: the stop is in the middle of a shuffled pass, on a device whose work is done later, too."""
     tool.run(*fit(training, tmp_path / "whole", 14))
-    process = interrupted(training, tmp_path / "parts", 14, after=6)
+    process = interrupted(training, tmp_path / "parts", 14, 6, "--device", device)
     assert process.returncode == 130
     assert 6 <= len(tool.metrics(tmp_path / "parts"))
-    tool.run(*fit(training, tmp_path / "parts", 14, "--resume"))
+    tool.run(*fit(training, tmp_path / "parts", 14, "--resume", "--device", device))
     assert (tmp_path / "whole/last.onnx").read_bytes() == (tmp_path / "parts/last.onnx").read_bytes()
     np.testing.assert_array_equal(tool.losses(tmp_path / "whole"), tool.losses(tmp_path / "parts"))
 
 
-def interrupted(training, out, steps, after):
+def interrupted(training, out, steps, after, *options):
     """Ctrl-C once `after` steps are done; skips the test when the run was faster than that."""
-    process = tool.start(*fit(training, out, steps, "--checkpoint-every", 1))
+    process = tool.start(*fit(training, out, steps, "--checkpoint-every", 1, *options))
     while process.poll() is None:
         if (out / "metrics.jsonl").exists() and len((out / "metrics.jsonl").read_text().splitlines()) >= after:
             process.send_signal(signal.SIGINT)

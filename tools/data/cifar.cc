@@ -2,8 +2,8 @@
 // https://www.cs.toronto.edu/~kriz/cifar.html
 #include <cstring>
 
+#include "onnx_passes/io/mapped_file.h"
 #include "onnx_passes/ir/error.h"
-#include "onnx_passes/ir/mapped_file.h"
 #include "tools/data/readers.h"
 
 namespace onnx_train {

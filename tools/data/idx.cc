@@ -5,8 +5,8 @@
 
 #include <zlib.h>
 
+#include "onnx_passes/io/mapped_file.h"
 #include "onnx_passes/ir/error.h"
-#include "onnx_passes/ir/mapped_file.h"
 #include "tools/data/readers.h"
 
 namespace onnx_train {

@@ -2,9 +2,9 @@
 
 #include <map>
 
+#include "onnx_passes/io/loading.h"
+#include "onnx_passes/io/mapped_file.h"
 #include "onnx_passes/ir/error.h"
-#include "onnx_passes/ir/loading.h"
-#include "onnx_passes/ir/mapped_file.h"
 #include "tools/data/npy.h"
 #include "tools/data/readers.h"
 #include "tools/data/zip.h"

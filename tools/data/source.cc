@@ -4,8 +4,8 @@
 #include <filesystem>
 #include <numeric>
 
+#include "onnx_passes/io/mapped_file.h"
 #include "onnx_passes/ir/error.h"
-#include "onnx_passes/ir/mapped_file.h"
 #include "tools/data/npy.h"
 #include "tools/data/readers.h"
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "onnx_passes/ir/mapped_file.h"
+#include "onnx_passes/io/mapped_file.h"
 
 namespace onnx_train {
 

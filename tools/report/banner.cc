@@ -4,9 +4,10 @@
 #include <set>
 #include <unordered_map>
 
+#include "kernels/host.h"
+#include "onnx_passes/io/mapped_file.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/initializer.h"
-#include "onnx_passes/ir/mapped_file.h"
 #include "tools/report/format.h"
 #include "tools/report/plan_report.h"
 #include "tools/report/process_memory.h"

@@ -7,8 +7,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "onnx_passes/io/loading.h"
 #include "onnx_passes/ir/error.h"
-#include "onnx_passes/ir/loading.h"
 
 namespace onnx_train {
 namespace {

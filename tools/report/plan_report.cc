@@ -4,7 +4,9 @@
 #include <numeric>
 
 #include "kernels/cost.h"
+#include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/operators/operators.h"
 #include "tools/report/format.h"
 
 namespace onnx_train {
@@ -18,6 +20,19 @@ double bytes_of(const Value& value) {
 }
 
 }  // namespace
+
+std::string operator_text(const Node& node) {
+  std::string text = node.op();
+  const Operator* row = node.domain() == kDomain ? find_operator(kDomain, node.op()) : nullptr;
+  if (!row) return text;
+  const auto is_narrow = [&](int i) { return node.input(i) && node.input(i)->dtype() == DType::kBFloat16; };
+  if (std::any_of(row->narrow_inputs.begin(), row->narrow_inputs.end(), is_narrow)) text += " of bfloat16";
+  for (const char* flag : {"channels_last", "relu"}) {
+    if (node.attr(flag, 0) != 0) text += concat(" ", flag);
+  }
+  if (const int64_t dtype = node.attr("round_to", 0)) text += concat(" round_to=", name(static_cast<DType>(dtype)));
+  return text;
+}
 
 std::string kernel_name(const PlanStep& step) {
   if (!step.kernel) return "view";
@@ -43,7 +58,7 @@ std::string plan_table(const Plan& plan) {
     }
     if (count > kMaxOutputs) outputs += concat(", and ", count - kMaxOutputs, " more");
     total += bytes;
-    table.add({std::to_string(&step - plan.steps().data()), step.node->op(), outputs, format_bytes(bytes),
+    table.add({std::to_string(&step - plan.steps().data()), operator_text(*step.node), outputs, format_bytes(bytes),
                kernel_name(step), profiled ? format_number(step.milliseconds / plan.profiled_runs()) : ""});
   }
   return concat(table.text(0), plan.steps().size(), " nodes write ", format_bytes(total), "; arena ",

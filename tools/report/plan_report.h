@@ -10,6 +10,10 @@ namespace onnx_train {
 // One line a node: number, operator, outputs with types, bytes, kernel, and milliseconds where it was profiled.
 std::string plan_table(const Plan& plan);
 
+// The name of the operator, followed by what selects the variant of a function in our domain: bfloat16 operands,
+// layout, epilogue.
+std::string operator_text(const Node& node);
+
 // The name of the kernel that runs it.
 std::string kernel_name(const PlanStep& step);
 

@@ -38,8 +38,9 @@ struct OperatorProfile {
 std::vector<OperatorProfile> by_operator(const std::vector<NodeProfile>& profile, const Roofline& roofline) {
   std::map<std::string, OperatorProfile> operators;
   for (const NodeProfile& node : profile) {
-    OperatorProfile& sum = operators[node.step->node->op()];
-    sum.op = node.step->node->op();
+    const std::string op = operator_text(*node.step->node);
+    OperatorProfile& sum = operators[op];
+    sum.op = op;
     ++sum.nodes;
     sum.milliseconds += node.milliseconds;
     sum.least += roofline.least_milliseconds(node.cost);
@@ -101,7 +102,7 @@ std::string profile_tables(const std::vector<NodeProfile>& profile, const Roofli
   nodes.add({"#", "operator", "ms", "share", "roofline", "rate", "output"});
   for (size_t i = 0; i < std::min(top, order.size()); ++i) {
     const NodeProfile& node = *order[i];
-    nodes.add({std::to_string(node.index), node.step->node->op(), format_number(node.milliseconds),
+    nodes.add({std::to_string(node.index), operator_text(*node.step->node), format_number(node.milliseconds),
                percent(node.milliseconds, total), percent(roofline.least_milliseconds(node.cost), node.milliseconds),
                rate(node.cost, node.milliseconds), first_output(node)});
   }

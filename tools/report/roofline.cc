@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <chrono>
 
-#include "onnx_passes/functions/functions.h"
+#include "kernels/functions/functions.h"
 #include "onnx_passes/ir/builder.h"
 #include "onnx_passes/ir/error.h"
 #include "runtime/session.h"
@@ -16,13 +16,9 @@ constexpr int64_t kAdded = int64_t{16} << 20;  // elements
 constexpr int kFewest = 3, kMost = 10;         // runs, the best of which counts; as many as fit into
 constexpr double kSeconds = 0.3;
 
-// The product of the CPU's bfloat16 kernels has float32 sums, and is a function of ours.
+// A product of bfloat16 operands has float32 sums and is a function in our domain.
 Var product(Builder& b, const Var& x, const Var& y) {
-  constexpr const char* kNarrow = "Bfloat16MatMul";
-  for (const FunctionRow* row : function_rows()) {
-    if (x.dtype() == DType::kBFloat16 && row->op == std::string_view(kNarrow)) return call(b, kNarrow, {x, y});
-  }
-  return matmul(x, y);
+  return x.dtype() == DType::kBFloat16 ? call_lowered(b, "MatMul", {x, y}) : matmul(x, y);
 }
 
 // Seconds that the product, or the sum, of two tensors of `shape` takes at best.

@@ -1,0 +1,296 @@
+// Conv, ConvTranspose and the gradients ConvGradInput and ConvGradWeight (functions/convolutions.cc), and their
+// variants on channels-last images and on bfloat16 operands (kernels/functions): kernel rows, shape checks, and the
+// oneDNN implementation.
+#include "kernels/cpu/convolution/convolutions.h"
+
+#include <algorithm>
+
+#include "kernels/cpu/kernels.h"
+#include "kernels/cpu/products/products.h"
+#include "kernels/cpu/support/onednn.h"
+#include "kernels/cpu/support/parallel.h"
+#include "kernels/dispatch.h"
+#include "onnx_passes/functions/functions.h"
+#include "onnx_passes/ir/error.h"
+
+namespace onnx_train::cpu {
+namespace {
+
+using Desc = dnnl::memory::desc;
+using dnnl::algorithm;
+using dnnl::prop_kind;
+
+// ---- oneDNN: float32 or bfloat16 operands, float32 sums; y and dx may be stored as bfloat16
+
+// Lets oneDNN choose the layout.
+Desc any_layout(const Desc& desc) { return {desc.get_dims(), desc.get_data_type(), dnnl::memory::format_tag::any}; }
+
+// The memory layout of the node's tensor x or y.
+Desc image_layout(const Convolution& c, const Shape& image, DType dtype = DType::kFloat) {
+  if (!c.channels_last) return row_major(image, dtype);
+  using Tag = dnnl::memory::format_tag;
+  const Tag tag = image.size() == 3 ? Tag::nwc : image.size() == 4 ? Tag::nhwc : Tag::ndhwc;
+  return {image, data_type(dtype), tag};
+}
+
+// The layout that the primitive is asked for: channels-last tensors keep theirs; for others oneDNN chooses.
+Desc wanted_layout(const Convolution& c, const Shape& image, DType dtype = DType::kFloat) {
+  const Desc given = image_layout(c, image, dtype);
+  return c.channels_last ? given : any_layout(given);
+}
+
+Desc weight_layout(const Convolution& c, DType dtype = DType::kFloat) {
+  if (c.group == 1) return row_major(c.w, dtype);
+  Shape grouped = c.w;
+  grouped[0] = c.out_channels();
+  grouped.insert(grouped.begin(), c.group);
+  return row_major(grouped, dtype);
+}
+
+// oneDNN's dilation is the number of elements between two taps: our dilation minus 1.
+Shape gaps(const Convolution& c) {
+  Shape between = c.windows.dilations;
+  for (int64_t& d : between) --d;
+  return between;
+}
+
+// Padding after the input such that the last window ends exactly there; negative when the last window ends earlier.
+Shape exact_end(const Convolution& c) {
+  const Windows& w = c.windows;
+  Shape end;
+  for (size_t i = 0; i < w.kernel.size(); ++i) {
+    const int64_t reached = (c.y[i + 2] - 1) * w.strides[i] + (w.kernel[i] - 1) * w.dilations[i] + 1;
+    end.push_back(reached - c.x[i + 2] - w.pads_begin[i]);
+  }
+  return end;
+}
+
+using ForwardDesc = dnnl::convolution_forward::primitive_desc;
+
+// `result` is y's element type.
+ForwardDesc forward_desc(const Chain& chain, const Convolution& c, const Desc& bias, DType result) {
+  return {chain.engine(),
+          prop_kind::forward_training,
+          algorithm::convolution_direct,
+          wanted_layout(c, c.x, c.operands),
+          any_layout(weight_layout(c, c.operands)),
+          bias,
+          wanted_layout(c, c.y, result),
+          c.windows.strides,
+          gaps(c),
+          c.windows.pads_begin,
+          exact_end(c),
+          Chain::attributes()};
+}
+
+// ---- Rows
+
+// The shape in channels-first order, as the formulas use it.
+Shape channels_first(const NodeSpec& spec, Shape shape) {
+  if (is_channels_last(spec.node()) && shape.size() > 2) std::rotate(shape.begin() + 1, shape.end() - 1, shape.end());
+  return shape;
+}
+
+Convolution convolution(const NodeSpec& spec, const Shape& image_x, const Shape& w, const Shape& image_y) {
+  const Node& node = spec.node();
+  const Shape x = channels_first(spec, image_x), y = channels_first(spec, image_y);
+  const int64_t group = node.attr("group", 1);
+  const bool fits = x.size() == w.size() && y.size() == w.size() && w.size() >= 3 && group > 0 && x[0] == y[0] &&
+                    w[0] == y[1] && w[0] % group == 0 && x[1] % group == 0 && x[1] / group == w[1];
+  if (!fits) {
+    fail(node.label(), ": a convolution of ", to_string(x), " with ", to_string(w), " in ", group, " groups to ",
+         to_string(y), " does not exist; check channels and the group attribute");
+  }
+  auto windows = find_windows(node);
+  if (!windows) fail(node.label(), ": its windows are not known");
+  windows->kernel.assign(w.begin() + 2, w.end());
+  return {x, w, y, group, *windows, is_channels_last(spec.node()), spec.in_type()};
+}
+
+// Throws Error unless the bias is absent or has one element per output channel.
+void expect_bias(const NodeSpec& spec, int input, int64_t channels) {
+  if (spec.has_input(input) && spec.in_shape(input) != Shape{channels})
+    fail(spec.node().label(), ": its bias is ", to_string(spec.in_shape(input)), "; it has ", channels,
+         " output channels");
+}
+
+template <typename Direction>
+Prepared prepare(const NodeSpec& spec, const Convolution& c, const Direction& direction) {
+  const bool empty = num_elements(c.x) == 0 || num_elements(c.w) == 0 || num_elements(c.y) == 0;
+  return spec.out_type() != DType::kDouble && !empty ? prepare_onednn(spec, c, direction)
+                                                     : prepare_reference(spec, c, direction);
+}
+
+Prepared prepare_conv(const NodeSpec& spec) {
+  const Convolution c = convolution(spec, spec.in_shape(0), spec.in_shape(1), spec.out_shape());
+  expect_bias(spec, 2, c.w[0]);
+  const Forward forward{0, 1, spec.has_input(2) ? 2 : -1};
+  if (prefers_amx(c)) return prepare_amx(spec, c, forward);
+  return prefers_direct(c, /*gradient=*/false) ? prepare_direct(spec, c, forward) : prepare(spec, c, forward);
+}
+
+// y += bias, for y[batch, channels, spatial_size].
+template <typename T>
+void add_bias(const T* bias, T* y, const Shape& shape) {
+  const int64_t channels = shape[1], spatial_size = num_elements({shape.begin() + 2, shape.end()});
+  parallel_for(shape[0] * channels, std::max<int64_t>(1, kElementGrain / std::max<int64_t>(1, spatial_size)),
+               [=](int64_t i, int64_t end) {
+                 for (; i < end; ++i) {
+                   const T b = bias[i % channels];
+                   for (int64_t p = 0; p < spatial_size; ++p) y[i * spatial_size + p] += b;
+                 }
+               });
+}
+
+// ConvTranspose is the input gradient of the convolution from the shape of y to the shape of x, plus the bias.
+Prepared prepare_conv_transpose(const NodeSpec& spec) {
+  const Shape y = spec.out_shape();
+  const Convolution c = convolution(spec, y, spec.in_shape(1), spec.in_shape(0));
+  expect_bias(spec, 2, y[1]);
+  Prepared product = prepare(spec, c, InputGradient{0, 1});
+  if (!spec.has_input(2)) return product;
+  const auto add = [=, single = spec.in_type() == DType::kFloat](const Launch& launch) {
+    single ? add_bias(launch.in<float>(2), launch.out<float>(), y)
+           : add_bias(launch.in<double>(2), launch.out<double>(), y);
+  };
+  return {[add, run = product.run](const Launch& launch) {
+            run(launch);
+            add(launch);
+          },
+          product.workspace,
+          {}};
+}
+
+Prepared prepare_grad_input(const NodeSpec& spec) {
+  const Convolution c = convolution(spec, spec.out_shape(), spec.in_shape(1), spec.in_shape(0));
+  const InputGradient gradient{0, 1};
+  if (prefers_amx(c)) return prepare_amx(spec, c, gradient);
+  return prefers_direct(c, /*gradient=*/true) ? prepare_direct(spec, c, gradient) : prepare(spec, c, gradient);
+}
+
+Prepared prepare_grad_weight(const NodeSpec& spec) {
+  const Convolution c = convolution(spec, spec.in_shape(0), spec.out_shape(), spec.in_shape(1));
+  if (spec.has_output(1) && (spec.out_shape(1) != Shape{c.w[0]} || spec.out_type(1) != spec.out_type()))
+    fail(spec.node().label(), ": its second output must have one number for each of ", c.w[0], " channels");
+  const WeightGradient gradient{0, 1, spec.has_output(1)};
+  if (prefers_amx(c)) return prepare_amx(spec, c, gradient);
+  if (prefers_wgrad_im2col(c)) return prepare_wgrad_im2col(c, gradient);
+  return prefers_wgrad_direct(c) ? prepare_wgrad_direct(c, gradient, spec.threads()) : prepare(spec, c, gradient);
+}
+
+bool has_image_axes(const NodeSpec& spec) { return spec.in_shape().size() >= 3 && spec.in_shape().size() <= 5; }
+
+// Whether a kernel supports this channels-last convolution. The first `tensors` inputs are images, weights and the
+// bias. Where this returns false, the node runs as its function body.
+bool supports_channels_last(const NodeSpec& spec, int tensors) {
+  if (!is_channels_last(spec.node()) || spec.in_type() != DType::kFloat || !has_image_axes(spec) ||
+      !spec.has_output(0) || !spec.one_type(tensors))
+    return false;
+  for (int i = 0; i < 2; ++i) {
+    if (spec.in_size(i) == 0) return false;
+  }
+  return spec.out_size() > 0;
+}
+
+bool supports_bfloat16(const NodeSpec& spec) {
+  const bool empty = spec.in_size(0) == 0 || spec.in_size(1) == 0;
+  return is_bfloat16_product(spec) && has_image_axes(spec) && !empty && spec.out_size() > 0;
+}
+
+// oneDNN has only reference loops for bfloat16 input gradients of strided grouped convolutions; float32 is many times
+// faster.
+bool supports_bfloat16_grad_input(const NodeSpec& spec) {
+  const Shape strides = spec.node().attr("strides", Shape{});
+  const bool strided = std::any_of(strides.begin(), strides.end(), [](int64_t stride) { return stride > 1; });
+  return supports_bfloat16(spec) && !(strided && spec.node().attr("group", 1) > 1);
+}
+
+// oneDNN reads scratch memory that it has not written when the width is below a stride of three or more. Such
+// convolutions stay in float32.
+bool reads_unwritten_scratch(const NodeSpec& spec) {
+  const auto windows = find_windows(spec.node());
+  if (!windows || windows->strides.empty()) return false;
+  const int64_t stride = windows->strides.back(), width = channels_first(spec, spec.in_shape(0)).back();
+  return stride > 2 && width < stride;
+}
+
+// The weight gradient must be stored as float32.
+bool supports_bfloat16_grad_weight(const NodeSpec& spec) {
+  return supports_bfloat16(spec) && spec.out_type() == DType::kFloat && !reads_unwritten_scratch(spec);
+}
+
+}  // namespace
+
+Prepared prepare_onednn(const NodeSpec& spec, const Convolution& c, const Forward& f) {
+  return prepare_chain(spec, [&](Chain& chain) {
+    const Desc bias_layout = f.bias >= 0 ? row_major({c.w[0]}) : Desc();
+    const ForwardDesc desc = forward_desc(chain, c, bias_layout, spec.out_type());
+    const OneDnnOperand x = chain.in_layout(input(f.x, image_layout(c, c.x, c.operands)), desc.src_desc());
+    const OneDnnOperand w = chain.in_layout(input(f.w, weight_layout(c, c.operands)), desc.weights_desc());
+    const OneDnnOperand y = output(0, image_layout(c, c.y, spec.out_type())), made = chain.staged(y, desc.dst_desc());
+    std::vector<std::pair<int, OneDnnOperand>> operands = {
+        {DNNL_ARG_SRC, x}, {DNNL_ARG_WEIGHTS, w}, {DNNL_ARG_DST, made}};
+    if (f.bias >= 0) operands.push_back({DNNL_ARG_BIAS, input(f.bias, bias_layout)});
+    chain.add(desc, operands);
+    chain.reorder(made, y);
+  });
+}
+
+Prepared prepare_onednn(const NodeSpec& spec, const Convolution& c, const InputGradient& f) {
+  return prepare_chain(spec, [&](Chain& chain) {
+    const dnnl::convolution_backward_data::primitive_desc desc(
+        chain.engine(), algorithm::convolution_direct, wanted_layout(c, c.x, spec.out_type()),
+        any_layout(weight_layout(c, c.operands)), wanted_layout(c, c.y, c.operands), c.windows.strides, gaps(c),
+        c.windows.pads_begin, exact_end(c), forward_desc(chain, c, Desc(), c.operands), Chain::attributes());
+    const OneDnnOperand dy = chain.in_layout(input(f.dy, image_layout(c, c.y, c.operands)), desc.diff_dst_desc());
+    const OneDnnOperand w = chain.in_layout(input(f.w, weight_layout(c, c.operands)), desc.weights_desc());
+    const OneDnnOperand dx = output(0, image_layout(c, c.x, spec.out_type())),
+                        made = chain.staged(dx, desc.diff_src_desc());
+    chain.add(desc, {{DNNL_ARG_DIFF_DST, dy}, {DNNL_ARG_WEIGHTS, w}, {DNNL_ARG_DIFF_SRC, made}});
+    chain.reorder(made, dx);
+  });
+}
+
+Prepared prepare_onednn(const NodeSpec& spec, const Convolution& c, const WeightGradient& f) {
+  return prepare_chain(spec, [&](Chain& chain) {
+    const Desc bias_layout = f.bias ? row_major({c.w[0]}) : Desc();
+    const dnnl::convolution_backward_weights::primitive_desc desc(
+        chain.engine(), algorithm::convolution_direct, wanted_layout(c, c.x, c.operands), any_layout(weight_layout(c)),
+        bias_layout, wanted_layout(c, c.y, c.operands), c.windows.strides, gaps(c), c.windows.pads_begin, exact_end(c),
+        forward_desc(chain, c, bias_layout, c.operands), Chain::attributes());
+    const OneDnnOperand x = chain.in_layout(input(f.x, image_layout(c, c.x, c.operands)), desc.src_desc());
+    const OneDnnOperand dy = chain.in_layout(input(f.dy, image_layout(c, c.y, c.operands)), desc.diff_dst_desc());
+    const OneDnnOperand dw = output(0, weight_layout(c)), made = chain.staged(dw, desc.diff_weights_desc());
+    std::vector<std::pair<int, OneDnnOperand>> operands = {
+        {DNNL_ARG_SRC, x}, {DNNL_ARG_DIFF_DST, dy}, {DNNL_ARG_DIFF_WEIGHTS, made}};
+    if (f.bias) operands.push_back({DNNL_ARG_DIFF_BIAS, output(1, bias_layout)});
+    chain.add(desc, operands);
+    chain.reorder(made, dw);
+  });
+}
+
+std::vector<Kernel> convolution_kernels() {
+  const auto supports = [](int tensors) {
+    return [tensors](const NodeSpec& spec) {
+      return !is_channels_last(spec.node()) && is_float_or_double(spec.in_type()) && has_image_axes(spec) &&
+             spec.has_output(0) && spec.one_type(tensors);
+    };
+  };
+  const auto channels_last = [](int tensors) {
+    return [tensors](const NodeSpec& spec) { return supports_channels_last(spec, tensors); };
+  };
+  return {
+      {"Conv", supports(3), prepare_conv},
+      {"ConvTranspose", supports(3), prepare_conv_transpose},
+      {"ConvGradInput", supports(2), prepare_grad_input, kDomain},
+      {"ConvGradWeight", supports(2), prepare_grad_weight, kDomain},
+      {"Conv", channels_last(3), prepare_conv, kDomain},
+      {"ConvGradInput", channels_last(2), prepare_grad_input, kDomain},
+      {"ConvGradWeight", channels_last(2), prepare_grad_weight, kDomain},
+      {"Conv", supports_bfloat16, prepare_conv, kDomain},
+      {"ConvGradInput", supports_bfloat16_grad_input, prepare_grad_input, kDomain},
+      {"ConvGradWeight", supports_bfloat16_grad_weight, prepare_grad_weight, kDomain},
+  };
+}
+
+}  // namespace onnx_train::cpu

@@ -1,0 +1,67 @@
+// A convolution and its two gradients on the CPU: one description, three directions, several implementations. The
+// prepare_* functions run while a kernel is prepared; each returns a Prepared that the node owns and that runs on one
+// thread at a time. They throw Error for shapes that the node does not support.
+#pragma once
+
+#include "kernels/kernel.h"
+#include "onnx_passes/ir/windows.h"
+
+namespace onnx_train::cpu {
+
+// y[n, o, p] = Σ over c, k of w[o, c, k] x[n, c, p stride + k dilation - pad], within each group of channels.
+struct Convolution {
+  Shape x, w, y;  // [batch, group c, in...], [group o, c, kernel...], [batch, group o, out...]
+  int64_t group = 1;
+  Windows windows;
+  bool channels_last = false;      // x and y are stored as [batch, in..., channels]
+  DType operands = DType::kFloat;  // element type of the inputs of this direction
+
+  int64_t batch() const { return x[0]; }
+  int64_t in_channels() const { return w[1]; }           // of x, in one group
+  int64_t out_channels() const { return w[0] / group; }  // of y, in one group
+};
+
+// Input and output numbers of the node that hold x, w, y or their gradients; -1 when there is none.
+struct Forward {
+  int x, w, bias;  // inputs; output 0 is y
+};
+struct InputGradient {
+  int dy, w;  // inputs; output 0 is dx
+};
+struct WeightGradient {
+  int x, dy;  // inputs; output 0 is dw
+  bool bias;  // output 1 is the sum of dy over all axes but channels
+};
+
+// oneDNN: float32 results of float32 or bfloat16 operands; y and dx may also be bfloat16. Channels-last tensors are
+// read in place; others are reordered to and from the layout that oneDNN prefers. Weights are always reordered.
+Prepared prepare_onednn(const NodeSpec& spec, const Convolution& c, const Forward& f);
+Prepared prepare_onednn(const NodeSpec& spec, const Convolution& c, const InputGradient& f);
+Prepared prepare_onednn(const NodeSpec& spec, const Convolution& c, const WeightGradient& f);
+
+// Channels last: outer products of packed panels (wgrad_direct.cc). prefers_* is true where the implementation supports
+// the convolution and is the fastest on this machine.
+bool prefers_wgrad_direct(const Convolution& c);
+Prepared prepare_wgrad_direct(const Convolution& c, const WeightGradient& f, int threads);
+
+// bfloat16, channels last: im2col and one matrix product (wgrad_im2col.cc).
+bool prefers_wgrad_im2col(const Convolution& c);
+Prepared prepare_wgrad_im2col(const Convolution& c, const WeightGradient& f);
+
+// Small channels-last images: skips padded taps (direct.cc).
+bool prefers_direct(const Convolution& c, bool gradient);
+Prepared prepare_direct(const NodeSpec& spec, const Convolution& c, const Forward& f);
+Prepared prepare_direct(const NodeSpec& spec, const Convolution& c, const InputGradient& f);
+
+// float32, channels last: AMX (amx_convolution.cc, amx_wgrad.cc).
+bool prefers_amx(const Convolution& c);
+Prepared prepare_amx(const NodeSpec& spec, const Convolution& c, const Forward& f);
+Prepared prepare_amx(const NodeSpec& spec, const Convolution& c, const InputGradient& f);
+Prepared prepare_amx(const NodeSpec& spec, const Convolution& c, const WeightGradient& f);
+
+// Any size, float32 or float64, channels first: im2col and BLAS (reference.cc).
+Prepared prepare_reference(const NodeSpec& spec, const Convolution& c, const Forward& f);
+Prepared prepare_reference(const NodeSpec& spec, const Convolution& c, const InputGradient& f);
+Prepared prepare_reference(const NodeSpec& spec, const Convolution& c, const WeightGradient& f);
+
+}  // namespace onnx_train::cpu

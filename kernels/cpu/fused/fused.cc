@@ -1,0 +1,29 @@
+// The kernel of `Fused`, the function that fuse_elementwise makes of each fusion region. body.h reads the function,
+// compiler.cc makes a program of it, executor.cc runs the program.
+#include <memory>
+
+#include "kernels/cpu/fused/body.h"
+#include "kernels/cpu/fused/program.h"
+#include "kernels/cpu/kernels.h"
+#include "onnx_passes/functions/functions.h"
+
+namespace onnx_train::cpu {
+namespace {
+
+bool supports_fused(const NodeSpec& spec) { return read_body(spec).has_value(); }
+
+Prepared prepare_fused(const NodeSpec& spec) {
+  const auto program = std::make_shared<const Program>(compile_fused(spec));
+  const int threads = spec.threads();
+  Prepared prepared;
+  prepared.workspace = fused_workspace(*program, threads);
+  prepared.in_place = program->in_place;
+  prepared.run = [program, threads](const Launch& launch) { run_fused(*program, threads, launch); };
+  return prepared;
+}
+
+}  // namespace
+
+std::vector<Kernel> fused_kernels() { return {{"Fused", supports_fused, prepare_fused, kDomain}}; }
+
+}  // namespace onnx_train::cpu

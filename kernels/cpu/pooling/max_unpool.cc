@@ -1,0 +1,86 @@
+// MaxUnpool: a partial inverse of MaxPool. Element i of x goes to the place `indices[i]` of an output of zeros, counted
+// in row-major order over [N, C, D...] with D = (size of x - 1) * stride + kernel - padding on each spatial axis. Where
+// output_shape asks for a larger output, that one is its beginning on every axis.
+#include <cstring>
+
+#include "kernels/cpu/movement/indices.h"
+#include "kernels/cpu/pooling/pooling.h"
+#include "onnx_passes/ir/error.h"
+
+namespace onnx_train::cpu {
+namespace {
+
+// [N, C, D...] of a node whose output is `y`, which is at least as large.
+Shape unpooled_shape(const NodeSpec& spec, const Shape& y) {
+  Shape shape = spec.in_shape();
+  const size_t axes = shape.size() - 2;
+  const Node& node = spec.node();
+  const Shape kernel = node.attr("kernel_shape", Shape(axes, 1)), strides = node.attr("strides", Shape(axes, 1));
+  const Shape pads = node.attr("pads", Shape(2 * axes, 0));
+  const bool has_all = kernel.size() == axes && strides.size() == axes && pads.size() == 2 * axes;
+  if (!has_all || y.size() != shape.size()) {
+    fail(node.label(), ": kernel_shape, strides and pads must have ", axes, ", ", axes, " and ", 2 * axes, " numbers");
+  }
+  for (size_t i = 0; i < shape.size(); ++i) {
+    int64_t& size = shape[i];
+    bool fits = true;
+    if (i >= 2) {
+      const size_t a = i - 2;
+      fits = !__builtin_mul_overflow(size - 1, strides[a], &size) && !__builtin_add_overflow(size, kernel[a], &size) &&
+             !__builtin_sub_overflow(size, pads[a], &size) && !__builtin_sub_overflow(size, pads[a + axes], &size);
+    }
+    if (!fits || size < 0 || size > y[i]) {
+      fail(node.label(), ": unpooling ", to_string(spec.in_shape()), " does not fit into an output of ", to_string(y));
+    }
+  }
+  return shape;
+}
+
+// The place in `y` of element `index` of a tensor of `shape`, which is the beginning of y on every axis.
+int64_t place_in(const Shape& y, const Shape& shape, int64_t index) {
+  int64_t place = 0, stride = 1;
+  for (size_t i = shape.size(); i-- > 0;) {
+    place += index % shape[i] * stride;
+    index /= shape[i];
+    stride *= y[i];
+  }
+  return place;
+}
+
+template <typename T>
+Prepared prepare_max_unpool(const NodeSpec& spec) {
+  const Shape y = spec.out_shape(), shape = unpooled_shape(spec, y);
+  const int64_t count = spec.in_size(), places = num_elements(shape);
+  Prepared prepared;
+  prepared.run = [=, is_whole = shape == y,
+                  bytes = static_cast<size_t>(spec.out_size()) * sizeof(T)](const Launch& launch) {
+    const auto* const indices = launch.in<int64_t>(1);
+    for (int64_t i = 0; i < count; ++i) {
+      if (indices[i] < 0 || indices[i] >= places) return launch.report(1, i, indices[i]);
+    }
+    if (bytes > 0) std::memset(launch.outputs[0], 0, bytes);
+    for (int64_t i = 0; i < count; ++i) {
+      launch.out<T>()[is_whole ? indices[i] : place_in(y, shape, indices[i])] = launch.in<T>(0)[i];
+    }
+  };
+  prepared.explain = [places](const Fault& fault) {
+    return concat("index ", fault.value, " is outside of the ", places, " places of the output");
+  };
+  return prepared;
+}
+
+template <DType dtype>
+bool supports_max_unpool(const NodeSpec& spec) {
+  return spec.in_type() == dtype && spec.one_type(1) && spec.in_shape().size() >= 3;
+}
+
+}  // namespace
+
+std::vector<Kernel> unpooling_kernels() {
+  return {
+      {"MaxUnpool", supports_max_unpool<DType::kFloat>, prepare_max_unpool<float>, "", "", InputCheck::kChecks},
+      {"MaxUnpool", supports_max_unpool<DType::kDouble>, prepare_max_unpool<double>, "", "", InputCheck::kChecks},
+  };
+}
+
+}  // namespace onnx_train::cpu

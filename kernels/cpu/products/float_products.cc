@@ -1,0 +1,145 @@
+// Products of float32 operands, or of bfloat16 operands with float32 sums; the result may be stored as bfloat16. Large
+// products on AMX use amx_product.h, all others oneDNN. Transposed operands are strides, not copies.
+#include <algorithm>
+#include <string_view>
+
+#include "kernels/cpu/products/amx_product.h"
+#include "kernels/cpu/products/products.h"
+#include "kernels/cpu/support/cpu_features.h"
+#include "kernels/cpu/support/onednn.h"
+
+namespace onnx_train::cpu {
+namespace {
+
+using Desc = dnnl::memory::desc;
+
+Desc layout(const Matrices& matrices, int64_t rows, int64_t columns, DType dtype = DType::kFloat) {
+  Shape dims = matrices.batch, strides = matrices.batch_strides;
+  dims.insert(dims.end(), {rows, columns});
+  strides.insert(strides.end(), {matrices.row_stride, matrices.column_stride});
+  return {dims, data_type(dtype), strides};
+}
+
+// oneDNN has fast code for most orders of batch and row axes. For the others its reference loops are a hundred times
+// slower, so operands are first copied into the usual order.
+bool is_slow(const Chain& chain, const NodeSpec& spec, const Product& p) {
+  const dnnl::matmul::primitive_desc found(chain.engine(), layout(p.a, p.m, p.k, spec.in_type(0)),
+                                           layout(p.b, p.k, p.n, spec.in_type(1)),
+                                           layout(p.y, p.m, p.n, spec.out_type()), Chain::attributes());
+  return std::string_view(found.impl_info_str()).starts_with("ref");
+}
+
+// Blocks for oneDNN's product with a row-major b. Without blocks it is up to two fifths slower when b has many or long
+// rows, because it reads all of b for every few rows of a. The blocks of b stay in the cache and are multiplied one
+// after the other, without a copy of b.
+//
+// The limits were measured. For small y the additional calls cost more than they save; with bfloat16 operands b needs
+// half the cache; on AMX oneDNN copies b in any case, so blocks save nothing.
+struct Blocks {
+  int64_t k, n;  // rows and columns of a block of b; the last blocks may be smaller
+
+  Blocks(const Product& p, DType from, DType to) : k(p.k), n(p.n) {
+    const int64_t least_rows = from == DType::kFloat ? 64 : 512;
+    if (!p.y.batch.empty() || p.b.column_stride != 1 || p.m < least_rows || p.n < 256) return;
+    if (from == DType::kBFloat16 && isa() >= Isa::kAmx) return;
+    n = equal_parts(p.n);
+    // A bfloat16 y would be rounded after every block of k; weight gradients (a transposed) gain nothing.
+    if (to == DType::kFloat && p.a.column_stride == 1) k = equal_parts(p.k);
+  }
+
+ private:
+  static int64_t equal_parts(int64_t size) {
+    constexpr int64_t kMost = 2048, kMultiple = 64;
+    const int64_t parts = (size + kMost - 1) / kMost, part = (size + parts - 1) / parts;
+    return (part + kMultiple - 1) / kMultiple * kMultiple;
+  }
+};
+
+// The matrix that starts `elements` after the start of `operand`.
+OneDnnOperand at_offset(OneDnnOperand operand, int64_t elements, const Desc& layout) {
+  operand.place.offset += static_cast<size_t>(elements) * dnnl::memory::data_type_size(layout.get_data_type());
+  return {operand.place, layout};
+}
+
+// Whether to copy b into the layout that oneDNN prefers: b fits the cache and a has so many rows that the copy costs
+// less than it saves, at most a tenth of the product.
+bool is_worth_packing(const Product& p) {
+  constexpr int64_t kManyRows = 1024, kFewElements = 1 << 19;
+  return p.y.batch.empty() && p.m >= kManyRows && p.k * p.n <= kFewElements;
+}
+
+// Appends one oneDNN product, accumulating onto y if p says so.
+void add_product(Chain& chain, const Product& p, const OneDnnOperand& a, const OneDnnOperand& b,
+                 const OneDnnOperand* bias, const OneDnnOperand& y) {
+  auto attributes = Chain::attributes();
+  dnnl::post_ops after;
+  if (p.alpha != 1) after.append_eltwise(dnnl::algorithm::eltwise_linear, static_cast<float>(p.alpha), 0);
+  if (p.accumulate) after.append_sum(1);
+  attributes.set_post_ops(after);
+  Desc wanted = b.layout;
+  if (is_worth_packing(p)) wanted = {b.layout.get_dims(), b.layout.get_data_type(), dnnl::memory::format_tag::any};
+  using Matmul = dnnl::matmul::primitive_desc;
+  const Matmul product = bias ? Matmul(chain.engine(), a.layout, wanted, bias->layout, y.layout, attributes)
+                              : Matmul(chain.engine(), a.layout, wanted, y.layout, attributes);
+  const OneDnnOperand packed = chain.in_layout(b, product.weights_desc());
+  std::vector<std::pair<int, OneDnnOperand>> operands = {
+      {DNNL_ARG_SRC, a}, {DNNL_ARG_WEIGHTS, packed}, {DNNL_ARG_DST, y}};
+  if (bias) operands.push_back({DNNL_ARG_BIAS, *bias});
+  chain.add(product, operands);
+}
+
+template <typename T>
+Prepared prepare_amx_product(const NodeSpec& spec, const Product& p, bool bias) {
+  const AmxProduct<T> product(p, spec.out_type(), spec.threads());
+  return {[product, bias](const Launch& launch) {
+            product.run(launch.in<T>(0), launch.in<T>(1), bias ? launch.in<float>(2) : nullptr, launch.out<void>(),
+                        launch.workspace);
+          },
+          product.scratch_bytes(),
+          {}};
+}
+
+}  // namespace
+
+Prepared prepare_float_product(const NodeSpec& spec, Product p, bool bias) {
+  if (is_amx_product(p, spec.in_type())) {
+    return spec.in_type() == DType::kFloat ? prepare_amx_product<float>(spec, p, bias)
+                                           : prepare_amx_product<BFloat16>(spec, p, bias);
+  }
+  return prepare_chain(spec, [&](Chain& chain) {
+    const DType from = spec.in_type(0), to_type = spec.out_type();
+    OneDnnOperand a = input(0, layout(p.a, p.m, p.k, from)), made = output(0, layout(p.y, p.m, p.n, to_type));
+    const OneDnnOperand y = made;
+    if (is_slow(chain, spec, p)) {
+      Product copied = p;
+      copied.a = row_major_matrices(p.a.batch, p.m, p.k);
+      if (!p.accumulate) copied.y = row_major_matrices(p.y.batch, p.m, p.n);
+      a = chain.in_layout(a, layout(copied.a, p.m, p.k, from));
+      made = chain.staged(y, layout(copied.y, p.m, p.n, to_type));
+      p = copied;
+      simplify(p);
+      a.layout = layout(p.a, p.m, p.k, from);
+    }
+    const DType b_type = spec.in_type(1);
+    const Shape ones(p.y.batch.size(), 1);
+    const Blocks blocks(p, from, to_type);
+    for (int64_t n = 0; n < p.n; n += blocks.n) {
+      for (int64_t k = 0; k < p.k; k += blocks.k) {
+        Product part = p;
+        part.n = std::min(blocks.n, p.n - n);
+        part.k = std::min(blocks.k, p.k - k);
+        part.accumulate = p.accumulate || k > 0;
+        const OneDnnOperand part_a = at_offset(a, k * p.a.column_stride, layout(p.a, p.m, part.k, from)),
+                            part_b = at_offset(input(1, {}), k * p.b.row_stride + n * p.b.column_stride,
+                                               layout(p.b, part.k, part.n, b_type)),
+                            part_y = at_offset(made, n * p.y.column_stride, layout(p.y, p.m, part.n, to_type)),
+                            part_bias =
+                                at_offset(input(2, {}), n, layout(row_major_matrices(ones, 1, part.n), 1, part.n));
+        add_product(chain, part, part_a, part_b, bias && k == 0 ? &part_bias : nullptr, part_y);
+      }
+    }
+    chain.reorder(made, y);
+  });
+}
+
+}  // namespace onnx_train::cpu

@@ -1,0 +1,40 @@
+// The location of a tensor while a kernel runs: fixed when the kernel is prepared, resolved to an address when it runs.
+// Plain values; any thread.
+#pragma once
+
+#include "kernels/kernel.h"
+
+namespace onnx_train::cpu {
+
+struct Place {
+  enum Kind { kInput, kOutput, kWorkspace };
+  Kind kind = kWorkspace;
+  size_t at = 0;      // input or output number
+  size_t offset = 0;  // bytes from the start of the input, output or workspace
+
+  bool operator==(const Place&) const = default;
+};
+
+inline void* address(const Place& place, const Launch& launch) {
+  void* base = launch.workspace;
+  if (place.kind == Place::kInput)
+    base = const_cast<void*>(launch.inputs[place.at]);  // the caller must not write to an input
+  if (place.kind == Place::kOutput) base = launch.outputs[place.at];
+  return static_cast<char*>(base) + place.offset;
+}
+
+// Assigns ranges of a node's workspace, aligned to 64 bytes.
+class Workspace {
+ public:
+  Place reserve(size_t size) {
+    const Place place{Place::kWorkspace, 0, bytes_};
+    bytes_ += (size + 63) / 64 * 64;
+    return place;
+  }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  size_t bytes_ = 0;
+};
+
+}  // namespace onnx_train::cpu

@@ -1,0 +1,88 @@
+// Functions that lowering emits for the gradient of an embedding and its update (add_gather_gradients.cc,
+// sparse_updates.cc).
+#include "kernels/functions/functions.h"
+
+namespace onnx_train {
+namespace {
+
+// y = sum + dx of GatherGrad along axis 0: the gradient of a weight that is looked up and also used otherwise. A kernel
+// adds the rows in the order of the places.
+constexpr const char* kAddGatherGrad = R"(
+AddGatherGrad (sum, dy, indices) => (y) {
+  rest = Constant <value_ints = [-1]> ()
+  wide = Cast <to = 7> (indices)
+  places = Unsqueeze (wide, rest)
+  y = ScatterND <reduction = "add"> (sum, places, dy)
+}
+)";
+
+// GatherGrad along axis 0 of a tensor of `shape`, without the rows to which nothing is added: rows[p] is added to row
+// places[p] of the tensor and has its width. If several places name the same row, the first has the sum; the others
+// have zeros and give the row's index counted from the end, places[p] < 0. A kernel adds the rows in the order of the
+// places.
+constexpr const char* kCoalesceRows = R"(
+CoalesceRows (dy, indices, shape) => (rows, places) {
+  zero = Constant <value_ints = [0]> ()
+  one = Constant <value_ints = [1]> ()
+  rest = Constant <value_ints = [-1]> ()
+  rank = Shape (shape)
+  size = Slice (shape, zero, one)
+  row_shape = Slice (shape, one, rank)
+  wide = Cast <to = 7> (indices)
+  flat_indices = Reshape (wide, rest)
+  count = Shape (flat_indices)
+  is_negative = Less (flat_indices, zero)
+  wrapped = Add (flat_indices, size)
+  from_start = Where (is_negative, wrapped, flat_indices)
+  begin = Constant <value_int = 0> ()
+  step = Constant <value_int = 1> ()
+  end = Squeeze (count)
+  order = Range (begin, end, step)
+  none = Expand (count, size)
+  firsts = ScatterElements <axis = 0, reduction = "min"> (none, from_start, order)
+  first = Gather (firsts, from_start)
+  rows_shape = Concat <axis = 0> (count, row_shape)
+  flat_dy = Reshape <allowzero = 1> (dy, rows_shape)
+  zeros_float = ConstantOfShape (rows_shape)
+  zeros = CastLike (zeros_float, dy)
+  column = Unsqueeze (first, rest)
+  rows = ScatterND <reduction = "add"> (zeros, column, flat_dy)
+  is_first = Equal (first, order)
+  from_end = Sub (from_start, size)
+  places = Where (is_first, from_start, from_end)
+}
+)";
+
+// Sgd without momentum and decay on the rows that CoalesceRows returns, each once:
+// w'[places[p]] = w[places[p]] - lr·scale·rows[p]    where places[p] ≥ 0; all other rows do not change
+constexpr const char* kSparseSgd = R"(
+SparseSgd (w, rows, places, learning_rate, grad_scale) => (next_w) {
+    first_axis = Constant <value_int = 0> ()
+    one = Constant <value_int = 1> ()
+    last = Constant <value_ints = [-1]> ()
+    sizes = Shape (w)
+    ranks = Shape (sizes)
+    rank = Squeeze (ranks)
+    row_axes = Range (one, rank, one)
+    is_named = GreaterOrEqual (places, first_axis)
+    names_row = Unsqueeze (is_named, row_axes)
+    scale = CastLike (grad_scale, w)
+    rate = CastLike (learning_rate, w)
+    g_scaled = Mul (rows, scale)
+    change = Mul (g_scaled, rate)
+    descent = Neg (change)
+    zero_float = Constant <value_float = 0.0> ()
+    zero = CastLike (zero_float, w)
+    descent_used = Where (names_row, descent, zero)
+    column = Unsqueeze (places, last)
+    next_w = ScatterND <reduction = "add"> (w, column, descent_used)
+})";
+
+}  // namespace
+
+std::vector<FunctionRow> embedding_functions() {
+  return {function("AddGatherGrad", kAddGatherGrad), function("CoalesceRows", kCoalesceRows),
+          function("SparseSgd", kSparseSgd)};
+}
+
+}  // namespace onnx_train

@@ -1,0 +1,66 @@
+// A read-only memory mapping of a file. Views share it and keep it alive. The file must not be modified or truncated
+// while it is mapped: `check_unchanged`, and every full read of contents, detects a modification; access to a page that
+// no longer exists raises SIGBUS, which the onnx-train command reports as an error (tools/interrupt.h). Files that are
+// replaced by renaming, as this program writes them, keep their old contents for existing mappings. Any thread may
+// read.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "onnx_passes/io/file.h"
+
+namespace onnx_train {
+
+class MappedFile {
+ public:
+  // Throws Error if the file cannot be read or is not a regular file.
+  static std::shared_ptr<const MappedFile> open(const std::string& path);
+  // The same for an open regular file; `path` is used in messages and by `check_unchanged`.
+  static std::shared_ptr<const MappedFile> map(const File& file, const std::string& path);
+  MappedFile(const MappedFile&) = delete;
+  ~MappedFile();
+
+  const std::string& path() const { return path_; }
+  const unsigned char* data() const { return data_; }
+  size_t size() const { return size_; }
+
+  // Throws Error if the mapped file has been written to since.
+  void check_unchanged() const;
+
+ private:
+  MappedFile() = default;
+
+  std::string path_;
+  const unsigned char* data_ = nullptr;
+  size_t size_ = 0;
+  uint64_t device_ = 0, inode_ = 0;
+  int64_t modified_ns_ = 0;
+};
+
+// For memory that is not a mapped file, the following three functions do nothing.
+bool is_mapped(const void* data, size_t bytes);
+// MappedFile::check_unchanged.
+void check_unchanged(const void* data, size_t bytes);
+// Releases the pages from this process's memory; the system still caches them and maps them again when they are read.
+void release_pages(const void* data, size_t bytes);
+
+// Reads large contents once: calls f(data, bytes) for each block in order and releases its pages. Throws Error if the
+// file has been modified.
+template <typename Contents, typename F>
+void for_each_block(const Contents& contents, const F& f) {
+  constexpr size_t kBlock = size_t{4} << 20;
+  const auto* data = static_cast<const char*>(contents.data());
+  for (size_t at = 0; at < contents.bytes(); at += kBlock) {
+    const size_t bytes = std::min(kBlock, contents.bytes() - at);
+    check_unchanged(data + at, bytes);  // pages that no longer exist must not be read
+    f(data + at, bytes);
+    release_pages(data + at, bytes);
+  }
+  check_unchanged(data, contents.bytes());
+}
+
+}  // namespace onnx_train

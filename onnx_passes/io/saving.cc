@@ -1,0 +1,270 @@
+// The writing half of loading.h.
+#include <fcntl.h>
+#include <linux/fs.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "onnx_passes/io/external_data.h"
+#include "onnx_passes/io/file.h"
+#include "onnx_passes/io/loading.h"
+#include "onnx_passes/io/mapped_file.h"
+#include "onnx_passes/io/message_pieces.h"
+#include "onnx_passes/io/message_reader.h"
+#include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/initializer.h"
+#include "onnx_passes/ir/message.h"
+#include "onnx_passes/ir/message_tensors.h"
+
+namespace onnx_train {
+namespace {
+
+// A file that appears under its name when it is complete, or not at all.
+class AtomicFile {
+ public:
+  explicit AtomicFile(const std::string& path) : path_(path) {
+    const auto [folder, name] = split_path(path);
+    folder_ = folder;
+    if (name.empty()) fail_as(ErrorCode::kFile, "'", path, "' names no file to write");
+    struct stat status = {};
+    if (stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) {
+      fail_as(ErrorCode::kFile, path, ": cannot write: it is no regular file, and would be replaced by one");
+    }
+    temporary_ = folder + "/." + name + ".XXXXXX";
+    file_ = File(mkostemp(temporary_.data(), O_CLOEXEC));
+    if (!file_.is_open()) {
+      temporary_.clear();
+      refuse(concat("cannot write into '", folder, "'"));
+    }
+    take_permissions();
+  }
+  ~AtomicFile() {
+    if (!temporary_.empty()) unlink(temporary_.c_str());
+  }
+  AtomicFile(const AtomicFile&) = delete;
+  AtomicFile& operator=(const AtomicFile&) = delete;
+
+  void write(const void* data, size_t size) {
+    if (!file_.write(data, size)) refuse("cannot write");
+    // Starts writing to disk, so that `commit` waits only for the last blocks. Errors here reappear there.
+    constexpr size_t kBatch = size_t{32} << 20;
+    waiting_ += size;
+    if (waiting_ < kBatch) return;
+    sync_file_range(file_.descriptor(), 0, 0, SYNC_FILE_RANGE_WRITE);
+    waiting_ = 0;
+  }
+
+  // Writes zeros as a hole, which takes no disk space or time.
+  void skip(size_t size) {
+    if (lseek(file_.descriptor(), static_cast<off_t>(size), SEEK_CUR) < 0) refuse("cannot write");
+    ends_in_hole_ = true;
+  }
+
+  // Shares the blocks of another file; false if the file system does not support it.
+  bool share(const std::string& from) {
+    const File source(open(from.c_str(), O_RDONLY | O_CLOEXEC));
+    if (source.is_open() && ioctl(file_.descriptor(), FICLONE, source.descriptor()) == 0) return true;
+    return unlink(temporary_.c_str()) == 0 && link(from.c_str(), temporary_.c_str()) == 0;
+  }
+
+  void commit() {
+    const off_t end = ends_in_hole_ ? lseek(file_.descriptor(), 0, SEEK_CUR) : 0;
+    if (end < 0 || (ends_in_hole_ && ftruncate(file_.descriptor(), end) != 0)) refuse("cannot write");
+    if (fsync(file_.descriptor()) != 0 || !file_.close_now()) refuse("cannot write");
+    if (rename(temporary_.c_str(), path_.c_str()) != 0) refuse("cannot write");
+    unlink(temporary_.c_str());  // rename does nothing if both names already refer to one file
+    temporary_.clear();
+    const File folder(open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (!folder.is_open() || (fsync(folder.descriptor()) != 0 && errno != EINVAL)) refuse("cannot write the folder");
+  }
+
+  [[noreturn]] void refuse(const std::string& what) const {
+    fail_as(ErrorCode::kFile, path_, ": ", what, ": ", std::strerror(errno));
+  }
+
+ private:
+  // The permissions of the file being replaced, or those of any new file.
+  void take_permissions() {
+    struct stat status = {};
+    mode_t mode = 0;
+    if (stat(path_.c_str(), &status) == 0) {
+      mode = status.st_mode & 0777;
+    } else {
+      const mode_t mask = umask(0);
+      umask(mask);
+      mode = 0666 & ~mask;
+    }
+    if (fchmod(file_.descriptor(), mode) != 0) refuse("cannot set permissions");
+  }
+
+  std::string path_, folder_, temporary_;
+  File file_;
+  bool ends_in_hole_ = false;  // the last write may have left a hole at the end
+  size_t waiting_ = 0;         // bytes written since the last request to start writing to disk
+};
+
+constexpr size_t kAlignment = 4096;  // so that readers can map each tensor
+constexpr int kMaxDepth = 100;       // of messages, when the file being replaced is read
+
+bool move_to_raw_data(onnx::TensorProto* tensor) {
+  if (tensor->data_type() == onnx::TensorProto::STRING || tensor->ByteSizeLong() < kMinBytesBeside) return false;
+  if (!tensor->has_raw_data()) {
+    const onnx::TensorProto typed = *tensor;
+    to_proto(from_proto(typed), typed.name(), tensor);
+  }
+  return tensor->raw_data().size() >= kMinBytesBeside;
+}
+
+void add_external(onnx::TensorProto* tensor, const char* key, const std::string& value) {
+  auto* entry = tensor->add_external_data();
+  entry->set_key(key);
+  entry->set_value(value);
+}
+
+// Writes the contents of one message and passes them to the caller's observer.
+class ContentsWriter {
+ public:
+  ContentsWriter(const std::vector<Tensor>& contents, const SaveOptions& options)
+      : contents_(contents), options_(options) {}
+
+  void write(size_t index, AtomicFile* file) const {
+    for_each_block(contents_.at(index), [&](const void* data, size_t bytes) {
+      if (options_.on_contents) options_.on_contents(index, data, bytes);
+      // Zero moments, before the first step, are two thirds of a new training model.
+      is_zero(data, bytes) ? file->skip(bytes) : file->write(data, bytes);
+    });
+  }
+  size_t bytes(size_t index) const { return contents_.at(index).bytes(); }
+  bool empty() const { return contents_.empty(); }
+
+ private:
+  const std::vector<Tensor>& contents_;
+  const SaveOptions& options_;
+};
+
+// Moves large tensors of `model` into `file`, which the model refers to as `location`.
+void write_external_data(onnx::ModelProto* model, const std::string& location, const ContentsWriter& contents,
+                         AtomicFile* file) {
+  const std::string padding(kAlignment, '\0');
+  size_t at = 0;
+  for_each_tensor(model, [&](onnx::TensorProto* tensor, bool) {
+    const auto reference = reference_of(*tensor);
+    if (!reference && !move_to_raw_data(tensor)) return;
+    const size_t size = reference ? contents.bytes(*reference) : tensor->raw_data().size();
+    const size_t gap = (kAlignment - at % kAlignment) % kAlignment;
+    file->write(padding.data(), gap);
+    at += gap;
+    if (reference) {
+      contents.write(*reference, file);
+    } else {
+      file->write(tensor->raw_data().data(), size);
+    }
+    tensor->clear_external_data();
+    add_external(tensor, "location", location);
+    add_external(tensor, "offset", std::to_string(at));
+    add_external(tensor, "length", std::to_string(size));
+    at += size;
+    tensor->set_data_location(onnx::TensorProto::EXTERNAL);
+    tensor->clear_raw_data();
+  });
+}
+
+void write_pieces(const onnx::ModelProto& proto, const ContentsWriter& contents, AtomicFile* file) {
+  if (contents.empty()) {
+    const std::string bytes = proto.SerializeAsString();
+    return file->write(bytes.data(), bytes.size());
+  }
+  for (const MessagePiece& piece : cut_at_references(proto)) {
+    file->write(piece.bytes.data(), piece.bytes.size());
+    if (piece.reference) contents.write(*piece.reference, file);
+  }
+}
+
+// The data file that the model at `path` uses; empty if there is none.
+std::string data_file_of(const std::string& path) {
+  struct stat status = {};
+  std::string location;
+  if (stat(path.c_str(), &status) != 0 || status.st_size == 0 || status.st_size > INT_MAX) return location;
+  onnx::ModelProto model;
+  std::vector<RawData> left_out;
+  const auto file = MappedFile::open(path);
+  if (!read_message({file->data(), file->size()}, kMaxDepth, &model, &left_out)) return location;
+  for_each_tensor(&model, [&](onnx::TensorProto* tensor, bool) {
+    for (const auto& entry : tensor->external_data()) {
+      if (location.empty() && entry.key() == "location") location = entry.value();
+    }
+  });
+  return location;
+}
+
+void save_with_external_data(onnx::ModelProto* model, const std::string& path, const ContentsWriter& contents,
+                             const SaveOptions& options) {
+  // The old model keeps its data until the new one is complete: two names alternate.
+  const auto [folder, name] = split_path(path);
+  const std::string first = name + ".data", second = name + ".data2";
+  const std::string used = data_file_of(path);
+  const std::string location = used == first ? second : first;
+  AtomicFile data(folder + "/" + location);
+  write_external_data(model, location, contents, &data);
+  data.commit();
+  try {
+    write_file(path, model->SerializeAsString() + (options.ending ? options.ending() : ""));
+  } catch (...) {
+    unlink((folder + "/" + location).c_str());
+    throw;
+  }
+  if (used == first || used == second) unlink((folder + "/" + used).c_str());
+}
+
+void save(const onnx::ModelProto& proto, const std::vector<Tensor>& contents, const std::string& path,
+          const SaveOptions& options) {
+  size_t bytes = proto.ByteSizeLong();
+  for (const Tensor& tensor : contents) bytes += tensor.bytes();
+  const ContentsWriter writer(contents, options);
+  if (bytes > options.max_bytes) {
+    onnx::ModelProto copy = proto;
+    return save_with_external_data(&copy, path, writer, options);
+  }
+  AtomicFile file(path);
+  write_pieces(proto, writer, &file);
+  const std::string ending = options.ending ? options.ending() : "";
+  file.write(ending.data(), ending.size());
+  file.commit();
+}
+
+}  // namespace
+
+bool share_file(const std::string& from, const std::string& to) {
+  if (!data_file_of(from).empty()) return false;
+  AtomicFile file(to);
+  if (!file.share(from)) return false;
+  file.commit();
+  return true;
+}
+
+void write_file(const std::string& path, const std::string& bytes) {
+  AtomicFile file(path);
+  file.write(bytes.data(), bytes.size());
+  file.commit();
+}
+
+void save_message(const ModelMessage& message, const std::string& path, const SaveOptions& options) {
+  save(message.proto, message.contents, path, options);
+}
+
+void save_proto(const onnx::ModelProto& proto, const std::string& path, size_t max_bytes) {
+  SaveOptions options;
+  options.max_bytes = max_bytes;
+  save(proto, {}, path, options);
+}
+
+void save_model(const Model& model, const std::string& path) { save_message(to_message(model), path); }
+
+}  // namespace onnx_train
