@@ -1,0 +1,15 @@
+// The families of CUDA kernels, joined in device.cc; they are named like the CPU's (kernels/cpu/kernels.h).
+#pragma once
+
+#include <vector>
+
+#include "kernels/kernel.h"
+
+namespace onnx_train::cuda {
+
+std::vector<Kernel> elementwise_kernels();
+std::vector<Kernel> movement_kernels();
+std::vector<Kernel> product_kernels();
+std::vector<Kernel> reduction_kernels();
+
+}  // namespace onnx_train::cuda
