@@ -87,7 +87,7 @@ class GruForward {
     if (!linear_) {
       vectorized([=] {
 #pragma omp simd
-        for (int64_t j = 0; j < n; ++j) beside[j] = r[j] * convert<T>(h[j]);
+        for (int64_t j = 0; j < n; ++j) beside[j] = r[j] * math::convert<T>(h[j]);
       });
       return;
     }
@@ -238,7 +238,7 @@ class GruBackward {
 #pragma omp simd
       for (int64_t j = 0; j < n; ++j) {
         dg[j] = dh[j] * (T{1} - z[j]);
-        dz[j] = dh[j] * (convert<T>(before[j]) - g[j]);
+        dz[j] = dh[j] * (math::convert<T>(before[j]) - g[j]);
         dh[j] *= z[j];
       }
     });
@@ -279,9 +279,9 @@ class GruBackward {
       vectorized([=] {
 #pragma omp simd
         for (int64_t j = 0; j < n; ++j) {
-          dr[j] = q[j] * convert<T>(h[j]);
+          dr[j] = q[j] * math::convert<T>(h[j]);
           dh_row[j] += q[j] * r[j];
-          kept[j] = r[j] * convert<T>(h[j]);
+          kept[j] = r[j] * math::convert<T>(h[j]);
         }
       });
       differentiate(recurrence_.activation(d, 0), n, r, dr);

@@ -276,9 +276,9 @@ class LstmBackward {
           const Operand* dgate = dgates + e_.gate(t, d, b);
           const T *before = cell_before(t, d, b, cells, c0), *c = cells + e_.value(t, d, b);
           for (int64_t j = 0; j < n; ++j) {
-            dp[j] += convert<T>(dgate[j]) * before[j];
-            dp[n + j] += convert<T>(dgate[n + j]) * c[j];
-            dp[2 * n + j] += convert<T>(dgate[2 * n + j]) * before[j];
+            dp[j] += math::convert<T>(dgate[j]) * before[j];
+            dp[n + j] += math::convert<T>(dgate[n + j]) * c[j];
+            dp[2 * n + j] += math::convert<T>(dgate[2 * n + j]) * before[j];
           }
         }
       }

@@ -17,11 +17,12 @@
 #include <type_traits>
 #include <vector>
 
-#include "kernels/cpu/elementwise/convert.h"
 #include "kernels/cpu/products/gemm.h"
 #include "kernels/cpu/support/maps.h"
 #include "kernels/cpu/support/parallel.h"
 #include "kernels/cpu/support/place.h"
+#include "kernels/dispatch.h"
+#include "kernels/math/convert.h"
 #include "onnx_passes/operators/recurrence.h"
 
 namespace onnx_train::cpu {
@@ -166,9 +167,9 @@ class OuterProduct {
 template <typename T, typename Operand>
 void to_operand(bool rounds, int64_t n, const T* from, Operand* to) {
   if constexpr (!std::is_same_v<T, Operand>) {
-    map(n, from, to, [](T x) { return convert<Operand>(x); });
+    map(n, from, to, [](T x) { return math::convert<Operand>(x); });
   } else if (rounds) {
-    map(n, from, to, [](T x) { return convert<T>(convert<BFloat16>(x)); });
+    map(n, from, to, [](T x) { return math::convert<T>(math::convert<BFloat16>(x)); });
   } else if (from != to) {
     std::copy(from, from + n, to);
   }
@@ -178,7 +179,7 @@ template <typename T>
 void widen(int64_t n, const BFloat16* from, T* to) {
   vectorized([=] {
 #pragma omp simd
-    for (int64_t i = 0; i < n; ++i) to[i] = convert<T>(from[i]);
+    for (int64_t i = 0; i < n; ++i) to[i] = math::convert<T>(from[i]);
   });
 }
 
@@ -213,7 +214,7 @@ class Stored {
     } else {
       vectorized([=] {
 #pragma omp simd
-        for (int64_t i = 0; i < n; ++i) to[i] = convert<To>(from[i]);
+        for (int64_t i = 0; i < n; ++i) to[i] = math::convert<To>(from[i]);
       });
     }
   }

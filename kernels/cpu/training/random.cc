@@ -65,12 +65,6 @@ void drop(const T* x, const uint32_t* __restrict words, uint32_t least, T kept, 
   }
 }
 
-template <typename T>
-void drop_gradient(const T* dy, const bool* __restrict mask, T kept, int64_t n, T* dx) {
-#pragma omp simd
-  for (int64_t i = 0; i < n; ++i) dx[i] = mask[i] ? dy[i] / kept : T{0};
-}
-
 double ratio_of(const Launch& a, int input, DType dtype) {
   return dispatch_float(dtype, [&](auto zero) { return static_cast<double>(*a.in<decltype(zero)>(input)); });
 }
@@ -85,11 +79,6 @@ bool has_key_and_ratio(const NodeSpec& s) {
 bool supports_dropout(const NodeSpec& s) {
   const DType computed = computed_type(s.in_type(0));
   return is_float_or_double(computed) && computed_type(s.out_type()) == computed && has_key_and_ratio(s);
-}
-
-bool supports_dropout_gradient(const NodeSpec& s) {
-  return is_float_or_double(s.in_type(0)) && s.in_type(1) == DType::kBool && s.in_shape(1) == s.in_shape(0) &&
-         is_float_or_double(s.in_type(2)) && s.in_size(2) == 1;
 }
 
 Prepared prepare_dropout(const NodeSpec& s) {
@@ -114,22 +103,6 @@ Prepared prepare_dropout(const NodeSpec& s) {
                keeps_mask ? a.out<bool>(1) + begin : unwanted);
         });
         y.put(begin, count, to);
-      });
-    };
-    return {run, 0, {{0, 0}}};
-  });
-}
-
-Prepared prepare_dropout_gradient(const NodeSpec& s) {
-  return dispatch_float(s.in_type(), [&](auto zero) -> Prepared {
-    using T = decltype(zero);
-    const int64_t n = s.in_size();
-    const DType ratio_type = s.in_type(2);
-    const auto run = [=](const Launch& a) {
-      const T kept = 1 - static_cast<T>(ratio_of(a, 2, ratio_type));
-      parallel_for(n, kElementGrain, [&](int64_t begin, int64_t end) {
-        vectorized(
-            [&] { drop_gradient(a.in<T>(0) + begin, a.in<bool>(1) + begin, kept, end - begin, a.out<T>() + begin); });
       });
     };
     return {run, 0, {{0, 0}}};
@@ -200,7 +173,6 @@ std::vector<Kernel> random_kernels() {
   return {
       {"Dropout", supports_inference, prepare_inference},
       {"Dropout", supports_dropout, prepare_dropout, kDomain},
-      {"DropoutGrad", supports_dropout_gradient, prepare_dropout_gradient, kDomain},
       {"RandomUniform", supports_drawing, prepare_uniform, kDomain},
       {"RandomNormal", supports_drawing, prepare_normal, kDomain},
   };

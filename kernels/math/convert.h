@@ -1,12 +1,13 @@
-// Conversion of one element to another type, with the semantics of Cast. Pure functions; any thread.
+// Conversion of one element to another type, with the semantics of Cast. Stateless; host and device code share it.
 #pragma once
 
 #include <limits>
 #include <type_traits>
 
+#include "kernels/math/host_device.h"
 #include "onnx_passes/ir/half.h"
 
-namespace onnx_train::cpu {
+namespace onnx_train::math {
 
 template <typename T>
 inline constexpr bool kIsHalf = std::is_same_v<T, BFloat16> || std::is_same_v<T, Float16>;
@@ -14,7 +15,7 @@ inline constexpr bool kIsHalf = std::is_same_v<T, BFloat16> || std::is_same_v<T,
 // Floats convert to integers by truncation; values out of range saturate and NaN gives 0 (ONNX defines neither).
 // Integers wrap around, as in NumPy. 16-bit floats convert via float32.
 template <typename To, typename From>
-inline To convert(From x) {
+ONNX_TRAIN_HD inline To convert(From x) {
   if constexpr (kIsHalf<From>) {
     return convert<To>(static_cast<float>(x));
   } else if constexpr (kIsHalf<To>) {
@@ -34,4 +35,12 @@ inline To convert(From x) {
   }
 }
 
-}  // namespace onnx_train::cpu
+template <typename To>
+struct Convert {
+  template <typename From>
+  ONNX_TRAIN_HD To operator()(From x) const {
+    return convert<To>(x);
+  }
+};
+
+}  // namespace onnx_train::math
