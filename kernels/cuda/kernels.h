@@ -1,4 +1,4 @@
-// The families of CUDA kernels, joined in device.cc; they are named like the CPU's (kernels/cpu/kernels.h).
+// The families of CUDA kernels, joined in device.cc, named like the CPU's.
 #pragma once
 
 #include <vector>

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <iterator>
 
-#include "kernels/cpu/elementwise/broadcast.h"
+#include "kernels/geometry/broadcast.h"
 #include "kernels/cpu/elementwise/loops.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/support/maps.h"
@@ -72,17 +72,6 @@ std::vector<BroadcastLoop> variadic_steps(const ElementwiseRow& row, const NodeS
         {row.make(spec.node()), Broadcast(spec.out_shape(), {before, spec.in_shape(i)}), 2, {bytes, bytes}, bytes});
   }
   return steps;
-}
-
-// Operands after the second are read after the output has been written, so they must not share its memory.
-std::vector<InPlace> in_place_of_first_two(const NodeSpec& spec) {
-  const auto& operands = spec.node().inputs();
-  std::vector<InPlace> in_place = in_place_of_equal_inputs(spec, 2);
-  std::erase_if(in_place, [&](const InPlace& pair) {
-    const Value* operand = operands[static_cast<size_t>(pair.input)];
-    return std::find(operands.begin() + 2, operands.end(), operand) != operands.end();
-  });
-  return in_place;
 }
 
 Prepared prepare_variadic(const ElementwiseRow& row, const NodeSpec& spec) {

@@ -57,14 +57,4 @@ void map(int64_t n, const A* a, bool a_moves, const B* b, bool b_moves, R* y, Op
   }
 }
 
-// Output 0 may overwrite any of the first `inputs` inputs with as many elements of the same size.
-inline std::vector<InPlace> in_place_of_equal_inputs(const NodeSpec& spec, int inputs) {
-  std::vector<InPlace> in_place;
-  for (int i = 0; i < inputs; ++i) {
-    if (!spec.has_input(i) || spec.in_size(i) != spec.out_size()) continue;
-    if (size_of(spec.in_type(i)) == size_of(spec.out_type())) in_place.push_back({0, i});
-  }
-  return in_place;
-}
-
 }  // namespace onnx_train::cpu

@@ -1,8 +1,8 @@
-#include "kernels/cpu/elementwise/broadcast.h"
+#include "kernels/geometry/broadcast.h"
 
 #include "onnx_passes/ir/error.h"
 
-namespace onnx_train::cpu {
+namespace onnx_train {
 namespace {
 
 // The operand's stride along each dimension of `out`; 0 where the operand is repeated.
@@ -44,4 +44,23 @@ Broadcast::Broadcast(const Shape& out, const std::vector<Shape>& operands) : siz
   }
 }
 
-}  // namespace onnx_train::cpu
+std::vector<InPlace> in_place_of_equal_inputs(const NodeSpec& spec, int inputs) {
+  std::vector<InPlace> in_place;
+  for (int i = 0; i < inputs; ++i) {
+    if (!spec.has_input(i) || spec.in_size(i) != spec.out_size()) continue;
+    if (size_of(spec.in_type(i)) == size_of(spec.out_type())) in_place.push_back({0, i});
+  }
+  return in_place;
+}
+
+std::vector<InPlace> in_place_of_first_two(const NodeSpec& spec) {
+  const auto& operands = spec.node().inputs();
+  std::vector<InPlace> in_place = in_place_of_equal_inputs(spec, 2);
+  std::erase_if(in_place, [&](const InPlace& pair) {
+    const Value* operand = operands[static_cast<size_t>(pair.input)];
+    return std::find(operands.begin() + 2, operands.end(), operand) != operands.end();
+  });
+  return in_place;
+}
+
+}  // namespace onnx_train

@@ -8,9 +8,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "onnx_passes/ir/types.h"
+#include "kernels/kernel.h"
 
-namespace onnx_train::cpu {
+namespace onnx_train {
 
 class Broadcast {
  public:
@@ -22,6 +22,10 @@ class Broadcast {
   Broadcast(const Shape& out, const std::vector<Shape>& operands);
 
   int64_t size() const { return size_; }
+  size_t rank() const { return rank_; }
+  // Size of dimension d, the innermost first, and the operand's stride along it, in elements.
+  int64_t dim(size_t d) const { return dims_[d]; }
+  int64_t stride(size_t d, size_t operand) const { return strides_[d][operand]; }
   // Whether the operand advances by one element along the innermost loop; otherwise it stays at one element.
   bool moves(size_t operand) const { return rank_ == 0 || strides_[0][operand] != 0; }
 
@@ -45,6 +49,13 @@ class Broadcast {
   std::array<int64_t, kMaxRank> dims_{};     // innermost first
   std::array<Offsets, kMaxRank> strides_{};  // in elements, by dimension
 };
+
+// Output 0 may overwrite any of the first `inputs` inputs with as many elements of the same size.
+std::vector<InPlace> in_place_of_equal_inputs(const NodeSpec& spec, int inputs);
+
+// The same for a variadic operator, which combines the first two inputs into the output and then adds one input at a
+// time: those after the second are read after the output has been written, so they must not share its memory.
+std::vector<InPlace> in_place_of_first_two(const NodeSpec& spec);
 
 inline int64_t Broadcast::offset(size_t operand, int64_t index) const {
   int64_t at = 0;
@@ -84,4 +95,4 @@ void Broadcast::for_each_run(int64_t begin, int64_t end, F&& f) const {
   }
 }
 
-}  // namespace onnx_train::cpu
+}  // namespace onnx_train
