@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "kernels/cpu/support/parallel.h"
-#include "kernels/cpu/support/windows.h"
+#include "kernels/geometry/windows.h"
 #include "kernels/kernel.h"
 
 namespace onnx_train::cpu {

@@ -1,0 +1,75 @@
+// The geometry of a convolution as its kernels read it. Plain values, made by the host.
+#pragma once
+
+#include "kernels/cuda/support/indexing.h"
+#include "kernels/geometry/convolutions.h"
+#include "kernels/geometry/windows.h"
+
+namespace onnx_train::cuda {
+
+// An element of an image: its image, its channel, and its position along the three axes.
+struct PlacedElement {
+  int64_t image, channel;
+  int64_t z, y, x;
+};
+
+// The axes of a tensor [images, channels, depth, height, width], all above 0.
+struct ImageIndexing {
+  Divider channels, depth, height, width;
+
+  __device__ PlacedElement element(int64_t i) const {
+    PlacedElement found;
+    i = split(width, i, &found.x);
+    i = split(height, i, &found.y);
+    i = split(depth, i, &found.z);
+    found.image = split(channels, i, &found.channel);
+    return found;
+  }
+
+ private:
+  // Returns the quotient; the remainder goes to `rest`.
+  __device__ static int64_t split(const Divider& divider, int64_t i, int64_t* rest) {
+    const int64_t quotient = divider.quotient(i);
+    *rest = i - quotient * divider.divisor();
+    return quotient;
+  }
+};
+
+struct ConvPlan {
+  WindowGeometry axes;
+  int64_t images, groups, ins, outs;  // channels in one group
+  int64_t in_size, out_size, taps;    // elements of a plane of x, of y, and of a window
+  Divider in_group, out_group;        // by ins and outs
+  Divider strides[3];
+  ImageIndexing x, y, w;
+  ImageIndexing windows;  // of y without its channels
+
+  // All tensors have elements.
+  explicit ConvPlan(const Convolution& c)
+      : axes(make_geometry(c.windows, c.x, c.y)),
+        images(c.batch()),
+        groups(c.group),
+        ins(c.in_channels()),
+        outs(c.out_channels()),
+        in_size(in_spatial_size(axes)),
+        out_size(out_spatial_size(axes)),
+        taps(onnx_train::taps(axes)),
+        in_group(ins),
+        out_group(outs),
+        strides{Divider(axes[0].stride), Divider(axes[1].stride), Divider(axes[2].stride)},
+        x{Divider(groups * ins), Divider(axes[0].in), Divider(axes[1].in), Divider(axes[2].in)},
+        y{Divider(groups * outs), Divider(axes[0].out), Divider(axes[1].out), Divider(axes[2].out)},
+        w{Divider(ins), Divider(axes[0].kernel), Divider(axes[1].kernel), Divider(axes[2].kernel)},
+        windows{Divider(1), y.depth, y.height, y.width} {}
+
+  // The window of `axis` that reads position q at tap k, or -1.
+  __device__ int64_t window(int axis, int64_t q, int64_t k) const {
+    const WindowAxis& a = axes[axis];
+    const int64_t way = q + a.begin - k * a.dilation;
+    if (way < 0) return -1;
+    const int64_t o = strides[axis].quotient(way);
+    return o * a.stride == way && o < a.out ? o : -1;
+  }
+};
+
+}  // namespace onnx_train::cuda
