@@ -1,6 +1,6 @@
-#include "kernels/cpu/support/windows.h"
+#include "kernels/geometry/windows.h"
 
-namespace onnx_train::cpu {
+namespace onnx_train {
 
 WindowGeometry make_geometry(const Windows& windows, const Shape& in, const Shape& out) {
   WindowGeometry geometry;
@@ -13,4 +13,4 @@ WindowGeometry make_geometry(const Windows& windows, const Shape& in, const Shap
   return geometry;
 }
 
-}  // namespace onnx_train::cpu
+}  // namespace onnx_train
