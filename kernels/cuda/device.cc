@@ -15,7 +15,7 @@ class CudaDevice : public Device {
  public:
   CudaDevice()
       : kernels_({cuda::elementwise_kernels(), cuda::movement_kernels(), cuda::product_kernels(),
-                  cuda::reduction_kernels()}) {
+                  cuda::reduction_kernels(), cuda::gather_kernels(), cuda::scatter_kernels()}) {
     int count = 0;
     const cudaError_t status = cudaGetDeviceCount(&count);
     if (status != cudaSuccess || count == 0) {

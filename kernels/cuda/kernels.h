@@ -8,8 +8,10 @@
 namespace onnx_train::cuda {
 
 std::vector<Kernel> elementwise_kernels();
+std::vector<Kernel> gather_kernels();
 std::vector<Kernel> movement_kernels();
 std::vector<Kernel> product_kernels();
 std::vector<Kernel> reduction_kernels();
+std::vector<Kernel> scatter_kernels();
 
 }  // namespace onnx_train::cuda

@@ -2,9 +2,9 @@
 #include <cmath>
 
 #include "kernels/cpu/normalization/normalization.h"
-#include "kernels/cpu/support/axis_view.h"
 #include "kernels/cpu/support/parallel.h"
 #include "kernels/dispatch.h"
+#include "kernels/geometry/axis_view.h"
 
 namespace onnx_train::cpu {
 namespace {

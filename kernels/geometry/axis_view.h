@@ -5,7 +5,7 @@
 
 #include "onnx_passes/ir/types.h"
 
-namespace onnx_train::cpu {
+namespace onnx_train {
 
 struct AxisView {
   int64_t outer = 1;
@@ -23,4 +23,4 @@ struct AxisView {
   int64_t line(int64_t i) const { return i / inner * size * inner + i % inner; }
 };
 
-}  // namespace onnx_train::cpu
+}  // namespace onnx_train
