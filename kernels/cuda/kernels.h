@@ -13,5 +13,10 @@ std::vector<Kernel> movement_kernels();
 std::vector<Kernel> product_kernels();
 std::vector<Kernel> reduction_kernels();
 std::vector<Kernel> scatter_kernels();
+std::vector<Kernel> softmax_kernels();
+std::vector<Kernel> row_normalization_kernels();
+std::vector<Kernel> loss_kernels();
+std::vector<Kernel> random_kernels();
+std::vector<Kernel> optimizer_kernels();
 
 }  // namespace onnx_train::cuda

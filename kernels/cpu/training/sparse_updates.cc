@@ -130,7 +130,11 @@ bool check_places(const Launch& launch, int64_t n, int64_t size) {
 
 // Each row has at most one position with a non-negative index, so threads can share the positions.
 template <typename T>
-void update_rows(int64_t n, int64_t columns, const int64_t* places, const T* rows, T scale, T rate, T* w) {
+void update_rows(int64_t n, int64_t columns, const int64_t* places, const T* rows, double scale, double rate, T* w) {
+  math::Coefficients coefficients{};
+  coefficients.scale = scale;
+  coefficients.rate = rate;
+  const math::Sgd<T> step(coefficients);
   constexpr int64_t kAhead = 8;  // rows are scattered over the table: prefetch them this many positions ahead
   parallel_for(n, kElementGrain / std::max<int64_t>(columns, 1) + 1, [&](int64_t begin, int64_t end) {
     vectorized([&] {
@@ -138,7 +142,7 @@ void update_rows(int64_t n, int64_t columns, const int64_t* places, const T* row
         if (p + kAhead < end && places[p + kAhead] >= 0) __builtin_prefetch(w + places[p + kAhead] * columns, 1);
         if (places[p] < 0) continue;
         T* row = w + places[p] * columns;
-        sgd(columns, row, rows + p * columns, row, scale, T{0}, rate);
+        sgd(columns, row, rows + p * columns, row, step);
       }
     });
   });
