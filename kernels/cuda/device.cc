@@ -17,7 +17,9 @@ class CudaDevice : public Device {
       : kernels_({cuda::elementwise_kernels(), cuda::movement_kernels(), cuda::product_kernels(),
                   cuda::reduction_kernels(), cuda::softmax_kernels(), cuda::row_normalization_kernels(),
                   cuda::loss_kernels(), cuda::random_kernels(), cuda::optimizer_kernels(), cuda::gather_kernels(),
-                  cuda::scatter_kernels()}) {
+                  cuda::scatter_kernels(), cuda::generator_kernels(), cuda::pad_trilu_reverse_kernels(),
+                  cuda::scan_kernels(), cuda::extremum_kernels(), cuda::top_k_kernels(),
+                  cuda::sparse_update_kernels()}) {
     int count = 0;
     const cudaError_t status = cudaGetDeviceCount(&count);
     if (status != cudaSuccess || count == 0) {

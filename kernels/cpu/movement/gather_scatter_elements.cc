@@ -1,4 +1,4 @@
-// Operators that read or write single elements: GatherElements, ScatterElements, OneHot, NonZero, Compress.
+// Operators that read or write single elements: GatherElements, ScatterElements, OneHot, Compress.
 #include <cstring>
 #include <functional>
 
@@ -8,7 +8,7 @@
 #include "kernels/cpu/movement/strided_copy.h"
 #include "kernels/cpu/support/parallel.h"
 #include "kernels/dispatch.h"
-#include "kernels/geometry/axis_view.h"
+#include "kernels/geometry/scans.h"
 
 namespace onnx_train::cpu {
 namespace {
@@ -81,10 +81,8 @@ Prepared prepare_scatter_elements(const NodeSpec& spec) {
 
 // ---- OneHot
 
-// y = values[1] at the positions that the indices name along the axis, values[0] elsewhere. Indices outside the axis
-// name no position.
 Prepared prepare_one_hot(const NodeSpec& spec) {
-  const AxisView y(spec.out_shape(), spec.node().attr("axis", -1));
+  const AxisView y = one_hot_axis(spec);
   const int64_t depth = y.size, count = spec.in_size(0);
   const size_t bytes = size_of(spec.out_type());
   Prepared prepared;
@@ -92,9 +90,8 @@ Prepared prepare_one_hot(const NodeSpec& spec) {
     return [=, fill = StridedCopy({{spec.out_size(), 0, 1}}, bytes)](const Launch& launch) {
       fill.run(launch.inputs[2], launch.outputs[0]);
       for (int64_t l = 0; l < count; ++l) {
-        const double index = static_cast<double>(launch.in<Index>(0)[l]);
-        if (!(index >= -static_cast<double>(depth) && index < static_cast<double>(depth))) continue;
-        const int64_t hot = static_cast<int64_t>(index) + (index < 0 ? depth : 0);
+        const int64_t hot = hot_position(launch.in<Index>(0)[l], depth);
+        if (hot < 0) continue;
         std::memcpy(launch.out<char>() + (y.line(l) + hot * y.inner) * static_cast<int64_t>(bytes),
                     launch.in<char>(2) + bytes, bytes);
       }
@@ -103,53 +100,14 @@ Prepared prepare_one_hot(const NodeSpec& spec) {
   return prepared;
 }
 
-bool supports_one_hot(const NodeSpec& spec) {
-  return is_numeric(spec.in_type(0)) && is_movable(spec.in_type(2)) && spec.in_size(2) == 2 && spec.is_constant(1);
-}
-
-// ---- NonZero, Compress: their sizes depend on contents, which must be known when the plan is built
-
-Prepared prepare_non_zero(const NodeSpec& spec) {
-  const Tensor& x = spec.constant(0);
-  const int64_t rank = static_cast<int64_t>(x.shape().size());
-  std::vector<int64_t> places;
-  for (int64_t i = 0; i < x.size(); ++i) {
-    if (x.at(i) != 0) places.push_back(i);
-  }
-  const int64_t count = static_cast<int64_t>(places.size());
-  if (spec.out_shape() != Shape{rank, count}) {
-    fail(spec.node().label(), ": ", count, " elements are not zero, but its output is ", to_string(spec.out_shape()));
-  }
-  std::vector<int64_t> coordinates(static_cast<size_t>(rank * count));
-  for (int64_t i = 0; i < count; ++i) {
-    int64_t rest = places[static_cast<size_t>(i)];
-    for (int64_t k = rank - 1; k >= 0; --k) {
-      coordinates[static_cast<size_t>(k * count + i)] = rest % x.shape()[static_cast<size_t>(k)];
-      rest /= x.shape()[static_cast<size_t>(k)];
-    }
-  }
-  Prepared prepared;
-  prepared.run = [coordinates = std::move(coordinates)](const Launch& launch) {
-    if (!coordinates.empty()) std::memcpy(launch.outputs[0], coordinates.data(), coordinates.size() * sizeof(int64_t));
-  };
-  return prepared;
-}
+// ---- Compress
 
 Prepared prepare_compress(const NodeSpec& spec) {
-  const bool flat = !spec.node().has_attr("axis");
-  const AxisView x(flat ? Shape{spec.in_size(0)} : spec.in_shape(0), flat ? 0 : spec.node().attr("axis", 0));
-  const Tensor& condition = spec.constant(1);
-  std::vector<int64_t> taken;
-  for (int64_t i = 0; i < condition.size() && i < x.size; ++i) {
-    if (condition.at(i) != 0) taken.push_back(i);
-  }
+  const auto [x, taken] = kept_places(spec);
   const int64_t row = x.inner * static_cast<int64_t>(size_of(spec.in_type(0)));
   const int64_t count = static_cast<int64_t>(taken.size());
-  if (spec.out_size() != x.outer * count * x.inner) {
-    fail(spec.node().label(), ": ", count, " places hold, but its output is ", to_string(spec.out_shape()));
-  }
   Prepared prepared;
-  prepared.run = [=](const Launch& launch) {
+  prepared.run = [x = x, taken = taken, row, count](const Launch& launch) {
     for (int64_t i = 0; i < x.outer * count; ++i) {
       std::memcpy(launch.out<char>() + i * row,
                   launch.in<char>(0) + (i / count * x.size + taken[static_cast<size_t>(i % count)]) * row,
@@ -166,9 +124,7 @@ std::vector<Kernel> gather_scatter_element_kernels() {
       {"GatherElements", supports_gather_elements, prepare_gather_elements, "", "", InputCheck::kChecks},
       {"ScatterElements", supports_scatter_elements, prepare_scatter_elements, "", "", InputCheck::kChecks},
       {"OneHot", supports_one_hot, prepare_one_hot},
-      {"NonZero", [](const NodeSpec& spec) { return spec.is_constant(0); }, prepare_non_zero},
-      {"Compress", [](const NodeSpec& spec) { return is_movable(spec.in_type(0)) && spec.is_constant(1); },
-       prepare_compress},
+      {"Compress", supports_compress, prepare_compress},
   };
 }
 

@@ -1,10 +1,12 @@
-// Operators that read rows or elements which indices name: Gather, GatherND, GatherElements, ReverseSequence, Compress.
+// Operators that read rows or elements which indices name: Gather, GatherND, GatherElements, Compress.
 #include "kernels/cuda/kernels.h"
-#include "kernels/cuda/movement/element_lines.h"
 #include "kernels/cuda/movement/copy_rows.h"
+#include "kernels/cuda/movement/element_lines.h"
+#include "kernels/cuda/support/device_table.h"
 #include "kernels/cuda/support/indexing.h"
 #include "kernels/cuda/support/indices.h"
 #include "kernels/dispatch.h"
+#include "kernels/geometry/scans.h"
 
 namespace onnx_train::cuda {
 namespace {
@@ -90,6 +92,19 @@ Prepared prepare_gather_elements(const NodeSpec& spec) {
   return prepared;
 }
 
+// ---- Compress
+
+Prepared prepare_compress(const NodeSpec& spec) {
+  const KeptPlaces kept = kept_places(spec);
+  const auto places =
+      std::make_shared<const DeviceTable>(kept.places.data(), kept.places.size() * sizeof(kept.places[0]));
+  const RowCopy copy{kept.x.outer, kept.x.size, static_cast<int64_t>(kept.places.size()),
+                     kept.x.inner * static_cast<int64_t>(size_of(spec.in_type(0)))};
+  return {[=](const Launch& launch) {
+    copy_rows(launch, copy, places->data<int64_t>(), launch.inputs[0], launch.outputs[0]);
+  }};
+}
+
 }  // namespace
 
 void copy_rows(const Launch& launch, const RowCopy& copy, const int64_t* rows, const void* from, void* to) {
@@ -106,6 +121,7 @@ std::vector<Kernel> gather_kernels() {
       {"Gather", supports_gather, prepare_gather, "", "", InputCheck::kChecks},
       {"GatherND", supports_gather_nd, prepare_gather_nd, "", "", InputCheck::kChecks},
       {"GatherElements", supports_gather_elements, prepare_gather_elements, "", "", InputCheck::kChecks},
+      {"Compress", supports_compress, prepare_compress},
   };
 }
 
