@@ -8,6 +8,7 @@ find_path(CUDA_INCLUDE cuda_runtime.h HINTS ${cuda_wheels} /usr/local/cuda PATH_
 if(CUDA_INCLUDE)
   get_filename_component(cuda_root "${CUDA_INCLUDE}" DIRECTORY)
   find_library(CUDA_CUBLASLT NAMES libcublasLt.so.13 HINTS "${cuda_root}/lib" "${cuda_root}/lib64")
+  get_filename_component(CUDA_LIBRARIES_FOLDER "${CUDA_CUBLASLT}" DIRECTORY)
   add_library(CUDA::headers INTERFACE IMPORTED)
   target_include_directories(CUDA::headers SYSTEM INTERFACE "${CUDA_INCLUDE}")
   add_library(CUDA::cublasLt SHARED IMPORTED)
