@@ -15,7 +15,8 @@ class CudaDevice : public Device {
  public:
   CudaDevice()
       : kernels_({cuda::convolution_kernels(), cuda::elementwise_kernels(), cuda::movement_kernels(),
-                  cuda::pooling_kernels(), cuda::product_kernels(), cuda::reduction_kernels()}) {
+                  cuda::normalization_kernels(), cuda::pooling_kernels(), cuda::product_kernels(),
+                  cuda::reduction_kernels()}) {
     int count = 0;
     const cudaError_t status = cudaGetDeviceCount(&count);
     if (status != cudaSuccess || count == 0) {

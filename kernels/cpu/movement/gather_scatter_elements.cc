@@ -6,9 +6,9 @@
 #include "kernels/cpu/movement/indices.h"
 #include "kernels/cpu/movement/scatter_rows.h"
 #include "kernels/cpu/movement/strided_copy.h"
-#include "kernels/cpu/support/axis_view.h"
 #include "kernels/cpu/support/parallel.h"
 #include "kernels/dispatch.h"
+#include "kernels/geometry/axis_view.h"
 
 namespace onnx_train::cpu {
 namespace {

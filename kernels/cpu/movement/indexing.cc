@@ -5,9 +5,9 @@
 #include "kernels/cpu/movement/indices.h"
 #include "kernels/cpu/movement/scatter_rows.h"
 #include "kernels/cpu/movement/strided_copy.h"
-#include "kernels/cpu/support/axis_view.h"
 #include "kernels/cpu/support/stored_lines.h"
 #include "kernels/dispatch.h"
+#include "kernels/geometry/axis_view.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/half.h"
 

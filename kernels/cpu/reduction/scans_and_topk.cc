@@ -6,11 +6,11 @@
 #include <type_traits>
 
 #include "kernels/cpu/kernels.h"
-#include "kernels/cpu/support/axis_view.h"
 #include "kernels/cpu/support/parallel.h"
 #include "kernels/cpu/support/simd.h"
 #include "kernels/cpu/support/stored.h"
 #include "kernels/dispatch.h"
+#include "kernels/geometry/axis_view.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/error.h"
 

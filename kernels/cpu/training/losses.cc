@@ -7,11 +7,11 @@
 #include <optional>
 
 #include "kernels/cpu/kernels.h"
-#include "kernels/cpu/support/axis_view.h"
 #include "kernels/cpu/support/parallel.h"
 #include "kernels/cpu/support/simd.h"
 #include "kernels/cpu/support/stored_lines.h"
 #include "kernels/dispatch.h"
+#include "kernels/geometry/axis_view.h"
 #include "kernels/math/vector_math.h"
 #include "onnx_passes/functions/functions.h"
 

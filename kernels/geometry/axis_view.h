@@ -3,9 +3,10 @@
 
 #include <cstdint>
 
+#include "kernels/math/host_device.h"
 #include "onnx_passes/ir/types.h"
 
-namespace onnx_train::cpu {
+namespace onnx_train {
 
 struct AxisView {
   int64_t outer = 1;
@@ -18,9 +19,9 @@ struct AxisView {
     for (size_t k = 0; k < shape.size(); ++k) (k < at ? outer : k == at ? size : inner) *= shape[k];
   }
   // The number of lines along the axis.
-  int64_t lines() const { return outer * inner; }
+  ONNX_TRAIN_HD int64_t lines() const { return outer * inner; }
   // Offset of the first element of line i; consecutive elements of a line are `inner` apart.
-  int64_t line(int64_t i) const { return i / inner * size * inner + i % inner; }
+  ONNX_TRAIN_HD int64_t line(int64_t i) const { return i / inner * size * inner + i % inner; }
 };
 
-}  // namespace onnx_train::cpu
+}  // namespace onnx_train
