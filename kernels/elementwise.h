@@ -138,7 +138,7 @@ auto formula_if(bool (*condition)(const Node&)) {
   return [=](const Node& node, auto, auto use) { return condition(node) ? use(A{}) : use(B{}); };
 }
 
-// What a variadic operator returns: what f makes of all operands, or that divided by their number.
+// What a variadic operator returns: what f makes of all operands, or that times 1 / their number (math::Scale).
 enum class Combination { kWhole, kMean };
 
 // ---- Rows

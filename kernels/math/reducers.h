@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "kernels/math/host_device.h"
+#include "kernels/math/vector_math.h"
 
 namespace onnx_train::math {
 
@@ -118,6 +119,24 @@ struct LogSumExpOf {
   }
   ONNX_TRAIN_HD static T finish(Acc a, int64_t) {
     return static_cast<T>(std::isinf(a.largest) ? a.largest : a.largest + std::log(a.sum));
+  }
+};
+
+// Σ exp(x - largest x) with the largest x, in one pass: the sum is scaled whenever a larger x comes. Lines of softmax
+// add two operands, of which the second is not used. A line of -inf has the sum 0.
+template <typename T>
+struct ExponentialSum {
+  struct Acc {
+    T largest, sum;
+  };
+  ONNX_TRAIN_HD static Acc start() { return {-std::numeric_limits<T>::infinity(), 0}; }
+  ONNX_TRAIN_HD static Acc add(Acc a, T x, T = 0) {
+    if (x > a.largest) return {x, a.sum * exp(a.largest - x) + 1};
+    return x == -std::numeric_limits<T>::infinity() ? a : Acc{a.largest, a.sum + exp(x - a.largest)};
+  }
+  ONNX_TRAIN_HD static Acc merge(Acc a, Acc b) {
+    const Acc larger = b.largest > a.largest ? b : a, other = b.largest > a.largest ? a : b;
+    return other.sum == 0 ? larger : Acc{larger.largest, larger.sum + other.sum * exp(other.largest - larger.largest)};
   }
 };
 

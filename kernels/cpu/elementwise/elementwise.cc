@@ -28,14 +28,14 @@ struct BroadcastLoop {
   ElementwiseLoop loop;
   Broadcast broadcast;
   size_t operands;
-  std::array<size_t, Broadcast::kMaxOperands> bytes;  // of an element, by operand
+  std::array<size_t, Broadcast::kMaxOperands> bytes;  // of an element, by operand; 0 for scalars
   size_t result_bytes;
 
   void run(const Operands& in, void* out) const {
     parallel_for(broadcast.size(), kElementGrain, [&](int64_t begin, int64_t end) {
       Operands run = in;
       broadcast.for_each_run(begin, end, [&](int64_t first, int64_t count, const Broadcast::Offsets& at) {
-        for (size_t i = 0; i < operands; ++i) run[i].data = advance(in[i].data, at[i], bytes[i]);
+        for (size_t i = 0; i < run.size(); ++i) run[i].data = advance(in[i].data, at[i], bytes[i]);
         loop(count, run.data(), advance(out, first, result_bytes));
       });
     });

@@ -13,7 +13,6 @@
 #pragma once
 
 #include <algorithm>
-#include <memory>
 #include <type_traits>
 #include <vector>
 
@@ -21,7 +20,6 @@
 #include "kernels/cpu/support/maps.h"
 #include "kernels/cpu/support/parallel.h"
 #include "kernels/cpu/support/place.h"
-#include "kernels/dispatch.h"
 #include "kernels/math/convert.h"
 #include "onnx_passes/operators/recurrence.h"
 
@@ -340,20 +338,6 @@ bool takes_recurrence(const NodeSpec& spec);
 // y, and `stored` lists the inputs that may be bfloat16.
 bool takes_bfloat16_forward(const NodeSpec& spec);
 bool takes_bfloat16_backward(const NodeSpec& spec, int y, const std::vector<int>& stored);
-
-// Prepares a Cell, a class with `workspace()` and `run(launch)` that is constructed from the node. Input 0 is an
-// operand.
-template <typename Cell>
-Prepared prepare_cell(const NodeSpec& spec) {
-  const auto cell = std::make_shared<Cell>(spec);
-  return {[cell](const Launch& launch) { cell->run(launch); }, cell->workspace(), {}};
-}
-template <template <typename T, typename Operand> typename Cell>
-Prepared prepare_recurrence(const NodeSpec& spec) {
-  if (spec.in_type() == DType::kBFloat16) return prepare_cell<Cell<float, BFloat16>>(spec);
-  return dispatch_float(spec.in_type(),
-                        [&](auto zero) { return prepare_cell<Cell<decltype(zero), decltype(zero)>>(spec); });
-}
 
 std::vector<Kernel> recurrent_kernels();  // kernel rows of all recurrent operators
 

@@ -10,6 +10,16 @@
 #include "kernels/device.h"
 #include "kernels/elementwise.h"
 
+namespace onnx_train {
+namespace cuda {
+struct Half;
+}
+namespace math {
+template <>
+inline constexpr bool kIsHalf<cuda::Half> = true;
+}
+}  // namespace onnx_train
+
 namespace onnx_train::cuda {
 
 // ---- Functors that read scalars on the device
@@ -52,6 +62,17 @@ struct Choose {
     return condition != 0 ? a : b;
   }
 };
+
+// float16 in memory, as device code converts it: the compiler's own type, which Float16 holds, exists on hosts only.
+struct Half {
+  __half value;
+  Half() = default;
+  __host__ __device__ explicit Half(float x) : value(__float2half(x)) {}
+  __host__ __device__ explicit operator float() const { return __half2float(value); }
+};
+
+template <typename T>
+using OnDevice = std::conditional_t<std::is_same_v<T, Float16>, Half, T>;
 
 // ---- Rows
 
@@ -139,7 +160,7 @@ class MapSink {
     rows_.push_back({op, supports, [=](const NodeSpec& spec) {
                        return Castable{}.dispatch(spec.in_type(0), [&]<typename From>(From) {
                          return Castable{}.dispatch(spec.out_type(), [&]<typename To>(To) {
-                           return prepare<To, From>(spec, op, Known<math::Convert<To>>{});
+                           return prepare<OnDevice<To>, OnDevice<From>>(spec, op, Known<math::Convert<OnDevice<To>>>{});
                          });
                        });
                      }});

@@ -5,15 +5,25 @@
 
 namespace onnx_train::cuda {
 
-// A shuffle of a value of any size: as words of 4 bytes.
-template <typename T>
-__device__ T shuffle_down(T value, unsigned distance) {
+// Exchanges a value of any size as words of 4 bytes; `exchange` is a shuffle of one word.
+template <typename T, typename F>
+__device__ T exchange_words(T value, const F& exchange) {
   constexpr int kWords = (sizeof(T) + 3) / 4;
   unsigned words[kWords] = {};
   memcpy(words, &value, sizeof(T));
-  for (unsigned& word : words) word = __shfl_down_sync(gpu::kAllLanes, word, distance);
+  for (unsigned& word : words) word = exchange(word);
   memcpy(&value, words, sizeof(T));
   return value;
+}
+
+template <typename T>
+__device__ T shuffle_down(T value, unsigned distance) {
+  return exchange_words(value, [=](unsigned word) { return __shfl_down_sync(gpu::kAllLanes, word, distance); });
+}
+
+template <typename T>
+__device__ T from_lane_0(T value) {
+  return exchange_words(value, [](unsigned word) { return __shfl_sync(gpu::kAllLanes, word, 0); });
 }
 
 // Returns the combination of all lanes' values to lane 0. `merge` is associative.
