@@ -49,11 +49,13 @@ struct KeyedRows {
   using Pack = RowPack<T, kWidth>;
   Op op;
   Pack* to;
-  int64_t part;  // packs in a part of `to`
+  int64_t part;   // packs in a part of `to`
+  bool is_clear;  // `to` holds zeros, which need not be read
 
   __device__ void finish(int64_t outer, int64_t pack, int64_t packs, int64_t key, int64_t, const Pack& update) const {
     Pack& row = to[outer * part + key * packs + pack];
-    Pack result = row;
+    Pack result = {};
+    if (!is_clear) result = row;
     for (int i = 0; i < kWidth; ++i) result.at[i] = op.combine(result.at[i], update.at[i]);
     row = result;
   }

@@ -25,7 +25,7 @@ Reduction reduction_of(const NodeSpec& spec) { return reduction_named(spec.node(
 Prepared prepare_gather_grad(const NodeSpec& spec) {
   const RowIndices indices = gather_grad_rows(spec);
   const SortedRows rows({indices.x.outer, indices.count, indices.x.size, indices.x.inner}, spec.out_type(),
-                        Reduction::kAdd);
+                        Reduction::kAdd, true);
   const size_t bytes = static_cast<size_t>(spec.out_size()) * size_of(spec.out_type());
   const size_t keys = index_workspace(indices.count);
   Prepared prepared;

@@ -64,8 +64,12 @@ Reduction reduction_named(const std::string& name) {
 
 // ---- Rows that keys name
 
-SortedRows::SortedRows(const RowScatter& rows, DType dtype, Reduction reduction)
-    : rows_(rows), dtype_(dtype), reduction_(reduction), sort_(rows.count, bits_below(rows.size)) {}
+SortedRows::SortedRows(const RowScatter& rows, DType dtype, Reduction reduction, bool is_clear)
+    : rows_(rows),
+      dtype_(dtype),
+      reduction_(reduction),
+      is_clear_(is_clear),
+      sort_(rows.count, bits_below(rows.size)) {}
 
 size_t SortedRows::workspace() const {
   return (reduction_ == Reduction::kNone ? 0 : partial_bytes(rows_, dtype_)) + sort_.workspace();
@@ -83,12 +87,12 @@ void SortedRows::run(const Launch& launch, int64_t* keys, void* workspace, const
   }
   if (reduction_ == Reduction::kAdd && is_wide(rows_, dtype_)) {
     using Rows = KeyedRows<float, 4, AddRows<float>>;
-    const Rows wide{{}, static_cast<Rows::Pack*>(to), rows_.size * rows_.inner / 4};
+    const Rows wide{{}, static_cast<Rows::Pack*>(to), rows_.size * rows_.inner / 4, is_clear_};
     return enqueue_tiles(launch, rows_, sorted, wide, from, workspace, guard);
   }
   dispatch_numeric(dtype_, [&]<typename T>(T) {
     using Rows = KeyedRows<T, 1, AnyReduction<T>>;
-    const Rows any{{reduction_}, static_cast<typename Rows::Pack*>(to), rows_.size * rows_.inner};
+    const Rows any{{reduction_}, static_cast<typename Rows::Pack*>(to), rows_.size * rows_.inner, is_clear_};
     enqueue_tiles(launch, rows_, sorted, any, from, workspace, guard);
   });
 }

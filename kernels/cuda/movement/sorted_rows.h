@@ -26,8 +26,9 @@ struct RowScatter {
 
 class SortedRows {
  public:
-  // The rows have elements of type `dtype`; without a reduction the last of several equal keys wins.
-  SortedRows(const RowScatter& rows, DType dtype, Reduction reduction);
+  // The rows have elements of type `dtype`; without a reduction the last of several equal keys wins. `is_clear`: the
+  // tensor that is added to holds zeros.
+  SortedRows(const RowScatter& rows, DType dtype, Reduction reduction, bool is_clear = false);
 
   // Bytes of workspace beside the keys; it must be aligned to 16 bytes.
   size_t workspace() const;
@@ -38,6 +39,7 @@ class SortedRows {
   RowScatter rows_;
   DType dtype_;
   Reduction reduction_;
+  bool is_clear_;
   Sort sort_;
 };
 
