@@ -66,8 +66,11 @@ class Device {
   virtual ~Device() = default;
   virtual std::string name() const = 0;         // "cpu"
   virtual std::string description() const = 0;  // one line for users: the hardware, its threads or cores, its memory
-  // The alignment of every address that kernels get, in bytes: a power of two.
+  // The alignment of allocations, and of values in them, in bytes: a power of two.
   virtual size_t alignment() const { return kAlignment; }
+  // The alignment of a value that the plan places inside of another one (a part of a Split, an operand of a Concat), in
+  // bytes: a power of two. All kernels' addresses have it.
+  virtual size_t piece_alignment() const { return 1; }
   // True if kernels use host memory and are done when they return, so that no copies are needed.
   virtual bool uses_host_memory() const { return false; }
   // Allocates zeroed device memory with the device's alignment. Throws Error when there is not enough.

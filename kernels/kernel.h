@@ -69,7 +69,7 @@ struct Fault {
 };
 
 // One run of a node: pointers to inputs and outputs in the node's order (null if absent), and scratch memory of the
-// requested size, all aligned to 64 bytes. Shapes are those of `prepare`.
+// requested size, aligned as the device says (device.h). Shapes are those of `prepare`.
 struct Launch {
   const void* const* inputs;
   void* const* outputs;

@@ -21,12 +21,12 @@ namespace {
 class Placer {
  public:
   Placer(const Graph& graph, const std::vector<PlanStep>& steps, const std::vector<Prepared>& prepared,
-         std::vector<StatePort>& states, const LoweringOptions& options)
+         std::vector<StatePort>& states, size_t piece_alignment, const LoweringOptions& options)
       : graph_(graph),
         steps_(steps),
         prepared_(prepared),
         states_(states),
-        views_(options.takes(kViews) ? Views(graph) : Views()),
+        views_(options.takes(kViews) ? Views(graph, piece_alignment) : Views()),
         write_in_place_(options.takes(kWriteInPlace)),
         update_in_place_(options.takes(kUpdateInPlace)) {}
 
@@ -298,8 +298,8 @@ class Placer {
 }  // namespace
 
 Placement place_values(const Graph& graph, const std::vector<PlanStep>& steps, const std::vector<Prepared>& prepared,
-                       std::vector<StatePort>& states, const LoweringOptions& options) {
-  return Placer(graph, steps, prepared, states, options).run();
+                       std::vector<StatePort>& states, size_t piece_alignment, const LoweringOptions& options) {
+  return Placer(graph, steps, prepared, states, piece_alignment, options).run();
 }
 
 }  // namespace onnx_train

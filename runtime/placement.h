@@ -68,9 +68,10 @@ struct Placement {
   std::vector<std::string> range_names;
 };
 
-// Sets `in_place` of the states. `options` may disable kViews, kWriteInPlace and kUpdateInPlace. Deterministic.
+// Sets `in_place` of the states. `piece_alignment` is the device's. `options` may disable kViews, kWriteInPlace and
+// kUpdateInPlace. Deterministic.
 Placement place_values(const Graph& graph, const std::vector<PlanStep>& steps, const std::vector<Prepared>& prepared,
-                       std::vector<StatePort>& states, const LoweringOptions& options);
+                       std::vector<StatePort>& states, size_t piece_alignment, const LoweringOptions& options);
 
 // The shape of an initializer.
 Shape constant_shape(const Value& value);

@@ -181,7 +181,7 @@ void Plan::select_kernels() {
 }
 
 void Plan::place(const PlanOptions& options) {
-  placement_ = place_values(*model_.graph, steps_, prepared_, states_, options.lowering);
+  placement_ = place_values(*model_.graph, steps_, prepared_, states_, device_.piece_alignment(), options.lowering);
   memory_ = plan_memory(placement_.ranges, device_.alignment());
   // Steps whose results are already in place are removed.
   std::vector<int> number(steps_.size() + 1);  // new number of each step, without those that are skipped

@@ -69,8 +69,9 @@ class Usage {
 
 class Finder {
  public:
-  Finder(const Graph& graph, Views* views, ValueTable<Place>* places)
-      : next_values_(graph),
+  Finder(const Graph& graph, size_t alignment, Views* views, ValueTable<Place>* places)
+      : alignment_(alignment),
+        next_values_(graph),
         lives_(graph),
         views_(*views),
         places_(*places),
@@ -113,7 +114,7 @@ class Finder {
     if (is_read_after_update(*whole.memory)) return;
     for (size_t i = 0; i < offsets.size(); ++i) {
       const Value* piece = node.outputs()[i];
-      if (!is_callers_.contains(piece)) merge({{piece, offsets[i]}}, whole);
+      if (offsets[i] % alignment_ == 0 && !is_callers_.contains(piece)) merge({{piece, offsets[i]}}, whole);
     }
   }
 
@@ -133,7 +134,7 @@ class Finder {
       const bool fills_it = bytes_of(*memory) == bytes_of(*node.inputs()[i]);
       const bool there = memory == whole.memory ||
                          std::any_of(pieces.begin(), pieces.end(), [&](const Piece& p) { return p.value == memory; });
-      if (fills_it && !there && memory->producer() && !is_callers_.contains(memory))
+      if (offsets[i] % alignment_ == 0 && fills_it && !there && memory->producer() && !is_callers_.contains(memory))
         pieces.push_back({memory, offsets[i]});
     }
     if (!pieces.empty()) merge(pieces, whole);
@@ -166,6 +167,7 @@ class Finder {
   Memory& memory_of(const Value* value) { return memories_[lives_.index.at(value)]; }
   void add(const Memory& memory, int sign) { usage_.add(memory.first, memory.last, sign * memory.bytes); }
 
+  const size_t alignment_;
   const NextValues next_values_;
   const Lifetimes lives_;
   const Views& views_;
@@ -178,13 +180,13 @@ class Finder {
 
 }  // namespace
 
-Views::Views(const Graph& graph) {
+Views::Views(const Graph& graph, size_t alignment) {
   std::vector<const Node*> with_pieces;
   for (const Node* node = graph.first(); node; node = node->next()) {
     if (is_view(*node)) places_[node->output()] = place(node->input(0));
     if (!piece_offsets(*node).empty()) with_pieces.push_back(node);
   }
-  if (!with_pieces.empty()) Finder(graph, this, &places_).run(with_pieces);
+  if (!with_pieces.empty()) Finder(graph, alignment, this, &places_).run(with_pieces);
 }
 
 Place Views::place(const Value* value) const {

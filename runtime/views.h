@@ -24,7 +24,8 @@ struct Place {
 class Views {
  public:
   Views() = default;  // none: each value has its own memory
-  explicit Views(const Graph& graph);
+  // Offsets of values inside of others are multiples of `alignment`.
+  Views(const Graph& graph, size_t alignment);
 
   Place place(const Value* value) const;
   // Whether all results of the node are already in place.

@@ -9,7 +9,8 @@
 namespace onnx_train {
 namespace {
 
-constexpr size_t kCudaAlignment = 256;  // of cudaMalloc; vectors of 16 bytes and products need less
+constexpr size_t kCudaAlignment = 256;  // of cudaMalloc
+constexpr size_t kVectorBytes = 16;     // the largest access of a thread; products are chosen for this alignment
 
 class CudaDevice : public Device {
  public:
@@ -39,6 +40,7 @@ class CudaDevice : public Device {
                   properties_.totalGlobalMem >> 20, " MiB of memory available");
   }
   size_t alignment() const override { return kCudaAlignment; }
+  size_t piece_alignment() const override { return kVectorBytes; }
 
   void* allocate(size_t bytes) override {
     void* data = nullptr;
