@@ -189,7 +189,7 @@ class Changes {
 };
 
 // Plans the node, and runs it.
-void run(File file) {
+void run(const File& file) {
   std::map<std::string, Shape> shapes;
   TensorMap given;
   for (const auto& [name, tensor] : file.given) {
@@ -239,7 +239,7 @@ TEST_P(HostileInputs, AreRefusedOrComputed) {
         change.apply(&file);
         declare(&file, dynamic);
         try {
-          run(std::move(file));
+          run(file);
         } catch (const Error& error) {
           EXPECT_STRNE(error.what(), "");
         } catch (const std::exception& error) {
