@@ -17,7 +17,7 @@ endif()
 
 add_library(strict_warnings INTERFACE)
 # GCC 12 sees overlapping copies in "text" + string (its bug 105329): -Wrestrict is off.
-target_compile_options(strict_warnings INTERFACE -Wall -Wextra -Wshadow -Wno-restrict -Werror)
+target_compile_options(strict_warnings INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wshadow;-Wno-restrict;-Werror>")
 
 set(ONNX_TRAIN_SANITIZE "" CACHE STRING "Sanitizers as -fsanitize names them: address,undefined or thread")
 if(ONNX_TRAIN_SANITIZE)

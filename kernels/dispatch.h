@@ -6,6 +6,8 @@
 
 namespace onnx_train {
 
+inline bool is_float_or_double(DType dtype) { return dtype == DType::kFloat || dtype == DType::kDouble; }
+
 // Calls f(T{}) for T = float or double; throws Error for other types. Kernels check the type in `supports`.
 template <typename F>
 auto dispatch_float(DType dtype, F&& f) {
@@ -14,12 +16,10 @@ auto dispatch_float(DType dtype, F&& f) {
   fail("a kernel for float or double got ", name(dtype));
 }
 
-// Calls f(T{}) for every type that ONNX calls numeric and that is stored unpacked.
+// Calls f(T{}) for the integer types.
 template <typename F>
-auto dispatch_numeric(DType dtype, F&& f) {
+auto dispatch_integer(DType dtype, F&& f) {
   switch (dtype) {
-    case DType::kFloat: return f(float{});
-    case DType::kDouble: return f(double{});
     case DType::kInt8: return f(int8_t{});
     case DType::kUint8: return f(uint8_t{});
     case DType::kInt16: return f(int16_t{});
@@ -30,6 +30,12 @@ auto dispatch_numeric(DType dtype, F&& f) {
     case DType::kUint64: return f(uint64_t{});
     default: fail("a numeric kernel got ", name(dtype));
   }
+}
+
+// Calls f(T{}) for every type that ONNX calls numeric and that is stored unpacked.
+template <typename F>
+auto dispatch_numeric(DType dtype, F&& f) {
+  return is_float_or_double(dtype) ? dispatch_float(dtype, f) : dispatch_integer(dtype, f);
 }
 
 // The same, including bool.
@@ -50,7 +56,6 @@ auto dispatch_size(size_t bytes, F&& f) {
 }
 
 inline bool is_movable(DType dtype) { return dtype != DType::kString && dtype != DType::kUndefined; }
-inline bool is_float_or_double(DType dtype) { return dtype == DType::kFloat || dtype == DType::kDouble; }
 bool is_numeric(DType dtype);  // a type that dispatch_numeric accepts
 
 }  // namespace onnx_train

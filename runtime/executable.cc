@@ -106,11 +106,14 @@ void Executable::upload_constants() {
 
 void Executable::make_slots() {
   if (device_.uses_host_memory()) return;  // inputs and outputs are the caller's
-  size_t bytes = 0;
+  size_t bytes = align_up(sizeof(Fault), device_.alignment());
   for (const Port& port : plan_->inputs()) bytes += align_up(port.bytes, device_.alignment());
   for (const Port& port : plan_->outputs()) bytes += align_up(port.bytes, device_.alignment());
   slots_ = static_cast<char*>(device_.allocate(bytes));
-  char* next = slots_;
+  rehearsal_ = reinterpret_cast<Fault*>(slots_);
+  const Fault fault{-1, 0, 0, 0};
+  stream_.copy_from_host(rehearsal_, &fault, sizeof fault);
+  char* next = slots_ + align_up(sizeof(Fault), device_.alignment());
   const auto give = [&](const std::vector<Port>& ports, const std::vector<size_t>& buffers) {
     for (size_t i = 0; i < ports.size(); ++i) {
       set(buffers[i], next);
@@ -131,7 +134,7 @@ void Executable::set(size_t buffer, void* address) {
 
 void Executable::bind_arena(void* arena) {
   recording_.reset();
-  is_warm_ = false;
+  is_rehearsed_ = false;
   arena_ = static_cast<char*>(arena);
   const std::vector<Buffer>& buffers = plan_->placement().buffers;
   for (size_t b = 0; b < buffers.size(); ++b) {
@@ -148,14 +151,14 @@ void Executable::set_input(size_t i, const void* data) {
   stream_.copy_from_host(addresses_[buffer], data, plan_->inputs()[i].bytes);
 }
 
-Launch Executable::launch(size_t step) {
+Launch Executable::launch(size_t step, Fault* fault) {
   const Call& call = calls_[step];
   void* const* all = table_.data();
   return {const_cast<const void* const*>(all + call.inputs),
           all + call.outputs,
           all[call.workspace],
           &stream_,
-          fault_,
+          fault,
           static_cast<int32_t>(step + 1)};
 }
 
@@ -174,14 +177,14 @@ void Executable::run(const std::vector<Tensor>& outputs, Fault* fault) {
     run_guarded();
   } else if (plan_->profiling()) {
     run_profiled();
-  } else if (recording_) {
-    recording_->replay();
-  } else if (is_warm_ && (recording_ = stream_.record([this] { enqueue(); }))) {
-    recording_->replay();
   } else {
-    enqueue();
+    if (!in_place && !is_rehearsed_) rehearse();
+    if (recording_) {
+      recording_->replay();
+    } else {
+      enqueue(fault_);
+    }
   }
-  is_warm_ = true;
   if (in_place) {
     *fault = *fault_;
     return;
@@ -193,23 +196,36 @@ void Executable::run(const std::vector<Tensor>& outputs, Fault* fault) {
   }
 }
 
-void Executable::enqueue() {
+// Runs all nodes once with a fault that is set, so that no state changes: kernels are loaded and libraries make what
+// they make at the first call, which a recording cannot contain, and a launch that fails does so while nothing is lost.
+// Then records a run if the plan allows it.
+void Executable::rehearse() {
+  enqueue(rehearsal_);
+  if (plan_->replays()) recording_ = stream_.record([this] { enqueue(fault_); });
+  is_rehearsed_ = true;
+}
+
+void Executable::enqueue(Fault* fault) {
   const bool stops = device_.uses_host_memory();
   const std::vector<Prepared>& prepared = plan_->prepared();
-  if (stops && fault_->node != 0) return;
+  if (stops && fault->node != 0) return;
   for (size_t s = 0; s < prepared.size(); ++s) {
-    prepared[s].run(launch(s));
-    if (stops && fault_->node != 0) return;
+    try {
+      prepared[s].run(launch(s, fault));
+    } catch (const Error& error) {
+      fail_as(error.code(), plan_->steps()[s].node->label(), ": ", error.what());
+    }
+    if (stops && fault->node != 0) return;
   }
-  stream_.commit(commits_, fault_);
+  stream_.commit(commits_, fault);
 }
 
 void Executable::run_guarded() {
   MemoryGuard guard(arena_, plan_->memory().bytes);
   for (size_t s = 0; s < plan_->steps().size(); ++s) {
     const Node& node = *plan_->steps()[s].node;
-    guard.before(node, launch(s), plan_->prepared()[s].workspace);
-    plan_->prepared()[s].run(launch(s));
+    guard.before(node, launch(s, fault_), plan_->prepared()[s].workspace);
+    plan_->prepared()[s].run(launch(s, fault_));
     guard.after(node);
     if (fault_->node != 0) return;
   }
@@ -225,7 +241,7 @@ void Executable::run_profiled() {
   const Clock::time_point begin = Clock::now();
   for (size_t s = 0; s < plan_->steps().size(); ++s) {
     const double start = since(begin);
-    plan_->prepared()[s].run(launch(s));
+    plan_->prepared()[s].run(launch(s, fault_));
     stream_.synchronize();
     times.emplace_back(start, since(begin) - start);
     if (device_.uses_host_memory() && fault_->node != 0) return;

@@ -52,8 +52,9 @@ class Executable {
   void make_slots();
   void free_memory();
   void set(size_t buffer, void* address);
-  Launch launch(size_t step);
-  void enqueue();
+  Launch launch(size_t step, Fault* fault);
+  void rehearse();
+  void enqueue(Fault* fault);
   void run_profiled();
   void run_guarded();
 
@@ -69,9 +70,10 @@ class Executable {
   char* constants_ = nullptr;
   char* slots_ = nullptr;  // inputs and outputs, on devices that do not use the host's memory
   Fault* const fault_;
+  Fault* rehearsal_ = nullptr;  // always set; on devices that do not use the host's memory
   char* arena_ = nullptr;
   std::unique_ptr<Recording> recording_;
-  bool is_warm_ = false;  // it has run at these addresses
+  bool is_rehearsed_ = false;  // at these addresses
 };
 
 }  // namespace onnx_train

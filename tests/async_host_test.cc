@@ -109,18 +109,5 @@ TEST(AsyncHost, NothingIsLeftAllocated) {
   EXPECT_EQ(device.held(), 0u);
 }
 
-// All other tests run on the device when the environment says so: ONNX_TRAIN_TEST_DEVICE=async_host.
-class ChosenDevice : public testing::Environment {
- public:
-  void SetUp() override {
-    const char* name = std::getenv("ONNX_TRAIN_TEST_DEVICE");
-    if (!name || std::string(name) != "async_host") return;
-    static AsyncHostDevice device({.most_microseconds = 0});
-    set_default_device(device);
-  }
-};
-
-[[maybe_unused]] testing::Environment* const kChosen = testing::AddGlobalTestEnvironment(new ChosenDevice);
-
 }  // namespace
 }  // namespace onnx_train

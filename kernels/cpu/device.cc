@@ -45,7 +45,7 @@ class CpuStream : public Stream {
 class CpuDevice : public Device {
  public:
   CpuDevice()
-      : level_(cpu::isa()), kernels_({cpu::elementwise_kernels(),       cpu::activation_kernels(),
+      : level_(cpu::isa()), kernels_({cpu::elementwise_kernels(),       cpu::softmax_kernels(),
                                       cpu::product_kernels(),           cpu::convolution_kernels(),
                                       cpu::pooling_kernels(),           cpu::normalization_kernels(),
                                       cpu::reduction_kernels(),         cpu::shape_kernels(),

@@ -8,8 +8,8 @@
 
 namespace onnx_train::cpu {
 
-std::vector<Kernel> elementwise_kernels();             // elementwise.cc: Add, Exp, Where, Cast, comparisons, ...
-std::vector<Kernel> activation_kernels();              // activations.cc: Gelu, Softmax, their gradients
+std::vector<Kernel> elementwise_kernels();             // elementwise.cc: the rows of kernels/elementwise.h
+std::vector<Kernel> softmax_kernels();                 // softmax.cc: Softmax, LogSoftmax, Hardmax, their gradients
 std::vector<Kernel> product_kernels();                 // products.cc: MatMul, Gemm
 std::vector<Kernel> convolution_kernels();             // convolutions.cc: Conv, ConvTranspose, their gradients
 std::vector<Kernel> pooling_kernels();                 // pooling.cc

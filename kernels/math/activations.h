@@ -189,4 +189,19 @@ struct GeluTanhGrad {
   }
 };
 
+// dy / (1 - ratio) where dropout kept the element, else 0. `kept` is 1 - ratio; the mask is read as bytes. Written
+// without branches, so that it vectorizes.
+template <typename T>
+struct DropoutGrad {
+  T kept;
+  template <typename R>
+  ONNX_TRAIN_HD static DropoutGrad of_ratio(R ratio) {
+    return {1 - static_cast<T>(static_cast<double>(ratio))};
+  }
+  ONNX_TRAIN_HD T operator()(T dy, uint8_t mask) const {
+    const T larger = dy / kept;
+    return mask != 0 ? larger : T{0};
+  }
+};
+
 }  // namespace onnx_train::math

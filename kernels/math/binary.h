@@ -115,6 +115,14 @@ struct Pow {
   }
 };
 
+// Squares and cubes of floats, the common powers, are computed as products (Square, Cube in unary.h). Returns 2 or 3
+// for the exponents of these, 0 for all others.
+template <typename T, typename E>
+ONNX_TRAIN_HD inline int exponent_of_product(E exponent) {
+  if (!std::is_floating_point_v<T>) return 0;
+  return exponent == E{2} ? 2 : exponent == E{3} ? 3 : 0;
+}
+
 struct Equal {
   template <typename T>
   ONNX_TRAIN_HD bool operator()(T a, T b) const {

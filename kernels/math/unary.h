@@ -214,13 +214,26 @@ struct Cube {
   }
 };
 
+// The bounds of ONNX's Clip are optional: null for none.
 template <typename T>
 struct Clip {
   T low, high;
+  ONNX_TRAIN_HD static Clip between(const T* low, const T* high) {
+    using Limits = std::numeric_limits<T>;
+    constexpr T kLowest = Limits::has_infinity ? -Limits::infinity() : Limits::lowest();
+    constexpr T kHighest = Limits::has_infinity ? Limits::infinity() : Limits::max();
+    return {low ? *low : kLowest, high ? *high : kHighest};
+  }
   ONNX_TRAIN_HD T operator()(T x) const {
     const T above = x < low ? low : x;
     return above > high ? high : above;
   }
+};
+
+template <typename T>
+struct Scale {
+  T factor;
+  ONNX_TRAIN_HD T operator()(T x) const { return x * factor; }
 };
 
 }  // namespace onnx_train::math

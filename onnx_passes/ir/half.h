@@ -1,4 +1,5 @@
-// 16-bit floats as storage types: float in, float out, rounded to nearest even.
+// 16-bit floats as storage types: float in, float out, rounded to nearest even. BFloat16 is constexpr: device code
+// converts it, too.
 #pragma once
 
 #include <bit>
@@ -10,16 +11,16 @@ namespace onnx_train {
 
 struct BFloat16 {
   uint16_t bits = 0;
-  BFloat16() = default;
-  explicit BFloat16(float value) {
+  constexpr BFloat16() = default;
+  constexpr explicit BFloat16(float value) {
     const auto u = std::bit_cast<uint32_t>(value);
     // A NaN keeps its top bits and stays a NaN; everything else rounds to nearest even.
     bits = value != value ? static_cast<uint16_t>((u >> 16) | 0x40)
                           : static_cast<uint16_t>((u + 0x7fff + ((u >> 16) & 1)) >> 16);
   }
-  explicit operator float() const { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
+  constexpr explicit operator float() const { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
   template <typename T>
-  explicit operator T() const {
+  constexpr explicit operator T() const {
     return static_cast<T>(static_cast<float>(*this));
   }
 };

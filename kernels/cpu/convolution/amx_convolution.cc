@@ -10,7 +10,7 @@
 #include "kernels/cpu/support/cpu_features.h"
 #include "kernels/cpu/support/parallel.h"
 #include "kernels/cpu/support/place.h"
-#include "kernels/cpu/support/windows.h"
+#include "kernels/geometry/windows.h"
 
 namespace onnx_train::cpu {
 

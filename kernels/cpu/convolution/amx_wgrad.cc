@@ -11,7 +11,7 @@
 #include "kernels/cpu/products/amx_panels.h"
 #include "kernels/cpu/support/parallel.h"
 #include "kernels/cpu/support/place.h"
-#include "kernels/cpu/support/windows.h"
+#include "kernels/geometry/windows.h"
 
 namespace onnx_train::cpu {
 

@@ -11,7 +11,6 @@
 #include "kernels/cpu/support/parallel.h"
 #include "kernels/dispatch.h"
 #include "onnx_passes/functions/functions.h"
-#include "onnx_passes/ir/error.h"
 
 namespace onnx_train::cpu {
 namespace {
@@ -85,35 +84,6 @@ ForwardDesc forward_desc(const Chain& chain, const Convolution& c, const Desc& b
 
 // ---- Rows
 
-// The shape in channels-first order, as the formulas use it.
-Shape channels_first(const NodeSpec& spec, Shape shape) {
-  if (is_channels_last(spec.node()) && shape.size() > 2) std::rotate(shape.begin() + 1, shape.end() - 1, shape.end());
-  return shape;
-}
-
-Convolution convolution(const NodeSpec& spec, const Shape& image_x, const Shape& w, const Shape& image_y) {
-  const Node& node = spec.node();
-  const Shape x = channels_first(spec, image_x), y = channels_first(spec, image_y);
-  const int64_t group = node.attr("group", 1);
-  const bool fits = x.size() == w.size() && y.size() == w.size() && w.size() >= 3 && group > 0 && x[0] == y[0] &&
-                    w[0] == y[1] && w[0] % group == 0 && x[1] % group == 0 && x[1] / group == w[1];
-  if (!fits) {
-    fail(node.label(), ": a convolution of ", to_string(x), " with ", to_string(w), " in ", group, " groups to ",
-         to_string(y), " does not exist; check channels and the group attribute");
-  }
-  auto windows = find_windows(node);
-  if (!windows) fail(node.label(), ": its windows are not known");
-  windows->kernel.assign(w.begin() + 2, w.end());
-  return {x, w, y, group, *windows, is_channels_last(spec.node()), spec.in_type()};
-}
-
-// Throws Error unless the bias is absent or has one element per output channel.
-void expect_bias(const NodeSpec& spec, int input, int64_t channels) {
-  if (spec.has_input(input) && spec.in_shape(input) != Shape{channels})
-    fail(spec.node().label(), ": its bias is ", to_string(spec.in_shape(input)), "; it has ", channels,
-         " output channels");
-}
-
 template <typename Direction>
 Prepared prepare(const NodeSpec& spec, const Convolution& c, const Direction& direction) {
   const bool empty = num_elements(c.x) == 0 || num_elements(c.w) == 0 || num_elements(c.y) == 0;
@@ -122,8 +92,7 @@ Prepared prepare(const NodeSpec& spec, const Convolution& c, const Direction& di
 }
 
 Prepared prepare_conv(const NodeSpec& spec) {
-  const Convolution c = convolution(spec, spec.in_shape(0), spec.in_shape(1), spec.out_shape());
-  expect_bias(spec, 2, c.w[0]);
+  const Convolution c = conv(spec);
   const Forward forward{0, 1, spec.has_input(2) ? 2 : -1};
   if (prefers_amx(c)) return prepare_amx(spec, c, forward);
   return prefers_direct(c, /*gradient=*/false) ? prepare_direct(spec, c, forward) : prepare(spec, c, forward);
@@ -144,12 +113,10 @@ void add_bias(const T* bias, T* y, const Shape& shape) {
 
 // ConvTranspose is the input gradient of the convolution from the shape of y to the shape of x, plus the bias.
 Prepared prepare_conv_transpose(const NodeSpec& spec) {
-  const Shape y = spec.out_shape();
-  const Convolution c = convolution(spec, y, spec.in_shape(1), spec.in_shape(0));
-  expect_bias(spec, 2, y[1]);
+  const Convolution c = conv_transpose(spec);
   Prepared product = prepare(spec, c, InputGradient{0, 1});
   if (!spec.has_input(2)) return product;
-  const auto add = [=, single = spec.in_type() == DType::kFloat](const Launch& launch) {
+  const auto add = [y = c.x, single = spec.in_type() == DType::kFloat](const Launch& launch) {
     single ? add_bias(launch.in<float>(2), launch.out<float>(), y)
            : add_bias(launch.in<double>(2), launch.out<double>(), y);
   };
@@ -162,23 +129,19 @@ Prepared prepare_conv_transpose(const NodeSpec& spec) {
 }
 
 Prepared prepare_grad_input(const NodeSpec& spec) {
-  const Convolution c = convolution(spec, spec.out_shape(), spec.in_shape(1), spec.in_shape(0));
+  const Convolution c = conv_grad_input(spec);
   const InputGradient gradient{0, 1};
   if (prefers_amx(c)) return prepare_amx(spec, c, gradient);
   return prefers_direct(c, /*gradient=*/true) ? prepare_direct(spec, c, gradient) : prepare(spec, c, gradient);
 }
 
 Prepared prepare_grad_weight(const NodeSpec& spec) {
-  const Convolution c = convolution(spec, spec.in_shape(0), spec.out_shape(), spec.in_shape(1));
-  if (spec.has_output(1) && (spec.out_shape(1) != Shape{c.w[0]} || spec.out_type(1) != spec.out_type()))
-    fail(spec.node().label(), ": its second output must have one number for each of ", c.w[0], " channels");
+  const Convolution c = conv_grad_weight(spec);
   const WeightGradient gradient{0, 1, spec.has_output(1)};
   if (prefers_amx(c)) return prepare_amx(spec, c, gradient);
   if (prefers_wgrad_im2col(c)) return prepare_wgrad_im2col(c, gradient);
   return prefers_wgrad_direct(c) ? prepare_wgrad_direct(c, gradient, spec.threads()) : prepare(spec, c, gradient);
 }
-
-bool has_image_axes(const NodeSpec& spec) { return spec.in_shape().size() >= 3 && spec.in_shape().size() <= 5; }
 
 // Whether a kernel supports this channels-last convolution. The first `tensors` inputs are images, weights and the
 // bias. Where this returns false, the node runs as its function body.

@@ -3,23 +3,9 @@
 // thread at a time. They throw Error for shapes that the node does not support.
 #pragma once
 
-#include "kernels/kernel.h"
-#include "onnx_passes/ir/windows.h"
+#include "kernels/geometry/convolutions.h"
 
 namespace onnx_train::cpu {
-
-// y[n, o, p] = Σ over c, k of w[o, c, k] x[n, c, p stride + k dilation - pad], within each group of channels.
-struct Convolution {
-  Shape x, w, y;  // [batch, group c, in...], [group o, c, kernel...], [batch, group o, out...]
-  int64_t group = 1;
-  Windows windows;
-  bool channels_last = false;      // x and y are stored as [batch, in..., channels]
-  DType operands = DType::kFloat;  // element type of the inputs of this direction
-
-  int64_t batch() const { return x[0]; }
-  int64_t in_channels() const { return w[1]; }           // of x, in one group
-  int64_t out_channels() const { return w[0] / group; }  // of y, in one group
-};
 
 // Input and output numbers of the node that hold x, w, y or their gradients; -1 when there is none.
 struct Forward {

@@ -16,7 +16,7 @@
 #include "kernels/cpu/support/cpu_features.h"
 #include "kernels/cpu/support/parallel.h"
 #include "kernels/cpu/support/place.h"
-#include "kernels/cpu/support/windows.h"
+#include "kernels/geometry/windows.h"
 #include "onnx_passes/ir/half.h"
 
 namespace onnx_train::cpu {

@@ -7,7 +7,7 @@
 
 #include "kernels/cpu/convolution/convolutions.h"
 #include "kernels/cpu/support/parallel.h"
-#include "kernels/cpu/support/windows.h"
+#include "kernels/geometry/windows.h"
 #include "kernels/dispatch.h"
 
 namespace onnx_train::cpu {

@@ -18,7 +18,7 @@
 #include "kernels/cpu/support/cpu_features.h"
 #include "kernels/cpu/support/parallel.h"
 #include "kernels/cpu/support/place.h"
-#include "kernels/cpu/support/windows.h"
+#include "kernels/geometry/windows.h"
 
 namespace onnx_train::cpu {
 namespace {
@@ -248,17 +248,13 @@ class WgradDirect {
   // Lists the pairs of a full chunk for each tap, in the order of dy's positions, and the start of each block of kBlock
   // positions.
   void find_pairs() {
-    const auto& [depth, height, width] = geometry_;
     starts_.push_back(0);
     for (int64_t tap = 0; tap < num_taps(); ++tap) {
-      const int64_t kw = tap % width.kernel, kh = tap / width.kernel % height.kernel,
-                    kd = tap / (width.kernel * height.kernel);
       for (int64_t p = 0; p < images_ * out_spatial_size_; ++p) {
         if (p > 0 && p % kBlock == 0) starts_.push_back(pairs_.size());
-        const int64_t w = width.at(p % width.out, kw), h = height.at(p / width.out % height.out, kh),
-                      d = depth.at(p / (width.out * height.out) % depth.out, kd);
-        if (w < 0 || w >= width.in || h < 0 || h >= height.in || d < 0 || d >= depth.in) continue;
-        const int64_t element = p / out_spatial_size_ * in_spatial_size_ + (d * height.in + h) * width.in + w;
+        const int64_t in_image = element_of(geometry_, p % out_spatial_size_, tap);
+        if (in_image < 0) continue;
+        const int64_t element = p / out_spatial_size_ * in_spatial_size_ + in_image;
         pairs_.push_back({static_cast<int32_t>(element * x_pitch_), static_cast<int32_t>(p * dy_pitch_)});
       }
       starts_.push_back(pairs_.size());

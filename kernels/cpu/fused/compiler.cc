@@ -233,16 +233,16 @@ class Compiler {
     const Extent extent = this->extent(node.output());
     std::vector<SlotOperand> operands;
     for (int i = 0; i < num_operands(node); ++i) operands.push_back(operand(node.input(i), *node.output(), extent));
-    const FusedOperator* row = find_fused_operator(node);
+    const ElementwiseRow* row = find_elementwise_row(node);
     const bool any = std::any_of(operands.begin(), operands.end(), [](const SlotOperand& o) { return o.moves; });
-    const int must_move = std::max(row ? row->moving : 1, any ? 0 : 1);
+    const int must_move = row && row->operands > 1 && any ? 0 : 1;
     for (int i = 0; i < must_move; ++i) {
       SlotOperand& o = operands[static_cast<size_t>(i)];
       o = moving(o, element_bytes(*node.input(i)), extent);
     }
     for (const SlotOperand& o : operands) read(o.slot);
     const int result = add_result(node, extent, row ? operands_to_overwrite(operands) : std::vector<int>{});
-    emit(row ? compute(row->make(node), operands, result, extent)
+    emit(row ? compute(fused_loop(*row, node), operands, result, extent)
              : copy(operands[0], element_bytes(*node.output()), result, extent));
   }
 

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "kernels/cpu/elementwise/broadcast.h"
+#include "kernels/geometry/broadcast.h"
 #include "kernels/lowering/fusion_region.h"
 
 namespace onnx_train::cpu {

@@ -20,15 +20,15 @@ Instruction for_size(size_t bytes, F&& f) {
 
 }  // namespace
 
-Instruction compute(const Operation& operation, const std::vector<SlotOperand>& operands, int result, Extent extent) {
+Instruction compute(const ElementwiseLoop& loop, const std::vector<SlotOperand>& operands, int result, Extent extent) {
   std::array<SlotOperand, kMaxOperands> slots{};
   std::copy(operands.begin(), operands.end(), slots.begin());
-  return [operation, slots, count = operands.size(), result, extent](const FusedBlock& block) {
-    FusedOperand values[kMaxOperands];
+  return [loop, slots, count = operands.size(), result, extent](const FusedBlock& block) {
+    LoopOperand values[kMaxOperands];
     for (size_t i = 0; i < count; ++i) {
       values[i] = {slots[i].slot < 0 ? nullptr : block.at(slots[i].slot), slots[i].moves};
     }
-    operation(count_of(block, extent), values, block.at(result));
+    loop(count_of(block, extent), values, block.at(result));
   };
 }
 

@@ -16,8 +16,8 @@ struct SlotOperand {
 // What an instruction computes one result for: every element of the block, or every row.
 enum class Extent { kElements, kRows };
 
-// result = operation(operands)
-Instruction compute(const Operation& operation, const std::vector<SlotOperand>& operands, int result, Extent extent);
+// result = loop(operands)
+Instruction compute(const ElementwiseLoop& loop, const std::vector<SlotOperand>& operands, int result, Extent extent);
 
 // result[i] = the element of `input` that the pattern maps element i of the block to.
 Instruction load(int input, const Broadcast& pattern, size_t bytes, int result, Extent extent);

@@ -18,7 +18,7 @@
 #include <optional>
 #include <vector>
 
-#include "kernels/cpu/elementwise/broadcast.h"
+#include "kernels/geometry/broadcast.h"
 #include "kernels/cpu/fused/reducers.h"
 #include "kernels/kernel.h"
 

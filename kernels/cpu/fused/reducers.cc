@@ -4,7 +4,7 @@
 #include <unordered_map>
 
 #include "kernels/cpu/reduction/reduce.h"
-#include "kernels/cpu/reduction/reducers.h"
+#include "kernels/math/reducers.h"
 
 namespace onnx_train::cpu {
 namespace {
@@ -57,13 +57,13 @@ const Reducer* of_type(DType dtype) {
 
 const Reducer* find_reducer(const Node& node) {
   static const std::unordered_map<std::string, const Reducer* (*)(DType)> rows = {
-      {"ReduceSum", of_type<SumOf>},
-      {"ReduceMean", of_type<MeanOf>},
-      {"ReduceMax", of_type<MaximumOf>},
-      {"ReduceMin", of_type<MinimumOf>},
-      {"ReduceL1", of_type<AbsoluteSumOf>},
-      {"ReduceL2", of_type<NormOf>},
-      {"ReduceSumSquare", of_type<SquareSumOf>},
+      {"ReduceSum", of_type<math::SumOf>},
+      {"ReduceMean", of_type<math::MeanOf>},
+      {"ReduceMax", of_type<math::MaximumOf>},
+      {"ReduceMin", of_type<math::MinimumOf>},
+      {"ReduceL1", of_type<math::AbsoluteSumOf>},
+      {"ReduceL2", of_type<math::NormOf>},
+      {"ReduceSumSquare", of_type<math::SquareSumOf>},
   };
   const auto found = rows.find(node.op());
   return found == rows.end() ? nullptr : found->second(node.input(0)->dtype());

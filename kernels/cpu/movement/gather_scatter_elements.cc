@@ -1,4 +1,4 @@
-// Operators that read or write single elements: GatherElements, ScatterElements, OneHot, NonZero, Compress.
+// Operators that read or write single elements: GatherElements, ScatterElements, OneHot, Compress.
 #include <cstring>
 #include <functional>
 
@@ -6,64 +6,32 @@
 #include "kernels/cpu/movement/indices.h"
 #include "kernels/cpu/movement/scatter_rows.h"
 #include "kernels/cpu/movement/strided_copy.h"
-#include "kernels/cpu/support/axis_view.h"
 #include "kernels/cpu/support/parallel.h"
 #include "kernels/dispatch.h"
+#include "kernels/geometry/scans.h"
 
 namespace onnx_train::cpu {
 namespace {
 
 // ---- GatherElements, ScatterElements
 
-// The lines of the indices along the axis, and the corresponding lines of the data. Different lines access different
-// elements of the data, so each thread can process whole lines in order.
-struct ElementLines {
-  std::vector<CopyAxis> lines;  // `from` traverses the indices, `to` the data
-  int64_t num_lines = 1;
-  int64_t length = 1;
-  int64_t index_stride = 1, data_stride = 1;
-  int64_t limit = 1;  // size of the data's axis
-  int64_t count = 1;  // of indices
-
-  ElementLines(const Node& node, const Shape& data, const Shape& indices) {
-    const int64_t axis = normalize_axis(node.attr("axis", 0), static_cast<int64_t>(data.size()));
-    const Shape data_strides = dense_strides(data), index_strides = dense_strides(indices);
-    bool fits = data.size() == indices.size();
-    for (size_t k = 0; fits && k < data.size(); ++k) {
-      count *= indices[k];
-      if (static_cast<int64_t>(k) == axis) {
-        length = indices[k];
-        limit = data[k];
-        index_stride = index_strides[k];
-        data_stride = data_strides[k];
-        continue;
+// Calls f(offset in the indices, offset in the data) for all indices, which are already checked.
+template <typename F>
+void for_each_element(const ElementLines& e, const int64_t* indices, F&& f) {
+  static_assert(ElementLines::kMostAxes <= kMaxAxes);
+  parallel_for(e.count == 0 ? 0 : e.num_lines, kElementGrain / 4 / (e.length + 1) + 1, [&](int64_t begin, int64_t end) {
+    StridedIndex cursor(e.lines.data(), static_cast<int>(e.lines.size()), begin);
+    for (int64_t l = begin; l < end; ++l, cursor.next()) {
+      for (int64_t i = 0; i < e.length; ++i) {
+        const int64_t place = cursor.from() + i * e.index_stride;
+        f(place, cursor.to() + indices[place] * e.data_stride);
       }
-      fits = indices[k] <= data[k];
-      num_lines *= indices[k];
-      lines.push_back({indices[k], index_strides[k], data_strides[k]});
     }
-    if (!fits || lines.size() > kMaxAxes) {
-      fail(node.label(), ": indices of shape ", to_string(indices), " do not fit data of shape ", to_string(data));
-    }
-  }
-
-  // Calls f(offset in the indices, offset in the data) for all indices; `indices` are already checked.
-  template <typename F>
-  void for_each(const int64_t* indices, F&& f) const {
-    parallel_for(count == 0 ? 0 : num_lines, kElementGrain / 4 / (length + 1) + 1, [&](int64_t begin, int64_t end) {
-      StridedIndex cursor(lines.data(), static_cast<int>(lines.size()), begin);
-      for (int64_t l = begin; l < end; ++l, cursor.next()) {
-        for (int64_t i = 0; i < length; ++i) {
-          const int64_t place = cursor.from() + i * index_stride;
-          f(place, cursor.to() + indices[place] * data_stride);
-        }
-      }
-    });
-  }
-};
+  });
+}
 
 Prepared prepare_gather_elements(const NodeSpec& spec) {
-  const ElementLines places(spec.node(), spec.in_shape(0), spec.in_shape(1));
+  const ElementLines places = gather_element_lines(spec);
   Prepared prepared;
   prepared.workspace = static_cast<size_t>(places.count) * sizeof(int64_t);
   prepared.explain = explain_index(places.limit);
@@ -73,14 +41,10 @@ Prepared prepare_gather_elements(const NodeSpec& spec) {
       if (!read_indices(launch, 1, type, places.count, places.limit, indices)) return;
       const T* in = launch.in<T>(0);
       T* out = launch.out<T>();
-      places.for_each(indices, [&](int64_t to, int64_t from) { out[to] = in[from]; });
+      for_each_element(places, indices, [&](int64_t to, int64_t from) { out[to] = in[from]; });
     };
   });
   return prepared;
-}
-
-bool supports_gather_elements(const NodeSpec& spec) {
-  return is_movable(spec.in_type(0)) && is_index_type(spec.in_type(1));
 }
 
 template <typename T, typename Combine>
@@ -92,16 +56,12 @@ std::function<void(const Launch&)> scatter_elements(const NodeSpec& spec, const 
     if (launch.inputs[0] != launch.outputs[0]) copy.run(launch.inputs[0], launch.outputs[0]);
     const T* updates = launch.in<T>(2);
     T* out = launch.out<T>();
-    places.for_each(indices, [&](int64_t from, int64_t to) { out[to] = combine(out[to], updates[from]); });
+    for_each_element(places, indices, [&](int64_t from, int64_t to) { out[to] = combine(out[to], updates[from]); });
   };
 }
 
 Prepared prepare_scatter_elements(const NodeSpec& spec) {
-  const ElementLines places(spec.node(), spec.in_shape(0), spec.in_shape(1));
-  if (spec.in_shape(2) != spec.in_shape(1)) {
-    fail(spec.node().label(), ": updates of shape ", to_string(spec.in_shape(2)), " for indices of shape ",
-         to_string(spec.in_shape(1)));
-  }
+  const ElementLines places = scatter_element_lines(spec);
   Prepared prepared;
   prepared.workspace = static_cast<size_t>(places.count) * sizeof(int64_t);
   prepared.explain = explain_index(places.limit);
@@ -119,18 +79,10 @@ Prepared prepare_scatter_elements(const NodeSpec& spec) {
   return prepared;
 }
 
-bool supports_scatter_elements(const NodeSpec& spec) {
-  const std::string reduction = spec.node().attr("reduction", "none");
-  return is_movable(spec.in_type(0)) && is_index_type(spec.in_type(1)) && spec.in_type(2) == spec.in_type(0) &&
-         (reduction == "none" || (is_numeric(spec.in_type(0)) && is_reduction(reduction)));
-}
-
 // ---- OneHot
 
-// y = values[1] at the positions that the indices name along the axis, values[0] elsewhere. Indices outside the axis
-// name no position.
 Prepared prepare_one_hot(const NodeSpec& spec) {
-  const AxisView y(spec.out_shape(), spec.node().attr("axis", -1));
+  const AxisView y = one_hot_axis(spec);
   const int64_t depth = y.size, count = spec.in_size(0);
   const size_t bytes = size_of(spec.out_type());
   Prepared prepared;
@@ -138,9 +90,8 @@ Prepared prepare_one_hot(const NodeSpec& spec) {
     return [=, fill = StridedCopy({{spec.out_size(), 0, 1}}, bytes)](const Launch& launch) {
       fill.run(launch.inputs[2], launch.outputs[0]);
       for (int64_t l = 0; l < count; ++l) {
-        const double index = static_cast<double>(launch.in<Index>(0)[l]);
-        if (!(index >= -static_cast<double>(depth) && index < static_cast<double>(depth))) continue;
-        const int64_t hot = static_cast<int64_t>(index) + (index < 0 ? depth : 0);
+        const int64_t hot = hot_position(launch.in<Index>(0)[l], depth);
+        if (hot < 0) continue;
         std::memcpy(launch.out<char>() + (y.line(l) + hot * y.inner) * static_cast<int64_t>(bytes),
                     launch.in<char>(2) + bytes, bytes);
       }
@@ -149,53 +100,14 @@ Prepared prepare_one_hot(const NodeSpec& spec) {
   return prepared;
 }
 
-bool supports_one_hot(const NodeSpec& spec) {
-  return is_numeric(spec.in_type(0)) && is_movable(spec.in_type(2)) && spec.in_size(2) == 2 && spec.is_constant(1);
-}
-
-// ---- NonZero, Compress: their sizes depend on contents, which must be known when the plan is built
-
-Prepared prepare_non_zero(const NodeSpec& spec) {
-  const Tensor& x = spec.constant(0);
-  const int64_t rank = static_cast<int64_t>(x.shape().size());
-  std::vector<int64_t> places;
-  for (int64_t i = 0; i < x.size(); ++i) {
-    if (x.at(i) != 0) places.push_back(i);
-  }
-  const int64_t count = static_cast<int64_t>(places.size());
-  if (spec.out_shape() != Shape{rank, count}) {
-    fail(spec.node().label(), ": ", count, " elements are not zero, but its output is ", to_string(spec.out_shape()));
-  }
-  std::vector<int64_t> coordinates(static_cast<size_t>(rank * count));
-  for (int64_t i = 0; i < count; ++i) {
-    int64_t rest = places[static_cast<size_t>(i)];
-    for (int64_t k = rank - 1; k >= 0; --k) {
-      coordinates[static_cast<size_t>(k * count + i)] = rest % x.shape()[static_cast<size_t>(k)];
-      rest /= x.shape()[static_cast<size_t>(k)];
-    }
-  }
-  Prepared prepared;
-  prepared.run = [coordinates = std::move(coordinates)](const Launch& launch) {
-    if (!coordinates.empty()) std::memcpy(launch.outputs[0], coordinates.data(), coordinates.size() * sizeof(int64_t));
-  };
-  return prepared;
-}
+// ---- Compress
 
 Prepared prepare_compress(const NodeSpec& spec) {
-  const bool flat = !spec.node().has_attr("axis");
-  const AxisView x(flat ? Shape{spec.in_size(0)} : spec.in_shape(0), flat ? 0 : spec.node().attr("axis", 0));
-  const Tensor& condition = spec.constant(1);
-  std::vector<int64_t> taken;
-  for (int64_t i = 0; i < condition.size() && i < x.size; ++i) {
-    if (condition.at(i) != 0) taken.push_back(i);
-  }
+  const auto [x, taken] = kept_places(spec);
   const int64_t row = x.inner * static_cast<int64_t>(size_of(spec.in_type(0)));
   const int64_t count = static_cast<int64_t>(taken.size());
-  if (spec.out_size() != x.outer * count * x.inner) {
-    fail(spec.node().label(), ": ", count, " places hold, but its output is ", to_string(spec.out_shape()));
-  }
   Prepared prepared;
-  prepared.run = [=](const Launch& launch) {
+  prepared.run = [x = x, taken = taken, row, count](const Launch& launch) {
     for (int64_t i = 0; i < x.outer * count; ++i) {
       std::memcpy(launch.out<char>() + i * row,
                   launch.in<char>(0) + (i / count * x.size + taken[static_cast<size_t>(i % count)]) * row,
@@ -212,9 +124,7 @@ std::vector<Kernel> gather_scatter_element_kernels() {
       {"GatherElements", supports_gather_elements, prepare_gather_elements, "", "", InputCheck::kChecks},
       {"ScatterElements", supports_scatter_elements, prepare_scatter_elements, "", "", InputCheck::kChecks},
       {"OneHot", supports_one_hot, prepare_one_hot},
-      {"NonZero", [](const NodeSpec& spec) { return spec.is_constant(0); }, prepare_non_zero},
-      {"Compress", [](const NodeSpec& spec) { return is_movable(spec.in_type(0)) && spec.is_constant(1); },
-       prepare_compress},
+      {"Compress", supports_compress, prepare_compress},
   };
 }
 

@@ -5,25 +5,23 @@
 #include "kernels/cpu/movement/indices.h"
 #include "kernels/cpu/movement/scatter_rows.h"
 #include "kernels/cpu/movement/strided_copy.h"
-#include "kernels/cpu/support/axis_view.h"
 #include "kernels/cpu/support/stored_lines.h"
 #include "kernels/dispatch.h"
+#include "kernels/geometry/axis_view.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/half.h"
 
 namespace onnx_train::cpu {
 namespace {
 
-bool supports_gather(const NodeSpec& spec) { return is_movable(spec.in_type(0)) && is_index_type(spec.in_type(1)); }
-
 // y[o, p, :] = x[o, indices[p], :]
 Prepared prepare_gather(const NodeSpec& spec) {
-  const AxisView x(spec.in_shape(0), spec.node().attr("axis", 0));
-  const int64_t n = spec.in_size(1), row = x.inner * static_cast<int64_t>(size_of(spec.in_type(0)));
+  const auto [x, n] = gather_rows(spec);
+  const int64_t row = x.inner * static_cast<int64_t>(size_of(spec.in_type(0)));
   Prepared prepared;
   prepared.workspace = static_cast<size_t>(n) * sizeof(int64_t);
   prepared.explain = explain_index(x.size);
-  prepared.run = [x, n, row, type = spec.in_type(1)](const Launch& launch) {
+  prepared.run = [x = x, n = n, row, type = spec.in_type(1)](const Launch& launch) {
     int64_t* indices = launch.scratch<int64_t>();
     if (!read_indices(launch, 1, type, n, x.size, indices)) return;
     const auto copy = [&](auto row_bytes) {
@@ -49,12 +47,8 @@ Prepared prepare_gather(const NodeSpec& spec) {
 
 // dx[o, indices[p], :] += dy[o, p, :]; the body is in functions/indexing.cc. Inputs dy, indices, shape.
 Prepared prepare_gather_grad(const NodeSpec& spec) {
-  const AxisView x(spec.out_shape(), spec.node().attr("axis", 0));
-  const int64_t n = spec.in_size(1), all = spec.out_size();
-  if (spec.in_size(0) != x.outer * n * x.inner) {
-    fail(spec.node().label(), ": a gradient of shape ", to_string(spec.in_shape(0)), " does not belong to ", n,
-         " indices into ", to_string(spec.out_shape()));
-  }
+  const auto [x, n] = gather_grad_rows(spec);
+  const int64_t all = spec.out_size();
   Prepared prepared;
   prepared.workspace = static_cast<size_t>(n) * sizeof(int64_t);
   prepared.explain = explain_index(x.size);
@@ -77,12 +71,7 @@ Prepared prepare_gather_grad(const NodeSpec& spec) {
 
 // y = sum, and y[indices[p], :] += dy[p, :]. Inputs sum, dy, indices.
 Prepared prepare_add_gather_grad(const NodeSpec& spec) {
-  const AxisView x(spec.out_shape(), 0);
-  const int64_t n = spec.in_size(2);
-  if (spec.in_size(1) != n * x.inner) {
-    fail(spec.node().label(), ": a gradient of shape ", to_string(spec.in_shape(1)), " does not belong to ", n,
-         " indices into ", to_string(spec.out_shape()));
-  }
+  const auto [x, n] = add_gather_grad_rows(spec);
   Prepared prepared;
   prepared.workspace = static_cast<size_t>(n) * sizeof(int64_t);
   prepared.explain = explain_index(x.size);
@@ -101,85 +90,42 @@ Prepared prepare_add_gather_grad(const NodeSpec& spec) {
   return prepared;
 }
 
-bool supports_add_gather_grad(const NodeSpec& spec) {
-  return is_float_or_double(spec.in_type(0)) && spec.in_type(1) == spec.in_type(0) && is_index_type(spec.in_type(2)) &&
-         !spec.out_shape().empty();
-}
-
 // dy may be bfloat16 (lowering/narrow_storage.cc); its sums are float32 then.
 bool supports_gather_grad(const NodeSpec& spec) {
   return computes_in_one_type(spec, {0}, {}) && is_index_type(spec.in_type(1));
 }
 
-// ---- GatherND, ScatterND: the last axis of the indices holds positions in the data's axes after `batch_dims`
+// ---- GatherND, ScatterND
 
-struct TuplePlaces {
-  std::vector<int64_t> sizes, strides;  // of the axes that an index tuple covers
-  int64_t count = 1;                    // number of tuples
-  int64_t per_batch = 1;                // number of tuples in a batch item
-  int64_t batch_stride = 1;             // in the data
-  int64_t row = 1;                      // elements per tuple
-  std::string label;
-
-  TuplePlaces(const Node& node, const Shape& data, const Shape& indices, int64_t batch_dims) : label(node.label()) {
-    if (indices.empty() || batch_dims < 0 || batch_dims >= static_cast<int64_t>(indices.size()) ||
-        batch_dims + indices.back() > static_cast<int64_t>(data.size())) {
-      fail(label, ": indices of shape ", to_string(indices), " do not fit data of shape ", to_string(data));
-    }
-    const Shape data_strides = dense_strides(data);
-    const auto first = static_cast<size_t>(batch_dims), last = first + static_cast<size_t>(indices.back());
-    for (size_t k = 0; k + 1 < indices.size(); ++k) {
-      count *= indices[k];
-      if (k >= first) per_batch *= indices[k];
-      if (k < first && indices[k] != data[k]) {
-        fail(label, ": batch axis ", k, " is ", indices[k], " in the indices and ", data[k], " in the data");
+// Computes the offset of each tuple's row in the data, in elements. Reports the first index that is out of range and
+// returns false.
+bool find_offsets(const TuplePlaces& places, const Launch& launch, int64_t* out) {
+  const int64_t* indices = launch.in<int64_t>(1);
+  const size_t n = places.sizes.size();
+  for (int64_t t = 0; t < places.count; ++t) {
+    int64_t offset = t / places.per_batch * places.batch_stride;
+    for (size_t k = 0; k < n; ++k) {
+      const int64_t index = indices[static_cast<size_t>(t) * n + k], size = places.sizes[k];
+      if (index < -size || index >= size) {
+        launch.report(1, t * static_cast<int64_t>(n) + static_cast<int64_t>(k), index);
+        return false;
       }
+      offset += (index < 0 ? index + size : index) * places.strides[k];
     }
-    for (size_t k = first; k < data.size(); ++k) {
-      batch_stride *= data[k];
-      if (k >= last) row *= data[k];
-    }
-    sizes.assign(data.begin() + static_cast<int64_t>(first), data.begin() + static_cast<int64_t>(last));
-    strides.assign(data_strides.begin() + static_cast<int64_t>(first),
-                   data_strides.begin() + static_cast<int64_t>(last));
+    out[t] = offset;
   }
-
-  // Computes the offset of each tuple's row in the data, in elements. Reports the first index that is out of range and
-  // returns false.
-  bool offsets(const Launch& launch, int64_t* out) const {
-    const int64_t* indices = launch.in<int64_t>(1);
-    const size_t n = sizes.size();
-    for (int64_t t = 0; t < count; ++t) {
-      int64_t offset = t / per_batch * batch_stride;
-      for (size_t k = 0; k < n; ++k) {
-        const int64_t index = indices[static_cast<size_t>(t) * n + k];
-        if (index < -sizes[k] || index >= sizes[k]) {
-          launch.report(1, t * static_cast<int64_t>(n) + static_cast<int64_t>(k), index);
-          return false;
-        }
-        offset += (index < 0 ? index + sizes[k] : index) * strides[k];
-      }
-      out[t] = offset;
-    }
-    return true;
-  }
-
-  std::function<std::string(const Fault&)> explain() const {
-    return [sizes = sizes](const Fault& fault) {
-      return out_of_range(fault.value, sizes[static_cast<size_t>(fault.position) % sizes.size()]);
-    };
-  }
-};
+  return true;
+}
 
 Prepared prepare_gather_nd(const NodeSpec& spec) {
-  const TuplePlaces places(spec.node(), spec.in_shape(0), spec.in_shape(1), spec.node().attr("batch_dims", 0));
+  const TuplePlaces places = gather_nd_places(spec);
   const int64_t bytes = static_cast<int64_t>(size_of(spec.in_type(0)));
   Prepared prepared;
   prepared.workspace = static_cast<size_t>(places.count) * sizeof(int64_t);
   prepared.explain = places.explain();
   prepared.run = [places, bytes](const Launch& launch) {
     int64_t* offsets = launch.scratch<int64_t>();
-    if (!places.offsets(launch, offsets)) return;
+    if (!find_offsets(places, launch, offsets)) return;
     const int64_t row = places.row * bytes;
     parallel_for(places.count, kElementGrain * 4 / (row + 1) + 1, [&](int64_t begin, int64_t end) {
       for (int64_t t = begin; t < end; ++t) {
@@ -194,18 +140,14 @@ template <typename T, typename Combine>
 std::function<void(const Launch&)> scatter_nd(const NodeSpec& spec, const TuplePlaces& places, Combine combine) {
   return [places, combine, copy = StridedCopy({{spec.in_size(0), 1, 1}}, sizeof(T))](const Launch& launch) {
     int64_t* offsets = launch.scratch<int64_t>();
-    if (!places.offsets(launch, offsets)) return;
+    if (!find_offsets(places, launch, offsets)) return;
     if (launch.inputs[0] != launch.outputs[0]) copy.run(launch.inputs[0], launch.outputs[0]);
     scatter_rows(RowScatter{1, places.count, 0, places.row}, offsets, launch.in<T>(2), launch.out<T>(), combine);
   };
 }
 
 Prepared prepare_scatter_nd(const NodeSpec& spec) {
-  const TuplePlaces places(spec.node(), spec.in_shape(0), spec.in_shape(1), 0);
-  if (spec.in_size(2) != places.count * places.row) {
-    fail(spec.node().label(), ": updates of shape ", to_string(spec.in_shape(2)), " for indices of shape ",
-         to_string(spec.in_shape(1)), " into ", to_string(spec.in_shape(0)));
-  }
+  const TuplePlaces places = scatter_nd_places(spec);
   Prepared prepared;
   prepared.workspace = static_cast<size_t>(places.count) * sizeof(int64_t);
   prepared.explain = places.explain();
@@ -220,16 +162,6 @@ Prepared prepare_scatter_nd(const NodeSpec& spec) {
     });
   }
   return prepared;
-}
-
-bool supports_gather_nd(const NodeSpec& spec) {
-  return is_movable(spec.in_type(0)) && spec.in_type(1) == DType::kInt64;
-}
-
-bool supports_scatter_nd(const NodeSpec& spec) {
-  const std::string reduction = spec.node().attr("reduction", "none");
-  return supports_gather_nd(spec) && spec.in_type(2) == spec.in_type(0) &&
-         (reduction == "none" || (is_numeric(spec.in_type(0)) && is_reduction(reduction)));
 }
 
 }  // namespace

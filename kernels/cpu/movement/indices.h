@@ -4,27 +4,11 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <functional>
-#include <string>
 
 #include "kernels/cpu/support/parallel.h"
-#include "kernels/kernel.h"
-#include "onnx_passes/ir/error.h"
-#include "onnx_passes/ir/types.h"
+#include "kernels/geometry/indexing.h"
 
 namespace onnx_train::cpu {
-
-inline bool is_index_type(DType dtype) { return dtype == DType::kInt64 || dtype == DType::kInt32; }
-
-inline std::string out_of_range(int64_t index, int64_t size) {
-  return concat("index ", index, " is outside of an axis of size ", size, "; it must be in [", -size, ", ", size - 1,
-                "]");
-}
-
-// Prepared::explain for kernels whose indices all refer to one axis.
-inline std::function<std::string(const Fault&)> explain_index(int64_t size) {
-  return [size](const Fault& fault) { return out_of_range(fault.value, size); };
-}
 
 // Writes the n indices of an input of type `dtype`, each in [-size, size), to `out` as non-negative int64. Reports the
 // first index that is out of range and returns false.

@@ -11,10 +11,6 @@
 
 namespace onnx_train::cpu {
 
-inline bool is_reduction(const std::string& name) {
-  return name == "add" || name == "mul" || name == "max" || name == "min";
-}
-
 // Calls f with the functor that `reduction` names.
 template <typename T, typename F>
 auto with_reduction(const std::string& reduction, F&& f) {

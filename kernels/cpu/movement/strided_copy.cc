@@ -34,23 +34,6 @@ namespace {
 
 constexpr int64_t kTile = 16;  // elements: a cache line of floats
 
-// Removes axes of size 1, sorts the rest by decreasing stride in `to`, and merges axes that are contiguous in both
-// layouts.
-std::vector<CopyAxis> simplify(std::vector<CopyAxis> axes) {
-  std::erase_if(axes, [](const CopyAxis& a) { return a.size == 1; });
-  std::stable_sort(axes.begin(), axes.end(),
-                   [](const CopyAxis& a, const CopyAxis& b) { return std::abs(a.to) > std::abs(b.to); });
-  std::vector<CopyAxis> merged;
-  for (const CopyAxis& a : axes) {
-    if (!merged.empty() && merged.back().from == a.from * a.size && merged.back().to == a.to * a.size) {
-      merged.back() = {merged.back().size * a.size, a.from, a.to};
-    } else {
-      merged.push_back(a);
-    }
-  }
-  return merged;
-}
-
 template <typename T>
 void copy_row(const T* __restrict from, int64_t from_stride, T* __restrict to, int64_t to_stride, int64_t n) {
   if (from_stride == 1 && to_stride == 1) {
@@ -69,7 +52,7 @@ StridedCopy::StridedCopy(std::vector<CopyAxis> axes, size_t element_bytes) : ele
     if (a.size == 0) num_outer_ = 0;
   }
   if (num_outer_ == 0) return;
-  outer_ = simplify(std::move(axes));
+  outer_ = merge_axes(std::move(axes));
   if (outer_.size() > kMaxAxes) fail("a tensor with more than ", kMaxAxes, " axes cannot be rearranged");
   if (outer_.empty()) return;
   inner_ = outer_.back();
@@ -129,16 +112,6 @@ void StridedCopy::run(const void* from, void* to) const {
     T* t = static_cast<T*>(to);
     transposes_ ? transpose(f, t) : run_as(f, t);
   });
-}
-
-Shape dense_strides(const Shape& shape) {
-  Shape strides(shape.size());
-  int64_t stride = 1;
-  for (size_t k = shape.size(); k-- > 0;) {
-    strides[k] = stride;
-    stride *= shape[k];
-  }
-  return strides;
 }
 
 }  // namespace onnx_train::cpu

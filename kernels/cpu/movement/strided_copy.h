@@ -7,17 +7,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "onnx_passes/ir/types.h"
+#include "kernels/geometry/boxes.h"
 
 namespace onnx_train::cpu {
-
-// One axis of a box: its size and its strides in the two layouts, in elements. Strides may be 0 (repeat) in `from` and
-// negative in both.
-struct CopyAxis {
-  int64_t size;
-  int64_t from;
-  int64_t to;
-};
 
 constexpr int kMaxAxes = 32;  // after merging contiguous axes
 
@@ -57,8 +49,5 @@ class StridedCopy {
   int64_t num_outer_ = 1;         // positions of outer_; 0 if the box is empty
   size_t element_bytes_;
 };
-
-// Strides, in elements, of a dense tensor in row-major order.
-Shape dense_strides(const Shape& shape);
 
 }  // namespace onnx_train::cpu

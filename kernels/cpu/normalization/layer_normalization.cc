@@ -5,6 +5,7 @@
 #include "kernels/cpu/support/simd.h"
 #include "kernels/cpu/support/stored_lines.h"
 #include "kernels/dispatch.h"
+#include "kernels/geometry/row_normalization.h"
 #include "onnx_passes/functions/functions.h"
 
 namespace onnx_train::cpu {
@@ -39,15 +40,8 @@ void normalize_row(const T* x, const T* __restrict scale, const T* __restrict bi
   }
 }
 
-// The tensor as rows of `n` elements: the axes from `axis` on.
-struct Rows {
-  int64_t count = 1, n = 1;
-  explicit Rows(const NodeSpec& s) {
-    const Shape shape = s.in_shape(0);
-    const auto axis =
-        static_cast<size_t>(normalize_axis(s.node().attr("axis", -1), static_cast<int64_t>(shape.size())));
-    for (size_t i = 0; i < shape.size(); ++i) (i < axis ? count : n) *= shape[i];
-  }
+struct Rows : NormalizedRows {
+  Rows(const NodeSpec& s, Kind kind) : NormalizedRows(s, kind == Kind::kCentered) {}
   // Rows per thread that make a thread worthwhile.
   int64_t grain() const { return std::max<int64_t>(1, kElementGrain / 2 / std::max<int64_t>(n, 1)); }
 
@@ -55,14 +49,11 @@ struct Rows {
   int64_t shares(int threads) const { return std::clamp<int64_t>(count / grain(), 1, std::max(threads, 1)); }
 };
 
-// Scale and bias have one element per element of a row. Other broadcasts run as the operator's body.
-bool has_parameters_for_rows(const NodeSpec& s, Kind kind) {
-  const bool bias = kind == Kind::kCentered && s.has_input(2);
-  const int64_t n = Rows(s).n;
-  return s.in_size(1) == n && (!bias || s.in_size(2) == n);
-}
+bool has_parameters_for_rows(const NodeSpec& s, Kind kind) { return Rows(s, kind).has_parameters_of_rows(s); }
 
-bool has_scale_and_gradient(const NodeSpec& s) { return s.in_size(1) == Rows(s).n && s.in_shape(2) == s.in_shape(0); }
+bool has_scale_and_gradient(const NodeSpec& s) {
+  return s.in_size(1) == Rows(s, Kind::kCentered).n && s.in_shape(2) == s.in_shape(0);
+}
 
 // Mean and InvStdDev are stored in the type that stash_type names; the computation uses the input's type.
 std::function<void(const Launch&, int64_t row, double value)> statistics_writer(const NodeSpec& s, int output) {
@@ -77,8 +68,7 @@ std::function<void(const Launch&, int64_t row, double value)> statistics_writer(
 Prepared prepare_forward(const NodeSpec& s, Kind kind) {
   return dispatch_float(computed_type(s.in_type()), [&](auto zero) -> Prepared {
     using T = decltype(zero);
-    const Rows rows(s);
-    const double epsilon = s.node().attr("epsilon", kEpsilon);
+    const Rows rows(s, kind);
     const bool has_bias = kind == Kind::kCentered && s.has_input(2);
     const bool narrow_x = is_narrow(s.in_type()), narrow_y = is_narrow(s.out_type());
     const int64_t shares = rows.shares(s.threads());
@@ -92,7 +82,7 @@ Prepared prepare_forward(const NodeSpec& s, Kind kind) {
         for (int64_t r = rows.count * begin / shares; r < rows.count * end / shares; ++r) {
           const T* x = in.get(r * rows.n, rows.n, wide);
           T* y = out.place(r * rows.n, wide);
-          const RowStatistics row = row_statistics(kind, x, rows.n, epsilon);
+          const RowStatistics row = row_statistics(kind, x, rows.n, rows.epsilon);
           vectorized(
               [&] { normalize_row(x, scale, bias, static_cast<T>(row.mean), static_cast<T>(row.inv_std), rows.n, y); });
           out.put(r * rows.n, rows.n, y);
@@ -162,15 +152,13 @@ template <typename T>
 struct Backward {
   Kind kind;
   Rows rows;
-  double epsilon;
   Pieces pieces;
   bool narrow_x, narrow_dy, narrow_dx;
   bool sums;  // dscale or dbias is an output
 
   Backward(const NodeSpec& s, Kind k)
       : kind(k),
-        rows(s),
-        epsilon(s.node().attr("epsilon", kEpsilon)),
+        rows(s, k),
         pieces(rows.count, std::max<int64_t>(rows.grain() / 4, 8)),
         narrow_x(is_narrow(s.in_type(0))),
         narrow_dy(is_narrow(s.in_type(2))),
@@ -191,7 +179,7 @@ struct Backward {
     if (sums) std::fill(dscale, dscale + 2 * n, T{0});
     for (int64_t r = pieces.begin(piece); r < pieces.end(piece); ++r) {
       const T *x = in.get(r * n, n, wide), *dy = gradients.get(r * n, n, wide + n);
-      const RowStatistics row = row_statistics(kind, x, n, epsilon);
+      const RowStatistics row = row_statistics(kind, x, n, rows.epsilon);
       const T mean = static_cast<T>(row.mean), inv_std = static_cast<T>(row.inv_std);
       if (sums) vectorized([&] { add_row(x, dy, mean, inv_std, n, dscale, dscale + n); });
       if (!out.there()) continue;

@@ -10,32 +10,6 @@
 namespace onnx_train::cpu {
 namespace {
 
-// [N, C, D...] of a node whose output is `y`, which is at least as large.
-Shape unpooled_shape(const NodeSpec& spec, const Shape& y) {
-  Shape shape = spec.in_shape();
-  const size_t axes = shape.size() - 2;
-  const Node& node = spec.node();
-  const Shape kernel = node.attr("kernel_shape", Shape(axes, 1)), strides = node.attr("strides", Shape(axes, 1));
-  const Shape pads = node.attr("pads", Shape(2 * axes, 0));
-  const bool has_all = kernel.size() == axes && strides.size() == axes && pads.size() == 2 * axes;
-  if (!has_all || y.size() != shape.size()) {
-    fail(node.label(), ": kernel_shape, strides and pads must have ", axes, ", ", axes, " and ", 2 * axes, " numbers");
-  }
-  for (size_t i = 0; i < shape.size(); ++i) {
-    int64_t& size = shape[i];
-    bool fits = true;
-    if (i >= 2) {
-      const size_t a = i - 2;
-      fits = !__builtin_mul_overflow(size - 1, strides[a], &size) && !__builtin_add_overflow(size, kernel[a], &size) &&
-             !__builtin_sub_overflow(size, pads[a], &size) && !__builtin_sub_overflow(size, pads[a + axes], &size);
-    }
-    if (!fits || size < 0 || size > y[i]) {
-      fail(node.label(), ": unpooling ", to_string(spec.in_shape()), " does not fit into an output of ", to_string(y));
-    }
-  }
-  return shape;
-}
-
 // The place in `y` of element `index` of a tensor of `shape`, which is the beginning of y on every axis.
 int64_t place_in(const Shape& y, const Shape& shape, int64_t index) {
   int64_t place = 0, stride = 1;

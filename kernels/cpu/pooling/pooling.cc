@@ -2,7 +2,6 @@
 // kernels work plane by plane; a plane is one channel of one image.
 #include "kernels/cpu/pooling/pooling.h"
 
-#include <cmath>
 #include <limits>
 #include <vector>
 
@@ -11,29 +10,14 @@
 #include "kernels/cpu/support/simd.h"
 #include "kernels/cpu/support/stored.h"
 #include "kernels/dispatch.h"
+#include "kernels/math/pools.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/error.h"
 
 namespace onnx_train::cpu {
 namespace {
 
-// Position of the first maximum of a window, or of its last NaN; -1 if the window covers only padding.
-template <typename T>
-inline int64_t find_largest(const WindowGeometry& g, const T* plane, const Span& d, const Span& h, const Span& w) {
-  int64_t best = -1;
-  for_each_element(g, d, h, w, [&](int64_t i) {
-    if (best < 0 || plane[i] > plane[best] || plane[i] != plane[i]) best = i;
-  });
-  return best;
-}
-
 // ---- Maximum
-
-// The index of an element when its plane is stored column-major (MaxPool's storage_order).
-int64_t by_columns(const WindowGeometry& g, int64_t element) {
-  const int64_t x = element % g[2].in, y = element / g[2].in % g[1].in, z = element / (g[2].in * g[1].in);
-  return (x * g[1].in + y) * g[0].in + z;
-}
 
 template <typename T>
 void max_pool(const Pool& pool, const T* x, T* y, int64_t* index, bool columns) {
@@ -77,7 +61,7 @@ void average_pool(const Pool& pool, const T* x, T* y) {
       for_each_window(pool, [&](int64_t window, const Span& d, const Span& h, const Span& w, int64_t count) {
         T sum = 0;
         for_each_element(pool.geometry, d, h, w, [&](int64_t i) { sum += from[i]; });
-        y[plane * out + window] = sum / static_cast<T>(std::max<int64_t>(count, 1));
+        y[plane * out + window] = math::average(sum, count);
       });
     }
   });
@@ -91,7 +75,7 @@ void average_pool_grad(const Pool& pool, const T* dy, T* dx) {
     for (; plane < end; ++plane) {
       T* to = dx + plane * in;
       for_each_window(pool, [&](int64_t window, const Span& d, const Span& h, const Span& w, int64_t count) {
-        const T share = dy[plane * out + window] / static_cast<T>(std::max<int64_t>(count, 1));
+        const T share = math::average(dy[plane * out + window], count);
         for_each_element(pool.geometry, d, h, w, [&](int64_t i) { to[i] += share; });
       });
     }
@@ -102,14 +86,15 @@ void average_pool_grad(const Pool& pool, const T* dy, T* dx) {
 
 template <typename T>
 void lp_pool(const Pool& pool, T p, const T* x, T* y) {
+  const math::PNorm<T> norm{p};
   const int64_t in = in_spatial_size(pool.geometry), out = out_spatial_size(pool.geometry);
   parallel_for(pool.planes, pool.grain(), [&](int64_t plane, int64_t end) {
     for (; plane < end; ++plane) {
       const T* from = x + plane * in;
       for_each_window(pool, [&](int64_t window, const Span& d, const Span& h, const Span& w, int64_t) {
         T sum = 0;
-        for_each_element(pool.geometry, d, h, w, [&](int64_t i) { sum += std::pow(std::abs(from[i]), p); });
-        y[plane * out + window] = std::pow(sum, 1 / p);
+        for_each_element(pool.geometry, d, h, w, [&](int64_t i) { sum = norm.add(sum, from[i]); });
+        y[plane * out + window] = norm.finish(sum);
       });
     }
   });
@@ -312,21 +297,13 @@ bool supports_max_pool(const NodeSpec& spec) {
 }  // namespace
 
 Pool make_pool(const NodeSpec& spec, const Shape& x, const Shape& y) {
-  const auto windows = find_windows(spec.node());
-  if (!windows || x.size() != y.size() || !has_spatial_axes(x) || x[0] != y[0] || x[1] != y[1]) {
-    fail(spec.node().label(), ": a pool of ", to_string(x), " to ", to_string(y), " does not exist");
-  }
   Pool pool;
-  pool.geometry = make_geometry(*windows, x, y);
-  pool.planes = x[0] * x[1];
-  const bool include_pad = spec.node().attr("count_include_pad", 0) != 0;
+  static_cast<Pooling&>(pool) = find_pooling(spec, x, y);
   for (size_t i = 0; i < pool.geometry.size(); ++i) {
     const WindowAxis& axis = pool.geometry[i];
     for (int64_t o = 0; o < axis.out; ++o) {
-      const int64_t first = axis.first_tap(o), count = std::max<int64_t>(0, axis.last_tap(o, axis.in) - first);
-      pool.spans[i].push_back({count > 0 ? axis.at(o, first) : 0, count, axis.dilation});
-      // Padding counts, but not the positions after it that a window covers because of ceil_mode.
-      pool.counts[i].push_back(include_pad ? axis.last_tap(o, axis.in + axis.end) : count);
+      pool.spans[i].push_back(span_of(axis, o));
+      pool.counts[i].push_back(averaged_count(axis, o, pool.include_pad));
     }
   }
   return pool;

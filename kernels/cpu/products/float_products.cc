@@ -117,7 +117,7 @@ Prepared prepare_float_product(const NodeSpec& spec, Product p, bool bias) {
       a = chain.in_layout(a, layout(copied.a, p.m, p.k, from));
       made = chain.staged(y, layout(copied.y, p.m, p.n, to_type));
       p = copied;
-      simplify(p);
+      merge_batches(p);
       a.layout = layout(p.a, p.m, p.k, from);
     }
     const DType b_type = spec.in_type(1);

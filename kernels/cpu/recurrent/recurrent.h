@@ -13,15 +13,14 @@
 #pragma once
 
 #include <algorithm>
-#include <memory>
 #include <type_traits>
 #include <vector>
 
-#include "kernels/cpu/elementwise/convert.h"
 #include "kernels/cpu/products/gemm.h"
 #include "kernels/cpu/support/maps.h"
 #include "kernels/cpu/support/parallel.h"
 #include "kernels/cpu/support/place.h"
+#include "kernels/math/convert.h"
 #include "onnx_passes/operators/recurrence.h"
 
 namespace onnx_train::cpu {
@@ -166,9 +165,9 @@ class OuterProduct {
 template <typename T, typename Operand>
 void to_operand(bool rounds, int64_t n, const T* from, Operand* to) {
   if constexpr (!std::is_same_v<T, Operand>) {
-    map(n, from, to, [](T x) { return convert<Operand>(x); });
+    map(n, from, to, [](T x) { return math::convert<Operand>(x); });
   } else if (rounds) {
-    map(n, from, to, [](T x) { return convert<T>(convert<BFloat16>(x)); });
+    map(n, from, to, [](T x) { return math::convert<T>(math::convert<BFloat16>(x)); });
   } else if (from != to) {
     std::copy(from, from + n, to);
   }
@@ -178,7 +177,7 @@ template <typename T>
 void widen(int64_t n, const BFloat16* from, T* to) {
   vectorized([=] {
 #pragma omp simd
-    for (int64_t i = 0; i < n; ++i) to[i] = convert<T>(from[i]);
+    for (int64_t i = 0; i < n; ++i) to[i] = math::convert<T>(from[i]);
   });
 }
 
@@ -213,7 +212,7 @@ class Stored {
     } else {
       vectorized([=] {
 #pragma omp simd
-        for (int64_t i = 0; i < n; ++i) to[i] = convert<To>(from[i]);
+        for (int64_t i = 0; i < n; ++i) to[i] = math::convert<To>(from[i]);
       });
     }
   }
@@ -339,20 +338,6 @@ bool takes_recurrence(const NodeSpec& spec);
 // y, and `stored` lists the inputs that may be bfloat16.
 bool takes_bfloat16_forward(const NodeSpec& spec);
 bool takes_bfloat16_backward(const NodeSpec& spec, int y, const std::vector<int>& stored);
-
-// Prepares a Cell, a class with `workspace()` and `run(launch)` that is constructed from the node. Input 0 is an
-// operand.
-template <typename Cell>
-Prepared prepare_cell(const NodeSpec& spec) {
-  const auto cell = std::make_shared<Cell>(spec);
-  return {[cell](const Launch& launch) { cell->run(launch); }, cell->workspace(), {}};
-}
-template <template <typename T, typename Operand> typename Cell>
-Prepared prepare_recurrence(const NodeSpec& spec) {
-  if (spec.in_type() == DType::kBFloat16) return prepare_cell<Cell<float, BFloat16>>(spec);
-  return dispatch_float(spec.in_type(),
-                        [&](auto zero) { return prepare_cell<Cell<decltype(zero), decltype(zero)>>(spec); });
-}
 
 std::vector<Kernel> recurrent_kernels();  // kernel rows of all recurrent operators
 

@@ -1,10 +1,8 @@
-#include <cmath>
-#include <limits>
-
+#include "kernels/geometry/reductions.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/reduction/reduce.h"
-#include "kernels/cpu/reduction/reducers.h"
 #include "kernels/dispatch.h"
+#include "kernels/math/reducers.h"
 
 namespace onnx_train::cpu {
 
@@ -64,37 +62,7 @@ ReductionLayout::ReductionLayout(const Shape& shape, const std::vector<bool>& is
 
 namespace {
 
-// log Σ exp(x), accumulated as the maximum so far and Σ exp(x - maximum).
-template <typename T>
-struct LogSumExpOf {
-  struct Acc {
-    double largest, sum;
-  };
-  static constexpr double kNone = -std::numeric_limits<double>::infinity();
-  static Acc start() { return {kNone, 0}; }
-  static Acc add(Acc a, T x) { return merge(a, {static_cast<double>(x), 1}); }
-  static Acc merge(Acc a, Acc b) {
-    if (b.largest == kNone) return a;
-    if (b.largest <= a.largest) return {a.largest, a.sum + b.sum * std::exp(b.largest - a.largest)};
-    return {b.largest, b.sum + a.sum * std::exp(a.largest - b.largest)};
-  }
-  static T finish(Acc a, int64_t) {
-    return static_cast<T>(std::isinf(a.largest) ? a.largest : a.largest + std::log(a.sum));
-  }
-};
-
-// The axes that a Reduce* node reduces.
-std::vector<bool> reduced_axes(const NodeSpec& spec) {
-  const int64_t rank = static_cast<int64_t>(spec.in_shape(0).size());
-  std::vector<int64_t> axes;
-  if (spec.is_constant(1)) axes = spec.constant(1).to_ints();
-  const bool all = axes.empty() && spec.node().attr("noop_with_empty_axes", 0) == 0;
-  std::vector<bool> reduced(static_cast<size_t>(rank), all);
-  for (int64_t axis : axes) reduced[static_cast<size_t>(normalize_axis(axis, rank))] = true;
-  return reduced;
-}
-
-template <template <typename> typename Op, typename T>
+template <template <typename, typename...> typename Op, typename T>
 Prepared prepare_as(const NodeSpec& spec) {
   using Acc = typename Op<T>::Acc;
   const ReductionLayout layout(spec.in_shape(0), reduced_axes(spec));
@@ -106,34 +74,30 @@ Prepared prepare_as(const NodeSpec& spec) {
   return prepared;
 }
 
-template <template <typename> typename Op>
+template <template <typename, typename...> typename Op>
 Prepared prepare(const NodeSpec& spec) {
   return dispatch_numeric(spec.in_type(0), [&]<typename T>(T) { return prepare_as<Op, T>(spec); });
 }
 
-template <template <typename> typename Op>
+template <template <typename, typename...> typename Op>
 Prepared prepare_extremum(const NodeSpec& spec) {
   return dispatch_any(spec.in_type(0), [&]<typename T>(T) { return prepare_as<Op, T>(spec); });
 }
-
-bool axes_known(const NodeSpec& spec) { return !spec.has_input(1) || spec.is_constant(1); }
-bool numbers(const NodeSpec& spec) { return axes_known(spec) && is_numeric(spec.in_type(0)); }
-bool ordered(const NodeSpec& spec) { return numbers(spec) || (axes_known(spec) && spec.in_type(0) == DType::kBool); }
 
 }  // namespace
 
 std::vector<Kernel> reduction_kernels() {
   return {
-      {"ReduceSum", numbers, prepare<SumOf>},
-      {"ReduceMean", numbers, prepare<MeanOf>},
-      {"ReduceMax", ordered, prepare_extremum<MaximumOf>},
-      {"ReduceMin", ordered, prepare_extremum<MinimumOf>},
-      {"ReduceProd", numbers, prepare<ProductOf>},
-      {"ReduceL1", numbers, prepare<AbsoluteSumOf>},
-      {"ReduceL2", numbers, prepare<NormOf>},
-      {"ReduceLogSum", numbers, prepare<LogOfSum>},
-      {"ReduceLogSumExp", numbers, prepare<LogSumExpOf>},
-      {"ReduceSumSquare", numbers, prepare<SquareSumOf>},
+      {"ReduceSum", reduces_numbers, prepare<math::SumOf>},
+      {"ReduceMean", reduces_numbers, prepare<math::MeanOf>},
+      {"ReduceMax", reduces_ordered, prepare_extremum<math::MaximumOf>},
+      {"ReduceMin", reduces_ordered, prepare_extremum<math::MinimumOf>},
+      {"ReduceProd", reduces_numbers, prepare<math::ProductOf>},
+      {"ReduceL1", reduces_numbers, prepare<math::AbsoluteSumOf>},
+      {"ReduceL2", reduces_numbers, prepare<math::NormOf>},
+      {"ReduceLogSum", reduces_numbers, prepare<math::LogOfSum>},
+      {"ReduceLogSumExp", reduces_numbers, prepare<math::LogSumExpOf>},
+      {"ReduceSumSquare", reduces_numbers, prepare<math::SquareSumOf>},
   };
 }
 

@@ -6,13 +6,12 @@
 #include <type_traits>
 
 #include "kernels/cpu/kernels.h"
-#include "kernels/cpu/support/axis_view.h"
 #include "kernels/cpu/support/parallel.h"
 #include "kernels/cpu/support/simd.h"
 #include "kernels/cpu/support/stored.h"
 #include "kernels/dispatch.h"
+#include "kernels/geometry/scans.h"
 #include "onnx_passes/functions/functions.h"
-#include "onnx_passes/ir/error.h"
 
 namespace onnx_train::cpu {
 namespace {
@@ -23,23 +22,22 @@ int64_t line_grain(const AxisView& x) { return kElementGrain / 4 / (x.size + 1) 
 template <typename T>
 using Cumulated = std::conditional_t<std::is_floating_point_v<T>, double, uint64_t>;
 
-// y_i = Σ x_j over j ≤ i (j < i if exclusive), from the other end if reverse; or the product
 template <typename Combine>
 Prepared prepare_cumulative(const NodeSpec& spec, int start, Combine combine) {
-  const AxisView x(spec.in_shape(0), spec.constant(1).to_ints().at(0));
-  const bool exclusive = spec.node().attr("exclusive", 0) != 0, reverse = spec.node().attr("reverse", 0) != 0;
+  const Cumulative scan = cumulative_of(spec);
   Prepared prepared;
   prepared.run = dispatch_numeric(spec.in_type(0), [&]<typename T>(T) -> std::function<void(const Launch&)> {
     return [=](const Launch& launch) {
+      const AxisView& x = scan.x;
       parallel_for(x.lines(), line_grain(x), [&](int64_t begin, int64_t end) {
         for (int64_t l = begin; l < end; ++l) {
           const T* in = launch.in<T>(0) + x.line(l);
           T* out = launch.out<T>() + x.line(l);
           Cumulated<T> so_far = static_cast<Cumulated<T>>(start);
           for (int64_t i = 0; i < x.size; ++i) {
-            const int64_t at = (reverse ? x.size - 1 - i : i) * x.inner;
+            const int64_t at = (scan.reverse ? x.size - 1 - i : i) * x.inner;
             const Cumulated<T> next = combine(so_far, static_cast<Cumulated<T>>(in[at]));
-            out[at] = static_cast<T>(exclusive ? so_far : next);
+            out[at] = static_cast<T>(scan.exclusive ? so_far : next);
             so_far = next;
           }
         }
@@ -52,19 +50,6 @@ Prepared prepare_cumulative(const NodeSpec& spec, int start, Combine combine) {
 Prepared prepare_cum_sum(const NodeSpec& spec) { return prepare_cumulative(spec, 0, std::plus<>{}); }
 Prepared prepare_cum_prod(const NodeSpec& spec) { return prepare_cumulative(spec, 1, std::multiplies<>{}); }
 
-bool has_one_constant(const NodeSpec& spec) { return spec.is_constant(1) && spec.constant(1).size() == 1; }
-
-bool supports_cumulative(const NodeSpec& spec) { return is_numeric(spec.in_type(0)) && has_one_constant(spec); }
-
-// Whether a comes before b: it is larger or, without kLargest, smaller. NaN counts as the largest.
-template <bool kLargest, typename T>
-bool before(T a, T b) {
-  if constexpr (std::is_floating_point_v<T>) {
-    if (a != a || b != b) return kLargest ? a != a && b == b : a == a && b != b;
-  }
-  return kLargest ? a > b : a < b;
-}
-
 // The index of the first (or last) maximum or minimum of a line.
 template <bool kLargest, typename S>
 int64_t arg(const AxisView& x, const S* in, bool last) {
@@ -72,7 +57,7 @@ int64_t arg(const AxisView& x, const S* in, bool last) {
   int64_t best = 0;
   for (int64_t i = 1; i < x.size; ++i) {
     const T candidate = load(in[i * x.inner]), so_far = load(in[best * x.inner]);
-    const bool wins = last ? !before<kLargest>(so_far, candidate) : before<kLargest>(candidate, so_far);
+    const bool wins = last ? !comes_before(kLargest, so_far, candidate) : comes_before(kLargest, candidate, so_far);
     if (wins) best = i;
   }
   return best;
@@ -106,7 +91,7 @@ int64_t arg_of_row(const AxisView& x, const S* in, bool last) {
         unordered |= element != element;
       }
     }
-    if (before<kLargest>(most, best) || (last && most == best)) best = most, best_block = begin;
+    if (comes_before(kLargest, most, best) || (last && most == best)) best = most, best_block = begin;
   }
   if (unordered) return arg<kLargest>(x, in, last);
   const S *first = in + best_block, *end = in + std::min(best_block + kBlock, x.size);
@@ -131,26 +116,22 @@ void run_arg(const AxisView& x, bool last, const S* in, int64_t* out) {
 
 template <bool kLargest>
 Prepared prepare_arg(const NodeSpec& spec) {
-  const AxisView x(spec.in_shape(0), spec.node().attr("axis", 0));
-  const bool last = spec.node().attr("select_last_index", 0) != 0;
+  const auto [x, last] = extremum_of(spec);
   const auto make = [&]<typename S>(S) -> std::function<void(const Launch&)> {
-    return [x, last](const Launch& launch) { run_arg<kLargest>(x, last, launch.in<S>(0), launch.out<int64_t>()); };
+    return [x = x, last = last](const Launch& launch) {
+      run_arg<kLargest>(x, last, launch.in<S>(0), launch.out<int64_t>());
+    };
   };
   Prepared prepared;
   prepared.run = spec.in_type(0) == DType::kBFloat16 ? make(BFloat16{}) : dispatch_numeric(spec.in_type(0), make);
   return prepared;
 }
 
-bool supports_arg(const NodeSpec& spec) {
-  return is_numeric(spec.in_type(0)) && spec.out_size() * spec.in_size(0) != 0;
-}
-
 bool supports_narrow_arg(const NodeSpec& spec) {
   return spec.in_type(0) == DType::kBFloat16 && spec.out_size() * spec.in_size(0) != 0;
 }
 
-// The first k elements of each line in order, with their indices; equal elements keep their order. Lines are divided
-// among `workers`, each with scratch memory for the order of one line.
+// Lines are divided among `workers`, each with scratch memory for the order of one line.
 struct TopK {
   AxisView x;
   int64_t k;
@@ -165,7 +146,7 @@ void top_k(const TopK& t, const T* in, T* values, int64_t* places, int64_t* orde
     std::iota(order, order + t.x.size, 0);
     std::partial_sort(order, order + t.k, order + t.x.size, [&](int64_t i, int64_t j) {
       const T first = line[i * stride], second = line[j * stride];
-      return before<kLargest>(first, second) || (!before<kLargest>(second, first) && i < j);
+      return comes_before(kLargest, first, second) || (!comes_before(kLargest, second, first) && i < j);
     });
     const int64_t out = l / stride * t.k * stride + l % stride;
     for (int64_t i = 0; i < t.k; ++i) {
@@ -181,16 +162,12 @@ void top_k(const TopK& t, const T* in, T* values, int64_t* places, int64_t* orde
 }
 
 Prepared prepare_top_k(const NodeSpec& spec) {
-  const AxisView x(spec.in_shape(0), spec.node().attr("axis", -1));
-  const int64_t k = spec.constant(1).to_ints().at(0);
-  if (k < 0 || k > x.size)
-    fail(spec.node().label(), ": the ", k, " largest of an axis of size ", x.size, " are asked for");
-  const bool largest = spec.node().attr("largest", 1) != 0;
+  const auto [x, k, largest] = leaders_of(spec);
   Prepared prepared;
   const TopK top{x, k, std::clamp<int64_t>(x.lines() / line_grain(x), 1, spec.threads())};
   prepared.workspace = static_cast<size_t>(top.workers * x.size) * sizeof(int64_t);
   prepared.run = dispatch_numeric(spec.in_type(0), [&]<typename T>(T) -> std::function<void(const Launch&)> {
-    return [top, largest](const Launch& launch) {
+    return [top, largest = largest](const Launch& launch) {
       T* values = launch.out<T>(0);
       int64_t *places = launch.out<int64_t>(1), *orders = launch.scratch<int64_t>();
       largest ? top_k<true>(top, launch.in<T>(0), values, places, orders)
@@ -200,16 +177,14 @@ Prepared prepare_top_k(const NodeSpec& spec) {
   return prepared;
 }
 
-bool supports_top_k(const NodeSpec& spec) { return is_numeric(spec.in_type(0)) && has_one_constant(spec); }
-
 }  // namespace
 
 std::vector<Kernel> scan_and_topk_kernels() {
   return {
       {"CumSum", supports_cumulative, prepare_cum_sum},
       {"CumProd", supports_cumulative, prepare_cum_prod},
-      {"ArgMax", supports_arg, prepare_arg<true>},
-      {"ArgMin", supports_arg, prepare_arg<false>},
+      {"ArgMax", supports_extremum, prepare_arg<true>},
+      {"ArgMin", supports_extremum, prepare_arg<false>},
       {"TopK", supports_top_k, prepare_top_k},
       {"ArgMax", supports_narrow_arg, prepare_arg<true>, kDomain},
       {"ArgMin", supports_narrow_arg, prepare_arg<false>, kDomain},

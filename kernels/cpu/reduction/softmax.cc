@@ -3,9 +3,12 @@
 #include <algorithm>
 #include <limits>
 
-#include "kernels/cpu/elementwise/activations.h"
+#include "kernels/cpu/kernels.h"
 #include "kernels/cpu/support/maps.h"
+#include "kernels/cpu/support/parallel.h"
 #include "kernels/cpu/support/stored_lines.h"
+#include "kernels/dispatch.h"
+#include "kernels/geometry/broadcast.h"
 #include "kernels/math/vector_math.h"
 #include "onnx_passes/functions/functions.h"
 
@@ -214,13 +217,13 @@ Prepared prepare_rows(const NodeSpec& spec, Row row) {
       run_rows(layout, shares, operands, launch.scratch<T>(), row);
     }
   };
-  prepared.in_place = in_place_of_equal_inputs(spec);
+  prepared.in_place = in_place_of_equal_inputs(spec, spec.num_inputs());
   return prepared;
 }
 
 template <typename Row>
 Kernel along_axis(const char* op, const char* domain = "") {
-  return {op, takes_floats,
+  return {op, [](const NodeSpec& spec) { return is_float_or_double(spec.in_type()); },
           [](const NodeSpec& spec) {
             return dispatch_float(computed_type(spec.in_type()),
                                   [&](auto t) { return prepare_rows<decltype(t)>(spec, Row{}); });

@@ -7,43 +7,19 @@
 #include <optional>
 
 #include "kernels/cpu/kernels.h"
-#include "kernels/cpu/support/axis_view.h"
 #include "kernels/cpu/support/parallel.h"
 #include "kernels/cpu/support/simd.h"
 #include "kernels/cpu/support/stored_lines.h"
 #include "kernels/dispatch.h"
+#include "kernels/geometry/losses.h"
 #include "kernels/math/vector_math.h"
 #include "onnx_passes/functions/functions.h"
 
 namespace onnx_train::cpu {
 namespace {
 
-// Attributes, and the numbers of the label and weight inputs. A position is one row of logits along the class axis.
-struct CrossEntropy {
-  AxisView logits;
-  int64_t ignore_index;
-  double smoothing;
-  bool mean;
-  int labels_input, weight_input;  // weight_input is -1 without weights
-  bool int64_labels;               // labels are int64, otherwise int32
-
-  CrossEntropy(const NodeSpec& spec, int logits_at, int labels_at, int weight_at)
-      : logits(spec.in_shape(logits_at), spec.node().attr("axis", 1)),
-        ignore_index(spec.node().attr("ignore_index", -100)),
-        smoothing(spec.node().attr_tensor("label_smoothing").at(0)),
-        mean(std::string(spec.node().attr("reduction", "mean")) == "mean"),
-        labels_input(labels_at),
-        weight_input(spec.has_input(weight_at) ? weight_at : -1),
-        int64_labels(spec.in_type(labels_at) == DType::kInt64) {
-    check_size(spec, labels_at, logits.lines(), "labels");
-    if (weight_input >= 0) check_size(spec, weight_input, logits.size, "class weights");
-  }
-
-  void check_size(const NodeSpec& spec, int input, int64_t wanted, const char* what) const {
-    if (spec.in_size(input) == wanted) return;
-    fail(spec.node().label(), ": the ", what, " have the shape ", to_string(spec.in_shape(input)), "; with ",
-         logits.size, " classes there must be ", wanted);
-  }
+struct CrossEntropy : CrossEntropySpec {
+  explicit CrossEntropy(const CrossEntropySpec& spec) : CrossEntropySpec(spec) {}
 
   int64_t label(const Launch& launch, int64_t position) const {
     return int64_labels ? launch.in<int64_t>(labels_input)[position] : launch.in<int32_t>(labels_input)[position];
@@ -52,7 +28,6 @@ struct CrossEntropy {
   const T* weights(const Launch& launch) const {
     return weight_input < 0 ? nullptr : launch.in<T>(weight_input);
   }
-  double smoothing_per_class() const { return smoothing / static_cast<double>(logits.size); }
 
   // The sum of the weights of the labels that count, or nothing (after reporting) when a label is not a class.
   template <typename T>
@@ -69,14 +44,6 @@ struct CrossEntropy {
       total += weight ? static_cast<double>(weight[y]) : 1.0;
     }
     return total;
-  }
-
-  std::function<std::string(const Fault&)> explain() const {
-    return [classes = logits.size](const Fault& fault) {
-      return concat("label ", fault.value, " at position ", fault.position, " is outside the ", classes,
-                    " classes 0 to ", classes - 1,
-                    "; correct the labels, or name it ignore_index if such positions do not count");
-    };
   }
 };
 
@@ -335,14 +302,12 @@ void run_grad(const CrossEntropy& ce, const Pieces& pieces, bool narrow_logits, 
   });
 }
 
-bool is_label(DType dtype) { return dtype == DType::kInt64 || dtype == DType::kInt32; }
-
 // Logits, their gradients, or both may be bfloat16 (lowering/narrow_storage.cc).
 bool supports_loss(const NodeSpec& spec) { return computes_in_one_type(spec, {0}, {}) && is_label(spec.in_type(1)); }
 bool supports_grad(const NodeSpec& spec) { return computes_in_one_type(spec, {1}, {0}) && is_label(spec.in_type(2)); }
 
 Prepared prepare_loss(const NodeSpec& spec) {
-  const CrossEntropy ce(spec, 0, 1, 2);
+  const CrossEntropy ce(CrossEntropySpec::of_loss(spec));
   const Pieces pieces(ce.logits, spec.threads());
   const bool keeps_log_sums = spec.has_output(1), narrow = is_narrow(spec.in_type());
   const int64_t positions = ce.logits.lines();
@@ -356,8 +321,7 @@ Prepared prepare_loss(const NodeSpec& spec) {
 }
 
 Prepared prepare_grad(const NodeSpec& spec) {
-  const CrossEntropy ce(spec, 1, 2, 4);
-  ce.check_size(spec, 3, ce.logits.lines(), "log-sums");
+  const CrossEntropy ce(CrossEntropySpec::of_gradient(spec));
   const Pieces pieces(ce.logits, spec.threads());
   const bool narrow_logits = is_narrow(spec.in_type(1)), narrow_gradient = is_narrow(spec.out_type());
   const int64_t elements = narrow_logits || narrow_gradient ? pieces.shares * pieces.size() : 0;

@@ -7,6 +7,7 @@
 #include "kernels/cpu/support/simd.h"
 #include "kernels/cpu/support/stored_lines.h"
 #include "kernels/dispatch.h"
+#include "kernels/geometry/random.h"
 #include "kernels/math/philox.h"
 #include "onnx_passes/functions/functions.h"
 
@@ -44,15 +45,8 @@ void for_each_chunk(int64_t n, RandomKey key, uint32_t stream, F&& f) {
 }
 
 RandomKey key_of(const Launch& a, int input) { return {a.in<uint64_t>(input)[0], a.in<uint64_t>(input)[1]}; }
-uint32_t stream_of(const NodeSpec& s) { return static_cast<uint32_t>(s.node().attr("stream", 0)); }
 
 // ---- Dropout
-
-// uniform(word) >= ratio is equivalent to (upper 24 bits of word) >= ratio 2^24; returns that threshold.
-uint32_t threshold(float ratio) {
-  if (!(ratio <= 1)) return 1u << 24;  // nothing is kept
-  return ratio <= 0 ? 0 : static_cast<uint32_t>(std::ceil(static_cast<double>(ratio) * 0x1p24));
-}
 
 template <typename T>
 void drop(const T* x, const uint32_t* __restrict words, uint32_t least, T kept, int64_t n, T* y,
@@ -65,20 +59,8 @@ void drop(const T* x, const uint32_t* __restrict words, uint32_t least, T kept, 
   }
 }
 
-template <typename T>
-void drop_gradient(const T* dy, const bool* __restrict mask, T kept, int64_t n, T* dx) {
-#pragma omp simd
-  for (int64_t i = 0; i < n; ++i) dx[i] = mask[i] ? dy[i] / kept : T{0};
-}
-
 double ratio_of(const Launch& a, int input, DType dtype) {
   return dispatch_float(dtype, [&](auto zero) { return static_cast<double>(*a.in<decltype(zero)>(input)); });
-}
-
-bool has_key(const NodeSpec& s, int input) { return s.in_type(input) == DType::kUint64 && s.in_size(input) == 2; }
-
-bool has_key_and_ratio(const NodeSpec& s) {
-  return has_key(s, 1) && is_float_or_double(s.in_type(2)) && s.in_size(2) == 1;
 }
 
 // x, y, or both may be bfloat16 (lowering/narrow_storage.cc).
@@ -87,23 +69,18 @@ bool supports_dropout(const NodeSpec& s) {
   return is_float_or_double(computed) && computed_type(s.out_type()) == computed && has_key_and_ratio(s);
 }
 
-bool supports_dropout_gradient(const NodeSpec& s) {
-  return is_float_or_double(s.in_type(0)) && s.in_type(1) == DType::kBool && s.in_shape(1) == s.in_shape(0) &&
-         is_float_or_double(s.in_type(2)) && s.in_size(2) == 1;
-}
-
 Prepared prepare_dropout(const NodeSpec& s) {
   return dispatch_float(computed_type(s.in_type()), [&](auto zero) -> Prepared {
     using T = decltype(zero);
     const int64_t n = s.in_size();
-    const uint32_t stream = stream_of(s);
+    const uint32_t stream = random_stream(s);
     const DType ratio_type = s.in_type(2);
     const bool keeps_mask = s.has_output(1), narrow_x = is_narrow(s.in_type()), narrow_y = is_narrow(s.out_type());
     const auto run = [=](const Launch& a) {
       const LinesIn<T> x(a.inputs[0], narrow_x);
       const LinesOut<T> y(a.outputs[0], narrow_y);
       const double ratio = ratio_of(a, 2, ratio_type);
-      const uint32_t least = threshold(static_cast<float>(ratio));
+      const uint32_t least = dropout_threshold(static_cast<float>(ratio));
       const T kept = 1 - static_cast<T>(ratio);
       for_each_chunk(n, key_of(a, 1), stream, [&](int64_t begin, int64_t count, const uint32_t* words) {
         bool unwanted[kChunk];
@@ -120,28 +97,6 @@ Prepared prepare_dropout(const NodeSpec& s) {
   });
 }
 
-Prepared prepare_dropout_gradient(const NodeSpec& s) {
-  return dispatch_float(s.in_type(), [&](auto zero) -> Prepared {
-    using T = decltype(zero);
-    const int64_t n = s.in_size();
-    const DType ratio_type = s.in_type(2);
-    const auto run = [=](const Launch& a) {
-      const T kept = 1 - static_cast<T>(ratio_of(a, 2, ratio_type));
-      parallel_for(n, kElementGrain, [&](int64_t begin, int64_t end) {
-        vectorized(
-            [&] { drop_gradient(a.in<T>(0) + begin, a.in<bool>(1) + begin, kept, end - begin, a.out<T>() + begin); });
-      });
-    };
-    return {run, 0, {{0, 0}}};
-  });
-}
-
-// ONNX's Dropout in inference mode: y = x and a mask of ones.
-bool supports_inference(const NodeSpec& s) {
-  if (!s.has_input(2)) return true;
-  return s.is_constant(2) && s.in_size(2) == 1 && s.constant(2).at(0) == 0;
-}
-
 Prepared prepare_inference(const NodeSpec& s) {
   const size_t bytes = static_cast<size_t>(s.in_size()) * size_of(s.in_type());
   const auto n = s.has_output(1) ? static_cast<size_t>(s.in_size()) : 0;
@@ -155,13 +110,13 @@ Prepared prepare_inference(const NodeSpec& s) {
 // ---- Initial values
 
 // The bodies produce float32; those of a model converted to float64 compute in float64.
-bool supports_drawing(const NodeSpec& s) { return is_float_or_double(s.out_type()) && has_key(s, 0); }
+bool supports_drawing(const NodeSpec& s) { return is_float_or_double(s.out_type()) && has_random_key(s, 0); }
 
 Prepared prepare_uniform(const NodeSpec& s) {
   return dispatch_float(s.out_type(), [&](auto zero) -> Prepared {
     using T = decltype(zero);
     const int64_t n = s.out_size();
-    const uint32_t stream = stream_of(s);
+    const uint32_t stream = random_stream(s);
     const T low = static_cast<T>(s.node().attr("low", 0.0f)), width = static_cast<T>(s.node().attr("high", 1.0f)) - low;
     return {[=](const Launch& a) {
       T* y = a.out<T>();
@@ -178,7 +133,7 @@ Prepared prepare_normal(const NodeSpec& s) {
     using T = decltype(zero);
     constexpr T kTurn = static_cast<T>(6.283185307179586f);
     const int64_t n = s.out_size();
-    const uint32_t stream = stream_of(s);
+    const uint32_t stream = random_stream(s);
     const T mean = static_cast<T>(s.node().attr("mean", 0.0f)), scale = static_cast<T>(s.node().attr("scale", 1.0f));
     return {[=](const Launch& a) {
       T* y = a.out<T>();
@@ -198,9 +153,8 @@ Prepared prepare_normal(const NodeSpec& s) {
 
 std::vector<Kernel> random_kernels() {
   return {
-      {"Dropout", supports_inference, prepare_inference},
+      {"Dropout", is_inference_dropout, prepare_inference},
       {"Dropout", supports_dropout, prepare_dropout, kDomain},
-      {"DropoutGrad", supports_dropout_gradient, prepare_dropout_gradient, kDomain},
       {"RandomUniform", supports_drawing, prepare_uniform, kDomain},
       {"RandomNormal", supports_drawing, prepare_normal, kDomain},
   };

@@ -4,13 +4,15 @@
 
 #include <cstdint>
 
+#include "kernels/math/optimizers.h"
+
 namespace onnx_train::cpu {
 
 // next_w may be w: no restrict, but every element is read before it is written.
 template <typename T>
-inline void sgd(int64_t n, const T* w, const T* g, T* next_w, T scale, T decay, T rate) {
+inline void sgd(int64_t n, const T* w, const T* g, T* next_w, const math::Sgd<T>& step) {
 #pragma omp simd
-  for (int64_t i = 0; i < n; ++i) next_w[i] = w[i] - rate * (g[i] * scale + w[i] * decay);
+  for (int64_t i = 0; i < n; ++i) next_w[i] = step(w[i], g[i]);
 }
 
 }  // namespace onnx_train::cpu

@@ -11,6 +11,7 @@
 #include "kernels/cpu/support/stored_lines.h"
 #include "kernels/cpu/training/sgd.h"
 #include "kernels/dispatch.h"
+#include "kernels/geometry/sparse_updates.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/half.h"
 
@@ -79,16 +80,12 @@ void sum_rows(int64_t n, int64_t columns, const int64_t* firsts, const From* dy,
 }
 
 Prepared prepare_coalesce_rows(const NodeSpec& spec) {
-  const int64_t n = spec.in_size(1), columns = spec.out_size() / std::max<int64_t>(n, 1);
-  if (spec.in_size(0) != n * columns) {
-    fail(spec.node().label(), ": a gradient of shape ", to_string(spec.in_shape(0)), " does not belong to ", n,
-         " indices, each with a row of ", columns, " elements");
-  }
+  const int64_t n = spec.in_size(1), columns = coalesced_rows(spec).columns;
   const FirstPlaces first_places(n);
   Prepared prepared;
   prepared.workspace = first_places.workspace();
   prepared.in_place = {{0, 0}};
-  prepared.explain = [](const Fault& fault) { return concat("index ", fault.value, " is outside of its table"); };
+  prepared.explain = explain_table_index;
   const auto make = [&]<typename From, typename T>(From, T) -> std::function<void(const Launch&)> {
     return [=, type = spec.in_type(1)](const Launch& launch) {
       const int64_t size = *launch.in<int64_t>(2);
@@ -102,11 +99,6 @@ Prepared prepare_coalesce_rows(const NodeSpec& spec) {
                      ? make(BFloat16{}, float{})
                      : dispatch_float(spec.in_type(0), [&](auto t) { return make(t, t); });
   return prepared;
-}
-
-bool has_places(const NodeSpec& spec) {
-  return is_index_type(spec.in_type(1)) && spec.in_type(2) == DType::kInt64 && spec.in_size(2) > 0 &&
-         spec.has_output(0) && spec.has_output(1);
 }
 
 // dy may be bfloat16 (lowering/narrow_storage.cc); its sums are float32 then.
@@ -130,7 +122,11 @@ bool check_places(const Launch& launch, int64_t n, int64_t size) {
 
 // Each row has at most one position with a non-negative index, so threads can share the positions.
 template <typename T>
-void update_rows(int64_t n, int64_t columns, const int64_t* places, const T* rows, T scale, T rate, T* w) {
+void update_rows(int64_t n, int64_t columns, const int64_t* places, const T* rows, double scale, double rate, T* w) {
+  math::Coefficients coefficients{};
+  coefficients.scale = scale;
+  coefficients.rate = rate;
+  const math::Sgd<T> step(coefficients);
   constexpr int64_t kAhead = 8;  // rows are scattered over the table: prefetch them this many positions ahead
   parallel_for(n, kElementGrain / std::max<int64_t>(columns, 1) + 1, [&](int64_t begin, int64_t end) {
     vectorized([&] {
@@ -138,19 +134,15 @@ void update_rows(int64_t n, int64_t columns, const int64_t* places, const T* row
         if (p + kAhead < end && places[p + kAhead] >= 0) __builtin_prefetch(w + places[p + kAhead] * columns, 1);
         if (places[p] < 0) continue;
         T* row = w + places[p] * columns;
-        sgd(columns, row, rows + p * columns, row, scale, T{0}, rate);
+        sgd(columns, row, rows + p * columns, row, step);
       }
     });
   });
 }
 
 Prepared prepare_sparse_sgd(const NodeSpec& spec) {
-  const int64_t size = spec.in_shape(0)[0], n = spec.in_size(2);
-  const int64_t columns = spec.in_size(0) / std::max<int64_t>(size, 1);
-  if (spec.in_size(1) != n * columns) {
-    fail(spec.node().label(), ": rows of shape ", to_string(spec.in_shape(1)), " do not belong to ", n, " places in ",
-         to_string(spec.in_shape(0)));
-  }
+  const PlacedRows placed = sparsely_updated_rows(spec);
+  const int64_t n = placed.count, columns = placed.columns, size = placed.size;
   Prepared prepared;
   prepared.in_place = {{0, 0}};
   prepared.explain = explain_index(size);
@@ -165,12 +157,6 @@ Prepared prepare_sparse_sgd(const NodeSpec& spec) {
     };
   });
   return prepared;
-}
-
-bool supports_sparse_sgd(const NodeSpec& spec) {
-  return is_float_or_double(spec.in_type(0)) && spec.in_type(1) == spec.in_type(0) &&
-         spec.in_type(2) == DType::kInt64 && !spec.in_shape(0).empty() && is_float_or_double(spec.in_type(3)) &&
-         is_float_or_double(spec.in_type(4));
 }
 
 }  // namespace

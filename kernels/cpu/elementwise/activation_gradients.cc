@@ -1,0 +1,11 @@
+#include "kernels/cpu/elementwise/loop_sink.h"
+
+namespace onnx_train::cpu {
+
+std::vector<ElementwiseRow> activation_gradient_rows() {
+  LoopSink sink;
+  for_each_activation_gradient(sink);
+  return sink.rows();
+}
+
+}  // namespace onnx_train::cpu

@@ -1,0 +1,53 @@
+// Rows of Conv, ConvTranspose and the gradients ConvGradInput and ConvGradWeight (functions/convolutions.cc).
+#include "kernels/cuda/convolution/convolutions.h"
+
+#include <algorithm>
+
+#include "kernels/cuda/kernels.h"
+#include "kernels/dispatch.h"
+#include "onnx_passes/functions/functions.h"
+
+namespace onnx_train::cuda {
+namespace {
+
+Prepared prepare_conv(const NodeSpec& spec) { return prepare_direct(spec, conv(spec), Direction::kForward); }
+
+// ConvTranspose is the input gradient of the convolution from the shape of y to the shape of x, plus the bias.
+Prepared prepare_conv_transpose(const NodeSpec& spec) {
+  return prepare_direct(spec, conv_transpose(spec), Direction::kInputGradient);
+}
+
+Prepared prepare_grad_input(const NodeSpec& spec) {
+  return prepare_direct(spec, conv_grad_input(spec), Direction::kInputGradient);
+}
+
+Prepared prepare_grad_weight(const NodeSpec& spec) {
+  const Prepared weight = prepare_direct(spec, conv_grad_weight(spec), Direction::kWeightGradient);
+  if (!spec.has_output(1)) return weight;
+  const Prepared bias = prepare_bias_gradient(spec);
+  return {[weight = weight.run, bias = bias.run](const Launch& launch) {
+            weight(launch);
+            bias(launch);  // one after the other, so that they can share the workspace
+          },
+          std::max(weight.workspace, bias.workspace)};
+}
+
+std::function<bool(const NodeSpec&)> supports(int tensors) {
+  return [tensors](const NodeSpec& spec) {
+    return !is_channels_last(spec.node()) && is_float_or_double(spec.in_type()) && has_image_axes(spec) &&
+           spec.has_output(0) && spec.one_type(tensors);
+  };
+}
+
+}  // namespace
+
+std::vector<Kernel> convolution_kernels() {
+  return {
+      {"Conv", supports(3), prepare_conv},
+      {"ConvTranspose", supports(3), prepare_conv_transpose},
+      {"ConvGradInput", supports(2), prepare_grad_input, kDomain},
+      {"ConvGradWeight", supports(2), prepare_grad_weight, kDomain},
+  };
+}
+
+}  // namespace onnx_train::cuda

@@ -1,0 +1,22 @@
+// A convolution and its two gradients on CUDA devices: one description, three directions, two implementations. The
+// prepare_* functions run while a kernel is prepared. Images are stored as [batch, channels, sizes..].
+#pragma once
+
+#include "kernels/geometry/convolutions.h"
+
+namespace onnx_train::cuda {
+
+enum class Direction {
+  kForward,         // inputs x, w, [bias]; output y
+  kInputGradient,   // inputs dy, w, [bias of ConvTranspose]; output dx
+  kWeightGradient,  // inputs x, dy; output dw
+};
+
+// Any convolution of float32 or float64: each output element is a sum that one thread, or one block, gathers
+// (direct.cu).
+Prepared prepare_direct(const NodeSpec& spec, const Convolution& c, Direction direction);
+
+// db, output 1 of ConvGradWeight: the sum of dy, input 1, over all axes but channels (bias_gradient.cu).
+Prepared prepare_bias_gradient(const NodeSpec& spec);
+
+}  // namespace onnx_train::cuda

@@ -1,0 +1,91 @@
+#include "kernels/cuda/device.h"
+
+#include "kernels/cuda/kernels.h"
+#include "kernels/cuda/support/runtime.h"
+#include "kernels/cuda/support/stream.h"
+#include "kernels/lowering/lowering.h"
+#include "onnx_passes/ir/error.h"
+
+namespace onnx_train {
+namespace {
+
+constexpr size_t kCudaAlignment = 256;  // of cudaMalloc; vectors of 16 bytes and products need less
+
+class CudaDevice : public Device {
+ public:
+  CudaDevice()
+      : kernels_({
+            cuda::convolution_kernels(),   cuda::elementwise_kernels(), cuda::extremum_kernels(),
+            cuda::gather_kernels(),        cuda::generator_kernels(),   cuda::loss_kernels(),
+            cuda::movement_kernels(),      cuda::optimizer_kernels(),   cuda::pad_trilu_reverse_kernels(),
+            cuda::normalization_kernels(), cuda::pooling_kernels(),     cuda::product_kernels(),
+            cuda::random_kernels(),        cuda::reduction_kernels(),   cuda::row_normalization_kernels(),
+            cuda::scan_kernels(),          cuda::scatter_kernels(),     cuda::softmax_kernels(),
+            cuda::sparse_update_kernels(), cuda::top_k_kernels(),
+        }) {
+    int count = 0;
+    const cudaError_t status = cudaGetDeviceCount(&count);
+    if (status != cudaSuccess || count == 0) {
+      fail_as(ErrorCode::kDevice, "device 'cuda': ", status == cudaSuccess ? "no GPU" : cudaGetErrorString(status),
+              "; install NVIDIA's driver, or run on the CPU");
+    }
+    cuda::check(cudaGetDeviceProperties(&properties_, 0), "cudaGetDeviceProperties");
+  }
+
+  std::string name() const override { return "cuda"; }
+  std::string description() const override {
+    return concat(properties_.name, ", compute capability ", properties_.major, ".", properties_.minor, ", ",
+                  properties_.multiProcessorCount, " multiprocessors, ", available_bytes() >> 20, " of ",
+                  properties_.totalGlobalMem >> 20, " MiB of memory available");
+  }
+  size_t alignment() const override { return kCudaAlignment; }
+
+  void* allocate(size_t bytes) override {
+    void* data = nullptr;
+    const cudaError_t status = cudaMalloc(&data, std::max<size_t>(bytes, 1));
+    if (status == cudaErrorMemoryAllocation) {
+      cudaGetLastError();
+      fail_as(ErrorCode::kMemory, "out of memory: ", bytes, " bytes could not be allocated on ", properties_.name,
+              "; use a smaller batch");
+    }
+    cuda::check(status, "cudaMalloc");
+    try {
+      cuda::check(cudaMemsetAsync(data, 0, bytes, nullptr), "cudaMemset");
+      cuda::check(cudaStreamSynchronize(nullptr), "cudaMemset");
+    } catch (...) {
+      cudaFree(data);
+      throw;
+    }
+    return data;
+  }
+  void free(void* data) override { cudaFree(data); }
+  std::unique_ptr<Stream> make_stream() override { return std::make_unique<cuda::CudaStream>(); }
+  size_t available_bytes() const override {
+    size_t available = 0, total = 0;
+    cuda::check(cudaMemGetInfo(&available, &total), "cudaMemGetInfo");
+    return available;
+  }
+  const KernelTable& kernels() const override { return kernels_; }
+
+  std::vector<Pass> lowering(const LoweringOptions& options) const override {
+    std::vector<Pass> passes = required_lowering(*this);
+    passes.push_back(recompute_pass(options));
+    passes.push_back({"remove_dead_nodes", remove_dead_nodes});
+    const auto may_reject = [this](const Node& node) { return may_reject_data(*this, node); };
+    passes.push_back({"order_nodes", [=](Model& model) { return order_nodes(model, may_reject); }});
+    return passes;
+  }
+
+ private:
+  const KernelTable kernels_;
+  cudaDeviceProp properties_ = {};
+};
+
+}  // namespace
+
+Device& cuda_device() {
+  static CudaDevice device;
+  return device;
+}
+
+}  // namespace onnx_train

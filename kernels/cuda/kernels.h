@@ -1,0 +1,31 @@
+// The families of CUDA kernels, joined in device.cc, named like the CPU's.
+#pragma once
+
+#include <vector>
+
+#include "kernels/kernel.h"
+
+namespace onnx_train::cuda {
+
+std::vector<Kernel> convolution_kernels();
+std::vector<Kernel> elementwise_kernels();
+std::vector<Kernel> gather_kernels();
+std::vector<Kernel> movement_kernels();
+std::vector<Kernel> normalization_kernels();
+std::vector<Kernel> pooling_kernels();
+std::vector<Kernel> product_kernels();
+std::vector<Kernel> reduction_kernels();
+std::vector<Kernel> scatter_kernels();
+std::vector<Kernel> generator_kernels();
+std::vector<Kernel> pad_trilu_reverse_kernels();
+std::vector<Kernel> scan_kernels();
+std::vector<Kernel> extremum_kernels();
+std::vector<Kernel> top_k_kernels();
+std::vector<Kernel> sparse_update_kernels();
+std::vector<Kernel> softmax_kernels();
+std::vector<Kernel> row_normalization_kernels();
+std::vector<Kernel> loss_kernels();
+std::vector<Kernel> random_kernels();
+std::vector<Kernel> optimizer_kernels();
+
+}  // namespace onnx_train::cuda

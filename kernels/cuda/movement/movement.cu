@@ -1,0 +1,184 @@
+// Operators that rearrange the elements of their inputs (kernels/geometry/boxes.h).
+#include "kernels/geometry/boxes.h"
+
+#include <cstdlib>
+
+#include "kernels/cuda/kernels.h"
+#include "kernels/cuda/support/indexing.h"
+#include "kernels/cuda/support/launch.h"
+
+namespace onnx_train::cuda {
+namespace {
+
+template <typename T>
+__global__ void copy_box(int64_t n, Indexing<2> indexing, const T* from, T* to) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i >= n) return;
+  int64_t offsets[2] = {};
+  indexing.add_offsets(i, offsets);
+  to[offsets[1]] = from[offsets[0]];
+}
+
+constexpr int kTile = 32;
+constexpr int kTileRows = 8;
+
+// Transposes the matrices of a batch, from[c][r] to to[r][c], through a tile of shared memory: both sides are accessed
+// in rows. Block (x, y, z): tile of columns, tile of rows, matrix.
+template <typename T>
+__global__ void transpose_box(int64_t rows, int64_t columns, int64_t from_stride, int64_t to_stride,
+                              Indexing<2> matrices, const T* from, T* to) {
+  GPU_SHARED(tile, T[kTile][kTile + 1]);
+  int64_t offsets[2] = {};
+  matrices.add_offsets(blockIdx.z, offsets);
+  const int64_t first_row = int64_t{blockIdx.y} * kTile, first_column = int64_t{blockIdx.x} * kTile;
+  const int x = static_cast<int>(threadIdx.x);
+  for (int y = static_cast<int>(threadIdx.y); y < kTile; y += kTileRows) {
+    const int64_t c = first_column + y, r = first_row + x;
+    if (c < columns && r < rows) tile[y][x] = from[offsets[0] + c * from_stride + r];
+  }
+  __syncthreads();
+  for (int y = static_cast<int>(threadIdx.y); y < kTile; y += kTileRows) {
+    const int64_t c = first_column + x, r = first_row + y;
+    if (c < columns && r < rows) to[offsets[1] + r * to_stride + c] = tile[x][y];
+  }
+}
+
+// A copy of a box, in elements of `bytes` bytes: the operator's, or several of them where they are moved together.
+struct Box {
+  std::vector<CopyAxis> axes;  // merged, the outermost first
+  int64_t from = 0, to = 0;
+  size_t bytes = 1;
+
+  int64_t size() const {
+    int64_t n = 1;
+    for (const CopyAxis& axis : axes) n *= axis.size;
+    return n;
+  }
+};
+
+// Moves up to 16 bytes at a time where rows are contiguous and everything is aligned.
+Box widened(Box box) {
+  if (box.axes.empty() || box.axes.back().from != 1 || box.axes.back().to != 1) return box;
+  while (box.bytes < sizeof(uint4)) {
+    int64_t odd = box.from | box.to | box.axes.back().size;
+    for (size_t k = 0; k + 1 < box.axes.size(); ++k) odd |= box.axes[k].from | box.axes[k].to;
+    if (odd % 2 != 0) break;
+    box.from /= 2;
+    box.to /= 2;
+    box.axes.back().size /= 2;
+    for (size_t k = 0; k + 1 < box.axes.size(); ++k) {
+      box.axes[k].from /= 2;
+      box.axes[k].to /= 2;
+    }
+    box.bytes *= 2;
+  }
+  return box;
+}
+
+using RunBox = std::function<void(const Launch&, const char* from, char* to)>;
+
+std::vector<IndexedAxis<2>> indexed(const std::vector<CopyAxis>& axes) {
+  std::vector<IndexedAxis<2>> all;
+  for (const CopyAxis& axis : axes) all.push_back({axis.size, {axis.from, axis.to}});
+  return all;
+}
+
+template <typename T>
+RunBox copy_as(const Box& box) {
+  const int64_t n = box.size();
+  return [n, indexing = Indexing<2>(indexed(box.axes))](const Launch& launch, const char* from, char* to) {
+    enqueue(launch, "copy_box", copy_box<T>, blocks_for(n), kThreads, 0, n, indexing, reinterpret_cast<const T*>(from),
+            reinterpret_cast<T*>(to));
+  };
+}
+
+// The axis that is contiguous in `from`, if the innermost one is contiguous in `to` only and both are long.
+size_t transposed_axis(const Box& box) {
+  const size_t none = box.axes.size();
+  if (box.axes.size() < 2 || box.axes.back().to != 1 || box.axes.back().from < kTile ||
+      box.axes.back().size < kTile / 2)
+    return none;
+  for (size_t k = 0; k + 1 < box.axes.size(); ++k) {
+    const int64_t matrices = box.size() / box.axes[k].size / box.axes.back().size;
+    if (box.axes[k].from == 1 && box.axes[k].size >= kTile / 2 && box.axes[k].to > 0 && matrices < 65536 &&
+        box.axes[k].size < int64_t{kTile} * 65536) {
+      return k;
+    }
+  }
+  return none;
+}
+
+template <typename T>
+RunBox transpose_as(const Box& box, size_t axis) {
+  const CopyAxis rows = box.axes[axis], columns = box.axes.back();
+  std::vector<CopyAxis> outer = box.axes;
+  outer.pop_back();
+  outer.erase(outer.begin() + static_cast<std::ptrdiff_t>(axis));
+  const int64_t matrices = box.size() / rows.size / columns.size;
+  const auto tiles = [](int64_t n) { return static_cast<unsigned>((n + kTile - 1) / kTile); };
+  const dim3 grid(tiles(columns.size), tiles(rows.size), static_cast<unsigned>(matrices));
+  return [=, indexing = Indexing<2>(indexed(outer))](const Launch& launch, const char* from, char* to) {
+    enqueue(launch, "transpose_box", transpose_box<T>, grid, dim3(kTile, kTileRows), 0, rows.size, columns.size,
+            columns.from, rows.to, indexing, reinterpret_cast<const T*>(from), reinterpret_cast<T*>(to));
+  };
+}
+
+template <typename T>
+RunBox run_as(const Box& box) {
+  const size_t axis = transposed_axis(box);
+  return axis < box.axes.size() ? transpose_as<T>(box, axis) : copy_as<T>(box);
+}
+
+RunBox run_box(const Box& box) {
+  switch (box.bytes) {
+    case 1: return run_as<uint8_t>(box);
+    case 2: return run_as<uint16_t>(box);
+    case 4: return run_as<uint32_t>(box);
+    case 8: return run_as<uint2>(box);
+    default: return run_as<uint4>(box);
+  }
+}
+
+struct Move {
+  RunBox run;
+  int input, output;
+  int64_t from, to;  // in bytes
+};
+
+Prepared prepare_movement(const NodeSpec& spec, const Movement& movement) {
+  const size_t bytes = size_of(spec.in_type(0));
+  std::vector<Move> moves;
+  for (const BoxCopy& copy : movement.copies) {
+    const Box box = widened({merge_axes(copy.axes), copy.from, copy.to, bytes});
+    if (box.size() == 0) continue;
+    const auto unit = static_cast<int64_t>(box.bytes);
+    moves.push_back({run_box(box), copy.input, copy.output, box.from * unit, box.to * unit});
+  }
+  const size_t zeros = movement.zeros_first ? static_cast<size_t>(spec.out_size()) * bytes : 0;
+  Prepared prepared;
+  prepared.run = [moves = std::move(moves), zeros](const Launch& launch) {
+    if (zeros > 0) check(cudaMemsetAsync(launch.outputs[0], 0, zeros, stream_of(launch)), "cudaMemsetAsync");
+    for (const Move& move : moves) {
+      if (!launch.outputs[move.output]) continue;
+      const char* from = launch.in<char>(move.input) + move.from;
+      char* to = launch.out<char>(move.output) + move.to;
+      if (from != to) move.run(launch, from, to);  // equal if the memory plan has placed the input there already
+    }
+  };
+  return prepared;
+}
+
+}  // namespace
+
+std::vector<Kernel> movement_kernels() {
+  std::vector<Kernel> kernels;
+  for (const MovementRow& row : movement_rows()) {
+    kernels.push_back(
+        {row.op, row.supports,
+         [describe = row.describe](const NodeSpec& spec) { return prepare_movement(spec, describe(spec)); },
+         row.domain});
+  }
+  return kernels;
+}
+
+}  // namespace onnx_train::cuda

@@ -1,0 +1,36 @@
+// Rows of MaxPool, AveragePool, their gradients (functions/convolutions.cc), LpPool and global pools.
+#include "kernels/cuda/kernels.h"
+#include "kernels/cuda/pooling/pools.h"
+#include "kernels/dispatch.h"
+#include "onnx_passes/functions/functions.h"
+
+namespace onnx_train::cuda {
+namespace {
+
+bool supports_pool(const NodeSpec& spec) {
+  return !is_channels_last(spec.node()) && is_float_or_double(spec.in_type()) && has_spatial_axes(spec.in_shape()) &&
+         spec.one_type(1);
+}
+
+bool supports_max_pool(const NodeSpec& spec) {
+  const bool bytes = spec.in_type() == DType::kInt8 || spec.in_type() == DType::kUint8;
+  return supports_pool(spec) || (bytes && has_spatial_axes(spec.in_shape()) && spec.one_type(1));
+}
+
+bool supports_max_pool_grad(const NodeSpec& spec) { return supports_pool(spec) && spec.one_type(2); }
+
+}  // namespace
+
+std::vector<Kernel> pooling_kernels() {
+  return {
+      {"MaxPool", supports_max_pool, prepare_max_pool},
+      {"MaxPoolGrad", supports_max_pool_grad, prepare_max_pool_grad, kDomain},
+      {"AveragePool", supports_pool, prepare_average_pool},
+      {"AveragePoolGrad", supports_pool, prepare_average_pool_grad, kDomain},
+      {"LpPool", supports_pool, prepare_lp_pool},
+      {"GlobalAveragePool", supports_pool, prepare_global_average},
+      {"GlobalMaxPool", supports_pool, prepare_global_max},
+  };
+}
+
+}  // namespace onnx_train::cuda

@@ -1,0 +1,233 @@
+#include "kernels/cuda/products/cublas.h"
+
+#include <cublasLt.h>
+
+#include <mutex>
+#include <numeric>
+
+#include "kernels/cuda/support/launch.h"
+#include "onnx_passes/ir/error.h"
+
+namespace onnx_train::cuda {
+namespace {
+
+constexpr size_t kMostWorkspace = size_t{32} << 20;  // bytes, what NVIDIA recommends for Hopper
+constexpr int64_t kLargestAlignment = 16;            // bytes, beyond which no algorithm gains
+
+void check_library(cublasStatus_t status, const char* call) {
+  if (status != CUBLAS_STATUS_SUCCESS)
+    fail_as(ErrorCode::kDevice, "cuBLASLt: ", call, ": ", cublasLtGetStatusName(status));
+}
+
+// The library's handle, which any thread may use; it lives as long as the program.
+cublasLtHandle_t library() {
+  static std::mutex mutex;
+  static cublasLtHandle_t handle = nullptr;
+  const std::lock_guard lock(mutex);
+  if (!handle) check_library(cublasLtCreate(&handle), "cublasLtCreate");
+  return handle;
+}
+
+cudaDataType_t type_of(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat: return CUDA_R_32F;
+    case DType::kDouble: return CUDA_R_64F;
+    case DType::kBFloat16: return CUDA_R_16BF;
+    case DType::kFloat16: return CUDA_R_16F;
+    default: fail("cuBLASLt has no products of ", name(dtype));
+  }
+}
+
+Matrices transposed(Matrices m) {
+  std::swap(m.row_stride, m.column_stride);
+  return m;
+}
+
+// A matrix as the library sees it: columns are contiguous.
+class Layout {
+ public:
+  Layout(const Matrices& matrices, int64_t rows, int64_t columns, DType dtype, int64_t batch, int64_t stride) {
+    // Contiguous rows are the columns of the transposed matrix.
+    is_transposed_ = matrices.row_stride != 1 && rows > 1;
+    if (is_transposed_) std::swap(rows, columns);
+    const int64_t leading = std::max(is_transposed_ ? matrices.row_stride : matrices.column_stride, rows);
+    check_library(cublasLtMatrixLayoutCreate(&layout_, type_of(dtype), static_cast<uint64_t>(rows),
+                                             static_cast<uint64_t>(columns), leading),
+                  "cublasLtMatrixLayoutCreate");
+    const auto count = static_cast<int32_t>(batch);
+    check_library(cublasLtMatrixLayoutSetAttribute(layout_, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof count),
+                  "batch");
+    check_library(
+        cublasLtMatrixLayoutSetAttribute(layout_, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &stride, sizeof stride),
+        "batch");
+    alignment_ = std::gcd(std::gcd(leading, stride) * static_cast<int64_t>(size_of(dtype)), kLargestAlignment);
+  }
+  ~Layout() { cublasLtMatrixLayoutDestroy(layout_); }
+  Layout(const Layout&) = delete;
+
+  cublasLtMatrixLayout_t get() const { return layout_; }
+  bool is_transposed() const { return is_transposed_; }
+  int64_t alignment() const { return alignment_; }
+
+ private:
+  cublasLtMatrixLayout_t layout_ = nullptr;
+  bool is_transposed_ = false;
+  int64_t alignment_ = 1;
+};
+
+// Offsets of the first matrices of each call, in bytes.
+struct Start {
+  int64_t a = 0, b = 0, y = 0;
+};
+
+}  // namespace
+
+// The library's first operand has contiguous columns of the result, which are our rows: it is b, and the second is a.
+struct LibraryProduct::State {
+  Product product;
+  cublasLtMatmulDesc_t description = nullptr;
+  std::unique_ptr<Layout> a, b, y;
+  cublasLtMatmulAlgo_t algorithm = {};
+  size_t workspace = 0;
+  std::vector<Start> starts = {{}};
+  bool is_double = false, has_bias = false;
+  bool is_swapped = false;  // a is the caller's b
+
+  State() = default;
+  State(const State&) = delete;
+  ~State() { cublasLtMatmulDescDestroy(description); }
+
+  template <typename T>
+  void set(cublasLtMatmulDescAttributes_t attribute, const T& value) {
+    check_library(cublasLtMatmulDescSetAttribute(description, attribute, &value, sizeof value),
+                  "cublasLtMatmulDescSetAttribute");
+  }
+  void describe(DType in, DType out);
+  void choose_algorithm(DType in, DType out);
+};
+
+namespace {
+
+// The offsets of all batch axes but the last, which one call covers.
+std::vector<Start> starts_of(const Product& p, DType in, DType out) {
+  std::vector<Start> starts = {{}};
+  const auto in_bytes = static_cast<int64_t>(size_of(in)), out_bytes = static_cast<int64_t>(size_of(out));
+  for (size_t axis = 0; axis + 1 < p.y.batch.size(); ++axis) {
+    const auto step = [&](const Matrices& m, int64_t bytes) {
+      return m.batch[axis] == 1 ? 0 : m.batch_strides[axis] * bytes;
+    };
+    std::vector<Start> more;
+    for (const Start& start : starts) {
+      for (int64_t i = 0; i < p.y.batch[axis]; ++i) {
+        more.push_back(
+            {start.a + i * step(p.a, in_bytes), start.b + i * step(p.b, in_bytes), start.y + i * step(p.y, out_bytes)});
+      }
+    }
+    starts = std::move(more);
+  }
+  return starts;
+}
+
+}  // namespace
+
+void LibraryProduct::State::describe(DType in, DType out) {
+  const Product& p = product;
+  const auto compute = is_double ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F;
+  check_library(cublasLtMatmulDescCreate(&description, compute, is_double ? CUDA_R_64F : CUDA_R_32F),
+                "cublasLtMatmulDescCreate");
+  const int64_t batch = p.y.batch.empty() ? 1 : p.y.batch.back();
+  const auto stride = [&](const Matrices& m) { return batch == 1 || m.batch.back() == 1 ? 0 : m.batch_strides.back(); };
+  a = std::make_unique<Layout>(transposed(p.a), p.k, p.m, in, batch, stride(p.a));
+  b = std::make_unique<Layout>(transposed(p.b), p.n, p.k, in, batch, stride(p.b));
+  y = std::make_unique<Layout>(transposed(p.y), p.n, p.m, out, batch, stride(p.y));
+  const int32_t of_b = b->is_transposed() ? CUBLAS_OP_T : CUBLAS_OP_N,
+                of_a = a->is_transposed() ? CUBLAS_OP_T : CUBLAS_OP_N;
+  set(CUBLASLT_MATMUL_DESC_TRANSA, of_b);
+  set(CUBLASLT_MATMUL_DESC_TRANSB, of_a);
+  if (has_bias) {
+    set(CUBLASLT_MATMUL_DESC_EPILOGUE, static_cast<int32_t>(CUBLASLT_EPILOGUE_BIAS));
+    set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<int32_t>(type_of(out)));
+  }
+}
+
+void LibraryProduct::State::choose_algorithm(DType in, DType out) {
+  cublasLtMatmulPreference_t preference = nullptr;
+  check_library(cublasLtMatmulPreferenceCreate(&preference), "cublasLtMatmulPreferenceCreate");
+  const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
+    check_library(cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof value),
+                  "cublasLtMatmulPreferenceSetAttribute");
+  };
+  const auto alignment = [&](const Layout& layout, DType dtype, int64_t Start::*offset) {
+    int64_t bytes = std::max(layout.alignment(), static_cast<int64_t>(size_of(dtype)));
+    for (const Start& start : starts) bytes = std::gcd(bytes, start.*offset);
+    return static_cast<uint32_t>(bytes);
+  };
+  prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kMostWorkspace);
+  // Sums of parts go through the workspace in a fixed order, so that results do not change between runs.
+  prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+         static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE | CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE));
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment(*b, in, &Start::b));
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment(*a, in, &Start::a));
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment(*y, out, &Start::y));
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment(*y, out, &Start::y));
+  cublasLtMatmulHeuristicResult_t found = {};
+  int count = 0;
+  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(library(), description, b->get(), a->get(), y->get(),
+                                                               y->get(), preference, 1, &found, &count);
+  cublasLtMatmulPreferenceDestroy(preference);
+  check_library(status, "cublasLtMatmulAlgoGetHeuristic");
+  if (count == 0) fail_as(ErrorCode::kDevice, "cuBLASLt has no algorithm for this product");
+  algorithm = found.algo;
+  workspace = found.workspaceSize;
+}
+
+bool has_library_product(DType in, DType out) {
+  const bool is_narrow = in == DType::kBFloat16 || in == DType::kFloat16;
+  return (in == out && (is_narrow || in == DType::kFloat || in == DType::kDouble)) ||
+         (is_narrow && out == DType::kFloat);
+}
+
+LibraryProduct::LibraryProduct(const Product& product, DType in, DType out, bool bias)
+    : state_(std::make_unique<State>()) {
+  State& s = *state_;
+  s.product = product;
+  if (s.product.y.column_stride != 1 && s.product.n > 1) {
+    // yᵀ = bᵀ aᵀ
+    s.product.a = transposed(product.b);
+    s.product.b = transposed(product.a);
+    s.product.y = transposed(product.y);
+    std::swap(s.product.m, s.product.n);
+    s.is_swapped = true;
+    if (bias) fail("a product with a bias writes contiguous rows");
+  }
+  s.is_double = in == DType::kDouble;
+  s.has_bias = bias;
+  s.starts = starts_of(s.product, in, out);
+  s.describe(in, out);
+  s.choose_algorithm(in, out);
+}
+
+LibraryProduct::~LibraryProduct() = default;
+LibraryProduct::LibraryProduct(LibraryProduct&&) noexcept = default;
+
+size_t LibraryProduct::workspace() const { return state_->workspace; }
+
+void LibraryProduct::run(const Launch& launch, const void* a, const void* b, void* y, const void* bias,
+                         void* workspace) const {
+  State& s = *state_;
+  if (s.has_bias) s.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+  const double alpha = s.product.alpha, beta = s.product.accumulate ? 1 : 0;
+  const auto narrow_alpha = static_cast<float>(alpha), narrow_beta = static_cast<float>(beta);
+  const void* const alpha_at = s.is_double ? static_cast<const void*>(&alpha) : &narrow_alpha;
+  const void* const beta_at = s.is_double ? static_cast<const void*>(&beta) : &narrow_beta;
+  if (s.is_swapped) std::swap(a, b);
+  for (const Start& start : s.starts) {
+    char* const to = static_cast<char*>(y) + start.y;
+    check_library(cublasLtMatmul(library(), s.description, alpha_at, static_cast<const char*>(b) + start.b, s.b->get(),
+                                 static_cast<const char*>(a) + start.a, s.a->get(), beta_at, to, s.y->get(), to,
+                                 s.y->get(), &s.algorithm, workspace, s.workspace, stream_of(launch)),
+                  "cublasLtMatmul");
+  }
+}
+
+}  // namespace onnx_train::cuda

@@ -1,0 +1,155 @@
+// MatMul, Gemm and TransposedMatMul: floats by cuBLASLt (cublas.h), integers by a kernel of ours.
+#include <memory>
+
+#include "kernels/cuda/kernels.h"
+#include "kernels/cuda/products/cublas.h"
+#include "kernels/cuda/support/indexing.h"
+#include "kernels/cuda/support/launch.h"
+#include "kernels/dispatch.h"
+#include "onnx_passes/functions/functions.h"
+#include "onnx_passes/ir/error.h"
+
+namespace onnx_train::cuda {
+namespace {
+
+// ---- Integers: one output per thread.
+
+struct IntegerProduct {
+  int64_t k;
+  int64_t a_row, a_column, b_row, b_column, y_row, y_column;
+  double alpha;
+  bool accumulate;
+};
+
+template <typename T>
+__global__ void multiply_integers(int64_t outputs, IntegerProduct p, Divider columns, Divider rows, Indexing<3> batch,
+                                  const T* a, const T* b, T* y) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i >= outputs) return;
+  const int64_t at_row = columns.quotient(i), matrix = rows.quotient(at_row);
+  const int64_t column = i - at_row * columns.divisor(), row = at_row - matrix * rows.divisor();
+  int64_t offsets[3] = {};
+  batch.add_offsets(matrix, offsets);
+  a += offsets[0] + row * p.a_row;
+  b += offsets[1] + column * p.b_column;
+  T sum = 0;
+  for (int64_t l = 0; l < p.k; ++l) sum = static_cast<T>(sum + a[l * p.a_column] * b[l * p.b_row]);
+  if (p.alpha != 1) sum = static_cast<T>(p.alpha * static_cast<double>(sum));
+  T& to = y[offsets[2] + row * p.y_row + column * p.y_column];
+  to = static_cast<T>(p.accumulate ? to + sum : sum);
+}
+
+template <typename T>
+Prepared prepare_integers(const Product& p) {
+  std::vector<IndexedAxis<3>> axes;
+  for (size_t axis = 0; axis < p.y.batch.size(); ++axis) {
+    const auto step = [&](const Matrices& m) { return m.batch[axis] == 1 ? 0 : m.batch_strides[axis]; };
+    axes.push_back({p.y.batch[axis], {step(p.a), step(p.b), step(p.y)}});
+  }
+  const int64_t outputs = num_elements(p.y.batch) * p.m * p.n;
+  const IntegerProduct product{
+      p.k,     p.a.row_stride, p.a.column_stride, p.b.row_stride, p.b.column_stride, p.y.row_stride, p.y.column_stride,
+      p.alpha, p.accumulate};
+  return {[=, columns = Divider(p.n), rows = Divider(p.m), batch = Indexing<3>(axes)](const Launch& launch) {
+    enqueue(launch, "multiply_integers", multiply_integers<T>, blocks_for(outputs), kThreads, 0, outputs, product,
+            columns, rows, batch, launch.in<T>(0), launch.in<T>(1), launch.out<T>());
+  }};
+}
+
+// ---- Floats
+
+Prepared prepare_floats(const NodeSpec& spec, const Product& p, bool bias) {
+  auto product = std::make_shared<LibraryProduct>(p, spec.in_type(), spec.out_type(), bias);
+  Prepared prepared;
+  prepared.workspace = product->workspace();
+  prepared.run = [product, bias](const Launch& launch) {
+    product->run(launch, launch.inputs[0], launch.inputs[1], launch.outputs[0], bias ? launch.inputs[2] : nullptr,
+                 launch.workspace);
+  };
+  return prepared;
+}
+
+Prepared prepare_product(const NodeSpec& spec, Product p, bool bias = false) {
+  const int64_t outputs = num_elements(p.y.batch) * p.m * p.n;
+  if (outputs == 0 || p.k == 0) {
+    const size_t bytes = p.accumulate ? 0 : static_cast<size_t>(outputs) * size_of(spec.out_type());
+    return {[bytes](const Launch& launch) {
+      if (bytes > 0) check(cudaMemsetAsync(launch.outputs[0], 0, bytes, stream_of(launch)), "cudaMemsetAsync");
+    }};
+  }
+  merge_batches(p);
+  if (is_float(spec.in_type())) return prepare_floats(spec, p, bias);
+  switch (spec.in_type()) {
+    case DType::kInt32: return prepare_integers<int32_t>(p);
+    case DType::kInt64: return prepare_integers<int64_t>(p);
+    case DType::kUint32: return prepare_integers<uint32_t>(p);
+    case DType::kUint64: return prepare_integers<uint64_t>(p);
+    default: fail(spec.node().label(), ": no product of ", name(spec.in_type()));
+  }
+}
+
+// ---- Gemm: beta C is written to y first, and the product adds to it.
+
+template <typename T>
+__global__ void fill_with_c(int64_t size, Divider columns, int64_t row_step, int64_t column_step, double beta,
+                            const T* c, T* y) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i >= size) return;
+  const int64_t row = columns.quotient(i);
+  const T value = c[row * row_step + (i - row * columns.divisor()) * column_step];
+  y[i] = beta == 1 ? value : static_cast<T>(beta * static_cast<double>(value));
+}
+
+template <typename T>
+std::function<void(const Launch&)> fill(const Shape& c, const Product& p, double beta) {
+  const int64_t columns = c.empty() ? 1 : c.back(), rows = c.size() < 2 ? 1 : c[c.size() - 2];
+  const int64_t row_step = rows == 1 ? 0 : columns, column_step = columns == 1 ? 0 : 1, size = p.m * p.n;
+  if (size == 0) return [](const Launch&) {};
+  return [=, divider = Divider(p.n)](const Launch& launch) {
+    enqueue(launch, "fill_with_c", fill_with_c<T>, blocks_for(size), kThreads, 0, size, divider, row_step, column_step,
+            beta, launch.in<T>(2), launch.out<T>());
+  };
+}
+
+Prepared prepare_gemm(const NodeSpec& spec) {
+  Product p = gemm_product(spec);
+  const double beta = spec.node().attr("beta", 1.0f);
+  const bool has_c = spec.has_input(2) && beta != 0;
+  const bool bias = has_c && p.k > 0 && spec.in_type(0) == DType::kFloat && adds_bias(spec);
+  if (!has_c || bias) return prepare_product(spec, p, bias);
+  p.accumulate = true;
+  const Prepared product = prepare_product(spec, p);
+  const auto first =
+      dispatch_numeric(spec.out_type(), [&]<typename T>(T) { return fill<T>(spec.in_shape(2), p, beta); });
+  return {[first, run = product.run](const Launch& launch) {
+            first(launch);
+            run(launch);
+          },
+          product.workspace};
+}
+
+bool supports(const NodeSpec& spec) { return has_product(spec.in_type()) && spec.one_type(spec.num_inputs()); }
+
+bool supports_narrow(const NodeSpec& spec) {
+  return spec.in_type(0) == DType::kBFloat16 && spec.in_type(1) == DType::kBFloat16 &&
+         has_library_product(spec.in_type(), spec.out_type());
+}
+
+Prepared prepare_matmul(const NodeSpec& spec) { return prepare_product(spec, matmul_product(spec)); }
+Prepared prepare_transposed_matmul(const NodeSpec& spec) {
+  return prepare_product(spec, transposed_matmul_product(spec));
+}
+
+}  // namespace
+
+std::vector<Kernel> product_kernels() {
+  return {
+      {"MatMul", supports, prepare_matmul},
+      {"Gemm", supports, prepare_gemm},
+      {"TransposedMatMul", supports, prepare_transposed_matmul, kDomain},
+      {"MatMul", supports_narrow, prepare_matmul, kDomain},
+      {"TransposedMatMul", supports_narrow, prepare_transposed_matmul, kDomain},
+  };
+}
+
+}  // namespace onnx_train::cuda

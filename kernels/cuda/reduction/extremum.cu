@@ -1,0 +1,91 @@
+// ArgMax, ArgMin (kernels/geometry/scans.h) and Hardmax.
+#include "kernels/cuda/kernels.h"
+#include "kernels/cuda/reduction/leader.h"
+#include "kernels/cuda/support/rows.h"
+#include "kernels/dispatch.h"
+#include "kernels/geometry/broadcast.h"
+
+namespace onnx_train::cuda {
+namespace {
+
+template <int kRowThreads, typename T>
+__global__ void find_extremum(AxisView view, LeaderOrder order, const T* x, int64_t* y) {
+  using Threads = RowThreads<kRowThreads>;
+  if (Threads::row() >= view.lines()) return;
+  const T* const line = x + view.line(Threads::row());
+  Leader<T> best{T{}, -1};
+  for (int64_t i = Threads::first(); i < view.size; i += kRowThreads) {
+    best = order.best(best, {line[i * view.inner], i});
+  }
+  best = Threads::merge(best, [=](const Leader<T>& a, const Leader<T>& b) { return order.best(a, b); });
+  if (Threads::first() == 0) y[Threads::row()] = best.index;
+}
+
+template <bool kLargest>
+Prepared prepare_extremum(const NodeSpec& spec) {
+  const Extremum extremum = extremum_of(spec);
+  const AxisView x = extremum.x;
+  const LeaderOrder order{kLargest, extremum.last};
+  Prepared prepared;
+  prepared.run = dispatch_numeric(spec.in_type(0), [&]<typename T>(T) -> std::function<void(const Launch&)> {
+    return [=](const Launch& launch) {
+      const auto run = [&]<int kRowThreads>(std::integral_constant<int, kRowThreads>) {
+        enqueue(launch, "find_extremum", find_extremum<kRowThreads, T>, row_blocks<kRowThreads>(x.lines()), kThreads, 0,
+                x, order, launch.in<T>(0), launch.out<int64_t>());
+      };
+      if constexpr (sizeof(T) < 4 || std::is_unsigned_v<T>) {  // rare types: one kernel serves all shapes
+        run(std::integral_constant<int, gpu::kWarpSize>());
+      } else {
+        dispatch_row_threads(x.lines(), x.size, x.inner == 1, run);
+      }
+    };
+  });
+  return prepared;
+}
+
+// 1 at the first maximum of each line, 0 elsewhere. A NaN is a maximum only where it is the first element. y may be x.
+template <int kRowThreads, typename T>
+__global__ void hardmax(AxisView view, const Fault* guard, const T* x, T* y) {
+  using Threads = RowThreads<kRowThreads>;
+  if (stops(guard) || Threads::row() >= view.lines()) return;
+  const int64_t line = view.line(Threads::row());
+  const LeaderOrder order{true, false};
+  Leader<T> best{T{}, -1};
+  for (int64_t i = Threads::first(); i < view.size; i += kRowThreads) {
+    const T value = x[line + i * view.inner];
+    if (value == value || i == 0) best = order.best(best, {value, i});
+  }
+  best = Threads::merge(best, [=](const Leader<T>& a, const Leader<T>& b) { return order.best(a, b); });
+  for (int64_t i = Threads::first(); i < view.size; i += kRowThreads) {
+    y[line + i * view.inner] = i == best.index ? T{1} : T{0};
+  }
+}
+
+Prepared prepare_hardmax(const NodeSpec& spec) {
+  const AxisView view(spec.out_shape(), spec.node().attr("axis", -1));
+  if (spec.out_size() == 0) return {[](const Launch&) {}};
+  Prepared prepared;
+  prepared.in_place = in_place_of_equal_inputs(spec, 1);
+  prepared.run = dispatch_float(spec.in_type(), [&]<typename T>(T) -> std::function<void(const Launch&)> {
+    return [view](const Launch& launch) {
+      dispatch_row_threads(view.lines(), view.size, view.inner == 1,
+                           [&]<int kRowThreads>(std::integral_constant<int, kRowThreads>) {
+                             enqueue(launch, "hardmax", hardmax<kRowThreads, T>, row_blocks<kRowThreads>(view.lines()),
+                                     kThreads, 0, view, guard_of(launch, 1, 1), launch.in<T>(0), launch.out<T>());
+                           });
+    };
+  });
+  return prepared;
+}
+
+}  // namespace
+
+std::vector<Kernel> extremum_kernels() {
+  return {
+      {"ArgMax", supports_extremum, prepare_extremum<true>},
+      {"ArgMin", supports_extremum, prepare_extremum<false>},
+      {"Hardmax", [](const NodeSpec& spec) { return is_float_or_double(spec.in_type()); }, prepare_hardmax},
+  };
+}
+
+}  // namespace onnx_train::cuda

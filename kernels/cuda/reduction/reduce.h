@@ -1,0 +1,145 @@
+// The kernels of all reductions.
+#pragma once
+
+#include <algorithm>
+#include <type_traits>
+
+#include "kernels/cuda/reduction/plan.h"
+#include "kernels/cuda/support/indexing.h"
+#include "kernels/cuda/support/launch.h"
+#include "kernels/cuda/support/warp.h"
+
+namespace onnx_train::cuda {
+
+// The type of sums of Ts: floats sum as floats, by hundreds of threads each of which sums a part, so that errors stay
+// small; integers may wrap.
+template <typename T>
+using DeviceWide = std::conditional_t<std::is_floating_point_v<T>, T, uint64_t>;
+
+inline constexpr int kRows = kThreads / kColumns;
+
+// Folds elements first, first + step, ... below last of the output whose elements begin at x.
+template <typename Op, typename T>
+__device__ typename Op::Acc fold(const Indexing<1>& elements, const T* x, int64_t first, int64_t last, int64_t step) {
+  typename Op::Acc acc = Op::start();
+  for (int64_t r = first; r < last; r += step) {
+    int64_t offset[1] = {};
+    elements.add_offsets(r, offset);
+    acc = Op::add(acc, x[offset[0]]);
+  }
+  return acc;
+}
+
+// The elements of a block's piece: those of row y of the grid.
+struct Piece {
+  int64_t first, last;
+  __device__ Piece(int64_t count, int64_t piece) : first(blockIdx.y * piece), last(first + piece) {
+    if (last > count) last = count;
+  }
+};
+
+// One output per block.
+template <typename Op, typename T>
+__global__ void reduce_rows(Indexing<2> outputs, Indexing<1> elements, int64_t count, int64_t piece_size, const T* x,
+                            T* y, typename Op::Acc* partials) {
+  using Acc = typename Op::Acc;
+  GPU_SHARED(scratch, Acc[kThreads / gpu::kWarpSize]);
+  int64_t offsets[2] = {};
+  outputs.add_offsets(blockIdx.x, offsets);
+  const Piece piece(count, piece_size);
+  Acc acc = fold<Op>(elements, x + offsets[0], piece.first + threadIdx.x, piece.last, kThreads);
+  acc = merge_block<kThreads>(acc, scratch, [](const Acc& a, const Acc& b) { return Op::merge(a, b); });
+  if (threadIdx.x != 0) return;
+  if (gridDim.y > 1) {
+    partials[int64_t{blockIdx.x} * gridDim.y + blockIdx.y] = acc;
+  } else {
+    y[offsets[1]] = Op::finish(acc, count);
+  }
+}
+
+// kColumns outputs per block; each of kRows rows of threads folds every kRows-th element.
+template <typename Op, typename T>
+__global__ void reduce_columns(int64_t num_outputs, Indexing<2> outputs, Indexing<1> elements, int64_t count,
+                               int64_t piece_size, const T* x, T* y, typename Op::Acc* partials) {
+  using Acc = typename Op::Acc;
+  GPU_SHARED(scratch, Acc[kRows][kColumns]);
+  const int64_t output = int64_t{blockIdx.x} * kColumns + threadIdx.x;
+  int64_t offsets[2] = {};
+  Acc acc = Op::start();
+  if (output < num_outputs) {
+    outputs.add_offsets(output, offsets);
+    const Piece piece(count, piece_size);
+    acc = fold<Op>(elements, x + offsets[0], piece.first + threadIdx.y, piece.last, kRows);
+  }
+  scratch[threadIdx.y][threadIdx.x] = acc;
+  __syncthreads();
+  if (threadIdx.y != 0 || output >= num_outputs) return;
+  for (int row = 1; row < kRows; ++row) acc = Op::merge(acc, scratch[row][threadIdx.x]);
+  if (gridDim.y > 1) {
+    partials[output * gridDim.y + blockIdx.y] = acc;
+  } else {
+    y[offsets[1]] = Op::finish(acc, count);
+  }
+}
+
+// One output per thread, where an output has few elements.
+template <typename Op, typename T>
+__global__ void reduce_few(int64_t num_outputs, Indexing<2> outputs, Indexing<1> elements, int64_t count, const T* x,
+                           T* y) {
+  const int64_t output = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (output >= num_outputs) return;
+  int64_t offsets[2] = {};
+  outputs.add_offsets(output, offsets);
+  y[offsets[1]] = Op::finish(fold<Op>(elements, x + offsets[0], 0, count, 1), count);
+}
+
+// Merges the pieces of each output.
+template <typename Op, typename T>
+__global__ void finish_pieces(int64_t num_outputs, Indexing<2> outputs, int64_t pieces, int64_t count,
+                              const typename Op::Acc* partials, T* y) {
+  const int64_t output = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (output >= num_outputs) return;
+  int64_t offsets[2] = {};
+  outputs.add_offsets(output, offsets);
+  auto acc = partials[output * pieces];
+  for (int64_t p = 1; p < pieces; ++p) acc = Op::merge(acc, partials[output * pieces + p]);
+  y[offsets[1]] = Op::finish(acc, count);
+}
+
+template <typename Op, typename T>
+Prepared prepare_reduction(const ReductionPlan& plan) {
+  using Acc = typename Op::Acc;
+  constexpr int64_t kFew = 8;
+  const int64_t outputs = plan.outputs, count = plan.count, piece = plan.piece;
+  if (outputs == 0) return {[](const Launch&) {}};
+  const Indexing<2> kept(plan.kept);
+  const Indexing<1> reduced(plan.reduced);
+  const auto few = [=](const Launch& launch) {
+    enqueue(launch, "reduce_few", reduce_few<Op, T>, blocks_for(outputs), kThreads, 0, outputs, kept, reduced, count,
+            launch.in<T>(0), launch.out<T>());
+  };
+  if (count <= kFew || outputs > 0x7fffffff) return {few};
+  const auto pieces = static_cast<unsigned>(plan.pieces);
+  const auto blocks = static_cast<unsigned>(plan.columns ? (outputs + kColumns - 1) / kColumns : outputs);
+  std::function<void(const Launch&)> first = [=](const Launch& launch) {
+    enqueue(launch, "reduce_rows", reduce_rows<Op, T>, dim3(static_cast<unsigned>(outputs), pieces), kThreads, 0, kept,
+            reduced, count, piece, launch.in<T>(0), launch.out<T>(), launch.scratch<Acc>());
+  };
+  if constexpr (std::is_same_v<T, float>) {  // other types are rare: one kernel serves both directions
+    if (plan.columns) {
+      first = [=](const Launch& launch) {
+        enqueue(launch, "reduce_columns", reduce_columns<Op, T>, dim3(blocks, pieces), dim3(kColumns, kRows), 0,
+                outputs, kept, reduced, count, piece, launch.in<T>(0), launch.out<T>(), launch.scratch<Acc>());
+      };
+    }
+  }
+  if (pieces == 1) return {first};
+  const auto both = [=](const Launch& launch) {
+    first(launch);
+    enqueue(launch, "finish_pieces", finish_pieces<Op, T>, blocks_for(outputs), kThreads, 0, outputs, kept,
+            int64_t{pieces}, count, launch.scratch<Acc>(), launch.out<T>());
+  };
+  return {both, static_cast<size_t>(plan.partials()) * sizeof(Acc)};
+}
+
+}  // namespace onnx_train::cuda

@@ -1,0 +1,60 @@
+// Rows of the Reduce operators: sums.cu, extrema.cu and logarithms.cu hold the kernels.
+#include "kernels/cuda/reduction/reductions.h"
+
+#include <algorithm>
+
+#include "kernels/cuda/kernels.h"
+#include "kernels/cuda/reduction/plan.h"
+
+namespace onnx_train::cuda {
+
+ReductionPlan::ReductionPlan(const Shape& shape, const std::vector<bool>& is_reduced) {
+  struct Merged {
+    int64_t size, stride;
+    bool reduced;
+  };
+  std::vector<Merged> axes;  // innermost first
+  int64_t stride = 1;
+  for (size_t k = shape.size(); k-- > 0;) {
+    (is_reduced[k] ? count : outputs) *= shape[k];
+    if (shape[k] != 1) {
+      const bool merges = !axes.empty() && axes.back().reduced == is_reduced[k];
+      if (merges) axes.back().size *= shape[k];
+      if (!merges) axes.push_back({shape[k], stride, is_reduced[k]});
+    }
+    stride *= shape[k];
+  }
+  int64_t to = 1;
+  if (outputs == 0) return;
+  for (const Merged& axis : axes) {
+    if (axis.reduced && count > 0) reduced.insert(reduced.begin(), {axis.size, {axis.stride}});
+    if (axis.reduced) continue;
+    kept.insert(kept.begin(), {axis.size, {axis.stride, to}});
+    to *= axis.size;
+  }
+  columns = !axes.empty() && !axes[0].reduced;
+  // Enough blocks for the whole device, with enough elements each.
+  constexpr int64_t kBlocks = 512, kLeast = 4096, kMost = 1024;
+  const int64_t blocks = columns ? (outputs + kColumns - 1) / kColumns : outputs;
+  const int64_t least = columns ? kLeast / kColumns : kLeast;
+  if (blocks < kBlocks) pieces = std::clamp<int64_t>(std::min(kBlocks / blocks, count / least), 1, kMost);
+  piece = (count + pieces - 1) / pieces;
+  if (piece > 0) pieces = std::max<int64_t>((count + piece - 1) / piece, 1);
+}
+
+std::vector<Kernel> reduction_kernels() {
+  return {
+      {"ReduceSum", reduces_numbers, prepare_sum},
+      {"ReduceMean", reduces_numbers, prepare_mean},
+      {"ReduceMax", reduces_ordered, prepare_maximum},
+      {"ReduceMin", reduces_ordered, prepare_minimum},
+      {"ReduceProd", reduces_numbers, prepare_reduced_product},
+      {"ReduceL1", reduces_numbers, prepare_absolute_sum},
+      {"ReduceL2", reduces_numbers, prepare_norm},
+      {"ReduceLogSum", reduces_numbers, prepare_log_sum},
+      {"ReduceLogSumExp", reduces_numbers, prepare_log_sum_exp},
+      {"ReduceSumSquare", reduces_numbers, prepare_square_sum},
+  };
+}
+
+}  // namespace onnx_train::cuda

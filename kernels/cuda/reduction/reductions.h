@@ -1,0 +1,19 @@
+// The functions that prepare reductions, by file.
+#pragma once
+
+#include "kernels/geometry/reductions.h"
+
+namespace onnx_train::cuda {
+
+Prepared prepare_sum(const NodeSpec& spec);  // sums.cu
+Prepared prepare_mean(const NodeSpec& spec);
+Prepared prepare_absolute_sum(const NodeSpec& spec);
+Prepared prepare_square_sum(const NodeSpec& spec);
+Prepared prepare_maximum(const NodeSpec& spec);  // extrema.cu
+Prepared prepare_minimum(const NodeSpec& spec);
+Prepared prepare_reduced_product(const NodeSpec& spec);  // norms.cu
+Prepared prepare_norm(const NodeSpec& spec);
+Prepared prepare_log_sum(const NodeSpec& spec);
+Prepared prepare_log_sum_exp(const NodeSpec& spec);
+
+}  // namespace onnx_train::cuda

@@ -1,0 +1,108 @@
+// Softmax, LogSoftmax and their gradients along one axis. Each row is read once for its sums and once for its results.
+#include <limits>
+
+#include "kernels/cuda/kernels.h"
+#include "kernels/cuda/support/indexing.h"
+#include "kernels/cuda/support/rows.h"
+#include "kernels/dispatch.h"
+#include "kernels/geometry/axis_view.h"
+#include "kernels/geometry/broadcast.h"
+#include "kernels/math/reducers.h"
+#include "kernels/math/vector_math.h"
+#include "onnx_passes/functions/functions.h"
+
+namespace onnx_train::cuda {
+namespace {
+
+// What an operator sums over a row (start, add, merge) and makes of it (finish), from a and, for gradients, b.
+
+// y = exp(x - max x) / Σ exp(x - max x)
+template <typename T>
+struct Softmax : math::ExponentialSum<T> {
+  using Acc = typename math::ExponentialSum<T>::Acc;
+  __device__ static T finish(const Acc& acc, T x, T) { return math::exp(x - acc.largest) / acc.sum; }
+};
+
+// y = x - max x - log Σ exp(x - max x)
+template <typename T>
+struct LogSoftmax : math::ExponentialSum<T> {
+  using Acc = typename math::ExponentialSum<T>::Acc;
+  __device__ static T finish(const Acc& acc, T x, T) { return x - acc.largest - math::log(acc.sum); }
+};
+
+// dx = y (dy - Σ dy y)
+template <typename T>
+struct SoftmaxGrad {
+  using Acc = T;
+  __device__ static Acc start() { return 0; }
+  __device__ static Acc add(Acc acc, T dy, T y) { return acc + dy * y; }
+  __device__ static Acc merge(Acc a, Acc b) { return a + b; }
+  __device__ static T finish(Acc acc, T dy, T y) { return y * (dy - acc); }
+};
+
+// dx = dy - exp(y) Σ dy
+template <typename T>
+struct LogSoftmaxGrad {
+  using Acc = T;
+  __device__ static Acc start() { return 0; }
+  __device__ static Acc add(Acc acc, T dy, T) { return acc + dy; }
+  __device__ static Acc merge(Acc a, Acc b) { return a + b; }
+  __device__ static T finish(Acc acc, T dy, T y) { return dy - math::exp(y) * acc; }
+};
+
+// b is a if the operator has one operand. y may be a or b: each element is read by the thread that writes it.
+template <typename Op, typename T, int kRowThreads>
+__global__ void along_axis(AxisView view, const Fault* guard, const T* a, const T* b, T* y) {
+  using Threads = RowThreads<kRowThreads>;
+  if (stops(guard) || Threads::row() >= view.lines()) return;
+  const int64_t line = view.line(Threads::row());
+  auto acc = Op::start();
+  for (int64_t i = Threads::first(); i < view.size; i += kRowThreads) {
+    acc = Op::add(acc, a[line + i * view.inner], b[line + i * view.inner]);
+  }
+  acc = Threads::merge(acc, [](const auto& p, const auto& q) { return Op::merge(p, q); });
+  for (int64_t i = Threads::first(); i < view.size; i += kRowThreads) {
+    const int64_t at = line + i * view.inner;
+    y[at] = Op::finish(acc, a[at], b[at]);
+  }
+}
+
+template <typename Op, typename T>
+Prepared prepare_lines(const NodeSpec& spec, const char* name) {
+  const AxisView view(spec.out_shape(), spec.node().attr("axis", -1));
+  const int inputs = spec.num_inputs();
+  Prepared prepared;
+  prepared.run = [=](const Launch& launch) {
+    if (view.lines() * view.size == 0) return;
+    dispatch_row_threads(
+        view.lines(), view.size, view.inner == 1, [&]<int kRowThreads>(std::integral_constant<int, kRowThreads>) {
+          enqueue(launch, name, along_axis<Op, T, kRowThreads>, row_blocks<kRowThreads>(view.lines()), kThreads, 0,
+                  view, guard_of(launch, inputs, 1), launch.in<T>(0), launch.in<T>(inputs - 1), launch.out<T>());
+        });
+  };
+  prepared.in_place = in_place_of_equal_inputs(spec, inputs);
+  return prepared;
+}
+
+template <template <typename> typename Op>
+Kernel kernel(const char* op, const char* domain) {
+  return {op,
+          [](const NodeSpec& spec) { return is_float_or_double(spec.in_type()) && spec.one_type(spec.num_inputs()); },
+          [op](const NodeSpec& spec) {
+            return dispatch_float(spec.in_type(), [&]<typename T>(T) { return prepare_lines<Op<T>, T>(spec, op); });
+          },
+          domain};
+}
+
+}  // namespace
+
+std::vector<Kernel> softmax_kernels() {
+  return {
+      kernel<Softmax>("Softmax", ""),
+      kernel<LogSoftmax>("LogSoftmax", ""),
+      kernel<SoftmaxGrad>("SoftmaxGrad", kDomain),
+      kernel<LogSoftmaxGrad>("LogSoftmaxGrad", kDomain),
+  };
+}
+
+}  // namespace onnx_train::cuda

@@ -1,0 +1,53 @@
+// What a kernel file includes instead of cuda_runtime.h. nvcc compiles the file for devices. A C++ compiler with
+// -DGPU_ON_HOST compiles the same file as C++: its kernels then run on the host (tests/cuda_on_host). For that, a
+// kernel file
+//   - launches with gpu::launch, not with <<<>>>,
+//   - declares shared memory with GPU_SHARED and GPU_DYNAMIC_SHARED, not with __shared__,
+//   - has no inline PTX: ptx.h holds all of it.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include <cstddef>
+
+#ifdef GPU_ON_HOST
+#include "tests/cuda_on_host/gpu_on_host.h"
+#else
+
+// GPU_SHARED(tile, float[32][33]): shared memory of the block, of a type that needs no constructor.
+#define GPU_SHARED(name, ...) __shared__ gpu::Type<__VA_ARGS__> name
+// The bytes of shared memory that the launch asks for, aligned to 16, as a pointer to `type`.
+#define GPU_DYNAMIC_SHARED(type, name)                            \
+  extern __shared__ __align__(16) unsigned char dynamic_shared[]; \
+  type* const name = reinterpret_cast<type*>(dynamic_shared)
+
+namespace gpu {
+
+template <typename T>
+using Type = T;
+
+// Enqueues a kernel: `shared` bytes of dynamic shared memory, arguments converted to the kernel's parameters. Returns
+// the error of the launch.
+template <typename... Parameters, typename... Arguments>
+cudaError_t launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared, cudaStream_t stream,
+                   const Arguments&... arguments) {
+  cudaLaunchConfig_t config = {};
+  config.gridDim = grid;
+  config.blockDim = block;
+  config.dynamicSmemBytes = shared;
+  config.stream = stream;
+  return cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...);
+}
+
+}  // namespace gpu
+
+#endif
+
+namespace gpu {
+
+inline constexpr int kWarpSize = 32;
+inline constexpr unsigned kAllLanes = 0xffffffffu;
+
+}  // namespace gpu

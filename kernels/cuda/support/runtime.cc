@@ -1,0 +1,25 @@
+#include "kernels/cuda/support/runtime.h"
+
+#include "onnx_passes/ir/error.h"
+
+namespace onnx_train::cuda {
+
+void check(cudaError_t status, const char* call) {
+  if (status == cudaSuccess) return;
+  cudaGetLastError();  // the runtime keeps the error for later calls, unless it has broken the context
+  const ErrorCode code = status == cudaErrorMemoryAllocation ? ErrorCode::kMemory : ErrorCode::kDevice;
+  fail_as(code, "CUDA: ", call, ": ", cudaGetErrorString(status));
+}
+
+DeviceMemory::DeviceMemory(size_t bytes) { check(cudaMalloc(&data_, bytes), "cudaMalloc"); }
+DeviceMemory::~DeviceMemory() { cudaFree(data_); }
+
+PinnedMemory::PinnedMemory(size_t bytes) { check(cudaMallocHost(&data_, bytes), "cudaMallocHost"); }
+PinnedMemory::~PinnedMemory() { cudaFreeHost(data_); }
+
+Event::Event() { check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "cudaEventCreate"); }
+Event::~Event() {
+  if (event_) cudaEventDestroy(event_);
+}
+
+}  // namespace onnx_train::cuda

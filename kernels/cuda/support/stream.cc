@@ -1,0 +1,132 @@
+#include "kernels/cuda/support/stream.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "kernels/cuda/support/commit.h"
+
+namespace onnx_train::cuda {
+namespace {
+
+constexpr size_t kRingBytes = 32 << 20;
+constexpr size_t kLargestPiece = kRingBytes / 2;
+
+class Graph : public Recording {
+ public:
+  Graph(cudaGraphExec_t executable, cudaStream_t stream) : executable_(executable), stream_(stream) {}
+  ~Graph() override { cudaGraphExecDestroy(executable_); }
+  Graph(const Graph&) = delete;
+  void replay() override { check(cudaGraphLaunch(executable_, stream_), "cudaGraphLaunch"); }
+
+ private:
+  cudaGraphExec_t executable_;
+  cudaStream_t stream_;
+};
+
+}  // namespace
+
+CudaStream::CudaStream() { check(cudaStreamCreateWithFlags(&handle_, cudaStreamNonBlocking), "cudaStreamCreate"); }
+
+CudaStream::~CudaStream() {
+  cudaStreamSynchronize(handle_);  // the ring is in use until then; downloads that nobody waited for are dropped
+  cudaStreamDestroy(handle_);
+}
+
+// Returns a part of the ring, which the next point will free. Waits while there is no room.
+char* CudaStream::reserve(size_t bytes) {
+  if (!ring_) ring_.emplace(kRingBytes);
+  const auto fits = [&] {
+    if (points_.empty()) head_ = tail_ = 0;
+    if (head_ >= tail_) {
+      if (head_ + bytes <= kRingBytes) return true;
+      if (bytes >= tail_) return false;
+      head_ = 0;  // what is left at the end stays unused until the tail has passed it
+    }
+    return head_ + bytes < tail_;
+  };
+  while (!fits()) retire_front();
+  char* const part = ring_->data() + head_;
+  head_ += bytes;
+  return part;
+}
+
+CudaStream::Point& CudaStream::add_point() {
+  if (idle_events_.empty()) idle_events_.emplace_back();
+  Event event = std::move(idle_events_.back());
+  idle_events_.pop_back();
+  check(cudaEventRecord(event.get(), handle_), "cudaEventRecord");
+  points_.push_back({++last_, std::move(event)});
+  return points_.back();
+}
+
+void CudaStream::retire_front() {
+  Point point = std::move(points_.front());
+  points_.pop_front();  // first: after a failure the next call must not wait for the same point
+  if (point.end > 0) tail_ = point.end;
+  check(cudaEventSynchronize(point.event.get()), "waiting for the device");
+  if (point.to) std::memcpy(point.to, point.staged, point.bytes);
+  idle_events_.push_back(std::move(point.event));
+}
+
+void CudaStream::copy_from_host(void* to, const void* from, size_t bytes) {
+  for (size_t at = 0; at < bytes; at += kLargestPiece) {
+    const size_t piece = std::min(bytes - at, kLargestPiece);
+    char* const staged = reserve(piece);
+    std::memcpy(staged, static_cast<const char*>(from) + at, piece);
+    check(cudaMemcpyAsync(static_cast<char*>(to) + at, staged, piece, cudaMemcpyHostToDevice, handle_),
+          "cudaMemcpyAsync to the device");
+    add_point().end = head_;
+  }
+}
+
+void CudaStream::copy_to_host(void* to, const void* from, size_t bytes) {
+  for (size_t at = 0; at < bytes; at += kLargestPiece) {
+    const size_t piece = std::min(bytes - at, kLargestPiece);
+    char* const staged = reserve(piece);
+    check(cudaMemcpyAsync(staged, static_cast<const char*>(from) + at, piece, cudaMemcpyDeviceToHost, handle_),
+          "cudaMemcpyAsync to the host");
+    Point& point = add_point();
+    point.end = head_;
+    point.to = static_cast<char*>(to) + at;
+    point.staged = staged;
+    point.bytes = piece;
+  }
+}
+
+void CudaStream::copy(const Transfer& transfer) {
+  if (transfer.bytes == 0) return;
+  check(cudaMemcpyAsync(transfer.to, transfer.from, transfer.bytes, cudaMemcpyDeviceToDevice, handle_),
+        "cudaMemcpyAsync");
+}
+
+void CudaStream::commit(const std::vector<Transfer>& transfers, const Fault* fault) {
+  enqueue_commit(transfers, fault, handle_);
+}
+
+int64_t CudaStream::mark() { return add_point().number; }
+
+void CudaStream::wait(int64_t mark) {
+  while (!points_.empty() && points_.front().number <= mark) retire_front();
+}
+
+std::unique_ptr<Recording> CudaStream::record(const std::function<void()>& enqueue) {
+  synchronize();
+  check(cudaStreamBeginCapture(handle_, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
+  cudaGraph_t graph = nullptr;
+  try {
+    enqueue();
+  } catch (...) {
+    if (cudaStreamEndCapture(handle_, &graph) == cudaSuccess) cudaGraphDestroy(graph);
+    throw;
+  }
+  check(cudaStreamEndCapture(handle_, &graph), "cudaStreamEndCapture");
+  cudaGraphExec_t executable = nullptr;
+  const cudaError_t status = cudaGraphInstantiate(&executable, graph, 0);
+  cudaGraphDestroy(graph);
+  check(status, "cudaGraphInstantiate");
+  auto recording = std::make_unique<Graph>(executable, handle_);
+  check(cudaGraphUpload(executable, handle_), "cudaGraphUpload");
+  return recording;
+}
+
+}  // namespace onnx_train::cuda

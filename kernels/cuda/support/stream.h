@@ -1,0 +1,53 @@
+// A stream of a CUDA device. Copies from and to the host go through a ring of pinned memory, so that they do not wait
+// for the work before them; a copy larger than half of the ring goes in pieces.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <optional>
+
+#include "kernels/cuda/support/runtime.h"
+#include "kernels/device.h"
+
+namespace onnx_train::cuda {
+
+class CudaStream : public Stream {
+ public:
+  CudaStream();
+  ~CudaStream() override;
+
+  cudaStream_t handle() const { return handle_; }
+
+  void copy_from_host(void* to, const void* from, size_t bytes) override;
+  void copy_to_host(void* to, const void* from, size_t bytes) override;
+  void copy(const Transfer& transfer) override;
+  void commit(const std::vector<Transfer>& transfers, const Fault* fault) override;
+  void synchronize() override { wait(mark()); }
+  int64_t mark() override;
+  void wait(int64_t mark) override;
+  std::unique_ptr<Recording> record(const std::function<void()>& enqueue) override;
+
+ private:
+  // A point in the stream's work. When it is reached, its part of the ring is free, once a download has been delivered.
+  struct Point {
+    int64_t number;
+    Event event;
+    size_t end = 0;  // of its part of the ring; 0 without one
+    void* to = nullptr;
+    const char* staged = nullptr;
+    size_t bytes = 0;
+  };
+
+  char* reserve(size_t bytes);
+  Point& add_point();
+  void retire_front();
+
+  cudaStream_t handle_ = nullptr;
+  std::optional<PinnedMemory> ring_;  // allocated by the first copy
+  size_t head_ = 0, tail_ = 0;        // [tail_, head_) is in use; head_ < tail_: it wraps around
+  std::deque<Point> points_;
+  std::vector<Event> idle_events_;
+  int64_t last_ = 0;
+};
+
+}  // namespace onnx_train::cuda

@@ -1,0 +1,55 @@
+// Combining values of the threads of a warp and of a block. The order is fixed, so results do not change between runs.
+#pragma once
+
+#include "kernels/cuda/support/gpu.h"
+
+namespace onnx_train::cuda {
+
+// Exchanges a value of any size as words of 4 bytes; `exchange` is a shuffle of one word.
+template <typename T, typename F>
+__device__ T exchange_words(T value, const F& exchange) {
+  constexpr int kWords = (sizeof(T) + 3) / 4;
+  unsigned words[kWords] = {};
+  memcpy(words, &value, sizeof(T));
+  for (unsigned& word : words) word = exchange(word);
+  memcpy(&value, words, sizeof(T));
+  return value;
+}
+
+template <typename T>
+__device__ T shuffle_down(T value, unsigned distance) {
+  return exchange_words(value, [=](unsigned word) { return __shfl_down_sync(gpu::kAllLanes, word, distance); });
+}
+
+template <typename T>
+__device__ T from_lane_0(T value) {
+  return exchange_words(value, [](unsigned word) { return __shfl_sync(gpu::kAllLanes, word, 0); });
+}
+
+// Returns the combination of all lanes' values to lane 0. `merge` is associative.
+template <typename T, typename F>
+__device__ T merge_warp(T value, const F& merge) {
+  for (unsigned distance = gpu::kWarpSize / 2; distance > 0; distance /= 2) {
+    value = merge(value, shuffle_down(value, distance));
+  }
+  return value;
+}
+
+// Returns the combination of the values of kSize threads, the whole block, to thread 0. `scratch` is shared memory for
+// kSize / 32 values. The block must wait before it uses `scratch` again.
+template <int kSize, typename T, typename F>
+__device__ T merge_block(T value, T* scratch, const F& merge) {
+  constexpr int kWarps = kSize / gpu::kWarpSize;
+  static_assert(kSize % gpu::kWarpSize == 0 && kWarps <= gpu::kWarpSize);
+  const int lane = static_cast<int>(threadIdx.x) % gpu::kWarpSize,
+            warp = static_cast<int>(threadIdx.x) / gpu::kWarpSize;
+  value = merge_warp(value, merge);
+  if (lane == 0) scratch[warp] = value;
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    for (int w = 1; w < kWarps; ++w) value = merge(value, scratch[w]);
+  }
+  return value;
+}
+
+}  // namespace onnx_train::cuda

@@ -1,0 +1,200 @@
+// Softmax cross entropy and its gradient (bodies: onnx_passes/functions/losses.cc). The loss reads each logit once, the
+// gradient once, and neither stores probabilities; the gradient may take the place of the logits.
+#include <limits>
+
+#include "kernels/cuda/kernels.h"
+#include "kernels/cuda/support/indexing.h"
+#include "kernels/cuda/support/rows.h"
+#include "kernels/dispatch.h"
+#include "kernels/geometry/losses.h"
+#include "kernels/math/reducers.h"
+#include "onnx_passes/functions/functions.h"
+
+namespace onnx_train::cuda {
+namespace {
+
+// What kernels need of the node and of a run.
+template <typename T>
+struct CrossEntropy {
+  AxisView logits;
+  int64_t ignore_index;
+  double smoothing, smoothing_per_class;
+  bool mean, int64_labels;
+  const void* labels;
+  const T* weight;  // by class, or null
+
+  CrossEntropy(const CrossEntropySpec& spec, const Launch& launch)
+      : logits(spec.logits),
+        ignore_index(spec.ignore_index),
+        smoothing(spec.smoothing),
+        smoothing_per_class(spec.smoothing_per_class()),
+        mean(spec.mean),
+        int64_labels(spec.int64_labels),
+        labels(launch.inputs[spec.labels_input]),
+        weight(spec.weight_input < 0 ? nullptr : launch.in<T>(spec.weight_input)) {}
+
+  __device__ int64_t label(int64_t position) const {
+    return int64_labels ? static_cast<const int64_t*>(labels)[position] : static_cast<const int32_t*>(labels)[position];
+  }
+  // A label that is not a class is reported, and its position does not count.
+  __device__ bool counts(int64_t y) const { return y != ignore_index && y >= 0 && y < logits.size; }
+  __device__ T weight_of(int64_t c) const { return weight ? weight[c] : T{1}; }
+};
+
+// Sums over all positions or classes that every block of the later kernels needs.
+struct Totals {
+  double labels = 0;                                    // Σ weight of the label, over the positions that count
+  double classes = 0;                                   // Σ weight of the class
+  int64_t wrong = std::numeric_limits<int64_t>::max();  // the first position whose label is not a class
+};
+
+// One block.
+template <typename T>
+__global__ void find_totals(CrossEntropy<T> ce, Totals* totals, Fault* fault, int32_t node, int32_t labels_input) {
+  GPU_SHARED(scratch, Totals[kThreads / gpu::kWarpSize]);
+  Totals mine{0, 0, std::numeric_limits<int64_t>::max()};
+  for (int64_t i = threadIdx.x; i < ce.logits.lines(); i += kThreads) {
+    const int64_t y = ce.label(i);
+    if (ce.counts(y)) {
+      mine.labels += static_cast<double>(ce.weight_of(y));
+    } else if (y != ce.ignore_index && i < mine.wrong) {
+      mine.wrong = i;
+    }
+  }
+  for (int64_t c = threadIdx.x; c < ce.logits.size; c += kThreads) mine.classes += static_cast<double>(ce.weight_of(c));
+  mine = merge_block<kThreads>(mine, scratch, [](const Totals& a, const Totals& b) {
+    return Totals{a.labels + b.labels, a.classes + b.classes, a.wrong < b.wrong ? a.wrong : b.wrong};
+  });
+  if (threadIdx.x != 0) return;
+  *totals = mine;
+  if (mine.wrong < ce.logits.lines() && fault->node == 0)
+    *fault = {node, labels_input, mine.wrong, ce.label(mine.wrong)};
+}
+
+// The loss of each position, and log Σ exp of its logits unless log_sums is null.
+template <typename T, int kRowThreads>
+__global__ void find_losses(CrossEntropy<T> ce, const T* x, T* log_sums, double* losses) {
+  using Threads = RowThreads<kRowThreads>;
+  using Sum = math::ExponentialSum<T>;
+  const int64_t position = Threads::row(), classes = ce.logits.size, stride = ce.logits.inner;
+  if (position >= ce.logits.lines()) return;
+  x += ce.logits.line(position);
+  auto acc = Sum::start();
+  for (int64_t c = Threads::first(); c < classes; c += kRowThreads) acc = Sum::add(acc, x[c * stride]);
+  acc = Threads::merge(acc, [](const auto& a, const auto& b) { return Sum::merge(a, b); });
+  const T l = acc.largest + math::log(acc.sum);
+  const int64_t y = ce.label(position);
+  double loss = 0;
+  if (ce.counts(y)) {
+    if (ce.smoothing > 0) {
+      double distance = 0;
+      for (int64_t c = Threads::first(); c < classes; c += kRowThreads) {
+        distance += static_cast<double>(ce.weight_of(c) * (l - x[c * stride]));
+      }
+      loss = ce.smoothing_per_class * Threads::merge(distance, [](double a, double b) { return a + b; });
+    }
+    loss += (1 - ce.smoothing) * static_cast<double>(ce.weight_of(y) * (l - x[y * stride]));
+  }
+  if (Threads::first() != 0) return;
+  losses[position] = loss;
+  if (log_sums) log_sums[position] = l;
+}
+
+// One block.
+template <typename T>
+__global__ void add_losses(int64_t positions, bool mean, const double* losses, const Totals* totals, T* loss) {
+  GPU_SHARED(scratch, double[kThreads / gpu::kWarpSize]);
+  double sum = 0;
+  for (int64_t i = threadIdx.x; i < positions; i += kThreads) sum += losses[i];
+  sum = merge_block<kThreads>(sum, scratch, [](double a, double b) { return a + b; });
+  if (threadIdx.x == 0) *loss = static_cast<T>(mean ? sum / totals->labels : sum);
+}
+
+template <typename T>
+Prepared prepare_loss(const NodeSpec& spec) {
+  const CrossEntropySpec ce = CrossEntropySpec::of_loss(spec);
+  const int64_t positions = ce.logits.lines();
+  const bool has_log_sums = spec.num_outputs() > 1 && spec.has_output(1);
+  const auto run = [=](const Launch& launch) {
+    const CrossEntropy<T> of_run(ce, launch);
+    auto* const totals = launch.scratch<Totals>();
+    auto* const losses = reinterpret_cast<double*>(totals + 1);
+    enqueue(launch, "find_totals", find_totals<T>, 1, kThreads, 0, of_run, totals, launch.fault, launch.node,
+            ce.labels_input);
+    if (positions > 0) {
+      dispatch_row_threads(positions, ce.logits.size, ce.logits.inner == 1,
+                           [&]<int kRowThreads>(std::integral_constant<int, kRowThreads>) {
+                             enqueue(launch, "find_losses", find_losses<T, kRowThreads>,
+                                     row_blocks<kRowThreads>(positions), kThreads, 0, of_run, launch.in<T>(0),
+                                     has_log_sums ? launch.out<T>(1) : nullptr, losses);
+                           });
+    }
+    enqueue(launch, "add_losses", add_losses<T>, 1, kThreads, 0, positions, ce.mean, losses, totals, launch.out<T>());
+  };
+  return {.run = run,
+          .workspace = sizeof(Totals) + static_cast<size_t>(positions) * sizeof(double),
+          .explain = ce.explain()};
+}
+
+// dx = share exp(x - l), less what belongs to the label and to smoothing.
+template <typename T>
+__global__ void differentiate_losses(int64_t n, CrossEntropy<T> ce, Divider inner, Divider classes, const Fault* guard,
+                                     const T* dloss, const T* x, const T* log_sums, const Totals* totals, T* dx) {
+  if (stops(guard)) return;
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i >= n) return;
+  const int64_t line = inner.quotient(i), outer = classes.quotient(line);
+  const int64_t c = line - outer * ce.logits.size, position = outer * ce.logits.inner + (i - line * ce.logits.inner);
+  const int64_t y = ce.label(position);
+  if (!ce.counts(y)) {
+    dx[i] = 0;  // not 0 times infinity
+    return;
+  }
+  const double scale = static_cast<double>(*dloss) / (ce.mean ? totals->labels : 1.0);
+  const double of_label = scale * (1 - ce.smoothing) * static_cast<double>(ce.weight_of(y));
+  const double of_all = of_label + scale * ce.smoothing_per_class * totals->classes;
+  T result = static_cast<T>(of_all) * math::exp(x[i] - log_sums[position]);
+  if (c == y) result -= static_cast<T>(of_label);
+  if (ce.smoothing > 0) result -= static_cast<T>(scale * ce.smoothing_per_class) * ce.weight_of(c);
+  dx[i] = result;
+}
+
+template <typename T>
+Prepared prepare_gradient(const NodeSpec& spec) {
+  const CrossEntropySpec ce = CrossEntropySpec::of_gradient(spec);
+  const int64_t n = spec.out_size();
+  const auto run = [=, inner = Divider(std::max<int64_t>(ce.logits.inner, 1)),
+                    classes = Divider(std::max<int64_t>(ce.logits.size, 1))](const Launch& launch) {
+    const CrossEntropy<T> of_run(ce, launch);
+    auto* const totals = launch.scratch<Totals>();
+    enqueue(launch, "find_totals", find_totals<T>, 1, kThreads, 0, of_run, totals, launch.fault, launch.node,
+            ce.labels_input);
+    if (n == 0) return;
+    enqueue(launch, "differentiate_losses", differentiate_losses<T>, blocks_for(n), kThreads, 0, n, of_run, inner,
+            classes, guard_of(launch, 2, 1), launch.in<T>(0), launch.in<T>(1), launch.in<T>(3), totals,
+            launch.out<T>());
+  };
+  return {.run = run, .workspace = sizeof(Totals), .in_place = {{0, 1}}, .explain = ce.explain()};
+}
+
+bool supports_loss(const NodeSpec& spec) { return is_float_or_double(spec.in_type(0)) && is_label(spec.in_type(1)); }
+bool supports_gradient(const NodeSpec& spec) {
+  return is_float_or_double(spec.in_type(1)) && spec.out_type() == spec.in_type(1) && is_label(spec.in_type(2));
+}
+
+}  // namespace
+
+std::vector<Kernel> loss_kernels() {
+  const auto loss = [](const NodeSpec& spec) {
+    return dispatch_float(spec.in_type(0), [&]<typename T>(T) { return prepare_loss<T>(spec); });
+  };
+  const auto gradient = [](const NodeSpec& spec) {
+    return dispatch_float(spec.in_type(1), [&]<typename T>(T) { return prepare_gradient<T>(spec); });
+  };
+  return {
+      {"SoftmaxCrossEntropy", supports_loss, loss, kDomain, "", InputCheck::kChecks},
+      {"SoftmaxCrossEntropyGrad", supports_gradient, gradient, kDomain, "", InputCheck::kCheckedUpstream},
+  };
+}
+
+}  // namespace onnx_train::cuda

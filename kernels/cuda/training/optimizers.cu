@@ -1,0 +1,248 @@
+// Optimizer updates (kernels/geometry/updates.h) of up to kMostTensors tensors in one launch, and the norm of all
+// gradients. An update writes nothing after a fault.
+#include <vector>
+
+#include "kernels/cuda/kernels.h"
+#include "kernels/cuda/support/launch.h"
+#include "kernels/cuda/support/warp.h"
+#include "kernels/dispatch.h"
+#include "kernels/geometry/updates.h"
+#include "onnx_passes/functions/functions.h"
+
+namespace onnx_train::cuda {
+namespace {
+
+constexpr int kMostTensors = 32;    // of a launch: they are its parameters
+constexpr int64_t kOfBlock = 2048;  // elements
+
+// A scalar on the device, or a constant.
+struct Scalar {
+  const void* data;
+  DType dtype;
+  double constant;
+
+  Scalar(const UpdateScalar& scalar, const Launch& launch)
+      : data(scalar.input < 0 ? nullptr : launch.inputs[scalar.input]),
+        dtype(scalar.dtype),
+        constant(scalar.constant) {}
+  __device__ double value() const {
+    if (!data) return constant;
+    switch (dtype) {
+      case DType::kInt64: return static_cast<double>(*static_cast<const int64_t*>(data));
+      case DType::kDouble: return *static_cast<const double*>(data);
+      default: return static_cast<double>(*static_cast<const float*>(data));
+    }
+  }
+};
+
+struct Rule {
+  math::UpdateParameters parameters;
+  Scalar step, rate, scale;
+  __device__ math::Coefficients coefficients() const {
+    return math::coefficients_of(parameters, step.value(), rate.value(), scale.value());
+  }
+};
+
+struct Tensor {
+  const void* in[4];
+  void* out[3];
+  int64_t size, first_block;
+};
+
+struct Tensors {
+  Tensor all[kMostTensors];
+  int count;
+};
+
+// The tensor of the calling block.
+template <typename List>
+__device__ int tensor_of_block(const List& list) {
+  int t = 0;
+  while (t + 1 < list.count && list.all[t + 1].first_block <= blockIdx.x) ++t;
+  return t;
+}
+
+template <typename T>
+__device__ void update_element(const Tensor& tensor, int64_t i, const math::UpdateParameters& parameters,
+                               const math::Coefficients& k) {
+  const auto in = [&](int n) { return static_cast<const T*>(tensor.in[n])[i]; };
+  const auto out = [&](int n) { return static_cast<T*>(tensor.out[n]) + i; };
+  switch (parameters.formula) {
+    case math::UpdateFormula::kSgd: *out(0) = math::Sgd<T>(k)(in(0), in(1)); break;
+    case math::UpdateFormula::kMomentum:
+      *out(0) = math::Momentum<T>(k, parameters.nesterov)(in(0), in(1), in(2), out(1));
+      break;
+    case math::UpdateFormula::kAdam: *out(0) = math::Adam<T>(k)(in(0), in(1), in(2), in(3), out(1), out(2)); break;
+  }
+}
+
+template <typename T>
+__global__ void update_tensors(Tensors tensors, Rule rule, const Fault* fault) {
+  if (fault->node != 0) return;
+  GPU_SHARED(coefficients, math::Coefficients);
+  if (threadIdx.x == 0) coefficients = rule.coefficients();
+  __syncthreads();
+  const Tensor& tensor = tensors.all[tensor_of_block(tensors)];
+  const int64_t begin = (blockIdx.x - tensor.first_block) * kOfBlock, end = std::min(begin + kOfBlock, tensor.size);
+  for (int64_t i = begin + threadIdx.x; i < end; i += kThreads)
+    update_element<T>(tensor, i, rule.parameters, coefficients);
+}
+
+// The tensors of one launch: of one rule and one type.
+struct Group {
+  size_t rule;
+  DType dtype;
+  std::vector<TensorUpdate> tensors;
+};
+
+std::vector<Group> groups_of(const MultiTensorUpdate& all) {
+  std::vector<Group> groups;
+  for (const TensorUpdate& update : all.tensors) {
+    if (update.size == 0) continue;
+    Group* group = nullptr;
+    for (Group& g : groups) {
+      if (g.rule == update.rule && g.dtype == update.dtype && g.tensors.size() < kMostTensors) group = &g;
+    }
+    if (!group) group = &groups.emplace_back(Group{update.rule, update.dtype, {}});
+    group->tensors.push_back(update);
+  }
+  return groups;
+}
+
+void run_group(const Launch& launch, const UpdateRule& rule, const Group& group) {
+  Tensors tensors = {};
+  int64_t blocks = 0;
+  for (const TensorUpdate& update : group.tensors) {
+    Tensor& tensor = tensors.all[tensors.count++];
+    for (int i = 0; i < 4; ++i) tensor.in[i] = update.inputs[i] < 0 ? nullptr : launch.inputs[update.inputs[i]];
+    for (int i = 0; i < 3; ++i) tensor.out[i] = update.outputs[i] < 0 ? nullptr : launch.outputs[update.outputs[i]];
+    tensor.size = update.size;
+    tensor.first_block = blocks;
+    blocks += (update.size + kOfBlock - 1) / kOfBlock;
+  }
+  const Rule of_run{rule.parameters, {rule.step, launch}, {rule.rate, launch}, {rule.scale, launch}};
+  dispatch_float(group.dtype, [&]<typename T>(T) {
+    enqueue(launch, "update_tensors", update_tensors<T>, static_cast<unsigned>(blocks), kThreads, 0, tensors, of_run,
+            launch.fault);
+  });
+}
+
+Prepared prepare_updates(const MultiTensorUpdate& all) {
+  Prepared prepared;
+  prepared.run = [rules = all.rules, groups = groups_of(all)](const Launch& launch) {
+    for (const Group& group : groups) run_group(launch, rules[group.rule], group);
+  };
+  prepared.in_place = all.in_place();
+  return prepared;
+}
+
+// ---- The norm of all gradients
+
+constexpr int kMostNormed = 96;
+
+struct Normed {
+  const void* data;
+  int64_t size, first_block;
+};
+
+struct NormedTensors {
+  Normed all[kMostNormed];
+  int count;
+};
+
+// The sum of squares of a block's elements, to sums[block].
+template <typename T>
+__global__ void sum_squares(NormedTensors tensors, double* sums) {
+  GPU_SHARED(scratch, double[kThreads / gpu::kWarpSize]);
+  const Normed& tensor = tensors.all[tensor_of_block(tensors)];
+  const int64_t begin = (blockIdx.x - tensor.first_block) * kOfBlock, end = std::min(begin + kOfBlock, tensor.size);
+  double sum = 0;
+  for (int64_t i = begin + threadIdx.x; i < end; i += kThreads) {
+    const double x = static_cast<double>(static_cast<const T*>(tensor.data)[i]);
+    sum += x * x;
+  }
+  sum = merge_block<kThreads>(sum, scratch, [](double a, double b) { return a + b; });
+  if (threadIdx.x == 0) sums[blockIdx.x] = sum;
+}
+
+// One block.
+template <typename T>
+__global__ void add_squares(int64_t n, const double* sums, T* norm) {
+  GPU_SHARED(scratch, double[kThreads / gpu::kWarpSize]);
+  double sum = 0;
+  for (int64_t i = threadIdx.x; i < n; i += kThreads) sum += sums[i];
+  sum = merge_block<kThreads>(sum, scratch, [](double a, double b) { return a + b; });
+  if (threadIdx.x == 0) *norm = static_cast<T>(std::sqrt(sum));
+}
+
+// The inputs of one launch: of one type.
+struct NormGroup {
+  DType dtype;
+  std::vector<int> inputs;
+  std::vector<int64_t> sizes;
+  int64_t blocks = 0;
+};
+
+std::vector<NormGroup> norm_groups(const NodeSpec& spec) {
+  std::vector<NormGroup> groups;
+  for (int i = 0; i < spec.num_inputs(); ++i) {
+    if (spec.in_size(i) == 0) continue;
+    if (groups.empty() || groups.back().dtype != spec.in_type(i) || groups.back().inputs.size() == kMostNormed) {
+      groups.push_back({spec.in_type(i), {}, {}});
+    }
+    groups.back().inputs.push_back(i);
+    groups.back().sizes.push_back(spec.in_size(i));
+    groups.back().blocks += (spec.in_size(i) + kOfBlock - 1) / kOfBlock;
+  }
+  return groups;
+}
+
+void run_norm_group(const Launch& launch, const NormGroup& group, double* sums) {
+  NormedTensors tensors = {};
+  int64_t blocks = 0;
+  for (size_t i = 0; i < group.inputs.size(); ++i) {
+    tensors.all[tensors.count++] = {launch.inputs[group.inputs[i]], group.sizes[i], blocks};
+    blocks += (group.sizes[i] + kOfBlock - 1) / kOfBlock;
+  }
+  dispatch_float(group.dtype, [&]<typename T>(T) {
+    enqueue(launch, "sum_squares", sum_squares<T>, static_cast<unsigned>(blocks), kThreads, 0, tensors, sums);
+  });
+}
+
+Prepared prepare_global_norm(const NodeSpec& spec) {
+  const std::vector<NormGroup> groups = norm_groups(spec);
+  int64_t blocks = 0;
+  for (const NormGroup& group : groups) blocks += group.blocks;
+  const auto run = [groups, blocks, out = spec.out_type()](const Launch& launch) {
+    auto* sums = launch.scratch<double>();
+    for (const NormGroup& group : groups) {
+      run_norm_group(launch, group, sums);
+      sums += group.blocks;
+    }
+    dispatch_float(out, [&]<typename T>(T) {
+      enqueue(launch, "add_squares", add_squares<T>, 1, kThreads, 0, blocks, launch.scratch<double>(), launch.out<T>());
+    });
+  };
+  return {run, static_cast<size_t>(blocks) * sizeof(double)};
+}
+
+bool has_floats(const NodeSpec& spec) {
+  for (int i = 0; i < spec.num_inputs(); ++i) {
+    if (!is_float_or_double(spec.in_type(i))) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+std::vector<Kernel> optimizer_kernels() {
+  std::vector<Kernel> kernels;
+  for (const UpdateRow& row : update_rows()) {
+    kernels.push_back(
+        {row.op, row.supports, [&row](const NodeSpec& spec) { return prepare_updates(row.describe(spec)); }, kDomain});
+  }
+  kernels.push_back({"GlobalNorm", has_floats, prepare_global_norm, kDomain});
+  return kernels;
+}
+
+}  // namespace onnx_train::cuda

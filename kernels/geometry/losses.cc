@@ -1,0 +1,40 @@
+#include "kernels/geometry/losses.h"
+
+#include "onnx_passes/ir/error.h"
+
+namespace onnx_train {
+
+CrossEntropySpec::CrossEntropySpec(const NodeSpec& spec, int logits_at, int labels_at, int weight_at)
+    : logits(spec.in_shape(logits_at), spec.node().attr("axis", 1)),
+      ignore_index(spec.node().attr("ignore_index", -100)),
+      smoothing(spec.node().attr_tensor("label_smoothing").at(0)),
+      mean(std::string(spec.node().attr("reduction", "mean")) == "mean"),
+      labels_input(labels_at),
+      weight_input(spec.has_input(weight_at) ? weight_at : -1),
+      int64_labels(spec.in_type(labels_at) == DType::kInt64) {
+  check_size(spec, labels_at, logits.lines(), "labels");
+  if (weight_input >= 0) check_size(spec, weight_input, logits.size, "class weights");
+}
+
+CrossEntropySpec CrossEntropySpec::of_gradient(const NodeSpec& spec) {
+  const CrossEntropySpec result(spec, 1, 2, 4);
+  result.check_size(spec, 3, result.logits.lines(), "log-sums");
+  return result;
+}
+
+void CrossEntropySpec::check_size(const NodeSpec& spec, int input, int64_t wanted, const char* what) const {
+  if (spec.in_size(input) == wanted) return;
+  fail(spec.node().label(), ": the ", what, " have the shape ", to_string(spec.in_shape(input)), "; with ", logits.size,
+       " classes there must be ", wanted);
+}
+
+std::function<std::string(const Fault&)> CrossEntropySpec::explain() const {
+  return [classes = logits.size](const Fault& fault) {
+    return concat("label ", fault.value, " at position ", fault.position, " is outside the ", classes, " classes 0 to ",
+                  classes - 1, "; correct the labels, or name it ignore_index if such positions do not count");
+  };
+}
+
+bool is_label(DType dtype) { return dtype == DType::kInt64 || dtype == DType::kInt32; }
+
+}  // namespace onnx_train

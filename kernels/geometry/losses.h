@@ -1,0 +1,36 @@
+// Softmax cross entropy as its node describes it (bodies: onnx_passes/functions/losses.cc). A plain value. The
+// constructor throws Error that names the node when sizes do not fit.
+#pragma once
+
+#include <string>
+
+#include "kernels/geometry/axis_view.h"
+#include "kernels/kernel.h"
+
+namespace onnx_train {
+
+// A position is one row of logits along the class axis.
+struct CrossEntropySpec {
+  AxisView logits;
+  int64_t ignore_index;
+  double smoothing;
+  bool mean;
+  int labels_input, weight_input;  // numbers of inputs; weight_input is -1 without class weights
+  bool int64_labels;               // labels are int64, otherwise int32
+
+  CrossEntropySpec(const NodeSpec& spec, int logits_at, int labels_at, int weight_at);
+  // The inputs of SoftmaxCrossEntropy and of SoftmaxCrossEntropyGrad.
+  static CrossEntropySpec of_loss(const NodeSpec& spec) { return {spec, 0, 1, 2}; }
+  static CrossEntropySpec of_gradient(const NodeSpec& spec);
+
+  double smoothing_per_class() const { return smoothing / static_cast<double>(logits.size); }
+  // Prepared::explain for a label that is not a class.
+  std::function<std::string(const Fault&)> explain() const;
+
+ private:
+  void check_size(const NodeSpec& spec, int input, int64_t wanted, const char* what) const;
+};
+
+bool is_label(DType dtype);
+
+}  // namespace onnx_train

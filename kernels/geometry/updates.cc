@@ -1,0 +1,206 @@
+#include "kernels/geometry/updates.h"
+
+#include <algorithm>
+#include <map>
+
+#include "kernels/dispatch.h"
+#include "kernels/lowering/outline.h"
+#include "onnx_passes/functions/functions.h"
+#include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/inference.h"
+#include "onnx_passes/ir/inlining.h"
+#include "onnx_passes/ir/onnx.h"
+#include "onnx_passes/operators/operators.h"
+
+namespace onnx_train {
+namespace {
+
+using Places = std::map<std::string, int>;
+
+// The input or output number of the kernel's node that a name in `places` refers to; -1 if the name is empty.
+int place_of(const Places& places, const std::string& name) {
+  const auto found = places.find(name);
+  return found == places.end() ? -1 : found->second;
+}
+
+double number(const onnx::NodeProto& node, const std::string& name) {
+  for (const onnx::AttributeProto& a : node.attribute()) {
+    if (a.name() != name) continue;
+    return a.has_t() ? from_proto(a.t()).at(0) : static_cast<double>(a.i());
+  }
+  return 0;
+}
+
+// What the names in a node of the body refer to.
+struct Operands {
+  const NodeSpec& spec;
+  Places inputs, outputs;
+  std::map<std::string, double> constants = {};
+
+  UpdateScalar number(const std::string& name) const {
+    const int input = place_of(inputs, name);
+    if (input >= 0) return {input, spec.in_type(input), 0};
+    return {-1, DType::kDouble, constants.at(name)};
+  }
+};
+
+UpdateRule rule_of(const onnx::NodeProto& node, const Operands& operands) {
+  UpdateRule rule;
+  math::UpdateParameters& p = rule.parameters;
+  p.decoupled = node.op_type() == "AdamW";
+  p.nesterov = number(node, "nesterov") != 0;
+  p.decay = number(node, "weight_decay");
+  p.momentum = number(node, "momentum");
+  p.dampening = number(node, "dampening");
+  p.beta1 = number(node, "beta1");
+  p.beta2 = number(node, "beta2");
+  p.epsilon = number(node, "epsilon");
+  const bool is_sgd = node.op_type() == "Sgd";
+  p.formula = !is_sgd                 ? math::UpdateFormula::kAdam
+              : node.input(2).empty() ? math::UpdateFormula::kSgd
+                                      : math::UpdateFormula::kMomentum;
+  const int first = is_sgd ? 3 : 4;  // step, learning_rate and grad_scale are consecutive inputs
+  rule.step = operands.number(node.input(first));
+  rule.rate = operands.number(node.input(first + 1));
+  rule.scale = operands.number(node.input(first + 2));
+  return rule;
+}
+
+int slots_of(const UpdateRule& rule) { return static_cast<int>(rule.parameters.formula); }
+
+void add_update(MultiTensorUpdate* all, const onnx::NodeProto& node, const Operands& operands) {
+  const UpdateRule rule = rule_of(node, operands);
+  const auto known = std::find(all->rules.begin(), all->rules.end(), rule);
+  TensorUpdate update{static_cast<size_t>(known - all->rules.begin()), DType::kFloat, 0};
+  if (known == all->rules.end()) all->rules.push_back(rule);
+  for (int i = 0; i < 2 + slots_of(rule); ++i) update.inputs[i] = place_of(operands.inputs, node.input(i));
+  for (int i = 0; i < 1 + slots_of(rule); ++i) update.outputs[i] = place_of(operands.outputs, node.output(i));
+  update.dtype = operands.spec.in_type(update.inputs[0]);
+  update.size = operands.spec.in_size(update.inputs[0]);
+  all->tensors.push_back(update);
+}
+
+// ---- One tensor: the node itself
+
+onnx::NodeProto as_message(const NodeSpec& spec, Places* inputs, Places* outputs) {
+  onnx::NodeProto node = spec.node().shell();
+  for (int i = 0; i < spec.num_inputs(); ++i) {
+    node.add_input(spec.has_input(i) ? spec.node().input(i)->name() : "");
+    if (spec.has_input(i)) inputs->emplace(node.input(i), i);
+  }
+  for (int i = 0; i < spec.num_outputs(); ++i) {
+    node.add_output(spec.has_output(i) ? spec.node().output(i)->name() : "");
+    if (spec.has_output(i)) outputs->emplace(node.output(i), i);
+  }
+  return node;
+}
+
+MultiTensorUpdate describe_one(const NodeSpec& spec) {
+  Operands operands{spec, {}, {}};
+  const onnx::NodeProto node = as_message(spec, &operands.inputs, &operands.outputs);
+  MultiTensorUpdate all;
+  add_update(&all, node, operands);
+  return all;
+}
+
+bool has_supported_types(const NodeSpec& spec, int first_scalar) {
+  for (int i = 0; i < spec.num_outputs(); ++i) {
+    if (!spec.has_output(i)) return false;
+  }
+  return is_float_or_double(spec.in_type(0)) && spec.in_type(first_scalar) == DType::kInt64 &&
+         is_float_or_double(spec.in_type(first_scalar + 1)) && is_float_or_double(spec.in_type(first_scalar + 2));
+}
+
+// ---- Many tensors: the body of the call names them
+
+bool is_one_update(const Node& node) {
+  return node.is("Sgd", kDomain) || node.is("Adam", kDomain) || node.is("AdamW", kDomain);
+}
+
+// Whether `node` is an update whose tensors are inputs of the body and whose scalars are inputs or constants. Sets the
+// types of its outputs to those of the tensors they replace.
+bool is_update_of(const Graph& body, Node* node) {
+  for (int i = 0; i < node->num_inputs(); ++i) {
+    const Value* input = node->input(i);
+    const bool scalar = i + 3 >= node->num_inputs();
+    if (input && !body.is_input(input) && !(scalar && input->producer() && input->producer()->is("Constant")))
+      return false;
+  }
+  for (int i = 0; i < node->num_outputs(); ++i) {
+    const Value* old = node->input(i == 0 ? 0 : i + 1);
+    if (!old || !node->output(i)) return false;
+    node->output(i)->set_type(old->type());
+  }
+  check_shapes(*node);
+  return true;
+}
+
+// Whether the body has the form that merge_updates writes: constants, and updates of the call's inputs that produce its
+// outputs.
+bool supports_all(const NodeSpec& spec) {
+  const onnx::FunctionProto* body = function_of(spec.node());
+  if (!body || body->input_size() != spec.num_inputs() || body->output_size() != spec.num_outputs()) return false;
+  Graph scratch(spec.node().graph().shared_context());
+  std::vector<Value*> inputs;
+  for (int i = 0; i < spec.num_inputs(); ++i) {
+    if (!spec.has_input(i)) return false;
+    inputs.push_back(scratch.add_input(concat("in", i), spec.node().input(i)->type()));
+  }
+  const auto outputs = instantiate(*body, spec.node().shell(), &scratch, nullptr, inputs, "body");
+  for (Node* node = scratch.first(); node; node = node->next()) {
+    if (node->is("Constant")) {
+      infer_types(node);
+    } else if (!is_one_update(*node) || !is_update_of(scratch, node)) {
+      return false;
+    }
+  }
+  for (int i = 0; i < spec.num_outputs(); ++i) {
+    const Value* made = outputs[static_cast<size_t>(i)];
+    if (!made || !made->producer() || made->producer()->is("Constant") || !spec.has_output(i)) return false;
+    if (made->type() != spec.node().output(i)->type()) return false;
+  }
+  return true;
+}
+
+MultiTensorUpdate describe_all(const NodeSpec& spec) {
+  const onnx::FunctionProto& body = *function_of(spec.node());
+  Operands operands{spec, {}, {}};
+  for (int i = 0; i < body.input_size(); ++i) operands.inputs.emplace(body.input(i), i);
+  for (int i = 0; i < body.output_size(); ++i) operands.outputs.emplace(body.output(i), i);
+  MultiTensorUpdate all;
+  for (const onnx::NodeProto& node : body.node()) {
+    if (node.op_type() == "Constant") {
+      operands.constants.emplace(node.output(0), number(node, "value"));
+    } else {
+      add_update(&all, node, operands);
+    }
+  }
+  return all;
+}
+
+}  // namespace
+
+std::vector<InPlace> MultiTensorUpdate::in_place() const {
+  std::vector<InPlace> pairs;
+  for (const TensorUpdate& u : tensors) {
+    pairs.push_back({u.outputs[0], u.inputs[0]});
+    for (int slot = 0; slot < 2 && u.outputs[1 + slot] >= 0; ++slot) {
+      pairs.push_back({u.outputs[1 + slot], u.inputs[2 + slot]});
+    }
+  }
+  return pairs;
+}
+
+const std::vector<UpdateRow>& update_rows() {
+  static constexpr auto kSgdSupports = [](const NodeSpec& spec) { return has_supported_types(spec, 3); };
+  static constexpr auto kAdamSupports = [](const NodeSpec& spec) { return has_supported_types(spec, 4); };
+  static const std::vector<UpdateRow> rows = {
+      {"Sgd", kSgdSupports, describe_one},
+      {"Adam", kAdamSupports, describe_one},
+      {"AdamW", kAdamSupports, describe_one},
+      {"Updates", supports_all, describe_all},
+  };
+  return rows;
+}
+
+}  // namespace onnx_train

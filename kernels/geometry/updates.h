@@ -1,0 +1,52 @@
+// Optimizer updates as their nodes describe them, of one tensor or of many in one call (multi-tensor update, see
+// lowering/updates.h). Plain values; pure functions, any thread.
+#pragma once
+
+#include <vector>
+
+#include "kernels/kernel.h"
+#include "kernels/math/optimizers.h"
+
+namespace onnx_train {
+
+// A scalar that the updates share: an input of the node, or a constant of the outlined body.
+struct UpdateScalar {
+  int input = -1;
+  DType dtype = DType::kDouble;
+  double constant = 0;
+  bool operator==(const UpdateScalar&) const = default;
+};
+
+// What all tensors of a group share.
+struct UpdateRule {
+  math::UpdateParameters parameters;
+  UpdateScalar step, rate, scale;
+  bool operator==(const UpdateRule&) const = default;
+};
+
+// One tensor: its rule and the numbers of its operands.
+struct TensorUpdate {
+  size_t rule;
+  DType dtype;
+  int64_t size;
+  int inputs[4] = {-1, -1, -1, -1};  // w, g, slots
+  int outputs[3] = {-1, -1, -1};     // next_w, next slots
+};
+
+struct MultiTensorUpdate {
+  std::vector<UpdateRule> rules;
+  std::vector<TensorUpdate> tensors;
+
+  // New weights and slots may take the places of the old ones.
+  std::vector<InPlace> in_place() const;
+};
+
+// The operators that update, and what each updates.
+struct UpdateRow {
+  const char* op;
+  bool (*supports)(const NodeSpec&);
+  MultiTensorUpdate (*describe)(const NodeSpec&);
+};
+const std::vector<UpdateRow>& update_rows();
+
+}  // namespace onnx_train

@@ -1,0 +1,169 @@
+// The functions of cuBLASLt that need a device, on the host. The descriptors are the real library's, which stores and
+// checks their attributes without a device: what they say is read back from them here, so that a wrong leading
+// dimension or a wrong order of operands is a wrong result.
+#include <cblas.h>
+#include <cublasLt.h>
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "tests/cuda_on_host/gpu_on_host.h"
+
+namespace {
+
+struct Layout {
+  cudaDataType_t type = CUDA_R_32F;
+  int64_t rows = 0, columns = 0, leading = 0, stride = 0;
+  int batch = 1;
+
+  explicit Layout(cublasLtMatrixLayout_t from) {
+    uint32_t code = 0;
+    uint64_t size[2] = {};
+    get(from, CUBLASLT_MATRIX_LAYOUT_TYPE, &code);
+    get(from, CUBLASLT_MATRIX_LAYOUT_ROWS, &size[0]);
+    get(from, CUBLASLT_MATRIX_LAYOUT_COLS, &size[1]);
+    get(from, CUBLASLT_MATRIX_LAYOUT_LD, &leading);
+    get(from, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &stride);
+    get(from, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &batch);
+    type = static_cast<cudaDataType_t>(code);
+    rows = static_cast<int64_t>(size[0]);
+    columns = static_cast<int64_t>(size[1]);
+  }
+  // The library does not compare the leading dimension with the number of rows.
+  bool is_valid() const { return leading >= rows && rows > 0 && columns > 0; }
+
+ private:
+  template <typename T>
+  static void get(cublasLtMatrixLayout_t from, cublasLtMatrixLayoutAttribute_t attribute, T* value) {
+    size_t written = 0;
+    cublasLtMatrixLayoutGetAttribute(from, attribute, value, sizeof(T), &written);
+  }
+};
+
+template <typename T>
+T attribute(cublasLtMatmulDesc_t description, cublasLtMatmulDescAttributes_t name) {
+  T value{};
+  size_t written = 0;
+  cublasLtMatmulDescGetAttribute(description, name, &value, sizeof value, &written);
+  return value;
+}
+
+double load(const void* data, cudaDataType_t type, int64_t i) {
+  switch (type) {
+    case CUDA_R_32F: return static_cast<const float*>(data)[i];
+    case CUDA_R_64F: return static_cast<const double*>(data)[i];
+    case CUDA_R_16BF: return __bfloat162float(static_cast<const __nv_bfloat16*>(data)[i]);
+    default: return __half2float(static_cast<const __half*>(data)[i]);
+  }
+}
+
+void store(void* data, cudaDataType_t type, int64_t i, double value) {
+  switch (type) {
+    case CUDA_R_32F: static_cast<float*>(data)[i] = static_cast<float>(value); break;
+    case CUDA_R_64F: static_cast<double*>(data)[i] = value; break;
+    case CUDA_R_16BF: static_cast<__nv_bfloat16*>(data)[i] = __float2bfloat16(static_cast<float>(value)); break;
+    default: static_cast<__half*>(data)[i] = __float2half(static_cast<float>(value));
+  }
+}
+
+struct Call {
+  Layout a, b, c, d;
+  bool a_transposed, b_transposed;
+  int epilogue;
+  const void* bias;
+  double alpha, beta;
+  const void *a_at, *b_at, *c_at;
+  void* d_at;
+
+  void run() const {
+    const int64_t m = d.rows, n = d.columns, k = a_transposed ? a.rows : a.columns;
+    std::vector<double> left(static_cast<size_t>(m * k)), right(static_cast<size_t>(k * n)),
+        sums(static_cast<size_t>(m * n));
+    for (int64_t batch = 0; batch < d.batch; ++batch) {
+      for (int64_t l = 0; l < k; ++l) {
+        for (int64_t i = 0; i < m; ++i)
+          left[static_cast<size_t>(l * m + i)] =
+              load(a_at, a.type, batch * a.stride + (a_transposed ? i * a.leading + l : l * a.leading + i));
+      }
+      for (int64_t j = 0; j < n; ++j) {
+        for (int64_t l = 0; l < k; ++l)
+          right[static_cast<size_t>(j * k + l)] =
+              load(b_at, b.type, batch * b.stride + (b_transposed ? l * b.leading + j : j * b.leading + l));
+      }
+      const auto size = [](int64_t x) { return static_cast<blasint>(x); };
+      cblas_dgemm(CblasColMajor, CblasNoTrans, CblasNoTrans, size(m), size(n), size(k), alpha, left.data(), size(m),
+                  right.data(), size(k), 0, sums.data(), size(m));
+      for (int64_t j = 0; j < n; ++j) {
+        for (int64_t i = 0; i < m; ++i) {
+          double value = sums[static_cast<size_t>(j * m + i)];
+          if (beta != 0) value += beta * load(c_at, c.type, batch * c.stride + j * c.leading + i);
+          if (bias) value += load(bias, d.type, i);
+          store(d_at, d.type, batch * d.stride + j * d.leading + i, value);
+        }
+      }
+    }
+  }
+};
+
+int created = 0;
+
+}  // namespace
+
+extern "C" {
+
+cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
+  *handle = reinterpret_cast<cublasLtHandle_t>(&created);
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+const char* cublasLtGetStatusName(cublasStatus_t) { return "an error of the library on the host"; }
+
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t, cublasLtMatrixLayout_t,
+                                              cublasLtMatrixLayout_t, cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
+                                              cublasLtMatmulPreference_t, int requested,
+                                              cublasLtMatmulHeuristicResult_t* results, int* count) {
+  *count = std::min(requested, 1);
+  results[0] = {};
+  results[0].workspaceSize = 1024;
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t description, const void* alpha, const void* a,
+                              cublasLtMatrixLayout_t a_layout, const void* b, cublasLtMatrixLayout_t b_layout,
+                              const void* beta, const void* c, cublasLtMatrixLayout_t c_layout, void* d,
+                              cublasLtMatrixLayout_t d_layout, const cublasLtMatmulAlgo_t*, void* workspace,
+                              size_t workspace_bytes, cudaStream_t stream) {
+  const bool is_double = attribute<int32_t>(description, CUBLASLT_MATMUL_DESC_SCALE_TYPE) == CUDA_R_64F;
+  const auto scale = [&](const void* at) {
+    return is_double ? *static_cast<const double*>(at) : *static_cast<const float*>(at);
+  };
+  const int epilogue = attribute<int32_t>(description, CUBLASLT_MATMUL_DESC_EPILOGUE);
+  const bool has_bias = epilogue == CUBLASLT_EPILOGUE_BIAS;
+  Call call{Layout(a_layout),
+            Layout(b_layout),
+            Layout(c_layout),
+            Layout(d_layout),
+            attribute<int32_t>(description, CUBLASLT_MATMUL_DESC_TRANSA) != CUBLAS_OP_N,
+            attribute<int32_t>(description, CUBLASLT_MATMUL_DESC_TRANSB) != CUBLAS_OP_N,
+            epilogue,
+            has_bias ? attribute<void*>(description, CUBLASLT_MATMUL_DESC_BIAS_POINTER) : nullptr,
+            scale(alpha),
+            scale(beta),
+            a,
+            b,
+            c,
+            d};
+  const int64_t k = call.a_transposed ? call.a.rows : call.a.columns;
+  const bool fits = (call.a_transposed ? call.a.columns : call.a.rows) == call.d.rows &&
+                    (call.b_transposed ? call.b.rows : call.b.columns) == call.d.columns &&
+                    (call.b_transposed ? call.b.columns : call.b.rows) == k && call.a.is_valid() && call.b.is_valid() &&
+                    call.c.is_valid() && call.d.is_valid();
+  if (!fits || !workspace || workspace_bytes < 1024) return CUBLAS_STATUS_INVALID_VALUE;
+  if (epilogue != CUBLASLT_EPILOGUE_DEFAULT && !has_bias) return CUBLAS_STATUS_NOT_SUPPORTED;
+  const cudaError_t status = gpu_host::enqueue_launch(stream, nullptr, [call] { call.run(); });
+  return status == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
+}
+
+}  // extern "C"

@@ -1,0 +1,213 @@
+// CUDA's language on the host, for tests: kernels/cuda/support/gpu.h includes this file when a C++ compiler compiles a
+// kernel file. The blocks of a grid run one after the other; the threads of a block are fibers of one host thread, and
+// a thread runs until it reaches a barrier or a warp collective. machine.cc has the machine.
+//
+// Found here: accesses out of bounds and after free (address sanitizer; also of shared memory), misaligned vectors
+// (undefined-behaviour sanitizer), races between threads and blocks (thread sanitizer), barriers that not all threads
+// reach, collectives whose mask names an exited lane, and reads of shared memory that nobody wrote (it starts as NaN).
+// GPU_HOST_ORDER=backwards, or =SEED, changes the order in which threads and blocks run: results must be equal.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <type_traits>
+
+namespace gpu_host {
+
+// Of the running thread; kernels read them as threadIdx and so on.
+struct Index {
+  unsigned x = 0, y = 0, z = 0;
+};
+inline Index thread_index, block_index;
+inline dim3 block_size, grid_size;
+
+// Runs all threads of a grid. One host thread at a time may call it.
+void run_grid(dim3 grid, dim3 block, size_t dynamic_shared_bytes, const std::function<void()>& thread);
+// Enqueues work, a launch of `kernel`, to a stream of the host's runtime (runtime.cc).
+cudaError_t enqueue_launch(cudaStream_t stream, const void* kernel, std::function<void()> work);
+
+// Ends the program with the place of the running thread: a kernel did what hardware leaves undefined.
+[[noreturn]] void refuse(const char* what);
+
+int lane();
+int threads_in_block();
+void block_barrier();
+int block_barrier_count(bool predicate);  // the number of threads whose predicate is true
+void fence();
+// Memory of the block's variable `key`: an allocation of its own, so that the sanitizers see its ends.
+void* shared_variable(const void* key, size_t bytes);
+void* dynamic_shared();
+// A copy that takes place in async_wait. A null `from` writes zeros.
+void async_copy(void* to, const void* from, size_t bytes);
+void async_wait();
+
+// Gathers one value of each lane in the mask: lane i's is at data + i·bytes. Valid until the lane's next collective.
+const void* gather_lanes(uint32_t mask, const void* value, size_t bytes);
+inline constexpr size_t kMostLaneBytes = 64;
+
+template <typename T>
+const T* lanes(uint32_t mask, const T& value) {
+  static_assert(sizeof(T) <= kMostLaneBytes && std::is_trivially_copyable_v<T>);
+  return static_cast<const T*>(gather_lanes(mask, &value, sizeof(T)));
+}
+
+// The value of lane first + from of the segment of `width` lanes that the running lane is in; its own if `from` is
+// outside of the segment.
+template <typename T>
+T shuffle(uint32_t mask, const T& value, int from, int width) {
+  const T* all = lanes(mask, value);
+  if (from < 0 || from >= width) return value;
+  const int source = (lane() & ~(width - 1)) + from;
+  if (!(mask >> source & 1)) refuse("a shuffle reads a lane that its mask leaves out");
+  return all[source];
+}
+
+template <typename T, typename F>
+T atomic_update(T* p, F&& f) {
+  using Bits = std::conditional_t<sizeof(T) == 8, uint64_t, std::conditional_t<sizeof(T) == 4, uint32_t, uint16_t>>;
+  static_assert(sizeof(T) == sizeof(Bits));
+  if (reinterpret_cast<uintptr_t>(p) % sizeof(T) != 0) refuse("an atomic operation at an address that is not aligned");
+  auto* bits = reinterpret_cast<Bits*>(p);
+  Bits found = __atomic_load_n(bits, __ATOMIC_RELAXED);
+  while (true) {
+    T old;
+    std::memcpy(&old, &found, sizeof(T));
+    const T wanted = f(old);
+    Bits next;
+    std::memcpy(&next, &wanted, sizeof(T));
+    if (__atomic_compare_exchange_n(bits, &found, next, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) return old;
+  }
+}
+
+template <typename T>
+using Type = T;
+
+}  // namespace gpu_host
+
+// A plain __shared__ must not compile here: it would be a variable that all blocks share.
+#undef __shared__
+#define __shared__ use_GPU_SHARED
+#undef __constant__
+#define __constant__ static
+#undef __launch_bounds__
+#define __launch_bounds__(...)
+
+#define GPU_SHARED(name, ...)                              \
+  static const char name##_key = 0;                        \
+  auto& name = *static_cast<gpu_host::Type<__VA_ARGS__>*>( \
+      gpu_host::shared_variable(&name##_key, sizeof(gpu_host::Type<__VA_ARGS__>)))
+#define GPU_DYNAMIC_SHARED(type, name) type* const name = static_cast<type*>(gpu_host::dynamic_shared())
+
+#define threadIdx (gpu_host::thread_index)
+#define blockIdx (gpu_host::block_index)
+#define blockDim (gpu_host::block_size)
+#define gridDim (gpu_host::grid_size)
+
+inline void __syncthreads() { gpu_host::block_barrier(); }
+inline int __syncthreads_count(int p) { return gpu_host::block_barrier_count(p != 0); }
+inline int __syncthreads_or(int p) { return gpu_host::block_barrier_count(p != 0) > 0; }
+inline int __syncthreads_and(int p) { return gpu_host::block_barrier_count(p == 0) == 0; }
+inline void __syncwarp(unsigned mask = 0xffffffffu) { gpu_host::lanes(mask, char{}); }
+inline void __threadfence() { gpu_host::fence(); }
+inline void __threadfence_block() { gpu_host::fence(); }
+// The least that hardware may answer: code must not rely on more.
+inline unsigned __activemask() { return 1u << gpu_host::lane(); }
+
+template <typename T>
+T __shfl_sync(unsigned mask, T value, int source, int width = 32) {
+  return gpu_host::shuffle(mask, value, source & (width - 1), width);
+}
+template <typename T>
+T __shfl_xor_sync(unsigned mask, T value, int bits, int width = 32) {
+  return gpu_host::shuffle(mask, value, (gpu_host::lane() & (width - 1)) ^ bits, width);
+}
+template <typename T>
+T __shfl_down_sync(unsigned mask, T value, unsigned distance, int width = 32) {
+  return gpu_host::shuffle(mask, value, (gpu_host::lane() & (width - 1)) + static_cast<int>(distance), width);
+}
+template <typename T>
+T __shfl_up_sync(unsigned mask, T value, unsigned distance, int width = 32) {
+  return gpu_host::shuffle(mask, value, (gpu_host::lane() & (width - 1)) - static_cast<int>(distance), width);
+}
+inline unsigned __ballot_sync(unsigned mask, int p) {
+  const bool* all = gpu_host::lanes(mask, p != 0);
+  unsigned bits = 0;
+  for (int i = 0; i < 32; ++i) {
+    if ((mask >> i & 1) && all[i]) bits |= 1u << i;
+  }
+  return bits;
+}
+inline int __any_sync(unsigned mask, int p) { return __ballot_sync(mask, p) != 0; }
+inline int __all_sync(unsigned mask, int p) { return __ballot_sync(mask, p) == mask; }
+template <typename T>
+unsigned __match_any_sync(unsigned mask, T value) {
+  const T* all = gpu_host::lanes(mask, value);
+  unsigned bits = 0;
+  for (int i = 0; i < 32; ++i) {
+    if ((mask >> i & 1) && all[i] == value) bits |= 1u << i;
+  }
+  return bits;
+}
+
+template <typename T>
+T __ldg(const T* p) {
+  return *p;
+}
+template <typename T>
+T __ldcs(const T* p) {
+  return *p;
+}
+template <typename T>
+void __stcs(T* p, std::type_identity_t<T> value) {
+  *p = value;
+}
+
+template <typename T>
+T atomicAdd(T* p, std::type_identity_t<T> v) {
+  return gpu_host::atomic_update(p, [&](T x) { return static_cast<T>(x + v); });
+}
+template <typename T>
+T atomicMax(T* p, std::type_identity_t<T> v) {
+  return gpu_host::atomic_update(p, [&](T x) { return x < v ? v : x; });
+}
+template <typename T>
+T atomicMin(T* p, std::type_identity_t<T> v) {
+  return gpu_host::atomic_update(p, [&](T x) { return v < x ? v : x; });
+}
+template <typename T>
+T atomicOr(T* p, std::type_identity_t<T> v) {
+  return gpu_host::atomic_update(p, [&](T x) { return static_cast<T>(x | v); });
+}
+template <typename T>
+T atomicExch(T* p, std::type_identity_t<T> v) {
+  return gpu_host::atomic_update(p, [&](T) { return v; });
+}
+template <typename T>
+T atomicCAS(T* p, std::type_identity_t<T> expected, std::type_identity_t<T> v) {
+  return gpu_host::atomic_update(p, [&](T x) { return x == expected ? v : x; });
+}
+
+inline float __uint_as_float(unsigned v) { return std::bit_cast<float>(v); }
+inline unsigned __float_as_uint(float v) { return std::bit_cast<unsigned>(v); }
+inline int __popc(unsigned v) { return std::popcount(v); }
+inline int __clz(int v) { return std::countl_zero(static_cast<unsigned>(v)); }
+inline int __ffs(int v) { return __builtin_ffs(v); }
+inline unsigned __umulhi(unsigned a, unsigned b) { return static_cast<unsigned>(uint64_t{a} * b >> 32); }
+inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
+inline double rsqrt(double x) { return 1.0 / std::sqrt(x); }
+
+namespace gpu {
+
+template <typename... Parameters, typename... Arguments>
+cudaError_t launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared, cudaStream_t stream,
+                   const Arguments&... arguments) {
+  return gpu_host::enqueue_launch(stream, reinterpret_cast<const void*>(kernel), [=] {
+    gpu_host::run_grid(grid, block, shared, [&] { kernel(static_cast<Parameters>(arguments)...); });
+  });
+}
+
+}  // namespace gpu

@@ -1,0 +1,425 @@
+// The machine of gpu_on_host.h: it runs a grid's blocks one after the other, each thread of a block on a fiber.
+//
+// A fiber runs new threads, one after the other, until one of them waits; from then on it belongs to that thread until
+// the thread ends. So a block whose threads never wait needs one fiber. With the thread sanitizer each thread has a
+// fiber of its own, because the sanitizer takes what one fiber does as ordered.
+#include <cuda_runtime.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <deque>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "tests/cuda_on_host/fiber.h"
+#include "tests/cuda_on_host/gpu_on_host.h"
+
+namespace gpu_host {
+namespace {
+
+constexpr int kWarp = 32;
+constexpr size_t kMostThreads = 1024;
+constexpr size_t kMostSharedBytes = 227 << 10;  // of a block, on compute capability 9.0
+constexpr size_t kMostStaticShared = 48 << 10;
+
+// What the lanes of a collective gave. It is kept until each lane that takes part has begun its next collective.
+struct Gathered {
+  uint32_t held_by = 0;  // a bit per lane
+  alignas(kMostLaneBytes) unsigned char values[kWarp * kMostLaneBytes];
+};
+
+struct Warp {
+  alignas(kMostLaneBytes) unsigned char given[kWarp][kMostLaneBytes];
+  std::deque<Gathered> gathered;
+};
+
+enum class State : uint8_t { kNew, kRunnable, kAtCollective, kAtBarrier, kEnded };
+
+struct Thread {
+  State state = State::kNew;
+  Fiber* fiber = nullptr;  // once it has waited
+  uint32_t mask = 0;       // of the collective where it waits
+  size_t bytes = 0;        // that it gave there
+  Gathered* held = nullptr;
+};
+
+struct PendingCopy {
+  void* to;
+  const void* from;
+  size_t bytes;
+};
+
+struct Variable {
+  const void* key;
+  void* data;
+};
+
+// Copies without a call that a sanitizer watches: the lanes' values are the machine's.
+void copy_bytes(unsigned char* to, const void* from, size_t bytes) {
+  if (bytes == 4) {
+    __builtin_memcpy(to, from, 4);
+  } else {
+    for (size_t i = 0; i < bytes; ++i)
+      static_cast<volatile unsigned char*>(to)[i] = static_cast<const unsigned char*>(from)[i];
+  }
+}
+
+class Machine {
+ public:
+  void run_grid(dim3 grid, dim3 block, size_t dynamic_bytes, const std::function<void()>& body);
+
+  // Called by the running thread.
+  int lane() const { return current_ % kWarp; }
+  int num_threads() const { return static_cast<int>(threads_.size()); }
+  int barrier(bool predicate);
+  const void* gather(uint32_t mask, const void* value, size_t bytes);
+  void* variable(const void* key, size_t bytes);
+  void* dynamic() const { return dynamic_; }
+  void fence();
+  void copy_later(void* to, const void* from, size_t bytes) { copies_[index(current_)].push_back({to, from, bytes}); }
+  void finish_copies();
+
+ private:
+  static size_t index(int i) { return static_cast<size_t>(i); }
+  static void fiber_main();
+
+  void run_block();
+  void run_threads();
+  void resume(int thread);
+  void wait(State state);
+  void set_current(int thread);
+  bool is_complete(int warp, uint32_t mask) const;
+  void release_warp(int warp, uint32_t mask, size_t bytes);
+  void open_barrier();
+  void* allocate_shared(size_t bytes);
+  void begin_shared_memory();
+  void end_shared_memory();
+  void choose_order();
+
+  std::vector<Thread> threads_;
+  std::vector<Warp> warps_;
+  std::vector<std::vector<PendingCopy>> copies_;  // by thread
+  std::vector<int> order_;                        // in which threads start
+  std::deque<int> runnable_;                      // threads that have waited and may go on
+  std::vector<Fiber*> idle_fibers_;
+  std::vector<Fiber*> ended_fibers_;  // of threads of this block; only with the thread sanitizer
+  Fiber scheduler_;
+  Fiber* fiber_ = nullptr;  // that runs
+  const std::function<void()>* body_ = nullptr;
+  int current_ = 0;
+  size_t started_ = 0;  // of order_
+  int live_ = 0, waiting_ = 0;
+  int votes_ = 0, counted_votes_ = 0;  // of the barrier that fills, and of the last one
+  std::vector<Variable> variables_;
+  void* dynamic_ = nullptr;
+  size_t dynamic_bytes_ = 0;
+  std::vector<unsigned char*> pieces_;  // of shared memory; only with the thread sanitizer
+  size_t piece_used_ = 0;
+  std::mt19937 random_;
+  char begin_tag_ = 0, end_tag_ = 0, barrier_tag_ = 0, fence_tag_ = 0;  // what the thread sanitizer synchronizes by
+};
+
+// Never destroyed: its fibers are in use as long as the program.
+Machine& machine() {
+  static auto* the = new Machine;
+  return *the;
+}
+
+void Machine::set_current(int thread) {
+  current_ = thread;
+  const auto i = static_cast<unsigned>(thread);
+  thread_index = {i % block_size.x, i / block_size.x % block_size.y, i / (block_size.x * block_size.y)};
+}
+
+void Machine::fiber_main() {
+  while (true) {
+    acquire(&machine().begin_tag_);
+    machine().run_threads();
+    release(&machine().end_tag_);
+    Fiber::switch_fibers(*machine().fiber_, machine().scheduler_);
+  }
+}
+
+// Runs the current thread, then new ones, until one of them has waited before it ended.
+void Machine::run_threads() {
+  while (true) {
+    (*body_)();
+    Thread& ended = threads_[index(current_)];
+    if (ended.held) ended.held->held_by &= ~(1u << lane());
+    ended.state = State::kEnded;
+    --live_;
+    if (GPU_HOST_RACES || ended.fiber || started_ == order_.size()) return;
+    set_current(order_[started_++]);
+  }
+}
+
+void Machine::wait(State state) {
+  Thread& thread = threads_[index(current_)];
+  thread.state = state;
+  thread.fiber = fiber_;
+  Fiber::switch_fibers(*fiber_, scheduler_);
+}
+
+void Machine::resume(int thread) {
+  Fiber* fiber = threads_[index(thread)].fiber;
+  if (!fiber && idle_fibers_.empty()) idle_fibers_.push_back(new Fiber(&Machine::fiber_main));
+  if (!fiber) {
+    fiber = idle_fibers_.back();
+    idle_fibers_.pop_back();
+  }
+  fiber_ = fiber;
+  set_current(thread);
+  threads_[index(thread)].state = State::kRunnable;
+  Fiber::switch_fibers(scheduler_, *fiber);
+  if (threads_[index(current_)].state != State::kEnded) return;
+  // The thread sanitizer would take two threads of one fiber as ordered: within a block a fiber serves one thread.
+  (GPU_HOST_RACES ? ended_fibers_ : idle_fibers_).push_back(fiber);
+}
+
+bool Machine::is_complete(int warp, uint32_t mask) const {
+  for (int l = 0; l < kWarp; ++l) {
+    if (!(mask >> l & 1)) continue;
+    const size_t i = index(warp * kWarp + l);
+    if (i >= threads_.size() || threads_[i].state == State::kEnded)
+      refuse("a warp collective's mask names a lane that has exited");
+    if (threads_[i].state != State::kAtCollective || threads_[i].mask != mask) return false;
+  }
+  return true;
+}
+
+void Machine::release_warp(int w, uint32_t mask, size_t bytes) {
+  Warp& warp = warps_[index(w)];
+  auto gathered =
+      std::find_if(warp.gathered.begin(), warp.gathered.end(), [](const Gathered& g) { return g.held_by == 0; });
+  if (gathered == warp.gathered.end()) gathered = warp.gathered.emplace(warp.gathered.end());
+  gathered->held_by = mask;
+  for (int l = 0; l < kWarp; ++l) {
+    if (!(mask >> l & 1)) continue;
+    Thread& thread = threads_[index(w * kWarp + l)];
+    if (thread.bytes != bytes) refuse("the lanes of a warp are at different collectives");
+    copy_bytes(gathered->values + static_cast<size_t>(l) * bytes, warp.given[l], bytes);
+    thread.held = &*gathered;
+    thread.state = State::kRunnable;
+    runnable_.push_back(w * kWarp + l);
+  }
+}
+
+const void* Machine::gather(uint32_t mask, const void* value, size_t bytes) {
+  Thread& thread = threads_[index(current_)];
+  if (!(mask >> lane() & 1)) refuse("a thread calls a warp collective whose mask leaves it out");
+  if (thread.held) thread.held->held_by &= ~(1u << lane());
+  thread.held = nullptr;
+  Warp& warp = warps_[index(current_ / kWarp)];
+  copy_bytes(warp.given[lane()], value, bytes);
+  thread.mask = mask;
+  thread.bytes = bytes;
+  release(&warp);
+  wait(State::kAtCollective);
+  acquire(&warp);
+  return thread.held->values;
+}
+
+int Machine::barrier(bool predicate) {
+  votes_ += predicate;
+  ++waiting_;
+  release(&barrier_tag_);
+  wait(State::kAtBarrier);
+  acquire(&barrier_tag_);
+  return counted_votes_;
+}
+
+void Machine::open_barrier() {
+  waiting_ = 0;
+  counted_votes_ = std::exchange(votes_, 0);
+  for (const int i : order_) {
+    if (threads_[index(i)].state == State::kAtBarrier) runnable_.push_back(i);
+  }
+}
+
+void Machine::fence() {
+  release(&fence_tag_);
+  acquire(&fence_tag_);
+}
+
+void Machine::finish_copies() {
+  for (const PendingCopy& copy : copies_[index(current_)]) {
+    if (copy.from) {
+      std::memcpy(copy.to, copy.from, copy.bytes);
+    } else {
+      std::memset(copy.to, 0, copy.bytes);
+    }
+  }
+  copies_[index(current_)].clear();
+}
+
+// ---- Shared memory. Each byte starts as 0xff: floats are NaN.
+
+// With the thread sanitizer: out of a piece that the scheduler has allocated, since an allocation is a write of the
+// thread that makes it, and that thread must not be the one that happens to come first.
+void* Machine::allocate_shared(size_t bytes) {
+#if GPU_HOST_RACES
+  const size_t at = piece_used_;
+  piece_used_ += (bytes + 15) / 16 * 16;
+  if (piece_used_ > dynamic_bytes_ + kMostStaticShared) refuse("too much shared memory");
+  return pieces_.back() + at;
+#else
+  void* data = nullptr;
+  if (posix_memalign(&data, 16, bytes) != 0) refuse("no memory for shared memory");
+  std::memset(data, 0xff, bytes);
+  return data;
+#endif
+}
+
+void Machine::begin_shared_memory() {
+#if GPU_HOST_RACES
+  const size_t bytes = dynamic_bytes_ + kMostStaticShared;
+  pieces_.push_back(static_cast<unsigned char*>(std::aligned_alloc(16, (bytes + 15) / 16 * 16)));
+  std::memset(pieces_.back(), 0xff, bytes);
+  piece_used_ = 0;
+#endif
+  dynamic_ = dynamic_bytes_ > 0 ? allocate_shared(dynamic_bytes_) : nullptr;
+}
+
+void Machine::end_shared_memory() {
+#if !GPU_HOST_RACES
+  for (const Variable& variable : variables_) std::free(variable.data);
+  std::free(dynamic_);
+#endif
+  variables_.clear();
+}
+
+void* Machine::variable(const void* key, size_t bytes) {
+  for (const Variable& variable : variables_) {
+    if (variable.key == key) return variable.data;
+  }
+  variables_.push_back({key, allocate_shared(bytes)});
+  return variables_.back().data;
+}
+
+// ---- Blocks
+
+void Machine::run_block() {
+  const size_t n = threads_.size();
+#if GPU_HOST_RACES
+  // More than there are threads: neighbouring blocks do not use one fiber for threads of the same number.
+  while (idle_fibers_.size() < n + 5) idle_fibers_.push_back(new Fiber(&Machine::fiber_main));
+#endif
+  begin_shared_memory();
+  release(&begin_tag_);
+  for (Thread& thread : threads_) thread = Thread{};
+  for (Warp& warp : warps_) {
+    for (Gathered& gathered : warp.gathered) gathered.held_by = 0;
+  }
+  for (std::vector<PendingCopy>& copies : copies_) copies.clear();
+  started_ = 0;
+  live_ = static_cast<int>(n);
+  waiting_ = votes_ = 0;
+  while (live_ > 0) {
+    if (!runnable_.empty()) {
+      const int next = runnable_.front();
+      runnable_.pop_front();
+      resume(next);
+    } else if (started_ < n) {
+      resume(order_[started_++]);
+    } else if (waiting_ == live_) {
+      open_barrier();
+      continue;
+    } else {
+      refuse("threads wait for ever: some at a barrier, others at a warp collective for lanes that do not come");
+    }
+    const Thread& stopped = threads_[index(current_)];
+    if (stopped.state == State::kAtCollective && is_complete(current_ / kWarp, stopped.mask)) {
+      release_warp(current_ / kWarp, stopped.mask, stopped.bytes);
+    }
+  }
+  end_shared_memory();
+  idle_fibers_.insert(idle_fibers_.begin(), ended_fibers_.rbegin(), ended_fibers_.rend());
+  ended_fibers_.clear();
+}
+
+const std::string& order_of_threads() {
+  static const char* value = std::getenv("GPU_HOST_ORDER");
+  static const std::string order = value ? value : "";
+  return order;
+}
+
+// Warps stay together; the order of warps and of the lanes in each changes from block to block.
+void Machine::choose_order() {
+  const size_t n = threads_.size();
+  order_.resize(n);
+  for (size_t i = 0; i < n; ++i) order_[i] = static_cast<int>(i);
+  if (order_of_threads() == "backwards") {
+    std::reverse(order_.begin(), order_.end());
+  } else if (!order_of_threads().empty()) {
+    for (size_t w = 0; w < n; w += kWarp) {
+      std::shuffle(order_.begin() + static_cast<long>(w), order_.begin() + static_cast<long>(std::min(w + kWarp, n)),
+                   random_);
+    }
+  }
+}
+
+void Machine::run_grid(dim3 grid, dim3 block, size_t dynamic_bytes, const std::function<void()>& body) {
+  const size_t n = size_t{block.x} * block.y * block.z;
+  grid_size = grid;
+  block_size = block;
+  block_index = thread_index = {};
+  if (n == 0 || n > kMostThreads || block.z > 64) refuse("a launch with no threads in a block, or too many");
+  if (grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.x > 0x7fffffffu || grid.y > 65535 || grid.z > 65535)
+    refuse("a launch with no blocks, or too many");
+  if (dynamic_bytes > kMostSharedBytes) refuse("a launch with too much shared memory");
+  body_ = &body;
+  threads_.resize(n);
+  warps_.resize((n + kWarp - 1) / kWarp);
+  copies_.resize(n);
+  dynamic_bytes_ = dynamic_bytes;
+  random_.seed(static_cast<unsigned>(std::atoi(order_of_threads().c_str())));
+  std::vector<size_t> blocks(size_t{grid.x} * grid.y * grid.z);
+  for (size_t i = 0; i < blocks.size(); ++i) blocks[i] = i;
+  if (order_of_threads() == "backwards") {
+    std::reverse(blocks.begin(), blocks.end());
+  } else if (!order_of_threads().empty()) {
+    std::shuffle(blocks.begin(), blocks.end(), random_);
+  }
+  for (const size_t b : blocks) {
+    choose_order();
+    block_index = {static_cast<unsigned>(b % grid.x), static_cast<unsigned>(b / grid.x % grid.y),
+                   static_cast<unsigned>(b / grid.x / grid.y)};
+    run_block();
+  }
+  acquire(&end_tag_);
+  for (unsigned char* piece : pieces_) std::free(piece);
+  pieces_.clear();
+}
+
+}  // namespace
+
+void run_grid(dim3 grid, dim3 block, size_t dynamic_shared_bytes, const std::function<void()>& thread) {
+  machine().run_grid(grid, block, dynamic_shared_bytes, thread);
+}
+
+void refuse(const char* what) {
+  std::fprintf(stderr, "cuda_on_host: block (%u, %u, %u), thread (%u, %u, %u): %s\n", block_index.x, block_index.y,
+               block_index.z, thread_index.x, thread_index.y, thread_index.z, what);
+  std::abort();
+}
+
+int lane() { return machine().lane(); }
+int threads_in_block() { return machine().num_threads(); }
+void block_barrier() { machine().barrier(false); }
+int block_barrier_count(bool predicate) { return machine().barrier(predicate); }
+void fence() { machine().fence(); }
+void* shared_variable(const void* key, size_t bytes) { return machine().variable(key, bytes); }
+void* dynamic_shared() { return machine().dynamic(); }
+void async_copy(void* to, const void* from, size_t bytes) {
+  if (reinterpret_cast<uintptr_t>(to) % bytes != 0 || reinterpret_cast<uintptr_t>(from) % bytes != 0) {
+    refuse("cp.async at an address that is not aligned");
+  }
+  machine().copy_later(to, from, bytes);
+}
+void async_wait() { machine().finish_copies(); }
+const void* gather_lanes(uint32_t mask, const void* value, size_t bytes) {
+  return machine().gather(mask, value, bytes);
+}
+
+}  // namespace gpu_host

@@ -1,0 +1,414 @@
+#include "tests/cuda_on_host/runtime.h"
+
+#include <cuda_runtime.h>
+#include <sys/mman.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <vector>
+
+#include "tests/cuda_on_host/gpu_on_host.h"
+
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
+#else
+#define ASAN_POISON_MEMORY_REGION(address, bytes) static_cast<void>(bytes)
+#define ASAN_UNPOISON_MEMORY_REGION(address, bytes) static_cast<void>(bytes)
+#endif
+
+using Work = std::function<void()>;
+
+struct CUgraph_st {
+  std::vector<Work> nodes;
+};
+struct CUgraphExec_st {
+  std::vector<Work> nodes;
+};
+// A record of an event is done when its stream has run the work before it.
+struct CUevent_st {
+  std::shared_ptr<bool> done = std::make_shared<bool>(true);
+  CUstream_st* stream = nullptr;
+};
+struct CUstream_st {
+  std::deque<Work> work;
+  std::unique_ptr<CUgraph_st> capture;
+};
+
+namespace {
+
+#ifdef __SANITIZE_THREAD__
+constexpr size_t kSpace = size_t{1} << 34;  // of addresses; the sanitizer leaves no more
+#else
+constexpr size_t kSpace = size_t{1} << 38;
+#endif
+constexpr size_t kPage = 4096;
+constexpr size_t kAddressAlignment = 256;  // of cudaMalloc
+
+// Device memory: a range of addresses that is open only while work of the device runs. Addresses are not used again.
+class DeviceMemory {
+ public:
+  DeviceMemory() {
+    void* space = mmap(nullptr, kSpace, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (space == MAP_FAILED) std::abort();
+    begin_ = static_cast<char*>(space);
+  }
+
+  void* allocate(size_t bytes) {
+    if (bytes > limit - used_) return nullptr;
+    const size_t padded = (bytes + kPage - 1) / kPage * kPage;
+    if (padded + kPage > kSpace - end_) return nullptr;
+    // The block ends where its pages end, but for the alignment of its address: a closed page follows.
+    char* const data = begin_ + end_ + (padded - bytes) / kAddressAlignment * kAddressAlignment;
+    const Block block{data, begin_ + end_, padded, bytes};
+    end_ += padded + kPage;
+    if (padded > 0 && mprotect(block.pages, padded, open_ ? PROT_READ | PROT_WRITE : PROT_NONE) != 0) return nullptr;
+    if (padded > 0) ASAN_POISON_MEMORY_REGION(block.pages, padded);
+    ASAN_UNPOISON_MEMORY_REGION(data, bytes);
+    blocks_[data] = block;
+    used_ += bytes;
+    // Fresh memory holds anything: floats are NaN.
+    const Access access(this);
+    std::memset(data, 0xff, bytes);
+    return data;
+  }
+
+  bool free(void* data) {
+    const auto found = blocks_.find(data);
+    if (found == blocks_.end()) return false;
+    const Block& block = found->second;
+    if (block.padded > 0) {
+      mprotect(block.pages, block.padded, PROT_NONE);
+      madvise(block.pages, block.padded, MADV_DONTNEED);
+    }
+    used_ -= block.bytes;
+    blocks_.erase(found);
+    return true;
+  }
+
+  size_t blocks() const { return blocks_.size(); }
+  size_t used() const { return used_; }
+  size_t limit = size_t{4} << 30;
+
+  // Opens the device's memory while it lives.
+  class Access {
+   public:
+    explicit Access(DeviceMemory* memory) : memory_(*memory) {
+      if (memory_.open_++ == 0) memory_.protect(PROT_READ | PROT_WRITE);
+    }
+    ~Access() {
+      if (--memory_.open_ == 0) memory_.protect(PROT_NONE);
+    }
+    Access(const Access&) = delete;
+
+   private:
+    DeviceMemory& memory_;
+  };
+
+ private:
+  struct Block {
+    char* data;
+    char* pages;
+    size_t padded, bytes;
+  };
+
+  void protect(int protection) {
+    for (const auto& [data, block] : blocks_) {
+      if (block.padded > 0) mprotect(block.pages, block.padded, protection);
+    }
+  }
+
+  char* begin_ = nullptr;
+  size_t end_ = 0, used_ = 0;
+  int open_ = 0;
+  std::map<void*, Block> blocks_;
+};
+
+struct Runtime {
+  std::recursive_mutex mutex;
+  DeviceMemory memory;
+  std::set<void*> pinned;
+  CUstream_st default_stream;
+  std::set<CUstream_st*> streams = {&default_stream};
+  size_t events = 0, graphs = 0;
+  int64_t calls = 0, failing = -1;
+  cudaError_t last = cudaSuccess;
+  std::map<const void*, int64_t> launches;
+};
+
+// Never destroyed: devices live as long as the program.
+Runtime& runtime() {
+  static auto* the = new Runtime;
+  return *the;
+}
+
+cudaError_t result(cudaError_t error) {
+  if (error != cudaSuccess) runtime().last = error;
+  return error;
+}
+
+// Runs `f` as one call of the runtime: it is counted, and may have to fail.
+template <typename F>
+cudaError_t call(F&& f) {
+  const std::lock_guard lock(runtime().mutex);
+  if (runtime().calls++ == runtime().failing) return result(cudaErrorUnknown);
+  return result(f());
+}
+
+CUstream_st& at(cudaStream_t stream) { return stream ? *stream : runtime().default_stream; }
+
+void run_one(CUstream_st& stream) {
+  const Work work = std::move(stream.work.front());
+  stream.work.pop_front();
+  work();
+}
+
+void drain(CUstream_st& stream) {
+  if (stream.work.empty()) return;
+  const DeviceMemory::Access access(&runtime().memory);
+  while (!stream.work.empty()) run_one(stream);
+}
+
+cudaError_t enqueue(cudaStream_t stream, Work work) {
+  CUstream_st& to = at(stream);
+  if (to.capture) {
+    to.capture->nodes.push_back(std::move(work));
+  } else {
+    to.work.push_back(std::move(work));
+  }
+  return cudaSuccess;
+}
+
+bool captures() {
+  for (const CUstream_st* stream : runtime().streams) {
+    if (stream->capture) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+namespace gpu_host {
+
+void fail_call(int64_t n) {
+  const std::lock_guard lock(runtime().mutex);
+  runtime().failing = n < 0 ? -1 : runtime().calls + n;
+}
+int64_t calls() { return runtime().calls; }
+size_t live_objects() {
+  Runtime& r = runtime();
+  return r.memory.blocks() + r.pinned.size() + r.streams.size() - 1 + r.events + r.graphs;
+}
+const std::map<const void*, int64_t>& launches() { return runtime().launches; }
+void set_memory_bytes(size_t bytes) { runtime().memory.limit = bytes; }
+
+cudaError_t enqueue_launch(cudaStream_t stream, const void* kernel, Work work) {
+  return call([&] {
+    return enqueue(stream, [kernel, work = std::move(work)] {
+      ++runtime().launches[kernel];
+      work();
+    });
+  });
+}
+
+}  // namespace gpu_host
+
+extern "C" {
+
+cudaError_t cudaGetDeviceCount(int* count) {
+  return call([&] { return *count = 1, cudaSuccess; });
+}
+cudaError_t cudaGetDevice(int* device) {
+  return call([&] { return *device = 0, cudaSuccess; });
+}
+cudaError_t cudaSetDevice(int device) {
+  return call([&] { return device == 0 ? cudaSuccess : cudaErrorInvalidDevice; });
+}
+cudaError_t cudaDriverGetVersion(int* version) {
+  return call([&] { return *version = CUDART_VERSION, cudaSuccess; });
+}
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
+  return call([&] {
+    *properties = {};
+    std::snprintf(properties->name, sizeof properties->name, "CUDA on the host");
+    properties->major = 9;
+    properties->multiProcessorCount = 4;
+    properties->totalGlobalMem = runtime().memory.limit;
+    properties->sharedMemPerBlock = 48 << 10;
+    properties->sharedMemPerBlockOptin = 227 << 10;
+    properties->warpSize = 32;
+    properties->maxThreadsPerBlock = 1024;
+    properties->maxThreadsPerMultiProcessor = 2048;
+    return cudaSuccess;
+  });
+}
+cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
+  return call([&] {
+    *total = runtime().memory.limit;
+    *free = *total - runtime().memory.used();
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaMalloc(void** data, size_t bytes) {
+  return call([&] {
+    if (captures()) return cudaErrorStreamCaptureUnsupported;
+    *data = runtime().memory.allocate(bytes);
+    return *data ? cudaSuccess : cudaErrorMemoryAllocation;
+  });
+}
+cudaError_t cudaFree(void* data) {
+  const std::lock_guard lock(runtime().mutex);
+  for (CUstream_st* stream : runtime().streams) drain(*stream);
+  return result(!data || runtime().memory.free(data) ? cudaSuccess : cudaErrorInvalidValue);
+}
+cudaError_t cudaMallocHost(void** data, size_t bytes) {
+  return call([&] {
+    if (captures()) return cudaErrorStreamCaptureUnsupported;
+    *data = std::malloc(bytes);
+    runtime().pinned.insert(*data);
+    return cudaSuccess;
+  });
+}
+cudaError_t cudaFreeHost(void* data) {
+  const std::lock_guard lock(runtime().mutex);
+  for (CUstream_st* stream : runtime().streams) drain(*stream);
+  if (data && runtime().pinned.erase(data) == 0) return result(cudaErrorInvalidValue);
+  std::free(data);
+  return cudaSuccess;
+}
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t stream) {
+  return call([&] { return enqueue(stream, [=] { std::memcpy(to, from, bytes); }); });
+}
+cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream) {
+  return call([&] { return enqueue(stream, [=] { std::memset(to, value, bytes); }); });
+}
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+  return call([&] {
+    *stream = new CUstream_st;
+    runtime().streams.insert(*stream);
+    return cudaSuccess;
+  });
+}
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  const std::lock_guard lock(runtime().mutex);
+  drain(*stream);
+  runtime().streams.erase(stream);
+  delete stream;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  return call([&] {
+    if (at(stream).capture) return cudaErrorStreamCaptureUnsupported;
+    drain(at(stream));
+    return cudaSuccess;
+  });
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  return call([&] {
+    return enqueue(stream, [done = event->done, other = event->stream] {
+      while (!*done && !other->work.empty()) run_one(*other);
+    });
+  });
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+  return call([&] {
+    *event = new CUevent_st;
+    ++runtime().events;
+    return cudaSuccess;
+  });
+}
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  const std::lock_guard lock(runtime().mutex);
+  --runtime().events;
+  delete event;
+  return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  return call([&] {
+    event->done = std::make_shared<bool>(false);
+    event->stream = &at(stream);
+    return enqueue(stream, [done = event->done] { *done = true; });
+  });
+}
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  // Not an error that cudaGetLastError reports.
+  const std::lock_guard lock(runtime().mutex);
+  return *event->done ? cudaSuccess : cudaErrorNotReady;
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  return call([&] {
+    if (captures()) return cudaErrorStreamCaptureUnsupported;
+    const DeviceMemory::Access access(&runtime().memory);
+    while (!*event->done && !event->stream->work.empty()) run_one(*event->stream);
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
+  return call([&] {
+    if (!stream || stream->capture) return cudaErrorStreamCaptureUnsupported;
+    stream->capture = std::make_unique<CUgraph_st>();
+    return cudaSuccess;
+  });
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+  return call([&] {
+    if (!stream || !stream->capture) return cudaErrorIllegalState;
+    *graph = stream->capture.release();
+    ++runtime().graphs;
+    return cudaSuccess;
+  });
+}
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long) {
+  return call([&] {
+    *executable = new CUgraphExec_st{graph->nodes};
+    ++runtime().graphs;
+    return cudaSuccess;
+  });
+}
+cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t) {
+  return call([] { return cudaSuccess; });
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
+  return call([&] {
+    for (const Work& work : executable->nodes) enqueue(stream, work);
+    return cudaSuccess;
+  });
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  const std::lock_guard lock(runtime().mutex);
+  --runtime().graphs;
+  delete graph;
+  return cudaSuccess;
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
+  const std::lock_guard lock(runtime().mutex);
+  --runtime().graphs;
+  delete executable;
+  return cudaSuccess;
+}
+
+cudaError_t cudaGetLastError() {
+  const std::lock_guard lock(runtime().mutex);
+  return std::exchange(runtime().last, cudaSuccess);
+}
+const char* cudaGetErrorString(cudaError_t error) {
+  switch (error) {
+    case cudaSuccess: return "no error";
+    case cudaErrorMemoryAllocation: return "out of memory";
+    case cudaErrorUnknown: return "unknown error";
+    case cudaErrorInvalidValue: return "invalid argument";
+    case cudaErrorStreamCaptureUnsupported: return "operation not permitted when stream is capturing";
+    default: return "an error of the runtime on the host";
+  }
+}
+
+}  // extern "C"
