@@ -1,7 +1,6 @@
 // Networks of many nodes: what is done to them takes time in proportion to their nodes, and stack in proportion to
 // none.
 #include <gtest/gtest.h>
-#include <pthread.h>
 
 #include <ctime>
 #include <functional>
@@ -12,6 +11,7 @@
 #include "onnx_passes/passes/mixed_precision.h"
 #include "onnx_passes/passes/passes.h"
 #include "runtime/session.h"
+#include "tests/small_stack.h"
 
 namespace onnx_train {
 namespace {
@@ -254,25 +254,6 @@ double cpu_seconds(const std::function<void()>& f) {
   const double start = now();
   f();
   return now() - start;
-}
-
-// Runs f on a thread with so little stack that a call for each of thousands of nodes would overflow it.
-void with_small_stack(size_t bytes, std::function<void()> f) {
-  pthread_attr_t attributes;
-  ASSERT_EQ(pthread_attr_init(&attributes), 0);
-  ASSERT_EQ(pthread_attr_setstacksize(&attributes, bytes), 0);
-  pthread_t thread = {};
-  const auto run = [](void* argument) -> void* {
-    try {
-      (*static_cast<std::function<void()>*>(argument))();
-    } catch (const std::exception& error) {
-      ADD_FAILURE() << error.what();
-    }
-    return nullptr;
-  };
-  ASSERT_EQ(pthread_create(&thread, &attributes, run, &f), 0);
-  ASSERT_EQ(pthread_join(thread, nullptr), 0);
-  pthread_attr_destroy(&attributes);
 }
 
 class Chains : public testing::TestWithParam<Kind> {};

@@ -139,6 +139,8 @@ expect 2 fit train.onnx --data train.csv --epochs 1 --out whole
 says '--resume' err
 expect 2 build "$fixtures/mlp.onnx" -o x.onnx --mode eval
 expect 2 show train.onnx --profile
+expect 1 show train.onnx --plan --dim nosuch=3
+says "no input has a dimension 'nosuch'; those of no fixed size are batch" err
 expect 2 show train.onnx --plan --data train.csv
 expect 2 bench train.onnx --data train.csv --json --each-step
 expect 1 bench train.onnx --data train.csv --seconds 0.1 --trace no/such/folder.json

@@ -174,6 +174,18 @@ TEST(ImportWeights, InitializersBehindIdentitiesAreTheWeights) {
   EXPECT_THAT(operators(model), ElementsAre("BatchNormalization"));
 }
 
+TEST(ImportWeights, InitializersBehindCastsAreTheWeights) {
+  for (const char* chain : {"v = Cast<to = 1>(w)", "c = Cast<to = 1>(w) v = Identity(c)",
+                            "i = Identity(w) c = Cast<to = 1>(i) v = Identity(c)"}) {
+    for (const std::string type : {"float16", "double"}) {
+      const Model model =
+          import_model(parse_graph("g (float[N, 2] x) => (float[N, 3] y) <" + type +
+                                   "[2, 3] w = {1, 2, 3, 4, 5, 6}> { " + chain + " y = MatMul(x, v) }"));
+      EXPECT_THAT(trained(model), ElementsAre("w")) << type << ": " << chain;
+    }
+  }
+}
+
 // ---- Branches
 
 constexpr const char* kSelecting = R"(

@@ -19,7 +19,7 @@ namespace onnx_train {
 namespace {
 
 namespace fs = std::filesystem;
-using std::string_literals::operator""s;
+using namespace std::string_literals;
 using testing::HasSubstr;
 
 class Loading : public testing::Test {

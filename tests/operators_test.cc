@@ -236,6 +236,18 @@ TEST(Contracts, NoSizeIsNegative) {
   EXPECT_NE(plan("(float[4] x) => (float[A] y, float[B] z) <int64[2] split = {-1, 5}> { y, z = Split(x, split) }"), "");
 }
 
+TEST(Contracts, ASplitHasAnOutputForEachPart) {
+  const std::string two = "(float[9] x) => (float[A] y, float[B] z) ";
+  EXPECT_EQ(plan(two + "{ y, z = Split<num_outputs = 2>(x) }"), "");
+  for (const char* parts : {"1", "3", "2147483647"}) {
+    EXPECT_NE(plan(two + "{ y, z = Split<num_outputs = " + parts + ">(x) }").find("and has 2 outputs"),
+              std::string::npos)
+        << parts;
+  }
+  EXPECT_NE(plan(two + "<int64[1] sizes = {9}> { y, z = Split(x, sizes) }").find("it makes 1 parts"),
+            std::string::npos);
+}
+
 TEST(Contracts, AFunctionOfOursWithAForeignBodyKeepsItsShapes) {
   const std::string adam = R"(
 <domain: "onnx_train", opset_import: ["" : 21]>

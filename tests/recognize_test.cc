@@ -139,7 +139,8 @@ class Recognize : public testing::TestWithParam<Spelling> {};
 
 TEST_P(Recognize, OneNodeWithTheSameNumbers) {
   for (DType dtype : {DType::kFloat, DType::kDouble}) {
-    Model model = make_model(GetParam(), dtype), original = clone(model);
+    Model model = make_model(GetParam(), dtype);
+    Model original = clone(model);
     ASSERT_TRUE(recognize({}).run(model)) << GetParam().body;
     simplify(model);  // a constant that was computed is nobody's now
     for (const Node* node : model.graph->nodes()) {

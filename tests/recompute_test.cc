@@ -8,6 +8,8 @@
 #include "onnx_passes/ir/builder.h"
 #include "onnx_passes/ir/error.h"
 #include "runtime/session.h"
+#include "tests/run_node.h"
+#include "tests/small_stack.h"
 #include "tests/transformer.h"
 
 namespace onnx_train {
@@ -159,6 +161,73 @@ TEST(Recompute, AValueThatWaitsIsComputedAgain) {
   ASSERT_TRUE(graph.find("recompute/c"));
   EXPECT_EQ(graph.find("recompute/c")->uses().size(), 1u);
   EXPECT_EQ(graph.find("recompute/c")->uses()[0].node->op(), "Add");
+}
+
+// The result of a graph without states, planned within a budget; its recomputation.
+Recomputation run_within(const Model& model, size_t memory, const TensorMap& inputs, Tensor* result) {
+  SessionOptions options;
+  options.plan.memory = memory;
+  options.plan.lowering.without = {"fuse_elementwise", "order_nodes"};
+  Session session(clone(model), options);
+  *result = session.run("predict", inputs).at("y").clone();
+  return session.plan("predict", {{"a", inputs.at("a").shape()}}).recomputation();
+}
+
+constexpr size_t kRow = 4096 * sizeof(float);
+
+// Many views of a value that waits: the reader after the peak takes the last of as many views of the copy.
+TEST(Recompute, AnyNumberOfViewsMovesToTheCopy) {
+  constexpr int kViews = 20000;
+  Model model = make_waiting_model();
+  Graph& graph = *model.graph;
+  Builder b(&graph, graph.find("d")->producer());
+  Var v = b.var(graph.find("c"));
+  for (int i = 0; i < kViews; ++i) v = reshape(v, b.ints(i % 2 ? Shape{1, 4096} : Shape{4096, 1}));
+  graph.find("y")->producer()->set_input(1, v.value());
+  Recomputation done;
+  with_small_stack(size_t{256} << 10, [&] { done = recompute(model, 17 * kRow); });
+  EXPECT_EQ(done.nodes, 1u);
+  EXPECT_EQ(done.after, 17 * kRow);
+  const Value* read = graph.find("y")->producer()->input(1);
+  int views = 0;
+  for (; read->producer()->is("Reshape"); read = read->producer()->input(0)) ++views;
+  EXPECT_EQ(views, kViews);
+  EXPECT_EQ(read, graph.find("recompute/c"));
+}
+
+// x[i + 1] = tanh(x[i]), then readers of x[n], x[n - 1], .., x[1] with a peak before each: what is copied for a late
+// reader is wanted by an earlier one, too, and is hoisted with all the copies that it reads.
+Model make_chain_of_readers(int length) {
+  Model model;
+  model.context->opsets[""] = 21;
+  Graph& graph = *model.graph;
+  Builder b(&graph);
+  std::vector<Var> x = {b.var(graph.add_input("a", {DType::kFloat, Dims{1, 4096}}))};
+  for (int i = 0; i < length; ++i) x.push_back(tanh(x.back()));
+  Var sum = x.back();
+  for (int i = length; i > 0; --i) {
+    sum = reduce_sum(expand(sum, b.ints({4, 4096})), {0});
+    sum = sum * x[static_cast<size_t>(i)];
+  }
+  b.set_name("y");
+  graph.add_output((sum + x[1]).value());
+  return model;
+}
+
+TEST(Recompute, ALongChainIsRecomputedInPieces) {
+  constexpr int kLength = 300;
+  const Model model = make_chain_of_readers(kLength);
+  const TensorMap inputs = {{"a", random_tensor(DType::kFloat, {1, 4096}, 1)}};
+  Tensor expected, found;
+  run_within(model, 0, inputs, &expected);
+  for (size_t rows : {200, 100, 60, 40}) {
+    Recomputation done;
+    with_small_stack(size_t{2} << 20, [&] { done = run_within(model, rows * kRow, inputs, &found); });
+    EXPECT_GT(done.nodes, 0u);
+    EXPECT_LE(done.after, rows * kRow);
+    std::printf("%zu rows: %zu nodes twice\n", rows, done.nodes);
+    EXPECT_EQ(std::memcmp(found.data(), expected.data(), expected.bytes()), 0) << rows;
+  }
 }
 
 }  // namespace

@@ -161,7 +161,7 @@ bool adds_bias(const NodeSpec& spec) {
   const Node& node = spec.node();
   const int64_t columns = spec.out_shape().back();
   return node.attr("alpha", 1.0f) == 1 && node.attr("beta", 1.0f) == 1 && spec.in_type(2) == DType::kFloat &&
-         spec.in_size(2) == columns && spec.in_shape(2).back() == columns;
+         spec.in_size(2) == columns && !spec.in_shape(2).empty() && spec.in_shape(2).back() == columns;
 }
 
 bool has_product(DType dtype) {

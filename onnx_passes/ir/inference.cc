@@ -110,7 +110,9 @@ class NodeContext : public onnx::InferenceContext, public onnx::DataPropagationC
   const onnx::TensorShapeProto* getInputData(size_t i) override {
     return i < shapes_.size() && shapes_[i] ? &*shapes_[i] : nullptr;
   }
-  void addOutputData(size_t i, onnx::TensorShapeProto&& shape) override { elements_[i] = from_shape_proto(shape); }
+  void addOutputData(size_t i, onnx::TensorShapeProto&& shape) override {
+    if (i < elements_.size()) elements_[i] = from_shape_proto(shape);
+  }
 
   // Writes the inferred types to the node's outputs.
   void store() {
@@ -223,6 +225,17 @@ const std::vector<TensorType>& infer_once(const Node* node, const onnx::Function
   return known[key] = std::move(types);
 }
 
+// ONNX's inference of Split reads a size for each output, however many sizes there are.
+void expect_parts(const Node& split) {
+  const int64_t outputs = split.num_outputs();
+  int64_t parts = split.attr("num_outputs", outputs);
+  if (const Value* sizes = split.input(1)) {
+    const TensorType& type = sizes->type();
+    parts = type.is_static() && type.rank() == 1 ? type.shape()[0] : outputs;
+  }
+  if (parts != outputs) fail(split.label(), ": it makes ", parts, " parts and has ", outputs, " outputs");
+}
+
 // The outputs of a call have the types that the function's body gives them.
 void infer_call(Node* node, const onnx::FunctionProto& function) {
   const std::vector<TensorType>& types = infer_once(node, function);
@@ -299,6 +312,7 @@ void infer_types(Node* node) {
     if (schema->domain().empty() && node->input(0) && node->output()) node->output()->set_type(node->input(0)->type());
     return;
   }
+  if (node->is("Split")) expect_parts(*node);
   try {
     NodeContext context(node);
     schema->GetTypeAndShapeInferenceFunction()(context);

@@ -72,6 +72,7 @@ std::vector<OpCase> product_cases() {
       {.op = "Gemm", .inputs = {{{3, 4}}, {{5, 3}}, {{4, 1}}}, .attrs = both, .dynamic = false},
       {.op = "Gemm", .inputs = {{{4, 3}}, {{3, 5}}, {{}}}},
       {.op = "Gemm", .inputs = {{{4, 3}}, {{3, 5}}, {{1}}}},
+      {.op = "Gemm", .inputs = {{{4, 3}}, {{3, 1}}, {{}}}},
       {.op = "Gemm", .inputs = {{{4, 3}}, {{3, 4}}, {{4, 4}}}, .attrs = {{"alpha", 0.5f}}, .dynamic = false},
       {.op = "Gemm", .inputs = {{{4, 3}}, {{3, 5}}, {{5}}}, .attrs = {{"alpha", 0.5f}, {"beta", 2.0f}}},
       {.op = "Gemm",

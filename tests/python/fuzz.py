@@ -42,7 +42,7 @@ class Command:
     def __init__(self, path):
         self.path = path
         self.sanitized = b"__asan_init" in Path(path).read_bytes()
-        options = f"detect_leaks=0:allocator_may_return_null=1:hard_rss_limit_mb={MEMORY >> 20}"
+        options = f"allocator_may_return_null=1:hard_rss_limit_mb={MEMORY >> 20}"
         self.environment = os.environ | {
             "ASAN_OPTIONS": options, "UBSAN_OPTIONS": "print_stacktrace=1", "OMP_NUM_THREADS": "1"
         }  # fmt: skip

@@ -9,6 +9,7 @@ import onnx
 import onnx.reference
 import pytest
 import tool
+import zoo
 from onnx import TensorProto as T
 from onnx import helper, numpy_helper
 
@@ -266,7 +267,7 @@ def test_check_says_what_the_other_commands_do(name, tmp_path):
     assert expected is None or says == expected, text
 
 
-@pytest.mark.parametrize("name", ["mlp", "cnn", "mobilenet", "bert", "gpt2", "dlrm", "lstm"])
+@pytest.mark.parametrize("name", zoo.EXAMPLES)
 def test_check_agrees_on_exports_of_the_zoo(name, exported, tmp_path):
     example, source = exported(name)
     says, text = run("check", source, "--loss", example.loss)

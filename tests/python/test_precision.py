@@ -15,7 +15,7 @@ RATE = 2**-9
 # independent, so that a loss, a mean over many of them, moves by a few parts in a thousand; what it has moved the
 # weights by since the start adds as much again.
 BOUND = {"gemm-bf16": 0.01, "bf16": 0.03}
-MODELS = ["mlp", "cnn", "gpt2", "lstm", "gru"]
+MODELS = ["mlp", "cnn", "gpt2", "lstm", "gru", "unet", "unet_bilinear"]
 
 
 def fit(model, inputs, batch_size, out, *options, threads=1):

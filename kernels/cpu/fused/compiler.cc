@@ -102,8 +102,8 @@ class Compiler {
 
   // ---- Slots
 
-  int add_slot(Slot slot) {
-    program_.slots.push_back(std::move(slot));
+  int add_slot(const Slot& slot) {
+    program_.slots.push_back(slot);
     return static_cast<int>(program_.slots.size()) - 1;
   }
 
@@ -156,7 +156,7 @@ class Compiler {
   }
 
   // Returns a slot with equal properties if there is one, else a new one.
-  int input_slot(Slot slot) {
+  int input_slot(const Slot& slot) {
     for (size_t s = 0; s < program_.slots.size(); ++s) {
       const Slot& known = program_.slots[s];
       if (known.kind == slot.kind && known.port == slot.port && known.per_row == slot.per_row &&
@@ -164,19 +164,19 @@ class Compiler {
         return static_cast<int>(s);
       }
     }
-    return add_slot(std::move(slot));
+    return add_slot(slot);
   }
 
   SlotOperand input(const Value* value, const std::optional<Broadcast>& pattern, Extent extent) {
     const int port = ports_.at(value);
     const bool per_row = extent == Extent::kRows;
-    Slot slot{Slot::kInput, element_bytes(*value), 0, port, per_row, pattern};
-    if (!pattern) return {input_slot(std::move(slot)), true};
+    const Slot slot{Slot::kInput, element_bytes(*value), 0, port, per_row, pattern};
+    if (!pattern) return {input_slot(slot), true};
     if (pattern->is_scalar(0)) {
       return {input_slot({Slot::kFixedInput, element_bytes(*value), 0, port}), false};
     }
     if (per_row ? geometry_.rows == 1 : geometry_.reads_in_place(*pattern)) {
-      return {input_slot(std::move(slot)), per_row || pattern->moves(0)};
+      return {input_slot(slot), per_row || pattern->moves(0)};
     }
     return {loaded(value, *pattern, extent), true};
   }

@@ -12,25 +12,33 @@ namespace {
 
 // ---- Pad
 
-// One axis of a Pad: for each position of the output the offset of the element it shows, or kBorder.
+// One axis of a Pad. Offsets are computed, not tabulated: an output axis may be long.
 struct PadAxis {
-  std::vector<int64_t> offsets;
-  int64_t size() const { return static_cast<int64_t>(offsets.size()); }
+  PadMode mode = PadMode::kConstant;
+  int64_t in = 0, out = 0;  // sizes
+  int64_t before = 0;       // padding
+  int64_t stride = 1;       // of the input
+
+  // The offset of the element that position `i` of the output shows, or kBorder.
+  int64_t offset(int64_t i) const {
+    const int64_t at = shown(mode, i - before, in);
+    return at == kBorder ? kBorder : at * stride;
+  }
 };
 
 struct PadPlan {
   std::vector<PadAxis> outer;  // all axes except the last
-  PadAxis inner;
+  PadAxis inner = {};
   int64_t inside_begin = 0, inside_end = 0;  // positions of `inner` that show the input's row in order
 
   // The offset of the input row that row `row` of the output shows, or kBorder.
   int64_t row_offset(int64_t row) const {
     int64_t offset = 0;
     for (size_t k = outer.size(); k-- > 0;) {
-      const int64_t at = outer[k].offsets[static_cast<size_t>(row % outer[k].size())];
+      const int64_t at = outer[k].offset(row % outer[k].out);
       if (at == kBorder) return kBorder;
       offset += at;
-      row /= outer[k].size();
+      row /= outer[k].out;
     }
     return offset;
   }
@@ -41,19 +49,15 @@ PadPlan plan_pad(const NodeSpec& spec) {
   PadPlan plan;
   int64_t stride = 1;
   for (size_t k = in.size(); k-- > 0;) {
-    PadAxis axis;
-    for (int64_t i = 0; i < out[k]; ++i) {
-      const int64_t at = shown(mode, i - before[k], in[k]);
-      axis.offsets.push_back(at == kBorder ? kBorder : at * stride);
-    }
+    const PadAxis axis = {mode, in[k], out[k], before[k], stride};
     stride *= in[k];
     if (k + 1 < in.size()) {
-      plan.outer.insert(plan.outer.begin(), std::move(axis));
+      plan.outer.insert(plan.outer.begin(), axis);
       continue;
     }
     plan.inside_begin = std::clamp<int64_t>(before[k], 0, out[k]);
     plan.inside_end = std::clamp<int64_t>(before[k] + in[k], plan.inside_begin, out[k]);
-    plan.inner = std::move(axis);
+    plan.inner = axis;
   }
   return plan;
 }
@@ -62,27 +66,27 @@ template <typename T>
 void pad_row(const PadPlan& plan, const T* in, T value, T* out) {
   const auto edge = [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      const int64_t at = plan.inner.offsets[static_cast<size_t>(i)];
+      const int64_t at = plan.inner.offset(i);
       out[i] = at == kBorder ? value : in[at];
     }
   };
   edge(0, plan.inside_begin);
   const int64_t inside = plan.inside_end - plan.inside_begin;
   if (inside > 0) {
-    const int64_t first = plan.inner.offsets[static_cast<size_t>(plan.inside_begin)];
+    const int64_t first = plan.inner.offset(plan.inside_begin);
     std::memcpy(out + plan.inside_begin, in + first, static_cast<size_t>(inside) * sizeof(T));
   }
-  edge(plan.inside_end, plan.inner.size());
+  edge(plan.inside_end, plan.inner.out);
 }
 
 Prepared prepare_pad(const NodeSpec& spec) {
   const int64_t all = spec.out_size();
   Prepared prepared;
-  if (all == 0) return {[](const Launch&) {}};  // an axis may still be too long for a table of its offsets
+  if (all == 0) return {[](const Launch&) {}};
   prepared.run = dispatch_size(size_of(spec.in_type(0)), [&]<typename T>(T) -> std::function<void(const Launch&)> {
     return [plan = plan_pad(spec), all, given = spec.has_input(2)](const Launch& launch) {
       const T value = given ? *launch.in<T>(2) : T{0};
-      const int64_t width = plan.inner.size();
+      const int64_t width = plan.inner.out;
       parallel_for(all / width, kElementGrain / width + 1, [&](int64_t begin, int64_t end) {
         for (int64_t row = begin; row < end; ++row) {
           T* out = launch.out<T>() + row * width;
