@@ -7,8 +7,8 @@
 
 #include "kernels/cpu/convolution/convolutions.h"
 #include "kernels/cpu/support/parallel.h"
-#include "kernels/geometry/windows.h"
 #include "kernels/dispatch.h"
+#include "kernels/geometry/windows.h"
 
 namespace onnx_train::cpu {
 namespace {
