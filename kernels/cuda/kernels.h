@@ -18,6 +18,7 @@ std::vector<Kernel> reduction_kernels();
 std::vector<Kernel> scatter_kernels();
 std::vector<Kernel> generator_kernels();
 std::vector<Kernel> pad_trilu_reverse_kernels();
+std::vector<Kernel> resampling_kernels();
 std::vector<Kernel> scan_kernels();
 std::vector<Kernel> extremum_kernels();
 std::vector<Kernel> top_k_kernels();

@@ -1,6 +1,7 @@
 // Conversion of one element to another type, with the semantics of Cast. Stateless; host and device code share it.
 #pragma once
 
+#include <cmath>
 #include <limits>
 #include <type_traits>
 
@@ -42,5 +43,18 @@ struct Convert {
     return convert<To>(x);
   }
 };
+
+// Rounds to nearest and clamps to the range of S; NaN gives 0 in integers.
+template <typename S>
+ONNX_TRAIN_HD inline S saturated(double x) {
+  if constexpr (std::is_integral_v<S>) {
+    constexpr auto lowest = static_cast<double>(std::numeric_limits<S>::min());
+    constexpr auto highest = static_cast<double>(std::numeric_limits<S>::max());
+    if (!(x > lowest)) return x == x ? std::numeric_limits<S>::min() : S{0};
+    return x >= highest ? std::numeric_limits<S>::max() : static_cast<S>(std::nearbyint(x));
+  } else {
+    return static_cast<S>(static_cast<float>(x));
+  }
+}
 
 }  // namespace onnx_train::math

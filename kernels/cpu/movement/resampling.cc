@@ -7,71 +7,20 @@
 #include "kernels/cpu/movement/resampling.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
-#include <limits>
 #include <memory>
-#include <numeric>
-#include <type_traits>
 
 #include "kernels/cpu/movement/axis_product.h"
 #include "kernels/cpu/support/parallel.h"
 #include "kernels/cpu/support/simd.h"
 #include "kernels/dispatch.h"
+#include "kernels/geometry/resampling.h"
+#include "kernels/math/convert.h"
 #include "onnx_passes/functions/functions.h"
-#include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/half.h"
-#include "onnx_passes/ir/resampling.h"
 
 namespace onnx_train::cpu {
 namespace {
-
-// A resized axis, and the product of the axes between it and the next one.
-struct Axis {
-  SparseMatrix matrix;
-  int64_t between = 1;
-  int64_t in() const { return matrix.columns; }
-  int64_t out() const { return matrix.rows(); }
-};
-
-struct Axes {
-  int64_t outer = 1;  // product of the axes before the first resized one
-  std::vector<Axis> axes;
-  double outside = 0;  // value of rows outside the input
-};
-
-Axes find_axes(const NodeSpec& spec, const Shape& x, const Shape& y, bool transposed) {
-  const auto constant = [&](int i) { return spec.is_constant(i) ? spec.constant(i) : Tensor(); };
-  const int first = transposed ? 2 : 1;  // ResizeGrad has the shape of x before them
-  const Resampling r = find_resampling(spec.node(), x, y, constant(first), constant(first + 1), constant(first + 2));
-  Axes found;
-  found.outside = r.extrapolation_value;
-  size_t at = 0;
-  int64_t* between = &found.outer;
-  found.axes.reserve(r.axes.size());
-  for (const ResizedAxis& a : r.axes) {
-    for (; at < static_cast<size_t>(a.axis); ++at) *between *= x[at];
-    ++at;
-    const SparseMatrix matrix = interpolation_matrix(r, a);
-    found.axes.push_back({transposed ? transpose(matrix) : matrix});
-    between = &found.axes.back().between;
-  }
-  for (; at < x.size(); ++at) *between *= x[at];
-  return found;
-}
-
-// Order of the axes: shrinking axes first, growing axes last, to minimize work. Among equals, the axis that is
-// contiguous in memory comes first if it grows and last if it shrinks, because it costs more.
-std::vector<size_t> order_of(const std::vector<Axis>& axes) {
-  std::vector<size_t> order(axes.size());
-  std::iota(order.begin(), order.end(), size_t{0});
-  const auto growth = [&](size_t i) { return static_cast<double>(axes[i].out()) / static_cast<double>(axes[i].in()); };
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
-    if (growth(a) != growth(b)) return growth(a) < growth(b);
-    return growth(a) < 1 ? a < b : a > b;
-  });
-  return order;
-}
 
 // The work of one block: images [image, image + images), or of one image the rows [begin, end) of its first axis,
 // computed from rows [from, to) of the input.
@@ -83,11 +32,11 @@ struct Block {
 template <typename T>
 class Resampler {
  public:
-  Resampler(const Axes& axes, int threads) : axes_(axes), order_(order_of(axes.axes)) {
+  Resampler(const ResampledAxes& axes, int threads) : axes_(axes), order_(order_of(axes.axes)) {
     int64_t inner = 1;
     std::vector<AxisProduct<T>> products;
     for (size_t i = axes_.axes.size(); i-- > 0;) {
-      const Axis& a = axes_.axes[i];
+      const ResampledAxis& a = axes_.axes[i];
       // Later axes already have their new sizes if they are processed first.
       inner = a.between;
       for (size_t k = i + 1; k < axes_.axes.size(); ++k)
@@ -219,7 +168,7 @@ class Resampler {
   void fill_outside(const Block& block, T* y) const {
     int64_t rows = block.images, inner = sizes_.back();
     for (size_t k = 0; k < axes_.axes.size(); ++k) {
-      const Axis& a = axes_.axes[k];
+      const ResampledAxis& a = axes_.axes[k];
       inner /= a.out();
       const int64_t begin = k == 0 ? block.begin : 0, size = k == 0 ? block.end - block.begin : a.out();
       for (const int64_t outside : a.matrix.outside) {
@@ -233,7 +182,7 @@ class Resampler {
     }
   }
 
-  Axes axes_;
+  ResampledAxes axes_;
   std::vector<size_t> order_;             // the axis of each step
   std::vector<AxisProduct<T>> products_;  // indexed by axis
   std::vector<int64_t> sizes_;            // elements of an image before each step, then of the result
@@ -244,7 +193,7 @@ class Resampler {
 // ---- Rows
 
 template <typename T>
-Prepared prepare(const NodeSpec& spec, const Axes& axes) {
+Prepared prepare(const NodeSpec& spec, const ResampledAxes& axes) {
   if (axes.axes.empty()) {
     const size_t bytes = static_cast<size_t>(spec.out_size()) * sizeof(T);
     return {[bytes](const Launch& launch) {
@@ -261,22 +210,9 @@ Prepared prepare(const NodeSpec& spec, const Axes& axes) {
           resampler->workspace()};
 }
 
-// Rounds to nearest and clamps to the range of S, like ONNX's reference implementation.
-template <typename S>
-S saturated(double x) {
-  if constexpr (std::is_integral_v<S>) {
-    constexpr auto lowest = static_cast<double>(std::numeric_limits<S>::min());
-    constexpr auto highest = static_cast<double>(std::numeric_limits<S>::max());
-    if (!(x > lowest)) return x == x ? std::numeric_limits<S>::min() : S{0};
-    return x >= highest ? std::numeric_limits<S>::max() : static_cast<S>(std::nearbyint(x));
-  } else {
-    return static_cast<S>(static_cast<float>(x));
-  }
-}
-
 // Types other than float32 and float64 are weighted and summed in float64.
 template <typename S>
-Prepared prepare_converted(const NodeSpec& spec, const Axes& axes) {
+Prepared prepare_converted(const NodeSpec& spec, const ResampledAxes& axes) {
   const auto resampler = std::make_shared<const Resampler<double>>(axes, spec.threads());
   const int64_t in = spec.in_size(), out = spec.out_size();
   return {[resampler, in, out](const Launch& launch) {
@@ -286,20 +222,14 @@ Prepared prepare_converted(const NodeSpec& spec, const Axes& axes) {
             });
             resampler->run(x, y, y + out);
             parallel_for(out, kElementGrain, [&](int64_t i, int64_t end) {
-              for (; i < end; ++i) launch.out<S>()[i] = saturated<S>(y[i]);
+              for (; i < end; ++i) launch.out<S>()[i] = math::saturated<S>(y[i]);
             });
           },
           static_cast<size_t>(in + out) * sizeof(double) + resampler->workspace()};
 }
 
-// Only moves elements: each output element is an input element.
-bool only_moves(const NodeSpec& spec) {
-  return spec.node().attr("mode", "nearest") == "nearest" &&
-         spec.node().attr("coordinate_transformation_mode", "") != "tf_crop_and_resize";
-}
-
 Prepared prepare_resize(const NodeSpec& spec) {
-  const Axes axes = find_axes(spec, spec.in_shape(), spec.out_shape(), false);
+  const ResampledAxes axes = resize_matrices(spec);
   if (is_float_or_double(spec.in_type())) {
     return dispatch_float(spec.in_type(), [&]<typename T>(T) { return prepare<T>(spec, axes); });
   }
@@ -312,23 +242,8 @@ Prepared prepare_resize(const NodeSpec& spec) {
 }
 
 Prepared prepare_resize_grad(const NodeSpec& spec) {
-  const Axes axes = find_axes(spec, spec.out_shape(), spec.in_shape(0), true);
+  const ResampledAxes axes = resize_grad_matrices(spec);
   return dispatch_float(spec.in_type(), [&]<typename T>(T) { return prepare<T>(spec, axes); });
-}
-
-// Whether the sizes or scales that define the matrices are known; without either, the shapes define them.
-bool is_planned(const NodeSpec& spec, int roi) {
-  const bool crops = spec.node().attr("coordinate_transformation_mode", "") == "tf_crop_and_resize";
-  const auto known = [&](int i) { return i >= spec.num_inputs() || !spec.has_input(i) || spec.is_constant(i); };
-  return (!crops || known(roi)) && known(roi + 1) && known(roi + 2);
-}
-
-bool supports_resize(const NodeSpec& spec) {
-  return is_movable(spec.in_type()) && spec.one_type(1) && is_planned(spec, 1);
-}
-
-bool supports_resize_grad(const NodeSpec& spec) {
-  return is_float_or_double(spec.in_type()) && spec.one_type(1) && is_planned(spec, 2);
 }
 
 }  // namespace

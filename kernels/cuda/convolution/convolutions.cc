@@ -10,19 +10,23 @@
 namespace onnx_train::cuda {
 namespace {
 
-Prepared prepare_conv(const NodeSpec& spec) { return prepare_direct(spec, conv(spec), Direction::kForward); }
+Prepared prepare(const NodeSpec& spec, const Convolution& c, Direction direction) {
+  return prefers_tiled(c, direction) ? prepare_tiled(spec, c, direction) : prepare_direct(spec, c, direction);
+}
+
+Prepared prepare_conv(const NodeSpec& spec) { return prepare(spec, conv(spec), Direction::kForward); }
 
 // ConvTranspose is the input gradient of the convolution from the shape of y to the shape of x, plus the bias.
 Prepared prepare_conv_transpose(const NodeSpec& spec) {
-  return prepare_direct(spec, conv_transpose(spec), Direction::kInputGradient);
+  return prepare(spec, conv_transpose(spec), Direction::kInputGradient);
 }
 
 Prepared prepare_grad_input(const NodeSpec& spec) {
-  return prepare_direct(spec, conv_grad_input(spec), Direction::kInputGradient);
+  return prepare(spec, conv_grad_input(spec), Direction::kInputGradient);
 }
 
 Prepared prepare_grad_weight(const NodeSpec& spec) {
-  const Prepared weight = prepare_direct(spec, conv_grad_weight(spec), Direction::kWeightGradient);
+  const Prepared weight = prepare(spec, conv_grad_weight(spec), Direction::kWeightGradient);
   if (!spec.has_output(1)) return weight;
   const Prepared bias = prepare_bias_gradient(spec);
   return {[weight = weight.run, bias = bias.run](const Launch& launch) {
@@ -40,6 +44,10 @@ std::function<bool(const NodeSpec&)> supports(int tensors) {
 }
 
 }  // namespace
+
+bool has_bias(const NodeSpec& spec, Direction direction) {
+  return direction != Direction::kWeightGradient && spec.node().domain().empty() && spec.has_input(2);
+}
 
 std::vector<Kernel> convolution_kernels() {
   return {

@@ -12,6 +12,14 @@ enum class Direction {
   kWeightGradient,  // inputs x, dy; output dw
 };
 
+// Whether the node adds a bias per channel of its output, input 2.
+bool has_bias(const NodeSpec& spec, Direction direction);
+
+// Products of tiles (tiled.cu). prefers_tiled is true where they support the convolution and have enough rows and
+// columns to fill a tile in part.
+bool prefers_tiled(const Convolution& c, Direction direction);
+Prepared prepare_tiled(const NodeSpec& spec, const Convolution& c, Direction direction);
+
 // Any convolution of float32 or float64: each output element is a sum that one thread, or one block, gathers
 // (direct.cu).
 Prepared prepare_direct(const NodeSpec& spec, const Convolution& c, Direction direction);

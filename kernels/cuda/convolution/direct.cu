@@ -137,13 +137,12 @@ Prepared prepare_empty(const Shape& y, bool has_bias) {
 }  // namespace
 
 Prepared prepare_direct(const NodeSpec& spec, const Convolution& c, Direction direction) {
-  const bool has_bias = direction != Direction::kWeightGradient && spec.num_inputs() > 2 && spec.has_input(2) &&
-                        spec.node().domain().empty();
+  const bool biased = has_bias(spec, direction);
   const bool empty = num_elements(c.x) == 0 || num_elements(c.w) == 0 || num_elements(c.y) == 0;
   return dispatch_float(spec.in_type(), [&]<typename T>(T) -> Prepared {
-    if (empty) return prepare_empty<T>(spec.out_shape(), has_bias);
+    if (empty) return prepare_empty<T>(spec.out_shape(), biased);
     return {[=, n = spec.out_size(), plan = ConvPlan(c)](const Launch& launch) {
-      run_direct<T>(launch, direction, n, plan, has_bias);
+      run_direct<T>(launch, direction, n, plan, biased);
     }};
   });
 }

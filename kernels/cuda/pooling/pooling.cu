@@ -19,6 +19,10 @@ bool supports_max_pool(const NodeSpec& spec) {
 
 bool supports_max_pool_grad(const NodeSpec& spec) { return supports_pool(spec) && spec.one_type(2); }
 
+bool supports_max_unpool(const NodeSpec& spec) {
+  return is_float_or_double(spec.in_type()) && spec.one_type(1) && spec.in_shape().size() >= 3;
+}
+
 }  // namespace
 
 std::vector<Kernel> pooling_kernels() {
@@ -30,6 +34,7 @@ std::vector<Kernel> pooling_kernels() {
       {"LpPool", supports_pool, prepare_lp_pool},
       {"GlobalAveragePool", supports_pool, prepare_global_average},
       {"GlobalMaxPool", supports_pool, prepare_global_max},
+      {"MaxUnpool", supports_max_unpool, prepare_max_unpool, "", "", InputCheck::kChecks},
   };
 }
 

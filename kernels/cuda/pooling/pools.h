@@ -33,5 +33,6 @@ Prepared prepare_average_pool_grad(const NodeSpec& spec);
 Prepared prepare_lp_pool(const NodeSpec& spec);
 Prepared prepare_global_average(const NodeSpec& spec);  // global_pools.cu
 Prepared prepare_global_max(const NodeSpec& spec);
+Prepared prepare_max_unpool(const NodeSpec& spec);  // max_unpool.cu
 
 }  // namespace onnx_train::cuda

@@ -1,0 +1,40 @@
+// The matrices by which Resize and ResizeGrad (functions/resampling.cc) multiply, for the kernels of every device. Pure
+// functions; any thread. They throw Error that names the node when something does not fit.
+#pragma once
+
+#include "kernels/kernel.h"
+#include "onnx_passes/ir/resampling.h"
+
+namespace onnx_train {
+
+// A resized axis, and the product of the axes between it and the next one.
+struct ResampledAxis {
+  SparseMatrix matrix;
+  int64_t between = 1;
+  int64_t in() const { return matrix.columns; }
+  int64_t out() const { return matrix.rows(); }
+};
+
+struct ResampledAxes {
+  int64_t outer = 1;  // product of the axes before the first resized one
+  std::vector<ResampledAxis> axes;
+  double outside = 0;  // value of rows outside the input
+};
+
+// The matrices of Resize, and those of ResizeGrad: transposed.
+ResampledAxes resize_matrices(const NodeSpec& spec);
+ResampledAxes resize_grad_matrices(const NodeSpec& spec);
+
+// Order of the axes: shrinking axes first, growing axes last, to minimize work. Among equals, the axis that is
+// contiguous in memory comes first if it grows and last if it shrinks, because it costs more.
+std::vector<size_t> order_of(const std::vector<ResampledAxis>& axes);
+
+// Whether a Resize only moves elements: each output element is an input element.
+bool only_moves(const NodeSpec& spec);
+
+// Whether the element types fit, and the sizes or scales that define the matrices are known; without either, the shapes
+// define them.
+bool supports_resize(const NodeSpec& spec);
+bool supports_resize_grad(const NodeSpec& spec);
+
+}  // namespace onnx_train
