@@ -198,10 +198,10 @@ void Executable::run(const std::vector<Tensor>& outputs, Fault* fault) {
 
 // Runs all nodes once with a fault that is set, so that no state changes: kernels are loaded and libraries make what
 // they make at the first call, which a recording cannot contain, and a launch that fails does so while nothing is lost.
-// Then records a run.
+// Then records a run if the plan allows it.
 void Executable::rehearse() {
   enqueue(rehearsal_);
-  recording_ = stream_.record([this] { enqueue(fault_); });
+  if (plan_->replays()) recording_ = stream_.record([this] { enqueue(fault_); });
   is_rehearsed_ = true;
 }
 

@@ -97,7 +97,11 @@ void expect_room(const Node& node, const Device& device) {
 
 Plan::Plan(Model entry, const std::vector<std::string>& states, const std::map<std::string, Shape>& shapes,
            Device& device, const PlanOptions& options)
-    : model_(std::move(entry)), device_(device), state_names_(states), guarded_(options.check_memory) {
+    : model_(std::move(entry)),
+      device_(device),
+      state_names_(states),
+      guarded_(options.check_memory),
+      replays_(options.lowering.takes(kReplay)) {
   lower(options, shapes);
   select_kernels();
   place(options);

@@ -52,7 +52,8 @@ class Plan {
   const std::vector<Prepared>& prepared() const { return prepared_; }  // in the order of `steps()`
   const Placement& placement() const { return placement_; }            // its tables by step are those of `steps()`
   bool guarded() const { return guarded_; }
-  int threads() const { return threads_; }  // the number of threads that the kernels were prepared for
+  bool replays() const { return replays_; }  // a device that can records a run and replays it
+  int threads() const { return threads_; }   // the number of threads that the kernels were prepared for
 
   // When turned on, clears earlier measurements and measures each node of the following runs, waiting for the device
   // after each.
@@ -78,7 +79,7 @@ class Plan {
   MemoryPlan memory_;
   Recomputation recomputation_;
   size_t workspace_bytes_ = 0, constant_bytes_ = 0;
-  bool profiling_ = false, guarded_ = false;
+  bool profiling_ = false, guarded_ = false, replays_ = true;
   int profiled_runs_ = 0;
   const int threads_ = num_threads();
 };

@@ -15,13 +15,13 @@ class CudaDevice : public Device {
  public:
   CudaDevice()
       : kernels_({
-            cuda::convolution_kernels(), cuda::elementwise_kernels(),       cuda::extremum_kernels(),
-            cuda::gather_kernels(),      cuda::generator_kernels(),         cuda::loss_kernels(),
-            cuda::movement_kernels(),    cuda::optimizer_kernels(),         cuda::pad_trilu_reverse_kernels(),
-            cuda::pooling_kernels(),     cuda::product_kernels(),           cuda::random_kernels(),
-            cuda::reduction_kernels(),   cuda::row_normalization_kernels(), cuda::scan_kernels(),
-            cuda::scatter_kernels(),     cuda::softmax_kernels(),           cuda::sparse_update_kernels(),
-            cuda::top_k_kernels(),
+            cuda::convolution_kernels(),   cuda::elementwise_kernels(), cuda::extremum_kernels(),
+            cuda::gather_kernels(),        cuda::generator_kernels(),   cuda::loss_kernels(),
+            cuda::movement_kernels(),      cuda::optimizer_kernels(),   cuda::pad_trilu_reverse_kernels(),
+            cuda::normalization_kernels(), cuda::pooling_kernels(),     cuda::product_kernels(),
+            cuda::random_kernels(),        cuda::reduction_kernels(),   cuda::row_normalization_kernels(),
+            cuda::scan_kernels(),          cuda::scatter_kernels(),     cuda::softmax_kernels(),
+            cuda::sparse_update_kernels(), cuda::top_k_kernels(),
         }) {
     int count = 0;
     const cudaError_t status = cudaGetDeviceCount(&count);

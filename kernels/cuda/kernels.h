@@ -11,6 +11,7 @@ std::vector<Kernel> convolution_kernels();
 std::vector<Kernel> elementwise_kernels();
 std::vector<Kernel> gather_kernels();
 std::vector<Kernel> movement_kernels();
+std::vector<Kernel> normalization_kernels();
 std::vector<Kernel> pooling_kernels();
 std::vector<Kernel> product_kernels();
 std::vector<Kernel> reduction_kernels();

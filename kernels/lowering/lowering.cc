@@ -48,7 +48,7 @@ std::vector<Pass> lowering_passes(const Device& device, const LoweringOptions& o
   const auto is_required = [&](const Pass& pass) {
     return std::any_of(required.begin(), required.end(), [&](const Pass& r) { return r.name == pass.name; });
   };
-  std::set<std::string> names = {kViews, kWriteInPlace, kUpdateInPlace};
+  std::set<std::string> names = {kViews, kWriteInPlace, kUpdateInPlace, kReplay};
   for (const Pass& pass : passes) {
     if (!is_required(pass)) names.insert(pass.name);
   }

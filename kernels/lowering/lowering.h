@@ -30,11 +30,12 @@ struct LoweringOptions {
   bool takes(const std::string& name) const;
 };
 
-// Choices of the memory plan. They do not rewrite the graph, but are switched in the same way as passes.
+// Choices of the plan. They do not rewrite the graph, but are switched in the same way as passes.
 inline constexpr const char* kViews = "views";  // a reshape shares the memory of its input
 inline constexpr const char* kWriteInPlace =
     "write_in_place";  // an output overwrites an input that is not read afterwards
 inline constexpr const char* kUpdateInPlace = "update_in_place";  // a state is updated in place
+inline constexpr const char* kReplay = "replay";                  // a device that can replays a recorded run
 
 // The passes of a plan on `device`, in order. Throws Error that lists the passes if `without` names an unknown pass or
 // one that every plan needs.

@@ -9,19 +9,13 @@
 namespace onnx_train::cpu {
 namespace {
 
-// Whether x and the inputs from number `images` on share one shape and type, and all other inputs have one element per
-// channel: all float32 or all float64; or, with `narrow`, bfloat16 images with float32 channel values, and output 0 in
-// bfloat16 or float32.
+// Images and channel values, all float32 or all float64; or, with `narrow`, bfloat16 images with float32 channel
+// values, and output 0 in bfloat16 or float32.
 bool supports_channels(const NodeSpec& s, int images, bool narrow) {
-  const Shape shape = s.in_shape(0);
   const DType stored = s.in_type(0), computed = narrow ? DType::kFloat : stored;
   if (narrow ? stored != DType::kBFloat16 : !is_float_or_double(stored)) return false;
-  if (shape.size() < 2 || (s.has_output(0) && s.out_type(0) != stored && s.out_type(0) != computed)) return false;
-  for (int i = 1; i < s.num_inputs(); ++i) {
-    if (!s.has_input(i) || s.in_type(i) != (i < images ? computed : stored)) return false;
-    if (s.in_shape(i) != (i < images ? Shape{shape[1]} : shape)) return false;
-  }
-  return true;
+  if (s.has_output(0) && s.out_type(0) != stored && s.out_type(0) != computed) return false;
+  return has_channel_values(s, images, stored, computed);
 }
 
 // Calls f(X{}, Y{}) for the element types of the images that are read and written.
@@ -214,7 +208,7 @@ Prepared prepare_gradient(const NodeSpec& s, Mode mode) {
           }
         },
         [&](int64_t c, Sums sums) {
-          const double inv_std = 1 / std::sqrt(static_cast<double>(variance[c]) + epsilon);
+          const double inv_std = math::inverse_deviation(static_cast<double>(variance[c]), epsilon);
           if (has_dscale) a.out<T>(1)[c] = static_cast<T>(sums.second * inv_std);
           if (has_dbias) a.out<T>(2)[c] = static_cast<T>(sums.first);
           slopes.dy_mean[c] = frozen ? T{0} : static_cast<T>(sums.first / n);

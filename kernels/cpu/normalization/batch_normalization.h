@@ -18,13 +18,8 @@ namespace onnx_train::cpu {
 constexpr int64_t kShort = 32;   // rows with fewer elements are combined with those of neighbouring channels
 constexpr int64_t kWidth = 256;  // most elements in the combined row of a block of channels
 
-struct ChannelLayout {
-  int64_t batch, channels, rest = 1;
-  explicit ChannelLayout(const Shape& shape) : batch(shape[0]), channels(shape[1]) {
-    for (size_t i = 2; i < shape.size(); ++i) rest *= shape[i];
-  }
-  int64_t stride() const { return channels * rest; }
-  int64_t per_channel() const { return batch * rest; }
+struct ChannelLayout : Channels {
+  using Channels::Channels;
   bool is_short() const { return rest < kShort; }
   // Channels in a block.
   int64_t block() const { return is_short() ? kWidth / std::max<int64_t>(rest, 1) : 1; }

@@ -1,7 +1,5 @@
 // GroupNormalization, channels first, on [batch, groups, channels of a group, rest]; a group is contiguous.
 // InstanceNormalization is the case of one channel per group.
-#include <cmath>
-
 #include "kernels/cpu/normalization/normalization.h"
 #include "kernels/cpu/support/parallel.h"
 #include "kernels/cpu/support/simd.h"
@@ -13,30 +11,12 @@
 namespace onnx_train::cpu {
 namespace {
 
-struct Groups {
-  int64_t batch, channels, rest = 1, per_group;
-  explicit Groups(const NodeSpec& s) {
-    const Shape shape = s.in_shape(0);
-    batch = shape[0];
-    channels = shape[1];
-    for (size_t i = 2; i < shape.size(); ++i) rest *= shape[i];
-    const int64_t groups = s.node().attr("num_groups", channels);
-    per_group = groups > 0 ? channels / groups : 1;
-  }
-  int64_t count() const { return per_group > 0 ? batch * (channels / per_group) : 0; }
-  int64_t size() const { return per_group * rest; }
-  int64_t first_channel(int64_t group) const { return group * per_group % channels; }
-  int64_t grain() const { return std::max<int64_t>(1, kElementGrain / 2 / std::max<int64_t>(size(), 1)); }
-};
+int64_t grain(const Groups& groups) {
+  return std::max<int64_t>(1, kElementGrain / 2 / std::max<int64_t>(groups.group_size(), 1));
+}
 
 bool supports_groups(const NodeSpec& s) {
-  const Shape shape = s.in_shape(0);
-  if (is_channels_last(s.node()) || !computes_in_one_type(s, {}, {}) || shape.size() < 2 || s.in_size(1) != shape[1])
-    return false;
-  const Shape third = s.in_shape(2);  // the bias; in the gradient dy
-  if (s.node().domain() == kDomain ? third != shape : third != Shape{shape[1]}) return false;
-  const int64_t groups = s.node().attr("num_groups", shape[1]);
-  return groups > 0 ? shape[1] % groups == 0 : shape[1] == 0;
+  return !is_channels_last(s.node()) && computes_in_one_type(s, {}, {}) && has_groups(s);
 }
 
 struct GroupStatistics {
@@ -48,7 +28,7 @@ GroupStatistics group_statistics(const T* x, int64_t n, double epsilon) {
   const T mean = vectorized([&] { return sum(x, n); }) / static_cast<T>(n);
   const double variance =
       static_cast<double>(vectorized([&] { return sum_of_squares(x, mean, n); })) / static_cast<double>(n);
-  return {static_cast<double>(mean), 1 / std::sqrt(variance + epsilon)};
+  return {static_cast<double>(mean), math::inverse_deviation(variance, epsilon)};
 }
 
 Prepared prepare_forward(const NodeSpec& s) {
@@ -58,11 +38,11 @@ Prepared prepare_forward(const NodeSpec& s) {
     const double epsilon = s.node().attr("epsilon", kEpsilon);
     const auto run = [=](const Launch& a) {
       const T *scale = a.in<T>(1), *bias = a.in<T>(2);
-      parallel_for(groups.count(), groups.grain(), [&](int64_t begin, int64_t end) {
+      parallel_for(groups.count(), grain(groups), [&](int64_t begin, int64_t end) {
         for (int64_t g = begin; g < end; ++g) {
-          const T* x = a.in<T>(0) + g * groups.size();
-          T* y = a.out<T>() + g * groups.size();
-          const GroupStatistics group = group_statistics(x, groups.size(), epsilon);
+          const T* x = a.in<T>(0) + g * groups.group_size();
+          T* y = a.out<T>() + g * groups.group_size();
+          const GroupStatistics group = group_statistics(x, groups.group_size(), epsilon);
           for (int64_t i = 0; i < groups.per_group; ++i) {
             const int64_t c = groups.first_channel(g) + i;
             vectorized([&] {
@@ -84,7 +64,7 @@ Prepared prepare_forward(const NodeSpec& s) {
 template <typename T>
 void differentiate(const T* x, const T* dy, T mean, T a, T b, T c, int64_t n, T* dx) {
 #pragma omp simd
-  for (int64_t i = 0; i < n; ++i) dx[i] = dy[i] * a - b - (x[i] - mean) * c;
+  for (int64_t i = 0; i < n; ++i) dx[i] = math::normalized_gradient(x[i], dy[i], mean, a, b, c);
 }
 
 // sums[channel of the group] = Σ dy and Σ dy x̂ of the channel. With g = dy scale and n elements in a group:
@@ -92,7 +72,7 @@ void differentiate(const T* x, const T* dy, T mean, T a, T b, T c, int64_t n, T*
 template <typename T>
 void differentiate_group(const T* x, const T* dy, const T* scale, const Groups& groups, double epsilon, Sums* sums,
                          T* dx) {
-  const GroupStatistics group = group_statistics(x, groups.size(), epsilon);
+  const GroupStatistics group = group_statistics(x, groups.group_size(), epsilon);
   const T mean = static_cast<T>(group.mean);
   double g_sum = 0, along = 0;
   for (int64_t i = 0; i < groups.per_group; ++i) {
@@ -102,7 +82,7 @@ void differentiate_group(const T* x, const T* dy, const T* scale, const Groups& 
     g_sum += static_cast<double>(scale[i]) * sums[i].first;
     along += static_cast<double>(scale[i]) * sums[i].second;
   }
-  const double n = static_cast<double>(groups.size());
+  const double n = static_cast<double>(groups.group_size());
   for (int64_t i = 0; i < groups.per_group; ++i) {
     vectorized([&] {
       differentiate(x + i * groups.rest, dy + i * groups.rest, mean,
@@ -121,9 +101,9 @@ Prepared prepare_gradient(const NodeSpec& s) {
     const bool has_dscale = s.has_output(1), has_dbias = s.has_output(2);
     const auto run = [=](const Launch& a) {
       auto* sums = a.scratch<Sums>();  // [batch, channels]
-      parallel_for(groups.count(), groups.grain(), [&](int64_t begin, int64_t end) {
+      parallel_for(groups.count(), grain(groups), [&](int64_t begin, int64_t end) {
         for (int64_t g = begin; g < end; ++g) {
-          const int64_t at = g * groups.size();
+          const int64_t at = g * groups.group_size();
           differentiate_group(a.in<T>(0) + at, a.in<T>(2) + at, a.in<T>(1) + groups.first_channel(g), groups, epsilon,
                               sums + g * groups.per_group, a.out<T>(0) + at);
         }

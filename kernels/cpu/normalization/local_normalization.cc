@@ -1,6 +1,4 @@
 // Normalization over the neighbours of an element: LpNormalization along an axis, LRN over neighbouring channels.
-#include <cmath>
-
 #include "kernels/cpu/normalization/normalization.h"
 #include "kernels/cpu/support/parallel.h"
 #include "kernels/dispatch.h"
@@ -17,7 +15,7 @@ Prepared prepare_lp(const NodeSpec& s) {
     using T = decltype(zero);
     const Shape shape = s.in_shape();
     const AxisView view(shape, s.node().attr("axis", -1));
-    const bool absolute = s.node().attr("p", 2) == 1;
+    const math::LineNorm norm_of{s.node().attr("p", 2) == 1};
     const auto run = [=](const Launch& a) {
       const int64_t grain = std::max<int64_t>(1, kElementGrain / std::max<int64_t>(view.size, 1));
       parallel_for(view.lines(), grain, [&](int64_t begin, int64_t end) {
@@ -27,11 +25,11 @@ Prepared prepare_lp(const NodeSpec& s) {
           T total = 0;
           for (int64_t i = 0; i < view.size; ++i) {
             const T v = x[i * view.inner];
-            total += absolute ? std::abs(v) : v * v;
+            total = norm_of.add(total, v);
           }
-          const T norm = absolute ? total : std::sqrt(total);
+          const T norm = norm_of.finish(total);
           for (int64_t i = 0; i < view.size; ++i) {
-            a.out<T>()[start + i * view.inner] = norm == 0 ? T{0} : x[i * view.inner] / norm;
+            a.out<T>()[start + i * view.inner] = norm_of.divide(x[i * view.inner], norm);
           }
         }
       });
@@ -45,20 +43,20 @@ Prepared prepare_lrn(const NodeSpec& s) {
   return dispatch_float(s.in_type(), [&](auto zero) -> Prepared {
     using T = decltype(zero);
     const AxisView view(s.in_shape(), 1);
-    const int64_t size = s.node().attr("size", 1), before = (size - 1) / 2, after = size - 1 - before;
-    const T share = static_cast<T>(s.node().attr("alpha", 1e-4f)) / static_cast<T>(size);
-    const T beta = static_cast<T>(s.node().attr("beta", 0.75f)), bias = static_cast<T>(s.node().attr("bias", 1.0f));
+    const Neighbours near(s.node());
+    const auto respond = local_response<T>(s.node());
     const auto run = [=](const Launch& a) {
       const int64_t grain = std::max<int64_t>(1, kElementGrain / 32 / std::max<int64_t>(view.inner, 1));
       parallel_for(view.outer * view.size, grain, [&](int64_t begin, int64_t end) {
         for (int64_t r = begin; r < end; ++r) {
           const int64_t c = r % view.size;
-          const int64_t first = std::max<int64_t>(c - before, 0) - c, last = std::min(c + after, view.size - 1) - c;
+          const int64_t first = std::max<int64_t>(c - near.before, 0) - c,
+                        last = std::min(c + near.after, view.size - 1) - c;
           const T* x = a.in<T>(0) + r * view.inner;
           for (int64_t i = 0; i < view.inner; ++i) {
             T squares = 0;
             for (int64_t d = first; d <= last; ++d) squares += x[d * view.inner + i] * x[d * view.inner + i];
-            a.out<T>()[r * view.inner + i] = x[i] * std::pow(bias + share * squares, -beta);
+            a.out<T>()[r * view.inner + i] = respond(x[i], squares);
           }
         }
       });

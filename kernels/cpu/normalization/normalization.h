@@ -8,7 +8,8 @@
 #include <vector>
 
 #include "kernels/cpu/support/stored.h"
-#include "kernels/kernel.h"
+#include "kernels/geometry/channels.h"
+#include "kernels/math/normalization.h"
 
 namespace onnx_train::cpu {
 
@@ -17,8 +18,6 @@ std::vector<Kernel> batch_normalization_kernels();  // BatchNormalization in inf
 std::vector<Kernel> group_normalization_kernels();  // GroupNormalization, InstanceNormalization
 std::vector<Kernel> channels_last_group_normalization_kernels();
 std::vector<Kernel> local_normalization_kernels();  // LpNormalization, LRN
-
-constexpr float kEpsilon = 1e-5f;  // ONNX's default for all of them
 
 template <typename T>
 T sum(const T* __restrict x, int64_t n) {
@@ -69,7 +68,7 @@ void scale_rows(const X* x, Computed<X> mean, Computed<X> factor, Computed<X> bi
     Y* to = y + r * stride;
 #pragma omp simd
     for (int64_t i = 0; i < rest; ++i) {
-      to[i] = store<Y>((load(from[i]) - mean) * factor + bias);
+      to[i] = store<Y>(math::normalized(load(from[i]), mean, factor, bias));
     }
   }
 }

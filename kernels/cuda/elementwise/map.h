@@ -7,6 +7,7 @@
 
 #include "kernels/cuda/support/indexing.h"
 #include "kernels/cuda/support/launch.h"
+#include "kernels/cuda/support/pack.h"
 #include "kernels/geometry/broadcast.h"
 
 namespace onnx_train::cuda {
@@ -24,11 +25,6 @@ template <typename T>
 struct FlatOperand {
   const T* data;
   bool moves;
-};
-
-template <typename T, int kCount>
-struct alignas(sizeof(T) * kCount) Pack {
-  T at[kCount];
 };
 
 // Elements of a thread of the flat kernel: 16 bytes of the widest type.

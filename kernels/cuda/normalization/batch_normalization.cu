@@ -1,0 +1,159 @@
+// Batch normalization in inference and training, and its gradients: sums per channel, a small kernel that finishes them
+// with one thread per channel, and an element-wise pass.
+#include "kernels/cuda/normalization/channels.h"
+#include "kernels/cuda/normalization/normalization.h"
+#include "kernels/dispatch.h"
+
+namespace onnx_train::cuda {
+namespace {
+
+template <typename T>
+__device__ T factor_of(T scale, double variance, double epsilon) {
+  return static_cast<T>(static_cast<double>(scale) * math::inverse_deviation(variance, epsilon));
+}
+
+template <typename T>
+__global__ void find_factors(int64_t channels, double epsilon, const T* scale, const T* variance, T* factor) {
+  const int64_t c = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (c < channels) factor[c] = factor_of(scale[c], static_cast<double>(variance[c]), epsilon);
+}
+
+template <typename T>
+__global__ void finish_moments(ChannelPlan plan, double epsilon, const Moments<T>* partials, const T* scale, T* mean,
+                               T* variance, T* factor) {
+  const int64_t c = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (c >= plan.channels) return;
+  const Moments<T> moments = merge_pieces(partials, c, plan.pieces);
+  const double square = static_cast<double>(moments.square) / static_cast<double>(plan.count);
+  mean[c] = moments.mean;
+  variance[c] = static_cast<T>(square);
+  factor[c] = factor_of(scale[c], square, epsilon);
+}
+
+// What the gradients of a channel become. Null pointers are not wanted.
+template <typename T>
+struct GradientResults {
+  T *dscale, *dbias, *a, *b, *c;
+};
+
+// With frozen statistics dx = dy a, else dx = (dy - Σ dy / n - (x - mean) Σ dy (x - mean) / n / (variance + epsilon))
+// a.
+template <typename T>
+__global__ void finish_gradient(ChannelPlan plan, double epsilon, bool frozen, const GradientSums<T>* partials,
+                                const T* scale, const T* variance, GradientResults<T> results) {
+  const int64_t c = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (c >= plan.channels) return;
+  const double inverse = math::inverse_deviation(static_cast<double>(variance[c]), epsilon);
+  const double factor = static_cast<double>(scale[c]) * inverse;
+  results.a[c] = static_cast<T>(factor);
+  if (!partials) return;
+  const GradientSums<T> sums = merge_pieces(partials, c, plan.pieces);
+  const double first = static_cast<double>(sums.first), second = static_cast<double>(sums.second);
+  if (results.dscale) results.dscale[c] = static_cast<T>(second * inverse);
+  if (results.dbias) results.dbias[c] = sums.first;
+  if (frozen) return;
+  const double n = static_cast<double>(plan.count);
+  results.b[c] = static_cast<T>(first / n * factor);
+  results.c[c] = static_cast<T>(second / n * inverse * inverse * factor);
+}
+
+// Sets every output, whose elements have `bytes` bytes each, to the same byte: there is nothing to normalize.
+Prepared prepare_empty(const NodeSpec& spec, int byte) {
+  std::vector<std::pair<int, size_t>> fills;
+  for (int o = 0; o < spec.num_outputs(); ++o) {
+    if (spec.has_output(o) && spec.out_size(o) > 0)
+      fills.emplace_back(o, static_cast<size_t>(spec.out_size(o)) * size_of(spec.out_type(o)));
+  }
+  return {[fills, byte](const Launch& launch) {
+    for (const auto& [output, bytes] : fills) {
+      check(cudaMemsetAsync(launch.outputs[output], byte, bytes, stream_of(launch)), "cudaMemsetAsync");
+    }
+  }};
+}
+constexpr int kZeros = 0, kNaNs = 0xff;  // all bits of a NaN may be set
+
+template <typename T>
+Prepared prepare_inference(const NodeSpec& spec) {
+  const Channels channels(spec.in_shape(0));
+  if (channels.size() == 0) return prepare_empty(spec, kZeros);
+  const ChannelPlan plan(channels);
+  const double epsilon = spec.node().attr("epsilon", kEpsilon);
+  const int inputs = spec.num_inputs(), outputs = spec.num_outputs();
+  const auto run = [=](const Launch& launch) {
+    T* factor = launch.scratch<T>();
+    enqueue(launch, "find_factors", find_factors<T>, blocks_for(plan.channels), kThreads, 0, plan.channels, epsilon,
+            launch.in<T>(1), launch.in<T>(4), factor);
+    scale_channels<T>(launch, plan, {launch.in<T>(3), factor, launch.in<T>(2)}, guard_of(launch, inputs, outputs),
+                      launch.in<T>(0), launch.out<T>());
+  };
+  return {run, static_cast<size_t>(plan.channels) * sizeof(T), {{0, 0}}};
+}
+
+template <typename T>
+Prepared prepare_train(const NodeSpec& spec) {
+  const Channels channels(spec.in_shape(0));
+  if (channels.size() == 0) return prepare_empty(spec, kNaNs);
+  const ChannelPlan plan(channels);
+  const ChannelWorkspace<Moments<T>> workspace{plan.partials(), 3 * plan.channels};
+  const double epsilon = spec.node().attr("epsilon", kEpsilon);
+  const bool has_y = spec.has_output(0), has_mean = spec.has_output(1), has_variance = spec.has_output(2);
+  const auto run = [=](const Launch& launch) {
+    auto* partials = launch.scratch<Moments<T>>();
+    T* factor = workspace.template value<T>(launch);
+    T* mean = has_mean ? launch.out<T>(1) : factor + plan.channels;
+    T* variance = has_variance ? launch.out<T>(2) : factor + 2 * plan.channels;
+    sum_moments(launch, plan, launch.in<T>(0), partials);
+    enqueue(launch, "finish_moments", finish_moments<T>, blocks_for(plan.channels), kThreads, 0, plan, epsilon,
+            partials, launch.in<T>(1), mean, variance, factor);
+    if (has_y) {
+      scale_channels<T>(launch, plan, {mean, factor, launch.in<T>(2)}, nullptr, launch.in<T>(0), launch.out<T>());
+    }
+  };
+  return {run, workspace.bytes()};
+}
+
+template <typename T>
+Prepared prepare_gradient(const NodeSpec& spec, bool frozen) {
+  const Channels channels(spec.in_shape(0));
+  if (channels.size() == 0) return prepare_empty(spec, kZeros);
+  const ChannelPlan plan(channels);
+  const ChannelWorkspace<GradientSums<T>> workspace{plan.partials(), 3 * plan.channels};
+  const double epsilon = spec.node().attr("epsilon", kEpsilon);
+  const bool has_dx = spec.has_output(0), has_dscale = spec.has_output(1), has_dbias = spec.has_output(2);
+  const bool sums = !frozen || has_dscale || has_dbias;
+  const int inputs = spec.num_inputs(), outputs = spec.num_outputs();
+  const auto run = [=](const Launch& launch) {
+    const T *x = launch.in<T>(0), *mean = launch.in<T>(2), *dy = launch.in<T>(4);
+    auto* partials = sums ? launch.scratch<GradientSums<T>>() : nullptr;
+    T *a = workspace.template value<T>(launch), *b = a + plan.channels, *c = b + plan.channels;
+    if (sums) sum_gradients(launch, plan, x, dy, mean, partials);
+    const GradientResults<T> results{has_dscale ? launch.out<T>(1) : nullptr, has_dbias ? launch.out<T>(2) : nullptr, a,
+                                     b, c};
+    enqueue(launch, "finish_gradient", finish_gradient<T>, blocks_for(plan.channels), kThreads, 0, plan, epsilon,
+            frozen, partials, launch.in<T>(1), launch.in<T>(3), results);
+    const Fault* guard = guard_of(launch, inputs, outputs);
+    if (has_dx && frozen) scale_channels<T>(launch, plan, {nullptr, a, nullptr}, guard, dy, launch.out<T>());
+    if (has_dx && !frozen) differentiate_channels<T>(launch, plan, {mean, a, b, c}, guard, x, dy, launch.out<T>());
+  };
+  return {run, workspace.bytes(), {{0, 4}, {0, 0}}};
+}
+
+}  // namespace
+
+Prepared prepare_batch_inference(const NodeSpec& spec) {
+  return dispatch_float(spec.in_type(), [&]<typename T>(T) { return prepare_inference<T>(spec); });
+}
+
+Prepared prepare_batch_train(const NodeSpec& spec) {
+  return dispatch_float(spec.in_type(), [&]<typename T>(T) { return prepare_train<T>(spec); });
+}
+
+Prepared prepare_batch_gradient(const NodeSpec& spec) {
+  return dispatch_float(spec.in_type(), [&]<typename T>(T) { return prepare_gradient<T>(spec, false); });
+}
+
+Prepared prepare_batch_frozen_gradient(const NodeSpec& spec) {
+  return dispatch_float(spec.in_type(), [&]<typename T>(T) { return prepare_gradient<T>(spec, true); });
+}
+
+}  // namespace onnx_train::cuda

@@ -1,0 +1,189 @@
+// GroupNormalization, InstanceNormalization and their gradient. A group is one channel of a single image [1, groups,
+// elements of a group] for the statistics; the passes over elements see every channel of every image as a channel
+// [1, batch channels, rest], whose values small kernels compute, with one thread per channel.
+#include "kernels/cuda/normalization/channels.h"
+#include "kernels/cuda/normalization/normalization.h"
+#include "kernels/dispatch.h"
+
+namespace onnx_train::cuda {
+namespace {
+
+// The places of channels: i counts channels over all images.
+struct GroupPlan {
+  int64_t batch, channels, per_group, group_size;
+  Divider by_channels, by_group;
+
+  explicit GroupPlan(const Groups& g)
+      : batch(g.batch),
+        channels(g.channels),
+        per_group(g.per_group),
+        group_size(g.group_size()),
+        by_channels(channels),
+        by_group(per_group) {}
+  __device__ int64_t group(int64_t i) const { return by_group.quotient(i); }
+  __device__ int64_t channel(int64_t i) const { return i - by_channels.quotient(i) * channels; }
+};
+
+// The mean and 1 / sqrt(variance + epsilon) of the group of channel i, for every i.
+template <typename T>
+__global__ void finish_groups(int64_t n, GroupPlan plan, int64_t pieces, double epsilon, const Moments<T>* partials,
+                              T* mean, double* inverse) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i >= n) return;
+  const Moments<T> moments = merge_pieces(partials, plan.group(i), pieces);
+  mean[i] = moments.mean;
+  inverse[i] =
+      math::inverse_deviation(static_cast<double>(moments.square) / static_cast<double>(plan.group_size), epsilon);
+}
+
+template <typename T>
+__global__ void spread_values(int64_t n, GroupPlan plan, const double* inverse, const T* scale, const T* bias,
+                              T* factors, T* biases) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i >= n) return;
+  const int64_t c = plan.channel(i);
+  factors[i] = static_cast<T>(inverse[i] * static_cast<double>(scale[c]));
+  biases[i] = bias[c];
+}
+
+// With g = dy scale and n elements in a group: dx = (g - Σ g / n - x̂ Σ g x̂ / n) inverse. Channel i's dx is
+// dy a - b - (x - mean) c. One thread per group.
+template <typename T>
+__global__ void find_slopes(int64_t groups, GroupPlan plan, int64_t pieces, const GradientSums<T>* partials,
+                            const T* scale, const double* inverse, T* a, T* b, T* c) {
+  const int64_t group = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (group >= groups) return;
+  const int64_t first = group * plan.per_group, first_channel = plan.channel(first);
+  const double deviation = inverse[first], n = static_cast<double>(plan.group_size);
+  double sum = 0, along = 0;
+  for (int64_t k = 0; k < plan.per_group; ++k) {
+    const GradientSums<T> sums = merge_pieces(partials, first + k, pieces);
+    const double weight = static_cast<double>(scale[first_channel + k]);
+    sum += weight * static_cast<double>(sums.first);
+    along += weight * static_cast<double>(sums.second) * deviation;
+  }
+  for (int64_t k = 0; k < plan.per_group; ++k) {
+    a[first + k] = static_cast<T>(static_cast<double>(scale[first_channel + k]) * deviation);
+    b[first + k] = static_cast<T>(sum / n * deviation);
+    c[first + k] = static_cast<T>(along / n * deviation * deviation);
+  }
+}
+
+// dscale = Σ dy x̂ and dbias = Σ dy over all images. One thread per channel.
+template <typename T>
+__global__ void sum_images(GroupPlan plan, int64_t pieces, const GradientSums<T>* partials, const double* inverse,
+                           T* dscale, T* dbias) {
+  const int64_t c = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (c >= plan.channels) return;
+  double first = 0, second = 0;
+  for (int64_t n = 0; n < plan.batch; ++n) {
+    const int64_t i = n * plan.channels + c;
+    const GradientSums<T> sums = merge_pieces(partials, i, pieces);
+    first += static_cast<double>(sums.first);
+    second += static_cast<double>(sums.second) * inverse[i];
+  }
+  if (dscale) dscale[c] = static_cast<T>(second);
+  if (dbias) dbias[c] = static_cast<T>(first);
+}
+
+// Forward and gradient share the statistics. The workspace: moments, the inverse deviation of each channel of each
+// image, gradient sums, and four values of type T.
+template <typename T>
+struct Plans {
+  GroupPlan groups;
+  ChannelPlan of_groups, of_channels;
+  double epsilon;
+
+  Plans(const NodeSpec& spec, const Groups& g)
+      : groups(g),
+        of_groups(Channels(1, g.count(), g.group_size())),
+        of_channels(Channels(1, g.batch * g.channels, g.rest)),
+        epsilon(spec.node().attr("epsilon", kEpsilon)) {}
+
+  int64_t channels() const { return of_channels.channels; }  // of all images
+  struct Workspace {
+    double* inverse;
+    Moments<T>* moments;
+    GradientSums<T>* sums;
+    T* values[4];
+  };
+  Workspace workspace(const Launch& launch) const {
+    Workspace w;
+    w.inverse = launch.scratch<double>();
+    w.moments = reinterpret_cast<Moments<T>*>(w.inverse + channels());
+    w.sums = reinterpret_cast<GradientSums<T>*>(w.moments + of_groups.partials());
+    for (int k = 0; k < 4; ++k) w.values[k] = reinterpret_cast<T*>(w.sums + of_channels.partials()) + k * channels();
+    return w;
+  }
+  size_t bytes() const {
+    return static_cast<size_t>(channels()) * (sizeof(double) + 4 * sizeof(T)) +
+           static_cast<size_t>(of_groups.partials()) * sizeof(Moments<T>) +
+           static_cast<size_t>(of_channels.partials()) * sizeof(GradientSums<T>);
+  }
+  // Finds values[0], the means, and `inverse`.
+  Workspace find_statistics(const Launch& launch) const {
+    const Workspace w = workspace(launch);
+    sum_moments(launch, of_groups, launch.in<T>(0), w.moments);
+    enqueue(launch, "finish_groups", finish_groups<T>, blocks_for(channels()), kThreads, 0, channels(), groups,
+            of_groups.pieces, epsilon, w.moments, w.values[0], w.inverse);
+    return w;
+  }
+};
+
+template <typename T>
+Prepared prepare_forward(const NodeSpec& spec) {
+  const Groups g(spec);
+  if (g.size() == 0) return {[](const Launch&) {}};
+  const Plans<T> plans(spec, g);
+  const int inputs = spec.num_inputs(), outputs = spec.num_outputs();
+  const auto run = [=](const Launch& launch) {
+    const auto w = plans.find_statistics(launch);
+    enqueue(launch, "spread_values", spread_values<T>, blocks_for(plans.channels()), kThreads, 0, plans.channels(),
+            plans.groups, w.inverse, launch.in<T>(1), launch.in<T>(2), w.values[1], w.values[2]);
+    scale_channels<T>(launch, plans.of_channels, {w.values[0], w.values[1], w.values[2]},
+                      guard_of(launch, inputs, outputs), launch.in<T>(0), launch.out<T>());
+  };
+  return {run, plans.bytes(), {{0, 0}}};
+}
+
+template <typename T>
+Prepared prepare_gradient(const NodeSpec& spec) {
+  const Groups g(spec);
+  const bool has_dx = spec.has_output(0), has_dscale = spec.has_output(1), has_dbias = spec.has_output(2);
+  if (g.size() == 0) {
+    return {[=, bytes = static_cast<size_t>(g.channels) * sizeof(T)](const Launch& launch) {
+      for (int o = 1; o < 3; ++o) {
+        if ((o == 1 ? has_dscale : has_dbias) && bytes > 0)
+          check(cudaMemsetAsync(launch.outputs[o], 0, bytes, stream_of(launch)), "cudaMemsetAsync");
+      }
+    }};
+  }
+  const Plans<T> plans(spec, g);
+  const int inputs = spec.num_inputs(), outputs = spec.num_outputs();
+  const auto run = [=, groups = g.count()](const Launch& launch) {
+    const T *x = launch.in<T>(0), *scale = launch.in<T>(1), *dy = launch.in<T>(2);
+    const auto w = plans.find_statistics(launch);
+    const int64_t pieces = plans.of_channels.pieces;
+    sum_gradients(launch, plans.of_channels, x, dy, w.values[0], w.sums);
+    enqueue(launch, "sum_images", sum_images<T>, blocks_for(plans.groups.channels), kThreads, 0, plans.groups, pieces,
+            w.sums, w.inverse, has_dscale ? launch.out<T>(1) : nullptr, has_dbias ? launch.out<T>(2) : nullptr);
+    if (!has_dx) return;
+    enqueue(launch, "find_slopes", find_slopes<T>, blocks_for(groups), kThreads, 0, groups, plans.groups, pieces,
+            w.sums, scale, w.inverse, w.values[1], w.values[2], w.values[3]);
+    differentiate_channels<T>(launch, plans.of_channels, {w.values[0], w.values[1], w.values[2], w.values[3]},
+                              guard_of(launch, inputs, outputs), x, dy, launch.out<T>());
+  };
+  return {run, plans.bytes(), {{0, 2}, {0, 0}}};
+}
+
+}  // namespace
+
+Prepared prepare_groups(const NodeSpec& spec) {
+  return dispatch_float(spec.in_type(), [&]<typename T>(T) { return prepare_forward<T>(spec); });
+}
+
+Prepared prepare_groups_gradient(const NodeSpec& spec) {
+  return dispatch_float(spec.in_type(), [&]<typename T>(T) { return prepare_gradient<T>(spec); });
+}
+
+}  // namespace onnx_train::cuda
