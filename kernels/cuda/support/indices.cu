@@ -71,7 +71,8 @@ struct Smaller {
 
 // Computes all results. Reports the first invalid position if the grid is one block, else stores that of each block.
 template <typename Indices>
-__global__ void read_kernel(int64_t count, Indices indices, Reporter reporter, int64_t* results, int64_t* wrongs) {
+__global__ void __launch_bounds__(kCheckingThreads)
+    read_kernel(int64_t count, Indices indices, Reporter reporter, int64_t* results, int64_t* wrongs) {
   GPU_SHARED(scratch, int64_t[kCheckingThreads / gpu::kWarpSize]);
   int64_t first = kNoPosition;
   const int64_t step = int64_t{gridDim.x} * kCheckingThreads;
