@@ -55,7 +55,7 @@ TEST(IndexRanges, AreThoseOfTheRowsThatAreGathered) {
 TEST(IndexRanges, ThereIsNoneWhereValuesChangeOrOnlySomeAreRead) {
   for (const char* body :
        {"s = Add(ids, ids) g = Gather(table, s) y = ReduceSum<keepdims = 0>(g)",
-        "i = Split<num_outputs = 2, axis = 1>(ids) g = Gather(table, i) y = ReduceSum<keepdims = 0>(g)",
+        "i, rest = Split<num_outputs = 2, axis = 1>(ids) g = Gather(table, i) y = ReduceSum<keepdims = 0>(g)",
         "f = Cast<to = 1>(ids) s = Add(f, x) y = ReduceSum<keepdims = 0>(s)",
         "g = Gather(x, ids) y = ReduceSum<keepdims = 0>(g)"}) {
     EXPECT_THAT(ranges_of(body), testing::IsEmpty()) << body;

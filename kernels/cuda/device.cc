@@ -4,6 +4,7 @@
 #include "kernels/cuda/support/runtime.h"
 #include "kernels/cuda/support/stream.h"
 #include "kernels/lowering/lowering.h"
+#include "kernels/lowering/updates.h"
 #include "onnx_passes/ir/error.h"
 
 namespace onnx_train {
@@ -85,9 +86,15 @@ class CudaDevice : public Device {
 
   std::vector<Pass> lowering(const LoweringOptions& options) const override {
     std::vector<Pass> passes = required_lowering(*this);
-    passes.push_back(recompute_pass(options));
+    passes.push_back({"fold_transposes", fold_transposes});
+    passes.push_back({"add_gather_gradients", add_gather_gradients});
+    passes.push_back({"sparse_updates", sparse_updates});
     passes.push_back({"remove_dead_nodes", remove_dead_nodes});
     const auto may_reject = [this](const Node& node) { return may_reject_data(*this, node); };
+    passes.push_back({"update_early", [=](Model& model) { return update_early(model, may_reject); }});
+    passes.push_back({"merge_updates", merge_updates});
+    passes.push_back(recompute_pass(options));
+    passes.push_back({"remove_dead_nodes", remove_dead_nodes});
     passes.push_back({"order_nodes", [=](Model& model) { return order_nodes(model, may_reject); }});
     return passes;
   }

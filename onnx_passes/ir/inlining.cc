@@ -113,6 +113,19 @@ std::vector<Value*> instantiate(const onnx::FunctionProto& function, const onnx:
 
 namespace {
 
+// A schema whose body is one for all types writes its constants as float32; they stand for numbers of the operand's
+// type, which is double here.
+void widen_constants(onnx::FunctionProto* body) {
+  for (onnx::NodeProto& node : *body->mutable_node()) {
+    if (node.op_type() != "Constant") continue;
+    for (onnx::AttributeProto& a : *node.mutable_attribute()) {
+      if (!a.has_t() || a.t().data_type() != onnx::TensorProto::FLOAT) continue;
+      const Tensor wide = from_proto(a.t()).cast(DType::kDouble);
+      to_proto(wide, "", a.mutable_t());
+    }
+  }
+}
+
 // The body from ONNX's schema, specialized to the node's input types.
 bool schema_body(const Node& node, onnx::FunctionProto* body) {
   const onnx::OpSchema* schema = find_schema(node);
@@ -135,6 +148,7 @@ bool schema_body(const Node& node, onnx::FunctionProto* body) {
     if (!function) return false;
     *body = *function;
     *body->mutable_attribute_proto() = proto.attribute();
+    if (node.num_inputs() > 0 && node.input(0) && node.input(0)->dtype() == DType::kDouble) widen_constants(body);
     return true;
   }
   if (!schema->HasContextDependentFunction()) return false;

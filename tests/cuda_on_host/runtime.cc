@@ -360,9 +360,12 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
   });
 }
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+  // A call that fails has ended the capture, too.
+  const std::lock_guard lock(runtime().mutex);
+  const std::unique_ptr<CUgraph_st> captured = stream ? std::move(stream->capture) : nullptr;
   return call([&] {
-    if (!stream || !stream->capture) return cudaErrorIllegalState;
-    *graph = stream->capture.release();
+    if (!captured) return cudaErrorIllegalState;
+    *graph = new CUgraph_st(*captured);
     ++runtime().graphs;
     return cudaSuccess;
   });

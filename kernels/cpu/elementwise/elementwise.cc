@@ -4,11 +4,11 @@
 #include <cstring>
 #include <iterator>
 
-#include "kernels/geometry/broadcast.h"
 #include "kernels/cpu/elementwise/loops.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/support/maps.h"
 #include "kernels/cpu/support/parallel.h"
+#include "kernels/geometry/broadcast.h"
 
 namespace onnx_train::cpu {
 namespace {

@@ -163,8 +163,13 @@ class LoopSink {
   // `make(node, T{})` returns the loop for elements of type T.
   template <typename Types, typename Make>
   void of_one_type(const char* op, const char* domain, int operands, Types types, Make make) {
-    rows_.push_back({op, domain, operands, true, [types](const Node& node) { return types.contains(type_of(node)); },
-                     [=](const Node& node) {
+    const auto supports = [types](const Node& node) {
+      for (const Value* input : node.inputs()) {
+        if (input && input->dtype() != type_of(node)) return false;
+      }
+      return types.contains(type_of(node));
+    };
+    rows_.push_back({op, domain, operands, true, supports, [=](const Node& node) {
                        return types.dispatch(type_of(node), [&](auto t) -> ElementwiseLoop { return make(node, t); });
                      }});
   }

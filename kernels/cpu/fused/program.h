@@ -18,8 +18,8 @@
 #include <optional>
 #include <vector>
 
-#include "kernels/geometry/broadcast.h"
 #include "kernels/cpu/fused/reducers.h"
+#include "kernels/geometry/broadcast.h"
 #include "kernels/kernel.h"
 
 namespace onnx_train::cpu {

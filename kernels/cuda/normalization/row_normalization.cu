@@ -35,22 +35,22 @@ __device__ Statistics<T> row_statistics(bool centered, const T* x, int64_t n, do
 
 // ---- Forward
 
-// Null where an output is not wanted. float_statistics: Mean and InvStdDev are float32, whatever T is.
+// Null where an output is not wanted. Mean and InvStdDev are double or float, whatever T is.
 template <typename T>
 struct Forward {
   const T *x, *scale, *bias;
   T* y;
   void *mean, *inv_std;
-  bool float_statistics;
+  bool double_statistics;
 };
 
 template <typename T>
 __device__ void store_statistic(const Forward<T>& f, void* output, int64_t row, T value) {
   if (!output) return;
-  if (f.float_statistics) {
-    static_cast<float*>(output)[row] = static_cast<float>(value);
+  if (f.double_statistics) {
+    static_cast<double*>(output)[row] = static_cast<double>(value);
   } else {
-    static_cast<T*>(output)[row] = value;
+    static_cast<float*>(output)[row] = static_cast<float>(value);
   }
 }
 
@@ -74,8 +74,8 @@ __global__ void normalize_rows(NormalizedRows rows, const Fault* guard, Forward<
 template <typename T>
 Prepared prepare_forward(const NodeSpec& spec, const NormalizedRows& rows) {
   const auto optional = [&](int i) { return i < spec.num_outputs() && spec.has_output(i); };
-  const bool float_statistics =
-      (!optional(1) || spec.out_type(1) == DType::kFloat) && (!optional(2) || spec.out_type(2) == DType::kFloat);
+  const bool double_statistics =
+      (optional(1) && spec.out_type(1) == DType::kDouble) || (optional(2) && spec.out_type(2) == DType::kDouble);
   const bool has_bias = rows.centered && spec.has_input(2);
   const int inputs = spec.num_inputs();
   const bool has_mean = optional(1), has_inv_std = optional(2);
@@ -88,7 +88,7 @@ Prepared prepare_forward(const NodeSpec& spec, const NormalizedRows& rows) {
                        launch.out<T>(),
                        has_mean ? launch.outputs[1] : nullptr,
                        has_inv_std ? launch.outputs[2] : nullptr,
-                       float_statistics};
+                       double_statistics};
     dispatch_row_threads(rows.count, rows.n, true, [&]<int kRowThreads>(std::integral_constant<int, kRowThreads>) {
       enqueue(launch, "normalize_rows", normalize_rows<T, kRowThreads>, row_blocks<kRowThreads>(rows.count), kThreads,
               0, rows, guard_of(launch, inputs, 1), f);
@@ -242,12 +242,11 @@ bool one_float(const NodeSpec& spec, int inputs) {
 Kernel forward_kernel(const char* op, bool centered) {
   return {op,
           [=](const NodeSpec& spec) {
-            const auto is_float_output = [&](int i) {
-              return i >= spec.num_outputs() || !spec.has_output(i) || spec.out_type(i) == DType::kFloat ||
-                     spec.out_type(i) == spec.in_type();
+            const auto is_statistic = [&](int i) {
+              return i >= spec.num_outputs() || !spec.has_output(i) || is_float_or_double(spec.out_type(i));
             };
             return one_float(spec, 3) && NormalizedRows(spec, centered).has_parameters_of_rows(spec) &&
-                   is_float_output(1) && is_float_output(2);
+                   is_statistic(1) && is_statistic(2);
           },
           [=](const NodeSpec& spec) {
             return dispatch_float(spec.in_type(), [&]<typename T>(T) {
