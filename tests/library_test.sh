@@ -43,7 +43,8 @@ grep -q "there is no device 'async_host' in this installation; there are: cpu" e
 cp "$build/libonnx_train_async_host.so" "$(dirname "$library")"
 ./c_test "$source/tests/fixtures/mlp.onnx" async_host || fail "the C program on a device of a module"
 usr/bin/onnx-train devices > devices || fail "devices"
-[ "$(cut -d' ' -f1 devices)" = $'cpu\nasync_host' ] || fail "devices lists $(cat devices)"
+# The module for CUDA is there if it was built.
+[ "$(cut -d' ' -f1 devices | grep -v '^cuda$')" = $'cpu\nasync_host' ] || fail "devices lists $(cat devices)"
 echo 'no module' > "$(dirname "$library")/libonnx_train_broken.so"
 grep -q "broken *not available: device 'broken': " <<< "$(usr/bin/onnx-train devices)" || fail "a broken module is not listed as one"
 echo "library_test: all passed; $(echo "$exported" | wc -l) symbols exported"
