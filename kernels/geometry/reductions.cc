@@ -19,6 +19,20 @@ std::vector<bool> reduced_axes(const NodeSpec& spec) {
   return reduced;
 }
 
+std::vector<ReductionAxis> merged_reduction_axes(const Shape& shape, const std::vector<bool>& is_reduced) {
+  std::vector<ReductionAxis> axes;
+  int64_t stride = 1;
+  for (size_t k = shape.size(); k-- > 0;) {
+    if (shape[k] != 1) {
+      const bool merges = !axes.empty() && axes.back().reduced == is_reduced[k];
+      if (merges) axes.back().size *= shape[k];
+      if (!merges) axes.push_back({shape[k], stride, is_reduced[k]});
+    }
+    stride *= shape[k];
+  }
+  return axes;
+}
+
 bool reduces_numbers(const NodeSpec& spec) { return knows_axes(spec) && is_numeric(spec.in_type(0)); }
 
 bool reduces_ordered(const NodeSpec& spec) {

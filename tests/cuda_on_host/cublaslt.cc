@@ -71,7 +71,6 @@ void store(void* data, cudaDataType_t type, int64_t i, double value) {
 struct Call {
   Layout a, b, c, d;
   bool a_transposed, b_transposed;
-  int epilogue;
   const void* bias;
   double alpha, beta;
   const void *a_at, *b_at, *c_at;
@@ -147,7 +146,6 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t description
             Layout(d_layout),
             attribute<int32_t>(description, CUBLASLT_MATMUL_DESC_TRANSA) != CUBLAS_OP_N,
             attribute<int32_t>(description, CUBLASLT_MATMUL_DESC_TRANSB) != CUBLAS_OP_N,
-            epilogue,
             has_bias ? attribute<void*>(description, CUBLASLT_MATMUL_DESC_BIAS_POINTER) : nullptr,
             scale(alpha),
             scale(beta),

@@ -3,8 +3,9 @@
 // a thread runs until it reaches a barrier or a warp collective. machine.cc has the machine.
 //
 // Found here: accesses out of bounds and after free (address sanitizer; also of shared memory), misaligned vectors
-// (undefined-behaviour sanitizer), races between threads and blocks (thread sanitizer), barriers that not all threads
-// reach, collectives whose mask names an exited lane, and reads of shared memory that nobody wrote (it starts as NaN).
+// (undefined-behaviour sanitizer), races between threads and blocks (thread sanitizer), barriers that some
+// threads never reach, collectives whose mask names an exited lane, and shared memory that is read before it is written
+// (it starts as NaN).
 // GPU_HOST_ORDER=backwards, or =SEED, changes the order in which threads and blocks run: results must be equal.
 #pragma once
 

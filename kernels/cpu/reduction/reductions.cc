@@ -7,21 +7,9 @@
 namespace onnx_train::cpu {
 
 ReductionLayout::ReductionLayout(const Shape& shape, const std::vector<bool>& is_reduced) {
-  struct Merged {
-    int64_t size, stride;
-    bool reduced;
-  };
-  std::vector<Merged> axes;  // innermost first
-  int64_t stride = 1, outputs = 1;
-  for (size_t k = shape.size(); k-- > 0;) {
-    (is_reduced[k] ? count : outputs) *= shape[k];
-    if (shape[k] != 1) {
-      const bool merges = !axes.empty() && axes.back().reduced == is_reduced[k];
-      if (merges) axes.back().size *= shape[k];
-      if (!merges) axes.push_back({shape[k], stride, is_reduced[k]});
-    }
-    stride *= shape[k];
-  }
+  int64_t outputs = 1;
+  for (size_t k = 0; k < shape.size(); ++k) (is_reduced[k] ? count : outputs) *= shape[k];
+  const std::vector<ReductionAxis> axes = merged_reduction_axes(shape, is_reduced);
   if (outputs == 0) {
     tasks = 0;
     return;
@@ -46,7 +34,7 @@ ReductionLayout::ReductionLayout(const Shape& shape, const std::vector<bool>& is
   }
   int64_t to = columns;
   for (; next < axes.size(); ++next) {
-    const Merged& a = axes[next];
+    const ReductionAxis& a = axes[next];
     if (a.reduced) {
       reduced.insert(reduced.begin(), {a.size, a.stride, 0});
     } else {

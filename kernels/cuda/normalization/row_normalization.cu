@@ -35,7 +35,8 @@ __device__ Statistics<T> row_statistics(bool centered, const T* x, int64_t n, do
 
 // ---- Forward
 
-// Null where an output is not wanted. Mean and InvStdDev are double or float, whatever T is.
+// The operands of a run; a pointer is null where the node has no such input or output. Mean and InvStdDev have a type
+// of their own: double or float.
 template <typename T>
 struct Forward {
   const T *x, *scale, *bias;

@@ -1,20 +1,9 @@
 #include "kernels/cuda/reduction/reduce.h"
 #include "kernels/cuda/reduction/reductions.h"
-#include "kernels/dispatch.h"
 #include "kernels/math/reducers.h"
 
 namespace onnx_train::cuda {
-namespace {
-
-template <template <typename, typename> typename Op>
-Prepared prepare(const NodeSpec& spec) {
-  const ReductionPlan plan(spec.in_shape(0), reduced_axes(spec));
-  return dispatch_any(spec.in_type(0), [&]<typename T>(T) { return prepare_reduction<Op<T, DeviceWide<T>>, T>(plan); });
-}
-
-}  // namespace
-
-Prepared prepare_maximum(const NodeSpec& spec) { return prepare<math::MaximumOf>(spec); }
-Prepared prepare_minimum(const NodeSpec& spec) { return prepare<math::MinimumOf>(spec); }
+Prepared prepare_maximum(const NodeSpec& spec) { return prepare_ordered<math::MaximumOf>(spec); }
+Prepared prepare_minimum(const NodeSpec& spec) { return prepare_ordered<math::MinimumOf>(spec); }
 
 }  // namespace onnx_train::cuda

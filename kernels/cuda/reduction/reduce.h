@@ -8,6 +8,8 @@
 #include "kernels/cuda/support/indexing.h"
 #include "kernels/cuda/support/launch.h"
 #include "kernels/cuda/support/warp.h"
+#include "kernels/dispatch.h"
+#include "kernels/geometry/reductions.h"
 
 namespace onnx_train::cuda {
 
@@ -140,6 +142,22 @@ Prepared prepare_reduction(const ReductionPlan& plan) {
             int64_t{pieces}, count, launch.scratch<Acc>(), launch.out<T>());
   };
   return {both, static_cast<size_t>(plan.partials()) * sizeof(Acc)};
+}
+
+// The kernel of a Reduce node: Op<T, W> reduces Ts with accumulators of type W (kernels/math/reducers.h).
+template <template <typename, typename> typename Op, typename T>
+Prepared prepare_reduction_of(const NodeSpec& spec) {
+  return prepare_reduction<Op<T, DeviceWide<T>>, T>(ReductionPlan(spec.in_shape(0), reduced_axes(spec)));
+}
+
+// Of numbers; of numbers and bools.
+template <template <typename, typename> typename Op>
+Prepared prepare_numbers(const NodeSpec& spec) {
+  return dispatch_numeric(spec.in_type(0), [&]<typename T>(T) { return prepare_reduction_of<Op, T>(spec); });
+}
+template <template <typename, typename> typename Op>
+Prepared prepare_ordered(const NodeSpec& spec) {
+  return dispatch_any(spec.in_type(0), [&]<typename T>(T) { return prepare_reduction_of<Op, T>(spec); });
 }
 
 }  // namespace onnx_train::cuda

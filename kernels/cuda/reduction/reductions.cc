@@ -1,4 +1,4 @@
-// Rows of the Reduce operators: sums.cu, extrema.cu and logarithms.cu hold the kernels.
+// Rows of the Reduce operators: sums.cu, extrema.cu and norms.cu hold the kernels.
 #include "kernels/cuda/reduction/reductions.h"
 
 #include <algorithm>
@@ -9,24 +9,11 @@
 namespace onnx_train::cuda {
 
 ReductionPlan::ReductionPlan(const Shape& shape, const std::vector<bool>& is_reduced) {
-  struct Merged {
-    int64_t size, stride;
-    bool reduced;
-  };
-  std::vector<Merged> axes;  // innermost first
-  int64_t stride = 1;
-  for (size_t k = shape.size(); k-- > 0;) {
-    (is_reduced[k] ? count : outputs) *= shape[k];
-    if (shape[k] != 1) {
-      const bool merges = !axes.empty() && axes.back().reduced == is_reduced[k];
-      if (merges) axes.back().size *= shape[k];
-      if (!merges) axes.push_back({shape[k], stride, is_reduced[k]});
-    }
-    stride *= shape[k];
-  }
+  for (size_t k = 0; k < shape.size(); ++k) (is_reduced[k] ? count : outputs) *= shape[k];
+  const std::vector<ReductionAxis> axes = merged_reduction_axes(shape, is_reduced);
   int64_t to = 1;
   if (outputs == 0) return;
-  for (const Merged& axis : axes) {
+  for (const ReductionAxis& axis : axes) {
     if (axis.reduced && count > 0) reduced.insert(reduced.begin(), {axis.size, {axis.stride}});
     if (axis.reduced) continue;
     kept.insert(kept.begin(), {axis.size, {axis.stride, to}});

@@ -28,7 +28,7 @@ class Graph : public Recording {
 CudaStream::CudaStream() { check(cudaStreamCreateWithFlags(&handle_, cudaStreamNonBlocking), "cudaStreamCreate"); }
 
 CudaStream::~CudaStream() {
-  cudaStreamSynchronize(handle_);  // the ring is in use until then; downloads that nobody waited for are dropped
+  cudaStreamSynchronize(handle_);  // enqueued copies still use the ring
   cudaStreamDestroy(handle_);
 }
 
