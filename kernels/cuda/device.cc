@@ -1,6 +1,7 @@
 #include "kernels/cuda/device.h"
 
 #include "kernels/cuda/kernels.h"
+#include "kernels/cuda/support/pack.h"
 #include "kernels/cuda/support/runtime.h"
 #include "kernels/cuda/support/stream.h"
 #include "kernels/lowering/lowering.h"
@@ -11,7 +12,6 @@ namespace onnx_train {
 namespace {
 
 constexpr size_t kCudaAlignment = 256;  // of cudaMalloc
-constexpr size_t kVectorBytes = 16;     // the largest access of a thread; products are chosen for this alignment
 
 class CudaDevice : public Device {
  public:
@@ -30,6 +30,7 @@ class CudaDevice : public Device {
             cuda::pooling_kernels(),
             cuda::product_kernels(),
             cuda::random_kernels(),
+            cuda::recurrent_kernels(),
             cuda::reduction_kernels(),
             cuda::resampling_kernels(),
             cuda::row_normalization_kernels(),
@@ -55,7 +56,7 @@ class CudaDevice : public Device {
                   properties_.totalGlobalMem >> 20, " MiB of memory available");
   }
   size_t alignment() const override { return kCudaAlignment; }
-  size_t piece_alignment() const override { return kVectorBytes; }
+  size_t piece_alignment() const override { return cuda::kVectorBytes; }
 
   void* allocate(size_t bytes) override {
     void* data = nullptr;

@@ -14,6 +14,7 @@ std::vector<Kernel> movement_kernels();
 std::vector<Kernel> normalization_kernels();
 std::vector<Kernel> pooling_kernels();
 std::vector<Kernel> product_kernels();
+std::vector<Kernel> recurrent_kernels();
 std::vector<Kernel> reduction_kernels();
 std::vector<Kernel> scatter_kernels();
 std::vector<Kernel> generator_kernels();

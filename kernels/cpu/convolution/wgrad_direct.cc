@@ -17,7 +17,7 @@
 #include "kernels/cpu/convolution/tiles.h"
 #include "kernels/cpu/support/cpu_features.h"
 #include "kernels/cpu/support/parallel.h"
-#include "kernels/cpu/support/place.h"
+#include "kernels/place.h"
 #include "kernels/geometry/windows.h"
 
 namespace onnx_train::cpu {

@@ -1,225 +1,64 @@
-// Einsum, from left to right: two operands at a time become a batch of matrix products. Each operand is first brought
-// into the order [batch, own indices, summed indices], which also extracts diagonals and sums over indices that no
-// later operand or the output uses.
+#include "kernels/geometry/einsum.h"
+
 #include <algorithm>
-#include <map>
-#include <memory>
 
 #include "kernels/cpu/products/products.h"
 #include "kernels/cpu/support/parallel.h"
-#include "kernels/cpu/support/place.h"
 #include "kernels/dispatch.h"
-#include "onnx_passes/ir/error.h"
-#include "onnx_passes/operators/einsum.h"
 
 namespace onnx_train::cpu {
 namespace {
 
-// A tensor whose axes are named by distinct letters.
-struct Named {
-  std::string indices;
-  Shape strides;  // in elements
-  Place place;
-};
-
-bool has(const std::string& indices, char index) { return indices.find(index) != std::string::npos; }
-
-template <typename F>
-std::string select(const std::string& indices, F keep) {
-  std::string kept;
-  std::copy_if(indices.begin(), indices.end(), std::back_inserter(kept), keep);
-  return kept;
+// The offsets of all elements of the box that `axes` span, in row-major order.
+std::vector<int64_t> offsets_of(const std::vector<Arrangement::Axis>& axes) {
+  std::vector<int64_t> offsets = {0};
+  for (const Arrangement::Axis& axis : axes) {
+    std::vector<int64_t> more;
+    for (int64_t offset : offsets) {
+      for (int64_t i = 0; i < axis.size; ++i) more.push_back(offset + i * axis.stride);
+    }
+    offsets = std::move(more);
+  }
+  return offsets;
 }
 
-// to[i] = Σ over r of from[offset of i + reduced[r]]; i runs over `sizes` in row-major order.
-struct Arrangement {
-  Shape sizes, strides;          // axes of the result
-  std::vector<int64_t> reduced;  // offsets of the summed elements, relative to the first
-};
-
 template <typename T>
-void arrange(const Arrangement& a, const T* from, T* to) {
-  const size_t axes = a.sizes.size();
-  const int64_t columns = axes == 0 ? 1 : a.sizes.back(), step = axes == 0 ? 0 : a.strides.back();
-  const int64_t rows = columns == 0 ? 0 : num_elements(a.sizes) / columns;
-  const int64_t work = std::max<int64_t>(1, columns * static_cast<int64_t>(a.reduced.size()));
+void arrange(const std::vector<Arrangement::Axis>& axes, const std::vector<int64_t>& reduced, const T* from, T* to) {
+  int64_t count = 1;
+  for (const Arrangement::Axis& axis : axes) count *= axis.size;
+  const int64_t columns = axes.empty() ? 1 : axes.back().size, stride = axes.empty() ? 0 : axes.back().stride;
+  const int64_t rows = columns == 0 ? 0 : count / columns;
+  const int64_t work = std::max<int64_t>(1, columns * static_cast<int64_t>(reduced.size()));
   parallel_for(rows, std::max<int64_t>(1, kElementGrain / work), [&](int64_t row, int64_t end) {
     for (; row < end; ++row) {
       const T* at = from;
       int64_t rest = row;
-      for (size_t axis = axes; axis-- > 1;) {
-        at += rest % a.sizes[axis - 1] * a.strides[axis - 1];
-        rest /= a.sizes[axis - 1];
+      for (size_t axis = axes.size(); axis-- > 1;) {
+        at += rest % axes[axis - 1].size * axes[axis - 1].stride;
+        rest /= axes[axis - 1].size;
       }
       for (int64_t i = 0; i < columns; ++i) {
         T sum = 0;
-        for (int64_t offset : a.reduced) sum = static_cast<T>(sum + at[i * step + offset]);
+        for (int64_t offset : reduced) sum = static_cast<T>(sum + at[i * stride + offset]);
         to[row * columns + i] = sum;
       }
     }
   });
 }
 
-class EinsumPlan {
- public:
-  explicit EinsumPlan(const NodeSpec& spec) : spec_(spec), einsum_(parse_einsum(spec.node())) {}
+Arrange prepare_arrangement(DType dtype, const Arrangement& arrangement) {
+  return dispatch_numeric(dtype, [&]<typename T>(T) -> Arrange {
+    return [kept = arrangement.kept, reduced = offsets_of(arrangement.reduced)](const Launch&, const void* from,
+                                                                                void* to) {
+      arrange(kept, reduced, static_cast<const T*>(from), static_cast<T*>(to));
+    };
+  });
+}
 
-  Prepared prepare() {
-    for (size_t i = 0; i < einsum_.inputs.size(); ++i) measure(einsum_.inputs[i], spec_.in_shape(static_cast<int>(i)));
-    if (spec_.out_shape() != sizes_of(einsum_.output)) {
-      fail(spec_.node().label(), ": it makes ", to_string(sizes_of(einsum_.output)), ", its type says ",
-           to_string(spec_.out_shape()), "; an index of size 1 is repeated before the input that has its size");
-    }
-    Named result = named_input(0);
-    for (size_t i = 1; i < einsum_.inputs.size(); ++i) result = multiply(result, named_input(i), wanted_after(i));
-    arranged(result, einsum_.output, Place{Place::kOutput, 0});
-    const auto steps = std::make_shared<std::vector<Step>>(std::move(steps_));
-    return {[steps](const Launch& launch) {
-              for (const Step& step : *steps) step(launch);
-            },
-            workspace_.bytes(),
-            {}};
-  }
-
- private:
-  using Step = std::function<void(const Launch&)>;
-
-  void measure(const std::string& indices, const Shape& shape) {
-    for (size_t i = 0; i < indices.size(); ++i) {
-      int64_t& size = sizes_.try_emplace(indices[i], shape[i]).first->second;
-      if (size == 1) size = shape[i];
-      if (shape[i] != 1 && shape[i] != size)
-        fail(spec_.node().label(), ": index '", indices[i], "' has sizes ", size, " and ", shape[i]);
-    }
-  }
-
-  // The axes of input i. Axes that repeat an index become one axis along the diagonal; broadcast axes of size 1 are
-  // dropped.
-  Named named_input(size_t i) const {
-    const Shape shape = spec_.in_shape(static_cast<int>(i));
-    Named named{"", {}, {Place::kInput, i}};
-    int64_t stride = 1;
-    for (size_t axis = shape.size(); axis-- > 0;) {
-      const char index = einsum_.inputs[i][axis];
-      if (shape[axis] == sizes_.at(index)) {
-        const size_t known = named.indices.find(index);
-        if (known == std::string::npos) {
-          named.indices.insert(named.indices.begin(), index);
-          named.strides.insert(named.strides.begin(), stride);
-        } else {
-          named.strides[known] += stride;
-        }
-      }
-      stride *= shape[axis];
-    }
-    return named;
-  }
-
-  // The indices of the output and of the inputs after number i.
-  std::string wanted_after(size_t i) const {
-    std::string wanted = einsum_.output;
-    for (size_t j = i + 1; j < einsum_.inputs.size(); ++j) wanted += einsum_.inputs[j];
-    return wanted;
-  }
-
-  Shape sizes_of(const std::string& indices) const {
-    Shape sizes;
-    for (char index : indices) sizes.push_back(sizes_.at(index));
-    return sizes;
-  }
-  int64_t count(const std::string& indices) const { return num_elements(sizes_of(indices)); }
-  Place reserve(const std::string& indices) {
-    constexpr int64_t kMost = int64_t{1} << 56;
-    if (count(indices) > kMost)
-      fail(spec_.node().label(), ": its operands make ", to_string(sizes_of(indices)), ", more than memory can hold");
-    return workspace_.reserve(static_cast<size_t>(count(indices)) * size_of(spec_.in_type()));
-  }
-
-  Named contiguous(const std::string& indices, Place place) const {
-    Named named{indices, Shape(indices.size()), place};
-    int64_t stride = 1;
-    for (size_t i = indices.size(); i-- > 0;) {
-      named.strides[i] = stride;
-      stride *= sizes_.at(indices[i]);
-    }
-    return named;
-  }
-
-  // `from` with its axes in the order of `indices`; all other axes are summed.
-  Arrangement arrangement(const Named& from, const std::string& indices) const {
-    Arrangement a{sizes_of(indices), {}, {0}};
-    for (char index : indices) {
-      const size_t axis = from.indices.find(index);
-      a.strides.push_back(axis == std::string::npos ? 0 : from.strides[axis]);
-    }
-    for (size_t axis = 0; axis < from.indices.size(); ++axis) {
-      if (has(indices, from.indices[axis])) continue;
-      std::vector<int64_t> more;
-      for (int64_t offset : a.reduced) {
-        for (int64_t i = 0; i < sizes_.at(from.indices[axis]); ++i) more.push_back(offset + i * from.strides[axis]);
-      }
-      a.reduced = std::move(more);
-    }
-    return a;
-  }
-
-  Named arranged(const Named& from, const std::string& indices, Place to) {
-    steps_.push_back(dispatch_numeric(spec_.in_type(), [&](auto zero) -> Step {
-      using T = decltype(zero);
-      return [=, a = arrangement(from, indices), place = from.place](const Launch& launch) {
-        arrange(a, static_cast<const T*>(address(place, launch)), static_cast<T*>(address(to, launch)));
-      };
-    }));
-    return contiguous(indices, to);
-  }
-
-  Named in_order(const Named& from, const std::string& indices) {
-    const Named wanted = contiguous(indices, from.place);
-    if (wanted.indices == from.indices && wanted.strides == from.strides) return from;
-    return arranged(from, indices, reserve(indices));
-  }
-
-  Named multiply(const Named& a, const Named& b, const std::string& wanted) {
-    const auto in_b = [&](char i) { return has(b.indices, i); };
-    const auto is_wanted = [&](char i) { return has(wanted, i); };
-    const std::string batch = select(a.indices, [&](char i) { return in_b(i) && is_wanted(i); });
-    const std::string summed = select(a.indices, [&](char i) { return in_b(i) && !is_wanted(i); });
-    const std::string left = select(a.indices, [&](char i) { return !in_b(i) && is_wanted(i); });
-    const std::string right = select(b.indices, [&](char i) { return !has(a.indices, i) && is_wanted(i); });
-    const Place from_a = in_order(a, batch + left + summed).place, from_b = in_order(b, batch + summed + right).place;
-    const Named result = contiguous(batch + left + right, reserve(batch + left + right));
-
-    const Shape products = {count(batch)};
-    Product product;
-    product.m = count(left);
-    product.n = count(right);
-    product.k = count(summed);
-    product.a = row_major_matrices(products, product.m, product.k);
-    product.b = row_major_matrices(products, product.k, product.n);
-    product.y = row_major_matrices(products, product.m, product.n);
-    const Prepared prepared = prepare_product(spec_, product);
-    const Place scratch = workspace_.reserve(prepared.workspace);
-    steps_.push_back([=, run = prepared.run, to = result.place](const Launch& launch) {
-      const void* inputs[] = {address(from_a, launch), address(from_b, launch)};
-      void* outputs[] = {address(to, launch)};
-      Launch inner = launch;
-      inner.inputs = inputs;
-      inner.outputs = outputs;
-      inner.workspace = address(scratch, launch);
-      run(inner);
-    });
-    return result;
-  }
-
-  const NodeSpec& spec_;
-  Einsum einsum_;
-  std::map<char, int64_t> sizes_;
-  Workspace workspace_;
-  std::vector<Step> steps_;
-};
+Prepared multiply(const NodeSpec& spec, const Product& product) { return prepare_product(spec, product); }
 
 }  // namespace
 
-Prepared prepare_einsum(const NodeSpec& spec) { return EinsumPlan(spec).prepare(); }
+Prepared prepare_einsum(const NodeSpec& spec) { return prepare_einsum(spec, prepare_arrangement, multiply); }
 
 }  // namespace onnx_train::cpu

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "onnx_passes/operators/recurrence.h"
+#include "onnx_passes/operators/gate_activation.h"
 
 namespace onnx_train::cpu {
 

@@ -29,11 +29,6 @@ std::vector<Part> cut_batch(const Extents& extents) {
   return parts;
 }
 
-Place output_or_scratch(const NodeSpec& spec, int i, size_t bytes, Workspace* workspace) {
-  if (i < spec.num_outputs() && spec.has_output(i)) return {Place::kOutput, static_cast<size_t>(i)};
-  return workspace->reserve(bytes);
-}
-
 // ---- Products
 
 template <typename Operand>
@@ -150,7 +145,7 @@ void copy_h_before(const Extents& e, const Order& order, const Part& part, const
   for (int64_t t = 0; t < e.steps; ++t) {
     const int64_t before = order.before(d, t);
     for (int64_t b = part.first; b < part.first + part.rows; ++b) {
-      const bool first = order.is_first(d, t) || (order.is_backwards(d) && !is_live(lengths, before, b));
+      const bool first = order.is_first(d, t) || (order.backwards[d] && !is_live(lengths, before, b));
       const T* h = first ? h0 + e.state(d, b) : y + e.value(before, d, b);
       std::copy(h, h + e.hidden, h_before + ((d * e.steps + t) * e.batch + b) * e.hidden);
     }
@@ -177,12 +172,6 @@ template void copy_h_before(const Extents&, const Order&, const Part&, const int
                             BFloat16*);
 
 // ---- Rows
-
-bool takes_recurrence(const NodeSpec& spec) {
-  const bool rounds = find_recurrence(spec.node()).round_operands;
-  return computes_in_one_type(spec, {}, {}) && (spec.in_type() == DType::kFloat || !rounds) &&
-         spec.node().attr("layout", 0) == 0;
-}
 
 namespace {
 

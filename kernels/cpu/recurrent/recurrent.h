@@ -19,25 +19,11 @@
 #include "kernels/cpu/products/gemm.h"
 #include "kernels/cpu/support/maps.h"
 #include "kernels/cpu/support/parallel.h"
-#include "kernels/cpu/support/place.h"
+#include "kernels/geometry/recurrence.h"
+#include "kernels/place.h"
 #include "kernels/math/convert.h"
-#include "onnx_passes/operators/recurrence.h"
 
 namespace onnx_train::cpu {
-
-struct Extents {
-  int64_t steps = 0, batch = 0, directions = 0, hidden = 0;
-  int64_t gates = 0;  // gates per direction
-
-  int64_t samples() const { return steps * batch; }
-  int64_t gate_row() const { return gates * hidden; }              // elements of one sample and direction
-  int64_t gate_stride() const { return directions * gate_row(); }  // distance between samples
-  // Offsets of a sample's row in [T, B, D, n H], in [T, D, B, H] and in [D, B, H].
-  int64_t gate(int64_t t, int64_t d, int64_t b) const { return ((t * batch + b) * directions + d) * gate_row(); }
-  int64_t value(int64_t t, int64_t d, int64_t b) const { return ((t * directions + d) * batch + b) * hidden; }
-  int64_t state(int64_t d, int64_t b) const { return (d * batch + b) * hidden; }
-  int64_t state_size() const { return directions * batch * hidden; }
-};
 
 // A range of samples in one direction.
 struct Part {
@@ -89,23 +75,6 @@ inline GemmShape product_with_transpose(const Extents& e, int64_t rows, int64_t 
 inline GemmShape product_with_rows(const Extents& e, int64_t rows, int64_t dy_row, bool accumulate = true) {
   return {.n = e.hidden, .k = rows, .a_row = dy_row, .b_row = e.hidden, .y_row = e.hidden, .accumulate = accumulate};
 }
-
-// The order of the steps in each direction.
-struct Order {
-  std::vector<bool> backwards;  // for each direction
-  int64_t steps = 0;
-
-  int64_t step(int64_t d, int64_t i) const { return is_backwards(d) ? steps - 1 - i : i; }
-  int64_t before(int64_t d, int64_t t) const { return is_backwards(d) ? t + 1 : t - 1; }
-  bool is_first(int64_t d, int64_t t) const { return t == step(d, 0); }
-  bool is_backwards(int64_t d) const { return backwards[static_cast<size_t>(d)]; }
-};
-
-// Whether sample b has step t. `lengths` is null if all samples have every step.
-inline bool is_live(const int32_t* lengths, int64_t t, int64_t b) { return !lengths || t < lengths[b]; }
-
-// Output i of the kernel, or workspace memory if the node does not have that output.
-Place output_or_scratch(const NodeSpec& spec, int i, size_t bytes, Workspace* workspace);
 
 // The part of the gate sums that comes from X: x Wᵀ + b for all steps and directions at once. `whole` lists the gates
 // to which the second half of b is added as well.
@@ -332,9 +301,7 @@ void add(int64_t n, const T* x, T* y) {
   map(n, x, true, y, true, y, [](T a, T b) { return a + b; });
 }
 
-// Whether the kernels support the node's element types and layout.
-bool takes_recurrence(const NodeSpec& spec);
-// The same with bfloat16 operands: X, W and R forward; R, y and dgates backward. Backward, `y` is the input number of
+// Whether the kernels support the node's element types with bfloat16 operands: X, W and R forward; R, y and dgates backward. Backward, `y` is the input number of
 // y, and `stored` lists the inputs that may be bfloat16.
 bool takes_bfloat16_forward(const NodeSpec& spec);
 bool takes_bfloat16_backward(const NodeSpec& spec, int y, const std::vector<int>& stored);

@@ -23,11 +23,8 @@ struct Sequence {
   Sequence(const NodeSpec& spec, int y)
       : inputs(spec),
         recurrence(find_recurrence(spec.node())),
-        e(y < 0 ? Extents{spec.in_shape(0)[0], spec.in_shape(0)[1], spec.in_shape(2)[0], spec.in_shape(2)[2],
-                          recurrence.gates()}
-                : Extents{spec.in_shape(y)[0], spec.in_shape(y)[2], spec.in_shape(y)[1], spec.in_shape(y)[3],
-                          recurrence.gates()}),
-        order{recurrence.backwards, e.steps},
+        e(extents_of(spec, recurrence, y)),
+        order(order_of(recurrence, e.steps)),
         parts(cut_batch(e)) {}
 
   OptionalInputs inputs;

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/cpu/support/place.h"
+#include "kernels/place.h"
 
 namespace onnx_train::cpu {
 

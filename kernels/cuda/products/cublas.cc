@@ -12,7 +12,6 @@ namespace onnx_train::cuda {
 namespace {
 
 constexpr size_t kMostWorkspace = size_t{32} << 20;  // bytes, what NVIDIA recommends for Hopper
-constexpr int64_t kLargestAlignment = 16;            // bytes, beyond which no algorithm gains
 
 void check_library(cublasStatus_t status, const char* call) {
   if (status != CUBLAS_STATUS_SUCCESS)
@@ -60,7 +59,7 @@ class Layout {
     check_library(
         cublasLtMatrixLayoutSetAttribute(layout_, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &stride, sizeof stride),
         "batch");
-    alignment_ = std::gcd(std::gcd(leading, stride) * static_cast<int64_t>(size_of(dtype)), kLargestAlignment);
+    alignment_ = std::gcd(std::gcd(leading, stride) * static_cast<int64_t>(size_of(dtype)), kVectorBytes);
   }
   ~Layout() { cublasLtMatrixLayoutDestroy(layout_); }
   Layout(const Layout&) = delete;
@@ -103,7 +102,7 @@ struct LibraryProduct::State {
                   "cublasLtMatmulDescSetAttribute");
   }
   void describe(DType in, DType out);
-  void choose_algorithm(DType in, DType out);
+  void choose_algorithm(DType in, DType out, int64_t addresses);
 };
 
 namespace {
@@ -150,7 +149,7 @@ void LibraryProduct::State::describe(DType in, DType out) {
   }
 }
 
-void LibraryProduct::State::choose_algorithm(DType in, DType out) {
+void LibraryProduct::State::choose_algorithm(DType in, DType out, int64_t addresses) {
   cublasLtMatmulPreference_t preference = nullptr;
   check_library(cublasLtMatmulPreferenceCreate(&preference), "cublasLtMatmulPreferenceCreate");
   const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
@@ -158,7 +157,7 @@ void LibraryProduct::State::choose_algorithm(DType in, DType out) {
                   "cublasLtMatmulPreferenceSetAttribute");
   };
   const auto alignment = [&](const Layout& layout, DType dtype, int64_t Start::*offset) {
-    int64_t bytes = std::max(layout.alignment(), static_cast<int64_t>(size_of(dtype)));
+    int64_t bytes = std::gcd(std::max(layout.alignment(), static_cast<int64_t>(size_of(dtype))), addresses);
     for (const Start& start : starts) bytes = std::gcd(bytes, start.*offset);
     return static_cast<uint32_t>(bytes);
   };
@@ -187,7 +186,7 @@ bool has_library_product(DType in, DType out) {
          (is_narrow && out == DType::kFloat);
 }
 
-LibraryProduct::LibraryProduct(const Product& product, DType in, DType out, bool bias)
+LibraryProduct::LibraryProduct(const Product& product, DType in, DType out, bool bias, int64_t alignment)
     : state_(std::make_unique<State>()) {
   State& s = *state_;
   s.product = product;
@@ -204,7 +203,7 @@ LibraryProduct::LibraryProduct(const Product& product, DType in, DType out, bool
   s.has_bias = bias;
   s.starts = starts_of(s.product, in, out);
   s.describe(in, out);
-  s.choose_algorithm(in, out);
+  s.choose_algorithm(in, out, alignment);
 }
 
 LibraryProduct::~LibraryProduct() = default;

@@ -4,6 +4,7 @@
 
 #include <memory>
 
+#include "kernels/cuda/support/pack.h"
 #include "kernels/geometry/products.h"
 
 namespace onnx_train::cuda {
@@ -13,9 +14,9 @@ bool has_library_product(DType in, DType out);
 
 class LibraryProduct {
  public:
-  // Sizes are above 0. With `bias`, run() adds a row of n numbers of type `out` to each row. Throws Error when the
-  // library has no algorithm.
-  LibraryProduct(const Product& product, DType in, DType out, bool bias);
+  // Sizes are above 0. With `bias`, run() adds a row of n numbers of type `out` to each row. The addresses that run()
+  // gets are multiples of `alignment` bytes. Throws Error when the library has no algorithm.
+  LibraryProduct(const Product& product, DType in, DType out, bool bias, int64_t alignment = kVectorBytes);
   ~LibraryProduct();
   LibraryProduct(LibraryProduct&&) noexcept;
 

@@ -3,6 +3,7 @@
 
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/products/cublas.h"
+#include "kernels/cuda/products/products.h"
 #include "kernels/cuda/support/indexing.h"
 #include "kernels/cuda/support/launch.h"
 #include "kernels/dispatch.h"
@@ -69,7 +70,9 @@ Prepared prepare_floats(const NodeSpec& spec, const Product& p, bool bias) {
   return prepared;
 }
 
-Prepared prepare_product(const NodeSpec& spec, Product p, bool bias = false) {
+}  // namespace
+
+Prepared prepare_product(const NodeSpec& spec, Product p, bool bias) {
   const int64_t outputs = num_elements(p.y.batch) * p.m * p.n;
   if (outputs == 0 || p.k == 0) {
     const size_t bytes = p.accumulate ? 0 : static_cast<size_t>(outputs) * size_of(spec.out_type());
@@ -87,6 +90,8 @@ Prepared prepare_product(const NodeSpec& spec, Product p, bool bias = false) {
     default: fail(spec.node().label(), ": no product of ", name(spec.in_type()));
   }
 }
+
+namespace {
 
 // ---- Gemm: beta C is written to y first, and the product adds to it.
 
@@ -146,6 +151,7 @@ std::vector<Kernel> product_kernels() {
   return {
       {"MatMul", supports, prepare_matmul},
       {"Gemm", supports, prepare_gemm},
+      {"Einsum", supports, prepare_einsum},
       {"TransposedMatMul", supports, prepare_transposed_matmul, kDomain},
       {"MatMul", supports_narrow, prepare_matmul, kDomain},
       {"TransposedMatMul", supports_narrow, prepare_transposed_matmul, kDomain},

@@ -1,7 +1,11 @@
 // Neighbouring elements that a thread loads or stores with one access.
 #pragma once
 
+#include <cstdint>
+
 namespace onnx_train::cuda {
+
+inline constexpr int64_t kVectorBytes = 16;  // the largest access of a thread; products are chosen for this alignment
 
 template <typename T, int kCount>
 struct alignas(sizeof(T) * kCount) Pack {

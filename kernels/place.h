@@ -4,7 +4,7 @@
 
 #include "kernels/kernel.h"
 
-namespace onnx_train::cpu {
+namespace onnx_train {
 
 struct Place {
   enum Kind { kInput, kOutput, kWorkspace };
@@ -37,4 +37,10 @@ class Workspace {
   size_t bytes_ = 0;
 };
 
-}  // namespace onnx_train::cpu
+// Output i of the node, or workspace if the node does not have it.
+inline Place output_or_scratch(const NodeSpec& spec, int i, size_t bytes, Workspace* workspace) {
+  if (i < spec.num_outputs() && spec.has_output(i)) return {Place::kOutput, static_cast<size_t>(i)};
+  return workspace->reserve(bytes);
+}
+
+}  // namespace onnx_train

@@ -1,0 +1,14 @@
+// The functions that prepare batches of matrix products (kernels/geometry/products.h). A Prepared belongs to its node
+// and runs on one thread at a time.
+#pragma once
+
+#include "kernels/geometry/products.h"
+
+namespace onnx_train::cuda {
+
+// The product of inputs 0 and 1 into output 0. With `bias` input 2 holds n numbers that are added to each row.
+Prepared prepare_product(const NodeSpec& spec, Product product, bool bias = false);
+
+Prepared prepare_einsum(const NodeSpec& spec);  // einsum.cu
+
+}  // namespace onnx_train::cuda

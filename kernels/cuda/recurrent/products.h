@@ -1,0 +1,38 @@
+// Matrix products inside of a recurrent kernel: y = a b, or y + a b. One thread at a time runs it.
+#pragma once
+
+#include <numeric>
+#include <optional>
+
+#include "kernels/cuda/products/cublas.h"
+#include "kernels/cuda/support/launch.h"
+
+namespace onnx_train::cuda {
+
+class InnerProduct {
+ public:
+  // Of operands and results of type `dtype`. Every address that run() gets is a multiple of `row` elements from an
+  // aligned one.
+  InnerProduct(const Product& product, DType dtype, int64_t row) {
+    const int64_t results = product.m * product.n;
+    if (results == 0) return;
+    const auto bytes = static_cast<int64_t>(size_of(dtype));
+    if (product.k > 0) {
+      product_.emplace(product, dtype, dtype, false, row * bytes);
+    } else if (!product.accumulate) {
+      zeros_ = static_cast<size_t>(results * bytes);
+    }
+  }
+
+  size_t workspace() const { return product_ ? product_->workspace() : 0; }  // bytes
+  void run(const Launch& launch, const void* a, const void* b, void* y, void* workspace) const {
+    if (product_) product_->run(launch, a, b, y, nullptr, workspace);
+    if (zeros_ > 0) check(cudaMemsetAsync(y, 0, zeros_, stream_of(launch)), "cudaMemsetAsync");
+  }
+
+ private:
+  std::optional<LibraryProduct> product_;  // none where there is nothing to add up
+  size_t zeros_ = 0;                       // bytes of y that become zeros instead
+};
+
+}  // namespace onnx_train::cuda
