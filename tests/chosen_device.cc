@@ -1,12 +1,16 @@
 // The tests run on the device that the environment names: ONNX_TRAIN_TEST_DEVICE=async_host, or =cuda for the CUDA
-// backend on the host (tests/cuda_on_host).
+// backend on the host (tests/cuda_on_host). The latter leaves a list of the kernels that ran in TEST_TMPDIR, for
+// cuda_on_host/kernels_executed.py.
+#include <dlfcn.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <fstream>
 #include <string>
 
 #include "kernels/cuda/device.h"
 #include "tests/async_host_device.h"
+#include "tests/cuda_on_host/runtime.h"
 
 namespace onnx_train {
 namespace {
@@ -21,6 +25,18 @@ class ChosenDevice : public testing::Environment {
       set_default_device(device);
     } else if (name == "cuda") {
       set_default_device(cuda_device());
+    }
+  }
+
+  // Lines of a kernel's address in this program and the number of its runs.
+  void TearDown() override {
+    if (gpu_host::launches().empty()) return;
+    std::ofstream list(testing::TempDir() + "kernels_executed");
+    for (const auto& [kernel, runs] : gpu_host::launches()) {
+      Dl_info program;
+      if (kernel && dladdr(kernel, &program)) {
+        list << static_cast<const char*>(kernel) - static_cast<const char*>(program.dli_fbase) << ' ' << runs << '\n';
+      }
     }
   }
 };

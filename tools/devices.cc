@@ -1,4 +1,9 @@
 #include "kernels/device.h"
+
+#include <algorithm>
+#include <set>
+
+#include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/error.h"
 #include "tools/report/format.h"
 #include "tools/report/output.h"
@@ -6,6 +11,10 @@
 
 namespace onnx_train {
 namespace {
+
+struct DevicesArguments {
+  bool operators = false;
+};
 
 // A device that cannot be used is listed with the reason.
 std::string describe(const std::string& name) {
@@ -16,17 +25,68 @@ std::string describe(const std::string& name) {
   }
 }
 
-int run() {
+// The devices that can be used.
+std::vector<const Device*> available_devices() {
+  std::vector<const Device*> devices;
+  for (const std::string& name : Device::names()) {
+    try {
+      devices.push_back(&Device::find(name));
+    } catch (const Error&) {  // `describe` has told
+    }
+  }
+  return devices;
+}
+
+// The kernels of an operator in the order of preference. Without any, an operator of ours runs as the standard
+// operators of its body.
+std::string kernels_of(const Device& device, const std::string& domain, const std::string& op) {
+  std::vector<std::string> names;
+  for (const Kernel* kernel : device.kernels().rows(domain, op)) {
+    const std::string name = *kernel->name ? kernel->name : kernel->op;
+    if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+  }
+  if (names.empty()) return domain == kDomain ? "its body" : "-";
+  std::string list;
+  for (const std::string& name : names) list += (list.empty() ? "" : ", ") + name;
+  return list;
+}
+
+void print_operators() {
+  const std::vector<const Device*> devices = available_devices();
+  std::set<std::pair<std::string, std::string>> operators;
+  for (const Device* device : devices) {
+    for (const Kernel* kernel : device->kernels()) operators.emplace(kernel->domain, kernel->op);
+  }
+  TextTable table(std::string(devices.size() + 1, 'l'));
+  std::vector<std::string> header = {concat(operators.size(), " operators")};
+  for (const Device* device : devices) header.push_back(device->name());
+  table.add(header);
+  for (const auto& [domain, op] : operators) {
+    std::vector<std::string> row = {domain.empty() ? op : concat(domain, ".", op)};
+    for (const Device* device : devices) row.push_back(kernels_of(*device, domain, op));
+    table.add(row);
+  }
+  print(table.text(0));
+}
+
+int run(const DevicesArguments& arguments) {
   TextTable table("lw");
   for (const std::string& name : Device::names()) table.add({name, describe(name)});
   print(table.text(0, list_width()));
+  if (arguments.operators) print_operators();
   return 0;
 }
 
 }  // namespace
 
 Subcommand devices_command() {
-  return {"devices", "The devices of this installation, for --device", "  onnx-train devices", {}, run};
+  auto arguments = std::make_shared<DevicesArguments>();
+  return {"devices",
+          "The devices of this installation, for --device",
+          "  onnx-train devices\n"
+          "  onnx-train devices --operators",
+          {{"--operators", &arguments->operators, "the operators, with the kernels of each device that can be used"}},
+          [arguments] { return run(*arguments); }};
 }
 
 }  // namespace onnx_train

@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
+#include <set>
+
 #include "onnx_passes/ir/error.h"
 #include "runtime/session.h"
 #include "tests/cuda_on_host/runtime.h"
@@ -49,6 +52,22 @@ TEST(CudaOnHost, LossesAreThoseOfTheCpuAndEqualInBitsFromRunToRunAndWithoutCaptu
   }
   expect_equal(states_of(session), states_of(again));
   expect_equal(states_of(session), states_of(uncaptured));
+}
+
+// Operators of the CPU without a CUDA kernel, and why: what a graph that nobody lowered for the CPU holds runs on CUDA.
+TEST(CudaOnHost, EveryOperatorOfTheCpuHasAKernelButThoseNamedHere) {
+  const std::map<std::string, std::string> without = {
+      {"onnx_train.Fused", "made by the CPU's lowering"},
+      {"onnx_train.BlockAttention", "made by the CPU's lowering"},
+      {"onnx_train.BlockAttentionGrad", "made by the CPU's lowering"},
+  };
+  std::set<std::string> found;
+  for (const Kernel* kernel : Device::cpu().kernels()) {
+    if (cuda_device().kernels().rows(kernel->domain, kernel->op).empty())
+      found.insert(concat(kernel->domain, ".", kernel->op));
+  }
+  for (const std::string& name : found) EXPECT_TRUE(without.contains(name)) << name;
+  for (const auto& [name, reason] : without) EXPECT_TRUE(found.contains(name)) << name << " has a kernel";
 }
 
 TEST(CudaOnHost, AStepWithALabelOutOfRangeLeavesTheStateAsItWas) {

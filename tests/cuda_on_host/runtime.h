@@ -16,7 +16,7 @@ namespace gpu_host {
 void fail_call(int64_t n);
 int64_t calls();        // so far
 size_t live_objects();  // blocks of memory, streams, events and graphs that are not destroyed
-// How often each kernel was launched and has run, by the address of its host function.
+// How often each kernel has run, by the address of its host function; null stands for the library's products.
 const std::map<const void*, int64_t>& launches();
 // Limits the device's memory; further allocations beyond it fail.
 void set_memory_bytes(size_t bytes);
