@@ -20,6 +20,21 @@ endif()
 
 file(GLOB cuda_sources CONFIGURE_DEPENDS kernels/cuda/*.cc kernels/cuda/*.cu kernels/cuda/*/*.cc kernels/cuda/*/*.cu)
 
+# What generated kernels include, as strings in the program.
+set(embedded_files kernels/cuda/fused/generated.h kernels/cuda/fused/standard.h kernels/cuda/support/gpu.h
+  kernels/cuda/support/row_threads.h kernels/cuda/support/threads.h kernels/cuda/support/warp.h
+  kernels/cuda/support/wide.h kernels/math/activations.h kernels/math/binary.h kernels/math/convert.h
+  kernels/math/host_device.h kernels/math/reducers.h kernels/math/unary.h kernels/math/vector_math.h
+  kernels/math/wrapping.h)
+set(embedded_source "${PROJECT_BINARY_DIR}/embedded_files.cc")
+list(JOIN embedded_files "," embedded_list)
+set(embedded_paths ${embedded_files})
+list(TRANSFORM embedded_paths PREPEND "${PROJECT_SOURCE_DIR}/")
+add_custom_command(OUTPUT "${embedded_source}" DEPENDS ${embedded_paths} "${PROJECT_SOURCE_DIR}/cmake/embed.cmake"
+  COMMAND "${CMAKE_COMMAND}" -D "OUTPUT=${embedded_source}" -D "SOURCES=${PROJECT_SOURCE_DIR}" -D "FILES=${embedded_list}"
+  -P "${PROJECT_SOURCE_DIR}/cmake/embed.cmake" VERBATIM)
+add_custom_target(embedded_files DEPENDS "${embedded_source}")
+
 if(ONNX_TRAIN_CUDA)
   # The newest architecture also as PTX, for GPUs that come later.
   set(CMAKE_CUDA_ARCHITECTURES 80-real 90a-real 100-real 100-virtual CACHE STRING "Compute capabilities")
@@ -30,8 +45,10 @@ if(ONNX_TRAIN_CUDA)
   # The wheels' libraries are in lib, where nvcc does not look.
   set(CMAKE_CUDA_FLAGS "-L${cuda_root}/lib -L${cuda_root}/lib64" CACHE STRING "Flags of nvcc")
   enable_language(CUDA)
-  add_device_module(cuda ${cuda_sources})
-  target_link_libraries(onnx_train_cuda PRIVATE CUDA::headers CUDA::cublasLt)
+  add_device_module(cuda ${cuda_sources} "${embedded_source}")
+  target_link_libraries(onnx_train_cuda PRIVATE CUDA::headers CUDA::cublasLt xxhash ${CMAKE_DL_LIBS})
+  # NVRTC is looked for beside cuBLASLt, too.
+  set_target_properties(onnx_train_cuda PROPERTIES BUILD_RPATH "${CUDA_LIBRARIES_FOLDER}")
   target_include_directories(onnx_train_cuda PRIVATE "${PROJECT_SOURCE_DIR}")
   target_compile_options(onnx_train_cuda PRIVATE
     # 186: a formula for all numbers compares unsigned ones with zero, too.

@@ -1,5 +1,6 @@
 #include "kernels/cuda/device.h"
 
+#include "kernels/cuda/fused/fused.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/support/pack.h"
 #include "kernels/cuda/support/runtime.h"
@@ -17,27 +18,17 @@ class CudaDevice : public Device {
  public:
   CudaDevice()
       : kernels_({
-            cuda::convolution_kernels(),
-            cuda::elementwise_kernels(),
-            cuda::extremum_kernels(),
-            cuda::gather_kernels(),
-            cuda::generator_kernels(),
-            cuda::loss_kernels(),
-            cuda::movement_kernels(),
-            cuda::optimizer_kernels(),
-            cuda::pad_trilu_reverse_kernels(),
-            cuda::normalization_kernels(),
-            cuda::pooling_kernels(),
-            cuda::product_kernels(),
-            cuda::random_kernels(),
-            cuda::recurrent_kernels(),
-            cuda::reduction_kernels(),
-            cuda::resampling_kernels(),
-            cuda::row_normalization_kernels(),
-            cuda::scan_kernels(),
-            cuda::scatter_kernels(),
-            cuda::softmax_kernels(),
-            cuda::sparse_update_kernels(),
+            cuda::convolution_kernels(),   cuda::elementwise_kernels(),
+            cuda::extremum_kernels(),      cuda::fused_kernels(),
+            cuda::gather_kernels(),        cuda::generator_kernels(),
+            cuda::loss_kernels(),          cuda::movement_kernels(),
+            cuda::optimizer_kernels(),     cuda::pad_trilu_reverse_kernels(),
+            cuda::normalization_kernels(), cuda::pooling_kernels(),
+            cuda::product_kernels(),       cuda::random_kernels(),
+            cuda::recurrent_kernels(),     cuda::reduction_kernels(),
+            cuda::resampling_kernels(),    cuda::row_normalization_kernels(),
+            cuda::scan_kernels(),          cuda::scatter_kernels(),
+            cuda::softmax_kernels(),       cuda::sparse_update_kernels(),
             cuda::top_k_kernels(),
         }) {
     int count = 0;
@@ -91,6 +82,7 @@ class CudaDevice : public Device {
     passes.push_back({"add_gather_gradients", add_gather_gradients});
     passes.push_back({"sparse_updates", sparse_updates});
     passes.push_back({"remove_dead_nodes", remove_dead_nodes});
+    passes.push_back({"fuse_elementwise", [](Model& model) { return fuse_elementwise(model, cuda::can_fuse); }});
     const auto may_reject = [this](const Node& node) { return may_reject_data(*this, node); };
     passes.push_back({"update_early", [=](Model& model) { return update_early(model, may_reject); }});
     passes.push_back({"merge_updates", merge_updates});

@@ -9,6 +9,7 @@ namespace onnx_train::cuda {
 
 std::vector<Kernel> convolution_kernels();
 std::vector<Kernel> elementwise_kernels();
+std::vector<Kernel> fused_kernels();
 std::vector<Kernel> gather_kernels();
 std::vector<Kernel> movement_kernels();
 std::vector<Kernel> normalization_kernels();

@@ -1,6 +1,7 @@
 #include "tests/cuda_on_host/runtime.h"
 
 #include <cuda_runtime.h>
+#include <dlfcn.h>
 #include <sys/mman.h>
 
 #include <cstdio>
@@ -218,6 +219,19 @@ cudaError_t enqueue_launch(cudaStream_t stream, const void* kernel, Work work) {
 
 }  // namespace gpu_host
 
+namespace {
+
+// The library of a generated kernel (generated.cc).
+struct GeneratedKernel {
+  void* library;
+  void (*run)(dim3 grid, dim3 block, void* const* arguments);
+  int parameters;
+};
+
+GeneratedKernel* at(cudaLibrary_t library) { return reinterpret_cast<GeneratedKernel*>(library); }
+
+}  // namespace
+
 extern "C" {
 
 cudaError_t cudaGetDeviceCount(int* count) {
@@ -412,6 +426,44 @@ const char* cudaGetErrorString(cudaError_t error) {
     case cudaErrorStreamCaptureUnsupported: return "operation not permitted when stream is capturing";
     default: return "an error of the runtime on the host";
   }
+}
+
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
+  return call([&] {
+    *value = attribute == cudaDevAttrComputeCapabilityMajor ? 9 : 0;
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaLibraryLoadData(cudaLibrary_t* library, const void* code, cudaJitOption*, void**, unsigned,
+                                cudaLibraryOption*, void**, unsigned) {
+  return call([&] {
+    void* const handle = dlopen(static_cast<const char*>(code), RTLD_NOW | RTLD_LOCAL);
+    if (!handle) return cudaErrorInvalidKernelImage;
+    auto* const kernel = new GeneratedKernel{handle, nullptr, 0};
+    kernel->run = reinterpret_cast<decltype(kernel->run)>(dlsym(handle, "run_fused"));
+    kernel->parameters = *static_cast<const int*>(dlsym(handle, "fused_parameters"));
+    *library = reinterpret_cast<cudaLibrary_t>(kernel);
+    return cudaSuccess;
+  });
+}
+cudaError_t cudaLibraryGetKernel(cudaKernel_t* kernel, cudaLibrary_t library, const char*) {
+  return call([&] { return *kernel = reinterpret_cast<cudaKernel_t>(library), cudaSuccess; });
+}
+cudaError_t cudaLibraryUnload(cudaLibrary_t library) {
+  const std::lock_guard lock(runtime().mutex);
+  dlclose(at(library)->library);
+  delete at(library);
+  return cudaSuccess;
+}
+cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* kernel, void** arguments) {
+  const GeneratedKernel& generated = *static_cast<const GeneratedKernel*>(kernel);
+  std::vector<void*> values;
+  for (int i = 0; i < generated.parameters; ++i) values.push_back(*static_cast<void**>(arguments[i]));
+  const auto& [grid, block, shared, stream, attributes, count] = *config;
+  return gpu_host::enqueue_launch(stream, nullptr, [run = generated.run, values, blocks = grid, threads = block] {
+    run(blocks, threads, values.data());
+  });
 }
 
 }  // extern "C"

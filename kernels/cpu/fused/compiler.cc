@@ -2,11 +2,12 @@
 // readers read the source. Every other value is written by an instruction, to a register or directly to an output.
 #include <algorithm>
 
-#include "kernels/cpu/fused/body.h"
 #include "kernels/cpu/fused/geometry.h"
 #include "kernels/cpu/fused/instructions.h"
+#include "kernels/cpu/fused/operations.h"
 #include "kernels/cpu/fused/registers.h"
 #include "kernels/cpu/support/parallel.h"
+#include "kernels/lowering/fused_body.h"
 #include "kernels/lowering/lowering.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/inference.h"
@@ -20,25 +21,9 @@ constexpr int64_t kTerminalAccumulators = 512;  // least number of accumulators 
 
 size_t element_bytes(const Value& value) { return size_of(value.dtype()); }
 
-// The source of a value: `root`, an input or a computed value, broadcast by `pattern` to the elements of the reader;
-// without a pattern the elements are read in order.
-struct Source {
-  const Value* root;
-  std::optional<Broadcast> pattern;
-};
-
-// The kept axes of a reduction, as a broadcast to the shape of its input: it maps each element to its accumulator.
-Broadcast kept_axes(const Node& node) {
-  Shape kept = node.input(0)->type().shape();
-  const Shape all = kept;
-  const auto reduced = *reduced_axes(node);
-  for (size_t d = 0; d < kept.size(); ++d) kept[d] = reduced[d] ? 1 : kept[d];
-  return Broadcast(all, {kept});
-}
-
 class Compiler {
  public:
-  Compiler(const NodeSpec& spec, Body body) : spec_(spec), body_(std::move(body)), geometry_(find_geometry()) {
+  Compiler(const NodeSpec& spec, FusedBody body) : spec_(spec), body_(std::move(body)), geometry_(find_geometry()) {
     program_.size = body_.space.size;
     program_.row_size = body_.space.row_size;
     program_.run = geometry_.run;
@@ -57,43 +42,20 @@ class Compiler {
  private:
   // ---- Sources
 
-  ValueExtent value_extent(const Value* value) const { return body_.value_extent.at(value); }
   Extent extent(const Value* value) const {
-    return value_extent(value) == ValueExtent::kRow ? Extent::kRows : Extent::kElements;
+    return body_.extent(value) == ValueExtent::kRow ? Extent::kRows : Extent::kElements;
   }
 
-  // Whether the node's output is only another view of its input.
-  bool is_alias(const Node& node) const {
-    if (is_view(node)) return true;
-    return node.is("Expand") && value_extent(node.output()) == ValueExtent::kFull;
-  }
-
-  // The source of `value` for a reader with the shape of `reader`.
-  Source source(const Value* value, const Value& reader) const {
-    const auto known = sources_.find(value);
-    if (known != sources_.end()) return known->second;
-    if (body_.value_extent.count(value)) return {value, std::nullopt};
-    return num_elements_of(*value) == num_elements_of(reader)
-               ? Source{value, std::nullopt}
-               : Source{value, Broadcast(reader.type().shape(), {value->type().shape()})};
-  }
-
-  // Also fills the sources of aliases.
-  Geometry find_geometry() {
+  Geometry find_geometry() const {
     std::vector<Broadcast> patterns;
     for (Node* node = body_.graph->first(); node; node = node->next()) {
       if (node->is("Constant")) continue;
       const Value& out = *node->output();
       const bool reduces = is_reduction(*node);
-      if (is_alias(*node)) {
-        const Value* in = node->input(0);
-        const bool outside = !body_.value_extent.count(in) && !node->is("Expand");
-        sources_.emplace(&out, outside ? Source{in, std::nullopt} : source(in, out));
-      }
-      if (reduces && value_extent(&out) == ValueExtent::kTerminal) patterns.push_back(kept_axes(*node));
+      if (reduces && body_.extent(&out) == ValueExtent::kTerminal) patterns.push_back(kept_axes(*node));
       for (int i = 0; i < num_operands(*node) && !reduces && extent(&out) == Extent::kElements; ++i) {
         if (!node->input(i)) continue;
-        const Source from = source(node->input(i), out);
+        const FusedSource from = body_.source(node->input(i), out);
         if (from.pattern && !from.root->producer()) patterns.push_back(*from.pattern);
       }
     }
@@ -136,9 +98,9 @@ class Compiler {
     in_order_.assign(body_.inputs.size(), true);
     for (size_t o = 0; o < body_.outputs.size(); ++o) output_ports_.emplace(body_.outputs[o], static_cast<int>(o));
     for (size_t o = 0; o < body_.outputs.size(); ++o) {
-      const Value* root = source(body_.outputs[o], *body_.outputs[o]).root;
+      const Value* root = body_.source(body_.outputs[o], *body_.outputs[o]).root;
       const auto at = body_.value_extent_of(root);  // not equal where a value per row is expanded to elements
-      if (at && *at == value_extent(body_.outputs[o])) output_ports_.emplace(root, static_cast<int>(o));
+      if (at && *at == body_.extent(body_.outputs[o])) output_ports_.emplace(root, static_cast<int>(o));
     }
     writers_.assign(body_.outputs.size(), -1);
   }
@@ -202,9 +164,9 @@ class Compiler {
 
   SlotOperand operand(const Value* value, const Value& reader, Extent extent) {
     if (!value) return {-1, false};
-    const Source from = source(value, reader);
+    const FusedSource from = body_.source(value, reader);
     if (from.root->producer() && from.root->producer()->is("Constant")) return constant(from.root);
-    if (!body_.value_extent.count(from.root)) return input(from.root, from.pattern, extent);
+    if (!body_.computes(from.root)) return input(from.root, from.pattern, extent);
     const int slot = slots_of_.at(from.root);
     if (this->extent(from.root) == extent) return {slot, true};
     if (geometry_.rows == 1) return {slot, false};
@@ -228,7 +190,7 @@ class Compiler {
   // ---- Nodes
 
   void add_node(const Node& node) {
-    if (node.is("Constant") || is_alias(node)) return;
+    if (node.is("Constant") || body_.is_alias(node)) return;
     if (is_reduction(node)) return add_reduction(node);
     const Extent extent = this->extent(node.output());
     std::vector<SlotOperand> operands;
@@ -281,7 +243,7 @@ class Compiler {
     x = moving(x, element_bytes(*in), Extent::kElements);
     read(x.slot);
     const Reducer* reducer = find_reducer(node);
-    if (value_extent(node.output()) == ValueExtent::kRow) {
+    if (body_.extent(node.output()) == ValueExtent::kRow) {
       const int result = add_result(node, Extent::kRows, {});
       return emit(reduce_rows(reducer, x.slot, program_.row_size, result));
     }
@@ -304,8 +266,8 @@ class Compiler {
   // Copies to an output that no instruction has written: a view of another value, or an input.
   void add_output(int port) {
     const Value* value = body_.outputs[static_cast<size_t>(port)];
-    const Value* root = source(value, *value).root;
-    const bool terminal = value_extent(value) == ValueExtent::kTerminal;
+    const Value* root = body_.source(value, *value).root;
+    const bool terminal = body_.extent(value) == ValueExtent::kTerminal;
     const auto first = output_ports_.find(root);
     if (terminal || (first != output_ports_.end() && first->second == port)) return;
     const Extent extent = this->extent(value);
@@ -392,8 +354,7 @@ class Compiler {
   };
 
   const NodeSpec& spec_;
-  const Body body_;
-  std::unordered_map<const Value*, Source> sources_;  // of aliases
+  const FusedBody body_;
   const Geometry geometry_;
   Program program_;
   std::unordered_map<const Value*, int> ports_, output_ports_;
@@ -409,7 +370,7 @@ class Compiler {
 }  // namespace
 
 Program compile_fused(const NodeSpec& spec) {
-  std::optional<Body> body = read_body(spec);
+  std::optional<FusedBody> body = read_body(spec, can_fuse);
   if (!body) fail(spec.node().label(), ": its body is not one fusion region of element-wise nodes");
   return Compiler(spec, std::move(*body)).run();
 }

@@ -1,16 +1,17 @@
-// The kernel of `Fused`, the function that fuse_elementwise makes of each fusion region. body.h reads the function,
-// compiler.cc makes a program of it, executor.cc runs the program.
+// The kernel of `Fused`, the function that fuse_elementwise makes of each fusion region. kernels/lowering/fused_body.h
+// reads the function, compiler.cc makes a program of it, executor.cc runs the program.
 #include <memory>
 
-#include "kernels/cpu/fused/body.h"
+#include "kernels/cpu/fused/operations.h"
 #include "kernels/cpu/fused/program.h"
 #include "kernels/cpu/kernels.h"
+#include "kernels/lowering/fused_body.h"
 #include "onnx_passes/functions/functions.h"
 
 namespace onnx_train::cpu {
 namespace {
 
-bool supports_fused(const NodeSpec& spec) { return read_body(spec).has_value(); }
+bool supports_fused(const NodeSpec& spec) { return read_body(spec, can_fuse).has_value(); }
 
 Prepared prepare_fused(const NodeSpec& spec) {
   const auto program = std::make_shared<const Program>(compile_fused(spec));

@@ -8,15 +8,11 @@
 #include "kernels/cuda/support/indexing.h"
 #include "kernels/cuda/support/launch.h"
 #include "kernels/cuda/support/warp.h"
+#include "kernels/cuda/support/wide.h"
 #include "kernels/dispatch.h"
 #include "kernels/geometry/reductions.h"
 
 namespace onnx_train::cuda {
-
-// The type of sums of Ts: floats sum as floats, by hundreds of threads each of which sums a part, so that errors stay
-// small; integers may wrap.
-template <typename T>
-using DeviceWide = std::conditional_t<std::is_floating_point_v<T>, T, uint64_t>;
 
 inline constexpr int kRows = kThreads / kColumns;
 

@@ -4,11 +4,14 @@
 //   - launches with gpu::launch, not with <<<>>>,
 //   - declares shared memory with GPU_SHARED and GPU_DYNAMIC_SHARED, not with __shared__,
 //   - has no inline PTX: ptx.h holds all of it.
+// Generated kernels, which NVRTC compiles, include it, too: there are no headers of CUDA, nor launches.
 #pragma once
 
+#ifndef __CUDACC_RTC__
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
+#endif
 
 #include <cstddef>
 
@@ -28,6 +31,7 @@ namespace gpu {
 template <typename T>
 using Type = T;
 
+#ifndef __CUDACC_RTC__
 // Enqueues a kernel: `shared` bytes of dynamic shared memory, arguments converted to the kernel's parameters. Returns
 // the error of the launch.
 template <typename... Parameters, typename... Arguments>
@@ -40,6 +44,7 @@ cudaError_t launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t 
   config.stream = stream;
   return cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...);
 }
+#endif
 
 }  // namespace gpu
 

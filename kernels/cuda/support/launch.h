@@ -6,11 +6,10 @@
 
 #include "kernels/cuda/support/gpu.h"
 #include "kernels/cuda/support/runtime.h"
+#include "kernels/cuda/support/threads.h"
 #include "kernels/kernel.h"
 
 namespace onnx_train::cuda {
-
-inline constexpr unsigned kThreads = 256;  // of a block, where nothing else decides
 
 // The stream that a run's work goes to.
 cudaStream_t stream_of(const Launch& launch);

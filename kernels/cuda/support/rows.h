@@ -1,52 +1,21 @@
-// Rows of elements that threads share: one thread, a warp, or a block per row, whichever suits its length.
+// Launches of kernels whose threads share rows (row_threads.h).
 #pragma once
 
 #include <algorithm>
 
 #include "kernels/cuda/support/launch.h"
-#include "kernels/cuda/support/warp.h"
+#include "kernels/cuda/support/row_threads.h"
 
 namespace onnx_train::cuda {
-
-// kRowThreads threads (1, 32 or kThreads) share a row.
-template <int kRowThreads>
-struct RowThreads {
-  static_assert(kRowThreads == 1 || kRowThreads == gpu::kWarpSize || kRowThreads == kThreads);
-
-  // The row of the calling thread, and its number in it. All threads of a warp or block have the same row, unless each
-  // has its own.
-  __device__ static int64_t row() { return int64_t{blockIdx.x} * (kThreads / kRowThreads) + threadIdx.x / kRowThreads; }
-  __device__ static int64_t first() { return threadIdx.x % kRowThreads; }
-
-  // Returns the combination of the values of all threads of the row to each of them.
-  template <typename T, typename F>
-  __device__ static T merge(T value, const F& combine) {
-    if constexpr (kRowThreads == gpu::kWarpSize) {
-      return from_lane_0(merge_warp(value, combine));
-    } else if constexpr (kRowThreads > gpu::kWarpSize) {
-      GPU_SHARED(scratch, T[kThreads / gpu::kWarpSize]);
-      GPU_SHARED(result, T);
-      value = merge_block<kThreads>(value, scratch, combine);
-      if (threadIdx.x == 0) result = value;
-      __syncthreads();
-      value = result;
-      __syncthreads();  // `result` may be written again
-    }
-    return value;
-  }
-};
 
 // Calls f(std::integral_constant) with the number of threads for each of `rows` rows of n elements, which are
 // contiguous or not.
 template <typename F>
 void dispatch_row_threads(int64_t rows, int64_t n, bool contiguous, F&& f) {
-  constexpr int64_t kManyRows = 4096, kShort = 1024;
-  if (n <= 4 || (!contiguous && rows >= kManyRows)) {
-    f(std::integral_constant<int, 1>());
-  } else if (n <= kShort) {
-    f(std::integral_constant<int, gpu::kWarpSize>());
-  } else {
-    f(std::integral_constant<int, static_cast<int>(kThreads)>());
+  switch (row_threads(rows, n, contiguous)) {
+    case 1: return f(std::integral_constant<int, 1>());
+    case gpu::kWarpSize: return f(std::integral_constant<int, gpu::kWarpSize>());
+    default: return f(std::integral_constant<int, static_cast<int>(kThreads)>());
   }
 }
 

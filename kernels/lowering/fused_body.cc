@@ -1,18 +1,18 @@
-#include "kernels/cpu/fused/body.h"
+#include "kernels/lowering/fused_body.h"
 
-#include "kernels/cpu/fused/operations.h"
+#include "kernels/lowering/lowering.h"
 #include "kernels/lowering/outline.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/inference.h"
 #include "onnx_passes/ir/inlining.h"
 #include "onnx_passes/operators/operators.h"
 
-namespace onnx_train::cpu {
+namespace onnx_train {
 namespace {
 
 // Adds the call's inputs to the body's graph. Inputs whose contents the nodes need (axes, shapes) are added as
 // constants.
-void add_inputs(const NodeSpec& spec, Body* body) {
+void add_inputs(const NodeSpec& spec, FusedBody* body) {
   for (int i = 0; i < spec.num_inputs(); ++i) {
     const Value* input = spec.node().input(i);
     Value* formal = nullptr;
@@ -26,7 +26,7 @@ void add_inputs(const NodeSpec& spec, Body* body) {
   }
 }
 
-bool place_nodes(Body* body) {
+bool place_nodes(FusedBody* body, bool (*can_fuse)(const Node&)) {
   for (Node* node = body->graph->first(); node; node = node->next()) {
     infer_types(node);
     check_shapes(*node);
@@ -38,24 +38,48 @@ bool place_nodes(Body* body) {
     const auto value_extent = can_fuse(*node) ? fit(*node, value_extent_of, &body->space) : std::nullopt;
     if (!value_extent) return false;
     body->value_extent[node->output()] = *value_extent;
+    if (body->is_alias(*node)) {
+      const Value *in = node->input(0), *out = node->output();
+      const bool outside = !body->computes(in) && !node->is("Expand");
+      body->aliases.emplace(out, outside ? FusedSource{in, std::nullopt} : body->source(in, *out));
+    }
   }
   return body->space.size > 0;
 }
 
 }  // namespace
 
-std::optional<Body> read_body(const NodeSpec& spec) {
+bool FusedBody::is_alias(const Node& node) const {
+  return is_view(node) || (node.is("Expand") && extent(node.output()) == ValueExtent::kFull);
+}
+
+FusedSource FusedBody::source(const Value* value, const Value& reader) const {
+  const auto known = aliases.find(value);
+  if (known != aliases.end()) return known->second;
+  if (computes(value) || num_elements_of(*value) == num_elements_of(reader)) return {value, std::nullopt};
+  return {value, Broadcast(reader.type().shape(), {value->type().shape()})};
+}
+
+Broadcast kept_axes(const Node& reduction) {
+  Shape kept = reduction.input(0)->type().shape();
+  const Shape all = kept;
+  const auto reduced = *reduced_axes(reduction);
+  for (size_t d = 0; d < kept.size(); ++d) kept[d] = reduced[d] ? 1 : kept[d];
+  return Broadcast(all, {kept});
+}
+
+std::optional<FusedBody> read_body(const NodeSpec& spec, bool (*can_fuse)(const Node&)) {
   const onnx::FunctionProto* function = function_of(spec.node());
   if (!function) return std::nullopt;
-  Body body;
+  FusedBody body;
   body.graph = std::make_unique<Graph>(spec.node().graph().shared_context());
   add_inputs(spec, &body);
   body.outputs = instantiate(*function, spec.node().shell(), body.graph.get(), nullptr, body.inputs, "body");
-  if (!place_nodes(&body)) return std::nullopt;
+  if (!place_nodes(&body, can_fuse)) return std::nullopt;
   for (const Value* output : body.outputs) {
     if (!output || !body.value_extent_of(output)) return std::nullopt;
   }
   return body;
 }
 
-}  // namespace onnx_train::cpu
+}  // namespace onnx_train

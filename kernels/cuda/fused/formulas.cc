@@ -1,0 +1,206 @@
+#include "kernels/cuda/fused/formulas.h"
+
+#include <cxxabi.h>
+
+#include <functional>
+#include <memory>
+#include <typeinfo>
+#include <unordered_map>
+
+#include "kernels/elementwise.h"
+#include "onnx_passes/ir/error.h"
+
+namespace onnx_train::cuda {
+namespace {
+
+using Operands = std::vector<std::string>;
+using Write = std::function<std::string(const Node&, const Operands&)>;
+
+struct Row {
+  std::function<bool(const Node&)> supports;
+  Write write;
+};
+
+template <typename F>
+std::string name_of() {
+  int status = 0;
+  const std::unique_ptr<char, void (*)(void*)> name(abi::__cxa_demangle(typeid(F).name(), nullptr, nullptr, &status),
+                                                    std::free);
+  if (status != 0) fail("a functor without a name: ", typeid(F).name());
+  return name.get();
+}
+
+// A functor as an expression.
+template <typename F>
+std::string functor_text(const F& f) {
+  if constexpr (std::is_empty_v<F>) {
+    return name_of<F>() + "{}";
+  } else {
+    return constant_text(name_of<F>(), &f, sizeof f);
+  }
+}
+
+std::string call(const std::string& function, const Operands& operands) {
+  std::string text = function + "(";
+  for (size_t i = 0; i < operands.size(); ++i) text += (i ? ", " : "") + operands[i];
+  return text + ")";
+}
+
+bool has_input(const Node& node, int i) { return i < node.num_inputs() && node.input(i); }
+
+// The sink that writes the operators' formulas.
+class TextSink {
+ public:
+  const Row* find(const Node& node) const {
+    const auto found = rows_.find(concat(node.domain(), ".", node.op()));
+    return found == rows_.end() ? nullptr : &found->second;
+  }
+
+  template <typename Types, typename Formula>
+  void unary(const char* op, Types types, Formula formula, const char* domain = "") {
+    of_one_type(op, domain, types, formula);
+  }
+  template <typename Types, typename Formula>
+  void binary(const char* op, Types types, Formula formula, const char* domain = "") {
+    of_one_type(op, domain, types, formula);
+  }
+
+  template <typename Types, typename F>
+  void variadic(const char* op, Types types, F f, Combination combination) {
+    add(op, "", one_type(types), [=](const Node& node, const Operands& operands) {
+      std::string text = operands[0];
+      for (size_t i = 1; i < operands.size(); ++i) text = call(functor_text(f), {text, operands[i]});
+      if (combination == Combination::kWhole) return text;
+      return types.dispatch(node.input(0)->dtype(), [&]<typename T>(T) -> std::string {
+        if constexpr (std::is_floating_point_v<T>) {
+          return call(functor_text(math::Scale<T>{T{1} / static_cast<T>(operands.size())}), {text});
+        }
+        fail(node.label(), ": a mean of integers");
+      });
+    });
+  }
+
+  void power(const char* op) {
+    const auto supports = [](const Node& node) {
+      return PowerBases{}.contains(node.input(0)->dtype()) && PowerBases{}.contains(node.input(1)->dtype());
+    };
+    add(op, "", supports, [](const Node& node, const Operands& operands) {
+      const std::string type = element_type(node.input(0)->dtype());
+      return call("power<" + type + ">", operands);
+    });
+  }
+
+  void clip(const char* op) {
+    add(op, "", one_type(Numbers{}), [](const Node& node, const Operands& operands) {
+      std::string text = "clip<" + element_type(node.input(0)->dtype()) + ", ";
+      text += has_input(node, 1) ? "true, " : "false, ";
+      text += has_input(node, 2) ? "true>" : "false>";
+      Operands all = {operands[0]};
+      for (size_t i = 1; i < 3; ++i) all.push_back(i < operands.size() && !operands[i].empty() ? operands[i] : "{}");
+      return call(text, all);
+    });
+  }
+
+  void dropout_gradient(const char* op, const char* domain) {
+    const auto supports = [](const Node& node) {
+      return is_float_or_double(node.input(0)->dtype()) && node.input(1)->dtype() == DType::kBool &&
+             is_float_or_double(node.input(2)->dtype());
+    };
+    add(op, domain, supports, [](const Node& node, const Operands& operands) {
+      const std::string type = "onnx_train::math::DropoutGrad<" + element_type(node.input(0)->dtype()) + ">";
+      return call(call(type + "::of_ratio", {operands[2]}), {operands[0], operands[1]});
+    });
+  }
+
+  void choose(const char* op) {
+    add(
+        op, "", [](const Node&) { return true; },
+        [](const Node&, const Operands& o) { return concat("(", o[0], " ? ", o[1], " : ", o[2], ")"); });
+  }
+
+  void cast(const char* op) {
+    add(
+        op, "", [](const Node&) { return true; },
+        [](const Node& node, const Operands& operands) {
+          return call("onnx_train::math::convert<" + element_type(node.output()->dtype()) + ">", {operands[0]});
+        });
+  }
+
+ private:
+  template <typename Types>
+  static std::function<bool(const Node&)> one_type(Types types) {
+    return [types](const Node& node) {
+      const DType dtype = node.input(0)->dtype();
+      for (const Value* input : node.inputs()) {
+        if (input && input->dtype() != dtype) return false;
+      }
+      return types.contains(dtype);
+    };
+  }
+
+  template <typename Types, typename Formula>
+  void of_one_type(const char* op, const char* domain, Types types, Formula formula) {
+    add(op, domain, one_type(types), [=](const Node& node, const Operands& operands) {
+      return types.dispatch(node.input(0)->dtype(), [&](auto zero) {
+        return formula(node, zero, [&](auto f) { return call(functor_text(f), operands); });
+      });
+    });
+  }
+
+  void add(const char* op, const char* domain, std::function<bool(const Node&)> supports, Write write) {
+    rows_.emplace(concat(domain, ".", op), Row{std::move(supports), std::move(write)});
+  }
+
+  std::unordered_map<std::string, Row> rows_;
+};
+
+const TextSink& formulas() {
+  static const TextSink all = [] {
+    TextSink sink;
+    for_each_arithmetic_operator(sink);
+    for_each_bound_operator(sink);
+    for_each_power_operator(sink);
+    for_each_function_of_floats(sink);
+    for_each_activation(sink);
+    for_each_activation_gradient(sink);
+    for_each_comparison(sink);
+    for_each_logic_operator(sink);
+    for_each_cast(sink);
+    return sink;
+  }();
+  return all;
+}
+
+}  // namespace
+
+std::string element_type(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat: return "float";
+    case DType::kDouble: return "double";
+    case DType::kInt32: return "int32_t";
+    case DType::kInt64: return "int64_t";
+    case DType::kBool: return "bool";
+    default: return "";
+  }
+}
+
+std::string constant_text(const std::string& type, const void* value, size_t bytes) {
+  std::string text = "from_bytes<" + type + ">({";
+  for (size_t i = 0; i < bytes; ++i) {
+    text += (i ? "," : "") + std::to_string(static_cast<const unsigned char*>(value)[i]);
+  }
+  return text + "})";
+}
+
+std::optional<std::string> formula_text(const Node& node, const std::vector<std::string>& operands) {
+  const Row* row = formulas().find(node);
+  if (!row || node.num_inputs() == 0 || !node.input(0) || node.num_outputs() != 1 || !node.output())
+    return std::nullopt;
+  for (const Value* input : node.inputs()) {
+    if (input && element_type(input->dtype()).empty()) return std::nullopt;
+  }
+  if (element_type(node.output()->dtype()).empty() || !row->supports(node)) return std::nullopt;
+  return row->write(node, operands);
+}
+
+}  // namespace onnx_train::cuda

@@ -1,0 +1,23 @@
+// The element-wise operators as C++ expressions, for generated kernels: the formulas of kernels/elementwise.h, which
+// name the functors of kernels/math. Pure functions; any thread.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "onnx_passes/ir/graph.h"
+
+namespace onnx_train::cuda {
+
+// The type of elements in generated code: "float". Empty for types that generated kernels do not compute with.
+std::string element_type(DType dtype);
+
+// The value as an expression of this type, with all its bits.
+std::string constant_text(const std::string& type, const void* value, size_t bytes);
+
+// The result of an element-wise node as an expression of its operands, which are expressions, too; an operand that the
+// node lacks is empty. Nothing if the node is not element-wise or has other element types.
+std::optional<std::string> formula_text(const Node& node, const std::vector<std::string>& operands);
+
+}  // namespace onnx_train::cuda

@@ -1,0 +1,11 @@
+#pragma once
+
+#include "onnx_passes/ir/graph.h"
+
+namespace onnx_train::cuda {
+
+// Whether a generated kernel may contain the node; false for all nodes where there is no compiler. The pass
+// fuse_elementwise asks this function, so every node that it makes can be prepared.
+bool can_fuse(const Node& node);
+
+}  // namespace onnx_train::cuda

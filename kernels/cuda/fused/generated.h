@@ -1,0 +1,53 @@
+// What the text of a generated kernel includes: the formulas of both devices, and the few functions that only generated
+// code calls. NVRTC finds these files in the program (cmake/embed.cmake).
+#pragma once
+
+#include "kernels/cuda/support/gpu.h"
+#include "kernels/cuda/support/row_threads.h"
+#include "kernels/cuda/support/wide.h"
+#include "kernels/math/activations.h"
+#include "kernels/math/binary.h"
+#include "kernels/math/convert.h"
+#include "kernels/math/reducers.h"
+#include "kernels/math/unary.h"
+
+namespace onnx_train::cuda {
+
+// The value whose bytes these are.
+template <typename T>
+__device__ T from_bytes(const unsigned char (&bytes)[sizeof(T)]) {
+  T value;
+  memcpy(&value, bytes, sizeof(T));
+  return value;
+}
+
+// Neighbouring elements, which a thread loads and stores at once; their address is a multiple of 16 bytes, or of all.
+template <typename T, int kCount>
+struct alignas(sizeof(T) * kCount < 16 ? sizeof(T) * kCount : 16) Pack {
+  T at[kCount];
+};
+
+template <int kCount, typename T>
+__device__ Pack<T, kCount> load(const T* from) {
+  return *reinterpret_cast<const Pack<T, kCount>*>(from);
+}
+template <int kCount, typename T>
+__device__ void store(T* to, const Pack<T, kCount>& pack) {
+  *reinterpret_cast<Pack<T, kCount>*>(to) = pack;
+}
+
+template <typename T, bool kHasLow, bool kHasHigh>
+__device__ T clip(T x, T low, T high) {
+  return math::Clip<T>::between(kHasLow ? &low : nullptr, kHasHigh ? &high : nullptr)(x);
+}
+
+template <typename T, typename E>
+__device__ T power(T base, E exponent) {
+  switch (math::exponent_of_product<T>(exponent)) {
+    case 2: return math::Square{}(base);
+    case 3: return math::Cube{}(base);
+    default: return math::Pow{}(base, exponent);
+  }
+}
+
+}  // namespace onnx_train::cuda

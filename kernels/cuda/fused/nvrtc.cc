@@ -1,0 +1,119 @@
+#include "kernels/cuda/fused/nvrtc.h"
+
+#include <dlfcn.h>
+#include <nvrtc.h>
+
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "kernels/cuda/fused/embedded.h"
+#include "onnx_passes/ir/error.h"
+
+namespace onnx_train::cuda {
+namespace {
+
+// The library's functions. A program that is linked with it would not start where it is missing.
+struct Library {
+  decltype(&nvrtcCreateProgram) create = nullptr;
+  decltype(&nvrtcDestroyProgram) destroy = nullptr;
+  decltype(&nvrtcCompileProgram) compile = nullptr;
+  decltype(&nvrtcGetCUBINSize) cubin_size = nullptr;
+  decltype(&nvrtcGetCUBIN) cubin = nullptr;
+  decltype(&nvrtcGetProgramLogSize) log_size = nullptr;
+  decltype(&nvrtcGetProgramLog) log = nullptr;
+  decltype(&nvrtcGetErrorString) error_string = nullptr;
+  decltype(&nvrtcVersion) version = nullptr;
+  bool is_complete = false;
+
+  Library() {
+    void* const handle = dlopen("libnvrtc.so.13", RTLD_NOW | RTLD_LOCAL);
+    if (!handle) return;
+    is_complete = find(handle, "nvrtcCreateProgram", &create) && find(handle, "nvrtcDestroyProgram", &destroy) &&
+                  find(handle, "nvrtcCompileProgram", &compile) && find(handle, "nvrtcGetCUBINSize", &cubin_size) &&
+                  find(handle, "nvrtcGetCUBIN", &cubin) && find(handle, "nvrtcGetProgramLogSize", &log_size) &&
+                  find(handle, "nvrtcGetProgramLog", &log) && find(handle, "nvrtcGetErrorString", &error_string) &&
+                  find(handle, "nvrtcVersion", &version);
+    // NVRTC loads this one when it compiles, by its name alone: it may lie where only we look.
+    int major = 0, minor = 0;
+    if (is_complete && version(&major, &minor) == NVRTC_SUCCESS)
+      dlopen(concat("libnvrtc-builtins.so.", major, ".", minor).c_str(), RTLD_NOW | RTLD_GLOBAL);
+  }
+  template <typename F>
+  static bool find(void* handle, const char* name, F* function) {
+    *function = reinterpret_cast<F>(dlsym(handle, name));
+    return *function;
+  }
+};
+
+const Library& library() {
+  static const Library the;
+  return the;
+}
+
+void check_nvrtc(nvrtcResult result, const char* call) {
+  if (result != NVRTC_SUCCESS) fail_as(ErrorCode::kDevice, "NVRTC: ", call, ": ", library().error_string(result));
+}
+
+struct Destroy {
+  void operator()(nvrtcProgram program) const { library().destroy(&program); }
+};
+using Program = std::unique_ptr<std::remove_pointer_t<nvrtcProgram>, Destroy>;
+
+std::string log_of(nvrtcProgram program) {
+  size_t size = 0;
+  if (library().log_size(program, &size) != NVRTC_SUCCESS || size == 0) return "";
+  std::string text(size, '\0');
+  library().log(program, text.data());
+  return std::string(text.c_str());
+}
+
+}  // namespace
+
+bool has_nvrtc() { return library().is_complete; }
+
+std::string nvrtc_version() {
+  int major = 0, minor = 0;
+  check_nvrtc(library().version(&major, &minor), "nvrtcVersion");
+  return concat(major, ".", minor);
+}
+
+std::string compile_with_nvrtc(const std::string& text, const std::string& architecture) {
+  if (!has_nvrtc()) fail_as(ErrorCode::kDevice, "NVRTC is not there: libnvrtc.so.13 cannot be loaded");
+  std::vector<const char*> names, texts;
+  for (size_t i = 0; i < kNumEmbeddedFiles; ++i) {
+    names.push_back(kEmbeddedFiles[i].name);
+    texts.push_back(kEmbeddedFiles[i].text);
+  }
+  nvrtcProgram created = nullptr;
+  check_nvrtc(
+      library().create(&created, text.c_str(), "fused.cu", static_cast<int>(names.size()), texts.data(), names.data()),
+      "nvrtcCreateProgram");
+  const Program program(created);
+  const std::string target = "--gpu-architecture=" + architecture;
+  // 186: a formula for all numbers compares unsigned ones with zero, too.
+  const char* const options[] = {target.c_str(), "--std=c++20", "--device-as-default-execution-space",
+                                 "--diag-suppress=186"};
+  const nvrtcResult result = library().compile(program.get(), static_cast<int>(std::size(options)), options);
+  if (result != NVRTC_SUCCESS) {
+    const std::string log = log_of(program.get());
+    fail_as(ErrorCode::kDevice, "a generated kernel: ", library().error_string(result), ": ",
+            log.substr(0, log.find('\n')));
+  }
+  size_t size = 0;
+  check_nvrtc(library().cubin_size(program.get(), &size), "nvrtcGetCUBINSize");
+  std::string image(size, '\0');
+  check_nvrtc(library().cubin(program.get(), image.data()), "nvrtcGetCUBIN");
+  return image;
+}
+
+const std::string& embedded_headers() {
+  static const std::string all = [] {
+    std::string text;
+    for (size_t i = 0; i < kNumEmbeddedFiles; ++i) text += concat(kEmbeddedFiles[i].name, "\n", kEmbeddedFiles[i].text);
+    return text;
+  }();
+  return all;
+}
+
+}  // namespace onnx_train::cuda

@@ -1,0 +1,41 @@
+// A call of `Fused` as the text of a CUDA kernel. Shapes, broadcasts and attributes are constants of the text; names of
+// nodes and values are not in it, so that equal regions are one kernel. Pure functions; any thread.
+//
+// Without rows, a thread computes a few neighbouring elements of the region's space. With rows, a thread, a warp or a
+// block computes a row: a pass over its elements for each step of reductions that need others' results, then a pass
+// that writes. Elements are computed again in each pass; what they read is in the cache. A reduction whose result is
+// complete only after the last element is left to the reduction kernels, which read an output or workspace.
+#pragma once
+
+#include <vector>
+
+#include "kernels/lowering/fused_body.h"
+#include "kernels/place.h"
+
+namespace onnx_train::cuda {
+
+inline constexpr const char* kFusedKernel = "fused";  // the function's name in the text
+
+// A reduction that follows the kernel.
+struct FinalReduction {
+  const Node* node;  // of the body
+  Place from;        // its input
+  int output;        // output number of the call
+};
+
+struct FusedSourceText {
+  std::string text;
+  // The kernel's parameters are the guard (kernels/cuda/support/launch.h), then the addresses of these.
+  std::vector<Place> arguments;
+  int64_t threads = 0;
+  std::vector<FinalReduction> reductions;
+  std::vector<InPlace> in_place;
+  size_t workspace = 0;
+};
+
+// Whether generated kernels can contain the node.
+bool can_generate(const Node& node);
+
+FusedSourceText fused_source(const NodeSpec& spec, const FusedBody& body);
+
+}  // namespace onnx_train::cuda

@@ -1,0 +1,37 @@
+// Rows of elements that threads share: one thread, a warp, or a block per row, whichever suits its length.
+#pragma once
+
+#include "kernels/cuda/support/threads.h"
+#include "kernels/cuda/support/warp.h"
+
+namespace onnx_train::cuda {
+
+// kRowThreads threads (1, 32 or kThreads) share a row.
+template <int kRowThreads>
+struct RowThreads {
+  static_assert(kRowThreads == 1 || kRowThreads == gpu::kWarpSize || kRowThreads == kThreads);
+
+  // The row of the calling thread, and its number in it. All threads of a warp or block have the same row, unless each
+  // has its own.
+  __device__ static int64_t row() { return int64_t{blockIdx.x} * (kThreads / kRowThreads) + threadIdx.x / kRowThreads; }
+  __device__ static int64_t first() { return threadIdx.x % kRowThreads; }
+
+  // Returns the combination of the values of all threads of the row to each of them.
+  template <typename T, typename F>
+  __device__ static T merge(T value, const F& combine) {
+    if constexpr (kRowThreads == gpu::kWarpSize) {
+      return from_lane_0(merge_warp(value, combine));
+    } else if constexpr (kRowThreads > gpu::kWarpSize) {
+      GPU_SHARED(scratch, T[kThreads / gpu::kWarpSize]);
+      GPU_SHARED(result, T);
+      value = merge_block<kThreads>(value, scratch, combine);
+      if (threadIdx.x == 0) result = value;
+      __syncthreads();
+      value = result;
+      __syncthreads();  // `result` may be written again
+    }
+    return value;
+  }
+};
+
+}  // namespace onnx_train::cuda

@@ -1,0 +1,87 @@
+// Generated kernels on the host: the C++ compiler makes a shared library of a kernel's text, with a machine of its own,
+// and the library's path is the image that the runtime loads (runtime.cc). Libraries stay in the build folder, named by
+// a hash of the text; the files that texts include are looked at, too.
+#include <unistd.h>
+#include <xxhash.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "kernels/cuda/fused/compiler.h"
+#include "kernels/cuda/fused/nvrtc.h"
+#include "onnx_passes/ir/error.h"
+
+namespace onnx_train::cuda {
+namespace {
+
+namespace fs = std::filesystem;
+
+// What follows the kernel in its file: the number of its parameters, which all are addresses, and its launch.
+constexpr const char* kEnd = R"(
+#include <utility>
+template <typename... Parameters>
+void run_with(void (*kernel)(Parameters...), dim3 grid, dim3 block, void* const* arguments) {
+  gpu_host::run_grid(grid, block, 0, [=] {
+    [&]<size_t... kAt>(std::index_sequence<kAt...>) {
+      kernel(static_cast<Parameters>(arguments[kAt])...);
+    }(std::index_sequence_for<Parameters...>());
+  });
+}
+template <typename... Parameters>
+constexpr int count(void (*)(Parameters...)) { return sizeof...(Parameters); }
+extern "C" __attribute__((visibility("default"))) const int fused_parameters = count(fused);
+extern "C" __attribute__((visibility("default"))) void run_fused(dim3 grid, dim3 block, void* const* arguments) {
+  run_with(fused, grid, block, arguments);
+}
+namespace gpu_host {
+cudaError_t enqueue_launch(cudaStream_t, const void*, std::function<void()>) { return cudaErrorNotSupported; }
+}
+)";
+
+// Runs the compiler with `arguments`, which name a file that it writes in `folder`, and moves that file to `to`. Other
+// processes may do the same.
+void compile(const std::string& arguments, const fs::path& folder, const char* file, const fs::path& to) {
+  const std::string log = (folder / "log").string();
+  const std::string command =
+      concat(HOST_COMPILER, " -std=c++20 -O1 -w -fPIC -fvisibility=hidden -DGPU_ON_HOST ", arguments, " -I", SOURCES,
+             " -isystem ", CUDA_HEADERS, " -o ", (folder / file).string(), " > ", log, " 2>&1");
+  if (std::system(command.c_str()) != 0) fail("a generated kernel does not compile: ", log);
+  fs::create_directories(to.parent_path());
+  fs::rename(folder / file, to);
+  fs::remove_all(folder);
+}
+
+fs::path new_folder(const fs::path& beside) {
+  const fs::path folder = concat(beside.string(), ".", getpid());
+  fs::create_directories(folder);
+  return folder;
+}
+
+// What each kernel includes, compiled once: the compiler finds it before the header.
+fs::path precompiled(const std::string& key) {
+  constexpr const char* kHeader = "kernels/cuda/fused/generated.h";
+  const fs::path folder = fs::path(GENERATED_KERNELS) / key, to = folder / concat(kHeader, ".gch");
+  if (!fs::exists(to)) compile(concat("-x c++-header ", SOURCES, "/", kHeader), new_folder(folder), "header", to);
+  return folder;
+}
+
+std::string hash_of(const std::string& text) { return std::to_string(XXH3_64bits(text.data(), text.size())); }
+
+}  // namespace
+
+bool has_compiler() { return true; }
+
+std::string compile_kernel(const std::string& text) {
+  const std::string headers = hash_of(embedded_headers());
+  const fs::path path = fs::path(GENERATED_KERNELS) / concat(hash_of(headers + text), ".so");
+  if (fs::exists(path)) return path.string();
+  const fs::path include = precompiled(headers), folder = new_folder(path);
+  const std::string source = (folder / "fused.cc").string();
+  std::ofstream(source) << text << kEnd;
+  compile(concat("-shared -I", include.string(), " ", source, " ", GPU_MACHINE), folder, "fused.so", path);
+  return path.string();
+}
+
+}  // namespace onnx_train::cuda
