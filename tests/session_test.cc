@@ -97,7 +97,13 @@ TEST(Session, NoLoweringGivesTheSameNumbers) {
   plain.plan.lowering.on = false;
   Session a(make_training_model()), b(make_training_model(), plain);
   for (int i = 0; i < 5; ++i) {
-    EXPECT_EQ(a.run("step", make_batch(4)).at("loss").at(0), b.run("step", make_batch(4)).at("loss").at(0));
+    const Tensor &lowered = a.run("step", make_batch(4)).at("loss"),
+                 &as_it_is = b.run("step", make_batch(4)).at("loss");
+    if (default_device().name() == "cuda") {  // generated kernels sum rows in another order
+      EXPECT_FLOAT_EQ(lowered.at(0), as_it_is.at(0));
+    } else {
+      EXPECT_EQ(lowered.at(0), as_it_is.at(0));
+    }
   }
 }
 

@@ -44,7 +44,7 @@ def test_gradients_are_those_of_pytorch(exported, tmp_path, name, mode, dtype):
     compare(example, path, mode, dtype, tmp_path)
 
 
-@pytest.mark.parametrize("name", ["mlp", "cnn"])
+@pytest.mark.parametrize("name", ["mlp", "cnn", "unet_bilinear"])
 def test_a_float32_file_can_be_differentiated_in_float64(exported, tmp_path, name):
     example, path = exported(name)
     compare(example, path, "train", "float64", tmp_path, "--dtype", "float64")

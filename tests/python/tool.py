@@ -9,19 +9,21 @@ import numpy as np
 
 ROOT = Path(__file__).parents[2]
 COMMAND = Path(os.environ.get("ONNX_TRAIN", ROOT / "build" / "onnx-train"))
+# The command whose device cuda runs on the host (tests/cuda_on_host).
+CUDA_ON_HOST = COMMAND.parent / "cuda_on_host" / "onnx-train"
 
 
-def start(*arguments, threads=1):
+def start(*arguments, threads=1, command=COMMAND):
     """Starts the command. Models of a few hundred weights are slower with more threads than one."""
     return subprocess.Popen(
-        [COMMAND, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        [command, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env=os.environ | {"OMP_NUM_THREADS": str(threads)},
     )  # fmt: skip
 
 
-def run(*arguments, status=0, timeout=120, threads=1):
+def run(*arguments, status=0, timeout=120, threads=1, command=COMMAND):
     """Runs the command to its end and returns what it printed; fails with its messages on another exit status."""
-    process = start(*arguments, threads=threads)
+    process = start(*arguments, threads=threads, command=command)
     try:
         output, errors = process.communicate(timeout=timeout)
     except subprocess.TimeoutExpired:

@@ -78,12 +78,13 @@ class Writer {
   void find_stages() {
     for (const Node* node = body_.graph->first(); node; node = node->next()) {
       if (!body_.computes(node->output())) continue;
-      const bool alias = body_.is_alias(*node);
+      const bool reduces = is_reduction(*node);
+      const Value& reader = reduces ? *node->input(0) : *node->output();
       int latest = 0;
       for (int i = 0; i < num_operands(*node); ++i) {
-        if (node->input(i)) latest = std::max(latest, stage(body_.source(node->input(i), *node->output()).root));
+        if (node->input(i)) latest = std::max(latest, stage(body_.source(node->input(i), reader).root));
       }
-      const bool of_rows = !alias && is_reduction(*node) && body_.extent(node->output()) == ValueExtent::kRow;
+      const bool of_rows = reduces && body_.extent(node->output()) == ValueExtent::kRow;
       stages_[node->output()] = latest + of_rows;
       last_stage_ = std::max(last_stage_, latest + of_rows);
     }
