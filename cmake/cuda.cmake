@@ -45,12 +45,17 @@ if(ONNX_TRAIN_CUDA)
   # The wheels' libraries are in lib, where nvcc does not look.
   set(CMAKE_CUDA_FLAGS "-L${cuda_root}/lib -L${cuda_root}/lib64" CACHE STRING "Flags of nvcc")
   enable_language(CUDA)
-  add_device_module(cuda ${cuda_sources} "${embedded_source}")
-  target_link_libraries(onnx_train_cuda PRIVATE CUDA::headers CUDA::cublasLt xxhash ${CMAKE_DL_LIBS})
-  # NVRTC is looked for beside cuBLASLt, too.
-  set_target_properties(onnx_train_cuda PROPERTIES BUILD_RPATH "${CUDA_LIBRARIES_FOLDER}")
-  target_include_directories(onnx_train_cuda PRIVATE "${PROJECT_SOURCE_DIR}")
-  target_compile_options(onnx_train_cuda PRIVATE
+  # Objects: the module is made of them, and so are the tests that run on a GPU (tests/CMakeLists.txt).
+  set(cuda_objects ${cuda_sources} "${embedded_source}")
+  list(FILTER cuda_objects EXCLUDE REGEX "/module.cc$")
+  add_library(cuda_kernels OBJECT ${cuda_objects})
+  target_link_libraries(cuda_kernels PUBLIC $<COMPILE_ONLY:kernels> CUDA::headers CUDA::cublasLt xxhash ${CMAKE_DL_LIBS}
+    PRIVATE strict_warnings)
+  add_device_module(cuda kernels/cuda/module.cc)
+  target_link_libraries(onnx_train_cuda PRIVATE cuda_kernels)
+  set_target_properties(onnx_train_cuda PROPERTIES LINKER_LANGUAGE CUDA
+    BUILD_RPATH "${CUDA_LIBRARIES_FOLDER}")  # NVRTC is looked for beside cuBLASLt, too
+  target_compile_options(cuda_kernels PRIVATE
     # 186: a formula for all numbers compares unsigned ones with zero, too.
     "$<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr;--extended-lambda;-Werror=all-warnings;-diag-suppress=186;-Xptxas=-warn-spills>")
   install(TARGETS onnx_train_cuda LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}")

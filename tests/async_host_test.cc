@@ -6,32 +6,11 @@
 #include "onnx_passes/ir/error.h"
 #include "runtime/session.h"
 #include "tests/async_host_device.h"
+#include "tests/device_network.h"
 #include "tests/sessions.h"
-#include "tests/transformer.h"
 
 namespace onnx_train {
 namespace {
-
-constexpr int64_t kBatch = 4, kTokens = 16;
-
-TensorMap batch(int64_t label = 1) {
-  const Shape shape = {kBatch, kTokens};
-  Tensor tokens(DType::kInt64, shape), labels(DType::kInt64, shape);
-  for (int64_t i = 0; i < tokens.size(); ++i) {
-    tokens.set(i, static_cast<double>(i * 7 % 16));
-    labels.set(i, static_cast<double>(i * 5 % 16));
-  }
-  labels.set(labels.size() - 1, static_cast<double>(label));
-  return {{"tokens", tokens}, {"labels", labels}};
-}
-
-Model network() { return make_training_transformer({.blocks = 1, .width = 32, .tokens = kTokens}); }
-
-SessionOptions on(Device* device) {
-  SessionOptions options;
-  options.device = device;
-  return options;
-}
 
 TEST(AsyncHost, AThousandReplaysEqualAThousandStepsOfTheCpuToTheBit) {
   AsyncHostDevice device({.most_microseconds = 5});

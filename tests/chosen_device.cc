@@ -1,6 +1,6 @@
 // The tests run on the device that the environment names: ONNX_TRAIN_TEST_DEVICE=async_host, or =cuda for the CUDA
-// backend on the host (tests/cuda_on_host). The latter leaves a list of the kernels that ran in TEST_TMPDIR, for
-// cuda_on_host/kernels_executed.py.
+// backend, on the host (tests/cuda_on_host) or, in gpu_tests, on a GPU. On the host a list of the kernels that ran is
+// left in TEST_TMPDIR, for cuda_on_host/kernels_executed.py.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
@@ -10,7 +10,9 @@
 
 #include "kernels/cuda/device.h"
 #include "tests/async_host_device.h"
+#ifdef GPU_ON_HOST
 #include "tests/cuda_on_host/runtime.h"
+#endif
 
 namespace onnx_train {
 namespace {
@@ -28,6 +30,7 @@ class ChosenDevice : public testing::Environment {
     }
   }
 
+#ifdef GPU_ON_HOST
   // Lines of a kernel's address in this program and the number of its runs.
   void TearDown() override {
     if (gpu_host::launches().empty()) return;
@@ -39,6 +42,7 @@ class ChosenDevice : public testing::Environment {
       }
     }
   }
+#endif
 };
 
 [[maybe_unused]] testing::Environment* const kChosen = testing::AddGlobalTestEnvironment(new ChosenDevice);

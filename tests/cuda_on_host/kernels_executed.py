@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-KERNEL = re.compile(r"__global__ void (?:__launch_bounds__\([^)]*\) )?(\w+)\(")
+KERNEL = re.compile(r"__global__ void\s+(?:__launch_bounds__\([^)]*\)\s+)?(?!__)(\w+)\(")
 
 
 def registered(sources):
