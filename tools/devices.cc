@@ -1,6 +1,6 @@
 #include "kernels/device.h"
 #include "onnx_passes/ir/error.h"
-#include "tools/report/format.h"
+#include "runtime/format.h"
 #include "tools/report/output.h"
 #include "tools/subcommand.h"
 
