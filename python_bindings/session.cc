@@ -123,6 +123,16 @@ std::vector<Port> copy_ports(const onnx_train_port* ports, size_t count) {
   return copies;
 }
 
+// A numpy array of the memory, which `owner` keeps alive.
+nb::object as_array(const ElementType& type, const int64_t* shape, int32_t rank, void* data, nb::handle owner) {
+  const std::vector<size_t> sizes(shape, shape + rank);
+  nb::object array = nb::cast(nb::ndarray<nb::numpy>(data, sizes.size(), sizes.data(), owner, nullptr,
+                                                     {static_cast<uint8_t>(type.code), type.bits, 1}),
+                              nb::rv_policy::reference);
+  // Of C's two types of 64 bits numpy takes the one that is not its int64.
+  return type.bits == 64 && type.code != nb::dlpack::dtype_code::Float ? array.attr("view")(type.numpy) : array;
+}
+
 // A new numpy array with a copy of `data`.
 nb::object copied_array(const ElementType& type, const int64_t* shape, int32_t rank, const void* data) {
   const size_t bytes = bytes_of(type, shape, rank);
@@ -130,10 +140,7 @@ nb::object copied_array(const ElementType& type, const int64_t* shape, int32_t r
   if (bytes > 0) std::memcpy(memory.get(), data, bytes);
   char* const address = memory.get();
   const nb::capsule owner(memory.release(), [](void* p) noexcept { delete[] static_cast<char*>(p); });
-  const std::vector<size_t> sizes(shape, shape + rank);
-  return nb::cast(nb::ndarray<nb::numpy>(address, sizes.size(), sizes.data(), owner, nullptr,
-                                         {static_cast<uint8_t>(type.code), type.bits, 1}),
-                  nb::rv_policy::reference);
+  return as_array(type, shape, rank, address, owner);
 }
 
 template <typename T>
@@ -329,10 +336,7 @@ nb::object SessionHandle::state(nb::handle self, const std::string& name) {
   const ElementType& type = element_type(state.type, name);
   const auto address = session.state_addresses_.find(name);
   if (address != session.state_addresses_.end()) {
-    const std::vector<size_t> shape(state.shape, state.shape + state.rank);
-    return nb::cast(nb::ndarray<nb::numpy>(address->second, shape.size(), shape.data(), self, nullptr,
-                                           {static_cast<uint8_t>(type.code), type.bits, 1}),
-                    nb::rv_policy::reference);
+    return as_array(type, state.shape, state.rank, address->second, self);
   }
   const std::vector<int64_t> shape(state.shape, state.shape + state.rank);
   std::vector<char> copy(bytes_of(type, state.shape, state.rank));

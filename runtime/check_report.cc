@@ -4,6 +4,7 @@
 #include <map>
 
 #include "kernels/device.h"
+#include "onnx_passes/io/loading.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/message.h"
 #include "runtime/example_inputs.h"
@@ -92,6 +93,10 @@ CheckReport check_model(ModelMessage message, const std::string& name, const Che
     report.failure = concat(name, " cannot be trained as it is: ", count, count == 1 ? " obstacle" : " obstacles");
   }
   return report;
+}
+
+CheckReport check_model(const std::string& path, const CheckSettings& settings) {
+  return check_model(load_message(path), path, settings);
 }
 
 std::string to_text(const CheckReport& report, const std::string& name, size_t width) {

@@ -38,6 +38,7 @@ struct CheckReport {
 // Imports the model and tries to train it. `name` is the model's in the report. Throws Error for a model that cannot be
 // imported and for settings that do not fit it.
 CheckReport check_model(ModelMessage message, const std::string& name, const CheckSettings& settings);
+CheckReport check_model(const std::string& path, const CheckSettings& settings);  // of the name `path`
 
 // Everything but the failure, as the command prints it. Long lists are wrapped at `width` columns; 0: not at all.
 std::string to_text(const CheckReport& report, const std::string& name, size_t width);

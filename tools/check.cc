@@ -1,8 +1,6 @@
 #include <cstdio>
 
-#include "onnx_passes/io/loading.h"
 #include "onnx_passes/ir/error.h"
-#include "onnx_passes/ir/message.h"
 #include "runtime/check_report.h"
 #include "tools/report/output.h"
 #include "tools/subcommand.h"
@@ -16,7 +14,7 @@ struct CheckArguments {
 };
 
 int run(const CheckArguments& arguments) {
-  const CheckReport report = check_model(load_message(arguments.model), arguments.model, arguments.settings);
+  const CheckReport report = check_model(arguments.model, arguments.settings);
   std::printf("%s", to_text(report, arguments.model, list_width()).c_str());
   if (!report.can_be_trained()) fail(report.failure);
   return 0;

@@ -6,8 +6,8 @@
 >>> session.entries
 ['predict', 'step', 'evaluate']
 
-Importing the package imports neither numpy nor PyTorch; `onnx_train.torch` and `onnx_train.jax` are imported when they
-are first used.
+Importing the package imports neither numpy nor PyTorch: modules such as `onnx_train.torch` are imported when they are
+first used.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from . import _core, losses, optimizers
+from . import _core
 from ._errors import (
     DataError,
     DeviceError,
@@ -29,7 +29,7 @@ from ._model import CheckReport, Finding, Model, build, check, load
 from ._session import Port, Result, Session, State
 
 if TYPE_CHECKING:
-    from . import torch
+    from . import losses, optimizers, torch
     from ._fit import Callback, Evaluation, History, Step, fit
 
 __version__: str = _core.version()
@@ -68,6 +68,6 @@ _LAZY = {name: "_fit" for name in ("Callback", "Evaluation", "History", "Step", 
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
         return getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)
-    if name == "torch":
-        return importlib.import_module(f"{__name__}.torch")
+    if name in ("losses", "optimizers", "torch"):
+        return importlib.import_module(f"{__name__}.{name}")
     raise AttributeError(f"module '{__name__}' has no attribute '{name}'")

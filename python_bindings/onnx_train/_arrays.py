@@ -40,7 +40,7 @@ def as_input(value: Any, dtype: str, name: str) -> np.ndarray[Any, Any]:
         is_number_or_list and array.dtype.kind in "iuf" and expected.kind in "iu" and _is_exact(array, expected)
     ):
         raise DataError(f"'{name}' is {array.dtype}; it must be {expected}")
-    return np.ascontiguousarray(array, expected).reshape(array.shape)
+    return np.asarray(array, expected, order="C")
 
 
 def _is_exact(array: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> bool:
