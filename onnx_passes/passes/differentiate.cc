@@ -30,8 +30,9 @@ struct Parameter {
   Contents value;
 };
 
-// Adds the outputs, their gradients as inputs, and the gradients of `sources` to the entry point.
-void add_forward_and_backward(Model* model, EntryPoint* step, const std::vector<Value*>& sources) {
+// Adds the outputs, their gradients as inputs, and the gradients of `sources` to the entry point. Returns the sources
+// that an output depends on.
+std::vector<Value*> add_forward_and_backward(Model* model, EntryPoint* step, const std::vector<Value*>& sources) {
   Graph* algorithm = step->algorithm.get();
   Builder builder(algorithm);
   std::vector<Value*> outputs, output_gradients;
@@ -47,25 +48,48 @@ void add_forward_and_backward(Model* model, EntryPoint* step, const std::vector<
   }
   if (outputs.empty()) fail("none of the model's outputs is a float, so there is nothing to differentiate");
   const std::vector<Value*> gradients = add_gradients(algorithm, outputs, output_gradients, sources);
+  std::vector<Value*> reached;
   for (size_t i = 0; i < sources.size(); ++i) {
     if (!gradients[i]) continue;
     Value* result = add_result(step, "grad/" + sources[i]->name(), builder.var(gradients[i]));
     result->set_role({roles::kGradient, sources[i]->name()});
+    reached.push_back(sources[i]);
   }
+  return reached;
 }
 
-// Trained weights become inputs; those of states are inputs already. Returns all of them.
-std::vector<Parameter> make_inputs(Graph* flat, const Model& model, const std::vector<Value*>& weights) {
-  std::vector<Parameter> parameters;
-  for (const Value* weight : weights) {
-    Value* initializer = flat->find(weight->name());
-    if (!initializer || !initializer->is_initializer()) continue;  // dead in the step
-    parameters.push_back({weight->name(), roles::kWeight, initializer->shared_initializer()});
-    Value* input = flat->add_input(flat->unique_name(weight->name()), initializer->type());
-    flat->replace(initializer, input);
-    flat->remove_initializer(initializer);
-    flat->rename(input, weight->name());
+// The running statistics of batch norm. In frozen mode they are constants to the training passes, but whoever trains
+// the model in its other mode changes them.
+std::vector<Value*> running_statistics(const Graph& graph) {
+  std::vector<Value*> statistics;
+  for (const Node* node = graph.first(); node; node = node->next()) {
+    if (!node->is("BatchNormalization")) continue;
+    for (const int i : {3, 4}) {
+      Value* value = node->input(i);
+      const bool is_known = std::find(statistics.begin(), statistics.end(), value) != statistics.end();
+      if (value && value->is_initializer() && !is_known) statistics.push_back(value);
+    }
   }
+  return statistics;
+}
+
+// Makes an initializer of the flattened step an input, if the step reads it.
+void make_input(Graph* flat, const std::string& name, const char* role, std::vector<Parameter>* parameters) {
+  Value* initializer = flat->find(name);
+  if (!initializer || !initializer->is_initializer()) return;
+  parameters->push_back({name, role, initializer->shared_initializer()});
+  Value* input = flat->add_input(flat->unique_name(name), initializer->type());
+  flat->replace(initializer, input);
+  flat->remove_initializer(initializer);
+  flat->rename(input, name);
+}
+
+// Weights and statistics become inputs; states that the step updates are inputs already. Returns all of them.
+std::vector<Parameter> make_inputs(Graph* flat, const Model& model, const std::vector<Value*>& weights,
+                                   const std::vector<Value*>& statistics) {
+  std::vector<Parameter> parameters;
+  for (const Value* weight : weights) make_input(flat, weight->name(), roles::kWeight, &parameters);
+  for (const Value* value : statistics) make_input(flat, value->name(), roles::kTrainingState, &parameters);
   const EntryPoint& step = *model.find_entry_point("step");
   for (const std::string& state : state_of(model, "step")) {
     parameters.push_back({state, roles::kTrainingState, step.algorithm->find(state)->shared_initializer()});
@@ -74,6 +98,12 @@ std::vector<Parameter> make_inputs(Graph* flat, const Model& model, const std::v
 }
 
 bool is_output_of_backward(const Value* output) { return output->has_role(roles::kGradient); }
+
+// Integers such as shapes, which the backward pass computes again: plans know them only if they follow from the shapes
+// of inputs.
+bool is_computed_again(const Value& value) {
+  return value.dtype() == DType::kInt64 && value.has_rank() && value.rank() <= 1;
+}
 
 // The values that nodes of the forward pass compute and nodes of the backward pass read, in order.
 std::vector<std::string> find_saved(const Graph& flat) {
@@ -89,13 +119,16 @@ std::vector<std::string> find_saved(const Graph& flat) {
   forward.trace(flat);
   std::vector<std::string> saved;
   for (const Node* node = flat.last(); node; node = node->previous()) {
-    bool live = false;
+    bool runs = false;
     for (const Value* output : node->outputs()) {
       if (!output || !needed.contains(output)) continue;
-      live = true;
-      if (forward.runs(node)) saved.push_back(output->name());
+      if (forward.runs(node) && !is_computed_again(*output)) {
+        saved.push_back(output->name());
+      } else {
+        runs = true;
+      }
     }
-    if (!live || forward.runs(node)) continue;
+    if (!runs) continue;
     for_each_input(*node, [&](const Value* v) { needed.insert(v); });
   }
   std::reverse(saved.begin(), saved.end());
@@ -168,16 +201,17 @@ DifferentiatedModel differentiate(Model model, const BuildOptions& options) {
   run_pipeline(
       {{"simplify_indexing", simplify_indexing}, recognize(options), training_mode(options), mixed_precision(options)},
       &model, options.pipeline);
-  const std::vector<Value*> weights = select_trainable(model, options.train, options.freeze);
+  std::vector<Value*> weights = select_trainable(model, options.train, options.freeze);
   std::vector<Value*> sources = weights;
   for (Value* input : model.graph->inputs()) {
     if (is_float(input->dtype()) && !input->is_initializer()) sources.push_back(input);
   }
   if (sources.empty()) fail("the model has neither float weights nor float inputs to differentiate by");
-  EntryPoint& step = *model.find_entry_point("step");
-  add_forward_and_backward(&model, &step, sources);
+  const std::vector<Value*> statistics = running_statistics(*model.graph);
+  const std::vector<Value*> reached = add_forward_and_backward(&model, model.find_entry_point("step"), sources);
+  std::erase_if(weights, [&](Value* w) { return std::find(reached.begin(), reached.end(), w) == reached.end(); });
   Model flat = flatten(model, "step");
-  const std::vector<Parameter> parameters = make_inputs(flat.graph.get(), model, weights);
+  const std::vector<Parameter> parameters = make_inputs(flat.graph.get(), model, weights, statistics);
   infer_types(flat.graph.get());
   simplify(flat);
   name_outputs(flat.graph.get());
