@@ -5,9 +5,12 @@ from __future__ import annotations
 import itertools
 import math
 import os
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import Any, Union
 
 import numpy as np
@@ -153,7 +156,8 @@ def fit(
         device, threads: of the session that is made.
 
     Returns:
-        What happened. Ctrl-C ends the training after the current step; the reason is then ``"interrupted"``.
+        What happened. Ctrl-C ends the training after the current step, and the reason is then ``"interrupted"``; a second
+        one raises KeyboardInterrupt.
 
     Raises:
         DataError: for data that do not fit the model; and for a loss that is not finite.
@@ -186,12 +190,10 @@ def fit(
         eval_names = [port.name for port in session.inputs("evaluate") if port.default is None]
         evaluation = _Batches(eval_data, eval_names, batch_size, None)
     history = History(session)
-    fitting = _Fitting(history, entry, rates, evaluation, clip, early_stop, list(callbacks))
-    with make_progress(progress, total) as shown:
-        try:
-            fitting.run(batches, _Ends(epochs, steps, time_limit), accumulate, eval_every, checkpoint, shown)
-        except KeyboardInterrupt:
-            history.reason = "interrupted"
+    ends = _Ends(epochs, steps, time_limit)
+    with make_progress(progress, total) as shown, _Interrupt() as interrupt:
+        fitting = _Fitting(history, entry, rates, evaluation, clip, early_stop, list(callbacks), interrupt)
+        fitting.run(batches, ends, accumulate, eval_every, checkpoint, shown)
     if checkpoint is not None:
         session.save(checkpoint)
     return history
@@ -202,6 +204,32 @@ class _Ends:
     epochs: int | None
     steps: int | None
     seconds: float | None
+
+
+class _Interrupt:
+    """Ctrl-C while this is active: the first one sets a flag, the next one raises KeyboardInterrupt.
+
+    Only the main thread receives signals; handlers that the program has set stay.
+    """
+
+    def __init__(self) -> None:
+        self.is_set = False
+        self._active = False
+
+    def __enter__(self) -> _Interrupt:
+        is_main = threading.current_thread() is threading.main_thread()
+        self._active = is_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        if self._active:
+            signal.signal(signal.SIGINT, self._set)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._active:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def _set(self, number: int, frame: FrameType | None) -> None:
+        self.is_set = True
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class _Stop(Exception):
@@ -256,10 +284,12 @@ class _Fitting:
         clip: float | None,
         early_stop: int | None,
         callbacks: list[Callback | Callable[[Session, Step], bool | None]],
+        interrupt: _Interrupt,
     ) -> None:
         self._history, self._session = history, history.session
         self._entry, self._rates, self._evaluation = entry, rates, evaluation
         self._clip, self._early_stop, self._callbacks = clip, early_stop, callbacks
+        self._interrupt = interrupt
         self._loss_sum, self._samples = 0.0, 0  # since the last evaluation
         self._best, self._since_best = math.inf, 0
         self._start = self._last = time.perf_counter()
@@ -277,6 +307,8 @@ class _Fitting:
             self._run_epochs(batches, ends, accumulate, eval_every, checkpoint, progress)
         except _Stop as stop:
             self._history.reason = str(stop)
+        if self._interrupt.is_set:
+            return
         try:
             self._evaluate(progress)  # what the last evaluation did not see
         except _Stop:
@@ -354,6 +386,8 @@ class _Fitting:
             raise _Stop("early_stop")
 
     def _check_end(self, ends: _Ends) -> None:
+        if self._interrupt.is_set:
+            raise _Stop("interrupted")
         if ends.steps is not None and len(self._history.steps) >= ends.steps:
             raise _Stop("finished")
         if ends.seconds is not None and time.perf_counter() - self._start >= ends.seconds:
