@@ -31,6 +31,7 @@ from ._session import Port, Result, Session, State
 if TYPE_CHECKING:
     from . import losses, optimizers, torch
     from ._fit import Callback, Evaluation, History, Step, fit
+    from ._grad import grad, value_and_grad
 
 __version__: str = _core.version()
 
@@ -56,13 +57,16 @@ __all__ = [
     "build",
     "check",
     "fit",
+    "grad",
     "load",
     "losses",
     "optimizers",
     "torch",
+    "value_and_grad",
 ]
 
 _LAZY = {name: "_fit" for name in ("Callback", "Evaluation", "History", "Step", "fit")}
+_LAZY |= {"grad": "_grad", "value_and_grad": "_grad"}
 
 
 def __getattr__(name: str) -> Any:
