@@ -55,7 +55,7 @@ def value_and_grad(
 
     def function(batch: Any, new_weights: Mapping[str, Any] | None = None) -> tuple[float, Gradients]:
         given = dict(batch) if isinstance(batch, Mapping) else dict(zip(names, batch))
-        arrays: dict[str, Any] = {**weights, **(new_weights or {}), **given}
+        arrays: dict[str, Any] = {**weights, **passes.states, **(new_weights or {}), **given}
         results, _ = passes.forward(arrays)
         arrays |= results
         for port in passes.outputs:
