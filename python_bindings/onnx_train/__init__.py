@@ -72,6 +72,6 @@ _LAZY |= {"grad": "_grad", "value_and_grad": "_grad"}
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
         return getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)
-    if name in ("losses", "optimizers", "torch"):
+    if name in ("jax", "losses", "optimizers", "torch"):
         return importlib.import_module(f"{__name__}.{name}")
     raise AttributeError(f"module '{__name__}' has no attribute '{name}'")

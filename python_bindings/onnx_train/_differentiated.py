@@ -26,6 +26,7 @@ class Differentiated:
         backward_inputs: names of all that the backward pass reads.
         output_gradients: the name of the gradient of each float output, by the output's name; outputs that depend on no
             weight and no float input have none.
+        gradients: what the backward pass gives; `of` is the weight or input.
     """
 
     def __init__(
@@ -53,12 +54,12 @@ class Differentiated:
         self.weights = _defaults(ports, "weight")
         self.states = _defaults(ports, "state")
         self.outputs = [port for port in results if port.role == "output"]
-        self.saved = [port.name for port in results if port.role == "saved"]
+        self.saved = [port for port in results if port.role == "saved"]
         self._next = {port.name: port.of for port in results if port.role == "next"}
         backward_ports = self._backward.inputs("predict")
         self.backward_inputs = [port.name for port in backward_ports if port.role != "dy"]
         self.output_gradients = {port.of: port.name for port in backward_ports if port.role == "dy"}
-        self._gradients = {port.name: port.of for port in self._backward.outputs("predict")}
+        self.gradients = self._backward.outputs("predict")
 
     def forward(self, arrays: Mapping[str, Any]) -> tuple[Result, dict[str, Any]]:
         """Outputs and saved values by name, and the next values of the states.
@@ -77,7 +78,7 @@ class Differentiated:
             arrays: all of `backward_inputs` and of `output_gradients` by name.
         """
         results = self._backward.run("predict", arrays)
-        return {of: results[name] for name, of in self._gradients.items()}
+        return {port.of: results[port.name] for port in self.gradients}
 
 
 def _defaults(ports: list[Port], role: str) -> dict[str, np.ndarray[Any, Any]]:

@@ -2,6 +2,7 @@
 
 import doctest
 import importlib
+import importlib.util
 import pkgutil
 import re
 import shutil
@@ -11,7 +12,10 @@ import tool
 
 onnx_train = pytest.importorskip("onnx_train", reason="the Python package is not built")
 MLP = tool.ROOT / "tests" / "fixtures" / "mlp.onnx"
-MODULES = ["onnx_train", *(f"onnx_train.{m.name}" for m in pkgutil.iter_modules(onnx_train.__path__) if m.name != "_core")]
+MODULES = ["onnx_train", *(f"onnx_train.{m.name}" for m in pkgutil.iter_modules(onnx_train.__path__))]
+MODULES.remove("onnx_train._core")
+if importlib.util.find_spec("jax") is None:
+    MODULES.remove("onnx_train.jax")
 
 
 @pytest.fixture
