@@ -17,7 +17,7 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-import jax
+import jax  # type: ignore[import-not-found,unused-ignore]
 import numpy as np
 
 from ._differentiated import Differentiated
@@ -83,7 +83,7 @@ class Function:
                 arrays[name] = output_gradients[port.name]
         # What no output depends on has no gradient; JAX wants zeros.
         reached = {
-            port.of: jax.ShapeDtypeStruct(kept["arrays"][port.of].shape, port.dtype) for port in self._passes.gradients
+            port.of: _type_of(kept["arrays"][port.of].shape, port.dtype) for port in self._passes.gradients
         }
         gradients = jax.pure_callback(self._run_backward, reached, arrays, vmap_method="sequential")
         return ({name: gradients.get(name, _zeros(value)) for name, value in kept["arrays"].items()},)
@@ -109,10 +109,12 @@ class Function:
         key = tuple((name, value.shape) for name, value in arrays.items())
         if key not in self._shapes:
             zeros = {name: np.zeros(value.shape, value.dtype) for name, value in arrays.items()}
-            self._shapes[key] = jax.tree.map(
-                lambda array: jax.ShapeDtypeStruct(array.shape, array.dtype), self._run_forward(zeros)
-            )
+            self._shapes[key] = jax.tree.map(lambda a: _type_of(a.shape, a.dtype), self._run_forward(zeros))
         return self._shapes[key]
+
+
+def _type_of(shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, dtype)  # type: ignore[no-untyped-call,unused-ignore]
 
 
 def _zeros(value: Any) -> Any:
