@@ -166,7 +166,7 @@ def test_a_state_as_input_is_read_before_the_step_changes_it():
 
 
 def large():
-    """A model with 16 MiB of input and 4 MiB of weights."""
+    """A model of 4 MiB of weights, for 8 MiB of input."""
     import onnx
 
     graph = onnx.parser.parse_model(
@@ -178,9 +178,9 @@ def large():
 
 
 def test_a_step_allocates_nothing_of_tensor_size():
-    """numpy's allocations, and pages that the process touches for the first time: a copy of an input has 4,096."""
+    """numpy's allocations, and pages that the process touches for the first time: a copy of an input has 2,048."""
     s = onnx_train.Session(onnx_train.build(large(), "mse(y, t)", "sgd(lr=1e-3)"), threads=1)
-    batch = {"x": np.ones((4096, 1024), np.float32), "t": np.ones((4096, 1024), np.float32)}
+    batch = {"x": np.ones((2048, 1024), np.float32), "t": np.ones((2048, 1024), np.float32)}
     for _ in range(3):
         s.step(batch)
     view = s.state["w"]
@@ -198,7 +198,7 @@ def test_a_step_allocates_nothing_of_tensor_size():
 
 def test_two_threads_in_one_session_are_refused():
     s = onnx_train.Session(onnx_train.build(large(), "mse(y, t)", "sgd(lr=1e-3)"), threads=1)
-    batch = {"x": np.ones((4096, 1024), np.float32), "t": np.ones((4096, 1024), np.float32)}
+    batch = {"x": np.ones((2048, 1024), np.float32), "t": np.ones((2048, 1024), np.float32)}
     s.step(batch)
     done = threading.Event()
     ticks, refused, losses = 0, [], []
