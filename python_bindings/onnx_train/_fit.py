@@ -152,12 +152,12 @@ def fit(
         early_stop: evaluations without a lower loss before the training stops.
         checkpoint: a file that is written after each epoch and at the end.
         callbacks: `Callback` objects, or functions of the session and the `Step` that are called after each step.
-        progress: whether to show it, with tqdm if that is installed; by default where stderr is a terminal or a notebook.
+        progress: whether to show it, with tqdm if that is installed; by default in terminals and notebooks.
         device, threads: of the session that is made.
 
     Returns:
-        What happened. Ctrl-C ends the training after the current step, and the reason is then ``"interrupted"``; a second
-        one raises KeyboardInterrupt.
+        What happened. Ctrl-C ends the training after the current step, with the reason ``"interrupted"``; a second one
+        raises KeyboardInterrupt.
 
     Raises:
         DataError: for data that do not fit the model; and for a loss that is not finite.

@@ -53,10 +53,10 @@ class Result(dict[str, Any]):
 class State(MutableMapping[str, Any]):
     """The state of a session by name: weights, optimizer slots, statistics, random keys.
 
-    Reading gives a numpy array. On a device that uses the host's memory it is a view: it always holds the present value,
-    also after steps, `Session.swap` and `Session.initialize`, because states keep their addresses as long as the session
-    lives; writing to it changes the state; and it keeps the session alive. Do not read or write it while a run is in
-    progress in another thread. On other devices it is a read-only copy. Arrays export their memory by the buffer
+    Reading gives a numpy array. On a device that uses the host's memory it is a view: it always holds the present
+    value, also after steps, `Session.swap` and `Session.initialize`, because a state keeps its address as long as the
+    session lives; writing to it changes the state; and it keeps the session alive. Do not read or write it while a run
+    is in progress in another thread. On other devices it is a read-only copy. Arrays export their memory by the buffer
     protocol and DLPack: ``torch.from_dlpack(session.state["fc.weight"])`` is the same memory.
 
     Assigning copies an array of the state's shape, of any library, to the state. States cannot be added or removed.
@@ -158,9 +158,9 @@ class Session:
 
         Args:
             entry: a name of `entries`.
-            inputs: arrays by name, of any library that exports buffers or DLPack on the host; numbers and lists take the
-                type that the model expects. Dense arrays of that type are read in place. Inputs with a default, such as
-                the learning rate, may be left out.
+            inputs: arrays by name, of any library that exports buffers or DLPack on the host; numbers and lists take
+                the type that the model expects. Dense arrays of that type are read in place. Inputs with a default,
+                such as the learning rate, may be left out.
 
         Raises:
             DataError: for names, types and shapes that the model does not accept, and for numbers out of range.

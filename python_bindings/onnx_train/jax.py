@@ -32,9 +32,9 @@ Arrays = dict[str, np.ndarray[Any, Any]]
 class Function:
     """``f(weights, *inputs)`` gives the model's outputs: one array, or a tuple if there are several.
 
-    It is differentiable (reverse mode, once) with respect to weights and float inputs, and works in `jax.jit`: the passes
-    run on the host, by `jax.pure_callback`. The model is in inference form: batch norm uses its running statistics,
-    dropout is off, and so the function is pure. Any thread may call it; one call at a time computes.
+    It is differentiable (reverse mode, once) with respect to weights and float inputs, and works in `jax.jit`: the
+    passes run on the host, by `jax.pure_callback`. The model is in inference form: batch norm uses its running
+    statistics, dropout is off, and so the function is pure. Any thread may call it; one call at a time computes.
 
     Args:
         model: a forward model, or anything that `onnx_train.load` takes.

@@ -108,7 +108,10 @@ def bce_with_logits(
     pos_weight: str | None = None,
     reduction: str | None = None,
 ) -> Loss:
-    """Binary cross-entropy of logits and probabilities of equal shapes. `weight` and `pos_weight` are names of values."""
+    """Binary cross-entropy of logits and probabilities of equal shapes.
+
+    `weight` and `pos_weight` are names of values.
+    """
     return _call(
         "bce_with_logits",
         prediction,

@@ -91,8 +91,9 @@ def test_shuffled_epochs_are_permutations_that_follow_from_the_seed():
 
 
 def test_accumulated_batches_are_one_step():
-    parts = onnx_train.fit(training(accumulate=True), DATA, epochs=2, batch_size=8, accumulate=2, shuffle=False, threads=1)
-    whole = onnx_train.fit(training(), DATA, epochs=2, batch_size=16, shuffle=False, threads=1)
+    options = {"epochs": 2, "shuffle": False, "threads": 1}
+    parts = onnx_train.fit(training(accumulate=True), DATA, batch_size=8, accumulate=2, **options)
+    whole = onnx_train.fit(training(), DATA, batch_size=16, **options)
     assert [step.samples for step in parts.steps] == [16, 16, 8] * 2
     np.testing.assert_allclose(parts.losses, whole.losses, rtol=1e-5)
     with pytest.raises(onnx_train.UsageError, match="accumulate=True"):
@@ -149,8 +150,9 @@ def test_wrong_options_are_named(options, text):
 
 def test_a_checkpoint_is_written_and_progress_shown(tmp_path, capsys):
     history = onnx_train.fit(
-        training(), DATA, epochs=2, batch_size=16, eval_data=DATA, progress=True, checkpoint=tmp_path / "c.onnx", threads=1
-    )
+        training(), DATA, epochs=2, batch_size=16, eval_data=DATA, progress=True, checkpoint=tmp_path / "c.onnx",
+        threads=1,
+    )  # fmt: skip
     shown = capsys.readouterr().err
     assert "epoch 1: train loss" in shown and "eval accuracy" in shown and "6/6" in shown
     again = onnx_train.Session(tmp_path / "c.onnx", threads=1)

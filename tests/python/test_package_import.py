@@ -37,9 +37,9 @@ def test_all_orders_of_imports_work():
             expected = onnx_train.Session(model, threads=1).predict(x).logits
             session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
             assert np.allclose(session.run(None, {{"x": x}})[0], expected, atol=1e-6)
-            onnx.checker.check_model(onnx_train.build(model, optimizer="sgd").flatten("step").to_onnx(), full_check=True)
-            training = onnx_train.Session(onnx_train.build(model, optimizer="sgd"), threads=1)
-            assert training.step(x, [0, 1, 2, 0]).loss > 0
+            training = onnx_train.build(model, optimizer="sgd")
+            onnx.checker.check_model(training.flatten("step").to_onnx(), full_check=True)
+            assert onnx_train.Session(training, threads=1).step(x, [0, 1, 2, 0]).loss > 0
             assert torch.allclose(torch.from_numpy(x) @ torch.ones(4), torch.ones(4))
 
         def visit(imported):
@@ -151,8 +151,8 @@ def test_type_checkers_accept_the_package_and_a_program(tmp_path):
     package = tool.ROOT / "python_bindings"
     sources = sorted(map(str, (package / "onnx_train").glob("*.py*")))
     result = subprocess.run(
-        [sys.executable, "-m", "mypy", "--strict", "--python-version", "3.10", "--cache-dir", tool.COMMAND.parent / "mypy_cache",
-         "example.py", *sources],
+        [sys.executable, "-m", "mypy", "--strict", "--python-version", "3.10",
+         "--cache-dir", tool.COMMAND.parent / "mypy_cache", "example.py", *sources],
         cwd=tmp_path, env=os.environ | {"MYPYPATH": str(package)}, capture_output=True, text=True,
     )  # fmt: skip
     errors = [line for line in result.stdout.splitlines() if ": error: " in line]

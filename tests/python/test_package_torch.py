@@ -18,13 +18,14 @@ MLP = tool.ROOT / "tests" / "fixtures" / "mlp.onnx"
 
 
 def by_value(module, theirs):
-    """Our parameters by the names of PyTorch's module, whose exporter renames and transposes some; with a transposition."""
+    """Our parameters by the names of PyTorch's module, and whether the exporter has transposed them."""
     found = {}
     for name, parameter in theirs.named_parameters():
         for ours in module.parameters():
             for transposed in (False, True)[: ours.dim()]:
                 value = ours.T if transposed and ours.dim() == 2 else ours
-                if name not in found and value.shape == parameter.shape and torch.equal(value.double(), parameter.double()):
+                same = value.shape == parameter.shape and torch.equal(value.double(), parameter.double())
+                if same and name not in found:
                     found[name] = ours, transposed
     return found
 
@@ -164,7 +165,8 @@ def test_batch_norm_updates_its_statistics_in_training_mode_only():
     graph = onnx.parser.parse_model(
         """<ir_version: 9, opset_import: ["" : 20]>
         g (double[N, 3, 4, 4] x) => (double[N, 3, 4, 4] y)
-        <double[3] gamma = {1, 1, 1}, double[3] beta = {0, 0, 0}, double[3] mean = {0, 0, 0}, double[3] variance = {1, 1, 1}>
+        <double[3] gamma = {1, 1, 1}, double[3] beta = {0, 0, 0}, double[3] mean = {0, 0, 0},
+         double[3] variance = {1, 1, 1}>
         { y = BatchNormalization(x, gamma, beta, mean, variance) }"""
     )
     module = Module(graph, threads=1)
