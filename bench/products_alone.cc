@@ -19,9 +19,9 @@
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/inference.h"
 #include "runtime/checkpoint.h"
+#include "runtime/format.h"
 #include "runtime/session.h"
 #include "tools/data/source.h"
-#include "tools/report/format.h"
 #include "tools/report/plan_report.h"
 
 namespace onnx_train {

@@ -2,11 +2,14 @@
 #pragma once
 
 #include <atomic>
+#include <deque>
+#include <map>
 #include <string>
 #include <vector>
 
 #include "onnx_passes/ir/message.h"
 #include "onnx_train/onnx_train.h"
+#include "runtime/check_report.h"
 #include "runtime/session.h"
 
 // A model as its file has it; each call that needs the graph makes one.
@@ -14,14 +17,36 @@ struct onnx_train_model {
   onnx_train::ModelMessage message;
 };
 
+struct onnx_train_report {
+  onnx_train::CheckReport report;
+  std::string text;
+  std::vector<onnx_train_finding> obstacles, findings;  // views of `report`
+};
+
+// The inputs or outputs of one entry point, and what their descriptions point to.
+struct onnx_train_ports {
+  struct Text {
+    std::string name, role, of;
+  };
+  std::vector<onnx_train_port> ports;
+  std::deque<Text> texts;
+  std::deque<onnx_train::Shape> shapes;
+  std::deque<onnx_train::Tensor> defaults;
+};
+
 struct onnx_train_session {
   explicit onnx_train_session(onnx_train::Model model, const onnx_train::SessionOptions& options)
       : session(std::move(model), options) {
     for (const std::string& name : session.state().names()) state_names.push_back(name.c_str());
+    entry_names.push_back("predict");
+    for (const onnx_train::EntryPoint& entry : session.model().entry_points) {
+      if (!entry.algorithm->outputs().empty()) entry_names.push_back(entry.name().c_str());
+    }
   }
 
   onnx_train::Session session;
-  std::vector<const char*> state_names;
-  std::vector<onnx_train_tensor> outputs;  // of the last run
+  std::vector<const char*> state_names, entry_names;
+  std::map<std::string, onnx_train_ports> inputs, outputs_of;  // by entry point, as far as asked for
+  std::vector<onnx_train_tensor> outputs;                      // of the last run
   std::atomic<bool> busy{false};
 };

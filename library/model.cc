@@ -6,6 +6,7 @@
 #include "library/guard.h"
 #include "library/handles.h"
 #include "onnx_passes/io/loading.h"
+#include "onnx_passes/passes/differentiate.h"
 #include "runtime/build_settings.h"
 #include "runtime/checkpoint.h"
 
@@ -28,6 +29,25 @@ Model built(const onnx_train_model* forward, const onnx_train_option* options, s
   Model model = import_forward_model(required(forward, "the forward model").message, settings.dtype, settings.import);
   build_training_model(&model, resolved);
   return model;
+}
+
+// The options of `build` that have a meaning without a loss and an optimizer.
+std::vector<CommandOption> differentiate_options(BuildSettings* settings) {
+  std::vector<CommandOption> options = build_options(settings);
+  std::erase_if(options, [](const CommandOption& option) {
+    const std::string name = key_of(option);
+    return name == "loss" || name == "optimizer" || name == "loss-scale" || name == "decay" || name == "clip" ||
+           name == "accumulate" || name == "init";
+  });
+  return options;
+}
+
+DifferentiatedModel differentiated(const onnx_train_model* forward, const onnx_train_option* options, size_t count) {
+  BuildSettings settings;
+  read_options(options, count, differentiate_options(&settings));
+  const BuildOptions resolved = resolve(settings);
+  return differentiate(
+      import_forward_model(required(forward, "the forward model").message, settings.dtype, settings.import), resolved);
 }
 
 void serialize(const onnx_train_model* model, void** data, size_t* bytes) {
@@ -75,6 +95,19 @@ void onnx_train_free(void* data) { std::free(data); }
 onnx_train_status onnx_train_model_build(const onnx_train_model* forward, const onnx_train_option* options,
                                          size_t count, onnx_train_model** training) {
   return guarded([&] { give(to_message(built(forward, options, count)), training); });
+}
+
+onnx_train_status onnx_train_model_differentiate(const onnx_train_model* forward, const onnx_train_option* options,
+                                                 size_t count, onnx_train_model** forward_pass,
+                                                 onnx_train_model** backward_pass) {
+  return guarded([&] {
+    required(forward_pass, "where the forward pass goes");
+    required(backward_pass, "where the backward pass goes");
+    const DifferentiatedModel passes = differentiated(forward, options, count);
+    std::unique_ptr<onnx_train_model> first(new onnx_train_model{to_message(passes.forward)});
+    *backward_pass = new onnx_train_model{to_message(passes.backward)};
+    *forward_pass = first.release();
+  });
 }
 
 onnx_train_status onnx_train_model_export(const onnx_train_model* training, onnx_train_model** inference) {

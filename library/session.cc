@@ -5,8 +5,14 @@
 #include "library/guard.h"
 #include "library/handles.h"
 #include "onnx_passes/io/loading.h"
+#include "onnx_passes/ir/initializer.h"
 #include "onnx_passes/ir/message.h"
+#include "onnx_passes/ir/roles.h"
+#include "onnx_passes/passes/differentiate.h"
+#include "onnx_passes/passes/import.h"
+#include "onnx_passes/passes/training_mode.h"
 #include "runtime/checkpoint.h"
+#include "runtime/dataset.h"
 
 namespace onnx_train {
 namespace {
@@ -74,6 +80,65 @@ onnx_train_tensor described(const std::string& name, DType dtype, const Shape& s
           const_cast<void*>(data)};
 }
 
+// A model for a session: a training model, or one to run as it is.
+Model model_of(ModelMessage message) {
+  if (!message.proto.training_info().empty()) return training_model(std::move(message), "the model");
+  if (is_differentiated(message.proto)) return from_message(std::move(message));
+  Model model = import_model(std::move(message));
+  to_inference(*model.graph);
+  return model;
+}
+
+void add_port(const std::string& name, const TensorType& type, const Value* declared, onnx_train_ports* to) {
+  const ValueRole* role = declared ? declared->role() : nullptr;
+  const auto& text = to->texts.emplace_back(onnx_train_ports::Text{name, role ? role->name : "", role ? role->of : ""});
+  Shape& shape = to->shapes.emplace_back();
+  if (type.dims) {
+    for (const Dim& dim : *type.dims) shape.push_back(dim.known() ? dim.value() : -1);
+  }
+  const bool has_default = declared && declared->is_initializer();
+  const void* data = has_default ? to->defaults.emplace_back(contents_of(*declared)).data() : nullptr;
+  to->ports.push_back({text.name.c_str(), text.role.c_str(), text.of.c_str(), static_cast<onnx_train_type>(type.dtype),
+                       type.dims ? static_cast<int32_t>(shape.size()) : -1, shape.data(), data});
+}
+
+// The value of this name in an entry point's algorithm or the inference graph.
+const Value* declaration(const Model& model, const std::string& entry, const std::string& name) {
+  const EntryPoint* point = model.find_entry_point(entry);
+  return point ? point->algorithm->find(name) : model.graph->find(name);
+}
+
+onnx_train_ports inputs_of(const Session& session, const std::string& entry) {
+  onnx_train_ports ports;
+  for (const InputSpec& spec : entry_inputs(session.model(), entry)) {
+    add_port(spec.name, spec.type, declaration(session.model(), entry, spec.name), &ports);
+  }
+  return ports;
+}
+
+onnx_train_ports outputs_of(const Session& session, const std::string& entry) {
+  onnx_train_ports ports;
+  const EntryPoint* point = session.model().find_entry_point(entry);
+  if (!point && entry != "predict") flatten(session.model(), entry);  // says which there are
+  for (const Value* output : (point ? *point->algorithm : *session.model().graph).outputs()) {
+    if (!point || !output->has_role(roles::kNext)) add_port(output->name(), output->type(), output, &ports);
+  }
+  return ports;
+}
+
+// The ports of `entry`, made when they are first asked for.
+template <typename F>
+void give_ports(std::map<std::string, onnx_train_ports>* known, const char* entry, const F& make,
+                const onnx_train_port** ports, size_t* count) {
+  required(ports, "where the descriptions go");
+  required(count, "where their number goes");
+  const std::string name = &required(entry, "the entry point");
+  auto found = known->find(name);
+  if (found == known->end()) found = known->emplace(name, make(name)).first;
+  *ports = found->second.ports.data();
+  *count = found->second.ports.size();
+}
+
 // The state's place in the store; throws Error unless it has `bytes` bytes.
 size_t state_of_size(const StateStore& states, const char* name, size_t bytes) {
   const size_t i = states.index(&required(name, "the name of the state"));
@@ -94,7 +159,7 @@ onnx_train_status onnx_train_session_create(const onnx_train_model* training, co
   return guarded([&] {
     required(session, "where the session goes");
     const SessionOptions read = read_session_options(options, count);
-    *session = new onnx_train_session(training_model(required(training, "the model").message, "the model"), read);
+    *session = new onnx_train_session(model_of(required(training, "the model").message), read);
   });
 }
 
@@ -112,6 +177,29 @@ onnx_train_status onnx_train_session_run(onnx_train_session* session, const char
     }
     *outputs = s.outputs.data();
     if (num_outputs) *num_outputs = s.outputs.size();
+  });
+}
+
+onnx_train_status onnx_train_session_entries(onnx_train_session* session, const char* const** names, size_t* count) {
+  return in_session(session, [&](onnx_train_session& s) {
+    required(names, "where the names go") = s.entry_names.data();
+    required(count, "where their number goes") = s.entry_names.size();
+  });
+}
+
+onnx_train_status onnx_train_session_inputs(onnx_train_session* session, const char* entry,
+                                            const onnx_train_port** inputs, size_t* count) {
+  return in_session(session, [&](onnx_train_session& s) {
+    const auto make = [&](const std::string& name) { return inputs_of(s.session, name); };
+    give_ports(&s.inputs, entry, make, inputs, count);
+  });
+}
+
+onnx_train_status onnx_train_session_outputs(onnx_train_session* session, const char* entry,
+                                             const onnx_train_port** outputs, size_t* count) {
+  return in_session(session, [&](onnx_train_session& s) {
+    const auto make = [&](const std::string& name) { return outputs_of(s.session, name); };
+    give_ports(&s.outputs_of, entry, make, outputs, count);
   });
 }
 
@@ -144,6 +232,15 @@ onnx_train_status onnx_train_session_set(onnx_train_session* session, const char
     const size_t i = state_of_size(s.session.state(), name, bytes);
     if (bytes > 0 && !data) throw UsageError("the state's data are null");
     s.session.state().write(i, data);
+  });
+}
+
+onnx_train_status onnx_train_session_address(onnx_train_session* session, const char* name, void** address,
+                                             int32_t* on_host) {
+  return in_session(session, [&](onnx_train_session& s) {
+    required(address, "where the address goes") =
+        s.session.state().data(s.session.state().index(&required(name, "the name of the state")));
+    required(on_host, "where on_host goes") = s.session.device().uses_host_memory() ? 1 : 0;
   });
 }
 

@@ -1,4 +1,4 @@
-#include "tools/report/format.h"
+#include "runtime/format.h"
 
 #include <gtest/gtest.h>
 

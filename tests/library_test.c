@@ -4,12 +4,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define EXPECT(condition)                                                                        \
-  do {                                                                                           \
-    if (!(condition)) {                                                                          \
-      printf("%s:%d: %s (%s)\n", __FILE__, __LINE__, #condition, onnx_train_last_error());       \
-      exit(1);                                                                                   \
-    }                                                                                            \
+#define EXPECT(condition)                                                                  \
+  do {                                                                                     \
+    if (!(condition)) {                                                                    \
+      printf("%s:%d: %s (%s)\n", __FILE__, __LINE__, #condition, onnx_train_last_error()); \
+      exit(1);                                                                             \
+    }                                                                                      \
   } while (0)
 
 /* Usage: c_test MODEL DEVICE */
@@ -52,6 +52,80 @@ static void test_models(const char* path, onnx_train_model** training) {
   onnx_train_model_free(flat);
   onnx_train_model_free(inference);
   onnx_train_model_free(NULL);
+}
+
+static void test_reports(const char* path) {
+  onnx_train_model *model = NULL, *forward = NULL, *backward = NULL;
+  onnx_train_report* report = NULL;
+  const onnx_train_finding* found = NULL;
+  const onnx_train_option frozen[] = {{"freeze", "fc*"}}, unknown[] = {{"clip", "1"}}, loss[] = {{"loss", "mse("}};
+  const onnx_train_option schedule[] = {{"lr", "0.5"}, {"schedule", "linear"}, {"steps", "4"}, {"warmup", "2"}};
+  const onnx_train_option step[] = {{"schedule", "step"}};
+  double rate = 0;
+
+  EXPECT(onnx_train_model_load(path, &model) == ONNX_TRAIN_OK);
+  EXPECT(onnx_train_model_check(model, NULL, 0, &report) == ONNX_TRAIN_OK);
+  EXPECT(strstr(onnx_train_report_text(report), "It can be trained") != NULL);
+  EXPECT(strcmp(onnx_train_report_loss(report), "cross_entropy") == 0);
+  EXPECT(strcmp(onnx_train_report_failure(report), "") == 0);
+  EXPECT(onnx_train_report_obstacles(report, &found) == 0);
+  EXPECT(onnx_train_report_findings(report, NULL) == 0);
+  onnx_train_report_free(report);
+  EXPECT(onnx_train_model_check(model, frozen, 1, &report) == ONNX_TRAIN_OK);
+  EXPECT(strstr(onnx_train_report_failure(report), "no float weights") != NULL);
+  onnx_train_report_free(report);
+  EXPECT(onnx_train_model_check(model, unknown, 1, &report) == ONNX_TRAIN_USAGE && says("clip"));
+  EXPECT(onnx_train_model_check(model, loss, 1, &report) == ONNX_TRAIN_OK);
+  EXPECT(onnx_train_report_obstacles(report, &found) == 1 && strstr(found[0].what, "column") != NULL);
+  onnx_train_report_free(report);
+  onnx_train_report_free(NULL);
+
+  EXPECT(onnx_train_model_differentiate(model, loss, 1, &forward, &backward) == ONNX_TRAIN_USAGE && says("loss"));
+  EXPECT(onnx_train_model_differentiate(model, NULL, 0, &forward, NULL) == ONNX_TRAIN_USAGE);
+  EXPECT(onnx_train_model_differentiate(model, NULL, 0, &forward, &backward) == ONNX_TRAIN_OK);
+  onnx_train_model_free(forward);
+  onnx_train_model_free(backward);
+  onnx_train_model_free(model);
+
+  EXPECT(onnx_train_learning_rate(schedule, 4, 0, &rate) == ONNX_TRAIN_OK && rate == 0.25);
+  EXPECT(onnx_train_learning_rate(schedule, 4, 3, &rate) == ONNX_TRAIN_OK && rate == 0.25);
+  EXPECT(onnx_train_learning_rate(step, 1, 0, &rate) == ONNX_TRAIN_USAGE && says("step-every"));
+}
+
+/* What a program learns of an entry point, and of a state's memory. */
+static void test_descriptions(onnx_train_session* session) {
+  const char* const* entries = NULL;
+  const onnx_train_port* ports = NULL;
+  size_t count = 0;
+  void *address = NULL, *again = NULL;
+  int32_t on_host = -1;
+  float first = 0;
+  onnx_train_tensor state;
+
+  EXPECT(onnx_train_session_entries(session, &entries, &count) == ONNX_TRAIN_OK && count == 3);
+  EXPECT(strcmp(entries[0], "predict") == 0);
+  EXPECT(onnx_train_session_inputs(session, "step", &ports, &count) == ONNX_TRAIN_OK && count == 4);
+  EXPECT(strcmp(ports[0].name, "x") == 0 && strcmp(ports[0].role, "") == 0 && ports[0].data == NULL);
+  EXPECT(ports[0].rank == 2 && ports[0].shape[0] == -1 && ports[0].shape[1] == 4);
+  EXPECT(strcmp(ports[2].role, "learning_rate") == 0 && *(const float*)ports[2].data == 0.01f);
+  EXPECT(onnx_train_session_outputs(session, "step", &ports, &count) == ONNX_TRAIN_OK && count == 3);
+  EXPECT(strcmp(ports[0].role, "loss") == 0 && ports[0].rank == 0);
+  EXPECT(onnx_train_session_outputs(session, "predict", &ports, &count) == ONNX_TRAIN_OK && count == 1);
+  EXPECT(onnx_train_session_inputs(session, "stp", &ports, &count) == ONNX_TRAIN_USAGE && says("stp"));
+  EXPECT(onnx_train_session_outputs(session, "stp", &ports, &count) == ONNX_TRAIN_USAGE && says("stp"));
+
+  EXPECT(onnx_train_session_address(session, "fc1.bias", &address, &on_host) == ONNX_TRAIN_OK && address != NULL);
+  EXPECT(onnx_train_session_address(session, "fc1.bias", &again, &on_host) == ONNX_TRAIN_OK && again == address);
+  EXPECT(onnx_train_session_address(session, "no such state", &again, &on_host) == ONNX_TRAIN_USAGE);
+  EXPECT(onnx_train_session_state(session, "fc1.bias", &state) == ONNX_TRAIN_OK);
+  if (on_host) {
+    float* const values = malloc((size_t)state.shape[0] * sizeof(float));
+    EXPECT(onnx_train_session_get(session, "fc1.bias", values, (size_t)state.shape[0] * sizeof(float)) ==
+           ONNX_TRAIN_OK);
+    first = values[0];
+    EXPECT(*(const float*)address == first);
+    free(values);
+  }
 }
 
 static float run_step(onnx_train_session* session, const int64_t* labels, onnx_train_status expected) {
@@ -111,6 +185,7 @@ static void test_sessions(const onnx_train_model* training, const char* device_n
   EXPECT(onnx_train_session_model(other, &snapshot) == ONNX_TRAIN_OK);
   EXPECT(onnx_train_model_save(snapshot, "checkpoint.onnx") == ONNX_TRAIN_OK);
   onnx_train_model_free(snapshot);
+  test_descriptions(session);
   onnx_train_session_free(session);
   onnx_train_session_free(other);
   free(before);
@@ -121,6 +196,7 @@ int main(int argc, char** argv) {
   onnx_train_model* training = NULL;
   if (argc != 3) return 2;
   test_models(argv[1], &training);
+  test_reports(argv[1]);
   test_sessions(training, argv[2]);
   onnx_train_model_free(training);
   return 0;

@@ -4,8 +4,8 @@
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/passes/passes.h"
 #include "runtime/build_settings.h"
-#include "tools/models.h"
-#include "tools/report/format.h"
+#include "runtime/example_inputs.h"
+#include "runtime/format.h"
 #include "tools/report/output.h"
 #include "tools/subcommand.h"
 

@@ -3,10 +3,10 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/checkpoint.h"
+#include "runtime/example_inputs.h"
+#include "runtime/format.h"
 #include "runtime/trainer.h"
 #include "tools/data/source.h"
-#include "tools/models.h"
-#include "tools/report/format.h"
 #include "tools/runtime_options.h"
 #include "tools/subcommand.h"
 

@@ -9,10 +9,10 @@
 #include "onnx_passes/passes/loss.h"
 #include "onnx_passes/passes/training_mode.h"
 #include "onnx_passes/passes/training_versions.h"
+#include "runtime/example_inputs.h"
 #include "runtime/session.h"
 #include "tools/data/npz.h"
 #include "tools/data/source.h"
-#include "tools/models.h"
 #include "tools/runtime_options.h"
 #include "tools/subcommand.h"
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "onnx_passes/ir/error.h"
-#include "tools/report/format.h"
+#include "runtime/format.h"
 
 namespace onnx_train {
 namespace {

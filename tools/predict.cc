@@ -4,10 +4,10 @@
 #include <numeric>
 
 #include "onnx_passes/ir/error.h"
+#include "runtime/example_inputs.h"
 #include "runtime/session.h"
 #include "tools/data/npz.h"
 #include "tools/data/source.h"
-#include "tools/models.h"
 #include "tools/runtime_options.h"
 #include "tools/subcommand.h"
 

@@ -2,9 +2,9 @@
 
 #include "onnx_passes/io/loading.h"
 #include "onnx_passes/passes/passes.h"
+#include "runtime/example_inputs.h"
 #include "runtime/session.h"
 #include "tools/data/source.h"
-#include "tools/models.h"
 #include "tools/report/plan_report.h"
 #include "tools/runtime_options.h"
 #include "tools/subcommand.h"

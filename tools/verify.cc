@@ -8,11 +8,11 @@
 #include "onnx_passes/ir/roles.h"
 #include "onnx_passes/passes/passes.h"
 #include "runtime/checkpoint.h"
+#include "runtime/example_inputs.h"
+#include "runtime/format.h"
 #include "runtime/session.h"
 #include "tools/data/source.h"
 #include "tools/difference_quotients.h"
-#include "tools/models.h"
-#include "tools/report/format.h"
 #include "tools/runtime_options.h"
 #include "tools/subcommand.h"
 

@@ -105,6 +105,48 @@ onnx_train_status onnx_train_model_export(const onnx_train_model* training, onnx
 /* One entry point as a plain ONNX model: each state is an input, its next value an output. */
 onnx_train_status onnx_train_model_flatten(const onnx_train_model* training, const char* entry,
                                            onnx_train_model** flat);
+/* The forward and the backward pass of a forward model as two models, for programs with a loss and an optimizer of
+ * their own: the model is one layer in a larger one. Each has the one entry point "predict"; the roles of its inputs
+ * and outputs (onnx_train_session_inputs) say what they are: forward    inputs: the model's (""), "weight", "state"
+ * (statistics and random keys): these two have defaults outputs: "output", "next" (of a state), "saved" backward
+ * inputs: "dy" (of a float output), and by their names those of the forward pass's inputs and outputs that it reads
+ *              outputs: "gradient" (of a weight or a float input)
+ * Options: those of onnx_train_model_build but "loss", "optimizer" and what belongs to them. */
+onnx_train_status onnx_train_model_differentiate(const onnx_train_model* forward, const onnx_train_option* options,
+                                                 size_t count, onnx_train_model** forward_pass,
+                                                 onnx_train_model** backward_pass);
+
+/* ---- Reports: whether a forward model can be trained, and everything that is in the way */
+
+typedef struct onnx_train_report onnx_train_report;
+
+/* What was found in a model: an obstacle to its training, or something worth knowing. */
+typedef struct onnx_train_finding {
+  const char* subject; /* a node, a weight, a part of the work */
+  const char* what;
+  const char* advice; /* what to do; may be "" */
+} onnx_train_finding;
+
+/* Options: those of the command `onnx-train check`. Succeeds for a model that cannot be trained, too. */
+onnx_train_status onnx_train_model_check(const onnx_train_model* forward, const onnx_train_option* options,
+                                         size_t count, onnx_train_report** report);
+void onnx_train_report_free(onnx_train_report* report);
+/* What the command prints. The strings and findings of a report live as long as the report. */
+const char* onnx_train_report_text(const onnx_train_report* report);
+/* The expression of the loss that the model was tried with. */
+const char* onnx_train_report_loss(const onnx_train_report* report);
+/* Why the model cannot be trained, in one line; "" when it can. */
+const char* onnx_train_report_failure(const onnx_train_report* report);
+/* What is in the way of training. Returns their number. */
+size_t onnx_train_report_obstacles(const onnx_train_report* report, const onnx_train_finding** obstacles);
+/* What is worth knowing besides. Returns their number. */
+size_t onnx_train_report_findings(const onnx_train_report* report, const onnx_train_finding** findings);
+
+/* ---- Schedules */
+
+/* The learning rate of a step, counted from 0. Options, as of the command `onnx-train fit`: "lr", "schedule", "warmup",
+ * "final-lr", "step-every", "step-factor", and "steps", those of the whole training. */
+onnx_train_status onnx_train_learning_rate(const onnx_train_option* options, size_t count, int64_t step, double* rate);
 
 /* ---- Sessions: a training model's state on a device, and the plans that run it */
 
@@ -112,7 +154,7 @@ typedef struct onnx_train_session onnx_train_session;
 
 /* Options: "device" ["cpu"; others are modules libonnx_train_NAME.so beside the library], "threads" [all cores],
  * "memory" (bytes that gradients and activations may take) [what the machine has]. The session copies the model; it may
- * be freed. */
+ * be freed. A model without training entry points has the entry point "predict" and no state. */
 onnx_train_status onnx_train_session_create(const onnx_train_model* training, const onnx_train_option* options,
                                             size_t count, onnx_train_session** session);
 void onnx_train_session_free(onnx_train_session* session);
@@ -125,6 +167,26 @@ onnx_train_status onnx_train_session_run(onnx_train_session* session, const char
                                          const onnx_train_tensor* inputs, size_t num_inputs,
                                          const onnx_train_tensor** outputs, size_t* num_outputs);
 
+/* An input or output of an entry point. */
+typedef struct onnx_train_port {
+  const char* name;
+  const char*
+      role;       /* "learning_rate", "clip_norm", "loss", "accuracy", "grad_norm", ...; "" for the model's own data */
+  const char* of; /* the value that it belongs to; mostly "" */
+  onnx_train_type type;
+  int32_t rank;         /* -1: not known */
+  const int64_t* shape; /* -1: a size that the model leaves open */
+  const void* data;     /* the default of an input that may be left out; else null */
+} onnx_train_port;
+
+/* The names of the entry points, "predict" first. Valid as long as the session. */
+onnx_train_status onnx_train_session_entries(onnx_train_session* session, const char* const** names, size_t* count);
+/* The inputs of an entry point, those of the forward model first, and its outputs. Valid as long as the session. */
+onnx_train_status onnx_train_session_inputs(onnx_train_session* session, const char* entry,
+                                            const onnx_train_port** inputs, size_t* count);
+onnx_train_status onnx_train_session_outputs(onnx_train_session* session, const char* entry,
+                                             const onnx_train_port** outputs, size_t* count);
+
 /* The names of the state: weights, optimizer slots, statistics, keys. Valid as long as the session. */
 onnx_train_status onnx_train_session_states(onnx_train_session* session, const char* const** names, size_t* count);
 /* Type and shape of a state; `data` is null. Valid until the next call with this session. */
@@ -132,6 +194,11 @@ onnx_train_status onnx_train_session_state(onnx_train_session* session, const ch
 /* Copies a state to, and from, the caller's memory of `bytes` bytes: exactly the state's. */
 onnx_train_status onnx_train_session_get(onnx_train_session* session, const char* name, void* data, size_t bytes);
 onnx_train_status onnx_train_session_set(onnx_train_session* session, const char* name, const void* data, size_t bytes);
+/* The address of a state in the memory of the session's device: fixed as long as the session lives. Where `on_host` is
+ * 1 it is memory of the host, which the program may read and write while the session is idle: it always holds the
+ * present value. Elsewhere it is 0. */
+onnx_train_status onnx_train_session_address(onnx_train_session* session, const char* name, void** address,
+                                             int32_t* on_host);
 /* Exchanges the values of a state with those of a state of the same name, type, shape and device in another session; on
  * the CPU nothing is copied. Both must be idle. */
 onnx_train_status onnx_train_session_swap(onnx_train_session* session, onnx_train_session* other, const char* name);

@@ -26,6 +26,13 @@ inline constexpr const char* kGoodSteps = "good_steps";     // number of finite 
 inline constexpr const char* kGradientSum = "grad";         // sum of gradients, belongs to a weight
 inline constexpr const char* kAccumulated = "accumulated";  // number of gradients in the sums
 inline constexpr const char* kAccumulatedFor = "accumulated_for";  // the step that the sums belong to
+// Inputs and outputs of the forward and the backward pass as models of their own (differentiate.h).
+inline constexpr const char* kOutput = "output";        // the forward pass: belongs to an output of the model
+inline constexpr const char* kSaved = "saved";          // computed by the forward, read by the backward pass
+inline constexpr const char* kOutputGradient = "dy";    // the backward pass: belongs to an output of the model
+inline constexpr const char* kGradient = "gradient";    // the backward pass: belongs to a weight or an input
+inline constexpr const char* kWeight = "weight";        // an input whose default is the file's value
+inline constexpr const char* kTrainingState = "state";  // statistics and random keys, likewise
 // An output that exists only for its binding: the new value of the state it belongs to.
 inline constexpr const char* kNext = "next";
 

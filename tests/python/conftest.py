@@ -7,6 +7,10 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "models"))
 
+import tool  # noqa: E402
+
+sys.path.insert(0, str(tool.COMMAND.parent / "python"))  # the package onnx_train, where the build made it
+
 import reference  # noqa: E402  (needs the path)
 import zoo  # noqa: E402
 from export import export  # noqa: E402

@@ -8,7 +8,7 @@
 #include "onnx_passes/io/mapped_file.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/initializer.h"
-#include "tools/report/format.h"
+#include "runtime/format.h"
 #include "tools/report/plan_report.h"
 #include "tools/report/process_memory.h"
 

@@ -7,7 +7,7 @@
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/operators/operators.h"
-#include "tools/report/format.h"
+#include "runtime/format.h"
 
 namespace onnx_train {
 namespace {

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "onnx_passes/ir/error.h"
-#include "tools/report/format.h"
+#include "runtime/format.h"
 #include "tools/report/plan_report.h"
 
 namespace onnx_train {

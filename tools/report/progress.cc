@@ -4,7 +4,7 @@
 #include <cstdlib>
 
 #include "onnx_passes/ir/error.h"
-#include "tools/report/format.h"
+#include "runtime/format.h"
 #include "tools/report/output.h"
 #include "tools/report/process_memory.h"
 

@@ -1,4 +1,4 @@
-#include "tools/models.h"
+#include "runtime/example_inputs.h"
 
 #include <algorithm>
 #include <charconv>
@@ -9,8 +9,7 @@
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/passes/expression.h"
 #include "onnx_passes/passes/passes.h"
-#include "tools/arguments.h"
-#include "tools/subcommand.h"
+#include "runtime/options.h"
 
 namespace onnx_train {
 

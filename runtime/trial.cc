@@ -1,4 +1,4 @@
-#include "tools/trial.h"
+#include "runtime/trial.h"
 
 #include <map>
 #include <optional>
@@ -9,8 +9,8 @@
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/passes/expression.h"
 #include "runtime/dataset.h"
+#include "runtime/example_inputs.h"
 #include "runtime/plan.h"
-#include "tools/models.h"
 
 namespace onnx_train {
 namespace {

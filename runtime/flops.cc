@@ -1,10 +1,10 @@
-#include "tools/report/flops.h"
+#include "runtime/flops.h"
 
 #include <set>
 
 #include "kernels/cost.h"
 #include "onnx_passes/ir/error.h"
-#include "tools/report/format.h"
+#include "runtime/format.h"
 
 namespace onnx_train {
 namespace {

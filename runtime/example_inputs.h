@@ -1,4 +1,4 @@
-// The sizes and inputs on which subcommands run a model when they have no data.
+// The sizes and inputs on which a model is run when there are no data. Pure functions; any thread.
 #pragma once
 
 #include <map>
@@ -10,7 +10,6 @@
 #include "runtime/build_settings.h"
 #include "runtime/checkpoint.h"
 #include "runtime/dataset.h"
-#include "tools/subcommand.h"
 
 namespace onnx_train {
 

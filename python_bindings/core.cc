@@ -1,0 +1,116 @@
+// The module onnx_train._core: the C interface as two Python classes and a function. The package's Python files make
+// the public interface of it.
+#include "python_bindings/core.h"
+
+#include <nanobind/stl/tuple.h>
+
+#include <tuple>
+
+namespace onnx_train::python {
+namespace {
+
+using Finding = std::tuple<std::string, std::string, std::string>;  // subject, what, advice
+
+// Errors of the library become exceptions of the package, which say what they are by type and code.
+void translate_error(const std::exception_ptr& pointer, void*) {
+  try {
+    std::rethrow_exception(pointer);
+  } catch (const Error& error) {
+    const nb::object raised =
+        nb::module_::import_("onnx_train._errors").attr("error_of")(static_cast<int>(error.status()), error.what());
+    PyErr_SetObject(raised.type().ptr(), raised.ptr());
+  }
+}
+
+ModelHandle load(const std::string& path) {
+  return new_model([&](onnx_train_model** model) { return onnx_train_model_load(path.c_str(), model); });
+}
+
+ModelHandle from_bytes(const nb::bytes& bytes) {
+  return new_model(
+      [&](onnx_train_model** model) { return onnx_train_model_from_bytes(bytes.c_str(), bytes.size(), model); });
+}
+
+ModelHandle build(const ModelHandle& forward, const Options& options) {
+  const auto views = detail::views(options);
+  return new_model([&](onnx_train_model** model) {
+    return onnx_train_model_build(forward.get(), views.data(), views.size(), model);
+  });
+}
+
+std::pair<ModelHandle, ModelHandle> differentiate(const ModelHandle& model, const Options& options) {
+  const auto views = detail::views(options);
+  onnx_train_model *forward = nullptr, *backward = nullptr;
+  unlocked(
+      [&] { return onnx_train_model_differentiate(model.get(), views.data(), views.size(), &forward, &backward); });
+  return {ModelHandle(forward), ModelHandle(backward)};
+}
+
+ModelHandle export_inference(const ModelHandle& training) {
+  return new_model([&](onnx_train_model** model) { return onnx_train_model_export(training.get(), model); });
+}
+
+ModelHandle flatten(const ModelHandle& training, const std::string& entry) {
+  return new_model(
+      [&](onnx_train_model** model) { return onnx_train_model_flatten(training.get(), entry.c_str(), model); });
+}
+
+void save(const ModelHandle& model, const std::string& path) {
+  unlocked([&] { return onnx_train_model_save(model.get(), path.c_str()); });
+}
+
+nb::bytes to_bytes(const ModelHandle& model) {
+  void* data = nullptr;
+  size_t size = 0;
+  unlocked([&] { return onnx_train_model_to_bytes(model.get(), &data, &size); });
+  const std::unique_ptr<void, void (*)(void*)> owner(data, onnx_train_free);
+  return nb::bytes(static_cast<const char*>(data), size);
+}
+
+std::vector<Finding> findings_of(const onnx_train_finding* found, size_t count) {
+  std::vector<Finding> findings;
+  for (size_t i = 0; i < count; ++i) findings.emplace_back(found[i].subject, found[i].what, found[i].advice);
+  return findings;
+}
+
+// text, loss, failure, obstacles, findings
+nb::tuple check_model(const ModelHandle& model, const Options& options) {
+  const auto views = detail::views(options);
+  onnx_train_report* report = nullptr;
+  unlocked([&] { return onnx_train_model_check(model.get(), views.data(), views.size(), &report); });
+  const std::unique_ptr<onnx_train_report, void (*)(onnx_train_report*)> owner(report, onnx_train_report_free);
+  const onnx_train_finding *obstacles = nullptr, *findings = nullptr;
+  const size_t num_obstacles = onnx_train_report_obstacles(report, &obstacles);
+  const size_t num_findings = onnx_train_report_findings(report, &findings);
+  return nb::make_tuple(onnx_train_report_text(report), onnx_train_report_loss(report),
+                        onnx_train_report_failure(report), findings_of(obstacles, num_obstacles),
+                        findings_of(findings, num_findings));
+}
+
+double learning_rate(const Options& options, int64_t step) {
+  const auto views = detail::views(options);
+  double rate = 0;
+  check(onnx_train_learning_rate(views.data(), views.size(), step, &rate));
+  return rate;
+}
+
+}  // namespace
+}  // namespace onnx_train::python
+
+NB_MODULE(_core, module) {
+  using namespace onnx_train::python;
+  nb::register_exception_translator(translate_error);
+  module.def("version", onnx_train_version);
+  module.def("learning_rate", learning_rate, nb::arg("options"), nb::arg("step"));
+  nb::class_<ModelHandle>(module, "Model")
+      .def_static("load", load, nb::arg("path"))
+      .def_static("from_bytes", from_bytes, nb::arg("data"))
+      .def("build", build, nb::arg("options"))
+      .def("differentiate", differentiate, nb::arg("options"))
+      .def("export", export_inference)
+      .def("flatten", flatten, nb::arg("entry"))
+      .def("check", check_model, nb::arg("options"))
+      .def("save", save, nb::arg("path"))
+      .def("to_bytes", to_bytes);
+  define_session(module);
+}

@@ -1,0 +1,77 @@
+"""Training of ONNX models: a forward model in, a training model out, and a runtime that executes it.
+
+>>> import onnx_train
+>>> training = onnx_train.build("mlp.onnx", "cross_entropy", "adamw(lr=1e-2)")
+>>> session = onnx_train.Session(training)
+>>> session.entries
+['predict', 'step', 'evaluate']
+
+Importing the package imports neither numpy nor PyTorch: modules such as `onnx_train.torch` are imported when they are
+first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from . import _core
+from ._errors import (
+    DataError,
+    DeviceError,
+    Error,
+    FileError,
+    OutOfMemoryError,
+    UnsupportedError,
+    UsageError,
+)
+from ._model import CheckReport, Finding, Model, build, check, load
+from ._session import Port, Result, Session, State
+
+if TYPE_CHECKING:
+    from . import losses, optimizers, torch
+    from ._fit import Callback, Evaluation, History, Step, fit
+    from ._grad import grad, value_and_grad
+
+__version__: str = _core.version()
+
+__all__ = [
+    "Callback",
+    "CheckReport",
+    "DataError",
+    "DeviceError",
+    "Error",
+    "Evaluation",
+    "FileError",
+    "Finding",
+    "History",
+    "Model",
+    "OutOfMemoryError",
+    "Port",
+    "Result",
+    "Session",
+    "State",
+    "Step",
+    "UnsupportedError",
+    "UsageError",
+    "build",
+    "check",
+    "fit",
+    "grad",
+    "load",
+    "losses",
+    "optimizers",
+    "torch",
+    "value_and_grad",
+]
+
+_LAZY = {name: "_fit" for name in ("Callback", "Evaluation", "History", "Step", "fit")}
+_LAZY |= {"grad": "_grad", "value_and_grad": "_grad"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)
+    if name in ("jax", "losses", "optimizers", "torch"):
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module '{__name__}' has no attribute '{name}'")

@@ -1,0 +1,233 @@
+"""Models: forward models, training models, checkpoints. Each is one ONNX model."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple, Union
+
+from . import _core
+from ._options import options_of
+
+if TYPE_CHECKING:
+    from .losses import Loss
+    from .optimizers import Optimizer
+
+Patterns = Union[str, Iterable[str], None]
+
+
+class Finding(NamedTuple):
+    """One thing that `check` found: an obstacle to training, or something worth knowing.
+
+    Attributes:
+        subject: a node, a weight, or a part of the work.
+        what: what was found.
+        advice: what to do; may be empty.
+    """
+
+    subject: str
+    what: str
+    advice: str
+
+
+class CheckReport:
+    """What `check` found. ``print(report)`` prints what the command ``onnx-train check`` prints.
+
+    A report is true when the model can be trained.
+
+    Attributes:
+        loss: the expression of the loss that the model was tried with.
+        failure: why the model cannot be trained, in one line; empty when it can.
+        obstacles: everything that is in the way of training.
+        findings: what is worth knowing besides.
+    """
+
+    def __init__(self, core: _core.Model, options: list[tuple[str, str]]) -> None:
+        self._text, self.loss, self.failure, obstacles, findings = core.check(options)
+        self.obstacles = [Finding(*obstacle) for obstacle in obstacles]
+        self.findings = [Finding(*finding) for finding in findings]
+
+    def __bool__(self) -> bool:
+        return not self.failure
+
+    def __str__(self) -> str:
+        return self._text + (f"error: {self.failure}\n" if self.failure else "")
+
+    def __repr__(self) -> str:
+        outcome = "can be trained" if self else f"{len(self.obstacles)} obstacles"
+        return f"<onnx_train.CheckReport: {outcome}>"
+
+
+class Model:
+    """One ONNX model in memory: a forward model, a training model or a checkpoint. It does not change.
+
+    `load` makes models from files, bytes and `onnx.ModelProto`. Any number of threads may use a model.
+    """
+
+    def __init__(self, core: _core.Model) -> None:
+        self._core = core
+
+    def build(
+        self,
+        loss: str | Loss | None = None,
+        optimizer: str | Optimizer | None = None,
+        *,
+        train: Patterns = None,
+        freeze: Patterns = None,
+        decay: Patterns = None,
+        mode: str | None = None,
+        precision: str | None = None,
+        loss_scale: float | str | None = None,
+        clip: float | None = None,
+        accumulate: bool | None = None,
+        init: str | None = None,
+        seed: int | None = None,
+        batch: int | str | None = None,
+        set: Patterns = None,
+        fix_shapes: bool | None = None,
+        running_variance: str | None = None,
+        dtype: str | None = None,
+    ) -> Model:
+        """A training model: this forward model with its loss, gradients, optimizer and all their state.
+
+        The arguments are the options of the command ``onnx-train build`` and take the same values; None is the
+        command's default.
+
+        Args:
+            loss: such as ``"cross_entropy"`` or ``onnx_train.losses.mse("y", "target")``.
+            optimizer: such as ``"adamw(weight_decay=0.01)"`` or ``onnx_train.optimizers.SGD(momentum=0.9)``.
+            train: weights to train, by names and globs; all others stay as they are.
+            freeze: weights to leave as they are, likewise.
+            decay: weights that decay, likewise; by default all but biases and scales of norms.
+            mode: ``"train"``, or ``"frozen"``: batch norm uses its running statistics, dropout is off.
+            precision: ``"float32"``, ``"gemm-bf16"`` or ``"bf16"``.
+            loss_scale: a number or ``"dynamic"``.
+            clip: the global norm at which gradients are clipped.
+            accumulate: whether to make entry points ``accumulate`` and ``apply`` in the place of ``step``.
+            init: ``"kaiming"``, ``"xavier"`` or ``"gpt2"``: draw the weights anew.
+            seed: of `init` and dropout.
+            batch: the size of the batch dimension, or ``"dynamic"``.
+            set: ``"NAME=VALUE"``: inputs that become constants.
+            fix_shapes: whether to drop declared shapes that the model's contents contradict.
+            running_variance: ``"unbiased"``, as PyTorch keeps it, or ``"biased"``, as ONNX does.
+            dtype: ``"float64"`` makes every float a double.
+
+        Raises:
+            UsageError: for an option with a wrong value.
+            UnsupportedError: for a model that cannot be trained; `check` lists everything that is in the way.
+
+        >>> import onnx_train
+        >>> training = onnx_train.load("digits_cnn.onnx").build("cross_entropy", "adamw(lr=1e-3)")
+        """
+        options = options_of(
+            loss=loss,
+            optimizer=optimizer,
+            train=train,
+            freeze=freeze,
+            decay=decay,
+            mode=mode,
+            precision=precision,
+            loss_scale=loss_scale,
+            clip=clip,
+            accumulate=accumulate,
+            init=init,
+            seed=seed,
+            batch=batch,
+            set=set,
+            fix_shapes=fix_shapes,
+            running_variance=running_variance,
+            dtype=dtype,
+        )
+        return Model(self._core.build(options))
+
+    def check(
+        self,
+        *,
+        loss: str | Loss | None = None,
+        mode: str | None = None,
+        train: Patterns = None,
+        freeze: Patterns = None,
+        device: str | None = None,
+        batch: int | str | None = None,
+        set: Patterns = None,
+        fix_shapes: bool | None = None,
+        dim: Patterns = None,
+    ) -> CheckReport:
+        """What the model is, whether it can be trained, and everything that is in the way.
+
+        Args:
+            dim: ``"NAME=N"``: sizes of symbolic dimensions in what is planned.
+
+        The other arguments are those of `build`; without `loss` one is chosen that fits the first output.
+
+        >>> import onnx_train
+        >>> bool(onnx_train.load("digits_cnn.onnx").check())
+        True
+        """
+        options = options_of(
+            loss=loss,
+            mode=mode,
+            train=train,
+            freeze=freeze,
+            device=device,
+            batch=batch,
+            set=set,
+            fix_shapes=fix_shapes,
+            dim=dim,
+        )
+        return CheckReport(self._core, options)
+
+    def export(self) -> Model:
+        """The inference model of a training model: no training entry points, no state but the weights."""
+        return Model(self._core.export())
+
+    def flatten(self, entry: str) -> Model:
+        """One entry point as a plain ONNX model: each state is an input, its next value an output."""
+        return Model(self._core.flatten(entry))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the model atomically: an existing file is complete and old, or complete and new."""
+        self._core.save(os.fspath(path))
+
+    def to_bytes(self) -> bytes:
+        """The serialized model, at most 2 GiB."""
+        return self._core.to_bytes()
+
+    def to_onnx(self) -> Any:
+        """The model as `onnx.ModelProto`, or as bytes where the package onnx is not installed."""
+        data = self.to_bytes()
+        try:
+            import onnx
+        except ImportError:
+            return data
+        return onnx.load_from_string(data)
+
+
+def load(source: str | os.PathLike[str] | bytes | bytearray | memoryview | Any) -> Model:
+    """A model from a path, from the bytes of a file, or from an `onnx.ModelProto`.
+
+    Large tensors of a file are mapped: the file must not be changed in place while the model lives. Writing a new file
+    of the same name, as all tools do, is safe.
+
+    Raises:
+        FileError: for a file that cannot be read or is no ONNX model.
+    """
+    if isinstance(source, (str, os.PathLike)):
+        return Model(_core.Model.load(os.fspath(source)))
+    if hasattr(source, "SerializeToString"):
+        return Model(_core.Model.from_bytes(source.SerializeToString()))
+    return Model(_core.Model.from_bytes(bytes(source)))
+
+
+def _as_model(source: Any) -> Model:
+    return source if isinstance(source, Model) else load(source)
+
+
+def build(model: Any, *arguments: Any, **options: Any) -> Model:
+    """`Model.build` of a model or of anything that `load` takes."""
+    return _as_model(model).build(*arguments, **options)
+
+
+def check(model: Any, **options: Any) -> CheckReport:
+    """`Model.check` of a model or of anything that `load` takes."""
+    return _as_model(model).check(**options)

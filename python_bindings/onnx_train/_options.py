@@ -1,0 +1,30 @@
+"""Options of the library, which are texts, from Python's arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Union
+
+Value = Union[None, bool, int, float, str, Iterable[str], object]
+
+
+def options_of(**arguments: Value) -> list[tuple[str, str]]:
+    """The options with the names and forms that the command takes: ``loss_scale=2`` is ``("loss-scale", "2")``.
+
+    None is an option that is not given. A list gives the option once for each element. Objects such as optimizers say
+    with ``str`` what the command would take.
+    """
+    options: list[tuple[str, str]] = []
+    for argument, value in arguments.items():
+        name = argument.replace("_", "-")
+        if value is None:
+            continue
+        if isinstance(value, bool):
+            options.append((name, "true" if value else "false"))
+        elif isinstance(value, (list, tuple, set, frozenset)):
+            options.extend((name, str(element)) for element in value)
+        elif isinstance(value, float):
+            options.append((name, repr(value)))
+        else:
+            options.append((name, str(value)))
+    return options

@@ -1,0 +1,257 @@
+"""Sessions: the state of a training model on a device, and the runs of its entry points."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from . import _core
+from ._errors import UsageError
+from ._model import Model, _as_model
+from ._options import options_of
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, Any]
+
+
+class Port(NamedTuple):
+    """An input or output of an entry point.
+
+    Attributes:
+        name: its name.
+        role: what it is for: ``"learning_rate"``, ``"loss"``, ...; empty for the model's own data.
+        of: the value that it belongs to; mostly empty.
+        dtype: numpy's name of the element type.
+        shape: -1 for sizes that the model leaves open; None where the rank is not known.
+        default: the value of an input that may be left out; else None.
+    """
+
+    name: str
+    role: str
+    of: str
+    dtype: str
+    shape: tuple[int, ...] | None
+    default: Array | None
+
+
+class Result(dict[str, Any]):
+    """The outputs of a run by name, also as attributes: ``result.loss``.
+
+    Scalars are Python numbers; all else are numpy arrays that belong to the caller.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(f"the run has no output '{name}'; it has {', '.join(self)}") from None
+
+
+class State(MutableMapping[str, Any]):
+    """The state of a session by name: weights, optimizer slots, statistics, random keys.
+
+    Reading gives a numpy array. On a device that uses the host's memory it is a view: it always holds the present
+    value, also after steps, `Session.swap` and `Session.initialize`, because a state keeps its address as long as the
+    session lives; writing to it changes the state; and it keeps the session alive. Do not read or write it while a run
+    is in progress in another thread. On other devices it is a read-only copy. Arrays export their memory by the buffer
+    protocol and DLPack: ``torch.from_dlpack(session.state["fc.weight"])`` is the same memory.
+
+    Assigning copies an array of the state's shape, of any library, to the state. States cannot be added or removed.
+    """
+
+    def __init__(self, core: _core.Session) -> None:
+        self._core = core
+        self._names = dict.fromkeys(core.states())
+
+    def __getitem__(self, name: str) -> Array:
+        if name not in self._names:
+            raise KeyError(name)
+        return self._core.state(name)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        if name not in self._names:
+            raise KeyError(name)
+        self._core.set_state(name, value)
+
+    def __delitem__(self, name: str) -> None:
+        raise UsageError(f"the state '{name}' cannot be removed: the model has it")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __repr__(self) -> str:
+        return f"<onnx_train.State: {len(self)} tensors>"
+
+
+class _Entry:
+    """Names of the inputs of an entry point."""
+
+    def __init__(self, ports: Sequence[Port]) -> None:
+        self.data = [port.name for port in ports if port.default is None]
+        roles = {port.role: port.name for port in ports if port.role}
+        self.learning_rate = roles.get("learning_rate")
+        self.clip_norm = roles.get("clip_norm")
+
+
+class Session:
+    """The state of a training model on one device, and the plans that run it.
+
+    The first run for each set of input shapes makes a plan; after that a run allocates no memory but that of its
+    outputs. The interpreter lock is released while a run is in progress. A session belongs to one thread at a time, and
+    raises `UsageError` when two use it at the same time; sessions share nothing.
+
+    A model without training entry points has the entry point ``predict`` only.
+
+    >>> import numpy as np
+    >>> import onnx_train
+    >>> session = onnx_train.Session(onnx_train.build("mlp.onnx", "cross_entropy", "sgd(lr=0.1)"))
+    >>> x, labels = np.eye(4, dtype=np.float32), np.array([0, 1, 2, 0])
+    >>> first = session.step(x, labels).loss
+    >>> session.step({"x": x, "labels": labels}).loss < first
+    True
+    """
+
+    def __init__(
+        self, model: Any, device: str = "cpu", *, threads: int | None = None, memory: int | None = None
+    ) -> None:
+        """Args:
+        model: a `Model`, or anything that `load` takes; it is copied.
+        device: a name that ``onnx-train devices`` lists.
+        threads: of the CPU's kernels; all cores by default.
+        memory: bytes that gradients and activations may take; what the machine has by default.
+        """
+        self._core = _core.Session(
+            _as_model(model)._core, options_of(device=device, threads=threads, memory=memory)
+        )
+        self._entries: dict[str, _Entry] = {}
+        self._state = State(self._core)
+
+    @property
+    def state(self) -> State:
+        """The state by name, to read and write."""
+        return self._state
+
+    @property
+    def entries(self) -> list[str]:
+        """The names of the entry points: ``predict``, ``evaluate``, ``step``, ..."""
+        return self._core.entries()
+
+    def inputs(self, entry: str) -> list[Port]:
+        """The inputs of an entry point, those of the forward model first."""
+        return [Port(*port) for port in self._core.inputs(entry)]
+
+    def outputs(self, entry: str) -> list[Port]:
+        """The outputs of an entry point."""
+        return [Port(*port) for port in self._core.outputs(entry)]
+
+    def run(self, entry: str, inputs: Mapping[str, Any]) -> Result:
+        """Runs an entry point and commits its updates of the state. A run that fails leaves the state as it was.
+
+        Args:
+            entry: a name of `entries`.
+            inputs: arrays by name, of any library that exports buffers or DLPack on the host; numbers and lists take
+                the type that the model expects. Dense arrays of that type are read in place. Inputs with a default,
+                such as the learning rate, may be left out.
+
+        Raises:
+            DataError: for names, types and shapes that the model does not accept, and for numbers out of range.
+        """
+        return Result(self._core.run(entry, inputs if type(inputs) is dict else dict(inputs)))
+
+    def step(self, *batch: Any, lr: float | None = None, clip_norm: float | None = None) -> Result:
+        """One step of training on a batch: a mapping of names to arrays, or arrays in the order of ``inputs("step")``.
+
+        Args:
+            lr: the learning rate of this step; by default that of the optimizer as built.
+            clip_norm: the global norm at which this step clips its gradients.
+
+        Returns:
+            ``loss``, ``grad_norm``, and ``accuracy`` for losses over classes.
+        """
+        return self._run("step", batch, lr, clip_norm)
+
+    def accumulate(self, *batch: Any) -> Result:
+        """Adds the gradients of a batch to those since the last `apply`; for models built with ``accumulate=True``."""
+        return self._run("accumulate", batch)
+
+    def apply(self, *, lr: float | None = None, clip_norm: float | None = None) -> Result:
+        """Updates the weights by the mean of the accumulated gradients."""
+        return self._run("apply", (), lr, clip_norm)
+
+    def evaluate(self, *batch: Any) -> Result:
+        """The loss and metrics of a batch in inference mode; changes no state."""
+        return self._run("evaluate", batch)
+
+    def predict(self, *batch: Any) -> Result:
+        """The outputs of the inference model for a batch."""
+        return self._run("predict", batch)
+
+    def swap(self, other: Session, names: str | Sequence[str] | None = None) -> None:
+        """Exchanges the values of states with those of the same names in another session on the same device.
+
+        Args:
+            names: one or several states; by default all that both sessions have. The exchange of several is not atomic:
+                no other thread may use either session meanwhile.
+        """
+        if names is None:
+            names = [name for name in self.state if name in other.state]
+        for name in [names] if isinstance(names, str) else names:
+            self._core.swap(other._core, name)
+
+    def initialize(self, seed: int = 0) -> None:
+        """Draws the whole state anew, for models that were built with ``init``."""
+        self._core.initialize(seed)
+
+    def model(self) -> Model:
+        """The training model with the present state."""
+        return Model(self._core.model())
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes a checkpoint: the training model with the present state. The write is atomic."""
+        self.model().save(path)
+
+    def export(self, path: str | os.PathLike[str] | None = None) -> Model:
+        """The inference model with the present weights; also written to `path` if that is given."""
+        inference = self.model().export()
+        if path is not None:
+            inference.save(path)
+        return inference
+
+    def _run(
+        self, entry: str, batch: tuple[Any, ...], lr: float | None = None, clip_norm: float | None = None
+    ) -> Result:
+        known = self._entry(entry)
+        inputs = _by_name(entry, known, batch)
+        for value, name, option in ((lr, known.learning_rate, "lr"), (clip_norm, known.clip_norm, "clip_norm")):
+            if value is not None:
+                if name is None:
+                    raise UsageError(f"entry point '{entry}' takes no {option}")
+                inputs[name] = value
+        return Result(self._core.run(entry, inputs))
+
+    def _entry(self, entry: str) -> _Entry:
+        known = self._entries.get(entry)
+        if known is None:
+            known = self._entries[entry] = _Entry(self.inputs(entry))
+        return known
+
+
+def _by_name(entry: str, known: _Entry, batch: tuple[Any, ...]) -> dict[str, Any]:
+    if len(batch) == 1:
+        if isinstance(batch[0], Mapping):
+            return dict(batch[0])
+        if isinstance(batch[0], (tuple, list)) and len(known.data) > 1:  # what data loaders give
+            batch = tuple(batch[0])
+    if len(batch) > len(known.data):
+        names = ", ".join(known.data) or "none"
+        raise UsageError(f"entry point '{entry}' takes {len(known.data)} arrays ({names}), not {len(batch)}")
+    return dict(zip(known.data, batch))

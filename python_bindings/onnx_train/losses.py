@@ -1,0 +1,127 @@
+"""Losses as objects; they add up, and ``str`` gives the expression that the command takes.
+
+A prediction is the name of an output of the model, by default the first one. A target is the name of an input that the
+training model gets, by default ``labels``; it may also be a value of the model.
+
+>>> from onnx_train import losses
+>>> print(0.7 * losses.cross_entropy("logits", label_smoothing=0.1) + 0.3 * losses.mse("aux", "target"))
+0.7*cross_entropy('logits', label_smoothing=0.1) + 0.3*mse('aux', 'target')
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A weighted sum of losses."""
+
+    expression: str
+
+    def __str__(self) -> str:
+        return self.expression
+
+    def __add__(self, other: Loss) -> Loss:
+        return Loss(f"{self} + {other}")
+
+    def __rmul__(self, weight: float) -> Loss:
+        if " + " in self.expression or "*" in self.expression.split("(")[0]:
+            raise TypeError("a weight goes before a single loss, not before a sum")
+        return Loss(f"{weight!r}*{self}")
+
+
+def _quoted(name: str) -> str:
+    return "'" + name.replace("'", "''") + "'"
+
+
+def _call(name: str, prediction: str | None, target: str | None, **arguments: object) -> Loss:
+    if prediction is None and (target is not None or any(a is not None for a in arguments.values())):
+        raise TypeError(f"{name}: a target or an option needs the name of the prediction before it")
+    parts = [_quoted(value) for value in (prediction, target) if value is not None]
+    for key, value in arguments.items():
+        if value is not None:
+            parts.append(f"{key}={int(value) if isinstance(value, bool) else value}")
+    return Loss(f"{name}({', '.join(parts)})" if parts else name)
+
+
+def output(name: str) -> Loss:
+    """An output of the model that is the loss: a float scalar, or of shape [1]."""
+    return Loss(_quoted(name))
+
+
+def cross_entropy(
+    prediction: str | None = None,
+    target: str | None = None,
+    *,
+    axis: int | None = None,
+    ignore_index: int | None = None,
+    label_smoothing: float | None = None,
+    weight: str | None = None,
+    probabilities: bool | None = None,
+    reduction: str | None = None,
+) -> Loss:
+    """Softmax cross-entropy of logits [.., classes, ..] and int64 class indices of the shape without the class axis.
+
+    With `probabilities` the targets are probabilities of the shape of the logits. `reduction` is ``"mean"`` or
+    ``"sum"``. As `torch.nn.functional.cross_entropy`.
+    """
+    return _call(
+        "cross_entropy",
+        prediction,
+        target,
+        axis=axis,
+        ignore_index=ignore_index,
+        label_smoothing=label_smoothing,
+        weight=None if weight is None else _quoted(weight),
+        probabilities=probabilities,
+        reduction=reduction,
+    )
+
+
+def mse(prediction: str | None = None, target: str | None = None, *, reduction: str | None = None) -> Loss:
+    """Mean squared error of floats of equal shapes."""
+    return _call("mse", prediction, target, reduction=reduction)
+
+
+def l1(prediction: str | None = None, target: str | None = None, *, reduction: str | None = None) -> Loss:
+    """Mean absolute error of floats of equal shapes."""
+    return _call("l1", prediction, target, reduction=reduction)
+
+
+def huber(
+    prediction: str | None = None,
+    target: str | None = None,
+    *,
+    delta: float | None = None,
+    reduction: str | None = None,
+) -> Loss:
+    """Squared error below `delta`, absolute error above, of floats of equal shapes."""
+    return _call("huber", prediction, target, delta=delta, reduction=reduction)
+
+
+def bce_with_logits(
+    prediction: str | None = None,
+    target: str | None = None,
+    *,
+    weight: str | None = None,
+    pos_weight: str | None = None,
+    reduction: str | None = None,
+) -> Loss:
+    """Binary cross-entropy of logits and probabilities of equal shapes.
+
+    `weight` and `pos_weight` are names of values.
+    """
+    return _call(
+        "bce_with_logits",
+        prediction,
+        target,
+        weight=None if weight is None else _quoted(weight),
+        pos_weight=None if pos_weight is None else _quoted(pos_weight),
+        reduction=reduction,
+    )
+
+
+def nll(prediction: str | None = None, target: str | None = None, *, reduction: str | None = None) -> Loss:
+    """Negative log-likelihood of log-probabilities [.., classes, ..] and int64 class indices."""
+    return _call("nll", prediction, target, reduction=reduction)

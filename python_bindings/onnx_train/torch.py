@@ -1,0 +1,234 @@
+"""An ONNX model as a PyTorch module: trained by PyTorch's optimizers, alone or as a layer of a larger model.
+
+>>> import torch
+>>> import onnx_train.torch
+>>> module = onnx_train.torch.Module("mlp.onnx")
+>>> optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+>>> loss = torch.nn.functional.cross_entropy(module(torch.eye(4)), torch.tensor([0, 1, 2, 0]))
+>>> loss.backward()
+>>> optimizer.step()
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from ._differentiated import Differentiated
+from ._errors import DeviceError, UnsupportedError, UsageError
+from ._model import Patterns
+
+__all__ = ["Module"]
+
+
+def _as_array(tensor: torch.Tensor, name: str) -> np.ndarray[Any, Any]:
+    """The memory of a tensor; a copy only if it is not dense in row-major order."""
+    if tensor.device.type != "cpu":
+        raise DeviceError(f"'{name}' is on {tensor.device}; this module computes on the CPU: use tensor.cpu()")
+    return tensor.detach().contiguous().numpy()
+
+
+def _as_tensor(value: Any, dtype: torch.dtype) -> torch.Tensor:
+    return torch.from_numpy(value) if isinstance(value, np.ndarray) else torch.tensor(value, dtype=dtype)
+
+
+def _torch_type(name: str) -> torch.dtype:
+    dtype = getattr(torch, name)
+    assert isinstance(dtype, torch.dtype)
+    return dtype
+
+
+def _apply(function: type[torch.autograd.Function], *arguments: Any) -> Any:
+    return function.apply(*arguments)  # type: ignore[no-untyped-call]
+
+
+class _Final(torch.autograd.Function):
+    """A gradient that is no part of the graph: says so when it is differentiated."""
+
+    @staticmethod
+    def forward(ctx: Any, gradient: torch.Tensor, anchor: torch.Tensor) -> torch.Tensor:
+        return gradient.view_as(gradient)
+
+    @staticmethod
+    def backward(ctx: Any, *output_gradients: torch.Tensor) -> Any:
+        raise UnsupportedError(
+            "the gradients of an ONNX model cannot be differentiated again: its backward pass is no part of the graph"
+        )
+
+
+class _Apply(torch.autograd.Function):
+    """(passes, states, names, tensors) -> outputs. The names are those of the tensors: inputs, then weights."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        passes: Differentiated,
+        states: dict[str, torch.Tensor],
+        names: list[str],
+        *tensors: torch.Tensor,
+    ) -> tuple[torch.Tensor, ...]:
+        given = dict(zip(names, tensors))
+        arrays = {name: _as_array(tensor, name) for name, tensor in (given | states).items()}
+        # The backward pass reads the states as they are now; `next_states` takes their place afterwards.
+        before = {name: states[name].clone() for name in passes.backward_inputs if name in states}
+        results, next_states = passes.forward(arrays)
+        for name, value in next_states.items():
+            states[name].copy_(_as_tensor(value, states[name].dtype))
+        outputs = {port.name: _as_tensor(results[port.name], _torch_type(port.dtype)) for port in passes.outputs}
+        kept: list[torch.Tensor] = []
+        for name in passes.backward_inputs:
+            value = given.get(name, before.get(name, outputs.get(name)))
+            kept.append(torch.as_tensor(results[name]) if value is None else value)
+        ctx.save_for_backward(*kept)
+        ctx.passes, ctx.types = passes, {name: tensor.dtype for name, tensor in given.items()}
+        ctx.mark_non_differentiable(*(y for y in outputs.values() if not y.is_floating_point()))
+        return tuple(outputs.values())
+
+    @staticmethod
+    def backward(ctx: Any, *output_gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        passes: Differentiated = ctx.passes
+        arrays = {
+            name: _as_array(tensor, name) for name, tensor in zip(passes.backward_inputs, ctx.saved_tensors)
+        }
+        for port, gradient in zip(passes.outputs, output_gradients):
+            name = passes.output_gradients.get(port.of)
+            if name is not None:
+                arrays[name] = _as_array(gradient, name)
+        gradients = passes.backward(arrays)
+        answers = [
+            _as_tensor(gradients[name], dtype) if needed and name in gradients else None
+            for (name, dtype), needed in zip(ctx.types.items(), ctx.needs_input_grad[3:])
+        ]
+        if torch.is_grad_enabled():  # create_graph=True
+            anchor = torch.empty(0, requires_grad=True)
+            answers = [None if answer is None else _apply(_Final, answer, anchor) for answer in answers]
+        return None, None, None, *answers
+
+
+class Module(torch.nn.Module):
+    """A forward model as a PyTorch module.
+
+    Its parameters are the model's weights under their names in the file; its buffers are batch-norm statistics and
+    random keys. Both are ordinary tensors of PyTorch, which the passes read where they are: any optimizer, `state_dict`
+    and assignments to `parameter.data` work, and nothing is copied. In training mode batch norm uses and updates batch
+    statistics and dropout is on; ``module.eval()`` turns both off.
+
+    The forward pass saves the intermediate values that the backward pass reads as tensors of the autograd graph, so
+    their memory is freed with it. Differentiating twice raises `UnsupportedError`: the backward pass is no part of the
+    graph. The module computes on the CPU.
+
+    Args:
+        model: a forward model, or anything that `onnx_train.load` takes.
+        train: the weights that become parameters, by names and globs; all others are constants.
+        freeze: weights that stay constants, likewise.
+        precision: as `Model.build` takes it.
+        dtype: ``"float64"`` makes every float a double.
+        batch: the size of the batch dimension, or ``"dynamic"``.
+        seed: of dropout.
+        threads: of the kernels; all cores by default.
+
+    Raises:
+        UnsupportedError: for a model with a node that has no gradient; the message lists all of them.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        train: Patterns = None,
+        freeze: Patterns = None,
+        precision: str | None = None,
+        dtype: str | None = None,
+        batch: int | str | None = None,
+        seed: int | None = None,
+        threads: int | None = None,
+    ) -> None:
+        super().__init__()
+        self._training_passes = Differentiated(
+            model,
+            train=train,
+            freeze=freeze,
+            precision=precision,
+            dtype=dtype,
+            batch=batch,
+            seed=seed,
+            threads=threads,
+        )
+        passes = self._training_passes
+        # Without states, training and inference compute the same.
+        self._inference_passes = (
+            Differentiated(
+                model,
+                train=train,
+                freeze=freeze,
+                mode="frozen",
+                precision=precision,
+                dtype=dtype,
+                batch=batch,
+                threads=threads,
+            )
+            if passes.states
+            else passes
+        )
+        weights = passes.weights | self._inference_passes.weights
+        states = passes.states | self._inference_passes.states
+        self._places: dict[str, tuple[torch.nn.Module, str]] = {}
+        for name, value in weights.items():
+            self._register(name, torch.nn.Parameter(torch.from_numpy(value)))
+        for name, value in states.items():
+            if name not in weights:
+                self._register(name, torch.from_numpy(value))
+
+    def forward(self, *inputs: Any) -> torch.Tensor | tuple[torch.Tensor, ...]:
+        """The model's outputs for its inputs, in the model's order: one tensor, or a tuple if there are several.
+
+        Inputs have the types and shapes that the model declares; whatever is no tensor becomes one.
+        """
+        passes = self._training_passes if self.training else self._inference_passes
+        if len(inputs) != len(passes.inputs):
+            expected = ", ".join(port.name for port in passes.inputs)
+            raise UsageError(f"the model takes {len(passes.inputs)} inputs ({expected}), not {len(inputs)}")
+        tensors = {
+            port.name: value if isinstance(value, torch.Tensor) else torch.as_tensor(value)
+            for port, value in zip(passes.inputs, inputs)
+        }
+        tensors |= {name: self._tensor(name) for name in passes.weights}
+        states = {name: self._tensor(name) for name in passes.states}
+        outputs = _apply(_Apply, passes, states, list(tensors), *tensors.values())
+        return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+    def _tensor(self, name: str) -> torch.Tensor:
+        owner, attribute = self._places[name]
+        tensor = getattr(owner, attribute)
+        assert isinstance(tensor, torch.Tensor)
+        return tensor
+
+    def _register(self, name: str, tensor: torch.Tensor) -> None:
+        """As "encoder.0.weight" of this module where such a name can be, so that `state_dict` has the file's names."""
+        owner: torch.nn.Module = self
+        *path, attribute = name.split(".")
+        for part in path:
+            child = owner._modules.get(part)
+            if child is None:
+                if not part or hasattr(owner, part):
+                    break
+                child = torch.nn.Module()
+                owner.add_module(part, child)
+            owner = child
+        else:
+            if attribute and not hasattr(owner, attribute):
+                self._place(owner, attribute, name, tensor)
+                return
+        attribute = "value_" + name.replace(".", "_")
+        while hasattr(self, attribute):
+            attribute += "_"
+        self._place(self, attribute, name, tensor)
+
+    def _place(self, owner: torch.nn.Module, attribute: str, name: str, tensor: torch.Tensor) -> None:
+        if isinstance(tensor, torch.nn.Parameter):
+            owner.register_parameter(attribute, tensor)
+        else:
+            owner.register_buffer(attribute, tensor)
+        self._places[name] = owner, attribute

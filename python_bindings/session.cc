@@ -1,0 +1,408 @@
+// The class Session of the module _core. Arrays go in by the buffer protocol, which copies nothing, and come out as
+// numpy arrays; what is no suitable array goes through onnx_train._arrays first.
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string_view.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <map>
+#include <optional>
+#include <string_view>
+
+#include "python_bindings/core.h"
+
+namespace onnx_train::python {
+namespace {
+
+struct ElementType {
+  onnx_train_type type;
+  const char* numpy;
+  nb::dlpack::dtype_code code;
+  uint8_t bits;
+};
+
+constexpr ElementType kTypes[] = {{ONNX_TRAIN_FLOAT, "float32", nb::dlpack::dtype_code::Float, 32},
+                                  {ONNX_TRAIN_DOUBLE, "float64", nb::dlpack::dtype_code::Float, 64},
+                                  {ONNX_TRAIN_FLOAT16, "float16", nb::dlpack::dtype_code::Float, 16},
+                                  {ONNX_TRAIN_INT8, "int8", nb::dlpack::dtype_code::Int, 8},
+                                  {ONNX_TRAIN_INT16, "int16", nb::dlpack::dtype_code::Int, 16},
+                                  {ONNX_TRAIN_INT32, "int32", nb::dlpack::dtype_code::Int, 32},
+                                  {ONNX_TRAIN_INT64, "int64", nb::dlpack::dtype_code::Int, 64},
+                                  {ONNX_TRAIN_UINT8, "uint8", nb::dlpack::dtype_code::UInt, 8},
+                                  {ONNX_TRAIN_UINT16, "uint16", nb::dlpack::dtype_code::UInt, 16},
+                                  {ONNX_TRAIN_UINT32, "uint32", nb::dlpack::dtype_code::UInt, 32},
+                                  {ONNX_TRAIN_UINT64, "uint64", nb::dlpack::dtype_code::UInt, 64},
+                                  {ONNX_TRAIN_BOOL, "bool", nb::dlpack::dtype_code::Bool, 8}};
+
+const ElementType& element_type(onnx_train_type type, const std::string& name) {
+  for (const ElementType& known : kTypes) {
+    if (known.type == type) return known;
+  }
+  throw Error(ONNX_TRAIN_UNSUPPORTED, "'" + name + "' has elements of 16 bits (bfloat16) that numpy has no type for");
+}
+
+// The number of an element type of the buffer protocol's native formats; nothing for others.
+std::optional<onnx_train_type> type_of_format(const char* format, Py_ssize_t size) {
+  if (!format) return ONNX_TRAIN_UINT8;
+  if (*format == '@' || *format == '=' || *format == '<') ++format;
+  if (format[0] == '\0' || format[1] != '\0') return std::nullopt;
+  const auto of_size = [&](std::initializer_list<onnx_train_type> types) {  // 1, 2, 4, 8 bytes
+    const size_t i = size == 1 ? 0 : size == 2 ? 1 : size == 4 ? 2 : 3;
+    return types.begin()[i];
+  };
+  switch (*format) {
+    case 'f': return ONNX_TRAIN_FLOAT;
+    case 'd': return ONNX_TRAIN_DOUBLE;
+    case 'e': return ONNX_TRAIN_FLOAT16;
+    case '?': return ONNX_TRAIN_BOOL;
+    case 'b':
+    case 'h':
+    case 'i':
+    case 'l':
+    case 'q':
+    case 'n': return of_size({ONNX_TRAIN_INT8, ONNX_TRAIN_INT16, ONNX_TRAIN_INT32, ONNX_TRAIN_INT64});
+    case 'B':
+    case 'H':
+    case 'I':
+    case 'L':
+    case 'Q':
+    case 'N': return of_size({ONNX_TRAIN_UINT8, ONNX_TRAIN_UINT16, ONNX_TRAIN_UINT32, ONNX_TRAIN_UINT64});
+    default: return std::nullopt;
+  }
+}
+
+size_t bytes_of(const ElementType& type, const int64_t* shape, int32_t rank) {
+  size_t bytes = type.bits / 8;
+  for (int32_t i = 0; i < rank; ++i) bytes *= static_cast<size_t>(shape[i]);
+  return bytes;
+}
+
+// An object's memory in row-major order, held as long as this lives.
+class Buffer {
+ public:
+  Buffer() = default;
+  Buffer(const Buffer&) = delete;
+  ~Buffer() {
+    if (view_.obj) PyBuffer_Release(&view_);
+  }
+
+  // False when the object has no memory in row-major order, or not of this type.
+  bool acquire(PyObject* object, onnx_train_type type) {
+    if (!PyObject_CheckBuffer(object)) return false;
+    if (PyObject_GetBuffer(object, &view_, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT) != 0) {
+      PyErr_Clear();
+      view_ = {};
+      return false;
+    }
+    if (type_of_format(view_.format, view_.itemsize) == type) return true;
+    PyBuffer_Release(&view_);
+    view_ = {};
+    return false;
+  }
+  const Py_buffer& view() const { return view_; }
+
+ private:
+  Py_buffer view_{};
+};
+
+struct Port {
+  std::string name, role, of;
+  onnx_train_type type;
+  std::optional<std::vector<int64_t>> shape;  // -1: open
+  const void* data;                           // the default; null if there is none
+};
+
+std::vector<Port> copy_ports(const onnx_train_port* ports, size_t count) {
+  std::vector<Port> copies;
+  for (const onnx_train_port* p = ports; p != ports + count; ++p) {
+    std::optional<std::vector<int64_t>> shape;
+    if (p->rank >= 0) shape.emplace(p->shape, p->shape + p->rank);
+    copies.push_back({p->name, p->role, p->of, p->type, std::move(shape), p->data});
+  }
+  return copies;
+}
+
+// A numpy array of the memory, which `owner` keeps alive.
+nb::object as_array(const ElementType& type, const int64_t* shape, int32_t rank, void* data, nb::handle owner) {
+  const std::vector<size_t> sizes(shape, shape + rank);
+  nb::object array = nb::cast(nb::ndarray<nb::numpy>(data, sizes.size(), sizes.data(), owner, nullptr,
+                                                     {static_cast<uint8_t>(type.code), type.bits, 1}),
+                              nb::rv_policy::reference);
+  // Of C's two types of 64 bits numpy takes the one that is not its int64.
+  return type.bits == 64 && type.code != nb::dlpack::dtype_code::Float ? array.attr("view")(type.numpy) : array;
+}
+
+// A new numpy array with a copy of `data`.
+nb::object copied_array(const ElementType& type, const int64_t* shape, int32_t rank, const void* data) {
+  const size_t bytes = bytes_of(type, shape, rank);
+  std::unique_ptr<char[]> memory(new char[std::max<size_t>(bytes, 1)]);
+  if (bytes > 0) std::memcpy(memory.get(), data, bytes);
+  char* const address = memory.get();
+  const nb::capsule owner(memory.release(), [](void* p) noexcept { delete[] static_cast<char*>(p); });
+  return as_array(type, shape, rank, address, owner);
+}
+
+template <typename T>
+T load(const void* data) {
+  T value;
+  std::memcpy(&value, data, sizeof value);
+  return value;
+}
+
+// A Python number for the usual scalars, which are metrics, and an array for everything else.
+nb::object to_python(const onnx_train_tensor& tensor) {
+  if (tensor.rank == 0) {
+    switch (tensor.type) {
+      case ONNX_TRAIN_FLOAT: return nb::float_(load<float>(tensor.data));
+      case ONNX_TRAIN_DOUBLE: return nb::float_(load<double>(tensor.data));
+      case ONNX_TRAIN_INT64: return nb::int_(load<int64_t>(tensor.data));
+      case ONNX_TRAIN_INT32: return nb::int_(load<int32_t>(tensor.data));
+      case ONNX_TRAIN_BOOL: return nb::bool_(load<bool>(tensor.data));
+      default: break;
+    }
+  }
+  return copied_array(element_type(tensor.type, tensor.name), tensor.shape, tensor.rank, tensor.data);
+}
+
+Error unknown_input(const std::string& entry, std::string_view name, const std::vector<Port>& ports) {
+  std::string names;
+  for (const Port& port : ports) names += (names.empty() ? "" : ", ") + port.name;
+  return Error(ONNX_TRAIN_DATA,
+               "entry point '" + entry + "' has no input '" + std::string(name) + "'; it has " + names);
+}
+
+class SessionHandle {
+ public:
+  SessionHandle(const ModelHandle& model, const Options& options) {
+    const auto views = detail::views(options);
+    onnx_train_session* session = nullptr;
+    unlocked([&] { return onnx_train_session_create(model.get(), views.data(), views.size(), &session); });
+    handle_.reset(session);
+    for (const std::string& name : states()) find_address(name);
+  }
+
+  std::vector<std::string> states() const {
+    const char* const* names = nullptr;
+    size_t count = 0;
+    check(onnx_train_session_states(handle_.get(), &names, &count));
+    return {names, names + count};
+  }
+  std::vector<std::string> entries() const {
+    const char* const* names = nullptr;
+    size_t count = 0;
+    check(onnx_train_session_entries(handle_.get(), &names, &count));
+    return {names, names + count};
+  }
+
+  const std::vector<Port>& inputs(const std::string& entry) {
+    const auto known = inputs_.find(entry);
+    if (known != inputs_.end()) return known->second;
+    const Use use(this);
+    const onnx_train_port* ports = nullptr;
+    size_t count = 0;
+    unlocked([&] { return onnx_train_session_inputs(handle_.get(), entry.c_str(), &ports, &count); });
+    return inputs_.emplace(entry, copy_ports(ports, count)).first->second;
+  }
+  std::vector<Port> outputs(const std::string& entry) {
+    const Use use(this);
+    const onnx_train_port* ports = nullptr;
+    size_t count = 0;
+    unlocked([&] { return onnx_train_session_outputs(handle_.get(), entry.c_str(), &ports, &count); });
+    return copy_ports(ports, count);
+  }
+
+  nb::dict run(const std::string& entry, const nb::dict& arrays);
+
+  // name, type, shape
+  nb::tuple describe(const std::string& name) const {
+    onnx_train_tensor state;
+    check(onnx_train_session_state(handle_.get(), name.c_str(), &state));
+    nb::list shape;
+    for (int32_t i = 0; i < state.rank; ++i) shape.append(state.shape[i]);
+    return nb::make_tuple(element_type(state.type, name).numpy, nb::tuple(shape));
+  }
+  // A view of the state where it is, on a device that uses the host's memory; else a copy.
+  static nb::object state(nb::handle self, const std::string& name);
+  void set_state(const std::string& name, nb::handle value);
+  void swap(SessionHandle* other, const std::string& name) {
+    if (other == this) return;
+    const Use use(this), their_use(other);
+    unlocked([&] { return onnx_train_session_swap(handle_.get(), other->handle_.get(), name.c_str()); });
+  }
+  void initialize(uint64_t seed) {
+    const Use use(this);
+    unlocked([&] { return onnx_train_session_initialize(handle_.get(), seed); });
+  }
+  ModelHandle model() {
+    const Use use(this);
+    return new_model([&](onnx_train_model** model) { return onnx_train_session_model(handle_.get(), model); });
+  }
+
+ private:
+  // The library's results are in the session's memory until the next call: one thread at a time may be between a call
+  // and the copies of its results.
+  class Use {
+   public:
+    explicit Use(SessionHandle* session) : session_(*session) {
+      if (session_.busy_.exchange(true))
+        throw Error(ONNX_TRAIN_USAGE, "the session is at work in another thread; wait, or make another");
+    }
+    Use(const Use&) = delete;
+    ~Use() { session_.busy_ = false; }
+
+   private:
+    SessionHandle& session_;
+  };
+
+  static void acquire(nb::handle value, onnx_train_type type, const std::string& name, nb::object* converted,
+                      Buffer* buffer);
+  bool is_state(const void* data, size_t bytes) const;
+  void find_address(const std::string& name);
+
+  std::unique_ptr<onnx_train_session, void (*)(onnx_train_session*)> handle_{nullptr, onnx_train_session_free};
+  std::map<std::string, std::vector<Port>, std::less<>> inputs_;
+  std::atomic<bool> busy_{false};
+  std::map<std::string, char*> state_addresses_;  // empty on a device with memory of its own
+  const char *states_begin_ = nullptr, *states_end_ = nullptr;
+};
+
+// The memory of `value`, or of what it converts to.
+void SessionHandle::acquire(nb::handle value, onnx_train_type type, const std::string& name, nb::object* converted,
+                            Buffer* buffer) {
+  if (buffer->acquire(value.ptr(), type)) return;
+  const char* const numpy_type = element_type(type, name).numpy;
+  *converted = nb::module_::import_("onnx_train._arrays").attr("as_input")(value, numpy_type, name);
+  if (!buffer->acquire(converted->ptr(), type)) throw Error(ONNX_TRAIN_DATA, "'" + name + "' is no dense array");
+}
+
+void SessionHandle::find_address(const std::string& name) {
+  void* address = nullptr;
+  int32_t on_host = 0;
+  onnx_train_tensor state;
+  check(onnx_train_session_address(handle_.get(), name.c_str(), &address, &on_host));
+  if (!on_host) return;
+  check(onnx_train_session_state(handle_.get(), name.c_str(), &state));
+  char* const begin = static_cast<char*>(address);
+  const char* const end = begin + bytes_of(element_type(state.type, name), state.shape, state.rank);
+  states_begin_ = state_addresses_.empty() ? begin : std::min<const char*>(states_begin_, begin);
+  states_end_ = std::max(states_end_, end);
+  state_addresses_.emplace(name, begin);
+}
+
+// Whether the memory is in the block of the states: a run may change it while it reads it.
+bool SessionHandle::is_state(const void* data, size_t bytes) const {
+  const auto* begin = static_cast<const char*>(data);
+  return begin < states_end_ && states_begin_ < begin + bytes;
+}
+
+nb::dict SessionHandle::run(const std::string& entry, const nb::dict& arrays) {
+  const std::vector<Port>& ports = inputs(entry);
+  const Use use(this);
+  std::vector<Buffer> buffers(arrays.size());
+  std::vector<nb::object> converted(arrays.size());
+  std::vector<onnx_train_tensor> tensors;
+  tensors.reserve(arrays.size());
+  for (const auto& [key, value] : arrays) {
+    const std::string_view name = nb::cast<std::string_view>(key);
+    const auto port = std::find_if(ports.begin(), ports.end(), [&](const Port& p) { return p.name == name; });
+    if (port == ports.end()) throw unknown_input(entry, name, ports);
+    const size_t i = tensors.size();
+    acquire(value, port->type, port->name, &converted[i], &buffers[i]);
+    const Py_buffer& view = buffers[i].view();
+    tensors.push_back({port->name.c_str(), port->type, view.ndim, view.shape, view.buf});
+  }
+  std::vector<std::unique_ptr<char[]>> copies;  // of inputs that are states
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const auto bytes = static_cast<size_t>(buffers[i].view().len);
+    if (!is_state(tensors[i].data, bytes)) continue;
+    copies.emplace_back(new char[bytes]);
+    tensors[i].data = std::memcpy(copies.back().get(), tensors[i].data, bytes);
+  }
+  const onnx_train_tensor* outputs = nullptr;
+  size_t count = 0;
+  unlocked([&] {
+    return onnx_train_session_run(handle_.get(), entry.c_str(), tensors.data(), tensors.size(), &outputs, &count);
+  });
+  nb::dict results;
+  for (size_t i = 0; i < count; ++i) results[outputs[i].name] = to_python(outputs[i]);
+  return results;
+}
+
+nb::object SessionHandle::state(nb::handle self, const std::string& name) {
+  auto& session = nb::cast<SessionHandle&>(self);
+  onnx_train_tensor state;
+  check(onnx_train_session_state(session.handle_.get(), name.c_str(), &state));
+  const ElementType& type = element_type(state.type, name);
+  const auto address = session.state_addresses_.find(name);
+  if (address != session.state_addresses_.end()) {
+    return as_array(type, state.shape, state.rank, address->second, self);
+  }
+  const std::vector<int64_t> shape(state.shape, state.shape + state.rank);
+  std::vector<char> copy(bytes_of(type, state.shape, state.rank));
+  const Use use(&session);
+  unlocked([&] { return onnx_train_session_get(session.handle_.get(), name.c_str(), copy.data(), copy.size()); });
+  nb::object array = copied_array(type, shape.data(), static_cast<int32_t>(shape.size()), copy.data());
+  array.attr("flags").attr("writeable") = false;
+  return array;
+}
+
+void SessionHandle::set_state(const std::string& name, nb::handle value) {
+  onnx_train_tensor state;
+  check(onnx_train_session_state(handle_.get(), name.c_str(), &state));
+  nb::object converted;
+  Buffer buffer;
+  acquire(value, state.type, name, &converted, &buffer);
+  const Py_buffer& view = buffer.view();
+  if (view.ndim != state.rank || !std::equal(state.shape, state.shape + state.rank, view.shape))
+    throw Error(ONNX_TRAIN_DATA, "state '" + name + "' has another shape than the array");
+  const auto address = state_addresses_.find(name);
+  if (address != state_addresses_.end() && address->second == view.buf) return;  // the view itself
+  const Use use(this);
+  unlocked(
+      [&] { return onnx_train_session_set(handle_.get(), name.c_str(), view.buf, static_cast<size_t>(view.len)); });
+}
+
+// name, role, of, type, shape, default
+nb::list to_python(const std::vector<Port>& ports) {
+  nb::list list;
+  for (const Port& port : ports) {
+    nb::object shape = nb::none(), value = nb::none();
+    if (port.shape) {
+      nb::list sizes;
+      for (const int64_t size : *port.shape) sizes.append(size);
+      shape = nb::tuple(sizes);
+    }
+    const ElementType& type = element_type(port.type, port.name);
+    if (port.data && port.shape)
+      value = copied_array(type, port.shape->data(), static_cast<int32_t>(port.shape->size()), port.data);
+    list.append(nb::make_tuple(port.name, port.role, port.of, type.numpy, shape, value));
+  }
+  return list;
+}
+
+}  // namespace
+
+void define_session(nb::module_& module) {
+  nb::class_<SessionHandle>(module, "Session")
+      .def(nb::init<const ModelHandle&, const Options&>(), nb::arg("model"), nb::arg("options"))
+      .def("entries", &SessionHandle::entries)
+      .def("states", &SessionHandle::states)
+      .def(
+          "inputs", [](SessionHandle& s, const std::string& entry) { return to_python(s.inputs(entry)); },
+          nb::arg("entry"))
+      .def(
+          "outputs", [](SessionHandle& s, const std::string& entry) { return to_python(s.outputs(entry)); },
+          nb::arg("entry"))
+      .def("run", &SessionHandle::run, nb::arg("entry"), nb::arg("arrays"))
+      .def("describe", &SessionHandle::describe, nb::arg("name"))
+      .def(
+          "state", [](nb::handle self, const std::string& name) { return SessionHandle::state(self, name); },
+          nb::arg("name"))
+      .def("set_state", &SessionHandle::set_state, nb::arg("name"), nb::arg("value"))
+      .def("swap", &SessionHandle::swap, nb::arg("other"), nb::arg("name"))
+      .def("initialize", &SessionHandle::initialize, nb::arg("seed"))
+      .def("model", &SessionHandle::model);
+}
+
+}  // namespace onnx_train::python

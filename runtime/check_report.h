@@ -1,0 +1,46 @@
+// What a forward model is, whether it can be trained, and everything that is in the way: the content of the command
+// `check`, as data and as text. Plain values; a report owns nothing of the model. Any thread.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "onnx_passes/passes/analysis.h"
+#include "runtime/build_settings.h"
+#include "runtime/trial.h"
+
+namespace onnx_train {
+
+struct CheckSettings {
+  CheckSettings() { build.build.loss.clear(); }
+
+  BuildSettings build;  // `loss`: empty for one that fits the first output
+  std::string device = "cpu";
+  std::vector<std::string> sizes;  // NAME=N for symbolic dimensions
+};
+
+// The options of CheckSettings. They write into `settings`, which must outlive them.
+std::vector<CommandOption> check_options(CheckSettings* settings);
+
+struct CheckReport {
+  std::vector<std::pair<std::string, std::string>>
+      facts;  // {"inputs", "x  float[batch,4]"}; "" continues the row above
+  std::vector<Finding> findings;
+  std::string loss;  // that the model was tried with
+  std::vector<Hindrance> obstacles;
+  std::string not_trained;  // names of weights that the loss does not depend on; mostly empty
+  std::string failure;      // the one line that says why the model cannot be trained; empty if it can
+
+  bool can_be_trained() const { return failure.empty(); }
+};
+
+// Imports the model and tries to train it. `name` is the model's in the report. Throws Error for a model that cannot be
+// imported and for settings that do not fit it.
+CheckReport check_model(ModelMessage message, const std::string& name, const CheckSettings& settings);
+CheckReport check_model(const std::string& path, const CheckSettings& settings);  // of the name `path`
+
+// Everything but the failure, as the command prints it. Long lists are wrapped at `width` columns; 0: not at all.
+std::string to_text(const CheckReport& report, const std::string& name, size_t width);
+
+}  // namespace onnx_train

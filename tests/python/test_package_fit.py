@@ -1,0 +1,200 @@
+"""onnx_train.fit: the command's numbers on the command's options, and what only Python has."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import numpy as np
+import pytest
+import tool
+import torch
+
+onnx_train = pytest.importorskip("onnx_train", reason="the Python package is not built")
+MLP = tool.ROOT / "tests" / "fixtures" / "mlp.onnx"
+rng = np.random.default_rng(0)
+X = rng.normal(size=(40, 4)).astype(np.float32)
+DATA = {"x": X, "labels": np.argmax(X[:, :3], axis=1)}
+
+
+def training(**options):
+    return onnx_train.build(MLP, optimizer="adamw(lr=0.01)", **options)
+
+
+def batches(size=8):
+    return [{name: array[i : i + size] for name, array in DATA.items()} for i in range(0, 40, size)]
+
+
+@pytest.mark.parametrize(
+    "options, arguments",
+    [
+        ({"lr": 0.03, "schedule": "cosine", "warmup": 3, "final_lr": 0.001},
+         ["--lr", "0.03", "--schedule", "cosine", "--warmup", "3", "--final-lr", "0.001"]),
+        ({"lr": 0.03, "schedule": "step", "step_every": 4, "step_factor": 0.5, "clip": 0.1},
+         ["--lr", "0.03", "--schedule", "step", "--step-every", "4", "--step-factor", "0.5", "--clip", "0.1"]),
+        ({"schedule": "linear"}, ["--schedule", "linear"]),
+        ({}, []),
+    ],
+)  # fmt: skip
+def test_fit_makes_the_steps_of_the_command(tmp_path, options, arguments):
+    model = training()
+    model.save(tmp_path / "train.onnx")
+    data = tool.save(tmp_path / "data.npz", DATA)
+    tool.run("fit", tmp_path / "train.onnx", "--data", data, "--eval-data", data, "--epochs", 3, "--batch-size", 16,
+             "--no-shuffle", "--out", tmp_path / "run", *arguments)  # fmt: skip
+    history = onnx_train.fit(
+        model, DATA, eval_data=DATA, epochs=3, batch_size=16, shuffle=False, threads=1, **options
+    )
+    theirs = [line for line in tool.metrics(tmp_path / "run") if "lr" in line]
+    assert [step.samples for step in history.steps] == [16, 16, 8] * 3
+    np.testing.assert_allclose(history.losses, [line["loss"] for line in theirs], rtol=1e-6)
+    if options:
+        np.testing.assert_allclose([s.learning_rate for s in history.steps], [line["lr"] for line in theirs], rtol=1e-6)
+    trained = tool.session(export(tmp_path)).run(None, {"x": X})[0]
+    np.testing.assert_allclose(history.session.predict(X).logits, trained, rtol=1e-5, atol=1e-6)
+
+
+def export(folder):
+    tool.run("export", folder / "run" / "last.onnx", "-o", folder / "trained.onnx")
+    return folder / "trained.onnx"
+
+
+def test_data_are_arrays_lists_loaders_or_generators():
+    def losses(data, **options):
+        return onnx_train.fit(training(), data, threads=1, shuffle=False, batch_size=8, **options).losses
+
+    expected = losses(DATA, epochs=2)
+    dataset = torch.utils.data.TensorDataset(torch.from_numpy(X), torch.from_numpy(DATA["labels"]))
+    loader = torch.utils.data.DataLoader(dataset, batch_size=8)
+    for data in (batches(), [tuple(b.values()) for b in batches()], loader, (X, DATA["labels"])):
+        assert np.array_equal(losses(data, epochs=2), expected)
+    assert np.array_equal(losses((b for b in batches()), epochs=1), expected[:5])
+    with pytest.raises(onnx_train.UsageError, match="iterator"):
+        losses((b for b in batches()), epochs=2)
+
+
+def test_shuffled_epochs_are_permutations_that_follow_from_the_seed():
+    def seen(seed):
+        found = []
+        model = onnx_train.Session(training(), threads=1)
+        step = model.step
+        model.step = lambda batch, **options: found.append(batch["x"][:, 0]) or step(batch, **options)
+        onnx_train.fit(model, DATA, epochs=2, batch_size=16, seed=seed)
+        return np.concatenate(found)
+
+    a = seen(1)
+    assert np.array_equal(a, seen(1)) and not np.array_equal(a, seen(2))
+    assert np.array_equal(np.sort(a[:40]), np.sort(X[:, 0])) and not np.array_equal(a[:40], a[40:])
+
+
+def test_accumulated_batches_are_one_step():
+    options = {"epochs": 2, "shuffle": False, "threads": 1}
+    parts = onnx_train.fit(training(accumulate=True), DATA, batch_size=8, accumulate=2, **options)
+    whole = onnx_train.fit(training(), DATA, batch_size=16, **options)
+    assert [step.samples for step in parts.steps] == [16, 16, 8] * 2
+    np.testing.assert_allclose(parts.losses, whole.losses, rtol=1e-5)
+    with pytest.raises(onnx_train.UsageError, match="accumulate=True"):
+        onnx_train.fit(training(), DATA, epochs=1, accumulate=2)
+
+
+def test_evaluations_are_means_over_the_samples():
+    history = onnx_train.fit(training(), DATA, epochs=2, batch_size=16, eval_data=DATA, shuffle=False, threads=1)
+    whole = history.session.evaluate(DATA)
+    last = history.evaluations[-1]
+    assert len(history.evaluations) == 2 and last.step == 6 and last.epoch == 2
+    assert last.metrics["loss"] == pytest.approx(whole.loss, rel=1e-5) == pytest.approx(last.loss, rel=1e-5)
+    assert last.metrics["accuracy"] == pytest.approx(whole.accuracy, rel=1e-5)
+    means = [np.average(history.losses[i : i + 3], weights=[16, 16, 8]) for i in (0, 3)]
+    np.testing.assert_allclose([e.train_loss for e in history.evaluations], means, rtol=1e-6)
+
+
+def test_early_stop_limits_and_callbacks_end_a_training():
+    class Stop(onnx_train.Callback):
+        def on_step(self, session, step):
+            return step.step == 7
+
+    def reason(**options):
+        history = onnx_train.fit(training(), DATA, batch_size=8, threads=1, **options)
+        return history.reason, len(history.steps)
+
+    assert reason(epochs=9, callbacks=[Stop()]) == ("callback", 7)
+    assert reason(epochs=9, callbacks=[lambda session, step: step.step == 3]) == ("callback", 3)
+    assert reason(epochs=9, steps=11) == ("finished", 11)
+    assert reason(time_limit=0.05)[0] == "time_limit"
+    assert reason(epochs=50, lr=0.0, early_stop=3, eval_data=DATA) == ("early_stop", 20)
+
+
+def test_a_loss_that_is_not_finite_is_an_error():
+    data = {"x": np.where(np.arange(40)[:, None] == 20, np.inf, X).astype(np.float32), "labels": DATA["labels"]}
+    with pytest.raises(onnx_train.DataError, match="step 3: the loss is nan"):
+        onnx_train.fit(training(), data, epochs=1, batch_size=8, shuffle=False, threads=1)
+
+
+@pytest.mark.parametrize(
+    "options, text",
+    [
+        ({}, "fit needs an end"),
+        ({"epochs": 1, "schedule": "cos"}, "schedule"),
+        ({"epochs": 1, "schedule": "step"}, "step-every"),
+        ({"time_limit": 1.0, "schedule": "cosine"}, "number of steps"),
+        ({"epochs": 1, "batch_size": 0}, "batch_size is 0"),
+    ],
+)
+def test_wrong_options_are_named(options, text):
+    with pytest.raises(onnx_train.UsageError, match=text):
+        onnx_train.fit(training(), DATA, **options)
+
+
+def test_a_checkpoint_is_written_and_progress_shown(tmp_path, capsys):
+    history = onnx_train.fit(
+        training(), DATA, epochs=2, batch_size=16, eval_data=DATA, progress=True, checkpoint=tmp_path / "c.onnx",
+        threads=1,
+    )  # fmt: skip
+    shown = capsys.readouterr().err
+    assert "epoch 1: train loss" in shown and "eval accuracy" in shown and "6/6" in shown
+    again = onnx_train.Session(tmp_path / "c.onnx", threads=1)
+    assert again.step(batches()[0]) == history.session.step(batches()[0])
+
+
+def test_without_tqdm_progress_is_lines(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "tqdm.auto", None)
+    onnx_train.fit(training(), DATA, epochs=2, progress=True, threads=1)
+    assert capsys.readouterr().err.count("epoch") == 2
+
+
+def test_ctrl_c_ends_a_fit_after_its_step(tmp_path):
+    program = f"""
+        import numpy as np
+        import onnx_train
+        rng = np.random.default_rng(0)
+        data = {{"x": rng.normal(size=(4096, 4)).astype(np.float32), "labels": rng.integers(0, 3, 4096)}}
+        def started(session, step):
+            if step.step == 5:
+                print("started", flush=True)
+        history = onnx_train.fit(onnx_train.build({str(MLP)!r}), data, epochs=10**6, threads=1, callbacks=[started],
+                                 checkpoint={str(tmp_path / "last.onnx")!r})
+        assert history.session.state["state/step"] == len(history.steps), "a step is whole or not at all"
+        print(history.reason, len(history.steps))
+    """
+    process = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(program)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env=os.environ | {"PYTHONPATH": str(tool.COMMAND.parent / "python")},
+    )  # fmt: skip
+    assert process.stdout.readline() == "started\n", process.communicate()[1]
+    time.sleep(0.3)
+    start = time.perf_counter()
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 0 and out.startswith("interrupted "), (out, err)
+    assert time.perf_counter() - start < 10
+    assert onnx_train.Session(tmp_path / "last.onnx").state["state/step"] == int(out.split()[1])
+
+
+def test_digits_are_learned():
+    train, test = (tool.load(tool.ROOT / "models" / "data" / f"digits_{part}.npz") for part in ("train", "test"))
+    model = onnx_train.build(tool.ROOT / "models" / "digits_cnn.onnx", optimizer="adamw(lr=3e-3)", seed=1)
+    history = onnx_train.fit(model, train, eval_data=test, epochs=2, batch_size=32, threads=1)
+    assert history.evaluations[-1].metrics["accuracy"] > 0.9

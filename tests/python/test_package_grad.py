@@ -1,0 +1,41 @@
+"""Gradients for numpy."""
+
+import numpy as np
+import pytest
+import reference
+import tool
+import torch
+import zoo
+
+onnx_train = pytest.importorskip("onnx_train", reason="the Python package is not built")
+MLP = tool.ROOT / "tests" / "fixtures" / "mlp.onnx"
+
+
+@pytest.mark.parametrize("name", ["mlp", "cnn"])
+def test_value_and_gradients_are_those_of_pytorch(exported, name):
+    example, path = exported(name, double=True)
+    batch = reference.arrays(reference.to_double(example))
+    expected = reference.gradients(example, "eval")
+    value, gradients = onnx_train.value_and_grad(path, example.loss, threads=1)(batch)
+    assert value == pytest.approx(expected["loss"], rel=1e-9)
+    found = 0
+    for key, gradient in {**expected["inputs"], **expected["gradients"]}.items():
+        ours = [g for g in gradients.values() for g in (g, g.T) if g.shape == gradient.shape]
+        found += any(np.allclose(g, gradient, rtol=1e-6, atol=1e-10) for g in ours)
+    assert found == len(expected["inputs"]) + len(expected["gradients"])
+
+
+def test_weights_of_the_caller_take_the_place_of_the_files():
+    rng = np.random.default_rng(0)
+    f = onnx_train.value_and_grad(MLP, "cross_entropy", dtype="float64", threads=1)
+    batch = rng.normal(size=(5, 4)), rng.integers(0, 3, 5)
+    weight = rng.normal(size=(16, 3))
+    direction = rng.normal(size=(16, 3))
+    value, gradients = f(batch, {"fc2.weight": weight})
+    assert value != f(batch)[0]
+    h = 1e-6
+    above, below = (f(batch, {"fc2.weight": weight + sign * h * direction})[0] for sign in (1, -1))
+    quotient = (above - below) / (2 * h)
+    assert quotient == pytest.approx(np.sum(gradients["fc2.weight"] * direction), rel=1e-6)
+    only = onnx_train.grad(MLP, "cross_entropy", dtype="float64", threads=1)(batch, {"fc2.weight": weight})
+    assert all(np.array_equal(only[key], gradients[key]) for key in gradients)
