@@ -6,28 +6,28 @@
 
 namespace onnx_train {
 
-struct Place {
+struct OperandPlace {
   enum Kind { kInput, kOutput, kWorkspace };
   Kind kind = kWorkspace;
   size_t at = 0;      // input or output number
   size_t offset = 0;  // bytes from the start of the input, output or workspace
 
-  bool operator==(const Place&) const = default;
+  bool operator==(const OperandPlace&) const = default;
 };
 
-inline void* address(const Place& place, const Launch& launch) {
+inline void* address(const OperandPlace& place, const Launch& launch) {
   void* base = launch.workspace;
-  if (place.kind == Place::kInput)
+  if (place.kind == OperandPlace::kInput)
     base = const_cast<void*>(launch.inputs[place.at]);  // the caller must not write to an input
-  if (place.kind == Place::kOutput) base = launch.outputs[place.at];
+  if (place.kind == OperandPlace::kOutput) base = launch.outputs[place.at];
   return static_cast<char*>(base) + place.offset;
 }
 
 // Assigns ranges of a node's workspace, aligned to 64 bytes.
 class Workspace {
  public:
-  Place reserve(size_t size) {
-    const Place place{Place::kWorkspace, 0, bytes_};
+  OperandPlace reserve(size_t size) {
+    const OperandPlace place{OperandPlace::kWorkspace, 0, bytes_};
     bytes_ += (size + 63) / 64 * 64;
     return place;
   }
@@ -38,8 +38,8 @@ class Workspace {
 };
 
 // Output i of the node, or workspace if the node does not have it.
-inline Place output_or_scratch(const NodeSpec& spec, int i, size_t bytes, Workspace* workspace) {
-  if (i < spec.num_outputs() && spec.has_output(i)) return {Place::kOutput, static_cast<size_t>(i)};
+inline OperandPlace output_or_scratch(const NodeSpec& spec, int i, size_t bytes, Workspace* workspace) {
+  if (i < spec.num_outputs() && spec.has_output(i)) return {OperandPlace::kOutput, static_cast<size_t>(i)};
   return workspace->reserve(bytes);
 }
 

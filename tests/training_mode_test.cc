@@ -45,6 +45,27 @@ TEST(TrainingMode, TrainingValueIsTheCopyOrTheValue) {
   EXPECT_EQ(to_string(step.algorithm->find("train/y")->type()), "float[N,4]");
 }
 
+// With half of the outputs dropped and the others doubled, the loss of ones is not that of ones.
+TEST(TrainingMode, ADropoutThatGivesAnOutputDrops) {
+  Model model = from_text(R"(<ir_version: 10, opset_import: ["" : 21]>
+    g (float[N,64] x) => (float[N,64] y) <float[64] w = {)" +
+                          [] {
+                            std::string ones = "1";
+                            for (int i = 1; i < 64; ++i) ones += ", 1";
+                            return ones;
+                          }() +
+                          "}> { h = Mul (x, w) y = Dropout (h) }");
+  infer_types(model.graph.get());
+  BuildOptions build = options(Mode::kTrain);
+  build.loss = "mse";
+  build_training_model(&model, build);
+  Session session(std::move(model));
+  const Tensor ones = Tensor::full(DType::kFloat, {4, 64}, 1);
+  const TensorMap batch = {{"x", ones}, {"labels", ones}};
+  EXPECT_EQ(session.run("evaluate", batch).at("loss").at(0), 0);
+  EXPECT_EQ(session.run("step", batch).at("loss").at(0), 1);  // (0 - 1)² or (2 - 1)²
+}
+
 TEST(TrainingMode, InferenceFormReadsRunningStatisticsAndDropsNothing) {
   Model model = from_text(R"(<ir_version: 10, opset_import: ["" : 21]>
     g (float[2,2] x) => (float[2,2] y, float[2] m, bool[2,2] kept)

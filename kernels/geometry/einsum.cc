@@ -15,7 +15,7 @@ namespace {
 struct Named {
   std::string indices;
   Shape strides;  // in elements
-  Place place;
+  OperandPlace place;
 };
 
 bool has(const std::string& indices, char index) { return indices.find(index) != std::string::npos; }
@@ -40,7 +40,7 @@ class EinsumPlan {
     }
     Named result = named_input(0);
     for (size_t i = 1; i < einsum_.inputs.size(); ++i) result = multiply(result, named_input(i), wanted_after(i));
-    arrange(result, einsum_.output, Place{Place::kOutput, 0});
+    arrange(result, einsum_.output, OperandPlace{OperandPlace::kOutput, 0});
     const auto steps = std::make_shared<std::vector<Step>>(std::move(steps_));
     return {[steps](const Launch& launch) {
               for (const Step& step : *steps) step(launch);
@@ -64,7 +64,7 @@ class EinsumPlan {
   // dropped.
   Named named_input(size_t i) const {
     const Shape shape = spec_.in_shape(static_cast<int>(i));
-    Named named{"", {}, {Place::kInput, i}};
+    Named named{"", {}, {OperandPlace::kInput, i}};
     int64_t stride = 1;
     for (size_t axis = shape.size(); axis-- > 0;) {
       const char index = einsum_.inputs[i][axis];
@@ -95,14 +95,14 @@ class EinsumPlan {
     return sizes;
   }
   int64_t count(const std::string& indices) const { return num_elements(sizes_of(indices)); }
-  Place reserve(const std::string& indices) {
+  OperandPlace reserve(const std::string& indices) {
     constexpr int64_t kMost = int64_t{1} << 56;
     if (count(indices) > kMost)
       fail(spec_.node().label(), ": its operands make ", to_string(sizes_of(indices)), ", more than memory can hold");
     return workspace_.reserve(static_cast<size_t>(count(indices)) * size_of(spec_.in_type()));
   }
 
-  Named contiguous(const std::string& indices, Place place) const {
+  Named contiguous(const std::string& indices, OperandPlace place) const {
     Named named{indices, Shape(indices.size()), place};
     int64_t stride = 1;
     for (size_t i = indices.size(); i-- > 0;) {
@@ -113,7 +113,7 @@ class EinsumPlan {
   }
 
   // Brings the axes of `from` into the order of `indices`; all other axes are summed.
-  Named arrange(const Named& from, const std::string& indices, Place to) {
+  Named arrange(const Named& from, const std::string& indices, OperandPlace to) {
     Arrangement arrangement;
     for (char index : indices) {
       const size_t axis = from.indices.find(index);
@@ -142,7 +142,8 @@ class EinsumPlan {
     const std::string summed = select(a.indices, [&](char i) { return in_b(i) && !is_wanted(i); });
     const std::string left = select(a.indices, [&](char i) { return !in_b(i) && is_wanted(i); });
     const std::string right = select(b.indices, [&](char i) { return !has(a.indices, i) && is_wanted(i); });
-    const Place from_a = in_order(a, batch + left + summed).place, from_b = in_order(b, batch + summed + right).place;
+    const OperandPlace from_a = in_order(a, batch + left + summed).place,
+                       from_b = in_order(b, batch + summed + right).place;
     const Named result = contiguous(batch + left + right, reserve(batch + left + right));
 
     const Shape products = {count(batch)};
@@ -154,7 +155,7 @@ class EinsumPlan {
     product.b = row_major_matrices(products, product.k, product.n);
     product.y = row_major_matrices(products, product.m, product.n);
     const Prepared prepared = product_(spec_, product);
-    const Place scratch = workspace_.reserve(prepared.workspace);
+    const OperandPlace scratch = workspace_.reserve(prepared.workspace);
     steps_.push_back([=, run = prepared.run, to = result.place](const Launch& launch) {
       const void* inputs[] = {address(from_a, launch), address(from_b, launch)};
       void* outputs[] = {address(to, launch)};

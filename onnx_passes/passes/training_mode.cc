@@ -78,15 +78,22 @@ void to_inference(Node* node) {
   if (made->output()->name() != name) graph.rename(made->output(), name);
 }
 
-// y = x, and the mask is all true.
-void remove_dropout(Node* node) {
+// y = x, and the mask is all true. `training` has the training versions, if there are any.
+void remove_dropout(Node* node, EntryPoint* training) {
   Graph& graph = node->graph();
   if (Value* mask = node->output(1); mask && (!mask->uses().empty() || graph.is_output(mask))) {
     Builder b(&graph, node);
     const Var ones = full(shape(b.var(node->input(0))), DType::kBool, 1);
     graph.replace(mask, ones.value());
   }
-  graph.replace(node->output(), node->input(0));
+  Value *const old = node->output(), *same = node->input(0);
+  if (training && graph.is_output(old) && training->training_versions.count(old)) {
+    // An output stays a value of its own: its training version is not that of the input, which others may read.
+    Builder b(&graph, node);
+    same = b.op("Identity", {b.var(same)}).value();
+    training->training_versions[same] = training->training_versions.at(old);
+  }
+  graph.replace(old, same);
   graph.remove(node);
 }
 
@@ -102,7 +109,7 @@ class TrainingCopy {
     for (Node* node : model_.graph->nodes()) {
       check_subgraphs(*node);
       if (node->is("Dropout") && !drops(*node)) {
-        remove_dropout(node);
+        remove_dropout(node, nullptr);
       } else if (is_batch_norm(*node)) {
         copy_batch_norm(*node);
       } else if (node->is("Dropout")) {
@@ -208,11 +215,11 @@ class TrainingCopy {
 
 }  // namespace
 
-void to_inference(Graph& graph) {
+void to_inference(Graph& graph, EntryPoint* training) {
   for (Node* node : graph.nodes()) {
     for (const auto& subgraph : node->subgraphs()) to_inference(*subgraph.graph);
     if (is_batch_norm(*node)) to_inference(node);
-    if (node->is("Dropout")) remove_dropout(node);
+    if (node->is("Dropout")) remove_dropout(node, training);
   }
 }
 
@@ -223,7 +230,7 @@ Pass training_mode(const BuildOptions& options) {
               if (is_batch_norm(*node)) own_statistics(node);
             }
             if (options.mode == Mode::kTrain) TrainingCopy(model, step, options).run();
-            to_inference(*model.graph);
+            to_inference(*model.graph, &step);
             return true;
           }};
 }

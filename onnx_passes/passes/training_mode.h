@@ -17,7 +17,8 @@ namespace onnx_train {
 Pass training_mode(const BuildOptions& options);
 
 // Converts the graph to inference form, including subgraphs, for `predict` and for plans of forward models. A model
-// exported in training mode then computes what its module computes in evaluation mode.
-void to_inference(Graph& graph);
+// exported in training mode then computes what its module computes in evaluation mode. The training versions of outputs
+// in `training`, if it is given, become those of the values that take their places.
+void to_inference(Graph& graph, EntryPoint* training = nullptr);
 
 }  // namespace onnx_train

@@ -9,8 +9,8 @@
 #include "kernels/cpu/products/amx_panels.h"
 #include "kernels/cpu/support/cpu_features.h"
 #include "kernels/cpu/support/parallel.h"
-#include "kernels/place.h"
 #include "kernels/geometry/windows.h"
+#include "kernels/place.h"
 
 namespace onnx_train::cpu {
 
@@ -225,7 +225,7 @@ class AmxConvolution {
   int64_t shares_ = 1, shares_of_panels_ = 1;
   int64_t weight_size_ = 0;
   Workspace workspace_;
-  Place scratch_;
+  OperandPlace scratch_;
 };
 
 Prepared prepared(const NodeSpec& spec, const Convolution& c, bool gradient, int images, int weights, int bias) {

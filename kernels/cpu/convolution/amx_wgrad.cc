@@ -10,8 +10,8 @@
 #include "kernels/cpu/convolution/tiles.h"
 #include "kernels/cpu/products/amx_panels.h"
 #include "kernels/cpu/support/parallel.h"
-#include "kernels/place.h"
 #include "kernels/geometry/windows.h"
+#include "kernels/place.h"
 
 namespace onnx_train::cpu {
 
@@ -251,7 +251,7 @@ class AmxWgrad {
   int64_t rows_at_once_ = 0, columns_at_once_ = 0;
   int64_t shares_ = 0;
   Workspace workspace_;
-  Place sums_, panels_;
+  OperandPlace sums_, panels_;
 };
 
 }  // namespace

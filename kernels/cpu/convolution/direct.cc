@@ -15,8 +15,8 @@
 #include "kernels/cpu/convolution/tiles.h"
 #include "kernels/cpu/support/cpu_features.h"
 #include "kernels/cpu/support/parallel.h"
-#include "kernels/place.h"
 #include "kernels/geometry/windows.h"
+#include "kernels/place.h"
 #include "onnx_passes/ir/half.h"
 
 namespace onnx_train::cpu {
@@ -246,7 +246,7 @@ class DirectConvolution {
   int64_t columns_, groups_;           // number of blocks of output channels, and of images
   int64_t shares_;                     // number of shares of both, one per thread
   Workspace workspace_;
-  Place panels_;
+  OperandPlace panels_;
 };
 
 // The fraction of window positions times taps that are not padding.

@@ -17,8 +17,8 @@
 #include "kernels/cpu/convolution/tiles.h"
 #include "kernels/cpu/support/cpu_features.h"
 #include "kernels/cpu/support/parallel.h"
-#include "kernels/place.h"
 #include "kernels/geometry/windows.h"
+#include "kernels/place.h"
 
 namespace onnx_train::cpu {
 namespace {
@@ -329,7 +329,7 @@ class WgradDirect {
   std::vector<Pair> pairs_;
   std::vector<size_t> starts_;
   Workspace workspace_;
-  Place x_panels_, dy_panels_, tiles_, bias_;
+  OperandPlace x_panels_, dy_panels_, tiles_, bias_;
 };
 
 template <typename Operands>

@@ -16,8 +16,8 @@
 #include "kernels/cpu/products/gemm.h"
 #include "kernels/cpu/support/cpu_features.h"
 #include "kernels/cpu/support/parallel.h"
-#include "kernels/place.h"
 #include "kernels/geometry/windows.h"
+#include "kernels/place.h"
 
 namespace onnx_train::cpu {
 namespace {
@@ -104,7 +104,7 @@ class WgradIm2col {
   std::vector<int64_t> elements_;  // input position of each window and tap; -1 in the padding
   std::vector<Gemm<BFloat16>> products_;
   Workspace workspace_;
-  Place scratch_, patches_;
+  OperandPlace scratch_, patches_;
 };
 
 }  // namespace

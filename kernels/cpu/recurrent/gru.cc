@@ -94,7 +94,7 @@ class GruForward {
   bool linear_;
   StepProduct<Operand> g_;
   StoredOutput<T> candidates_;
-  Place beside_, reset_;  // beside: h Rᵀ + b of g, or r h; reset: r h as an operand
+  OperandPlace beside_, reset_;  // beside: h Rᵀ + b of g, or r h; reset: r h as an operand
 };
 
 // Inputs r lens h0 y gates candidates dy dy_h; outputs dgates dr dh0 dn.
@@ -224,7 +224,7 @@ class GruBackward {
   bool linear_;
   StepProduct<Operand> g_;
   OuterProduct<Operand> dr_;
-  Place dn_, reset_, to_reset_;
+  OperandPlace dn_, reset_, to_reset_;
 };
 
 }  // namespace

@@ -134,7 +134,7 @@ class LstmForward {
   T* cell(const Step& step) const { return static_cast<T*>(address(c_, step.launch)) + s_.e.state(step.d(), step.b); }
 
   const Sequence& s_;
-  Place c_;
+  OperandPlace c_;
   bool keeps_cells_;
 };
 
@@ -208,7 +208,7 @@ class LstmBackward {
 
   const Sequence& s_;
   FirstState<T> c0_;
-  Place dc_;
+  OperandPlace dc_;
   bool keeps_dp_;
   const T* first_cells_ = nullptr;  // c0, valid during the current run
 };

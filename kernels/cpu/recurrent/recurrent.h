@@ -20,8 +20,8 @@
 #include "kernels/cpu/support/maps.h"
 #include "kernels/cpu/support/parallel.h"
 #include "kernels/geometry/recurrence.h"
-#include "kernels/place.h"
 #include "kernels/math/convert.h"
+#include "kernels/place.h"
 
 namespace onnx_train::cpu {
 
@@ -56,10 +56,10 @@ class StepProduct {
   void run(const Launch& launch, const Part& part, const Operand* a, Computed<Operand>* y);
 
  private:
-  std::vector<Gemm<Operand>> gemms_;  // for each part
-  std::vector<Place> scratch_;        // for each part
-  std::vector<Place> packed_;         // for each direction
-  std::vector<const Operand*> b_;     // for each direction, valid during the current run
+  std::vector<Gemm<Operand>> gemms_;   // for each part
+  std::vector<OperandPlace> scratch_;  // for each part
+  std::vector<OperandPlace> packed_;   // for each direction
+  std::vector<const Operand*> b_;      // for each direction, valid during the current run
 };
 
 // The products of a step: forward y = h rᵀ with `rows` rows of R, and backward dh = dy r.
@@ -92,7 +92,7 @@ class InputProduct {
   bool bias_;
   std::vector<bool> whole_;
   Gemm<Operand> gemm_;
-  Place scratch_, sum_;
+  OperandPlace scratch_, sum_;
 };
 
 // An initial state [D, B, H]: input i of the node, converted to Operand if necessary, or zeros.
@@ -106,7 +106,7 @@ class FirstState {
   int input_ = -1;
   bool narrows_ = false;
   int64_t size_;
-  Place made_;
+  OperandPlace made_;
 };
 
 // h before each step of each direction, [D, T, B, H]: an operand of the products with the gates' gradients.
@@ -124,7 +124,7 @@ class OuterProduct {
 
  private:
   Gemm<Operand> gemm_;
-  Place scratch_;
+  OperandPlace scratch_;
 };
 
 // ---- Rows of numbers
@@ -292,7 +292,7 @@ class HiddenState {
 
   Extents extents_;
   bool rounds_, has_output_ = false;
-  Place h_, fresh_;
+  OperandPlace h_, fresh_;
 };
 
 // y += x
@@ -301,8 +301,8 @@ void add(int64_t n, const T* x, T* y) {
   map(n, x, true, y, true, y, [](T a, T b) { return a + b; });
 }
 
-// Whether the kernels support the node's element types with bfloat16 operands: X, W and R forward; R, y and dgates backward. Backward, `y` is the input number of
-// y, and `stored` lists the inputs that may be bfloat16.
+// Whether the kernels support the node's element types with bfloat16 operands: X, W and R forward; R, y and dgates
+// backward. Backward, `y` is the input number of y, and `stored` lists the inputs that may be bfloat16.
 bool takes_bfloat16_forward(const NodeSpec& spec);
 bool takes_bfloat16_backward(const NodeSpec& spec, int y, const std::vector<int>& stored);
 

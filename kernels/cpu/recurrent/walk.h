@@ -133,7 +133,7 @@ class ForwardWalk {
   HiddenState<T, Operand> state_;
   StoredOutput<T> y_, gates_;
   Cell cell_;
-  Place sums_;  // gate sums, then gate values
+  OperandPlace sums_;  // gate sums, then gate values
 };
 
 // ---- Backward: inputs r lens h0, y as input Cell::kY, dy dy_h from Cell::kDy on; outputs dgates dr dh0. With
@@ -233,7 +233,7 @@ class BackwardWalk {
   FirstState<Operand> h0_;
   bool keeps_dr_;
   Cell cell_;
-  Place dh_, rows_, h_before_;
+  OperandPlace dh_, rows_, h_before_;
 };
 
 // ---- Rows

@@ -17,7 +17,7 @@ namespace onnx_train::cpu {
 
 // A tensor in some memory layout.
 struct OneDnnOperand {
-  Place place;
+  OperandPlace place;
   dnnl::memory::desc layout;
 };
 
@@ -48,7 +48,7 @@ class Chain {
   struct Step {
     dnnl::primitive primitive;
     std::vector<dnnl::memory> memories;  // own what `arguments` points to
-    std::vector<Place> places;
+    std::vector<OperandPlace> places;
     std::vector<dnnl_exec_arg_t> arguments;
   };
 
@@ -67,10 +67,10 @@ dnnl::memory::data_type data_type(DType dtype);
 // Row-major memory of the given shape.
 dnnl::memory::desc row_major(const Shape& shape, DType dtype = DType::kFloat);
 inline OneDnnOperand input(int i, const dnnl::memory::desc& layout) {
-  return {{Place::kInput, static_cast<size_t>(i)}, layout};
+  return {{OperandPlace::kInput, static_cast<size_t>(i)}, layout};
 }
 inline OneDnnOperand output(int i, const dnnl::memory::desc& layout) {
-  return {{Place::kOutput, static_cast<size_t>(i)}, layout};
+  return {{OperandPlace::kOutput, static_cast<size_t>(i)}, layout};
 }
 
 }  // namespace onnx_train::cpu

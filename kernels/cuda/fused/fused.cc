@@ -19,7 +19,7 @@ namespace {
 // A reduction that follows the kernel, and where its operands lie.
 struct Reduction {
   std::function<void(const Launch&)> run;
-  Place from, workspace;
+  OperandPlace from, workspace;
   int output;
 };
 
@@ -42,7 +42,7 @@ class Fused {
         outputs_(spec.num_outputs()),
         addresses_(places_.size() + 1) {
     workspace_.reserve(source.workspace);
-    const auto writes = [](const Place& place) { return place.kind != Place::kInput; };
+    const auto writes = [](const OperandPlace& place) { return place.kind != OperandPlace::kInput; };
     if (std::any_of(places_.begin(), places_.end(), writes)) kernel_ = shared_kernel(source.text);
     for (const void*& address : addresses_) arguments_.push_back(&address);
     for (const FinalReduction& reduction : source.reductions) {
@@ -70,7 +70,7 @@ class Fused {
 
  private:
   std::shared_ptr<const CompiledKernel> kernel_;  // null if only reductions are left
-  const std::vector<Place> places_;
+  const std::vector<OperandPlace> places_;
   const int64_t threads_;
   const int inputs_, outputs_;
   Workspace workspace_;

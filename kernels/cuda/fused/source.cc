@@ -94,7 +94,7 @@ class Writer {
   void find_outputs() {
     for (size_t o = 0; o < body_.outputs.size(); ++o) {
       const Value* value = body_.outputs[o];
-      if (body_.extent(value) != ValueExtent::kTerminal) written_.push_back({value, {Place::kOutput, o}});
+      if (body_.extent(value) != ValueExtent::kTerminal) written_.push_back({value, {OperandPlace::kOutput, o}});
     }
     for (size_t o = 0; o < body_.outputs.size(); ++o) {
       if (body_.extent(body_.outputs[o]) != ValueExtent::kTerminal) continue;
@@ -104,16 +104,17 @@ class Writer {
   }
 
   // Where the input of a reduction lies after the kernel.
-  Place source_of(const Node& reduction) {
+  OperandPlace source_of(const Node& reduction) {
     const Value* in = reduction.input(0);
     const FusedSource from = body_.source(in, *in);
-    if (!body_.computes(from.root) && !from.pattern && !is_constant(from.root)) return {Place::kInput, port(from.root)};
+    if (!body_.computes(from.root) && !from.pattern && !is_constant(from.root))
+      return {OperandPlace::kInput, port(from.root)};
     for (const auto& [value, place] : written_) {
       const FusedSource written = body_.source(value, *value);
       const bool same_size = num_elements_of(*value) == num_elements_of(*in);
       if (written.root == from.root && !written.pattern && !from.pattern && same_size) return place;
     }
-    const Place made = workspace_.reserve(static_cast<size_t>(num_elements_of(*in)) * size_of(in->dtype()));
+    const OperandPlace made = workspace_.reserve(static_cast<size_t>(num_elements_of(*in)) * size_of(in->dtype()));
     written_.push_back({in, made});
     return made;
   }
@@ -127,13 +128,13 @@ class Writer {
   // ---- Parameters
 
   // The name of the parameter that holds the address.
-  std::string parameter(const Place& place, const std::string& type) {
+  std::string parameter(const OperandPlace& place, const std::string& type) {
     for (size_t i = 0; i < result_.arguments.size(); ++i) {
       if (result_.arguments[i] == place) return concat("p", i);
     }
     result_.arguments.push_back(place);
     const std::string name = concat("p", result_.arguments.size() - 1);
-    parameters_ += concat(", ", place.kind == Place::kInput ? "const " : "", type, "* ", name);
+    parameters_ += concat(", ", place.kind == OperandPlace::kInput ? "const " : "", type, "* ", name);
     return name;
   }
 
@@ -157,7 +158,7 @@ class Writer {
   }
 
   std::string load(const FusedSource& from, const std::string& type, bool of_row) {
-    const std::string name = parameter({Place::kInput, port(from.root)}, type);
+    const std::string name = parameter({OperandPlace::kInput, port(from.root)}, type);
     (from.pattern || of_row ? read_elsewhere_ : read_in_order_).insert(from.root);
     if (!from.pattern && !of_row && pack_ > 1) {
       const auto [place, added] = packs_.try_emplace(name, concat(name, "_pack"));
@@ -334,7 +335,7 @@ class Writer {
       if (read_elsewhere_.contains(body_.inputs[other])) return false;
       // A reduction that follows reads the input after the kernel has written.
       for (const FinalReduction& reduction : result_.reductions) {
-        if (reduction.from == Place{Place::kInput, other}) return false;
+        if (reduction.from == OperandPlace{OperandPlace::kInput, other}) return false;
       }
     }
     return true;
@@ -342,7 +343,7 @@ class Writer {
 
   void find_in_place() {
     for (const auto& [value, place] : written_) {
-      if (place.kind != Place::kOutput || of_row(value)) continue;
+      if (place.kind != OperandPlace::kOutput || of_row(value)) continue;
       for (size_t i = 0; i < body_.inputs.size(); ++i) {
         const Value* input = body_.inputs[i];
         if (!input || !read_in_order_.contains(input) || size_of(input->dtype()) != size_of(value->dtype())) continue;
@@ -353,7 +354,7 @@ class Writer {
 
   struct Written {
     const Value* value;
-    Place place;
+    OperandPlace place;
   };
 
   const NodeSpec& spec_;

@@ -18,15 +18,15 @@ inline constexpr const char* kFusedKernel = "fused";  // the function's name in 
 
 // A reduction that follows the kernel.
 struct FinalReduction {
-  const Node* node;  // of the body
-  Place from;        // its input
-  int output;        // output number of the call
+  const Node* node;   // of the body
+  OperandPlace from;  // its input
+  int output;         // output number of the call
 };
 
 struct FusedSourceText {
   std::string text;
   // The kernel's parameters are the guard (kernels/cuda/support/launch.h), then the addresses of these.
-  std::vector<Place> arguments;
+  std::vector<OperandPlace> arguments;
   int64_t threads = 0;
   std::vector<FinalReduction> reductions;
   std::vector<InPlace> in_place;

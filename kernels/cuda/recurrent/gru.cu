@@ -80,7 +80,7 @@ class GruForward {
   const Sequence& s_;
   const bool linear_;
   const InnerProduct g_;
-  const Place beside_;  // h Rᵀ of g, or r h: [B, H]
+  const OperandPlace beside_;  // h Rᵀ of g, or r h: [B, H]
 };
 
 // ---- Backward: inputs r lens h0 y gates candidates dy dy_h; outputs dgates dr dh0 dn
@@ -183,7 +183,7 @@ class GruBackward {
   const Sequence& s_;
   const bool linear_;
   const InnerProduct g_, dr_;
-  Place dn_, reset_, q_;
+  OperandPlace dn_, reset_, q_;
 };
 
 }  // namespace

@@ -70,7 +70,7 @@ class LstmForward {
 
  private:
   const Sequence& s_;
-  const Place c_;
+  const OperandPlace c_;
 };
 
 // ---- Backward: inputs r lens h0 c0 p y gates cells dy dy_h dy_c; outputs dgates dr dh0 dc0 dp
@@ -156,7 +156,7 @@ class LstmBackward {
 
  private:
   const Sequence& s_;
-  const Place dc_;
+  const OperandPlace dc_;
 };
 
 }  // namespace

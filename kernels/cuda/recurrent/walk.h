@@ -1,6 +1,6 @@
-// The walk of a recurrent kernel over time, forward and backward, which RNN, GRU and LSTM share: what kernels/cpu/
-// recurrent/walk.h does on the CPU, with a product and a cell's kernels for each step of each direction. With the step
-// captured as a graph, nothing of this loop runs on the host again.
+// The walk of a recurrent kernel over time, forward and backward, which RNN, GRU and LSTM share, like the CPU's: a
+// product and a cell's kernels for each step of each direction. With the step captured as a graph, nothing of this loop
+// runs on the host again.
 //
 // A walk owns its cell and belongs to one prepared kernel, which runs on one thread at a time.
 #pragma once
@@ -169,7 +169,7 @@ class ForwardWalk {
                                  h + e.state(d, 0),
                                  y ? y + e.value(t, d, 0) : nullptr,
                                  r,
-                                 sums_.kind == Place::kOutput,
+                                 sums_.kind == OperandPlace::kOutput,
                                  scratch};
         step_.run(launch, now.h, r, now.gates, scratch);
         cell_.step(launch, s_.step(t, s_.in<int32_t>(launch, 4)), now);
@@ -203,7 +203,7 @@ class ForwardWalk {
   const Cell<T> cell_;
   const bool has_b_;
   const InnerProduct input_, step_;
-  const Place h_, sums_, scratch_;
+  const OperandPlace h_, sums_, scratch_;
 };
 
 // ---- Backward: inputs r lens h0, y as input Cell::kY, dy dy_h from Cell::kDy on; outputs dgates dr dh0. With
@@ -290,7 +290,7 @@ class BackwardWalk {
   Workspace workspace_;
   const Cell<T> cell_;
   const InnerProduct step_, dr_;
-  const Place dh_, h_before_, scratch_;
+  const OperandPlace dh_, h_before_, scratch_;
 };
 
 // ---- Rows
