@@ -15,16 +15,15 @@ std::string key(std::string_view domain, std::string_view op) { return concat(do
 // Calls f() and adds the node's name to errors.
 template <typename F>
 auto naming(const Node& node, const F& f) {
-  const std::string label = node.label();
   try {
     return f();
   } catch (const Error& error) {
-    if (std::string_view(error.what()).find(label) != std::string_view::npos) throw;
-    fail_as(error.code(), label, ": ", error.what());
+    if (std::string_view(error.what()).find(node.label()) != std::string_view::npos) throw;
+    fail_as(error.code(), node.label(), ": ", error.what());
   } catch (const std::bad_alloc&) {
-    fail_as(ErrorCode::kMemory, label, ": there is not enough memory to prepare it");
+    fail_as(ErrorCode::kMemory, node.label(), ": there is not enough memory to prepare it");
   } catch (const std::exception& error) {
-    fail(label, ": ", error.what());
+    fail(node.label(), ": ", error.what());
   }
 }
 
