@@ -23,6 +23,8 @@ namespace onnx_train {
 namespace {
 
 constexpr size_t kHugePage = size_t{2} << 20;
+// A gradient whose update alone, a node of its own, costs no more than within a multi-tensor update.
+constexpr size_t kEarlyUpdate = size_t{256} << 10;
 
 // The CPU's stream has no queue: work is done when it is enqueued.
 class CpuStream : public Stream {
@@ -103,7 +105,7 @@ class CpuDevice : public Device {
     passes.push_back({"narrow_storage", [this](Model& model) { return narrow_storage(model, *this); }});
     passes.push_back({"fuse_elementwise", [](Model& model) { return fuse_elementwise(model, cpu::can_fuse); }});
     const auto may_reject = [this](const Node& node) { return may_reject_data(*this, node); };
-    passes.push_back({"update_early", [=](Model& model) { return update_early(model, may_reject); }});
+    passes.push_back({"update_early", [=](Model& model) { return update_early(model, may_reject, kEarlyUpdate); }});
     passes.push_back({"merge_updates", merge_updates});
     passes.push_back(recompute_pass(options));
     passes.push_back({"remove_dead_nodes", remove_dead_nodes});

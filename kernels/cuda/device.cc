@@ -6,6 +6,7 @@
 #include "kernels/cuda/support/runtime.h"
 #include "kernels/cuda/support/stream.h"
 #include "kernels/lowering/lowering.h"
+#include "kernels/lowering/recurrent.h"
 #include "kernels/lowering/updates.h"
 #include "onnx_passes/ir/error.h"
 
@@ -13,6 +14,9 @@ namespace onnx_train {
 namespace {
 
 constexpr size_t kCudaAlignment = 256;  // of cudaMalloc
+// A gradient whose update alone takes ten times as long as the two launches more that it needs (AdamW moves seven times
+// its bytes).
+constexpr size_t kEarlyUpdate = size_t{16} << 20;
 
 class CudaDevice : public Device {
  public:
@@ -78,13 +82,15 @@ class CudaDevice : public Device {
 
   std::vector<Pass> lowering(const LoweringOptions& options) const override {
     std::vector<Pass> passes = required_lowering(*this);
+    // Runs before functions are expanded: without a kernel the two forms could not be told apart afterwards.
+    passes.insert(passes.begin() + 2, {"share_recurrent_steps", share_recurrent_steps});
     passes.push_back({"fold_transposes", fold_transposes});
     passes.push_back({"add_gather_gradients", add_gather_gradients});
     passes.push_back({"sparse_updates", sparse_updates});
     passes.push_back({"remove_dead_nodes", remove_dead_nodes});
     passes.push_back({"fuse_elementwise", [](Model& model) { return fuse_elementwise(model, cuda::can_fuse); }});
     const auto may_reject = [this](const Node& node) { return may_reject_data(*this, node); };
-    passes.push_back({"update_early", [=](Model& model) { return update_early(model, may_reject); }});
+    passes.push_back({"update_early", [=](Model& model) { return update_early(model, may_reject, kEarlyUpdate); }});
     passes.push_back({"merge_updates", merge_updates});
     passes.push_back(recompute_pass(options));
     passes.push_back({"remove_dead_nodes", remove_dead_nodes});
