@@ -83,6 +83,7 @@ class Buffer {
  public:
   Buffer() = default;
   Buffer(const Buffer&) = delete;
+  Buffer(Buffer&& other) noexcept : view_(std::exchange(other.view_, Py_buffer{})) {}
   ~Buffer() {
     if (view_.obj) PyBuffer_Release(&view_);
   }
@@ -99,6 +100,15 @@ class Buffer {
     PyBuffer_Release(&view_);
     view_ = {};
     return false;
+  }
+  // The same for any element type; nothing when it is not possible.
+  std::optional<onnx_train_type> acquire(PyObject* object) {
+    if (PyObject_GetBuffer(object, &view_, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT) == 0) {
+      return type_of_format(view_.format, view_.itemsize);
+    }
+    PyErr_Clear();
+    view_ = {};
+    return std::nullopt;
   }
   const Py_buffer& view() const { return view_; }
 
@@ -172,6 +182,16 @@ Error unknown_input(const std::string& entry, std::string_view name, const std::
                "entry point '" + entry + "' has no input '" + std::string(name) + "'; it has " + names);
 }
 
+// The inputs of a run, and what holds their memory.
+struct Batch {
+  explicit Batch(size_t count) : buffers(count), converted(count) {}
+
+  std::vector<Buffer> buffers;
+  std::vector<nb::object> converted;
+  std::vector<std::unique_ptr<char[]>> copies;  // of inputs that are states
+  std::vector<onnx_train_tensor> tensors;
+};
+
 class SessionHandle {
  public:
   SessionHandle(const ModelHandle& model, const Options& options) {
@@ -213,6 +233,10 @@ class SessionHandle {
   }
 
   nb::dict run(const std::string& entry, const nb::dict& arrays);
+  std::unique_ptr<Batch> batch(const std::string& entry, const nb::dict& arrays);
+  // Trains; returns the reason of the end. Data are arrays by name, or (begin, next, number of batches).
+  int fit(const Options& options, const nb::object& data, const nb::object& evaluation, const nb::object& on_step,
+          const nb::object& on_evaluation);
 
   // name, type, shape
   nb::tuple describe(const std::string& name) const {
@@ -296,37 +320,152 @@ bool SessionHandle::is_state(const void* data, size_t bytes) const {
   return begin < states_end_ && states_begin_ < begin + bytes;
 }
 
-nb::dict SessionHandle::run(const std::string& entry, const nb::dict& arrays) {
+const Port& find_port(const std::string& entry, std::string_view name, const std::vector<Port>& ports) {
+  const auto port = std::find_if(ports.begin(), ports.end(), [&](const Port& p) { return p.name == name; });
+  if (port == ports.end()) throw unknown_input(entry, name, ports);
+  return *port;
+}
+
+// A run may change states while it reads its inputs, so inputs that are states are copied.
+std::unique_ptr<Batch> SessionHandle::batch(const std::string& entry, const nb::dict& arrays) {
   const std::vector<Port>& ports = inputs(entry);
-  const Use use(this);
-  std::vector<Buffer> buffers(arrays.size());
-  std::vector<nb::object> converted(arrays.size());
-  std::vector<onnx_train_tensor> tensors;
-  tensors.reserve(arrays.size());
+  auto batch = std::make_unique<Batch>(arrays.size());
   for (const auto& [key, value] : arrays) {
-    const std::string_view name = nb::cast<std::string_view>(key);
-    const auto port = std::find_if(ports.begin(), ports.end(), [&](const Port& p) { return p.name == name; });
-    if (port == ports.end()) throw unknown_input(entry, name, ports);
-    const size_t i = tensors.size();
-    acquire(value, port->type, port->name, &converted[i], &buffers[i]);
-    const Py_buffer& view = buffers[i].view();
-    tensors.push_back({port->name.c_str(), port->type, view.ndim, view.shape, view.buf});
+    const Port& port = find_port(entry, nb::cast<std::string_view>(key), ports);
+    const size_t i = batch->tensors.size();
+    acquire(value, port.type, port.name, &batch->converted[i], &batch->buffers[i]);
+    const Py_buffer& view = batch->buffers[i].view();
+    void* data = view.buf;
+    const auto bytes = static_cast<size_t>(view.len);
+    if (is_state(data, bytes)) {
+      batch->copies.emplace_back(new char[bytes]);
+      data = std::memcpy(batch->copies.back().get(), data, bytes);
+    }
+    batch->tensors.push_back({port.name.c_str(), port.type, view.ndim, view.shape, data});
   }
-  std::vector<std::unique_ptr<char[]>> copies;  // of inputs that are states
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    const auto bytes = static_cast<size_t>(buffers[i].view().len);
-    if (!is_state(tensors[i].data, bytes)) continue;
-    copies.emplace_back(new char[bytes]);
-    tensors[i].data = std::memcpy(copies.back().get(), tensors[i].data, bytes);
-  }
+  return batch;
+}
+
+nb::dict SessionHandle::run(const std::string& entry, const nb::dict& arrays) {
+  inputs(entry);
+  const Use use(this);
+  const auto given = batch(entry, arrays);
   const onnx_train_tensor* outputs = nullptr;
   size_t count = 0;
   unlocked([&] {
-    return onnx_train_session_run(handle_.get(), entry.c_str(), tensors.data(), tensors.size(), &outputs, &count);
+    return onnx_train_session_run(handle_.get(), entry.c_str(), given->tensors.data(), given->tensors.size(), &outputs,
+                                  &count);
   });
   nb::dict results;
   for (size_t i = 0; i < count; ++i) results[outputs[i].name] = to_python(outputs[i]);
   return results;
+}
+
+Input as_input(const onnx_train_tensor& tensor) {
+  return Input(tensor.name, tensor.type, std::vector<int64_t>(tensor.shape, tensor.shape + tensor.rank), tensor.data);
+}
+
+// Batches of a Python iterator. Functions take the interpreter lock, which a training has released.
+class PythonBatches : public DataSource {
+ public:
+  PythonBatches(SessionHandle* session, std::string entry, const nb::tuple& data)
+      : session_(*session),
+        entry_(std::move(entry)),
+        begin_(data[0]),
+        next_(data[1]),
+        batches_(nb::cast<int64_t>(data[2])) {}
+
+  int64_t batches() const override { return batches_; }
+  void begin(int64_t epoch) override {
+    const nb::gil_scoped_acquire lock;
+    begin_(epoch);
+  }
+  std::vector<Input> next() override {
+    const nb::gil_scoped_acquire lock;
+    batch_.reset();
+    const nb::object arrays = next_();
+    if (arrays.is_none()) return {};
+    batch_ = session_.batch(entry_, nb::cast<nb::dict>(arrays));
+    std::vector<Input> inputs;
+    for (const onnx_train_tensor& tensor : batch_->tensors) inputs.push_back(as_input(tensor));
+    return inputs;
+  }
+
+ private:
+  SessionHandle& session_;
+  const std::string entry_;
+  const nb::object begin_, next_;
+  const int64_t batches_;
+  std::unique_ptr<Batch> batch_;
+};
+
+// Whole arrays, in their own element types.
+class PythonArrays : public Arrays {
+ public:
+  PythonArrays(const std::vector<Port>& ports, const std::string& entry, const nb::dict& arrays)
+      : PythonArrays(ports, entry, arrays, std::vector<Buffer>(arrays.size())) {}
+
+ private:
+  PythonArrays(const std::vector<Port>& ports, const std::string& entry, const nb::dict& arrays,
+               std::vector<Buffer> buffers)
+      : Arrays(views(ports, entry, arrays, &buffers)), buffers_(std::move(buffers)) {}
+
+  static std::vector<Input> views(const std::vector<Port>& ports, const std::string& entry, const nb::dict& arrays,
+                                  std::vector<Buffer>* buffers) {
+    std::vector<Input> inputs;
+    for (const auto& [key, value] : arrays) {
+      const Port& port = find_port(entry, nb::cast<std::string_view>(key), ports);
+      Buffer& buffer = (*buffers)[inputs.size()];
+      const auto type = buffer.acquire(value.ptr());
+      if (!type) throw Error(ONNX_TRAIN_DATA, "'" + port.name + "' is no dense array of numbers");
+      const Py_buffer& view = buffer.view();
+      inputs.emplace_back(port.name, *type, std::vector<int64_t>(view.shape, view.shape + view.ndim), view.buf);
+    }
+    return inputs;
+  }
+
+  std::vector<Buffer> buffers_;
+};
+
+// Passes reports to Python functions, which return an onnx_train_next.
+class PythonObserver : public Observer {
+ public:
+  PythonObserver(nb::object on_step, nb::object on_evaluation)
+      : on_step_(std::move(on_step)), on_evaluation_(std::move(on_evaluation)) {}
+
+  onnx_train_next on_step(const onnx_train_step& s) override {
+    const nb::gil_scoped_acquire lock;
+    return next(on_step_(s.step, s.epoch, s.samples, s.loss, s.learning_rate, s.accuracy, s.grad_norm, s.seconds));
+  }
+  onnx_train_next on_evaluation(const onnx_train_evaluation& e) override {
+    const nb::gil_scoped_acquire lock;
+    nb::dict metrics;
+    for (size_t i = 0; i < e.num_metrics; ++i) metrics[e.metrics[i].name] = e.metrics[i].value;
+    return next(on_evaluation_(e.step, e.epoch, e.train_loss, metrics, e.best != 0));
+  }
+
+ private:
+  static onnx_train_next next(const nb::object& value) { return static_cast<onnx_train_next>(nb::cast<int>(value)); }
+
+  const nb::object on_step_, on_evaluation_;
+};
+
+int SessionHandle::fit(const Options& options, const nb::object& data, const nb::object& evaluation,
+                       const nb::object& on_step, const nb::object& on_evaluation) {
+  const std::vector<std::string> names = entries();
+  const bool accumulates = std::find(names.begin(), names.end(), "accumulate") != names.end();
+  const auto source = [&](const nb::object& given, const std::string& entry) -> std::unique_ptr<DataSource> {
+    if (nb::isinstance<nb::dict>(given)) {
+      return std::make_unique<PythonArrays>(inputs(entry), entry, nb::cast<nb::dict>(given));
+    }
+    return std::make_unique<PythonBatches>(this, entry, nb::cast<nb::tuple>(given));
+  };
+  const auto training = source(data, accumulates ? "accumulate" : "step");
+  const auto evaluated = evaluation.is_none() ? nullptr : source(evaluation, "evaluate");
+  PythonObserver observer(on_step, on_evaluation);
+  Trainer trainer(handle_.get(), training.get(), evaluated.get(), &observer);
+  const nb::gil_scoped_release release;
+  return trainer.run(options);
 }
 
 nb::object SessionHandle::state(nb::handle self, const std::string& name) {
@@ -395,6 +534,8 @@ void define_session(nb::module_& module) {
           "outputs", [](SessionHandle& s, const std::string& entry) { return to_python(s.outputs(entry)); },
           nb::arg("entry"))
       .def("run", &SessionHandle::run, nb::arg("entry"), nb::arg("arrays"))
+      .def("fit", &SessionHandle::fit, nb::arg("options"), nb::arg("data"), nb::arg("evaluation").none(),
+           nb::arg("on_step"), nb::arg("on_evaluation"))
       .def("describe", &SessionHandle::describe, nb::arg("name"))
       .def(
           "state", [](nb::handle self, const std::string& name) { return SessionHandle::state(self, name); },

@@ -187,7 +187,7 @@ bool Trainer::start_step(TrainerEvents* events) {
     position_.sample += samples;
   }
   if (position_.sample == begin) {
-    if (begin == 0) fail("epoch ", position_.epoch + 1, " of the data has no batch");
+    if (begin == 0) fail_as(ErrorCode::kData, "epoch ", position_.epoch + 1, " of the data has no batch");
     return false;
   }
   if (!whole) start_run({"apply", step, begin, 0, begin, rate, true, start}, controls, events);
@@ -323,10 +323,10 @@ StopReason Trainer::run(TrainerEvents* events, const std::atomic<bool>& interrup
 void Trainer::check_finite(const BatchRun& run, const StepReport& report) const {
   if (std::isfinite(report.loss) && std::isfinite(report.grad_norm)) return;
   const std::string fault = training_->fault(run.step_begin, report.samples);
-  fail("the loss is ", report.loss, " at step ", report.step, " (gradient norm ", report.grad_norm, ", learning rate ",
-       report.learning_rate, ") ", training_->describe(run.step_begin, report.samples), "; ",
-       fault.empty() ? "lower --lr, add --warmup or --clip, or look at the data" : fault,
-       options_.folder.empty() ? "" : concat("; ", options_.folder, "/last.onnx holds an earlier state"));
+  fail_as(ErrorCode::kData, "the loss is ", report.loss, " at step ", report.step, " (gradient norm ", report.grad_norm,
+          ", learning rate ", report.learning_rate, ") ", training_->describe(run.step_begin, report.samples), "; ",
+          fault.empty() ? "lower --lr, add --warmup or --clip, or look at the data" : fault,
+          options_.folder.empty() ? "" : concat("; ", options_.folder, "/last.onnx holds an earlier state"));
 }
 
 namespace {
@@ -371,7 +371,7 @@ Metrics evaluate(Session* session, BatchSource* data) {
     }
     at += samples;
   }
-  if (at == 0) fail("the evaluation data has no batch");
+  if (at == 0) fail_as(ErrorCode::kData, "the evaluation data has no batch");
   for (const std::string& name : means) metrics[name] /= n > 0 ? 1 : static_cast<double>(at);
   return metrics;
 }

@@ -282,7 +282,9 @@ class Trainer {
  public:
   // All outlive the trainer; `evaluation` and `observer` may be null.
   Trainer(Session* session, DataSource* training, DataSource* evaluation = nullptr, Observer* observer = nullptr)
-      : session_(*session), training_{training, this}, evaluation_{evaluation, this}, observer_(observer) {}
+      : Trainer(session->get(), training, evaluation, observer) {}
+  Trainer(onnx_train_session* session, DataSource* training, DataSource* evaluation, Observer* observer)
+      : session_(session), training_{training, this}, evaluation_{evaluation, this}, observer_(observer) {}
   Trainer(const Trainer&) = delete;
 
   // Returns when a limit is reached or the observer ends it. Throws Error, and what data and observer throw.
@@ -304,9 +306,8 @@ class Trainer {
     }
     const auto views = detail::views(options);
     onnx_train_stop_reason reason = ONNX_TRAIN_FINISHED;
-    const onnx_train_status status =
-        onnx_train_fit(session_.get(), &training, evaluation_.source ? &evaluation : nullptr, views.data(),
-                       views.size(), &observer, &reason);
+    const onnx_train_status status = onnx_train_fit(session_, &training, evaluation_.source ? &evaluation : nullptr,
+                                                    views.data(), views.size(), &observer, &reason);
     if (thrown_) std::rethrow_exception(std::exchange(thrown_, nullptr));
     check(status);
     return reason;
@@ -364,7 +365,7 @@ class Trainer {
     }
   }
 
-  Session& session_;
+  onnx_train_session* session_;
   Data training_, evaluation_;
   Observer* observer_;
   std::exception_ptr thrown_;
