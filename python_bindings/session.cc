@@ -4,13 +4,9 @@
 #include <nanobind/stl/string_view.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
-#include <map>
-#include <optional>
-#include <string_view>
 
-#include "python_bindings/core.h"
+#include "python_bindings/session.h"
 
 namespace onnx_train::python {
 namespace {
@@ -42,95 +38,10 @@ const ElementType& element_type(onnx_train_type type, const std::string& name) {
   throw Error(ONNX_TRAIN_UNSUPPORTED, "'" + name + "' has elements of 16 bits (bfloat16) that numpy has no type for");
 }
 
-// The number of an element type of the buffer protocol's native formats; nothing for others.
-std::optional<onnx_train_type> type_of_format(const char* format, Py_ssize_t size) {
-  if (!format) return ONNX_TRAIN_UINT8;
-  if (*format == '@' || *format == '=' || *format == '<') ++format;
-  if (format[0] == '\0' || format[1] != '\0') return std::nullopt;
-  const auto of_size = [&](std::initializer_list<onnx_train_type> types) {  // 1, 2, 4, 8 bytes
-    const size_t i = size == 1 ? 0 : size == 2 ? 1 : size == 4 ? 2 : 3;
-    return types.begin()[i];
-  };
-  switch (*format) {
-    case 'f': return ONNX_TRAIN_FLOAT;
-    case 'd': return ONNX_TRAIN_DOUBLE;
-    case 'e': return ONNX_TRAIN_FLOAT16;
-    case '?': return ONNX_TRAIN_BOOL;
-    case 'b':
-    case 'h':
-    case 'i':
-    case 'l':
-    case 'q':
-    case 'n': return of_size({ONNX_TRAIN_INT8, ONNX_TRAIN_INT16, ONNX_TRAIN_INT32, ONNX_TRAIN_INT64});
-    case 'B':
-    case 'H':
-    case 'I':
-    case 'L':
-    case 'Q':
-    case 'N': return of_size({ONNX_TRAIN_UINT8, ONNX_TRAIN_UINT16, ONNX_TRAIN_UINT32, ONNX_TRAIN_UINT64});
-    default: return std::nullopt;
-  }
-}
-
 size_t bytes_of(const ElementType& type, const int64_t* shape, int32_t rank) {
   size_t bytes = type.bits / 8;
   for (int32_t i = 0; i < rank; ++i) bytes *= static_cast<size_t>(shape[i]);
   return bytes;
-}
-
-// An object's memory in row-major order, held as long as this lives.
-class Buffer {
- public:
-  Buffer() = default;
-  Buffer(const Buffer&) = delete;
-  Buffer(Buffer&& other) noexcept : view_(std::exchange(other.view_, Py_buffer{})) {}
-  ~Buffer() {
-    if (view_.obj) PyBuffer_Release(&view_);
-  }
-
-  // False when the object has no memory in row-major order, or not of this type.
-  bool acquire(PyObject* object, onnx_train_type type) {
-    if (!PyObject_CheckBuffer(object)) return false;
-    if (PyObject_GetBuffer(object, &view_, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT) != 0) {
-      PyErr_Clear();
-      view_ = {};
-      return false;
-    }
-    if (type_of_format(view_.format, view_.itemsize) == type) return true;
-    PyBuffer_Release(&view_);
-    view_ = {};
-    return false;
-  }
-  // The same for any element type; nothing when it is not possible.
-  std::optional<onnx_train_type> acquire(PyObject* object) {
-    if (PyObject_GetBuffer(object, &view_, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT) == 0) {
-      return type_of_format(view_.format, view_.itemsize);
-    }
-    PyErr_Clear();
-    view_ = {};
-    return std::nullopt;
-  }
-  const Py_buffer& view() const { return view_; }
-
- private:
-  Py_buffer view_{};
-};
-
-struct Port {
-  std::string name, role, of;
-  onnx_train_type type;
-  std::optional<std::vector<int64_t>> shape;  // -1: open
-  const void* data;                           // the default; null if there is none
-};
-
-std::vector<Port> copy_ports(const onnx_train_port* ports, size_t count) {
-  std::vector<Port> copies;
-  for (const onnx_train_port* p = ports; p != ports + count; ++p) {
-    std::optional<std::vector<int64_t>> shape;
-    if (p->rank >= 0) shape.emplace(p->shape, p->shape + p->rank);
-    copies.push_back({p->name, p->role, p->of, p->type, std::move(shape), p->data});
-  }
-  return copies;
 }
 
 // A numpy array of the memory, which `owner` keeps alive.
@@ -182,115 +93,60 @@ Error unknown_input(const std::string& entry, std::string_view name, const std::
                "entry point '" + entry + "' has no input '" + std::string(name) + "'; it has " + names);
 }
 
-// The inputs of a run, and what holds their memory.
-struct Batch {
-  explicit Batch(size_t count) : buffers(count), converted(count) {}
+}  // namespace
 
-  std::vector<Buffer> buffers;
-  std::vector<nb::object> converted;
-  std::vector<std::unique_ptr<char[]>> copies;  // of inputs that are states
-  std::vector<onnx_train_tensor> tensors;
-};
-
-class SessionHandle {
- public:
-  SessionHandle(const ModelHandle& model, const Options& options) {
-    const auto views = detail::views(options);
-    onnx_train_session* session = nullptr;
-    unlocked([&] { return onnx_train_session_create(model.get(), views.data(), views.size(), &session); });
-    handle_.reset(session);
-    for (const std::string& name : states()) find_address(name);
-  }
-
-  std::vector<std::string> states() const {
-    const char* const* names = nullptr;
-    size_t count = 0;
-    check(onnx_train_session_states(handle_.get(), &names, &count));
-    return {names, names + count};
-  }
-  std::vector<std::string> entries() const {
-    const char* const* names = nullptr;
-    size_t count = 0;
-    check(onnx_train_session_entries(handle_.get(), &names, &count));
-    return {names, names + count};
-  }
-
-  const std::vector<Port>& inputs(const std::string& entry) {
-    const auto known = inputs_.find(entry);
-    if (known != inputs_.end()) return known->second;
-    const Use use(this);
-    const onnx_train_port* ports = nullptr;
-    size_t count = 0;
-    unlocked([&] { return onnx_train_session_inputs(handle_.get(), entry.c_str(), &ports, &count); });
-    return inputs_.emplace(entry, copy_ports(ports, count)).first->second;
-  }
-  std::vector<Port> outputs(const std::string& entry) {
-    const Use use(this);
-    const onnx_train_port* ports = nullptr;
-    size_t count = 0;
-    unlocked([&] { return onnx_train_session_outputs(handle_.get(), entry.c_str(), &ports, &count); });
-    return copy_ports(ports, count);
-  }
-
-  nb::dict run(const std::string& entry, const nb::dict& arrays);
-  std::unique_ptr<Batch> batch(const std::string& entry, const nb::dict& arrays);
-  // Trains; returns the reason of the end. Data are arrays by name, or (begin, next, number of batches).
-  int fit(const Options& options, const nb::object& data, const nb::object& evaluation, const nb::object& on_step,
-          const nb::object& on_evaluation);
-
-  // name, type, shape
-  nb::tuple describe(const std::string& name) const {
-    onnx_train_tensor state;
-    check(onnx_train_session_state(handle_.get(), name.c_str(), &state));
-    nb::list shape;
-    for (int32_t i = 0; i < state.rank; ++i) shape.append(state.shape[i]);
-    return nb::make_tuple(element_type(state.type, name).numpy, nb::tuple(shape));
-  }
-  // A view of the state where it is, on a device that uses the host's memory; else a copy.
-  static nb::object state(nb::handle self, const std::string& name);
-  void set_state(const std::string& name, nb::handle value);
-  void swap(SessionHandle* other, const std::string& name) {
-    if (other == this) return;
-    const Use use(this), their_use(other);
-    unlocked([&] { return onnx_train_session_swap(handle_.get(), other->handle_.get(), name.c_str()); });
-  }
-  void initialize(uint64_t seed) {
-    const Use use(this);
-    unlocked([&] { return onnx_train_session_initialize(handle_.get(), seed); });
-  }
-  ModelHandle model() {
-    const Use use(this);
-    return new_model([&](onnx_train_model** model) { return onnx_train_session_model(handle_.get(), model); });
-  }
-
- private:
-  // The library's results are in the session's memory until the next call: one thread at a time may be between a call
-  // and the copies of its results.
-  class Use {
-   public:
-    explicit Use(SessionHandle* session) : session_(*session) {
-      if (session_.busy_.exchange(true))
-        throw Error(ONNX_TRAIN_USAGE, "the session is at work in another thread; wait, or make another");
-    }
-    Use(const Use&) = delete;
-    ~Use() { session_.busy_ = false; }
-
-   private:
-    SessionHandle& session_;
+std::optional<onnx_train_type> type_of_format(const char* format, Py_ssize_t size) {
+  if (!format) return ONNX_TRAIN_UINT8;
+  if (*format == '@' || *format == '=' || *format == '<') ++format;
+  if (format[0] == '\0' || format[1] != '\0') return std::nullopt;
+  const auto of_size = [&](std::initializer_list<onnx_train_type> types) {  // 1, 2, 4, 8 bytes
+    const size_t i = size == 1 ? 0 : size == 2 ? 1 : size == 4 ? 2 : 3;
+    return types.begin()[i];
   };
+  switch (*format) {
+    case 'f': return ONNX_TRAIN_FLOAT;
+    case 'd': return ONNX_TRAIN_DOUBLE;
+    case 'e': return ONNX_TRAIN_FLOAT16;
+    case '?': return ONNX_TRAIN_BOOL;
+    case 'b':
+    case 'h':
+    case 'i':
+    case 'l':
+    case 'q':
+    case 'n': return of_size({ONNX_TRAIN_INT8, ONNX_TRAIN_INT16, ONNX_TRAIN_INT32, ONNX_TRAIN_INT64});
+    case 'B':
+    case 'H':
+    case 'I':
+    case 'L':
+    case 'Q':
+    case 'N': return of_size({ONNX_TRAIN_UINT8, ONNX_TRAIN_UINT16, ONNX_TRAIN_UINT32, ONNX_TRAIN_UINT64});
+    default: return std::nullopt;
+  }
+}
 
-  static void acquire(nb::handle value, onnx_train_type type, const std::string& name, nb::object* converted,
-                      Buffer* buffer);
-  bool is_state(const void* data, size_t bytes) const;
-  void find_address(const std::string& name);
+std::vector<Port> copy_ports(const onnx_train_port* ports, size_t count) {
+  std::vector<Port> copies;
+  for (const onnx_train_port* p = ports; p != ports + count; ++p) {
+    std::optional<std::vector<int64_t>> shape;
+    if (p->rank >= 0) shape.emplace(p->shape, p->shape + p->rank);
+    copies.push_back({p->name, p->role, p->of, p->type, std::move(shape), p->data});
+  }
+  return copies;
+}
 
-  std::unique_ptr<onnx_train_session, void (*)(onnx_train_session*)> handle_{nullptr, onnx_train_session_free};
-  std::map<std::string, std::vector<Port>, std::less<>> inputs_;
-  std::atomic<bool> busy_{false};
-  std::map<std::string, char*> state_addresses_;  // empty on a device with memory of its own
-  const char *states_begin_ = nullptr, *states_end_ = nullptr;
-};
+const Port& find_port(const std::string& entry, std::string_view name, const std::vector<Port>& ports) {
+  const auto port = std::find_if(ports.begin(), ports.end(), [&](const Port& p) { return p.name == name; });
+  if (port == ports.end()) throw unknown_input(entry, name, ports);
+  return *port;
+}
 
+nb::tuple SessionHandle::describe(const std::string& name) const {
+  onnx_train_tensor state;
+  check(onnx_train_session_state(handle_.get(), name.c_str(), &state));
+  nb::list shape;
+  for (int32_t i = 0; i < state.rank; ++i) shape.append(state.shape[i]);
+  return nb::make_tuple(element_type(state.type, name).numpy, nb::tuple(shape));
+}
 // The memory of `value`, or of what it converts to.
 void SessionHandle::acquire(nb::handle value, onnx_train_type type, const std::string& name, nb::object* converted,
                             Buffer* buffer) {
@@ -318,12 +174,6 @@ void SessionHandle::find_address(const std::string& name) {
 bool SessionHandle::is_state(const void* data, size_t bytes) const {
   const auto* begin = static_cast<const char*>(data);
   return begin < states_end_ && states_begin_ < begin + bytes;
-}
-
-const Port& find_port(const std::string& entry, std::string_view name, const std::vector<Port>& ports) {
-  const auto port = std::find_if(ports.begin(), ports.end(), [&](const Port& p) { return p.name == name; });
-  if (port == ports.end()) throw unknown_input(entry, name, ports);
-  return *port;
 }
 
 // A run may change states while it reads its inputs, so inputs that are states are copied.
@@ -361,113 +211,6 @@ nb::dict SessionHandle::run(const std::string& entry, const nb::dict& arrays) {
   return results;
 }
 
-Input as_input(const onnx_train_tensor& tensor) {
-  return Input(tensor.name, tensor.type, std::vector<int64_t>(tensor.shape, tensor.shape + tensor.rank), tensor.data);
-}
-
-// Batches of a Python iterator. Functions take the interpreter lock, which a training has released.
-class PythonBatches : public DataSource {
- public:
-  PythonBatches(SessionHandle* session, std::string entry, const nb::tuple& data)
-      : session_(*session),
-        entry_(std::move(entry)),
-        begin_(data[0]),
-        next_(data[1]),
-        batches_(nb::cast<int64_t>(data[2])) {}
-
-  int64_t batches() const override { return batches_; }
-  void begin(int64_t epoch) override {
-    const nb::gil_scoped_acquire lock;
-    begin_(epoch);
-  }
-  std::vector<Input> next() override {
-    const nb::gil_scoped_acquire lock;
-    batch_.reset();
-    const nb::object arrays = next_();
-    if (arrays.is_none()) return {};
-    batch_ = session_.batch(entry_, nb::cast<nb::dict>(arrays));
-    std::vector<Input> inputs;
-    for (const onnx_train_tensor& tensor : batch_->tensors) inputs.push_back(as_input(tensor));
-    return inputs;
-  }
-
- private:
-  SessionHandle& session_;
-  const std::string entry_;
-  const nb::object begin_, next_;
-  const int64_t batches_;
-  std::unique_ptr<Batch> batch_;
-};
-
-// Whole arrays, in their own element types.
-class PythonArrays : public Arrays {
- public:
-  PythonArrays(const std::vector<Port>& ports, const std::string& entry, const nb::dict& arrays)
-      : PythonArrays(ports, entry, arrays, std::vector<Buffer>(arrays.size())) {}
-
- private:
-  PythonArrays(const std::vector<Port>& ports, const std::string& entry, const nb::dict& arrays,
-               std::vector<Buffer> buffers)
-      : Arrays(views(ports, entry, arrays, &buffers)), buffers_(std::move(buffers)) {}
-
-  static std::vector<Input> views(const std::vector<Port>& ports, const std::string& entry, const nb::dict& arrays,
-                                  std::vector<Buffer>* buffers) {
-    std::vector<Input> inputs;
-    for (const auto& [key, value] : arrays) {
-      const Port& port = find_port(entry, nb::cast<std::string_view>(key), ports);
-      Buffer& buffer = (*buffers)[inputs.size()];
-      const auto type = buffer.acquire(value.ptr());
-      if (!type) throw Error(ONNX_TRAIN_DATA, "'" + port.name + "' is no dense array of numbers");
-      const Py_buffer& view = buffer.view();
-      inputs.emplace_back(port.name, *type, std::vector<int64_t>(view.shape, view.shape + view.ndim), view.buf);
-    }
-    return inputs;
-  }
-
-  std::vector<Buffer> buffers_;
-};
-
-// Passes reports to Python functions, which return an onnx_train_next.
-class PythonObserver : public Observer {
- public:
-  PythonObserver(nb::object on_step, nb::object on_evaluation)
-      : on_step_(std::move(on_step)), on_evaluation_(std::move(on_evaluation)) {}
-
-  onnx_train_next on_step(const onnx_train_step& s) override {
-    const nb::gil_scoped_acquire lock;
-    return next(on_step_(s.step, s.epoch, s.samples, s.loss, s.learning_rate, s.accuracy, s.grad_norm, s.seconds));
-  }
-  onnx_train_next on_evaluation(const onnx_train_evaluation& e) override {
-    const nb::gil_scoped_acquire lock;
-    nb::dict metrics;
-    for (size_t i = 0; i < e.num_metrics; ++i) metrics[e.metrics[i].name] = e.metrics[i].value;
-    return next(on_evaluation_(e.step, e.epoch, e.train_loss, metrics, e.best != 0));
-  }
-
- private:
-  static onnx_train_next next(const nb::object& value) { return static_cast<onnx_train_next>(nb::cast<int>(value)); }
-
-  const nb::object on_step_, on_evaluation_;
-};
-
-int SessionHandle::fit(const Options& options, const nb::object& data, const nb::object& evaluation,
-                       const nb::object& on_step, const nb::object& on_evaluation) {
-  const std::vector<std::string> names = entries();
-  const bool accumulates = std::find(names.begin(), names.end(), "accumulate") != names.end();
-  const auto source = [&](const nb::object& given, const std::string& entry) -> std::unique_ptr<DataSource> {
-    if (nb::isinstance<nb::dict>(given)) {
-      return std::make_unique<PythonArrays>(inputs(entry), entry, nb::cast<nb::dict>(given));
-    }
-    return std::make_unique<PythonBatches>(this, entry, nb::cast<nb::tuple>(given));
-  };
-  const auto training = source(data, accumulates ? "accumulate" : "step");
-  const auto evaluated = evaluation.is_none() ? nullptr : source(evaluation, "evaluate");
-  PythonObserver observer(on_step, on_evaluation);
-  Trainer trainer(handle_.get(), training.get(), evaluated.get(), &observer);
-  const nb::gil_scoped_release release;
-  return trainer.run(options);
-}
-
 nb::object SessionHandle::state(nb::handle self, const std::string& name) {
   auto& session = nb::cast<SessionHandle&>(self);
   onnx_train_tensor state;
@@ -501,6 +244,8 @@ void SessionHandle::set_state(const std::string& name, nb::handle value) {
   unlocked(
       [&] { return onnx_train_session_set(handle_.get(), name.c_str(), view.buf, static_cast<size_t>(view.len)); });
 }
+
+namespace {
 
 // name, role, of, type, shape, default
 nb::list to_python(const std::vector<Port>& ports) {
