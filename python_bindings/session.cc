@@ -1,7 +1,6 @@
 // The class Session of the module _core. Arrays go in by the buffer protocol, which copies nothing, and come out as
 // numpy arrays; what is no suitable array goes through onnx_train._arrays first.
 #include <nanobind/ndarray.h>
-#include <nanobind/stl/string_view.h>
 
 #include <algorithm>
 #include <cstring>

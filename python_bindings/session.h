@@ -2,6 +2,9 @@
 // it; it is released while the library works.
 #pragma once
 
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string_view.h>
+
 #include <atomic>
 #include <map>
 #include <optional>
