@@ -12,7 +12,7 @@ import tool
 
 onnx_train = pytest.importorskip("onnx_train", reason="the Python package is not built")
 MLP = tool.ROOT / "tests" / "fixtures" / "mlp.onnx"
-MODULES = ["onnx_train", *(f"onnx_train.{m.name}" for m in pkgutil.iter_modules(onnx_train.__path__))]
+MODULES = ["onnx_train", *(m.name for m in pkgutil.walk_packages(onnx_train.__path__, "onnx_train."))]
 MODULES.remove("onnx_train._core")
 if importlib.util.find_spec("jax") is None:
     MODULES.remove("onnx_train.jax")
