@@ -136,5 +136,7 @@ def _item_size(path: str, name: str, code: str) -> int:
 def _array(code: str, shape: tuple[int, ...], raw: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     if code == "BF16":  # the upper half of a float32
         bits = np.frombuffer(raw.tobytes(), "<u2").astype(np.uint32) << 16
-        return bits.view(np.float32).reshape(shape)
-    return np.frombuffer(raw.tobytes(), _NAMES[code]).reshape(shape).copy()
+        wide: np.ndarray[Any, Any] = bits.view(np.float32).reshape(shape)
+        return wide
+    array: np.ndarray[Any, Any] = np.frombuffer(raw.tobytes(), _NAMES[code]).reshape(shape).copy()
+    return array
