@@ -86,7 +86,7 @@ class Counting(torch.utils._python_dispatch.TorchDispatchMode):
 
     def __torch_dispatch__(self, function, types, arguments=(), options=None):
         from torch.utils._pytree import tree_leaves
-        from torch.utils.flop_counter import flop_registry
+        from torch.utils.flop_counter import flop_registry, sdpa_flop_count
 
         result = function(*arguments, **(options or {}))
         packet = function._overloadpacket
@@ -97,8 +97,14 @@ class Counting(torch.utils._python_dispatch.TorchDispatchMode):
         if launches_none or packet in (torch.ops.aten.detach, torch.ops.aten.empty_like):
             return result
         flops = {}
-        if packet in flop_registry:
+        count = 0
+        if "scaled_dot_product" in str(packet):
+            backward = "backward" in str(packet)
+            query, key, value = (t.shape for t in tensors[int(backward) :][:3])  # after the output's gradient
+            count = sdpa_flop_count(query, key, value) * (2.5 if backward else 1)  # it computes the scores again
+        elif packet in flop_registry:
             count = flop_registry[packet](*arguments, **(options or {}), out_val=result)
+        if count:
             flops = {self.TYPES[next(t for t in tensors if t.is_floating_point()).dtype]: count}
         read = sum(t.numel() * t.element_size() for t in tensors)
         written = sum(t.numel() * t.element_size() for t in results) if not changes else read

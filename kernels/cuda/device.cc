@@ -5,6 +5,7 @@
 #include "kernels/cuda/support/pack.h"
 #include "kernels/cuda/support/runtime.h"
 #include "kernels/cuda/support/stream.h"
+#include "kernels/lowering/block_attention.h"
 #include "kernels/lowering/lowering.h"
 #include "kernels/lowering/recurrent.h"
 #include "kernels/lowering/updates.h"
@@ -22,17 +23,29 @@ class CudaDevice : public Device {
  public:
   CudaDevice()
       : kernels_({
-            cuda::convolution_kernels(),   cuda::elementwise_kernels(),
-            cuda::extremum_kernels(),      cuda::fused_kernels(),
-            cuda::gather_kernels(),        cuda::generator_kernels(),
-            cuda::loss_kernels(),          cuda::movement_kernels(),
-            cuda::optimizer_kernels(),     cuda::pad_trilu_reverse_kernels(),
-            cuda::normalization_kernels(), cuda::pooling_kernels(),
-            cuda::product_kernels(),       cuda::random_kernels(),
-            cuda::recurrent_kernels(),     cuda::reduction_kernels(),
-            cuda::resampling_kernels(),    cuda::row_normalization_kernels(),
-            cuda::scan_kernels(),          cuda::scatter_kernels(),
-            cuda::softmax_kernels(),       cuda::sparse_update_kernels(),
+            cuda::attention_kernels(),
+            cuda::convolution_kernels(),
+            cuda::elementwise_kernels(),
+            cuda::extremum_kernels(),
+            cuda::fused_kernels(),
+            cuda::gather_kernels(),
+            cuda::generator_kernels(),
+            cuda::loss_kernels(),
+            cuda::movement_kernels(),
+            cuda::optimizer_kernels(),
+            cuda::pad_trilu_reverse_kernels(),
+            cuda::normalization_kernels(),
+            cuda::pooling_kernels(),
+            cuda::product_kernels(),
+            cuda::random_kernels(),
+            cuda::recurrent_kernels(),
+            cuda::reduction_kernels(),
+            cuda::resampling_kernels(),
+            cuda::row_normalization_kernels(),
+            cuda::scan_kernels(),
+            cuda::scatter_kernels(),
+            cuda::softmax_kernels(),
+            cuda::sparse_update_kernels(),
             cuda::top_k_kernels(),
         }) {
     int count = 0;
@@ -85,6 +98,7 @@ class CudaDevice : public Device {
     // Runs before functions are expanded: without a kernel the two forms could not be told apart afterwards.
     passes.insert(passes.begin() + 2, {"share_recurrent_steps", share_recurrent_steps});
     passes.push_back({"fold_transposes", fold_transposes});
+    passes.push_back({"block_attention", [](Model& model) { return block_attention(model, 1); }});
     passes.push_back({"add_gather_gradients", add_gather_gradients});
     passes.push_back({"sparse_updates", sparse_updates});
     passes.push_back({"remove_dead_nodes", remove_dead_nodes});
