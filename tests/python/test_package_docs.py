@@ -2,6 +2,7 @@
 
 import doctest
 import importlib
+import importlib.machinery
 import importlib.util
 import pkgutil
 import re
@@ -57,3 +58,10 @@ def test_all_that_is_public_has_a_docstring():
         for key, member in vars(thing).items() if isinstance(thing, type) else ():
             if callable(member) and not key.startswith("_"):
                 assert member.__doc__, f"{name}.{key}"
+
+
+def test_the_reference_is_that_of_the_docstrings():
+    script = importlib.machinery.SourceFileLoader("api_reference", str(tool.ROOT / "scripts" / "api_reference"))
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader(script.name, script))
+    script.exec_module(module)
+    assert module.TARGET.read_text() == module.page(), "docs/python_api.md is old; run scripts/api_reference"
