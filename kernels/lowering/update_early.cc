@@ -70,7 +70,8 @@ class EarlyUpdates {
       std::vector<Var> parts;
       for (Value* gradient : norm->inputs()) {
         Node* producer = gradient->producer();
-        const bool splits = producer && bytes_of(*gradient) >= least_bytes_ && gradient->dtype() == norm->output()->dtype();
+        const bool splits =
+            producer && bytes_of(*gradient) >= least_bytes_ && gradient->dtype() == norm->output()->dtype();
         if (!splits) {
           parts.push_back(b.var(gradient));
           continue;
