@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "library/guard.h"
 #include "onnx_passes/ir/message.h"
 #include "onnx_train/onnx_train.h"
 #include "runtime/check_report.h"
@@ -50,3 +51,24 @@ struct onnx_train_session {
   std::vector<onnx_train_tensor> outputs;                      // of the last run
   std::atomic<bool> busy{false};
 };
+
+namespace onnx_train {
+
+// f(session). Fails with ONNX_TRAIN_USAGE if another thread is in it.
+template <typename F>
+onnx_train_status in_session(onnx_train_session* handle, const F& f) {
+  return guarded([&] {
+    onnx_train_session& owner = required(handle, "the session");
+    if (owner.busy.exchange(true)) throw UsageError("the session is at work in another thread; wait, or make another");
+    struct Release {
+      std::atomic<bool>& busy;
+      ~Release() { busy = false; }
+    } release{owner.busy};
+    f(owner);
+  });
+}
+
+// Views of the caller's memory, by name. Throws Error for tensors that no memory holds and for a name given twice.
+TensorMap views_of(const onnx_train_tensor* inputs, size_t count);
+
+}  // namespace onnx_train

@@ -17,20 +17,6 @@
 namespace onnx_train {
 namespace {
 
-// f(session), unless another thread is in it.
-template <typename F>
-onnx_train_status in_session(onnx_train_session* handle, const F& f) {
-  return guarded([&] {
-    onnx_train_session& owner = required(handle, "the session");
-    if (owner.busy.exchange(true)) throw UsageError("the session is at work in another thread; wait, or make another");
-    struct Release {
-      std::atomic<bool>& busy;
-      ~Release() { busy = false; }
-    } release{owner.busy};
-    f(owner);
-  });
-}
-
 SessionOptions read_session_options(const onnx_train_option* given, size_t count) {
   SessionOptions options;
   std::string device = "cpu";
@@ -61,18 +47,6 @@ Tensor view_of(const onnx_train_tensor& tensor) {
   }
   if (elements > 0 && !tensor.data) fail_as(ErrorCode::kData, "input '", name, "' has no data");
   return Tensor(dtype, shape, tensor.data, nullptr);
-}
-
-TensorMap views_of(const onnx_train_tensor* inputs, size_t count) {
-  if (count > 0) required(inputs, "inputs");
-  TensorMap views;
-  for (size_t i = 0; i < count; ++i) {
-    Tensor view = view_of(inputs[i]);
-    if (!views.emplace(inputs[i].name, std::move(view)).second) {
-      fail_as(ErrorCode::kUsage, "input '", inputs[i].name, "' is given twice");
-    }
-  }
-  return views;
 }
 
 onnx_train_tensor described(const std::string& name, DType dtype, const Shape& shape, const void* data) {
@@ -148,6 +122,19 @@ size_t state_of_size(const StateStore& states, const char* name, size_t bytes) {
 }
 
 }  // namespace
+
+TensorMap views_of(const onnx_train_tensor* inputs, size_t count) {
+  if (count > 0) required(inputs, "inputs");
+  TensorMap views;
+  for (size_t i = 0; i < count; ++i) {
+    Tensor view = view_of(inputs[i]);
+    if (!views.emplace(inputs[i].name, std::move(view)).second) {
+      fail_as(ErrorCode::kUsage, "input '", inputs[i].name, "' is given twice");
+    }
+  }
+  return views;
+}
+
 }  // namespace onnx_train
 
 using namespace onnx_train;

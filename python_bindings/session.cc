@@ -1,16 +1,11 @@
 // The class Session of the module _core. Arrays go in by the buffer protocol, which copies nothing, and come out as
 // numpy arrays; what is no suitable array goes through onnx_train._arrays first.
 #include <nanobind/ndarray.h>
-#include <nanobind/stl/string_view.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
-#include <map>
-#include <optional>
-#include <string_view>
 
-#include "python_bindings/core.h"
+#include "python_bindings/session.h"
 
 namespace onnx_train::python {
 namespace {
@@ -42,85 +37,10 @@ const ElementType& element_type(onnx_train_type type, const std::string& name) {
   throw Error(ONNX_TRAIN_UNSUPPORTED, "'" + name + "' has elements of 16 bits (bfloat16) that numpy has no type for");
 }
 
-// The number of an element type of the buffer protocol's native formats; nothing for others.
-std::optional<onnx_train_type> type_of_format(const char* format, Py_ssize_t size) {
-  if (!format) return ONNX_TRAIN_UINT8;
-  if (*format == '@' || *format == '=' || *format == '<') ++format;
-  if (format[0] == '\0' || format[1] != '\0') return std::nullopt;
-  const auto of_size = [&](std::initializer_list<onnx_train_type> types) {  // 1, 2, 4, 8 bytes
-    const size_t i = size == 1 ? 0 : size == 2 ? 1 : size == 4 ? 2 : 3;
-    return types.begin()[i];
-  };
-  switch (*format) {
-    case 'f': return ONNX_TRAIN_FLOAT;
-    case 'd': return ONNX_TRAIN_DOUBLE;
-    case 'e': return ONNX_TRAIN_FLOAT16;
-    case '?': return ONNX_TRAIN_BOOL;
-    case 'b':
-    case 'h':
-    case 'i':
-    case 'l':
-    case 'q':
-    case 'n': return of_size({ONNX_TRAIN_INT8, ONNX_TRAIN_INT16, ONNX_TRAIN_INT32, ONNX_TRAIN_INT64});
-    case 'B':
-    case 'H':
-    case 'I':
-    case 'L':
-    case 'Q':
-    case 'N': return of_size({ONNX_TRAIN_UINT8, ONNX_TRAIN_UINT16, ONNX_TRAIN_UINT32, ONNX_TRAIN_UINT64});
-    default: return std::nullopt;
-  }
-}
-
 size_t bytes_of(const ElementType& type, const int64_t* shape, int32_t rank) {
   size_t bytes = type.bits / 8;
   for (int32_t i = 0; i < rank; ++i) bytes *= static_cast<size_t>(shape[i]);
   return bytes;
-}
-
-// An object's memory in row-major order, held as long as this lives.
-class Buffer {
- public:
-  Buffer() = default;
-  Buffer(const Buffer&) = delete;
-  ~Buffer() {
-    if (view_.obj) PyBuffer_Release(&view_);
-  }
-
-  // False when the object has no memory in row-major order, or not of this type.
-  bool acquire(PyObject* object, onnx_train_type type) {
-    if (!PyObject_CheckBuffer(object)) return false;
-    if (PyObject_GetBuffer(object, &view_, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT) != 0) {
-      PyErr_Clear();
-      view_ = {};
-      return false;
-    }
-    if (type_of_format(view_.format, view_.itemsize) == type) return true;
-    PyBuffer_Release(&view_);
-    view_ = {};
-    return false;
-  }
-  const Py_buffer& view() const { return view_; }
-
- private:
-  Py_buffer view_{};
-};
-
-struct Port {
-  std::string name, role, of;
-  onnx_train_type type;
-  std::optional<std::vector<int64_t>> shape;  // -1: open
-  const void* data;                           // the default; null if there is none
-};
-
-std::vector<Port> copy_ports(const onnx_train_port* ports, size_t count) {
-  std::vector<Port> copies;
-  for (const onnx_train_port* p = ports; p != ports + count; ++p) {
-    std::optional<std::vector<int64_t>> shape;
-    if (p->rank >= 0) shape.emplace(p->shape, p->shape + p->rank);
-    copies.push_back({p->name, p->role, p->of, p->type, std::move(shape), p->data});
-  }
-  return copies;
 }
 
 // A numpy array of the memory, which `owner` keeps alive.
@@ -172,101 +92,60 @@ Error unknown_input(const std::string& entry, std::string_view name, const std::
                "entry point '" + entry + "' has no input '" + std::string(name) + "'; it has " + names);
 }
 
-class SessionHandle {
- public:
-  SessionHandle(const ModelHandle& model, const Options& options) {
-    const auto views = detail::views(options);
-    onnx_train_session* session = nullptr;
-    unlocked([&] { return onnx_train_session_create(model.get(), views.data(), views.size(), &session); });
-    handle_.reset(session);
-    for (const std::string& name : states()) find_address(name);
-  }
+}  // namespace
 
-  std::vector<std::string> states() const {
-    const char* const* names = nullptr;
-    size_t count = 0;
-    check(onnx_train_session_states(handle_.get(), &names, &count));
-    return {names, names + count};
-  }
-  std::vector<std::string> entries() const {
-    const char* const* names = nullptr;
-    size_t count = 0;
-    check(onnx_train_session_entries(handle_.get(), &names, &count));
-    return {names, names + count};
-  }
-
-  const std::vector<Port>& inputs(const std::string& entry) {
-    const auto known = inputs_.find(entry);
-    if (known != inputs_.end()) return known->second;
-    const Use use(this);
-    const onnx_train_port* ports = nullptr;
-    size_t count = 0;
-    unlocked([&] { return onnx_train_session_inputs(handle_.get(), entry.c_str(), &ports, &count); });
-    return inputs_.emplace(entry, copy_ports(ports, count)).first->second;
-  }
-  std::vector<Port> outputs(const std::string& entry) {
-    const Use use(this);
-    const onnx_train_port* ports = nullptr;
-    size_t count = 0;
-    unlocked([&] { return onnx_train_session_outputs(handle_.get(), entry.c_str(), &ports, &count); });
-    return copy_ports(ports, count);
-  }
-
-  nb::dict run(const std::string& entry, const nb::dict& arrays);
-
-  // name, type, shape
-  nb::tuple describe(const std::string& name) const {
-    onnx_train_tensor state;
-    check(onnx_train_session_state(handle_.get(), name.c_str(), &state));
-    nb::list shape;
-    for (int32_t i = 0; i < state.rank; ++i) shape.append(state.shape[i]);
-    return nb::make_tuple(element_type(state.type, name).numpy, nb::tuple(shape));
-  }
-  // A view of the state where it is, on a device that uses the host's memory; else a copy.
-  static nb::object state(nb::handle self, const std::string& name);
-  void set_state(const std::string& name, nb::handle value);
-  void swap(SessionHandle* other, const std::string& name) {
-    if (other == this) return;
-    const Use use(this), their_use(other);
-    unlocked([&] { return onnx_train_session_swap(handle_.get(), other->handle_.get(), name.c_str()); });
-  }
-  void initialize(uint64_t seed) {
-    const Use use(this);
-    unlocked([&] { return onnx_train_session_initialize(handle_.get(), seed); });
-  }
-  ModelHandle model() {
-    const Use use(this);
-    return new_model([&](onnx_train_model** model) { return onnx_train_session_model(handle_.get(), model); });
-  }
-
- private:
-  // The library's results are in the session's memory until the next call: one thread at a time may be between a call
-  // and the copies of its results.
-  class Use {
-   public:
-    explicit Use(SessionHandle* session) : session_(*session) {
-      if (session_.busy_.exchange(true))
-        throw Error(ONNX_TRAIN_USAGE, "the session is at work in another thread; wait, or make another");
-    }
-    Use(const Use&) = delete;
-    ~Use() { session_.busy_ = false; }
-
-   private:
-    SessionHandle& session_;
+std::optional<onnx_train_type> type_of_format(const char* format, Py_ssize_t size) {
+  if (!format) return ONNX_TRAIN_UINT8;
+  if (*format == '@' || *format == '=' || *format == '<') ++format;
+  if (format[0] == '\0' || format[1] != '\0') return std::nullopt;
+  const auto of_size = [&](std::initializer_list<onnx_train_type> types) {  // 1, 2, 4, 8 bytes
+    const size_t i = size == 1 ? 0 : size == 2 ? 1 : size == 4 ? 2 : 3;
+    return types.begin()[i];
   };
+  switch (*format) {
+    case 'f': return ONNX_TRAIN_FLOAT;
+    case 'd': return ONNX_TRAIN_DOUBLE;
+    case 'e': return ONNX_TRAIN_FLOAT16;
+    case '?': return ONNX_TRAIN_BOOL;
+    case 'b':
+    case 'h':
+    case 'i':
+    case 'l':
+    case 'q':
+    case 'n': return of_size({ONNX_TRAIN_INT8, ONNX_TRAIN_INT16, ONNX_TRAIN_INT32, ONNX_TRAIN_INT64});
+    case 'B':
+    case 'H':
+    case 'I':
+    case 'L':
+    case 'Q':
+    case 'N': return of_size({ONNX_TRAIN_UINT8, ONNX_TRAIN_UINT16, ONNX_TRAIN_UINT32, ONNX_TRAIN_UINT64});
+    default: return std::nullopt;
+  }
+}
 
-  static void acquire(nb::handle value, onnx_train_type type, const std::string& name, nb::object* converted,
-                      Buffer* buffer);
-  bool is_state(const void* data, size_t bytes) const;
-  void find_address(const std::string& name);
+std::vector<Port> copy_ports(const onnx_train_port* ports, size_t count) {
+  std::vector<Port> copies;
+  for (const onnx_train_port* p = ports; p != ports + count; ++p) {
+    std::optional<std::vector<int64_t>> shape;
+    if (p->rank >= 0) shape.emplace(p->shape, p->shape + p->rank);
+    copies.push_back({p->name, p->role, p->of, p->type, std::move(shape), p->data});
+  }
+  return copies;
+}
 
-  std::unique_ptr<onnx_train_session, void (*)(onnx_train_session*)> handle_{nullptr, onnx_train_session_free};
-  std::map<std::string, std::vector<Port>, std::less<>> inputs_;
-  std::atomic<bool> busy_{false};
-  std::map<std::string, char*> state_addresses_;  // empty on a device with memory of its own
-  const char *states_begin_ = nullptr, *states_end_ = nullptr;
-};
+const Port& find_port(const std::string& entry, std::string_view name, const std::vector<Port>& ports) {
+  const auto port = std::find_if(ports.begin(), ports.end(), [&](const Port& p) { return p.name == name; });
+  if (port == ports.end()) throw unknown_input(entry, name, ports);
+  return *port;
+}
 
+nb::tuple SessionHandle::describe(const std::string& name) const {
+  onnx_train_tensor state;
+  check(onnx_train_session_state(handle_.get(), name.c_str(), &state));
+  nb::list shape;
+  for (int32_t i = 0; i < state.rank; ++i) shape.append(state.shape[i]);
+  return nb::make_tuple(element_type(state.type, name).numpy, nb::tuple(shape));
+}
 // The memory of `value`, or of what it converts to.
 void SessionHandle::acquire(nb::handle value, onnx_train_type type, const std::string& name, nb::object* converted,
                             Buffer* buffer) {
@@ -296,33 +175,35 @@ bool SessionHandle::is_state(const void* data, size_t bytes) const {
   return begin < states_end_ && states_begin_ < begin + bytes;
 }
 
-nb::dict SessionHandle::run(const std::string& entry, const nb::dict& arrays) {
+// A run may change states while it reads its inputs, so inputs that are states are copied.
+std::unique_ptr<Batch> SessionHandle::batch(const std::string& entry, const nb::dict& arrays) {
   const std::vector<Port>& ports = inputs(entry);
-  const Use use(this);
-  std::vector<Buffer> buffers(arrays.size());
-  std::vector<nb::object> converted(arrays.size());
-  std::vector<onnx_train_tensor> tensors;
-  tensors.reserve(arrays.size());
+  auto batch = std::make_unique<Batch>(arrays.size());
   for (const auto& [key, value] : arrays) {
-    const std::string_view name = nb::cast<std::string_view>(key);
-    const auto port = std::find_if(ports.begin(), ports.end(), [&](const Port& p) { return p.name == name; });
-    if (port == ports.end()) throw unknown_input(entry, name, ports);
-    const size_t i = tensors.size();
-    acquire(value, port->type, port->name, &converted[i], &buffers[i]);
-    const Py_buffer& view = buffers[i].view();
-    tensors.push_back({port->name.c_str(), port->type, view.ndim, view.shape, view.buf});
+    const Port& port = find_port(entry, nb::cast<std::string_view>(key), ports);
+    const size_t i = batch->tensors.size();
+    acquire(value, port.type, port.name, &batch->converted[i], &batch->buffers[i]);
+    const Py_buffer& view = batch->buffers[i].view();
+    void* data = view.buf;
+    const auto bytes = static_cast<size_t>(view.len);
+    if (is_state(data, bytes)) {
+      batch->copies.emplace_back(new char[bytes]);
+      data = std::memcpy(batch->copies.back().get(), data, bytes);
+    }
+    batch->tensors.push_back({port.name.c_str(), port.type, view.ndim, view.shape, data});
   }
-  std::vector<std::unique_ptr<char[]>> copies;  // of inputs that are states
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    const auto bytes = static_cast<size_t>(buffers[i].view().len);
-    if (!is_state(tensors[i].data, bytes)) continue;
-    copies.emplace_back(new char[bytes]);
-    tensors[i].data = std::memcpy(copies.back().get(), tensors[i].data, bytes);
-  }
+  return batch;
+}
+
+nb::dict SessionHandle::run(const std::string& entry, const nb::dict& arrays) {
+  inputs(entry);
+  const Use use(this);
+  const auto given = batch(entry, arrays);
   const onnx_train_tensor* outputs = nullptr;
   size_t count = 0;
   unlocked([&] {
-    return onnx_train_session_run(handle_.get(), entry.c_str(), tensors.data(), tensors.size(), &outputs, &count);
+    return onnx_train_session_run(handle_.get(), entry.c_str(), given->tensors.data(), given->tensors.size(), &outputs,
+                                  &count);
   });
   nb::dict results;
   for (size_t i = 0; i < count; ++i) results[outputs[i].name] = to_python(outputs[i]);
@@ -363,6 +244,8 @@ void SessionHandle::set_state(const std::string& name, nb::handle value) {
       [&] { return onnx_train_session_set(handle_.get(), name.c_str(), view.buf, static_cast<size_t>(view.len)); });
 }
 
+namespace {
+
 // name, role, of, type, shape, default
 nb::list to_python(const std::vector<Port>& ports) {
   nb::list list;
@@ -395,6 +278,8 @@ void define_session(nb::module_& module) {
           "outputs", [](SessionHandle& s, const std::string& entry) { return to_python(s.outputs(entry)); },
           nb::arg("entry"))
       .def("run", &SessionHandle::run, nb::arg("entry"), nb::arg("arrays"))
+      .def("fit", &SessionHandle::fit, nb::arg("options"), nb::arg("data"), nb::arg("evaluation").none(),
+           nb::arg("on_step"), nb::arg("on_evaluation"))
       .def("describe", &SessionHandle::describe, nb::arg("name"))
       .def(
           "state", [](nb::handle self, const std::string& name) { return SessionHandle::state(self, name); },

@@ -3,8 +3,9 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <functional>
 #include <limits>
-#include <numeric>
+#include <set>
 
 #include <nlohmann/json.hpp>
 
@@ -19,20 +20,16 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-std::string identity(const Dataset* data) {
-  return data ? concat(data->num_samples(), " samples (", data->fingerprint(), ")") : "none";
-}
-
 // Fixed settings decide which network sees which samples in which order, and which losses are compared. The others
 // affect only the steps that follow.
-std::vector<Setting> settings_of(const TrainerOptions& o, const Dataset& training, const Dataset* evaluation,
+std::vector<Setting> settings_of(const TrainerOptions& o, const BatchSource& training, const BatchSource* evaluation,
                                  DType scalar_type) {
   const Schedule& s = o.schedule;
   const bool ends = s.curve == Schedule::Curve::kLinear || s.curve == Schedule::Curve::kCosine;
   constexpr auto kFixed = OnResume::kFixed, kMayChange = OnResume::kMayChange;
   return {{"model", o.model.empty() ? "not known" : o.model, kFixed},
-          {"data", identity(&training), kFixed},
-          {"eval-data", identity(evaluation), kFixed},
+          {"data", training.identity(), kFixed},
+          {"eval-data", evaluation ? evaluation->identity() : "none", kFixed},
           {"scale", number_text(training.scale()), kFixed},
           {"dtype", scalar_type == DType::kDouble ? "float64" : "float32", kFixed},
           {"seed", std::to_string(o.seed), kFixed},
@@ -71,31 +68,28 @@ std::string training_entry(const Session& session) {
 }
 
 Trainer::Trainer(Session* session, const Dataset* training, const Dataset* evaluation, const TrainerOptions& options)
+    : Trainer(session,
+              std::make_unique<DatasetBatches>(training, session->model(), training_entry(*session), options.batch_size,
+                                               options.seed, options.shuffle),
+              evaluation ? std::make_unique<DatasetBatches>(evaluation, session->model(), options.batch_size) : nullptr,
+              options) {}
+
+Trainer::Trainer(Session* session, std::unique_ptr<BatchSource> training, std::unique_ptr<BatchSource> evaluation,
+                 const TrainerOptions& options)
     : session_(*session),
-      training_(*training),
-      evaluation_(evaluation),
+      training_(std::move(training)),
+      evaluation_(std::move(evaluation)),
       options_(options),
-      checkpoints_(session),
-      check_(training, session->model(), training_entry(*session)) {
+      checkpoints_(session) {
   const std::string entry = training_entry(session_);
   if (options_.accumulate > 1 && entry == "step") {
     fail_as(ErrorCode::kUsage,
             "the model takes whole steps; to accumulate over several batches, build it with --accumulate");
   }
-  if (options_.batch_size < 1 || options_.accumulate < 1)
-    fail_as(ErrorCode::kUsage, "the batch size must be at least 1");
-  if (training_.fixed_batch() > 0 && options_.batch_size != training_.fixed_batch()) {
-    fail_as(ErrorCode::kUsage, "the model's batch size is fixed at ", training_.fixed_batch(), ", not ",
-            options_.batch_size, "; build it with --batch dynamic");
-  }
-  const int64_t n = training_.num_samples();
-  if (options_.batch_size > n) {
-    fail_as(ErrorCode::kUsage, "the batch size is ", options_.batch_size, ", but the data has ", n,
-            n == 1 ? " sample" : " samples");
-  }
-  samples_per_epoch_ = training_.fixed_batch() > 0 ? n / options_.batch_size * options_.batch_size : n;
-  const int64_t batches = ceil_div(samples_per_epoch_, options_.batch_size);
-  if (options_.accumulate > batches) {
+  if (options_.accumulate < 1) fail_as(ErrorCode::kUsage, "the batch size must be at least 1");
+  samples_per_epoch_ = training_->samples_per_epoch();
+  const int64_t batches = training_->batches_per_epoch();
+  if (batches > 0 && options_.accumulate > batches) {
     fail_as(ErrorCode::kUsage, "a step accumulates ", options_.accumulate, " batches, but an epoch has ", batches);
   }
   steps_per_epoch_ = ceil_div(batches, options_.accumulate);
@@ -107,8 +101,18 @@ Trainer::Trainer(Session* session, const Dataset* training, const Dataset* evalu
     }
     if (spec.role == roles::kClipNorm) clip_norm_ = spec.name;
   }
-  settings_ = settings_of(options_, training_, evaluation_, scalar_type_);
+  settings_ = settings_of(options_, *training_, evaluation_.get(), scalar_type_);
   position_.settings = recorded(settings_);
+}
+
+Trainer::~Trainer() {
+  for (; !runs_.empty(); runs_.pop_front()) {
+    try {
+      session_.finish();
+    } catch (const Error&) {
+      return;  // the session has abandoned all of them
+    }
+  }
 }
 
 void Trainer::check_schedule() {
@@ -137,7 +141,7 @@ std::vector<std::string> Trainer::resume(const TrainingPosition& position) {
   constexpr int64_t kMost = int64_t{1} << 53;
   const auto counts = [](int64_t n) { return n >= 0 && n <= kMost; };
   if (!counts(position.epoch) || !counts(position.step) || !counts(position.stale) || !counts(position.loss_samples) ||
-      position.sample < 0 || position.sample > samples_per_epoch_) {
+      position.sample < 0 || (samples_per_epoch_ > 0 && position.sample > samples_per_epoch_)) {
     fail("cannot resume: the checkpoint's position is damaged: epoch ", position.epoch, ", step ", position.step,
          ", sample ", position.sample, " of ", samples_per_epoch_);
   }
@@ -146,22 +150,35 @@ std::vector<std::string> Trainer::resume(const TrainingPosition& position) {
   return changes;
 }
 
-bool Trainer::finished() const { return total_steps() > 0 && position_.step >= total_steps(); }
+// An epoch of unknown length ends when the source says so.
+bool Trainer::finished() const {
+  if (steps_per_epoch_ > 0 && samples_per_epoch_ > 0) return total_steps() > 0 && position_.step >= total_steps();
+  return (options_.steps > 0 && position_.step >= options_.steps) ||
+         (options_.epochs > 0 && position_.epoch >= options_.epochs);
+}
 
-void Trainer::start_step(TrainerEvents* events) {
+bool Trainer::epoch_ended() const {
+  return samples_per_epoch_ > 0 ? position_.sample >= samples_per_epoch_ : source_ended_;
+}
+
+bool Trainer::start_step(TrainerEvents* events) {
   const auto start = Clock::now();
-  if (order_epoch_ != position_.epoch) {
-    order_ = sample_order(training_.num_samples(), options_.seed, position_.epoch, options_.shuffle);
-    order_epoch_ = position_.epoch;
+  if (source_epoch_ != position_.epoch) {
+    training_->start(position_.epoch, position_.sample);
+    source_epoch_ = position_.epoch;
+    source_ended_ = false;
   }
   const double rate = options_.schedule.rate(position_.step);
   TensorMap controls = {{learning_rate_, Tensor::full(scalar_type_, {}, rate)}};
   if (options_.clip_norm) controls[clip_norm_] = Tensor::full(scalar_type_, {}, *options_.clip_norm);
   const bool whole = session_.has_entry("step");  // otherwise the gradients of several batches make one step
   const int64_t step = position_.step + 1, begin = position_.sample;
-  for (int64_t i = 0; i < options_.accumulate && position_.sample < samples_per_epoch_; ++i) {
-    const int64_t samples = std::min(options_.batch_size, samples_per_epoch_ - position_.sample);
-    training_.gather(order_.data() + position_.sample, samples, &inputs_);
+  for (int64_t i = 0; i < options_.accumulate && !epoch_ended(); ++i) {
+    const int64_t samples = training_->next(&inputs_);
+    if (samples == 0) {
+      source_ended_ = true;
+      break;
+    }
     if (whole) {
       for (const auto& [name, value] : controls) inputs_.insert_or_assign(name, value);
     }
@@ -169,17 +186,21 @@ void Trainer::start_step(TrainerEvents* events) {
               events);
     position_.sample += samples;
   }
+  if (position_.sample == begin) {
+    if (begin == 0) fail_as(ErrorCode::kData, "epoch ", position_.epoch + 1, " of the data has no batch");
+    return false;
+  }
   if (!whole) start_run({"apply", step, begin, 0, begin, rate, true, start}, controls, events);
   ++position_.step;
+  return true;
 }
 
 // Throws Error with the text of `error`, which `run` caused, and the step and samples of `run`.
 void Trainer::refuse(const BatchRun& run, const Error& error) const {
   if (run.samples == 0) fail_as(error.code(), "step ", run.step, ": ", error.what());
-  const int64_t* rows = order_.data() + run.first_sample;
-  const std::string fault = check_.first_fault(rows, run.samples);
+  const std::string fault = training_->fault(run.first_sample, run.samples);
   fail_as(error.code(), "step ", run.step, ": ", error.what(), "; ",
-          fault.empty() ? describe_samples(rows, run.samples) : fault);
+          fault.empty() ? training_->describe(run.first_sample, run.samples) : fault);
 }
 
 void Trainer::start_run(BatchRun run, const TensorMap& inputs, TrainerEvents* events) {
@@ -189,7 +210,8 @@ void Trainer::start_run(BatchRun run, const TensorMap& inputs, TrainerEvents* ev
     refuse(run, error);
   }
   runs_.push_back(std::move(run));
-  if (session_.device().uses_host_memory()) finish_run(events);  // it is already complete
+  // On the host it is already complete.
+  if (session_.device().uses_host_memory() || options_.wait_for_steps) finish_run(events);
 }
 
 void Trainer::finish_run(TrainerEvents* events) {
@@ -250,7 +272,7 @@ bool Trainer::evaluate_now(int64_t epoch, bool at_end, TrainerEvents* events) {
   report.epoch = epoch;
   report.step = position_.step;
   report.train_loss = position_.loss_sum / static_cast<double>(position_.loss_samples);
-  if (evaluation_) report.evaluation = evaluate(&session_, *evaluation_, options_.batch_size);
+  if (evaluation_) report.evaluation = evaluate(&session_, evaluation_.get());
   const auto evaluated = report.evaluation.find(roles::kLoss);
   const double loss = evaluated == report.evaluation.end() ? report.train_loss : evaluated->second;
   report.best = std::isfinite(loss) && (!position_.best || loss < *position_.best);
@@ -269,9 +291,8 @@ StopReason Trainer::run(TrainerEvents* events, const std::atomic<bool>& interrup
   if (position_.step == 0) save(/*best=*/false, /*last=*/true, /*at_end=*/false, events);
   while (!finished()) {
     checkpoints_.check();
-    start_step(events);
-    const bool epoch_ended = position_.sample >= samples_per_epoch_;
-    const bool due = options_.eval_every > 0 ? position_.step % options_.eval_every == 0 : epoch_ended;
+    const bool stepped = start_step(events), epoch_ended = this->epoch_ended();
+    const bool due = options_.eval_every > 0 ? stepped && position_.step % options_.eval_every == 0 : epoch_ended;
     // Finishes the previous step, which is complete by now or nearly so. Before an evaluation and at the end of an
     // epoch, finishes all steps.
     finish_runs(epoch_ended || due ? position_.step : position_.step - 1, events);
@@ -285,10 +306,11 @@ StopReason Trainer::run(TrainerEvents* events, const std::atomic<bool>& interrup
     if (options_.time_limit > 0 && seconds_since(start) >= options_.time_limit) stop = StopReason::kTimeLimit;
     if (due && options_.early_stop > 0 && position_.stale >= options_.early_stop) stop = StopReason::kEarlyStop;
     if (finished()) stop = StopReason::kFinished;
+    if (events->stop()) stop = StopReason::kStopped;
     if (interrupt) stop = StopReason::kInterrupted;
-    const bool keep = options_.checkpoint_every > 0 && position_.step % options_.checkpoint_every == 0;
+    const bool keep = options_.checkpoint_every > 0 && stepped && position_.step % options_.checkpoint_every == 0;
     if (stop || keep) finish_runs(position_.step, events);
-    if (stop && !due && stop != StopReason::kInterrupted) {
+    if (stop && !due && stop != StopReason::kInterrupted && position_.loss_samples > 0) {
       best = evaluate_now(epoch, /*at_end=*/true, events);
     }
     save(best || (stop && !position_.best), epoch_ended || keep || stop, stop.has_value(), events);
@@ -300,57 +322,63 @@ StopReason Trainer::run(TrainerEvents* events, const std::atomic<bool>& interrup
 
 void Trainer::check_finite(const BatchRun& run, const StepReport& report) const {
   if (std::isfinite(report.loss) && std::isfinite(report.grad_norm)) return;
-  const int64_t* rows = order_.data() + run.step_begin;
-  const std::string fault = check_.first_fault(rows, report.samples);
-  fail("the loss is ", report.loss, " at step ", report.step, " (gradient norm ", report.grad_norm, ", learning rate ",
-       report.learning_rate, ") ", describe_samples(rows, report.samples), "; ",
-       fault.empty() ? "lower --lr, add --warmup or --clip, or look at the data" : fault,
-       options_.folder.empty() ? "" : concat("; ", options_.folder, "/last.onnx holds an earlier state"));
+  const std::string fault = training_->fault(run.step_begin, report.samples);
+  fail_as(ErrorCode::kData, "the loss is ", report.loss, " at step ", report.step, " (gradient norm ", report.grad_norm,
+          ", learning rate ", report.learning_rate, ") ", training_->describe(run.step_begin, report.samples), "; ",
+          fault.empty() ? "lower --lr, add --warmup or --clip, or look at the data" : fault,
+          options_.folder.empty() ? "" : concat("; ", options_.folder, "/last.onnx holds an earlier state"));
 }
 
 namespace {
 
-const TensorMap& run_samples(Session* session, const Dataset& data, const int64_t* rows, int64_t count,
+const TensorMap& run_samples(Session* session, const BatchSource& data, int64_t first, int64_t count,
                              const TensorMap& inputs) {
   try {
     return session->run("evaluate", inputs);
   } catch (const Error& e) {
-    const std::string fault = DataCheck(&data, session->model(), "evaluate").first_fault(rows, count);
-    fail_as(e.code(), "evaluation: ", e.what(), "; ", fault.empty() ? describe_samples(rows, count) : fault);
+    const std::string fault = data.fault(first, count);
+    fail_as(e.code(), "evaluation: ", e.what(), "; ", fault.empty() ? data.describe(first, count) : fault);
   }
+}
+
+// "mean", "sum" or "last" by the name of an output, where the model says so.
+std::function<std::string(const std::string&)> kinds_of_outputs(const Model& model) {
+  const std::string text = model.metadata("onnx_train.outputs");
+  return [kinds = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false)](const std::string& name) {
+    const bool known = kinds.is_object() && kinds.contains(name) && kinds.at(name).is_string();
+    return known ? kinds.at(name).get<std::string>() : "mean";
+  };
 }
 
 }  // namespace
 
-Metrics evaluate(Session* session, const Dataset& data, int64_t batch_size) {
-  const int64_t n = data.num_samples();
-  if (data.fixed_batch() > 0) batch_size = data.fixed_batch();
-  if (data.fixed_batch() > 0 && n % batch_size != 0) {
-    fail("the model's batch size is fixed at ", batch_size, ", and ", n, " samples leave a short last batch; build it ",
-         "with --batch dynamic");
-  }
-  const std::string kinds_text = session->model().metadata("onnx_train.outputs");
-  const auto kinds = nlohmann::json::parse(kinds_text, nullptr, /*allow_exceptions=*/false);
-  const auto kind_of = [&](const std::string& name) {
-    const bool known = kinds.is_object() && kinds.contains(name) && kinds.at(name).is_string();
-    return known ? kinds.at(name).get<std::string>() : "mean";
-  };
-  std::vector<int64_t> rows(static_cast<size_t>(n));
-  std::iota(rows.begin(), rows.end(), int64_t{0});
+Metrics evaluate(Session* session, BatchSource* data) {
+  const auto kind_of = kinds_of_outputs(session->model());
+  const int64_t n = data->samples_per_epoch();
   Metrics metrics;
+  std::set<std::string> means;
   TensorMap inputs;
-  for (int64_t at = 0; at < n; at += batch_size) {
-    const int64_t samples = std::min(batch_size, n - at);
-    data.gather(rows.data() + at, samples, &inputs);
-    for (const auto& [output, value] : run_samples(session, data, rows.data() + at, samples, inputs)) {
+  int64_t at = 0;
+  data->start(0, 0);
+  while (const int64_t samples = data->next(&inputs)) {
+    for (const auto& [output, value] : run_samples(session, *data, at, samples, inputs)) {
       if (value.size() != 1) continue;
       const std::string name = session->metric_name("evaluate", output);
       const std::string kind = kind_of(name);
-      const double weight = kind == "mean" ? static_cast<double>(samples) / static_cast<double>(n) : 1;
-      metrics[name] = (kind == "last" ? 0 : metrics[name]) + weight * value.at(0);
+      if (kind == "mean") means.insert(name);
+      const double share = static_cast<double>(samples) / static_cast<double>(n > 0 ? n : 1);
+      metrics[name] = (kind == "last" ? 0 : metrics[name]) + (kind == "mean" ? share : 1) * value.at(0);
     }
+    at += samples;
   }
+  if (at == 0) fail_as(ErrorCode::kData, "the evaluation data has no batch");
+  for (const std::string& name : means) metrics[name] /= n > 0 ? 1 : static_cast<double>(at);
   return metrics;
+}
+
+Metrics evaluate(Session* session, const Dataset& data, int64_t batch_size) {
+  DatasetBatches batches(&data, session->model(), batch_size);
+  return evaluate(session, &batches);
 }
 
 }  // namespace onnx_train

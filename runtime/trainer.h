@@ -1,5 +1,5 @@
-// Trains a session's model on a dataset: batches in a seeded order, learning rates, evaluations, checkpoints. It
-// contains no mathematics; that is all in the model.
+// Trains a session's model on the batches of a data source: learning rates, evaluations, checkpoints. It contains no
+// mathematics; that is all in the model.
 //
 // Evaluations take place after each epoch, or every `eval_every` steps instead, and at the end unless the training is
 // interrupted. The run folder receives `last.onnx` (at the start, every `checkpoint_every` steps, after each epoch, at
@@ -14,13 +14,13 @@
 #include <chrono>
 #include <deque>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 
 #include "onnx_passes/ir/error.h"
+#include "runtime/batch_source.h"
 #include "runtime/checkpoint_writer.h"
-#include "runtime/data_check.h"
-#include "runtime/dataset.h"
 #include "runtime/run_settings.h"
 #include "runtime/schedule.h"
 #include "runtime/session.h"
@@ -42,6 +42,7 @@ struct TrainerOptions {
   int64_t early_stop = 0;        // evaluations without a lower loss before the training stops; 0: never
   std::string folder;            // of the checkpoints; empty: no checkpoints
   std::string model;             // identity of the model that the run starts from: fingerprint.h
+  bool wait_for_steps = false;   // each step is complete before the next one starts, so that events may use the session
 };
 
 struct StepReport {
@@ -72,15 +73,22 @@ class TrainerEvents {
   virtual void on_step(const StepReport&) {}
   virtual void on_evaluation(const EvaluationReport&) {}
   virtual void on_checkpoint(const std::string& /*path*/) {}  // when its writing starts
+  virtual bool stop() const { return false; }                 // asked after each step; true ends the training
 };
 
-enum class StopReason { kFinished, kInterrupted, kEarlyStop, kTimeLimit };
+enum class StopReason { kFinished, kInterrupted, kEarlyStop, kTimeLimit, kStopped };
 
 class Trainer {
  public:
-  // `evaluation` may be null. All arguments must outlive the trainer. Throws Error when the options do not fit the
-  // model.
+  // `evaluation` may be null. The session must outlive the trainer. Throws Error when the options do not fit the model
+  // or the data. A source makes its own batches: `batch_size`, `seed` and `shuffle` are only recorded.
+  Trainer(Session* session, std::unique_ptr<BatchSource> training, std::unique_ptr<BatchSource> evaluation,
+          const TrainerOptions& options);
+  // The same for datasets, which must outlive the trainer.
   Trainer(Session* session, const Dataset* training, const Dataset* evaluation, const TrainerOptions& options);
+
+  // Waits for the runs that a failure left unfinished.
+  ~Trainer();
 
   // Continues at the position of a checkpoint whose state the session holds. Returns the settings that have changed, in
   // the format of run_settings.h. Throws Error that names every setting that must not change.
@@ -96,20 +104,20 @@ class Trainer {
   size_t checkpoint_bytes() const { return options_.folder.empty() ? 0 : checkpoints_.copy_bytes(); }  // of memory
   const TrainerOptions& options() const { return options_; }
   int64_t steps_per_epoch() const { return steps_per_epoch_; }
-  int64_t total_steps() const;  // 0 when only time or the user ends the training
+  int64_t total_steps() const;  // 0 when it is not known, or only time or the user ends the training
 
  private:
   // A run that the session has started and not yet finished: a batch, or the update from the gradients of several
   // batches.
   struct BatchRun {
     std::string entry;
-    int64_t step, first_sample, samples;  // of the batch, in order_
+    int64_t step, first_sample, samples;  // of the batch, in the epoch
     int64_t step_begin;                   // the first sample of the step
     double learning_rate;
     bool ends_step;
     std::chrono::steady_clock::time_point start;  // of the step
   };
-  void start_step(TrainerEvents* events);
+  bool start_step(TrainerEvents* events);  // false: the epoch had no more batches
   void start_run(BatchRun run, const TensorMap& inputs, TrainerEvents* events);
   void finish_run(TrainerEvents* events);
   void finish_runs(int64_t step, TrainerEvents* events);                 // of all steps up to `step`
@@ -119,20 +127,19 @@ class Trainer {
   [[noreturn]] void refuse(const BatchRun& run, const Error& error) const;
   void check_finite(const BatchRun& run, const StepReport& report) const;
   bool finished() const;
+  bool epoch_ended() const;
   void save(bool best, bool last, bool at_end, TrainerEvents* events);
 
   Session& session_;
-  const Dataset& training_;
-  const Dataset* evaluation_;
+  std::unique_ptr<BatchSource> training_, evaluation_;
   TrainerOptions options_;
   CheckpointWriter checkpoints_;
-  DataCheck check_;  // names the sample when a step fails
-  int64_t samples_per_epoch_ = 0, steps_per_epoch_ = 0;
-  DType scalar_type_ = DType::kFloat;      // of the inputs with these roles:
-  std::string learning_rate_, clip_norm_;  // their names
+  int64_t samples_per_epoch_ = 0, steps_per_epoch_ = 0;  // 0: not known
+  DType scalar_type_ = DType::kFloat;                    // of the inputs with these roles:
+  std::string learning_rate_, clip_norm_;                // their names
   TrainingPosition position_;
-  std::vector<int64_t> order_;
-  int64_t order_epoch_ = -1;  // the epoch of `order_`
+  int64_t source_epoch_ = -1;  // the epoch that the source is in
+  bool source_ended_ = false;  // it said that this epoch has no more batches
   TensorMap inputs_;
   std::deque<BatchRun> runs_;               // that the session has started
   StepReport report_{};                     // of the step whose runs are being finished
@@ -144,8 +151,9 @@ class Trainer {
 // The entry point that reads the training data: "step", or "accumulate" for a model built to accumulate gradients.
 std::string training_entry(const Session& session);
 
-// Runs `evaluate` over all samples; the last batch may be smaller. Scalar outputs that are means are weighted by the
-// number of samples, sums are added (the metadata onnx_train.outputs tells which).
+// Runs `evaluate` over one epoch of the data; the last batch may be smaller. Scalar outputs that are means are weighted
+// by the number of samples, sums are added (the metadata onnx_train.outputs tells which).
+Metrics evaluate(Session* session, BatchSource* data);
 Metrics evaluate(Session* session, const Dataset& data, int64_t batch_size);
 
 }  // namespace onnx_train

@@ -91,7 +91,7 @@ std::map<std::string, int> lowered(const Example& e) {
   Model model = model_of(e);
   infer_types(model.graph.get());
   fold_transposes(model);
-  block_attention(model);
+  block_attention(model, 256);
   return operators_of(*model.graph);
 }
 

@@ -23,12 +23,21 @@ others=$(grep '@@ONNX_TRAIN_INTERNAL_' <<< "$symbols" | sed 's/@.*//' | c++filt 
 [ -z "$others" ] || fail "exported, but not ours: $others"
 declared=$(grep -o '\bonnx_train_[a-z_]*(' "$source/include/onnx_train/onnx_train.h" | tr -d '(' | sort -u)
 [ "$exported" = "$declared" ] || fail "exported, but not declared, or the reverse: $(diff <(echo "$exported") <(echo "$declared"))"
+# The committed list is the interface that programs rely on: names are added to it, never removed.
+diff "$source/tests/symbols.txt" <(echo "$exported") > symbols.diff || fail "tests/symbols.txt is not what is exported: $(cat symbols.diff)"
 grep -q 'SONAME.*libonnx_train.so.0' <<< "$(objdump -p "$library")" || fail "no SONAME"
 
 cmake -G Ninja -S "$source/examples/cpp" -B examples -DCMAKE_PREFIX_PATH="$work/usr" > configure.log &&
   cmake --build examples > build.log || fail "the examples do not build: $(tail -20 configure.log build.log)"
 ./examples/train "$source/tests/fixtures/mlp.onnx" trained.onnx || fail "the example does not train"
 usr/bin/onnx-train check trained.onnx > /dev/null || fail "the trained model is not one"
+./examples/loop "$source/tests/fixtures/mlp.onnx" run > loop.log || fail "the loop over the program's batches"
+[ "$(grep -c 'accuracy .* after epoch' loop.log)" = 5 ] && [ -s run/last.onnx ] && [ -s run/best.onnx ] || fail "the loop says: $(cat loop.log)"
+usr/bin/onnx-train check run/best.onnx > /dev/null || fail "best.onnx is no model"
+./examples/swap "$source/tests/fixtures/mlp.onnx" || fail "weights that are exchanged while serving"
+./examples/federated "$source/tests/fixtures/mlp.onnx" || fail "federated averaging"
+./examples/c_loop "$source/tests/fixtures/mlp.onnx" c_trained.onnx || fail "the loop in C"
+usr/bin/onnx-train check c_trained.onnx > /dev/null || fail "the model of the loop in C"
 
 pc=$(dirname "$(find usr -name onnx_train.pc)")
 flags=$(PKG_CONFIG_PATH=$pc pkg-config --cflags --libs onnx_train) || fail "pkg-config"
@@ -45,6 +54,13 @@ cp "$build/libonnx_train_async_host.so" "$(dirname "$library")"
 usr/bin/onnx-train devices > devices || fail "devices"
 # The module for CUDA is there if it was built.
 [ "$(cut -d' ' -f1 devices | grep -v '^cuda$')" = $'cpu\nasync_host' ] || fail "devices lists $(cat devices)"
+# Where a library that it needs is missing, or the driver, one line says so, and the CPU is there as before.
+if [ -e "$(dirname "$library")/libonnx_train_cuda.so" ] && ! grep -q '^cuda .*threads\|^cuda .*MiB' devices; then
+  usr/bin/onnx-train build trained.onnx -o train.onnx --loss cross_entropy > /dev/null || fail "build"
+  usr/bin/onnx-train fit train.onnx --device cuda --data none.npz --steps 1 --out run 2> err && fail "a device that is not there"
+  [ "$(wc -l < err)" = 1 ] && grep -q "device 'cuda'" err || fail "which says: $(cat err)"
+  ./c_test "$source/tests/fixtures/mlp.onnx" cpu || fail "the C program beside the module for CUDA"
+fi
 echo 'no module' > "$(dirname "$library")/libonnx_train_broken.so"
 grep -q "broken *not available: device 'broken': " <<< "$(usr/bin/onnx-train devices)" || fail "a broken module is not listed as one"
 echo "library_test: all passed; $(echo "$exported" | wc -l) symbols exported"

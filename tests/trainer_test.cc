@@ -124,6 +124,65 @@ TEST(Trainer, InterruptedAndResumedEqualsUninterruptedToTheByte) {
   }
 }
 
+// Batches of a dataset in its order, of which nothing is known before an epoch ends.
+class Stream : public BatchSource {
+ public:
+  Stream(const Dataset* data, const Model& model, int64_t batch_size) : batches_(data, model, batch_size) {}
+  void start(int64_t epoch, int64_t skip) override { batches_.start(epoch, skip); }
+  int64_t next(TensorMap* batch) override { return batches_.next(batch); }
+
+ private:
+  DatasetBatches batches_;
+};
+
+Record train_on_stream(TrainerOptions options, bool resume, int64_t interrupt_after = -1) {
+  Session session(resume ? load_training_model(options.folder + "/last.onnx") : make_training_model());
+  const Dataset data = make_data(10, session.model());
+  const auto stream = [&] { return std::make_unique<Stream>(&data, session.model(), options.batch_size); };
+  Trainer trainer(&session, stream(), stream(), options);
+  if (resume) trainer.resume(*checkpoint_position(session.model()));
+  Record record;
+  std::atomic<bool> interrupt{false};
+  record.interrupt = &interrupt;
+  record.interrupt_after = interrupt_after;
+  trainer.run(&record, interrupt);
+  return record;
+}
+
+TEST(Trainer, AStreamOfUnknownLengthMakesTheStepsAndEvaluationsOfTheDataset) {
+  TrainerOptions options = options_for("dataset");
+  options.shuffle = false;
+  options.schedule.curve = Schedule::Curve::kConstant;
+  const Record expected = train(options, false);
+  options.folder = new_folder("stream");
+  const Record found = train_on_stream(options, false);
+  EXPECT_EQ(found.losses, expected.losses);
+  ASSERT_EQ(found.epochs.size(), expected.epochs.size());
+  for (size_t i = 0; i < found.epochs.size(); ++i) {
+    EXPECT_EQ(found.epochs[i].step, expected.epochs[i].step);
+    EXPECT_EQ(found.epochs[i].epoch, expected.epochs[i].epoch);
+    EXPECT_EQ(found.epochs[i].train_loss, expected.epochs[i].train_loss);
+    EXPECT_NEAR(found.epochs[i].evaluation.at("loss"), expected.epochs[i].evaluation.at("loss"), 1e-12);
+  }
+}
+
+TEST(Trainer, AStreamIsResumedWhereItStopped) {
+  TrainerOptions options = options_for("stream_whole");
+  options.schedule.curve = Schedule::Curve::kConstant;
+  const std::string whole = options.folder;
+  const Record expected = train_on_stream(options, false);
+  for (int64_t cut : {1, 3, 5, 11}) {  // 3: the end of an epoch, which the trainer does not know yet
+    options.folder = new_folder("stream_parts");
+    Record first = train_on_stream(options, false, cut);
+    const Record second = train_on_stream(options, true);
+    first.losses.insert(first.losses.end(), second.losses.begin(), second.losses.end());
+    EXPECT_EQ(first.losses, expected.losses) << cut;
+    for (const char* file : {"/last.onnx", "/best.onnx"}) {
+      EXPECT_EQ(read_all(options.folder + file), read_all(whole + file)) << file << cut;
+    }
+  }
+}
+
 TEST(Trainer, CheckpointsAreThereFromTheStart) {
   TrainerOptions options = options_for("start");
   options.epochs = 0;

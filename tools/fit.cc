@@ -156,6 +156,7 @@ std::string outcome(StopReason reason, const Trainer& trainer) {
     case StopReason::kEarlyStop:
       return concat("stopped early", at, ": no lower loss for ", trainer.position().stale, " evaluations");
     case StopReason::kTimeLimit: return concat("stopped by the time limit", at);
+    case StopReason::kStopped: break;
   }
   return "stopped" + at;
 }

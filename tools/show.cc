@@ -6,6 +6,7 @@
 #include "runtime/session.h"
 #include "tools/data/source.h"
 #include "tools/report/plan_report.h"
+#include "tools/report/profile_report.h"
 #include "tools/runtime_options.h"
 #include "tools/subcommand.h"
 
@@ -16,7 +17,7 @@ struct ShowArguments {
   std::string model, entry, data;
   std::vector<std::string> sizes;
   int64_t batch = 1;
-  bool plan = false, arena = false, profile = false;
+  bool plan = false, arena = false, profile = false, json = false;
   RuntimeOptions runtime;
 };
 
@@ -33,6 +34,7 @@ void profile(Session* session, const std::string& entry, const TensorMap& batch,
 
 int run(const ShowArguments& arguments) {
   if (arguments.profile && !arguments.plan) throw UsageError("--profile goes with --plan");
+  if (arguments.json && (!arguments.plan || arguments.arena)) throw UsageError("--json goes with --plan alone");
   if (!arguments.data.empty() && !arguments.profile) throw UsageError("--data goes with --plan --profile");
   if (!arguments.plan && !arguments.arena) {
     const Model model = load_model(arguments.model);
@@ -49,6 +51,10 @@ int run(const ShowArguments& arguments) {
   const auto shapes = batch.empty() ? example_shapes(inputs, arguments.batch, arguments.sizes) : shapes_of(batch);
   Plan& plan = session.plan(entry, shapes);
   if (arguments.profile) profile(&session, entry, batch.empty() ? example_batch(inputs, shapes) : batch, &plan);
+  if (arguments.json) {
+    std::printf("%s\n", profile_json(profile_of(plan), {}).c_str());
+    return 0;
+  }
   if (arguments.plan) std::printf("%s", plan_table(plan).c_str());
   if (arguments.arena) std::printf("%s", memory_chart(plan).c_str());
   std::printf("%s", recomputation_text(plan, session.memory_budget()).c_str());
@@ -70,6 +76,7 @@ Subcommand show_command() {
           {{"FILE", &a->model, "any ONNX model", "FILE", true},
            {"--entry", &a->entry, "one entry point, flattened [the whole file; step for --plan and --arena]", "NAME"},
            {"--plan", &a->plan, "each node in the order in which it runs, with shapes, bytes and kernel"},
+           {"--json", &a->json, "with --plan: an array with an object a node: kernel, FLOP, bytes"},
            {"--profile", &a->profile, "with --plan: run it, and show how many milliseconds each node takes"},
            {"--data", &a->data, "with --profile: the data to run on, as fit takes it [made up]", "PATH"},
            {"--arena", &a->arena, "where buffers lie in the arena while the nodes run"},

@@ -208,6 +208,81 @@ onnx_train_status onnx_train_session_initialize(onnx_train_session* session, uin
 /* The training model with the present state: save it for a checkpoint, export it for inference. */
 onnx_train_status onnx_train_session_model(onnx_train_session* session, onnx_train_model** training);
 
+/* ---- Training: the loop of the command `onnx-train fit` over data of the program */
+
+/* What a callback returns. */
+typedef enum onnx_train_next {
+  ONNX_TRAIN_CONTINUE = 0,
+  ONNX_TRAIN_STOP = 1,      /* end the training after this step, with a last evaluation */
+  ONNX_TRAIN_INTERRUPT = 2, /* end it after this step, without one: a resumed training goes on as if never stopped */
+  ONNX_TRAIN_FAIL = 3       /* give up at once: onnx_train_fit returns ONNX_TRAIN_USAGE */
+} onnx_train_next;
+
+/* Data: either arrays or batches. Set all that is not used to zero, and `size` to sizeof(onnx_train_data). */
+typedef struct onnx_train_data {
+  size_t size;
+  /* Arrays with one sample per row, which the library cuts into batches ("batch-size", "seed", "no-shuffle"). */
+  const onnx_train_tensor* arrays;
+  size_t num_arrays;
+  /* Or the program's own batches, passed `user`. `begin` (may be null) starts epoch `epoch`, counted from 0. `next`
+   * sets the inputs of the next batch, which stay valid until it is called again; their first dimension is the number
+   * of samples, which may change. No inputs: the epoch is over. Only CONTINUE and FAIL are of use here. */
+  void* user;
+  onnx_train_next (*begin)(void* user, int64_t epoch);
+  onnx_train_next (*next)(void* user, const onnx_train_tensor** inputs, size_t* count);
+  int64_t batches; /* of an epoch, for schedules that need an end; 0: not known */
+} onnx_train_data;
+
+typedef struct onnx_train_step {
+  int64_t step, epoch, samples;   /* step and epoch counted from 1 */
+  double loss;                    /* of the step's samples, before the update */
+  double learning_rate, accuracy; /* accuracy: NaN where the model has none */
+  double grad_norm, seconds;
+} onnx_train_step;
+
+typedef struct onnx_train_metric {
+  const char* name;
+  double value;
+} onnx_train_metric;
+
+typedef struct onnx_train_evaluation {
+  int64_t step, epoch;
+  double train_loss; /* mean over the samples since the previous evaluation */
+  const onnx_train_metric* metrics;
+  size_t num_metrics; /* 0 without evaluation data */
+  int32_t best;       /* 1: the lowest loss so far */
+} onnx_train_evaluation;
+
+/* Callbacks, each of which may be null. They run on the thread that called onnx_train_fit. Set `size` to
+ * sizeof(onnx_train_observer). */
+typedef struct onnx_train_observer {
+  size_t size;
+  void* user;
+  onnx_train_next (*on_step)(void* user, const onnx_train_step* step);
+  onnx_train_next (*on_evaluation)(void* user, const onnx_train_evaluation* evaluation);
+  onnx_train_next (*on_checkpoint)(void* user, const char* path); /* when its writing starts */
+} onnx_train_observer;
+
+typedef enum onnx_train_stop_reason {
+  ONNX_TRAIN_FINISHED = 0,
+  ONNX_TRAIN_INTERRUPTED = 1,
+  ONNX_TRAIN_EARLY_STOP = 2,
+  ONNX_TRAIN_TIME_LIMIT = 3,
+  ONNX_TRAIN_STOPPED = 4
+} onnx_train_stop_reason;
+
+/* Trains the session from its present state until a limit is reached or a callback ends it. `evaluation`, `observer`
+ * and `reason` may be null. Options, as of the command: "epochs", "steps", "time-limit" (seconds) (at least one of
+ * them), "batch-size", "accumulate", "lr", "schedule", "warmup", "final-lr", "step-every", "step-factor", "clip",
+ * "seed" (of the order), "no-shuffle", "scale", "eval-every", "early-stop", "checkpoint-every", "out" (the folder of
+ * last.onnx and best.onnx; none is written without it), "resume" (go on from last.onnx of that folder, if there is one)
+ * and "overwrite". "wait-for-steps": on a device that works asynchronously, complete each step before the next one
+ * starts. Callbacks may use the session on the CPU, in on_evaluation, and everywhere with "wait-for-steps". After a
+ * failure the session has the state of its last successful step. */
+onnx_train_status onnx_train_fit(onnx_train_session* session, const onnx_train_data* training,
+                                 const onnx_train_data* evaluation, const onnx_train_option* options, size_t count,
+                                 const onnx_train_observer* observer, onnx_train_stop_reason* reason);
+
 #ifdef __GNUC__
 #pragma GCC visibility pop
 #endif

@@ -5,9 +5,12 @@
 //     Outputs out = session.run("step", {{"x", {64, 784}, images}, {"labels", {64}, labels}});
 //     float loss = out.scalar("loss");
 //     session.model().export_inference().save("trained.onnx");
+//
+// Or the whole loop: train(session, data, {{"epochs", "5"}}), where `data` is a DataSource of the program or Arrays.
 #pragma once
 
 #include <cstring>
+#include <exception>
 #include <initializer_list>
 #include <memory>
 #include <stdexcept>
@@ -216,6 +219,8 @@ class Session {
     return Model::made([&](onnx_train_model** model) { return onnx_train_session_model(handle_.get(), model); });
   }
 
+  onnx_train_session* get() const { return handle_.get(); }
+
  private:
   template <typename T>
   size_t size_of(const std::string& name) const {
@@ -229,6 +234,148 @@ class Session {
 
   std::unique_ptr<onnx_train_session, void (*)(onnx_train_session*)> handle_;
 };
+
+// The data of a training: Arrays, or a class of the program. Used by one training at a time, on its thread. An
+// exception of a function ends the training, and train() throws it.
+class DataSource {
+ public:
+  virtual ~DataSource() = default;
+  // Starts epoch `epoch`, counted from 0.
+  virtual void begin(int64_t /*epoch*/) {}
+  // The inputs of the next batch; none: the epoch is over. The memory they refer to is read until the next call. Their
+  // first dimension is the number of samples, which may change from batch to batch.
+  virtual std::vector<Input> next() = 0;
+  // Of an epoch; 0: not known. Schedules that have an end need it, unless the option "steps" is given.
+  virtual int64_t batches() const { return 0; }
+
+ protected:
+  friend class Trainer;
+  virtual const std::vector<Input>* arrays() const { return nullptr; }
+};
+
+// Arrays with one sample per row, which the library shuffles and cuts into batches: options "batch-size", "seed",
+// "no-shuffle". Their memory outlives the training.
+class Arrays : public DataSource {
+ public:
+  explicit Arrays(std::vector<Input> arrays) : arrays_(std::move(arrays)) {}
+  std::vector<Input> next() override { return {}; }
+
+ protected:
+  const std::vector<Input>* arrays() const override { return &arrays_; }
+
+ private:
+  std::vector<Input> arrays_;
+};
+
+// What is told of a training. Functions return ONNX_TRAIN_CONTINUE, ONNX_TRAIN_STOP or ONNX_TRAIN_INTERRUPT; an
+// exception ends the training, and train() throws it. onnx_train.h says when they may use the session.
+class Observer {
+ public:
+  virtual ~Observer() = default;
+  virtual onnx_train_next on_step(const onnx_train_step&) { return ONNX_TRAIN_CONTINUE; }
+  virtual onnx_train_next on_evaluation(const onnx_train_evaluation&) { return ONNX_TRAIN_CONTINUE; }
+  virtual onnx_train_next on_checkpoint(const std::string& /*path*/) { return ONNX_TRAIN_CONTINUE; }
+};
+
+// Trains a session: the loop of the command `onnx-train fit`. Options are those of onnx_train_fit.
+class Trainer {
+ public:
+  // All outlive the trainer; `evaluation` and `observer` may be null.
+  Trainer(Session* session, DataSource* training, DataSource* evaluation = nullptr, Observer* observer = nullptr)
+      : Trainer(session->get(), training, evaluation, observer) {}
+  Trainer(onnx_train_session* session, DataSource* training, DataSource* evaluation, Observer* observer)
+      : session_(session), training_{training, this}, evaluation_{evaluation, this}, observer_(observer) {}
+  Trainer(const Trainer&) = delete;
+
+  // Returns when a limit is reached or the observer ends it. Throws Error, and what data and observer throw.
+  onnx_train_stop_reason run(const Options& options) {
+    const onnx_train_data training = training_.data(), evaluation = evaluation_.source ? evaluation_.data() : training;
+    onnx_train_observer observer{};
+    observer.size = sizeof observer;
+    observer.user = this;
+    if (observer_) {
+      observer.on_step = [](void* t, const onnx_train_step* step) {
+        return of(t).guarded([&] { return of(t).observer_->on_step(*step); });
+      };
+      observer.on_evaluation = [](void* t, const onnx_train_evaluation* evaluated) {
+        return of(t).guarded([&] { return of(t).observer_->on_evaluation(*evaluated); });
+      };
+      observer.on_checkpoint = [](void* t, const char* path) {
+        return of(t).guarded([&] { return of(t).observer_->on_checkpoint(path); });
+      };
+    }
+    const auto views = detail::views(options);
+    onnx_train_stop_reason reason = ONNX_TRAIN_FINISHED;
+    const onnx_train_status status = onnx_train_fit(session_, &training, evaluation_.source ? &evaluation : nullptr,
+                                                    views.data(), views.size(), &observer, &reason);
+    if (thrown_) std::rethrow_exception(std::exchange(thrown_, nullptr));
+    check(status);
+    return reason;
+  }
+
+ private:
+  // A source with the memory of its current batch.
+  struct Data {
+    DataSource* source;
+    Trainer* trainer;
+    std::vector<Input> batch = {};
+    std::vector<onnx_train_tensor> views = {};
+
+    void show(const std::vector<Input>& inputs) {
+      views.clear();
+      for (const Input& input : inputs) views.push_back(input.view());
+    }
+    onnx_train_data data() {
+      onnx_train_data data{};
+      data.size = sizeof data;
+      data.user = this;
+      if (const std::vector<Input>* arrays = source->arrays()) {
+        show(*arrays);
+        data.arrays = views.data();
+        data.num_arrays = views.size();
+        return data;
+      }
+      data.batches = source->batches();
+      data.begin = [](void* user, int64_t epoch) {
+        Data& self = *static_cast<Data*>(user);
+        return self.trainer->guarded([&] { return self.source->begin(epoch), ONNX_TRAIN_CONTINUE; });
+      };
+      data.next = [](void* user, const onnx_train_tensor** inputs, size_t* count) {
+        Data& self = *static_cast<Data*>(user);
+        return self.trainer->guarded([&] {
+          self.batch = self.source->next();
+          self.show(self.batch);
+          *inputs = self.views.data();
+          *count = self.views.size();
+          return ONNX_TRAIN_CONTINUE;
+        });
+      };
+      return data;
+    }
+  };
+
+  static Trainer& of(void* trainer) { return *static_cast<Trainer*>(trainer); }
+  template <typename F>
+  onnx_train_next guarded(const F& f) noexcept {
+    try {
+      return f();
+    } catch (...) {
+      thrown_ = std::current_exception();
+      return ONNX_TRAIN_FAIL;
+    }
+  }
+
+  onnx_train_session* session_;
+  Data training_, evaluation_;
+  Observer* observer_;
+  std::exception_ptr thrown_;
+};
+
+// Trainer in one call.
+inline onnx_train_stop_reason train(Session& session, DataSource& data, const Options& options,
+                                    DataSource* evaluation = nullptr, Observer* observer = nullptr) {
+  return Trainer(&session, &data, evaluation, observer).run(options);
+}
 
 }  // namespace v0
 }  // namespace onnx_train

@@ -23,6 +23,12 @@ namespace onnx_train {
 namespace {
 
 constexpr size_t kHugePage = size_t{2} << 20;
+// A gradient whose update alone, a node of its own, costs no more than within a multi-tensor update.
+constexpr size_t kEarlyUpdate = size_t{256} << 10;
+// Least number of keys for which BlockAttention is faster with a causal mask. If the mask hides nothing, it is slower
+// at 256 and even 512 keys and faster at 1,024 (docs/performance.md); the pass cannot distinguish the cases, because
+// masks may be inputs. A memory budget does not change this choice: a plan with a budget gives the same bits.
+constexpr int64_t kBlockAttention = 256;
 
 // The CPU's stream has no queue: work is done when it is enqueued.
 class CpuStream : public Stream {
@@ -91,7 +97,7 @@ class CpuDevice : public Device {
     passes.push_back({"fuse_batch_normalization", fuse_batch_normalization});
     passes.push_back({"channels_last", channels_last});
     passes.push_back({"fold_transposes", fold_transposes});
-    passes.push_back({"block_attention", block_attention});
+    passes.push_back({"block_attention", [](Model& model) { return block_attention(model, kBlockAttention); }});
     passes.push_back({"add_gather_gradients", add_gather_gradients});
     passes.push_back({"sparse_updates", sparse_updates});
     passes.push_back({"move_bfloat16", move_bfloat16});
@@ -103,7 +109,7 @@ class CpuDevice : public Device {
     passes.push_back({"narrow_storage", [this](Model& model) { return narrow_storage(model, *this); }});
     passes.push_back({"fuse_elementwise", [](Model& model) { return fuse_elementwise(model, cpu::can_fuse); }});
     const auto may_reject = [this](const Node& node) { return may_reject_data(*this, node); };
-    passes.push_back({"update_early", [=](Model& model) { return update_early(model, may_reject); }});
+    passes.push_back({"update_early", [=](Model& model) { return update_early(model, may_reject, kEarlyUpdate); }});
     passes.push_back({"merge_updates", merge_updates});
     passes.push_back(recompute_pass(options));
     passes.push_back({"remove_dead_nodes", remove_dead_nodes});

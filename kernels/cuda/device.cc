@@ -5,7 +5,9 @@
 #include "kernels/cuda/support/pack.h"
 #include "kernels/cuda/support/runtime.h"
 #include "kernels/cuda/support/stream.h"
+#include "kernels/lowering/block_attention.h"
 #include "kernels/lowering/lowering.h"
+#include "kernels/lowering/recurrent.h"
 #include "kernels/lowering/updates.h"
 #include "onnx_passes/ir/error.h"
 
@@ -13,22 +15,37 @@ namespace onnx_train {
 namespace {
 
 constexpr size_t kCudaAlignment = 256;  // of cudaMalloc
+// A gradient whose update alone takes ten times as long as the two launches more that it needs (AdamW moves seven times
+// its bytes).
+constexpr size_t kEarlyUpdate = size_t{16} << 20;
 
 class CudaDevice : public Device {
  public:
   CudaDevice()
       : kernels_({
-            cuda::convolution_kernels(),   cuda::elementwise_kernels(),
-            cuda::extremum_kernels(),      cuda::fused_kernels(),
-            cuda::gather_kernels(),        cuda::generator_kernels(),
-            cuda::loss_kernels(),          cuda::movement_kernels(),
-            cuda::optimizer_kernels(),     cuda::pad_trilu_reverse_kernels(),
-            cuda::normalization_kernels(), cuda::pooling_kernels(),
-            cuda::product_kernels(),       cuda::random_kernels(),
-            cuda::recurrent_kernels(),     cuda::reduction_kernels(),
-            cuda::resampling_kernels(),    cuda::row_normalization_kernels(),
-            cuda::scan_kernels(),          cuda::scatter_kernels(),
-            cuda::softmax_kernels(),       cuda::sparse_update_kernels(),
+            cuda::attention_kernels(),
+            cuda::convolution_kernels(),
+            cuda::elementwise_kernels(),
+            cuda::extremum_kernels(),
+            cuda::fused_kernels(),
+            cuda::gather_kernels(),
+            cuda::generator_kernels(),
+            cuda::loss_kernels(),
+            cuda::movement_kernels(),
+            cuda::optimizer_kernels(),
+            cuda::pad_trilu_reverse_kernels(),
+            cuda::normalization_kernels(),
+            cuda::pooling_kernels(),
+            cuda::product_kernels(),
+            cuda::random_kernels(),
+            cuda::recurrent_kernels(),
+            cuda::reduction_kernels(),
+            cuda::resampling_kernels(),
+            cuda::row_normalization_kernels(),
+            cuda::scan_kernels(),
+            cuda::scatter_kernels(),
+            cuda::softmax_kernels(),
+            cuda::sparse_update_kernels(),
             cuda::top_k_kernels(),
         }) {
     int count = 0;
@@ -78,8 +95,11 @@ class CudaDevice : public Device {
 
   std::vector<Pass> lowering(const LoweringOptions& options) const override {
     std::vector<Pass> passes = required_lowering(*this);
+    // Runs before functions are expanded: without a kernel the two forms could not be told apart afterwards.
+    passes.insert(passes.begin() + 2, {"share_recurrent_steps", share_recurrent_steps});
     passes.push_back({"round_once", round_once});
     passes.push_back({"fold_transposes", fold_transposes});
+    passes.push_back({"block_attention", [](Model& model) { return block_attention(model, 1); }});
     passes.push_back({"add_gather_gradients", add_gather_gradients});
     passes.push_back({"sparse_updates", sparse_updates});
     passes.push_back({"move_bfloat16", move_bfloat16});
@@ -90,7 +110,7 @@ class CudaDevice : public Device {
     passes.push_back({"narrow_storage", [this](Model& model) { return narrow_storage(model, *this); }});
     passes.push_back({"fuse_elementwise", [](Model& model) { return fuse_elementwise(model, cuda::can_fuse); }});
     const auto may_reject = [this](const Node& node) { return may_reject_data(*this, node); };
-    passes.push_back({"update_early", [=](Model& model) { return update_early(model, may_reject); }});
+    passes.push_back({"update_early", [=](Model& model) { return update_early(model, may_reject, kEarlyUpdate); }});
     passes.push_back({"merge_updates", merge_updates});
     passes.push_back(recompute_pass(options));
     passes.push_back({"remove_dead_nodes", remove_dead_nodes});

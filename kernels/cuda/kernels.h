@@ -7,6 +7,7 @@
 
 namespace onnx_train::cuda {
 
+std::vector<Kernel> attention_kernels();
 std::vector<Kernel> convolution_kernels();
 std::vector<Kernel> elementwise_kernels();
 std::vector<Kernel> fused_kernels();

@@ -11,14 +11,9 @@
 namespace onnx_train {
 namespace {
 
-// Least number of keys for which it is faster with a causal mask. If the mask hides nothing, it is slower at 256 and
-// even 512 keys and faster at 1,024 (docs/performance.md); the pass cannot distinguish the cases, because masks may be
-// inputs. A memory budget does not change this choice: a plan with a budget gives the same bits.
-constexpr int64_t kFasterFrom = 256;
-
-bool pays(const Attention& a) {
+int64_t keys_of(const Attention& a) {
   const Shape k = a.k.value->type().shape();
-  return k[static_cast<size_t>(a.k.permutation[k.size() - 2])] >= kFasterFrom;
+  return k[static_cast<size_t>(a.k.permutation[k.size() - 2])];
 }
 
 using Places = NodeTable<int>;
@@ -81,7 +76,7 @@ void rewrite(Attention a, const Places& places) {
 
 }  // namespace
 
-bool block_attention(Model& model) {
+bool block_attention(Model& model, int64_t least_keys) {
   std::vector<Node*> softmaxes;
   Places places;
   int place = 0;
@@ -92,7 +87,7 @@ bool block_attention(Model& model) {
   bool changed = false;
   for (Node* softmax : softmaxes) {
     std::optional<Attention> attention = find_attention(softmax);
-    if (!attention || !pays(*attention)) continue;
+    if (!attention || keys_of(*attention) < least_keys) continue;
     rewrite(std::move(*attention), places);
     changed = true;
   }

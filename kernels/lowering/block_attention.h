@@ -5,8 +5,8 @@
 
 namespace onnx_train {
 
-// Replaces attention with at least 256 keys by BlockAttention, and its backward pass by BlockAttentionGrad
+// Replaces attention with at least `least_keys` keys by BlockAttention, and its backward pass by BlockAttentionGrad
 // (kernels/functions/attention.cc). Runs after fold_transposes.
-bool block_attention(Model& model);
+bool block_attention(Model& model, int64_t least_keys);
 
 }  // namespace onnx_train

@@ -11,12 +11,9 @@
 namespace onnx_train {
 namespace {
 
-// Least size of a gradient, in bytes, for which a separate node costs nothing compared to the update itself.
-constexpr size_t kLarge = size_t{256} << 10;
-
 class EarlyUpdates {
  public:
-  explicit EarlyUpdates(Graph* graph) : graph_(*graph) {}
+  EarlyUpdates(Graph* graph, size_t least_bytes) : graph_(*graph), least_bytes_(least_bytes) {}
 
   bool run(const std::function<bool(const Node&)>& may_reject) {
     if (large_updates().empty()) return false;
@@ -43,7 +40,7 @@ class EarlyUpdates {
   std::vector<Node*> large_updates() const {
     std::vector<Node*> updates;
     for (Node* node = graph_.first(); node; node = node->next()) {
-      if (!is_update(*node) || !node->input(1)->producer() || bytes_of(*node->input(1)) < kLarge) continue;
+      if (!is_update(*node) || !node->input(1)->producer() || bytes_of(*node->input(1)) < least_bytes_) continue;
       const auto& outputs = node->outputs();
       const auto is_read = [&](const Value* v) { return v && (!v->uses().empty() || !graph_.is_output(v)); };
       if (std::none_of(outputs.begin(), outputs.end(), is_read)) updates.push_back(node);
@@ -73,7 +70,8 @@ class EarlyUpdates {
       std::vector<Var> parts;
       for (Value* gradient : norm->inputs()) {
         Node* producer = gradient->producer();
-        const bool splits = producer && bytes_of(*gradient) >= kLarge && gradient->dtype() == norm->output()->dtype();
+        const bool splits =
+            producer && bytes_of(*gradient) >= least_bytes_ && gradient->dtype() == norm->output()->dtype();
         if (!splits) {
           parts.push_back(b.var(gradient));
           continue;
@@ -154,6 +152,7 @@ class EarlyUpdates {
   }
 
   Graph& graph_;
+  size_t least_bytes_;          // of a gradient
   NodeTable<size_t> scalars_;   // nodes that depend on inputs alone, with their order
   Marks<Node> moved_;           // placed after all nodes that may reject their data
   Node* last_moved_ = nullptr;  // the last of these nodes; null if none
@@ -166,8 +165,8 @@ bool is_update(const Node& node) {
          node.is("SparseSgd", kDomain);
 }
 
-bool update_early(Model& model, const std::function<bool(const Node&)>& may_reject) {
-  return EarlyUpdates(model.graph.get()).run(may_reject);
+bool update_early(Model& model, const std::function<bool(const Node&)>& may_reject, size_t least_bytes) {
+  return EarlyUpdates(model.graph.get(), least_bytes).run(may_reject);
 }
 
 }  // namespace onnx_train

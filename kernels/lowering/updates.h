@@ -20,8 +20,9 @@ bool sparse_updates(Model& model);
 // gradients are alive at once. Not applied if the norm of all gradients decides about the update (clipping, loss
 // scaling); a norm that is only reported becomes the norm of the large gradients' norms and the small gradients. Every
 // update stays after all nodes that `may_reject` their data (device.h), so that a step that fails does not change the
-// state.
-bool update_early(Model& model, const std::function<bool(const Node&)>& may_reject);
+// state. Gradients of fewer than `least_bytes` stay: for those a node of its own costs the device more than their
+// memory is worth.
+bool update_early(Model& model, const std::function<bool(const Node&)>& may_reject, size_t least_bytes);
 
 // Merges updates that are adjacent into one call of a function Updates (a multi-tensor update). See merge_updates.cc
 // for the exceptions.

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from . import losses, optimizers, torch
     from ._fit import Callback, Evaluation, History, Step, fit
     from ._grad import grad, value_and_grad
+    from ._second import Verification, hvp, jvp, verify
+    from ._weights import load_weights, save_weights
 
 __version__: str = _core.version()
 
@@ -54,19 +56,27 @@ __all__ = [
     "Step",
     "UnsupportedError",
     "UsageError",
+    "Verification",
     "build",
     "check",
     "fit",
     "grad",
+    "hvp",
+    "jvp",
     "load",
+    "load_weights",
     "losses",
     "optimizers",
+    "save_weights",
     "torch",
     "value_and_grad",
+    "verify",
 ]
 
 _LAZY = {name: "_fit" for name in ("Callback", "Evaluation", "History", "Step", "fit")}
 _LAZY |= {"grad": "_grad", "value_and_grad": "_grad"}
+_LAZY |= {name: "_second" for name in ("Verification", "hvp", "jvp", "verify")}
+_LAZY |= {"load_weights": "_weights", "save_weights": "_weights"}
 
 
 def __getattr__(name: str) -> Any:

@@ -1,9 +1,11 @@
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 _Options = list[tuple[str, str]]
 _Finding = tuple[str, str, str]
+_Data = dict[str, Any] | tuple[Callable[[int], None], Callable[[], dict[str, Any] | None], int]
 _Port = tuple[str, str, str, str, tuple[int, ...] | None, np.ndarray[Any, Any] | None]
 
 def version() -> str: ...
@@ -29,6 +31,14 @@ class Session:
     def inputs(self, entry: str) -> list[_Port]: ...
     def outputs(self, entry: str) -> list[_Port]: ...
     def run(self, entry: str, arrays: dict[str, Any]) -> dict[str, Any]: ...
+    def fit(
+        self,
+        options: _Options,
+        data: _Data,
+        evaluation: _Data | None,
+        on_step: Callable[[int, int, int, float, float, float, float, float], int],
+        on_evaluation: Callable[[int, int, float, dict[str, float], bool], int],
+    ) -> int: ...
     def describe(self, name: str) -> tuple[str, tuple[int, ...]]: ...
     def state(self, name: str) -> np.ndarray[Any, Any]: ...
     def set_state(self, name: str, value: Any) -> None: ...

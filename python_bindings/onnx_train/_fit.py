@@ -1,13 +1,11 @@
-"""Training over any iterable of batches, with the options of the command ``onnx-train fit``."""
+"""The training loop of the command ``onnx-train fit`` over arrays and any iterable of batches."""
 
 from __future__ import annotations
 
-import itertools
 import math
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from types import FrameType
@@ -21,7 +19,7 @@ from ._errors import DataError, UsageError
 from ._model import Model
 from ._options import options_of
 from ._progress import Progress, make_progress
-from ._session import Result, Session
+from ._session import Session, _by_name
 
 Data = Union[Mapping[str, Any], Sequence[Any], Iterable[Any]]
 
@@ -35,7 +33,7 @@ class Step:
         epoch: counted from 1.
         samples: in this step.
         loss: of the step's samples, before the update.
-        learning_rate: None where the model's default was used.
+        learning_rate: of the step.
         seconds: of the step, with the time that the data took.
         metrics: the other outputs of the entry point, such as ``accuracy`` and ``grad_norm``.
     """
@@ -44,7 +42,7 @@ class Step:
     epoch: int
     samples: int
     loss: float
-    learning_rate: float | None
+    learning_rate: float
     seconds: float
     metrics: dict[str, float]
 
@@ -125,6 +123,10 @@ def fit(
     eval_every: int | None = None,
     early_stop: int | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
+    folder: str | os.PathLike[str] | None = None,
+    checkpoint_every: int | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
     callbacks: Sequence[Callback | Callable[[Session, Step], bool | None]] = (),
     progress: bool | None = None,
     device: str = "cpu",
@@ -151,6 +153,11 @@ def fit(
         eval_every: steps between evaluations, in the place of epochs.
         early_stop: evaluations without a lower loss before the training stops.
         checkpoint: a file that is written after each epoch and at the end.
+        folder: receives ``last.onnx`` after each epoch and at the end, and ``best.onnx``, as the command's ``--out``.
+        checkpoint_every: steps after which ``last.onnx`` is written, too.
+        resume: whether to go on from ``last.onnx`` of `folder`, if there is one. The result is that of a training that
+            never stopped, to the byte. Iterables must give the batches again that they gave before.
+        overwrite: whether to start anew in a folder that holds a run.
         callbacks: `Callback` objects, or functions of the session and the `Step` that are called after each step.
         progress: whether to show it, with tqdm if that is installed; by default in terminals and notebooks.
         device, threads: of the session that is made.
@@ -179,31 +186,57 @@ def fit(
         raise UsageError("the model has no entry point 'step'; make a training model with build")
     if accumulate != 1 and entry == "step":
         raise UsageError("accumulate needs a model that is built with accumulate=True")
-    names = [port.name for port in session.inputs(entry) if port.default is None]
-    batches = _Batches(data, names, batch_size, seed if shuffle else None)
-    total = _total_steps(batches, epochs, steps, accumulate)
+    if batch_size < 1:
+        raise UsageError(f"batch_size is {batch_size}; it must be at least 1")
+    source = _Source(session, entry, data)
+    evaluation = None if eval_data is None else _Source(session, "evaluate", eval_data)
+    steps_per_epoch = math.ceil(source.num_batches(batch_size) / accumulate)
+    totals = [steps] if steps is not None else []
+    if epochs is not None and steps_per_epoch > 0:
+        totals.append(epochs * steps_per_epoch)
+    total = min(totals, default=None)
     if total is None and schedule in ("linear", "cosine"):
         raise UsageError(f"schedule {schedule} needs to know the number of steps: give steps, or data with a length")
-    rates = _Rates(session, entry, lr, schedule, warmup, final_lr, step_every, step_factor, total)
-    evaluation = None
-    if eval_data is not None:
-        eval_names = [port.name for port in session.inputs("evaluate") if port.default is None]
-        evaluation = _Batches(eval_data, eval_names, batch_size, None)
+    options = options_of(
+        epochs=epochs,
+        steps=steps,
+        time_limit=time_limit,
+        batch_size=batch_size if source.samples == 0 else min(batch_size, source.samples),
+        accumulate=accumulate,
+        no_shuffle=not shuffle,
+        seed=seed,
+        lr=lr,
+        schedule=schedule,
+        warmup=warmup,
+        final_lr=final_lr,
+        step_every=step_every,
+        step_factor=step_factor,
+        clip=clip,
+        eval_every=eval_every,
+        early_stop=early_stop,
+        checkpoint_every=checkpoint_every,
+        out=None if folder is None else os.fspath(folder),
+        resume=resume,
+        overwrite=overwrite,
+        wait_for_steps=bool(callbacks) or checkpoint is not None,
+    )
     history = History(session)
-    ends = _Ends(epochs, steps, time_limit)
     with make_progress(progress, total) as shown, _Interrupt() as interrupt:
-        fitting = _Fitting(history, entry, rates, evaluation, clip, early_stop, list(callbacks), interrupt)
-        fitting.run(batches, ends, accumulate, eval_every, checkpoint, shown)
+        reports = _Reports(history, list(callbacks), shown, interrupt)
+        if checkpoint is not None:
+            path = checkpoint
+            source.save_epochs(reports, lambda: session.save(path), steps_per_epoch)
+        reason = session._core.fit(
+            options,
+            source.core_data(),
+            None if evaluation is None else evaluation.core_data(),
+            reports.on_step,
+            reports.on_evaluation,
+        )
+    history.reason = ("finished", "interrupted", "early_stop", "time_limit", "callback")[reason]
     if checkpoint is not None:
         session.save(checkpoint)
     return history
-
-
-@dataclass(frozen=True)
-class _Ends:
-    epochs: int | None
-    steps: int | None
-    seconds: float | None
 
 
 class _Interrupt:
@@ -232,217 +265,115 @@ class _Interrupt:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-class _Stop(Exception):
-    """Ends a training; the argument is the reason."""
+# What a callback of the library returns: onnx_train_next.
+_CONTINUE, _STOP, _INTERRUPT = 0, 1, 2
 
 
-class _Rates:
-    """The learning rate of each step, by the schedules of the library."""
-
-    def __init__(
-        self,
-        session: Session,
-        entry: str,
-        lr: float | None,
-        schedule: str,
-        warmup: int,
-        final_lr: float,
-        step_every: int | None,
-        step_factor: float | None,
-        total: int | None,
-    ) -> None:
-        self._options: list[tuple[str, str]] | None = None
-        if lr is None and schedule == "constant" and warmup == 0:
-            return
-        if lr is None:
-            ports = session.inputs("apply" if entry == "accumulate" else entry)
-            lr = next((float(p.default) for p in ports if p.role == "learning_rate" and p.default is not None), None)
-        self._options = options_of(
-            lr=lr,
-            schedule=schedule,
-            warmup=warmup,
-            final_lr=final_lr,
-            step_every=step_every,
-            step_factor=step_factor,
-            steps=total,
-        )
-        self.rate(0)  # says at once what is wrong
-
-    def rate(self, step: int) -> float | None:
-        return None if self._options is None else _core.learning_rate(self._options, step)
-
-
-class _Fitting:
-    """The state of one call of `fit`."""
+class _Reports:
+    """Takes the reports of the library and passes them on."""
 
     def __init__(
         self,
         history: History,
-        entry: str,
-        rates: _Rates,
-        evaluation: _Batches | None,
-        clip: float | None,
-        early_stop: int | None,
         callbacks: list[Callback | Callable[[Session, Step], bool | None]],
+        progress: Progress,
         interrupt: _Interrupt,
     ) -> None:
-        self._history, self._session = history, history.session
-        self._entry, self._rates, self._evaluation = entry, rates, evaluation
-        self._clip, self._early_stop, self._callbacks = clip, early_stop, callbacks
-        self._interrupt = interrupt
-        self._loss_sum, self._samples = 0.0, 0  # since the last evaluation
-        self._best, self._since_best = math.inf, 0
-        self._start = self._last = time.perf_counter()
+        self._history, self._callbacks = history, callbacks
+        self._progress, self._interrupt = progress, interrupt
+        self.save: Callable[[], None] | None = None
+        self.save_every = 0  # steps
 
-    def run(
+    def on_step(
         self,
-        batches: _Batches,
-        ends: _Ends,
-        accumulate: int,
-        eval_every: int | None,
-        checkpoint: str | os.PathLike[str] | None,
-        progress: Progress,
-    ) -> None:
-        try:
-            self._run_epochs(batches, ends, accumulate, eval_every, checkpoint, progress)
-        except _Stop as stop:
-            self._history.reason = str(stop)
-        if self._interrupt.is_set:
-            return
-        try:
-            self._evaluate(progress)  # what the last evaluation did not see
-        except _Stop:
-            pass
+        step: int,
+        epoch: int,
+        samples: int,
+        loss: float,
+        learning_rate: float,
+        accuracy: float,
+        grad_norm: float,
+        seconds: float,
+    ) -> int:
+        metrics = {"grad_norm": grad_norm} if math.isnan(accuracy) else {"accuracy": accuracy, "grad_norm": grad_norm}
+        report = Step(step, epoch, samples, loss, learning_rate, seconds, metrics)
+        self._history.steps.append(report)
+        self._progress.step(epoch, loss)
+        if self.save is not None and self.save_every > 0 and step % self.save_every == 0:
+            self.save()
+        return self._call("on_step", report)
 
-    def _run_epochs(
-        self,
-        batches: _Batches,
-        ends: _Ends,
-        accumulate: int,
-        eval_every: int | None,
-        checkpoint: str | os.PathLike[str] | None,
-        progress: Progress,
-    ) -> None:
-        for epoch in itertools.count(1):
-            if ends.epochs is not None and epoch > ends.epochs:
-                return
-            before = len(self._history.steps)
-            for group in _groups(batches.of_epoch(epoch - 1), accumulate):
-                self._step(group, epoch, progress)
-                if eval_every and len(self._history.steps) % eval_every == 0:
-                    self._evaluate(progress)
-                self._check_end(ends)
-            if len(self._history.steps) == before:
-                raise DataError(f"epoch {epoch} of the data has no batch")
-            if not eval_every:
-                self._evaluate(progress)
-            if checkpoint is not None:
-                self._session.save(checkpoint)
+    def on_evaluation(self, step: int, epoch: int, train_loss: float, metrics: dict[str, float], best: bool) -> int:
+        report = Evaluation(step, epoch, train_loss, metrics, best)
+        self._history.evaluations.append(report)
+        self._progress.evaluation(epoch, train_loss, metrics)
+        return self._call("on_evaluation", report)
 
-    def _step(self, group: list[Any], epoch: int, progress: Progress) -> None:
-        number = len(self._history.steps)
-        rate = self._rates.rate(number)
-        samples, losses = 0, 0.0
-        metrics: dict[str, float] = {}
-        for batch in group:
-            if self._entry == "step":
-                result = self._session.step(batch, lr=rate, clip_norm=self._clip)
-            else:
-                result = self._session.accumulate(batch)
-            count = _num_samples(batch)
-            samples += count
-            losses += result.loss * count
-            metrics = _scalars(result)
-        if self._entry == "accumulate":
-            metrics |= _scalars(self._session.apply(lr=rate, clip_norm=self._clip))
-        loss = losses / samples
-        now = time.perf_counter()
-        metrics.pop("loss", None)
-        step = Step(number + 1, epoch, samples, loss, rate, now - self._last, metrics)
-        self._last = now
-        self._history.steps.append(step)
-        self._loss_sum += losses
-        self._samples += samples
-        if not math.isfinite(loss):
-            raise DataError(f"step {step.step}: the loss is {loss}; lower the learning rate, or clip gradients")
-        progress.step(step.epoch, step.loss)
-        self._call("on_step", step)
-
-    def _evaluate(self, progress: Progress) -> None:
-        if self._samples == 0:
-            return
-        metrics = _evaluate(self._session, self._evaluation) if self._evaluation is not None else {}
-        train_loss = self._loss_sum / self._samples
-        self._loss_sum, self._samples = 0.0, 0
-        loss = metrics.get("loss", train_loss)
-        best = loss < self._best
-        self._best, self._since_best = (loss, 0) if best else (self._best, self._since_best + 1)
-        last = self._history.steps[-1]
-        evaluation = Evaluation(last.step, last.epoch, train_loss, metrics, best)
-        self._history.evaluations.append(evaluation)
-        progress.evaluation(last.epoch, train_loss, metrics)
-        self._call("on_evaluation", evaluation)
-        if self._early_stop and self._since_best >= self._early_stop:
-            raise _Stop("early_stop")
-
-    def _check_end(self, ends: _Ends) -> None:
-        if self._interrupt.is_set:
-            raise _Stop("interrupted")
-        if ends.steps is not None and len(self._history.steps) >= ends.steps:
-            raise _Stop("finished")
-        if ends.seconds is not None and time.perf_counter() - self._start >= ends.seconds:
-            raise _Stop("time_limit")
-
-    def _call(self, method: str, report: Any) -> None:
+    def _call(self, method: str, report: Any) -> int:
         for callback in self._callbacks:
             if isinstance(callback, Callback):
-                stop = getattr(callback, method)(self._session, report)
+                stop = getattr(callback, method)(self._history.session, report)
             else:
-                stop = callback(self._session, report) if method == "on_step" else None
+                stop = callback(self._history.session, report) if method == "on_step" else None
             if stop is True:
-                raise _Stop("callback")
+                return _STOP
+        return _INTERRUPT if self._interrupt.is_set else _CONTINUE
 
 
-class _Batches:
-    """Batches of an epoch, from arrays or from an iterable of the user's."""
+class _Source:
+    """Data in the form that the library takes: whole arrays, or batches of an iterable of the user's."""
 
-    def __init__(self, data: Data, names: list[str], batch_size: int, seed: int | None) -> None:
-        if batch_size < 1:
-            raise UsageError(f"batch_size is {batch_size}; it must be at least 1")
-        self._data, self._batch_size, self._seed = data, batch_size, seed
-        self._arrays = _arrays_of(data, names)
+    def __init__(self, session: Session, entry: str, data: Data) -> None:
+        self._entry, self._known = entry, session._entry(entry)
+        self._data = data
+        self._arrays = _arrays_of(data, [port.name for port in session.inputs(entry) if port.default is None])
+        self.samples = 0 if self._arrays is None else _common_length(self._arrays)
+        self._iterator: Iterator[Any] = iter(())
+        self._save: Callable[[], None] | None = None
+
+    def num_batches(self, batch_size: int) -> int:
+        """Of an epoch; 0 where the iterable does not say."""
         if self._arrays is not None:
-            self._samples = _common_length(self._arrays)
+            return math.ceil(self.samples / batch_size)
+        try:
+            return len(self._data) if isinstance(self._data, Sized) else 0
+        except TypeError:  # a DataLoader of a dataset without a length
+            return 0
 
-    def __len__(self) -> int:
-        """Raises TypeError where the iterable does not say."""
-        if self._arrays is not None:
-            return math.ceil(self._samples / self._batch_size)
-        if isinstance(self._data, Sized):
-            return len(self._data)
-        raise TypeError("the data have no length")
-
-    def of_epoch(self, epoch: int) -> Iterator[Any]:
+    def save_epochs(self, reports: _Reports, save: Callable[[], None], steps_per_epoch: int) -> None:
+        """Arranges that `save` is called after each epoch."""
         if self._arrays is None:
-            batches = iter(self._data)
-            if epoch > 0 and batches is self._data:
-                raise UsageError("data is an iterator, which gives one epoch: give a list, a DataLoader or epochs=1")
-            yield from batches
-            return
-        order = None if self._seed is None else np.random.default_rng((self._seed, epoch)).permutation(self._samples)
-        for start in range(0, self._samples, self._batch_size):
-            end = min(start + self._batch_size, self._samples)
-            rows = slice(start, end) if order is None else order[start:end]
-            yield {name: array[rows] for name, array in self._arrays.items()}
+            self._save = save
+        else:
+            reports.save, reports.save_every = save, steps_per_epoch
+
+    def core_data(self) -> Any:
+        """What the module _core takes."""
+        return self._arrays if self._arrays is not None else (self._begin, self._next, self.num_batches(1))
+
+    def _begin(self, epoch: int) -> None:
+        if epoch > 0 and self._save is not None:
+            self._save()
+        iterator = iter(self._data)
+        if iterator is self._data and epoch > 0:
+            raise UsageError("data is an iterator, which gives one epoch: give a list, a DataLoader or epochs=1")
+        self._iterator = iterator
+
+    def _next(self) -> dict[str, Any] | None:
+        try:
+            batch = next(self._iterator)
+        except StopIteration:
+            return None
+        return _by_name(self._entry, self._known, (batch,))
 
 
 def _arrays_of(data: Data, names: list[str]) -> dict[str, Any] | None:
-    if isinstance(data, Mapping):
-        return {name: as_numpy(array) for name, array in data.items()}
     if isinstance(data, tuple) and data and all(hasattr(array, "shape") for array in data):
         if len(data) > len(names):
             raise UsageError(f"the model takes {len(names)} arrays ({', '.join(names)}), not {len(data)}")
-        return {name: as_numpy(array) for name, array in zip(names, data)}
+        data = dict(zip(names, data))
+    if isinstance(data, Mapping):
+        return {name: np.ascontiguousarray(as_numpy(array)) for name, array in data.items()}
     return None
 
 
@@ -451,49 +382,3 @@ def _common_length(arrays: dict[str, Any]) -> int:
     if len(set(lengths.values())) != 1 or 0 in lengths.values():
         raise DataError(f"arrays of data need one number of samples, at least 1; they have {lengths}")
     return next(iter(lengths.values()))
-
-
-def _num_samples(batch: Any) -> int:
-    """Of the first array that has a dimension."""
-    for array in batch.values() if isinstance(batch, Mapping) else batch:
-        shape = np.shape(array) if not hasattr(array, "shape") else array.shape
-        if len(shape) > 0:
-            return int(shape[0])
-    return 1
-
-
-def _groups(batches: Iterator[Any], size: int) -> Iterator[list[Any]]:
-    group: list[Any] = []
-    for batch in batches:
-        group.append(batch)
-        if len(group) == size:
-            yield group
-            group = []
-    if group:
-        yield group
-
-
-def _total_steps(batches: _Batches, epochs: int | None, steps: int | None, accumulate: int) -> int | None:
-    totals = [] if steps is None else [steps]
-    if epochs is not None:
-        try:
-            totals.append(epochs * math.ceil(len(batches) / accumulate))
-        except TypeError:
-            pass
-    return min(totals) if totals else None
-
-
-def _scalars(result: Result) -> dict[str, float]:
-    return {name: value for name, value in result.items() if isinstance(value, (int, float))}
-
-
-def _evaluate(session: Session, batches: _Batches) -> dict[str, float]:
-    """Means over the samples of all scalar outputs."""
-    sums: dict[str, float] = {}
-    samples = 0
-    for batch in batches.of_epoch(0):
-        count = _num_samples(batch)
-        samples += count
-        for name, value in _scalars(session.evaluate(batch)).items():
-            sums[name] = sums.get(name, 0.0) + value * count
-    return {name: value / samples for name, value in sums.items()}

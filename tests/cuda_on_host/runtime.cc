@@ -51,6 +51,12 @@ constexpr size_t kSpace = size_t{1} << 38;
 constexpr size_t kPage = 4096;
 constexpr size_t kAddressAlignment = 256;  // of cudaMalloc
 
+// 4 GiB, or $GPU_HOST_MEMORY bytes: a plan for more memory than this machine has can be made and read, if not run.
+size_t memory_bytes() {
+  const char* value = std::getenv("GPU_HOST_MEMORY");
+  return value ? std::strtoull(value, nullptr, 10) : size_t{4} << 30;
+}
+
 // Device memory: a range of addresses that is open only while work of the device runs. Addresses are not used again.
 class DeviceMemory {
  public:
@@ -94,7 +100,7 @@ class DeviceMemory {
 
   size_t blocks() const { return blocks_.size(); }
   size_t used() const { return used_; }
-  size_t limit = size_t{4} << 30;
+  size_t limit = memory_bytes();
 
   // Opens the device's memory while it lives.
   class Access {

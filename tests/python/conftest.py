@@ -11,11 +11,13 @@ import tool  # noqa: E402
 
 sys.path.insert(0, str(tool.COMMAND.parent / "python"))  # the package onnx_train, where the build made it
 
-import reference  # noqa: E402  (needs the path)
+import exports  # noqa: E402  (needs the path)
+import reference  # noqa: E402
 import zoo  # noqa: E402
 from export import export  # noqa: E402
 
 torch.set_num_threads(1)  # as tool.start has it
+exports.remember()
 
 
 def pytest_addoption(parser):

@@ -2,6 +2,7 @@
 
 import doctest
 import importlib
+import importlib.machinery
 import importlib.util
 import pkgutil
 import re
@@ -12,7 +13,7 @@ import tool
 
 onnx_train = pytest.importorskip("onnx_train", reason="the Python package is not built")
 MLP = tool.ROOT / "tests" / "fixtures" / "mlp.onnx"
-MODULES = ["onnx_train", *(f"onnx_train.{m.name}" for m in pkgutil.iter_modules(onnx_train.__path__))]
+MODULES = ["onnx_train", *(m.name for m in pkgutil.walk_packages(onnx_train.__path__, "onnx_train."))]
 MODULES.remove("onnx_train._core")
 if importlib.util.find_spec("jax") is None:
     MODULES.remove("onnx_train.jax")
@@ -57,3 +58,10 @@ def test_all_that_is_public_has_a_docstring():
         for key, member in vars(thing).items() if isinstance(thing, type) else ():
             if callable(member) and not key.startswith("_"):
                 assert member.__doc__, f"{name}.{key}"
+
+
+def test_the_reference_is_that_of_the_docstrings():
+    script = importlib.machinery.SourceFileLoader("api_reference", str(tool.ROOT / "scripts" / "api_reference"))
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader(script.name, script))
+    script.exec_module(module)
+    assert module.TARGET.read_text() == module.page(), "docs/python_api.md is old; run scripts/api_reference"

@@ -76,18 +76,60 @@ def test_data_are_arrays_lists_loaders_or_generators():
         losses((b for b in batches()), epochs=2)
 
 
-def test_shuffled_epochs_are_permutations_that_follow_from_the_seed():
-    def seen(seed):
-        found = []
-        model = onnx_train.Session(training(), threads=1)
-        step = model.step
-        model.step = lambda batch, **options: found.append(batch["x"][:, 0]) or step(batch, **options)
-        onnx_train.fit(model, DATA, epochs=2, batch_size=16, seed=seed)
-        return np.concatenate(found)
+def test_shuffled_epochs_are_those_of_the_command_and_follow_from_the_seed(tmp_path):
+    model = training()
+    model.save(tmp_path / "train.onnx")
+    data = tool.save(tmp_path / "data.npz", DATA)
+    tool.run("fit", tmp_path / "train.onnx", "--data", data, "--epochs", 2, "--batch-size", 16, "--seed", 1,
+             "--out", tmp_path / "run")  # fmt: skip
+    theirs = [line["loss"] for line in tool.metrics(tmp_path / "run") if "lr" in line]
 
-    a = seen(1)
-    assert np.array_equal(a, seen(1)) and not np.array_equal(a, seen(2))
-    assert np.array_equal(np.sort(a[:40]), np.sort(X[:, 0])) and not np.array_equal(a[:40], a[40:])
+    def losses(seed):
+        return onnx_train.fit(model, DATA, epochs=2, batch_size=16, seed=seed, threads=1).losses
+
+    np.testing.assert_allclose(losses(1), theirs, rtol=1e-6)
+    assert np.array_equal(losses(1), losses(1)) and not np.allclose(losses(1), losses(2))
+
+
+@pytest.mark.parametrize("as_batches", [False, True], ids=["arrays", "batches"])
+def test_a_training_that_is_interrupted_and_resumed_gives_the_files_of_one_that_is_not(tmp_path, as_batches):
+    def run(folder, **options):
+        data = batches() if as_batches else DATA
+        return onnx_train.fit(training(), data, epochs=3, batch_size=8, lr=0.02, schedule="cosine", eval_data=DATA,
+                              folder=tmp_path / folder, threads=1, **options)  # fmt: skip
+
+    whole = run("whole")
+    first = run("parts", callbacks=[lambda session, step: step.step == 5])
+    with pytest.raises(onnx_train.UsageError, match="holds a run"):
+        run("parts")
+    second = run("parts", resume=True)
+    assert first.reason == "callback" and second.steps[0].step == 6
+    assert np.array_equal(np.concatenate([first.losses, second.losses]), whole.losses)
+    for file in ("last.onnx", "best.onnx"):
+        assert (tmp_path / "parts" / file).read_bytes() == (tmp_path / "whole" / file).read_bytes()
+
+
+def test_an_exception_of_the_data_or_a_callback_ends_the_fit():
+    def broken():
+        yield batches()[0]
+        raise RuntimeError("the data are gone")
+
+    def fails(session, step):
+        raise KeyError("callback")
+
+    session = onnx_train.Session(training(), threads=1)
+    with pytest.raises(RuntimeError, match="the data are gone"):
+        onnx_train.fit(session, broken(), epochs=1)
+    with pytest.raises(KeyError, match="callback"):
+        onnx_train.fit(session, DATA, epochs=1, callbacks=[fails])
+    assert session.state["state/step"] == 2, "the session holds the steps that were made"
+
+
+def test_callbacks_use_the_session():
+    seen = []
+    history = onnx_train.fit(training(), DATA, epochs=1, batch_size=8, threads=1,
+                             callbacks=[lambda session, step: seen.append(session.predict(X).logits)])  # fmt: skip
+    assert len(seen) == 5 and np.array_equal(seen[-1], history.session.predict(X).logits)
 
 
 def test_accumulated_batches_are_one_step():
@@ -129,7 +171,7 @@ def test_early_stop_limits_and_callbacks_end_a_training():
 
 def test_a_loss_that_is_not_finite_is_an_error():
     data = {"x": np.where(np.arange(40)[:, None] == 20, np.inf, X).astype(np.float32), "labels": DATA["labels"]}
-    with pytest.raises(onnx_train.DataError, match="step 3: the loss is nan"):
+    with pytest.raises(onnx_train.DataError, match="the loss is -?nan at step 3 .* sample 20"):
         onnx_train.fit(training(), data, epochs=1, batch_size=8, shuffle=False, threads=1)
 
 

@@ -149,7 +149,7 @@ def test_type_checkers_accept_the_package_and_a_program(tmp_path):
         pytest.skip("mypy is not installed")
     (tmp_path / "example.py").write_text(EXAMPLE)
     package = tool.ROOT / "python_bindings"
-    sources = sorted(map(str, (package / "onnx_train").glob("*.py*")))
+    sources = sorted(map(str, (package / "onnx_train").rglob("*.py*")))
     result = subprocess.run(
         [sys.executable, "-m", "mypy", "--strict", "--python-version", "3.10",
          "--cache-dir", tool.COMMAND.parent / "mypy_cache", "example.py", *sources],

@@ -1,6 +1,8 @@
 """What a run leaves behind is exact: resuming changes no bit, and no kill loses a checkpoint."""
 
+import json
 import random
+import re
 import signal
 import subprocess
 import time
@@ -96,3 +98,40 @@ def test_no_kill_loses_a_checkpoint(training, tmp_path, request):
         assert (out / "last.onnx").read_bytes() == (tmp_path / "expected" / "last.onnx").read_bytes()
         np.testing.assert_array_equal(tool.losses(out), tool.losses(tmp_path / "expected"))
     print(f"{kills} kills, {rounds} runs")
+
+
+def test_data_are_checked_once(tmp_path):
+    """A run remembers the identity of what it has checked, and a resumed one looks at that again only if it differs."""
+    rng = np.random.default_rng(1)
+    x = rng.standard_normal((64, 4)).astype(np.float32)
+    labels = rng.integers(0, 3, 64)
+    good = tool.save(tmp_path / "good.npz", {"x": x, "labels": labels})
+    x[63, 2] = np.nan  # in a batch that the steps below do not reach
+    bad = tool.save(tmp_path / "bad.npz", {"x": x, "labels": labels})
+    graph = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["": 21]> g (float[N,4] x) => (float[N,3] y) { y = MatMul (x, w) }'
+    )
+    weight = np.ones((4, 3), np.float32)
+    graph.graph.initializer.append(onnx.numpy_helper.from_array(weight, "w"))
+    onnx.save(graph, tmp_path / "model.onnx")
+    tool.run("build", tmp_path / "model.onnx", "-o", tmp_path / "train.onnx", "--loss", "cross_entropy")
+
+    def fit(data, steps, *options, status=0):
+        return tool.run("fit", tmp_path / "train.onnx", "--data", data, "--steps", steps, "--batch-size", 4,
+                        "--no-shuffle", "--out", tmp_path / data.stem, *options, status=status)  # fmt: skip
+
+    def options(data):
+        return json.loads((tmp_path / data.stem / "options.json").read_text())
+
+    fit(good, 1)
+    fit(good, 2, "--resume")
+    assert len(options(good)["derived"]["checked data"]) == 1
+    assert "sample 63" in fit(bad, 1, status=1)
+    fit(bad, 1, "--no-data-check")
+    assert options(bad)["derived"]["checked data"] == []
+    assert "sample 63" in fit(bad, 2, "--resume", status=1)
+    # A run that believes that these data were checked does not look again.
+    said = options(bad)
+    said["derived"]["checked data"] = re.findall(r"\((\w+)\)", said["derived"]["run"]["data"])  # "64 samples (4ea4...)"
+    (tmp_path / "bad/options.json").write_text(json.dumps(said))
+    fit(bad, 2, "--resume")

@@ -220,8 +220,10 @@ Prepared prepare_attention(const NodeSpec& spec) {
 
 std::vector<Kernel> attention_kernels() {
   return {
-      {"BlockAttention", supports_attention, prepare_attention, kDomain},
-      {"BlockAttentionGrad", supports_attention_gradient, prepare_attention_gradient, kDomain},
+      {"BlockAttention", [](const NodeSpec& spec) { return supports_attention(spec, DType::kFloat); },
+       prepare_attention, kDomain},
+      {"BlockAttentionGrad", [](const NodeSpec& spec) { return supports_attention_gradient(spec, DType::kFloat); },
+       prepare_attention_gradient, kDomain},
   };
 }
 

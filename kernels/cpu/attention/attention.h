@@ -10,17 +10,10 @@
 #include <vector>
 
 #include "kernels/cpu/products/gemm.h"
+#include "kernels/geometry/attention.h"
 #include "kernels/kernel.h"
 
 namespace onnx_train::cpu {
-
-// A matrix [rows, width] for each batch element and head, inside a tensor. The elements of a row are contiguous.
-struct Heads {
-  Shape batch;
-  std::vector<int64_t> starts;
-  int64_t rows = 0, width = 0, row_stride = 0;
-  bool in_rows = false;  // the rows are contiguous
-};
 
 // An axis cut into blocks of `size`; the last one may be shorter.
 struct Blocks {
@@ -32,26 +25,12 @@ struct Blocks {
   int64_t tail() const { return length(count() - 1); }
 };
 
-struct AttentionSpec {
-  Heads q, k, v;
-  float scale = 1;
-  bool nan_safe = false;
+struct AttentionSpec : AttentionOperands {
   Blocks queries, keys;
-
-  int64_t heads() const { return static_cast<int64_t>(q.starts.size()); }
 };
 
 // Describes the attention whose q, k and v are inputs `first`, `first` + 1 and `first` + 2.
 AttentionSpec attention_of(const NodeSpec& spec, int first);
-
-// The matrices of input `i`, or of output `i`; the attribute `attribute` permutes its axes
-// (kernels/functions/attention.cc).
-Heads heads_of_input(const NodeSpec& spec, int i, const char* attribute);
-Heads heads_of_output(const NodeSpec& spec, int i, const char* attribute);
-
-// Whether the kernels can run the node: float32 tensors, none empty, with contiguous rows.
-bool supports_attention(const NodeSpec& spec);
-bool supports_attention_gradient(const NodeSpec& spec);
 
 // One matrix product for each tile size: full blocks and shorter last blocks. `shape` gives the shape for a number of
 // queries and of keys. With `GemmShape::packed`, b depends on the keys only.

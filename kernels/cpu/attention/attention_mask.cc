@@ -44,49 +44,7 @@ void scale_tile(int64_t rows, int64_t n, float scale, float* scores, int64_t str
   });
 }
 
-// The mask's shape, extended with leading 1s to the rank of the scores.
-Shape padded(Shape mask, size_t rank) {
-  mask.insert(mask.begin(), rank - mask.size(), 1);
-  return mask;
-}
-
 }  // namespace
-
-bool supports_mask(const NodeSpec& spec, int i, const AttentionSpec& attention) {
-  if (!spec.has_input(i)) return true;
-  const size_t rank = attention.q.batch.size() + 2;
-  if (spec.in_type(i) != DType::kFloat && spec.in_type(i) != DType::kBool) return false;
-  if (spec.in_shape(i).size() > rank || spec.in_shape(i).empty()) return false;
-  const Shape mask = padded(spec.in_shape(i), rank);
-  for (size_t axis = 0; axis + 2 < rank; ++axis) {
-    if (mask[axis] != 1 && mask[axis] != attention.q.batch[axis]) return false;
-  }
-  return (mask[rank - 2] == 1 || mask[rank - 2] == attention.q.rows) && mask[rank - 1] == attention.k.rows;
-}
-
-MaskLayout mask_of(const NodeSpec& spec, int i, const AttentionSpec& attention) {
-  MaskLayout layout;
-  if (!spec.has_input(i)) return layout;
-  layout.kind = spec.in_type(i) == DType::kFloat         ? MaskKind::kAdded
-                : spec.node().attr("keeps_true", 0) != 0 ? MaskKind::kKeptWhereTrue
-                                                         : MaskKind::kKeptWhereFalse;
-  layout.fill = spec.node().attr("fill", 0.0f);
-  const Shape& batch = attention.q.batch;
-  const Shape mask = padded(spec.in_shape(i), batch.size() + 2);
-  layout.rows = mask[batch.size()];
-  layout.columns = mask[batch.size() + 1];
-  layout.plane = {0};
-  layout.planes = 1;
-  for (size_t axis = 0; axis < batch.size(); ++axis) {
-    std::vector<int64_t> planes;
-    for (const int64_t plane : layout.plane) {
-      for (int64_t at = 0; at < batch[axis]; ++at) planes.push_back(plane * mask[axis] + (mask[axis] == 1 ? 0 : at));
-    }
-    layout.plane = std::move(planes);
-    layout.planes *= mask[axis];
-  }
-  return layout;
-}
 
 size_t MaskTiles::workspace() const {
   return static_cast<size_t>(layout_.planes * row_blocks() * keys_.count() * kNumbers);

@@ -13,23 +13,6 @@
 
 namespace onnx_train::cpu {
 
-enum class MaskKind { kNone, kAdded, kKeptWhereTrue, kKeptWhereFalse };
-
-struct MaskLayout {
-  MaskKind kind = MaskKind::kNone;
-  float fill = 0;                 // value of the scores that a bool mask hides
-  int64_t planes = 0;             // number of different masks in the batch, stored one after the other
-  std::vector<int64_t> plane;     // for each batch element
-  int64_t rows = 0, columns = 0;  // of a plane; 1 row is shared by all queries
-
-  bool selects() const { return kind == MaskKind::kKeptWhereTrue || kind == MaskKind::kKeptWhereFalse; }
-};
-
-// Describes input `i` of the node, which may be absent.
-MaskLayout mask_of(const NodeSpec& spec, int i, const AttentionSpec& attention);
-// Whether the kernels support this mask: float32 or bool, one column per key.
-bool supports_mask(const NodeSpec& spec, int i, const AttentionSpec& attention);
-
 // Summaries of the mask's tiles, computed by scan().
 class MaskTiles {
  public:

@@ -1,0 +1,294 @@
+// The training loop of the C interface: the runtime's Trainer over arrays or batches of the program.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+
+#include "library/guard.h"
+#include "library/handles.h"
+#include "onnx_passes/ir/initializer.h"
+#include "onnx_passes/ir/roles.h"
+#include "runtime/checkpoint.h"
+#include "runtime/fingerprint.h"
+#include "runtime/trainer.h"
+
+namespace onnx_train {
+namespace {
+
+struct FitSettings {
+  TrainerOptions trainer;
+  std::string schedule = "constant";
+  bool no_shuffle = false, resume = false, overwrite = false;
+  double scale = 1;
+  std::optional<double> rate;
+  std::optional<int64_t> batch_size;
+};
+
+std::vector<CommandOption> fit_options(FitSettings* s) {
+  TrainerOptions& t = s->trainer;
+  return {{"--epochs", {&t.epochs, kCount}, ""},
+          {"--steps", {&t.steps, kCount}, ""},
+          {"--time-limit", {&t.time_limit, kPositive}, ""},
+          {"--batch-size", {&s->batch_size, kCount}, ""},
+          {"--accumulate", {&t.accumulate, kCount}, ""},
+          {"--lr", &s->rate, ""},
+          {"--schedule", &s->schedule, "", "CURVE", false, {"constant", "linear", "cosine", "step"}},
+          {"--warmup", &t.schedule.warmup, ""},
+          {"--final-lr", &t.schedule.end, ""},
+          {"--step-every", {&t.schedule.step_every, kCount}, ""},
+          {"--step-factor", {&t.schedule.step_factor, kPositive}, ""},
+          {"--clip", {&t.clip_norm, kPositive}, ""},
+          {"--seed", &t.seed, ""},
+          {"--no-shuffle", &s->no_shuffle, ""},
+          {"--scale", {&s->scale, kPositive}, ""},
+          {"--eval-every", {&t.eval_every, kCount}, ""},
+          {"--early-stop", {&t.early_stop, kCount}, ""},
+          {"--checkpoint-every", {&t.checkpoint_every, kCount}, ""},
+          {"--out", &t.folder, ""},
+          {"--resume", &s->resume, ""},
+          {"--overwrite", &s->overwrite, ""},
+          {"--wait-for-steps", &t.wait_for_steps, ""}};
+}
+
+// The rate that the model was built with, unless it is given.
+double rate_of(const Model& model, const FitSettings& settings) {
+  if (settings.rate) return *settings.rate;
+  for (const char* entry : {"step", "apply"}) {
+    const EntryPoint* point = model.find_entry_point(entry);
+    if (!point) continue;
+    for (const InputSpec& spec : entry_inputs(model, entry)) {
+      const Value* value = spec.role == roles::kLearningRate ? point->algorithm->find(spec.name) : nullptr;
+      if (value && value->is_initializer()) return contents_of(*value).at(0);
+    }
+  }
+  return Schedule().peak;
+}
+
+FitSettings read_fit_settings(const onnx_train_option* given, size_t count, const Model& model) {
+  FitSettings settings;
+  read_options(given, count, fit_options(&settings));
+  TrainerOptions& t = settings.trainer;
+  t.shuffle = !settings.no_shuffle;
+  t.schedule.curve = parse_curve(settings.schedule);
+  t.schedule.peak = rate_of(model, settings);
+  if (t.epochs == 0 && t.steps == 0 && t.time_limit == 0) {
+    throw UsageError("a training needs an end: give epochs, steps or time-limit");
+  }
+  if (t.schedule.curve == Schedule::Curve::kStep && t.schedule.step_every == 0) {
+    throw UsageError("schedule step needs step-every");
+  }
+  return settings;
+}
+
+// A struct of the caller, whose version of it may be shorter.
+template <typename T>
+T copy_of(const T& given) {
+  T copy{};
+  std::memcpy(&copy, &given, std::min(given.size, sizeof copy));
+  return copy;
+}
+
+// What a callback returns. The callback may use the session, which is not busy meanwhile.
+template <typename F>
+onnx_train_next call(onnx_train_session* session, const F& callback) {
+  session->busy = false;
+  const onnx_train_next next = callback();
+  if (session->busy.exchange(true)) throw UsageError("another thread uses the session while it trains");
+  if (next == ONNX_TRAIN_FAIL) throw UsageError("a callback of the program failed");
+  return next;
+}
+
+// Batches that the program makes.
+class ProgramBatches : public BatchSource {
+ public:
+  ProgramBatches(onnx_train_session* session, const onnx_train_data& data) : session_(*session), data_(data) {}
+
+  int64_t batches_per_epoch() const override { return data_.batches; }
+
+  void start(int64_t epoch, int64_t skip) override {
+    if (data_.begin) call(&session_, [&] { return data_.begin(data_.user, epoch); });
+    TensorMap unused;
+    while (skip > 0) {
+      const int64_t samples = next(&unused);
+      if (samples == 0 || samples > skip)
+        fail("cannot resume: the batches of the data are not those of the checkpoint");
+      skip -= samples;
+    }
+  }
+
+  int64_t next(TensorMap* batch) override {
+    const onnx_train_tensor* inputs = nullptr;
+    size_t count = 0;
+    call(&session_, [&] { return data_.next(data_.user, &inputs, &count); });
+    if (count == 0) return 0;
+    *batch = views_of(inputs, count);
+    const auto first = std::find_if(inputs, inputs + count, [](const onnx_train_tensor& t) { return t.rank > 0; });
+    const int64_t samples = first == inputs + count ? 1 : first->shape[0];
+    if (samples < 1) fail_as(ErrorCode::kData, "input '", first->name, "' of a batch has no samples");
+    return samples;
+  }
+
+ private:
+  onnx_train_session& session_;
+  const onnx_train_data data_;
+};
+
+// The data of a program and, if they are arrays, what the trainer reads of them.
+class ProgramData {
+ public:
+  ProgramData(onnx_train_session* session, const onnx_train_data& given, const std::string& entry, double scale)
+      : session_(*session), data_(copy_of(given)) {
+    if (data_.next) return;
+    if (data_.num_arrays == 0) throw UsageError("the data have neither arrays nor batches");
+    const Model& model = session->session.model();
+    dataset_.emplace(views_of(data_.arrays, data_.num_arrays), entry_inputs(model, entry), scale);
+  }
+
+  const Dataset* dataset() const { return dataset_ ? &*dataset_ : nullptr; }
+  std::unique_ptr<BatchSource> training(const TrainerOptions& options) const {
+    if (!dataset_) return std::make_unique<ProgramBatches>(&session_, data_);
+    return std::make_unique<DatasetBatches>(&*dataset_, session_.session.model(), training_entry(session_.session),
+                                            options.batch_size, options.seed, options.shuffle);
+  }
+  std::unique_ptr<BatchSource> evaluation(const TrainerOptions& options) const {
+    if (!dataset_) return std::make_unique<ProgramBatches>(&session_, data_);
+    return std::make_unique<DatasetBatches>(&*dataset_, session_.session.model(), options.batch_size);
+  }
+
+ private:
+  onnx_train_session& session_;
+  const onnx_train_data data_;
+  std::optional<Dataset> dataset_;
+};
+
+class ProgramEvents : public TrainerEvents {
+ public:
+  ProgramEvents(onnx_train_session* session, const onnx_train_observer* observer)
+      : session_(*session), observer_(observer ? copy_of(*observer) : onnx_train_observer{}) {}
+
+  void on_step(const StepReport& r) override {
+    const onnx_train_step step = {r.step,          r.epoch,
+                                  r.samples,       r.loss,
+                                  r.learning_rate, r.accuracy.value_or(NAN),
+                                  r.grad_norm,     r.milliseconds / 1e3};
+    obey(observer_.on_step, &step);
+  }
+  void on_evaluation(const EvaluationReport& r) override {
+    std::vector<onnx_train_metric> metrics;
+    for (const auto& [name, value] : r.evaluation) metrics.push_back({name.c_str(), value});
+    const onnx_train_evaluation evaluation = {r.step,         r.epoch,        r.train_loss,
+                                              metrics.data(), metrics.size(), r.best ? 1 : 0};
+    obey(observer_.on_evaluation, &evaluation);
+  }
+  void on_checkpoint(const std::string& path) override { obey(observer_.on_checkpoint, path.c_str()); }
+  bool stop() const override { return stop_; }
+  const std::atomic<bool>& interrupt() const { return interrupt_; }
+
+ private:
+  template <typename T>
+  void obey(onnx_train_next (*callback)(void*, const T*), const T* report) {
+    if (!callback) return;
+    const onnx_train_next next = call(&session_, [&] { return callback(observer_.user, report); });
+    if (next == ONNX_TRAIN_STOP) stop_ = true;
+    if (next == ONNX_TRAIN_INTERRUPT) interrupt_ = true;
+  }
+
+  onnx_train_session& session_;
+  const onnx_train_observer observer_;
+  bool stop_ = false;
+  std::atomic<bool> interrupt_{false};
+};
+
+// Reads the checkpoint's state into the session; returns its position.
+TrainingPosition restore(Session* session, const std::string& path) {
+  Model model = load_training_model(path);
+  const auto position = checkpoint_position(model);
+  if (!position) fail(path, " does not say where its training stands; it is no checkpoint");
+  for (const char* what : {"onnx_train.loss", "onnx_train.optimizer", "onnx_train.mode", "onnx_train.precision"}) {
+    const std::string before = model.metadata(what), now = session->model().metadata(what);
+    if (before != now) fail("cannot resume: ", path, " has ", what, " ", before, ", the session ", now);
+  }
+  SessionOptions options;
+  options.device = &session->device();
+  const Session saved(std::move(model), options);
+  std::vector<std::pair<std::string, Tensor>> states;
+  for (const std::string& name : session->state().names()) states.emplace_back(name, saved.contents(name));
+  for (const auto& [name, value] : states) session->state().set(name, value);
+  return *position;
+}
+
+// The position to go on from, if there is one. Fills in the identity of the model that the run starts from.
+std::optional<TrainingPosition> prepare_run(FitSettings* settings, Session* session) {
+  const std::string& folder = settings->trainer.folder;
+  if (folder.empty()) {
+    if (settings->resume) throw UsageError("resume needs the folder of a run: out");
+    return std::nullopt;
+  }
+  const std::string last = folder + "/last.onnx";
+  const bool exists = std::filesystem::exists(last);
+  if (exists && !settings->resume && !settings->overwrite) {
+    throw UsageError(folder + " holds a run; go on with resume, start anew with overwrite, or take another folder");
+  }
+  settings->trainer.model = fingerprint(session->snapshot());
+  if (!exists || !settings->resume) {
+    std::filesystem::create_directories(folder);
+    return std::nullopt;
+  }
+  const auto given = checkpoint_position(session->model());
+  TrainingPosition position = restore(session, last);
+  const auto model = position.settings.find("model");
+  if (given && model != position.settings.end() && given->settings.count("model") > 0 &&
+      given->settings.at("model") == model->second) {
+    settings->trainer.model = model->second;  // the session comes from a checkpoint of the same run
+  }
+  return position;
+}
+
+onnx_train_stop_reason public_reason(StopReason reason) {
+  switch (reason) {
+    case StopReason::kFinished: return ONNX_TRAIN_FINISHED;
+    case StopReason::kInterrupted: return ONNX_TRAIN_INTERRUPTED;
+    case StopReason::kEarlyStop: return ONNX_TRAIN_EARLY_STOP;
+    case StopReason::kTimeLimit: return ONNX_TRAIN_TIME_LIMIT;
+    case StopReason::kStopped: break;
+  }
+  return ONNX_TRAIN_STOPPED;
+}
+
+onnx_train_stop_reason fit(onnx_train_session* s, const onnx_train_data* training, const onnx_train_data* evaluation,
+                           FitSettings settings, const onnx_train_observer* observer) {
+  constexpr int64_t kBatchSize = 32;
+  Session& session = s->session;
+  const ProgramData data(s, required(training, "the data"), training_entry(session), settings.scale);
+  std::optional<ProgramData> eval_data;
+  if (evaluation) eval_data.emplace(s, *evaluation, "evaluate", settings.scale);
+  TrainerOptions& options = settings.trainer;
+  const Dataset* dataset = data.dataset();
+  const int64_t natural = !dataset                     ? kBatchSize
+                          : dataset->fixed_batch() > 0 ? dataset->fixed_batch()
+                                                       : std::min(kBatchSize, dataset->num_samples());
+  options.batch_size = settings.batch_size.value_or(natural);
+  const auto position = prepare_run(&settings, &session);
+  Trainer trainer(&session, data.training(options), eval_data ? eval_data->evaluation(options) : nullptr, options);
+  if (position) trainer.resume(*position);
+  ProgramEvents events(s, observer);
+  return public_reason(trainer.run(&events, events.interrupt()));
+}
+
+}  // namespace
+}  // namespace onnx_train
+
+using namespace onnx_train;
+
+extern "C" {
+
+onnx_train_status onnx_train_fit(onnx_train_session* session, const onnx_train_data* training,
+                                 const onnx_train_data* evaluation, const onnx_train_option* options, size_t count,
+                                 const onnx_train_observer* observer, onnx_train_stop_reason* reason) {
+  return in_session(session, [&](onnx_train_session& s) {
+    const FitSettings settings = read_fit_settings(options, count, s.session.model());
+    const onnx_train_stop_reason stopped = fit(&s, training, evaluation, settings, observer);
+    if (reason) *reason = stopped;
+  });
+}
+}

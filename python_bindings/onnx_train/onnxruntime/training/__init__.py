@@ -1,0 +1,1 @@
+"""What `onnxruntime.training` has for on-device training: `api`, `artifacts` and `onnxblock`."""

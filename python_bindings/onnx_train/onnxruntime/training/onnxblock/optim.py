@@ -1,0 +1,37 @@
+"""Optimizers with options, for ``generate_artifacts(optimizer=...)``.
+
+>>> from onnx_train.onnxruntime.training import onnxblock
+>>> str(onnxblock.optim.AdamW(weight_decay=0.01).expression)
+'adamw(lr=0.001, beta1=0.9, beta2=0.999, eps=1e-06, weight_decay=0.01)'
+"""
+
+from __future__ import annotations
+
+from ...._errors import UnsupportedError
+from ....optimizers import SGD as _SGD
+from ....optimizers import AdamW as _AdamW
+from ....optimizers import Optimizer
+
+__all__ = ["AdamW", "SGD"]
+
+
+class AdamW:
+    """AdamW. The learning rate is 0.001 until `Optimizer.set_learning_rate`."""
+
+    def __init__(
+        self,
+        bias_correction: bool = True,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-6,
+        weight_decay: float = 0.0,
+    ) -> None:
+        if not bias_correction:
+            raise UnsupportedError("AdamW without bias correction is not supported; use bias_correction=True")
+        self.expression: Optimizer = _AdamW(1e-3, betas[0], betas[1], eps, weight_decay)
+
+
+class SGD:
+    """Stochastic gradient descent. The learning rate is 0.001 until `Optimizer.set_learning_rate`."""
+
+    def __init__(self) -> None:
+        self.expression: Optimizer = _SGD(1e-3)

@@ -1,0 +1,172 @@
+// The class Session of the module _core: a session of the library with views of its states. The interpreter lock guards
+// it; it is released while the library works.
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string_view.h>
+
+#include <atomic>
+#include <map>
+#include <optional>
+#include <string_view>
+
+#include "python_bindings/core.h"
+
+namespace onnx_train::python {
+
+// The number of an element type of the buffer protocol's native formats; nothing for others.
+std::optional<onnx_train_type> type_of_format(const char* format, Py_ssize_t size);
+
+// An object's memory in row-major order, held as long as this lives.
+class Buffer {
+ public:
+  Buffer() = default;
+  Buffer(const Buffer&) = delete;
+  Buffer(Buffer&& other) noexcept : view_(std::exchange(other.view_, Py_buffer{})) {}
+  ~Buffer() {
+    if (view_.obj) PyBuffer_Release(&view_);
+  }
+
+  // False when the object has no memory in row-major order, or not of this type.
+  bool acquire(PyObject* object, onnx_train_type type) {
+    if (!PyObject_CheckBuffer(object)) return false;
+    if (PyObject_GetBuffer(object, &view_, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT) != 0) {
+      PyErr_Clear();
+      view_ = {};
+      return false;
+    }
+    if (type_of_format(view_.format, view_.itemsize) == type) return true;
+    PyBuffer_Release(&view_);
+    view_ = {};
+    return false;
+  }
+  // The same for any element type; nothing when it is not possible.
+  std::optional<onnx_train_type> acquire(PyObject* object) {
+    if (PyObject_GetBuffer(object, &view_, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT) == 0) {
+      return type_of_format(view_.format, view_.itemsize);
+    }
+    PyErr_Clear();
+    view_ = {};
+    return std::nullopt;
+  }
+  const Py_buffer& view() const { return view_; }
+
+ private:
+  Py_buffer view_{};
+};
+
+struct Port {
+  std::string name, role, of;
+  onnx_train_type type;
+  std::optional<std::vector<int64_t>> shape;  // -1: open
+  const void* data;                           // the default; null if there is none
+};
+
+std::vector<Port> copy_ports(const onnx_train_port* ports, size_t count);
+// Throws Error, which names those that there are, if there is no input `name`.
+const Port& find_port(const std::string& entry, std::string_view name, const std::vector<Port>& ports);
+
+// The inputs of a run, and what holds their memory.
+struct Batch {
+  explicit Batch(size_t count) : buffers(count), converted(count) {}
+
+  std::vector<Buffer> buffers;
+  std::vector<nb::object> converted;
+  std::vector<std::unique_ptr<char[]>> copies;  // of inputs that are states
+  std::vector<onnx_train_tensor> tensors;
+};
+
+class SessionHandle {
+ public:
+  SessionHandle(const ModelHandle& model, const Options& options) {
+    const auto views = detail::views(options);
+    onnx_train_session* session = nullptr;
+    unlocked([&] { return onnx_train_session_create(model.get(), views.data(), views.size(), &session); });
+    handle_.reset(session);
+    for (const std::string& name : states()) find_address(name);
+  }
+
+  std::vector<std::string> states() const {
+    const char* const* names = nullptr;
+    size_t count = 0;
+    check(onnx_train_session_states(handle_.get(), &names, &count));
+    return {names, names + count};
+  }
+  std::vector<std::string> entries() const {
+    const char* const* names = nullptr;
+    size_t count = 0;
+    check(onnx_train_session_entries(handle_.get(), &names, &count));
+    return {names, names + count};
+  }
+
+  const std::vector<Port>& inputs(const std::string& entry) {
+    const auto known = inputs_.find(entry);
+    if (known != inputs_.end()) return known->second;
+    const Use use(this);
+    const onnx_train_port* ports = nullptr;
+    size_t count = 0;
+    unlocked([&] { return onnx_train_session_inputs(handle_.get(), entry.c_str(), &ports, &count); });
+    return inputs_.emplace(entry, copy_ports(ports, count)).first->second;
+  }
+  std::vector<Port> outputs(const std::string& entry) {
+    const Use use(this);
+    const onnx_train_port* ports = nullptr;
+    size_t count = 0;
+    unlocked([&] { return onnx_train_session_outputs(handle_.get(), entry.c_str(), &ports, &count); });
+    return copy_ports(ports, count);
+  }
+
+  nb::dict run(const std::string& entry, const nb::dict& arrays);
+  std::unique_ptr<Batch> batch(const std::string& entry, const nb::dict& arrays);
+  // Trains; returns the reason of the end. Data are arrays by name, or (begin, next, number of batches).
+  int fit(const Options& options, const nb::object& data, const nb::object& evaluation, const nb::object& on_step,
+          const nb::object& on_evaluation);
+
+  // name, type, shape
+  nb::tuple describe(const std::string& name) const;
+  // A view of the state where it is, on a device that uses the host's memory; else a copy.
+  static nb::object state(nb::handle self, const std::string& name);
+  void set_state(const std::string& name, nb::handle value);
+  void swap(SessionHandle* other, const std::string& name) {
+    if (other == this) return;
+    const Use use(this), their_use(other);
+    unlocked([&] { return onnx_train_session_swap(handle_.get(), other->handle_.get(), name.c_str()); });
+  }
+  void initialize(uint64_t seed) {
+    const Use use(this);
+    unlocked([&] { return onnx_train_session_initialize(handle_.get(), seed); });
+  }
+  ModelHandle model() {
+    const Use use(this);
+    return new_model([&](onnx_train_model** model) { return onnx_train_session_model(handle_.get(), model); });
+  }
+
+ private:
+  // The library's results are in the session's memory until the next call: one thread at a time may be between a call
+  // and the copies of its results.
+  class Use {
+   public:
+    explicit Use(SessionHandle* session) : session_(*session) {
+      if (session_.busy_.exchange(true))
+        throw Error(ONNX_TRAIN_USAGE, "the session is at work in another thread; wait, or make another");
+    }
+    Use(const Use&) = delete;
+    ~Use() { session_.busy_ = false; }
+
+   private:
+    SessionHandle& session_;
+  };
+
+  static void acquire(nb::handle value, onnx_train_type type, const std::string& name, nb::object* converted,
+                      Buffer* buffer);
+  bool is_state(const void* data, size_t bytes) const;
+  void find_address(const std::string& name);
+
+  std::unique_ptr<onnx_train_session, void (*)(onnx_train_session*)> handle_{nullptr, onnx_train_session_free};
+  std::map<std::string, std::vector<Port>, std::less<>> inputs_;
+  std::atomic<bool> busy_{false};
+  std::map<std::string, char*> state_addresses_;  // empty on a device with memory of its own
+  const char *states_begin_ = nullptr, *states_end_ = nullptr;
+};
+
+}  // namespace onnx_train::python

@@ -1,0 +1,81 @@
+"""The programs of examples/python run as a newcomer runs them, and do what they say."""
+
+import importlib.util
+import runpy
+
+import numpy as np
+import pytest
+import tool
+import torch
+
+onnx_train = pytest.importorskip("onnx_train", reason="the Python package is not built")
+FOLDER = tool.ROOT / "examples" / "python"
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """run(name) -> the program's names; what it writes is in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    return lambda name: runpy.run_path(str(FOLDER / name))
+
+
+def test_every_example_has_a_test():
+    text = open(__file__).read()
+    assert all(f'"{path.name}"' in text for path in FOLDER.glob("*.py"))
+
+
+def test_training_from_numpy_arrays_lowers_the_loss_and_exports(run, tmp_path):
+    names = run("numpy_arrays.py")
+    assert names["after"]["loss"] < 0.7 * names["before"]["loss"]
+    image = names["test"][list(names["test"])[0]][:4]
+    exported, kept = onnx_train.Session("digits.onnx", threads=1), onnx_train.Session("checkpoint.onnx", threads=1)
+    for name, value in exported.predict(image).items():
+        np.testing.assert_allclose(value, kept.predict(image)[name], rtol=1e-6, atol=1e-6)
+
+
+def test_training_from_a_data_loader_lowers_the_loss(run):
+    names = run("torch_data_loader.py")
+    first, last = names["losses"][:5], names["losses"][-5:]
+    assert len(names["losses"]) == 20 and np.mean(last) < np.mean(first)
+
+
+def test_training_by_gradients_of_jax_lowers_the_loss(run):
+    if importlib.util.find_spec("jax") is None:
+        pytest.skip("jax is not installed")
+    values = run("jax_gradients.py")["values"]
+    assert values[-1] < 0.5 * values[0]
+
+
+def test_curves_of_both_optimizers_are_equal(run):
+    names = run("torch_optimizer.py")
+    assert len(names["ours"]) == 50 and names["ours"][-1] < 0.5 * names["ours"][0]
+    np.testing.assert_allclose(names["ours"], names["theirs"], rtol=0, atol=1e-5)
+
+
+def test_gradients_of_a_layer_are_those_in_float64(run):
+    """The trained model of the example once more in float64, the ONNX layer written in PyTorch."""
+    names = run("torch_layer.py")
+    assert names["values"][-1] < 0.9 * names["values"][0]
+    model, layer = names["model"], names["layer"]
+    weights = {name: value.detach().double().requires_grad_() for name, value in model.named_parameters()}
+    x, targets = names["inputs"], names["targets"]
+
+    h = x.double() @ weights["0.weight"].T + weights["0.bias"]
+    h = torch.tanh(h @ weights["1.fc1.weight"] + weights["1.fc1.bias"])
+    h = torch.tanh(h @ weights["1.fc2.weight"] + weights["1.fc2.bias"])
+    h = h @ weights["3.weight"].T + weights["3.bias"]
+    torch.nn.functional.mse_loss(h, targets.double()).backward()
+
+    model.zero_grad()
+    torch.nn.functional.mse_loss(model(x), targets).backward()
+    assert len(list(layer.parameters())) == 4
+    for name, parameter in model.named_parameters():
+        expected = weights[name].grad
+        error = (parameter.grad.double() - expected).norm() / expected.norm()
+        assert error < 1e-6, name
+
+
+def test_predictions_are_of_one_version_each(run):
+    names = run("swap_while_serving.py")
+    assert len(set(names["used"])) >= names["VERSIONS"] // 2
+    assert len({logits.tobytes() for logits in names["versions"]}) == names["VERSIONS"] + 1
