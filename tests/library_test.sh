@@ -57,7 +57,7 @@ usr/bin/onnx-train devices > devices || fail "devices"
 # Where a library that it needs is missing, or the driver, one line says so, and the CPU is there as before.
 if [ -e "$(dirname "$library")/libonnx_train_cuda.so" ] && ! grep -q '^cuda .*threads\|^cuda .*MiB' devices; then
   usr/bin/onnx-train build trained.onnx -o train.onnx --loss cross_entropy > /dev/null || fail "build"
-  usr/bin/onnx-train fit train.onnx --device cuda --data none.npz --steps 1 --out run 2> err && fail "a device that is not there"
+  usr/bin/onnx-train fit train.onnx --device cuda --data none.npz --steps 1 --out on_cuda 2> err && fail "a device that is not there"
   [ "$(wc -l < err)" = 1 ] && grep -q "device 'cuda'" err || fail "which says: $(cat err)"
   ./c_test "$source/tests/fixtures/mlp.onnx" cpu || fail "the C program beside the module for CUDA"
 fi
