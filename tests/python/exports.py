@@ -3,6 +3,7 @@
 `remember()` replaces torch.onnx.export. A file is found by everything that it is made from: the module's classes with
 the files of this repository that define them, its attributes, parameters and buffers, the arguments and options, and
 the versions of what exports. Processes side by side make each file once. Files that no run has used for a week go.
+An export in training mode changes the module, its running statistics for example: it is made each time.
 """
 
 import contextlib
@@ -34,15 +35,19 @@ def remember():
 
     @functools.wraps(export)
     def remembered(module, arguments, path, **options):
+        if any(part.training for part in module.modules()):
+            return export(module, arguments, path, **options)
         stored = FOLDER / f"{key(module, arguments, options)}.onnx"
         with open(stored.with_suffix(".lock"), "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not stored.exists():
                 made = stored.with_suffix(".new")
-                export(module, arguments, str(made), **options)
+                with torch.random.fork_rng(devices=[]):  # what is drawn later does not depend on who exports
+                    export(module, arguments, str(made), **options)
                 made.rename(stored)
             os.utime(stored)
         shutil.copyfile(stored, path)
+        return None
 
     torch.onnx.export = remembered
 
