@@ -7,6 +7,7 @@
 #include "kernels/cuda/fused/fused.h"
 #include "kernels/cuda/fused/nvrtc.h"
 #include "kernels/cuda/fused/source.h"
+#include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/inference.h"
 #include "onnx_passes/passes/passes.h"
 #include "runtime/session.h"
