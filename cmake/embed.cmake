@@ -1,5 +1,5 @@
 # Writes OUTPUT, a C++ file that defines kEmbeddedFiles (kernels/cuda/fused/embedded.h): FILES, by their paths in SOURCES,
-# and the standard headers that kernels/cuda/fused/standard.h stands for. Run with cmake -P; FILES are separated by commas.
+# and the headers that kernels/cuda/fused/standard.h and native_half.h stand for. Run with cmake -P; FILES are separated by commas.
 set(text "#include \"kernels/cuda/fused/embedded.h\"\n\nnamespace onnx_train::cuda {\n\nconst EmbeddedFile kEmbeddedFiles[] = {\n")
 string(REPLACE "," ";" FILES "${FILES}")
 set(count 0)
@@ -8,14 +8,13 @@ foreach(file ${FILES})
   set(names "${file}")
   if(file MATCHES "/standard.h$")
     set(names bit cmath cstddef cstdint limits type_traits)
+  elseif(file MATCHES "/native_half.h$")
+    set(names onnx_passes/ir/types.h)
   endif()
   foreach(name ${names})
     string(APPEND text "    {\"${name}\", R\"~~~(${content})~~~\"},\n")
     math(EXPR count "${count} + 1")
   endforeach()
 endforeach()
-# 16-bit floats are types that host code names: generated kernels do not compute with them.
-string(APPEND text "    {\"onnx_passes/ir/half.h\", \"#pragma once\\nnamespace onnx_train { struct BFloat16; struct Float16; }\\n\"},\n")
-math(EXPR count "${count} + 1")
 string(APPEND text "};\nconst size_t kNumEmbeddedFiles = ${count};\n\n}  // namespace onnx_train::cuda\n")
 file(WRITE "${OUTPUT}" "${text}")

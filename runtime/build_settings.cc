@@ -46,15 +46,15 @@ std::vector<CommandOption> build_options(BuildSettings* s) {
        {"train", "frozen"}},
       {"--precision",
        &s->precision,
-       "gemm-bf16: products and convolutions take bfloat16 operands; bf16: activations are bfloat16, too. Weights "
-       "and their updates stay float32 [float32]",
+       "gemm-bf16: products and convolutions take bfloat16 operands; bf16: activations are bfloat16, too; fp16: the "
+       "same in float16. Weights and their updates stay float32 [float32]",
        "KIND",
        false,
-       {"float32", "gemm-bf16", "bf16"}},
+       {"float32", "gemm-bf16", "bf16", "fp16"}},
       {"--loss-scale",
        {&o.loss_scale, dynamic_or_positive()},
        "multiply the loss's gradient by N or, dynamic, by as much as stays finite; skip updates that are not finite "
-       "[no scaling]",
+       "[no scaling; dynamic with --precision fp16]",
        "dynamic|N"},
       {"--train", &o.train, "weights to train: names, globs, @FILE with one a line [all]", "PATTERNS"},
       {"--freeze", &o.freeze, "weights to leave as they are, likewise", "PATTERNS"},

@@ -67,6 +67,8 @@ TEST(Headers, NoTwoFilesDefineOneName) {
     for (const auto& entry : std::filesystem::recursive_directory_iterator(root / folder)) {
       const bool is_header = entry.path().extension() == ".h";
       if (!is_header && entry.path().extension() != ".cc") continue;
+      // It stands for onnx_passes/ir/types.h where NVRTC compiles, and defines as much of it as is needed there.
+      if (entry.path().filename() == "native_half.h") continue;
       std::ifstream file(entry.path());
       for (const std::string& name : names_in(file, is_header)) {
         files_of[name].insert(std::filesystem::relative(entry.path(), root).string());

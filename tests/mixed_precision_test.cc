@@ -3,13 +3,16 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "kernels/cpu/support/cpu_features.h"
 #include "kernels/device.h"
 #include "kernels/functions/functions.h"
 #include "kernels/lowering/lowering.h"
+#include "kernels/math/float16.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/gradients/gradient.h"
 #include "onnx_passes/ir/error.h"
@@ -56,7 +59,7 @@ TEST(MixedPrecision, RecurrentOperatorsBecomeTheirTrainingForms) {
 }
 
 TEST(MixedPrecision, PrecisionsHaveNames) {
-  for (const char* known : {"float32", "gemm-bf16", "bf16"}) EXPECT_STREQ(name(parse_precision(known)), known);
+  for (const char* known : {"float32", "gemm-bf16", "bf16", "fp16"}) EXPECT_STREQ(name(parse_precision(known)), known);
   EXPECT_THROW(parse_precision("fp8"), Error);
 }
 
@@ -235,6 +238,76 @@ TEST(NarrowStorage, ConvolutionsRoundWhatTheyMake) {
   expect({2, 8, 7, 7}, {6, 4, 3, 3}, {2, 6, 5, 5}, 2, 1, 0);
   expect({2, 16, 7, 7}, {16, 1, 3, 3}, {2, 16, 7, 7}, 16, 1, 1);
   expect({1, 1, 1, 1}, {1, 1, 1, 1}, {1, 1, 1, 1}, 1, 1, 0);
+}
+
+// Compilers for devices convert by functions of our own.
+TEST(Float16Casts, ConvertInDeviceCodeAsOnTheHost) {
+  const auto same = [](float a, float b) { return a == b ? std::signbit(a) == std::signbit(b) : a != a && b != b; };
+  for (uint32_t bits = 0; bits < 0x10000; ++bits) {
+    const auto half = static_cast<uint16_t>(bits);
+    const auto on_host = static_cast<float>(std::bit_cast<_Float16>(half));
+    ASSERT_TRUE(same(math::widen_float16(half), on_host)) << bits;
+  }
+  for (uint64_t i = 0; i < 0x100000000; i += 4093) {  // odd, so that all last bits occur
+    const auto value = std::bit_cast<float>(static_cast<uint32_t>(i));
+    const auto on_host = std::bit_cast<uint16_t>(static_cast<_Float16>(value));
+    const uint16_t ours = math::narrow_to_float16(value);
+    ASSERT_TRUE(ours == on_host || (value != value && math::widen_float16(ours) != math::widen_float16(ours))) << value;
+  }
+  for (uint32_t bits = 0; bits < 0x7c00; ++bits) {  // in the middle of two neighbours, and the floats beside it
+    const float low = math::widen_float16(static_cast<uint16_t>(bits)),
+                high = bits + 1 == 0x7c00 ? 65536 : math::widen_float16(static_cast<uint16_t>(bits + 1)),
+                middle = low + (high - low) / 2;
+    for (const float value : {std::nextafter(middle, 0.0f), middle, std::nextafter(middle, 1e6f)}) {
+      ASSERT_EQ(math::narrow_to_float16(value), std::bit_cast<uint16_t>(static_cast<_Float16>(value))) << value;
+    }
+  }
+}
+
+// The session's device is the default one: CUDA's in a second run of this test.
+TEST(LossScalingOfFloat16, SkipsWhatOverflows) {
+  Model model = from_text(R"(<ir_version: 10, opset_import: ["" : 21]>
+    g (float[4,3] x) => (float[4,2] y) <float[3,2] w = {0.1, -0.2, 0.3, 0.4, 0.5, -0.6}> { y = MatMul (x, w) })");
+  infer_types(model.graph.get());
+  BuildOptions build = options(Precision::kFloat16);
+  build.optimizer = "adamw";
+  build_training_model(&model, build);
+  Session session(std::move(model));
+  const auto batch = [](float first) {
+    Tensor x = random_tensor(DType::kFloat, {4, 3}, 1);
+    x.set(0, first);
+    return TensorMap{{"x", x}, {"target", random_tensor(DType::kFloat, {4, 2}, 2)}};
+  };
+  const auto states = [&] {
+    TensorMap all;
+    for (const std::string& name : session.state().names()) all[name] = session.state().get(name).clone();
+    return all;
+  };
+  session.run("step", batch(0.5f));
+  const TensorMap before = states();
+  EXPECT_EQ(before.at("state/loss_scale").at(0), 65536);
+  session.run("step", batch(70000));  // infinite in float16
+  for (const auto& [name, tensor] : states()) {
+    if (name == "state/loss_scale") {
+      EXPECT_EQ(tensor.at(0), 32768);
+    } else if (name == "state/loss_scale/good") {
+      EXPECT_EQ(tensor.at(0), 0);
+    } else {
+      const size_t bytes = static_cast<size_t>(tensor.size()) * size_of(tensor.dtype());
+      EXPECT_EQ(std::memcmp(tensor.data(), before.at(name).data(), bytes), 0) << name;
+    }
+  }
+  session.run("step", batch(0.5f));
+  EXPECT_NE(states().at("w").at(0), before.at("w").at(0));
+}
+
+TEST(LossScalingOfFloat16, DoesNotGoWithAccumulation) {
+  Model model = from_text(R"(<ir_version: 10, opset_import: ["" : 21]>
+    g (float[4,3] x) => (float[4,2] y) <float[3,2] w = {0.1, -0.2, 0.3, 0.4, 0.5, -0.6}> { y = MatMul (x, w) })");
+  infer_types(model.graph.get());
+  BuildOptions build = options(Precision::kFloat16);
+  build.accumulate = true;
+  EXPECT_THROW(build_training_model(&model, build), Error);
 }
 
 TEST(Bfloat16Casts, RoundToNearestEvenAndKeepNaN) {

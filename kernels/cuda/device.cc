@@ -97,11 +97,17 @@ class CudaDevice : public Device {
     std::vector<Pass> passes = required_lowering(*this);
     // Runs before functions are expanded: without a kernel the two forms could not be told apart afterwards.
     passes.insert(passes.begin() + 2, {"share_recurrent_steps", share_recurrent_steps});
+    passes.push_back({"round_once", round_once});
     passes.push_back({"fold_transposes", fold_transposes});
     passes.push_back({"block_attention", [](Model& model) { return block_attention(model, 1); }});
     passes.push_back({"add_gather_gradients", add_gather_gradients});
     passes.push_back({"sparse_updates", sparse_updates});
+    passes.push_back({"move_bfloat16", move_bfloat16});
+    passes.push_back({"bfloat16_products", [this](Model& model) { return bfloat16_products(model, *this); }});
+    passes.push_back({"widen_at_readers", widen_at_readers});
     passes.push_back({"remove_dead_nodes", remove_dead_nodes});
+    passes.push_back({"narrow_before_moves", narrow_before_moves});
+    passes.push_back({"narrow_storage", [this](Model& model) { return narrow_storage(model, *this); }});
     passes.push_back({"fuse_elementwise", [](Model& model) { return fuse_elementwise(model, cuda::can_fuse); }});
     const auto may_reject = [this](const Node& node) { return may_reject_data(*this, node); };
     passes.push_back({"update_early", [=](Model& model) { return update_early(model, may_reject, kEarlyUpdate); }});

@@ -27,9 +27,9 @@ TransposedMatMul <perm_a: ints, perm_b: ints, perm_y: ints> (a, b) => (y)
   y = Transpose <perm: ints = @perm_y> (product)
 })";
 
-// Returns the text "Name <..> (a, b, ..) => (..) { .. }" changed to bfloat16 operands a and b, which the body converts
-// to float32 first.
-FunctionText with_narrow_operands(FunctionText function) {
+// Returns the text "Name <..> (a, b, ..) => (..) { .. }" changed to operands a and b of a 16-bit type, which the body
+// converts to float32 first.
+FunctionText with_narrow_operands(FunctionText function, DType dtype) {
   const std::string text = function.text.substr(function.text.find_first_not_of('\n'));
   const size_t first = text.find('(') + 1, second = text.find(',', first) + 1, end = text.find_first_of(",)", second);
   const size_t body = text.find('{', text.find("=>")) + 1;
@@ -40,15 +40,16 @@ FunctionText with_narrow_operands(FunctionText function) {
   };
   function.text = concat(text.substr(0, first), a, "_narrow, ", b, "_narrow", text.substr(end, body - end), widened(a),
                          widened(b), text.substr(body));
-  function.overload = concat("bfloat16", function.overload.empty() ? "" : "_", function.overload);
+  function.overload = concat(name(dtype), function.overload.empty() ? "" : "_", function.overload);
   return function;
 }
 
-// The row of a function whose first two inputs are operands, which may be bfloat16.
+// The row of a function whose first two inputs are operands, which may be 16-bit floats.
 FunctionRow product(const FunctionRow& wide) {
   return {wide.op, [text = wide.text](const FunctionCall& call) {
-            const bool narrow = call.inputs[0].dtype() == DType::kBFloat16;
-            return narrow ? with_narrow_operands(text(call)) : text(call);
+            const DType dtype = call.inputs[0].dtype();
+            const bool narrow = dtype == DType::kBFloat16 || dtype == DType::kFloat16;
+            return narrow ? with_narrow_operands(text(call), dtype) : text(call);
           }};
 }
 

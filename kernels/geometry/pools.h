@@ -49,9 +49,10 @@ template <typename F>
   }
 }
 
-// Position of the first maximum of a window, or of its last NaN; -1 if the window covers only padding.
-template <typename T>
-ONNX_TRAIN_HD inline int64_t find_largest(const WindowGeometry& g, const T* plane, const Span& d, const Span& h,
+// Position of the first maximum of a window, or of its last NaN; -1 if the window covers only padding. `plane[i]` is an
+// element of the plane.
+template <typename Plane>
+ONNX_TRAIN_HD inline int64_t find_largest(const WindowGeometry& g, const Plane& plane, const Span& d, const Span& h,
                                           const Span& w) {
   int64_t best = -1;
   for_each_element(g, d, h, w, [&](int64_t i) {

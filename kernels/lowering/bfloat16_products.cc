@@ -3,6 +3,7 @@
 #include "kernels/device.h"
 #include "kernels/functions/functions.h"
 #include "kernels/lowering/lowering.h"
+#include "kernels/lowering/widened.h"
 #include "onnx_passes/ir/inference.h"
 #include "onnx_passes/ir/onnx.h"
 #include "onnx_passes/ir/windows.h"
@@ -48,7 +49,7 @@ class Bfloat16Products {
   bool rewrite(Node* node) {
     Value* a = narrow(node->input(0));
     Value* b = a ? narrow(node->input(1)) : nullptr;
-    if (!b) return false;
+    if (!b || a->dtype() != b->dtype()) return false;
     Builder builder(&graph_, node);
     builder.set_name(node->output()->name());
     std::vector<Var> inputs = {builder.var(a), builder.var(b)};
@@ -75,19 +76,12 @@ class Bfloat16Products {
       views.push_back(value);
       value = value->producer()->input(0);
     }
-    Value* found = narrow_.try_emplace(value, widened(value)).first->second;
+    Value* found = narrow_.try_emplace(value, widened_from(value)).first->second;
     for (auto v = views.rbegin(); v != views.rend(); ++v) {
       if (found) found = view(*(*v)->producer(), found);
       narrow_[*v] = found;
     }
     return found;
-  }
-
-  static Value* widened(const Value* value) {
-    const Node* node = value->producer();
-    const bool widens =
-        node && node->is("Cast") && node->input(0)->dtype() == DType::kBFloat16 && value->dtype() == DType::kFloat;
-    return widens ? node->input(0) : nullptr;
   }
 
   Value* view(Node& of, Value* source) {

@@ -1,5 +1,5 @@
-// Keeps values in 16 bits that mixed precision has rounded. In the graph a rounded value is two casts: to bfloat16 and
-// back to float32.
+// Keeps values in 16 bits that mixed precision has rounded. In the graph a rounded value is two casts: to bfloat16 or
+// float16, and back to float32.
 #include <algorithm>
 
 #include "kernels/lowering/lowering.h"
@@ -20,10 +20,11 @@ void replace(Node* node, const std::vector<Var>& with) {
   node->graph().remove(node);
 }
 
-// narrow(widen(x)) -> x. Here `narrow` is a Cast to bfloat16 and `widen` a Cast of a bfloat16 value to float32.
+// narrow(widen(x)) -> x. Here `narrow` is a Cast to a 16-bit type and `widen` a Cast of a value of that type to
+// float32.
 bool narrow_once(Node* node) {
   Value* source = node->is("Cast") ? widened_from(node->input(0)) : nullptr;
-  if (!source || node->output()->dtype() != DType::kBFloat16 || node->graph().is_output(node->output())) return false;
+  if (!source || node->output()->dtype() != source->dtype() || node->graph().is_output(node->output())) return false;
   replace(node, {Builder(&node->graph(), node).var(source)});
   return true;
 }
@@ -38,30 +39,32 @@ std::vector<Value*> chosen_from(const Node& node) {
   return inputs;
 }
 
-// A constant whose elements are all bfloat16 numbers; large constants are not examined.
-bool is_bfloat16_constant(const Value* value) {
+// A constant whose elements are all numbers of the type; large constants are not examined.
+bool is_narrow_constant(const Value* value, DType dtype) {
   constexpr int64_t kLargest = 16;
   const Tensor constant = constant_of(value);
   if (constant.empty() || constant.dtype() != DType::kFloat || constant.size() > kLargest) return false;
   for (int64_t i = 0; i < constant.size(); ++i) {
     const auto element = static_cast<float>(constant.at(i));
-    if (static_cast<float>(BFloat16(element)) != element) return false;
+    const float stored =
+        dtype == DType::kBFloat16 ? static_cast<float>(BFloat16(element)) : static_cast<float>(Float16(element));
+    if (stored != element) return false;
   }
   return true;
 }
 
-// Whether every element of `value` is a bfloat16 number; follows at most `nodes` producers.
-bool holds_bfloat16_within(const Value* value, int nodes) {
-  if (widened_from(value)) return true;
+// Whether every element of `value` is a number of the type; follows at most `nodes` producers.
+bool holds_narrow_within(const Value* value, DType dtype, int nodes) {
+  if (const Value* source = widened_from(value)) return source->dtype() == dtype;
   if (!value || value->dtype() != DType::kFloat || nodes == 0) return false;
-  if (is_bfloat16_constant(value)) return true;
+  if (is_narrow_constant(value, dtype)) return true;
   const std::vector<Value*> sources = value->producer() ? chosen_from(*value->producer()) : std::vector<Value*>();
-  const auto holds = [&](const Value* source) { return holds_bfloat16_within(source, nodes - 1); };
+  const auto holds = [&](const Value* source) { return holds_narrow_within(source, dtype, nodes - 1); };
   return !sources.empty() && std::all_of(sources.begin(), sources.end(), holds);
 }
 
 bool is_rounding(const Node& node) {
-  return node.is("Cast") && node.input(0)->dtype() == DType::kFloat && node.output()->dtype() == DType::kBFloat16 &&
+  return node.is("Cast") && node.input(0)->dtype() == DType::kFloat && is_narrow_type(node.output()->dtype()) &&
          !node.graph().is_output(node.output());
 }
 
@@ -72,12 +75,15 @@ bool round_for_all(Node* node) {
   if (!value || graph.is_output(value) || widened_from(value)) return false;
   const std::vector<Use> uses = value->uses();
   const auto is_elsewhere = [&](const Use& use) { return &use.node->graph() != &graph; };
-  const auto rounds = [](const Use& use) { return is_rounding(*use.node); };
   if (uses.size() < 2 || std::any_of(uses.begin(), uses.end(), is_elsewhere)) return false;
-  if (std::none_of(uses.begin(), uses.end(), rounds) || !holds_bfloat16(value)) return false;
+  const auto first = std::find_if(uses.begin(), uses.end(), [](const Use& use) { return is_rounding(*use.node); });
+  if (first == uses.end()) return false;
+  const DType dtype = first->node->output()->dtype();
+  if (!holds_narrow(value, dtype)) return false;
+  const auto rounds = [&](const Use& use) { return is_rounding(*use.node) && use.node->output()->dtype() == dtype; };
   Builder b(&graph, node->next());
-  b.set_name(std::find_if(uses.begin(), uses.end(), rounds)->node->output()->name());
-  const Var narrow = cast(b.var(value), DType::kBFloat16), wide = cast(narrow, DType::kFloat);
+  b.set_name(first->node->output()->name());
+  const Var narrow = cast(b.var(value), dtype), wide = cast(narrow, DType::kFloat);
   for (const Use& use : uses) {
     if (rounds(use)) {
       replace(use.node, {narrow});
@@ -88,7 +94,7 @@ bool round_for_all(Node* node) {
   return true;
 }
 
-// ---- Moving bfloat16 values
+// ---- Moving 16-bit values
 
 // The number of leading inputs whose elements the node only moves; its other inputs say where to.
 int num_moved(const Node& node) {
@@ -106,7 +112,7 @@ bool move_narrow(Node* node) {
   std::vector<Var> inputs;
   for (int i = 0; i < node->num_inputs(); ++i) {
     Value* input = i < moved ? widened_from(node->input(i)) : node->input(i);
-    if (i < moved && !input) return false;
+    if (i < moved && (!input || input->dtype() != widened_from(node->input(0))->dtype())) return false;
     inputs.push_back(b.var(input));
   }
   b.set_name(node->output()->name() + "/narrow");
@@ -118,35 +124,40 @@ bool move_narrow(Node* node) {
 
 int64_t size(const Value* value) { return num_elements(value->type().shape()); }
 
-// Whether all results of the node are narrowed and it reads no more elements than it writes: then casts before the node
-// cost no more than casts after it.
-bool moves_what_is_narrowed(const Node& node, int moved) {
+// The type to which all results of the node are narrowed, if it reads no more elements than it writes: then casts
+// before the node cost no more than casts after it. Otherwise kUndefined.
+DType narrowed_type(const Node& node, int moved) {
   int64_t in = 0, out = 0;
   for (int i = 0; i < moved; ++i) {
-    if (node.input(i)->dtype() != DType::kFloat || !node.input(i)->type().is_static()) return false;
+    if (node.input(i)->dtype() != DType::kFloat || !node.input(i)->type().is_static()) return DType::kUndefined;
     in += size(node.input(i));
   }
-  bool narrowed = false;
+  DType type = DType::kUndefined;
   for (const Value* output : node.outputs()) {
     if (!output || (output->uses().empty() && !node.graph().is_output(output))) continue;
-    if (narrowing_readers(output).empty() || !output->type().is_static()) return false;
+    const std::vector<Node*> casts = narrowing_readers(output);
+    if (casts.empty() || !output->type().is_static()) return DType::kUndefined;
+    const DType to = casts[0]->output()->dtype();
+    if (type != DType::kUndefined && type != to) return DType::kUndefined;
     out += size(output);
-    narrowed = true;
+    type = to;
   }
-  return narrowed && in <= out;
+  return in <= out ? type : DType::kUndefined;
 }
 
 // narrow(move(x)) -> move(narrow(x))
 bool narrow_first(Node* node) {
   const int moved = num_moved(*node);
-  if (moved == 0 || !moves_what_is_narrowed(*node, moved)) return false;
+  const DType dtype = moved == 0 ? DType::kUndefined : narrowed_type(*node, moved);
+  if (dtype == DType::kUndefined) return false;
   Builder b(&node->graph(), node);
   std::vector<Var> inputs;
   for (int i = 0; i < node->num_inputs(); ++i) {
     Value* input = node->input(i);
     Value* source = i < moved ? widened_from(input) : nullptr;
+    if (source && source->dtype() != dtype) source = nullptr;
     if (input) b.set_name(input->name() + "/narrow");
-    inputs.push_back(source ? b.var(source) : i < moved ? cast(b.var(input), DType::kBFloat16) : b.var(input));
+    inputs.push_back(source ? b.var(source) : i < moved ? cast(b.var(input), dtype) : b.var(input));
   }
   b.set_name(node->output() ? node->output()->name() + "/narrow" : "");
   const std::vector<Var> outputs = b.like(*node, inputs, node->num_outputs());
@@ -191,9 +202,9 @@ bool for_each_node(Model& model, const Rewrite& rewrite) {
 
 }  // namespace
 
-bool holds_bfloat16(const Value* value) {
+bool holds_narrow(const Value* value, DType dtype) {
   constexpr int kNodes = 4;
-  return holds_bfloat16_within(value, kNodes);
+  return holds_narrow_within(value, dtype, kNodes);
 }
 
 bool round_once(Model& model) {

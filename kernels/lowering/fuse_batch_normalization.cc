@@ -38,7 +38,7 @@ bool has_kernels(const TensorType& type) {
 // The value that was rounded to bfloat16 and widened again to give `value`; null if it was not.
 Value* before_rounding(const Value* value) {
   const Value* narrow = widened_from(value);
-  const Node* rounding = narrow ? narrow->producer() : nullptr;
+  const Node* rounding = narrow && narrow->dtype() == DType::kBFloat16 ? narrow->producer() : nullptr;
   return rounding && rounding->is("Cast") && rounding->input(0)->dtype() == DType::kFloat ? rounding->input(0)
                                                                                           : nullptr;
 }
@@ -141,7 +141,8 @@ bool join_forward(Node* relu, Places& places) {
 Node* rectification_before(const Value* dz) {
   const Value* exact = before_rounding(dz);
   Node* relu = exact ? exact->producer() : dz->producer();
-  if (!relu || !relu->is("ReluGrad", kDomain) || (exact && !holds_bfloat16(relu->input(0)))) return nullptr;
+  if (!relu || !relu->is("ReluGrad", kDomain) || (exact && !holds_narrow(relu->input(0), DType::kBFloat16)))
+    return nullptr;
   const bool fits = has_kernels(dz->type()) && relu->input(0)->type() == dz->type() &&
                     relu->input(1)->type() == dz->type() && relu->output()->type() == dz->type();
   return fits ? relu : nullptr;

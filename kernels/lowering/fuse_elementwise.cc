@@ -9,12 +9,13 @@
 #include "kernels/lowering/lowering.h"
 #include "kernels/lowering/outline.h"
 #include "kernels/lowering/regroup.h"
+#include "kernels/lowering/widened.h"
 
 namespace onnx_train {
 namespace {
 
 bool widens(const Node& node) {
-  return node.is("Cast") && node.input(0)->dtype() == DType::kBFloat16 && node.output()->dtype() != DType::kBFloat16;
+  return node.is("Cast") && is_narrow_type(node.input(0)->dtype()) && !is_narrow_type(node.output()->dtype());
 }
 
 // Whether the nodes, in this order, form one fusion region; the kernel asks the same question.

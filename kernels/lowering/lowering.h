@@ -64,7 +64,7 @@ bool fuse_elementwise(Model& model, const std::function<bool(const Node&)>& can_
 
 // ---- Layout and 16-bit storage
 
-// An operator that only selects among bfloat16 numbers (Relu, its gradient, ...) maps them to bfloat16 numbers: the
+// An operator that only selects among 16-bit numbers (Relu, its gradient, ...) maps them to such numbers: the
 // second rounding goes, and every reader takes the rounded value, so that no float32 copy is kept.
 bool round_once(Model& model);
 
@@ -74,11 +74,11 @@ bool fuse_batch_normalization(Model& model);
 // Stores images channels last, [batch, sizes.., channels], throughout regions around convolutions.
 bool channels_last(Model& model);
 
-// A node that moves a widened value moves the bfloat16 value instead: 16 bits per element, and a product that reads it
-// gets a bfloat16 operand. Runs after fold_transposes, which looks for transposes directly before products.
+// A node that moves a widened value moves the bfloat16 or float16 value instead, and a product that reads it
+// gets a 16-bit operand. Runs after fold_transposes, which looks for transposes directly before products.
 bool move_bfloat16(Model& model);
 
-// A product or convolution of two widened bfloat16 tensors reads the bfloat16 tensors: MatMul(Cast(a), Cast(b)),
+// A product or convolution of two widened tensors of one 16-bit type reads these tensors: MatMul(Cast(a), Cast(b)),
 // possibly with views in between, becomes onnx_train.MatMul(a, b) (kernels/functions), with float32 sums and the same
 // result type. Runs after the passes that choose layouts and fold transposes. Does nothing if `device` has no such
 // kernel: float32 products are faster then.
@@ -92,8 +92,8 @@ bool widen_at_readers(Model& model);
 // that may write bfloat16 itself. Runs after widen_at_readers; requires that there are no dead nodes.
 bool narrow_before_moves(Model& model);
 
-// A kernel of `device` that can read and write bfloat16 absorbs the casts around its node: Cast, Softmax, Cast becomes
-// one onnx_train.Softmax, which computes in float32 and rounds like the Cast did. Runs after widen_at_readers.
+// A kernel of `device` that can read and write 16-bit floats absorbs the casts around its node: Cast, Softmax, Cast
+// becomes one onnx_train.Softmax, which computes in float32 and rounds like the Cast did. Runs after widen_at_readers.
 bool narrow_storage(Model& model, const Device& device);
 
 // The same for LSTM, GRU and RNN, forward and backward, whose operands mixed precision has rounded: their products read

@@ -1,5 +1,5 @@
-// Lets kernels read and write bfloat16 where mixed precision has rounded, and compute in float32 in between: absorbs
-// the casts around a node into the node.
+// Lets kernels read and write 16-bit floats where mixed precision has rounded, and compute in float32 in between:
+// absorbs the casts around a node into the node.
 #include <algorithm>
 #include <memory>
 #include <set>
@@ -61,6 +61,8 @@ class Narrowed {
   }
 
  private:
+  DType narrow_type(size_t output) const { return narrowings_[output][0]->output()->dtype(); }
+
   static std::string numbered(const char* base, size_t i) { return base + std::to_string(i); }
 
   void add_cast(const std::string& from, const std::string& to, DType dtype) {
@@ -91,7 +93,7 @@ class Narrowed {
     *function_->add_node() = std::move(inner);
     for (size_t i = 0; i < narrowings_.size(); ++i) {
       function_->add_output(numbered("y", i));
-      if (!narrowings_[i].empty()) add_cast(numbered("y", i) + "_wide", numbered("y", i), DType::kBFloat16);
+      if (!narrowings_[i].empty()) add_cast(numbered("y", i) + "_wide", numbered("y", i), narrow_type(i));
     }
   }
 
@@ -113,7 +115,7 @@ class Narrowed {
     for (size_t i = 0; i < narrowings_.size(); ++i) {
       const Value* output = node_.output(static_cast<int>(i));
       if (!output) continue;
-      const DType dtype = narrowings_[i].empty() ? output->dtype() : DType::kBFloat16;
+      const DType dtype = narrowings_[i].empty() ? output->dtype() : narrow_type(i);
       call->output(static_cast<int>(i))->set_type({dtype, output->type().dims});
     }
     return call;
@@ -121,7 +123,7 @@ class Narrowed {
 
   Node& node_;
   Graph& graph_;
-  std::vector<Value*> sources_;                 // by input: the bfloat16 value it is widened from; null if it stays
+  std::vector<Value*> sources_;                 // by input: the 16-bit value it is widened from; null if it stays
   std::vector<std::vector<Node*>> narrowings_;  // by output
   std::shared_ptr<onnx::FunctionProto> function_;
 };
@@ -148,7 +150,7 @@ bool bfloat16_recurrences(Model& model, const Device& device) {
 // The operands of products are already narrow: bfloat16_products.cc.
 bool narrow_storage(Model& model, const Device& device) {
   return narrow(model, device, [](const Node& node, const Operator& row) {
-    if (row.kind == OperatorKind::kProduct) return node.input(0)->dtype() == DType::kBFloat16;
+    if (row.kind == OperatorKind::kProduct) return is_narrow_type(node.input(0)->dtype());
     return row.kind != OperatorKind::kRecurrence && !(row.narrow_inputs.empty() && row.narrow_outputs.empty());
   });
 }

@@ -7,6 +7,7 @@
 #include <unordered_set>
 
 #include "kernels/lowering/fusion_groups.h"
+#include "kernels/lowering/widened.h"
 #include "onnx_passes/operators/operators.h"
 
 namespace onnx_train {
@@ -64,7 +65,7 @@ class Again {
   // `value`. False if it depends on other values, is too far away, or depends on values that another group recomputes.
   bool find_way(Value* value, Value** source, std::unordered_set<Value*>* between) const {
     constexpr size_t kFar = 16;
-    if (value->dtype() == DType::kBFloat16 && (!value->producer() || groups_.is_numbered(value->producer()))) {
+    if (is_narrow_type(value->dtype()) && (!value->producer() || groups_.is_numbered(value->producer()))) {
       if (*source && *source != value) return false;
       *source = value;
       return true;

@@ -1,5 +1,5 @@
-// Values that mixed precision has rounded: narrowed to bfloat16 and widened again for readers of float32. Pure
-// functions.
+// Values that mixed precision has rounded: narrowed to bfloat16 or float16 and widened again for readers of float32.
+// Pure functions.
 #pragma once
 
 #include <vector>
@@ -8,25 +8,29 @@
 
 namespace onnx_train {
 
-// The bfloat16 value that `value` is a float32 copy of; null if it is not such a copy.
+inline bool is_narrow_type(DType dtype) { return dtype == DType::kBFloat16 || dtype == DType::kFloat16; }
+
+// The 16-bit value that `value` is a float32 copy of; null if it is not such a copy.
 inline Value* widened_from(const Value* value) {
   const Node* node = value ? value->producer() : nullptr;
-  const bool widens = node && node->is("Cast") && node->input(0)->dtype() == DType::kBFloat16;
+  const bool widens = node && node->is("Cast") && is_narrow_type(node->input(0)->dtype());
   return widens && value->dtype() == DType::kFloat ? node->input(0) : nullptr;
 }
 
-// True if every element of the float32 `value` is a bfloat16 number: it was widened, selected among such numbers (Relu,
-// MaxPool, ..), or only moved since. Rounding it changes nothing.
-bool holds_bfloat16(const Value* value);
+// True if every element of the float32 `value` is a number of the 16-bit type `dtype`: it was widened, selected among
+// such numbers (Relu, MaxPool, ..), or only moved since. Rounding it changes nothing.
+bool holds_narrow(const Value* value, DType dtype);
 
-// The Casts to bfloat16 that are the only readers of the float32 `value`; empty if another node reads all of its bits.
+// The Casts to one 16-bit type that are the only readers of the float32 `value`; empty if another node reads all of its
+// bits.
 inline std::vector<Node*> narrowing_readers(const Value* value) {
   std::vector<Node*> casts;
   if (!value || value->dtype() != DType::kFloat || value->graph().is_output(value)) return casts;
   for (const Use& use : value->uses()) {
-    const bool narrows = use.node->is("Cast") && use.node->output()->dtype() == DType::kBFloat16 &&
-                         &use.node->graph() == &value->graph() && !value->graph().is_output(use.node->output());
-    if (!narrows) return {};
+    const Node& node = *use.node;
+    const bool narrows = node.is("Cast") && is_narrow_type(node.output()->dtype()) &&
+                         &node.graph() == &value->graph() && !value->graph().is_output(node.output());
+    if (!narrows || (!casts.empty() && casts[0]->output()->dtype() != node.output()->dtype())) return {};
     casts.push_back(use.node);
   }
   return casts;

@@ -304,7 +304,9 @@ class Check {
     }
     if (row_.types == ElementTypes::kOfSchema) return true;
     const bool fits_stored = stored_.takes(dtype);
-    return computed_.takes(may_be_narrow && dtype == DType::kBFloat16 ? DType::kFloat : dtype) || fits_stored;
+    return computed_.takes(may_be_narrow && (dtype == DType::kBFloat16 || dtype == DType::kFloat16) ? DType::kFloat
+                                                                                                    : dtype) ||
+           fits_stored;
   }
 
   bool holds(const Condition& condition) {

@@ -51,7 +51,7 @@ struct Operator {
   // Checks what the grammar cannot express. Throws Error; types may be partly unknown.
   void (*check)(const Node& node) = nullptr;
   OperatorKind kind = OperatorKind::kOther;
-  // Inputs and outputs that lowering may store in bfloat16 while the node computes in float32. Lowering then replaces
+  // Inputs and outputs that lowering may store in 16 bits while the node computes in float32. Lowering then replaces
   // the node by a function of the same name in our domain, which has the same contract or a row of its own.
   std::vector<int> narrow_inputs = {}, narrow_outputs = {};
   PrecisionRole precision = PrecisionRole::kFloat32;

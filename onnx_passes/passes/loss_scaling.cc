@@ -25,11 +25,15 @@ float parse_fixed(const std::string& text) {
 }  // namespace
 
 std::optional<Var> loss_scale(const Model& model, EntryPoint* entry, Builder* b, const BuildOptions& options) {
-  if (options.loss_scale.empty()) return std::nullopt;
+  const bool by_precision = options.loss_scale.empty() && options.precision == Precision::kFloat16;
+  const std::string scaling = by_precision ? "dynamic" : options.loss_scale;
+  if (scaling.empty()) return std::nullopt;
   // Accumulators start new sums when the step count has advanced, which a skipped update does not do.
-  if (options.accumulate) fail("--loss-scale and --accumulate do not go together; leave out one of them");
-  if (options.loss_scale != "dynamic")
-    return b->scalar(DType::kFloat, static_cast<double>(parse_fixed(options.loss_scale)));
+  if (options.accumulate) {
+    fail(by_precision ? "--precision fp16 scales the loss, which --accumulate does not allow; take bf16"
+                      : "--loss-scale and --accumulate do not go together; leave out one of them");
+  }
+  if (scaling != "dynamic") return b->scalar(DType::kFloat, static_cast<double>(parse_fixed(scaling)));
   if (Value* scale = find_state(*entry, roles::kLossScale)) return b->var(scale);
   return b->var(
       add_state(model, entry->algorithm.get(), "state/loss_scale", Tensor::scalar(kFirst), {roles::kLossScale, ""}));

@@ -1,5 +1,6 @@
 // Loss scaling: the gradient of the loss starts as a large number instead of 1, so that small gradients survive in
-// 16-bit types with few exponents (float16; bfloat16 has float32's range and does not need it). The optimizer divides
+// 16-bit types with few exponents (float16, which scales unless the options say otherwise; bfloat16 has float32's range
+// and does not need it). The optimizer divides
 // the gradients by the scale again. An update with non-finite gradients is skipped. Used by passes; one caller owns the
 // model.
 //

@@ -18,8 +18,6 @@ using Role = PrecisionRole;
 
 Role role_of(const Node& node) { return operator_of(node).precision; }
 
-const Attrs kToBfloat16 = {{"to", static_cast<int>(DType::kBFloat16)}};
-
 // Operands 0 and 1; a bias is added to the float32 sums and is not rounded.
 constexpr int kOperands = 2;
 
@@ -40,7 +38,11 @@ bool is_float32_recurrence(const Node& node) {
 class MixedPrecision {
  public:
   MixedPrecision(Model* model, EntryPoint* step, Precision precision)
-      : inference_(*model->graph), step_(*step), graph_(*step->algorithm), all_(precision == Precision::kBfloat16) {}
+      : inference_(*model->graph),
+        step_(*step),
+        graph_(*step->algorithm),
+        all_(precision != Precision::kProductsInBfloat16),
+        to_(precision == Precision::kFloat16 ? DType::kFloat16 : DType::kBFloat16) {}
 
   bool run() {
     copy_shared_nodes();
@@ -58,7 +60,7 @@ class MixedPrecision {
   bool is_changed(const Node& node) const {
     const Role role = role_of(node);
     if (role == Role::kProduct) return has_float32_operands(node);
-    if (role == Role::kRecurrent) return is_float32_recurrence(node);
+    if (role == Role::kRecurrent) return converts_recurrence(node);
     return all_ && role == Role::kLookup && node.input(0)->dtype() == DType::kFloat;
   }
 
@@ -96,7 +98,7 @@ class MixedPrecision {
         }
         break;
       case Role::kRecurrent:
-        if (is_float32_recurrence(*node)) return convert_recurrent(node);
+        if (converts_recurrence(*node)) return convert_recurrent(node);
         break;
       case Role::kMovement:
       case Role::kFloat32: break;
@@ -111,6 +113,11 @@ class MixedPrecision {
     for_each_input(node, [&](const Value* v) { reads = reads || activations_.count(v); });
     return reads;
   }
+
+  // The training forms round to bfloat16.
+  bool converts_recurrence(const Node& node) const { return to_ == DType::kBFloat16 && is_float32_recurrence(node); }
+
+  Attrs rounding() const { return {{"to", static_cast<int>(to_)}}; }
 
   void convert_product(Node* node) {
     for (int i = 0; i < kOperands; ++i) node->set_input(i, rounded(node->input(i), node));
@@ -162,8 +169,8 @@ class MixedPrecision {
     Builder b(&graph_, exact->producer()->next());
     b.set_name(name + "/rounded");
     Var result = b.var(exact);
-    if (round && !is_for_softmax(readers)) result = call(b, "RoundTo", {result}, kToBfloat16);
-    if (round_gradient) result = call(b, "RoundGradientTo", {result}, kToBfloat16);
+    if (round && !is_for_softmax(readers)) result = call(b, "RoundTo", {result}, rounding());
+    if (round_gradient) result = call(b, "RoundGradientTo", {result}, rounding());
     for (const Use& use : readers) use.node->set_input(use.index, result.value());
     graph_.claim_name(result.value(), name);
     move_version(exact, result.value());
@@ -180,7 +187,7 @@ class MixedPrecision {
     step_.training_versions[original] = to;
   }
 
-  // Masks that are added to scores contain the lowest float32, which bfloat16 would round to infinity.
+  // Masks that are added to scores contain the lowest float32, which 16 bits would round to infinity.
   static bool is_for_softmax(const std::vector<Use>& readers) {
     return !readers.empty() && std::all_of(readers.begin(), readers.end(), [](const Use& use) {
       return use.node->is("Softmax") || use.node->is("LogSoftmax");
@@ -213,8 +220,8 @@ class MixedPrecision {
     if (!made) {
       const bool ours = value->producer() && &value->graph() == &graph_;
       Builder b(&graph_, ours ? value->producer()->next() : first);
-      b.set_name(value->name() + "/bfloat16");
-      made = call(b, "RoundTo", {b.var(value)}, kToBfloat16).value();
+      b.set_name(concat(value->name(), "/", onnx_train::name(to_)));
+      made = call(b, "RoundTo", {b.var(value)}, rounding()).value();
     }
     return made;
   }
@@ -223,6 +230,7 @@ class MixedPrecision {
   EntryPoint& step_;
   Graph& graph_;
   const bool all_;  // also round activations
+  const DType to_;
   bool changed_ = false;
   std::unordered_set<const Value*> activations_;  // values that depend on a product or a lookup
   std::unordered_map<Value*, Value*> rounded_;
@@ -243,8 +251,10 @@ Pass mixed_precision(const BuildOptions& options) {
 
 namespace {
 
-constexpr std::pair<const char*, Precision> kPrecisions[] = {
-    {"float32", Precision::kFloat32}, {"gemm-bf16", Precision::kProductsInBfloat16}, {"bf16", Precision::kBfloat16}};
+constexpr std::pair<const char*, Precision> kPrecisions[] = {{"float32", Precision::kFloat32},
+                                                             {"gemm-bf16", Precision::kProductsInBfloat16},
+                                                             {"bf16", Precision::kBfloat16},
+                                                             {"fp16", Precision::kFloat16}};
 
 }  // namespace
 
@@ -252,7 +262,7 @@ Precision parse_precision(const std::string& name) {
   for (const auto& [known, precision] : kPrecisions) {
     if (name == known) return precision;
   }
-  fail("unknown precision '", name, "'; take float32, gemm-bf16 or bf16");
+  fail("unknown precision '", name, "'; take float32, gemm-bf16, bf16 or fp16");
 }
 
 const char* name(Precision precision) {

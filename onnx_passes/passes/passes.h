@@ -3,7 +3,7 @@
 //   import          opset 21 or later, functions inlined, shapes inferred; then recognize: Gelu for what is spelled out
 //   indexing        constant multi-axis indices become a Gather
 //   training mode   algorithm "step" holds train/<value> copies where training differs from inference
-//   mixed precision what "step" rounds to bfloat16, where asked for
+//   mixed precision what "step" rounds to 16 bits, where asked for
 //   loss            "step" and "evaluate" get their loss and metrics
 //   gradients       backward pass, global norm
 //   accumulate      cut into "accumulate" and "apply" where asked for
@@ -34,11 +34,12 @@ enum class Mode {
   kFrozen,  // batch norm uses its running statistics, dropout is off
 };
 
-// Which values of the step are rounded to bfloat16; see mixed_precision.h.
+// Which values of the step are rounded to 16 bits; see mixed_precision.h.
 enum class Precision {
   kFloat32,
   kProductsInBfloat16,  // operands of products and convolutions
   kBfloat16,            // activations, too
+  kFloat16,             // the same in float16, with a dynamic loss scale unless the options say otherwise
 };
 
 struct BuildOptions {

@@ -7,7 +7,9 @@
 #include "kernels/cuda/fused/fused.h"
 #include "kernels/cuda/fused/nvrtc.h"
 #include "kernels/cuda/fused/source.h"
+#include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/inference.h"
+#include "onnx_passes/passes/passes.h"
 #include "runtime/session.h"
 #include "tests/elementwise_graphs.h"
 #include "tests/run_node.h"
@@ -99,6 +101,52 @@ TEST(CudaGeneratedGraphs, GiveTheNumbersOfTheCpu) {
   EXPECT_GT(kernels, 16u);
 }
 
+// What is stored in 16 bits is widened in registers and rounded there.
+Model rounding_region(int64_t columns, bool rows) {
+  std::string text = R"(<ir_version: 10, opset_import: ["" : 21]>
+    g (float[3,N] x, bfloat16[3,N] b, float16[3,N] h) => (bfloat16[3,N] yb, float16[3,N] yh, float[3,N] yf)
+      <int64[1] axis = {1}> {
+      wide_b = Cast <to = 1> (b)
+      wide_h = Cast <to = 1> (h)
+      product = Mul (wide_b, x)
+      rounded = Cast <to = 16> (product)
+      again = Cast <to = 1> (rounded)
+      mean = MEAN
+      centered = Sub (again, mean)
+      yf = Add (centered, wide_h)
+      yb = Cast <to = 16> (yf)
+      large = Mul (yf, yf)
+      yh = Cast <to = 10> (large)
+    })";
+  text.replace(text.find("MEAN"), 4, rows ? "ReduceMean <keepdims = 1> (again, axis)" : "Abs (wide_h)");
+  for (size_t at = 0; (at = text.find(",N]", at)) != std::string::npos;) {
+    text.replace(at + 1, 1, std::to_string(columns));
+  }
+  Model model = from_text(text);
+  infer_types(model.graph.get());
+  return model;
+}
+
+TEST(CudaGeneratedGraphs, RoundToSixteenBitsAsTheirNodesDo) {
+  for (const int64_t columns : {704, 700, 7}) {
+    for (const bool rows : {true, false}) {
+      const Model model = rounding_region(columns, rows);
+      TensorMap inputs = draw_inputs(model);
+      for (int64_t i = 0; i < inputs.at("x").size(); ++i) inputs.at("x").set(i, inputs.at("x").at(i) * 300);
+      Session fused = on_cuda(model), plain = on_cuda(model, false);
+      EXPECT_EQ(texts_of(fused.plan("predict", shapes_of(inputs)).model()).size(), 1u);
+      const TensorMap& got = fused.run("predict", inputs);
+      for (const auto& [name, tensor] : plain.run("predict", inputs)) {
+        if (rows) {
+          EXPECT_LT(relative_error(got.at(name).cast(DType::kFloat), tensor.cast(DType::kFloat)), 1e-2) << name;
+        } else {
+          EXPECT_TRUE(equal_but_nan(got.at(name), tensor)) << name << " " << columns;
+        }
+      }
+    }
+  }
+}
+
 TEST(CudaGeneratedGraphs, CompileForEveryArchitecture) {
   if (!cuda::has_nvrtc()) GTEST_SKIP() << "libnvrtc is not there";
   std::set<std::string> texts;
@@ -108,7 +156,15 @@ TEST(CudaGeneratedGraphs, CompileForEveryArchitecture) {
   }
   Session session = on_cuda(make_training_transformer({.blocks = 1, .width = 32, .tokens = 16}));
   texts.merge(texts_of(session.plan("step", {{"tokens", {4, 16}}, {"labels", {4, 16}}}).model()));
-  EXPECT_GT(texts.size(), 4u);
+  for (const Precision precision : {Precision::kBfloat16, Precision::kFloat16}) {
+    Model model = make_transformer({.blocks = 1, .width = 32, .tokens = 16});
+    BuildOptions options;
+    options.precision = precision;
+    build_training_model(&model, options);
+    Session narrow = on_cuda(model);
+    texts.merge(texts_of(narrow.plan("step", {{"tokens", {4, 16}}, {"labels", {4, 16}}}).model()));
+  }
+  EXPECT_GT(texts.size(), 12u);
   for (const std::string& text : texts) {
     for (const char* architecture : {"sm_80", "sm_90a", "sm_100"}) {
       EXPECT_GT(cuda::compile_with_nvrtc(text, architecture).size(), 1000u);

@@ -296,7 +296,9 @@ void check_gradient(const OpCase& row, const std::vector<Tensor>& inputs) {
 // Whether the row calls a variant of an operator that only lowering emits: with narrow operands, on channels-last
 // images, or with an epilogue.
 bool is_lowered(const OpCase& row) {
-  const auto is_narrow = [](const OpInput& input) { return input.value.dtype() == DType::kBFloat16; };
+  const auto is_narrow = [](const OpInput& input) {
+    return input.value.dtype() == DType::kBFloat16 || input.value.dtype() == DType::kFloat16;
+  };
   const auto is_variant = [](const Attr& attr) { return attr.name == "channels_last" || attr.name == "relu"; };
   return std::any_of(row.inputs.begin(), row.inputs.end(), is_narrow) ||
          std::any_of(row.attrs.begin(), row.attrs.end(), is_variant);

@@ -8,19 +8,20 @@ namespace {
 
 using Ints = std::vector<int64_t>;
 
-// Between -1 and 1, in bfloat16.
-OpInput narrow(Shape shape, int64_t seed) {
-  Tensor tensor(DType::kBFloat16, std::move(shape));
+// Between -1 and 1, in a 16-bit type.
+OpInput narrow(DType dtype, Shape shape, int64_t seed) {
+  Tensor tensor(dtype, std::move(shape));
   for (int64_t i = 0; i < tensor.size(); ++i) {
     tensor.set(i, static_cast<double>(static_cast<float>((i + seed) * 48271 % 2017 - 1008) / 1008));
   }
   return {.shape = {}, .value = std::move(tensor)};
 }
 
-// Sums of products of bfloat16 numbers are made in float32, in whatever order. Biases, which are float32 in every
+// Sums of products of 16-bit numbers are made in float32, in whatever order. Biases, which are float32 in every
 // row: tests/mixed_precision_test.cc.
-OpCase product(const char* op, Shape a, Shape b, Attrs attrs = {}, std::vector<OpInput> more = {}, int outputs = 1) {
-  std::vector<OpInput> inputs = {narrow(std::move(a), 1), narrow(std::move(b), 500)};
+OpCase product(const char* op, Shape a, Shape b, Attrs attrs = {}, std::vector<OpInput> more = {}, int outputs = 1,
+               DType dtype = DType::kBFloat16) {
+  std::vector<OpInput> inputs = {narrow(dtype, std::move(a), 1), narrow(dtype, std::move(b), 500)};
   inputs.insert(inputs.end(), more.begin(), more.end());
   return {.op = op,
           .inputs = std::move(inputs),
@@ -77,6 +78,23 @@ OpCase rounding(const char* op, OpInput input, std::function<Tensor(const std::v
           .no_derivative = "it goes straight through, unlike differences: mixed_precision_test.cc"};
 }
 
+void add_float16_products(std::vector<OpCase>& cases) {
+  const auto add = [&](const char* op, Shape a, Shape b, Attrs attrs, std::vector<OpInput> more = {}, int outputs = 1) {
+    cases.push_back(
+        product(op, std::move(a), std::move(b), std::move(attrs), std::move(more), outputs, DType::kFloat16));
+  };
+  add("MatMul", {64, 48}, {48, 80}, {});
+  add("MatMul", {2, 1, 4, 5}, {1, 3, 5, 6}, {});
+  add("Gemm", {5, 4}, {3, 5}, {{"transA", 1}, {"transB", 1}});
+  add("TransposedMatMul", {2, 5, 4}, {6, 5},
+      {{"perm_a", Ints{0, 2, 1}}, {"perm_b", Ints{1, 0}}, {"perm_y", Ints{1, 0, 2}}});
+  const Shape x = {2, 16, 9, 8}, w = {32, 16, 3, 2}, y = {2, 32, 5, 3};
+  const Attrs attrs = windows(1, {2, 3}, {1, 1}, {1, 0, 1, 1});
+  add("Conv", x, w, attrs);
+  add("ConvGradInput", y, w, attrs, {sizes(x)});
+  add("ConvGradWeight", x, y, attrs, {sizes(w)}, 2);
+}
+
 }  // namespace
 
 std::vector<OpCase> precision_cases() {
@@ -105,6 +123,7 @@ std::vector<OpCase> precision_cases() {
       product("TransposedMatMul", {2, 5, 4}, {6, 5},
               {{"perm_a", Ints{0, 2, 1}}, {"perm_b", Ints{1, 0}}, {"perm_y", Ints{1, 0, 2}}}),
   };
+  add_float16_products(cases);
   add_convolutions(cases, {2, 3, 8, 9}, {4, 3, 3, 3}, {2, 4, 8, 9}, windows(1, {1, 1}, {1, 1}, {1, 1, 1, 1}));
   add_convolutions(cases, {2, 16, 9, 8}, {32, 16, 3, 2}, {2, 32, 5, 3}, windows(1, {2, 3}, {1, 1}, {1, 0, 1, 1}));
   add_convolutions(cases, {2, 4, 7, 7}, {6, 2, 3, 3}, {2, 6, 3, 3}, windows(2, {1, 1}, {2, 2}, {0, 0, 0, 0}));

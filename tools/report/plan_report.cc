@@ -25,8 +25,11 @@ std::string operator_text(const Node& node) {
   std::string text = node.op();
   const Operator* row = node.domain() == kDomain ? find_operator(kDomain, node.op()) : nullptr;
   if (!row) return text;
-  const auto is_narrow = [&](int i) { return node.input(i) && node.input(i)->dtype() == DType::kBFloat16; };
-  if (std::any_of(row->narrow_inputs.begin(), row->narrow_inputs.end(), is_narrow)) text += " of bfloat16";
+  for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
+    const auto is_narrow = [&](int i) { return node.input(i) && node.input(i)->dtype() == dtype; };
+    if (std::any_of(row->narrow_inputs.begin(), row->narrow_inputs.end(), is_narrow))
+      text += concat(" of ", name(dtype));
+  }
   for (const char* flag : {"channels_last", "relu"}) {
     if (node.attr(flag, 0) != 0) text += concat(" ", flag);
   }

@@ -1,6 +1,5 @@
 #include "kernels/cuda/convolution/convolutions.h"
 #include "kernels/cuda/reduction/reduce.h"
-#include "kernels/dispatch.h"
 #include "kernels/math/reducers.h"
 
 namespace onnx_train::cuda {
@@ -9,8 +8,10 @@ Prepared prepare_bias_gradient(const NodeSpec& spec) {
   std::vector<bool> reduced(spec.in_shape(1).size(), true);
   reduced[1] = false;
   const ReductionPlan plan(spec.in_shape(1), reduced);
-  Prepared sum = dispatch_float(
-      spec.in_type(1), [&]<typename T>(T) { return prepare_reduction<math::SumOf<T, DeviceWide<T>>, T>(plan); });
+  Prepared sum = dispatch_stored(spec.in_type(1), [&]<typename S>(S) {
+    using T = Computed<S>;
+    return prepare_reduction<math::SumOf<T, DeviceWide<T>>, S, T>(plan);
+  });
   return {[run = sum.run](const Launch& launch) {
             Launch of_bias = launch;  // a reduction of input 0 to output 0
             ++of_bias.inputs;

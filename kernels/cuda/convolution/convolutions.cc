@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/kernels.h"
-#include "kernels/dispatch.h"
+#include "kernels/cuda/support/stored.h"
 #include "onnx_passes/functions/functions.h"
 
 namespace onnx_train::cuda {
@@ -43,10 +43,23 @@ std::function<bool(const NodeSpec&)> supports(int tensors) {
   };
 }
 
+// Operands of 16 bits, by tiles; a bias is float32.
+template <Convolution (*kGeometry)(const NodeSpec&), Direction kDirection>
+bool supports_narrow(const NodeSpec& spec) {
+  if (is_channels_last(spec.node()) || !is_half(spec.in_type()) || spec.in_type(1) != spec.in_type() ||
+      !has_image_axes(spec) || !spec.has_output(0) || !is_stored_pair(spec.in_type(), spec.out_type()))
+    return false;
+  const bool is_float_bias = !has_bias(spec, kDirection) || spec.in_type(2) == DType::kFloat;
+  const bool is_float_sum = spec.num_outputs() < 2 || !spec.has_output(1) || spec.out_type(1) == DType::kFloat;
+  return is_float_bias && is_float_sum && prefers_tiled(kGeometry(spec), kDirection);
+}
+
 }  // namespace
 
 bool has_bias(const NodeSpec& spec, Direction direction) {
-  return direction != Direction::kWeightGradient && spec.node().domain().empty() && spec.has_input(2);
+  const bool may_have =
+      direction == Direction::kForward || (direction == Direction::kInputGradient && spec.node().domain().empty());
+  return may_have && spec.num_inputs() > 2 && spec.has_input(2);
 }
 
 std::vector<Kernel> convolution_kernels() {
@@ -55,6 +68,9 @@ std::vector<Kernel> convolution_kernels() {
       {"ConvTranspose", supports(3), prepare_conv_transpose},
       {"ConvGradInput", supports(2), prepare_grad_input, kDomain},
       {"ConvGradWeight", supports(2), prepare_grad_weight, kDomain},
+      {"Conv", supports_narrow<conv, Direction::kForward>, prepare_conv, kDomain},
+      {"ConvGradInput", supports_narrow<conv_grad_input, Direction::kInputGradient>, prepare_grad_input, kDomain},
+      {"ConvGradWeight", supports_narrow<conv_grad_weight, Direction::kWeightGradient>, prepare_grad_weight, kDomain},
   };
 }
 

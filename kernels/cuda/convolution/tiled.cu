@@ -6,11 +6,12 @@
 //   weight gradient   output channels      input channels and taps    windows of all images
 //
 // An element of b is in the place that a column and a step of the depth give together: the sum of two offsets and of
-// two positions, or padding.
+// two positions, or padding. Operands are stored as S, results as C; T is the type of sums.
 #include "kernels/cuda/convolution/convolutions.h"
 #include "kernels/cuda/convolution/plan.h"
 #include "kernels/cuda/support/launch.h"
-#include "kernels/dispatch.h"
+#include "kernels/cuda/support/stored.h"
+#include "onnx_passes/ir/error.h"
 
 namespace onnx_train::cuda {
 namespace {
@@ -101,17 +102,17 @@ __device__ int64_t window_at(const ConvPlan& c, int axis, int32_t way) {
   return o * c.axes[axis].stride == way && o < c.axes[axis].out ? o : -1;
 }
 
-template <Direction kDirection, typename T>
-__device__ T element(const ConvPlan& c, const T* b, const Place& column, const Place& step) {
+template <Direction kDirection, typename S>
+__device__ Computed<S> element(const ConvPlan& c, const S* b, const Place& column, const Place& step) {
   if constexpr (kDirection == Direction::kInputGradient) {
     const int64_t z = window_at(c, 0, column.z - step.z), y = window_at(c, 1, column.y - step.y),
                   x = window_at(c, 2, column.x - step.x);
     if (z < 0 || y < 0 || x < 0) return 0;
-    return b[column.offset + step.offset + (z * c.axes[1].out + y) * c.axes[2].out + x];
+    return widened(b[column.offset + step.offset + (z * c.axes[1].out + y) * c.axes[2].out + x]);
   } else {
     const int64_t z = column.z + step.z, y = column.y + step.y, x = column.x + step.x;
     const bool inside = z >= 0 && z < c.axes[0].in && y >= 0 && y < c.axes[1].in && x >= 0 && x < c.axes[2].in;
-    return inside ? b[column.offset + step.offset] : T{0};
+    return inside ? widened(b[column.offset + step.offset]) : Computed<S>{0};
   }
 }
 
@@ -134,8 +135,8 @@ __device__ int64_t group_place(const TiledPlan& plan, int64_t group) {
 
 // Block (x, y, z): tile of columns, tile of rows, group and piece of the depth. Piece p of c begins p·c_size elements
 // after c. Bias, if it is not null, is added per row.
-template <Direction kDirection, typename T>
-__global__ void conv_tiled(TiledPlan plan, int64_t c_size, const T* a, const T* b, const T* bias, T* c) {
+template <Direction kDirection, typename S, typename C, typename T = Computed<S>>
+__global__ void conv_tiled(TiledPlan plan, int64_t c_size, const S* a, const S* b, const T* bias, C* c) {
   GPU_SHARED(a_slab, T[kSlab][kTile + 1]);
   GPU_SHARED(b_slab, T[kSlab][kTile]);
   GPU_SHARED(steps, DepthStep[kSlab]);
@@ -158,7 +159,7 @@ __global__ void conv_tiled(TiledPlan plan, int64_t c_size, const T* a, const T* 
     const DepthStep& of_a = steps[thread % kSlab];
     for (int row = thread / kSlab; row < kTile; row += kThreads / kSlab) {
       const bool inside = of_a.valid && first_row + row < plan.rows;
-      a_slab[thread % kSlab][row] = inside ? a[(first_row + row) * plan.a_row + of_a.a] : T{0};
+      a_slab[thread % kSlab][row] = inside ? widened(a[(first_row + row) * plan.a_row + of_a.a]) : T{0};
     }
     for (int d = thread / kTile; d < kSlab; d += kThreads / kTile) {
       const bool inside = has_column && steps[d].valid;
@@ -178,21 +179,23 @@ __global__ void conv_tiled(TiledPlan plan, int64_t c_size, const T* a, const T* 
   for (int j = 0; j < kEach; ++j) {
     const int64_t to = first_column + thread % kSide + j * kSide;
     if (to >= plan.columns) continue;
-    T* const result = c + result_place<kDirection>(plan, group, to);
+    C* const result = c + result_place<kDirection>(plan, group, to);
     for (int i = 0; i < kEach; ++i) {
       const int64_t row = first_row + thread / kSide + i * kSide;
-      if (row < plan.rows) result[row * plan.c_row] = sums[i][j] + (bias ? bias[group * plan.rows + row] : T{0});
+      const T sum = sums[i][j];
+      if (row < plan.rows)
+        result[row * plan.c_row] = math::convert<C>(bias ? sum + bias[group * plan.rows + row] : sum);
     }
   }
 }
 
-template <typename T>
-__global__ void add_pieces(int64_t n, int64_t pieces, const T* partials, T* c) {
+template <typename T, typename C>
+__global__ void add_pieces(int64_t n, int64_t pieces, const T* partials, C* c) {
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= n) return;
   T sum = partials[i];
   for (int64_t p = 1; p < pieces; ++p) sum += partials[p * n + i];
-  c[i] = sum;
+  c[i] = math::convert<C>(sum);
 }
 
 int64_t tiles(int64_t n) { return (n + kTile - 1) / kTile; }
@@ -234,30 +237,38 @@ bool prefers_tiled(const Convolution& c, Direction direction) {
          plan.conv.groups * plan.pieces <= kMostBlocks && tiles(plan.columns) <= 0x7fffffff;
 }
 
-template <Direction kDirection, typename T>
+template <Direction kDirection, typename S, typename C>
 Prepared prepare_tiled(const NodeSpec& spec, const Convolution& c) {
+  using T = Computed<S>;
   const TiledPlan plan = make_plan(c, kDirection);
   const dim3 grid(static_cast<unsigned>(tiles(plan.columns)), static_cast<unsigned>(tiles(plan.rows)),
                   static_cast<unsigned>(plan.conv.groups * plan.pieces));
   const bool biased = has_bias(spec, kDirection);
   const int64_t size = spec.out_size();
-  const auto run = [=](const Launch& launch) {
-    T* const partials = plan.pieces > 1 ? launch.scratch<T>() : launch.out<T>();
-    enqueue(launch, "conv_tiled", conv_tiled<kDirection, T>, grid, kThreads, 0, plan, size, launch.in<T>(1),
-            launch.in<T>(0), biased ? launch.in<T>(2) : nullptr, partials);
-    if (plan.pieces == 1) return;
-    enqueue(launch, "add_pieces", add_pieces<T>, blocks_for(size), kThreads, 0, size, plan.pieces, partials,
-            launch.out<T>());
+  const auto multiply = [=]<typename To>(const Launch& launch, To* to) {
+    enqueue(launch, "conv_tiled", conv_tiled<kDirection, S, To>, grid, kThreads, 0, plan, size, launch.in<S>(1),
+            launch.in<S>(0), biased ? launch.in<T>(2) : nullptr, to);
   };
-  return {run, plan.pieces > 1 ? static_cast<size_t>(plan.pieces * size) * sizeof(T) : 0};
+  if (plan.pieces == 1) return {[=](const Launch& launch) { multiply(launch, launch.out<C>()); }};
+  const auto run = [=](const Launch& launch) {
+    T* const partials = launch.scratch<T>();
+    multiply(launch, partials);
+    enqueue(launch, "add_pieces", add_pieces<T, C>, blocks_for(size), kThreads, 0, size, plan.pieces, partials,
+            launch.out<C>());
+  };
+  return {run, static_cast<size_t>(plan.pieces * size) * sizeof(T)};
 }
 
 Prepared prepare_tiled(const NodeSpec& spec, const Convolution& c, Direction direction) {
-  return dispatch_float(spec.in_type(), [&]<typename T>(T) {
-    switch (direction) {
-      case Direction::kForward: return prepare_tiled<Direction::kForward, T>(spec, c);
-      case Direction::kInputGradient: return prepare_tiled<Direction::kInputGradient, T>(spec, c);
-      default: return prepare_tiled<Direction::kWeightGradient, T>(spec, c);
+  return dispatch_stored_pair(spec.in_type(), spec.out_type(), [&]<typename S, typename C>(S, C) -> Prepared {
+    if constexpr (!math::kIsHalf<S> && math::kIsHalf<C>) {
+      fail(spec.node().label(), ": operands of 32 bits with a result of 16 bits");
+    } else {
+      switch (direction) {
+        case Direction::kForward: return prepare_tiled<Direction::kForward, S, C>(spec, c);
+        case Direction::kInputGradient: return prepare_tiled<Direction::kInputGradient, S, C>(spec, c);
+        default: return prepare_tiled<Direction::kWeightGradient, S, C>(spec, c);
+      }
     }
   });
 }

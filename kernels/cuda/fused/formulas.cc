@@ -180,6 +180,8 @@ std::string element_type(DType dtype) {
     case DType::kInt32: return "int32_t";
     case DType::kInt64: return "int64_t";
     case DType::kBool: return "bool";
+    case DType::kBFloat16: return "onnx_train::BFloat16";
+    case DType::kFloat16: return "onnx_train::Float16";
     default: return "";
   }
 }

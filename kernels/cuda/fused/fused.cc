@@ -8,6 +8,7 @@
 #include "kernels/cuda/fused/compiler.h"
 #include "kernels/cuda/fused/source.h"
 #include "kernels/cuda/kernels.h"
+#include "kernels/cuda/reduction/reductions.h"
 #include "kernels/cuda/support/launch.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/error.h"
@@ -23,10 +24,11 @@ struct Reduction {
   int output;
 };
 
-Prepared prepare_reduction(const Node& node) {
+Prepared prepare_reduction(const Node& node, DType stored) {
   std::vector<Tensor> constants(static_cast<size_t>(node.num_inputs()));
   if (node.num_inputs() > 1 && node.input(1)) constants[1] = constant_of(node.input(1));
   const NodeSpec spec(node, std::move(constants), 1);
+  if (stored != spec.in_type(0)) return prepare_sum_of_halves(spec, stored);
   for (const Kernel& kernel : reduction_kernels()) {
     if (node.op() == kernel.op && kernel.supports(spec)) return kernel.prepare(spec);
   }
@@ -46,7 +48,7 @@ class Fused {
     if (std::any_of(places_.begin(), places_.end(), writes)) kernel_ = shared_kernel(source.text);
     for (const void*& address : addresses_) arguments_.push_back(&address);
     for (const FinalReduction& reduction : source.reductions) {
-      const Prepared prepared = prepare_reduction(*reduction.node);
+      const Prepared prepared = prepare_reduction(*reduction.node, reduction.stored);
       reductions_.push_back({prepared.run, reduction.from, workspace_.reserve(prepared.workspace), reduction.output});
     }
   }

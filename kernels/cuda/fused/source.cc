@@ -5,6 +5,7 @@
 #include <unordered_set>
 
 #include "kernels/cuda/fused/formulas.h"
+#include "kernels/cuda/support/stored.h"
 #include "kernels/cuda/support/threads.h"
 #include "kernels/lowering/lowering.h"
 #include "onnx_passes/ir/error.h"
@@ -14,7 +15,18 @@ namespace onnx_train::cuda {
 namespace {
 
 constexpr int kMostOperands = 8;
-constexpr int64_t kElementsOfThread = 4;
+// Neighbouring elements that a thread computes: 16 bytes of the narrowest type that it accesses, but not below 2 bytes.
+constexpr int64_t kElementsOfThread = 4, kNarrowElementsOfThread = 8;
+
+int64_t pack_of(const FusedBody& body) {
+  const auto has_half = [](const std::vector<Value*>& values) {
+    return std::any_of(values.begin(), values.end(), [](const Value* v) { return v && is_half(v->dtype()); });
+  };
+  if (body.space.row_size > 0) return 1;
+  const bool narrow = has_half(body.inputs) || has_half(body.outputs);
+  if (narrow && body.space.size % kNarrowElementsOfThread == 0) return kNarrowElementsOfThread;
+  return body.space.size % kElementsOfThread == 0 ? kElementsOfThread : 1;
+}
 
 // The class of a reduction's operations (kernels/math/reducers.h); empty if generated kernels have none.
 std::string reducer_of(const Node& node) {
@@ -27,7 +39,7 @@ std::string reducer_of(const Node& node) {
                                                              {"ReduceSumSquare", "SquareSumOf"}};
   const std::string type = element_type(node.input(0)->dtype());
   const auto found = classes.find(node.op());
-  if (found == classes.end() || type.empty() || type == "bool") return "";
+  if (found == classes.end() || type.empty() || type == "bool" || is_half(node.input(0)->dtype())) return "";
   return concat("onnx_train::math::", found->second, "<", type, ", onnx_train::cuda::DeviceWide<", type, ">>");
 }
 
@@ -52,7 +64,7 @@ class Writer {
       : spec_(spec),
         body_(body),
         rows_(body.space.row_size > 0 ? body.space.size / body.space.row_size : 0),
-        pack_(rows_ == 0 && body.space.size % kElementsOfThread == 0 ? kElementsOfThread : 1) {}
+        pack_(pack_of(body)) {}
 
   FusedSourceText write() {
     find_stages();
@@ -99,8 +111,23 @@ class Writer {
     for (size_t o = 0; o < body_.outputs.size(); ++o) {
       if (body_.extent(body_.outputs[o]) != ValueExtent::kTerminal) continue;
       const Node* reduction = body_.source(body_.outputs[o], *body_.outputs[o]).root->producer();
-      result_.reductions.push_back({reduction, source_of(*reduction), static_cast<int>(o)});
+      const Value* narrow = narrow_input(*reduction);
+      const OperandPlace from = narrow ? OperandPlace{OperandPlace::kInput, port(narrow)} : source_of(*reduction);
+      const DType stored = narrow ? narrow->dtype() : reduction->input(0)->dtype();
+      result_.reductions.push_back({reduction, from, stored, static_cast<int>(o)});
     }
+  }
+
+  // The input of 16 bits that a sum reads widened and in order; null if it reads something else.
+  const Value* narrow_input(const Node& reduction) const {
+    const Value* in = reduction.input(0);
+    const FusedSource wide = body_.source(in, *in);
+    const Node* cast = body_.computes(wide.root) ? wide.root->producer() : nullptr;
+    if (!reduction.is("ReduceSum") || in->dtype() != DType::kFloat || wide.pattern || !cast || !cast->is("Cast"))
+      return nullptr;
+    const FusedSource from = body_.source(cast->input(0), *wide.root);
+    const bool is_input = is_half(from.root->dtype()) && !body_.computes(from.root) && !from.pattern;
+    return is_input && !is_constant(from.root) ? from.root : nullptr;
   }
 
   // Where the input of a reduction lies after the kernel.

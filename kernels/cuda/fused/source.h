@@ -20,6 +20,7 @@ inline constexpr const char* kFusedKernel = "fused";  // the function's name in 
 struct FinalReduction {
   const Node* node;   // of the body
   OperandPlace from;  // its input
+  DType stored;       // the type in which its elements are stored: that of the input, or for sums one of 16 bits
   int output;         // output number of the call
 };
 

@@ -1,7 +1,8 @@
 // LayerNormalization, RMSNormalization and their gradients, a row per warp or block. The bodies of the gradients are in
-// onnx_passes/functions.
+// onnx_passes/functions. X, Y, .. are the types in which elements are stored; T, in which they are computed.
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/support/rows.h"
+#include "kernels/cuda/support/stored.h"
 #include "kernels/dispatch.h"
 #include "kernels/geometry/row_normalization.h"
 #include "onnx_passes/functions/functions.h"
@@ -20,15 +21,18 @@ struct Statistics {
 };
 
 // The variance is the mean of the squared differences from the mean, in a second pass.
-template <typename Threads, int kRowThreads, typename T>
-__device__ Statistics<T> row_statistics(bool centered, const T* x, int64_t n, double epsilon) {
+template <typename Threads, int kRowThreads, typename X, typename T = Computed<X>>
+__device__ Statistics<T> row_statistics(bool centered, const X* x, int64_t n, double epsilon) {
   T mean = 0;
   if (centered) {
-    for (int64_t i = Threads::first(); i < n; i += kRowThreads) mean += x[i];
+    for (int64_t i = Threads::first(); i < n; i += kRowThreads) mean += widened(x[i]);
     mean = Threads::merge(mean, Sum<T>()) / static_cast<T>(n);
   }
   T squares = 0;
-  for (int64_t i = Threads::first(); i < n; i += kRowThreads) squares += (x[i] - mean) * (x[i] - mean);
+  for (int64_t i = Threads::first(); i < n; i += kRowThreads) {
+    const T distance = widened(x[i]) - mean;
+    squares += distance * distance;
+  }
   const T variance = Threads::merge(squares, Sum<T>()) / static_cast<T>(n);
   return {mean, static_cast<T>(1 / std::sqrt(static_cast<double>(variance) + epsilon))};
 }
@@ -37,43 +41,45 @@ __device__ Statistics<T> row_statistics(bool centered, const T* x, int64_t n, do
 
 // The operands of a run; a pointer is null where the node has no such input or output. Mean and InvStdDev have a type
 // of their own: double or float.
-template <typename T>
+template <typename X, typename Y, typename T = Computed<X>>
 struct Forward {
-  const T *x, *scale, *bias;
-  T* y;
+  const X* x;
+  const T *scale, *bias;
+  Y* y;
   void *mean, *inv_std;
   bool double_statistics;
 };
 
 template <typename T>
-__device__ void store_statistic(const Forward<T>& f, void* output, int64_t row, T value) {
+__device__ void store_statistic(void* output, bool is_double, int64_t row, T value) {
   if (!output) return;
-  if (f.double_statistics) {
+  if (is_double) {
     static_cast<double*>(output)[row] = static_cast<double>(value);
   } else {
     static_cast<float*>(output)[row] = static_cast<float>(value);
   }
 }
 
-template <typename T, int kRowThreads>
-__global__ void normalize_rows(NormalizedRows rows, const Fault* guard, Forward<T> f) {
+template <typename X, typename Y, int kRowThreads>
+__global__ void normalize_rows(NormalizedRows rows, const Fault* guard, Forward<X, Y> f) {
   using Threads = RowThreads<kRowThreads>;
   const int64_t row = Threads::row();
   if (stops(guard) || row >= rows.count) return;
-  const T* const x = f.x + row * rows.n;
-  T* const y = f.y + row * rows.n;
+  const X* const x = f.x + row * rows.n;
+  Y* const y = f.y + row * rows.n;
   const auto [mean, inv_std] = row_statistics<Threads, kRowThreads>(rows.centered, x, rows.n, rows.epsilon);
   for (int64_t i = Threads::first(); i < rows.n; i += kRowThreads) {
-    const T scaled = (x[i] - mean) * inv_std * f.scale[i];
-    y[i] = f.bias ? scaled + f.bias[i] : scaled;
+    const auto scaled = (widened(x[i]) - mean) * inv_std * f.scale[i];
+    y[i] = math::convert<Y>(f.bias ? scaled + f.bias[i] : scaled);
   }
   if (Threads::first() != 0) return;
-  store_statistic(f, f.mean, row, mean);
-  store_statistic(f, f.inv_std, row, inv_std);
+  store_statistic(f.mean, f.double_statistics, row, mean);
+  store_statistic(f.inv_std, f.double_statistics, row, inv_std);
 }
 
-template <typename T>
+template <typename X, typename Y>
 Prepared prepare_forward(const NodeSpec& spec, const NormalizedRows& rows) {
+  using T = Computed<X>;
   const auto optional = [&](int i) { return i < spec.num_outputs() && spec.has_output(i); };
   const bool double_statistics =
       (optional(1) && spec.out_type(1) == DType::kDouble) || (optional(2) && spec.out_type(2) == DType::kDouble);
@@ -83,26 +89,26 @@ Prepared prepare_forward(const NodeSpec& spec, const NormalizedRows& rows) {
   Prepared prepared;
   prepared.run = [=](const Launch& launch) {
     if (rows.count * rows.n == 0) return;
-    const Forward<T> f{launch.in<T>(0),
-                       launch.in<T>(1),
-                       has_bias ? launch.in<T>(2) : nullptr,
-                       launch.out<T>(),
-                       has_mean ? launch.outputs[1] : nullptr,
-                       has_inv_std ? launch.outputs[2] : nullptr,
-                       double_statistics};
+    const Forward<X, Y> f{launch.in<X>(0),
+                          launch.in<T>(1),
+                          has_bias ? launch.in<T>(2) : nullptr,
+                          launch.out<Y>(),
+                          has_mean ? launch.outputs[1] : nullptr,
+                          has_inv_std ? launch.outputs[2] : nullptr,
+                          double_statistics};
     dispatch_row_threads(rows.count, rows.n, true, [&]<int kRowThreads>(std::integral_constant<int, kRowThreads>) {
-      enqueue(launch, "normalize_rows", normalize_rows<T, kRowThreads>, row_blocks<kRowThreads>(rows.count), kThreads,
-              0, rows, guard_of(launch, inputs, 1), f);
+      enqueue(launch, "normalize_rows", normalize_rows<X, Y, kRowThreads>, row_blocks<kRowThreads>(rows.count),
+              kThreads, 0, rows, guard_of(launch, inputs, 1), f);
     });
   };
-  prepared.in_place = {{0, 0}};
+  if (sizeof(X) == sizeof(Y)) prepared.in_place = {{0, 0}};
   return prepared;
 }
 
 // ---- Gradients
 
-template <typename T, int kRowThreads>
-__global__ void find_statistics(NormalizedRows rows, const T* x, Statistics<T>* statistics) {
+template <typename X, int kRowThreads, typename T = Computed<X>>
+__global__ void find_statistics(NormalizedRows rows, const X* x, Statistics<T>* statistics) {
   using Threads = RowThreads<kRowThreads>;
   const int64_t row = Threads::row();
   if (row >= rows.count) return;
@@ -113,9 +119,9 @@ __global__ void find_statistics(NormalizedRows rows, const T* x, Statistics<T>* 
 
 // dx = (g - mean g - x̂ mean(g x̂)) inv_std, where g = dy scale; without the mean of g for RMSNormalization. dx may be x
 // or dy.
-template <typename T, int kRowThreads>
-__global__ void differentiate_rows(NormalizedRows rows, const Fault* guard, const T* x, const T* scale, const T* dy,
-                                   const Statistics<T>* statistics, T* dx) {
+template <typename X, typename DX, int kRowThreads, typename T = Computed<X>>
+__global__ void differentiate_rows(NormalizedRows rows, const Fault* guard, const X* x, const T* scale, const X* dy,
+                                   const Statistics<T>* statistics, DX* dx) {
   using Threads = RowThreads<kRowThreads>;
   const int64_t row = Threads::row();
   if (stops(guard) || row >= rows.count) return;
@@ -125,23 +131,24 @@ __global__ void differentiate_rows(NormalizedRows rows, const Fault* guard, cons
   const auto [mean, inv_std] = statistics[row];
   T sum = 0, along = 0;
   for (int64_t i = Threads::first(); i < rows.n; i += kRowThreads) {
-    const T g = dy[i] * scale[i];
+    const T g = widened(dy[i]) * scale[i];
     sum += g;
-    along += g * (x[i] - mean) * inv_std;
+    along += g * (widened(x[i]) - mean) * inv_std;
   }
   const T n = static_cast<T>(rows.n);
   const T mean_g = rows.centered ? Threads::merge(sum, Sum<T>()) / n : T{0};
   const T mean_along = Threads::merge(along, Sum<T>()) / n;
   for (int64_t i = Threads::first(); i < rows.n; i += kRowThreads) {
-    dx[i] = (dy[i] * scale[i] - mean_g - (x[i] - mean) * inv_std * mean_along) * inv_std;
+    const T along_x = (widened(x[i]) - mean) * inv_std * mean_along;
+    dx[i] = math::convert<DX>((widened(dy[i]) * scale[i] - mean_g - along_x) * inv_std);
   }
 }
 
 constexpr int kColumns = 32, kColumnRows = static_cast<int>(kThreads) / kColumns;
 
 // The sums of dscale = Σ dy x̂ and dbias = Σ dy over the rows of piece y of the grid: sums[piece][2][n].
-template <typename T>
-__global__ void sum_columns(NormalizedRows rows, int64_t rows_of_piece, const T* x, const T* dy,
+template <typename X, typename T = Computed<X>>
+__global__ void sum_columns(NormalizedRows rows, int64_t rows_of_piece, const X* x, const X* dy,
                             const Statistics<T>* statistics, T* sums) {
   GPU_SHARED(scales, T[kColumnRows][kColumns]);
   GPU_SHARED(biases, T[kColumnRows][kColumns]);
@@ -149,8 +156,8 @@ __global__ void sum_columns(NormalizedRows rows, int64_t rows_of_piece, const T*
   const int64_t begin = blockIdx.y * rows_of_piece, end = std::min(begin + rows_of_piece, rows.count);
   T dscale = 0, dbias = 0;
   for (int64_t row = begin + threadIdx.y; column < rows.n && row < end; row += kColumnRows) {
-    const T d = dy[row * rows.n + column];
-    dscale += d * (x[row * rows.n + column] - statistics[row].mean) * statistics[row].inv_std;
+    const T d = widened(dy[row * rows.n + column]);
+    dscale += d * (widened(x[row * rows.n + column]) - statistics[row].mean) * statistics[row].inv_std;
     dbias += d;
   }
   scales[threadIdx.y][threadIdx.x] = dscale;
@@ -180,8 +187,9 @@ __global__ void add_pieces(int64_t n, int64_t pieces, const T* sums, T* dscale, 
   if (dbias) dbias[i] = bias;
 }
 
-template <typename T>
+template <typename X, typename DX>
 struct Backward {
+  using T = Computed<X>;
   NormalizedRows rows;
   int64_t pieces, rows_of_piece;
   bool has_dx, has_dscale, has_dbias;
@@ -205,68 +213,78 @@ struct Backward {
     if (rows.n == 0) return;
     auto* const statistics = launch.scratch<Statistics<T>>();
     T* const sums = reinterpret_cast<T*>(statistics + rows.count);
-    const T *x = launch.in<T>(0), *scale = launch.in<T>(1), *dy = launch.in<T>(2);
+    const X *x = launch.in<X>(0), *dy = launch.in<X>(2);
+    const T* const scale = launch.in<T>(1);
     const auto for_rows = [&](auto f) {
       if (rows.count > 0) dispatch_row_threads(rows.count, rows.n, true, f);
     };
     for_rows([&]<int kRowThreads>(std::integral_constant<int, kRowThreads>) {
-      enqueue(launch, "find_statistics", find_statistics<T, kRowThreads>, row_blocks<kRowThreads>(rows.count), kThreads,
+      enqueue(launch, "find_statistics", find_statistics<X, kRowThreads>, row_blocks<kRowThreads>(rows.count), kThreads,
               0, rows, x, statistics);
     });
     if (has_sums()) {  // before dx, which may take the place of x or dy
       const dim3 grid(static_cast<unsigned>((rows.n + kColumns - 1) / kColumns), static_cast<unsigned>(pieces));
-      enqueue(launch, "sum_columns", sum_columns<T>, grid, dim3(kColumns, kColumnRows), 0, rows, rows_of_piece, x, dy,
+      enqueue(launch, "sum_columns", sum_columns<X>, grid, dim3(kColumns, kColumnRows), 0, rows, rows_of_piece, x, dy,
               statistics, sums);
       enqueue(launch, "add_pieces", add_pieces<T>, blocks_for(rows.n), kThreads, 0, rows.n, pieces, sums,
               has_dscale ? launch.out<T>(1) : nullptr, has_dbias ? launch.out<T>(2) : nullptr);
     }
     if (!has_dx) return;
     for_rows([&]<int kRowThreads>(std::integral_constant<int, kRowThreads>) {
-      enqueue(launch, "differentiate_rows", differentiate_rows<T, kRowThreads>, row_blocks<kRowThreads>(rows.count),
-              kThreads, 0, rows, guard_of(launch, 3, 1), x, scale, dy, statistics, launch.out<T>());
+      enqueue(launch, "differentiate_rows", differentiate_rows<X, DX, kRowThreads>, row_blocks<kRowThreads>(rows.count),
+              kThreads, 0, rows, guard_of(launch, 3, 1), x, scale, dy, statistics, launch.out<DX>());
     });
   }
 };
 
-template <typename T>
+template <typename X, typename DX>
 Prepared prepare_backward(const NodeSpec& spec, const NormalizedRows& rows) {
-  const Backward<T> backward(spec, rows);
-  return {[=](const Launch& launch) { backward.run(launch); }, backward.workspace(), {{0, 2}, {0, 0}}};
+  const Backward<X, DX> backward(spec, rows);
+  std::vector<InPlace> in_place;
+  if (sizeof(X) == sizeof(DX)) in_place = {{0, 2}, {0, 0}};
+  return {[=](const Launch& launch) { backward.run(launch); }, backward.workspace(), std::move(in_place)};
 }
 
 // ---- Rows of the table
 
-bool one_float(const NodeSpec& spec, int inputs) {
-  return is_float_or_double(spec.in_type()) && spec.one_type(std::min(inputs, spec.num_inputs()));
+// The type in which elements of this type are computed.
+DType computed(DType stored) { return is_half(stored) ? DType::kFloat : stored; }
+
+bool supports_forward(const NodeSpec& spec, bool centered) {
+  const auto is_statistic = [&](int i) {
+    return i >= spec.num_outputs() || !spec.has_output(i) || is_float_or_double(spec.out_type(i));
+  };
+  for (int i = 1; i < std::min(3, spec.num_inputs()); ++i) {
+    if (spec.has_input(i) && spec.in_type(i) != computed(spec.in_type())) return false;
+  }
+  return is_stored_pair(spec.in_type(), spec.out_type()) &&
+         NormalizedRows(spec, centered).has_parameters_of_rows(spec) && is_statistic(1) && is_statistic(2);
 }
 
-Kernel forward_kernel(const char* op, bool centered) {
-  return {op,
+Kernel forward_kernel(const char* op, bool centered, const char* domain) {
+  return {op, [=](const NodeSpec& spec) { return supports_forward(spec, centered); },
           [=](const NodeSpec& spec) {
-            const auto is_statistic = [&](int i) {
-              return i >= spec.num_outputs() || !spec.has_output(i) || is_float_or_double(spec.out_type(i));
-            };
-            return one_float(spec, 3) && NormalizedRows(spec, centered).has_parameters_of_rows(spec) &&
-                   is_statistic(1) && is_statistic(2);
-          },
-          [=](const NodeSpec& spec) {
-            return dispatch_float(spec.in_type(), [&]<typename T>(T) {
-              return prepare_forward<T>(spec, NormalizedRows(spec, centered));
+            return dispatch_stored_pair(spec.in_type(), spec.out_type(), [&]<typename X, typename Y>(X, Y) {
+              return prepare_forward<X, Y>(spec, NormalizedRows(spec, centered));
             });
-          }};
+          },
+          domain};
 }
+
+// x and dy are stored in one type. Without dx, the type of dx is theirs.
+DType type_of_dx(const NodeSpec& spec) { return spec.has_output(0) ? spec.out_type() : spec.in_type(); }
 
 Kernel backward_kernel(const char* op, bool centered) {
   return {op,
           [=](const NodeSpec& spec) {
             const NormalizedRows rows(spec, centered);
-            return is_float_or_double(spec.in_type()) && spec.in_type(1) == spec.in_type() &&
+            return is_stored_pair(spec.in_type(), type_of_dx(spec)) && spec.in_type(1) == computed(spec.in_type()) &&
                    spec.in_type(2) == spec.in_type() && spec.in_size(1) == rows.n &&
                    spec.in_shape(2) == spec.in_shape(0);
           },
           [=](const NodeSpec& spec) {
-            return dispatch_float(spec.in_type(), [&]<typename T>(T) {
-              return prepare_backward<T>(spec, NormalizedRows(spec, centered));
+            return dispatch_stored_pair(spec.in_type(), type_of_dx(spec), [&]<typename X, typename DX>(X, DX) {
+              return prepare_backward<X, DX>(spec, NormalizedRows(spec, centered));
             });
           },
           kDomain};
@@ -276,10 +294,9 @@ Kernel backward_kernel(const char* op, bool centered) {
 
 std::vector<Kernel> row_normalization_kernels() {
   return {
-      forward_kernel("LayerNormalization", true),
-      forward_kernel("RMSNormalization", false),
-      backward_kernel("LayerNormalizationGrad", true),
-      backward_kernel("RMSNormalizationGrad", false),
+      forward_kernel("LayerNormalization", true, ""),      forward_kernel("RMSNormalization", false, ""),
+      forward_kernel("LayerNormalization", true, kDomain), forward_kernel("RMSNormalization", false, kDomain),
+      backward_kernel("LayerNormalizationGrad", true),     backward_kernel("RMSNormalizationGrad", false),
   };
 }
 

@@ -1,7 +1,7 @@
-// AveragePool, its gradient and LpPool, one thread per element of the result.
+// AveragePool, its gradient and LpPool, one thread per element of the result. Elements are stored as S, results as Y.
 #include "kernels/cuda/pooling/pools.h"
 #include "kernels/cuda/support/launch.h"
-#include "kernels/dispatch.h"
+#include "kernels/cuda/support/stored.h"
 #include "kernels/math/pools.h"
 
 namespace onnx_train::cuda {
@@ -25,63 +25,66 @@ struct Norm {
   __device__ T finish(T sum, const PoolPlan&, const PlacedElement&) const { return norm.finish(sum); }
 };
 
-template <typename Op, typename T>
-__global__ void pool(int64_t n, PoolPlan plan, ImageIndexing outputs, Op op, const T* x, T* y) {
+template <typename Op, typename S, typename Y>
+__global__ void pool(int64_t n, PoolPlan plan, ImageIndexing outputs, Op op, const S* x, Y* y) {
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= n) return;
   const PlacedElement window = outputs.element(i);
-  const T* plane = x + window.image * plan.in_size;
-  T sum = 0;
+  const S* plane = x + window.image * plan.in_size;
+  Computed<S> sum = 0;
   for_each_element(plan.axes, span_of(plan.axes[0], window.z), span_of(plan.axes[1], window.y),
-                   span_of(plan.axes[2], window.x), [&](int64_t element) { sum = op.add(sum, plane[element]); });
-  y[i] = op.finish(sum, plan, window);
+                   span_of(plan.axes[2], window.x),
+                   [&](int64_t element) { sum = op.add(sum, widened(plane[element])); });
+  y[i] = math::convert<Y>(op.finish(sum, plan, window));
 }
 
 // dx[q] = Σ dy / count over the windows that read q.
-template <typename T>
-__global__ void average_pool_grad(int64_t n, PoolPlan plan, ImageIndexing inputs, const T* dy, T* dx) {
+template <typename S, typename Y>
+__global__ void average_pool_grad(int64_t n, PoolPlan plan, ImageIndexing inputs, const S* dy, Y* dx) {
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= n) return;
   const PlacedElement to = inputs.element(i);
   const auto& [depth, height, width] = plan.axes;
   const int64_t last_z = depth.last_window(to.z), last_y = height.last_window(to.y), last_x = width.last_window(to.x);
-  T sum = 0;
+  Computed<S> sum = 0;
   for (int64_t z = depth.first_window(to.z); z < last_z; ++z) {
     if (!depth.reads(z, to.z)) continue;
     const int64_t plane_count = averaged_count(depth, z, plan.include_pad);
     for (int64_t y = height.first_window(to.y); y < last_y; ++y) {
       if (!height.reads(y, to.y)) continue;
       const int64_t line_count = plane_count * averaged_count(height, y, plan.include_pad);
-      const T* line = dy + to.image * plan.out_size + (z * height.out + y) * width.out;
+      const S* line = dy + to.image * plan.out_size + (z * height.out + y) * width.out;
       for (int64_t x = width.first_window(to.x); x < last_x; ++x) {
         if (width.reads(x, to.x))
-          sum += math::average(line[x], line_count * averaged_count(width, x, plan.include_pad));
+          sum += math::average(widened(line[x]), line_count * averaged_count(width, x, plan.include_pad));
       }
     }
   }
-  dx[i] = sum;
+  dx[i] = math::convert<Y>(sum);
 }
 
-template <typename Op, typename T>
+template <typename Op, typename S, typename Y>
 Prepared prepare(const NodeSpec& spec, const Op& op) {
   const Pooling pooling = find_pooling(spec, spec.in_shape(), spec.out_shape());
   const int64_t n = spec.out_size();
   if (n == 0) return {[](const Launch&) {}};
   return {[=, plan = PoolPlan(pooling), outputs = out_planes(pooling.geometry)](const Launch& launch) {
-    enqueue(launch, "pool", pool<Op, T>, blocks_for(n), kThreads, 0, n, plan, outputs, op, launch.in<T>(0),
-            launch.out<T>());
+    enqueue(launch, "pool", pool<Op, S, Y>, blocks_for(n), kThreads, 0, n, plan, outputs, op, launch.in<S>(0),
+            launch.out<Y>());
   }};
 }
 
 }  // namespace
 
 Prepared prepare_average_pool(const NodeSpec& spec) {
-  return dispatch_float(spec.in_type(), [&]<typename T>(T) { return prepare<Average<T>, T>(spec, {}); });
+  return dispatch_stored_pair(spec.in_type(), spec.out_type(), [&]<typename S, typename Y>(S, Y) {
+    return prepare<Average<Computed<S>>, S, Y>(spec, {});
+  });
 }
 
 Prepared prepare_lp_pool(const NodeSpec& spec) {
   return dispatch_float(spec.in_type(), [&]<typename T>(T) {
-    return prepare<Norm<T>, T>(spec, {{static_cast<T>(spec.node().attr("p", 2))}});
+    return prepare<Norm<T>, T, T>(spec, {{static_cast<T>(spec.node().attr("p", 2))}});
   });
 }
 
@@ -89,10 +92,10 @@ Prepared prepare_average_pool_grad(const NodeSpec& spec) {
   const Pooling pooling = find_pooling(spec, spec.out_shape(), spec.in_shape(0));
   const int64_t n = spec.out_size();
   if (n == 0) return {[](const Launch&) {}};
-  return dispatch_float(spec.in_type(), [&]<typename T>(T) -> Prepared {
+  return dispatch_stored_pair(spec.in_type(), spec.out_type(), [&]<typename S, typename Y>(S, Y) -> Prepared {
     return {[=, plan = PoolPlan(pooling), inputs = in_planes(pooling.geometry)](const Launch& launch) {
-      enqueue(launch, "average_pool_grad", average_pool_grad<T>, blocks_for(n), kThreads, 0, n, plan, inputs,
-              launch.in<T>(0), launch.out<T>());
+      enqueue(launch, "average_pool_grad", average_pool_grad<S, Y>, blocks_for(n), kThreads, 0, n, plan, inputs,
+              launch.in<S>(0), launch.out<Y>());
     }};
   });
 }

@@ -1,7 +1,6 @@
 // Pools over whole planes: reductions of the spatial axes.
 #include "kernels/cuda/pooling/pools.h"
 #include "kernels/cuda/reduction/reduce.h"
-#include "kernels/dispatch.h"
 #include "kernels/math/reducers.h"
 
 namespace onnx_train::cuda {
@@ -16,14 +15,16 @@ ReductionPlan plan_of(const NodeSpec& spec) {
 }  // namespace
 
 Prepared prepare_global_average(const NodeSpec& spec) {
-  return dispatch_float(spec.in_type(), [&]<typename T>(T) {
-    return prepare_reduction<math::MeanOf<T, DeviceWide<T>>, T>(plan_of(spec));
+  return dispatch_stored_pair(spec.in_type(), spec.out_type(), [&]<typename S, typename Y>(S, Y) {
+    using T = Computed<S>;
+    return prepare_reduction<math::MeanOf<T, DeviceWide<T>>, S, Y>(plan_of(spec));
   });
 }
 
 Prepared prepare_global_max(const NodeSpec& spec) {
-  return dispatch_float(spec.in_type(),
-                        [&]<typename T>(T) { return prepare_reduction<math::MaximumOf<T>, T>(plan_of(spec)); });
+  return dispatch_stored_pair(spec.in_type(), spec.out_type(), [&]<typename S, typename Y>(S, Y) {
+    return prepare_reduction<math::MaximumOf<Computed<S>>, S, Y>(plan_of(spec));
+  });
 }
 
 }  // namespace onnx_train::cuda

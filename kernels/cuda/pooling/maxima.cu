@@ -1,38 +1,39 @@
-// MaxPool and its gradient, one thread per element of the result.
+// MaxPool and its gradient, one thread per element of the result. Elements are stored as S, results as Y.
 #include <limits>
 
 #include "kernels/cuda/pooling/pools.h"
 #include "kernels/cuda/support/launch.h"
-#include "kernels/dispatch.h"
+#include "kernels/cuda/support/stored.h"
 #include "onnx_passes/ir/error.h"
 
 namespace onnx_train::cuda {
 namespace {
 
 // The position in the plane of the largest element of a window, or -1.
-template <typename T>
-__device__ int64_t largest_of(const WindowGeometry& axes, const PlacedElement& window, const T* plane) {
-  return find_largest(axes, plane, span_of(axes[0], window.z), span_of(axes[1], window.y), span_of(axes[2], window.x));
+template <typename S>
+__device__ int64_t largest_of(const WindowGeometry& axes, const PlacedElement& window, const S* plane) {
+  return find_largest(axes, Widened<S>{plane}, span_of(axes[0], window.z), span_of(axes[1], window.y),
+                      span_of(axes[2], window.x));
 }
 
 // `index`, if it is not null, receives positions in x; in planes stored column-major if `columns` is true.
-template <typename T>
-__global__ void max_pool(int64_t n, PoolPlan plan, ImageIndexing outputs, bool columns, const T* x, T* y,
+template <typename S, typename Y>
+__global__ void max_pool(int64_t n, PoolPlan plan, ImageIndexing outputs, bool columns, const S* x, Y* y,
                          int64_t* index) {
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= n) return;
   const PlacedElement window = outputs.element(i);
-  const T* plane = x + window.image * plan.in_size;
+  const S* plane = x + window.image * plan.in_size;
   const int64_t best = largest_of(plan.axes, window, plane);
-  y[i] = best < 0 ? std::numeric_limits<T>::lowest() : plane[best];
+  y[i] = math::convert<Y>(best < 0 ? std::numeric_limits<Computed<S>>::lowest() : widened(plane[best]));
   if (!index) return;
   const int64_t element = best < 0 ? 0 : best;
   index[i] = window.image * plan.in_size + (columns ? by_columns(plan.axes, element) : element);
 }
 
 // positions[window] = that of its largest element in its plane, or -1.
-template <typename T>
-__global__ void find_maxima(int64_t n, PoolPlan plan, ImageIndexing outputs, const T* x, int64_t* positions) {
+template <typename S>
+__global__ void find_maxima(int64_t n, PoolPlan plan, ImageIndexing outputs, const S* x, int64_t* positions) {
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= n) return;
   const PlacedElement window = outputs.element(i);
@@ -40,40 +41,40 @@ __global__ void find_maxima(int64_t n, PoolPlan plan, ImageIndexing outputs, con
 }
 
 // dx[q] = Σ dy over the windows whose largest element is q.
-template <typename T>
-__global__ void max_pool_grad(int64_t n, PoolPlan plan, ImageIndexing inputs, const T* dy, const int64_t* positions,
-                              T* dx) {
+template <typename S, typename Y>
+__global__ void max_pool_grad(int64_t n, PoolPlan plan, ImageIndexing inputs, const S* dy, const int64_t* positions,
+                              Y* dx) {
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= n) return;
   const PlacedElement to = inputs.element(i);
   const auto& [depth, height, width] = plan.axes;
   const int64_t element = i - to.image * plan.in_size, plane = to.image * plan.out_size;
   const int64_t last_z = depth.last_window(to.z), last_y = height.last_window(to.y), last_x = width.last_window(to.x);
-  T sum = 0;
+  Computed<S> sum = 0;
   for (int64_t z = depth.first_window(to.z); z < last_z; ++z) {
     for (int64_t y = height.first_window(to.y); y < last_y; ++y) {
       const int64_t line = plane + (z * height.out + y) * width.out;
       for (int64_t x = width.first_window(to.x); x < last_x; ++x) {
-        if (positions[line + x] == element) sum += dy[line + x];
+        if (positions[line + x] == element) sum += widened(dy[line + x]);
       }
     }
   }
-  dx[i] = sum;
+  dx[i] = math::convert<Y>(sum);
 }
 
-template <typename T>
+template <typename S, typename Y = S>
 Prepared prepare(const NodeSpec& spec) {
   const Pooling pool = find_pooling(spec, spec.in_shape(), spec.out_shape());
   const int64_t n = spec.out_size();
   if (n == 0) return {[](const Launch&) {}};
   const bool indices = spec.has_output(1), columns = spec.node().attr("storage_order", 0) != 0;
   return {[=, plan = PoolPlan(pool), outputs = out_planes(pool.geometry)](const Launch& launch) {
-    enqueue(launch, "max_pool", max_pool<T>, blocks_for(n), kThreads, 0, n, plan, outputs, columns, launch.in<T>(0),
-            launch.out<T>(), indices ? launch.out<int64_t>(1) : nullptr);
+    enqueue(launch, "max_pool", max_pool<S, Y>, blocks_for(n), kThreads, 0, n, plan, outputs, columns, launch.in<S>(0),
+            launch.out<Y>(), indices ? launch.out<int64_t>(1) : nullptr);
   }};
 }
 
-template <typename T>
+template <typename S, typename Y>
 Prepared prepare_grad(const NodeSpec& spec) {
   const Pooling pool = find_pooling(spec, spec.in_shape(1), spec.in_shape(0));
   const int64_t n = spec.out_size(), windows = spec.in_size(0);
@@ -82,14 +83,14 @@ Prepared prepare_grad(const NodeSpec& spec) {
   std::function<void(const Launch&)> find = [](const Launch&) {};
   if (windows > 0) {
     find = [=, outputs = out_planes(pool.geometry)](const Launch& launch) {
-      enqueue(launch, "find_maxima", find_maxima<T>, blocks_for(windows), kThreads, 0, windows, plan, outputs,
-              launch.in<T>(1), launch.scratch<int64_t>());
+      enqueue(launch, "find_maxima", find_maxima<S>, blocks_for(windows), kThreads, 0, windows, plan, outputs,
+              launch.in<S>(1), launch.scratch<int64_t>());
     };
   }
   return {[=, inputs = in_planes(pool.geometry)](const Launch& launch) {
             find(launch);
-            enqueue(launch, "max_pool_grad", max_pool_grad<T>, blocks_for(n), kThreads, 0, n, plan, inputs,
-                    launch.in<T>(0), launch.scratch<int64_t>(), launch.out<T>());
+            enqueue(launch, "max_pool_grad", max_pool_grad<S, Y>, blocks_for(n), kThreads, 0, n, plan, inputs,
+                    launch.in<S>(0), launch.scratch<int64_t>(), launch.out<Y>());
           },
           static_cast<size_t>(windows) * sizeof(int64_t)};
 }
@@ -100,14 +101,16 @@ Prepared prepare_max_pool(const NodeSpec& spec) {
   switch (spec.in_type()) {
     case DType::kInt8: return prepare<int8_t>(spec);
     case DType::kUint8: return prepare<uint8_t>(spec);
-    default: return dispatch_float(spec.in_type(), [&]<typename T>(T) { return prepare<T>(spec); });
+    default:
+      return dispatch_stored_pair(spec.in_type(), spec.out_type(),
+                                  [&]<typename S, typename Y>(S, Y) { return prepare<S, Y>(spec); });
   }
 }
 
 Prepared prepare_max_pool_grad(const NodeSpec& spec) {
-  if (!spec.one_type(2) || spec.out_shape() != spec.in_shape(1))
-    fail(spec.node().label(), ": dx must be as large as x");
-  return dispatch_float(spec.in_type(), [&]<typename T>(T) { return prepare_grad<T>(spec); });
+  if (spec.out_shape() != spec.in_shape(1)) fail(spec.node().label(), ": dx must be as large as x");
+  return dispatch_stored_pair(spec.in_type(), spec.out_type(),
+                              [&]<typename S, typename Y>(S, Y) { return prepare_grad<S, Y>(spec); });
 }
 
 }  // namespace onnx_train::cuda

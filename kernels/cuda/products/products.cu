@@ -6,6 +6,7 @@
 #include "kernels/cuda/products/products.h"
 #include "kernels/cuda/support/indexing.h"
 #include "kernels/cuda/support/launch.h"
+#include "kernels/cuda/support/stored.h"
 #include "kernels/dispatch.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/error.h"
@@ -120,7 +121,8 @@ Prepared prepare_gemm(const NodeSpec& spec) {
   Product p = gemm_product(spec);
   const double beta = spec.node().attr("beta", 1.0f);
   const bool has_c = spec.has_input(2) && beta != 0;
-  const bool bias = has_c && p.k > 0 && spec.in_type(0) == DType::kFloat && adds_bias(spec);
+  // The library adds a bias of the type of y.
+  const bool bias = has_c && p.k > 0 && spec.out_type() == DType::kFloat && adds_bias(spec);
   if (!has_c || bias) return prepare_product(spec, p, bias);
   p.accumulate = true;
   const Prepared product = prepare_product(spec, p);
@@ -135,9 +137,13 @@ Prepared prepare_gemm(const NodeSpec& spec) {
 
 bool supports(const NodeSpec& spec) { return has_product(spec.in_type()) && spec.one_type(spec.num_inputs()); }
 
+// Operands of 16 bits, whose sums are float32. C is float32, and y as well if there is one: it is added before
+// rounding.
 bool supports_narrow(const NodeSpec& spec) {
-  return spec.in_type(0) == DType::kBFloat16 && spec.in_type(1) == DType::kBFloat16 &&
-         has_library_product(spec.in_type(), spec.out_type());
+  const bool has_c = spec.num_inputs() > 2 && spec.has_input(2);
+  return is_half(spec.in_type(0)) && spec.in_type(1) == spec.in_type(0) &&
+         has_library_product(spec.in_type(), spec.out_type()) &&
+         (!has_c || (spec.in_type(2) == DType::kFloat && spec.out_type() == DType::kFloat));
 }
 
 Prepared prepare_matmul(const NodeSpec& spec) { return prepare_product(spec, matmul_product(spec)); }
@@ -154,6 +160,7 @@ std::vector<Kernel> product_kernels() {
       {"Einsum", supports, prepare_einsum},
       {"TransposedMatMul", supports, prepare_transposed_matmul, kDomain},
       {"MatMul", supports_narrow, prepare_matmul, kDomain},
+      {"Gemm", supports_narrow, prepare_gemm, kDomain},
       {"TransposedMatMul", supports_narrow, prepare_transposed_matmul, kDomain},
   };
 }

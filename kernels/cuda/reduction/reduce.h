@@ -1,4 +1,4 @@
-// The kernels of all reductions.
+// The kernels of all reductions. Elements are stored as S, results as Y.
 #pragma once
 
 #include <algorithm>
@@ -7,9 +7,9 @@
 #include "kernels/cuda/reduction/plan.h"
 #include "kernels/cuda/support/indexing.h"
 #include "kernels/cuda/support/launch.h"
+#include "kernels/cuda/support/stored.h"
 #include "kernels/cuda/support/warp.h"
 #include "kernels/cuda/support/wide.h"
-#include "kernels/dispatch.h"
 #include "kernels/geometry/reductions.h"
 
 namespace onnx_train::cuda {
@@ -17,13 +17,13 @@ namespace onnx_train::cuda {
 inline constexpr int kRows = kThreads / kColumns;
 
 // Folds elements first, first + step, ... below last of the output whose elements begin at x.
-template <typename Op, typename T>
-__device__ typename Op::Acc fold(const Indexing<1>& elements, const T* x, int64_t first, int64_t last, int64_t step) {
+template <typename Op, typename S>
+__device__ typename Op::Acc fold(const Indexing<1>& elements, const S* x, int64_t first, int64_t last, int64_t step) {
   typename Op::Acc acc = Op::start();
   for (int64_t r = first; r < last; r += step) {
     int64_t offset[1] = {};
     elements.add_offsets(r, offset);
-    acc = Op::add(acc, x[offset[0]]);
+    acc = Op::add(acc, widened(x[offset[0]]));
   }
   return acc;
 }
@@ -37,9 +37,9 @@ struct Piece {
 };
 
 // One output per block.
-template <typename Op, typename T>
-__global__ void reduce_rows(Indexing<2> outputs, Indexing<1> elements, int64_t count, int64_t piece_size, const T* x,
-                            T* y, typename Op::Acc* partials) {
+template <typename Op, typename S, typename Y>
+__global__ void reduce_rows(Indexing<2> outputs, Indexing<1> elements, int64_t count, int64_t piece_size, const S* x,
+                            Y* y, typename Op::Acc* partials) {
   using Acc = typename Op::Acc;
   GPU_SHARED(scratch, Acc[kThreads / gpu::kWarpSize]);
   int64_t offsets[2] = {};
@@ -51,14 +51,14 @@ __global__ void reduce_rows(Indexing<2> outputs, Indexing<1> elements, int64_t c
   if (gridDim.y > 1) {
     partials[int64_t{blockIdx.x} * gridDim.y + blockIdx.y] = acc;
   } else {
-    y[offsets[1]] = Op::finish(acc, count);
+    y[offsets[1]] = math::convert<Y>(Op::finish(acc, count));
   }
 }
 
 // kColumns outputs per block; each of kRows rows of threads folds every kRows-th element.
-template <typename Op, typename T>
+template <typename Op, typename S, typename Y>
 __global__ void reduce_columns(int64_t num_outputs, Indexing<2> outputs, Indexing<1> elements, int64_t count,
-                               int64_t piece_size, const T* x, T* y, typename Op::Acc* partials) {
+                               int64_t piece_size, const S* x, Y* y, typename Op::Acc* partials) {
   using Acc = typename Op::Acc;
   GPU_SHARED(scratch, Acc[kRows][kColumns]);
   const int64_t output = int64_t{blockIdx.x} * kColumns + threadIdx.x;
@@ -76,35 +76,35 @@ __global__ void reduce_columns(int64_t num_outputs, Indexing<2> outputs, Indexin
   if (gridDim.y > 1) {
     partials[output * gridDim.y + blockIdx.y] = acc;
   } else {
-    y[offsets[1]] = Op::finish(acc, count);
+    y[offsets[1]] = math::convert<Y>(Op::finish(acc, count));
   }
 }
 
 // One output per thread, where an output has few elements.
-template <typename Op, typename T>
-__global__ void reduce_few(int64_t num_outputs, Indexing<2> outputs, Indexing<1> elements, int64_t count, const T* x,
-                           T* y) {
+template <typename Op, typename S, typename Y>
+__global__ void reduce_few(int64_t num_outputs, Indexing<2> outputs, Indexing<1> elements, int64_t count, const S* x,
+                           Y* y) {
   const int64_t output = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (output >= num_outputs) return;
   int64_t offsets[2] = {};
   outputs.add_offsets(output, offsets);
-  y[offsets[1]] = Op::finish(fold<Op>(elements, x + offsets[0], 0, count, 1), count);
+  y[offsets[1]] = math::convert<Y>(Op::finish(fold<Op>(elements, x + offsets[0], 0, count, 1), count));
 }
 
 // Merges the pieces of each output.
-template <typename Op, typename T>
+template <typename Op, typename Y>
 __global__ void finish_pieces(int64_t num_outputs, Indexing<2> outputs, int64_t pieces, int64_t count,
-                              const typename Op::Acc* partials, T* y) {
+                              const typename Op::Acc* partials, Y* y) {
   const int64_t output = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (output >= num_outputs) return;
   int64_t offsets[2] = {};
   outputs.add_offsets(output, offsets);
   auto acc = partials[output * pieces];
   for (int64_t p = 1; p < pieces; ++p) acc = Op::merge(acc, partials[output * pieces + p]);
-  y[offsets[1]] = Op::finish(acc, count);
+  y[offsets[1]] = math::convert<Y>(Op::finish(acc, count));
 }
 
-template <typename Op, typename T>
+template <typename Op, typename S, typename Y = S>
 Prepared prepare_reduction(const ReductionPlan& plan) {
   using Acc = typename Op::Acc;
   constexpr int64_t kFew = 8;
@@ -113,29 +113,29 @@ Prepared prepare_reduction(const ReductionPlan& plan) {
   const Indexing<2> kept(plan.kept);
   const Indexing<1> reduced(plan.reduced);
   const auto few = [=](const Launch& launch) {
-    enqueue(launch, "reduce_few", reduce_few<Op, T>, blocks_for(outputs), kThreads, 0, outputs, kept, reduced, count,
-            launch.in<T>(0), launch.out<T>());
+    enqueue(launch, "reduce_few", reduce_few<Op, S, Y>, blocks_for(outputs), kThreads, 0, outputs, kept, reduced, count,
+            launch.in<S>(0), launch.out<Y>());
   };
   if (count <= kFew || outputs > 0x7fffffff) return {few};
   const auto pieces = static_cast<unsigned>(plan.pieces);
   const auto blocks = static_cast<unsigned>(plan.columns ? (outputs + kColumns - 1) / kColumns : outputs);
   std::function<void(const Launch&)> first = [=](const Launch& launch) {
-    enqueue(launch, "reduce_rows", reduce_rows<Op, T>, dim3(static_cast<unsigned>(outputs), pieces), kThreads, 0, kept,
-            reduced, count, piece, launch.in<T>(0), launch.out<T>(), launch.scratch<Acc>());
+    enqueue(launch, "reduce_rows", reduce_rows<Op, S, Y>, dim3(static_cast<unsigned>(outputs), pieces), kThreads, 0,
+            kept, reduced, count, piece, launch.in<S>(0), launch.out<Y>(), launch.scratch<Acc>());
   };
-  if constexpr (std::is_same_v<T, float>) {  // other types are rare: one kernel serves both directions
+  if constexpr (std::is_same_v<Computed<S>, float>) {  // other types are rare: one kernel serves both directions
     if (plan.columns) {
       first = [=](const Launch& launch) {
-        enqueue(launch, "reduce_columns", reduce_columns<Op, T>, dim3(blocks, pieces), dim3(kColumns, kRows), 0,
-                outputs, kept, reduced, count, piece, launch.in<T>(0), launch.out<T>(), launch.scratch<Acc>());
+        enqueue(launch, "reduce_columns", reduce_columns<Op, S, Y>, dim3(blocks, pieces), dim3(kColumns, kRows), 0,
+                outputs, kept, reduced, count, piece, launch.in<S>(0), launch.out<Y>(), launch.scratch<Acc>());
       };
     }
   }
   if (pieces == 1) return {first};
   const auto both = [=](const Launch& launch) {
     first(launch);
-    enqueue(launch, "finish_pieces", finish_pieces<Op, T>, blocks_for(outputs), kThreads, 0, outputs, kept,
-            int64_t{pieces}, count, launch.scratch<Acc>(), launch.out<T>());
+    enqueue(launch, "finish_pieces", finish_pieces<Op, Y>, blocks_for(outputs), kThreads, 0, outputs, kept,
+            int64_t{pieces}, count, launch.scratch<Acc>(), launch.out<Y>());
   };
   return {both, static_cast<size_t>(plan.partials()) * sizeof(Acc)};
 }

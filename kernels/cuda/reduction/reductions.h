@@ -6,6 +6,8 @@
 namespace onnx_train::cuda {
 
 Prepared prepare_sum(const NodeSpec& spec);  // sums.cu
+// The sum of float32 elements that are stored in a type of 16 bits.
+Prepared prepare_sum_of_halves(const NodeSpec& spec, DType stored);
 Prepared prepare_mean(const NodeSpec& spec);
 Prepared prepare_absolute_sum(const NodeSpec& spec);
 Prepared prepare_square_sum(const NodeSpec& spec);

@@ -4,6 +4,7 @@
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/support/indexing.h"
 #include "kernels/cuda/support/rows.h"
+#include "kernels/cuda/support/stored.h"
 #include "kernels/dispatch.h"
 #include "kernels/geometry/axis_view.h"
 #include "kernels/geometry/broadcast.h"
@@ -50,24 +51,25 @@ struct LogSoftmaxGrad {
   __device__ static T finish(Acc acc, T dy, T y) { return dy - math::exp(y) * acc; }
 };
 
-// b is a if the operator has one operand. y may be a or b: each element is read by the thread that writes it.
-template <typename Op, typename T, int kRowThreads>
-__global__ void along_axis(AxisView view, const Fault* guard, const T* a, const T* b, T* y) {
+// b is a if the operator has one operand. y may be a or b: each element is read by the thread that writes it. Operands
+// are stored as S, results as Y.
+template <typename Op, typename S, typename Y, int kRowThreads>
+__global__ void along_axis(AxisView view, const Fault* guard, const S* a, const S* b, Y* y) {
   using Threads = RowThreads<kRowThreads>;
   if (stops(guard) || Threads::row() >= view.lines()) return;
   const int64_t line = view.line(Threads::row());
   auto acc = Op::start();
   for (int64_t i = Threads::first(); i < view.size; i += kRowThreads) {
-    acc = Op::add(acc, a[line + i * view.inner], b[line + i * view.inner]);
+    acc = Op::add(acc, widened(a[line + i * view.inner]), widened(b[line + i * view.inner]));
   }
   acc = Threads::merge(acc, [](const auto& p, const auto& q) { return Op::merge(p, q); });
   for (int64_t i = Threads::first(); i < view.size; i += kRowThreads) {
     const int64_t at = line + i * view.inner;
-    y[at] = Op::finish(acc, a[at], b[at]);
+    y[at] = math::convert<Y>(Op::finish(acc, widened(a[at]), widened(b[at])));
   }
 }
 
-template <typename Op, typename T>
+template <typename Op, typename S, typename Y>
 Prepared prepare_lines(const NodeSpec& spec, const char* name) {
   const AxisView view(spec.out_shape(), spec.node().attr("axis", -1));
   const int inputs = spec.num_inputs();
@@ -76,20 +78,25 @@ Prepared prepare_lines(const NodeSpec& spec, const char* name) {
     if (view.lines() * view.size == 0) return;
     dispatch_row_threads(
         view.lines(), view.size, view.inner == 1, [&]<int kRowThreads>(std::integral_constant<int, kRowThreads>) {
-          enqueue(launch, name, along_axis<Op, T, kRowThreads>, row_blocks<kRowThreads>(view.lines()), kThreads, 0,
-                  view, guard_of(launch, inputs, 1), launch.in<T>(0), launch.in<T>(inputs - 1), launch.out<T>());
+          enqueue(launch, name, along_axis<Op, S, Y, kRowThreads>, row_blocks<kRowThreads>(view.lines()), kThreads, 0,
+                  view, guard_of(launch, inputs, 1), launch.in<S>(0), launch.in<S>(inputs - 1), launch.out<Y>());
         });
   };
-  prepared.in_place = in_place_of_equal_inputs(spec, inputs);
+  if (sizeof(S) == sizeof(Y)) prepared.in_place = in_place_of_equal_inputs(spec, inputs);
   return prepared;
 }
 
 template <template <typename> typename Op>
 Kernel kernel(const char* op, const char* domain) {
   return {op,
-          [](const NodeSpec& spec) { return is_float_or_double(spec.in_type()) && spec.one_type(spec.num_inputs()); },
+          [](const NodeSpec& spec) {
+            return is_stored_pair(spec.in_type(), spec.out_type()) &&
+                   spec.in_type(spec.num_inputs() - 1) == spec.in_type();
+          },
           [op](const NodeSpec& spec) {
-            return dispatch_float(spec.in_type(), [&]<typename T>(T) { return prepare_lines<Op<T>, T>(spec, op); });
+            return dispatch_stored_pair(spec.in_type(), spec.out_type(), [&]<typename S, typename Y>(S, Y) {
+              return prepare_lines<Op<Computed<S>>, S, Y>(spec, op);
+            });
           },
           domain};
 }
@@ -100,6 +107,8 @@ std::vector<Kernel> softmax_kernels() {
   return {
       kernel<Softmax>("Softmax", ""),
       kernel<LogSoftmax>("LogSoftmax", ""),
+      kernel<Softmax>("Softmax", kDomain),
+      kernel<LogSoftmax>("LogSoftmax", kDomain),
       kernel<SoftmaxGrad>("SoftmaxGrad", kDomain),
       kernel<LogSoftmaxGrad>("LogSoftmaxGrad", kDomain),
   };

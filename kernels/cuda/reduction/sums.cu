@@ -4,6 +4,12 @@
 
 namespace onnx_train::cuda {
 Prepared prepare_sum(const NodeSpec& spec) { return prepare_numbers<math::SumOf>(spec); }
+Prepared prepare_sum_of_halves(const NodeSpec& spec, DType stored) {
+  return dispatch_stored(stored, [&]<typename S>(S) {
+    return prepare_reduction<math::SumOf<Computed<S>, DeviceWide<Computed<S>>>, S, Computed<S>>(
+        ReductionPlan(spec.in_shape(0), reduced_axes(spec)));
+  });
+}
 Prepared prepare_mean(const NodeSpec& spec) { return prepare_numbers<math::MeanOf>(spec); }
 Prepared prepare_absolute_sum(const NodeSpec& spec) { return prepare_numbers<math::AbsoluteSumOf>(spec); }
 Prepared prepare_square_sum(const NodeSpec& spec) { return prepare_numbers<math::SquareSumOf>(spec); }

@@ -1,11 +1,12 @@
 // Softmax cross entropy and its gradient (bodies: onnx_passes/functions/losses.cc). The loss reads each logit once, the
-// gradient once, and neither stores probabilities; the gradient may take the place of the logits.
+// gradient once, and neither stores probabilities; the gradient may take the place of the logits. Logits are stored as
+// X, their gradients as DX.
 #include <limits>
 
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/support/indexing.h"
 #include "kernels/cuda/support/rows.h"
-#include "kernels/dispatch.h"
+#include "kernels/cuda/support/stored.h"
 #include "kernels/geometry/losses.h"
 #include "kernels/math/reducers.h"
 #include "onnx_passes/functions/functions.h"
@@ -72,15 +73,15 @@ __global__ void find_totals(CrossEntropy<T> ce, Totals* totals, Fault* fault, in
 }
 
 // The loss of each position, and log Σ exp of its logits unless log_sums is null.
-template <typename T, int kRowThreads>
-__global__ void find_losses(CrossEntropy<T> ce, const T* x, T* log_sums, double* losses) {
+template <typename X, int kRowThreads, typename T = Computed<X>>
+__global__ void find_losses(CrossEntropy<T> ce, const X* x, T* log_sums, double* losses) {
   using Threads = RowThreads<kRowThreads>;
   using Sum = math::ExponentialSum<T>;
   const int64_t position = Threads::row(), classes = ce.logits.size, stride = ce.logits.inner;
   if (position >= ce.logits.lines()) return;
   x += ce.logits.line(position);
   auto acc = Sum::start();
-  for (int64_t c = Threads::first(); c < classes; c += kRowThreads) acc = Sum::add(acc, x[c * stride]);
+  for (int64_t c = Threads::first(); c < classes; c += kRowThreads) acc = Sum::add(acc, widened(x[c * stride]));
   acc = Threads::merge(acc, [](const auto& a, const auto& b) { return Sum::merge(a, b); });
   const T l = acc.largest + math::log(acc.sum);
   const int64_t y = ce.label(position);
@@ -89,11 +90,11 @@ __global__ void find_losses(CrossEntropy<T> ce, const T* x, T* log_sums, double*
     if (ce.smoothing > 0) {
       double distance = 0;
       for (int64_t c = Threads::first(); c < classes; c += kRowThreads) {
-        distance += static_cast<double>(ce.weight_of(c) * (l - x[c * stride]));
+        distance += static_cast<double>(ce.weight_of(c) * (l - widened(x[c * stride])));
       }
       loss = ce.smoothing_per_class * Threads::merge(distance, [](double a, double b) { return a + b; });
     }
-    loss += (1 - ce.smoothing) * static_cast<double>(ce.weight_of(y) * (l - x[y * stride]));
+    loss += (1 - ce.smoothing) * static_cast<double>(ce.weight_of(y) * (l - widened(x[y * stride])));
   }
   if (Threads::first() != 0) return;
   losses[position] = loss;
@@ -110,8 +111,9 @@ __global__ void add_losses(int64_t positions, bool mean, const double* losses, c
   if (threadIdx.x == 0) *loss = static_cast<T>(mean ? sum / totals->labels : sum);
 }
 
-template <typename T>
+template <typename X>
 Prepared prepare_loss(const NodeSpec& spec) {
+  using T = Computed<X>;
   const CrossEntropySpec ce = CrossEntropySpec::of_loss(spec);
   const int64_t positions = ce.logits.lines();
   const bool has_log_sums = spec.num_outputs() > 1 && spec.has_output(1);
@@ -124,8 +126,8 @@ Prepared prepare_loss(const NodeSpec& spec) {
     if (positions > 0) {
       dispatch_row_threads(positions, ce.logits.size, ce.logits.inner == 1,
                            [&]<int kRowThreads>(std::integral_constant<int, kRowThreads>) {
-                             enqueue(launch, "find_losses", find_losses<T, kRowThreads>,
-                                     row_blocks<kRowThreads>(positions), kThreads, 0, of_run, launch.in<T>(0),
+                             enqueue(launch, "find_losses", find_losses<X, kRowThreads>,
+                                     row_blocks<kRowThreads>(positions), kThreads, 0, of_run, launch.in<X>(0),
                                      has_log_sums ? launch.out<T>(1) : nullptr, losses);
                            });
     }
@@ -137,9 +139,9 @@ Prepared prepare_loss(const NodeSpec& spec) {
 }
 
 // dx = share exp(x - l), less what belongs to the label and to smoothing.
-template <typename T>
+template <typename X, typename DX, typename T = Computed<X>>
 __global__ void differentiate_losses(int64_t n, CrossEntropy<T> ce, Divider inner, Divider classes, const Fault* guard,
-                                     const T* dloss, const T* x, const T* log_sums, const Totals* totals, T* dx) {
+                                     const T* dloss, const X* x, const T* log_sums, const Totals* totals, DX* dx) {
   if (stops(guard)) return;
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= n) return;
@@ -147,20 +149,21 @@ __global__ void differentiate_losses(int64_t n, CrossEntropy<T> ce, Divider inne
   const int64_t c = line - outer * ce.logits.size, position = outer * ce.logits.inner + (i - line * ce.logits.inner);
   const int64_t y = ce.label(position);
   if (!ce.counts(y)) {
-    dx[i] = 0;  // not 0 times infinity
+    dx[i] = DX(0.0f);  // not 0 times infinity
     return;
   }
   const double scale = static_cast<double>(*dloss) / (ce.mean ? totals->labels : 1.0);
   const double of_label = scale * (1 - ce.smoothing) * static_cast<double>(ce.weight_of(y));
   const double of_all = of_label + scale * ce.smoothing_per_class * totals->classes;
-  T result = static_cast<T>(of_all) * math::exp(x[i] - log_sums[position]);
+  T result = static_cast<T>(of_all) * math::exp(widened(x[i]) - log_sums[position]);
   if (c == y) result -= static_cast<T>(of_label);
   if (ce.smoothing > 0) result -= static_cast<T>(scale * ce.smoothing_per_class) * ce.weight_of(c);
-  dx[i] = result;
+  dx[i] = math::convert<DX>(result);
 }
 
-template <typename T>
+template <typename X, typename DX>
 Prepared prepare_gradient(const NodeSpec& spec) {
+  using T = Computed<X>;
   const CrossEntropySpec ce = CrossEntropySpec::of_gradient(spec);
   const int64_t n = spec.out_size();
   const auto run = [=, inner = Divider(std::max<int64_t>(ce.logits.inner, 1)),
@@ -170,26 +173,29 @@ Prepared prepare_gradient(const NodeSpec& spec) {
     enqueue(launch, "find_totals", find_totals<T>, 1, kThreads, 0, of_run, totals, launch.fault, launch.node,
             ce.labels_input);
     if (n == 0) return;
-    enqueue(launch, "differentiate_losses", differentiate_losses<T>, blocks_for(n), kThreads, 0, n, of_run, inner,
-            classes, guard_of(launch, 2, 1), launch.in<T>(0), launch.in<T>(1), launch.in<T>(3), totals,
-            launch.out<T>());
+    enqueue(launch, "differentiate_losses", differentiate_losses<X, DX>, blocks_for(n), kThreads, 0, n, of_run, inner,
+            classes, guard_of(launch, 2, 1), launch.in<T>(0), launch.in<X>(1), launch.in<T>(3), totals,
+            launch.out<DX>());
   };
-  return {.run = run, .workspace = sizeof(Totals), .in_place = {{0, 1}}, .explain = ce.explain()};
+  std::vector<InPlace> in_place;
+  if (sizeof(X) == sizeof(DX)) in_place = {{0, 1}};
+  return {.run = run, .workspace = sizeof(Totals), .in_place = std::move(in_place), .explain = ce.explain()};
 }
 
-bool supports_loss(const NodeSpec& spec) { return is_float_or_double(spec.in_type(0)) && is_label(spec.in_type(1)); }
+bool supports_loss(const NodeSpec& spec) { return is_stored(spec.in_type(0)) && is_label(spec.in_type(1)); }
 bool supports_gradient(const NodeSpec& spec) {
-  return is_float_or_double(spec.in_type(1)) && spec.out_type() == spec.in_type(1) && is_label(spec.in_type(2));
+  return is_stored_pair(spec.in_type(1), spec.out_type()) && is_label(spec.in_type(2));
 }
 
 }  // namespace
 
 std::vector<Kernel> loss_kernels() {
   const auto loss = [](const NodeSpec& spec) {
-    return dispatch_float(spec.in_type(0), [&]<typename T>(T) { return prepare_loss<T>(spec); });
+    return dispatch_stored(spec.in_type(0), [&]<typename X>(X) { return prepare_loss<X>(spec); });
   };
   const auto gradient = [](const NodeSpec& spec) {
-    return dispatch_float(spec.in_type(1), [&]<typename T>(T) { return prepare_gradient<T>(spec); });
+    return dispatch_stored_pair(spec.in_type(1), spec.out_type(),
+                                [&]<typename X, typename DX>(X, DX) { return prepare_gradient<X, DX>(spec); });
   };
   return {
       {"SoftmaxCrossEntropy", supports_loss, loss, kDomain, "", InputCheck::kChecks},

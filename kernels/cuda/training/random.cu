@@ -1,6 +1,7 @@
 // Dropout and the operators that draw initial values: the bits are those of the CPU, a function of key and position.
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/support/launch.h"
+#include "kernels/cuda/support/stored.h"
 #include "kernels/geometry/random.h"
 #include "kernels/math/philox.h"
 #include "onnx_passes/functions/functions.h"
@@ -23,9 +24,10 @@ __device__ inline int64_t thread_number() { return int64_t{blockIdx.x} * kThread
 unsigned blocks_for_words(int64_t n) { return blocks_for((n + kWords - 1) / kWords); }
 
 // y = keep ? x / (1 - ratio) : 0, and keep, unless mask is null.
-template <typename T, typename R>
-__global__ void drop(int64_t n, const uint64_t* key, uint32_t stream, const R* ratio, const Fault* guard, const T* x,
-                     T* y, bool* mask) {
+template <typename S, typename Y, typename R>
+__global__ void drop(int64_t n, const uint64_t* key, uint32_t stream, const R* ratio, const Fault* guard, const S* x,
+                     Y* y, bool* mask) {
+  using T = Computed<S>;
   const int64_t first = thread_number() * kWords;
   if (stops(guard) || first >= n) return;
   const uint32_t least = dropout_threshold(static_cast<float>(*ratio));
@@ -33,23 +35,25 @@ __global__ void drop(int64_t n, const uint64_t* key, uint32_t stream, const R* r
   const Words words(key, stream, thread_number());
   for (int w = 0; w < kWords && first + w < n; ++w) {
     const bool keep = (words.at[w] >> 8) >= least;
-    y[first + w] = keep ? x[first + w] / kept : T{0};
+    y[first + w] = math::convert<Y>(keep ? widened(x[first + w]) / kept : T{0});
     if (mask) mask[first + w] = keep;
   }
 }
 
-template <typename T, typename R>
+template <typename S, typename Y, typename R>
 Prepared prepare_dropout(const NodeSpec& spec) {
   const int64_t n = spec.in_size();
   const uint32_t stream = random_stream(spec);
   const bool has_mask = spec.num_outputs() > 1 && spec.has_output(1);
   const auto run = [=](const Launch& launch) {
     if (n == 0) return;
-    enqueue(launch, "drop", drop<T, R>, blocks_for_words(n), kThreads, 0, n, launch.in<uint64_t>(1), stream,
-            launch.in<R>(2), guard_of(launch, 1, 1), launch.in<T>(0), launch.out<T>(),
+    enqueue(launch, "drop", drop<S, Y, R>, blocks_for_words(n), kThreads, 0, n, launch.in<uint64_t>(1), stream,
+            launch.in<R>(2), guard_of(launch, 1, 1), launch.in<S>(0), launch.out<Y>(),
             has_mask ? launch.out<bool>(1) : nullptr);
   };
-  return {run, 0, {{0, 0}}};
+  std::vector<InPlace> in_place;
+  if (sizeof(S) == sizeof(Y)) in_place = {{0, 0}};
+  return {run, 0, std::move(in_place)};
 }
 
 Prepared prepare_inference(const NodeSpec& spec) {
@@ -124,11 +128,11 @@ std::vector<Kernel> random_kernels() {
     return is_float_or_double(spec.out_type()) && has_random_key(spec, 0);
   };
   const auto supports_dropout = [](const NodeSpec& spec) {
-    return is_float_or_double(spec.in_type()) && spec.out_type() == spec.in_type() && has_key_and_ratio(spec);
+    return is_stored_pair(spec.in_type(), spec.out_type()) && has_key_and_ratio(spec);
   };
   const auto dropout = [](const NodeSpec& spec) {
-    return dispatch_float(spec.in_type(), [&]<typename T>(T) {
-      return dispatch_float(spec.in_type(2), [&]<typename R>(R) { return prepare_dropout<T, R>(spec); });
+    return dispatch_stored_pair(spec.in_type(), spec.out_type(), [&]<typename S, typename Y>(S, Y) {
+      return dispatch_float(spec.in_type(2), [&]<typename R>(R) { return prepare_dropout<S, Y, R>(spec); });
     });
   };
   return {

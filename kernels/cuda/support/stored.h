@@ -1,0 +1,59 @@
+// Elements that kernels load and store in 16 bits and compute with in float32; all other types are computed as they
+// are. Pure functions; any thread.
+#pragma once
+
+#include "kernels/cuda/support/gpu.h"
+#include "kernels/dispatch.h"
+#include "kernels/math/convert.h"
+#include "onnx_passes/ir/half.h"
+
+namespace onnx_train::math {
+template <>
+inline constexpr bool kIsHalf<__half> = true;
+}
+
+namespace onnx_train::cuda {
+
+inline bool is_half(DType dtype) { return dtype == DType::kBFloat16 || dtype == DType::kFloat16; }
+
+// The type in which elements stored as S are computed.
+template <typename S>
+using Computed = std::conditional_t<math::kIsHalf<S>, float, S>;
+
+template <typename S>
+__host__ __device__ inline Computed<S> widened(S x) {
+  return math::convert<Computed<S>>(x);
+}
+
+// Elements that are widened when they are read.
+template <typename S>
+struct Widened {
+  const S* data;
+  __device__ Computed<S> operator[](int64_t i) const { return widened(data[i]); }
+};
+
+// Calls f(S{}) for S = float, double or a 16-bit float: BFloat16 or, for float16, CUDA's own type.
+template <typename F>
+auto dispatch_stored(DType dtype, F&& f) {
+  if (dtype == DType::kBFloat16) return f(BFloat16{});
+  if (dtype == DType::kFloat16) return f(__half{});
+  return dispatch_float(dtype, f);
+}
+
+inline bool is_stored(DType dtype) { return is_float_or_double(dtype) || is_half(dtype); }
+
+// Whether a kernel may read elements of type `in` and write elements of type `out`: both are computed in one type, and
+// only one type of 16 bits occurs.
+inline bool is_stored_pair(DType in, DType out) {
+  return is_stored(in) && (in == out || (is_half(in) && out == DType::kFloat) || (in == DType::kFloat && is_half(out)));
+}
+
+// Calls f(In{}, Out{}) for such a pair.
+template <typename F>
+auto dispatch_stored_pair(DType in, DType out, F&& f) {
+  if (in == out) return dispatch_stored(in, [&]<typename S>(S s) { return f(s, s); });
+  if (out == DType::kFloat) return dispatch_stored(in, [&]<typename S>(S s) { return f(s, float{}); });
+  return dispatch_stored(out, [&]<typename S>(S s) { return f(float{}, s); });
+}
+
+}  // namespace onnx_train::cuda

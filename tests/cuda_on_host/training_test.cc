@@ -1,0 +1,114 @@
+// Training in mixed precision on the CUDA backend, on the host. Numbers are rounded where the CPU rounds them, so that
+// losses differ by the order of sums only, and by the few numbers that this order makes round the other way.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "kernels/cuda/device.h"
+#include "onnx_passes/operators/operators.h"
+#include "onnx_passes/passes/mixed_precision.h"
+#include "onnx_passes/passes/passes.h"
+#include "runtime/build_settings.h"
+#include "runtime/session.h"
+#include "tests/device_network.h"
+#include "tests/run_node.h"
+#include "tests/sessions.h"
+
+namespace onnx_train {
+namespace {
+
+Model training_model(const std::string& network, const std::string& precision, const std::string& loss_scale = "") {
+  Model model = network == "transformer"
+                    ? make_transformer({.blocks = 1, .width = 32, .tokens = kDeviceTestTokens})
+                    : load_forward_model(concat(ONNX_TRAIN_SOURCE_DIR, "/models/", network, ".onnx"), "float32");
+  BuildOptions options;
+  options.precision = parse_precision(precision);
+  options.loss_scale = loss_scale;
+  build_training_model(&model, options);
+  return model;
+}
+
+// Each of the many generated kernels of the GPT would take a compiler a moment; the transformer has such kernels, too.
+SessionOptions on_cuda(const std::string& network) {
+  SessionOptions options = on(&cuda_device());
+  if (network == "gpt") options.plan.lowering.without = {"fuse_elementwise"};
+  return options;
+}
+
+Tensor classes(Shape shape, int64_t count, int step) {
+  Tensor tensor(DType::kInt64, std::move(shape));
+  for (int64_t i = 0; i < tensor.size(); ++i) tensor.set(i, static_cast<double>((i * 7 + step * 3) % count));
+  return tensor;
+}
+
+TensorMap batch_of(const std::string& network, int step) {
+  if (network == "transformer") return batch(step);
+  if (network == "gpt") return {{"tokens", classes({2, 128}, 60, step)}, {"labels", classes({2, 128}, 60, step + 1)}};
+  return {{"image", random_tensor(DType::kFloat, {16, 1, 8, 8}, static_cast<unsigned>(step + 1))},
+          {"labels", classes({16}, 10, step)}};
+}
+
+struct Case {
+  const char *network, *precision;
+  double tolerance;  // of a loss, relative
+};
+
+class CudaTraining : public testing::TestWithParam<Case> {};
+
+TEST_P(CudaTraining, LossesAreThoseOfTheCpuAndEqualInBitsFromRunToRun) {
+  const auto& [network, precision, tolerance] = GetParam();
+  const int steps = std::string(network) == "gpt" ? 2 : 4;
+  const Model model = training_model(network, precision);
+  Session session(clone(model), on_cuda(network)), again(clone(model), on_cuda(network)),
+      expected(clone(model), on(&Device::cpu()));
+  for (int i = 0; i < steps; ++i) {
+    const TensorMap batch = batch_of(network, i);
+    const double loss = session.run("step", batch).at("loss").at(0),
+                 on_cpu = expected.run("step", batch).at("loss").at(0);
+    EXPECT_LE(std::abs(loss - on_cpu), tolerance * std::abs(on_cpu)) << "step " << i << ": " << loss << ", " << on_cpu;
+    EXPECT_EQ(loss, again.run("step", batch).at("loss").at(0)) << "step " << i;
+  }
+  expect_equal(states_of(session), states_of(again));
+}
+
+// Products read operands of 16 bits, and a step that also stores its activations so needs less memory. With a dynamic
+// loss scale all gradients, which are float32, wait for the norm: the step that it is compared with has one, too, and
+// little but gradients where a network is small. Attention by blocks, which float32 alone has, is left out of both.
+TEST_P(CudaTraining, StoresSixteenBits) {
+  const auto& [network, precision, tolerance] = GetParam();
+  const std::string loss_scale = std::string(precision) == "fp16" ? "dynamic" : "";
+  SessionOptions options = on_cuda(network);
+  options.plan.lowering.without.emplace_back("block_attention");
+  Session session(training_model(network, precision), options),
+      wide(training_model(network, "float32", loss_scale), options);
+  const std::map<std::string, Shape> shapes = shapes_of(batch_of(network, 0));
+  int products = 0, narrow = 0;
+  for (const PlanStep& step : session.plan("step", shapes).steps()) {
+    if (operator_of(*step.node).kind != OperatorKind::kProduct) continue;
+    ++products;
+    narrow += size_of(step.node->input(0)->dtype()) == 2 && size_of(step.node->input(1)->dtype()) == 2;
+  }
+  EXPECT_GT(products, 5);
+  EXPECT_GE(narrow, products - 1);  // the weight gradient of a convolution of one channel is small
+  if (std::string(precision) == "gemm-bf16") return;
+  const auto bytes = [&](Session& of) { return static_cast<double>(of.plan("step", shapes).arena_bytes()); };
+  EXPECT_LT(bytes(session), (loss_scale.empty() ? 0.9 : 1) * bytes(wide));
+}
+
+std::string name_of(const testing::TestParamInfo<Case>& info) {
+  std::string name = concat(info.param.network, "_", info.param.precision);
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+}
+
+INSTANTIATE_TEST_SUITE_P(Networks, CudaTraining,
+                         testing::Values(Case{"digits_cnn", "gemm-bf16", 2e-4}, Case{"digits_cnn", "bf16", 1e-3},
+                                         Case{"digits_cnn", "fp16", 2e-4}, Case{"transformer", "gemm-bf16", 2e-4},
+                                         Case{"transformer", "bf16", 1e-3}, Case{"transformer", "fp16", 2e-4},
+                                         Case{"gpt", "bf16", 1e-3}, Case{"gpt", "fp16", 2e-4}),
+                         name_of);
+
+}  // namespace
+}  // namespace onnx_train
