@@ -1,5 +1,5 @@
 # The CUDA toolkit, from the wheels that scripts/bootstrap --cuda installs or from an installation, as the targets
-# CUDA::headers, CUDA::runtime (static) and CUDA::cublasLt. With ONNX_TRAIN_CUDA, the device module
+# CUDA::headers, CUDA::cublasLt and CUDA::cudnn, which is headers: the library is loaded where it is used. With ONNX_TRAIN_CUDA, the device module
 # libonnx_train_cuda.so, which nvcc compiles. The headers are also what the tests need that run the kernels on the host.
 option(ONNX_TRAIN_CUDA "The device module for NVIDIA GPUs, which needs nvcc" OFF)
 
@@ -14,9 +14,20 @@ if(CUDA_INCLUDE)
   add_library(CUDA::cublasLt SHARED IMPORTED)
   set_target_properties(CUDA::cublasLt PROPERTIES IMPORTED_LOCATION "${CUDA_CUBLASLT}"
     IMPORTED_SONAME libcublasLt.so.13)
+  find_path(CUDNN_INCLUDE cudnn.h HINTS "${cuda_root}/../cudnn/include" "${cuda_root}/include" REQUIRED)
+  find_library(CUDNN_LIBRARY NAMES libcudnn.so.9 HINTS "${CUDNN_INCLUDE}/../lib" "${CUDNN_INCLUDE}/../lib64")
+  find_path(CUDNN_FRONTEND_INCLUDE cudnn_frontend.h HINTS "${cuda_root}/../../include" REQUIRED)
+  add_library(CUDA::cudnn INTERFACE IMPORTED)
+  target_include_directories(CUDA::cudnn SYSTEM INTERFACE "${CUDNN_INCLUDE}" "${CUDNN_FRONTEND_INCLUDE}")
+  get_filename_component(CUDNN_LIBRARIES_FOLDER "${CUDNN_LIBRARY}" DIRECTORY)
 elseif(ONNX_TRAIN_CUDA)
   message(FATAL_ERROR "ONNX_TRAIN_CUDA needs the CUDA toolkit: run scripts/bootstrap --cuda")
 endif()
+
+# cudnn-frontend without its JSON; unused inline functions of it, which call more of the library, are left out from -O1.
+set(cudnn_frontend_options COMPILE_OPTIONS "-O1" COMPILE_DEFINITIONS CUDNN_FRONTEND_SKIP_JSON_LIB)
+set(cudnn_frontend_sources kernels/cuda/convolution/cudnn.cc)
+list(TRANSFORM cudnn_frontend_sources PREPEND "${PROJECT_SOURCE_DIR}/")
 
 file(GLOB cuda_sources CONFIGURE_DEPENDS kernels/cuda/*.cc kernels/cuda/*.cu kernels/cuda/*/*.cc kernels/cuda/*/*.cu)
 
@@ -49,12 +60,13 @@ if(ONNX_TRAIN_CUDA)
   set(cuda_objects ${cuda_sources} "${embedded_source}")
   list(FILTER cuda_objects EXCLUDE REGEX "/module.cc$")
   add_library(cuda_kernels OBJECT ${cuda_objects})
-  target_link_libraries(cuda_kernels PUBLIC $<COMPILE_ONLY:kernels> CUDA::headers CUDA::cublasLt xxhash ${CMAKE_DL_LIBS}
-    PRIVATE strict_warnings)
+  target_link_libraries(cuda_kernels PUBLIC $<COMPILE_ONLY:kernels> CUDA::headers CUDA::cublasLt CUDA::cudnn xxhash
+    ${CMAKE_DL_LIBS} PRIVATE strict_warnings)
+  set_source_files_properties(${cudnn_frontend_sources} PROPERTIES ${cudnn_frontend_options})
   add_device_module(cuda kernels/cuda/module.cc)
   target_link_libraries(onnx_train_cuda PRIVATE cuda_kernels)
   set_target_properties(onnx_train_cuda PROPERTIES LINKER_LANGUAGE CUDA
-    BUILD_RPATH "${CUDA_LIBRARIES_FOLDER}")  # NVRTC is looked for beside cuBLASLt, too
+    BUILD_RPATH "${CUDA_LIBRARIES_FOLDER};${CUDNN_LIBRARIES_FOLDER}")  # NVRTC is looked for beside cuBLASLt, too
   target_compile_options(cuda_kernels PRIVATE
     # 186: a formula for all numbers compares unsigned ones with zero, too.
     "$<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr;--extended-lambda;-Werror=all-warnings;-diag-suppress=186;-Xptxas=-warn-spills>")

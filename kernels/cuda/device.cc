@@ -2,6 +2,7 @@
 
 #include "kernels/cuda/fused/fused.h"
 #include "kernels/cuda/kernels.h"
+#include "kernels/cuda/support/cudnn_library.h"
 #include "kernels/cuda/support/pack.h"
 #include "kernels/cuda/support/runtime.h"
 #include "kernels/cuda/support/stream.h"
@@ -61,7 +62,7 @@ class CudaDevice : public Device {
   std::string description() const override {
     return concat(properties_.name, ", compute capability ", properties_.major, ".", properties_.minor, ", ",
                   properties_.multiProcessorCount, " multiprocessors, ", available_bytes() >> 20, " of ",
-                  properties_.totalGlobalMem >> 20, " MiB of memory available");
+                  properties_.totalGlobalMem >> 20, " MiB of memory available, ", cuda::cudnn_library().description);
   }
   size_t alignment() const override { return kCudaAlignment; }
   size_t piece_alignment() const override { return cuda::kVectorBytes; }

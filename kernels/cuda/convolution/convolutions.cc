@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "kernels/cuda/convolution/cudnn.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/support/stored.h"
 #include "onnx_passes/functions/functions.h"
@@ -25,8 +26,8 @@ Prepared prepare_grad_input(const NodeSpec& spec) {
   return prepare(spec, conv_grad_input(spec), Direction::kInputGradient);
 }
 
-Prepared prepare_grad_weight(const NodeSpec& spec) {
-  const Prepared weight = prepare(spec, conv_grad_weight(spec), Direction::kWeightGradient);
+// ConvGradWeight's second output, if it has one, after its first.
+Prepared with_bias_gradient(const NodeSpec& spec, const Prepared& weight) {
   if (!spec.has_output(1)) return weight;
   const Prepared bias = prepare_bias_gradient(spec);
   return {[weight = weight.run, bias = bias.run](const Launch& launch) {
@@ -36,6 +37,10 @@ Prepared prepare_grad_weight(const NodeSpec& spec) {
           std::max(weight.workspace, bias.workspace)};
 }
 
+Prepared prepare_grad_weight(const NodeSpec& spec) {
+  return with_bias_gradient(spec, prepare(spec, conv_grad_weight(spec), Direction::kWeightGradient));
+}
+
 std::function<bool(const NodeSpec&)> supports(int tensors) {
   return [tensors](const NodeSpec& spec) {
     return !is_channels_last(spec.node()) && is_float_or_double(spec.in_type()) && has_image_axes(spec) &&
@@ -43,15 +48,34 @@ std::function<bool(const NodeSpec&)> supports(int tensors) {
   };
 }
 
-// Operands of 16 bits, by tiles; a bias is float32.
-template <Convolution (*kGeometry)(const NodeSpec&), Direction kDirection>
-bool supports_narrow(const NodeSpec& spec) {
+// Operands of 16 bits; a bias, or its gradient, is float32.
+bool is_narrow(const NodeSpec& spec, Direction direction) {
   if (is_channels_last(spec.node()) || !is_half(spec.in_type()) || spec.in_type(1) != spec.in_type() ||
       !has_image_axes(spec) || !spec.has_output(0) || !is_stored_pair(spec.in_type(), spec.out_type()))
     return false;
-  const bool is_float_bias = !has_bias(spec, kDirection) || spec.in_type(2) == DType::kFloat;
+  const bool is_float_bias = !has_bias(spec, direction) || spec.in_type(2) == DType::kFloat;
   const bool is_float_sum = spec.num_outputs() < 2 || !spec.has_output(1) || spec.out_type(1) == DType::kFloat;
-  return is_float_bias && is_float_sum && prefers_tiled(kGeometry(spec), kDirection);
+  return is_float_bias && is_float_sum;
+}
+
+template <Convolution (*kGeometry)(const NodeSpec&), Direction kDirection>
+bool supports_narrow(const NodeSpec& spec) {
+  return is_narrow(spec, kDirection) && prefers_tiled(kGeometry(spec), kDirection);
+}
+
+// The row of cuDNN, which precedes ours.
+template <Convolution (*kGeometry)(const NodeSpec&), Direction kDirection>
+Kernel cudnn_row(const char* op, const char* domain, const char* name) {
+  return {op,
+          [](const NodeSpec& spec) {
+            const bool is_float = spec.in_type() == DType::kFloat && supports(has_bias(spec, kDirection) ? 3 : 2)(spec);
+            return (is_float || is_narrow(spec, kDirection)) && has_cudnn_plan(spec, kGeometry(spec), kDirection);
+          },
+          [](const NodeSpec& spec) {
+            const Prepared prepared = prepare_cudnn(spec, kGeometry(spec), kDirection);
+            return kDirection == Direction::kWeightGradient ? with_bias_gradient(spec, prepared) : prepared;
+          },
+          domain, name};
 }
 
 }  // namespace
@@ -63,14 +87,21 @@ bool has_bias(const NodeSpec& spec, Direction direction) {
 }
 
 std::vector<Kernel> convolution_kernels() {
+  constexpr auto kForward = Direction::kForward, kInputGradient = Direction::kInputGradient,
+                 kWeightGradient = Direction::kWeightGradient;
   return {
+      cudnn_row<conv, kForward>("Conv", "", "cuDNN Conv"),
+      cudnn_row<conv, kForward>("Conv", kDomain, "cuDNN Conv"),
+      cudnn_row<conv_transpose, kInputGradient>("ConvTranspose", "", "cuDNN ConvTranspose"),
+      cudnn_row<conv_grad_input, kInputGradient>("ConvGradInput", kDomain, "cuDNN ConvGradInput"),
+      cudnn_row<conv_grad_weight, kWeightGradient>("ConvGradWeight", kDomain, "cuDNN ConvGradWeight"),
       {"Conv", supports(3), prepare_conv},
       {"ConvTranspose", supports(3), prepare_conv_transpose},
       {"ConvGradInput", supports(2), prepare_grad_input, kDomain},
       {"ConvGradWeight", supports(2), prepare_grad_weight, kDomain},
-      {"Conv", supports_narrow<conv, Direction::kForward>, prepare_conv, kDomain},
-      {"ConvGradInput", supports_narrow<conv_grad_input, Direction::kInputGradient>, prepare_grad_input, kDomain},
-      {"ConvGradWeight", supports_narrow<conv_grad_weight, Direction::kWeightGradient>, prepare_grad_weight, kDomain},
+      {"Conv", supports_narrow<conv, kForward>, prepare_conv, kDomain},
+      {"ConvGradInput", supports_narrow<conv_grad_input, kInputGradient>, prepare_grad_input, kDomain},
+      {"ConvGradWeight", supports_narrow<conv_grad_weight, kWeightGradient>, prepare_grad_weight, kDomain},
   };
 }
 

@@ -1,0 +1,260 @@
+// This file alone includes cudnn-frontend, which takes a compiler 20 seconds.
+#include "kernels/cuda/convolution/cudnn.h"
+
+#include <cudnn_frontend.h>
+
+#include <map>
+#include <memory>
+#include <numeric>
+#include <optional>
+
+#include "kernels/cuda/convolution/conversions.h"
+#include "kernels/cuda/support/cudnn_library.h"
+#include "kernels/cuda/support/launch.h"
+#include "kernels/cuda/support/stored.h"
+#include "kernels/geometry/windows.h"
+#include "onnx_passes/ir/error.h"
+
+namespace onnx_train::cuda {
+namespace {
+
+namespace fe = cudnn_frontend;
+using Sizes = std::vector<int64_t>;
+
+// Tensor cores read images with the channels last, so that an algorithm copies its operands: 1.2 GB of float32 in a
+// layer of ResNet-50 with a batch of 256.
+constexpr int64_t kMostWorkspace = int64_t{2} << 30;
+constexpr size_t kPartAlignment = 256;  // of parts of the workspace, in bytes
+
+// The numbers by which a plan knows the node's inputs 0 and 1, and its output.
+enum TensorId : int64_t { kInput0 = 1, kInput1, kOutput };
+
+// A convolution as the library describes it. Equal ones share a plan.
+struct Description {
+  Direction direction;
+  DType type;                  // of all tensors
+  bool has_16_bits;            // the operands' values have, whatever their type
+  Sizes x, w, y;               // batch or output channels, channels, spatial axes
+  Sizes begin = {}, end = {};  // padding
+  Sizes stride = {}, dilation = {};
+
+  auto operator<=>(const Description&) const = default;
+};
+
+// How a node's operands and result are stored for the library. It has no algorithms that read 16 bits and write 32,
+// nor, for this layout, any that round a result to 16 bits after adding a bias. Such a node becomes a convolution of
+// float32: its operands are widened, and TF32, the form in which tensor cores read float32, holds them exactly.
+struct Storage {
+  DType in, out;
+  bool has_bias;
+  bool is_widened() const { return is_half(in) && (out != in || has_bias); }
+  DType computed() const { return is_widened() ? DType::kFloat : in; }
+};
+
+Storage storage_of(const NodeSpec& spec, Direction direction) {
+  return {spec.in_type(), spec.out_type(), has_bias(spec, direction)};
+}
+
+// The padding after the last element with which cuDNN counts `axis.out` windows: as much as before the first one, if
+// possible, since more algorithms support it. Nothing if there is none, because elements remain that no window reads.
+std::optional<int64_t> padding_at_end(const WindowAxis& axis) {
+  const int64_t reach = (axis.kernel - 1) * axis.dilation + 1;
+  const auto windows = [&](int64_t end) {
+    const int64_t room = axis.in + axis.begin + end - reach;
+    return room < 0 ? 0 : room / axis.stride + 1;
+  };
+  const int64_t least = std::max<int64_t>(0, (axis.out - 1) * axis.stride + reach - axis.begin - axis.in);
+  for (const int64_t end : {axis.begin, least}) {
+    if (windows(end) == axis.out) return end;
+  }
+  return std::nullopt;
+}
+
+std::optional<Description> describe(const Convolution& c, Direction direction, const Storage& storage) {
+  if (num_elements(c.x) == 0 || num_elements(c.w) == 0 || num_elements(c.y) == 0) return std::nullopt;
+  Description d{.direction = direction,
+                .type = storage.computed(),
+                .has_16_bits = is_half(storage.in),
+                .x = {c.x[0], c.x[1]},
+                .w = {c.w[0], c.w[1]},
+                .y = {c.y[0], c.y[1]}};
+  const WindowGeometry axes = make_geometry(c.windows, c.x, c.y);
+  for (size_t i = c.x.size() == 5 ? 0 : 1; i < axes.size(); ++i) {  // the library has images of two or three axes
+    const WindowAxis& axis = axes[i];
+    const std::optional<int64_t> end = padding_at_end(axis);
+    if (!end || axis.begin < 0) return std::nullopt;
+    d.x.push_back(axis.in);
+    d.w.push_back(axis.kernel);
+    d.y.push_back(axis.out);
+    d.begin.push_back(axis.begin);
+    d.end.push_back(*end);
+    d.stride.push_back(axis.stride);
+    d.dilation.push_back(axis.dilation);
+  }
+  return d;
+}
+
+fe::DataType_t type_of(DType dtype) {
+  switch (dtype) {
+    case DType::kBFloat16: return fe::DataType_t::BFLOAT16;
+    case DType::kFloat16: return fe::DataType_t::HALF;
+    default: return fe::DataType_t::FLOAT;
+  }
+}
+
+// Elements between neighbours along each axis. A layout with the channels last would differ here alone.
+Sizes strides_of(const Sizes& shape) {
+  Sizes strides(shape.size(), 1);
+  for (size_t i = shape.size() - 1; i-- > 0;) strides[i] = strides[i + 1] * shape[i + 1];
+  return strides;
+}
+
+class CudnnPlan {
+ public:
+  explicit CudnnPlan(const Description& d) : d_(d) {}
+
+  // Returns false if the library has no algorithm.
+  bool build(cudnnHandle_t handle) {
+    graph_.set_io_data_type(type_of(d_.type))
+        .set_intermediate_data_type(fe::DataType_t::FLOAT)
+        .set_compute_data_type(fe::DataType_t::FLOAT);
+    add_convolution();
+    if (graph_.validate().is_bad() || graph_.build_operation_graph(handle).is_bad() ||
+        graph_.create_execution_plans({fe::HeurMode_t::A, fe::HeurMode_t::FALLBACK}).is_bad())
+      return false;
+    using fe::NumericalNote_t;
+    std::vector<NumericalNote_t> left_out = {
+        NumericalNote_t::NONDETERMINISTIC,             // two runs are equal in bits
+        NumericalNote_t::REDUCED_PRECISION_REDUCTION,  // sums of float16 in float16
+        NumericalNote_t::WINOGRAD_TILE_6x6, NumericalNote_t::WINOGRAD_TILE_13x13};
+    if (!d_.has_16_bits) {  // TF32
+      left_out.insert(left_out.end(), {NumericalNote_t::TENSOR_CORE, NumericalNote_t::DOWN_CONVERT_INPUTS});
+    }
+    graph_.deselect_numeric_notes(left_out);
+    // Those that the library compiles when they are first used take a second each.
+    graph_.deselect_behavior_notes({fe::BehaviorNote_t::RUNTIME_COMPILATION});
+    graph_.deselect_workspace_greater_than(kMostWorkspace);
+    return graph_.check_support().is_good() && graph_.build_plans().is_good();
+  }
+
+  size_t workspace() const { return static_cast<size_t>(std::max<int64_t>(0, graph_.get_workspace_size())); }
+
+  void run(cudnnHandle_t handle, const void* input0, const void* input1, void* output, void* workspace) const {
+    std::unordered_map<int64_t, void*> addresses = {
+        {kInput0, const_cast<void*>(input0)}, {kInput1, const_cast<void*>(input1)}, {kOutput, output}};
+    fe::error_t error = graph_.execute(handle, addresses, workspace);
+    if (error.is_bad()) {
+      const std::string message = error.get_message();
+      fail_as(ErrorCode::kDevice, "cuDNN: ", message.substr(0, message.find('\n')));
+    }
+  }
+
+ private:
+  void add_convolution() {
+    using fe::graph::Tensor_attributes;
+    const auto tensor = [&](TensorId id, const Sizes& shape) {
+      return graph_.tensor(Tensor_attributes().set_uid(id).set_dim(shape).set_stride(strides_of(shape)));
+    };
+    const auto windows = [&](auto attributes) {
+      return attributes.set_pre_padding(d_.begin).set_post_padding(d_.end).set_stride(d_.stride).set_dilation(
+          d_.dilation);
+    };
+    const auto write = [&](const std::shared_ptr<Tensor_attributes>& result, const Sizes& shape) {
+      result->set_uid(kOutput).set_dim(shape).set_stride(strides_of(shape)).set_output(true);
+    };
+    switch (d_.direction) {
+      case Direction::kForward:
+        return write(graph_.conv_fprop(tensor(kInput0, d_.x), tensor(kInput1, d_.w),
+                                       windows(fe::graph::Conv_fprop_attributes())),
+                     d_.y);
+      case Direction::kInputGradient:
+        return write(graph_.conv_dgrad(tensor(kInput0, d_.y), tensor(kInput1, d_.w),
+                                       windows(fe::graph::Conv_dgrad_attributes())),
+                     d_.x);
+      case Direction::kWeightGradient:
+        return write(graph_.conv_wgrad(tensor(kInput1, d_.y), tensor(kInput0, d_.x),
+                                       windows(fe::graph::Conv_wgrad_attributes())),
+                     d_.w);
+    }
+  }
+
+  Description d_;
+  fe::graph::Graph graph_;
+};
+
+// The plan of a convolution; null if the library has none. Plans live as long as the program.
+const CudnnPlan* find_plan(const Convolution& c, Direction direction, const Storage& storage) {
+  static auto& plans = *new std::map<Description, std::unique_ptr<CudnnPlan>>;
+  CudnnLibrary& library = cudnn_library();
+  if (!library.handle) return nullptr;
+  const std::optional<Description> description = describe(c, direction, storage);
+  if (!description) return nullptr;
+  const std::lock_guard lock(library.mutex);
+  const auto [found, added] = plans.try_emplace(*description);
+  if (added) {
+    auto plan = std::make_unique<CudnnPlan>(*description);
+    if (plan->build(library.handle)) found->second = std::move(plan);
+  }
+  return found->second.get();
+}
+
+// Places parts one after the other.
+class Parts {
+ public:
+  size_t add(size_t bytes) {
+    const size_t at = end_;
+    end_ += (bytes + kPartAlignment - 1) / kPartAlignment * kPartAlignment;
+    return at;
+  }
+  size_t bytes() const { return end_; }
+
+ private:
+  size_t end_ = 0;
+};
+
+}  // namespace
+
+bool has_cudnn_plan(const NodeSpec& spec, const Convolution& c, Direction direction) {
+  return find_plan(c, direction, storage_of(spec, direction));
+}
+
+Prepared prepare_cudnn(const NodeSpec& spec, const Convolution& c, Direction direction) {
+  const Storage storage = storage_of(spec, direction);
+  const CudnnPlan* const plan = find_plan(c, direction, storage);
+  const bool widens = storage.is_widened(), narrows = widens && is_half(storage.out);
+  const int64_t sizes[2] = {spec.in_size(0), spec.in_size(1)};
+  Parts parts;
+  const size_t scratch = parts.add(plan->workspace());
+  const size_t wide[2] = {parts.add(widens ? static_cast<size_t>(sizes[0]) * sizeof(float) : 0),
+                          parts.add(widens ? static_cast<size_t>(sizes[1]) * sizeof(float) : 0)};
+  const size_t sums = parts.add(narrows ? static_cast<size_t>(spec.out_size()) * sizeof(float) : 0);
+  const auto run = [=, shape = spec.out_shape(), label = spec.node().label()](const Launch& launch) {
+    char* const workspace = launch.scratch<char>();
+    const void* inputs[2] = {launch.inputs[0], launch.inputs[1]};
+    if (widens) {
+      for (int i = 0; i < 2; ++i) {
+        auto* const to = reinterpret_cast<float*>(workspace + wide[i]);
+        widen(launch, storage.in, sizes[i], inputs[i], to);
+        inputs[i] = to;
+      }
+    }
+    void* const result = narrows ? workspace + sums : launch.outputs[0];
+    try {
+      CudnnLibrary& library = cudnn_library();
+      const std::lock_guard lock(library.mutex);
+      if (const cudnnStatus_t status = cudnnSetStream(library.handle, stream_of(launch));
+          status != CUDNN_STATUS_SUCCESS)
+        fail_as(ErrorCode::kDevice, "cuDNN: cudnnSetStream: ", cudnnGetErrorString(status));
+      plan->run(library.handle, inputs[0], inputs[1], result, workspace + scratch);
+    } catch (const Error& error) {
+      fail_as(error.code(), label, ": ", error.what(), "; ONNX_TRAIN_CUDNN=off runs without the library");
+    }
+    if (storage.has_bias) {
+      add_channel_bias(launch, shape, static_cast<const float*>(result), launch.in<float>(2), storage.out,
+                       launch.outputs[0]);
+    }
+  };
+  return {run, parts.bytes()};
+}
+
+}  // namespace onnx_train::cuda

@@ -1,0 +1,83 @@
+#include "kernels/cuda/support/cudnn_library.h"
+
+#include <cstdlib>
+#include <string_view>
+
+#include "onnx_passes/ir/error.h"
+
+// Calls the library's function of this name.
+#define FORWARD(function, ...)                                                                                    \
+  static const auto address = reinterpret_cast<decltype(&function)>(onnx_train::cuda::cudnn_function(#function)); \
+  return address(__VA_ARGS__)
+
+// Hidden: another copy of the library in this process must not find them.
+#define LOCAL [[gnu::visibility("hidden")]]
+
+extern "C" {
+
+LOCAL cudnnStatus_t cudnnCreate(cudnnHandle_t* handle) { FORWARD(cudnnCreate, handle); }
+LOCAL cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream) {
+  FORWARD(cudnnSetStream, handle, stream);
+}
+LOCAL cudnnStatus_t cudnnGetStream(cudnnHandle_t handle, cudaStream_t* stream) {
+  FORWARD(cudnnGetStream, handle, stream);
+}
+LOCAL size_t cudnnGetVersion() { FORWARD(cudnnGetVersion); }
+LOCAL const char* cudnnGetErrorString(cudnnStatus_t status) { FORWARD(cudnnGetErrorString, status); }
+LOCAL void cudnnGetLastErrorString(char* message, size_t bytes) { FORWARD(cudnnGetLastErrorString, message, bytes); }
+LOCAL cudnnStatus_t cudnnBackendCreateDescriptor(cudnnBackendDescriptorType_t type,
+                                                 cudnnBackendDescriptor_t* descriptor) {
+  FORWARD(cudnnBackendCreateDescriptor, type, descriptor);
+}
+LOCAL cudnnStatus_t cudnnBackendDestroyDescriptor(cudnnBackendDescriptor_t descriptor) {
+  FORWARD(cudnnBackendDestroyDescriptor, descriptor);
+}
+LOCAL cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t descriptor) {
+  FORWARD(cudnnBackendFinalize, descriptor);
+}
+LOCAL cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName_t name,
+                                             cudnnBackendAttributeType_t type, int64_t count, const void* values) {
+  FORWARD(cudnnBackendSetAttribute, descriptor, name, type, count, values);
+}
+LOCAL cudnnStatus_t cudnnBackendGetAttribute(const cudnnBackendDescriptor_t descriptor,
+                                             cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
+                                             int64_t requested, int64_t* count, void* values) {
+  FORWARD(cudnnBackendGetAttribute, descriptor, name, type, requested, count, values);
+}
+LOCAL cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan,
+                                        cudnnBackendDescriptor_t variant_pack) {
+  FORWARD(cudnnBackendExecute, handle, plan, variant_pack);
+}
+
+}  // extern "C"
+
+namespace onnx_train::cuda {
+namespace {
+
+void load(CudnnLibrary* library) {
+  const char* const value = std::getenv("ONNX_TRAIN_CUDNN");
+  if (value && std::string_view(value) == "off") {
+    library->description = "no cuDNN: ONNX_TRAIN_CUDNN is off";
+  } else if (!cudnn_function("cudnnCreate")) {
+    library->description = "no cuDNN: libcudnn.so.9 cannot be loaded";
+  } else if (const cudnnStatus_t status = cudnnCreate(&library->handle); status != CUDNN_STATUS_SUCCESS) {
+    library->handle = nullptr;
+    library->description = concat("no cuDNN: cudnnCreate: ", cudnnGetErrorString(status));
+  } else {
+    const size_t version = cudnnGetVersion();
+    library->description = concat("cuDNN ", version / 10000, ".", version / 100 % 100, ".", version % 100);
+  }
+}
+
+}  // namespace
+
+CudnnLibrary& cudnn_library() {
+  static CudnnLibrary* const the = [] {
+    auto* library = new CudnnLibrary;
+    load(library);
+    return library;
+  }();
+  return *the;
+}
+
+}  // namespace onnx_train::cuda

@@ -1,0 +1,153 @@
+// Plans of cuDNN, which the real library makes for an H200, and what happens where it refuses or fails. Results are
+// compared with the CPU's by the operator cases (tests/CMakeLists.txt).
+#include <gtest/gtest.h>
+
+#include "kernels/cuda/device.h"
+#include "kernels/functions/functions.h"
+#include "onnx_passes/functions/functions.h"
+#include "onnx_passes/ir/error.h"
+#include "runtime/session.h"
+#include "tests/cuda_on_host/runtime.h"
+#include "tests/device_network.h"
+
+namespace onnx_train {
+namespace {
+
+using Ints = std::vector<int64_t>;
+
+struct Layer {
+  Shape x, w, y;
+  int64_t group = 1;
+  Ints strides = {1, 1}, pads = {1, 1, 1, 1}, dilations = {1, 1};
+};
+
+const std::vector<Layer>& layers() {
+  static const std::vector<Layer> all = {
+      {{256, 3, 224, 224}, {64, 3, 7, 7}, {256, 64, 112, 112}, 1, {2, 2}, {3, 3, 3, 3}},
+      {{256, 64, 56, 56}, {64, 64, 3, 3}, {256, 64, 56, 56}},
+      {{256, 64, 56, 56}, {256, 64, 1, 1}, {256, 256, 56, 56}, 1, {1, 1}, {0, 0, 0, 0}},
+      {{256, 256, 56, 56}, {512, 256, 1, 1}, {256, 512, 28, 28}, 1, {2, 2}, {0, 0, 0, 0}},
+      {{256, 128, 56, 56}, {128, 128, 3, 3}, {256, 128, 28, 28}, 1, {2, 2}},
+      {{256, 512, 7, 7}, {512, 512, 3, 3}, {256, 512, 7, 7}},
+      {{32, 128, 56, 56}, {128, 4, 3, 3}, {32, 128, 56, 56}, 32},
+      {{32, 128, 56, 56}, {128, 1, 3, 3}, {32, 128, 56, 56}, 128},
+      {{32, 64, 28, 28}, {64, 64, 3, 3}, {32, 64, 28, 28}, 1, {1, 1}, {2, 2, 2, 2}, {2, 2}},
+      {{32, 64, 29, 30}, {64, 64, 3, 2}, {32, 64, 15, 10}, 1, {2, 3}, {1, 0, 1, 1}},  // padded at one end
+      {{32, 64, 100}, {64, 64, 3}, {32, 64, 100}, 1, {1}, {1, 1}, {1}},
+      {{8, 16, 16, 16, 16}, {32, 16, 3, 3, 3}, {8, 32, 16, 16, 16}, 1, {1, 1, 1}, {1, 1, 1, 1, 1, 1}, {1, 1, 1}},
+  };
+  return all;
+}
+
+bool has_cudnn() { return cuda_device().description().find(", cuDNN 9.") != std::string::npos; }
+
+constexpr const char* kNoLibrary = "cuDNN is not installed: scripts/bootstrap --cuda";
+
+// A node on a device for which nothing is allocated.
+class Planned {
+ public:
+  Planned(const char* op, const Layer& layer, DType in, DType out, bool bias = false)
+      : model_(from_text("<ir_version: 10, opset_import: [\"\" : 21, \"onnx_train\" : 1]> g () => () {}")) {
+    Builder b(model_.graph.get());
+    const std::string name = op;
+    const bool is_forward = name == "Conv", of_input = name == "ConvGradInput";
+    const auto input = [&](const char* of, const Shape& shape, DType dtype) {
+      return b.var(model_.graph->add_input(of, {dtype, Dims(shape.begin(), shape.end())}));
+    };
+    std::vector<Var> inputs = {input("a", of_input ? layer.y : layer.x, in),
+                               input("b", is_forward || of_input ? layer.w : layer.y, in)};
+    if (bias) inputs.push_back(input("bias", {layer.w[0]}, DType::kFloat));
+    if (!is_forward) inputs.push_back(b.ints(of_input ? layer.x : layer.w));
+    const Attrs attrs = {
+        {"group", layer.group}, {"strides", layer.strides}, {"pads", layer.pads}, {"dilations", layer.dilations}};
+    const bool is_ours = !is_forward || in != DType::kFloat;
+    const Var y = is_ours ? call_lowered(b, op, 1, inputs, attrs)[0] : b.op(op, inputs, attrs);
+    const Shape& shape = is_forward ? layer.y : of_input ? layer.x : layer.w;
+    y.value()->set_type({out, Dims(shape.begin(), shape.end())});
+    node_ = y.value()->producer();
+    kernel_ = find_kernel(cuda_device(), *node_);
+  }
+  bool is_by_cudnn() const { return kernel_ && std::string(kernel_->name).starts_with("cuDNN"); }
+  size_t workspace() const {
+    return prepare(*kernel_, NodeSpec(*node_, std::vector<Tensor>(node_->inputs().size()), 1)).workspace;
+  }
+
+ private:
+  Model model_;
+  const Node* node_;
+  const Kernel* kernel_;
+};
+
+std::string text_of(const char* op, const Layer& layer, DType in, DType out) {
+  return concat(op, " ", to_string(layer.x), " ", to_string(layer.w), " ", name(in), " to ", name(out));
+}
+
+TEST(CudaCudnn, HasPlansForTheConvolutionsOfResidualNetworks) {
+  if (!has_cudnn()) GTEST_SKIP() << kNoLibrary;
+  constexpr size_t kMost = size_t{2} << 30;
+  for (const Layer& layer : layers()) {
+    for (const DType dtype : {DType::kFloat, DType::kBFloat16, DType::kFloat16}) {
+      for (const char* op : {"Conv", "ConvGradInput", "ConvGradWeight"}) {
+        const Planned planned(op, layer, dtype, dtype);
+        ASSERT_TRUE(planned.is_by_cudnn()) << text_of(op, layer, dtype, dtype);
+        EXPECT_LE(planned.workspace(), kMost) << text_of(op, layer, dtype, dtype);
+      }
+    }
+  }
+}
+
+// Operands of 16 bits, a result of 32, and biases: the library has no plan for 16 bits.
+TEST(CudaCudnn, WidensOperandsForWhatHasNoPlan) {
+  if (!has_cudnn()) GTEST_SKIP() << kNoLibrary;
+  const Layer& layer = layers()[5];
+  const auto operand_bytes = sizeof(float) * static_cast<size_t>(num_elements(layer.x) + num_elements(layer.y));
+  for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
+    const Planned planned("ConvGradWeight", layer, dtype, DType::kFloat);
+    ASSERT_TRUE(planned.is_by_cudnn());
+    EXPECT_GE(planned.workspace(), operand_bytes);
+    EXPECT_TRUE(Planned("Conv", layer, dtype, dtype, true).is_by_cudnn());
+    EXPECT_TRUE(Planned("ConvGradInput", layer, dtype, DType::kFloat).is_by_cudnn());
+  }
+}
+
+TEST(CudaCudnn, OurKernelsRunWhatItRefuses) {
+  if (!has_cudnn()) GTEST_SKIP() << kNoLibrary;
+  const Layer layer = {{2, 4, 6, 9}, {3, 4, 3, 3}, {2, 3, 4, 4}, 1, {1, 2}, {0, 0, 0, 0}};
+  Layer empty = layer;
+  empty.x[0] = empty.y[0] = 0;
+  EXPECT_TRUE(Planned("Conv", layer, DType::kFloat, DType::kFloat).is_by_cudnn());
+  EXPECT_FALSE(Planned("Conv", empty, DType::kFloat, DType::kFloat).is_by_cudnn());
+  EXPECT_FALSE(Planned("Conv", layer, DType::kDouble, DType::kDouble).is_by_cudnn());
+}
+
+TEST(CudaCudnn, ACallThatFailsIsOneLineThatNamesTheNode) {
+  if (!has_cudnn()) GTEST_SKIP() << kNoLibrary;
+  const Model model = from_text(R"(<ir_version: 10, opset_import: ["" : 21]>
+      g (float[2, 3, 8, 8] x, float[4, 3, 3, 3] w) => (float[2, 4, 6, 6] y) { y = Conv(x, w) })");
+  const TensorMap inputs = {{"x", Tensor::full(DType::kFloat, {2, 3, 8, 8}, 1)},
+                            {"w", Tensor::full(DType::kFloat, {4, 3, 3, 3}, 1)}};
+  int of_cudnn = 0;
+  for (int64_t n = 0;; ++n) {
+    Session session(clone(model), on(&cuda_device()));
+    const int64_t first = gpu_host::calls();
+    gpu_host::fail_call(n);
+    try {
+      EXPECT_EQ(session.run("predict", inputs).at("y").at(0), 27);
+    } catch (const Error& error) {
+      const std::string message = error.what();
+      EXPECT_EQ(error.code(), ErrorCode::kDevice) << message;
+      EXPECT_EQ(message.find('\n'), std::string::npos) << message;
+      if (message.find("cuDNN: ") == std::string::npos) continue;
+      ++of_cudnn;
+      EXPECT_NE(message.find("Conv"), std::string::npos) << message;
+      EXPECT_NE(message.find("'y'"), std::string::npos) << message;
+    }
+    const bool reached = gpu_host::calls() - first > n;
+    gpu_host::fail_call(-1);
+    if (!reached) break;
+  }
+  EXPECT_GE(of_cudnn, 1);
+}
+
+}  // namespace
+}  // namespace onnx_train
