@@ -6,6 +6,7 @@
 //   mixed precision what "step" rounds to 16 bits, where asked for
 //   loss            "step" and "evaluate" get their loss and metrics
 //   gradients       backward pass, global norm
+//   delayed scaling scales of what "step" rounds to 8 bits, where asked for
 //   accumulate      cut into "accumulate" and "apply" where asked for
 //   optimizer       new weights and slots, update bindings
 //   initialization  state from a seed
@@ -40,6 +41,7 @@ enum class Precision {
   kProductsInBfloat16,  // operands of products and convolutions
   kBfloat16,            // activations, too
   kFloat16,             // the same in float16, with a dynamic loss scale unless the options say otherwise
+  kFloat8,              // as kBfloat16; products with weights have operands of 8 bits
 };
 
 struct BuildOptions {

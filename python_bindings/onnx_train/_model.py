@@ -100,7 +100,7 @@ class Model:
             freeze: weights to leave as they are, likewise.
             decay: weights that decay, likewise; by default all but biases and scales of norms.
             mode: ``"train"``, or ``"frozen"``: batch norm uses its running statistics, dropout is off.
-            precision: ``"float32"``, ``"gemm-bf16"``, ``"bf16"`` or ``"fp16"``.
+            precision: ``"float32"``, ``"gemm-bf16"``, ``"bf16"``, ``"fp16"`` or ``"fp8"``.
             loss_scale: a number or ``"dynamic"``.
             clip: the global norm at which gradients are clipped.
             accumulate: whether to make entry points ``accumulate`` and ``apply`` in the place of ``step``.
