@@ -40,6 +40,10 @@ def value_and_grad(
         order of the inputs, labels and the like after those of the model. Weights by name take the place of the file's.
         The gradients are those of the weights and float inputs, by name, each of the shape of what it belongs to.
 
+    Raises:
+        UnsupportedError: for a model that cannot be differentiated; `check` lists everything that is in the way.
+        DataError: of ``f``, for names, types and shapes that the model does not accept.
+
     >>> import numpy as np
     >>> import onnx_train
     >>> f = onnx_train.value_and_grad("mlp.onnx", "cross_entropy")
@@ -69,7 +73,15 @@ def value_and_grad(
 
 
 def grad(model: Any, loss: str | Loss | None = None, **options: Any) -> Callable[..., Gradients]:
-    """The gradients alone of `value_and_grad`, whose arguments it takes."""
+    """The gradients alone of `value_and_grad`, whose arguments it takes.
+
+    >>> import numpy as np
+    >>> import onnx_train
+    >>> f = onnx_train.grad("mlp.onnx", "mse(logits, target)")
+    >>> batch = {"x": np.eye(4, dtype=np.float32), "target": np.zeros((4, 3), np.float32)}
+    >>> f(batch)["fc2.bias"].shape
+    (3,)
+    """
     function = value_and_grad(model, loss, **options)
 
     def gradients(batch: Any, weights: Mapping[str, Any] | None = None) -> Gradients:

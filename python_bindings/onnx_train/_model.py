@@ -23,6 +23,10 @@ class Finding(NamedTuple):
         subject: a node, a weight, or a part of the work.
         what: what was found.
         advice: what to do; may be empty.
+
+    >>> import onnx_train
+    >>> for finding in onnx_train.check("mlp.onnx").findings:
+    ...     print(f"{finding.subject}: {finding.what}")
     """
 
     subject: str
@@ -40,6 +44,11 @@ class CheckReport:
         failure: why the model cannot be trained, in one line; empty when it can.
         obstacles: everything that is in the way of training.
         findings: what is worth knowing besides.
+
+    >>> import onnx_train
+    >>> report = onnx_train.check("mlp.onnx")
+    >>> bool(report), report.loss, report.failure, report.obstacles
+    (True, 'cross_entropy', '', [])
     """
 
     def __init__(self, core: _core.Model, options: list[tuple[str, str]]) -> None:
@@ -62,6 +71,10 @@ class Model:
     """One ONNX model in memory: a forward model, a training model or a checkpoint. It does not change.
 
     `load` makes models from files, bytes and `onnx.ModelProto`. Any number of threads may use a model.
+
+    >>> import onnx_train
+    >>> model = onnx_train.load("mlp.onnx")
+    >>> training = model.build("cross_entropy", "sgd(lr=0.1)")
     """
 
     def __init__(self, core: _core.Model) -> None:
@@ -116,8 +129,9 @@ class Model:
             UsageError: for an option with a wrong value.
             UnsupportedError: for a model that cannot be trained; `check` lists everything that is in the way.
 
-        >>> import onnx_train
-        >>> training = onnx_train.load("digits_cnn.onnx").build("cross_entropy", "adamw(lr=1e-3)")
+        >>> small = model.build("cross_entropy", "adamw(lr=1e-3)", freeze="fc1.*", clip=1.0)
+        >>> [name for name in onnx_train.Session(small).state if not name.startswith("state/")]
+        ['fc2.weight', 'fc2.bias']
         """
         options = options_of(
             loss=loss,
@@ -160,8 +174,8 @@ class Model:
 
         The other arguments are those of `build`; without `loss` one is chosen that fits the first output.
 
-        >>> import onnx_train
-        >>> bool(onnx_train.load("digits_cnn.onnx").check())
+        >>> report = model.check(loss="mse(logits, target)", dim="N=32")
+        >>> bool(report)
         True
         """
         options = options_of(
@@ -178,23 +192,61 @@ class Model:
         return CheckReport(self._core, options)
 
     def export(self) -> Model:
-        """The inference model of a training model: no training entry points, no state but the weights."""
+        """The inference model of a training model: no training entry points, no state but the weights.
+
+        Raises:
+            UnsupportedError: for a model without training entry points.
+
+        >>> inference = training.export()
+        >>> onnx_train.Session(inference).entries
+        ['predict']
+        """
         return Model(self._core.export())
 
     def flatten(self, entry: str) -> Model:
-        """One entry point as a plain ONNX model: each state is an input, its next value an output."""
+        """One entry point as a plain ONNX model: each state is an input, its next value an output.
+
+        Any runtime can run it: it has standard operators and functions of them only.
+
+        Args:
+            entry: ``"step"``, ``"evaluate"``, ``"predict"``, ``"accumulate"`` or ``"apply"``.
+
+        Raises:
+            UsageError: for a name of no entry point; the message lists those that there are.
+
+        >>> [port.name for port in onnx_train.Session(training.flatten("evaluate")).inputs("predict")]
+        ['x', 'labels', 'fc1.weight', 'fc1.bias', 'fc2.weight', 'fc2.bias']
+        """
         return Model(self._core.flatten(entry))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the model atomically: an existing file is complete and old, or complete and new."""
+        """Writes the model atomically: an existing file is complete and old, or complete and new.
+
+        Raises:
+            FileError: for a file that cannot be written.
+
+        >>> training.save("train.onnx")
+        >>> onnx_train.Session("train.onnx").entries
+        ['predict', 'step', 'evaluate']
+        """
         self._core.save(os.fspath(path))
 
     def to_bytes(self) -> bytes:
-        """The serialized model, at most 2 GiB."""
+        """The serialized model, at most 2 GiB.
+
+        Raises:
+            UnsupportedError: for a larger model; `save` writes any size.
+
+        >>> onnx_train.load(training.to_bytes()).to_bytes() == training.to_bytes()
+        True
+        """
         return self._core.to_bytes()
 
     def to_onnx(self) -> Any:
-        """The model as `onnx.ModelProto`, or as bytes where the package onnx is not installed."""
+        """The model as `onnx.ModelProto`, or as bytes where the package onnx is not installed.
+
+        >>> proto = training.to_onnx()
+        """
         data = self.to_bytes()
         try:
             import onnx
@@ -211,6 +263,10 @@ def load(source: str | os.PathLike[str] | bytes | bytearray | memoryview | Any) 
 
     Raises:
         FileError: for a file that cannot be read or is no ONNX model.
+
+    >>> import onnx_train
+    >>> model = onnx_train.load("mlp.onnx")
+    >>> same = onnx_train.load(open("mlp.onnx", "rb").read())
     """
     if isinstance(source, (str, os.PathLike)):
         return Model(_core.Model.load(os.fspath(source)))
@@ -224,10 +280,18 @@ def _as_model(source: Any) -> Model:
 
 
 def build(model: Any, *arguments: Any, **options: Any) -> Model:
-    """`Model.build` of a model or of anything that `load` takes."""
+    """`Model.build` of a model or of anything that `load` takes.
+
+    >>> import onnx_train
+    >>> training = onnx_train.build("mlp.onnx", "cross_entropy", "sgd(lr=0.1, momentum=0.9)")
+    """
     return _as_model(model).build(*arguments, **options)
 
 
 def check(model: Any, **options: Any) -> CheckReport:
-    """`Model.check` of a model or of anything that `load` takes."""
+    """`Model.check` of a model or of anything that `load` takes.
+
+    >>> import onnx_train
+    >>> assert onnx_train.check("mlp.onnx")
+    """
     return _as_model(model).check(**options)

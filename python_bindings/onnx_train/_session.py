@@ -27,6 +27,11 @@ class Port(NamedTuple):
         dtype: numpy's name of the element type.
         shape: -1 for sizes that the model leaves open; None where the rank is not known.
         default: the value of an input that may be left out; else None.
+
+    >>> import onnx_train
+    >>> x = onnx_train.Session("mlp.onnx").inputs("predict")[0]
+    >>> x.name, x.dtype, x.shape
+    ('x', 'float32', (-1, 4))
     """
 
     name: str
@@ -41,6 +46,12 @@ class Result(dict[str, Any]):
     """The outputs of a run by name, also as attributes: ``result.loss``.
 
     Scalars are Python numbers; all else are numpy arrays that belong to the caller.
+
+    >>> import numpy as np
+    >>> import onnx_train
+    >>> result = onnx_train.Session("mlp.onnx").predict(np.eye(4, dtype=np.float32))
+    >>> result.logits.shape, result["logits"] is result.logits
+    ((4, 3), True)
     """
 
     def __getattr__(self, name: str) -> Any:
@@ -60,6 +71,20 @@ class State(MutableMapping[str, Any]):
     protocol and DLPack: ``torch.from_dlpack(session.state["fc.weight"])`` is the same memory.
 
     Assigning copies an array of the state's shape, of any library, to the state. States cannot be added or removed.
+
+    Raises:
+        KeyError: for a name that the model does not have.
+        DataError: for an array of another shape, or of a type that does not convert.
+
+    >>> import numpy as np
+    >>> import onnx_train
+    >>> state = onnx_train.Session(onnx_train.build("mlp.onnx", optimizer="sgd")).state
+    >>> list(state)
+    ['fc1.weight', 'fc1.bias', 'fc2.weight', 'fc2.bias', 'state/step']
+    >>> bias = state["fc2.bias"]  # a view
+    >>> state["fc2.bias"] = np.ones(3, np.float32)
+    >>> bias.tolist()
+    [1.0, 1.0, 1.0]
     """
 
     def __init__(self, core: _core.Session) -> None:
@@ -137,20 +162,39 @@ class Session:
 
     @property
     def state(self) -> State:
-        """The state by name, to read and write."""
+        """The state by name, to read and write.
+
+        >>> session.state["fc1.weight"].shape
+        (4, 16)
+        """
         return self._state
 
     @property
     def entries(self) -> list[str]:
-        """The names of the entry points: ``predict``, ``evaluate``, ``step``, ..."""
+        """The names of the entry points: ``predict``, ``evaluate``, ``step``, ...
+
+        >>> session.entries
+        ['predict', 'step', 'evaluate']
+        """
         return self._core.entries()
 
     def inputs(self, entry: str) -> list[Port]:
-        """The inputs of an entry point, those of the forward model first."""
+        """The inputs of an entry point, those of the forward model first.
+
+        Raises:
+            UsageError: for a name of no entry point; so do the methods below.
+
+        >>> [port.name for port in session.inputs("step")]
+        ['x', 'labels', 'learning_rate', 'clip_norm']
+        """
         return [Port(*port) for port in self._core.inputs(entry)]
 
     def outputs(self, entry: str) -> list[Port]:
-        """The outputs of an entry point."""
+        """The outputs of an entry point.
+
+        >>> [port.name for port in session.outputs("step")]
+        ['loss', 'accuracy', 'grad_norm']
+        """
         return [Port(*port) for port in self._core.outputs(entry)]
 
     def run(self, entry: str, inputs: Mapping[str, Any]) -> Result:
@@ -164,6 +208,10 @@ class Session:
 
         Raises:
             DataError: for names, types and shapes that the model does not accept, and for numbers out of range.
+            OutOfMemoryError: for a batch whose gradients and activations take more than `memory`.
+
+        >>> session.run("predict", {"x": x}).logits.shape
+        (4, 3)
         """
         return Result(self._core.run(entry, inputs if type(inputs) is dict else dict(inputs)))
 
@@ -175,24 +223,72 @@ class Session:
             clip_norm: the global norm at which this step clips its gradients.
 
         Returns:
-            ``loss``, ``grad_norm``, and ``accuracy`` for losses over classes.
+            ``loss``, of the batch before the update; ``grad_norm``, the Euclidean norm of all gradients before
+            clipping; and ``accuracy``, a fraction between 0 and 1, for losses over classes.
+
+        Raises:
+            DataError: as `run`; the state is as it was.
+
+        >>> result = session.step({"x": x, "labels": labels}, lr=0.05)
+        >>> sorted(result)
+        ['accuracy', 'grad_norm', 'loss']
         """
         return self._run("step", batch, lr, clip_norm)
 
     def accumulate(self, *batch: Any) -> Result:
-        """Adds the gradients of a batch to those since the last `apply`; for models built with ``accumulate=True``."""
+        """Adds the gradients of a batch to those since the last `apply`; for models built with ``accumulate=True``.
+
+        Args:
+            batch: as `step` takes it.
+
+        Returns:
+            ``loss``, and ``accuracy`` for losses over classes.
+
+        >>> parts = onnx_train.Session(onnx_train.build("mlp.onnx", optimizer="sgd(lr=0.1)", accumulate=True))
+        >>> for rows in (slice(0, 2), slice(2, 4)):
+        ...     result = parts.accumulate(x[rows], labels[rows])
+        >>> result = parts.apply()
+        """
         return self._run("accumulate", batch)
 
     def apply(self, *, lr: float | None = None, clip_norm: float | None = None) -> Result:
-        """Updates the weights by the mean of the accumulated gradients."""
+        """Updates the weights by the mean of the accumulated gradients, to which each batch counts the same.
+
+        For losses that sum over the batch it is the sum of the gradients.
+
+        Args:
+            lr, clip_norm: as `step` takes them.
+
+        Returns:
+            ``grad_norm``.
+
+        >>> parts = onnx_train.Session(onnx_train.build("mlp.onnx", optimizer="sgd(lr=0.1)", accumulate=True))
+        >>> result = parts.accumulate(x, labels)
+        >>> parts.apply(lr=0.05).grad_norm > 0
+        True
+        """
         return self._run("apply", (), lr, clip_norm)
 
     def evaluate(self, *batch: Any) -> Result:
-        """The loss and metrics of a batch in inference mode; changes no state."""
+        """The loss and metrics of a batch in inference mode; changes no state.
+
+        Args:
+            batch: as `step` takes it.
+
+        >>> session.evaluate(x, labels).loss > 0
+        True
+        """
         return self._run("evaluate", batch)
 
     def predict(self, *batch: Any) -> Result:
-        """The outputs of the inference model for a batch."""
+        """The outputs of the inference model for a batch.
+
+        Args:
+            batch: as `step` takes it, without the targets.
+
+        >>> session.predict(x).logits.argmax(axis=1).shape
+        (4,)
+        """
         return self._run("predict", batch)
 
     def swap(self, other: Session, names: str | Sequence[str] | None = None) -> None:
@@ -201,6 +297,15 @@ class Session:
         Args:
             names: one or several states; by default all that both sessions have. The exchange of several is not atomic:
                 no other thread may use either session meanwhile.
+
+        Raises:
+            DataError: for a state that one of the sessions lacks, or has with another type or shape.
+
+        >>> other = onnx_train.Session(session.model())
+        >>> other.state["fc2.bias"][:] = 7
+        >>> session.swap(other, "fc2.bias")
+        >>> session.state["fc2.bias"].tolist()
+        [7.0, 7.0, 7.0]
         """
         if names is None:
             names = [name for name in self.state if name in other.state]
@@ -208,19 +313,46 @@ class Session:
             self._core.swap(other._core, name)
 
     def initialize(self, seed: int = 0) -> None:
-        """Draws the whole state anew, for models that were built with ``init``."""
+        """Draws the whole state anew, for models that were built with ``init``.
+
+        Args:
+            seed: the same seed gives the same state, on every device.
+
+        >>> drawn = onnx_train.Session(onnx_train.build("mlp.onnx", optimizer="sgd", init="kaiming"))
+        >>> drawn.initialize(seed=1)
+        """
         self._core.initialize(seed)
 
     def model(self) -> Model:
-        """The training model with the present state."""
+        """The training model with the present state.
+
+        >>> again = onnx_train.Session(session.model())
+        >>> again.step(x, labels) == session.step(x, labels)
+        True
+        """
         return Model(self._core.model())
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes a checkpoint: the training model with the present state. The write is atomic."""
+        """Writes a checkpoint: the training model with the present state. The write is atomic.
+
+        Raises:
+            FileError: for a file that cannot be written.
+
+        >>> session.save("checkpoint.onnx")
+        >>> again = onnx_train.Session("checkpoint.onnx")
+        """
         self.model().save(path)
 
     def export(self, path: str | os.PathLike[str] | None = None) -> Model:
-        """The inference model with the present weights; also written to `path` if that is given."""
+        """The inference model with the present weights; also written to `path` if that is given.
+
+        Raises:
+            FileError: for a file that cannot be written.
+
+        >>> inference = session.export("trained.onnx")
+        >>> np.array_equal(onnx_train.Session(inference).predict(x).logits, session.predict(x).logits)
+        True
+        """
         inference = self.model().export()
         if path is not None:
             inference.save(path)

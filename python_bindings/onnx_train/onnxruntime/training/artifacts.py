@@ -18,7 +18,12 @@ __all__ = ["LossType", "OptimType", "generate_artifacts"]
 
 
 class LossType(Enum):
-    """Losses of `generate_artifacts`. The target's input is ``labels`` for CrossEntropyLoss, ``target`` for the others."""
+    """Losses of `generate_artifacts`. The target's input is ``labels`` for CrossEntropyLoss, ``target`` for the others.
+
+    >>> from onnx_train.onnxruntime.training import artifacts
+    >>> [loss.name for loss in artifacts.LossType]
+    ['MSELoss', 'CrossEntropyLoss', 'BCEWithLogitsLoss', 'L1Loss']
+    """
 
     MSELoss = 1
     CrossEntropyLoss = 2
@@ -27,7 +32,12 @@ class LossType(Enum):
 
 
 class OptimType(Enum):
-    """Optimizers of `generate_artifacts`."""
+    """Optimizers of `generate_artifacts`.
+
+    >>> from onnx_train.onnxruntime.training import artifacts
+    >>> [optimizer.name for optimizer in artifacts.OptimType]
+    ['AdamW', 'SGD']
+    """
 
     AdamW = 1
     SGD = 2
