@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ._differentiated import Differentiated
-from ._model import Patterns, _as_model
+from ._model import Model, Patterns, _as_model
 from ._session import Session
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def value_and_grad(
     model: Any,
-    loss: str | Loss | None = None,
+    loss: str | Loss | Any = None,
     *,
     train: Patterns = None,
     freeze: Patterns = None,
@@ -53,7 +53,7 @@ def value_and_grad(
     """
     training = _as_model(model).build(loss, "sgd", train=train, freeze=freeze, dtype=dtype, mode="frozen")
     state = Session(training, threads=threads).state
-    passes = Differentiated(training.flatten("evaluate"), mode="frozen", threads=threads)
+    passes = passes_of_loss(training, threads)
     weights = {port.name: state[port.name] for port in passes.inputs if port.name in state}
     names = [port.name for port in passes.inputs if port.name not in state]
 
@@ -72,7 +72,14 @@ def value_and_grad(
     return function
 
 
-def grad(model: Any, loss: str | Loss | None = None, **options: Any) -> Callable[..., Gradients]:
+def passes_of_loss(training: Model, threads: int | None) -> Differentiated:
+    """The passes of a training model's loss. Its trained weights are inputs; frozen ones and a loss's own are constants."""
+    evaluate = training.flatten("evaluate")
+    passes = Differentiated(evaluate, mode="frozen", threads=threads)
+    return Differentiated(evaluate, freeze="*", mode="frozen", threads=threads) if passes.weights else passes
+
+
+def grad(model: Any, loss: str | Loss | Any = None, **options: Any) -> Callable[..., Gradients]:
     """The gradients alone of `value_and_grad`, whose arguments it takes.
 
     >>> import numpy as np

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _core
 from ._errors import UsageError
-from ._model import Model, _as_model
+from ._model import Model, Patterns, _as_model
 from ._options import options_of
 
 if TYPE_CHECKING:
@@ -115,6 +115,63 @@ class State(MutableMapping[str, Any]):
 
     def __repr__(self) -> str:
         return f"<onnx_train.State: {len(self)} tensors>"
+
+
+class PlanNode(NamedTuple):
+    """One node of a `Plan`.
+
+    Attributes:
+        name: of the node; empty where it has none.
+        op: its operator.
+        kernel: what computes it; ``"view"`` where nothing is computed.
+        flops: operations of products and convolutions by element type, ``{"float": 1024.0}``.
+        bytes: that it reads and writes.
+
+    >>> import onnx_train
+    >>> node = onnx_train.Session("mlp.onnx").plan("predict").nodes[0]
+    >>> node.op, node.bytes > 0
+    ('Gemm', True)
+    """
+
+    name: str
+    op: str
+    kernel: str
+    flops: dict[str, float]
+    bytes: float
+
+
+class Plan:
+    """What a run of an entry point executes. ``print(plan)`` prints what ``onnx-train show --plan`` prints.
+
+    Attributes:
+        nodes: each a `PlanNode`, in the order in which they run.
+        arena_bytes: memory of gradients and activations at its peak, workspace included. The state comes on top.
+        workspace_bytes: of it, what kernels need besides their outputs.
+        constant_bytes: memory of constants.
+
+    >>> import onnx_train
+    >>> plan = onnx_train.Session("mlp.onnx").plan("predict", batch=8)
+    >>> print(plan)  # doctest: +ELLIPSIS
+    #  operator ...
+    >>> plan.arena_bytes > 0
+    True
+    """
+
+    def __init__(self, text: str, json_text: str, arena_bytes: int, workspace_bytes: int, constant_bytes: int) -> None:
+        import json
+
+        self._text = text
+        self.nodes = [
+            PlanNode(node["name"], node["op"], node["kernel"], node["flops"], node["bytes"])
+            for node in json.loads(json_text)
+        ]
+        self.arena_bytes, self.workspace_bytes, self.constant_bytes = arena_bytes, workspace_bytes, constant_bytes
+
+    def __str__(self) -> str:
+        return self._text
+
+    def __repr__(self) -> str:
+        return f"<onnx_train.Plan: {len(self.nodes)} nodes>"
 
 
 class _Entry:
@@ -290,6 +347,26 @@ class Session:
         (4,)
         """
         return self._run("predict", batch)
+
+    def plan(self, entry: str | None = None, *, batch: int = 1, dim: Patterns = None) -> Plan:
+        """What a run of an entry point executes: nodes, kernels, bytes. Runs nothing.
+
+        Args:
+            entry: a name of `entries`; ``step`` by default, or ``predict`` where there is none.
+            batch: the first size of the inputs, where the model leaves it open.
+            dim: ``"NAME=N"``: other sizes that the model leaves open; 8 by default.
+
+        Raises:
+            UsageError: for a name of no entry point.
+            UnsupportedError: for a name of no open size.
+            OutOfMemoryError: for a batch whose gradients and activations take more than `memory`.
+
+        >>> plan = session.plan(batch=64)
+        >>> sum(node.flops.get("float", 0) for node in plan.nodes) > 0
+        True
+        """
+        entry = entry or ("step" if "step" in self.entries else "predict")
+        return Plan(*self._core.plan(entry, options_of(batch=batch, dim=dim)))
 
     def swap(self, other: Session, names: str | Sequence[str] | None = None) -> None:
         """Exchanges the values of states with those of the same names in another session on the same device.
