@@ -48,6 +48,23 @@ class OrtValue:
         """
         return self._array
 
+    @staticmethod
+    def ortvalue_from_numpy(array: Array) -> OrtValue:
+        """Wraps an array.
+
+        >>> OrtValue.ortvalue_from_numpy(np.ones(3)).shape()
+        [3]
+        """
+        return OrtValue(array)
+
+    def shape(self) -> list[int]:
+        """The sizes.
+
+        >>> value.shape()
+        [2, 3]
+        """
+        return list(self._array.shape)
+
 
 class Parameter:
     """A parameter of a checkpoint. Assigning to `data` copies; frozen parameters are constants of the model.
@@ -92,6 +109,24 @@ class Parameter:
         """
         return self.name in self._state._trained
 
+    @property
+    def grad(self) -> Array | None:
+        """The sum of the gradients of the calls since the last step: a copy.
+
+        None for a frozen parameter, without a `Module`, and before its first call in training mode. The gradients of a
+        step stay until the next call.
+
+        >>> parameter.grad.shape
+        (4, 16)
+        """
+        session, name = self._state._session, f"state/{self.name}/grad"
+        if session is None or not self._state._called or name not in session.state:
+            return None
+        return np.array(session.state[name])
+
+    def __repr__(self) -> str:
+        return f"Parameter(name={self.name}, requires_grad={self.requires_grad})"
+
 
 class Parameters(Mapping[str, Parameter]):
     """The parameters by name. ``parameters[name] = array`` is ``parameters[name].data = array``."""
@@ -126,6 +161,7 @@ class CheckpointState:
     def __init__(self, tensors: dict[str, Array], contents: dict[str, Any]) -> None:
         self._tensors = tensors
         self._session: Session | None = None
+        self._called = False  # whether a module has computed gradients
         self._trained: list[str] = contents["trained"]
         self._frozen: list[str] = contents["frozen"]
         self._outputs: list[str] = contents["outputs"]
@@ -238,7 +274,8 @@ class Module:
         In training mode the gradients are added to those since the last step.
 
         Args:
-            user_inputs: arrays in the order of `input_names`, or one list of them.
+            user_inputs: arrays in the order of `input_names`, or one list of them. If all are OrtValues, the results are
+                OrtValues, too.
 
         Raises:
             DataError: for a type or shape that the model does not accept.
@@ -246,7 +283,8 @@ class Module:
         """
         if not self.training and not self._has_eval:
             raise UsageError("the module has no evaluation model; give eval_model_uri")
-        inputs = [value.numpy() if isinstance(value, OrtValue) else value for value in user_inputs]
+        are_values = bool(user_inputs) and all(_is_ort_value(value) for value in user_inputs)
+        inputs = [value.numpy() if _is_ort_value(value) else value for value in user_inputs]
         extra = []
         if self._state._outputs:  # before the run, which may change batch-norm statistics
             given = inputs[0] if len(inputs) == 1 and isinstance(inputs[0], (list, tuple)) else inputs
@@ -258,8 +296,11 @@ class Module:
                 self._session.state[name] = np.zeros_like(self._session.state[name])
             self._reset = False
         run = self._session.accumulate if self.training else self._session.evaluate
-        loss = np.float32(run(*inputs).loss)
-        return (loss, *extra) if extra else loss
+        results = [np.float32(run(*inputs).loss), *extra]
+        self._state._called |= self.training
+        if are_values:
+            results = [OrtValue(np.asarray(result)) for result in results]
+        return tuple(results) if extra else results[0]
 
     def train(self, mode: bool = True) -> Module:
         """Sets training mode, or evaluation mode if `mode` is false; gives the module.
@@ -364,6 +405,11 @@ class Module:
 
     def _names(self, trainable_only: bool) -> list[str]:
         return self._state._trained if trainable_only else [*self._state._trained, *self._state._frozen]
+
+
+def _is_ort_value(value: Any) -> bool:
+    """Also true for those of the package onnxruntime."""
+    return type(value).__name__ == "OrtValue"
 
 
 def _prune(graph: Any) -> None:

@@ -104,7 +104,11 @@ def generate_artifacts(
     forward, expression = _with_loss(proto, loss, inputs)
     chosen = _OPTIMIZERS[optimizer]() if isinstance(optimizer, OptimType) else optimizer
     training = forward.build(
-        expression, chosen.expression if chosen else "sgd", train=list(requires_grad), accumulate=True
+        expression,
+        chosen.expression if chosen else "sgd",
+        train=list(requires_grad),
+        accumulate=True,
+        clip=chosen.clip_grad.max_norm if chosen and chosen.clip_grad else None,
     )
     folder = Path(artifact_directory or ".")
     training.save(folder / f"{prefix}training_model.onnx")
