@@ -23,6 +23,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -44,9 +45,12 @@ enum class Precision {
   kFloat8,              // as kBfloat16; products with weights have operands of 8 bits
 };
 
+struct LossModel;  // loss_model.h
+
 struct BuildOptions {
-  std::string loss = "cross_entropy";  // see loss_expression.h for the grammar
-  std::string optimizer = "adamw";     // "sgd(momentum=0.9, nesterov=1)"; see optimizers.h
+  std::string loss = "cross_entropy";                     // see loss_expression.h for the grammar
+  std::shared_ptr<const LossModel> loss_model = nullptr;  // takes the place of `loss`
+  std::string optimizer = "adamw";                        // "sgd(momentum=0.9, nesterov=1)"; see optimizers.h
   Mode mode = Mode::kTrain;
   Precision precision = Precision::kFloat32;
   std::vector<std::string> train;  // names, globs, @files; empty: every float initializer that reaches the loss
