@@ -188,8 +188,9 @@ class Session:
     """The state of a training model on one device, and the plans that run it.
 
     The first run for each set of input shapes makes a plan; after that a run allocates no memory but that of its
-    outputs. The interpreter lock is released while a run is in progress. A session belongs to one thread at a time, and
-    raises `UsageError` when two use it at the same time; sessions share nothing.
+    outputs, and buffers of about 1 MB that the products of oneDNN take and return. The interpreter lock is released
+    while a run is in progress. A session belongs to one thread at a time, and raises `UsageError` when two use it at the
+    same time; sessions share nothing.
 
     A model without training entry points has the entry point ``predict`` only.
 
