@@ -138,7 +138,7 @@ TEST(FakeQuantize, SaturatesAndKeepsNaN) {
     EXPECT_EQ(y.at(3), 2 * largest);
     EXPECT_TRUE(y.at(4) == 0 && std::signbit(y.at(4)));
     EXPECT_EQ(y.at(5), 0);
-    EXPECT_EQ(y.at(6), dtype == DType::kFloat8E4M3FN ? 464 : 448);  // 232 is between 224 and 240, or 224 and 256
+    EXPECT_EQ(y.at(6), 448);  // 232 is nearest to 224: as near as to 240, whose code is odd, or nearer than to 256
   }
 }
 
@@ -212,8 +212,8 @@ TEST(DelayedScaling, LossesFollowFloat32) {
     build_training_model(&model, options(precision));
     Session session(std::move(model));
     std::vector<double> result;
-    const TensorMap batch = {{"x", random_tensor(DType::kFloat, {8, 16}, 5)},
-                             {"target", random_tensor(DType::kFloat, {8, 3}, 6)},
+    const TensorMap batch = {{"x", random_tensor(DType::kFloat, {256, 16}, 5)},
+                             {"target", random_tensor(DType::kFloat, {256, 3}, 6)},
                              {"learning_rate", Tensor::scalar(0.01f)}};
     for (int i = 0; i < 20; ++i) result.push_back(session.run("step", batch).at("loss").at(0));
     return result;
@@ -221,7 +221,8 @@ TEST(DelayedScaling, LossesFollowFloat32) {
   const std::vector<double> exact = losses(Precision::kFloat32), narrow = losses(Precision::kFloat8);
   for (size_t i = 0; i < exact.size(); ++i) {
     EXPECT_NE(narrow[i], exact[i]) << i;
-    // Four significant bits: a rounded operand is off by 2^-4 at most, and errors of many are independent.
+    // An operand is off by 2^-4 of itself at most, and a loss is a mean over many of them, whose errors are
+    // independent.
     EXPECT_NEAR(narrow[i], exact[i], 0.05 * exact[i]) << i;
   }
   EXPECT_LT(narrow.back(), 0.7 * narrow.front());
