@@ -48,7 +48,8 @@ std::vector<CommandOption> build_options(BuildSettings* s) {
       {"--precision",
        &s->precision,
        "gemm-bf16: products and convolutions take bfloat16 operands; bf16: activations are bfloat16, too; fp16: the "
-       "same in float16; fp8: bf16 with 8-bit operands of products with weights. Weights and their updates stay float32 [float32]",
+       "same in float16; fp8: bf16 with 8-bit operands of products with weights. Weights and their updates stay "
+       "float32 [float32]",
        "KIND",
        false,
        {"float32", "gemm-bf16", "bf16", "fp16", "fp8"}},

@@ -32,8 +32,8 @@ FakeQuantize <to> (x, scale) => (y)
 }  // namespace
 
 std::vector<FunctionRow> precision_functions() {
-  return {{"RoundTo", round_to}, function("RoundGradientTo", kRoundGradientTo),
-          function("FakeQuantize", kFakeQuantize)};
+  return {
+      {"RoundTo", round_to}, function("RoundGradientTo", kRoundGradientTo), function("FakeQuantize", kFakeQuantize)};
 }
 
 }  // namespace onnx_train
