@@ -98,7 +98,8 @@ TEST_P(CudaTraining, StoresSixteenBits) {
   EXPECT_EQ(attentions, network == std::string("gpt") ? 8 : 0);  // the transformer trains its mask
   EXPECT_GT(products, 5);
   EXPECT_GE(narrow, products - 1);  // the weight gradient of a convolution of one channel is small
-  if (std::string(precision) == "gemm-bf16") return;
+  // fp8 keeps operands that are rounded to 8 bits beside activations of 16.
+  if (std::string(precision) == "gemm-bf16" || std::string(precision) == "fp8") return;
   const auto bytes = [&](Session& of) { return static_cast<double>(of.plan("step", shapes).arena_bytes()); };
   EXPECT_LE(bytes(session), (loss_scale.empty() ? 0.9 : 1) * bytes(wide));
 }
