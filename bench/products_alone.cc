@@ -20,9 +20,9 @@
 #include "onnx_passes/ir/inference.h"
 #include "runtime/checkpoint.h"
 #include "runtime/format.h"
+#include "runtime/plan_report.h"
 #include "runtime/session.h"
 #include "tools/data/source.h"
-#include "tools/report/plan_report.h"
 
 namespace onnx_train {
 namespace {

@@ -36,7 +36,7 @@ set(embedded_files kernels/cuda/fused/generated.h kernels/cuda/fused/standard.h 
   kernels/cuda/support/row_threads.h kernels/cuda/support/threads.h kernels/cuda/support/warp.h
   kernels/cuda/support/wide.h kernels/math/activations.h kernels/math/binary.h kernels/math/convert.h
   kernels/math/host_device.h kernels/math/reducers.h kernels/math/unary.h kernels/math/vector_math.h
-  kernels/math/wrapping.h kernels/math/float16.h kernels/cuda/fused/native_half.h onnx_passes/ir/half.h)
+  kernels/math/wrapping.h kernels/math/float8.h kernels/math/float16.h kernels/cuda/fused/native_half.h onnx_passes/ir/half.h)
 set(embedded_source "${PROJECT_BINARY_DIR}/embedded_files.cc")
 list(JOIN embedded_files "," embedded_list)
 set(embedded_paths ${embedded_files})

@@ -24,6 +24,7 @@
 #include "kernels/math/activations.h"
 #include "kernels/math/binary.h"
 #include "kernels/math/convert.h"
+#include "kernels/math/float8.h"
 #include "kernels/math/unary.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/graph.h"
@@ -229,6 +230,10 @@ void for_each_activation_gradient(Sink& sink) {
   sink.binary("GeluTanhGrad", Floats{}, formula<math::GeluTanhGrad>(), kDomain);
   sink.binary("SwishGrad", Floats{}, formula<math::SwishGrad>(attribute("alpha", 1)), kDomain);
   sink.dropout_gradient("DropoutGrad", kDomain);
+  sink.binary("FakeQuantize", Floats{},
+              formula_if<math::FakeQuantize<math::Float8E4M3FN>, math::FakeQuantize<math::Float8E5M2>>(
+                  [](const Node& node) { return node.attr("to", 0) == static_cast<int>(DType::kFloat8E4M3FN); }),
+              kDomain);
 }
 
 template <typename Sink>

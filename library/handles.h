@@ -49,6 +49,7 @@ struct onnx_train_session {
   std::vector<const char*> state_names, entry_names;
   std::map<std::string, onnx_train_ports> inputs, outputs_of;  // by entry point, as far as asked for
   std::vector<onnx_train_tensor> outputs;                      // of the last run
+  std::string plan_text, plan_json;                            // of the last onnx_train_session_plan
   std::atomic<bool> busy{false};
 };
 

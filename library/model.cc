@@ -1,6 +1,7 @@
 // Models of the C interface.
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <memory>
 
 #include "library/guard.h"
@@ -22,9 +23,17 @@ Model training_model_of(const onnx_train_model* model) {
   return training_model(required(model, "the model").message, "the model");
 }
 
-Model built(const onnx_train_model* forward, const onnx_train_option* options, size_t count) {
+// `loss`, unless it is null, takes the place of the option of that name.
+Model built(const onnx_train_model* forward, const onnx_train_model* loss, const onnx_train_option* options,
+            size_t count) {
   BuildSettings settings;
-  read_options(options, count, build_options(&settings));
+  std::vector<CommandOption> known = build_options(&settings);
+  if (loss) std::erase_if(known, [](const CommandOption& option) { return key_of(option) == "loss"; });
+  read_options(options, count, known);
+  if (loss) {
+    const std::string& name = loss->message.proto.graph().name();
+    settings.build.loss_model = import_loss_model(loss->message, name.empty() ? "a model" : name, settings.dtype);
+  }
   const BuildOptions resolved = resolve(settings);
   Model model = import_forward_model(required(forward, "the forward model").message, settings.dtype, settings.import);
   build_training_model(&model, resolved);
@@ -48,6 +57,44 @@ DifferentiatedModel differentiated(const onnx_train_model* forward, const onnx_t
   const BuildOptions resolved = resolve(settings);
   return differentiate(
       import_forward_model(required(forward, "the forward model").message, settings.dtype, settings.import), resolved);
+}
+
+// Replaces the contents of an initializer.
+void assign(const Tensor& value, const std::string& name, onnx::TensorProto* weight, ModelMessage* message) {
+  const auto dtype = static_cast<DType>(weight->data_type());
+  const Shape shape(weight->dims().begin(), weight->dims().end());
+  if (value.shape() != shape) {
+    fail_as(ErrorCode::kData, "weight '", name, "' has the shape ", to_string(value.shape()), "; the model's has ",
+            to_string(shape));
+  }
+  const bool converts =
+      (is_float(value.dtype()) && is_float(dtype)) || (is_integer(value.dtype()) && is_integer(dtype));
+  if (value.dtype() != dtype && !converts) {
+    fail_as(ErrorCode::kData, "weight '", name, "' is ", onnx_train::name(value.dtype()), "; the model's is ",
+            onnx_train::name(dtype));
+  }
+  const Tensor contents = value.dtype() == dtype ? value.clone() : value.cast(dtype);
+  if (const auto index = reference_of(*weight)) {
+    message->contents[*index] = contents;
+  } else {
+    put_beside(contents, message, weight);
+  }
+}
+
+ModelMessage with_weights(ModelMessage message, const TensorMap& weights, bool strict) {
+  std::map<std::string, onnx::TensorProto*> known;
+  const auto add = [&](onnx::GraphProto* graph) {
+    for (auto& tensor : *graph->mutable_initializer()) known.emplace(tensor.name(), &tensor);
+  };
+  add(message.proto.mutable_graph());
+  for (auto& entry : *message.proto.mutable_training_info()) add(entry.mutable_algorithm());
+  for (const auto& [name, value] : weights) {
+    const auto found = known.find(name);
+    if (found == known.end() && !strict) continue;
+    if (found == known.end()) fail_as(ErrorCode::kData, "the model has no weight '", name, "'");
+    assign(value, name, found->second, &message);
+  }
+  return message;
 }
 
 void serialize(const onnx_train_model* model, void** data, size_t* bytes) {
@@ -94,7 +141,14 @@ void onnx_train_free(void* data) { std::free(data); }
 
 onnx_train_status onnx_train_model_build(const onnx_train_model* forward, const onnx_train_option* options,
                                          size_t count, onnx_train_model** training) {
-  return guarded([&] { give(to_message(built(forward, options, count)), training); });
+  return guarded([&] { give(to_message(built(forward, nullptr, options, count)), training); });
+}
+
+onnx_train_status onnx_train_model_build_with_loss(const onnx_train_model* forward, const onnx_train_model* loss,
+                                                   const onnx_train_option* options, size_t count,
+                                                   onnx_train_model** training) {
+  return guarded(
+      [&] { give(to_message(built(forward, &required(loss, "the loss model"), options, count)), training); });
 }
 
 onnx_train_status onnx_train_model_differentiate(const onnx_train_model* forward, const onnx_train_option* options,
@@ -107,6 +161,13 @@ onnx_train_status onnx_train_model_differentiate(const onnx_train_model* forward
     std::unique_ptr<onnx_train_model> first(new onnx_train_model{to_message(passes.forward)});
     *backward_pass = new onnx_train_model{to_message(passes.backward)};
     *forward_pass = first.release();
+  });
+}
+
+onnx_train_status onnx_train_model_with_weights(const onnx_train_model* model, const onnx_train_tensor* tensors,
+                                                size_t count, int32_t strict, onnx_train_model** changed) {
+  return guarded([&] {
+    give(with_weights(required(model, "the model").message, views_of(tensors, count), strict != 0), changed);
   });
 }
 

@@ -13,6 +13,8 @@
 #include "onnx_passes/passes/training_mode.h"
 #include "runtime/checkpoint.h"
 #include "runtime/dataset.h"
+#include "runtime/example_inputs.h"
+#include "runtime/plan_report.h"
 
 namespace onnx_train {
 namespace {
@@ -187,6 +189,24 @@ onnx_train_status onnx_train_session_outputs(onnx_train_session* session, const 
   return in_session(session, [&](onnx_train_session& s) {
     const auto make = [&](const std::string& name) { return outputs_of(s.session, name); };
     give_ports(&s.outputs_of, entry, make, outputs, count);
+  });
+}
+
+onnx_train_status onnx_train_session_plan(onnx_train_session* session, const char* entry,
+                                          const onnx_train_option* options, size_t count, onnx_train_plan* plan) {
+  return in_session(session, [&](onnx_train_session& s) {
+    required(plan, "where the plan goes");
+    const std::string name = &required(entry, "the entry point");
+    int64_t batch = 1;
+    std::vector<std::string> sizes;
+    read_options(options, count,
+                 {{"--batch", {&batch, kCount}, "", "N"}, {"--dim", {&sizes, check_size}, "", "NAME=N"}});
+    const std::vector<InputSpec> inputs = entry_inputs(s.session.model(), name);
+    const Plan& made = s.session.plan(name, example_shapes(inputs, batch, sizes));
+    s.plan_text = plan_table(made) + recomputation_text(made, s.session.memory_budget());
+    s.plan_json = plan_json(made, nullptr);
+    *plan = {s.plan_text.c_str(), s.plan_json.c_str(), made.arena_bytes(), made.workspace_bytes(),
+             made.constant_bytes()};
   });
 }
 

@@ -6,6 +6,8 @@
 
 #include <tuple>
 
+#include "python_bindings/session.h"
+
 namespace onnx_train::python {
 namespace {
 
@@ -38,6 +40,13 @@ ModelHandle build(const ModelHandle& forward, const Options& options) {
   });
 }
 
+ModelHandle build_with_loss(const ModelHandle& forward, const ModelHandle& loss, const Options& options) {
+  const auto views = detail::views(options);
+  return new_model([&](onnx_train_model** model) {
+    return onnx_train_model_build_with_loss(forward.get(), loss.get(), views.data(), views.size(), model);
+  });
+}
+
 std::pair<ModelHandle, ModelHandle> differentiate(const ModelHandle& model, const Options& options) {
   const auto views = detail::views(options);
   onnx_train_model *forward = nullptr, *backward = nullptr;
@@ -53,6 +62,25 @@ ModelHandle export_inference(const ModelHandle& training) {
 ModelHandle flatten(const ModelHandle& training, const std::string& entry) {
   return new_model(
       [&](onnx_train_model** model) { return onnx_train_model_flatten(training.get(), entry.c_str(), model); });
+}
+
+// A copy of the model with other weights: arrays by name.
+ModelHandle with_weights(const ModelHandle& model, const nb::dict& arrays, bool strict) {
+  std::vector<std::string> names;
+  std::vector<Buffer> buffers(arrays.size());
+  std::vector<onnx_train_tensor> tensors;
+  names.reserve(arrays.size());
+  for (const auto& [key, value] : arrays) {
+    const std::string& name = names.emplace_back(nb::cast<std::string>(key));
+    Buffer& buffer = buffers[tensors.size()];
+    const auto type = buffer.acquire(value.ptr());
+    if (!type) throw Error(ONNX_TRAIN_DATA, "weight '" + name + "' is no dense array of numbers");
+    const Py_buffer& view = buffer.view();
+    tensors.push_back({name.c_str(), *type, view.ndim, view.shape, view.buf});
+  }
+  return new_model([&](onnx_train_model** changed) {
+    return onnx_train_model_with_weights(model.get(), tensors.data(), tensors.size(), strict ? 1 : 0, changed);
+  });
 }
 
 void save(const ModelHandle& model, const std::string& path) {
@@ -106,9 +134,11 @@ NB_MODULE(_core, module) {
       .def_static("load", load, nb::arg("path"))
       .def_static("from_bytes", from_bytes, nb::arg("data"))
       .def("build", build, nb::arg("options"))
+      .def("build_with_loss", build_with_loss, nb::arg("loss"), nb::arg("options"))
       .def("differentiate", differentiate, nb::arg("options"))
       .def("export", export_inference)
       .def("flatten", flatten, nb::arg("entry"))
+      .def("with_weights", with_weights, nb::arg("arrays"), nb::arg("strict"))
       .def("check", check_model, nb::arg("options"))
       .def("save", save, nb::arg("path"))
       .def("to_bytes", to_bytes);

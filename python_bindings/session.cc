@@ -287,6 +287,7 @@ void define_session(nb::module_& module) {
       .def("set_state", &SessionHandle::set_state, nb::arg("name"), nb::arg("value"))
       .def("swap", &SessionHandle::swap, nb::arg("other"), nb::arg("name"))
       .def("initialize", &SessionHandle::initialize, nb::arg("seed"))
+      .def("plan", &SessionHandle::plan, nb::arg("entry"), nb::arg("options"))
       .def("model", &SessionHandle::model);
 }
 

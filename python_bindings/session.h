@@ -136,6 +136,14 @@ class SessionHandle {
     const Use use(this);
     unlocked([&] { return onnx_train_session_initialize(handle_.get(), seed); });
   }
+  // text, json, bytes of the arena, of it workspace, of constants
+  nb::tuple plan(const std::string& entry, const Options& options) {
+    const Use use(this);
+    const auto views = detail::views(options);
+    onnx_train_plan plan;
+    unlocked([&] { return onnx_train_session_plan(handle_.get(), entry.c_str(), views.data(), views.size(), &plan); });
+    return nb::make_tuple(plan.text, plan.json, plan.arena_bytes, plan.workspace_bytes, plan.constant_bytes);
+  }
   ModelHandle model() {
     const Use use(this);
     return new_model([&](onnx_train_model** model) { return onnx_train_session_model(handle_.get(), model); });

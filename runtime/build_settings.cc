@@ -6,6 +6,7 @@
 #include "onnx_passes/ir/message.h"
 #include "onnx_passes/passes/convert_dtype.h"
 #include "onnx_passes/passes/import.h"
+#include "onnx_passes/passes/loss_model.h"
 #include "onnx_passes/passes/mixed_precision.h"
 
 namespace onnx_train {
@@ -30,8 +31,8 @@ std::vector<CommandOption> build_options(BuildSettings* s) {
   BuildOptions& o = s->build;
   return {
       {"--loss", &o.loss,
-       "cross_entropy, nll, bce_with_logits, mse, l1, huber, an output that is the loss, or a weighted sum; each "
-       "takes "
+       "cross_entropy, nll, bce_with_logits, mse, l1, huber, an output that is the loss, or a weighted sum; or "
+       "FILE.onnx, a model whose inputs have the names of the model's outputs, or are new; each loss takes "
        "(prediction, target), and a target that is left out is the new input labels, or labels_<prediction> where "
        "targets differ in type [cross_entropy]",
        "EXPR"},
@@ -47,10 +48,11 @@ std::vector<CommandOption> build_options(BuildSettings* s) {
       {"--precision",
        &s->precision,
        "gemm-bf16: products and convolutions take bfloat16 operands; bf16: activations are bfloat16, too; fp16: the "
-       "same in float16. Weights and their updates stay float32 [float32]",
+       "same in float16; fp8: bf16 with 8-bit operands of products with weights. Weights and their updates stay "
+       "float32 [float32]",
        "KIND",
        false,
-       {"float32", "gemm-bf16", "bf16", "fp16"}},
+       {"float32", "gemm-bf16", "bf16", "fp16", "fp8"}},
       {"--loss-scale",
        {&o.loss_scale, dynamic_or_positive()},
        "multiply the loss's gradient by N or, dynamic, by as much as stays finite; skip updates that are not finite "
@@ -90,8 +92,22 @@ BuildOptions resolve(const BuildSettings& settings) {
   options.mode = settings.mode == "train" ? Mode::kTrain : Mode::kFrozen;
   options.precision = parse_precision(settings.precision);
   options.unbiased_variance = settings.variance == "unbiased";
+  if (!options.loss_model) options.loss_model = load_loss_model(options.loss, settings.dtype);
   if (options.precision == Precision::kFloat32 || settings.dtype == "float32") return options;
   fail_as(ErrorCode::kUsage, "--precision ", settings.precision, " rounds float32; leave out --dtype ", settings.dtype);
+}
+
+std::shared_ptr<const LossModel> load_loss_model(const std::string& loss, const std::string& dtype) {
+  return is_loss_file(loss) ? import_loss_model(load_message(loss), loss, dtype) : nullptr;
+}
+
+std::shared_ptr<const LossModel> import_loss_model(ModelMessage message, const std::string& name,
+                                                   const std::string& dtype) {
+  try {
+    return std::make_shared<const LossModel>(LossModel{name, import_forward_model(std::move(message), dtype, {})});
+  } catch (const Error& error) {
+    throw Error(concat("the loss model '", name, "': ", error.what()), error.code());
+  }
 }
 
 Model in_precision(Model model, const std::string& dtype) {

@@ -2,6 +2,7 @@
 // programs that call the library. Plain values; any thread.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -27,9 +28,15 @@ CommandOption batch_option(ImportOptions* options);
 CommandOption set_option(ImportOptions* options);
 CommandOption fix_shapes_option(ImportOptions* options);
 
-// The options of `settings.build`, extended by `mode`, `precision` and `variance`. Throws Error for a precision that
-// does not fit the dtype.
+// The options of `settings.build`, extended by `mode`, `precision` and `variance`, and by the loss model where `loss`
+// is a file. Throws Error for a precision that does not fit the dtype, and for a file that cannot be read.
 BuildOptions resolve(const BuildSettings& settings);
+
+// The loss model of a file, in precision `dtype`; null where `loss` is an expression.
+std::shared_ptr<const LossModel> load_loss_model(const std::string& loss, const std::string& dtype);
+// The same of a message. `name` is for messages and metadata.
+std::shared_ptr<const LossModel> import_loss_model(ModelMessage message, const std::string& name,
+                                                   const std::string& dtype);
 
 // Converts every float tensor of the model to float64 if `dtype` is float64.
 Model in_precision(Model model, const std::string& dtype);

@@ -11,10 +11,10 @@
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/inference.h"
 #include "onnx_passes/passes/passes.h"
+#include "runtime/plan_report.h"
 #include "runtime/session.h"
 #include "tests/golden.h"
 #include "tests/run_node.h"
-#include "tools/report/plan_report.h"
 
 namespace onnx_train {
 namespace {

@@ -41,6 +41,9 @@ inline Var apply(Builder& b, const cpu::ElementwiseRow& row, Var x, const std::f
   } else if (op == "DropoutGrad") {
     operands.push_back(input(DType::kBool, {3, 700}));
     operands.push_back(b.constant(Tensor::scalar(0.25f)));
+  } else if (op == "FakeQuantize") {
+    operands.push_back(b.scalar(dtype, 0.5));
+    attrs.emplace_back("to", static_cast<int64_t>(DType::kFloat8E4M3FN));
   } else if (op == "Clip") {
     operands.push_back(b.scalar(dtype, -0.5));
     operands.push_back(b.scalar(dtype, 0.5));

@@ -16,7 +16,11 @@
 static int says(const char* text) { return strstr(onnx_train_last_error(), text) != NULL; }
 
 static void test_models(const char* path, onnx_train_model** training) {
-  onnx_train_model *forward = NULL, *copy = NULL, *flat = NULL, *inference = NULL;
+  onnx_train_model *forward = NULL, *copy = NULL, *flat = NULL, *inference = NULL, *changed = NULL;
+  static const double values[3] = {1, 1, 1};
+  const int64_t shape[] = {3};
+  const onnx_train_tensor ones = {"fc2.bias", ONNX_TRAIN_DOUBLE, 1, shape, (void*)values};
+  const onnx_train_tensor wrong_name = {"fc9", ONNX_TRAIN_DOUBLE, 1, shape, (void*)values};
   void* bytes = NULL;
   size_t size = 0;
   const onnx_train_option options[] = {{"loss", "cross_entropy"}, {"optimizer", "sgd(momentum=0.9)"}};
@@ -41,12 +45,20 @@ static void test_models(const char* path, onnx_train_model** training) {
   EXPECT(onnx_train_model_build(copy, bad, 1, training) == ONNX_TRAIN_USAGE && says("column"));
   EXPECT(onnx_train_model_build(copy, NULL, 1, training) == ONNX_TRAIN_USAGE);
   EXPECT(onnx_train_model_build(copy, options, 2, training) == ONNX_TRAIN_OK);
+  EXPECT(onnx_train_model_build_with_loss(copy, NULL, NULL, 0, &flat) == ONNX_TRAIN_USAGE);
+  EXPECT(onnx_train_model_build_with_loss(copy, copy, options, 2, &flat) == ONNX_TRAIN_USAGE && says("'loss'"));
+  EXPECT(onnx_train_model_build_with_loss(copy, copy, NULL, 0, &flat) == ONNX_TRAIN_UNSUPPORTED && says("one float"));
   EXPECT(onnx_train_model_export(forward, &inference) == ONNX_TRAIN_FILE && says("no training model"));
   EXPECT(onnx_train_model_export(*training, &inference) == ONNX_TRAIN_OK);
   EXPECT(onnx_train_model_flatten(*training, "stp", &flat) == ONNX_TRAIN_USAGE);
   EXPECT(onnx_train_model_flatten(*training, "step", &flat) == ONNX_TRAIN_OK);
   EXPECT(onnx_train_model_save(flat, "no/such/folder/flat.onnx") == ONNX_TRAIN_FILE);
   EXPECT(onnx_train_model_save(flat, "flat.onnx") == ONNX_TRAIN_OK);
+  EXPECT(onnx_train_model_with_weights(copy, &ones, 1, 1, &changed) == ONNX_TRAIN_OK);
+  EXPECT(onnx_train_model_with_weights(copy, &wrong_name, 1, 1, &flat) == ONNX_TRAIN_DATA && says("no weight 'fc9'"));
+  onnx_train_model_free(changed);
+  EXPECT(onnx_train_model_with_weights(copy, &wrong_name, 1, 0, &changed) == ONNX_TRAIN_OK);
+  onnx_train_model_free(changed);
   onnx_train_model_free(forward);
   onnx_train_model_free(copy);
   onnx_train_model_free(flat);
@@ -101,6 +113,12 @@ static void test_descriptions(onnx_train_session* session) {
   int32_t on_host = -1;
   float first = 0;
   onnx_train_tensor state;
+  onnx_train_plan plan;
+  const onnx_train_option batch[] = {{"batch", "2"}};
+
+  EXPECT(onnx_train_session_plan(session, "step", batch, 1, &plan) == ONNX_TRAIN_OK && plan.arena_bytes > 0);
+  EXPECT(strstr(plan.text, "kernel") != NULL && strstr(plan.json, "\"kernel\"") != NULL);
+  EXPECT(onnx_train_session_plan(session, "stp", batch, 1, &plan) == ONNX_TRAIN_USAGE && says("stp"));
 
   EXPECT(onnx_train_session_entries(session, &entries, &count) == ONNX_TRAIN_OK && count == 3);
   EXPECT(strcmp(entries[0], "predict") == 0);

@@ -57,6 +57,8 @@ bool has_form(const NarrowCase& c, const std::vector<int>& inputs) {
                                                 "GlobalAveragePool",
                                                 "GlobalMaxPool",
                                                 "Dropout"};
+  static const std::set<std::string> of_cuda_alone = {"BlockAttention", "BlockAttentionGrad"};
+  if (of_cuda_alone.contains(c.op)) return default_device().name() == "cuda";
   if (is_cpu()) return true;
   return default_device().name() == "cuda" && of_cuda.contains(c.op) && (inputs.empty() || inputs == c.narrow_inputs);
 }
@@ -391,9 +393,34 @@ std::vector<NarrowCase> other_cases() {
   return cases;
 }
 
+// Causal, of 2 heads of width 8, as [batch, tokens, heads, width] in memory.
+std::vector<NarrowCase> attention_cases() {
+  const Shape tokens = {2, 37, 2, 8}, rows = {2, 2, 37};
+  Tensor mask(DType::kFloat, {37, 37});
+  for (int64_t i = 0; i < mask.size(); ++i)
+    mask.set(i, i % 37 <= i / 37 ? 0 : -std::numeric_limits<double>::infinity());
+  const Tensor q = random_tensor(DType::kFloat, tokens, 1), k = random_tensor(DType::kFloat, tokens, 2),
+               v = random_tensor(DType::kFloat, tokens, 3), dy = random_tensor(DType::kFloat, tokens, 4);
+  Tensor highest(DType::kFloat, rows), sum(DType::kFloat, rows);
+  for (int64_t i = 0; i < sum.size(); ++i) highest.set(i, 1), sum.set(i, 20);
+  Attrs attrs = {{"scale", 0.35f}, {"fill", 0.0f}, {"keeps_true", 0}, {"guarded", 0}};
+  for (const char* name : {"perm_q", "perm_k", "perm_v", "perm_y"}) attrs.push_back({name, Shape{0, 2, 1, 3}});
+  Attrs backward = attrs;
+  for (const char* name : {"perm_dy", "perm_dq", "perm_dk", "perm_dv"}) backward.push_back({name, Shape{0, 2, 1, 3}});
+  return {{"BlockAttention", kDomain, {q, k, v, mask}, {0, 1, 2}, {0}, 3, attrs},
+          {"BlockAttentionGrad",
+           kDomain,
+           {dy, q, k, v, random_tensor(DType::kFloat, tokens, 5), highest, sum, mask},
+           {0, 1, 2, 3, 4},
+           {0, 1, 2},
+           3,
+           backward}};
+}
+
 std::vector<NarrowCase> all_cases() {
   std::vector<NarrowCase> all;
-  for (auto* family : {softmax_cases, loss_cases, normalization_cases, image_cases, pool_cases, other_cases}) {
+  for (auto* family :
+       {softmax_cases, loss_cases, normalization_cases, image_cases, pool_cases, other_cases, attention_cases}) {
     for (NarrowCase& c : family()) all.push_back(std::move(c));
   }
   return all;
@@ -424,6 +451,13 @@ TEST(NarrowStorage, PoolsKeepTheirBits) {
 
 TEST(NarrowStorage, OtherKernelsKeepTheirBits) {
   for (const NarrowCase& c : other_cases()) expect_same_bits(c);
+}
+
+TEST(NarrowStorage, AttentionKeepsItsBits) {
+  for (const NarrowCase& c : attention_cases()) {
+    expect_same_bits(c, c.narrow_inputs, c.narrow_outputs);
+    expect_same_bits(c, c.narrow_inputs, {});
+  }
 }
 
 TEST(NarrowStorage, LeavesDoublesAlone) {

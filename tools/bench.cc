@@ -9,6 +9,7 @@
 #include "onnx_passes/ir/roles.h"
 #include "runtime/checkpoint.h"
 #include "runtime/format.h"
+#include "runtime/plan_report.h"
 #include "runtime/session.h"
 #include "tools/data/source.h"
 #include "tools/report/process_memory.h"
@@ -93,6 +94,7 @@ struct Report {
   double peak_memory, state_bytes, arena_bytes;
   std::vector<NodeProfile> profile;
   Roofline roofline;
+  std::string nodes;  // as JSON
 };
 
 void print_json(const BenchArguments& arguments, const TensorMap& batch, const Report& report) {
@@ -117,7 +119,7 @@ void print_json(const BenchArguments& arguments, const TensorMap& batch, const R
               {"peak_gigabytes_per_second", 1e-9 * report.roofline.bytes_per_second},
               {"bound_ms", bound},
               {"roofline_ms", least}};
-  if (arguments.profile) object["nodes"] = json::parse(profile_json(report.profile, report.roofline));
+  if (arguments.profile) object["nodes"] = json::parse(report.nodes);
   print_line(object);
 }
 
@@ -164,6 +166,7 @@ int run(const BenchArguments& arguments) {
   std::set<DType> types;
   for (const auto& [dtype, flops] : total_cost(report.profile).flops) types.insert(dtype);
   report.roofline = measure_roofline(session.device(), types);
+  report.nodes = plan_json(plan, [&](const NodeCost& cost) { return report.roofline.least_milliseconds(cost); });
   if (arguments.json) {
     print_json(arguments, batch, report);
   } else {

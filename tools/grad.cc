@@ -75,6 +75,7 @@ int run(GradArguments* arguments) {
   BuildOptions& options = arguments->options;
   options.mode = arguments->mode == "train" ? Mode::kTrain : Mode::kFrozen;
   Model model = load_forward_model(arguments->model, arguments->dtype, arguments->import);
+  options.loss_model = load_loss_model(options.loss, arguments->dtype);
   add_loss_and_gradients(&model, options);
   const Dataset data = load_dataset(arguments->inputs, entry_inputs(model, "step"));
   Model flat = flatten(model, "step");

@@ -3,10 +3,9 @@
 #include "onnx_passes/io/loading.h"
 #include "onnx_passes/passes/passes.h"
 #include "runtime/example_inputs.h"
+#include "runtime/plan_report.h"
 #include "runtime/session.h"
 #include "tools/data/source.h"
-#include "tools/report/plan_report.h"
-#include "tools/report/profile_report.h"
 #include "tools/runtime_options.h"
 #include "tools/subcommand.h"
 
@@ -52,7 +51,7 @@ int run(const ShowArguments& arguments) {
   Plan& plan = session.plan(entry, shapes);
   if (arguments.profile) profile(&session, entry, batch.empty() ? example_batch(inputs, shapes) : batch, &plan);
   if (arguments.json) {
-    std::printf("%s\n", profile_json(profile_of(plan), {}).c_str());
+    std::printf("%s\n", plan_json(plan, {}).c_str());
     return 0;
   }
   if (arguments.plan) std::printf("%s", plan_table(plan).c_str());

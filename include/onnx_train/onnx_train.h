@@ -100,6 +100,12 @@ typedef struct onnx_train_option {
  * is 0. */
 onnx_train_status onnx_train_model_build(const onnx_train_model* forward, const onnx_train_option* options,
                                          size_t count, onnx_train_model** training);
+/* The same with a loss that is a model. An input of it whose name is that of a value of the forward model, mostly of an
+ * output, reads that value; the others become inputs of the training model, such as targets. Its one output is the
+ * loss, a float scalar. (A loss in a file needs no such call: {"loss", "loss.onnx"}.) Options: all but "loss". */
+onnx_train_status onnx_train_model_build_with_loss(const onnx_train_model* forward, const onnx_train_model* loss,
+                                                   const onnx_train_option* options, size_t count,
+                                                   onnx_train_model** training);
 /* The inference model alone: no training entry points, no state but the weights. */
 onnx_train_status onnx_train_model_export(const onnx_train_model* training, onnx_train_model** inference);
 /* One entry point as a plain ONNX model: each state is an input, its next value an output. */
@@ -115,6 +121,12 @@ onnx_train_status onnx_train_model_flatten(const onnx_train_model* training, con
 onnx_train_status onnx_train_model_differentiate(const onnx_train_model* forward, const onnx_train_option* options,
                                                  size_t count, onnx_train_model** forward_pass,
                                                  onnx_train_model** backward_pass);
+
+/* A copy of a model with other weights: `tensors` by the names of initializers, in the shapes of the model's. Floats
+ * are converted to the float type of the weight, integers to its integer type; all else is ONNX_TRAIN_DATA. So is
+ * a name that the model does not have, unless `strict` is 0, which leaves such tensors out. */
+onnx_train_status onnx_train_model_with_weights(const onnx_train_model* model, const onnx_train_tensor* tensors,
+                                                size_t count, int32_t strict, onnx_train_model** changed);
 
 /* ---- Reports: whether a forward model can be trained, and everything that is in the way */
 
@@ -186,6 +198,21 @@ onnx_train_status onnx_train_session_inputs(onnx_train_session* session, const c
                                             const onnx_train_port** inputs, size_t* count);
 onnx_train_status onnx_train_session_outputs(onnx_train_session* session, const char* entry,
                                              const onnx_train_port** outputs, size_t* count);
+
+/* What a run of an entry point executes. The strings are valid until the next call with the session. */
+typedef struct onnx_train_plan {
+  const char* text; /* what the command `onnx-train show --plan` prints: a line a node */
+  const char* json; /* what it prints with --json: an array with an object a node, with kernel, FLOP and bytes */
+  /* Bytes of memory while it runs: of gradients and activations at their peak, workspace included; of that, workspace;
+   * and of constants. The state comes on top. */
+  size_t arena_bytes, workspace_bytes, constant_bytes;
+} onnx_train_plan;
+
+/* The plan of an entry point. Options: "batch" [1], the first size of the inputs where the model leaves it open, and
+ * "dim", "NAME=N", other sizes that it leaves open [8]. Makes the plan if there is none for these sizes; runs nothing.
+ */
+onnx_train_status onnx_train_session_plan(onnx_train_session* session, const char* entry,
+                                          const onnx_train_option* options, size_t count, onnx_train_plan* plan);
 
 /* The names of the state: weights, optimizer slots, statistics, keys. Valid as long as the session. */
 onnx_train_status onnx_train_session_states(onnx_train_session* session, const char* const** names, size_t* count);

@@ -142,6 +142,13 @@ class Model {
     return made(
         [&](onnx_train_model** model) { return onnx_train_model_build(get(), views.data(), views.size(), model); });
   }
+  // With a loss that is a model: onnx_train_model_build_with_loss.
+  Model build(const Model& loss, const Options& options) const {
+    const auto views = detail::views(options);
+    return made([&](onnx_train_model** model) {
+      return onnx_train_model_build_with_loss(get(), loss.get(), views.data(), views.size(), model);
+    });
+  }
   Model export_inference() const {
     return made([&](onnx_train_model** model) { return onnx_train_model_export(get(), model); });
   }

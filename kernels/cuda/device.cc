@@ -100,7 +100,8 @@ class CudaDevice : public Device {
     passes.insert(passes.begin() + 2, {"share_recurrent_steps", share_recurrent_steps});
     passes.push_back({"round_once", round_once});
     passes.push_back({"fold_transposes", fold_transposes});
-    passes.push_back({"block_attention", [](Model& model) { return block_attention(model, 1); }});
+    passes.push_back(
+        {"block_attention", [](Model& model) { return block_attention(model, 1, /*through_roundings=*/true); }});
     passes.push_back({"add_gather_gradients", add_gather_gradients});
     passes.push_back({"sparse_updates", sparse_updates});
     passes.push_back({"move_bfloat16", move_bfloat16});

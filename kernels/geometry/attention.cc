@@ -40,12 +40,18 @@ bool is_like(const Heads& heads, const Heads& batch, int64_t rows, int64_t width
   return heads.in_rows && heads.batch == batch.batch && heads.rows == rows && heads.width == width;
 }
 
-bool are_of(const NodeSpec& spec, DType dtype, int inputs) {
+// Whether the first `inputs` inputs and all outputs are there and of these types. The highest scores and the sums are
+// `computed`; everything else may be stored.
+bool are_of(const NodeSpec& spec, const AttentionTypes& types, int inputs) {
+  const auto fits = [&](DType dtype, bool is_statistic) {
+    return dtype == types.computed || (!is_statistic && dtype == types.stored);
+  };
+  const bool backward = inputs > 3;
   for (int i = 0; i < inputs; ++i) {
-    if (!spec.has_input(i) || spec.in_type(i) != dtype || spec.in_size(i) == 0) return false;
+    if (!spec.has_input(i) || !fits(spec.in_type(i), i > 4) || spec.in_size(i) == 0) return false;
   }
   for (int i = 0; i < 3; ++i) {
-    if (!spec.has_output(i) || spec.out_type(i) != dtype || spec.out_size(i) == 0) return false;
+    if (!spec.has_output(i) || !fits(spec.out_type(i), !backward && i > 0) || spec.out_size(i) == 0) return false;
   }
   return true;
 }
@@ -56,10 +62,10 @@ Shape padded(Shape mask, size_t rank) {
   return mask;
 }
 
-bool supports_mask(const NodeSpec& spec, int i, const AttentionOperands& attention) {
+bool supports_mask(const NodeSpec& spec, int i, DType computed, const AttentionOperands& attention) {
   if (!spec.has_input(i)) return true;
   const size_t rank = attention.q.batch.size() + 2;
-  if (spec.in_type(i) != spec.in_type(0) && spec.in_type(i) != DType::kBool) return false;
+  if (spec.in_type(i) != computed && spec.in_type(i) != DType::kBool) return false;
   if (spec.in_shape(i).size() > rank || spec.in_shape(i).empty()) return false;
   const Shape mask = padded(spec.in_shape(i), rank);
   for (size_t axis = 0; axis + 2 < rank; ++axis) {
@@ -118,22 +124,24 @@ MaskLayout mask_of(const NodeSpec& spec, int i, const AttentionOperands& attenti
   return layout;
 }
 
-bool supports_attention(const NodeSpec& spec, DType dtype) {
-  if (!are_of(spec, dtype, 3)) return false;
+bool supports_attention(const NodeSpec& spec, const AttentionTypes& types) {
+  if (!are_of(spec, types, 3)) return false;
   const AttentionOperands a = attention_operands(spec, 0);
   return fit(a) && a.q.in_rows && a.k.in_rows && a.v.in_rows &&
-         is_like(heads_of_output(spec, 0, "perm_y"), a.q, a.q.rows, a.v.width) && supports_mask(spec, 3, a);
+         is_like(heads_of_output(spec, 0, "perm_y"), a.q, a.q.rows, a.v.width) &&
+         supports_mask(spec, 3, types.computed, a);
 }
 
-bool supports_attention_gradient(const NodeSpec& spec, DType dtype) {
-  if (!are_of(spec, dtype, 7)) return false;
+bool supports_attention_gradient(const NodeSpec& spec, const AttentionTypes& types) {
+  if (!are_of(spec, types, 7)) return false;
   const AttentionOperands a = attention_operands(spec, 1);
   return fit(a) && a.q.in_rows && a.k.in_rows && a.v.in_rows &&
          is_like(heads_of_input(spec, 0, "perm_dy"), a.q, a.q.rows, a.v.width) &&
          is_like(heads_of_input(spec, 4, "perm_y"), a.q, a.q.rows, a.v.width) &&
          is_like(heads_of_output(spec, 0, "perm_dq"), a.q, a.q.rows, a.q.width) &&
          is_like(heads_of_output(spec, 1, "perm_dk"), a.q, a.k.rows, a.k.width) &&
-         is_like(heads_of_output(spec, 2, "perm_dv"), a.q, a.v.rows, a.v.width) && supports_mask(spec, 7, a);
+         is_like(heads_of_output(spec, 2, "perm_dv"), a.q, a.v.rows, a.v.width) &&
+         supports_mask(spec, 7, types.computed, a);
 }
 
 }  // namespace onnx_train

@@ -47,9 +47,17 @@ struct MaskLayout {
 // Describes input `i` of the node, which may be absent.
 MaskLayout mask_of(const NodeSpec& spec, int i, const AttentionOperands& attention);
 
-// Whether a kernel for `dtype` can run the node: tensors of this type, none empty, with contiguous rows; a mask of the
-// same type or of bools, with one column per key.
-bool supports_attention(const NodeSpec& spec, DType dtype);
-bool supports_attention_gradient(const NodeSpec& spec, DType dtype);
+// The type in which attention is computed, and one in which q, k, v, y and their gradients may be stored as well.
+struct AttentionTypes {
+  DType computed, stored;
+
+  AttentionTypes(DType dtype) : AttentionTypes(dtype, dtype) {}  // NOLINT: one type for all
+  AttentionTypes(DType computed_as, DType stored_as) : computed(computed_as), stored(stored_as) {}
+};
+
+// Whether a kernel for these types can run the node: no tensor is empty, rows are contiguous; a mask of the computed
+// type or of bools, with one column per key.
+bool supports_attention(const NodeSpec& spec, const AttentionTypes& types);
+bool supports_attention_gradient(const NodeSpec& spec, const AttentionTypes& types);
 
 }  // namespace onnx_train

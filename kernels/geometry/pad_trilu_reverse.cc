@@ -80,7 +80,7 @@ std::function<std::string(const Fault&)> explain_length(int64_t time) {
 bool supports_reverse_sequence(const NodeSpec& spec) {
   const int64_t batch = spec.node().attr("batch_axis", 1), time = spec.node().attr("time_axis", 0);
   return is_movable(spec.in_type(0)) && spec.in_type(1) == DType::kInt64 && spec.in_shape(0).size() >= 2 &&
-         batch + time == 1 && batch * time == 0;
+         ((batch == 0 && time == 1) || (batch == 1 && time == 0));
 }
 
 }  // namespace onnx_train

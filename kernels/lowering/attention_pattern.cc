@@ -6,6 +6,7 @@
 
 #include "kernels/lowering/permutation.h"
 #include "kernels/lowering/readers.h"
+#include "kernels/lowering/widened.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/inference.h"
 
@@ -78,7 +79,8 @@ std::optional<Scaled> scaled(Node* node) {
 
 class Matcher {
  public:
-  explicit Matcher(Node* softmax) : softmax_(softmax), p_(softmax->output()) {}
+  Matcher(Node* softmax, bool through_roundings)
+      : softmax_(softmax), p_(softmax->output()), through_roundings_(through_roundings) {}
 
   std::optional<Attention> run() {
     if (!is_plain(p_) || normalize_axis(softmax_->attr("axis", -1), p_->rank()) != p_->rank() - 1) return {};
@@ -95,13 +97,61 @@ class Matcher {
     if (members_.insert(node).second) found_.nodes.push_back(node);
   }
 
+  // The value that was rounded to 16 bits and widened again to give `value`; `value` itself if it was not.
+  Value* exact(Value* value) const {
+    Value* narrow = through_roundings_ ? widened_from(value) : nullptr;
+    Node* rounding = narrow ? narrow->producer() : nullptr;
+    const bool rounds = rounding && rounding->is("Cast") && rounding->input(0)->dtype() == DType::kFloat;
+    return rounds ? rounding->input(0) : value;
+  }
+
+  // Adds the casts between exact(value) and `value`.
+  void add_rounding(Value* value) {
+    if (exact(value) == value) return;
+    add(value->producer());
+    add(value->producer()->input(0)->producer());
+  }
+
+  // Where `value` is read, or its rounded copy is.
+  std::vector<Use> readers(const Value* value) const {
+    std::vector<Use> result;
+    for (const Use& use : value->uses()) {
+      const std::vector<Use> of_copy = through_roundings_ ? readers_of_copies(use) : std::vector<Use>();
+      if (of_copy.empty()) {
+        result.push_back(use);
+      } else {
+        result.insert(result.end(), of_copy.begin(), of_copy.end());
+      }
+    }
+    return result;
+  }
+
+  static std::vector<Use> readers_of_copies(const Use& narrowing) {
+    const Node& cast = *narrowing.node;
+    std::vector<Use> result;
+    if (!cast.is("Cast") || !is_narrow_type(cast.output()->dtype())) return result;
+    for (const Use& use : cast.output()->uses()) {
+      if (widened_from(use.node->output()) != cast.output()) return {};
+      const std::vector<Use>& uses = use.node->output()->uses();
+      result.insert(result.end(), uses.begin(), uses.end());
+    }
+    return result;
+  }
+
+  // The only reader of `value` or of its rounded copy; null if there are others.
+  Node* sole_reader(const Value* value) const {
+    const std::vector<Use> uses = readers(value);
+    return uses.size() == 1 && !value->graph().is_output(value) ? uses[0].node : nullptr;
+  }
+
   // ---- Forward
 
   bool find_scores() {
-    Value* masked = softmax_->input(0);
-    if (find_product(masked)) return true;
+    if (find_product(softmax_->input(0))) return true;
+    Value* masked = exact(softmax_->input(0));
     Node* node = masked->producer();
     if (!node || masked->type() != p_->type()) return false;
+    add_rounding(softmax_->input(0));
     if (node->is("Add")) {
       for (int i = 0; i < 2; ++i) {
         if (node->input(i)->type() == p_->type() && find_product(node->input(i))) return mask(node, node->input(1 - i));
@@ -131,10 +181,13 @@ class Matcher {
 
   // q kᵀ, possibly times a scalar
   bool find_product(Value* scores) {
-    const std::optional<Scaled> times = scaled(scores->producer());
-    const std::optional<Product> product = product_of(times ? times->x->producer() : scores->producer());
+    const std::optional<Scaled> times = scaled(exact(scores)->producer());
+    Value* multiplied = times ? times->x : scores;
+    const std::optional<Product> product = product_of(exact(multiplied)->producer());
     if (!product || !is_identity(product->y.permutation)) return false;
     add(product->node);
+    add_rounding(scores);
+    add_rounding(multiplied);
     if (times) add(times->node), found_.scale = times->scale;
     scaled_behind_ = times.has_value();
     found_.q = product->a;
@@ -145,14 +198,16 @@ class Matcher {
   // where(isnan(p), 0, p)
   bool find_guard() {
     nan_safe_p_ = p_;
-    for (const Use& use : p_->uses()) {
+    for (const Use& use : readers(p_)) {
       if (!use.node->is("IsNaN")) continue;
+      add_rounding(use.node->input(0));
       undefined_ = use.node->output();
       add(use.node);
     }
     if (!undefined_) return true;
-    for (const Use& use : p_->uses()) {
+    for (const Use& use : readers(p_)) {
       if (!is_guard(use.node, p_)) continue;
+      add_rounding(use.node->input(2));
       nan_safe_p_ = use.node->output();
       found_.nan_safe = true;
       add(use.node);
@@ -162,16 +217,17 @@ class Matcher {
 
   bool is_guard(const Node* node, const Value* x) const {
     return node && node->is("Where") && node->input(0) == undefined_ && is_zero(node->input(1)) &&
-           node->input(2) == x && node->output()->type() == p_->type();
+           exact(node->input(2)) == x && node->output()->type() == p_->type();
   }
 
   // The probabilities are read by the product with v and, in training, by dv.
   bool find_readers() {
-    for (const Use& use : nan_safe_p_->uses()) {
+    for (const Use& use : readers(nan_safe_p_)) {
       if (members_.count(use.node)) continue;
       if (use.node->is("SoftmaxGrad", kDomain) && use.index == 1) continue;
       const std::optional<Product> product = product_of(use.node);
-      if (!product || product->a.value != nan_safe_p_) return false;
+      if (!product || exact(product->a.value) != nan_safe_p_) return false;
+      add_rounding(product->a.value);
       const bool forward = is_identity(product->a.permutation);
       if (!forward && !is_identity(swapped(product->a.permutation))) return false;
       Node*& place = forward ? found_.pv_product : found_.dv_product;
@@ -193,25 +249,28 @@ class Matcher {
 
   bool find_gradients() {
     for (const Value* p : {p_, nan_safe_p_}) {
-      for (const Use& use : p->uses()) {
+      for (const Use& use : readers(p)) {
         if (use.node->is("SoftmaxGrad", kDomain) && use.index == 1) gradient_ = use.node;
       }
     }
     if (!gradient_ || normalize_axis(gradient_->attr("axis", -1), p_->rank()) != p_->rank() - 1) return false;
     add(gradient_);
+    add_rounding(gradient_->input(1));
     return find_probability_gradient() && find_score_gradient();
   }
 
   // dP = dy vᵀ, 0 where p is NaN
   bool find_probability_gradient() {
     Value* dp = gradient_->input(0);
+    add_rounding(dp);
     if (found_.nan_safe) {
-      Node* guard = dp->producer();
-      if (!guard || !is_guard(guard, guard->input(2))) return false;
+      Node* guard = exact(dp)->producer();
+      if (!guard || !is_guard(guard, exact(guard->input(2)))) return false;
       add(guard);
       dp = guard->input(2);
+      add_rounding(dp);
     }
-    const std::optional<Product> product = product_of(dp->producer());
+    const std::optional<Product> product = product_of(exact(dp)->producer());
     if (!product || !is_identity(product->y.permutation)) return false;
     if (!same(product->a, found_.dy) || !is_swap_of(product->b, found_.v)) return false;
     found_.dp_product = product->node;
@@ -223,25 +282,29 @@ class Matcher {
   bool find_score_gradient() {
     Value* ds = gradient_->output();
     if (selects_) {
-      Node* node = only_reader(ds);
+      Node* node = sole_reader(ds);
       const int kept = found_.keeps_true ? 1 : 2;
-      if (!node || !node->is("Where") || node->input(0) != found_.mask || node->input(kept) != ds ||
+      if (!node || !node->is("Where") || node->input(0) != found_.mask || exact(node->input(kept)) != ds ||
           !is_zero(node->input(3 - kept)) || node->output()->type() != p_->type()) {
         return false;
       }
       add(node);
+      add_rounding(node->input(kept));
       ds = node->output();
     }
     if (scaled_behind_) {
-      const std::optional<Scaled> times = scaled(only_reader(ds));
-      if (!times || times->x != ds || times->scale != found_.scale) return false;
+      const std::optional<Scaled> times = scaled(sole_reader(ds));
+      if (!times || exact(times->x) != ds || times->scale != found_.scale) return false;
       add(times->node);
+      add_rounding(times->x);
       ds = times->node->output();
     }
-    for (const Use& use : ds->uses()) {
+    for (const Use& use : readers(ds)) {
       const std::optional<Product> product = product_of(use.node);
-      if (!product || !(find_query_gradient(*product, ds) || find_key_gradient(*product, ds))) return false;
+      Value* read = use.node->input(use.index);
+      if (!product || !(find_query_gradient(*product, read) || find_key_gradient(*product, read))) return false;
       add(use.node);
+      add_rounding(read);
     }
     return found_.dq.value && found_.dk.value;
   }
@@ -271,17 +334,20 @@ class Matcher {
 
   // (scale q) kᵀ, where dq is multiplied by the same scalar; likewise for k.
   void absorb_scale(AttentionOperand* operand, AttentionOperand* gradient) {
-    const std::optional<Scaled> times = scaled(operand->value->producer());
-    if (!times || operand->value->graph().is_output(operand->value)) return;
-    for (const Use& use : operand->value->uses()) {
+    Value* product = exact(operand->value);
+    const std::optional<Scaled> times = scaled(product->producer());
+    if (!times || product->graph().is_output(product)) return;
+    for (const Use& use : readers(product)) {
       if (!members_.count(use.node)) return;
     }
     if (found_.trains) {
-      const std::optional<Scaled> back = scaled(only_reader(gradient->value));
-      if (!back || back->x != gradient->value || back->scale != times->scale) return;
+      const std::optional<Scaled> back = scaled(sole_reader(gradient->value));
+      if (!back || exact(back->x) != gradient->value || back->scale != times->scale) return;
       add(back->node);
+      add_rounding(back->x);
       gradient->value = back->node->output();
     }
+    add_rounding(operand->value);
     add(times->node);
     operand->value = times->x;
     found_.scale *= times->scale;
@@ -336,6 +402,7 @@ class Matcher {
 
   Node* const softmax_;
   Value* const p_;
+  const bool through_roundings_;
   Value* nan_safe_p_ = nullptr;  // the probabilities, or 0 where they are NaN
   Value* undefined_ = nullptr;
   Node* gradient_ = nullptr;
@@ -346,8 +413,8 @@ class Matcher {
 
 }  // namespace
 
-std::optional<Attention> find_attention(Node* softmax) {
-  return softmax->is("Softmax") ? Matcher(softmax).run() : std::nullopt;
+std::optional<Attention> find_attention(Node* softmax, bool through_roundings) {
+  return softmax->is("Softmax") ? Matcher(softmax, through_roundings).run() : std::nullopt;
 }
 
 }  // namespace onnx_train

@@ -42,6 +42,8 @@ struct Attention {
 
 // Returns the attention around a Softmax; nothing if the structure differs, or if another node reads scores or
 // probabilities. Requires float32, known shapes, no empty tensors, and contiguous rows of q, k, v and all gradients.
-std::optional<Attention> find_attention(Node* softmax);
+// With `through_roundings`, mixed precision may round scores, probabilities and their gradients to 16 bits: these casts
+// then belong to the attention's nodes.
+std::optional<Attention> find_attention(Node* softmax, bool through_roundings);
 
 }  // namespace onnx_train

@@ -6,6 +6,7 @@
 
 #include "kernels/functions/functions.h"
 #include "kernels/lowering/attention_pattern.h"
+#include "kernels/lowering/widened.h"
 #include "onnx_passes/ir/tables.h"
 
 namespace onnx_train {
@@ -45,6 +46,13 @@ std::vector<Var> add_forward(const Attention& a) {
   return call_lowered(b, "BlockAttention", 3, inputs, attrs);
 }
 
+// y as it is stored: rounded where all its readers round it, so that no float32 copy is kept for the backward pass.
+Var stored_result(Builder& b, const Attention& a, Var y) {
+  const std::vector<Node*> roundings = narrowing_readers(a.y.value);
+  if (roundings.empty()) return b.var(y.value());
+  return cast(b.var(roundings[0]->output()), DType::kFloat);
+}
+
 void add_backward(const Attention& a, const std::vector<Var>& forward, const Places& places) {
   const bool dp_first = places.at(a.dp_product) < places.at(a.dv_product);
   Builder b(&a.pv_product->graph(), dp_first ? a.dp_product : a.dv_product);
@@ -56,7 +64,8 @@ void add_backward(const Attention& a, const std::vector<Var>& forward, const Pla
   attrs.push_back({"perm_dk", a.dk.permutation});
   attrs.push_back({"perm_dv", a.dv.permutation});
   std::vector<Var> inputs = {b.var(a.dy.value), b.var(a.q.value), b.var(a.k.value), b.var(a.v.value)};
-  for (const Var& kept : forward) inputs.push_back(b.var(kept.value()));
+  inputs.push_back(stored_result(b, a, forward[0]));
+  for (const Var& statistic : {forward[1], forward[2]}) inputs.push_back(b.var(statistic.value()));
   if (a.mask) inputs.push_back(b.var(a.mask));
   const std::vector<Var> gradients = call_lowered(b, "BlockAttentionGrad", 3, inputs, attrs);
   Graph& graph = b.graph();
@@ -76,7 +85,7 @@ void rewrite(Attention a, const Places& places) {
 
 }  // namespace
 
-bool block_attention(Model& model, int64_t least_keys) {
+bool block_attention(Model& model, int64_t least_keys, bool through_roundings) {
   std::vector<Node*> softmaxes;
   Places places;
   int place = 0;
@@ -86,7 +95,7 @@ bool block_attention(Model& model, int64_t least_keys) {
   }
   bool changed = false;
   for (Node* softmax : softmaxes) {
-    std::optional<Attention> attention = find_attention(softmax);
+    std::optional<Attention> attention = find_attention(softmax, through_roundings);
     if (!attention || keys_of(*attention) < least_keys) continue;
     rewrite(std::move(*attention), places);
     changed = true;

@@ -20,10 +20,20 @@ RoundGradientTo <to> (x) => (y)
   y = Identity (x)
 })";
 
+// y = x / scale, rounded to the nearest 8-bit float of type `to`, times scale. `scale` is a scalar. What is too large
+// becomes the largest number of the type.
+constexpr const char* kFakeQuantize = R"(
+FakeQuantize <to> (x, scale) => (y)
+{
+  quantized = QuantizeLinear <output_dtype: int = @to> (x, scale)
+  y = DequantizeLinear (quantized, scale)
+})";
+
 }  // namespace
 
 std::vector<FunctionRow> precision_functions() {
-  return {{"RoundTo", round_to}, function("RoundGradientTo", kRoundGradientTo)};
+  return {
+      {"RoundTo", round_to}, function("RoundGradientTo", kRoundGradientTo), function("FakeQuantize", kFakeQuantize)};
 }
 
 }  // namespace onnx_train

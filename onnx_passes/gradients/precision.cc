@@ -9,6 +9,7 @@ std::vector<GradientRule> precision_rules() {
   return {
       // y = round(x)    dx = dy
       {"RoundTo", [](Grad& g) { return g.to(g.dy()); }, Trait::kNone, kDomain},
+      {"FakeQuantize", [](Grad& g) { return g.to(g.dy()); }, Trait::kNone, kDomain},
       // y = x    dx = round(dy)
       {"RoundGradientTo",
        [](Grad& g) {

@@ -23,6 +23,7 @@ inline constexpr const char* kStep = "step";
 inline constexpr const char* kRandomKey = "random_key";
 inline constexpr const char* kLossScale = "loss_scale";
 inline constexpr const char* kGoodSteps = "good_steps";     // number of finite steps since the loss scale changed
+inline constexpr const char* kMagnitudes = "magnitudes";    // of tensors that are rounded to 8 bits, in the last steps
 inline constexpr const char* kGradientSum = "grad";         // sum of gradients, belongs to a weight
 inline constexpr const char* kAccumulated = "accumulated";  // number of gradients in the sums
 inline constexpr const char* kAccumulatedFor = "accumulated_for";  // the step that the sums belong to

@@ -30,6 +30,9 @@ enum class DType : int {
   kUint32 = 12,
   kUint64 = 13,
   kBFloat16 = 16,
+  // Types that nodes round to; no tensor here has them.
+  kFloat8E4M3FN = 17,
+  kFloat8E5M2 = 19,
 };
 
 // Bytes per element. Throws Error for types without a whole number of bytes per element (strings, 4-bit types).

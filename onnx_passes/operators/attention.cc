@@ -6,15 +6,17 @@ namespace onnx_train {
 std::vector<Operator> attention_operators() {
   constexpr auto kOne = ElementTypes::kOneFloat;
   return {
-      {"BlockAttention",
-       "q[Q...] k[K...] v[V...] mask?:any @perm_q[#Q] @perm_k[#K] @perm_v[#V] @perm_y[#Y] -> "
-       "y[Y...] highest sum where 2 <= #Q, #Q = #K, #Q = #V, #Q = #Y",
-       kDomain, kOne},
-      {"BlockAttentionGrad",
-       "dy[Y...] q[Q...] k[K...] v[V...] y highest sum mask?:any "
-       "@perm_dy[#Y] @perm_q[#Q] @perm_k[#K] @perm_v[#V] @perm_y[#Y] @perm_dq[#Q] @perm_dk[#K] @perm_dv[#V] -> "
-       "dq dk dv where 2 <= #Q, #Q = #K, #Q = #V, #Q = #Y",
-       kDomain, kOne},
+      Operator{"BlockAttention",
+               "q[Q...] k[K...] v[V...] mask?:any @perm_q[#Q] @perm_k[#K] @perm_v[#V] @perm_y[#Y] -> "
+               "y[Y...] highest sum where 2 <= #Q, #Q = #K, #Q = #V, #Q = #Y",
+               kDomain, kOne}
+          .narrow({0, 1, 2}, {0}),
+      Operator{"BlockAttentionGrad",
+               "dy[Y...] q[Q...] k[K...] v[V...] y highest sum mask?:any "
+               "@perm_dy[#Y] @perm_q[#Q] @perm_k[#K] @perm_v[#V] @perm_y[#Y] @perm_dq[#Q] @perm_dk[#K] @perm_dv[#V] -> "
+               "dq dk dv where 2 <= #Q, #Q = #K, #Q = #V, #Q = #Y",
+               kDomain, kOne}
+          .narrow({0, 1, 2, 3, 4}, {0, 1, 2}),
   };
 }
 

@@ -104,6 +104,7 @@ constexpr Row kRows[] = {
     {"GeluGrad", kGradient, kOurs},
     {"GeluTanhGrad", kGradient, kOurs},
     {"SwishGrad", kGradient, kOurs},
+    {"FakeQuantize", "x[S...] scale[] -> y[S...]", kOurs},
     {"DropoutGrad", "dy[S...] mask:bool[S...] ratio:float[] -> dx[S...]", kOurs},
 };
 

@@ -66,7 +66,8 @@ bool run(Model& model, const BuildOptions& options) {
   step->algorithm->shell().set_name("accumulate");
   const Shared shared = add_shared_state(&model, *step);
   add_sums(model, step, shared);
-  add_totals(&model.add_entry_point("apply"), shared, is_sum(parse_loss(options.loss)));  // this invalidates `step`
+  const bool is_sum = !options.loss_model && onnx_train::is_sum(parse_loss(options.loss));
+  add_totals(&model.add_entry_point("apply"), shared, is_sum);  // this invalidates `step`
   return true;
 }
 

@@ -1,5 +1,6 @@
 // The list of passes that make a training model, in order.
 #include "onnx_passes/passes/accumulate.h"
+#include "onnx_passes/passes/delayed_scaling.h"
 #include "onnx_passes/passes/gradients.h"
 #include "onnx_passes/passes/initialization.h"
 #include "onnx_passes/passes/loss.h"
@@ -31,6 +32,7 @@ std::vector<Pass> training_passes(const BuildOptions& options) {
                               mixed_precision(options),
                               loss(options),
                               gradients(options)};
+  if (options.precision == Precision::kFloat8) passes.push_back({"delayed_scaling", delayed_scaling});
   if (options.accumulate) passes.push_back(accumulate(options));
   passes.push_back(optimizer(options));
   passes.push_back(initialization(options));

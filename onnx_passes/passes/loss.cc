@@ -5,6 +5,7 @@
 #include "onnx_passes/ir/inlining.h"
 #include "onnx_passes/ir/roles.h"
 #include "onnx_passes/passes/entry_point.h"
+#include "onnx_passes/passes/loss_model.h"
 #include "onnx_passes/passes/loss_resolution.h"
 #include "onnx_passes/passes/loss_terms.h"
 #include "onnx_passes/passes/training_versions.h"
@@ -55,7 +56,23 @@ void expand_body(Graph* graph, const std::string& output) {
   }
 }
 
+bool add_model(Model& model, const LossModel& loss) {
+  join_opsets(&model, loss);
+  const auto add = [&](EntryPoint* entry, const std::function<Value*(Value*)>& version) {
+    Builder b(entry->algorithm.get());
+    add_result(entry, roles::kLoss, add_loss_model(&b, loss, version));
+  };
+  if (!model.find_entry_point("step")) model.add_entry_point("step");
+  EntryPoint* step = model.find_entry_point("step");
+  add(step, [&](Value* v) { return training_value(*step, v); });
+  add(&model.add_entry_point("evaluate"), [](Value* v) { return v; });
+  model.set_metadata("onnx_train.loss", loss.name);
+  model.set_metadata("onnx_train.outputs", R"({"loss": "mean", "grad_norm": "last"})");
+  return true;
+}
+
 bool run(Model& model, const BuildOptions& options) {
+  if (options.loss_model) return add_model(model, *options.loss_model);
   std::vector<LossTerm> terms = parse_loss(options.loss);
   for (const LossTerm& term : terms) {
     if (term.is_output) expand_body(model.graph.get(), term.loss.text);

@@ -8,8 +8,11 @@
 // float scalar, and, for the first loss over class indices, `accuracy`, a float scalar: the fraction of positions,
 // except ignored ones, where the label is the class with the largest prediction.
 //
-// Metadata: onnx_train.loss is the expression with defaults filled in (names, class axis); onnx_train.outputs tells for
-// the output of each role how to combine batches: {"loss": "mean", "accuracy": "mean", "grad_norm": "last"}.
+// A loss that is a model of its own adds its nodes in the place of the expression's (loss_model.h).
+//
+// Metadata: onnx_train.loss is the expression with defaults filled in (names, class axis), or the loss model's name;
+// onnx_train.outputs tells for the output of each role how to combine batches: {"loss": "mean", "accuracy": "mean",
+// "grad_norm": "last"}.
 #pragma once
 
 #include "onnx_passes/passes/passes.h"

@@ -42,6 +42,7 @@ class MixedPrecision {
         step_(*step),
         graph_(*step->algorithm),
         all_(precision != Precision::kProductsInBfloat16),
+        to_8_bits_(precision == Precision::kFloat8),
         to_(precision == Precision::kFloat16 ? DType::kFloat16 : DType::kBFloat16) {}
 
   bool run() {
@@ -120,8 +121,51 @@ class MixedPrecision {
   Attrs rounding() const { return {{"to", static_cast<int>(to_)}}; }
 
   void convert_product(Node* node) {
-    for (int i = 0; i < kOperands; ++i) node->set_input(i, rounded(node->input(i), node));
+    const bool narrow = to_8_bits_ && multiplies_weight(*node);
+    for (int i = 0; i < kOperands; ++i) {
+      Value* operand = rounded(node->input(i), node);
+      node->set_input(i, narrow ? rounded_to_8_bits(operand, node) : operand);
+    }
     convert_result(node->output(), /*round=*/all_);
+    if (narrow) round_gradient_to_8_bits(node->output());
+  }
+
+  // Whether the node is a MatMul or Gemm with a weight whose sizes 8-bit products on accelerators take: multiples
+  // of 16.
+  static bool multiplies_weight(const Node& node) {
+    if (!node.is("MatMul") && !node.is("Gemm")) return false;
+    const auto fits = [](const Dim& size) { return size.known() && size.value() > 0 && size.value() % 16 == 0; };
+    for (int i = 0; i < kOperands; ++i) {
+      const Value* operand = node.input(i);
+      const Value* root = operand;
+      while (root->producer() && role_of(*root->producer()) == Role::kMovement) root = root->producer()->input(0);
+      if (!root->is_initializer() || operand->rank() != 2) continue;
+      const Dims& sizes = *operand->type().dims;
+      return fits(sizes[0]) && fits(sizes[1]);
+    }
+    return false;
+  }
+
+  // A number of 8 bits is one of bfloat16: rounding it there changes nothing, and tells lowering so.
+  Value* rounded_to_8_bits(Value* value, Node* first) {
+    Value*& made = rounded_to_8_bits_[value];
+    if (made) return made;
+    const bool ours = value->producer() && &value->graph() == &graph_;
+    Builder b(&graph_, ours ? value->producer()->next() : first);
+    b.set_name(value->name() + "/float8");
+    const Var narrow = call(b, "RoundTo", {b.var(value)}, {{"to", static_cast<int>(DType::kFloat8E4M3FN)}});
+    return made = call(b, "RoundTo", {narrow}, rounding()).value();
+  }
+
+  // Gradients of one product are rounded for its backward products alone; `product` is its result.
+  void round_gradient_to_8_bits(Value* product) {
+    const std::vector<Use> readers = product->uses();
+    Builder b(&graph_, product->producer()->next());
+    b.set_name(product->name() + "/float8");
+    // The gradient meets the last one first.
+    Var result = call(b, "RoundGradientTo", {b.var(product)}, rounding());
+    result = call(b, "RoundGradientTo", {result}, {{"to", static_cast<int>(DType::kFloat8E5M2)}});
+    for (const Use& use : readers) use.node->set_input(use.index, result.value());
   }
 
   void convert_recurrent(Node* node) {
@@ -229,11 +273,12 @@ class MixedPrecision {
   Graph& inference_;
   EntryPoint& step_;
   Graph& graph_;
-  const bool all_;  // also round activations
+  const bool all_;        // also round activations
+  const bool to_8_bits_;  // also round operands of products with weights to 8 bits
   const DType to_;
   bool changed_ = false;
   std::unordered_set<const Value*> activations_;  // values that depend on a product or a lookup
-  std::unordered_map<Value*, Value*> rounded_;
+  std::unordered_map<Value*, Value*> rounded_, rounded_to_8_bits_;
   std::unordered_map<const Value*, const Value*> original_of_;  // training version -> value of the inference graph
   std::unordered_map<const Value*, bool> is_rounded_;           // of values that some node moves
 };
@@ -254,7 +299,8 @@ namespace {
 constexpr std::pair<const char*, Precision> kPrecisions[] = {{"float32", Precision::kFloat32},
                                                              {"gemm-bf16", Precision::kProductsInBfloat16},
                                                              {"bf16", Precision::kBfloat16},
-                                                             {"fp16", Precision::kFloat16}};
+                                                             {"fp16", Precision::kFloat16},
+                                                             {"fp8", Precision::kFloat8}};
 
 }  // namespace
 
@@ -262,7 +308,7 @@ Precision parse_precision(const std::string& name) {
   for (const auto& [known, precision] : kPrecisions) {
     if (name == known) return precision;
   }
-  fail("unknown precision '", name, "'; take float32, gemm-bf16, bf16 or fp16");
+  fail("unknown precision '", name, "'; take float32, gemm-bf16, bf16, fp16 or fp8");
 }
 
 const char* name(Precision precision) {

@@ -1,4 +1,4 @@
-// Mixed precision: which values of a training step are rounded to bfloat16.
+// Mixed precision: which values of a training step are rounded to 16 bits, or to 8.
 //
 // The pass changes no type. It adds two functions to the step's graph (functions/precision.cc): RoundTo where a value
 // is rounded, and RoundGradientTo where the gradient of a value is rounded. RoundTo passes its own gradient through
@@ -8,6 +8,10 @@
 //
 //   gemm-bf16   Products and convolutions read rounded operands, also in the backward pass. The rest is float32.
 //   bf16        Activations and their gradients are rounded, too, where the table in mixed_precision.cc says so.
+//   fp16        The same, to float16.
+//   fp8         As bf16. Products with weights read operands that are rounded to 8-bit floats as well, E4M3 forward
+//   and,
+//               for gradients, E5M2; delayed_scaling.h adds their scales after the gradients.
 //
 // Weights, optimizer state, losses, reductions and statistics stay float32. Runs after the training mode, whose nodes
 // it changes, and before the loss, which computes in float32 on rounded values. Values that the step shares with the
@@ -20,7 +24,7 @@ namespace onnx_train {
 
 Pass mixed_precision(const BuildOptions& options);
 
-// "float32", "gemm-bf16", "bf16", as --precision takes them. Throws Error that lists them.
+// "float32", "gemm-bf16", "bf16", "fp16", "fp8", as --precision takes them. Throws Error that lists them.
 Precision parse_precision(const std::string& name);
 const char* name(Precision precision);
 

@@ -6,6 +6,7 @@
 //   mixed precision what "step" rounds to 16 bits, where asked for
 //   loss            "step" and "evaluate" get their loss and metrics
 //   gradients       backward pass, global norm
+//   delayed scaling scales of what "step" rounds to 8 bits, where asked for
 //   accumulate      cut into "accumulate" and "apply" where asked for
 //   optimizer       new weights and slots, update bindings
 //   initialization  state from a seed
@@ -22,6 +23,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -40,11 +42,15 @@ enum class Precision {
   kProductsInBfloat16,  // operands of products and convolutions
   kBfloat16,            // activations, too
   kFloat16,             // the same in float16, with a dynamic loss scale unless the options say otherwise
+  kFloat8,              // as kBfloat16; products with weights have operands of 8 bits
 };
 
+struct LossModel;  // loss_model.h
+
 struct BuildOptions {
-  std::string loss = "cross_entropy";  // see loss_expression.h for the grammar
-  std::string optimizer = "adamw";     // "sgd(momentum=0.9, nesterov=1)"; see optimizers.h
+  std::string loss = "cross_entropy";                     // see loss_expression.h for the grammar
+  std::shared_ptr<const LossModel> loss_model = nullptr;  // takes the place of `loss`
+  std::string optimizer = "adamw";                        // "sgd(momentum=0.9, nesterov=1)"; see optimizers.h
   Mode mode = Mode::kTrain;
   Precision precision = Precision::kFloat32;
   std::vector<std::string> train;  // names, globs, @files; empty: every float initializer that reaches the loss

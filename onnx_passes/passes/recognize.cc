@@ -5,6 +5,7 @@
 
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/passes/loss_expression.h"
+#include "onnx_passes/passes/loss_model.h"
 
 namespace onnx_train {
 namespace {
@@ -20,10 +21,14 @@ const std::vector<Rewrite>& rewrites() {
   return all;
 }
 
-// The words of the loss expression, any of which may name a value of the model.
-std::unordered_set<std::string> words_of(const std::string& loss) {
+// The words of the loss, any of which may name a value of the model.
+std::unordered_set<std::string> words_of_loss(const BuildOptions& options) {
   std::unordered_set<std::string> words;
-  for (const LossTerm& term : parse_loss(loss)) {
+  if (options.loss_model) {
+    for (const Value* input : options.loss_model->model.graph->inputs()) words.insert(input->name());
+    return words;
+  }
+  for (const LossTerm& term : parse_loss(options.loss)) {
     words.insert(term.loss.text);
     for (const Word& name : term.arguments.names) words.insert(name.text);
     for (const Option& option : term.arguments.options) {
@@ -47,7 +52,7 @@ constexpr int kMaxNodes = 64;
 
 class Recognizer {
  public:
-  Recognizer(Model* model, const BuildOptions& options) : model_(*model), words_of_loss_(words_of(options.loss)) {
+  Recognizer(Model* model, const BuildOptions& options) : model_(*model), words_of_loss_(words_of_loss(options)) {
     const auto weights = select_trainable(*model, options.train, options.freeze);
     weights_.insert(weights.begin(), weights.end());
   }

@@ -26,7 +26,7 @@ from ._errors import (
     UsageError,
 )
 from ._model import CheckReport, Finding, Model, build, check, load
-from ._session import Port, Result, Session, State
+from ._session import Plan, PlanNode, Port, Result, Session, State
 
 if TYPE_CHECKING:
     from . import losses, optimizers, torch
@@ -49,6 +49,8 @@ __all__ = [
     "History",
     "Model",
     "OutOfMemoryError",
+    "Plan",
+    "PlanNode",
     "Port",
     "Result",
     "Session",

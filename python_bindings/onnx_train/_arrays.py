@@ -30,10 +30,7 @@ def as_input(value: Any, dtype: str, name: str) -> np.ndarray[Any, Any]:
     Raises:
         DataError: for anything else; the message names the input, its type and the expected one.
     """
-    try:
-        array = as_numpy(value)
-    except (TypeError, ValueError, BufferError, RuntimeError) as error:
-        raise DataError(f"'{name}' cannot be read as an array: {error}") from error
+    array = _read(value, name)
     expected = np.dtype(dtype)
     is_number_or_list = not hasattr(value, "dtype")
     if not np.can_cast(array.dtype, expected, casting="same_kind") and not (
@@ -41,6 +38,22 @@ def as_input(value: Any, dtype: str, name: str) -> np.ndarray[Any, Any]:
     ):
         raise DataError(f"'{name}' is {array.dtype}; it must be {expected}")
     return np.asarray(array, expected, order="C")
+
+
+def as_dense(value: Any, name: str) -> np.ndarray[Any, Any]:
+    """`value` as a dense array in row-major order with elements of its own type.
+
+    Raises:
+        DataError: for what is no array; the message has `name`.
+    """
+    return np.asarray(_read(value, name), order="C")
+
+
+def _read(value: Any, name: str) -> np.ndarray[Any, Any]:
+    try:
+        return as_numpy(value)
+    except (TypeError, ValueError, BufferError, RuntimeError) as error:
+        raise DataError(f"'{name}' cannot be read as an array: {error}") from error
 
 
 def _is_exact(array: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> bool:

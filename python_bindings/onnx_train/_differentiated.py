@@ -26,6 +26,7 @@ class Differentiated:
         backward_inputs: names of all that the backward pass reads.
         output_gradients: the name of the gradient of each float output, by the output's name; outputs that depend on no
             weight and no float input have none.
+        freezes: whether some weights are constants by `freeze`.
         gradients: what the backward pass gives; `of` is the weight or input.
     """
 
@@ -46,6 +47,7 @@ class Differentiated:
         options = options_of(
             train=train, freeze=freeze, mode=mode, precision=precision, dtype=dtype, batch=batch, seed=seed
         )
+        self.freezes = freeze is not None
         forward, backward = _as_model(model)._core.differentiate(options)
         self._forward = Session(_Model(forward), device, threads=threads)
         self._backward = Session(_Model(backward), device, threads=threads)

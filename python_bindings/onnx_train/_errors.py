@@ -23,37 +23,87 @@ class Error(RuntimeError):
 
 
 class UsageError(Error, ValueError):
-    """An argument that is wrong for any model; also a session that two threads use at the same time."""
+    """An argument that is wrong for any model; also a session that two threads use at the same time.
+
+    >>> import onnx_train
+    >>> try:
+    ...     onnx_train.build("mlp.onnx", clip=-1.0)
+    ... except onnx_train.UsageError as error:
+    ...     print(error)
+    --clip: -1.0 is out of range; take a number above 0
+    """
 
     code = "usage"
 
 
 class DataError(Error, ValueError):
-    """Inputs of a run: a name, type, shape or number that the model does not accept."""
+    """Inputs of a run: a name, type, shape or number that the model does not accept.
+
+    >>> import onnx_train
+    >>> try:
+    ...     onnx_train.Session("mlp.onnx").run("predict", {"y": 0.0})
+    ... except onnx_train.DataError as error:
+    ...     print(error)
+    entry point 'predict' has no input 'y'; it has x
+    """
 
     code = "data"
 
 
 class FileError(Error):
-    """A file that cannot be read or written, or that does not hold what it should."""
+    """A file that cannot be read or written, or that does not hold what it should.
+
+    >>> import onnx_train
+    >>> try:
+    ...     onnx_train.load("missing.onnx")
+    ... except onnx_train.FileError as error:
+    ...     print(error)
+    missing.onnx: No such file or directory
+    """
 
     code = "file"
 
 
 class UnsupportedError(Error):
-    """A model, or something asked of it, that is not supported."""
+    """A model, or something asked of it, that is not supported.
+
+    >>> import onnx_train
+    >>> try:
+    ...     onnx_train.build("mlp.onnx", freeze="fc9.*")
+    ... except onnx_train.UnsupportedError as error:
+    ...     print(error.code)
+    unsupported
+    """
 
     code = "unsupported"
 
 
 class OutOfMemoryError(Error):
-    """Not enough memory."""
+    """Not enough memory for the weights, the gradients or the activations.
+
+    >>> import numpy as np
+    >>> import onnx_train
+    >>> session = onnx_train.Session(onnx_train.build("mlp.onnx"), memory=64)  # bytes
+    >>> try:
+    ...     session.step(np.eye(4, dtype=np.float32), np.array([0, 1, 2, 0]))
+    ... except onnx_train.OutOfMemoryError as error:
+    ...     print(error.code)
+    memory
+    """
 
     code = "memory"
 
 
 class DeviceError(Error):
-    """A device that is not there, or that failed."""
+    """A device that is not there, or that failed.
+
+    >>> import onnx_train
+    >>> try:
+    ...     onnx_train.Session("mlp.onnx", "abacus")
+    ... except onnx_train.DeviceError as error:
+    ...     print(error.code)
+    device
+    """
 
     code = "device"
 

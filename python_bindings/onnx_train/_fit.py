@@ -34,8 +34,15 @@ class Step:
         samples: in this step.
         loss: of the step's samples, before the update.
         learning_rate: of the step.
-        seconds: of the step, with the time that the data took.
+        seconds: that the step and its data took.
         metrics: the other outputs of the entry point, such as ``accuracy`` and ``grad_norm``.
+
+    >>> import numpy as np
+    >>> import onnx_train
+    >>> data = {"x": np.eye(4, dtype=np.float32), "labels": np.array([0, 1, 2, 0])}
+    >>> first = onnx_train.fit(onnx_train.build("mlp.onnx"), data, steps=2).steps[0]
+    >>> first.step, first.epoch, first.samples, sorted(first.metrics)
+    (1, 1, 4, ['accuracy', 'grad_norm'])
     """
 
     step: int
@@ -57,6 +64,13 @@ class Evaluation:
         train_loss: the mean over the samples since the previous evaluation.
         metrics: of the evaluation data; empty without such data.
         best: whether its loss is the lowest so far.
+
+    >>> import numpy as np
+    >>> import onnx_train
+    >>> data = {"x": np.eye(4, dtype=np.float32), "labels": np.array([0, 1, 2, 0])}
+    >>> last = onnx_train.fit(onnx_train.build("mlp.onnx"), data, epochs=3, eval_data=data).evaluations[-1]
+    >>> last.epoch, sorted(last.metrics)
+    (3, ['accuracy', 'loss'])
     """
 
     step: int
@@ -67,18 +81,49 @@ class Evaluation:
 
     @property
     def loss(self) -> float:
-        """The loss on the evaluation data; without them the training loss."""
+        """The loss on the evaluation data; without them the training loss.
+
+        >>> last.loss == last.metrics["loss"]
+        True
+        """
         return self.metrics.get("loss", self.train_loss)
 
 
 class Callback:
-    """What is called while `fit` runs. A method that returns True stops the training after it."""
+    """What is called while `fit` runs. A method that returns True stops the training after it.
+
+    Methods may use the session. An exception ends the training, and `fit` raises it.
+
+    >>> import numpy as np
+    >>> import onnx_train
+    >>> class Stop(onnx_train.Callback):
+    ...     def on_step(self, session, step):
+    ...         return step.loss < 0.5
+    >>> data = {"x": np.eye(4, dtype=np.float32), "labels": np.array([0, 1, 2, 0])}
+    >>> onnx_train.fit(onnx_train.build("mlp.onnx"), data, epochs=1000, lr=0.1, callbacks=[Stop()]).reason
+    'callback'
+    """
 
     def on_step(self, session: Session, step: Step) -> bool | None:
-        """After each step."""
+        """After each step.
+
+        >>> class Print(onnx_train.Callback):
+        ...     def on_step(self, session, step):
+        ...         print(step.step, step.learning_rate)
+        >>> history = onnx_train.fit(onnx_train.build("mlp.onnx"), data, steps=2, lr=0.5, callbacks=[Print()])
+        1 0.5
+        2 0.5
+        """
 
     def on_evaluation(self, session: Session, evaluation: Evaluation) -> bool | None:
-        """After each evaluation."""
+        """After each evaluation: of each epoch, or of ``eval_every`` steps.
+
+        >>> class KeepBest(onnx_train.Callback):
+        ...     def on_evaluation(self, session, evaluation):
+        ...         if evaluation.best:
+        ...             session.save("best.onnx")
+        >>> history = onnx_train.fit(onnx_train.build("mlp.onnx"), data, epochs=3, callbacks=[KeepBest()])
+        """
 
 
 @dataclass
@@ -87,7 +132,16 @@ class History:
 
     Attributes:
         session: holds the trained state.
+        steps: all steps, each a `Step`.
+        evaluations: all evaluations, each an `Evaluation`.
         reason: ``"finished"``, ``"interrupted"`` (Ctrl-C), ``"early_stop"``, ``"time_limit"`` or ``"callback"``.
+
+    >>> import numpy as np
+    >>> import onnx_train
+    >>> data = {"x": np.eye(4, dtype=np.float32), "labels": np.array([0, 1, 2, 0])}
+    >>> history = onnx_train.fit(onnx_train.build("mlp.onnx"), data, epochs=3)
+    >>> len(history.steps), len(history.evaluations), history.reason
+    (3, 3, 'finished')
     """
 
     session: Session
@@ -97,7 +151,11 @@ class History:
 
     @property
     def losses(self) -> np.ndarray[Any, Any]:
-        """The loss of each step, float64[steps]."""
+        """The loss of each step, float64[steps].
+
+        >>> history.losses.shape
+        (3,)
+        """
         return np.array([step.loss for step in self.steps])
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ._differentiated import Differentiated
-from ._model import Patterns, _as_model
+from ._model import Model, Patterns, _as_model
 from ._session import Session
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def value_and_grad(
     model: Any,
-    loss: str | Loss | None = None,
+    loss: str | Loss | Any = None,
     *,
     train: Patterns = None,
     freeze: Patterns = None,
@@ -40,6 +40,10 @@ def value_and_grad(
         order of the inputs, labels and the like after those of the model. Weights by name take the place of the file's.
         The gradients are those of the weights and float inputs, by name, each of the shape of what it belongs to.
 
+    Raises:
+        UnsupportedError: for a model that cannot be differentiated; `check` lists everything that is in the way.
+        DataError: of ``f``, for names, types and shapes that the model does not accept.
+
     >>> import numpy as np
     >>> import onnx_train
     >>> f = onnx_train.value_and_grad("mlp.onnx", "cross_entropy")
@@ -49,7 +53,7 @@ def value_and_grad(
     """
     training = _as_model(model).build(loss, "sgd", train=train, freeze=freeze, dtype=dtype, mode="frozen")
     state = Session(training, threads=threads).state
-    passes = Differentiated(training.flatten("evaluate"), mode="frozen", threads=threads)
+    passes = passes_of_loss(training, threads)
     weights = {port.name: state[port.name] for port in passes.inputs if port.name in state}
     names = [port.name for port in passes.inputs if port.name not in state]
 
@@ -68,8 +72,23 @@ def value_and_grad(
     return function
 
 
-def grad(model: Any, loss: str | Loss | None = None, **options: Any) -> Callable[..., Gradients]:
-    """The gradients alone of `value_and_grad`, whose arguments it takes."""
+def passes_of_loss(training: Model, threads: int | None) -> Differentiated:
+    """The passes of a training model's loss. Its trained weights are inputs; frozen ones and a loss's own are constants."""
+    evaluate = training.flatten("evaluate")
+    passes = Differentiated(evaluate, mode="frozen", threads=threads)
+    return Differentiated(evaluate, freeze="*", mode="frozen", threads=threads) if passes.weights else passes
+
+
+def grad(model: Any, loss: str | Loss | Any = None, **options: Any) -> Callable[..., Gradients]:
+    """The gradients alone of `value_and_grad`, whose arguments it takes.
+
+    >>> import numpy as np
+    >>> import onnx_train
+    >>> f = onnx_train.grad("mlp.onnx", "mse(logits, target)")
+    >>> batch = {"x": np.eye(4, dtype=np.float32), "target": np.zeros((4, 3), np.float32)}
+    >>> f(batch)["fc2.bias"].shape
+    (3,)
+    """
     function = value_and_grad(model, loss, **options)
 
     def gradients(batch: Any, weights: Mapping[str, Any] | None = None) -> Gradients:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Union
 
 from . import _core
+from ._errors import UsageError
 from ._options import options_of
 
 if TYPE_CHECKING:
@@ -23,6 +24,10 @@ class Finding(NamedTuple):
         subject: a node, a weight, or a part of the work.
         what: what was found.
         advice: what to do; may be empty.
+
+    >>> import onnx_train
+    >>> for finding in onnx_train.check("mlp.onnx").findings:
+    ...     print(f"{finding.subject}: {finding.what}")
     """
 
     subject: str
@@ -40,6 +45,11 @@ class CheckReport:
         failure: why the model cannot be trained, in one line; empty when it can.
         obstacles: everything that is in the way of training.
         findings: what is worth knowing besides.
+
+    >>> import onnx_train
+    >>> report = onnx_train.check("mlp.onnx")
+    >>> bool(report), report.loss, report.failure, report.obstacles
+    (True, 'cross_entropy', '', [])
     """
 
     def __init__(self, core: _core.Model, options: list[tuple[str, str]]) -> None:
@@ -62,6 +72,10 @@ class Model:
     """One ONNX model in memory: a forward model, a training model or a checkpoint. It does not change.
 
     `load` makes models from files, bytes and `onnx.ModelProto`. Any number of threads may use a model.
+
+    >>> import onnx_train
+    >>> model = onnx_train.load("mlp.onnx")
+    >>> training = model.build("cross_entropy", "sgd(lr=0.1)")
     """
 
     def __init__(self, core: _core.Model) -> None:
@@ -69,7 +83,7 @@ class Model:
 
     def build(
         self,
-        loss: str | Loss | None = None,
+        loss: str | Loss | Any = None,
         optimizer: str | Optimizer | None = None,
         *,
         train: Patterns = None,
@@ -94,13 +108,16 @@ class Model:
         command's default.
 
         Args:
-            loss: such as ``"cross_entropy"`` or ``onnx_train.losses.mse("y", "target")``.
+            loss: such as ``"cross_entropy"`` or ``onnx_train.losses.mse("y", "target")``; or a model that computes it:
+                a path that ends with .onnx, bytes, an `onnx.ModelProto` or a `Model`. An input of that model whose name
+                is that of a value of this model, mostly of an output, reads that value; its other inputs become inputs
+                of the training model, such as targets. Its one output is the loss, a float scalar.
             optimizer: such as ``"adamw(weight_decay=0.01)"`` or ``onnx_train.optimizers.SGD(momentum=0.9)``.
             train: weights to train, by names and globs; all others stay as they are.
             freeze: weights to leave as they are, likewise.
             decay: weights that decay, likewise; by default all but biases and scales of norms.
             mode: ``"train"``, or ``"frozen"``: batch norm uses its running statistics, dropout is off.
-            precision: ``"float32"``, ``"gemm-bf16"``, ``"bf16"`` or ``"fp16"``.
+            precision: ``"float32"``, ``"gemm-bf16"``, ``"bf16"``, ``"fp16"`` or ``"fp8"``.
             loss_scale: a number or ``"dynamic"``.
             clip: the global norm at which gradients are clipped.
             accumulate: whether to make entry points ``accumulate`` and ``apply`` in the place of ``step``.
@@ -114,13 +131,16 @@ class Model:
 
         Raises:
             UsageError: for an option with a wrong value.
-            UnsupportedError: for a model that cannot be trained; `check` lists everything that is in the way.
+            UnsupportedError: for a model that cannot be trained; `check` lists everything that is in the way. Also for
+                a loss model that does not fit.
 
-        >>> import onnx_train
-        >>> training = onnx_train.load("digits_cnn.onnx").build("cross_entropy", "adamw(lr=1e-3)")
+        >>> small = model.build("cross_entropy", "adamw(lr=1e-3)", freeze="fc1.*", clip=1.0)
+        >>> [name for name in onnx_train.Session(small).state if not name.startswith("state/")]
+        ['fc2.weight', 'fc2.bias']
         """
+        text = _text_of(loss)
         options = options_of(
-            loss=loss,
+            loss=text,
             optimizer=optimizer,
             train=train,
             freeze=freeze,
@@ -138,12 +158,14 @@ class Model:
             running_variance=running_variance,
             dtype=dtype,
         )
+        if loss is not None and text is None:
+            return Model(self._core.build_with_loss(_as_model(loss)._core, options))
         return Model(self._core.build(options))
 
     def check(
         self,
         *,
-        loss: str | Loss | None = None,
+        loss: str | Loss | os.PathLike[str] | None = None,
         mode: str | None = None,
         train: Patterns = None,
         freeze: Patterns = None,
@@ -158,14 +180,21 @@ class Model:
         Args:
             dim: ``"NAME=N"``: sizes of symbolic dimensions in what is planned.
 
-        The other arguments are those of `build`; without `loss` one is chosen that fits the first output.
+        The other arguments are those of `build`; without `loss` one is chosen that fits the first output. A loss that is a
+        model must be in a file.
 
-        >>> import onnx_train
-        >>> bool(onnx_train.load("digits_cnn.onnx").check())
+        Raises:
+            UsageError: for an option with a wrong value.
+
+        >>> report = model.check(loss="mse(logits, target)", dim="N=32")
+        >>> bool(report)
         True
         """
+        text = _text_of(loss)
+        if loss is not None and text is None:
+            raise UsageError("check takes a loss that is a model as a path; save it first")
         options = options_of(
-            loss=loss,
+            loss=text,
             mode=mode,
             train=train,
             freeze=freeze,
@@ -178,23 +207,89 @@ class Model:
         return CheckReport(self._core, options)
 
     def export(self) -> Model:
-        """The inference model of a training model: no training entry points, no state but the weights."""
+        """The inference model of a training model: no training entry points, no state but the weights.
+
+        Raises:
+            UnsupportedError: for a model without training entry points.
+
+        >>> inference = training.export()
+        >>> onnx_train.Session(inference).entries
+        ['predict']
+        """
         return Model(self._core.export())
 
     def flatten(self, entry: str) -> Model:
-        """One entry point as a plain ONNX model: each state is an input, its next value an output."""
+        """One entry point as a plain ONNX model: each state is an input, its next value an output.
+
+        Any runtime can run it: it has standard operators and functions of them only.
+
+        Args:
+            entry: ``"step"``, ``"evaluate"``, ``"predict"``, ``"accumulate"`` or ``"apply"``.
+
+        Raises:
+            UsageError: for a name of no entry point; the message lists those that there are.
+
+        >>> [port.name for port in onnx_train.Session(training.flatten("evaluate")).inputs("predict")]
+        ['x', 'labels', 'fc1.weight', 'fc1.bias', 'fc2.weight', 'fc2.bias']
+        """
         return Model(self._core.flatten(entry))
 
+    def with_weights(
+        self, weights: Mapping[str, Any] | str | os.PathLike[str], *, strict: bool = True
+    ) -> Model:
+        """A copy of this model, a forward or a training model, with other weights.
+
+        Args:
+            weights: arrays by name, of any library, or a .safetensors or .npz file of such. They have the shapes of the
+                model's weights; floats of another type are converted. Weights that are left out stay.
+            strict: whether names that are no weights of the model are errors; else they are left out.
+
+        Raises:
+            DataError: for a name that is no weight of the model, and for another shape or kind of type.
+            FileError: for a file that cannot be read.
+
+        >>> import numpy as np
+        >>> shifted = model.with_weights({"fc2.bias": np.ones(3)})
+        >>> x = np.zeros((1, 4), np.float32)
+        >>> onnx_train.Session(shifted).predict(x).logits.shape
+        (1, 3)
+        """
+        from . import _safetensors
+        from ._arrays import as_dense
+
+        if isinstance(weights, (str, os.PathLike)):
+            weights = _safetensors.read(weights)[0]
+        arrays = {name: as_dense(value, name) for name, value in weights.items()}
+        return Model(self._core.with_weights(arrays, strict))
+
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the model atomically: an existing file is complete and old, or complete and new."""
+        """Writes the model atomically: an existing file is complete and old, or complete and new.
+
+        Raises:
+            FileError: for a file that cannot be written.
+
+        >>> training.save("train.onnx")
+        >>> onnx_train.Session("train.onnx").entries
+        ['predict', 'step', 'evaluate']
+        """
         self._core.save(os.fspath(path))
 
     def to_bytes(self) -> bytes:
-        """The serialized model, at most 2 GiB."""
+        """The serialized model, at most 2 GiB.
+
+        Raises:
+            UnsupportedError: for a larger model; `save` writes any size.
+
+        >>> onnx_train.load(training.to_bytes()).to_bytes() == training.to_bytes()
+        True
+        """
         return self._core.to_bytes()
 
     def to_onnx(self) -> Any:
-        """The model as `onnx.ModelProto`, or as bytes where the package onnx is not installed."""
+        """The model as `onnx.ModelProto`, or as bytes where the package onnx is not installed.
+
+        >>> proto = training.to_onnx()
+        """
         data = self.to_bytes()
         try:
             import onnx
@@ -211,6 +306,10 @@ def load(source: str | os.PathLike[str] | bytes | bytearray | memoryview | Any) 
 
     Raises:
         FileError: for a file that cannot be read or is no ONNX model.
+
+    >>> import onnx_train
+    >>> model = onnx_train.load("mlp.onnx")
+    >>> same = onnx_train.load(open("mlp.onnx", "rb").read())
     """
     if isinstance(source, (str, os.PathLike)):
         return Model(_core.Model.load(os.fspath(source)))
@@ -219,15 +318,32 @@ def load(source: str | os.PathLike[str] | bytes | bytearray | memoryview | Any) 
     return Model(_core.Model.from_bytes(bytes(source)))
 
 
+def _text_of(loss: Any) -> str | None:
+    """The loss as the command takes it: an expression or a path; None for a loss that is a model in memory."""
+    from .losses import Loss
+
+    if isinstance(loss, os.PathLike):
+        return str(os.fspath(loss))
+    return str(loss) if isinstance(loss, (str, Loss)) else None
+
+
 def _as_model(source: Any) -> Model:
     return source if isinstance(source, Model) else load(source)
 
 
 def build(model: Any, *arguments: Any, **options: Any) -> Model:
-    """`Model.build` of a model or of anything that `load` takes."""
+    """`Model.build` of a model or of anything that `load` takes.
+
+    >>> import onnx_train
+    >>> training = onnx_train.build("mlp.onnx", "cross_entropy", "sgd(lr=0.1, momentum=0.9)")
+    """
     return _as_model(model).build(*arguments, **options)
 
 
 def check(model: Any, **options: Any) -> CheckReport:
-    """`Model.check` of a model or of anything that `load` takes."""
+    """`Model.check` of a model or of anything that `load` takes.
+
+    >>> import onnx_train
+    >>> assert onnx_train.check("mlp.onnx")
+    """
     return _as_model(model).check(**options)

@@ -13,7 +13,7 @@ import numpy as np
 
 from ._differentiated import Differentiated
 from ._errors import DataError
-from ._grad import value_and_grad
+from ._grad import passes_of_loss, value_and_grad
 from ._model import Model, Patterns, _as_model
 from ._options import options_of
 from ._session import Session
@@ -120,7 +120,7 @@ def jvp(
 
 def hvp(
     model: Any,
-    loss: str | Loss | None = None,
+    loss: str | Loss | Any = None,
     *,
     train: Patterns = None,
     freeze: Patterns = None,
@@ -151,8 +151,8 @@ def hvp(
     training = _as_model(model).build(loss, "sgd", train=train, freeze=freeze, dtype=dtype, mode="frozen")
     state = Session(training, threads=threads).state
     evaluate = training.flatten("evaluate")
-    parts = _split(evaluate)
-    passes = Differentiated(evaluate, mode="frozen", threads=threads)
+    passes = passes_of_loss(training, threads)
+    parts = _split(evaluate, freeze="*" if passes.freezes else None)
     of_forward, of_backward = (Differentiated(part, mode="frozen", threads=threads) for part in parts)
     weights_of_file = {port.name: state[port.name] for port in passes.inputs if port.name in state}
 
@@ -184,6 +184,13 @@ class Verification(NamedTuple):
         errors: by weight and float input, |derivative - difference| / max(|derivative|, |difference|, 1e-6 of the largest
             derivative).
         tolerance: the largest error of a right gradient.
+
+    >>> import numpy as np
+    >>> import onnx_train
+    >>> batch = {"x": np.eye(4, dtype=np.float32), "labels": np.array([0, 1, 2, 0])}
+    >>> found = onnx_train.verify("mlp.onnx", "cross_entropy", batch)
+    >>> bool(found), max(found.errors.values()) < found.tolerance
+    (True, True)
     """
 
     errors: dict[str, float]
@@ -195,7 +202,7 @@ class Verification(NamedTuple):
 
 def verify(
     model: Any,
-    loss: str | Loss | None = None,
+    loss: str | Loss | Any = None,
     batch: Any = None,
     *,
     train: Patterns = None,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _core
 from ._errors import UsageError
-from ._model import Model, _as_model
+from ._model import Model, Patterns, _as_model
 from ._options import options_of
 
 if TYPE_CHECKING:
@@ -27,6 +27,11 @@ class Port(NamedTuple):
         dtype: numpy's name of the element type.
         shape: -1 for sizes that the model leaves open; None where the rank is not known.
         default: the value of an input that may be left out; else None.
+
+    >>> import onnx_train
+    >>> x = onnx_train.Session("mlp.onnx").inputs("predict")[0]
+    >>> x.name, x.dtype, x.shape
+    ('x', 'float32', (-1, 4))
     """
 
     name: str
@@ -41,6 +46,12 @@ class Result(dict[str, Any]):
     """The outputs of a run by name, also as attributes: ``result.loss``.
 
     Scalars are Python numbers; all else are numpy arrays that belong to the caller.
+
+    >>> import numpy as np
+    >>> import onnx_train
+    >>> result = onnx_train.Session("mlp.onnx").predict(np.eye(4, dtype=np.float32))
+    >>> result.logits.shape, result["logits"] is result.logits
+    ((4, 3), True)
     """
 
     def __getattr__(self, name: str) -> Any:
@@ -60,6 +71,20 @@ class State(MutableMapping[str, Any]):
     protocol and DLPack: ``torch.from_dlpack(session.state["fc.weight"])`` is the same memory.
 
     Assigning copies an array of the state's shape, of any library, to the state. States cannot be added or removed.
+
+    Raises:
+        KeyError: for a name that the model does not have.
+        DataError: for an array of another shape, or of a type that does not convert.
+
+    >>> import numpy as np
+    >>> import onnx_train
+    >>> state = onnx_train.Session(onnx_train.build("mlp.onnx", optimizer="sgd")).state
+    >>> list(state)
+    ['fc1.weight', 'fc1.bias', 'fc2.weight', 'fc2.bias', 'state/step']
+    >>> bias = state["fc2.bias"]  # a view
+    >>> state["fc2.bias"] = np.ones(3, np.float32)
+    >>> bias.tolist()
+    [1.0, 1.0, 1.0]
     """
 
     def __init__(self, core: _core.Session) -> None:
@@ -92,6 +117,63 @@ class State(MutableMapping[str, Any]):
         return f"<onnx_train.State: {len(self)} tensors>"
 
 
+class PlanNode(NamedTuple):
+    """One node of a `Plan`.
+
+    Attributes:
+        name: of the node; empty where it has none.
+        op: its operator.
+        kernel: what computes it; ``"view"`` where nothing is computed.
+        flops: operations of products and convolutions by element type, ``{"float": 1024.0}``.
+        bytes: that it reads and writes.
+
+    >>> import onnx_train
+    >>> node = onnx_train.Session("mlp.onnx").plan("predict").nodes[0]
+    >>> node.op, node.bytes > 0
+    ('Gemm', True)
+    """
+
+    name: str
+    op: str
+    kernel: str
+    flops: dict[str, float]
+    bytes: float
+
+
+class Plan:
+    """What a run of an entry point executes. ``print(plan)`` prints what ``onnx-train show --plan`` prints.
+
+    Attributes:
+        nodes: each a `PlanNode`, in the order in which they run.
+        arena_bytes: memory of gradients and activations at its peak, workspace included. The state comes on top.
+        workspace_bytes: of it, what kernels need besides their outputs.
+        constant_bytes: memory of constants.
+
+    >>> import onnx_train
+    >>> plan = onnx_train.Session("mlp.onnx").plan("predict", batch=8)
+    >>> print(plan)  # doctest: +ELLIPSIS
+    #  operator ...
+    >>> plan.arena_bytes > 0
+    True
+    """
+
+    def __init__(self, text: str, json_text: str, arena_bytes: int, workspace_bytes: int, constant_bytes: int) -> None:
+        import json
+
+        self._text = text
+        self.nodes = [
+            PlanNode(node["name"], node["op"], node["kernel"], node["flops"], node["bytes"])
+            for node in json.loads(json_text)
+        ]
+        self.arena_bytes, self.workspace_bytes, self.constant_bytes = arena_bytes, workspace_bytes, constant_bytes
+
+    def __str__(self) -> str:
+        return self._text
+
+    def __repr__(self) -> str:
+        return f"<onnx_train.Plan: {len(self.nodes)} nodes>"
+
+
 class _Entry:
     """Names of the inputs of an entry point."""
 
@@ -106,8 +188,9 @@ class Session:
     """The state of a training model on one device, and the plans that run it.
 
     The first run for each set of input shapes makes a plan; after that a run allocates no memory but that of its
-    outputs. The interpreter lock is released while a run is in progress. A session belongs to one thread at a time, and
-    raises `UsageError` when two use it at the same time; sessions share nothing.
+    outputs, and buffers of about 1 MB that the products of oneDNN take and return. The interpreter lock is released
+    while a run is in progress. A session belongs to one thread at a time, and raises `UsageError` when two use it at the
+    same time; sessions share nothing.
 
     A model without training entry points has the entry point ``predict`` only.
 
@@ -137,20 +220,39 @@ class Session:
 
     @property
     def state(self) -> State:
-        """The state by name, to read and write."""
+        """The state by name, to read and write.
+
+        >>> session.state["fc1.weight"].shape
+        (4, 16)
+        """
         return self._state
 
     @property
     def entries(self) -> list[str]:
-        """The names of the entry points: ``predict``, ``evaluate``, ``step``, ..."""
+        """The names of the entry points: ``predict``, ``evaluate``, ``step``, ...
+
+        >>> session.entries
+        ['predict', 'step', 'evaluate']
+        """
         return self._core.entries()
 
     def inputs(self, entry: str) -> list[Port]:
-        """The inputs of an entry point, those of the forward model first."""
+        """The inputs of an entry point, those of the forward model first.
+
+        Raises:
+            UsageError: for a name of no entry point; so do the methods below.
+
+        >>> [port.name for port in session.inputs("step")]
+        ['x', 'labels', 'learning_rate', 'clip_norm']
+        """
         return [Port(*port) for port in self._core.inputs(entry)]
 
     def outputs(self, entry: str) -> list[Port]:
-        """The outputs of an entry point."""
+        """The outputs of an entry point.
+
+        >>> [port.name for port in session.outputs("step")]
+        ['loss', 'accuracy', 'grad_norm']
+        """
         return [Port(*port) for port in self._core.outputs(entry)]
 
     def run(self, entry: str, inputs: Mapping[str, Any]) -> Result:
@@ -164,6 +266,10 @@ class Session:
 
         Raises:
             DataError: for names, types and shapes that the model does not accept, and for numbers out of range.
+            OutOfMemoryError: for a batch whose gradients and activations take more than `memory`.
+
+        >>> session.run("predict", {"x": x}).logits.shape
+        (4, 3)
         """
         return Result(self._core.run(entry, inputs if type(inputs) is dict else dict(inputs)))
 
@@ -175,25 +281,93 @@ class Session:
             clip_norm: the global norm at which this step clips its gradients.
 
         Returns:
-            ``loss``, ``grad_norm``, and ``accuracy`` for losses over classes.
+            ``loss``, of the batch before the update; ``grad_norm``, the Euclidean norm of all gradients before
+            clipping; and ``accuracy``, a fraction between 0 and 1, for losses over classes.
+
+        Raises:
+            DataError: as `run`; the state is as it was.
+
+        >>> result = session.step({"x": x, "labels": labels}, lr=0.05)
+        >>> sorted(result)
+        ['accuracy', 'grad_norm', 'loss']
         """
         return self._run("step", batch, lr, clip_norm)
 
     def accumulate(self, *batch: Any) -> Result:
-        """Adds the gradients of a batch to those since the last `apply`; for models built with ``accumulate=True``."""
+        """Adds the gradients of a batch to those since the last `apply`; for models built with ``accumulate=True``.
+
+        Args:
+            batch: as `step` takes it.
+
+        Returns:
+            ``loss``, and ``accuracy`` for losses over classes.
+
+        >>> parts = onnx_train.Session(onnx_train.build("mlp.onnx", optimizer="sgd(lr=0.1)", accumulate=True))
+        >>> for rows in (slice(0, 2), slice(2, 4)):
+        ...     result = parts.accumulate(x[rows], labels[rows])
+        >>> result = parts.apply()
+        """
         return self._run("accumulate", batch)
 
     def apply(self, *, lr: float | None = None, clip_norm: float | None = None) -> Result:
-        """Updates the weights by the mean of the accumulated gradients."""
+        """Updates the weights by the mean of the accumulated gradients, to which each batch counts the same.
+
+        For losses that sum over the batch it is the sum of the gradients.
+
+        Args:
+            lr, clip_norm: as `step` takes them.
+
+        Returns:
+            ``grad_norm``.
+
+        >>> parts = onnx_train.Session(onnx_train.build("mlp.onnx", optimizer="sgd(lr=0.1)", accumulate=True))
+        >>> result = parts.accumulate(x, labels)
+        >>> parts.apply(lr=0.05).grad_norm > 0
+        True
+        """
         return self._run("apply", (), lr, clip_norm)
 
     def evaluate(self, *batch: Any) -> Result:
-        """The loss and metrics of a batch in inference mode; changes no state."""
+        """The loss and metrics of a batch in inference mode; changes no state.
+
+        Args:
+            batch: as `step` takes it.
+
+        >>> session.evaluate(x, labels).loss > 0
+        True
+        """
         return self._run("evaluate", batch)
 
     def predict(self, *batch: Any) -> Result:
-        """The outputs of the inference model for a batch."""
+        """The outputs of the inference model for a batch.
+
+        Args:
+            batch: as `step` takes it, without the targets.
+
+        >>> session.predict(x).logits.argmax(axis=1).shape
+        (4,)
+        """
         return self._run("predict", batch)
+
+    def plan(self, entry: str | None = None, *, batch: int = 1, dim: Patterns = None) -> Plan:
+        """What a run of an entry point executes: nodes, kernels, bytes. Runs nothing.
+
+        Args:
+            entry: a name of `entries`; ``step`` by default, or ``predict`` where there is none.
+            batch: the first size of the inputs, where the model leaves it open.
+            dim: ``"NAME=N"``: other sizes that the model leaves open; 8 by default.
+
+        Raises:
+            UsageError: for a name of no entry point.
+            UnsupportedError: for a name of no open size.
+            OutOfMemoryError: for a batch whose gradients and activations take more than `memory`.
+
+        >>> plan = session.plan(batch=64)
+        >>> sum(node.flops.get("float", 0) for node in plan.nodes) > 0
+        True
+        """
+        entry = entry or ("step" if "step" in self.entries else "predict")
+        return Plan(*self._core.plan(entry, options_of(batch=batch, dim=dim)))
 
     def swap(self, other: Session, names: str | Sequence[str] | None = None) -> None:
         """Exchanges the values of states with those of the same names in another session on the same device.
@@ -201,6 +375,15 @@ class Session:
         Args:
             names: one or several states; by default all that both sessions have. The exchange of several is not atomic:
                 no other thread may use either session meanwhile.
+
+        Raises:
+            DataError: for a state that one of the sessions lacks, or has with another type or shape.
+
+        >>> other = onnx_train.Session(session.model())
+        >>> other.state["fc2.bias"][:] = 7
+        >>> session.swap(other, "fc2.bias")
+        >>> session.state["fc2.bias"].tolist()
+        [7.0, 7.0, 7.0]
         """
         if names is None:
             names = [name for name in self.state if name in other.state]
@@ -208,19 +391,46 @@ class Session:
             self._core.swap(other._core, name)
 
     def initialize(self, seed: int = 0) -> None:
-        """Draws the whole state anew, for models that were built with ``init``."""
+        """Draws the whole state anew, for models that were built with ``init``.
+
+        Args:
+            seed: the same seed gives the same state, on every device.
+
+        >>> drawn = onnx_train.Session(onnx_train.build("mlp.onnx", optimizer="sgd", init="kaiming"))
+        >>> drawn.initialize(seed=1)
+        """
         self._core.initialize(seed)
 
     def model(self) -> Model:
-        """The training model with the present state."""
+        """The training model with the present state.
+
+        >>> again = onnx_train.Session(session.model())
+        >>> again.step(x, labels) == session.step(x, labels)
+        True
+        """
         return Model(self._core.model())
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes a checkpoint: the training model with the present state. The write is atomic."""
+        """Writes a checkpoint: the training model with the present state. The write is atomic.
+
+        Raises:
+            FileError: for a file that cannot be written.
+
+        >>> session.save("checkpoint.onnx")
+        >>> again = onnx_train.Session("checkpoint.onnx")
+        """
         self.model().save(path)
 
     def export(self, path: str | os.PathLike[str] | None = None) -> Model:
-        """The inference model with the present weights; also written to `path` if that is given."""
+        """The inference model with the present weights; also written to `path` if that is given.
+
+        Raises:
+            FileError: for a file that cannot be written.
+
+        >>> inference = session.export("trained.onnx")
+        >>> np.array_equal(onnx_train.Session(inference).predict(x).logits, session.predict(x).logits)
+        True
+        """
         inference = self.model().export()
         if path is not None:
             inference.save(path)

@@ -44,6 +44,8 @@ def save_weights(source: Any, path: str | os.PathLike[str], *, state: bool = Fal
 def load_weights(session: Session, path: str | os.PathLike[str], *, strict: bool = True) -> list[str]:
     """Assigns the tensors of a file to the states of a session that have their names. All are checked first.
 
+    `Model.with_weights` is the same for a model, before it is built.
+
     Args:
         session: what is assigned to.
         path: a file of `save_weights`, or any safetensors or .npz file with the names of the model. bfloat16 is read.

@@ -44,6 +44,10 @@ class Function:
 
     Attributes:
         weights: the file's values by name, to start from.
+
+    >>> f = onnx_train.jax.Function("mlp.onnx", train="fc2.*")
+    >>> f(f.weights, jnp.eye(4)).shape
+    (4, 3)
     """
 
     def __init__(

@@ -15,7 +15,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Loss:
-    """A weighted sum of losses."""
+    """A weighted sum of losses.
+
+    Raises:
+        TypeError: for a weight before a sum: weights go before single losses.
+
+    >>> from onnx_train import losses
+    >>> str(losses.mse("y") + 0.1 * losses.l1("y"))
+    "mse('y') + 0.1*l1('y')"
+    """
 
     expression: str
 
@@ -46,7 +54,12 @@ def _call(name: str, prediction: str | None, target: str | None, **arguments: ob
 
 
 def output(name: str) -> Loss:
-    """An output of the model that is the loss: a float scalar, or of shape [1]."""
+    """An output of the model that is the loss: a float scalar, or of shape [1].
+
+    >>> from onnx_train import losses
+    >>> print(losses.cross_entropy("logits") + 0.01 * losses.output("penalty"))
+    cross_entropy('logits') + 0.01*'penalty'
+    """
     return Loss(_quoted(name))
 
 
@@ -63,8 +76,19 @@ def cross_entropy(
 ) -> Loss:
     """Softmax cross-entropy of logits [.., classes, ..] and int64 class indices of the shape without the class axis.
 
-    With `probabilities` the targets are probabilities of the shape of the logits. `reduction` is ``"mean"`` or
-    ``"sum"``. As `torch.nn.functional.cross_entropy`.
+    As `torch.nn.functional.cross_entropy`.
+
+    Args:
+        axis: of the classes; 1 by default, and 2 for logits of rank 3, which are [batch, sequence, classes].
+        ignore_index: a label whose samples do not count.
+        label_smoothing: between 0 and 1; that much of each target is spread over all classes.
+        weight: the name of a value, float[classes], that weights the classes.
+        probabilities: targets are probabilities of the shape of the logits.
+        reduction: ``"mean"`` or ``"sum"``.
+
+    >>> from onnx_train import losses
+    >>> print(losses.cross_entropy("logits", label_smoothing=0.1))
+    cross_entropy('logits', label_smoothing=0.1)
     """
     return _call(
         "cross_entropy",
@@ -80,12 +104,22 @@ def cross_entropy(
 
 
 def mse(prediction: str | None = None, target: str | None = None, *, reduction: str | None = None) -> Loss:
-    """Mean squared error of floats of equal shapes."""
+    """Mean squared error of floats of equal shapes; `reduction` is ``"mean"`` or ``"sum"``.
+
+    >>> from onnx_train import losses
+    >>> print(losses.mse("y", "target", reduction="sum"))
+    mse('y', 'target', reduction=sum)
+    """
     return _call("mse", prediction, target, reduction=reduction)
 
 
 def l1(prediction: str | None = None, target: str | None = None, *, reduction: str | None = None) -> Loss:
-    """Mean absolute error of floats of equal shapes."""
+    """Mean absolute error of floats of equal shapes; `reduction` is ``"mean"`` or ``"sum"``.
+
+    >>> from onnx_train import losses
+    >>> print(losses.l1("y", "target"))
+    l1('y', 'target')
+    """
     return _call("l1", prediction, target, reduction=reduction)
 
 
@@ -96,7 +130,14 @@ def huber(
     delta: float | None = None,
     reduction: str | None = None,
 ) -> Loss:
-    """Squared error below `delta`, absolute error above, of floats of equal shapes."""
+    """d²/2 for differences |d| < `delta` (1 by default), else delta (|d| - delta/2), of floats of equal shapes.
+
+    `reduction` is ``"mean"`` or ``"sum"``.
+
+    >>> from onnx_train import losses
+    >>> print(losses.huber("y", "target", delta=0.5))
+    huber('y', 'target', delta=0.5)
+    """
     return _call("huber", prediction, target, delta=delta, reduction=reduction)
 
 
@@ -110,7 +151,14 @@ def bce_with_logits(
 ) -> Loss:
     """Binary cross-entropy of logits and probabilities of equal shapes.
 
-    `weight` and `pos_weight` are names of values.
+    Args:
+        weight: the name of a value that weights the elements; its shape broadcasts to that of the logits.
+        pos_weight: the name of a value that weights the positive part, likewise.
+        reduction: ``"mean"`` or ``"sum"``.
+
+    >>> from onnx_train import losses
+    >>> print(losses.bce_with_logits("logits", "target", pos_weight="p"))
+    bce_with_logits('logits', 'target', pos_weight='p')
     """
     return _call(
         "bce_with_logits",
@@ -123,5 +171,12 @@ def bce_with_logits(
 
 
 def nll(prediction: str | None = None, target: str | None = None, *, reduction: str | None = None) -> Loss:
-    """Negative log-likelihood of log-probabilities [.., classes, ..] and int64 class indices."""
+    """Negative log-likelihood of log-probabilities [.., classes, ..] and int64 class indices.
+
+    The indices have the shape without the class axis; `reduction` is ``"mean"`` or ``"sum"``.
+
+    >>> from onnx_train import losses
+    >>> print(losses.nll("log_probabilities", "labels"))
+    nll('log_probabilities', 'labels')
+    """
     return _call("nll", prediction, target, reduction=reduction)

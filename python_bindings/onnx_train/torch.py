@@ -131,6 +131,10 @@ class Module(torch.nn.Module):
 
     Raises:
         UnsupportedError: for a model with a node that has no gradient; the message lists all of them.
+
+    >>> module = onnx_train.torch.Module("mlp.onnx", freeze="fc1.*")
+    >>> [name for name, parameter in module.named_parameters()]
+    ['fc2.weight', 'fc2.bias']
     """
 
     def __init__(
@@ -185,6 +189,14 @@ class Module(torch.nn.Module):
         """The model's outputs for its inputs, in the model's order: one tensor, or a tuple if there are several.
 
         Inputs have the types and shapes that the model declares; whatever is no tensor becomes one.
+
+        Raises:
+            UsageError: for a wrong number of inputs.
+            DataError: for a type or shape that the model does not accept.
+            DeviceError: for a tensor that is not in the host's memory.
+
+        >>> module(torch.eye(4)).shape
+        torch.Size([4, 3])
         """
         passes = self._training_passes if self.training else self._inference_passes
         if len(inputs) != len(passes.inputs):

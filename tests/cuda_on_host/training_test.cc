@@ -7,6 +7,7 @@
 #include <map>
 
 #include "kernels/cuda/device.h"
+#include "onnx_passes/functions/functions.h"
 #include "onnx_passes/operators/operators.h"
 #include "onnx_passes/passes/mixed_precision.h"
 #include "onnx_passes/passes/passes.h"
@@ -73,33 +74,39 @@ TEST_P(CudaTraining, LossesAreThoseOfTheCpuAndEqualInBitsFromRunToRun) {
   expect_equal(states_of(session), states_of(again));
 }
 
-// Products read operands of 16 bits, and a step that also stores its activations so needs less memory. With a dynamic
-// loss scale all gradients, which are float32, wait for the norm: the step that it is compared with has one, too, and
-// little but gradients where a network is small. Attention by blocks, which float32 alone has, is left out of both.
+// Products and attention read operands of 16 bits, and a step that also stores its activations so needs less memory.
+// With a dynamic loss scale all gradients, which are float32, wait for the norm, and are most of a small network's
+// peak: the step that it is compared with has one, too, and may need as much.
 TEST_P(CudaTraining, StoresSixteenBits) {
   const auto& [network, precision, tolerance] = GetParam();
   const std::string loss_scale = std::string(precision) == "fp16" ? "dynamic" : "";
   SessionOptions options = on_cuda(network);
-  options.plan.lowering.without.emplace_back("block_attention");
   Session session(training_model(network, precision), options),
       wide(training_model(network, "float32", loss_scale), options);
   const std::map<std::string, Shape> shapes = shapes_of(batch_of(network, 0));
-  int products = 0, narrow = 0;
+  int products = 0, narrow = 0, attentions = 0;
   for (const PlanStep& step : session.plan("step", shapes).steps()) {
+    const bool is_attention = step.node->is("BlockAttention", kDomain) || step.node->is("BlockAttentionGrad", kDomain);
+    attentions += is_attention;
+    if (is_attention) {
+      EXPECT_EQ(size_of(step.node->input(0)->dtype()), 2u) << step.node->label();
+    }
     if (operator_of(*step.node).kind != OperatorKind::kProduct) continue;
     ++products;
     narrow += size_of(step.node->input(0)->dtype()) == 2 && size_of(step.node->input(1)->dtype()) == 2;
   }
+  EXPECT_EQ(attentions, network == std::string("gpt") ? 8 : 0);  // the transformer trains its mask
   EXPECT_GT(products, 5);
   EXPECT_GE(narrow, products - 1);  // the weight gradient of a convolution of one channel is small
-  if (std::string(precision) == "gemm-bf16") return;
+  // fp8 keeps operands that are rounded to 8 bits beside activations of 16.
+  if (std::string(precision) == "gemm-bf16" || std::string(precision) == "fp8") return;
   // Without the workspace of single nodes: convolutions that widen their operands there have one as large as all
   // activations of a network of two layers.
   const auto bytes = [&](Session& of) {
     const Plan& plan = of.plan("step", shapes);
     return static_cast<double>(plan.arena_bytes() - plan.workspace_bytes());
   };
-  EXPECT_LT(bytes(session), (loss_scale.empty() ? 0.9 : 1) * bytes(wide));
+  EXPECT_LE(bytes(session), (loss_scale.empty() ? 0.9 : 1) * bytes(wide));
 }
 
 std::string name_of(const testing::TestParamInfo<Case>& info) {
@@ -112,7 +119,8 @@ INSTANTIATE_TEST_SUITE_P(Networks, CudaTraining,
                          testing::Values(Case{"digits_cnn", "gemm-bf16", 2e-4}, Case{"digits_cnn", "bf16", 1e-3},
                                          Case{"digits_cnn", "fp16", 2e-4}, Case{"transformer", "gemm-bf16", 2e-4},
                                          Case{"transformer", "bf16", 1e-3}, Case{"transformer", "fp16", 2e-4},
-                                         Case{"gpt", "bf16", 1e-3}, Case{"gpt", "fp16", 2e-4}),
+                                         Case{"transformer", "fp8", 5e-3}, Case{"gpt", "bf16", 1e-3},
+                                         Case{"gpt", "fp16", 2e-4}),
                          name_of);
 
 }  // namespace

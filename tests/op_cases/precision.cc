@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 
 #include "onnx_passes/ir/half.h"
 #include "tests/op_cases/op_case.h"
@@ -68,6 +69,48 @@ Tensor nearest_bfloat16(const std::vector<Tensor>& in) {
   return y;
 }
 
+// The numbers of an 8-bit float type that are not negative, by their codes; without infinities and NaN.
+std::vector<double> numbers_of_float8(DType dtype) {
+  const bool gradients = dtype == DType::kFloat8E5M2;
+  const int mantissa = gradients ? 2 : 3, bias = gradients ? 15 : 7, count = gradients ? 0x7c : 0x7f;
+  std::vector<double> numbers;
+  for (int code = 0; code < count; ++code) {
+    const int exponent = code >> mantissa, fraction = code & ((1 << mantissa) - 1);
+    const double significand = std::ldexp(fraction, -mantissa) + (exponent > 0 ? 1 : 0);
+    numbers.push_back(std::ldexp(significand, std::max(exponent, 1) - bias));
+  }
+  return numbers;
+}
+
+// The nearest number to x / scale, times scale; of two that are equally near, the one with the even code.
+Tensor nearest_float8(const std::vector<Tensor>& in, DType dtype) {
+  const std::vector<double> numbers = numbers_of_float8(dtype);
+  const double scale = in[1].at(0);
+  Tensor y(DType::kDouble, in[0].shape());
+  for (int64_t i = 0; i < y.size(); ++i) {
+    const double x = in[0].at(i), magnitude = std::abs(x) / scale;
+    size_t nearest = 0;
+    for (size_t code = 1; code < numbers.size(); ++code) {
+      const double distance = std::abs(numbers[code] - magnitude), before = std::abs(numbers[nearest] - magnitude);
+      if (distance < before || (distance == before && code % 2 == 0)) nearest = code;
+    }
+    y.set(i, std::copysign(numbers[nearest] * scale, x));
+  }
+  return y;
+}
+
+OpCase fake_quantize(DType dtype, Shape shape, double scale, double range) {
+  const char* straight = "it goes straight through, unlike differences: mixed_precision_test.cc";
+  return {.op = "FakeQuantize",
+          .inputs = {{std::move(shape), -range, range}, {.value = Tensor::full(DType::kFloat, {}, scale)}},
+          .attrs = {{"to", static_cast<int>(dtype)}},
+          .domain = "onnx_train",
+          .expected = [dtype](const std::vector<Tensor>& in) { return nearest_float8(in, dtype); },
+          .gradient = false,
+          .no_derivative = straight,
+          .no_body = "its body has tensors of 8 bits; other runtimes run it: test_precision.py"};
+}
+
 OpCase rounding(const char* op, OpInput input, std::function<Tensor(const std::vector<Tensor>&)> expected) {
   return {.op = op,
           .inputs = {std::move(input)},
@@ -103,6 +146,13 @@ std::vector<OpCase> precision_cases() {
       rounding("RoundTo", {{0, 3}}, nearest_bfloat16),
       rounding("RoundTo", {{}}, nearest_bfloat16),
       rounding("RoundGradientTo", {{3, 4}}, [](const std::vector<Tensor>& in) { return in[0]; }),
+
+      fake_quantize(DType::kFloat8E4M3FN, {65, 33}, 1.0 / 64, 9),  // some beyond the largest number
+      fake_quantize(DType::kFloat8E4M3FN, {65, 33}, 16, 1),        // below the least normal number
+      fake_quantize(DType::kFloat8E5M2, {65, 33}, 1.0 / 32768, 2),
+      fake_quantize(DType::kFloat8E5M2, {65, 33}, 4, 1e-4),
+      fake_quantize(DType::kFloat8E4M3FN, {}, 1, 1),
+      fake_quantize(DType::kFloat8E5M2, {0, 3}, 1, 1),
 
       product("MatMul", {4, 5}, {5, 3}),
       product("MatMul", {1, 1}, {1, 1}),

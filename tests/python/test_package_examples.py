@@ -21,7 +21,7 @@ def run(tmp_path, monkeypatch):
 
 def test_every_example_has_a_test():
     text = open(__file__).read()
-    assert all(f'"{path.name}"' in text for path in FOLDER.glob("*.py"))
+    assert all(f'"{path.name}"' in text for path in FOLDER.glob("*.*"))
 
 
 def test_training_from_numpy_arrays_lowers_the_loss_and_exports(run, tmp_path):
@@ -79,3 +79,24 @@ def test_predictions_are_of_one_version_each(run):
     names = run("swap_while_serving.py")
     assert len(set(names["used"])) >= names["VERSIONS"] // 2
     assert len({logits.tobytes() for logits in names["versions"]}) == names["VERSIONS"] + 1
+
+
+def test_the_notebook_runs_in_a_kernel(tmp_path, monkeypatch):
+    if importlib.util.find_spec("nbclient") is None or importlib.util.find_spec("ipykernel") is None:
+        pytest.skip("nbclient and ipykernel are not installed")
+    import nbclient
+    import nbformat
+
+    monkeypatch.setenv("PYTHONPATH", str(tool.COMMAND.parent / "python"))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    notebook = nbformat.read(FOLDER / "train_a_model.ipynb", as_version=4)
+    assert not any(cell.get("outputs") for cell in notebook.cells), "outputs are not committed"
+    nbclient.NotebookClient(notebook, timeout=100, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    text = "".join(output.get("text", "") for output in outputs)
+    assert "It can be trained" in text and "320/320" in text and "epoch 20: train loss" in text
+    assert float(text.split("accuracy")[-1]) > 0.9
+    assert any("image/svg+xml" in output.get("data", {}) for output in outputs)
+    data = np.zeros((1, 2), np.float32)
+    expected = onnx_train.Session(tmp_path / "trained.onnx", threads=1).predict(data).logits
+    np.testing.assert_allclose(tool.session(tmp_path / "trained.onnx").run(None, {"points": data})[0], expected, atol=1e-5)

@@ -39,3 +39,14 @@ def test_weights_of_the_caller_take_the_place_of_the_files():
     assert quotient == pytest.approx(np.sum(gradients["fc2.weight"] * direction), rel=1e-6)
     only = onnx_train.grad(MLP, "cross_entropy", dtype="float64", threads=1)(batch, {"fc2.weight": weight})
     assert all(np.array_equal(only[key], gradients[key]) for key in gradients)
+
+
+def test_frozen_weights_have_no_gradients_and_are_read():
+    batch = {"x": np.eye(4, dtype=np.float32), "labels": np.array([0, 1, 2, 0])}
+    value, gradients = onnx_train.value_and_grad(MLP, "cross_entropy", threads=1)(batch)
+    less, others = onnx_train.value_and_grad(MLP, "cross_entropy", freeze="fc2.weight", threads=1)(batch)
+    assert less == value and set(gradients) - set(others) == {"fc2.weight"}
+    for name in others:
+        np.testing.assert_allclose(others[name], gradients[name], rtol=1e-6, atol=1e-9)
+    products = onnx_train.hvp(MLP, "cross_entropy", freeze="fc2.weight", threads=1)(batch, {"fc1.bias": np.ones(16)})
+    assert set(products) == set(others)

@@ -1,6 +1,7 @@
 """The package beside others in one process, its time to import, and its types."""
 
 import importlib.util
+import json
 import os
 import subprocess
 import sys
@@ -135,6 +136,8 @@ def train(path: str) -> float:
     module = onnx_train.torch.Module(path)
     for parameter in module.parameters():
         print(parameter.shape)
+    kernels: list[str] = [node.kernel for node in session.plan(batch=4).nodes]
+    print(kernels, model.with_weights({"fc1.bias": np.zeros(16)}))
     return float(weight.sum()) + history.steps[-1].loss
 
 
@@ -143,7 +146,7 @@ onnx_train.load(3.5).build(los="mse")
 '''
 
 
-def test_type_checkers_accept_the_package_and_a_program(tmp_path):
+def test_mypy_accepts_the_package_and_a_program(tmp_path):
     """mypy --strict finds the two mistakes of the program, and nothing else in it or in the package."""
     if importlib.util.find_spec("mypy") is None:
         pytest.skip("mypy is not installed")
@@ -158,3 +161,18 @@ def test_type_checkers_accept_the_package_and_a_program(tmp_path):
     errors = [line for line in result.stdout.splitlines() if ": error: " in line]
     assert len(errors) == 2 and all(line.startswith("example.py:") for line in errors), result.stdout + result.stderr
     assert "[assignment]" in errors[0] and "[call-arg]" in errors[1]
+
+
+def test_pyright_accepts_a_program(tmp_path):
+    """In its strict mode it finds the two mistakes of the program, and nothing else."""
+    if importlib.util.find_spec("basedpyright") is None:
+        pytest.skip("basedpyright is not installed")
+    (tmp_path / "example.py").write_text(EXAMPLE)
+    options = {"typeCheckingMode": "strict", "pythonVersion": "3.10", "extraPaths": [str(tool.ROOT / "python_bindings")]}
+    (tmp_path / "pyrightconfig.json").write_text(json.dumps({"include": ["example.py"], **options}))
+    result = subprocess.run(
+        [sys.executable, "-m", "basedpyright", "--outputjson", "--pythonpath", sys.executable],
+        cwd=tmp_path, capture_output=True, text=True,
+    )  # fmt: skip
+    found = json.loads(result.stdout)["generalDiagnostics"]
+    assert [item["rule"] for item in found] == ["reportAssignmentType", "reportCallIssue"], result.stdout

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 onnx_train = pytest.importorskip("onnx_train", reason="the Python package is not built")
 from onnx_train.onnxruntime.training import artifacts, onnxblock  # noqa: E402
-from onnx_train.onnxruntime.training.api import CheckpointState, LinearLRScheduler, Module, Optimizer  # noqa: E402
+from onnx_train.onnxruntime.training.api import CheckpointState, LinearLRScheduler, Module, Optimizer, OrtValue  # noqa: E402
 
 MLP = tool.ROOT / "tests" / "fixtures" / "mlp.onnx"
 TRAINED = ["fc1.weight", "fc2.weight", "fc2.bias"]
@@ -118,6 +118,48 @@ def test_parameters_as_one_vector_and_one_by_one(tmp_path):
         state.parameters["fc1.bias"].data = np.ones(16)
     with pytest.raises(onnx_train.DataError, match="the buffer has the shape"):
         module.copy_buffer_to_parameters(np.ones(3))
+
+
+def test_grad_is_the_sum_of_the_gradients_since_the_last_step(tmp_path):
+    state, module, optimizer = generate(tmp_path)
+    assert state.parameters["fc1.weight"].grad is None
+    x, labels = data()
+    weights = {name: torch.tensor(p.data.copy(), requires_grad=True) for name, p in state.parameters.items()}
+    for rows in (slice(0, 4), slice(4, 8)):
+        module(x[rows], labels[rows])
+        h = torch.tanh(torch.from_numpy(x[rows]) @ weights["fc1.weight"] + weights["fc1.bias"])
+        F.cross_entropy(h @ weights["fc2.weight"] + weights["fc2.bias"], torch.from_numpy(labels[rows])).backward()
+    for name in TRAINED:
+        np.testing.assert_allclose(state.parameters[name].grad, weights[name].grad, rtol=1e-4, atol=1e-6)
+    assert state.parameters["fc1.bias"].grad is None, "frozen"
+    optimizer.step()
+    module.lazy_reset_grad()
+    module(x, labels)
+    assert np.linalg.norm(state.parameters["fc2.bias"].grad) < np.linalg.norm(weights["fc2.bias"].grad)
+    assert repr(state.parameters["fc2.bias"]) == "Parameter(name=fc2.bias, requires_grad=True)"
+
+
+def test_ort_values_give_ort_values(tmp_path):
+    import onnxruntime
+
+    _, module, _ = generate(tmp_path, additional_output_names=["logits"])
+    x, labels = data()
+    loss, logits = module.eval()(x, labels)
+    for kind in (onnxruntime.OrtValue, OrtValue):
+        results = module(*(kind.ortvalue_from_numpy(array) for array in (x, labels)))
+        assert all(isinstance(value, OrtValue) for value in results)
+        assert results[0].numpy() == loss and np.array_equal(results[1].numpy(), logits) and results[0].shape() == []
+
+
+def test_gradients_are_clipped_to_the_norm(tmp_path):
+    clip = onnxblock.optim.ClipGradNorm(0.01)
+    state, module, optimizer = generate(tmp_path, optimizer=onnxblock.optim.SGD(clip_grad=clip))
+    optimizer.set_learning_rate(1.0)
+    before = {name: state.parameters[name].data.copy() for name in TRAINED}
+    module(*data())
+    optimizer.step()
+    change = np.sqrt(sum(np.sum((state.parameters[name].data - before[name]) ** 2) for name in TRAINED))
+    assert change == pytest.approx(0.01, rel=1e-3)
 
 
 def test_the_schedule_rises_and_falls(tmp_path):

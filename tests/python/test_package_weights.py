@@ -130,3 +130,33 @@ def test_files_that_are_no_archives_or_not_there(tmp_path):
             onnx_train.load_weights(session(), path)
     with pytest.raises(onnx_train.FileError, match="cannot be written"):
         onnx_train.save_weights(session(), tmp_path / "no folder" / "weights.npz")
+
+
+@pytest.mark.parametrize("suffix", ["safetensors", "npz"])
+def test_weights_of_a_file_go_into_a_model_before_it_is_built(tmp_path, suffix):
+    first, batch = trained()
+    path = tmp_path / f"weights.{suffix}"
+    onnx_train.save_weights(first, path)
+    forward = onnx_train.load(CNN).with_weights(path)
+    assert np.array_equal(onnx_train.Session(forward).predict(batch[0]).logits, first.predict(batch[0]).logits)
+    second = onnx_train.Session(forward.build("cross_entropy", "adamw(lr=0.01)"), threads=1)
+    assert np.array_equal(second.state["features.0.weight"], first.state["features.0.weight"])
+    again = onnx_train.Session(onnx_train.build(CNN).with_weights(dict(first.state)), threads=1)
+    assert all(np.array_equal(again.state[name], value) for name, value in first.state.items())
+
+
+def test_wrong_weights_of_a_model_are_named():
+    model = onnx_train.load(MLP)
+    before = model.to_bytes()
+    for weights, message in [
+        ({"fc9.bias": np.ones(3)}, "no weight 'fc9.bias'"),
+        ({"fc2.bias": np.ones(4)}, r"'fc2.bias' has the shape \[4\]; the model's has \[3\]"),
+        ({"fc2.bias": np.ones(3, np.int64)}, "'fc2.bias' is int64; the model's is float"),
+        ({"fc2.bias": np.ones(3, np.complex64)}, "'fc2.bias' is no dense array"),
+        ({"fc2.bias": object()}, "'fc2.bias'"),
+    ]:
+        with pytest.raises(onnx_train.DataError, match=message):
+            model.with_weights(weights)
+    changed = model.with_weights({"fc2.bias": np.full(3, 2.0), "other": np.ones(2)}, strict=False)
+    assert np.all(onnx_train.Session(onnx_train.build(changed)).state["fc2.bias"] == 2)
+    assert model.to_bytes() == before

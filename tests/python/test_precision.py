@@ -10,12 +10,16 @@ import tool
 STEPS = 20
 BATCHES = 4
 PRECISIONS = ["gemm-bf16", "bf16"]
+NETWORKS_FOR_OTHERS = ["mlp", "gpt2"]  # fp16 and fp8 differ from bf16 in the type alone
 RATE = 2**-9
 # A bfloat16 has eight significant bits: a rounded value is off by 2^-9 at most. Errors of many roundings are
 # independent, so that a loss, a mean over many of them, moves by a few parts in a thousand; what it has moved the
-# weights by since the start adds as much again.
-BOUND = {"gemm-bf16": 0.01, "bf16": 0.03}
+# weights by since the start adds as much again. A float16 has eleven bits, an 8-bit operand of fp8 has four, a gradient
+# three.
+BOUND = {"gemm-bf16": 0.01, "bf16": 0.03, "fp16": 0.01, "fp8": 0.06}
 MODELS = ["mlp", "cnn", "gpt2", "lstm", "gru", "unet", "unet_bilinear"]
+EVERY = [(name, precision) for name in MODELS for precision in PRECISIONS]
+EVERY += [(name, precision) for name in NETWORKS_FOR_OTHERS for precision in ("fp16", "fp8")]
 
 
 def fit(model, inputs, batch_size, out, *options, threads=1):
@@ -24,8 +28,7 @@ def fit(model, inputs, batch_size, out, *options, threads=1):
     return tool.losses(out)
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(("name", "precision"), EVERY)
 def test_losses_follow_float32_and_repeat(exported, tmp_path, name, precision):
     example, single = runtimes.build(exported, name, tmp_path)
     inputs = tool.save(tmp_path / "data.npz", reference.repeated(example, BATCHES))
@@ -52,8 +55,7 @@ def test_kernels_that_store_16_bits_change_none(exported, tmp_path, name):
         assert (tmp_path / left_out / "last.onnx").read_bytes() == expected, left_out
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(("name", "precision"), EVERY)
 def test_flattened_step_agrees_with_onnx_runtime(exported, tmp_path, name, precision):
     example, model = runtimes.build(exported, name, tmp_path, "--precision", precision)
     data = reference.repeated(example, BATCHES)

@@ -9,7 +9,7 @@
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/initializer.h"
 #include "runtime/format.h"
-#include "tools/report/plan_report.h"
+#include "runtime/plan_report.h"
 #include "tools/report/process_memory.h"
 
 namespace onnx_train {

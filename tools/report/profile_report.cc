@@ -7,7 +7,7 @@
 
 #include "onnx_passes/ir/error.h"
 #include "runtime/format.h"
-#include "tools/report/plan_report.h"
+#include "runtime/plan_report.h"
 
 namespace onnx_train {
 namespace {
@@ -59,12 +59,6 @@ std::string first_output(const NodeProfile& node) {
   return "";
 }
 
-json flops_json(const NodeCost& cost) {
-  json object = json::object();
-  for (const auto& [dtype, flops] : cost.flops) object[name(dtype)] = flops;
-  return object;
-}
-
 }  // namespace
 
 std::vector<NodeProfile> profile_of(const Plan& plan) {
@@ -107,21 +101,6 @@ std::string profile_tables(const std::vector<NodeProfile>& profile, const Roofli
                rate(node.cost, node.milliseconds), first_output(node)});
   }
   return concat(operators.text(0), "\n", nodes.text(0));
-}
-
-std::string profile_json(const std::vector<NodeProfile>& profile, const Roofline& roofline) {
-  json nodes = json::array();
-  for (const NodeProfile& node : profile) {
-    nodes.push_back({{"index", node.index},
-                     {"op", node.step->node->op()},
-                     {"name", node.step->node->name()},
-                     {"kernel", kernel_name(*node.step)},
-                     {"ms", node.milliseconds},
-                     {"flops", flops_json(node.cost)},
-                     {"bytes", node.cost.bytes},
-                     {"roofline_ms", roofline.least_milliseconds(node.cost)}});
-  }
-  return nodes.dump();
 }
 
 std::string chrome_trace(const std::vector<NodeProfile>& profile) {

@@ -1,4 +1,4 @@
-// What profiled runs of a plan have measured: tables for people, JSON for tools, a trace for chrome://tracing.
+// What profiled runs of a plan have measured: tables for people, a trace for chrome://tracing.
 #pragma once
 
 #include <string>
@@ -22,9 +22,6 @@ NodeCost total_cost(const std::vector<NodeProfile>& profile);
 
 // Time by operator, then the `top` nodes that took longest, each with its share and its fraction of the roofline.
 std::string profile_tables(const std::vector<NodeProfile>& profile, const Roofline& roofline, size_t top);
-
-// A JSON array with an object a node, in the order of the plan.
-std::string profile_json(const std::vector<NodeProfile>& profile, const Roofline& roofline);
 
 // The last profiled run as JSON in the Trace Event Format: https://ui.perfetto.dev and chrome://tracing read it.
 std::string chrome_trace(const std::vector<NodeProfile>& profile);

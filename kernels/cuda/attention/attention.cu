@@ -7,11 +7,15 @@
 // each row as it goes, and scales what it has when a higher score comes (Milakov & Gimelshein 2018; Dao et al. 2022).
 // The backward pass computes the scores again, once by queries (dq) and once by keys (dk, dv): every element of a
 // result is written by one thread, which adds in a fixed order.
+//
+// Operands and results may be stored in 16 bits; everything is computed in T, float or double. In which type each is
+// stored is known when it runs: few elements are loaded for each that is computed.
 #include <cmath>
 
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/support/device_table.h"
 #include "kernels/cuda/support/launch.h"
+#include "kernels/cuda/support/stored.h"
 #include "kernels/cuda/support/warp.h"
 #include "kernels/dispatch.h"
 #include "kernels/geometry/attention.h"
@@ -26,14 +30,33 @@ constexpr int kBlock = kRows * kLanes;    // threads
 constexpr int kScores = kSlice / kLanes;  // of a thread and a slice
 constexpr size_t kSharedBytes = size_t{48} << 10;
 
-// The matrices of an operand: where each begins, and the elements between rows.
+// The matrices of an operand or result: where each begins, and the elements between rows.
 template <typename T>
 struct Matrices {
-  T* data;
+  void* data;
   const int64_t* starts;
   int64_t stride;
+  DType stored;  // dtype_of<T>() or a 16-bit type
 
-  __device__ T* row(int64_t head, int64_t i) const { return data + starts[head] + i * stride; }
+  __device__ int64_t place(int64_t head, int64_t row, int64_t column) const {
+    return starts[head] + row * stride + column;
+  }
+  __device__ T load(int64_t head, int64_t row, int64_t column) const {
+    const int64_t i = place(head, row, column);
+    if (stored == DType::kBFloat16) return static_cast<T>(widened(static_cast<const BFloat16*>(data)[i]));
+    if (stored == DType::kFloat16) return static_cast<T>(widened(static_cast<const __half*>(data)[i]));
+    return static_cast<const T*>(data)[i];
+  }
+  __device__ void store(int64_t head, int64_t row, int64_t column, T value) const {
+    const int64_t i = place(head, row, column);
+    if (stored == DType::kBFloat16) {
+      static_cast<BFloat16*>(data)[i] = math::convert<BFloat16>(value);
+    } else if (stored == DType::kFloat16) {
+      static_cast<__half*>(data)[i] = math::convert<__half>(value);
+    } else {
+      static_cast<T*>(data)[i] = value;
+    }
+  }
 };
 
 template <typename T>
@@ -61,7 +84,7 @@ struct Mask {
 
 template <typename T>
 struct Problem {
-  Matrices<const T> q, k, v;
+  Matrices<T> q, k, v;
   int64_t heads, queries, keys, width, value_width;
   T scale;
   bool nan_safe;
@@ -73,11 +96,10 @@ __host__ __device__ inline int64_t tile_stride(int64_t width) { return width | 1
 
 // Copies rows first.. first + kCount of a matrix into a tile; rows after `end` become 0.
 template <int kCount, typename T>
-__device__ void load_tile(T* tile, const Matrices<const T>& from, int64_t head, int64_t first, int64_t end,
-                          int64_t width) {
+__device__ void load_tile(T* tile, const Matrices<T>& from, int64_t head, int64_t first, int64_t end, int64_t width) {
   for (int64_t i = threadIdx.x; i < kCount * width; i += kBlock) {
     const int64_t row = i / width, column = i % width;
-    tile[row * tile_stride(width) + column] = first + row < end ? from.row(head, first + row)[column] : T{0};
+    tile[row * tile_stride(width) + column] = first + row < end ? from.load(head, first + row, column) : T{0};
   }
 }
 
@@ -130,7 +152,7 @@ __device__ void store_row(const Matrices<T>& to, int64_t head, int64_t row, int6
 #pragma unroll
   for (int j = 0; j < kEach; ++j) {
     const int64_t column = lane() + j * kLanes;
-    if (column < width) to.row(head, row)[column] = values[j] * factor;
+    if (column < width) to.store(head, row, column, values[j] * factor);
   }
 }
 
@@ -211,7 +233,7 @@ struct Probability {
 
 template <typename T>
 struct Backward {
-  Matrices<const T> dy, y;
+  Matrices<T> dy, y;
   const T *highest, *sum;
   T* mean;  // Σ dy y of each query
 };
@@ -232,7 +254,7 @@ __global__ void attend_gradient_by_queries(Problem<T> p, Backward<T> b, Matrices
   __syncthreads();
   T mean = 0;
   for (int64_t column = lane(); is_query && column < p.value_width; column += kLanes) {
-    mean += gradients[own_row() * tile_stride(p.value_width) + column] * b.y.row(head, query)[column];
+    mean += gradients[own_row() * tile_stride(p.value_width) + column] * b.y.load(head, query, column);
   }
   mean = merge_row(mean, [](T x, T y) { return x + y; });
   if (is_query && lane() == 0) b.mean[head * p.queries + query] = mean;
@@ -314,27 +336,37 @@ __global__ void attend_gradient_by_keys(Problem<T> p, Backward<T> b, Matrices<T>
 
 // ---- Preparing
 
-// A description in the device's memory, of which a run makes an operand.
+// A description in the device's memory, of which a run makes an operand or result.
 struct PreparedMatrices {
-  explicit PreparedMatrices(const Heads& heads)
+  PreparedMatrices(const Heads& heads, DType stored_as)
       : starts(std::make_shared<const DeviceTable>(heads.starts.data(), heads.starts.size() * sizeof(int64_t))),
-        stride(heads.row_stride) {}
+        stride(heads.row_stride),
+        stored(stored_as) {}
 
   template <typename T>
-  Matrices<T> on(T* data) const {
-    return {data, starts->data<int64_t>(), stride};
+  Matrices<T> on(const void* data) const {
+    return {const_cast<void*>(data), starts->data<int64_t>(), stride, stored};  // inputs are only loaded
   }
 
   SharedTable starts;
   int64_t stride;
+  DType stored;
 };
+
+PreparedMatrices input_matrices(const NodeSpec& spec, int i, const char* permutation) {
+  return {heads_of_input(spec, i, permutation), spec.in_type(i)};
+}
+
+PreparedMatrices output_matrices(const NodeSpec& spec, int i, const char* permutation) {
+  return {heads_of_output(spec, i, permutation), spec.out_type(i)};
+}
 
 struct PreparedAttention {
   PreparedAttention(const NodeSpec& spec, int first_input, int last_input)
       : shape(attention_operands(spec, first_input)),
-        q(shape.q),
-        k(shape.k),
-        v(shape.v),
+        q(shape.q, spec.in_type(first_input)),
+        k(shape.k, spec.in_type(first_input + 1)),
+        v(shape.v, spec.in_type(first_input + 2)),
         first(first_input),
         mask_input(last_input),
         mask(mask_of(spec, last_input, shape)) {
@@ -344,9 +376,9 @@ struct PreparedAttention {
 
   template <typename T>
   Problem<T> on(const Launch& launch) const {
-    Problem<T> p{q.on(launch.in<T>(first)),
-                 k.on(launch.in<T>(first + 1)),
-                 v.on(launch.in<T>(first + 2)),
+    Problem<T> p{q.on<T>(launch.inputs[first]),
+                 k.on<T>(launch.inputs[first + 1]),
+                 v.on<T>(launch.inputs[first + 2]),
                  shape.heads(),
                  shape.q.rows,
                  shape.k.rows,
@@ -388,21 +420,28 @@ void dispatch_columns(int64_t width, const F& f) {
   f(std::integral_constant<int, 32>());
 }
 
-bool fits(const NodeSpec& spec, int first, bool backward) {
+bool fits(const NodeSpec& spec, int first, bool backward, DType computed) {
   const AttentionOperands a = attention_operands(spec, first);
   const int64_t blocks = a.heads() * ((std::max(a.q.rows, a.k.rows) + kRows - 1) / kRows);
-  return shared_bytes(a, backward, size_of(spec.in_type(0))) <= kSharedBytes && blocks <= 0x7fffffff;
+  return shared_bytes(a, backward, size_of(computed)) <= kSharedBytes && blocks <= 0x7fffffff;
+}
+
+// With the 16-bit type in which one of q, k, v or the first result is stored, if any.
+AttentionTypes types_of(const NodeSpec& spec, int first, DType computed) {
+  DType stored = spec.out_type();
+  for (int i = first; i < first + 3 && !is_half(stored); ++i) stored = spec.in_type(i);
+  return {computed, is_half(stored) && computed == DType::kFloat ? stored : computed};
 }
 
 template <typename T>
 Prepared prepare_attention(const NodeSpec& spec) {
   const PreparedAttention a(spec, 0, 3);
-  const PreparedMatrices y(heads_of_output(spec, 0, "perm_y"));
+  const PreparedMatrices y = output_matrices(spec, 0, "perm_y");
   const size_t shared = shared_bytes(a.shape, false, sizeof(T));
   return {[=](const Launch& launch) {
     dispatch_columns(a.widest(), [&]<int kEach>(std::integral_constant<int, kEach>) {
       enqueue(launch, "BlockAttention", attend<T, kEach>, a.blocks(a.shape.q.rows), kBlock, shared, a.on<T>(launch),
-              y.on(launch.out<T>(0)), launch.out<T>(1), launch.out<T>(2));
+              y.on<T>(launch.outputs[0]), launch.out<T>(1), launch.out<T>(2));
     });
   }};
 }
@@ -410,21 +449,21 @@ Prepared prepare_attention(const NodeSpec& spec) {
 template <typename T>
 Prepared prepare_attention_gradient(const NodeSpec& spec) {
   const PreparedAttention a(spec, 1, 7);
-  const PreparedMatrices dy(heads_of_input(spec, 0, "perm_dy")), y(heads_of_input(spec, 4, "perm_y"));
-  const PreparedMatrices dq(heads_of_output(spec, 0, "perm_dq")), dk(heads_of_output(spec, 1, "perm_dk")),
-      dv(heads_of_output(spec, 2, "perm_dv"));
+  const PreparedMatrices dy = input_matrices(spec, 0, "perm_dy"), y = input_matrices(spec, 4, "perm_y"),
+                         dq = output_matrices(spec, 0, "perm_dq"), dk = output_matrices(spec, 1, "perm_dk"),
+                         dv = output_matrices(spec, 2, "perm_dv");
   const size_t shared = shared_bytes(a.shape, true, sizeof(T));
   Prepared prepared;
   prepared.workspace = static_cast<size_t>(a.shape.heads() * a.shape.q.rows) * sizeof(T);
   prepared.run = [=](const Launch& launch) {
     const Problem<T> p = a.on<T>(launch);
-    const Backward<T> b{dy.on(launch.in<T>(0)), y.on(launch.in<T>(4)), launch.in<T>(5), launch.in<T>(6),
+    const Backward<T> b{dy.on<T>(launch.inputs[0]), y.on<T>(launch.inputs[4]), launch.in<T>(5), launch.in<T>(6),
                         launch.scratch<T>()};
     dispatch_columns(a.widest(), [&]<int kEach>(std::integral_constant<int, kEach>) {
       enqueue(launch, "BlockAttentionGrad", attend_gradient_by_queries<T, kEach>, a.blocks(a.shape.q.rows), kBlock,
-              shared, p, b, dq.on(launch.out<T>(0)));
+              shared, p, b, dq.on<T>(launch.outputs[0]));
       enqueue(launch, "BlockAttentionGrad", attend_gradient_by_keys<T, kEach>, a.blocks(a.shape.k.rows), kBlock, shared,
-              p, b, dk.on(launch.out<T>(1)), dv.on(launch.out<T>(2)));
+              p, b, dk.on<T>(launch.outputs[1]), dv.on<T>(launch.outputs[2]));
     });
   };
   return prepared;
@@ -436,19 +475,22 @@ std::vector<Kernel> attention_kernels() {
   return {
       {"BlockAttention",
        [](const NodeSpec& spec) {
-         return is_float_or_double(spec.in_type()) && supports_attention(spec, spec.in_type()) && fits(spec, 0, false);
+         const DType computed = spec.out_type(1);
+         return is_float_or_double(computed) && supports_attention(spec, types_of(spec, 0, computed)) &&
+                fits(spec, 0, false, computed);
        },
        [](const NodeSpec& spec) {
-         return dispatch_float(spec.in_type(), [&]<typename T>(T) { return prepare_attention<T>(spec); });
+         return dispatch_float(spec.out_type(1), [&]<typename T>(T) { return prepare_attention<T>(spec); });
        },
        kDomain},
       {"BlockAttentionGrad",
        [](const NodeSpec& spec) {
-         return is_float_or_double(spec.in_type()) && supports_attention_gradient(spec, spec.in_type()) &&
-                fits(spec, 1, true);
+         const DType computed = spec.in_type(5);
+         return is_float_or_double(computed) && supports_attention_gradient(spec, types_of(spec, 1, computed)) &&
+                fits(spec, 1, true, computed);
        },
        [](const NodeSpec& spec) {
-         return dispatch_float(spec.in_type(), [&]<typename T>(T) { return prepare_attention_gradient<T>(spec); });
+         return dispatch_float(spec.in_type(5), [&]<typename T>(T) { return prepare_attention_gradient<T>(spec); });
        },
        kDomain},
   };

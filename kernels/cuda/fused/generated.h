@@ -8,6 +8,7 @@
 #include "kernels/math/activations.h"
 #include "kernels/math/binary.h"
 #include "kernels/math/convert.h"
+#include "kernels/math/float8.h"
 #include "kernels/math/reducers.h"
 #include "kernels/math/unary.h"
 

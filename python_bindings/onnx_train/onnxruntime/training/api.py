@@ -32,25 +32,63 @@ Array = np.ndarray[Any, Any]
 
 
 class OrtValue:
-    """An array as ONNX Runtime wraps it; `numpy` gives it back."""
+    """An array as ONNX Runtime wraps it; `numpy` gives it back.
+
+    >>> value = OrtValue(np.zeros((2, 3), np.float32))
+    """
 
     def __init__(self, array: Array) -> None:
         self._array = array
 
     def numpy(self) -> Array:
-        """The array itself."""
+        """The array itself.
+
+        >>> value.numpy().shape
+        (2, 3)
+        """
         return self._array
+
+    @staticmethod
+    def ortvalue_from_numpy(array: Array) -> OrtValue:
+        """Wraps an array.
+
+        >>> OrtValue.ortvalue_from_numpy(np.ones(3)).shape()
+        [3]
+        """
+        return OrtValue(array)
+
+    def shape(self) -> list[int]:
+        """The sizes.
+
+        >>> value.shape()
+        [2, 3]
+        """
+        return list(self._array.shape)
 
 
 class Parameter:
-    """A parameter of a checkpoint. Assigning to `data` copies; frozen parameters are constants of the model."""
+    """A parameter of a checkpoint. Assigning to `data` copies; frozen parameters are constants of the model.
+
+    >>> parameter = state.parameters["fc1.weight"]
+    >>> parameter.name
+    'fc1.weight'
+    """
 
     def __init__(self, state: CheckpointState, name: str) -> None:
         self._state, self.name = state, name
 
     @property
     def data(self) -> Array:
-        """The value."""
+        """The value: a view, which shows later steps, too.
+
+        Raises:
+            DataError: assigning an array of another shape.
+            UnsupportedError: assigning to a frozen parameter.
+
+        >>> parameter.data.shape
+        (4, 16)
+        >>> parameter.data = np.zeros((4, 16), np.float32)
+        """
         return self._state._value(self.name)
 
     @data.setter
@@ -64,8 +102,30 @@ class Parameter:
 
     @property
     def requires_grad(self) -> bool:
-        """Whether the parameter is trained."""
+        """Whether the parameter is trained.
+
+        >>> parameter.requires_grad, state.parameters["fc1.bias"].requires_grad
+        (True, False)
+        """
         return self.name in self._state._trained
+
+    @property
+    def grad(self) -> Array | None:
+        """The sum of the gradients of the calls since the last step: a copy.
+
+        None for a frozen parameter, without a `Module`, and before its first call in training mode. The gradients of a
+        step stay until the next call.
+
+        >>> parameter.grad.shape
+        (4, 16)
+        """
+        session, name = self._state._session, f"state/{self.name}/grad"
+        if session is None or not self._state._called or name not in session.state:
+            return None
+        return np.array(session.state[name])
+
+    def __repr__(self) -> str:
+        return f"Parameter(name={self.name}, requires_grad={self.requires_grad})"
 
 
 class Parameters(Mapping[str, Parameter]):
@@ -93,11 +153,15 @@ class CheckpointState:
     """The state of a training: parameters, optimizer state, and properties, which are numbers and texts of the user.
 
     Once a `Module` is made of it, the parameters are those of the module.
+
+    >>> list(state.parameters)
+    ['fc1.weight', 'fc2.weight', 'fc1.bias']
     """
 
     def __init__(self, tensors: dict[str, Array], contents: dict[str, Any]) -> None:
         self._tensors = tensors
         self._session: Session | None = None
+        self._called = False  # whether a module has computed gradients
         self._trained: list[str] = contents["trained"]
         self._frozen: list[str] = contents["frozen"]
         self._outputs: list[str] = contents["outputs"]
@@ -109,6 +173,8 @@ class CheckpointState:
 
         Raises:
             FileError: for a file that is missing, cut off, or no checkpoint.
+
+        >>> state = CheckpointState.load_checkpoint("checkpoint")
         """
         return cls(*read_checkpoint(checkpoint_uri))
 
@@ -120,6 +186,11 @@ class CheckpointState:
 
         Args:
             include_optimizer_state: also write moments, step count, batch-norm statistics and random keys.
+
+        Raises:
+            FileError: for a file that cannot be written.
+
+        >>> CheckpointState.save_checkpoint(state, "checkpoint", include_optimizer_state=True)
         """
         values = state._session.state if state._session is not None else state._tensors
         parameters = {*state._trained, *state._frozen}
@@ -135,12 +206,18 @@ class CheckpointState:
 
     @property
     def parameters(self) -> Parameters:
-        """The parameters by name, trained ones first."""
+        """The parameters by name, trained ones first.
+
+        >>> state.parameters["fc2.weight"] = np.ones((16, 3), np.float32)
+        """
         return Parameters(self)
 
     @property
     def properties(self) -> MutableMapping[str, int | float | str]:
-        """The properties by name."""
+        """The properties by name.
+
+        >>> state.properties["epoch"] = 3
+        """
         return self._properties
 
     def _value(self, name: str) -> Array:
@@ -154,6 +231,9 @@ class Module:
 
     Attributes:
         training: whether the module is in training mode.
+
+    >>> x, labels = np.eye(4, dtype=np.float32), np.array([0, 1, 2, 0])
+    >>> loss = module(x, labels)
     """
 
     training: bool
@@ -194,11 +274,17 @@ class Module:
         In training mode the gradients are added to those since the last step.
 
         Args:
-            user_inputs: arrays in the order of `input_names`, or one list of them.
+            user_inputs: arrays in the order of `input_names`, or one list of them. If all are OrtValues, the results are
+                OrtValues, too.
+
+        Raises:
+            DataError: for a type or shape that the model does not accept.
+            UsageError: in evaluation mode, for a module without an evaluation model.
         """
         if not self.training and not self._has_eval:
             raise UsageError("the module has no evaluation model; give eval_model_uri")
-        inputs = [value.numpy() if isinstance(value, OrtValue) else value for value in user_inputs]
+        are_values = bool(user_inputs) and all(_is_ort_value(value) for value in user_inputs)
+        inputs = [value.numpy() if _is_ort_value(value) else value for value in user_inputs]
         extra = []
         if self._state._outputs:  # before the run, which may change batch-norm statistics
             given = inputs[0] if len(inputs) == 1 and isinstance(inputs[0], (list, tuple)) else inputs
@@ -210,42 +296,78 @@ class Module:
                 self._session.state[name] = np.zeros_like(self._session.state[name])
             self._reset = False
         run = self._session.accumulate if self.training else self._session.evaluate
-        loss = np.float32(run(*inputs).loss)
-        return (loss, *extra) if extra else loss
+        results = [np.float32(run(*inputs).loss), *extra]
+        self._state._called |= self.training
+        if are_values:
+            results = [OrtValue(np.asarray(result)) for result in results]
+        return tuple(results) if extra else results[0]
 
     def train(self, mode: bool = True) -> Module:
-        """Sets training mode, or evaluation mode if `mode` is false; gives the module."""
+        """Sets training mode, or evaluation mode if `mode` is false; gives the module.
+
+        >>> module.train().training
+        True
+        """
         self.training = mode
         return self
 
     def eval(self) -> Module:
-        """Sets evaluation mode; gives the module."""
+        """Sets evaluation mode; gives the module.
+
+        >>> test_loss = module.eval()(x, labels)
+        """
         return self.train(False)
 
     def lazy_reset_grad(self) -> None:
-        """Drops the gradients at the next call in training mode."""
+        """Drops the gradients at the next call in training mode.
+
+        >>> module.lazy_reset_grad()
+        """
         self._reset = True
 
     def input_names(self) -> list[str]:
-        """The names of the inputs, targets last."""
+        """The names of the inputs, targets last.
+
+        >>> module.input_names()
+        ['x', 'labels']
+        """
         entry = "accumulate" if self.training else "evaluate"
         return [port.name for port in self._session.inputs(entry) if port.default is None]
 
     def output_names(self) -> list[str]:
-        """The names of the outputs: the loss, and the additional ones."""
+        """The names of the outputs: the loss, and the additional ones.
+
+        >>> module.output_names()
+        ['loss']
+        """
         return ["loss", *self._state._outputs]
 
     def get_parameters_size(self, trainable_only: bool = True) -> int:
-        """The number of elements of the parameters."""
+        """The number of elements of the parameters.
+
+        >>> module.get_parameters_size(), module.get_parameters_size(trainable_only=False)
+        (112, 128)
+        """
         return sum(self._state._value(name).size for name in self._names(trainable_only))
 
     def get_contiguous_parameters(self, trainable_only: bool = False) -> OrtValue:
-        """A copy of the parameters as one float32 vector, in the order of the checkpoint's `parameters`."""
+        """A copy of the parameters as one float32 vector, in the order of the checkpoint's `parameters`.
+
+        >>> module.get_contiguous_parameters(trainable_only=True).numpy().shape
+        (112,)
+        """
         parts = [self._state._value(name).ravel() for name in self._names(trainable_only)]
         return OrtValue(np.concatenate(parts).astype(np.float32) if parts else np.zeros(0, np.float32))
 
     def copy_buffer_to_parameters(self, buffer: Any, trainable_only: bool = True) -> None:
-        """Assigns a vector that `get_contiguous_parameters` gave to the parameters; frozen parts must be unchanged."""
+        """Assigns a vector that `get_contiguous_parameters` gave to the parameters; frozen parts must be unchanged.
+
+        Raises:
+            DataError: for a vector of another size.
+            UnsupportedError: for another value of a frozen parameter.
+
+        >>> module.copy_buffer_to_parameters(module.get_contiguous_parameters(trainable_only=True))
+        """
         vector = buffer.numpy() if isinstance(buffer, OrtValue) else np.asarray(buffer)
         if vector.shape != (self.get_parameters_size(trainable_only),):
             size = self.get_parameters_size(trainable_only)
@@ -267,6 +389,9 @@ class Module:
 
         Raises:
             UsageError: for a name that is no output of the model.
+            FileError: for a file that cannot be written.
+
+        >>> module.export_model_for_inferencing("inference_model.onnx", ["logits"])
         """
         proto = self._session.export().to_onnx()
         outputs = {output.name: output for output in proto.graph.output}
@@ -280,6 +405,11 @@ class Module:
 
     def _names(self, trainable_only: bool) -> list[str]:
         return self._state._trained if trainable_only else [*self._state._trained, *self._state._frozen]
+
+
+def _is_ort_value(value: Any) -> bool:
+    """Also true for those of the package onnxruntime."""
+    return type(value).__name__ == "OrtValue"
 
 
 def _prune(graph: Any) -> None:
@@ -307,7 +437,10 @@ def _reads(node: Any) -> set[str]:
 
 
 class Optimizer:
-    """Updates the parameters of a module by the gradients of its calls since the last step."""
+    """Updates the parameters of a module by the gradients of its calls since the last step.
+
+    >>> optimizer = Optimizer("optimizer_model.onnx", module)
+    """
 
     def __init__(self, optimizer_uri: str | os.PathLike[str], module: Module) -> None:
         """Args:
@@ -320,16 +453,28 @@ class Optimizer:
         self.steps = 0
 
     def step(self) -> None:
-        """One step by the mean of the gradients of the calls since the last step."""
+        """One step by the mean of the gradients of the calls since the last step.
+
+        >>> loss = module(np.eye(4, dtype=np.float32), np.array([0, 1, 2, 0]))
+        >>> optimizer.step()
+        """
         self._session.apply(lr=self._rate)
         self.steps += 1
 
     def set_learning_rate(self, learning_rate: float) -> None:
-        """Sets the learning rate of the next steps."""
+        """Sets the learning rate of the next steps.
+
+        >>> optimizer.set_learning_rate(0.01)
+        """
         self._rate = float(learning_rate)
 
     def get_learning_rate(self) -> float:
-        """The learning rate of the next step."""
+        """The learning rate of the next step.
+
+        >>> optimizer.set_learning_rate(0.01)
+        >>> optimizer.get_learning_rate()
+        0.01
+        """
         return self._rate
 
 
@@ -337,6 +482,8 @@ class LinearLRScheduler:
     """A learning rate that rises linearly to its initial value, and falls linearly to 0.
 
     After step n it is initial_lr n / warmup during the warm-up, then initial_lr (total - n) / (total - warmup).
+
+    >>> scheduler = LinearLRScheduler(optimizer, warmup_step_count=2, total_step_count=10, initial_lr=0.1)
     """
 
     def __init__(
@@ -347,7 +494,14 @@ class LinearLRScheduler:
         optimizer.set_learning_rate(initial_lr)
 
     def step(self) -> None:
-        """Sets the learning rate for the steps that the optimizer has done."""
+        """Sets the learning rate for the steps that the optimizer has done.
+
+        >>> loss = module(np.eye(4, dtype=np.float32), np.array([0, 1, 2, 0]))
+        >>> optimizer.step()
+        >>> scheduler.step()
+        >>> optimizer.get_learning_rate()  # after one step of two
+        0.1
+        """
         done = self._optimizer.steps
         if done < self._warmup:
             factor = done / max(1, self._warmup)

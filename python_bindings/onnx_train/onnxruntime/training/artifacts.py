@@ -18,7 +18,12 @@ __all__ = ["LossType", "OptimType", "generate_artifacts"]
 
 
 class LossType(Enum):
-    """Losses of `generate_artifacts`. The target's input is ``labels`` for CrossEntropyLoss, ``target`` for the others."""
+    """Losses of `generate_artifacts`. The target's input is ``labels`` for CrossEntropyLoss, ``target`` for the others.
+
+    >>> from onnx_train.onnxruntime.training import artifacts
+    >>> [loss.name for loss in artifacts.LossType]
+    ['MSELoss', 'CrossEntropyLoss', 'BCEWithLogitsLoss', 'L1Loss']
+    """
 
     MSELoss = 1
     CrossEntropyLoss = 2
@@ -27,7 +32,12 @@ class LossType(Enum):
 
 
 class OptimType(Enum):
-    """Optimizers of `generate_artifacts`."""
+    """Optimizers of `generate_artifacts`.
+
+    >>> from onnx_train.onnxruntime.training import artifacts
+    >>> [optimizer.name for optimizer in artifacts.OptimType]
+    ['AdamW', 'SGD']
+    """
 
     AdamW = 1
     SGD = 2
@@ -94,7 +104,11 @@ def generate_artifacts(
     forward, expression = _with_loss(proto, loss, inputs)
     chosen = _OPTIMIZERS[optimizer]() if isinstance(optimizer, OptimType) else optimizer
     training = forward.build(
-        expression, chosen.expression if chosen else "sgd", train=list(requires_grad), accumulate=True
+        expression,
+        chosen.expression if chosen else "sgd",
+        train=list(requires_grad),
+        accumulate=True,
+        clip=chosen.clip_grad.max_norm if chosen and chosen.clip_grad else None,
     )
     folder = Path(artifact_directory or ".")
     training.save(folder / f"{prefix}training_model.onnx")

@@ -9,6 +9,9 @@
 ...         self.mul = onnxblock.blocks.Mul()
 ...     def build(self, prediction):
 ...         return self.mul(self.mse(prediction), self.half())
+>>> import onnx
+>>> from onnx_train.onnxruntime.training import artifacts
+>>> artifacts.generate_artifacts(onnx.load("mlp.onnx"), ["fc1.weight"], loss=Scaled())
 """
 
 from __future__ import annotations
@@ -43,7 +46,11 @@ def base_model(model: Any) -> Iterator[Any]:
 
 
 class Block(ABC):
-    """Base of all blocks: ``block(*names)`` calls `build`, which adds nodes and gives the name of the result."""
+    """Base of all blocks: ``block(*names)`` calls `build`, which adds nodes and gives the name of the result.
+
+    Raises:
+        UsageError: for a block that is called outside of `generate_artifacts`.
+    """
 
     def __init__(self) -> None:
         pass
@@ -112,6 +119,7 @@ class _Operator(Block):
     """One node of the operator that has the class's name."""
 
     def build(self, *names: str) -> str:
+        """Adds the node; the names are its inputs."""
         return self._node(type(self).__name__, list(names))
 
 
@@ -151,6 +159,7 @@ class PassThrough(Block):
     """x itself."""
 
     def build(self, *names: str) -> str:
+        """Gives the name that it is given."""
         return names[0]
 
 
@@ -162,6 +171,7 @@ class ReduceMean(Block):
         self._keepdims = keepdims
 
     def build(self, *names: str) -> str:
+        """Adds the node; the name is that of x."""
         return self._node(type(self).__name__, list(names), keepdims=int(self._keepdims))
 
 
@@ -177,6 +187,7 @@ class Pow(Block):
         self._exponent = exponent
 
     def build(self, *names: str) -> str:
+        """Adds the node; the name is that of x."""
         return self._node("Pow", [names[0], self._constant(np.float32(self._exponent), "loss/exponent")])
 
 
@@ -188,6 +199,7 @@ class Constant(Block):
         self._value = value
 
     def build(self, *names: str) -> str:
+        """Adds the number; takes no names."""
         return self._constant(np.float32(self._value), "loss/constant")
 
 
@@ -199,6 +211,7 @@ class Cast(Block):
         self._to = to
 
     def build(self, *names: str) -> str:
+        """Adds the node; the name is that of x."""
         return self._node("Cast", [names[0]], to=int(self._to))
 
 
@@ -210,6 +223,7 @@ class InputLike(Block):
         self._like = like
 
     def build(self, *names: str) -> str:
+        """Adds the input, with the name that is given, if any."""
         return self._input_like(self._like, names[0] if names else self._unique("input"))
 
 
@@ -221,6 +235,7 @@ class SequentialBlock(Block):
         self.blocks = list(blocks or [])
 
     def build(self, *names: str) -> Any:
+        """Adds all blocks; the names are the inputs of the first one."""
         for block in self.blocks:
             names = (block(*names),)
         return names[0]

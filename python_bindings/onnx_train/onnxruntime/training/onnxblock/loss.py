@@ -1,7 +1,10 @@
 """Losses as blocks. Targets are inputs: ``labels`` of classes, ``target`` of all else, unless the model has such a value.
 
 >>> from onnx_train.onnxruntime.training import onnxblock
+>>> import onnx
+>>> from onnx_train.onnxruntime.training import artifacts
 >>> loss = onnxblock.loss.CrossEntropyLoss(ignore_index=-100)
+>>> artifacts.generate_artifacts(onnx.load("mlp.onnx"), ["fc1.weight"], loss=loss)
 """
 
 from __future__ import annotations

@@ -12,7 +12,14 @@ from ....optimizers import SGD as _SGD
 from ....optimizers import AdamW as _AdamW
 from ....optimizers import Optimizer
 
-__all__ = ["AdamW", "SGD"]
+__all__ = ["AdamW", "ClipGradNorm", "SGD"]
+
+
+class ClipGradNorm:
+    """Scales all gradients of a step so that their norm is at most `max_norm`; for ``AdamW(clip_grad=...)``."""
+
+    def __init__(self, max_norm: float) -> None:
+        self.max_norm = float(max_norm)
 
 
 class AdamW:
@@ -24,14 +31,17 @@ class AdamW:
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-6,
         weight_decay: float = 0.0,
+        clip_grad: ClipGradNorm | None = None,
     ) -> None:
         if not bias_correction:
             raise UnsupportedError("AdamW without bias correction is not supported; use bias_correction=True")
         self.expression: Optimizer = _AdamW(1e-3, betas[0], betas[1], eps, weight_decay)
+        self.clip_grad = clip_grad
 
 
 class SGD:
     """Stochastic gradient descent. The learning rate is 0.001 until `Optimizer.set_learning_rate`."""
 
-    def __init__(self) -> None:
+    def __init__(self, clip_grad: ClipGradNorm | None = None) -> None:
         self.expression: Optimizer = _SGD(1e-3)
+        self.clip_grad = clip_grad

@@ -1,6 +1,7 @@
-#include "tools/report/plan_report.h"
+#include "runtime/plan_report.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "kernels/cost.h"
@@ -68,6 +69,25 @@ std::string plan_table(const Plan& plan) {
                 format_bytes(static_cast<double>(plan.arena_bytes())), ", of it workspace ",
                 format_bytes(static_cast<double>(plan.workspace_bytes())), "; constants ",
                 format_bytes(static_cast<double>(plan.constant_bytes())), "\n");
+}
+
+std::string plan_json(const Plan& plan, const std::function<double(const NodeCost&)>& least_milliseconds) {
+  using nlohmann::json;
+  json nodes = json::array();
+  for (const PlanStep& step : plan.steps()) {
+    const NodeCost cost = cost_of(*step.node);
+    json flops = json::object();
+    for (const auto& [dtype, count] : cost.flops) flops[name(dtype)] = count;
+    nodes.push_back({{"index", nodes.size()},
+                     {"op", step.node->op()},
+                     {"name", step.node->name()},
+                     {"kernel", kernel_name(step)},
+                     {"ms", step.milliseconds / std::max(plan.profiled_runs(), 1)},
+                     {"flops", std::move(flops)},
+                     {"bytes", cost.bytes},
+                     {"roofline_ms", least_milliseconds ? least_milliseconds(cost) : 0.0}});
+  }
+  return nodes.dump();
 }
 
 std::string recomputation_text(const Plan& plan, size_t budget) {

@@ -1,14 +1,20 @@
-// Plans as tables and charts.
+// Plans as tables, charts and JSON. Pure functions; any thread that may read the plan.
 #pragma once
 
+#include <functional>
 #include <string>
 
+#include "kernels/cost.h"
 #include "runtime/plan.h"
 
 namespace onnx_train {
 
 // One line a node: number, operator, outputs with types, bytes, kernel, and milliseconds where it was profiled.
 std::string plan_table(const Plan& plan);
+
+// A JSON array with an object a node, in order: index, op, name, kernel, ms (mean of the profiled runs; 0 without),
+// flops by element type, bytes that it reads and writes, and roofline_ms: `least_milliseconds` of its cost (0 if null).
+std::string plan_json(const Plan& plan, const std::function<double(const NodeCost&)>& least_milliseconds);
 
 // The name of the operator, followed by what selects the variant of a function in our domain: bfloat16 operands,
 // layout, epilogue.
