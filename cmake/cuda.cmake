@@ -1,6 +1,7 @@
 # The CUDA toolkit, from the wheels that scripts/bootstrap --cuda installs or from an installation, as the targets
-# CUDA::headers, CUDA::cublasLt and CUDA::cudnn, which is headers: the library is loaded where it is used. With ONNX_TRAIN_CUDA, the device module
-# libonnx_train_cuda.so, which nvcc compiles. The headers are also what the tests need that run the kernels on the host.
+# CUDA::headers, CUDA::cublasLt and CUDA::cudnn, which is headers: the library is loaded where it is used. With
+# ONNX_TRAIN_CUDA, the device module libonnx_train_cuda.so, which nvcc compiles. The headers are also what the tests need
+# that run the kernels on the host.
 option(ONNX_TRAIN_CUDA "The device module for NVIDIA GPUs, which needs nvcc" OFF)
 
 file(GLOB cuda_wheels "${DEPS}/venv/lib/python3*/site-packages/nvidia/cu13")
@@ -14,9 +15,12 @@ if(CUDA_INCLUDE)
   add_library(CUDA::cublasLt SHARED IMPORTED)
   set_target_properties(CUDA::cublasLt PROPERTIES IMPORTED_LOCATION "${CUDA_CUBLASLT}"
     IMPORTED_SONAME libcublasLt.so.13)
-  find_path(CUDNN_INCLUDE cudnn.h HINTS "${cuda_root}/../cudnn/include" "${cuda_root}/include" REQUIRED)
+  find_path(CUDNN_INCLUDE cudnn.h HINTS "${cuda_root}/../cudnn/include" "${cuda_root}/include")
   find_library(CUDNN_LIBRARY NAMES libcudnn.so.9 HINTS "${CUDNN_INCLUDE}/../lib" "${CUDNN_INCLUDE}/../lib64")
-  find_path(CUDNN_FRONTEND_INCLUDE cudnn_frontend.h HINTS "${cuda_root}/../../include" REQUIRED)
+  find_path(CUDNN_FRONTEND_INCLUDE cudnn_frontend.h HINTS "${cuda_root}/../../include")
+  if(NOT CUDNN_INCLUDE OR NOT CUDNN_LIBRARY OR NOT CUDNN_FRONTEND_INCLUDE)
+    message(FATAL_ERROR "The CUDA toolkit in ${cuda_root} has no cuDNN 9 or no cudnn-frontend beside it: run scripts/bootstrap --cuda")
+  endif()
   add_library(CUDA::cudnn INTERFACE IMPORTED)
   target_include_directories(CUDA::cudnn SYSTEM INTERFACE "${CUDNN_INCLUDE}" "${CUDNN_FRONTEND_INCLUDE}")
   get_filename_component(CUDNN_LIBRARIES_FOLDER "${CUDNN_LIBRARY}" DIRECTORY)
