@@ -134,5 +134,26 @@ TEST(Session, BadInputsAreNamed) {
   EXPECT_THAT(message(batch), testing::HasSubstr("double"));
 }
 
+// A model that nobody has imported: a training model, or one of this API's caller.
+TEST(Session, ElementTypesThatDisagreeAreNamed) {
+  Model model;
+  model.context->opsets[""] = 21;
+  Builder predict(model.graph.get());
+  const Var x = predict.var(model.graph->add_input("x", {DType::kDouble, Dims{"N"}}));
+  const Var narrow = predict.var(model.graph->add_input("narrow", {DType::kFloat, Dims{"N"}}));
+  const Var condition = predict.var(model.graph->add_input("condition", {DType::kBool, Dims{"N"}}));
+  predict.set_name("y");
+  model.graph->add_output(where(condition, x, narrow).value());
+  Session session(std::move(model));
+  try {
+    session.run("predict", {{"condition", Tensor(DType::kBool, {9})},
+                            {"x", Tensor(DType::kDouble, {9})},
+                            {"narrow", Tensor(DType::kFloat, {9})}});
+    ADD_FAILURE() << "float was read as double";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), testing::HasSubstr("'x' of type double and 'narrow' of type float must have one type"));
+  }
+}
+
 }  // namespace
 }  // namespace onnx_train

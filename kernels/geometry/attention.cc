@@ -40,6 +40,9 @@ bool is_like(const Heads& heads, const Heads& batch, int64_t rows, int64_t width
   return heads.in_rows && heads.batch == batch.batch && heads.rows == rows && heads.width == width;
 }
 
+// Elements of the highest scores and of the sums: one for each query.
+int64_t num_queries(const AttentionOperands& a) { return static_cast<int64_t>(a.q.starts.size()) * a.q.rows; }
+
 // Whether the first `inputs` inputs and all outputs are there and of these types. The highest scores and the sums are
 // `computed`; everything else may be stored.
 bool are_of(const NodeSpec& spec, const AttentionTypes& types, int inputs) {
@@ -129,6 +132,7 @@ bool supports_attention(const NodeSpec& spec, const AttentionTypes& types) {
   const AttentionOperands a = attention_operands(spec, 0);
   return fit(a) && a.q.in_rows && a.k.in_rows && a.v.in_rows &&
          is_like(heads_of_output(spec, 0, "perm_y"), a.q, a.q.rows, a.v.width) &&
+         spec.out_size(1) == num_queries(a) && spec.out_size(2) == num_queries(a) &&
          supports_mask(spec, 3, types.computed, a);
 }
 
@@ -138,6 +142,7 @@ bool supports_attention_gradient(const NodeSpec& spec, const AttentionTypes& typ
   return fit(a) && a.q.in_rows && a.k.in_rows && a.v.in_rows &&
          is_like(heads_of_input(spec, 0, "perm_dy"), a.q, a.q.rows, a.v.width) &&
          is_like(heads_of_input(spec, 4, "perm_y"), a.q, a.q.rows, a.v.width) &&
+         spec.in_size(5) == num_queries(a) && spec.in_size(6) == num_queries(a) &&
          is_like(heads_of_output(spec, 0, "perm_dq"), a.q, a.q.rows, a.q.width) &&
          is_like(heads_of_output(spec, 1, "perm_dk"), a.q, a.k.rows, a.k.width) &&
          is_like(heads_of_output(spec, 2, "perm_dv"), a.q, a.v.rows, a.v.width) &&

@@ -10,4 +10,8 @@ namespace onnx_train {
 // differ that the schema requires to be equal. Ignores unknown types and operators without a schema.
 void check_types(Node* node);
 
+// The second half of it, for graphs that may compute in float64 where ONNX names float32 alone (Celu): kernels read all
+// such inputs as one type.
+void check_equal_types(const Node& node);
+
 }  // namespace onnx_train

@@ -3,6 +3,7 @@
 #include <onnx/defs/shape_inference.h>
 
 #include <algorithm>
+#include <map>
 
 #include "onnx_passes/ir/check_types.h"
 #include "onnx_passes/ir/elements.h"
@@ -298,6 +299,21 @@ void check_types(Node* node) {
     schema->CheckInputOutputType(context);
   } catch (const std::exception& error) {
     fail(node->label(), ": ", error.what());
+  }
+}
+
+void check_equal_types(const Node& node) {
+  const onnx::OpSchema* schema = find_schema(node);
+  if (!schema || schema->inputs().empty()) return;
+  std::map<std::string, const Value*> first_of;  // by the letter that the schema gives their type
+  for (int i = 0; i < node.num_inputs(); ++i) {
+    const auto& formal = schema->inputs()[std::min(static_cast<size_t>(i), schema->inputs().size() - 1)];
+    const Value* input = node.input(i);
+    if (!input || input->dtype() == DType::kUndefined || !formal.GetIsHomogeneous()) continue;
+    const Value* first = first_of.emplace(formal.GetTypeStr(), input).first->second;
+    if (first->dtype() == input->dtype()) continue;
+    fail(node.label(), ": its inputs '", first->name(), "' of type ", name(first->dtype()), " and '", input->name(),
+         "' of type ", name(input->dtype()), " must have one type");
   }
 }
 

@@ -1,5 +1,6 @@
 #include "onnx_passes/ir/inference_cache.h"
 
+#include "onnx_passes/ir/check_types.h"
 #include "onnx_passes/ir/elements.h"
 #include "onnx_passes/ir/inference.h"
 #include "onnx_passes/ir/onnx.h"
@@ -102,10 +103,12 @@ std::string key_of_call(const onnx::FunctionProto& function, const Node& call) {
 
 void InferenceCache::infer(Node* node) {
   key_.clear();
-  if (!append(*node, &key_)) return infer_types(node);
-  const auto found = known_.find(key_);
+  const bool has_key = append(*node, &key_);
+  const auto found = has_key ? known_.find(key_) : known_.end();
   if (found == known_.end()) {
+    check_equal_types(*node);
     infer_types(node);
+    if (!has_key) return;
     std::vector<Inferred> inferred;
     for (const Value* output : node->outputs()) {
       inferred.push_back(output ? Inferred{output->type(), output->elements()} : Inferred{});

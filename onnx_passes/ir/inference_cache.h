@@ -17,7 +17,7 @@ std::string key_of_call(const onnx::FunctionProto& function, const Node& call);
 
 class InferenceCache {
  public:
-  // Like infer_types(node).
+  // Like check_equal_types(*node), then infer_types(node).
   void infer(Node* node);
 
  private:

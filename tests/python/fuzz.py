@@ -39,8 +39,10 @@ def misbehaviour(status, errors):
 
 
 class Command:
-    def __init__(self, path):
-        self.path = path
+    """The command, run in `folder`: random arguments may name files there."""
+
+    def __init__(self, path, folder):
+        self.path, self.folder = Path(path).resolve(), folder
         self.sanitized = b"__asan_init" in Path(path).read_bytes()
         options = f"allocator_may_return_null=1:hard_rss_limit_mb={MEMORY >> 20}"
         self.environment = os.environ | {
@@ -58,7 +60,7 @@ class Command:
     def run(self, arguments, file_bytes=0):
         return subprocess.run(
             [self.path, *map(str, arguments)], capture_output=True, text=True, errors="replace", timeout=20 * SECONDS,
-            env=self.environment, preexec_fn=lambda: self.limit(file_bytes), stdin=subprocess.DEVNULL,
+            cwd=self.folder, env=self.environment, preexec_fn=lambda: self.limit(file_bytes), stdin=subprocess.DEVNULL,
         )  # fmt: skip
 
     def expect_success(self, arguments):
@@ -103,8 +105,9 @@ def try_case(command, case, counts):
 def run(path, count, first=0, kinds=tuple(fuzz_cases.KINDS), report=lambda text: None, seconds=math.inf):
     """Tries `count` cases, or those that start within so many seconds after the seeds are made; returns complaints as
     (number, kind, command line, text), and what was counted."""
-    command, complaints, counts = Command(path), [], Counter()
-    with tempfile.TemporaryDirectory(prefix="fuzz") as seeds_folder:
+    complaints, counts = [], Counter()
+    with tempfile.TemporaryDirectory(prefix="fuzz") as seeds_folder, tempfile.TemporaryDirectory() as working_folder:
+        command = Command(path, working_folder)
         seeds = fuzz_cases.Seeds(command.expect_success, tool.ROOT, Path(seeds_folder))
         seeds.make(kinds)
         end = time.monotonic() + seconds
