@@ -131,9 +131,8 @@ bool supports_attention(const NodeSpec& spec, const AttentionTypes& types) {
   if (!are_of(spec, types, 3)) return false;
   const AttentionOperands a = attention_operands(spec, 0);
   return fit(a) && a.q.in_rows && a.k.in_rows && a.v.in_rows &&
-         is_like(heads_of_output(spec, 0, "perm_y"), a.q, a.q.rows, a.v.width) &&
-         spec.out_size(1) == num_queries(a) && spec.out_size(2) == num_queries(a) &&
-         supports_mask(spec, 3, types.computed, a);
+         is_like(heads_of_output(spec, 0, "perm_y"), a.q, a.q.rows, a.v.width) && spec.out_size(1) == num_queries(a) &&
+         spec.out_size(2) == num_queries(a) && supports_mask(spec, 3, types.computed, a);
 }
 
 bool supports_attention_gradient(const NodeSpec& spec, const AttentionTypes& types) {
@@ -141,9 +140,8 @@ bool supports_attention_gradient(const NodeSpec& spec, const AttentionTypes& typ
   const AttentionOperands a = attention_operands(spec, 1);
   return fit(a) && a.q.in_rows && a.k.in_rows && a.v.in_rows &&
          is_like(heads_of_input(spec, 0, "perm_dy"), a.q, a.q.rows, a.v.width) &&
-         is_like(heads_of_input(spec, 4, "perm_y"), a.q, a.q.rows, a.v.width) &&
-         spec.in_size(5) == num_queries(a) && spec.in_size(6) == num_queries(a) &&
-         is_like(heads_of_output(spec, 0, "perm_dq"), a.q, a.q.rows, a.q.width) &&
+         is_like(heads_of_input(spec, 4, "perm_y"), a.q, a.q.rows, a.v.width) && spec.in_size(5) == num_queries(a) &&
+         spec.in_size(6) == num_queries(a) && is_like(heads_of_output(spec, 0, "perm_dq"), a.q, a.q.rows, a.q.width) &&
          is_like(heads_of_output(spec, 1, "perm_dk"), a.q, a.k.rows, a.k.width) &&
          is_like(heads_of_output(spec, 2, "perm_dv"), a.q, a.v.rows, a.v.width) &&
          supports_mask(spec, 7, types.computed, a);
