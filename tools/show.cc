@@ -1,3 +1,4 @@
+#include <chrono>
 #include <cstdio>
 
 #include "onnx_passes/io/loading.h"
@@ -21,13 +22,16 @@ struct ShowArguments {
 };
 
 constexpr int kProfiledRuns = 5;
+constexpr std::chrono::seconds kProfilingTime{2};  // no run starts later, but for the first one that is timed
 
-// Runs of the plan that are timed node by node, behind one that is not. They change the session's state, which nobody
+// Runs of the plan that are timed node by node, after one that is not. They change the session's state, which nobody
 // keeps.
 void profile(Session* session, const std::string& entry, const TensorMap& batch, Plan* plan) {
+  const auto start = std::chrono::steady_clock::now();
   session->run(entry, batch);
   plan->set_profiling(true);
-  for (int run = 0; run < kProfiledRuns; ++run) session->run(entry, batch);
+  do session->run(entry, batch);
+  while (plan->profiled_runs() < kProfiledRuns && std::chrono::steady_clock::now() - start < kProfilingTime);
   plan->set_profiling(false);
 }
 
@@ -49,12 +53,17 @@ int run(const ShowArguments& arguments) {
   if (!arguments.data.empty()) batch = first_batch(arguments.data, inputs, arguments.batch);
   const auto shapes = batch.empty() ? example_shapes(inputs, arguments.batch, arguments.sizes) : shapes_of(batch);
   Plan& plan = session.plan(entry, shapes);
-  if (arguments.profile) profile(&session, entry, batch.empty() ? example_batch(inputs, shapes) : batch, &plan);
+  if (arguments.profile) {
+    if (batch.empty()) batch = example_batch(inputs, shapes);
+    // Guarded runs take the time of the guard.
+    arguments.runtime.check_memory ? void(session.run(entry, batch)) : profile(&session, entry, batch, &plan);
+  }
   if (arguments.json) {
     std::printf("%s\n", plan_json(plan, {}).c_str());
     return 0;
   }
   if (arguments.plan) std::printf("%s", plan_table(plan).c_str());
+  if (arguments.profile && arguments.runtime.check_memory) std::printf("not timed: --check-memory\n");
   if (arguments.arena) std::printf("%s", memory_chart(plan).c_str());
   std::printf("%s", recomputation_text(plan, session.memory_budget()).c_str());
   return 0;
