@@ -174,7 +174,8 @@ void onnx_train_session_free(onnx_train_session* session);
 /* Runs an entry point ("step", "evaluate", "predict", "accumulate", "apply") and then commits its updates of the state:
  * a run that fails leaves the state as it was. Inputs are read in place; those with a default, such as learning_rate,
  * may be left out. `outputs` (may be null) receives the session's outputs, valid until the next call with this session.
- * The first run for each set of input shapes makes a plan; after that a run allocates nothing. */
+ * The first run for each set of input shapes makes a plan; after that a run allocates no tensor: only oneDNN takes and
+ * returns buffers of about 1 MB for its products. */
 onnx_train_status onnx_train_session_run(onnx_train_session* session, const char* entry,
                                          const onnx_train_tensor* inputs, size_t num_inputs,
                                          const onnx_train_tensor** outputs, size_t* num_outputs);
