@@ -2,6 +2,7 @@
 // http://yann.lecun.com/exdb/mnist
 #include <algorithm>
 #include <cstring>
+#include <memory>
 
 #include <zlib.h>
 
@@ -19,16 +20,17 @@ struct Bytes {
 };
 
 Bytes inflate_file(const std::string& path) {
-  const gzFile file = gzopen(path.c_str(), "rb");
+  std::unique_ptr<gzFile_s, decltype(&gzclose)> file(gzopen(path.c_str(), "rb"), gzclose);
   if (!file) fail("cannot read ", path);
   auto contents = std::make_shared<std::string>();
   std::string block(1 << 20, '\0');
   int count = 0;
-  while ((count = gzread(file, block.data(), static_cast<unsigned>(block.size()))) > 0) {
+  while ((count = gzread(file.get(), block.data(), static_cast<unsigned>(block.size()))) > 0) {
     contents->append(block.data(), static_cast<size_t>(count));
   }
-  const bool whole = count == 0 && gzclose(file) == Z_OK;
-  if (!whole) fail(path, " is damaged: it does not inflate");
+  // Closing a file that ends too early is an error, though all reads of it are good.
+  const bool closed = gzclose(file.release()) == Z_OK;
+  if (count != 0 || !closed) fail(path, " is damaged: it does not inflate");
   return {reinterpret_cast<const unsigned char*>(contents->data()), contents->size(), contents};
 }
 
