@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <numeric>
 #include <set>
 
@@ -189,6 +190,21 @@ TEST(Idx, ImagesBecomeRowsOfTheModel) {
 TEST(Idx, CutOffFilesGiveErrors) {
   const std::string path = temporary("short-idx3-ubyte", idx(8, {60000, 28, 28}, "abc"));
   EXPECT_THAT(error_of([&] { load_dataset(path + "," + path, kInputs); }), HasSubstr("is cut off"));
+}
+
+TEST(Idx, DamagedCompressedFilesGiveErrorsAndAreClosed) {
+  const std::string head("\x1f\x8b\x08\0\0\0\0\0\0\x03", 10);  // gzip, no name, no time
+  const std::string block("\x01\x04\0\xfb\xff\0\0\x08\0", 9);  // the last block: 4 stored bytes
+  const std::string path = temporary("damaged-idx1-ubyte.gz", head + block + "not the checksum");
+  const std::string cut_off = temporary("cut-off-idx1-ubyte.gz", head + block.substr(0, 7));
+  const auto open_files = [] {
+    return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), std::filesystem::directory_iterator());
+  };
+  const auto before = open_files();
+  for (const std::string& file : {path, cut_off}) {
+    EXPECT_THAT(error_of([&] { load_dataset(file + "," + file, kInputs); }), HasSubstr("is damaged"));
+  }
+  EXPECT_EQ(open_files(), before);
 }
 
 TEST(Cifar10, ReadsRecords) {
