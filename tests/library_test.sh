@@ -46,11 +46,21 @@ gcc -std=c99 -Wall -Wextra -Wpedantic -Werror "$source/tests/library_test.c" -o 
   fail "a C program does not build"
 ./c_test "$source/tests/fixtures/mlp.onnx" cpu || fail "the C program"
 
+# Everything of the C interface is in the C++ one, which compiles without a warning.
+for name in $exported; do
+  grep -q "$name\b" "$source/include/onnx_train/onnx_train.hpp" || [ "$name" = onnx_train_version ] || fail "onnx_train.hpp has no $name"
+done
+# shellcheck disable=SC2086
+g++ -std=c++17 -Wall -Wextra -Wpedantic -Wshadow -Werror "$source/tests/library_test.cc" -o cc_test $flags -Wl,-rpath,"$work/$(dirname "$library")" ||
+  fail "a C++ program does not build"
+./cc_test "$source/tests/fixtures/mlp.onnx" || fail "the C++ program"
+
 # A device comes from a module in the folder of the library.
 ./c_test "$source/tests/fixtures/mlp.onnx" async_host > err && fail "a device without a module was found"
 grep -q "there is no device 'async_host' in this installation; there are: cpu" err || fail "which says: $(cat err)"
 cp "$build/libonnx_train_async_host.so" "$(dirname "$library")"
 ./c_test "$source/tests/fixtures/mlp.onnx" async_host || fail "the C program on a device of a module"
+./cc_test "$source/tests/fixtures/mlp.onnx" async_host || fail "the C++ program on a device of a module"
 usr/bin/onnx-train devices > devices || fail "devices"
 # The module for CUDA is there if it was built.
 [ "$(cut -d' ' -f1 devices | grep -v '^cuda$')" = $'cpu\nasync_host' ] || fail "devices lists $(cat devices)"

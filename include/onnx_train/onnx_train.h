@@ -112,11 +112,14 @@ onnx_train_status onnx_train_model_export(const onnx_train_model* training, onnx
 onnx_train_status onnx_train_model_flatten(const onnx_train_model* training, const char* entry,
                                            onnx_train_model** flat);
 /* The forward and the backward pass of a forward model as two models, for programs with a loss and an optimizer of
- * their own: the model is one layer in a larger one. Each has the one entry point "predict"; the roles of its inputs
- * and outputs (onnx_train_session_inputs) say what they are: forward    inputs: the model's (""), "weight", "state"
- * (statistics and random keys): these two have defaults outputs: "output", "next" (of a state), "saved" backward
- * inputs: "dy" (of a float output), and by their names those of the forward pass's inputs and outputs that it reads
- *              outputs: "gradient" (of a weight or a float input)
+ * their own: the model is one layer in a larger one. Each has the one entry point "predict". The roles of its inputs
+ * and outputs (onnx_train_session_inputs) say what they are:
+ *
+ * - Inputs of the forward pass: the model's (""), "weight", and "state" (statistics and random keys); the last two have
+ *   defaults. Its outputs: "output", "next" (of a state), "saved" (for the backward pass).
+ * - Inputs of the backward pass: "dy" (of a float output), and by their names those of the forward pass's inputs and
+ *   outputs that it reads. Its outputs: "gradient" (of a weight or a float input).
+ *
  * Options: those of onnx_train_model_build but "loss", "optimizer" and what belongs to them. */
 onnx_train_status onnx_train_model_differentiate(const onnx_train_model* forward, const onnx_train_option* options,
                                                  size_t count, onnx_train_model** forward_pass,

@@ -125,7 +125,38 @@ inline std::vector<onnx_train_option> views(const Options& options) {
   return views;
 }
 
+inline std::vector<onnx_train_tensor> views(const std::vector<Input>& inputs) {
+  std::vector<onnx_train_tensor> views;
+  views.reserve(inputs.size());
+  for (const Input& input : inputs) views.push_back(input.view());
+  return views;
+}
+
 }  // namespace detail
+
+// The learning rate of a step, counted from 0: onnx_train_learning_rate.
+inline double learning_rate(int64_t step, const Options& options) {
+  const auto views = detail::views(options);
+  double rate = 0;
+  check(onnx_train_learning_rate(views.data(), views.size(), step, &rate));
+  return rate;
+}
+
+// What was found in a model: an obstacle to its training, or something worth knowing.
+struct Finding {
+  std::string subject, what, advice;
+};
+
+// Whether a forward model can be trained, and everything that is in the way.
+struct Report {
+  std::string text;     // what the command `onnx-train check` prints
+  std::string loss;     // the expression of the loss that the model was tried with
+  std::string failure;  // why it cannot be trained, in one line; "" when it can
+  std::vector<Finding> obstacles, findings;
+};
+
+// A forward and a backward pass: Model::differentiate.
+struct Passes;
 
 // A forward model, a training model or a checkpoint.
 class Model {
@@ -149,17 +180,27 @@ class Model {
       return onnx_train_model_build_with_loss(get(), loss.get(), views.data(), views.size(), model);
     });
   }
+  Report check(const Options& options = {}) const;
+  // For programs with a loss and an optimizer of their own: onnx_train_model_differentiate.
+  Passes differentiate(const Options& options = {}) const;
+  // A copy with other weights, by the names of initializers. `strict`: a name that the model does not have is an error.
+  Model with_weights(const std::vector<Input>& weights, bool strict = true) const {
+    const auto views = detail::views(weights);
+    return made([&](onnx_train_model** model) {
+      return onnx_train_model_with_weights(get(), views.data(), views.size(), strict, model);
+    });
+  }
   Model export_inference() const {
     return made([&](onnx_train_model** model) { return onnx_train_model_export(get(), model); });
   }
   Model flatten(const std::string& entry) const {
     return made([&](onnx_train_model** model) { return onnx_train_model_flatten(get(), entry.c_str(), model); });
   }
-  void save(const std::string& path) const { check(onnx_train_model_save(get(), path.c_str())); }
+  void save(const std::string& path) const { v0::check(onnx_train_model_save(get(), path.c_str())); }
   std::string to_bytes() const {
     void* data = nullptr;
     size_t bytes = 0;
-    check(onnx_train_model_to_bytes(get(), &data, &bytes));
+    v0::check(onnx_train_model_to_bytes(get(), &data, &bytes));
     const std::unique_ptr<void, void (*)(void*)> owner(data, onnx_train_free);
     return std::string(static_cast<const char*>(data), bytes);
   }
@@ -172,11 +213,60 @@ class Model {
   template <typename F>
   static Model made(const F& f) {
     onnx_train_model* handle = nullptr;
-    check(f(&handle));
+    v0::check(f(&handle));
     return Model(handle);
   }
 
   std::unique_ptr<onnx_train_model, void (*)(onnx_train_model*)> handle_;
+};
+
+// Sessions of both run with the entry point "predict"; Session::inputs() and outputs() say what is what.
+struct Passes {
+  Model forward, backward;
+};
+
+inline Passes Model::differentiate(const Options& options) const {
+  const auto views = detail::views(options);
+  onnx_train_model *forward = nullptr, *backward = nullptr;
+  v0::check(onnx_train_model_differentiate(get(), views.data(), views.size(), &forward, &backward));
+  return {Model(forward), Model(backward)};
+}
+
+inline Report Model::check(const Options& options) const {
+  const auto views = detail::views(options);
+  onnx_train_report* handle = nullptr;
+  v0::check(onnx_train_model_check(get(), views.data(), views.size(), &handle));
+  const std::unique_ptr<onnx_train_report, void (*)(onnx_train_report*)> owner(handle, onnx_train_report_free);
+  const auto list = [&](size_t (*read)(const onnx_train_report*, const onnx_train_finding**)) {
+    const onnx_train_finding* found = nullptr;
+    const size_t count = read(handle, &found);
+    std::vector<Finding> findings;
+    for (size_t i = 0; i < count; ++i) findings.push_back({found[i].subject, found[i].what, found[i].advice});
+    return findings;
+  };
+  return {onnx_train_report_text(handle), onnx_train_report_loss(handle), onnx_train_report_failure(handle),
+          list(onnx_train_report_obstacles), list(onnx_train_report_findings)};
+}
+
+// Entries of a list in the library's memory: of entry points, inputs and outputs as long as their session.
+template <typename T>
+class List {
+ public:
+  List(const T* items, size_t size) : items_(items), size_(size) {}
+  size_t size() const { return size_; }
+  const T* begin() const { return items_; }
+  const T* end() const { return items_ + size_; }
+  const T& operator[](size_t i) const { return items_[i]; }
+
+ private:
+  const T* items_;
+  size_t size_;
+};
+
+// What a run of an entry point executes: onnx_train_plan.
+struct Plan {
+  std::string text, json;
+  size_t arena_bytes, workspace_bytes, constant_bytes;
 };
 
 // A training model's state on a device, and the plans that run it. One thread at a time.
@@ -190,13 +280,28 @@ class Session {
   }
 
   Outputs run(const std::string& entry, const std::vector<Input>& inputs = {}) {
-    std::vector<onnx_train_tensor> views;
-    views.reserve(inputs.size());
-    for (const Input& input : inputs) views.push_back(input.view());
+    const auto views = detail::views(inputs);
     const onnx_train_tensor* outputs = nullptr;
     size_t count = 0;
     check(onnx_train_session_run(handle_.get(), entry.c_str(), views.data(), views.size(), &outputs, &count));
     return Outputs(outputs, count);
+  }
+
+  // The entry points, "predict" first, and their inputs and outputs; of each its name, role, type and shape.
+  List<const char*> entries() const {
+    const char* const* names = nullptr;
+    size_t count = 0;
+    check(onnx_train_session_entries(handle_.get(), &names, &count));
+    return {names, count};
+  }
+  List<onnx_train_port> inputs(const std::string& entry) const { return ports(onnx_train_session_inputs, entry); }
+  List<onnx_train_port> outputs(const std::string& entry) const { return ports(onnx_train_session_outputs, entry); }
+  // Makes the plan for these sizes if there is none; runs nothing.
+  Plan plan(const std::string& entry, const Options& options = {}) {
+    const auto views = detail::views(options);
+    onnx_train_plan plan{};
+    check(onnx_train_session_plan(handle_.get(), entry.c_str(), views.data(), views.size(), &plan));
+    return {plan.text, plan.json, plan.arena_bytes, plan.workspace_bytes, plan.constant_bytes};
   }
 
   std::vector<std::string> states() const {
@@ -217,6 +322,17 @@ class Session {
     size_of<T>(name);
     check(onnx_train_session_set(handle_.get(), name.c_str(), values.data(), values.size() * sizeof(T)));
   }
+  // The values of a state where the session keeps them, without a copy: to be read and written while it is idle. Throws
+  // Error unless its elements are of type T and the device's memory is the host's.
+  template <typename T = float>
+  T* data(const std::string& name) {
+    size_of<T>(name);
+    void* address = nullptr;
+    int32_t on_host = 0;
+    check(onnx_train_session_address(handle_.get(), name.c_str(), &address, &on_host));
+    if (!on_host) throw Error(ONNX_TRAIN_DEVICE, "state '" + name + "' is not in the host's memory: get() copies it");
+    return static_cast<T*>(address);
+  }
   void swap(const std::string& name, Session& other) {
     check(onnx_train_session_swap(handle_.get(), other.handle_.get(), name.c_str()));
   }
@@ -229,6 +345,13 @@ class Session {
   onnx_train_session* get() const { return handle_.get(); }
 
  private:
+  using PortsOf = onnx_train_status (*)(onnx_train_session*, const char*, const onnx_train_port**, size_t*);
+  List<onnx_train_port> ports(PortsOf of, const std::string& entry) const {
+    const onnx_train_port* ports = nullptr;
+    size_t count = 0;
+    check(of(handle_.get(), entry.c_str(), &ports, &count));
+    return {ports, count};
+  }
   template <typename T>
   size_t size_of(const std::string& name) const {
     onnx_train_tensor state;

@@ -1,0 +1,124 @@
+// A C++ program with the installed library: what onnx_train.hpp adds to the examples, and what it throws.
+#include <onnx_train/onnx_train.hpp>
+
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+
+using namespace onnx_train;
+
+namespace {
+
+#define EXPECT(condition)                                         \
+  do {                                                            \
+    if (!(condition)) {                                           \
+      std::printf("%s:%d: %s\n", __FILE__, __LINE__, #condition); \
+      std::exit(1);                                               \
+    }                                                             \
+  } while (0)
+
+// Whether `f` throws an Error with this status and text.
+template <typename F>
+bool throws(onnx_train_status status, const std::string& text, const F& f) {
+  try {
+    f();
+  } catch (const Error& error) {
+    if (error.status() == status && std::string(error.what()).find(text) != std::string::npos) return true;
+    std::printf("thrown: %d, %s\n", error.status(), error.what());
+  }
+  return false;
+}
+
+void test_models(const Model& forward) {
+  const Report good = forward.check();
+  EXPECT(good.failure.empty() && good.obstacles.empty() && good.loss == "cross_entropy");
+  EXPECT(good.text.find("It can be trained") != std::string::npos);
+  EXPECT(throws(ONNX_TRAIN_UNSUPPORTED, "no such weight", [&] { forward.check({{"train", "no such weight"}}); }));
+  EXPECT(throws(ONNX_TRAIN_USAGE, "did you mean", [&] { forward.check({{"los", "mse"}}); }));
+
+  const std::vector<double> bias = {1, 2, 3};
+  const Model changed = forward.with_weights({{"fc2.bias", {3}, bias}});
+  Session session(changed.build({{"loss", "cross_entropy"}, {"optimizer", "sgd"}}));
+  EXPECT(session.get("fc2.bias") == (std::vector<float>{1, 2, 3}));
+  EXPECT(throws(ONNX_TRAIN_DATA, "no weight 'fc9'", [&] { forward.with_weights({{"fc9", {3}, bias}}); }));
+  forward.with_weights({{"fc9", {3}, bias}}, false);
+
+  EXPECT(learning_rate(3, {{"lr", "0.5"}, {"schedule", "constant"}}) == 0.5);
+  EXPECT(throws(ONNX_TRAIN_USAGE, "step-every", [] { learning_rate(0, {{"schedule", "step"}}); }));
+}
+
+// Gradients of the two passes against those that plain SGD subtracts in one step.
+void test_passes(const Model& forward, const Options& device) {
+  const std::vector<float> x = {0.5f, -1, 2, 0.25f, 1, 1, -1, 0};
+  const Passes passes = forward.differentiate();
+  Session first(passes.forward, device), second(passes.backward, device);
+  const std::vector<float> dy = {1, 0, 0, 0, 1, 0};
+  std::vector<std::vector<char>> memory;  // what the forward pass gives, kept for the backward pass
+  std::vector<Input> inputs;
+  const Outputs given = first.run("predict", {{"x", {2, 4}, x}});
+  for (const onnx_train_port& port : second.inputs("predict")) {
+    const std::vector<int64_t> logits_shape = {2, 3};
+    if (std::string(port.role) == "dy") {
+      inputs.push_back({port.name, logits_shape, dy});
+      continue;
+    }
+    if (std::string(port.name) == "x") {
+      inputs.push_back({"x", {2, 4}, x});
+      continue;
+    }
+    for (const onnx_train_tensor& value : given) {
+      if (std::string(value.name) != port.name) continue;
+      const std::vector<int64_t> shape(value.shape, value.shape + value.rank);
+      inputs.push_back({value.name, value.type, shape, value.data});
+    }
+    for (const onnx_train_port& weight : first.inputs("predict")) {
+      if (std::string(weight.name) != port.name) continue;
+      const std::vector<int64_t> shape(weight.shape, weight.shape + weight.rank);
+      inputs.push_back({weight.name, weight.type, shape, weight.data});
+    }
+  }
+  const Outputs gradients = second.run("predict", inputs);
+  bool found = false;
+  const List<onnx_train_port> ports = second.outputs("predict");
+  for (const onnx_train_port& port : ports) {
+    if (std::string(port.of) != "fc2.bias") continue;
+    // The bias of the last layer is added to each row: its gradient is the sum of dy over the rows.
+    const float* gradient = gradients.data<float>(port.name);
+    EXPECT(gradient[0] == 1 && gradient[1] == 1 && gradient[2] == 0);
+    found = true;
+  }
+  EXPECT(found);
+}
+
+void test_session(const Model& forward, const Options& device) {
+  Session session(forward.build({{"loss", "cross_entropy"}, {"optimizer", "sgd"}}), device);
+  EXPECT(session.entries().size() == 3 && std::string(session.entries()[0]) == "predict");
+  EXPECT(session.inputs("step").size() == 4 && std::string(session.outputs("step")[0].role) == "loss");
+  EXPECT(throws(ONNX_TRAIN_USAGE, "stp", [&] { session.inputs("stp"); }));
+
+  const Plan plan = session.plan("step", {{"batch", "2"}});
+  EXPECT(plan.arena_bytes > 0 && plan.json.find("\"kernel\"") != std::string::npos && plan.text.size() > 100);
+  EXPECT(throws(ONNX_TRAIN_USAGE, "stp", [&] { session.plan("stp"); }));
+
+  if (!device.empty()) {
+    EXPECT(throws(ONNX_TRAIN_DEVICE, "fc2.bias", [&] { session.data("fc2.bias"); }));
+    return;
+  }
+  session.data("fc2.bias")[1] = 7;
+  EXPECT(session.get("fc2.bias")[1] == 7);
+  EXPECT(throws(ONNX_TRAIN_USAGE, "another element type", [&] { session.data<double>("fc2.bias"); }));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) try {
+  if (argc < 2) return std::fprintf(stderr, "usage: %s MODEL.onnx [DEVICE]\n", argv[0]), 2;
+  EXPECT(std::string(onnx_train_version()) == ONNX_TRAIN_VERSION);
+  const Options device = argc > 2 ? Options{{"device", argv[2]}} : Options{};
+  const Model forward = Model::load(argv[1]);
+  test_models(forward);
+  test_passes(forward, device);
+  test_session(forward, device);
+} catch (const std::exception& error) {
+  return std::fprintf(stderr, "%s\n", error.what()), 1;
+}
