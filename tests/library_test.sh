@@ -28,7 +28,7 @@ diff "$source/tests/symbols.txt" <(echo "$exported") > symbols.diff || fail "tes
 grep -q 'SONAME.*libonnx_train.so.0' <<< "$(objdump -p "$library")" || fail "no SONAME"
 
 cmake -G Ninja -S "$source/examples/cpp" -B examples -DCMAKE_PREFIX_PATH="$work/usr" > configure.log &&
-  cmake --build examples > build.log || fail "the examples do not build: $(tail -20 configure.log build.log)"
+  cmake --build examples > build.log || fail "the examples do not build: $(tail -n 20 configure.log build.log)"
 ./examples/train "$source/tests/fixtures/mlp.onnx" trained.onnx || fail "the example does not train"
 usr/bin/onnx-train check trained.onnx > /dev/null || fail "the trained model is not one"
 ./examples/loop "$source/tests/fixtures/mlp.onnx" run > loop.log || fail "the loop over the program's batches"

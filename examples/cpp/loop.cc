@@ -36,7 +36,7 @@ class Samples : public onnx_train::DataSource {
   std::vector<int64_t> labels_;
 };
 
-struct Report : onnx_train::Observer {
+struct Printer : onnx_train::Observer {
   onnx_train_next on_evaluation(const onnx_train_evaluation& e) override {
     for (size_t i = 0; i < e.num_metrics; ++i) std::printf("%s %.3f  ", e.metrics[i].name, e.metrics[i].value);
     std::printf("after epoch %d\n", static_cast<int>(e.epoch));
@@ -49,8 +49,8 @@ int main(int argc, char** argv) try {
   using namespace onnx_train;
   Session session(Model::load(argv[1]).build({{"loss", "cross_entropy"}, {"optimizer", "adamw"}}));
   Samples training(1, 40), test(100, 5);
-  Report report;
-  train(session, training, {{"epochs", "5"}, {"lr", "0.02"}, {"schedule", "cosine"}, {"out", argv[2]}}, &test, &report);
+  Printer printer;
+  train(session, training, {{"epochs", "5"}, {"lr", "0.02"}, {"schedule", "cosine"}, {"out", argv[2]}}, &test, &printer);
 } catch (const std::exception& error) {
   return std::fprintf(stderr, "%s\n", error.what()), 1;
 }
