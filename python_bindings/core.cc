@@ -127,6 +127,8 @@ double learning_rate(const Options& options, int64_t step) {
 
 NB_MODULE(_core, module) {
   using namespace onnx_train::python;
+  // PyTorch keeps graphs, and with them sessions, until after the interpreter has ended: no leak of ours.
+  nb::set_leak_warnings(false);
   nb::register_exception_translator(translate_error);
   module.def("version", onnx_train_version);
   module.def("learning_rate", learning_rate, nb::arg("options"), nb::arg("step"));

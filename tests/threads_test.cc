@@ -1,6 +1,8 @@
 // Sessions in threads of their own share nothing that changes: each computes what it computes alone, to the bit.
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <cstdio>
 #include <random>
 #include <thread>
 
@@ -129,6 +131,38 @@ TEST_P(Threads, SessionsInTwoThreadsTrainAsTheyDoAlone) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Of, Threads, testing::Values(1, 2));
+
+// The seconds that `count` sessions take for 20 steps each, in a thread each, with one thread for their kernels.
+double seconds_of_sessions(int count) {
+  SessionOptions options;
+  options.threads = 1;
+  std::vector<std::unique_ptr<Session>> sessions;
+  for (int i = 0; i < count; ++i) {
+    sessions.push_back(std::make_unique<Session>(make_convolutional(Precision::kFloat32), options));
+    sessions.back()->run("step", batch_for(sessions.back()->model()));
+  }
+  std::vector<std::thread> threads;
+  const auto start = std::chrono::steady_clock::now();
+  for (const auto& session : sessions) {
+    threads.emplace_back([&session] {
+      const TensorMap batch = batch_for(session->model());
+      for (int i = 0; i < 20; ++i) session->run("step", batch);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+TEST(Scaling, TwoSessionsTakeTheTimeOfOne) {
+  if (std::thread::hardware_concurrency() < 2) GTEST_SKIP() << "this machine has one core";
+  double one = 1e9, two = 1e9;  // the least of several tries: other processes may take a core at any time
+  for (int i = 0; i < 10; ++i) {
+    one = std::min(one, seconds_of_sessions(1));
+    two = std::min(two, seconds_of_sessions(2));
+  }
+  std::printf("20 steps of one session %.2f ms, of two sessions side by side %.2f ms\n", 1e3 * one, 1e3 * two);
+  EXPECT_LT(two, 1.4 * one);
+}
 
 }  // namespace
 }  // namespace onnx_train

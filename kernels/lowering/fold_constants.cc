@@ -10,6 +10,7 @@
 #include "onnx_passes/ir/inference_cache.h"
 #include "onnx_passes/ir/tables.h"
 #include "onnx_passes/operators/operators.h"
+#include "onnx_passes/operators/random.h"
 
 namespace onnx_train {
 namespace {

@@ -112,11 +112,6 @@ bool remove_dead_nodes(Model& model) {
   return graph.remove_unused_initializers() || changed;
 }
 
-bool is_random(const Node& node) {
-  const bool standard = node.domain().empty();  // our own operators draw from a key that is an input
-  return standard && (node.op().starts_with("Random") || node.op() == "Bernoulli" || node.op() == "Multinomial");
-}
-
 bool is_view(const Node& node) { return operator_of(node).kind == OperatorKind::kView; }
 
 }  // namespace onnx_train

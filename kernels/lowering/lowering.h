@@ -109,9 +109,6 @@ bool order_nodes(Model& model, const std::function<bool(const Node&)>& may_rejec
 // `recompute` (recompute.h) with the memory limit of `options`.
 Pass recompute_pass(const LoweringOptions& options);
 
-// True for nodes that draw random numbers from anything but their inputs.
-bool is_random(const Node& node);
-
 // True for nodes whose output is the memory of their first input with another shape: Reshape, Squeeze, Unsqueeze,
 // Flatten, Identity.
 bool is_view(const Node& node);

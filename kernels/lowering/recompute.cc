@@ -10,6 +10,7 @@
 #include "kernels/lowering/lifetimes.h"
 #include "kernels/lowering/lowering.h"
 #include "onnx_passes/ir/roles.h"
+#include "onnx_passes/operators/random.h"
 
 namespace onnx_train {
 namespace {

@@ -9,6 +9,8 @@
 #include "onnx_passes/ir/inputs.h"
 #include "onnx_passes/ir/onnx.h"
 #include "onnx_passes/ir/roles.h"
+#include "onnx_passes/ir/tables.h"
+#include "onnx_passes/operators/random.h"
 #include "onnx_passes/passes/entry_point.h"
 #include "onnx_passes/passes/liveness.h"
 #include "onnx_passes/passes/mixed_precision.h"
@@ -99,14 +101,25 @@ std::vector<Parameter> make_inputs(Graph* flat, const Model& model, const std::v
 
 bool is_output_of_backward(const Value* output) { return output->has_role(roles::kGradient); }
 
-// Integers such as shapes, which the backward pass computes again: plans know them only if they follow from the shapes
-// of inputs.
-bool is_computed_again(const Value& value) {
-  return value.dtype() == DType::kInt64 && value.has_rank() && value.rank() <= 1;
+// The values that follow from constants and from shapes of values. The backward pass computes them again: a plan knows
+// what follows from them only if it can compute them, such as the shape of a Resize.
+Marks<Value> known_to_plans(const Graph& flat) {
+  Marks<Value> known;
+  const auto is_known = [&](const Value* v) { return v->is_initializer() ? !flat.is_input(v) : known.contains(v); };
+  for (const Node* node = flat.first(); node; node = node->next()) {
+    bool follows = !is_random(*node);
+    for_each_input(*node, [&](const Value* v) { follows = follows && is_known(v); });
+    if (!follows && !node->is("Shape") && !node->is("Size")) continue;
+    for (const Value* output : node->outputs()) {
+      if (output) known.insert(output);
+    }
+  }
+  return known;
 }
 
 // The values that nodes of the forward pass compute and nodes of the backward pass read, in order.
 std::vector<std::string> find_saved(const Graph& flat) {
+  const Marks<Value> known = known_to_plans(flat);
   Liveness forward;
   Marks<Value> needed;
   for (const Value* output : flat.outputs()) {
@@ -122,7 +135,7 @@ std::vector<std::string> find_saved(const Graph& flat) {
     bool runs = false;
     for (const Value* output : node->outputs()) {
       if (!output || !needed.contains(output)) continue;
-      if (forward.runs(node) && !is_computed_again(*output)) {
+      if (forward.runs(node) && !known.contains(output)) {
         saved.push_back(output->name());
       } else {
         runs = true;
@@ -202,6 +215,9 @@ DifferentiatedModel differentiate(Model model, const BuildOptions& options) {
       {{"simplify_indexing", simplify_indexing}, recognize(options), training_mode(options), mixed_precision(options)},
       &model, options.pipeline);
   std::vector<Value*> weights = select_trainable(model, options.train, options.freeze);
+  // A pass is differentiated again by its own weights and states: its other initializers, such as the scales of a
+  // Resize, are constants that shapes may depend on.
+  if (!model.metadata(kPass).empty()) std::erase_if(weights, [](const Value* w) { return !w->role(); });
   std::vector<Value*> sources = weights;
   for (Value* input : model.graph->inputs()) {
     if (is_float(input->dtype()) && !input->is_initializer()) sources.push_back(input);

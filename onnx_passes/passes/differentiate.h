@@ -9,7 +9,8 @@
 //
 // Each input and output has a role (roles.h), and the value of the model it belongs to. No value is computed twice:
 // what both passes need is an output of the first and an input of the second. States are batch-norm statistics and the
-// random key of dropout. Weights that are not trained stay initializers.
+// random key of dropout. Weights that are not trained stay initializers. A pass is a model that can be differentiated
+// again, by its inputs.
 #pragma once
 
 #include "onnx_passes/passes/passes.h"

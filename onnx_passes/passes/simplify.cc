@@ -13,6 +13,7 @@
 #include "onnx_passes/ir/inference.h"
 #include "onnx_passes/ir/onnx.h"
 #include "onnx_passes/operators/operators.h"
+#include "onnx_passes/operators/random.h"
 #include "onnx_passes/passes/liveness.h"
 #include "onnx_passes/passes/passes.h"
 #include "onnx_passes/passes/simplify_slices.h"
@@ -85,11 +86,7 @@ bool does_nothing(const Node& node) {
 // ---- Repeated nodes
 
 bool is_repeatable(const Node& node) {
-  for (const char* op : {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli",
-                         "Multinomial", "Dropout"}) {
-    if (node.is(op)) return false;
-  }
-  return node.subgraphs().empty();
+  return !is_random(node) && !node.is("Dropout") && node.subgraphs().empty();
 }
 
 // A key that is equal for nodes that compute the same; empty for nodes that must not be merged.

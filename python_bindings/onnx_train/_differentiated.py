@@ -23,7 +23,7 @@ class Differentiated:
         weights: the trained weights, with the values of the file.
         states: batch-norm statistics and random keys, likewise; empty for models without.
         saved: what the forward pass computes and the backward pass reads.
-        backward_inputs: names of all that the backward pass reads.
+        backward_inputs: names of all that the backward pass reads besides `output_gradients`.
         output_gradients: the name of the gradient of each float output, by the output's name; outputs that depend on no
             weight and no float input have none.
         freezes: whether some weights are constants by `freeze`.
@@ -48,7 +48,9 @@ class Differentiated:
             train=train, freeze=freeze, mode=mode, precision=precision, dtype=dtype, batch=batch, seed=seed
         )
         self.freezes = freeze is not None
-        forward, backward = _as_model(model)._core.differentiate(options)
+        self._model, self._options, self._sessions = _as_model(model), options, {"device": device, "threads": threads}
+        self._again: tuple[Differentiated, Differentiated] | None = None
+        forward, backward = self._model._core.differentiate(options)
         self._forward = Session(_Model(forward), device, threads=threads)
         self._backward = Session(_Model(backward), device, threads=threads)
         ports, results = self._forward.inputs("predict"), self._forward.outputs("predict")
@@ -58,9 +60,12 @@ class Differentiated:
         self.outputs = [port for port in results if port.role == "output"]
         self.saved = [port for port in results if port.role == "saved"]
         self._next = {port.name: port.of for port in results if port.role == "next"}
+        # Where the model is itself a backward pass, its own output gradients are ordinary inputs.
+        own = {port.name for port in ports}
         backward_ports = self._backward.inputs("predict")
-        self.backward_inputs = [port.name for port in backward_ports if port.role != "dy"]
-        self.output_gradients = {port.of: port.name for port in backward_ports if port.role == "dy"}
+        given = [port for port in backward_ports if port.role == "dy" and port.name not in own]
+        self.output_gradients = {port.of: port.name for port in given}
+        self.backward_inputs = [port.name for port in backward_ports if port not in given]
         self.gradients = self._backward.outputs("predict")
 
     def forward(self, arrays: Mapping[str, Any]) -> tuple[Result, dict[str, Any]]:
@@ -81,6 +86,21 @@ class Differentiated:
         """
         results = self._backward.run("predict", arrays)
         return {port.of: results[port.name] for port in self.gradients}
+
+    def again(self) -> tuple[Differentiated, Differentiated]:
+        """The passes of the forward pass, whose outputs include the saved values, and of the backward pass: both are
+        models. Made at the first call.
+
+        Raises:
+            UnsupportedError: for a node that cannot be differentiated twice; the message names it.
+        """
+        if self._again is None:
+            forward, backward = (
+                Differentiated(_Model(part), mode="frozen", **self._sessions)
+                for part in self._model._core.differentiate(self._options)
+            )
+            self._again = forward, backward
+        return self._again
 
 
 def _defaults(ports: list[Port], role: str) -> dict[str, np.ndarray[Any, Any]]:

@@ -36,9 +36,7 @@ def _pull_back(passes: Differentiated, arrays: Mapping[str, Any], gradients: Map
     given |= {name: arrays.get(name, value) for name, value in (passes.weights | passes.states).items()}
     results, _ = passes.forward(given)
     read: dict[str, Any] = {**given, **results}
-    # Where the model is itself a backward pass, its own output gradients are ordinary inputs.
-    own = [name for name in passes.output_gradients.values() if name in read]
-    arguments = {name: read[name] for name in (*passes.backward_inputs, *own)}
+    arguments = {name: read[name] for name in passes.backward_inputs}
     for port in passes.outputs:
         name = passes.output_gradients.get(port.of)
         if name is not None:

@@ -44,20 +44,6 @@ def _apply(function: type[torch.autograd.Function], *arguments: Any) -> Any:
     return function.apply(*arguments)  # type: ignore[no-untyped-call]
 
 
-class _Final(torch.autograd.Function):
-    """A gradient that is no part of the graph: says so when it is differentiated."""
-
-    @staticmethod
-    def forward(ctx: Any, gradient: torch.Tensor, anchor: torch.Tensor) -> torch.Tensor:
-        return gradient.view_as(gradient)
-
-    @staticmethod
-    def backward(ctx: Any, *output_gradients: torch.Tensor) -> Any:
-        raise UnsupportedError(
-            "the gradients of an ONNX model cannot be differentiated again: its backward pass is no part of the graph"
-        )
-
-
 class _Apply(torch.autograd.Function):
     """(passes, states, names, tensors) -> outputs. The names are those of the tensors: inputs, then weights."""
 
@@ -72,7 +58,7 @@ class _Apply(torch.autograd.Function):
         given = dict(zip(names, tensors))
         arrays = {name: _as_array(tensor, name) for name, tensor in (given | states).items()}
         # The backward pass reads the states as they are now; `next_states` takes their place afterwards.
-        before = {name: states[name].clone() for name in passes.backward_inputs if name in states}
+        before = {name: tensor.clone() for name, tensor in states.items()}
         results, next_states = passes.forward(arrays)
         for name, value in next_states.items():
             states[name].copy_(_as_tensor(value, states[name].dtype))
@@ -82,29 +68,54 @@ class _Apply(torch.autograd.Function):
             value = given.get(name, before.get(name, outputs.get(name)))
             kept.append(torch.as_tensor(results[name]) if value is None else value)
         ctx.save_for_backward(*kept)
-        ctx.passes, ctx.types = passes, {name: tensor.dtype for name, tensor in given.items()}
+        ctx.passes, ctx.before = passes, before
+        # Not saved as the others are: changing what only a second derivative reads is no error of a first one.
+        ctx.given = {name: (tensor, tensor._version) for name, tensor in given.items()}
         ctx.mark_non_differentiable(*(y for y in outputs.values() if not y.is_floating_point()))
         return tuple(outputs.values())
 
     @staticmethod
     def backward(ctx: Any, *output_gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         passes: Differentiated = ctx.passes
-        arrays = {
-            name: _as_array(tensor, name) for name, tensor in zip(passes.backward_inputs, ctx.saved_tensors)
-        }
+        read = dict(zip(passes.backward_inputs, ctx.saved_tensors))
         for port, gradient in zip(passes.outputs, output_gradients):
             name = passes.output_gradients.get(port.of)
             if name is not None:
-                arrays[name] = _as_array(gradient, name)
-        gradients = passes.backward(arrays)
-        answers = [
-            _as_tensor(gradients[name], dtype) if needed and name in gradients else None
-            for (name, dtype), needed in zip(ctx.types.items(), ctx.needs_input_grad[3:])
-        ]
+                read[name] = gradient
         if torch.is_grad_enabled():  # create_graph=True
-            anchor = torch.empty(0, requires_grad=True)
-            answers = [None if answer is None else _apply(_Final, answer, anchor) for answer in answers]
+            gradients = _gradients_in_graph(ctx, read)
+        else:
+            arrays = passes.backward({name: _as_array(tensor, name) for name, tensor in read.items()})
+            gradients = {name: _as_tensor(value, ctx.given[name][0].dtype) for name, value in arrays.items()}
+        answers = [gradients.get(name) if needed else None for name, needed in zip(ctx.given, ctx.needs_input_grad[3:])]
         return None, None, None, *answers
+
+
+def _gradients_in_graph(ctx: Any, read: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """What `_Apply.backward` gives, as functions of the inputs, the weights and the gradients of the outputs.
+
+    The saved values depend on inputs and weights, too: the forward pass computes them again.
+    """
+    for name, (tensor, version) in ctx.given.items():
+        if tensor._version != version:
+            raise UsageError(f"'{name}' was changed in place after the forward pass; a second derivative reads it")
+    try:
+        forward, backward = ctx.passes.again()
+    except UnsupportedError as error:
+        raise UnsupportedError(f"the gradients cannot be differentiated again: {error}") from error
+    given = {name: tensor for name, (tensor, _) in ctx.given.items()} | ctx.before
+    made = _apply_by_name(forward, given)
+    results = _apply_by_name(backward, read | made | given)
+    return {port.of: results[port.name] for port in ctx.passes.gradients}
+
+
+def _apply_by_name(passes: Differentiated, values: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The outputs of a model by name, with their place in PyTorch's graph."""
+    names = [port.name for port in passes.inputs] + list(passes.weights)
+    values = {name: torch.from_numpy(array) for name, array in passes.weights.items()} | values  # constants
+    states = {name: values[name] for name in passes.states}
+    outputs = _apply(_Apply, passes, states, names, *(values[name] for name in names))
+    return {port.name: output for port, output in zip(passes.outputs, outputs)}
 
 
 class Module(torch.nn.Module):
@@ -116,8 +127,9 @@ class Module(torch.nn.Module):
     statistics and dropout is on; ``module.eval()`` turns both off.
 
     The forward pass saves the intermediate values that the backward pass reads as tensors of the autograd graph, so
-    their memory is freed with it. Differentiating twice raises `UnsupportedError`: the backward pass is no part of the
-    graph. The module computes on the CPU.
+    their memory is freed with it. With ``create_graph=True`` the gradients are part of the graph and can be
+    differentiated again, any number of times, where every node of the passes has a gradient; if one has none,
+    `UnsupportedError` names it. The module computes on the CPU.
 
     Args:
         model: a forward model, or anything that `onnx_train.load` takes.

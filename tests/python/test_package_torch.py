@@ -209,12 +209,72 @@ def test_weights_that_change_between_the_passes_are_an_error():
         loss.backward()
 
 
-def test_differentiating_twice_is_an_error():
+def penalty(module, inputs, labels, loss):
+    """A loss with the squared norm of its gradient by inputs and weights, as gradient penalties have it."""
+    value = reference.LOSSES[loss](module(*inputs), labels)
+    sources = [v for v in (*inputs, *module.parameters()) if v.is_floating_point()]
+    gradients = torch.autograd.grad(value, sources, create_graph=True, allow_unused=True)
+    return value + sum((g**2).sum() for g in gradients if g is not None)
+
+
+@pytest.mark.parametrize("mode", ["train", "eval"])
+@pytest.mark.parametrize("name", ["mlp", "bert", "gpt2", "deeplab", "yolo", "unet_bilinear", "mobilenet", "dlrm"])
+def test_second_derivatives_are_those_of_pytorch(exported, name, mode):
+    example, path = exported(name, double=True)
+    double = reference.to_double(example)
+    results = []
+    module = Module(path, threads=1)
+    matched = by_value(module, double.module)
+    for network in (double.module, module):
+        inputs = [v.clone().requires_grad_(v.is_floating_point()) for v in double.inputs.values()]
+        value = penalty(network.train(mode == "train"), inputs, example.labels, example.loss)
+        value.backward()
+        results.append((value.detach(), [v.grad for v in inputs if v.is_floating_point()]))
+    (expected, by_inputs), (ours, our_inputs) = results
+    np.testing.assert_allclose(ours, expected, rtol=1e-8)
+    for a, b in zip(our_inputs, by_inputs):
+        np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-9)
+    for key, (parameter, transposed) in matched.items():
+        ours = parameter.grad.T if transposed and parameter.dim() == 2 else parameter.grad
+        theirs = dict(double.module.named_parameters())[key].grad
+        scale = max(float(theirs.abs().max()), 1e-3)
+        np.testing.assert_allclose(ours, theirs, rtol=1e-6, atol=1e-8 * scale, err_msg=key)
+
+
+def test_third_derivatives_agree_with_differences():
+    module = Module(MLP, dtype="float64", threads=1)
+    x = torch.randn(3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0), requires_grad=True)
+
+    def second(x):
+        first, = torch.autograd.grad(module(x).sin().sum(), x, create_graph=True)
+        return torch.autograd.grad(first.pow(2).sum(), x, create_graph=True)[0]
+
+    assert torch.autograd.gradcheck(second, x, atol=1e-6)
+
+
+def test_nodes_without_a_second_derivative_are_named(exported):
+    example, path = exported("lstm")
+    module = Module(path, threads=1)
+    output = module(*example.inputs.values()).sum()
+    sources = list(module.parameters())
+    first = torch.autograd.grad(output, sources, retain_graph=True, allow_unused=True)
+    assert any(g.abs().sum() > 0 for g in first if g is not None)
+    with pytest.raises(onnx_train.UnsupportedError, match="cannot be differentiated again: .*no gradient is defined"):
+        torch.autograd.grad(output, sources, create_graph=True, allow_unused=True)
+
+
+def test_inputs_that_change_in_place_stop_a_second_derivative_only():
     module = Module(MLP, threads=1)
-    x = torch.eye(4, requires_grad=True)
-    gradient, = torch.autograd.grad(module(x).sum(), x, create_graph=True)
-    with pytest.raises(onnx_train.UnsupportedError, match="cannot be differentiated again"):
-        gradient.pow(2).sum().backward()
+    for create_graph in (False, True):
+        x = torch.eye(4, requires_grad=True)
+        y = module(x).sum()
+        with torch.no_grad():
+            module.fc2.bias.add_(1)  # which the backward pass does not read
+        if create_graph:
+            with pytest.raises(onnx_train.UsageError, match="'fc2.bias' was changed in place"):
+                torch.autograd.grad(y, x, create_graph=True)
+        else:
+            torch.autograd.grad(y, x)
 
 
 def test_inference_needs_no_graph():
