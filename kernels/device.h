@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -50,7 +51,17 @@ class Stream {
   // Records what `enqueue` enqueues to this stream instead of running it; null if the device cannot record. All work
   // enqueued before is complete on return.
   virtual std::unique_ptr<Recording> record(const std::function<void()>& enqueue) = 0;
+  // What the device's own interface calls the stream (a cudaStream_t), so that work of other libraries can be ordered
+  // before ours; null if it has none. Valid as long as the stream.
+  virtual void* native_handle() const { return nullptr; }
 };
+
+// A device in the numbers of DLPack, by which libraries exchange tensors: a DLDeviceType, and the device's number among
+// those of its type.
+struct DlpackDevice {
+  int32_t type, id;
+};
+inline constexpr int32_t kDlpackCpu = 1, kDlpackCuda = 2, kDlpackExtension = 12;
 
 // After a kernel reports a fault, the remaining nodes of the run may still execute on any contents of their inputs, but
 // none writes to a state: the CPU stops; on other devices, kernels that update a state in place check the fault first.
@@ -73,6 +84,7 @@ class Device {
   virtual size_t piece_alignment() const { return 1; }
   // True if kernels use host memory and are done when they return, so that no copies are needed.
   virtual bool uses_host_memory() const { return false; }
+  virtual DlpackDevice dlpack() const { return {uses_host_memory() ? kDlpackCpu : kDlpackExtension, 0}; }
   // Allocates zeroed device memory with the device's alignment. Throws Error when there is not enough.
   virtual void* allocate(size_t bytes) = 0;
   // All work that uses the memory must be done.

@@ -119,9 +119,10 @@ class ProgramBatches : public BatchSource {
   int64_t next(TensorMap* batch) override {
     const onnx_train_tensor* inputs = nullptr;
     size_t count = 0;
+    session_.session.wait_for_inputs();  // the program may now change those of the last batch
     call(&session_, [&] { return data_.next(data_.user, &inputs, &count); });
     if (count == 0) return 0;
-    *batch = views_of(inputs, count);
+    *batch = inputs_of_run(&session_.session, inputs, count);
     const auto first = std::find_if(inputs, inputs + count, [](const onnx_train_tensor& t) { return t.rank > 0; });
     const int64_t samples = first == inputs + count ? 1 : first->shape[0];
     if (samples < 1) fail_as(ErrorCode::kData, "input '", first->name, "' of a batch has no samples");

@@ -69,7 +69,11 @@ onnx_train_status in_session(onnx_train_session* handle, const F& f) {
   });
 }
 
-// Views of the caller's memory, by name. Throws Error for tensors that no memory holds and for a name given twice.
-TensorMap views_of(const onnx_train_tensor* inputs, size_t count);
+// Views of the caller's memory, by name. Throws Error for tensors that no memory holds, for a name given twice and for
+// tensors in device memory.
+TensorMap views_of(const onnx_train_tensor* tensors, size_t count);
+// The same for the inputs of a run, which may be in the memory of the session's device. Inputs that a run reads where
+// it changes them, states in the host's memory, are copied.
+TensorMap inputs_of_run(Session* session, const onnx_train_tensor* inputs, size_t count);
 
 }  // namespace onnx_train

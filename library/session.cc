@@ -48,12 +48,34 @@ Tensor view_of(const onnx_train_tensor& tensor) {
     }
   }
   if (elements > 0 && !tensor.data) fail_as(ErrorCode::kData, "input '", name, "' has no data");
-  return Tensor(dtype, shape, tensor.data, nullptr);
+  switch (tensor.memory) {
+    case ONNX_TRAIN_HOST_MEMORY: return Tensor(dtype, shape, tensor.data, nullptr);
+    case ONNX_TRAIN_DEVICE_MEMORY: return Tensor::on_device(dtype, shape, tensor.data);
+  }
+  fail_as(ErrorCode::kUsage, "input '", name, "' has the memory ", static_cast<int>(tensor.memory),
+          "; set it to ONNX_TRAIN_HOST_MEMORY or ONNX_TRAIN_DEVICE_MEMORY");
+}
+
+// Views of memory of host and device, by name.
+TensorMap all_views_of(const onnx_train_tensor* tensors, size_t count) {
+  if (count > 0) required(tensors, "inputs");
+  TensorMap views;
+  for (size_t i = 0; i < count; ++i) {
+    Tensor view = view_of(tensors[i]);
+    if (!views.emplace(tensors[i].name, std::move(view)).second) {
+      fail_as(ErrorCode::kUsage, "input '", tensors[i].name, "' is given twice");
+    }
+  }
+  return views;
 }
 
 onnx_train_tensor described(const std::string& name, DType dtype, const Shape& shape, const void* data) {
-  return {name.c_str(), static_cast<onnx_train_type>(dtype), static_cast<int32_t>(shape.size()), shape.data(),
-          const_cast<void*>(data)};
+  return {name.c_str(),
+          static_cast<onnx_train_type>(dtype),
+          static_cast<int32_t>(shape.size()),
+          shape.data(),
+          const_cast<void*>(data),
+          ONNX_TRAIN_HOST_MEMORY};
 }
 
 // A model for a session: a training model, or one to run as it is.
@@ -125,14 +147,19 @@ size_t state_of_size(const StateStore& states, const char* name, size_t bytes) {
 
 }  // namespace
 
-TensorMap views_of(const onnx_train_tensor* inputs, size_t count) {
-  if (count > 0) required(inputs, "inputs");
-  TensorMap views;
-  for (size_t i = 0; i < count; ++i) {
-    Tensor view = view_of(inputs[i]);
-    if (!views.emplace(inputs[i].name, std::move(view)).second) {
-      fail_as(ErrorCode::kUsage, "input '", inputs[i].name, "' is given twice");
-    }
+TensorMap views_of(const onnx_train_tensor* tensors, size_t count) {
+  TensorMap views = all_views_of(tensors, count);
+  for (const auto& [name, view] : views) {
+    if (view.is_on_device()) fail_as(ErrorCode::kData, "'", name, "' is in device memory; copy it to the host first");
+  }
+  return views;
+}
+
+TensorMap inputs_of_run(Session* session, const onnx_train_tensor* inputs, size_t count) {
+  TensorMap views = all_views_of(inputs, count);
+  if (!session->device().uses_host_memory()) return views;
+  for (auto& [name, view] : views) {
+    if (session->state().overlaps(view.data(), view.bytes())) view = view.clone();
   }
   return views;
 }
@@ -158,7 +185,8 @@ onnx_train_status onnx_train_session_run(onnx_train_session* session, const char
                                          const onnx_train_tensor* inputs, size_t num_inputs,
                                          const onnx_train_tensor** outputs, size_t* num_outputs) {
   return in_session(session, [&](onnx_train_session& s) {
-    const TensorMap& results = s.session.run(&required(entry, "the entry point"), views_of(inputs, num_inputs));
+    const TensorMap given = inputs_of_run(&s.session, inputs, num_inputs);
+    const TensorMap& results = s.session.run(&required(entry, "the entry point"), given);
     if (!outputs) return;
     s.outputs.clear();
     for (const auto& [name, tensor] : results) {
@@ -239,6 +267,22 @@ onnx_train_status onnx_train_session_set(onnx_train_session* session, const char
     const size_t i = state_of_size(s.session.state(), name, bytes);
     if (bytes > 0 && !data) throw UsageError("the state's data are null");
     s.session.state().write(i, data);
+  });
+}
+
+onnx_train_status onnx_train_session_set_from_device(onnx_train_session* session, const char* name, const void* data,
+                                                     size_t bytes) {
+  return in_session(session, [&](onnx_train_session& s) {
+    const size_t i = state_of_size(s.session.state(), name, bytes);
+    if (bytes > 0 && !data) throw UsageError("the state's data are null");
+    s.session.state().write_from_device(i, data);
+  });
+}
+
+onnx_train_status onnx_train_session_device(onnx_train_session* session, onnx_train_device* device) {
+  return in_session(session, [&](onnx_train_session& s) {
+    const DlpackDevice number = s.session.device().dlpack();
+    required(device, "where the device goes") = {number.type, number.id, s.session.stream().native_handle()};
   });
 }
 

@@ -76,7 +76,7 @@ ModelHandle with_weights(const ModelHandle& model, const nb::dict& arrays, bool 
     const auto type = buffer.acquire(value.ptr());
     if (!type) throw Error(ONNX_TRAIN_DATA, "weight '" + name + "' is no dense array of numbers");
     const Py_buffer& view = buffer.view();
-    tensors.push_back({name.c_str(), *type, view.ndim, view.shape, view.buf});
+    tensors.push_back({name.c_str(), *type, view.ndim, view.shape, view.buf, ONNX_TRAIN_HOST_MEMORY});
   }
   return new_model([&](onnx_train_model** changed) {
     return onnx_train_model_with_weights(model.get(), tensors.data(), tensors.size(), strict ? 1 : 0, changed);

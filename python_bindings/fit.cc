@@ -7,7 +7,8 @@ namespace onnx_train::python {
 namespace {
 
 Input as_input(const onnx_train_tensor& tensor) {
-  return Input(tensor.name, tensor.type, std::vector<int64_t>(tensor.shape, tensor.shape + tensor.rank), tensor.data);
+  const std::vector<int64_t> shape(tensor.shape, tensor.shape + tensor.rank);
+  return Input(tensor.name, tensor.type, shape, tensor.data, tensor.memory);
 }
 
 // Batches of a Python iterator. Functions take the interpreter lock, which a training has released.

@@ -1,7 +1,6 @@
 // The class Session of the module _core. Arrays go in by the buffer protocol, which copies nothing, and come out as
-// numpy arrays; what is no suitable array goes through onnx_train._arrays first.
-#include <nanobind/ndarray.h>
-
+// numpy arrays; what is no suitable array goes through onnx_train._arrays first. Arrays on the session's device go in
+// and out by DLPack, which copies nothing either.
 #include <algorithm>
 #include <cstring>
 
@@ -85,6 +84,24 @@ nb::object to_python(const onnx_train_tensor& tensor) {
   return copied_array(element_type(tensor.type, tensor.name), tensor.shape, tensor.rank, tensor.data);
 }
 
+// As numpy says it: "float32".
+std::string name_of(const nb::dlpack::dtype& type) {
+  for (const ElementType& known : kTypes) {
+    if (static_cast<uint8_t>(known.code) == type.code && known.bits == type.bits && type.lanes == 1) return known.numpy;
+  }
+  return "of another type";
+}
+
+bool is_dense(const nb::ndarray<nb::ro>& array) {
+  int64_t expected = 1;
+  bool dense = true;
+  for (size_t i = array.ndim(); i-- > 0;) {
+    dense = dense && (array.shape_ptr()[i] <= 1 || array.stride_ptr()[i] == expected);
+    expected *= array.shape_ptr()[i];
+  }
+  return dense || expected == 0;
+}
+
 Error unknown_input(const std::string& entry, std::string_view name, const std::vector<Port>& ports) {
   std::string names;
   for (const Port& port : ports) names += (names.empty() ? "" : ", ") + port.name;
@@ -146,51 +163,61 @@ nb::tuple SessionHandle::describe(const std::string& name) const {
   for (int32_t i = 0; i < state.rank; ++i) shape.append(state.shape[i]);
   return nb::make_tuple(element_type(state.type, name).numpy, nb::tuple(shape));
 }
-// The memory of `value`, or of what it converts to.
-void SessionHandle::acquire(nb::handle value, onnx_train_type type, const std::string& name, nb::object* converted,
-                            Buffer* buffer) {
-  if (buffer->acquire(value.ptr(), type)) return;
-  const char* const numpy_type = element_type(type, name).numpy;
-  *converted = nb::module_::import_("onnx_train._arrays").attr("as_input")(value, numpy_type, name);
-  if (!buffer->acquire(converted->ptr(), type)) throw Error(ONNX_TRAIN_DATA, "'" + name + "' is no dense array");
+
+onnx_train_tensor SessionHandle::acquire(nb::handle value, onnx_train_type type, const std::string& name,
+                                         Held* held) const {
+  Buffer& buffer = held->buffer;
+  if (!buffer.acquire(value.ptr(), type)) {
+    if (!is_on_host() && acquire_on_device(value, type, name, held)) {
+      const nb::ndarray<nb::ro>& array = held->device;
+      const auto rank = static_cast<int32_t>(array.ndim());
+      return {name.c_str(), type, rank, array.shape_ptr(), const_cast<void*>(array.data()), ONNX_TRAIN_DEVICE_MEMORY};
+    }
+    const char* const numpy_type = element_type(type, name).numpy;
+    held->converted = nb::module_::import_("onnx_train._arrays").attr("as_input")(value, numpy_type, name);
+    if (!buffer.acquire(held->converted.ptr(), type)) throw Error(ONNX_TRAIN_DATA, "'" + name + "' is no dense array");
+  }
+  const Py_buffer& view = buffer.view();
+  return {name.c_str(), type, view.ndim, view.shape, view.buf, ONNX_TRAIN_HOST_MEMORY};
 }
 
-void SessionHandle::find_address(const std::string& name) {
+// False for what is no array on the session's device. Its elements are read as they are: there is no conversion.
+bool SessionHandle::acquire_on_device(nb::handle value, onnx_train_type type, const std::string& name,
+                                      Held* held) const {
+  nb::object stream = nb::none();
+  if (device_.stream) stream = nb::int_(reinterpret_cast<uintptr_t>(device_.stream));
+  const nb::object capsule =
+      nb::module_::import_("onnx_train._arrays").attr("on_device")(value, device(), stream, name);
+  if (capsule.is_none()) return false;
+  nb::ndarray<nb::ro>& array = held->device;
+  if (!nb::try_cast(capsule, array) || array.device_type() != device_.type || array.device_id() != device_.id) {
+    throw Error(ONNX_TRAIN_DATA, "'" + name + "' exports no tensor of its device by DLPack");
+  }
+  const ElementType& expected = element_type(type, name);
+  const nb::dlpack::dtype found = array.dtype();
+  if (found != nb::dlpack::dtype{static_cast<uint8_t>(expected.code), expected.bits, 1}) {
+    throw Error(ONNX_TRAIN_DATA,
+                "'" + name + "' is " + name_of(found) + "; on the device it must be " + expected.numpy);
+  }
+  if (!is_dense(array)) {
+    throw Error(ONNX_TRAIN_DATA, "'" + name + "' is not dense in row-major order; on the device it must be");
+  }
+  return true;
+}
+
+char* SessionHandle::find_address(const std::string& name) const {
   void* address = nullptr;
   int32_t on_host = 0;
-  onnx_train_tensor state;
   check(onnx_train_session_address(handle_.get(), name.c_str(), &address, &on_host));
-  if (!on_host) return;
-  check(onnx_train_session_state(handle_.get(), name.c_str(), &state));
-  char* const begin = static_cast<char*>(address);
-  const char* const end = begin + bytes_of(element_type(state.type, name), state.shape, state.rank);
-  states_begin_ = state_addresses_.empty() ? begin : std::min<const char*>(states_begin_, begin);
-  states_end_ = std::max(states_end_, end);
-  state_addresses_.emplace(name, begin);
+  return static_cast<char*>(address);
 }
 
-// Whether the memory is in the block of the states: a run may change it while it reads it.
-bool SessionHandle::is_state(const void* data, size_t bytes) const {
-  const auto* begin = static_cast<const char*>(data);
-  return begin < states_end_ && states_begin_ < begin + bytes;
-}
-
-// A run may change states while it reads its inputs, so inputs that are states are copied.
 std::unique_ptr<Batch> SessionHandle::batch(const std::string& entry, const nb::dict& arrays) {
   const std::vector<Port>& ports = inputs(entry);
   auto batch = std::make_unique<Batch>(arrays.size());
   for (const auto& [key, value] : arrays) {
     const Port& port = find_port(entry, nb::cast<std::string_view>(key), ports);
-    const size_t i = batch->tensors.size();
-    acquire(value, port.type, port.name, &batch->converted[i], &batch->buffers[i]);
-    const Py_buffer& view = batch->buffers[i].view();
-    void* data = view.buf;
-    const auto bytes = static_cast<size_t>(view.len);
-    if (is_state(data, bytes)) {
-      batch->copies.emplace_back(new char[bytes]);
-      data = std::memcpy(batch->copies.back().get(), data, bytes);
-    }
-    batch->tensors.push_back({port.name.c_str(), port.type, view.ndim, view.shape, data});
+    batch->tensors.push_back(acquire(value, port.type, port.name, &batch->held[batch->tensors.size()]));
   }
   return batch;
 }
@@ -214,34 +241,48 @@ nb::object SessionHandle::state(nb::handle self, const std::string& name) {
   auto& session = nb::cast<SessionHandle&>(self);
   onnx_train_tensor state;
   check(onnx_train_session_state(session.handle_.get(), name.c_str(), &state));
+  return as_array(element_type(state.type, name), state.shape, state.rank, session.state_addresses_.at(name), self);
+}
+
+nb::object SessionHandle::read_state(const std::string& name) {
+  const Use use(this);
+  onnx_train_tensor state;
+  check(onnx_train_session_state(handle_.get(), name.c_str(), &state));
   const ElementType& type = element_type(state.type, name);
-  const auto address = session.state_addresses_.find(name);
-  if (address != session.state_addresses_.end()) {
-    return as_array(type, state.shape, state.rank, address->second, self);
-  }
   const std::vector<int64_t> shape(state.shape, state.shape + state.rank);
   std::vector<char> copy(bytes_of(type, state.shape, state.rank));
-  const Use use(&session);
-  unlocked([&] { return onnx_train_session_get(session.handle_.get(), name.c_str(), copy.data(), copy.size()); });
-  nb::object array = copied_array(type, shape.data(), static_cast<int32_t>(shape.size()), copy.data());
-  array.attr("flags").attr("writeable") = false;
-  return array;
+  unlocked([&] { return onnx_train_session_get(handle_.get(), name.c_str(), copy.data(), copy.size()); });
+  return copied_array(type, shape.data(), static_cast<int32_t>(shape.size()), copy.data());
+}
+
+nb::object SessionHandle::export_state(nb::handle self, const std::string& name) {
+  const auto& session = nb::cast<const SessionHandle&>(self);
+  onnx_train_tensor state;
+  check(onnx_train_session_state(session.handle_.get(), name.c_str(), &state));
+  const ElementType& type = element_type(state.type, name);
+  const std::vector<size_t> shape(state.shape, state.shape + state.rank);
+  return nb::cast(
+      nb::ndarray<>(session.find_address(name), shape.size(), shape.data(), self, nullptr,
+                    {static_cast<uint8_t>(type.code), type.bits, 1}, session.device_.type, session.device_.id),
+      nb::rv_policy::reference);
 }
 
 void SessionHandle::set_state(const std::string& name, nb::handle value) {
   onnx_train_tensor state;
   check(onnx_train_session_state(handle_.get(), name.c_str(), &state));
-  nb::object converted;
-  Buffer buffer;
-  acquire(value, state.type, name, &converted, &buffer);
-  const Py_buffer& view = buffer.view();
-  if (view.ndim != state.rank || !std::equal(state.shape, state.shape + state.rank, view.shape))
+  Held held;
+  const onnx_train_tensor given = acquire(value, state.type, name, &held);
+  if (given.rank != state.rank || !std::equal(state.shape, state.shape + state.rank, given.shape))
     throw Error(ONNX_TRAIN_DATA, "state '" + name + "' has another shape than the array");
   const auto address = state_addresses_.find(name);
-  if (address != state_addresses_.end() && address->second == view.buf) return;  // the view itself
+  if (address != state_addresses_.end() && address->second == given.data) return;  // the view itself
+  const size_t bytes = bytes_of(element_type(state.type, name), given.shape, given.rank);
   const Use use(this);
-  unlocked(
-      [&] { return onnx_train_session_set(handle_.get(), name.c_str(), view.buf, static_cast<size_t>(view.len)); });
+  unlocked([&] {
+    return given.memory == ONNX_TRAIN_DEVICE_MEMORY
+               ? onnx_train_session_set_from_device(handle_.get(), name.c_str(), given.data, bytes)
+               : onnx_train_session_set(handle_.get(), name.c_str(), given.data, bytes);
+  });
 }
 
 namespace {
@@ -284,6 +325,13 @@ void define_session(nb::module_& module) {
       .def(
           "state", [](nb::handle self, const std::string& name) { return SessionHandle::state(self, name); },
           nb::arg("name"))
+      .def("read_state", &SessionHandle::read_state, nb::arg("name"))
+      .def(
+          "export_state",
+          [](nb::handle self, const std::string& name) { return SessionHandle::export_state(self, name); },
+          nb::arg("name"))
+      .def("state_address", &SessionHandle::state_address, nb::arg("name"))
+      .def("device", &SessionHandle::device)
       .def("set_state", &SessionHandle::set_state, nb::arg("name"), nb::arg("value"))
       .def("swap", &SessionHandle::swap, nb::arg("other"), nb::arg("name"))
       .def("initialize", &SessionHandle::initialize, nb::arg("seed"))

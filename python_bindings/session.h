@@ -3,6 +3,7 @@
 #pragma once
 
 #include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
 #include <nanobind/stl/string_view.h>
 
 #include <atomic>
@@ -66,13 +67,18 @@ std::vector<Port> copy_ports(const onnx_train_port* ports, size_t count);
 // Throws Error, which names those that there are, if there is no input `name`.
 const Port& find_port(const std::string& entry, std::string_view name, const std::vector<Port>& ports);
 
+// What holds the memory of an array while a call reads it.
+struct Held {
+  Buffer buffer;               // on the host
+  nb::object converted;        // whose memory `buffer` is, unless it is the user's object
+  nb::ndarray<nb::ro> device;  // on the session's device; empty for arrays on the host
+};
+
 // The inputs of a run, and what holds their memory.
 struct Batch {
-  explicit Batch(size_t count) : buffers(count), converted(count) {}
+  explicit Batch(size_t count) : held(count) {}
 
-  std::vector<Buffer> buffers;
-  std::vector<nb::object> converted;
-  std::vector<std::unique_ptr<char[]>> copies;  // of inputs that are states
+  std::vector<Held> held;
   std::vector<onnx_train_tensor> tensors;
 };
 
@@ -83,8 +89,15 @@ class SessionHandle {
     onnx_train_session* session = nullptr;
     unlocked([&] { return onnx_train_session_create(model.get(), views.data(), views.size(), &session); });
     handle_.reset(session);
-    for (const std::string& name : states()) find_address(name);
+    check(onnx_train_session_device(session, &device_));
+    if (is_on_host()) {
+      for (const std::string& name : states()) state_addresses_.emplace(name, find_address(name));
+    }
   }
+
+  bool is_on_host() const { return device_.type == nb::device::cpu::value; }
+  // DLPack's type and number of the session's device
+  nb::tuple device() const { return nb::make_tuple(device_.type, device_.id); }
 
   std::vector<std::string> states() const {
     const char* const* names = nullptr;
@@ -124,8 +137,13 @@ class SessionHandle {
 
   // name, type, shape
   nb::tuple describe(const std::string& name) const;
-  // A view of the state where it is, on a device that uses the host's memory; else a copy.
+  // A numpy view of the state where it is, which keeps the session alive; only on a device that uses the host's memory.
   static nb::object state(nb::handle self, const std::string& name);
+  // A numpy array with a copy of the state.
+  nb::object read_state(const std::string& name);
+  // The same memory as `state` on every device, as a capsule of DLPack, which keeps the session alive.
+  static nb::object export_state(nb::handle self, const std::string& name);
+  uintptr_t state_address(const std::string& name) const { return reinterpret_cast<uintptr_t>(find_address(name)); }
   void set_state(const std::string& name, nb::handle value);
   void swap(SessionHandle* other, const std::string& name) {
     if (other == this) return;
@@ -165,16 +183,16 @@ class SessionHandle {
     SessionHandle& session_;
   };
 
-  static void acquire(nb::handle value, onnx_train_type type, const std::string& name, nb::object* converted,
-                      Buffer* buffer);
-  bool is_state(const void* data, size_t bytes) const;
-  void find_address(const std::string& name);
+  // The memory of `value`, or of what it converts to. The tensor is valid as long as `name` and `held`.
+  onnx_train_tensor acquire(nb::handle value, onnx_train_type type, const std::string& name, Held* held) const;
+  bool acquire_on_device(nb::handle value, onnx_train_type type, const std::string& name, Held* held) const;
+  char* find_address(const std::string& name) const;
 
   std::unique_ptr<onnx_train_session, void (*)(onnx_train_session*)> handle_{nullptr, onnx_train_session_free};
   std::map<std::string, std::vector<Port>, std::less<>> inputs_;
   std::atomic<bool> busy_{false};
+  onnx_train_device device_{};
   std::map<std::string, char*> state_addresses_;  // empty on a device with memory of its own
-  const char *states_begin_ = nullptr, *states_end_ = nullptr;
 };
 
 }  // namespace onnx_train::python

@@ -144,11 +144,17 @@ void Executable::bind_arena(void* arena) {
 
 void Executable::bind_state(size_t i, void* data) { set(state_buffers_[i], data); }
 
-void Executable::set_input(size_t i, const void* data) {
+void Executable::set_input(size_t i, const Tensor& value) {
   const size_t buffer = input_buffers_[i];
   if (buffer == kNone) return;
-  if (device_.uses_host_memory()) return set(buffer, const_cast<void*>(data));
-  stream_.copy_from_host(addresses_[buffer], data, plan_->inputs()[i].bytes);
+  if (device_.uses_host_memory()) return set(buffer, const_cast<void*>(value.data()));
+  const size_t bytes = plan_->inputs()[i].bytes;
+  if (bytes == 0) return;
+  if (value.is_on_device()) {
+    stream_.copy({addresses_[buffer], value.data(), bytes});
+  } else {
+    stream_.copy_from_host(addresses_[buffer], value.data(), bytes);
+  }
 }
 
 Launch Executable::launch(size_t step, Fault* fault) {

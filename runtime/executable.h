@@ -28,8 +28,10 @@ class Executable {
   void bind_arena(void* arena);
   void bind_state(size_t i, void* data);
 
-  // Sets the value of an input for the next run. On a device that uses host memory the run reads `data` in place.
-  void set_input(size_t i, const void* data);
+  // Sets the value of an input for the next run, of the type and shape of the plan's input. On a device that uses host
+  // memory the run reads it in place. On others it is copied: from host memory before the call returns, from device
+  // memory (Tensor::is_on_device) in the order of the stream.
+  void set_input(size_t i, const Tensor& value);
   // Enqueues a run: all nodes in order, then the states that are not updated in place. Writes the outputs of the plan
   // to `outputs` and the value of the fault word after the run to `fault`; both are host memory that must live until
   // the stream has completed the run. A run that begins or ends with a fault changes no state. On a device that uses

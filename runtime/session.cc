@@ -248,7 +248,10 @@ void Session::start(const std::string& entry, const TensorMap& inputs) {
   cached.last_used = ++clock_;
   Executable& executable = *cached.executable;
   if (executable.plan().arena_bytes() > arena_bytes_) make_room(executable.plan());
-  for (size_t i = 0; i < cached.inputs.size(); ++i) executable.set_input(i, cached.inputs[i]->data());
+  for (size_t i = 0; i < cached.inputs.size(); ++i) executable.set_input(i, *cached.inputs[i]);
+  if (std::any_of(cached.inputs.begin(), cached.inputs.end(), [](const Tensor* t) { return t->is_on_device(); })) {
+    inputs_read_ = stream_->mark();
+  }
   Run& run = cached.free_run();
   executable.run(run.ports, &run.fault);
   run.mark = stream_->mark();
@@ -270,6 +273,8 @@ const TensorMap& Session::finish() {
   started_.pop_front();
   return run.outputs;
 }
+
+void Session::wait_for_inputs() { stream_->wait(inputs_read_); }
 
 const TensorMap& Session::run(const std::string& entry, const TensorMap& inputs) {
   if (!started_.empty()) fail_as(ErrorCode::kUsage, "a run of the session is started and not finished");

@@ -37,6 +37,7 @@ class Session {
   // Without the contents of the states, which are in `state()`.
   const Model& model() const { return model_; }
   Device& device() const { return device_; }
+  const Stream& stream() const { return *stream_; }  // on which all work of the session runs
   bool has_entry(const std::string& entry) const;
   // The name of the entry point's output with this role ("loss": roles.h); null if there is none.
   const std::string* output_name(const std::string& entry, std::string_view role) const;
@@ -44,9 +45,11 @@ class Session {
   std::string metric_name(const std::string& entry, const std::string& output) const;
 
   // Runs an entry point ("predict", "evaluate", "step", "accumulate", "apply") and commits its updates. Inputs with a
-  // default may be omitted. Input tensors are read in place. The outputs are in the session's memory and valid until
-  // the next run of the same plan: clone those that must live longer. Throws Error for missing, unknown or ill-typed
-  // inputs.
+  // default may be omitted. Input tensors are read in place, or copied to the device. They may be in device memory
+  // (Tensor::on_device), also states of this session: the stream copies them before the run, in its order, so that what
+  // writes them must be complete or the stream must wait for it. The outputs are in the session's memory and valid
+  // until the next run of the same plan: clone those that must live longer. Throws Error for missing, unknown or
+  // ill-typed inputs.
   const TensorMap& run(const std::string& entry, const TensorMap& inputs);
   // The same in two parts, so that a device has work while the host reads results. `start` enqueues a run; it throws
   // Error for the names, types and shapes of the inputs. `finish` waits for the earliest unfinished run and returns its
@@ -54,6 +57,9 @@ class Session {
   // changed no state, and none of them remains to be finished.
   void start(const std::string& entry, const TensorMap& inputs);
   const TensorMap& finish();
+  // Waits until the inputs of started runs that are in device memory have been read; the caller may then change them.
+  // Those in host memory have been read when `start` returns.
+  void wait_for_inputs();
 
   // Reinitializes the state from `seed` with the initialization graphs.
   void initialize(uint64_t seed);
@@ -89,6 +95,7 @@ class Session {
   void* arena_ = nullptr;
   size_t arena_bytes_ = 0;
   uint64_t clock_ = 0;
+  int64_t inputs_read_ = 0;  // the mark after the last copies of inputs within the device
 };
 
 }  // namespace onnx_train

@@ -108,6 +108,11 @@ const ValueRole* StateStore::role(size_t i) const { return entries_[i].role ? &*
 const void* StateStore::data(size_t i) const { return block_ + entries_[i].offset; }
 void* StateStore::data(size_t i) { return block_ + entries_[i].offset; }
 
+bool StateStore::overlaps(const void* data, size_t bytes) const {
+  const auto* begin = static_cast<const char*>(data);
+  return begin < block_ + bytes_ && block_ < begin + bytes;
+}
+
 void StateStore::read(size_t i, void* to) const {
   stream_.copy_to_host(to, data(i), entries_[i].bytes);
   stream_.synchronize();
@@ -115,6 +120,12 @@ void StateStore::read(size_t i, void* to) const {
 
 void StateStore::write(size_t i, const void* from) {
   stream_.copy_from_host(data(i), from, entries_[i].bytes);
+  stream_.synchronize();
+}
+
+void StateStore::write_from_device(size_t i, const void* from) {
+  if (entries_[i].bytes == 0 || from == data(i)) return;
+  stream_.copy({data(i), from, entries_[i].bytes});
   stream_.synchronize();
 }
 
@@ -132,7 +143,7 @@ void StateStore::set(const std::string& name, const Tensor& value) {
     fail_as(ErrorCode::kData, "state '", name, "' is ", onnx_train::name(entry.dtype), to_string(entry.shape),
             "; it cannot be set to ", onnx_train::name(value.dtype()), to_string(value.shape()));
   }
-  write(i, value.data());
+  value.is_on_device() ? write_from_device(i, value.data()) : write(i, value.data());
 }
 
 void StateStore::exchange(const std::string& name, StateStore* other) {

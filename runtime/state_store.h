@@ -28,6 +28,8 @@ class StateStore {
   const Shape& shape(size_t i) const;
   const ValueRole* role(size_t i) const;   // null for weights and running statistics
   size_t bytes() const { return bytes_; }  // of the block
+  // Whether memory of the device overlaps the block: a run may change it.
+  bool overlaps(const void* data, size_t bytes) const;
 
   const void* data(size_t i) const;  // on the device, aligned
   void* data(size_t i);
@@ -35,8 +37,9 @@ class StateStore {
   // All of these wait for the work of the stream.
   void read(size_t i, void* to) const;  // as many bytes as the state has
   void write(size_t i, const void* from);
+  void write_from_device(size_t i, const void* from);      // a copy within the device's memory
   Tensor get(const std::string& name) const;               // a copy on the host
-  void set(const std::string& name, const Tensor& value);  // same type and shape, or Error
+  void set(const std::string& name, const Tensor& value);  // on host or device; same type and shape, or Error
   // Exchanges the values of a state with those of the same state of another store. Throws Error unless device, type and
   // shape are equal.
   void exchange(const std::string& name, StateStore* other);

@@ -77,6 +77,39 @@ TEST(AsyncHost, WhatIsStartedAfterAStepWithAFaultChangesNothing) {
   }
 }
 
+TEST(AsyncHost, ALabelOutOfRangeInDeviceMemoryIsNamed) {
+  AsyncHostDevice device;
+  Session session(network(), on(&device));
+  const DeviceCopies good(device, batch()), bad(device, batch(99));
+  session.run("step", good.tensors());
+  const auto before = states_of(session);
+  try {
+    session.run("step", bad.tensors());
+    ADD_FAILURE() << "a label of 99 is taken";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kData);
+    EXPECT_NE(std::string(error.what()).find("label 99"), std::string::npos) << error.what();
+  }
+  expect_equal(states_of(session), before);
+}
+
+TEST(AsyncHost, InputsInDeviceMemoryMayBeFreedOnceTheyAreRead) {
+  AsyncHostDevice device;
+  const Model model = network();
+  Session session(clone(model), on(&device)), expected(clone(model), on(&Device::cpu()));
+  for (int i = 0; i < 12; ++i) {
+    {
+      const DeviceCopies copies(device, batch(i));
+      session.start("step", copies.tensors());
+      session.wait_for_inputs();
+    }
+    expected.run("step", batch(i));
+    if (i > 0) session.finish();
+  }
+  session.finish();
+  expect_equal(states_of(session), states_of(expected));
+}
+
 TEST(AsyncHost, NothingIsLeftAllocated) {
   AsyncHostDevice device;
   {

@@ -19,8 +19,8 @@ static void test_models(const char* path, onnx_train_model** training) {
   onnx_train_model *forward = NULL, *copy = NULL, *flat = NULL, *inference = NULL, *changed = NULL;
   static const double values[3] = {1, 1, 1};
   const int64_t shape[] = {3};
-  const onnx_train_tensor ones = {"fc2.bias", ONNX_TRAIN_DOUBLE, 1, shape, (void*)values};
-  const onnx_train_tensor wrong_name = {"fc9", ONNX_TRAIN_DOUBLE, 1, shape, (void*)values};
+  const onnx_train_tensor ones = {"fc2.bias", ONNX_TRAIN_DOUBLE, 1, shape, (void*)values, ONNX_TRAIN_HOST_MEMORY};
+  const onnx_train_tensor wrong_name = {"fc9", ONNX_TRAIN_DOUBLE, 1, shape, (void*)values, ONNX_TRAIN_HOST_MEMORY};
   void* bytes = NULL;
   size_t size = 0;
   const onnx_train_option options[] = {{"loss", "cross_entropy"}, {"optimizer", "sgd(momentum=0.9)"}};
@@ -149,8 +149,8 @@ static void test_descriptions(onnx_train_session* session) {
 static float run_step(onnx_train_session* session, const int64_t* labels, onnx_train_status expected) {
   static const float x[8] = {1, 0, 0, 0, 0, 1, 0, 0};
   const int64_t shape[] = {2, 4};
-  const onnx_train_tensor inputs[] = {{"x", ONNX_TRAIN_FLOAT, 2, shape, (void*)x},
-                                      {"labels", ONNX_TRAIN_INT64, 1, shape, (void*)labels}};
+  const onnx_train_tensor inputs[] = {{"x", ONNX_TRAIN_FLOAT, 2, shape, (void*)x, ONNX_TRAIN_HOST_MEMORY},
+                                      {"labels", ONNX_TRAIN_INT64, 1, shape, (void*)labels, ONNX_TRAIN_HOST_MEMORY}};
   const onnx_train_tensor* outputs = NULL;
   size_t i, count = 0;
   EXPECT(onnx_train_session_run(session, "step", inputs, 2, &outputs, &count) == expected);
@@ -158,6 +158,64 @@ static float run_step(onnx_train_session* session, const int64_t* labels, onnx_t
     if (strcmp(outputs[i].name, "loss") == 0) return *(const float*)outputs[i].data;
   }
   return -1;
+}
+
+/* One step on 16 samples, the first layer's weights as `x`. */
+static float step_on_weights(onnx_train_session* session, void* x, onnx_train_memory memory) {
+  static int64_t labels[16];
+  const int64_t shape[] = {16, 4};
+  const onnx_train_tensor inputs[] = {{"x", ONNX_TRAIN_FLOAT, 2, shape, x, memory},
+                                      {"labels", ONNX_TRAIN_INT64, 1, shape, labels, ONNX_TRAIN_HOST_MEMORY}};
+  const onnx_train_tensor* outputs = NULL;
+  size_t i, count = 0;
+  EXPECT(onnx_train_session_run(session, "step", inputs, 2, &outputs, &count) == ONNX_TRAIN_OK);
+  for (i = 0; i < count; ++i) {
+    if (strcmp(outputs[i].name, "loss") == 0) return *(const float*)outputs[i].data;
+  }
+  return -1;
+}
+
+/* Inputs and states in the memory of the device, which are those of another session. */
+static void test_device_memory(const onnx_train_model* training, const char* name) {
+  const onnx_train_option device[] = {{"device", name}};
+  onnx_train_session *session = NULL, *other = NULL;
+  onnx_train_model* changed = NULL;
+  onnx_train_device where;
+  void *theirs = NULL, *ours = NULL;
+  int32_t on_host = -1;
+  float copy[64], before[64], after[64];
+  const int64_t shape[] = {3};
+  const onnx_train_tensor weight = {"fc2.bias", ONNX_TRAIN_FLOAT, 1, shape, copy, ONNX_TRAIN_DEVICE_MEMORY};
+  const int is_cpu = strcmp(name, "cpu") == 0;
+
+  EXPECT(onnx_train_session_create(training, device, 1, &session) == ONNX_TRAIN_OK);
+  EXPECT(onnx_train_session_create(training, device, 1, &other) == ONNX_TRAIN_OK);
+  EXPECT(onnx_train_session_device(session, NULL) == ONNX_TRAIN_USAGE);
+  EXPECT(onnx_train_session_device(session, &where) == ONNX_TRAIN_OK);
+  EXPECT(where.type == (is_cpu ? 1 : 12) && where.id == 0 && where.stream == NULL);
+  EXPECT(onnx_train_session_address(session, "fc1.weight", &ours, &on_host) == ONNX_TRAIN_OK && on_host == is_cpu);
+  EXPECT(onnx_train_session_address(other, "fc1.weight", &theirs, &on_host) == ONNX_TRAIN_OK);
+  EXPECT(onnx_train_model_with_weights(training, &weight, 1, 1, &changed) == ONNX_TRAIN_DATA && says("device memory"));
+
+  /* The same step from the host and within the device; then on the session's own weights, which the step changes. */
+  EXPECT(onnx_train_session_get(other, "fc1.weight", copy, sizeof copy) == ONNX_TRAIN_OK);
+  EXPECT(step_on_weights(session, theirs, ONNX_TRAIN_DEVICE_MEMORY) ==
+         step_on_weights(other, copy, ONNX_TRAIN_HOST_MEMORY));
+  EXPECT(onnx_train_session_get(other, "fc1.weight", copy, sizeof copy) == ONNX_TRAIN_OK);
+  EXPECT(step_on_weights(session, ours, ONNX_TRAIN_DEVICE_MEMORY) ==
+         step_on_weights(other, copy, ONNX_TRAIN_HOST_MEMORY));
+  EXPECT(onnx_train_session_get(session, "fc1.weight", before, sizeof before) == ONNX_TRAIN_OK);
+  EXPECT(onnx_train_session_get(other, "fc1.weight", after, sizeof after) == ONNX_TRAIN_OK);
+  EXPECT(memcmp(before, after, sizeof after) == 0 && memcmp(copy, after, sizeof after) != 0);
+
+  EXPECT(onnx_train_session_set(other, "fc1.weight", copy, sizeof copy) == ONNX_TRAIN_OK);
+  EXPECT(onnx_train_session_set_from_device(session, "fc1.weight", theirs, sizeof copy - 4) == ONNX_TRAIN_DATA);
+  EXPECT(onnx_train_session_set_from_device(session, "fc1.weight", NULL, sizeof copy) == ONNX_TRAIN_USAGE);
+  EXPECT(onnx_train_session_set_from_device(session, "fc1.weight", theirs, sizeof copy) == ONNX_TRAIN_OK);
+  EXPECT(onnx_train_session_get(session, "fc1.weight", after, sizeof after) == ONNX_TRAIN_OK);
+  EXPECT(memcmp(copy, after, sizeof after) == 0);
+  onnx_train_session_free(session);
+  onnx_train_session_free(other);
 }
 
 static void test_sessions(const onnx_train_model* training, const char* device_name) {
@@ -216,6 +274,7 @@ int main(int argc, char** argv) {
   test_models(argv[1], &training);
   test_reports(argv[1]);
   test_sessions(training, argv[2]);
+  test_device_memory(training, argv[2]);
   onnx_train_model_free(training);
   return 0;
 }

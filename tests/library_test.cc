@@ -100,6 +100,7 @@ void test_session(const Model& forward, const Options& device) {
   EXPECT(plan.arena_bytes > 0 && plan.json.find("\"kernel\"") != std::string::npos && plan.text.size() > 100);
   EXPECT(throws(ONNX_TRAIN_USAGE, "stp", [&] { session.plan("stp"); }));
 
+  EXPECT(session.device().type == (device.empty() ? 1 : 12));
   if (!device.empty()) {
     EXPECT(throws(ONNX_TRAIN_DEVICE, "fc2.bias", [&] { session.data("fc2.bias"); }));
     return;
@@ -107,6 +108,47 @@ void test_session(const Model& forward, const Options& device) {
   session.data("fc2.bias")[1] = 7;
   EXPECT(session.get("fc2.bias")[1] == 7);
   EXPECT(throws(ONNX_TRAIN_USAGE, "another element type", [&] { session.data<double>("fc2.bias"); }));
+}
+
+// The same batches three times, whose x is the weights of a session: on the host, or where that session has them.
+class Weights : public DataSource {
+ public:
+  Weights(const Session& session, onnx_train_memory memory)
+      : values_(session.get("fc1.weight")),
+        x_(memory == ONNX_TRAIN_HOST_MEMORY ? values_.data() : session.address("fc1.weight")),
+        memory_(memory) {}
+
+  void begin(int64_t) override { left_ = 3; }
+  std::vector<Input> next() override {
+    if (left_-- == 0) return {};
+    return {{"x", ONNX_TRAIN_FLOAT, {16, 4}, x_, memory_}, {"labels", {16}, labels_}};
+  }
+
+ private:
+  std::vector<float> values_;
+  std::vector<int64_t> labels_ = std::vector<int64_t>(16);
+  const void* x_;
+  onnx_train_memory memory_;
+  int left_ = 0;
+};
+
+void test_device_memory(const Model& forward, const Options& device) {
+  const Model training = forward.build({{"loss", "cross_entropy"}, {"optimizer", "sgd"}});
+  const Session weights(training, device);
+  Session session(training, device), expected(training, device);
+  Weights on_device(weights, ONNX_TRAIN_DEVICE_MEMORY), on_host(weights, ONNX_TRAIN_HOST_MEMORY);
+  train(session, on_device, {{"epochs", "2"}});
+  train(expected, on_host, {{"epochs", "2"}});
+  const std::vector<float> trained = session.get("fc2.weight");
+  EXPECT(trained == expected.get("fc2.weight") && trained != weights.get("fc2.weight"));
+  session.set_from_device("fc2.weight", weights.address("fc2.weight"), trained.size() * sizeof(float));
+  EXPECT(session.get("fc2.weight") == weights.get("fc2.weight"));
+
+  const float* const x = static_cast<const float*>(weights.address("fc1.weight"));
+  const std::vector<int64_t> labels(16);
+  const std::vector<Input> inputs = {{"x", {16, 4}, x, ONNX_TRAIN_DEVICE_MEMORY}, {"labels", {16}, labels}};
+  Arrays arrays(inputs);
+  EXPECT(throws(ONNX_TRAIN_DATA, "'x' is in device memory", [&] { train(session, arrays, {{"epochs", "1"}}); }));
 }
 
 }  // namespace
@@ -119,6 +161,7 @@ int main(int argc, char** argv) try {
   test_models(forward);
   test_passes(forward, device);
   test_session(forward, device);
+  test_device_memory(forward, device);
 } catch (const std::exception& error) {
   return std::fprintf(stderr, "%s\n", error.what()), 1;
 }

@@ -7,6 +7,7 @@
 
 #include "onnx_passes/ir/builder.h"
 #include "onnx_passes/ir/error.h"
+#include "tests/sessions.h"
 
 namespace onnx_train {
 namespace {
@@ -132,6 +133,57 @@ TEST(Session, BadInputsAreNamed) {
   EXPECT_THAT(message(batch), testing::HasSubstr("'N'"));
   batch["target"] = make_batch(4).at("target").cast(DType::kDouble);
   EXPECT_THAT(message(batch), testing::HasSubstr("double"));
+}
+
+TEST(Session, InputsInDeviceMemoryGiveTheBitsOfInputsOnTheHost) {
+  Session a(make_training_model()), b(make_training_model());
+  for (const int64_t n : {8, 3, 8, 0}) {
+    const TensorMap batch = make_batch(n);
+    const DeviceCopies copies(b.device(), batch);
+    TensorMap inputs = copies.tensors();
+    if (n == 3) inputs["target"] = batch.at("target");  // one on the device, one on the host
+    const std::string loss = bytes(a.run("step", batch).at("loss"));
+    EXPECT_EQ(loss, bytes(b.run("step", inputs).at("loss"))) << n;
+  }
+  expect_equal(states_of(a), states_of(b));
+}
+
+TEST(Session, InputsInDeviceMemoryAreCheckedByNameTypeAndShape) {
+  Session session(make_training_model());
+  const TensorMap batch = make_batch(4);
+  const DeviceCopies copies(session.device(), batch);
+  const auto with_target = [&](DType dtype, const Shape& shape) {
+    return TensorMap{{"x", batch.at("x")},
+                     {"target", Tensor::on_device(dtype, shape, copies.tensors().at("x").data())}};
+  };
+  EXPECT_THROW(session.run("step", with_target(DType::kInt32, {4, 2})), Error);
+  EXPECT_THROW(session.run("step", with_target(DType::kFloat, {3, 2})), Error);
+  session.run("step", with_target(DType::kFloat, {4, 2}));
+}
+
+// The weight w is a target of the right shape; a step that read it in place would read what it has just written.
+TEST(Session, AStateOfItsOwnIsReadAsInputBeforeTheStepChangesIt) {
+  Session a(make_training_model()), b(make_training_model());
+  if (a.device().uses_host_memory()) GTEST_SKIP() << "inputs are read in place";
+  const Tensor x = make_batch(3).at("x");
+  for (int i = 0; i < 4; ++i) {
+    const Tensor w = Tensor::on_device(DType::kFloat, {3, 2}, a.state().data(a.state().index("w")));
+    a.run("step", {{"x", x}, {"target", w}});
+    b.run("step", {{"x", x}, {"target", b.state().get("w")}});
+  }
+  expect_equal(states_of(a), states_of(b));
+}
+
+TEST(Session, AStateIsSetFromDeviceMemory) {
+  Session a(make_training_model()), b(make_training_model());
+  a.run("step", make_batch(4));
+  for (const std::string& name : a.state().names()) {
+    const size_t i = a.state().index(name);
+    b.state().set(name, Tensor::on_device(a.state().dtype(i), a.state().shape(i), a.state().data(i)));
+  }
+  expect_equal(states_of(a), states_of(b));
+  const void* w = a.state().data(a.state().index("w"));
+  EXPECT_THROW(b.state().set("w", Tensor::on_device(DType::kFloat, {2, 3}, w)), Error);
 }
 
 // A model that nobody has imported: a training model, or one of this API's caller.

@@ -25,4 +25,18 @@ void expect_equal(const std::map<std::string, Tensor>& a, const std::map<std::st
   for (const auto& [name, x] : a) EXPECT_EQ(std::memcmp(x.data(), b.at(name).data(), x.bytes()), 0) << name;
 }
 
+DeviceCopies::DeviceCopies(Device& device, const TensorMap& tensors) : device_(device) {
+  const std::unique_ptr<Stream> stream = device.make_stream();
+  for (const auto& [name, tensor] : tensors) {
+    void* const data = device.allocate(tensor.bytes());
+    copies_[name] = Tensor::on_device(tensor.dtype(), tensor.shape(), data);
+    stream->copy_from_host(data, tensor.data(), tensor.bytes());
+  }
+  stream->synchronize();
+}
+
+DeviceCopies::~DeviceCopies() {
+  for (const auto& [name, tensor] : copies_) device_.free(const_cast<void*>(tensor.data()));
+}
+
 }  // namespace onnx_train

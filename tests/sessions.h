@@ -1,4 +1,4 @@
-// What tests of optimizer updates look at: a plan's nodes, and the state of sessions to the last bit.
+// What tests of sessions look at: a plan's nodes, and the state to the last bit; and inputs in device memory.
 #pragma once
 
 #include <map>
@@ -15,5 +15,19 @@ std::map<std::string, Tensor> states_of(Session& session);
 
 // Both hold the same tensors, bit for bit.
 void expect_equal(const std::map<std::string, Tensor>& a, const std::map<std::string, Tensor>& b);
+
+// Copies of tensors in the memory of a device, freed with this object. Work that reads them must then be done.
+class DeviceCopies {
+ public:
+  DeviceCopies(Device& device, const TensorMap& tensors);
+  ~DeviceCopies();
+  DeviceCopies(const DeviceCopies&) = delete;
+
+  const TensorMap& tensors() const { return copies_; }
+
+ private:
+  Device& device_;
+  TensorMap copies_;
+};
 
 }  // namespace onnx_train

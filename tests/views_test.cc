@@ -75,7 +75,7 @@ struct Execution {
     std::vector<Tensor> outputs;
     for (const Port& port : plan.outputs()) outputs.emplace_back(port.dtype, port.shape);
     for (int run = 0; run < 2; ++run) {
-      for (size_t i = 0; i < tensors.size(); ++i) executable.set_input(i, tensors[i].data());
+      for (size_t i = 0; i < tensors.size(); ++i) executable.set_input(i, tensors[i]);
       executable.run(outputs, &found);
     }
     outputs.insert(outputs.end(), states.begin(), states.end());

@@ -21,8 +21,8 @@ int main(int argc, char** argv) {
   static float x[SAMPLES * 4];
   static int64_t labels[SAMPLES];
   const int64_t shape[] = {SAMPLES, 4};
-  const onnx_train_tensor arrays[] = {{"x", ONNX_TRAIN_FLOAT, 2, shape, x},
-                                      {"labels", ONNX_TRAIN_INT64, 1, shape, labels}};
+  const onnx_train_tensor arrays[] = {{"x", ONNX_TRAIN_FLOAT, 2, shape, x, ONNX_TRAIN_HOST_MEMORY},
+                                      {"labels", ONNX_TRAIN_INT64, 1, shape, labels, ONNX_TRAIN_HOST_MEMORY}};
   const onnx_train_option build[] = {{"loss", "cross_entropy"}, {"optimizer", "adamw"}};
   const onnx_train_option options[] = {{"epochs", "200"}, {"batch-size", "32"}, {"lr", "0.01"}};
   onnx_train_model *forward = NULL, *training = NULL, *trained = NULL, *inference = NULL;

@@ -63,13 +63,21 @@ typedef enum onnx_train_type {
   ONNX_TRAIN_BFLOAT16 = 16
 } onnx_train_type;
 
-/* A dense tensor in row-major order that somebody else owns. `shape` has `rank` sizes and may be null for a scalar. */
+/* Where a tensor's elements are. */
+typedef enum onnx_train_memory {
+  ONNX_TRAIN_HOST_MEMORY = 0,
+  ONNX_TRAIN_DEVICE_MEMORY = 1 /* of the session's device (onnx_train_session_device) */
+} onnx_train_memory;
+
+/* A dense tensor in row-major order that somebody else owns. `shape` has `rank` sizes and may be null for a scalar.
+ * Only inputs of runs may be in device memory. */
 typedef struct onnx_train_tensor {
   const char* name;
   onnx_train_type type;
   int32_t rank;
   const int64_t* shape;
   void* data;
+  onnx_train_memory memory;
 } onnx_train_tensor;
 
 /* ---- Models: forward models, training models, checkpoints; each is one ONNX model */
@@ -176,7 +184,10 @@ void onnx_train_session_free(onnx_train_session* session);
 
 /* Runs an entry point ("step", "evaluate", "predict", "accumulate", "apply") and then commits its updates of the state:
  * a run that fails leaves the state as it was. Inputs are read in place; those with a default, such as learning_rate,
- * may be left out. `outputs` (may be null) receives the session's outputs, valid until the next call with this session.
+ * may be left out. Inputs in device memory are copied within the device by the session's stream
+ * (onnx_train_session_device): before the call, what writes them is complete, or the stream waits for it. An input may
+ * be a state of the session (onnx_train_session_address): the run reads its value from before the run. `outputs` (may
+ * be null) receives the session's outputs, valid until the next call with this session; they are in the host's memory.
  * The first run for each set of input shapes makes a plan; after that a run allocates no tensor: only oneDNN takes and
  * returns buffers of about 1 MB for its products. */
 onnx_train_status onnx_train_session_run(onnx_train_session* session, const char* entry,
@@ -225,11 +236,29 @@ onnx_train_status onnx_train_session_state(onnx_train_session* session, const ch
 /* Copies a state to, and from, the caller's memory of `bytes` bytes: exactly the state's. */
 onnx_train_status onnx_train_session_get(onnx_train_session* session, const char* name, void* data, size_t bytes);
 onnx_train_status onnx_train_session_set(onnx_train_session* session, const char* name, const void* data, size_t bytes);
-/* The address of a state in the memory of the session's device: fixed as long as the session lives. Where `on_host` is
- * 1 it is memory of the host, which the program may read and write while the session is idle: it always holds the
- * present value. Elsewhere it is 0. */
+/* The same as onnx_train_session_set from memory of the session's device, without a copy on the host. Before the
+ * call, what writes `data` is complete, or the session's stream waits for it. */
+onnx_train_status onnx_train_session_set_from_device(onnx_train_session* session, const char* name, const void* data,
+                                                     size_t bytes);
+/* The address of a state in the memory of the session's device: fixed as long as the session lives. The program may
+ * read and write it while the session is idle: it always holds the present value. `on_host` is 1 where it is memory of
+ * the host. Elsewhere it is 0; before the next call with the session, work of the program on the state is complete, or
+ * the session's stream waits for it. */
 onnx_train_status onnx_train_session_address(onnx_train_session* session, const char* name, void** address,
                                              int32_t* on_host);
+
+/* Where the tensors of a session are, in the numbers of DLPack, by which libraries exchange tensors. */
+typedef struct onnx_train_device {
+  int32_t type; /* DLDeviceType: 1 is the host, 2 is CUDA */
+  int32_t id;   /* number among the devices of its type */
+  /* The stream on which the session's work runs: a cudaStream_t on CUDA; null where there is none that the program
+   * could use. All work of a call is complete when it returns; only onnx_train_fit runs callbacks while there is more.
+   */
+  void* stream;
+} onnx_train_device;
+/* Valid as long as the session. */
+onnx_train_status onnx_train_session_device(onnx_train_session* session, onnx_train_device* device);
+
 /* Exchanges the values of a state with those of a state of the same name, type, shape and device in another session; on
  * the CPU nothing is copied. Both must be idle. */
 onnx_train_status onnx_train_session_swap(onnx_train_session* session, onnx_train_session* other, const char* name);
@@ -252,12 +281,14 @@ typedef enum onnx_train_next {
 /* Data: either arrays or batches. Set all that is not used to zero, and `size` to sizeof(onnx_train_data). */
 typedef struct onnx_train_data {
   size_t size;
-  /* Arrays with one sample per row, which the library cuts into batches ("batch-size", "seed", "no-shuffle"). */
+  /* Arrays with one sample per row in the host's memory, which the library cuts into batches ("batch-size", "seed",
+   * "no-shuffle"). */
   const onnx_train_tensor* arrays;
   size_t num_arrays;
   /* Or the program's own batches, passed `user`. `begin` (may be null) starts epoch `epoch`, counted from 0. `next`
-   * sets the inputs of the next batch, which stay valid until it is called again; their first dimension is the number
-   * of samples, which may change. No inputs: the epoch is over. Only CONTINUE and FAIL are of use here. */
+   * sets the inputs of the next batch, on the host or the device, which stay valid until it is called again; their
+   * first dimension is the number of samples, which may change. No inputs: the epoch is over. Only CONTINUE and FAIL
+   * are of use here. */
   void* user;
   onnx_train_next (*begin)(void* user, int64_t epoch);
   onnx_train_next (*next)(void* user, const onnx_train_tensor** inputs, size_t* count);

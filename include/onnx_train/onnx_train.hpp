@@ -52,13 +52,13 @@ constexpr onnx_train_type type_of() {
   }
 }
 
-// A tensor in memory of the caller, which outlives the call that it is given to. `data` has as many elements as the
-// shape says.
+// A tensor in memory of the caller, on the host or the session's device, which outlives the call that it is given to.
+// `data` has as many elements as the shape says.
 class Input {
  public:
   template <typename T>
-  Input(std::string name, std::vector<int64_t> shape, const T* data)
-      : Input(std::move(name), type_of<T>(), std::move(shape), data) {}
+  Input(std::string name, std::vector<int64_t> shape, const T* data, onnx_train_memory memory = ONNX_TRAIN_HOST_MEMORY)
+      : Input(std::move(name), type_of<T>(), std::move(shape), data, memory) {}
   template <typename T>
   Input(std::string name, std::vector<int64_t> shape, const std::vector<T>& data)
       : Input(std::move(name), std::move(shape), data.data()) {}
@@ -67,12 +67,14 @@ class Input {
   Input(std::string name, T value) : Input(std::move(name), type_of<T>(), {}, nullptr) {
     std::memcpy(&scalar_, &value, sizeof value);
   }
-  Input(std::string name, onnx_train_type type, std::vector<int64_t> shape, const void* data)
-      : name_(std::move(name)), type_(type), shape_(std::move(shape)), data_(data) {}
+  Input(std::string name, onnx_train_type type, std::vector<int64_t> shape, const void* data,
+        onnx_train_memory memory = ONNX_TRAIN_HOST_MEMORY)
+      : name_(std::move(name)), type_(type), shape_(std::move(shape)), data_(data), memory_(memory) {}
 
   onnx_train_tensor view() const {
     const void* data = data_ ? data_ : &scalar_;
-    return {name_.c_str(), type_, static_cast<int32_t>(shape_.size()), shape_.data(), const_cast<void*>(data)};
+    const auto rank = static_cast<int32_t>(shape_.size());
+    return {name_.c_str(), type_, rank, shape_.data(), const_cast<void*>(data), memory_};
   }
 
  private:
@@ -80,6 +82,7 @@ class Input {
   onnx_train_type type_;
   std::vector<int64_t> shape_;
   const void* data_;
+  onnx_train_memory memory_;
   uint64_t scalar_ = 0;
 };
 
@@ -332,6 +335,23 @@ class Session {
     check(onnx_train_session_address(handle_.get(), name.c_str(), &address, &on_host));
     if (!on_host) throw Error(ONNX_TRAIN_DEVICE, "state '" + name + "' is not in the host's memory: get() copies it");
     return static_cast<T*>(address);
+  }
+  // The address of a state in the memory of the session's device: fixed as long as the session lives.
+  void* address(const std::string& name) const {
+    void* address = nullptr;
+    int32_t on_host = 0;
+    check(onnx_train_session_address(handle_.get(), name.c_str(), &address, &on_host));
+    return address;
+  }
+  // Sets a state from memory of the session's device: onnx_train_session_set_from_device.
+  void set_from_device(const std::string& name, const void* data, size_t bytes) {
+    check(onnx_train_session_set_from_device(handle_.get(), name.c_str(), data, bytes));
+  }
+  // Where the tensors are, and the stream on which the session's work runs: onnx_train_device.
+  onnx_train_device device() const {
+    onnx_train_device device{};
+    check(onnx_train_session_device(handle_.get(), &device));
+    return device;
   }
   void swap(const std::string& name, Session& other) {
     check(onnx_train_session_swap(handle_.get(), other.handle_.get(), name.c_str()));

@@ -64,6 +64,7 @@ class CudaDevice : public Device {
                   properties_.multiProcessorCount, " multiprocessors, ", available_bytes() >> 20, " of ",
                   properties_.totalGlobalMem >> 20, " MiB of memory available, ", cuda::cudnn_library().description);
   }
+  DlpackDevice dlpack() const override { return {kDlpackCuda, 0}; }
   size_t alignment() const override { return kCudaAlignment; }
   size_t piece_alignment() const override { return cuda::kVectorBytes; }
 

@@ -75,6 +75,12 @@ Tensor::Tensor(DType dtype, Shape shape) : dtype_(dtype), shape_(std::move(shape
 Tensor::Tensor(DType dtype, Shape shape, const void* data, std::shared_ptr<const void> owner)
     : dtype_(dtype), shape_(std::move(shape)), size_(num_elements(shape_)), data_(std::move(owner), data) {}
 
+Tensor Tensor::on_device(DType dtype, Shape shape, const void* address) {
+  Tensor tensor(dtype, std::move(shape), address, nullptr);
+  tensor.is_on_device_ = true;
+  return tensor;
+}
+
 Tensor Tensor::full(DType dtype, Shape shape, double value) {
   Tensor tensor(dtype, std::move(shape));
   for (int64_t i = 0; i < tensor.size(); ++i) tensor.set(i, value);

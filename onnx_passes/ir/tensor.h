@@ -2,6 +2,9 @@
 // share the buffer; `clone` makes a separate one. Buffers are aligned to 64 bytes and zero-initialized. Views of
 // foreign memory are read-only: the first mutable access copies. Any thread may read; one thread at a time may write.
 // Functions throw Error for types and sizes that do not fit.
+//
+// A tensor may also name memory of a device (`on_device`). It is then only a type, a shape and an address, for
+// functions that say that they take such tensors; the host must not access its elements.
 #pragma once
 
 #include <memory>
@@ -27,6 +30,9 @@ class Tensor {
   // A read-only view of memory that `owner` keeps alive (such as a mapped file).
   Tensor(DType dtype, Shape shape, const void* data, std::shared_ptr<const void> owner);
 
+  // A tensor in memory of a device, which the caller keeps.
+  static Tensor on_device(DType dtype, Shape shape, const void* address);
+
   template <typename T>
   static Tensor of(Shape shape, const std::vector<T>& values);
   template <typename T>
@@ -43,6 +49,7 @@ class Tensor {
   bool empty() const { return dtype_ == DType::kUndefined; }  // default-constructed
   DType dtype() const { return dtype_; }
   const Shape& shape() const { return shape_; }
+  bool is_on_device() const { return is_on_device_; }
   int64_t size() const { return size_; }  // elements
   size_t bytes() const { return static_cast<size_t>(size_) * size_of(dtype_); }
   void* data() {
@@ -72,6 +79,7 @@ class Tensor {
   int64_t size_ = 0;
   std::shared_ptr<const void> data_;
   void* writable_ = nullptr;  // the same memory; null in a view
+  bool is_on_device_ = false;
 };
 
 template <typename T>

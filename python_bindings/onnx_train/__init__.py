@@ -16,6 +16,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from . import _core
+from ._device_array import DeviceArray
 from ._errors import (
     DataError,
     DeviceError,
@@ -41,6 +42,7 @@ __all__ = [
     "Callback",
     "CheckReport",
     "DataError",
+    "DeviceArray",
     "DeviceError",
     "Error",
     "Evaluation",

@@ -6,7 +6,36 @@ from typing import Any
 
 import numpy as np
 
+from ._device_array import DeviceArray, device_name
 from ._errors import DataError
+
+
+_ON_HOST = (1, 3, 13)  # types of devices whose memory numpy reads: the CPU, and CUDA's pinned and managed memory
+
+
+def on_device(value: Any, device: tuple[int, int], stream: int | None, name: str) -> Any:
+    """A DLPack capsule of `value` if its memory is on `device`, which is DLPack's type and number, else None.
+
+    Work on `stream`, where the device has one, waits for what writes the memory.
+
+    Raises:
+        DataError: for an array that does not export its memory; the message has `name`.
+    """
+    if _device_of(value) != device:
+        return None
+    detach = getattr(value, "detach", None)  # a tensor that requires a gradient does not export its memory
+    try:
+        return (value if detach is None else detach()).__dlpack__(stream=stream)
+    except (TypeError, ValueError, BufferError, RuntimeError) as error:
+        raise DataError(f"'{name}' does not export its memory on {device_name(device)}: {error}") from error
+
+
+def _device_of(value: Any) -> tuple[int, int] | None:
+    where = getattr(value, "__dlpack_device__", None)
+    if where is None:
+        return None
+    kind, number = where()
+    return int(kind), int(number)
 
 
 def as_numpy(value: Any) -> np.ndarray[Any, Any]:
@@ -46,13 +75,17 @@ def as_dense(value: Any, name: str) -> np.ndarray[Any, Any]:
     Raises:
         DataError: for what is no array; the message has `name`.
     """
-    return np.asarray(_read(value, name), order="C")
+    return np.asarray(value.numpy() if isinstance(value, DeviceArray) else _read(value, name), order="C")
 
 
 def _read(value: Any, name: str) -> np.ndarray[Any, Any]:
     try:
         return as_numpy(value)
     except (TypeError, ValueError, BufferError, RuntimeError) as error:
+        device = _device_of(value)
+        if device is not None and device[0] not in _ON_HOST:
+            text = f"'{name}' is on {device_name(device)}, where it cannot be read here; copy it to the host first"
+            raise DataError(text) from error
         raise DataError(f"'{name}' cannot be read as an array: {error}") from error
 
 

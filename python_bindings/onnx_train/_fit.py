@@ -14,7 +14,7 @@ from typing import Any, Union
 import numpy as np
 
 from . import _core
-from ._arrays import as_numpy
+from ._arrays import as_dense
 from ._errors import DataError, UsageError
 from ._model import Model
 from ._options import options_of
@@ -431,7 +431,7 @@ def _arrays_of(data: Data, names: list[str]) -> dict[str, Any] | None:
             raise UsageError(f"the model takes {len(names)} arrays ({', '.join(names)}), not {len(data)}")
         data = dict(zip(names, data))
     if isinstance(data, Mapping):
-        return {name: np.ascontiguousarray(as_numpy(array)) for name, array in data.items()}
+        return {name: as_dense(array, name) for name, array in data.items()}
     return None
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _core
+from ._device_array import CPU, DeviceArray
 from ._errors import UsageError
 from ._model import Model, Patterns, _as_model
 from ._options import options_of
@@ -64,17 +66,18 @@ class Result(dict[str, Any]):
 class State(MutableMapping[str, Any]):
     """The state of a session by name: weights, optimizer slots, statistics, random keys.
 
-    Reading gives a numpy array. On a device that uses the host's memory it is a view: it always holds the present
-    value, also after steps, `Session.swap` and `Session.initialize`, because a state keeps its address as long as the
-    session lives; writing to it changes the state; and it keeps the session alive. Do not read or write it while a run
-    is in progress in another thread. On other devices it is a read-only copy. Arrays export their memory by the buffer
-    protocol and DLPack: ``torch.from_dlpack(session.state["fc.weight"])`` is the same memory.
+    Reading gives a numpy array that is a view: it always holds the present value, also after steps, `Session.swap` and
+    `Session.initialize`, because a state keeps its address as long as the session lives; writing to it changes the
+    state; and it keeps the session alive. Do not read or write it while a run is in progress in another thread. On a
+    device with memory of its own it is a `DeviceArray`, for which the same holds, and ``np.asarray`` copies it to the
+    host. All export their memory by DLPack: ``torch.from_dlpack(session.state["fc.weight"])`` is the same memory.
 
-    Assigning copies an array of the state's shape, of any library, to the state. States cannot be added or removed.
+    Assigning copies an array of the state's shape, of any library, to the state: from the host, or within the session's
+    device. States cannot be added or removed.
 
     Raises:
         KeyError: for a name that the model does not have.
-        DataError: for an array of another shape, or of a type that does not convert.
+        DataError: for an array of another shape, of a type that does not convert, or on a third device.
 
     >>> import numpy as np
     >>> import onnx_train
@@ -90,11 +93,12 @@ class State(MutableMapping[str, Any]):
     def __init__(self, core: _core.Session) -> None:
         self._core = core
         self._names = dict.fromkeys(core.states())
+        self._read = core.state if core.device()[0] == CPU else partial(DeviceArray, core)
 
-    def __getitem__(self, name: str) -> Array:
+    def __getitem__(self, name: str) -> Any:
         if name not in self._names:
             raise KeyError(name)
-        return self._core.state(name)
+        return self._read(name)
 
     def __setitem__(self, name: str, value: Any) -> None:
         if name not in self._names:
@@ -260,9 +264,9 @@ class Session:
 
         Args:
             entry: a name of `entries`.
-            inputs: arrays by name, of any library that exports buffers or DLPack on the host; numbers and lists take
-                the type that the model expects. Dense arrays of that type are read in place. Inputs with a default,
-                such as the learning rate, may be left out.
+            inputs: arrays by name, of any library that exports buffers or DLPack, on the host or the session's device;
+                numbers and lists take the type that the model expects. Dense arrays of that type are read in place; on
+                the device, all must be. Inputs with a default, such as the learning rate, may be left out.
 
         Raises:
             DataError: for names, types and shapes that the model does not accept, and for numbers out of range.

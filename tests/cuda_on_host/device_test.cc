@@ -108,6 +108,20 @@ TEST(CudaOnHost, TooLittleMemoryIsOneError) {
   EXPECT_EQ(gpu_host::live_objects(), objects);
 }
 
+TEST(CudaOnHost, InputsInDeviceMemoryGiveTheBitsOfInputsOnTheHost) {
+  const Model model = network();
+  Session session(clone(model), on(&cuda_device())), expected(clone(model), on(&cuda_device()));
+  EXPECT_EQ(cuda_device().dlpack().type, kDlpackCuda);
+  EXPECT_NE(session.stream().native_handle(), nullptr);
+  for (int i = 0; i < 3; ++i) {
+    const DeviceCopies copies(cuda_device(), batch(i));
+    EXPECT_EQ(session.run("step", copies.tensors()).at("loss").at(0), step(expected, i));
+  }
+  const DeviceCopies out_of_range(cuda_device(), batch(99));
+  EXPECT_THROW(session.run("step", out_of_range.tensors()), Error);
+  expect_equal(states_of(session), states_of(expected));
+}
+
 TEST(CudaOnHost, NothingIsLeftAllocated) {
   cuda_device();
   const size_t objects = gpu_host::live_objects();

@@ -14,7 +14,8 @@ FLOAT, INT64 = 1, 7
 
 
 class Tensor(Structure):
-    _fields_ = [("name", c_char_p), ("type", c_int), ("rank", c_int32), ("shape", POINTER(c_int64)), ("data", c_void_p)]
+    _fields_ = [("name", c_char_p), ("type", c_int), ("rank", c_int32), ("shape", POINTER(c_int64)), ("data", c_void_p),
+                ("memory", c_int)]  # fmt: skip
 
 
 class Option(Structure):

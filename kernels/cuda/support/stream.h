@@ -18,6 +18,7 @@ class CudaStream : public Stream {
 
   cudaStream_t handle() const { return handle_; }
 
+  void* native_handle() const override { return handle_; }
   void copy_from_host(void* to, const void* from, size_t bytes) override;
   void copy_to_host(void* to, const void* from, size_t bytes) override;
   void copy(const Transfer& transfer) override;

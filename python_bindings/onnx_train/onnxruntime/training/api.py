@@ -79,7 +79,7 @@ class Parameter:
 
     @property
     def data(self) -> Array:
-        """The value: a view, which shows later steps, too.
+        """The value: a view, which shows later steps, too; on a device with memory of its own a copy.
 
         Raises:
             DataError: assigning an array of another shape.
@@ -98,7 +98,7 @@ class Parameter:
             raise DataError(f"parameter '{self.name}' has the shape {present.shape}; {array.shape} was assigned")
         if not self.requires_grad:
             raise UnsupportedError(f"parameter '{self.name}' is frozen, a constant of the model; train it to assign to it")
-        present[...] = array
+        self._state._assign(self.name, array)
 
     @property
     def requires_grad(self) -> bool:
@@ -220,9 +220,15 @@ class CheckpointState:
         """
         return self._properties
 
+    def _assign(self, name: str, value: Array) -> None:
+        if self._session is not None and name in self._session.state:
+            self._session.state[name] = value
+        else:
+            self._tensors[name][...] = value
+
     def _value(self, name: str) -> Array:
         if self._session is not None and name in self._session.state:
-            return self._session.state[name]
+            return np.asarray(self._session.state[name])
         return self._tensors[name]
 
 
@@ -293,7 +299,8 @@ class Module:
             extra = [np.asarray(outputs[name]) for name in self._state._outputs]
         if self.training and self._reset:
             for name in self._accumulators:
-                self._session.state[name] = np.zeros_like(self._session.state[name])
+                state = self._session.state[name]
+                self._session.state[name] = np.zeros(state.shape, state.dtype)
             self._reset = False
         run = self._session.accumulate if self.training else self._session.evaluate
         results = [np.float32(run(*inputs).loss), *extra]
