@@ -30,7 +30,7 @@ endif()
 
 # cudnn-frontend without its JSON; unused inline functions of it, which call more of the library, are left out from -O1.
 set(cudnn_frontend_options COMPILE_OPTIONS "-O1" COMPILE_DEFINITIONS CUDNN_FRONTEND_SKIP_JSON_LIB)
-set(cudnn_frontend_sources kernels/cuda/convolution/cudnn.cc)
+set(cudnn_frontend_sources kernels/cuda/attention/cudnn.cc kernels/cuda/convolution/cudnn.cc)
 list(TRANSFORM cudnn_frontend_sources PREPEND "${PROJECT_SOURCE_DIR}/")
 
 file(GLOB cuda_sources CONFIGURE_DEPENDS kernels/cuda/*.cc kernels/cuda/*.cu kernels/cuda/*/*.cc kernels/cuda/*/*.cu)

@@ -1,5 +1,6 @@
 #include "kernels/cuda/device.h"
 
+#include "kernels/cuda/attention/cudnn.h"
 #include "kernels/cuda/fused/fused.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/support/cudnn_library.h"
@@ -24,6 +25,7 @@ class CudaDevice : public Device {
  public:
   CudaDevice()
       : kernels_({
+            cuda::cudnn_attention_kernels(),  // precedes ours
             cuda::attention_kernels(),
             cuda::convolution_kernels(),
             cuda::elementwise_kernels(),

@@ -5,6 +5,10 @@
 // Tensors may have any axis order in memory: `perm_q` permutes q's axes in memory to [batch.., queries, width],
 // likewise for all inputs; `perm_y` of BlockAttention permutes [batch.., queries, width of v] to y's axes in memory,
 // likewise for all outputs.
+//
+// `highest` and `sum` have the values below whatever kernel writes them: another one may run the backward pass, which
+// reads them as exp(score - highest) / sum alone. A kernel that multiplies operands of 16 bits may round probabilities
+// and the gradients of scores to that type before it multiplies them, as tensor cores need it.
 #include "kernels/functions/functions.h"
 #include "onnx_passes/functions/body_text.h"
 #include "onnx_passes/ir/error.h"

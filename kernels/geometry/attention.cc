@@ -18,7 +18,7 @@ Heads heads_of(const NodeSpec& spec, const Shape& memory, const Shape& permutati
   for (size_t i = memory.size(); i-- > 1;) strides[i - 1] = strides[i] * memory[i];
   const auto at = [&](const Shape& of, size_t i) { return of[static_cast<size_t>(permutation[i])]; };
   const size_t batch = memory.size() - 2;
-  Heads heads{{}, {0}, at(memory, batch), at(memory, batch + 1), at(strides, batch), false};
+  Heads heads{{}, {}, {0}, at(memory, batch), at(memory, batch + 1), at(strides, batch), false};
   heads.in_rows = at(strides, batch + 1) == 1 || heads.width == 1;
   for (size_t axis = 0; axis < batch; ++axis) {
     std::vector<int64_t> starts;
@@ -26,6 +26,7 @@ Heads heads_of(const NodeSpec& spec, const Shape& memory, const Shape& permutati
       for (int64_t i = 0; i < at(memory, axis); ++i) starts.push_back(start + i * at(strides, axis));
     }
     heads.batch.push_back(at(memory, axis));
+    heads.batch_strides.push_back(at(strides, axis));
     heads.starts = std::move(starts);
   }
   return heads;

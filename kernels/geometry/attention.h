@@ -11,7 +11,7 @@ namespace onnx_train {
 
 // A matrix [rows, width] for each batch element and head, inside a tensor.
 struct Heads {
-  Shape batch;
+  Shape batch, batch_strides;
   std::vector<int64_t> starts;  // of each matrix, in elements
   int64_t rows = 0, width = 0, row_stride = 0;
   bool in_rows = false;  // the elements of a row are contiguous

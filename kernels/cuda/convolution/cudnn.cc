@@ -1,30 +1,14 @@
-// This file alone includes cudnn-frontend, which takes a compiler 20 seconds.
 #include "kernels/cuda/convolution/cudnn.h"
 
-#include <cudnn_frontend.h>
-
-#include <map>
-#include <memory>
-#include <numeric>
 #include <optional>
 
 #include "kernels/cuda/convolution/conversions.h"
-#include "kernels/cuda/support/cudnn_library.h"
-#include "kernels/cuda/support/launch.h"
+#include "kernels/cuda/support/cudnn_graph.h"
 #include "kernels/cuda/support/stored.h"
 #include "kernels/geometry/windows.h"
-#include "onnx_passes/ir/error.h"
 
 namespace onnx_train::cuda {
 namespace {
-
-namespace fe = cudnn_frontend;
-using Sizes = std::vector<int64_t>;
-
-// Tensor cores read images with the channels last, so that an algorithm copies its operands: 1.2 GB of float32 in a
-// layer of ResNet-50 with a batch of 256.
-constexpr int64_t kMostWorkspace = int64_t{2} << 30;
-constexpr size_t kPartAlignment = 256;  // of parts of the workspace, in bytes
 
 // The numbers by which a plan knows the node's inputs 0 and 1, and its output.
 enum TensorId : int64_t { kInput0 = 1, kInput1, kOutput };
@@ -94,14 +78,6 @@ std::optional<Description> describe(const Convolution& c, Direction direction, c
   return d;
 }
 
-fe::DataType_t type_of(DType dtype) {
-  switch (dtype) {
-    case DType::kBFloat16: return fe::DataType_t::BFLOAT16;
-    case DType::kFloat16: return fe::DataType_t::HALF;
-    default: return fe::DataType_t::FLOAT;
-  }
-}
-
 // Elements between neighbours along each axis. A layout with the channels last would differ here alone.
 Sizes strides_of(const Sizes& shape) {
   Sizes strides(shape.size(), 1);
@@ -109,44 +85,20 @@ Sizes strides_of(const Sizes& shape) {
   return strides;
 }
 
-class CudnnPlan {
+class ConvolutionGraph : public CudnnGraph {
  public:
-  explicit CudnnPlan(const Description& d) : d_(d) {}
+  explicit ConvolutionGraph(const Description& d) : CudnnGraph(d.type), d_(d) {}
 
   // Returns false if the library has no algorithm.
   bool build(cudnnHandle_t handle) {
-    graph_.set_io_data_type(type_of(d_.type))
-        .set_intermediate_data_type(fe::DataType_t::FLOAT)
-        .set_compute_data_type(fe::DataType_t::FLOAT);
     add_convolution();
-    if (graph_.validate().is_bad() || graph_.build_operation_graph(handle).is_bad() ||
-        graph_.create_execution_plans({fe::HeurMode_t::A, fe::HeurMode_t::FALLBACK}).is_bad())
-      return false;
     using fe::NumericalNote_t;
-    std::vector<NumericalNote_t> left_out = {
-        NumericalNote_t::NONDETERMINISTIC,             // two runs are equal in bits
-        NumericalNote_t::REDUCED_PRECISION_REDUCTION,  // sums of float16 in float16
-        NumericalNote_t::WINOGRAD_TILE_6x6, NumericalNote_t::WINOGRAD_TILE_13x13};
+    std::vector<NumericalNote_t> left_out = {NumericalNote_t::WINOGRAD_TILE_6x6, NumericalNote_t::WINOGRAD_TILE_13x13};
     if (!d_.has_16_bits) {  // TF32
       left_out.insert(left_out.end(), {NumericalNote_t::TENSOR_CORE, NumericalNote_t::DOWN_CONVERT_INPUTS});
     }
-    graph_.deselect_numeric_notes(left_out);
     // Those that the library compiles when they are first used take a second each.
-    graph_.deselect_behavior_notes({fe::BehaviorNote_t::RUNTIME_COMPILATION});
-    graph_.deselect_workspace_greater_than(kMostWorkspace);
-    return graph_.check_support().is_good() && graph_.build_plans().is_good();
-  }
-
-  size_t workspace() const { return static_cast<size_t>(std::max<int64_t>(0, graph_.get_workspace_size())); }
-
-  void run(cudnnHandle_t handle, const void* input0, const void* input1, void* output, void* workspace) const {
-    std::unordered_map<int64_t, void*> addresses = {
-        {kInput0, const_cast<void*>(input0)}, {kInput1, const_cast<void*>(input1)}, {kOutput, output}};
-    fe::error_t error = graph_.execute(handle, addresses, workspace);
-    if (error.is_bad()) {
-      const std::string message = error.get_message();
-      fail_as(ErrorCode::kDevice, "cuDNN: ", message.substr(0, message.find('\n')));
-    }
+    return make_plan(handle, left_out, {fe::BehaviorNote_t::RUNTIME_COMPILATION});
   }
 
  private:
@@ -179,52 +131,27 @@ class CudnnPlan {
   }
 
   Description d_;
-  fe::graph::Graph graph_;
 };
 
-// The plan of a convolution; null if the library has none. Plans live as long as the program.
-const CudnnPlan* find_plan(const Convolution& c, Direction direction, const Storage& storage) {
-  static auto& plans = *new std::map<Description, std::unique_ptr<CudnnPlan>>;
-  CudnnLibrary& library = cudnn_library();
-  if (!library.handle) return nullptr;
+// The graph of a convolution; null if the library has no algorithm.
+const ConvolutionGraph* find_graph(const Convolution& c, Direction direction, const Storage& storage) {
   const std::optional<Description> description = describe(c, direction, storage);
-  if (!description) return nullptr;
-  const std::lock_guard lock(library.mutex);
-  const auto [found, added] = plans.try_emplace(*description);
-  if (added) {
-    auto plan = std::make_unique<CudnnPlan>(*description);
-    if (plan->build(library.handle)) found->second = std::move(plan);
-  }
-  return found->second.get();
+  return description ? shared_graph<ConvolutionGraph>(*description) : nullptr;
 }
-
-// Places parts one after the other.
-class Parts {
- public:
-  size_t add(size_t bytes) {
-    const size_t at = end_;
-    end_ += (bytes + kPartAlignment - 1) / kPartAlignment * kPartAlignment;
-    return at;
-  }
-  size_t bytes() const { return end_; }
-
- private:
-  size_t end_ = 0;
-};
 
 }  // namespace
 
 bool has_cudnn_plan(const NodeSpec& spec, const Convolution& c, Direction direction) {
-  return find_plan(c, direction, storage_of(spec, direction));
+  return find_graph(c, direction, storage_of(spec, direction));
 }
 
 Prepared prepare_cudnn(const NodeSpec& spec, const Convolution& c, Direction direction) {
   const Storage storage = storage_of(spec, direction);
-  const CudnnPlan* const plan = find_plan(c, direction, storage);
+  const ConvolutionGraph* const graph = find_graph(c, direction, storage);
   const bool widens = storage.is_widened(), narrows = widens && is_half(storage.out);
   const int64_t sizes[2] = {spec.in_size(0), spec.in_size(1)};
-  Parts parts;
-  const size_t scratch = parts.add(plan->workspace());
+  WorkspaceParts parts;
+  const size_t scratch = parts.add(graph->workspace());
   const size_t wide[2] = {parts.add(widens ? static_cast<size_t>(sizes[0]) * sizeof(float) : 0),
                           parts.add(widens ? static_cast<size_t>(sizes[1]) * sizeof(float) : 0)};
   const size_t sums = parts.add(narrows ? static_cast<size_t>(spec.out_size()) * sizeof(float) : 0);
@@ -239,16 +166,9 @@ Prepared prepare_cudnn(const NodeSpec& spec, const Convolution& c, Direction dir
       }
     }
     void* const result = narrows ? workspace + sums : launch.outputs[0];
-    try {
-      CudnnLibrary& library = cudnn_library();
-      const std::lock_guard lock(library.mutex);
-      if (const cudnnStatus_t status = cudnnSetStream(library.handle, stream_of(launch));
-          status != CUDNN_STATUS_SUCCESS)
-        fail_as(ErrorCode::kDevice, "cuDNN: cudnnSetStream: ", cudnnGetErrorString(status));
-      plan->run(library.handle, inputs[0], inputs[1], result, workspace + scratch);
-    } catch (const Error& error) {
-      fail_as(error.code(), label, ": ", error.what(), "; ONNX_TRAIN_CUDNN=off runs without the library");
-    }
+    graph->run(launch, label,
+               {{kInput0, const_cast<void*>(inputs[0])}, {kInput1, const_cast<void*>(inputs[1])}, {kOutput, result}},
+               workspace + scratch);
     if (storage.has_bias) {
       add_channel_bias(launch, shape, static_cast<const float*>(result), launch.in<float>(2), storage.out,
                        launch.outputs[0]);

@@ -1,0 +1,115 @@
+// A graph of cuDNN with the plan that executes it, which nodes of one description share. Only the files of kernels that
+// the library runs include it: cudnn-frontend takes a compiler 20 seconds. Graphs are made while kernels are chosen, by
+// any thread, and live as long as the program; one thread at a time uses the library.
+#pragma once
+
+#include <cudnn_frontend.h>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "kernels/cuda/support/cudnn_library.h"
+#include "kernels/cuda/support/launch.h"
+#include "onnx_passes/ir/error.h"
+
+namespace onnx_train::cuda {
+
+namespace fe = cudnn_frontend;
+using Sizes = std::vector<int64_t>;
+
+// Tensor cores read images with the channels last, so that an algorithm copies its operands: 1.2 GB of float32 in a
+// layer of ResNet-50 with a batch of 256.
+constexpr int64_t kMostCudnnWorkspace = int64_t{2} << 30;
+
+// Places parts of a workspace one after the other.
+class WorkspaceParts {
+ public:
+  size_t add(size_t bytes) {
+    constexpr size_t kAlignment = 256;
+    const size_t at = end_;
+    end_ += (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    return at;
+  }
+  size_t bytes() const { return end_; }
+
+ private:
+  size_t end_ = 0;
+};
+
+inline fe::DataType_t cudnn_type(DType dtype) {
+  switch (dtype) {
+    case DType::kBFloat16: return fe::DataType_t::BFLOAT16;
+    case DType::kFloat16: return fe::DataType_t::HALF;
+    default: return fe::DataType_t::FLOAT;
+  }
+}
+
+class CudnnGraph {
+ public:
+  size_t workspace() const { return static_cast<size_t>(std::max<int64_t>(0, graph_.get_workspace_size())); }
+
+  // Enqueues the graph on the stream of a run. `addresses` are those of its tensors, by their numbers; `node` is named
+  // in the Error that is thrown when the library fails.
+  void run(const Launch& launch, const std::string& node, std::unordered_map<int64_t, void*> addresses,
+           void* workspace) const {
+    CudnnLibrary& library = cudnn_library();
+    const std::lock_guard lock(library.mutex);
+    if (const cudnnStatus_t status = cudnnSetStream(library.handle, stream_of(launch)); status != CUDNN_STATUS_SUCCESS)
+      fail_at(node, concat("cudnnSetStream: ", cudnnGetErrorString(status)));
+    fe::error_t error = graph_.execute(library.handle, addresses, workspace);
+    if (error.is_bad()) fail_at(node, error.get_message());
+  }
+
+ protected:
+  // A graph of tensors of `type`, computed in float32.
+  explicit CudnnGraph(DType type) {
+    graph_.set_io_data_type(cudnn_type(type))
+        .set_intermediate_data_type(fe::DataType_t::FLOAT)
+        .set_compute_data_type(fe::DataType_t::FLOAT);
+  }
+
+  // Makes a plan of the graph by an algorithm that is deterministic, sums in float32 and has none of the properties in
+  // `left_out`. Returns false if the library has none.
+  bool make_plan(cudnnHandle_t handle, const std::vector<fe::NumericalNote_t>& left_out = {},
+                 const std::vector<fe::BehaviorNote_t>& behavior_left_out = {}) {
+    if (graph_.validate().is_bad() || graph_.build_operation_graph(handle).is_bad() ||
+        graph_.create_execution_plans({fe::HeurMode_t::A, fe::HeurMode_t::FALLBACK}).is_bad())
+      return false;
+    using fe::NumericalNote_t;
+    graph_.deselect_numeric_notes({NumericalNote_t::NONDETERMINISTIC,               // two runs are equal in bits
+                                   NumericalNote_t::REDUCED_PRECISION_REDUCTION});  // sums of float16 in float16
+    graph_.deselect_numeric_notes(left_out);
+    graph_.deselect_behavior_notes(behavior_left_out);
+    graph_.deselect_workspace_greater_than(kMostCudnnWorkspace);
+    return graph_.check_support().is_good() && graph_.build_plans().is_good();
+  }
+
+  fe::graph::Graph graph_;
+
+ private:
+  [[noreturn]] static void fail_at(const std::string& node, const std::string& message) {
+    fail_as(ErrorCode::kDevice, node, ": cuDNN: ", message.substr(0, message.find('\n')),
+            "; ONNX_TRAIN_CUDNN=off runs without the library");
+  }
+};
+
+// The graph of a description; null without the library, or if the library has no algorithm for it. `Graph` is made from
+// a description and has build(handle), which returns false for the latter.
+template <typename Graph, typename Description>
+const Graph* shared_graph(const Description& description) {
+  static auto& graphs = *new std::map<Description, std::unique_ptr<Graph>>;
+  CudnnLibrary& library = cudnn_library();
+  if (!library.handle) return nullptr;
+  const std::lock_guard lock(library.mutex);
+  const auto [found, added] = graphs.try_emplace(description);
+  if (added) {
+    auto graph = std::make_unique<Graph>(description);
+    if (graph->build(library.handle)) found->second = std::move(graph);
+  }
+  return found->second.get();
+}
+
+}  // namespace onnx_train::cuda

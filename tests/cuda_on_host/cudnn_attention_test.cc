@@ -1,0 +1,324 @@
+// Attention by cuDNN: what the real library has plans for, and results beside those of the CPU, which differ by what
+// tensor cores round. Without the library, or with ONNX_TRAIN_CUDNN=off, our kernel runs.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <limits>
+
+#include "kernels/cuda/device.h"
+#include "kernels/functions/functions.h"
+#include "onnx_passes/functions/functions.h"
+#include "runtime/session.h"
+#include "tests/device_network.h"
+#include "tests/run_node.h"
+
+namespace onnx_train {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity(), kLowest = std::numeric_limits<float>::lowest();
+const Shape kByHeads = {0, 2, 1, 3};  // [batch, tokens, heads, width] in memory
+
+bool has_cudnn() { return cuda_device().description().find(", cuDNN 9.") != std::string::npos; }
+
+constexpr const char* kNoLibrary = "cuDNN is not installed: scripts/bootstrap --cuda";
+
+using At = std::array<int64_t, 4>;  // batch, head, query or key, column or key
+
+// An attention of float32 operands, which its model rounds to `type`.
+struct Example {
+  int64_t batch = 2, heads = 2, queries = 37, keys = 37, width = 8, value_width = 8;
+  Shape order = kByHeads;  // of the axes in memory: its own inverse
+  DType type = DType::kBFloat16;
+  Shape mask = {};                                                         // none if empty
+  std::function<double(const At&)> added = [](const At&) { return 0.0; };  // to a score; -inf hides it
+  bool selects = false, guarded = false, is_constant = true;               // the mask
+  float fill = -kInfinity;
+  bool stores_y = true;  // in 16 bits
+
+  Shape shape(int64_t rows, int64_t columns) const {
+    const Shape all = {batch, heads, rows, columns};
+    Shape memory;
+    for (const int64_t axis : order) memory.push_back(all[static_cast<size_t>(axis)]);
+    return memory;
+  }
+  Attrs attrs(const std::vector<const char*>& permutations) const {
+    Attrs attrs = {{"scale", 0.35f}, {"fill", fill}, {"keeps_true", selects}, {"guarded", guarded}};
+    for (const char* name : permutations) attrs.push_back({name, order});
+    return attrs;
+  }
+  Tensor mask_tensor() const {
+    Tensor tensor(selects ? DType::kBool : DType::kFloat, mask);
+    Shape full = mask;
+    full.insert(full.begin(), 4 - full.size(), 1);
+    for (int64_t i = 0; i < tensor.size(); ++i) {
+      int64_t rest = i;
+      At at = {};
+      for (size_t axis = 4; axis-- > 0;) at[axis] = rest % full[axis], rest /= full[axis];
+      const double value = added(at);
+      tensor.set(i, selects ? (value == 0 ? 1.0 : 0.0) : value);
+    }
+    return tensor;
+  }
+};
+
+const std::vector<const char*> kForward = {"perm_q", "perm_k", "perm_v", "perm_y"},
+                               kBackward = {"perm_dy", "perm_q",  "perm_k",  "perm_v",
+                                            "perm_y",  "perm_dq", "perm_dk", "perm_dv"};
+
+double causal(const At& at) { return at[3] <= at[2] ? 0 : -kInfinity; }
+double lowest_after(const At& at) { return at[3] <= at[2] ? 0 : kLowest; }
+double padding(const At& at) { return at[3] < 20 + 7 * at[0] ? 0 : kLowest; }
+double distance(const At& at) { return -0.1 * static_cast<double>((at[1] + 1) * std::abs(at[2] - at[3])); }
+
+std::vector<Example> examples() {
+  const Shape square = {37, 37};
+  return {
+      {.mask = square, .added = lowest_after, .guarded = true},
+      {.type = DType::kFloat16, .mask = square, .added = causal, .selects = true, .guarded = true, .fill = kLowest},
+      {.queries = 5, .keys = 70, .width = 16, .value_width = 24, .order = {0, 1, 2, 3}},
+      {.type = DType::kFloat16, .mask = {2, 1, 1, 37}, .added = padding, .is_constant = false},
+      {.order = {2, 1, 0, 3}, .mask = {1, 2, 37, 37}, .added = distance, .is_constant = false},
+  };
+}
+
+// Of the forward and the backward node: y, highest, sum, dq, dk, dv.
+struct Operands {
+  Tensor dy = {}, q = {}, k = {}, v = {}, y = {}, highest = {}, sum = {}, mask = {};
+
+  std::vector<Tensor> forward() const { return with_mask({q, k, v}); }
+  std::vector<Tensor> backward() const { return with_mask({dy, q, k, v, y, highest, sum}); }
+
+ private:
+  std::vector<Tensor> with_mask(std::vector<Tensor> inputs) const {
+    if (!mask.empty()) inputs.push_back(mask);
+    return inputs;
+  }
+};
+
+Tensor rounded(const Tensor& tensor, DType type) { return tensor.cast(type).cast(DType::kFloat); }
+
+// Operands that `type` holds exactly, and the results of the CPU's float32 kernels.
+std::pair<Operands, std::vector<Tensor>> expected_of(const Example& e) {
+  const auto random = [&](int64_t rows, int64_t columns, unsigned seed) {
+    return rounded(random_tensor(DType::kFloat, e.shape(rows, columns), seed), e.type);
+  };
+  Operands o{.dy = random(e.queries, e.value_width, 1),
+             .q = random(e.queries, e.width, 2),
+             .k = random(e.keys, e.width, 3),
+             .v = random(e.keys, e.value_width, 4)};
+  if (!e.mask.empty()) o.mask = e.mask_tensor();
+  std::vector<Tensor> results = run_node("BlockAttention", o.forward(), e.attrs(kForward), 3, kDomain);
+  o.y = rounded(results[0], e.type), o.highest = results[1], o.sum = results[2];
+  for (const Tensor& gradient : run_node("BlockAttentionGrad", o.backward(), e.attrs(kBackward), 3, kDomain))
+    results.push_back(gradient);
+  return {o, results};
+}
+
+Model model_of(const Example& e, const Operands& o) {
+  Model model;
+  model.context->opsets[""] = 23;
+  Graph& graph = *model.graph;
+  Builder b(&graph);
+  const auto round = [&](Var x) { return cast(cast(x, e.type), DType::kFloat); };
+  const auto input = [&](const char* name, const Tensor& value) {
+    const Shape shape = value.shape();
+    return b.var(graph.add_input(name, {value.dtype(), Dims(shape.begin(), shape.end())}));
+  };
+  const Var dy = round(input("dy", o.dy)), q = round(input("q", o.q)), k = round(input("k", o.k)),
+            v = round(input("v", o.v));
+  std::vector<Var> forward = {q, k, v},
+                   backward = {
+                       dy, q, k, v, round(input("y_in", o.y)), input("highest_in", o.highest), input("sum_in", o.sum)};
+  if (!o.mask.empty()) {
+    const Var mask = e.is_constant ? b.constant(o.mask) : input("mask", o.mask);
+    forward.push_back(mask), backward.push_back(mask);
+  }
+  const auto outputs = [&](const std::vector<Var>& made, size_t first, size_t count) {
+    for (size_t i = 0; i < made.size(); ++i)
+      graph.add_output((i >= first && i < first + count ? round(made[i]) : made[i]).value());
+  };
+  outputs(call_lowered(b, "BlockAttention", 3, forward, e.attrs(kForward)), 0, e.stores_y ? 1 : 0);
+  outputs(call_lowered(b, "BlockAttentionGrad", 3, backward, e.attrs(kBackward)), 0, 3);
+  return model;
+}
+
+TensorMap inputs_of(const Example& e, const Operands& o) {
+  TensorMap inputs = {{"dy", o.dy},     {"q", o.q}, {"k", o.k}, {"v", o.v}, {"y_in", o.y}, {"highest_in", o.highest},
+                      {"sum_in", o.sum}};
+  if (!o.mask.empty() && !e.is_constant) inputs["mask"] = o.mask;
+  return inputs;
+}
+
+SessionOptions on_cuda() {
+  SessionOptions options = on(&cuda_device());
+  options.plan.lowering.without = {"fuse_elementwise"};
+  return options;
+}
+
+// The kernels that a plan has for the two nodes.
+std::vector<std::string> kernels_of(const Plan& plan) {
+  std::vector<std::string> names;
+  for (const PlanStep& step : plan.steps()) {
+    if (step.node->op().starts_with("BlockAttention")) names.emplace_back(step.kernel->name);
+  }
+  return names;
+}
+
+std::vector<std::string> kernels_of(const Example& e) {
+  const Operands o = expected_of(e).first;
+  Session session(model_of(e, o), on_cuda());
+  return kernels_of(session.plan("predict", shapes_of(inputs_of(e, o))));
+}
+
+const std::vector<std::string> kLibrary = {"cuDNN attention", "cuDNN attention gradient"}, kOurs = {"", ""};
+
+// How far y, highest, sum, dq, dk and dv may be from the exact ones, in elements: the library rounds P and dS before it
+// multiplies them, which changes a sum of products by a part of the sum of their magnitudes, and rounds its result.
+class Bounds {
+ public:
+  Bounds(const Example& e, const Operands& o, const std::vector<Tensor>& results) : e_(e), o_(o) {
+    for (const Tensor& result : results) bounds_.emplace_back(static_cast<size_t>(result.size()), 0.0);
+    At at = {};
+    for (at[0] = 0; at[0] < e.batch; ++at[0])
+      for (at[1] = 0; at[1] < e.heads; ++at[1])
+        for (at[2] = 0; at[2] < e.queries; ++at[2]) add_query(at);
+    const bool is_bfloat16 = e.type == DType::kBFloat16;
+    const double unit = is_bfloat16 ? 0x1p-8 : 0x1p-11;
+    for (size_t i = 0; i < bounds_.size(); ++i) {
+      const bool is_statistic = i == 1 || i == 2;
+      for (size_t k = 0; k < bounds_[i].size(); ++k) {
+        const double size = std::abs(results[i].at(static_cast<int64_t>(k)));
+        bounds_[i][k] = (is_statistic ? 0 : unit * (bounds_[i][k] + size)) + 1e-5 * (1 + size);
+      }
+    }
+  }
+  double of(size_t result, int64_t element) const { return bounds_[result][static_cast<size_t>(element)]; }
+
+ private:
+  size_t place(const Tensor& of, int64_t row, int64_t column, const At& at) const {
+    const At axes = {at[0], at[1], row, column};
+    int64_t position = 0;
+    for (size_t axis = 0; axis < 4; ++axis)
+      position = position * of.shape()[axis] + axes[static_cast<size_t>(e_.order[axis])];
+    return static_cast<size_t>(position);
+  }
+  double value(const Tensor& of, int64_t row, int64_t column, const At& at) const {
+    return of.at(static_cast<int64_t>(place(of, row, column, at)));
+  }
+  double dot(const Tensor& a, int64_t row_a, const Tensor& b, int64_t row_b, int64_t width, const At& at) const {
+    double sum = 0;
+    for (int64_t c = 0; c < width; ++c) sum += value(a, row_a, c, at) * value(b, row_b, c, at);
+    return sum;
+  }
+  // Adds Σ P |v|, Σ |dS| |k|, Σ |dS| |q| and Σ P |dy| for one query.
+  void add_query(At at) {
+    const int64_t query = at[2], statistic = (at[0] * e_.heads + at[1]) * e_.queries + query;
+    const double mean = dot(o_.dy, query, o_.y, query, e_.value_width, at);
+    for (int64_t key = 0; key < e_.keys; ++key) {
+      at[3] = key;
+      const double score = 0.35f * dot(o_.q, query, o_.k, key, e_.width, at) + e_.added(at);
+      const double p = std::exp(score - o_.highest.at(statistic)) / o_.sum.at(statistic);
+      const double ds = std::abs(0.35f * p * (dot(o_.dy, query, o_.v, key, e_.value_width, at) - mean));
+      for (int64_t c = 0; c < e_.value_width; ++c) {
+        bounds_[0][place(o_.y, query, c, at)] += p * std::abs(value(o_.v, key, c, at));
+        bounds_[5][place(o_.v, key, c, at)] += p * std::abs(value(o_.dy, query, c, at));
+      }
+      for (int64_t c = 0; c < e_.width; ++c) {
+        bounds_[3][place(o_.q, query, c, at)] += ds * std::abs(value(o_.k, key, c, at));
+        bounds_[4][place(o_.k, key, c, at)] += ds * std::abs(value(o_.q, query, c, at));
+      }
+    }
+  }
+
+  const Example& e_;
+  const Operands& o_;
+  std::vector<std::vector<double>> bounds_;
+};
+
+TEST(CudaAttention, DiffersFromFloat32ByWhatTensorCoresRoundAndIsTheSameInEachRun) {
+  if (!has_cudnn()) GTEST_SKIP() << kNoLibrary;
+  int number = 0;
+  for (const Example& e : examples()) {
+    SCOPED_TRACE(number++);
+    const auto [operands, wanted] = expected_of(e);
+    const Bounds bounds(e, operands, wanted);
+    const TensorMap inputs = inputs_of(e, operands);
+    Session session(model_of(e, operands), on_cuda());
+    const Plan& plan = session.plan("predict", shapes_of(inputs));
+    EXPECT_EQ(kernels_of(plan), kLibrary);
+    std::vector<Tensor> first;
+    for (const int run : {0, 1}) {
+      const TensorMap& results = session.run("predict", inputs);
+      for (size_t i = 0; i < wanted.size(); ++i) {
+        const Tensor& got = results.at(plan.outputs()[i].name);
+        if (run == 0) {
+          first.push_back(got.clone());
+          for (int64_t k = 0; k < got.size(); ++k)
+            ASSERT_NEAR(got.at(k), wanted[i].at(k), bounds.of(i, k)) << "output " << i << ", element " << k;
+        } else {
+          EXPECT_EQ(std::memcmp(got.data(), first[i].data(), got.bytes()), 0) << "output " << i;
+        }
+      }
+    }
+  }
+}
+
+TEST(CudaAttention, OurKernelRunsWhatTheLibraryDoesNotHave) {
+  if (!has_cudnn()) GTEST_SKIP() << kNoLibrary;
+  const Shape square = {37, 37};
+  const Example narrow{.width = 12, .value_width = 12},
+      chosen{.mask = square, .added = causal, .selects = true, .is_constant = false},
+      guarded{.mask = square, .added = causal, .guarded = true, .is_constant = false};
+  for (const Example& e : {narrow, chosen, guarded}) EXPECT_EQ(kernels_of(e), kOurs);
+}
+
+// The nodes that store what they do not in 16 bits: y, which a step of gemm-bf16 reads in float32.
+TEST(CudaAttention, WhatRunsIsInThePlan) {
+  const Example e{.mask = {37, 37}, .added = causal}, wide{.stores_y = false};
+  EXPECT_EQ(kernels_of(e), has_cudnn() ? kLibrary : kOurs);
+  EXPECT_EQ(kernels_of(wide)[0], "");
+}
+
+// The gradients of a large attention, on a device for which nothing is allocated.
+class Planned {
+ public:
+  explicit Planned(int64_t batch) {
+    Builder b(model_.graph.get());
+    model_.context->opsets[""] = 23;
+    const auto input = [&](const char* name, DType dtype, const Shape& shape) {
+      return b.var(model_.graph->add_input(name, {dtype, Dims(shape.begin(), shape.end())}));
+    };
+    std::vector<Var> inputs;
+    const Shape tokens = {batch, 1024, 12, 64}, rows = {batch, 12, 1024};
+    for (const char* name : {"dy", "q", "k", "v", "y"}) inputs.push_back(input(name, DType::kBFloat16, tokens));
+    for (const char* name : {"highest", "sum"}) inputs.push_back(input(name, DType::kFloat, rows));
+    const std::vector<Var> gradients = call_lowered(b, "BlockAttentionGrad", 3, inputs, Example().attrs(kBackward));
+    for (const Var& gradient : gradients)
+      gradient.value()->set_type({DType::kBFloat16, Dims(tokens.begin(), tokens.end())});
+    node_ = gradients[0].value()->producer();
+    kernel_ = find_kernel(cuda_device(), *node_);
+  }
+  std::string name() const { return kernel_->name; }
+  size_t workspace() const {
+    return prepare(*kernel_, NodeSpec(*node_, std::vector<Tensor>(node_->inputs().size()), 1)).workspace;
+  }
+
+ private:
+  Model model_;
+  const Node* node_;
+  const Kernel* kernel_;
+};
+
+// The library adds parts of dq by atomic operations, unless it may store dS, in 16 bits.
+TEST(CudaAttention, GradientsAreAddedInAFixedOrder) {
+  if (!has_cudnn()) GTEST_SKIP() << kNoLibrary;
+  const Planned planned(16);
+  ASSERT_EQ(planned.name(), kLibrary[1]);
+  EXPECT_GE(planned.workspace(), size_t{16} * 12 * 1024 * 1024 * 2);
+  EXPECT_EQ(Planned(128).name(), "");  // more than 2 GiB
+}
+
+}  // namespace
+}  // namespace onnx_train
