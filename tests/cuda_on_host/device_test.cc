@@ -122,29 +122,6 @@ TEST(CudaOnHost, InputsInDeviceMemoryGiveTheBitsOfInputsOnTheHost) {
   expect_equal(states_of(session), states_of(expected));
 }
 
-TEST(CudaOnHost, InputsInDeviceMemoryMayBeFreedAfterACallThatFails) {
-  Session session(network(), on(&cuda_device()));
-  const auto before = states_of(session);
-  int refused = 0;
-  bool reached = true;
-  for (int64_t n = 0; reached; ++n) {
-    auto copies = std::make_unique<DeviceCopies>(cuda_device(), batch());
-    const int64_t first = gpu_host::calls();
-    gpu_host::fail_call(n);
-    try {
-      session.run("evaluate", copies->tensors());
-    } catch (const Error&) {
-      ++refused;
-    }
-    reached = gpu_host::calls() - first > n;
-    gpu_host::fail_call(-1);
-    copies.reset();
-    session.run("evaluate", batch());  // does what is still enqueued
-  }
-  EXPECT_GT(refused, 10);
-  expect_equal(states_of(session), before);
-}
-
 TEST(CudaOnHost, NothingIsLeftAllocated) {
   cuda_device();
   const size_t objects = gpu_host::live_objects();
