@@ -248,13 +248,18 @@ void Session::start(const std::string& entry, const TensorMap& inputs) {
   cached.last_used = ++clock_;
   Executable& executable = *cached.executable;
   if (executable.plan().arena_bytes() > arena_bytes_) make_room(executable.plan());
-  for (size_t i = 0; i < cached.inputs.size(); ++i) executable.set_input(i, *cached.inputs[i]);
-  if (std::any_of(cached.inputs.begin(), cached.inputs.end(), [](const Tensor* t) { return t->is_on_device(); })) {
-    inputs_read_ = stream_->mark();
-  }
   Run& run = cached.free_run();
-  executable.run(run.ports, &run.fault);
-  run.mark = stream_->mark();
+  const std::vector<const Tensor*>& given = cached.inputs;
+  const bool on_device = std::any_of(given.begin(), given.end(), [](const Tensor* t) { return t->is_on_device(); });
+  try {
+    for (size_t i = 0; i < given.size(); ++i) executable.set_input(i, *given[i]);
+    if (on_device) inputs_read_ = stream_->mark();
+    executable.run(run.ports, &run.fault);
+    run.mark = stream_->mark();
+  } catch (...) {
+    if (on_device) stream_->synchronize();  // the caller may free them
+    throw;
+  }
   run.is_started = true;
   started_.push_back(&run);
 }

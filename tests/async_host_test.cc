@@ -110,6 +110,54 @@ TEST(AsyncHost, InputsInDeviceMemoryMayBeFreedOnceTheyAreRead) {
   expect_equal(states_of(session), states_of(expected));
 }
 
+// Streams of the device, whose copies from the host fail once `fails` is set. They run no kernels.
+class FailingCopies : public AsyncHostDevice {
+ public:
+  using AsyncHostDevice::AsyncHostDevice;
+  std::unique_ptr<Stream> make_stream() override {
+    return std::make_unique<FailingStream>(AsyncHostDevice::make_stream(), &fails);
+  }
+
+  bool fails = false;
+
+ private:
+  class FailingStream : public Stream {
+   public:
+    FailingStream(std::unique_ptr<Stream> stream, const bool* fails) : stream_(std::move(stream)), fails_(*fails) {}
+    void copy_from_host(void* to, const void* from, size_t bytes) override {
+      if (fails_) fail("this copy of a test fails");
+      stream_->copy_from_host(to, from, bytes);
+    }
+    void copy_to_host(void* to, const void* from, size_t bytes) override { stream_->copy_to_host(to, from, bytes); }
+    void copy(const Transfer& transfer) override { stream_->copy(transfer); }
+    void commit(const std::vector<Transfer>&, const Fault*) override {}
+    void synchronize() override { stream_->synchronize(); }
+    int64_t mark() override { return stream_->mark(); }
+    void wait(int64_t mark) override { stream_->wait(mark); }
+    std::unique_ptr<Recording> record(const std::function<void()>&) override { return nullptr; }
+
+   private:
+    const std::unique_ptr<Stream> stream_;
+    const bool& fails_;
+  };
+};
+
+TEST(AsyncHost, InputsInDeviceMemoryMayBeFreedAfterAStartThatFails) {
+  FailingCopies device({.most_microseconds = 1000});
+  Session session(network(), on(&device));
+  session.plan("evaluate", shapes_of(batch()));
+  for (int i = 0; i < 50; ++i) {
+    const DeviceCopies copies(device, batch());
+    for (const char* on_host : {"tokens", "labels"}) {
+      TensorMap inputs = copies.tensors();
+      inputs[on_host] = batch().at(on_host);
+      device.fails = true;
+      EXPECT_THROW(session.start("evaluate", inputs), Error);
+      device.fails = false;
+    }
+  }
+}
+
 TEST(AsyncHost, NothingIsLeftAllocated) {
   AsyncHostDevice device;
   {

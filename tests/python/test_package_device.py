@@ -2,6 +2,10 @@
 
 import ctypes
 import gc
+import os
+import subprocess
+import sys
+import textwrap
 
 import numpy as np
 import onnx
@@ -255,3 +259,28 @@ def test_the_module_of_onnxruntime_training_runs_on_the_device(tmp_path, monkeyp
     module(X, LABELS)
     CheckpointState.save_checkpoint(state, "saved", include_optimizer_state=True)
     assert np.array_equal(CheckpointState.load_checkpoint("saved").parameters["fc1.weight"].data, parameter.data)
+
+
+def test_on_cuda_states_have_its_interface_and_producers_get_the_stream():
+    """With CUDA's kernels executed on the host, in a process whose library has that module beside it."""
+    if not (tool.CUDA_ON_HOST.parent / "libonnx_train_cuda.so").exists():
+        pytest.skip("CUDA on the host is not built")
+    program = """
+        import sys
+        sys.path[:0] = sys.argv[1:]
+        from test_package_device import T, Foreign, square, tensor_of
+        ours, theirs, other = square("cuda"), square("cuda"), square("cuda", seed=1)
+        array = other.state["w"]
+        assert array.__dlpack_device__() == (2, 0) and repr(array).endswith("float32 (4, 16) on cuda:0>")
+        assert array.__cuda_array_interface__ == {
+            "shape": (4, 16), "typestr": "<f4", "data": (tensor_of(array.__dlpack__(stream=1)).data, False), "version": 3}
+        foreign = Foreign(other, device=(2, 0))
+        assert ours.step(foreign, T) == theirs.step(array.numpy(), T) and ours.step(array, T).loss > 0
+        assert len(foreign.exports) == 1 and type(foreign.exports[0]) is int and foreign.exports[0] != 0
+    """
+    folders = [tool.ROOT / "tests" / "python", tool.COMMAND.parent / "python"]
+    result = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program), *folders],
+        env=os.environ | {"LD_LIBRARY_PATH": str(tool.CUDA_ON_HOST.parent)}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
