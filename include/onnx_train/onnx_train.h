@@ -251,9 +251,8 @@ onnx_train_status onnx_train_session_address(onnx_train_session* session, const 
 typedef struct onnx_train_device {
   int32_t type; /* DLDeviceType: 1 is the host, 2 is CUDA */
   int32_t id;   /* number among the devices of its type */
-  /* The stream on which the session's work runs: a cudaStream_t on CUDA; null where there is none that the program
-   * could use. All work of a call is complete when it returns; only onnx_train_fit runs callbacks while there is more.
-   */
+  /* On which the session's work runs: a cudaStream_t on CUDA, null where the device has none. All work of a call is
+   * complete when it returns; onnx_train_fit runs callbacks while there is more. */
   void* stream;
 } onnx_train_device;
 /* Valid as long as the session. */
