@@ -87,7 +87,8 @@ class Check:
     def tests(self):
         """The operator cases, sessions and trainings of the unit tests, shared among processes."""
         shards = 2 if self.options.on_host else 12
-        filters = "Cuda.*:*CudaGenerated*:All/OpCases.*:Session*:Trainer*:Checkpoint*:Initialization*:MergeUpdates*"
+        filters = "Cuda.*:CudaAttention*:*CudaGenerated*:All/OpCases.*:Session*:Trainer*:Checkpoint*:Initialization*"
+        filters += ":MergeUpdates*"
         left_out = "*Allocat*" + (":*ConvGradWeight*" if self.options.on_host else "")
 
         def shard(i):

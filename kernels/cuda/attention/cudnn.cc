@@ -211,7 +211,7 @@ class AttentionGraph : public CudnnGraph {
   }
   void add_backward() {
     fe::graph::SDPA_backward_attributes attributes;
-    attributes.set_deterministic_algorithm(true);
+    attributes.set_deterministic_algorithm(true);  // those that add by atomic operations have no numerical note
     set_scores(&attributes);
     const auto gradients = graph_.sdpa_backward(operand(kQ), operand(kK), operand(kV), operand(kY), operand(kDy),
                                                 float32(kLogSumExp), attributes);
