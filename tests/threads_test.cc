@@ -132,7 +132,7 @@ TEST_P(Threads, SessionsInTwoThreadsTrainAsTheyDoAlone) {
 
 INSTANTIATE_TEST_SUITE_P(Of, Threads, testing::Values(1, 2));
 
-// The seconds that `count` sessions take for 20 steps each, in a thread each, with one thread for their kernels.
+// The seconds that `count` sessions take for 200 steps each, in a thread each, with one thread for their kernels.
 double seconds_of_sessions(int count) {
   SessionOptions options;
   options.threads = 1;
@@ -146,7 +146,7 @@ double seconds_of_sessions(int count) {
   for (const auto& session : sessions) {
     threads.emplace_back([&session] {
       const TensorMap batch = batch_for(session->model());
-      for (int i = 0; i < 20; ++i) session->run("step", batch);
+      for (int i = 0; i < 200; ++i) session->run("step", batch);
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -160,7 +160,7 @@ TEST(Scaling, TwoSessionsTakeTheTimeOfOne) {
     one = std::min(one, seconds_of_sessions(1));
     two = std::min(two, seconds_of_sessions(2));
   }
-  std::printf("20 steps of one session %.2f ms, of two sessions side by side %.2f ms\n", 1e3 * one, 1e3 * two);
+  std::printf("200 steps of one session %.2f ms, of two sessions side by side %.2f ms\n", 1e3 * one, 1e3 * two);
   EXPECT_LT(two, 1.4 * one);
 }
 
