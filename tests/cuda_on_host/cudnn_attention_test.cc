@@ -83,7 +83,7 @@ std::vector<Example> examples() {
   };
 }
 
-// Of the forward and the backward node: y, highest, sum, dq, dk, dv.
+// Inputs of the forward and of the backward node.
 struct Operands {
   Tensor dy = {}, q = {}, k = {}, v = {}, y = {}, highest = {}, sum = {}, mask = {};
 
@@ -99,7 +99,8 @@ struct Operands {
 
 Tensor rounded(const Tensor& tensor, DType type) { return tensor.cast(type).cast(DType::kFloat); }
 
-// Operands that `type` holds exactly, and the results of the CPU's float32 kernels.
+// Operands that `type` holds exactly, and y, highest, sum, dq, dk and dv by the CPU's float32 kernels, which the
+// operator cases hold to the bodies.
 std::pair<Operands, std::vector<Tensor>> expected_of(const Example& e) {
   const auto random = [&](int64_t rows, int64_t columns, unsigned seed) {
     return rounded(random_tensor(DType::kFloat, e.shape(rows, columns), seed), e.type);
@@ -123,7 +124,7 @@ Model model_of(const Example& e, const Operands& o) {
   Builder b(&graph);
   const auto round = [&](Var x) { return cast(cast(x, e.type), DType::kFloat); };
   const auto input = [&](const char* name, const Tensor& value) {
-    const Shape shape = value.shape();
+    const Shape& shape = value.shape();
     return b.var(graph.add_input(name, {value.dtype(), Dims(shape.begin(), shape.end())}));
   };
   const Var dy = round(input("dy", o.dy)), q = round(input("q", o.q)), k = round(input("k", o.k)),
@@ -274,7 +275,7 @@ TEST(CudaAttention, OurKernelRunsWhatTheLibraryDoesNotHave) {
   for (const Example& e : {narrow, chosen, guarded}) EXPECT_EQ(kernels_of(e), kOurs);
 }
 
-// The nodes that store what they do not in 16 bits: y, which a step of gemm-bf16 reads in float32.
+// Our kernel runs where y is float32, as in a step of gemm-bf16.
 TEST(CudaAttention, WhatRunsIsInThePlan) {
   const Example e{.mask = {37, 37}, .added = causal}, wide{.stores_y = false};
   EXPECT_EQ(kernels_of(e), has_cudnn() ? kLibrary : kOurs);

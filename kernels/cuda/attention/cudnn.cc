@@ -47,7 +47,7 @@ enum class Masking { kNone, kCausal, kAdded };
 struct Layout {
   Sizes sizes, strides;
 
-  auto operator<=>(const Layout&) const = default;
+  auto operator<=>(const Layout&) const = default;  // NOLINT(modernize-use-nullptr): its 0 is no pointer
 };
 
 // An attention as the library describes it. Equal ones share a graph.
@@ -58,7 +58,7 @@ struct Description {
   Masking masking;
   std::map<int64_t, Layout> tensors;  // by TensorId
 
-  auto operator<=>(const Description&) const = default;
+  auto operator<=>(const Description&) const = default;  // NOLINT(modernize-use-nullptr): its 0 is no pointer
 };
 
 // ---- Describing a node

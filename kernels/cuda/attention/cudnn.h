@@ -1,11 +1,10 @@
 // Attention by cuDNN, on tensor cores: rows of BlockAttention and BlockAttentionGrad that precede ours (attention.cu).
 //
-// They run where q, k, v and y, and all gradients, are stored in one 16-bit type, in one or two batch axes, and where
-// the library has a deterministic algorithm with a workspace of at most 2 GiB. Masks are
+// They run where q, k, v and y, and all gradients, are stored in one 16-bit type, with at most two batch axes, and
+// where the library has a deterministic algorithm with a workspace of at most 2 GiB. Masks are
 //   - none,
-//   - causal: constant, and query i sees keys 0 to i. Hidden scores are -1e30 or less, so that their probabilities are
-//   0
-//     beside any visible score that is not as low;
+//   - causal: constant, and query i sees keys 0 to i; hidden scores are -1e30 or less, so that their probabilities
+//     are 0 beside any visible score that is not as low;
 //   - added float32 numbers, where no guard replaces NaN: what the library computes for a row that is hidden entirely
 //     differs among its algorithms.
 // Scores, sums and statistics are float32. The library rounds probabilities and their gradients to the 16-bit type in

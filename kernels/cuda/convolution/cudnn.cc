@@ -22,7 +22,7 @@ struct Description {
   Sizes begin = {}, end = {};  // padding
   Sizes stride = {}, dilation = {};
 
-  auto operator<=>(const Description&) const = default;
+  auto operator<=>(const Description&) const = default;  // NOLINT(modernize-use-nullptr): its 0 is no pointer
 };
 
 // How a node's operands and result are stored for the library. It has no algorithms that read 16 bits and write 32,
