@@ -50,7 +50,8 @@ int main(int argc, char** argv) try {
   Session session(Model::load(argv[1]).build({{"loss", "cross_entropy"}, {"optimizer", "adamw"}}));
   Samples training(1, 40), test(100, 5);
   Printer printer;
-  train(session, training, {{"epochs", "5"}, {"lr", "0.02"}, {"schedule", "cosine"}, {"out", argv[2]}}, &test, &printer);
+  train(session, training, {{"epochs", "5"}, {"lr", "0.02"}, {"schedule", "cosine"}, {"out", argv[2]}}, &test,
+        &printer);
 } catch (const std::exception& error) {
   return std::fprintf(stderr, "%s\n", error.what()), 1;
 }
