@@ -85,9 +85,7 @@ bool does_nothing(const Node& node) {
 
 // ---- Repeated nodes
 
-bool is_repeatable(const Node& node) {
-  return !is_random(node) && !node.is("Dropout") && node.subgraphs().empty();
-}
+bool is_repeatable(const Node& node) { return !is_random(node) && !node.is("Dropout") && node.subgraphs().empty(); }
 
 // A key that is equal for nodes that compute the same; empty for nodes that must not be merged.
 std::string key_of(const Node& node) {
