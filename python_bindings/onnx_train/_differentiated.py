@@ -48,7 +48,7 @@ class Differentiated:
             train=train, freeze=freeze, mode=mode, precision=precision, dtype=dtype, batch=batch, seed=seed
         )
         self.freezes = freeze is not None
-        self._model, self._options, self._sessions = _as_model(model), options, {"device": device, "threads": threads}
+        self._model, self._options, self._device, self._threads = _as_model(model), options, device, threads
         self._again: tuple[Differentiated, Differentiated] | None = None
         forward, backward = self._model._core.differentiate(options)
         self._forward = Session(_Model(forward), device, threads=threads)
@@ -96,7 +96,7 @@ class Differentiated:
         """
         if self._again is None:
             forward, backward = (
-                Differentiated(_Model(part), mode="frozen", **self._sessions)
+                Differentiated(_Model(part), mode="frozen", device=self._device, threads=self._threads)
                 for part in self._model._core.differentiate(self._options)
             )
             self._again = forward, backward
