@@ -42,6 +42,12 @@ struct ReductionLayout {
   int64_t num_partials() const { return pieces > 1 ? tasks * pieces * width : 0; }
 };
 
+// The operation whose start, add and merge are those of Op.
+template <typename Op>
+struct FoldOf {
+  using type = Op;
+};
+
 constexpr int64_t kMaxWidth = 256;
 constexpr int64_t kLineLanes = 32;   // accumulators of a reduced innermost axis
 constexpr int64_t kSegment = 16384;  // elements
@@ -132,7 +138,7 @@ class Task {
   int64_t block_;
 };
 
-// Accumulates piece `piece` of a task.
+// Accumulates piece `piece` of a task; Op is its own FoldOf.
 template <typename Op, typename T>
 void reduce_piece(const ReductionLayout& layout, const T* x, const Task& task, int64_t piece, typename Op::Acc* acc) {
   std::fill(acc, acc + layout.width, Op::start());
@@ -168,6 +174,7 @@ void finish_task(const ReductionLayout& layout, const Task& task, typename Op::A
 template <typename Op, typename T>
 void reduce(const ReductionLayout& layout, const T* x, T* y, typename Op::Acc* partials) {
   using Acc = typename Op::Acc;
+  using Fold = typename FoldOf<Op>::type;
   const int64_t work = layout.count * (layout.lanes ? 1 : layout.width) / layout.pieces;
   const int64_t grain = kElementGrain / (work + 1) + 1;
   if (layout.pieces == 1) {
@@ -175,7 +182,7 @@ void reduce(const ReductionLayout& layout, const T* x, T* y, typename Op::Acc* p
       Acc acc[kMaxWidth];
       Task task(layout, begin);
       for (int64_t i = begin; i < end; ++i, task.next()) {
-        reduce_piece<Op>(layout, x, task, 0, acc);
+        reduce_piece<Fold>(layout, x, task, 0, acc);
         finish_task<Op>(layout, task, acc, y);
       }
     });
@@ -183,7 +190,7 @@ void reduce(const ReductionLayout& layout, const T* x, T* y, typename Op::Acc* p
   parallel_for(layout.tasks * layout.pieces, grain, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const Task task(layout, i / layout.pieces);
-      reduce_piece<Op>(layout, x, task, i % layout.pieces, partials + i * layout.width);
+      reduce_piece<Fold>(layout, x, task, i % layout.pieces, partials + i * layout.width);
     }
   });
   Task task(layout, 0);

@@ -1,8 +1,8 @@
-#include "kernels/geometry/reductions.h"
+// Rows of the Reduce operators: sums.cc, extrema.cc and norms.cc hold the kernels.
+#include "kernels/cpu/reduction/reductions.h"
+
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/reduction/reduce.h"
-#include "kernels/dispatch.h"
-#include "kernels/math/reducers.h"
 
 namespace onnx_train::cpu {
 
@@ -48,44 +48,18 @@ ReductionLayout::ReductionLayout(const Shape& shape, const std::vector<bool>& is
   if (tasks < kEnoughTasks) pieces = std::clamp<int64_t>(std::min(segments, kPieces / tasks), 1, kPieces);
 }
 
-namespace {
-
-template <template <typename, typename...> typename Op, typename T>
-Prepared prepare_as(const NodeSpec& spec) {
-  using Acc = typename Op<T>::Acc;
-  const ReductionLayout layout(spec.in_shape(0), reduced_axes(spec));
-  Prepared prepared;
-  prepared.workspace = static_cast<size_t>(layout.num_partials()) * sizeof(Acc);
-  prepared.run = [layout](const Launch& launch) {
-    reduce<Op<T>>(layout, launch.in<T>(0), launch.out<T>(), launch.scratch<Acc>());
-  };
-  return prepared;
-}
-
-template <template <typename, typename...> typename Op>
-Prepared prepare(const NodeSpec& spec) {
-  return dispatch_numeric(spec.in_type(0), [&]<typename T>(T) { return prepare_as<Op, T>(spec); });
-}
-
-template <template <typename, typename...> typename Op>
-Prepared prepare_extremum(const NodeSpec& spec) {
-  return dispatch_any(spec.in_type(0), [&]<typename T>(T) { return prepare_as<Op, T>(spec); });
-}
-
-}  // namespace
-
 std::vector<Kernel> reduction_kernels() {
   return {
-      {"ReduceSum", reduces_numbers, prepare<math::SumOf>},
-      {"ReduceMean", reduces_numbers, prepare<math::MeanOf>},
-      {"ReduceMax", reduces_ordered, prepare_extremum<math::MaximumOf>},
-      {"ReduceMin", reduces_ordered, prepare_extremum<math::MinimumOf>},
-      {"ReduceProd", reduces_numbers, prepare<math::ProductOf>},
-      {"ReduceL1", reduces_numbers, prepare<math::AbsoluteSumOf>},
-      {"ReduceL2", reduces_numbers, prepare<math::NormOf>},
-      {"ReduceLogSum", reduces_numbers, prepare<math::LogOfSum>},
-      {"ReduceLogSumExp", reduces_numbers, prepare<math::LogSumExpOf>},
-      {"ReduceSumSquare", reduces_numbers, prepare<math::SquareSumOf>},
+      {"ReduceSum", reduces_numbers, prepare_sum},
+      {"ReduceMean", reduces_numbers, prepare_mean},
+      {"ReduceMax", reduces_ordered, prepare_maximum},
+      {"ReduceMin", reduces_ordered, prepare_minimum},
+      {"ReduceProd", reduces_numbers, prepare_reduced_product},
+      {"ReduceL1", reduces_numbers, prepare_absolute_sum},
+      {"ReduceL2", reduces_numbers, prepare_norm},
+      {"ReduceLogSum", reduces_numbers, prepare_log_sum},
+      {"ReduceLogSumExp", reduces_numbers, prepare_log_sum_exp},
+      {"ReduceSumSquare", reduces_numbers, prepare_square_sum},
   };
 }
 
