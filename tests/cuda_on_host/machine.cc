@@ -193,6 +193,7 @@ void Machine::release_warp(int w, uint32_t mask, size_t bytes) {
   auto gathered =
       std::find_if(warp.gathered.begin(), warp.gathered.end(), [](const Gathered& g) { return g.held_by == 0; });
   if (gathered == warp.gathered.end()) gathered = warp.gathered.emplace(warp.gathered.end());
+  release(&warp);  // an allocation is a write
   gathered->held_by = mask;
   for (int l = 0; l < kWarp; ++l) {
     if (!(mask >> l & 1)) continue;
