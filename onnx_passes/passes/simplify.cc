@@ -98,7 +98,8 @@ std::string key_of(const Node& node) {
   if (key.size() > kMaxKeyBytes) return "";
   key += '\n';
   for (const Value* input : node.inputs()) {
-    key.append(reinterpret_cast<const char*>(&input), sizeof(input));  // compared, never ordered
+    const auto address = reinterpret_cast<uintptr_t>(input);  // compared, never ordered
+    key.append(reinterpret_cast<const char*>(&address), sizeof address);
   }
   return key;
 }
