@@ -145,6 +145,17 @@ size_t state_of_size(const StateStore& states, const char* name, size_t bytes) {
   return i;
 }
 
+// Sets a state by `write`, from `bytes` bytes of host or device.
+onnx_train_status set_state(onnx_train_session* session, const char* name, const void* data, size_t bytes,
+                            void (StateStore::*write)(size_t, const void*)) {
+  return in_session(session, [&](onnx_train_session& s) {
+    StateStore& states = s.session.state();
+    const size_t i = state_of_size(states, name, bytes);
+    if (bytes > 0 && !data) throw UsageError("the state's data are null");
+    (states.*write)(i, data);
+  });
+}
+
 }  // namespace
 
 TensorMap views_of(const onnx_train_tensor* tensors, size_t count) {
@@ -263,20 +274,12 @@ onnx_train_status onnx_train_session_get(onnx_train_session* session, const char
 
 onnx_train_status onnx_train_session_set(onnx_train_session* session, const char* name, const void* data,
                                          size_t bytes) {
-  return in_session(session, [&](onnx_train_session& s) {
-    const size_t i = state_of_size(s.session.state(), name, bytes);
-    if (bytes > 0 && !data) throw UsageError("the state's data are null");
-    s.session.state().write(i, data);
-  });
+  return set_state(session, name, data, bytes, &StateStore::write);
 }
 
 onnx_train_status onnx_train_session_set_from_device(onnx_train_session* session, const char* name, const void* data,
                                                      size_t bytes) {
-  return in_session(session, [&](onnx_train_session& s) {
-    const size_t i = state_of_size(s.session.state(), name, bytes);
-    if (bytes > 0 && !data) throw UsageError("the state's data are null");
-    s.session.state().write_from_device(i, data);
-  });
+  return set_state(session, name, data, bytes, &StateStore::write_from_device);
 }
 
 onnx_train_status onnx_train_session_device(onnx_train_session* session, onnx_train_device* device) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "kernels/geometry/strides.h"
 #include "onnx_passes/ir/error.h"
 
 namespace onnx_train {
@@ -14,8 +15,7 @@ Heads heads_of(const NodeSpec& spec, const Shape& memory, const Shape& permutati
   std::iota(axes.begin(), axes.end(), 0);
   std::sort(sorted.begin(), sorted.end());
   if (sorted != axes || axes.size() < 2) fail(spec.node().label(), ": its permutations do not fit its operands");
-  Shape strides(memory.size(), 1);
-  for (size_t i = memory.size(); i-- > 1;) strides[i - 1] = strides[i] * memory[i];
+  const Shape strides = row_major_strides(memory);
   const auto at = [&](const Shape& of, size_t i) { return of[static_cast<size_t>(permutation[i])]; };
   const size_t batch = memory.size() - 2;
   Heads heads{{}, {}, {0}, at(memory, batch), at(memory, batch + 1), at(strides, batch), false};

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "kernels/dispatch.h"
+#include "kernels/geometry/strides.h"
 #include "onnx_passes/ir/error.h"
 
 namespace onnx_train {
@@ -42,8 +43,7 @@ void expect_permutation(const NodeSpec& spec, Shape permutation, size_t rank) {
 
 View permuted(const NodeSpec& spec, const Shape& memory, const Shape& permutation) {
   expect_permutation(spec, permutation, memory.size());
-  Shape strides(memory.size(), 1);
-  for (size_t i = memory.size(); i-- > 1;) strides[i - 1] = strides[i] * memory[i];
+  const Shape strides = row_major_strides(memory);
   View view;
   for (int64_t axis : permutation) {
     view.sizes.push_back(memory[static_cast<size_t>(axis)]);

@@ -9,6 +9,7 @@
 #include "kernels/cuda/support/cudnn_graph.h"
 #include "kernels/cuda/support/stored.h"
 #include "kernels/geometry/attention.h"
+#include "kernels/geometry/strides.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/inference.h"
 
@@ -76,8 +77,7 @@ std::optional<Layout> layout_of(const Heads& heads) {
 }
 
 Layout contiguous(Sizes sizes) {
-  Sizes strides(sizes.size(), 1);
-  for (size_t i = sizes.size() - 1; i-- > 0;) strides[i] = strides[i + 1] * sizes[i + 1];
+  Sizes strides = row_major_strides(sizes);
   return {std::move(sizes), std::move(strides)};
 }
 

@@ -5,6 +5,7 @@
 #include "kernels/cuda/convolution/conversions.h"
 #include "kernels/cuda/support/cudnn_graph.h"
 #include "kernels/cuda/support/stored.h"
+#include "kernels/geometry/strides.h"
 #include "kernels/geometry/windows.h"
 
 namespace onnx_train::cuda {
@@ -78,13 +79,6 @@ std::optional<Description> describe(const Convolution& c, Direction direction, c
   return d;
 }
 
-// Elements between neighbours along each axis. A layout with the channels last would differ here alone.
-Sizes strides_of(const Sizes& shape) {
-  Sizes strides(shape.size(), 1);
-  for (size_t i = shape.size() - 1; i-- > 0;) strides[i] = strides[i + 1] * shape[i + 1];
-  return strides;
-}
-
 class ConvolutionGraph : public CudnnGraph {
  public:
   explicit ConvolutionGraph(const Description& d) : CudnnGraph(d.type), d_(d) {}
@@ -105,14 +99,14 @@ class ConvolutionGraph : public CudnnGraph {
   void add_convolution() {
     using fe::graph::Tensor_attributes;
     const auto tensor = [&](TensorId id, const Sizes& shape) {
-      return graph_.tensor(Tensor_attributes().set_uid(id).set_dim(shape).set_stride(strides_of(shape)));
+      return graph_.tensor(Tensor_attributes().set_uid(id).set_dim(shape).set_stride(row_major_strides(shape)));
     };
     const auto windows = [&](auto attributes) {
       return attributes.set_pre_padding(d_.begin).set_post_padding(d_.end).set_stride(d_.stride).set_dilation(
           d_.dilation);
     };
     const auto write = [&](const std::shared_ptr<Tensor_attributes>& result, const Sizes& shape) {
-      result->set_uid(kOutput).set_dim(shape).set_stride(strides_of(shape)).set_output(true);
+      result->set_uid(kOutput).set_dim(shape).set_stride(row_major_strides(shape)).set_output(true);
     };
     switch (d_.direction) {
       case Direction::kForward:
