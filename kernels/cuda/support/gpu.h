@@ -24,7 +24,7 @@
 // The bytes of shared memory that the launch asks for, aligned to 16, as a pointer to `type`.
 #define GPU_DYNAMIC_SHARED(type, name)                            \
   extern __shared__ __align__(16) unsigned char dynamic_shared[]; \
-  type* const name = reinterpret_cast<type*>(dynamic_shared)
+  type* const name = reinterpret_cast<type*>(dynamic_shared)  // NOLINT(bugprone-macro-parentheses): it declares
 
 namespace gpu {
 
