@@ -195,7 +195,7 @@ Tensor labels(Shape shape, int64_t classes, bool ignored = false) {
 
 std::vector<NarrowCase> softmax_cases() {
   std::vector<NarrowCase> cases;
-  const auto add = [&](Shape shape, int64_t axis, bool special) {
+  const auto add = [&](const Shape& shape, int64_t axis, bool special) {
     const Attrs attrs = {{"axis", axis}};
     for (const char* op : {"Softmax", "LogSoftmax"}) {
       cases.push_back({op, "", {numbers(shape, 1, special)}, {0}, {0}, 1, attrs});
@@ -250,7 +250,7 @@ std::vector<NarrowCase> loss_cases() {
 
 std::vector<NarrowCase> normalization_cases() {
   std::vector<NarrowCase> cases;
-  const auto add = [&](Shape shape, Shape parameters, bool special) {
+  const auto add = [&](const Shape& shape, const Shape& parameters, bool special) {
     const Attrs attrs = {{"axis", -static_cast<int64_t>(parameters.size())}, {"epsilon", 1e-5f}};
     const Tensor x = numbers(shape, 1, special), dy = numbers(shape, 2), scale = numbers(parameters, 3);
     const Tensor bias = numbers(parameters, 4);
@@ -316,7 +316,7 @@ std::vector<NarrowCase> pool_cases() {
                  {"dilations", Ints{1, 1}}};
   };
   const Attrs apart = windows({2, 2}, {2, 2}, {0, 0, 0, 0}), overlapping = windows({3, 2}, {1, 1}, {1, 0, 1, 1});
-  const auto add = [&](const Attrs& attrs, Shape x, Shape y) {
+  const auto add = [&](const Attrs& attrs, const Shape& x, const Shape& y) {
     const auto last = [](Shape shape) {
       std::rotate(shape.begin() + 1, shape.begin() + 2, shape.end());
       return shape;
@@ -344,7 +344,7 @@ std::vector<NarrowCase> pool_cases() {
 
 std::vector<NarrowCase> other_cases() {
   std::vector<NarrowCase> cases;
-  const auto add_arg = [&](Shape shape, int64_t axis, int64_t last, bool special) {
+  const auto add_arg = [&](const Shape& shape, int64_t axis, int64_t last, bool special) {
     for (const char* op : {"ArgMax", "ArgMin"}) {
       cases.push_back(
           {op, "", {numbers(shape, 1, special)}, {0}, {}, 1, {{"axis", axis}, {"select_last_index", last}}});
@@ -369,7 +369,7 @@ std::vector<NarrowCase> other_cases() {
                        {{"stream", 3}}});
     }
   }
-  const auto add_gather = [&](Shape dy, Shape indices, Shape x, int64_t axis) {
+  const auto add_gather = [&](const Shape& dy, const Shape& indices, const Shape& x, int64_t axis) {
     cases.push_back({"GatherGrad",
                      kDomain,
                      {numbers(dy), labels(indices, x[static_cast<size_t>(axis)]), Tensor::ints(x)},
@@ -379,7 +379,7 @@ std::vector<NarrowCase> other_cases() {
                      {{"axis", axis}},
                      {2}});
   };
-  const auto add_rows = [&](Shape dy, Shape indices, Shape x) {
+  const auto add_rows = [&](const Shape& dy, const Shape& indices, const Shape& x) {
     cases.push_back(
         {"CoalesceRows", kDomain, {numbers(dy), labels(indices, x[0]), Tensor::ints(x)}, {0}, {}, 2, {}, {2}});
   };

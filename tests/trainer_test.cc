@@ -80,7 +80,7 @@ struct Record : TrainerEvents {
 };
 
 // Trains from the start, or from the folder's last checkpoint.
-Record train(TrainerOptions options, bool resume, int64_t interrupt_after = -1, StopReason* reason = nullptr) {
+Record train(const TrainerOptions& options, bool resume, int64_t interrupt_after = -1, StopReason* reason = nullptr) {
   Session session(resume ? load_training_model(options.folder + "/last.onnx") : make_training_model());
   const Dataset data = make_data(10, session.model());
   Trainer trainer(&session, &data, &data, options);

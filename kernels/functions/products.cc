@@ -1,16 +1,73 @@
-// Products into which fold_transposes.cc has folded the transposes of their operands, and products with bfloat16
-// operands, which their bodies convert to float32 first (bfloat16_products.cc).
+// Products into which fold_transposes.cc has folded the transposes of their operands, products with bfloat16 operands,
+// which their bodies convert to float32 first (bfloat16_products.cc), and products that add a bias to their rows or sum
+// up an operand (product_epilogues.cc).
+#include <algorithm>
+#include <array>
+
 #include "kernels/functions/functions.h"
 #include "onnx_passes/ir/error.h"
 
 namespace onnx_train {
 namespace {
 
-constexpr const char* kMatMul = R"(
-MatMul (a, b) => (y)
-{
-  y = MatMul (a, b)
-})";
+// What is multiplied: a value of the body, and its axis over which the product sums.
+struct Factor {
+  const char* value;
+  int axis;
+};
+
+// The attribute sums_of; null if there is none.
+const int64_t* find_sums_of(const FunctionCall& call) {
+  const auto found =
+      std::find_if(call.attrs.begin(), call.attrs.end(), [](const Attr& attr) { return attr.name == "sums_of"; });
+  return found == call.attrs.end() ? nullptr : &std::get<int64_t>(found->value);
+}
+
+// The function `op`, whose `lines` compute PRODUCT. A third input is a bias, one number for each column of y; with the
+// attribute sums_of, 0 or 1, a second output has the sums of that factor, which is a matrix then.
+FunctionText with_epilogue(const FunctionCall& call, const std::string& op, std::string attributes, std::string lines,
+                           const std::array<Factor, 2>& factors) {
+  const bool adds = call.inputs.size() > 2;
+  std::string inputs = "a, b", outputs = "y", product = "y", more, overload;
+  if (adds) {
+    inputs += ", bias";
+    product = "product";
+    more = "  y = Add (product, bias)\n";
+    overload = "bias";
+  }
+  if (const int64_t* operand = find_sums_of(call)) {
+    const Factor& factor = factors[static_cast<size_t>(*operand)];
+    attributes += concat(attributes.empty() ? "" : ", ", "sums_of: int");
+    outputs += ", sums";
+    more += concat("  axis = Constant <value_ints = [", factor.axis, "]> ()\n  sums = ReduceSum <keepdims = 0> (",
+                   factor.value, ", axis)\n");
+    overload += concat("sums_of_", *operand, "_", factor.axis);
+  }
+  const std::string word = "PRODUCT";
+  lines.replace(lines.find(word), word.size(), product);
+  if (!attributes.empty()) attributes = concat("<", attributes, "> ");
+  return {concat(op, " ", attributes, "(", inputs, ") => (", outputs, ")\n{", lines, more, "}"), overload};
+}
+
+constexpr const char* kMatMulLines = R"(
+  PRODUCT = MatMul (a, b)
+)";
+
+FunctionText text_of_matmul(const FunctionCall& call) {
+  return with_epilogue(call, "MatMul", "", kMatMulLines, {{{"a", 1}, {"b", 0}}});
+}
+
+constexpr const char* kTransposedMatMulLines = R"(
+  left = Transpose <perm: ints = @perm_a> (a)
+  right = Transpose <perm: ints = @perm_b> (b)
+  in_order = MatMul (left, right)
+  PRODUCT = Transpose <perm: ints = @perm_y> (in_order)
+)";
+
+FunctionText text_of_transposed_matmul(const FunctionCall& call) {
+  return with_epilogue(call, "TransposedMatMul", "perm_a: ints, perm_b: ints, perm_y: ints", kTransposedMatMulLines,
+                       {{{"left", 1}, {"right", 0}}});
+}
 
 constexpr const char* kGemm = R"(
 Gemm <alpha: float = 1.0, beta: float = 1.0, transA: int = 0, transB: int = 0> (a, b, c) => (y)
@@ -18,14 +75,16 @@ Gemm <alpha: float = 1.0, beta: float = 1.0, transA: int = 0, transB: int = 0> (
   y = Gemm <alpha: float = @alpha, beta: float = @beta, transA: int = @transA, transB: int = @transB> (a, b, c)
 })";
 
-constexpr const char* kTransposedMatMul = R"(
-TransposedMatMul <perm_a: ints, perm_b: ints, perm_y: ints> (a, b) => (y)
-{
-  left = Transpose <perm: ints = @perm_a> (a)
-  right = Transpose <perm: ints = @perm_b> (b)
-  product = MatMul (left, right)
-  y = Transpose <perm: ints = @perm_y> (product)
-})";
+constexpr const char* kGemmLines = R"(
+  PRODUCT = Gemm <alpha: float = @alpha, transA: int = @transA, transB: int = @transB> (a, b)
+)";
+
+// Without C where it sums up an operand.
+FunctionText text_of_gemm(const FunctionCall& call) {
+  if (!find_sums_of(call)) return {kGemm, ""};
+  return with_epilogue(call, "Gemm", "alpha: float = 1.0, transA: int = 0, transB: int = 0", kGemmLines,
+                       {{{"a", is_set(call.attrs, "transA") ? 0 : 1}, {"b", is_set(call.attrs, "transB") ? 1 : 0}}});
+}
 
 // Returns the text "Name <..> (a, b, ..) => (..) { .. }" changed to operands a and b of a 16-bit type, which the body
 // converts to float32 first.
@@ -57,9 +116,9 @@ FunctionRow product(const FunctionRow& wide) {
 
 std::vector<FunctionRow> lowered_product_functions() {
   std::vector<FunctionRow> rows = {
-      product(function("MatMul", kMatMul)),
-      product(function("Gemm", kGemm)),
-      product(function("TransposedMatMul", kTransposedMatMul)),
+      product({"MatMul", text_of_matmul}),
+      product({"Gemm", text_of_gemm}),
+      product({"TransposedMatMul", text_of_transposed_matmul}),
   };
   for (const FunctionRow& convolution : convolution_layouts()) rows.push_back(product(convolution));
   return rows;

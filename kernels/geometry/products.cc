@@ -157,6 +157,11 @@ Product gemm_product(const NodeSpec& spec) {
   return p;
 }
 
+Epilogue epilogue_of(const NodeSpec& spec) {
+  if (spec.num_outputs() > 1) return spec.node().attr("sums_of", 0) == 0 ? Epilogue::kSumsOfA : Epilogue::kSumsOfB;
+  return spec.num_inputs() > 2 && spec.node().op() != "Gemm" ? Epilogue::kBias : Epilogue::kNone;
+}
+
 bool adds_bias(const NodeSpec& spec) {
   const Node& node = spec.node();
   const int64_t columns = spec.out_shape().back();

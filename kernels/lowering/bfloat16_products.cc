@@ -14,7 +14,7 @@ namespace {
 
 // The attributes of the node, with explicit windows, as the functions require.
 Attrs attributes(const Node& node) {
-  const onnx::NodeProto shell = node.shell();
+  const onnx::NodeProto& shell = node.shell();
   Attrs attrs;
   for (const onnx::AttributeProto& attribute : shell.attribute()) {
     const std::string& name = attribute.name();

@@ -84,6 +84,10 @@ bool move_bfloat16(Model& model);
 // kernel: float32 products are faster then.
 bool bfloat16_products(Model& model, const Device& device);
 
+// A product adds the bias that follows it, and sums up the operand whose sums are the gradient of a bias, where `device`
+// has such a kernel. Runs after bfloat16_products and narrow_storage, and before fuse_elementwise.
+bool product_epilogues(Model& model, const Device& device);
+
 // Gives each reader of a widened value its own Cast: the value that is alive between the forward and backward pass is
 // then bfloat16, and an element-wise kernel may absorb the Cast.
 bool widen_at_readers(Model& model);

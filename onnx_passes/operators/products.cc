@@ -17,8 +17,17 @@ constexpr const char* kGemm =
     "a[K, M] b[K, N] c? -> y[M, N] where @transA:0 = 1, @transB:0 = 0 | "
     "a[M, K] b[N, K] c? -> y[M, N] where @transA:0 = 0, @transB:0 = 1 | "
     "a[K, M] b[N, K] c? -> y[M, N] where @transA:0 = 1, @transB:0 = 1";
+// Ours may add a bias and sum up an operand (kernels/functions/products.cc).
+constexpr const char* kOurMatMul =
+    "a[K] b[K] -> y[] | a[S..., M, K] b[K] -> y[S..., M] | a[K] b[S..., K, N] -> y[S..., N] | "
+    "a[~S..., M, K] b[~S..., K, N] bias?[_..., N] -> y[S..., M, N] sums?[_]";
+constexpr const char* kOurGemm =
+    "a[M, K] b[K, N] c? -> y[M, N] sums?[_] where @transA:0 = 0, @transB:0 = 0 | "
+    "a[K, M] b[K, N] c? -> y[M, N] sums?[_] where @transA:0 = 1, @transB:0 = 0 | "
+    "a[M, K] b[N, K] c? -> y[M, N] sums?[_] where @transA:0 = 0, @transB:0 = 1 | "
+    "a[K, M] b[N, K] c? -> y[M, N] sums?[_] where @transA:0 = 1, @transB:0 = 1";
 constexpr const char* kTransposed =
-    "a[A...] b[B...] @perm_a[#A] @perm_b[#B] @perm_y[#Y] -> y[Y...] where 2 <= #A, 2 <= #B";
+    "a[A...] b[B...] bias? @perm_a[#A] @perm_b[#B] @perm_y[#Y] -> y[Y...] sums?[_] where 2 <= #A, 2 <= #B";
 
 // The equation says the rest.
 void check_equation(const Node& node) {
@@ -39,6 +48,8 @@ std::vector<Operator> product_operators() {
           .in_precision(PrecisionRole::kProduct)
           .weights_at({0, 1, 2}),
       Operator{"Einsum", "x more* -> y", "", kSchema, check_equation}.weights_at({0, 1, 2, 3}),
+      Operator{"MatMul", kOurMatMul, kDomain, kSchema, nullptr, OperatorKind::kProduct}.narrow({0, 1}, {0}),
+      Operator{"Gemm", kOurGemm, kDomain, kSchema, nullptr, OperatorKind::kProduct}.narrow({0, 1}, {0}),
       Operator{"TransposedMatMul", kTransposed, kDomain, kSchema, nullptr, OperatorKind::kProduct}.narrow({0, 1}, {0}),
   };
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tests/cuda_on_host/gpu_on_host.h"
+#include "tests/cuda_on_host/runtime.h"
 
 namespace {
 
@@ -71,7 +72,8 @@ void store(void* data, cudaDataType_t type, int64_t i, double value) {
 struct Call {
   Layout a, b, c, d;
   bool a_transposed, b_transposed;
-  const void* bias;
+  int epilogue;
+  void* vector;  // the epilogue's
   double alpha, beta;
   const void *a_at, *b_at, *c_at;
   void* d_at;
@@ -98,17 +100,45 @@ struct Call {
         for (int64_t i = 0; i < m; ++i) {
           double value = sums[static_cast<size_t>(j * m + i)];
           if (beta != 0) value += beta * load(c_at, c.type, batch * c.stride + j * c.leading + i);
-          if (bias) value += load(bias, d.type, i);
+          if (epilogue == CUBLASLT_EPILOGUE_BIAS) value += load(vector, d.type, i);
           store(d_at, d.type, batch * d.stride + j * d.leading + i, value);
         }
       }
+      if (epilogue == CUBLASLT_EPILOGUE_BGRADA) write_sums(left, m, k, 1, m);
+      if (epilogue == CUBLASLT_EPILOGUE_BGRADB) write_sums(right, n, k, k, 1);
+    }
+  }
+
+ private:
+  void write_sums(const std::vector<double>& matrix, int64_t count, int64_t k, int64_t step, int64_t step_k) const {
+    for (int64_t i = 0; i < count; ++i) {
+      double sum = 0;
+      for (int64_t l = 0; l < k; ++l) sum += matrix[static_cast<size_t>(i * step + l * step_k)];
+      store(vector, d.type, i, sum);
     }
   }
 };
 
 int created = 0;
+bool sums_operands = true;
+
+// What the library's documentation and its users say of it.
+bool has_epilogue(cublasLtMatmulDesc_t description, int batch) {
+  const auto is_transposed = [&](cublasLtMatmulDescAttributes_t operand) {
+    return attribute<int32_t>(description, operand) != CUBLAS_OP_N;
+  };
+  switch (attribute<int32_t>(description, CUBLASLT_MATMUL_DESC_EPILOGUE)) {
+    case CUBLASLT_EPILOGUE_DEFAULT:
+    case CUBLASLT_EPILOGUE_BIAS: return true;
+    case CUBLASLT_EPILOGUE_BGRADA: return sums_operands && batch == 1 && !is_transposed(CUBLASLT_MATMUL_DESC_TRANSA);
+    case CUBLASLT_EPILOGUE_BGRADB: return sums_operands && batch == 1 && is_transposed(CUBLASLT_MATMUL_DESC_TRANSB);
+    default: return false;
+  }
+}
 
 }  // namespace
+
+void gpu_host::let_products_sum_operands(bool yes) { sums_operands = yes; }
 
 extern "C" {
 
@@ -119,10 +149,12 @@ cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
 
 const char* cublasLtGetStatusName(cublasStatus_t) { return "an error of the library on the host"; }
 
-cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t, cublasLtMatrixLayout_t,
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t description,
                                               cublasLtMatrixLayout_t, cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
-                                              cublasLtMatmulPreference_t, int requested,
-                                              cublasLtMatmulHeuristicResult_t* results, int* count) {
+                                              cublasLtMatrixLayout_t d_layout, cublasLtMatmulPreference_t,
+                                              int requested, cublasLtMatmulHeuristicResult_t* results, int* count) {
+  *count = 0;
+  if (!has_epilogue(description, Layout(d_layout).batch)) return CUBLAS_STATUS_NOT_SUPPORTED;
   *count = std::min(requested, 1);
   results[0] = {};
   results[0].workspaceSize = 1024;
@@ -139,14 +171,14 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t description
     return is_double ? *static_cast<const double*>(at) : *static_cast<const float*>(at);
   };
   const int epilogue = attribute<int32_t>(description, CUBLASLT_MATMUL_DESC_EPILOGUE);
-  const bool has_bias = epilogue == CUBLASLT_EPILOGUE_BIAS;
   Call call{Layout(a_layout),
             Layout(b_layout),
             Layout(c_layout),
             Layout(d_layout),
             attribute<int32_t>(description, CUBLASLT_MATMUL_DESC_TRANSA) != CUBLAS_OP_N,
             attribute<int32_t>(description, CUBLASLT_MATMUL_DESC_TRANSB) != CUBLAS_OP_N,
-            has_bias ? attribute<void*>(description, CUBLASLT_MATMUL_DESC_BIAS_POINTER) : nullptr,
+            epilogue,
+            attribute<void*>(description, CUBLASLT_MATMUL_DESC_BIAS_POINTER),
             scale(alpha),
             scale(beta),
             a,
@@ -159,7 +191,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t description
                     (call.b_transposed ? call.b.columns : call.b.rows) == k && call.a.is_valid() && call.b.is_valid() &&
                     call.c.is_valid() && call.d.is_valid();
   if (!fits || !workspace || workspace_bytes < 1024) return CUBLAS_STATUS_INVALID_VALUE;
-  if (epilogue != CUBLASLT_EPILOGUE_DEFAULT && !has_bias) return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (!has_epilogue(description, call.d.batch)) return CUBLAS_STATUS_NOT_SUPPORTED;
   const cudaError_t status = gpu_host::enqueue_launch(stream, nullptr, [call] { call.run(); });
   return status == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
 }

@@ -20,5 +20,7 @@ size_t live_objects();  // blocks of memory, streams, events and graphs that are
 const std::map<const void*, int64_t>& launches();
 // Limits the device's memory; further allocations beyond it fail.
 void set_memory_bytes(size_t bytes);
+// Whether cuBLASLt has the epilogues that sum up an operand, which it lacks for some products.
+void let_products_sum_operands(bool yes);
 
 }  // namespace gpu_host

@@ -26,6 +26,43 @@ OpCase transposed_matmul(Shape a, Shape b, Shape perm_a, Shape perm_b, Shape per
           .dynamic = false};
 }
 
+// A product that adds a bias, if there is one, and sums up the operand `sums_of`, if it is 0 or 1.
+OpCase with_epilogue(const char* op, Shape a, Shape b, Attrs attrs, Shape bias, int sums_of = -1) {
+  OpCase row{.op = op, .inputs = {{std::move(a)}, {std::move(b)}}, .attrs = std::move(attrs), .domain = "onnx_train"};
+  if (!bias.empty()) row.inputs.push_back({std::move(bias)});
+  if (sums_of >= 0) row.attrs.emplace_back("sums_of", sums_of), row.num_outputs = 2;
+  row.gradient = false;
+  row.dynamic = false;
+  return row;
+}
+
+void add_epilogues(std::vector<OpCase>& cases) {
+  const auto perms = [](Shape a, Shape b, Shape y) {
+    return Attrs{{"perm_a", std::move(a)}, {"perm_b", std::move(b)}, {"perm_y", std::move(y)}};
+  };
+  const Shape as_is = {0, 1}, swapped = {1, 0};
+  cases.push_back(with_epilogue("MatMul", {4, 3}, {3, 5}, {}, {5}));
+  cases.push_back(with_epilogue("MatMul", {2, 4, 3}, {3, 5}, {}, {1, 5}));
+  cases.push_back(with_epilogue("MatMul", {2, 1, 4, 3}, {2, 3, 3, 5}, {}, {5}));
+  cases.push_back(with_epilogue("TransposedMatMul", {2, 4, 3}, {5, 3}, perms({0, 1, 2}, swapped, {0, 1, 2}), {5}));
+  for (int operand : {0, 1}) {
+    const auto add = [&](const char* op, const Shape& a, const Shape& b, const Attrs& attrs = {}) {
+      cases.push_back(with_epilogue(op, a, b, attrs, {}, operand));
+    };
+    add("MatMul", {4, 3}, {3, 5});
+    add("MatMul", {40, 300}, {300, 70});
+    add("MatMul", {4, 1}, {1, 5});
+    add("MatMul", {1, 3}, {3, 1});
+    add("Gemm", {4, 3}, {3, 5});
+    add("Gemm", {300, 40}, {300, 70}, {{"transA", 1}});
+    add("Gemm", {4, 3}, {5, 3}, {{"transB", 1}});
+    add("Gemm", {3, 4}, {5, 3}, {{"transA", 1}, {"transB", 1}});
+    add("TransposedMatMul", {3, 4}, {3, 5}, perms(swapped, as_is, as_is));
+    add("TransposedMatMul", {3, 4}, {3, 5}, perms(swapped, as_is, swapped));
+    add("TransposedMatMul", {4, 3}, {5, 3}, perms(as_is, swapped, swapped));
+  }
+}
+
 OpCase einsum(const char* equation, std::vector<Shape> shapes,
               std::function<Tensor(const std::vector<Tensor>&)> expected = nullptr) {
   OpCase row{.op = "Einsum", .inputs = {}, .attrs = {{"equation", equation}}, .expected = std::move(expected)};
@@ -37,7 +74,7 @@ OpCase einsum(const char* equation, std::vector<Shape> shapes,
 
 std::vector<OpCase> product_cases() {
   const Attrs both = {{"transA", 1}, {"transB", 1}};
-  return {
+  std::vector<OpCase> cases = {
       {.op = "MatMul", .inputs = {{{2, 3}}, {{3, 2}}}, .expected = two_by_two_product},
       {.op = "MatMul", .inputs = {{{1, 1}}, {{1, 1}}}},
       {.op = "MatMul", .inputs = {{{64, 48}}, {{48, 80}}}},
@@ -106,6 +143,8 @@ std::vector<OpCase> product_cases() {
       {.op = "Einsum", .inputs = {{{3, 3}}}, .attrs = {{"equation", "ii->i"}}, .gradient = false, .dynamic = false},
       {.op = "Einsum", .inputs = {{{4, 3, 4}}}, .attrs = {{"equation", "iji->j"}}, .gradient = false, .dynamic = false},
   };
+  add_epilogues(cases);
+  return cases;
 }
 
 }  // namespace onnx_train

@@ -162,14 +162,18 @@ std::vector<Kernel> product_kernels() {
   const auto is_bfloat16_gemm = [](const NodeSpec& spec) {
     return is_bfloat16_product(spec) && (spec.out_type() == DType::kFloat || !spec.has_input(2) || adds_bias(spec));
   };
+  // Variants that do more than multiply are for devices that gain by it.
+  const auto plain = [](const std::function<bool(const NodeSpec&)>& takes) {
+    return [takes](const NodeSpec& spec) { return epilogue_of(spec) == Epilogue::kNone && takes(spec); };
+  };
   return {
       {"MatMul", supports, prepare_matmul},
       {"Gemm", supports, prepare_gemm},
       {"Einsum", supports, prepare_einsum},
-      {"TransposedMatMul", supports, prepare_transposed_matmul, kDomain},
-      {"MatMul", is_bfloat16_product, prepare_matmul, kDomain},
-      {"Gemm", is_bfloat16_gemm, prepare_gemm, kDomain},
-      {"TransposedMatMul", is_bfloat16_product, prepare_transposed_matmul, kDomain},
+      {"TransposedMatMul", plain(supports), prepare_transposed_matmul, kDomain},
+      {"MatMul", plain(is_bfloat16_product), prepare_matmul, kDomain},
+      {"Gemm", plain(is_bfloat16_gemm), prepare_gemm, kDomain},
+      {"TransposedMatMul", plain(is_bfloat16_product), prepare_transposed_matmul, kDomain},
   };
 }
 

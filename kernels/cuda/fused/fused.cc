@@ -28,7 +28,7 @@ Prepared prepare_reduction(const Node& node, DType stored) {
   std::vector<Tensor> constants(static_cast<size_t>(node.num_inputs()));
   if (node.num_inputs() > 1 && node.input(1)) constants[1] = constant_of(node.input(1));
   const NodeSpec spec(node, std::move(constants), 1);
-  if (stored != spec.in_type(0)) return prepare_sum_of_halves(spec, stored);
+  if (stored != spec.in_type(0)) return prepare_sum_of(stored, spec.in_shape(0), reduced_axes(spec));
   for (const Kernel& kernel : reduction_kernels()) {
     if (node.op() == kernel.op && kernel.supports(spec)) return kernel.prepare(spec);
   }

@@ -89,8 +89,11 @@ struct LibraryProduct::State {
   cublasLtMatmulAlgo_t algorithm = {};
   size_t workspace = 0;
   std::vector<Start> starts = {{}};
-  bool is_double = false, has_bias = false;
-  bool is_swapped = false;  // a is the caller's b
+  bool is_double = false;
+  Epilogue epilogue = Epilogue::kNone;  // with the operands as the library sees them
+  bool is_swapped = false;              // a is the caller's b
+
+  static std::unique_ptr<State> find(const Product& product, DType in, DType out, Epilogue epilogue, int64_t alignment);
 
   State() = default;
   State(const State&) = delete;
@@ -102,7 +105,8 @@ struct LibraryProduct::State {
                   "cublasLtMatmulDescSetAttribute");
   }
   void describe(DType in, DType out);
-  void choose_algorithm(DType in, DType out, int64_t addresses);
+  bool has_layout_of_epilogue() const;
+  bool choose_algorithm(DType in, DType out, int64_t addresses);
 };
 
 namespace {
@@ -143,13 +147,25 @@ void LibraryProduct::State::describe(DType in, DType out) {
                 of_a = a->is_transposed() ? CUBLAS_OP_T : CUBLAS_OP_N;
   set(CUBLASLT_MATMUL_DESC_TRANSA, of_b);
   set(CUBLASLT_MATMUL_DESC_TRANSB, of_a);
-  if (has_bias) {
-    set(CUBLASLT_MATMUL_DESC_EPILOGUE, static_cast<int32_t>(CUBLASLT_EPILOGUE_BIAS));
-    set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<int32_t>(type_of(out)));
+  if (epilogue == Epilogue::kNone) return;
+  const auto name = epilogue == Epilogue::kBias      ? CUBLASLT_EPILOGUE_BIAS
+                    : epilogue == Epilogue::kSumsOfB ? CUBLASLT_EPILOGUE_BGRADA
+                                                     : CUBLASLT_EPILOGUE_BGRADB;
+  set(CUBLASLT_MATMUL_DESC_EPILOGUE, static_cast<int32_t>(name));
+  set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<int32_t>(type_of(out)));
+}
+
+// The library adds up its first operand where it is not transposed, and its second where it is; both in one matrix.
+bool LibraryProduct::State::has_layout_of_epilogue() const {
+  switch (epilogue) {
+    case Epilogue::kSumsOfA: return product.y.batch.empty() && a->is_transposed();
+    case Epilogue::kSumsOfB: return product.y.batch.empty() && !b->is_transposed();
+    default: return true;
   }
 }
 
-void LibraryProduct::State::choose_algorithm(DType in, DType out, int64_t addresses) {
+// Returns whether there is one.
+bool LibraryProduct::State::choose_algorithm(DType in, DType out, int64_t addresses) {
   cublasLtMatmulPreference_t preference = nullptr;
   check_library(cublasLtMatmulPreferenceCreate(&preference), "cublasLtMatmulPreferenceCreate");
   const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
@@ -174,10 +190,11 @@ void LibraryProduct::State::choose_algorithm(DType in, DType out, int64_t addres
   const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(library(), description, b->get(), a->get(), y->get(),
                                                                y->get(), preference, 1, &found, &count);
   cublasLtMatmulPreferenceDestroy(preference);
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED || (status == CUBLAS_STATUS_SUCCESS && count == 0)) return false;
   check_library(status, "cublasLtMatmulAlgoGetHeuristic");
-  if (count == 0) fail_as(ErrorCode::kDevice, "cuBLASLt has no algorithm for this product");
   algorithm = found.algo;
   workspace = found.workspaceSize;
+  return true;
 }
 
 bool has_library_product(DType in, DType out) {
@@ -186,10 +203,26 @@ bool has_library_product(DType in, DType out) {
          (is_narrow && out == DType::kFloat);
 }
 
-LibraryProduct::LibraryProduct(const Product& product, DType in, DType out, bool bias, int64_t alignment)
-    : state_(std::make_unique<State>()) {
-  State& s = *state_;
+namespace {
+
+Epilogue with_swapped_operands(Epilogue epilogue) {
+  switch (epilogue) {
+    case Epilogue::kSumsOfA: return Epilogue::kSumsOfB;
+    case Epilogue::kSumsOfB: return Epilogue::kSumsOfA;
+    case Epilogue::kBias: fail("a product with a bias writes contiguous rows");
+    case Epilogue::kNone: break;
+  }
+  return epilogue;
+}
+
+}  // namespace
+
+std::unique_ptr<LibraryProduct::State> LibraryProduct::State::find(const Product& product, DType in, DType out,
+                                                                   Epilogue epilogue, int64_t alignment) {
+  auto state = std::make_unique<State>();
+  State& s = *state;
   s.product = product;
+  s.epilogue = epilogue;
   if (s.product.y.column_stride != 1 && s.product.n > 1) {
     // yᵀ = bᵀ aᵀ
     s.product.a = transposed(product.b);
@@ -197,13 +230,25 @@ LibraryProduct::LibraryProduct(const Product& product, DType in, DType out, bool
     s.product.y = transposed(product.y);
     std::swap(s.product.m, s.product.n);
     s.is_swapped = true;
-    if (bias) fail("a product with a bias writes contiguous rows");
+    s.epilogue = with_swapped_operands(epilogue);
   }
   s.is_double = in == DType::kDouble;
-  s.has_bias = bias;
   s.starts = starts_of(s.product, in, out);
   s.describe(in, out);
-  s.choose_algorithm(in, out, alignment);
+  if (!s.has_layout_of_epilogue() || !s.choose_algorithm(in, out, alignment)) return nullptr;
+  return state;
+}
+
+LibraryProduct::LibraryProduct(std::unique_ptr<State> state) : state_(std::move(state)) {}
+
+LibraryProduct::LibraryProduct(const Product& product, DType in, DType out, Epilogue epilogue, int64_t alignment)
+    : LibraryProduct(State::find(product, in, out, epilogue, alignment)) {
+  if (!state_) fail_as(ErrorCode::kDevice, "cuBLASLt has no algorithm for this product");
+}
+
+std::optional<LibraryProduct> LibraryProduct::find(const Product& product, DType in, DType out, Epilogue epilogue) {
+  auto state = State::find(product, in, out, epilogue, kVectorBytes);
+  return state ? std::optional(LibraryProduct(std::move(state))) : std::nullopt;
 }
 
 LibraryProduct::~LibraryProduct() = default;
@@ -211,10 +256,10 @@ LibraryProduct::LibraryProduct(LibraryProduct&&) noexcept = default;
 
 size_t LibraryProduct::workspace() const { return state_->workspace; }
 
-void LibraryProduct::run(const Launch& launch, const void* a, const void* b, void* y, const void* bias,
+void LibraryProduct::run(const Launch& launch, const void* a, const void* b, void* y, const void* vector,
                          void* workspace) const {
   State& s = *state_;
-  if (s.has_bias) s.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+  if (s.epilogue != Epilogue::kNone) s.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, vector);
   const double alpha = s.product.alpha, beta = s.product.accumulate ? 1 : 0;
   const auto narrow_alpha = static_cast<float>(alpha), narrow_beta = static_cast<float>(beta);
   const void* const alpha_at = s.is_double ? static_cast<const void*>(&alpha) : &narrow_alpha;

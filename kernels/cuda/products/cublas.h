@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include "kernels/cuda/support/pack.h"
 #include "kernels/geometry/products.h"
@@ -14,18 +15,22 @@ bool has_library_product(DType in, DType out);
 
 class LibraryProduct {
  public:
-  // Sizes are above 0. With `bias`, run() adds a row of n numbers of type `out` to each row. The addresses that run()
-  // gets are multiples of `alignment` bytes. Throws Error when the library has no algorithm.
-  LibraryProduct(const Product& product, DType in, DType out, bool bias, int64_t alignment = kVectorBytes);
+  // Sizes are above 0. The vector of the epilogue has the type `out`; y's rows are contiguous for a bias. The addresses
+  // that run() gets are multiples of `alignment` bytes. Throws Error when the library has no algorithm.
+  LibraryProduct(const Product& product, DType in, DType out, Epilogue epilogue = Epilogue::kNone,
+                 int64_t alignment = kVectorBytes);
+  // The same, but nothing when the library has no algorithm: not every epilogue goes with every layout.
+  static std::optional<LibraryProduct> find(const Product& product, DType in, DType out, Epilogue epilogue);
   ~LibraryProduct();
   LibraryProduct(LibraryProduct&&) noexcept;
 
   size_t workspace() const;  // bytes
-  // Addresses of the first elements; `bias` is null without one.
-  void run(const Launch& launch, const void* a, const void* b, void* y, const void* bias, void* workspace) const;
+  // Addresses of the first elements; `vector` is null without an epilogue.
+  void run(const Launch& launch, const void* a, const void* b, void* y, const void* vector, void* workspace) const;
 
  private:
   struct State;
+  explicit LibraryProduct(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };
 

@@ -1,9 +1,11 @@
 // MatMul, Gemm and TransposedMatMul: floats by cuBLASLt (cublas.h), integers by a kernel of ours.
+#include <algorithm>
 #include <memory>
 
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/products/cublas.h"
 #include "kernels/cuda/products/products.h"
+#include "kernels/cuda/reduction/reductions.h"
 #include "kernels/cuda/support/indexing.h"
 #include "kernels/cuda/support/launch.h"
 #include "kernels/cuda/support/stored.h"
@@ -60,20 +62,53 @@ Prepared prepare_integers(const Product& p) {
 
 // ---- Floats
 
-Prepared prepare_floats(const NodeSpec& spec, const Product& p, bool bias) {
-  auto product = std::make_shared<LibraryProduct>(p, spec.in_type(), spec.out_type(), bias);
-  Prepared prepared;
-  prepared.workspace = product->workspace();
-  prepared.run = [product, bias](const Launch& launch) {
-    product->run(launch, launch.inputs[0], launch.inputs[1], launch.outputs[0], bias ? launch.inputs[2] : nullptr,
-                 launch.workspace);
-  };
-  return prepared;
+// The vector of the epilogue is the bias, input 2, or the sums, output 1.
+Prepared prepare_library_product(LibraryProduct made, Epilogue epilogue) {
+  const auto product = std::make_shared<LibraryProduct>(std::move(made));
+  return {[product, epilogue](const Launch& launch) {
+            const void* const vector = epilogue == Epilogue::kNone   ? nullptr
+                                       : epilogue == Epilogue::kBias ? launch.inputs[2]
+                                                                     : launch.outputs[1];
+            product->run(launch, launch.inputs[0], launch.inputs[1], launch.outputs[0], vector, launch.workspace);
+          },
+          product->workspace()};
+}
+
+// The sums of input `operand` over k, as a kernel of their own, into output 1.
+Prepared prepare_operand_sums(const NodeSpec& spec, const Product& p, int operand) {
+  Shape shape = operand == 0 ? Shape{p.m, p.k} : Shape{p.k, p.n};
+  size_t k = operand == 0 ? 1 : 0;
+  if ((operand == 0 ? p.a : p.b).column_stride != 1) std::swap(shape[0], shape[1]), k = 1 - k;
+  std::vector<bool> is_reduced(2);
+  is_reduced[k] = true;
+  const Prepared sums = prepare_sum_of(spec.in_type(operand), shape, is_reduced);
+  return {[run = sums.run, operand](const Launch& launch) {
+            Launch of_operand = launch;
+            of_operand.inputs += operand;
+            of_operand.outputs += 1;
+            run(of_operand);
+          },
+          sums.workspace};
+}
+
+Prepared prepare_floats(const NodeSpec& spec, const Product& p, Epilogue epilogue) {
+  const DType in = spec.in_type(), out = spec.out_type();
+  const bool sums_up = epilogue == Epilogue::kSumsOfA || epilogue == Epilogue::kSumsOfB;
+  if (!sums_up) return prepare_library_product(LibraryProduct(p, in, out, epilogue), epilogue);
+  if (auto both = LibraryProduct::find(p, in, out, epilogue))
+    return prepare_library_product(std::move(*both), epilogue);
+  const Prepared product = prepare_library_product(LibraryProduct(p, in, out), Epilogue::kNone);
+  const Prepared sums = prepare_operand_sums(spec, p, epilogue == Epilogue::kSumsOfA ? 0 : 1);
+  return {[product = product.run, sums = sums.run](const Launch& launch) {
+            product(launch);
+            sums(launch);
+          },
+          std::max(product.workspace, sums.workspace)};
 }
 
 }  // namespace
 
-Prepared prepare_product(const NodeSpec& spec, Product p, bool bias) {
+Prepared prepare_product(const NodeSpec& spec, Product p, Epilogue epilogue) {
   const int64_t outputs = num_elements(p.y.batch) * p.m * p.n;
   if (outputs == 0 || p.k == 0) {
     const size_t bytes = p.accumulate ? 0 : static_cast<size_t>(outputs) * size_of(spec.out_type());
@@ -82,7 +117,7 @@ Prepared prepare_product(const NodeSpec& spec, Product p, bool bias) {
     }};
   }
   merge_batches(p);
-  if (is_float(spec.in_type())) return prepare_floats(spec, p, bias);
+  if (is_float(spec.in_type())) return prepare_floats(spec, p, epilogue);
   switch (spec.in_type()) {
     case DType::kInt32: return prepare_integers<int32_t>(p);
     case DType::kInt64: return prepare_integers<int64_t>(p);
@@ -119,11 +154,12 @@ std::function<void(const Launch&)> fill(const Shape& c, const Product& p, double
 
 Prepared prepare_gemm(const NodeSpec& spec) {
   Product p = gemm_product(spec);
+  if (epilogue_of(spec) != Epilogue::kNone) return prepare_product(spec, p, epilogue_of(spec));
   const double beta = spec.node().attr("beta", 1.0f);
   const bool has_c = spec.has_input(2) && beta != 0;
   // The library adds a bias of the type of y.
   const bool bias = has_c && p.k > 0 && spec.out_type() == DType::kFloat && adds_bias(spec);
-  if (!has_c || bias) return prepare_product(spec, p, bias);
+  if (!has_c || bias) return prepare_product(spec, p, bias ? Epilogue::kBias : Epilogue::kNone);
   p.accumulate = true;
   const Prepared product = prepare_product(spec, p);
   const auto first =
@@ -137,18 +173,27 @@ Prepared prepare_gemm(const NodeSpec& spec) {
 
 bool supports(const NodeSpec& spec) { return has_product(spec.in_type()) && spec.one_type(spec.num_inputs()); }
 
-// Operands of 16 bits, whose sums are float32. C is float32, and y as well if there is one: it is added before
-// rounding.
-bool supports_narrow(const NodeSpec& spec) {
-  const bool has_c = spec.num_inputs() > 2 && spec.has_input(2);
-  return is_half(spec.in_type(0)) && spec.in_type(1) == spec.in_type(0) &&
-         has_library_product(spec.in_type(), spec.out_type()) &&
-         (!has_c || (spec.in_type(2) == DType::kFloat && spec.out_type() == DType::kFloat));
+bool has_library_types(const NodeSpec& spec) {
+  return spec.in_type(1) == spec.in_type(0) && has_library_product(spec.in_type(), spec.out_type());
 }
 
-Prepared prepare_matmul(const NodeSpec& spec) { return prepare_product(spec, matmul_product(spec)); }
+// Operands of 16 bits, whose sums are float32, or an epilogue. C or a bias is float32, and so is y then: it is added
+// before rounding.
+bool supports_variant(const NodeSpec& spec) {
+  const bool is_float32 = spec.out_type() == DType::kFloat;
+  const Epilogue epilogue = epilogue_of(spec);
+  if (epilogue == Epilogue::kSumsOfA || epilogue == Epilogue::kSumsOfB) {
+    return has_library_types(spec) && is_float32 && spec.node().attr("alpha", 1.0f) == 1 &&
+           spec.in_shape(0).size() == 2 && spec.in_shape(1).size() == 2 && spec.in_size(0) > 0 && spec.in_size(1) > 0;
+  }
+  if (!(spec.num_inputs() > 2 && spec.has_input(2))) return supports(spec) || has_library_types(spec);
+  const bool adds = epilogue == Epilogue::kNone || (spec.in_size(0) > 0 && spec.in_size(1) > 0);
+  return adds && has_library_types(spec) && is_float32 && spec.in_type(2) == DType::kFloat;
+}
+
+Prepared prepare_matmul(const NodeSpec& spec) { return prepare_product(spec, matmul_product(spec), epilogue_of(spec)); }
 Prepared prepare_transposed_matmul(const NodeSpec& spec) {
-  return prepare_product(spec, transposed_matmul_product(spec));
+  return prepare_product(spec, transposed_matmul_product(spec), epilogue_of(spec));
 }
 
 }  // namespace
@@ -158,10 +203,9 @@ std::vector<Kernel> product_kernels() {
       {"MatMul", supports, prepare_matmul},
       {"Gemm", supports, prepare_gemm},
       {"Einsum", supports, prepare_einsum},
-      {"TransposedMatMul", supports, prepare_transposed_matmul, kDomain},
-      {"MatMul", supports_narrow, prepare_matmul, kDomain},
-      {"Gemm", supports_narrow, prepare_gemm, kDomain},
-      {"TransposedMatMul", supports_narrow, prepare_transposed_matmul, kDomain},
+      {"MatMul", supports_variant, prepare_matmul, kDomain},
+      {"Gemm", supports_variant, prepare_gemm, kDomain},
+      {"TransposedMatMul", supports_variant, prepare_transposed_matmul, kDomain},
   };
 }
 

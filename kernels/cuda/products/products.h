@@ -6,8 +6,8 @@
 
 namespace onnx_train::cuda {
 
-// The product of inputs 0 and 1 into output 0. With `bias` input 2 holds n numbers that are added to each row.
-Prepared prepare_product(const NodeSpec& spec, Product product, bool bias = false);
+// The product of inputs 0 and 1 into output 0. A bias is input 2, sums of an operand are output 1.
+Prepared prepare_product(const NodeSpec& spec, Product product, Epilogue epilogue = Epilogue::kNone);
 
 Prepared prepare_einsum(const NodeSpec& spec);  // einsum.cu
 

@@ -6,8 +6,8 @@
 namespace onnx_train::cuda {
 
 Prepared prepare_sum(const NodeSpec& spec);  // sums.cu
-// The sum of float32 elements that are stored in a type of 16 bits.
-Prepared prepare_sum_of_halves(const NodeSpec& spec, DType stored);
+// The sums of a tensor's elements, which are float32 or stored in a type of 16 bits; the sums are float32.
+Prepared prepare_sum_of(DType stored, const Shape& shape, const std::vector<bool>& is_reduced);
 Prepared prepare_mean(const NodeSpec& spec);
 Prepared prepare_absolute_sum(const NodeSpec& spec);
 Prepared prepare_square_sum(const NodeSpec& spec);

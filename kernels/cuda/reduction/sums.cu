@@ -4,10 +4,10 @@
 
 namespace onnx_train::cuda {
 Prepared prepare_sum(const NodeSpec& spec) { return prepare_numbers<math::SumOf>(spec); }
-Prepared prepare_sum_of_halves(const NodeSpec& spec, DType stored) {
+Prepared prepare_sum_of(DType stored, const Shape& shape, const std::vector<bool>& is_reduced) {
   return dispatch_stored(stored, [&]<typename S>(S) {
     return prepare_reduction<math::SumOf<Computed<S>, DeviceWide<Computed<S>>>, S, Computed<S>>(
-        ReductionPlan(spec.in_shape(0), reduced_axes(spec)));
+        ReductionPlan(shape, is_reduced));
   });
 }
 Prepared prepare_mean(const NodeSpec& spec) { return prepare_numbers<math::MeanOf>(spec); }

@@ -1,0 +1,152 @@
+// Products that add a bias and sum up an operand: what the pass finds, and results beside those of the CPU.
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <map>
+
+#include "kernels/cuda/device.h"
+#include "runtime/session.h"
+#include "tests/cuda_on_host/runtime.h"
+#include "tests/device_network.h"
+#include "tests/run_node.h"
+
+namespace onnx_train {
+namespace {
+
+constexpr int64_t kBatch = 3, kTokens = 7, kIn = 12, kOut = 20;
+
+struct Layer {
+  Var x, w, bias, dy;  // [batch, tokens, in], [out, in], [out], [batch, tokens, out]
+
+  Var rows(Var v) const { return reshape(v, {kBatch * kTokens, v.type().shape().back()}); }
+  Var bias_gradient() const { return reduce_sum(dy, {0, 1}, false); }
+};
+
+const std::map<std::string, Shape> kInputs = {
+    {"x", {kBatch, kTokens, kIn}}, {"w", {kOut, kIn}}, {"bias", {kOut}}, {"dy", {kBatch, kTokens, kOut}}};
+
+TensorMap inputs() {
+  TensorMap tensors;
+  unsigned seed = 0;
+  for (const auto& [name, shape] : kInputs) tensors[name] = random_tensor(DType::kFloat, shape, ++seed);
+  return tensors;
+}
+
+// The model whose outputs `outputs` makes; what is multiplied is rounded to `type`.
+Model model_of(DType type, const std::function<std::vector<Var>(const Layer&)>& outputs) {
+  Model model;
+  model.context->opsets[""] = 21;
+  Builder b(model.graph.get());
+  const auto input = [&](const char* name) {
+    const Shape& shape = kInputs.at(name);
+    const Var value = b.var(model.graph->add_input(name, {DType::kFloat, Dims(shape.begin(), shape.end())}));
+    return type == DType::kFloat || name == std::string("bias") ? value : cast(cast(value, type), DType::kFloat);
+  };
+  const Var x = input("x"), w = input("w"), bias = input("bias"), dy = input("dy");
+  for (const Var& output : outputs({x, w, bias, dy})) model.graph->add_output(output.value());
+  return model;
+}
+
+// Results on CUDA, which are those of the CPU. `counts` are the operators of the plan.
+void expect_as_on_cpu(const Model& model, std::map<std::string, int>* counts) {
+  Session cpu(clone(model)), cuda(clone(model), on(&cuda_device()));
+  const TensorMap given = inputs();
+  for (const PlanStep& step : cuda.plan("predict", shapes_of(given)).steps()) ++(*counts)[step.node->op()];
+  const TensorMap expected = cpu.run("predict", given), actual = cuda.run("predict", given);
+  for (const auto& [name, tensor] : expected) EXPECT_LT(relative_error(actual.at(name), tensor), 1e-6) << name;
+}
+
+std::vector<Var> gradients_of_linear(const Layer& l) {
+  return {matmul(transpose(l.rows(l.dy), {1, 0}), l.rows(l.x)), l.bias_gradient()};
+}
+
+TEST(CudaProductEpilogues, ALinearLayerIsOneNodeForwardsAndOneForItsWeightAndBias) {
+  std::map<std::string, int> counts;
+  expect_as_on_cpu(model_of(DType::kFloat,
+                            [](const Layer& l) {
+                              std::vector<Var> outputs = gradients_of_linear(l);
+                              outputs.push_back(l.bias + matmul(l.x, transpose(l.w, {1, 0})));
+                              return outputs;
+                            }),
+                   &counts);
+  EXPECT_EQ(counts["Add"] + counts["ReduceSum"] + counts["Fused"], 0);
+}
+
+TEST(CudaProductEpilogues, BothOperandsAndAllTypesHaveSums) {
+  for (const DType type : {DType::kFloat, DType::kBFloat16, DType::kFloat16}) {
+    for (const bool library_sums : {true, false}) {
+      for (const bool as_in_keras : {false, true}) {
+        SCOPED_TRACE(testing::Message() << name(type) << " " << library_sums << as_in_keras);
+        gpu_host::let_products_sum_operands(library_sums);
+        std::map<std::string, int> counts;
+        expect_as_on_cpu(model_of(type,
+                                  [&](const Layer& l) {
+                                    std::vector<Var> outputs = gradients_of_linear(l);
+                                    if (as_in_keras) outputs[0] = matmul(transpose(l.rows(l.x), {1, 0}), l.rows(l.dy));
+                                    return outputs;
+                                  }),
+                         &counts);
+        gpu_host::let_products_sum_operands(true);
+        EXPECT_EQ(counts["ReduceSum"] + counts["Fused"], 0);
+      }
+    }
+  }
+}
+
+TEST(CudaProductEpilogues, SumsThatTheProductNeedsOrThatAreOtherwiseStay) {
+  const std::function<std::vector<Var>(const Layer&)> models[] = {
+      // The other operand follows from the sums.
+      [](const Layer& l) -> std::vector<Var> {
+        const Var sums = l.bias_gradient();
+        const Var x = l.rows(l.x) * (reduce_sum(sums, {0}, false) + 50.0);
+        return {matmul(transpose(l.rows(l.dy), {1, 0}), x), sums};
+      },
+      // What is read before the product.
+      [](const Layer& l) -> std::vector<Var> {
+        const Var sums = l.bias_gradient();
+        const Var scaled = l.rows(l.x) * 2.0;
+        const Var used = sums * scaled.builder().scalar(DType::kFloat, 3);
+        return {used, matmul(transpose(l.rows(l.dy), {1, 0}), scaled * (reduce_sum(used, {0}, false) + 50.0))};
+      },
+      // Another axis; another number of columns; a product that sums over columns.
+      [](const Layer& l) -> std::vector<Var> {
+        return {matmul(transpose(l.rows(l.dy), {1, 0}), l.rows(l.x)), reduce_sum(l.dy, {0, 2}, false)};
+      },
+      [](const Layer& l) -> std::vector<Var> {
+        return {matmul(transpose(l.rows(l.dy), {1, 0}), l.rows(l.x)),
+                reduce_sum(reshape(l.dy, {kBatch * kTokens * 2, kOut / 2}), {0}, false)};
+      },
+      [](const Layer& l) -> std::vector<Var> {
+        return {matmul(l.rows(l.dy), l.w), l.bias_gradient()};
+      },
+  };
+  for (const auto& outputs : models) {
+    std::map<std::string, int> counts;
+    expect_as_on_cpu(model_of(DType::kFloat, outputs), &counts);
+    EXPECT_GE(counts["ReduceSum"] + counts["Fused"], 1);
+  }
+}
+
+TEST(CudaProductEpilogues, ABiasOfAnotherShapeOrAProductThatIsReadOtherwiseStays) {
+  const std::function<std::vector<Var>(const Layer&)> models[] = {
+      [](const Layer& l) -> std::vector<Var> {
+        const Var y = matmul(l.x, transpose(l.w, {1, 0}));
+        return {y, y + l.bias};
+      },
+      [](const Layer& l) -> std::vector<Var> {
+        const Var first = reshape(reduce_sum(l.bias, {0}, false), Shape{1});
+        return {matmul(l.x, transpose(l.w, {1, 0})) + first};
+      },
+      [](const Layer& l) -> std::vector<Var> {
+        return {matmul(l.x, transpose(l.w, {1, 0})) + l.dy};
+      },
+  };
+  for (const auto& outputs : models) {
+    std::map<std::string, int> counts;
+    expect_as_on_cpu(model_of(DType::kFloat, outputs), &counts);
+    EXPECT_EQ(counts["Add"], 1);
+  }
+}
+
+}  // namespace
+}  // namespace onnx_train
