@@ -13,7 +13,7 @@ void measure(benchmark::State& state, PreparedNode& node, int64_t elements) {
   state.SetBytesProcessed(state.iterations() * elements * static_cast<int64_t>(sizeof(float)));
 }
 
-void reduce(benchmark::State& state, Shape shape, std::vector<int64_t> axes) {
+void reduce(benchmark::State& state, Shape shape, const std::vector<int64_t>& axes) {
   const Tensor x = random_tensor(DType::kFloat, std::move(shape));
   PreparedNode node("ReduceSum", {x, Tensor::ints(axes)}, {{"keepdims", 0}});
   measure(state, node, x.size());

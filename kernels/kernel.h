@@ -25,11 +25,14 @@ class NodeSpec {
  public:
   // `constants` holds the contents of the inputs that are known when the plan is built, and empty tensors for the
   // others.
-  NodeSpec(const Node& node, std::vector<Tensor> constants, int threads)
-      : node_(&node), constants_(std::move(constants)), threads_(threads) {}
+  NodeSpec(const Node& node, std::vector<Tensor> constants, int threads, bool tf32 = false)
+      : node_(&node), constants_(std::move(constants)), threads_(threads), tf32_(tf32) {}
 
   const Node& node() const { return *node_; }
   int threads() const { return threads_; }
+  // Whether products and convolutions of float32 may round their operands to TF32, with 10 bits after the point, where
+  // the device multiplies such numbers faster.
+  bool tf32() const { return tf32_; }
   int num_inputs() const { return node_->num_inputs(); }
   int num_outputs() const { return node_->num_outputs(); }
   bool has_input(int i) const { return node_->input(i) != nullptr; }
@@ -55,6 +58,7 @@ class NodeSpec {
   const Node* node_;
   std::vector<Tensor> constants_;
   int threads_;
+  bool tf32_;
 };
 
 class Stream;  // device.h

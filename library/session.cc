@@ -23,12 +23,15 @@ SessionOptions read_session_options(const onnx_train_option* given, size_t count
   SessionOptions options;
   std::string device = "cpu";
   std::optional<int64_t> threads, memory;
+  bool tf32 = false;
   read_options(given, count,
                {{"--device", &device, "", "NAME"},
                 {"--threads", {&threads, Range{1, false, 4096}}, "", "N"},
-                {"--memory", &memory, "", "BYTES"}});
+                {"--memory", &memory, "", "BYTES"},
+                {"--tf32", &tf32, ""}});
   options.device = &Device::find(device);
   options.threads = static_cast<int>(threads.value_or(0));
+  options.plan.tf32 = tf32;
   options.plan.memory = static_cast<size_t>(memory.value_or(0));
   return options;
 }

@@ -103,7 +103,7 @@ Plan::Plan(Model entry, const std::vector<std::string>& states, const std::map<s
       guarded_(options.check_memory),
       replays_(options.lowering.takes(kReplay)) {
   lower(options, shapes);
-  select_kernels();
+  select_kernels(options.tf32);
   place(options);
 }
 
@@ -147,7 +147,7 @@ void Plan::lower(const PlanOptions& options, const std::map<std::string, Shape>&
   }
 }
 
-void Plan::select_kernels() {
+void Plan::select_kernels(bool tf32) {
   ValueTable<Tensor> constants;
   std::string missing;
   int count = 0;
@@ -163,7 +163,7 @@ void Plan::select_kernels() {
       known.back() = constant ? *constant : *constants.try_emplace(input, constant_of(input)).first;
     }
     for (const Value* output : node->outputs()) typed = typed && (!output || output->type().is_static());
-    const NodeSpec spec(*node, std::move(known), num_threads());
+    const NodeSpec spec(*node, std::move(known), num_threads(), tf32);
     const Kernel* kernel = typed ? find_kernel(device_, spec) : nullptr;
     if (!kernel) {
       ++count;

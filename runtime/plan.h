@@ -23,6 +23,7 @@ struct PlanOptions {
   size_t memory = 0;         // bytes that the arena may have; 0: as many as the machine has. See fitting_plan.h
   LoweringOptions lowering;  // off: only what is needed to run at all (the reference that lowering is compared with)
   PipelineOptions pipeline;
+  bool tf32 = false;          // NodeSpec::tf32
   bool check_memory = false;  // runs each node under a guard: see memory_guard.h
 };
 
@@ -65,7 +66,7 @@ class Plan {
 
  private:
   void lower(const PlanOptions& options, const std::map<std::string, Shape>& shapes);
-  void select_kernels();
+  void select_kernels(bool tf32);
   void place(const PlanOptions& options);
 
   Model model_;

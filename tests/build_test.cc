@@ -28,7 +28,7 @@ constexpr const char* kMlp = R"(<ir_version: 10, opset_import: ["" : 21]>
     unused = Add(o, spare)
   })";
 
-Model build(BuildOptions options, const char* text = kMlp) {
+Model build(const BuildOptions& options, const char* text = kMlp) {
   Model model = from_text(text);
   infer_types(model.graph.get());
   build_training_model(&model, options);

@@ -37,7 +37,7 @@ onnx::ModelProto make_network(const Names& names) {
     for (int64_t i = 0; i < tensor.size(); ++i) tensor.set(i, first + 0.1 * static_cast<double>(i * 5 % 7) - 0.3);
     return graph.add_initializer(name(value), tensor);
   };
-  const auto node = [&](const char* op, std::vector<Value*> inputs, const char* output) {
+  const auto node = [&](const char* op, const std::vector<Value*>& inputs, const char* output) {
     return graph.add_node(op, inputs, {name(output)})->output();
   };
   Value* x = graph.add_input(name("x"), {DType::kFloat, Dims{"N", 4}});

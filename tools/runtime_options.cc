@@ -61,6 +61,7 @@ std::vector<CommandOption> with_runtime_options(std::vector<CommandOption> optio
         {&runtime->memory, [](const std::string& text) { parse_size(text); }},
         "for gradients and activations, 500MB or 2GiB: what does not fit is computed again when it is needed",
         "SIZE"},
+       {"--tf32", &runtime->tf32, "let products of float32 round their operands to 10 bits after the point, on GPUs"},
        {"--dump-lowering", &runtime->dump_folder, "write the graph after each lowering pass, as .onnx and .txt", "DIR"},
        {"--check-memory", &runtime->check_memory,
         "stop at a node that writes what is not its own, and let none read what nobody wrote (slow)"}});
@@ -74,6 +75,7 @@ SessionOptions session_options(const RuntimeOptions& runtime) {
   options.plan.lowering.on = !runtime.no_lowering;
   options.plan.pipeline.dump_dir = runtime.dump_folder;
   options.plan.memory = parse_size(runtime.memory);
+  options.plan.tf32 = runtime.tf32;
   options.plan.check_memory = runtime.check_memory;
   std::istringstream names(runtime.lowering);
   for (std::string name; std::getline(names, name, ',');) options.plan.lowering.without.push_back(name.substr(1));

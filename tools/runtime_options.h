@@ -16,6 +16,7 @@ struct RuntimeOptions {
   bool no_lowering = false;
   std::string dump_folder;
   std::string memory;  // "500MB"
+  bool tf32 = false;
   bool check_memory = false;
 };
 

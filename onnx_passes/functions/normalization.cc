@@ -210,7 +210,7 @@ constexpr const char* kGroupNormalizationGrad = R"(
 )";
 
 // The row of a function whose body is the parts, one after the other.
-FunctionRow function_of(const char* op, std::vector<const char*> parts) {
+FunctionRow function_of(const char* op, const std::vector<const char*>& parts) {
   std::string text = op;
   for (const char* part : parts) text += part;
   return {op, [text](const FunctionCall&) { return FunctionText{text, ""}; }};

@@ -186,6 +186,7 @@ void Graph::add_output(Value* value) {
   outputs_.push_back(value);
 }
 
+// NOLINTNEXTLINE(performance-unnecessary-value-param): a copy, which may be of outputs()
 void Graph::set_outputs(std::vector<Value*> outputs) {
   for (Value* value : outputs_) --value->times_output_;
   outputs_.clear();

@@ -189,6 +189,7 @@ def fit(
     progress: bool | None = None,
     device: str = "cpu",
     threads: int | None = None,
+    tf32: bool = False,
 ) -> History:
     """Trains a model.
 
@@ -218,7 +219,7 @@ def fit(
         overwrite: whether to start anew in a folder that holds a run.
         callbacks: `Callback` objects, or functions of the session and the `Step` that are called after each step.
         progress: whether to show it, with tqdm if that is installed; by default in terminals and notebooks.
-        device, threads: of the session that is made.
+        device, threads, tf32: of the session that is made.
 
     Returns:
         What happened. Ctrl-C ends the training after the current step, with the reason ``"interrupted"``; a second one
@@ -236,7 +237,7 @@ def fit(
     True
     >>> history.session.save("trained.onnx")
     """
-    session = model if isinstance(model, Session) else Session(model, device, threads=threads)
+    session = model if isinstance(model, Session) else Session(model, device, threads=threads, tf32=tf32)
     if epochs is None and steps is None and time_limit is None:
         raise UsageError("fit needs an end: give epochs, steps or time_limit")
     entry = "accumulate" if "accumulate" in session.entries else "step"

@@ -208,16 +208,24 @@ class Session:
     """
 
     def __init__(
-        self, model: Any, device: str = "cpu", *, threads: int | None = None, memory: int | None = None
+        self,
+        model: Any,
+        device: str = "cpu",
+        *,
+        threads: int | None = None,
+        memory: int | None = None,
+        tf32: bool = False,
     ) -> None:
         """Args:
         model: a `Model`, or anything that `load` takes; it is copied.
         device: a name that ``onnx-train devices`` lists.
         threads: of the CPU's kernels; all cores by default.
         memory: bytes that gradients and activations may take; what the machine has by default.
+        tf32: whether products and convolutions of float32 may round their operands to 10 bits after the point, as
+            NVIDIA's tensor cores want them; other devices do not.
         """
         self._core = _core.Session(
-            _as_model(model)._core, options_of(device=device, threads=threads, memory=memory)
+            _as_model(model)._core, options_of(device=device, threads=threads, memory=memory, tf32=tf32)
         )
         self._entries: dict[str, _Entry] = {}
         self._state = State(self._core)

@@ -7,6 +7,7 @@
 #include <cuda_fp16.h>
 
 #include <algorithm>
+#include <bit>
 #include <vector>
 
 #include "tests/cuda_on_host/gpu_on_host.h"
@@ -69,9 +70,17 @@ void store(void* data, cudaDataType_t type, int64_t i, double value) {
   }
 }
 
+// To 10 bits after the point, as tensor cores read float32; ties go away from zero.
+double rounded_to_tf32(double value) {
+  constexpr uint32_t kDropped = 13;
+  auto bits = std::bit_cast<uint32_t>(static_cast<float>(value));
+  bits += 1u << (kDropped - 1);
+  return std::bit_cast<float>(bits >> kDropped << kDropped);
+}
+
 struct Call {
   Layout a, b, c, d;
-  bool a_transposed, b_transposed;
+  bool a_transposed, b_transposed, has_tf32;
   int epilogue;
   void* vector;  // the epilogue's
   double alpha, beta;
@@ -92,6 +101,10 @@ struct Call {
         for (int64_t l = 0; l < k; ++l)
           right[static_cast<size_t>(j * k + l)] =
               load(b_at, b.type, batch * b.stride + (b_transposed ? l * b.leading + j : j * b.leading + l));
+      }
+      if (has_tf32) {
+        for (std::vector<double>* operand : {&left, &right})
+          std::transform(operand->begin(), operand->end(), operand->begin(), rounded_to_tf32);
       }
       const auto size = [](int64_t x) { return static_cast<blasint>(x); };
       cblas_dgemm(CblasColMajor, CblasNoTrans, CblasNoTrans, size(m), size(n), size(k), alpha, left.data(), size(m),
@@ -177,6 +190,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t description
             Layout(d_layout),
             attribute<int32_t>(description, CUBLASLT_MATMUL_DESC_TRANSA) != CUBLAS_OP_N,
             attribute<int32_t>(description, CUBLASLT_MATMUL_DESC_TRANSB) != CUBLAS_OP_N,
+            attribute<int32_t>(description, CUBLASLT_MATMUL_DESC_COMPUTE_TYPE) == CUBLAS_COMPUTE_32F_FAST_TF32,
             epilogue,
             attribute<void*>(description, CUBLASLT_MATMUL_DESC_BIAS_POINTER),
             scale(alpha),

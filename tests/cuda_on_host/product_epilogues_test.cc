@@ -72,6 +72,19 @@ TEST(CudaProductEpilogues, ALinearLayerIsOneNodeForwardsAndOneForItsWeightAndBia
   EXPECT_EQ(counts["Add"] + counts["ReduceSum"] + counts["Fused"], 0);
 }
 
+TEST(CudaTf32, ProductsRoundTheirOperandsWhenTheyMay) {
+  const Model model = model_of(DType::kFloat, gradients_of_linear);
+  Session exact(clone(model), on(&cuda_device()));
+  SessionOptions options = on(&cuda_device());
+  options.plan.tf32 = true;
+  Session rounded(clone(model), options);
+  const TensorMap expected = exact.run("predict", inputs()), actual = rounded.run("predict", inputs());
+  const std::string product = exact.model().graph->outputs()[0]->name();
+  const double error = relative_error(actual.at(product), expected.at(product));
+  EXPECT_GT(error, 1e-5);
+  EXPECT_LT(error, 0x1p-10);
+}
+
 TEST(CudaProductEpilogues, BothOperandsAndAllTypesHaveSums) {
   for (const DType type : {DType::kFloat, DType::kBFloat16, DType::kFloat16}) {
     for (const bool library_sums : {true, false}) {

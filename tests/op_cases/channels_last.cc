@@ -104,7 +104,7 @@ void add_pools(std::vector<OpCase>& cases) {
     cases.push_back(row("AveragePoolGrad", {{y}, sizes(x)}, attrs));
     cases.push_back(row("AveragePoolGrad", {{y}, sizes(x)}, padded));
   };
-  const auto pool = [](Ints kernel, Ints strides, Ints dilations, Ints pads) {
+  const auto pool = [](const Ints& kernel, Ints strides, Ints dilations, Ints pads) {
     return with(windows(std::move(strides), std::move(dilations), std::move(pads)), "kernel_shape", kernel);
   };
   add({2, 6, 8, 3}, {2, 3, 4, 3}, pool({2, 2}, {2, 2}, {1, 1}, {0, 0, 0, 0}));

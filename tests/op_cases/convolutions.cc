@@ -63,7 +63,7 @@ void add_transposed_convolutions(std::vector<OpCase>& cases) {
 }
 
 void add_convolution_gradients(std::vector<OpCase>& cases) {
-  const auto add = [&](Shape x, Shape w, Shape y, Attrs attrs) {
+  const auto add = [&](Shape x, Shape w, Shape y, const Attrs& attrs) {
     cases.push_back({.op = "ConvGradInput",
                      .inputs = {{y}, {w}, sizes(x)},
                      .attrs = attrs,

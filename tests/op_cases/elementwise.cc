@@ -9,7 +9,7 @@ namespace {
 using Scalar = double (*)(double);
 
 // What the operator's first output is, element by element.
-std::function<Tensor(const std::vector<Tensor>&)> elementwise(std::function<double(double)> f) {
+std::function<Tensor(const std::vector<Tensor>&)> elementwise(const std::function<double(double)>& f) {
   return [f](const std::vector<Tensor>& x) {
     Tensor y = x[0].clone();
     for (int64_t i = 0; i < y.size(); ++i) y.set(i, f(y.at(i)));

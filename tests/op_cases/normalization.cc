@@ -106,7 +106,7 @@ void other_normalization_cases(std::vector<OpCase>* cases) {
 }
 
 void rms_normalization_cases(std::vector<OpCase>* cases) {
-  const auto add = [&](Shape shape, Shape scale_shape, int64_t axis) {
+  const auto add = [&](const Shape& shape, const Shape& scale_shape, int64_t axis) {
     const OpInput x = {shape}, scale = {scale_shape, 0.5, 1.5};
     const Attrs attrs = {{"axis", axis}, {"epsilon", 1e-3f}};
     cases->push_back({"RMSNormalization", {x, scale}, attrs});

@@ -72,7 +72,7 @@ std::vector<OpCase> pieces() {
 }
 
 std::vector<OpCase> slices() {
-  const auto slice = [](Shape shape, Ints starts, Ints ends, Ints axes, Ints steps) {
+  const auto slice = [](Shape shape, const Ints& starts, const Ints& ends, const Ints& axes, const Ints& steps) {
     OpCase row{.op = "Slice", .inputs = {x(std::move(shape)), ints(starts), ints(ends)}};
     if (!axes.empty()) row.inputs.push_back(ints(axes));
     if (!steps.empty()) row.inputs.push_back(ints(steps));
@@ -95,7 +95,7 @@ std::vector<OpCase> slices() {
 }
 
 std::vector<OpCase> borders() {
-  const auto pad = [](Shape shape, Ints pads, const char* mode) {
+  const auto pad = [](Shape shape, const Ints& pads, const char* mode) {
     return OpCase{.op = "Pad", .inputs = {x(std::move(shape)), ints(pads)}, .attrs = {{"mode", mode}}};
   };
   const OpInput k{.shape = {}, .value = Tensor::scalar<int64_t>(-1), .dtype = DType::kInt64};

@@ -47,7 +47,9 @@ Prepared prepare_gather(const NodeSpec& spec) {
 
 // dx[o, indices[p], :] += dy[o, p, :]; the body is in functions/indexing.cc. Inputs dy, indices, shape.
 Prepared prepare_gather_grad(const NodeSpec& spec) {
-  const auto [x, n] = gather_grad_rows(spec);
+  const RowIndices indices = gather_grad_rows(spec);
+  const AxisView x = indices.x;
+  const int64_t n = indices.count;
   const int64_t all = spec.out_size();
   Prepared prepared;
   prepared.workspace = static_cast<size_t>(n) * sizeof(int64_t);
@@ -71,7 +73,9 @@ Prepared prepare_gather_grad(const NodeSpec& spec) {
 
 // y = sum, and y[indices[p], :] += dy[p, :]. Inputs sum, dy, indices.
 Prepared prepare_add_gather_grad(const NodeSpec& spec) {
-  const auto [x, n] = add_gather_grad_rows(spec);
+  const RowIndices indices = add_gather_grad_rows(spec);
+  const AxisView x = indices.x;
+  const int64_t n = indices.count;
   Prepared prepared;
   prepared.workspace = static_cast<size_t>(n) * sizeof(int64_t);
   prepared.explain = explain_index(x.size);

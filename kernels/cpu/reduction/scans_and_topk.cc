@@ -116,11 +116,9 @@ void run_arg(const AxisView& x, bool last, const S* in, int64_t* out) {
 
 template <bool kLargest>
 Prepared prepare_arg(const NodeSpec& spec) {
-  const auto [x, last] = extremum_of(spec);
+  const Extremum e = extremum_of(spec);
   const auto make = [&]<typename S>(S) -> std::function<void(const Launch&)> {
-    return [x = x, last = last](const Launch& launch) {
-      run_arg<kLargest>(x, last, launch.in<S>(0), launch.out<int64_t>());
-    };
+    return [e](const Launch& launch) { run_arg<kLargest>(e.x, e.last, launch.in<S>(0), launch.out<int64_t>()); };
   };
   Prepared prepared;
   prepared.run = spec.in_type(0) == DType::kBFloat16 ? make(BFloat16{}) : dispatch_numeric(spec.in_type(0), make);
@@ -162,12 +160,13 @@ void top_k(const TopK& t, const T* in, T* values, int64_t* places, int64_t* orde
 }
 
 Prepared prepare_top_k(const NodeSpec& spec) {
-  const auto [x, k, largest] = leaders_of(spec);
+  const Leaders leaders = leaders_of(spec);
+  const AxisView& x = leaders.x;
   Prepared prepared;
-  const TopK top{x, k, std::clamp<int64_t>(x.lines() / line_grain(x), 1, spec.threads())};
+  const TopK top{x, leaders.k, std::clamp<int64_t>(x.lines() / line_grain(x), 1, spec.threads())};
   prepared.workspace = static_cast<size_t>(top.workers * x.size) * sizeof(int64_t);
   prepared.run = dispatch_numeric(spec.in_type(0), [&]<typename T>(T) -> std::function<void(const Launch&)> {
-    return [top, largest = largest](const Launch& launch) {
+    return [top, largest = leaders.largest](const Launch& launch) {
       T* values = launch.out<T>(0);
       int64_t *places = launch.out<int64_t>(1), *orders = launch.scratch<int64_t>();
       largest ? top_k<true>(top, launch.in<T>(0), values, places, orders)

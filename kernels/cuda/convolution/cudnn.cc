@@ -18,7 +18,7 @@ enum TensorId : int64_t { kInput0 = 1, kInput1, kOutput };
 struct Description {
   Direction direction;
   DType type;                  // of all tensors
-  bool has_16_bits;            // the operands' values have, whatever their type
+  bool holds_tf32;             // the operands' values are numbers of TF32, or may be rounded to it
   Sizes x, w, y;               // batch or output channels, channels, spatial axes
   Sizes begin = {}, end = {};  // padding
   Sizes stride = {}, dilation = {};
@@ -31,13 +31,13 @@ struct Description {
 // float32: its operands are widened, and TF32, the form in which tensor cores read float32, holds them exactly.
 struct Storage {
   DType in, out;
-  bool has_bias;
+  bool has_bias, tf32;
   bool is_widened() const { return is_half(in) && (out != in || has_bias); }
   DType computed() const { return is_widened() ? DType::kFloat : in; }
 };
 
 Storage storage_of(const NodeSpec& spec, Direction direction) {
-  return {spec.in_type(), spec.out_type(), has_bias(spec, direction)};
+  return {spec.in_type(), spec.out_type(), has_bias(spec, direction), spec.tf32()};
 }
 
 // The padding after the last element with which cuDNN counts `axis.out` windows: as much as before the first one, if
@@ -59,7 +59,7 @@ std::optional<Description> describe(const Convolution& c, Direction direction, c
   if (num_elements(c.x) == 0 || num_elements(c.w) == 0 || num_elements(c.y) == 0) return std::nullopt;
   Description d{.direction = direction,
                 .type = storage.computed(),
-                .has_16_bits = is_half(storage.in),
+                .holds_tf32 = is_half(storage.in) || storage.tf32,
                 .x = {c.x[0], c.x[1]},
                 .w = {c.w[0], c.w[1]},
                 .y = {c.y[0], c.y[1]}};
@@ -88,7 +88,7 @@ class ConvolutionGraph : public CudnnGraph {
     add_convolution();
     using fe::NumericalNote_t;
     std::vector<NumericalNote_t> left_out = {NumericalNote_t::WINOGRAD_TILE_6x6, NumericalNote_t::WINOGRAD_TILE_13x13};
-    if (!d_.has_16_bits) {  // TF32
+    if (!d_.holds_tf32) {
       left_out.insert(left_out.end(), {NumericalNote_t::TENSOR_CORE, NumericalNote_t::DOWN_CONVERT_INPUTS});
     }
     // Those that the library compiles when they are first used take a second each.

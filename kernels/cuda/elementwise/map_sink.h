@@ -213,7 +213,8 @@ class MapSink {
 
   // Combines the first two operands into the output, then adds one operand at a time.
   template <typename T, typename F>
-  static Prepared variadic_of(const NodeSpec& spec, const char* op, F f, std::function<void(const Launch&)> last) {
+  static Prepared variadic_of(const NodeSpec& spec, const char* op, F f,
+                              const std::function<void(const Launch&)>& last) {
     const int inputs = spec.num_inputs();
     if (inputs == 1) {
       return {[bytes = static_cast<size_t>(spec.in_size()) * sizeof(T)](const Launch& launch) {

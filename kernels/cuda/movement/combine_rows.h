@@ -2,6 +2,8 @@
 // runs through all parts: column c belongs to part c / packs of a row.
 #pragma once
 
+#include <iterator>
+
 #include "kernels/cuda/movement/sorted_rows.h"
 #include "kernels/cuda/support/indexing.h"
 #include "kernels/math/binary.h"
@@ -149,7 +151,7 @@ __global__ void combine_tiles(Tiles<typename Rows::Pack> tiles, Rows rows, const
         sum = next[k];
         first_place = next_places[k];
       } else {
-        for (int e = 0; e < static_cast<int>(sizeof(sum.at) / sizeof(sum.at[0])); ++e) {
+        for (int e = 0; e < static_cast<int>(std::size(sum.at)); ++e) {
           sum.at[e] = rows.op.merge(sum.at[e], next[k].at[e]);
         }
       }
@@ -179,7 +181,7 @@ __global__ void join_tiles(Tiles<typename Rows::Pack> tiles, Rows rows, const Fa
   bool goes_on = true;
   for (int64_t tile = at.tile + 1; goes_on; ++tile) {
     const Pack next = tiles.partials[2 * tile * columns + at.column];
-    for (int e = 0; e < static_cast<int>(sizeof(sum.at) / sizeof(sum.at[0])); ++e) {
+    for (int e = 0; e < static_cast<int>(std::size(sum.at)); ++e) {
       sum.at[e] = rows.op.merge(sum.at[e], next.at[e]);
     }
     const int64_t end = (tile + 1) * tiles.tile;

@@ -93,7 +93,7 @@ struct LibraryProduct::State {
   Epilogue epilogue = Epilogue::kNone;  // with the operands as the library sees them
   bool is_swapped = false;              // a is the caller's b
 
-  static std::unique_ptr<State> find(const Product& product, DType in, DType out, Epilogue epilogue, int64_t alignment);
+  static std::unique_ptr<State> find(const Product& product, ProductTypes types, Epilogue epilogue, int64_t alignment);
 
   State() = default;
   State(const State&) = delete;
@@ -104,17 +104,17 @@ struct LibraryProduct::State {
     check_library(cublasLtMatmulDescSetAttribute(description, attribute, &value, sizeof value),
                   "cublasLtMatmulDescSetAttribute");
   }
-  void describe(DType in, DType out);
+  void describe(ProductTypes types);
   bool has_layout_of_epilogue() const;
-  bool choose_algorithm(DType in, DType out, int64_t addresses);
+  bool choose_algorithm(ProductTypes types, int64_t addresses);
 };
 
 namespace {
 
 // The offsets of all batch axes but the last, which one call covers.
-std::vector<Start> starts_of(const Product& p, DType in, DType out) {
+std::vector<Start> starts_of(const Product& p, ProductTypes types) {
   std::vector<Start> starts = {{}};
-  const auto in_bytes = static_cast<int64_t>(size_of(in)), out_bytes = static_cast<int64_t>(size_of(out));
+  const auto in_bytes = static_cast<int64_t>(size_of(types.in)), out_bytes = static_cast<int64_t>(size_of(types.out));
   for (size_t axis = 0; axis + 1 < p.y.batch.size(); ++axis) {
     const auto step = [&](const Matrices& m, int64_t bytes) {
       return m.batch[axis] == 1 ? 0 : m.batch_strides[axis] * bytes;
@@ -133,16 +133,18 @@ std::vector<Start> starts_of(const Product& p, DType in, DType out) {
 
 }  // namespace
 
-void LibraryProduct::State::describe(DType in, DType out) {
+void LibraryProduct::State::describe(ProductTypes types) {
   const Product& p = product;
-  const auto compute = is_double ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F;
+  const auto compute = is_double                                 ? CUBLAS_COMPUTE_64F
+                       : types.tf32 && types.in == DType::kFloat ? CUBLAS_COMPUTE_32F_FAST_TF32
+                                                                 : CUBLAS_COMPUTE_32F;
   check_library(cublasLtMatmulDescCreate(&description, compute, is_double ? CUDA_R_64F : CUDA_R_32F),
                 "cublasLtMatmulDescCreate");
   const int64_t batch = p.y.batch.empty() ? 1 : p.y.batch.back();
   const auto stride = [&](const Matrices& m) { return batch == 1 || m.batch.back() == 1 ? 0 : m.batch_strides.back(); };
-  a = std::make_unique<Layout>(transposed(p.a), p.k, p.m, in, batch, stride(p.a));
-  b = std::make_unique<Layout>(transposed(p.b), p.n, p.k, in, batch, stride(p.b));
-  y = std::make_unique<Layout>(transposed(p.y), p.n, p.m, out, batch, stride(p.y));
+  a = std::make_unique<Layout>(transposed(p.a), p.k, p.m, types.in, batch, stride(p.a));
+  b = std::make_unique<Layout>(transposed(p.b), p.n, p.k, types.in, batch, stride(p.b));
+  y = std::make_unique<Layout>(transposed(p.y), p.n, p.m, types.out, batch, stride(p.y));
   const int32_t of_b = b->is_transposed() ? CUBLAS_OP_T : CUBLAS_OP_N,
                 of_a = a->is_transposed() ? CUBLAS_OP_T : CUBLAS_OP_N;
   set(CUBLASLT_MATMUL_DESC_TRANSA, of_b);
@@ -152,7 +154,7 @@ void LibraryProduct::State::describe(DType in, DType out) {
                     : epilogue == Epilogue::kSumsOfB ? CUBLASLT_EPILOGUE_BGRADA
                                                      : CUBLASLT_EPILOGUE_BGRADB;
   set(CUBLASLT_MATMUL_DESC_EPILOGUE, static_cast<int32_t>(name));
-  set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<int32_t>(type_of(out)));
+  set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<int32_t>(type_of(types.out)));
 }
 
 // The library adds up its first operand where it is not transposed, and its second where it is; both in one matrix.
@@ -165,7 +167,7 @@ bool LibraryProduct::State::has_layout_of_epilogue() const {
 }
 
 // Returns whether there is one.
-bool LibraryProduct::State::choose_algorithm(DType in, DType out, int64_t addresses) {
+bool LibraryProduct::State::choose_algorithm(ProductTypes types, int64_t addresses) {
   cublasLtMatmulPreference_t preference = nullptr;
   check_library(cublasLtMatmulPreferenceCreate(&preference), "cublasLtMatmulPreferenceCreate");
   const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
@@ -181,10 +183,10 @@ bool LibraryProduct::State::choose_algorithm(DType in, DType out, int64_t addres
   // Sums of parts go through the workspace in a fixed order, so that results do not change between runs, and in the
   // type of the sums, so that a 16-bit result is rounded once.
   prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
-  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment(*b, in, &Start::b));
-  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment(*a, in, &Start::a));
-  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment(*y, out, &Start::y));
-  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment(*y, out, &Start::y));
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment(*b, types.in, &Start::b));
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment(*a, types.in, &Start::a));
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment(*y, types.out, &Start::y));
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment(*y, types.out, &Start::y));
   cublasLtMatmulHeuristicResult_t found = {};
   int count = 0;
   const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(library(), description, b->get(), a->get(), y->get(),
@@ -217,7 +219,7 @@ Epilogue with_swapped_operands(Epilogue epilogue) {
 
 }  // namespace
 
-std::unique_ptr<LibraryProduct::State> LibraryProduct::State::find(const Product& product, DType in, DType out,
+std::unique_ptr<LibraryProduct::State> LibraryProduct::State::find(const Product& product, ProductTypes types,
                                                                    Epilogue epilogue, int64_t alignment) {
   auto state = std::make_unique<State>();
   State& s = *state;
@@ -232,22 +234,22 @@ std::unique_ptr<LibraryProduct::State> LibraryProduct::State::find(const Product
     s.is_swapped = true;
     s.epilogue = with_swapped_operands(epilogue);
   }
-  s.is_double = in == DType::kDouble;
-  s.starts = starts_of(s.product, in, out);
-  s.describe(in, out);
-  if (!s.has_layout_of_epilogue() || !s.choose_algorithm(in, out, alignment)) return nullptr;
+  s.is_double = types.in == DType::kDouble;
+  s.starts = starts_of(s.product, types);
+  s.describe(types);
+  if (!s.has_layout_of_epilogue() || !s.choose_algorithm(types, alignment)) return nullptr;
   return state;
 }
 
 LibraryProduct::LibraryProduct(std::unique_ptr<State> state) : state_(std::move(state)) {}
 
-LibraryProduct::LibraryProduct(const Product& product, DType in, DType out, Epilogue epilogue, int64_t alignment)
-    : LibraryProduct(State::find(product, in, out, epilogue, alignment)) {
+LibraryProduct::LibraryProduct(const Product& product, ProductTypes types, Epilogue epilogue, int64_t alignment)
+    : LibraryProduct(State::find(product, types, epilogue, alignment)) {
   if (!state_) fail_as(ErrorCode::kDevice, "cuBLASLt has no algorithm for this product");
 }
 
-std::optional<LibraryProduct> LibraryProduct::find(const Product& product, DType in, DType out, Epilogue epilogue) {
-  auto state = State::find(product, in, out, epilogue, kVectorBytes);
+std::optional<LibraryProduct> LibraryProduct::find(const Product& product, ProductTypes types, Epilogue epilogue) {
+  auto state = State::find(product, types, epilogue, kVectorBytes);
   return state ? std::optional(LibraryProduct(std::move(state))) : std::nullopt;
 }
 

@@ -13,14 +13,21 @@ namespace onnx_train::cuda {
 // Whether cuBLASLt multiplies operands of type `in` into results of type `out`.
 bool has_library_product(DType in, DType out);
 
+// The element types of operands and results, and NodeSpec::tf32.
+struct ProductTypes {
+  DType in, out;
+  bool tf32 = false;
+};
+inline ProductTypes types_of(const NodeSpec& spec) { return {spec.in_type(), spec.out_type(), spec.tf32()}; }
+
 class LibraryProduct {
  public:
-  // Sizes are above 0. The vector of the epilogue has the type `out`; y's rows are contiguous for a bias. The addresses
-  // that run() gets are multiples of `alignment` bytes. Throws Error when the library has no algorithm.
-  LibraryProduct(const Product& product, DType in, DType out, Epilogue epilogue = Epilogue::kNone,
+  // Sizes are above 0. The vector of the epilogue has the type of results; y's rows are contiguous for a bias. The
+  // addresses that run() gets are multiples of `alignment` bytes. Throws Error when the library has no algorithm.
+  LibraryProduct(const Product& product, ProductTypes types, Epilogue epilogue = Epilogue::kNone,
                  int64_t alignment = kVectorBytes);
   // The same, but nothing when the library has no algorithm: not every epilogue goes with every layout.
-  static std::optional<LibraryProduct> find(const Product& product, DType in, DType out, Epilogue epilogue);
+  static std::optional<LibraryProduct> find(const Product& product, ProductTypes types, Epilogue epilogue);
   ~LibraryProduct();
   LibraryProduct(LibraryProduct&&) noexcept;
 

@@ -92,12 +92,11 @@ Prepared prepare_operand_sums(const NodeSpec& spec, const Product& p, int operan
 }
 
 Prepared prepare_floats(const NodeSpec& spec, const Product& p, Epilogue epilogue) {
-  const DType in = spec.in_type(), out = spec.out_type();
+  const ProductTypes types = types_of(spec);
   const bool sums_up = epilogue == Epilogue::kSumsOfA || epilogue == Epilogue::kSumsOfB;
-  if (!sums_up) return prepare_library_product(LibraryProduct(p, in, out, epilogue), epilogue);
-  if (auto both = LibraryProduct::find(p, in, out, epilogue))
-    return prepare_library_product(std::move(*both), epilogue);
-  const Prepared product = prepare_library_product(LibraryProduct(p, in, out), Epilogue::kNone);
+  if (!sums_up) return prepare_library_product(LibraryProduct(p, types, epilogue), epilogue);
+  if (auto both = LibraryProduct::find(p, types, epilogue)) return prepare_library_product(std::move(*both), epilogue);
+  const Prepared product = prepare_library_product(LibraryProduct(p, types), Epilogue::kNone);
   const Prepared sums = prepare_operand_sums(spec, p, epilogue == Epilogue::kSumsOfA ? 0 : 1);
   return {[product = product.run, sums = sums.run](const Launch& launch) {
             product(launch);

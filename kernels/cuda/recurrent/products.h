@@ -11,14 +11,14 @@ namespace onnx_train::cuda {
 
 class InnerProduct {
  public:
-  // Of operands and results of type `dtype`. Every address that run() gets is a multiple of `row` elements from an
+  // Operands and results have one type. Every address that run() gets is a multiple of `row` elements from an
   // aligned one.
-  InnerProduct(const Product& product, DType dtype, int64_t row) {
+  InnerProduct(const Product& product, ProductTypes types, int64_t row) {
     const int64_t results = product.m * product.n;
     if (results == 0) return;
-    const auto bytes = static_cast<int64_t>(size_of(dtype));
+    const auto bytes = static_cast<int64_t>(size_of(types.out));
     if (product.k > 0) {
-      product_.emplace(product, dtype, dtype, Epilogue::kNone, row * bytes);
+      product_.emplace(product, types, Epilogue::kNone, row * bytes);
     } else if (!product.accumulate) {
       zeros_ = static_cast<size_t>(results * bytes);
     }

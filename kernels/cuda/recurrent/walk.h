@@ -22,7 +22,7 @@ struct Sequence {
       : recurrence(find_recurrence(spec.node())),
         e(extents_of(spec, recurrence, y)),
         order(order_of(recurrence, e.steps)),
-        dtype(spec.in_type(0)) {
+        types(types_of(spec)) {
     for (int i = 0; i < spec.num_inputs(); ++i) has_input.push_back(spec.has_input(i));
     for (int i = 0; i < spec.num_outputs(); ++i) has_output.push_back(spec.has_output(i));
   }
@@ -49,14 +49,14 @@ struct Sequence {
     p.a.row_stride = e.hidden;
     p.b.row_stride = 1, p.b.column_stride = e.hidden;
     p.y.row_stride = y_row;
-    return InnerProduct(p, dtype, e.hidden);
+    return InnerProduct(p, types, e.hidden);
   }
   InnerProduct with_rows(int64_t rows, int64_t dy_row, bool accumulate) const {
     Product p;
     p.m = e.batch, p.n = e.hidden, p.k = rows, p.accumulate = accumulate;
     p.a.row_stride = dy_row;
     p.b.row_stride = p.y.row_stride = e.hidden;
-    return InnerProduct(p, dtype, e.hidden);
+    return InnerProduct(p, types, e.hidden);
   }
   // Σ over steps and samples of aᵀ h: a is `rows` columns, `a_row` elements between samples; h is [T B, H].
   InnerProduct outer(int64_t rows, int64_t a_row) const {
@@ -64,13 +64,13 @@ struct Sequence {
     p.m = rows, p.n = e.hidden, p.k = e.samples();
     p.a.row_stride = 1, p.a.column_stride = a_row;
     p.b.row_stride = p.y.row_stride = e.hidden;
-    return InnerProduct(p, dtype, e.hidden);
+    return InnerProduct(p, types, e.hidden);
   }
 
   Recurrence recurrence;
   Extents e;
   Order order;
-  DType dtype;
+  ProductTypes types;
   std::vector<bool> has_input, has_output;
 };
 
@@ -185,7 +185,7 @@ class ForwardWalk {
     p.a.row_stride = input;
     p.b.row_stride = 1, p.b.column_stride = input;
     p.y.row_stride = p.n;
-    return InnerProduct(p, s_.dtype, kVectorBytes);  // whole tensors
+    return InnerProduct(p, s_.types, kVectorBytes);  // whole tensors
   }
 
   // With linear_before_reset GRU multiplies the last gate's bias of R by r, so the cell adds it.
