@@ -268,7 +268,7 @@ def test_on_cuda_states_have_its_interface_and_producers_get_the_stream():
     program = """
         import sys
         sys.path[:0] = sys.argv[1:]
-        from test_package_device import T, Foreign, square, tensor_of
+        from test_package_device import LABELS, MLP, T, X, Foreign, onnx_train, square, tensor_of
         ours, theirs, other = square("cuda"), square("cuda"), square("cuda", seed=1)
         array = other.state["w"]
         assert array.__dlpack_device__() == (2, 0) and repr(array).endswith("float32 (4, 16) on cuda:0>")
@@ -277,6 +277,9 @@ def test_on_cuda_states_have_its_interface_and_producers_get_the_stream():
         foreign = Foreign(other, device=(2, 0))
         assert ours.step(foreign, T) == theirs.step(array.numpy(), T) and ours.step(array, T).loss > 0
         assert len(foreign.exports) == 1 and type(foreign.exports[0]) is int and foreign.exports[0] != 0
+        training = onnx_train.build(MLP)
+        exact, rounded = (onnx_train.Session(training, "cuda", tf32=tf32).step(X, LABELS).loss for tf32 in (False, True))
+        assert 0 < abs(exact - rounded) < 2**-10 * exact
     """
     folders = [tool.ROOT / "tests" / "python", tool.COMMAND.parent / "python"]
     result = subprocess.run(
