@@ -37,6 +37,8 @@ Var rounded(Var x, DType dtype) { return cast(cast(x, dtype), DType::kFloat); }
 
 bool is_cpu() { return default_device().name() == "cpu"; }
 
+bool is_channels_last(const NarrowCase& c) { return is_set(c.attrs, "channels_last"); }
+
 // Whether the device has a kernel that stores these inputs and outputs in 16 bits. On CUDA all inputs that may be
 // narrow have one type; elsewhere than on the CPU and on CUDA nothing is narrow.
 bool has_form(const NarrowCase& c, const std::vector<int>& inputs) {
@@ -56,11 +58,21 @@ bool has_form(const NarrowCase& c, const std::vector<int>& inputs) {
                                                 "AveragePoolGrad",
                                                 "GlobalAveragePool",
                                                 "GlobalMaxPool",
-                                                "Dropout"};
+                                                "Dropout",
+                                                "BatchNormalization",
+                                                "BatchNormalizationTrain",
+                                                "BatchNormalizationGrad",
+                                                "BatchNormalizationFrozenGrad",
+                                                "GroupNormalization",
+                                                "InstanceNormalization",
+                                                "GroupNormalizationGrad"};
   static const std::set<std::string> of_cuda_alone = {"BlockAttention", "BlockAttentionGrad"};
   if (of_cuda_alone.contains(c.op)) return default_device().name() == "cuda";
-  if (is_cpu()) return true;
-  return default_device().name() == "cuda" && of_cuda.contains(c.op) && (inputs.empty() || inputs == c.narrow_inputs);
+  // The CPU stores images of groups in 16 bits with the channels last alone, CUDA with the channels first.
+  const bool has_groups = c.op.starts_with("Group") || c.op.starts_with("Instance");
+  if (is_cpu()) return !has_groups || is_channels_last(c);
+  return default_device().name() == "cuda" && of_cuda.contains(c.op) && !is_set(c.attrs, "relu") &&
+         !is_channels_last(c) && (inputs.empty() || inputs == c.narrow_inputs);
 }
 
 constexpr int64_t kMostOnDevices = 20000;  // elements of an input: kernels of other devices run on one core
@@ -69,8 +81,6 @@ bool is_small(const NarrowCase& c) {
   const auto fits = [](const Tensor& tensor) { return tensor.empty() || tensor.size() <= kMostOnDevices; };
   return std::all_of(c.inputs.begin(), c.inputs.end(), fits);
 }
-
-bool is_channels_last(const NarrowCase& c) { return is_set(c.attrs, "channels_last"); }
 
 // The node with roundings around those of its inputs and outputs that are listed. What it reads is made in the model,
 // so that results may lie where inputs lay.
@@ -294,6 +304,14 @@ std::vector<NarrowCase> image_cases() {
     add("BatchNormalizationGrad", {x, scale, mean, var, dy}, {0, 4}, {0}, 3);
     add("BatchNormalizationFrozenGrad", {x, scale, mean, var, dy}, {0, 4}, {0}, 3);
     add("BatchNormalizationGrad", {x, scale, mean, var, dy, y}, {0, 4, 5}, {0, 3}, 4, relu);
+  }
+  for (const Shape& shape : {Shape{4, 6, 3, 5}, Shape{1, 1, 1, 1}, Shape{3, 8, 70}}) {
+    const Tensor x = numbers(shape, 1), dy = numbers(shape, 2);
+    const Tensor scale = numbers({shape[1]}, 4), bias = numbers({shape[1]}, 5);
+    const Attrs attrs = {{"num_groups", std::max<int64_t>(shape[1] / 2, 1)}};
+    cases.push_back({"GroupNormalization", "", {x, scale, bias}, {0}, {0}, 1, attrs});
+    cases.push_back({"InstanceNormalization", "", {x, scale, bias}, {0}, {0}, 1});
+    cases.push_back({"GroupNormalizationGrad", kDomain, {x, scale, dy}, {0, 2}, {0}, 3, attrs});
   }
   for (const Shape& shape : {Shape{4, 3, 5, 6}, Shape{1, 1, 1, 1}, Shape{3, 7, 70, 300}}) {
     const Tensor x = numbers(shape, 1), dy = numbers(shape, 2);

@@ -20,8 +20,8 @@ Groups::Groups(const NodeSpec& spec) : Channels(spec.in_shape(0)) {
 bool has_groups(const NodeSpec& spec) {
   const Shape shape = spec.in_shape(0);
   if (shape.size() < 2 || spec.in_size(1) != shape[1]) return false;
-  const Shape third = spec.in_shape(2);  // the bias; in the gradient dy
-  if (spec.node().domain().empty() ? third != Shape{shape[1]} : third != shape) return false;
+  const bool is_gradient = spec.node().op() == "GroupNormalizationGrad";
+  if (spec.in_shape(2) != (is_gradient ? shape : Shape{shape[1]})) return false;  // dy, or the bias
   const int64_t groups = spec.node().attr("num_groups", shape[1]);
   return groups > 0 ? shape[1] % groups == 0 : shape[1] == 0;
 }

@@ -34,8 +34,9 @@ constexpr const char* kBatchFrozenGrad =
 // In our domain the images may be channels first or last; those of the forward operator are always channels last.
 constexpr const char* kGroup =
     "x[N, C, S...] scale[C] bias[C] -> y[N, C, S...] where 1 <= @num_groups, 0 <= C / @num_groups";
-constexpr const char* kGroupLast =
-    "x[N, S..., C] scale[C] bias[C] -> y[N, S..., C] where @channels_last = 1, 0 <= C / @num_groups:1";
+constexpr const char* kOurGroup =
+    "x[N, C, S...] scale[C] bias[C] -> y[N, C, S...] where @channels_last:0 = 0, 0 <= C / @num_groups | "
+    "x[N, S..., C] scale[C] bias[C] -> y[N, S..., C] where @channels_last:0 = 1, 0 <= C / @num_groups:1";
 constexpr const char* kGroupGrad =
     "x[N, C, S...] scale[C] dy[N, C, S...] -> dx?[N, C, S...] dscale?[C] dbias?[C] "
     "where @channels_last:0 = 0, 0 <= C / @num_groups | "
@@ -75,11 +76,15 @@ std::vector<Operator> normalization_operators() {
       Operator{"BatchNormalizationGrad", kBatchGrad, kDomain, kOne}.narrow({0, 4, 5}, {0, 3}),
       Operator{"BatchNormalizationFrozenGrad", kBatchFrozenGrad, kDomain, kOne}.narrow({0, 4}, {0}),
 
-      Operator{"GroupNormalization", kGroup, "", kOne}.in_precision(PrecisionRole::kActivation).weights_at({1, 2}),
-      Operator{"InstanceNormalization", "x[N, C, S...] scale[C] bias[C] -> y[N, C, S...]", "", kOne}
+      Operator{"GroupNormalization", kGroup, "", kOne}
+          .narrow({0}, {0})
           .in_precision(PrecisionRole::kActivation)
           .weights_at({1, 2}),
-      Operator{"GroupNormalization", kGroupLast, kDomain, kOne}.narrow({0}, {0}),
+      Operator{"InstanceNormalization", "x[N, C, S...] scale[C] bias[C] -> y[N, C, S...]", "", kOne}
+          .narrow({0}, {0})
+          .in_precision(PrecisionRole::kActivation)
+          .weights_at({1, 2}),
+      Operator{"GroupNormalization", kOurGroup, kDomain, kOne}.narrow({0}, {0}),
       Operator{"GroupNormalizationGrad", kGroupGrad, kDomain, kOne}.narrow({0, 2}, {0}),
 
       {"LRN", "x[N, C, S...] -> y[N, C, S...] where 1 <= @size"},

@@ -2,7 +2,6 @@
 // with one thread per channel, and an element-wise pass.
 #include "kernels/cuda/normalization/channels.h"
 #include "kernels/cuda/normalization/normalization.h"
-#include "kernels/dispatch.h"
 
 namespace onnx_train::cuda {
 namespace {
@@ -72,7 +71,9 @@ Prepared prepare_empty(const NodeSpec& spec, int byte) {
 }
 constexpr int kZeros = 0, kNaNs = 0xff;  // all bits of a NaN may be set
 
-template <typename T>
+// X and Y are the types in which images are stored; what there is one of per channel has the type in which they are
+// computed.
+template <typename X, typename Y, typename T = Computed<X>>
 Prepared prepare_inference(const NodeSpec& spec) {
   const Channels channels(spec.in_shape(0));
   if (channels.size() == 0) return prepare_empty(spec, kZeros);
@@ -83,13 +84,13 @@ Prepared prepare_inference(const NodeSpec& spec) {
     T* factor = launch.scratch<T>();
     enqueue(launch, "find_factors", find_factors<T>, blocks_for(plan.channels), kThreads, 0, plan.channels, epsilon,
             launch.in<T>(1), launch.in<T>(4), factor);
-    scale_channels<T>(launch, plan, {launch.in<T>(3), factor, launch.in<T>(2)}, guard_of(launch, inputs, outputs),
-                      launch.in<T>(0), launch.out<T>());
+    scale_channels<X, Y>(launch, plan, {launch.in<T>(3), factor, launch.in<T>(2)}, guard_of(launch, inputs, outputs),
+                         launch.in<X>(0), launch.out<Y>());
   };
-  return {run, static_cast<size_t>(plan.channels) * sizeof(T), {{0, 0}}};
+  return {run, static_cast<size_t>(plan.channels) * sizeof(T), in_place<X, Y>({{0, 0}})};
 }
 
-template <typename T>
+template <typename X, typename Y, typename T = Computed<X>>
 Prepared prepare_train(const NodeSpec& spec) {
   const Channels channels(spec.in_shape(0));
   if (channels.size() == 0) return prepare_empty(spec, kNaNs);
@@ -102,17 +103,17 @@ Prepared prepare_train(const NodeSpec& spec) {
     T* factor = workspace.template value<T>(launch);
     T* mean = has_mean ? launch.out<T>(1) : factor + plan.channels;
     T* variance = has_variance ? launch.out<T>(2) : factor + 2 * plan.channels;
-    sum_moments(launch, plan, launch.in<T>(0), partials);
+    sum_moments(launch, plan, launch.in<X>(0), partials);
     enqueue(launch, "finish_moments", finish_moments<T>, blocks_for(plan.channels), kThreads, 0, plan, epsilon,
             partials, launch.in<T>(1), mean, variance, factor);
     if (has_y) {
-      scale_channels<T>(launch, plan, {mean, factor, launch.in<T>(2)}, nullptr, launch.in<T>(0), launch.out<T>());
+      scale_channels<X, Y>(launch, plan, {mean, factor, launch.in<T>(2)}, nullptr, launch.in<X>(0), launch.out<Y>());
     }
   };
   return {run, workspace.bytes()};
 }
 
-template <typename T>
+template <typename X, typename DX, typename T = Computed<X>>
 Prepared prepare_gradient(const NodeSpec& spec, bool frozen) {
   const Channels channels(spec.in_shape(0));
   if (channels.size() == 0) return prepare_empty(spec, kZeros);
@@ -123,7 +124,8 @@ Prepared prepare_gradient(const NodeSpec& spec, bool frozen) {
   const bool sums = !frozen || has_dscale || has_dbias;
   const int inputs = spec.num_inputs(), outputs = spec.num_outputs();
   const auto run = [=](const Launch& launch) {
-    const T *x = launch.in<T>(0), *mean = launch.in<T>(2), *dy = launch.in<T>(4);
+    const X *x = launch.in<X>(0), *dy = launch.in<X>(4);
+    const T* mean = launch.in<T>(2);
     auto* partials = sums ? launch.scratch<GradientSums<T>>() : nullptr;
     T *a = workspace.template value<T>(launch), *b = a + plan.channels, *c = b + plan.channels;
     if (sums) sum_gradients(launch, plan, x, dy, mean, partials);
@@ -132,28 +134,28 @@ Prepared prepare_gradient(const NodeSpec& spec, bool frozen) {
     enqueue(launch, "finish_gradient", finish_gradient<T>, blocks_for(plan.channels), kThreads, 0, plan, epsilon,
             frozen, partials, launch.in<T>(1), launch.in<T>(3), results);
     const Fault* guard = guard_of(launch, inputs, outputs);
-    if (has_dx && frozen) scale_channels<T>(launch, plan, {nullptr, a, nullptr}, guard, dy, launch.out<T>());
-    if (has_dx && !frozen) differentiate_channels<T>(launch, plan, {mean, a, b, c}, guard, x, dy, launch.out<T>());
+    if (has_dx && frozen) scale_channels<X, DX>(launch, plan, {nullptr, a, nullptr}, guard, dy, launch.out<DX>());
+    if (has_dx && !frozen) differentiate_channels(launch, plan, {mean, a, b, c}, guard, x, dy, launch.out<DX>());
   };
-  return {run, workspace.bytes(), {{0, 4}, {0, 0}}};
+  return {run, workspace.bytes(), in_place<X, DX>({{0, 4}, {0, 0}})};
 }
 
 }  // namespace
 
 Prepared prepare_batch_inference(const NodeSpec& spec) {
-  return dispatch_float(spec.in_type(), [&]<typename T>(T) { return prepare_inference<T>(spec); });
+  return dispatch_images(spec, [&]<typename X, typename Y>(X, Y) { return prepare_inference<X, Y>(spec); });
 }
 
 Prepared prepare_batch_train(const NodeSpec& spec) {
-  return dispatch_float(spec.in_type(), [&]<typename T>(T) { return prepare_train<T>(spec); });
+  return dispatch_images(spec, [&]<typename X, typename Y>(X, Y) { return prepare_train<X, Y>(spec); });
 }
 
 Prepared prepare_batch_gradient(const NodeSpec& spec) {
-  return dispatch_float(spec.in_type(), [&]<typename T>(T) { return prepare_gradient<T>(spec, false); });
+  return dispatch_images(spec, [&]<typename X, typename Y>(X, Y) { return prepare_gradient<X, Y>(spec, false); });
 }
 
 Prepared prepare_batch_frozen_gradient(const NodeSpec& spec) {
-  return dispatch_float(spec.in_type(), [&]<typename T>(T) { return prepare_gradient<T>(spec, true); });
+  return dispatch_images(spec, [&]<typename X, typename Y>(X, Y) { return prepare_gradient<X, Y>(spec, true); });
 }
 
 }  // namespace onnx_train::cuda

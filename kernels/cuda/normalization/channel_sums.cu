@@ -10,11 +10,11 @@ constexpr int kRows = kThreads / kColumns;
 
 // The sums of one thread are relative to the first element that it reads: that is one of the elements, so what
 // cancels in the variance is never larger than the variance itself.
-template <typename T>
+template <typename X>
 struct MomentsOf {
+  using T = Computed<X>;
   using Result = Moments<T>;
-  using Element = T;
-  const T* x;
+  const X* x;
 
   struct Sums {
     T shift = 0, first = 0, second = 0;
@@ -23,10 +23,10 @@ struct MomentsOf {
   __device__ Sums start(int64_t) const { return {}; }
   template <int kCount>
   __device__ void add(Sums* sums, int64_t at) const {
-    const auto pack = *reinterpret_cast<const Pack<T, kCount>*>(x + at);
-    if (sums->count == 0) sums->shift = pack.at[0];
+    const auto pack = *reinterpret_cast<const Pack<X, kCount>*>(x + at);
+    if (sums->count == 0) sums->shift = widened(pack.at[0]);
     for (int i = 0; i < kCount; ++i) {
-      const T d = pack.at[i] - sums->shift;
+      const T d = widened(pack.at[i]) - sums->shift;
       sums->first += d;
       sums->second += d * d;
     }
@@ -39,11 +39,12 @@ struct MomentsOf {
   }
 };
 
-template <typename T>
+template <typename X>
 struct GradientSumsOf {
+  using T = Computed<X>;
   using Result = GradientSums<T>;
-  using Element = T;
-  const T *x, *dy, *mean;
+  const X *x, *dy;
+  const T* mean;
 
   struct Sums {
     T mean = 0, first = 0, second = 0;
@@ -51,11 +52,12 @@ struct GradientSumsOf {
   __device__ Sums start(int64_t channel) const { return {mean[channel]}; }
   template <int kCount>
   __device__ void add(Sums* sums, int64_t at) const {
-    const auto pack = *reinterpret_cast<const Pack<T, kCount>*>(x + at);
-    const auto gradients = *reinterpret_cast<const Pack<T, kCount>*>(dy + at);
+    const auto pack = *reinterpret_cast<const Pack<X, kCount>*>(x + at);
+    const auto gradients = *reinterpret_cast<const Pack<X, kCount>*>(dy + at);
     for (int i = 0; i < kCount; ++i) {
-      sums->first += gradients.at[i];
-      sums->second += gradients.at[i] * (pack.at[i] - sums->mean);
+      const T gradient = widened(gradients.at[i]);
+      sums->first += gradient;
+      sums->second += gradient * (widened(pack.at[i]) - sums->mean);
     }
   }
   __device__ Result finish(const Sums& sums) const { return {sums.first, sums.second}; }
@@ -103,7 +105,7 @@ void run(const Launch& launch, const ChannelPlan& plan, const Op& op, typename O
   constexpr int64_t kMostBlocks = 0x7fffffff;
   const auto pieces = static_cast<unsigned>(plan.pieces);
   const dim3 grid(static_cast<unsigned>(std::min(plan.channels, kMostBlocks)), pieces);
-  if constexpr (std::is_same_v<typename Op::Element, float>) {  // other types are rare: one kernel serves all shapes
+  if constexpr (std::is_same_v<typename Op::T, float>) {  // other types are rare: one kernel serves all shapes
     const int64_t blocks = (plan.channels + kColumns - 1) / kColumns;
     if (plan.is_short() && blocks <= kMostBlocks) {
       return enqueue(launch, "sum_columns", sum_columns<Op>, dim3(static_cast<unsigned>(blocks), pieces),
@@ -118,22 +120,24 @@ void run(const Launch& launch, const ChannelPlan& plan, const Op& op, typename O
 
 }  // namespace
 
-template <typename T>
-void sum_moments(const Launch& launch, const ChannelPlan& plan, const T* x, Moments<T>* partials) {
-  run(launch, plan, MomentsOf<T>{x}, partials);
+template <typename X>
+void sum_moments(const Launch& launch, const ChannelPlan& plan, const X* x, Moments<Computed<X>>* partials) {
+  run(launch, plan, MomentsOf<X>{x}, partials);
 }
 
-template <typename T>
-void sum_gradients(const Launch& launch, const ChannelPlan& plan, const T* x, const T* dy, const T* mean,
-                   GradientSums<T>* partials) {
-  run(launch, plan, GradientSumsOf<T>{x, dy, mean}, partials);
+template <typename X>
+void sum_gradients(const Launch& launch, const ChannelPlan& plan, const X* x, const X* dy, const Computed<X>* mean,
+                   GradientSums<Computed<X>>* partials) {
+  run(launch, plan, GradientSumsOf<X>{x, dy, mean}, partials);
 }
 
-template void sum_moments(const Launch&, const ChannelPlan&, const float*, Moments<float>*);
-template void sum_moments(const Launch&, const ChannelPlan&, const double*, Moments<double>*);
-template void sum_gradients(const Launch&, const ChannelPlan&, const float*, const float*, const float*,
-                            GradientSums<float>*);
-template void sum_gradients(const Launch&, const ChannelPlan&, const double*, const double*, const double*,
-                            GradientSums<double>*);
+#define SUMS_OF(X)                                                                                       \
+  template void sum_moments(const Launch&, const ChannelPlan&, const X*, Moments<Computed<X>>*);         \
+  template void sum_gradients(const Launch&, const ChannelPlan&, const X*, const X*, const Computed<X>*, \
+                              GradientSums<Computed<X>>*)
+SUMS_OF(float);
+SUMS_OF(double);
+SUMS_OF(BFloat16);
+SUMS_OF(__half);
 
 }  // namespace onnx_train::cuda

@@ -6,9 +6,12 @@
 #pragma once
 
 #include <algorithm>
+#include <utility>
+#include <vector>
 
 #include "kernels/cuda/support/indexing.h"
 #include "kernels/cuda/support/launch.h"
+#include "kernels/cuda/support/stored.h"
 #include "kernels/geometry/channels.h"
 
 namespace onnx_train::cuda {
@@ -77,12 +80,13 @@ __device__ Sums merge_pieces(const Sums* partials, int64_t channel, int64_t piec
   return sums;
 }
 
-// partials[channel][piece]; T is float or double, here and below (channel_sums.cu).
-template <typename T>
-void sum_moments(const Launch& launch, const ChannelPlan& plan, const T* x, Moments<T>* partials);
-template <typename T>
-void sum_gradients(const Launch& launch, const ChannelPlan& plan, const T* x, const T* dy, const T* mean,
-                   GradientSums<T>* partials);
+// partials[channel][piece]. X, here and below, is the type in which elements are stored: float, double, or a type of 16
+// bits (channel_sums.cu).
+template <typename X>
+void sum_moments(const Launch& launch, const ChannelPlan& plan, const X* x, Moments<Computed<X>>* partials);
+template <typename X>
+void sum_gradients(const Launch& launch, const ChannelPlan& plan, const X* x, const X* dy, const Computed<X>* mean,
+                   GradientSums<Computed<X>>* partials);
 
 // Values per channel. Null pointers stand for zeros.
 template <typename T>
@@ -94,14 +98,26 @@ struct Slopes {
   const T *mean, *a, *b, *c;
 };
 
-// y = (x - mean) factor + bias. y may be x (channel_maps.cu).
-template <typename T>
-void scale_channels(const Launch& launch, const ChannelPlan& plan, const Scaling<T>& scaling, const Fault* guard,
-                    const T* x, T* y);
-// dx = dy a - b - (x - mean) c. dx may be x or dy.
-template <typename T>
-void differentiate_channels(const Launch& launch, const ChannelPlan& plan, const Slopes<T>& slopes, const Fault* guard,
-                            const T* x, const T* dy, T* dx);
+// y = (x - mean) factor + bias. y may be x, where elements have one size (channel_maps.cu).
+template <typename X, typename Y>
+void scale_channels(const Launch& launch, const ChannelPlan& plan, const Scaling<Computed<X>>& scaling,
+                    const Fault* guard, const X* x, Y* y);
+// dx = dy a - b - (x - mean) c. dx may be x or dy, where elements have one size.
+template <typename X, typename DX>
+void differentiate_channels(const Launch& launch, const ChannelPlan& plan, const Slopes<Computed<X>>& slopes,
+                            const Fault* guard, const X* x, const X* dy, DX* dx);
+
+// Calls f(X{}, Y{}) for the types in which input 0 and output 0, if there is one, are stored.
+template <typename F>
+Prepared dispatch_images(const NodeSpec& spec, const F& f) {
+  return dispatch_stored_pair(spec.in_type(), spec.has_output(0) ? spec.out_type() : spec.in_type(), f);
+}
+
+// `places`, where an element of the output takes the place of an element of an input.
+template <typename X, typename Y>
+std::vector<InPlace> in_place(std::vector<InPlace> places) {
+  return sizeof(X) == sizeof(Y) ? std::move(places) : std::vector<InPlace>();
+}
 
 // The workspace of a node: sums, then values per channel.
 template <typename Sums>

@@ -3,7 +3,6 @@
 // [1, batch channels, rest], whose values small kernels compute, with one thread per channel.
 #include "kernels/cuda/normalization/channels.h"
 #include "kernels/cuda/normalization/normalization.h"
-#include "kernels/dispatch.h"
 
 namespace onnx_train::cuda {
 namespace {
@@ -88,8 +87,10 @@ __global__ void sum_images(GroupPlan plan, int64_t pieces, const GradientSums<T>
 
 // Forward and gradient share the statistics. The workspace: moments, the inverse deviation of each channel of each
 // image, gradient sums, and four values of type T.
-template <typename T>
+template <typename X>
 struct Plans {
+  using T = Computed<X>;
+
   GroupPlan groups;
   ChannelPlan of_groups, of_channels;
   double epsilon;
@@ -123,30 +124,32 @@ struct Plans {
   // Finds values[0], the means, and `inverse`.
   Workspace find_statistics(const Launch& launch) const {
     const Workspace w = workspace(launch);
-    sum_moments(launch, of_groups, launch.in<T>(0), w.moments);
+    sum_moments(launch, of_groups, launch.in<X>(0), w.moments);
     enqueue(launch, "finish_groups", finish_groups<T>, blocks_for(channels()), kThreads, 0, channels(), groups,
             of_groups.pieces, epsilon, w.moments, w.values[0], w.inverse);
     return w;
   }
 };
 
-template <typename T>
+// X and Y are the types in which images are stored; what there is one of per channel has the type in which they are
+// computed.
+template <typename X, typename Y, typename T = Computed<X>>
 Prepared prepare_forward(const NodeSpec& spec) {
   const Groups g(spec);
   if (g.size() == 0) return {[](const Launch&) {}};
-  const Plans<T> plans(spec, g);
+  const Plans<X> plans(spec, g);
   const int inputs = spec.num_inputs(), outputs = spec.num_outputs();
   const auto run = [=](const Launch& launch) {
     const auto w = plans.find_statistics(launch);
     enqueue(launch, "spread_values", spread_values<T>, blocks_for(plans.channels()), kThreads, 0, plans.channels(),
             plans.groups, w.inverse, launch.in<T>(1), launch.in<T>(2), w.values[1], w.values[2]);
-    scale_channels<T>(launch, plans.of_channels, {w.values[0], w.values[1], w.values[2]},
-                      guard_of(launch, inputs, outputs), launch.in<T>(0), launch.out<T>());
+    scale_channels<X, Y>(launch, plans.of_channels, {w.values[0], w.values[1], w.values[2]},
+                         guard_of(launch, inputs, outputs), launch.in<X>(0), launch.out<Y>());
   };
-  return {run, plans.bytes(), {{0, 0}}};
+  return {run, plans.bytes(), in_place<X, Y>({{0, 0}})};
 }
 
-template <typename T>
+template <typename X, typename DX, typename T = Computed<X>>
 Prepared prepare_gradient(const NodeSpec& spec) {
   const Groups g(spec);
   const bool has_dx = spec.has_output(0), has_dscale = spec.has_output(1), has_dbias = spec.has_output(2);
@@ -158,10 +161,11 @@ Prepared prepare_gradient(const NodeSpec& spec) {
       }
     }};
   }
-  const Plans<T> plans(spec, g);
+  const Plans<X> plans(spec, g);
   const int inputs = spec.num_inputs(), outputs = spec.num_outputs();
   const auto run = [=, groups = g.count()](const Launch& launch) {
-    const T *x = launch.in<T>(0), *scale = launch.in<T>(1), *dy = launch.in<T>(2);
+    const X *x = launch.in<X>(0), *dy = launch.in<X>(2);
+    const T* scale = launch.in<T>(1);
     const auto w = plans.find_statistics(launch);
     const int64_t pieces = plans.of_channels.pieces;
     sum_gradients(launch, plans.of_channels, x, dy, w.values[0], w.sums);
@@ -170,20 +174,20 @@ Prepared prepare_gradient(const NodeSpec& spec) {
     if (!has_dx) return;
     enqueue(launch, "find_slopes", find_slopes<T>, blocks_for(groups), kThreads, 0, groups, plans.groups, pieces,
             w.sums, scale, w.inverse, w.values[1], w.values[2], w.values[3]);
-    differentiate_channels<T>(launch, plans.of_channels, {w.values[0], w.values[1], w.values[2], w.values[3]},
-                              guard_of(launch, inputs, outputs), x, dy, launch.out<T>());
+    differentiate_channels(launch, plans.of_channels, {w.values[0], w.values[1], w.values[2], w.values[3]},
+                           guard_of(launch, inputs, outputs), x, dy, launch.out<DX>());
   };
-  return {run, plans.bytes(), {{0, 2}, {0, 0}}};
+  return {run, plans.bytes(), in_place<X, DX>({{0, 2}, {0, 0}})};
 }
 
 }  // namespace
 
 Prepared prepare_groups(const NodeSpec& spec) {
-  return dispatch_float(spec.in_type(), [&]<typename T>(T) { return prepare_forward<T>(spec); });
+  return dispatch_images(spec, [&]<typename X, typename Y>(X, Y) { return prepare_forward<X, Y>(spec); });
 }
 
 Prepared prepare_groups_gradient(const NodeSpec& spec) {
-  return dispatch_float(spec.in_type(), [&]<typename T>(T) { return prepare_gradient<T>(spec); });
+  return dispatch_images(spec, [&]<typename X, typename Y>(X, Y) { return prepare_gradient<X, Y>(spec); });
 }
 
 }  // namespace onnx_train::cuda

@@ -2,7 +2,7 @@
 #include "kernels/cuda/normalization/normalization.h"
 
 #include "kernels/cuda/kernels.h"
-#include "kernels/dispatch.h"
+#include "kernels/cuda/support/stored.h"
 #include "kernels/geometry/channels.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/windows.h"
@@ -10,11 +10,12 @@
 namespace onnx_train::cuda {
 namespace {
 
-// Images and channel values of one type, and no operation after the normalization.
+// Images of one type, channel values of the type in which they are computed, and no operation after the normalization.
 bool supports_channels(const NodeSpec& spec, int inputs, int images) {
-  return is_float_or_double(spec.in_type(0)) && spec.num_inputs() == inputs && spec.node().attr("relu", 0) == 0 &&
-         has_channel_values(spec, images, spec.in_type(0), spec.in_type(0)) &&
-         (!spec.has_output(0) || spec.out_type(0) == spec.in_type(0));
+  const DType stored = spec.in_type(0), computed = is_half(stored) ? DType::kFloat : stored;
+  return is_stored(stored) && spec.num_inputs() == inputs && spec.node().attr("relu", 0) == 0 &&
+         has_channel_values(spec, images, stored, computed) &&
+         (!spec.has_output(0) || is_stored_pair(stored, spec.out_type(0)));
 }
 
 bool supports_inference(const NodeSpec& spec) {
@@ -24,14 +25,18 @@ bool supports_inference(const NodeSpec& spec) {
 bool supports_train(const NodeSpec& spec) { return supports_channels(spec, 3, 3); }
 bool supports_gradient(const NodeSpec& spec) { return supports_channels(spec, 5, 4) && !spec.has_output(3); }
 
+// In the gradient, input 2 is dy.
 bool supports_groups(const NodeSpec& spec) {
-  for (int i = 0; i < 3; ++i) {
-    if (!spec.has_input(i) || spec.in_type(i) != spec.in_type(0)) return false;
+  const DType stored = spec.in_type(0), computed = is_half(stored) ? DType::kFloat : stored;
+  const bool is_gradient = spec.node().op() == "GroupNormalizationGrad";
+  for (int i = 1; i < 3; ++i) {
+    if (!spec.has_input(i) || spec.in_type(i) != (is_gradient && i == 2 ? stored : computed)) return false;
   }
-  for (int o = 0; o < spec.num_outputs(); ++o) {
-    if (spec.has_output(o) && spec.out_type(o) != spec.in_type(0)) return false;
+  for (int o = 1; o < spec.num_outputs(); ++o) {
+    if (spec.has_output(o) && spec.out_type(o) != computed) return false;
   }
-  return !is_channels_last(spec.node()) && is_float_or_double(spec.in_type(0)) && has_groups(spec);
+  return !is_channels_last(spec.node()) && is_stored(stored) && has_groups(spec) &&
+         (!spec.has_output(0) || is_stored_pair(stored, spec.out_type(0)));
 }
 
 bool supports_lines(const NodeSpec& spec) { return is_float_or_double(spec.in_type()); }
@@ -42,11 +47,14 @@ bool supports_neighbours(const NodeSpec& spec) { return supports_lines(spec) && 
 std::vector<Kernel> normalization_kernels() {
   return {
       {"BatchNormalization", supports_inference, prepare_batch_inference},
+      {"BatchNormalization", supports_inference, prepare_batch_inference, kDomain},
       {"BatchNormalizationTrain", supports_train, prepare_batch_train, kDomain},
       {"BatchNormalizationGrad", supports_gradient, prepare_batch_gradient, kDomain},
       {"BatchNormalizationFrozenGrad", supports_gradient, prepare_batch_frozen_gradient, kDomain},
       {"GroupNormalization", supports_groups, prepare_groups},
       {"InstanceNormalization", supports_groups, prepare_groups},
+      {"GroupNormalization", supports_groups, prepare_groups, kDomain},
+      {"InstanceNormalization", supports_groups, prepare_groups, kDomain},
       {"GroupNormalizationGrad", supports_groups, prepare_groups_gradient, kDomain},
       {"LpNormalization", supports_lines, prepare_line_norm},
       {"LRN", supports_neighbours, prepare_local_response},
