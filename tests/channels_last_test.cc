@@ -80,7 +80,8 @@ Model with_gradients(Model model) {
 }
 
 TEST(ChannelsLast, KeepsImagesSoThroughARegion) {
-  expect_golden("channels_last", {{"channels_last", channels_last}, {"remove_dead_nodes", remove_dead_nodes}});
+  expect_golden("channels_last", {{"channels_last", [](Model& m) { return channels_last(m); }},
+                                  {"remove_dead_nodes", remove_dead_nodes}});
 }
 
 TEST(ChannelsLast, LeavesALoneConvolutionAlone) {

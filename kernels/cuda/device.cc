@@ -1,6 +1,7 @@
 #include "kernels/cuda/device.h"
 
 #include "kernels/cuda/attention/cudnn.h"
+#include "kernels/cuda/convolution/convolutions.h"
 #include "kernels/cuda/fused/fused.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/support/cudnn_library.h"
@@ -102,6 +103,7 @@ class CudaDevice : public Device {
     // Runs before functions are expanded: without a kernel the two forms could not be told apart afterwards.
     passes.insert(passes.begin() + 2, {"share_recurrent_steps", share_recurrent_steps});
     passes.push_back({"round_once", round_once});
+    passes.push_back({"channels_last", [](Model& model) { return channels_last(model, cuda::takes_channels_last); }});
     passes.push_back({"fold_transposes", fold_transposes});
     passes.push_back(
         {"block_attention", [](Model& model) { return block_attention(model, 1, /*through_roundings=*/true); }});

@@ -1,5 +1,5 @@
-// Stores images channels last (nhwc), with weights in ONNX's order (oihw): the layout that oneDNN's convolutions
-// prefer, and in which channel-wise kernels work on contiguous rows. ONNX stores channels first.
+// Stores images channels last (nhwc), with weights in ONNX's order (oihw): the layout that oneDNN's convolutions and
+// tensor cores prefer, and in which channel-wise kernels work on contiguous rows. ONNX stores channels first.
 //
 // A node can take part if there is a rule for it (channels_last_rules.h). A region is a set of such nodes in which
 // images are channels last; one Transpose is inserted where an image enters the region and one where it leaves. The
@@ -37,9 +37,10 @@ int64_t transpose_bytes(const Value& image) {
 
 class Region {
  public:
-  explicit Region(const Graph& graph) : graph_(graph) {
+  Region(const Graph& graph, const std::function<bool(const Node&, Rule*)>& takes) : graph_(graph) {
     for (Node* node = graph.first(); node; node = node->next()) {
-      if (auto rule = channels_last_rule(*node)) {
+      auto rule = channels_last_rule(*node);
+      if (rule && (!takes || takes(*node, &*rule))) {
         order_.push_back(node);
         rules_.emplace(node, std::move(*rule));
       }
@@ -234,8 +235,8 @@ class Rewriter {
 
 }  // namespace
 
-bool channels_last(Model& model) {
-  const Region region(*model.graph);
+bool channels_last(Model& model, const std::function<bool(const Node&, Rule*)>& takes) {
+  const Region region(*model.graph, takes);
   if (region.nodes().empty()) return false;
   Rewriter(model.graph.get(), region).run();
   return true;

@@ -12,6 +12,7 @@
 namespace onnx_train {
 
 class Device;
+struct ChannelsLastRule;
 struct Recomputation;
 
 // What every plan needs: infers all shapes, folds what shapes make constant, inlines functions for which `device` has
@@ -71,8 +72,9 @@ bool round_once(Model& model);
 // Fuses Relu, or Add and Relu, with the batch normalization before it, and likewise their gradients.
 bool fuse_batch_normalization(Model& model);
 
-// Stores images channels last, [batch, sizes.., channels], throughout regions around convolutions.
-bool channels_last(Model& model);
+// Stores images channels last, [batch, sizes.., channels], throughout regions around convolutions. `takes`, if there is
+// one, says whether a node may take part, and may change what its kernel gains.
+bool channels_last(Model& model, const std::function<bool(const Node&, ChannelsLastRule*)>& takes = nullptr);
 
 // A node that moves a widened value moves the bfloat16 or float16 value instead, and a product that reads it
 // gets a 16-bit operand. Runs after fold_transposes, which looks for transposes directly before products.
@@ -84,8 +86,8 @@ bool move_bfloat16(Model& model);
 // kernel: float32 products are faster then.
 bool bfloat16_products(Model& model, const Device& device);
 
-// A product adds the bias that follows it, and sums up the operand whose sums are the gradient of a bias, where `device`
-// has such a kernel. Runs after bfloat16_products and narrow_storage, and before fuse_elementwise.
+// A product adds the bias that follows it, and sums up the operand whose sums are the gradient of a bias, where
+// `device` has such a kernel. Runs after bfloat16_products and narrow_storage, and before fuse_elementwise.
 bool product_epilogues(Model& model, const Device& device);
 
 // Gives each reader of a widened value its own Cast: the value that is alive between the forward and backward pass is

@@ -6,9 +6,11 @@
 #include "kernels/functions/functions.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/windows.h"
 #include "runtime/session.h"
 #include "tests/cuda_on_host/runtime.h"
 #include "tests/device_network.h"
+#include "tests/run_node.h"
 
 namespace onnx_train {
 namespace {
@@ -107,6 +109,41 @@ TEST(CudaCudnn, WidensOperandsForWhatHasNoPlan) {
     EXPECT_GE(planned.workspace(), operand_bytes);
     EXPECT_TRUE(Planned("Conv", layer, dtype, dtype, true).is_by_cudnn());
     EXPECT_TRUE(Planned("ConvGradInput", layer, dtype, DType::kFloat).is_by_cudnn());
+  }
+}
+
+// Two convolutions with a pool between them, on images and filters that are rounded to 16 bits, or not.
+std::string two_convolutions(bool rounds) {
+  const auto rounded = [&](const std::string& name) {
+    return rounds ? concat(name, "_16 = Cast <to = 16> (", name, ")  ", name, "_r = Cast <to = 1> (", name, "_16)  ")
+                  : concat(name, "_r = Identity (", name, ")  ");
+  };
+  return concat(R"(<ir_version: 10, opset_import: ["" : 21]>
+      g (float[8, 16, 20, 20] x, float[32, 16, 3, 3] v, float[24, 32, 3, 3] w) => (float[8, 24, 8, 8] y) {)",
+                rounded("x"), rounded("v"), rounded("w"), "a = Conv (x_r, v_r)  b = Relu (a)  ",
+                "p = MaxPool <kernel_shape = [2, 2], strides = [2, 2], pads = [0, 0, 1, 1]> (b)  ", rounded("p"),
+                "y = Conv <pads = [0, 0, 0, 0]> (p_r, w_r) }");
+}
+
+TEST(CudaCudnn, ImagesLieChannelsLastWhereOperandsHave16Bits) {
+  if (!has_cudnn()) GTEST_SKIP() << kNoLibrary;
+  const Shape x = {8, 16, 20, 20}, v = {32, 16, 3, 3}, w = {24, 32, 3, 3};
+  const TensorMap inputs = {{"x", random_tensor(DType::kFloat, x, 1)},
+                            {"v", random_tensor(DType::kFloat, v, 2)},
+                            {"w", random_tensor(DType::kFloat, w, 3)}};
+  for (const bool rounds : {false, true}) {
+    const Model model = from_text(two_convolutions(rounds));
+    Session cpu(clone(model)), cuda(clone(model), on(&cuda_device()));
+    int transposes = 0, channels_last = 0;
+    for (const PlanStep& step : cuda.plan("predict", shapes_of(inputs)).steps()) {
+      transposes += step.node->is("Transpose");
+      channels_last += is_channels_last(*step.node);
+    }
+    EXPECT_EQ(channels_last, rounds ? 3 : 0);
+    EXPECT_EQ(transposes, rounds ? 2 : 0);  // of x and of y
+    // A sum near the middle of two numbers of 16 bits may be rounded to either: 2^-8 of one of the 288 terms of y.
+    const double bound = rounds ? 0x1p-12 : 1e-5;
+    EXPECT_LT(relative_error(cuda.run("predict", inputs).at("y"), cpu.run("predict", inputs).at("y")), bound);
   }
 }
 

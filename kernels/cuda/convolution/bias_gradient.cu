@@ -6,7 +6,7 @@ namespace onnx_train::cuda {
 
 Prepared prepare_bias_gradient(const NodeSpec& spec) {
   std::vector<bool> reduced(spec.in_shape(1).size(), true);
-  reduced[1] = false;
+  reduced[is_channels_last(spec.node()) ? reduced.size() - 1 : 1] = false;
   const ReductionPlan plan(spec.in_shape(1), reduced);
   Prepared sum = dispatch_stored(spec.in_type(1), [&]<typename S>(S) {
     using T = Computed<S>;

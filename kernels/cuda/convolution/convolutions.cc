@@ -2,10 +2,13 @@
 #include "kernels/cuda/convolution/convolutions.h"
 
 #include <algorithm>
+#include <set>
 
 #include "kernels/cuda/convolution/cudnn.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/support/stored.h"
+#include "kernels/lowering/channels_last_rules.h"
+#include "kernels/lowering/widened.h"
 #include "onnx_passes/functions/functions.h"
 
 namespace onnx_train::cuda {
@@ -41,17 +44,21 @@ Prepared prepare_grad_weight(const NodeSpec& spec) {
   return with_bias_gradient(spec, prepare(spec, conv_grad_weight(spec), Direction::kWeightGradient));
 }
 
-std::function<bool(const NodeSpec&)> supports(int tensors) {
+std::function<bool(const NodeSpec&)> is_wide(int tensors) {
   return [tensors](const NodeSpec& spec) {
-    return !is_channels_last(spec.node()) && is_float_or_double(spec.in_type()) && has_image_axes(spec) &&
-           spec.has_output(0) && spec.one_type(tensors);
+    return is_float_or_double(spec.in_type()) && has_image_axes(spec) && spec.has_output(0) && spec.one_type(tensors);
   };
+}
+
+// Our kernels read channels first.
+std::function<bool(const NodeSpec&)> supports(int tensors) {
+  return [wide = is_wide(tensors)](const NodeSpec& spec) { return !is_channels_last(spec.node()) && wide(spec); };
 }
 
 // Operands of 16 bits; a bias, or its gradient, is float32.
 bool is_narrow(const NodeSpec& spec, Direction direction) {
-  if (is_channels_last(spec.node()) || !is_half(spec.in_type()) || spec.in_type(1) != spec.in_type() ||
-      !has_image_axes(spec) || !spec.has_output(0) || !is_stored_pair(spec.in_type(), spec.out_type()))
+  if (!is_half(spec.in_type()) || spec.in_type(1) != spec.in_type() || !has_image_axes(spec) || !spec.has_output(0) ||
+      !is_stored_pair(spec.in_type(), spec.out_type()))
     return false;
   const bool is_float_bias = !has_bias(spec, direction) || spec.in_type(2) == DType::kFloat;
   const bool is_float_sum = spec.num_outputs() < 2 || !spec.has_output(1) || spec.out_type(1) == DType::kFloat;
@@ -60,7 +67,7 @@ bool is_narrow(const NodeSpec& spec, Direction direction) {
 
 template <Convolution (*kGeometry)(const NodeSpec&), Direction kDirection>
 bool supports_narrow(const NodeSpec& spec) {
-  return is_narrow(spec, kDirection) && prefers_tiled(kGeometry(spec), kDirection);
+  return !is_channels_last(spec.node()) && is_narrow(spec, kDirection) && prefers_tiled(kGeometry(spec), kDirection);
 }
 
 // The row of cuDNN, which precedes ours.
@@ -68,7 +75,7 @@ template <Convolution (*kGeometry)(const NodeSpec&), Direction kDirection>
 Kernel cudnn_row(const char* op, const char* domain, const char* name) {
   return {op,
           [](const NodeSpec& spec) {
-            const bool is_float = spec.in_type() == DType::kFloat && supports(has_bias(spec, kDirection) ? 3 : 2)(spec);
+            const bool is_float = spec.in_type() == DType::kFloat && is_wide(has_bias(spec, kDirection) ? 3 : 2)(spec);
             return (is_float || is_narrow(spec, kDirection)) && has_cudnn_plan(spec, kGeometry(spec), kDirection);
           },
           [](const NodeSpec& spec) {
@@ -79,6 +86,25 @@ Kernel cudnn_row(const char* op, const char* domain, const char* name) {
 }
 
 }  // namespace
+
+bool takes_channels_last(const Node& node, ChannelsLastRule* rule) {
+  const bool is_forward = node.is("Conv"), of_weight = node.is("ConvGradWeight", kDomain);
+  if (is_forward || of_weight || node.is("ConvGradInput", kDomain)) {
+    const Value *a = widened_from(node.input(0)), *b = widened_from(node.input(1));
+    if (!a || !b || a->dtype() != b->dtype()) return false;
+    const NodeSpec spec(node, std::vector<Tensor>(node.inputs().size()), 1);
+    Convolution c = is_forward ? conv(spec) : of_weight ? conv_grad_weight(spec) : conv_grad_input(spec);
+    c.channels_last = true;
+    const auto direction = is_forward  ? Direction::kForward
+                           : of_weight ? Direction::kWeightGradient
+                                       : Direction::kInputGradient;
+    return has_narrow_plans(c, direction, a->dtype());
+  }
+  rule->gains = false;
+  static const std::set<std::string> channels_first = {"ConvTranspose", "GroupNormalization", "InstanceNormalization",
+                                                       "GroupNormalizationGrad"};
+  return !channels_first.contains(node.op());
+}
 
 bool has_bias(const NodeSpec& spec, Direction direction) {
   const bool may_have =

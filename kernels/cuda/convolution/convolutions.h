@@ -4,6 +4,10 @@
 
 #include "kernels/geometry/convolutions.h"
 
+namespace onnx_train {
+struct ChannelsLastRule;
+}
+
 namespace onnx_train::cuda {
 
 enum class Direction {
@@ -11,6 +15,11 @@ enum class Direction {
   kInputGradient,   // inputs dy, w, [bias of ConvTranspose]; output dx
   kWeightGradient,  // inputs x, dy; output dw
 };
+
+// Which nodes take images channels last (channels_last in lowering.h): convolutions whose operands have been rounded to
+// 16 bits, since tensor cores read them so and cuDNN copies other images in each of them; and what stands between them.
+// Convolutions of float32 lose by it.
+bool takes_channels_last(const Node& node, ChannelsLastRule* rule);
 
 // Whether the node adds a bias per channel of its output, input 2.
 bool has_bias(const NodeSpec& spec, Direction direction);

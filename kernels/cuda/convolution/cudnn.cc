@@ -1,5 +1,6 @@
 #include "kernels/cuda/convolution/cudnn.h"
 
+#include <algorithm>
 #include <optional>
 
 #include "kernels/cuda/convolution/conversions.h"
@@ -18,6 +19,7 @@ enum TensorId : int64_t { kInput0 = 1, kInput1, kOutput };
 struct Description {
   Direction direction;
   DType type;                  // of all tensors
+  bool channels_last;          // of x and y
   bool holds_tf32;             // the operands' values are numbers of TF32, or may be rounded to it
   Sizes x, w, y;               // batch or output channels, channels, spatial axes
   Sizes begin = {}, end = {};  // padding
@@ -59,6 +61,7 @@ std::optional<Description> describe(const Convolution& c, Direction direction, c
   if (num_elements(c.x) == 0 || num_elements(c.w) == 0 || num_elements(c.y) == 0) return std::nullopt;
   Description d{.direction = direction,
                 .type = storage.computed(),
+                .channels_last = c.channels_last,
                 .holds_tf32 = is_half(storage.in) || storage.tf32,
                 .x = {c.x[0], c.x[1]},
                 .w = {c.w[0], c.w[1]},
@@ -99,14 +102,14 @@ class ConvolutionGraph : public CudnnGraph {
   void add_convolution() {
     using fe::graph::Tensor_attributes;
     const auto tensor = [&](TensorId id, const Sizes& shape) {
-      return graph_.tensor(Tensor_attributes().set_uid(id).set_dim(shape).set_stride(row_major_strides(shape)));
+      return graph_.tensor(Tensor_attributes().set_uid(id).set_dim(shape).set_stride(strides(shape)));
     };
     const auto windows = [&](auto attributes) {
       return attributes.set_pre_padding(d_.begin).set_post_padding(d_.end).set_stride(d_.stride).set_dilation(
           d_.dilation);
     };
     const auto write = [&](const std::shared_ptr<Tensor_attributes>& result, const Sizes& shape) {
-      result->set_uid(kOutput).set_dim(shape).set_stride(row_major_strides(shape)).set_output(true);
+      result->set_uid(kOutput).set_dim(shape).set_stride(strides(shape)).set_output(true);
     };
     switch (d_.direction) {
       case Direction::kForward:
@@ -124,6 +127,16 @@ class ConvolutionGraph : public CudnnGraph {
     }
   }
 
+  // Of d_.x, d_.w or d_.y, whose axes are channels first whatever their order in memory.
+  Sizes strides(const Sizes& shape) const {
+    if (!d_.channels_last || &shape == &d_.w) return row_major_strides(shape);
+    Sizes memory = shape;
+    std::rotate(memory.begin() + 1, memory.begin() + 2, memory.end());
+    Sizes strides = row_major_strides(memory);
+    std::rotate(strides.begin() + 1, strides.end() - 1, strides.end());
+    return strides;
+  }
+
   Description d_;
 };
 
@@ -139,6 +152,11 @@ bool has_cudnn_plan(const NodeSpec& spec, const Convolution& c, Direction direct
   return find_graph(c, direction, storage_of(spec, direction));
 }
 
+bool has_narrow_plans(const Convolution& c, Direction direction, DType narrow) {
+  const Storage as_operands{narrow, narrow, false, false}, widened{narrow, DType::kFloat, false, false};
+  return find_graph(c, direction, as_operands) && find_graph(c, direction, widened);
+}
+
 Prepared prepare_cudnn(const NodeSpec& spec, const Convolution& c, Direction direction) {
   const Storage storage = storage_of(spec, direction);
   const ConvolutionGraph* const graph = find_graph(c, direction, storage);
@@ -149,7 +167,9 @@ Prepared prepare_cudnn(const NodeSpec& spec, const Convolution& c, Direction dir
   const size_t wide[2] = {parts.add(widens ? static_cast<size_t>(sizes[0]) * sizeof(float) : 0),
                           parts.add(widens ? static_cast<size_t>(sizes[1]) * sizeof(float) : 0)};
   const size_t sums = parts.add(narrows ? static_cast<size_t>(spec.out_size()) * sizeof(float) : 0);
-  const auto run = [=, shape = spec.out_shape(), label = spec.node().label()](const Launch& launch) {
+  Shape shape = spec.out_shape();
+  if (c.channels_last) shape = {spec.out_size() / shape.back(), shape.back()};
+  const auto run = [=, label = spec.node().label()](const Launch& launch) {
     char* const workspace = launch.scratch<char>();
     const void* inputs[2] = {launch.inputs[0], launch.inputs[1]};
     if (widens) {

@@ -11,6 +11,9 @@ namespace onnx_train::cuda {
 // float32, of the exact products of the operands.
 bool has_cudnn_plan(const NodeSpec& spec, const Convolution& c, Direction direction);
 
+// Whether it has plans for the convolution of operands of 16 bits, of type `narrow`, with results of 16 and of 32 bits.
+bool has_narrow_plans(const Convolution& c, Direction direction, DType narrow);
+
 // For a convolution with a plan.
 Prepared prepare_cudnn(const NodeSpec& spec, const Convolution& c, Direction direction);
 

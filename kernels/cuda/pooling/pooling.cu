@@ -8,8 +8,7 @@ namespace onnx_train::cuda {
 namespace {
 
 bool supports_pool(const NodeSpec& spec) {
-  return !is_channels_last(spec.node()) && is_stored_pair(spec.in_type(), spec.out_type()) &&
-         has_spatial_axes(spec.in_shape());
+  return is_stored_pair(spec.in_type(), spec.out_type()) && has_spatial_axes(spec.in_shape());
 }
 
 bool supports_lp_pool(const NodeSpec& spec) { return supports_pool(spec) && is_float_or_double(spec.in_type()); }

@@ -2,6 +2,8 @@
 #pragma once
 
 #include "kernels/cuda/support/images.h"
+#include "kernels/cuda/support/stored.h"
+#include "kernels/geometry/convolutions.h"
 #include "kernels/geometry/pools.h"
 
 namespace onnx_train::cuda {
@@ -19,12 +21,37 @@ struct PoolPlan {
         include_pad(pool.include_pad) {}
 };
 
-// The elements of planes of these sizes: PlacedElement::image is the plane. The sizes must be above 0.
-inline ImageIndexing planes_of(int64_t depth, int64_t height, int64_t width) {
-  return {Divider(1), Divider(depth), Divider(height), Divider(width)};
-}
-inline ImageIndexing in_planes(const WindowGeometry& g) { return planes_of(g[0].in, g[1].in, g[2].in); }
-inline ImageIndexing out_planes(const WindowGeometry& g) { return planes_of(g[0].out, g[1].out, g[2].out); }
+// The elements of planes, each of which is one channel of an image. Channels last, the elements of a plane are `step`
+// apart, as many as there are channels; channels first, a plane counts as an image of one channel. All sizes are above
+// 0.
+struct PlaneIndexing {
+  int64_t step;
+  ImageIndexing axes;  // its channels are the innermost axis here
+
+  PlaneIndexing(int64_t step_, int64_t depth, int64_t height, int64_t width)
+      : step(step_), axes{Divider(depth), Divider(height), Divider(width), Divider(step_)} {}
+
+  __device__ PlacedElement element(int64_t i) const {
+    const PlacedElement found = axes.element(i);
+    return {found.image, found.x, found.channel, found.z, found.y};
+  }
+  // Where the element's plane begins in images of `size` elements a plane.
+  __device__ int64_t start(const PlacedElement& e, int64_t size) const { return e.image * size * step + e.channel; }
+};
+
+// The channels of images that are stored channels last, else 1.
+inline int64_t plane_step(const NodeSpec& spec) { return is_channels_last(spec.node()) ? spec.out_shape().back() : 1; }
+
+inline PlaneIndexing in_planes(const WindowGeometry& g, int64_t step) { return {step, g[0].in, g[1].in, g[2].in}; }
+inline PlaneIndexing out_planes(const WindowGeometry& g, int64_t step) { return {step, g[0].out, g[1].out, g[2].out}; }
+
+// The elements of a plane, widened when they are read.
+template <typename S>
+struct PlaneElements {
+  const S* data;
+  int64_t step;
+  __device__ Computed<S> operator[](int64_t i) const { return widened(data[i * step]); }
+};
 
 Prepared prepare_max_pool(const NodeSpec& spec);  // maxima.cu
 Prepared prepare_max_pool_grad(const NodeSpec& spec);
