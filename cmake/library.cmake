@@ -7,6 +7,7 @@ file(GLOB library_sources CONFIGURE_DEPENDS library/*.cc)
 add_library(onnx_train SHARED ${library_sources})
 target_link_libraries(onnx_train PRIVATE "$<LINK_LIBRARY:WHOLE_ARCHIVE,passes,kernels,runtime>" strict_warnings
   ${CMAKE_DL_LIBS})
+optimize_less(onnx_train -O2)
 target_include_directories(onnx_train INTERFACE "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>"
   "$<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>")
 target_link_options(onnx_train PRIVATE "LINKER:--version-script=${PROJECT_SOURCE_DIR}/library/exports.map"

@@ -51,10 +51,13 @@ class ProductEpilogues {
   }
 
   bool run() {
+    std::vector<Node*> found;  // products are removed as well, so the graph is not traversed meanwhile
+    for (Node* node = graph_.first(); node; node = node->next()) {
+      if (node->is("Add") || node->is("ReduceSum")) found.push_back(node);
+    }
     bool changed = false;
-    for (Node* node : graph_.nodes()) {  // only these two are removed
-      if (node->is("Add")) changed = add_bias(node, 0) || add_bias(node, 1) || changed;
-      if (node->is("ReduceSum")) changed = sum_operand(node) || changed;
+    for (Node* node : found) {
+      changed = (node->is("Add") ? add_bias(node, 0) || add_bias(node, 1) : sum_operand(node)) || changed;
     }
     return changed;
   }
