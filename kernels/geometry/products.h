@@ -33,8 +33,8 @@ Product matmul_product(const NodeSpec& spec);
 Product transposed_matmul_product(const NodeSpec& spec);
 Product gemm_product(const NodeSpec& spec);
 
-// What a product does besides multiplying, with a vector: it adds a bias [n] to each row of y, or writes the sums of a [m]
-// or of b [n] over k, which are the gradient of a bias where the product is that of a weight.
+// What a product does besides multiplying, with a vector: it adds a bias [n] to each row of y, or writes the sums of a
+// [m] or of b [n] over k, which are the gradient of a bias where the product is that of a weight.
 enum class Epilogue { kNone, kBias, kSumsOfA, kSumsOfB };
 
 // That of a variant in our domain (kernels/functions/products.cc): a bias is input 2 of what is no Gemm, whose C stands
