@@ -68,11 +68,13 @@ void differentiate_channels(const Launch& launch, const ChannelPlan& plan, const
           kThreads, 0, n, Divider(plan.rest / count), plan.by_channels, slopes, guard, x, dy, dx);
 }
 
+// NOLINTBEGIN(bugprone-macro-parentheses): its arguments are types
 #define MAPS_OF(X, Y)                                                                                                  \
   template void scale_channels(const Launch&, const ChannelPlan&, const Scaling<Computed<X>>&, const Fault*, const X*, \
                                Y*);                                                                                    \
   template void differentiate_channels(const Launch&, const ChannelPlan&, const Slopes<Computed<X>>&, const Fault*,    \
                                        const X*, const X*, Y*)
+// NOLINTEND(bugprone-macro-parentheses)
 MAPS_OF(float, float);
 MAPS_OF(double, double);
 MAPS_OF(double, float);  // these two are never called, but dispatch_stored_pair refers to them

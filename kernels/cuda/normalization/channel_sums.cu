@@ -131,10 +131,12 @@ void sum_gradients(const Launch& launch, const ChannelPlan& plan, const X* x, co
   run(launch, plan, GradientSumsOf<X>{x, dy, mean}, partials);
 }
 
+// NOLINTBEGIN(bugprone-macro-parentheses): its arguments are types
 #define SUMS_OF(X)                                                                                       \
   template void sum_moments(const Launch&, const ChannelPlan&, const X*, Moments<Computed<X>>*);         \
   template void sum_gradients(const Launch&, const ChannelPlan&, const X*, const X*, const Computed<X>*, \
                               GradientSums<Computed<X>>*)
+// NOLINTEND(bugprone-macro-parentheses)
 SUMS_OF(float);
 SUMS_OF(double);
 SUMS_OF(BFloat16);
