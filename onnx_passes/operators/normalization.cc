@@ -31,7 +31,7 @@ constexpr const char* kBatchGrad =
 constexpr const char* kBatchFrozenGrad =
     "x[N, C, S...] scale[C] mean[C] var[C] dy[N, C, S...] -> dx?[N, C, S...] dscale?[C] dbias?[C]";
 
-// In our domain the images may be channels first or last; those of the forward operator are always channels last.
+// In our domain the images may be channels first or last.
 constexpr const char* kGroup =
     "x[N, C, S...] scale[C] bias[C] -> y[N, C, S...] where 1 <= @num_groups, 0 <= C / @num_groups";
 constexpr const char* kOurGroup =

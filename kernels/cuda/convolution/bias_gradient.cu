@@ -1,17 +1,13 @@
 #include "kernels/cuda/convolution/convolutions.h"
-#include "kernels/cuda/reduction/reduce.h"
-#include "kernels/math/reducers.h"
+#include "kernels/cuda/reduction/reductions.h"
+#include "onnx_passes/ir/windows.h"
 
 namespace onnx_train::cuda {
 
 Prepared prepare_bias_gradient(const NodeSpec& spec) {
   std::vector<bool> reduced(spec.in_shape(1).size(), true);
   reduced[is_channels_last(spec.node()) ? reduced.size() - 1 : 1] = false;
-  const ReductionPlan plan(spec.in_shape(1), reduced);
-  Prepared sum = dispatch_stored(spec.in_type(1), [&]<typename S>(S) {
-    using T = Computed<S>;
-    return prepare_reduction<math::SumOf<T, DeviceWide<T>>, S, T>(plan);
-  });
+  const Prepared sum = prepare_sum_of(spec.in_type(1), spec.in_shape(1), reduced);
   return {[run = sum.run](const Launch& launch) {
             Launch of_bias = launch;  // a reduction of input 0 to output 0
             ++of_bias.inputs;

@@ -127,7 +127,7 @@ class ConvolutionGraph : public CudnnGraph {
     }
   }
 
-  // Of d_.x, d_.w or d_.y, whose axes are channels first whatever their order in memory.
+  // The strides of d_.x, d_.w or d_.y. A shape lists the channels first, however the tensor is stored.
   Sizes strides(const Sizes& shape) const {
     if (!d_.channels_last || &shape == &d_.w) return row_major_strides(shape);
     Sizes memory = shape;
