@@ -25,13 +25,6 @@ __host__ __device__ inline Computed<S> widened(S x) {
   return math::convert<Computed<S>>(x);
 }
 
-// Elements that are widened when they are read.
-template <typename S>
-struct Widened {
-  const S* data;
-  __device__ Computed<S> operator[](int64_t i) const { return widened(data[i]); }
-};
-
 // Calls f(S{}) for S = float, double or a 16-bit float: BFloat16 or, for float16, CUDA's own type.
 template <typename F>
 auto dispatch_stored(DType dtype, F&& f) {
