@@ -353,7 +353,7 @@ class Session {
     check(onnx_train_session_device(handle_.get(), &device));
     return device;
   }
-  void swap(const std::string& name, Session& other) {
+  void swap(const std::string& name, Session& other) {  // NOLINT(bugprone-exception-escape): no std::swap
     check(onnx_train_session_swap(handle_.get(), other.handle_.get(), name.c_str()));
   }
   void initialize(uint64_t seed) { check(onnx_train_session_initialize(handle_.get(), seed)); }

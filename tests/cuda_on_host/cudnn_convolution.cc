@@ -52,58 +52,73 @@ struct HostConvolution {
       }
     }
     double *const x = values[0].data(), *const w = values[1].data(), *const y = values[2].data();
+    const int64_t step = stride[2];
     switch (result) {
-      case 0: for_each_product([&](int64_t i, int64_t j, int64_t k) { x[i] += y[k] * w[j]; }); break;
-      case 1: for_each_product([&](int64_t i, int64_t j, int64_t k) { w[j] += y[k] * x[i]; }); break;
-      default: for_each_product([&](int64_t i, int64_t j, int64_t k) { y[k] += x[i] * w[j]; });
+      case 0:
+        for_each_row([&](int64_t i, int64_t j, int64_t k, int64_t n) {
+          for (int64_t m = 0; m < n; ++m) x[i + m * step] += y[k + m] * w[j];
+        });
+        break;
+      case 1:
+        for_each_row([&](int64_t i, int64_t j, int64_t k, int64_t n) {
+          double sum = 0;
+          for (int64_t m = 0; m < n; ++m) sum += y[k + m] * x[i + m * step];
+          w[j] += sum;
+        });
+        break;
+      default:
+        for_each_row([&](int64_t i, int64_t j, int64_t k, int64_t n) {
+          for (int64_t m = 0; m < n; ++m) y[k + m] += x[i + m * step] * w[j];
+        });
     }
     tensors[result].store(values[result]);
   }
 
  private:
-  // Calls f with the positions in x, w and y of each product.
+  // Calls f(i, j, k, n) for each row of n products: those of x from i on, a stride apart, w's element j, and y from k
+  // on.
   template <typename F>
-  void for_each_product(const F& f) const {
+  void for_each_row(const F& f) const {
     const auto &xs = tensors[0].sizes, &ws = tensors[1].sizes, &ys = tensors[2].sizes;
     const int64_t ins = ws[1], outs = ws[0] / (xs[1] / ins);
     for (int64_t n = 0; n < xs[0]; ++n) {
       for (int64_t o = 0; o < ws[0]; ++o) {
         for (int64_t c = 0; c < ins; ++c) {
-          const int64_t x_plane = n * xs[1] + o / outs * ins + c, w_plane = o * ins + c, y_plane = n * ys[1] + o;
-          for_each_place([&](int64_t in, int64_t tap, int64_t out) {
-            f(x_plane * xs[2] * xs[3] * xs[4] + in, w_plane * ws[2] * ws[3] * ws[4] + tap,
-              y_plane * ys[2] * ys[3] * ys[4] + out);
-          });
+          for_each_row_of_planes(n * xs[1] + o / outs * ins + c, o * ins + c, n * ys[1] + o, f);
         }
       }
     }
   }
 
-  // Calls f(position, tap, window) for the windows of one channel.
   template <typename F>
-  void for_each_place(const F& f) const {
+  void for_each_row_of_planes(int64_t x_plane, int64_t w_plane, int64_t y_plane, const F& f) const {
     const auto &xs = tensors[0].sizes, &ws = tensors[1].sizes, &ys = tensors[2].sizes;
-    const auto at = [&](size_t axis, int64_t window, int64_t tap) {
-      return window * stride[axis] + tap * dilation[axis] - begin[axis];
-    };
-    const auto inside = [&](size_t axis, int64_t position) { return position >= 0 && position < xs[axis + 2]; };
-    int64_t tap = 0;
+    int64_t j = w_plane * ws[2] * ws[3] * ws[4];
     for (int64_t kz = 0; kz < ws[2]; ++kz) {
       for (int64_t ky = 0; ky < ws[3]; ++ky) {
-        for (int64_t kx = 0; kx < ws[4]; ++kx, ++tap) {
-          for (int64_t oz = 0; oz < ys[2]; ++oz) {
-            const int64_t z = at(0, oz, kz);
-            for (int64_t oy = 0; inside(0, z) && oy < ys[3]; ++oy) {
-              const int64_t y = at(1, oy, ky);
-              for (int64_t ox = 0; inside(1, y) && ox < ys[4]; ++ox) {
-                const int64_t x = at(2, ox, kx);
-                if (inside(2, x)) f((z * xs[3] + y) * xs[4] + x, tap, (oz * ys[3] + oy) * ys[4] + ox);
-              }
+        for (int64_t kx = 0; kx < ws[4]; ++kx, ++j) {
+          const Windows z = inside(0, kz), y = inside(1, ky), x = inside(2, kx);
+          for (int64_t oz = z.begin; oz < z.end; ++oz) {
+            for (int64_t oy = y.begin; oy < y.end && x.begin < x.end; ++oy) {
+              const int64_t row = (x_plane * xs[2] + oz * stride[0] + z.offset) * xs[3] + oy * stride[1] + y.offset;
+              f(row * xs[4] + x.begin * stride[2] + x.offset, j,
+                ((y_plane * ys[2] + oz) * ys[3] + oy) * ys[4] + x.begin, x.end - x.begin);
             }
           }
         }
       }
     }
+  }
+
+  // The windows in which a tap lies on the image, at window * stride + offset.
+  struct Windows {
+    int64_t begin, end, offset;
+  };
+  Windows inside(size_t axis, int64_t tap) const {
+    const int64_t offset = tap * dilation[axis] - begin[axis], size = tensors[0].sizes[axis + 2];
+    const int64_t first = offset < 0 ? (-offset + stride[axis] - 1) / stride[axis] : 0;
+    const int64_t end = offset < size ? (size - 1 - offset) / stride[axis] + 1 : 0;
+    return {first, std::min(end, tensors[2].sizes[axis + 2]), offset};
   }
 };
 

@@ -30,6 +30,7 @@ struct Gathered {
 };
 
 struct Warp {
+  uint32_t ended = 0, waiting = 0;  // a bit per lane: that has exited; that is at a collective
   alignas(kMostLaneBytes) unsigned char given[kWarp][kMostLaneBytes];
   std::deque<Gathered> gathered;
 };
@@ -38,6 +39,7 @@ enum class State : uint8_t { kNew, kRunnable, kAtCollective, kAtBarrier, kEnded 
 
 struct Thread {
   State state = State::kNew;
+  Index position{};        // threadIdx
   Fiber* fiber = nullptr;  // once it has waited
   uint32_t mask = 0;       // of the collective where it waits
   size_t bytes = 0;        // that it gave there
@@ -59,6 +61,8 @@ struct Variable {
 void copy_bytes(unsigned char* to, const void* from, size_t bytes) {
   if (bytes == 4) {
     __builtin_memcpy(to, from, 4);
+  } else if (bytes == 8) {
+    __builtin_memcpy(to, from, 8);
   } else {
     for (size_t i = 0; i < bytes; ++i)
       static_cast<volatile unsigned char*>(to)[i] = static_cast<const unsigned char*>(from)[i];
@@ -89,8 +93,8 @@ class Machine {
   void resume(int thread);
   void wait(State state);
   void set_current(int thread);
-  bool is_complete(int warp, uint32_t mask) const;
-  void release_warp(int warp, uint32_t mask, size_t bytes);
+  bool is_complete(int w, uint32_t mask) const;
+  void release_warp(int w, uint32_t mask, size_t bytes);
   void open_barrier();
   void* allocate_shared(size_t bytes);
   void begin_shared_memory();
@@ -128,8 +132,7 @@ Machine& machine() {
 
 void Machine::set_current(int thread) {
   current_ = thread;
-  const auto i = static_cast<unsigned>(thread);
-  thread_index = {i % block_size.x, i / block_size.x % block_size.y, i / (block_size.x * block_size.y)};
+  thread_index = threads_[index(thread)].position;
 }
 
 void Machine::fiber_main() {
@@ -148,6 +151,7 @@ void Machine::run_threads() {
     Thread& ended = threads_[index(current_)];
     if (ended.held) ended.held->held_by &= ~(1u << lane());
     ended.state = State::kEnded;
+    warps_[index(current_ / kWarp)].ended |= 1u << lane();
     --live_;
     if (GPU_HOST_RACES || ended.fiber || started_ == order_.size()) return;
     set_current(order_[started_++]);
@@ -177,13 +181,12 @@ void Machine::resume(int thread) {
   (GPU_HOST_RACES ? ended_fibers_ : idle_fibers_).push_back(fiber);
 }
 
-bool Machine::is_complete(int warp, uint32_t mask) const {
+bool Machine::is_complete(int w, uint32_t mask) const {
+  const Warp& warp = warps_[index(w)];
+  if ((mask & warp.ended) != 0) refuse("a warp collective's mask names a lane that has exited");
+  if ((mask & warp.waiting) != mask) return false;
   for (int l = 0; l < kWarp; ++l) {
-    if (!(mask >> l & 1)) continue;
-    const size_t i = index(warp * kWarp + l);
-    if (i >= threads_.size() || threads_[i].state == State::kEnded)
-      refuse("a warp collective's mask names a lane that has exited");
-    if (threads_[i].state != State::kAtCollective || threads_[i].mask != mask) return false;
+    if ((mask >> l & 1) && threads_[index(w * kWarp + l)].mask != mask) return false;
   }
   return true;
 }
@@ -195,6 +198,7 @@ void Machine::release_warp(int w, uint32_t mask, size_t bytes) {
   if (gathered == warp.gathered.end()) gathered = warp.gathered.emplace(warp.gathered.end());
   release(&warp);  // an allocation is a write
   gathered->held_by = mask;
+  warp.waiting &= ~mask;
   for (int l = 0; l < kWarp; ++l) {
     if (!(mask >> l & 1)) continue;
     Thread& thread = threads_[index(w * kWarp + l)];
@@ -215,6 +219,7 @@ const void* Machine::gather(uint32_t mask, const void* value, size_t bytes) {
   copy_bytes(warp.given[lane()], value, bytes);
   thread.mask = mask;
   thread.bytes = bytes;
+  warp.waiting |= 1u << lane();
   release(&warp);
   wait(State::kAtCollective);
   acquire(&warp);
@@ -308,8 +313,13 @@ void Machine::run_block() {
 #endif
   begin_shared_memory();
   release(&begin_tag_);
-  for (Thread& thread : threads_) thread = Thread{};
-  for (Warp& warp : warps_) {
+  for (Thread& thread : threads_) thread = Thread{.position = thread.position};
+  for (size_t w = 0; w < warps_.size(); ++w) {
+    Warp& warp = warps_[w];
+    // Lanes that the block does not have count as ones that have exited.
+    const size_t lanes = std::min<size_t>(kWarp, n - w * kWarp);
+    warp.ended = static_cast<uint32_t>(~uint64_t{0} << lanes);
+    warp.waiting = 0;
     for (Gathered& gathered : warp.gathered) gathered.held_by = 0;
   }
   for (std::vector<PendingCopy>& copies : copies_) copies.clear();
@@ -371,6 +381,9 @@ void Machine::run_grid(dim3 grid, dim3 block, size_t dynamic_bytes, const std::f
   if (dynamic_bytes > kMostSharedBytes) refuse("a launch with too much shared memory");
   body_ = &body;
   threads_.resize(n);
+  for (unsigned i = 0; i < n; ++i) {
+    threads_[i].position = {i % block.x, i / block.x % block.y, i / (block.x * block.y)};
+  }
   warps_.resize((n + kWarp - 1) / kWarp);
   copies_.resize(n);
   dynamic_bytes_ = dynamic_bytes;
