@@ -49,6 +49,23 @@ LOCAL cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescri
   FORWARD(cudnnBackendExecute, handle, plan, variant_pack);
 }
 
+// Called by functions of cudnn-frontend that nobody calls; a compiler that does not optimize keeps them.
+LOCAL cudnnStatus_t cudnnCreateFilterDescriptor(cudnnFilterDescriptor_t* filter) {
+  FORWARD(cudnnCreateFilterDescriptor, filter);
+}
+LOCAL cudnnStatus_t cudnnDestroyFilterDescriptor(cudnnFilterDescriptor_t filter) {
+  FORWARD(cudnnDestroyFilterDescriptor, filter);
+}
+LOCAL cudnnStatus_t cudnnSetFilterNdDescriptor(cudnnFilterDescriptor_t filter, cudnnDataType_t type,
+                                               cudnnTensorFormat_t format, int rank, const int sizes[]) {
+  FORWARD(cudnnSetFilterNdDescriptor, filter, type, format, rank, sizes);
+}
+LOCAL cudnnStatus_t cudnnReorderFilterAndBias(cudnnHandle_t handle, const cudnnFilterDescriptor_t filter,
+                                              cudnnReorderType_t type, const void* from, void* to, int has_bias,
+                                              const void* bias_from, void* bias_to) {
+  FORWARD(cudnnReorderFilterAndBias, handle, filter, type, from, to, has_bias, bias_from, bias_to);
+}
+
 }  // extern "C"
 
 namespace onnx_train::cuda {
