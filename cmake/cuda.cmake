@@ -28,8 +28,8 @@ elseif(ONNX_TRAIN_CUDA)
   message(FATAL_ERROR "ONNX_TRAIN_CUDA needs the CUDA toolkit: run scripts/bootstrap --cuda")
 endif()
 
-# cudnn-frontend without its JSON. It takes a compiler 14 s as it is, 21 s with the least optimization, and runs when plans
-# are made. Headers precompiled with optimization do not serve it.
+# cudnn-frontend without its JSON. A source that includes it compiles in 14 s with -O0 and in 21 s with -O1; its code runs
+# when plans are made. GCC refuses headers that were precompiled with another level of optimization.
 set(cudnn_frontend_options COMPILE_OPTIONS "-O0" COMPILE_DEFINITIONS CUDNN_FRONTEND_SKIP_JSON_LIB
   SKIP_PRECOMPILE_HEADERS ON)
 set(cudnn_frontend_sources kernels/cuda/attention/cudnn.cc kernels/cuda/convolution/cudnn.cc)

@@ -75,8 +75,8 @@ struct HostConvolution {
   }
 
  private:
-  // Calls f(i, j, k, n) for each row of n products: those of x from i on, a stride apart, w's element j, and y from k
-  // on.
+  // Calls f(i, j, k, n) for each row of n products. They multiply x[i], x[i + stride], ..., the weight w[j], and y[k],
+  // y[k + 1], ...: two of the three make the third.
   template <typename F>
   void for_each_row(const F& f) const {
     const auto &xs = tensors[0].sizes, &ws = tensors[1].sizes, &ys = tensors[2].sizes;
@@ -110,7 +110,7 @@ struct HostConvolution {
     }
   }
 
-  // The windows in which a tap lies on the image, at window * stride + offset.
+  // The range of windows whose tap lies inside the image. Its position there is window * stride + offset.
   struct Windows {
     int64_t begin, end, offset;
   };

@@ -49,7 +49,7 @@ LOCAL cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescri
   FORWARD(cudnnBackendExecute, handle, plan, variant_pack);
 }
 
-// Called by functions of cudnn-frontend that nobody calls; a compiler that does not optimize keeps them.
+// Unused functions of cudnn-frontend call these. The compiler keeps such functions when it does not optimize.
 LOCAL cudnnStatus_t cudnnCreateFilterDescriptor(cudnnFilterDescriptor_t* filter) {
   FORWARD(cudnnCreateFilterDescriptor, filter);
 }
