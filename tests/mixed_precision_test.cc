@@ -51,6 +51,11 @@ TEST(MixedPrecision, ActivationsAreRounded) {
   expect_golden("mixed_precision_activations", {training_mode(o), mixed_precision(o)});
 }
 
+TEST(MixedPrecision, ABiasIsRoundedAndAddedBeforeItsProductIs) {
+  const BuildOptions o = options(Precision::kBfloat16);
+  expect_golden("mixed_precision_bias", {training_mode(o), mixed_precision(o)});
+}
+
 TEST(MixedPrecision, GradientsOfProductsAreProductsOfRoundedOperands) {
   const BuildOptions o = options(Precision::kProductsInBfloat16);
   expect_golden("mixed_precision_gradient",
@@ -118,6 +123,45 @@ TEST(MixedPrecision, GradientsGoStraightThroughRounding) {
       const bool rounds = std::string(op) == "RoundGradientTo";
       EXPECT_EQ(dx.at(i), static_cast<double>(rounds ? static_cast<float>(BFloat16(exact)) : exact)) << op;
     }
+  }
+}
+
+// y = x w + bias on operands of bfloat16, rounded; w as PyTorch stores it, or as it is multiplied.
+Model linear_in_bfloat16(bool transposed) {
+  Model model;
+  model.context->opsets[""] = 21;
+  Builder b(model.graph.get());
+  const auto input = [&](const char* name, Dims dims) {
+    const Var given = b.var(model.graph->add_input(name, {DType::kFloat, std::move(dims)}));
+    return cast(cast(given, DType::kBFloat16), DType::kFloat);
+  };
+  const Var x = input("x", {3, 7, 40}), w = input("w", transposed ? Dims{24, 40} : Dims{40, 24});
+  const Var sum = matmul(x, transposed ? transpose(w, {1, 0}) : w) + input("bias", {24});
+  model.graph->add_output(cast(cast(sum, DType::kBFloat16), DType::kFloat).value());
+  return model;
+}
+
+// A processor without products of bfloat16 has a generated kernel add the bias.
+TEST(MixedPrecision, AProductOfBfloat16AddsItsBias) {
+  for (const bool transposed : {false, true}) {
+    const TensorMap given = {{"x", random_tensor(DType::kFloat, {3, 7, 40}, 1)},
+                             {"w", random_tensor(DType::kFloat, transposed ? Shape{24, 40} : Shape{40, 24}, 2)},
+                             {"bias", random_tensor(DType::kFloat, {24}, 3)}};
+    SessionOptions without;
+    without.plan.lowering.on = false;
+    Session plain(linear_in_bfloat16(transposed), without), session(linear_in_bfloat16(transposed));
+    const Tensor expected = plain.run("predict", given).begin()->second,
+                 found = session.run("predict", given).begin()->second;
+    EXPECT_LT(relative_error(found, expected), 0x1p-8);  // sums in another order, of which some round otherwise
+    int products_with_bias = 0, sums = 0;
+    for (const PlanStep& step : session.plan("predict", shapes_of(given)).steps()) {
+      products_with_bias += step.node->op().ends_with("MatMul") && step.node->num_inputs() == 3 &&
+                            step.node->output()->dtype() == DType::kBFloat16;
+      sums += step.node->is("Add") || step.node->is("Fused", kDomain);
+    }
+    const bool has_products = cpu::isa() >= cpu::Isa::kAvx512Bf16;
+    EXPECT_EQ(products_with_bias, has_products ? 1 : 0);
+    EXPECT_EQ(sums, has_products ? 0 : 1);
   }
 }
 

@@ -162,12 +162,22 @@ Epilogue epilogue_of(const NodeSpec& spec) {
   return spec.num_inputs() > 2 && spec.node().op() != "Gemm" ? Epilogue::kBias : Epilogue::kNone;
 }
 
-bool adds_bias(const NodeSpec& spec) {
+namespace {
+
+// Whether Gemm adds C as it is to the product as it is.
+bool adds_c(const NodeSpec& spec) {
   const Node& node = spec.node();
-  const int64_t columns = spec.out_shape().back();
-  return node.attr("alpha", 1.0f) == 1 && node.attr("beta", 1.0f) == 1 && spec.in_type(2) == DType::kFloat &&
-         spec.in_size(2) == columns && !spec.in_shape(2).empty() && spec.in_shape(2).back() == columns;
+  return spec.has_input(2) && node.attr("alpha", 1.0f) == 1 && node.attr("beta", 1.0f) == 1;
 }
+
+}  // namespace
+
+bool adds_bias(const NodeSpec& spec) {
+  const int64_t columns = spec.out_shape().back();
+  return adds_c(spec) && spec.in_size(2) == columns && !spec.in_shape(2).empty() && spec.in_shape(2).back() == columns;
+}
+
+bool adds_matrix(const NodeSpec& spec) { return adds_c(spec) && spec.in_shape(2) == spec.out_shape(); }
 
 bool has_product(DType dtype) {
   return is_float_or_double(dtype) || dtype == DType::kInt32 || dtype == DType::kInt64 || dtype == DType::kUint32 ||

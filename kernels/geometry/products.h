@@ -41,8 +41,9 @@ enum class Epilogue { kNone, kBias, kSumsOfA, kSumsOfB };
 // there; sums are output 1.
 Epilogue epilogue_of(const NodeSpec& spec);
 
-// Whether Gemm's C is a plain bias, one row of n float32 numbers, which the product itself can add.
+// Whether Gemm's C is a plain bias, one row of n numbers, which the product itself can add; or a matrix like y.
 bool adds_bias(const NodeSpec& spec);
+bool adds_matrix(const NodeSpec& spec);
 
 // Element types that MatMul, Gemm and Einsum are defined for and that the runtime stores.
 bool has_product(DType dtype);

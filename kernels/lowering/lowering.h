@@ -87,7 +87,8 @@ bool move_bfloat16(Model& model);
 bool bfloat16_products(Model& model, const Device& device);
 
 // A product adds the bias that follows it, and sums up the operand whose sums are the gradient of a bias, where
-// `device` has such a kernel. Runs after bfloat16_products and narrow_storage, and before fuse_elementwise.
+// `device` has such a kernel. Runs after bfloat16_products and before narrow_storage, which makes the bias and the
+// result 16-bit.
 bool product_epilogues(Model& model, const Device& device);
 
 // Gives each reader of a widened value its own Cast: the value that is alive between the forward and backward pass is
@@ -101,6 +102,9 @@ bool narrow_before_moves(Model& model);
 // A kernel of `device` that can read and write 16-bit floats absorbs the casts around its node: Cast, Softmax, Cast
 // becomes one onnx_train.Softmax, which computes in float32 and rounds like the Cast did. Runs after widen_at_readers.
 bool narrow_storage(Model& model, const Device& device);
+
+// Merges the Casts to 16 bits of weights and inputs into one call of a function Casts, before all other nodes.
+bool merge_casts(Model& model);
 
 // The same for LSTM, GRU and RNN, forward and backward, whose operands mixed precision has rounded: their products read
 // bfloat16 operands and sum in another order.

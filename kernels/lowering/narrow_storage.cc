@@ -40,7 +40,10 @@ class Narrowed {
     Node* call = add_call();
     if (!find_kernel(device, *call)) {
       graph_.remove(call);
-      return false;
+      if (!reads || !writes) return false;
+      // Some kernels round what they write and read float32.
+      std::fill(sources_.begin(), sources_.end(), nullptr);
+      return replace(device);
     }
     graph_.context().functions.push_back(function_);
     std::set<Node*> widenings;

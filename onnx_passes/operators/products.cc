@@ -48,9 +48,10 @@ std::vector<Operator> product_operators() {
           .in_precision(PrecisionRole::kProduct)
           .weights_at({0, 1, 2}),
       Operator{"Einsum", "x more* -> y", "", kSchema, check_equation}.weights_at({0, 1, 2, 3}),
-      Operator{"MatMul", kOurMatMul, kDomain, kSchema, nullptr, OperatorKind::kProduct}.narrow({0, 1}, {0}),
-      Operator{"Gemm", kOurGemm, kDomain, kSchema, nullptr, OperatorKind::kProduct}.narrow({0, 1}, {0}),
-      Operator{"TransposedMatMul", kTransposed, kDomain, kSchema, nullptr, OperatorKind::kProduct}.narrow({0, 1}, {0}),
+      Operator{"MatMul", kOurMatMul, kDomain, kSchema, nullptr, OperatorKind::kProduct}.narrow({0, 1, 2}, {0}),
+      Operator{"Gemm", kOurGemm, kDomain, kSchema, nullptr, OperatorKind::kProduct}.narrow({0, 1, 2}, {0}),
+      Operator{"TransposedMatMul", kTransposed, kDomain, kSchema, nullptr, OperatorKind::kProduct}.narrow({0, 1, 2},
+                                                                                                          {0}),
   };
 }
 

@@ -41,7 +41,8 @@ std::vector<Operator> training_operators() {
        "w[R, S...] rows[P, S...] places:int64[P] learning_rate:float[] grad_scale:float[] -> next_w[R, S...]", kDomain,
        kOne},
       {"Updates", "x*:any -> y*:any", kDomain},  // the kernel reads the calls in its body
-      {"Fused", "x*:any -> y*:any", kDomain},    // so does this one
+      {"Casts", "x*:any -> y*:any", kDomain},    // so do these
+      {"Fused", "x*:any -> y*:any", kDomain},
       Operator{"Dropout", kDropout, kDomain, kOne}.narrow({0}, {0}).in_precision(PrecisionRole::kActivation),
       {"RandomUniform", kDraw, kDomain, kOne},
       {"RandomNormal", kDraw, kDomain, kOne},

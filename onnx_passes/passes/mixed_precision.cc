@@ -18,11 +18,19 @@ using Role = PrecisionRole;
 
 Role role_of(const Node& node) { return operator_of(node).precision; }
 
-// Operands 0 and 1; a bias is added to the float32 sums and is not rounded.
 constexpr int kOperands = 2;
 
 bool has_float32_operands(const Node& node) {
   return node.input(0)->dtype() == DType::kFloat && node.input(1)->dtype() == DType::kFloat;
+}
+
+// Whether `bias` is one row that is added to each row of `sums`.
+bool is_row_of(const Value& bias, const Value& sums) {
+  if (!bias.type().is_static() || !sums.has_rank() || sums.rank() < 2) return false;
+  const Shape row = bias.type().shape();
+  const Dim& columns = sums.type().dims->back();
+  return !row.empty() && static_cast<int64_t>(row.size()) <= sums.rank() && num_elements(row) == row.back() &&
+         columns.known() && columns.value() == row.back();
 }
 
 // X, W, R and h0.
@@ -126,8 +134,28 @@ class MixedPrecision {
       Value* operand = rounded(node->input(i), node);
       node->set_input(i, narrow ? rounded_to_8_bits(operand, node) : operand);
     }
-    convert_result(node->output(), /*round=*/all_);
+    if (!all_ || !round_bias(node)) convert_result(node->output(), /*round=*/all_);
     if (narrow) round_gradient_to_8_bits(node->output());
+  }
+
+  // A bias is rounded, too, and added to the float32 sums: an Add of it, which alone reads the product, is what is
+  // rounded, not the product. Returns whether there is such an Add.
+  bool round_bias(Node* product) {
+    if (!product->is("Gemm") && !product->is("MatMul")) return false;
+    const Value* sums = product->output();
+    if (product->num_inputs() > kOperands && product->input(kOperands)) {
+      if (!is_row_of(*product->input(kOperands), *sums)) return false;
+      product->set_input(kOperands, rounded(product->input(kOperands), product));
+      return false;
+    }
+    if (sums->uses().size() != 1 || graph_.is_output(sums)) return false;
+    const Use use = sums->uses()[0];
+    const int bias = 1 - use.index;
+    if (!use.node->is("Add") || !is_row_of(*use.node->input(bias), *sums)) return false;
+    use.node->set_input(bias, rounded(use.node->input(bias), use.node));
+    changed_ = true;
+    activations_.insert(sums);
+    return true;
   }
 
   // Whether the node is a MatMul or Gemm with a weight whose sizes 8-bit products on accelerators take: multiples
@@ -166,6 +194,7 @@ class MixedPrecision {
     Var result = call(b, "RoundGradientTo", {b.var(product)}, rounding());
     result = call(b, "RoundGradientTo", {result}, {{"to", static_cast<int>(DType::kFloat8E5M2)}});
     for (const Use& use : readers) use.node->set_input(use.index, result.value());
+    activations_.insert(result.value());
   }
 
   void convert_recurrent(Node* node) {

@@ -17,6 +17,13 @@
 #include "tests/cuda_on_host/cudnn_graphs.h"
 #include "tests/cuda_on_host/gpu_on_host.h"
 
+#ifdef __SANITIZE_ADDRESS__
+// What NVIDIA's libraries keep as long as the program runs.
+extern "C" const char* __lsan_default_suppressions() {  // NOLINT(bugprone-reserved-identifier): its name
+  return "leak:libcublasLt\nleak:libcudnn\n";
+}
+#endif
+
 namespace {
 
 using cudnn_on_host::Addresses;

@@ -72,6 +72,27 @@ TEST(CudaProductEpilogues, ALinearLayerIsOneNodeForwardsAndOneForItsWeightAndBia
   EXPECT_EQ(counts["Add"] + counts["ReduceSum"] + counts["Fused"], 0);
 }
 
+// What mixed precision makes of a linear layer: its bias and its result are of 16 bits, too.
+TEST(CudaProductEpilogues, AResultOf16BitsTakesABiasOf16Bits) {
+  for (const DType type : {DType::kBFloat16, DType::kFloat16}) {
+    for (const bool is_gemm : {false, true}) {
+      SCOPED_TRACE(testing::Message() << name(type) << is_gemm);
+      const auto rounded = [&](Var v) { return cast(cast(v, type), DType::kFloat); };
+      std::map<std::string, int> counts;
+      expect_as_on_cpu(
+          model_of(
+              type,
+              [&](const Layer& l) -> std::vector<Var> {
+                const Var w = transpose(l.w, {1, 0}), bias = rounded(l.bias);
+                return {rounded(is_gemm ? l.x.builder().op("Gemm", {l.rows(l.x), w, bias}) : matmul(l.x, w) + bias)};
+              }),
+          &counts);
+      EXPECT_EQ(counts["Add"] + counts["Fused"], 0);
+      EXPECT_EQ(counts["Cast"] + counts["Casts"], 2);  // one of the inputs and one of the result
+    }
+  }
+}
+
 TEST(CudaTf32, ProductsRoundTheirOperandsWhenTheyMay) {
   const Model model = model_of(DType::kFloat, gradients_of_linear);
   Session exact(clone(model), on(&cuda_device()));

@@ -27,6 +27,7 @@ import tool
 SECONDS = 10  # of processor time; under sanitizers, which are about four times as slow, SANITIZED_SECONDS
 SANITIZED_SECONDS = 40
 MEMORY = 4 << 30
+PROGRESS_SECONDS = 60  # between two lines that say how far a run is
 SMALL_FILE = 600  # bytes: what the disk has room for in the kind full_disk
 
 
@@ -115,9 +116,14 @@ def run(path, count, first=0, kinds=tuple(fuzz_cases.KINDS), report=lambda text:
         seeds = fuzz_cases.Seeds(command.expect_success, tool.ROOT, Path(seeds_folder))
         seeds.make(kinds)
         end = time.monotonic() + seconds
+        said = time.monotonic()
         for number in range(first, first + count):
-            if time.monotonic() >= end:
+            now = time.monotonic()
+            if now >= end:
                 break
+            if now - said >= PROGRESS_SECONDS:
+                report(f"{counts['commands']} commands, {len(complaints)} not handled; next is case {number}")
+                said = now
             kind = kinds[number % len(kinds)]
             folder = Path(tempfile.mkdtemp(prefix="fuzz"))
             try:

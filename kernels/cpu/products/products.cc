@@ -99,9 +99,11 @@ std::function<void(const Launch&)> fill_with_c(const Shape& c, int64_t m, int64_
   };
 }
 
-Prepared prepare_matmul(const NodeSpec& spec) { return prepare_product(spec, matmul_product(spec)); }
+bool has_bias(const NodeSpec& spec) { return epilogue_of(spec) == Epilogue::kBias; }
+
+Prepared prepare_matmul(const NodeSpec& spec) { return prepare_product(spec, matmul_product(spec), has_bias(spec)); }
 Prepared prepare_transposed_matmul(const NodeSpec& spec) {
-  return prepare_product(spec, transposed_matmul_product(spec));
+  return prepare_product(spec, transposed_matmul_product(spec), has_bias(spec));
 }
 
 Prepared prepare_gemm(const NodeSpec& spec) {
@@ -109,7 +111,7 @@ Prepared prepare_gemm(const NodeSpec& spec) {
   const double beta = spec.node().attr("beta", 1.0f);
   const bool has_c = spec.has_input(2) && beta != 0;
   // Any other C is written to y first, and the product accumulates onto it.
-  const bool bias = has_c && p.k > 0 && spec.out_type() != DType::kDouble && adds_bias(spec);
+  const bool bias = has_c && p.k > 0 && spec.in_type(2) == DType::kFloat && adds_bias(spec);
   if (!has_c || bias) return prepare_product(spec, p, bias);
   p.accumulate = true;
   Prepared product = prepare_product(spec, p);
@@ -162,7 +164,10 @@ std::vector<Kernel> product_kernels() {
   const auto is_bfloat16_gemm = [](const NodeSpec& spec) {
     return is_bfloat16_product(spec) && (spec.out_type() == DType::kFloat || !spec.has_input(2) || adds_bias(spec));
   };
-  // Variants that do more than multiply are for devices that gain by it.
+  const auto is_bfloat16_with_bias = [](const NodeSpec& spec) {
+    return has_bias(spec) && spec.in_size(0) > 0 && spec.in_size(1) > 0 && is_bfloat16_product(spec);
+  };
+  // In float32 what else products can do is for devices that gain by it.
   const auto plain = [](const std::function<bool(const NodeSpec&)>& takes) {
     return [takes](const NodeSpec& spec) { return epilogue_of(spec) == Epilogue::kNone && takes(spec); };
   };
@@ -174,6 +179,8 @@ std::vector<Kernel> product_kernels() {
       {"MatMul", plain(is_bfloat16_product), prepare_matmul, kDomain},
       {"Gemm", plain(is_bfloat16_gemm), prepare_gemm, kDomain},
       {"TransposedMatMul", plain(is_bfloat16_product), prepare_transposed_matmul, kDomain},
+      {"MatMul", is_bfloat16_with_bias, prepare_matmul, kDomain},
+      {"TransposedMatMul", is_bfloat16_with_bias, prepare_transposed_matmul, kDomain},
   };
 }
 

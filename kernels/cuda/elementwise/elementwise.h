@@ -16,5 +16,6 @@ std::vector<Kernel> activation_gradient_rows();  // activation_gradients.cu
 std::vector<Kernel> comparison_rows();           // comparisons.cu
 std::vector<Kernel> logic_rows();                // logic.cu
 std::vector<Kernel> cast_rows();                 // casts.cu
+std::vector<Kernel> cast_tensors_rows();         // cast_tensors.cu
 
 }  // namespace onnx_train::cuda

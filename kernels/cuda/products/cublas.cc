@@ -259,7 +259,7 @@ LibraryProduct::LibraryProduct(LibraryProduct&&) noexcept = default;
 size_t LibraryProduct::workspace() const { return state_->workspace; }
 
 void LibraryProduct::run(const Launch& launch, const void* a, const void* b, void* y, const void* vector,
-                         void* workspace) const {
+                         void* workspace, const void* c) const {
   State& s = *state_;
   if (s.epilogue != Epilogue::kNone) s.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, vector);
   const double alpha = s.product.alpha, beta = s.product.accumulate ? 1 : 0;
@@ -269,8 +269,9 @@ void LibraryProduct::run(const Launch& launch, const void* a, const void* b, voi
   if (s.is_swapped) std::swap(a, b);
   for (const Start& start : s.starts) {
     char* const to = static_cast<char*>(y) + start.y;
+    const void* const from = c ? static_cast<const char*>(c) + start.y : to;
     check_library(cublasLtMatmul(library(), s.description, alpha_at, static_cast<const char*>(b) + start.b, s.b->get(),
-                                 static_cast<const char*>(a) + start.a, s.a->get(), beta_at, to, s.y->get(), to,
+                                 static_cast<const char*>(a) + start.a, s.a->get(), beta_at, from, s.y->get(), to,
                                  s.y->get(), &s.algorithm, workspace, s.workspace, stream_of(launch)),
                   "cublasLtMatmul");
   }

@@ -32,8 +32,10 @@ class LibraryProduct {
   LibraryProduct(LibraryProduct&&) noexcept;
 
   size_t workspace() const;  // bytes
-  // Addresses of the first elements; `vector` is null without an epilogue.
-  void run(const Launch& launch, const void* a, const void* b, void* y, const void* vector, void* workspace) const;
+  // Addresses of the first elements; `vector` is null without an epilogue. A product that accumulates adds to `c`,
+  // which has the layout of y, or to y if it is null.
+  void run(const Launch& launch, const void* a, const void* b, void* y, const void* vector, void* workspace,
+           const void* c = nullptr) const;
 
  private:
   struct State;

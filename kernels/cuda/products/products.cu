@@ -151,14 +151,31 @@ std::function<void(const Launch&)> fill(const Shape& c, const Product& p, double
   };
 }
 
+// Whether C is of the type of y, as the library needs it, and a bias or like y.
+bool library_adds_c(const NodeSpec& spec) {
+  return is_float(spec.out_type()) && spec.in_type(2) == spec.out_type() && spec.in_size(0) > 0 &&
+         spec.in_size(1) > 0 && (adds_bias(spec) || adds_matrix(spec));
+}
+
+Prepared prepare_sum_with_c(const NodeSpec& spec, Product p) {
+  p.accumulate = true;
+  const auto product = std::make_shared<LibraryProduct>(p, types_of(spec));
+  return {[product](const Launch& launch) {
+            product->run(launch, launch.inputs[0], launch.inputs[1], launch.outputs[0], nullptr, launch.workspace,
+                         launch.inputs[2]);
+          },
+          product->workspace()};
+}
+
 Prepared prepare_gemm(const NodeSpec& spec) {
   Product p = gemm_product(spec);
   if (epilogue_of(spec) != Epilogue::kNone) return prepare_product(spec, p, epilogue_of(spec));
   const double beta = spec.node().attr("beta", 1.0f);
   const bool has_c = spec.has_input(2) && beta != 0;
-  // The library adds a bias of the type of y.
-  const bool bias = has_c && p.k > 0 && spec.out_type() == DType::kFloat && adds_bias(spec);
-  if (!has_c || bias) return prepare_product(spec, p, bias ? Epilogue::kBias : Epilogue::kNone);
+  if (!has_c) return prepare_product(spec, p);
+  if (library_adds_c(spec)) {
+    return adds_bias(spec) ? prepare_product(spec, p, Epilogue::kBias) : prepare_sum_with_c(spec, p);
+  }
   p.accumulate = true;
   const Prepared product = prepare_product(spec, p);
   const auto first =
@@ -176,8 +193,8 @@ bool has_library_types(const NodeSpec& spec) {
   return spec.in_type(1) == spec.in_type(0) && has_library_product(spec.in_type(), spec.out_type());
 }
 
-// Operands of 16 bits, whose sums are float32, or an epilogue. C or a bias is float32, and so is y then: it is added
-// before rounding.
+// Operands of 16 bits, whose sums are float32, or an epilogue. C or a bias has the type of y, and is added before
+// rounding.
 bool supports_variant(const NodeSpec& spec) {
   const bool is_float32 = spec.out_type() == DType::kFloat;
   const Epilogue epilogue = epilogue_of(spec);
@@ -186,8 +203,10 @@ bool supports_variant(const NodeSpec& spec) {
            spec.in_shape(0).size() == 2 && spec.in_shape(1).size() == 2 && spec.in_size(0) > 0 && spec.in_size(1) > 0;
   }
   if (!(spec.num_inputs() > 2 && spec.has_input(2))) return supports(spec) || has_library_types(spec);
-  const bool adds = epilogue == Epilogue::kNone || (spec.in_size(0) > 0 && spec.in_size(1) > 0);
-  return adds && has_library_types(spec) && is_float32 && spec.in_type(2) == DType::kFloat;
+  if (!has_library_types(spec) || spec.in_type(2) != spec.out_type()) return false;
+  const bool library_adds =
+      epilogue == Epilogue::kBias ? spec.in_size(0) > 0 && spec.in_size(1) > 0 : library_adds_c(spec);
+  return library_adds || (is_float32 && epilogue == Epilogue::kNone);
 }
 
 Prepared prepare_matmul(const NodeSpec& spec) { return prepare_product(spec, matmul_product(spec), epilogue_of(spec)); }

@@ -2,20 +2,23 @@
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/reduction/leader.h"
 #include "kernels/cuda/support/rows.h"
+#include "kernels/cuda/support/stored.h"
 #include "kernels/dispatch.h"
 #include "kernels/geometry/broadcast.h"
+#include "onnx_passes/functions/functions.h"
 
 namespace onnx_train::cuda {
 namespace {
 
-template <int kRowThreads, typename T>
-__global__ void find_extremum(AxisView view, LeaderOrder order, const T* x, int64_t* y) {
+template <int kRowThreads, typename S>
+__global__ void find_extremum(AxisView view, LeaderOrder order, const S* x, int64_t* y) {
   using Threads = RowThreads<kRowThreads>;
+  using T = Computed<S>;
   if (Threads::row() >= view.lines()) return;
-  const T* const line = x + view.line(Threads::row());
+  const S* const line = x + view.line(Threads::row());
   Leader<T> best{T{}, -1};
   for (int64_t i = Threads::first(); i < view.size; i += kRowThreads) {
-    best = order.best(best, {line[i * view.inner], i});
+    best = order.best(best, {widened(line[i * view.inner]), i});
   }
   best = Threads::merge(best, [=](const Leader<T>& a, const Leader<T>& b) { return order.best(a, b); });
   if (Threads::first() == 0) y[Threads::row()] = best.index;
@@ -26,21 +29,25 @@ Prepared prepare_extremum(const NodeSpec& spec) {
   const Extremum extremum = extremum_of(spec);
   const AxisView x = extremum.x;
   const LeaderOrder order{kLargest, extremum.last};
-  Prepared prepared;
-  prepared.run = dispatch_numeric(spec.in_type(0), [&]<typename T>(T) -> std::function<void(const Launch&)> {
+  const auto prepare = [&]<typename S>(S) -> std::function<void(const Launch&)> {
     return [=](const Launch& launch) {
       const auto run = [&]<int kRowThreads>(std::integral_constant<int, kRowThreads>) {
-        enqueue(launch, "find_extremum", find_extremum<kRowThreads, T>, row_blocks<kRowThreads>(x.lines()), kThreads, 0,
-                x, order, launch.in<T>(0), launch.out<int64_t>());
+        enqueue(launch, "find_extremum", find_extremum<kRowThreads, S>, row_blocks<kRowThreads>(x.lines()), kThreads, 0,
+                x, order, launch.in<S>(0), launch.out<int64_t>());
       };
-      if constexpr (sizeof(T) < 4 || std::is_unsigned_v<T>) {  // rare types: one kernel serves all shapes
+      if constexpr (sizeof(Computed<S>) < 4 || std::is_unsigned_v<S>) {  // rare types: one kernel serves all shapes
         run(std::integral_constant<int, gpu::kWarpSize>());
       } else {
         dispatch_row_threads(x.lines(), x.size, x.inner == 1, run);
       }
     };
-  });
-  return prepared;
+  };
+  const DType type = spec.in_type(0);
+  return {is_half(type) ? dispatch_stored(type, prepare) : dispatch_numeric(type, prepare)};
+}
+
+bool supports_narrow(const NodeSpec& spec) {
+  return is_half(spec.in_type(0)) && spec.out_size() * spec.in_size(0) != 0;
 }
 
 // 1 at the first maximum of each line, 0 elsewhere. A NaN is a maximum only where it is the first element. y may be x.
@@ -84,6 +91,8 @@ std::vector<Kernel> extremum_kernels() {
   return {
       {"ArgMax", supports_extremum, prepare_extremum<true>},
       {"ArgMin", supports_extremum, prepare_extremum<false>},
+      {"ArgMax", supports_narrow, prepare_extremum<true>, kDomain},
+      {"ArgMin", supports_narrow, prepare_extremum<false>, kDomain},
       {"Hardmax", [](const NodeSpec& spec) { return is_float_or_double(spec.in_type()); }, prepare_hardmax},
   };
 }
