@@ -104,8 +104,8 @@ class CpuDevice : public Device {
     passes.push_back({"bfloat16_products", [this](Model& model) { return bfloat16_products(model, *this); }});
     passes.push_back({"widen_at_readers", widen_at_readers});
     passes.push_back({"remove_dead_nodes", remove_dead_nodes});
-    passes.push_back({"narrow_before_moves", narrow_before_moves});
     passes.push_back({"product_epilogues", [this](Model& model) { return product_epilogues(model, *this); }});
+    passes.push_back({"narrow_before_moves", narrow_before_moves});
     passes.push_back({"bfloat16_recurrences", [this](Model& model) { return bfloat16_recurrences(model, *this); }});
     passes.push_back({"narrow_storage", [this](Model& model) { return narrow_storage(model, *this); }});
     passes.push_back({"fuse_elementwise", [](Model& model) { return fuse_elementwise(model, cpu::can_fuse); }});

@@ -91,6 +91,10 @@ bool bfloat16_products(Model& model, const Device& device);
 // result 16-bit.
 bool product_epilogues(Model& model, const Device& device);
 
+// In a sum of products each product adds to what there is before it, where `device` has such a kernel. Runs after
+// product_epilogues, whose products add nothing, and before narrow_storage.
+bool sum_products(Model& model, const Device& device);
+
 // Gives each reader of a widened value its own Cast: the value that is alive between the forward and backward pass is
 // then bfloat16, and an element-wise kernel may absorb the Cast.
 bool widen_at_readers(Model& model);

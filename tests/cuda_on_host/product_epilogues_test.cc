@@ -127,6 +127,93 @@ TEST(CudaProductEpilogues, BothOperandsAndAllTypesHaveSums) {
   }
 }
 
+// ---- Sums of products
+
+// The gradient of a layer's input.
+Var input_gradient(const Layer& l) { return matmul(l.rows(l.dy), l.w); }
+
+TEST(CudaSumProducts, EachProductAddsToWhatIsThereBeforeIt) {
+  std::map<std::string, int> counts;
+  expect_as_on_cpu(model_of(DType::kFloat,
+                            [](const Layer& l) -> std::vector<Var> {
+                              const Var first = reshape(input_gradient(l), l.x.type().shape());
+                              const Var second = reshape(matmul(l.rows(l.dy * l.dy), l.w), l.x.type().shape());
+                              return {l.x + (first + second)};
+                            }),
+                   &counts);
+  EXPECT_EQ(counts["Add"] + counts["Fused"], 0);
+  EXPECT_EQ(counts["Gemm"] + counts["MatMul"], 2);
+}
+
+TEST(CudaSumProducts, OneProductOf16BitsAddsATermOf16Bits) {
+  for (const DType type : {DType::kBFloat16, DType::kFloat16}) {
+    for (const bool behind_a_view : {false, true}) {
+      SCOPED_TRACE(testing::Message() << name(type) << behind_a_view);
+      std::map<std::string, int> counts;
+      expect_as_on_cpu(model_of(type,
+                                [&](const Layer& l) -> std::vector<Var> {
+                                  const Var x = behind_a_view ? l.x : l.rows(l.x), dx = input_gradient(l);
+                                  const Var sum = (behind_a_view ? reshape(dx, x.type().shape()) : dx) + x;
+                                  return {cast(cast(sum, type), DType::kFloat)};
+                                }),
+                       &counts);
+      EXPECT_EQ(counts["Add"] + counts["Fused"], 0);
+      EXPECT_EQ(counts["Cast"] + counts["Casts"], 2);  // one of the inputs and one of the result
+    }
+  }
+}
+
+TEST(CudaSumProducts, TermsOf16BitsComeLastAmongSeveralProducts) {
+  std::map<std::string, int> counts;
+  expect_as_on_cpu(model_of(DType::kBFloat16,
+                            [](const Layer& l) -> std::vector<Var> {
+                              const Var second = matmul(l.rows(l.dy), l.w * 2.0);
+                              const Var sum = l.rows(l.x) + input_gradient(l) + second;
+                              return {cast(cast(sum, DType::kBFloat16), DType::kFloat)};
+                            }),
+                   &counts);
+  EXPECT_EQ(counts["Add"], 0);
+  EXPECT_LE(counts["Fused"], 3);
+}
+
+TEST(CudaSumProducts, OtherSumsStay) {
+  const std::function<std::vector<Var>(const Layer&)> models[] = {
+      // The other term is made of the product, or read elsewhere; so is the product; terms of another shape.
+      [](const Layer& l) -> std::vector<Var> {
+        const Var dx = input_gradient(l);
+        return {dx + l.rows(l.x), dx};
+      },
+      [](const Layer& l) -> std::vector<Var> {
+        const Var dx = input_gradient(l);
+        return {dx + l.x.builder().op("Softmax", {dx})};
+      },
+      [](const Layer& l) -> std::vector<Var> { return {input_gradient(l) + reduce_sum(l.rows(l.x), {1}, true)}; },
+      [](const Layer& l) -> std::vector<Var> {
+        const Var dx = input_gradient(l);
+        return {dx + dx};
+      },
+  };
+  for (const auto& outputs : models) {
+    std::map<std::string, int> counts;
+    expect_as_on_cpu(model_of(DType::kFloat, outputs), &counts);
+    EXPECT_EQ(counts["Add"] + counts["Fused"], 1);
+  }
+}
+
+// A product whose operand is made of the sum so far cannot wait for it, and one before the other term keeps its place.
+TEST(CudaSumProducts, ATermThatComesLaterIsAddedAtTheEnd) {
+  std::map<std::string, int> counts;
+  expect_as_on_cpu(model_of(DType::kFloat,
+                            [](const Layer& l) -> std::vector<Var> {
+                              const Var dx = input_gradient(l);
+                              const Var later = l.x.builder().op("Softmax", {l.rows(l.x)});
+                              const Var again = matmul(l.rows(l.dy), l.w * reduce_sum(later, {0, 1}, false));
+                              return {dx + later + again};
+                            }),
+                   &counts);
+  EXPECT_GE(counts["Add"] + counts["Fused"], 1);
+}
+
 TEST(CudaProductEpilogues, SumsThatTheProductNeedsOrThatAreOtherwiseStay) {
   const std::function<std::vector<Var>(const Layer&)> models[] = {
       // The other operand follows from the sums.

@@ -164,7 +164,8 @@ Prepared prepare_sum_with_c(const NodeSpec& spec, Product p) {
             product->run(launch, launch.inputs[0], launch.inputs[1], launch.outputs[0], nullptr, launch.workspace,
                          launch.inputs[2]);
           },
-          product->workspace()};
+          product->workspace(),
+          {{0, 2}}};
 }
 
 Prepared prepare_gemm(const NodeSpec& spec) {
