@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <fstream>
 #include <sstream>
+#include <tuple>
 
 #include "kernels/lowering/lowering.h"
 #include "onnx_passes/ir/error.h"
@@ -58,6 +59,26 @@ TEST(FoldTransposes, MakesAViewOfWhatMovesNothing) {
   EXPECT_EQ(count(text("4,n,3,5", "0,2,1,3", "4,3,n,5")), 1);
   expect_same_numbers(text("4,1,3,5", "0,2,1,3", "4,3,1,5"), {{"x", random_tensor(DType::kFloat, {4, 1, 3, 5})}});
   expect_same_numbers(text("4,n,3,5", "0,2,1,3", "4,3,n,5"), {{"x", random_tensor(DType::kFloat, {4, 1, 3, 5})}});
+}
+
+// A product takes the transpose of its rounded result if its rows stay together.
+TEST(FoldTransposes, PassesTheRoundingOfAProduct) {
+  const auto text = [](const char* permutation, const char* result) {
+    return concat(R"(<ir_version: 10, opset_import: ["" : 21]> g (float[2,3,4,5] a, float[2,3,5,6] b) => (float[)",
+                  result, "] y) {\n  p = MatMul (a, b)\n  n = Cast <to = 16> (p)\n  w = Cast <to = 1> (n)\n",
+                  "  y = Transpose <perm = [", permutation, "]> (w)\n}");
+  };
+  const TensorMap inputs = {{"a", random_tensor(DType::kFloat, {2, 3, 4, 5}, 1)},
+                            {"b", random_tensor(DType::kFloat, {2, 3, 5, 6}, 2)}};
+  for (const auto& [permutation, result, folds] :
+       {std::tuple("0,2,1,3", "2,4,3,6", true), {"1,0,3,2", "3,2,6,4", true}, {"2,3,0,1", "4,6,2,3", false}}) {
+    Model model = from_text(text(permutation, result));
+    infer_types(model.graph.get());
+    fold_transposes(model);
+    const Node* last = model.graph->find("y")->producer();
+    EXPECT_EQ(last->op(), folds ? "Cast" : "Transpose") << permutation;
+    expect_same_numbers(text(permutation, result), inputs);
+  }
 }
 
 TEST(FoldTransposes, SwapsTheFlagsOfGemm) {

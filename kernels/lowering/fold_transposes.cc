@@ -128,6 +128,26 @@ Node* transpose_behind(const Value* product) {
   return reader->is("Transpose") ? reader : nullptr;
 }
 
+// Whether the value is a MatMul, or its Casts, that nothing else reads.
+bool is_cast_product(const Value* value) {
+  while (is_read_once(value) && value->producer() && value->producer()->is("Cast")) value = value->producer()->input(0);
+  return is_read_once(value) && value->producer() && value->producer()->is("MatMul");
+}
+
+// transpose(cast(a b)) -> cast(transpose(a b)): mixed precision rounds the product.
+bool move_in_front_of_cast(Node* node) {
+  if (!node->is("Cast") || !is_cast_product(node->input(0))) return false;
+  Node* transpose = transpose_behind(node->output());
+  if (!transpose) return false;
+  const Permutation permutation = permutation_of(*transpose);
+  if (permutation.back() < std::ssize(permutation) - 2) return false;  // the product cannot take it
+  Builder b = in_place_of(transpose);
+  const Var moved = b.op("Transpose", {b.var(node->input(0))}, {{"perm", permutation}});
+  replace(transpose, b.like(*node, {moved})[0]);
+  node->graph().remove(node);
+  return true;
+}
+
 // y = transpose(a b); `y` is the order of its axes in memory.
 struct FoldedProduct {
   Operand a, b;
@@ -216,8 +236,9 @@ bool view_moved_ones(Node* node) {
 bool fold_transposes(Model& model) {
   bool changed = false;
   // A rounded value passes two casts; transposes that were separated by them are merged now.
-  for (auto rewrite : {move_out_of_reshapes, merge_transposes, move_behind_scale, move_behind_cast, move_behind_cast,
-                       merge_transposes, fold_into_matmul, fold_into_gemm, fold_behind_gemm, view_moved_ones}) {
+  for (auto rewrite :
+       {move_out_of_reshapes, merge_transposes, move_behind_scale, move_behind_cast, move_behind_cast, merge_transposes,
+        move_in_front_of_cast, fold_into_matmul, fold_into_gemm, fold_behind_gemm, view_moved_ones}) {
     // In reverse order: nodes that a rewrite removes besides the current node come after it.
     Node* previous = nullptr;
     for (Node* node = model.graph->last(); node; node = previous) {
