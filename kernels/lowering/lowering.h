@@ -58,6 +58,10 @@ bool add_gather_gradients(Model& model);
 // Folds transposes before and after products into the products.
 bool fold_transposes(Model& model);
 
+// Gathers of each entry of an axis, by constant indices, become pieces of x with that axis in front, which are views.
+// Runs before fold_transposes, which merges the Transpose with others.
+bool split_selections(Model& model);
+
 // Replaces groups of element-wise nodes, with broadcasts, reductions and their element-wise consumers, by calls of
 // `Fused`: one function per group, whose body they become. `can_fuse` tells which nodes the device's kernel supports.
 // See fusion_region.h.
