@@ -1,6 +1,7 @@
 // x[:, 0], x[:, 1], .. for all entries of an axis: the columns of a table of categories, or queries, keys and values of
 // one product. Each is a Gather, which copies, and all of them together read the memory of x once for each entry. With
-// the axis in front, by one Transpose or none, each is a contiguous piece of x, which the plan makes a view.
+// the axis in front, by one Transpose or none, each is a contiguous piece of x, which the plan makes a view where the
+// device can address it.
 #include <map>
 #include <numeric>
 #include <set>
