@@ -69,5 +69,31 @@ TEST(SplitSelections, MakesViewsOfAllEntries) {
   }
 }
 
+// What is selected may be a selection.
+TEST(SplitSelections, FollowsOneAnother) {
+  const std::string model_text = R"(<ir_version: 10, opset_import: ["" : 21]> g (float[2,2,3] x) => (float[3] y)
+      <int64 zero = {0}, int64 one = {1}> {
+    a = Gather (x, zero)
+    b = Gather (x, one)
+    c = Gather (a, zero)
+    d = Gather (a, one)
+    e = Gather (b, one)
+    f = Gather (b, zero)
+    g = Sub (c, d)
+    h = Div (e, f)
+    y = Mul (g, h)
+  })";
+  Model model = from_text(model_text);
+  infer_types(model.graph.get());
+  EXPECT_TRUE(split_selections(model));
+  EXPECT_EQ(count_of(model, "Gather"), 0);
+  EXPECT_EQ(count_of(model, "Split"), 3);
+  SessionOptions without;
+  without.plan.lowering.on = false;
+  Session lowered(from_text(model_text)), plain(from_text(model_text), without);
+  const TensorMap given = {{"x", random_tensor(DType::kFloat, {2, 2, 3})}};
+  EXPECT_LT(relative_error(lowered.run("predict", given).at("y"), plain.run("predict", given).at("y")), 1e-6);
+}
+
 }  // namespace
 }  // namespace onnx_train

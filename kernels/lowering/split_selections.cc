@@ -22,11 +22,12 @@ struct Selection {
 
 // The nodes x[.., entry, ..], of one axis.
 struct Selections {
-  Value* x;
   int64_t axis;
   std::vector<Selection> all;
 
-  int64_t size() const { return x->type().shape()[static_cast<size_t>(axis)]; }
+  // Another one after x, a selection itself, has become a piece.
+  Value* x() const { return all.front().gather->input(0); }
+  int64_t size() const { return x()->type().shape()[static_cast<size_t>(axis)]; }
   bool cover_axis() const {
     std::set<int64_t> entries;
     for (const Selection& selection : all) entries.insert(selection.entry);
@@ -41,13 +42,13 @@ std::vector<Selections> find_selections(const Graph& graph) {
     const Value* index = node->input(1);
     const Tensor constant = index->has_rank() && index->rank() == 0 ? constant_of(index) : Tensor();
     if (constant.empty()) continue;
-    Value* x = node->input(0);
+    const Value* x = node->input(0);
     int64_t axis = node->attr("axis", 0), entry = constant.to_ints()[0];
     if (axis < 0) axis += x->rank();
     const int64_t size = x->type().shape()[static_cast<size_t>(axis)];
     if (entry < 0) entry += size;
     if (entry < 0 || entry >= size) continue;
-    found.try_emplace({x->id(), axis}, Selections{x, axis, {}}).first->second.all.push_back({node, entry});
+    found.try_emplace({x->id(), axis}, Selections{axis, {}}).first->second.all.push_back({node, entry});
   }
   std::vector<Selections> result;
   for (auto& [_, selections] : found) result.push_back(std::move(selections));
@@ -55,7 +56,8 @@ std::vector<Selections> find_selections(const Graph& graph) {
 }
 
 void split(const Selections& selections) {
-  const auto& [x, axis, all] = selections;
+  const auto& [axis, all] = selections;
+  Value* const x = selections.x();
   Builder b(&x->graph(), all.front().gather);
   b.set_name(x->name());
   Shape shape = x->type().shape(), permutation(shape.size());

@@ -148,7 +148,9 @@ class SumProducts {
   // Of the node that makes the term.
   int position(const Term& term) const {
     const Node* node = term.product ? term.product : stored(term)->producer();
-    return node ? position_.at(node) : -1;
+    if (!node) return -1;
+    while (!position_.contains(node)) node = node->next();  // a new node stands before the one that it replaces
+    return position_.at(node);
   }
 
   Graph& graph_;

@@ -176,6 +176,18 @@ TEST(CudaSumProducts, TermsOf16BitsComeLastAmongSeveralProducts) {
   EXPECT_LE(counts["Fused"], 3);
 }
 
+// The sum in front is read twice, so it is a term of the other one.
+TEST(CudaSumProducts, ASumMayBeATermOfAnother) {
+  std::map<std::string, int> counts;
+  expect_as_on_cpu(model_of(DType::kFloat,
+                            [](const Layer& l) -> std::vector<Var> {
+                              const Var x = l.rows(l.x), first = x + input_gradient(l);
+                              return {first + matmul(l.rows(l.dy) * 2.0, l.w), first};
+                            }),
+                   &counts);
+  EXPECT_EQ(counts["Add"], 0);
+}
+
 TEST(CudaSumProducts, OtherSumsStay) {
   const std::function<std::vector<Var>(const Layer&)> models[] = {
       // The other term is made of the product, or read elsewhere; so is the product; terms of another shape.
