@@ -20,7 +20,7 @@
 #ifdef __SANITIZE_ADDRESS__
 // What NVIDIA's libraries keep as long as the program runs.
 extern "C" const char* __lsan_default_suppressions() {  // NOLINT(bugprone-reserved-identifier): its name
-  return "leak:libcublasLt\nleak:libcudnn\n";
+  return "leak:libcublasLt\nleak:libcudnn\nleak:libnvrtc\n";
 }
 #endif
 
