@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "kernels/lowering/lowering.h"
+#include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/inference.h"
 #include "runtime/session.h"
@@ -79,6 +80,21 @@ TEST(FoldTransposes, PassesTheRoundingOfAProduct) {
     EXPECT_EQ(last->op(), folds ? "Cast" : "Transpose") << permutation;
     expect_same_numbers(text(permutation, result), inputs);
   }
+}
+
+TEST(FoldTransposes, PassesAChainOfRoundingsAtOnce) {
+  std::string text = R"(<ir_version: 10, opset_import: ["" : 21]>
+      g (float[2,3,4,5] a, float[2,3,5,6] b) => (float[2,4,3,6] y) { v0 = MatMul (a, b) )";
+  constexpr int kPairs = 20000;
+  for (int i = 0; i < kPairs; ++i) {
+    text += concat("n", i, " = Cast <to = 16> (v", i, ") v", i + 1, " = Cast <to = 1> (n", i, ") ");
+  }
+  text += concat("y = Transpose <perm = [0,2,1,3]> (v", kPairs, ") }");
+  Model model = from_text(text);
+  infer_types(model.graph.get());
+  EXPECT_TRUE(fold_transposes(model));
+  EXPECT_EQ(count_nodes(model, "Cast"), 2 * kPairs);
+  EXPECT_TRUE(model.graph->first()->is("TransposedMatMul", kDomain));
 }
 
 TEST(FoldTransposes, SwapsTheFlagsOfGemm) {

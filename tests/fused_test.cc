@@ -28,11 +28,7 @@ TEST(FuseElementwise, TakesChainsWithTheirViewsAndReductions) {
   expect_golden("fuse_elementwise", {{"fuse_elementwise", fuse}, {"remove_dead_nodes", remove_dead_nodes}});
 }
 
-int count_fused(const Model& model) {
-  int count = 0;
-  for (const Node* node = model.graph->first(); node; node = node->next()) count += node->is("Fused", kDomain);
-  return count;
-}
+int count_fused(const Model& model) { return count_nodes(model, "Fused", kDomain); }
 
 Model fused(const std::string& text) {
   Model model = from_text("<ir_version: 10, opset_import: [\"\" : 21]>\n" + text);

@@ -46,6 +46,12 @@ std::vector<Tensor> run_node(const std::string& op, const std::vector<Tensor>& i
   return node.outputs();
 }
 
+int count_nodes(const Model& model, const std::string& op, const std::string& domain) {
+  int count = 0;
+  for (const Node* node = model.graph->first(); node; node = node->next()) count += node->is(op, domain);
+  return count;
+}
+
 Tensor random_tensor(DType dtype, Shape shape, unsigned seed) {
   Tensor tensor(dtype, std::move(shape));
   std::mt19937 bits(seed);

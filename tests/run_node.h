@@ -29,6 +29,9 @@ class PreparedNode {
 std::vector<Tensor> run_node(const std::string& op, const std::vector<Tensor>& inputs, const Attrs& attrs = {},
                              int num_outputs = 1, const std::string& domain = "");
 
+// How many nodes of an operator the graph of a model has.
+int count_nodes(const Model& model, const std::string& op, const std::string& domain = "");
+
 // Values drawn from [-1, 1], the same for each call with the same arguments.
 Tensor random_tensor(DType dtype, Shape shape, unsigned seed = 1);
 

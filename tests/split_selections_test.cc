@@ -24,12 +24,6 @@ std::string text(const std::string& shape, int axis, const std::vector<int>& ent
                 nodes, "  y = Identity (y", entries.size() - 1, ")\n}");
 }
 
-int count_of(const Model& model, const char* op) {
-  int count = 0;
-  for (const Node* node = model.graph->first(); node; node = node->next()) count += node->is(op);
-  return count;
-}
-
 TEST(SplitSelections, MakesViewsOfAllEntries) {
   struct Case {
     const char* shape;
@@ -54,9 +48,9 @@ TEST(SplitSelections, MakesViewsOfAllEntries) {
     Model model = from_text(model_text);
     infer_types(model.graph.get());
     EXPECT_EQ(split_selections(model), c.splits > 0);
-    EXPECT_EQ(count_of(model, "Split"), c.splits);
-    EXPECT_EQ(count_of(model, "Transpose"), c.transposes);
-    EXPECT_EQ(count_of(model, "Gather"), c.splits > 0 ? 0 : static_cast<int>(c.entries.size()));
+    EXPECT_EQ(count_nodes(model, "Split"), c.splits);
+    EXPECT_EQ(count_nodes(model, "Transpose"), c.transposes);
+    EXPECT_EQ(count_nodes(model, "Gather"), c.splits > 0 ? 0 : static_cast<int>(c.entries.size()));
     SessionOptions without;
     without.plan.lowering.without = {"split_selections"};
     Session lowered(from_text(model_text)), plain(from_text(model_text), without);
@@ -86,8 +80,8 @@ TEST(SplitSelections, FollowsOneAnother) {
   Model model = from_text(model_text);
   infer_types(model.graph.get());
   EXPECT_TRUE(split_selections(model));
-  EXPECT_EQ(count_of(model, "Gather"), 0);
-  EXPECT_EQ(count_of(model, "Split"), 3);
+  EXPECT_EQ(count_nodes(model, "Gather"), 0);
+  EXPECT_EQ(count_nodes(model, "Split"), 3);
   SessionOptions without;
   without.plan.lowering.on = false;
   Session lowered(from_text(model_text)), plain(from_text(model_text), without);

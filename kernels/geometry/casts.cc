@@ -1,7 +1,6 @@
 #include "kernels/geometry/casts.h"
 
-#include <algorithm>
-
+#include "kernels/geometry/places.h"
 #include "kernels/lowering/outline.h"
 #include "kernels/lowering/widened.h"
 #include "onnx_passes/ir/onnx.h"
@@ -11,15 +10,13 @@ namespace onnx_train {
 std::vector<TensorCast> tensor_casts(const NodeSpec& spec) {
   const onnx::FunctionProto* body = function_of(spec.node());
   if (!body || spec.num_outputs() == 0) return {};
-  const auto position = [](const auto& names, const std::string& name) {
-    return static_cast<int>(std::find(names.begin(), names.end(), name) - names.begin());
-  };
+  const Places inputs = places_of(body->input()), outputs = places_of(body->output());
   std::vector<TensorCast> casts;
   for (const onnx::NodeProto& node : body->node()) {
     if (node.op_type() != "Cast" || !node.domain().empty()) return {};
-    const int input = position(body->input(), node.input(0)), output = position(body->output(), node.output(0));
-    const bool fits = input < spec.num_inputs() && output < spec.num_outputs() && spec.has_input(input) &&
-                      spec.has_output(output) && spec.in_type(input) == DType::kFloat &&
+    const int input = place_of(inputs, node.input(0)), output = place_of(outputs, node.output(0));
+    const bool fits = input >= 0 && output >= 0 && input < spec.num_inputs() && output < spec.num_outputs() &&
+                      spec.has_input(input) && spec.has_output(output) && spec.in_type(input) == DType::kFloat &&
                       is_narrow_type(spec.out_type(output)) && spec.out_type(output) == spec.out_type(0);
     if (!fits) return {};
     casts.push_back({input, output, spec.in_size(input)});

@@ -4,6 +4,7 @@
 #include <map>
 
 #include "kernels/dispatch.h"
+#include "kernels/geometry/places.h"
 #include "kernels/lowering/outline.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/error.h"
@@ -14,14 +15,6 @@
 
 namespace onnx_train {
 namespace {
-
-using Places = std::map<std::string, int>;
-
-// The input or output number of the kernel's node that a name in `places` refers to; -1 if the name is empty.
-int place_of(const Places& places, const std::string& name) {
-  const auto found = places.find(name);
-  return found == places.end() ? -1 : found->second;
-}
 
 double number(const onnx::NodeProto& node, const std::string& name) {
   for (const onnx::AttributeProto& a : node.attribute()) {
@@ -164,9 +157,7 @@ bool supports_all(const NodeSpec& spec) {
 
 MultiTensorUpdate describe_all(const NodeSpec& spec) {
   const onnx::FunctionProto& body = *function_of(spec.node());
-  Operands operands{spec, {}, {}};
-  for (int i = 0; i < body.input_size(); ++i) operands.inputs.emplace(body.input(i), i);
-  for (int i = 0; i < body.output_size(); ++i) operands.outputs.emplace(body.output(i), i);
+  Operands operands{spec, places_of(body.input()), places_of(body.output())};
   MultiTensorUpdate all;
   for (const onnx::NodeProto& node : body.node()) {
     if (node.op_type() == "Constant") {

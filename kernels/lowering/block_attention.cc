@@ -6,8 +6,8 @@
 
 #include "kernels/functions/functions.h"
 #include "kernels/lowering/attention_pattern.h"
+#include "kernels/lowering/positions.h"
 #include "kernels/lowering/widened.h"
-#include "onnx_passes/ir/tables.h"
 
 namespace onnx_train {
 namespace {
@@ -16,8 +16,6 @@ int64_t keys_of(const Attention& a) {
   const Shape k = a.k.value->type().shape();
   return k[static_cast<size_t>(a.k.permutation[k.size() - 2])];
 }
-
-using Places = NodeTable<int>;
 
 Attrs common_attributes(const Attention& a) {
   return {{"perm_q", a.q.permutation},
@@ -53,8 +51,8 @@ Var stored_result(Builder& b, const Attention& a, Var y) {
   return cast(b.var(roundings[0]->output()), DType::kFloat);
 }
 
-void add_backward(const Attention& a, const std::vector<Var>& forward, const Places& places) {
-  const bool dp_first = places.at(a.dp_product) < places.at(a.dv_product);
+void add_backward(const Attention& a, const std::vector<Var>& forward, const Positions& positions) {
+  const bool dp_first = positions.of(a.dp_product) < positions.of(a.dv_product);
   Builder b(&a.pv_product->graph(), dp_first ? a.dp_product : a.dv_product);
   b.set_name(a.dq.value->name());
   Attrs attrs = common_attributes(a);
@@ -74,12 +72,13 @@ void add_backward(const Attention& a, const std::vector<Var>& forward, const Pla
   graph.replace(a.dv.value, gradients[2].value());
 }
 
-void rewrite(Attention a, const Places& places) {
+void rewrite(Attention a, const Positions& positions) {
   Graph& graph = a.pv_product->graph();
   const std::vector<Var> forward = add_forward(a);
-  if (a.trains) add_backward(a, forward, places);
+  if (a.trains) add_backward(a, forward, positions);
   graph.replace(a.y.value, forward[0].value());
-  std::sort(a.nodes.begin(), a.nodes.end(), [&](const Node* x, const Node* y) { return places.at(x) > places.at(y); });
+  std::sort(a.nodes.begin(), a.nodes.end(),
+            [&](const Node* x, const Node* y) { return positions.of(x) > positions.of(y); });
   for (Node* node : a.nodes) graph.remove(node);
 }
 
@@ -87,17 +86,15 @@ void rewrite(Attention a, const Places& places) {
 
 bool block_attention(Model& model, int64_t least_keys, bool through_roundings) {
   std::vector<Node*> softmaxes;
-  Places places;
-  int place = 0;
+  const Positions positions(*model.graph);
   for (Node* node = model.graph->first(); node; node = node->next()) {
-    places[node] = place++;
     if (node->is("Softmax")) softmaxes.push_back(node);
   }
   bool changed = false;
   for (Node* softmax : softmaxes) {
     std::optional<Attention> attention = find_attention(softmax, through_roundings);
     if (!attention || keys_of(*attention) < least_keys) continue;
-    rewrite(std::move(*attention), places);
+    rewrite(std::move(*attention), positions);
     changed = true;
   }
   return changed;

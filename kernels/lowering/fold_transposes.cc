@@ -128,23 +128,21 @@ Node* transpose_behind(const Value* product) {
   return reader->is("Transpose") ? reader : nullptr;
 }
 
-// Whether the value is a MatMul, or its Casts, that nothing else reads.
-bool is_cast_product(const Value* value) {
-  while (is_read_once(value) && value->producer() && value->producer()->is("Cast")) value = value->producer()->input(0);
-  return is_read_once(value) && value->producer() && value->producer()->is("MatMul");
-}
-
 // transpose(cast(a b)) -> cast(transpose(a b)): mixed precision rounds the product.
-bool move_in_front_of_cast(Node* node) {
-  if (!node->is("Cast") || !is_cast_product(node->input(0))) return false;
-  Node* transpose = transpose_behind(node->output());
-  if (!transpose) return false;
-  const Permutation permutation = permutation_of(*transpose);
+bool move_in_front_of_casts(Node* node) {
+  if (!node->is("MatMul")) return false;
+  std::vector<Node*> casts;
+  Node* reader = only_reader(node->output());
+  for (; reader && reader->is("Cast"); reader = only_reader(reader->output())) casts.push_back(reader);
+  if (casts.empty() || !reader || !reader->is("Transpose")) return false;
+  if (!reader->input(0)->has_rank() || reader->input(0)->rank() < 2) return false;
+  const Permutation permutation = permutation_of(*reader);
   if (permutation.back() < std::ssize(permutation) - 2) return false;  // the product cannot take it
-  Builder b = in_place_of(transpose);
-  const Var moved = b.op("Transpose", {b.var(node->input(0))}, {{"perm", permutation}});
-  replace(transpose, b.like(*node, {moved})[0]);
-  node->graph().remove(node);
+  Builder b = in_place_of(reader);
+  Var moved = b.op("Transpose", {b.var(node->output())}, {{"perm", permutation}});
+  for (const Node* cast : casts) moved = b.like(*cast, {moved})[0];
+  replace(reader, moved);
+  for (; !casts.empty(); casts.pop_back()) node->graph().remove(casts.back());
   return true;
 }
 
@@ -238,7 +236,7 @@ bool fold_transposes(Model& model) {
   // A rounded value passes two casts; transposes that were separated by them are merged now.
   for (auto rewrite :
        {move_out_of_reshapes, merge_transposes, move_behind_scale, move_behind_cast, move_behind_cast, merge_transposes,
-        move_in_front_of_cast, fold_into_matmul, fold_into_gemm, fold_behind_gemm, view_moved_ones}) {
+        move_in_front_of_casts, fold_into_matmul, fold_into_gemm, fold_behind_gemm, view_moved_ones}) {
     // In reverse order: nodes that a rewrite removes besides the current node come after it.
     Node* previous = nullptr;
     for (Node* node = model.graph->last(); node; node = previous) {

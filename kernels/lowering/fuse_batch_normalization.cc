@@ -7,29 +7,12 @@
 
 #include "kernels/functions/functions.h"
 #include "kernels/lowering/lowering.h"
+#include "kernels/lowering/positions.h"
 #include "kernels/lowering/readers.h"
 #include "kernels/lowering/widened.h"
-#include "onnx_passes/ir/tables.h"
 
 namespace onnx_train {
 namespace {
-
-// The positions of the nodes in the graph.
-class Places {
- public:
-  explicit Places(const Graph& graph) {
-    int place = 0;
-    for (const Node* node = graph.first(); node; node = node->next()) places_[node] = place++;
-  }
-  bool is_before(const Value* value, const Node* node) const {
-    return !value->producer() || places_.at(value->producer()) < places_.at(node);
-  }
-  // Gives the new `node` the position of `other`, which follows it directly and is about to be removed.
-  void add(const Node* node, const Node* other) { places_[node] = places_.at(other); }
-
- private:
-  NodeTable<int> places_;
-};
 
 bool has_kernels(const TensorType& type) {
   return type.is_static() && (type.dtype == DType::kFloat || type.dtype == DType::kDouble);
@@ -97,7 +80,7 @@ void remove_unread(Node* last) {
 }
 
 // y = relu(normalization + residual); the residual may be absent.
-void join(Node* normalization, Value* residual, Node* relu, bool rounded, Places& places) {
+void join(Node* normalization, Value* residual, Node* relu, bool rounded, Positions& positions) {
   Graph& graph = relu->graph();
   Builder b(&graph, normalization);
   b.set_name(relu->output()->name());
@@ -108,7 +91,7 @@ void join(Node* normalization, Value* residual, Node* relu, bool rounded, Places
   Attrs attrs = with_relu(*normalization);
   if (rounded) attrs.emplace_back("round_to", static_cast<int>(DType::kBFloat16));
   const std::vector<Var> outputs = call_lowered(b, normalization->op(), trains ? 3 : 1, inputs, attrs);
-  places.add(outputs[0].value()->producer(), normalization);
+  positions.add(outputs[0].value()->producer(), normalization);
   graph.replace(relu->output(), outputs[0].value());
   for (int i = 1; i < normalization->num_outputs(); ++i) {
     if (normalization->output(i)) graph.replace(normalization->output(i), outputs[static_cast<size_t>(i)].value());
@@ -116,13 +99,13 @@ void join(Node* normalization, Value* residual, Node* relu, bool rounded, Places
   remove_unread(relu);
 }
 
-bool join_forward(Node* relu, Places& places) {
+bool join_forward(Node* relu, Positions& positions) {
   if (!relu->is("Relu")) return false;
   Value* x = relu->input(0);
   const TensorType type = x->type();
   const bool rounded = before_rounding(x);
   if (Node* normalization = normalization_before(x, type, rounded)) {
-    join(normalization, nullptr, relu, rounded, places);
+    join(normalization, nullptr, relu, rounded, positions);
     return true;
   }
   Node* sum = producer_read_once(x, rounded);
@@ -130,8 +113,8 @@ bool join_forward(Node* relu, Places& places) {
   for (int i = 0; i < 2; ++i) {
     Value* residual = sum->input(1 - i);
     Node* normalization = normalization_before(sum->input(i), type, rounded);
-    if (!normalization || residual->type() != type || !places.is_before(residual, normalization)) continue;
-    join(normalization, residual, relu, rounded, places);
+    if (!normalization || residual->type() != type || !positions.is_before(residual, normalization)) continue;
+    join(normalization, residual, relu, rounded, positions);
     return true;
   }
   return false;
@@ -149,13 +132,13 @@ Node* rectification_before(const Value* dz) {
 }
 
 // The joint gradient takes the position of the gradient of Relu, so its other operands must be computed before that.
-bool join_backward(Node* gradient, Places& places) {
+bool join_backward(Node* gradient, Positions& positions) {
   if (!gradient->is("BatchNormalizationGrad", kDomain) || has_epilogue(*gradient) || !gradient->output(0)) return false;
   Value* dz = gradient->input(4);
   Node* relu = rectification_before(dz);
   if (!relu) return false;
   for (int i = 0; i < 4; ++i) {
-    if (!places.is_before(gradient->input(i), relu)) return false;
+    if (!positions.is_before(gradient->input(i), relu)) return false;
   }
   Graph& graph = relu->graph();
   Builder b(&graph, relu);
@@ -165,7 +148,7 @@ bool join_backward(Node* gradient, Places& places) {
   for (Value* input : relu->inputs()) inputs.push_back(b.var(input));
   const int num_outputs = producer_read_once(dz, dz != relu->output()) ? 3 : 4;
   const std::vector<Var> outputs = call_lowered(b, gradient->op(), num_outputs, inputs, with_relu(*gradient));
-  places.add(outputs[0].value()->producer(), relu);
+  positions.add(outputs[0].value()->producer(), relu);
   replace_outputs(gradient, outputs);
   if (num_outputs == 4) {
     graph.replace(relu->output(), outputs[3].value());
@@ -180,11 +163,11 @@ bool join_backward(Node* gradient, Places& places) {
 bool fuse_batch_normalization(Model& model) {
   bool changed = false;
   for (auto* rewrite : {join_forward, join_backward}) {
-    Places places(*model.graph);
+    Positions positions(*model.graph);
     Node* next = nullptr;
     for (Node* node = model.graph->first(); node; node = next) {
       next = node->next();
-      changed = rewrite(node, places) || changed;
+      changed = rewrite(node, positions) || changed;
     }
   }
   return changed;

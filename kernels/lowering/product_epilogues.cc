@@ -7,30 +7,14 @@
 #include "kernels/functions/functions.h"
 #include "kernels/lowering/fusion_region.h"
 #include "kernels/lowering/lowering.h"
+#include "kernels/lowering/positions.h"
+#include "kernels/lowering/products.h"
 #include "kernels/lowering/readers.h"
 #include "kernels/lowering/widened.h"
-#include "onnx_passes/ir/tables.h"
+#include "onnx_passes/ir/rows.h"
 
 namespace onnx_train {
 namespace {
-
-bool is_product(const Node& node) {
-  const bool is_ours = node.is("MatMul", kDomain) || node.is("TransposedMatMul", kDomain) || node.is("Gemm", kDomain);
-  const int inputs = node.num_inputs() > 2 && !node.input(2) ? 2 : node.num_inputs();
-  return (is_ours || node.is("MatMul") || node.is("Gemm")) && inputs == 2 && node.num_outputs() == 1 &&
-         node.attr("alpha", 1.0f) == 1;
-}
-
-Attrs attributes(const Node& product) {
-  Attrs attrs;
-  for (const char* name : {"transA", "transB"}) {
-    if (product.attr(name, 0) != 0) attrs.emplace_back(name, 1);
-  }
-  for (const char* name : {"perm_a", "perm_b", "perm_y"}) {
-    if (product.op() == "TransposedMatMul") attrs.emplace_back(name, product.attr(name, Shape{}));
-  }
-  return attrs;
-}
 
 // The number of columns of a value that is seen as rows; 0 for a scalar, or if it is not known.
 int64_t columns(const Value& value) {
@@ -45,10 +29,7 @@ bool keeps_rows(const Node& node) {
 
 class ProductEpilogues {
  public:
-  ProductEpilogues(Graph* graph, const Device& device) : graph_(*graph), device_(device) {
-    int position = 0;
-    for (const Node* node = graph->first(); node; node = node->next()) position_[node] = position++;
-  }
+  ProductEpilogues(Graph* graph, const Device& device) : graph_(*graph), device_(device), positions_(*graph) {}
 
   bool run() {
     std::vector<Node*> found;  // products are removed as well, so the graph is not traversed meanwhile
@@ -68,22 +49,17 @@ class ProductEpilogues {
   bool add_bias(Node* add, int i) {
     Value *y = add->input(i), *bias = add->input(1 - i);
     Node* product = y->producer();
-    if (!product || !is_product(*product) || !is_read_once(y) || !is_row_of(*bias, *y)) return false;
+    if (!product || !is_plain_product(*product) || !is_read_once(y) || !is_row_of(*bias, *y)) return false;
     Builder b(&graph_, add);
     b.set_name(add->output()->name());
-    const auto made = call_lowered(
-        b, product->op(), 1, {b.var(product->input(0)), b.var(product->input(1)), b.var(bias)}, attributes(*product));
+    const auto made =
+        call_lowered(b, product->op(), 1, {b.var(product->input(0)), b.var(product->input(1)), b.var(bias)},
+                     layout_of_product(*product));
     if (!runs(made, add)) return false;
     graph_.replace(add->output(), made[0].value());
     graph_.remove(add);
     graph_.remove(product);
     return true;
-  }
-
-  static bool is_row_of(const Value& bias, const Value& y) {
-    if (!bias.type().is_static() || !y.type().is_static() || bias.dtype() != y.dtype()) return false;
-    return y.rank() > 1 && bias.rank() > 0 && bias.rank() <= y.rank() && columns(bias) == columns(y) &&
-           num_elements_of(bias) == columns(y);
   }
 
   // ---- The sums of an operand
@@ -92,17 +68,18 @@ class ProductEpilogues {
     Value* rows = sum->input(0);
     if (!sums_columns(*sum)) return false;
     while (rows->producer() && keeps_rows(*rows->producer())) rows = rows->producer()->input(0);
-    return sum_operand(sum, rows);
-  }
-
-  // The same for the products that read `value`, as it is or in another form.
-  bool sum_operand(Node* sum, const Value* value) {
-    for (const Use& use : std::vector<Use>(value->uses())) {
-      Node* reader = use.node;
-      if (&reader->graph() != &graph_) continue;
-      const bool done = keeps_rows(*reader) ? sum_operand(sum, reader->output())
-                                            : sums_over_rows(*reader, use.index) && sum_in(sum, reader, use.index);
-      if (done) return true;
+    // The products that read `rows`, as it is or in another form.
+    for (std::vector<const Value*> forms = {rows}; !forms.empty();) {
+      const Value* form = forms.back();
+      forms.pop_back();
+      for (const Use& use : std::vector<Use>(form->uses())) {
+        if (&use.node->graph() != &graph_) continue;
+        if (keeps_rows(*use.node)) {
+          forms.push_back(use.node->output());
+        } else if (sums_over_rows(*use.node, use.index) && sum_in(sum, use.node, use.index)) {
+          return true;
+        }
+      }
     }
     return false;
   }
@@ -116,7 +93,7 @@ class ProductEpilogues {
 
   // Whether the node is a product of two matrices that sums over the rows of operand `i`.
   static bool sums_over_rows(const Node& node, int i) {
-    if (!is_product(node) || i > 1 || node.input(0)->rank() != 2 || node.input(1)->rank() != 2) return false;
+    if (!is_plain_product(node) || i > 1 || node.input(0)->rank() != 2 || node.input(1)->rank() != 2) return false;
     const Shape permutation = node.attr(i == 0 ? "perm_a" : "perm_b", Shape{});
     const bool is_transposed = node.attr(i == 0 ? "transA" : "transB", 0) != 0 || permutation == Shape{1, 0};
     return is_transposed == (i == 0);
@@ -127,7 +104,7 @@ class ProductEpilogues {
     if (!place) return false;
     Builder b(&graph_, place);
     b.set_name(product->output()->name());
-    Attrs attrs = attributes(*product);
+    Attrs attrs = layout_of_product(*product);
     attrs.emplace_back("sums_of", operand);
     const auto made = call_lowered(b, product->op(), 2, {b.var(product->input(0)), b.var(product->input(1))}, attrs);
     if (!runs(made, place)) return false;
@@ -136,7 +113,7 @@ class ProductEpilogues {
     Var sums = made[1];
     if (shape.size() > 1) {
       sums = reshape(sums, b.ints(shape));
-      position_[sums.value()->producer()] = position(place);
+      positions_.add(sums.value()->producer(), place);
     }
     graph_.replace(product->output(), made[0].value());
     graph_.replace(sum->output(), sums.value());
@@ -148,12 +125,11 @@ class ProductEpilogues {
   // The node before which both results can be made: the product, or the sum; null if neither.
   Node* place_of(Node* sum, Node* product) const {
     const auto& readers = sum->output()->uses();
-    const auto is_after = [&](const Node* node) { return position(node) > position(product); };
+    const auto is_after = [&](const Node* node) { return positions_.of(node) > positions_.of(product); };
     if (std::all_of(readers.begin(), readers.end(), [&](const Use& use) { return is_after(use.node); })) return product;
-    const auto is_before = [&](const Value* value) {
-      return !value->producer() || position(value->producer()) < position(sum);
-    };
-    return is_before(product->input(0)) && is_before(product->input(1)) && !is_after(sum) ? sum : nullptr;
+    const bool has_operands =
+        positions_.is_before(product->input(0), sum) && positions_.is_before(product->input(1), sum);
+    return has_operands && !is_after(sum) ? sum : nullptr;
   }
 
   // ---- Nodes
@@ -161,18 +137,15 @@ class ProductEpilogues {
   // Whether the device has a kernel for the node that was made before `place`; else it is removed again.
   bool runs(const std::vector<Var>& made, const Node* place) {
     Node* node = made[0].value()->producer();
-    position_[node] = position(place);
+    positions_.add(node, place);
     if (find_kernel(device_, *node)) return true;
     graph_.remove(node);
     return false;
   }
 
-  // In the graph as it was. A node that this pass made has the position of the one before which it stands.
-  int position(const Node* node) const { return position_.at(node); }
-
   Graph& graph_;
   const Device& device_;
-  NodeTable<int> position_;
+  Positions positions_;
 };
 
 }  // namespace

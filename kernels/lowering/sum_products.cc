@@ -9,9 +9,10 @@
 #include "kernels/device.h"
 #include "kernels/functions/functions.h"
 #include "kernels/lowering/lowering.h"
+#include "kernels/lowering/positions.h"
+#include "kernels/lowering/products.h"
 #include "kernels/lowering/readers.h"
 #include "kernels/lowering/widened.h"
-#include "onnx_passes/ir/tables.h"
 
 namespace onnx_train {
 namespace {
@@ -20,28 +21,18 @@ bool has_shape_of(const Value& a, const Value& b) {
   return a.type().is_static() && b.type().is_static() && a.dtype() == b.dtype() && a.type().shape() == b.type().shape();
 }
 
-// Whether the node is a product of two matrices and nothing more.
-bool is_plain_product(const Node& node) {
-  const bool is_matmul = node.is("MatMul") || node.is("MatMul", kDomain);
-  if (!is_matmul && !node.is("Gemm") && !node.is("Gemm", kDomain)) return false;
-  const bool adds = node.num_inputs() > 2 && node.input(2);
-  return !adds && node.num_outputs() == 1 && node.attr("alpha", 1.0f) == 1 && node.input(0)->rank() == 2 &&
-         node.input(1)->rank() == 2;
-}
-
-// The product of which `value` is a view that nothing else reads; null if it is something else.
+// The product of two matrices of which `value` is a view that nothing else reads; null if it is something else.
 Node* product_of(const Value* value) {
   while (is_read_once(value) && value->producer() && is_view(*value->producer())) value = value->producer()->input(0);
   Node* node = value->producer();
-  return node && is_plain_product(*node) && is_read_once(value) ? node : nullptr;
+  if (!node || !is_plain_product(*node) || !is_read_once(value)) return nullptr;
+  return node->op() != "TransposedMatMul" && node->input(0)->rank() == 2 && node->input(1)->rank() == 2 ? node
+                                                                                                        : nullptr;
 }
 
 class SumProducts {
  public:
-  SumProducts(Graph* graph, const Device& device) : graph_(*graph), device_(device) {
-    int position = 0;
-    for (const Node* node = graph->first(); node; node = node->next()) position_[node] = position++;
-  }
+  SumProducts(Graph* graph, const Device& device) : graph_(*graph), device_(device), positions_(*graph) {}
 
   bool run() {
     std::vector<Node*> sums;
@@ -65,24 +56,27 @@ class SumProducts {
     return reader && reader->is("Add") && value->producer()->is("Add") && has_shape_of(*value, *reader->output());
   }
 
-  // Appends the terms of a sum that have its shape to `terms`; returns false if one has another.
-  static bool add_terms(const Node& sum, std::vector<Term>* terms) {
-    for (Value* value : sum.inputs()) {
-      if (!has_shape_of(*value, *sum.output())) return false;
-      const bool is_sum = value->producer() && value->producer()->is("Add") && is_term(value);
-      if (!is_sum) {
-        terms->push_back({value, product_of(value)});
-      } else if (!add_terms(*value->producer(), terms)) {
-        return false;
+  // The terms of a sum, which all have its shape; empty if one has another.
+  static std::vector<Term> terms_of(const Node& sum) {
+    std::vector<Term> terms;
+    for (std::vector<const Node*> sums = {&sum}; !sums.empty();) {
+      const Node* adds = sums.back();
+      sums.pop_back();
+      for (Value* value : adds->inputs()) {
+        if (!has_shape_of(*value, *sum.output())) return {};
+        if (value->producer() && value->producer()->is("Add") && is_term(value)) {
+          sums.push_back(value->producer());
+        } else {
+          terms.push_back({value, product_of(value)});
+        }
       }
     }
-    return true;
+    return terms;
   }
 
   bool fold(Node* sum) {
-    std::vector<Term> products, wide, narrow, all;
-    if (!add_terms(*sum, &all)) return false;
-    for (const Term& term : all) {
+    std::vector<Term> products, wide, narrow;
+    for (const Term& term : terms_of(*sum)) {
       (term.product ? products : widened_from(term.value) ? narrow : wide).push_back(term);
     }
     if (products.empty()) return false;
@@ -127,11 +121,10 @@ class SumProducts {
     Builder b(&graph_, product);
     b.set_name(product->output()->name());
     const Shape shape = term.value->type().shape(), of_product = product->output()->type().shape();
-    Attrs attrs;
-    for (const char* name : {"transA", "transB"}) attrs.emplace_back(name, product->attr(name, 0));
     Var c = shape == of_product ? b.var(made) : reshape(b.var(made), b.ints(of_product));
     if (is_narrow_type(made->dtype())) c = cast(c, DType::kFloat);
-    const Var y = call_lowered(b, "Gemm", 1, {b.var(product->input(0)), b.var(product->input(1)), c}, attrs)[0];
+    const Var y = call_lowered(b, "Gemm", 1, {b.var(product->input(0)), b.var(product->input(1)), c},
+                               layout_of_product(*product))[0];
     if (!find_kernel(device_, *y.value()->producer())) {
       graph_.remove(y.value()->producer());
       return nullptr;
@@ -148,21 +141,20 @@ class SumProducts {
   // Of the node that makes the term.
   int position(const Term& term) const {
     const Node* node = term.product ? term.product : stored(term)->producer();
-    if (!node) return -1;
-    while (!position_.contains(node)) node = node->next();  // a new node stands before the one that it replaces
-    return position_.at(node);
+    return node ? positions_.of(node) : -1;
   }
 
   Graph& graph_;
   const Device& device_;
-  NodeTable<int> position_;
+  Positions positions_;
 };
 
 }  // namespace
 
 bool sum_products(Model& model, const Device& device) {
   const bool changed = SumProducts(model.graph.get(), device).run();
-  return changed && (remove_dead_nodes(model), true);
+  if (changed) remove_dead_nodes(model);
+  return changed;
 }
 
 }  // namespace onnx_train

@@ -7,6 +7,7 @@
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/inputs.h"
+#include "onnx_passes/ir/rows.h"
 #include "onnx_passes/operators/operators.h"
 #include "onnx_passes/operators/recurrence.h"
 #include "onnx_passes/passes/training_versions.h"
@@ -22,15 +23,6 @@ constexpr int kOperands = 2;
 
 bool has_float32_operands(const Node& node) {
   return node.input(0)->dtype() == DType::kFloat && node.input(1)->dtype() == DType::kFloat;
-}
-
-// Whether `bias` is one row that is added to each row of `sums`.
-bool is_row_of(const Value& bias, const Value& sums) {
-  if (!bias.type().is_static() || !sums.has_rank() || sums.rank() < 2) return false;
-  const Shape row = bias.type().shape();
-  const Dim& columns = sums.type().dims->back();
-  return !row.empty() && static_cast<int64_t>(row.size()) <= sums.rank() && num_elements(row) == row.back() &&
-         columns.known() && columns.value() == row.back();
 }
 
 // X, W, R and h0.
@@ -144,8 +136,8 @@ class MixedPrecision {
     if (!product->is("Gemm") && !product->is("MatMul")) return false;
     const Value* sums = product->output();
     if (product->num_inputs() > kOperands && product->input(kOperands)) {
-      if (!is_row_of(*product->input(kOperands), *sums)) return false;
-      product->set_input(kOperands, rounded(product->input(kOperands), product));
+      Value* c = product->input(kOperands);
+      if (is_row_of(*c, *sums)) product->set_input(kOperands, rounded(c, product));
       return false;
     }
     if (sums->uses().size() != 1 || graph_.is_output(sums)) return false;

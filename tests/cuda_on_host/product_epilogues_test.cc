@@ -5,6 +5,7 @@
 #include <map>
 
 #include "kernels/cuda/device.h"
+#include "kernels/lowering/lowering.h"
 #include "runtime/session.h"
 #include "tests/cuda_on_host/runtime.h"
 #include "tests/device_network.h"
@@ -186,6 +187,18 @@ TEST(CudaSumProducts, ASumMayBeATermOfAnother) {
                             }),
                    &counts);
   EXPECT_EQ(counts["Add"], 0);
+}
+
+TEST(CudaSumProducts, ALongSumTakesNoStack) {
+  const Model model = model_of(DType::kFloat, [](const Layer& l) -> std::vector<Var> {
+    const Var x = l.rows(l.x);
+    Var sum = input_gradient(l) + x;
+    for (int i = 0; i < 50000; ++i) sum = sum + x;
+    return {sum};
+  });
+  Model lowered = clone(model);
+  EXPECT_TRUE(sum_products(lowered, cuda_device()));
+  EXPECT_EQ(count_nodes(lowered, "Add"), 50000);  // the product adds one
 }
 
 TEST(CudaSumProducts, OtherSumsStay) {

@@ -7,7 +7,7 @@
 
 namespace onnx_train {
 
-std::set<std::string> narrow_storage_operators();  // narrow_storage_test.cc
+std::set<std::string> narrow_storage_operators();  // narrow_storage_cases.cc
 std::set<std::string> narrow_recurrences();        // recurrent_test.cc
 
 }  // namespace onnx_train

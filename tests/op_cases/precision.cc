@@ -100,7 +100,7 @@ Tensor nearest_float8(const std::vector<Tensor>& in, DType dtype) {
 }
 
 OpCase fake_quantize(DType dtype, Shape shape, double scale, double range) {
-  const char* straight = "it goes straight through, unlike differences: mixed_precision_test.cc";
+  const char* straight = "it goes straight through, unlike differences: float8_test.cc";
   return {.op = "FakeQuantize",
           .inputs = {{std::move(shape), -range, range}, {.value = Tensor::full(DType::kFloat, {}, scale)}},
           .attrs = {{"to", static_cast<int>(dtype)}},

@@ -164,8 +164,9 @@ std::vector<Kernel> product_kernels() {
   const auto is_bfloat16_gemm = [](const NodeSpec& spec) {
     return is_bfloat16_product(spec) && (spec.out_type() == DType::kFloat || !spec.has_input(2) || adds_bias(spec));
   };
-  const auto is_bfloat16_with_bias = [](const NodeSpec& spec) {
-    return has_bias(spec) && spec.in_size(0) > 0 && spec.in_size(1) > 0 && is_bfloat16_product(spec);
+  const auto takes_bfloat16 = [](const NodeSpec& spec) {
+    const bool adds = has_bias(spec) && spec.in_size(0) > 0 && spec.in_size(1) > 0;
+    return (adds || epilogue_of(spec) == Epilogue::kNone) && is_bfloat16_product(spec);
   };
   // In float32 what else products can do is for devices that gain by it.
   const auto plain = [](const std::function<bool(const NodeSpec&)>& takes) {
@@ -176,11 +177,9 @@ std::vector<Kernel> product_kernels() {
       {"Gemm", supports, prepare_gemm},
       {"Einsum", supports, prepare_einsum},
       {"TransposedMatMul", plain(supports), prepare_transposed_matmul, kDomain},
-      {"MatMul", plain(is_bfloat16_product), prepare_matmul, kDomain},
+      {"MatMul", takes_bfloat16, prepare_matmul, kDomain},
       {"Gemm", plain(is_bfloat16_gemm), prepare_gemm, kDomain},
-      {"TransposedMatMul", plain(is_bfloat16_product), prepare_transposed_matmul, kDomain},
-      {"MatMul", is_bfloat16_with_bias, prepare_matmul, kDomain},
-      {"TransposedMatMul", is_bfloat16_with_bias, prepare_transposed_matmul, kDomain},
+      {"TransposedMatMul", takes_bfloat16, prepare_transposed_matmul, kDomain},
   };
 }
 

@@ -6,6 +6,7 @@
 #include "kernels/cuda/support/launch.h"
 #include "kernels/cuda/support/pack.h"
 #include "kernels/cuda/support/stored.h"
+#include "kernels/cuda/support/tensor_list.h"
 #include "kernels/geometry/casts.h"
 #include "onnx_passes/functions/functions.h"
 
@@ -14,7 +15,7 @@ namespace {
 
 constexpr int kMostTensors = 96;  // of a launch: they are its parameters
 constexpr int kOfThread = 8;      // elements: one access of 16 bytes writes them
-constexpr int64_t kOfBlock = int64_t{kThreads} * kOfThread;
+static_assert(kOfBlock == int64_t{kThreads} * kOfThread);
 
 struct Tensor {
   const float* x;
@@ -22,17 +23,13 @@ struct Tensor {
   int64_t size, first_block;
 };
 
-struct Tensors {
-  Tensor all[kMostTensors];
-  int count;
-};
+using Tensors = TensorList<Tensor, kMostTensors>;
 
 template <typename S>
 __global__ void cast_tensors(Tensors tensors) {
-  int t = 0;
-  while (t + 1 < tensors.count && tensors.all[t + 1].first_block <= blockIdx.x) ++t;
-  const Tensor& tensor = tensors.all[t];
-  const int64_t begin = (blockIdx.x - tensor.first_block) * kOfBlock + int64_t{threadIdx.x} * kOfThread;
+  int64_t begin = 0;
+  const Tensor& tensor = tensors.of_block(&begin);
+  begin += int64_t{threadIdx.x} * kOfThread;
   if (begin >= tensor.size) return;
   const float* const x = tensor.x + begin;
   S* const y = static_cast<S*>(tensor.y) + begin;
@@ -49,30 +46,21 @@ __global__ void cast_tensors(Tensors tensors) {
 }
 
 template <typename S>
-void run(const Launch& launch, const TensorCast* begin, const TensorCast* end) {
-  Tensors tensors = {};
-  int64_t blocks = 0;
-  for (const TensorCast* cast = begin; cast != end; ++cast) {
-    tensors.all[tensors.count++] = {launch.in<float>(cast->input), launch.outputs[cast->output], cast->size, blocks};
-    blocks += (cast->size + kOfBlock - 1) / kOfBlock;
-  }
-  enqueue(launch, "cast_tensors", cast_tensors<S>, static_cast<unsigned>(blocks), kThreads, 0, tensors);
+Prepared prepare_casts_to(std::vector<TensorCast> casts) {
+  std::erase_if(casts, [](const TensorCast& cast) { return cast.size == 0; });
+  return {[casts](const Launch& launch) {
+    for (size_t first = 0; first < casts.size(); first += kMostTensors) {
+      Tensors tensors = {};
+      for (size_t i = first; i < std::min(casts.size(), first + kMostTensors); ++i)
+        tensors.add({launch.in<float>(casts[i].input), launch.outputs[casts[i].output], casts[i].size, 0});
+      enqueue(launch, "cast_tensors", cast_tensors<S>, static_cast<unsigned>(tensors.blocks), kThreads, 0, tensors);
+    }
+  }};
 }
 
 Prepared prepare_casts(const NodeSpec& spec) {
-  std::vector<TensorCast> casts = tensor_casts(spec);
-  std::erase_if(casts, [](const TensorCast& cast) { return cast.size == 0; });
-  return {dispatch_stored(spec.out_type(), [&]<typename S>(S) -> std::function<void(const Launch&)> {
-    if constexpr (!math::kIsHalf<S>) {
-      return nullptr;
-    } else {
-      return [casts](const Launch& launch) {
-        for (size_t i = 0; i < casts.size(); i += kMostTensors) {
-          run<S>(launch, &casts[i], casts.data() + std::min(casts.size(), i + kMostTensors));
-        }
-      };
-    }
-  })};
+  return spec.out_type() == DType::kBFloat16 ? prepare_casts_to<BFloat16>(tensor_casts(spec))
+                                             : prepare_casts_to<__half>(tensor_casts(spec));
 }
 
 }  // namespace

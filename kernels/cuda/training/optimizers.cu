@@ -4,6 +4,7 @@
 
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/support/launch.h"
+#include "kernels/cuda/support/tensor_list.h"
 #include "kernels/cuda/support/warp.h"
 #include "kernels/dispatch.h"
 #include "kernels/geometry/updates.h"
@@ -12,8 +13,7 @@
 namespace onnx_train::cuda {
 namespace {
 
-constexpr int kMostTensors = 32;    // of a launch: they are its parameters
-constexpr int64_t kOfBlock = 2048;  // elements
+constexpr int kMostTensors = 32;  // of a launch: they are its parameters
 
 // A scalar on the device, or a constant.
 struct Scalar {
@@ -49,18 +49,7 @@ struct Tensor {
   int64_t size, first_block;
 };
 
-struct Tensors {
-  Tensor all[kMostTensors];
-  int count;
-};
-
-// The tensor of the calling block.
-template <typename List>
-__device__ int tensor_of_block(const List& list) {
-  int t = 0;
-  while (t + 1 < list.count && list.all[t + 1].first_block <= blockIdx.x) ++t;
-  return t;
-}
+using Tensors = TensorList<Tensor, kMostTensors>;
 
 template <typename T>
 __device__ void update_element(const Tensor& tensor, int64_t i, const math::UpdateParameters& parameters,
@@ -82,8 +71,9 @@ __global__ void update_tensors(Tensors tensors, Rule rule, const Fault* fault) {
   GPU_SHARED(coefficients, math::Coefficients);
   if (threadIdx.x == 0) coefficients = rule.coefficients();
   __syncthreads();
-  const Tensor& tensor = tensors.all[tensor_of_block(tensors)];
-  const int64_t begin = (blockIdx.x - tensor.first_block) * kOfBlock, end = std::min(begin + kOfBlock, tensor.size);
+  int64_t begin = 0;
+  const Tensor& tensor = tensors.of_block(&begin);
+  const int64_t end = std::min(begin + kOfBlock, tensor.size);
   for (int64_t i = begin + threadIdx.x; i < end; i += kThreads)
     update_element<T>(tensor, i, rule.parameters, coefficients);
 }
@@ -111,19 +101,17 @@ std::vector<Group> groups_of(const MultiTensorUpdate& all) {
 
 void run_group(const Launch& launch, const UpdateRule& rule, const Group& group) {
   Tensors tensors = {};
-  int64_t blocks = 0;
   for (const TensorUpdate& update : group.tensors) {
-    Tensor& tensor = tensors.all[tensors.count++];
+    Tensor tensor = {};
     for (int i = 0; i < 4; ++i) tensor.in[i] = update.inputs[i] < 0 ? nullptr : launch.inputs[update.inputs[i]];
     for (int i = 0; i < 3; ++i) tensor.out[i] = update.outputs[i] < 0 ? nullptr : launch.outputs[update.outputs[i]];
     tensor.size = update.size;
-    tensor.first_block = blocks;
-    blocks += (update.size + kOfBlock - 1) / kOfBlock;
+    tensors.add(tensor);
   }
   const Rule of_run{rule.parameters, {rule.step, launch}, {rule.rate, launch}, {rule.scale, launch}};
   dispatch_float(group.dtype, [&]<typename T>(T) {
-    enqueue(launch, "update_tensors", update_tensors<T>, static_cast<unsigned>(blocks), kThreads, 0, tensors, of_run,
-            launch.fault);
+    enqueue(launch, "update_tensors", update_tensors<T>, static_cast<unsigned>(tensors.blocks), kThreads, 0, tensors,
+            of_run, launch.fault);
   });
 }
 
@@ -145,17 +133,15 @@ struct Normed {
   int64_t size, first_block;
 };
 
-struct NormedTensors {
-  Normed all[kMostNormed];
-  int count;
-};
+using NormedTensors = TensorList<Normed, kMostNormed>;
 
 // The sum of squares of a block's elements, to sums[block].
 template <typename T>
 __global__ void sum_squares(NormedTensors tensors, double* sums) {
   GPU_SHARED(scratch, double[kThreads / gpu::kWarpSize]);
-  const Normed& tensor = tensors.all[tensor_of_block(tensors)];
-  const int64_t begin = (blockIdx.x - tensor.first_block) * kOfBlock, end = std::min(begin + kOfBlock, tensor.size);
+  int64_t begin = 0;
+  const Normed& tensor = tensors.of_block(&begin);
+  const int64_t end = std::min(begin + kOfBlock, tensor.size);
   double sum = 0;
   for (int64_t i = begin + threadIdx.x; i < end; i += kThreads) {
     const double x = static_cast<double>(static_cast<const T*>(tensor.data)[i]);
@@ -199,13 +185,9 @@ std::vector<NormGroup> norm_groups(const NodeSpec& spec) {
 
 void run_norm_group(const Launch& launch, const NormGroup& group, double* sums) {
   NormedTensors tensors = {};
-  int64_t blocks = 0;
-  for (size_t i = 0; i < group.inputs.size(); ++i) {
-    tensors.all[tensors.count++] = {launch.inputs[group.inputs[i]], group.sizes[i], blocks};
-    blocks += (group.sizes[i] + kOfBlock - 1) / kOfBlock;
-  }
+  for (size_t i = 0; i < group.inputs.size(); ++i) tensors.add({launch.inputs[group.inputs[i]], group.sizes[i], 0});
   dispatch_float(group.dtype, [&]<typename T>(T) {
-    enqueue(launch, "sum_squares", sum_squares<T>, static_cast<unsigned>(blocks), kThreads, 0, tensors, sums);
+    enqueue(launch, "sum_squares", sum_squares<T>, static_cast<unsigned>(tensors.blocks), kThreads, 0, tensors, sums);
   });
 }
 

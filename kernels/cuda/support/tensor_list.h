@@ -1,0 +1,37 @@
+// The tensors that one launch works on, as parameters of its kernel (a multi-tensor kernel). Each has blocks of its
+// own.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/support/gpu.h"
+#include "kernels/cuda/support/threads.h"
+
+namespace onnx_train::cuda {
+
+inline constexpr int64_t kOfBlock = 2048;  // elements of a tensor
+static_assert(kOfBlock % kThreads == 0);
+
+// `Tensor` has the members `size`, its number of elements, and `first_block`, which add() sets.
+template <typename Tensor, int kMost>
+struct TensorList {
+  Tensor all[kMost];
+  int count;
+  int64_t blocks;
+
+  void add(Tensor tensor) {
+    tensor.first_block = blocks;
+    blocks += (tensor.size + kOfBlock - 1) / kOfBlock;
+    all[count++] = tensor;
+  }
+
+  // The tensor of the calling block, and the first of the block's elements.
+  __device__ const Tensor& of_block(int64_t* begin) const {
+    int t = 0;
+    while (t + 1 < count && all[t + 1].first_block <= blockIdx.x) ++t;
+    *begin = (blockIdx.x - all[t].first_block) * kOfBlock;
+    return all[t];
+  }
+};
+
+}  // namespace onnx_train::cuda

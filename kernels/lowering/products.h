@@ -1,0 +1,29 @@
+// Queries about matrix products, of ONNX and those in our domain (kernels/functions/products.cc). Pure functions.
+#pragma once
+
+#include "onnx_passes/functions/functions.h"
+#include "onnx_passes/ir/builder.h"
+
+namespace onnx_train {
+
+// Whether the node is a MatMul, Gemm or TransposedMatMul that multiplies two operands and does nothing more.
+inline bool is_plain_product(const Node& node) {
+  const bool is_ours = node.is("MatMul", kDomain) || node.is("TransposedMatMul", kDomain) || node.is("Gemm", kDomain);
+  const int inputs = node.num_inputs() > 2 && !node.input(2) ? 2 : node.num_inputs();
+  return (is_ours || node.is("MatMul") || node.is("Gemm")) && inputs == 2 && node.num_outputs() == 1 &&
+         node.attr("alpha", 1.0f) == 1;
+}
+
+// The attributes of such a product that say how its operands and its result lie.
+inline Attrs layout_of_product(const Node& product) {
+  Attrs attrs;
+  for (const char* name : {"transA", "transB"}) {
+    if (product.attr(name, 0) != 0) attrs.emplace_back(name, 1);
+  }
+  for (const char* name : {"perm_a", "perm_b", "perm_y"}) {
+    if (product.op() == "TransposedMatMul") attrs.emplace_back(name, product.attr(name, Shape{}));
+  }
+  return attrs;
+}
+
+}  // namespace onnx_train
