@@ -7,6 +7,7 @@
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/gradients/gradient.h"
 #include "onnx_passes/ir/inference.h"
+#include "onnx_passes/ir/onnx.h"
 #include "onnx_passes/ir/roles.h"
 #include "onnx_passes/passes/entry_point.h"
 #include "onnx_passes/passes/passes.h"
