@@ -32,7 +32,8 @@ endif()
 # when plans are made. GCC refuses headers that were precompiled with another level of optimization.
 set(cudnn_frontend_options COMPILE_OPTIONS "-O0" COMPILE_DEFINITIONS CUDNN_FRONTEND_SKIP_JSON_LIB
   SKIP_PRECOMPILE_HEADERS ON)
-set(cudnn_frontend_sources kernels/cuda/attention/cudnn.cc kernels/cuda/convolution/cudnn.cc)
+set(cudnn_frontend_sources kernels/cuda/attention/cudnn.cc kernels/cuda/convolution/cudnn.cc
+    kernels/cuda/products/cudnn.cc)
 list(TRANSFORM cudnn_frontend_sources PREPEND "${PROJECT_SOURCE_DIR}/")
 
 file(GLOB cuda_sources CONFIGURE_DEPENDS kernels/cuda/*.cc kernels/cuda/*.cu kernels/cuda/*/*.cc kernels/cuda/*/*.cu)

@@ -223,7 +223,7 @@ Model residual_network() {
 
 TEST(FuseBatchNormalization, TakesOverReluAndResidual) {
   Model model = residual_network();
-  ASSERT_TRUE(fuse_batch_normalization(model));
+  ASSERT_TRUE(fuse_batch_normalization(model, Device::cpu()));
   EXPECT_EQ(count_with_relu(model, "BatchNormalizationTrain", false, 3), 1);
   EXPECT_EQ(count_with_relu(model, "BatchNormalizationTrain", true, 3), 2);
   EXPECT_EQ(count(model, "BatchNormalizationTrain"), 4);  // one before an Add that is fused with another one
@@ -231,7 +231,7 @@ TEST(FuseBatchNormalization, TakesOverReluAndResidual) {
   EXPECT_EQ(count_with_relu(model, "BatchNormalizationGrad", true, 5), 3);
   EXPECT_EQ(count(model, "BatchNormalizationGrad"), 4);
   EXPECT_EQ(count(model, "ReluGrad"), 0);
-  EXPECT_FALSE(fuse_batch_normalization(model));
+  EXPECT_FALSE(fuse_batch_normalization(model, Device::cpu()));
 }
 
 TEST(FuseBatchNormalization, ChangesNoNumbers) {
@@ -255,7 +255,7 @@ TEST(FuseBatchNormalization, TakesOverReluBehindRunningStatistics) {
     })");
   infer_types(network.graph.get());
   Model model = clone(network);
-  ASSERT_TRUE(fuse_batch_normalization(model));
+  ASSERT_TRUE(fuse_batch_normalization(model, Device::cpu()));
   EXPECT_EQ(count_with_relu(model, "BatchNormalization", false, 5), 1);
   EXPECT_EQ(count_with_relu(model, "BatchNormalization", true, 5), 1);
   EXPECT_EQ(count(model, "BatchNormalization"), 2);

@@ -114,6 +114,33 @@ TEST(FuseElementwise, ComputesAgainFromNarrowValues) {
   for (const Value* input : last->inputs()) EXPECT_TRUE(input->name() == "x" || input->name() == "p") << input->name();
 }
 
+TEST(FuseElementwise, MergesSmallGroupsThatNoNodeReads) {
+  // Of a and b, which have one size; c has another, and a node reads d.
+  const Model model = fused(R"(g (float[8] a, float[8] b, float[9] c, float[8] d) =>
+      (float[8] next_a, float[8] next_b, float[9] next_c, float[8] next_d, float[8] y) {
+    squared_a = Mul(a, a)
+    next_a = Neg(squared_a)
+    squared_d = Mul(d, d)
+    next_d = Neg(squared_d)
+    y = Softmax(next_d)
+    squared_c = Mul(c, c)
+    next_c = Neg(squared_c)
+    squared_b = Mul(b, b)
+    next_b = Neg(squared_b)
+  })");
+  EXPECT_EQ(count_fused(model), 3);
+}
+
+TEST(FuseElementwise, LargeGroupsThatNoNodeReadsStayApart) {
+  const Model model = fused(R"(g (float[100000] a, float[100000] b) => (float[100000] x, float[100000] y) {
+    squared_a = Mul(a, a)
+    x = Neg(squared_a)
+    squared_b = Mul(b, b)
+    y = Neg(squared_b)
+  })");
+  EXPECT_EQ(count_fused(model), 2);
+}
+
 TEST(FuseElementwise, BringsAGroupToItsOnlyReader) {
   const Model model = fused(R"(g (float[64,64] x, float[64,64] w) => (float[64,64] z) {
     a = Exp(x)

@@ -62,8 +62,7 @@ bool has_form(const NarrowCase& c) {
   // The CPU stores images of groups in 16 bits with the channels last alone, CUDA with the channels first.
   const bool has_groups = c.op.starts_with("Group") || c.op.starts_with("Instance");
   if (is_cpu()) return !has_groups || is_channels_last(c);
-  return default_device().name() == "cuda" && of_cuda.contains(c.op) && !is_set(c.attrs, "relu") &&
-         !is_channels_last(c);
+  return default_device().name() == "cuda" && of_cuda.contains(c.op) && !is_channels_last(c);
 }
 
 // The inputs that the device's kernel reads in 16 bits where these inputs and outputs may be; nothing if it has no

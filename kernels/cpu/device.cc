@@ -95,7 +95,8 @@ class CpuDevice : public Device {
     passes.insert(passes.begin() + 2, {"share_recurrent_steps", share_recurrent_steps});
     passes.push_back({"split_selections", split_selections});
     passes.push_back({"round_once", round_once});
-    passes.push_back({"fuse_batch_normalization", fuse_batch_normalization});
+    passes.push_back(
+        {"fuse_batch_normalization", [this](Model& model) { return fuse_batch_normalization(model, *this); }});
     passes.push_back({"channels_last", [](Model& model) { return channels_last(model); }});
     passes.push_back({"fold_transposes", fold_transposes});
     passes.push_back({"block_attention", [](Model& model) { return block_attention(model, kBlockAttention); }});

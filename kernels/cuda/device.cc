@@ -4,6 +4,7 @@
 #include "kernels/cuda/convolution/convolutions.h"
 #include "kernels/cuda/fused/fused.h"
 #include "kernels/cuda/kernels.h"
+#include "kernels/cuda/products/cudnn.h"
 #include "kernels/cuda/support/cudnn_library.h"
 #include "kernels/cuda/support/pack.h"
 #include "kernels/cuda/support/runtime.h"
@@ -26,30 +27,15 @@ class CudaDevice : public Device {
  public:
   CudaDevice()
       : kernels_({
-            cuda::cudnn_attention_kernels(),  // precedes ours
-            cuda::attention_kernels(),
-            cuda::convolution_kernels(),
-            cuda::elementwise_kernels(),
-            cuda::extremum_kernels(),
-            cuda::fused_kernels(),
-            cuda::gather_kernels(),
-            cuda::generator_kernels(),
-            cuda::loss_kernels(),
-            cuda::movement_kernels(),
-            cuda::optimizer_kernels(),
-            cuda::pad_trilu_reverse_kernels(),
-            cuda::normalization_kernels(),
-            cuda::pooling_kernels(),
-            cuda::product_kernels(),
-            cuda::random_kernels(),
-            cuda::recurrent_kernels(),
-            cuda::reduction_kernels(),
-            cuda::resampling_kernels(),
-            cuda::row_normalization_kernels(),
-            cuda::scan_kernels(),
-            cuda::scatter_kernels(),
-            cuda::softmax_kernels(),
-            cuda::sparse_update_kernels(),
+            cuda::cudnn_attention_kernels(),  // precede ours
+            cuda::cudnn_product_kernels(),   cuda::attention_kernels(),         cuda::convolution_kernels(),
+            cuda::elementwise_kernels(),     cuda::extremum_kernels(),          cuda::fused_kernels(),
+            cuda::gather_kernels(),          cuda::generator_kernels(),         cuda::loss_kernels(),
+            cuda::movement_kernels(),        cuda::optimizer_kernels(),         cuda::pad_trilu_reverse_kernels(),
+            cuda::normalization_kernels(),   cuda::pooling_kernels(),           cuda::product_kernels(),
+            cuda::random_kernels(),          cuda::recurrent_kernels(),         cuda::reduction_kernels(),
+            cuda::resampling_kernels(),      cuda::row_normalization_kernels(), cuda::scan_kernels(),
+            cuda::scatter_kernels(),         cuda::softmax_kernels(),           cuda::sparse_update_kernels(),
             cuda::top_k_kernels(),
         }) {
     int count = 0;
@@ -104,6 +90,8 @@ class CudaDevice : public Device {
     passes.insert(passes.begin() + 2, {"share_recurrent_steps", share_recurrent_steps});
     passes.push_back({"split_selections", split_selections});
     passes.push_back({"round_once", round_once});
+    passes.push_back(
+        {"fuse_batch_normalization", [this](Model& model) { return fuse_batch_normalization(model, *this); }});
     passes.push_back({"channels_last", [](Model& model) { return channels_last(model, cuda::takes_channels_last); }});
     passes.push_back({"fold_transposes", fold_transposes});
     passes.push_back(
@@ -118,6 +106,7 @@ class CudaDevice : public Device {
     passes.push_back({"sum_products", [this](Model& model) { return sum_products(model, *this); }});
     passes.push_back({"narrow_before_moves", narrow_before_moves});
     passes.push_back({"narrow_storage", [this](Model& model) { return narrow_storage(model, *this); }});
+    passes.push_back({"fuse_products", [this](Model& model) { return fuse_products(model, *this); }});
     passes.push_back({"merge_casts", merge_casts});
     passes.push_back({"fuse_elementwise", [](Model& model) { return fuse_elementwise(model, cuda::can_fuse); }});
     const auto may_reject = [this](const Node& node) { return may_reject_data(*this, node); };

@@ -1,4 +1,5 @@
-// The Casts of many tensors to 16 bits that one node makes (lowering/merge_casts.cc). Pure functions; any thread.
+// The Casts of many tensors to or from 16 bits that one node makes (lowering/merge_casts.cc). Pure functions; any
+// thread.
 #pragma once
 
 #include <vector>
@@ -13,7 +14,7 @@ struct TensorCast {
   int64_t size;
 };
 
-// The Casts of the node's body, from float32 to one 16-bit type; empty if the body is another.
+// The Casts of the node's body, from float32 to one 16-bit type or from one to float32; empty if the body is another.
 std::vector<TensorCast> tensor_casts(const NodeSpec& spec);
 
 }  // namespace onnx_train

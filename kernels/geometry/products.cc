@@ -158,8 +158,12 @@ Product gemm_product(const NodeSpec& spec) {
 }
 
 Epilogue epilogue_of(const NodeSpec& spec) {
-  if (spec.num_outputs() > 1) return spec.node().attr("sums_of", 0) == 0 ? Epilogue::kSumsOfA : Epilogue::kSumsOfB;
-  return spec.num_inputs() > 2 && spec.node().op() != "Gemm" ? Epilogue::kBias : Epilogue::kNone;
+  const Node& node = spec.node();
+  if (node.has_attr("residual")) return Epilogue::kResidual;
+  if (node.has_attr("activation")) return Epilogue::kActivation;
+  if (node.has_attr("activation_gradient")) return Epilogue::kActivationGradient;
+  if (spec.num_outputs() > 1) return node.attr("sums_of", 0) == 0 ? Epilogue::kSumsOfA : Epilogue::kSumsOfB;
+  return spec.num_inputs() > 2 && node.op() != "Gemm" ? Epilogue::kBias : Epilogue::kNone;
 }
 
 namespace {

@@ -19,6 +19,7 @@ struct Product {
   int64_t m = 0, n = 0, k = 0;
   double alpha = 1;
   bool accumulate = false;  // y holds the starting value
+  bool relu = false;        // y is what Relu makes of that, and of a bias; only where a device's library does
 };
 
 // rows x columns matrices stored one after the other, or their transposes.
@@ -33,12 +34,14 @@ Product matmul_product(const NodeSpec& spec);
 Product transposed_matmul_product(const NodeSpec& spec);
 Product gemm_product(const NodeSpec& spec);
 
-// What a product does besides multiplying, with a vector: it adds a bias [n] to each row of y, or writes the sums of a
-// [m] or of b [n] over k, which are the gradient of a bias where the product is that of a weight.
-enum class Epilogue { kNone, kBias, kSumsOfA, kSumsOfB };
+// What a product does besides multiplying. With a vector: it adds a bias [n] to each row of y, or writes the sums of a
+// [m] or of b [n] over k, which are the gradient of a bias where the product is that of a weight. With a matrix like y:
+// it adds a residual, perhaps after a bias; it multiplies by the slope of an activation there. Or it applies an
+// activation, perhaps after a bias.
+enum class Epilogue { kNone, kBias, kSumsOfA, kSumsOfB, kResidual, kActivation, kActivationGradient };
 
-// That of a variant in our domain (kernels/functions/products.cc): a bias is input 2 of what is no Gemm, whose C stands
-// there; sums are output 1.
+// That of a variant in our domain (kernels/functions/products.cc, kernels/lowering/fuse_products.cc): a bias is input 2
+// of what is no Gemm, whose C stands there; a matrix is the last input; sums are output 1.
 Epilogue epilogue_of(const NodeSpec& spec);
 
 // Whether Gemm's C is a plain bias, one row of n numbers, which the product itself can add; or a matrix like y.

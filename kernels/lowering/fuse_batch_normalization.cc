@@ -5,6 +5,7 @@
 #include <set>
 #include <string>
 
+#include "kernels/device.h"
 #include "kernels/functions/functions.h"
 #include "kernels/lowering/lowering.h"
 #include "kernels/lowering/positions.h"
@@ -18,21 +19,26 @@ bool has_kernels(const TensorType& type) {
   return type.is_static() && (type.dtype == DType::kFloat || type.dtype == DType::kDouble);
 }
 
-// The value that was rounded to bfloat16 and widened again to give `value`; null if it was not.
+// The value that was rounded to 16 bits and widened again to give `value`; null if it was not.
 Value* before_rounding(const Value* value) {
   const Value* narrow = widened_from(value);
-  const Node* rounding = narrow && narrow->dtype() == DType::kBFloat16 ? narrow->producer() : nullptr;
+  const Node* rounding = narrow ? narrow->producer() : nullptr;
   return rounding && rounding->is("Cast") && rounding->input(0)->dtype() == DType::kFloat ? rounding->input(0)
                                                                                           : nullptr;
 }
 
-// The node that produces `value`, before rounding if `rounded`; null if another node reads the value in between.
-Node* producer_read_once(const Value* value, bool rounded) {
+// The node that produces `value`, before rounding to `rounding` if that is a type of 16 bits; null if another node
+// reads the value in between.
+Node* producer_read_once(const Value* value, DType rounding) {
   if (!is_read_once(value)) return nullptr;
-  if (!rounded) return value->producer();
+  if (!is_narrow_type(rounding)) return value->producer();
   const Value* exact = before_rounding(value);
-  return exact && is_read_once(widened_from(value)) && is_read_once(exact) ? exact->producer() : nullptr;
+  const bool fits = exact && widened_from(value)->dtype() == rounding;
+  return fits && is_read_once(widened_from(value)) && is_read_once(exact) ? exact->producer() : nullptr;
 }
+
+// The type to which `value` was rounded; float32 if it was not.
+DType rounding_of(const Value* value) { return before_rounding(value) ? widened_from(value)->dtype() : DType::kFloat; }
 
 // ONNX's own training form, which has more outputs.
 bool is_training(const Node& node) { return node.attr("training_mode", 0) != 0 || node.num_outputs() > 1; }
@@ -40,12 +46,12 @@ bool is_training(const Node& node) { return node.attr("training_mode", 0) != 0 |
 bool has_epilogue(const Node& node) { return node.attr("relu", 0) != 0; }
 
 // The batch normalization that produces `value`, if nothing else reads it.
-Node* normalization_before(Value* value, const TensorType& type, bool rounded) {
-  Node* node = producer_read_once(value, rounded);
+Node* normalization_before(Value* value, const TensorType& type, DType rounding) {
+  Node* node = producer_read_once(value, rounding);
   const bool is_normalization = node && ((node->is("BatchNormalizationTrain", kDomain) && !has_epilogue(*node)) ||
                                          (node->is("BatchNormalization") && !is_training(*node)));
   const bool fits = is_normalization && value->type() == type &&
-                    node->output(0) == (rounded ? before_rounding(value) : value) && has_kernels(type);
+                    node->output(0) == (is_narrow_type(rounding) ? before_rounding(value) : value) && has_kernels(type);
   return fits ? node : nullptr;
 }
 
@@ -79,8 +85,19 @@ void remove_unread(Node* last) {
   }
 }
 
+// Whether the device runs the node, which was made in the place of `other`; else it is removed again.
+bool runs(Node* made, const Node* other, const Device& device, Positions& positions) {
+  if (!find_kernel(device, *made)) {
+    made->graph().remove(made);
+    return false;
+  }
+  positions.add(made, other);
+  return true;
+}
+
 // y = relu(normalization + residual); the residual may be absent.
-void join(Node* normalization, Value* residual, Node* relu, bool rounded, Positions& positions) {
+bool join(Node* normalization, Value* residual, Node* relu, DType rounding, const Device& device,
+          Positions& positions) {
   Graph& graph = relu->graph();
   Builder b(&graph, normalization);
   b.set_name(relu->output()->name());
@@ -89,33 +106,32 @@ void join(Node* normalization, Value* residual, Node* relu, bool rounded, Positi
   if (residual) inputs.push_back(b.var(residual));
   const bool trains = normalization->is("BatchNormalizationTrain", kDomain);
   Attrs attrs = with_relu(*normalization);
-  if (rounded) attrs.emplace_back("round_to", static_cast<int>(DType::kBFloat16));
+  if (is_narrow_type(rounding)) attrs.emplace_back("round_to", static_cast<int>(rounding));
   const std::vector<Var> outputs = call_lowered(b, normalization->op(), trains ? 3 : 1, inputs, attrs);
-  positions.add(outputs[0].value()->producer(), normalization);
+  if (!runs(outputs[0].value()->producer(), normalization, device, positions)) return false;
   graph.replace(relu->output(), outputs[0].value());
   for (int i = 1; i < normalization->num_outputs(); ++i) {
     if (normalization->output(i)) graph.replace(normalization->output(i), outputs[static_cast<size_t>(i)].value());
   }
   remove_unread(relu);
+  return true;
 }
 
-bool join_forward(Node* relu, Positions& positions) {
+bool join_forward(Node* relu, const Device& device, Positions& positions) {
   if (!relu->is("Relu")) return false;
   Value* x = relu->input(0);
   const TensorType type = x->type();
-  const bool rounded = before_rounding(x);
-  if (Node* normalization = normalization_before(x, type, rounded)) {
-    join(normalization, nullptr, relu, rounded, positions);
-    return true;
+  const DType rounding = rounding_of(x);
+  if (Node* normalization = normalization_before(x, type, rounding)) {
+    return join(normalization, nullptr, relu, rounding, device, positions);
   }
-  Node* sum = producer_read_once(x, rounded);
+  Node* sum = producer_read_once(x, rounding);
   if (!sum || !sum->is("Add")) return false;
   for (int i = 0; i < 2; ++i) {
     Value* residual = sum->input(1 - i);
-    Node* normalization = normalization_before(sum->input(i), type, rounded);
+    Node* normalization = normalization_before(sum->input(i), type, rounding);
     if (!normalization || residual->type() != type || !positions.is_before(residual, normalization)) continue;
-    join(normalization, residual, relu, rounded, positions);
-    return true;
+    return join(normalization, residual, relu, rounding, device, positions);
   }
   return false;
 }
@@ -124,7 +140,7 @@ bool join_forward(Node* relu, Positions& positions) {
 Node* rectification_before(const Value* dz) {
   const Value* exact = before_rounding(dz);
   Node* relu = exact ? exact->producer() : dz->producer();
-  if (!relu || !relu->is("ReluGrad", kDomain) || (exact && !holds_narrow(relu->input(0), DType::kBFloat16)))
+  if (!relu || !relu->is("ReluGrad", kDomain) || (exact && !holds_narrow(relu->input(0), rounding_of(dz))))
     return nullptr;
   const bool fits = has_kernels(dz->type()) && relu->input(0)->type() == dz->type() &&
                     relu->input(1)->type() == dz->type() && relu->output()->type() == dz->type();
@@ -132,7 +148,7 @@ Node* rectification_before(const Value* dz) {
 }
 
 // The joint gradient takes the position of the gradient of Relu, so its other operands must be computed before that.
-bool join_backward(Node* gradient, Positions& positions) {
+bool join_backward(Node* gradient, const Device& device, Positions& positions) {
   if (!gradient->is("BatchNormalizationGrad", kDomain) || has_epilogue(*gradient) || !gradient->output(0)) return false;
   Value* dz = gradient->input(4);
   Node* relu = rectification_before(dz);
@@ -146,9 +162,9 @@ bool join_backward(Node* gradient, Positions& positions) {
   std::vector<Var> inputs;
   for (int i = 0; i < 4; ++i) inputs.push_back(b.var(gradient->input(i)));
   for (Value* input : relu->inputs()) inputs.push_back(b.var(input));
-  const int num_outputs = producer_read_once(dz, dz != relu->output()) ? 3 : 4;
+  const int num_outputs = producer_read_once(dz, rounding_of(dz)) ? 3 : 4;
   const std::vector<Var> outputs = call_lowered(b, gradient->op(), num_outputs, inputs, with_relu(*gradient));
-  positions.add(outputs[0].value()->producer(), relu);
+  if (!runs(outputs[0].value()->producer(), relu, device, positions)) return false;
   replace_outputs(gradient, outputs);
   if (num_outputs == 4) {
     graph.replace(relu->output(), outputs[3].value());
@@ -160,14 +176,14 @@ bool join_backward(Node* gradient, Positions& positions) {
 
 }  // namespace
 
-bool fuse_batch_normalization(Model& model) {
+bool fuse_batch_normalization(Model& model, const Device& device) {
   bool changed = false;
   for (auto* rewrite : {join_forward, join_backward}) {
     Positions positions(*model.graph);
     Node* next = nullptr;
     for (Node* node = model.graph->first(); node; node = next) {
       next = node->next();
-      changed = rewrite(node, positions) || changed;
+      changed = rewrite(node, device, positions) || changed;
     }
   }
   return changed;

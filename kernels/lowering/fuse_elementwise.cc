@@ -1,7 +1,7 @@
 // Selects the nodes of each `Fused` call. Groups grow (fusion_groups.h); a group whose results are read by only one
 // other group may be merged into it; values that are cheaper to compute than to read are recomputed
-// (rematerialize_in_region.cc); nodes that cost nothing outside a group are left out. Then the nodes of each group are
-// moved together, which keeps the order of all other nodes, and outlined.
+// (rematerialize_in_region.cc); nodes that cost nothing outside a group are left out; small groups that no node reads
+// are merged. Then the nodes of each group are moved together, which keeps the order of all other nodes, and outlined.
 #include <algorithm>
 #include <unordered_map>
 
@@ -143,6 +143,45 @@ bool is_worth_it(const std::vector<Node*>& nodes) {
   return std::count_if(nodes.begin(), nodes.end(), computes) >= 2 && fit_together(nodes);
 }
 
+// ---- Groups that no other node reads
+
+// Whether the group has few elements, and its results only leave the graph: the running statistics of a batch
+// normalization do.
+bool is_small_leaf(FusionGroups& groups, int g) {
+  constexpr int64_t kSmall = 1 << 14;  // elements that take less time than a launch
+  const Group& group = groups[g];
+  const auto is_read_elsewhere = [&](const Node* node) {
+    const auto& uses = node->output()->uses();
+    return std::any_of(uses.begin(), uses.end(), [&](const Use& use) { return groups.of(use.node) != g; });
+  };
+  return !group.nodes.empty() && group.space.size <= kSmall &&
+         std::none_of(group.nodes.begin(), group.nodes.end(), is_read_elsewhere);
+}
+
+// Merges such groups of one size: nothing waits for them, so they run together where the last of them does.
+void merge_small_leaves(FusionGroups& groups) {
+  constexpr size_t kMostNodes = FusionGroups::kMaxNodes / 2;  // a kernel has a parameter for each value it reads
+  std::unordered_map<int64_t, int> first_of_size;
+  for (int g = 0; g < groups.count(); ++g) {
+    if (!is_small_leaf(groups, g)) continue;
+    const auto [found, added] = first_of_size.try_emplace(groups[g].space.size, g);
+    if (added) continue;
+    const int into = found->second;
+    const auto space = merge(groups[into].space, groups[g].space);
+    std::vector<Node*> nodes = groups[into].nodes;
+    nodes.insert(nodes.end(), groups[g].nodes.begin(), groups[g].nodes.end());
+    groups.sort(&nodes);
+    if (!space || nodes.size() > kMostNodes || !fit_together(nodes)) {
+      found->second = g;
+      continue;
+    }
+    for (Node* node : groups[g].nodes) groups.assign(node, into);
+    groups[into].space = *space;
+    groups[into].nodes = std::move(nodes);
+    groups[g].nodes.clear();
+  }
+}
+
 }  // namespace
 
 bool fuse_elementwise(Model& model, const CanFuse& can_fuse) {
@@ -153,12 +192,16 @@ bool fuse_elementwise(Model& model, const CanFuse& can_fuse) {
   for (int g = groups.count(); g-- > 0;) sink(groups, g);
   bool changed = rematerialize_in_region(&groups);
   groups.number_nodes();
-  std::vector<std::vector<Node*>> together;
   for (int g = 0; g < groups.count(); ++g) {
     groups.sort(&groups[g].nodes);
     trim_views(groups, g);
     trim_widenings(groups, g);
     if (!is_worth_it(groups[g].nodes)) groups.dissolve(g);
+  }
+  groups.number_nodes();  // views were added
+  merge_small_leaves(groups);
+  std::vector<std::vector<Node*>> together;
+  for (int g = 0; g < groups.count(); ++g) {
     together.push_back(groups[g].nodes);
     changed |= !groups[g].nodes.empty();
   }

@@ -73,8 +73,9 @@ bool fuse_elementwise(Model& model, const std::function<bool(const Node&)>& can_
 // second rounding goes, and every reader takes the rounded value, so that no float32 copy is kept.
 bool round_once(Model& model);
 
-// Fuses Relu, or Add and Relu, with the batch normalization before it, and likewise their gradients.
-bool fuse_batch_normalization(Model& model);
+// Fuses Relu, or Add and Relu, with the batch normalization before it, and likewise their gradients, where `device` has
+// such a kernel.
+bool fuse_batch_normalization(Model& model, const Device& device);
 
 // Stores images channels last, [batch, sizes.., channels], throughout regions around convolutions. `takes`, if there is
 // one, says whether a node may take part, and may change what its kernel gains.
@@ -111,7 +112,12 @@ bool narrow_before_moves(Model& model);
 // becomes one onnx_train.Softmax, which computes in float32 and rounds like the Cast did. Runs after widen_at_readers.
 bool narrow_storage(Model& model, const Device& device);
 
-// Merges the Casts to 16 bits of weights and inputs into one call of a function Casts, before all other nodes.
+// Fuses a product with the residual sum, the GELU or the gradient of GELU that follows it, where `device` has such a
+// kernel. Runs after narrow_storage, whose nodes of 16 bits it fuses, and before fuse_elementwise.
+bool fuse_products(Model& model, const Device& device);
+
+// Merges the Casts to 16 bits of weights and inputs into one call of a function Casts, before all other nodes, and
+// Casts to float32 that may stand together, as those of 16-bit gradients before the updates, into another.
 bool merge_casts(Model& model);
 
 // The same for LSTM, GRU and RNN, forward and backward, whose operands mixed precision has rounded: their products read

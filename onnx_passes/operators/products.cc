@@ -17,17 +17,18 @@ constexpr const char* kGemm =
     "a[K, M] b[K, N] c? -> y[M, N] where @transA:0 = 1, @transB:0 = 0 | "
     "a[M, K] b[N, K] c? -> y[M, N] where @transA:0 = 0, @transB:0 = 1 | "
     "a[K, M] b[N, K] c? -> y[M, N] where @transA:0 = 1, @transB:0 = 1";
-// Ours may add a bias and sum up an operand (kernels/functions/products.cc).
+// Ours may add a bias and sum up an operand (kernels/functions/products.cc), and be fused with what follows them
+// (kernels/lowering/fuse_products.cc).
 constexpr const char* kOurMatMul =
     "a[K] b[K] -> y[] | a[S..., M, K] b[K] -> y[S..., M] | a[K] b[S..., K, N] -> y[S..., N] | "
-    "a[~S..., M, K] b[~S..., K, N] bias?[_..., N] -> y[S..., M, N] sums?[_]";
+    "a[~S..., M, K] b[~S..., K, N] bias?[_..., N] other? -> y[S..., M, N] second?";
 constexpr const char* kOurGemm =
-    "a[M, K] b[K, N] c? -> y[M, N] sums?[_] where @transA:0 = 0, @transB:0 = 0 | "
-    "a[K, M] b[K, N] c? -> y[M, N] sums?[_] where @transA:0 = 1, @transB:0 = 0 | "
-    "a[M, K] b[N, K] c? -> y[M, N] sums?[_] where @transA:0 = 0, @transB:0 = 1 | "
-    "a[K, M] b[N, K] c? -> y[M, N] sums?[_] where @transA:0 = 1, @transB:0 = 1";
+    "a[M, K] b[K, N] c? other? -> y[M, N] second? where @transA:0 = 0, @transB:0 = 0 | "
+    "a[K, M] b[K, N] c? other? -> y[M, N] second? where @transA:0 = 1, @transB:0 = 0 | "
+    "a[M, K] b[N, K] c? other? -> y[M, N] second? where @transA:0 = 0, @transB:0 = 1 | "
+    "a[K, M] b[N, K] c? other? -> y[M, N] second? where @transA:0 = 1, @transB:0 = 1";
 constexpr const char* kTransposed =
-    "a[A...] b[B...] bias? @perm_a[#A] @perm_b[#B] @perm_y[#Y] -> y[Y...] sums?[_] where 2 <= #A, 2 <= #B";
+    "a[A...] b[B...] bias? other? @perm_a[#A] @perm_b[#B] @perm_y[#Y] -> y[Y...] second? where 2 <= #A, 2 <= #B";
 
 // The equation says the rest.
 void check_equation(const Node& node) {

@@ -127,7 +127,7 @@ std::vector<Operator> window_operators() {
           .weights_at({1, 2}),
       Operator{"Conv", kOurConv, kDomain, kOne, check<0, -1, 1>, kProduct}.narrow({0, 1}, {0}),
       Operator{"ConvGradInput", kGradInput, kDomain, kOne, check<-1, 0, 1>, kProduct}.narrow({0, 1}, {0}),
-      Operator{"ConvGradWeight", kGradWeight, kDomain, kOne, check<0, 1, -1>, kProduct}.narrow({0, 1}, {}),
+      Operator{"ConvGradWeight", kGradWeight, kDomain, kOne, check<0, 1, -1>, kProduct}.narrow({0, 1}, {0}),
       Operator{"DeformConv", "x w offset bias? mask? -> y"}.weights_at({1, 3}),
       Operator{"CausalConvWithState", "x w bias? past_state? -> y present_state?"}.weights_at({1, 2}),
       Operator{"ConvTranspose", kConvTranspose, "", kSchema, check_attributes}

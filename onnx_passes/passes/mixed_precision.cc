@@ -124,7 +124,9 @@ class MixedPrecision {
     const bool narrow = to_8_bits_ && multiplies_weight(*node);
     for (int i = 0; i < kOperands; ++i) {
       Value* operand = rounded(node->input(i), node);
-      node->set_input(i, narrow ? rounded_to_8_bits(operand, node) : operand);
+      if (narrow) operand = rounded_to_8_bits(operand, node);
+      const bool rounds_gradient = all_ && convolves(*node) && (i == 1 || operand->uses().size() > 1);
+      node->set_input(i, rounds_gradient ? with_rounded_gradient(operand, node) : operand);
     }
     if (!all_ || !round_bias(node)) convert_result(node->output(), /*round=*/all_);
     if (narrow) round_gradient_to_8_bits(node->output());
@@ -148,6 +150,18 @@ class MixedPrecision {
     changed_ = true;
     activations_.insert(sums);
     return true;
+  }
+
+  static bool convolves(const Node& node) { return node.is("Conv") || node.is("ConvTranspose"); }
+
+  // The operand of a convolution, whose gradient is rounded: that of a weight, and what is added to other gradients.
+  // Accelerators have no convolution of 16 bits that writes float32.
+  Value* with_rounded_gradient(Value* operand, Node* convolution) {
+    Builder b(&graph_, convolution);
+    b.set_name(operand->name() + "/read");
+    const Var read = call(b, "RoundGradientTo", {b.var(operand)}, rounding());
+    activations_.insert(read.value());
+    return read.value();
   }
 
   // Whether the node is a MatMul or Gemm with a weight whose sizes 8-bit products on accelerators take: multiples

@@ -113,7 +113,10 @@ struct Call {
         for (int64_t i = 0; i < m; ++i) {
           double value = sums[static_cast<size_t>(j * m + i)];
           if (beta != 0) value += beta * load(c_at, c.type, batch * c.stride + j * c.leading + i);
-          if (epilogue == CUBLASLT_EPILOGUE_BIAS) value += load(vector, d.type, i);
+          if (epilogue == CUBLASLT_EPILOGUE_BIAS || epilogue == CUBLASLT_EPILOGUE_RELU_BIAS)
+            value += load(vector, d.type, i);
+          if (epilogue == CUBLASLT_EPILOGUE_RELU || epilogue == CUBLASLT_EPILOGUE_RELU_BIAS)
+            value = value < 0 ? 0 : value;
           store(d_at, d.type, batch * d.stride + j * d.leading + i, value);
         }
       }
@@ -142,7 +145,9 @@ bool has_epilogue(cublasLtMatmulDesc_t description, int batch) {
   };
   switch (attribute<int32_t>(description, CUBLASLT_MATMUL_DESC_EPILOGUE)) {
     case CUBLASLT_EPILOGUE_DEFAULT:
-    case CUBLASLT_EPILOGUE_BIAS: return true;
+    case CUBLASLT_EPILOGUE_RELU:
+    case CUBLASLT_EPILOGUE_BIAS:
+    case CUBLASLT_EPILOGUE_RELU_BIAS: return true;
     case CUBLASLT_EPILOGUE_BGRADA: return sums_operands && batch == 1 && !is_transposed(CUBLASLT_MATMUL_DESC_TRANSA);
     case CUBLASLT_EPILOGUE_BGRADB: return sums_operands && batch == 1 && is_transposed(CUBLASLT_MATMUL_DESC_TRANSB);
     default: return false;

@@ -17,11 +17,25 @@ struct Operation {
   enum Kind { kElementwise, kProduct, kReduction, kReshape } kind;
   int64_t mode = 0;                // of element-wise operations and reductions
   int64_t axis = 0;                // of GEN_INDEX
-  std::vector<HostTensor> inputs;  // x, b, t; or the two factors
+  std::vector<HostTensor> inputs;  // x, b, t; dy, x of a gradient; or the two factors
   HostTensor result;
 };
 
 using Formula = double (*)(double x, double b, double t);
+
+double gelu(double x) { return 0.5 * x * (1 + std::erf(x * std::sqrt(0.5))); }
+
+double gelu_gradient(double dy, double x, double) {
+  return dy * (0.5 * (1 + std::erf(x * std::sqrt(0.5))) + x * std::exp(-0.5 * x * x) / std::sqrt(2 * M_PI));
+}
+
+// Of the form with tanh.
+double tanh_of(double x) { return std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)); }
+
+double gelu_tanh_gradient(double dy, double x, double) {
+  const double t = tanh_of(x), slope = std::sqrt(2 / M_PI) * (1 + 3 * 0.044715 * x * x);
+  return dy * (0.5 * (1 + t) + 0.5 * x * (1 - t * t) * slope);
+}
 
 Formula formula_of(int64_t mode) {
   switch (mode) {
@@ -33,6 +47,12 @@ Formula formula_of(int64_t mode) {
     case CUDNN_POINTWISE_LOG: return [](double x, double, double) { return std::log(x); };
     case CUDNN_POINTWISE_CMP_GE: return [](double x, double b, double) { return x >= b ? 1.0 : 0.0; };
     case CUDNN_POINTWISE_BINARY_SELECT: return [](double x, double b, double t) { return t != 0 ? x : b; };
+    case CUDNN_POINTWISE_RELU_BWD: return [](double dy, double x, double) { return x > 0 ? dy : 0; };
+    case CUDNN_POINTWISE_GELU_FWD: return [](double x, double, double) { return gelu(x); };
+    case CUDNN_POINTWISE_GELU_BWD: return gelu_gradient;
+    case CUDNN_POINTWISE_GELU_APPROX_TANH_FWD:
+      return [](double x, double, double) { return 0.5 * x * (1 + tanh_of(x)); };
+    case CUDNN_POINTWISE_GELU_APPROX_TANH_BWD: return gelu_tanh_gradient;
     default: return nullptr;
   }
 }
@@ -82,11 +102,14 @@ class Composite {
     std::unique_ptr<Operation> operation;
     if (given.parts.count(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR)) {
       const Given& details = given.part(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR);
-      operation.reset(new Operation{Operation::kElementwise,
-                                    details.number(CUDNN_ATTR_POINTWISE_MODE),
-                                    0,
-                                    {tensor(CUDNN_ATTR_OPERATION_POINTWISE_XDESC)},
-                                    tensor(CUDNN_ATTR_OPERATION_POINTWISE_YDESC)});
+      const bool is_gradient = given.parts.count(CUDNN_ATTR_OPERATION_POINTWISE_DYDESC) > 0;
+      operation.reset(new Operation{
+          Operation::kElementwise,
+          details.number(CUDNN_ATTR_POINTWISE_MODE),
+          0,
+          {tensor(is_gradient ? CUDNN_ATTR_OPERATION_POINTWISE_DYDESC : CUDNN_ATTR_OPERATION_POINTWISE_XDESC)},
+          tensor(is_gradient ? CUDNN_ATTR_OPERATION_POINTWISE_DXDESC : CUDNN_ATTR_OPERATION_POINTWISE_YDESC)});
+      if (is_gradient) operation->inputs.push_back(tensor(CUDNN_ATTR_OPERATION_POINTWISE_XDESC));
       for (const auto name : {CUDNN_ATTR_OPERATION_POINTWISE_BDESC, CUDNN_ATTR_OPERATION_POINTWISE_TDESC}) {
         if (given.parts.count(name)) operation->inputs.push_back(tensor(name));
       }

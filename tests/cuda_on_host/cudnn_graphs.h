@@ -5,6 +5,7 @@
 #include <cuda_fp16.h>
 #include <cudnn.h>
 
+#include <algorithm>
 #include <functional>
 #include <map>
 #include <memory>
@@ -21,7 +22,8 @@ struct Given {
   const Given& part(cudnnBackendAttributeName_t name) const { return *parts.at(name).at(0); }
 };
 
-// A tensor of a plan, of five axes: those that it lacks have size 1 and follow the first two.
+// A tensor of a plan, of five axes: those that it lacks have size 1 and precede the last two, which are an image's or a
+// matrix's, or the last three.
 struct HostTensor {
   std::vector<int64_t> sizes, strides;
   cudnnDataType_t type;
@@ -33,7 +35,10 @@ struct HostTensor {
         strides(given.numbers.at(CUDNN_ATTR_TENSOR_STRIDES)),
         type(static_cast<cudnnDataType_t>(given.number(CUDNN_ATTR_TENSOR_DATA_TYPE))),
         id(given.number(CUDNN_ATTR_TENSOR_UNIQUE_ID)) {
-    for (auto* list : {&sizes, &strides}) list->insert(list->begin() + 2, 5 - list->size(), 1);
+    for (auto* list : {&sizes, &strides}) {
+      const auto leading = std::min<std::ptrdiff_t>(2, static_cast<std::ptrdiff_t>(list->size()) - 2);
+      list->insert(list->begin() + leading, 5 - list->size(), 1);
+    }
   }
   int64_t elements() const { return sizes[0] * sizes[1] * sizes[2] * sizes[3] * sizes[4]; }
   // Calls f(i, address) for element i in row-major order.

@@ -43,12 +43,14 @@ void batch_normalization_cases(std::vector<OpCase>* cases) {
     add_relu("BatchNormalizationTrain", {x, scale, bias}, 3);
     add_relu("BatchNormalizationTrain", {x, scale, bias, x}, 3);
     // Where a sum of another order falls on the other side of the middle, a result is rounded the other way.
-    const auto add_rounded = [&](const char* op, std::vector<OpInput> inputs, int num_outputs = 3) {
-      OpCase row = {op, std::move(inputs), relu, num_outputs, "onnx_train"};
-      row.attrs.emplace_back("round_to", static_cast<int>(DType::kBFloat16));
-      row.gradient = false;
-      row.tolerance = 1.0 / 128;
-      cases->push_back(row);
+    const auto add_rounded = [&](const char* op, const std::vector<OpInput>& inputs, int num_outputs = 3) {
+      for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
+        OpCase row = {op, inputs, relu, num_outputs, "onnx_train"};
+        row.attrs.emplace_back("round_to", static_cast<int>(dtype));
+        row.gradient = false;
+        row.tolerance = dtype == DType::kBFloat16 ? 0x1p-7 : 0x1p-10;
+        cases->push_back(row);
+      }
     };
     add_rounded("BatchNormalization", {x, scale, bias, mean, var}, 1);
     add_rounded("BatchNormalization", {x, scale, bias, mean, var, x}, 1);
@@ -59,6 +61,8 @@ void batch_normalization_cases(std::vector<OpCase>* cases) {
   add({6, 5});
   add({2, 20, 7});
   add({3, 300});       // several blocks of channels
+  add({700, 16});      // several pieces of few channels
+  add({9, 264});       // more channels than a block reads in packs
   add({150, 3, 2});    // several pieces of the batch
   add({3, 20, 6, 7});  // long rows, many channels
   add({33, 2, 3, 1, 2});

@@ -1,4 +1,4 @@
-// Casts of many float32 tensors to 16 bits (lowering/merge_casts.cc), up to kMostTensors in one launch.
+// Casts of many tensors from float32 to 16 bits, or back (lowering/merge_casts.cc), up to kMostTensors in one launch.
 #include <algorithm>
 #include <vector>
 
@@ -14,53 +14,63 @@ namespace onnx_train::cuda {
 namespace {
 
 constexpr int kMostTensors = 96;  // of a launch: they are its parameters
-constexpr int kOfThread = 8;      // elements: one access of 16 bytes writes them
+constexpr int kOfThread = 8;      // elements: one access of 16 bytes for those of 16 bits
 static_assert(kOfBlock == int64_t{kThreads} * kOfThread);
 
 struct Tensor {
-  const float* x;
+  const void* x;
   void* y;
   int64_t size, first_block;
 };
 
 using Tensors = TensorList<Tensor, kMostTensors>;
 
-template <typename S>
+// Elements that a thread reads or writes with one access.
+template <typename T>
+inline constexpr int kOfAccess = std::min<int>(kOfThread, kVectorBytes / sizeof(T));
+
+template <typename From, typename To>
 __global__ void cast_tensors(Tensors tensors) {
   int64_t begin = 0;
   const Tensor& tensor = tensors.of_block(&begin);
   begin += int64_t{threadIdx.x} * kOfThread;
   if (begin >= tensor.size) return;
-  const float* const x = tensor.x + begin;
-  S* const y = static_cast<S*>(tensor.y) + begin;
+  const From* const x = static_cast<const From*>(tensor.x) + begin;
+  To* const y = static_cast<To*>(tensor.y) + begin;
   if (begin + kOfThread > tensor.size) {
-    for (int64_t i = 0; i < tensor.size - begin; ++i) y[i] = math::convert<S>(x[i]);
+    for (int64_t i = 0; i < tensor.size - begin; ++i) y[i] = math::convert<To>(x[i]);
     return;
   }
-  Pack<S, kOfThread> rounded;
-  for (int half = 0; half < 2; ++half) {
-    const auto four = reinterpret_cast<const Pack<float, kOfThread / 2>*>(x)[half];
-    for (int i = 0; i < kOfThread / 2; ++i) rounded.at[half * kOfThread / 2 + i] = math::convert<S>(four.at[i]);
-  }
-  *reinterpret_cast<Pack<S, kOfThread>*>(y) = rounded;
+  constexpr int kRead = kOfAccess<From>, kWritten = kOfAccess<To>;
+  Pack<From, kRead> read[kOfThread / kRead];
+  for (int i = 0; i < kOfThread / kRead; ++i) read[i] = reinterpret_cast<const Pack<From, kRead>*>(x)[i];
+  Pack<To, kWritten> written[kOfThread / kWritten];
+  for (int i = 0; i < kOfThread; ++i)
+    written[i / kWritten].at[i % kWritten] = math::convert<To>(read[i / kRead].at[i % kRead]);
+  for (int i = 0; i < kOfThread / kWritten; ++i) reinterpret_cast<Pack<To, kWritten>*>(y)[i] = written[i];
 }
 
-template <typename S>
+template <typename From, typename To>
 Prepared prepare_casts_to(std::vector<TensorCast> casts) {
   std::erase_if(casts, [](const TensorCast& cast) { return cast.size == 0; });
   return {[casts](const Launch& launch) {
     for (size_t first = 0; first < casts.size(); first += kMostTensors) {
       Tensors tensors = {};
       for (size_t i = first; i < std::min(casts.size(), first + kMostTensors); ++i)
-        tensors.add({launch.in<float>(casts[i].input), launch.outputs[casts[i].output], casts[i].size, 0});
-      enqueue(launch, "cast_tensors", cast_tensors<S>, static_cast<unsigned>(tensors.blocks), kThreads, 0, tensors);
+        tensors.add({launch.inputs[casts[i].input], launch.outputs[casts[i].output], casts[i].size, 0});
+      enqueue(launch, "cast_tensors", cast_tensors<From, To>, static_cast<unsigned>(tensors.blocks), kThreads, 0,
+              tensors);
     }
   }};
 }
 
 Prepared prepare_casts(const NodeSpec& spec) {
-  return spec.out_type() == DType::kBFloat16 ? prepare_casts_to<BFloat16>(tensor_casts(spec))
-                                             : prepare_casts_to<__half>(tensor_casts(spec));
+  const std::vector<TensorCast> casts = tensor_casts(spec);
+  const auto prepare = [&]<typename S>(S) {
+    return spec.in_type() == DType::kFloat ? prepare_casts_to<float, S>(casts) : prepare_casts_to<S, float>(casts);
+  };
+  const bool is_bfloat16 = spec.in_type() == DType::kBFloat16 || spec.out_type() == DType::kBFloat16;
+  return is_bfloat16 ? prepare(BFloat16{}) : prepare(__half{});
 }
 
 }  // namespace

@@ -1,10 +1,13 @@
-// Batch normalization in inference and training, and its gradients: sums per channel, a small kernel that finishes them
-// with one thread per channel, and an element-wise pass.
+// Batch normalization in inference and training, and its gradients, alone or with the Relu, or Add and Relu, after it:
+// sums per channel, a small kernel that finishes them with one warp per channel, and an element-wise pass.
 #include "kernels/cuda/normalization/channels.h"
 #include "kernels/cuda/normalization/normalization.h"
 
 namespace onnx_train::cuda {
 namespace {
+
+// The inputs without a residual, and those of the gradient without the result of Relu.
+constexpr int kInferenceInputs = 5, kTrainInputs = 3, kGradientInputs = 5;
 
 template <typename T>
 __device__ T factor_of(T scale, double variance, double epsilon) {
@@ -17,12 +20,18 @@ __global__ void find_factors(int64_t channels, double epsilon, const T* scale, c
   if (c < channels) factor[c] = factor_of(scale[c], static_cast<double>(variance[c]), epsilon);
 }
 
+// The channel of a warp, of which lane 0 writes the results.
+__device__ int64_t channel_of_warp() { return (int64_t{blockIdx.x} * kThreads + threadIdx.x) / gpu::kWarpSize; }
+__device__ bool is_lane_0() { return threadIdx.x % gpu::kWarpSize == 0; }
+unsigned blocks_for_warps(int64_t n) { return blocks_for(n * gpu::kWarpSize); }
+
 template <typename T>
 __global__ void finish_moments(ChannelPlan plan, double epsilon, const Moments<T>* partials, const T* scale, T* mean,
                                T* variance, T* factor) {
-  const int64_t c = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  const int64_t c = channel_of_warp();
   if (c >= plan.channels) return;
-  const Moments<T> moments = merge_pieces(partials, c, plan.pieces);
+  const Moments<T> moments = merge_pieces_in_warp(partials, c, plan.pieces);
+  if (!is_lane_0()) return;
   const double square = static_cast<double>(moments.square) / static_cast<double>(plan.count);
   mean[c] = moments.mean;
   variance[c] = static_cast<T>(square);
@@ -40,13 +49,14 @@ struct GradientResults {
 template <typename T>
 __global__ void finish_gradient(ChannelPlan plan, double epsilon, bool frozen, const GradientSums<T>* partials,
                                 const T* scale, const T* variance, GradientResults<T> results) {
-  const int64_t c = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  const int64_t c = channel_of_warp();
   if (c >= plan.channels) return;
+  const GradientSums<T> sums = partials ? merge_pieces_in_warp(partials, c, plan.pieces) : GradientSums<T>{};
+  if (!is_lane_0()) return;
   const double inverse = math::inverse_deviation(static_cast<double>(variance[c]), epsilon);
   const double factor = static_cast<double>(scale[c]) * inverse;
   results.a[c] = static_cast<T>(factor);
   if (!partials) return;
-  const GradientSums<T> sums = merge_pieces(partials, c, plan.pieces);
   const double first = static_cast<double>(sums.first), second = static_cast<double>(sums.second);
   if (results.dscale) results.dscale[c] = static_cast<T>(second * inverse);
   if (results.dbias) results.dbias[c] = sums.first;
@@ -71,6 +81,13 @@ Prepared prepare_empty(const NodeSpec& spec, int byte) {
 }
 constexpr int kZeros = 0, kNaNs = 0xff;  // all bits of a NaN may be set
 
+// What follows the normalization, without the residual.
+template <typename X>
+AfterScaling<X> after_scaling(const NodeSpec& spec) {
+  const auto round_to = static_cast<DType>(spec.node().attr("round_to", static_cast<int>(DType::kFloat)));
+  return {nullptr, spec.node().attr("relu", 0) != 0, round_to};
+}
+
 // X and Y are the types in which images are stored; what there is one of per channel has the type in which they are
 // computed.
 template <typename X, typename Y, typename T = Computed<X>>
@@ -80,14 +97,18 @@ Prepared prepare_inference(const NodeSpec& spec) {
   const ChannelPlan plan(channels);
   const double epsilon = spec.node().attr("epsilon", kEpsilon);
   const int inputs = spec.num_inputs(), outputs = spec.num_outputs();
-  const auto run = [=](const Launch& launch) {
+  const bool adds = inputs > kInferenceInputs;
+  const auto run = [=, after = after_scaling<X>(spec)](const Launch& launch) {
     T* factor = launch.scratch<T>();
     enqueue(launch, "find_factors", find_factors<T>, blocks_for(plan.channels), kThreads, 0, plan.channels, epsilon,
             launch.in<T>(1), launch.in<T>(4), factor);
-    scale_channels<X, Y>(launch, plan, {launch.in<T>(3), factor, launch.in<T>(2)}, guard_of(launch, inputs, outputs),
+    scale_channels<X, Y>(launch, plan, {launch.in<T>(3), factor, launch.in<T>(2)},
+                         after.with(adds ? launch.in<X>(kInferenceInputs) : nullptr), guard_of(launch, inputs, outputs),
                          launch.in<X>(0), launch.out<Y>());
   };
-  return {run, static_cast<size_t>(plan.channels) * sizeof(T), in_place<X, Y>({{0, 0}})};
+  std::vector<InPlace> places = {{0, 0}};
+  if (adds) places.push_back({0, kInferenceInputs});
+  return {run, static_cast<size_t>(plan.channels) * sizeof(T), in_place<X, Y>(std::move(places))};
 }
 
 template <typename X, typename Y, typename T = Computed<X>>
@@ -98,19 +119,24 @@ Prepared prepare_train(const NodeSpec& spec) {
   const ChannelWorkspace<Moments<T>> workspace{plan.partials(), 3 * plan.channels};
   const double epsilon = spec.node().attr("epsilon", kEpsilon);
   const bool has_y = spec.has_output(0), has_mean = spec.has_output(1), has_variance = spec.has_output(2);
-  const auto run = [=](const Launch& launch) {
+  const int inputs = spec.num_inputs(), outputs = spec.num_outputs();
+  const bool adds = inputs > kTrainInputs;
+  const auto run = [=, after = after_scaling<X>(spec)](const Launch& launch) {
     auto* partials = launch.scratch<Moments<T>>();
     T* factor = workspace.template value<T>(launch);
     T* mean = has_mean ? launch.out<T>(1) : factor + plan.channels;
     T* variance = has_variance ? launch.out<T>(2) : factor + 2 * plan.channels;
     sum_moments(launch, plan, launch.in<X>(0), partials);
-    enqueue(launch, "finish_moments", finish_moments<T>, blocks_for(plan.channels), kThreads, 0, plan, epsilon,
+    enqueue(launch, "finish_moments", finish_moments<T>, blocks_for_warps(plan.channels), kThreads, 0, plan, epsilon,
             partials, launch.in<T>(1), mean, variance, factor);
     if (has_y) {
-      scale_channels<X, Y>(launch, plan, {mean, factor, launch.in<T>(2)}, nullptr, launch.in<X>(0), launch.out<Y>());
+      scale_channels<X, Y>(launch, plan, {mean, factor, launch.in<T>(2)},
+                           after.with(adds ? launch.in<X>(kTrainInputs) : nullptr), guard_of(launch, inputs, outputs),
+                           launch.in<X>(0), launch.out<Y>());
     }
   };
-  return {run, workspace.bytes()};
+  return {run, workspace.bytes(),
+          in_place<X, Y>(adds ? std::vector<InPlace>{{0, kTrainInputs}} : std::vector<InPlace>())};
 }
 
 template <typename X, typename DX, typename T = Computed<X>>
@@ -122,22 +148,31 @@ Prepared prepare_gradient(const NodeSpec& spec, bool frozen) {
   const double epsilon = spec.node().attr("epsilon", kEpsilon);
   const bool has_dx = spec.has_output(0), has_dscale = spec.has_output(1), has_dbias = spec.has_output(2);
   const bool sums = !frozen || has_dscale || has_dbias;
+  // With Relu: the gradient of its operand is kept where it is an output, else each pass finds it again.
+  const bool rectifies = spec.num_inputs() > kGradientInputs, has_dz = spec.has_output(3);
   const int inputs = spec.num_inputs(), outputs = spec.num_outputs();
   const auto run = [=](const Launch& launch) {
-    const X *x = launch.in<X>(0), *dy = launch.in<X>(4);
+    const X* x = launch.in<X>(0);
+    Rectified<X> gradient{launch.in<X>(4)};
+    if (rectifies) gradient.y = launch.in<X>(kGradientInputs);
+    if (has_dz) gradient.dz = launch.out<X>(3);
+    const Fault* guard = guard_of(launch, inputs, outputs);
     const T* mean = launch.in<T>(2);
     auto* partials = sums ? launch.scratch<GradientSums<T>>() : nullptr;
     T *a = workspace.template value<T>(launch), *b = a + plan.channels, *c = b + plan.channels;
-    if (sums) sum_gradients(launch, plan, x, dy, mean, partials);
+    if (sums) sum_gradients(launch, plan, x, gradient, mean, guard, partials);
+    if (has_dz) gradient = {gradient.dz};
     const GradientResults<T> results{has_dscale ? launch.out<T>(1) : nullptr, has_dbias ? launch.out<T>(2) : nullptr, a,
                                      b, c};
-    enqueue(launch, "finish_gradient", finish_gradient<T>, blocks_for(plan.channels), kThreads, 0, plan, epsilon,
+    enqueue(launch, "finish_gradient", finish_gradient<T>, blocks_for_warps(plan.channels), kThreads, 0, plan, epsilon,
             frozen, partials, launch.in<T>(1), launch.in<T>(3), results);
-    const Fault* guard = guard_of(launch, inputs, outputs);
-    if (has_dx && frozen) scale_channels<X, DX>(launch, plan, {nullptr, a, nullptr}, guard, dy, launch.out<DX>());
-    if (has_dx && !frozen) differentiate_channels(launch, plan, {mean, a, b, c}, guard, x, dy, launch.out<DX>());
+    if (!has_dx) return;
+    const Slopes<T> slopes = frozen ? Slopes<T>{nullptr, a, nullptr, nullptr} : Slopes<T>{mean, a, b, c};
+    differentiate_channels(launch, plan, slopes, guard, x, gradient, launch.out<DX>());
   };
-  return {run, workspace.bytes(), in_place<X, DX>({{0, 4}, {0, 0}})};
+  std::vector<InPlace> places = in_place<X, DX>({{0, 4}, {0, 0}});
+  if (has_dz) places = {{3, 4}};
+  return {run, workspace.bytes(), places};
 }
 
 }  // namespace

@@ -1,12 +1,8 @@
 #include "kernels/cuda/normalization/channels.h"
-#include "kernels/cuda/support/pack.h"
-#include "kernels/cuda/support/warp.h"
+#include "kernels/math/activations.h"
 
 namespace onnx_train::cuda {
 namespace {
-
-constexpr int kColumns = 32;  // channels of a block where channels are short
-constexpr int kRows = kThreads / kColumns;
 
 // The sums of one thread are relative to the first element that it reads: that is one of the elements, so what
 // cancels in the variance is never larger than the variance itself.
@@ -21,16 +17,18 @@ struct MomentsOf {
     int64_t count = 0;
   };
   __device__ Sums start(int64_t) const { return {}; }
-  template <int kCount>
-  __device__ void add(Sums* sums, int64_t at) const {
-    const auto pack = *reinterpret_cast<const Pack<X, kCount>*>(x + at);
-    if (sums->count == 0) sums->shift = widened(pack.at[0]);
+  // Element i of a pack belongs to sums[i], or all belong to sums[0].
+  template <int kCount, int kChannels>
+  __device__ void add(Sums (&sums)[kChannels], int64_t at) const {
+    const auto elements = load<kCount>(x + at);
     for (int i = 0; i < kCount; ++i) {
-      const T d = widened(pack.at[i]) - sums->shift;
-      sums->first += d;
-      sums->second += d * d;
+      Sums& s = sums[kChannels == 1 ? 0 : i];
+      if (s.count == 0) s.shift = widened(elements[i]);
+      const T d = widened(elements[i]) - s.shift;
+      s.first += d;
+      s.second += d * d;
+      ++s.count;
     }
-    sums->count += kCount;
   }
   __device__ Result finish(const Sums& sums) const {
     if (sums.count == 0) return {0, 0, 0};
@@ -43,21 +41,30 @@ template <typename X>
 struct GradientSumsOf {
   using T = Computed<X>;
   using Result = GradientSums<T>;
-  const X *x, *dy;
+  const X* x;
+  Rectified<X> gradient;
   const T* mean;
+  const Fault* guard;
 
   struct Sums {
     T mean = 0, first = 0, second = 0;
   };
   __device__ Sums start(int64_t channel) const { return {mean[channel]}; }
-  template <int kCount>
-  __device__ void add(Sums* sums, int64_t at) const {
-    const auto pack = *reinterpret_cast<const Pack<X, kCount>*>(x + at);
-    const auto gradients = *reinterpret_cast<const Pack<X, kCount>*>(dy + at);
+  template <int kCount, int kChannels>
+  __device__ void add(Sums (&sums)[kChannels], int64_t at) const {
+    const auto elements = load<kCount>(x + at);
+    auto gradients = load<kCount>(gradient.dy + at);
+    if (gradient.y) {
+      const auto results = load<kCount>(gradient.y + at);
+      for (int i = 0; i < kCount; ++i)
+        gradients[i] = math::convert<X>(math::ReluGrad{}(widened(gradients[i]), widened(results[i])));  // exactly
+      if (gradient.dz && !stops(guard)) store<kCount>(gradients, gradient.dz + at);
+    }
     for (int i = 0; i < kCount; ++i) {
-      const T gradient = widened(gradients.at[i]);
-      sums->first += gradient;
-      sums->second += gradient * (widened(pack.at[i]) - sums->mean);
+      Sums& s = sums[kChannels == 1 ? 0 : i];
+      const T dy = widened(gradients[i]);
+      s.first += dy;
+      s.second += dy * (widened(elements[i]) - s.mean);
     }
   }
   __device__ Result finish(const Sums& sums) const { return {sums.first, sums.second}; }
@@ -69,53 +76,62 @@ __global__ void sum_rows(ChannelPlan plan, Op op, typename Op::Result* partials)
   using Result = typename Op::Result;
   GPU_SHARED(scratch, Result[kThreads / gpu::kWarpSize]);
   for (int64_t channel = blockIdx.x; channel < plan.channels; channel += gridDim.x) {
-    auto sums = op.start(channel);
+    typename Op::Sums sums[] = {op.start(channel)};
     const int64_t first = blockIdx.y * plan.piece, last = std::min(first + plan.piece, plan.count);
     for (int64_t e = first + threadIdx.x * kCount; e < last; e += kThreads * kCount) {
-      op.template add<kCount>(&sums, plan.offset(channel, e));
+      op.template add<kCount>(sums, plan.offset(channel, e));
     }
-    const Result result = merge_block<kThreads>(op.finish(sums), scratch,
+    const Result result = merge_block<kThreads>(op.finish(sums[0]), scratch,
                                                 [](const Result& a, const Result& b) { return Result::merge(a, b); });
     if (threadIdx.x == 0) partials[channel * plan.pieces + blockIdx.y] = result;
     __syncthreads();  // before the next channel uses `scratch`
   }
 }
 
-// kColumns channels per block; each of kRows rows of threads reads every kRows-th element of the piece.
-template <typename Op>
+// Neighbouring threads read neighbouring channels, kCount each; each row of threads reads every blockDim.y-th element
+// of the piece. Block (x, y): channels, piece.
+template <int kCount, typename Op>
 __global__ void sum_columns(ChannelPlan plan, Op op, typename Op::Result* partials) {
   using Result = typename Op::Result;
-  GPU_SHARED(scratch, Result[kRows][kColumns]);
-  const int64_t channel = int64_t{blockIdx.x} * kColumns + threadIdx.x;
+  GPU_SHARED(scratch, Result[kThreads * kCount]);
+  const int width = static_cast<int>(blockDim.x) * kCount;  // channels of the block
+  const int64_t first_channel = int64_t{blockIdx.x} * width, channel = first_channel + threadIdx.x * kCount;
   if (channel < plan.channels) {
-    auto sums = op.start(channel);
+    typename Op::Sums sums[kCount];
+    for (int i = 0; i < kCount; ++i) sums[i] = op.start(channel + i);
     const int64_t first = blockIdx.y * plan.piece, last = std::min(first + plan.piece, plan.count);
-    for (int64_t e = first + threadIdx.y; e < last; e += kRows) op.template add<1>(&sums, plan.offset(channel, e));
-    scratch[threadIdx.y][threadIdx.x] = op.finish(sums);
+    for (int64_t e = first + threadIdx.y; e < last; e += blockDim.y) {
+      op.template add<kCount>(sums, plan.offset(channel, e));
+    }
+    for (int i = 0; i < kCount; ++i) {
+      scratch[static_cast<int>(threadIdx.y) * width + static_cast<int>(threadIdx.x) * kCount + i] = op.finish(sums[i]);
+    }
   }
   __syncthreads();
-  if (threadIdx.y != 0 || channel >= plan.channels) return;
-  Result result = scratch[0][threadIdx.x];
-  for (int row = 1; row < kRows; ++row) result = Result::merge(result, scratch[row][threadIdx.x]);
-  partials[channel * plan.pieces + blockIdx.y] = result;
+  const int thread = static_cast<int>(threadIdx.y * blockDim.x + threadIdx.x);
+  if (thread >= width || first_channel + thread >= plan.channels) return;
+  Result result = scratch[thread];
+  for (int row = 1; row < static_cast<int>(blockDim.y); ++row) {
+    result = Result::merge(result, scratch[row * width + thread]);
+  }
+  partials[(first_channel + thread) * plan.pieces + blockIdx.y] = result;
+}
+
+template <int kCount, typename Op>
+void run_packs(const Launch& launch, const ChannelPlan& plan, const Op& op, typename Op::Result* partials) {
+  constexpr int64_t kMostBlocks = 0x7fffffff;
+  const dim3 grid(static_cast<unsigned>(std::min(plan.channel_blocks(), kMostBlocks)),
+                  static_cast<unsigned>(plan.pieces));
+  const bool by_columns = plan.columns > 0 && plan.channel_blocks() <= kMostBlocks;
+  enqueue(launch, by_columns ? "sum_columns" : "sum_rows", by_columns ? sum_columns<kCount, Op> : sum_rows<kCount, Op>,
+          grid, plan.block(), 0, plan, op, partials);
 }
 
 template <typename Op>
 void run(const Launch& launch, const ChannelPlan& plan, const Op& op, typename Op::Result* partials) {
-  constexpr int64_t kMostBlocks = 0x7fffffff;
-  const auto pieces = static_cast<unsigned>(plan.pieces);
-  const dim3 grid(static_cast<unsigned>(std::min(plan.channels, kMostBlocks)), pieces);
-  if constexpr (std::is_same_v<typename Op::T, float>) {  // other types are rare: one kernel serves all shapes
-    const int64_t blocks = (plan.channels + kColumns - 1) / kColumns;
-    if (plan.is_short() && blocks <= kMostBlocks) {
-      return enqueue(launch, "sum_columns", sum_columns<Op>, dim3(static_cast<unsigned>(blocks), pieces),
-                     dim3(kColumns, kRows), 0, plan, op, partials);
-    }
-    if (plan.rest % 4 == 0 && plan.piece % 4 == 0) {
-      return enqueue(launch, "sum_rows", sum_rows<4, Op>, grid, kThreads, 0, plan, op, partials);
-    }
-  }
-  enqueue(launch, "sum_rows", sum_rows<1, Op>, grid, kThreads, 0, plan, op, partials);
+  if (plan.pack == 8) return run_packs<8>(launch, plan, op, partials);
+  if (plan.pack == 4) return run_packs<4>(launch, plan, op, partials);
+  run_packs<1>(launch, plan, op, partials);
 }
 
 }  // namespace
@@ -126,16 +142,16 @@ void sum_moments(const Launch& launch, const ChannelPlan& plan, const X* x, Mome
 }
 
 template <typename X>
-void sum_gradients(const Launch& launch, const ChannelPlan& plan, const X* x, const X* dy, const Computed<X>* mean,
-                   GradientSums<Computed<X>>* partials) {
-  run(launch, plan, GradientSumsOf<X>{x, dy, mean}, partials);
+void sum_gradients(const Launch& launch, const ChannelPlan& plan, const X* x, const Rectified<X>& gradient,
+                   const Computed<X>* mean, const Fault* guard, GradientSums<Computed<X>>* partials) {
+  run(launch, plan, GradientSumsOf<X>{x, gradient, mean, guard}, partials);
 }
 
 // NOLINTBEGIN(bugprone-macro-parentheses): its arguments are types
-#define SUMS_OF(X)                                                                                       \
-  template void sum_moments(const Launch&, const ChannelPlan&, const X*, Moments<Computed<X>>*);         \
-  template void sum_gradients(const Launch&, const ChannelPlan&, const X*, const X*, const Computed<X>*, \
-                              GradientSums<Computed<X>>*)
+#define SUMS_OF(X)                                                                                                  \
+  template void sum_moments(const Launch&, const ChannelPlan&, const X*, Moments<Computed<X>>*);                    \
+  template void sum_gradients(const Launch&, const ChannelPlan&, const X*, const Rectified<X>&, const Computed<X>*, \
+                              const Fault*, GradientSums<Computed<X>>*)
 // NOLINTEND(bugprone-macro-parentheses)
 SUMS_OF(float);
 SUMS_OF(double);

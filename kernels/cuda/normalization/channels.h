@@ -11,16 +11,22 @@
 
 #include "kernels/cuda/support/indexing.h"
 #include "kernels/cuda/support/launch.h"
+#include "kernels/cuda/support/pack.h"
 #include "kernels/cuda/support/stored.h"
+#include "kernels/cuda/support/warp.h"
 #include "kernels/geometry/channels.h"
 
 namespace onnx_train::cuda {
 
-// Images [batch, channels, rest] with elements, as kernels read them. A plain value, made by the host.
+// Images [batch, channels, rest] with elements, as kernels read them: `pack` neighbours at a time, which belong to one
+// channel or, with the channels last, to neighbouring channels. It does not depend on the types of elements, so that
+// sums have one order for all. A plain value, made by the host.
 struct ChannelPlan {
   int64_t batch, channels, rest;
   int64_t count;          // elements of a channel
   int64_t pieces, piece;  // of a channel, and elements of a piece
+  int pack;
+  int columns;  // threads of a block that read neighbouring channels; 0: they read a channel's elements
   Divider by_rest, by_channels;
 
   explicit ChannelPlan(const Channels& c)
@@ -30,17 +36,34 @@ struct ChannelPlan {
         count(c.per_channel()),
         by_rest(rest),
         by_channels(channels) {
-    constexpr int64_t kBlocks = 1024, kLeast = 4096, kMost = 128;
-    const int64_t blocks = is_short() ? (channels + 31) / 32 : channels;
-    const int64_t least = is_short() ? kLeast / 32 : kLeast;
-    pieces = blocks < kBlocks ? std::clamp<int64_t>(std::min(kBlocks / blocks, count / least), 1, kMost) : 1;
-    piece = ((count + pieces - 1) / pieces + 3) / 4 * 4;  // whole vectors
+    const bool is_short = rest < gpu::kWarpSize && channels > 1;
+    pack = is_short && rest > 1                     ? 1
+           : is_last() && channels % 8 == 0         ? 8
+           : (is_last() ? channels : rest) % 4 == 0 ? 4
+                                                    : 1;
+    columns = 0;
+    if (is_short) {
+      columns = 1;
+      while (columns < gpu::kWarpSize && columns * pack < channels) columns *= 2;
+    }
+    constexpr int64_t kBlocks = 1024, kLeast = 4096, kMost = 512;
+    const int64_t least = columns > 0 ? kLeast / (columns * pack) : kLeast;
+    pieces = channel_blocks() < kBlocks
+                 ? std::clamp<int64_t>(std::min(kBlocks / channel_blocks(), count / least), 1, kMost)
+                 : 1;
+    piece = ((count + pieces - 1) / pieces + pack - 1) / pack * pack;
     pieces = (count + piece - 1) / piece;
   }
   int64_t size() const { return channels * count; }
   int64_t partials() const { return channels * pieces; }
-  // Whether neighbouring threads read neighbouring channels rather than neighbours in a row.
-  bool is_short() const { return rest < 32 && channels > 1; }
+  // Whether neighbours in memory belong to neighbouring channels.
+  bool is_last() const { return rest == 1 && channels > 1; }
+  // The threads of a block: neighbours along x.
+  dim3 block() const {
+    return columns > 0 ? dim3(static_cast<unsigned>(columns), static_cast<unsigned>(kThreads / columns)) : kThreads;
+  }
+  // Blocks along the axis of channels.
+  int64_t channel_blocks() const { return columns > 0 ? (channels + columns * pack - 1) / (columns * pack) : channels; }
 
   // The offset of element e of a channel, counted over all images.
   __device__ int64_t offset(int64_t channel, int64_t e) const {
@@ -48,6 +71,30 @@ struct ChannelPlan {
     return (image * channels + channel) * rest + e - image * rest;
   }
 };
+
+// Elements that lie one after the other, which are loaded and stored 16 bytes at a time.
+template <int kCount, typename X>
+struct Elements {
+  static constexpr int kChunk = std::min(kCount, static_cast<int>(kVectorBytes / sizeof(X)));
+  Pack<X, kChunk> chunks[kCount / kChunk];
+
+  __device__ X& operator[](int i) { return chunks[i / kChunk].at[i % kChunk]; }
+  __device__ X operator[](int i) const { return chunks[i / kChunk].at[i % kChunk]; }
+};
+
+template <int kCount, typename X>
+__device__ Elements<kCount, X> load(const X* from) {
+  Elements<kCount, X> elements;
+  int i = 0;
+  for (auto& chunk : elements.chunks) chunk = reinterpret_cast<const std::remove_cvref_t<decltype(chunk)>*>(from)[i++];
+  return elements;
+}
+
+template <int kCount, typename X>
+__device__ void store(const Elements<kCount, X>& elements, X* to) {
+  int i = 0;
+  for (const auto& chunk : elements.chunks) reinterpret_cast<std::remove_cvref_t<decltype(chunk)>*>(to)[i++] = chunk;
+}
 
 // The number of some elements, their mean, and Σ (x - mean)².
 template <typename T>
@@ -80,13 +127,30 @@ __device__ Sums merge_pieces(const Sums* partials, int64_t channel, int64_t piec
   return sums;
 }
 
+// The same by the threads of a warp; lane 0 has the result.
+template <typename Sums>
+__device__ Sums merge_pieces_in_warp(const Sums* partials, int64_t channel, int64_t pieces) {
+  Sums sums = {};
+  for (int64_t p = threadIdx.x % gpu::kWarpSize; p < pieces; p += gpu::kWarpSize) {
+    sums = Sums::merge(sums, partials[channel * pieces + p]);
+  }
+  return merge_warp(sums, [](const Sums& a, const Sums& b) { return Sums::merge(a, b); });
+}
+
 // partials[channel][piece]. X, here and below, is the type in which elements are stored: float, double, or a type of 16
 // bits (channel_sums.cu).
 template <typename X>
 void sum_moments(const Launch& launch, const ChannelPlan& plan, const X* x, Moments<Computed<X>>* partials);
+
+// dy where y = relu(..) is positive, and 0 elsewhere; dy if y is null. It is stored in dz if that is not null.
 template <typename X>
-void sum_gradients(const Launch& launch, const ChannelPlan& plan, const X* x, const X* dy, const Computed<X>* mean,
-                   GradientSums<Computed<X>>* partials);
+struct Rectified {
+  const X *dy, *y = nullptr;
+  X* dz = nullptr;
+};
+template <typename X>
+void sum_gradients(const Launch& launch, const ChannelPlan& plan, const X* x, const Rectified<X>& gradient,
+                   const Computed<X>* mean, const Fault* guard, GradientSums<Computed<X>>* partials);
 
 // Values per channel. Null pointers stand for zeros.
 template <typename T>
@@ -98,14 +162,26 @@ struct Slopes {
   const T *mean, *a, *b, *c;
 };
 
-// y = (x - mean) factor + bias. y may be x, where elements have one size (channel_maps.cu).
+// What follows a normalization: the sum with a residual, which may be null, and Relu. Results before Relu are rounded
+// to `round_to`, unless it is float32.
+template <typename X>
+struct AfterScaling {
+  const X* residual = nullptr;
+  bool relu = false;
+  DType round_to = DType::kFloat;
+
+  AfterScaling with(const X* other_residual) const { return {other_residual, relu, round_to}; }
+};
+
+// y = (x - mean) factor + bias, and what follows. y may be x or the residual, where elements have one size
+// (channel_maps.cu).
 template <typename X, typename Y>
 void scale_channels(const Launch& launch, const ChannelPlan& plan, const Scaling<Computed<X>>& scaling,
-                    const Fault* guard, const X* x, Y* y);
-// dx = dy a - b - (x - mean) c. dx may be x or dy, where elements have one size.
+                    const AfterScaling<X>& after, const Fault* guard, const X* x, Y* y);
+// dx = dy a - b - (x - mean) c. dx may be x, dy or y, where elements have one size.
 template <typename X, typename DX>
 void differentiate_channels(const Launch& launch, const ChannelPlan& plan, const Slopes<Computed<X>>& slopes,
-                            const Fault* guard, const X* x, const X* dy, DX* dx);
+                            const Fault* guard, const X* x, const Rectified<X>& gradient, DX* dx);
 
 // Calls f(X{}, Y{}) for the types in which input 0 and output 0, if there is one, are stored.
 template <typename F>

@@ -143,7 +143,7 @@ Prepared prepare_forward(const NodeSpec& spec) {
     const auto w = plans.find_statistics(launch);
     enqueue(launch, "spread_values", spread_values<T>, blocks_for(plans.channels()), kThreads, 0, plans.channels(),
             plans.groups, w.inverse, launch.in<T>(1), launch.in<T>(2), w.values[1], w.values[2]);
-    scale_channels<X, Y>(launch, plans.of_channels, {w.values[0], w.values[1], w.values[2]},
+    scale_channels<X, Y>(launch, plans.of_channels, {w.values[0], w.values[1], w.values[2]}, {},
                          guard_of(launch, inputs, outputs), launch.in<X>(0), launch.out<Y>());
   };
   return {run, plans.bytes(), in_place<X, Y>({{0, 0}})};
@@ -168,14 +168,14 @@ Prepared prepare_gradient(const NodeSpec& spec) {
     const T* scale = launch.in<T>(1);
     const auto w = plans.find_statistics(launch);
     const int64_t pieces = plans.of_channels.pieces;
-    sum_gradients(launch, plans.of_channels, x, dy, w.values[0], w.sums);
+    sum_gradients(launch, plans.of_channels, x, {dy}, w.values[0], nullptr, w.sums);
     enqueue(launch, "sum_images", sum_images<T>, blocks_for(plans.groups.channels), kThreads, 0, plans.groups, pieces,
             w.sums, w.inverse, has_dscale ? launch.out<T>(1) : nullptr, has_dbias ? launch.out<T>(2) : nullptr);
     if (!has_dx) return;
     enqueue(launch, "find_slopes", find_slopes<T>, blocks_for(groups), kThreads, 0, groups, plans.groups, pieces,
             w.sums, scale, w.inverse, w.values[1], w.values[2], w.values[3]);
     differentiate_channels(launch, plans.of_channels, {w.values[0], w.values[1], w.values[2], w.values[3]},
-                           guard_of(launch, inputs, outputs), x, dy, launch.out<DX>());
+                           guard_of(launch, inputs, outputs), x, {dy}, launch.out<DX>());
   };
   return {run, plans.bytes(), in_place<X, DX>({{0, 2}, {0, 0}})};
 }

@@ -10,20 +10,37 @@
 namespace onnx_train::cuda {
 namespace {
 
-// Images of one type, channel values of the type in which they are computed, and no operation after the normalization.
-bool supports_channels(const NodeSpec& spec, int inputs, int images) {
+// Images of one type, and channel values of the type in which they are computed.
+bool supports_channels(const NodeSpec& spec, int images) {
   const DType stored = spec.in_type(0), computed = is_half(stored) ? DType::kFloat : stored;
-  return is_stored(stored) && spec.num_inputs() == inputs && spec.node().attr("relu", 0) == 0 &&
-         has_channel_values(spec, images, stored, computed) &&
+  return is_stored(stored) && has_channel_values(spec, images, stored, computed) &&
          (!spec.has_output(0) || is_stored_pair(stored, spec.out_type(0)));
 }
 
-bool supports_inference(const NodeSpec& spec) {
-  return supports_channels(spec, 5, 5) && spec.num_outputs() == 1 && spec.node().attr("training_mode", 0) == 0;
+// What follows the normalization: nothing, or Relu, perhaps of the sum with one more input than `inputs`. Results of
+// float32 may be rounded before Relu.
+bool supports_epilogue(const NodeSpec& spec, int inputs) {
+  const bool relu = spec.node().attr("relu", 0) != 0;
+  const auto round_to = static_cast<DType>(spec.node().attr("round_to", 0));
+  const bool may_round = relu && is_half(round_to) && spec.in_type(0) != DType::kDouble;
+  return (spec.num_inputs() == inputs || (relu && spec.num_inputs() == inputs + 1)) &&
+         (!spec.node().has_attr("round_to") || may_round);
 }
 
-bool supports_train(const NodeSpec& spec) { return supports_channels(spec, 3, 3); }
-bool supports_gradient(const NodeSpec& spec) { return supports_channels(spec, 5, 4) && !spec.has_output(3); }
+bool supports_inference(const NodeSpec& spec) {
+  return supports_channels(spec, 5) && supports_epilogue(spec, 5) && spec.num_outputs() == 1 &&
+         spec.node().attr("training_mode", 0) == 0;
+}
+
+bool supports_train(const NodeSpec& spec) { return supports_channels(spec, 3) && supports_epilogue(spec, 3); }
+bool supports_frozen_gradient(const NodeSpec& spec) { return supports_channels(spec, 4) && spec.num_inputs() == 5; }
+
+// With Relu, input 5 is its result, and output 3, if there is one, the gradient of its operand.
+bool supports_gradient(const NodeSpec& spec) {
+  const bool relu = spec.node().attr("relu", 0) != 0;
+  return supports_channels(spec, 4) && spec.num_inputs() == (relu ? 6 : 5) &&
+         (!spec.has_output(3) || (relu && spec.out_type(3) == spec.in_type(0)));
+}
 
 // In the gradient, input 2 is dy.
 bool supports_groups(const NodeSpec& spec) {
@@ -50,7 +67,7 @@ std::vector<Kernel> normalization_kernels() {
       {"BatchNormalization", supports_inference, prepare_batch_inference, kDomain},
       {"BatchNormalizationTrain", supports_train, prepare_batch_train, kDomain},
       {"BatchNormalizationGrad", supports_gradient, prepare_batch_gradient, kDomain},
-      {"BatchNormalizationFrozenGrad", supports_gradient, prepare_batch_frozen_gradient, kDomain},
+      {"BatchNormalizationFrozenGrad", supports_frozen_gradient, prepare_batch_frozen_gradient, kDomain},
       {"GroupNormalization", supports_groups, prepare_groups},
       {"InstanceNormalization", supports_groups, prepare_groups},
       {"GroupNormalization", supports_groups, prepare_groups, kDomain},

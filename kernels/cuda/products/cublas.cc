@@ -149,12 +149,16 @@ void LibraryProduct::State::describe(ProductTypes types) {
                 of_a = a->is_transposed() ? CUBLAS_OP_T : CUBLAS_OP_N;
   set(CUBLASLT_MATMUL_DESC_TRANSA, of_b);
   set(CUBLASLT_MATMUL_DESC_TRANSB, of_a);
-  if (epilogue == Epilogue::kNone) return;
-  const auto name = epilogue == Epilogue::kBias      ? CUBLASLT_EPILOGUE_BIAS
-                    : epilogue == Epilogue::kSumsOfB ? CUBLASLT_EPILOGUE_BGRADA
-                                                     : CUBLASLT_EPILOGUE_BGRADB;
-  set(CUBLASLT_MATMUL_DESC_EPILOGUE, static_cast<int32_t>(name));
-  set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<int32_t>(type_of(types.out)));
+  const auto name = [&] {
+    switch (epilogue) {
+      case Epilogue::kBias: return p.relu ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_BIAS;
+      case Epilogue::kSumsOfA: return CUBLASLT_EPILOGUE_BGRADB;
+      case Epilogue::kSumsOfB: return CUBLASLT_EPILOGUE_BGRADA;
+      default: return p.relu ? CUBLASLT_EPILOGUE_RELU : CUBLASLT_EPILOGUE_DEFAULT;
+    }
+  };
+  set(CUBLASLT_MATMUL_DESC_EPILOGUE, static_cast<int32_t>(name()));
+  if (epilogue != Epilogue::kNone) set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<int32_t>(type_of(types.out)));
 }
 
 // The library adds up its first operand where it is not transposed, and its second where it is; both in one matrix.
@@ -211,10 +215,8 @@ Epilogue with_swapped_operands(Epilogue epilogue) {
   switch (epilogue) {
     case Epilogue::kSumsOfA: return Epilogue::kSumsOfB;
     case Epilogue::kSumsOfB: return Epilogue::kSumsOfA;
-    case Epilogue::kBias: fail("a product with a bias writes contiguous rows");
-    case Epilogue::kNone: break;
+    default: return epilogue;  // a bias belongs to the axis of y that is contiguous
   }
-  return epilogue;
 }
 
 }  // namespace

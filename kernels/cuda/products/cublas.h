@@ -22,7 +22,7 @@ inline ProductTypes types_of(const NodeSpec& spec) { return {spec.in_type(), spe
 
 class LibraryProduct {
  public:
-  // Sizes are above 0. The vector of the epilogue has the type of results; y's rows are contiguous for a bias. The
+  // Sizes are above 0. The vector of the epilogue has the type of results; a bias belongs to y's contiguous axis. The
   // addresses that run() gets are multiples of `alignment` bytes. Throws Error when the library has no algorithm.
   LibraryProduct(const Product& product, ProductTypes types, Epilogue epilogue = Epilogue::kNone,
                  int64_t alignment = kVectorBytes);

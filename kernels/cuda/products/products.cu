@@ -157,25 +157,38 @@ bool library_adds_c(const NodeSpec& spec) {
          spec.in_size(1) > 0 && (adds_bias(spec) || adds_matrix(spec));
 }
 
-Prepared prepare_sum_with_c(const NodeSpec& spec, Product p) {
+// The last input is the matrix, which y may overwrite; there may be a bias before it.
+Prepared prepare_sum_with_matrix(const NodeSpec& spec, Product p) {
+  merge_batches(p);
   p.accumulate = true;
-  const auto product = std::make_shared<LibraryProduct>(p, types_of(spec));
-  return {[product](const Launch& launch) {
-            product->run(launch, launch.inputs[0], launch.inputs[1], launch.outputs[0], nullptr, launch.workspace,
-                         launch.inputs[2]);
+  const int c = spec.num_inputs() - 1;
+  const bool has_bias = c > 2;
+  const auto product =
+      std::make_shared<LibraryProduct>(p, types_of(spec), has_bias ? Epilogue::kBias : Epilogue::kNone);
+  return {[product, c, has_bias](const Launch& launch) {
+            product->run(launch, launch.inputs[0], launch.inputs[1], launch.outputs[0],
+                         has_bias ? launch.inputs[2] : nullptr, launch.workspace, launch.inputs[c]);
           },
           product->workspace(),
-          {{0, 2}}};
+          {{0, c}}};
+}
+
+Prepared prepare_variant(const NodeSpec& spec, Product p) {
+  const Epilogue epilogue = epilogue_of(spec);
+  if (epilogue == Epilogue::kResidual) return prepare_sum_with_matrix(spec, p);
+  if (epilogue != Epilogue::kActivation) return prepare_product(spec, p, epilogue);
+  p.relu = true;
+  return prepare_product(spec, p, spec.num_inputs() > 2 ? Epilogue::kBias : Epilogue::kNone);
 }
 
 Prepared prepare_gemm(const NodeSpec& spec) {
   Product p = gemm_product(spec);
-  if (epilogue_of(spec) != Epilogue::kNone) return prepare_product(spec, p, epilogue_of(spec));
+  if (epilogue_of(spec) != Epilogue::kNone) return prepare_variant(spec, p);
   const double beta = spec.node().attr("beta", 1.0f);
   const bool has_c = spec.has_input(2) && beta != 0;
   if (!has_c) return prepare_product(spec, p);
   if (library_adds_c(spec)) {
-    return adds_bias(spec) ? prepare_product(spec, p, Epilogue::kBias) : prepare_sum_with_c(spec, p);
+    return adds_bias(spec) ? prepare_product(spec, p, Epilogue::kBias) : prepare_sum_with_matrix(spec, p);
   }
   p.accumulate = true;
   const Prepared product = prepare_product(spec, p);
@@ -194,6 +207,14 @@ bool has_library_types(const NodeSpec& spec) {
   return spec.in_type(1) == spec.in_type(0) && has_library_product(spec.in_type(), spec.out_type());
 }
 
+// Inputs of the type of y: one number for each of its columns, or a matrix like y.
+bool is_row(const NodeSpec& spec, int i) {
+  return spec.in_type(i) == spec.out_type() && spec.in_size(i) == spec.out_shape().back();
+}
+bool is_like_y(const NodeSpec& spec, int i) {
+  return spec.in_type(i) == spec.out_type() && spec.in_shape(i) == spec.out_shape();
+}
+
 // Operands of 16 bits, whose sums are float32, or an epilogue. C or a bias has the type of y, and is added before
 // rounding.
 bool supports_variant(const NodeSpec& spec) {
@@ -203,6 +224,15 @@ bool supports_variant(const NodeSpec& spec) {
     return has_library_types(spec) && is_float32 && spec.node().attr("alpha", 1.0f) == 1 &&
            spec.in_shape(0).size() == 2 && spec.in_shape(1).size() == 2 && spec.in_size(0) > 0 && spec.in_size(1) > 0;
   }
+  if (epilogue == Epilogue::kActivationGradient) return false;  // cudnn.cc
+  if (epilogue == Epilogue::kActivation || epilogue == Epilogue::kResidual) {
+    const bool adds_matrix = epilogue == Epilogue::kResidual;
+    const int matrix = spec.num_inputs() - 1;
+    const bool has_bias = spec.num_inputs() > (adds_matrix ? 3 : 2);
+    return has_library_types(spec) && spec.in_size(0) > 0 && spec.in_size(1) > 0 && spec.num_outputs() == 1 &&
+           (!has_bias || is_row(spec, 2)) &&
+           (adds_matrix ? is_like_y(spec, matrix) : spec.node().attr("activation", "") == "Relu");
+  }
   if (!(spec.num_inputs() > 2 && spec.has_input(2))) return supports(spec) || has_library_types(spec);
   if (!has_library_types(spec) || spec.in_type(2) != spec.out_type()) return false;
   const bool library_adds =
@@ -210,9 +240,9 @@ bool supports_variant(const NodeSpec& spec) {
   return library_adds || (is_float32 && epilogue == Epilogue::kNone);
 }
 
-Prepared prepare_matmul(const NodeSpec& spec) { return prepare_product(spec, matmul_product(spec), epilogue_of(spec)); }
+Prepared prepare_matmul(const NodeSpec& spec) { return prepare_variant(spec, matmul_product(spec)); }
 Prepared prepare_transposed_matmul(const NodeSpec& spec) {
-  return prepare_product(spec, transposed_matmul_product(spec), epilogue_of(spec));
+  return prepare_variant(spec, transposed_matmul_product(spec));
 }
 
 }  // namespace
