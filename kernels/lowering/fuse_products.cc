@@ -1,6 +1,6 @@
 // Fuses a product with the node that follows it, where the device's product does both: a residual sum, which is the C
-// of a Gemm, and GELU or its gradient. So the product's result is not read again, and a sum of 16 bits is rounded once.
-// Forwards, GELU's operand is an output as well if another node reads it: its gradient does.
+// of a Gemm, and an activation or its gradient. So the product's result is not read again, and a sum of 16 bits is
+// rounded once. The operand of an activation is an output as well if another node reads it: the gradient of GELU does.
 #include <algorithm>
 #include <memory>
 

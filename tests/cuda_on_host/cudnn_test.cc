@@ -98,6 +98,36 @@ TEST(CudaCudnn, HasPlansForTheConvolutionsOfResidualNetworks) {
   }
 }
 
+// A product of a linear layer with its activation, [tokens, in] with [out, in], and the gradient of the next layer's
+// input; of BERT, of GPT-2, and one whose rows are no multiples of 16 bytes.
+TEST(CudaCudnn, HasPlansForProductsWithActivations) {
+  if (!has_cudnn()) GTEST_SKIP() << kNoLibrary;
+  struct Size {
+    int64_t tokens, in, out;
+    const char* kernel;
+  };
+  constexpr const char* kCudnn = "cuDNN product";
+  for (const Size size : {Size{8192, 768, 3072, kCudnn}, Size{4096, 1600, 6400, kCudnn}, Size{64, 32, 68, ""}}) {
+    for (const char* attribute : {"activation", "activation_gradient"}) {
+      Model model = from_text("<ir_version: 10, opset_import: [\"\" : 21, \"onnx_train\" : 1]> g () => () {}");
+      const auto input = [&](const char* name, int64_t rows, int64_t columns) {
+        return model.graph->add_input(name, {DType::kBFloat16, Dims{rows, columns}});
+      };
+      Node* node = model.graph->add_node(
+          "Gemm",
+          {input("x", size.tokens, size.in), input("w", size.out, size.in), input("other", size.tokens, size.out)},
+          {"y"}, kDomain);
+      node->set_attr("transB", 1);
+      node->set_attr(attribute, "GeluTanh");
+      if (attribute == std::string("activation"))
+        node->set_input(2, model.graph->add_input("bias", {DType::kBFloat16, Dims{size.out}}));
+      node->output()->set_type({DType::kBFloat16, Dims{size.tokens, size.out}});
+      const Kernel* kernel = find_kernel(cuda_device(), *node);
+      EXPECT_EQ(std::string(kernel ? kernel->name : ""), size.kernel) << attribute << size.out;
+    }
+  }
+}
+
 // Operands of 16 bits, a result of 32, and biases: the library has no plan for 16 bits.
 TEST(CudaCudnn, WidensOperandsForWhatHasNoPlan) {
   if (!has_cudnn()) GTEST_SKIP() << kNoLibrary;

@@ -46,8 +46,8 @@ struct ChannelPlan {
       columns = 1;
       while (columns < gpu::kWarpSize && columns * pack < channels) columns *= 2;
     }
-    constexpr int64_t kBlocks = 1024, kLeast = 4096, kMost = 512;
-    const int64_t least = columns > 0 ? kLeast / (columns * pack) : kLeast;
+    constexpr int64_t kBlocks = 1024, kMost = 512;
+    const int64_t least = columns > 0 ? 8 * (kThreads / columns) : 4096;  // elements of a channel for a block
     pieces = channel_blocks() < kBlocks
                  ? std::clamp<int64_t>(std::min(kBlocks / channel_blocks(), count / least), 1, kMost)
                  : 1;

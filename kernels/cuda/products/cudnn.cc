@@ -4,6 +4,7 @@
 
 #include "kernels/cuda/fused/nvrtc.h"
 #include "kernels/cuda/support/cudnn_graph.h"
+#include "kernels/cuda/support/pack.h"
 #include "kernels/cuda/support/stored.h"
 #include "kernels/geometry/products.h"
 #include "onnx_passes/functions/functions.h"
@@ -77,7 +78,9 @@ std::optional<Description> describe(const NodeSpec& spec, Product (*product_of)(
   if (!is_gradient && spec.num_inputs() > 2 && spec.in_size(2) != spec.out_shape().back()) return std::nullopt;
   Product p = product_of(spec);
   merge_batches(p);
-  if (p.y.batch.size() > 1 || p.alpha != 1) return std::nullopt;
+  // The library has kernels for any rows, but fast ones for those of whole vectors.
+  const auto is_whole = [](int64_t n) { return n * static_cast<int64_t>(sizeof(BFloat16)) % kVectorBytes == 0; };
+  if (p.y.batch.size() > 1 || p.alpha != 1 || !is_whole(p.n) || !is_whole(p.k)) return std::nullopt;
   return Description{.type = spec.out_type(),
                      .activation = *activation,
                      .is_gradient = is_gradient,
