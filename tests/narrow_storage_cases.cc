@@ -214,6 +214,10 @@ std::vector<NarrowCase> narrow_others() {
                        {{"stream", 3}}});
     }
   }
+  for (const Shape& table : {Shape{9, 8}, Shape{5, 3}, Shape{1, 1}, Shape{4, 0}}) {
+    cases.push_back({"Gather", "", {numbers(table), labels({2, 7}, table[0])}, {}, {0}, 1, {{"axis", 0}}});
+  }
+  cases.push_back({"Gather", "", {numbers({3, 6, 4}), labels({5}, 6)}, {}, {0}, 1, {{"axis", 1}}});
   const auto add_gather = [&](const Shape& dy, const Shape& indices, const Shape& x, int64_t axis) {
     cases.push_back({"GatherGrad",
                      kDomain,

@@ -57,7 +57,7 @@ bool has_form(const NarrowCase& c) {
                                                 "GroupNormalization",
                                                 "InstanceNormalization",
                                                 "GroupNormalizationGrad"};
-  static const std::set<std::string> of_cuda_alone = {"BlockAttention", "BlockAttentionGrad"};
+  static const std::set<std::string> of_cuda_alone = {"BlockAttention", "BlockAttentionGrad", "Gather"};
   if (of_cuda_alone.contains(c.op)) return default_device().name() == "cuda";
   // The CPU stores images of groups in 16 bits with the channels last alone, CUDA with the channels first.
   const bool has_groups = c.op.starts_with("Group") || c.op.starts_with("Instance");

@@ -16,6 +16,7 @@ std::vector<Operator> indexing_operators() {
   return {
       Operator{"Gather", "x[S...] indices:index[I...] -> y[Y...] where -#S <= @axis:0 < #S, #Y = #S + #I - 1"}
           .of_kind(OperatorKind::kExtraction)
+          .narrow({}, {0})
           .selecting({0, 1})
           .in_precision(PrecisionRole::kLookup)
           .weights_at({0}),

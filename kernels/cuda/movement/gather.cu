@@ -5,8 +5,11 @@
 #include "kernels/cuda/support/device_table.h"
 #include "kernels/cuda/support/indexing.h"
 #include "kernels/cuda/support/indices.h"
+#include "kernels/cuda/support/pack.h"
+#include "kernels/cuda/support/stored.h"
 #include "kernels/dispatch.h"
 #include "kernels/geometry/scans.h"
+#include "onnx_passes/functions/functions.h"
 
 namespace onnx_train::cuda {
 namespace {
@@ -60,6 +63,52 @@ Prepared prepare_gather_nd(const NodeSpec& spec) {
     copy_rows(launch, copy, places, launch.inputs[0], launch.outputs[0]);
   };
   return prepared;
+}
+
+// Of float32, rounded to 16 bits: the rows of an embedding that mixed precision looks up. `row` divides by the packs of a
+// row.
+template <int kCount, typename S>
+__global__ void round_rows(int64_t n, Divider row, Divider count, int64_t part, const int64_t* rows, const float* from,
+                           S* to) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i >= n) return;
+  const int64_t at_row = row.quotient(i), outer = count.quotient(at_row);
+  const int64_t unit = i - at_row * row.divisor(), p = at_row - outer * count.divisor();
+  const auto read =
+      reinterpret_cast<const Pack<float, kCount>*>(from)[outer * part + rows[p] * row.divisor() + unit];
+  Pack<S, kCount> rounded;
+  for (int k = 0; k < kCount; ++k) rounded.at[k] = math::convert<S>(read.at[k]);
+  reinterpret_cast<Pack<S, kCount>*>(to)[i] = rounded;
+}
+
+template <typename S>
+Prepared prepare_rounded_gather(const NodeSpec& spec) {
+  constexpr int kWidest = kVectorBytes / sizeof(float);
+  const RowIndices rows = gather_rows(spec);
+  const IndexInput indices{1, spec.in_type(1), rows.count};
+  const int64_t packs = rows.x.inner % kWidest == 0 ? rows.x.inner / kWidest : rows.x.inner;
+  const int64_t n = rows.x.outer * rows.count * packs, part = rows.x.size * packs;
+  const auto kernel = packs == rows.x.inner ? round_rows<1, S> : round_rows<kWidest, S>;
+  Prepared prepared;
+  prepared.workspace = index_workspace(rows.count);
+  prepared.explain = explain_index(rows.x.size);
+  prepared.run = [=, size = rows.x.size](const Launch& launch) {
+    int64_t* const places = launch.scratch<int64_t>();
+    read_indices(launch, indices, size, places, places + indices.count);
+    if (n == 0) return;
+    enqueue(launch, "round_rows", kernel, blocks_for(n), kThreads, 0, n, Divider(packs), Divider(indices.count), part,
+            places, launch.in<float>(0), launch.out<S>());
+  };
+  return prepared;
+}
+
+bool supports_rounded_gather(const NodeSpec& spec) {
+  return supports_gather(spec) && spec.in_type() == DType::kFloat && is_half(spec.out_type());
+}
+
+Prepared prepare_gather_of_16_bits(const NodeSpec& spec) {
+  return spec.out_type() == DType::kBFloat16 ? prepare_rounded_gather<BFloat16>(spec)
+                                             : prepare_rounded_gather<__half>(spec);
 }
 
 // ---- GatherElements
@@ -119,6 +168,7 @@ void copy_rows(const Launch& launch, const RowCopy& copy, const int64_t* rows, c
 std::vector<Kernel> gather_kernels() {
   return {
       {"Gather", supports_gather, prepare_gather, "", "", InputCheck::kChecks},
+      {"Gather", supports_rounded_gather, prepare_gather_of_16_bits, kDomain, "", InputCheck::kChecks},
       {"GatherND", supports_gather_nd, prepare_gather_nd, "", "", InputCheck::kChecks},
       {"GatherElements", supports_gather_elements, prepare_gather_elements, "", "", InputCheck::kChecks},
       {"Compress", supports_compress, prepare_compress},
