@@ -17,7 +17,20 @@ void layer_normalization_cases(std::vector<OpCase>* cases) {
                     {"LayerNormalizationGrad", {x, scale, x}, {}, 3, "onnx_train", 1e-5},
                     {"LayerNormalizationGrad", {x, {{3, 8}}, x}, {{"axis", 1}}, 3, "onnx_train", 1e-5},
                     {"LayerNormalizationGrad", {{{50, 33}}, {{33}}, {{50, 33}}}, {}, 1, "onnx_train", 1e-5},
+                    {"LayerNormalizationGrad", {{{200, 40}}, {{40}}, {{200, 40}}}, {}, 3, "onnx_train", 1e-5},
                 });
+}
+
+// Rows that threads keep in registers, few elements or many of them, and longer ones.
+void long_row_cases(std::vector<OpCase>* cases) {
+  for (const int64_t n : {700, 1500, 4100}) {
+    for (const char* op : {"LayerNormalizationGrad", "RMSNormalizationGrad"}) {
+      const int outputs = op == std::string("LayerNormalizationGrad") ? 3 : 2;
+      OpCase row = {op, {{{20, n}}, {{n}, 0.5, 1.5}, {{20, n}}}, {}, outputs, "onnx_train", 1e-5};
+      row.gradient = false;
+      cases->push_back(row);
+    }
+  }
 }
 
 void batch_normalization_cases(std::vector<OpCase>* cases) {
@@ -129,6 +142,7 @@ void rms_normalization_cases(std::vector<OpCase>* cases) {
 std::vector<OpCase> normalization_cases() {
   std::vector<OpCase> cases;
   layer_normalization_cases(&cases);
+  long_row_cases(&cases);
   rms_normalization_cases(&cases);
   batch_normalization_cases(&cases);
   group_normalization_cases(&cases);

@@ -105,7 +105,102 @@ Prepared prepare_forward(const NodeSpec& spec, const NormalizedRows& rows) {
   return prepared;
 }
 
-// ---- Gradients
+// ---- Gradients: dx = (g - mean g - x̂ mean(g x̂)) inv_std, where g = dy scale; without the mean of g for
+// RMSNormalization. dscale = Σ dy x̂ and dbias = Σ dy over all rows.
+
+// The operands of a run. dx is null where it is not wanted, and may be x or dy. The sums over the rows of each piece,
+// [pieces][dscale, dbias][n], are null where neither is wanted.
+template <typename X, typename DX>
+struct Gradient {
+  using T = Computed<X>;
+  const X* x;
+  const T* scale;
+  const X* dy;
+  DX* dx;
+  T* sums;
+};
+
+template <typename T>
+struct Sums {
+  T first, second;
+  __device__ static Sums add(const Sums& a, const Sums& b) { return {a.first + b.first, a.second + b.second}; }
+};
+
+// Writes to[k kRowThreads + thread of the row] = Σ values[k] over the rows of threads of the block.
+template <int kRowThreads, int kKept, typename T>
+__device__ void add_rows_of_block(const T (&values)[kKept], int64_t n, T* to) {
+  GPU_SHARED(scratch, T[kThreads]);
+  for (int k = 0; k < kKept; ++k) {
+    const int64_t i = threadIdx.x % kRowThreads + k * kRowThreads;
+    T sum = values[k];
+    if constexpr (kRowThreads < kThreads) {
+      scratch[threadIdx.x] = sum;
+      __syncthreads();
+      if (threadIdx.x < kRowThreads) {
+        for (unsigned other = kRowThreads; other < kThreads; other += kRowThreads) sum += scratch[threadIdx.x + other];
+      }
+      __syncthreads();
+    }
+    if (threadIdx.x < kRowThreads && i < n) to[i] = sum;
+  }
+}
+
+// Rows of at most kRowThreads kKept elements are read once: a thread keeps kKept elements of a row, and the sums of the
+// same columns over all rows of its piece, which is that of the block.
+template <typename X, typename DX, int kRowThreads, int kKept>
+__global__ void differentiate_in_one_pass(NormalizedRows rows, int64_t rows_of_piece, const Fault* guard,
+                                          Gradient<X, DX> gradient) {
+  using T = Computed<X>;
+  using Threads = RowThreads<kRowThreads>;
+  const bool writes = gradient.dx && !stops(guard);
+  const int64_t begin = blockIdx.x * rows_of_piece, end = std::min(begin + rows_of_piece, rows.count);
+  const T n = static_cast<T>(rows.n);
+  T dscale[kKept] = {}, dbias[kKept] = {};
+  for (int64_t row = begin + threadIdx.x / kRowThreads; row < end; row += kThreads / kRowThreads) {
+    T x[kKept] = {}, dy[kKept] = {};  // x̂ later
+    T sum = 0;
+    for (int k = 0; k < kKept; ++k) {
+      const int64_t i = Threads::first() + k * kRowThreads;
+      if (i >= rows.n) break;
+      x[k] = widened(gradient.x[row * rows.n + i]);
+      dy[k] = widened(gradient.dy[row * rows.n + i]);
+      sum += x[k];
+    }
+    const T mean = rows.centered ? Threads::merge(sum, Sum<T>()) / n : T{0};
+    T squares = 0;
+    for (int k = 0; k < kKept; ++k) {
+      if (Threads::first() + k * kRowThreads >= rows.n) break;
+      squares += (x[k] - mean) * (x[k] - mean);
+    }
+    const T variance = Threads::merge(squares, Sum<T>()) / n;
+    const T inv_std = static_cast<T>(1 / std::sqrt(static_cast<double>(variance) + rows.epsilon));
+    Sums<T> along{};
+    for (int k = 0; k < kKept; ++k) {
+      const int64_t i = Threads::first() + k * kRowThreads;
+      if (i >= rows.n) break;
+      x[k] = (x[k] - mean) * inv_std;
+      const T g = dy[k] * gradient.scale[i];
+      along = Sums<T>::add(along, {g, g * x[k]});
+      dscale[k] += dy[k] * x[k];
+      dbias[k] += dy[k];
+    }
+    if (!gradient.dx) continue;
+    along = Threads::merge(along, Sums<T>::add);
+    const T mean_g = rows.centered ? along.first / n : T{0}, mean_along = along.second / n;
+    for (int k = 0; k < kKept && writes; ++k) {
+      const int64_t i = Threads::first() + k * kRowThreads;
+      if (i >= rows.n) break;
+      gradient.dx[row * rows.n + i] =
+          math::convert<DX>((dy[k] * gradient.scale[i] - mean_g - x[k] * mean_along) * inv_std);
+    }
+  }
+  if (!gradient.sums) return;
+  T* const sums = gradient.sums + int64_t{blockIdx.x} * 2 * rows.n;
+  add_rows_of_block<kRowThreads>(dscale, rows.n, sums);
+  add_rows_of_block<kRowThreads>(dbias, rows.n, sums + rows.n);
+}
+
+// Longer rows, and those of float64: each of the following kernels reads them.
 
 template <typename X, int kRowThreads, typename T = Computed<X>>
 __global__ void find_statistics(NormalizedRows rows, const X* x, Statistics<T>* statistics) {
@@ -117,17 +212,15 @@ __global__ void find_statistics(NormalizedRows rows, const X* x, Statistics<T>* 
   if (Threads::first() == 0) statistics[row] = found;
 }
 
-// dx = (g - mean g - x̂ mean(g x̂)) inv_std, where g = dy scale; without the mean of g for RMSNormalization. dx may be x
-// or dy.
 template <typename X, typename DX, int kRowThreads, typename T = Computed<X>>
-__global__ void differentiate_rows(NormalizedRows rows, const Fault* guard, const X* x, const T* scale, const X* dy,
-                                   const Statistics<T>* statistics, DX* dx) {
+__global__ void differentiate_rows(NormalizedRows rows, const Fault* guard, Gradient<X, DX> gradient,
+                                   const Statistics<T>* statistics) {
   using Threads = RowThreads<kRowThreads>;
   const int64_t row = Threads::row();
   if (stops(guard) || row >= rows.count) return;
-  x += row * rows.n;
-  dy += row * rows.n;
-  dx += row * rows.n;
+  const X *const x = gradient.x + row * rows.n, *const dy = gradient.dy + row * rows.n;
+  const T* const scale = gradient.scale;
+  DX* const dx = gradient.dx + row * rows.n;
   const auto [mean, inv_std] = statistics[row];
   T sum = 0, along = 0;
   for (int64_t i = Threads::first(); i < rows.n; i += kRowThreads) {
@@ -146,7 +239,7 @@ __global__ void differentiate_rows(NormalizedRows rows, const Fault* guard, cons
 
 constexpr int kColumns = 32, kColumnRows = static_cast<int>(kThreads) / kColumns;
 
-// The sums of dscale = Σ dy x̂ and dbias = Σ dy over the rows of piece y of the grid: sums[piece][2][n].
+// The sums over the rows of piece y of the grid.
 template <typename X, typename T = Computed<X>>
 __global__ void sum_columns(NormalizedRows rows, int64_t rows_of_piece, const X* x, const X* dy,
                             const Statistics<T>* statistics, T* sums) {
@@ -173,66 +266,95 @@ __global__ void sum_columns(NormalizedRows rows, int64_t rows_of_piece, const X*
   sums[rows.n] = dbias;
 }
 
-// Adds the sums of all pieces; null for an output that is not wanted.
+// Adds the sums of all pieces; null for an output that is not wanted. A row of threads adds every kColumnRows-th piece.
 template <typename T>
 __global__ void add_pieces(int64_t n, int64_t pieces, const T* sums, T* dscale, T* dbias) {
-  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (i >= n) return;
-  T scale = 0, bias = 0;
-  for (int64_t p = 0; p < pieces; ++p) {
-    scale += sums[p * 2 * n + i];
-    bias += sums[p * 2 * n + n + i];
+  GPU_SHARED(scratch, Sums<T>[kColumnRows][kColumns]);
+  const int64_t column = int64_t{blockIdx.x} * kColumns + threadIdx.x;
+  Sums<T> mine{};
+  for (int64_t p = threadIdx.y; column < n && p < pieces; p += kColumnRows) {
+    mine = Sums<T>::add(mine, {sums[p * 2 * n + column], sums[p * 2 * n + n + column]});
   }
-  if (dscale) dscale[i] = scale;
-  if (dbias) dbias[i] = bias;
+  scratch[threadIdx.y][threadIdx.x] = mine;
+  __syncthreads();
+  if (threadIdx.y != 0 || column >= n) return;
+  for (int row = 1; row < kColumnRows; ++row) mine = Sums<T>::add(mine, scratch[row][threadIdx.x]);
+  if (dscale) dscale[column] = mine.first;
+  if (dbias) dbias[column] = mine.second;
 }
 
 template <typename X, typename DX>
 struct Backward {
   using T = Computed<X>;
+  static constexpr int kWarp = gpu::kWarpSize, kBlock = static_cast<int>(kThreads);
+  static constexpr int64_t kOfWarp = 8, kOfBlock = 4, kMostOfBlock = 16;  // elements that a thread keeps
+
   NormalizedRows rows;
   int64_t pieces, rows_of_piece;
   bool has_dx, has_dscale, has_dbias;
 
   Backward(const NodeSpec& spec, const NormalizedRows& r) : rows(r) {
-    constexpr int64_t kLeastRows = 64, kMostPieces = 64;
-    pieces = std::clamp<int64_t>(rows.count / kLeastRows, 1, kMostPieces);
+    const int64_t least_rows = !in_one_pass() || rows.n <= kOfWarp * kWarp ? 64 : 8;
+    const int64_t most_pieces = in_one_pass() ? 512 : 64;
+    pieces = std::clamp<int64_t>(rows.count / least_rows, 1, most_pieces);
     rows_of_piece = (rows.count + pieces - 1) / pieces;
     has_dx = spec.has_output(0);
     has_dscale = spec.num_outputs() > 1 && spec.has_output(1);
     has_dbias = spec.num_outputs() > 2 && spec.has_output(2);
   }
+  bool in_one_pass() const { return std::is_same_v<T, float> && rows.n <= kMostOfBlock * kBlock; }
   bool has_sums() const { return has_dscale || has_dbias; }
-  // The statistics of all rows, then the sums of all pieces.
+  // The sums of all pieces, then the statistics of all rows.
   size_t workspace() const {
-    const int64_t sums = has_sums() ? pieces * 2 * rows.n : 0;
-    return static_cast<size_t>(rows.count) * sizeof(Statistics<T>) + static_cast<size_t>(sums) * sizeof(T);
+    const int64_t statistics = in_one_pass() ? 0 : rows.count;
+    return static_cast<size_t>(statistics) * sizeof(Statistics<T>) + static_cast<size_t>(num_sums()) * sizeof(T);
   }
+  int64_t num_sums() const { return has_sums() ? (pieces * 2 * rows.n + 1) / 2 * 2 : 0; }
 
   void run(const Launch& launch) const {
     if (rows.n == 0) return;
-    auto* const statistics = launch.scratch<Statistics<T>>();
-    T* const sums = reinterpret_cast<T*>(statistics + rows.count);
-    const X *x = launch.in<X>(0), *dy = launch.in<X>(2);
-    const T* const scale = launch.in<T>(1);
+    T* const sums = launch.scratch<T>();
+    const Gradient<X, DX> gradient{launch.in<X>(0), launch.in<T>(1), launch.in<X>(2),
+                                   has_dx ? launch.out<DX>() : nullptr, has_sums() ? sums : nullptr};
+    const Fault* const guard = guard_of(launch, 3, 1);
+    if (in_one_pass()) {
+      if constexpr (std::is_same_v<T, float>) run_in_one_pass(launch, guard, gradient);
+    } else {
+      run_in_passes(launch, guard, gradient, reinterpret_cast<Statistics<T>*>(sums + num_sums()));
+    }
+    if (!has_sums()) return;
+    enqueue(launch, "add_pieces", add_pieces<T>, column_blocks(), dim3(kColumns, kColumnRows), 0, rows.n, pieces, sums,
+            has_dscale ? launch.out<T>(1) : nullptr, has_dbias ? launch.out<T>(2) : nullptr);
+  }
+
+ private:
+  unsigned column_blocks() const { return static_cast<unsigned>((rows.n + kColumns - 1) / kColumns); }
+
+  void run_in_one_pass(const Launch& launch, const Fault* guard, const Gradient<X, DX>& gradient) const {
+    const auto kernel = rows.n <= kOfWarp * kWarp     ? differentiate_in_one_pass<X, DX, kWarp, kOfWarp>
+                        : rows.n <= kOfBlock * kBlock ? differentiate_in_one_pass<X, DX, kBlock, kOfBlock>
+                                                      : differentiate_in_one_pass<X, DX, kBlock, kMostOfBlock>;
+    enqueue(launch, "differentiate_in_one_pass", kernel, static_cast<unsigned>(pieces), kThreads, 0, rows,
+            rows_of_piece, guard, gradient);
+  }
+
+  void run_in_passes(const Launch& launch, const Fault* guard, const Gradient<X, DX>& gradient,
+                     Statistics<T>* statistics) const {
     const auto for_rows = [&](auto f) {
       if (rows.count > 0) dispatch_row_threads(rows.count, rows.n, true, f);
     };
     for_rows([&]<int kRowThreads>(std::integral_constant<int, kRowThreads>) {
       enqueue(launch, "find_statistics", find_statistics<X, kRowThreads>, row_blocks<kRowThreads>(rows.count), kThreads,
-              0, rows, x, statistics);
+              0, rows, gradient.x, statistics);
     });
     if (has_sums()) {  // before dx, which may take the place of x or dy
-      const dim3 grid(static_cast<unsigned>((rows.n + kColumns - 1) / kColumns), static_cast<unsigned>(pieces));
-      enqueue(launch, "sum_columns", sum_columns<X>, grid, dim3(kColumns, kColumnRows), 0, rows, rows_of_piece, x, dy,
-              statistics, sums);
-      enqueue(launch, "add_pieces", add_pieces<T>, blocks_for(rows.n), kThreads, 0, rows.n, pieces, sums,
-              has_dscale ? launch.out<T>(1) : nullptr, has_dbias ? launch.out<T>(2) : nullptr);
+      enqueue(launch, "sum_columns", sum_columns<X>, dim3(column_blocks(), static_cast<unsigned>(pieces)),
+              dim3(kColumns, kColumnRows), 0, rows, rows_of_piece, gradient.x, gradient.dy, statistics, gradient.sums);
     }
     if (!has_dx) return;
     for_rows([&]<int kRowThreads>(std::integral_constant<int, kRowThreads>) {
       enqueue(launch, "differentiate_rows", differentiate_rows<X, DX, kRowThreads>, row_blocks<kRowThreads>(rows.count),
-              kThreads, 0, rows, guard_of(launch, 3, 1), x, scale, dy, statistics, launch.out<DX>());
+              kThreads, 0, rows, guard, gradient, statistics);
     });
   }
 };
