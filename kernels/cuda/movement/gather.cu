@@ -65,8 +65,8 @@ Prepared prepare_gather_nd(const NodeSpec& spec) {
   return prepared;
 }
 
-// Of float32, rounded to 16 bits: the rows of an embedding that mixed precision looks up. `row` divides by the packs of a
-// row.
+// Of float32, rounded to 16 bits: the rows of an embedding that mixed precision looks up. `row` divides by the packs of
+// a row.
 template <int kCount, typename S>
 __global__ void round_rows(int64_t n, Divider row, Divider count, int64_t part, const int64_t* rows, const float* from,
                            S* to) {
@@ -74,8 +74,7 @@ __global__ void round_rows(int64_t n, Divider row, Divider count, int64_t part, 
   if (i >= n) return;
   const int64_t at_row = row.quotient(i), outer = count.quotient(at_row);
   const int64_t unit = i - at_row * row.divisor(), p = at_row - outer * count.divisor();
-  const auto read =
-      reinterpret_cast<const Pack<float, kCount>*>(from)[outer * part + rows[p] * row.divisor() + unit];
+  const auto read = reinterpret_cast<const Pack<float, kCount>*>(from)[outer * part + rows[p] * row.divisor() + unit];
   Pack<S, kCount> rounded;
   for (int k = 0; k < kCount; ++k) rounded.at[k] = math::convert<S>(read.at[k]);
   reinterpret_cast<Pack<S, kCount>*>(to)[i] = rounded;

@@ -283,18 +283,18 @@ __global__ void add_pieces(int64_t n, int64_t pieces, const T* sums, T* dscale, 
   if (dbias) dbias[column] = mine.second;
 }
 
+// Elements of a row that a thread keeps where a warp has the row, and where a block has it.
+constexpr int kOfWarp = 8, kOfBlock = 4, kMostOfBlock = 16;
+
 template <typename X, typename DX>
 struct Backward {
   using T = Computed<X>;
-  static constexpr int kWarp = gpu::kWarpSize, kBlock = static_cast<int>(kThreads);
-  static constexpr int64_t kOfWarp = 8, kOfBlock = 4, kMostOfBlock = 16;  // elements that a thread keeps
-
   NormalizedRows rows;
   int64_t pieces, rows_of_piece;
   bool has_dx, has_dscale, has_dbias;
 
   Backward(const NodeSpec& spec, const NormalizedRows& r) : rows(r) {
-    const int64_t least_rows = !in_one_pass() || rows.n <= kOfWarp * kWarp ? 64 : 8;
+    const int64_t least_rows = !in_one_pass() || rows.n <= kOfWarp * gpu::kWarpSize ? 64 : 8;
     const int64_t most_pieces = in_one_pass() ? 512 : 64;
     pieces = std::clamp<int64_t>(rows.count / least_rows, 1, most_pieces);
     rows_of_piece = (rows.count + pieces - 1) / pieces;
@@ -302,7 +302,7 @@ struct Backward {
     has_dscale = spec.num_outputs() > 1 && spec.has_output(1);
     has_dbias = spec.num_outputs() > 2 && spec.has_output(2);
   }
-  bool in_one_pass() const { return std::is_same_v<T, float> && rows.n <= kMostOfBlock * kBlock; }
+  bool in_one_pass() const { return std::is_same_v<T, float> && rows.n <= int64_t{kMostOfBlock} * kThreads; }
   bool has_sums() const { return has_dscale || has_dbias; }
   // The sums of all pieces, then the statistics of all rows.
   size_t workspace() const {
@@ -331,9 +331,10 @@ struct Backward {
   unsigned column_blocks() const { return static_cast<unsigned>((rows.n + kColumns - 1) / kColumns); }
 
   void run_in_one_pass(const Launch& launch, const Fault* guard, const Gradient<X, DX>& gradient) const {
-    const auto kernel = rows.n <= kOfWarp * kWarp     ? differentiate_in_one_pass<X, DX, kWarp, kOfWarp>
-                        : rows.n <= kOfBlock * kBlock ? differentiate_in_one_pass<X, DX, kBlock, kOfBlock>
-                                                      : differentiate_in_one_pass<X, DX, kBlock, kMostOfBlock>;
+    constexpr int kBlock = static_cast<int>(kThreads);
+    const auto kernel = rows.n <= kOfWarp * gpu::kWarpSize ? differentiate_in_one_pass<X, DX, gpu::kWarpSize, kOfWarp>
+                        : rows.n <= kOfBlock * kBlock      ? differentiate_in_one_pass<X, DX, kBlock, kOfBlock>
+                                                           : differentiate_in_one_pass<X, DX, kBlock, kMostOfBlock>;
     enqueue(launch, "differentiate_in_one_pass", kernel, static_cast<unsigned>(pieces), kThreads, 0, rows,
             rows_of_piece, guard, gradient);
   }
