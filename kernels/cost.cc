@@ -243,9 +243,13 @@ double bytes_of(const Node& node) {
   double written = 0, read = 0;
   for (const Value* output : node.outputs()) written += bytes_of(output);
   for (const Value* input : node.inputs()) read += bytes_of(input);
-  // These read of their first input at most what they write.
-  const bool selects = node.is("Gather") || node.is("GatherElements") || node.is("GatherND") || node.is("Slice");
-  if (selects) read -= std::max(bytes_of(node.input(0)) - written, 0.0);
+  // These read of their first input at most as many elements as they write; ours writes 16 bits of each.
+  const bool selects = node.is("Gather") || node.is("Gather", kDomain) || node.is("GatherElements") ||
+                       node.is("GatherND") || node.is("Slice");
+  if (selects && node.output() && node.output()->has_rank() && bytes_of(node.input(0)) > 0) {
+    const double selected = elements(*node.output()) * static_cast<double>(size_of(node.input(0)->dtype()));
+    read -= std::max(bytes_of(node.input(0)) - selected, 0.0);
+  }
   return read + written;
 }
 
