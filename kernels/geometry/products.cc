@@ -176,10 +176,12 @@ bool adds_c(const NodeSpec& spec) {
 
 }  // namespace
 
-bool adds_bias(const NodeSpec& spec) {
+bool is_row_of_result(const NodeSpec& spec, int i) {
   const int64_t columns = spec.out_shape().back();
-  return adds_c(spec) && spec.in_size(2) == columns && !spec.in_shape(2).empty() && spec.in_shape(2).back() == columns;
+  return spec.in_size(i) == columns && !spec.in_shape(i).empty() && spec.in_shape(i).back() == columns;
 }
+
+bool adds_bias(const NodeSpec& spec) { return adds_c(spec) && is_row_of_result(spec, 2); }
 
 bool adds_matrix(const NodeSpec& spec) { return adds_c(spec) && spec.in_shape(2) == spec.out_shape(); }
 

@@ -44,6 +44,9 @@ enum class Epilogue { kNone, kBias, kSumsOfA, kSumsOfB, kResidual, kActivation, 
 // of what is no Gemm, whose C stands there; a matrix is the last input; sums are output 1.
 Epilogue epilogue_of(const NodeSpec& spec);
 
+// Whether input i has one number for each column of output 0, as a bias has: C of a Gemm may be a column instead.
+bool is_row_of_result(const NodeSpec& spec, int i);
+
 // Whether Gemm's C is a plain bias, one row of n numbers, which the product itself can add; or a matrix like y.
 bool adds_bias(const NodeSpec& spec);
 bool adds_matrix(const NodeSpec& spec);

@@ -75,7 +75,8 @@ std::optional<Description> describe(const NodeSpec& spec, Product (*product_of)(
   const auto activation = activation_of(spec.node().attr(is_gradient ? "activation_gradient" : "activation", ""));
   if (!activation || (*activation == Activation::kRelu && !is_gradient)) return std::nullopt;
   if (spec.in_size(0) == 0 || spec.in_size(1) == 0) return std::nullopt;
-  if (!is_gradient && spec.num_inputs() > 2 && spec.in_size(2) != spec.out_shape().back()) return std::nullopt;
+  const bool has_bias = !is_gradient && spec.num_inputs() > 2;
+  if (has_bias && !is_row_of_result(spec, 2)) return std::nullopt;
   Product p = product_of(spec);
   merge_batches(p);
   // The library has kernels for any rows, but fast ones for those of whole vectors.
@@ -84,7 +85,7 @@ std::optional<Description> describe(const NodeSpec& spec, Product (*product_of)(
   return Description{.type = spec.out_type(),
                      .activation = *activation,
                      .is_gradient = is_gradient,
-                     .has_bias = !is_gradient && spec.num_inputs() > 2,
+                     .has_bias = has_bias,
                      .writes_x = !is_gradient && spec.num_outputs() > 1,
                      .a = layout_of(p.a, p.m, p.k),
                      .b = layout_of(p.b, p.k, p.n),

@@ -207,14 +207,6 @@ bool has_library_types(const NodeSpec& spec) {
   return spec.in_type(1) == spec.in_type(0) && has_library_product(spec.in_type(), spec.out_type());
 }
 
-// Inputs of the type of y: one number for each of its columns, or a matrix like y.
-bool is_row(const NodeSpec& spec, int i) {
-  return spec.in_type(i) == spec.out_type() && spec.in_size(i) == spec.out_shape().back();
-}
-bool is_like_y(const NodeSpec& spec, int i) {
-  return spec.in_type(i) == spec.out_type() && spec.in_shape(i) == spec.out_shape();
-}
-
 // Operands of 16 bits, whose sums are float32, or an epilogue. C or a bias has the type of y, and is added before
 // rounding.
 bool supports_variant(const NodeSpec& spec) {
@@ -226,12 +218,15 @@ bool supports_variant(const NodeSpec& spec) {
   }
   if (epilogue == Epilogue::kActivationGradient) return false;  // cudnn.cc
   if (epilogue == Epilogue::kActivation || epilogue == Epilogue::kResidual) {
-    const bool adds_matrix = epilogue == Epilogue::kResidual;
-    const int matrix = spec.num_inputs() - 1;
-    const bool has_bias = spec.num_inputs() > (adds_matrix ? 3 : 2);
+    const bool is_residual = epilogue == Epilogue::kResidual;
+    const int last = spec.num_inputs() - 1;
+    const bool has_bias = last > (is_residual ? 2 : 1);
+    for (int i = 2; i <= last; ++i) {
+      if (spec.in_type(i) != spec.out_type()) return false;
+    }
     return has_library_types(spec) && spec.in_size(0) > 0 && spec.in_size(1) > 0 && spec.num_outputs() == 1 &&
-           (!has_bias || is_row(spec, 2)) &&
-           (adds_matrix ? is_like_y(spec, matrix) : spec.node().attr("activation", "") == "Relu");
+           (!has_bias || is_row_of_result(spec, 2)) &&
+           (is_residual ? spec.in_shape(last) == spec.out_shape() : spec.node().attr("activation", "") == "Relu");
   }
   if (!(spec.num_inputs() > 2 && spec.has_input(2))) return supports(spec) || has_library_types(spec);
   if (!has_library_types(spec) || spec.in_type(2) != spec.out_type()) return false;
