@@ -244,12 +244,10 @@ double bytes_of(const Node& node) {
   for (const Value* output : node.outputs()) written += bytes_of(output);
   for (const Value* input : node.inputs()) read += bytes_of(input);
   // These read of their first input at most as many elements as they write; ours writes 16 bits of each.
-  const bool selects = node.is("Gather") || node.is("Gather", kDomain) || node.is("GatherElements") ||
-                       node.is("GatherND") || node.is("Slice");
-  if (selects && node.output() && node.output()->has_rank() && bytes_of(node.input(0)) > 0) {
-    const double selected = elements(*node.output()) * static_cast<double>(size_of(node.input(0)->dtype()));
-    read -= std::max(bytes_of(node.input(0)) - selected, 0.0);
-  }
+  const bool rounds = node.is("Gather", kDomain);
+  const bool selects =
+      rounds || node.is("Gather") || node.is("GatherElements") || node.is("GatherND") || node.is("Slice");
+  if (selects) read -= std::max(bytes_of(node.input(0)) - written * (rounds ? 2 : 1), 0.0);
   return read + written;
 }
 

@@ -1,6 +1,5 @@
 #include <unordered_map>
 
-#include "kernels/device.h"
 #include "kernels/functions/functions.h"
 #include "kernels/lowering/lowering.h"
 #include "kernels/lowering/widened.h"
@@ -58,10 +57,7 @@ class Bfloat16Products {
     }
     const auto outputs = call_lowered(builder, node->op(), node->num_outputs(), inputs, attributes(*node));
     Node* made = outputs[0].value()->producer();
-    if (!find_kernel(device_, *made)) {
-      graph_.remove(made);
-      return false;
-    }
+    if (!runs_on(device_, made)) return false;
     for (int i = 0; i < node->num_outputs(); ++i) {
       if (node->output(i)) graph_.replace(node->output(i), made->output(i));
     }

@@ -5,7 +5,6 @@
 #include <set>
 #include <string>
 
-#include "kernels/device.h"
 #include "kernels/functions/functions.h"
 #include "kernels/lowering/lowering.h"
 #include "kernels/lowering/positions.h"
@@ -85,16 +84,6 @@ void remove_unread(Node* last) {
   }
 }
 
-// Whether the device runs the node, which was made in the place of `other`; else it is removed again.
-bool runs(Node* made, const Node* other, const Device& device, Positions& positions) {
-  if (!find_kernel(device, *made)) {
-    made->graph().remove(made);
-    return false;
-  }
-  positions.add(made, other);
-  return true;
-}
-
 // y = relu(normalization + residual); the residual may be absent.
 bool join(Node* normalization, Value* residual, Node* relu, DType rounding, const Device& device,
           Positions& positions) {
@@ -108,7 +97,9 @@ bool join(Node* normalization, Value* residual, Node* relu, DType rounding, cons
   Attrs attrs = with_relu(*normalization);
   if (is_narrow_type(rounding)) attrs.emplace_back("round_to", static_cast<int>(rounding));
   const std::vector<Var> outputs = call_lowered(b, normalization->op(), trains ? 3 : 1, inputs, attrs);
-  if (!runs(outputs[0].value()->producer(), normalization, device, positions)) return false;
+  Node* const made = outputs[0].value()->producer();
+  if (!runs_on(device, made)) return false;
+  positions.add(made, normalization);
   graph.replace(relu->output(), outputs[0].value());
   for (int i = 1; i < normalization->num_outputs(); ++i) {
     if (normalization->output(i)) graph.replace(normalization->output(i), outputs[static_cast<size_t>(i)].value());
@@ -164,7 +155,9 @@ bool join_backward(Node* gradient, const Device& device, Positions& positions) {
   for (Value* input : relu->inputs()) inputs.push_back(b.var(input));
   const int num_outputs = producer_read_once(dz, rounding_of(dz)) ? 3 : 4;
   const std::vector<Var> outputs = call_lowered(b, gradient->op(), num_outputs, inputs, with_relu(*gradient));
-  if (!runs(outputs[0].value()->producer(), relu, device, positions)) return false;
+  Node* const made = outputs[0].value()->producer();
+  if (!runs_on(device, made)) return false;
+  positions.add(made, relu);
   replace_outputs(gradient, outputs);
   if (num_outputs == 4) {
     graph.replace(relu->output(), outputs[3].value());

@@ -56,6 +56,22 @@ void hand_over(FusionGroups& groups, Node* node) {
   groups.assign(node, to);
 }
 
+// Moves the nodes of a group into another one, unless the two do not fit together or have too many nodes.
+bool merge_into(FusionGroups& groups, int g, int into, size_t most_nodes) {
+  if (groups[g].nodes.size() + groups[into].nodes.size() > most_nodes) return false;
+  const auto space = merge(groups[g].space, groups[into].space);
+  if (!space) return false;
+  std::vector<Node*> nodes = groups[g].nodes;
+  nodes.insert(nodes.end(), groups[into].nodes.begin(), groups[into].nodes.end());
+  groups.sort(&nodes);
+  if (!fit_together(nodes)) return false;
+  for (Node* node : groups[g].nodes) groups.assign(node, into);
+  groups[into].space = *space;
+  groups[into].nodes = std::move(nodes);
+  groups[g].nodes.clear();
+  return true;
+}
+
 // Merges a group into the only other group that reads it, if that keeps no more bytes alive in between.
 void sink(FusionGroups& groups, int g) {
   int reader = -1, results = 0;
@@ -71,22 +87,13 @@ void sink(FusionGroups& groups, int g) {
     }
     results += outside && num_elements_of(*node->output()) == groups[g].space.size;
   }
-  if (reader < 0 || groups[g].nodes.size() + groups[reader].nodes.size() > FusionGroups::kMaxNodes) return;
-  const auto space = merge(groups[g].space, groups[reader].space);
-  if (!space) return;
+  if (reader < 0) return;
   const std::vector<Value*> read = groups.full_inputs(reader), ours = groups.full_inputs(g);
   const auto kept_anyway = [&](const Value* input) {
     return !input->producer() || std::find(read.begin(), read.end(), input) != read.end();
   };
   if (std::ssize(ours) - std::count_if(ours.begin(), ours.end(), kept_anyway) > results) return;
-  std::vector<Node*> nodes = groups[g].nodes;
-  nodes.insert(nodes.end(), groups[reader].nodes.begin(), groups[reader].nodes.end());
-  groups.sort(&nodes);
-  if (!fit_together(nodes)) return;
-  for (Node* node : groups[g].nodes) groups.assign(node, reader);
-  groups[reader].space = *space;
-  groups[reader].nodes = std::move(nodes);
-  groups[g].nodes.clear();
+  merge_into(groups, g, reader, FusionGroups::kMaxNodes);
 }
 
 // ---- Nodes that stay in a group
@@ -161,24 +168,11 @@ bool is_small_leaf(FusionGroups& groups, int g) {
 // Merges such groups of one size: nothing waits for them, so they run together where the last of them does.
 void merge_small_leaves(FusionGroups& groups) {
   constexpr size_t kMostNodes = FusionGroups::kMaxNodes / 2;  // a kernel has a parameter for each value it reads
-  std::unordered_map<int64_t, int> first_of_size;
+  std::unordered_map<int64_t, int> last_of_size;
   for (int g = 0; g < groups.count(); ++g) {
     if (!is_small_leaf(groups, g)) continue;
-    const auto [found, added] = first_of_size.try_emplace(groups[g].space.size, g);
-    if (added) continue;
-    const int into = found->second;
-    const auto space = merge(groups[into].space, groups[g].space);
-    std::vector<Node*> nodes = groups[into].nodes;
-    nodes.insert(nodes.end(), groups[g].nodes.begin(), groups[g].nodes.end());
-    groups.sort(&nodes);
-    if (!space || nodes.size() > kMostNodes || !fit_together(nodes)) {
-      found->second = g;
-      continue;
-    }
-    for (Node* node : groups[g].nodes) groups.assign(node, into);
-    groups[into].space = *space;
-    groups[into].nodes = std::move(nodes);
-    groups[g].nodes.clear();
+    const auto [last, added] = last_of_size.try_emplace(groups[g].space.size, g);
+    if (!added && !merge_into(groups, g, last->second, kMostNodes)) last->second = g;
   }
 }
 

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <memory>
 
-#include "kernels/device.h"
 #include "kernels/functions/functions.h"
 #include "kernels/lowering/lowering.h"
 #include "kernels/lowering/outline.h"
@@ -17,12 +16,6 @@
 
 namespace onnx_train {
 namespace {
-
-bool has_shape_of(const Value& a, const Value& b) {
-  return a.type().is_static() && b.type().is_static() && a.type().shape() == b.type().shape();
-}
-
-bool is_alike(const Value& a, const Value& b) { return a.dtype() == b.dtype() && has_shape_of(a, b); }
 
 // What follows a product: a node, its input that is the product's result, and the input that it combines with it.
 struct Follower {
@@ -97,18 +90,19 @@ class FuseProducts {
  private:
   bool fuse(const Follower& follower) {
     Node* const node = follower.node;
-    // Values of 16 bits are widened for the node, and its result is rounded.
     const Value* const read = node->input(follower.product);
-    Value* const narrow = widened_from(read);
     Value* other = follower.other < 0 ? nullptr : node->input(follower.other);
+    if (!has_type_of(*read, *node->output()) || (other && !has_type_of(*other, *read))) return false;
+    if (!other && is_read_elementwise(*node->output())) return false;
+    // Values of 16 bits are widened for the node, and its result is rounded.
+    Value* const narrow = widened_from(read);
     const std::vector<Node*> roundings = narrow ? narrowing_readers(node->output()) : std::vector<Node*>();
     if (narrow) {
-      if (roundings.empty() || roundings[0]->output()->dtype() != narrow->dtype()) return false;
+      const auto has_narrow_type = [&](const Value* value) { return value && value->dtype() == narrow->dtype(); };
+      if (roundings.empty() || !has_narrow_type(roundings[0]->output())) return false;
+      if (other && !has_narrow_type(widened_from(other))) return false;
       if (other) other = widened_from(other);
-      if (follower.other >= 0 && (!other || other->dtype() != narrow->dtype())) return false;
     }
-    if (!other && is_read_elementwise(*node->output())) return false;
-    if (!is_alike(*read, *node->output()) || (other && !has_shape_of(*other, *read))) return false;
 
     const Value* result = narrow ? narrow : read;
     bool is_alone = is_read_once(read) && is_read_once(result);
@@ -123,14 +117,11 @@ class FuseProducts {
     Node* const place = other ? node : product;
     Builder b(&graph_, place);
     std::vector<Value*> inputs = product->inputs();
-    if (other) inputs.push_back(with_shape_of(*result, b.var(other)).value());
+    if (other) inputs.push_back(with_shape(b.var(other), result->type().shape()).value());
     Node* const call = add_call(follower, *product, inputs, !is_alone, place);
-    if (!find_kernel(device_, *call)) {
-      graph_.remove(call);
-      return false;
-    }
+    if (!runs_on(device_, call)) return false;
     graph_.context().functions.push_back(function_);
-    const Var fused = with_shape_of(*node->output(), b.var(call->output(is_alone ? 0 : 1)));
+    const Var fused = with_shape(b.var(call->output(is_alone ? 0 : 1)), node->output()->type().shape());
     for (Node* rounding : roundings) {
       graph_.replace(rounding->output(), fused.value());
       graph_.remove(rounding);
@@ -155,11 +146,6 @@ class FuseProducts {
            node.attr("beta", 1.0f) == 1;
   }
 
-  static Var with_shape_of(const Value& like, Var value) {
-    return value.type().shape() == like.type().shape() ? value
-                                                       : reshape(value, value.builder().ints(like.type().shape()));
-  }
-
   // The call of function_, a new one, whose body is the product and the follower. It writes the product's result, too,
   // if `writes_both`.
   Node* add_call(const Follower& follower, const Node& product, const std::vector<Value*>& inputs, bool writes_both,
@@ -175,12 +161,12 @@ class FuseProducts {
     *function_->add_node() = std::move(first);
     for (int i = 0; i < follower.node->num_inputs(); ++i) {
       const std::string stored = i == follower.product ? "product" : function_->input(product.num_inputs());
-      second.add_input(is_narrow_type(dtype) ? add_cast(stored, DType::kFloat) : stored);
+      second.add_input(is_narrow_type(dtype) ? converted(stored, DType::kFloat) : stored);
     }
     second.add_output("y");
     *function_->add_node() = std::move(second);
     if (writes_both) function_->add_output("product");
-    function_->add_output(is_narrow_type(dtype) ? add_cast("y", dtype) : "y");
+    function_->add_output(is_narrow_type(dtype) ? converted("y", dtype) : "y");
 
     shell.set_domain(kDomain);
     shell.set_overload(function_->overload());
@@ -198,16 +184,10 @@ class FuseProducts {
   }
 
   // The name of the converted value in the body of function_.
-  std::string add_cast(const std::string& value, DType dtype) {
-    onnx::NodeProto* cast = function_->add_node();
-    cast->set_op_type("Cast");
-    cast->add_input(value);
-    cast->add_output(value + "_cast");
-    onnx::AttributeProto* to = cast->add_attribute();
-    to->set_name("to");
-    to->set_type(onnx::AttributeProto::INT);
-    to->set_i(static_cast<int>(dtype));
-    return cast->output(0);
+  std::string converted(const std::string& value, DType dtype) {
+    const std::string name = value + "_cast";
+    add_cast(function_.get(), value, name, dtype);
+    return name;
   }
 
   Graph& graph_;
@@ -219,7 +199,7 @@ class FuseProducts {
 
 bool fuse_products(Model& model, const Device& device) {
   const bool changed = FuseProducts(model.graph.get(), device).run();
-  if (changed) remove_dead_nodes(model);
+  remove_dead_nodes(model);  // and views that were made for products that the device does not have
   return changed;
 }
 

@@ -112,6 +112,12 @@ bool remove_dead_nodes(Model& model) {
   return graph.remove_unused_initializers() || changed;
 }
 
+bool runs_on(const Device& device, Node* made) {
+  if (find_kernel(device, *made)) return true;
+  made->graph().remove(made);
+  return false;
+}
+
 bool is_view(const Node& node) { return operator_of(node).kind == OperatorKind::kView; }
 
 }  // namespace onnx_train

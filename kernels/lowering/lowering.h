@@ -112,7 +112,7 @@ bool narrow_before_moves(Model& model);
 // becomes one onnx_train.Softmax, which computes in float32 and rounds like the Cast did. Runs after widen_at_readers.
 bool narrow_storage(Model& model, const Device& device);
 
-// Fuses a product with the residual sum, the GELU or the gradient of GELU that follows it, where `device` has such a
+// Fuses a product with the residual sum, the activation or its gradient that follows it, where `device` has such a
 // kernel. Runs after narrow_storage, whose nodes of 16 bits it fuses, and before fuse_elementwise.
 bool fuse_products(Model& model, const Device& device);
 
@@ -132,6 +132,9 @@ bool order_nodes(Model& model, const std::function<bool(const Node&)>& may_rejec
 
 // `recompute` (recompute.h) with the memory limit of `options`.
 Pass recompute_pass(const LoweringOptions& options);
+
+// Whether `device` has a kernel for a node that a pass has made and that nothing reads yet; else the node is removed.
+bool runs_on(const Device& device, Node* made);
 
 // True for nodes whose output is the memory of their first input with another shape: Reshape, Squeeze, Unsqueeze,
 // Flatten, Identity.

@@ -38,9 +38,10 @@ bool merge_roundings(Graph& graph) {
   return true;
 }
 
-// A Cast to float32 and the positions between which it may stand: those of the node before it, and of its first reader.
+// A Cast to float32, its first reader, and the positions between which it may stand: those of the node before it and of
+// that reader.
 struct Widening {
-  Node* node;
+  Node *node, *reader;
   int after, before;
 };
 
@@ -51,12 +52,14 @@ std::vector<Widening> widenings(const Graph& graph) {
   for (Node* node = graph.first(); node; node = node->next()) {
     if (!node->is("Cast") || !widened_from(node->output()) || !node->output()->type().is_static()) continue;
     const Node* producer = node->input(0)->producer();
-    Widening widening{node, producer ? positions.of(producer) : -1, std::numeric_limits<int>::max()};
+    Widening widening{node, nullptr, producer ? positions.of(producer) : -1, std::numeric_limits<int>::max()};
     bool fits = !node->output()->uses().empty() || graph.is_output(node->output());
     for (const Use& use : node->output()->uses()) {
       const OperatorKind kind = operator_of(*use.node).kind;
       fits = fits && &use.node->graph() == &graph && kind != OperatorKind::kElementwise && kind != OperatorKind::kView;
-      if (fits) widening.before = std::min(widening.before, positions.of(use.node));
+      if (!fits || positions.of(use.node) >= widening.before) continue;
+      widening.reader = use.node;
+      widening.before = positions.of(use.node);
     }
     if (fits) found.push_back(widening);
   }
@@ -87,9 +90,8 @@ bool merge_widenings(Graph& graph) {
   const int position = best_position(found);
   std::erase_if(found, [=](const Widening& w) { return w.after >= position || w.before < position; });
   if (found.size() < 2) return false;
-  const Positions positions(graph);
-  Node* place = graph.first();
-  while (place && positions.of(place) < position) place = place->next();
+  const auto earliest = [](const Widening& a, const Widening& b) { return a.before < b.before; };
+  Node* const place = std::min_element(found.begin(), found.end(), earliest)->reader;
   std::vector<Node*> casts;
   ValueTable<Node*> cast_of;  // readers have had a copy each (widen_at_readers)
   for (const Widening& w : found) {

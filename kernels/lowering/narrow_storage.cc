@@ -4,7 +4,6 @@
 #include <memory>
 #include <set>
 
-#include "kernels/device.h"
 #include "kernels/lowering/lowering.h"
 #include "kernels/lowering/outline.h"
 #include "kernels/lowering/widened.h"
@@ -38,8 +37,7 @@ class Narrowed {
     const bool writes = std::any_of(narrowings_.begin(), narrowings_.end(), [](const auto& n) { return !n.empty(); });
     if (!reads && !writes) return false;
     Node* call = add_call();
-    if (!find_kernel(device, *call)) {
-      graph_.remove(call);
+    if (!runs_on(device, call)) {
       if (!reads || !writes) return false;
       // Some kernels round what they write and read float32.
       std::fill(sources_.begin(), sources_.end(), nullptr);
@@ -68,24 +66,13 @@ class Narrowed {
 
   static std::string numbered(const char* base, size_t i) { return base + std::to_string(i); }
 
-  void add_cast(const std::string& from, const std::string& to, DType dtype) {
-    onnx::NodeProto* cast = function_->add_node();
-    cast->set_op_type("Cast");
-    cast->add_input(from);
-    cast->add_output(to);
-    onnx::AttributeProto* attribute = cast->add_attribute();
-    attribute->set_name("to");
-    attribute->set_type(onnx::AttributeProto::INT);
-    attribute->set_i(static_cast<int>(dtype));
-  }
-
   // Inputs, outputs and attributes are those of the node, in its order; the body repeats the attributes as constants.
   void write_body() {
     onnx::NodeProto inner = node_.shell();
     for (size_t i = 0; i < sources_.size(); ++i) {
       const std::string name = numbered("x", i);
       function_->add_input(name);
-      if (sources_[i]) add_cast(name, name + "_wide", DType::kFloat);
+      if (sources_[i]) add_cast(function_.get(), name, name + "_wide", DType::kFloat);
       inner.add_input(!node_.input(static_cast<int>(i)) ? "" : sources_[i] ? name + "_wide" : name);
     }
     for (size_t i = 0; i < narrowings_.size(); ++i) {
@@ -96,7 +83,8 @@ class Narrowed {
     *function_->add_node() = std::move(inner);
     for (size_t i = 0; i < narrowings_.size(); ++i) {
       function_->add_output(numbered("y", i));
-      if (!narrowings_[i].empty()) add_cast(numbered("y", i) + "_wide", numbered("y", i), narrow_type(i));
+      if (narrowings_[i].empty()) continue;
+      add_cast(function_.get(), numbered("y", i) + "_wide", numbered("y", i), narrow_type(i));
     }
   }
 

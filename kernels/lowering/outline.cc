@@ -140,6 +140,17 @@ std::shared_ptr<onnx::FunctionProto> new_function(Context* context, const std::s
   return function;
 }
 
+void add_cast(onnx::FunctionProto* function, const std::string& from, const std::string& to, DType dtype) {
+  onnx::NodeProto* cast = function->add_node();
+  cast->set_op_type("Cast");
+  cast->add_input(from);
+  cast->add_output(to);
+  onnx::AttributeProto* attribute = cast->add_attribute();
+  attribute->set_name("to");
+  attribute->set_type(onnx::AttributeProto::INT);
+  attribute->set_i(static_cast<int>(dtype));
+}
+
 const onnx::FunctionProto* function_of(const Node& node) {
   return node.graph().context().find_function(node.domain(), node.op(), node.overload());
 }

@@ -14,6 +14,14 @@ inline bool is_plain_product(const Node& node) {
          node.attr("alpha", 1.0f) == 1;
 }
 
+// Whether two values have one type and one shape, which is known.
+inline bool has_type_of(const Value& a, const Value& b) { return a.type().is_static() && a.type() == b.type(); }
+
+// The elements of a value in their order, with this shape.
+inline Var with_shape(Var value, const Shape& shape) {
+  return value.type().shape() == shape ? value : reshape(value, value.builder().ints(shape));
+}
+
 // The attributes of such a product that say how its operands and its result lie.
 inline Attrs layout_of_product(const Node& product) {
   Attrs attrs;

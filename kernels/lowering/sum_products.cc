@@ -6,7 +6,6 @@
 // of its result. A single product takes such a term and writes 16 bits (narrow_storage).
 #include <algorithm>
 
-#include "kernels/device.h"
 #include "kernels/functions/functions.h"
 #include "kernels/lowering/lowering.h"
 #include "kernels/lowering/positions.h"
@@ -16,10 +15,6 @@
 
 namespace onnx_train {
 namespace {
-
-bool has_shape_of(const Value& a, const Value& b) {
-  return a.type().is_static() && b.type().is_static() && a.dtype() == b.dtype() && a.type().shape() == b.type().shape();
-}
 
 // The product of two matrices of which `value` is a view that nothing else reads; null if it is something else.
 Node* product_of(const Value* value) {
@@ -53,7 +48,7 @@ class SumProducts {
   // Whether the value is a sum that another one adds to others of its shape.
   static bool is_term(const Value* value) {
     const Node* reader = only_reader(value);
-    return reader && reader->is("Add") && value->producer()->is("Add") && has_shape_of(*value, *reader->output());
+    return reader && reader->is("Add") && value->producer()->is("Add") && has_type_of(*value, *reader->output());
   }
 
   // The terms of a sum, which all have its shape; empty if one has another.
@@ -63,7 +58,7 @@ class SumProducts {
       const Node* adds = sums.back();
       sums.pop_back();
       for (Value* value : adds->inputs()) {
-        if (!has_shape_of(*value, *sum.output())) return {};
+        if (!has_type_of(*value, *sum.output())) return {};
         if (value->producer() && value->producer()->is("Add") && is_term(value)) {
           sums.push_back(value->producer());
         } else {
@@ -121,15 +116,11 @@ class SumProducts {
     Builder b(&graph_, product);
     b.set_name(product->output()->name());
     const Shape shape = term.value->type().shape(), of_product = product->output()->type().shape();
-    Var c = shape == of_product ? b.var(made) : reshape(b.var(made), b.ints(of_product));
+    Var c = with_shape(b.var(made), of_product);
     if (is_narrow_type(made->dtype())) c = cast(c, DType::kFloat);
     const Var y = call_lowered(b, "Gemm", 1, {b.var(product->input(0)), b.var(product->input(1)), c},
                                layout_of_product(*product))[0];
-    if (!find_kernel(device_, *y.value()->producer())) {
-      graph_.remove(y.value()->producer());
-      return nullptr;
-    }
-    return shape == of_product ? y.value() : reshape(y, b.ints(shape)).value();
+    return runs_on(device_, y.value()->producer()) ? with_shape(y, shape).value() : nullptr;
   }
 
   // What is kept of the term: each reader has a float32 copy of a 16-bit value of its own.

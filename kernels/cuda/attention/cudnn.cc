@@ -44,12 +44,7 @@ std::span<const Operand> operands_of(bool backward) {
 
 enum class Masking { kNone, kCausal, kAdded };
 
-// Of [batch, heads, rows, columns].
-struct Layout {
-  Sizes sizes, strides;
-
-  auto operator<=>(const Layout&) const = default;  // NOLINT(modernize-use-nullptr): its 0 is no pointer
-};
+// Layouts are of [batch, heads, rows, columns].
 
 // An attention as the library describes it. Equal ones share a graph.
 struct Description {
@@ -57,7 +52,7 @@ struct Description {
   DType type;
   float scale;
   Masking masking;
-  std::map<int64_t, Layout> tensors;  // by TensorId
+  std::map<int64_t, CudnnLayout> tensors;  // by TensorId
 
   auto operator<=>(const Description&) const = default;  // NOLINT(modernize-use-nullptr): its 0 is no pointer
 };
@@ -65,9 +60,9 @@ struct Description {
 // ---- Describing a node
 
 // Returns nothing for more than two batch axes.
-std::optional<Layout> layout_of(const Heads& heads) {
+std::optional<CudnnLayout> layout_of(const Heads& heads) {
   if (heads.batch.size() > 2) return std::nullopt;
-  Layout layout{heads.batch, heads.batch_strides};
+  CudnnLayout layout{heads.batch, heads.batch_strides};
   layout.sizes.insert(layout.sizes.end(), {heads.rows, heads.width});
   layout.strides.insert(layout.strides.end(), {heads.row_stride, 1});
   const size_t missing = 4 - layout.sizes.size();
@@ -76,7 +71,7 @@ std::optional<Layout> layout_of(const Heads& heads) {
   return layout;
 }
 
-Layout contiguous(Sizes sizes) {
+CudnnLayout contiguous(Sizes sizes) {
   Sizes strides = row_major_strides(sizes);
   return {std::move(sizes), std::move(strides)};
 }
@@ -109,7 +104,7 @@ std::optional<Masking> masking_of(const NodeSpec& spec, int input, const Attenti
 }
 
 // Of [batch, heads, queries, keys], with size 1 where the mask repeats.
-Layout mask_layout(const NodeSpec& spec, int input) {
+CudnnLayout mask_layout(const NodeSpec& spec, int input) {
   Shape shape = spec.in_shape(input);
   shape.insert(shape.begin(), 4 - shape.size(), 1);
   return contiguous(shape);
@@ -136,8 +131,8 @@ std::optional<Description> describe(const NodeSpec& spec, bool backward) {
   if (!masking) return std::nullopt;
   Description d{backward, spec.out_type(), attention.scale, *masking, {}};
   for (const Operand& o : operands_of(backward)) {
-    const std::optional<Layout> layout = layout_of(o.is_output ? heads_of_output(spec, o.index, o.permutation)
-                                                               : heads_of_input(spec, o.index, o.permutation));
+    const std::optional<CudnnLayout> layout = layout_of(o.is_output ? heads_of_output(spec, o.index, o.permutation)
+                                                                    : heads_of_input(spec, o.index, o.permutation));
     if (!layout) return std::nullopt;
     d.tensors[o.id] = *layout;
   }
@@ -165,19 +160,9 @@ class AttentionGraph : public CudnnGraph {
   }
 
  private:
-  using TensorPointer = std::shared_ptr<fe::graph::Tensor_attributes>;
-
-  void describe(const TensorPointer& tensor, TensorId id) const {
-    const Layout& layout = d_.tensors.at(id);
-    tensor->set_uid(id).set_dim(layout.sizes).set_stride(layout.strides);
-  }
-  TensorPointer operand(TensorId id) {
-    TensorPointer tensor = graph_.tensor(fe::graph::Tensor_attributes());
-    describe(tensor, id);
-    return tensor;
-  }
+  TensorPointer of_node(TensorId id) { return operand(id, d_.tensors.at(id)); }
   TensorPointer float32(TensorId id) {
-    TensorPointer tensor = operand(id);
+    TensorPointer tensor = of_node(id);
     tensor->set_data_type(fe::DataType_t::FLOAT);
     return tensor;
   }
@@ -186,11 +171,6 @@ class AttentionGraph : public CudnnGraph {
     tensor->set_output(true);
     return tensor;
   }
-  void write(const TensorPointer& result, TensorId id) const {
-    describe(result, id);
-    result->set_output(true);
-  }
-
   template <typename Attributes>
   void set_scores(Attributes* attributes) {
     attributes->set_attn_scale(d_.scale);
@@ -207,17 +187,17 @@ class AttentionGraph : public CudnnGraph {
         .set_logit_max(statistic(kHighest))
         .set_score_sum_exp(statistic(kSum));
     set_scores(&attributes);
-    write(graph_.sdpa(operand(kQ), operand(kK), operand(kV), attributes)[0], kY);
+    write(graph_.sdpa(of_node(kQ), of_node(kK), of_node(kV), attributes)[0], kY, d_.tensors.at(kY));
   }
   void add_backward() {
     fe::graph::SDPA_backward_attributes attributes;
     attributes.set_deterministic_algorithm(true);  // those that add by atomic operations have no numerical note
     set_scores(&attributes);
-    const auto gradients = graph_.sdpa_backward(operand(kQ), operand(kK), operand(kV), operand(kY), operand(kDy),
+    const auto gradients = graph_.sdpa_backward(of_node(kQ), of_node(kK), of_node(kV), of_node(kY), of_node(kDy),
                                                 float32(kLogSumExp), attributes);
-    write(gradients[0], kDq);
-    write(gradients[1], kDk);
-    write(gradients[2], kDv);
+    write(gradients[0], kDq, d_.tensors.at(kDq));
+    write(gradients[1], kDk, d_.tensors.at(kDk));
+    write(gradients[2], kDv, d_.tensors.at(kDv));
   }
 
   Description d_;

@@ -100,30 +100,27 @@ class ConvolutionGraph : public CudnnGraph {
 
  private:
   void add_convolution() {
-    using fe::graph::Tensor_attributes;
-    const auto tensor = [&](TensorId id, const Sizes& shape) {
-      return graph_.tensor(Tensor_attributes().set_uid(id).set_dim(shape).set_stride(strides(shape)));
-    };
+    const auto tensor = [&](TensorId id, const Sizes& shape) { return operand(id, {shape, strides(shape)}); };
     const auto windows = [&](auto attributes) {
       return attributes.set_pre_padding(d_.begin).set_post_padding(d_.end).set_stride(d_.stride).set_dilation(
           d_.dilation);
     };
-    const auto write = [&](const std::shared_ptr<Tensor_attributes>& result, const Sizes& shape) {
-      result->set_uid(kOutput).set_dim(shape).set_stride(strides(shape)).set_output(true);
+    const auto write_output = [&](const TensorPointer& result, const Sizes& shape) {
+      write(result, kOutput, {shape, strides(shape)});
     };
     switch (d_.direction) {
       case Direction::kForward:
-        return write(graph_.conv_fprop(tensor(kInput0, d_.x), tensor(kInput1, d_.w),
-                                       windows(fe::graph::Conv_fprop_attributes())),
-                     d_.y);
+        return write_output(graph_.conv_fprop(tensor(kInput0, d_.x), tensor(kInput1, d_.w),
+                                              windows(fe::graph::Conv_fprop_attributes())),
+                            d_.y);
       case Direction::kInputGradient:
-        return write(graph_.conv_dgrad(tensor(kInput0, d_.y), tensor(kInput1, d_.w),
-                                       windows(fe::graph::Conv_dgrad_attributes())),
-                     d_.x);
+        return write_output(graph_.conv_dgrad(tensor(kInput0, d_.y), tensor(kInput1, d_.w),
+                                              windows(fe::graph::Conv_dgrad_attributes())),
+                            d_.x);
       case Direction::kWeightGradient:
-        return write(graph_.conv_wgrad(tensor(kInput1, d_.y), tensor(kInput0, d_.x),
-                                       windows(fe::graph::Conv_wgrad_attributes())),
-                     d_.w);
+        return write_output(graph_.conv_wgrad(tensor(kInput1, d_.y), tensor(kInput0, d_.x),
+                                              windows(fe::graph::Conv_wgrad_attributes())),
+                            d_.w);
     }
   }
 

@@ -3,8 +3,8 @@
 #include <vector>
 
 #include "kernels/cuda/elementwise/elementwise.h"
+#include "kernels/cuda/support/elements.h"
 #include "kernels/cuda/support/launch.h"
-#include "kernels/cuda/support/pack.h"
 #include "kernels/cuda/support/stored.h"
 #include "kernels/cuda/support/tensor_list.h"
 #include "kernels/geometry/casts.h"
@@ -25,10 +25,6 @@ struct Tensor {
 
 using Tensors = TensorList<Tensor, kMostTensors>;
 
-// Elements that a thread reads or writes with one access.
-template <typename T>
-inline constexpr int kOfAccess = std::min<int>(kOfThread, kVectorBytes / sizeof(T));
-
 template <typename From, typename To>
 __global__ void cast_tensors(Tensors tensors) {
   int64_t begin = 0;
@@ -41,13 +37,10 @@ __global__ void cast_tensors(Tensors tensors) {
     for (int64_t i = 0; i < tensor.size - begin; ++i) y[i] = math::convert<To>(x[i]);
     return;
   }
-  constexpr int kRead = kOfAccess<From>, kWritten = kOfAccess<To>;
-  Pack<From, kRead> read[kOfThread / kRead];
-  for (int i = 0; i < kOfThread / kRead; ++i) read[i] = reinterpret_cast<const Pack<From, kRead>*>(x)[i];
-  Pack<To, kWritten> written[kOfThread / kWritten];
-  for (int i = 0; i < kOfThread; ++i)
-    written[i / kWritten].at[i % kWritten] = math::convert<To>(read[i / kRead].at[i % kRead]);
-  for (int i = 0; i < kOfThread / kWritten; ++i) reinterpret_cast<Pack<To, kWritten>*>(y)[i] = written[i];
+  const auto read = load<kOfThread>(x);
+  Elements<kOfThread, To> written;
+  for (int i = 0; i < kOfThread; ++i) written[i] = math::convert<To>(read[i]);
+  store(written, y);
 }
 
 template <typename From, typename To>

@@ -14,27 +14,49 @@
 namespace onnx_train::cuda {
 namespace {
 
-// One unit of a row per thread. `part` is the distance of the parts of `from`, in units.
 template <typename T>
+__device__ void copy_unit(const T& from, T* to) {
+  *to = from;
+}
+template <typename S, int kCount>
+__device__ void copy_unit(const Pack<float, kCount>& from, Pack<S, kCount>* to) {
+  for (int i = 0; i < kCount; ++i) to->at[i] = math::convert<S>(from.at[i]);
+}
+
+// One unit of a row per thread, as it is or rounded to 16 bits. `part` is the distance of the parts of `from`, in
+// units.
+template <typename From, typename To>
 __global__ void copy_rows_kernel(int64_t n, Divider row, Divider count, int64_t part, const int64_t* rows,
-                                 const T* from, T* to) {
+                                 const From* from, To* to) {
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= n) return;
   const int64_t at_row = row.quotient(i), outer = count.quotient(at_row);
   const int64_t unit = i - at_row * row.divisor(), p = at_row - outer * count.divisor();
-  to[i] = from[outer * part + rows[p] * row.divisor() + unit];
+  copy_unit(from[outer * part + rows[p] * row.divisor() + unit], to + i);
 }
 
-template <typename T>
+template <typename From, typename To = From>
 void copy_rows_as(const Launch& launch, const RowCopy& copy, const int64_t* rows, const void* from, void* to) {
-  const int64_t row = copy.row_bytes / static_cast<int64_t>(sizeof(T)), n = copy.outer * copy.count * row;
-  enqueue(launch, "copy_rows", copy_rows_kernel<T>, blocks_for(n), kThreads, 0, n, Divider(row), Divider(copy.count),
-          copy.size * row, rows, static_cast<const T*>(from), static_cast<T*>(to));
+  const int64_t row = copy.row_bytes / static_cast<int64_t>(sizeof(From)), n = copy.outer * copy.count * row;
+  enqueue(launch, "copy_rows", copy_rows_kernel<From, To>, blocks_for(n), kThreads, 0, n, Divider(row),
+          Divider(copy.count), copy.size * row, rows, static_cast<const From*>(from), static_cast<To*>(to));
+}
+
+// The same rows of float32, rounded to S: of an embedding that mixed precision looks up.
+template <typename S>
+void round_rows(const Launch& launch, const RowCopy& copy, const int64_t* rows, const void* from, void* to) {
+  constexpr int kWidest = kVectorBytes / sizeof(float);
+  if (copy.outer * copy.count * copy.row_bytes == 0) return;
+  if (copy.row_bytes % kVectorBytes == 0)
+    return copy_rows_as<Pack<float, kWidest>, Pack<S, kWidest>>(launch, copy, rows, from, to);
+  copy_rows_as<Pack<float, 1>, Pack<S, 1>>(launch, copy, rows, from, to);
 }
 
 // ---- Gather, GatherND
 
-Prepared prepare_gather(const NodeSpec& spec) {
+using CopyRows = void (*)(const Launch&, const RowCopy&, const int64_t* rows, const void* from, void* to);
+
+Prepared prepare_gather_by(const NodeSpec& spec, CopyRows copy_rows_of) {
   const RowIndices rows = gather_rows(spec);
   const RowCopy copy{rows.x.outer, rows.x.size, rows.count,
                      rows.x.inner * static_cast<int64_t>(size_of(spec.in_type(0)))};
@@ -42,12 +64,21 @@ Prepared prepare_gather(const NodeSpec& spec) {
   Prepared prepared;
   prepared.workspace = index_workspace(rows.count);
   prepared.explain = explain_index(rows.x.size);
-  prepared.run = [copy, indices](const Launch& launch) {
+  prepared.run = [copy, indices, copy_rows_of](const Launch& launch) {
     int64_t* const places = launch.scratch<int64_t>();
     read_indices(launch, indices, copy.size, places, places + indices.count);
-    copy_rows(launch, copy, places, launch.inputs[0], launch.outputs[0]);
+    copy_rows_of(launch, copy, places, launch.inputs[0], launch.outputs[0]);
   };
   return prepared;
+}
+
+Prepared prepare_gather(const NodeSpec& spec) { return prepare_gather_by(spec, copy_rows); }
+
+bool supports_rounded_gather(const NodeSpec& spec) {
+  return supports_gather(spec) && spec.in_type() == DType::kFloat && is_half(spec.out_type());
+}
+Prepared prepare_rounded_gather(const NodeSpec& spec) {
+  return prepare_gather_by(spec, spec.out_type() == DType::kBFloat16 ? round_rows<BFloat16> : round_rows<__half>);
 }
 
 Prepared prepare_gather_nd(const NodeSpec& spec) {
@@ -63,51 +94,6 @@ Prepared prepare_gather_nd(const NodeSpec& spec) {
     copy_rows(launch, copy, places, launch.inputs[0], launch.outputs[0]);
   };
   return prepared;
-}
-
-// Of float32, rounded to 16 bits: the rows of an embedding that mixed precision looks up. `row` divides by the packs of
-// a row.
-template <int kCount, typename S>
-__global__ void round_rows(int64_t n, Divider row, Divider count, int64_t part, const int64_t* rows, const float* from,
-                           S* to) {
-  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (i >= n) return;
-  const int64_t at_row = row.quotient(i), outer = count.quotient(at_row);
-  const int64_t unit = i - at_row * row.divisor(), p = at_row - outer * count.divisor();
-  const auto read = reinterpret_cast<const Pack<float, kCount>*>(from)[outer * part + rows[p] * row.divisor() + unit];
-  Pack<S, kCount> rounded;
-  for (int k = 0; k < kCount; ++k) rounded.at[k] = math::convert<S>(read.at[k]);
-  reinterpret_cast<Pack<S, kCount>*>(to)[i] = rounded;
-}
-
-template <typename S>
-Prepared prepare_rounded_gather(const NodeSpec& spec) {
-  constexpr int kWidest = kVectorBytes / sizeof(float);
-  const RowIndices rows = gather_rows(spec);
-  const IndexInput indices{1, spec.in_type(1), rows.count};
-  const int64_t packs = rows.x.inner % kWidest == 0 ? rows.x.inner / kWidest : rows.x.inner;
-  const int64_t n = rows.x.outer * rows.count * packs, part = rows.x.size * packs;
-  const auto kernel = packs == rows.x.inner ? round_rows<1, S> : round_rows<kWidest, S>;
-  Prepared prepared;
-  prepared.workspace = index_workspace(rows.count);
-  prepared.explain = explain_index(rows.x.size);
-  prepared.run = [=, size = rows.x.size](const Launch& launch) {
-    int64_t* const places = launch.scratch<int64_t>();
-    read_indices(launch, indices, size, places, places + indices.count);
-    if (n == 0) return;
-    enqueue(launch, "round_rows", kernel, blocks_for(n), kThreads, 0, n, Divider(packs), Divider(indices.count), part,
-            places, launch.in<float>(0), launch.out<S>());
-  };
-  return prepared;
-}
-
-bool supports_rounded_gather(const NodeSpec& spec) {
-  return supports_gather(spec) && spec.in_type() == DType::kFloat && is_half(spec.out_type());
-}
-
-Prepared prepare_gather_of_16_bits(const NodeSpec& spec) {
-  return spec.out_type() == DType::kBFloat16 ? prepare_rounded_gather<BFloat16>(spec)
-                                             : prepare_rounded_gather<__half>(spec);
 }
 
 // ---- GatherElements
@@ -167,7 +153,7 @@ void copy_rows(const Launch& launch, const RowCopy& copy, const int64_t* rows, c
 std::vector<Kernel> gather_kernels() {
   return {
       {"Gather", supports_gather, prepare_gather, "", "", InputCheck::kChecks},
-      {"Gather", supports_rounded_gather, prepare_gather_of_16_bits, kDomain, "", InputCheck::kChecks},
+      {"Gather", supports_rounded_gather, prepare_rounded_gather, kDomain, "", InputCheck::kChecks},
       {"GatherND", supports_gather_nd, prepare_gather_nd, "", "", InputCheck::kChecks},
       {"GatherElements", supports_gather_elements, prepare_gather_elements, "", "", InputCheck::kChecks},
       {"Compress", supports_compress, prepare_compress},

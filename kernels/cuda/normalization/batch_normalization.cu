@@ -2,6 +2,7 @@
 // sums per channel, a small kernel that finishes them with one warp per channel, and an element-wise pass.
 #include "kernels/cuda/normalization/channels.h"
 #include "kernels/cuda/normalization/normalization.h"
+#include "kernels/cuda/support/rows.h"
 
 namespace onnx_train::cuda {
 namespace {
@@ -20,18 +21,16 @@ __global__ void find_factors(int64_t channels, double epsilon, const T* scale, c
   if (c < channels) factor[c] = factor_of(scale[c], static_cast<double>(variance[c]), epsilon);
 }
 
-// The channel of a warp, of which lane 0 writes the results.
-__device__ int64_t channel_of_warp() { return (int64_t{blockIdx.x} * kThreads + threadIdx.x) / gpu::kWarpSize; }
-__device__ bool is_lane_0() { return threadIdx.x % gpu::kWarpSize == 0; }
-unsigned blocks_for_warps(int64_t n) { return blocks_for(n * gpu::kWarpSize); }
+// A channel has the threads of a warp.
+using ChannelThreads = RowThreads<gpu::kWarpSize>;
 
 template <typename T>
 __global__ void finish_moments(ChannelPlan plan, double epsilon, const Moments<T>* partials, const T* scale, T* mean,
                                T* variance, T* factor) {
-  const int64_t c = channel_of_warp();
+  const int64_t c = ChannelThreads::row();
   if (c >= plan.channels) return;
-  const Moments<T> moments = merge_pieces_in_warp(partials, c, plan.pieces);
-  if (!is_lane_0()) return;
+  const Moments<T> moments = merge_pieces_of<ChannelThreads>(partials, c, plan.pieces);
+  if (ChannelThreads::first() != 0) return;
   const double square = static_cast<double>(moments.square) / static_cast<double>(plan.count);
   mean[c] = moments.mean;
   variance[c] = static_cast<T>(square);
@@ -49,10 +48,10 @@ struct GradientResults {
 template <typename T>
 __global__ void finish_gradient(ChannelPlan plan, double epsilon, bool frozen, const GradientSums<T>* partials,
                                 const T* scale, const T* variance, GradientResults<T> results) {
-  const int64_t c = channel_of_warp();
+  const int64_t c = ChannelThreads::row();
   if (c >= plan.channels) return;
-  const GradientSums<T> sums = partials ? merge_pieces_in_warp(partials, c, plan.pieces) : GradientSums<T>{};
-  if (!is_lane_0()) return;
+  const GradientSums<T> sums = partials ? merge_pieces_of<ChannelThreads>(partials, c, plan.pieces) : GradientSums<T>{};
+  if (ChannelThreads::first() != 0) return;
   const double inverse = math::inverse_deviation(static_cast<double>(variance[c]), epsilon);
   const double factor = static_cast<double>(scale[c]) * inverse;
   results.a[c] = static_cast<T>(factor);
@@ -127,8 +126,8 @@ Prepared prepare_train(const NodeSpec& spec) {
     T* mean = has_mean ? launch.out<T>(1) : factor + plan.channels;
     T* variance = has_variance ? launch.out<T>(2) : factor + 2 * plan.channels;
     sum_moments(launch, plan, launch.in<X>(0), partials);
-    enqueue(launch, "finish_moments", finish_moments<T>, blocks_for_warps(plan.channels), kThreads, 0, plan, epsilon,
-            partials, launch.in<T>(1), mean, variance, factor);
+    enqueue(launch, "finish_moments", finish_moments<T>, row_blocks<gpu::kWarpSize>(plan.channels), kThreads, 0, plan,
+            epsilon, partials, launch.in<T>(1), mean, variance, factor);
     if (has_y) {
       scale_channels<X, Y>(launch, plan, {mean, factor, launch.in<T>(2)},
                            after.with(adds ? launch.in<X>(kTrainInputs) : nullptr), guard_of(launch, inputs, outputs),
@@ -164,8 +163,8 @@ Prepared prepare_gradient(const NodeSpec& spec, bool frozen) {
     if (has_dz) gradient = {gradient.dz};
     const GradientResults<T> results{has_dscale ? launch.out<T>(1) : nullptr, has_dbias ? launch.out<T>(2) : nullptr, a,
                                      b, c};
-    enqueue(launch, "finish_gradient", finish_gradient<T>, blocks_for_warps(plan.channels), kThreads, 0, plan, epsilon,
-            frozen, partials, launch.in<T>(1), launch.in<T>(3), results);
+    enqueue(launch, "finish_gradient", finish_gradient<T>, row_blocks<gpu::kWarpSize>(plan.channels), kThreads, 0, plan,
+            epsilon, frozen, partials, launch.in<T>(1), launch.in<T>(3), results);
     if (!has_dx) return;
     const Slopes<T> slopes = frozen ? Slopes<T>{nullptr, a, nullptr, nullptr} : Slopes<T>{mean, a, b, c};
     differentiate_channels(launch, plan, slopes, guard, x, gradient, launch.out<DX>());

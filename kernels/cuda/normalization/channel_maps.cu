@@ -45,7 +45,7 @@ struct Scale {
       if (after.relu) element = math::Relu{}(element);
       result[i] = math::convert<Y>(element);
     }
-    store<kCount>(result, y + at);
+    store(result, y + at);
   }
 };
 
@@ -75,7 +75,7 @@ struct Differentiate {
       if (y) gradient = math::ReluGrad{}(gradient, widened(results[i]));
       result[i] = math::convert<DX>(math::normalized_gradient(widened(elements[i]), gradient, v.mean, v.a, v.b, v.c));
     }
-    store<kCount>(result, dx + at);
+    store(result, dx + at);
   }
 };
 

@@ -1,4 +1,5 @@
 #include "kernels/cuda/normalization/channels.h"
+#include "kernels/cuda/support/warp.h"
 #include "kernels/math/activations.h"
 
 namespace onnx_train::cuda {
@@ -58,7 +59,7 @@ struct GradientSumsOf {
       const auto results = load<kCount>(gradient.y + at);
       for (int i = 0; i < kCount; ++i)
         gradients[i] = math::convert<X>(math::ReluGrad{}(widened(gradients[i]), widened(results[i])));  // exactly
-      if (gradient.dz && !stops(guard)) store<kCount>(gradients, gradient.dz + at);
+      if (gradient.dz && !stops(guard)) store(gradients, gradient.dz + at);
     }
     for (int i = 0; i < kCount; ++i) {
       Sums& s = sums[kChannels == 1 ? 0 : i];
@@ -81,8 +82,7 @@ __global__ void sum_rows(ChannelPlan plan, Op op, typename Op::Result* partials)
     for (int64_t e = first + threadIdx.x * kCount; e < last; e += kThreads * kCount) {
       op.template add<kCount>(sums, plan.offset(channel, e));
     }
-    const Result result = merge_block<kThreads>(op.finish(sums[0]), scratch,
-                                                [](const Result& a, const Result& b) { return Result::merge(a, b); });
+    const Result result = merge_block<kThreads>(op.finish(sums[0]), scratch, Result::merge);
     if (threadIdx.x == 0) partials[channel * plan.pieces + blockIdx.y] = result;
     __syncthreads();  // before the next channel uses `scratch`
   }

@@ -9,11 +9,10 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/cuda/support/elements.h"
 #include "kernels/cuda/support/indexing.h"
 #include "kernels/cuda/support/launch.h"
-#include "kernels/cuda/support/pack.h"
 #include "kernels/cuda/support/stored.h"
-#include "kernels/cuda/support/warp.h"
 #include "kernels/geometry/channels.h"
 
 namespace onnx_train::cuda {
@@ -72,30 +71,6 @@ struct ChannelPlan {
   }
 };
 
-// Elements that lie one after the other, which are loaded and stored 16 bytes at a time.
-template <int kCount, typename X>
-struct Elements {
-  static constexpr int kChunk = std::min(kCount, static_cast<int>(kVectorBytes / sizeof(X)));
-  Pack<X, kChunk> chunks[kCount / kChunk];
-
-  __device__ X& operator[](int i) { return chunks[i / kChunk].at[i % kChunk]; }
-  __device__ X operator[](int i) const { return chunks[i / kChunk].at[i % kChunk]; }
-};
-
-template <int kCount, typename X>
-__device__ Elements<kCount, X> load(const X* from) {
-  Elements<kCount, X> elements;
-  int i = 0;
-  for (auto& chunk : elements.chunks) chunk = reinterpret_cast<const std::remove_cvref_t<decltype(chunk)>*>(from)[i++];
-  return elements;
-}
-
-template <int kCount, typename X>
-__device__ void store(const Elements<kCount, X>& elements, X* to) {
-  int i = 0;
-  for (const auto& chunk : elements.chunks) reinterpret_cast<std::remove_cvref_t<decltype(chunk)>*>(to)[i++] = chunk;
-}
-
 // The number of some elements, their mean, and Σ (x - mean)².
 template <typename T>
 struct Moments {
@@ -127,14 +102,14 @@ __device__ Sums merge_pieces(const Sums* partials, int64_t channel, int64_t piec
   return sums;
 }
 
-// The same by the threads of a warp; lane 0 has the result.
-template <typename Sums>
-__device__ Sums merge_pieces_in_warp(const Sums* partials, int64_t channel, int64_t pieces) {
+// The same by several threads, of which each gets the result.
+template <typename Threads, typename Sums>
+__device__ Sums merge_pieces_of(const Sums* partials, int64_t channel, int64_t pieces) {
   Sums sums = {};
-  for (int64_t p = threadIdx.x % gpu::kWarpSize; p < pieces; p += gpu::kWarpSize) {
+  for (int64_t p = Threads::first(); p < pieces; p += Threads::kCount) {
     sums = Sums::merge(sums, partials[channel * pieces + p]);
   }
-  return merge_warp(sums, [](const Sums& a, const Sums& b) { return Sums::merge(a, b); });
+  return Threads::merge(sums, Sums::merge);
 }
 
 // partials[channel][piece]. X, here and below, is the type in which elements are stored: float, double, or a type of 16

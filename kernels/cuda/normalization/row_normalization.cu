@@ -1,6 +1,7 @@
 // LayerNormalization, RMSNormalization and their gradients, a row per warp or block. The bodies of the gradients are in
 // onnx_passes/functions. X, Y, .. are the types in which elements are stored; T, in which they are computed.
 #include "kernels/cuda/kernels.h"
+#include "kernels/cuda/normalization/channels.h"
 #include "kernels/cuda/support/rows.h"
 #include "kernels/cuda/support/stored.h"
 #include "kernels/dispatch.h"
@@ -20,21 +21,28 @@ struct Statistics {
   T mean, inv_std;
 };
 
-// The variance is the mean of the squared differences from the mean, in a second pass.
-template <typename Threads, int kRowThreads, typename X, typename T = Computed<X>>
-__device__ Statistics<T> row_statistics(bool centered, const X* x, int64_t n, double epsilon) {
+// The variance is the mean of the squared differences from the mean, in a second pass. for_each(f) calls f for the
+// elements of a row that the calling thread has.
+template <typename Threads, typename T, typename F>
+__device__ Statistics<T> row_statistics(const NormalizedRows& rows, const F& for_each) {
+  const T n = static_cast<T>(rows.n);
   T mean = 0;
-  if (centered) {
-    for (int64_t i = Threads::first(); i < n; i += kRowThreads) mean += widened(x[i]);
-    mean = Threads::merge(mean, Sum<T>()) / static_cast<T>(n);
+  if (rows.centered) {
+    for_each([&](T x) { mean += x; });
+    mean = Threads::merge(mean, Sum<T>()) / n;
   }
   T squares = 0;
-  for (int64_t i = Threads::first(); i < n; i += kRowThreads) {
-    const T distance = widened(x[i]) - mean;
-    squares += distance * distance;
-  }
-  const T variance = Threads::merge(squares, Sum<T>()) / static_cast<T>(n);
-  return {mean, static_cast<T>(1 / std::sqrt(static_cast<double>(variance) + epsilon))};
+  for_each([&](T x) { squares += (x - mean) * (x - mean); });
+  const T variance = Threads::merge(squares, Sum<T>()) / n;
+  return {mean, static_cast<T>(1 / std::sqrt(static_cast<double>(variance) + rows.epsilon))};
+}
+
+// The same, of a row in memory.
+template <typename Threads, typename X, typename T = Computed<X>>
+__device__ Statistics<T> statistics_in_memory(const NormalizedRows& rows, const X* x) {
+  return row_statistics<Threads, T>(rows, [&](const auto& f) {
+    for (int64_t i = Threads::first(); i < rows.n; i += Threads::kCount) f(widened(x[i]));
+  });
 }
 
 // ---- Forward
@@ -67,7 +75,7 @@ __global__ void normalize_rows(NormalizedRows rows, const Fault* guard, Forward<
   if (stops(guard) || row >= rows.count) return;
   const X* const x = f.x + row * rows.n;
   Y* const y = f.y + row * rows.n;
-  const auto [mean, inv_std] = row_statistics<Threads, kRowThreads>(rows.centered, x, rows.n, rows.epsilon);
+  const auto [mean, inv_std] = statistics_in_memory<Threads>(rows, x);
   for (int64_t i = Threads::first(); i < rows.n; i += kRowThreads) {
     const auto scaled = (widened(x[i]) - mean) * inv_std * f.scale[i];
     y[i] = math::convert<Y>(f.bias ? scaled + f.bias[i] : scaled);
@@ -120,12 +128,6 @@ struct Gradient {
   T* sums;
 };
 
-template <typename T>
-struct Sums {
-  T first, second;
-  __device__ static Sums add(const Sums& a, const Sums& b) { return {a.first + b.first, a.second + b.second}; }
-};
-
 // Writes to[k kRowThreads + thread of the row] = Σ values[k] over the rows of threads of the block.
 template <int kRowThreads, int kKept, typename T>
 __device__ void add_rows_of_block(const T (&values)[kKept], int64_t n, T* to) {
@@ -158,41 +160,34 @@ __global__ void differentiate_in_one_pass(NormalizedRows rows, int64_t rows_of_p
   T dscale[kKept] = {}, dbias[kKept] = {};
   for (int64_t row = begin + threadIdx.x / kRowThreads; row < end; row += kThreads / kRowThreads) {
     T x[kKept] = {}, dy[kKept] = {};  // x̂ later
-    T sum = 0;
-    for (int k = 0; k < kKept; ++k) {
-      const int64_t i = Threads::first() + k * kRowThreads;
-      if (i >= rows.n) break;
+    const auto for_each = [&](const auto& f) {
+      for (int k = 0; k < kKept; ++k) {
+        const int64_t i = Threads::first() + k * kRowThreads;
+        if (i < rows.n) f(k, i);
+      }
+    };
+    for_each([&](int k, int64_t i) {
       x[k] = widened(gradient.x[row * rows.n + i]);
       dy[k] = widened(gradient.dy[row * rows.n + i]);
-      sum += x[k];
-    }
-    const T mean = rows.centered ? Threads::merge(sum, Sum<T>()) / n : T{0};
-    T squares = 0;
-    for (int k = 0; k < kKept; ++k) {
-      if (Threads::first() + k * kRowThreads >= rows.n) break;
-      squares += (x[k] - mean) * (x[k] - mean);
-    }
-    const T variance = Threads::merge(squares, Sum<T>()) / n;
-    const T inv_std = static_cast<T>(1 / std::sqrt(static_cast<double>(variance) + rows.epsilon));
-    Sums<T> along{};
-    for (int k = 0; k < kKept; ++k) {
-      const int64_t i = Threads::first() + k * kRowThreads;
-      if (i >= rows.n) break;
+    });
+    const auto [mean, inv_std] =
+        row_statistics<Threads, T>(rows, [&](const auto& f) { for_each([&](int k, int64_t) { f(x[k]); }); });
+    GradientSums<T> along{};
+    for_each([&, mean = mean, inv_std = inv_std](int k, int64_t i) {
       x[k] = (x[k] - mean) * inv_std;
       const T g = dy[k] * gradient.scale[i];
-      along = Sums<T>::add(along, {g, g * x[k]});
+      along = GradientSums<T>::merge(along, {g, g * x[k]});
       dscale[k] += dy[k] * x[k];
       dbias[k] += dy[k];
-    }
+    });
     if (!gradient.dx) continue;
-    along = Threads::merge(along, Sums<T>::add);
+    along = Threads::merge(along, GradientSums<T>::merge);
+    if (!writes) continue;
     const T mean_g = rows.centered ? along.first / n : T{0}, mean_along = along.second / n;
-    for (int k = 0; k < kKept && writes; ++k) {
-      const int64_t i = Threads::first() + k * kRowThreads;
-      if (i >= rows.n) break;
+    for_each([&, inv_std = inv_std](int k, int64_t i) {
       gradient.dx[row * rows.n + i] =
           math::convert<DX>((dy[k] * gradient.scale[i] - mean_g - x[k] * mean_along) * inv_std);
-    }
+    });
   }
   if (!gradient.sums) return;
   T* const sums = gradient.sums + int64_t{blockIdx.x} * 2 * rows.n;
@@ -207,8 +202,7 @@ __global__ void find_statistics(NormalizedRows rows, const X* x, Statistics<T>* 
   using Threads = RowThreads<kRowThreads>;
   const int64_t row = Threads::row();
   if (row >= rows.count) return;
-  const Statistics<T> found =
-      row_statistics<Threads, kRowThreads>(rows.centered, x + row * rows.n, rows.n, rows.epsilon);
+  const Statistics<T> found = statistics_in_memory<Threads>(rows, x + row * rows.n);
   if (Threads::first() == 0) statistics[row] = found;
 }
 
@@ -269,16 +263,16 @@ __global__ void sum_columns(NormalizedRows rows, int64_t rows_of_piece, const X*
 // Adds the sums of all pieces; null for an output that is not wanted. A row of threads adds every kColumnRows-th piece.
 template <typename T>
 __global__ void add_pieces(int64_t n, int64_t pieces, const T* sums, T* dscale, T* dbias) {
-  GPU_SHARED(scratch, Sums<T>[kColumnRows][kColumns]);
+  GPU_SHARED(scratch, GradientSums<T>[kColumnRows][kColumns]);
   const int64_t column = int64_t{blockIdx.x} * kColumns + threadIdx.x;
-  Sums<T> mine{};
+  GradientSums<T> mine{};
   for (int64_t p = threadIdx.y; column < n && p < pieces; p += kColumnRows) {
-    mine = Sums<T>::add(mine, {sums[p * 2 * n + column], sums[p * 2 * n + n + column]});
+    mine = GradientSums<T>::merge(mine, {sums[p * 2 * n + column], sums[p * 2 * n + n + column]});
   }
   scratch[threadIdx.y][threadIdx.x] = mine;
   __syncthreads();
   if (threadIdx.y != 0 || column >= n) return;
-  for (int row = 1; row < kColumnRows; ++row) mine = Sums<T>::add(mine, scratch[row][threadIdx.x]);
+  for (int row = 1; row < kColumnRows; ++row) mine = GradientSums<T>::merge(mine, scratch[row][threadIdx.x]);
   if (dscale) dscale[column] = mine.first;
   if (dbias) dbias[column] = mine.second;
 }

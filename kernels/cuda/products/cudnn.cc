@@ -15,13 +15,6 @@ namespace {
 // The numbers by which a graph knows its tensors.
 enum TensorId : int64_t { kA = 1, kB, kBias, kX, kY };
 
-// Of [batch, rows, columns].
-struct Layout {
-  Sizes sizes, strides;
-
-  auto operator<=>(const Layout&) const = default;  // NOLINT(modernize-use-nullptr): its 0 is no pointer
-};
-
 enum class Activation { kRelu, kGelu, kGeluTanh };
 
 // y = f(x), where x = a b + bias, or y = f'(x) (a b), as the library describes them. Equal ones share a graph.
@@ -29,13 +22,13 @@ struct Description {
   DType type;
   Activation activation;
   bool is_gradient, has_bias;
-  bool writes_x;   // forwards
-  Layout a, b, y;  // x lies like y
+  bool writes_x;        // forwards
+  CudnnLayout a, b, y;  // of [batch, rows, columns]; x has that of y
 
   auto operator<=>(const Description&) const = default;  // NOLINT(modernize-use-nullptr): its 0 is no pointer
 };
 
-Layout layout_of(const Matrices& matrices, int64_t rows, int64_t columns) {
+CudnnLayout layout_of(const Matrices& matrices, int64_t rows, int64_t columns) {
   const int64_t batch = matrices.batch.empty() ? 1 : matrices.batch[0];
   const int64_t stride = batch == 1 ? rows * columns : matrices.batch_strides[0];
   return {{batch, rows, columns}, {stride, matrices.row_stride, matrices.column_stride}};
@@ -105,30 +98,17 @@ class ProductGraph : public CudnnGraph {
       x = combine(x, operand(kBias, {{1, 1, n}, {n, n, 1}}), fe::PointwiseMode_t::ADD);
     }
     const fe::PointwiseMode_t mode = mode_of(d_.activation, d_.is_gradient);
-    if (d_.writes_x) write(x, kX);
+    if (d_.writes_x) write(x, kX, d_.y);
     const TensorPointer y = d_.is_gradient ? combine(x, operand(kX, d_.y), mode)
                                            : graph_.pointwise(x, fe::graph::Pointwise_attributes().set_mode(mode));
-    write(y, kY);
+    write(y, kY, d_.y);
     return make_plan(handle);
   }
 
  private:
-  using TensorPointer = std::shared_ptr<fe::graph::Tensor_attributes>;
-
-  TensorPointer operand(TensorId id, const Layout& layout) {
-    return graph_.tensor(fe::graph::Tensor_attributes().set_uid(id).set_dim(layout.sizes).set_stride(layout.strides));
-  }
   TensorPointer combine(const TensorPointer& x, const TensorPointer& with, fe::PointwiseMode_t mode) {
     return graph_.pointwise(x, with, fe::graph::Pointwise_attributes().set_mode(mode));
   }
-  void write(const TensorPointer& result, TensorId id) const {
-    result->set_uid(id)
-        .set_dim(d_.y.sizes)
-        .set_stride(d_.y.strides)
-        .set_data_type(cudnn_type(d_.type))
-        .set_output(true);
-  }
-
   Description d_;
 };
 

@@ -47,6 +47,13 @@ inline fe::DataType_t cudnn_type(DType dtype) {
   }
 }
 
+// How a tensor of a graph is stored, in elements.
+struct CudnnLayout {
+  Sizes sizes, strides;
+
+  auto operator<=>(const CudnnLayout&) const = default;  // NOLINT(modernize-use-nullptr): its 0 is no pointer
+};
+
 class CudnnGraph {
  public:
   size_t workspace() const { return static_cast<size_t>(std::max<int64_t>(0, graph_.get_workspace_size())); }
@@ -64,11 +71,27 @@ class CudnnGraph {
   }
 
  protected:
+  using TensorPointer = std::shared_ptr<fe::graph::Tensor_attributes>;
+
   // A graph of tensors of `type`, computed in float32.
   explicit CudnnGraph(DType type) {
     graph_.set_io_data_type(cudnn_type(type))
         .set_intermediate_data_type(fe::DataType_t::FLOAT)
         .set_compute_data_type(fe::DataType_t::FLOAT);
+  }
+
+  // `id` is the number by which run() gets the tensor's address.
+  static void describe(const TensorPointer& tensor, int64_t id, const CudnnLayout& layout) {
+    tensor->set_uid(id).set_dim(layout.sizes).set_stride(layout.strides);
+  }
+  TensorPointer operand(int64_t id, const CudnnLayout& layout) {
+    TensorPointer tensor = graph_.tensor(fe::graph::Tensor_attributes());
+    describe(tensor, id, layout);
+    return tensor;
+  }
+  static void write(const TensorPointer& result, int64_t id, const CudnnLayout& layout) {
+    describe(result, id, layout);
+    result->set_output(true);
   }
 
   // Makes a plan of the graph by an algorithm that is deterministic, sums in float32 and has none of the properties in

@@ -9,6 +9,7 @@ namespace onnx_train::cuda {
 // kRowThreads threads (1, 32 or kThreads) share a row.
 template <int kRowThreads>
 struct RowThreads {
+  static constexpr int kCount = kRowThreads;
   static_assert(kRowThreads == 1 || kRowThreads == gpu::kWarpSize || kRowThreads == kThreads);
 
   // The row of the calling thread, and its number in it. All threads of a warp or block have the same row, unless each

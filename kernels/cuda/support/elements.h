@@ -1,0 +1,36 @@
+// Elements that a thread keeps while it computes. For kernels.
+#pragma once
+
+#include <algorithm>
+#include <type_traits>
+
+#include "kernels/cuda/support/gpu.h"
+#include "kernels/cuda/support/pack.h"
+
+namespace onnx_train::cuda {
+
+// Contiguous elements, which a thread loads and stores 16 bytes at a time.
+template <int kCount, typename X>
+struct Elements {
+  static constexpr int kChunk = std::min(kCount, static_cast<int>(kVectorBytes / sizeof(X)));
+  Pack<X, kChunk> chunks[kCount / kChunk];
+
+  __device__ X& operator[](int i) { return chunks[i / kChunk].at[i % kChunk]; }
+  __device__ X operator[](int i) const { return chunks[i / kChunk].at[i % kChunk]; }
+};
+
+template <int kCount, typename X>
+__device__ Elements<kCount, X> load(const X* from) {
+  Elements<kCount, X> elements;
+  int i = 0;
+  for (auto& chunk : elements.chunks) chunk = reinterpret_cast<const std::remove_cvref_t<decltype(chunk)>*>(from)[i++];
+  return elements;
+}
+
+template <int kCount, typename X>
+__device__ void store(const Elements<kCount, X>& elements, X* to) {
+  int i = 0;
+  for (const auto& chunk : elements.chunks) reinterpret_cast<std::remove_cvref_t<decltype(chunk)>*>(to)[i++] = chunk;
+}
+
+}  // namespace onnx_train::cuda
