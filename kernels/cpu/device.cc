@@ -100,6 +100,7 @@ class CpuDevice : public Device {
     passes.push_back({"channels_last", [](Model& model) { return channels_last(model); }});
     passes.push_back({"fold_transposes", fold_transposes});
     passes.push_back({"block_attention", [](Model& model) { return block_attention(model, kBlockAttention); }});
+    passes.push_back({"simplify_masks", [](Model& model) { return simplify_masks(model, /*makes_finite=*/false); }});
     passes.push_back({"add_gather_gradients", add_gather_gradients});
     passes.push_back({"sparse_updates", sparse_updates});
     passes.push_back({"move_bfloat16", move_bfloat16});
@@ -108,6 +109,7 @@ class CpuDevice : public Device {
     passes.push_back({"remove_dead_nodes", remove_dead_nodes});
     passes.push_back({"product_epilogues", [this](Model& model) { return product_epilogues(model, *this); }});
     passes.push_back({"narrow_before_moves", narrow_before_moves});
+    passes.push_back({"pack_attention", [this](Model& model) { return pack_attention(model, *this); }});
     passes.push_back({"bfloat16_recurrences", [this](Model& model) { return bfloat16_recurrences(model, *this); }});
     passes.push_back({"narrow_storage", [this](Model& model) { return narrow_storage(model, *this); }});
     passes.push_back({"fuse_elementwise", [](Model& model) { return fuse_elementwise(model, cpu::can_fuse); }});

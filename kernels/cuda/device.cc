@@ -96,6 +96,7 @@ class CudaDevice : public Device {
     passes.push_back({"fold_transposes", fold_transposes});
     passes.push_back(
         {"block_attention", [](Model& model) { return block_attention(model, 1, /*through_roundings=*/true); }});
+    passes.push_back({"simplify_masks", [](Model& model) { return simplify_masks(model, /*makes_finite=*/true); }});
     passes.push_back({"add_gather_gradients", add_gather_gradients});
     passes.push_back({"sparse_updates", sparse_updates});
     passes.push_back({"move_bfloat16", move_bfloat16});
@@ -105,6 +106,7 @@ class CudaDevice : public Device {
     passes.push_back({"product_epilogues", [this](Model& model) { return product_epilogues(model, *this); }});
     passes.push_back({"sum_products", [this](Model& model) { return sum_products(model, *this); }});
     passes.push_back({"narrow_before_moves", narrow_before_moves});
+    passes.push_back({"pack_attention", [this](Model& model) { return pack_attention(model, *this); }});
     passes.push_back({"narrow_storage", [this](Model& model) { return narrow_storage(model, *this); }});
     passes.push_back({"fuse_products", [this](Model& model) { return fuse_products(model, *this); }});
     passes.push_back({"merge_casts", merge_casts});

@@ -6,6 +6,12 @@
 // likewise for all inputs; `perm_y` of BlockAttention permutes [batch.., queries, width of v] to y's axes in memory,
 // likewise for all outputs.
 //
+// With `packed`, q, k and v are thirds of one tensor, along the axis of heads (the last of batch..): it is the input q,
+// and k and v are absent; its gradient, likewise, is the only output of BlockAttentionGrad.
+//
+// `guarded` gives a row that the mask hides entirely the probabilities 0, where they would be NaN, and where its
+// highest score is at most `hidden`: masks of finite numbers. Its `sum` is NaN. Other rows are as without.
+//
 // `highest` and `sum` have the values below whatever kernel writes them: another one may run the backward pass, which
 // reads them as exp(score - highest) / sum alone. A kernel that multiplies operands of 16 bits may round probabilities
 // and the gradients of scores to that type before it multiplies them, as tensor cores need it.
@@ -28,11 +34,12 @@ struct Variant {
   int64_t rank;
   bool masked, selects;  // a bool mask selects, a float one is added
   bool keeps_true;       // a bool mask keeps the scores where it is true; the others become `fill`
-  bool guarded;          // probabilities that are NaN (a row that is masked entirely) are 0, and so are their gradients
+  bool guarded;          // probabilities that are NaN are 0, and so are their gradients
+  bool packed;
 
   std::string overload() const {
     const char* mask = !masked ? "" : !selects ? "_added" : keeps_true ? "_kept" : "_filled";
-    return concat("rank", rank, mask, guarded ? "_guarded" : "");
+    return concat("rank", rank, mask, guarded ? "_guarded" : "", packed ? "_packed" : "");
   }
   std::string transpose(const std::string& x) const {
     std::string permutation;
@@ -47,8 +54,12 @@ struct Variant {
 
 Variant variant_of(const FunctionCall& call, size_t mask) {
   const bool masked = call.inputs.size() > mask && call.inputs[mask];
-  return {call.inputs.at(0).rank(), masked, masked && call.inputs[mask].dtype() == DType::kBool,
-          flag(call.attrs, "keeps_true") != 0, flag(call.attrs, "guarded") != 0};
+  return {call.inputs.at(0).rank(),
+          masked,
+          masked && call.inputs[mask].dtype() == DType::kBool,
+          flag(call.attrs, "keeps_true") != 0,
+          flag(call.attrs, "guarded") != 0,
+          is_set(call.attrs, "packed")};
 }
 
 void write_number(BodyText& body, const std::string& name, const std::string& value) {
@@ -61,9 +72,14 @@ void write_scores(BodyText& body, const Variant& v) {
   body.line("last = Constant <value_ints = [-1]> ()");
   write_number(body, "factor", "@scale");
   write_number(body, "zero", "0.0");
-  body.line("queries = Transpose <perm: ints = @perm_q> (q)");
-  body.line("keys = Transpose <perm: ints = @perm_k> (k)");
-  body.line("values = Transpose <perm: ints = @perm_v> (v)");
+  if (v.packed) {
+    body.line("all_heads = Transpose <perm: ints = @perm_q> (q)");
+    body.line("queries, keys, values = Split <axis = ", v.rank - 3, ", num_outputs = 3> (all_heads)");
+  } else {
+    body.line("queries = Transpose <perm: ints = @perm_q> (q)");
+    body.line("keys = Transpose <perm: ints = @perm_k> (k)");
+    body.line("values = Transpose <perm: ints = @perm_v> (v)");
+  }
   body.line("key_columns = ", v.transpose("keys"));
   body.line("products = MatMul (queries, key_columns)");
   body.line(v.masked ? "scaled" : "scores", " = Mul (products, factor)");
@@ -84,8 +100,8 @@ std::string write_guard(BodyText& body, const Variant& v) {
 }
 
 std::string signature(const std::string& head, const std::string& inputs, const Variant& v, const char* outputs) {
-  return concat(head, ", scale, fill, keeps_true, guarded> (", inputs, v.masked ? ", mask" : "", ") => (", outputs,
-                ")\n{\n");
+  return concat(head, ", scale, fill, keeps_true, guarded, hidden", v.packed ? ", packed" : "", "> (", inputs,
+                v.masked ? ", mask" : "", ") => (", outputs, ")\n{\n");
 }
 
 // y = softmax(scale q kᵀ + mask) v; highest = max of each row of scores, sum = Σ exp(score - highest)
@@ -96,7 +112,13 @@ FunctionText block_attention(const FunctionCall& call) {
   body.line("highest_column = ReduceMax <keepdims = 1> (scores, last)");
   body.line("shifted = Sub (scores, highest_column)");
   body.line("exponentials = Exp (shifted)");
-  body.line("sum_column = ReduceSum <keepdims = 1> (exponentials, last)");
+  body.line(v.guarded ? "total" : "sum_column", " = ReduceSum <keepdims = 1> (exponentials, last)");
+  if (v.guarded) {
+    write_number(body, "highest_hidden", "@hidden");
+    body.line("is_hidden = LessOrEqual (highest_column, highest_hidden)");
+    body.line("none = Div (zero, zero)");
+    body.line("sum_column = Where (is_hidden, none, total)");
+  }
   body.line("probabilities = Div (exponentials, sum_column)");
   body.line("mixed = MatMul (", write_guard(body, v), ", values)");
   body.line("y = Transpose <perm: ints = @perm_y> (mixed)");
@@ -135,11 +157,17 @@ FunctionText block_attention_grad(const FunctionCall& call) {
   body.line("dkeys = MatMul (dproduct_columns, queries)");
   body.line("probability_columns = ", v.transpose(p));
   body.line("dvalues = MatMul (probability_columns, gradients)");
-  body.line("dq = Transpose <perm: ints = @perm_dq> (dqueries)");
-  body.line("dk = Transpose <perm: ints = @perm_dk> (dkeys)");
-  body.line("dv = Transpose <perm: ints = @perm_dv> (dvalues)");
+  if (v.packed) {
+    body.line("dheads = Concat <axis = ", v.rank - 3, "> (dqueries, dkeys, dvalues)");
+    body.line("dq = Transpose <perm: ints = @perm_dq> (dheads)");
+  } else {
+    body.line("dq = Transpose <perm: ints = @perm_dq> (dqueries)");
+    body.line("dk = Transpose <perm: ints = @perm_dk> (dkeys)");
+    body.line("dv = Transpose <perm: ints = @perm_dv> (dvalues)");
+  }
   const std::string head = "BlockAttentionGrad <perm_dy, perm_q, perm_k, perm_v, perm_y, perm_dq, perm_dk, perm_dv";
-  return {concat(signature(head, "dy, q, k, v, y, highest, sum", v, "dq, dk, dv"), body.text(), "}"), v.overload()};
+  return {concat(signature(head, "dy, q, k, v, y, highest, sum", v, v.packed ? "dq" : "dq, dk, dv"), body.text(), "}"),
+          v.overload()};
 }
 
 }  // namespace

@@ -1,7 +1,9 @@
 #include "kernels/geometry/attention.h"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
+#include <span>
 
 #include "kernels/geometry/strides.h"
 #include "onnx_passes/ir/error.h"
@@ -9,27 +11,42 @@
 namespace onnx_train {
 namespace {
 
-// `permutation[i]` is the axis in memory of axis i of the matrices.
-Heads heads_of(const NodeSpec& spec, const Shape& memory, const Shape& permutation) {
-  Shape sorted = permutation, axes(memory.size());
-  std::iota(axes.begin(), axes.end(), 0);
-  std::sort(sorted.begin(), sorted.end());
-  if (sorted != axes || axes.size() < 2) fail(spec.node().label(), ": its permutations do not fit its operands");
-  const Shape strides = row_major_strides(memory);
-  const auto at = [&](const Shape& of, size_t i) { return of[static_cast<size_t>(permutation[i])]; };
-  const size_t batch = memory.size() - 2;
-  Heads heads{{}, {}, {0}, at(memory, batch), at(memory, batch + 1), at(strides, batch), false};
-  heads.in_rows = at(strides, batch + 1) == 1 || heads.width == 1;
-  for (size_t axis = 0; axis < batch; ++axis) {
-    std::vector<int64_t> starts;
-    for (const int64_t start : heads.starts) {
-      for (int64_t i = 0; i < at(memory, axis); ++i) starts.push_back(start + i * at(strides, axis));
-    }
-    heads.batch.push_back(at(memory, axis));
-    heads.batch_strides.push_back(at(strides, axis));
-    heads.starts = std::move(starts);
+using enum AttentionTensor;
+
+// What the table below says of a tensor: its place in a node with three operands, and the third of a packed one that it
+// is. The attribute maps the axes of an operand to those of its matrices, and those of a result's matrices to its axes.
+struct TensorRow {
+  AttentionTensor tensor;
+  NodePlace place;
+  const char* permutation;
+  int third;  // -1: never packed
+};
+
+constexpr TensorRow kForward[] = {{kQ, {false, 0}, "perm_q", 0},
+                                  {kK, {false, 1}, "perm_k", 1},
+                                  {kV, {false, 2}, "perm_v", 2},
+                                  {kY, {true, 0}, "perm_y", -1}};
+constexpr TensorRow kBackward[] = {{kDy, {false, 0}, "perm_dy", -1}, {kQ, {false, 1}, "perm_q", 0},
+                                   {kK, {false, 2}, "perm_k", 1},    {kV, {false, 3}, "perm_v", 2},
+                                   {kY, {false, 4}, "perm_y", -1},   {kDq, {true, 0}, "perm_dq", 0},
+                                   {kDk, {true, 1}, "perm_dk", 1},   {kDv, {true, 2}, "perm_dv", 2}};
+
+bool is_backward(const NodeSpec& spec) { return spec.node().op() == "BlockAttentionGrad"; }
+bool is_packed(const NodeSpec& spec) { return spec.node().attr("packed", 0) != 0; }
+
+const TensorRow& row_of(const NodeSpec& spec, AttentionTensor tensor) {
+  const auto rows = is_backward(spec) ? std::span<const TensorRow>(kBackward) : std::span<const TensorRow>(kForward);
+  return *std::find_if(rows.begin(), rows.end(), [&](const TensorRow& row) { return row.tensor == tensor; });
+}
+
+// The inverse permutation; empty if it is none.
+Shape inverse(const Shape& permutation) {
+  Shape back(permutation.size(), -1);
+  for (size_t i = 0; i < permutation.size(); ++i) {
+    const auto to = static_cast<size_t>(permutation[i]);
+    if (to < back.size()) back[to] = static_cast<int64_t>(i);
   }
-  return heads;
+  return back;
 }
 
 // Whether batches agree and the inner dimensions of both products fit.
@@ -44,20 +61,18 @@ bool is_like(const Heads& heads, const Heads& batch, int64_t rows, int64_t width
 // Elements of the highest scores and of the sums: one for each query.
 int64_t num_queries(const AttentionOperands& a) { return static_cast<int64_t>(a.q.starts.size()) * a.q.rows; }
 
-// Whether the first `inputs` inputs and all outputs are there and of these types. The highest scores and the sums are
-// `computed`; everything else may be stored.
-bool are_of(const NodeSpec& spec, const AttentionTypes& types, int inputs) {
-  const auto fits = [&](DType dtype, bool is_statistic) {
-    return dtype == types.computed || (!is_statistic && dtype == types.stored);
+// Whether the operands and results are there, none of them empty, and of these types.
+bool are_of(const NodeSpec& spec, const AttentionTypes& types) {
+  const auto rows = is_backward(spec) ? std::span<const TensorRow>(kBackward) : std::span<const TensorRow>(kForward);
+  const auto is_of = [&](const NodePlace& place, DType other) {
+    const Value* const value = place.of(spec.node());
+    return value && num_elements(value->type().shape()) > 0 &&
+           (value->dtype() == types.computed || value->dtype() == other);
   };
-  const bool backward = inputs > 3;
-  for (int i = 0; i < inputs; ++i) {
-    if (!spec.has_input(i) || !fits(spec.in_type(i), i > 4) || spec.in_size(i) == 0) return false;
-  }
-  for (int i = 0; i < 3; ++i) {
-    if (!spec.has_output(i) || !fits(spec.out_type(i), !backward && i > 0) || spec.out_size(i) == 0) return false;
-  }
-  return true;
+  const bool backward = is_backward(spec);
+  return std::all_of(rows.begin(), rows.end(),
+                     [&](const TensorRow& row) { return is_of(place_of(spec, row.tensor), types.stored); }) &&
+         is_of({!backward, backward ? 5 : 1}, types.computed) && is_of({!backward, backward ? 6 : 2}, types.computed);
 }
 
 // The mask's shape, extended with leading 1s to the rank of the scores.
@@ -66,7 +81,8 @@ Shape padded(Shape mask, size_t rank) {
   return mask;
 }
 
-bool supports_mask(const NodeSpec& spec, int i, DType computed, const AttentionOperands& attention) {
+bool supports_mask(const NodeSpec& spec, DType computed, const AttentionOperands& attention) {
+  const int i = mask_input(spec);
   if (!spec.has_input(i)) return true;
   const size_t rank = attention.q.batch.size() + 2;
   if (spec.in_type(i) != computed && spec.in_type(i) != DType::kBool) return false;
@@ -80,32 +96,66 @@ bool supports_mask(const NodeSpec& spec, int i, DType computed, const AttentionO
 
 }  // namespace
 
-Heads heads_of_input(const NodeSpec& spec, int i, const char* attribute) {
-  return heads_of(spec, spec.in_shape(i), spec.node().attr(attribute, Shape{}));
+NodePlace place_of(const NodeSpec& spec, AttentionTensor tensor) {
+  const TensorRow& row = row_of(spec, tensor);
+  NodePlace place = row.place;
+  if (is_packed(spec) && row.third >= 0) place.index -= row.third;
+  return place;
 }
 
-Heads heads_of_output(const NodeSpec& spec, int i, const char* attribute) {
-  const Shape to_memory = spec.node().attr(attribute, Shape{});
-  Shape from_memory(to_memory.size());
-  for (size_t axis = 0; axis < to_memory.size(); ++axis) {
-    const auto to = static_cast<size_t>(to_memory[axis]);
-    if (to < from_memory.size()) from_memory[to] = static_cast<int64_t>(axis);
+int mask_input(const NodeSpec& spec) { return is_backward(spec) ? 7 : 3; }
+
+Heads heads_of(const NodeSpec& spec, AttentionTensor tensor) {
+  const TensorRow& row = row_of(spec, tensor);
+  const NodePlace place = place_of(spec, tensor);
+  const Shape memory = place.of(spec.node())->type().shape();
+  // The axis in memory of each axis of the matrices.
+  Shape permutation = spec.node().attr(row.permutation, Shape{});
+  if (place.is_output) permutation = inverse(permutation);
+  Shape sorted = permutation, axes(memory.size());
+  std::iota(axes.begin(), axes.end(), 0);
+  std::sort(sorted.begin(), sorted.end());
+  if (sorted != axes || axes.size() < 2) fail(spec.node().label(), ": its permutations do not fit its operands");
+  const Shape strides = row_major_strides(memory);
+  const auto at = [&](const Shape& of, size_t i) { return of[static_cast<size_t>(permutation[i])]; };
+  const size_t batch = memory.size() - 2;
+  const bool is_third = is_packed(spec) && row.third >= 0;
+  if (is_third && (batch == 0 || at(memory, batch - 1) % 3 != 0)) {
+    fail(spec.node().label(), ": a packed operand has an axis of heads, a third of which are queries");
   }
-  return heads_of(spec, spec.out_shape(i), from_memory);
+  Heads heads{{}, {}, {0}, at(memory, batch), at(memory, batch + 1), at(strides, batch), false};
+  heads.in_rows = at(strides, batch + 1) == 1 || heads.width == 1;
+  for (size_t axis = 0; axis < batch; ++axis) {
+    int64_t size = at(memory, axis), first = 0;
+    if (is_third && axis + 1 == batch) {
+      size /= 3;
+      first = row.third * size * at(strides, axis);
+    }
+    std::vector<int64_t> starts;
+    for (const int64_t start : heads.starts) {
+      for (int64_t i = 0; i < size; ++i) starts.push_back(first + start + i * at(strides, axis));
+    }
+    heads.batch.push_back(size);
+    heads.batch_strides.push_back(at(strides, axis));
+    heads.starts = std::move(starts);
+  }
+  return heads;
 }
 
-AttentionOperands attention_operands(const NodeSpec& spec, int first) {
+AttentionOperands attention_operands(const NodeSpec& spec) {
   AttentionOperands attention;
-  attention.q = heads_of_input(spec, first, "perm_q");
-  attention.k = heads_of_input(spec, first + 1, "perm_k");
-  attention.v = heads_of_input(spec, first + 2, "perm_v");
+  attention.q = heads_of(spec, kQ);
+  attention.k = heads_of(spec, kK);
+  attention.v = heads_of(spec, kV);
   attention.scale = spec.node().attr("scale", 1.0f);
   attention.nan_safe = spec.node().attr("guarded", 0) != 0;
+  attention.hidden = spec.node().attr("hidden", -std::numeric_limits<float>::infinity());
   return attention;
 }
 
-MaskLayout mask_of(const NodeSpec& spec, int i, const AttentionOperands& attention) {
+MaskLayout mask_of(const NodeSpec& spec, const AttentionOperands& attention) {
   MaskLayout layout;
+  const int i = mask_input(spec);
   if (!spec.has_input(i)) return layout;
   layout.kind = spec.in_type(i) != DType::kBool          ? MaskKind::kAdded
                 : spec.node().attr("keeps_true", 0) != 0 ? MaskKind::kKeptWhereTrue
@@ -129,23 +179,16 @@ MaskLayout mask_of(const NodeSpec& spec, int i, const AttentionOperands& attenti
 }
 
 bool supports_attention(const NodeSpec& spec, const AttentionTypes& types) {
-  if (!are_of(spec, types, 3)) return false;
-  const AttentionOperands a = attention_operands(spec, 0);
-  return fit(a) && a.q.in_rows && a.k.in_rows && a.v.in_rows &&
-         is_like(heads_of_output(spec, 0, "perm_y"), a.q, a.q.rows, a.v.width) && spec.out_size(1) == num_queries(a) &&
-         spec.out_size(2) == num_queries(a) && supports_mask(spec, 3, types.computed, a);
-}
-
-bool supports_attention_gradient(const NodeSpec& spec, const AttentionTypes& types) {
-  if (!are_of(spec, types, 7)) return false;
-  const AttentionOperands a = attention_operands(spec, 1);
-  return fit(a) && a.q.in_rows && a.k.in_rows && a.v.in_rows &&
-         is_like(heads_of_input(spec, 0, "perm_dy"), a.q, a.q.rows, a.v.width) &&
-         is_like(heads_of_input(spec, 4, "perm_y"), a.q, a.q.rows, a.v.width) && spec.in_size(5) == num_queries(a) &&
-         spec.in_size(6) == num_queries(a) && is_like(heads_of_output(spec, 0, "perm_dq"), a.q, a.q.rows, a.q.width) &&
-         is_like(heads_of_output(spec, 1, "perm_dk"), a.q, a.k.rows, a.k.width) &&
-         is_like(heads_of_output(spec, 2, "perm_dv"), a.q, a.v.rows, a.v.width) &&
-         supports_mask(spec, 7, types.computed, a);
+  if (!are_of(spec, types)) return false;
+  const AttentionOperands a = attention_operands(spec);
+  if (!fit(a) || !a.q.in_rows || !a.k.in_rows || !a.v.in_rows) return false;
+  const auto is = [&](AttentionTensor tensor, int64_t rows, int64_t width) {
+    return is_like(heads_of(spec, tensor), a.q, rows, width);
+  };
+  if (!is(kY, a.q.rows, a.v.width) || !supports_mask(spec, types.computed, a)) return false;
+  if (!is_backward(spec)) return spec.out_size(1) == num_queries(a) && spec.out_size(2) == num_queries(a);
+  return is(kDy, a.q.rows, a.v.width) && spec.in_size(5) == num_queries(a) && spec.in_size(6) == num_queries(a) &&
+         is(kDq, a.q.rows, a.q.width) && is(kDk, a.k.rows, a.k.width) && is(kDv, a.k.rows, a.v.width);
 }
 
 }  // namespace onnx_train

@@ -9,6 +9,28 @@
 
 namespace onnx_train {
 
+// The tensors of an attention that hold a matrix for each batch element and head.
+enum class AttentionTensor { kQ, kK, kV, kY, kDy, kDq, kDk, kDv };
+
+// An input or an output of a node.
+struct NodePlace {
+  bool is_output = false;
+  int index = 0;
+
+  const Value* of(const Node& node) const { return is_output ? node.output(index) : node.input(index); }
+  // An input's elements are only to be read.
+  void* in(const Launch& launch) const {
+    return is_output ? launch.outputs[index] : const_cast<void*>(launch.inputs[index]);
+  }
+};
+
+// Where a BlockAttention or a BlockAttentionGrad has a tensor; the node must have it. Packed nodes have q, k and v in
+// one input, and their gradients in one output.
+NodePlace place_of(const NodeSpec& spec, AttentionTensor tensor);
+
+// The input that is the mask; it may be absent.
+int mask_input(const NodeSpec& spec);
+
 // A matrix [rows, width] for each batch element and head, inside a tensor.
 struct Heads {
   Shape batch, batch_strides;
@@ -20,17 +42,16 @@ struct Heads {
 struct AttentionOperands {
   Heads q, k, v;
   float scale = 1;
-  bool nan_safe = false;  // probabilities that are NaN become 0
+  bool nan_safe = false;  // probabilities that are NaN become 0, as those of rows whose highest score is at most
+  float hidden = 0;       // this: -inf unless masks are finite
 
   int64_t heads() const { return static_cast<int64_t>(q.starts.size()); }
 };
 
-// The attention whose q, k and v are inputs `first`, `first` + 1 and `first` + 2.
-AttentionOperands attention_operands(const NodeSpec& spec, int first);
+AttentionOperands attention_operands(const NodeSpec& spec);
 
-// The matrices of input `i`, or of output `i`; the attribute `attribute` permutes its axes.
-Heads heads_of_input(const NodeSpec& spec, int i, const char* attribute);
-Heads heads_of_output(const NodeSpec& spec, int i, const char* attribute);
+// The matrices of one of the node's tensors. Those of a packed one begin inside the tensor.
+Heads heads_of(const NodeSpec& spec, AttentionTensor tensor);
 
 enum class MaskKind { kNone, kAdded, kKeptWhereTrue, kKeptWhereFalse };
 
@@ -44,8 +65,7 @@ struct MaskLayout {
   bool selects() const { return kind == MaskKind::kKeptWhereTrue || kind == MaskKind::kKeptWhereFalse; }
 };
 
-// Describes input `i` of the node, which may be absent.
-MaskLayout mask_of(const NodeSpec& spec, int i, const AttentionOperands& attention);
+MaskLayout mask_of(const NodeSpec& spec, const AttentionOperands& attention);
 
 // The type in which attention is computed, and one in which q, k, v, y and their gradients may be stored as well.
 struct AttentionTypes {
@@ -58,6 +78,5 @@ struct AttentionTypes {
 // Whether a kernel for these types can run the node: no tensor is empty, rows are contiguous; a mask of the computed
 // type or of bools, with one column per key.
 bool supports_attention(const NodeSpec& spec, const AttentionTypes& types);
-bool supports_attention_gradient(const NodeSpec& spec, const AttentionTypes& types);
 
 }  // namespace onnx_train

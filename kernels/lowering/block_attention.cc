@@ -3,6 +3,7 @@
 #include "kernels/lowering/block_attention.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "kernels/functions/functions.h"
 #include "kernels/lowering/attention_pattern.h"
@@ -24,7 +25,8 @@ Attrs common_attributes(const Attention& a) {
           {"scale", a.scale},
           {"fill", a.fill},
           {"keeps_true", a.keeps_true},
-          {"guarded", a.nan_safe}};
+          {"guarded", a.nan_safe},
+          {"hidden", -std::numeric_limits<float>::infinity()}};
 }
 
 // The inverse permutation.
@@ -83,6 +85,18 @@ void rewrite(Attention a, const Positions& positions) {
 }
 
 }  // namespace
+
+Attrs attention_attributes(const Node& call) {
+  Attrs attrs;
+  for (const char* name : {"scale", "fill", "hidden"}) attrs.emplace_back(name, call.attr(name, 0.0f));
+  for (const char* name : {"keeps_true", "guarded", "packed"}) {
+    if (call.has_attr(name)) attrs.emplace_back(name, call.attr(name, 0));
+  }
+  for (const char* name : {"perm_dy", "perm_q", "perm_k", "perm_v", "perm_y", "perm_dq", "perm_dk", "perm_dv"}) {
+    if (call.has_attr(name)) attrs.emplace_back(name, call.attr(name, Shape{}));
+  }
+  return attrs;
+}
 
 bool block_attention(Model& model, int64_t least_keys, bool through_roundings) {
   std::vector<Node*> softmaxes;

@@ -64,19 +64,18 @@ bool may_fold(const Node& node) {
   return true;
 }
 
-bool outputs_are_small(const Node& node) {
+bool outputs_have_at_most(const Node& node, int64_t elements) {
   for (const Value* output : node.outputs()) {
     if (!output) continue;
     if (!output->type().is_static() || output->dtype() == DType::kString) return false;
-    if (num_elements(output->type().shape()) > kMaxFolded) return false;
+    if (num_elements(output->type().shape()) > elements) return false;
   }
   return true;
 }
 
 // The node's outputs, computed by the CPU kernel; empty if there is no kernel.
-std::vector<Tensor> compute(const Node& node, Constants& constants) {
-  std::vector<Tensor> inputs, outputs;
-  for (const Value* input : node.inputs()) inputs.push_back(input ? constants.of(input) : Tensor());
+std::vector<Tensor> compute(const Node& node, const std::vector<Tensor>& inputs) {
+  std::vector<Tensor> outputs;
   const NodeSpec spec(node, inputs, /*threads=*/1);
   const Kernel* kernel = find_kernel(Device::cpu(), spec);
   if (!kernel) return {};
@@ -133,12 +132,39 @@ bool fold(Node* node, Constants& constants) {
   infer_from_data(node, constants);
   if (choose_branch(node, constants)) return true;
   if (!may_fold(*node)) return false;
-  if (!outputs_are_small(*node)) return false;
-  const auto results = compute(*node, constants);
+  if (!outputs_have_at_most(*node, kMaxFolded)) return false;
+  std::vector<Tensor> inputs;
+  for (const Value* input : node->inputs()) inputs.push_back(input ? constants.of(input) : Tensor());
+  const auto results = compute(*node, inputs);
   return !results.empty() && replace_by_constants(node, results);
 }
 
+// The contents of a value, computed from constants; empty if it depends on something else, or if a value on the way has
+// more than `most` elements.
+Tensor contents_of(const Value* value, int64_t most, ValueTable<Tensor>* known) {
+  if (Constants::is_constant(value)) return constant_of(value);
+  if (const Tensor* tensor = known->find(value)) return *tensor;
+  const Node* node = value->producer();
+  if (!node || !node->subgraphs().empty() || is_random(*node) || !outputs_have_at_most(*node, most)) return {};
+  std::vector<Tensor> inputs;
+  for (const Value* input : node->inputs()) {
+    inputs.push_back(input ? contents_of(input, most, known) : Tensor());
+    if (input && inputs.back().empty()) return {};
+  }
+  const std::vector<Tensor> results = compute(*node, inputs);
+  for (size_t i = 0; i < results.size(); ++i) {
+    if (const Value* output = node->output(static_cast<int>(i))) known->try_emplace(output, results[i]);
+  }
+  const Tensor* result = known->find(value);
+  return result ? *result : Tensor();
+}
+
 }  // namespace
+
+Tensor computed_constant(const Value* value, int64_t most_elements) {
+  ValueTable<Tensor> known;
+  return contents_of(value, most_elements, &known);
+}
 
 bool fold_constants(Model& model) {
   Constants constants;

@@ -46,6 +46,10 @@ std::vector<Pass> lowering_passes(const Device& device, const LoweringOptions& o
 // by the CPU kernels and become initializers.
 bool fold_constants(Model& model);
 
+// The contents of a value that constants determine, which may be too large to fold; computed by the CPU kernels. Empty if
+// it depends on an input or on chance, or if it or a value before it has more than `most_elements`.
+Tensor computed_constant(const Value* value, int64_t most_elements);
+
 // Replaces calls of functions for which `device` has no kernel by the nodes of their bodies.
 bool expand_functions(Model& model, const Device& device);
 

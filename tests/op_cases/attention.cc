@@ -11,12 +11,17 @@ const Shape kByHeads = {0, 2, 1, 3};  // [batch, tokens, heads, width] in memory
 struct Sizes {
   int64_t batch = 2, heads = 2, queries = 5, keys = 7, width = 4, value_width = 4;
   Shape order = kByHeads;  // of the axes in memory: its own inverse
+  bool packed = false;     // q, k and v in one tensor
 
-  Shape operand(int64_t rows, int64_t columns) const {
-    const Shape shape = {batch, heads, rows, columns};
+  Shape operand(int64_t rows, int64_t columns, int64_t parts = 1) const {
+    const Shape shape = {batch, parts * heads, rows, columns};
     Shape memory;
     for (const int64_t axis : order) memory.push_back(shape[static_cast<size_t>(axis)]);
     return memory;
+  }
+  std::vector<OpInput> queries_keys_and_values() const {
+    if (packed) return {{operand(queries, width, 3)}, {.absent = true}, {.absent = true}};
+    return {{operand(queries, width)}, {operand(keys, width)}, {operand(keys, value_width)}};
   }
 };
 
@@ -24,6 +29,7 @@ struct Masking {
   OpInput mask = {.absent = true};
   float fill = 0;
   bool keeps_true = false, guarded = false;
+  float hidden = -kInfinity;
 };
 
 // Queries see keys up to their own place, counted from the end where there are fewer of them.
@@ -43,20 +49,21 @@ OpInput selecting(const Sizes& s, bool keeps_true) {
 }
 
 Attrs attributes(const Sizes& s, const Masking& m, const std::vector<const char*>& permutations) {
-  Attrs attrs = {{"scale", 0.5f}, {"fill", m.fill}, {"keeps_true", m.keeps_true}, {"guarded", m.guarded}};
+  Attrs attrs = {
+      {"scale", 0.5f}, {"fill", m.fill}, {"keeps_true", m.keeps_true}, {"guarded", m.guarded}, {"hidden", m.hidden}};
+  if (s.packed) attrs.push_back({"packed", 1});
   for (const char* name : permutations) attrs.push_back({name, s.order});
   return attrs;
 }
 
 OpCase forward(const Sizes& s, const Masking& m = {}) {
-  OpCase row{
-      .op = "BlockAttention",
-      .inputs = {{s.operand(s.queries, s.width)}, {s.operand(s.keys, s.width)}, {s.operand(s.keys, s.value_width)}},
-      .attrs = attributes(s, m, {"perm_q", "perm_k", "perm_v", "perm_y"}),
-      .num_outputs = 3,
-      .domain = "onnx_train",
-      .gradient = false,
-      .dynamic = false};
+  OpCase row{.op = "BlockAttention",
+             .inputs = s.queries_keys_and_values(),
+             .attrs = attributes(s, m, {"perm_q", "perm_k", "perm_v", "perm_y"}),
+             .num_outputs = 3,
+             .domain = "onnx_train",
+             .gradient = false,
+             .dynamic = false};
   if (!m.mask.absent) row.inputs.push_back(m.mask);
   return row;
 }
@@ -67,18 +74,15 @@ OpCase backward(const Sizes& s, const Masking& m = {}) {
   const Shape y = s.operand(s.queries, s.value_width);
   OpCase row{
       .op = "BlockAttentionGrad",
-      .inputs = {{y},
-                 {s.operand(s.queries, s.width)},
-                 {s.operand(s.keys, s.width)},
-                 {s.operand(s.keys, s.value_width)},
-                 {y},
-                 {.shape = rows, .low = 0, .high = 1},
-                 {.shape = rows, .low = 10, .high = 20}},
+      .inputs = {{y}},
       .attrs = attributes(s, m, {"perm_dy", "perm_q", "perm_k", "perm_v", "perm_y", "perm_dq", "perm_dk", "perm_dv"}),
-      .num_outputs = 3,
+      .num_outputs = s.packed ? 1 : 3,
       .domain = "onnx_train",
       .gradient = false,
       .dynamic = false};
+  for (const OpInput& operand : s.queries_keys_and_values()) row.inputs.push_back(operand);
+  row.inputs.insert(row.inputs.end(),
+                    {{y}, {.shape = rows, .low = 0, .high = 1}, {.shape = rows, .low = 10, .high = 20}});
   if (!m.mask.absent) row.inputs.push_back(m.mask);
   return row;
 }
@@ -155,6 +159,14 @@ std::vector<OpCase> attention_cases() {
     }
     add_both(s, {.mask = selecting(s, true), .fill = -1e4f, .keeps_true = true, .guarded = true}, &rows);
   }
+  // Queries, keys and values in one tensor, forward and backward.
+  const Sizes packed{.queries = 5, .keys = 5, .packed = true};
+  const Sizes packed_plain{.queries = 3, .keys = 3, .order = {0, 1, 2, 3}, .packed = true};
+  const Sizes packed_blocks{2, 2, 150, 150, 8, 8, kByHeads, true}, packed_empty{0, 2, 5, 5, 4, 4, kByHeads, true};
+  for (const Sizes& s : {packed, packed_plain, packed_blocks, packed_empty}) {
+    add_both(s, {}, &rows);
+    add_both(s, {.mask = added(s, -kInfinity), .guarded = true}, &rows);
+  }
   // A mask for each element of the batch, one row for all queries; one for each head.
   add_both(small, {.mask = {{2, 1, 1, 7}, -9, 0}}, &rows);
   add_both(small, {.mask = {{2, 5, 7}, -9, 0}}, &rows);
@@ -164,6 +176,7 @@ std::vector<OpCase> attention_cases() {
       Tensor mask(DType::kFloat, {5, 7});
       for (int64_t i = 0; i < mask.size(); ++i) mask.set(i, i / 7 == 2 || i % 7 > 4 ? masked : 0.0f);
       add_both(small, {.mask = {.value = mask}, .guarded = guarded}, &rows);
+      if (guarded) add_both(small, {.mask = {.value = mask}, .guarded = guarded, .hidden = -1e29f}, &rows);
     }
   }
   return rows;

@@ -129,6 +129,11 @@ class Share {
       exponentiate(rows, a_.keys.length(j), row_max, scores, sum);
       (i == 0 ? first_ : next_).of(block, j).run(scores, v + a_.keys.begin(j) * a_.v.row_stride, y, workspace);
     }
+    if (a_.nan_safe) {
+      for (int64_t i = 0; i < rows; ++i) {
+        if (row_max[i] <= a_.hidden) sum[i] = std::numeric_limits<float>::quiet_NaN();
+      }
+    }
     divide(rows, sum, y);
   }
 
@@ -190,19 +195,21 @@ class Share {
 };
 
 Prepared prepare_attention(const NodeSpec& spec) {
-  const AttentionSpec a = attention_of(spec, 0);
-  const MaskTiles tiles(mask_of(spec, 3, a), a.queries, a.keys);
+  const AttentionSpec a = attention_of(spec);
+  const MaskTiles tiles(mask_of(spec, a), a.queries, a.keys);
   const int64_t blocks = a.heads() * a.queries.count();
   const int64_t shares = std::clamp<int64_t>(blocks, 1, std::max(spec.threads(), 1));
   const auto states = std::make_shared<std::vector<Share>>();
-  const Share share(a, heads_of_output(spec, 0, "perm_y"), tiles);
+  const Share share(a, heads_of(spec, AttentionTensor::kY), tiles);
   for (int64_t i = 0; i < shares; ++i) states->push_back(share);
   const size_t tile_bytes = cache_lines(tiles.workspace() * sizeof(float)), each = share.workspace();
   Prepared prepared;
   prepared.workspace = tile_bytes + static_cast<size_t>(shares) * each;
-  prepared.run = [=, masked = spec.has_input(3)](const Launch& launch) {
+  const int q = place_of(spec, AttentionTensor::kQ).index, k = place_of(spec, AttentionTensor::kK).index,
+            v = place_of(spec, AttentionTensor::kV).index, mask = mask_input(spec);
+  prepared.run = [=, masked = spec.has_input(mask)](const Launch& launch) {
     const Addresses at{
-        launch.in<float>(0),  launch.in<float>(1),  launch.in<float>(2), masked ? launch.inputs[3] : nullptr,
+        launch.in<float>(q),  launch.in<float>(k),  launch.in<float>(v), masked ? launch.inputs[mask] : nullptr,
         launch.out<float>(0), launch.out<float>(1), launch.out<float>(2)};
     float* mask_tiles = launch.scratch<float>();
     tiles.scan(at.mask, mask_tiles);
@@ -222,7 +229,7 @@ std::vector<Kernel> attention_kernels() {
   return {
       {"BlockAttention", [](const NodeSpec& spec) { return supports_attention(spec, DType::kFloat); },
        prepare_attention, kDomain},
-      {"BlockAttentionGrad", [](const NodeSpec& spec) { return supports_attention_gradient(spec, DType::kFloat); },
+      {"BlockAttentionGrad", [](const NodeSpec& spec) { return supports_attention(spec, DType::kFloat); },
        prepare_attention_gradient, kDomain},
   };
 }

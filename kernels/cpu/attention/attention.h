@@ -29,8 +29,7 @@ struct AttentionSpec : AttentionOperands {
   Blocks queries, keys;
 };
 
-// Describes the attention whose q, k and v are inputs `first`, `first` + 1 and `first` + 2.
-AttentionSpec attention_of(const NodeSpec& spec, int first);
+AttentionSpec attention_of(const NodeSpec& spec);
 
 // One matrix product for each tile size: full blocks and shorter last blocks. `shape` gives the shape for a number of
 // queries and of keys. With `GemmShape::packed`, b depends on the keys only.

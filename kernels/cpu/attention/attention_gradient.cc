@@ -222,14 +222,11 @@ class Share {
 }  // namespace
 
 Prepared prepare_attention_gradient(const NodeSpec& spec) {
-  const Operands operands{attention_of(spec, 1),
-                          heads_of_input(spec, 0, "perm_dy"),
-                          heads_of_input(spec, 4, "perm_y"),
-                          heads_of_output(spec, 0, "perm_dq"),
-                          heads_of_output(spec, 1, "perm_dk"),
-                          heads_of_output(spec, 2, "perm_dv")};
+  using enum AttentionTensor;
+  const Operands operands{attention_of(spec),  heads_of(spec, kDy), heads_of(spec, kY),
+                          heads_of(spec, kDq), heads_of(spec, kDk), heads_of(spec, kDv)};
   const AttentionSpec& a = operands.attention;
-  const MaskTiles tiles(mask_of(spec, 7, a), a.queries, a.keys);
+  const MaskTiles tiles(mask_of(spec, a), a.queries, a.keys);
   const int64_t heads = a.heads(), shares = std::clamp<int64_t>(heads, 1, std::max(spec.threads(), 1));
   const auto states = std::make_shared<std::vector<Share>>();
   const Share share(operands, tiles);
@@ -237,11 +234,13 @@ Prepared prepare_attention_gradient(const NodeSpec& spec) {
   const size_t tile_bytes = cache_lines(tiles.workspace() * sizeof(float)), each = share.workspace();
   Prepared prepared;
   prepared.workspace = tile_bytes + static_cast<size_t>(shares) * each;
-  prepared.run = [=, masked = spec.has_input(7)](const Launch& launch) {
+  const auto index = [&](AttentionTensor tensor) { return place_of(spec, tensor).index; };
+  prepared.run = [=, q = index(kQ), k = index(kK), v = index(kV), dq = index(kDq), dk = index(kDk), dv = index(kDv),
+                  mask = mask_input(spec), masked = spec.has_input(mask_input(spec))](const Launch& launch) {
     const Addresses at{
-        launch.in<float>(0),  launch.in<float>(1),  launch.in<float>(2), launch.in<float>(3),
-        launch.in<float>(4),  launch.in<float>(5),  launch.in<float>(6), masked ? launch.inputs[7] : nullptr,
-        launch.out<float>(0), launch.out<float>(1), launch.out<float>(2)};
+        launch.in<float>(0),   launch.in<float>(q),   launch.in<float>(k),  launch.in<float>(v),
+        launch.in<float>(4),   launch.in<float>(5),   launch.in<float>(6),  masked ? launch.inputs[mask] : nullptr,
+        launch.out<float>(dq), launch.out<float>(dk), launch.out<float>(dv)};
     float* mask_tiles = launch.scratch<float>();
     tiles.scan(at.mask, mask_tiles);
     parallel_for(shares, 1, [&](int64_t begin, int64_t end) {

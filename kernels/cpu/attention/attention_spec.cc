@@ -11,8 +11,8 @@ constexpr int64_t kQueries = 64, kKeys = 128;
 
 }  // namespace
 
-AttentionSpec attention_of(const NodeSpec& spec, int first) {
-  AttentionSpec attention{attention_operands(spec, first), {}, {}};
+AttentionSpec attention_of(const NodeSpec& spec) {
+  AttentionSpec attention{attention_operands(spec), {}, {}};
   attention.queries = {attention.q.rows, std::min(kQueries, attention.q.rows)};
   attention.keys = {attention.k.rows, std::min(kKeys, attention.k.rows)};
   return attention;

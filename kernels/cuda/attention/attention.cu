@@ -11,6 +11,7 @@
 // Operands and results may be stored in 16 bits; everything is computed in T, float or double. In which type each is
 // stored is known when it runs: few elements are loaded for each that is computed.
 #include <cmath>
+#include <limits>
 
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/support/device_table.h"
@@ -24,6 +25,8 @@
 
 namespace onnx_train::cuda {
 namespace {
+
+using enum AttentionTensor;
 
 constexpr int kRows = 16, kSlice = 32, kLanes = 8;
 constexpr int kBlock = kRows * kLanes;    // threads
@@ -88,6 +91,7 @@ struct Problem {
   int64_t heads, queries, keys, width, value_width;
   T scale;
   bool nan_safe;
+  T hidden;  // rows with a highest score of at most this have a sum of NaN
   Mask<T> mask;
 };
 
@@ -201,7 +205,7 @@ __global__ void attend(Problem<T> p, Matrices<T> y, T* highest_of, T* sum_of) {
     add_products(probabilities, slice, p.value_width, sums);
   }
   if (query >= p.queries) return;
-  if (highest == -INFINITY) sum = NAN;  // as exp(-inf - -inf) is
+  if (highest <= p.hidden) sum = NAN;  // as exp(-inf - -inf) is
   if (lane() == 0) {
     highest_of[head * p.queries + query] = highest;
     sum_of[head * p.queries + query] = sum;
@@ -336,49 +340,39 @@ __global__ void attend_gradient_by_keys(Problem<T> p, Backward<T> b, Matrices<T>
 
 // ---- Preparing
 
-// A description in the device's memory, of which a run makes an operand or result.
+// A tensor of a node, with its description in the device's memory.
 struct PreparedMatrices {
-  PreparedMatrices(const Heads& heads, DType stored_as)
-      : starts(std::make_shared<const DeviceTable>(heads.starts.data(), heads.starts.size() * sizeof(int64_t))),
-        stride(heads.row_stride),
-        stored(stored_as) {}
-
-  template <typename T>
-  Matrices<T> on(const void* data) const {
-    return {const_cast<void*>(data), starts->data<int64_t>(), stride, stored};  // inputs are only loaded
+  PreparedMatrices(const NodeSpec& spec, AttentionTensor tensor) : place(place_of(spec, tensor)) {
+    const Heads heads = heads_of(spec, tensor);
+    starts = std::make_shared<const DeviceTable>(heads.starts.data(), heads.starts.size() * sizeof(int64_t));
+    stride = heads.row_stride;
+    stored = place.of(spec.node())->dtype();
   }
 
+  template <typename T>
+  Matrices<T> on(const Launch& launch) const {
+    return {place.in(launch), starts->data<int64_t>(), stride, stored};
+  }
+
+  NodePlace place;
   SharedTable starts;
   int64_t stride;
   DType stored;
 };
 
-PreparedMatrices input_matrices(const NodeSpec& spec, int i, const char* permutation) {
-  return {heads_of_input(spec, i, permutation), spec.in_type(i)};
-}
-
-PreparedMatrices output_matrices(const NodeSpec& spec, int i, const char* permutation) {
-  return {heads_of_output(spec, i, permutation), spec.out_type(i)};
-}
-
 struct PreparedAttention {
-  PreparedAttention(const NodeSpec& spec, int first_input, int last_input)
-      : shape(attention_operands(spec, first_input)),
-        q(shape.q, spec.in_type(first_input)),
-        k(shape.k, spec.in_type(first_input + 1)),
-        v(shape.v, spec.in_type(first_input + 2)),
-        first(first_input),
-        mask_input(last_input),
-        mask(mask_of(spec, last_input, shape)) {
+  explicit PreparedAttention(const NodeSpec& spec)
+      : shape(attention_operands(spec)), q(spec, kQ), k(spec, kK), v(spec, kV), mask(mask_of(spec, shape)) {
+    masks_at = mask_input(spec);
     if (mask.kind != MaskKind::kNone)
       planes = std::make_shared<const DeviceTable>(mask.plane.data(), mask.plane.size() * sizeof(int64_t));
   }
 
   template <typename T>
   Problem<T> on(const Launch& launch) const {
-    Problem<T> p{q.on<T>(launch.inputs[first]),
-                 k.on<T>(launch.inputs[first + 1]),
-                 v.on<T>(launch.inputs[first + 2]),
+    Problem<T> p{q.on<T>(launch),
+                 k.on<T>(launch),
+                 v.on<T>(launch),
                  shape.heads(),
                  shape.q.rows,
                  shape.k.rows,
@@ -386,9 +380,10 @@ struct PreparedAttention {
                  shape.v.width,
                  static_cast<T>(shape.scale),
                  shape.nan_safe,
+                 shape.nan_safe ? static_cast<T>(shape.hidden) : -std::numeric_limits<T>::infinity(),
                  {}};
     if (planes) {
-      p.mask = {mask.kind,    launch.inputs[mask_input], planes->data<int64_t>(), mask.rows,
+      p.mask = {mask.kind,    launch.inputs[masks_at],  planes->data<int64_t>(), mask.rows,
                 mask.columns, static_cast<T>(mask.fill)};
     }
     return p;
@@ -398,8 +393,8 @@ struct PreparedAttention {
 
   AttentionOperands shape;
   PreparedMatrices q, k, v;
-  int first, mask_input;
   MaskLayout mask;
+  int masks_at;
   SharedTable planes;
 };
 
@@ -420,75 +415,71 @@ void dispatch_columns(int64_t width, const F& f) {
   f(std::integral_constant<int, 32>());
 }
 
-bool fits(const NodeSpec& spec, int first, bool backward, DType computed) {
-  const AttentionOperands a = attention_operands(spec, first);
+bool fits(const NodeSpec& spec, bool backward, DType computed) {
+  const AttentionOperands a = attention_operands(spec);
   const int64_t blocks = a.heads() * ((std::max(a.q.rows, a.k.rows) + kRows - 1) / kRows);
   return shared_bytes(a, backward, size_of(computed)) <= kSharedBytes && blocks <= 0x7fffffff;
 }
 
 // With the 16-bit type in which one of q, k, v or the first result is stored, if any.
-AttentionTypes types_of(const NodeSpec& spec, int first, DType computed) {
+AttentionTypes types_of(const NodeSpec& spec, DType computed) {
   DType stored = spec.out_type();
-  for (int i = first; i < first + 3 && !is_half(stored); ++i) stored = spec.in_type(i);
+  for (const AttentionTensor tensor : {kQ, kK, kV}) {
+    const Value* const value = place_of(spec, tensor).of(spec.node());
+    if (!is_half(stored) && value) stored = value->dtype();
+  }
   return {computed, is_half(stored) && computed == DType::kFloat ? stored : computed};
 }
 
 template <typename T>
 Prepared prepare_attention(const NodeSpec& spec) {
-  const PreparedAttention a(spec, 0, 3);
-  const PreparedMatrices y = output_matrices(spec, 0, "perm_y");
+  const PreparedAttention a(spec);
+  const PreparedMatrices y(spec, kY);
   const size_t shared = shared_bytes(a.shape, false, sizeof(T));
   return {[=](const Launch& launch) {
     dispatch_columns(a.widest(), [&]<int kEach>(std::integral_constant<int, kEach>) {
       enqueue(launch, "BlockAttention", attend<T, kEach>, a.blocks(a.shape.q.rows), kBlock, shared, a.on<T>(launch),
-              y.on<T>(launch.outputs[0]), launch.out<T>(1), launch.out<T>(2));
+              y.on<T>(launch), launch.out<T>(1), launch.out<T>(2));
     });
   }};
 }
 
 template <typename T>
 Prepared prepare_attention_gradient(const NodeSpec& spec) {
-  const PreparedAttention a(spec, 1, 7);
-  const PreparedMatrices dy = input_matrices(spec, 0, "perm_dy"), y = input_matrices(spec, 4, "perm_y"),
-                         dq = output_matrices(spec, 0, "perm_dq"), dk = output_matrices(spec, 1, "perm_dk"),
-                         dv = output_matrices(spec, 2, "perm_dv");
+  const PreparedAttention a(spec);
+  const PreparedMatrices dy(spec, kDy), y(spec, kY), dq(spec, kDq), dk(spec, kDk), dv(spec, kDv);
   const size_t shared = shared_bytes(a.shape, true, sizeof(T));
   Prepared prepared;
   prepared.workspace = static_cast<size_t>(a.shape.heads() * a.shape.q.rows) * sizeof(T);
   prepared.run = [=](const Launch& launch) {
     const Problem<T> p = a.on<T>(launch);
-    const Backward<T> b{dy.on<T>(launch.inputs[0]), y.on<T>(launch.inputs[4]), launch.in<T>(5), launch.in<T>(6),
-                        launch.scratch<T>()};
+    const Backward<T> b{dy.on<T>(launch), y.on<T>(launch), launch.in<T>(5), launch.in<T>(6), launch.scratch<T>()};
     dispatch_columns(a.widest(), [&]<int kEach>(std::integral_constant<int, kEach>) {
       enqueue(launch, "BlockAttentionGrad", attend_gradient_by_queries<T, kEach>, a.blocks(a.shape.q.rows), kBlock,
-              shared, p, b, dq.on<T>(launch.outputs[0]));
+              shared, p, b, dq.on<T>(launch));
       enqueue(launch, "BlockAttentionGrad", attend_gradient_by_keys<T, kEach>, a.blocks(a.shape.k.rows), kBlock, shared,
-              p, b, dk.on<T>(launch.outputs[1]), dv.on<T>(launch.outputs[2]));
+              p, b, dk.on<T>(launch), dv.on<T>(launch));
     });
   };
   return prepared;
+}
+
+// `statistic` is the type of the highest scores and of the sums, in which the node computes.
+bool supports(const NodeSpec& spec, bool backward, DType statistic) {
+  return is_float_or_double(statistic) && supports_attention(spec, types_of(spec, statistic)) &&
+         fits(spec, backward, statistic);
 }
 
 }  // namespace
 
 std::vector<Kernel> attention_kernels() {
   return {
-      {"BlockAttention",
-       [](const NodeSpec& spec) {
-         const DType computed = spec.out_type(1);
-         return is_float_or_double(computed) && supports_attention(spec, types_of(spec, 0, computed)) &&
-                fits(spec, 0, false, computed);
-       },
+      {"BlockAttention", [](const NodeSpec& spec) { return supports(spec, false, spec.out_type(1)); },
        [](const NodeSpec& spec) {
          return dispatch_float(spec.out_type(1), [&]<typename T>(T) { return prepare_attention<T>(spec); });
        },
        kDomain},
-      {"BlockAttentionGrad",
-       [](const NodeSpec& spec) {
-         const DType computed = spec.in_type(5);
-         return is_float_or_double(computed) && supports_attention_gradient(spec, types_of(spec, 1, computed)) &&
-                fits(spec, 1, true, computed);
-       },
+      {"BlockAttentionGrad", [](const NodeSpec& spec) { return supports(spec, true, spec.in_type(5)); },
        [](const NodeSpec& spec) {
          return dispatch_float(spec.in_type(5), [&]<typename T>(T) { return prepare_attention_gradient<T>(spec); });
        },

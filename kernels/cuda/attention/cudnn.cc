@@ -1,10 +1,11 @@
 #include "kernels/cuda/attention/cudnn.h"
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <span>
 
-#include "kernels/cuda/attention/log_sum_exp.h"
+#include "kernels/cuda/attention/statistics.h"
 #include "kernels/cuda/fused/nvrtc.h"
 #include "kernels/cuda/support/cudnn_graph.h"
 #include "kernels/cuda/support/stored.h"
@@ -20,27 +21,22 @@ namespace {
 // the host in each run.
 constexpr size_t kFirstVersion = 91600;
 
-// The numbers by which a graph knows its tensors.
-enum TensorId : int64_t { kQ = 1, kK, kV, kY, kHighest, kSum, kLogSumExp, kMask, kDy, kDq, kDk, kDv };
+using enum AttentionTensor;
 
-// A 16-bit operand or result of the node.
-struct Operand {
-  TensorId id;
-  bool is_output;
-  int index;
-  const char* permutation;
-};
+// The numbers by which a graph knows its tensors: id_of those of the node, and these.
+enum OtherId : int64_t { kHighest = 100, kSum, kLogSumExp, kMask };
 
-constexpr Operand kForward[] = {
-    {kQ, false, 0, "perm_q"}, {kK, false, 1, "perm_k"}, {kV, false, 2, "perm_v"}, {kY, true, 0, "perm_y"}};
-constexpr Operand kBackward[] = {{kDy, false, 0, "perm_dy"}, {kQ, false, 1, "perm_q"}, {kK, false, 2, "perm_k"},
-                                 {kV, false, 3, "perm_v"},   {kY, false, 4, "perm_y"}, {kDq, true, 0, "perm_dq"},
-                                 {kDk, true, 1, "perm_dk"},  {kDv, true, 2, "perm_dv"}};
-constexpr int kForwardMask = 3, kBackwardMask = 7, kBackwardHighest = 5, kBackwardSum = 6;
+// Inputs of the gradient.
+constexpr int kBackwardHighest = 5, kBackwardSum = 6;
 
-std::span<const Operand> operands_of(bool backward) {
-  return backward ? std::span<const Operand>(kBackward) : std::span<const Operand>(kForward);
+constexpr AttentionTensor kForward[] = {kQ, kK, kV, kY};
+constexpr AttentionTensor kBackward[] = {kQ, kK, kV, kY, kDy, kDq, kDk, kDv};
+
+std::span<const AttentionTensor> tensors_of(bool backward) {
+  return backward ? std::span<const AttentionTensor>(kBackward) : std::span<const AttentionTensor>(kForward);
 }
+
+constexpr int64_t id_of(AttentionTensor tensor) { return static_cast<int64_t>(tensor) + 1; }
 
 enum class Masking { kNone, kCausal, kAdded };
 
@@ -52,7 +48,7 @@ struct Description {
   DType type;
   float scale;
   Masking masking;
-  std::map<int64_t, CudnnLayout> tensors;  // by TensorId
+  std::map<int64_t, CudnnLayout> tensors;  // by number
 
   auto operator<=>(const Description&) const = default;  // NOLINT(modernize-use-nullptr): its 0 is no pointer
 };
@@ -93,13 +89,15 @@ bool is_causal(const MaskLayout& layout, const Tensor& mask) {
 }
 
 // Returns nothing for a mask that the library does not have.
-std::optional<Masking> masking_of(const NodeSpec& spec, int input, const AttentionOperands& attention) {
+std::optional<Masking> masking_of(const NodeSpec& spec, const AttentionOperands& attention) {
+  const int input = mask_input(spec);
   if (!spec.has_input(input)) return Masking::kNone;
-  const MaskLayout layout = mask_of(spec, input, attention);
+  const MaskLayout layout = mask_of(spec, attention);
   // Passes look for a kernel without the contents of constants.
   const Tensor known = spec.is_constant(input) ? spec.constant(input) : constant_of(spec.node().input(input));
   if (is_causal(layout, known)) return Masking::kCausal;
-  if (layout.kind == MaskKind::kAdded && !attention.nan_safe) return Masking::kAdded;
+  if (layout.kind == MaskKind::kAdded && (!attention.nan_safe || std::isfinite(attention.hidden)))
+    return Masking::kAdded;
   return std::nullopt;
 }
 
@@ -110,35 +108,22 @@ CudnnLayout mask_layout(const NodeSpec& spec, int input) {
   return contiguous(shape);
 }
 
-bool has_types(const NodeSpec& spec, bool backward) {
-  const DType type = spec.out_type();
-  if (!is_half(type)) return false;
-  const auto operands = operands_of(backward);
-  if (!std::all_of(operands.begin(), operands.end(), [&](const Operand& o) {
-        return type == (o.is_output ? spec.out_type(o.index) : spec.in_type(o.index));
-      }))
-    return false;
-  const AttentionTypes types(DType::kFloat, type);
-  return backward ? supports_attention_gradient(spec, types) : supports_attention(spec, types);
-}
-
 // Returns nothing if the library cannot express the node.
 std::optional<Description> describe(const NodeSpec& spec, bool backward) {
-  if (!has_types(spec, backward)) return std::nullopt;
-  const AttentionOperands attention = attention_operands(spec, backward ? 1 : 0);
-  const int mask = backward ? kBackwardMask : kForwardMask;
-  const std::optional<Masking> masking = masking_of(spec, mask, attention);
+  const DType type = spec.out_type();
+  if (!is_half(type) || !supports_attention(spec, {DType::kFloat, type})) return std::nullopt;
+  const AttentionOperands attention = attention_operands(spec);
+  const std::optional<Masking> masking = masking_of(spec, attention);
   if (!masking) return std::nullopt;
-  Description d{backward, spec.out_type(), attention.scale, *masking, {}};
-  for (const Operand& o : operands_of(backward)) {
-    const std::optional<CudnnLayout> layout = layout_of(o.is_output ? heads_of_output(spec, o.index, o.permutation)
-                                                                    : heads_of_input(spec, o.index, o.permutation));
-    if (!layout) return std::nullopt;
-    d.tensors[o.id] = *layout;
+  Description d{backward, type, attention.scale, *masking, {}};
+  for (const AttentionTensor tensor : tensors_of(backward)) {
+    const std::optional<CudnnLayout> layout = layout_of(heads_of(spec, tensor));
+    if (!layout || place_of(spec, tensor).of(spec.node())->dtype() != type) return std::nullopt;
+    d.tensors[id_of(tensor)] = *layout;
   }
-  const Sizes& q = d.tensors[kQ].sizes;
-  for (const TensorId id : {kHighest, kSum, kLogSumExp}) d.tensors[id] = contiguous({q[0], q[1], q[2], 1});
-  if (*masking == Masking::kAdded) d.tensors[kMask] = mask_layout(spec, mask);
+  const Sizes& q = d.tensors[id_of(kQ)].sizes;
+  for (const int64_t id : {kHighest, kSum, kLogSumExp}) d.tensors[id] = contiguous({q[0], q[1], q[2], 1});
+  if (*masking == Masking::kAdded) d.tensors[kMask] = mask_layout(spec, mask_input(spec));
   return d;
 }
 
@@ -160,16 +145,19 @@ class AttentionGraph : public CudnnGraph {
   }
 
  private:
-  TensorPointer of_node(TensorId id) { return operand(id, d_.tensors.at(id)); }
-  TensorPointer float32(TensorId id) {
-    TensorPointer tensor = of_node(id);
+  TensorPointer of_node(AttentionTensor tensor) { return operand(id_of(tensor), d_.tensors.at(id_of(tensor))); }
+  TensorPointer float32(OtherId id) {
+    TensorPointer tensor = operand(id, d_.tensors.at(id));
     tensor->set_data_type(fe::DataType_t::FLOAT);
     return tensor;
   }
-  TensorPointer statistic(TensorId id) {
+  TensorPointer statistic(OtherId id) {
     TensorPointer tensor = float32(id);
     tensor->set_output(true);
     return tensor;
+  }
+  void write_of_node(const TensorPointer& result, AttentionTensor tensor) {
+    write(result, id_of(tensor), d_.tensors.at(id_of(tensor)));
   }
   template <typename Attributes>
   void set_scores(Attributes* attributes) {
@@ -187,7 +175,7 @@ class AttentionGraph : public CudnnGraph {
         .set_logit_max(statistic(kHighest))
         .set_score_sum_exp(statistic(kSum));
     set_scores(&attributes);
-    write(graph_.sdpa(of_node(kQ), of_node(kK), of_node(kV), attributes)[0], kY, d_.tensors.at(kY));
+    write_of_node(graph_.sdpa(of_node(kQ), of_node(kK), of_node(kV), attributes)[0], kY);
   }
   void add_backward() {
     fe::graph::SDPA_backward_attributes attributes;
@@ -195,9 +183,9 @@ class AttentionGraph : public CudnnGraph {
     set_scores(&attributes);
     const auto gradients = graph_.sdpa_backward(of_node(kQ), of_node(kK), of_node(kV), of_node(kY), of_node(kDy),
                                                 float32(kLogSumExp), attributes);
-    write(gradients[0], kDq, d_.tensors.at(kDq));
-    write(gradients[1], kDk, d_.tensors.at(kDk));
-    write(gradients[2], kDv, d_.tensors.at(kDv));
+    write_of_node(gradients[0], kDq);
+    write_of_node(gradients[1], kDk);
+    write_of_node(gradients[2], kDv);
   }
 
   Description d_;
@@ -210,24 +198,55 @@ const AttentionGraph* graph_of(const std::optional<Description>& d) {
 
 // ---- Rows
 
-std::unordered_map<int64_t, void*> addresses_of(const Launch& launch, bool backward, bool adds_mask) {
-  std::unordered_map<int64_t, void*> addresses;
-  for (const Operand& o : operands_of(backward)) {
-    addresses[o.id] = o.is_output ? launch.outputs[o.index] : const_cast<void*>(launch.inputs[o.index]);
+// The addresses of a node's tensors in a run.
+class Addresses {
+ public:
+  explicit Addresses(const NodeSpec& spec, const Description& d) : adds_mask_(d.masking == Masking::kAdded) {
+    mask_ = mask_input(spec);
+    for (const AttentionTensor tensor : tensors_of(d.backward)) {
+      const auto first = static_cast<size_t>(heads_of(spec, tensor).starts.front());
+      tensors_.push_back({id_of(tensor), place_of(spec, tensor), first * size_of(d.type)});
+    }
   }
-  if (adds_mask) addresses[kMask] = const_cast<void*>(launch.inputs[backward ? kBackwardMask : kForwardMask]);
-  return addresses;
+  std::unordered_map<int64_t, void*> of(const Launch& launch) const {
+    std::unordered_map<int64_t, void*> addresses;
+    for (const auto& [id, place, offset] : tensors_) {
+      addresses[id] = static_cast<char*>(place.in(launch)) + offset;
+    }
+    if (adds_mask_) addresses[kMask] = const_cast<void*>(launch.inputs[mask_]);
+    return addresses;
+  }
+
+ private:
+  struct Part {
+    int64_t id;
+    NodePlace place;
+    size_t offset;  // in bytes
+  };
+
+  bool adds_mask_;
+  int mask_;
+  std::vector<Part> tensors_;
+};
+
+// Whether rows are hidden that the library does not know of: a causal mask hides none.
+bool hides_rows(const NodeSpec& spec, const Description& d) {
+  return d.masking == Masking::kAdded && attention_operands(spec).nan_safe;
 }
 
 Prepared prepare_forward(const NodeSpec& spec) {
   const std::optional<Description> d = describe(spec, false);
   const AttentionGraph* const graph = graph_of(d);
-  const bool adds_mask = d->masking == Masking::kAdded;
-  const auto run = [=, label = spec.node().label()](const Launch& launch) {
-    auto addresses = addresses_of(launch, false, adds_mask);
+  const CudnnLayout& y = d->tensors.at(id_of(kY));
+  const ResultRows rows{y.sizes[1], y.sizes[2], y.sizes[3], {y.strides[0], y.strides[1], y.strides[2]}};
+  const auto run = [=, own = Addresses(spec, *d), label = spec.node().label(), queries = spec.out_size(1),
+                    hides = hides_rows(spec, *d), hidden = attention_operands(spec).hidden](const Launch& launch) {
+    auto addresses = own.of(launch);
+    void* const result = addresses[id_of(kY)];
     addresses[kHighest] = launch.outputs[1];
     addresses[kSum] = launch.outputs[2];
     graph->run(launch, label, std::move(addresses), launch.workspace);
+    if (hides) hide_rows(launch, queries, rows, hidden, launch.out<float>(1), launch.out<float>(2), result);
   };
   return {run, graph->workspace()};
 }
@@ -235,16 +254,16 @@ Prepared prepare_forward(const NodeSpec& spec) {
 Prepared prepare_backward(const NodeSpec& spec) {
   const std::optional<Description> d = describe(spec, true);
   const AttentionGraph* const graph = graph_of(d);
-  const bool adds_mask = d->masking == Masking::kAdded;
   const int64_t queries = spec.in_size(kBackwardHighest);
   WorkspaceParts parts;
   const size_t scratch = parts.add(graph->workspace());
   const size_t statistics = parts.add(static_cast<size_t>(queries) * sizeof(float));
-  const auto run = [=, label = spec.node().label()](const Launch& launch) {
+  const auto run = [=, own = Addresses(spec, *d), label = spec.node().label(),
+                    hides = hides_rows(spec, *d)](const Launch& launch) {
     char* const workspace = launch.scratch<char>();
     auto* const statistic = reinterpret_cast<float*>(workspace + statistics);
-    log_sum_exp(launch, queries, launch.in<float>(kBackwardHighest), launch.in<float>(kBackwardSum), statistic);
-    auto addresses = addresses_of(launch, true, adds_mask);
+    log_sum_exp(launch, queries, launch.in<float>(kBackwardHighest), launch.in<float>(kBackwardSum), hides, statistic);
+    auto addresses = own.of(launch);
     addresses[kLogSumExp] = statistic;
     graph->run(launch, label, std::move(addresses), workspace + scratch);
   };

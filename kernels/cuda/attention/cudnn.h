@@ -5,8 +5,9 @@
 //   - none,
 //   - causal: constant, and query i sees keys 0 to i; hidden scores are -1e30 or less, so that their probabilities
 //     are 0 beside any visible score that is not as low;
-//   - added float32 numbers, where no guard replaces NaN: what the library computes for a row that is hidden entirely
-//     differs among its algorithms.
+//   - added float32 numbers. Where the attention guards against rows that they hide entirely, they are finite, and the
+//     rows are found by their highest scores (the attribute `hidden`): what the library computes for a row of -inf
+//     differs among its algorithms. A kernel of ours sets those rows to 0.
 // Scores, sums and statistics are float32. The library rounds probabilities and their gradients to the 16-bit type in
 // front of its other products, as its tensor cores read them. Operands that are not finite may give other results than
 // the bodies: a hidden key does not count, even if it is NaN.
