@@ -7,6 +7,7 @@
 
 #include "kernels/geometry/strides.h"
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/inference.h"
 
 namespace onnx_train {
 namespace {
@@ -176,6 +177,34 @@ MaskLayout mask_of(const NodeSpec& spec, const AttentionOperands& attention) {
     layout.planes *= mask[axis];
   }
   return layout;
+}
+
+Tensor contents_of_mask(const NodeSpec& spec) {
+  const int i = mask_input(spec);
+  if (!spec.has_input(i)) return {};
+  // Passes look for a kernel without the contents of constants.
+  return spec.is_constant(i) ? spec.constant(i) : constant_of(spec.node().input(i));
+}
+
+bool hides(const MaskLayout& layout, const Tensor& mask, int64_t position) {
+  constexpr double kHidden = -1e28f;
+  if (!layout.selects()) return mask.at(position) <= kHidden;
+  return layout.fill <= kHidden && (mask.at(position) != 0) != (layout.kind == MaskKind::kKeptWhereTrue);
+}
+
+VisibleKeys visible_keys(const MaskLayout& layout, const Tensor& mask, const AttentionOperands& attention) {
+  if (mask.empty() || layout.kind == MaskKind::kNone || layout.planes != 1) return {};
+  VisibleKeys visible;
+  for (int64_t query = 0; query < attention.q.rows; ++query) {
+    const int64_t row = layout.rows == 1 ? 0 : query * layout.columns;
+    int64_t begin = 0, end = layout.columns;
+    while (begin < end && hides(layout, mask, row + begin)) ++begin;
+    while (begin < end && hides(layout, mask, row + end - 1)) --end;
+    if (begin == end) return {};
+    visible.begin.push_back(begin);
+    visible.end.push_back(end);
+  }
+  return visible;
 }
 
 bool supports_attention(const NodeSpec& spec, const AttentionTypes& types) {

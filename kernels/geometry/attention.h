@@ -67,6 +67,20 @@ struct MaskLayout {
 
 MaskLayout mask_of(const NodeSpec& spec, const AttentionOperands& attention);
 
+// The mask's contents if they are constant; else empty.
+Tensor contents_of_mask(const NodeSpec& spec);
+
+// For each query the first key that it sees, and the one after the last. A key is hidden by -1e28 or less, which gives
+// it the probability 0 beside any other. Empty where the node has no mask, where `mask` (its contents) is empty or has
+// several planes, and where a query sees no key.
+struct VisibleKeys {
+  std::vector<int64_t> begin, end;
+};
+VisibleKeys visible_keys(const MaskLayout& layout, const Tensor& mask, const AttentionOperands& attention);
+
+// Whether a mask of this layout hides the score at a position of its contents.
+bool hides(const MaskLayout& layout, const Tensor& mask, int64_t position);
+
 // The type in which attention is computed, and one in which q, k, v, y and their gradients may be stored as well.
 struct AttentionTypes {
   DType computed, stored;

@@ -1,6 +1,8 @@
 // The masks of block attention, as its kernels want them: known when the plan is made, or finite.
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <limits>
 #include <map>
 
 #include "kernels/functions/functions.h"
@@ -11,11 +13,13 @@
 namespace onnx_train {
 namespace {
 
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
 // What a mask may take while it is computed: 1 GiB of floats.
 constexpr int64_t kMostElements = int64_t{1} << 28;
-// Added to any score of a sane model, it gives itself in float32, and a probability of 0 beside any other score. Times
-// log2(e) it is finite, as libraries need it.
-constexpr float kHidden = -1e30f, kHighestHidden = -1e29f;
+// What -inf becomes, the least of other numbers, and what tells between them. Each hides a key beside one that is not
+// hidden, since it is all that float32 keeps of its sum with a score; times log2(e) it is finite, as libraries need it.
+constexpr float kHidden = -1e30f, kHighestHidden = -1e29f, kLowest = -1e28f;
 
 bool is_backward(const Node& node) { return node.op() == "BlockAttentionGrad"; }
 int mask_of(const Node& node) { return is_backward(node) ? 7 : 3; }
@@ -59,7 +63,9 @@ class SimplifyMasks {
 
   bool simplify(Node* node) {
     Value* const mask = node->input(mask_of(*node));
-    const bool guarded = node->attr("guarded", 0) != 0, bounds = makes_finite_ && guarded && is_float(mask);
+    const bool is_bound = std::isfinite(node->attr("hidden", -kInfinity));
+    const bool bounds =
+        makes_finite_ && node->attr("guarded", 0) != 0 && is_float(mask) && !is_bound && may_change_scores(*node);
     const auto key = std::make_tuple(mask->id(), bounds, node->attr("keeps_true", 0));
     auto found = simpler_.find(key);
     if (found == simpler_.end()) found = simpler_.emplace(key, simpler(node, mask, bounds)).first;
@@ -67,6 +73,11 @@ class SimplifyMasks {
     if (to.value == mask) return false;
     replace(node, to);
     return true;
+  }
+
+  // Whether the highest scores may become finite.
+  bool may_change_scores(const Node& node) const {
+    return is_backward(node) || !(graph_.is_output(node.output(1)) || graph_.is_output(node.output(2)));
   }
 
   Simpler simpler(Node* node, Value* mask, bool bounds) {
@@ -79,7 +90,9 @@ class SimplifyMasks {
     if (!hides) return {};
     if (bounds) {
       float* const elements = known.data<float>();
-      std::transform(elements, elements + known.size(), elements, [](float x) { return x < kHidden ? kHidden : x; });
+      std::transform(elements, elements + known.size(), elements, [](float x) {
+        return x == -kInfinity ? kHidden : x < kLowest ? kLowest : x;
+      });
     }
     if (!bounds && mask->is_initializer() && known.shape() == mask->type().shape()) return {mask, false};
     Value* const value = graph_.add_initializer(graph_.unique_name(mask->name() + "/plane"), known);
@@ -89,7 +102,8 @@ class SimplifyMasks {
   Value* bounded(Node* node, Value* mask) {
     Builder b(&graph_, node);
     b.set_name(mask->name());
-    return b.op("Max", {b.var(mask), b.scalar(DType::kFloat, kHidden)}).value();
+    const Var x = b.var(mask), least = b.op("Max", {x, b.scalar(DType::kFloat, kLowest)});
+    return where(equal(x, b.scalar(DType::kFloat, -kInfinity)), b.scalar(DType::kFloat, kHidden), least).value();
   }
 
   // Calls the variant of the function that has such a mask.

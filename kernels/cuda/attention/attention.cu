@@ -1,12 +1,16 @@
 // Attention that never stores all of its scores, forward and backward: BlockAttention and BlockAttentionGrad
 // (kernels/functions/attention.cc has their formulas).
 //
-// A block of threads holds kRows rows of one matrix, queries or keys, and walks over the rows of the other in slices of
-// kSlice, which it loads into shared memory. kLanes threads share a row: each computes kSlice / kLanes scores of a
-// slice, and every kLanes-th column of what the row sums up. The forward pass keeps the highest score and the sum of
+// A block of threads holds rows of one matrix, queries or keys, and walks over the rows of the other in slices of
+// kSlice, which it loads into shared memory. kLanes threads share kEachRow rows: each computes the scores of its rows
+// with kScores rows of a slice, and every kLanes-th column of what these rows sum up, from registers as far as they
+// reach: an element of shared memory serves several products. The forward pass keeps the highest score and the sum of
 // each row as it goes, and scales what it has when a higher score comes (Milakov & Gimelshein 2018; Dao et al. 2022).
 // The backward pass computes the scores again, once by queries (dq) and once by keys (dk, dv): every element of a
 // result is written by one thread, which adds in a fixed order.
+//
+// Where the mask is constant, slices that it hides entirely are left out. So a hidden key does not count there, even if
+// it is NaN.
 //
 // Operands and results may be stored in 16 bits; everything is computed in T, float or double. In which type each is
 // stored is known when it runs: few elements are loaded for each that is computed.
@@ -28,9 +32,9 @@ namespace {
 
 using enum AttentionTensor;
 
-constexpr int kRows = 16, kSlice = 32, kLanes = 8;
-constexpr int kBlock = kRows * kLanes;    // threads
-constexpr int kScores = kSlice / kLanes;  // of a thread and a slice
+constexpr int kGroups = 16, kSlice = 32, kLanes = 8;
+constexpr int kBlock = kGroups * kLanes;  // threads: kLanes for each group of kEachRow rows
+constexpr int kScores = kSlice / kLanes;  // rows of a slice for a thread
 constexpr size_t kSharedBytes = size_t{48} << 10;
 
 // The matrices of an operand or result: where each begins, and the elements between rows.
@@ -95,7 +99,16 @@ struct Problem {
   Mask<T> mask;
 };
 
-// `Rows` rows of `width` elements, from shared memory; an odd number of elements between rows avoids bank conflicts.
+// Which rows of the other matrix a block of rows has something to do with: pairs [begin, end) for each block. Null:
+// all.
+struct Ranges {
+  const int64_t* of_blocks = nullptr;
+
+  __device__ int64_t begin(int64_t block) const { return of_blocks ? of_blocks[2 * block] / kSlice * kSlice : 0; }
+  __device__ int64_t end(int64_t block, int64_t all) const { return of_blocks ? of_blocks[2 * block + 1] : all; }
+};
+
+// Rows of `width` elements in shared memory; an odd number of elements between rows avoids bank conflicts.
 __host__ __device__ inline int64_t tile_stride(int64_t width) { return width | 1; }
 
 // Copies rows first.. first + kCount of a matrix into a tile; rows after `end` become 0.
@@ -107,37 +120,51 @@ __device__ void load_tile(T* tile, const Matrices<T>& from, int64_t head, int64_
   }
 }
 
-__device__ int64_t own_row() { return threadIdx.x / kLanes; }
-__device__ int64_t lane() { return threadIdx.x % kLanes; }
+// The r-th row of the thread's group in the block, and the j-th row of a slice, or column of a result, for the thread.
+__device__ int64_t own_row(int r) { return threadIdx.x / kLanes + r * kGroups; }
+__device__ int64_t own_lane(int j) { return threadIdx.x % kLanes + j * kLanes; }
 
-// results[j] = own row · row lane + j kLanes of the slice
-template <typename T>
-__device__ void dot_products(const T* rows, const T* slice, int64_t width, T (&results)[kScores]) {
-  const T* own = rows + own_row() * tile_stride(width);
-  for (T& result : results) result = 0;
-  for (int64_t d = 0; d < width; ++d) {
-#pragma unroll
-    for (int j = 0; j < kScores; ++j) results[j] += own[d] * slice[(lane() + j * kLanes) * tile_stride(width) + d];
+// results[r][j] = own row r · row own_lane(j) of the slice
+template <int kEachRow, typename T>
+__device__ void dot_products(const T* rows, const T* slice, int64_t width, T (&results)[kEachRow][kScores]) {
+  const int64_t stride = tile_stride(width);
+  for (auto& of_row : results) {
+    for (T& result : of_row) result = 0;
   }
-}
-
-// sums[j] += Σ factors[own row][i] slice[i][lane + j kLanes], over the rows i of the slice
-template <int kEach, typename T>
-__device__ void add_products(const T* factors, const T* slice, int64_t width, T (&sums)[kEach]) {
-  const T* own = factors + own_row() * (kSlice + 1);
-  for (int i = 0; i < kSlice; ++i) {
-    const T* row = slice + i * tile_stride(width);
+  for (int64_t d = 0; d < width; ++d) {
+    T others[kScores];
 #pragma unroll
-    for (int j = 0; j < kEach; ++j) {
-      const int64_t column = lane() + j * kLanes;
-      if (column < width) sums[j] += own[i] * row[column];
+    for (int j = 0; j < kScores; ++j) others[j] = slice[own_lane(j) * stride + d];
+#pragma unroll
+    for (int r = 0; r < kEachRow; ++r) {
+      const T own = rows[own_row(r) * stride + d];
+#pragma unroll
+      for (int j = 0; j < kScores; ++j) results[r][j] += own * others[j];
     }
   }
 }
 
-// Combines the values of the threads of a row, for each of them.
+// sums[r][j] += Σ factors[own row r][i] slice[i][own_lane(j)], over the rows i of the slice
+template <int kEachRow, int kEach, typename T>
+__device__ void add_products(const T* factors, const T* slice, int64_t width, T (&sums)[kEachRow][kEach]) {
+  for (int i = 0; i < kSlice; ++i) {
+    const T* row = slice + i * tile_stride(width);
+    T own[kEachRow];
+#pragma unroll
+    for (int r = 0; r < kEachRow; ++r) own[r] = factors[own_row(r) * (kSlice + 1) + i];
+#pragma unroll
+    for (int j = 0; j < kEach; ++j) {
+      if (own_lane(j) >= width) break;
+      const T other = row[own_lane(j)];
+#pragma unroll
+      for (int r = 0; r < kEachRow; ++r) sums[r][j] += own[r] * other;
+    }
+  }
+}
+
+// Combines the values of the threads of a group, for each of them.
 template <typename T, typename F>
-__device__ T merge_row(T value, const F& merge) {
+__device__ T merge_group(T value, const F& merge) {
   for (int bits = 1; bits < kLanes; bits *= 2) {
     value = merge(value, exchange_words(value, [=](unsigned w) { return __shfl_xor_sync(gpu::kAllLanes, w, bits); }));
   }
@@ -155,66 +182,89 @@ __device__ void store_row(const Matrices<T>& to, int64_t head, int64_t row, int6
                           T factor) {
 #pragma unroll
   for (int j = 0; j < kEach; ++j) {
-    const int64_t column = lane() + j * kLanes;
-    if (column < width) to.store(head, row, column, values[j] * factor);
+    if (own_lane(j) < width) to.store(head, row, own_lane(j), values[j] * factor);
   }
 }
 
-template <typename T, int kEach>
-__global__ void attend(Problem<T> p, Matrices<T> y, T* highest_of, T* sum_of) {
+// The block of rows that a block of threads has: kGroups kEachRow rows of a head.
+template <int kEachRow>
+struct OwnRows {
+  static constexpr int kCount = kGroups * kEachRow;
+  int64_t head, block, first;
+
+  __device__ explicit OwnRows(int64_t rows) {
+    const int64_t blocks = (rows + kCount - 1) / kCount;
+    head = blockIdx.x / blocks;
+    block = blockIdx.x - head * blocks;
+    first = block * kCount;
+  }
+  __device__ int64_t row(int r) const { return first + own_row(r); }
+};
+
+template <typename T, int kEachRow, int kEach>
+__global__ void attend(Problem<T> p, Ranges ranges, Matrices<T> y, T* highest_of, T* sum_of) {
+  using Own = OwnRows<kEachRow>;
   GPU_DYNAMIC_SHARED(T, shared);
   const int64_t widest = p.width > p.value_width ? p.width : p.value_width;
   T* queries = shared;
-  T* slice = queries + kRows * tile_stride(p.width);
+  T* slice = queries + Own::kCount * tile_stride(p.width);
   T* probabilities = slice + kSlice * tile_stride(widest);
-  const int64_t blocks = (p.queries + kRows - 1) / kRows, head = blockIdx.x / blocks;
-  const int64_t first = (blockIdx.x - head * blocks) * kRows, query = first + own_row();
-  load_tile<kRows>(queries, p.q, head, first, p.queries, p.width);
-  T sums[kEach] = {};
-  T highest = -INFINITY, sum = 0;
-  for (int64_t begin = 0; begin < p.keys; begin += kSlice) {
+  const Own own(p.queries);
+  load_tile<Own::kCount>(queries, p.q, own.head, own.first, p.queries, p.width);
+  T sums[kEachRow][kEach] = {}, highest[kEachRow], sum[kEachRow] = {};
+  for (T& value : highest) value = -INFINITY;
+  const int64_t end = ranges.end(own.block, p.keys);
+  for (int64_t begin = ranges.begin(own.block); begin < end; begin += kSlice) {
     __syncthreads();
-    load_tile<kSlice>(slice, p.k, head, begin, p.keys, p.width);
+    load_tile<kSlice>(slice, p.k, own.head, begin, p.keys, p.width);
     __syncthreads();
-    T scores[kScores];
+    T scores[kEachRow][kScores];
     dot_products(queries, slice, p.width, scores);
-    T most = highest;
-    for (int j = 0; j < kScores; ++j) {
-      const int64_t key = begin + lane() + j * kLanes;
-      if (key >= p.keys || query >= p.queries) continue;
-      scores[j] = p.mask.apply(scores[j] * p.scale, head, query, key);
-      most = higher(most, scores[j]);
+#pragma unroll
+    for (int r = 0; r < kEachRow; ++r) {
+      const int64_t query = own.row(r);
+      T most = highest[r];
+      for (int j = 0; j < kScores; ++j) {
+        const int64_t key = begin + own_lane(j);
+        if (key >= p.keys || query >= p.queries) continue;
+        scores[r][j] = p.mask.apply(scores[r][j] * p.scale, own.head, query, key);
+        most = higher(most, scores[r][j]);
+      }
+      most = merge_group(most, higher<T>);
+      // A row that is hidden so far has no sums that could be scaled, nor probabilities.
+      const bool hidden = most == -INFINITY;
+      const T factor = hidden || highest[r] == most ? T{1} : math::exp(highest[r] - most);
+      T added = 0;
+      for (int j = 0; j < kScores; ++j) {
+        const bool counts = begin + own_lane(j) < p.keys && query < p.queries && !hidden;
+        const T probability = counts ? math::exp(scores[r][j] - most) : T{0};
+        probabilities[own_row(r) * (kSlice + 1) + own_lane(j)] = probability;
+        added += probability;
+      }
+      sum[r] = sum[r] * factor + merge_group(added, [](T a, T b) { return a + b; });
+      highest[r] = most;
+      for (T& value : sums[r]) value *= factor;
     }
-    most = merge_row(most, higher<T>);
-    // A row that is hidden so far has no sums that could be scaled, nor probabilities.
-    const bool hidden = most == -INFINITY;
-    const T factor = hidden || highest == most ? T{1} : math::exp(highest - most);
-    T added = 0;
-    for (int j = 0; j < kScores; ++j) {
-      const bool counts = begin + lane() + j * kLanes < p.keys && query < p.queries && !hidden;
-      const T probability = counts ? math::exp(scores[j] - most) : T{0};
-      probabilities[own_row() * (kSlice + 1) + lane() + j * kLanes] = probability;
-      added += probability;
-    }
-    sum = sum * factor + merge_row(added, [](T a, T b) { return a + b; });
-    highest = most;
-    for (T& value : sums) value *= factor;
     __syncthreads();
-    load_tile<kSlice>(slice, p.v, head, begin, p.keys, p.value_width);
+    load_tile<kSlice>(slice, p.v, own.head, begin, p.keys, p.value_width);
     __syncthreads();
     add_products(probabilities, slice, p.value_width, sums);
   }
-  if (query >= p.queries) return;
-  if (highest <= p.hidden) sum = NAN;  // as exp(-inf - -inf) is
-  if (lane() == 0) {
-    highest_of[head * p.queries + query] = highest;
-    sum_of[head * p.queries + query] = sum;
+#pragma unroll
+  for (int r = 0; r < kEachRow; ++r) {
+    const int64_t query = own.row(r);
+    if (query >= p.queries) continue;
+    if (highest[r] <= p.hidden) sum[r] = NAN;  // as exp(-inf - -inf) is
+    if (own_lane(0) == 0) {
+      highest_of[own.head * p.queries + query] = highest[r];
+      sum_of[own.head * p.queries + query] = sum[r];
+    }
+    const bool is_zero = p.nan_safe && sum[r] != sum[r];
+    if (is_zero) {
+      for (T& value : sums[r]) value = 0;
+    }
+    store_row(y, own.head, query, p.value_width, sums[r], is_zero ? T{1} : T{1} / sum[r]);
   }
-  const bool is_zero = p.nan_safe && sum != sum;
-  if (is_zero) {
-    for (T& value : sums) value = 0;
-  }
-  store_row(y, head, query, p.value_width, sums, is_zero ? T{1} : T{1} / sum);
 }
 
 // What the backward pass knows of a score: its probability, 0 if it is NaN and the attention guards against that.
@@ -242,100 +292,122 @@ struct Backward {
   T* mean;  // Σ dy y of each query
 };
 
-template <typename T, int kEach>
-__global__ void attend_gradient_by_queries(Problem<T> p, Backward<T> b, Matrices<T> dq) {
+template <typename T, int kEachRow, int kEach>
+__global__ void attend_gradient_by_queries(Problem<T> p, Ranges ranges, Backward<T> b, Matrices<T> dq) {
+  using Own = OwnRows<kEachRow>;
   GPU_DYNAMIC_SHARED(T, shared);
   const int64_t widest = p.width > p.value_width ? p.width : p.value_width;
   T* queries = shared;
-  T* gradients = queries + kRows * tile_stride(p.width);
-  T* slice = gradients + kRows * tile_stride(p.value_width);
+  T* gradients = queries + Own::kCount * tile_stride(p.width);
+  T* slice = gradients + Own::kCount * tile_stride(p.value_width);
   T* factors = slice + kSlice * tile_stride(widest);
-  const int64_t blocks = (p.queries + kRows - 1) / kRows, head = blockIdx.x / blocks;
-  const int64_t first = (blockIdx.x - head * blocks) * kRows, query = first + own_row();
-  const bool is_query = query < p.queries;
-  load_tile<kRows>(queries, p.q, head, first, p.queries, p.width);
-  load_tile<kRows>(gradients, b.dy, head, first, p.queries, p.value_width);
+  const Own own(p.queries);
+  load_tile<Own::kCount>(queries, p.q, own.head, own.first, p.queries, p.width);
+  load_tile<Own::kCount>(gradients, b.dy, own.head, own.first, p.queries, p.value_width);
   __syncthreads();
-  T mean = 0;
-  for (int64_t column = lane(); is_query && column < p.value_width; column += kLanes) {
-    mean += gradients[own_row() * tile_stride(p.value_width) + column] * b.y.load(head, query, column);
+  T mean[kEachRow] = {}, highest[kEachRow], sum[kEachRow], sums[kEachRow][kEach] = {};
+#pragma unroll
+  for (int r = 0; r < kEachRow; ++r) {
+    const int64_t query = own.row(r), at = own.head * p.queries + query;
+    const bool is_query = query < p.queries;
+    for (int64_t column = own_lane(0); is_query && column < p.value_width; column += kLanes) {
+      mean[r] += gradients[own_row(r) * tile_stride(p.value_width) + column] * b.y.load(own.head, query, column);
+    }
+    mean[r] = merge_group(mean[r], [](T x, T y) { return x + y; });
+    if (is_query && own_lane(0) == 0) b.mean[at] = mean[r];
+    highest[r] = is_query ? b.highest[at] : T{0};
+    sum[r] = is_query ? b.sum[at] : T{1};
   }
-  mean = merge_row(mean, [](T x, T y) { return x + y; });
-  if (is_query && lane() == 0) b.mean[head * p.queries + query] = mean;
-  const T highest = is_query ? b.highest[head * p.queries + query] : T{0};
-  const T sum = is_query ? b.sum[head * p.queries + query] : T{1};
-  T sums[kEach] = {};
-  for (int64_t begin = 0; begin < p.keys; begin += kSlice) {
-    T products[kScores], dp[kScores];
+  const int64_t end = ranges.end(own.block, p.keys);
+  for (int64_t begin = ranges.begin(own.block); begin < end; begin += kSlice) {
+    T products[kEachRow][kScores], dp[kEachRow][kScores];
     __syncthreads();
-    load_tile<kSlice>(slice, p.v, head, begin, p.keys, p.value_width);
+    load_tile<kSlice>(slice, p.v, own.head, begin, p.keys, p.value_width);
     __syncthreads();
     dot_products(gradients, slice, p.value_width, dp);
     __syncthreads();
-    load_tile<kSlice>(slice, p.k, head, begin, p.keys, p.width);
+    load_tile<kSlice>(slice, p.k, own.head, begin, p.keys, p.width);
     __syncthreads();
     dot_products(queries, slice, p.width, products);
-    for (int j = 0; j < kScores; ++j) {
-      const int64_t key = begin + lane() + j * kLanes;
-      T factor = 0;
-      if (is_query && key < p.keys) {
-        const Probability<T> probability(p, products[j], head, query, key, highest, sum);
-        factor = probability.score_gradient(p, dp[j], mean, head, query, key);
+#pragma unroll
+    for (int r = 0; r < kEachRow; ++r) {
+      const int64_t query = own.row(r);
+      for (int j = 0; j < kScores; ++j) {
+        const int64_t key = begin + own_lane(j);
+        T factor = 0;
+        if (query < p.queries && key < p.keys) {
+          const Probability<T> probability(p, products[r][j], own.head, query, key, highest[r], sum[r]);
+          factor = probability.score_gradient(p, dp[r][j], mean[r], own.head, query, key);
+        }
+        factors[own_row(r) * (kSlice + 1) + own_lane(j)] = factor;
       }
-      factors[own_row() * (kSlice + 1) + lane() + j * kLanes] = factor;
     }
     __syncthreads();
     add_products(factors, slice, p.width, sums);
   }
-  if (is_query) store_row(dq, head, query, p.width, sums, T{1});
+#pragma unroll
+  for (int r = 0; r < kEachRow; ++r) {
+    if (own.row(r) < p.queries) store_row(dq, own.head, own.row(r), p.width, sums[r], T{1});
+  }
 }
 
 // After attend_gradient_by_queries, which writes the means.
-template <typename T, int kEach>
-__global__ void attend_gradient_by_keys(Problem<T> p, Backward<T> b, Matrices<T> dk, Matrices<T> dv) {
+template <typename T, int kEachRow, int kEach>
+__global__ void attend_gradient_by_keys(Problem<T> p, Ranges ranges, Backward<T> b, Matrices<T> dk, Matrices<T> dv) {
+  using Own = OwnRows<kEachRow>;
   GPU_DYNAMIC_SHARED(T, shared);
   const int64_t widest = p.width > p.value_width ? p.width : p.value_width;
   T* keys = shared;
-  T* values = keys + kRows * tile_stride(p.width);
-  T* slice = values + kRows * tile_stride(p.value_width);
+  T* values = keys + Own::kCount * tile_stride(p.width);
+  T* slice = values + Own::kCount * tile_stride(p.value_width);
   T* factors = slice + kSlice * tile_stride(widest);
-  const int64_t blocks = (p.keys + kRows - 1) / kRows, head = blockIdx.x / blocks;
-  const int64_t first = (blockIdx.x - head * blocks) * kRows, key = first + own_row();
-  load_tile<kRows>(keys, p.k, head, first, p.keys, p.width);
-  load_tile<kRows>(values, p.v, head, first, p.keys, p.value_width);
-  T key_sums[kEach] = {}, value_sums[kEach] = {};
-  for (int64_t begin = 0; begin < p.queries; begin += kSlice) {
-    T products[kScores], dp[kScores], score_gradients[kScores];
+  const Own own(p.keys);
+  load_tile<Own::kCount>(keys, p.k, own.head, own.first, p.keys, p.width);
+  load_tile<Own::kCount>(values, p.v, own.head, own.first, p.keys, p.value_width);
+  T key_sums[kEachRow][kEach] = {}, value_sums[kEachRow][kEach] = {};
+  const int64_t end = ranges.end(own.block, p.queries);
+  for (int64_t begin = ranges.begin(own.block); begin < end; begin += kSlice) {
+    T products[kEachRow][kScores], dp[kEachRow][kScores];  // later the gradients of the scores
     __syncthreads();
-    load_tile<kSlice>(slice, p.q, head, begin, p.queries, p.width);
+    load_tile<kSlice>(slice, p.q, own.head, begin, p.queries, p.width);
     __syncthreads();
     dot_products(keys, slice, p.width, products);
     __syncthreads();
-    load_tile<kSlice>(slice, b.dy, head, begin, p.queries, p.value_width);
+    load_tile<kSlice>(slice, b.dy, own.head, begin, p.queries, p.value_width);
     __syncthreads();
     dot_products(values, slice, p.value_width, dp);
-    for (int j = 0; j < kScores; ++j) {
-      const int64_t query = begin + lane() + j * kLanes, at = head * p.queries + query;
-      T value = 0;
-      score_gradients[j] = 0;
-      if (query < p.queries && key < p.keys) {
-        const Probability<T> probability(p, products[j], head, query, key, b.highest[at], b.sum[at]);
-        value = probability.value;
-        score_gradients[j] = probability.score_gradient(p, dp[j], b.mean[at], head, query, key);
+#pragma unroll
+    for (int r = 0; r < kEachRow; ++r) {
+      const int64_t key = own.row(r);
+      for (int j = 0; j < kScores; ++j) {
+        const int64_t query = begin + own_lane(j), at = own.head * p.queries + query;
+        T value = 0, gradient = 0;
+        if (query < p.queries && key < p.keys) {
+          const Probability<T> probability(p, products[r][j], own.head, query, key, b.highest[at], b.sum[at]);
+          value = probability.value;
+          gradient = probability.score_gradient(p, dp[r][j], b.mean[at], own.head, query, key);
+        }
+        dp[r][j] = gradient;
+        factors[own_row(r) * (kSlice + 1) + own_lane(j)] = value;
       }
-      factors[own_row() * (kSlice + 1) + lane() + j * kLanes] = value;
     }
     __syncthreads();
     add_products(factors, slice, p.value_width, value_sums);
     __syncthreads();
-    load_tile<kSlice>(slice, p.q, head, begin, p.queries, p.width);
-    for (int j = 0; j < kScores; ++j) factors[own_row() * (kSlice + 1) + lane() + j * kLanes] = score_gradients[j];
+    load_tile<kSlice>(slice, p.q, own.head, begin, p.queries, p.width);
+#pragma unroll
+    for (int r = 0; r < kEachRow; ++r) {
+      for (int j = 0; j < kScores; ++j) factors[own_row(r) * (kSlice + 1) + own_lane(j)] = dp[r][j];
+    }
     __syncthreads();
     add_products(factors, slice, p.width, key_sums);
   }
-  if (key >= p.keys) return;
-  store_row(dk, head, key, p.width, key_sums, T{1});
-  store_row(dv, head, key, p.value_width, value_sums, T{1});
+#pragma unroll
+  for (int r = 0; r < kEachRow; ++r) {
+    if (own.row(r) >= p.keys) continue;
+    store_row(dk, own.head, own.row(r), p.width, key_sums[r], T{1});
+    store_row(dv, own.head, own.row(r), p.value_width, value_sums[r], T{1});
+  }
 }
 
 // ---- Preparing
@@ -359,6 +431,8 @@ struct PreparedMatrices {
   int64_t stride;
   DType stored;
 };
+
+int64_t num_blocks(int64_t rows, int each_row) { return (rows + kGroups * each_row - 1) / (kGroups * each_row); }
 
 struct PreparedAttention {
   explicit PreparedAttention(const NodeSpec& spec)
@@ -389,7 +463,9 @@ struct PreparedAttention {
     return p;
   }
   int64_t widest() const { return std::max(shape.q.width, shape.v.width); }
-  unsigned blocks(int64_t rows) const { return static_cast<unsigned>(shape.heads() * ((rows + kRows - 1) / kRows)); }
+  unsigned blocks(int64_t rows, int each_row) const {
+    return static_cast<unsigned>(shape.heads() * num_blocks(rows, each_row));
+  }
 
   AttentionOperands shape;
   PreparedMatrices q, k, v;
@@ -398,27 +474,89 @@ struct PreparedAttention {
   SharedTable planes;
 };
 
-// Of shared memory, for tiles of kRows rows and one of kSlice, and a factor for each pair of rows.
-size_t shared_bytes(const AttentionOperands& a, bool backward, size_t element) {
+// Of shared memory, for tiles of kGroups each_row rows and one of kSlice, and a factor for each pair of rows.
+size_t shared_bytes(const AttentionOperands& a, bool backward, int each_row, size_t element) {
   const int64_t widest = std::max(a.q.width, a.v.width);
-  const int64_t rows = kRows * (tile_stride(a.q.width) + (backward ? tile_stride(a.v.width) : 0));
-  return static_cast<size_t>(rows + kSlice * tile_stride(widest) + kRows * (kSlice + 1)) * element;
+  const int64_t of_row = tile_stride(a.q.width) + (backward ? tile_stride(a.v.width) : 0) + kSlice + 1;
+  return static_cast<size_t>(kGroups * each_row * of_row + kSlice * tile_stride(widest)) * element;
 }
 
-// f(std::integral_constant<int, the columns that a thread sums up>)
+// f(the columns that a thread sums up), a std::integral_constant
 template <typename F>
-void dispatch_columns(int64_t width, const F& f) {
+auto dispatch_columns(int64_t width, const F& f) {
   const int64_t each = (width + kLanes - 1) / kLanes;
   if (each <= 4) return f(std::integral_constant<int, 4>());
   if (each <= 8) return f(std::integral_constant<int, 8>());
   if (each <= 16) return f(std::integral_constant<int, 16>());
-  f(std::integral_constant<int, 32>());
+  return f(std::integral_constant<int, 32>());
 }
 
-bool fits(const NodeSpec& spec, bool backward, DType computed) {
+// kEachRow, the rows of a group: as many as leave their sums in registers and their tiles in shared memory.
+template <typename T>
+constexpr int rows_of_group(int each, bool backward) {
+  const int most = each <= 8 ? 4 : each <= 16 ? 2 : 1, shares = (backward ? 2 : 1) * (sizeof(T) > 4 ? 2 : 1);
+  return most > shares ? most / shares : 1;
+}
+
+template <typename T>
+int rows_of_group(const AttentionOperands& a, bool backward) {
+  return dispatch_columns(std::max(a.q.width, a.v.width), [&]<int kEach>(std::integral_constant<int, kEach>) {
+    return rows_of_group<T>(kEach, backward);
+  });
+}
+
+// Adds [begin, end) to the range of each block of kGroups each_row rows that it has: rows first.. last of them.
+class BlockRanges {
+ public:
+  BlockRanges(int64_t rows, int each_row) : rows_(kGroups * each_row), ranges_(2 * num_blocks(rows, each_row), 0) {}
+
+  void add(int64_t row, int64_t begin, int64_t end) {
+    int64_t* const range = &ranges_[2 * static_cast<size_t>(row / rows_)];
+    range[0] = range[1] == 0 ? begin : std::min(range[0], begin);
+    range[1] = std::max(range[1], end);
+  }
+  SharedTable table() const {
+    return std::make_shared<const DeviceTable>(ranges_.data(), ranges_.size() * sizeof(int64_t));
+  }
+
+ private:
+  int64_t rows_;
+  std::vector<int64_t> ranges_;
+};
+
+// The keys that blocks of queries see.
+SharedTable keys_of_queries(const VisibleKeys& visible, int64_t queries, int each_row) {
+  if (visible.begin.empty()) return nullptr;
+  BlockRanges ranges(queries, each_row);
+  for (int64_t query = 0; query < queries; ++query) {
+    const auto i = static_cast<size_t>(query);
+    ranges.add(query, visible.begin[i], visible.end[i]);
+  }
+  return ranges.table();
+}
+
+// The queries that see blocks of keys.
+SharedTable queries_of_keys(const VisibleKeys& visible, int64_t queries, int64_t keys, int each_row) {
+  if (visible.begin.empty()) return nullptr;
+  BlockRanges ranges(keys, each_row);
+  const int64_t step = kGroups * each_row;
+  for (int64_t query = 0; query < queries; ++query) {
+    const auto i = static_cast<size_t>(query);
+    for (int64_t key = visible.begin[i] / step * step; key < visible.end[i]; key += step) {
+      ranges.add(key, query, query + 1);
+    }
+  }
+  return ranges.table();
+}
+
+Ranges on_device(const SharedTable& ranges) { return {ranges ? ranges->data<int64_t>() : nullptr}; }
+
+template <typename T>
+bool fits(const NodeSpec& spec, bool backward) {
   const AttentionOperands a = attention_operands(spec);
-  const int64_t blocks = a.heads() * ((std::max(a.q.rows, a.k.rows) + kRows - 1) / kRows);
-  return shared_bytes(a, backward, size_of(computed)) <= kSharedBytes && blocks <= 0x7fffffff;
+  const int each_row = rows_of_group<T>(a, backward);
+  const int64_t blocks = a.heads() * num_blocks(std::max(a.q.rows, a.k.rows), each_row);
+  return shared_bytes(a, backward, each_row, sizeof(T)) <= kSharedBytes && blocks <= 0x7fffffff;
 }
 
 // With the 16-bit type in which one of q, k, v or the first result is stored, if any.
@@ -435,11 +573,15 @@ template <typename T>
 Prepared prepare_attention(const NodeSpec& spec) {
   const PreparedAttention a(spec);
   const PreparedMatrices y(spec, kY);
-  const size_t shared = shared_bytes(a.shape, false, sizeof(T));
+  const int each_row = rows_of_group<T>(a.shape, false);
+  const size_t shared = shared_bytes(a.shape, false, each_row, sizeof(T));
+  const VisibleKeys visible = visible_keys(a.mask, contents_of_mask(spec), a.shape);
+  const SharedTable keys = keys_of_queries(visible, a.shape.q.rows, each_row);
   return {[=](const Launch& launch) {
     dispatch_columns(a.widest(), [&]<int kEach>(std::integral_constant<int, kEach>) {
-      enqueue(launch, "BlockAttention", attend<T, kEach>, a.blocks(a.shape.q.rows), kBlock, shared, a.on<T>(launch),
-              y.on<T>(launch), launch.out<T>(1), launch.out<T>(2));
+      constexpr int kRows = rows_of_group<T>(kEach, false);
+      enqueue(launch, "BlockAttention", attend<T, kRows, kEach>, a.blocks(a.shape.q.rows, kRows), kBlock, shared,
+              a.on<T>(launch), on_device(keys), y.on<T>(launch), launch.out<T>(1), launch.out<T>(2));
     });
   }};
 }
@@ -448,17 +590,22 @@ template <typename T>
 Prepared prepare_attention_gradient(const NodeSpec& spec) {
   const PreparedAttention a(spec);
   const PreparedMatrices dy(spec, kDy), y(spec, kY), dq(spec, kDq), dk(spec, kDk), dv(spec, kDv);
-  const size_t shared = shared_bytes(a.shape, true, sizeof(T));
+  const int each_row = rows_of_group<T>(a.shape, true);
+  const size_t shared = shared_bytes(a.shape, true, each_row, sizeof(T));
+  const VisibleKeys visible = visible_keys(a.mask, contents_of_mask(spec), a.shape);
+  const SharedTable keys = keys_of_queries(visible, a.shape.q.rows, each_row),
+                    queries = queries_of_keys(visible, a.shape.q.rows, a.shape.k.rows, each_row);
   Prepared prepared;
   prepared.workspace = static_cast<size_t>(a.shape.heads() * a.shape.q.rows) * sizeof(T);
   prepared.run = [=](const Launch& launch) {
     const Problem<T> p = a.on<T>(launch);
     const Backward<T> b{dy.on<T>(launch), y.on<T>(launch), launch.in<T>(5), launch.in<T>(6), launch.scratch<T>()};
     dispatch_columns(a.widest(), [&]<int kEach>(std::integral_constant<int, kEach>) {
-      enqueue(launch, "BlockAttentionGrad", attend_gradient_by_queries<T, kEach>, a.blocks(a.shape.q.rows), kBlock,
-              shared, p, b, dq.on<T>(launch));
-      enqueue(launch, "BlockAttentionGrad", attend_gradient_by_keys<T, kEach>, a.blocks(a.shape.k.rows), kBlock, shared,
-              p, b, dk.on<T>(launch), dv.on<T>(launch));
+      constexpr int kRows = rows_of_group<T>(kEach, true);
+      enqueue(launch, "BlockAttentionGrad", attend_gradient_by_queries<T, kRows, kEach>,
+              a.blocks(a.shape.q.rows, kRows), kBlock, shared, p, on_device(keys), b, dq.on<T>(launch));
+      enqueue(launch, "BlockAttentionGrad", attend_gradient_by_keys<T, kRows, kEach>, a.blocks(a.shape.k.rows, kRows),
+              kBlock, shared, p, on_device(queries), b, dk.on<T>(launch), dv.on<T>(launch));
     });
   };
   return prepared;
@@ -467,7 +614,7 @@ Prepared prepare_attention_gradient(const NodeSpec& spec) {
 // `statistic` is the type of the highest scores and of the sums, in which the node computes.
 bool supports(const NodeSpec& spec, bool backward, DType statistic) {
   return is_float_or_double(statistic) && supports_attention(spec, types_of(spec, statistic)) &&
-         fits(spec, backward, statistic);
+         dispatch_float(statistic, [&]<typename T>(T) { return fits<T>(spec, backward); });
 }
 
 }  // namespace

@@ -74,13 +74,10 @@ CudnnLayout contiguous(Sizes sizes) {
 
 // Whether a mask lets query i see keys 0 to i and hides the others.
 bool is_causal(const MaskLayout& layout, const Tensor& mask) {
-  constexpr float kHidden = -1e30f;
-  if (mask.empty() || layout.planes != 1 || layout.rows < 2 || (layout.selects() && !(layout.fill <= kHidden)))
-    return false;
+  if (mask.empty() || layout.planes != 1 || layout.rows < 2) return false;
   const auto fits = [&](int64_t i, bool is_seen) {
-    if (layout.selects()) return mask.data<bool>()[i] == (is_seen == (layout.kind == MaskKind::kKeptWhereTrue));
-    const float added = mask.data<float>()[i];
-    return is_seen ? added == 0 : added <= kHidden;
+    if (is_seen && !layout.selects()) return mask.at(i) == 0;
+    return hides(layout, mask, i) != is_seen;
   };
   for (int64_t i = 0; i < mask.size(); ++i) {
     if (!fits(i, i % layout.columns <= i / layout.columns)) return false;
@@ -93,8 +90,7 @@ std::optional<Masking> masking_of(const NodeSpec& spec, const AttentionOperands&
   const int input = mask_input(spec);
   if (!spec.has_input(input)) return Masking::kNone;
   const MaskLayout layout = mask_of(spec, attention);
-  // Passes look for a kernel without the contents of constants.
-  const Tensor known = spec.is_constant(input) ? spec.constant(input) : constant_of(spec.node().input(input));
+  const Tensor known = contents_of_mask(spec);
   if (is_causal(layout, known)) return Masking::kCausal;
   if (layout.kind == MaskKind::kAdded && (!attention.nan_safe || std::isfinite(attention.hidden)))
     return Masking::kAdded;

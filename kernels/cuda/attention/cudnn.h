@@ -3,7 +3,7 @@
 // They run where q, k, v and y, and all gradients, are stored in one 16-bit type, with at most two batch axes, and
 // where the library has a deterministic algorithm with a workspace of at most 2 GiB. Masks are
 //   - none,
-//   - causal: constant, and query i sees keys 0 to i; hidden scores are -1e30 or less, so that their probabilities
+//   - causal: constant, and query i sees keys 0 to i; hidden scores are -1e28 or less, so that their probabilities
 //     are 0 beside any visible score that is not as low;
 //   - added float32 numbers. Where the attention guards against rows that they hide entirely, they are finite, and the
 //     rows are found by their highest scores (the attribute `hidden`): what the library computes for a row of -inf
