@@ -1,6 +1,7 @@
 // Fuses a product with the node that follows it, where the device's product does both: a residual sum, which is the C
 // of a Gemm, and an activation or its gradient. So the product's result is not read again, and a sum of 16 bits is
 // rounded once. The operand of an activation is an output as well if another node reads it: the gradient of GELU does.
+// The gradient of a row normalization takes a residual sum in the same way: that of the gradient which goes around it.
 #include <algorithm>
 #include <memory>
 
@@ -16,6 +17,8 @@
 
 namespace onnx_train {
 namespace {
+
+constexpr const char* kResidual = "residual";
 
 // What follows a product: a node, its input that is the product's result, and the input that it combines with it.
 struct Follower {
@@ -34,7 +37,7 @@ std::vector<Follower> followers(Node* node) {
   const auto gradient = [&](const char* function) {
     return std::vector<Follower>{{node, 0, 1, "activation_gradient", function}};
   };
-  if (op == "Add") return {{node, 0, 1, "residual", ""}, {node, 1, 0, "residual", ""}};
+  if (op == "Add") return {{node, 0, 1, kResidual, ""}, {node, 1, 0, kResidual, ""}};
   if (op == "Relu") return activation("Relu");
   if (op == "ReluGrad") return gradient("Relu");  // of its result, which has the sign of its operand
   if (op == "Gelu") return activation(node->attr("approximate", "none") == "tanh" ? "GeluTanh" : "Gelu");
@@ -95,14 +98,12 @@ class FuseProducts {
     if (!has_type_of(*read, *node->output()) || (other && !has_type_of(*other, *read))) return false;
     if (!other && is_read_elementwise(*node->output())) return false;
     // Values of 16 bits are widened for the node, and its result is rounded.
-    Value* const narrow = widened_from(read);
-    const std::vector<Node*> roundings = narrow ? narrowing_readers(node->output()) : std::vector<Node*>();
-    if (narrow) {
-      const auto has_narrow_type = [&](const Value* value) { return value && value->dtype() == narrow->dtype(); };
-      if (roundings.empty() || !has_narrow_type(roundings[0]->output())) return false;
-      if (other && !has_narrow_type(widened_from(other))) return false;
-      if (other) other = widened_from(other);
-    }
+    Value *const narrow = widened_from(read), *const narrow_other = other ? widened_from(other) : nullptr;
+    std::vector<Node*> roundings = narrowing_readers(node->output());
+    const auto is_stored = [&](const Value* value) {
+      return value && !roundings.empty() && value->dtype() == roundings[0]->output()->dtype();
+    };
+    if (narrow && (!is_stored(narrow) || (other && !is_stored(narrow_other)))) return false;
 
     const Value* result = narrow ? narrow : read;
     bool is_alone = is_read_once(read) && is_read_once(result);
@@ -111,14 +112,26 @@ class FuseProducts {
       is_alone = is_alone && is_read_once(result);
     }
     Node* const product = result->producer();
-    if (!product || &product->graph() != &graph_ || !can_take_epilogue(*product) || (other && !is_alone)) return false;
+    if (!product || &product->graph() != &graph_ || (other && !is_alone)) return false;
+    const bool takes = is_normalization_gradient(*product)
+                           ? std::string(follower.attribute) == kResidual && product->output() == result &&
+                                 !product->has_attr(kResidual)
+                           : can_take_epilogue(*product);
+    if (!takes) return false;
+    // The gradient of a normalization computes in float32 what it then rounds.
+    const bool is_narrow = narrow || (is_normalization_gradient(*product) && is_stored(narrow_other));
+    if (is_narrow && other) other = narrow_other;
+    if (!is_narrow) roundings.clear();
 
-    // What reads an activation's operand may stand before the activation; another operand is there for `node`.
-    Node* const place = other ? node : product;
+    // What reads an activation's operand, or another output, may stand before `node`; another operand may stand after
+    // the product.
+    Node* const place = other && product->num_outputs() == 1 ? node : product;
+    if (other && place == product && !is_before(*other, *product)) return false;
     Builder b(&graph_, place);
     std::vector<Value*> inputs = product->inputs();
     if (other) inputs.push_back(with_shape(b.var(other), result->type().shape()).value());
-    Node* const call = add_call(follower, *product, inputs, !is_alone, place);
+    const DType stored = is_narrow ? roundings[0]->output()->dtype() : product->output()->dtype();
+    Node* const call = add_call(follower, *product, inputs, stored, !is_alone, place);
     if (!runs_on(device_, call)) return false;
     graph_.context().functions.push_back(function_);
     const Var fused = with_shape(b.var(call->output(is_alone ? 0 : 1)), node->output()->type().shape());
@@ -126,15 +139,29 @@ class FuseProducts {
       graph_.replace(rounding->output(), fused.value());
       graph_.remove(rounding);
     }
-    if (!narrow) graph_.replace(node->output(), fused.value());
+    if (!is_narrow) graph_.replace(node->output(), fused.value());
     graph_.remove(node);
     if (!is_alone) graph_.replace(product->output(), call->output(0));
+    for (int i = 1; i < product->num_outputs(); ++i) {
+      if (product->output(i)) graph_.replace(product->output(i), call->output(i));
+    }
     return true;
+  }
+
+  static bool is_normalization_gradient(const Node& node) {
+    return node.is("LayerNormalizationGrad", kDomain) || node.is("RMSNormalizationGrad", kDomain);
+  }
+
+  // Whether the value is there when the node runs.
+  static bool is_before(const Value& value, const Node& node) {
+    const Node* at = value.producer();
+    while (at && at != &node) at = at->next();
+    return !value.producer() || at;
   }
 
   // Whether the node is a product, perhaps with a bias, that nothing else has been fused with.
   static bool can_take_epilogue(const Node& node) {
-    for (const char* attribute : {"residual", "activation", "activation_gradient"}) {
+    for (const char* attribute : {kResidual, "activation", "activation_gradient"}) {
       if (node.has_attr(attribute)) return false;
     }
     const bool is_product = node.op() == "MatMul" || node.op() == "Gemm" || node.op() == "TransposedMatMul";
@@ -146,42 +173,56 @@ class FuseProducts {
            node.attr("beta", 1.0f) == 1;
   }
 
-  // The call of function_, a new one, whose body is the product and the follower. It writes the product's result, too,
-  // if `writes_both`.
-  Node* add_call(const Follower& follower, const Node& product, const std::vector<Value*>& inputs, bool writes_both,
-                 Node* place) {
-    const DType dtype = product.output()->dtype();
+  // The call of function_, a new one, whose body is the product and the follower, with a result that is stored so. It
+  // writes the product's result, too, if `writes_both`.
+  Node* add_call(const Follower& follower, const Node& product, const std::vector<Value*>& inputs, DType stored,
+                 bool writes_both, Node* place) {
     onnx::NodeProto shell = product.shell(), first = product.shell(), second = follower.node->shell();
     function_ = new_function(&graph_.context(), product.op());
     for (size_t i = 0; i < inputs.size(); ++i) function_->add_input("x" + std::to_string(i));
     for (const onnx::AttributeProto& attribute : first.attribute()) function_->add_attribute(attribute.name());
     function_->add_attribute(follower.attribute);
     for (int i = 0; i < product.num_inputs(); ++i) first.add_input(function_->input(i));
-    first.add_output("product");
+    for (int i = 0; i < product.num_outputs(); ++i) first.add_output(i == 0 ? "product" : numbered("y", i));
     *function_->add_node() = std::move(first);
     for (int i = 0; i < follower.node->num_inputs(); ++i) {
-      const std::string stored = i == follower.product ? "product" : function_->input(product.num_inputs());
-      second.add_input(is_narrow_type(dtype) ? converted(stored, DType::kFloat) : stored);
+      const bool is_product = i == follower.product;
+      const std::string operand = is_product ? "product" : function_->input(product.num_inputs());
+      const bool is_narrow = is_narrow_type(is_product ? product.output()->dtype() : stored);
+      second.add_input(is_narrow ? converted(operand, DType::kFloat) : operand);
     }
     second.add_output("y");
     *function_->add_node() = std::move(second);
     if (writes_both) function_->add_output("product");
-    function_->add_output(is_narrow_type(dtype) ? converted("y", dtype) : "y");
+    function_->add_output(is_narrow_type(stored) ? converted("y", stored) : "y");
+    for (int i = 1; i < product.num_outputs(); ++i) function_->add_output(numbered("y", i));
 
     shell.set_domain(kDomain);
     shell.set_overload(function_->overload());
     std::vector<std::string> names;
-    if (writes_both) names.push_back(graph_.unique_name(product.output()->name()));
-    names.push_back(graph_.unique_name(follower.node->output()->name()));
+    std::vector<TensorType> types;
+    const auto add_output = [&](const Value* like, const TensorType& type) {
+      names.push_back(like ? graph_.unique_name(like->name()) : "");
+      types.push_back(type);
+    };
+    if (writes_both) add_output(product.output(), product.output()->type());
+    add_output(follower.node->output(), {stored, product.output()->type().dims});
+    for (int i = 1; i < product.num_outputs(); ++i) {
+      add_output(product.output(i), product.output(i) ? product.output(i)->type() : TensorType());
+    }
     Node* call = graph_.add_node(shell, inputs, names, place);
     if (follower.function.empty()) {
       call->set_attr(follower.attribute, 1);
     } else {
       call->set_attr(follower.attribute, follower.function);
     }
-    for (Value* output : call->outputs()) output->set_type(product.output()->type());
+    for (size_t i = 0; i < types.size(); ++i) {
+      if (Value* output = call->output(static_cast<int>(i))) output->set_type(types[i]);
+    }
     return call;
   }
+
+  static std::string numbered(const char* base, int i) { return base + std::to_string(i); }
 
   // The name of the converted value in the body of function_.
   std::string converted(const std::string& value, DType dtype) {

@@ -13,9 +13,10 @@ constexpr const char* kAlongAxisGrad = "dy[S...] y[S...] -> dx[S...] where -#S <
 constexpr const char* kLayer =
     "x[S...] scale[~S...] bias?[~S...] -> y[S...] mean?:float inverse_deviation?:float where -#S <= @axis:-1 < #S";
 constexpr const char* kLayerGrad =
-    "x[S...] scale[P...] dy[S...] -> dx?[S...] dscale?[P...] dbias?[P...] where -#S <= @axis:-1 < #S";
+    "x[S...] scale[P...] dy[S...] residual?[S...] -> dx?[S...] dscale?[P...] dbias?[P...] where -#S <= @axis:-1 < #S";
 constexpr const char* kRms = "x[S...] scale[~S...] -> y[S...] where -#S <= @axis:-1 < #S";
-constexpr const char* kRmsGrad = "x[S...] scale[P...] dy[S...] -> dx?[S...] dscale?[P...] where -#S <= @axis:-1 < #S";
+constexpr const char* kRmsGrad =
+    "x[S...] scale[P...] dy[S...] residual?[S...] -> dx?[S...] dscale?[P...] where -#S <= @axis:-1 < #S";
 
 constexpr const char* kBatch =
     "x[N, C, S...] scale[C] bias[C] mean[C] var[C] -> y[N, C, S...] next_mean?[C] next_var?[C]";
@@ -62,8 +63,8 @@ std::vector<Operator> normalization_operators() {
           .in_precision(PrecisionRole::kActivation)
           .weights_at({1}),
       Operator{"RMSNormalization", kRms, kDomain, kOne}.narrow({0}, {0}).in_precision(PrecisionRole::kActivation),
-      Operator{"LayerNormalizationGrad", kLayerGrad, kDomain, kOne}.narrow({0, 2}, {0}),
-      Operator{"RMSNormalizationGrad", kRmsGrad, kDomain, kOne}.narrow({0, 2}, {0}),
+      Operator{"LayerNormalizationGrad", kLayerGrad, kDomain, kOne}.narrow({0, 2, 3}, {0}),
+      Operator{"RMSNormalizationGrad", kRmsGrad, kDomain, kOne}.narrow({0, 2, 3}, {0}),
 
       Operator{"BatchNormalization", kBatch}
           .narrow({0}, {0})

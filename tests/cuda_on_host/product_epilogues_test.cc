@@ -142,6 +142,33 @@ TEST(CudaFuseProducts, VectorsAndBatchesTakeThem) {
       &counts);
 }
 
+// What goes around a block of a transformer joins the gradient of the normalization in front of it.
+TEST(CudaFuseProducts, AResidualSumBelongsToTheGradientOfANormalization) {
+  for (const DType type : {DType::kFloat, DType::kBFloat16, DType::kFloat16}) {
+    for (const char* op : {"LayerNormalizationGrad", "RMSNormalizationGrad"}) {
+      for (const int64_t out : {kOut, int64_t{5000}}) {  // rows that are read once, and several times
+        for (const bool reads_sum_first : {false, true}) {
+          SCOPED_TRACE(testing::Message() << name(type) << " " << op << " " << out << reads_sum_first);
+          const auto rounded = [&](Var v) { return type == DType::kFloat ? v : cast(cast(v, type), DType::kFloat); };
+          const int num_outputs = op[0] == 'L' ? 3 : 2;
+          std::map<std::string, int> counts;
+          const auto outputs = [&](const Layer& l) -> std::vector<Var> {
+            Builder& b = l.dy.builder();
+            const Var around = rounded(b.op("Softmax", {l.dy}, {{"axis", -1}}));
+            const Var x = rounded(b.op("Softmax", {l.dy}, {{"axis", 0}}));
+            std::vector<Var> results = call(b, op, num_outputs, {x, l.bias, l.dy});
+            if (reads_sum_first) results.push_back(b.op("Softmax", {results[1]}));
+            results[0] = rounded(around + results[0]);
+            return results;
+          };
+          expect_as_on_cpu(model_of(type, outputs, {kIn, out}), &counts, rounding_of(type));
+          EXPECT_EQ(counts["Add"] + counts["Fused"], 0);
+        }
+      }
+    }
+  }
+}
+
 // C is a column, of as many numbers as the result has columns.
 TEST(CudaFuseProducts, AColumnIsNoBias) {
   const auto with_column = [](const Layer& l) {

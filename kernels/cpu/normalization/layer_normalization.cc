@@ -226,7 +226,7 @@ Kernel stored_forward_kernel(const char* op, Kind kind) {
 Kernel backward_kernel(const char* op, Kind kind) {
   return {op,
           [](const NodeSpec& s) {
-            return computes_in_one_type(s, {0, 2}, {0}) && has_scale_and_gradient(s);
+            return computes_in_one_type(s, {0, 2}, {0}) && has_scale_and_gradient(s) && !s.has_input(3);
           },
           [kind](const NodeSpec& s) { return prepare_backward(s, kind); }, kDomain};
 }

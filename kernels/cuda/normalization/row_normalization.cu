@@ -114,18 +114,24 @@ Prepared prepare_forward(const NodeSpec& spec, const NormalizedRows& rows) {
 }
 
 // ---- Gradients: dx = (g - mean g - x̂ mean(g x̂)) inv_std, where g = dy scale; without the mean of g for
-// RMSNormalization. dscale = Σ dy x̂ and dbias = Σ dy over all rows.
+// RMSNormalization. dscale = Σ dy x̂ and dbias = Σ dy over all rows. With the attribute `residual`, an input is added to
+// dx (kernels/lowering/fuse_products.cc).
 
-// The operands of a run. dx is null where it is not wanted, and may be x or dy. The sums over the rows of each piece,
-// [pieces][dscale, dbias][n], are null where neither is wanted.
+// The operands of a run. dx is null where it is not wanted, and may be x, dy or the residual, which is null where there
+// is none. The sums over the rows of each piece, [pieces][dscale, dbias][n], are null where neither is wanted.
 template <typename X, typename DX>
 struct Gradient {
   using T = Computed<X>;
   const X* x;
   const T* scale;
   const X* dy;
+  const DX* residual;
   DX* dx;
   T* sums;
+
+  __device__ void store(int64_t i, T value) const {
+    dx[i] = math::convert<DX>(residual ? value + widened(residual[i]) : value);
+  }
 };
 
 // Writes to[k kRowThreads + thread of the row] = Σ values[k] over the rows of threads of the block.
@@ -185,8 +191,7 @@ __global__ void differentiate_in_one_pass(NormalizedRows rows, int64_t rows_of_p
     if (!writes) continue;
     const T mean_g = rows.centered ? along.first / n : T{0}, mean_along = along.second / n;
     for_each([&, inv_std = inv_std](int k, int64_t i) {
-      gradient.dx[row * rows.n + i] =
-          math::convert<DX>((dy[k] * gradient.scale[i] - mean_g - x[k] * mean_along) * inv_std);
+      gradient.store(row * rows.n + i, (dy[k] * gradient.scale[i] - mean_g - x[k] * mean_along) * inv_std);
     });
   }
   if (!gradient.sums) return;
@@ -214,7 +219,6 @@ __global__ void differentiate_rows(NormalizedRows rows, const Fault* guard, Grad
   if (stops(guard) || row >= rows.count) return;
   const X *const x = gradient.x + row * rows.n, *const dy = gradient.dy + row * rows.n;
   const T* const scale = gradient.scale;
-  DX* const dx = gradient.dx + row * rows.n;
   const auto [mean, inv_std] = statistics[row];
   T sum = 0, along = 0;
   for (int64_t i = Threads::first(); i < rows.n; i += kRowThreads) {
@@ -227,7 +231,7 @@ __global__ void differentiate_rows(NormalizedRows rows, const Fault* guard, Grad
   const T mean_along = Threads::merge(along, Sum<T>()) / n;
   for (int64_t i = Threads::first(); i < rows.n; i += kRowThreads) {
     const T along_x = (widened(x[i]) - mean) * inv_std * mean_along;
-    dx[i] = math::convert<DX>((widened(dy[i]) * scale[i] - mean_g - along_x) * inv_std);
+    gradient.store(row * rows.n + i, (widened(dy[i]) * scale[i] - mean_g - along_x) * inv_std);
   }
 }
 
@@ -285,7 +289,7 @@ struct Backward {
   using T = Computed<X>;
   NormalizedRows rows;
   int64_t pieces, rows_of_piece;
-  bool has_dx, has_dscale, has_dbias;
+  bool has_dx, has_dscale, has_dbias, has_residual;
 
   Backward(const NodeSpec& spec, const NormalizedRows& r) : rows(r) {
     const int64_t least_rows = !in_one_pass() || rows.n <= kOfWarp * gpu::kWarpSize ? 64 : 8;
@@ -295,6 +299,7 @@ struct Backward {
     has_dx = spec.has_output(0);
     has_dscale = spec.num_outputs() > 1 && spec.has_output(1);
     has_dbias = spec.num_outputs() > 2 && spec.has_output(2);
+    has_residual = spec.node().attr("residual", 0) != 0;
   }
   bool in_one_pass() const { return std::is_same_v<T, float> && rows.n <= int64_t{kMostOfBlock} * kThreads; }
   bool has_sums() const { return has_dscale || has_dbias; }
@@ -308,9 +313,13 @@ struct Backward {
   void run(const Launch& launch) const {
     if (rows.n == 0) return;
     T* const sums = launch.scratch<T>();
-    const Gradient<X, DX> gradient{launch.in<X>(0), launch.in<T>(1), launch.in<X>(2),
-                                   has_dx ? launch.out<DX>() : nullptr, has_sums() ? sums : nullptr};
-    const Fault* const guard = guard_of(launch, 3, 1);
+    const Gradient<X, DX> gradient{launch.in<X>(0),
+                                   launch.in<T>(1),
+                                   launch.in<X>(2),
+                                   has_residual ? launch.in<DX>(3) : nullptr,
+                                   has_dx ? launch.out<DX>() : nullptr,
+                                   has_sums() ? sums : nullptr};
+    const Fault* const guard = guard_of(launch, has_residual ? 4 : 3, 1);
     if (in_one_pass()) {
       if constexpr (std::is_same_v<T, float>) run_in_one_pass(launch, guard, gradient);
     } else {
@@ -358,7 +367,8 @@ template <typename X, typename DX>
 Prepared prepare_backward(const NodeSpec& spec, const NormalizedRows& rows) {
   const Backward<X, DX> backward(spec, rows);
   std::vector<InPlace> in_place;
-  if (sizeof(X) == sizeof(DX)) in_place = {{0, 2}, {0, 0}};
+  if (backward.has_residual) in_place = {{0, 3}};
+  if (sizeof(X) == sizeof(DX)) in_place.insert(in_place.end(), {{0, 2}, {0, 0}});
   return {[=](const Launch& launch) { backward.run(launch); }, backward.workspace(), std::move(in_place)};
 }
 
@@ -395,6 +405,10 @@ Kernel backward_kernel(const char* op, bool centered) {
   return {op,
           [=](const NodeSpec& spec) {
             const NormalizedRows rows(spec, centered);
+            const bool adds = spec.node().attr("residual", 0) != 0;
+            if (adds && !(spec.has_input(3) && spec.has_output(0) && spec.in_type(3) == spec.out_type() &&
+                          spec.in_shape(3) == spec.out_shape()))
+              return false;
             return is_stored_pair(spec.in_type(), type_of_dx(spec)) && spec.in_type(1) == computed(spec.in_type()) &&
                    spec.in_type(2) == spec.in_type() && spec.in_size(1) == rows.n &&
                    spec.in_shape(2) == spec.in_shape(0);
