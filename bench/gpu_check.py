@@ -22,8 +22,8 @@ DEADLINE = time.monotonic() + 530
 # A network of models/zoo.py, its sizes, and the loss: step times against PyTorch's.
 BENCHMARKS = {
     "MLP 784-512-512-10, batch 128": ("mlp", dict(batch=128, sizes=(784, 512, 512, 10))),
-    "GPT-2 124M, 4 x 1,024 tokens": (
-        "gpt2", dict(batch=4, width=768, heads=12, blocks=12, tokens=1024, vocabulary=50257, attention="sdpa")),
+    "GPT-2 124M, 16 x 1,024 tokens": (
+        "gpt2", dict(batch=16, width=768, heads=12, blocks=12, tokens=1024, vocabulary=50257, attention="sdpa")),
     "BERT-base, 64 x 128 tokens": (
         "masked_lm", dict(batch=64, width=768, heads=12, blocks=12, tokens=128, vocabulary=30522, attention="sdpa")),
     "ResNet-18 for CIFAR, batch 256": ("resnet18", dict(batch=256)),

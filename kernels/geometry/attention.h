@@ -17,6 +17,7 @@ struct NodePlace {
   bool is_output = false;
   int index = 0;
 
+  bool operator==(const NodePlace&) const = default;
   const Value* of(const Node& node) const { return is_output ? node.output(index) : node.input(index); }
   // An input's elements are only to be read.
   void* in(const Launch& launch) const {

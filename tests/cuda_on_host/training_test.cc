@@ -58,6 +58,8 @@ struct Case {
 
 class CudaTraining : public testing::TestWithParam<Case> {};
 
+bool has_cudnn() { return cuda_device().description().find(", cuDNN 9.") != std::string::npos; }
+
 TEST_P(CudaTraining, LossesAreThoseOfTheCpuAndEqualInBitsFromRunToRun) {
   const auto& [network, precision, tolerance] = GetParam();
   const int steps = std::string(network) == "gpt" ? 2 : 4;
@@ -90,6 +92,7 @@ TEST_P(CudaTraining, StoresSixteenBits) {
     attentions += is_attention;
     if (is_attention) {
       EXPECT_EQ(size_of(step.node->input(0)->dtype()), 2u) << step.node->label();
+      EXPECT_EQ(std::string(step.kernel->name).starts_with("cuDNN"), has_cudnn()) << step.node->label();
     }
     if (operator_of(*step.node).kind != OperatorKind::kProduct) continue;
     ++products;

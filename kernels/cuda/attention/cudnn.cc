@@ -7,6 +7,7 @@
 
 #include "kernels/cuda/attention/statistics.h"
 #include "kernels/cuda/fused/nvrtc.h"
+#include "kernels/cuda/support/conversions.h"
 #include "kernels/cuda/support/cudnn_graph.h"
 #include "kernels/cuda/support/stored.h"
 #include "kernels/geometry/attention.h"
@@ -106,7 +107,8 @@ CudnnLayout mask_layout(const NodeSpec& spec, int input) {
 
 // Returns nothing if the library cannot express the node.
 std::optional<Description> describe(const NodeSpec& spec, bool backward) {
-  const DType type = spec.out_type();
+  const Value* const query = place_of(spec, kQ).of(spec.node());
+  const DType type = query ? query->dtype() : DType::kUndefined;
   if (!is_half(type) || !supports_attention(spec, {DType::kFloat, type})) return std::nullopt;
   const AttentionOperands attention = attention_operands(spec);
   const std::optional<Masking> masking = masking_of(spec, attention);
@@ -114,7 +116,8 @@ std::optional<Description> describe(const NodeSpec& spec, bool backward) {
   Description d{backward, type, attention.scale, *masking, {}};
   for (const AttentionTensor tensor : tensors_of(backward)) {
     const std::optional<CudnnLayout> layout = layout_of(heads_of(spec, tensor));
-    if (!layout || place_of(spec, tensor).of(spec.node())->dtype() != type) return std::nullopt;
+    const bool is_operand = tensor == kQ || tensor == kK || tensor == kV;
+    if (!layout || (is_operand && place_of(spec, tensor).of(spec.node())->dtype() != type)) return std::nullopt;
     d.tensors[id_of(tensor)] = *layout;
   }
   const Sizes& q = d.tensors[id_of(kQ)].sizes;
@@ -194,23 +197,42 @@ const AttentionGraph* graph_of(const std::optional<Description>& d) {
 
 // ---- Rows
 
-// The addresses of a node's tensors in a run.
-class Addresses {
+// A node's tensors in a run. What the node has in float32, the library reads and writes as a copy of 16 bits in the
+// workspace.
+class Tensors {
  public:
-  explicit Addresses(const NodeSpec& spec, const Description& d) : adds_mask_(d.masking == Masking::kAdded) {
-    mask_ = mask_input(spec);
+  Tensors(const NodeSpec& spec, const Description& d, WorkspaceParts* parts)
+      : type_(d.type), adds_mask_(d.masking == Masking::kAdded), mask_(mask_input(spec)) {
     for (const AttentionTensor tensor : tensors_of(d.backward)) {
+      const NodePlace place = place_of(spec, tensor);
       const auto first = static_cast<size_t>(heads_of(spec, tensor).starts.front());
-      tensors_.push_back({id_of(tensor), place_of(spec, tensor), first * size_of(d.type)});
+      tensors_.push_back({id_of(tensor), place, first * size_of(d.type)});
+      const Value& value = *place.of(spec.node());
+      if (value.dtype() == d.type || copy_of(place)) continue;
+      const int64_t n = num_elements(value.type().shape());
+      copies_.push_back({place, n, parts->add(static_cast<size_t>(n) * size_of(d.type))});
     }
   }
-  std::unordered_map<int64_t, void*> of(const Launch& launch) const {
+  // Rounds inputs of float32, and returns the addresses that the library gets.
+  std::unordered_map<int64_t, void*> before(const Launch& launch) const {
+    for (const Copy& copy : copies_) {
+      if (copy.place.is_output) continue;
+      narrow(launch, type_, copy.n, static_cast<const float*>(copy.place.in(launch)), copy.in(launch));
+    }
     std::unordered_map<int64_t, void*> addresses;
     for (const auto& [id, place, offset] : tensors_) {
-      addresses[id] = static_cast<char*>(place.in(launch)) + offset;
+      const Copy* const copy = copy_of(place);
+      addresses[id] = static_cast<char*>(copy ? copy->in(launch) : place.in(launch)) + offset;
     }
     if (adds_mask_) addresses[kMask] = const_cast<void*>(launch.inputs[mask_]);
     return addresses;
+  }
+  // Widens results to float32.
+  void after(const Launch& launch) const {
+    for (const Copy& copy : copies_) {
+      if (!copy.place.is_output) continue;
+      widen(launch, type_, copy.n, copy.in(launch), static_cast<float*>(copy.place.in(launch)));
+    }
   }
 
  private:
@@ -219,10 +241,24 @@ class Addresses {
     NodePlace place;
     size_t offset;  // in bytes
   };
+  struct Copy {
+    NodePlace place;
+    int64_t n;      // elements
+    size_t offset;  // in the workspace
 
+    void* in(const Launch& launch) const { return launch.scratch<char>() + offset; }
+  };
+
+  const Copy* copy_of(const NodePlace& place) const {
+    const auto found = std::find_if(copies_.begin(), copies_.end(), [&](const Copy& c) { return c.place == place; });
+    return found == copies_.end() ? nullptr : &*found;
+  }
+
+  DType type_;
   bool adds_mask_;
   int mask_;
   std::vector<Part> tensors_;
+  std::vector<Copy> copies_;
 };
 
 // Whether rows are hidden that the library does not know of: a causal mask hides none.
@@ -235,16 +271,20 @@ Prepared prepare_forward(const NodeSpec& spec) {
   const AttentionGraph* const graph = graph_of(d);
   const CudnnLayout& y = d->tensors.at(id_of(kY));
   const ResultRows rows{y.sizes[1], y.sizes[2], y.sizes[3], {y.strides[0], y.strides[1], y.strides[2]}};
-  const auto run = [=, own = Addresses(spec, *d), label = spec.node().label(), queries = spec.out_size(1),
-                    hides = hides_rows(spec, *d), hidden = attention_operands(spec).hidden](const Launch& launch) {
-    auto addresses = own.of(launch);
+  WorkspaceParts parts;
+  const size_t scratch = parts.add(graph->workspace());
+  const Tensors tensors(spec, *d, &parts);
+  const auto run = [=, label = spec.node().label(), queries = spec.out_size(1), hides = hides_rows(spec, *d),
+                    hidden = attention_operands(spec).hidden](const Launch& launch) {
+    auto addresses = tensors.before(launch);
     void* const result = addresses[id_of(kY)];
     addresses[kHighest] = launch.outputs[1];
     addresses[kSum] = launch.outputs[2];
-    graph->run(launch, label, std::move(addresses), launch.workspace);
+    graph->run(launch, label, std::move(addresses), launch.scratch<char>() + scratch);
     if (hides) hide_rows(launch, queries, rows, hidden, launch.out<float>(1), launch.out<float>(2), result);
+    tensors.after(launch);
   };
-  return {run, graph->workspace()};
+  return {run, parts.bytes()};
 }
 
 Prepared prepare_backward(const NodeSpec& spec) {
@@ -254,14 +294,15 @@ Prepared prepare_backward(const NodeSpec& spec) {
   WorkspaceParts parts;
   const size_t scratch = parts.add(graph->workspace());
   const size_t statistics = parts.add(static_cast<size_t>(queries) * sizeof(float));
-  const auto run = [=, own = Addresses(spec, *d), label = spec.node().label(),
-                    hides = hides_rows(spec, *d)](const Launch& launch) {
+  const Tensors tensors(spec, *d, &parts);
+  const auto run = [=, label = spec.node().label(), hides = hides_rows(spec, *d)](const Launch& launch) {
     char* const workspace = launch.scratch<char>();
     auto* const statistic = reinterpret_cast<float*>(workspace + statistics);
     log_sum_exp(launch, queries, launch.in<float>(kBackwardHighest), launch.in<float>(kBackwardSum), hides, statistic);
-    auto addresses = own.of(launch);
+    auto addresses = tensors.before(launch);
     addresses[kLogSumExp] = statistic;
     graph->run(launch, label, std::move(addresses), workspace + scratch);
+    tensors.after(launch);
   };
   return {run, parts.bytes()};
 }

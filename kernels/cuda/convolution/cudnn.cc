@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <optional>
 
-#include "kernels/cuda/convolution/conversions.h"
+#include "kernels/cuda/convolution/channel_bias.h"
+#include "kernels/cuda/support/conversions.h"
 #include "kernels/cuda/support/cudnn_graph.h"
 #include "kernels/cuda/support/stored.h"
 #include "kernels/geometry/strides.h"

@@ -49,4 +49,12 @@ auto dispatch_stored_pair(DType in, DType out, F&& f) {
   return dispatch_stored(out, [&]<typename S>(S s) { return f(float{}, s); });
 }
 
+// Calls f(S{}) for S = float or a 16-bit float.
+template <typename F>
+void dispatch_narrow(DType type, F&& f) {
+  if (type == DType::kBFloat16) return f(BFloat16{});
+  if (type == DType::kFloat16) return f(__half{});
+  return f(float{});
+}
+
 }  // namespace onnx_train::cuda
