@@ -139,16 +139,19 @@ bool fold(Node* node, Constants& constants) {
   return !results.empty() && replace_by_constants(node, results);
 }
 
-// The contents of a value, computed from constants; empty if it depends on something else, or if a value on the way has
-// more than `most` elements.
-Tensor contents_of(const Value* value, int64_t most, ValueTable<Tensor>* known) {
+constexpr int kMostDepth = 100;  // of recursion
+
+// The contents of a value, computed from constants; empty if it depends on something else, if a value on the way has
+// more than `most` elements, or if constants are more than `depth` nodes away.
+Tensor contents_of(const Value* value, int64_t most, int depth, ValueTable<Tensor>* known) {
   if (Constants::is_constant(value)) return constant_of(value);
   if (const Tensor* tensor = known->find(value)) return *tensor;
   const Node* node = value->producer();
-  if (!node || !node->subgraphs().empty() || is_random(*node) || !outputs_have_at_most(*node, most)) return {};
+  if (!node || depth == 0 || !node->subgraphs().empty() || is_random(*node)) return {};
+  if (!outputs_have_at_most(*node, most)) return {};
   std::vector<Tensor> inputs;
   for (const Value* input : node->inputs()) {
-    inputs.push_back(input ? contents_of(input, most, known) : Tensor());
+    inputs.push_back(input ? contents_of(input, most, depth - 1, known) : Tensor());
     if (input && inputs.back().empty()) return {};
   }
   const std::vector<Tensor> results = compute(*node, inputs);
@@ -163,7 +166,7 @@ Tensor contents_of(const Value* value, int64_t most, ValueTable<Tensor>* known) 
 
 Tensor computed_constant(const Value* value, int64_t most_elements) {
   ValueTable<Tensor> known;
-  return contents_of(value, most_elements, &known);
+  return contents_of(value, most_elements, kMostDepth, &known);
 }
 
 bool fold_constants(Model& model) {

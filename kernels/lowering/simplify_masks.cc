@@ -15,8 +15,8 @@ namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-// What a mask may take while it is computed: 1 GiB of floats.
-constexpr int64_t kMostElements = int64_t{1} << 28;
+// What a mask may take while it is computed: 256 MiB of floats.
+constexpr int64_t kMostElements = int64_t{1} << 26;
 // What -inf becomes, the least of other numbers, and what tells between them. Each hides a key beside one that is not
 // hidden, since it is all that float32 keeps of its sum with a score; times log2(e) it is finite, as libraries need it.
 constexpr float kHidden = -1e30f, kHighestHidden = -1e29f, kLowest = -1e28f;
