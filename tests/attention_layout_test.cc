@@ -5,14 +5,20 @@
 #include <limits>
 #include <map>
 
+#include "kernels/cuda/device.h"
 #include "kernels/device.h"
 #include "kernels/lowering/block_attention.h"
 #include "kernels/lowering/lowering.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/gradients/gradient.h"
 #include "onnx_passes/ir/inference.h"
+#include "onnx_passes/passes/mixed_precision.h"
+#include "onnx_passes/passes/passes.h"
+#include "runtime/build_settings.h"
 #include "runtime/session.h"
+#include "tests/device_network.h"
 #include "tests/run_node.h"
+#include "tests/sessions.h"
 
 namespace onnx_train {
 namespace {
@@ -35,16 +41,15 @@ struct Example {
   std::array<int64_t, 3> sizes = {1, 1, 1};  // of the outputs, in units of the heads; the first ones are used
 };
 
-Var mask_of(Builder& b, Computed kind) {
-  Tensor positions(DType::kInt64, {kTokens, 1});
-  for (int64_t i = 0; i < kTokens; ++i) positions.set(i, static_cast<double>(i));
-  const Var queries = b.constant(positions), keys = b.constant(positions.reshaped({1, kTokens}));
+Var mask_of(Builder& b, Computed kind, int64_t tokens = kTokens) {
+  Tensor positions(DType::kInt64, {tokens, 1});
+  for (int64_t i = 0; i < tokens; ++i) positions.set(i, static_cast<double>(i));
+  const Var queries = b.constant(positions), keys = b.constant(positions.reshaped({1, tokens}));
   Var seen = keys <= queries;
-  if (kind == Computed::kNothing) seen = keys <= b.scalar(DType::kInt64, kTokens);
-  if (kind == Computed::kBySamples)
-    seen = keys <= b.constant(Tensor::of<int64_t>({2, 1, 1, 1}, {kTokens / 2, kTokens}));
+  if (kind == Computed::kNothing) seen = keys <= b.scalar(DType::kInt64, tokens);
+  if (kind == Computed::kBySamples) seen = keys <= b.constant(Tensor::of<int64_t>({2, 1, 1, 1}, {tokens / 2, tokens}));
   if (kind == Computed::kByInput)
-    seen = b.op("And", {seen, b.var(b.graph().add_input("seen", {DType::kBool, Dims{2, 1, 1, kTokens}}))});
+    seen = b.op("And", {seen, b.var(b.graph().add_input("seen", {DType::kBool, Dims{2, 1, 1, tokens}}))});
   const Var samples = b.constant(Tensor::of<bool>({2, 1, 1, 1}, {true, true}));
   return where(b.op("And", {samples, seen}), b.scalar(DType::kFloat, 0), b.scalar(DType::kFloat, -kInfinity));
 }
@@ -187,6 +192,100 @@ TEST(PackAttention, LeavesOtherPartsAlone) {
     EXPECT_EQ(got.operators.at("BlockAttention"), 1);
     expect_same_bits(got, run(e, {"pack_attention"}));
   }
+}
+
+// ---- Queries, keys and values by three products of one tensor
+
+struct Network {
+  bool transposed = true;  // weights of [out, in]
+  bool has_bias = true, trains_input = true;
+  bool reads_query = false;  // another node does
+  const char* precision = "bf16";
+};
+
+constexpr int64_t kFewTokens = 20, kColumns = kHeads * kWidth, kClasses = 5;
+
+// One layer of attention between a table of embeddings, or the input itself, and a classifier.
+Model training_model(const Network& n) {
+  Model model;
+  model.shell().set_ir_version(10);
+  model.context->opsets[""] = 21;
+  Builder b(model.graph.get());
+  unsigned seed = 0;
+  const auto weight = [&](const std::string& name, const Shape& shape) {
+    return b.var(b.graph().add_initializer(name, random_tensor(DType::kFloat, shape, ++seed)));
+  };
+  const auto linear = [&](Var x, const std::string& name, int64_t out) {
+    const int64_t in = x.type().shape().back();
+    const Var w = weight(name, n.transposed ? Shape{out, in} : Shape{in, out});
+    const Var y = matmul(x, n.transposed ? transpose(w, {1, 0}) : w);
+    return n.has_bias ? y + weight(name + ".bias", {out}) : y;
+  };
+  const auto heads = [&](Var x) { return transpose(reshape(x, {2, kFewTokens, kHeads, kWidth}), {0, 2, 1, 3}); };
+  Var x = b.var(b.graph().add_input("x", {DType::kFloat, Dims{2, kFewTokens, kColumns}}));
+  if (n.trains_input) x = x + linear(x, "first", kColumns);
+  const Var q = linear(x, "q", kColumns), k = linear(x, "k", kColumns), v = linear(x, "v", kColumns);
+  const Var scores =
+      matmul(heads(q), transpose(heads(k), {0, 1, 3, 2})) * 0.1 + mask_of(b, Computed::kCausal, kFewTokens);
+  const Var mixed = matmul(b.op("Softmax", {scores}, {{"axis", -1}}), heads(v));
+  Var y = x + reshape(transpose(mixed, {0, 2, 1, 3}), {2, kFewTokens, kColumns});
+  if (n.reads_query) y = y + q;
+  b.set_name("logits");
+  b.graph().add_output(linear(reduce_sum(y, {1}, false), "last", kClasses).value());
+  BuildOptions options;
+  options.loss = "cross_entropy";
+  options.precision = parse_precision(n.precision);
+  build_training_model(&model, options);
+  return model;
+}
+
+struct Trained {
+  std::map<std::string, int> operators;
+  std::vector<double> losses;
+  std::map<std::string, Tensor> states;
+};
+
+Trained train(const Network& n, const std::vector<std::string>& without) {
+  SessionOptions options = on(&cuda_device());
+  options.plan.lowering.without = without;
+  options.plan.lowering.without.push_back("fuse_elementwise");
+  Session session(training_model(n), options);
+  Tensor labels(DType::kInt64, {2});
+  labels.set(1, 3);
+  const TensorMap inputs = {{"x", random_tensor(DType::kFloat, {2, kFewTokens, kColumns}, 99)}, {"labels", labels}};
+  Trained result;
+  for (const PlanStep& step : session.plan("step", shapes_of(inputs)).steps()) {
+    if (step.kernel) ++result.operators[step.node->op()];
+  }
+  for (int i = 0; i < 3; ++i) result.losses.push_back(session.run("step", inputs).at("loss").at(0));
+  result.states = states_of(session);
+  return result;
+}
+
+int products(const Trained& trained) {
+  int count = 0;
+  for (const char* op : {"MatMul", "Gemm", "TransposedMatMul"}) {
+    if (trained.operators.contains(op)) count += trained.operators.at(op);
+  }
+  return count;
+}
+
+// Tensor cores round dq, dk and dv alike, and only sums of products have another order.
+TEST(CudaMergeProjections, ThreeProductsBecomeOneInEachPass) {
+  for (const Network& n : {Network{}, Network{.transposed = false}, Network{.has_bias = false},
+                           Network{.trains_input = false}, Network{.precision = "fp16"}}) {
+    SCOPED_TRACE(testing::Message() << n.transposed << n.has_bias << n.trains_input << n.precision);
+    const Trained got = train(n, {}), wanted = train(n, {"merge_projections"});
+    EXPECT_EQ(products(wanted) - products(got), n.trains_input ? 6 : 4);
+    for (size_t i = 0; i < got.losses.size(); ++i)
+      EXPECT_NEAR(got.losses[i], wanted.losses[i], 1e-3 * wanted.losses[i]);
+    for (const auto& [name, state] : wanted.states) EXPECT_LT(relative_error(got.states.at(name), state), 2e-2) << name;
+  }
+}
+
+TEST(CudaMergeProjections, LeavesProductsThatOtherNodesRead) {
+  const Network n{.reads_query = true};
+  EXPECT_EQ(products(train(n, {})), products(train(n, {"merge_projections"})));
 }
 
 }  // namespace

@@ -104,6 +104,7 @@ class CudaDevice : public Device {
     passes.push_back({"widen_at_readers", widen_at_readers});
     passes.push_back({"remove_dead_nodes", remove_dead_nodes});
     passes.push_back({"product_epilogues", [this](Model& model) { return product_epilogues(model, *this); }});
+    passes.push_back({"merge_projections", merge_projections});
     passes.push_back({"sum_products", [this](Model& model) { return sum_products(model, *this); }});
     passes.push_back({"narrow_before_moves", narrow_before_moves});
     passes.push_back({"pack_attention", [this](Model& model) { return pack_attention(model, *this); }});

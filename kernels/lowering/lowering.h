@@ -100,6 +100,11 @@ bool bfloat16_products(Model& model, const Device& device);
 // result 16-bit.
 bool product_epilogues(Model& model, const Device& device);
 
+// Products of one tensor that make the queries, keys and values of an attention become one, and so do the gradients of
+// their weights and of that tensor, in mixed precision. Runs after product_epilogues and before sum_products, in front of
+// pack_attention, which reads the thirds of the result.
+bool merge_projections(Model& model);
+
 // In a sum of products each product adds to what there is before it, where `device` has such a kernel. Runs after
 // product_epilogues, whose products add nothing, and before narrow_storage.
 bool sum_products(Model& model, const Device& device);
