@@ -46,8 +46,8 @@ std::vector<Pass> lowering_passes(const Device& device, const LoweringOptions& o
 // by the CPU kernels and become initializers.
 bool fold_constants(Model& model);
 
-// The contents of a value that constants determine, which may be too large to fold; computed by the CPU kernels. Empty if
-// it depends on an input or on chance, or if it or a value before it has more than `most_elements`.
+// The contents of a value that constants determine, which may be too large to fold; computed by the CPU kernels. Empty
+// if it depends on an input or on chance, or if it or a value before it has more than `most_elements`.
 Tensor computed_constant(const Value* value, int64_t most_elements);
 
 // Replaces calls of functions for which `device` has no kernel by the nodes of their bodies.
@@ -101,8 +101,8 @@ bool bfloat16_products(Model& model, const Device& device);
 bool product_epilogues(Model& model, const Device& device);
 
 // Products of one tensor that make the queries, keys and values of an attention become one, and so do the gradients of
-// their weights and of that tensor, in mixed precision. Runs after product_epilogues and before sum_products, in front of
-// pack_attention, which reads the thirds of the result.
+// their weights and of that tensor, in mixed precision. Runs after product_epilogues and before sum_products;
+// pack_attention then reads the thirds of the result.
 bool merge_projections(Model& model);
 
 // In a sum of products each product adds to what there is before it, where `device` has such a kernel. Runs after

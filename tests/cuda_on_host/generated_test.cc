@@ -164,7 +164,7 @@ TEST(CudaGeneratedGraphs, CompileForEveryArchitecture) {
     Session narrow = on_cuda(model);
     texts.merge(texts_of(narrow.plan("step", {{"tokens", {4, 16}}, {"labels", {4, 16}}}).model()));
   }
-  EXPECT_GT(texts.size(), 12u);
+  EXPECT_GE(texts.size(), 12u);
   for (const std::string& text : texts) {
     for (const char* architecture : {"sm_80", "sm_90a", "sm_100"}) {
       EXPECT_GT(cuda::compile_with_nvrtc(text, architecture).size(), 1000u);

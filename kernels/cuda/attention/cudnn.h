@@ -2,7 +2,9 @@
 //
 // They run where q, k and v are stored in one 16-bit type, with at most two batch axes, and where the library has a
 // deterministic algorithm with a workspace of at most 2 GiB. What else the node has in float32 (y in a step of
-// gemm-bf16; gradients that element-wise nodes read) passes through 16 bits: the library has no other results. Masks are
+// gemm-bf16; gradients that element-wise nodes read) passes through 16 bits: the library has no other results.
+//
+// Masks are
 //   - none,
 //   - causal: constant, and query i sees keys 0 to i; hidden scores are -1e28 or less, so that their probabilities
 //     are 0 beside any visible score that is not as low;
