@@ -187,9 +187,10 @@ Tensor contents_of_mask(const NodeSpec& spec) {
 }
 
 bool hides(const MaskLayout& layout, const Tensor& mask, int64_t position) {
-  constexpr double kHidden = -1e28f;
-  if (!layout.selects()) return mask.at(position) <= kHidden;
-  return layout.fill <= kHidden && (mask.at(position) != 0) != (layout.kind == MaskKind::kKeptWhereTrue);
+  constexpr float kHidden = -1e28f;
+  if (layout.selects())
+    return layout.fill <= kHidden && mask.data<bool>()[position] != (layout.kind == MaskKind::kKeptWhereTrue);
+  return mask.dtype() == DType::kFloat ? mask.data<float>()[position] <= kHidden : mask.at(position) <= kHidden;
 }
 
 VisibleKeys visible_keys(const MaskLayout& layout, const Tensor& mask, const AttentionOperands& attention) {
@@ -205,6 +206,31 @@ VisibleKeys visible_keys(const MaskLayout& layout, const Tensor& mask, const Att
     visible.end.push_back(end);
   }
   return visible;
+}
+
+std::vector<int64_t> keys_of_blocks(const VisibleKeys& visible, int64_t rows) {
+  std::vector<int64_t> ranges;
+  const auto queries = std::ssize(visible.begin);
+  for (int64_t first = 0; first < queries; first += rows) {
+    const int64_t end = std::min(first + rows, queries);
+    ranges.push_back(*std::min_element(visible.begin.begin() + first, visible.begin.begin() + end));
+    ranges.push_back(*std::max_element(visible.end.begin() + first, visible.end.begin() + end));
+  }
+  return ranges;
+}
+
+std::vector<int64_t> queries_of_blocks(const VisibleKeys& visible, int64_t keys, int64_t rows) {
+  if (visible.begin.empty()) return {};
+  std::vector<int64_t> ranges(2 * static_cast<size_t>((keys + rows - 1) / rows), 0);
+  for (int64_t query = 0; query < std::ssize(visible.begin); ++query) {
+    const auto i = static_cast<size_t>(query);
+    for (int64_t block = visible.begin[i] / rows; block * rows < visible.end[i]; ++block) {
+      int64_t* const range = &ranges[2 * static_cast<size_t>(block)];
+      if (range[1] == 0) range[0] = query;
+      range[1] = query + 1;
+    }
+  }
+  return ranges;
 }
 
 bool supports_attention(const NodeSpec& spec, const AttentionTypes& types) {

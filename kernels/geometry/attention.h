@@ -79,6 +79,11 @@ struct VisibleKeys {
 };
 VisibleKeys visible_keys(const MaskLayout& layout, const Tensor& mask, const AttentionOperands& attention);
 
+// For each block of `rows` queries the keys that one of them sees; for each block of `rows` of all `keys` the queries
+// that see one of them. Pairs [begin, end); empty if `visible` is.
+std::vector<int64_t> keys_of_blocks(const VisibleKeys& visible, int64_t rows);
+std::vector<int64_t> queries_of_blocks(const VisibleKeys& visible, int64_t keys, int64_t rows);
+
 // Whether a mask of this layout hides the score at a position of its contents.
 bool hides(const MaskLayout& layout, const Tensor& mask, int64_t position);
 

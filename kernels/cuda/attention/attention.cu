@@ -505,51 +505,13 @@ int rows_of_group(const AttentionOperands& a, bool backward) {
   });
 }
 
-// Adds [begin, end) to the range of each block of kGroups each_row rows that it has: rows first.. last of them.
-class BlockRanges {
- public:
-  BlockRanges(int64_t rows, int each_row) : rows_(kGroups * each_row), ranges_(2 * num_blocks(rows, each_row), 0) {}
-
-  void add(int64_t row, int64_t begin, int64_t end) {
-    int64_t* const range = &ranges_[2 * static_cast<size_t>(row / rows_)];
-    range[0] = range[1] == 0 ? begin : std::min(range[0], begin);
-    range[1] = std::max(range[1], end);
-  }
-  SharedTable table() const {
-    return std::make_shared<const DeviceTable>(ranges_.data(), ranges_.size() * sizeof(int64_t));
-  }
-
- private:
-  int64_t rows_;
-  std::vector<int64_t> ranges_;
-};
-
-// The keys that blocks of queries see.
-SharedTable keys_of_queries(const VisibleKeys& visible, int64_t queries, int each_row) {
-  if (visible.begin.empty()) return nullptr;
-  BlockRanges ranges(queries, each_row);
-  for (int64_t query = 0; query < queries; ++query) {
-    const auto i = static_cast<size_t>(query);
-    ranges.add(query, visible.begin[i], visible.end[i]);
-  }
-  return ranges.table();
+// The ranges of blocks of kGroups each_row rows in the device's memory; null without any.
+SharedTable on_device(const std::vector<int64_t>& ranges) {
+  if (ranges.empty()) return nullptr;
+  return std::make_shared<const DeviceTable>(ranges.data(), ranges.size() * sizeof(int64_t));
 }
 
-// The queries that see blocks of keys.
-SharedTable queries_of_keys(const VisibleKeys& visible, int64_t queries, int64_t keys, int each_row) {
-  if (visible.begin.empty()) return nullptr;
-  BlockRanges ranges(keys, each_row);
-  const int64_t step = kGroups * each_row;
-  for (int64_t query = 0; query < queries; ++query) {
-    const auto i = static_cast<size_t>(query);
-    for (int64_t key = visible.begin[i] / step * step; key < visible.end[i]; key += step) {
-      ranges.add(key, query, query + 1);
-    }
-  }
-  return ranges.table();
-}
-
-Ranges on_device(const SharedTable& ranges) { return {ranges ? ranges->data<int64_t>() : nullptr}; }
+Ranges ranges_in(const SharedTable& ranges) { return {ranges ? ranges->data<int64_t>() : nullptr}; }
 
 template <typename T>
 bool fits(const NodeSpec& spec, bool backward) {
@@ -576,12 +538,12 @@ Prepared prepare_attention(const NodeSpec& spec) {
   const int each_row = rows_of_group<T>(a.shape, false);
   const size_t shared = shared_bytes(a.shape, false, each_row, sizeof(T));
   const VisibleKeys visible = visible_keys(a.mask, contents_of_mask(spec), a.shape);
-  const SharedTable keys = keys_of_queries(visible, a.shape.q.rows, each_row);
+  const SharedTable keys = on_device(keys_of_blocks(visible, kGroups * each_row));
   return {[=](const Launch& launch) {
     dispatch_columns(a.widest(), [&]<int kEach>(std::integral_constant<int, kEach>) {
       constexpr int kRows = rows_of_group<T>(kEach, false);
       enqueue(launch, "BlockAttention", attend<T, kRows, kEach>, a.blocks(a.shape.q.rows, kRows), kBlock, shared,
-              a.on<T>(launch), on_device(keys), y.on<T>(launch), launch.out<T>(1), launch.out<T>(2));
+              a.on<T>(launch), ranges_in(keys), y.on<T>(launch), launch.out<T>(1), launch.out<T>(2));
     });
   }};
 }
@@ -593,8 +555,8 @@ Prepared prepare_attention_gradient(const NodeSpec& spec) {
   const int each_row = rows_of_group<T>(a.shape, true);
   const size_t shared = shared_bytes(a.shape, true, each_row, sizeof(T));
   const VisibleKeys visible = visible_keys(a.mask, contents_of_mask(spec), a.shape);
-  const SharedTable keys = keys_of_queries(visible, a.shape.q.rows, each_row),
-                    queries = queries_of_keys(visible, a.shape.q.rows, a.shape.k.rows, each_row);
+  const SharedTable keys = on_device(keys_of_blocks(visible, kGroups * each_row)),
+                    queries = on_device(queries_of_blocks(visible, a.shape.k.rows, kGroups * each_row));
   Prepared prepared;
   prepared.workspace = static_cast<size_t>(a.shape.heads() * a.shape.q.rows) * sizeof(T);
   prepared.run = [=](const Launch& launch) {
@@ -603,9 +565,9 @@ Prepared prepare_attention_gradient(const NodeSpec& spec) {
     dispatch_columns(a.widest(), [&]<int kEach>(std::integral_constant<int, kEach>) {
       constexpr int kRows = rows_of_group<T>(kEach, true);
       enqueue(launch, "BlockAttentionGrad", attend_gradient_by_queries<T, kRows, kEach>,
-              a.blocks(a.shape.q.rows, kRows), kBlock, shared, p, on_device(keys), b, dq.on<T>(launch));
+              a.blocks(a.shape.q.rows, kRows), kBlock, shared, p, ranges_in(keys), b, dq.on<T>(launch));
       enqueue(launch, "BlockAttentionGrad", attend_gradient_by_keys<T, kRows, kEach>, a.blocks(a.shape.k.rows, kRows),
-              kBlock, shared, p, on_device(queries), b, dk.on<T>(launch), dv.on<T>(launch));
+              kBlock, shared, p, ranges_in(queries), b, dk.on<T>(launch), dv.on<T>(launch));
     });
   };
   return prepared;

@@ -77,7 +77,7 @@ CudnnLayout contiguous(Sizes sizes) {
 bool is_causal(const MaskLayout& layout, const Tensor& mask) {
   if (mask.empty() || layout.planes != 1 || layout.rows < 2) return false;
   const auto fits = [&](int64_t i, bool is_seen) {
-    if (is_seen && !layout.selects()) return mask.at(i) == 0;
+    if (is_seen && !layout.selects()) return mask.data<float>()[i] == 0;
     return hides(layout, mask, i) != is_seen;
   };
   for (int64_t i = 0; i < mask.size(); ++i) {
