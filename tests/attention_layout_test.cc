@@ -12,6 +12,7 @@
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/gradients/gradient.h"
 #include "onnx_passes/ir/inference.h"
+#include "onnx_passes/ir/onnx.h"
 #include "onnx_passes/passes/mixed_precision.h"
 #include "onnx_passes/passes/passes.h"
 #include "runtime/build_settings.h"
