@@ -9,6 +9,7 @@
 #include "kernels/functions/functions.h"
 #include "kernels/lowering/block_attention.h"
 #include "kernels/lowering/lowering.h"
+#include "kernels/lowering/permutation.h"
 #include "kernels/lowering/positions.h"
 #include "kernels/lowering/products.h"
 #include "kernels/lowering/readers.h"
@@ -20,11 +21,6 @@ namespace {
 constexpr size_t kParts = 3;
 template <typename T>
 using Parts = std::array<T, kParts>;
-
-Value* before_views(Value* value) {
-  while (value->producer() && is_view(*value->producer())) value = value->producer()->input(0);
-  return value;
-}
 
 // The nodes that read the value, or a view of it, with the input that is it. Copies in float32 count as views.
 void collect_readers(const Value* value, std::vector<Use>* readers) {
@@ -48,7 +44,7 @@ Node* rounding_of_weight(const Value* value) {
 // y = x w + bias, or x wᵀ + bias, rounded to 16 bits.
 struct Projection {
   Node* product;
-  int64_t axis;              // of the weight, along which its columns of y lie: 0 for wᵀ
+  int64_t axis;              // axis of the weight that becomes the columns of y: 0 for wᵀ
   Value *x, *weight, *bias;  // the bias, if there is one, in 16 bits
   Value* y;                  // rounded
 
@@ -59,7 +55,7 @@ struct Projection {
   }
 };
 
-// The axis of input 1, a matrix, along which a product's columns lie; nothing if the node is something else.
+// The axis of input 1, a matrix, that becomes the columns of the product. Nothing if the node is no such product.
 std::optional<int64_t> axis_of_columns(const Node& node) {
   const auto has_rank = [](const Value* value) { return value && value->has_rank() && value->rank() >= 2; };
   if (node.num_outputs() != 1 || !has_rank(node.input(0)) || !has_rank(node.input(1)) || node.input(1)->rank() != 2)
@@ -70,9 +66,8 @@ std::optional<int64_t> axis_of_columns(const Node& node) {
     return is_plain ? std::optional<int64_t>(node.attr("transB", 0) == 0) : std::nullopt;
   }
   if (!node.is("TransposedMatMul", kDomain)) return {};
-  Shape identity(static_cast<size_t>(node.input(0)->rank()));
-  for (size_t i = 0; i < identity.size(); ++i) identity[i] = static_cast<int64_t>(i);
-  const bool is_plain = node.attr("perm_a", Shape{}) == identity && node.attr("perm_y", Shape{}) == identity;
+  const Permutation plain = identity(node.input(0)->rank());
+  const bool is_plain = node.attr("perm_a", Shape{}) == plain && node.attr("perm_y", Shape{}) == plain;
   return is_plain ? std::optional<int64_t>(node.attr("perm_b", Shape{}) == Shape{0, 1}) : std::nullopt;
 }
 

@@ -1,7 +1,7 @@
 // Attention whose queries, keys and values are thirds of one tensor, as one product writes them, reads that tensor, and
 // its backward pass writes the gradients where the gradient of the product reads them: neither a Split nor a Concat
-// copies anything. The thirds lie along the heads: [batch, tokens, 3 heads, width] for the result [batch, tokens, 3
-// heads width] of a product.
+// copies anything. A product's result [batch, tokens, 3 heads width] is read as [batch, tokens, 3 heads, width]:
+// queries are the first third of the heads, then come keys and values.
 #include <algorithm>
 #include <array>
 
@@ -52,12 +52,6 @@ bool agree(const Node& node, const std::array<const char*, kParts>& permutations
 
 bool have_one_type(const Parts& parts) {
   return parts[0] && parts[1] && parts[2] && has_type_of(*parts[0], *parts[1]) && has_type_of(*parts[0], *parts[2]);
-}
-
-// The value before views.
-Value* before_views(Value* value) {
-  while (value->producer() && is_view(*value->producer())) value = value->producer()->input(0);
-  return value;
 }
 
 // What the thirds are thirds of: the input of a Split, in 16 bits if `parts` are widened from them. Null if they are no

@@ -1,6 +1,7 @@
 // Queries about matrix products, of ONNX and those in our domain (kernels/functions/products.cc). Pure functions.
 #pragma once
 
+#include "kernels/lowering/lowering.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/builder.h"
 
@@ -16,6 +17,12 @@ inline bool is_plain_product(const Node& node) {
 
 // Whether two values have one type and one shape, which is known.
 inline bool has_type_of(const Value& a, const Value& b) { return a.type().is_static() && a.type() == b.type(); }
+
+// What the value is a view of; itself if it is none.
+inline Value* before_views(Value* value) {
+  while (value->producer() && is_view(*value->producer())) value = value->producer()->input(0);
+  return value;
+}
 
 // The elements of a value in their order, with this shape.
 inline Var with_shape(Var value, const Shape& shape) {
