@@ -5,10 +5,10 @@
 
 #include "kernels/lowering/lifetimes.h"
 #include "kernels/lowering/lowering.h"
+#include "kernels/lowering/views.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/onnx.h"
 #include "onnx_passes/ir/roles.h"
-#include "runtime/views.h"
 
 namespace onnx_train {
 

@@ -1,4 +1,4 @@
-#include "runtime/views.h"
+#include "kernels/lowering/views.h"
 
 #include <gtest/gtest.h>
 

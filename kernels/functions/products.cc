@@ -24,7 +24,7 @@ const int64_t* find_sums_of(const FunctionCall& call) {
 }
 
 // The function `op`, whose `lines` compute PRODUCT. A third input is a bias, one number for each column of y; with the
-// attribute sums_of, 0 or 1, a second output has the sums of that factor, which is a matrix then.
+// attribute sums_of, 0 or 1, a second output has the sums of that factor over the axis.
 FunctionText with_epilogue(const FunctionCall& call, const std::string& op, std::string attributes, std::string lines,
                            const std::array<Factor, 2>& factors) {
   const bool adds = call.inputs.size() > 2;
@@ -49,12 +49,18 @@ FunctionText with_epilogue(const FunctionCall& call, const std::string& op, std:
   return {concat(op, " ", attributes, "(", inputs, ") => (", outputs, ")\n{", lines, more, "}"), overload};
 }
 
+// Matrices or batches of them, in the order in which MatMul multiplies them.
+std::array<Factor, 2> factors_of(const FunctionCall& call, const char* a, const char* b) {
+  const auto rank = [&](size_t i) { return static_cast<int>(call.inputs[i].rank()); };
+  return {{{a, rank(0) - 1}, {b, rank(1) - 2}}};
+}
+
 constexpr const char* kMatMulLines = R"(
   PRODUCT = MatMul (a, b)
 )";
 
 FunctionText text_of_matmul(const FunctionCall& call) {
-  return with_epilogue(call, "MatMul", "", kMatMulLines, {{{"a", 1}, {"b", 0}}});
+  return with_epilogue(call, "MatMul", "", kMatMulLines, factors_of(call, "a", "b"));
 }
 
 constexpr const char* kTransposedMatMulLines = R"(
@@ -66,7 +72,7 @@ constexpr const char* kTransposedMatMulLines = R"(
 
 FunctionText text_of_transposed_matmul(const FunctionCall& call) {
   return with_epilogue(call, "TransposedMatMul", "perm_a: ints, perm_b: ints, perm_y: ints", kTransposedMatMulLines,
-                       {{{"left", 1}, {"right", 0}}});
+                       factors_of(call, "left", "right"));
 }
 
 constexpr const char* kGemm = R"(

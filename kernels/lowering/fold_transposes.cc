@@ -184,12 +184,14 @@ bool fold_into_matmul(Node* node) {
   return true;
 }
 
-// transpose(a b) = bᵀ aᵀ
+// transpose(a b) = bᵀ aᵀ, where the product is: what it reads dies there. The gradient of a weight is transposed at the
+// end of the step.
 bool fold_behind_gemm(Node* node) {
   if (!node->is("Transpose") || !swaps_matrices(permutation_of(*node))) return false;
   Node* gemm = node->input(0)->producer();
   if (!gemm || !gemm->is("Gemm") || gemm->input(2) || !is_read_once(node->input(0))) return false;
-  Builder b = in_place_of(node);
+  Builder b(&node->graph(), gemm);
+  b.set_name(node->output()->name());
   const Attrs attrs = {{"alpha", gemm->attr("alpha", 1.0f)},
                        {"transA", gemm->attr("transB", 0) == 0},
                        {"transB", gemm->attr("transA", 0) == 0}};

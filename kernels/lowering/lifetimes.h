@@ -1,6 +1,6 @@
 // The lifetimes of the values of a graph, in the order of its nodes: the memory that a plan needs, as far as it is
 // known before kernels are chosen. A view shares the memory of its input, and so does a piece of an input or constant.
-// (Other pieces, and values written to their place in a Concat, are decided by the plan later, in runtime/views.h; that
+// (Other pieces, and values written to their place in a Concat, are decided by the plan later, in views.h; that
 // never needs more memory.) Inputs, constants and outputs of the graph have memory of their own outside the arena.
 //
 // Computed for one state of the graph; owned by the caller, immutable, valid until the graph changes.

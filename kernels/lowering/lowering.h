@@ -125,6 +125,10 @@ bool narrow_storage(Model& model, const Device& device);
 // kernel. Runs after narrow_storage, whose nodes of 16 bits it fuses, and before fuse_elementwise.
 bool fuse_products(Model& model, const Device& device);
 
+// The gradients of the weights of equal layers become batched products, which keep a GPU busy where a single one has
+// too few tiles; where the plan's peak would grow by that, they stay apart. Runs after the passes that change products.
+bool batch_weight_gradients(Model& model, const Device& device);
+
 // Merges the Casts to 16 bits of weights and inputs into one call of a function Casts, before all other nodes, and
 // Casts to float32 that may stand together, as those of 16-bit gradients before the updates, into another.
 bool merge_casts(Model& model);

@@ -75,7 +75,8 @@ class ProductEpilogues {
         if (&use.node->graph() != &graph_) continue;
         if (keeps_rows(*use.node)) {
           forms.push_back(use.node->output());
-        } else if (sums_over_rows(*use.node, use.index) && sum_in(sum, use.node, use.index)) {
+        } else if (use.index < 2 && is_plain_product(*use.node) && sums_over_rows(*use.node, use.index) &&
+                   sum_in(sum, use.node, use.index)) {
           return true;
         }
       }
@@ -88,14 +89,6 @@ class ProductEpilogues {
     if (!x.type().is_static() || x.rank() < 2 || num_elements_of(x) == 0) return false;
     const auto axes = reduced_axes(sum);
     return axes && !axes->back() && std::count(axes->begin(), axes->end(), true) == x.rank() - 1;
-  }
-
-  // Whether the node is a product of two matrices that sums over the rows of operand `i`.
-  static bool sums_over_rows(const Node& node, int i) {
-    if (!is_plain_product(node) || i > 1 || node.input(0)->rank() != 2 || node.input(1)->rank() != 2) return false;
-    const Shape permutation = node.attr(i == 0 ? "perm_a" : "perm_b", Shape{});
-    const bool is_transposed = node.attr(i == 0 ? "transA" : "transB", 0) != 0 || permutation == Shape{1, 0};
-    return is_transposed == (i == 0);
   }
 
   bool sum_in(Node* sum, Node* product, int operand) {

@@ -7,12 +7,22 @@
 
 namespace onnx_train {
 
-// Whether the node is a MatMul, Gemm or TransposedMatMul that multiplies two operands and does nothing more.
-inline bool is_plain_product(const Node& node) {
+// Whether the node is a MatMul, Gemm or TransposedMatMul whose inputs are two operands.
+inline bool multiplies_two(const Node& node) {
   const bool is_ours = node.is("MatMul", kDomain) || node.is("TransposedMatMul", kDomain) || node.is("Gemm", kDomain);
   const int inputs = node.num_inputs() > 2 && !node.input(2) ? 2 : node.num_inputs();
-  return (is_ours || node.is("MatMul") || node.is("Gemm")) && inputs == 2 && node.num_outputs() == 1 &&
-         node.attr("alpha", 1.0f) == 1;
+  return (is_ours || node.is("MatMul") || node.is("Gemm")) && inputs == 2 && node.attr("alpha", 1.0f) == 1;
+}
+
+// Whether it does nothing more than multiply them.
+inline bool is_plain_product(const Node& node) { return multiplies_two(node) && node.num_outputs() == 1; }
+
+// Whether such a product is of two matrices and sums over the rows of operand `i`.
+inline bool sums_over_rows(const Node& product, int i) {
+  if (product.input(0)->rank() != 2 || product.input(1)->rank() != 2) return false;
+  const Shape permutation = product.attr(i == 0 ? "perm_a" : "perm_b", Shape{});
+  const bool is_transposed = product.attr(i == 0 ? "transA" : "transB", 0) != 0 || permutation == Shape{1, 0};
+  return is_transposed == (i == 0);
 }
 
 // Whether two values have one type and one shape, which is known.

@@ -83,6 +83,7 @@ struct Call {
   bool a_transposed, b_transposed, has_tf32;
   int epilogue;
   void* vector;  // the epilogue's
+  int64_t vector_stride;
   double alpha, beta;
   const void *a_at, *b_at, *c_at;
   void* d_at;
@@ -114,23 +115,24 @@ struct Call {
           double value = sums[static_cast<size_t>(j * m + i)];
           if (beta != 0) value += beta * load(c_at, c.type, batch * c.stride + j * c.leading + i);
           if (epilogue == CUBLASLT_EPILOGUE_BIAS || epilogue == CUBLASLT_EPILOGUE_RELU_BIAS)
-            value += load(vector, d.type, i);
+            value += load(vector, d.type, batch * vector_stride + i);
           if (epilogue == CUBLASLT_EPILOGUE_RELU || epilogue == CUBLASLT_EPILOGUE_RELU_BIAS)
             value = value < 0 ? 0 : value;
           store(d_at, d.type, batch * d.stride + j * d.leading + i, value);
         }
       }
-      if (epilogue == CUBLASLT_EPILOGUE_BGRADA) write_sums(left, m, k, 1, m);
-      if (epilogue == CUBLASLT_EPILOGUE_BGRADB) write_sums(right, n, k, k, 1);
+      if (epilogue == CUBLASLT_EPILOGUE_BGRADA) write_sums(left, m, k, 1, m, batch * vector_stride);
+      if (epilogue == CUBLASLT_EPILOGUE_BGRADB) write_sums(right, n, k, k, 1, batch * vector_stride);
     }
   }
 
  private:
-  void write_sums(const std::vector<double>& matrix, int64_t count, int64_t k, int64_t step, int64_t step_k) const {
+  void write_sums(const std::vector<double>& matrix, int64_t count, int64_t k, int64_t step, int64_t step_k,
+                  int64_t at) const {
     for (int64_t i = 0; i < count; ++i) {
       double sum = 0;
       for (int64_t l = 0; l < k; ++l) sum += matrix[static_cast<size_t>(i * step + l * step_k)];
-      store(vector, d.type, i, sum);
+      store(vector, d.type, at + i, sum);
     }
   }
 };
@@ -139,7 +141,7 @@ int created = 0;
 bool sums_operands = true;
 
 // What the library's documentation and its users say of it.
-bool has_epilogue(cublasLtMatmulDesc_t description, int batch) {
+bool has_epilogue(cublasLtMatmulDesc_t description) {
   const auto is_transposed = [&](cublasLtMatmulDescAttributes_t operand) {
     return attribute<int32_t>(description, operand) != CUBLAS_OP_N;
   };
@@ -148,8 +150,8 @@ bool has_epilogue(cublasLtMatmulDesc_t description, int batch) {
     case CUBLASLT_EPILOGUE_RELU:
     case CUBLASLT_EPILOGUE_BIAS:
     case CUBLASLT_EPILOGUE_RELU_BIAS: return true;
-    case CUBLASLT_EPILOGUE_BGRADA: return sums_operands && batch == 1 && !is_transposed(CUBLASLT_MATMUL_DESC_TRANSA);
-    case CUBLASLT_EPILOGUE_BGRADB: return sums_operands && batch == 1 && is_transposed(CUBLASLT_MATMUL_DESC_TRANSB);
+    case CUBLASLT_EPILOGUE_BGRADA: return sums_operands && !is_transposed(CUBLASLT_MATMUL_DESC_TRANSA);
+    case CUBLASLT_EPILOGUE_BGRADB: return sums_operands && is_transposed(CUBLASLT_MATMUL_DESC_TRANSB);
     default: return false;
   }
 }
@@ -169,10 +171,10 @@ const char* cublasLtGetStatusName(cublasStatus_t) { return "an error of the libr
 
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t description,
                                               cublasLtMatrixLayout_t, cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
-                                              cublasLtMatrixLayout_t d_layout, cublasLtMatmulPreference_t,
-                                              int requested, cublasLtMatmulHeuristicResult_t* results, int* count) {
+                                              cublasLtMatrixLayout_t, cublasLtMatmulPreference_t, int requested,
+                                              cublasLtMatmulHeuristicResult_t* results, int* count) {
   *count = 0;
-  if (!has_epilogue(description, Layout(d_layout).batch)) return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (!has_epilogue(description)) return CUBLAS_STATUS_NOT_SUPPORTED;
   *count = std::min(requested, 1);
   results[0] = {};
   results[0].workspaceSize = 1024;
@@ -198,6 +200,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t description
             attribute<int32_t>(description, CUBLASLT_MATMUL_DESC_COMPUTE_TYPE) == CUBLAS_COMPUTE_32F_FAST_TF32,
             epilogue,
             attribute<void*>(description, CUBLASLT_MATMUL_DESC_BIAS_POINTER),
+            attribute<int64_t>(description, CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE),
             scale(alpha),
             scale(beta),
             a,
@@ -210,7 +213,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t description
                     (call.b_transposed ? call.b.columns : call.b.rows) == k && call.a.is_valid() && call.b.is_valid() &&
                     call.c.is_valid() && call.d.is_valid();
   if (!fits || !workspace || workspace_bytes < 1024) return CUBLAS_STATUS_INVALID_VALUE;
-  if (!has_epilogue(description, call.d.batch)) return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (!has_epilogue(description)) return CUBLAS_STATUS_NOT_SUPPORTED;
   const cudaError_t status = gpu_host::enqueue_launch(stream, nullptr, [call] { call.run(); });
   return status == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
 }

@@ -60,6 +60,15 @@ void add_epilogues(std::vector<OpCase>& cases) {
     add("TransposedMatMul", {3, 4}, {3, 5}, perms(swapped, as_is, as_is));
     add("TransposedMatMul", {3, 4}, {3, 5}, perms(swapped, as_is, swapped));
     add("TransposedMatMul", {4, 3}, {5, 3}, perms(as_is, swapped, swapped));
+    // Batches
+    const Shape in_order = {0, 1, 2}, each_swapped = {0, 2, 1};
+    add("MatMul", {3, 4, 7}, {3, 7, 5});
+    add("MatMul", {2, 3, 4, 7}, {2, 3, 7, 5});
+    add("MatMul", {1, 4, 7}, {1, 7, 5});
+    add("MatMul", {4, 7}, {3, 7, 5});
+    add("TransposedMatMul", {3, 70, 4}, {3, 70, 5}, perms(each_swapped, in_order, in_order));
+    add("TransposedMatMul", {3, 4, 7}, {3, 5, 7}, perms(in_order, each_swapped, each_swapped));
+    add("TransposedMatMul", {4, 3, 7}, {3, 7, 5}, perms({1, 0, 2}, in_order, in_order));
   }
 }
 

@@ -159,13 +159,17 @@ void LibraryProduct::State::describe(ProductTypes types) {
   };
   set(CUBLASLT_MATMUL_DESC_EPILOGUE, static_cast<int32_t>(name()));
   if (epilogue != Epilogue::kNone) set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<int32_t>(type_of(types.out)));
+  // One bias serves all matrices.
+  if (epilogue == Epilogue::kSumsOfA) set(CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE, p.m);
+  if (epilogue == Epilogue::kSumsOfB) set(CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE, p.n);
 }
 
-// The library adds up its first operand where it is not transposed, and its second where it is; both in one matrix.
+// The library adds up its first operand where it is not transposed, and its second where it is. A call has one vector
+// of sums for each of its matrices.
 bool LibraryProduct::State::has_layout_of_epilogue() const {
   switch (epilogue) {
-    case Epilogue::kSumsOfA: return product.y.batch.empty() && a->is_transposed();
-    case Epilogue::kSumsOfB: return product.y.batch.empty() && !b->is_transposed();
+    case Epilogue::kSumsOfA: return starts.size() == 1 && a->is_transposed();
+    case Epilogue::kSumsOfB: return starts.size() == 1 && !b->is_transposed();
     default: return true;
   }
 }

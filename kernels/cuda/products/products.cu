@@ -76,11 +76,12 @@ Prepared prepare_library_product(LibraryProduct made, Epilogue epilogue) {
 
 // The sums of input `operand` over k, as a kernel of their own, into output 1.
 Prepared prepare_operand_sums(const NodeSpec& spec, const Product& p, int operand) {
-  Shape shape = operand == 0 ? Shape{p.m, p.k} : Shape{p.k, p.n};
+  Shape matrix = operand == 0 ? Shape{p.m, p.k} : Shape{p.k, p.n};
   size_t k = operand == 0 ? 1 : 0;
-  if ((operand == 0 ? p.a : p.b).column_stride != 1) std::swap(shape[0], shape[1]), k = 1 - k;
-  std::vector<bool> is_reduced(2);
-  is_reduced[k] = true;
+  if ((operand == 0 ? p.a : p.b).column_stride != 1) std::swap(matrix[0], matrix[1]), k = 1 - k;
+  const Shape shape = {num_elements(p.y.batch), matrix[0], matrix[1]};
+  std::vector<bool> is_reduced(3);
+  is_reduced[1 + k] = true;
   const Prepared sums = prepare_sum_of(spec.in_type(operand), shape, is_reduced);
   return {[run = sums.run, operand](const Launch& launch) {
             Launch of_operand = launch;
@@ -207,14 +208,28 @@ bool has_library_types(const NodeSpec& spec) {
   return spec.in_type(1) == spec.in_type(0) && has_library_product(spec.in_type(), spec.out_type());
 }
 
+// Whether the operands are as many matrices, one behind the other.
+bool has_one_batch(const NodeSpec& spec) {
+  const Shape &a = spec.in_shape(0), &b = spec.in_shape(1);
+  if (a.size() < 2 || a.size() != b.size() || !std::equal(a.begin(), a.end() - 2, b.begin())) return false;
+  const auto leads = [&](const char* name) {
+    const Shape permutation = spec.node().attr(name, Shape{});
+    for (size_t i = 0; i + 2 < permutation.size(); ++i) {
+      if (permutation[i] != static_cast<int64_t>(i)) return false;
+    }
+    return true;
+  };
+  return leads("perm_a") && leads("perm_b");
+}
+
 // Operands of 16 bits, whose sums are float32, or an epilogue. C or a bias has the type of y, and is added before
 // rounding.
 bool supports_variant(const NodeSpec& spec) {
   const bool is_float32 = spec.out_type() == DType::kFloat;
   const Epilogue epilogue = epilogue_of(spec);
   if (epilogue == Epilogue::kSumsOfA || epilogue == Epilogue::kSumsOfB) {
-    return has_library_types(spec) && is_float32 && spec.node().attr("alpha", 1.0f) == 1 &&
-           spec.in_shape(0).size() == 2 && spec.in_shape(1).size() == 2 && spec.in_size(0) > 0 && spec.in_size(1) > 0;
+    return has_library_types(spec) && is_float32 && spec.node().attr("alpha", 1.0f) == 1 && has_one_batch(spec) &&
+           spec.in_size(0) > 0 && spec.in_size(1) > 0;
   }
   if (epilogue == Epilogue::kActivationGradient) return false;  // cudnn.cc
   if (epilogue == Epilogue::kActivation || epilogue == Epilogue::kResidual) {

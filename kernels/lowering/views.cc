@@ -1,4 +1,4 @@
-#include "runtime/views.h"
+#include "kernels/lowering/views.h"
 
 #include <algorithm>
 
@@ -76,7 +76,7 @@ class Finder {
         views_(*views),
         places_(*places),
         usage_(lives_.alive),
-        most_(usage_.most(0, static_cast<int>(lives_.nodes.size()) - 1)) {
+        most_(peak()) {
     for (const Value* output : graph.outputs()) {
       while (is_callers_.insert(output) && output->producer() && is_view(*output->producer())) {
         output = output->producer()->input(0);
@@ -97,6 +97,9 @@ class Finder {
       if (nodes[i]->is("Concat")) join_pieces(*nodes[i]);
     }
   }
+
+  // The most bytes in use at a node.
+  int64_t peak() const { return usage_.most(0, static_cast<int>(lives_.nodes.size()) - 1); }
 
  private:
   struct Memory {
@@ -186,7 +189,9 @@ Views::Views(const Graph& graph, size_t alignment) {
     if (is_view(*node)) places_[node->output()] = place(node->input(0));
     if (!piece_offsets(*node).empty()) with_pieces.push_back(node);
   }
-  if (!with_pieces.empty()) Finder(graph, alignment, this, &places_).run(with_pieces);
+  Finder finder(graph, alignment, this, &places_);
+  finder.run(with_pieces);
+  peak_ = static_cast<size_t>(finder.peak());
 }
 
 Place Views::place(const Value* value) const {

@@ -30,9 +30,12 @@ class Views {
   Place place(const Value* value) const;
   // Whether all results of the node are already in place.
   bool is_done(const Node& node) const;
+  // The most bytes alive while a node runs, in the arena.
+  size_t peak() const { return peak_; }
 
  private:
   ValueTable<Place> places_;  // of values without their own memory
+  size_t peak_ = 0;
 };
 
 }  // namespace onnx_train
