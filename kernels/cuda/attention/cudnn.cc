@@ -1,6 +1,7 @@
 #include "kernels/cuda/attention/cudnn.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <optional>
 #include <span>
@@ -190,9 +191,79 @@ class AttentionGraph : public CudnnGraph {
   Description d_;
 };
 
-// The graph of a node; null if the library has no algorithm.
-const AttentionGraph* graph_of(const std::optional<Description>& d) {
-  return d ? shared_graph<AttentionGraph>(*d) : nullptr;
+// ---- Parts: the gradients of a long sequence need a workspace for all scores, and are made of some heads at a time.
+
+constexpr int kMostTries = 3;
+using PerAxis = std::array<int64_t, 2>;  // of batch and heads
+
+// An attention that equal parts make up.
+struct Parts {
+  PerAxis counts = {1, 1};
+  Description part;
+  std::map<int64_t, PerAxis> steps;       // from part to part, in bytes, by number of the tensor
+  const AttentionGraph* graph = nullptr;  // null if the library has no algorithm
+
+  // `addresses` are those of the whole tensors.
+  void run(const Launch& launch, const std::string& node, const std::unordered_map<int64_t, void*>& addresses,
+           void* workspace) const {
+    for (int64_t i = 0; i < counts[0]; ++i) {
+      for (int64_t j = 0; j < counts[1]; ++j) {
+        std::unordered_map<int64_t, void*> of_part = addresses;
+        for (auto& [id, address] : of_part)
+          address = static_cast<char*>(address) + i * steps.at(id)[0] + j * steps.at(id)[1];
+        graph->run(launch, node, std::move(of_part), workspace);
+      }
+    }
+  }
+};
+
+// Returns nothing if two parts would share more than the mask.
+std::optional<Parts> divided(const Description& whole, PerAxis counts) {
+  Parts parts{counts, whole, {}};
+  for (auto& [id, layout] : parts.part.tensors) {
+    const auto bytes = static_cast<int64_t>(size_of(id >= kHighest ? DType::kFloat : whole.type));
+    for (size_t axis : {0, 1}) {
+      int64_t& size = layout.sizes[axis];
+      if (id == kMask && size == 1) continue;
+      if (size % counts[axis] != 0) return std::nullopt;
+      size /= counts[axis];
+      parts.steps[id][axis] = size * layout.strides[axis] * bytes;
+    }
+    parts.steps.try_emplace(id);
+  }
+  return parts;
+}
+
+// In which the gradients of all scores, of 16 bits, may fit into the workspace; the largest first.
+std::vector<PerAxis> divisions(const Description& d) {
+  const Sizes &q = d.tensors.at(id_of(kQ)).sizes, &k = d.tensors.at(id_of(kK)).sizes;
+  const int64_t of_head = q[2] * k[2] * 2;
+  std::vector<PerAxis> all;
+  for (size_t axis : {0, 1}) {
+    for (int64_t count = 2; count <= q[axis]; ++count) {
+      const PerAxis counts = axis == 0 ? PerAxis{count, 1} : PerAxis{q[0], count};
+      if (q[axis] % count == 0 && of_head * (q[0] / counts[0]) * (q[1] / counts[1]) <= most_cudnn_workspace)
+        all.push_back(counts);
+    }
+  }
+  return all;
+}
+
+// How the library runs a node; its graph is null if it does not.
+Parts parts_of(const std::optional<Description>& d) {
+  if (!d) return {};
+  Parts parts = *divided(*d, {1, 1});
+  parts.graph = shared_graph<AttentionGraph>(*d);
+  if (parts.graph || !d->backward || !cudnn_library().handle) return parts;
+  int tries = 0;
+  for (const PerAxis counts : divisions(*d)) {
+    std::optional<Parts> some = divided(*d, counts);
+    if (!some) continue;
+    if (tries++ == kMostTries) break;
+    some->graph = shared_graph<AttentionGraph>(some->part);
+    if (some->graph) return *some;
+  }
+  return parts;
 }
 
 // ---- Rows
@@ -268,11 +339,11 @@ bool hides_rows(const NodeSpec& spec, const Description& d) {
 
 Prepared prepare_forward(const NodeSpec& spec) {
   const std::optional<Description> d = describe(spec, false);
-  const AttentionGraph* const graph = graph_of(d);
+  const Parts attention = parts_of(d);
   const CudnnLayout& y = d->tensors.at(id_of(kY));
   const ResultRows rows{y.sizes[1], y.sizes[2], y.sizes[3], {y.strides[0], y.strides[1], y.strides[2]}};
   WorkspaceParts parts;
-  const size_t scratch = parts.add(graph->workspace());
+  const size_t scratch = parts.add(attention.graph->workspace());
   const Tensors tensors(spec, *d, &parts);
   const auto run = [=, label = spec.node().label(), queries = spec.out_size(1), hides = hides_rows(spec, *d),
                     hidden = attention_operands(spec).hidden](const Launch& launch) {
@@ -280,7 +351,7 @@ Prepared prepare_forward(const NodeSpec& spec) {
     void* const result = addresses[id_of(kY)];
     addresses[kHighest] = launch.outputs[1];
     addresses[kSum] = launch.outputs[2];
-    graph->run(launch, label, std::move(addresses), launch.scratch<char>() + scratch);
+    attention.run(launch, label, addresses, launch.scratch<char>() + scratch);
     if (hides) hide_rows(launch, queries, rows, hidden, launch.out<float>(1), launch.out<float>(2), result);
     tensors.after(launch);
   };
@@ -289,10 +360,10 @@ Prepared prepare_forward(const NodeSpec& spec) {
 
 Prepared prepare_backward(const NodeSpec& spec) {
   const std::optional<Description> d = describe(spec, true);
-  const AttentionGraph* const graph = graph_of(d);
+  const Parts attention = parts_of(d);
   const int64_t queries = spec.in_size(kBackwardHighest);
   WorkspaceParts parts;
-  const size_t scratch = parts.add(graph->workspace());
+  const size_t scratch = parts.add(attention.graph->workspace());
   const size_t statistics = parts.add(static_cast<size_t>(queries) * sizeof(float));
   const Tensors tensors(spec, *d, &parts);
   const auto run = [=, label = spec.node().label(), hides = hides_rows(spec, *d)](const Launch& launch) {
@@ -301,7 +372,7 @@ Prepared prepare_backward(const NodeSpec& spec) {
     log_sum_exp(launch, queries, launch.in<float>(kBackwardHighest), launch.in<float>(kBackwardSum), hides, statistic);
     auto addresses = tensors.before(launch);
     addresses[kLogSumExp] = statistic;
-    graph->run(launch, label, std::move(addresses), workspace + scratch);
+    attention.run(launch, label, addresses, workspace + scratch);
     tensors.after(launch);
   };
   return {run, parts.bytes()};
@@ -309,7 +380,7 @@ Prepared prepare_backward(const NodeSpec& spec) {
 
 template <bool kIsBackward>
 bool supports(const NodeSpec& spec) {
-  return graph_of(describe(spec, kIsBackward));
+  return parts_of(describe(spec, kIsBackward)).graph;
 }
 
 }  // namespace

@@ -1,8 +1,10 @@
 // Attention by cuDNN, on tensor cores: rows of BlockAttention and BlockAttentionGrad that precede ours (attention.cu).
 //
 // They run where q, k and v are stored in one 16-bit type, with at most two batch axes, and where the library has a
-// deterministic algorithm with a workspace of at most 2 GiB. What else the node has in float32 (y in a step of
-// gemm-bf16; gradients that element-wise nodes read) passes through 16 bits: the library has no other results.
+// deterministic algorithm with a workspace of at most 2 GiB. The gradients need one for the gradients of all scores, in
+// 16 bits: those of longer sequences are made of a part of the batch or of the heads at a time. What else the node has
+// in float32 (y in a step of gemm-bf16; gradients that element-wise nodes read) passes through 16 bits: the library has
+// no other results.
 //
 // Masks are
 //   - none,

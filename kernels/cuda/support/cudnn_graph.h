@@ -13,31 +13,13 @@
 
 #include "kernels/cuda/support/cudnn_library.h"
 #include "kernels/cuda/support/launch.h"
+#include "kernels/cuda/support/workspace.h"
 #include "onnx_passes/ir/error.h"
 
 namespace onnx_train::cuda {
 
 namespace fe = cudnn_frontend;
 using Sizes = std::vector<int64_t>;
-
-// Tensor cores read images with the channels last, so that an algorithm copies its operands: 1.2 GB of float32 in a
-// layer of ResNet-50 with a batch of 256.
-constexpr int64_t kMostCudnnWorkspace = int64_t{2} << 30;
-
-// Places parts of a workspace one after the other.
-class WorkspaceParts {
- public:
-  size_t add(size_t bytes) {
-    constexpr size_t kAlignment = 256;
-    const size_t at = end_;
-    end_ += (bytes + kAlignment - 1) / kAlignment * kAlignment;
-    return at;
-  }
-  size_t bytes() const { return end_; }
-
- private:
-  size_t end_ = 0;
-};
 
 inline fe::DataType_t cudnn_type(DType dtype) {
   switch (dtype) {
@@ -106,7 +88,7 @@ class CudnnGraph {
                                    NumericalNote_t::REDUCED_PRECISION_REDUCTION});  // sums of float16 in float16
     graph_.deselect_numeric_notes(left_out);
     graph_.deselect_behavior_notes(behavior_left_out);
-    graph_.deselect_workspace_greater_than(kMostCudnnWorkspace);
+    graph_.deselect_workspace_greater_than(most_cudnn_workspace);
     return graph_.check_support().is_good() && graph_.build_plans().is_good();
   }
 
