@@ -6,6 +6,7 @@ namespace onnx_train {
 
 CrossEntropySpec::CrossEntropySpec(const NodeSpec& spec, int logits_at, int labels_at, int weight_at)
     : logits(spec.in_shape(logits_at), spec.node().attr("axis", 1)),
+      classes(spec.node().attr("classes", logits.size)),
       ignore_index(spec.node().attr("ignore_index", -100)),
       smoothing(spec.node().attr_tensor("label_smoothing").at(0)),
       mean(std::string(spec.node().attr("reduction", "mean")) == "mean"),
@@ -13,7 +14,7 @@ CrossEntropySpec::CrossEntropySpec(const NodeSpec& spec, int logits_at, int labe
       weight_input(spec.has_input(weight_at) ? weight_at : -1),
       int64_labels(spec.in_type(labels_at) == DType::kInt64) {
   check_size(spec, labels_at, logits.lines(), "labels");
-  if (weight_input >= 0) check_size(spec, weight_input, logits.size, "class weights");
+  if (weight_input >= 0) check_size(spec, weight_input, classes, "class weights");
 }
 
 CrossEntropySpec CrossEntropySpec::of_gradient(const NodeSpec& spec) {
@@ -24,12 +25,12 @@ CrossEntropySpec CrossEntropySpec::of_gradient(const NodeSpec& spec) {
 
 void CrossEntropySpec::check_size(const NodeSpec& spec, int input, int64_t wanted, const char* what) const {
   if (spec.in_size(input) == wanted) return;
-  fail(spec.node().label(), ": the ", what, " have the shape ", to_string(spec.in_shape(input)), "; with ", logits.size,
+  fail(spec.node().label(), ": the ", what, " have the shape ", to_string(spec.in_shape(input)), "; with ", classes,
        " classes there must be ", wanted);
 }
 
 std::function<std::string(const Fault&)> CrossEntropySpec::explain() const {
-  return [classes = logits.size](const Fault& fault) {
+  return [classes = classes](const Fault& fault) {
     return concat("label ", fault.value, " at position ", fault.position, " is outside the ", classes, " classes 0 to ",
                   classes - 1, "; correct the labels, or name it ignore_index if such positions do not count");
   };

@@ -12,6 +12,7 @@ namespace onnx_train {
 // A position is one row of logits along the class axis.
 struct CrossEntropySpec {
   AxisView logits;
+  int64_t classes;  // what comes behind them on the class axis does not count (the attribute `classes`: pad_classes.cc)
   int64_t ignore_index;
   double smoothing;
   bool mean;
@@ -23,7 +24,7 @@ struct CrossEntropySpec {
   static CrossEntropySpec of_loss(const NodeSpec& spec) { return {spec, 0, 1, 2}; }
   static CrossEntropySpec of_gradient(const NodeSpec& spec);
 
-  double smoothing_per_class() const { return smoothing / static_cast<double>(logits.size); }
+  double smoothing_per_class() const { return smoothing / static_cast<double>(classes); }
   // Prepared::explain for a label that is not a class.
   std::function<std::string(const Fault&)> explain() const;
 

@@ -18,7 +18,8 @@ Cumulative cumulative_of(const NodeSpec& spec) {
 bool supports_cumulative(const NodeSpec& spec) { return is_numeric(spec.in_type(0)) && has_one_constant(spec); }
 
 Extremum extremum_of(const NodeSpec& spec) {
-  return {AxisView(spec.in_shape(0), spec.node().attr("axis", 0)), spec.node().attr("select_last_index", 0) != 0};
+  const AxisView x(spec.in_shape(0), spec.node().attr("axis", 0));
+  return {x, spec.node().attr("select_last_index", 0) != 0, spec.node().attr("classes", x.size)};
 }
 
 bool supports_extremum(const NodeSpec& spec) {

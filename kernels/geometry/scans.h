@@ -24,6 +24,7 @@ bool supports_cumulative(const NodeSpec& spec);
 struct Extremum {
   AxisView x;
   bool last;
+  int64_t size;  // of the axis, without what a row is padded with (the attribute `classes`: pad_classes.cc)
 };
 Extremum extremum_of(const NodeSpec& spec);
 bool supports_extremum(const NodeSpec& spec);

@@ -18,8 +18,9 @@ Attrs attention_attributes(const Node& call);
 
 // The masks of such calls. One that constants determine becomes a constant itself, one for all batch elements where
 // they are equal, or goes if it hides nothing: exporters write a causal mask as a comparison of positions. With
-// `makes_finite`, numbers that hide a key become -1e30 where the attention guards against rows that are hidden
-// entirely, whose highest score then tells; scores are as hidden as before. Runs after block_attention.
+// `makes_finite`, a bool mask that hides keys by -inf becomes one that is added, and numbers that hide a key become
+// -1e30 where the attention guards against rows that are hidden entirely, whose highest score then tells; scores are as
+// hidden as before. Runs after block_attention.
 bool simplify_masks(Model& model, bool makes_finite);
 
 // Such calls read queries, keys and values where one product has written them, and write their gradients where one

@@ -125,6 +125,10 @@ bool narrow_storage(Model& model, const Device& device);
 // kernel. Runs after narrow_storage, whose nodes of 16 bits it fuses, and before fuse_elementwise.
 bool fuse_products(Model& model, const Device& device);
 
+// The logits of a large vocabulary get columns that nobody reads, up to a multiple of 64, where tensor cores could not
+// read their rows otherwise. Runs after fuse_products, on products of 16 bits.
+bool pad_classes(Model& model);
+
 // The gradients of the weights of equal layers become batched products, which keep a GPU busy where a single one has
 // too few tiles; where the plan's peak would grow by that, they stay apart. Runs after the passes that change products.
 bool batch_weight_gradients(Model& model, const Device& device);

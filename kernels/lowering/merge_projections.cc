@@ -55,22 +55,6 @@ struct Projection {
   }
 };
 
-// The axis of input 1, a matrix, that becomes the columns of the product. Nothing if the node is no such product.
-std::optional<int64_t> axis_of_columns(const Node& node) {
-  const auto has_rank = [](const Value* value) { return value && value->has_rank() && value->rank() >= 2; };
-  if (node.num_outputs() != 1 || !has_rank(node.input(0)) || !has_rank(node.input(1)) || node.input(1)->rank() != 2)
-    return {};
-  if (node.is("MatMul", kDomain)) return 1;
-  if (node.is("Gemm", kDomain)) {
-    const bool is_plain = node.attr("transA", 0) == 0 && node.attr("alpha", 1.0f) == 1 && node.attr("beta", 1.0f) == 1;
-    return is_plain ? std::optional<int64_t>(node.attr("transB", 0) == 0) : std::nullopt;
-  }
-  if (!node.is("TransposedMatMul", kDomain)) return {};
-  const Permutation plain = identity(node.input(0)->rank());
-  const bool is_plain = node.attr("perm_a", Shape{}) == plain && node.attr("perm_y", Shape{}) == plain;
-  return is_plain ? std::optional<int64_t>(node.attr("perm_b", Shape{}) == Shape{0, 1}) : std::nullopt;
-}
-
 std::optional<Projection> projection_before(Value* operand) {
   Value* const narrow = widened_from(operand);
   if (!narrow) return {};
@@ -78,7 +62,7 @@ std::optional<Projection> projection_before(Value* operand) {
   const Node* rounding = y->producer();
   if (!rounding || !rounding->is("Cast") || !is_read_once(rounding->input(0)) || !y->type().is_static()) return {};
   Node* product = rounding->input(0)->producer();
-  const std::optional<int64_t> axis = product ? axis_of_columns(*product) : std::nullopt;
+  const std::optional<int64_t> axis = product && product->num_outputs() == 1 ? axis_of_columns(*product) : std::nullopt;
   if (!axis || product->num_inputs() > 3) return {};
   Projection p{product, *axis, product->input(0), product->input(1), nullptr, y};
   if (!rounding_of_weight(p.weight)) return {};

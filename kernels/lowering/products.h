@@ -1,7 +1,10 @@
 // Queries about matrix products, of ONNX and those in our domain (kernels/functions/products.cc). Pure functions.
 #pragma once
 
+#include <optional>
+
 #include "kernels/lowering/lowering.h"
+#include "kernels/lowering/permutation.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/builder.h"
 
@@ -23,6 +26,22 @@ inline bool sums_over_rows(const Node& product, int i) {
   const Shape permutation = product.attr(i == 0 ? "perm_a" : "perm_b", Shape{});
   const bool is_transposed = product.attr(i == 0 ? "transA" : "transB", 0) != 0 || permutation == Shape{1, 0};
   return is_transposed == (i == 0);
+}
+
+// The axis of input 1, a matrix, that becomes the columns of our product, whose rows are those of input 0. Nothing if
+// the node is no such product.
+inline std::optional<int64_t> axis_of_columns(const Node& node) {
+  const auto has_rank = [](const Value* value) { return value && value->has_rank() && value->rank() >= 2; };
+  if (!has_rank(node.input(0)) || !has_rank(node.input(1)) || node.input(1)->rank() != 2) return {};
+  if (node.is("MatMul", kDomain)) return 1;
+  if (node.is("Gemm", kDomain)) {
+    const bool is_plain = node.attr("transA", 0) == 0 && node.attr("alpha", 1.0f) == 1 && node.attr("beta", 1.0f) == 1;
+    return is_plain ? std::optional<int64_t>(node.attr("transB", 0) == 0) : std::nullopt;
+  }
+  if (!node.is("TransposedMatMul", kDomain)) return {};
+  const Permutation plain = identity(node.input(0)->rank());
+  const bool is_plain = node.attr("perm_a", Shape{}) == plain && node.attr("perm_y", Shape{}) == plain;
+  return is_plain ? std::optional<int64_t>(node.attr("perm_b", Shape{}) == Shape{0, 1}) : std::nullopt;
 }
 
 // Whether two values have one type and one shape, which is known.

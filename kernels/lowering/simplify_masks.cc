@@ -62,7 +62,7 @@ class SimplifyMasks {
   };
 
   bool simplify(Node* node) {
-    Value* const mask = node->input(mask_of(*node));
+    Value* const mask = added_mask(node);
     const bool is_bound = std::isfinite(node->attr("hidden", -kInfinity));
     const bool bounds =
         makes_finite_ && node->attr("guarded", 0) != 0 && is_float(mask) && !is_bound && may_change_scores(*node);
@@ -70,9 +70,26 @@ class SimplifyMasks {
     auto found = simpler_.find(key);
     if (found == simpler_.end()) found = simpler_.emplace(key, simpler(node, mask, bounds)).first;
     const Simpler& to = found->second;
-    if (to.value == mask) return false;
+    if (to.value == node->input(mask_of(*node))) return false;
     replace(node, to);
     return true;
+  }
+
+  // A bool mask that hides scores by -inf adds 0 or -inf to them, which libraries have. A finite fill stays what it is:
+  // in rows that it hides entirely, scores have no gradients.
+  Value* added_mask(Node* node) {
+    Value* const mask = node->input(mask_of(*node));
+    const bool selects = mask->dtype() == DType::kBool && node->attr("fill", 0.0f) == -kInfinity;
+    if (!makes_finite_ || !selects || node->output(0)->dtype() != DType::kFloat) return mask;
+    const bool keeps_true = node->attr("keeps_true", 0) != 0;
+    Value*& added = added_[{mask->id(), keeps_true}];
+    if (!added) {
+      Builder b(&graph_, node);
+      b.set_name(mask->name() + "/added");
+      const Var seen = b.scalar(DType::kFloat, 0), hidden = b.scalar(DType::kFloat, -kInfinity);
+      added = where(b.var(mask), keeps_true ? seen : hidden, keeps_true ? hidden : seen).value();
+    }
+    return added;
   }
 
   // Whether the highest scores may become finite.
@@ -129,6 +146,7 @@ class SimplifyMasks {
   Graph& graph_;
   const bool makes_finite_;
   std::map<std::tuple<size_t, bool, int64_t>, Simpler> simpler_;
+  std::map<std::pair<size_t, bool>, Value*> added_;
 };
 
 }  // namespace

@@ -75,6 +75,8 @@ double causal(const At& at) { return at[3] <= at[2] ? 0 : -kInfinity; }
 double lowest_after(const At& at) { return at[3] <= at[2] ? 0 : kLowest; }
 double padding(const At& at) { return at[3] < 20 + 7 * at[0] ? 0 : kLowest; }
 double padding_of_all(const At& at) { return at[3] < 20 * at[0] && at[2] != 3 ? 0 : -1e30; }
+double padding_by_infinity(const At& at) { return at[3] < 20 + 7 * at[0] ? 0 : -kInfinity; }
+double all_hidden_by_infinity(const At& at) { return at[3] < 20 * at[0] && at[2] != 3 ? 0 : -kInfinity; }
 double distance(const At& at) { return -0.1 * static_cast<double>((at[1] + 1) * std::abs(at[2] - at[3])); }
 
 std::vector<Example> examples() {
@@ -87,6 +89,8 @@ std::vector<Example> examples() {
       {.order = {2, 1, 0, 3}, .mask = {1, 2, 37, 37}, .added = distance, .is_constant = false},
       // Rows that are hidden entirely: all of the first batch element, one of the other.
       {.mask = {2, 1, 37, 37}, .added = padding_of_all, .guarded = true, .is_constant = false, .hidden = -1e29f},
+      {.mask = {2, 1, 37, 37}, .added = all_hidden_by_infinity, .selects = true, .guarded = true, .is_constant = false},
+      {.type = DType::kFloat16, .mask = {2, 1, 1, 37}, .added = padding_by_infinity, .selects = true},
       {.mask = square, .added = lowest_after, .guarded = true, .packed = true},
       {.order = {0, 1, 2, 3}, .type = DType::kFloat16, .packed = true},
       // As in a step of gemm-bf16, and where element-wise nodes read the gradients.
@@ -334,7 +338,7 @@ TEST(CudaAttention, OurKernelRunsWhatTheLibraryDoesNotHave) {
   if (!has_cudnn()) GTEST_SKIP() << kNoLibrary;
   const Shape square = {37, 37};
   const Example narrow{.width = 12, .value_width = 12},
-      chosen{.mask = square, .added = causal, .selects = true, .is_constant = false},
+      chosen{.mask = square, .added = causal, .selects = true, .is_constant = false, .fill = -1e9f},
       guarded{.mask = square, .added = causal, .guarded = true, .is_constant = false};
   for (const Example& e : {narrow, chosen}) EXPECT_EQ(kernels_of(e), kOurs);
   EXPECT_EQ(kernels_of(guarded), kLibrary);  // with a finite mask

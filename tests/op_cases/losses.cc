@@ -72,6 +72,7 @@ std::vector<OpCase> loss_cases() {
                      row({{2, 4, 3, 70}}, labels({2, 3, 70}, 4), attributes(1, "mean", 0.2), weight),
                      row({{4, 9}, -90, 90}, labels({9}, 4), attributes(0, "mean", 0, 2), weight),
                      row({{3, 1000}, -3, 3}, labels({3}, 1000), attributes(1, "sum"), {.absent = true}),
+                     row({{5, 517}, -3, 3}, labels({5}, 517), attributes(1, "mean", 0.1), {.absent = true}),
                  });
   }
   standard_losses(&cases);

@@ -1,6 +1,7 @@
 // ArgMax, ArgMin (kernels/geometry/scans.h) and Hardmax.
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/reduction/leader.h"
+#include "kernels/cuda/support/row_elements.h"
 #include "kernels/cuda/support/rows.h"
 #include "kernels/cuda/support/stored.h"
 #include "kernels/dispatch.h"
@@ -11,15 +12,14 @@ namespace onnx_train::cuda {
 namespace {
 
 template <int kRowThreads, typename S>
-__global__ void find_extremum(AxisView view, LeaderOrder order, const S* x, int64_t* y) {
+__global__ void find_extremum(AxisView view, int64_t size, LeaderOrder order, const S* x, int64_t* y) {
   using Threads = RowThreads<kRowThreads>;
   using T = Computed<S>;
   if (Threads::row() >= view.lines()) return;
-  const S* const line = x + view.line(Threads::row());
   Leader<T> best{T{}, -1};
-  for (int64_t i = Threads::first(); i < view.size; i += kRowThreads) {
-    best = order.best(best, {widened(line[i * view.inner]), i});
-  }
+  for_each_in_row<kRowThreads>(x, view.line(Threads::row()), size, view.inner, [&](int64_t i, S value) {
+    best = order.best(best, {widened(value), i});
+  });
   best = Threads::merge(best, [=](const Leader<T>& a, const Leader<T>& b) { return order.best(a, b); });
   if (Threads::first() == 0) y[Threads::row()] = best.index;
 }
@@ -28,17 +28,18 @@ template <bool kLargest>
 Prepared prepare_extremum(const NodeSpec& spec) {
   const Extremum extremum = extremum_of(spec);
   const AxisView x = extremum.x;
+  const int64_t size = extremum.size;
   const LeaderOrder order{kLargest, extremum.last};
   const auto prepare = [&]<typename S>(S) -> std::function<void(const Launch&)> {
     return [=](const Launch& launch) {
       const auto run = [&]<int kRowThreads>(std::integral_constant<int, kRowThreads>) {
         enqueue(launch, "find_extremum", find_extremum<kRowThreads, S>, row_blocks<kRowThreads>(x.lines()), kThreads, 0,
-                x, order, launch.in<S>(0), launch.out<int64_t>());
+                x, size, order, launch.in<S>(0), launch.out<int64_t>());
       };
       if constexpr (sizeof(Computed<S>) < 4 || std::is_unsigned_v<S>) {  // rare types: one kernel serves all shapes
         run(std::integral_constant<int, gpu::kWarpSize>());
       } else {
-        dispatch_row_threads(x.lines(), x.size, x.inner == 1, run);
+        dispatch_row_threads(x.lines(), size, x.inner == 1, run);
       }
     };
   };

@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "kernels/cuda/kernels.h"
-#include "kernels/cuda/support/indexing.h"
+#include "kernels/cuda/support/row_elements.h"
 #include "kernels/cuda/support/rows.h"
 #include "kernels/cuda/support/stored.h"
 #include "kernels/geometry/losses.h"
@@ -18,7 +18,7 @@ namespace {
 template <typename T>
 struct CrossEntropy {
   AxisView logits;
-  int64_t ignore_index;
+  int64_t classes, ignore_index;
   double smoothing, smoothing_per_class;
   bool mean, int64_labels;
   const void* labels;
@@ -26,6 +26,7 @@ struct CrossEntropy {
 
   CrossEntropy(const CrossEntropySpec& spec, const Launch& launch)
       : logits(spec.logits),
+        classes(spec.classes),
         ignore_index(spec.ignore_index),
         smoothing(spec.smoothing),
         smoothing_per_class(spec.smoothing_per_class()),
@@ -38,7 +39,7 @@ struct CrossEntropy {
     return int64_labels ? static_cast<const int64_t*>(labels)[position] : static_cast<const int32_t*>(labels)[position];
   }
   // A label that is not a class is reported, and its position does not count.
-  __device__ bool counts(int64_t y) const { return y != ignore_index && y >= 0 && y < logits.size; }
+  __device__ bool counts(int64_t y) const { return y != ignore_index && y >= 0 && y < classes; }
   __device__ T weight_of(int64_t c) const { return weight ? weight[c] : T{1}; }
 };
 
@@ -62,7 +63,11 @@ __global__ void find_totals(CrossEntropy<T> ce, Totals* totals, Fault* fault, in
       mine.wrong = i;
     }
   }
-  for (int64_t c = threadIdx.x; c < ce.logits.size; c += kThreads) mine.classes += static_cast<double>(ce.weight_of(c));
+  if (ce.weight) {
+    for (int64_t c = threadIdx.x; c < ce.classes; c += kThreads) mine.classes += static_cast<double>(ce.weight[c]);
+  } else if (threadIdx.x == 0) {
+    mine.classes = static_cast<double>(ce.classes);
+  }
   mine = merge_block<kThreads>(mine, scratch, [](const Totals& a, const Totals& b) {
     return Totals{a.labels + b.labels, a.classes + b.classes, a.wrong < b.wrong ? a.wrong : b.wrong};
   });
@@ -77,11 +82,12 @@ template <typename X, int kRowThreads, typename T = Computed<X>>
 __global__ void find_losses(CrossEntropy<T> ce, const X* x, T* log_sums, double* losses) {
   using Threads = RowThreads<kRowThreads>;
   using Sum = math::ExponentialSum<T>;
-  const int64_t position = Threads::row(), classes = ce.logits.size, stride = ce.logits.inner;
+  const int64_t position = Threads::row(), stride = ce.logits.inner;
   if (position >= ce.logits.lines()) return;
-  x += ce.logits.line(position);
+  const int64_t line = ce.logits.line(position);
   auto acc = Sum::start();
-  for (int64_t c = Threads::first(); c < classes; c += kRowThreads) acc = Sum::add(acc, widened(x[c * stride]));
+  for_each_in_row<kRowThreads>(x, line, ce.classes, stride,
+                               [&](int64_t, X value) { acc = Sum::add(acc, widened(value)); });
   acc = Threads::merge(acc, [](const auto& a, const auto& b) { return Sum::merge(a, b); });
   const T l = acc.largest + math::log(acc.sum);
   const int64_t y = ce.label(position);
@@ -89,12 +95,12 @@ __global__ void find_losses(CrossEntropy<T> ce, const X* x, T* log_sums, double*
   if (ce.counts(y)) {
     if (ce.smoothing > 0) {
       double distance = 0;
-      for (int64_t c = Threads::first(); c < classes; c += kRowThreads) {
-        distance += static_cast<double>(ce.weight_of(c) * (l - widened(x[c * stride])));
-      }
+      for_each_in_row<kRowThreads>(x, line, ce.classes, stride, [&](int64_t c, X value) {
+        distance += static_cast<double>(ce.weight_of(c) * (l - widened(value)));
+      });
       loss = ce.smoothing_per_class * Threads::merge(distance, [](double a, double b) { return a + b; });
     }
-    loss += (1 - ce.smoothing) * static_cast<double>(ce.weight_of(y) * (l - widened(x[y * stride])));
+    loss += (1 - ce.smoothing) * static_cast<double>(ce.weight_of(y) * (l - widened(x[line + y * stride])));
   }
   if (Threads::first() != 0) return;
   losses[position] = loss;
@@ -124,12 +130,11 @@ Prepared prepare_loss(const NodeSpec& spec) {
     enqueue(launch, "find_totals", find_totals<T>, 1, kThreads, 0, of_run, totals, launch.fault, launch.node,
             ce.labels_input);
     if (positions > 0) {
-      dispatch_row_threads(positions, ce.logits.size, ce.logits.inner == 1,
-                           [&]<int kRowThreads>(std::integral_constant<int, kRowThreads>) {
-                             enqueue(launch, "find_losses", find_losses<X, kRowThreads>,
-                                     row_blocks<kRowThreads>(positions), kThreads, 0, of_run, launch.in<X>(0),
-                                     has_log_sums ? launch.out<T>(1) : nullptr, losses);
-                           });
+      dispatch_row_threads(
+          positions, ce.classes, ce.logits.inner == 1, [&]<int kRowThreads>(std::integral_constant<int, kRowThreads>) {
+            enqueue(launch, "find_losses", find_losses<X, kRowThreads>, row_blocks<kRowThreads>(positions), kThreads, 0,
+                    of_run, launch.in<X>(0), has_log_sums ? launch.out<T>(1) : nullptr, losses);
+          });
     }
     enqueue(launch, "add_losses", add_losses<T>, 1, kThreads, 0, positions, ce.mean, losses, totals, launch.out<T>());
   };
@@ -138,44 +143,48 @@ Prepared prepare_loss(const NodeSpec& spec) {
           .explain = ce.explain()};
 }
 
-// dx = share exp(x - l), less what belongs to the label and to smoothing.
-template <typename X, typename DX, typename T = Computed<X>>
-__global__ void differentiate_losses(int64_t n, CrossEntropy<T> ce, Divider inner, Divider classes, const Fault* guard,
-                                     const T* dloss, const X* x, const T* log_sums, const Totals* totals, DX* dx) {
-  if (stops(guard)) return;
-  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (i >= n) return;
-  const int64_t line = inner.quotient(i), outer = classes.quotient(line);
-  const int64_t c = line - outer * ce.logits.size, position = outer * ce.logits.inner + (i - line * ce.logits.inner);
-  const int64_t y = ce.label(position);
-  if (!ce.counts(y)) {
-    dx[i] = DX(0.0f);  // not 0 times infinity
-    return;
-  }
+// dx = share exp(x - l), less what belongs to the label and to smoothing; 0 behind the classes.
+template <typename X, typename DX, int kRowThreads, typename T = Computed<X>>
+__global__ void differentiate_losses(CrossEntropy<T> ce, const Fault* guard, const T* dloss, const X* x,
+                                     const T* log_sums, const Totals* totals, DX* dx) {
+  using Threads = RowThreads<kRowThreads>;
+  const int64_t position = Threads::row();
+  if (stops(guard) || position >= ce.logits.lines()) return;
+  const int64_t y = ce.label(position), line = ce.logits.line(position);
+  const bool counts = ce.counts(y);  // else dx is 0, not 0 times infinity
   const double scale = static_cast<double>(*dloss) / (ce.mean ? totals->labels : 1.0);
-  const double of_label = scale * (1 - ce.smoothing) * static_cast<double>(ce.weight_of(y));
-  const double of_all = of_label + scale * ce.smoothing_per_class * totals->classes;
-  T result = static_cast<T>(of_all) * math::exp(widened(x[i]) - log_sums[position]);
-  if (c == y) result -= static_cast<T>(of_label);
-  if (ce.smoothing > 0) result -= static_cast<T>(scale * ce.smoothing_per_class) * ce.weight_of(c);
-  dx[i] = math::convert<DX>(result);
+  const double of_counted = counts ? scale * (1 - ce.smoothing) * static_cast<double>(ce.weight_of(y)) : 0.0;
+  const auto of_label = static_cast<T>(of_counted);
+  const auto of_all = static_cast<T>(of_counted + scale * ce.smoothing_per_class * totals->classes);
+  const auto of_class = static_cast<T>(scale * ce.smoothing_per_class);
+  const T log_sum = log_sums[position];
+  transform_row<kRowThreads>(x, dx, line, ce.logits.size, ce.logits.inner, [&](int64_t c, X value) {
+    if (!counts || c >= ce.classes) return DX(0.0f);
+    T result = of_all * math::exp(widened(value) - log_sum);
+    if (c == y) result -= of_label;
+    if (ce.smoothing > 0) result -= of_class * ce.weight_of(c);
+    return math::convert<DX>(result);
+  });
 }
 
 template <typename X, typename DX>
 Prepared prepare_gradient(const NodeSpec& spec) {
   using T = Computed<X>;
   const CrossEntropySpec ce = CrossEntropySpec::of_gradient(spec);
-  const int64_t n = spec.out_size();
-  const auto run = [=, inner = Divider(std::max<int64_t>(ce.logits.inner, 1)),
-                    classes = Divider(std::max<int64_t>(ce.logits.size, 1))](const Launch& launch) {
+  const bool is_empty = spec.out_size() == 0;
+  const auto run = [=](const Launch& launch) {
     const CrossEntropy<T> of_run(ce, launch);
     auto* const totals = launch.scratch<Totals>();
     enqueue(launch, "find_totals", find_totals<T>, 1, kThreads, 0, of_run, totals, launch.fault, launch.node,
             ce.labels_input);
-    if (n == 0) return;
-    enqueue(launch, "differentiate_losses", differentiate_losses<X, DX>, blocks_for(n), kThreads, 0, n, of_run, inner,
-            classes, guard_of(launch, 2, 1), launch.in<T>(0), launch.in<X>(1), launch.in<T>(3), totals,
-            launch.out<DX>());
+    if (is_empty) return;
+    const int64_t positions = ce.logits.lines();
+    dispatch_row_threads(positions, ce.logits.size, ce.logits.inner == 1,
+                         [&]<int kRowThreads>(std::integral_constant<int, kRowThreads>) {
+                           enqueue(launch, "differentiate_losses", differentiate_losses<X, DX, kRowThreads>,
+                                   row_blocks<kRowThreads>(positions), kThreads, 0, of_run, guard_of(launch, 2, 1),
+                                   launch.in<T>(0), launch.in<X>(1), launch.in<T>(3), totals, launch.out<DX>());
+                         });
   };
   std::vector<InPlace> in_place;
   if (sizeof(X) == sizeof(DX)) in_place = {{0, 1}};

@@ -1,0 +1,71 @@
+// The elements of a row that threads share (row_threads.h), read 16 bytes at a time. For kernels.
+//
+// A thread has the same elements in every type of a tensor, so that sums are equal in bits where 16-bit numbers are
+// read as they are and where they are read as float32.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/support/elements.h"
+#include "kernels/cuda/support/row_threads.h"
+
+namespace onnx_train::cuda {
+
+constexpr int kRowVector = static_cast<int>(kVectorBytes / 2);  // elements
+
+// Where the vectors of a row lie: elements before the first multiple of kRowVector in the tensor, and after the last
+// whole vector, are read one by one.
+struct RowVectors {
+  int64_t begin, count;
+
+  __device__ RowVectors(int64_t offset, int64_t n) {
+    begin = (kRowVector - offset % kRowVector) % kRowVector;
+    begin = begin < n ? begin : n;
+    count = (n - begin) / kRowVector;
+  }
+  __device__ int64_t end() const { return begin + count * kRowVector; }
+};
+
+// Calls f(i, x[offset + i stride]) for those of the n elements of a row of x that belong to the calling thread, in
+// ascending order.
+template <int kRowThreads, typename X, typename F>
+__device__ void for_each_in_row(const X* x, int64_t offset, int64_t n, int64_t stride, const F& f) {
+  const int64_t first = RowThreads<kRowThreads>::first();
+  const X* const row = x + offset;
+  if (kRowThreads == 1 || stride != 1) {
+    for (int64_t i = first; i < n; i += kRowThreads) f(i, row[i * stride]);
+    return;
+  }
+  const RowVectors vectors(offset, n);
+  for (int64_t i = first; i < vectors.begin; i += kRowThreads) f(i, row[i]);
+  for (int64_t v = first; v < vectors.count; v += kRowThreads) {
+    const int64_t at = vectors.begin + v * kRowVector;
+    const auto elements = load<kRowVector>(row + at);
+    for (int k = 0; k < kRowVector; ++k) f(at + k, elements[k]);
+  }
+  for (int64_t i = vectors.end() + first; i < n; i += kRowThreads) f(i, row[i]);
+}
+
+// y[offset + i stride] = f(i, x[offset + i stride]) in the same way; y may be x.
+template <int kRowThreads, typename X, typename Y, typename F>
+__device__ void transform_row(const X* x, Y* y, int64_t offset, int64_t n, int64_t stride, const F& f) {
+  const int64_t first = RowThreads<kRowThreads>::first();
+  const X* const from = x + offset;
+  Y* const to = y + offset;
+  if (kRowThreads == 1 || stride != 1) {
+    for (int64_t i = first; i < n; i += kRowThreads) to[i * stride] = f(i, from[i * stride]);
+    return;
+  }
+  const RowVectors vectors(offset, n);
+  for (int64_t i = first; i < vectors.begin; i += kRowThreads) to[i] = f(i, from[i]);
+  for (int64_t v = first; v < vectors.count; v += kRowThreads) {
+    const int64_t at = vectors.begin + v * kRowVector;
+    const auto elements = load<kRowVector>(from + at);
+    Elements<kRowVector, Y> results;
+    for (int k = 0; k < kRowVector; ++k) results[k] = f(at + k, elements[k]);
+    store(results, to + at);
+  }
+  for (int64_t i = vectors.end() + first; i < n; i += kRowThreads) to[i] = f(i, from[i]);
+}
+
+}  // namespace onnx_train::cuda

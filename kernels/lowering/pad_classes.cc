@@ -1,0 +1,259 @@
+// The logits of a vocabulary whose size is no multiple of 8 lie at odd addresses in 16 bits, which tensor cores do not
+// read: the three products of such a head would take several times as long. Here their rows get columns that nobody
+// reads, up to a multiple of 64. Zeros pad the weight, so the columns are 0; the loss and ArgMax leave them out (the
+// attribute `classes`), and the gradient of the loss is 0 there. All results are what they were.
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "kernels/functions/functions.h"
+#include "kernels/lowering/lowering.h"
+#include "kernels/lowering/outline.h"
+#include "kernels/lowering/products.h"
+#include "kernels/lowering/widened.h"
+#include "onnx_passes/ir/inference.h"
+#include "onnx_passes/ir/onnx.h"
+
+namespace onnx_train {
+namespace {
+
+constexpr int64_t kVector = 8, kPadded = 64, kLeast = 1024;  // elements
+
+int64_t last_size(const Value& value) { return value.type().shape().back(); }
+
+bool is_gradient(const Node& node) { return node.is("SoftmaxCrossEntropyGrad", kDomain); }
+
+// Whether a node reads rows of logits along its axis.
+bool reads_rows(const Use& use) {
+  const Node& node = *use.node;
+  const bool is_loss = node.is("SoftmaxCrossEntropy", kDomain) || is_gradient(node);
+  if (!is_loss && !node.is("ArgMax", kDomain)) return false;
+  const int64_t rank = node.input(use.index)->rank();
+  const auto& inputs = node.inputs();
+  return use.index == (is_gradient(node) ? 1 : 0) && std::count(inputs.begin(), inputs.end(), nullptr) == 0 &&
+         normalize_axis(node.attr("axis", is_loss ? 1 : 0), rank) == rank - 1;
+}
+
+// A view whose rows are those of its input.
+bool is_view_of_rows(const Use& use) {
+  const Value& to = *use.node->output();
+  return is_view(*use.node) && use.index == 0 && to.type().is_static() && to.rank() > 0 &&
+         last_size(to) == last_size(*use.node->input(0));
+}
+
+class PadClasses {
+ public:
+  explicit PadClasses(Graph* graph) : graph_(*graph) {}
+
+  bool run() {
+    bool changed = false;
+    for (Node* node : graph_.nodes()) {
+      if (!is_head(*node)) continue;
+      pad(node);
+      changed = true;
+    }
+    return changed;
+  }
+
+ private:
+  // ---- Whether the node makes such logits, and all that reads them, or their gradients, can read padded ones
+
+  bool is_head(const Node& node) {
+    const bool is_alone = node.num_outputs() == 1 && node.num_inputs() <= 3 && !node.has_attr("activation") &&
+                          !node.has_attr("activation_gradient") && !node.has_attr("residual");
+    const std::optional<int64_t> axis = is_alone ? axis_of_columns(node) : std::nullopt;
+    const Value* const logits = axis ? node.output() : nullptr;
+    if (!logits || !is_narrow_type(logits->dtype()) || !logits->type().is_static() || logits->rank() < 2) return false;
+    const int64_t classes = last_size(*logits);
+    const Value* const bias = node.input(2);
+    if (classes < kLeast || classes % kVector == 0 || (bias && bias->type().shape() != Shape{classes})) return false;
+    weight_ = node.input(1);
+    axis_ = *axis;
+    return takes_logits(*logits);
+  }
+
+  bool takes_logits(const Value& logits) const {
+    return all_readers(logits, [&](const Use& use) {
+      if (is_view_of_rows(use)) return takes_logits(*use.node->output());
+      return reads_rows(use) && (!is_gradient(*use.node) || takes_gradient(*use.node->output()));
+    });
+  }
+
+  bool takes_gradient(const Value& gradient) const {
+    return gradient.dtype() == weight_->dtype() && all_readers(gradient, [&](const Use& use) {
+             if (is_view_of_rows(use)) return takes_gradient(*use.node->output());
+             return is_gradient_of_x(use) || is_gradient_of_weight(use);
+           });
+  }
+
+  template <typename F>
+  bool all_readers(const Value& value, const F& f) const {
+    const auto& uses = value.uses();
+    return !graph_.is_output(&value) && std::all_of(uses.begin(), uses.end(), [&](const Use& use) {
+      return &use.node->graph() == &graph_ && f(use);
+    });
+  }
+
+  // dx = dy wᵀ
+  bool is_gradient_of_x(const Use& dy) const {
+    return dy.index == 0 && dy.node->input(1) == weight_ && axis_of_columns(*dy.node) == 1 - axis_;
+  }
+  // dw = xᵀ dy or dyᵀ x, perhaps with the sums of an operand
+  static bool is_gradient_of_weight(const Use& dy) {
+    const Node& node = *dy.node;
+    return dy.index < 2 && node.input(0) != node.input(1) && multiplies_two(node) && !node.has_attr("activation") &&
+           sums_over_rows(node, 0) && sums_over_rows(node, 1) && node.attr("perm_y", identity(2)) == identity(2);
+  }
+
+  // ---- Padding. What was there is dead then.
+
+  void pad(Node* product) {
+    classes_ = last_size(*product->output());
+    columns_ = (classes_ + kPadded - 1) / kPadded * kPadded;
+    std::vector<Value*> inputs = product->inputs();
+    inputs[1] = padded_weight_ = with_zeros(weight_, axis_, product);
+    if (product->input(2)) inputs[2] = with_zeros(inputs[2], 0, product);
+    pad_readers(*product->output(), like(product, inputs, {product->output()->rank() - 1})[0]);
+  }
+
+  // The value with zeros behind the classes, there before `place`.
+  Value* with_zeros(Value* value, int64_t axis, Node* place) {
+    Builder b(&graph_, place);
+    b.set_name(value->name() + "/padded");
+    std::vector<int64_t> pads(2 * static_cast<size_t>(value->rank()));
+    pads[static_cast<size_t>(value->rank() + axis)] = columns_ - classes_;
+    return b.op("Pad", {b.var(value), b.ints(pads)}).value();
+  }
+
+  // The results of the node's function for padded operands: `axes` of its outputs are padded, or none if below 0.
+  std::vector<Value*> like(Node* node, const std::vector<Value*>& inputs, const std::vector<int64_t>& axes) {
+    Builder b(&graph_, node);
+    b.set_name(node->output()->name());
+    std::vector<Var> operands;
+    for (Value* input : inputs) operands.push_back(input ? b.var(input) : Var());
+    std::vector<Value*> results;
+    for (const Var result : b.like(*node, operands, node->num_outputs())) {
+      result.value()->set_type(padded(*node->output(static_cast<int>(results.size())), axes[results.size()]));
+      results.push_back(result.value());
+    }
+    return results;
+  }
+
+  TensorType padded(const Value& value, int64_t axis) const {
+    Shape shape = value.type().shape();
+    if (axis >= 0) shape[static_cast<size_t>(axis)] = columns_;
+    return {value.dtype(), Dims(shape.begin(), shape.end())};
+  }
+
+  // Lets the readers of logits or of their gradients read padded ones.
+  void pad_readers(const Value& value, Value* wide) {
+    for (const Use& use : std::vector<Use>(value.uses())) {
+      Node* const node = use.node;
+      if (is_view_of_rows(use)) {
+        Builder b(&graph_, node);
+        b.set_name(node->output()->name());
+        const TensorType type = padded(*node->output(), node->output()->rank() - 1);
+        pad_readers(*node->output(), reshape(b.var(wide), b.ints(type.shape())).value());
+      } else if (reads_rows(use)) {
+        pad_loss(use, wide);
+      } else if (is_gradient_of_x(use)) {
+        node->set_input(0, wide);
+        node->set_input(1, padded_weight_);
+      } else {
+        pad_gradient_of_weight(use, wide);
+      }
+    }
+  }
+
+  void pad_gradient_of_weight(const Use& dy, Value* wide) {
+    Node* const node = dy.node;
+    std::vector<Value*> inputs = node->inputs();
+    inputs[static_cast<size_t>(dy.index)] = wide;
+    const bool sums_it = node->attr("sums_of", 1 - dy.index) == dy.index;
+    const std::vector<int64_t> axes = {dy.index, sums_it ? 0 : -1};
+    const std::vector<Value*> results = like(node, inputs, axes);
+    Builder b(&graph_, node);
+    for (size_t k = 0; k < results.size(); ++k) {
+      Value* const result = node->output(static_cast<int>(k));
+      b.set_name(result->name());
+      const Var whole = b.var(results[k]);
+      graph_.replace(result, (axes[k] < 0 ? whole : slice(whole, 0, classes_, axes[k])).value());
+    }
+  }
+
+  // A call of the variant that leaves out the columns.
+  void pad_loss(const Use& logits, Value* wide) {
+    Node* const node = logits.node;
+    onnx::NodeProto shell = node->shell(), inner = node->shell();
+    const std::shared_ptr<onnx::FunctionProto> function = new_function(&graph_.context(), node->op());
+    for (const onnx::AttributeProto& attribute : inner.attribute()) function->add_attribute(attribute.name());
+    function->add_attribute("classes");
+    for (int i = 0; i < node->num_inputs(); ++i) function->add_input("x" + std::to_string(i));
+    for (int i = 0; i < node->num_outputs(); ++i) function->add_output("y" + std::to_string(i));
+    const auto add = [&](const char* op, const std::vector<std::string>& inputs, const std::string& output) {
+      onnx::NodeProto* line = function->add_node();
+      line->set_op_type(op);
+      for (const std::string& input : inputs) line->add_input(input);
+      line->add_output(output);
+      return line;
+    };
+    const auto add_ints = [&](const std::string& name, const std::vector<int64_t>& values) {
+      onnx::AttributeProto* attribute = add("Constant", {}, name)->add_attribute();
+      attribute->set_name("value_ints");
+      attribute->set_type(onnx::AttributeProto::INTS);
+      for (const int64_t value : values) attribute->add_ints(value);
+    };
+    const int64_t rank = wide->rank();
+    add_ints("first", {0});
+    add_ints("end", {classes_});
+    add_ints("axis", {rank - 1});
+    add("Slice", {function->input(logits.index), "first", "end", "axis"}, "logits");
+    const bool widens = is_gradient(*node);
+    for (int i = 0; i < node->num_inputs(); ++i) inner.add_input(i == logits.index ? "logits" : function->input(i));
+    for (int i = 0; i < node->num_outputs(); ++i) inner.add_output(widens ? "dlogits" : function->output(i));
+    *function->add_node() = std::move(inner);
+    if (widens) {
+      std::vector<int64_t> pads(2 * static_cast<size_t>(rank));
+      pads.back() = columns_ - classes_;
+      add_ints("pads", pads);
+      add("Pad", {"dlogits", "pads"}, function->output(0));
+    }
+    graph_.context().functions.push_back(function);
+
+    shell.set_domain(kDomain);
+    shell.set_overload(function->overload());
+    std::vector<Value*> inputs = node->inputs();
+    inputs[static_cast<size_t>(logits.index)] = wide;
+    std::vector<std::string> names;
+    for (const Value* output : node->outputs()) names.push_back(output ? graph_.unique_name(output->name()) : "");
+    Node* const call = graph_.add_node(shell, inputs, names, node);
+    call->set_attr("classes", classes_);
+    for (int i = 0; i < node->num_outputs(); ++i) {
+      Value* const output = node->output(i);
+      if (!output) continue;
+      call->output(i)->set_type(widens ? padded(*output, output->rank() - 1) : output->type());
+      if (widens) {
+        pad_readers(*output, call->output(i));
+      } else {
+        graph_.replace(output, call->output(i));
+      }
+    }
+  }
+
+  Graph& graph_;
+  // Of the head.
+  Value *weight_ = nullptr, *padded_weight_ = nullptr;
+  int64_t axis_ = 0;  // of the weight: its classes
+  int64_t classes_ = 0, columns_ = 0;
+};
+
+}  // namespace
+
+bool pad_classes(Model& model) {
+  const bool changed = PadClasses(model.graph.get()).run();
+  remove_dead_nodes(model);
+  return changed;
+}
+
+}  // namespace onnx_train
