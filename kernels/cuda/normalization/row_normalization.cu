@@ -2,6 +2,7 @@
 // onnx_passes/functions. X, Y, .. are the types in which elements are stored; T, in which they are computed.
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/normalization/channels.h"
+#include "kernels/cuda/support/row_elements.h"
 #include "kernels/cuda/support/rows.h"
 #include "kernels/cuda/support/stored.h"
 #include "kernels/dispatch.h"
@@ -68,6 +69,30 @@ __device__ void store_statistic(void* output, bool is_double, int64_t row, T val
   }
 }
 
+// Rows of at most kRowThreads kKept elements are read once.
+template <typename X, typename Y, int kRowThreads, int kKept>
+__global__ void normalize_kept_rows(NormalizedRows rows, const Fault* guard, Forward<X, Y> f) {
+  using Threads = RowThreads<kRowThreads>;
+  using Kept = KeptRow<kRowThreads, kKept>;
+  using T = Computed<X>;
+  const int64_t row = Threads::row();
+  if (stops(guard) || row >= rows.count) return;
+  T x[kKept] = {}, scale[kKept] = {}, bias[kKept] = {};
+  Kept::read(f.x, row, rows.n, x);
+  Kept::read(f.scale, 0, rows.n, scale);
+  if (f.bias) Kept::read(f.bias, 0, rows.n, bias);
+  const auto [mean, inv_std] =
+      row_statistics<Threads, T>(rows, [&](const auto& add) { Kept::for_each(rows.n, [&](int k) { add(x[k]); }); });
+  Kept::write(f.y, row, rows.n, [&, mean = mean, inv_std = inv_std](int k) {
+    const T scaled = (x[k] - mean) * inv_std * scale[k];
+    return f.bias ? scaled + bias[k] : scaled;
+  });
+  if (Threads::first() != 0) return;
+  store_statistic(f.mean, f.double_statistics, row, mean);
+  store_statistic(f.inv_std, f.double_statistics, row, inv_std);
+}
+
+// Longer rows, and those of float64.
 template <typename X, typename Y, int kRowThreads>
 __global__ void normalize_rows(NormalizedRows rows, const Fault* guard, Forward<X, Y> f) {
   using Threads = RowThreads<kRowThreads>;
@@ -104,9 +129,20 @@ Prepared prepare_forward(const NodeSpec& spec, const NormalizedRows& rows) {
                           has_mean ? launch.outputs[1] : nullptr,
                           has_inv_std ? launch.outputs[2] : nullptr,
                           double_statistics};
+    const Fault* const guard = guard_of(launch, inputs, 1);
+    const auto run_kept = [&]<int kRowThreads, int kKept>(KeptRow<kRowThreads, kKept>) {
+      enqueue(launch, "normalize_kept_rows", normalize_kept_rows<X, Y, kRowThreads, kKept>,
+              row_blocks<kRowThreads>(rows.count), kThreads, 0, rows, guard, f);
+    };
+    constexpr int kWarp = gpu::kWarpSize, kBlock = static_cast<int>(kThreads);
+    if constexpr (std::is_same_v<T, float>) {
+      if (rows.n <= kWarp * 8) return run_kept(KeptRow<kWarp, 8>());
+      if (rows.n <= kWarp * 32) return run_kept(KeptRow<kWarp, 32>());
+      if (rows.n <= kBlock * 16) return run_kept(KeptRow<kBlock, 16>());
+    }
     dispatch_row_threads(rows.count, rows.n, true, [&]<int kRowThreads>(std::integral_constant<int, kRowThreads>) {
       enqueue(launch, "normalize_rows", normalize_rows<X, Y, kRowThreads>, row_blocks<kRowThreads>(rows.count),
-              kThreads, 0, rows, guard_of(launch, inputs, 1), f);
+              kThreads, 0, rows, guard, f);
     });
   };
   if (sizeof(X) == sizeof(Y)) prepared.in_place = {{0, 0}};
@@ -134,12 +170,12 @@ struct Gradient {
   }
 };
 
-// Writes to[k kRowThreads + thread of the row] = Σ values[k] over the rows of threads of the block.
+// Writes to[KeptRow::at(k)] = Σ values[k] over the rows of threads of the block.
 template <int kRowThreads, int kKept, typename T>
 __device__ void add_rows_of_block(const T (&values)[kKept], int64_t n, T* to) {
   GPU_SHARED(scratch, T[kThreads]);
   for (int k = 0; k < kKept; ++k) {
-    const int64_t i = threadIdx.x % kRowThreads + k * kRowThreads;
+    const int64_t i = KeptRow<kRowThreads, kKept>::at(k);
     T sum = values[k];
     if constexpr (kRowThreads < kThreads) {
       scratch[threadIdx.x] = sum;
@@ -163,25 +199,19 @@ __global__ void differentiate_in_one_pass(NormalizedRows rows, int64_t rows_of_p
   const bool writes = gradient.dx && !stops(guard);
   const int64_t begin = blockIdx.x * rows_of_piece, end = std::min(begin + rows_of_piece, rows.count);
   const T n = static_cast<T>(rows.n);
-  T dscale[kKept] = {}, dbias[kKept] = {};
+  using Kept = KeptRow<kRowThreads, kKept>;
+  T scale[kKept] = {}, dscale[kKept] = {}, dbias[kKept] = {};
+  Kept::read(gradient.scale, 0, rows.n, scale);
   for (int64_t row = begin + threadIdx.x / kRowThreads; row < end; row += kThreads / kRowThreads) {
     T x[kKept] = {}, dy[kKept] = {};  // x̂ later
-    const auto for_each = [&](const auto& f) {
-      for (int k = 0; k < kKept; ++k) {
-        const int64_t i = Threads::first() + k * kRowThreads;
-        if (i < rows.n) f(k, i);
-      }
-    };
-    for_each([&](int k, int64_t i) {
-      x[k] = widened(gradient.x[row * rows.n + i]);
-      dy[k] = widened(gradient.dy[row * rows.n + i]);
-    });
+    Kept::read(gradient.x, row, rows.n, x);
+    Kept::read(gradient.dy, row, rows.n, dy);
     const auto [mean, inv_std] =
-        row_statistics<Threads, T>(rows, [&](const auto& f) { for_each([&](int k, int64_t) { f(x[k]); }); });
+        row_statistics<Threads, T>(rows, [&](const auto& f) { Kept::for_each(rows.n, [&](int k) { f(x[k]); }); });
     GradientSums<T> along{};
-    for_each([&, mean = mean, inv_std = inv_std](int k, int64_t i) {
+    Kept::for_each(rows.n, [&, mean = mean, inv_std = inv_std](int k) {
       x[k] = (x[k] - mean) * inv_std;
-      const T g = dy[k] * gradient.scale[i];
+      const T g = dy[k] * scale[k];
       along = GradientSums<T>::merge(along, {g, g * x[k]});
       dscale[k] += dy[k] * x[k];
       dbias[k] += dy[k];
@@ -190,9 +220,8 @@ __global__ void differentiate_in_one_pass(NormalizedRows rows, int64_t rows_of_p
     along = Threads::merge(along, GradientSums<T>::merge);
     if (!writes) continue;
     const T mean_g = rows.centered ? along.first / n : T{0}, mean_along = along.second / n;
-    for_each([&, inv_std = inv_std](int k, int64_t i) {
-      gradient.store(row * rows.n + i, (dy[k] * gradient.scale[i] - mean_g - x[k] * mean_along) * inv_std);
-    });
+    const auto dx = [&, inv_std = inv_std](int k) { return (dy[k] * scale[k] - mean_g - x[k] * mean_along) * inv_std; };
+    Kept::write(gradient.dx, row, rows.n, dx, gradient.residual);
   }
   if (!gradient.sums) return;
   T* const sums = gradient.sums + int64_t{blockIdx.x} * 2 * rows.n;
@@ -264,19 +293,21 @@ __global__ void sum_columns(NormalizedRows rows, int64_t rows_of_piece, const X*
   sums[rows.n] = dbias;
 }
 
-// Adds the sums of all pieces; null for an output that is not wanted. A row of threads adds every kColumnRows-th piece.
+// Adds the sums of all pieces; null for an output that is not wanted. A row of threads adds every kPieceRows-th piece.
+constexpr int kPieceRows = 32;
+
 template <typename T>
 __global__ void add_pieces(int64_t n, int64_t pieces, const T* sums, T* dscale, T* dbias) {
-  GPU_SHARED(scratch, GradientSums<T>[kColumnRows][kColumns]);
+  GPU_SHARED(scratch, GradientSums<T>[kPieceRows][kColumns]);
   const int64_t column = int64_t{blockIdx.x} * kColumns + threadIdx.x;
   GradientSums<T> mine{};
-  for (int64_t p = threadIdx.y; column < n && p < pieces; p += kColumnRows) {
+  for (int64_t p = threadIdx.y; column < n && p < pieces; p += kPieceRows) {
     mine = GradientSums<T>::merge(mine, {sums[p * 2 * n + column], sums[p * 2 * n + n + column]});
   }
   scratch[threadIdx.y][threadIdx.x] = mine;
   __syncthreads();
   if (threadIdx.y != 0 || column >= n) return;
-  for (int row = 1; row < kColumnRows; ++row) mine = GradientSums<T>::merge(mine, scratch[row][threadIdx.x]);
+  for (int row = 1; row < kPieceRows; ++row) mine = GradientSums<T>::merge(mine, scratch[row][threadIdx.x]);
   if (dscale) dscale[column] = mine.first;
   if (dbias) dbias[column] = mine.second;
 }
@@ -293,7 +324,8 @@ struct Backward {
 
   Backward(const NodeSpec& spec, const NormalizedRows& r) : rows(r) {
     const int64_t least_rows = !in_one_pass() || rows.n <= kOfWarp * gpu::kWarpSize ? 64 : 8;
-    const int64_t most_pieces = in_one_pass() ? 512 : 64;
+    // A block has one row at a time and waits for it: there are as many as a large GPU holds.
+    const int64_t most_pieces = in_one_pass() ? 1024 : 64;
     pieces = std::clamp<int64_t>(rows.count / least_rows, 1, most_pieces);
     rows_of_piece = (rows.count + pieces - 1) / pieces;
     has_dx = spec.has_output(0);
@@ -326,7 +358,7 @@ struct Backward {
       run_in_passes(launch, guard, gradient, reinterpret_cast<Statistics<T>*>(sums + num_sums()));
     }
     if (!has_sums()) return;
-    enqueue(launch, "add_pieces", add_pieces<T>, column_blocks(), dim3(kColumns, kColumnRows), 0, rows.n, pieces, sums,
+    enqueue(launch, "add_pieces", add_pieces<T>, column_blocks(), dim3(kColumns, kPieceRows), 0, rows.n, pieces, sums,
             has_dscale ? launch.out<T>(1) : nullptr, has_dbias ? launch.out<T>(2) : nullptr);
   }
 

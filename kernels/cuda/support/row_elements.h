@@ -5,9 +5,11 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/cuda/support/elements.h"
 #include "kernels/cuda/support/row_threads.h"
+#include "kernels/cuda/support/stored.h"
 
 namespace onnx_train::cuda {
 
@@ -67,5 +69,50 @@ __device__ void transform_row(const X* x, Y* y, int64_t offset, int64_t n, int64
   }
   for (int64_t i = vectors.end() + first; i < n; i += kRowThreads) to[i] = f(i, from[i]);
 }
+
+// A row of at most kRowThreads kKept elements, of which each of its threads keeps kKept while it computes, in vectors.
+template <int kRowThreads, int kKept>
+struct KeptRow {
+  static constexpr int kVector = std::min(kKept, kRowVector);
+
+  // The place in the row of the k-th element that the calling thread keeps.
+  __device__ static int64_t at(int k) {
+    return (RowThreads<kRowThreads>::first() + int64_t{k / kVector} * kRowThreads) * kVector + k % kVector;
+  }
+  // Calls f(k) for the elements that there are in a row of n.
+  template <typename F>
+  __device__ static void for_each(int64_t n, const F& f) {
+    for (int k = 0; k < kKept; ++k) {
+      if (at(k) < n) f(k);
+    }
+  }
+  // Reads those of a row that begins at x[row n].
+  template <typename X, typename T>
+  __device__ static void read(const X* x, int64_t row, int64_t n, T (&to)[kKept]) {
+    x += row * n;
+    if (n % kVector != 0) return for_each(n, [&](int k) { to[k] = widened(x[at(k)]); });
+    for (int k = 0; k < kKept; k += kVector) {
+      if (at(k) >= n) continue;
+      const auto elements = load<kVector>(x + at(k));
+      for (int e = 0; e < kVector; ++e) to[k + e] = widened(elements[e]);
+    }
+  }
+  // Writes f(k), and what is in the same place of `added`, unless that is null; y may be `added`.
+  template <typename Y, typename F>
+  __device__ static void write(Y* y, int64_t row, int64_t n, const F& f,
+                               const std::type_identity_t<Y>* added = nullptr) {
+    y += row * n;
+    if (added) added += row * n;
+    const auto sum = [&](int k, Y more) { return math::convert<Y>(added ? f(k) + widened(more) : f(k)); };
+    if (n % kVector != 0) return for_each(n, [&](int k) { y[at(k)] = sum(k, added ? added[at(k)] : Y(0.0f)); });
+    for (int k = 0; k < kKept; k += kVector) {
+      if (at(k) >= n) continue;
+      Elements<kVector, Y> elements = {};
+      if (added) elements = load<kVector>(added + at(k));
+      for (int e = 0; e < kVector; ++e) elements[e] = sum(k + e, elements[e]);
+      store(elements, y + at(k));
+    }
+  }
+};
 
 }  // namespace onnx_train::cuda
