@@ -42,7 +42,10 @@ Device& load(const std::string& name) {
   }
   // Never unloaded: devices live as long as the program.
   void* const module = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (!module) fail_as(ErrorCode::kDevice, "device '", name, "': ", dlerror());
+  if (!module) {
+    fail_as(ErrorCode::kDevice, "device '", name, "': ", dlerror(),
+            "; install the library that is missing, or name its folder in LD_LIBRARY_PATH");
+  }
   const auto make = reinterpret_cast<MakeDevice*>(dlsym(module, kMakeDevice));
   if (!make) fail_as(ErrorCode::kDevice, "device '", name, "': ", file.string(), " has no function ", kMakeDevice);
   return *make();

@@ -3,13 +3,13 @@
 // rounded once. The operand of an activation is an output as well if another node reads it: the gradient of GELU does.
 // The gradient of a row normalization takes a residual sum in the same way: that of the gradient which goes around it.
 #include <algorithm>
-#include <memory>
+#include <optional>
 
 #include "kernels/functions/functions.h"
 #include "kernels/lowering/lowering.h"
-#include "kernels/lowering/outline.h"
 #include "kernels/lowering/products.h"
 #include "kernels/lowering/readers.h"
+#include "kernels/lowering/variant.h"
 #include "kernels/lowering/widened.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/onnx.h"
@@ -133,7 +133,7 @@ class FuseProducts {
     const DType stored = is_narrow ? roundings[0]->output()->dtype() : product->output()->dtype();
     Node* const call = add_call(follower, *product, inputs, stored, !is_alone, place);
     if (!runs_on(device_, call)) return false;
-    graph_.context().functions.push_back(function_);
+    variant_->keep();
     const Var fused = with_shape(b.var(call->output(is_alone ? 0 : 1)), node->output()->type().shape());
     for (Node* rounding : roundings) {
       graph_.replace(rounding->output(), fused.value());
@@ -173,67 +173,49 @@ class FuseProducts {
            node.attr("beta", 1.0f) == 1;
   }
 
-  // The call of function_, a new one, whose body is the product and the follower, with a result that is stored so. It
-  // writes the product's result, too, if `writes_both`.
+  // The call of a variant whose body is the product and the follower, with a result that is stored so. It writes the
+  // product's result, too, if `writes_both`.
   Node* add_call(const Follower& follower, const Node& product, const std::vector<Value*>& inputs, DType stored,
                  bool writes_both, Node* place) {
-    onnx::NodeProto shell = product.shell(), first = product.shell(), second = follower.node->shell();
-    function_ = new_function(&graph_.context(), product.op());
-    for (size_t i = 0; i < inputs.size(); ++i) function_->add_input("x" + std::to_string(i));
-    for (const onnx::AttributeProto& attribute : first.attribute()) function_->add_attribute(attribute.name());
-    function_->add_attribute(follower.attribute);
-    for (int i = 0; i < product.num_inputs(); ++i) first.add_input(function_->input(i));
-    for (int i = 0; i < product.num_outputs(); ++i) first.add_output(i == 0 ? "product" : numbered("y", i));
-    *function_->add_node() = std::move(first);
+    Variant& variant = variant_.emplace(product, static_cast<int>(inputs.size()));
+    variant.add_attribute(follower.attribute);
+    std::vector<std::string> read, written, combined;
+    for (int i = 0; i < product.num_inputs(); ++i) read.push_back(Variant::input(i));
+    for (int i = 0; i < product.num_outputs(); ++i) written.push_back(i == 0 ? "product" : "y" + std::to_string(i));
+    variant.add_node(product, read, written);
     for (int i = 0; i < follower.node->num_inputs(); ++i) {
       const bool is_product = i == follower.product;
-      const std::string operand = is_product ? "product" : function_->input(product.num_inputs());
+      const std::string operand = is_product ? "product" : Variant::input(product.num_inputs());
       const bool is_narrow = is_narrow_type(is_product ? product.output()->dtype() : stored);
-      second.add_input(is_narrow ? converted(operand, DType::kFloat) : operand);
+      combined.push_back(is_narrow ? converted(operand, DType::kFloat) : operand);
     }
-    second.add_output("y");
-    *function_->add_node() = std::move(second);
-    if (writes_both) function_->add_output("product");
-    function_->add_output(is_narrow_type(stored) ? converted("y", stored) : "y");
-    for (int i = 1; i < product.num_outputs(); ++i) function_->add_output(numbered("y", i));
-
-    shell.set_domain(kDomain);
-    shell.set_overload(function_->overload());
-    std::vector<std::string> names;
-    std::vector<TensorType> types;
-    const auto add_output = [&](const Value* like, const TensorType& type) {
-      names.push_back(like ? graph_.unique_name(like->name()) : "");
-      types.push_back(type);
-    };
-    if (writes_both) add_output(product.output(), product.output()->type());
-    add_output(follower.node->output(), {stored, product.output()->type().dims});
+    variant.add_node(*follower.node, combined, {"y"});
+    if (writes_both) variant.add_output("product", product.output(), product.output()->type());
+    const std::string result = is_narrow_type(stored) ? converted("y", stored) : "y";
+    variant.add_output(result, follower.node->output(), {stored, product.output()->type().dims});
     for (int i = 1; i < product.num_outputs(); ++i) {
-      add_output(product.output(i), product.output(i) ? product.output(i)->type() : TensorType());
+      const Value* const other = product.output(i);
+      variant.add_output(written[static_cast<size_t>(i)], other, other ? other->type() : TensorType());
     }
-    Node* call = graph_.add_node(shell, inputs, names, place);
+    Node* call = variant.add_call(inputs, place);
     if (follower.function.empty()) {
       call->set_attr(follower.attribute, 1);
     } else {
       call->set_attr(follower.attribute, follower.function);
     }
-    for (size_t i = 0; i < types.size(); ++i) {
-      if (Value* output = call->output(static_cast<int>(i))) output->set_type(types[i]);
-    }
     return call;
   }
 
-  static std::string numbered(const char* base, int i) { return base + std::to_string(i); }
-
-  // The name of the converted value in the body of function_.
+  // The name of the converted value in the body of the variant.
   std::string converted(const std::string& value, DType dtype) {
     const std::string name = value + "_cast";
-    add_cast(function_.get(), value, name, dtype);
+    variant_->add_cast(value, name, dtype);
     return name;
   }
 
   Graph& graph_;
   const Device& device_;
-  std::shared_ptr<onnx::FunctionProto> function_;
+  std::optional<Variant> variant_;
 };
 
 }  // namespace

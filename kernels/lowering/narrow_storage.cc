@@ -1,11 +1,11 @@
 // Lets kernels read and write 16-bit floats where mixed precision has rounded, and compute in float32 in between:
 // absorbs the casts around a node into the node.
 #include <algorithm>
-#include <memory>
+#include <optional>
 #include <set>
 
 #include "kernels/lowering/lowering.h"
-#include "kernels/lowering/outline.h"
+#include "kernels/lowering/variant.h"
 #include "kernels/lowering/widened.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/error.h"
@@ -43,7 +43,7 @@ class Narrowed {
       std::fill(sources_.begin(), sources_.end(), nullptr);
       return replace(device);
     }
-    graph_.context().functions.push_back(function_);
+    variant_->keep();
     std::set<Node*> widenings;
     for (int i = 0; i < node_.num_inputs(); ++i) {
       if (sources_[static_cast<size_t>(i)]) widenings.insert(node_.input(i)->producer());
@@ -62,61 +62,47 @@ class Narrowed {
   }
 
  private:
-  DType narrow_type(size_t output) const { return narrowings_[output][0]->output()->dtype(); }
-
-  static std::string numbered(const char* base, size_t i) { return base + std::to_string(i); }
-
-  // Inputs, outputs and attributes are those of the node, in its order; the body repeats the attributes as constants.
-  void write_body() {
-    onnx::NodeProto inner = node_.shell();
-    for (size_t i = 0; i < sources_.size(); ++i) {
-      const std::string name = numbered("x", i);
-      function_->add_input(name);
-      if (sources_[i]) add_cast(function_.get(), name, name + "_wide", DType::kFloat);
-      inner.add_input(!node_.input(static_cast<int>(i)) ? "" : sources_[i] ? name + "_wide" : name);
+  // Inputs, outputs and attributes are those of the node, in its order.
+  Node* add_call() {
+    variant_.emplace(node_, node_.num_inputs());
+    std::vector<Value*> inputs = node_.inputs();
+    std::vector<std::string> read, written;
+    for (int i = 0; i < node_.num_inputs(); ++i) {
+      const std::string name = Variant::input(i);
+      Value* const source = sources_[static_cast<size_t>(i)];
+      if (source) {
+        variant_->add_cast(name, name + "_wide", DType::kFloat);
+        inputs[static_cast<size_t>(i)] = source;
+      }
+      read.push_back(!node_.input(i) ? "" : source ? name + "_wide" : name);
     }
     for (size_t i = 0; i < narrowings_.size(); ++i) {
       const bool there = node_.output(static_cast<int>(i));
-      inner.add_output(!there ? "" : narrowings_[i].empty() ? numbered("y", i) : numbered("y", i) + "_wide");
+      written.push_back(!there ? "" : narrowings_[i].empty() ? output_name(i) : output_name(i) + "_wide");
     }
-    for (const onnx::AttributeProto& attribute : inner.attribute()) function_->add_attribute(attribute.name());
-    *function_->add_node() = std::move(inner);
-    for (size_t i = 0; i < narrowings_.size(); ++i) {
-      function_->add_output(numbered("y", i));
-      if (narrowings_[i].empty()) continue;
-      add_cast(function_.get(), numbered("y", i) + "_wide", numbered("y", i), narrow_type(i));
-    }
+    variant_->add_node(node_, read, written);
+    for (size_t i = 0; i < narrowings_.size(); ++i) add_output(i, written[i]);
+    return variant_->add_call(inputs, &node_);
   }
 
-  Node* add_call() {
-    function_ = new_function(&graph_.context(), node_.op());
-    write_body();
-    onnx::NodeProto shell = node_.shell();
-    shell.set_domain(kDomain);
-    shell.set_overload(function_->overload());
-    std::vector<Value*> inputs = node_.inputs();
-    for (size_t i = 0; i < inputs.size(); ++i) inputs[i] = sources_[i] ? sources_[i] : inputs[i];
-    std::vector<std::string> names;
-    for (size_t i = 0; i < narrowings_.size(); ++i) {
-      const Value* output = node_.output(static_cast<int>(i));
-      const Value* named = narrowings_[i].empty() ? output : narrowings_[i][0]->output();
-      names.push_back(named ? graph_.unique_name(named->name()) : "");
+  static std::string output_name(size_t i) { return "y" + std::to_string(i); }
+
+  void add_output(size_t i, const std::string& wide) {
+    const Value* const output = node_.output(static_cast<int>(i));
+    if (narrowings_[i].empty()) {
+      variant_->add_output(output_name(i), output, output ? output->type() : TensorType());
+    } else {
+      const Value& narrow = *narrowings_[i][0]->output();
+      variant_->add_cast(wide, output_name(i), narrow.dtype());
+      variant_->add_output(output_name(i), &narrow, {narrow.dtype(), output->type().dims});
     }
-    Node* call = graph_.add_node(shell, inputs, names, &node_);
-    for (size_t i = 0; i < narrowings_.size(); ++i) {
-      const Value* output = node_.output(static_cast<int>(i));
-      if (!output) continue;
-      const DType dtype = narrowings_[i].empty() ? output->dtype() : narrow_type(i);
-      call->output(static_cast<int>(i))->set_type({dtype, output->type().dims});
-    }
-    return call;
   }
 
   Node& node_;
   Graph& graph_;
   std::vector<Value*> sources_;                 // by input: the 16-bit value it is widened from; null if it stays
   std::vector<std::vector<Node*>> narrowings_;  // by output
-  std::shared_ptr<onnx::FunctionProto> function_;
+  std::optional<Variant> variant_;
 };
 
 // Narrows the nodes of the operators for which `takes(node, row)` holds.

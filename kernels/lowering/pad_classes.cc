@@ -3,17 +3,14 @@
 // reads, up to a multiple of 64. Zeros pad the weight, so the columns are 0; the loss and ArgMax leave them out (the
 // attribute `classes`), and the gradient of the loss is 0 there. All results are what they were.
 #include <algorithm>
-#include <memory>
 #include <optional>
 #include <string>
 
-#include "kernels/functions/functions.h"
 #include "kernels/lowering/lowering.h"
-#include "kernels/lowering/outline.h"
 #include "kernels/lowering/products.h"
+#include "kernels/lowering/variant.h"
 #include "kernels/lowering/widened.h"
 #include "onnx_passes/ir/inference.h"
-#include "onnx_passes/ir/onnx.h"
 
 namespace onnx_train {
 namespace {
@@ -182,62 +179,41 @@ class PadClasses {
     }
   }
 
-  // A call of the variant that leaves out the columns.
+  // The variant leaves out the columns.
   void pad_loss(const Use& logits, Value* wide) {
     Node* const node = logits.node;
-    onnx::NodeProto shell = node->shell(), inner = node->shell();
-    const std::shared_ptr<onnx::FunctionProto> function = new_function(&graph_.context(), node->op());
-    for (const onnx::AttributeProto& attribute : inner.attribute()) function->add_attribute(attribute.name());
-    function->add_attribute("classes");
-    for (int i = 0; i < node->num_inputs(); ++i) function->add_input("x" + std::to_string(i));
-    for (int i = 0; i < node->num_outputs(); ++i) function->add_output("y" + std::to_string(i));
-    const auto add = [&](const char* op, const std::vector<std::string>& inputs, const std::string& output) {
-      onnx::NodeProto* line = function->add_node();
-      line->set_op_type(op);
-      for (const std::string& input : inputs) line->add_input(input);
-      line->add_output(output);
-      return line;
-    };
-    const auto add_ints = [&](const std::string& name, const std::vector<int64_t>& values) {
-      onnx::AttributeProto* attribute = add("Constant", {}, name)->add_attribute();
-      attribute->set_name("value_ints");
-      attribute->set_type(onnx::AttributeProto::INTS);
-      for (const int64_t value : values) attribute->add_ints(value);
-    };
-    const int64_t rank = wide->rank();
-    add_ints("first", {0});
-    add_ints("end", {classes_});
-    add_ints("axis", {rank - 1});
-    add("Slice", {function->input(logits.index), "first", "end", "axis"}, "logits");
-    const bool widens = is_gradient(*node);
-    for (int i = 0; i < node->num_inputs(); ++i) inner.add_input(i == logits.index ? "logits" : function->input(i));
-    for (int i = 0; i < node->num_outputs(); ++i) inner.add_output(widens ? "dlogits" : function->output(i));
-    *function->add_node() = std::move(inner);
-    if (widens) {
-      std::vector<int64_t> pads(2 * static_cast<size_t>(rank));
-      pads.back() = columns_ - classes_;
-      add_ints("pads", pads);
-      add("Pad", {"dlogits", "pads"}, function->output(0));
+    const int64_t last = wide->rank() - 1;
+    const bool pads = is_gradient(*node);
+    Variant variant(*node, node->num_inputs());
+    variant.add_attribute("classes");
+    variant.add_ints("first", {0});
+    variant.add_ints("end", {classes_});
+    variant.add_ints("axis", {last});
+    variant.add_op("Slice", {Variant::input(logits.index), "first", "end", "axis"}, "logits");
+    std::vector<std::string> read, written;
+    for (int i = 0; i < node->num_inputs(); ++i) read.push_back(i == logits.index ? "logits" : Variant::input(i));
+    for (int i = 0; i < node->num_outputs(); ++i) written.push_back("y" + std::to_string(i));
+    variant.add_node(*node, read, written);
+    if (pads) {
+      std::vector<int64_t> zeros(2 * static_cast<size_t>(wide->rank()));
+      zeros.back() = columns_ - classes_;
+      variant.add_ints("zeros", zeros);
+      variant.add_op("Pad", {written[0], "zeros"}, "padded");
+      variant.add_output("padded", node->output(), padded(*node->output(), last));
+    } else {
+      for (size_t i = 0; i < written.size(); ++i) {
+        const Value* const output = node->output(static_cast<int>(i));
+        variant.add_output(written[i], output, output ? output->type() : TensorType());
+      }
     }
-    graph_.context().functions.push_back(function);
-
-    shell.set_domain(kDomain);
-    shell.set_overload(function->overload());
     std::vector<Value*> inputs = node->inputs();
     inputs[static_cast<size_t>(logits.index)] = wide;
-    std::vector<std::string> names;
-    for (const Value* output : node->outputs()) names.push_back(output ? graph_.unique_name(output->name()) : "");
-    Node* const call = graph_.add_node(shell, inputs, names, node);
+    Node* const call = variant.add_call(inputs, node);
     call->set_attr("classes", classes_);
+    variant.keep();
+    if (pads) return pad_readers(*node->output(), call->output());
     for (int i = 0; i < node->num_outputs(); ++i) {
-      Value* const output = node->output(i);
-      if (!output) continue;
-      call->output(i)->set_type(widens ? padded(*output, output->rank() - 1) : output->type());
-      if (widens) {
-        pad_readers(*output, call->output(i));
-      } else {
-        graph_.replace(output, call->output(i));
-      }
+      if (node->output(i)) graph_.replace(node->output(i), call->output(i));
     }
   }
 
