@@ -111,6 +111,7 @@ class CudaDevice : public Device {
     passes.push_back({"narrow_storage", [this](Model& model) { return narrow_storage(model, *this); }});
     passes.push_back({"fuse_products", [this](Model& model) { return fuse_products(model, *this); }});
     passes.push_back({"pad_classes", pad_classes});
+    passes.push_back({"fuse_losses", [this](Model& model) { return fuse_losses(model, *this); }});
     passes.push_back({"batch_weight_gradients", [this, has_limit = options.memory > 0](Model& model) {
                         return !has_limit && batch_weight_gradients(model, *this);
                       }});

@@ -129,6 +129,10 @@ bool fuse_products(Model& model, const Device& device);
 // read their rows otherwise. Runs after fuse_products, on products of 16 bits.
 bool pad_classes(Model& model);
 
+// A loss finds the largest logit of each position, which the accuracy asks for, where `device` has such a kernel. Runs
+// after pad_classes.
+bool fuse_losses(Model& model, const Device& device);
+
 // The gradients of the weights of equal layers become batched products, which keep a GPU busy where a single one has
 // too few tiles; where the plan's peak would grow by that, they stay apart. Runs after the passes that change products.
 bool batch_weight_gradients(Model& model, const Device& device);

@@ -8,8 +8,8 @@ namespace {
 constexpr auto kOne = ElementTypes::kOneFloat;
 
 constexpr const char* kCrossEntropy =
-    "logits[S...] labels:index[L...] weight?[_] @label_smoothing[] -> loss[] log_sum_exp?[L...] where #S = #L + 1, "
-    "-#S <= @axis:1 < #S";
+    "logits[S...] labels:index[L...] weight?[_] @label_smoothing[] -> loss[] log_sum_exp?[L...] largest?:int64[L...] "
+    "where #S = #L + 1, -#S <= @axis:1 < #S";
 constexpr const char* kCrossEntropyGrad =
     "dloss[] logits[S...] labels:index[L...] log_sum_exp[L...] weight?[_] @label_smoothing[] -> dlogits[S...] "
     "where #S = #L + 1, -#S <= @axis:1 < #S";

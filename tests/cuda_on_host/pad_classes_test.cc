@@ -1,4 +1,4 @@
-// Heads of large vocabularies: which get columns that nobody reads, and that their results do not change.
+// Heads: which get columns that nobody reads, and which losses find the largest logit. Their results do not change.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -54,13 +54,14 @@ Model training_model(const Head& head) {
 TensorMap batch_of(const Head& head) {
   Tensor labels(DType::kInt64, head.is_matrix ? Shape{kSamples} : Shape{kSamples, kTokens});
   for (int64_t i = 0; i < labels.size(); ++i)
-    labels.set(i, static_cast<double>(i == 1 ? -100 : head.classes - 1 - 7 * i));
+    labels.set(i, static_cast<double>(i == 1 ? -100 : (head.classes - 1 + 7 * i) % head.classes));
   const Shape shape = head.is_matrix ? Shape{kSamples, kWidth} : Shape{kSamples, kTokens, kWidth};
   return {{"x", random_tensor(DType::kFloat, shape, 99)}, {"labels", labels}};
 }
 
 struct Trained {
   int64_t columns = 0;  // of the largest product
+  int extrema = 0;      // ArgMax as a node of its own
   std::vector<double> metrics;
   std::map<std::string, Tensor> states;
 };
@@ -73,6 +74,7 @@ Trained train(const Head& head, const std::vector<std::string>& without) {
   Trained result;
   for (const PlanStep& step : session.plan("step", shapes_of(batch)).steps()) {
     const std::string& op = step.node->op();
+    result.extrema += op == "ArgMax";
     if (op == "MatMul" || op == "Gemm" || op == "TransposedMatMul")
       result.columns = std::max(result.columns, step.node->output()->type().shape().back());
   }
@@ -108,6 +110,20 @@ TEST(CudaPadClasses, OthersStayAsTheyAre) {
   for (const Head& head : {whole, few, wide, products}) {
     SCOPED_TRACE(testing::Message() << head.classes << head.precision);
     EXPECT_EQ(train(head, {}).columns, head.classes);
+  }
+}
+
+TEST(CudaFuseLosses, TheLossFindsTheLargestLogit) {
+  for (const char* precision : {"bf16", "fp16", "float32"}) {
+    for (const int64_t classes : {int64_t{5}, int64_t{100}, kClasses}) {
+      SCOPED_TRACE(testing::Message() << precision << classes);
+      const Head head{.classes = classes, .precision = precision};
+      const Trained got = train(head, {}), wanted = train(head, {"fuse_losses"});
+      EXPECT_EQ(got.extrema, 0);
+      EXPECT_EQ(wanted.extrema, 1);
+      EXPECT_EQ(got.metrics, wanted.metrics);
+      expect_equal(got.states, wanted.states);
+    }
   }
 }
 

@@ -126,7 +126,8 @@ Prepared prepare_arg(const NodeSpec& spec) {
 }
 
 bool supports_narrow_arg(const NodeSpec& spec) {
-  return spec.in_type(0) == DType::kBFloat16 && spec.out_size() * spec.in_size(0) != 0;
+  return spec.in_type(0) == DType::kBFloat16 && spec.out_size() * spec.in_size(0) != 0 &&
+         !spec.node().has_attr("classes");  // of another device's plan (pad_classes.cc)
 }
 
 // Lines are divided among `workers`, each with scratch memory for the order of one line.

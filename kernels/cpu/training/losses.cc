@@ -303,8 +303,15 @@ void run_grad(const CrossEntropy& ce, const Pieces& pieces, bool narrow_logits, 
 }
 
 // Logits, their gradients, or both may be bfloat16 (lowering/narrow_storage.cc).
-bool supports_loss(const NodeSpec& spec) { return computes_in_one_type(spec, {0}, {}) && is_label(spec.in_type(1)); }
-bool supports_grad(const NodeSpec& spec) { return computes_in_one_type(spec, {1}, {0}) && is_label(spec.in_type(2)); }
+// Whether it is a variant of another device's plan (pad_classes.cc, fuse_losses.cc).
+bool is_variant(const NodeSpec& spec) { return spec.node().has_attr("classes") || spec.num_outputs() > 2; }
+
+bool supports_loss(const NodeSpec& spec) {
+  return computes_in_one_type(spec, {0}, {}) && is_label(spec.in_type(1)) && !is_variant(spec);
+}
+bool supports_grad(const NodeSpec& spec) {
+  return computes_in_one_type(spec, {1}, {0}) && is_label(spec.in_type(2)) && !is_variant(spec);
+}
 
 Prepared prepare_loss(const NodeSpec& spec) {
   const CrossEntropy ce(CrossEntropySpec::of_loss(spec));
