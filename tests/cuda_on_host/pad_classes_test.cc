@@ -5,6 +5,7 @@
 
 #include "kernels/cuda/device.h"
 #include "onnx_passes/ir/inference.h"
+#include "onnx_passes/ir/onnx.h"
 #include "onnx_passes/passes/mixed_precision.h"
 #include "onnx_passes/passes/passes.h"
 #include "runtime/session.h"
