@@ -8,6 +8,7 @@ Needs Python alone. Several texts are drawn side by side: one call of the comman
 import argparse
 import math
 import random
+import shutil
 import subprocess
 import tempfile
 from array import array
@@ -15,7 +16,8 @@ from pathlib import Path
 
 from npz import read_npz, write_npz
 
-COMMAND = Path(__file__).parents[1] / "build" / "onnx-train"
+# The one that the shell finds, else the one that was built here.
+COMMAND = shutil.which("onnx-train") or Path(__file__).parents[1] / "build" / "onnx-train"
 
 
 class Model:
