@@ -112,8 +112,8 @@ class CudaDevice : public Device {
     passes.push_back({"fuse_products", [this](Model& model) { return fuse_products(model, *this); }});
     passes.push_back({"pad_classes", pad_classes});
     passes.push_back({"fuse_losses", [this](Model& model) { return fuse_losses(model, *this); }});
-    passes.push_back({"batch_weight_gradients", [this, has_limit = options.memory > 0](Model& model) {
-                        return !has_limit && batch_weight_gradients(model, *this);
+    passes.push_back({"batch_weight_gradients", [this, memory = options.memory](Model& model) {
+                        return batch_weight_gradients(model, *this, memory);
                       }});
     passes.push_back({"merge_casts", merge_casts});
     passes.push_back({"fuse_elementwise", [](Model& model) { return fuse_elementwise(model, cuda::can_fuse); }});

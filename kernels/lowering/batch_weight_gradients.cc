@@ -47,13 +47,15 @@ size_t most_layers(const Node& product) {
 
 class BatchWeightGradients {
  public:
-  BatchWeightGradients(Graph* graph, const Device& device)
-      : graph_(*graph), device_(device), positions_(*graph), alignment_(device.piece_alignment()) {}
+  BatchWeightGradients(Graph* graph, const Device& device, size_t memory)
+      : graph_(*graph), device_(device), positions_(*graph), alignment_(device.piece_alignment()), memory_(memory) {}
 
   bool run() {
     find_candidates();
     if (candidates_.empty()) return false;
     most_ = Views(graph_, alignment_).peak();
+    // The pass `recompute` counts the operands of a Concat twice.
+    if (memory_ > 0 && 2 * most_ > memory_) return false;
     bool changed = false;
     for (const Chain& chain : chains()) {
       const size_t count = chain.products.size(), most = most_layers(*chain.products[0]);
@@ -232,15 +234,16 @@ class BatchWeightGradients {
   const Device& device_;
   const Positions positions_;
   const size_t alignment_;  // of pieces
+  const size_t memory_;     // the limit; 0: none
   std::vector<Node*> candidates_;
   size_t most_ = 0;  // bytes alive at the peak
 };
 
 }  // namespace
 
-bool batch_weight_gradients(Model& model, const Device& device) {
+bool batch_weight_gradients(Model& model, const Device& device, size_t memory) {
   remove_dead_nodes(model);
-  const bool changed = BatchWeightGradients(model.graph.get(), device).run();
+  const bool changed = BatchWeightGradients(model.graph.get(), device, memory).run();
   remove_dead_nodes(model);
   return changed;
 }

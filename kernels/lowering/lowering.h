@@ -134,8 +134,9 @@ bool pad_classes(Model& model);
 bool fuse_losses(Model& model, const Device& device);
 
 // The gradients of the weights of equal layers become batched products, which keep a GPU busy where a single one has
-// too few tiles; where the plan's peak would grow by that, they stay apart. Runs after the passes that change products.
-bool batch_weight_gradients(Model& model, const Device& device);
+// too few tiles. Where the plan's peak would grow by that, or `memory`, a limit in bytes unless it is 0, is less than
+// twice the peak, they stay apart. Runs after the passes that change products.
+bool batch_weight_gradients(Model& model, const Device& device, size_t memory);
 
 // Merges the Casts to 16 bits of weights and inputs into one call of a function Casts, before all other nodes, and
 // Casts to float32 that may stand together, as those of 16-bit gradients before the updates, into another.
