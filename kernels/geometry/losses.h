@@ -12,7 +12,7 @@ namespace onnx_train {
 // A position is one row of logits along the class axis.
 struct CrossEntropySpec {
   AxisView logits;
-  int64_t classes;  // what comes behind them on the class axis does not count (the attribute `classes`: pad_classes.cc)
+  int64_t classes;  // the attribute `classes`, or the size of the class axis: padding follows them (pad_classes.cc)
   int64_t ignore_index;
   double smoothing;
   bool mean;

@@ -87,7 +87,9 @@ class BatchWeightGradients {
     std::vector<Node*> products;
     ValueTable<int> times_read;  // by memory
     for (Node* node = graph_.first(); node; node = node->next()) {
-      if (!is_gradient_of_weight(*node)) continue;
+      const bool is_known = is_gradient_of_weight(*node) && node->input(0)->type().is_static() &&
+                            node->input(1)->type().is_static() && is_float(node->output()->dtype());
+      if (!is_known) continue;
       products.push_back(node);
       for (Value* operand : node->inputs()) ++times_read[before_views(operand)];
     }
@@ -99,13 +101,6 @@ class BatchWeightGradients {
                                  [&](const Value* result) { return is_whole(*result); }))
         candidates_.push_back(node);
     }
-  }
-
-  // aᵀ b or its transpose, perhaps with the sums of an operand, and nothing more.
-  static bool is_gradient_of_weight(const Node& node) {
-    return multiplies_two(node) && !node.has_attr("activation") && is_float(node.output()->dtype()) &&
-           node.input(0)->type().is_static() && node.input(1)->type().is_static() && sums_over_rows(node, 0) &&
-           sums_over_rows(node, 1);
   }
 
   // Whether the producer of the operand can write it to a place inside of a larger one.
@@ -212,7 +207,7 @@ class BatchWeightGradients {
     return replaced;
   }
 
-  // What names the memory of the value stands behind `place`, where it will be made.
+  // Moves the nodes that name memory of the value behind `place`, where the value is made.
   void move_names(const Value* value, Node* place) {
     std::vector<Node*> names;  // a view of a view before it
     for_each_reader(value, [&](Node* reader) {

@@ -80,7 +80,7 @@ class PadClasses {
   bool takes_gradient(const Value& gradient) const {
     return gradient.dtype() == weight_->dtype() && all_readers(gradient, [&](const Use& use) {
              if (is_view_of_rows(use)) return takes_gradient(*use.node->output());
-             return is_gradient_of_x(use) || is_gradient_of_weight(use);
+             return is_gradient_of_x(use) || makes_weight_gradient(use);
            });
   }
 
@@ -96,11 +96,11 @@ class PadClasses {
   bool is_gradient_of_x(const Use& dy) const {
     return dy.index == 0 && dy.node->input(1) == weight_ && axis_of_columns(*dy.node) == 1 - axis_;
   }
-  // dw = xᵀ dy or dyᵀ x, perhaps with the sums of an operand
-  static bool is_gradient_of_weight(const Use& dy) {
+  // dw = xᵀ dy or dyᵀ x
+  static bool makes_weight_gradient(const Use& dy) {
     const Node& node = *dy.node;
-    return dy.index < 2 && node.input(0) != node.input(1) && multiplies_two(node) && !node.has_attr("activation") &&
-           sums_over_rows(node, 0) && sums_over_rows(node, 1) && node.attr("perm_y", identity(2)) == identity(2);
+    return is_gradient_of_weight(node) && node.input(0) != node.input(1) &&
+           node.attr("perm_y", identity(2)) == identity(2);
   }
 
   // ---- Padding. What was there is dead then.
@@ -114,7 +114,7 @@ class PadClasses {
     pad_readers(*product->output(), like(product, inputs, {product->output()->rank() - 1})[0]);
   }
 
-  // The value with zeros behind the classes, there before `place`.
+  // Pads the value with zeros along its axis of classes. The result is made before `place`.
   Value* with_zeros(Value* value, int64_t axis, Node* place) {
     Builder b(&graph_, place);
     b.set_name(value->name() + "/padded");

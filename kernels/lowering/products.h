@@ -28,6 +28,12 @@ inline bool sums_over_rows(const Node& product, int i) {
   return is_transposed == (i == 0);
 }
 
+// Whether the node is aᵀ b of two matrices, or its transpose, perhaps with the sums of an operand: the gradient of a
+// weight.
+inline bool is_gradient_of_weight(const Node& node) {
+  return multiplies_two(node) && !node.has_attr("activation") && sums_over_rows(node, 0) && sums_over_rows(node, 1);
+}
+
 // The axis of input 1, a matrix, that becomes the columns of our product, whose rows are those of input 0. Nothing if
 // the node is no such product.
 inline std::optional<int64_t> axis_of_columns(const Node& node) {

@@ -302,10 +302,10 @@ void run_grad(const CrossEntropy& ce, const Pieces& pieces, bool narrow_logits, 
   });
 }
 
-// Logits, their gradients, or both may be bfloat16 (lowering/narrow_storage.cc).
 // Whether it is a variant of another device's plan (pad_classes.cc, fuse_losses.cc).
 bool is_variant(const NodeSpec& spec) { return spec.node().has_attr("classes") || spec.num_outputs() > 2; }
 
+// Logits, their gradients, or both may be bfloat16 (lowering/narrow_storage.cc).
 bool supports_loss(const NodeSpec& spec) {
   return computes_in_one_type(spec, {0}, {}) && is_label(spec.in_type(1)) && !is_variant(spec);
 }

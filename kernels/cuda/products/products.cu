@@ -208,7 +208,7 @@ bool has_library_types(const NodeSpec& spec) {
   return spec.in_type(1) == spec.in_type(0) && has_library_product(spec.in_type(), spec.out_type());
 }
 
-// Whether the operands are as many matrices, one behind the other.
+// Whether both operands are batches of the same number of matrices, stored contiguously.
 bool has_one_batch(const NodeSpec& spec) {
   const Shape &a = spec.in_shape(0), &b = spec.in_shape(1);
   if (a.size() < 2 || a.size() != b.size() || !std::equal(a.begin(), a.end() - 2, b.begin())) return false;
