@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <filesystem>
 #include <map>
 #include <mutex>
@@ -52,6 +53,19 @@ Device& load(const std::string& name) {
 }
 
 }  // namespace
+
+std::vector<double> Stream::time(size_t count, const std::function<void(size_t)>& enqueue) {
+  using Clock = std::chrono::steady_clock;
+  std::vector<double> ends;
+  synchronize();
+  const Clock::time_point start = Clock::now();
+  for (size_t i = 0; i < count; ++i) {
+    enqueue(i);
+    synchronize();
+    ends.push_back(std::chrono::duration<double, std::milli>(Clock::now() - start).count());
+  }
+  return ends;
+}
 
 Device& Device::find(const std::string& name) {
   if (name == "cpu") return cpu();

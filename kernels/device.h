@@ -51,6 +51,9 @@ class Stream {
   // Records what `enqueue` enqueues to this stream instead of running it; null if the device cannot record. All work
   // enqueued before is complete on return.
   virtual std::unique_ptr<Recording> record(const std::function<void()>& enqueue) = 0;
+  // Enqueues the pieces of work enqueue(0), ..., enqueue(count - 1), waits for them, and returns when each of them
+  // ended, in milliseconds from the start of the first. They have run before, so that a device may record them.
+  virtual std::vector<double> time(size_t count, const std::function<void(size_t)>& enqueue);
   // What the device's own interface calls the stream (a cudaStream_t), so that work of other libraries can be ordered
   // before ours; null if it has none. Valid as long as the stream.
   virtual void* native_handle() const { return nullptr; }

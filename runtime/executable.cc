@@ -1,7 +1,5 @@
 #include "runtime/executable.h"
 
-#include <chrono>
-
 #include "kernels/host.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/initializer.h"
@@ -168,6 +166,14 @@ Launch Executable::launch(size_t step, Fault* fault) {
           static_cast<int32_t>(step + 1)};
 }
 
+void Executable::run_step(size_t step, Fault* fault) {
+  try {
+    plan_->prepared()[step].run(launch(step, fault));
+  } catch (const Error& error) {
+    fail_as(error.code(), plan_->steps()[step].node->label(), ": ", error.what());
+  }
+}
+
 void Executable::run(const std::vector<Tensor>& outputs, Fault* fault) {
   const bool in_place = device_.uses_host_memory();
   if (in_place) {
@@ -179,17 +185,15 @@ void Executable::run(const std::vector<Tensor>& outputs, Fault* fault) {
   for (const Copy& copy : plan_->placement().copies) {
     commits_.push_back({addresses_[copy.to], addresses_[copy.from], copy.bytes});
   }
+  if (!in_place && !is_rehearsed_) rehearse();
   if (plan_->guarded()) {
     run_guarded();
   } else if (plan_->profiling()) {
     run_profiled();
+  } else if (recording_) {
+    recording_->replay();
   } else {
-    if (!in_place && !is_rehearsed_) rehearse();
-    if (recording_) {
-      recording_->replay();
-    } else {
-      enqueue(fault_);
-    }
+    enqueue(fault_);
   }
   if (in_place) {
     *fault = *fault_;
@@ -213,14 +217,9 @@ void Executable::rehearse() {
 
 void Executable::enqueue(Fault* fault) {
   const bool stops = device_.uses_host_memory();
-  const std::vector<Prepared>& prepared = plan_->prepared();
   if (stops && fault->node != 0) return;
-  for (size_t s = 0; s < prepared.size(); ++s) {
-    try {
-      prepared[s].run(launch(s, fault));
-    } catch (const Error& error) {
-      fail_as(error.code(), plan_->steps()[s].node->label(), ": ", error.what());
-    }
+  for (size_t s = 0; s < plan_->steps().size(); ++s) {
+    run_step(s, fault);
     if (stops && fault->node != 0) return;
   }
   stream_.commit(commits_, fault);
@@ -231,7 +230,7 @@ void Executable::run_guarded() {
   for (size_t s = 0; s < plan_->steps().size(); ++s) {
     const Node& node = *plan_->steps()[s].node;
     guard.before(node, launch(s, fault_), plan_->prepared()[s].workspace);
-    plan_->prepared()[s].run(launch(s, fault_));
+    run_step(s, fault_);
     guard.after(node);
     if (fault_->node != 0) return;
   }
@@ -239,21 +238,13 @@ void Executable::run_guarded() {
 }
 
 void Executable::run_profiled() {
-  using Clock = std::chrono::steady_clock;
-  const auto since = [](Clock::time_point start) {
-    return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
-  };
-  std::vector<std::pair<double, double>> times;
-  const Clock::time_point begin = Clock::now();
-  for (size_t s = 0; s < plan_->steps().size(); ++s) {
-    const double start = since(begin);
-    plan_->prepared()[s].run(launch(s, fault_));
-    stream_.synchronize();
-    times.emplace_back(start, since(begin) - start);
-    if (device_.uses_host_memory() && fault_->node != 0) return;
-  }
+  const bool stops = device_.uses_host_memory();
+  const std::vector<double> ends = stream_.time(plan_->steps().size(), [&](size_t s) {
+    if (!stops || fault_->node == 0) run_step(s, fault_);
+  });
+  if (stops && fault_->node != 0) return;
   stream_.commit(commits_, fault_);
-  plan_->add_profile(times);
+  plan_->add_profile(ends);
 }
 
 void Executable::refuse(const Fault& found) const {

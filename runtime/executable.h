@@ -55,6 +55,7 @@ class Executable {
   void free_memory();
   void set(size_t buffer, void* address);
   Launch launch(size_t step, Fault* fault);
+  void run_step(size_t step, Fault* fault);
   void rehearse();
   void enqueue(Fault* fault);
   void run_profiled();

@@ -218,11 +218,13 @@ void Plan::set_profiling(bool on) {
   for (PlanStep& step : steps_) step.milliseconds = step.last_start = step.last_milliseconds = 0;
 }
 
-void Plan::add_profile(const std::vector<std::pair<double, double>>& milliseconds) {
+void Plan::add_profile(const std::vector<double>& ends) {
+  double start = 0;
   for (size_t s = 0; s < steps_.size(); ++s) {
-    steps_[s].last_start = milliseconds[s].first;
-    steps_[s].last_milliseconds = milliseconds[s].second;
-    steps_[s].milliseconds += milliseconds[s].second;
+    steps_[s].last_start = start;
+    steps_[s].last_milliseconds = ends[s] - start;
+    steps_[s].milliseconds += steps_[s].last_milliseconds;
+    start = ends[s];
   }
   ++profiled_runs_;
 }

@@ -56,13 +56,12 @@ class Plan {
   bool replays() const { return replays_; }  // a device that can records a run and replays it
   int threads() const { return threads_; }   // the number of threads that the kernels were prepared for
 
-  // When turned on, clears earlier measurements and measures each node of the following runs, waiting for the device
-  // after each.
+  // When turned on, clears earlier measurements and measures each node of the following runs (Stream::time).
   void set_profiling(bool on);
   bool profiling() const { return profiling_; }
   int profiled_runs() const { return profiled_runs_; }
-  // Adds the measurements of one profiled run: start and duration of each step.
-  void add_profile(const std::vector<std::pair<double, double>>& milliseconds);
+  // Adds the measurements of one profiled run: when each step ended, in milliseconds from the start of the first.
+  void add_profile(const std::vector<double>& ends);
 
  private:
   void lower(const PlanOptions& options, const std::map<std::string, Shape>& shapes);

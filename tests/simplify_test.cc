@@ -2,6 +2,7 @@
 
 #include <chrono>
 
+#include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/builder.h"
 #include "onnx_passes/ir/inference.h"
 #include "onnx_passes/ir/onnx.h"
@@ -15,6 +16,25 @@ TEST(Simplify, FoldsShapesMergesEqualsDropsTheRest) { expect_golden("simplify", 
 
 TEST(Simplify, GradientsOfSlicesThatShareATensorOutAreJoined) {
   expect_golden("simplify_slices", {{"simplify", simplify}});
+}
+
+// As the gates of a recurrent layer do, whose order is not that of the framework.
+TEST(Simplify, TheGradientOfAWeightThatSlicesShareOutIsOneConcat) {
+  Model model = from_text(R"(
+    <ir_version: 10, opset_import: ["" : 21]>
+    g (float[N,2] x) => (float[N,3] y)
+    <float[3,2] w = {1, 2, 3, 4, 5, 6}, int64[1] zero = {0}, int64[1] one = {1}, int64[1] three = {3}> {
+      a = Slice (w, zero, one, zero)
+      b = Slice (w, one, three, zero)
+      c = Concat <axis = 0> (b, a)
+      y = Gemm <transB = 1> (x, c)
+    })");
+  build_training_model(&model, {});
+  const EntryPoint& step = *model.find_entry_point("step");
+  ASSERT_EQ(step.gradients.size(), 1u);
+  EXPECT_EQ(step.gradients[0].gradient->name(), "grad/w");
+  EXPECT_TRUE(step.gradients[0].gradient->producer()->is("Concat"));
+  for (const Node* node : step.algorithm->nodes()) EXPECT_FALSE(node->is("SliceGrad", kDomain)) << node->label();
 }
 
 TEST(Simplify, StatesAreNoConstants) {

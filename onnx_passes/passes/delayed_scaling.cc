@@ -61,12 +61,13 @@ std::vector<Var> scales_of(Builder& b, Var history, const std::vector<Node*>& ro
   return each;
 }
 
-// The greatest magnitude in `x`, [1]; 0 if it is not finite, as it is not in an empty tensor.
-Var magnitude_of(Var x) {
-  Builder& b = x.builder();
-  const Var most = b.op("ReduceMax", {abs(x)}, {{"keepdims", 0}});
-  const Var undefined = logical_or(b.op("IsNaN", {most}), b.op("IsInf", {most}));
-  return unsqueeze(where(undefined, b.scalar(DType::kFloat, 0), most), {0});
+// The greatest magnitude in `x`, [1]; not finite if `x` is empty or holds a NaN.
+Var magnitude_of(Var x) { return unsqueeze(x.builder().op("ReduceMax", {abs(x)}, {{"keepdims", 0}}), {0}); }
+
+// `seen` with zeros, which say nothing, in the place of what is not finite.
+Var finite(Var seen) {
+  Builder& b = seen.builder();
+  return where(logical_or(b.op("IsNaN", {seen}), b.op("IsInf", {seen})), b.scalar(DType::kFloat, 0), seen);
 }
 
 }  // namespace
@@ -96,7 +97,7 @@ bool delayed_scaling(Model& model) {
     graph.claim_name(y.value(), name);
   }
   last.set_name("fp8/magnitudes");
-  const Var newest = unsqueeze(concat(magnitudes, int64_t{0}), {1});
+  const Var newest = unsqueeze(finite(concat(magnitudes, int64_t{0})), {1});
   bind_state(step, state, concat(std::vector<Var>{newest, slice(last.var(state), 0, kSteps - 1, 1)}, int64_t{1}));
   return true;
 }

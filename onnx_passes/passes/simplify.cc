@@ -117,7 +117,7 @@ class Simplifier {
           kept_.insert(b.next);
         }
       }
-      for (const WeightGradient& g : entry.gradients) kept_.insert(g.gradient);
+      for (const WeightGradient& g : entry.gradients) gradients_.insert(g.gradient);
       protect_outputs(*entry.algorithm);
       protect_outputs(*entry.initialization);
     }
@@ -152,7 +152,8 @@ class Simplifier {
 
   bool is_kept(const Node& node) const {
     const auto& outputs = node.outputs();
-    return std::any_of(outputs.begin(), outputs.end(), [&](const Value* v) { return v && kept_.count(v); });
+    return std::any_of(outputs.begin(), outputs.end(),
+                       [&](const Value* v) { return v && (kept_.count(v) || gradients_.count(v)); });
   }
 
   // `outer` holds the nodes of the inference graph, which an algorithm may reuse.
@@ -168,13 +169,8 @@ class Simplifier {
           continue;
         }
         if (fold(node)) continue;
-        if (Value* joined = join_slices(node, [&](const Value* v) { return varying_.count(v) > 0; })) {
-          const std::string name = node->output()->name();
-          give_way(node, {joined});
-          if (!graph->find(name)) graph->rename(joined, name);
-          continue;
-        }
       }
+      if (join(node)) continue;
       const std::string key = key_of(*node);
       if (key.empty()) continue;
       if (outer && merge(node, *outer, key)) continue;
@@ -199,6 +195,25 @@ class Simplifier {
     if (tensor.empty()) return false;
     Builder b(&node->graph(), node);
     give_way(node, {b.constant(tensor).value()});
+    return true;
+  }
+
+  // The sum may be the gradient of a weight.
+  bool join(Node* node) {
+    if (!node->is("Add") || kept_.count(node->output())) return false;
+    Value* const sum = node->output();
+    Value* const joined = join_slices(node, [&](const Value* v) { return varying_.count(v) > 0; });
+    if (!joined) return false;
+    Graph& graph = node->graph();
+    const std::string name = sum->name();
+    for (EntryPoint& entry : model_.entry_points) {
+      for (WeightGradient& g : entry.gradients) {
+        if (g.gradient == sum) g.gradient = joined;
+      }
+    }
+    if (gradients_.erase(sum) > 0) gradients_.insert(joined);
+    give_way(node, {joined});
+    if (!graph.find(name)) graph.rename(joined, name);
     return true;
   }
 
@@ -241,7 +256,7 @@ class Simplifier {
     }
     std::vector<Value*> bound;
     for (Value* value : graph->initializers()) {
-      if (states_.count(value) || kept_.count(value)) bound.push_back(value);
+      if (states_.count(value) || kept_.count(value) || gradients_.count(value)) bound.push_back(value);
     }
     Node* binding = graph->add_node("", bound, {});  // a temporary reader of the values that bindings name
     changed_ = graph->remove_unused_initializers() || changed_;
@@ -250,8 +265,9 @@ class Simplifier {
 
   Model& model_;
   ValueSet states_;
-  ValueSet kept_;     // outputs, and values that bindings name
-  ValueSet varying_;  // states, and values computed from them
+  ValueSet kept_;       // outputs, and values that bindings name
+  ValueSet gradients_;  // of weights, which entry points name
+  ValueSet varying_;    // states, and values computed from them
   bool changed_ = false;
 };
 

@@ -196,5 +196,4 @@ extern "C" {
 #undef cudaEventCreate
 cudaError_t cudaDeviceSynchronize() { return cudaErrorNotSupported; }
 cudaError_t cudaEventCreate(cudaEvent_t*) { return cudaErrorNotSupported; }
-cudaError_t cudaEventElapsedTime(float*, cudaEvent_t, cudaEvent_t) { return cudaErrorNotSupported; }
 }

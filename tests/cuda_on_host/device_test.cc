@@ -122,6 +122,28 @@ TEST(CudaOnHost, InputsInDeviceMemoryGiveTheBitsOfInputsOnTheHost) {
   expect_equal(states_of(session), states_of(expected));
 }
 
+TEST(CudaOnHost, AStepWhoseNodesAreTimedGivesTheBitsOfTheStep) {
+  const Model model = network();
+  Session session(clone(model), on(&cuda_device())), expected(clone(model), on(&cuda_device()));
+  Plan& plan = session.plan("step", shapes_of(batch()));
+  plan.set_profiling(true);
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(step(session, i), step(expected, i));
+  plan.set_profiling(false);
+  EXPECT_EQ(step(session), step(expected));
+  expect_equal(states_of(session), states_of(expected));
+  EXPECT_EQ(plan.profiled_runs(), 2);
+  double end = 0;
+  for (const PlanStep& node : plan.steps()) {
+    EXPECT_EQ(node.last_start, end);
+    EXPECT_GT(node.last_milliseconds, 0) << node.node->label();
+    end += node.last_milliseconds;
+  }
+  plan.set_profiling(true);
+  EXPECT_THROW(step(session, 99), Error);
+  plan.set_profiling(false);
+  expect_equal(states_of(session), states_of(expected));
+}
+
 TEST(CudaOnHost, NothingIsLeftAllocated) {
   cuda_device();
   const size_t objects = gpu_host::live_objects();

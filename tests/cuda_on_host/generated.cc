@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <mutex>
 
 #include "kernels/cuda/fused/compiler.h"
 #include "kernels/cuda/fused/nvrtc.h"
@@ -41,7 +42,7 @@ cudaError_t enqueue_launch(cudaStream_t, const void*, std::function<void()>) { r
 )";
 
 // Runs the compiler with `arguments`, which name a file that it writes in `folder`, and moves that file to `to`. Other
-// processes may do the same.
+// processes and threads may do the same.
 void compile(const std::string& arguments, const fs::path& folder, const char* file, const fs::path& to) {
   const std::string log = (folder / "log").string();
   const std::string command =
@@ -54,7 +55,7 @@ void compile(const std::string& arguments, const fs::path& folder, const char* f
 }
 
 fs::path new_folder(const fs::path& beside) {
-  const fs::path folder = concat(beside.string(), ".", getpid());
+  const fs::path folder = concat(beside.string(), ".", gettid());
   fs::create_directories(folder);
   return folder;
 }
@@ -62,6 +63,8 @@ fs::path new_folder(const fs::path& beside) {
 // What each kernel includes, compiled once: the compiler finds it before the header.
 fs::path precompiled(const std::string& key) {
   constexpr const char* kHeader = "kernels/cuda/fused/generated.h";
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
   const fs::path folder = fs::path(GENERATED_KERNELS) / key, to = folder / concat(kHeader, ".gch");
   if (!fs::exists(to)) compile(concat("-x c++-header ", SOURCES, "/", kHeader), new_folder(folder), "header", to);
   return folder;
@@ -73,7 +76,7 @@ std::string hash_of(const std::string& text) { return std::to_string(XXH3_64bits
 
 bool has_compiler() { return true; }
 
-std::string compile_kernel(const std::string& text) {
+std::string compile_kernel(const std::string& text, const std::string&) {
   const std::string headers = hash_of(embedded_headers());
   const fs::path path = fs::path(GENERATED_KERNELS) / concat(hash_of(headers + text), ".so");
   if (fs::exists(path)) return path.string();

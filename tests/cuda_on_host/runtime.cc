@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 #include <sys/mman.h>
 
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -35,6 +36,8 @@ struct CUgraphExec_st {
 struct CUevent_st {
   std::shared_ptr<bool> done = std::make_shared<bool>(true);
   CUstream_st* stream = nullptr;
+  const bool is_timed;
+  std::chrono::steady_clock::time_point time = {};  // where it is timed
 };
 struct CUstream_st {
   std::deque<Work> work;
@@ -343,9 +346,9 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
   });
 }
 
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
   return call([&] {
-    *event = new CUevent_st;
+    *event = new CUevent_st{.is_timed = !(flags & cudaEventDisableTiming)};
     ++runtime().events;
     return cudaSuccess;
   });
@@ -361,6 +364,20 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     event->done = std::make_shared<bool>(false);
     event->stream = &at(stream);
     return enqueue(stream, [done = event->done] { *done = true; });
+  });
+}
+// Only as a node of a graph, which records the event at each launch.
+cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned flags) {
+  return call([&] {
+    if (!at(stream).capture || flags != cudaEventRecordExternal) return cudaErrorNotSupported;
+    return enqueue(stream, [event] { event->time = std::chrono::steady_clock::now(); });
+  });
+}
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t end) {
+  return call([&] {
+    if (!start->is_timed || !end->is_timed || !start->time.time_since_epoch().count()) return cudaErrorInvalidValue;
+    *milliseconds = std::chrono::duration<float, std::milli>(end->time - start->time).count();
+    return cudaSuccess;
   });
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {

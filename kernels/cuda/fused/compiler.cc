@@ -57,7 +57,7 @@ std::optional<std::string> read_image(const fs::path& path) {
 void write_image(const fs::path& path, const std::string& image) {
   std::error_code error;
   fs::create_directories(path.parent_path(), error);
-  const fs::path partial = concat(path.string(), ".", getpid());
+  const fs::path partial = concat(path.string(), ".", gettid());
   std::ofstream file(partial, std::ios::binary);
   file << hash_of(image) << image;
   file.close();
@@ -65,26 +65,18 @@ void write_image(const fs::path& path, const std::string& image) {
   if (!file || error) fs::remove(partial, error);
 }
 
-std::string architecture() {
-  int device = 0, major = 0, minor = 0;
-  check(cudaGetDevice(&device), "cudaGetDevice");
-  check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "cudaDeviceGetAttribute");
-  check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device), "cudaDeviceGetAttribute");
-  return concat("sm_", major, minor);
-}
-
 }  // namespace
 
 bool has_compiler() { return has_nvrtc(); }
 
-std::string compile_kernel(const std::string& text) {
-  const std::string target = architecture();
+std::string compile_kernel(const std::string& text, const std::string& architecture) {
   const std::optional<fs::path> folder = cache_folder();
-  if (!folder) return compile_with_nvrtc(text, target);
+  if (!folder) return compile_with_nvrtc(text, architecture);
   const fs::path path =
-      *folder / "cuda" / (hash_of(concat(target, " ", nvrtc_version(), "\n", embedded_headers(), text)) + ".cubin");
+      *folder / "cuda" /
+      (hash_of(concat(architecture, " ", nvrtc_version(), "\n", embedded_headers(), text)) + ".cubin");
   if (std::optional<std::string> image = read_image(path)) return *image;
-  const std::string image = compile_with_nvrtc(text, target);
+  const std::string image = compile_with_nvrtc(text, architecture);
   write_image(path, image);
   return image;
 }

@@ -3,7 +3,9 @@
 
 #include <cuda_runtime.h>
 
+#include <future>
 #include <memory>
+#include <mutex>
 #include <string>
 
 #include "kernels/kernel.h"
@@ -13,24 +15,29 @@ namespace onnx_train::cuda {
 // Whether there is a compiler: NVRTC, which is part of NVIDIA's toolkit.
 bool has_compiler();
 
-// An image of the text for the device, for cudaLibraryLoadData. Throws Error with the compiler's message. Images are
-// kept in a folder of the user's (compiler.cc), so that a text is compiled once.
-std::string compile_kernel(const std::string& text);
+// An image of the text for an architecture ("sm_90"), for cudaLibraryLoadData. Throws Error with the compiler's
+// message. Images are kept in a folder of the user's (compiler.cc), so that a text is compiled once.
+std::string compile_kernel(const std::string& text, const std::string& architecture);
 
 // A kernel of one text, whose parameters all are addresses.
 class CompiledKernel {
  public:
+  // Returns while a thread compiles the text.
   explicit CompiledKernel(const std::string& text);
   ~CompiledKernel();
   CompiledKernel(const CompiledKernel&) = delete;
 
   // Enqueues the kernel for `threads` threads in blocks of kThreads. `arguments` are pointers to its arguments, which
-  // are read before the call returns.
+  // are read before the call returns. The first call waits for the compiler, and throws Error with its message.
   void run(const Launch& launch, int64_t threads, void** arguments) const;
 
  private:
-  cudaLibrary_t library_ = nullptr;
-  cudaKernel_t kernel_ = nullptr;
+  void load() const;
+
+  std::shared_future<std::string> image_;
+  mutable std::once_flag loads_;
+  mutable cudaLibrary_t library_ = nullptr;
+  mutable cudaKernel_t kernel_ = nullptr;
 };
 
 // The kernel of this text; equal texts share one as long as somebody uses it.

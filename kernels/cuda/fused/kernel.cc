@@ -1,23 +1,54 @@
+#include <algorithm>
 #include <map>
-#include <mutex>
+#include <semaphore>
+#include <thread>
 
 #include "kernels/cuda/fused/compiler.h"
 #include "kernels/cuda/fused/source.h"
 #include "kernels/cuda/support/launch.h"
+#include "onnx_passes/ir/error.h"
 
 namespace onnx_train::cuda {
 
-CompiledKernel::CompiledKernel(const std::string& text) {
-  const std::string image = compile_kernel(text);
-  check(cudaLibraryLoadData(&library_, image.data(), nullptr, nullptr, 0, nullptr, nullptr, 0), "cudaLibraryLoadData");
-  const cudaError_t found = cudaLibraryGetKernel(&kernel_, library_, kFusedKernel);
-  if (found != cudaSuccess) cudaLibraryUnload(library_);
-  check(found, "cudaLibraryGetKernel");
+namespace {
+
+std::string architecture() {
+  int device = 0, major = 0, minor = 0;
+  check(cudaGetDevice(&device), "cudaGetDevice");
+  check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "cudaDeviceGetAttribute");
+  check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device), "cudaDeviceGetAttribute");
+  return concat("sm_", major, minor);
 }
 
-CompiledKernel::~CompiledKernel() { cudaLibraryUnload(library_); }
+// As many texts are compiled at once as there are processors.
+std::string compile_in_turn(const std::string& text, const std::string& target) {
+  static std::counting_semaphore<> turns(std::max(1u, std::thread::hardware_concurrency()));
+  turns.acquire();
+  const std::unique_ptr<decltype(turns), void (*)(decltype(turns)*)> turn(&turns, [](auto* all) { all->release(); });
+  return compile_kernel(text, target);
+}
+
+}  // namespace
+
+CompiledKernel::CompiledKernel(const std::string& text)
+    : image_(std::async(compile_in_turn, text, architecture()).share()) {}
+
+CompiledKernel::~CompiledKernel() {
+  if (library_) cudaLibraryUnload(library_);
+}
+
+void CompiledKernel::load() const {
+  cudaLibrary_t library = nullptr;
+  check(cudaLibraryLoadData(&library, image_.get().data(), nullptr, nullptr, 0, nullptr, nullptr, 0),
+        "cudaLibraryLoadData");
+  const cudaError_t found = cudaLibraryGetKernel(&kernel_, library, kFusedKernel);
+  if (found != cudaSuccess) cudaLibraryUnload(library);
+  check(found, "cudaLibraryGetKernel");
+  library_ = library;
+}
 
 void CompiledKernel::run(const Launch& launch, int64_t threads, void** arguments) const {
+  std::call_once(loads_, [this] { load(); });
   const cudaLaunchConfig_t config = {blocks_for(threads), kThreads, 0, stream_of(launch), nullptr, 0};
   check(cudaLaunchKernelExC(&config, kernel_, arguments), kFusedKernel);
 }

@@ -17,7 +17,7 @@ DeviceMemory::~DeviceMemory() { cudaFree(data_); }
 PinnedMemory::PinnedMemory(size_t bytes) { check(cudaMallocHost(&data_, bytes), "cudaMallocHost"); }
 PinnedMemory::~PinnedMemory() { cudaFreeHost(data_); }
 
-Event::Event() { check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "cudaEventCreate"); }
+Event::Event(unsigned flags) { check(cudaEventCreateWithFlags(&event_, flags), "cudaEventCreate"); }
 Event::~Event() {
   if (event_) cudaEventDestroy(event_);
 }

@@ -36,7 +36,8 @@ class PinnedMemory {
 
 class Event {
  public:
-  Event();
+  // Without cudaEventDisableTiming, the time between two can be read.
+  explicit Event(unsigned flags = cudaEventDisableTiming);
   ~Event();
   Event(Event&& other) noexcept : event_(std::exchange(other.event_, nullptr)) {}
   Event& operator=(Event&& other) noexcept {

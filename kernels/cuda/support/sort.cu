@@ -1,6 +1,7 @@
 // A radix sort, the lowest digit first (Knuth, "The Art of Computer Programming", volume 3, 5.2.5). Each pass counts
 // the digits of each block's part of the keys, adds up these counts, and moves keys to their places; a warp finds its
-// lanes of equal digits by a collective, so that the order is stable without atomic operations.
+// lanes of equal digits by a collective, so that the order is stable without atomic operations. Keys of one block need
+// one launch a pass.
 #include "kernels/cuda/support/sort.h"
 
 #include <utility>
@@ -84,15 +85,13 @@ __device__ void for_each_key(int64_t n, int shift, const uint64_t* keys, const F
   }
 }
 
+// A single block counts for itself: it gets no counts.
 __global__ void move_keys(int64_t n, int shift, const uint64_t* keys, const int64_t* places, const int64_t* counts,
                           const int64_t* totals, uint64_t* sorted_keys, int64_t* sorted_places) {
   GPU_SHARED(scratch, int64_t[kWarps]);
   GPU_SHARED(first_of, int64_t[kDigits]);         // the first place of the block's keys with a digit
   GPU_SHARED(before, unsigned[kWarps][kDigits]);  // keys with that digit in the warps before, then also those moved
   const int thread = static_cast<int>(threadIdx.x), lane = thread % gpu::kWarpSize, warp = thread / gpu::kWarpSize;
-  int64_t total;
-  first_of[thread] =
-      sum_before(totals[thread], scratch, &total) + counts[int64_t{threadIdx.x} * gridDim.x + blockIdx.x];
   for (int w = 0; w < kWarps; ++w) before[w][thread] = 0;
   __syncthreads();
   const unsigned lanes_before = (1u << lane) - 1;
@@ -106,6 +105,9 @@ __global__ void move_keys(int64_t n, int shift, const uint64_t* keys, const int6
     before[w][thread] = sum;
     sum += count;
   }
+  int64_t total;
+  first_of[thread] = sum_before(counts ? totals[thread] : sum, scratch, &total);
+  if (counts) first_of[thread] += counts[int64_t{threadIdx.x} * gridDim.x + blockIdx.x];
   __syncthreads();
   for_each_key(n, shift, keys, [&](int64_t i, uint64_t key, unsigned digit, unsigned equal) {
     if (digit != kNoDigit) {
@@ -132,13 +134,16 @@ Sort::Result Sort::run(const Launch& launch, uint64_t* keys, void* workspace, in
   auto* const numbers = static_cast<int64_t*>(workspace);
   Result from{keys, places}, to{reinterpret_cast<uint64_t*>(numbers), numbers + count_};
   int64_t* const spare_places = numbers + 2 * count_;
-  int64_t *const counts = numbers + 3 * count_, *const totals = counts + kDigits * blocks_;
+  int64_t* const counts = blocks_ > 1 ? numbers + 3 * count_ : nullptr;
+  int64_t* const totals = numbers + 3 * count_ + kDigits * blocks_;
   if (count_ == 0) return {keys, spare_places};
   const auto blocks = static_cast<unsigned>(blocks_);
   for (int pass = 0; pass < passes_; ++pass) {
     const int shift = pass * kDigitBits;
-    enqueue(launch, "count_digits", count_digits, blocks, kThreads, 0, count_, shift, from.keys, counts);
-    enqueue(launch, "add_counts", add_counts, kDigits, kThreads, 0, blocks_, counts, totals);
+    if (counts) {
+      enqueue(launch, "count_digits", count_digits, blocks, kThreads, 0, count_, shift, from.keys, counts);
+      enqueue(launch, "add_counts", add_counts, kDigits, kThreads, 0, blocks_, counts, totals);
+    }
     enqueue(launch, "move_keys", move_keys, blocks, kThreads, 0, count_, shift, from.keys, from.places, counts, totals,
             to.keys, to.places);
     std::swap(from, to);

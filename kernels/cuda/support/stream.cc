@@ -129,4 +129,28 @@ std::unique_ptr<Recording> CudaStream::record(const std::function<void()>& enque
   return recording;
 }
 
+std::vector<double> CudaStream::time(size_t count, const std::function<void(size_t)>& enqueue) {
+  std::vector<Event> events;
+  for (size_t i = 0; i <= count; ++i) events.emplace_back(cudaEventDefault);
+  const auto mark_in_graph = [&](size_t i) {
+    check(cudaEventRecordWithFlags(events[i].get(), handle_, cudaEventRecordExternal), "cudaEventRecordWithFlags");
+  };
+  const std::unique_ptr<Recording> recording = record([&] {
+    mark_in_graph(0);
+    for (size_t i = 0; i < count; ++i) {
+      enqueue(i);
+      mark_in_graph(i + 1);
+    }
+  });
+  recording->replay();
+  synchronize();
+  std::vector<double> ends;
+  for (size_t i = 1; i <= count; ++i) {
+    float milliseconds = 0;
+    check(cudaEventElapsedTime(&milliseconds, events[0].get(), events[i].get()), "cudaEventElapsedTime");
+    ends.push_back(milliseconds);
+  }
+  return ends;
+}
+
 }  // namespace onnx_train::cuda
