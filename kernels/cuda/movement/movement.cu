@@ -2,10 +2,12 @@
 #include "kernels/geometry/boxes.h"
 
 #include <cstdlib>
+#include <map>
 
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/support/indexing.h"
 #include "kernels/cuda/support/launch.h"
+#include "kernels/cuda/support/tensor_list.h"
 
 namespace onnx_train::cuda {
 namespace {
@@ -139,31 +141,127 @@ RunBox run_box(const Box& box) {
   }
 }
 
-struct Move {
-  RunBox run;
+// ---- Rows: boxes of up to two axes with the inner one contiguous, as the parts of a Concat and of a Split are. Those of
+// a node are copied together: most have many small ones.
+
+constexpr int kMostRows = 56;  // boxes of a launch: they are its parameters
+
+struct Rows {
+  const void* from;
+  void* to;
+  int64_t size, first_block;  // in units, as the strides are
+  Divider row;
+  int64_t from_stride, to_stride;
+};
+
+using ManyRows = TensorList<Rows, kMostRows>;
+static_assert(sizeof(ManyRows) <= 4096 - 256);  // of parameters
+
+template <typename T>
+__global__ void copy_many_rows(ManyRows boxes) {
+  int64_t begin = 0;
+  const Rows& box = boxes.of_block(&begin);
+  const int64_t end = begin + kOfBlock < box.size ? begin + kOfBlock : box.size;
+  for (int64_t i = begin + threadIdx.x; i < end; i += kThreads) {
+    const int64_t row = box.row.quotient(i), unit = i - row * box.row.divisor();
+    static_cast<T*>(box.to)[row * box.to_stride + unit] = static_cast<const T*>(box.from)[row * box.from_stride + unit];
+  }
+}
+
+bool is_rows(const Box& box) {
+  return box.axes.size() <= 2 && (box.axes.empty() || (box.axes.back().from == 1 && box.axes.back().to == 1));
+}
+
+Rows rows_of(const Box& box) {
+  const bool has_rows = box.axes.size() == 2;
+  return {nullptr,
+          nullptr,
+          box.size(),
+          0,
+          Divider(box.axes.empty() ? 1 : box.axes.back().size),
+          has_rows ? box.axes[0].from : 0,
+          has_rows ? box.axes[0].to : 0};
+}
+
+void run_rows(const Launch& launch, size_t bytes, const ManyRows& boxes) {
+  const auto run_as = [&]<typename T>(T) {
+    enqueue(launch, "copy_many_rows", copy_many_rows<T>, static_cast<unsigned>(boxes.blocks), kThreads, 0, boxes);
+  };
+  switch (bytes) {
+    case 1: return run_as(uint8_t{});
+    case 2: return run_as(uint16_t{});
+    case 4: return run_as(uint32_t{});
+    case 8: return run_as(uint2{});
+    default: return run_as(uint4{});
+  }
+}
+
+// ---- A node
+
+// Where a box lies.
+struct Place {
   int input, output;
   int64_t from, to;  // in bytes
+
+  // False if the output is absent, or if the memory plan has placed the input there already.
+  bool find(const Launch& launch, const char** source, char** destination) const {
+    if (!launch.outputs[output]) return false;
+    *source = launch.in<char>(input) + from;
+    *destination = launch.out<char>(output) + to;
+    return *source != *destination;
+  }
 };
+
+template <typename T>
+struct Placed {
+  T box;
+  Place place;
+};
+
+void run_many_rows(const Launch& launch, size_t bytes, const std::vector<Placed<Rows>>& all) {
+  ManyRows boxes = {};
+  const auto flush = [&] {
+    if (boxes.count > 0) run_rows(launch, bytes, boxes);
+    boxes = {};
+  };
+  for (const auto& [rows, place] : all) {
+    const char* from = nullptr;
+    char* to = nullptr;
+    if (!place.find(launch, &from, &to)) continue;
+    if (boxes.count == kMostRows) flush();
+    Rows box = rows;
+    box.from = from;
+    box.to = to;
+    boxes.add(box);
+  }
+  flush();
+}
 
 Prepared prepare_movement(const NodeSpec& spec, const Movement& movement) {
   const size_t bytes = size_of(spec.in_type(0));
-  std::vector<Move> moves;
+  std::vector<Placed<RunBox>> boxes;
+  std::map<size_t, std::vector<Placed<Rows>>> rows;  // by bytes of a unit
   for (const BoxCopy& copy : movement.copies) {
     const Box box = widened({merge_axes(copy.axes), copy.from, copy.to, bytes});
     if (box.size() == 0) continue;
     const auto unit = static_cast<int64_t>(box.bytes);
-    moves.push_back({run_box(box), copy.input, copy.output, box.from * unit, box.to * unit});
+    const Place place{copy.input, copy.output, box.from * unit, box.to * unit};
+    if (movement.copies.size() > 1 && is_rows(box)) {
+      rows[box.bytes].push_back({rows_of(box), place});
+    } else {
+      boxes.push_back({run_box(box), place});
+    }
   }
   const size_t zeros = movement.zeros_first ? static_cast<size_t>(spec.out_size()) * bytes : 0;
   Prepared prepared;
-  prepared.run = [moves = std::move(moves), zeros](const Launch& launch) {
+  prepared.run = [boxes = std::move(boxes), rows = std::move(rows), zeros](const Launch& launch) {
     if (zeros > 0) check(cudaMemsetAsync(launch.outputs[0], 0, zeros, stream_of(launch)), "cudaMemsetAsync");
-    for (const Move& move : moves) {
-      if (!launch.outputs[move.output]) continue;
-      const char* from = launch.in<char>(move.input) + move.from;
-      char* to = launch.out<char>(move.output) + move.to;
-      if (from != to) move.run(launch, from, to);  // equal if the memory plan has placed the input there already
+    for (const auto& [run, place] : boxes) {
+      const char* from = nullptr;
+      char* to = nullptr;
+      if (place.find(launch, &from, &to)) run(launch, from, to);
     }
+    for (const auto& [unit, all] : rows) run_many_rows(launch, unit, all);
   };
   return prepared;
 }
