@@ -28,14 +28,31 @@ class CudaDevice : public Device {
   CudaDevice()
       : kernels_({
             cuda::cudnn_attention_kernels(),  // precede ours
-            cuda::cudnn_product_kernels(),   cuda::attention_kernels(),         cuda::convolution_kernels(),
-            cuda::elementwise_kernels(),     cuda::extremum_kernels(),          cuda::fused_kernels(),
-            cuda::gather_kernels(),          cuda::generator_kernels(),         cuda::loss_kernels(),
-            cuda::movement_kernels(),        cuda::optimizer_kernels(),         cuda::pad_trilu_reverse_kernels(),
-            cuda::normalization_kernels(),   cuda::pooling_kernels(),           cuda::product_kernels(),
-            cuda::random_kernels(),          cuda::recurrent_kernels(),         cuda::reduction_kernels(),
-            cuda::resampling_kernels(),      cuda::row_normalization_kernels(), cuda::scan_kernels(),
-            cuda::scatter_kernels(),         cuda::softmax_kernels(),           cuda::sparse_update_kernels(),
+            cuda::cudnn_product_kernels(),
+            cuda::attention_kernels(),
+            cuda::convolution_kernels(),
+            cuda::elementwise_kernels(),
+            cuda::extremum_kernels(),
+            cuda::fused_kernels(),
+            cuda::gather_kernels(),
+            cuda::generator_kernels(),
+            cuda::lookup_kernels(),
+            cuda::loss_kernels(),
+            cuda::movement_kernels(),
+            cuda::optimizer_kernels(),
+            cuda::pad_trilu_reverse_kernels(),
+            cuda::normalization_kernels(),
+            cuda::pooling_kernels(),
+            cuda::product_kernels(),
+            cuda::random_kernels(),
+            cuda::recurrent_kernels(),
+            cuda::reduction_kernels(),
+            cuda::resampling_kernels(),
+            cuda::row_normalization_kernels(),
+            cuda::scan_kernels(),
+            cuda::scatter_kernels(),
+            cuda::softmax_kernels(),
+            cuda::sparse_update_kernels(),
             cuda::top_k_kernels(),
         }) {
     int count = 0;
@@ -99,6 +116,7 @@ class CudaDevice : public Device {
     passes.push_back({"simplify_masks", [](Model& model) { return simplify_masks(model, /*makes_finite=*/true); }});
     passes.push_back({"add_gather_gradients", add_gather_gradients});
     passes.push_back({"sparse_updates", sparse_updates});
+    passes.push_back({"merge_lookup_gradients", [this](Model& model) { return merge_lookup_gradients(model, *this); }});
     passes.push_back({"move_bfloat16", move_bfloat16});
     passes.push_back({"bfloat16_products", [this](Model& model) { return bfloat16_products(model, *this); }});
     passes.push_back({"widen_at_readers", widen_at_readers});
@@ -115,6 +133,7 @@ class CudaDevice : public Device {
     passes.push_back({"batch_weight_gradients", [this, memory = options.memory](Model& model) {
                         return batch_weight_gradients(model, *this, memory);
                       }});
+    passes.push_back({"merge_lookups", merge_lookups});
     passes.push_back({"merge_casts", merge_casts});
     passes.push_back({"fuse_elementwise", [](Model& model) { return fuse_elementwise(model, cuda::can_fuse); }});
     const auto may_reject = [this](const Node& node) { return may_reject_data(*this, node); };

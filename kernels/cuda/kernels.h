@@ -20,6 +20,7 @@ std::vector<Kernel> recurrent_kernels();
 std::vector<Kernel> reduction_kernels();
 std::vector<Kernel> scatter_kernels();
 std::vector<Kernel> generator_kernels();
+std::vector<Kernel> lookup_kernels();
 std::vector<Kernel> pad_trilu_reverse_kernels();
 std::vector<Kernel> resampling_kernels();
 std::vector<Kernel> scan_kernels();

@@ -138,6 +138,13 @@ bool fuse_losses(Model& model, const Device& device);
 // twice the peak, they stay apart. Runs after the passes that change products.
 bool batch_weight_gradients(Model& model, const Device& device, size_t memory);
 
+// The gradients of lookups in many tables, which are small, become one GatherGrad, whose result is split. Runs after
+// the passes that replace a GatherGrad.
+bool merge_lookup_gradients(Model& model, const Device& device);
+
+// Lookups in many tables that may stand together become one call of a function Gathers. Runs after narrow_storage.
+bool merge_lookups(Model& model);
+
 // Merges the Casts to 16 bits of weights and inputs into one call of a function Casts, before all other nodes, and
 // Casts to float32 that may stand together, as those of 16-bit gradients before the updates, into another.
 bool merge_casts(Model& model);

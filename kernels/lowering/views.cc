@@ -115,10 +115,14 @@ class Finder {
     const std::vector<size_t> offsets = piece_offsets(node);
     const Place whole = views_.place(node.input(0));
     if (is_read_after_update(*whole.memory)) return;
+    std::vector<Piece> pieces;
     for (size_t i = 0; i < offsets.size(); ++i) {
       const Value* piece = node.outputs()[i];
-      if (offsets[i] % alignment_ == 0 && !is_callers_.contains(piece)) merge({{piece, offsets[i]}}, whole);
+      if (offsets[i] % alignment_ == 0 && !is_callers_.contains(piece)) pieces.push_back({piece, offsets[i]});
     }
+    // All of them need less memory than some, which keep the whole alive beside copies of the others.
+    if (pieces.empty() || merge(pieces, whole)) return;
+    for (const Piece& piece : pieces) merge({piece}, whole);
   }
 
   // Whether a reader of the state comes after the node that computes its next value: a view would prevent the update in
@@ -143,8 +147,8 @@ class Finder {
     if (!pieces.empty()) merge(pieces, whole);
   }
 
-  // Places the pieces in the memory of the whole if that does not increase the peak.
-  void merge(const std::vector<Piece>& pieces, const Place& whole) {
+  // Places the pieces in the memory of the whole if that does not increase the peak. Returns whether it did.
+  bool merge(const std::vector<Piece>& pieces, const Place& whole) {
     Memory& memory = memory_of(whole.memory);
     Memory merged = memory;
     for (const Piece& piece : pieces) {
@@ -161,10 +165,11 @@ class Finder {
     exchange(1);
     if (usage_.most(merged.first, merged.last) > most_) {
       exchange(-1);
-      return;
+      return false;
     }
     memory = merged;
     for (const Piece& piece : pieces) places_[piece.value] = {whole.memory, whole.offset + piece.offset};
+    return true;
   }
 
   Memory& memory_of(const Value* value) { return memories_[lives_.index.at(value)]; }

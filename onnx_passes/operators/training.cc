@@ -42,6 +42,7 @@ std::vector<Operator> training_operators() {
        kOne},
       {"Updates", "x*:any -> y*:any", kDomain},  // the kernel reads the calls in its body
       {"Casts", "x*:any -> y*:any", kDomain},    // so do these
+      {"Gathers", "x*:any -> y*:any", kDomain},
       {"Fused", "x*:any -> y*:any", kDomain},
       Operator{"Dropout", kDropout, kDomain, kOne}.narrow({0}, {0}).in_precision(PrecisionRole::kActivation),
       {"RandomUniform", kDraw, kDomain, kOne},

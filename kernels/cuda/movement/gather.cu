@@ -2,10 +2,10 @@
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/movement/copy_rows.h"
 #include "kernels/cuda/movement/element_lines.h"
+#include "kernels/cuda/movement/row_units.h"
 #include "kernels/cuda/support/device_table.h"
 #include "kernels/cuda/support/indexing.h"
 #include "kernels/cuda/support/indices.h"
-#include "kernels/cuda/support/pack.h"
 #include "kernels/cuda/support/stored.h"
 #include "kernels/dispatch.h"
 #include "kernels/geometry/scans.h"
@@ -13,15 +13,6 @@
 
 namespace onnx_train::cuda {
 namespace {
-
-template <typename T>
-__device__ void copy_unit(const T& from, T* to) {
-  *to = from;
-}
-template <typename S, int kCount>
-__device__ void copy_unit(const Pack<float, kCount>& from, Pack<S, kCount>* to) {
-  for (int i = 0; i < kCount; ++i) to->at[i] = math::convert<S>(from.at[i]);
-}
 
 // One unit of a row per thread, as it is or rounded to 16 bits. `part` is the distance of the parts of `from`, in
 // units.
@@ -45,11 +36,10 @@ void copy_rows_as(const Launch& launch, const RowCopy& copy, const int64_t* rows
 // The same rows of float32, rounded to S: of an embedding that mixed precision looks up.
 template <typename S>
 void round_rows(const Launch& launch, const RowCopy& copy, const int64_t* rows, const void* from, void* to) {
-  constexpr int kWidest = kVectorBytes / sizeof(float);
   if (copy.outer * copy.count * copy.row_bytes == 0) return;
-  if (copy.row_bytes % kVectorBytes == 0)
-    return copy_rows_as<Pack<float, kWidest>, Pack<S, kWidest>>(launch, copy, rows, from, to);
-  copy_rows_as<Pack<float, 1>, Pack<S, 1>>(launch, copy, rows, from, to);
+  dispatch_rounded_unit<S>(copy.row_bytes, [&]<typename From, typename To>(From, To) {
+    copy_rows_as<From, To>(launch, copy, rows, from, to);
+  });
 }
 
 // ---- Gather, GatherND
@@ -143,11 +133,7 @@ Prepared prepare_compress(const NodeSpec& spec) {
 
 void copy_rows(const Launch& launch, const RowCopy& copy, const int64_t* rows, const void* from, void* to) {
   if (copy.outer * copy.count * copy.row_bytes == 0) return;
-  if (copy.row_bytes % 16 == 0) return copy_rows_as<uint4>(launch, copy, rows, from, to);
-  if (copy.row_bytes % 8 == 0) return copy_rows_as<uint64_t>(launch, copy, rows, from, to);
-  if (copy.row_bytes % 4 == 0) return copy_rows_as<uint32_t>(launch, copy, rows, from, to);
-  if (copy.row_bytes % 2 == 0) return copy_rows_as<uint16_t>(launch, copy, rows, from, to);
-  copy_rows_as<uint8_t>(launch, copy, rows, from, to);
+  dispatch_unit(copy.row_bytes, [&]<typename T>(T) { copy_rows_as<T>(launch, copy, rows, from, to); });
 }
 
 std::vector<Kernel> gather_kernels() {

@@ -5,6 +5,7 @@
 #include <map>
 
 #include "kernels/cuda/kernels.h"
+#include "kernels/cuda/movement/row_units.h"
 #include "kernels/cuda/support/indexing.h"
 #include "kernels/cuda/support/launch.h"
 #include "kernels/cuda/support/tensor_list.h"
@@ -132,17 +133,13 @@ RunBox run_as(const Box& box) {
 }
 
 RunBox run_box(const Box& box) {
-  switch (box.bytes) {
-    case 1: return run_as<uint8_t>(box);
-    case 2: return run_as<uint16_t>(box);
-    case 4: return run_as<uint32_t>(box);
-    case 8: return run_as<uint2>(box);
-    default: return run_as<uint4>(box);
-  }
+  RunBox run;
+  dispatch_unit(static_cast<int64_t>(box.bytes), [&]<typename T>(T) { run = run_as<T>(box); });
+  return run;
 }
 
-// ---- Rows: boxes of up to two axes with the inner one contiguous, as the parts of a Concat and of a Split are. Those of
-// a node are copied together: most have many small ones.
+// ---- Rows: boxes of up to two axes with the inner one contiguous, as the parts of a Concat and of a Split are. Those
+// of a node are copied together: most have many small ones.
 
 constexpr int kMostRows = 56;  // boxes of a launch: they are its parameters
 
@@ -184,16 +181,9 @@ Rows rows_of(const Box& box) {
 }
 
 void run_rows(const Launch& launch, size_t bytes, const ManyRows& boxes) {
-  const auto run_as = [&]<typename T>(T) {
+  dispatch_unit(static_cast<int64_t>(bytes), [&]<typename T>(T) {
     enqueue(launch, "copy_many_rows", copy_many_rows<T>, static_cast<unsigned>(boxes.blocks), kThreads, 0, boxes);
-  };
-  switch (bytes) {
-    case 1: return run_as(uint8_t{});
-    case 2: return run_as(uint16_t{});
-    case 4: return run_as(uint32_t{});
-    case 8: return run_as(uint2{});
-    default: return run_as(uint4{});
-  }
+  });
 }
 
 // ---- A node

@@ -1,6 +1,7 @@
 #include "kernels/cuda/movement/sorted_rows.h"
 
 #include "kernels/cuda/movement/combine_rows.h"
+#include "kernels/cuda/movement/row_units.h"
 #include "kernels/dispatch.h"
 #include "onnx_passes/ir/tensor.h"
 
@@ -28,11 +29,7 @@ void write_last_as(const Launch& launch, const RowScatter& rows, int64_t bytes, 
 
 void write_last_rows(const Launch& launch, const RowScatter& rows, int64_t bytes, const Sort::Result& sorted,
                      const Fault* guard, const void* from, void* to) {
-  if (bytes % 16 == 0) return write_last_as<uint4>(launch, rows, bytes, sorted, guard, from, to);
-  if (bytes % 8 == 0) return write_last_as<uint64_t>(launch, rows, bytes, sorted, guard, from, to);
-  if (bytes % 4 == 0) return write_last_as<uint32_t>(launch, rows, bytes, sorted, guard, from, to);
-  if (bytes % 2 == 0) return write_last_as<uint16_t>(launch, rows, bytes, sorted, guard, from, to);
-  write_last_as<uint8_t>(launch, rows, bytes, sorted, guard, from, to);
+  dispatch_unit(bytes, [&]<typename T>(T) { write_last_as<T>(launch, rows, bytes, sorted, guard, from, to); });
 }
 
 // places[p] of each key, as CoalescedRows describes it.
