@@ -133,8 +133,8 @@ class CudaDevice : public Device {
     passes.push_back({"batch_weight_gradients", [this, memory = options.memory](Model& model) {
                         return batch_weight_gradients(model, *this, memory);
                       }});
-    passes.push_back({"merge_lookups", merge_lookups});
     passes.push_back({"merge_casts", merge_casts});
+    passes.push_back({"merge_lookups", merge_lookups});
     passes.push_back({"fuse_elementwise", [](Model& model) { return fuse_elementwise(model, cuda::can_fuse); }});
     const auto may_reject = [this](const Node& node) { return may_reject_data(*this, node); };
     passes.push_back({"update_early", [=](Model& model) { return update_early(model, may_reject, kEarlyUpdate); }});

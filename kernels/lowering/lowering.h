@@ -142,12 +142,13 @@ bool batch_weight_gradients(Model& model, const Device& device, size_t memory);
 // the passes that replace a GatherGrad.
 bool merge_lookup_gradients(Model& model, const Device& device);
 
-// Lookups in many tables that may stand together become one call of a function Gathers. Runs after narrow_storage.
-bool merge_lookups(Model& model);
-
 // Merges the Casts to 16 bits of weights and inputs into one call of a function Casts, before all other nodes, and
 // Casts to float32 that may stand together, as those of 16-bit gradients before the updates, into another.
 bool merge_casts(Model& model);
+
+// Lookups in many tables that may stand together become one call of a function Gathers. Runs after merge_casts, whose
+// casts stand between them before.
+bool merge_lookups(Model& model);
 
 // The same for LSTM, GRU and RNN, forward and backward, whose operands mixed precision has rounded: their products read
 // bfloat16 operands and sum in another order.

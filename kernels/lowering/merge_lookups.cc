@@ -1,6 +1,7 @@
 // The lookups in many tables, as in the embeddings of a recommendation model, become one node, and so do their
 // gradients: a table is small beside the launches that its lookup needs, above all those that sort its indices.
 #include <algorithm>
+#include <optional>
 #include <vector>
 
 #include "kernels/device.h"
@@ -8,7 +9,6 @@
 #include "kernels/lowering/lifetimes.h"
 #include "kernels/lowering/lowering.h"
 #include "kernels/lowering/outline.h"
-#include "kernels/lowering/pieces.h"
 #include "kernels/lowering/products.h"
 #include "kernels/lowering/side_by_side.h"
 #include "onnx_passes/ir/error.h"
@@ -58,15 +58,36 @@ CastTensor before_casts(Value* value) {
   return found;
 }
 
-// The tensors as the rows of one: [tensors, elements].
-Var stack(Builder& b, const std::vector<Value*>& tensors) {
+// The tensors as the rows of one, [tensors, elements], where they are neighbouring pieces of a Split: a part of its
+// input, transposed unless the pieces are contiguous.
+std::optional<Var> stack_of_pieces(Builder& b, const std::vector<Value*>& tensors) {
   const auto count = std::ssize(tensors);
-  const int64_t size = num_elements(tensors[0]->type().shape());
   Node* const split = tensors[0]->producer();
-  if (split && split->is("Split") && !piece_offsets(*split).empty() && split->outputs() == tensors)
-    return with_shape(b.var(split->input(0)), {count, size});
+  if (!split || !split->is("Split")) return std::nullopt;
+  const std::vector<Value*>& pieces = split->outputs();
+  const auto first = std::find(pieces.begin(), pieces.end(), tensors[0]);
+  if (pieces.end() - first < count || !std::equal(tensors.begin(), tensors.end(), first)) return std::nullopt;
+  const Shape shape = tensors[0]->type().shape();
+  const auto rank = std::ssize(shape);
+  const int64_t axis = split->attr("axis", 0) + (split->attr("axis", 0) < 0 ? rank : 0);
+  const auto size_of_piece = [=](const Value* piece) { return piece->type().shape()[static_cast<size_t>(axis)]; };
+  const int64_t size = size_of_piece(tensors[0]);
+  if (std::any_of(tensors.begin(), tensors.end(), [&](const Value* t) { return size_of_piece(t) != size; }))
+    return std::nullopt;
+  int64_t begin = 0;
+  for (auto piece = pieces.begin(); piece != first; ++piece) begin += size_of_piece(*piece);
+  const int64_t outer = num_elements(Shape(shape.begin(), shape.begin() + axis)), inner = num_elements(shape) / outer;
+  const Var whole = b.var(split->input(0));
+  const Var part = std::ssize(pieces) == count ? whole : slice(whole, begin, begin + count * size, axis);
+  if (outer == 1) return with_shape(part, {count, inner});
+  const Var by_piece = b.op("Transpose", {with_shape(part, {outer, count, inner})}, {{"perm", Shape{1, 0, 2}}});
+  return with_shape(by_piece, {count, outer * inner});
+}
+
+Var stack(Builder& b, const std::vector<Value*>& tensors) {
+  if (const std::optional<Var> stacked = stack_of_pieces(b, tensors)) return *stacked;
   std::vector<Var> rows;
-  for (Value* tensor : tensors) rows.push_back(with_shape(b.var(tensor), {1, size}));
+  for (Value* tensor : tensors) rows.push_back(with_shape(b.var(tensor), {1, num_elements(tensor->type().shape())}));
   return concat(rows, int64_t{0});
 }
 
@@ -76,7 +97,8 @@ class MergeGradients {
 
   bool run() {
     bool changed = false;
-    for (const auto& group : side_by_side(graph_, [this](const Node& node) { return key_of(node); })) {
+    for (const auto& group : side_by_side(
+             graph_, [this](const Node& node) { return key_of(node); }, /*moves_readers=*/false)) {
       // As many as may be alive together.
       const size_t most = std::max<size_t>(kMostGradients / bytes_of(*group[0]->output()), 2);
       for (size_t first = 0; first + 1 < group.size(); first += most) {
@@ -176,7 +198,7 @@ class MergeGradients {
 }  // namespace
 
 bool merge_lookups(Model& model) {
-  const auto groups = side_by_side(*model.graph, key_of_lookup);
+  const auto groups = side_by_side(*model.graph, key_of_lookup, /*moves_readers=*/true);
   for (const auto& group : groups) outline(group, "Gathers");
   return !groups.empty();
 }

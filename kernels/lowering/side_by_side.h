@@ -1,4 +1,4 @@
-// Nodes that may run at one place: nothing but views reads a result of one of them before the last. Pure functions.
+// Nodes that may run at one place, since none of them depends on another. Pure functions.
 #pragma once
 
 #include <algorithm>
@@ -23,9 +23,11 @@ inline int first_reader(const Value* value, const Positions& positions) {
 }
 
 // Groups of at least two nodes of `graph` with the same key, in the order of the graph. Nodes with an empty key are in
-// none.
+// none. With `moves_readers`, the caller moves readers behind a group, so that a node may join that comes after them
+// but whose inputs are there before the first of the group.
 inline std::vector<std::vector<Node*>> side_by_side(const Graph& graph,
-                                                    const std::function<std::string(const Node&)>& key_of) {
+                                                    const std::function<std::string(const Node&)>& key_of,
+                                                    bool moves_readers) {
   struct Group {
     std::string key;
     std::vector<Node*> nodes;
@@ -36,17 +38,16 @@ inline std::vector<std::vector<Node*>> side_by_side(const Graph& graph,
   for (Node* node = graph.first(); node; node = node->next()) {
     const std::string key = key_of(*node);
     if (key.empty()) continue;
-    int end = std::numeric_limits<int>::max();
-    for (const Value* result : node->outputs()) end = std::min(end, first_reader(result, positions));
-    const int position = positions.of(node);
-    const auto group =
-        std::find_if(groups.begin(), groups.end(), [&](const Group& g) { return g.key == key && g.end > position; });
-    if (group == groups.end()) {
-      groups.push_back({key, {node}, end});
-    } else {
-      group->nodes.push_back(node);
-      group->end = std::min(group->end, end);
-    }
+    const auto takes = [&](const Group& group) {
+      const auto is_there = [&](const Value* input) { return !input || positions.is_before(input, group.nodes[0]); };
+      const auto& inputs = node->inputs();
+      return group.key == key &&
+             (group.end > positions.of(node) || (moves_readers && std::all_of(inputs.begin(), inputs.end(), is_there)));
+    };
+    auto group = std::find_if(groups.begin(), groups.end(), takes);
+    if (group == groups.end()) group = groups.insert(group, {key, {}, std::numeric_limits<int>::max()});
+    group->nodes.push_back(node);
+    for (const Value* result : node->outputs()) group->end = std::min(group->end, first_reader(result, positions));
   }
   std::vector<std::vector<Node*>> found;
   for (Group& group : groups) {
