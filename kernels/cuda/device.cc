@@ -105,6 +105,7 @@ class CudaDevice : public Device {
     std::vector<Pass> passes = required_lowering(*this);
     // Runs before functions are expanded: without a kernel the two forms could not be told apart afterwards.
     passes.insert(passes.begin() + 2, {"share_recurrent_steps", share_recurrent_steps});
+    passes.push_back({"drop_zero_biases", drop_zero_biases});
     passes.push_back({"split_selections", split_selections});
     passes.push_back({"round_once", round_once});
     passes.push_back(

@@ -56,6 +56,9 @@ bool expand_functions(Model& model, const Device& device);
 // Removes nodes whose outputs are not read, and initializers that are not used.
 bool remove_dead_nodes(Model& model);
 
+// A convolution or Gemm whose bias is constant zeros loses it.
+bool drop_zero_biases(Model& model);
+
 // Replaces the sum of a gradient and a GatherGrad by an addition of the gathered rows.
 bool add_gather_gradients(Model& model);
 

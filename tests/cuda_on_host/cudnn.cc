@@ -158,16 +158,13 @@ cudnnStatus_t execute(cudnnHandle_t, cudnnBackendDescriptor_t plan, cudnnBackend
   int64_t bytes = 0, count = 0;
   REAL(cudnnBackendGetAttribute)(plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &count, &bytes);
   auto* const workspace = reinterpret_cast<char*>(pack.number(CUDNN_ATTR_VARIANT_PACK_WORKSPACE));
-  for (const auto work_of : {cudnn_on_host::convolution_work, cudnn_on_host::composite_work}) {
-    const std::function<void()> work = work_of(graph, addresses);
-    if (!work) continue;
-    const cudaError_t status = gpu_host::enqueue_launch(state().stream, nullptr, [=] {
-      if (bytes > 0) std::memset(workspace, 0xff, static_cast<size_t>(bytes));
-      work();
-    });
-    return status == cudaSuccess ? CUDNN_STATUS_SUCCESS : CUDNN_STATUS_EXECUTION_FAILED;
-  }
-  return CUDNN_STATUS_NOT_SUPPORTED;
+  const std::function<void()> work = cudnn_on_host::composite_work(graph, addresses);
+  if (!work) return CUDNN_STATUS_NOT_SUPPORTED;
+  const cudaError_t status = gpu_host::enqueue_launch(state().stream, nullptr, [=] {
+    if (bytes > 0) std::memset(workspace, 0xff, static_cast<size_t>(bytes));
+    work();
+  });
+  return status == cudaSuccess ? CUDNN_STATUS_SUCCESS : CUDNN_STATUS_EXECUTION_FAILED;
 }
 
 }  // namespace

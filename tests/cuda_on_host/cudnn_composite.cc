@@ -1,5 +1,6 @@
-// Graphs of element-wise operations, products and reductions, one operation after the other in float64. A tensor that
-// is stored nowhere is rounded if the graph says that it has 16 bits: so are the probabilities of an attention.
+// Graphs of convolutions, element-wise operations, products and reductions, one operation after the other in float64. A
+// tensor that is stored nowhere is rounded if the graph says that it has 16 bits: so are the probabilities of an
+// attention.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -14,11 +15,12 @@ namespace {
 using Values = std::vector<double>;  // in row-major order
 
 struct Operation {
-  enum Kind { kElementwise, kProduct, kReduction, kReshape } kind;
+  enum Kind { kElementwise, kProduct, kReduction, kReshape, kConvolution } kind;
   int64_t mode = 0;                // of element-wise operations and reductions
   int64_t axis = 0;                // of GEN_INDEX
   std::vector<HostTensor> inputs;  // x, b, t; dy, x of a gradient; or the two factors
   HostTensor result;
+  decltype(Convolution::run) convolve = nullptr;
 };
 
 using Formula = double (*)(double x, double b, double t);
@@ -136,6 +138,15 @@ class Composite {
                                     {tensor(CUDNN_ATTR_OPERATION_RESHAPE_XDESC)},
                                     tensor(CUDNN_ATTR_OPERATION_RESHAPE_YDESC)});
     }
+    if (const auto convolution = convolution_of(given)) {
+      const auto& [operands, result, run] = *convolution;
+      operation.reset(new Operation{Operation::kConvolution,
+                                    0,
+                                    0,
+                                    {with_address(operands[0], addresses), with_address(operands[1], addresses)},
+                                    with_address(result, addresses),
+                                    run});
+    }
     if (!operation || !is_known(*operation)) return false;
     operations_.push_back(std::move(*operation));
     return true;
@@ -148,18 +159,26 @@ class Composite {
         case Operation::kProduct: write(operation.result, product(operation)); break;
         case Operation::kReduction: write(operation.result, reduction(operation)); break;
         case Operation::kReshape: write(operation.result, reshape(operation)); break;
+        case Operation::kConvolution:
+          write(operation.result, operation.convolve(read(operation.inputs[0]), read(operation.inputs[1])));
+          break;
       }
     }
     values_ = scalars_;
   }
 
  private:
-  // A tensor without an address is stored nowhere; a scalar is read at once.
-  HostTensor make_tensor(const Given& given, const Addresses& addresses) {
-    HostTensor tensor(given);
+  // A tensor without an address is stored nowhere.
+  static HostTensor with_address(HostTensor tensor, const Addresses& addresses) {
     const auto found = addresses.find(tensor.id);
-    if (found == addresses.end()) return tensor;
-    tensor.data = found->second;
+    if (found != addresses.end()) tensor.data = found->second;
+    return tensor;
+  }
+
+  // A scalar is read at once.
+  HostTensor make_tensor(const Given& given, const Addresses& addresses) {
+    HostTensor tensor = with_address(HostTensor(given), addresses);
+    if (!tensor.data) return tensor;
     const auto by_value = given.numbers.find(CUDNN_ATTR_TENSOR_IS_BY_VALUE);
     if (by_value != given.numbers.end() && by_value->second[0]) {
       values_[tensor.id] = scalars_[tensor.id] = tensor.load();

@@ -41,14 +41,18 @@ struct HostConvolution {
     dilation.insert(dilation.begin(), 3 - dilation.size(), 1);
   }
 
-  // The result's elements are sums of the products of the other two's, in float64.
-  void run() const {
+  // The operands, in the order of their names.
+  HostTensor operand(int number) const { return tensors[number + (number >= result ? 1 : 0)]; }
+
+  // The result's elements are sums of the products of the operands', in float64.
+  std::vector<double> run(const std::vector<double>& first, const std::vector<double>& second) const {
     std::vector<double> values[3];
+    int number = 0;
     for (int i = 0; i < 3; ++i) {
       if (i == result) {
         values[i].assign(static_cast<size_t>(tensors[i].elements()), 0);
       } else {
-        values[i] = tensors[i].load();
+        values[i] = number++ == 0 ? first : second;
       }
     }
     double *const x = values[0].data(), *const w = values[1].data(), *const y = values[2].data();
@@ -71,7 +75,7 @@ struct HostConvolution {
           for (int64_t m = 0; m < n; ++m) y[k + m] += x[i + m * step] * w[j];
         });
     }
-    tensors[result].store(values[result]);
+    return values[result];
   }
 
  private:
@@ -124,15 +128,15 @@ struct HostConvolution {
 
 }  // namespace
 
-std::function<void()> convolution_work(const Given& graph, const Addresses& addresses) {
-  const Given& operation = graph.part(CUDNN_ATTR_OPERATIONGRAPH_OPS);
+std::optional<Convolution> convolution_of(const Given& operation) {
   for (const Names& names : kNames) {
     if (!operation.parts.count(names.windows)) continue;
-    HostConvolution convolution(operation, names);
-    for (HostTensor& tensor : convolution.tensors) tensor.data = addresses.at(tensor.id);
-    return [convolution] { convolution.run(); };
+    const HostConvolution convolution(operation, names);
+    return Convolution{{convolution.operand(0), convolution.operand(1)},
+                       convolution.tensors[convolution.result],
+                       [convolution](const auto& first, const auto& second) { return convolution.run(first, second); }};
   }
-  return nullptr;
+  return std::nullopt;
 }
 
 }  // namespace cudnn_on_host

@@ -9,6 +9,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <vector>
 
 namespace cudnn_on_host {
@@ -82,10 +83,17 @@ struct HostTensor {
 // Device or, for scalars, host addresses by the tensors' numbers.
 using Addresses = std::map<int64_t, char*>;
 
-// What executes a graph, or null for one that the host does not have. The functions read descriptors and scalars; the
-// result reads and writes the device's memory.
-std::function<void()> convolution_work(const Given& graph, const Addresses& addresses);
-// Element-wise operations, products and reductions: an attention.
+// A convolution or one of its gradients: the result's elements from those of the operands, in row-major order.
+struct Convolution {
+  HostTensor operands[2], result;
+  std::function<std::vector<double>(const std::vector<double>& first, const std::vector<double>& second)> run;
+};
+
+// Nothing for another operation.
+std::optional<Convolution> convolution_of(const Given& operation);
+
+// What executes a graph, or null for one that the host does not have: of convolutions, element-wise operations,
+// products and reductions. The function reads descriptors and scalars; the result reads and writes the device's memory.
 std::function<void()> composite_work(const Given& graph, const Addresses& addresses);
 
 }  // namespace cudnn_on_host

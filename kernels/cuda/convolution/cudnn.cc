@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "kernels/cuda/convolution/channel_bias.h"
+#include "kernels/cuda/fused/nvrtc.h"
 #include "kernels/cuda/support/conversions.h"
 #include "kernels/cuda/support/cudnn_graph.h"
 #include "kernels/cuda/support/stored.h"
@@ -13,13 +14,14 @@
 namespace onnx_train::cuda {
 namespace {
 
-// The numbers by which a plan knows the node's inputs 0 and 1, and its output.
-enum TensorId : int64_t { kInput0 = 1, kInput1, kOutput };
+// The numbers by which a plan knows the node's inputs 0 and 1, its bias, and its output.
+enum TensorId : int64_t { kInput0 = 1, kInput1, kBias, kOutput };
 
 // A convolution as the library describes it. Equal ones share a plan.
 struct Description {
   Direction direction;
-  DType type;                  // of all tensors
+  DType type;                  // of all tensors but the bias, which is float32
+  bool has_bias;               // which is added before the result is rounded
   bool channels_last;          // of x and y
   bool holds_tf32;             // the operands' values are numbers of TF32, or may be rounded to it
   Sizes x, w, y;               // batch or output channels, channels, spatial axes
@@ -29,14 +31,10 @@ struct Description {
   auto operator<=>(const Description&) const = default;  // NOLINT(modernize-use-nullptr): its 0 is no pointer
 };
 
-// How a node's operands and result are stored for the library. It has no algorithms that read 16 bits and write 32,
-// nor, for this layout, any that round a result to 16 bits after adding a bias. Such a node becomes a convolution of
-// float32: its operands are widened, and TF32, the form in which tensor cores read float32, holds them exactly.
+// How a node's operands and result are stored.
 struct Storage {
   DType in, out;
   bool has_bias, tf32;
-  bool is_widened() const { return is_half(in) && (out != in || has_bias); }
-  DType computed() const { return is_widened() ? DType::kFloat : in; }
 };
 
 Storage storage_of(const NodeSpec& spec, Direction direction) {
@@ -58,12 +56,15 @@ std::optional<int64_t> padding_at_end(const WindowAxis& axis) {
   return std::nullopt;
 }
 
-std::optional<Description> describe(const Convolution& c, Direction direction, const Storage& storage) {
+// With operands and result of `type`.
+std::optional<Description> describe(const Convolution& c, Direction direction, DType type, bool has_bias,
+                                    bool holds_tf32) {
   if (num_elements(c.x) == 0 || num_elements(c.w) == 0 || num_elements(c.y) == 0) return std::nullopt;
   Description d{.direction = direction,
-                .type = storage.computed(),
+                .type = type,
+                .has_bias = has_bias,
                 .channels_last = c.channels_last,
-                .holds_tf32 = is_half(storage.in) || storage.tf32,
+                .holds_tf32 = holds_tf32,
                 .x = {c.x[0], c.x[1]},
                 .w = {c.w[0], c.w[1]},
                 .y = {c.y[0], c.y[1]}};
@@ -95,6 +96,7 @@ class ConvolutionGraph : public CudnnGraph {
     if (!d_.holds_tf32) {
       left_out.insert(left_out.end(), {NumericalNote_t::TENSOR_CORE, NumericalNote_t::DOWN_CONVERT_INPUTS});
     }
+    if (d_.has_bias) return has_nvrtc() && make_plan(handle, left_out);
     // Those that the library compiles when they are first used take a second each.
     return make_plan(handle, left_out, {fe::BehaviorNote_t::RUNTIME_COMPILATION});
   }
@@ -111,8 +113,8 @@ class ConvolutionGraph : public CudnnGraph {
     };
     switch (d_.direction) {
       case Direction::kForward:
-        return write_output(graph_.conv_fprop(tensor(kInput0, d_.x), tensor(kInput1, d_.w),
-                                              windows(fe::graph::Conv_fprop_attributes())),
+        return write_output(with_bias(graph_.conv_fprop(tensor(kInput0, d_.x), tensor(kInput1, d_.w),
+                                                        windows(fe::graph::Conv_fprop_attributes()))),
                             d_.y);
       case Direction::kInputGradient:
         return write_output(graph_.conv_dgrad(tensor(kInput0, d_.y), tensor(kInput1, d_.w),
@@ -123,6 +125,16 @@ class ConvolutionGraph : public CudnnGraph {
                                               windows(fe::graph::Conv_wgrad_attributes())),
                             d_.w);
     }
+  }
+
+  TensorPointer with_bias(const TensorPointer& y) {
+    if (!d_.has_bias) return y;
+    CudnnLayout layout{Sizes(d_.y.size(), 1), Sizes(d_.y.size(), d_.y[1])};
+    layout.sizes[1] = d_.y[1];
+    layout.strides[1] = 1;
+    const TensorPointer bias = operand(kBias, layout);
+    bias->set_data_type(fe::DataType_t::FLOAT);
+    return graph_.pointwise(y, bias, fe::graph::Pointwise_attributes().set_mode(fe::PointwiseMode_t::ADD));
   }
 
   // The strides of d_.x, d_.w or d_.y. A shape lists the channels first, however the tensor is stored.
@@ -138,27 +150,43 @@ class ConvolutionGraph : public CudnnGraph {
   Description d_;
 };
 
-// The graph of a convolution; null if the library has no algorithm.
-const ConvolutionGraph* find_graph(const Convolution& c, Direction direction, const Storage& storage) {
-  const std::optional<Description> description = describe(c, direction, storage);
-  return description ? shared_graph<ConvolutionGraph>(*description) : nullptr;
+// How the library runs a node: null without an algorithm. It has none that read 16 bits and write 32, nor, for images
+// with the channels first, any that round a result to 16 bits after adding a bias. Such a node becomes a convolution of
+// float32: its operands are widened, and TF32, the form in which tensor cores read float32, holds them exactly.
+struct Plan {
+  const ConvolutionGraph* graph = nullptr;
+  bool is_widened = false, adds_bias = false;
+};
+
+Plan find_plan(const Convolution& c, Direction direction, const Storage& storage) {
+  const auto find = [&](DType type, bool has_bias) {
+    const auto description = describe(c, direction, type, has_bias, is_half(storage.in) || storage.tf32);
+    return description ? shared_graph<ConvolutionGraph>(*description) : nullptr;
+  };
+  if (!is_half(storage.in)) return {find(storage.in, false)};
+  if (storage.out == storage.in && !storage.has_bias) return {find(storage.in, false)};
+  if (storage.out == storage.in && c.channels_last) {
+    if (const ConvolutionGraph* const graph = find(storage.in, true)) return {graph, false, true};
+  }
+  return {find(DType::kFloat, false), true};
 }
 
 }  // namespace
 
 bool has_cudnn_plan(const NodeSpec& spec, const Convolution& c, Direction direction) {
-  return find_graph(c, direction, storage_of(spec, direction));
+  return find_plan(c, direction, storage_of(spec, direction)).graph;
 }
 
 bool has_narrow_plans(const Convolution& c, Direction direction, DType narrow) {
   const Storage as_operands{narrow, narrow, false, false}, widened{narrow, DType::kFloat, false, false};
-  return find_graph(c, direction, as_operands) && find_graph(c, direction, widened);
+  return find_plan(c, direction, as_operands).graph && find_plan(c, direction, widened).graph;
 }
 
 Prepared prepare_cudnn(const NodeSpec& spec, const Convolution& c, Direction direction) {
   const Storage storage = storage_of(spec, direction);
-  const ConvolutionGraph* const graph = find_graph(c, direction, storage);
-  const bool widens = storage.is_widened(), narrows = widens && is_half(storage.out);
+  const Plan plan = find_plan(c, direction, storage);
+  const ConvolutionGraph* const graph = plan.graph;
+  const bool widens = plan.is_widened, narrows = widens && is_half(storage.out);
   const int64_t sizes[2] = {spec.in_size(0), spec.in_size(1)};
   WorkspaceParts parts;
   const size_t scratch = parts.add(graph->workspace());
@@ -178,10 +206,11 @@ Prepared prepare_cudnn(const NodeSpec& spec, const Convolution& c, Direction dir
       }
     }
     void* const result = narrows ? workspace + sums : launch.outputs[0];
-    graph->run(launch, label,
-               {{kInput0, const_cast<void*>(inputs[0])}, {kInput1, const_cast<void*>(inputs[1])}, {kOutput, result}},
-               workspace + scratch);
-    if (storage.has_bias) {
+    std::unordered_map<int64_t, void*> addresses = {
+        {kInput0, const_cast<void*>(inputs[0])}, {kInput1, const_cast<void*>(inputs[1])}, {kOutput, result}};
+    if (plan.adds_bias) addresses[kBias] = const_cast<void*>(launch.inputs[2]);
+    graph->run(launch, label, std::move(addresses), workspace + scratch);
+    if (storage.has_bias && !plan.adds_bias) {
       add_channel_bias(launch, shape, static_cast<const float*>(result), launch.in<float>(2), storage.out,
                        launch.outputs[0]);
     }
