@@ -55,7 +55,7 @@ Convolution conv_grad_input(const NodeSpec& spec) {
 
 Convolution conv_grad_weight(const NodeSpec& spec) {
   const Convolution c = convolution(spec, spec.in_shape(0), spec.out_shape(), spec.in_shape(1));
-  if (spec.has_output(1) && (spec.out_shape(1) != Shape{c.w[0]} || spec.out_type(1) != spec.out_type()))
+  if (spec.has_output(1) && spec.out_shape(1) != Shape{c.w[0]})
     fail(spec.node().label(), ": its second output must have one number for each of ", c.w[0], " channels");
   return c;
 }

@@ -8,6 +8,7 @@
 
 #include "kernels/cuda/device.h"
 #include "onnx_passes/functions/functions.h"
+#include "onnx_passes/ir/builder.h"
 #include "onnx_passes/operators/operators.h"
 #include "onnx_passes/passes/mixed_precision.h"
 #include "onnx_passes/passes/passes.h"
@@ -20,9 +21,33 @@
 namespace onnx_train {
 namespace {
 
+// Convolutions with biases, where those of digits_cnn have normalizations.
+Model make_biased_cnn() {
+  Model model;
+  model.context->opsets[""] = 21;
+  Graph& graph = *model.graph;
+  Builder b(&graph);
+  unsigned seed = 0;
+  const auto weight = [&](const char* name, const Shape& shape, double scale) {
+    Tensor tensor = random_tensor(DType::kFloat, shape, ++seed);
+    for (int64_t i = 0; i < tensor.size(); ++i) tensor.set(i, scale * tensor.at(i));
+    return b.var(graph.add_initializer(name, tensor));
+  };
+  const Attrs same = {{"pads", Shape{1, 1, 1, 1}}};
+  Var x = b.var(graph.add_input("image", {DType::kFloat, Dims{16, 1, 8, 8}}));
+  x = b.op("Relu", {b.op("Conv", {x, weight("w1", {16, 1, 3, 3}, 0.5), weight("b1", {16}, 0.1)}, same)});
+  x = b.op("Relu", {b.op("Conv", {x, weight("w2", {32, 16, 3, 3}, 0.1), weight("b2", {32}, 0.1)}, same)});
+  x = b.op("Flatten", {x});
+  x = b.op("Gemm", {x, weight("w3", {32 * 64, 10}, 0.02), weight("b3", {10}, 0.1)});
+  graph.add_output(x.value());
+  graph.rename(x.value(), "logits");
+  return model;
+}
+
 Model training_model(const std::string& network, const std::string& precision, const std::string& loss_scale = "") {
-  Model model = network == "transformer"
-                    ? make_transformer({.blocks = 1, .width = 32, .tokens = kDeviceTestTokens})
+  Model model = network == "transformer" ? make_transformer({.blocks = 1, .width = 32, .tokens = kDeviceTestTokens})
+                : network == "biased_cnn"
+                    ? make_biased_cnn()
                     : load_forward_model(concat(ONNX_TRAIN_SOURCE_DIR, "/models/", network, ".onnx"), "float32");
   BuildOptions options;
   options.precision = parse_precision(precision);
@@ -120,10 +145,11 @@ std::string name_of(const testing::TestParamInfo<Case>& info) {
 
 INSTANTIATE_TEST_SUITE_P(Networks, CudaTraining,
                          testing::Values(Case{"digits_cnn", "gemm-bf16", 2e-4}, Case{"digits_cnn", "bf16", 1e-3},
-                                         Case{"digits_cnn", "fp16", 2e-4}, Case{"transformer", "gemm-bf16", 2e-4},
-                                         Case{"transformer", "bf16", 1e-3}, Case{"transformer", "fp16", 2e-4},
-                                         Case{"transformer", "fp8", 5e-3}, Case{"gpt", "bf16", 1e-3},
-                                         Case{"gpt", "fp16", 2e-4}),
+                                         Case{"digits_cnn", "fp16", 2e-4}, Case{"biased_cnn", "gemm-bf16", 2e-4},
+                                         Case{"biased_cnn", "bf16", 1e-3}, Case{"biased_cnn", "fp16", 2e-4},
+                                         Case{"transformer", "gemm-bf16", 2e-4}, Case{"transformer", "bf16", 1e-3},
+                                         Case{"transformer", "fp16", 2e-4}, Case{"transformer", "fp8", 5e-3},
+                                         Case{"gpt", "bf16", 1e-3}, Case{"gpt", "fp16", 2e-4}),
                          name_of);
 
 }  // namespace
