@@ -14,7 +14,7 @@ namespace onnx_train {
 namespace {
 
 // Weights from one element to some ten thousand, to be shared out among threads in other pieces than their own.
-Model make_model(DType dtype, const std::string& optimizer) {
+Model make_model(DType dtype, const std::string& optimizer, const std::string& loss_scale = "") {
   Model model;
   model.context->opsets[""] = 21;
   Graph& graph = *model.graph;
@@ -31,6 +31,7 @@ Model make_model(DType dtype, const std::string& optimizer) {
   options.loss = "mse";
   options.optimizer = optimizer;
   options.clip_norm = 0.5;
+  options.loss_scale = loss_scale;
   build_training_model(&model, options);
   return model;
 }
@@ -76,6 +77,35 @@ TEST_P(MergeUpdates, EveryBitIsThatOfTheSingleUpdates) {
         expect_equal_states(session, expected);
       }
     }
+  }
+}
+
+// The second step overflows.
+TEST_P(MergeUpdates, WithLossScalingTheirGuardsJoin) {
+  SessionOptions single, merged, swapped;
+  single.plan.lowering.without = {"merge_updates"};
+  swapped.plan.lowering.without = {"update_in_place"};
+  const auto run_steps = [](Session& session) {
+    for (const float label : {1.0f, 1e38f, 2.0f}) {
+      Tensor labels(DType::kFloat, {5, 1});
+      for (int64_t i = 0; i < 5; ++i) labels.set(i, label);
+      session.run("step", {{"x", random_tensor(DType::kFloat, {5, 7}, 8)}, {"labels", labels}});
+    }
+  };
+  Session expected(make_model(DType::kFloat, GetParam(), "dynamic"), single);
+  run_steps(expected);
+  EXPECT_EQ(expected.state().get("state/step").at(0), 2);
+  for (const SessionOptions& options : {merged, swapped}) {
+    Session session(make_model(DType::kFloat, GetParam(), "dynamic"), options);
+    run_steps(session);
+    const Plan& plan = session.plan("step", {{"x", {5, 7}}, {"labels", {5, 1}}});
+    EXPECT_EQ(count(plan, "Updates"), 1);
+    EXPECT_EQ(count(plan, "Sgd") + count(plan, "Adam") + count(plan, "AdamW"), 0);
+    for (const PlanStep& step : plan.steps()) {
+      EXPECT_FALSE(step.node->is("Where") && num_elements(step.node->output()->type().shape()) > 1)
+          << step.node->label();
+    }
+    expect_equal_states(session, expected);
   }
 }
 

@@ -29,6 +29,7 @@ struct Operands {
   const NodeSpec& spec;
   Places inputs, outputs;
   std::map<std::string, double> constants = {};
+  std::map<std::string, const onnx::NodeProto*> guards = {};  // Where(guard, new, old), by the name of the new one
 
   UpdateScalar number(const std::string& name) const {
     const int input = place_of(inputs, name);
@@ -62,12 +63,20 @@ UpdateRule rule_of(const onnx::NodeProto& node, const Operands& operands) {
 int slots_of(const UpdateRule& rule) { return static_cast<int>(rule.parameters.formula); }
 
 void add_update(MultiTensorUpdate* all, const onnx::NodeProto& node, const Operands& operands) {
-  const UpdateRule rule = rule_of(node, operands);
+  UpdateRule rule = rule_of(node, operands);
+  const auto guard_of = [&](const std::string& output) {
+    const auto found = operands.guards.find(output);
+    return found == operands.guards.end() ? nullptr : found->second;
+  };
+  if (const onnx::NodeProto* guard = guard_of(node.output(0))) rule.guard = place_of(operands.inputs, guard->input(0));
   const auto known = std::find(all->rules.begin(), all->rules.end(), rule);
   TensorUpdate update{static_cast<size_t>(known - all->rules.begin()), DType::kFloat, 0};
   if (known == all->rules.end()) all->rules.push_back(rule);
   for (int i = 0; i < 2 + slots_of(rule); ++i) update.inputs[i] = place_of(operands.inputs, node.input(i));
-  for (int i = 0; i < 1 + slots_of(rule); ++i) update.outputs[i] = place_of(operands.outputs, node.output(i));
+  for (int i = 0; i < 1 + slots_of(rule); ++i) {
+    const onnx::NodeProto* guard = guard_of(node.output(i));
+    update.outputs[i] = place_of(operands.outputs, guard ? guard->output(0) : node.output(i));
+  }
   update.dtype = operands.spec.in_type(update.inputs[0]);
   update.size = operands.spec.in_size(update.inputs[0]);
   all->tensors.push_back(update);
@@ -128,8 +137,33 @@ bool is_update_of(const Graph& body, Node* node) {
   return true;
 }
 
-// Whether the body has the form that merge_updates writes: constants, and updates of the call's inputs that produce its
-// outputs.
+// The input that an output of an update replaces.
+Value* replaced(const Node& update, const Value* output) {
+  const auto& outputs = update.outputs();
+  const auto i = std::find(outputs.begin(), outputs.end(), output) - outputs.begin();
+  return update.input(i == 0 ? 0 : static_cast<int>(i) + 1);
+}
+
+// Whether `node` is Where(guard, new, old) for a result of an update and what it replaces, all of whose results have
+// that guard. Sets the type of its output.
+bool is_guard_in(const Graph& body, Node* node) {
+  if (!node->is("Where") || !node->input(1)->producer() || !is_one_update(*node->input(1)->producer())) return false;
+  const Node& update = *node->input(1)->producer();
+  const Value* guard = node->input(0);
+  if (!body.is_input(guard) || guard->dtype() != DType::kBool || num_elements(guard->type().shape()) != 1 ||
+      node->input(2) != replaced(update, node->input(1)))
+    return false;
+  for (const Value* output : update.outputs()) {
+    if (output->uses().size() != 1 || body.is_output(output)) return false;
+    const Node* reader = output->uses()[0].node;
+    if (!reader->is("Where") || reader->input(0) != guard || reader->input(1) != output) return false;
+  }
+  node->output()->set_type(node->input(2)->type());
+  return true;
+}
+
+// Whether the body has the form that merge_updates writes: constants, updates of the call's inputs, and their guards,
+// which produce its outputs.
 bool supports_all(const NodeSpec& spec) {
   const onnx::FunctionProto* body = function_of(spec.node());
   if (!body || body->input_size() != spec.num_inputs() || body->output_size() != spec.num_outputs()) return false;
@@ -143,14 +177,14 @@ bool supports_all(const NodeSpec& spec) {
   for (Node* node = scratch.first(); node; node = node->next()) {
     if (node->is("Constant")) {
       infer_types(node);
-    } else if (!is_one_update(*node) || !is_update_of(scratch, node)) {
+    } else if (!(is_one_update(*node) && is_update_of(scratch, node)) && !is_guard_in(scratch, node)) {
       return false;
     }
   }
   for (int i = 0; i < spec.num_outputs(); ++i) {
     const Value* made = outputs[static_cast<size_t>(i)];
     if (!made || !made->producer() || made->producer()->is("Constant") || !spec.has_output(i)) return false;
-    if (made->type() != spec.node().output(i)->type()) return false;
+    if (made->type() != spec.node().output(i)->type() || !made->uses().empty()) return false;
   }
   return true;
 }
@@ -158,13 +192,13 @@ bool supports_all(const NodeSpec& spec) {
 MultiTensorUpdate describe_all(const NodeSpec& spec) {
   const onnx::FunctionProto& body = *function_of(spec.node());
   Operands operands{spec, places_of(body.input()), places_of(body.output())};
+  for (const onnx::NodeProto& node : body.node()) {
+    if (node.op_type() == "Constant") operands.constants.emplace(node.output(0), number(node, "value"));
+    if (node.op_type() == "Where") operands.guards.emplace(node.input(1), &node);
+  }
   MultiTensorUpdate all;
   for (const onnx::NodeProto& node : body.node()) {
-    if (node.op_type() == "Constant") {
-      operands.constants.emplace(node.output(0), number(node, "value"));
-    } else {
-      add_update(&all, node, operands);
-    }
+    if (node.op_type() != "Constant" && node.op_type() != "Where") add_update(&all, node, operands);
   }
   return all;
 }

@@ -21,6 +21,7 @@ struct UpdateScalar {
 struct UpdateRule {
   math::UpdateParameters parameters;
   UpdateScalar step, rate, scale;
+  int guard = -1;  // an input, one bool: if it is false, weights and slots stay as they were
   bool operator==(const UpdateRule&) const = default;
 };
 

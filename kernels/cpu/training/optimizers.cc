@@ -63,6 +63,16 @@ void update(const TensorUpdate& u, const Launch& launch, const math::UpdateParam
   }
 }
 
+// What stays as it was; outputs may be elsewhere.
+template <typename T>
+void keep(const TensorUpdate& u, const Launch& launch, int64_t begin, int64_t end) {
+  for (int o = 0; o < 3 && u.outputs[o] >= 0; ++o) {
+    const T* const from = launch.in<T>(u.inputs[o == 0 ? 0 : o + 1]);
+    T* const to = launch.out<T>(u.outputs[o]);
+    if (from != to) std::copy(from + begin, from + end, to + begin);
+  }
+}
+
 // ---- All tensors of a node
 
 // Elements per piece. Threads share the pieces of all tensors, numbered tensor after tensor, so their load is equal
@@ -90,8 +100,11 @@ struct Updates {
         const int64_t from = (std::max(begin, first_piece[t]) - first_piece[t]) * kPiece;
         const int64_t to = std::min((end - first_piece[t]) * kPiece, u.size);
         if (from >= to) continue;
+        const UpdateRule& rule = all.rules[u.rule];
+        const bool stays = rule.guard >= 0 && !*launch.in<bool>(rule.guard);
         dispatch_float(u.dtype, [&]<typename T>(T) {
-          update<T>(u, launch, all.rules[u.rule].parameters, coefficients[u.rule], from, to);
+          if (stays) return keep<T>(u, launch, from, to);
+          update<T>(u, launch, rule.parameters, coefficients[u.rule], from, to);
         });
       }
     });

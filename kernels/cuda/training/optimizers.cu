@@ -38,6 +38,7 @@ struct Scalar {
 struct Rule {
   math::UpdateParameters parameters;
   Scalar step, rate, scale;
+  const bool* guard;  // null: none
   __device__ math::Coefficients coefficients() const {
     return math::coefficients_of(parameters, step.value(), rate.value(), scale.value());
   }
@@ -65,6 +66,15 @@ __device__ void update_element(const Tensor& tensor, int64_t i, const math::Upda
   }
 }
 
+// What stays as it was; outputs may be elsewhere.
+template <typename T>
+__device__ void keep_element(const Tensor& tensor, int64_t i) {
+  for (int o = 0; o < 3; ++o) {
+    const void* const from = tensor.in[o == 0 ? 0 : o + 1];
+    if (tensor.out[o] && tensor.out[o] != from) static_cast<T*>(tensor.out[o])[i] = static_cast<const T*>(from)[i];
+  }
+}
+
 template <typename T>
 __global__ void update_tensors(Tensors tensors, Rule rule, const Fault* fault) {
   if (fault->node != 0) return;
@@ -74,8 +84,14 @@ __global__ void update_tensors(Tensors tensors, Rule rule, const Fault* fault) {
   int64_t begin = 0;
   const Tensor& tensor = tensors.of_block(&begin);
   const int64_t end = std::min(begin + kOfBlock, tensor.size);
-  for (int64_t i = begin + threadIdx.x; i < end; i += kThreads)
-    update_element<T>(tensor, i, rule.parameters, coefficients);
+  const bool stays = rule.guard && !*rule.guard;
+  for (int64_t i = begin + threadIdx.x; i < end; i += kThreads) {
+    if (stays) {
+      keep_element<T>(tensor, i);
+    } else {
+      update_element<T>(tensor, i, rule.parameters, coefficients);
+    }
+  }
 }
 
 // The tensors of one launch: of one rule and one type.
@@ -108,7 +124,11 @@ void run_group(const Launch& launch, const UpdateRule& rule, const Group& group)
     tensor.size = update.size;
     tensors.add(tensor);
   }
-  const Rule of_run{rule.parameters, {rule.step, launch}, {rule.rate, launch}, {rule.scale, launch}};
+  const Rule of_run{rule.parameters,
+                    {rule.step, launch},
+                    {rule.rate, launch},
+                    {rule.scale, launch},
+                    rule.guard < 0 ? nullptr : launch.in<bool>(rule.guard)};
   dispatch_float(group.dtype, [&]<typename T>(T) {
     enqueue(launch, "update_tensors", update_tensors<T>, static_cast<unsigned>(tensors.blocks), kThreads, 0, tensors,
             of_run, launch.fault);
