@@ -22,6 +22,7 @@ struct Tables {
   int64_t places = 0;    // of each table; 0: another number for each
   bool rounds = false;   // what is looked up, to bfloat16
   bool by_axis = false;  // the indices are one input, of which each table has a column
+  bool is_deep = false;  // gradients have three axes, and views read them
 
   int64_t rows() const { return places > 0 ? 40 : 0; }  // of each table; 0: another number for each
 };
@@ -73,8 +74,10 @@ Model model_of(const Tables& t) {
     if (t.places == 0) continue;
     Var dy = reshape(pieces[static_cast<size_t>(i)], b.ints({t.places, t.width}));
     if (t.rounds) dy = cast(cast(dy, DType::kBFloat16), DType::kFloat);
-    const Var shape = b.ints({rows_of(t, i), t.width});
-    gradients.push_back(call(b, "GatherGrad", {dy, index, shape}, {{"axis", 0}}));
+    if (t.is_deep) dy = reshape(dy, b.ints({t.places, 2, t.width / 2}));
+    const Var shape = t.is_deep ? b.ints({rows_of(t, i), 2, t.width / 2}) : b.ints({rows_of(t, i), t.width});
+    const Var gradient = call(b, "GatherGrad", {dy, index, shape}, {{"axis", 0}});
+    gradients.push_back(t.is_deep ? reshape(gradient, b.ints({rows_of(t, i) * t.width})) : gradient);
   }
   for (const Var& gradient : gradients) results.push_back(gradient * 0.5);
   for (const Var& result : results) graph.add_output(result.value());
@@ -94,6 +97,7 @@ const std::vector<Tables>& examples() {
       {.count = 4, .width = 16, .index = DType::kInt32, .places = 1500},
       {.count = 3, .width = 16, .places = 90, .by_axis = true},
       {.count = 3, .width = 8, .places = 90, .rounds = true},
+      {.count = 3, .width = 8, .places = 90, .is_deep = true},
   };
   return all;
 }

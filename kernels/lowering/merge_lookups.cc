@@ -16,7 +16,7 @@
 namespace onnx_train {
 namespace {
 
-constexpr int64_t kMostIndices = 1 << 16;             // of a table
+constexpr int64_t kMostIndices = 1 << 13;             // of a table, for which one block of threads reads them
 constexpr size_t kLargestGradient = size_t{4} << 20;  // bytes; those of larger ones take longer than the launches
 constexpr size_t kMostGradients = size_t{64} << 20;   // bytes, which are alive together
 
@@ -72,7 +72,9 @@ std::optional<Var> stack_of_pieces(Builder& b, const std::vector<Value*>& tensor
   const int64_t axis = split->attr("axis", 0) + (split->attr("axis", 0) < 0 ? rank : 0);
   const auto size_of_piece = [=](const Value* piece) { return piece->type().shape()[static_cast<size_t>(axis)]; };
   const int64_t size = size_of_piece(tensors[0]);
-  if (std::any_of(tensors.begin(), tensors.end(), [&](const Value* t) { return size_of_piece(t) != size; }))
+  const bool are_there = std::all_of(pieces.begin(), first, [](const Value* piece) { return piece != nullptr; });
+  if (!are_there ||
+      std::any_of(tensors.begin(), tensors.end(), [&](auto* piece) { return size_of_piece(piece) != size; }))
     return std::nullopt;
   int64_t begin = 0;
   for (auto piece = pieces.begin(); piece != first; ++piece) begin += size_of_piece(*piece);
@@ -148,9 +150,10 @@ class MergeGradients {
     const Shape sizes(gradients.size(), table[0]);
     const std::vector<Var> pieces = b.ops("Split", static_cast<int>(count), {all, b.ints(sizes)}, {{"axis", 0}});
     for (size_t t = 0; t < gradients.size(); ++t) {
-      move_views(gradients[t]->output(), last);
       b.set_name(gradients[t]->output()->name());
-      graph_.replace(gradients[t]->output(), with_shape(pieces[t], table).value());
+      Value* const piece = with_shape(pieces[t], table).value();
+      move_views(gradients[t]->output(), last);
+      graph_.replace(gradients[t]->output(), piece);
     }
     for (Node* node : gradients) graph_.remove(node);  // b stands before one of them
   }
