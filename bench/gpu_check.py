@@ -88,7 +88,7 @@ class Check:
         """The operator cases, sessions and trainings of the unit tests, shared among processes."""
         shards = 2 if self.options.on_host else 12
         filters = "Cuda.*:CudaAttention*:*CudaGenerated*:All/OpCases.*:Session*:Trainer*:Checkpoint*:Initialization*"
-        filters += ":MergeUpdates*"
+        filters += ":*MergeUpdates*:MergeLookups*"
         left_out = "*Allocat*" + (":*ConvGradWeight*" if self.options.on_host else "")
 
         def shard(i):
