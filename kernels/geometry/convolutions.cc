@@ -60,6 +60,8 @@ Convolution conv_grad_weight(const NodeSpec& spec) {
   return c;
 }
 
+bool has_one_output_type(const NodeSpec& spec) { return !spec.has_output(1) || spec.out_type(1) == spec.out_type(); }
+
 bool has_image_axes(const NodeSpec& spec) { return spec.in_shape().size() >= 3 && spec.in_shape().size() <= 5; }
 
 }  // namespace onnx_train

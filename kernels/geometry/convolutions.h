@@ -33,4 +33,7 @@ Convolution conv_grad_weight(const NodeSpec& spec);
 // Whether the images have one to three spatial axes.
 bool has_image_axes(const NodeSpec& spec);
 
+// Whether the gradient of the bias, if the node has this second output, is of the type of the first.
+bool has_one_output_type(const NodeSpec& spec);
+
 }  // namespace onnx_train

@@ -207,7 +207,7 @@ class BatchWeightGradients {
     return replaced;
   }
 
-  // Moves the nodes that name memory of the value behind `place`, where the value is made.
+  // Moves the views of the value, and the Splits of it, behind `place`, the node that makes it.
   void move_names(const Value* value, Node* place) {
     std::vector<Node*> names;  // a view of a view before it
     for_each_reader(value, [&](Node* reader) {

@@ -170,7 +170,7 @@ class MergeGradients {
                      [&](const Node* a, const Node* b) { return place(a) < place(b); });
   }
 
-  // Moves the views of the value in front of `place`, behind which its readers are.
+  // Moves the views of the value to the front of `place`; all other readers stand behind `place`.
   void move_views(const Value* value, Node* place) {
     for (const Use& use : std::vector<Use>(value->uses())) {
       if (!is_view(*use.node)) continue;

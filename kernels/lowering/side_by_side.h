@@ -23,8 +23,8 @@ inline int first_reader(const Value* value, const Positions& positions) {
 }
 
 // Groups of at least two nodes of `graph` with the same key, in the order of the graph. Nodes with an empty key are in
-// none. With `moves_readers`, the caller moves readers behind a group, so that a node may join that comes after them
-// but whose inputs are there before the first of the group.
+// none. `moves_readers` says that the caller moves the readers of a group behind it: then a node behind such readers
+// joins, too, if its inputs are there before the first node of the group.
 inline std::vector<std::vector<Node*>> side_by_side(const Graph& graph,
                                                     const std::function<std::string(const Node&)>& key_of,
                                                     bool moves_readers) {

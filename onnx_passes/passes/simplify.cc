@@ -150,10 +150,10 @@ class Simplifier {
     }
   }
 
+  bool is_kept(const Value* value) const { return kept_.count(value) > 0 || gradients_.count(value) > 0; }
   bool is_kept(const Node& node) const {
     const auto& outputs = node.outputs();
-    return std::any_of(outputs.begin(), outputs.end(),
-                       [&](const Value* v) { return v && (kept_.count(v) || gradients_.count(v)); });
+    return std::any_of(outputs.begin(), outputs.end(), [&](const Value* v) { return v && is_kept(v); });
   }
 
   // `outer` holds the nodes of the inference graph, which an algorithm may reuse.
@@ -256,7 +256,7 @@ class Simplifier {
     }
     std::vector<Value*> bound;
     for (Value* value : graph->initializers()) {
-      if (states_.count(value) || kept_.count(value) || gradients_.count(value)) bound.push_back(value);
+      if (states_.count(value) || is_kept(value)) bound.push_back(value);
     }
     Node* binding = graph->add_node("", bound, {});  // a temporary reader of the values that bindings name
     changed_ = graph->remove_unused_initializers() || changed_;

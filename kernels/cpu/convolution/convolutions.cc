@@ -147,7 +147,7 @@ Prepared prepare_grad_weight(const NodeSpec& spec) {
 // bias. Where this returns false, the node runs as its function body.
 bool supports_channels_last(const NodeSpec& spec, int tensors) {
   if (!is_channels_last(spec.node()) || spec.in_type() != DType::kFloat || !has_image_axes(spec) ||
-      !spec.has_output(0) || !spec.one_type(tensors))
+      !spec.has_output(0) || !spec.one_type(tensors) || !has_one_output_type(spec))
     return false;
   for (int i = 0; i < 2; ++i) {
     if (spec.in_size(i) == 0) return false;
@@ -179,7 +179,8 @@ bool reads_unwritten_scratch(const NodeSpec& spec) {
 
 // The weight gradient must be stored as float32.
 bool supports_bfloat16_grad_weight(const NodeSpec& spec) {
-  return supports_bfloat16(spec) && spec.out_type() == DType::kFloat && !reads_unwritten_scratch(spec);
+  return supports_bfloat16(spec) && spec.out_type() == DType::kFloat && has_one_output_type(spec) &&
+         !reads_unwritten_scratch(spec);
 }
 
 }  // namespace
@@ -236,7 +237,7 @@ std::vector<Kernel> convolution_kernels() {
   const auto supports = [](int tensors) {
     return [tensors](const NodeSpec& spec) {
       return !is_channels_last(spec.node()) && is_float_or_double(spec.in_type()) && has_image_axes(spec) &&
-             spec.has_output(0) && spec.one_type(tensors);
+             spec.has_output(0) && spec.one_type(tensors) && has_one_output_type(spec);
     };
   };
   const auto channels_last = [](int tensors) {

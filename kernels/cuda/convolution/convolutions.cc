@@ -46,7 +46,8 @@ Prepared prepare_grad_weight(const NodeSpec& spec) {
 
 std::function<bool(const NodeSpec&)> is_wide(int tensors) {
   return [tensors](const NodeSpec& spec) {
-    return is_float_or_double(spec.in_type()) && has_image_axes(spec) && spec.has_output(0) && spec.one_type(tensors);
+    return is_float_or_double(spec.in_type()) && has_image_axes(spec) && spec.has_output(0) && spec.one_type(tensors) &&
+           has_one_output_type(spec);
   };
 }
 

@@ -188,7 +188,7 @@ void run_rows(const Launch& launch, size_t bytes, const ManyRows& boxes) {
 
 // ---- A node
 
-// Where a box lies.
+// The operands of a box, and the offsets of its first element in them.
 struct Place {
   int input, output;
   int64_t from, to;  // in bytes
