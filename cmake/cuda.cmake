@@ -1,32 +1,39 @@
-# The CUDA toolkit, from the wheels that scripts/bootstrap --cuda installs or from an installation, as the targets
-# CUDA::headers, CUDA::cublasLt and CUDA::cudnn, which is headers: the library is loaded where it is used. With
-# ONNX_TRAIN_CUDA, the device module libonnx_train_cuda.so, which nvcc compiles. The headers are also what the tests need
-# that run the kernels on the host.
+# The CUDA toolkit as the targets CUDA::headers, CUDA::cublasLt and CUDA::cudnn, which is headers: the library is loaded
+# where it is used. It comes from the wheels that scripts/bootstrap --cuda installs, or from CUDAToolkit_ROOT: a toolkit in
+# /usr/local/cuda, say, may lack cuDNN. With ONNX_TRAIN_CUDA, the device module libonnx_train_cuda.so, which nvcc compiles.
+# The tests, which run the kernels on the host, need the headers, too.
 option(ONNX_TRAIN_CUDA "The device module for NVIDIA GPUs, which needs nvcc" OFF)
-
-file(GLOB cuda_wheels "${DEPS}/venv/lib/python3*/site-packages/nvidia/cu13")
-find_path(CUDA_INCLUDE cuda_runtime.h HINTS ${cuda_wheels} /usr/local/cuda PATH_SUFFIXES include)
-if(CUDA_INCLUDE)
-  get_filename_component(cuda_root "${CUDA_INCLUDE}" DIRECTORY)
-  find_library(CUDA_CUBLASLT NAMES libcublasLt.so.13 HINTS "${cuda_root}/lib" "${cuda_root}/lib64")
-  get_filename_component(CUDA_LIBRARIES_FOLDER "${CUDA_CUBLASLT}" DIRECTORY)
-  add_library(CUDA::headers INTERFACE IMPORTED)
-  target_include_directories(CUDA::headers SYSTEM INTERFACE "${CUDA_INCLUDE}")
-  add_library(CUDA::cublasLt SHARED IMPORTED)
-  set_target_properties(CUDA::cublasLt PROPERTIES IMPORTED_LOCATION "${CUDA_CUBLASLT}"
-    IMPORTED_SONAME libcublasLt.so.13)
-  find_path(CUDNN_INCLUDE cudnn.h HINTS "${cuda_root}/../cudnn/include" "${cuda_root}/include")
-  find_library(CUDNN_LIBRARY NAMES libcudnn.so.9 HINTS "${CUDNN_INCLUDE}/../lib" "${CUDNN_INCLUDE}/../lib64")
-  find_path(CUDNN_FRONTEND_INCLUDE cudnn_frontend.h HINTS "${cuda_root}/../../include")
-  if(NOT CUDNN_INCLUDE OR NOT CUDNN_LIBRARY OR NOT CUDNN_FRONTEND_INCLUDE)
-    message(FATAL_ERROR "The CUDA toolkit in ${cuda_root} has no cuDNN 9 or no cudnn-frontend beside it: run scripts/bootstrap --cuda")
-  endif()
-  add_library(CUDA::cudnn INTERFACE IMPORTED)
-  target_include_directories(CUDA::cudnn SYSTEM INTERFACE "${CUDNN_INCLUDE}" "${CUDNN_FRONTEND_INCLUDE}")
-  get_filename_component(CUDNN_LIBRARIES_FOLDER "${CUDNN_LIBRARY}" DIRECTORY)
-elseif(ONNX_TRAIN_CUDA)
-  message(FATAL_ERROR "ONNX_TRAIN_CUDA needs the CUDA toolkit: run scripts/bootstrap --cuda")
+if(NOT ONNX_TRAIN_CUDA AND NOT ONNX_TRAIN_TESTS)
+  return()
 endif()
+
+set(cuda_root "${CUDAToolkit_ROOT}")
+if(NOT cuda_root)
+  file(GLOB cuda_root "${DEPS}/venv/lib/python3*/site-packages/nvidia/cu13")
+endif()
+# find_cuda(VARIABLE path|library NAME FOLDER...): found anew in every configuration, where the wheels may have come since.
+function(find_cuda variable kind name)
+  list(TRANSFORM ARGN PREPEND "${cuda_root}/")
+  cmake_language(CALL find_${kind} ${variable} NAMES ${name} PATHS ${ARGN} NO_DEFAULT_PATH NO_CACHE)
+  if(NOT ${variable})
+    message(FATAL_ERROR "CUDA: no ${name} in '${cuda_root}' or beside it: run scripts/bootstrap --cuda (--tests for all that "
+      "the tests need), or set CUDAToolkit_ROOT to a CUDA 13 toolkit that has cuDNN 9 and cudnn-frontend")
+  endif()
+  set(${variable} "${${variable}}" PARENT_SCOPE)
+endfunction()
+find_cuda(CUDA_INCLUDE path cuda_runtime.h include)
+find_cuda(CUDA_CUBLASLT library libcublasLt.so.13 lib lib64)
+find_cuda(CUDNN_INCLUDE path cudnn.h ../cudnn/include include)
+find_cuda(CUDNN_LIBRARY library libcudnn.so.9 ../cudnn/lib lib lib64)
+find_cuda(CUDNN_FRONTEND_INCLUDE path cudnn_frontend.h ../../include include)
+cmake_path(GET CUDA_CUBLASLT PARENT_PATH CUDA_LIBRARIES_FOLDER)
+cmake_path(GET CUDNN_LIBRARY PARENT_PATH CUDNN_LIBRARIES_FOLDER)
+add_library(CUDA::headers INTERFACE IMPORTED)
+target_include_directories(CUDA::headers SYSTEM INTERFACE "${CUDA_INCLUDE}")
+add_library(CUDA::cublasLt SHARED IMPORTED)
+set_target_properties(CUDA::cublasLt PROPERTIES IMPORTED_LOCATION "${CUDA_CUBLASLT}" IMPORTED_SONAME libcublasLt.so.13)
+add_library(CUDA::cudnn INTERFACE IMPORTED)
+target_include_directories(CUDA::cudnn SYSTEM INTERFACE "${CUDNN_INCLUDE}" "${CUDNN_FRONTEND_INCLUDE}")
 
 # cudnn-frontend without its JSON. A source that includes it compiles in 14 s with -O0 and in 21 s with -O1; its code runs
 # when plans are made. GCC refuses headers that were precompiled with another level of optimization.

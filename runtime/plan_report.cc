@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t kColumns = 72, kLines = 16, kLargest = 10;
 
-double bytes_of(const Value& value) {
+double known_bytes(const Value& value) {
   if (!value.type().is_static()) return 0;
   return static_cast<double>(num_elements(value.type().shape())) * static_cast<double>(size_of(value.dtype()));
 }
@@ -58,7 +58,7 @@ std::string plan_table(const Plan& plan) {
       if (!output) continue;
       if (++count <= kMaxOutputs)
         outputs += concat(count > 1 ? ", " : "", output->name(), " ", to_string(output->type()));
-      bytes += bytes_of(*output);
+      bytes += known_bytes(*output);
     }
     if (count > kMaxOutputs) outputs += concat(", and ", count - kMaxOutputs, " more");
     total += bytes;

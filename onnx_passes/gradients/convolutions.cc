@@ -15,10 +15,6 @@ std::string unknown_windows(const Node& node) {
   return "its kernel or its padding depends on sizes that are not known; give the model's inputs fixed spatial sizes";
 }
 
-std::string unknown_rank(const Node& node) {
-  return node.input(0)->has_rank() ? "" : "the rank of its input is not known; give the model's inputs shapes";
-}
-
 std::vector<int64_t> spatial_axes(Var x) {
   std::vector<int64_t> axes;
   for (int64_t axis = 2; axis < x.rank(); ++axis) axes.push_back(axis);

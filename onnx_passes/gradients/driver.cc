@@ -29,6 +29,13 @@ RuleIndex make_index() {
 
 }  // namespace
 
+std::string unknown_rank(const Node& node) {
+  for (const Value* input : node.inputs()) {
+    if (input && !input->has_rank()) return concat("the rank of '", input->name(), "' is not known; give it a shape");
+  }
+  return "";
+}
+
 const std::vector<const GradientRule*>& gradient_rules() {
   static const std::vector<const GradientRule*> all = [] {
     static std::vector<std::vector<GradientRule>> families = {

@@ -75,6 +75,9 @@ struct GradientRule {
   std::function<std::string(const Node&)> obstacle = nullptr;
 };
 
+// An obstacle of rules that need ranks: "" where all inputs of the node have one.
+std::string unknown_rank(const Node& node);
+
 // All rules, in the order of the families' files. Built once.
 const std::vector<const GradientRule*>& gradient_rules();
 // Null when there is none.

@@ -6,13 +6,6 @@
 namespace onnx_train {
 namespace {
 
-std::string unknown_rank(const Node& node) {
-  for (const Value* input : node.inputs()) {
-    if (input && !input->has_rank()) return concat("the rank of '", input->name(), "' is not known; give it a shape");
-  }
-  return "";
-}
-
 // The rows of all batches as one matrix.
 Var rows_of(Var x) { return x.rank() == 2 ? x : flatten_to_2d(x, x.rank() - 1); }
 

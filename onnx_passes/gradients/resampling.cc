@@ -66,10 +66,6 @@ Gradients resize_gradient(Grad& g) {
   return g.to(call(g.b(), "ResizeGrad", inputs, resize_attrs(node, resized)));
 }
 
-std::string unknown_rank(const Node& node) {
-  return node.input(0)->has_rank() ? "" : "the rank of its input is not known; give the model's inputs shapes";
-}
-
 }  // namespace
 
 std::vector<GradientRule> resampling_rules() { return {{"Resize", resize_gradient, Trait::kNone, "", unknown_rank}}; }

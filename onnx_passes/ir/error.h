@@ -31,8 +31,13 @@ class Error : public std::runtime_error {
   ErrorCode code_;
 };
 
+template <typename T>
+concept Printable = requires(std::ostream& out, const T& value) {
+  out << value;
+};
+
 // Concatenates the arguments. Text and numbers, the common case for names, are formatted without a stream.
-template <typename... Args>
+template <Printable... Args>
 std::string concat(const Args&... args) {
   if constexpr (((std::convertible_to<const Args&, std::string_view> || std::same_as<Args, char> ||
                   std::same_as<Args, int> || std::same_as<Args, int64_t> || std::same_as<Args, size_t>)&&...)) {

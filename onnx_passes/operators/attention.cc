@@ -4,14 +4,14 @@
 namespace onnx_train {
 
 std::vector<Operator> attention_operators() {
-  constexpr auto kOne = ElementTypes::kOneFloat;
+  using enum ElementTypes;
   return {
       Operator{"BlockAttention",
                "q[Q...] k[K...] v[V...] mask?:any @perm_q[#Q] @perm_k[#K] @perm_v[#V] @perm_y[#Y] -> "
                "y[Y...] highest sum where @packed:0 = 0, 2 <= #Q, #Q = #K, #Q = #V, #Q = #Y | "
                "q[Q...] k! v! mask?:any @perm_q[#Q] @perm_k[#Q] @perm_v[#Q] @perm_y[#Y] -> "
                "y[Y...] highest sum where @packed = 1, 3 <= #Q, #Q = #Y",
-               kDomain, kOne}
+               kDomain, kOneFloat}
           .narrow({0, 1, 2}, {0}),
       Operator{"BlockAttentionGrad",
                "dy[Y...] q[Q...] k[K...] v[V...] y highest sum mask?:any "
@@ -20,7 +20,7 @@ std::vector<Operator> attention_operators() {
                "dy[Y...] q[Q...] k! v! y highest sum mask?:any "
                "@perm_dy[#Y] @perm_q[#Q] @perm_k[#Q] @perm_v[#Q] @perm_y[#Y] @perm_dq[#Q] @perm_dk[#Q] @perm_dv[#Q] -> "
                "dq where @packed = 1, 3 <= #Q, #Q = #Y",
-               kDomain, kOne}
+               kDomain, kOneFloat}
           .narrow({0, 1, 2, 3, 4}, {0, 1, 2}),
   };
 }

@@ -4,7 +4,7 @@
 namespace onnx_train {
 namespace {
 
-constexpr auto kOne = ElementTypes::kOneFloat;
+using enum ElementTypes;
 
 constexpr const char* kGatherGrad =
     "dy[Y...] indices:index[I...] shape:int64[#X] -> dx[X...] where 0 <= @axis:0 < #X, #Y = #X + #I - 1";
@@ -27,9 +27,10 @@ std::vector<Operator> indexing_operators() {
       {"OneHot", "indices[I...] depth[] values[2] -> y[Y...] where #Y = #I + 1, -#Y <= @axis:-1 < #Y"},
       {"NonZero", "x -> y:int64[_, _]"},
       {"Compress", "x[S...] condition:bool[_] -> y"},
-      Operator{"GatherGrad", kGatherGrad, kDomain, kOne}.narrow({0}, {}),
-      {"AddGatherGrad", "sum[R, S...] dy[Y...] indices:index[I...] -> y[R, S...] where #Y = #I + #S", kDomain, kOne},
-      Operator{"CoalesceRows", kCoalesceRows, kDomain, kOne}.narrow({0}, {}),
+      Operator{"GatherGrad", kGatherGrad, kDomain, kOneFloat}.narrow({0}, {}),
+      {"AddGatherGrad", "sum[R, S...] dy[Y...] indices:index[I...] -> y[R, S...] where #Y = #I + #S", kDomain,
+       kOneFloat},
+      Operator{"CoalesceRows", kCoalesceRows, kDomain, kOneFloat}.narrow({0}, {}),
   };
 }
 

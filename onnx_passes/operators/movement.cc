@@ -8,7 +8,7 @@
 namespace onnx_train {
 namespace {
 
-constexpr auto kSchema = ElementTypes::kOfSchema;
+using enum ElementTypes;
 
 // `perm` names each axis once.
 void check_permutation(const Node& node) {
@@ -64,7 +64,7 @@ std::vector<Operator> movement_operators() {
           .of_kind(OperatorKind::kView)
           .selecting({0, 1})
           .in_precision(PrecisionRole::kMovement),
-      Operator{"Transpose", "x[S...] @perm?[#S] -> y[Y...] where #Y = #S", "", kSchema, check_permutation}
+      Operator{"Transpose", "x[S...] @perm?[#S] -> y[Y...] where #Y = #S", "", kOfSchema, check_permutation}
           .of_kind(OperatorKind::kRearrangement)
           .selecting({0, 1})
           .in_precision(PrecisionRole::kMovement),
@@ -81,7 +81,7 @@ std::vector<Operator> movement_operators() {
           .selecting({0, 1})
           .in_precision(PrecisionRole::kMovement),
       Operator{"Tile", "x[S...] repeats:int64[#S] -> y[Y...] where #Y = #S"}.of_kind(OperatorKind::kRearrangement),
-      Operator{"Concat", "x[S...] more* -> y[Y...] where #Y = #S, -#S <= @axis < #S", "", kSchema, check_pieces}
+      Operator{"Concat", "x[S...] more* -> y[Y...] where #Y = #S, -#S <= @axis < #S", "", kOfSchema, check_pieces}
           .of_kind(OperatorKind::kRearrangement)
           .selecting({0, InputRange::kAll}),
       Operator{"Split", "x[S...] split?:int64[_] -> y* where -#S <= @axis:0 < #S, 1 <= @num_outputs:1"}

@@ -5,7 +5,7 @@
 namespace onnx_train {
 namespace {
 
-constexpr auto kOne = ElementTypes::kOneFloat;
+using enum ElementTypes;
 
 constexpr const char* kAlongAxis = "x[S...] -> y[S...] where -#S <= @axis:-1 < #S";
 constexpr const char* kAlongAxisGrad = "dy[S...] y[S...] -> dx[S...] where -#S <= @axis:-1 < #S";
@@ -51,42 +51,42 @@ std::vector<Operator> normalization_operators() {
       Operator{"Softmax", kAlongAxis}.narrow({0}, {0}).in_precision(PrecisionRole::kActivation),
       Operator{"LogSoftmax", kAlongAxis}.narrow({0}, {0}),
       {"Hardmax", kAlongAxis},
-      Operator{"SoftmaxGrad", kAlongAxisGrad, kDomain, kOne}.narrow({0, 1}, {0}),
-      Operator{"LogSoftmaxGrad", kAlongAxisGrad, kDomain, kOne}.narrow({0, 1}, {0}),
+      Operator{"SoftmaxGrad", kAlongAxisGrad, kDomain, kOneFloat}.narrow({0, 1}, {0}),
+      Operator{"LogSoftmaxGrad", kAlongAxisGrad, kDomain, kOneFloat}.narrow({0, 1}, {0}),
 
-      Operator{"LayerNormalization", kLayer, "", kOne}
+      Operator{"LayerNormalization", kLayer, "", kOneFloat}
           .narrow({0}, {0})
           .in_precision(PrecisionRole::kActivation)
           .weights_at({1, 2}),
-      Operator{"RMSNormalization", kRms, "", kOne}
+      Operator{"RMSNormalization", kRms, "", kOneFloat}
           .narrow({0}, {0})
           .in_precision(PrecisionRole::kActivation)
           .weights_at({1}),
-      Operator{"RMSNormalization", kRms, kDomain, kOne}.narrow({0}, {0}).in_precision(PrecisionRole::kActivation),
-      Operator{"LayerNormalizationGrad", kLayerGrad, kDomain, kOne}.narrow({0, 2, 3}, {0}),
-      Operator{"RMSNormalizationGrad", kRmsGrad, kDomain, kOne}.narrow({0, 2, 3}, {0}),
+      Operator{"RMSNormalization", kRms, kDomain, kOneFloat}.narrow({0}, {0}).in_precision(PrecisionRole::kActivation),
+      Operator{"LayerNormalizationGrad", kLayerGrad, kDomain, kOneFloat}.narrow({0, 2, 3}, {0}),
+      Operator{"RMSNormalizationGrad", kRmsGrad, kDomain, kOneFloat}.narrow({0, 2, 3}, {0}),
 
       Operator{"BatchNormalization", kBatch}
           .narrow({0}, {0})
           .in_precision(PrecisionRole::kActivation)
           .weights_at({1, 2, 3, 4}),
-      Operator{"BatchNormalization", kOurBatch, kDomain, kOne}.narrow({0, 5}, {0}),
-      Operator{"BatchNormalizationTrain", kBatchTrain, kDomain, kOne}
+      Operator{"BatchNormalization", kOurBatch, kDomain, kOneFloat}.narrow({0, 5}, {0}),
+      Operator{"BatchNormalizationTrain", kBatchTrain, kDomain, kOneFloat}
           .narrow({0, 3}, {0})
           .in_precision(PrecisionRole::kActivation),
-      Operator{"BatchNormalizationGrad", kBatchGrad, kDomain, kOne}.narrow({0, 4, 5}, {0, 3}),
-      Operator{"BatchNormalizationFrozenGrad", kBatchFrozenGrad, kDomain, kOne}.narrow({0, 4}, {0}),
+      Operator{"BatchNormalizationGrad", kBatchGrad, kDomain, kOneFloat}.narrow({0, 4, 5}, {0, 3}),
+      Operator{"BatchNormalizationFrozenGrad", kBatchFrozenGrad, kDomain, kOneFloat}.narrow({0, 4}, {0}),
 
-      Operator{"GroupNormalization", kGroup, "", kOne}
+      Operator{"GroupNormalization", kGroup, "", kOneFloat}
           .narrow({0}, {0})
           .in_precision(PrecisionRole::kActivation)
           .weights_at({1, 2}),
-      Operator{"InstanceNormalization", "x[N, C, S...] scale[C] bias[C] -> y[N, C, S...]", "", kOne}
+      Operator{"InstanceNormalization", "x[N, C, S...] scale[C] bias[C] -> y[N, C, S...]", "", kOneFloat}
           .narrow({0}, {0})
           .in_precision(PrecisionRole::kActivation)
           .weights_at({1, 2}),
-      Operator{"GroupNormalization", kOurGroup, kDomain, kOne}.narrow({0}, {0}),
-      Operator{"GroupNormalizationGrad", kGroupGrad, kDomain, kOne}.narrow({0, 2}, {0}),
+      Operator{"GroupNormalization", kOurGroup, kDomain, kOneFloat}.narrow({0}, {0}),
+      Operator{"GroupNormalizationGrad", kGroupGrad, kDomain, kOneFloat}.narrow({0, 2}, {0}),
 
       {"LRN", "x[N, C, S...] -> y[N, C, S...] where 1 <= @size"},
       {"LpNormalization", "x[S...] -> y[S...] where -#S <= @axis:-1 < #S"},

@@ -9,18 +9,18 @@
 namespace onnx_train {
 namespace {
 
-struct Row {
+struct ParsedRow {
   Operator row;
   ShapeContract contract;
 };
 
 // By name; few names are in two domains.
-using Table = std::unordered_map<std::string_view, std::vector<Row>>;
+using Table = std::unordered_map<std::string_view, std::vector<ParsedRow>>;
 
-const Row* find_row(const Table& table, std::string_view domain, std::string_view op) {
+const ParsedRow* find_row(const Table& table, std::string_view domain, std::string_view op) {
   const auto rows = table.find(op);
   if (rows == table.end()) return nullptr;
-  for (const Row& row : rows->second) {
+  for (const ParsedRow& row : rows->second) {
     if (domain == row.row.domain) return &row;
   }
   return nullptr;
@@ -53,12 +53,12 @@ const Table& table() {
   return all;
 }
 
-const Row* find_row(std::string_view domain, std::string_view op) { return find_row(table(), domain, op); }
+const ParsedRow* find_row(std::string_view domain, std::string_view op) { return find_row(table(), domain, op); }
 
 }  // namespace
 
 const Operator* find_operator(std::string_view domain, std::string_view op) {
-  const Row* row = find_row(domain, op);
+  const ParsedRow* row = find_row(domain, op);
   return row ? &row->row : nullptr;
 }
 
@@ -66,7 +66,7 @@ const std::vector<const Operator*>& operator_rows() {
   static const std::vector<const Operator*> all = [] {
     std::vector<const Operator*> rows;
     for (const auto& [op, of_name] : table()) {
-      for (const Row& row : of_name) rows.push_back(&row.row);
+      for (const ParsedRow& row : of_name) rows.push_back(&row.row);
     }
     return rows;
   }();
@@ -113,7 +113,7 @@ const Operator& operator_of(const Node& node) {
 bool is_elementwise(const Node& node) { return operator_of(node).kind == OperatorKind::kElementwise; }
 
 void check_shapes(const Node& node) {
-  const Row* row = find_row(node.domain(), node.op());
+  const ParsedRow* row = find_row(node.domain(), node.op());
   if (!row) return;
   row->contract.check(node, row->row);
   if (row->row.check) row->row.check(node);

@@ -7,7 +7,7 @@
 namespace onnx_train {
 namespace {
 
-constexpr auto kSchema = ElementTypes::kOfSchema;
+using enum ElementTypes;
 
 constexpr const char* kMatMul =
     "a[K] b[K] -> y[] | a[S..., M, K] b[K] -> y[S..., M] | a[K] b[S..., K, N] -> y[S..., N] | "
@@ -40,19 +40,19 @@ void check_equation(const Node& node) {
 
 std::vector<Operator> product_operators() {
   return {
-      Operator{"MatMul", kMatMul, "", kSchema, nullptr, OperatorKind::kProduct}
+      Operator{"MatMul", kMatMul, "", kOfSchema, nullptr, OperatorKind::kProduct}
           .narrow({0, 1}, {0})
           .in_precision(PrecisionRole::kProduct)
           .weights_at({0, 1}),
-      Operator{"Gemm", kGemm, "", kSchema, nullptr, OperatorKind::kProduct}
+      Operator{"Gemm", kGemm, "", kOfSchema, nullptr, OperatorKind::kProduct}
           .narrow({0, 1}, {0})
           .in_precision(PrecisionRole::kProduct)
           .weights_at({0, 1, 2}),
-      Operator{"Einsum", "x more* -> y", "", kSchema, check_equation}.weights_at({0, 1, 2, 3}),
-      Operator{"MatMul", kOurMatMul, kDomain, kSchema, nullptr, OperatorKind::kProduct}.narrow({0, 1, 2}, {0}),
-      Operator{"Gemm", kOurGemm, kDomain, kSchema, nullptr, OperatorKind::kProduct}.narrow({0, 1, 2}, {0}),
-      Operator{"TransposedMatMul", kTransposed, kDomain, kSchema, nullptr, OperatorKind::kProduct}.narrow({0, 1, 2},
-                                                                                                          {0}),
+      Operator{"Einsum", "x more* -> y", "", kOfSchema, check_equation}.weights_at({0, 1, 2, 3}),
+      Operator{"MatMul", kOurMatMul, kDomain, kOfSchema, nullptr, OperatorKind::kProduct}.narrow({0, 1, 2}, {0}),
+      Operator{"Gemm", kOurGemm, kDomain, kOfSchema, nullptr, OperatorKind::kProduct}.narrow({0, 1, 2}, {0}),
+      Operator{"TransposedMatMul", kTransposed, kDomain, kOfSchema, nullptr, OperatorKind::kProduct}.narrow({0, 1, 2},
+                                                                                                            {0}),
   };
 }
 

@@ -10,7 +10,7 @@
 namespace onnx_train {
 namespace {
 
-constexpr auto kOne = ElementTypes::kOneFloat;
+using enum ElementTypes;
 constexpr auto kRecurrence = OperatorKind::kRecurrence;
 
 constexpr const char* kRnn =
@@ -125,18 +125,19 @@ void check_scan(const Node& node) {
 }  // namespace
 
 std::vector<Operator> recurrent_operators() {
-  constexpr auto kSchema = ElementTypes::kOfSchema;
   return {
-      Operator{"RNN", kRnn, "", kOne, check_forward}.in_precision(PrecisionRole::kRecurrent).weights_at({1, 2, 3}),
-      Operator{"GRU", kGru, "", kOne, check_forward}.in_precision(PrecisionRole::kRecurrent).weights_at({1, 2, 3}),
-      Operator{"LSTM", kLstm, "", kOne, check_forward}.in_precision(PrecisionRole::kRecurrent).weights_at({1, 2, 3, 7}),
-      Operator{"RNNTrain", kRnnTrain, kDomain, kOne, check_forward, kRecurrence}.narrow({0, 1, 2, 5}, {0}),
-      Operator{"GRUTrain", kGruTrain, kDomain, kOne, check_forward, kRecurrence}.narrow({0, 1, 2, 5}, {0, 2, 3}),
-      Operator{"LSTMTrain", kLstmTrain, kDomain, kOne, check_forward, kRecurrence}.narrow({0, 1, 2, 5}, {0, 3}),
-      Operator{"RNNGrad", kRnnGrad, kDomain, kOne, check_backward, kRecurrence}.narrow({0, 2, 3, 4}, {0}),
-      Operator{"GRUGrad", kGruGrad, kDomain, kOne, check_backward, kRecurrence}.narrow({0, 2, 3, 4, 5, 6}, {0, 3}),
-      Operator{"LSTMGrad", kLstmGrad, kDomain, kOne, check_backward, kRecurrence}.narrow({0, 2, 5, 6, 8}, {0}),
-      {"Scan", "x* -> y*", "", kSchema, check_scan},
+      Operator{"RNN", kRnn, "", kOneFloat, check_forward}.in_precision(PrecisionRole::kRecurrent).weights_at({1, 2, 3}),
+      Operator{"GRU", kGru, "", kOneFloat, check_forward}.in_precision(PrecisionRole::kRecurrent).weights_at({1, 2, 3}),
+      Operator{"LSTM", kLstm, "", kOneFloat, check_forward}
+          .in_precision(PrecisionRole::kRecurrent)
+          .weights_at({1, 2, 3, 7}),
+      Operator{"RNNTrain", kRnnTrain, kDomain, kOneFloat, check_forward, kRecurrence}.narrow({0, 1, 2, 5}, {0}),
+      Operator{"GRUTrain", kGruTrain, kDomain, kOneFloat, check_forward, kRecurrence}.narrow({0, 1, 2, 5}, {0, 2, 3}),
+      Operator{"LSTMTrain", kLstmTrain, kDomain, kOneFloat, check_forward, kRecurrence}.narrow({0, 1, 2, 5}, {0, 3}),
+      Operator{"RNNGrad", kRnnGrad, kDomain, kOneFloat, check_backward, kRecurrence}.narrow({0, 2, 3, 4}, {0}),
+      Operator{"GRUGrad", kGruGrad, kDomain, kOneFloat, check_backward, kRecurrence}.narrow({0, 2, 3, 4, 5, 6}, {0, 3}),
+      Operator{"LSTMGrad", kLstmGrad, kDomain, kOneFloat, check_backward, kRecurrence}.narrow({0, 2, 5, 6, 8}, {0}),
+      {"Scan", "x* -> y*", "", kOfSchema, check_scan},
   };
 }
 

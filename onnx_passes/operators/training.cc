@@ -5,7 +5,7 @@
 namespace onnx_train {
 namespace {
 
-constexpr auto kOne = ElementTypes::kOneFloat;
+using enum ElementTypes;
 
 constexpr const char* kCrossEntropy =
     "logits[S...] labels:index[L...] weight?[_] @label_smoothing[] -> loss[] log_sum_exp?[L...] largest?:int64[L...] "
@@ -32,21 +32,21 @@ constexpr const char* kDraw = "key:uint64[2] shape:int64[#S] -> y[S...]";
 
 std::vector<Operator> training_operators() {
   return {
-      Operator{"SoftmaxCrossEntropy", kCrossEntropy, kDomain, kOne}.narrow({0}, {}),
-      Operator{"SoftmaxCrossEntropyGrad", kCrossEntropyGrad, kDomain, kOne}.narrow({1}, {0}),
-      {"Sgd", kSgd, kDomain, kOne},
-      {"Adam", kAdam, kDomain, kOne},
-      {"AdamW", kAdam, kDomain, kOne},
+      Operator{"SoftmaxCrossEntropy", kCrossEntropy, kDomain, kOneFloat}.narrow({0}, {}),
+      Operator{"SoftmaxCrossEntropyGrad", kCrossEntropyGrad, kDomain, kOneFloat}.narrow({1}, {0}),
+      {"Sgd", kSgd, kDomain, kOneFloat},
+      {"Adam", kAdam, kDomain, kOneFloat},
+      {"AdamW", kAdam, kDomain, kOneFloat},
       {"SparseSgd",
        "w[R, S...] rows[P, S...] places:int64[P] learning_rate:float[] grad_scale:float[] -> next_w[R, S...]", kDomain,
-       kOne},
+       kOneFloat},
       {"Updates", "x*:any -> y*:any", kDomain},  // the kernel reads the calls in its body
       {"Casts", "x*:any -> y*:any", kDomain},    // so do these
       {"Gathers", "x*:any -> y*:any", kDomain},
       {"Fused", "x*:any -> y*:any", kDomain},
-      Operator{"Dropout", kDropout, kDomain, kOne}.narrow({0}, {0}).in_precision(PrecisionRole::kActivation),
-      {"RandomUniform", kDraw, kDomain, kOne},
-      {"RandomNormal", kDraw, kDomain, kOne},
+      Operator{"Dropout", kDropout, kDomain, kOneFloat}.narrow({0}, {0}).in_precision(PrecisionRole::kActivation),
+      {"RandomUniform", kDraw, kDomain, kOneFloat},
+      {"RandomNormal", kDraw, kDomain, kOneFloat},
   };
 }
 

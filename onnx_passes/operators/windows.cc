@@ -10,8 +10,7 @@
 namespace onnx_train {
 namespace {
 
-constexpr auto kOne = ElementTypes::kOneFloat;
-constexpr auto kSchema = ElementTypes::kOfSchema;
+using enum ElementTypes;
 constexpr auto kProduct = OperatorKind::kProduct;
 
 #define RANK "#O = #S, 1 <= #S <= 3"
@@ -121,29 +120,29 @@ void check(const Node& node) {
 
 std::vector<Operator> window_operators() {
   return {
-      Operator{"Conv", kConv, "", kSchema, check<0, -1, 1>, kProduct}
+      Operator{"Conv", kConv, "", kOfSchema, check<0, -1, 1>, kProduct}
           .narrow({0, 1}, {0})
           .in_precision(PrecisionRole::kProduct)
           .weights_at({1, 2}),
-      Operator{"Conv", kOurConv, kDomain, kOne, check<0, -1, 1>, kProduct}.narrow({0, 1}, {0}),
-      Operator{"ConvGradInput", kGradInput, kDomain, kOne, check<-1, 0, 1>, kProduct}.narrow({0, 1}, {0}),
-      Operator{"ConvGradWeight", kGradWeight, kDomain, kOne, check<0, 1, -1>, kProduct}.narrow({0, 1}, {0}),
+      Operator{"Conv", kOurConv, kDomain, kOneFloat, check<0, -1, 1>, kProduct}.narrow({0, 1}, {0}),
+      Operator{"ConvGradInput", kGradInput, kDomain, kOneFloat, check<-1, 0, 1>, kProduct}.narrow({0, 1}, {0}),
+      Operator{"ConvGradWeight", kGradWeight, kDomain, kOneFloat, check<0, 1, -1>, kProduct}.narrow({0, 1}, {0}),
       Operator{"DeformConv", "x w offset bias? mask? -> y"}.weights_at({1, 3}),
       Operator{"CausalConvWithState", "x w bias? past_state? -> y present_state?"}.weights_at({1, 2}),
-      Operator{"ConvTranspose", kConvTranspose, "", kSchema, check_attributes}
+      Operator{"ConvTranspose", kConvTranspose, "", kOfSchema, check_attributes}
           .in_precision(PrecisionRole::kProduct)
           .weights_at({1, 2}),
 
-      Operator{"MaxPool", kPool, "", kSchema, check<0, -1, kNoTaps>}.narrow({0}, {0}).in_precision(
+      Operator{"MaxPool", kPool, "", kOfSchema, check<0, -1, kNoTaps>}.narrow({0}, {0}).in_precision(
           PrecisionRole::kActivation),
-      Operator{"MaxPool", kOurPool, kDomain, kOne, check<0, -1, kNoTaps>}.narrow({0}, {0}),
-      Operator{"MaxPoolGrad", kMaxGrad, kDomain, kOne, check<1, 0, kNoTaps>}.narrow({0, 1}, {0}),
-      Operator{"AveragePool", kPool, "", kSchema, check<0, -1, kNoTaps>}.narrow({0}, {0}).in_precision(
+      Operator{"MaxPool", kOurPool, kDomain, kOneFloat, check<0, -1, kNoTaps>}.narrow({0}, {0}),
+      Operator{"MaxPoolGrad", kMaxGrad, kDomain, kOneFloat, check<1, 0, kNoTaps>}.narrow({0, 1}, {0}),
+      Operator{"AveragePool", kPool, "", kOfSchema, check<0, -1, kNoTaps>}.narrow({0}, {0}).in_precision(
           PrecisionRole::kActivation),
-      Operator{"AveragePool", kOurPool, kDomain, kOne, check<0, -1, kNoTaps>}.narrow({0}, {0}),
-      Operator{"AveragePoolGrad", kAverageGrad, kDomain, kOne}.narrow({0}, {0}),
+      Operator{"AveragePool", kOurPool, kDomain, kOneFloat, check<0, -1, kNoTaps>}.narrow({0}, {0}),
+      Operator{"AveragePoolGrad", kAverageGrad, kDomain, kOneFloat}.narrow({0}, {0}),
       {"MaxUnpool", kUnpool},
-      {"LpPool", kPool, "", kSchema, check<0, -1, kNoTaps>},
+      {"LpPool", kPool, "", kOfSchema, check<0, -1, kNoTaps>},
       Operator{"GlobalAveragePool", kGlobal}.narrow({0}, {0}).in_precision(PrecisionRole::kActivation),
       Operator{"GlobalMaxPool", kGlobal}.narrow({0}, {0}).in_precision(PrecisionRole::kActivation),
   };

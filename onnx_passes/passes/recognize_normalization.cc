@@ -55,10 +55,10 @@ auto normalization(const char* op, int64_t since) {
 
 // A constant with this number in every element; exporters expand a scalar in the graph.
 bool all_are(const Value* value, double number) {
-  constexpr int kMaxNodes = 64;
+  constexpr int kLongestChain = 64;
   int nodes = 0;
   for (const Node* node = value->producer(); node && !node->is("Constant"); node = value->producer()) {
-    if (++nodes > kMaxNodes) return false;
+    if (++nodes > kLongestChain) return false;
     if (!node->is("Expand") && !node->is("CastLike") && !node->is("Cast") && !node->is("Identity")) return false;
     value = node->input(0);
   }

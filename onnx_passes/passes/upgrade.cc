@@ -20,7 +20,7 @@ struct Row {
   Node* (*rewrite)(Node*);
 };
 
-[[noreturn]] void refuse(const Node& node, const std::string& why) {
+[[noreturn]] void refuse_upgrade(const Node& node, const std::string& why) {
   fail("[Import] ", node.label(), " cannot be converted to opset ", kBaseOpset, ": ", why,
        "; export the model with that opset or a later one");
 }
@@ -83,7 +83,7 @@ Node* clip(Node* node) {
   int index = 1;
   for (const char* bound : {"min", "max"}) {
     if (node->has_attr(bound)) {
-      if (node->input(0)->dtype() == DType::kUndefined) refuse(*node, "the type of its input is not known");
+      if (node->input(0)->dtype() == DType::kUndefined) refuse_upgrade(*node, "the type of its input is not known");
       node->set_input(index, b.scalar(node->input(0)->dtype(), node->attr(bound, 0.0f)).value());
       node->remove_attr(bound);
     }
@@ -93,7 +93,7 @@ Node* clip(Node* node) {
 }
 
 Node* dropout(Node* node) {
-  if (is_needed(node->output(1))) refuse(*node, "its mask is used, whose type has changed");
+  if (is_needed(node->output(1))) refuse_upgrade(*node, "its mask is used, whose type has changed");
   Builder b(&node->graph(), node);
   const Var ratio = b.scalar(DType::kFloat, node->attr("ratio", 0.5f));
   node->remove_attr("ratio");
@@ -112,7 +112,7 @@ Node* pad(Node* node) {
   const float value = node->attr("value", 0.0f);
   node->remove_attr("value");
   if (value != 0) {
-    if (node->input(0)->dtype() == DType::kUndefined) refuse(*node, "the type of its input is not known");
+    if (node->input(0)->dtype() == DType::kUndefined) refuse_upgrade(*node, "the type of its input is not known");
     Builder b(&node->graph(), node);
     node->set_input(2, b.scalar(node->input(0)->dtype(), value).value());
   }
@@ -140,10 +140,10 @@ Node* split_count(Node* node) {
 Node* softmax(Node* node) {
   const int64_t axis = node->attr("axis", 1);
   const Value* x = node->input(0);
-  if (!x || !x->has_rank()) refuse(*node, "the rank of its input is not known");
+  if (!x || !x->has_rank()) refuse_upgrade(*node, "the rank of its input is not known");
   const int64_t last = x->rank() - 1;
   const int64_t first = x->rank() == 0 ? 0 : (axis < 0 ? axis + x->rank() : axis);
-  if (first < 0 || first > last + 1) refuse(*node, concat("axis ", axis, " is out of range"));
+  if (first < 0 || first > last + 1) refuse_upgrade(*node, concat("axis ", axis, " is out of range"));
   bool trailing_ones = true;
   for (int64_t i = first + 1; i <= last; ++i) {
     trailing_ones = trailing_ones && (*x->type().dims)[static_cast<size_t>(i)] == Dim(1);
@@ -161,11 +161,11 @@ Node* softmax(Node* node) {
 
 // The number of outputs selected training mode, and the last two outputs no longer exist.
 Node* batch_normalization(Node* node) {
-  if (node->attr("spatial", 1) != 1) refuse(*node, "spatial=0 has no successor");
+  if (node->attr("spatial", 1) != 1) refuse_upgrade(*node, "spatial=0 has no successor");
   node->remove_attr("spatial");
   bool training = false;
   for (int i = 1; i < node->num_outputs(); ++i) training = training || node->output(i);
-  if (is_needed(node->output(3)) || is_needed(node->output(4))) refuse(*node, "its saved statistics are used");
+  if (is_needed(node->output(3)) || is_needed(node->output(4))) refuse_upgrade(*node, "its saved statistics are used");
   if (training) node->set_attr("training_mode", 1);
   return node->num_outputs() > 3 ? rebuild(node, node->inputs(), 3) : node;
 }
@@ -173,15 +173,15 @@ Node* batch_normalization(Node* node) {
 // Scale and bias were per group and are now per channel.
 Node* group_normalization(Node* node) {
   if (node->num_inputs() != 3 || !node->input(0) || !node->input(1) || !node->input(2)) {
-    refuse(*node, "it needs three inputs");
+    refuse_upgrade(*node, "it needs three inputs");
   }
   const Value* x = node->input(0);
   const int64_t groups = node->attr("num_groups", 0);
   if (!x->has_rank() || x->rank() < 2 || !(*x->type().dims)[1].known()) {
-    refuse(*node, "the number of channels is not known");
+    refuse_upgrade(*node, "the number of channels is not known");
   }
   const int64_t channels = (*x->type().dims)[1].value();
-  if (groups <= 0 || channels % groups != 0) refuse(*node, "num_groups does not divide the number of channels");
+  if (groups <= 0 || channels % groups != 0) refuse_upgrade(*node, "num_groups does not divide the number of channels");
   Builder b(&node->graph(), node);
   for (int i = 1; i < 3; ++i) {
     b.set_name(node->input(i)->name() + "/channels");
@@ -224,7 +224,7 @@ Node* resize_10(Node* node) {
   const Var x = b.var(node->input(0)), scales = b.var(node->input(1));
   if (node->attr("mode", "nearest") != "nearest") return give_way(node, resize_from_corners(b, *node, x, scales, ""));
   const Tensor factors = constant_of(scales.value());
-  if (factors.empty()) refuse(*node, "its scales are not constant");
+  if (factors.empty()) refuse_upgrade(*node, "its scales are not constant");
   Tensor growing(DType::kFloat, factors.shape()), shrinking(DType::kFloat, factors.shape());
   bool grows = false, shrinks = false;
   for (int64_t i = 0; i < factors.size(); ++i) {
@@ -253,13 +253,14 @@ Node* resize_for_nn(Node* node) {
   const int list = node->input(3) ? 3 : 2;
   Tensor numbers = constant_of(node->input(list));
   const Value* x = node->input(0);
-  if (numbers.empty() || !x->has_rank() || numbers.size() != x->rank()) refuse(*node, "its sizes are not constant");
+  if (numbers.empty() || !x->has_rank() || numbers.size() != x->rank())
+    refuse_upgrade(*node, "its sizes are not constant");
   numbers = numbers.clone();
   std::vector<int64_t> axes, sizes;
   for (int64_t i = 0; i < numbers.size(); ++i) {
     const Dim size = (*x->type().dims)[static_cast<size_t>(i)];
     if (list == 2 ? numbers.at(i) == 1 : size == Dim(static_cast<int64_t>(numbers.at(i)))) continue;
-    if (!size.known()) refuse(*node, "the size of its input is not known");
+    if (!size.known()) refuse_upgrade(*node, "the size of its input is not known");
     const double out = list == 3 ? numbers.at(i) : std::floor(numbers.at(i) * static_cast<double>(size.value()));
     axes.push_back(i);
     sizes.push_back(static_cast<int64_t>(out));
@@ -316,7 +317,7 @@ Node* scatter(Node* node) {
   return node;
 }
 
-Node* scan_8(Node* node) { refuse(*node, "its sequence lengths and batch axis have no successor"); }
+Node* scan_8(Node* node) { refuse_upgrade(*node, "its sequence lengths and batch axis have no successor"); }
 
 constexpr Row kRows[] = {
     {"BatchNormalization", 14, batch_normalization},
