@@ -142,7 +142,8 @@ void print_table(const nlohmann::json& report) {
 
 int run(const std::string& model, const std::string& data, int64_t batch_size, bool json) {
   Session session(load_training_model(model));
-  const TensorMap batch = first_batch(data, entry_inputs(session.model(), "step"), batch_size);
+  const TensorMap batch =
+      first_batch(data, entry_inputs(session.model(), "step"), batch_size, Preprocess(session.model()));
   std::map<std::string, Line> lines;
   double all = 0, counted = 0;
   const Plan& plan = session.plan("step", shapes_of(batch));

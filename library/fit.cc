@@ -19,7 +19,7 @@ struct FitSettings {
   TrainerOptions trainer;
   std::string schedule = "constant";
   bool no_shuffle = false, resume = false, overwrite = false;
-  double scale = 1;
+  std::vector<std::string> scales;
   std::optional<double> rate;
   std::optional<int64_t> batch_size;
 };
@@ -40,7 +40,7 @@ std::vector<CommandOption> fit_options(FitSettings* s) {
           {"--clip", {&t.clip_norm, kPositive}, ""},
           {"--seed", &t.seed, ""},
           {"--no-shuffle", &s->no_shuffle, ""},
-          {"--scale", {&s->scale, kPositive}, ""},
+          {"--scale", {&s->scales, check_scale}, ""},
           {"--eval-every", {&t.eval_every, kCount}, ""},
           {"--early-stop", {&t.early_stop, kCount}, ""},
           {"--checkpoint-every", {&t.checkpoint_every, kCount}, ""},
@@ -101,7 +101,14 @@ onnx_train_next call(onnx_train_session* session, const F& callback) {
 // Batches that the program makes.
 class ProgramBatches : public BatchSource {
  public:
-  ProgramBatches(onnx_train_session* session, const onnx_train_data& data) : session_(*session), data_(data) {}
+  ProgramBatches(onnx_train_session* session, const onnx_train_data& data, const std::string& entry,
+                 const Preprocess& preprocess)
+      : session_(*session),
+        data_(data),
+        inputs_(entry_inputs(session->session.model(), entry)),
+        preprocess_(preprocess) {}
+
+  std::string scale() const override { return preprocess_.option(); }
 
   int64_t batches_per_epoch() const override { return data_.batches; }
 
@@ -123,6 +130,7 @@ class ProgramBatches : public BatchSource {
     call(&session_, [&] { return data_.next(data_.user, &inputs, &count); });
     if (count == 0) return 0;
     *batch = inputs_of_run(&session_.session, inputs, count);
+    apply(preprocess_, inputs_, batch);
     const auto first = std::find_if(inputs, inputs + count, [](const onnx_train_tensor& t) { return t.rank > 0; });
     const int64_t samples = first == inputs + count ? 1 : first->shape[0];
     if (samples < 1) fail_as(ErrorCode::kData, "input '", first->name, "' of a batch has no samples");
@@ -132,33 +140,42 @@ class ProgramBatches : public BatchSource {
  private:
   onnx_train_session& session_;
   const onnx_train_data data_;
+  const std::vector<InputSpec> inputs_;
+  const Preprocess preprocess_;
 };
 
 // The data of a program and, if they are arrays, what the trainer reads of them.
 class ProgramData {
  public:
-  ProgramData(onnx_train_session* session, const onnx_train_data& given, const std::string& entry, double scale)
-      : session_(*session), data_(copy_of(given)) {
+  ProgramData(onnx_train_session* session, const onnx_train_data& given, const std::string& entry,
+              const Preprocess& preprocess)
+      : session_(*session), data_(copy_of(given)), entry_(entry), preprocess_(preprocess) {
     if (data_.next) return;
     if (data_.num_arrays == 0) throw UsageError("the data have neither arrays nor batches");
     const Model& model = session->session.model();
-    dataset_.emplace(views_of(data_.arrays, data_.num_arrays), entry_inputs(model, entry), scale);
+    dataset_.emplace(views_of(data_.arrays, data_.num_arrays), entry_inputs(model, entry), preprocess);
   }
 
   const Dataset* dataset() const { return dataset_ ? &*dataset_ : nullptr; }
   std::unique_ptr<BatchSource> training(const TrainerOptions& options) const {
-    if (!dataset_) return std::make_unique<ProgramBatches>(&session_, data_);
+    if (!dataset_) return batches();
     return std::make_unique<DatasetBatches>(&*dataset_, session_.session.model(), training_entry(session_.session),
                                             options.batch_size, options.seed, options.shuffle);
   }
   std::unique_ptr<BatchSource> evaluation(const TrainerOptions& options) const {
-    if (!dataset_) return std::make_unique<ProgramBatches>(&session_, data_);
+    if (!dataset_) return batches();
     return std::make_unique<DatasetBatches>(&*dataset_, session_.session.model(), options.batch_size);
   }
 
  private:
+  std::unique_ptr<BatchSource> batches() const {
+    return std::make_unique<ProgramBatches>(&session_, data_, entry_, preprocess_);
+  }
+
   onnx_train_session& session_;
   const onnx_train_data data_;
+  const std::string entry_;
+  const Preprocess preprocess_;
   std::optional<Dataset> dataset_;
 };
 
@@ -215,6 +232,7 @@ TrainingPosition restore(Session* session, const std::string& path) {
   std::vector<std::pair<std::string, Tensor>> states;
   for (const std::string& name : session->state().names()) states.emplace_back(name, saved.contents(name));
   for (const auto& [name, value] : states) session->state().set(name, value);
+  session->set_metadata(kPreprocess, saved.model().metadata(kPreprocess));
   return *position;
 }
 
@@ -260,16 +278,21 @@ onnx_train_stop_reason fit(onnx_train_session* s, const onnx_train_data* trainin
                            FitSettings settings, const onnx_train_observer* observer) {
   constexpr int64_t kBatchSize = 32;
   Session& session = s->session;
-  const ProgramData data(s, required(training, "the data"), training_entry(session), settings.scale);
+  const auto position = prepare_run(&settings, &session);  // a run that goes on has its scale
+  const std::string entry = training_entry(session);
+  std::string note;  // the program knows which scales it gives
+  const Preprocess preprocess =
+      preprocess_of(session.model(), settings.scales, entry_inputs(session.model(), entry), &note);
+  session.set_metadata(kPreprocess, preprocess.json());
+  const ProgramData data(s, required(training, "the data"), entry, preprocess);
   std::optional<ProgramData> eval_data;
-  if (evaluation) eval_data.emplace(s, *evaluation, "evaluate", settings.scale);
+  if (evaluation) eval_data.emplace(s, *evaluation, "evaluate", preprocess);
   TrainerOptions& options = settings.trainer;
   const Dataset* dataset = data.dataset();
   const int64_t natural = !dataset                     ? kBatchSize
                           : dataset->fixed_batch() > 0 ? dataset->fixed_batch()
                                                        : std::min(kBatchSize, dataset->num_samples());
   options.batch_size = settings.batch_size.value_or(natural);
-  const auto position = prepare_run(&settings, &session);
   Trainer trainer(&session, data.training(options), eval_data ? eval_data->evaluation(options) : nullptr, options);
   if (position) trainer.resume(*position);
   ProgramEvents events(s, observer);

@@ -8,6 +8,7 @@
 #include "library/handles.h"
 #include "onnx_passes/io/loading.h"
 #include "onnx_passes/passes/differentiate.h"
+#include "runtime/build_notes.h"
 #include "runtime/build_settings.h"
 #include "runtime/checkpoint.h"
 
@@ -36,7 +37,9 @@ Model built(const onnx_train_model* forward, const onnx_train_model* loss, const
   }
   const BuildOptions resolved = resolve(settings);
   Model model = import_forward_model(required(forward, "the forward model").message, settings.dtype, settings.import);
+  const std::vector<Finding> notes = build_notes(model);
   build_training_model(&model, resolved);
+  record_notes(notes, &model);
   return model;
 }
 
@@ -130,7 +133,10 @@ onnx_train_status onnx_train_model_from_bytes(const void* data, size_t bytes, on
 void onnx_train_model_free(onnx_train_model* model) { delete model; }
 
 onnx_train_status onnx_train_model_save(const onnx_train_model* model, const char* path) {
-  return guarded([&] { save_message(required(model, "the model").message, &required(path, "the path")); });
+  return guarded([&] {
+    check_suffix(&required(path, "the path"), ".onnx");
+    save_message(required(model, "the model").message, path);
+  });
 }
 
 onnx_train_status onnx_train_model_to_bytes(const onnx_train_model* model, void** data, size_t* bytes) {

@@ -2,6 +2,7 @@
 #include "library/guard.h"
 #include "library/handles.h"
 #include "onnx_passes/ir/message.h"
+#include "runtime/format.h"
 #include "runtime/schedule.h"
 
 namespace onnx_train {
@@ -12,7 +13,7 @@ constexpr const char* kName = "model.onnx";  // a model in memory has no name of
 onnx_train_report* make_report(const onnx_train_model& model, const CheckSettings& settings) {
   auto made = std::make_unique<onnx_train_report>();
   made->report = check_model(model.message, kName, settings);
-  made->text = to_text(made->report, kName, 0);
+  made->text = to_text(made->report, kName, kPlainWidth, 0);
   for (const Hindrance& h : made->report.obstacles) {
     made->obstacles.push_back({h.place.c_str(), h.reason.c_str(), h.way_out.c_str()});
   }

@@ -211,6 +211,12 @@ onnx_train_status onnx_train_session_run(onnx_train_session* session, const char
   });
 }
 
+onnx_train_status onnx_train_session_scale(onnx_train_session* session, const char* input, double* scale) {
+  return in_session(session, [&](onnx_train_session& s) {
+    required(scale, "where the scale goes") = Preprocess(s.session.model()).scale(&required(input, "the input"));
+  });
+}
+
 onnx_train_status onnx_train_session_entries(onnx_train_session* session, const char* const** names, size_t* count) {
   return in_session(session, [&](onnx_train_session& s) {
     required(names, "where the names go") = s.entry_names.data();

@@ -311,6 +311,7 @@ void define_session(nb::module_& module) {
   nb::class_<SessionHandle>(module, "Session")
       .def(nb::init<const ModelHandle&, const Options&>(), nb::arg("model"), nb::arg("options"))
       .def("entries", &SessionHandle::entries)
+      .def("scale", &SessionHandle::scale, nb::arg("input"))
       .def("states", &SessionHandle::states)
       .def(
           "inputs", [](SessionHandle& s, const std::string& entry) { return to_python(s.inputs(entry)); },

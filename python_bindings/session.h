@@ -105,6 +105,11 @@ class SessionHandle {
     check(onnx_train_session_states(handle_.get(), &names, &count));
     return {names, names + count};
   }
+  double scale(const std::string& input) const {
+    double scale = 1;
+    check(onnx_train_session_scale(handle_.get(), input.c_str(), &scale));
+    return scale;
+  }
   std::vector<std::string> entries() const {
     const char* const* names = nullptr;
     size_t count = 0;

@@ -30,7 +30,7 @@ class BatchSource {
   virtual std::string fault(int64_t /*first*/, int64_t /*count*/) const { return ""; }
   // As checkpoints record it: a training is resumed only with data of the same identity.
   virtual std::string identity() const { return "batches of the program"; }
-  virtual double scale() const { return 1; }  // the factor of integers that became floats
+  virtual std::string scale() const { return "1"; }  // what it multiplies its data by, as `--scale` takes it
 };
 
 // The batches of a dataset.
@@ -51,7 +51,7 @@ class DatasetBatches : public BatchSource {
   std::string describe(int64_t first, int64_t count) const override;
   std::string fault(int64_t first, int64_t count) const override;
   std::string identity() const override;
-  double scale() const override { return data_.scale(); }
+  std::string scale() const override { return data_.preprocess().option(); }
 
  private:
   const Dataset& data_;

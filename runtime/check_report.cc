@@ -7,6 +7,7 @@
 #include "onnx_passes/io/loading.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/message.h"
+#include "runtime/build_notes.h"
 #include "runtime/example_inputs.h"
 #include "runtime/flops.h"
 #include "runtime/format.h"
@@ -74,7 +75,7 @@ CheckReport check_model(ModelMessage message, const std::string& name, const Che
   Model model = import_forward_model(std::move(message), "float32", settings.build.import, &report.findings);
   const std::vector<Value*> trainable = select_trainable(model, options.train, options.freeze);
   describe(*model.graph, trainable, &report);
-  for (Finding& finding : inspect(model)) report.findings.push_back(std::move(finding));
+  for (Finding& finding : build_notes(model)) report.findings.push_back(std::move(finding));
   if (trainable.empty()) {
     report.failure = "the model has no float weights to train; its input gradients can be had: onnx-train grad";
     return report;
@@ -99,22 +100,30 @@ CheckReport check_model(const std::string& path, const CheckSettings& settings) 
   return check_model(load_message(path), path, settings);
 }
 
-std::string to_text(const CheckReport& report, const std::string& name, size_t width) {
+std::string to_text(const std::string& subject, const std::string& what, const std::string& advice, size_t width) {
+  return wrap(concat(subject, ": ", what, advice.empty() ? "" : "; ", advice), width, 2, 2) + "\n";
+}
+
+std::string to_text(const CheckReport& report, const std::string& name, size_t width, size_t command_width) {
   TextTable facts("lw");
   for (const auto& [what, value] : report.facts) facts.add({what, value});
   std::string text = facts.text(0, width);
-  TextTable findings("llw"), obstacles("llw");
-  for (const Finding& f : report.findings) findings.add({f.subject, f.what, f.advice});
-  if (!report.findings.empty()) text += "\nWorth knowing:\n" + findings.text(2, width);
-  for (const Hindrance& h : report.obstacles) obstacles.add({h.place, h.reason, h.way_out});
+  if (!report.findings.empty()) text += "\nWorth knowing:\n";
+  for (const Finding& f : report.findings) text += to_text(f.subject, f.what, f.advice, width);
   if (!report.obstacles.empty()) {
-    text += concat("\nIn the way of training it with --loss ", report.loss, ":\n", obstacles.text(2, width));
+    text += wrap(concat("\nIn the way of training it with --loss ", report.loss, ":"), width, 0, 2) + "\n";
   }
+  for (const Hindrance& h : report.obstacles) text += to_text(h.place, h.reason, h.way_out, width);
   if (!report.can_be_trained()) return text;
-  if (!report.not_trained.empty())
-    text += concat("\nNot trained, for the loss does not depend on them: ", report.not_trained, "\n");
-  return text +
-         concat("\nIt can be trained. Next: onnx-train build ", name, " -o train.onnx --loss '", report.loss, "'\n");
+  if (!report.not_trained.empty()) {
+    text +=
+        wrap(concat("\nNot trained, for the loss does not depend on them: ", report.not_trained), width, 0, 2) + "\n";
+  }
+  const std::string build =
+      concat("onnx-train build ", shell_quoted(name), " -o train.onnx --loss ", shell_quoted(report.loss));
+  const std::string next = "It can be trained. Next: " + build;
+  if (command_width == 0 || text_columns(next) <= command_width) return concat(text, "\n", next, "\n");
+  return concat(text, "\nIt can be trained. Next:\n", wrap_command(build, command_width, 2), "\n");
 }
 
 }  // namespace onnx_train

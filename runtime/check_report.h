@@ -40,7 +40,11 @@ struct CheckReport {
 CheckReport check_model(ModelMessage message, const std::string& name, const CheckSettings& settings);
 CheckReport check_model(const std::string& path, const CheckSettings& settings);  // of the name `path`
 
-// Everything but the failure, as the command prints it. Long lists are wrapped at `width` columns; 0: not at all.
-std::string to_text(const CheckReport& report, const std::string& name, size_t width);
+// "  subject: what; advice", a paragraph of at most `width` columns that ends in a newline; 0: one line.
+std::string to_text(const std::string& subject, const std::string& what, const std::string& advice, size_t width);
+
+// Everything but the failure, as the command prints it, wrapped likewise; the suggested command at `command_width`
+// columns, with backslashes.
+std::string to_text(const CheckReport& report, const std::string& name, size_t width, size_t command_width);
 
 }  // namespace onnx_train

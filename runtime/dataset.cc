@@ -7,7 +7,6 @@
 #include <numeric>
 #include <set>
 
-#include "kernels/dispatch.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/passes/passes.h"
 #include "runtime/fingerprint.h"
@@ -129,16 +128,10 @@ Shape row_shape(const InputSpec& spec, const Dims& expected, const Shape& found,
   fail_mismatch(spec, data, "");
 }
 
-void multiply(Tensor* tensor, double factor) {
-  dispatch_float(tensor->dtype(), [&](auto tag) {
-    auto* values = tensor->data<decltype(tag)>();
-    for (int64_t i = 0; i < tensor->size(); ++i) values[i] *= static_cast<decltype(tag)>(factor);
-  });
-}
-
 }  // namespace
 
-Dataset::Dataset(const TensorMap& arrays, const std::vector<InputSpec>& inputs, double scale) : scale_(scale) {
+Dataset::Dataset(const TensorMap& arrays, const std::vector<InputSpec>& inputs, const Preprocess& preprocess)
+    : preprocess_(preprocess) {
   for (const InputSpec& spec : inputs) {
     if (!spec.has_default && !arrays.count(spec.name)) {
       fail("the data has no '", spec.name, "', which the model expects as ", to_string(spec.type), "; it holds ",
@@ -168,7 +161,7 @@ Dataset::Dataset(const TensorMap& arrays, const std::vector<InputSpec>& inputs, 
       row = row_shape(spec, expected, row, data, &symbols);
     }
     if (per_sample && batch_of(spec).known()) fixed_batch_ = batch_of(spec).value();
-    arrays_.push_back({spec.name, data, spec.type.dtype, std::move(row), per_sample});
+    arrays_.push_back({spec.name, data, spec.type.dtype, std::move(row), per_sample, preprocess_.scale(spec.name)});
   }
 }
 
@@ -212,7 +205,7 @@ void Dataset::gather(const int64_t* rows, int64_t count, TensorMap* batch) const
       std::memcpy(to, source, raw.bytes());
     }
     out = direct ? raw : raw.cast(array.dtype);
-    if (scale_ != 1 && is_float_or_double(array.dtype) && !is_float(array.data.dtype())) multiply(&out, scale_);
+    if (array.scale != 1) multiply(&out, array.scale);
   }
 }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "onnx_passes/ir/model.h"
+#include "runtime/preprocess.h"
 #include "runtime/session.h"
 
 namespace onnx_train {
@@ -32,9 +33,10 @@ std::vector<InputSpec> entry_inputs(const Model& model, const std::string& entry
 class Dataset {
  public:
   // Takes the arrays named in `inputs` and ignores others. Element types are converted if that is lossless or
-  // customary: integers and booleans to floats (times `scale`), floats to floats, integers to integers that hold every
-  // value. Throws Error that names the array, what was expected and what was found.
-  Dataset(const TensorMap& arrays, const std::vector<InputSpec>& inputs, double scale = 1);
+  // customary: integers and booleans to floats, floats to floats, integers to integers that hold every value. Float
+  // inputs are multiplied by what `preprocess` says. Throws Error that names the array, what was expected and what was
+  // found.
+  Dataset(const TensorMap& arrays, const std::vector<InputSpec>& inputs, const Preprocess& preprocess = {});
 
   struct Array {
     std::string name;
@@ -42,6 +44,7 @@ class Dataset {
     DType dtype;      // as the model expects it
     Shape row;        // the shape of one sample, or of the whole array
     bool per_sample;  // false: passed whole to each step
+    double scale;     // the elements are multiplied by it
   };
 
   int64_t num_samples() const { return num_samples_; }
@@ -50,7 +53,7 @@ class Dataset {
   // The batch size that the model prescribes; 0 if any is possible.
   int64_t fixed_batch() const { return fixed_batch_; }
   size_t bytes() const;
-  double scale() const { return scale_; }
+  const Preprocess& preprocess() const { return preprocess_; }
   // The fingerprint of names, types, shapes and contents (fingerprint.h says how much is read), computed at the first
   // call.
   const std::string& fingerprint() const;
@@ -62,7 +65,7 @@ class Dataset {
   std::vector<Array> arrays_;
   int64_t num_samples_ = 0;
   int64_t fixed_batch_ = 0;
-  double scale_;
+  Preprocess preprocess_;
   mutable std::string fingerprint_;
 };
 

@@ -1,8 +1,10 @@
 #include "runtime/options.h"
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <cmath>
+#include <filesystem>
 #include <sstream>
 
 #include "onnx_passes/passes/expression.h"
@@ -158,6 +160,28 @@ TextCheck dynamic_or(const Range& range) {
 
 TextCheck dynamic_or_count() { return dynamic_or<int64_t>(kCount); }
 TextCheck dynamic_or_positive() { return dynamic_or<double>(kPositive); }
+
+namespace {
+
+bool has_suffix(const std::string& path, const std::string& suffix) {
+  std::string found = std::filesystem::path(path).extension().string();
+  std::transform(found.begin(), found.end(), found.begin(), [](unsigned char c) { return std::tolower(c); });
+  return found.empty() || found == "." || found == suffix;
+}
+
+}  // namespace
+
+void check_suffix(const std::string& path, const std::string& suffix) {
+  if (!has_suffix(path, suffix)) refuse("a name that ends in ", suffix, " is needed, not '", path, "'");
+}
+
+TextCheck file_with(const std::string& suffix, const std::string& otherwise) {
+  return [suffix, otherwise](const std::string& text) {
+    if (!has_suffix(text, suffix)) {
+      fail("a name that ends in ", suffix, otherwise.empty() ? "" : concat(" (", otherwise, ")"));
+    }
+  };
+}
 
 void set_option(const std::vector<CommandOption>& options, const std::string& name, const std::string& text) {
   std::vector<std::string> known;

@@ -75,6 +75,12 @@ std::optional<std::string> value_of(const CommandOption& option);
 TextCheck dynamic_or_count();
 TextCheck dynamic_or_positive();
 
+// Throws UsageError for a file name with another suffix than `suffix` (".onnx"), in whatever case: nothing else would
+// be written. A name without any suffix says nothing of its contents and is valid.
+void check_suffix(const std::string& path, const std::string& suffix);
+// The same as a check of an option. `otherwise`: what writes other formats; may be empty.
+TextCheck file_with(const std::string& suffix, const std::string& otherwise = "");
+
 // Sets the option with the key `name`. Throws UsageError like assign(), or if `options` has no such name.
 void set_option(const std::vector<CommandOption>& options, const std::string& name, const std::string& text);
 

@@ -14,6 +14,7 @@ namespace onnx_train {
 namespace {
 
 constexpr size_t kColumns = 72, kLines = 16, kLargest = 10;
+constexpr size_t kFrame = 4;  // columns beside the chart
 
 double known_bytes(const Value& value) {
   if (!value.type().is_static()) return 0;
@@ -45,9 +46,9 @@ std::string kernel_name(const PlanStep& step) {
 
 constexpr int kMaxOutputs = 3;  // in a line; an optimizer's node has hundreds
 
-std::string plan_table(const Plan& plan) {
+std::string plan_table(const Plan& plan, size_t width) {
   const bool profiled = plan.profiled_runs() > 0;
-  TextTable table("rllrlr");
+  TextTable table("rwwrlr");
   table.add({"#", "operator", "outputs", "bytes", "kernel", profiled ? "ms" : ""});
   double total = 0;
   for (const PlanStep& step : plan.steps()) {
@@ -65,10 +66,11 @@ std::string plan_table(const Plan& plan) {
     table.add({std::to_string(&step - plan.steps().data()), operator_text(*step.node), outputs, format_bytes(bytes),
                kernel_name(step), profiled ? format_number(step.milliseconds / plan.profiled_runs()) : ""});
   }
-  return concat(table.text(0), plan.steps().size(), " nodes write ", format_bytes(total), "; arena ",
-                format_bytes(static_cast<double>(plan.arena_bytes())), ", of it workspace ",
-                format_bytes(static_cast<double>(plan.workspace_bytes())), "; constants ",
-                format_bytes(static_cast<double>(plan.constant_bytes())), "\n");
+  const std::string sums = concat(plan.steps().size(), " nodes write ", format_bytes(total), "; arena ",
+                                  format_bytes(static_cast<double>(plan.arena_bytes())), ", of it workspace ",
+                                  format_bytes(static_cast<double>(plan.workspace_bytes())), "; constants ",
+                                  format_bytes(static_cast<double>(plan.constant_bytes())));
+  return concat(table.text(0, width), wrap(sums, width, 0, 2), "\n");
 }
 
 std::string plan_json(const Plan& plan, const std::function<double(const NodeCost&)>& least_milliseconds) {
@@ -90,24 +92,28 @@ std::string plan_json(const Plan& plan, const std::function<double(const NodeCos
   return nodes.dump();
 }
 
-std::string recomputation_text(const Plan& plan, size_t budget) {
+std::string recomputation_text(const Plan& plan, size_t budget, size_t width) {
   if (budget == 0) return "";
   const Recomputation& r = plan.recomputation();
   std::string text =
       concat("memory for gradients and activations: ", format_bytes(static_cast<double>(plan.arena_bytes())),
              " planned, ", format_bytes(static_cast<double>(budget)), " allowed");
-  if (r.nodes == 0) return text + "; nothing has to be recomputed\n";
+  if (r.nodes == 0) return wrap(text + "; nothing has to be recomputed", width, 0, 2) + "\n";
   double flops = 0;
   for (const PlanStep& step : plan.steps()) flops += cost_of(*step.node).total_flops();
   std::string operators;
   for (const auto& [op, count] : r.operators) operators += concat(operators.empty() ? "" : ", ", count, " ", op);
-  return concat(text, "\nrecomputed: ", r.nodes, " nodes (", operators, ")\n", "it costs ", format_count(r.flops),
-                "FLOP (", format_number(100 * r.flops / std::max(flops - r.flops, 1.0)), "% more) and ",
-                format_bytes(r.bytes), " of other reads and writes a step; values alive at once ",
-                format_bytes(static_cast<double>(r.before)), " -> ", format_bytes(static_cast<double>(r.after)), "\n");
+  const std::string nodes = concat("recomputed: ", r.nodes, " nodes (", operators, ")"),
+                    price = concat("it costs ", format_count(r.flops), "FLOP (",
+                                   format_number(100 * r.flops / std::max(flops - r.flops, 1.0)), "% more) and ",
+                                   format_bytes(r.bytes), " of other reads and writes a step; values alive at once ",
+                                   format_bytes(static_cast<double>(r.before)), " -> ",
+                                   format_bytes(static_cast<double>(r.after)));
+  return concat(wrap(text, width, 0, 2), "\n", wrap(nodes, width, 0, 2), "\n", wrap(price, width, 0, 2), "\n");
 }
 
-std::string memory_chart(const Plan& plan) {
+std::string memory_chart(const Plan& plan, size_t width) {
+  const size_t columns = width == 0 ? kColumns : std::clamp<size_t>(width - std::min(width, kFrame), 1, kColumns);
   const auto& ranges = plan.live_ranges();
   const auto& offsets = plan.memory().offsets;
   const double arena = static_cast<double>(std::max<size_t>(plan.arena_bytes(), 1));
@@ -116,7 +122,7 @@ std::string memory_chart(const Plan& plan) {
   std::vector<size_t> order(ranges.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return ranges[a].bytes > ranges[b].bytes; });
-  std::vector<std::string> canvas(kLines, std::string(kColumns, ' '));
+  std::vector<std::string> canvas(kLines, std::string(columns, ' '));
   for (size_t rank = 0; rank < order.size(); ++rank) {
     const LiveRange& range = ranges[order[rank]];
     const char mark = rank < kLargest ? static_cast<char>('A' + rank) : '.';
@@ -124,15 +130,15 @@ std::string memory_chart(const Plan& plan) {
       const double offset = (static_cast<double>(kLines - 1 - line) + 0.5) / kLines * arena;
       const auto begin = static_cast<double>(offsets[order[rank]]);
       if (offset < begin || offset >= begin + static_cast<double>(range.bytes)) continue;
-      for (size_t column = 0; column < kColumns; ++column) {
-        const double time = (static_cast<double>(column) + 0.5) / kColumns * steps;
+      for (size_t column = 0; column < columns; ++column) {
+        const double time = (static_cast<double>(column) + 0.5) / static_cast<double>(columns) * steps;
         if (time >= range.first && time < range.last + 1) canvas[line][column] = mark;
       }
     }
   }
   std::string text = concat("arena of ", format_bytes(arena), " over ", plan.steps().size(), " nodes\n");
   for (const std::string& line : canvas) text += concat("  |", line, "|\n");
-  TextTable largest("lrrrl");
+  TextTable largest("lrrrw");
   largest.add({"", "bytes", "offset", "nodes", "buffer"});
   for (size_t rank = 0; rank < std::min(kLargest, order.size()); ++rank) {
     const LiveRange& range = ranges[order[rank]];
@@ -140,7 +146,7 @@ std::string memory_chart(const Plan& plan) {
     largest.add({std::string(1, static_cast<char>('A' + rank)), format_bytes(static_cast<double>(range.bytes)),
                  format_bytes(static_cast<double>(offsets[order[rank]])), concat(range.first, "-", range.last), name});
   }
-  return text + largest.text();
+  return text + largest.text(2, width);
 }
 
 }  // namespace onnx_train

@@ -36,6 +36,8 @@ class Session {
 
   // Without the contents of the states, which are in `state()`.
   const Model& model() const { return model_; }
+  // metadata_props, which checkpoints, snapshots and exports have, too.
+  void set_metadata(const std::string& key, const std::string& value) { model_.set_metadata(key, value); }
   Device& device() const { return device_; }
   const Stream& stream() const { return *stream_; }  // on which all work of the session runs
   bool has_entry(const std::string& entry) const;

@@ -30,7 +30,7 @@ std::vector<Setting> settings_of(const TrainerOptions& o, const BatchSource& tra
   return {{"model", o.model.empty() ? "not known" : o.model, kFixed},
           {"data", training.identity(), kFixed},
           {"eval-data", evaluation ? evaluation->identity() : "none", kFixed},
-          {"scale", number_text(training.scale()), kFixed},
+          {"scale", training.scale(), kFixed},
           {"dtype", scalar_type == DType::kDouble ? "float64" : "float32", kFixed},
           {"seed", std::to_string(o.seed), kFixed},
           {"batch-size", std::to_string(o.batch_size), kFixed},

@@ -83,6 +83,72 @@ says 'gradients.npz: loss' out
 expect 0 verify train.onnx --inputs train.csv --tolerance 1e-6
 says '4 parameters agree' out
 
+# ---- Lines fit the terminal
+cp "$fixtures/mlp.onnx" mlp.onnx
+for width in 40 80 120; do
+  export COLUMNS=$width
+  while read -r line; do
+    # shellcheck disable=SC2086
+    expect 0 $line
+    widest=$(LC_ALL=C.UTF-8 wc -L < out)
+    [ "$widest" -le $width ] || fail "a line of $widest columns, not $width: $line"
+  done << COMMANDS
+check mlp.onnx
+build mlp.onnx -o narrow.onnx --timings
+show train.onnx --plan --arena --batch 16
+show train.onnx --plan --memory 100MB
+bench train.onnx --data train.csv --batch-size 16 --seconds 0.1 --profile
+grad mlp.onnx --inputs test.csv -o gradients.npz
+verify train.onnx --inputs train.csv --tolerance 1e-6
+fit train.onnx --data train.csv --eval-data test.csv --epochs 2 --out narrow$width
+fit train.onnx --data train.csv --eval-data test.csv --epochs 3 --out narrow$width --resume
+eval train.onnx --data test.csv
+devices --operators
+--help
+fit --help
+predict --help
+grad --help
+COMMANDS
+done
+unset COLUMNS
+expect 0 show train.onnx --plan --batch 16
+head -n 1 out > header && says 'bytes  kernel' header  # one line a node where stdout is no terminal
+
+# ---- Scales belong to the model
+expect 0 fit train.onnx --data train.csv --eval-data test.csv --epochs 2 --scale 1/2 --out scaled
+says 'x: scale(1/2)' out
+expect 0 eval scaled/best.onnx --data test.csv --json
+cp out stored
+[ -s err ] && fail "a note without --scale: $(cat err)"
+expect 0 eval scaled/best.onnx --data test.csv --json --scale x=0.5 && same out stored
+expect 0 eval scaled/best.onnx --data test.csv --json --scale 1
+says 'trained with: x: scale(1/2)' err
+cmp -s out stored && fail "--scale changes nothing"
+expect 0 export scaled/best.onnx -o scaled.onnx
+says 'left out of the graph: x: scale(1/2)' out
+expect 0 predict scaled/best.onnx --inputs test.csv -o stored.npz
+expect 0 predict scaled.onnx --inputs test.csv -o exported.npz && same stored.npz exported.npz
+expect 0 fit train.onnx --data train.csv --eval-data test.csv --epochs 3 --out scaled --resume
+expect 1 fit train.onnx --data train.csv --eval-data test.csv --epochs 4 --scale 1 --out scaled --resume
+says 'scale was x=1/2 and is 1' err
+
+# ---- Without evaluation data nothing is called the best evaluation
+expect 0 fit train.onnx --data train.csv --epochs 1 --out blind
+says 'lowest training loss' out
+grep -q 'evaluation with' out && fail "an evaluation without data: $(cat out)"
+
+# ---- Files are what their names say, or are left as they are
+for line in "export train.onnx -o out.safetensors" "export train.onnx -o out.npz" "build mlp.onnx -o out.pt" \
+  "flatten train.onnx -o out.csv" "predict train.onnx --inputs test.csv -o out.csv" \
+  "grad mlp.onnx --inputs test.csv -o out.onnx" "bench train.onnx --data train.csv --trace out.csv" \
+  "fit train.onnx --data train.csv --epochs 1 --out out.onnx"; do
+  output=${line##* }
+  echo before > "$output"
+  expect 2 $line
+  [ "$(cat "$output")" = before ] || fail "$output was written: $line"
+done
+expect 0 export train.onnx -o OUT.ONNX
+
 # ---- Parts equal the whole
 expect 0 fit train.onnx --data train.csv --eval-data test.csv --epochs 3 --batch-size 16 --seed 5 --out parts
 expect 0 fit train.onnx --data train.csv --eval-data test.csv --epochs 8 --batch-size 16 --seed 5 --out parts --resume

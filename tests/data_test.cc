@@ -179,7 +179,7 @@ std::string idx(int type, const std::vector<int>& shape, const std::string& data
 TEST(Idx, ImagesBecomeRowsOfTheModel) {
   const std::string images = temporary("images-idx3-ubyte", idx(8, {2, 2, 2}, {0, 1, 2, 3, 4, 5, 6, '\xff'}));
   const std::string labels = temporary("labels-idx1-ubyte", idx(8, {2}, {7, 3}));
-  const Dataset data = load_dataset(images + "," + labels, kInputs, DataRole::kTrain, 2.0);
+  const Dataset data = load_dataset(images + "," + labels, kInputs, DataRole::kTrain, Preprocess({"2"}, kInputs));
   TensorMap batch;
   const int64_t rows[] = {1};
   data.gather(rows, 1, &batch);
@@ -216,7 +216,21 @@ TEST(Cifar10, ReadsRecords) {
   const Dataset data = load_dataset(path, inputs);
   EXPECT_EQ(data.num_samples(), 2);
   EXPECT_EQ(data.find("y")->data.at(1), 9);
-  EXPECT_THAT(error_of([&] { load_dataset(temporary("cut.bin", "abc"), inputs); }), HasSubstr("is no CIFAR-10 file"));
+  for (const std::string& other : {std::string("abc"), std::string(2 * 3073, '\x0b'), std::string()}) {
+    const std::string error = error_of([&] { load_dataset(temporary("tokens.bin", other), inputs); });
+    EXPECT_THAT(error, HasSubstr("is no CIFAR-10 file, the one kind of .bin that is read"));
+    EXPECT_THAT(error, HasSubstr("tokens is not read yet"));
+    EXPECT_THAT(error, HasSubstr(".npz"));
+  }
+}
+
+TEST(Folder, AnErrorSaysWhatWasLookedForAndFound) {
+  const std::string folder = testing::TempDir() + "tokens";
+  std::filesystem::create_directories(folder);
+  std::ofstream(folder + "/train.bin") << "abc";
+  const std::string error = error_of([&] { load_dataset(folder, kInputs); });
+  EXPECT_THAT(error, HasSubstr("holds train.bin, but no *.npy"));
+  EXPECT_THAT(error, HasSubstr("data_batch_*"));
 }
 
 TEST(Dataset, ErrorsNameKeyExpectedAndFound) {

@@ -12,6 +12,7 @@
 #include "runtime/plan_report.h"
 #include "runtime/session.h"
 #include "tools/data/source.h"
+#include "tools/report/output.h"
 #include "tools/report/process_memory.h"
 #include "tools/report/profile_report.h"
 #include "tools/runtime_options.h"
@@ -139,9 +140,11 @@ void print_tables(const BenchArguments& arguments, const Report& report) {
   }
   table.add({"large tensors move at", format_number(1e-9 * report.roofline.bytes_per_second) + " GB/s"});
   table.add({"arithmetic bound", concat(format_number(bound), " ms, ", format_number(100 * bound / median), "%")});
-  std::printf("%s", table.text(0).c_str());
+  std::printf("%s", table.text(0, text_width()).c_str());
   if (!arguments.profile) return;
-  std::printf("\n%s", profile_tables(report.profile, report.roofline, static_cast<size_t>(arguments.top)).c_str());
+  std::printf(
+      "\n%s",
+      profile_tables(report.profile, report.roofline, static_cast<size_t>(arguments.top), table_width()).c_str());
 }
 
 int run(const BenchArguments& arguments) {
@@ -149,7 +152,7 @@ int run(const BenchArguments& arguments) {
   if (arguments.each_step) print_line({{"resident", resident_memory()}});
   Session session(load_training_model(arguments.model), session_options(arguments.runtime));
   const std::vector<InputSpec> inputs = entry_inputs(session.model(), arguments.entry);
-  const TensorMap batch = first_batch(arguments.data, inputs, arguments.batch_size);
+  const TensorMap batch = first_batch(arguments.data, inputs, arguments.batch_size, Preprocess(session.model()));
   Report report;
   report.times = time_runs(arguments, &session, batch);
   if (arguments.each_step) return 0;
@@ -193,7 +196,10 @@ Subcommand bench_command() {
            {"--seconds", &a->seconds, "how long to go on [5]", "S"},
            {"--profile", &a->profile, "then time each node: by operator, and the slowest with their roofline"},
            {"--top", {&a->top, kCount}, "how many of the slowest nodes [20]", "N"},
-           {"--trace", &a->trace, "write one run's nodes for chrome://tracing or ui.perfetto.dev", "FILE"},
+           {"--trace",
+            {&a->trace, file_with(".json")},
+            "write one run's nodes for chrome://tracing or ui.perfetto.dev",
+            "FILE"},
            {"--json", &a->json, "one JSON object instead of tables; with --profile every node is in it"},
            {"--each-step", &a->each_step, "one JSON object a run as they end, warm-up included, and no more"}},
           &a->runtime),

@@ -3,6 +3,7 @@
 #include "onnx_passes/io/loading.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/passes/passes.h"
+#include "runtime/build_notes.h"
 #include "runtime/build_settings.h"
 #include "runtime/example_inputs.h"
 #include "runtime/format.h"
@@ -32,7 +33,9 @@ int run(const BuildArguments& arguments) {
   const auto weights = select_trainable(model, options.train, options.freeze);
   for (const Value* weight : weights) trained += static_cast<double>(num_elements(weight->type().shape()));
   const size_t count = weights.size();
+  const std::vector<Finding> notes = build_notes(model);
   const std::vector<PassTiming> timings = build_training_model(&model, options);
+  record_notes(notes, &model);
   save_model(model, arguments.output);
 
   TextTable table("lw");
@@ -43,12 +46,13 @@ int run(const BuildArguments& arguments) {
     if (!value.empty()) table.add({key, value});
   }
   table.add({"entry points", entry_names(model)});
-  std::printf("%s", table.text(0, list_width()).c_str());
+  std::printf("%s", table.text(0, text_width()).c_str());
+  std::printf("%s", notes_text(notes, text_width()).c_str());
   if (!arguments.timings) return 0;
   TextTable times("lrl");
   for (const PassTiming& t : timings)
     times.add({t.name, format_number(t.milliseconds) + " ms", t.changed ? "" : "no change"});
-  std::printf("\n%s", times.text(0).c_str());
+  std::printf("\n%s", times.text(0, table_width()).c_str());
   return 0;
 }
 
@@ -56,8 +60,9 @@ int run(const BuildArguments& arguments) {
 
 Subcommand build_command() {
   auto a = std::make_shared<BuildArguments>();
-  std::vector<CommandOption> options = {{"MODEL", &a->model, "the forward model", "FILE", true},
-                                        {"-o,--output", &a->output, "the training model to write", "FILE", true}};
+  std::vector<CommandOption> options = {
+      {"MODEL", &a->model, "the forward model", "FILE", true},
+      {"-o,--output", {&a->output, file_with(".onnx")}, "the training model to write, .onnx", "FILE", true}};
   for (CommandOption& option : build_options(&a->settings)) options.push_back(std::move(option));
   PipelineOptions& pipeline = a->settings.build.pipeline;
   options.insert(options.end(),

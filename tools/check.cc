@@ -15,7 +15,7 @@ struct CheckArguments {
 
 int run(const CheckArguments& arguments) {
   const CheckReport report = check_model(arguments.model, arguments.settings);
-  std::printf("%s", to_text(report, arguments.model, list_width()).c_str());
+  std::printf("%s", to_text(report, arguments.model, text_width(), table_width()).c_str());
   if (!report.can_be_trained()) fail(report.failure);
   return 0;
 }

@@ -57,7 +57,7 @@ void print_operators() {
   for (const Device* device : devices) {
     for (const Kernel* kernel : device->kernels()) operators.emplace(kernel->domain, kernel->op);
   }
-  TextTable table(std::string(devices.size() + 1, 'l'));
+  TextTable table("l" + std::string(devices.size(), 'w'));
   std::vector<std::string> header = {concat(operators.size(), " operators")};
   for (const Device* device : devices) header.push_back(device->name());
   table.add(header);
@@ -66,13 +66,13 @@ void print_operators() {
     for (const Device* device : devices) row.push_back(kernels_of(*device, domain, op));
     table.add(row);
   }
-  print(table.text(0));
+  print(table.text(0, table_width()));
 }
 
 int run(const DevicesArguments& arguments) {
   TextTable table("lw");
   for (const std::string& name : Device::names()) table.add({name, describe(name)});
-  print(table.text(0, list_width()));
+  print(table.text(0, text_width()));
   if (arguments.operators) print_operators();
   return 0;
 }

@@ -7,6 +7,7 @@
 #include "runtime/format.h"
 #include "runtime/trainer.h"
 #include "tools/data/source.h"
+#include "tools/report/output.h"
 #include "tools/runtime_options.h"
 #include "tools/subcommand.h"
 
@@ -16,7 +17,7 @@ namespace {
 struct EvalArguments {
   std::string model, data, dtype = "float32";
   int64_t batch_size = 128;
-  double scale = 1;
+  std::vector<std::string> scales;
   bool json = false;
   RuntimeOptions runtime;
 };
@@ -24,9 +25,11 @@ struct EvalArguments {
 int run(const EvalArguments& arguments) {
   Session session(in_precision(load_training_model(arguments.model), arguments.dtype),
                   session_options(arguments.runtime));
+  DataNotes notes;
   const Dataset data =
-      load_dataset(arguments.data, entry_inputs(session.model(), "evaluate"), DataRole::kEvaluate, arguments.scale);
+      load_dataset(arguments.data, session.model(), "evaluate", DataRole::kEvaluate, arguments.scales, &notes);
   const Metrics metrics = evaluate(&session, data, arguments.batch_size);
+  print_notes(notes);
   if (arguments.json) {
     std::printf("%s\n", nlohmann::json(metrics).dump().c_str());
     return 0;
@@ -34,7 +37,7 @@ int run(const EvalArguments& arguments) {
   TextTable table("lr");
   table.add({"samples", std::to_string(data.num_samples())});
   for (const auto& [name, value] : metrics) table.add({name, format_number(value)});
-  std::printf("%s", table.text(0).c_str());
+  std::printf("%s", table.text(0, text_width()).c_str());
   return 0;
 }
 
@@ -44,11 +47,11 @@ Subcommand eval_command() {
   auto a = std::make_shared<EvalArguments>();
   return {"eval", "Loss and metrics of a training model or checkpoint on data, as inference computes them",
           "  onnx-train eval run/best.onnx --data test.npz\n"
-          "  onnx-train eval run/best.onnx --data mnist/ --scale 0.00392157 --json",
+          "  onnx-train eval run/best.onnx --data mnist/ --json",
           with_runtime_options({{"MODEL", &a->model, "a training model or a checkpoint", "FILE", true},
                                 {"--data", &a->data, "the data: see fit --help", "PATH", true},
                                 {"--batch-size", {&a->batch_size, kCount}, "samples at a time [128]", "N"},
-                                {"--scale", {&a->scale, kPositive}, "factor of integers that become floats [1]", "X"},
+                                scale_option(&a->scales),
                                 dtype_option(&a->dtype),
                                 {"--json", &a->json, "one JSON object instead of a table"}},
                                &a->runtime),

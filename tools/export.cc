@@ -5,6 +5,9 @@
 #include "onnx_passes/passes/passes.h"
 #include "onnx_passes/passes/widen.h"
 #include "runtime/checkpoint.h"
+#include "runtime/format.h"
+#include "runtime/preprocess.h"
+#include "tools/report/output.h"
 #include "tools/subcommand.h"
 
 namespace onnx_train {
@@ -14,6 +17,8 @@ struct ExportArguments {
   std::string model, output;
   bool original_types = false;
 };
+
+constexpr const char* kWeights = "weights alone, as .safetensors or .npz: save_weights of the Python package";
 
 int run(const ExportArguments& arguments) {
   const Model training = load_training_model(arguments.model);
@@ -27,6 +32,12 @@ int run(const ExportArguments& arguments) {
   save_model(inference, arguments.output);
   std::printf("%s: %zu nodes, %zu initializers\n", arguments.output.c_str(), inference.graph->num_nodes(),
               inference.graph->initializers().size());
+  const Preprocess preprocess(inference);
+  if (preprocess.empty()) return 0;
+  const std::string note =
+      concat("left out of the graph: ", preprocess.text(), "; `onnx-train predict` does it, as the ",
+             "file's metadata say (", kPreprocess, "); other programs must do it to their inputs");
+  std::printf("%s\n", wrap(note, text_width(), 0, 2).c_str());
   return 0;
 }
 
@@ -38,7 +49,7 @@ Subcommand export_command() {
           "Write the inference model alone: no training_info, no state but the weights",
           "  onnx-train export run/best.onnx -o model.onnx",
           {{"MODEL", &arguments->model, "a training model or a checkpoint", "FILE", true},
-           {"-o,--output", &arguments->output, "the file to write", "FILE", true},
+           {"-o,--output", {&arguments->output, file_with(".onnx", kWeights)}, "the .onnx file to write", "FILE", true},
            {"--original-types", &arguments->original_types,
             "weights, inputs and outputs that were float16 or bfloat16 before training are so again"}},
           [arguments] { return run(*arguments); }};

@@ -35,7 +35,7 @@ struct FitArguments {
   TrainerOptions trainer;
   bool no_shuffle = false, no_data_check = false, resume = false, overwrite = false, json = false;
   RuntimeOptions runtime;
-  double scale = 1;
+  std::vector<std::string> scales;
   std::optional<double> rate;
   std::optional<int64_t> batch_size, seed;
   std::vector<CommandOption> described;  // to write the resolved options
@@ -53,6 +53,14 @@ double parse_duration(const std::string& text) {
     fail("a duration such as 90s, 15m or 2h");
   }
   return value * factor;
+}
+
+// A run leaves several files, so that the name of one is a mistake.
+void check_folder(const std::string& text) {
+  const std::string suffix = fs::path(text).extension().string();
+  for (const char* kind : {".onnx", ".npz", ".npy", ".csv", ".safetensors", ".pt", ".pth", ".ckpt"}) {
+    if (suffix == kind) fail("the name of a folder, in which the trained model is best.onnx");
+  }
 }
 
 void check_usage(FitArguments* a) {
@@ -161,14 +169,18 @@ std::string outcome(StopReason reason, const Trainer& trainer) {
   return "stopped" + at;
 }
 
+// Without evaluation data the best state is that of the lowest training loss, which says nothing of other data.
 void print_outcome(const FitArguments& a, StopReason reason, const Trainer& trainer) {
+  const std::string which = a.eval_data.empty() ? "training" : "evaluation";
   std::string text = outcome(reason, trainer);
-  if (trainer.position().best) text += concat(", best loss ", format_number(*trainer.position().best));
-  TextTable files("ll");
-  files.add({a.trainer.folder + "/best.onnx", "the evaluation with the lowest loss"});
-  files.add({a.trainer.folder + "/last.onnx", "the last state"});
-  files.add({a.trainer.folder + "/metrics.jsonl", "one line a step; metrics.csv, epochs.jsonl, options.json"});
-  print(concat(text, "\n", files.text()));
+  if (trainer.position().best) text += concat(", lowest ", which, " loss ", format_number(*trainer.position().best));
+  TextTable files("lw");
+  const std::string best = trainer.position().best ? concat("the state with the lowest ", which, " loss")
+                                                   : "the last state; nothing has been evaluated yet";
+  files.add({"best.onnx", best + (a.eval_data.empty() ? " (without --eval-data)" : "")});
+  files.add({"last.onnx", "the last state"});
+  files.add({"metrics.jsonl", "one line a step; metrics.csv, epochs.jsonl, options.json"});
+  print(concat(wrap(text, text_width(), 0, 2), "\nin ", a.trainer.folder, ":\n", files.text(2, text_width())));
 }
 
 // A fresh training model draws its state as it was built to: weights with --init, and the key of dropout.
@@ -198,7 +210,7 @@ void resolve_defaults(FitArguments* a, const Model& model, const Dataset& traini
 void print_resumed(const FitArguments& a, const TrainingPosition& position, const std::vector<std::string>& changes) {
   if (a.json) return print(nlohmann::ordered_json{{"resumed", position.step}, {"changes", changes}}.dump() + "\n");
   std::string text = concat("resumed from last.onnx at step ", position.step, "\n");
-  for (const std::string& change : changes) text += concat("  changed: ", change, "\n");
+  for (const std::string& change : changes) text += wrap(concat("changed: ", change), text_width(), 2, 2) + "\n";
   print(text);
 }
 
@@ -237,13 +249,15 @@ int run(FitArguments* a) {
   }
   Session session(std::move(start.model), session_options(a->runtime));
   if (!checkpoint_position(session.model())) initialize(*a, &session);
+  DataNotes notes;
   const Dataset training =
-      load_dataset(a->data, entry_inputs(session.model(), training_entry(session)), DataRole::kTrain, a->scale);
+      load_dataset(a->data, session.model(), training_entry(session), DataRole::kTrain, a->scales, &notes);
+  session.set_metadata(kPreprocess, training.preprocess().json());
   std::optional<Dataset> evaluation;
   if (!a->eval_data.empty()) {
-    evaluation.emplace(
-        load_dataset(a->eval_data, entry_inputs(session.model(), "evaluate"), DataRole::kEvaluate, a->scale));
+    evaluation.emplace(load_dataset(a->eval_data, session.model(), "evaluate", DataRole::kEvaluate, a->scales, &notes));
   }
+  a->scales = {training.preprocess().option()};  // as options.json says
   resolve_defaults(a, session.model(), training);
   a->trainer.model = start.identity;
   Trainer trainer(&session, &training, evaluation ? &*evaluation : nullptr, a->trainer);
@@ -256,6 +270,7 @@ int run(FitArguments* a) {
   if (evaluation) check_data(*a, *evaluation, a->eval_data, "evaluate", session, &checked);
   const std::string banner = training_banner(&session, training, evaluation ? &*evaluation : nullptr, trainer);
   if (!a->json) print(banner);
+  print_notes(notes);
   if (start.position) print_resumed(*a, *start.position, changes);
   return train(*a, session, checked, &trainer);
 }
@@ -271,7 +286,7 @@ std::vector<CommandOption> options_of(FitArguments* a) {
            "PATH", true},
           {"--eval-data", &a->eval_data, "data to evaluate on after each epoch, and at the end", "PATH"},
           {"--eval-every", {&t.eval_every, kCount}, "evaluate every N steps instead of after each epoch", "N"},
-          {"--out", &t.folder, "the run's folder [run]", "DIR"},
+          {"--out", {&t.folder, check_folder}, "the run's folder [run]", "DIR"},
           {"--epochs", {&t.epochs, kCount}, "passes over the data", "N"},
           {"--steps", {&t.steps, kCount}, "optimizer steps; with --epochs, whichever ends first", "N"},
           {"--time-limit",
@@ -294,10 +309,7 @@ std::vector<CommandOption> options_of(FitArguments* a) {
           {"--clip", {&t.clip_norm, kPositive}, "clip the gradient's global norm at this [as built]", "NORM"},
           {"--seed", &a->seed, "of the data order [0], and of dropout and drawn weights [as built]", "N"},
           {"--no-shuffle", &a->no_shuffle, "take the samples in their order"},
-          {"--scale",
-           {&a->scale, kPositive},
-           "factor of integers that become floats, 0.00392157 for bytes to 0..1 [1]",
-           "X"},
+          scale_option(&a->scales),
           {"--no-data-check", &a->no_data_check,
            "no pass over the data, before the first step, for labels and indices out of range, NaN and infinity"},
           {"--early-stop", {&t.early_stop, kCount}, "stop after N evaluations without a lower loss", "N"},
@@ -328,9 +340,9 @@ Subcommand fit_command() {
   return {"fit",
           "Train a training model on data",
           "  onnx-train fit train.onnx --data train.npz --eval-data test.npz --epochs 10 --batch-size 64\n"
-          "  onnx-train fit train.onnx --data mnist/ --eval-data mnist/ --scale 0.00392157 --epochs 5 --lr 3e-4\n"
-          "      --schedule cosine --warmup 100 --out runs/mnist\n"
-          "  onnx-train fit train.onnx --data mnist/ --scale 0.00392157 --epochs 5 --out runs/mnist --resume",
+          "  onnx-train fit train.onnx --data mnist/ --eval-data mnist/ --scale 1/255 --epochs 5 --lr 3e-4 "
+          "--schedule cosine --warmup 100 --out runs/mnist\n"
+          "  onnx-train fit train.onnx --data mnist/ --scale 1/255 --epochs 5 --out runs/mnist --resume",
           a->described,
           [a] { return run(a.get()); },
           a->given};

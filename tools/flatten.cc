@@ -30,7 +30,7 @@ Subcommand flatten_command() {
           "  onnx-train flatten train.onnx --entry evaluate -o evaluate.onnx",
           {{"MODEL", &arguments->model, "a training model or a checkpoint", "FILE", true},
            {"--entry", &arguments->entry, "predict, evaluate, step, accumulate, apply or initialize [step]", "NAME"},
-           {"-o,--output", &arguments->output, "the file to write", "FILE", true}},
+           {"-o,--output", {&arguments->output, file_with(".onnx")}, "the .onnx file to write", "FILE", true}},
           [arguments] { return run(*arguments); }};
 }
 

@@ -77,7 +77,8 @@ int run(GradArguments* arguments) {
   Model model = load_forward_model(arguments->model, arguments->dtype, arguments->import);
   options.loss_model = load_loss_model(options.loss, arguments->dtype);
   add_loss_and_gradients(&model, options);
-  const Dataset data = load_dataset(arguments->inputs, entry_inputs(model, "step"));
+  const Dataset data =
+      load_dataset(arguments->inputs, entry_inputs(model, "step"), DataRole::kTrain, Preprocess(model));
   Model flat = flatten(model, "step");
   const TensorMap inputs = whole_batch(data, model, *model.find_entry_point("step")->algorithm);
   const auto keys = keys_of(*flat.graph);
@@ -98,12 +99,12 @@ Subcommand grad_command() {
       "grad", "Loss and gradients for given inputs: one forward and one backward pass, nothing updated",
       "  onnx-train grad model.onnx --inputs batch.npz --loss cross_entropy -o gradients.npz\n"
       "  onnx-train grad model.onnx --inputs batch.npz --loss 'mse(y, target)' --mode frozen --train 'fc.*' -o g.npz\n"
-      "\nKeys of the result: loss, output/<name>, grad/<initializer>, grad_input/<input>, next/<state>. A weight or\n"
-      "input that the loss does not depend on has no key. The samples of the file are one batch; labels and the like\n"
+      "\nKeys of the result: loss, output/<name>, grad/<initializer>, grad_input/<input>, next/<state>. A weight or "
+      "input that the loss does not depend on has no key. The samples of the file are one batch; labels and the like "
       "are keys of it.",
       with_runtime_options({{"MODEL", &a->model, "the forward model", "FILE", true},
                             {"--inputs", &a->inputs, "the batch: any data that fit takes", "PATH", true},
-                            {"-o,--output", &a->output, "the .npz file to write", "FILE", true},
+                            {"-o,--output", {&a->output, file_with(".npz")}, "the .npz file to write", "FILE", true},
                             {"--loss", &o.loss, "see build --help [cross_entropy]", "EXPR"},
                             {"--mode",
                              &a->mode,

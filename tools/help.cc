@@ -1,6 +1,7 @@
 #include "tools/help.h"
 
 #include <algorithm>
+#include <sstream>
 
 #include "onnx_passes/ir/error.h"
 #include "runtime/format.h"
@@ -15,21 +16,32 @@ constexpr const char* kTour =
     "Examples:\n"
     "  onnx-train check model.onnx\n"
     "  onnx-train build model.onnx -o train.onnx --loss cross_entropy --optimizer 'adamw(weight_decay=0.01)'\n"
-    "  onnx-train fit train.onnx --data train.npz --eval-data test.npz --epochs 10 --batch-size 64 --lr 1e-3\n"
-    "      --out run\n"
+    "  onnx-train fit train.onnx --data train.npz --eval-data test.npz --epochs 10 --batch-size 64 --lr 1e-3 --out "
+    "run\n"
     "  onnx-train export run/best.onnx -o trained.onnx\n"
     "  onnx-train predict trained.onnx --inputs test.npz -o outputs.npz\n"
     "\nonnx-train COMMAND --help says more.\n";
 
-constexpr size_t kNameColumn = 28;
+constexpr size_t kNameColumn = 28, kNarrowColumn = 6, kNarrow = 60;
 
 bool is_positional(const CommandOption& option) { return option.names[0] != '-'; }
 
 // "  -o, --output FILE         what it is"; the text goes to a line of its own where the names leave no room for it.
 std::string row(const std::string& names, const std::string& help, size_t width) {
-  std::string line = "  " + names;
-  if (line.size() + 2 > kNameColumn) return line + "\n" + wrap(help, width, kNameColumn) + "\n";
-  return line + wrap(help, width, kNameColumn).substr(line.size()) + "\n";
+  const std::string line = "  " + names;
+  const size_t column = width < kNarrow ? kNarrowColumn : kNameColumn;
+  if (line.size() + 2 > column) return concat(wrap(names, width, 2, 2), "\n", wrap(help, width, column), "\n");
+  return line + wrap(help, width, column).substr(line.size()) + "\n";
+}
+
+// Commands are indented; all else is prose, a paragraph a line.
+std::string examples_text(const std::string& examples, size_t width) {
+  std::istringstream lines(examples);
+  std::string text;
+  for (std::string line; std::getline(lines, line);) {
+    text += (line.starts_with("  ") ? wrap_command(line.substr(2), width, 2) : wrap(line, width, 0)) + "\n";
+  }
+  return text;
 }
 
 std::string names_text(const CommandOption& option) {
@@ -51,7 +63,7 @@ std::string help_text(const std::vector<Subcommand>& subcommands, size_t width) 
   std::string text = concat(wrap(kAbout, width, 0), "\nUsage: onnx-train COMMAND [OPTIONS]\n\nCommands:\n");
   for (const Subcommand& subcommand : subcommands) text += row(subcommand.name, subcommand.summary, width);
   text += concat("\nOptions:\n", row("-h, --help", "print this", width), row("--version", "print the version", width));
-  return concat(text, "\n", kTour);
+  return concat(text, "\n", examples_text(kTour, width));
 }
 
 std::string help_text(const Subcommand& subcommand, size_t width) {
@@ -60,8 +72,9 @@ std::string help_text(const Subcommand& subcommand, size_t width) {
     if (is_positional(option)) usage += " " + option.names;
     (is_positional(option) ? positional : options) += row(names_text(option), option_text(option), width);
   }
-  return concat(wrap(subcommand.summary, width, 0), "\n", usage, "\n\n", positional, "\nOptions:\n", options,
-                row("-h, --help", "print this", width), "\nExamples:\n", subcommand.examples, "\n");
+  return concat(wrap(subcommand.summary, width, 0), "\n", wrap(usage, width, 0, 4), "\n\n", positional, "\nOptions:\n",
+                options, row("-h, --help", "print this", width), "\nExamples:\n",
+                examples_text(subcommand.examples, width));
 }
 
 }  // namespace onnx_train

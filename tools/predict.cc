@@ -1,13 +1,14 @@
 #include <algorithm>
-#include <cstdio>
 #include <cstring>
 #include <numeric>
 
 #include "onnx_passes/ir/error.h"
 #include "runtime/example_inputs.h"
+#include "runtime/format.h"
 #include "runtime/session.h"
 #include "tools/data/npz.h"
 #include "tools/data/source.h"
+#include "tools/report/output.h"
 #include "tools/runtime_options.h"
 #include "tools/subcommand.h"
 
@@ -17,7 +18,7 @@ namespace {
 struct PredictArguments {
   std::string model, inputs, output, dtype = "float32";
   int64_t batch_size = 128;
-  double scale = 1;
+  std::vector<std::string> scales;
   RuntimeOptions runtime;
 };
 
@@ -59,15 +60,17 @@ TensorMap predict(Session* session, const Dataset& data, int64_t batch_size) {
 
 int run(const PredictArguments& arguments) {
   Session session(in_precision(load_any_model(arguments.model), arguments.dtype), session_options(arguments.runtime));
+  DataNotes notes;
   const Dataset data =
-      load_dataset(arguments.inputs, entry_inputs(session.model(), "predict"), DataRole::kEvaluate, arguments.scale);
+      load_dataset(arguments.inputs, session.model(), "predict", DataRole::kEvaluate, arguments.scales, &notes);
   const TensorMap results = predict(&session, data, arguments.batch_size);
   write_npz(arguments.output, results);
-  std::printf("%s:", arguments.output.c_str());
+  print_notes(notes);
+  std::string text = arguments.output + ":";
   for (const auto& [name, tensor] : results) {
-    std::printf(" %s %s%s", name.c_str(), onnx_train::name(tensor.dtype()).c_str(), to_string(tensor.shape()).c_str());
+    text += concat(" ", name, " ", onnx_train::name(tensor.dtype()), to_string(tensor.shape()));
   }
-  std::printf("\n");
+  print(wrap(text, text_width(), 0, 2) + "\n");
   return 0;
 }
 
@@ -81,9 +84,13 @@ Subcommand predict_command() {
           with_runtime_options(
               {{"MODEL", &a->model, "a forward model, a training model or a checkpoint", "FILE", true},
                {"--inputs,--data", &a->inputs, "the inputs: any data that fit takes, labels not needed", "PATH", true},
-               {"-o,--output", &a->output, "the .npz file to write; keys are output names", "FILE", true},
+               {"-o,--output",
+                {&a->output, file_with(".npz")},
+                "the .npz file to write; keys are output names",
+                "FILE",
+                true},
                {"--batch-size", {&a->batch_size, kCount}, "samples at a time [128]", "N"},
-               {"--scale", {&a->scale, kPositive}, "factor of integers that become floats [1]", "X"},
+               scale_option(&a->scales),
                dtype_option(&a->dtype)},
               &a->runtime),
           [a] { return run(*a); }};

@@ -6,6 +6,7 @@
 
 #include "kernels/host.h"
 #include "onnx_passes/ir/error.h"
+#include "runtime/preprocess.h"
 
 namespace onnx_train {
 
@@ -41,6 +42,14 @@ constexpr Range kThreads{1, false, 1024};  // what OpenMP cannot start ends the 
 
 CommandOption dtype_option(std::string* dtype) {
   return {"--dtype", dtype, "float64 computes in double precision [float32]", "TYPE", false, {"float32", "float64"}};
+}
+
+CommandOption scale_option(std::vector<std::string>* scales) {
+  return {"--scale",
+          {scales, check_scale},
+          "multiply the network's input by X, or those named: 1/255 for bytes to 0..1, image=1/255; the trained model "
+          "keeps it [as the model was trained; 1]",
+          "[INPUT=]X"};
 }
 
 CommandOption device_option(std::string* device) {

@@ -7,6 +7,7 @@
 #include "runtime/plan_report.h"
 #include "runtime/session.h"
 #include "tools/data/source.h"
+#include "tools/report/output.h"
 #include "tools/runtime_options.h"
 #include "tools/subcommand.h"
 
@@ -50,7 +51,9 @@ int run(const ShowArguments& arguments) {
   if (entry.empty()) entry = session.has_entry("step") ? "step" : "predict";
   const std::vector<InputSpec> inputs = entry_inputs(session.model(), entry);
   TensorMap batch;
-  if (!arguments.data.empty()) batch = first_batch(arguments.data, inputs, arguments.batch);
+  if (!arguments.data.empty()) {
+    batch = first_batch(arguments.data, inputs, arguments.batch, Preprocess(session.model()));
+  }
   const auto shapes = batch.empty() ? example_shapes(inputs, arguments.batch, arguments.sizes) : shapes_of(batch);
   Plan& plan = session.plan(entry, shapes);
   if (arguments.profile) {
@@ -62,10 +65,10 @@ int run(const ShowArguments& arguments) {
     std::printf("%s\n", plan_json(plan, {}).c_str());
     return 0;
   }
-  if (arguments.plan) std::printf("%s", plan_table(plan).c_str());
+  if (arguments.plan) std::printf("%s", plan_table(plan, table_width()).c_str());
   if (arguments.profile && arguments.runtime.check_memory) std::printf("not timed: --check-memory\n");
-  if (arguments.arena) std::printf("%s", memory_chart(plan).c_str());
-  std::printf("%s", recomputation_text(plan, session.memory_budget()).c_str());
+  if (arguments.arena) std::printf("%s", memory_chart(plan, table_width()).c_str());
+  std::printf("%s", recomputation_text(plan, session.memory_budget(), text_width()).c_str());
   return 0;
 }
 

@@ -13,6 +13,7 @@
 #include "runtime/session.h"
 #include "tools/data/source.h"
 #include "tools/difference_quotients.h"
+#include "tools/report/output.h"
 #include "tools/runtime_options.h"
 #include "tools/subcommand.h"
 
@@ -204,7 +205,7 @@ int report(std::vector<Check> checks, double tolerance) {
   const auto count = [&](Verdict verdict) {
     return std::count_if(checks.begin(), checks.end(), [&](const Check& c) { return c.verdict == verdict; });
   };
-  TextTable table("lrrrl");
+  TextTable table("wrrrw");
   table.add({"parameter", "gradient", "difference", "error"});
   for (const Check& c : checks) {
     char numbers[3][32];
@@ -213,13 +214,14 @@ int report(std::vector<Check> checks, double tolerance) {
     std::snprintf(numbers[2], sizeof numbers[2], "%.1e", c.error);
     table.add({c.weight, numbers[0], numbers[1], numbers[2], remark(c, tolerance)});
   }
-  std::printf("%s%td parameters agree within %.1e\n", table.text(0).c_str(), count(Verdict::kAgrees), tolerance);
+  std::printf("%s%td parameters agree within %.1e\n", table.text(0, table_width()).c_str(), count(Verdict::kAgrees),
+              tolerance);
   const auto kinks = count(Verdict::kNotSmooth), wrong = count(Verdict::kWrong);
   if (kinks > 0) {
-    std::printf(
-        "%td not smooth here: the loss has a kink at these weights or next to them (ReLU, Max, a pool), which "
-        "differences cannot check\n",
-        kinks);
+    const std::string text =
+        concat(kinks, " not smooth here: the loss has a kink at these weights or next to them (ReLU, ",
+               "Max, a pool), which differences cannot check");
+    std::printf("%s\n", wrap(text, text_width(), 0, 2).c_str());
   }
   if (wrong == 0) return 0;
   fail(wrong, " of ", checks.size(), " gradients differ from the difference quotient by more than ", tolerance);
@@ -237,7 +239,7 @@ int run(const VerifyArguments& arguments) {
   if (arguments.inputs.empty()) {
     inputs = random_inputs(specs, example_shapes(specs, arguments.batch, arguments.sizes), arguments.seed);
   } else {
-    const Dataset data = load_dataset(arguments.inputs, specs);
+    const Dataset data = load_dataset(arguments.inputs, specs, DataRole::kTrain, Preprocess(training));
     const int64_t count = data.fixed_batch() > 0 ? data.fixed_batch() : std::min(arguments.batch, data.num_samples());
     const auto order = sample_order(data.num_samples(), arguments.seed, 0, true);
     if (count > data.num_samples()) fail(arguments.inputs, " has fewer samples than the model's batch of ", count);

@@ -290,6 +290,13 @@ class Session {
     return Outputs(outputs, count);
   }
 
+  // What data of an input are multiplied by before `run`: onnx_train_session_scale.
+  double scale(const std::string& input) const {
+    double scale = 1;
+    check(onnx_train_session_scale(handle_.get(), input.c_str(), &scale));
+    return scale;
+  }
+
   // The entry points, "predict" first, and their inputs and outputs; of each its name, role, type and shape.
   List<const char*> entries() const {
     const char* const* names = nullptr;

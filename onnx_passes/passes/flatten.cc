@@ -338,7 +338,8 @@ Model strip_training(const Model& model) {
   inference = finish(std::move(inference));
   auto* properties = inference.shell().mutable_metadata_props();
   for (int i = properties->size() - 1; i >= 0; --i) {
-    if (properties->Get(i).key().starts_with("onnx_train.")) properties->DeleteSubrange(i, 1);
+    const std::string& key = properties->Get(i).key();
+    if (key.starts_with("onnx_train.") && key != kPreprocess) properties->DeleteSubrange(i, 1);
   }
   return inference;
 }

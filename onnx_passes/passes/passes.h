@@ -98,7 +98,9 @@ Model flatten(const Model& model, const std::string& entry);
 // The states that an entry point reads or writes, in the order of flatten's inputs.
 std::vector<std::string> state_of(const Model& model, const std::string& entry);
 // The inference model: without training_info, functions and state used only in training, and without our functions,
-// whose bodies are inlined.
+// whose bodies are inlined. Of our metadata, what is done to data before the network reads them stays (kPreprocess:
+// runtime/preprocess.h).
+inline constexpr const char* kPreprocess = "onnx_train.preprocess";
 Model strip_training(const Model& model);
 
 // Converts x[.., i, j, ..] with constant indices (GatherND between transposes) to a Gather on merged axes.

@@ -17,7 +17,7 @@ from . import _core
 from ._arrays import as_dense
 from ._errors import DataError, UsageError
 from ._model import Model
-from ._options import options_of
+from ._options import check_suffix, options_of
 from ._progress import Progress, make_progress
 from ._session import Session, _by_name
 
@@ -168,6 +168,7 @@ def fit(
     time_limit: float | None = None,
     batch_size: int = 32,
     accumulate: int = 1,
+    scale: float | str | Mapping[str, float | str] | None = None,
     shuffle: bool = True,
     seed: int = 0,
     lr: float | None = None,
@@ -201,6 +202,9 @@ def fit(
         epochs, steps, time_limit: the end of the training, by the first one that is reached; the limit in seconds.
         batch_size: samples of a batch; the last one of an epoch is smaller. Iterables make their own batches.
         accumulate: batches of a step, for models that are built with ``accumulate=True``.
+        scale: what the network's float input is multiplied by, such as ``"1/255"`` for bytes; for several inputs, by
+            name. Targets are not scaled. The model keeps it: its ``onnx_train.preprocess`` is used when it is trained
+            on, and by the command, until another is given.
         shuffle, seed: the order of the samples in each epoch. Iterables have their own order.
         lr: the learning rate, after the warm-up; by default the optimizer's as built.
         schedule: ``"constant"``, ``"linear"``, ``"cosine"`` or ``"step"``.
@@ -237,6 +241,8 @@ def fit(
     True
     >>> history.session.save("trained.onnx")
     """
+    if checkpoint is not None:
+        check_suffix(checkpoint, ".onnx")
     session = model if isinstance(model, Session) else Session(model, device, threads=threads, tf32=tf32)
     if epochs is None and steps is None and time_limit is None:
         raise UsageError("fit needs an end: give epochs, steps or time_limit")
@@ -262,6 +268,7 @@ def fit(
         time_limit=time_limit,
         batch_size=batch_size if source.samples == 0 else min(batch_size, source.samples),
         accumulate=accumulate,
+        scale=[f"{name}={value}" for name, value in scale.items()] if isinstance(scale, Mapping) else scale,
         no_shuffle=not shuffle,
         seed=seed,
         lr=lr,

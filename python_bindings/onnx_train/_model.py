@@ -266,6 +266,7 @@ class Model:
         """Writes the model atomically: an existing file is complete and old, or complete and new.
 
         Raises:
+            UsageError: for a name that ends with another suffix than ``.onnx``.
             FileError: for a file that cannot be written.
 
         >>> training.save("train.onnx")

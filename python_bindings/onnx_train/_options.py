@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Union
+
+from ._errors import UsageError
 
 Value = Union[None, bool, int, float, str, Iterable[str], object]
 
@@ -28,3 +32,10 @@ def options_of(**arguments: Value) -> list[tuple[str, str]]:
         else:
             options.append((name, str(value)))
     return options
+
+
+def check_suffix(path: str | os.PathLike[str], *suffixes: str) -> None:
+    """Raises UsageError for a file name that ends with another suffix, before a file of another format is written."""
+    suffix = Path(path).suffix.lower()
+    if suffix and suffix not in suffixes:
+        raise UsageError(f"a name that ends in {' or '.join(suffixes)} is needed, not '{os.fspath(path)}'")

@@ -270,6 +270,9 @@ class Session:
     def run(self, entry: str, inputs: Mapping[str, Any]) -> Result:
         """Runs an entry point and commits its updates of the state. A run that fails leaves the state as it was.
 
+        The inputs are those of the network as they are; the methods with the names of entry points (`step`,
+        `evaluate`, `predict`, ...) take data, and multiply them as the model's preprocessing says (`scale` of `fit`).
+
         Args:
             entry: a name of `entries`.
             inputs: arrays by name, of any library that exports buffers or DLPack, on the host or the session's device;
@@ -452,13 +455,24 @@ class Session:
         self, entry: str, batch: tuple[Any, ...], lr: float | None = None, clip_norm: float | None = None
     ) -> Result:
         known = self._entry(entry)
-        inputs = _by_name(entry, known, batch)
+        inputs = {name: self._scaled(name, value) for name, value in _by_name(entry, known, batch).items()}
         for value, name, option in ((lr, known.learning_rate, "lr"), (clip_norm, known.clip_norm, "clip_norm")):
             if value is not None:
                 if name is None:
                     raise UsageError(f"entry point '{entry}' takes no {option}")
                 inputs[name] = value
         return Result(self._core.run(entry, inputs))
+
+    def _scaled(self, name: str, value: Any) -> Any:
+        """Data of an input as the network reads it: `fit` says how with its `scale`, and the model keeps it."""
+        scale = self._core.scale(name)
+        if scale == 1:
+            return value
+        if isinstance(value, (list, tuple)):
+            from ._arrays import as_numpy
+
+            value = as_numpy(value)
+        return value * scale
 
     def _entry(self, entry: str) -> _Entry:
         known = self._entries.get(entry)

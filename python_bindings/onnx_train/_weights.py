@@ -10,7 +10,7 @@ import numpy as np
 from . import _safetensors
 from ._errors import DataError
 from ._model import Model, _as_model
-from ._options import options_of
+from ._options import check_suffix, options_of
 from ._session import Session
 
 if TYPE_CHECKING:
@@ -22,10 +22,12 @@ def save_weights(source: Any, path: str | os.PathLike[str], *, state: bool = Fal
 
     Args:
         source: a `Session`, a `Model`, or anything that `load` takes.
-        path: written as .npz if it ends so, else as safetensors. The write is atomic.
+        path: ends with ``.npz`` or ``.safetensors``, and is written as such, or has no suffix: safetensors. The write is
+            atomic.
         state: write all of a session's state in the place of the weights: optimizer slots and random keys, too.
 
     Raises:
+        UsageError: for another suffix.
         FileError: for a file that cannot be written.
         UnsupportedError: for a model whose weights cannot be told apart because it cannot be differentiated.
 
@@ -35,6 +37,7 @@ def save_weights(source: Any, path: str | os.PathLike[str], *, state: bool = Fal
     >>> onnx_train.load_weights(session, "mlp.safetensors")
     ['fc1.weight', 'fc1.bias', 'fc2.weight', 'fc2.bias']
     """
+    check_suffix(path, ".safetensors", ".npz")
     if state and isinstance(source, Session):
         _safetensors.write(path, source.state)
     else:

@@ -118,8 +118,8 @@ def forward(number, seeds, folder):
     others = [
         ["build", path, "-o", out, "--loss", seed.loss, "--precision", "bf16", "--optimizer", "sgd(momentum=0.9)"],
         ["build", path, "-o", out, "--accumulate", "--init", "kaiming", "--batch", "4"],
-        ["grad", path, "--inputs", data_of(seed), "--loss", seed.loss, "-o", out],
-        ["predict", path, "--inputs", data_of(seed), "-o", out],
+        ["grad", path, "--inputs", data_of(seed), "--loss", seed.loss, "-o", folder / "out.npz"],
+        ["predict", path, "--inputs", data_of(seed), "-o", folder / "out.npz"],
         ["show", path],
         ["show", path, "--plan", "--arena", "--memory", sizes(rng), "--dump-lowering", folder / "dump"],
         ["show", path, "--plan", "--profile"],
@@ -155,7 +155,7 @@ def training(number, seeds, folder):
         ["flatten", path, "--entry", rng.choice(["step", "evaluate", "predict", "accumulate", "apply", "initialize"]), "-o", out],
         ["export", path, "-o", out],
         ["eval", path, "--data", data],
-        ["predict", path, "--inputs", data, "-o", out],
+        ["predict", path, "--inputs", data, "-o", folder / "out.npz"],
         ["verify", path, "--batch", "2"],
         ["check", path],
         ["build", path, "-o", out, "--loss", seed.loss],
@@ -240,7 +240,7 @@ def command_line(number, seeds, folder):
         "show": [rng.choice(["--plan", "--arena"])],
         "build": ["-o", out],
         "eval": ["--data", data_of(seed)],
-        "predict": ["--inputs", data_of(seed), "-o", out],
+        "predict": ["--inputs", data_of(seed), "-o", folder / "out.npz"],
         "verify": [],
     }[command]
     if rng.random() < 0.2:

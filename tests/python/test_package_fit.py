@@ -240,3 +240,36 @@ def test_digits_are_learned():
     model = onnx_train.build(tool.ROOT / "models" / "digits_cnn.onnx", optimizer="adamw(lr=3e-3)", seed=1)
     history = onnx_train.fit(model, train, eval_data=test, epochs=2, batch_size=32, threads=1)
     assert history.evaluations[-1].metrics["accuracy"] > 0.9
+
+
+@pytest.mark.parametrize("as_batches", [False, True])
+def test_a_scale_belongs_to_the_model_and_its_sessions(tmp_path, as_batches):
+    stored = {"x": X * 4, "labels": DATA["labels"]}
+    parts = [{name: array[i : i + 8] for name, array in stored.items()} for i in range(0, len(X), 8)]
+    options = {"epochs": 2, "batch_size": 8, "shuffle": False, "threads": 1}
+    plain = onnx_train.fit(training(), DATA, **options)
+    scaled = onnx_train.fit(training(), parts if as_batches else stored, scale={"x": "1/4"}, eval_data=stored, **options)
+    assert np.array_equal(scaled.losses, plain.losses)
+    session = scaled.session
+    assert session.evaluate(stored).loss == plain.session.evaluate(DATA).loss
+    assert np.array_equal(session.predict(X * 4).logits, session.run("predict", {"x": X})["logits"])
+    session.export(tmp_path / "model.onnx")
+    assert np.array_equal(onnx_train.Session(tmp_path / "model.onnx").predict(X * 4).logits, session.predict(X * 4).logits)
+    again = onnx_train.Session(session.model())
+    assert np.array_equal(again.predict(X * 4).logits, session.predict(X * 4).logits)
+    with pytest.raises(onnx_train.UsageError, match="'labels' is a target"):
+        onnx_train.fit(training(), stored, scale={"labels": 2}, epochs=1)
+
+
+def test_a_file_is_what_its_name_says(tmp_path):
+    for write in (
+        lambda path: onnx_train.fit(training(), DATA, epochs=1, checkpoint=path),
+        lambda path: onnx_train.Session(training()).save(path),
+        lambda path: onnx_train.Session(training()).export(path),
+        lambda path: onnx_train.save_weights(training(), path),
+    ):
+        path = tmp_path / "model.pt"
+        path.write_bytes(b"before")
+        with pytest.raises(onnx_train.UsageError, match="a name that ends in"):
+            write(path)
+        assert path.read_bytes() == b"before"

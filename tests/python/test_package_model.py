@@ -57,7 +57,7 @@ def test_check_prints_what_the_command_prints(tmp_path, monkeypatch):
     (tmp_path / "model.onnx").write_bytes(MLP.read_bytes())
     report = onnx_train.check("model.onnx")
     assert report and report.loss == "cross_entropy" and not report.obstacles
-    assert str(report) == tool.run("check", "model.onnx")
+    assert str(report).split() == tool.run("check", "model.onnx").split()  # the package wraps lines
 
 
 def test_check_gives_obstacles_as_data():

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+os.environ["COLUMNS"] = "10000"  # sentences stay whole, so that tests find them
 ROOT = Path(__file__).parents[2]
 COMMAND = Path(os.environ.get("ONNX_TRAIN", ROOT / "build" / "onnx-train"))
 # The command whose device cuda runs on the host (tests/cuda_on_host).

@@ -17,6 +17,10 @@ std::unique_ptr<DataSource> open_idx(const std::string& images, const std::strin
                                      const std::vector<InputSpec>& inputs);
 std::unique_ptr<DataSource> open_cifar10(const std::vector<std::string>& paths, const std::vector<InputSpec>& inputs);
 
+// The formats, for messages: "... is none of them".
+constexpr const char* kFormats =
+    "data are read from .npz, .csv, a folder of .npy files, IDX files (MNIST) and CIFAR-10's .bin files";
+
 // Arrays that have been read already: what the formats with fixed contents give.
 std::unique_ptr<DataSource> make_source(const std::string& path, TensorMap arrays);
 

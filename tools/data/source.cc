@@ -75,7 +75,17 @@ std::unique_ptr<DataSource> open_npy_folder(const std::string& folder) {
     const auto file = MappedFile::open(path);
     arrays[fs::path(path).stem().string()] = parse_npy(file->data(), file->size(), file, path);
   }
-  if (arrays.empty()) fail("the folder ", folder, " holds no .npy, MNIST or CIFAR-10 files");
+  if (arrays.empty()) {
+    const std::vector<std::string> files = files_of(folder, [](const std::string&) { return true; });
+    std::string found;
+    for (size_t i = 0; i < std::min<size_t>(files.size(), 3); ++i) {
+      found += concat(i == 0 ? "" : ", ", fs::path(files[i]).filename().string());
+    }
+    if (files.size() > 3) found += ", ...";
+    fail("the folder ", folder, " holds ", files.empty() ? "nothing" : found,
+         ", but no *.npy, no train-images* with train-labels* (MNIST; t10k-* to evaluate), no data_batch_* (CIFAR-10; ",
+         "test_batch* to evaluate); ", kFormats);
+  }
   return make_source(folder, std::move(arrays));
 }
 
@@ -107,10 +117,11 @@ std::unique_ptr<DataSource> open_data(const std::string& path, const std::vector
   if (path.find("ubyte") != std::string::npos || path.find("idx") != std::string::npos) {
     return open_idx(path, "", inputs);
   }
-  fail("the kind of ", path, " is not known; take .npz, .csv, .bin (CIFAR-10), IMAGES,LABELS (IDX), or a folder");
+  fail("the kind of ", path, " is not known by its name; ", kFormats);
 }
 
-Dataset load_dataset(const std::string& path, const std::vector<InputSpec>& inputs, DataRole role, double scale) {
+Dataset load_dataset(const std::string& path, const std::vector<InputSpec>& inputs, DataRole role,
+                     const Preprocess& preprocess) {
   const std::unique_ptr<DataSource> source = open_data(path, inputs, role);
   TensorMap arrays;
   std::string found;
@@ -123,12 +134,25 @@ Dataset load_dataset(const std::string& path, const std::vector<InputSpec>& inpu
            found.empty() ? "nothing" : found);
     }
   }
-  return Dataset(arrays, inputs, scale);
+  return Dataset(arrays, inputs, preprocess);
 }
 
-TensorMap first_batch(const std::string& path, const std::vector<InputSpec>& inputs, std::optional<int64_t> count) {
+Dataset load_dataset(const std::string& path, const Model& model, const std::string& entry, DataRole role,
+                     const std::vector<std::string>& scales, DataNotes* notes) {
+  const std::vector<InputSpec> inputs = entry_inputs(model, entry);
+  std::string note;
+  const Preprocess preprocess = preprocess_of(model, scales, inputs, &note);
+  if (!note.empty()) notes->push_back(note);
+  Dataset data = load_dataset(path, inputs, role, preprocess);
+  const std::string hint = scales.empty() ? bytes_hint(data, model) : "";
+  if (!hint.empty()) notes->push_back(concat(path, ": ", hint));
+  return data;
+}
+
+TensorMap first_batch(const std::string& path, const std::vector<InputSpec>& inputs, std::optional<int64_t> count,
+                      const Preprocess& preprocess) {
   constexpr int64_t kUsual = 32;
-  const Dataset data = load_dataset(path, inputs);
+  const Dataset data = load_dataset(path, inputs, DataRole::kTrain, preprocess);
   const int64_t samples = data.num_samples();
   if (count && *count > samples) {
     fail("the batch size is ", *count, ", but ", path, " has ", samples, samples == 1 ? " sample" : " samples");

@@ -40,10 +40,19 @@ std::unique_ptr<DataSource> open_data(const std::string& path, const std::vector
 
 // What `inputs` need of `path`, as a Dataset.
 Dataset load_dataset(const std::string& path, const std::vector<InputSpec>& inputs, DataRole role = DataRole::kTrain,
-                     double scale = 1);
+                     const Preprocess& preprocess = {});
+
+// What a user should be told of how data enter the network; mostly empty.
+using DataNotes = std::vector<std::string>;
+
+// The same for a command with `--scale`: with the model's own preprocessing or, if `scales` are given, theirs. `notes`
+// say where the two differ, and that bytes enter the network as they are.
+Dataset load_dataset(const std::string& path, const Model& model, const std::string& entry, DataRole role,
+                     const std::vector<std::string>& scales, DataNotes* notes);
 
 // The first `count` samples of `path` as one batch; without a number, 32 or all where there are fewer. Throws Error
 // when there are fewer than `count`.
-TensorMap first_batch(const std::string& path, const std::vector<InputSpec>& inputs, std::optional<int64_t> count);
+TensorMap first_batch(const std::string& path, const std::vector<InputSpec>& inputs, std::optional<int64_t> count,
+                      const Preprocess& preprocess);
 
 }  // namespace onnx_train

@@ -8,14 +8,15 @@
 #include "onnx_passes/io/mapped_file.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/initializer.h"
+#include "runtime/build_notes.h"
 #include "runtime/format.h"
 #include "runtime/plan_report.h"
+#include "tools/report/output.h"
+#include "tools/report/parameter_table.h"
 #include "tools/report/process_memory.h"
 
 namespace onnx_train {
 namespace {
-
-constexpr size_t kMaxRows = 40;
 
 std::string dims(const Shape& shape) {
   std::string text;
@@ -51,32 +52,25 @@ std::unordered_map<std::string, const Node*> optimizer_nodes(const Model& model)
   return nodes;
 }
 
-std::string parameter_table(const Model& model, const StateStore& state) {
-  TextTable table("lrrlrl");
-  table.add({"parameter", "shape", "elements", "type", "decay", "state"});
+// The weights, then how many elements of them are trained.
+std::string parameters_text(const Model& model, const StateStore& state) {
   auto slots = slots_of_weights(state);
   const auto updates = optimizer_nodes(model);
-  size_t rows = 0, left_out = 0;
-  double total = 0;
+  std::vector<Parameter> parameters;
+  double trained = 0;
   for (size_t i = 0; i < state.names().size(); ++i) {
     const std::string& name = state.names()[i];
     if (state.role(i)) continue;
     const auto found = updates.find(name);
     const Node* update = found == updates.end() ? nullptr : found->second;
     const auto count = static_cast<double>(num_elements(state.shape(i)));
-    if (update) total += count;
-    if (++rows > kMaxRows) {
-      ++left_out;
-      continue;
-    }
+    if (update) trained += count;
     const Tensor decay = update ? update->attr_tensor("weight_decay") : Tensor();
-    table.add({name, dims(state.shape(i)), format_count(count), onnx_train::name(state.dtype(i)),
-               decay.empty() || decay.at(0) == 0 ? "" : format_number(decay.at(0)),
-               update ? slots[name] : "running statistic"});
+    parameters.push_back({name, dims(state.shape(i)), count, onnx_train::name(state.dtype(i)),
+                          decay.empty() || decay.at(0) == 0 ? "" : format_number(decay.at(0)),
+                          update ? slots[name] : "running statistic"});
   }
-  if (left_out > 0) table.add({concat("... and ", left_out, " more")});
-  table.add({"trained", "", format_count(total)});
-  return table.text();
+  return concat(parameter_table(parameters, table_width()), "  trained: ", format_count(trained), " elements\n");
 }
 
 double bytes_of_ports(const std::vector<Port>& ports) {
@@ -141,7 +135,7 @@ std::string memory_table(const Session& session, const Plan& plan, const StateSt
   table.add({"data", format_bytes(data.all)});
   table.add({"program, graph and loading", format_bytes(std::max(0.0, total - named))});
   table.add({"total", format_bytes(total)});
-  return table.text();
+  return table.text(2, text_width());
 }
 
 std::string limits(const Trainer& trainer) {
@@ -196,7 +190,7 @@ std::string training_banner(Session* session, const Dataset& training, const Dat
     data_bytes.add(*evaluation);
   }
   const std::string memory = memory_table(*session, plan, state, data_bytes, bytes_of_batch(training, batch), trainer);
-  TextTable head("ll");
+  TextTable head("lw");
   head.add({"loss", known(model.metadata("onnx_train.loss"))});
   head.add({"optimizer", known(model.metadata("onnx_train.optimizer"))});
   head.add({"mode", known(model.metadata("onnx_train.mode"))});
@@ -212,8 +206,10 @@ std::string training_banner(Session* session, const Dataset& training, const Dat
   head.add({"learning rate", rate(options.schedule)});
   if (options.clip_norm) head.add({"clip", concat("gradient norm at ", format_number(*options.clip_norm))});
   head.add({"device", concat(session->device().name(), ", ", num_threads(), " threads")});
-  return concat(head.text(), "\n", parameter_table(model, state), "\n", memory, "\n",
-                recomputation_text(plan, session->memory_budget()));
+  if (!training.preprocess().empty()) head.add({"preprocess", training.preprocess().text()});
+  return concat(head.text(2, text_width()), "\n", parameters_text(model, state), "\n", memory,
+                notes_text(recorded_notes(model), text_width()), "\n",
+                recomputation_text(plan, session->memory_budget(), text_width()));
 }
 
 }  // namespace onnx_train

@@ -1,7 +1,9 @@
 #include "tools/report/output.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <mutex>
 
@@ -9,6 +11,7 @@
 #include <unistd.h>
 
 #include "onnx_passes/ir/error.h"
+#include "runtime/format.h"
 
 namespace onnx_train {
 namespace {
@@ -63,6 +66,10 @@ void print_error(const std::string& line) {
   write_all(STDERR_FILENO, text + "\n");  // there is nowhere left to say that this fails
 }
 
+void print_notes(const std::vector<std::string>& notes) {
+  for (const std::string& note : notes) print_error(concat("onnx-train: note: ", note));
+}
+
 void show_status(const std::string& text) {
   const std::lock_guard lock(writer().mutex);
   write_out(kClearLine + text);
@@ -82,12 +89,20 @@ void flush_output() {
 
 bool is_terminal() { return isatty(STDOUT_FILENO) != 0; }
 
-size_t text_width() {
-  constexpr size_t kUsual = 80;
+size_t table_width() {
+  constexpr size_t kLeast = 20;
+  if (const char* columns = std::getenv("COLUMNS")) {
+    const long asked = std::strtol(columns, nullptr, 10);
+    if (asked > 0) return std::max(static_cast<size_t>(asked), kLeast);
+  }
   winsize size{};
-  return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : kUsual;
+  if (!is_terminal() || ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0) return 0;
+  return size.ws_col > 0 ? std::max<size_t>(size.ws_col, kLeast) : kPlainWidth;
 }
 
-size_t list_width() { return is_terminal() ? text_width() : 0; }
+size_t text_width() {
+  const size_t width = table_width();
+  return width > 0 ? width : kPlainWidth;
+}
 
 }  // namespace onnx_train

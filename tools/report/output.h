@@ -4,6 +4,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 namespace onnx_train {
 
@@ -12,6 +13,8 @@ void print(const std::string& text);  // throws Error when stdout cannot be writ
 // Prints one line to stderr, after everything that was printed to stdout. Newlines and other control characters in
 // `line` become spaces.
 void print_error(const std::string& line);
+// Prints each note as a line to stderr, likewise: what is no error, but may not be what the user meant.
+void print_notes(const std::vector<std::string>& notes);
 // Redraws the status line; stdout must be a terminal, and `text` narrower than it.
 void show_status(const std::string& text);
 // Leaves the status line where it stands; what follows comes below it.
@@ -21,9 +24,11 @@ void flush_output();
 
 // Whether stdout is a terminal.
 bool is_terminal();
-// Columns of the terminal; 80 where stdout is none, or does not say.
+// Columns at which prose is wrapped: those that the environment's COLUMNS says, else the terminal's; kPlainWidth where
+// stdout is none.
 size_t text_width();
-// Columns at which long lists are wrapped: those of a terminal. 0 elsewhere: one line, as grep wants it.
-size_t list_width();
+// Columns of tables with a row for each node or tensor: likewise, but 0 where stdout is no terminal and COLUMNS is not
+// set: each row is one line, and nothing in it is shortened, as programs want it.
+size_t table_width();
 
 }  // namespace onnx_train

@@ -79,10 +79,11 @@ NodeCost total_cost(const std::vector<NodeProfile>& profile) {
   return total;
 }
 
-std::string profile_tables(const std::vector<NodeProfile>& profile, const Roofline& roofline, size_t top) {
+std::string profile_tables(const std::vector<NodeProfile>& profile, const Roofline& roofline, size_t top,
+                           size_t width) {
   double total = 0;
   for (const NodeProfile& node : profile) total += node.milliseconds;
-  TextTable operators("lrrrr");
+  TextTable operators("wrrrr");
   operators.add({"operator", "nodes", "ms", "share", "roofline"});
   for (const OperatorProfile& sum : by_operator(profile, roofline)) {
     operators.add({sum.op, std::to_string(sum.nodes), format_number(sum.milliseconds), percent(sum.milliseconds, total),
@@ -92,7 +93,7 @@ std::string profile_tables(const std::vector<NodeProfile>& profile, const Roofli
   for (const NodeProfile& node : profile) order.push_back(&node);
   std::stable_sort(order.begin(), order.end(),
                    [](const auto* a, const auto* b) { return a->milliseconds > b->milliseconds; });
-  TextTable nodes("rlrrrrl");
+  TextTable nodes("rwrrrrw");
   nodes.add({"#", "operator", "ms", "share", "roofline", "rate", "output"});
   for (size_t i = 0; i < std::min(top, order.size()); ++i) {
     const NodeProfile& node = *order[i];
@@ -100,7 +101,7 @@ std::string profile_tables(const std::vector<NodeProfile>& profile, const Roofli
                percent(node.milliseconds, total), percent(roofline.least_milliseconds(node.cost), node.milliseconds),
                rate(node.cost, node.milliseconds), first_output(node)});
   }
-  return concat(operators.text(0), "\n", nodes.text(0));
+  return concat(operators.text(0, width), "\n", nodes.text(0, width));
 }
 
 std::string chrome_trace(const std::vector<NodeProfile>& profile) {

@@ -21,7 +21,8 @@ std::vector<NodeProfile> profile_of(const Plan& plan);
 NodeCost total_cost(const std::vector<NodeProfile>& profile);
 
 // Time by operator, then the `top` nodes that took longest, each with its share and its fraction of the roofline.
-std::string profile_tables(const std::vector<NodeProfile>& profile, const Roofline& roofline, size_t top);
+// `width` as in TextTable.
+std::string profile_tables(const std::vector<NodeProfile>& profile, const Roofline& roofline, size_t top, size_t width);
 
 // The last profiled run as JSON in the Trace Event Format: https://ui.perfetto.dev and chrome://tracing read it.
 std::string chrome_trace(const std::vector<NodeProfile>& profile);

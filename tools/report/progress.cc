@@ -36,17 +36,28 @@ Progress::Progress(const Trainer& trainer, MetricsLog* log, bool json)
   colour_ = terminal_ && !(no_colour && *no_colour);
 }
 
-std::string Progress::step_line(const StepReport& r) const {
-  const int64_t total = trainer_.total_steps();
-  std::string line = concat("step ", r.step, total > 0 ? concat("/", total) : "", "  epoch ", r.epoch);
-  if (trainer_.options().epochs > 0) line += concat("/", trainer_.options().epochs);
-  line += "  loss " + format_number(r.loss);
-  if (r.accuracy) line += "  accuracy " + percent(*r.accuracy);
-  line += "  |grad| " + format_number(r.grad_norm) + "  lr " + format_number(r.learning_rate);
-  line += "  " + format_number(recent_milliseconds_) + " ms";
-  line += "  " + format_count(static_cast<double>(r.samples) / recent_milliseconds_ * 1e3) + " samples/s";
-  if (total > 0) line += "  ETA " + format_duration(static_cast<double>(total - r.step) * recent_milliseconds_ / 1e3);
-  return line + "  peak " + format_bytes(peak_memory());
+// Of at most `width` columns: what comes last is left out. 0: all of it.
+std::string Progress::step_line(const StepReport& r, size_t width) const {
+  const int64_t total = trainer_.total_steps(), epochs = trainer_.options().epochs;
+  std::vector<std::string> parts = {concat("step ", r.step, total > 0 ? concat("/", total) : ""),
+                                    concat("epoch ", r.epoch, epochs > 0 ? concat("/", epochs) : ""),
+                                    "loss " + format_number(r.loss)};
+  if (r.accuracy) parts.push_back("accuracy " + percent(*r.accuracy));
+  parts.push_back("|grad| " + format_number(r.grad_norm));
+  parts.push_back("lr " + format_number(r.learning_rate));
+  parts.push_back(format_number(recent_milliseconds_) + " ms");
+  parts.push_back(format_count(static_cast<double>(r.samples) / recent_milliseconds_ * 1e3) + " samples/s");
+  if (total > 0) {
+    parts.push_back("ETA " + format_duration(static_cast<double>(total - r.step) * recent_milliseconds_ / 1e3));
+  }
+  parts.push_back("peak " + format_bytes(peak_memory()));
+  std::string line;
+  for (const std::string& part : parts) {
+    const std::string longer = line.empty() ? part : concat(line, "  ", part);
+    if (width > 0 && text_columns(longer) > width) break;
+    line = longer;
+  }
+  return line;
 }
 
 void Progress::on_step(const StepReport& r) {
@@ -61,11 +72,10 @@ void Progress::on_step(const StepReport& r) {
   const bool last = r.step == trainer_.total_steps();
   if (!last && now - last_shown_ < (terminal_ ? Clock::duration(kRedraw) : Clock::duration(kPlainLine))) return;
   last_shown_ = now;
-  if (!terminal_) return print(step_line(r) + "\n");
+  if (!terminal_) return print(step_line(r, table_width()) + "\n");
   const size_t width = text_width() - 1;  // a line as wide as the terminal would wrap, and could not be redrawn
   const int64_t total = trainer_.total_steps();
-  std::string line = step_line(r), drawn;
-  if (line.size() > width) line.resize(width);
+  std::string line = step_line(r, width), drawn;
   if (total > 0 && line.size() + kBarWidth + 1 <= width) {
     drawn = bar(static_cast<double>(r.step) / static_cast<double>(total)) + " ";
     if (colour_) drawn = "\x1b[32m" + drawn + "\x1b[0m";
@@ -84,7 +94,8 @@ void Progress::on_evaluation(const EvaluationReport& r) {
   for (const auto& [name, value] : r.evaluation) {
     line += concat("  eval ", name, " ", name == "accuracy" ? percent(value) : format_number(value));
   }
-  if (r.best) line += colour_ ? "  \x1b[1mbest\x1b[0m" : "  best";
+  line = wrap(r.best ? line + "  best" : line, text_width(), 0, 2);
+  if (r.best && colour_) line.replace(line.rfind("best"), 4, "\x1b[1mbest\x1b[0m");
   print(line + "\n");
 }
 

@@ -19,7 +19,7 @@ class Progress : public TrainerEvents {
   void on_evaluation(const EvaluationReport& report) override;
 
  private:
-  std::string step_line(const StepReport& report) const;
+  std::string step_line(const StepReport& report, size_t width) const;
 
   using Clock = std::chrono::steady_clock;
   const Trainer& trainer_;
