@@ -9,7 +9,7 @@ namespace {
 
 bool adds_bias(const Node& node) { return node.is("Conv") || node.is("ConvTranspose") || node.is("Gemm"); }
 
-bool is_zero(const Value* value) {
+bool is_zero_bias(const Value* value) {
   const Tensor constant = constant_of(value);
   if (constant.empty()) return false;
   for (int64_t i = 0; i < constant.size(); ++i) {
@@ -24,7 +24,7 @@ bool drop_zero_biases(Model& model) {
   bool changed = false;
   for (Node *node = model.graph->first(), *next = nullptr; node; node = next) {
     next = node->next();
-    if (!adds_bias(*node) || node->num_inputs() < 3 || !node->input(2) || !is_zero(node->input(2))) continue;
+    if (!adds_bias(*node) || node->num_inputs() < 3 || !node->input(2) || !is_zero_bias(node->input(2))) continue;
     Builder b(model.graph.get(), node);
     b.set_name(node->output()->name());
     const Var without = b.like(*node, {b.var(node->input(0)), b.var(node->input(1))})[0];
