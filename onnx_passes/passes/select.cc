@@ -87,12 +87,6 @@ std::vector<std::string> without_files(const std::vector<std::string>& patterns,
        similar.empty() ? (names.size() > 3 ? ", ..." : "") : "?");
 }
 
-// The running mean and variance of batch normalization: state that training updates by its own rule.
-bool is_running_statistic(const Value* value) {
-  return std::any_of(value->uses().begin(), value->uses().end(),
-                     [](const Use& use) { return use.node->is("BatchNormalization") && use.index >= 3; });
-}
-
 bool is_reshape(const Node* node) { return node && node->is("Reshape"); }
 
 // The ones and zeros of an InstanceNormalization between two Reshapes: exporters write group normalization like this,
@@ -151,8 +145,12 @@ bool matches(const std::string& pattern, const std::string& name) {
   return p == pattern.size();
 }
 
-std::vector<Value*> match_names(const std::vector<Value*>& values, const std::vector<std::string>& patterns,
-                                const std::string& option) {
+namespace {
+
+// Calls `missed` with each pattern that matches nothing.
+template <typename F>
+std::vector<Value*> match(const std::vector<Value*>& values, const std::vector<std::string>& patterns,
+                          const std::string& option, const F& missed) {
   std::unordered_map<std::string_view, const Value*> by_name;
   for (const Value* value : values) by_name.emplace(value->name(), value);
   std::unordered_set<const Value*> chosen;
@@ -169,24 +167,43 @@ std::vector<Value*> match_names(const std::vector<Value*>& values, const std::ve
       chosen.insert(values[i]);
       any = true;
     }
-    if (!any) nothing_matches(pattern, values, option);
+    if (!any) missed(pattern);
   }
   std::vector<Value*> result;
   std::copy_if(values.begin(), values.end(), std::back_inserter(result), [&](Value* v) { return chosen.count(v) > 0; });
   return result;
 }
 
+}  // namespace
+
+std::vector<Value*> match_names(const std::vector<Value*>& values, const std::vector<std::string>& patterns,
+                                const std::string& option, const std::vector<Value*>& others) {
+  return match(values, patterns, option, [&](const std::string& pattern) {
+    if (find_names(others, {pattern}, option).empty()) nothing_matches(pattern, values, option);
+  });
+}
+
+std::vector<Value*> find_names(const std::vector<Value*>& values, const std::vector<std::string>& patterns,
+                               const std::string& option) {
+  return match(values, patterns, option, [](const std::string&) {});
+}
+
+bool is_running_statistic(const Value* value) {
+  return std::any_of(value->uses().begin(), value->uses().end(),
+                     [](const Use& use) { return use.node->is("BatchNormalization") && use.index >= 3; });
+}
+
 std::vector<Value*> select_trainable(const Model& model, const std::vector<std::string>& train,
                                      const std::vector<std::string>& freeze) {
-  std::vector<Value*> weights;
+  std::vector<Value*> weights, statistics;  // patterns may name statistics, too: frozen_statistics.h
   for (Value* value : model.graph->initializers()) {
-    if (is_float(value->dtype()) && !is_running_statistic(value)) weights.push_back(value);
+    if (is_float(value->dtype())) (is_running_statistic(value) ? statistics : weights).push_back(value);
   }
   std::vector<Value*> selected;
   if (train.empty()) {
     std::copy_if(weights.begin(), weights.end(), std::back_inserter(selected), trained_by_default);
   } else {
-    selected = match_names(weights, train, "--train");
+    selected = match_names(weights, train, "--train", statistics);
     // "*" selects the weights, not the constants of formulas that exporters write as initializers.
     const std::vector<std::string> names = without_files(train, "--train");
     std::erase_if(selected, [&](const Value* v) {
@@ -194,7 +211,7 @@ std::vector<Value*> select_trainable(const Model& model, const std::vector<std::
     });
   }
   if (!freeze.empty()) {
-    const auto frozen = match_names(weights, freeze, "--freeze");
+    const auto frozen = match_names(weights, freeze, "--freeze", statistics);
     const std::unordered_set<const Value*> is_frozen(frozen.begin(), frozen.end());
     std::erase_if(selected, [&](const Value* v) { return is_frozen.count(v) > 0; });
   }
