@@ -12,15 +12,12 @@ namespace onnx_train {
 bool matches(const std::string& pattern, const std::string& name);
 
 // The elements of `values` that some pattern matches, in their order. A pattern is a name, a glob, or @file with one
-// pattern per line. Throws Error, starting with `option`, for a pattern that matches neither one of them nor one of
-// `others`, and for a file that cannot be read.
+// pattern per line. Throws Error, starting with `option`, for a pattern that matches nothing and for a file that cannot
+// be read.
 std::vector<Value*> match_names(const std::vector<Value*>& values, const std::vector<std::string>& patterns,
-                                const std::string& option, const std::vector<Value*>& others = {});
-// The same, without an error for a pattern that matches nothing.
+                                const std::string& option);
+// The same by the values' names alone, without an error for a pattern that matches nothing.
 std::vector<Value*> find_names(const std::vector<Value*>& values, const std::vector<std::string>& patterns,
                                const std::string& option);
-
-// Whether the value is a running mean or variance of batch normalization: state that training updates by its own rule.
-bool is_running_statistic(const Value* value);
 
 }  // namespace onnx_train
