@@ -105,6 +105,20 @@ TEST(BatchStatistics, OfSamplesAreOneInstanceNormalization) {
   EXPECT_THAT(operators(apart), ElementsAre("Relu", "Reshape", "InstanceNormalization", "Reshape"));
 }
 
+TEST(BatchStatistics, OfSamplesAreFoundWithADynamicBatchAndWithABatchOfOne) {
+  const Model dynamic = imported(R"(g (float[N,2,3] x) => (float[N,2,3] y)
+    <float[2] s = {1, 2}, float[2] b = {0, 0}, float[2] m = {1, 2}, float[2] v = {4, 1}, int64[2] front = {1, -1}> {
+      all = Shape(x) n = Shape <start = 0, end = 1> (x) rest = Shape <start = 2> (x) to = Concat <axis = 0> (front, rest)
+      r = Reshape(x, to) st = Tile(s, n) bt = Tile(b, n) mt = Tile(m, n) vt = Tile(v, n)
+      q, nm, nv = BatchNormalization <training_mode = 1> (r, st, bt, mt, vt) y = Reshape(q, all) })");
+  EXPECT_THAT(operators(dynamic), ElementsAre("InstanceNormalization"));
+  EXPECT_THAT(initializers(dynamic), ElementsAre("s", "b"));
+  const Model single = imported(R"(g (float[1,2,3] x) => (float[1,2,3] y)
+    <float[2] s = {1, 1}, float[2] b = {0, 0}, float[2] m = {0, 0}, float[2] v = {1, 1}, int64[3] to = {1, 2, 3}> {
+      r = Reshape(x, to) q, nm, nv = BatchNormalization <training_mode = 1> (r, s, b, m, v) y = Reshape(q, to) })");
+  EXPECT_THAT(operators(single), ElementsAre("InstanceNormalization"));
+}
+
 TEST(BatchStatistics, AReshapeThatKeepsTheChannelsIsNoInstanceNormalization) {
   const auto reshaped = [](const std::string& from, const std::string& to) {
     return decided("g (float[" + from +

@@ -76,7 +76,8 @@ void use_batch_statistics(Node* node) {
   Builder b(&node->graph(), node);
   b.set_name(node->output()->name());
   const bool moves = is_read(node->output(1)) || is_read(node->output(2));
-  const auto made = call(b, "BatchNormalizationTrain", moves ? 3 : 1,
+  // All three, because the gradient reads the statistics.
+  const auto made = call(b, "BatchNormalizationTrain", 3,
                          {b.var(node->input(0)), b.var(node->input(kScale)), b.var(node->input(kBias))},
                          {{"epsilon", node->attr("epsilon", 1e-5f)}});
   std::vector<Value*> with = {made[0].value()};
@@ -162,13 +163,13 @@ bool join_reshapes(Node* node) {
 }
 
 void normalize_samples(Node* node) {
-  const Value* x = node->input(0);
   const bool moves = is_read(node->output(1)) || is_read(node->output(2));
-  if (moves || x->rank() < 3 || !node->input(kScale)->type().is_static()) return use_batch_statistics(node);
+  if (moves || node->input(0)->rank() < 3) return use_batch_statistics(node);
   if (join_reshapes(node)) {
     node->graph().remove(node);
     return;
   }
+  if (!node->input(kScale)->type().is_static()) return use_batch_statistics(node);  // no gradient without their number
   Node* made = add_instance_normalization(*node, {node->input(0), node->input(kScale), node->input(kBias)}, node);
   replace_node(node, {made->output()});
 }
