@@ -8,8 +8,19 @@
 #include "onnx_passes/passes/import.h"
 #include "onnx_passes/passes/loss_model.h"
 #include "onnx_passes/passes/mixed_precision.h"
+#include "onnx_passes/passes/training_mode.h"
 
 namespace onnx_train {
+
+CommandOption mode_option(std::string* mode) {
+  return {"--mode",
+          mode,
+          "frozen: batch norm uses its running statistics, dropout is off; preserve: where training_mode is 0 in the "
+          "file [train: all but the batch norms of frozen layers train]",
+          "MODE",
+          false,
+          {"train", "frozen", "preserve"}};
+}
 
 CommandOption batch_option(ImportOptions* options) {
   return {"--batch",
@@ -39,12 +50,7 @@ std::vector<CommandOption> build_options(BuildSettings* s) {
       {"--optimizer", &o.optimizer,
        "sgd(momentum, nesterov, weight_decay, dampening), adam(...) or adamw(beta1, beta2, eps, weight_decay) [adamw]",
        "EXPR"},
-      {"--mode",
-       &s->mode,
-       "frozen: batch norm uses its running statistics, dropout is off [train]",
-       "MODE",
-       false,
-       {"train", "frozen"}},
+      mode_option(&s->mode),
       {"--precision",
        &s->precision,
        "gemm-bf16: products and convolutions take bfloat16 operands; bf16: activations are bfloat16, too; fp16: the "
@@ -89,7 +95,7 @@ std::vector<CommandOption> build_options(BuildSettings* s) {
 
 BuildOptions resolve(const BuildSettings& settings) {
   BuildOptions options = settings.build;
-  options.mode = settings.mode == "train" ? Mode::kTrain : Mode::kFrozen;
+  options.mode = parse_mode(settings.mode);
   options.precision = parse_precision(settings.precision);
   options.unbiased_variance = settings.variance == "unbiased";
   if (!options.loss_model) options.loss_model = load_loss_model(options.loss, settings.dtype);

@@ -23,7 +23,8 @@ struct BuildSettings {
 
 // The options of BuildSettings. They write into `settings`, which must outlive them.
 std::vector<CommandOption> build_options(BuildSettings* settings);
-// The options of `import` alone.
+// Some of them, for commands that take no others.
+CommandOption mode_option(std::string* mode);
 CommandOption batch_option(ImportOptions* options);
 CommandOption set_option(ImportOptions* options);
 CommandOption fix_shapes_option(ImportOptions* options);

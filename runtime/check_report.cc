@@ -49,12 +49,7 @@ void describe(const Graph& graph, const std::vector<Value*>& trainable, CheckRep
 
 std::vector<CommandOption> check_options(CheckSettings* s) {
   BuildOptions& o = s->build.build;
-  return {{"--mode",
-           &s->build.mode,
-           "frozen: batch norm uses its running statistics, dropout is off [train]",
-           "MODE",
-           false,
-           {"train", "frozen"}},
+  return {mode_option(&s->build.mode),
           {"--loss", &o.loss, "as build takes it [what fits the first output]", "EXPR"},
           {"--train", &o.train, "weights to train: names, globs, @FILE with one a line [all]", "PATTERNS"},
           {"--freeze", &o.freeze, "weights to leave as they are, likewise", "PATTERNS"},
@@ -88,6 +83,8 @@ CheckReport check_model(ModelMessage message, const std::string& name, const Che
   }
   options.optimizer = "sgd";  // what can be trained can be trained by all of them; this one needs no memory
   report.obstacles = try_training(&model, options, settings.sizes, device);
+  if (const std::string statistics = model.metadata("onnx_train.batch_norm"); !statistics.empty())
+    report.findings.push_back({"batch normalization", statistics, "those kept normalize as in inference"});
   report.not_trained = model.metadata("onnx_train.not_trained");
   const size_t count = report.obstacles.size();
   if (count > 0) {

@@ -45,6 +45,8 @@ int run(const BuildArguments& arguments) {
     const std::string value = model.metadata(std::string("onnx_train.") + key);
     if (!value.empty()) table.add({key, value});
   }
+  const std::string statistics = model.metadata("onnx_train.batch_norm");
+  if (!statistics.empty()) table.add({"", statistics});
   table.add({"entry points", entry_names(model)});
   std::printf("%s", table.text(0, text_width()).c_str());
   std::printf("%s", notes_text(notes, text_width()).c_str());

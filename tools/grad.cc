@@ -73,7 +73,7 @@ TensorMap whole_batch(const Dataset& data, const Model& model, const Graph& algo
 
 int run(GradArguments* arguments) {
   BuildOptions& options = arguments->options;
-  options.mode = arguments->mode == "train" ? Mode::kTrain : Mode::kFrozen;
+  options.mode = parse_mode(arguments->mode);
   Model model = load_forward_model(arguments->model, arguments->dtype, arguments->import);
   options.loss_model = load_loss_model(options.loss, arguments->dtype);
   add_loss_and_gradients(&model, options);
@@ -86,6 +86,8 @@ int run(GradArguments* arguments) {
   Session session(std::move(flat), session_options(arguments->runtime));
   for (const auto& [name, tensor] : session.run("predict", inputs)) results[keys.at(name)] = tensor;
   write_npz(arguments->output, results);
+  if (const std::string statistics = model.metadata("onnx_train.batch_norm"); !statistics.empty())
+    std::printf("%s\n", statistics.c_str());
   std::printf("%s: loss %.9g, %zu arrays\n", arguments->output.c_str(), results.at("loss").at(0), results.size());
   return 0;
 }
@@ -106,12 +108,7 @@ Subcommand grad_command() {
                             {"--inputs", &a->inputs, "the batch: any data that fit takes", "PATH", true},
                             {"-o,--output", {&a->output, file_with(".npz")}, "the .npz file to write", "FILE", true},
                             {"--loss", &o.loss, "see build --help [cross_entropy]", "EXPR"},
-                            {"--mode",
-                             &a->mode,
-                             "frozen: batch norm uses its running statistics, dropout is off [train]",
-                             "MODE",
-                             false,
-                             {"train", "frozen"}},
+                            mode_option(&a->mode),
                             {"--train", &o.train, "weights to differentiate by: names, globs, @FILE [all]", "PATTERNS"},
                             {"--freeze", &o.freeze, "weights to leave out, likewise", "PATTERNS"},
                             {"--seed", &o.seed, "of dropout [0]", "N"},

@@ -1,5 +1,6 @@
 // Normalization, softmax, and their gradients.
 #include "onnx_passes/functions/functions.h"
+#include "onnx_passes/ir/error.h"
 #include "onnx_passes/operators/operators.h"
 
 namespace onnx_train {
@@ -44,6 +45,17 @@ constexpr const char* kGroupGrad =
     "x[N, S..., C] scale[C] dy[N, S..., C] -> dx?[N, S..., C] dscale?[C] dbias?[C] "
     "where @channels_last:0 = 1, 0 <= C / @num_groups:1";
 
+// The batch's variance of one value is 0, and that value becomes the bias whatever it is.
+void check_values_per_channel(const Node& node) {
+  const TensorType& x = node.input(0)->type();
+  if (!x.is_static() || x.rank() < 2) return;
+  const Shape shape = x.shape();
+  if (num_elements(shape) != shape[1] || shape[1] == 0) return;
+  fail(node.label(), ": its input '", node.input(0)->name(), "' is ", to_string(x),
+       ", and batch normalization needs more than 1 value per channel in training; train with larger batches, or keep "
+       "its statistics: --freeze its weights, or --mode frozen");
+}
+
 }  // namespace
 
 std::vector<Operator> normalization_operators() {
@@ -71,9 +83,10 @@ std::vector<Operator> normalization_operators() {
           .in_precision(PrecisionRole::kActivation)
           .weights_at({1, 2, 3, 4}),
       Operator{"BatchNormalization", kOurBatch, kDomain, kOneFloat}.narrow({0, 5}, {0}),
-      Operator{"BatchNormalizationTrain", kBatchTrain, kDomain, kOneFloat}
+      Operator{"BatchNormalizationTrain", kBatchTrain, kDomain, kOneFloat, check_values_per_channel}
           .narrow({0, 3}, {0})
-          .in_precision(PrecisionRole::kActivation),
+          .in_precision(PrecisionRole::kActivation)
+          .weights_at({1, 2}),
       Operator{"BatchNormalizationGrad", kBatchGrad, kDomain, kOneFloat}.narrow({0, 4, 5}, {0, 3}),
       Operator{"BatchNormalizationFrozenGrad", kBatchFrozenGrad, kDomain, kOneFloat}.narrow({0, 4}, {0}),
 

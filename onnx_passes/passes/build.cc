@@ -16,7 +16,7 @@ namespace {
 Pass describe(const BuildOptions& options) {
   return {"describe", [options](Model& model) {
             model.set_metadata("onnx_train.version", "1");
-            model.set_metadata("onnx_train.mode", options.mode == Mode::kTrain ? "train" : "frozen");
+            model.set_metadata("onnx_train.mode", name(options.mode));
             if (options.precision != Precision::kFloat32)
               model.set_metadata("onnx_train.precision", name(options.precision));
             return true;

@@ -12,6 +12,7 @@
 #include "onnx_passes/ir/message.h"
 #include "onnx_passes/operators/operators.h"
 #include "onnx_passes/passes/analysis.h"
+#include "onnx_passes/passes/batch_statistics.h"
 #include "onnx_passes/passes/constant_weights.h"
 #include "onnx_passes/passes/declared_shapes.h"
 #include "onnx_passes/passes/fix_inputs.h"
@@ -296,6 +297,7 @@ Model import_model(ModelMessage message, const ImportOptions& options, std::vect
   const Declarations declared(graph);
   fix_inputs(graph, options.set);
   normalize(&model, notes);
+  const Marks<Node> silent = add_statistics_outputs(graph);
   const int64_t from = raise_opset(&model);
   bool folded = false;
   settle(graph, from, notes, &folded);
@@ -304,6 +306,7 @@ Model import_model(ModelMessage message, const ImportOptions& options, std::vect
   check_declarations(declared, *graph, options.fix_shapes, notes);
   for_each_graph(graph, check_nodes);
   lower_opset(&model);
+  replace_batch_statistics(&model, silent, findings);
   for_each_graph(graph, rename_shadows);
   for_each_graph(graph, name_nodes);
   for_each_graph(graph, verify_nodes);

@@ -32,8 +32,9 @@
 namespace onnx_train {
 
 enum class Mode {
-  kTrain,   // batch norm uses and updates batch statistics, dropout is on
-  kFrozen,  // batch norm uses its running statistics, dropout is off
+  kTrain,     // batch norm uses and updates batch statistics (but: frozen_statistics.h), dropout is on
+  kFrozen,    // batch norm uses its running statistics, dropout is off
+  kPreserve,  // as the file says of each node: kTrain where its training_mode is 1 (or true), else kFrozen
 };
 
 // Which values of the step are rounded to 16 bits; see mixed_precision.h.

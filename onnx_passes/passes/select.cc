@@ -10,6 +10,7 @@
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/inference.h"
 #include "onnx_passes/operators/operators.h"
+#include "onnx_passes/passes/batch_statistics.h"
 #include "onnx_passes/passes/expression.h"
 #include "onnx_passes/passes/passes.h"
 #include "onnx_passes/passes/weight_roles.h"
@@ -87,10 +88,24 @@ std::vector<std::string> without_files(const std::vector<std::string>& patterns,
        similar.empty() ? (names.size() > 3 ? ", ..." : "") : "?");
 }
 
+bool is_read_as_statistic(const Use& use) { return use.node->is("BatchNormalization") && use.index >= 3; }
+
+// Whether statistics of the channels of all samples are made of the value, by Tile and the like, and nothing else is.
+bool is_repeated_statistic(const Value* value, int steps = 0) {
+  constexpr int kMaxSteps = 8;
+  const auto repeats = [](const Node& node) {
+    return node.is("Tile") || node.is("Expand") || node.is("Reshape") || node.is("Identity");
+  };
+  return steps < kMaxSteps && !value->uses().empty() &&
+         std::all_of(value->uses().begin(), value->uses().end(), [&](const Use& use) {
+           if (is_read_as_statistic(use)) return true;
+           return repeats(*use.node) && use.index == 0 && is_repeated_statistic(use.node->output(), steps + 1);
+         });
+}
+
 // The running mean and variance of batch normalization: state that training updates by its own rule.
 bool is_running_statistic(const Value* value) {
-  return std::any_of(value->uses().begin(), value->uses().end(),
-                     [](const Use& use) { return use.node->is("BatchNormalization") && use.index >= 3; });
+  return std::any_of(value->uses().begin(), value->uses().end(), is_read_as_statistic) || is_repeated_statistic(value);
 }
 
 bool is_reshape(const Node* node) { return node && node->is("Reshape"); }
@@ -113,10 +128,17 @@ bool belongs_to_groups(const Value* value) {
   return first == 0 || first == 1;
 }
 
+// The scale or bias of a batch normalization whose channels are those of all samples (batch_statistics.h).
+bool belongs_to_samples(const Value* value) {
+  return !value->uses().empty() && std::all_of(value->uses().begin(), value->uses().end(), [](const Use& use) {
+    return use.node->is("BatchNormalization") && use.index > 0 && normalizes_samples(*use.node);
+  });
+}
+
 // Scalars are mostly constants of formulas (an attention's scale, an epsilon), not weights; so are tensors with one
 // element that element-wise operators read, unless they are the bias of a layer with one output.
 bool trained_by_default(const Value* value) {
-  if (belongs_to_groups(value)) return false;
+  if (belongs_to_groups(value) || belongs_to_samples(value)) return false;
   if (!value->type().is_static() || num_elements(value->type().shape()) != 1) return true;
   if (value->rank() == 0) return false;
   const bool is_operand = std::all_of(value->uses().begin(), value->uses().end(), [](const Use& use) {
@@ -126,6 +148,18 @@ bool trained_by_default(const Value* value) {
   });
   const WeightUse use = use_of(*value);
   return !is_operand || (use.role == WeightRole::kBias && use.fan_in > 0);
+}
+
+// The patterns without those that name running statistics and no weight: frozen_statistics.h reads them.
+std::vector<std::string> for_weights(const std::vector<std::string>& patterns, const std::string& option,
+                                     const std::vector<Value*>& weights, const std::vector<Value*>& statistics) {
+  std::vector<std::string> kept;
+  for (std::string& pattern : without_files(patterns, option)) {
+    const auto matched = [&](const Value* v) { return pattern == v->name() || matches(pattern, v->name()); };
+    const bool of_statistics = std::any_of(statistics.begin(), statistics.end(), matched);
+    if (!of_statistics || std::any_of(weights.begin(), weights.end(), matched)) kept.push_back(std::move(pattern));
+  }
+  return kept;
 }
 
 }  // namespace
@@ -176,17 +210,30 @@ std::vector<Value*> match_names(const std::vector<Value*>& values, const std::ve
   return result;
 }
 
+std::vector<Value*> find_names(const std::vector<Value*>& values, const std::vector<std::string>& patterns,
+                               const std::string& option) {
+  const std::vector<std::string> all = without_files(patterns, option);
+  const std::unordered_set<std::string_view> names(all.begin(), all.end());
+  std::vector<Value*> found;
+  std::copy_if(values.begin(), values.end(), std::back_inserter(found), [&](const Value* value) {
+    return names.count(value->name()) || std::any_of(all.begin(), all.end(), [&](const std::string& pattern) {
+             return pattern.find_first_of("*?[") != kNoEnd && matches(pattern, value->name());
+           });
+  });
+  return found;
+}
+
 std::vector<Value*> select_trainable(const Model& model, const std::vector<std::string>& train,
                                      const std::vector<std::string>& freeze) {
-  std::vector<Value*> weights;
+  std::vector<Value*> weights, statistics;
   for (Value* value : model.graph->initializers()) {
-    if (is_float(value->dtype()) && !is_running_statistic(value)) weights.push_back(value);
+    if (is_float(value->dtype())) (is_running_statistic(value) ? statistics : weights).push_back(value);
   }
   std::vector<Value*> selected;
   if (train.empty()) {
     std::copy_if(weights.begin(), weights.end(), std::back_inserter(selected), trained_by_default);
   } else {
-    selected = match_names(weights, train, "--train");
+    selected = match_names(weights, for_weights(train, "--train", weights, statistics), "--train");
     // "*" selects the weights, not the constants of formulas that exporters write as initializers.
     const std::vector<std::string> names = without_files(train, "--train");
     std::erase_if(selected, [&](const Value* v) {
@@ -194,7 +241,7 @@ std::vector<Value*> select_trainable(const Model& model, const std::vector<std::
     });
   }
   if (!freeze.empty()) {
-    const auto frozen = match_names(weights, freeze, "--freeze");
+    const auto frozen = match_names(weights, for_weights(freeze, "--freeze", weights, statistics), "--freeze");
     const std::unordered_set<const Value*> is_frozen(frozen.begin(), frozen.end());
     std::erase_if(selected, [&](const Value* v) { return is_frozen.count(v) > 0; });
   }

@@ -16,5 +16,8 @@ bool matches(const std::string& pattern, const std::string& name);
 // be read.
 std::vector<Value*> match_names(const std::vector<Value*>& values, const std::vector<std::string>& patterns,
                                 const std::string& option);
+// The same by the values' names alone, without an error for a pattern that matches nothing.
+std::vector<Value*> find_names(const std::vector<Value*>& values, const std::vector<std::string>& patterns,
+                               const std::string& option);
 
 }  // namespace onnx_train

@@ -4,6 +4,7 @@
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/inference.h"
 #include "onnx_passes/ir/roles.h"
+#include "onnx_passes/passes/frozen_statistics.h"
 #include "onnx_passes/passes/training_versions.h"
 
 namespace onnx_train {
@@ -13,12 +14,16 @@ namespace {
   fail("[TrainingMode] ", node.label(), ": ", reason);
 }
 
+constexpr std::pair<const char*, Mode> kModes[] = {
+    {"train", Mode::kTrain}, {"frozen", Mode::kFrozen}, {"preserve", Mode::kPreserve}};
+
 bool is_batch_norm(const Node& node) { return node.is("BatchNormalization"); }
 
-// A Dropout whose ratio is not known to be zero.
-bool drops(const Node& node) {
+// A Dropout that is on: its ratio is not known to be zero and, in Mode::kPreserve, its training_mode not to be false.
+bool drops(const Node& node, Mode mode) {
   if (!node.is("Dropout")) return false;
-  const Tensor ratio = constant_of(node.input(1));
+  const Tensor ratio = constant_of(node.input(1)), on = constant_of(node.input(2));
+  if (mode == Mode::kPreserve && (!node.input(2) || (on.size() == 1 && on.at(0) == 0))) return false;
   return ratio.size() != 1 || ratio.at(0) != 0;
 }
 
@@ -43,19 +48,6 @@ void own_statistics(Node* node) {
     Graph& graph = node->graph();
     const std::string name = node->output()->name() + (input == 3 ? "/running_mean" : "/running_var");
     node->set_input(input, graph.add_initializer(graph.unique_name(name), constant));
-  }
-}
-
-// Control flow keeps its bodies in inference form; a node inside that trains differently would be lost silently, so it
-// is an error.
-void check_subgraphs(const Node& node) {
-  for (const auto& subgraph : node.subgraphs()) {
-    for (const Node* n = subgraph.graph->first(); n; n = n->next()) {
-      if (is_batch_norm(*n) || drops(*n))
-        refuse(*n, concat("it is inside ", node.label(),
-                          "; export the model with the control flow unrolled, or use --mode frozen"));
-      check_subgraphs(*n);
-    }
   }
 }
 
@@ -102,15 +94,19 @@ void remove_dropout(Node* node, EntryPoint* training) {
 // Creates the training versions, node by node in the order of the inference graph.
 class TrainingCopy {
  public:
-  TrainingCopy(Model& model, EntryPoint& entry, const BuildOptions& options)
-      : model_(model), entry_(entry), options_(options), builder_(entry.algorithm.get()), versions_(&entry) {}
+  TrainingCopy(Model& model, EntryPoint& entry, const BuildOptions& options, const BatchNormStatistics& statistics)
+      : model_(model),
+        entry_(entry),
+        options_(options),
+        trained_(statistics.trained),
+        builder_(entry.algorithm.get()),
+        versions_(&entry) {}
 
   void run() {
+    check_subgraphs(*model_.graph);
+    keep_others(*model_.graph);
     for (Node* node : model_.graph->nodes()) {
-      check_subgraphs(*node);
-      if (node->is("Dropout") && !drops(*node)) {
-        remove_dropout(node, nullptr);
-      } else if (is_batch_norm(*node)) {
+      if (trained_.count(node)) {
         copy_batch_norm(*node);
       } else if (node->is("Dropout")) {
         copy_dropout(*node);
@@ -124,6 +120,29 @@ class TrainingCopy {
  private:
   Var train(Value* value) { return builder_.var(versions_.of(value)); }
 
+  // Control flow keeps its bodies in inference form; a node inside that trains differently would be lost silently, so
+  // it is an error.
+  void check_subgraphs(const Graph& graph) {
+    for (const Node* node = graph.first(); node; node = node->next()) {
+      if (graph.parent() && (trained_.count(node) || drops(*node, options_.mode)))
+        refuse(*node,
+               "it is in a branch or loop; export the model with the control flow unrolled, or use --mode frozen");
+      for (const auto& subgraph : node->subgraphs()) check_subgraphs(*subgraph.graph);
+    }
+  }
+
+  // The nodes that are no others in training get their inference form, which copies have, too.
+  void keep_others(Graph& graph) {
+    for (Node* node : graph.nodes()) {
+      for (const auto& subgraph : node->subgraphs()) keep_others(*subgraph.graph);
+      if (is_batch_norm(*node) && !trained_.count(node)) {
+        to_inference(node);
+      } else if (node->is("Dropout") && !drops(*node, options_.mode)) {
+        remove_dropout(node, nullptr);
+      }
+    }
+  }
+
   // ---- Batch normalization
 
   // running' = running momentum + batch (1 - momentum); with torch's convention the batch variance is scaled by n / (n
@@ -136,21 +155,13 @@ class TrainingCopy {
     return variance * (n / max(n - 1.0, builder_.scalar(variance.dtype(), 1)));
   }
 
-  Value* statistics(const Node& node, int input) {
-    Value* value = node.input(input);
-    if (!value->is_initializer() || value->graph().is_input(value))
-      refuse(node, concat("its running ", input == 3 ? "mean" : "variance", " '", value->name(),
-                          "' is computed by the model; export it as an initializer, or use --mode frozen"));
-    return value;
-  }
-
   void copy_batch_norm(const Node& node) {
-    Value* mean = statistics(node, 3);
-    Value* variance = statistics(node, 4);
+    Value *const mean = node.input(3), *const variance = node.input(4);  // own_statistics made them initializers
     const Var x = train(node.input(0));
     builder_.set_name(training_name(node.output()));
     const auto made = call(builder_, "BatchNormalizationTrain", 3, {x, train(node.input(1)), train(node.input(2))},
                            {{"epsilon", node.attr("epsilon", 1e-5f)}});
+    if (!node.name().empty()) made[0].value()->producer()->mutable_shell().set_name("train/" + node.name());
     versions_.add(node.output(0), made[0].value());
     Graph& algorithm = *entry_.algorithm;
     algorithm.claim_name(made[1].value(), training_name(node.output()) + "/mean");
@@ -207,6 +218,7 @@ class TrainingCopy {
   Model& model_;
   EntryPoint& entry_;
   const BuildOptions& options_;
+  const std::unordered_set<const Node*>& trained_;
   Builder builder_;
   TrainingVersions versions_;
   Value* key_ = nullptr;
@@ -223,13 +235,29 @@ void to_inference(Graph& graph, EntryPoint* training) {
   }
 }
 
+Mode parse_mode(const std::string& name) {
+  for (const auto& [known, mode] : kModes) {
+    if (name == known) return mode;
+  }
+  fail("unknown mode '", name, "'; take train, frozen or preserve");
+}
+
+const char* name(Mode mode) {
+  for (const auto& [known, m] : kModes) {
+    if (m == mode) return known;
+  }
+  return "";
+}
+
 Pass training_mode(const BuildOptions& options) {
   return {"training_mode", [options](Model& model) {
             EntryPoint& step = model.add_entry_point("step");
             for (Node* node : model.graph->nodes()) {
               if (is_batch_norm(*node)) own_statistics(node);
             }
-            if (options.mode == Mode::kTrain) TrainingCopy(model, step, options).run();
+            const BatchNormStatistics statistics = decide_statistics(model, options);
+            if (!statistics.summary.empty()) model.set_metadata("onnx_train.batch_norm", statistics.summary);
+            if (options.mode != Mode::kFrozen) TrainingCopy(model, step, options, statistics).run();
             to_inference(*model.graph, &step);
             return true;
           }};

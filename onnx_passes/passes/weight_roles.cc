@@ -12,7 +12,8 @@ namespace {
 
 bool is_norm(const Node& node) {
   return node.is("BatchNormalization") || node.is("LayerNormalization") || node.is("RMSNormalization") ||
-         node.is("RMSNormalization", kDomain) || node.is("InstanceNormalization") || node.is("GroupNormalization");
+         node.is("RMSNormalization", kDomain) || node.is("BatchNormalizationTrain", kDomain) ||
+         node.is("InstanceNormalization") || node.is("GroupNormalization");
 }
 
 bool is_convolution(const Node& node) { return node.is("Conv") || node.is("ConvTranspose"); }

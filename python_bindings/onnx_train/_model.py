@@ -116,7 +116,8 @@ class Model:
             train: weights to train, by names and globs; all others stay as they are.
             freeze: weights to leave as they are, likewise.
             decay: weights that decay, likewise; by default all but biases and scales of norms.
-            mode: ``"train"``, or ``"frozen"``: batch norm uses its running statistics, dropout is off.
+            mode: ``"train"``; ``"frozen"``: batch norm uses its running statistics, dropout is off; ``"preserve"``: so
+                where training_mode is 0 in the file.
             precision: ``"float32"``, ``"gemm-bf16"``, ``"bf16"``, ``"fp16"`` or ``"fp8"``.
             loss_scale: a number or ``"dynamic"``.
             clip: the global norm at which gradients are clipped.

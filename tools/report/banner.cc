@@ -175,10 +175,30 @@ std::map<std::string, Shape> batch_shapes(const Dataset& data, int64_t samples) 
   return shapes;
 }
 
+namespace {
+
+// Batch normalization refuses a batch of one sample, and the last one of an epoch may be that: an error before the
+// first step, not after an epoch.
+void check_last_batch(Session* session, const Dataset& training, const Trainer& trainer) {
+  const int64_t samples = training.num_samples(), batch = trainer.options().batch_size;
+  const bool is_reached = trainer.total_steps() == 0 || trainer.total_steps() >= trainer.steps_per_epoch();
+  if (training.fixed_batch() > 0 || samples <= batch || samples % batch != 1 || !is_reached) return;
+  try {
+    session->plan(training_entry(*session), batch_shapes(training, 1));
+  } catch (const Error& error) {
+    throw Error(concat("the last of ", samples, " samples is a batch of its own, with --batch-size ", batch, ": ",
+                       error.what()),
+                error.code());
+  }
+}
+
+}  // namespace
+
 std::string training_banner(Session* session, const Dataset& training, const Dataset* evaluation,
                             const Trainer& trainer) {
   const TrainerOptions& options = trainer.options();
   const int64_t batch = std::min(options.batch_size, training.num_samples());
+  check_last_batch(session, training, trainer);
   const Plan& plan = session->plan(training_entry(*session), batch_shapes(training, batch));
   const StateStore& state = session->state();
   const Model& model = session->model();
