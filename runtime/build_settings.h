@@ -26,6 +26,7 @@ std::vector<CommandOption> build_options(BuildSettings* settings);
 // The options of `import` alone.
 CommandOption batch_option(ImportOptions* options);
 CommandOption set_option(ImportOptions* options);
+CommandOption dim_option(ImportOptions* options);
 CommandOption fix_shapes_option(ImportOptions* options);
 
 // The options of `settings.build`, extended by `mode`, `precision` and `variance`, and by the loss model where `loss`

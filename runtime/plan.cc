@@ -8,7 +8,9 @@
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/inference.h"
 #include "onnx_passes/ir/initializer.h"
+#include "onnx_passes/ir/inlining.h"
 #include "onnx_passes/ir/roles.h"
+#include "onnx_passes/operators/missing.h"
 #include "runtime/placement.h"
 
 namespace onnx_train {
@@ -78,6 +80,33 @@ void set_shapes(Graph* graph, const std::map<std::string, Shape>& shapes) {
   }
 }
 
+// Names the operators for which the device has no kernel at all, before anything is said of shapes that they leave open.
+// A node whose function body could not be inlined is another matter: a shape that it needs is not known.
+void expect_operators(const Graph& graph, const Device& device) {
+  std::vector<const Node*> missing;
+  for (const Node* node = graph.first(); node; node = node->next()) {
+    const bool known = !device.kernels().rows(node->domain(), node->op()).empty() || has_function_body(*node);
+    if (!known) missing.push_back(node);
+  }
+  if (missing.empty()) return;
+  fail("[Plan] ", device.name(), " has no kernel for the ", list_operators(missing), "; ",
+       replacement_advice(*missing[0]));
+}
+
+bool are_static(const std::vector<Value*>& values) {
+  return std::all_of(values.begin(), values.end(), [](const Value* v) { return !v || v->type().is_static(); });
+}
+
+// Names the first node whose output has a size that does not follow from the sizes of its inputs.
+void expect_sizes(const Graph& graph) {
+  for (const Node* node = graph.first(); node; node = node->next()) {
+    if (!are_static(node->inputs()) || are_static(node->outputs())) continue;
+    fail("[Plan] ", node->label(), ": the size of its output ", to_string(node->output()->type()),
+         " depends on data, and a plan needs it; compute it outside of the model, or write it in operators whose sizes "
+         "follow from those of their inputs");
+  }
+}
+
 // Checked before a kernel builds tables for it: a single output must fit into the device's memory.
 void expect_room(const Node& node, const Device& device) {
   for (const Value* output : node.outputs()) {
@@ -115,6 +144,8 @@ void Plan::lower(const PlanOptions& options, const std::map<std::string, Shape>&
   LoweringOptions lowering = options.lowering;
   lowering.recomputation = &recomputation_;
   run_pipeline(lowering_passes(device_, lowering), &model_, options.pipeline);
+  expect_operators(graph, device_);
+  expect_sizes(graph);
   const auto is_state = [&](const std::string& name) { return names.count(name) > 0; };
   std::unordered_map<std::string, const Value*> fronts;
   for (const Value* input : graph.inputs()) {

@@ -30,13 +30,6 @@ TEST(Analysis, ACleanModelHasNoFindings) {
   EXPECT_TRUE(findings(parse("(float[N,2] x) => (float[N,2] y) <float[2] w = {1, 2}> { y = Add(x, w) }")).empty());
 }
 
-TEST(Analysis, FusedOperatorsAreNamed) {
-  const Model model =
-      parse("(float[N] x) => (float[N] y) { h = com.microsoft.FusedThing(x) y = com.microsoft.FusedThing(h) }");
-  EXPECT_THAT(findings(model), testing::ElementsAre("com.microsoft.FusedThing: not an operator of ONNX, used 2 times"));
-  EXPECT_THAT(inspect(model)[0].advice, testing::HasSubstr("fusions"));
-}
-
 TEST(Analysis, MergedAndTiedWeights) {
   const Model model = parse(R"((float[N,2] x) => (float[N,2] y)
     <float[2] ones = {1, 1}, float[2] tied = {1, 2}, float[2] measured = {1, 2}> {

@@ -4,9 +4,9 @@
 
 #include "onnx_passes/gradients/gradient.h"
 #include "onnx_passes/ir/error.h"
-#include "onnx_passes/ir/inference.h"
 #include "onnx_passes/ir/inlining.h"
 #include "onnx_passes/ir/inputs.h"
+#include "onnx_passes/operators/missing.h"
 
 namespace onnx_train {
 
@@ -113,13 +113,8 @@ Path find_path(const std::vector<Value*>& outputs, const std::vector<Value*>& wi
 }
 
 std::string missing_rule_way_out(const Node& node) {
-  if (node.is("If"))
-    return "make its condition known (--set NAME=VALUE for an input that selects), or freeze the weights before it";
-  if (!node.subgraphs().empty()) {
-    return "freeze the weights before it, or export the model with the control flow unrolled";
-  }
-  return is_known_operator(node) ? "freeze the weights before it, or replace the operator in the model"
-                                 : "inline it as a model-local function, replace it, or freeze the weights before it";
+  if (node.is("If")) return way_to_decide(node) + ", or freeze the weights before it";
+  return "freeze the weights before it, or " + replacement_advice(node);
 }
 
 std::vector<Obstacle> obstacles_on(const Path& path) {

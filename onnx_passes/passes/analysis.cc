@@ -26,7 +26,6 @@ class Inspection {
   explicit Inspection(const Model& model) : graph_(*model.graph) {}
 
   std::vector<Finding> run() {
-    find_unknown_operators();
     for (const Value* value : graph_.initializers()) {
       if (is_float(value->dtype())) weights_.push_back({value, stored_contents(*value)});
     }
@@ -66,19 +65,6 @@ class Inspection {
 
   void add(const std::string& subject, const std::string& what, const std::string& advice) {
     findings_.push_back({subject, what, advice});
-  }
-
-  void find_unknown_operators() {
-    std::map<std::string, std::pair<int, const Node*>> unknown;
-    for (const Node* node = graph_.first(); node; node = node->next()) {
-      if (is_known_operator(*node)) continue;
-      auto& [count, first] = unknown[concat(node->domain().empty() ? "ai.onnx" : node->domain(), ".", node->op())];
-      if (count++ == 0) first = node;
-    }
-    for (const auto& [name, found] : unknown) {
-      add(name, concat("not an operator of ONNX, used ", found.first, found.first == 1 ? " time" : " times"),
-          unknown_operator_advice(*found.second));
-    }
   }
 
   void find_non_finite() {
@@ -268,16 +254,6 @@ class Inspection {
 };
 
 }  // namespace
-
-std::string unknown_operator_advice(const Node& node) {
-  if (node.domain() == "com.microsoft") {
-    return "ONNX Runtime's optimizer made it; export without its fusions (in Optimum: no -O level)";
-  }
-  if (node.domain().empty()) {
-    return concat("opset ", node.graph().context().opset(), " does not have it; export with another opset");
-  }
-  return "give the model a local function of that name, or export the operator as standard ones";
-}
 
 std::vector<Finding> inspect(const Model& model) { return Inspection(model).run(); }
 

@@ -22,12 +22,6 @@ std::string bar(double fraction) {
   return text;
 }
 
-std::string percent(double fraction) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.1f%%", fraction * 100);
-  return text;
-}
-
 }  // namespace
 
 Progress::Progress(const Trainer& trainer, MetricsLog* log, bool json)
@@ -41,7 +35,7 @@ std::string Progress::step_line(const StepReport& r) const {
   std::string line = concat("step ", r.step, total > 0 ? concat("/", total) : "", "  epoch ", r.epoch);
   if (trainer_.options().epochs > 0) line += concat("/", trainer_.options().epochs);
   line += "  loss " + format_number(r.loss);
-  if (r.accuracy) line += "  accuracy " + percent(*r.accuracy);
+  if (r.accuracy) line += "  accuracy " + format_percent(*r.accuracy);
   line += "  |grad| " + format_number(r.grad_norm) + "  lr " + format_number(r.learning_rate);
   line += "  " + format_number(recent_milliseconds_) + " ms";
   line += "  " + format_count(static_cast<double>(r.samples) / recent_milliseconds_ * 1e3) + " samples/s";
@@ -82,7 +76,7 @@ void Progress::on_evaluation(const EvaluationReport& r) {
   std::string line = concat(by_steps ? concat("step ", r.step, "  ") : "", "epoch ", r.epoch, "  train loss ",
                             format_number(r.train_loss));
   for (const auto& [name, value] : r.evaluation) {
-    line += concat("  eval ", name, " ", name == "accuracy" ? percent(value) : format_number(value));
+    line += concat("  eval ", name, " ", name == "accuracy" ? format_percent(value) : format_number(value));
   }
   if (r.best) line += colour_ ? "  \x1b[1mbest\x1b[0m" : "  best";
   print(line + "\n");
