@@ -3,6 +3,7 @@
 #include "onnx_passes/io/loading.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/passes/passes.h"
+#include "onnx_passes/passes/rebatch.h"
 #include "onnx_passes/passes/widen.h"
 #include "runtime/checkpoint.h"
 #include "tools/subcommand.h"
@@ -14,6 +15,13 @@ struct ExportArguments {
   std::string model, output;
   bool original_types = false;
 };
+
+std::string shapes_of_inputs(const Graph& graph) {
+  std::string text;
+  for (const Value* input : graph.inputs())
+    text += concat(text.empty() ? "" : ", ", input->name(), " ", to_string(input->type()));
+  return text;
+}
 
 int run(const ExportArguments& arguments) {
   const Model training = load_training_model(arguments.model);
@@ -27,6 +35,12 @@ int run(const ExportArguments& arguments) {
   save_model(inference, arguments.output);
   std::printf("%s: %zu nodes, %zu initializers\n", arguments.output.c_str(), inference.graph->num_nodes(),
               inference.graph->initializers().size());
+  const std::string batch = training.metadata(kExportedBatch);
+  if (!batch.empty())
+    std::printf(
+        "the inputs are %s: the training model was built with --batch, and the file it was made from had a batch of "
+        "%s\n",
+        shapes_of_inputs(*inference.graph).c_str(), batch.c_str());
   return 0;
 }
 

@@ -29,8 +29,8 @@ struct GradArguments {
   RuntimeOptions runtime;
 };
 
-// The model for the sizes of the data, if a branch depends on sizes or on what else is not known yet: all its inputs get
-// the shapes that they have in the file.
+// The model for the sizes of the data, if a branch depends on sizes or on what else is not known yet: all its inputs
+// get the shapes that they have in the file.
 Model for_sizes_of_data(Model model, const GradArguments& arguments) {
   const Graph& graph = *model.graph;
   bool branches = false;
@@ -62,8 +62,8 @@ std::vector<Value*> differentiable(const Value* loss, const std::vector<Value*>&
     if (obstacles.empty()) {
       found.push_back(input);
     } else {
-      *obstacle += concat(obstacle->empty() ? "" : "\n", "no gradient of the input '", input->name(), "': ",
-                          obstacles[0].node->label(), ": ", obstacles[0].reason);
+      *obstacle += concat(obstacle->empty() ? "" : "\n", "no gradient of the input '", input->name(),
+                          "': ", obstacles[0].node->label(), ": ", obstacles[0].reason);
     }
   }
   return found;
@@ -151,7 +151,8 @@ Subcommand grad_command() {
       "  onnx-train grad model.onnx --inputs batch.npz --loss cross_entropy -o gradients.npz\n"
       "  onnx-train grad model.onnx --inputs batch.npz --loss 'mse(y, target)' --mode frozen --train 'fc.*' -o g.npz\n"
       "\nKeys of the result: loss, output/<name>, grad/<initializer>, grad_input/<input>, next/<state>. A weight or\n"
-      "input that the loss does not depend on has no key, nor has an input before an operator without a gradient. The samples of the file are one batch; labels and the like\n"
+      "input that the loss does not depend on has no key, nor has an input before an operator without a gradient. The "
+      "samples of the file are one batch; labels and the like\n"
       "are keys of it.",
       with_runtime_options({{"MODEL", &a->model, "the forward model", "FILE", true},
                             {"--inputs", &a->inputs, "the batch: any data that fit takes", "PATH", true},

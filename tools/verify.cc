@@ -207,8 +207,8 @@ int report(std::vector<Check> checks, double tolerance) {
   TextTable table("lrrrl");
   table.add({"parameter", "gradient", "difference", "error"});
   for (const Check& c : checks) {
-    table.add({c.weight, format_exact(c.analytic), format_exact(c.numeric), format_number(c.error),
-               remark(c, tolerance)});
+    table.add(
+        {c.weight, format_exact(c.analytic), format_exact(c.numeric), format_number(c.error), remark(c, tolerance)});
   }
   std::printf("%s%td parameters agree within %.1e\n", table.text(0).c_str(), count(Verdict::kAgrees), tolerance);
   const auto kinks = count(Verdict::kNotSmooth), wrong = count(Verdict::kWrong);

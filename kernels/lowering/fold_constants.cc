@@ -173,8 +173,8 @@ Tensor computed_constant(const Value* value, int64_t most_elements) {
 namespace {
 
 // Puts the branch that an If takes into its place if its condition is a constant by now, and sets `next` to the first
-// node of the branch, or to the node after it if it has none. Forgets types that were inferred without the sizes of this
-// plan. Called before the If is inferred, because the other branch may not fit these sizes: exporters write
+// node of the branch, or to the node after it if it has none. Forgets types that were inferred without the sizes of
+// this plan. Called before the If is inferred, because the other branch may not fit these sizes: exporters write
 // If(size == 1, Squeeze, Identity).
 bool fold_if(Node* node, Node** next) {
   if (!node->is("If")) return false;

@@ -117,20 +117,28 @@ std::string missing_rule_way_out(const Node& node) {
   return "freeze the weights before it, or " + replacement_advice(node);
 }
 
+// Operators without a gradient come first. What a rule cannot do for want of a shape is then left out, because it may
+// be a consequence.
 std::vector<Obstacle> obstacles_on(const Path& path) {
-  std::vector<Obstacle> obstacles;
+  std::vector<Obstacle> missing, refused;
   for (const Node* node : path.nodes) {
     const GradientRule* rule = find_gradient_rule(*node);
     if (rule) {
-      std::string reason = rule->obstacle ? rule->obstacle(*node) : "";
+      const std::string reason = rule->obstacle ? rule->obstacle(*node) : "";
       const size_t cut = reason.find("; ");
       if (!reason.empty())
-        obstacles.push_back({node, reason.substr(0, cut), cut == std::string::npos ? "" : reason.substr(cut + 2)});
+        refused.push_back({node, reason.substr(0, cut), cut == std::string::npos ? "" : reason.substr(cut + 2)});
     } else if (!has_function_body(*node)) {
-      obstacles.push_back({node, concat("no gradient is defined for ", node->op()), missing_rule_way_out(*node)});
+      missing.push_back({node, concat("no gradient is defined for ", node->op()), missing_rule_way_out(*node)});
     }
   }
-  return obstacles;
+  const auto has_unknown_input = [](const Obstacle& o) {
+    const auto& inputs = o.node->inputs();
+    return std::any_of(inputs.begin(), inputs.end(), [](const Value* v) { return v && !v->has_rank(); });
+  };
+  if (!missing.empty()) std::erase_if(refused, has_unknown_input);
+  missing.insert(missing.end(), refused.begin(), refused.end());
+  return missing;
 }
 
 // The backward pass under construction.

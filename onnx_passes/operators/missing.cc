@@ -21,9 +21,9 @@ bool is_spectral(const std::string& op) { return op == "STFT" || op == "DFT" || 
 std::string unknown_operator_advice(const Node& node) {
   const std::string& domain = node.domain();
   if (domain == "com.microsoft")
-    return "ONNX Runtime's optimizer made it; export without its fusions (in Optimum: no -O level)";
+    return "ONNX Runtime's optimizer writes such operators; export without its fusions (in Optimum: no -O level)";
   if (domain == "ai.onnx.ml") {
-    return "it belongs to classical machine learning (scikit-learn, LightGBM); write the model in ONNX's standard "
+    return "that domain is of classical machine learning (scikit-learn, LightGBM); write the model in ONNX's standard "
            "operators, such as Gemm and Softmax";
   }
   if (domain.empty()) {
@@ -89,7 +89,8 @@ std::string way_to_decide(const Node& branch) {
   for (const std::string& name : sources.sizes) text += concat(text.empty() ? "" : " ", "--dim ", name, "=N");
   if (!text.empty()) return concat("its condition depends on sizes: give them (", text, ")");
   for (const std::string& name : sources.inputs) text += concat(text.empty() ? "" : " ", "--set ", name, "=VALUE");
-  if (!text.empty()) return concat("its condition depends on inputs: if they only select, give their values (", text, ")");
+  if (!text.empty())
+    return concat("its condition depends on inputs: if they only select, give their values (", text, ")");
   return "its condition is computed from data: export the model with one of its branches";
 }
 

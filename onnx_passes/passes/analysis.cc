@@ -129,6 +129,54 @@ class Inspection {
     return readers;
   }
 
+  // What a node reads of a weight: the elements from `begin` to before `end` along `axis`; all of it if `axis` is -1.
+  struct Part {
+    int64_t axis = -1, begin = 0, end = 0;
+    bool overlaps(const Part& other) const {
+      return axis < 0 || axis != other.axis || (begin < other.end && other.begin < end);
+    }
+  };
+
+  static Part part_of(const Node& reader, const TensorType& weight) {
+    if (!weight.is_static() || weight.rank() == 0) return {};
+    const Shape shape = weight.shape();
+    if (reader.is("Gather")) {
+      const Tensor indices = constant_of(reader.input(1));
+      if (indices.size() == 0) return {};
+      const int64_t axis = normalize_axis(reader.attr("axis", 0), weight.rank()),
+                    size = shape[static_cast<size_t>(axis)];
+      Part part{axis, size, 0};
+      for (int64_t index : indices.to_ints()) {
+        if (index < 0) index += size;
+        part.begin = std::min(part.begin, index);
+        part.end = std::max(part.end, index + 1);
+      }
+      return part;
+    }
+    if (!reader.is("Slice")) return {};
+    const Tensor starts = constant_of(reader.input(1)), ends = constant_of(reader.input(2));
+    const Tensor axes = reader.input(3) ? constant_of(reader.input(3)) : Tensor::ints({0});
+    const Tensor steps = reader.input(4) ? constant_of(reader.input(4)) : Tensor::ints({1});
+    if (starts.size() != 1 || ends.size() != 1 || axes.size() != 1 || steps.size() != 1) return {};
+    if (steps.to_ints()[0] <= 0) return {};
+    const int64_t axis = normalize_axis(axes.to_ints()[0], weight.rank()), size = shape[static_cast<size_t>(axis)];
+    const auto place = [&](int64_t at) { return std::clamp<int64_t>(at < 0 ? at + size : at, 0, size); };
+    return {axis, place(starts.to_ints()[0]), place(ends.to_ints()[0])};
+  }
+
+  // Whether two nodes read the same elements. Exporters keep the biases of several layers in one vector, of which each
+  // reads a part.
+  static bool is_shared(const Value& weight, const std::vector<const Node*>& readers) {
+    std::vector<Part> parts;
+    for (const Node* reader : readers) {
+      const Part part = part_of(*reader, weight.type());
+      if (std::any_of(parts.begin(), parts.end(), [&](const Part& p) { return p.overlaps(part) || part.axis < 0; }))
+        return true;
+      parts.push_back(part);
+    }
+    return false;
+  }
+
   // Whether all elements are equal, comparing neighbours; stops at the first difference.
   static bool is_uniform(const Tensor& tensor) {
     if (tensor.size() < 2) return true;
@@ -142,7 +190,7 @@ class Inspection {
   void find_shared() {
     for (const Weight& weight : weights_) {
       const std::vector<const Node*> readers = readers_of(weight.value);
-      if (readers.size() < 2 || weight.tensor.size() < 2) continue;
+      if (readers.size() < 2 || weight.tensor.size() < 2 || !is_shared(*weight.value, readers)) continue;
       const std::string others = concat("used by ", readers.size(), " nodes, ", readers[0]->label(), " and ",
                                         readers.back()->label(), readers.size() > 2 ? " among them" : "");
       if (is_uniform(weight.tensor)) {

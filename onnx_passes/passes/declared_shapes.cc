@@ -1,5 +1,6 @@
 #include "onnx_passes/passes/declared_shapes.h"
 
+#include <sstream>
 #include <unordered_set>
 
 #include "onnx_passes/ir/error.h"
@@ -7,6 +8,8 @@
 
 namespace onnx_train {
 namespace {
+
+constexpr const char* kDeclared = "onnx_train.declared";  // metadata: names, one a line
 
 bool is_16_bit(DType dtype) { return dtype == DType::kFloat16 || dtype == DType::kBFloat16; }
 
@@ -99,7 +102,8 @@ bool complete(const TensorType& declared, TensorType* found) {
 
 }  // namespace
 
-Declarations::Declarations(Graph* graph, const Sizes& sizes, bool hold) : hold_(hold) {
+Declarations::Declarations(Graph* graph, const Sizes& sizes, bool trust_shapes)
+    : trusted_(trust_shapes ? kSizes : kElementTypes) {
   for (const auto& info : graph->shell().value_info()) {
     const Value* value = graph->find(info.name());
     if (value && !value->is_initializer()) intermediates_.emplace_back(info.name(), from_proto(info.type()));
@@ -140,28 +144,55 @@ void Declarations::refine(const Node& node) {
     if (!declared) continue;
     TensorType type = output->type();
     const bool contradicts = contradict(*declared, type);
-    hold_ = hold_ && !contradicts && !is_narrower(*declared, type);
-    if (contradicts || !complete(hold_ ? *declared : without_sizes(*declared), &type)) continue;
+    if (trusted_ == kSizes && (contradicts || is_narrower(*declared, type))) trusted_ = kRanks;
+    if (contradicts || !complete(trusted(*declared), &type)) continue;
     output->set_type(std::move(type));
-    if (!output->graph().parent() && !output->graph().is_output(output)) completed_.push_back(output->name());
+    if (!output->graph().parent()) completed_.push_back(output->name());
   }
+}
+
+TensorType Declarations::trusted(TensorType declared) const {
+  if (trusted_ == kRanks) return without_sizes(std::move(declared));
+  if (trusted_ == kElementTypes) declared.dims.reset();
+  return declared;
 }
 
 void Declarations::seed(const Graph& subgraph) const {
   for (const Node* node = subgraph.first(); node; node = node->next()) {
     for (Value* output : node->outputs()) {
       const TensorType* declared = output ? of(*output) : nullptr;
-      if (declared && output->dtype() == DType::kUndefined) output->set_type(without_sizes(*declared));
+      if (declared && output->dtype() == DType::kUndefined) output->set_type(without_sizes(trusted(*declared)));
     }
   }
 }
 
-void Declarations::record(Graph* graph) const {
+void Declarations::record(Model* model) const {
+  Graph& graph = *model->graph;
   std::unordered_set<std::string> names;
+  std::string all;
   for (const std::string& name : completed_) {
-    const Value* value = graph->find(name);
-    if (!value || !value->producer() || graph->is_output(value) || !names.insert(name).second) continue;
-    graph->shell().add_value_info()->set_name(name);
+    const Value* value = graph.find(name);
+    if (!value || !value->producer() || !names.insert(name).second) continue;
+    all += (all.empty() ? "" : "\n") + name;
+    if (!graph.is_output(value)) graph.shell().add_value_info()->set_name(name);
+  }
+  if (!all.empty()) model->set_metadata(kDeclared, all);
+}
+
+DeclaredFacts::DeclaredFacts(const Model& model) {
+  std::istringstream names(model.metadata(kDeclared));
+  for (std::string name; std::getline(names, name);) {
+    const Value* value = model.graph->find(name);
+    if (value && value->has_rank()) types_.emplace_back(name, value->type());
+  }
+}
+
+void DeclaredFacts::expect(const Graph& graph, const Sizes& sizes) const {
+  for (const auto& [name, declared] : types_) {
+    const Value* value = graph.find(name);
+    if (!value || !contradict(with_sizes(declared, sizes), value->type())) continue;
+    fail("[Plan] the file declares '", name, "' as ", to_string(declared), ", but for these inputs it is ",
+         to_string(value->type()), "; correct the declaration in the file, or build without it: --fix-shapes");
   }
 }
 

@@ -86,8 +86,9 @@ bool run(Model& model, const BuildOptions& options) {
     }
   }
   if (unreached.size() == weights.size()) {
-    fail("[Gradients] the loss '", model.metadata("onnx_train.loss"), "' depends on none of the ", weights.size(),
-         " weights to train", why_none(model, *step, weights));
+    fail("[Gradients] the loss '", model.metadata("onnx_train.loss"), "' depends on ",
+         weights.size() == 1 ? "no weight to train" : concat("none of the ", weights.size(), " weights to train"),
+         why_none(model, *step, weights));
   }
   if (!unreached.empty()) model.set_metadata("onnx_train.not_trained", json_list(unreached));
   return true;

@@ -8,6 +8,7 @@
 
 #include "onnx_passes/ir/check_types.h"
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/fold_branch.h"
 #include "onnx_passes/ir/inference.h"
 #include "onnx_passes/ir/message.h"
 #include "onnx_passes/operators/operators.h"
@@ -16,7 +17,6 @@
 #include "onnx_passes/passes/decide_branches.h"
 #include "onnx_passes/passes/declared_shapes.h"
 #include "onnx_passes/passes/fix_inputs.h"
-#include "onnx_passes/ir/fold_branch.h"
 #include "onnx_passes/passes/import.h"
 #include "onnx_passes/passes/import_message.h"
 #include "onnx_passes/passes/newer_opset.h"
@@ -297,7 +297,7 @@ Model import_model(ModelMessage message, const ImportOptions& options, std::vect
   Graph* graph = model.graph.get();
   if (graph->outputs().empty()) fail("[Import] the model has no outputs");
   const Sizes sizes = parse_sizes(options.dims);
-  Declarations declared(graph, sizes, /*hold=*/!options.fix_shapes);
+  Declarations declared(graph, sizes, /*trust_shapes=*/!options.fix_shapes);
   fix_inputs(graph, options.set);
   drop_inputs_with_values(graph);
   name_dimensions(graph);
@@ -315,7 +315,7 @@ Model import_model(ModelMessage message, const ImportOptions& options, std::vect
   if (folded || !options.set.empty()) remove_unread(graph);
   collect_weights(&model, notes);
   check_declarations(declared, *graph, options.fix_shapes, notes);
-  declared.record(graph);
+  declared.record(&model);
   for_each_graph(graph, check_nodes);
   lower_opset(&model);
   for_each_graph(graph, rename_shadows);

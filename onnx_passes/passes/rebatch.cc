@@ -396,6 +396,7 @@ void rebatch(Model* model, const std::string& batch) {
   }
   const Dim old = first->type().dims->front();
   if (old == wanted || (!old.known() && !wanted.known())) return;
+  if (old.known()) model->set_metadata(kExportedBatch, std::to_string(old.value()));
   if (!old.known()) {
     for (Value* input : graph->inputs()) {
       TensorType type = input->type();

@@ -30,7 +30,8 @@ void expect_known_operators(const Graph& graph, bool inside) {
     if (live.runs(node)) find_unknown(*node, inside, &unknown);
   }
   if (unknown.empty()) return;
-  const bool one = std::all_of(unknown.begin(), unknown.end(), [&](const Node* n) { return n->op() == unknown[0]->op(); });
+  const bool one =
+      std::all_of(unknown.begin(), unknown.end(), [&](const Node* n) { return n->op() == unknown[0]->op(); });
   fail("[Import] ", list_operators(unknown), one ? " is" : " are", " not known here; ",
        replacement_advice(*unknown[0]));
 }

@@ -14,9 +14,7 @@ namespace {
 
 using nlohmann::json;
 
-std::string percent(double part, double whole) {
-  return whole <= 0 ? "-" : format_percent(part / whole);
-}
+std::string percent(double part, double whole) { return whole <= 0 ? "-" : format_percent(part / whole); }
 
 // What a node achieves: arithmetic where it has some, else bytes.
 std::string rate(const NodeCost& cost, double milliseconds) {
