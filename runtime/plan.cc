@@ -94,8 +94,8 @@ void expect_operators(const Graph& graph, const Device& device) {
     if (!known) missing.push_back(node);
   }
   if (missing.empty()) return;
-  fail("[Plan] ", device.name(), " has no kernel for the ", list_operators(missing), "; ",
-       replacement_advice(*missing[0]));
+  throw NoPlan(concat("[Plan] ", device.name(), " has no kernel for the ", list_operators(missing), "; ",
+                      replacement_advice(*missing[0])));
 }
 
 bool are_static(const std::vector<Value*>& values) {
@@ -106,9 +106,10 @@ bool are_static(const std::vector<Value*>& values) {
 void expect_sizes(const Graph& graph) {
   for (const Node* node = graph.first(); node; node = node->next()) {
     if (!are_static(node->inputs()) || are_static(node->outputs())) continue;
-    fail("[Plan] ", node->label(), ": the size of its output ", to_string(node->output()->type()),
-         " depends on data, and a plan needs it; compute it outside of the model, or write it in operators whose sizes "
-         "follow from those of their inputs");
+    throw NoPlan(concat(
+        "[Plan] ", node->label(), ": the size of its output ", to_string(node->output()->type()),
+        " depends on data, and a plan needs it; compute it outside of the model, or write it in operators whose sizes "
+        "follow from those of their inputs"));
   }
 }
 

@@ -25,7 +25,7 @@ std::vector<Hindrance> missing_gradients(Model* model, const BuildOptions& optio
   std::vector<Hindrance> found;
   const Value* loss = step.algorithm->outputs().at(0);
   for (const Obstacle& o : find_obstacles(loss, select_trainable(*model, options.train, options.freeze)))
-    found.push_back({o.node->label(), o.reason, o.way_out});
+    found.push_back({o.node->label(), o.reason, o.way_out, false});
   return found;
 }
 
@@ -38,7 +38,7 @@ std::vector<Hindrance> build(Model* model, const BuildOptions& options) {
       pass.run(*model);
     }
   } catch (const Error& error) {
-    return {{"build", error.what(), ""}};
+    return {{"build", error.what(), "", false}};
   }
   return {};
 }
@@ -70,7 +70,8 @@ std::optional<Hindrance> find_misfit(const Model& model, const std::vector<std::
       const auto shapes = example_shapes(inputs, kTrialBatch, sizes_of(inputs, sizes));
       plan(std::move(flat), state_of(model, entry), shapes, device);
     } catch (const Error& error) {
-      return Hindrance{concat("the plan of '", entry, "'"), error.what(), ""};
+      const bool always = dynamic_cast<const NoPlan*>(&error);
+      return Hindrance{concat("the plan of '", entry, "'"), error.what(), "", always};
     }
   }
   return std::nullopt;
@@ -79,29 +80,26 @@ std::optional<Hindrance> find_misfit(const Model& model, const std::vector<std::
 // One attempt: whether the sizes fit, or why not.
 using Attempt = std::function<std::vector<Hindrance>(const std::vector<std::string>& sizes)>;
 
-// Attempts the candidates in order until one fits. What does not depend on sizes is the same for all of them, and is
-// not attempted again and again.
+// Attempts the candidates in order until one fits.
 Trial search(const std::vector<std::vector<std::string>>& candidates, const Attempt& attempt) {
-  constexpr size_t kEnough = 4;  // equal answers
   Trial trial;
-  std::set<std::string> reasons;
-  for (size_t i = 0; i < candidates.size(); ++i) {
-    const std::vector<Hindrance> obstacles = attempt(candidates[i]);
+  for (const std::vector<std::string>& sizes : candidates) {
+    const std::vector<Hindrance> obstacles = attempt(sizes);
     if (obstacles.empty()) {
       trial.obstacles.clear();
-      trial.sizes = candidates[i];
+      trial.sizes = sizes;
       return trial;
     }
-    if (i == 0) {
+    if (trial.obstacles.empty()) {
       trial.obstacles = obstacles;
       trial.unfit = in_one_sentence(obstacles);
     }
-    reasons.insert(obstacles[0].reason);
-    if (i + 1 == kEnough && reasons.size() == 1) return trial;
+    if (obstacles[0].for_all_sizes) return trial;
   }
-  if (candidates.size() > 1 && trial.obstacles[0].way_out.empty())
+  if (candidates.size() > 1 && trial.obstacles[0].way_out.empty()) {
     trial.obstacles[0].way_out =
         concat("tried ", describe_sizes(candidates), "; if others are right, give them: --dim NAME=N");
+  }
   return trial;
 }
 
@@ -128,7 +126,7 @@ Trial try_fixed(const std::vector<std::vector<std::string>>& candidates, const s
       if (auto misfit = find_misfit(model, sizes, device)) return {*misfit};
       return {};
     } catch (const Error& error) {
-      return {{"import", error.what(), ""}};
+      return {{"import", error.what(), "", false}};
     }
   });
   trial.sizes = without_batches(trial.sizes);

@@ -15,6 +15,7 @@ class Device;
 // One thing in the way: a node or a part of the work, what is wrong, and what can be done.
 struct Hindrance {
   std::string place, reason, way_out;
+  bool for_all_sizes = false;  // no other sizes of the inputs would change it
 };
 
 // The obstacles in one sentence, for the last line of an error; the first of them where there are several.

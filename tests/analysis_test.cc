@@ -43,6 +43,18 @@ TEST(Analysis, MergedAndTiedWeights) {
   EXPECT_THAT(lines[1], testing::HasSubstr("tied: used by 2 nodes"));
 }
 
+TEST(Analysis, PartsOfOneBiasAreNotTied) {
+  const auto lines = [](const std::string& second) {
+    return findings(parse(R"((float[N,2] x) => (float[N,2] y)
+      <float[4] bias = {1, 2, 3, 4}, int64[1] zero = {0}, int64[1] one = {1}, int64[1] two = {2}, int64[1] end = {9}> {
+        first = Slice(bias, zero, two) second = )" +
+                          second + R"( a = Add(x, first) y = Add(a, second)
+      })"));
+  };
+  EXPECT_TRUE(lines("Slice(bias, two, end)").empty());
+  EXPECT_EQ(lines("Slice(bias, one, two)").size(), 1u);
+}
+
 TEST(Analysis, StatisticsThatAreWeights) {
   const Model model = parse(R"((float[N,2,3] x) => (float[N,2,3] y)
     <float[2] gamma = {1, 2}, float[2] beta = {0, 1}, float[2] mean = {0, 2}> {

@@ -6,6 +6,7 @@
 #include "onnx_passes/gradients/gradient.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/windows.h"
+#include "onnx_passes/operators/missing.h"
 
 namespace onnx_train {
 namespace {
@@ -16,7 +17,7 @@ std::string unknown_windows(const Node& node) {
 }
 
 std::string unknown_rank(const Node& node) {
-  return node.input(0)->has_rank() ? "" : "the rank of its input is not known; give the model's inputs shapes";
+  return node.input(0)->has_rank() ? "" : "the rank of its input is not known; " + unknown_rank_advice(*node.input(0));
 }
 
 std::vector<int64_t> spatial_axes(Var x) {

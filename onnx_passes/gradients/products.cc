@@ -2,13 +2,15 @@
 #include "onnx_passes/gradients/gradient.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/operators/einsum.h"
+#include "onnx_passes/operators/missing.h"
 
 namespace onnx_train {
 namespace {
 
 std::string unknown_rank(const Node& node) {
   for (const Value* input : node.inputs()) {
-    if (input && !input->has_rank()) return concat("the rank of '", input->name(), "' is not known; give it a shape");
+    if (input && !input->has_rank())
+      return concat("the rank of '", input->name(), "' is not known; ", unknown_rank_advice(*input));
   }
   return "";
 }

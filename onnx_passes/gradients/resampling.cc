@@ -6,6 +6,7 @@
 #include "onnx_passes/gradients/gradient.h"
 #include "onnx_passes/ir/inference.h"
 #include "onnx_passes/ir/resampling.h"
+#include "onnx_passes/operators/missing.h"
 
 namespace onnx_train {
 
@@ -67,7 +68,7 @@ Gradients resize_gradient(Grad& g) {
 }
 
 std::string unknown_rank(const Node& node) {
-  return node.input(0)->has_rank() ? "" : "the rank of its input is not known; give the model's inputs shapes";
+  return node.input(0)->has_rank() ? "" : "the rank of its input is not known; " + unknown_rank_advice(*node.input(0));
 }
 
 }  // namespace

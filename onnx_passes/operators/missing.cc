@@ -108,6 +108,25 @@ std::string replacement_advice(const Node& node) {
   return "compute it outside of the model, or write it in other standard operators";
 }
 
+std::string unknown_rank_advice(const Value& value) {
+  const Value* lost = &value;
+  for (bool moved = true; moved && lost->producer();) {
+    moved = false;
+    for (const Value* input : lost->producer()->inputs()) {
+      if (!input || input->has_rank()) continue;
+      lost = input;
+      moved = true;
+      break;
+    }
+  }
+  const Node* node = lost->producer();
+  if (!node) return concat("give the input '", lost->name(), "' a shape in the file");
+  const std::string advice = node->is("If") || lost->dtype() == DType::kUndefined
+                                 ? replacement_advice(*node)
+                                 : concat("give '", lost->name(), "' a shape in the file (value_info)");
+  return concat("it is lost at ", node->label(), ": ", advice);
+}
+
 std::string list_operators(const std::vector<const Node*>& nodes) {
   std::vector<std::pair<const Node*, int>> operators;  // the first node of each, and how many there are
   for (const Node* node : nodes) {

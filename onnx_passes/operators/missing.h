@@ -15,6 +15,10 @@ std::string replacement_advice(const Node& node);
 // The options that make the condition of an If known: --dim for sizes that it depends on, --set for inputs.
 std::string way_to_decide(const Node& branch);
 
+// Why the rank of `value` is not known, and what to do: "it is lost at node 'f' (If): its condition depends on sizes:
+// give them (--dim len=N)".
+std::string unknown_rank_advice(const Value& value);
+
 // "operator Thing of domain acme (node 'a')", or "operators Thing (2 nodes, the first is node 'a') and Other (node 'b')
 // of domain acme, ...": each operator once, in order of appearance. `nodes` must not be empty.
 std::string list_operators(const std::vector<const Node*>& nodes);
