@@ -7,6 +7,7 @@
 #include "onnx_passes/ir/inlining.h"
 #include "onnx_passes/ir/inputs.h"
 #include "onnx_passes/operators/missing.h"
+#include "onnx_passes/operators/operators.h"
 
 namespace onnx_train {
 
@@ -112,8 +113,12 @@ Path find_path(const std::vector<Value*>& outputs, const std::vector<Value*>& wi
   return path;
 }
 
+// Every operator with a kernel has a row; control flow has none, and may still be unrolled or decided by a plan.
+bool has_kernel(const Node& node) { return find_operator(node.domain(), node.op()) || !node.subgraphs().empty(); }
+
 std::string missing_rule_way_out(const Node& node) {
   if (node.is("If")) return way_to_decide(node) + ", or freeze the weights before it";
+  if (!has_kernel(node)) return replacement_advice(node);
   return "freeze the weights before it, or " + replacement_advice(node);
 }
 
@@ -129,7 +134,9 @@ std::vector<Obstacle> obstacles_on(const Path& path) {
       if (!reason.empty())
         refused.push_back({node, reason.substr(0, cut), cut == std::string::npos ? "" : reason.substr(cut + 2)});
     } else if (!has_function_body(*node)) {
-      missing.push_back({node, concat("no gradient is defined for ", node->op()), missing_rule_way_out(*node)});
+      missing.push_back(
+          {node, concat("no gradient is defined for ", node->op(), has_kernel(*node) ? "" : ", nor is a kernel"),
+           missing_rule_way_out(*node)});
     }
   }
   const auto has_unknown_input = [](const Obstacle& o) {
