@@ -8,6 +8,7 @@
 #include "onnx_passes/passes/import.h"
 #include "onnx_passes/passes/loss_model.h"
 #include "onnx_passes/passes/mixed_precision.h"
+#include "onnx_passes/passes/sizes.h"
 #include "onnx_passes/passes/training_mode.h"
 
 namespace onnx_train {
@@ -32,6 +33,13 @@ CommandOption batch_option(ImportOptions* options) {
 CommandOption set_option(ImportOptions* options) {
   return {"--set", &options->set, "make an input that only selects a constant, such as sr=16000, and fold its branches",
           "NAME=VALUE"};
+}
+
+CommandOption dim_option(ImportOptions* options) {
+  return {"--dim",
+          {&options->dims, [](const std::string& text) { parse_size(text); }},
+          "give a symbolic dimension of the inputs this size, such as len=3, and fold what that decides",
+          "NAME=N"};
 }
 
 CommandOption fix_shapes_option(ImportOptions* options) {
@@ -70,6 +78,7 @@ std::vector<CommandOption> build_options(BuildSettings* s) {
       {"--clip", {&o.clip_norm, kPositive}, "clip the gradient's global norm at this [no clipping]", "NORM"},
       batch_option(&s->import),
       set_option(&s->import),
+      dim_option(&s->import),
       fix_shapes_option(&s->import),
       {"--accumulate", &o.accumulate, "entry points accumulate and apply instead of step"},
       {"--init",

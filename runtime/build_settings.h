@@ -27,6 +27,7 @@ std::vector<CommandOption> build_options(BuildSettings* settings);
 CommandOption mode_option(std::string* mode);
 CommandOption batch_option(ImportOptions* options);
 CommandOption set_option(ImportOptions* options);
+CommandOption dim_option(ImportOptions* options);
 CommandOption fix_shapes_option(ImportOptions* options);
 
 // The options of `settings.build`, extended by `mode`, `precision` and `variance`, and by the loss model where `loss`

@@ -1,6 +1,8 @@
 #include "runtime/check_report.h"
 
 #include <algorithm>
+#include <cctype>
+#include <cstring>
 #include <map>
 
 #include "kernels/device.h"
@@ -45,6 +47,74 @@ void describe(const Graph& graph, const std::vector<Value*>& trainable, CheckRep
   report->facts.emplace_back("forward FLOPs", describe_flops(graph));
 }
 
+// The options of `check` that `build` takes, too, as they are given.
+std::string options_for_build(CheckSettings settings) {
+  CheckSettings defaults;
+  const std::vector<CommandOption> given = check_options(&settings), usual = check_options(&defaults);
+  std::string text;
+  for (size_t i = 0; i < given.size(); ++i) {
+    const std::string key = key_of(given[i]);
+    if (key == "loss" || key == "device" || key == "dim") continue;
+    const auto value = value_of(given[i]);
+    if (!value || value == value_of(usual[i])) continue;
+    const bool is_flag = given[i].value.empty();
+    text += concat(" --", key, is_flag ? "" : " " + shell_quoted(*value));
+  }
+  return text;
+}
+
+std::string list_of(const std::vector<std::string>& sizes) {
+  std::string text;
+  for (const std::string& size : sizes) text += concat(text.empty() ? "" : " ", size);
+  return text;
+}
+
+// Says with which sizes the model was tried, if they were not the first.
+void add_sizes(const Trial& trial, CheckReport* report) {
+  if (trial.unfit.empty()) return;
+  if (!trial.fixed) {
+    report->findings.push_back({"sizes", concat("planned with ", list_of(trial.sizes)),
+                                concat("not every size fits the model; with the first that was tried: ", trial.unfit)});
+    return;
+  }
+  for (const std::string& size : trial.sizes) report->options += " --dim " + shell_quoted(size);
+  report->findings.push_back(
+      {"sizes", concat("it can be built with ", list_of(trial.sizes)), concat("without fixed sizes: ", trial.unfit)});
+}
+
+// The size of the batch that the file fixes; 0 if there is none.
+int64_t fixed_batch(const Graph& graph) {
+  const auto first = [](const std::vector<Value*>& values) {
+    const bool has_batch = !values.empty() && values[0]->has_rank() && values[0]->rank() > 0;
+    return has_batch ? values[0]->type().dims->front() : Dim();
+  };
+  const Dim batch = first(graph.inputs()), of_output = first(graph.outputs());
+  return batch.known() && batch == of_output && graph.inputs()[0]->rank() > 1 ? batch.value() : 0;
+}
+
+// A fixed batch is what `fit` then insists on: says so, and how the model is built for any, if that is possible.
+void offer_dynamic_batch(int64_t batch, const CheckSettings& settings, const TrialOptions& options,
+                         const std::function<Model(const ImportOptions&)>& import, Device& device,
+                         CheckReport* report) {
+  const std::string what = concat("the file fixes it at ", batch), other = "fit then takes no other --batch-size";
+  ImportOptions dynamic = settings.build.import;
+  dynamic.batch = "dynamic";
+  std::string reason;
+  try {
+    Model model = import(dynamic);
+    const Trial trial = try_training(&model, options, device);
+    if (trial.obstacles.empty()) {
+      report->options += " --batch dynamic";
+      report->findings.push_back({"batch", what, "build it with --batch dynamic, or " + other});
+      return;
+    }
+    reason = in_one_sentence(trial.obstacles);
+  } catch (const Error& error) {
+    reason = error.what();
+  }
+  report->findings.push_back({"batch", what, concat(other, "; --batch dynamic does not help: ", reason)});
+}
+
 }  // namespace
 
 std::vector<CommandOption> check_options(CheckSettings* s) {
@@ -67,12 +137,15 @@ CheckReport check_model(ModelMessage message, const std::string& name, const Che
   BuildOptions options = resolve(settings.build);
   Device& device = Device::find(settings.device);
   CheckReport report;
-  Model model = import_forward_model(std::move(message), "float32", settings.build.import, &report.findings);
+  const auto import = [&](const ImportOptions& how) { return import_forward_model(message, "float32", how); };
+  Model model = import_forward_model(message, "float32", settings.build.import, &report.findings);
   const std::vector<Value*> trainable = select_trainable(model, options.train, options.freeze);
   describe(*model.graph, trainable, &report);
   for (Finding& finding : build_notes(model)) report.findings.push_back(std::move(finding));
   if (trainable.empty()) {
-    report.failure = "the model has no float weights to train; its input gradients can be had: onnx-train grad";
+    report.failure = concat(name,
+                            " has no weights to train; name constants that are weights (--train NAME), or take the "
+                            "gradients of its inputs: onnx-train grad");
     return report;
   }
   try {
@@ -82,14 +155,25 @@ CheckReport check_model(ModelMessage message, const std::string& name, const Che
     return report;
   }
   options.optimizer = "sgd";  // what can be trained can be trained by all of them; this one needs no memory
-  report.obstacles = try_training(&model, options, settings.sizes, device);
+  report.options = options_for_build(settings);
+  const int64_t batch = fixed_batch(*model.graph);
+  const TrialOptions trial_options = {options, settings.sizes, [&](const std::vector<std::string>& dims) {
+                                        ImportOptions how = settings.build.import;
+                                        how.dims = dims;
+                                        return import(how);
+                                      }};
+  const Trial trial = try_training(&model, trial_options, device);
+  report.obstacles = trial.obstacles;
   if (const std::string statistics = model.metadata("onnx_train.batch_norm"); !statistics.empty())
     report.findings.push_back({"batch normalization", statistics, "those kept normalize as in inference"});
   report.not_trained = model.metadata("onnx_train.not_trained");
-  const size_t count = report.obstacles.size();
-  if (count > 0) {
-    report.failure = concat(name, " cannot be trained as it is: ", count, count == 1 ? " obstacle" : " obstacles");
+  if (!trial.obstacles.empty()) {
+    report.failure = concat(name, " cannot be trained as it is: ", in_one_sentence(trial.obstacles));
+    return report;
   }
+  add_sizes(trial, &report);
+  if (batch > 0 && settings.build.import.batch.empty())
+    offer_dynamic_batch(batch, settings, trial_options, import, device, &report);
   return report;
 }
 
@@ -116,8 +200,8 @@ std::string to_text(const CheckReport& report, const std::string& name, size_t w
     text +=
         wrap(concat("\nNot trained, for the loss does not depend on them: ", report.not_trained), width, 0, 2) + "\n";
   }
-  const std::string build =
-      concat("onnx-train build ", shell_quoted(name), " -o train.onnx --loss ", shell_quoted(report.loss));
+  const std::string build = concat("onnx-train build ", shell_quoted(name), " -o train.onnx", report.options, " --loss ",
+                                   shell_quoted(report.loss));
   const std::string next = "It can be trained. Next: " + build;
   if (command_width == 0 || text_columns(next) <= command_width) return concat(text, "\n", next, "\n");
   return concat(text, "\nIt can be trained. Next:\n", wrap_command(build, command_width, 2), "\n");

@@ -17,6 +17,14 @@ std::string print(const char* format, Args... args) {
   return text;
 }
 
+// "nan", "inf" or "-inf" for what is not finite, else nothing: the C library prints the sign of a nan, which is no
+// number's.
+const char* not_finite(double value) {
+  if (std::isnan(value)) return "nan";
+  if (std::isinf(value)) return value < 0 ? "-inf" : "inf";
+  return nullptr;
+}
+
 bool starts_character(char c) { return (c & 0xc0) != 0x80; }
 
 // A word and the spaces before it.
@@ -120,6 +128,7 @@ std::string flow(const std::vector<std::string>& row, size_t room, size_t indent
 }  // namespace
 
 std::string format_bytes(double bytes) {
+  if (const char* text = not_finite(bytes)) return text;
   if (bytes < 1024) return print("%.0f B", bytes);
   for (const char* unit : {"KiB", "MiB", "GiB"}) {
     bytes /= 1024;
@@ -129,6 +138,7 @@ std::string format_bytes(double bytes) {
 }
 
 std::string format_count(double count) {
+  if (const char* text = not_finite(count)) return text;
   if (count < 1e3) return print("%.0f", count);
   for (const char* unit : {"k", "M", "G"}) {
     count /= 1e3;
@@ -145,10 +155,21 @@ std::string format_duration(double seconds) {
 }
 
 std::string format_number(double value) {
+  if (const char* text = not_finite(value)) return text;
   const double size = std::abs(value);
   if (value == 0) return "0";
   if (size >= 1e6 || size < 1e-3) return print("%.3e", value);
   return print("%.4g", value);
+}
+
+std::string format_percent(double fraction) {
+  if (const char* text = not_finite(fraction)) return text;
+  return print("%.1f%%", fraction * 100);
+}
+
+std::string format_exact(double value) {
+  if (const char* text = not_finite(value)) return text;
+  return print("%.9g", value);
 }
 
 size_t text_columns(const std::string& text) {

@@ -10,7 +10,9 @@ namespace onnx_train {
 std::string format_bytes(double bytes);       // "812 B", "3.4 MiB"
 std::string format_count(double count);       // "812", "3.4k", "124.4M"
 std::string format_duration(double seconds);  // "0:07", "12:30", "1:02:03"
-std::string format_number(double value);      // four significant digits: "0.3127", "1.000e-05"
+std::string format_number(double value);      // four significant digits: "0.3127", "1.000e-05"; "nan", "inf", "-inf"
+std::string format_percent(double fraction);  // "97.5%"
+std::string format_exact(double value);       // nine significant digits, which tell any two float32 apart
 
 // Columns of text that goes to a file or a pipe, unless COLUMNS says otherwise.
 constexpr size_t kPlainWidth = 100;

@@ -8,7 +8,10 @@
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/inference.h"
 #include "onnx_passes/ir/initializer.h"
+#include "onnx_passes/ir/inlining.h"
 #include "onnx_passes/ir/roles.h"
+#include "onnx_passes/operators/missing.h"
+#include "onnx_passes/passes/declared_shapes.h"
 #include "runtime/placement.h"
 
 namespace onnx_train {
@@ -41,8 +44,9 @@ void fix_defaults(Graph* graph, const std::unordered_set<std::string>& states,
   }
 }
 
-// Sets the concrete shapes of the graph's inputs and clears all types that were derived from symbols.
-void set_shapes(Graph* graph, const std::map<std::string, Shape>& shapes) {
+// Sets the concrete shapes of the graph's inputs and clears all types that were derived from symbols. Returns the sizes
+// of the symbols.
+Sizes set_shapes(Graph* graph, const std::map<std::string, Shape>& shapes) {
   std::map<std::string, std::pair<int64_t, std::string>> symbols;  // symbol -> size, and the input that set it
   for (Value* input : graph->inputs()) {
     TensorType type = input->type();
@@ -75,6 +79,37 @@ void set_shapes(Graph* graph, const std::map<std::string, Shape>& shapes) {
       output->set_type({output->dtype(), std::nullopt});
       output->set_elements(std::nullopt);
     }
+  }
+  Sizes sizes;
+  for (const auto& [symbol, size] : symbols) sizes[symbol] = size.first;
+  return sizes;
+}
+
+// Names the operators for which the device has no kernel at all, before anything is said of shapes that they leave
+// open. A node whose function body could not be inlined is another matter: a shape that it needs is not known.
+void expect_operators(const Graph& graph, const Device& device) {
+  std::vector<const Node*> missing;
+  for (const Node* node = graph.first(); node; node = node->next()) {
+    const bool known = !device.kernels().rows(node->domain(), node->op()).empty() || has_function_body(*node);
+    if (!known) missing.push_back(node);
+  }
+  if (missing.empty()) return;
+  throw NoPlan(concat("[Plan] ", device.name(), " has no kernel for the ", list_operators(missing), "; ",
+                      replacement_advice(*missing[0])));
+}
+
+bool are_static(const std::vector<Value*>& values) {
+  return std::all_of(values.begin(), values.end(), [](const Value* v) { return !v || v->type().is_static(); });
+}
+
+// Names the first node whose output has a size that does not follow from the sizes of its inputs.
+void expect_sizes(const Graph& graph) {
+  for (const Node* node = graph.first(); node; node = node->next()) {
+    if (!are_static(node->inputs()) || are_static(node->outputs())) continue;
+    throw NoPlan(concat(
+        "[Plan] ", node->label(), ": the size of its output ", to_string(node->output()->type()),
+        " depends on data, and a plan needs it; compute it outside of the model, or write it in operators whose sizes "
+        "follow from those of their inputs"));
   }
 }
 
@@ -111,10 +146,25 @@ void Plan::lower(const PlanOptions& options, const std::map<std::string, Shape>&
   Graph& graph = *model_.graph;
   const std::unordered_set<std::string> names(state_names_.begin(), state_names_.end());
   fix_defaults(&graph, names, shapes);
-  set_shapes(&graph, shapes);
+  const DeclaredFacts declared(model_);
+  const Sizes sizes = set_shapes(&graph, shapes);
   LoweringOptions lowering = options.lowering;
   lowering.recomputation = &recomputation_;
-  run_pipeline(lowering_passes(device_, lowering), &model_, options.pipeline);
+  std::vector<Pass> passes = lowering_passes(device_, lowering);
+  // The first pass infers all shapes. What was built on a declaration that is wrong fails there, for another reason.
+  passes.front().run = [&, infer = passes.front().run](Model& model) {
+    try {
+      const bool changed = infer(model);
+      declared.expect(*model.graph, sizes);
+      return changed;
+    } catch (const Error&) {
+      declared.expect(*model.graph, sizes);
+      throw;
+    }
+  };
+  run_pipeline(passes, &model_, options.pipeline);
+  expect_operators(graph, device_);
+  expect_sizes(graph);
   const auto is_state = [&](const std::string& name) { return names.count(name) > 0; };
   std::unordered_map<std::string, const Value*> fronts;
   for (const Value* input : graph.inputs()) {

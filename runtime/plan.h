@@ -13,6 +13,7 @@
 #include "kernels/host.h"
 #include "kernels/lowering/lowering.h"
 #include "kernels/lowering/recompute.h"
+#include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/model.h"
 #include "runtime/memory_plan.h"
 #include "runtime/placement.h"
@@ -25,6 +26,13 @@ struct PlanOptions {
   PipelineOptions pipeline;
   bool tf32 = false;          // NodeSpec::tf32
   bool check_memory = false;  // runs each node under a guard: see memory_guard.h
+};
+
+// Thrown for what has no plan, whatever the sizes of its inputs: an operator without a kernel, a size that depends on
+// data.
+class NoPlan : public Error {
+ public:
+  using Error::Error;
 };
 
 class Plan {

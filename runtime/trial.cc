@@ -1,6 +1,6 @@
 #include "runtime/trial.h"
 
-#include <map>
+#include <algorithm>
 #include <optional>
 #include <set>
 #include <utility>
@@ -8,14 +8,14 @@
 #include "onnx_passes/gradients/gradient.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/passes/expression.h"
+#include "onnx_passes/passes/sizes.h"
 #include "runtime/dataset.h"
 #include "runtime/example_inputs.h"
 #include "runtime/plan.h"
+#include "runtime/size_search.h"
 
 namespace onnx_train {
 namespace {
-
-constexpr int64_t kBatch = 2;
 
 // ---- Build
 
@@ -25,59 +25,25 @@ std::vector<Hindrance> missing_gradients(Model* model, const BuildOptions& optio
   std::vector<Hindrance> found;
   const Value* loss = step.algorithm->outputs().at(0);
   for (const Obstacle& o : find_obstacles(loss, select_trainable(*model, options.train, options.freeze)))
-    found.push_back({o.node->label(), o.reason, o.way_out});
+    found.push_back({o.node->label(), o.reason, o.way_out, false});
   return found;
 }
 
 std::vector<Hindrance> build(Model* model, const BuildOptions& options) {
-  for (const Pass& pass : training_passes(options)) {
-    if (pass.name == "gradients") {
-      if (auto missing = missing_gradients(model, options); !missing.empty()) return missing;
+  try {
+    for (const Pass& pass : training_passes(options)) {
+      if (pass.name == "gradients") {
+        if (auto missing = missing_gradients(model, options); !missing.empty()) return missing;
+      }
+      pass.run(*model);
     }
-    pass.run(*model);
+  } catch (const Error& error) {
+    return {{"build", error.what(), "", false}};
   }
   return {};
 }
 
 // ---- Plan
-
-// The dimensions that have no size, by their symbols, and whether some size is open.
-std::set<std::string> open_symbols(const std::vector<InputSpec>& inputs) {
-  std::set<std::string> symbols;
-  for (const InputSpec& input : inputs) {
-    if (!input.type.dims) continue;
-    for (const Dim& dim : *input.type.dims) {
-      if (!dim.known()) symbols.insert(dim.symbol());
-    }
-  }
-  return symbols;
-}
-
-// NAME=N for every symbol of the inputs, so that it has one size in all of them: the one that is given, or kBatch for
-// what the model's inputs have first, or `other`. What is given for symbols of another entry point is left out.
-std::vector<std::string> choose_sizes(const std::vector<InputSpec>& inputs, const std::vector<std::string>& given,
-                                      int64_t other) {
-  const std::set<std::string> symbols = open_symbols(inputs);
-  std::map<std::string, std::string> sizes;
-  for (const std::string& text : given) {
-    const std::string name = text.substr(0, text.find('='));
-    if (symbols.count(name)) sizes[name] = text;
-  }
-  std::set<std::string> first;
-  for (const InputSpec& input : inputs) {
-    if (!input.from_loss && input.type.dims && !input.type.dims->empty()) first.insert(input.type.dims->at(0).symbol());
-  }
-  std::vector<std::string> all;
-  for (const std::string& symbol : symbols) {
-    const bool is_name = symbol.find_first_of("*=") == std::string::npos && !symbol.empty();
-    if (const auto found = sizes.find(symbol); found != sizes.end()) {
-      all.push_back(found->second);
-    } else if (is_name) {
-      all.push_back(concat(symbol, "=", first.count(symbol) ? kBatch : other));
-    }
-  }
-  return all;
-}
 
 void plan(Model flat, const std::vector<std::string>& states, const std::map<std::string, Shape>& shapes,
           Device& device) {
@@ -90,29 +56,119 @@ void plan(Model flat, const std::vector<std::string>& states, const std::map<std
   const Plan made(std::move(flat), states, shapes, device, options);
 }
 
-// Sizes that a model leaves open may still have to fit its strides and heads: a few are tried.
-std::optional<Hindrance> try_plan(const Model& model, const std::string& entry, const std::vector<std::string>& sizes,
-                                  Device& device) {
-  std::optional<Model> first = flatten(model, entry);
-  const std::vector<InputSpec> inputs = entry_inputs(model, entry, *first);
-  const std::vector<std::string> states = state_of(model, entry);
-  const bool open = !open_symbols(inputs).empty();
-  std::string reason;
-  for (const int64_t other : {8, 32, 224, 1}) {
+// What is wrong with the first entry point that has no plan for these sizes.
+std::optional<Hindrance> find_misfit(const Model& model, const std::vector<std::string>& sizes, Device& device) {
+  std::vector<std::string> entries;
+  for (const EntryPoint& entry : model.entry_points) {
+    if (entry.name() != "evaluate") entries.push_back(entry.name());  // a part of the step
+  }
+  entries.push_back("predict");
+  for (const std::string& entry : entries) {
     try {
-      const auto shapes = example_shapes(inputs, kBatch, choose_sizes(inputs, sizes, other));
-      plan(first ? *std::exchange(first, std::nullopt) : flatten(model, entry), states, shapes, device);
-      return std::nullopt;
+      Model flat = flatten(model, entry);
+      const std::vector<InputSpec> inputs = entry_inputs(model, entry, flat);
+      const auto shapes = example_shapes(inputs, kTrialBatch, sizes_of(inputs, sizes));
+      plan(std::move(flat), state_of(model, entry), shapes, device);
     } catch (const Error& error) {
-      if (reason.empty()) reason = error.what();
-      if (!open) break;
+      const bool always = dynamic_cast<const NoPlan*>(&error);
+      return Hindrance{concat("the plan of '", entry, "'"), error.what(), "", always};
     }
   }
-  return Hindrance{concat("the plan of '", entry, "'"), reason,
-                   open ? "if only the sizes tried are wrong, give others: --dim NAME=N" : ""};
+  return std::nullopt;
+}
+
+// One attempt: whether the sizes fit, or why not.
+using Attempt = std::function<std::vector<Hindrance>(const std::vector<std::string>& sizes)>;
+
+// Attempts the candidates in order until one fits.
+Trial search(const std::vector<std::vector<std::string>>& candidates, const Attempt& attempt) {
+  Trial trial;
+  for (const std::vector<std::string>& sizes : candidates) {
+    const std::vector<Hindrance> obstacles = attempt(sizes);
+    if (obstacles.empty()) {
+      trial.obstacles.clear();
+      trial.sizes = sizes;
+      return trial;
+    }
+    if (trial.obstacles.empty()) {
+      trial.obstacles = obstacles;
+      trial.unfit = in_one_sentence(obstacles);
+    }
+    if (obstacles[0].for_all_sizes) return trial;
+  }
+  if (candidates.size() > 1 && trial.obstacles[0].way_out.empty()) {
+    trial.obstacles[0].way_out =
+        concat("tried ", describe_sizes(candidates), "; if others are right, give them: --dim NAME=N");
+  }
+  return trial;
+}
+
+size_t num_nodes(const Model& model) {
+  size_t count = model.graph->num_nodes();
+  for (const EntryPoint& entry : model.entry_points) count += entry.algorithm->num_nodes();
+  return count;
+}
+
+// Attempts to import, build and plan the model anew for each of the candidates. Batches of the usual size stay open.
+Trial try_fixed(const std::vector<std::vector<std::string>>& candidates, const std::set<std::string>& batches,
+                const TrialOptions& options, Device& device) {
+  const auto without_batches = [&](std::vector<std::string> sizes) {
+    std::erase_if(sizes, [&](const std::string& text) {
+      const auto [name, size] = parse_size(text);
+      return size == kTrialBatch && batches.count(name);
+    });
+    return sizes;
+  };
+  Trial trial = search(candidates, [&](const std::vector<std::string>& sizes) -> std::vector<Hindrance> {
+    try {
+      Model model = options.import(without_batches(sizes));
+      if (auto obstacles = build(&model, options.build); !obstacles.empty()) return obstacles;
+      if (auto misfit = find_misfit(model, sizes, device)) return {*misfit};
+      return {};
+    } catch (const Error& error) {
+      return {{"import", error.what(), "", false}};
+    }
+  });
+  trial.sizes = without_batches(trial.sizes);
+  return trial;
+}
+
+// The symbols of the first dimensions of the model's inputs.
+std::set<std::string> batches_of(const Graph& graph) {
+  std::set<std::string> names;
+  for (const Value* input : graph.inputs()) {
+    if (input->has_rank() && input->rank() > 0) names.insert(input->type().dims->front().symbol());
+  }
+  return names;
+}
+
+// Whether the loss has an input with a size that does not follow from symbols: an example of it can only be found where
+// all sizes are known.
+bool has_open_labels(const Model& built) {
+  for (const EntryPoint& entry : built.entry_points) {
+    for (const InputSpec& input : entry_inputs(built, entry.name())) {
+      if (!input.from_loss || input.has_default || !input.type.dims) continue;
+      for (const Dim& dim : *input.type.dims) {
+        if (!dim.known() && dim.symbol().empty()) return true;
+      }
+    }
+  }
+  return false;
 }
 
 }  // namespace
+
+std::string in_one_sentence(const std::vector<Hindrance>& obstacles) {
+  const Hindrance& first = obstacles.at(0);
+  std::string reason = first.reason;
+  if (reason.starts_with("[")) reason.erase(0, reason.find("] ") + 2);  // the part that found it
+  const bool is_node = first.place.starts_with("node ");
+  std::string text =
+      concat(is_node ? first.place + ": " : "", reason, first.way_out.empty() ? "" : "; ", first.way_out);
+  const size_t more = obstacles.size() - 1;
+  if (more > 0) text += concat(" (and ", more, more == 1 ? " more obstacle)" : " more obstacles)");
+  return text;
+}
 
 std::string suggest_loss(const Graph& graph) {
   for (const Value* output : graph.outputs()) {
@@ -124,17 +180,30 @@ std::string suggest_loss(const Graph& graph) {
   fail("none of the model's outputs is a float, so there is nothing a loss could be made of");
 }
 
-std::vector<Hindrance> try_training(Model* model, const BuildOptions& options, const std::vector<std::string>& sizes,
-                                    Device& device) {
-  try {
-    if (auto missing = build(model, options); !missing.empty()) return missing;
-  } catch (const Error& error) {
-    return {{"build", error.what(), ""}};
+Trial try_plans(const Model& built, const TrialOptions& options, Device& device) {
+  const auto candidates = size_candidates(built, options.sizes, num_nodes(built));
+  Trial trial = search(candidates, [&](const std::vector<std::string>& sizes) -> std::vector<Hindrance> {
+    const auto misfit = find_misfit(built, sizes, device);
+    return misfit ? std::vector<Hindrance>{*misfit} : std::vector<Hindrance>();
+  });
+  if (trial.obstacles.empty() || candidates.size() < 2 || !options.import || !has_open_labels(built)) return trial;
+  const Trial fixed = try_fixed(candidates, batches_of(*built.graph), options, device);
+  return fixed.obstacles.empty() ? fixed : trial;
+}
+
+Trial try_training(Model* model, const TrialOptions& options, Device& device) {
+  const auto candidates = size_candidates(*model, options.sizes, num_nodes(*model));
+  if (auto obstacles = build(model, options.build); !obstacles.empty()) {
+    Trial trial;
+    trial.obstacles = obstacles;
+    if ((candidates.size() < 2 && options.sizes.empty()) || !options.import) return trial;
+    Trial fixed = try_fixed(candidates, batches_of(*model->graph), options, device);
+    if (!fixed.obstacles.empty()) return trial;
+    fixed.fixed = true;
+    fixed.unfit = in_one_sentence(obstacles);
+    return fixed;
   }
-  for (const char* entry : {"step", "predict"}) {
-    if (auto hindrance = try_plan(*model, entry, sizes, device)) return {*hindrance};
-  }
-  return {};
+  return try_plans(*model, options, device);
 }
 
 }  // namespace onnx_train

@@ -30,13 +30,6 @@ TEST(Analysis, ACleanModelHasNoFindings) {
   EXPECT_TRUE(findings(parse("(float[N,2] x) => (float[N,2] y) <float[2] w = {1, 2}> { y = Add(x, w) }")).empty());
 }
 
-TEST(Analysis, FusedOperatorsAreNamed) {
-  const Model model =
-      parse("(float[N] x) => (float[N] y) { h = com.microsoft.FusedThing(x) y = com.microsoft.FusedThing(h) }");
-  EXPECT_THAT(findings(model), testing::ElementsAre("com.microsoft.FusedThing: not an operator of ONNX, used 2 times"));
-  EXPECT_THAT(inspect(model)[0].advice, testing::HasSubstr("fusions"));
-}
-
 TEST(Analysis, MergedAndTiedWeights) {
   const Model model = parse(R"((float[N,2] x) => (float[N,2] y)
     <float[2] ones = {1, 1}, float[2] tied = {1, 2}, float[2] measured = {1, 2}> {
@@ -48,6 +41,18 @@ TEST(Analysis, MergedAndTiedWeights) {
   ASSERT_EQ(lines.size(), 2u);
   EXPECT_THAT(lines[0], testing::AllOf(testing::HasSubstr("ones: used by 2 nodes"), testing::HasSubstr("are equal")));
   EXPECT_THAT(lines[1], testing::HasSubstr("tied: used by 2 nodes"));
+}
+
+TEST(Analysis, PartsOfOneBiasAreNotTied) {
+  const auto lines = [](const std::string& second) {
+    return findings(parse(R"((float[N,2] x) => (float[N,2] y)
+      <float[4] bias = {1, 2, 3, 4}, int64[1] zero = {0}, int64[1] one = {1}, int64[1] two = {2}, int64[1] end = {9}> {
+        first = Slice(bias, zero, two) second = )" +
+                          second + R"( a = Add(x, first) y = Add(a, second)
+      })"));
+  };
+  EXPECT_TRUE(lines("Slice(bias, two, end)").empty());
+  EXPECT_EQ(lines("Slice(bias, one, two)").size(), 1u);
 }
 
 TEST(Analysis, StatisticsThatAreWeights) {

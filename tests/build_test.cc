@@ -101,7 +101,7 @@ TEST(Build, NothingToTrainIsAnError) {
     build(options);
     FAIL();
   } catch (const Error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("depends on none of the 1 weights to train"));
+    EXPECT_THAT(error.what(), HasSubstr("depends on no weight to train"));
   }
   options.train = {};
   options.freeze = {"*"};

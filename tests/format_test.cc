@@ -27,6 +27,14 @@ TEST(Format, BytesCountsAndTimes) {
   EXPECT_EQ(format_number(2.30258), "2.303");
 }
 
+TEST(Format, ANanHasNoSign) {
+  for (const auto& format : {format_number, format_exact, format_bytes, format_count, format_percent}) {
+    EXPECT_EQ(format(-NAN), "nan");
+    EXPECT_EQ(format(-INFINITY), "-inf");
+    EXPECT_EQ(format(INFINITY), "inf");
+  }
+}
+
 TEST(Format, TextIsWrappedBetweenWords) {
   EXPECT_EQ(wrap("one two three four five six seven eight nine ten", 36, 4),
             "    one two three four five six\n    seven eight nine ten");

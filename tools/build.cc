@@ -1,5 +1,6 @@
 #include <cstdio>
 
+#include "kernels/device.h"
 #include "onnx_passes/io/loading.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/passes/passes.h"
@@ -7,6 +8,7 @@
 #include "runtime/build_settings.h"
 #include "runtime/example_inputs.h"
 #include "runtime/format.h"
+#include "runtime/trial.h"
 #include "tools/report/output.h"
 #include "tools/subcommand.h"
 
@@ -16,8 +18,22 @@ namespace {
 struct BuildArguments {
   std::string model, output;
   BuildSettings settings;
-  bool timings = false;
+  bool timings = false, force = false;
 };
+
+// Refuses a training model that nothing here can run, before it is written.
+void expect_plans(const Model& model, const BuildArguments& arguments, const BuildOptions& options) {
+  const BuildSettings& settings = arguments.settings;
+  const TrialOptions trial = {options, {}, [&](const std::vector<std::string>& dims) {
+                                ImportOptions how = settings.import;
+                                how.dims.insert(how.dims.end(), dims.begin(), dims.end());
+                                return load_forward_model(arguments.model, settings.dtype, how);
+                              }};
+  const Trial result = try_plans(model, trial, Device::find("cpu"));
+  if (result.obstacles.empty()) return;
+  fail(arguments.output, " is not written, for it could not be run: ", in_one_sentence(result.obstacles),
+       " (--force writes it for other runtimes)");
+}
 
 std::string entry_names(const Model& model) {
   std::string names = "predict";
@@ -35,6 +51,7 @@ int run(const BuildArguments& arguments) {
   const size_t count = weights.size();
   const std::vector<Finding> notes = build_notes(model);
   const std::vector<PassTiming> timings = build_training_model(&model, options);
+  if (!arguments.force) expect_plans(model, arguments, options);
   record_notes(notes, &model);
   save_model(model, arguments.output);
 
@@ -70,6 +87,7 @@ Subcommand build_command() {
   options.insert(options.end(),
                  {{"--dump-passes", &pipeline.dump_dir, "write the model after each pass into this folder", "DIR"},
                   {"--verify-passes", &pipeline.verify, "check the model after each pass"},
+                  {"--force", &a->force, "write the model even if nothing here can run it"},
                   {"--timings", &a->timings, "say how long each pass took"}});
   return {
       "build", "Make a training model: loss, gradients, optimizer and their state in one ONNX file",

@@ -3,6 +3,7 @@
 #include "onnx_passes/io/loading.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/passes/passes.h"
+#include "onnx_passes/passes/rebatch.h"
 #include "onnx_passes/passes/widen.h"
 #include "runtime/checkpoint.h"
 #include "runtime/format.h"
@@ -19,6 +20,12 @@ struct ExportArguments {
 };
 
 constexpr const char* kWeights = "weights alone, as .safetensors or .npz: save_weights of the Python package";
+std::string shapes_of_inputs(const Graph& graph) {
+  std::string text;
+  for (const Value* input : graph.inputs())
+    text += concat(text.empty() ? "" : ", ", input->name(), " ", to_string(input->type()));
+  return text;
+}
 
 int run(const ExportArguments& arguments) {
   const Model training = load_training_model(arguments.model);
@@ -32,12 +39,17 @@ int run(const ExportArguments& arguments) {
   save_model(inference, arguments.output);
   std::printf("%s: %zu nodes, %zu initializers\n", arguments.output.c_str(), inference.graph->num_nodes(),
               inference.graph->initializers().size());
+  const auto say = [](const std::string& note) { std::printf("%s\n", wrap(note, text_width(), 0, 2).c_str()); };
   const Preprocess preprocess(inference);
-  if (preprocess.empty()) return 0;
-  const std::string note =
-      concat("left out of the graph: ", preprocess.text(), "; `onnx-train predict` does it, as the ",
-             "file's metadata say (", kPreprocess, "); other programs must do it to their inputs");
-  std::printf("%s\n", wrap(note, text_width(), 0, 2).c_str());
+  if (!preprocess.empty()) {
+    say(concat("left out of the graph: ", preprocess.text(), "; `onnx-train predict` does it, as the file's metadata say (",
+               kPreprocess, "); other programs must do it to their inputs"));
+  }
+  const std::string batch = training.metadata(kExportedBatch);
+  if (!batch.empty()) {
+    say(concat("the inputs are ", shapes_of_inputs(*inference.graph),
+               ": the training model was built with --batch, and the file it was made from had a batch of ", batch));
+  }
   return 0;
 }
 

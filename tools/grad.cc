@@ -1,5 +1,6 @@
 #include <cstdio>
 #include <numeric>
+#include <set>
 
 #include "onnx_passes/gradients/gradient.h"
 #include "onnx_passes/ir/error.h"
@@ -7,9 +8,11 @@
 #include "onnx_passes/ir/roles.h"
 #include "onnx_passes/passes/entry_point.h"
 #include "onnx_passes/passes/loss.h"
+#include "onnx_passes/passes/sizes.h"
 #include "onnx_passes/passes/training_mode.h"
 #include "onnx_passes/passes/training_versions.h"
 #include "runtime/example_inputs.h"
+#include "runtime/format.h"
 #include "runtime/session.h"
 #include "tools/data/npz.h"
 #include "tools/data/source.h"
@@ -26,16 +29,61 @@ struct GradArguments {
   RuntimeOptions runtime;
 };
 
+// The model for the sizes of the data, if a branch depends on sizes or on what else is not known yet: all its inputs
+// get the shapes that they have in the file.
+Model for_sizes_of_data(Model model, const GradArguments& arguments) {
+  const Graph& graph = *model.graph;
+  bool branches = false;
+  for (const Node* node = graph.first(); node; node = node->next()) branches = branches || node->is("If");
+  if (!branches) return model;
+  const Dataset data = load_dataset(arguments.inputs, entry_inputs(model, "predict"));
+  ImportOptions import = arguments.import;
+  std::set<std::string> known;
+  for (const std::string& size : import.dims) known.insert(parse_size(size).first);
+  for (const Value* input : graph.inputs()) {
+    const Dataset::Array* array = data.find(input->name());
+    if (!array || !input->has_rank()) continue;
+    Shape shape = array->row;
+    if (array->per_sample) shape.insert(shape.begin(), data.num_samples());
+    if (shape.size() != input->type().dims->size()) continue;
+    for (size_t i = 0; i < shape.size(); ++i) {
+      const std::string& symbol = (*input->type().dims)[i].symbol();
+      if (!symbol.empty() && known.insert(symbol).second) import.dims.push_back(concat(symbol, "=", shape[i]));
+    }
+  }
+  return load_forward_model(arguments.model, arguments.dtype, import);
+}
+
+// Those of `inputs` whose gradient nothing obstructs, and what obstructs the others.
+std::vector<Value*> differentiable(const Value* loss, const std::vector<Value*>& inputs, std::string* obstacle) {
+  std::vector<Value*> found;
+  for (Value* input : inputs) {
+    const std::vector<Obstacle> obstacles = find_obstacles(loss, {input});
+    if (obstacles.empty()) {
+      found.push_back(input);
+    } else {
+      *obstacle += concat(obstacle->empty() ? "" : "\n", "no gradient of the input '", input->name(),
+                          "': ", obstacles[0].node->label(), ": ", obstacles[0].reason);
+    }
+  }
+  return found;
+}
+
 // Makes the entry point "step" of `model` the loss, the outputs and the gradients of the weights and float inputs, with
-// nothing updated but running statistics.
-void add_loss_and_gradients(Model* model, const BuildOptions& options) {
+// nothing updated but running statistics. Inputs before an operator without a gradient have none if there are weights:
+// returns a line about each of them.
+std::string add_loss_and_gradients(Model* model, const BuildOptions& options) {
   run_pipeline({training_mode(options), loss(options)}, model, options.pipeline);
   EntryPoint& step = *model->find_entry_point("step");
   std::vector<Value*> sources = select_trainable(*model, options.train, options.freeze);
   const size_t weights = sources.size();
+  std::vector<Value*> inputs;
   for (Value* input : model->graph->inputs()) {
-    if (is_float(input->dtype()) && !input->is_initializer()) sources.push_back(input);
+    if (is_float(input->dtype()) && !input->is_initializer()) inputs.push_back(input);
   }
+  std::string obstacle;
+  if (weights > 0) inputs = differentiable(step.output(roles::kLoss), inputs, &obstacle);
+  sources.insert(sources.end(), inputs.begin(), inputs.end());
   if (sources.empty()) fail("the model has neither float weights nor float inputs to differentiate by");
   Graph* algorithm = step.algorithm.get();
   Builder builder(algorithm);
@@ -47,6 +95,7 @@ void add_loss_and_gradients(Model* model, const BuildOptions& options) {
     const char* prefix = i < weights ? "grad/" : "grad_input/";
     if (gradients[i]) add_result(&step, prefix + sources[i]->name(), builder.var(gradients[i]));
   }
+  return obstacle;
 }
 
 // What the result calls the outputs of the flattened entry point: their roles.
@@ -74,9 +123,10 @@ TensorMap whole_batch(const Dataset& data, const Model& model, const Graph& algo
 int run(GradArguments* arguments) {
   BuildOptions& options = arguments->options;
   options.mode = parse_mode(arguments->mode);
-  Model model = load_forward_model(arguments->model, arguments->dtype, arguments->import);
+  Model model =
+      for_sizes_of_data(load_forward_model(arguments->model, arguments->dtype, arguments->import), *arguments);
   options.loss_model = load_loss_model(options.loss, arguments->dtype);
-  add_loss_and_gradients(&model, options);
+  const std::string obstacle = add_loss_and_gradients(&model, options);
   const Dataset data =
       load_dataset(arguments->inputs, entry_inputs(model, "step"), DataRole::kTrain, Preprocess(model));
   Model flat = flatten(model, "step");
@@ -88,7 +138,9 @@ int run(GradArguments* arguments) {
   write_npz(arguments->output, results);
   if (const std::string statistics = model.metadata("onnx_train.batch_norm"); !statistics.empty())
     std::printf("%s\n", statistics.c_str());
-  std::printf("%s: loss %.9g, %zu arrays\n", arguments->output.c_str(), results.at("loss").at(0), results.size());
+  if (!obstacle.empty()) std::printf("%s\n", obstacle.c_str());
+  std::printf("%s: loss %s, %zu arrays\n", arguments->output.c_str(), format_exact(results.at("loss").at(0)).c_str(),
+              results.size());
   return 0;
 }
 
@@ -101,8 +153,9 @@ Subcommand grad_command() {
       "grad", "Loss and gradients for given inputs: one forward and one backward pass, nothing updated",
       "  onnx-train grad model.onnx --inputs batch.npz --loss cross_entropy -o gradients.npz\n"
       "  onnx-train grad model.onnx --inputs batch.npz --loss 'mse(y, target)' --mode frozen --train 'fc.*' -o g.npz\n"
-      "\nKeys of the result: loss, output/<name>, grad/<initializer>, grad_input/<input>, next/<state>. A weight or "
-      "input that the loss does not depend on has no key. The samples of the file are one batch; labels and the like "
+        "\nKeys of the result: loss, output/<name>, grad/<initializer>, grad_input/<input>, next/<state>. A weight or "
+        "input that the loss does not depend on has no key, nor has an input before an operator without a gradient. The "
+        "samples of the file are one batch; labels and the like "
       "are keys of it.",
       with_runtime_options({{"MODEL", &a->model, "the forward model", "FILE", true},
                             {"--inputs", &a->inputs, "the batch: any data that fit takes", "PATH", true},
@@ -113,6 +166,7 @@ Subcommand grad_command() {
                             {"--freeze", &o.freeze, "weights to leave out, likewise", "PATTERNS"},
                             {"--seed", &o.seed, "of dropout [0]", "N"},
                             set_option(&a->import),
+                            dim_option(&a->import),
                             fix_shapes_option(&a->import),
                             dtype_option(&a->dtype)},
                            &a->runtime),

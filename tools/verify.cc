@@ -208,11 +208,8 @@ int report(std::vector<Check> checks, double tolerance) {
   TextTable table("wrrrw");
   table.add({"parameter", "gradient", "difference", "error"});
   for (const Check& c : checks) {
-    char numbers[3][32];
-    std::snprintf(numbers[0], sizeof numbers[0], "%.9g", c.analytic);
-    std::snprintf(numbers[1], sizeof numbers[1], "%.9g", c.numeric);
-    std::snprintf(numbers[2], sizeof numbers[2], "%.1e", c.error);
-    table.add({c.weight, numbers[0], numbers[1], numbers[2], remark(c, tolerance)});
+    table.add(
+        {c.weight, format_exact(c.analytic), format_exact(c.numeric), format_number(c.error), remark(c, tolerance)});
   }
   std::printf("%s%td parameters agree within %.1e\n", table.text(0, table_width()).c_str(), count(Verdict::kAgrees),
               tolerance);

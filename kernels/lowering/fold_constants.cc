@@ -6,6 +6,7 @@
 #include "kernels/registry.h"
 #include "onnx_passes/ir/elements.h"
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/fold_branch.h"
 #include "onnx_passes/ir/inference.h"
 #include "onnx_passes/ir/inference_cache.h"
 #include "onnx_passes/ir/tables.h"
@@ -169,6 +170,31 @@ Tensor computed_constant(const Value* value, int64_t most_elements) {
   return contents_of(value, most_elements, kMostDepth, &known);
 }
 
+namespace {
+
+// Puts the branch that an If takes into its place if its condition is a constant by now, and sets `next` to the first
+// node of the branch, or to the node after it if it has none. Forgets types that were inferred without the sizes of
+// this plan. Called before the If is inferred, because the other branch may not fit these sizes: exporters write
+// If(size == 1, Squeeze, Identity).
+bool fold_if(Node* node, Node** next) {
+  if (!node->is("If")) return false;
+  Graph& graph = node->graph();
+  Node *const before = node->previous(), *const after = node->next();
+  std::string taken;
+  if (!fold_branch(node, &taken)) return false;
+  *next = before ? before->next() : graph.first();
+  for (Node* copy = *next; copy != after; copy = copy->next()) {
+    for (Value* output : copy->outputs()) {
+      if (!output) continue;
+      output->set_type({output->dtype(), std::nullopt});
+      output->set_elements(std::nullopt);
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
 bool fold_constants(Model& model) {
   Constants constants;
   InferenceCache types;
@@ -176,6 +202,10 @@ bool fold_constants(Model& model) {
   Node* next = nullptr;
   for (Node* node = model.graph->first(); node; node = next) {
     next = node->next();
+    if (fold_if(node, &next)) {
+      changed = true;
+      continue;
+    }
     check_shapes(*node);
     types.infer(node);
     changed |= fold(node, constants);

@@ -6,6 +6,7 @@
 #include "onnx_passes/gradients/gradient.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/windows.h"
+#include "onnx_passes/operators/missing.h"
 
 namespace onnx_train {
 namespace {

@@ -4,9 +4,10 @@
 
 #include "onnx_passes/gradients/gradient.h"
 #include "onnx_passes/ir/error.h"
-#include "onnx_passes/ir/inference.h"
 #include "onnx_passes/ir/inlining.h"
 #include "onnx_passes/ir/inputs.h"
+#include "onnx_passes/operators/missing.h"
+#include "onnx_passes/operators/operators.h"
 
 namespace onnx_train {
 
@@ -31,7 +32,8 @@ RuleIndex make_index() {
 
 std::string unknown_rank(const Node& node) {
   for (const Value* input : node.inputs()) {
-    if (input && !input->has_rank()) return concat("the rank of '", input->name(), "' is not known; give it a shape");
+    if (input && !input->has_rank())
+      return concat("the rank of '", input->name(), "' is not known; ", unknown_rank_advice(*input));
   }
   return "";
 }
@@ -119,30 +121,39 @@ Path find_path(const std::vector<Value*>& outputs, const std::vector<Value*>& wi
   return path;
 }
 
+// Every operator with a kernel has a row; control flow has none, and may still be unrolled or decided by a plan.
+bool has_kernel(const Node& node) { return find_operator(node.domain(), node.op()) || !node.subgraphs().empty(); }
+
 std::string missing_rule_way_out(const Node& node) {
-  if (node.is("If"))
-    return "make its condition known (--set NAME=VALUE for an input that selects), or freeze the weights before it";
-  if (!node.subgraphs().empty()) {
-    return "freeze the weights before it, or export the model with the control flow unrolled";
-  }
-  return is_known_operator(node) ? "freeze the weights before it, or replace the operator in the model"
-                                 : "inline it as a model-local function, replace it, or freeze the weights before it";
+  if (node.is("If")) return way_to_decide(node) + ", or freeze the weights before it";
+  if (!has_kernel(node)) return replacement_advice(node);
+  return "freeze the weights before it, or " + replacement_advice(node);
 }
 
+// Operators without a gradient come first. What a rule cannot do for want of a shape is then left out, because it may
+// be a consequence.
 std::vector<Obstacle> obstacles_on(const Path& path) {
-  std::vector<Obstacle> obstacles;
+  std::vector<Obstacle> missing, refused;
   for (const Node* node : path.nodes) {
     const GradientRule* rule = find_gradient_rule(*node);
     if (rule) {
-      std::string reason = rule->obstacle ? rule->obstacle(*node) : "";
+      const std::string reason = rule->obstacle ? rule->obstacle(*node) : "";
       const size_t cut = reason.find("; ");
       if (!reason.empty())
-        obstacles.push_back({node, reason.substr(0, cut), cut == std::string::npos ? "" : reason.substr(cut + 2)});
+        refused.push_back({node, reason.substr(0, cut), cut == std::string::npos ? "" : reason.substr(cut + 2)});
     } else if (!has_function_body(*node)) {
-      obstacles.push_back({node, concat("no gradient is defined for ", node->op()), missing_rule_way_out(*node)});
+      missing.push_back(
+          {node, concat("no gradient is defined for ", node->op(), has_kernel(*node) ? "" : ", nor is a kernel"),
+           missing_rule_way_out(*node)});
     }
   }
-  return obstacles;
+  const auto has_unknown_input = [](const Obstacle& o) {
+    const auto& inputs = o.node->inputs();
+    return std::any_of(inputs.begin(), inputs.end(), [](const Value* v) { return v && !v->has_rank(); });
+  };
+  if (!missing.empty()) std::erase_if(refused, has_unknown_input);
+  missing.insert(missing.end(), refused.begin(), refused.end());
+  return missing;
 }
 
 // The backward pass under construction.

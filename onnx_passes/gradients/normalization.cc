@@ -1,6 +1,7 @@
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/gradients/gradient.h"
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/operators/missing.h"
 
 namespace onnx_train {
 namespace {
@@ -25,7 +26,7 @@ Var full_scale(const Grad& g, int64_t axis) {
 
 std::string scale_obstacle(const Node& node) {
   const Value* x = node.input(0);
-  if (!x->has_rank()) return "the rank of its input is not known; give the model's inputs shapes";
+  if (!x->has_rank()) return "the rank of its input is not known; " + unknown_rank_advice(*x);
   const int64_t rows = x->rank() - normalize_axis(node.attr("axis", -1), x->rank());
   for (int i = 1; i < node.num_inputs(); ++i) {
     const Value* v = node.input(i);

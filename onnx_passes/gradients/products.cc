@@ -2,6 +2,7 @@
 #include "onnx_passes/gradients/gradient.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/operators/einsum.h"
+#include "onnx_passes/operators/missing.h"
 
 namespace onnx_train {
 namespace {

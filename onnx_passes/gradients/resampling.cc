@@ -6,6 +6,7 @@
 #include "onnx_passes/gradients/gradient.h"
 #include "onnx_passes/ir/inference.h"
 #include "onnx_passes/ir/resampling.h"
+#include "onnx_passes/operators/missing.h"
 
 namespace onnx_train {
 

@@ -288,7 +288,9 @@ const onnx::OpSchema* find_schema(const Node& node) {
 }
 
 bool is_known_operator(const Node& node) {
-  return node.graph().context().find_function(node.domain(), node.op(), node.overload()) || find_schema(node);
+  if (node.graph().context().find_function(node.domain(), node.op(), node.overload())) return true;
+  const onnx::OpSchema* schema = find_schema(node);
+  return schema && (node.domain().empty() || schema->HasFunction() || schema->HasContextDependentFunction());
 }
 
 void check_types(Node* node) {

@@ -26,7 +26,6 @@ class Inspection {
   explicit Inspection(const Model& model) : graph_(*model.graph) {}
 
   std::vector<Finding> run() {
-    find_unknown_operators();
     for (const Value* value : graph_.initializers()) {
       if (is_float(value->dtype())) weights_.push_back({value, stored_contents(*value)});
     }
@@ -66,19 +65,6 @@ class Inspection {
 
   void add(const std::string& subject, const std::string& what, const std::string& advice) {
     findings_.push_back({subject, what, advice});
-  }
-
-  void find_unknown_operators() {
-    std::map<std::string, std::pair<int, const Node*>> unknown;
-    for (const Node* node = graph_.first(); node; node = node->next()) {
-      if (is_known_operator(*node)) continue;
-      auto& [count, first] = unknown[concat(node->domain().empty() ? "ai.onnx" : node->domain(), ".", node->op())];
-      if (count++ == 0) first = node;
-    }
-    for (const auto& [name, found] : unknown) {
-      add(name, concat("not an operator of ONNX, used ", found.first, found.first == 1 ? " time" : " times"),
-          unknown_operator_advice(*found.second));
-    }
   }
 
   void find_non_finite() {
@@ -143,6 +129,54 @@ class Inspection {
     return readers;
   }
 
+  // What a node reads of a weight: the elements from `begin` to before `end` along `axis`; all of it if `axis` is -1.
+  struct Part {
+    int64_t axis = -1, begin = 0, end = 0;
+    bool overlaps(const Part& other) const {
+      return axis < 0 || axis != other.axis || (begin < other.end && other.begin < end);
+    }
+  };
+
+  static Part part_of(const Node& reader, const TensorType& weight) {
+    if (!weight.is_static() || weight.rank() == 0) return {};
+    const Shape shape = weight.shape();
+    if (reader.is("Gather")) {
+      const Tensor indices = constant_of(reader.input(1));
+      if (indices.size() == 0) return {};
+      const int64_t axis = normalize_axis(reader.attr("axis", 0), weight.rank()),
+                    size = shape[static_cast<size_t>(axis)];
+      Part part{axis, size, 0};
+      for (int64_t index : indices.to_ints()) {
+        if (index < 0) index += size;
+        part.begin = std::min(part.begin, index);
+        part.end = std::max(part.end, index + 1);
+      }
+      return part;
+    }
+    if (!reader.is("Slice")) return {};
+    const Tensor starts = constant_of(reader.input(1)), ends = constant_of(reader.input(2));
+    const Tensor axes = reader.input(3) ? constant_of(reader.input(3)) : Tensor::ints({0});
+    const Tensor steps = reader.input(4) ? constant_of(reader.input(4)) : Tensor::ints({1});
+    if (starts.size() != 1 || ends.size() != 1 || axes.size() != 1 || steps.size() != 1) return {};
+    if (steps.to_ints()[0] <= 0) return {};
+    const int64_t axis = normalize_axis(axes.to_ints()[0], weight.rank()), size = shape[static_cast<size_t>(axis)];
+    const auto place = [&](int64_t at) { return std::clamp<int64_t>(at < 0 ? at + size : at, 0, size); };
+    return {axis, place(starts.to_ints()[0]), place(ends.to_ints()[0])};
+  }
+
+  // Whether two nodes read the same elements. Exporters keep the biases of several layers in one vector, of which each
+  // reads a part.
+  static bool is_shared(const Value& weight, const std::vector<const Node*>& readers) {
+    std::vector<Part> parts;
+    for (const Node* reader : readers) {
+      const Part part = part_of(*reader, weight.type());
+      if (std::any_of(parts.begin(), parts.end(), [&](const Part& p) { return p.overlaps(part) || part.axis < 0; }))
+        return true;
+      parts.push_back(part);
+    }
+    return false;
+  }
+
   // Whether all elements are equal, comparing neighbours; stops at the first difference.
   static bool is_uniform(const Tensor& tensor) {
     if (tensor.size() < 2) return true;
@@ -156,7 +190,7 @@ class Inspection {
   void find_shared() {
     for (const Weight& weight : weights_) {
       const std::vector<const Node*> readers = readers_of(weight.value);
-      if (readers.size() < 2 || weight.tensor.size() < 2) continue;
+      if (readers.size() < 2 || weight.tensor.size() < 2 || !is_shared(*weight.value, readers)) continue;
       const std::string others = concat("used by ", readers.size(), " nodes, ", readers[0]->label(), " and ",
                                         readers.back()->label(), readers.size() > 2 ? " among them" : "");
       if (is_uniform(weight.tensor)) {
@@ -268,16 +302,6 @@ class Inspection {
 };
 
 }  // namespace
-
-std::string unknown_operator_advice(const Node& node) {
-  if (node.domain() == "com.microsoft") {
-    return "ONNX Runtime's optimizer made it; export without its fusions (in Optimum: no -O level)";
-  }
-  if (node.domain().empty()) {
-    return concat("opset ", node.graph().context().opset(), " does not have it; export with another opset");
-  }
-  return "give the model a local function of that name, or export the operator as standard ones";
-}
 
 std::vector<Finding> inspect(const Model& model) { return Inspection(model).run(); }
 

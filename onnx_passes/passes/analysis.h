@@ -14,11 +14,8 @@ struct Finding {
   std::string advice;   // the consequence for training, or what to do
 };
 
-// Findings on an imported model, in this order: unknown operators, non-finite weights, batch-norm statistics that are
-// other weights, weights that were merged, copied or stored expanded. Reads every weight once.
+// Findings on an imported model, in this order: non-finite weights, batch-norm statistics that are other weights,
+// weights that were merged, copied or stored expanded. Reads every weight once.
 std::vector<Finding> inspect(const Model& model);
-
-// Explains why an operator of another domain is unknown, and what to do.
-std::string unknown_operator_advice(const Node& node);
 
 }  // namespace onnx_train

@@ -159,6 +159,7 @@ Arguments read_arguments(ExpressionReader* reader) {
 }
 
 std::string number_text(double value) {
+  if (std::isnan(value)) return "nan";  // which has no sign
   char buffer[32];
   const auto result = std::to_chars(buffer, buffer + sizeof buffer, value, std::chars_format::general);
   return {buffer, result.ptr};

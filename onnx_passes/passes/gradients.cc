@@ -1,11 +1,12 @@
 #include "onnx_passes/passes/gradients.h"
 
-#include <unordered_set>
+#include <algorithm>
 
 #include "onnx_passes/gradients/gradient.h"
 #include "onnx_passes/ir/error.h"
-#include "onnx_passes/ir/inputs.h"
+#include "onnx_passes/operators/missing.h"
 #include "onnx_passes/passes/entry_point.h"
+#include "onnx_passes/passes/liveness.h"
 #include "onnx_passes/passes/loss_scaling.h"
 
 namespace onnx_train {
@@ -25,23 +26,45 @@ std::vector<Value*> add_scaled_gradients(const Model& model, EntryPoint* step, c
 
 // The nodes at which every path from the weights to the loss ends, if any: their output is piecewise constant, so its
 // gradient is zero.
-std::string flat_nodes(const Model& model, const EntryPoint& step, const std::vector<Value*>& weights) {
-  std::unordered_set<const Value*> reached(weights.begin(), weights.end());
-  std::string text;
+std::vector<const Node*> flat_nodes(const Model& model, const EntryPoint& step, const std::vector<Value*>& weights) {
+  Liveness live;
+  live.need(step.algorithm->outputs().at(0));
+  live.trace(*step.algorithm);
+  live.trace(*model.graph);
+  Marks<Value> reached(weights);
+  std::vector<const Node*> flat;
   for (const Graph* graph : {model.graph.get(), step.algorithm.get()}) {
     for (const Node* node = graph->first(); node; node = node->next()) {
       bool reads = false;
-      for_each_input(*node, [&](const Value* v) { reads = reads || reached.count(v); });
-      if (!reads || !node->output() || !is_float(node->output()->dtype())) continue;
+      for_each_input(*node, [&](const Value* v) { reads = reads || reached.contains(v); });
+      if (!reads || !live.runs(node) || node->is("Shape") || node->is("Size")) continue;
       const GradientRule* rule = find_gradient_rule(*node);
-      if (rule && rule->trait == Trait::kZero) {
-        text += concat(text.empty() ? "" : ", ", node->label());
-      } else {
-        reached.insert(node->outputs().begin(), node->outputs().end());
+      const auto& outputs = node->outputs();
+      const auto is_smooth = [](const Value* v) {
+        return v && (is_float(v->dtype()) || v->dtype() == DType::kUndefined);
+      };
+      if ((rule && rule->trait == Trait::kZero) || std::none_of(outputs.begin(), outputs.end(), is_smooth)) {
+        flat.push_back(node);
+        continue;
+      }
+      for (const Value* output : outputs) {
+        if (is_smooth(output)) reached.insert(output);
       }
     }
   }
-  return text;
+  return flat;
+}
+
+// What the loss that depends on no weight depends on instead.
+std::string why_none(const Model& model, const EntryPoint& step, const std::vector<Value*>& weights) {
+  const std::vector<const Node*> flat = flat_nodes(model, step, weights);
+  if (flat.empty()) return "; check --loss, --train and --freeze";
+  constexpr size_t kMostShown = 3;
+  std::string text = ": the gradient is zero after ";
+  for (size_t i = 0; i < std::min(flat.size(), kMostShown); ++i) text += concat(i == 0 ? "" : ", ", flat[i]->label());
+  if (flat.size() > kMostShown) text += concat(" and ", flat.size() - kMostShown, " more");
+  return concat(text, find_gradient_rule(*flat[0]) ? "; check --loss, --train and --freeze"
+                                                   : "; " + replacement_advice(*flat[0]));
 }
 
 bool run(Model& model, const BuildOptions& options) {
@@ -63,10 +86,9 @@ bool run(Model& model, const BuildOptions& options) {
     }
   }
   if (unreached.size() == weights.size()) {
-    const std::string flat = flat_nodes(model, *step, weights);
-    fail("[Gradients] the loss '", model.metadata("onnx_train.loss"), "' depends on none of the ", weights.size(),
-         " weights to train", flat.empty() ? "" : concat(": the gradient is zero after ", flat),
-         "; check --loss, --train and --freeze");
+    fail("[Gradients] the loss '", model.metadata("onnx_train.loss"), "' depends on ",
+         weights.size() == 1 ? "no weight to train" : concat("none of the ", weights.size(), " weights to train"),
+         why_none(model, *step, weights));
   }
   if (!unreached.empty()) model.set_metadata("onnx_train.not_trained", json_list(unreached));
   return true;

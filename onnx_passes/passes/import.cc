@@ -8,21 +8,24 @@
 
 #include "onnx_passes/ir/check_types.h"
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/fold_branch.h"
 #include "onnx_passes/ir/inference.h"
 #include "onnx_passes/ir/message.h"
 #include "onnx_passes/operators/operators.h"
 #include "onnx_passes/passes/analysis.h"
 #include "onnx_passes/passes/batch_statistics.h"
 #include "onnx_passes/passes/constant_weights.h"
+#include "onnx_passes/passes/decide_branches.h"
 #include "onnx_passes/passes/declared_shapes.h"
 #include "onnx_passes/passes/fix_inputs.h"
-#include "onnx_passes/passes/fold_branch.h"
 #include "onnx_passes/passes/import.h"
 #include "onnx_passes/passes/import_message.h"
 #include "onnx_passes/passes/newer_opset.h"
 #include "onnx_passes/passes/node_order.h"
 #include "onnx_passes/passes/passes.h"
 #include "onnx_passes/passes/rebatch.h"
+#include "onnx_passes/passes/sizes.h"
+#include "onnx_passes/passes/unknown_operators.h"
 #include "onnx_passes/passes/unpack_sequence.h"
 #include "onnx_passes/passes/upgrade.h"
 #include "onnx_passes/passes/widen.h"
@@ -187,7 +190,7 @@ void check_nodes(Graph* graph) {
 
 // Converts the graph's nodes from opset `from` to the opset that is written, and infers their types. Rewrites that need
 // these types happen on the way: parts of sequences are unpacked, and an If is replaced by the branch it takes.
-void settle(Graph* graph, int64_t from, const Notes& notes, bool* folded) {
+void settle(Graph* graph, int64_t from, const Notes& notes, Declarations* declared, bool* folded) {
   for (Node* node = graph->first(); node;) {
     Node* const before = node->previous();
     const auto again = [&] { return before ? before->next() : graph->first(); };
@@ -199,13 +202,15 @@ void settle(Graph* graph, int64_t from, const Notes& notes, bool* folded) {
       continue;
     }
     for (const auto& subgraph : node->subgraphs()) {
-      settle(subgraph.graph.get(), from, notes, folded);
+      settle(subgraph.graph.get(), from, notes, declared, folded);
       forget_types(subgraph.graph.get());  // they were inferred without the types of the subgraph's inputs
+      declared->seed(*subgraph.graph);
     }
     node = upgrade(node, from);
     check_shapes(*node);
     check_types(node);
     infer_types(node);
+    declared->refine(*node);
     node = unpack_sequence(node) || rewrite_for_written_opset(node) ? again() : node->next();
   }
 }
@@ -263,8 +268,6 @@ ModelMessage prepared(ModelMessage message, const Notes& notes) {
 // Brings what exporters write in several ways into one form.
 void normalize(Model* model, const Notes& notes) {
   Graph* graph = model->graph.get();
-  drop_inputs_with_values(graph);
-  name_dimensions(graph);
   for_each_graph(graph, own_outputs);
   for_each_graph(graph, normalize_nodes);
   for_each_graph(graph, verify_nodes);
@@ -294,16 +297,27 @@ Model import_model(ModelMessage message, const ImportOptions& options, std::vect
   Model model = from_message(prepared(std::move(message), notes));
   Graph* graph = model.graph.get();
   if (graph->outputs().empty()) fail("[Import] the model has no outputs");
-  const Declarations declared(graph);
+  const Sizes sizes = parse_sizes(options.dims);
+  Declarations declared(graph, sizes, /*trust_shapes=*/!options.fix_shapes);
   fix_inputs(graph, options.set);
+  drop_inputs_with_values(graph);
+  name_dimensions(graph);
+  fix_dimensions(graph, sizes);
   normalize(&model, notes);
   const Marks<Node> silent = add_statistics_outputs(graph);
+  expect_known_operators(*graph, /*inside=*/false);
   const int64_t from = raise_opset(&model);
   bool folded = false;
-  settle(graph, from, notes, &folded);
+  settle(graph, from, notes, &declared, &folded);
+  decide_branches(graph, declared, [&](const std::string& node, const std::string& branch, const std::string& misfit) {
+    notes.add(node, concat("takes its ", branch, ": the other one does not fit ", misfit), "sizes that need it fail");
+    folded = true;
+  });
+  expect_known_operators(*graph, /*inside=*/true);
   if (folded || !options.set.empty()) remove_unread(graph);
   collect_weights(&model, notes);
   check_declarations(declared, *graph, options.fix_shapes, notes);
+  declared.record(&model);
   for_each_graph(graph, check_nodes);
   lower_opset(&model);
   replace_batch_statistics(&model, silent, findings);

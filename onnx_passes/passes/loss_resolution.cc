@@ -5,6 +5,7 @@
 #include <map>
 
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/operators/missing.h"
 
 namespace onnx_train {
 namespace {
@@ -33,9 +34,8 @@ class Resolver {
                                               "; it must be a float tensor"));
     }
     if (!prediction.has_rank()) {
-      reader_.fail_at(names[0].column, concat("the rank of '", names[0].text,
-                                              "' is not known; give the model's inputs shapes so that it can be "
-                                              "inferred"));
+      reader_.fail_at(names[0].column,
+                      concat("the rank of '", names[0].text, "' is not known; ", unknown_rank_advice(prediction)));
     }
     if (is_class_loss(term_)) resolve_axis(prediction);
   }
@@ -246,7 +246,7 @@ class Targets {
         concat("the prediction '", prediction_of(term).text, "' is ", onnx_train::to_string(prediction_type(term)));
     if (!type.has_rank()) {
       reader_.fail_at(name.column, concat("the rank of the ", wanted.what, " '", name.text, "' is not known, ",
-                                          prediction, "; give the model's inputs shapes so that it can be inferred"));
+                                          prediction, "; ", unknown_rank_advice(value)));
     }
     if (right_kind && fits(*type.dims, wanted)) return;
     reader_.fail_at(name.column,

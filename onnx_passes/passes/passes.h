@@ -67,8 +67,9 @@ struct BuildOptions {
 };
 
 struct ImportOptions {
-  std::string batch = "";             // "", a number, or "dynamic"
-  std::vector<std::string> set = {};  // "sr=16000": inputs that become constants; see fix_inputs.h
+  std::string batch = "";              // "", a number, or "dynamic"
+  std::vector<std::string> set = {};   // "sr=16000": inputs that become constants; see fix_inputs.h
+  std::vector<std::string> dims = {};  // "len=3": sizes of symbolic dimensions; see sizes.h
   bool fix_shapes = false;  // declared types that the graph contradicts are dropped, where they are errors otherwise
 };
 

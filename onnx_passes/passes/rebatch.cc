@@ -58,11 +58,14 @@ class Rebatch {
     input->set_type(std::move(type));
   }
 
+  // Element types and ranks do not depend on the batch, and may be known from declarations alone.
   static void forget(Node* node) {
     if (!is_known_operator(*node)) return;
     for (Value* output : node->outputs()) {
       if (!output) continue;
-      output->set_type({});
+      TensorType type = output->type();
+      if (type.dims) type.dims->assign(type.dims->size(), Dim());
+      output->set_type(std::move(type));
       output->set_elements(std::nullopt);
     }
   }
@@ -393,6 +396,7 @@ void rebatch(Model* model, const std::string& batch) {
   }
   const Dim old = first->type().dims->front();
   if (old == wanted || (!old.known() && !wanted.known())) return;
+  if (old.known()) model->set_metadata(kExportedBatch, std::to_string(old.value()));
   if (!old.known()) {
     for (Value* input : graph->inputs()) {
       TensorType type = input->type();
@@ -404,14 +408,19 @@ void rebatch(Model* model, const std::string& batch) {
     return infer_types(graph);
   }
 
-  std::vector<const Value*> batched;  // outputs with the batch as their first dimension
-  for (const Value* output : graph->outputs()) {
-    if (output->has_rank() && output->rank() > 0 && output->type().dims->front() == old) batched.push_back(output);
+  std::vector<std::pair<Value*, TensorType>> batched;  // outputs with the batch as their first dimension
+  for (Value* output : graph->outputs()) {
+    if (output->has_rank() && output->rank() > 0 && output->type().dims->front() == old)
+      batched.emplace_back(output, output->type());
   }
   Rebatch rebatch(graph, old.value());
   rebatch.probe();
-  for (const Value* output : batched) {
-    if (Rebatch::axis_of(output) < 0) {
+  const auto is_open = [](const Value& output) {
+    const Dim& front = output.type().dims->front();
+    return !front.known() && front.symbol().empty();
+  };
+  for (const auto& [output, type] : batched) {
+    if (Rebatch::axis_of(output) < 0 && !is_open(*output)) {
       fail("[Import] output '", output->name(), "' does not follow the batch: ", to_string(output->type()),
            "; export the model with a dynamic batch");
     }
@@ -421,6 +430,14 @@ void rebatch(Model* model, const std::string& batch) {
       rebatch.set_batch(input, wanted);
   }
   rebatch.infer(wanted);
+  for (auto& [output, type] : batched) {  // what inference does not reach follows the batch as it is declared to
+    if (!is_open(*output)) continue;
+    for (Dim& dim : *type.dims) {
+      if (dim == old) dim = Dim();
+    }
+    type.dims->front() = wanted;
+    output->set_type(type);
+  }
 }
 
 }  // namespace onnx_train

@@ -12,6 +12,9 @@ namespace onnx_train {
 // number or "dynamic" (the symbol "batch"). Constants that contain the old size, in the targets of Reshape, Expand and
 // similar operators, are rewritten if it is provable which of their numbers is the batch. Types are inferred again.
 // Throws Error that names the node if it is not provable, or if the model does not work with another batch.
+// Keeps a fixed size that the file had as metadata kExportedBatch.
 void rebatch(Model* model, const std::string& batch);
+
+inline constexpr const char* kExportedBatch = "onnx_train.exported_batch";
 
 }  // namespace onnx_train

@@ -316,3 +316,59 @@ def test_a_model_of_onnx_runtimes_float16_converter_trains_and_comes_back(keep_i
 def test_check_names_the_node_that_ends_every_gradient(tmp_path):
     onnx.save(cut("Round"), tmp_path / "model.onnx")
     assert "the gradient is zero after node 'Round_y' (Round)" in tool.run("check", tmp_path / "model.onnx", status=1)
+
+
+def refused(*arguments):
+    """The last line of what a command prints that refuses."""
+    ok, text = run(*arguments)
+    assert not ok, text
+    return text.splitlines()[-1]
+
+
+def test_every_command_names_an_operator_that_is_not_known(tmp_path):
+    source, batch = tmp_path / "model.onnx", tmp_path / "batch.npz"
+    onnx.save(model([helper.make_node("Scaler", ["x"], ["s"], domain="ai.onnx.ml"), node("MatMul", "s w", "y")],
+                    [X], [Y], {"w": weight(6, 3)}, domains=["ai.onnx.ml"]), source)  # fmt: skip
+    np.savez(batch, x=weight(4, 6), labels=np.zeros(4, np.int64))
+    for command in (["check", source], ["build", source, "-o", tmp_path / "t.onnx"],
+                    ["predict", source, "--inputs", batch, "-o", tmp_path / "p.npz"],
+                    ["grad", source, "--inputs", batch, "-o", tmp_path / "g.npz"]):  # fmt: skip
+        assert "operator Scaler of domain ai.onnx.ml (node 's') is not known here" in refused(*command)
+
+
+def test_build_writes_nothing_that_cannot_be_run(tmp_path):
+    source, train = tmp_path / "model.onnx", tmp_path / "train.onnx"
+    quantize = {"s": np.float32(0.1), "z": np.int8(0), "v": weight(3, 3)}
+    onnx.save(linear([node("QuantizeLinear", "y s z", "q"), node("DequantizeLinear", "q s z", "d"),
+                      node("MatMul", "d v", "out")], [value("out", T.FLOAT, "batch", 3)], quantize), source)  # fmt: skip
+    for command in (["check", source], ["build", source, "-o", train]):
+        assert "no kernel for the operators QuantizeLinear" in refused(*command)
+    assert not train.exists()
+    assert run("build", source, "-o", train, "--force")[0] and train.exists()
+
+
+def test_a_fixed_batch_is_said_and_the_suggested_build_trains_any(tmp_path):
+    source, train = tmp_path / "my model.onnx", tmp_path / "train.onnx"
+    onnx.save(linear(inputs=[value("x", T.FLOAT, 1, 6)], outputs=[value("y", T.FLOAT, 1, 3)]), source)
+    text = tool.run("check", source)
+    assert "the file fixes it at 1" in text
+    words = shlex.split(re.search(r"Next: onnx-train (build .*)", text)[1])
+    assert words[1] == str(source) and words[words.index("--batch") + 1] == "dynamic"
+    tool.run(*[str(train) if word == "train.onnx" else word for word in words])
+    np.savez(tmp_path / "data.npz", x=weight(32, 6), labels=np.zeros(32, np.int64))
+    tool.run("fit", train, "--data", tmp_path / "data.npz", "--steps", 1, "--batch-size", 16, "--out", tmp_path / "run")
+    assert "x float[batch,6]" in tool.run("export", train, "-o", tmp_path / "exported.onnx")
+
+
+def test_operators_before_the_trained_head_need_no_gradient(tmp_path):
+    source, batch, result = tmp_path / "model.onnx", tmp_path / "batch.npz", tmp_path / "g.npz"
+    body = helper.make_graph([node("Add", "s row", "next"), node("Tanh", "next", "out")], "b",
+                             [value("s", T.FLOAT, 6), value("row", T.FLOAT, 6)],
+                             [value("next", T.FLOAT, 6), value("out", T.FLOAT, 6)])  # fmt: skip
+    scan = helper.make_node("Scan", ["zero", "x"], ["last", "rows"], name="scan", body=body, num_scan_inputs=1)
+    onnx.save(model([scan, node("MatMul", "rows w", "y")], [X], [Y],
+                    {"zero": np.zeros(6, np.float32), "w": weight(6, 3)}), source)  # fmt: skip
+    np.savez(batch, x=weight(4, 6), labels=np.zeros(4, np.int64))
+    text = tool.run("grad", source, "--inputs", batch, "-o", result, "--train", "w")
+    assert "no gradient of the input 'x': node 'scan' (Scan)" in text
+    assert "grad/w" in np.load(result) and "grad_input/x" not in np.load(result)

@@ -14,12 +14,7 @@ namespace {
 
 using nlohmann::json;
 
-std::string percent(double part, double whole) {
-  if (whole <= 0) return "-";
-  char text[32];
-  std::snprintf(text, sizeof text, "%.1f%%", 100 * part / whole);
-  return text;
-}
+std::string percent(double part, double whole) { return whole <= 0 ? "-" : format_percent(part / whole); }
 
 // What a node achieves: arithmetic where it has some, else bytes.
 std::string rate(const NodeCost& cost, double milliseconds) {

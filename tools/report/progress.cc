@@ -22,12 +22,6 @@ std::string bar(double fraction) {
   return text;
 }
 
-std::string percent(double fraction) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.1f%%", fraction * 100);
-  return text;
-}
-
 }  // namespace
 
 Progress::Progress(const Trainer& trainer, MetricsLog* log, bool json)
@@ -42,7 +36,7 @@ std::string Progress::step_line(const StepReport& r, size_t width) const {
   std::vector<std::string> parts = {concat("step ", r.step, total > 0 ? concat("/", total) : ""),
                                     concat("epoch ", r.epoch, epochs > 0 ? concat("/", epochs) : ""),
                                     "loss " + format_number(r.loss)};
-  if (r.accuracy) parts.push_back("accuracy " + percent(*r.accuracy));
+  if (r.accuracy) parts.push_back("accuracy " + format_percent(*r.accuracy));
   parts.push_back("|grad| " + format_number(r.grad_norm));
   parts.push_back("lr " + format_number(r.learning_rate));
   parts.push_back(format_number(recent_milliseconds_) + " ms");
@@ -92,7 +86,7 @@ void Progress::on_evaluation(const EvaluationReport& r) {
   std::string line = concat(by_steps ? concat("step ", r.step, "  ") : "", "epoch ", r.epoch, "  train loss ",
                             format_number(r.train_loss));
   for (const auto& [name, value] : r.evaluation) {
-    line += concat("  eval ", name, " ", name == "accuracy" ? percent(value) : format_number(value));
+    line += concat("  eval ", name, " ", name == "accuracy" ? format_percent(value) : format_number(value));
   }
   line = wrap(r.best ? line + "  best" : line, text_width(), 0, 2);
   if (r.best && colour_) line.replace(line.rfind("best"), 4, "\x1b[1mbest\x1b[0m");

@@ -1,4 +1,4 @@
-#include "onnx_passes/passes/fold_branch.h"
+#include "onnx_passes/ir/fold_branch.h"
 
 #include <algorithm>
 
@@ -86,20 +86,24 @@ const Graph* find_branch(const Node& node, const std::string& attribute) {
 
 }  // namespace
 
-bool fold_branch(Node* node, std::string* taken) {
-  if (!node->is("If") || !node->input(0)) return false;
-  const Tensor condition = constant_of(node->input(0));
-  if (condition.empty() || condition.size() != 1) return false;
-  *taken = condition.at(0) != 0 ? "then_branch" : "else_branch";
-  const Graph* branch = find_branch(*node, *taken);
+bool take_branch(Node* node, const std::string& attribute) {
+  const Graph* branch = find_branch(*node, attribute);
   if (!branch || static_cast<int>(branch->outputs().size()) < node->num_outputs()) return false;
-  const std::vector<Value*> results = BranchCopy(node, *taken).run(*branch);
+  const std::vector<Value*> results = BranchCopy(node, attribute).run(*branch);
   Graph& graph = node->graph();
   for (int i = 0; i < node->num_outputs(); ++i) {
     if (node->output(i)) graph.replace(node->output(i), results[static_cast<size_t>(i)]);
   }
   graph.remove(node);
   return true;
+}
+
+bool fold_branch(Node* node, std::string* taken) {
+  if (!node->is("If") || !node->input(0)) return false;
+  const Tensor condition = constant_of(node->input(0));
+  if (condition.empty() || condition.size() != 1) return false;
+  *taken = condition.at(0) != 0 ? "then_branch" : "else_branch";
+  return take_branch(node, *taken);
 }
 
 bool remove_unread(Graph* graph) {
