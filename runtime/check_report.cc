@@ -7,6 +7,7 @@
 #include "onnx_passes/io/loading.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/message.h"
+#include "onnx_passes/passes/constants.h"
 #include "runtime/example_inputs.h"
 #include "runtime/flops.h"
 #include "runtime/format.h"
@@ -75,6 +76,7 @@ CheckReport check_model(ModelMessage message, const std::string& name, const Che
   const std::vector<Value*> trainable = select_trainable(model, options.train, options.freeze);
   describe(*model.graph, trainable, &report);
   for (Finding& finding : inspect(model)) report.findings.push_back(std::move(finding));
+  for (Finding& finding : describe_constants(model, trainable)) report.findings.push_back(std::move(finding));
   if (trainable.empty()) {
     report.failure = "the model has no float weights to train; its input gradients can be had: onnx-train grad";
     return report;

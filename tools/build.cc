@@ -2,6 +2,7 @@
 
 #include "onnx_passes/io/loading.h"
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/passes/constants.h"
 #include "onnx_passes/passes/passes.h"
 #include "runtime/build_settings.h"
 #include "runtime/example_inputs.h"
@@ -32,6 +33,7 @@ int run(const BuildArguments& arguments) {
   const auto weights = select_trainable(model, options.train, options.freeze);
   for (const Value* weight : weights) trained += static_cast<double>(num_elements(weight->type().shape()));
   const size_t count = weights.size();
+  const std::vector<Finding> constants = describe_constants(model, weights);
   const std::vector<PassTiming> timings = build_training_model(&model, options);
   save_model(model, arguments.output);
 
@@ -44,6 +46,9 @@ int run(const BuildArguments& arguments) {
   }
   table.add({"entry points", entry_names(model)});
   std::printf("%s", table.text(0, list_width()).c_str());
+  TextTable left("llw");
+  for (const Finding& f : constants) left.add({f.subject, f.what, f.advice});
+  if (!constants.empty()) std::printf("\nNot trained, or unsure:\n%s", left.text(2, list_width()).c_str());
   if (!arguments.timings) return 0;
   TextTable times("lrl");
   for (const PassTiming& t : timings)

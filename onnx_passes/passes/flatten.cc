@@ -8,6 +8,7 @@
 #include "onnx_passes/ir/onnx.h"
 #include "onnx_passes/ir/roles.h"
 #include "onnx_passes/ir/tables.h"
+#include "onnx_passes/passes/constants.h"
 #include "onnx_passes/passes/liveness.h"
 #include "onnx_passes/passes/passes.h"
 
@@ -338,7 +339,9 @@ Model strip_training(const Model& model) {
   inference = finish(std::move(inference));
   auto* properties = inference.shell().mutable_metadata_props();
   for (int i = properties->size() - 1; i >= 0; --i) {
-    if (properties->Get(i).key().starts_with("onnx_train.")) properties->DeleteSubrange(i, 1);
+    const std::string& key = properties->Get(i).key();
+    const bool constant = key.starts_with(kConstantRecord) && inference.graph->find(key.substr(kConstantRecord.size()));
+    if (key.starts_with("onnx_train.") && !constant) properties->DeleteSubrange(i, 1);
   }
   return inference;
 }

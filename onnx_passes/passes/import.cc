@@ -13,6 +13,7 @@
 #include "onnx_passes/operators/operators.h"
 #include "onnx_passes/passes/analysis.h"
 #include "onnx_passes/passes/constant_weights.h"
+#include "onnx_passes/passes/constants.h"
 #include "onnx_passes/passes/declared_shapes.h"
 #include "onnx_passes/passes/fix_inputs.h"
 #include "onnx_passes/passes/fold_branch.h"
@@ -24,6 +25,7 @@
 #include "onnx_passes/passes/rebatch.h"
 #include "onnx_passes/passes/unpack_sequence.h"
 #include "onnx_passes/passes/upgrade.h"
+#include "onnx_passes/passes/weight_origin.h"
 #include "onnx_passes/passes/widen.h"
 
 namespace onnx_train {
@@ -250,6 +252,7 @@ void set_versions(Model* model) {
 // All rewrites of the message: afterwards it has no functions and no sparse tensors, and its nodes are ordered.
 ModelMessage prepared(ModelMessage message, const Notes& notes) {
   check_versions(message.proto);
+  keep_origins(&message.proto);
   if (message.proto.training_info_size() > 0) {  // a training model is rebuilt from its inference graph
     message = to_message(strip_training(from_message(std::move(message))));
   }
@@ -283,7 +286,13 @@ void collect_weights(Model* model, const Notes& notes) {
   if (!lifted.empty())
     notes.add(concat(lifted.size(), lifted.size() == 1 ? " weight" : " weights"),
               concat("constants of the graph: ", list_of(lifted)), "they are initializers now, and can be trained");
+  const std::vector<std::string> restored = restore_linear_weights(graph);
+  if (!restored.empty())
+    notes.add(concat(restored.size(), restored.size() == 1 ? " weight" : " weights"),
+              concat("stored transposed by PyTorch's exporter: ", list_of(restored)),
+              "have the module's names and shapes again, transposed in the graph");
   record_original_types(model);
+  mark_constants(model);
 }
 
 }  // namespace
