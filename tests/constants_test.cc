@@ -53,6 +53,8 @@ TEST(ConstantValues, MasksHaveZerosAndOneVeryNegativeNumber) {
   for (const double hidden : {-1e4, -1e9, -100.0, -65504.0, double(std::numeric_limits<float>::lowest()), -HUGE_VAL}) {
     EXPECT_TRUE(is_additive_mask(table(4, 4, [&](int64_t i, int64_t j) { return j > i ? hidden : 0; }))) << hidden;
   }
+  EXPECT_TRUE(is_additive_mask(Tensor::of<float>({5}, {0, -1e9F, -2e9F, 0, -HUGE_VALF})));
+  EXPECT_FALSE(is_additive_mask(Tensor::of<float>({4}, {0, -60, -70, 0})));
   EXPECT_FALSE(is_additive_mask(Tensor(DType::kFloat, {4, 4})));  // weights that are initialized with zeros
   EXPECT_FALSE(is_additive_mask(filled({4}, [](int64_t) { return -1e9; })));
   EXPECT_FALSE(is_additive_mask(table(4, 4, [](int64_t i, int64_t j) { return j > i ? -1 : 0; })));
@@ -114,6 +116,12 @@ TEST(ConstantValues, WeightsAreNoSinesHoweverTheyWereFilled) {
 }
 
 TEST(ConstantValues, FrequenciesWindowsAndFilters) {
+  EXPECT_TRUE(is_ramp(filled({6}, [](int64_t i) { return static_cast<double>(i); })));
+  EXPECT_TRUE(
+      is_ramp(table(6, 6, [](int64_t i, int64_t j) { return j > i ? -1e9 : -0.25 * static_cast<double>(i - j); })));
+  EXPECT_TRUE(is_ramp(table(6, 6, [](int64_t i, int64_t j) { return -0.25 * std::abs(static_cast<double>(i - j)); })));
+  EXPECT_FALSE(is_ramp(drawn({6, 6})));
+  EXPECT_FALSE(is_ramp(Tensor(DType::kFloat, {6, 6})));
   EXPECT_TRUE(is_geometric(filled({8}, [](int64_t j) { return frequency(j, 8); })));
   EXPECT_TRUE(
       is_geometric(filled({1, 8, 1, 1}, [](int64_t j) { return std::pow(2.0, -1.0 - static_cast<double>(j)); })));

@@ -13,6 +13,7 @@ namespace {
 
 // The largest relative error of a table that was computed in float16.
 constexpr double kTolerance = 4e-3;
+constexpr double kHides = -1e4;   // a score of this size has no weight in a softmax
 constexpr int64_t kMaxRows = 64;  // further rows of a table in float32 have angles with larger errors
 
 // Calls f with each element until it returns false; returns whether it never did.
@@ -210,9 +211,9 @@ bool is_additive_mask(const Tensor& x) {
   const bool two = all_elements(x, [&](double v) {
     seen_zero = seen_zero || v == 0;
     if (v == 0) return true;
-    if (!(v <= -50) || (hidden != 0 && v != hidden)) return false;
-    hidden = v;
-    return true;
+    if (!(v <= kHides) && (!(v <= -50) || (hidden != 0 && v != hidden))) return false;
+    if (hidden == 0) hidden = v;
+    return v <= kHides ? hidden <= kHides : true;
   });
   return two && hidden != 0 && seen_zero;
 }
@@ -236,6 +237,25 @@ bool is_geometric(const Tensor& x) {
     if (!(std::abs(x.at(i) - expected) <= kTolerance * std::abs(expected))) return false;
   }
   return true;
+}
+
+bool is_ramp(const Tensor& x) {
+  const int64_t width = x.shape().empty() ? 0 : x.shape().back();
+  if (width < 4 || x.size() == 0) return false;
+  int64_t equal_steps = 0;
+  for (int64_t row = 0; row < x.size(); row += width) {
+    double step = 0;
+    for (int64_t j = 1; j < width; ++j) {
+      const double a = x.at(row + j - 1), b = x.at(row + j);
+      if (a <= kHides || b <= kHides) continue;
+      const double found = std::abs(b - a);
+      if (step != 0 && !(std::abs(found - step) <= kTolerance * step)) return false;
+      equal_steps += step != 0 ? 1 : 0;
+      if (step == 0) step = found;
+    }
+  }
+  release_pages(x.data(), x.bytes());
+  return equal_steps >= 2;
 }
 
 bool is_window(const Tensor& x) {

@@ -7,7 +7,8 @@
 
 namespace onnx_train {
 
-// Only zeros and one very negative number, at most -50 (Swin writes -100): what is added to scores to hide them.
+// Only zeros and very negative numbers, what is added to scores to hide them: -1e4 or less, or one number of -50 or
+// less (Swin writes -100).
 bool is_additive_mask(const Tensor& x);
 // Only zeros and ones, both of them.
 bool is_binary(const Tensor& x);
@@ -15,6 +16,9 @@ bool is_binary(const Tensor& x);
 // A vector of at least four elements: each is the same multiple of the one before (rotary frequencies, slopes of
 // ALiBi).
 bool is_geometric(const Tensor& x);
+// Along the last axis, which has at least four elements, steps of one size up or down in each row; very negative
+// numbers, which hide scores, do not count. Positions 0, 1, 2, ..., distances, and slopes times distances (ALiBi).
+bool is_ramp(const Tensor& x);
 // A vector of at least eight elements that rise to one peak and fall in the same way: a window of Hann, of Gauss.
 bool is_window(const Tensor& x);
 // A matrix whose rows or columns are samples of sines of different frequencies, or pairs cos(f i), sin(f i), possibly

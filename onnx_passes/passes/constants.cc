@@ -21,6 +21,7 @@ constexpr const char* kBuffer = "a buffer or literal of the module, says the fil
 constexpr const char* kMask = "a mask: two values, one of them hides";
 constexpr const char* kSines = "a table of sines and cosines";
 constexpr const char* kFrequencies = "frequencies or slopes";
+constexpr const char* kPositions = "positions, or slopes times positions";
 constexpr const char* kWindow = "a window";
 constexpr const char* kFilterBank = "a bank of triangular filters";
 constexpr const char* kSetting = "a setting of an operator, such as a bound";
@@ -180,6 +181,11 @@ const char* kind_of_contents(const Value& value, const std::vector<Use>& readers
   });
   if (selects && is_binary(x)) return kMask;
   if (is_geometric(x)) return kFrequencies;
+  const auto ramps = [](const Use& use) {
+    const bool scores = use.node->is("Add") && is_added_to_scores(use);
+    return scores || (is_affine(*use.node) && is_position(use.node->input(1 - use.index)));
+  };
+  if (all_of(readers, ramps) && is_ramp(x)) return kPositions;
   if (is_sinusoidal(x)) return kSines;
   if (all_of(readers, [](const Use& use) { return use.node->is("Mul"); }) && is_window(x)) return kWindow;
   const auto convolves = [](const Use& use) {

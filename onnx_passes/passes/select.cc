@@ -150,10 +150,14 @@ std::vector<Value*> match_names(const std::vector<Value*>& values, const std::ve
 std::vector<Value*> select_trainable(const Model& model, const std::vector<std::string>& train,
                                      const std::vector<std::string>& freeze) {
   const auto constants = constants_of(model);
-  const auto is_weight = [&](const Value* v) { return constants.empty() || !constants.count(v->name()); };
+  const auto is_weight = [&](const Value* v) {
+    const bool number = v->has_rank() && v->rank() == 0 && origin_of(*v) != Origin::kParameter;
+    return !number && (constants.empty() || !constants.count(v->name()));
+  };
   std::vector<Value*> candidates;
   for (Value* value : model.graph->initializers()) {
-    if (is_float(value->dtype()) && !is_running_statistic(value)) candidates.push_back(value);
+    const bool added = value->is_constant();  // by a pass
+    if (is_float(value->dtype()) && !added && !is_running_statistic(value)) candidates.push_back(value);
   }
   std::unordered_set<const Value*> chosen;
   if (train.empty()) std::copy_if(candidates.begin(), candidates.end(), std::inserter(chosen, chosen.end()), is_weight);
