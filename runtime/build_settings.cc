@@ -58,8 +58,8 @@ std::vector<CommandOption> build_options(BuildSettings* s) {
        "multiply the loss's gradient by N or, dynamic, by as much as stays finite; skip updates that are not finite "
        "[no scaling; dynamic with --precision fp16]",
        "dynamic|N"},
-      {"--train", &o.train, "weights to train: names, globs, @FILE with one a line; constants by name [all weights]",
-       "PATTERNS"},
+      {"--train", &o.train,
+       "weights to train: names, globs, @FILE with one a line; constants by name [all but constants]", "PATTERNS"},
       {"--freeze", &o.freeze, "weights to leave as they are, likewise", "PATTERNS"},
       {"--decay", &o.decay, "weights that decay, likewise; '*' for all, as in PyTorch [all but biases and norm scales]",
        "PATTERNS"},
