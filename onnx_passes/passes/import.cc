@@ -291,6 +291,11 @@ void collect_weights(Model* model, const Notes& notes) {
     notes.add(concat(restored.size(), restored.size() == 1 ? " weight" : " weights"),
               concat("stored transposed by PyTorch's exporter: ", list_of(restored)),
               "have the module's names and shapes again, transposed in the graph");
+  for (const Value* value : graph->initializers()) {
+    if (const std::vector<std::string> sources = original_names(*value); !sources.empty())
+      notes.add(value->name(), concat("folded from ", list_of(sources)),
+                "--train, --freeze find it by these names, too");
+  }
   record_original_types(model);
   mark_constants(model);
 }
