@@ -145,6 +145,13 @@ onnx_train_status onnx_train_model_to_bytes(const onnx_train_model* model, void*
 
 void onnx_train_free(void* data) { std::free(data); }
 
+const char* onnx_train_model_metadata(const onnx_train_model* model, size_t i, const char** key) {
+  if (!model || i >= static_cast<size_t>(model->message.proto.metadata_props_size())) return nullptr;
+  const auto& entry = model->message.proto.metadata_props(static_cast<int>(i));
+  if (key) *key = entry.key().c_str();
+  return entry.value().c_str();
+}
+
 onnx_train_status onnx_train_model_build(const onnx_train_model* forward, const onnx_train_option* options,
                                          size_t count, onnx_train_model** training) {
   return guarded([&] { give(to_message(built(forward, nullptr, options, count)), training); });

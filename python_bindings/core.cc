@@ -2,8 +2,10 @@
 // the public interface of it.
 #include "python_bindings/core.h"
 
+#include <nanobind/stl/map.h>
 #include <nanobind/stl/tuple.h>
 
+#include <map>
 #include <tuple>
 
 #include "python_bindings/session.h"
@@ -53,6 +55,15 @@ std::pair<ModelHandle, ModelHandle> differentiate(const ModelHandle& model, cons
   unlocked(
       [&] { return onnx_train_model_differentiate(model.get(), views.data(), views.size(), &forward, &backward); });
   return {ModelHandle(forward), ModelHandle(backward)};
+}
+
+std::map<std::string, std::string> metadata(const ModelHandle& model) {
+  std::map<std::string, std::string> entries;
+  const char* key = nullptr;
+  for (size_t i = 0; const char* value = onnx_train_model_metadata(model.get(), i, &key); ++i) {
+    entries.emplace(key, value);
+  }
+  return entries;
 }
 
 ModelHandle export_inference(const ModelHandle& training) {
@@ -142,6 +153,7 @@ NB_MODULE(_core, module) {
       .def("flatten", flatten, nb::arg("entry"))
       .def("with_weights", with_weights, nb::arg("arrays"), nb::arg("strict"))
       .def("check", check_model, nb::arg("options"))
+      .def("metadata", metadata)
       .def("save", save, nb::arg("path"))
       .def("to_bytes", to_bytes);
   define_session(module);

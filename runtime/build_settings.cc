@@ -72,9 +72,11 @@ std::vector<CommandOption> build_options(BuildSettings* s) {
        "multiply the loss's gradient by N or, dynamic, by as much as stays finite; skip updates that are not finite "
        "[no scaling; dynamic with --precision fp16]",
        "dynamic|N"},
-      {"--train", &o.train, "weights to train: names, globs, @FILE with one a line [all]", "PATTERNS"},
+      {"--train", &o.train,
+       "weights to train: names, globs, @FILE with one a line; constants by name [all but constants]", "PATTERNS"},
       {"--freeze", &o.freeze, "weights to leave as they are, likewise", "PATTERNS"},
-      {"--decay", &o.decay, "weights that decay, likewise [all but biases and norm scales]", "PATTERNS"},
+      {"--decay", &o.decay, "weights that decay, likewise; '*' for all, as in PyTorch [all but biases and norm scales]",
+       "PATTERNS"},
       {"--clip", {&o.clip_norm, kPositive}, "clip the gradient's global norm at this [no clipping]", "NORM"},
       batch_option(&s->import),
       set_option(&s->import),

@@ -9,6 +9,7 @@
 #include "onnx_passes/io/loading.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/message.h"
+#include "onnx_passes/passes/constants.h"
 #include "runtime/build_notes.h"
 #include "runtime/example_inputs.h"
 #include "runtime/flops.h"
@@ -142,6 +143,7 @@ CheckReport check_model(ModelMessage message, const std::string& name, const Che
   const std::vector<Value*> trainable = select_trainable(model, options.train, options.freeze);
   describe(*model.graph, trainable, &report);
   for (Finding& finding : build_notes(model)) report.findings.push_back(std::move(finding));
+  for (Finding& finding : describe_constants(model, trainable)) report.findings.push_back(std::move(finding));
   if (trainable.empty()) {
     report.failure = concat(name,
                             " has no weights to train; name constants that are weights (--train NAME), or take the "

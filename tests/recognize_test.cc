@@ -1,4 +1,5 @@
 #include "onnx_passes/passes/recognize.h"
+#include "onnx_passes/passes/constants.h"
 
 #include <gtest/gtest.h>
 
@@ -124,6 +125,7 @@ Model make_model(const Spelling& spelling, DType dtype) {
   text = replaced(text, "TYPE", dtype == DType::kFloat ? "float" : "double");
   Model model = from_text(replaced(text, "CODE", std::to_string(static_cast<int>(dtype))));
   infer_types(model.graph.get());
+  mark_constants(&model);
   return model;
 }
 

@@ -7,6 +7,7 @@
 
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/inference.h"
+#include "onnx_passes/passes/constants.h"
 #include "onnx_passes/passes/passes.h"
 
 namespace onnx_train {
@@ -42,6 +43,7 @@ Model model() {
       y = MatMul(s, "fc2.weight")
     })");
   infer_types(model.graph.get());
+  mark_constants(&model);
   return model;
 }
 
@@ -78,6 +80,7 @@ TEST(Select, OneElementIsTrainedWhereItIsABias) {
       y = Gemm(e, w, bias)
     })");
   infer_types(m.graph.get());
+  mark_constants(&m);
   std::vector<std::string> names;
   for (const Value* weight : select_trainable(m, {}, {})) names.push_back(weight->name());
   EXPECT_THAT(names, ElementsAre("w", "bias"));

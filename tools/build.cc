@@ -3,6 +3,7 @@
 #include "kernels/device.h"
 #include "onnx_passes/io/loading.h"
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/passes/constants.h"
 #include "onnx_passes/passes/passes.h"
 #include "runtime/build_notes.h"
 #include "runtime/build_settings.h"
@@ -50,6 +51,7 @@ int run(const BuildArguments& arguments) {
   for (const Value* weight : weights) trained += static_cast<double>(num_elements(weight->type().shape()));
   const size_t count = weights.size();
   const std::vector<Finding> notes = build_notes(model);
+  const std::vector<Finding> constants = describe_constants(model, weights);
   const std::vector<PassTiming> timings = build_training_model(&model, options);
   if (!arguments.force) expect_plans(model, arguments, options);
   record_notes(notes, &model);
@@ -66,7 +68,10 @@ int run(const BuildArguments& arguments) {
   if (!statistics.empty()) table.add({"", statistics});
   table.add({"entry points", entry_names(model)});
   std::printf("%s", table.text(0, text_width()).c_str());
-  std::printf("%s", notes_text(notes, text_width()).c_str());
+  std::string text = notes_text(notes, text_width());
+  if (!constants.empty()) text += "\nNot trained, or unsure:\n";
+  for (const Finding& f : constants) text += to_text(f.subject, f.what, f.advice, text_width());
+  std::printf("%s", text.c_str());
   if (!arguments.timings) return 0;
   TextTable times("lrl");
   for (const PassTiming& t : timings)

@@ -96,6 +96,11 @@ onnx_train_status onnx_train_model_save(const onnx_train_model* model, const cha
 onnx_train_status onnx_train_model_to_bytes(const onnx_train_model* model, void** data, size_t* bytes);
 void onnx_train_free(void* data);
 
+/* Metadata i of the model, counted from 0: its value, and its key in `key`; null behind the last. The strings live as
+ * long as the model. A training model has its loss as "onnx_train.loss", its optimizer as "onnx_train.optimizer", and
+ * for each initializer that is taken for a constant, such as a buffer or a mask, "onnx_train.constant.<name>": why. */
+const char* onnx_train_model_metadata(const onnx_train_model* model, size_t i, const char** key);
+
 /* An option by the name and in the form that the command `onnx-train build` takes: {"loss", "cross_entropy"},
  * {"optimizer", "adamw(weight_decay=0.01)"}, {"freeze", "embeddings.*,encoder.layer.0.*"}, {"accumulate", "true"}. A
  * list is given by commas or by several options of one name. */

@@ -12,6 +12,7 @@
 #include <cstring>
 #include <exception>
 #include <initializer_list>
+#include <map>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -200,6 +201,13 @@ class Model {
     return made([&](onnx_train_model** model) { return onnx_train_model_flatten(get(), entry.c_str(), model); });
   }
   void save(const std::string& path) const { v0::check(onnx_train_model_save(get(), path.c_str())); }
+  // Keys and values; onnx_train_model_metadata lists those of a training model.
+  std::map<std::string, std::string> metadata() const {
+    std::map<std::string, std::string> entries;
+    const char* key = nullptr;
+    for (size_t i = 0; const char* value = onnx_train_model_metadata(get(), i, &key); ++i) entries.emplace(key, value);
+    return entries;
+  }
   std::string to_bytes() const {
     void* data = nullptr;
     size_t bytes = 0;

@@ -17,7 +17,9 @@ constexpr auto kDouble = onnx::TensorProto::DOUBLE;
 void convert(onnx::TensorProto* tensor) {
   if (tensor->data_type() != kFloat) return;
   const std::string name = tensor->name();
+  const auto metadata = tensor->metadata_props();
   to_proto(from_proto(*tensor).cast(DType::kDouble), name, tensor);
+  *tensor->mutable_metadata_props() = metadata;
 }
 
 void convert(onnx::TypeProto* type) {

@@ -8,6 +8,7 @@
 #include "onnx_passes/ir/onnx.h"
 #include "onnx_passes/ir/roles.h"
 #include "onnx_passes/ir/tables.h"
+#include "onnx_passes/passes/constants.h"
 #include "onnx_passes/passes/liveness.h"
 #include "onnx_passes/passes/passes.h"
 
@@ -339,7 +340,8 @@ Model strip_training(const Model& model) {
   auto* properties = inference.shell().mutable_metadata_props();
   for (int i = properties->size() - 1; i >= 0; --i) {
     const std::string& key = properties->Get(i).key();
-    if (key.starts_with("onnx_train.") && key != kPreprocess) properties->DeleteSubrange(i, 1);
+    const bool constant = key.starts_with(kConstantRecord) && inference.graph->find(key.substr(kConstantRecord.size()));
+    if (key.starts_with("onnx_train.") && key != kPreprocess && !constant) properties->DeleteSubrange(i, 1);
   }
   return inference;
 }

@@ -4,7 +4,9 @@
 
 #include "onnx_passes/gradients/gradient.h"
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/inputs.h"
 #include "onnx_passes/operators/missing.h"
+#include "onnx_passes/passes/constants.h"
 #include "onnx_passes/passes/entry_point.h"
 #include "onnx_passes/passes/liveness.h"
 #include "onnx_passes/passes/loss_scaling.h"
@@ -74,8 +76,11 @@ bool run(Model& model, const BuildOptions& options) {
   if (weights.empty()) {
     const bool chosen = !options.train.empty() || !options.freeze.empty();
     fail("[Gradients] ", chosen ? "--train and --freeze leave nothing to train"
-                                : "the model has no float initializer, so there is nothing to train");
+                         : constants_of(model).empty()
+                             ? "the model has no float initializer, so there is nothing to train"
+                             : "all float initializers seem to be constants; --train NAME trains one");
   }
+  forget_constants(&model, weights);
   const std::vector<Value*> found = add_scaled_gradients(model, step, weights, options);
   std::vector<std::string> unreached;
   for (size_t i = 0; i < weights.size(); ++i) {

@@ -15,6 +15,7 @@
 #include "onnx_passes/passes/analysis.h"
 #include "onnx_passes/passes/batch_statistics.h"
 #include "onnx_passes/passes/constant_weights.h"
+#include "onnx_passes/passes/constants.h"
 #include "onnx_passes/passes/decide_branches.h"
 #include "onnx_passes/passes/declared_shapes.h"
 #include "onnx_passes/passes/fix_inputs.h"
@@ -28,6 +29,7 @@
 #include "onnx_passes/passes/unknown_operators.h"
 #include "onnx_passes/passes/unpack_sequence.h"
 #include "onnx_passes/passes/upgrade.h"
+#include "onnx_passes/passes/weight_origin.h"
 #include "onnx_passes/passes/widen.h"
 
 namespace onnx_train {
@@ -256,6 +258,7 @@ void set_versions(Model* model) {
 // All rewrites of the message: afterwards it has no functions and no sparse tensors, and its nodes are ordered.
 ModelMessage prepared(ModelMessage message, const Notes& notes) {
   check_versions(message.proto);
+  keep_origins(&message.proto);
   if (message.proto.training_info_size() > 0) {  // a training model is rebuilt from its inference graph
     message = to_message(strip_training(from_message(std::move(message))));
   }
@@ -287,7 +290,18 @@ void collect_weights(Model* model, const Notes& notes) {
   if (!lifted.empty())
     notes.add(concat(lifted.size(), lifted.size() == 1 ? " weight" : " weights"),
               concat("constants of the graph: ", list_of(lifted)), "they are initializers now, and can be trained");
+  const std::vector<std::string> restored = restore_linear_weights(graph);
+  if (!restored.empty())
+    notes.add(concat(restored.size(), restored.size() == 1 ? " weight" : " weights"),
+              concat("stored transposed by PyTorch's exporter: ", list_of(restored)),
+              "have the module's names and shapes again, transposed in the graph");
+  for (const Value* value : graph->initializers()) {
+    if (const std::vector<std::string> sources = original_names(*value); !sources.empty())
+      notes.add(value->name(), concat("folded from ", list_of(sources)),
+                "--train, --freeze find it by these names, too");
+  }
   record_original_types(model);
+  mark_constants(model);
 }
 
 }  // namespace

@@ -17,20 +17,21 @@ namespace {
 
 using ValueSet = std::unordered_set<const Value*>;
 
-// Biases and scales, which AdamW does not decay; some are stored with ones around their axis, as [1, C, 1, 1].
+// Biases and scales, which do not decay unless they are named; some are stored with ones around their axis, as [1, C,
+// 1, 1].
 bool is_bias_or_scale(const Value& weight) {
   const WeightRole role = use_of(weight).role;
   return weight.rank() <= 1 || role == WeightRole::kBias || role == WeightRole::kNormScale;
 }
 
-ValueSet decaying(const std::vector<Value*>& weights, const OptimizerSpec& spec, const BuildOptions& options) {
+ValueSet decaying(const std::vector<Value*>& weights, const BuildOptions& options) {
   if (!options.decay.empty()) {
     const auto chosen = match_names(weights, options.decay, "--decay");
     return {chosen.begin(), chosen.end()};
   }
   ValueSet result;
   for (const Value* w : weights) {
-    if (spec.name != "adamw" || !is_bias_or_scale(*w)) result.insert(w);
+    if (!is_bias_or_scale(*w)) result.insert(w);
   }
   return result;
 }
@@ -43,7 +44,7 @@ class OptimizerBuilder {
   void run() {
     std::vector<Value*> weights;
     for (const WeightGradient& g : entry_.gradients) weights.push_back(g.weight);
-    const ValueSet decay = decaying(weights, spec_, options_);
+    const ValueSet decay = decaying(weights, options_);
     count_steps();
     add_clipping();
     for (const WeightGradient& g : entry_.gradients) update(g, decay.count(g.weight) ? spec_.weight_decay : 0);

@@ -7,9 +7,10 @@
 // (momentum_buffer; exp_avg, exp_avg_sq), and state/step, the number of updates so far (int64). All are found by their
 // roles (roles.h); names that the model uses are varied.
 //
-// Weight decay applies to the weights that BuildOptions::decay names. Without such patterns, adamw excludes what the
-// literature excludes: tensors of rank 0 and 1, and others that serve as a bias or a norm's scale (weight_roles.h); sgd
-// and adam decay all weights, like PyTorch. Metadata: onnx_train.optimizer, with every option.
+// Weight decay applies to the weights that BuildOptions::decay names. Without such patterns, every optimizer
+// excludes what the literature excludes: tensors of rank 0 and 1, and others that serve as a bias or a norm's scale
+// (weight_roles.h). PyTorch's optimizers decay all that they are given; the pattern "*" does so. Metadata:
+// onnx_train.optimizer, with every option.
 #pragma once
 
 #include "onnx_passes/passes/passes.h"

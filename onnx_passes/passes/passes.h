@@ -54,7 +54,7 @@ struct BuildOptions {
   std::string optimizer = "adamw";                        // "sgd(momentum=0.9, nesterov=1)"; see optimizers.h
   Mode mode = Mode::kTrain;
   Precision precision = Precision::kFloat32;
-  std::vector<std::string> train;  // names, globs, @files; empty: every float initializer that reaches the loss
+  std::vector<std::string> train;  // names, globs, @files; empty: every weight (constants.h)
   std::vector<std::string> freeze;
   std::vector<std::string> decay;  // which weights decay; empty: all but biases and norm scales
   double clip_norm = 0;            // default of the input clip_norm; 0: no clipping
@@ -83,8 +83,9 @@ std::vector<Pass> training_passes(const BuildOptions& options);
 // Takes import_model's result, returns a training model.
 std::vector<PassTiming> build_training_model(Model* model, const BuildOptions& options);
 
-// The float initializers that `train` and `freeze` select for training, in the order of the graph; may be empty. Throws
-// Error for a pattern that matches nothing.
+// The float initializers that `train` and `freeze` select for training, in the order of the graph; may be empty.
+// Without `train` all but constants (constants.h), which a pattern selects only if it is a constant's name or matches
+// no weight. Throws Error for a pattern that matches nothing.
 std::vector<Value*> select_trainable(const Model& model, const std::vector<std::string>& train,
                                      const std::vector<std::string>& freeze);
 

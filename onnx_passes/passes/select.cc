@@ -3,17 +3,16 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <string_view>
 #include <unordered_map>
 #include <unordered_set>
 
 #include "onnx_passes/ir/error.h"
-#include "onnx_passes/ir/inference.h"
-#include "onnx_passes/operators/operators.h"
-#include "onnx_passes/passes/batch_statistics.h"
+#include "onnx_passes/passes/constants.h"
 #include "onnx_passes/passes/expression.h"
 #include "onnx_passes/passes/passes.h"
-#include "onnx_passes/passes/weight_roles.h"
+#include "onnx_passes/passes/weight_origin.h"
 
 namespace onnx_train {
 namespace {
@@ -88,66 +87,49 @@ std::vector<std::string> without_files(const std::vector<std::string>& patterns,
        similar.empty() ? (names.size() > 3 ? ", ..." : "") : "?");
 }
 
-bool is_read_as_statistic(const Use& use) { return use.node->is("BatchNormalization") && use.index >= 3; }
-
-// Whether statistics of the channels of all samples are made of the value, by Tile and the like, and nothing else is.
-bool is_repeated_statistic(const Value* value, int steps = 0) {
-  constexpr int kMaxSteps = 8;
-  const auto repeats = [](const Node& node) {
-    return node.is("Tile") || node.is("Expand") || node.is("Reshape") || node.is("Identity");
-  };
-  return steps < kMaxSteps && !value->uses().empty() &&
-         std::all_of(value->uses().begin(), value->uses().end(), [&](const Use& use) {
-           if (is_read_as_statistic(use)) return true;
-           return repeats(*use.node) && use.index == 0 && is_repeated_statistic(use.node->output(), steps + 1);
-         });
-}
-
-// The running mean and variance of batch normalization: state that training updates by its own rule.
-bool is_running_statistic(const Value* value) {
-  return std::any_of(value->uses().begin(), value->uses().end(), is_read_as_statistic) || is_repeated_statistic(value);
-}
-
-bool is_reshape(const Node* node) { return node && node->is("Reshape"); }
-
-// The ones and zeros of an InstanceNormalization between two Reshapes: exporters write group normalization like this,
-// with its own scale and bias after it.
-bool belongs_to_groups(const Value* value) {
-  const auto is_part = [](const Use& use) {
-    if (!use.node->is("InstanceNormalization") || use.index == 0 || !is_reshape(use.node->input(0)->producer()))
-      return false;
-    const std::vector<Use>& readers = use.node->output()->uses();
-    return std::all_of(readers.begin(), readers.end(), [](const Use& reader) { return is_reshape(reader.node); });
-  };
-  if (value->uses().empty() || !std::all_of(value->uses().begin(), value->uses().end(), is_part)) return false;
-  const Tensor tensor = constant_of(value);
-  const double first = tensor.size() > 0 ? tensor.at(0) : 0;
-  for (int64_t i = 0; i < tensor.size(); ++i) {
-    if (tensor.at(i) != first) return false;
+// Calls f(chosen, is_name) with the values that each pattern matches, by their names or those that they have in the
+// PyTorch module. Throws Error for a pattern without a match.
+template <typename F>
+void for_each_pattern(const std::vector<Value*>& values, const std::vector<std::string>& patterns,
+                      const std::string& option, const F& f) {
+  std::vector<std::pair<std::string, Value*>> names;
+  for (Value* value : values) {
+    names.emplace_back(value->name(), value);
+    for (std::string& name : original_names(*value)) names.emplace_back(std::move(name), value);
   }
-  return first == 0 || first == 1;
+  std::unordered_multimap<std::string_view, Value*> by_name;
+  for (const auto& [name, value] : names) by_name.emplace(name, value);
+  for (const std::string& pattern : without_files(patterns, option)) {
+    std::vector<Value*> chosen;
+    const auto [first, last] = by_name.equal_range(pattern);
+    for (auto it = first; it != last; ++it) chosen.push_back(it->second);
+    const bool is_name = !chosen.empty();
+    // Lists of plain names, as in files, are looked up by name.
+    const bool is_glob = pattern.find_first_of("*?[") != kNoEnd;
+    for (size_t i = 0; is_glob && i < names.size(); ++i) {
+      if (matches(pattern, names[i].first)) chosen.push_back(names[i].second);
+    }
+    if (chosen.empty()) nothing_matches(pattern, values, option);
+    f(chosen, is_name);
+  }
 }
 
-// The scale or bias of a batch normalization whose channels are those of all samples (batch_statistics.h).
-bool belongs_to_samples(const Value* value) {
-  return !value->uses().empty() && std::all_of(value->uses().begin(), value->uses().end(), [](const Use& use) {
-    return use.node->is("BatchNormalization") && use.index > 0 && normalizes_samples(*use.node);
-  });
-}
-
-// Scalars are mostly constants of formulas (an attention's scale, an epsilon), not weights; so are tensors with one
-// element that element-wise operators read, unless they are the bias of a layer with one output.
-bool trained_by_default(const Value* value) {
-  if (belongs_to_groups(value) || belongs_to_samples(value)) return false;
-  if (!value->type().is_static() || num_elements(value->type().shape()) != 1) return true;
-  if (value->rank() == 0) return false;
-  const bool is_operand = std::all_of(value->uses().begin(), value->uses().end(), [](const Use& use) {
-    const Operator& row = operator_of(*use.node);
-    const bool combines = row.kind == OperatorKind::kElementwise && use.node->num_inputs() > 1 && row.weights.empty();
-    return combines || use.node->is("Expand");
-  });
-  const WeightUse use = use_of(*value);
-  return !is_operand || (use.role == WeightRole::kBias && use.fan_in > 0);
+// The patterns without those that name running statistics and no weight: frozen_statistics.h reads them.
+std::vector<std::string> for_weights(const std::vector<std::string>& patterns, const std::string& option,
+                                     const std::vector<Value*>& weights, const std::vector<Value*>& statistics) {
+  const auto names_one_of = [](const std::string& pattern, const std::vector<Value*>& values) {
+    return std::any_of(values.begin(), values.end(), [&](const Value* value) {
+      std::vector<std::string> names = original_names(*value);
+      names.push_back(value->name());
+      return std::any_of(names.begin(), names.end(),
+                         [&](const std::string& name) { return pattern == name || matches(pattern, name); });
+    });
+  };
+  std::vector<std::string> kept;
+  for (std::string& pattern : without_files(patterns, option)) {
+    if (!names_one_of(pattern, statistics) || names_one_of(pattern, weights)) kept.push_back(std::move(pattern));
+  }
+  return kept;
 }
 
 // The patterns without those that name running statistics and no weight: frozen_statistics.h reads them.
@@ -187,24 +169,9 @@ bool matches(const std::string& pattern, const std::string& name) {
 
 std::vector<Value*> match_names(const std::vector<Value*>& values, const std::vector<std::string>& patterns,
                                 const std::string& option) {
-  std::unordered_map<std::string_view, const Value*> by_name;
-  for (const Value* value : values) by_name.emplace(value->name(), value);
   std::unordered_set<const Value*> chosen;
-  for (const std::string& pattern : without_files(patterns, option)) {
-    bool any = false;
-    if (const auto found = by_name.find(pattern); found != by_name.end()) {
-      chosen.insert(found->second);
-      any = true;
-    }
-    // Lists of plain names, as in files, are looked up by name.
-    const bool is_glob = pattern.find_first_of("*?[") != kNoEnd;
-    for (size_t i = 0; is_glob && i < values.size(); ++i) {
-      if (!matches(pattern, values[i]->name())) continue;
-      chosen.insert(values[i]);
-      any = true;
-    }
-    if (!any) nothing_matches(pattern, values, option);
-  }
+  for_each_pattern(values, patterns, option,
+                   [&](const std::vector<Value*>& found, bool) { chosen.insert(found.begin(), found.end()); });
   std::vector<Value*> result;
   std::copy_if(values.begin(), values.end(), std::back_inserter(result), [&](Value* v) { return chosen.count(v) > 0; });
   return result;
@@ -225,27 +192,32 @@ std::vector<Value*> find_names(const std::vector<Value*>& values, const std::vec
 
 std::vector<Value*> select_trainable(const Model& model, const std::vector<std::string>& train,
                                      const std::vector<std::string>& freeze) {
-  std::vector<Value*> weights, statistics;
+  const auto constants = constants_of(model);
+  const auto is_weight = [&](const Value* v) {
+    const bool number = v->has_rank() && v->rank() == 0 && origin_of(*v) != Origin::kParameter;
+    return !number && (constants.empty() || !constants.count(v->name()));
+  };
+  std::vector<Value*> candidates, statistics;
   for (Value* value : model.graph->initializers()) {
-    if (is_float(value->dtype())) (is_running_statistic(value) ? statistics : weights).push_back(value);
+    const bool added = value->is_constant();  // by a pass
+    if (is_float(value->dtype()) && !added) (is_running_statistic(value) ? statistics : candidates).push_back(value);
   }
-  std::vector<Value*> selected;
-  if (train.empty()) {
-    std::copy_if(weights.begin(), weights.end(), std::back_inserter(selected), trained_by_default);
-  } else {
-    selected = match_names(weights, for_weights(train, "--train", weights, statistics), "--train");
-    // "*" selects the weights, not the constants of formulas that exporters write as initializers.
-    const std::vector<std::string> names = without_files(train, "--train");
-    std::erase_if(selected, [&](const Value* v) {
-      return v->has_rank() && v->rank() == 0 && std::find(names.begin(), names.end(), v->name()) == names.end();
-    });
-  }
-  if (!freeze.empty()) {
-    const auto frozen = match_names(weights, for_weights(freeze, "--freeze", weights, statistics), "--freeze");
-    const std::unordered_set<const Value*> is_frozen(frozen.begin(), frozen.end());
-    std::erase_if(selected, [&](const Value* v) { return is_frozen.count(v) > 0; });
-  }
-  return selected;
+  const auto patterns = [&](const std::vector<std::string>& given, const std::string& option) {
+    return for_weights(given, option, candidates, statistics);
+  };
+  std::unordered_set<const Value*> chosen;
+  if (train.empty()) std::copy_if(candidates.begin(), candidates.end(), std::inserter(chosen, chosen.end()), is_weight);
+  // A glob such as "*" selects weights; constants only if it matches no weight, or by their names.
+  for_each_pattern(candidates, patterns(train, "--train"), "--train", [&](std::vector<Value*>& found, bool is_name) {
+    const bool any_weight = std::any_of(found.begin(), found.end(), is_weight);
+    if (any_weight && !is_name) std::erase_if(found, [&](const Value* v) { return !is_weight(v); });
+    chosen.insert(found.begin(), found.end());
+  });
+  for_each_pattern(candidates, patterns(freeze, "--freeze"), "--freeze", [&](const std::vector<Value*>& found, bool) {
+    for (const Value* v : found) chosen.erase(v);
+  });
+  std::erase_if(candidates, [&](const Value* v) { return !chosen.count(v); });
+  return candidates;
 }
 
 }  // namespace onnx_train

@@ -11,9 +11,9 @@ namespace onnx_train {
 // Glob matching of a whole name: `*` any characters, `?` one, `[a-c]` and `[!x]` one of a set.
 bool matches(const std::string& pattern, const std::string& name);
 
-// The elements of `values` that some pattern matches, in their order. A pattern is a name, a glob, or @file with one
-// pattern per line. Throws Error, starting with `option`, for a pattern that matches nothing and for a file that cannot
-// be read.
+// The initializers in `values` that some pattern matches, in their order. A pattern is a name, a glob, or @file with
+// one pattern per line; the names that an initializer has in the PyTorch module (weight_origin.h) match, too. Throws
+// Error, starting with `option`, for a pattern that matches nothing and for a file that cannot be read.
 std::vector<Value*> match_names(const std::vector<Value*>& values, const std::vector<std::string>& patterns,
                                 const std::string& option);
 // The same by the values' names alone, without an error for a pattern that matches nothing.

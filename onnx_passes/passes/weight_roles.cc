@@ -191,7 +191,8 @@ bool hands_on(const Node& node) {
 
 // The source of a value, before changes of shape and type, and before sums and products with constants.
 const Value* without_scaling(const Value* value) {
-  while (value && value->producer()) {
+  constexpr int kMaxScalings = 64;  // a search from each constant of a long chain must be short
+  for (int i = 0; i < kMaxScalings && value && value->producer(); ++i) {
     const Node& node = *value->producer();
     const bool scales = node.is("Add") || node.is("Sub") || node.is("Mul") || node.is("Div");
     if (passes_on(node)) {
@@ -270,6 +271,16 @@ bool is_read_as_weight(const Value& constant, const Value& seen_as, int steps) {
 
 bool is_read_as_weight(const Value& value) {
   return value.has_rank() && value.rank() > 0 && is_read_as_weight(value, value, 0);
+}
+
+bool is_scaled_input(const Value* value) {
+  value = without_scaling(value);
+  return value && !value->producer() && !value->is_initializer() && !value->graph().parent();
+}
+
+bool is_added_to_scores(const Use& use) {
+  const Node& node = *use.node;
+  return node.output() && node.num_inputs() == 2 && !is_result_of_layer(other(use)) && reaches_softmax(node.output());
 }
 
 WeightUse use_of(const Value& weight) {

@@ -30,6 +30,7 @@ void set_entry(google::protobuf::RepeatedPtrField<onnx::StringStringEntryProto>*
 onnx::TensorProto widened(const onnx::TensorProto& tensor) {
   onnx::TensorProto wide;
   to_proto(from_proto(tensor).cast(DType::kFloat), tensor.name(), &wide);
+  *wide.mutable_metadata_props() = tensor.metadata_props();
   set_entry(wide.mutable_metadata_props(), kKey, name(static_cast<DType>(tensor.data_type())));
   return wide;
 }

@@ -81,6 +81,27 @@ class Model:
     def __init__(self, core: _core.Model) -> None:
         self._core = core
 
+    @property
+    def metadata(self) -> dict[str, str]:
+        """The model's metadata; those of a training model say what it was built with.
+
+        >>> training.metadata["onnx_train.loss"]
+        'cross_entropy(logits, labels, axis=1)'
+        """
+        return self._core.metadata()
+
+    @property
+    def constants(self) -> dict[str, str]:
+        """What a training model takes for no weight, such as buffers, masks and tables: why, by name.
+
+        `build` trains such an initializer if `train` names it. `check` says which of these are guesses.
+
+        >>> training.constants
+        {}
+        """
+        prefix = "onnx_train.constant."
+        return {key[len(prefix) :]: why for key, why in self.metadata.items() if key.startswith(prefix)}
+
     def build(
         self,
         loss: str | Loss | Any = None,
@@ -113,9 +134,11 @@ class Model:
                 is that of a value of this model, mostly of an output, reads that value; its other inputs become inputs
                 of the training model, such as targets. Its one output is the loss, a float scalar.
             optimizer: such as ``"adamw(weight_decay=0.01)"`` or ``onnx_train.optimizers.SGD(momentum=0.9)``.
-            train: weights to train, by names and globs; all others stay as they are.
+            train: weights to train, by names and globs; all others stay as they are. By default all but `constants`,
+                which a pattern reaches by name, or if it matches no weight.
             freeze: weights to leave as they are, likewise.
-            decay: weights that decay, likewise; by default all but biases and scales of norms.
+            decay: weights that decay, likewise; by default all but biases and scales of norms, with every optimizer.
+                PyTorch's optimizers decay all: ``"*"``.
             mode: ``"train"``; ``"frozen"``: batch norm uses its running statistics, dropout is off; ``"preserve"``: so
                 where training_mode is 0 in the file.
             precision: ``"float32"``, ``"gemm-bf16"``, ``"bf16"``, ``"fp16"`` or ``"fp8"``.

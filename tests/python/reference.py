@@ -1,5 +1,6 @@
 """What PyTorch computes: gradients and loss curves in float64, from the weights that an exported file holds."""
 
+import ast
 import copy
 from dataclasses import replace
 
@@ -98,7 +99,15 @@ class Initializers:
     """The float initializers of a file, found by value: exporters rename, transpose and merge weights."""
 
     def __init__(self, path):
-        tensors = onnx.load(path).graph.initializer
+        graph = onnx.load(path).graph
+        tensors = graph.initializer
+        # What the dynamo exporter folded from one parameter has that parameter's name and layout in our gradients.
+        self.folded = {}
+        for info in graph.value_info:
+            for entry in info.metadata_props:
+                if entry.key == "pkg.onnxscript.optimizer.folded_from":
+                    sources = ast.literal_eval(entry.value)
+                    self.folded[info.name] = sources[0] if len(sources) == 1 else None
         arrays = {t.name: numpy_helper.to_array(t) for t in tensors}
         self.values = {name: array for name, array in arrays.items() if np.issubdtype(array.dtype, np.floating)}
 
@@ -114,9 +123,13 @@ class Initializers:
 
     def gradient(self, gradients, weight):
         """Of a weight: the sum over the initializers that hold it, in the weight's own shape."""
-        parts = [gradients[f"grad/{n}"].T if t else gradients[f"grad/{n}"] for n, t in self.find(weight)]
+        parts = {}
+        for name, transposed in self.find(weight):
+            if f"grad/{name}" not in gradients:
+                name, transposed = self.folded[name], False
+            parts[name] = gradients[f"grad/{name}"].T if transposed else gradients[f"grad/{name}"]
         assert parts, f"no initializer holds the weight of shape {weight.shape}"
-        return sum(part.reshape(weight.shape) for part in parts)
+        return sum(part.reshape(weight.shape) for part in parts.values())
 
 
 def distance(actual, expected, floor):

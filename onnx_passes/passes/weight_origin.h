@@ -1,0 +1,36 @@
+// What a file says of its initializers. PyTorch's exporter writes into `value_info` whether an initializer is a
+// parameter or a buffer of the module, and from which ones an initializer was folded; the graph's metadata list all of
+// them (torch.export's graph signature). Importing keeps that as metadata of the tensors: "onnx_train.origin" and
+// "onnx_train.original_names". Functions on a model that one caller owns.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "onnx_passes/ir/model.h"
+#include "onnx_passes/ir/protobuf.h"
+
+namespace onnx_train {
+
+enum class Origin {
+  kUnknown,    // the file says nothing
+  kParameter,  // of the module, or folded from one; or a weight that the training model in the file trains
+  kConstant,   // a buffer or a constant of the code, or folded from such alone
+};
+
+// Moves what the message says of the float initializers of its graph to their tensors, where passes keep it. A tensor
+// that has an origin already, as in a file that was exported from a training model, keeps it.
+void keep_origins(onnx::ModelProto* model);
+
+Origin origin_of(const Value& initializer);
+// The names that an initializer's values have in the PyTorch module, if they differ from its own: {"layers.0.q.weight"}
+// for "val_17". Several if it was folded from several parameters.
+std::vector<std::string> original_names(const Value& initializer);
+
+// PyTorch's exporter folds the transpose of a Linear layer's weight into a new initializer. Restores the parameter as
+// the module has it, name and layout, in front of a Transpose; a parameter that is in the file, too, such as a tied
+// embedding, is used again where its contents are the same. Types must be inferred. Returns the names of the
+// parameters.
+std::vector<std::string> restore_linear_weights(Graph* graph);
+
+}  // namespace onnx_train
