@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <charconv>
 #include <chrono>
 #include <filesystem>
 #include <map>
@@ -33,7 +34,21 @@ bool is_name(const std::string& name) {
   });
 }
 
-Device& load(const std::string& name) {
+// The module and number that "NAME" or "NAME:N" stand for.
+std::pair<std::string, int> parse(const std::string& name) {
+  const size_t colon = name.find(':');
+  if (colon == std::string::npos) return {name, 0};
+  int number = -1;
+  const char* const end = name.data() + name.size();
+  const auto [stop, error] = std::from_chars(name.data() + colon + 1, end, number);
+  const std::string module = name.substr(0, colon);
+  if (error != std::errc() || stop != end || number < 0) {
+    fail_as(ErrorCode::kDevice, "there is no device '", name, "': a number follows the colon, as in ", module, ":0");
+  }
+  return {module, number};
+}
+
+Device& load(const std::string& name, int number) {
   const std::filesystem::path file = module_folder() / concat(kPrefix, name, kSuffix);
   std::error_code error;
   if (!is_name(name) || !std::filesystem::exists(file, error)) {
@@ -49,7 +64,7 @@ Device& load(const std::string& name) {
   }
   const auto make = reinterpret_cast<MakeDevice*>(dlsym(module, kMakeDevice));
   if (!make) fail_as(ErrorCode::kDevice, "device '", name, "': ", file.string(), " has no function ", kMakeDevice);
-  return *make();
+  return *make(number);
 }
 
 }  // namespace
@@ -68,12 +83,16 @@ std::vector<double> Stream::time(size_t count, const std::function<void(size_t)>
 }
 
 Device& Device::find(const std::string& name) {
-  if (name == "cpu") return cpu();
+  const auto [module, number] = parse(name);
+  if (module == "cpu") {
+    check_device_number(module, number, 1);
+    return cpu();
+  }
   static std::mutex mutex;
-  static std::map<std::string, Device*> loaded;
+  static std::map<std::pair<std::string, int>, Device*> loaded;
   const std::lock_guard lock(mutex);
-  Device*& device = loaded[name];
-  if (!device) device = &load(name);
+  Device*& device = loaded[{module, number}];
+  if (!device) device = &load(module, number);
   return *device;
 }
 
@@ -88,6 +107,13 @@ std::vector<std::string> Device::names() {
   std::sort(names.begin(), names.end());
   names.insert(names.begin(), "cpu");
   return names;
+}
+
+void check_device_number(const std::string& module, int number, int count) {
+  if (number < count) return;
+  const std::string last = count > 1 ? concat(" to ", module, ":", count - 1) : "";
+  fail_as(ErrorCode::kDevice, "there is no device '", module, ":", number, "': this machine has ", count, ", ", module,
+          ":0", last);
 }
 
 Device& default_device() {

@@ -71,14 +71,16 @@ inline constexpr int32_t kDlpackCpu = 1, kDlpackCuda = 2, kDlpackExtension = 12;
 class Device {
  public:
   static Device& cpu();
-  // The device of this name: the CPU, or the device of the module libonnx_train_NAME.so in the folder of this library,
-  // which is loaded on first use. Throws Error when there is no such module, or when this machine has no such device.
+  // The device of this name: "cpu", or NAME or NAME:N for device number N, 0 if not given, of the module
+  // libonnx_train_NAME.so in the folder of this library, which is loaded on first use. Throws Error when there is no
+  // such module, or when this machine has no such device.
   static Device& find(const std::string& name);
-  // The names that `find` may accept: "cpu", and those of the modules in the folder of this library. Loads no module.
+  // The names without numbers that `find` may accept: "cpu", and those of the modules in the folder of this library.
+  // Loads no module.
   static std::vector<std::string> names();
 
   virtual ~Device() = default;
-  virtual std::string name() const = 0;         // "cpu"
+  virtual std::string name() const = 0;         // by which `find` finds it: "cpu", "cuda", "cuda:1"
   virtual std::string description() const = 0;  // one line for users: the hardware, its threads or cores, its memory
   // The alignment of allocations, and of values in them, in bytes: a power of two.
   virtual size_t alignment() const { return kAlignment; }
@@ -87,6 +89,7 @@ class Device {
   virtual size_t piece_alignment() const { return 1; }
   // True if kernels use host memory and are done when they return, so that no copies are needed.
   virtual bool uses_host_memory() const { return false; }
+  virtual int count() const { return 1; }  // devices of this module on this machine, numbered from 0
   virtual DlpackDevice dlpack() const { return {uses_host_memory() ? kDlpackCpu : kDlpackExtension, 0}; }
   // Allocates zeroed device memory with the device's alignment. Throws Error when there is not enough.
   virtual void* allocate(size_t bytes) = 0;
@@ -98,12 +101,35 @@ class Device {
   virtual const KernelTable& kernels() const = 0;
   // The passes that a plan's graph runs through once its inputs have shapes: required_lowering and optimizations.
   virtual std::vector<Pass> lowering(const LoweringOptions& options) const = 0;
+
+ private:
+  friend class DeviceScope;
+  // Makes this device the one to which calls of the hardware's library from this thread go (cudaSetDevice), and returns
+  // the number of the one before.
+  virtual int enter() const { return 0; }
+  virtual void leave(int /*before*/) const noexcept {}
 };
 
-// The function that a module exports under the name kMakeDevice: creates the module's device, which lives as long as
-// the program. Throws Error with the reason if this machine has no such device.
-using MakeDevice = Device*();
+// While it lives, the calling thread may choose, prepare and run kernels of the device, whatever another library in the
+// process has made its current device; that one is current again afterwards. Scopes may be nested.
+class DeviceScope {
+ public:
+  explicit DeviceScope(const Device& device) : device_(device), before_(device.enter()) {}
+  ~DeviceScope() { device_.leave(before_); }
+  DeviceScope(const DeviceScope&) = delete;
+
+ private:
+  const Device& device_;
+  const int before_;
+};
+
+// The function that a module exports under the name kMakeDevice: returns the module's device of this number, which
+// lives as long as the program. Throws Error with the reason if this machine has no such device.
+using MakeDevice = Device*(int number);
 inline constexpr const char* kMakeDevice = "onnx_train_make_device";
+
+// Throws Error unless `number` is below the count of devices of a module.
+void check_device_number(const std::string& module, int number, int count);
 
 // The device of sessions that name none: the CPU unless the program sets another before it creates sessions.
 Device& default_device();

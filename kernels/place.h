@@ -23,12 +23,16 @@ inline void* address(const OperandPlace& place, const Launch& launch) {
   return static_cast<char*>(base) + place.offset;
 }
 
-// Assigns ranges of a node's workspace, aligned to 64 bytes.
+// The alignment of each range of a workspace, in bytes. cuBLASLt refuses a workspace with less (the documentation of
+// cublasLtMatmul); cache lines and vectors of CPUs need 64.
+inline constexpr size_t kWorkspaceAlignment = 256;
+
+// Assigns ranges of a node's workspace, whose start has the alignment of the device's allocations.
 class Workspace {
  public:
   OperandPlace reserve(size_t size) {
     const OperandPlace place{OperandPlace::kWorkspace, 0, bytes_};
-    bytes_ += (size + 63) / 64 * 64;
+    bytes_ += (size + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment;
     return place;
   }
   size_t bytes() const { return bytes_; }

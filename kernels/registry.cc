@@ -48,6 +48,7 @@ const Kernel* find_kernel(const Device& device, const NodeSpec& spec) {
   const auto& rows = device.kernels().rows(spec.node().domain(), spec.node().op());
   if (rows.empty()) return nullptr;
   check_shapes(spec.node());
+  const DeviceScope scope(device);
   return naming(spec.node(), [&]() -> const Kernel* {
     for (const Kernel* kernel : rows) {
       if (!kernel->supports || kernel->supports(spec)) return kernel;

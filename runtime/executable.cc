@@ -32,7 +32,15 @@ Executable::Executable(std::unique_ptr<Plan> plan, Device& device, Stream& strea
   }
 }
 
-Executable::~Executable() { free_memory(); }
+Executable::~Executable() {
+  free_memory();
+  try {
+    const DeviceScope scope(device_);
+    recording_.reset();
+    plan_.reset();                   // kernels own memory of the device
+  } catch (const std::exception&) {  // the members' destructors do it
+  }
+}
 
 void Executable::free_memory() {
   try {
@@ -179,6 +187,7 @@ void Executable::run(const std::vector<Tensor>& outputs, Fault* fault) {
   if (in_place) {
     for (size_t i = 0; i < outputs.size(); ++i) set(output_buffers_[i], const_cast<void*>(outputs[i].data()));
   }
+  const DeviceScope scope(device_);
   // OpenMP's setting is per calling thread; scratch memory was sized for the number of threads at planning time.
   if (num_threads() != plan_->threads()) set_num_threads(plan_->threads());
   commits_.clear();  // the host's inputs may be elsewhere in each run

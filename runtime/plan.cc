@@ -137,6 +137,7 @@ Plan::Plan(Model entry, const std::vector<std::string>& states, const std::map<s
       state_names_(states),
       guarded_(options.check_memory),
       replays_(options.lowering.takes(kReplay)) {
+  const DeviceScope scope(device);
   lower(options, shapes);
   select_kernels(options.tf32);
   place(options);

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 
@@ -14,6 +15,13 @@ namespace {
 
 constexpr const char* kSeparator = "\n---\n";
 
+// Beside the program, where scripts/gpu_pack puts it, or in the source tree.
+std::filesystem::path golden_folder() {
+  std::error_code error;
+  const auto packed = std::filesystem::read_symlink("/proc/self/exe", error).parent_path() / "golden";
+  return std::filesystem::is_directory(packed, error) ? packed : ONNX_TRAIN_SOURCE_DIR "/tests/golden";
+}
+
 std::string read(const std::string& path) {
   std::ifstream file(path);
   EXPECT_TRUE(file) << path << " cannot be read";
@@ -25,7 +33,7 @@ std::string read(const std::string& path) {
 }  // namespace
 
 void expect_golden(const std::string& name, const std::vector<Pass>& passes) {
-  const std::string path = std::string(ONNX_TRAIN_SOURCE_DIR) + "/tests/golden/" + name + ".txt";
+  const std::string path = golden_folder() / (name + ".txt");
   const std::string text = read(path);
   const size_t cut = text.find(kSeparator);
   const std::string before = text.substr(0, cut);

@@ -29,6 +29,27 @@ class System {
   std::string root_;
 };
 
+std::string error_of_finding(const std::string& device) {
+  try {
+    Device::find(device);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kDevice) << device;
+    return error.what();
+  }
+  return "";
+}
+
+TEST(Device, ANumberFollowsAColon) {
+  EXPECT_EQ(&Device::find("cpu:0"), &Device::cpu());
+  EXPECT_EQ(error_of_finding("cpu:1"), "there is no device 'cpu:1': this machine has 1, cpu:0");
+  for (const char* wrong : {"cpu:", "cpu:x", "cpu:-1", "cpu:0x", "cpu:99999999999", "cpu: 0"}) {
+    EXPECT_EQ(error_of_finding(wrong),
+              "there is no device '" + std::string(wrong) + "': a number follows the colon, as in cpu:0");
+  }
+  EXPECT_NE(error_of_finding("nothing:0").find("there is no device 'nothing' in this installation"), std::string::npos);
+  EXPECT_NE(error_of_finding("../cpu:0").find("there is no device '../cpu'"), std::string::npos);
+}
+
 TEST(AvailableMemory, IsWhatTheMachineHas) {
   System system("machine");
   EXPECT_EQ(system.available(), SIZE_MAX);

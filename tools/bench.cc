@@ -53,12 +53,14 @@ void print_step(double milliseconds, const TensorMap& outputs, const std::string
   print_line(line);
 }
 
-// The times of all runs behind the first few, in order of time.
+// The times of all runs after the first few, in order of time. The seconds of the arguments begin when a plan has been
+// made and kernels have been loaded.
 std::vector<double> time_runs(const BenchArguments& arguments, Session* session, const TensorMap& batch) {
   std::vector<double> times;
-  const Clock::time_point begin = Clock::now();
+  Clock::time_point begin;
   for (int64_t run = -kWarmUp; run < 1 || milliseconds_since(begin) < 1000 * arguments.seconds; ++run) {
     const Clock::time_point start = Clock::now();
+    if (run == 0) begin = start;
     const TensorMap& outputs = session->run(arguments.entry, batch);
     const double time = milliseconds_since(start);
     if (arguments.each_step) print_step(time, outputs, session->output_name(arguments.entry, roles::kLoss));
@@ -89,10 +91,20 @@ void write_trace(const std::string& path, const std::vector<NodeProfile>& profil
   if (std::fclose(file) != 0 || !written) fail(path, " could not be written to its end");
 }
 
+// Bytes of the memory of the session's device. On the CPU `peak` is what the process had resident at most; elsewhere
+// what of the device's memory the session takes, with what libraries and drivers have for it.
+struct Memory {
+  double peak = 0, state = 0, arena = 0, workspace = 0, constants = 0;
+
+  double other() const { return std::max(0.0, peak - state - arena - constants); }
+};
+
 // What the runs have shown; filled before the roofline is measured, which needs memory of its own.
 struct Report {
+  std::string device;
+  bool is_host = true;        // its memory is the process's
   std::vector<double> times;  // sorted
-  double peak_memory, state_bytes, arena_bytes;
+  Memory memory;
   std::vector<NodeProfile> profile;
   Roofline roofline;
   std::string nodes;  // as JSON
@@ -112,9 +124,13 @@ void print_json(const BenchArguments& arguments, const TensorMap& batch, const R
               {"median_ms", median},
               {"quartiles_ms", {quantile(report.times, 0.25), quantile(report.times, 0.75)}},
               {"fastest_ms", report.times.front()},
-              {"peak_memory_bytes", report.peak_memory},
-              {"state_bytes", report.state_bytes},
-              {"arena_bytes", report.arena_bytes},
+              {"device", report.device},
+              {"peak_memory_bytes", report.memory.peak},
+              {"state_bytes", report.memory.state},
+              {"arena_bytes", report.memory.arena},
+              {"workspace_bytes", report.memory.workspace},
+              {"constant_bytes", report.memory.constants},
+              {"other_bytes", report.memory.other()},
               {"flops", total.total_flops()},
               {"peak_gflops", gflops},
               {"peak_gigabytes_per_second", 1e-9 * report.roofline.bytes_per_second},
@@ -133,7 +149,13 @@ void print_tables(const BenchArguments& arguments, const Report& report) {
   table.add({"quartiles", concat(format_number(quantile(report.times, 0.25)), " to ",
                                  format_number(quantile(report.times, 0.75)), " ms")});
   table.add({"fastest", format_number(report.times.front()) + " ms"});
-  table.add({"peak memory", format_bytes(report.peak_memory)});
+  const Memory& memory = report.memory;
+  table.add({concat("peak memory", report.is_host ? "" : " of " + report.device), format_bytes(memory.peak)});
+  table.add({"states", format_bytes(memory.state)});
+  table.add(
+      {"arena", concat(format_bytes(memory.arena), ", a kernel's workspace up to ", format_bytes(memory.workspace))});
+  if (!report.is_host) table.add({"constants", format_bytes(memory.constants)});
+  if (!report.is_host) table.add({"inputs, outputs, libraries", format_bytes(memory.other())});
   table.add({"products and convolutions", format_count(total.total_flops()) + "FLOP"});
   for (const auto& [dtype, rate] : report.roofline.flops_per_second) {
     table.add({concat("a large ", name(dtype), " product reaches"), format_number(1e-9 * rate) + " GFLOP/s"});
@@ -147,20 +169,34 @@ void print_tables(const BenchArguments& arguments, const Report& report) {
       profile_tables(report.profile, report.roofline, static_cast<size_t>(arguments.top), table_width()).c_str());
 }
 
+// `available`: bytes of the device's memory before there was the session. A run allocates nothing.
+Memory memory_of(Session& session, const Plan& plan, size_t available) {
+  const Device& device = session.device();
+  const size_t left = device.uses_host_memory() ? 0 : device.available_bytes();
+  return {
+      .peak = device.uses_host_memory() ? peak_memory() : static_cast<double>(available - std::min(left, available)),
+      .state = static_cast<double>(session.state().bytes()),
+      .arena = static_cast<double>(session.arena_bytes()),
+      .workspace = static_cast<double>(plan.workspace_bytes()),
+      .constants = static_cast<double>(plan.constant_bytes())};
+}
+
 int run(const BenchArguments& arguments) {
   if (arguments.json && arguments.each_step) throw UsageError("--json or --each-step, not both");
   if (arguments.each_step) print_line({{"resident", resident_memory()}});
-  Session session(load_training_model(arguments.model), session_options(arguments.runtime));
+  const SessionOptions options = session_options(arguments.runtime);
+  const Device& device = *options.device;
+  const size_t available = device.uses_host_memory() ? 0 : device.available_bytes();
+  Session session(load_training_model(arguments.model), options);
   const std::vector<InputSpec> inputs = entry_inputs(session.model(), arguments.entry);
   const TensorMap batch = first_batch(arguments.data, inputs, arguments.batch_size, Preprocess(session.model()));
   Report report;
+  report.device = device.name();
+  report.is_host = device.uses_host_memory();
   report.times = time_runs(arguments, &session, batch);
   if (arguments.each_step) return 0;
-  report.peak_memory = peak_memory();
-  report.state_bytes = static_cast<double>(session.state().bytes());
-  report.arena_bytes = static_cast<double>(session.arena_bytes());
-
   Plan& plan = session.plan(arguments.entry, shapes_of(batch));
+  report.memory = memory_of(session, plan, available);
   if (arguments.profile || !arguments.trace.empty()) {
     profile_runs(arguments, report.times.front(), &session, &plan, batch);
   }
@@ -183,8 +219,7 @@ int run(const BenchArguments& arguments) {
 Subcommand bench_command() {
   auto a = std::make_shared<BenchArguments>();
   return {
-      "bench",
-      "How long a step takes and why, how much memory the process needs; one batch again and again, nothing is kept",
+      "bench", "How long a step takes and why, how much memory it needs; one batch again and again, nothing is kept",
       "  onnx-train bench train.onnx --data train.npz --batch-size 64 --seconds 10\n"
       "  onnx-train bench train.onnx --data train.npz --profile --trace step.json\n"
       "  onnx-train bench train.onnx --data train.npz --entry evaluate",
@@ -193,7 +228,7 @@ Subcommand bench_command() {
            {"--data", &a->data, "the data: see fit --help", "PATH", true},
            {"--entry", &a->entry, "the entry point to run [step]", "NAME"},
            {"--batch-size", {&a->batch_size, kCount}, "samples at a time [32, or all where the data has fewer]", "N"},
-           {"--seconds", &a->seconds, "how long to go on [5]", "S"},
+           {"--seconds", &a->seconds, "how long to go on after three steps that do not count [5]", "S"},
            {"--profile", &a->profile, "then time each node: by operator, and the slowest with their roofline"},
            {"--top", {&a->top, kCount}, "how many of the slowest nodes [20]", "N"},
            {"--trace",

@@ -25,7 +25,22 @@ std::string describe(const std::string& name) {
   }
 }
 
-// The devices that can be used.
+// The names of the devices: with a number where a module has several.
+std::vector<std::string> numbered_names() {
+  std::vector<std::string> names;
+  for (const std::string& name : Device::names()) {
+    int count = 1;
+    try {
+      count = Device::find(name).count();
+    } catch (const Error&) {  // `describe` tells
+    }
+    if (count == 1) names.push_back(name);
+    for (int number = 0; count > 1 && number < count; ++number) names.push_back(concat(name, ":", number));
+  }
+  return names;
+}
+
+// The devices that can be used, one of each module.
 std::vector<const Device*> available_devices() {
   std::vector<const Device*> devices;
   for (const std::string& name : Device::names()) {
@@ -71,7 +86,7 @@ void print_operators() {
 
 int run(const DevicesArguments& arguments) {
   TextTable table("lw");
-  for (const std::string& name : Device::names()) table.add({name, describe(name)});
+  for (const std::string& name : numbered_names()) table.add({name, describe(name)});
   print(table.text(0, text_width()));
   if (arguments.operators) print_operators();
   return 0;

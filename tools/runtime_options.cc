@@ -53,7 +53,7 @@ CommandOption scale_option(std::vector<std::string>* scales) {
 }
 
 CommandOption device_option(std::string* device) {
-  return {"--device", device, "what runs the model: a name that `onnx-train devices` lists [cpu]", "NAME"};
+  return {"--device", device, "what runs the model, as `onnx-train devices` lists it: cpu, cuda, cuda:1 [cpu]", "NAME"};
 }
 
 std::vector<CommandOption> with_runtime_options(std::vector<CommandOption> options, RuntimeOptions* runtime) {

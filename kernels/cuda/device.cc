@@ -1,5 +1,8 @@
 #include "kernels/cuda/device.h"
 
+#include <map>
+#include <mutex>
+
 #include "kernels/cuda/attention/cudnn.h"
 #include "kernels/cuda/convolution/convolutions.h"
 #include "kernels/cuda/fused/fused.h"
@@ -25,8 +28,10 @@ constexpr size_t kEarlyUpdate = size_t{16} << 20;
 
 class CudaDevice : public Device {
  public:
-  CudaDevice()
-      : kernels_({
+  CudaDevice(int number, int count)
+      : number_(number),
+        count_(count),
+        kernels_({
             cuda::cudnn_attention_kernels(),  // precede ours
             cuda::cudnn_product_kernels(),
             cuda::attention_kernels(),
@@ -55,26 +60,23 @@ class CudaDevice : public Device {
             cuda::sparse_update_kernels(),
             cuda::top_k_kernels(),
         }) {
-    int count = 0;
-    const cudaError_t status = cudaGetDeviceCount(&count);
-    if (status != cudaSuccess || count == 0) {
-      fail_as(ErrorCode::kDevice, "device 'cuda': ", status == cudaSuccess ? "no GPU" : cudaGetErrorString(status),
-              "; install NVIDIA's driver, or run on the CPU");
-    }
-    cuda::check(cudaGetDeviceProperties(&properties_, 0), "cudaGetDeviceProperties");
+    cuda::check(cudaGetDeviceProperties(&properties_, number_), "cudaGetDeviceProperties");
   }
 
-  std::string name() const override { return "cuda"; }
+  std::string name() const override { return number_ == 0 ? "cuda" : concat("cuda:", number_); }
   std::string description() const override {
+    const cuda::CurrentDevice here(number_);
     return concat(properties_.name, ", compute capability ", properties_.major, ".", properties_.minor, ", ",
                   properties_.multiProcessorCount, " multiprocessors, ", available_bytes() >> 20, " of ",
-                  properties_.totalGlobalMem >> 20, " MiB of memory available, ", cuda::cudnn_library().description);
+                  properties_.totalGlobalMem >> 20, " MiB of memory available, ", cuda::cudnn_library().description());
   }
-  DlpackDevice dlpack() const override { return {kDlpackCuda, 0}; }
+  int count() const override { return count_; }
+  DlpackDevice dlpack() const override { return {kDlpackCuda, number_}; }
   size_t alignment() const override { return kCudaAlignment; }
   size_t piece_alignment() const override { return cuda::kVectorBytes; }
 
   void* allocate(size_t bytes) override {
+    const cuda::CurrentDevice here(number_);
     void* data = nullptr;
     const cudaError_t status = cudaMalloc(&data, std::max<size_t>(bytes, 1));
     if (status == cudaErrorMemoryAllocation) {
@@ -93,8 +95,9 @@ class CudaDevice : public Device {
     return data;
   }
   void free(void* data) override { cudaFree(data); }
-  std::unique_ptr<Stream> make_stream() override { return std::make_unique<cuda::CudaStream>(); }
+  std::unique_ptr<Stream> make_stream() override { return std::make_unique<cuda::CudaStream>(number_); }
   size_t available_bytes() const override {
+    const cuda::CurrentDevice here(number_);
     size_t available = 0, total = 0;
     cuda::check(cudaMemGetInfo(&available, &total), "cudaMemGetInfo");
     return available;
@@ -147,15 +150,28 @@ class CudaDevice : public Device {
   }
 
  private:
+  int enter() const override { return cuda::set_device(number_); }
+  void leave(int before) const noexcept override { cuda::restore_device(before); }
+
+  const int number_, count_;
   const KernelTable kernels_;
   cudaDeviceProp properties_ = {};
 };
 
 }  // namespace
 
-Device& cuda_device() {
-  static CudaDevice device;
-  return device;
+Device& cuda_device(int number) {
+  int count = 0;
+  const cudaError_t status = cudaGetDeviceCount(&count);
+  if (status != cudaSuccess || count == 0) {
+    fail_as(ErrorCode::kDevice, "device 'cuda': ", status == cudaSuccess ? "no GPU" : cudaGetErrorString(status),
+            "; install NVIDIA's driver, or run on the CPU");
+  }
+  check_device_number("cuda", number, count);
+  static std::mutex mutex;
+  static auto& devices = *new std::map<int, CudaDevice>;
+  const std::lock_guard lock(mutex);
+  return devices.try_emplace(number, number, count).first->second;
 }
 
 }  // namespace onnx_train

@@ -1,11 +1,11 @@
-// The first CUDA device of this process; CUDA_VISIBLE_DEVICES chooses it.
+// The CUDA devices of this process, as CUDA_VISIBLE_DEVICES numbers them.
 #pragma once
 
 #include "kernels/device.h"
 
 namespace onnx_train {
 
-// Creates the device on first use. Throws Error with the reason when there is none.
-Device& cuda_device();
+// Creates the device on first use. Throws Error with the reason when there is none of this number.
+Device& cuda_device(int number = 0);
 
 }  // namespace onnx_train

@@ -218,7 +218,7 @@ class Session:
     ) -> None:
         """Args:
         model: a `Model`, or anything that `load` takes; it is copied.
-        device: a name that ``onnx-train devices`` lists.
+        device: a name that ``onnx-train devices`` lists: ``"cpu"``, ``"cuda"``, ``"cuda:1"``.
         threads: of the CPU's kernels; all cores by default.
         memory: bytes that gradients and activations may take; what the machine has by default.
         tf32: whether products and convolutions of float32 may round their operands to 10 bits after the point, as

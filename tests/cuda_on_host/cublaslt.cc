@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstring>
 #include <vector>
 
 #include "tests/cuda_on_host/gpu_on_host.h"
@@ -33,6 +34,7 @@ struct Layout {
     rows = static_cast<int64_t>(size[0]);
     columns = static_cast<int64_t>(size[1]);
   }
+  bool operator==(const Layout&) const = default;
   // The library does not compare the leading dimension with the number of rows.
   bool is_valid() const { return leading >= rows && rows > 0 && columns > 0; }
 
@@ -137,8 +139,44 @@ struct Call {
   }
 };
 
-int created = 0;
+// A handle belongs to the device that was current when it was made: its address is that of the device's number here.
+int devices[16];
+
+bool is_on_its_device(cublasLtHandle_t handle) {
+  int current = -1;
+  return cudaGetDevice(&current) == cudaSuccess && reinterpret_cast<int*>(handle) == &devices[current];
+}
+
 bool sums_operands = true;
+
+// ---- What the library demands of addresses
+
+constexpr size_t kWorkspace = 1024;             // bytes that each algorithm of the host wants
+constexpr uintptr_t kWorkspaceAlignment = 256;  // in the documentation of cublasLtMatmul
+
+// The alignments, in bytes, for which the algorithm was chosen: those of the preference and of the epilogue's vector.
+struct Promised {
+  uint32_t a = 256, b = 256, c = 256, d = 256;  // where the preference says nothing
+  uint32_t vector = 256;
+};
+static_assert(sizeof(Promised) <= sizeof(cublasLtMatmulAlgo_t));
+
+Promised promised_by(cublasLtMatmulPreference_t preference, cublasLtMatmulDesc_t description) {
+  Promised promised;
+  const auto read = [&](cublasLtMatmulPreferenceAttributes_t attribute, uint32_t* value) {
+    size_t written = 0;
+    cublasLtMatmulPreferenceGetAttribute(preference, attribute, value, sizeof *value, &written);
+  };
+  read(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &promised.a);
+  read(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &promised.b);
+  read(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &promised.c);
+  read(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &promised.d);
+  const auto vector = reinterpret_cast<uintptr_t>(attribute<void*>(description, CUBLASLT_MATMUL_DESC_BIAS_POINTER));
+  if (vector != 0) promised.vector = static_cast<uint32_t>(std::min<uintptr_t>(vector & -vector, promised.vector));
+  return promised;
+}
+
+bool is_aligned(const void* address, uintptr_t bytes) { return reinterpret_cast<uintptr_t>(address) % bytes == 0; }
 
 // What the library's documentation and its users say of it.
 bool has_epilogue(cublasLtMatmulDesc_t description) {
@@ -163,29 +201,35 @@ void gpu_host::let_products_sum_operands(bool yes) { sums_operands = yes; }
 extern "C" {
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
-  *handle = reinterpret_cast<cublasLtHandle_t>(&created);
+  int current = -1;
+  if (cudaGetDevice(&current) != cudaSuccess) return CUBLAS_STATUS_NOT_INITIALIZED;
+  *handle = reinterpret_cast<cublasLtHandle_t>(&devices[current]);
   return CUBLAS_STATUS_SUCCESS;
 }
 
 const char* cublasLtGetStatusName(cublasStatus_t) { return "an error of the library on the host"; }
 
-cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t description,
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t description,
                                               cublasLtMatrixLayout_t, cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
-                                              cublasLtMatrixLayout_t, cublasLtMatmulPreference_t, int requested,
-                                              cublasLtMatmulHeuristicResult_t* results, int* count) {
+                                              cublasLtMatrixLayout_t, cublasLtMatmulPreference_t preference,
+                                              int requested, cublasLtMatmulHeuristicResult_t* results, int* count) {
   *count = 0;
+  if (!is_on_its_device(handle)) return CUBLAS_STATUS_INVALID_VALUE;
   if (!has_epilogue(description)) return CUBLAS_STATUS_NOT_SUPPORTED;
   *count = std::min(requested, 1);
   results[0] = {};
-  results[0].workspaceSize = 1024;
+  results[0].workspaceSize = kWorkspace;
+  const Promised promised = promised_by(preference, description);
+  std::memcpy(&results[0].algo, &promised, sizeof promised);
   return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t description, const void* alpha, const void* a,
-                              cublasLtMatrixLayout_t a_layout, const void* b, cublasLtMatrixLayout_t b_layout,
-                              const void* beta, const void* c, cublasLtMatrixLayout_t c_layout, void* d,
-                              cublasLtMatrixLayout_t d_layout, const cublasLtMatmulAlgo_t*, void* workspace,
-                              size_t workspace_bytes, cudaStream_t stream) {
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t description, const void* alpha,
+                              const void* a, cublasLtMatrixLayout_t a_layout, const void* b,
+                              cublasLtMatrixLayout_t b_layout, const void* beta, const void* c,
+                              cublasLtMatrixLayout_t c_layout, void* d, cublasLtMatrixLayout_t d_layout,
+                              const cublasLtMatmulAlgo_t* algorithm, void* workspace, size_t workspace_bytes,
+                              cudaStream_t stream) {
   const bool is_double = attribute<int32_t>(description, CUBLASLT_MATMUL_DESC_SCALE_TYPE) == CUDA_R_64F;
   const auto scale = [&](const void* at) {
     return is_double ? *static_cast<const double*>(at) : *static_cast<const float*>(at);
@@ -212,7 +256,15 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t description
                     (call.b_transposed ? call.b.rows : call.b.columns) == call.d.columns &&
                     (call.b_transposed ? call.b.columns : call.b.rows) == k && call.a.is_valid() && call.b.is_valid() &&
                     call.c.is_valid() && call.d.is_valid();
-  if (!fits || !workspace || workspace_bytes < 1024) return CUBLAS_STATUS_INVALID_VALUE;
+  uint32_t promises[sizeof(Promised) / sizeof(uint32_t)];
+  std::memcpy(promises, algorithm, sizeof promises);
+  const auto promised = std::bit_cast<Promised>(promises);
+  const bool is_kept = is_aligned(a, promised.a) && is_aligned(b, promised.b) && is_aligned(c, promised.c) &&
+                       is_aligned(d, promised.d) && is_aligned(call.vector, promised.vector);
+  const bool in_place_as_it_is = c != d || call.c == call.d;
+  if (!fits || !is_kept || !in_place_as_it_is || !is_on_its_device(handle) || !workspace ||
+      workspace_bytes < kWorkspace || !is_aligned(workspace, kWorkspaceAlignment))
+    return CUBLAS_STATUS_INVALID_VALUE;
   if (!has_epilogue(description)) return CUBLAS_STATUS_NOT_SUPPORTED;
   const cudaError_t status = gpu_host::enqueue_launch(stream, nullptr, [call] { call.run(); });
   return status == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <fstream>
 #include <iterator>
+#include <list>
 #include <map>
 #include <memory>
 #include <string>
@@ -46,20 +47,33 @@ F* real(const char* name) {
 }
 #define REAL(function) real<decltype(function)>(#function)
 
-// The callers hold the lock of cudnn_library(), but for destructors.
 struct State {
   std::recursive_mutex mutex;
   std::map<cudnnBackendDescriptor_t, std::shared_ptr<Given>> descriptors;
   cudnnBackendDescriptor_t properties = nullptr;
+};
+
+// What a handle is here. It belongs to the device that was current when it was made, and to one thread at a time.
+struct Handle {
+  int device = 0;
   cudaStream_t stream = nullptr;
 };
+
+Handle& at(cudnnHandle_t handle) { return *reinterpret_cast<Handle*>(handle); }
+
+bool is_on_its_device(cudnnHandle_t handle) {
+  int current = -1;
+  return cudaGetDevice(&current) == cudaSuccess && at(handle).device == current;
+}
 
 State& state() {
   static auto* the = new State;
   return *the;
 }
 
-cudnnStatus_t create(cudnnHandle_t* handle) {
+cudnnStatus_t read_properties() {
+  const std::lock_guard lock(state().mutex);
+  if (state().properties) return CUDNN_STATUS_SUCCESS;
   std::ifstream file(DEVICE_PROPERTIES);
   const std::string text{std::istreambuf_iterator<char>(file), {}};
   cudnnBackendDescriptor_t& properties = state().properties;
@@ -71,17 +85,26 @@ cudnnStatus_t create(cudnnHandle_t* handle) {
         REAL(cudnnBackendFinalize)(properties)}) {
     if (status != CUDNN_STATUS_SUCCESS) return status;
   }
-  *handle = reinterpret_cast<cudnnHandle_t>(&state());  // nobody but us reads it
   return CUDNN_STATUS_SUCCESS;
 }
 
-cudnnStatus_t set_stream(cudnnHandle_t, cudaStream_t stream) {
-  state().stream = stream;
+// Handles are never destroyed, as those of the library on a device.
+cudnnStatus_t create(cudnnHandle_t* handle) {
+  if (const cudnnStatus_t status = read_properties(); status != CUDNN_STATUS_SUCCESS) return status;
+  static auto& all = *new std::list<Handle>;
+  const std::lock_guard lock(state().mutex);
+  *handle = reinterpret_cast<cudnnHandle_t>(&all.emplace_back());
+  return cudaGetDevice(&at(*handle).device) == cudaSuccess ? CUDNN_STATUS_SUCCESS : CUDNN_STATUS_NOT_INITIALIZED;
+}
+
+cudnnStatus_t set_stream(cudnnHandle_t handle, cudaStream_t stream) {
+  if (!is_on_its_device(handle)) return CUDNN_STATUS_BAD_PARAM;
+  at(handle).stream = stream;
   return CUDNN_STATUS_SUCCESS;
 }
 
-cudnnStatus_t get_stream(cudnnHandle_t, cudaStream_t* stream) {
-  *stream = state().stream;
+cudnnStatus_t get_stream(cudnnHandle_t handle, cudaStream_t* stream) {
+  *stream = at(handle).stream;
   return CUDNN_STATUS_SUCCESS;
 }
 
@@ -143,9 +166,32 @@ cudnnStatus_t get_attribute(const cudnnBackendDescriptor_t descriptor, cudnnBack
   return status;
 }
 
+// Whether a tensor of a graph, of the operations' descriptors and of those that they have, is at an address of the
+// alignment that its descriptor declares. A scalar of the host has none.
+bool is_aligned(const Given& given, const Addresses& addresses) {
+  const auto alignment = given.numbers.find(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT);
+  if (alignment != given.numbers.end()) {
+    const auto by_value = given.numbers.find(CUDNN_ATTR_TENSOR_IS_BY_VALUE);
+    const auto address = addresses.find(given.number(CUDNN_ATTR_TENSOR_UNIQUE_ID));
+    if (address == addresses.end() || (by_value != given.numbers.end() && by_value->second[0])) return true;
+    return reinterpret_cast<uintptr_t>(address->second) % static_cast<uintptr_t>(alignment->second[0]) == 0;
+  }
+  for (const auto& [name, parts] : given.parts) {
+    for (const auto& part : parts) {
+      if (part && !is_aligned(*part, addresses)) return false;
+    }
+  }
+  return true;
+}
+
+// What tensor cores need to read of a workspace. cudnn-frontend stores tensors of its own before the library's
+// workspace, so that the library cannot ask for more.
+constexpr uintptr_t kWorkspaceAlignment = 16;
+
 // The workspace is filled: nothing else may be stored there.
-cudnnStatus_t execute(cudnnHandle_t, cudnnBackendDescriptor_t plan, cudnnBackendDescriptor_t variant_pack) {
+cudnnStatus_t execute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan, cudnnBackendDescriptor_t variant_pack) {
   const std::lock_guard lock(state().mutex);
+  if (!is_on_its_device(handle)) return CUDNN_STATUS_BAD_PARAM;
   const Given& graph = state()
                            .descriptors.at(plan)
                            ->part(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG)
@@ -158,9 +204,12 @@ cudnnStatus_t execute(cudnnHandle_t, cudnnBackendDescriptor_t plan, cudnnBackend
   int64_t bytes = 0, count = 0;
   REAL(cudnnBackendGetAttribute)(plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &count, &bytes);
   auto* const workspace = reinterpret_cast<char*>(pack.number(CUDNN_ATTR_VARIANT_PACK_WORKSPACE));
+  if (bytes > 0 && (!workspace || reinterpret_cast<uintptr_t>(workspace) % kWorkspaceAlignment != 0))
+    return CUDNN_STATUS_BAD_PARAM;
+  if (!is_aligned(graph, addresses)) return CUDNN_STATUS_BAD_PARAM;
   const std::function<void()> work = cudnn_on_host::composite_work(graph, addresses);
   if (!work) return CUDNN_STATUS_NOT_SUPPORTED;
-  const cudaError_t status = gpu_host::enqueue_launch(state().stream, nullptr, [=] {
+  const cudaError_t status = gpu_host::enqueue_launch(at(handle).stream, nullptr, [=] {
     if (bytes > 0) std::memset(workspace, 0xff, static_cast<size_t>(bytes));
     work();
   });

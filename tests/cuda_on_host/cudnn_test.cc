@@ -2,7 +2,11 @@
 // compared with the CPU's by the operator cases (tests/CMakeLists.txt).
 #include <gtest/gtest.h>
 
+#include <future>
+#include <utility>
+
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/support/workspace.h"
 #include "kernels/functions/functions.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/error.h"
@@ -187,12 +191,54 @@ TEST(CudaCudnn, OurKernelsRunWhatItRefuses) {
   EXPECT_FALSE(Planned("Conv", layer, DType::kDouble, DType::kDouble).is_by_cudnn());
 }
 
+Model convolution_of(int64_t size) {
+  const int64_t result = size - 2;
+  return from_text(concat(R"(<ir_version: 10, opset_import: ["" : 21]>
+      g (float[2, 3, 8, )",
+                          size, "] x, float[4, 3, 3, 3] w) => (float[2, 4, 6, ", result, "] y) { y = Conv(x, w) }"));
+}
+
+TensorMap ones(int64_t size) {
+  return {{"x", Tensor::full(DType::kFloat, {2, 3, 8, size}, 1)}, {"w", Tensor::full(DType::kFloat, {4, 3, 3, 3}, 1)}};
+}
+
+TEST(CudaCudnn, APlanKeepsItsGraphWhenOthersHaveTakenItsPlace) {
+  if (!has_cudnn()) GTEST_SKIP() << kNoLibrary;
+  const size_t before = std::exchange(cuda::most_cudnn_graphs, 1);
+  Session first(convolution_of(8), on(&cuda_device())), second(convolution_of(9), on(&cuda_device()));
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(first.run("predict", ones(8)).at("y").at(0), 27);
+    EXPECT_EQ(second.run("predict", ones(9)).at("y").at(0), 27);
+  }
+  cuda::most_cudnn_graphs = before;
+}
+
+TEST(CudaCudnn, EachDeviceHasItsOwnHandles) {
+  if (!has_cudnn()) GTEST_SKIP() << kNoLibrary;
+  Session first(convolution_of(8), on(&cuda_device())), second(convolution_of(8), on(&cuda_device(1)));
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(first.run("predict", ones(8)).at("y").at(0), 27);
+    EXPECT_EQ(second.run("predict", ones(8)).at("y").at(0), 27);
+  }
+}
+
+TEST(CudaCudnn, SessionsInThreadsShareAGraph) {
+  if (!has_cudnn()) GTEST_SKIP() << kNoLibrary;
+  const auto run = [] {
+    Session session(convolution_of(10), on(&cuda_device()));
+    double sum = 0;
+    for (int i = 0; i < 5; ++i) sum += session.run("predict", ones(10)).at("y").at(0);
+    return sum;
+  };
+  std::vector<std::future<double>> threads;
+  for (int i = 0; i < 4; ++i) threads.push_back(std::async(std::launch::async, run));
+  for (auto& thread : threads) EXPECT_EQ(thread.get(), 5 * 27);
+}
+
 TEST(CudaCudnn, ACallThatFailsIsOneLineThatNamesTheNode) {
   if (!has_cudnn()) GTEST_SKIP() << kNoLibrary;
-  const Model model = from_text(R"(<ir_version: 10, opset_import: ["" : 21]>
-      g (float[2, 3, 8, 8] x, float[4, 3, 3, 3] w) => (float[2, 4, 6, 6] y) { y = Conv(x, w) })");
-  const TensorMap inputs = {{"x", Tensor::full(DType::kFloat, {2, 3, 8, 8}, 1)},
-                            {"w", Tensor::full(DType::kFloat, {4, 3, 3, 3}, 1)}};
+  const Model model = convolution_of(8);
+  const TensorMap inputs = ones(8);
   int of_cudnn = 0;
   for (int64_t n = 0;; ++n) {
     Session session(clone(model), on(&cuda_device()));

@@ -1,6 +1,7 @@
 // The CUDA device on the host: what happens when a call of the runtime fails.
 #include "kernels/cuda/device.h"
 
+#include <cuda_runtime.h>
 #include <gtest/gtest.h>
 
 #include "onnx_passes/ir/error.h"
@@ -142,6 +143,54 @@ TEST(CudaOnHost, AStepWhoseNodesAreTimedGivesTheBitsOfTheStep) {
   EXPECT_THROW(step(session, 99), Error);
   plan.set_profiling(false);
   expect_equal(states_of(session), states_of(expected));
+}
+
+int device_of_this_thread() {
+  int number = -1;
+  EXPECT_EQ(cudaGetDevice(&number), cudaSuccess);
+  return number;
+}
+
+// The host has two devices. Work, memory or handles of one that meet the other's are refused there.
+TEST(CudaOnHost, EachDeviceDoesItsOwnWorkWhateverTheThreadsDeviceIs) {
+  const Model model = network();
+  Session first(clone(model), on(&cuda_device(0)));
+  std::map<std::string, Tensor> states[2];
+  {
+    Session second(clone(model), on(&cuda_device(1)));
+    EXPECT_EQ(second.device().name(), "cuda:1");
+    EXPECT_EQ(second.device().dlpack().id, 1);
+    EXPECT_EQ(second.device().count(), 2);
+    for (int i = 0; i < 3; ++i) {
+      ASSERT_EQ(cudaSetDevice(i % 2), cudaSuccess);  // as other libraries of the process do
+      EXPECT_EQ(step(first, i), step(second, i));
+      first.start("evaluate", batch(i));
+      second.start("evaluate", batch(i));
+      ASSERT_EQ(cudaSetDevice(1 - i % 2), cudaSuccess);
+      EXPECT_EQ(first.finish().at("loss").at(0), second.finish().at("loss").at(0));
+      const DeviceCopies copies(cuda_device(1), batch(i));
+      EXPECT_EQ(second.run("step", copies.tensors()).at("loss").at(0), step(first, i));
+      EXPECT_EQ(device_of_this_thread(), 1 - i % 2);
+    }
+    second.plan("step", shapes_of(batch())).set_profiling(true);
+    EXPECT_EQ(step(first), step(second));
+    expect_equal(states_of(first), states_of(second));
+    EXPECT_EQ(device_of_this_thread(), 1);
+    ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
+  }
+  EXPECT_EQ(device_of_this_thread(), 0);
+}
+
+TEST(CudaOnHost, ADeviceThatIsNotThereIsOneErrorThatCountsThem) {
+  EXPECT_EQ(&cuda_device(), &cuda_device(0));
+  EXPECT_NE(&cuda_device(), &cuda_device(1));
+  try {
+    cuda_device(7);
+    ADD_FAILURE() << "there are eight";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kDevice);
+    EXPECT_STREQ(error.what(), "there is no device 'cuda:7': this machine has 2, cuda:0 to cuda:1");
+  }
 }
 
 TEST(CudaOnHost, NothingIsLeftAllocated) {

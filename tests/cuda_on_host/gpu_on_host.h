@@ -203,9 +203,20 @@ inline double rsqrt(double x) { return 1.0 / std::sqrt(x); }
 
 namespace gpu {
 
+// An address that a kernel gets as a parameter has the alignment of its type: of 16 bytes, where rows are copied in
+// such units.
+template <typename T>
+bool is_aligned(const T& argument) {
+  if constexpr (std::is_pointer_v<T> && std::is_object_v<std::remove_pointer_t<T>>) {
+    return reinterpret_cast<uintptr_t>(argument) % alignof(std::remove_pointer_t<T>) == 0;
+  }
+  return true;
+}
+
 template <typename... Parameters, typename... Arguments>
 cudaError_t launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared, cudaStream_t stream,
                    const Arguments&... arguments) {
+  if (!(is_aligned(static_cast<Parameters>(arguments)) && ...)) return cudaErrorMisalignedAddress;
   return gpu_host::enqueue_launch(stream, reinterpret_cast<const void*>(kernel), [=] {
     gpu_host::run_grid(grid, block, shared, [&] { kernel(static_cast<Parameters>(arguments)...); });
   });

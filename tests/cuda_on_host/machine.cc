@@ -20,7 +20,7 @@ namespace {
 
 constexpr int kWarp = 32;
 constexpr size_t kMostThreads = 1024;
-constexpr size_t kMostSharedBytes = 227 << 10;  // of a block, on compute capability 9.0
+constexpr size_t kMostSharedBytes = 48 << 10;  // of a block; with more a kernel needs cudaFuncSetAttribute
 constexpr size_t kMostStaticShared = 48 << 10;
 
 // What the lanes of a collective gave. It is kept until each lane that takes part has begun its next collective.
@@ -117,8 +117,8 @@ class Machine {
   int votes_ = 0, counted_votes_ = 0;  // of the barrier that fills, and of the last one
   std::vector<Variable> variables_;
   void* dynamic_ = nullptr;
-  size_t dynamic_bytes_ = 0;
-  std::vector<unsigned char*> pieces_;  // of shared memory; only with the thread sanitizer
+  size_t dynamic_bytes_ = 0, shared_bytes_ = 0;  // that the launch asks for; of the running block
+  std::vector<unsigned char*> pieces_;           // of shared memory; only with the thread sanitizer
   size_t piece_used_ = 0;
   std::mt19937 random_;
   char begin_tag_ = 0, end_tag_ = 0, barrier_tag_ = 0, fence_tag_ = 0;  // what the thread sanitizer synchronizes by
@@ -264,6 +264,8 @@ void Machine::finish_copies() {
 // With the thread sanitizer: out of a piece that the scheduler has allocated, since an allocation is a write of the
 // thread that makes it, and that thread must not be the one that happens to come first.
 void* Machine::allocate_shared(size_t bytes) {
+  shared_bytes_ += bytes;
+  if (shared_bytes_ > kMostSharedBytes) refuse("too much shared memory");
 #if GPU_HOST_RACES
   const size_t at = piece_used_;
   piece_used_ += (bytes + 15) / 16 * 16;
@@ -278,6 +280,7 @@ void* Machine::allocate_shared(size_t bytes) {
 }
 
 void Machine::begin_shared_memory() {
+  shared_bytes_ = 0;
 #if GPU_HOST_RACES
   const size_t bytes = dynamic_bytes_ + kMostStaticShared;
   pieces_.push_back(static_cast<unsigned char*>(std::aligned_alloc(16, (bytes + 15) / 16 * 16)));
@@ -378,7 +381,6 @@ void Machine::run_grid(dim3 grid, dim3 block, size_t dynamic_bytes, const std::f
   if (n == 0 || n > kMostThreads || block.z > 64) refuse("a launch with no threads in a block, or too many");
   if (grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.x > 0x7fffffffu || grid.y > 65535 || grid.z > 65535)
     refuse("a launch with no blocks, or too many");
-  if (dynamic_bytes > kMostSharedBytes) refuse("a launch with too much shared memory");
   body_ = &body;
   threads_.resize(n);
   for (unsigned i = 0; i < n; ++i) {

@@ -13,6 +13,7 @@
 #include <memory>
 #include <mutex>
 #include <set>
+#include <thread>
 #include <vector>
 
 #include "tests/cuda_on_host/gpu_on_host.h"
@@ -28,20 +29,23 @@ using Work = std::function<void()>;
 
 struct CUgraph_st {
   std::vector<Work> nodes;
+  std::thread::id thread = std::this_thread::get_id();  // that captures
 };
 struct CUgraphExec_st {
   std::vector<Work> nodes;
 };
 // A record of an event is done when its stream has run the work before it.
 struct CUevent_st {
+  const int device;
   std::shared_ptr<bool> done = std::make_shared<bool>(true);
   CUstream_st* stream = nullptr;
   const bool is_timed;
   std::chrono::steady_clock::time_point time = {};  // where it is timed
 };
 struct CUstream_st {
-  std::deque<Work> work;
-  std::unique_ptr<CUgraph_st> capture;
+  int device = 0;
+  std::deque<Work> work = {};
+  std::unique_ptr<CUgraph_st> capture = {};
 };
 
 namespace {
@@ -69,7 +73,7 @@ class DeviceMemory {
     begin_ = static_cast<char*>(space);
   }
 
-  void* allocate(size_t bytes) {
+  void* allocate(size_t bytes, int device) {
     if (bytes > limit - used_) return nullptr;
     const size_t padded = (bytes + kPage - 1) / kPage * kPage;
     // Large pages are opened and closed in a hundredth of the time.
@@ -79,7 +83,7 @@ class DeviceMemory {
     if (end_ > kSpace || padded + kPage > kSpace - end_) return nullptr;
     // The block ends where its pages end, but for the alignment of its address: a closed page follows.
     char* const data = begin_ + end_ + (padded - bytes) / kAddressAlignment * kAddressAlignment;
-    const Block block{data, begin_ + end_, padded, bytes};
+    const Block block{data, begin_ + end_, padded, bytes, device};
     end_ += padded + kPage;
     if (alignment == kLargePage) madvise(block.pages, padded, MADV_HUGEPAGE);
     if (padded > 0 && mprotect(block.pages, padded, open_ ? PROT_READ | PROT_WRITE : PROT_NONE) != 0) return nullptr;
@@ -106,6 +110,19 @@ class DeviceMemory {
     return true;
   }
 
+  // Whether all of the bytes are in one block of the device.
+  bool contains(const void* data, size_t bytes, int device) const {
+    const auto after = blocks_.upper_bound(const_cast<void*>(data));
+    if (after == blocks_.begin()) return false;
+    const Block& block = std::prev(after)->second;
+    const auto begin = static_cast<size_t>(static_cast<const char*>(data) - block.data);
+    return block.device == device && begin <= block.bytes && bytes <= block.bytes - begin;
+  }
+  // Whether the address is in the range that all blocks are taken from.
+  bool is_address(const void* data) const {
+    return std::less_equal<>()(begin_, data) && std::less<>()(data, begin_ + kSpace);
+  }
+
   size_t blocks() const { return blocks_.size(); }
   size_t used() const { return used_; }
   size_t limit = memory_bytes();
@@ -130,6 +147,7 @@ class DeviceMemory {
     char* data;
     char* pages;
     size_t padded, bytes;
+    int device;
   };
 
   void protect(int protection) {
@@ -144,12 +162,15 @@ class DeviceMemory {
   std::map<void*, Block> blocks_;
 };
 
+constexpr int kDevices = 2;
+thread_local int current = 0;  // device
+
 struct Runtime {
   std::recursive_mutex mutex;
   DeviceMemory memory;
   std::set<void*> pinned;
-  CUstream_st default_stream;
-  std::set<CUstream_st*> streams = {&default_stream};
+  CUstream_st default_streams[kDevices] = {{.device = 0}, {.device = 1}};
+  std::set<CUstream_st*> streams = {&default_streams[0], &default_streams[1]};
   size_t events = 0, graphs = 0;
   int64_t calls = 0, failing = -1;
   cudaError_t last = cudaSuccess;
@@ -175,7 +196,7 @@ cudaError_t call(F&& f) {
   return result(f());
 }
 
-CUstream_st& at(cudaStream_t stream) { return stream ? *stream : runtime().default_stream; }
+CUstream_st& at(cudaStream_t stream) { return stream ? *stream : runtime().default_streams[current]; }
 
 void run_one(CUstream_st& stream) {
   const Work work = std::move(stream.work.front());
@@ -189,8 +210,10 @@ void drain(CUstream_st& stream) {
   while (!stream.work.empty()) run_one(stream);
 }
 
+// Work goes to a stream of the current device alone. (Copies may go to others, but none of ours shall.)
 cudaError_t enqueue(cudaStream_t stream, Work work) {
   CUstream_st& to = at(stream);
+  if (to.device != current) return cudaErrorInvalidResourceHandle;
   if (to.capture) {
     to.capture->nodes.push_back(std::move(work));
   } else {
@@ -199,11 +222,18 @@ cudaError_t enqueue(cudaStream_t stream, Work work) {
   return cudaSuccess;
 }
 
+// Whether the calling thread captures a stream. Until it ends, calls that the mode ThreadLocal forbids it fail.
 bool captures() {
   for (const CUstream_st* stream : runtime().streams) {
-    if (stream->capture) return true;
+    if (stream->capture && stream->capture->thread == std::this_thread::get_id()) return true;
   }
   return false;
+}
+
+// Whether a copy may read or write the bytes, which are in device memory or in the host's.
+bool is_accessible(const void* data, size_t bytes, bool on_device) {
+  const DeviceMemory& memory = runtime().memory;
+  return on_device ? memory.contains(data, bytes, current) : data && !memory.is_address(data);
 }
 
 }  // namespace
@@ -217,7 +247,7 @@ void fail_call(int64_t n) {
 int64_t calls() { return runtime().calls; }
 size_t live_objects() {
   Runtime& r = runtime();
-  return r.memory.blocks() + r.pinned.size() + r.streams.size() - 1 + r.events + r.graphs;
+  return r.memory.blocks() + r.pinned.size() + r.streams.size() - kDevices + r.events + r.graphs;
 }
 const std::map<const void*, int64_t>& launches() { return runtime().launches; }
 void set_memory_bytes(size_t bytes) { runtime().memory.limit = bytes; }
@@ -249,19 +279,23 @@ GeneratedKernel* at(cudaLibrary_t library) { return reinterpret_cast<GeneratedKe
 extern "C" {
 
 cudaError_t cudaGetDeviceCount(int* count) {
-  return call([&] { return *count = 1, cudaSuccess; });
+  return call([&] { return *count = kDevices, cudaSuccess; });
 }
-cudaError_t cudaGetDevice(int* device) {
-  return call([&] { return *device = 0, cudaSuccess; });
-}
+// Reads a variable of the thread, and does not fail.
+cudaError_t cudaGetDevice(int* device) { return *device = current, cudaSuccess; }
 cudaError_t cudaSetDevice(int device) {
-  return call([&] { return device == 0 ? cudaSuccess : cudaErrorInvalidDevice; });
+  return call([&] {
+    if (device < 0 || device >= kDevices) return cudaErrorInvalidDevice;
+    current = device;
+    return cudaSuccess;
+  });
 }
 cudaError_t cudaDriverGetVersion(int* version) {
   return call([&] { return *version = CUDART_VERSION, cudaSuccess; });
 }
-cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   return call([&] {
+    if (device < 0 || device >= kDevices) return cudaErrorInvalidDevice;
     *properties = {};
     std::snprintf(properties->name, sizeof properties->name, "CUDA on the host");
     properties->major = 9;
@@ -286,12 +320,13 @@ cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
 cudaError_t cudaMalloc(void** data, size_t bytes) {
   return call([&] {
     if (captures()) return cudaErrorStreamCaptureUnsupported;
-    *data = runtime().memory.allocate(bytes);
+    *data = runtime().memory.allocate(bytes, current);
     return *data ? cudaSuccess : cudaErrorMemoryAllocation;
   });
 }
 cudaError_t cudaFree(void* data) {
   const std::lock_guard lock(runtime().mutex);
+  if (captures()) return result(cudaErrorStreamCaptureUnsupported);
   for (CUstream_st* stream : runtime().streams) drain(*stream);
   return result(!data || runtime().memory.free(data) ? cudaSuccess : cudaErrorInvalidValue);
 }
@@ -305,21 +340,34 @@ cudaError_t cudaMallocHost(void** data, size_t bytes) {
 }
 cudaError_t cudaFreeHost(void* data) {
   const std::lock_guard lock(runtime().mutex);
+  if (captures()) return result(cudaErrorStreamCaptureUnsupported);
   for (CUstream_st* stream : runtime().streams) drain(*stream);
   if (data && runtime().pinned.erase(data) == 0) return result(cudaErrorInvalidValue);
   std::free(data);
   return cudaSuccess;
 }
-cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t stream) {
-  return call([&] { return enqueue(stream, [=] { std::memcpy(to, from, bytes); }); });
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
+  return call([&] {
+    const bool to_host = kind == cudaMemcpyDeviceToHost, from_host = kind == cudaMemcpyHostToDevice;
+    if (!to_host && !from_host && kind != cudaMemcpyDeviceToDevice) return cudaErrorInvalidMemcpyDirection;
+    if (bytes > 0 && (!is_accessible(to, bytes, !to_host) || !is_accessible(from, bytes, !from_host)))
+      return cudaErrorInvalidValue;
+    // What the documentation leaves undefined.
+    const auto *const a = static_cast<const char*>(to), *const b = static_cast<const char*>(from);
+    if (bytes > 0 && std::less<>()(a, b + bytes) && std::less<>()(b, a + bytes)) return cudaErrorInvalidValue;
+    return enqueue(stream, [=] { std::memcpy(to, from, bytes); });
+  });
 }
 cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream) {
-  return call([&] { return enqueue(stream, [=] { std::memset(to, value, bytes); }); });
+  return call([&] {
+    if (bytes > 0 && !is_accessible(to, bytes, true)) return cudaErrorInvalidValue;
+    return enqueue(stream, [=] { std::memset(to, value, bytes); });
+  });
 }
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
   return call([&] {
-    *stream = new CUstream_st;
+    *stream = new CUstream_st{.device = current};
     runtime().streams.insert(*stream);
     return cudaSuccess;
   });
@@ -348,7 +396,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
   return call([&] {
-    *event = new CUevent_st{.is_timed = !(flags & cudaEventDisableTiming)};
+    *event = new CUevent_st{.device = current, .is_timed = !(flags & cudaEventDisableTiming)};
     ++runtime().events;
     return cudaSuccess;
   });
@@ -361,6 +409,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   return call([&] {
+    if (event->device != at(stream).device) return cudaErrorInvalidResourceHandle;
     event->done = std::make_shared<bool>(false);
     event->stream = &at(stream);
     return enqueue(stream, [done = event->done] { *done = true; });
@@ -396,6 +445,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
   return call([&] {
+    if (stream && stream->device != current) return cudaErrorInvalidResourceHandle;
     if (!stream || stream->capture) return cudaErrorStreamCaptureUnsupported;
     stream->capture = std::make_unique<CUgraph_st>();
     return cudaSuccess;
@@ -424,7 +474,9 @@ cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t) {
 }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
   return call([&] {
-    for (const Work& work : executable->nodes) enqueue(stream, work);
+    for (const Work& work : executable->nodes) {
+      if (const cudaError_t status = enqueue(stream, work); status != cudaSuccess) return status;
+    }
     return cudaSuccess;
   });
 }
@@ -451,6 +503,8 @@ const char* cudaGetErrorString(cudaError_t error) {
     case cudaErrorMemoryAllocation: return "out of memory";
     case cudaErrorUnknown: return "unknown error";
     case cudaErrorInvalidValue: return "invalid argument";
+    case cudaErrorMisalignedAddress: return "misaligned address";
+    case cudaErrorInvalidResourceHandle: return "invalid resource handle";
     case cudaErrorStreamCaptureUnsupported: return "operation not permitted when stream is capturing";
     default: return "an error of the runtime on the host";
   }

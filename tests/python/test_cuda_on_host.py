@@ -1,5 +1,7 @@
 """The CUDA backend, executed on the host, against the CPU: gradients of the zoo's networks, and training."""
 
+import json
+
 import numpy as np
 import pytest
 import reference
@@ -44,3 +46,53 @@ def test_gradients_are_those_of_the_cpu(exported, tmp_path, name, dtype):
     errors = {k: reference.distance(got[k], expected[k], floor if k.startswith("grad") else 1e-3) for k in expected}
     wrong = {k: error for k, error in errors.items() if not error <= TOLERANCE[dtype]}
     assert not wrong, f"{len(wrong)} of {len(errors)} differ: {wrong}"
+
+
+def test_devices_have_numbers():
+    """The host pretends two."""
+    listed = tool.run("devices", command=tool.CUDA_ON_HOST).splitlines()
+    assert [line.split()[0] for line in listed if line[:1] != " "] == ["cpu", "cuda:0", "cuda:1"]
+
+
+@pytest.fixture(scope="module")
+def training(exported, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("bench")
+    example, path = exported("mlp", sizes=(20, 16, 16, 5))
+    tool.run("build", path, "-o", folder / "train.onnx")
+    return folder / "train.onnx", tool.save(folder / "data.npz", reference.arrays(example))
+
+
+def bench(training, device, *options, **keywords):
+    model, data = training
+    return tool.run("bench", model, "--data", data, "--batch-size", 6, "--seconds", 0.05, "--device", device, *options,
+                    command=tool.CUDA_ON_HOST, **keywords)  # fmt: skip
+
+
+def test_a_device_that_is_not_there_is_one_line(training):
+    line = "there is no device 'cuda:7': this machine has 2, cuda:0 to cuda:1\n"
+    output = bench(training, "cuda:7", status=1)
+    assert output.endswith(line) and output.count("\n") == 1
+    assert "a number follows the colon, as in cuda:0" in bench(training, "cuda:first", status=1)
+
+
+def test_bench_measures_the_sessions_device(training):
+    cpu, first, second = (json.loads(bench(training, device, "--json")) for device in ("cpu", "cuda:0", "cuda:1"))
+    assert [report["device"] for report in (cpu, first, second)] == ["cpu", "cuda", "cuda:1"]
+    # The process has tens of megabytes, the device what the session put there.
+    assert cpu["peak_memory_bytes"] > 10e6
+    for report in first, second:
+        parts = [report[name] for name in ("state_bytes", "arena_bytes", "constant_bytes", "other_bytes")]
+        assert sum(parts) == report["peak_memory_bytes"] < 10e6 and min(parts[:2]) > 0
+        assert 0 <= report["workspace_bytes"] <= report["arena_bytes"]
+        # On a machine of fibers; a copy from the host in each run would be most of these times.
+        assert 0 < report["peak_gflops"]["float"] and 0 < report["peak_gigabytes_per_second"]
+        assert report["peak_gigabytes_per_second"] < cpu["peak_gigabytes_per_second"]
+    table = bench(training, "cuda:1")
+    assert "peak memory of cuda:1" in table and "inputs, outputs, libraries" in table
+
+
+def test_bench_counts_its_seconds_from_the_end_of_the_warm_up(training):
+    """The first plan takes longer than all the seconds that are asked for."""
+    steps = [json.loads(line) for line in bench(training, "cuda", "--each-step").splitlines()[1:]]
+    assert steps[0]["ms"] > steps[-1]["ms"] and len(steps) >= 3 + 2
+    assert steps[-1]["end"] - steps[2]["end"] >= 0.05

@@ -280,6 +280,16 @@ def test_on_cuda_states_have_its_interface_and_producers_get_the_stream():
         training = onnx_train.build(MLP)
         exact, rounded = (onnx_train.Session(training, "cuda", tf32=tf32).step(X, LABELS).loss for tf32 in (False, True))
         assert 0 < abs(exact - rounded) < 2**-10 * exact
+        second = square("cuda:1")
+        array = second.state["w"]
+        assert array.__dlpack_device__() == (2, 1) and repr(array).endswith("float32 (4, 16) on cuda:1>")
+        values = array.numpy()
+        assert (second.step(values, T).loss == square("cuda:0").step(values, T).loss)
+        try:
+            square("cuda:7")
+            raise SystemExit("there is a device cuda:7")
+        except onnx_train.DeviceError as error:
+            assert str(error) == "there is no device 'cuda:7': this machine has 2, cuda:0 to cuda:1", error
     """
     folders = [tool.ROOT / "tests" / "python", tool.COMMAND.parent / "python"]
     result = subprocess.run(

@@ -11,15 +11,54 @@
 namespace onnx_train {
 namespace {
 
-constexpr int64_t kProduct = 2048;             // rows, columns and inner size
-constexpr int64_t kAdded = int64_t{16} << 20;  // elements
-constexpr int kFewest = 3, kMost = 10;         // runs, the best of which counts; as many as fit into
+// Sizes are doubled until a run takes kLong, from the first to the last.
+struct Sizes {
+  int64_t first, last;
+};
+constexpr double kLong = 5e-3;          // seconds: a hundred times what starting a kernel takes
+constexpr int kFewest = 3, kMost = 10;  // runs, the best of which counts; as many as fit into
 constexpr double kSeconds = 0.3;
+
+// Rows, columns and inner size of a product. A CPU is at its best with 2,048.
+Sizes product_sizes(const Device& device) { return device.uses_host_memory() ? Sizes{2048, 2048} : Sizes{256, 8192}; }
+// Elements of each tensor of a sum. No cache holds the last.
+Sizes sum_sizes(const Device& device) {
+  constexpr int64_t kMi = int64_t{1} << 20;
+  return device.uses_host_memory() ? Sizes{16 * kMi, 16 * kMi} : Sizes{kMi, 64 * kMi};
+}
 
 // A product of bfloat16 operands has float32 sums and is a function in our domain.
 Var product(Builder& b, const Var& x, const Var& y) {
   return x.dtype() == DType::kBFloat16 ? call_lowered(b, "MatMul", {x, y}) : matmul(x, y);
 }
+
+// A tensor in the device's memory.
+class Operand {
+ public:
+  Operand(Device& device, DType dtype, const Shape& shape, double value) : device_(device) {
+    const Tensor host = Tensor::full(dtype, shape, value);
+    if (device.uses_host_memory()) {
+      tensor_ = host;
+      return;
+    }
+    data_ = device.allocate(host.bytes());
+    const std::unique_ptr<Stream> stream = device.make_stream();
+    stream->copy_from_host(data_, host.data(), host.bytes());
+    stream->synchronize();
+    tensor_ = Tensor::on_device(dtype, shape, data_);
+  }
+  ~Operand() {
+    if (data_) device_.free(data_);
+  }
+  Operand(const Operand&) = delete;
+
+  const Tensor& tensor() const { return tensor_; }
+
+ private:
+  Device& device_;
+  void* data_ = nullptr;
+  Tensor tensor_;
+};
 
 // Seconds that the product, or the sum, of two tensors of `shape` takes at best.
 double best_time(Device& device, bool is_product, DType dtype, const Shape& shape) {
@@ -32,15 +71,30 @@ double best_time(Device& device, bool is_product, DType dtype, const Shape& shap
   SessionOptions options;
   options.device = &device;
   Session session(std::move(model), options);
-  const TensorMap inputs{{"x", Tensor::full(dtype, shape, 0.3)}, {"y", Tensor::full(dtype, shape, 0.7)}};
+  const Operand left(device, dtype, shape, 0.3), right(device, dtype, shape, 0.7);
+  const TensorMap inputs{{"x", left.tensor()}, {"y", right.tensor()}};
   session.run("predict", inputs);
+  Plan& plan = session.plan("predict", shapes_of(inputs));
   double best = 0, spent = 0;
   for (int run = 0; run < kFewest || (run < kMost && spent < kSeconds); ++run) {
-    const auto start = std::chrono::steady_clock::now();
+    plan.set_profiling(true);
     session.run("predict", inputs);
-    const double time = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    double time = 0;
+    for (const PlanStep& step : plan.steps()) time += 1e-3 * step.last_milliseconds;
     best = run == 0 ? time : std::min(best, time);
     spent += time;
+  }
+  return best;
+}
+
+// The highest rate of `work(size)` in a second among sizes that are doubled as long as runs are short.
+template <typename Work, typename Time>
+double best_rate(const Sizes& sizes, const Work& work, const Time& time) {
+  double best = 0;
+  for (int64_t size = sizes.first; size <= sizes.last; size *= 2) {
+    const double seconds = time(size);
+    if (seconds > 0) best = std::max(best, work(size) / seconds);
+    if (seconds >= kLong) break;
   }
   return best;
 }
@@ -65,14 +119,22 @@ Roofline measure_roofline(Device& device, const std::set<DType>& types) {
   Roofline roofline;
   for (const DType dtype : types) {
     try {
-      const double flops = 2.0 * kProduct * kProduct * kProduct;
-      roofline.flops_per_second[dtype] = flops / best_time(device, true, dtype, {kProduct, kProduct});
+      roofline.flops_per_second[dtype] = best_rate(
+          product_sizes(device), [](int64_t n) { return 2.0 * static_cast<double>(n * n * n); },
+          [&](int64_t n) {
+            return best_time(device, true, dtype, {n, n});
+          });
     } catch (const Error&) {
       // No kernel: what has such products runs as something else.
     }
   }
-  const double bytes = 3.0 * kAdded * static_cast<double>(sizeof(float));
-  roofline.bytes_per_second = bytes / best_time(device, false, DType::kFloat, {kAdded});
+  // A small sum may be read from a cache: only the largest counts.
+  const Sizes sizes = sum_sizes(device);
+  for (int64_t size = sizes.first; size <= sizes.last; size *= 2) {
+    const double seconds = best_time(device, false, DType::kFloat, {size});
+    if (seconds > 0) roofline.bytes_per_second = 3.0 * static_cast<double>(size) * sizeof(float) / seconds;
+    if (seconds >= kLong) break;
+  }
   return roofline;
 }
 

@@ -1,4 +1,4 @@
-// How fast this machine can be, measured, and how long a node must take at that.
+// How fast a device can be, measured, and how long a node must take at that.
 #pragma once
 
 #include <map>
@@ -19,8 +19,9 @@ struct Roofline {
   double least_milliseconds(const NodeCost& cost) const;
 };
 
-// Measures on `device` with the present number of threads: about a second, and 200 MB, for the products of each type in
-// `types` and the bytes. A type whose products the device does not run is left out.
+// Measures on `device`, whose memory holds the operands, with the present number of threads: about a second, and 200 MB
+// (800 MB on a fast GPU), for the products of each type in `types` and the bytes. What counts is the time of the node, as
+// Stream::time gives it. A type whose products the device does not run is left out.
 Roofline measure_roofline(Device& device, const std::set<DType>& types);
 
 }  // namespace onnx_train

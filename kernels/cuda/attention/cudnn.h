@@ -6,6 +6,9 @@
 // in float32 (y in a step of gemm-bf16; gradients that element-wise nodes read) passes through 16 bits: the library has
 // no other results.
 //
+// Gradients run there for numbers of keys that a device, or the library's developers, have shown right: with an added
+// mask for multiples of 128, without one for any that leaves no 64 over (has_right_gradients in cudnn.cc).
+//
 // Masks are
 //   - none,
 //   - causal: constant, and query i sees keys 0 to i; hidden scores are -1e28 or less, so that their probabilities

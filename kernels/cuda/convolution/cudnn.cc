@@ -10,6 +10,7 @@
 #include "kernels/cuda/support/stored.h"
 #include "kernels/geometry/strides.h"
 #include "kernels/geometry/windows.h"
+#include "kernels/place.h"
 
 namespace onnx_train::cuda {
 namespace {
@@ -154,7 +155,7 @@ class ConvolutionGraph : public CudnnGraph {
 // with the channels first, any that round a result to 16 bits after adding a bias. Such a node becomes a convolution of
 // float32: its operands are widened, and TF32, the form in which tensor cores read float32, holds them exactly.
 struct Plan {
-  const ConvolutionGraph* graph = nullptr;
+  std::shared_ptr<const ConvolutionGraph> graph;
   bool is_widened = false, adds_bias = false;
 };
 
@@ -166,7 +167,7 @@ Plan find_plan(const Convolution& c, Direction direction, const Storage& storage
   if (!is_half(storage.in)) return {find(storage.in, false)};
   if (storage.out == storage.in && !storage.has_bias) return {find(storage.in, false)};
   if (storage.out == storage.in && c.channels_last) {
-    if (const ConvolutionGraph* const graph = find(storage.in, true)) return {graph, false, true};
+    if (const auto graph = find(storage.in, true)) return {graph, false, true};
   }
   return {find(DType::kFloat, false), true};
 }
@@ -174,7 +175,7 @@ Plan find_plan(const Convolution& c, Direction direction, const Storage& storage
 }  // namespace
 
 bool has_cudnn_plan(const NodeSpec& spec, const Convolution& c, Direction direction) {
-  return find_plan(c, direction, storage_of(spec, direction)).graph;
+  return find_plan(c, direction, storage_of(spec, direction)).graph != nullptr;
 }
 
 bool has_narrow_plans(const Convolution& c, Direction direction, DType narrow) {
@@ -185,14 +186,15 @@ bool has_narrow_plans(const Convolution& c, Direction direction, DType narrow) {
 Prepared prepare_cudnn(const NodeSpec& spec, const Convolution& c, Direction direction) {
   const Storage storage = storage_of(spec, direction);
   const Plan plan = find_plan(c, direction, storage);
-  const ConvolutionGraph* const graph = plan.graph;
+  const auto& graph = plan.graph;
   const bool widens = plan.is_widened, narrows = widens && is_half(storage.out);
   const int64_t sizes[2] = {spec.in_size(0), spec.in_size(1)};
-  WorkspaceParts parts;
-  const size_t scratch = parts.add(graph->workspace());
-  const size_t wide[2] = {parts.add(widens ? static_cast<size_t>(sizes[0]) * sizeof(float) : 0),
-                          parts.add(widens ? static_cast<size_t>(sizes[1]) * sizeof(float) : 0)};
-  const size_t sums = parts.add(narrows ? static_cast<size_t>(spec.out_size()) * sizeof(float) : 0);
+  Workspace parts;
+  const auto reserve = [&](size_t bytes) { return parts.reserve(bytes).offset; };
+  const size_t scratch = reserve(graph->workspace());
+  const size_t wide[2] = {reserve(widens ? static_cast<size_t>(sizes[0]) * sizeof(float) : 0),
+                          reserve(widens ? static_cast<size_t>(sizes[1]) * sizeof(float) : 0)};
+  const size_t sums = reserve(narrows ? static_cast<size_t>(spec.out_size()) * sizeof(float) : 0);
   Shape shape = spec.out_shape();
   if (c.channels_last) shape = {spec.out_size() / shape.back(), shape.back()};
   const auto run = [=, label = spec.node().label()](const Launch& launch) {
@@ -209,7 +211,7 @@ Prepared prepare_cudnn(const NodeSpec& spec, const Convolution& c, Direction dir
     std::unordered_map<int64_t, void*> addresses = {
         {kInput0, const_cast<void*>(inputs[0])}, {kInput1, const_cast<void*>(inputs[1])}, {kOutput, result}};
     if (plan.adds_bias) addresses[kBias] = const_cast<void*>(launch.inputs[2]);
-    graph->run(launch, label, std::move(addresses), workspace + scratch);
+    plan.graph->run(launch, label, std::move(addresses), workspace + scratch);
     if (storage.has_bias && !plan.adds_bias) {
       add_channel_bias(launch, shape, static_cast<const float*>(result), launch.in<float>(2), storage.out,
                        launch.outputs[0]);

@@ -33,7 +33,7 @@ inline constexpr int kFlatCount = static_cast<int>(16 / std::max({sizeof(Ts)...}
 
 template <int kCount, typename T>
 __device__ Pack<T, kCount> load_pack(const FlatOperand<T>& operand, int64_t first) {
-  if (operand.moves) return *reinterpret_cast<const Pack<T, kCount>*>(operand.data + first);
+  if (operand.moves) return *gpu::vector_at<const Pack<T, kCount>>(operand.data + first);
   Pack<T, kCount> pack;
   for (int i = 0; i < kCount; ++i) pack.at[i] = *operand.data;
   return pack;
@@ -49,7 +49,7 @@ __global__ void map_flat(int64_t n, Make make, const Fault* guard, R* y, FlatOpe
     const auto combine = [&](const Pack<Ts, kCount>&... packs) {
       Pack<R, kCount> result;
       for (int i = 0; i < kCount; ++i) result.at[i] = f(packs.at[i]...);
-      *reinterpret_cast<Pack<R, kCount>*>(y + first) = result;
+      *gpu::vector_at<Pack<R, kCount>>(y + first) = result;
     };
     combine(load_pack<kCount>(operands, first)...);
   } else {

@@ -23,7 +23,7 @@ std::string compile_kernel(const std::string& text, const std::string& architect
 class CompiledKernel {
  public:
   // Returns while a thread compiles the text.
-  explicit CompiledKernel(const std::string& text);
+  CompiledKernel(const std::string& text, const std::string& architecture);
   ~CompiledKernel();
   CompiledKernel(const CompiledKernel&) = delete;
 
@@ -40,7 +40,7 @@ class CompiledKernel {
   mutable cudaKernel_t kernel_ = nullptr;
 };
 
-// The kernel of this text; equal texts share one as long as somebody uses it.
+// The kernel of this text for the current device; equal ones share it as long as somebody uses it.
 std::shared_ptr<const CompiledKernel> shared_kernel(const std::string& text);
 
 }  // namespace onnx_train::cuda

@@ -30,11 +30,11 @@ struct alignas(sizeof(T) * kCount < 16 ? sizeof(T) * kCount : 16) Pack {
 
 template <int kCount, typename T>
 __device__ Pack<T, kCount> load(const T* from) {
-  return *reinterpret_cast<const Pack<T, kCount>*>(from);
+  return *gpu::vector_at<const Pack<T, kCount>>(from);
 }
 template <int kCount, typename T>
 __device__ void store(T* to, const Pack<T, kCount>& pack) {
-  *reinterpret_cast<Pack<T, kCount>*>(to) = pack;
+  *gpu::vector_at<Pack<T, kCount>>(to) = pack;
 }
 
 template <typename T, bool kHasLow, bool kHasHigh>

@@ -13,8 +13,8 @@ namespace onnx_train::cuda {
 namespace {
 
 std::string architecture() {
-  int device = 0, major = 0, minor = 0;
-  check(cudaGetDevice(&device), "cudaGetDevice");
+  const int device = current_device();
+  int major = 0, minor = 0;
   check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "cudaDeviceGetAttribute");
   check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device), "cudaDeviceGetAttribute");
   return concat("sm_", major, minor);
@@ -30,8 +30,8 @@ std::string compile_in_turn(const std::string& text, const std::string& target) 
 
 }  // namespace
 
-CompiledKernel::CompiledKernel(const std::string& text)
-    : image_(std::async(compile_in_turn, text, architecture()).share()) {}
+CompiledKernel::CompiledKernel(const std::string& text, const std::string& architecture)
+    : image_(std::async(compile_in_turn, text, architecture).share()) {}
 
 CompiledKernel::~CompiledKernel() {
   if (library_) cudaLibraryUnload(library_);
@@ -55,12 +55,15 @@ void CompiledKernel::run(const Launch& launch, int64_t threads, void** arguments
 
 std::shared_ptr<const CompiledKernel> shared_kernel(const std::string& text) {
   static std::mutex mutex;
-  static std::map<std::string, std::weak_ptr<const CompiledKernel>> kernels;
+  static std::map<std::pair<std::string, std::string>, std::weak_ptr<const CompiledKernel>> kernels;
+  const std::pair key(architecture(), text);
   const std::lock_guard lock(mutex);
-  std::weak_ptr<const CompiledKernel>& known = kernels[text];
-  if (auto kernel = known.lock()) return kernel;
-  auto kernel = std::make_shared<const CompiledKernel>(text);
-  known = kernel;
+  if (const auto known = kernels.find(key); known != kernels.end()) {
+    if (auto kernel = known->second.lock()) return kernel;
+  }
+  std::erase_if(kernels, [](const auto& entry) { return entry.second.expired(); });
+  auto kernel = std::make_shared<const CompiledKernel>(text, key.first);
+  kernels[key] = kernel;
   return kernel;
 }
 

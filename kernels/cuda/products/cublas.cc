@@ -2,6 +2,7 @@
 
 #include <cublasLt.h>
 
+#include <map>
 #include <mutex>
 #include <numeric>
 
@@ -18,11 +19,13 @@ void check_library(cublasStatus_t status, const char* call) {
     fail_as(ErrorCode::kDevice, "cuBLASLt: ", call, ": ", cublasLtGetStatusName(status));
 }
 
-// The library's handle, which any thread may use; it lives as long as the program.
+// The library's handle for the current device, which any thread may use; it lives as long as the program.
 cublasLtHandle_t library() {
   static std::mutex mutex;
-  static cublasLtHandle_t handle = nullptr;
+  static auto& handles = *new std::map<int, cublasLtHandle_t>;
+  const int device = current_device();
   const std::lock_guard lock(mutex);
+  cublasLtHandle_t& handle = handles[device];
   if (!handle) check_library(cublasLtCreate(&handle), "cublasLtCreate");
   return handle;
 }
@@ -158,7 +161,11 @@ void LibraryProduct::State::describe(ProductTypes types) {
     }
   };
   set(CUBLASLT_MATMUL_DESC_EPILOGUE, static_cast<int32_t>(name()));
-  if (epilogue != Epilogue::kNone) set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<int32_t>(type_of(types.out)));
+  if (epilogue != Epilogue::kNone) {
+    set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<int32_t>(type_of(types.out)));
+    // The choice of an algorithm takes the alignment of the vector from its address, which run() sets.
+    set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, reinterpret_cast<void*>(kVectorBytes));
+  }
   // One bias serves all matrices.
   if (epilogue == Epilogue::kSumsOfA) set(CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE, p.m);
   if (epilogue == Epilogue::kSumsOfB) set(CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE, p.n);

@@ -113,13 +113,13 @@ class ProductGraph : public CudnnGraph {
 };
 
 // The graph of a node; null if the library has no algorithm.
-const ProductGraph* graph_of(const std::optional<Description>& d) {
+std::shared_ptr<const ProductGraph> graph_of(const std::optional<Description>& d) {
   return d ? shared_graph<ProductGraph>(*d) : nullptr;
 }
 
 Prepared prepare_with_activation(const NodeSpec& spec, Product (*product_of)(const NodeSpec&)) {
   const std::optional<Description> d = describe(spec, product_of);
-  const ProductGraph* const graph = graph_of(d);
+  const std::shared_ptr<const ProductGraph> graph = graph_of(d);
   const auto run = [=, label = spec.node().label(), d = *d](const Launch& launch) {
     const auto input = [&](int i) { return const_cast<void*>(launch.inputs[i]); };
     std::unordered_map<int64_t, void*> addresses = {{kA, input(0)}, {kB, input(1)}};

@@ -1,18 +1,23 @@
 // A graph of cuDNN with the plan that executes it, which nodes of one description share. Only the files of kernels that
-// the library runs include it: cudnn-frontend takes a compiler 14 seconds. Graphs are made while kernels are chosen, by
-// any thread, and live as long as the program; one thread at a time uses the library.
+// the library runs include it: cudnn-frontend takes a compiler 14 seconds. Graphs are made while kernels are chosen,
+// and live as long as a plan has them, or as they are among those that were last used. Any thread may make and run
+// graphs.
 #pragma once
 
 #include <cudnn_frontend.h>
 
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "kernels/cuda/support/cudnn_library.h"
 #include "kernels/cuda/support/launch.h"
+#include "kernels/cuda/support/recently_used.h"
+#include "kernels/cuda/support/stream.h"
 #include "kernels/cuda/support/workspace.h"
 #include "onnx_passes/ir/error.h"
 
@@ -44,11 +49,16 @@ class CudnnGraph {
   // in the Error that is thrown when the library fails.
   void run(const Launch& launch, const std::string& node, std::unordered_map<int64_t, void*> addresses,
            void* workspace) const {
-    CudnnLibrary& library = cudnn_library();
-    const std::lock_guard lock(library.mutex);
-    if (const cudnnStatus_t status = cudnnSetStream(library.handle, stream_of(launch)); status != CUDNN_STATUS_SUCCESS)
-      fail_at(node, concat("cudnnSetStream: ", cudnnGetErrorString(status)));
-    fe::error_t error = graph_.execute(library.handle, addresses, workspace);
+    auto& stream = *static_cast<CudaStream*>(launch.stream);
+    std::shared_ptr<CudnnHandle>& handle = stream.cudnn_handle();
+    if (!handle) {
+      auto made = std::make_shared<CudnnHandle>(cudnn_library());
+      if (const cudnnStatus_t status = cudnnSetStream(made->get(), stream.handle()); status != CUDNN_STATUS_SUCCESS)
+        fail_at(node, concat("cudnnSetStream: ", cudnnGetErrorString(status)));
+      handle = std::move(made);
+    }
+    const std::lock_guard lock(mutex_);
+    fe::error_t error = graph_.execute(handle->get(), addresses, workspace);
     if (error.is_bad()) fail_at(node, error.get_message());
   }
 
@@ -95,26 +105,27 @@ class CudnnGraph {
   fe::graph::Graph graph_;
 
  private:
+  mutable std::mutex mutex_;  // the library does not promise that two threads may execute one plan
+
   [[noreturn]] static void fail_at(const std::string& node, const std::string& message) {
     fail_as(ErrorCode::kDevice, node, ": cuDNN: ", message.substr(0, message.find('\n')),
             "; ONNX_TRAIN_CUDNN=off runs without the library");
   }
 };
 
-// The graph of a description; null without the library, or if the library has no algorithm for it. `Graph` is made from
-// a description and has build(handle), which returns false for the latter.
+// The graph of a description, for the current device; null without the library, or if the library has no algorithm for
+// it. `Graph` is made from a description and has build(handle), which returns false for the latter.
 template <typename Graph, typename Description>
-const Graph* shared_graph(const Description& description) {
-  static auto& graphs = *new std::map<Description, std::unique_ptr<Graph>>;
+std::shared_ptr<const Graph> shared_graph(const Description& description) {
+  using Shared = std::shared_ptr<const Graph>;
+  static auto& graphs = *new RecentlyUsed<std::pair<int, Description>, Shared>;
   CudnnLibrary& library = cudnn_library();
-  if (!library.handle) return nullptr;
-  const std::lock_guard lock(library.mutex);
-  const auto [found, added] = graphs.try_emplace(description);
-  if (added) {
-    auto graph = std::make_unique<Graph>(description);
-    if (graph->build(library.handle)) found->second = std::move(graph);
-  }
-  return found->second.get();
+  if (!library.is_loaded()) return nullptr;
+  return graphs.find({current_device(), description}, most_cudnn_graphs, [&]() -> Shared {
+    const CudnnHandle handle(library);
+    auto graph = std::make_shared<Graph>(description);
+    return graph->build(handle.get()) ? graph : nullptr;
+  });
 }
 
 }  // namespace onnx_train::cuda

@@ -1,8 +1,10 @@
 #include "kernels/cuda/support/cudnn_library.h"
 
 #include <cstdlib>
+#include <map>
 #include <string_view>
 
+#include "kernels/cuda/support/runtime.h"
 #include "onnx_passes/ir/error.h"
 
 // Calls the library's function of this name.
@@ -69,32 +71,47 @@ LOCAL cudnnStatus_t cudnnReorderFilterAndBias(cudnnHandle_t handle, const cudnnF
 }  // extern "C"
 
 namespace onnx_train::cuda {
-namespace {
 
-void load(CudnnLibrary* library) {
+CudnnLibrary::CudnnLibrary() {
   const char* const value = std::getenv("ONNX_TRAIN_CUDNN");
+  cudnnHandle_t first = nullptr;
   if (value && std::string_view(value) == "off") {
-    library->description = "no cuDNN: ONNX_TRAIN_CUDNN is off";
+    description_ = "no cuDNN: ONNX_TRAIN_CUDNN is off";
   } else if (!cudnn_function("cudnnCreate")) {
-    library->description = "no cuDNN: libcudnn.so.9 cannot be loaded";
-  } else if (const cudnnStatus_t status = cudnnCreate(&library->handle); status != CUDNN_STATUS_SUCCESS) {
-    library->handle = nullptr;
-    library->description = concat("no cuDNN: cudnnCreate: ", cudnnGetErrorString(status));
+    description_ = "no cuDNN: libcudnn.so.9 cannot be loaded";
+  } else if (const cudnnStatus_t status = cudnnCreate(&first); status != CUDNN_STATUS_SUCCESS) {
+    description_ = concat("no cuDNN: cudnnCreate: ", cudnnGetErrorString(status));
   } else {
     const size_t version = cudnnGetVersion();
-    library->description = concat("cuDNN ", version / 10000, ".", version / 100 % 100, ".", version % 100);
+    description_ = concat("cuDNN ", version / 10000, ".", version / 100 % 100, ".", version % 100);
+    is_loaded_ = true;
+    idle_.push_back(first);
   }
 }
 
-}  // namespace
+CudnnHandle::CudnnHandle(CudnnLibrary& library) : library_(library) {
+  const std::lock_guard lock(library_.mutex_);
+  if (!library_.idle_.empty()) {
+    handle_ = library_.idle_.back();
+    library_.idle_.pop_back();
+  } else if (const cudnnStatus_t status = cudnnCreate(&handle_); status != CUDNN_STATUS_SUCCESS) {
+    fail_as(ErrorCode::kDevice, "cuDNN: cudnnCreate: ", cudnnGetErrorString(status),
+            "; ONNX_TRAIN_CUDNN=off runs without the library");
+  }
+}
+
+CudnnHandle::~CudnnHandle() {
+  cudnnSetStream(handle_, nullptr);  // its stream may be about to end
+  const std::lock_guard lock(library_.mutex_);
+  library_.idle_.push_back(handle_);
+}
 
 CudnnLibrary& cudnn_library() {
-  static CudnnLibrary* const the = [] {
-    auto* library = new CudnnLibrary;
-    load(library);
-    return library;
-  }();
-  return *the;
+  static std::mutex mutex;
+  static auto& libraries = *new std::map<int, CudnnLibrary>;
+  const int device = current_device();
+  const std::lock_guard lock(mutex);
+  return libraries[device];
 }
 
 }  // namespace onnx_train::cuda

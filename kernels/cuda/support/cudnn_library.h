@@ -1,22 +1,50 @@
 // cuDNN 9, which is optional: it is loaded when a plan first asks for it. cudnn_library.cc defines the functions of the
-// library that cudnn-frontend calls, so that nothing is linked with it. There is one object, which lives as long as the
-// program. Any thread may call; the handle is used by one at a time, with `mutex` held.
+// library that cudnn-frontend calls, so that nothing is linked with it. There is one object for each CUDA device, which
+// lives as long as the program. Any thread may call.
 #pragma once
 
 #include <cudnn.h>
 
 #include <mutex>
 #include <string>
+#include <vector>
 
 namespace onnx_train::cuda {
 
-struct CudnnLibrary {
-  cudnnHandle_t handle = nullptr;  // null without the library
-  std::string description;         // for users: its version, or why there is none
-  std::mutex mutex;
+class CudnnLibrary;
+
+// A handle of the library, which its owner alone uses; the library gets it back in the end. One thread at a time.
+class CudnnHandle {
+ public:
+  explicit CudnnHandle(CudnnLibrary& library);  // throws Error if the library cannot make another one
+  ~CudnnHandle();
+  CudnnHandle(const CudnnHandle&) = delete;
+
+  cudnnHandle_t get() const { return handle_; }
+
+ private:
+  CudnnLibrary& library_;
+  cudnnHandle_t handle_;
 };
 
-// ONNX_TRAIN_CUDNN=off leaves the library out.
+class CudnnLibrary {
+ public:
+  CudnnLibrary();
+  CudnnLibrary(const CudnnLibrary&) = delete;
+
+  bool is_loaded() const { return is_loaded_; }
+  const std::string& description() const { return description_; }  // for users: its version, or why there is none
+
+ private:
+  friend class CudnnHandle;
+
+  bool is_loaded_ = false;
+  std::string description_;
+  std::mutex mutex_;
+  std::vector<cudnnHandle_t> idle_;  // making a handle takes long
+};
+
+// The library on the current device. ONNX_TRAIN_CUDNN=off leaves it out.
 CudnnLibrary& cudnn_library();
 
 // The address of a function of the library; null where there is none.

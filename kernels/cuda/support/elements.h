@@ -23,14 +23,16 @@ template <int kCount, typename X>
 __device__ Elements<kCount, X> load(const X* from) {
   Elements<kCount, X> elements;
   int i = 0;
-  for (auto& chunk : elements.chunks) chunk = reinterpret_cast<const std::remove_cvref_t<decltype(chunk)>*>(from)[i++];
+  const auto* const chunks = gpu::vector_at<const std::remove_cvref_t<decltype(elements.chunks[0])>>(from);
+  for (auto& chunk : elements.chunks) chunk = chunks[i++];
   return elements;
 }
 
 template <int kCount, typename X>
 __device__ void store(const Elements<kCount, X>& elements, X* to) {
   int i = 0;
-  for (const auto& chunk : elements.chunks) reinterpret_cast<std::remove_cvref_t<decltype(chunk)>*>(to)[i++] = chunk;
+  auto* const chunks = gpu::vector_at<std::remove_cvref_t<decltype(elements.chunks[0])>>(to);
+  for (const auto& chunk : elements.chunks) chunks[i++] = chunk;
 }
 
 }  // namespace onnx_train::cuda

@@ -52,6 +52,15 @@ cudaError_t launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t 
 
 namespace gpu {
 
+// `p` as the address of a vector, P, which is a multiple of the vector's alignment. The host checks that.
+template <typename P, typename T>
+__device__ P* vector_at(T* p) {
+#ifdef GPU_ON_HOST
+  if (reinterpret_cast<uintptr_t>(p) % alignof(P) != 0) gpu_host::refuse("a vector at an address that is not aligned");
+#endif
+  return reinterpret_cast<P*>(p);
+}
+
 inline constexpr int kWarpSize = 32;
 inline constexpr unsigned kAllLanes = 0xffffffffu;
 

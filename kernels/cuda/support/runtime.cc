@@ -11,6 +11,23 @@ void check(cudaError_t status, const char* call) {
   fail_as(code, "CUDA: ", call, ": ", cudaGetErrorString(status));
 }
 
+int current_device() {
+  int number = 0;
+  check(cudaGetDevice(&number), "cudaGetDevice");
+  return number;
+}
+
+int set_device(int number) {
+  const int before = current_device();
+  if (before != number) check(cudaSetDevice(number), "cudaSetDevice");
+  return before;
+}
+
+void restore_device(int before) noexcept {
+  int now = before;
+  if (cudaGetDevice(&now) != cudaSuccess || now != before) cudaSetDevice(before);
+}
+
 DeviceMemory::DeviceMemory(size_t bytes) { check(cudaMalloc(&data_, bytes), "cudaMalloc"); }
 DeviceMemory::~DeviceMemory() { cudaFree(data_); }
 

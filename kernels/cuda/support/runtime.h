@@ -11,6 +11,24 @@ namespace onnx_train::cuda {
 // Throws Error if `status` is one; `call` is what returned it, as the message names it.
 void check(cudaError_t status, const char* call);
 
+// Makes calls of the runtime from this thread go to device `number`, and returns the one that they went to. Other
+// libraries in the process set the thread's device, too.
+int set_device(int number);
+void restore_device(int before) noexcept;
+
+// While it lives, the calling thread's calls go to device `number`.
+class CurrentDevice {
+ public:
+  explicit CurrentDevice(int number) : before_(set_device(number)) {}
+  ~CurrentDevice() { restore_device(before_); }
+  CurrentDevice(const CurrentDevice&) = delete;
+
+ private:
+  const int before_;
+};
+
+int current_device();
+
 // Memory of the device, of the host (pinned), and an event, each freed with its owner.
 class DeviceMemory {
  public:

@@ -13,23 +13,35 @@ constexpr size_t kLargestPiece = kRingBytes / 2;
 
 class Graph : public Recording {
  public:
-  Graph(cudaGraphExec_t executable, cudaStream_t stream) : executable_(executable), stream_(stream) {}
+  Graph(cudaGraphExec_t executable, cudaStream_t stream, int device)
+      : executable_(executable), stream_(stream), device_(device) {}
   ~Graph() override { cudaGraphExecDestroy(executable_); }
   Graph(const Graph&) = delete;
-  void replay() override { check(cudaGraphLaunch(executable_, stream_), "cudaGraphLaunch"); }
+  void replay() override {
+    const CurrentDevice here(device_);
+    check(cudaGraphLaunch(executable_, stream_), "cudaGraphLaunch");
+  }
 
  private:
   cudaGraphExec_t executable_;
   cudaStream_t stream_;
+  int device_;
 };
 
 }  // namespace
 
-CudaStream::CudaStream() { check(cudaStreamCreateWithFlags(&handle_, cudaStreamNonBlocking), "cudaStreamCreate"); }
+CudaStream::CudaStream(int device) : device_(device) {
+  const CurrentDevice here(device_);
+  check(cudaStreamCreateWithFlags(&handle_, cudaStreamNonBlocking), "cudaStreamCreate");
+}
 
 CudaStream::~CudaStream() {
+  int before = device_;
+  if (cudaGetDevice(&before) == cudaSuccess && before != device_) cudaSetDevice(device_);
   cudaStreamSynchronize(handle_);  // enqueued copies still use the ring
+  cudnn_handle_.reset();
   cudaStreamDestroy(handle_);
+  restore_device(before);
 }
 
 // Returns a part of the ring, which the next point will free. Waits while there is no room.
@@ -69,6 +81,7 @@ void CudaStream::retire_front() {
 }
 
 void CudaStream::copy_from_host(void* to, const void* from, size_t bytes) {
+  const CurrentDevice here(device_);
   for (size_t at = 0; at < bytes; at += kLargestPiece) {
     const size_t piece = std::min(bytes - at, kLargestPiece);
     char* const staged = reserve(piece);
@@ -80,6 +93,7 @@ void CudaStream::copy_from_host(void* to, const void* from, size_t bytes) {
 }
 
 void CudaStream::copy_to_host(void* to, const void* from, size_t bytes) {
+  const CurrentDevice here(device_);
   for (size_t at = 0; at < bytes; at += kLargestPiece) {
     const size_t piece = std::min(bytes - at, kLargestPiece);
     char* const staged = reserve(piece);
@@ -95,21 +109,28 @@ void CudaStream::copy_to_host(void* to, const void* from, size_t bytes) {
 
 void CudaStream::copy(const Transfer& transfer) {
   if (transfer.bytes == 0) return;
+  const CurrentDevice here(device_);
   check(cudaMemcpyAsync(transfer.to, transfer.from, transfer.bytes, cudaMemcpyDeviceToDevice, handle_),
         "cudaMemcpyAsync");
 }
 
 void CudaStream::commit(const std::vector<Transfer>& transfers, const Fault* fault) {
+  const CurrentDevice here(device_);
   enqueue_commit(transfers, fault, handle_);
 }
 
-int64_t CudaStream::mark() { return add_point().number; }
+int64_t CudaStream::mark() {
+  const CurrentDevice here(device_);
+  return add_point().number;
+}
 
 void CudaStream::wait(int64_t mark) {
+  const CurrentDevice here(device_);
   while (!points_.empty() && points_.front().number <= mark) retire_front();
 }
 
 std::unique_ptr<Recording> CudaStream::record(const std::function<void()>& enqueue) {
+  const CurrentDevice here(device_);
   synchronize();
   check(cudaStreamBeginCapture(handle_, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
   cudaGraph_t graph = nullptr;
@@ -124,12 +145,13 @@ std::unique_ptr<Recording> CudaStream::record(const std::function<void()>& enque
   const cudaError_t status = cudaGraphInstantiate(&executable, graph, 0);
   cudaGraphDestroy(graph);
   check(status, "cudaGraphInstantiate");
-  auto recording = std::make_unique<Graph>(executable, handle_);
+  auto recording = std::make_unique<Graph>(executable, handle_, device_);
   check(cudaGraphUpload(executable, handle_), "cudaGraphUpload");
   return recording;
 }
 
 std::vector<double> CudaStream::time(size_t count, const std::function<void(size_t)>& enqueue) {
+  const CurrentDevice here(device_);
   std::vector<Event> events;
   for (size_t i = 0; i <= count; ++i) events.emplace_back(cudaEventDefault);
   const auto mark_in_graph = [&](size_t i) {

@@ -11,12 +11,16 @@
 
 namespace onnx_train::cuda {
 
+class CudnnHandle;
+
 class CudaStream : public Stream {
  public:
-  CudaStream();
+  explicit CudaStream(int device);  // its number
   ~CudaStream() override;
 
   cudaStream_t handle() const { return handle_; }
+  // cuDNN's handle for work of this stream; null until the first such work makes it (support/cudnn_graph.h).
+  std::shared_ptr<CudnnHandle>& cudnn_handle() { return cudnn_handle_; }
 
   void* native_handle() const override { return handle_; }
   void copy_from_host(void* to, const void* from, size_t bytes) override;
@@ -40,6 +44,10 @@ class CudaStream : public Stream {
     const char* staged = nullptr;
     size_t bytes = 0;
   };
+
+  // Every function makes the stream's device the current one, and then the one before again.
+  const int device_;
+  std::shared_ptr<CudnnHandle> cudnn_handle_;
 
   char* reserve(size_t bytes);
   Point& add_point();

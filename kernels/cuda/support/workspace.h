@@ -1,4 +1,4 @@
-// Workspaces of nodes that cuDNN runs.
+// Limits for what cuDNN runs; tests set others.
 #pragma once
 
 #include <cstddef>
@@ -7,22 +7,11 @@
 namespace onnx_train::cuda {
 
 // Bytes that a graph of cuDNN may need. Tensor cores read images with the channels last, so that an algorithm copies
-// its operands: 1.2 GB of float32 in a layer of ResNet-50 with a batch of 256. Tests set another limit.
+// its operands: 1.2 GB of float32 in a layer of ResNet-50 with a batch of 256.
 inline int64_t most_cudnn_workspace = int64_t{2} << 30;
 
-// Places parts of a workspace one after the other.
-class WorkspaceParts {
- public:
-  size_t add(size_t bytes) {
-    constexpr size_t kAlignment = 256;
-    const size_t at = end_;
-    end_ += (bytes + kAlignment - 1) / kAlignment * kAlignment;
-    return at;
-  }
-  size_t bytes() const { return end_; }
-
- private:
-  size_t end_ = 0;
-};
+// Graphs of a kind (convolutions, products, attentions) that are kept for further plans: a network has some dozens, and
+// a program that meets ever new shapes does not grow.
+inline size_t most_cudnn_graphs = 512;
 
 }  // namespace onnx_train::cuda

@@ -1,0 +1,97 @@
+// What CUDA's libraries demand of addresses, the host demands, too (docs/cuda.md).
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "kernels/cuda/device.h"
+#include "kernels/cuda/products/cublas.h"
+#include "kernels/cuda/support/launch.h"
+#include "kernels/cuda/support/stream.h"
+#include "kernels/place.h"
+#include "onnx_passes/ir/error.h"
+
+namespace onnx_train {
+namespace {
+
+TEST(CudaAddresses, RangesOfAWorkspaceAreAlignedAsCublasLtWants) {
+  Workspace workspace;
+  for (const size_t bytes : {1, 64, 256, 257}) EXPECT_EQ(workspace.reserve(bytes).offset % 256, 0u);
+  EXPECT_EQ(workspace.bytes(), size_t{256 + 256 + 256 + 512});
+}
+
+// Device memory, freed with this object.
+class Block {
+ public:
+  explicit Block(size_t bytes) : data_(static_cast<char*>(cuda_device().allocate(bytes))) {}
+  ~Block() { cuda_device().free(data_); }
+  Block(const Block&) = delete;
+  char* at(size_t offset) const { return data_ + offset; }
+
+ private:
+  char* data_;
+};
+
+TEST(CudaAddresses, AProductRefusesWhatWasNotPromised) {
+  Product product;
+  product.m = product.n = product.k = 4;
+  product.a = product.b = product.y = row_major_matrices({}, 4, 4);
+  const cuda::LibraryProduct any(product, {DType::kFloat, DType::kFloat}),
+      biased(product, {DType::kFloat, DType::kFloat}, Epilogue::kBias);
+  cuda::CudaStream stream(0);
+  Launch launch = {};
+  launch.stream = &stream;
+  const Block block(8192);
+  char *const a = block.at(0), *const b = block.at(512), *const y = block.at(1024), *const bias = block.at(1536),
+              *const workspace = block.at(2048);
+  const auto run = [&](const void* a_at, const void* b_at, void* y_at, void* workspace_at) {
+    any.run(launch, a_at, b_at, y_at, nullptr, workspace_at);
+  };
+  EXPECT_NO_THROW(run(a, b, y, workspace));
+  EXPECT_NO_THROW(run(a + 16, b + 16, y + 16, workspace + 256));
+  for (const size_t offset : {16, 64, 128}) EXPECT_THROW(run(a, b, y, workspace + offset), Error) << offset;
+  EXPECT_THROW(run(a + 8, b, y, workspace), Error);
+  EXPECT_THROW(run(a, b + 4, y, workspace), Error);
+  EXPECT_THROW(run(a, b, y + 8, workspace), Error);
+  EXPECT_NO_THROW(biased.run(launch, a, b, y, bias + 16, workspace));
+  EXPECT_THROW(biased.run(launch, a, b, y, bias + 4, workspace), Error);
+  stream.synchronize();
+}
+
+__global__ void clear(int4* to) { *to = {}; }
+__global__ void clear_two(float* to) { *gpu::vector_at<float2>(to) = {}; }
+
+TEST(CudaAddresses, AKernelRefusesAPointerThatIsNotAlignedForItsType) {
+  cuda::CudaStream stream(0);
+  Launch launch = {};
+  launch.stream = &stream;
+  const Block block(64);
+  const auto run = [&](size_t offset) {
+    cuda::enqueue(launch, "clear", clear, 1, 1, 0, reinterpret_cast<int4*>(block.at(offset)));
+  };
+  EXPECT_NO_THROW(run(16));
+  EXPECT_THROW(run(8), Error);
+  cuda::enqueue(launch, "clear_two", clear_two, 1, 1, 0, reinterpret_cast<float*>(block.at(8)));
+  stream.synchronize();
+  EXPECT_DEATH(
+      {
+        cuda::enqueue(launch, "clear_two", clear_two, 1, 1, 0, reinterpret_cast<float*>(block.at(4)));
+        stream.synchronize();
+      },
+      "not aligned");
+}
+
+TEST(CudaAddresses, ACopyStaysInOneBlockOfTheRightMemory) {
+  cuda::CudaStream stream(0);
+  const Block block(256), other(256);
+  EXPECT_NO_THROW(stream.copy({block.at(0), other.at(0), 256}));
+  EXPECT_THROW(stream.copy({block.at(128), other.at(0), 129}), Error);
+  EXPECT_THROW(stream.copy({block.at(64), block.at(0), 65}), Error);  // they overlap
+  char host[16] = {};
+  EXPECT_THROW(stream.copy({block.at(0), host, sizeof host}), Error);
+  EXPECT_THROW(stream.copy_to_host(host, other.at(250), sizeof host), Error);
+  stream.synchronize();
+}
+
+}  // namespace
+}  // namespace onnx_train
