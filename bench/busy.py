@@ -15,6 +15,7 @@ written; without them its rows say so.
 import argparse
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -213,6 +214,7 @@ def parse_arguments():
 
 def main():
     options = parse_arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # groups and processes end with it
     contestants = [name for name in options.contestants.split(",") if name]
     contestants += [f"ours spin {count}" for count in options.spin.split(",") if count]
     tables = []
