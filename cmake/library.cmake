@@ -26,7 +26,7 @@ function(add_device_module name)
     INSTALL_RPATH "$ORIGIN")
 endfunction()
 
-install(TARGETS onnx_train EXPORT onnx_train LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}")
+install(TARGETS onnx_train spin_limit EXPORT onnx_train LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}")
 install(DIRECTORY include/onnx_train DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
 # oneDNN comes from no package of the system: its library goes along.
 get_target_property(dnnl_file DNNL::dnnl LOCATION)

@@ -4,13 +4,21 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <cstdint>
+#include <cstdlib>
 #include <fstream>
 #include <optional>
 #include <sstream>
 
+#include "kernels/spin_limit/spin_limit.h"
+#include "onnx_passes/ir/error.h"
+
 namespace onnx_train {
 namespace {
+
+// By now libgomp has read its variables.
+__attribute__((constructor)) void restore_environment() { onnx_train_restore_environment(); }
 
 // The number in a file; nothing if the file contains "max" or does not exist.
 std::optional<size_t> read_number(const std::string& path) {
@@ -46,15 +54,42 @@ size_t left_in(const std::string& folder, const GroupFiles& files) {
   return *limit - std::min(used, *limit);
 }
 
-// What the group at `path` and its ancestors leave. In a container `path` is the path on the host, and the files of the
-// group are at the root of the mount.
-size_t left_in_all(const std::string& mount, std::string path, const GroupFiles& files) {
-  size_t left = left_in(mount, files);
+// Returns the cores whose time a group allows; 0 without a limit. Version 2 has "50000 100000", microseconds of each
+// period, or "max 100000" in one file; version 1 has two files, and a quota of -1 is none.
+double quota_in(const std::string& folder, int version) {
+  std::ifstream first(folder + (version == 2 ? "/cpu.max" : "/cpu.cfs_quota_us"));
+  std::ifstream second(folder + "/cpu.cfs_period_us");
+  double quota = 0, period = 0;
+  const bool read = first >> quota && (version == 2 ? first : second) >> period;
+  return read && quota > 0 && period > 0 ? quota / period : 0;
+}
+
+// Calls f(folder) for the group at `path` and its ancestors. In a container `path` is the path on the host, and the
+// files of the group are at the root of the mount.
+template <typename F>
+void for_group_and_ancestors(const std::string& mount, std::string path, const F& f) {
+  f(mount);
   while (path.size() > 1) {
-    left = std::min(left, left_in(mount + path, files));
+    f(mount + path);
     path.resize(path.find_last_of('/'));
   }
-  return left;
+}
+
+// Calls f(folder, version) for every group that limits what `controller` controls.
+template <typename F>
+void for_groups(const std::string& root, const std::string& controller, const F& f) {
+  std::ifstream groups(root + "/proc/self/cgroup");  // "0::/path", or "4:cpu,cpuacct:/path" in version 1
+  for (std::string line; std::getline(groups, line);) {
+    const size_t first = line.find(':'), second = line.find(':', first + 1);
+    if (first == std::string::npos || second == std::string::npos) continue;
+    const std::string controllers = concat(",", line.substr(first + 1, second - first - 1), ",");
+    const std::string path = line.substr(second + 1), mount = root + "/sys/fs/cgroup";
+    if (controllers == ",,") {
+      for_group_and_ancestors(mount, path, [&](const std::string& folder) { f(folder, 2); });
+    } else if (controllers.find(concat(",", controller, ",")) != std::string::npos) {
+      for_group_and_ancestors(mount + "/" + controller, path, [&](const std::string& folder) { f(folder, 1); });
+    }
+  }
 }
 
 }  // namespace
@@ -62,22 +97,30 @@ size_t left_in_all(const std::string& mount, std::string path, const GroupFiles&
 size_t available_host_memory(const std::string& root) {
   size_t left = SIZE_MAX;
   if (const auto kib = read_entry(root + "/proc/meminfo", "MemAvailable:")) left = 1024 * *kib;
-  std::ifstream groups(root + "/proc/self/cgroup");  // "0::/path", or "4:memory:/path" in version 1
-  for (std::string line; std::getline(groups, line);) {
-    const size_t first = line.find(':'), second = line.find(':', first + 1);
-    if (first == std::string::npos || second == std::string::npos) continue;
-    const std::string controllers = line.substr(first + 1, second - first - 1), path = line.substr(second + 1);
-    if (controllers.empty()) left = std::min(left, left_in_all(root + "/sys/fs/cgroup", path, kVersion2));
-    if (controllers.find("memory") == std::string::npos) continue;
-    left = std::min(left, left_in_all(root + "/sys/fs/cgroup/memory", path, kVersion1));
-  }
+  for_groups(root, "memory", [&](const std::string& folder, int version) {
+    left = std::min(left, left_in(folder, version == 1 ? kVersion1 : kVersion2));
+  });
   return left;
 }
 
 size_t available_host_memory() { return available_host_memory(""); }
 
+int cores_of_quota(const std::string& root) {
+  double least = 0;
+  for_groups(root, "cpu", [&](const std::string& folder, int version) {
+    const double cores = quota_in(folder, version);
+    if (cores > 0) least = least > 0 ? std::min(least, cores) : cores;
+  });
+  return static_cast<int>(std::ceil(std::min(least, 1e6)));
+}
+
 void set_num_threads(int threads) { omp_set_num_threads(std::max(threads, 1)); }
 
 int num_threads() { return omp_get_max_threads(); }
+
+int default_threads() {
+  static const int quota = std::getenv("OMP_NUM_THREADS") ? 0 : cores_of_quota("");
+  return quota > 0 ? std::min(num_threads(), quota) : num_threads();
+}
 
 }  // namespace onnx_train

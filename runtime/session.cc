@@ -58,9 +58,7 @@ namespace {
 // Sets the session's number of threads while the object lives.
 class Threads {
  public:
-  explicit Threads(int threads) : before_(num_threads()) {
-    if (threads > 0) set_num_threads(threads);
-  }
+  explicit Threads(int threads) : before_(num_threads()) { set_num_threads(threads > 0 ? threads : default_threads()); }
   ~Threads() { set_num_threads(before_); }
   Threads(const Threads&) = delete;
 

@@ -21,7 +21,7 @@ namespace onnx_train {
 
 struct SessionOptions {
   Device* device = nullptr;  // null: default_device()
-  int threads = 0;           // of the CPU's kernels; 0: those of the calling thread's setting (set_num_threads)
+  int threads = 0;           // of the CPU's kernels; 0: default_threads() of the calling thread (kernels/host.h)
   PlanOptions plan;
   size_t max_plans = 16;  // the least recently used plan beyond that is dropped
 };

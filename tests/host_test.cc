@@ -24,6 +24,7 @@ class System {
     std::ofstream(root_ + path) << text;
   }
   size_t available() const { return available_host_memory(root_); }
+  int cores() const { return cores_of_quota(root_); }
 
  private:
   std::string root_;
@@ -80,6 +81,37 @@ TEST(AvailableMemory, ReadsTheOlderGroupsToo) {
   system.write("/sys/fs/cgroup/memory/memory.limit_in_bytes", "9000\n");
   system.write("/sys/fs/cgroup/memory/memory.usage_in_bytes", "4000\n");
   EXPECT_EQ(system.available(), 5000u);
+}
+
+TEST(CoresOfQuota, AreThoseOfTheTightestGroupRoundedUp) {
+  System system("quota");
+  EXPECT_EQ(system.cores(), 0);
+  system.write("/proc/self/cgroup", "0::/outer/inner\n");
+  const std::string mount = "/sys/fs/cgroup";
+  system.write(mount + "/outer/inner/cpu.max", "max 100000\n");
+  EXPECT_EQ(system.cores(), 0);
+  system.write(mount + "/outer/cpu.max", "250000 100000\n");
+  EXPECT_EQ(system.cores(), 3);
+  system.write(mount + "/outer/inner/cpu.max", "50000 100000\n");
+  EXPECT_EQ(system.cores(), 1);
+}
+
+TEST(CoresOfQuota, InAContainerAreInTheRootOfTheMount) {
+  System system("container");
+  system.write("/proc/self/cgroup", "0::/\n");
+  system.write("/sys/fs/cgroup/cpu.max", "200000 100000\n");
+  EXPECT_EQ(system.cores(), 2);
+}
+
+TEST(CoresOfQuota, ReadTheOlderGroupsToo) {
+  System system("older_quota");
+  system.write("/proc/self/cgroup", "6:cpuset:/cpus\n5:cpu,cpuacct:/x\n0::/\n");
+  const std::string mount = "/sys/fs/cgroup/cpu";
+  system.write(mount + "/x/cpu.cfs_quota_us", "-1\n");
+  system.write(mount + "/x/cpu.cfs_period_us", "100000\n");
+  EXPECT_EQ(system.cores(), 0);
+  system.write(mount + "/x/cpu.cfs_quota_us", "150000\n");
+  EXPECT_EQ(system.cores(), 2);
 }
 
 TEST(AvailableMemory, WhatIsNotThereIsNotAllocated) {

@@ -60,7 +60,7 @@ std::vector<CommandOption> with_runtime_options(std::vector<CommandOption> optio
   options.insert(
       options.end(),
       {device_option(&runtime->device),
-       {"--threads", {&runtime->threads, kThreads}, "threads [all cores]", "N"},
+       {"--threads", {&runtime->threads, kThreads}, "threads [all cores that the process may use]", "N"},
        {"--lowering",
         {&runtime->lowering, check_passes},
         "-NAME,...: plan without these lowering passes (docs/lowering.md)",
@@ -78,7 +78,7 @@ std::vector<CommandOption> with_runtime_options(std::vector<CommandOption> optio
 }
 
 SessionOptions session_options(const RuntimeOptions& runtime) {
-  if (runtime.threads > 0) set_num_threads(static_cast<int>(runtime.threads));
+  set_num_threads(runtime.threads > 0 ? static_cast<int>(runtime.threads) : default_threads());
   SessionOptions options;
   options.device = &Device::find(runtime.device);
   options.plan.lowering.on = !runtime.no_lowering;

@@ -181,7 +181,7 @@ onnx_train_status onnx_train_learning_rate(const onnx_train_option* options, siz
 typedef struct onnx_train_session onnx_train_session;
 
 /* Options: "device" ["cpu"; others are NAME or NAME:N, number N of the devices of the module libonnx_train_NAME.so
- * beside the library: "cuda", "cuda:1"], "threads" [all cores], "memory" (bytes that gradients and activations may
+ * beside the library: "cuda", "cuda:1"], "threads" [all cores that the process may use], "memory" (bytes that gradients and activations may
  * take) [what the machine has], "tf32" ("true": products and convolutions of float32 may round their operands to 10
  * bits after the point, which NVIDIA's tensor cores multiply many times as fast; no other device does) ["false"]. The
  * session copies the model; it may be freed. A model without training entry points has the entry point "predict" and no

@@ -67,7 +67,8 @@ class CpuDevice : public Device {
   std::string description() const override {
     const size_t bytes = available_bytes();
     const std::string memory = bytes == SIZE_MAX ? "" : concat(", ", bytes >> 20, " MiB of memory available");
-    return concat(num_threads(), num_threads() == 1 ? " thread, " : " threads, ", cpu::name_of(level_), memory);
+    const int threads = default_threads();
+    return concat(threads, threads == 1 ? " thread, " : " threads, ", cpu::name_of(level_), memory);
   }
 
   void* allocate(size_t bytes) override {
