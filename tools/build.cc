@@ -42,6 +42,8 @@ int run(const BuildArguments& arguments) {
     const std::string value = model.metadata(std::string("onnx_train.") + key);
     if (!value.empty()) table.add({key, value});
   }
+  table.add({"mean over", model.metadata("onnx_train.mean_over")});
+  if (options.accumulate) table.add({"accumulated", model.metadata("onnx_train.accumulate")});
   table.add({"entry points", entry_names(model)});
   std::printf("%s", table.text(0, list_width()).c_str());
   if (!arguments.timings) return 0;

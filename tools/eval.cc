@@ -1,3 +1,4 @@
+#include <cmath>
 #include <cstdio>
 
 #include <nlohmann/json.hpp>
@@ -26,15 +27,18 @@ int run(const EvalArguments& arguments) {
                   session_options(arguments.runtime));
   const Dataset data =
       load_dataset(arguments.data, entry_inputs(session.model(), "evaluate"), DataRole::kEvaluate, arguments.scale);
-  const Metrics metrics = evaluate(&session, data, arguments.batch_size);
+  const auto [metrics, notes] = evaluate(&session, data, arguments.batch_size);
   if (arguments.json) {
-    std::printf("%s\n", nlohmann::json(metrics).dump().c_str());
+    nlohmann::json json(metrics);
+    if (!notes.empty()) json["notes"] = notes;
+    std::printf("%s\n", json.dump().c_str());
     return 0;
   }
   TextTable table("lr");
   table.add({"samples", std::to_string(data.num_samples())});
-  for (const auto& [name, value] : metrics) table.add({name, format_number(value)});
+  for (const auto& [name, value] : metrics) table.add({name, std::isnan(value) ? "nan" : format_number(value)});
   std::printf("%s", table.text(0).c_str());
+  for (const std::string& note : notes) std::printf("note: %s\n", note.c_str());
   return 0;
 }
 

@@ -165,7 +165,7 @@ void print_outcome(const FitArguments& a, StopReason reason, const Trainer& trai
   std::string text = outcome(reason, trainer);
   if (trainer.position().best) text += concat(", best loss ", format_number(*trainer.position().best));
   TextTable files("ll");
-  files.add({a.trainer.folder + "/best.onnx", "the evaluation with the lowest loss"});
+  if (trainer.has_best()) files.add({a.trainer.folder + "/best.onnx", "the evaluation with the lowest loss"});
   files.add({a.trainer.folder + "/last.onnx", "the last state"});
   files.add({a.trainer.folder + "/metrics.jsonl", "one line a step; metrics.csv, epochs.jsonl, options.json"});
   print(concat(text, "\n", files.text()));

@@ -1,7 +1,10 @@
 #include "tools/report/progress.h"
 
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
+
+#include <nlohmann/json.hpp>
 
 #include "onnx_passes/ir/error.h"
 #include "runtime/format.h"
@@ -73,6 +76,10 @@ void Progress::on_step(const StepReport& r) {
   show_status(drawn + line);
 }
 
+void Progress::on_note(const std::string& text) {
+  print(json_ ? nlohmann::json{{"note", text}}.dump() + "\n" : concat("note: ", text, "\n"));
+}
+
 void Progress::on_evaluation(const EvaluationReport& r) {
   if (log_) log_->add(r);
   if (json_) {
@@ -82,7 +89,11 @@ void Progress::on_evaluation(const EvaluationReport& r) {
   std::string line = concat(by_steps ? concat("step ", r.step, "  ") : "", "epoch ", r.epoch, "  train loss ",
                             format_number(r.train_loss));
   for (const auto& [name, value] : r.evaluation) {
-    line += concat("  eval ", name, " ", name == "accuracy" ? percent(value) : format_number(value));
+    const bool is_number = !std::isnan(value);
+    line += concat("  eval ", name, " ",
+                   !is_number           ? "nan"
+                   : name == "accuracy" ? percent(value)
+                                        : format_number(value));
   }
   if (r.best) line += colour_ ? "  \x1b[1mbest\x1b[0m" : "  best";
   print(line + "\n");
