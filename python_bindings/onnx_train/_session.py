@@ -263,7 +263,7 @@ class Session:
         """The outputs of an entry point.
 
         >>> [port.name for port in session.outputs("step")]
-        ['loss', 'accuracy', 'grad_norm']
+        ['loss', 'loss_count', 'accuracy', 'accuracy_count', 'grad_norm']
         """
         return [Port(*port) for port in self._core.outputs(entry)]
 
