@@ -83,7 +83,7 @@ constexpr const char* kLosses[] = {
     "cross_entropy",
     "cross_entropy(label_smoothing=0.1)",
     "cross_entropy(weight=c)",
-    "cross_entropy(logits, labels, weight=c, label_smoothing=0.2, ignore_index=1)",
+    "cross_entropy(weight=c, label_smoothing=0.2)",
     "nll(log_p)",
     "nll(log_p, weight=c)",
     "bce_with_logits(aux, target, pos_weight=p)",
