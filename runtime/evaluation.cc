@@ -25,7 +25,8 @@ void add_means(const LossReader& reader, const LossMean& loss, const Mean& accur
   if (reader.has_accuracy()) result->metrics[roles::kAccuracy] = accuracy.value();
   if (!reader.knows_counts()) result->notes.emplace_back(kOverSamples);
   if (!loss.counts()) {
-    result->notes.emplace_back("nothing counts in the data: every label is ignored or has no weight, so there is no loss");
+    result->notes.emplace_back(
+        "nothing counts in the data: every label is ignored or has no weight, so there is no loss");
   } else if (!std::isfinite(loss.value())) {
     result->notes.push_back(concat("the loss is ", loss.value() != loss.value() ? "not a number" : "infinite",
                                    ": look at the data and at the model's weights"));

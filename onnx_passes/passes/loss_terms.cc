@@ -284,7 +284,10 @@ LossBuilder::Result LossBuilder::of_samples(Var loss) {
     return {.loss = loss, .count = b_.scalar(loss.dtype(), 1), .what = "batches", .key = proportions(loss, {})};
   const Var x = b_.var(input);
   const Var samples = cast(squeeze(dim(x, 0), {0}), loss.dtype());
-  return {.loss = loss, .count = samples, .what = "samples (what the loss counts is not known)", .key = proportions(x, {dims_of(x)[0]})};
+  return {.loss = loss,
+          .count = samples,
+          .what = "samples (what the loss counts is not known)",
+          .key = proportions(x, {dims_of(x)[0]})};
 }
 
 // mean: the loss is over Σᵢ w[yᵢ], of the positions that are not ignored.

@@ -88,7 +88,8 @@ std::vector<Value*> select_trainable(const Model& model, const std::vector<std::
                                      const std::vector<std::string>& freeze);
 
 // Adds roles to the values of a training model that another program wrote, according to their names: loss, accuracy,
-// what they count (loss_count, accuracy_count), grad_norm; learning_rate, clip_norm, seed; next/<state>. Values that have a role keep it.
+// what they count (loss_count, accuracy_count), grad_norm; learning_rate, clip_norm, seed; next/<state>. Values that
+// have a role keep it.
 void assign_roles(Model* model);
 
 // One entry point as a plain model: graph and algorithm concatenated, without dead nodes. Each state is an input of its
