@@ -199,6 +199,7 @@ class ProgramEvents : public TrainerEvents {
     obey(observer_.on_evaluation, &evaluation);
   }
   void on_checkpoint(const std::string& path) override { obey(observer_.on_checkpoint, path.c_str()); }
+  void on_note(const std::string& text) override { obey(observer_.on_note, text.c_str()); }
   bool stop() const override { return stop_; }
   const std::atomic<bool>& interrupt() const { return interrupt_; }
 

@@ -76,8 +76,8 @@ class PythonArrays : public Arrays {
 // Passes reports to Python functions, which return an onnx_train_next.
 class PythonObserver : public Observer {
  public:
-  PythonObserver(nb::object on_step, nb::object on_evaluation)
-      : on_step_(std::move(on_step)), on_evaluation_(std::move(on_evaluation)) {}
+  PythonObserver(nb::object on_step, nb::object on_evaluation, nb::object on_note)
+      : on_step_(std::move(on_step)), on_evaluation_(std::move(on_evaluation)), on_note_(std::move(on_note)) {}
 
   onnx_train_next on_step(const onnx_train_step& s) override {
     const nb::gil_scoped_acquire lock;
@@ -90,16 +90,22 @@ class PythonObserver : public Observer {
     return next(on_evaluation_(e.step, e.epoch, e.train_loss, metrics, e.best != 0));
   }
 
+  onnx_train_next on_note(const std::string& text) override {
+    const nb::gil_scoped_acquire lock;
+    on_note_(text);
+    return ONNX_TRAIN_CONTINUE;
+  }
+
  private:
   static onnx_train_next next(const nb::object& value) { return static_cast<onnx_train_next>(nb::cast<int>(value)); }
 
-  const nb::object on_step_, on_evaluation_;
+  const nb::object on_step_, on_evaluation_, on_note_;
 };
 
 }  // namespace
 
 int SessionHandle::fit(const Options& options, const nb::object& data, const nb::object& evaluation,
-                       const nb::object& on_step, const nb::object& on_evaluation) {
+                       const nb::object& on_step, const nb::object& on_evaluation, const nb::object& on_note) {
   const std::vector<std::string> names = entries();
   const bool accumulates = std::find(names.begin(), names.end(), "accumulate") != names.end();
   const auto source = [&](const nb::object& given, const std::string& entry) -> std::unique_ptr<DataSource> {
@@ -110,7 +116,7 @@ int SessionHandle::fit(const Options& options, const nb::object& data, const nb:
   };
   const auto training = source(data, accumulates ? "accumulate" : "step");
   const auto evaluated = evaluation.is_none() ? nullptr : source(evaluation, "evaluate");
-  PythonObserver observer(on_step, on_evaluation);
+  PythonObserver observer(on_step, on_evaluation, on_note);
   Trainer trainer(handle_.get(), training.get(), evaluated.get(), &observer);
   const nb::gil_scoped_release release;
   return trainer.run(options);

@@ -321,7 +321,7 @@ void define_session(nb::module_& module) {
           nb::arg("entry"))
       .def("run", &SessionHandle::run, nb::arg("entry"), nb::arg("arrays"))
       .def("fit", &SessionHandle::fit, nb::arg("options"), nb::arg("data"), nb::arg("evaluation").none(),
-           nb::arg("on_step"), nb::arg("on_evaluation"))
+           nb::arg("on_step"), nb::arg("on_evaluation"), nb::arg("on_note"))
       .def("describe", &SessionHandle::describe, nb::arg("name"))
       .def(
           "state", [](nb::handle self, const std::string& name) { return SessionHandle::state(self, name); },

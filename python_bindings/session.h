@@ -138,7 +138,7 @@ class SessionHandle {
   std::unique_ptr<Batch> batch(const std::string& entry, const nb::dict& arrays);
   // Trains; returns the reason of the end. Data are arrays by name, or (begin, next, number of batches).
   int fit(const Options& options, const nb::object& data, const nb::object& evaluation, const nb::object& on_step,
-          const nb::object& on_evaluation);
+          const nb::object& on_evaluation, const nb::object& on_note);
 
   // name, type, shape
   nb::tuple describe(const std::string& name) const;

@@ -83,6 +83,13 @@ std::vector<CommandOption> build_options(BuildSettings* s) {
       dim_option(&s->import),
       fix_shapes_option(&s->import),
       {"--accumulate", &o.accumulate, "entry points accumulate and apply instead of step"},
+      {"--accumulate-mean",
+       &s->accumulate_mean,
+       "what accumulated batches count for: all, what counts in each, as in one large batch; batches, the same each "
+       "[all]",
+       "KIND",
+       false,
+       {"all", "batches"}},
       {"--init",
        &o.init,
        "draw the weights anew instead of taking the file's",
@@ -109,6 +116,10 @@ BuildOptions resolve(const BuildSettings& settings) {
   options.mode = parse_mode(settings.mode);
   options.precision = parse_precision(settings.precision);
   options.unbiased_variance = settings.variance == "unbiased";
+  options.mean_of_batches = settings.accumulate_mean == "batches";
+  if (options.mean_of_batches && !options.accumulate) {
+    fail_as(ErrorCode::kUsage, "--accumulate-mean batches needs --accumulate");
+  }
   if (!options.loss_model) options.loss_model = load_loss_model(options.loss, settings.dtype);
   if (options.precision == Precision::kFloat32 || settings.dtype == "float32") return options;
   fail_as(ErrorCode::kUsage, "--precision ", settings.precision, " rounds float32; leave out --dtype ", settings.dtype);

@@ -18,7 +18,7 @@ struct BuildSettings {
   ImportOptions import;
   BuildOptions build;
   std::string dtype = "float32";  // of all float tensors: float32 or float64
-  std::string mode = "train", precision = "float32", variance = "unbiased";
+  std::string mode = "train", precision = "float32", variance = "unbiased", accumulate_mean = "all";
 };
 
 // The options of BuildSettings. They write into `settings`, which must outlive them.
@@ -30,8 +30,9 @@ CommandOption set_option(ImportOptions* options);
 CommandOption dim_option(ImportOptions* options);
 CommandOption fix_shapes_option(ImportOptions* options);
 
-// The options of `settings.build`, extended by `mode`, `precision` and `variance`, and by the loss model where `loss`
-// is a file. Throws Error for a precision that does not fit the dtype, and for a file that cannot be read.
+// The options of `settings.build`, extended by `mode`, `precision`, `variance` and `accumulate_mean`, and by the loss
+// model where `loss` is a file. Throws Error for a precision that does not fit the dtype, and for a file that cannot be
+// read.
 BuildOptions resolve(const BuildSettings& settings);
 
 // The loss model of a file, in precision `dtype`; null where `loss` is an expression.

@@ -124,13 +124,10 @@ void clear_metadata(onnx::ModelProto* proto, const std::string& key) {
 }
 
 std::string to_json(const TrainingPosition& position) {
-  nlohmann::ordered_json json = {{"epoch", position.epoch},
-                                 {"step", position.step},
-                                 {"sample", position.sample},
-                                 {"loss_sum", position.loss_sum},
-                                 {"loss_samples", position.loss_samples},
-                                 {"stale", position.stale},
-                                 {"settings", position.settings}};
+  nlohmann::ordered_json json = {{"epoch", position.epoch},   {"step", position.step},
+                                 {"sample", position.sample}, {"loss", nlohmann::ordered_json::array()},
+                                 {"stale", position.stale},   {"settings", position.settings}};
+  for (const Mean& part : position.loss.parts) json["loss"].push_back({{"sum", part.sum}, {"count", part.count}});
   if (position.best) json["best"] = *position.best;
   return json.dump();
 }
@@ -204,8 +201,12 @@ std::optional<TrainingPosition> checkpoint_position(const Model& model) {
     json.at("epoch").get_to(position.epoch);
     json.at("step").get_to(position.step);
     json.at("sample").get_to(position.sample);
-    json.at("loss_sum").get_to(position.loss_sum);
-    json.at("loss_samples").get_to(position.loss_samples);
+    if (json.contains("loss_samples")) {  // of an earlier version
+      position.loss.parts = {{json.at("loss_sum").get<double>(), json.at("loss_samples").get<double>()}};
+    } else {
+      for (const auto& part : json.at("loss"))
+        position.loss.parts.push_back({part.at("sum").get<double>(), part.at("count").get<double>()});
+    }
     json.at("stale").get_to(position.stale);
     json.at("settings").get_to(position.settings);
     if (json.contains("best")) position.best = json.at("best").get<double>();

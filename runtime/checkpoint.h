@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 
+#include "runtime/means.h"
 #include "runtime/session.h"
 
 namespace onnx_train {
@@ -20,8 +21,7 @@ struct TrainingPosition {
   int64_t epoch = 0;           // complete epochs
   int64_t step = 0;            // optimizer steps
   int64_t sample = 0;          // samples of the current epoch's order that have been used
-  double loss_sum = 0;         // over the samples since the last evaluation
-  int64_t loss_samples = 0;    // the number of these samples
+  RunningLoss loss;            // of the steps since the last evaluation
   std::optional<double> best;  // lowest evaluation loss: on the evaluation data, or the mean training loss without them
   int64_t stale = 0;           // evaluations since then
   std::map<std::string, std::string> settings;  // settings of the run: run_settings.h

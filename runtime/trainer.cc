@@ -3,11 +3,8 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <functional>
+#include <filesystem>
 #include <limits>
-#include <set>
-
-#include <nlohmann/json.hpp>
 
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/roles.h"
@@ -101,6 +98,7 @@ Trainer::Trainer(Session* session, std::unique_ptr<BatchSource> training, std::u
     }
     if (spec.role == roles::kClipNorm) clip_norm_ = spec.name;
   }
+  reader_.emplace(session_, entry);
   settings_ = settings_of(options_, *training_, evaluation_.get(), scalar_type_);
   position_.settings = recorded(settings_);
 }
@@ -140,8 +138,11 @@ std::vector<std::string> Trainer::resume(const TrainingPosition& position) {
   std::vector<std::string> changes = compare(settings_, position.settings);
   constexpr int64_t kMost = int64_t{1} << 53;
   const auto counts = [](int64_t n) { return n >= 0 && n <= kMost; };
-  if (!counts(position.epoch) || !counts(position.step) || !counts(position.stale) || !counts(position.loss_samples) ||
-      position.sample < 0 || (samples_per_epoch_ > 0 && position.sample > samples_per_epoch_)) {
+  const auto& parts = position.loss.parts;
+  const bool sums = std::all_of(parts.begin(), parts.end(),
+                                [](const Mean& mean) { return std::isfinite(mean.sum) && std::isfinite(mean.count); });
+  if (!counts(position.epoch) || !counts(position.step) || !counts(position.stale) || !sums || position.sample < 0 ||
+      (samples_per_epoch_ > 0 && position.sample > samples_per_epoch_)) {
     fail("cannot resume: the checkpoint's position is damaged: epoch ", position.epoch, ", step ", position.step,
          ", sample ", position.sample, " of ", samples_per_epoch_);
   }
@@ -227,22 +228,36 @@ void Trainer::finish_run(TrainerEvents* events) {
   const auto value = [&](const char* role, double otherwise) {
     return value_or(session_, run.entry, *outputs, role, otherwise);
   };
-  if (run.samples > 0) {
-    loss_sum_ += value(roles::kLoss, NAN) * static_cast<double>(run.samples);
-    accuracy_sum_ += value(roles::kAccuracy, NAN) * static_cast<double>(run.samples);
-    report_.samples += run.samples;
-  }
+  if (run.samples > 0) add_batch(run, *outputs, events);
   report_.grad_norm = value(roles::kGradNorm, 0);
   if (run.ends_step) report_step(run, events);
 }
 
+void Trainer::note_once(const char* what, const std::string& text, TrainerEvents* events) {
+  if (noted_.insert(what).second) events->on_note(text);
+}
+
+void Trainer::add_batch(const BatchRun& run, const TensorMap& outputs, TrainerEvents* events) {
+  if (!reader_->knows_counts()) note_once("samples", kOverSamples, events);
+  LossMean batch;
+  reader_->add(outputs, run.samples, &batch, &accuracy_);
+  if (!batch.counts()) {
+    note_once("empty batch",
+              concat("step ", run.step, ": nothing counts ", training_->describe(run.first_sample, run.samples),
+                     ", every label is ignored or has no weight: its loss and gradient are 0, as for all such batches"),
+              events);
+  }
+  loss_.add(batch);
+  report_.samples += run.samples;
+}
+
 void Trainer::report_step(const BatchRun& run, TrainerEvents* events) {
   StepReport report = std::exchange(report_, {});
-  const double loss_sum = std::exchange(loss_sum_, 0), accuracy_sum = std::exchange(accuracy_sum_, 0);
-  report.loss = loss_sum / static_cast<double>(report.samples);
-  if (!std::isnan(accuracy_sum)) report.accuracy = accuracy_sum / static_cast<double>(report.samples);
-  position_.loss_sum += loss_sum;
-  position_.loss_samples += report.samples;
+  const LossMean loss = std::exchange(loss_, {});
+  const Mean accuracy = std::exchange(accuracy_, {});
+  report.loss = loss.counts() ? loss.value() : 0;
+  if (accuracy.count != 0) report.accuracy = accuracy.value();
+  position_.loss.add(loss);
   report.epoch = position_.epoch + 1;
   report.step = run.step;
   report.learning_rate = run.learning_rate;
@@ -271,16 +286,20 @@ bool Trainer::evaluate_now(int64_t epoch, bool at_end, TrainerEvents* events) {
   EvaluationReport report{};
   report.epoch = epoch;
   report.step = position_.step;
-  report.train_loss = position_.loss_sum / static_cast<double>(position_.loss_samples);
-  if (evaluation_) report.evaluation = evaluate(&session_, evaluation_.get());
+  report.train_loss = position_.loss.value();
+  if (evaluation_) {
+    EvaluationResult result = evaluate(&session_, evaluation_.get());
+    report.evaluation = std::move(result.metrics);
+    for (const std::string& note : result.notes) note_once(note.c_str(), "evaluation: " + note, events);
+  }
+  evaluated_ = true;
   const auto evaluated = report.evaluation.find(roles::kLoss);
   const double loss = evaluated == report.evaluation.end() ? report.train_loss : evaluated->second;
   report.best = std::isfinite(loss) && (!position_.best || loss < *position_.best);
   if (report.best) position_.best = loss;
   if (!at_end) {
     position_.stale = report.best ? 0 : position_.stale + 1;
-    position_.loss_sum = 0;
-    position_.loss_samples = 0;
+    position_.loss = {};
   }
   events->on_evaluation(report);
   return report.best;
@@ -288,6 +307,10 @@ bool Trainer::evaluate_now(int64_t epoch, bool at_end, TrainerEvents* events) {
 
 StopReason Trainer::run(TrainerEvents* events, const std::atomic<bool>& interrupt) {
   const auto start = Clock::now();
+  std::error_code error;
+  if (position_.step == 0 && !options_.folder.empty()) {
+    std::filesystem::remove(options_.folder + "/best.onnx", error);  // of a run that this one overwrites
+  }
   if (position_.step == 0) save(/*best=*/false, /*last=*/true, /*at_end=*/false, events);
   while (!finished()) {
     checkpoints_.check();
@@ -310,10 +333,10 @@ StopReason Trainer::run(TrainerEvents* events, const std::atomic<bool>& interrup
     if (interrupt) stop = StopReason::kInterrupted;
     const bool keep = options_.checkpoint_every > 0 && stepped && position_.step % options_.checkpoint_every == 0;
     if (stop || keep) finish_runs(position_.step, events);
-    if (stop && !due && stop != StopReason::kInterrupted && position_.loss_samples > 0) {
+    if (stop && !due && stop != StopReason::kInterrupted && !position_.loss.parts.empty()) {
       best = evaluate_now(epoch, /*at_end=*/true, events);
     }
-    save(best || (stop && !position_.best), epoch_ended || keep || stop, stop.has_value(), events);
+    save(best || (stop && never_evaluated()), epoch_ended || keep || stop, stop.has_value(), events);
     if (stop) return *stop;
   }
   checkpoints_.wait();
@@ -327,58 +350,6 @@ void Trainer::check_finite(const BatchRun& run, const StepReport& report) const 
           ", learning rate ", report.learning_rate, ") ", training_->describe(run.step_begin, report.samples), "; ",
           fault.empty() ? "lower --lr, add --warmup or --clip, or look at the data" : fault,
           options_.folder.empty() ? "" : concat("; ", options_.folder, "/last.onnx holds an earlier state"));
-}
-
-namespace {
-
-const TensorMap& run_samples(Session* session, const BatchSource& data, int64_t first, int64_t count,
-                             const TensorMap& inputs) {
-  try {
-    return session->run("evaluate", inputs);
-  } catch (const Error& e) {
-    const std::string fault = data.fault(first, count);
-    fail_as(e.code(), "evaluation: ", e.what(), "; ", fault.empty() ? data.describe(first, count) : fault);
-  }
-}
-
-// "mean", "sum" or "last" by the name of an output, where the model says so.
-std::function<std::string(const std::string&)> kinds_of_outputs(const Model& model) {
-  const std::string text = model.metadata("onnx_train.outputs");
-  return [kinds = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false)](const std::string& name) {
-    const bool known = kinds.is_object() && kinds.contains(name) && kinds.at(name).is_string();
-    return known ? kinds.at(name).get<std::string>() : "mean";
-  };
-}
-
-}  // namespace
-
-Metrics evaluate(Session* session, BatchSource* data) {
-  const auto kind_of = kinds_of_outputs(session->model());
-  const int64_t n = data->samples_per_epoch();
-  Metrics metrics;
-  std::set<std::string> means;
-  TensorMap inputs;
-  int64_t at = 0;
-  data->start(0, 0);
-  while (const int64_t samples = data->next(&inputs)) {
-    for (const auto& [output, value] : run_samples(session, *data, at, samples, inputs)) {
-      if (value.size() != 1) continue;
-      const std::string name = session->metric_name("evaluate", output);
-      const std::string kind = kind_of(name);
-      if (kind == "mean") means.insert(name);
-      const double share = static_cast<double>(samples) / static_cast<double>(n > 0 ? n : 1);
-      metrics[name] = (kind == "last" ? 0 : metrics[name]) + (kind == "mean" ? share : 1) * value.at(0);
-    }
-    at += samples;
-  }
-  if (at == 0) fail_as(ErrorCode::kData, "the evaluation data has no batch");
-  for (const std::string& name : means) metrics[name] /= n > 0 ? 1 : static_cast<double>(at);
-  return metrics;
-}
-
-Metrics evaluate(Session* session, const Dataset& data, int64_t batch_size) {
-  DatasetBatches batches(&data, session->model(), batch_size);
-  return evaluate(session, &batches);
 }
 
 }  // namespace onnx_train

@@ -3,24 +3,26 @@
 //
 // Evaluations take place after each epoch, or every `eval_every` steps instead, and at the end unless the training is
 // interrupted. The run folder receives `last.onnx` (at the start, every `checkpoint_every` steps, after each epoch, at
-// the end) and `best.onnx` (the evaluation with the lowest loss: on the evaluation data, or the mean training loss
-// since the previous evaluation if there are none; an interrupted training without an evaluation stores its last
-// state). A training that is interrupted and resumed gives the same bytes as one that is not. Checkpoints are written
-// in the background (checkpoint_writer.h). The caller owns the trainer and uses it from one thread at a time; any
-// thread may set `interrupt`.
+// the end) and `best.onnx` (the evaluation with the lowest loss, if any is finite: on the evaluation data, or the mean
+// training loss since the previous evaluation if there are none; an interrupted training without an evaluation stores
+// its last state). A training that is interrupted and resumed gives the same bytes as one that is not. Checkpoints are
+// written in the background (checkpoint_writer.h). The caller owns the trainer and uses it from one thread at a time;
+// any thread may set `interrupt`.
 #pragma once
 
 #include <atomic>
 #include <chrono>
 #include <deque>
-#include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 
 #include "onnx_passes/ir/error.h"
 #include "runtime/batch_source.h"
 #include "runtime/checkpoint_writer.h"
+#include "runtime/evaluation.h"
+#include "runtime/means.h"
 #include "runtime/run_settings.h"
 #include "runtime/schedule.h"
 #include "runtime/session.h"
@@ -56,12 +58,10 @@ struct StepReport {
   double milliseconds;
 };
 
-using Metrics = std::map<std::string, double>;
-
 struct EvaluationReport {
   int64_t epoch;  // of the step, counted from 1
   int64_t step;
-  double train_loss;   // mean over the samples since the previous evaluation
+  double train_loss;   // over all that counts since the previous evaluation; for a loss that sums, the mean of a step
   Metrics evaluation;  // empty without evaluation data
   bool best;
 };
@@ -72,6 +72,7 @@ class TrainerEvents {
   virtual ~TrainerEvents() = default;
   virtual void on_step(const StepReport&) {}
   virtual void on_evaluation(const EvaluationReport&) {}
+  virtual void on_note(const std::string& /*text*/) {}        // something unusual that the run goes on from
   virtual void on_checkpoint(const std::string& /*path*/) {}  // when its writing starts
   virtual bool stop() const { return false; }                 // asked after each step; true ends the training
 };
@@ -102,6 +103,7 @@ class Trainer {
 
   const TrainingPosition& position() const { return position_; }
   size_t checkpoint_bytes() const { return options_.folder.empty() ? 0 : checkpoints_.copy_bytes(); }  // of memory
+  bool has_best() const { return position_.best || never_evaluated(); }  // whether best.onnx belongs to this run
   const TrainerOptions& options() const { return options_; }
   int64_t steps_per_epoch() const { return steps_per_epoch_; }
   int64_t total_steps() const;  // 0 when it is not known, or only time or the user ends the training
@@ -122,11 +124,14 @@ class Trainer {
   void finish_run(TrainerEvents* events);
   void finish_runs(int64_t step, TrainerEvents* events);                 // of all steps up to `step`
   bool evaluate_now(int64_t epoch, bool at_end, TrainerEvents* events);  // returns true for the best so far
+  void note_once(const char* what, const std::string& text, TrainerEvents* events);
   void check_schedule();
+  void add_batch(const BatchRun& run, const TensorMap& outputs, TrainerEvents* events);
   void report_step(const BatchRun& run, TrainerEvents* events);
   [[noreturn]] void refuse(const BatchRun& run, const Error& error) const;
   void check_finite(const BatchRun& run, const StepReport& report) const;
   bool finished() const;
+  bool never_evaluated() const { return !position_.best && !evaluated_ && position_.stale == 0; }
   bool epoch_ended() const;
   void save(bool best, bool last, bool at_end, TrainerEvents* events);
 
@@ -141,19 +146,18 @@ class Trainer {
   int64_t source_epoch_ = -1;  // the epoch that the source is in
   bool source_ended_ = false;  // it said that this epoch has no more batches
   TensorMap inputs_;
-  std::deque<BatchRun> runs_;               // that the session has started
-  StepReport report_{};                     // of the step whose runs are being finished
-  double loss_sum_ = 0, accuracy_sum_ = 0;  // over the finished runs of that step
+  std::deque<BatchRun> runs_;  // that the session has started
+  StepReport report_{};        // of the step whose runs are being finished
+  LossMean loss_;              // over the finished runs of that step
+  Mean accuracy_;
+  std::optional<LossReader> reader_;  // of the entry point that reads the training data
+  std::set<std::string> noted_;       // what on_note has been told
+  bool evaluated_ = false;            // in this run
   std::chrono::steady_clock::time_point last_report_;
   std::vector<Setting> settings_;
 };
 
 // The entry point that reads the training data: "step", or "accumulate" for a model built to accumulate gradients.
 std::string training_entry(const Session& session);
-
-// Runs `evaluate` over one epoch of the data; the last batch may be smaller. Scalar outputs that are means are weighted
-// by the number of samples, sums are added (the metadata onnx_train.outputs tells which).
-Metrics evaluate(Session* session, BatchSource* data);
-Metrics evaluate(Session* session, const Dataset& data, int64_t batch_size);
 
 }  // namespace onnx_train

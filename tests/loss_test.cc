@@ -245,8 +245,9 @@ TEST(Loss, SizesThatOnlyDataTellsAreComparedByThePlan) {
 }
 
 TEST(Loss, OutputsAreDescribed) {
-  EXPECT_EQ(with_loss("cross_entropy").metadata("onnx_train.outputs"),
-            R"({"loss": "mean", "accuracy": "mean", "grad_norm": "last"})");
+  EXPECT_EQ(
+      with_loss("cross_entropy").metadata("onnx_train.outputs"),
+      R"({"loss": "mean", "loss_count": "sum", "accuracy": "mean", "accuracy_count": "sum", "grad_norm": "last"})");
   EXPECT_EQ(with_loss("mse(reduction=sum)").metadata("onnx_train.outputs"), R"({"loss": "sum", "grad_norm": "last"})");
 }
 

@@ -202,13 +202,15 @@ TEST(Trainer, APositionThatCannotBeIsNoResume) {
   const TrainingPosition good = *checkpoint_position(session.model());
   for (int64_t wrong : {int64_t{-1}, std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max()}) {
     for (int64_t TrainingPosition::*field :
-         {&TrainingPosition::epoch, &TrainingPosition::step, &TrainingPosition::sample, &TrainingPosition::stale,
-          &TrainingPosition::loss_samples}) {
+         {&TrainingPosition::epoch, &TrainingPosition::step, &TrainingPosition::sample, &TrainingPosition::stale}) {
       TrainingPosition position = good;
       position.*field = wrong;
       EXPECT_THROW(trainer.resume(position), Error);
     }
   }
+  TrainingPosition endless = good;
+  endless.loss.parts = {{std::numeric_limits<double>::infinity(), 1}};
+  EXPECT_THROW(trainer.resume(endless), Error);
   EXPECT_NO_THROW(trainer.resume(good));
 }
 
@@ -372,8 +374,10 @@ TEST(Trainer, NumbersThatDoNotFitTheDataAreErrors) {
 TEST(Trainer, EvaluationWeighsShortBatchesBySamples) {
   Session session(make_training_model());
   const Dataset data = make_data(10, session.model());
-  const double whole = evaluate(&session, data, 10).at("loss");
-  EXPECT_NEAR(evaluate(&session, data, 4).at("loss"), whole, 1e-5 * whole);
+  const double whole = evaluate(&session, data, 10).metrics.at("loss");
+  const EvaluationResult result = evaluate(&session, data, 4);
+  EXPECT_NEAR(result.metrics.at("loss"), whole, 1e-5 * whole);
+  EXPECT_THAT(result.notes, testing::ElementsAre(HasSubstr("does not say what its means count")));
 }
 
 TEST(Checkpoint, DamageIsFound) {

@@ -66,6 +66,8 @@ int run(const BuildArguments& arguments) {
   }
   const std::string statistics = model.metadata("onnx_train.batch_norm");
   if (!statistics.empty()) table.add({"", statistics});
+  table.add({"mean over", model.metadata("onnx_train.mean_over")});
+  if (options.accumulate) table.add({"accumulated", model.metadata("onnx_train.accumulate")});
   table.add({"entry points", entry_names(model)});
   std::printf("%s", table.text(0, text_width()).c_str());
   std::string text = notes_text(notes, text_width());

@@ -1,3 +1,4 @@
+#include <cmath>
 #include <cstdio>
 
 #include <nlohmann/json.hpp>
@@ -28,10 +29,13 @@ int run(const EvalArguments& arguments) {
   DataNotes notes;
   const Dataset data =
       load_dataset(arguments.data, session.model(), "evaluate", DataRole::kEvaluate, arguments.scales, &notes);
-  const Metrics metrics = evaluate(&session, data, arguments.batch_size);
+  const auto [metrics, of_counts] = evaluate(&session, data, arguments.batch_size);
+  notes.insert(notes.end(), of_counts.begin(), of_counts.end());
   print_notes(notes);
   if (arguments.json) {
-    std::printf("%s\n", nlohmann::json(metrics).dump().c_str());
+    nlohmann::json json(metrics);
+    if (!notes.empty()) json["notes"] = notes;
+    std::printf("%s\n", json.dump().c_str());
     return 0;
   }
   TextTable table("lr");

@@ -177,7 +177,7 @@ void print_outcome(const FitArguments& a, StopReason reason, const Trainer& trai
   TextTable files("lw");
   const std::string best = trainer.position().best ? concat("the state with the lowest ", which, " loss")
                                                    : "the last state; nothing has been evaluated yet";
-  files.add({"best.onnx", best + (a.eval_data.empty() ? " (without --eval-data)" : "")});
+  if (trainer.has_best()) files.add({"best.onnx", best + (a.eval_data.empty() ? " (without --eval-data)" : "")});
   files.add({"last.onnx", "the last state"});
   files.add({"metrics.jsonl", "one line a step; metrics.csv, epochs.jsonl, options.json"});
   print(concat(wrap(text, text_width(), 0, 2), "\nin ", a.trainer.folder, ":\n", files.text(2, text_width())));

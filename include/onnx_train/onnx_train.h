@@ -320,7 +320,7 @@ typedef struct onnx_train_metric {
 
 typedef struct onnx_train_evaluation {
   int64_t step, epoch;
-  double train_loss; /* mean over the samples since the previous evaluation */
+  double train_loss; /* over all that counts since the previous evaluation; NaN where nothing does */
   const onnx_train_metric* metrics;
   size_t num_metrics; /* 0 without evaluation data */
   int32_t best;       /* 1: the lowest loss so far */
@@ -334,6 +334,7 @@ typedef struct onnx_train_observer {
   onnx_train_next (*on_step)(void* user, const onnx_train_step* step);
   onnx_train_next (*on_evaluation)(void* user, const onnx_train_evaluation* evaluation);
   onnx_train_next (*on_checkpoint)(void* user, const char* path); /* when its writing starts */
+  onnx_train_next (*on_note)(void* user, const char* text);       /* something unusual that the training goes on from */
 } onnx_train_observer;
 
 typedef enum onnx_train_stop_reason {

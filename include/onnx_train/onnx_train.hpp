@@ -440,6 +440,7 @@ class Observer {
   virtual onnx_train_next on_step(const onnx_train_step&) { return ONNX_TRAIN_CONTINUE; }
   virtual onnx_train_next on_evaluation(const onnx_train_evaluation&) { return ONNX_TRAIN_CONTINUE; }
   virtual onnx_train_next on_checkpoint(const std::string& /*path*/) { return ONNX_TRAIN_CONTINUE; }
+  virtual onnx_train_next on_note(const std::string& /*text*/) { return ONNX_TRAIN_CONTINUE; }
 };
 
 // Trains a session: the loop of the command `onnx-train fit`. Options are those of onnx_train_fit.
@@ -467,6 +468,9 @@ class Trainer {
       };
       observer.on_checkpoint = [](void* t, const char* path) {
         return of(t).guarded([&] { return of(t).observer_->on_checkpoint(path); });
+      };
+      observer.on_note = [](void* t, const char* text) {
+        return of(t).guarded([&] { return of(t).observer_->on_note(text); });
       };
     }
     const auto views = detail::views(options);

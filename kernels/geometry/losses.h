@@ -34,4 +34,7 @@ struct CrossEntropySpec {
 
 bool is_label(DType dtype);
 
+// sum / count; 0 where nothing counts.
+inline double mean_over(double count, double sum) { return count == 0 ? 0 : sum / count; }
+
 }  // namespace onnx_train

@@ -66,7 +66,13 @@ std::string common_lines(const Variant& v) {
   text += v.weighted
               ? "label_weight = Gather <axis = 0> (weight, label)\ncounted = Where (ignored, zero, label_weight)\n"
               : "counted = Where (ignored, zero, one)\n";
-  if (v.mean) text += "total_weight = ReduceSum <keepdims = 0> (counted)\n";
+  if (v.mean) {
+    text += R"(
+    total_weight = ReduceSum <keepdims = 0> (counted)
+    nothing = Equal (total_weight, zero)
+    divisor = Where (nothing, one, total_weight)
+)";
+  }
   return v.smooth ? text + smoothing_lines(v) : text;
 }
 
@@ -77,7 +83,8 @@ std::string signature(const char* op, const char* inputs, const Variant& v, cons
 
 // log p = x - log Σ exp x
 // loss = (1 - s) Σᵢ w[yᵢ] (-log p[i, yᵢ]) + s / C Σᵢ Σ_c w[c] (-log p[i, c])          s: label smoothing
-// over the positions i that are not ignored; reduction "mean" divides by Σᵢ w[yᵢ] (torch.nn.functional.cross_entropy).
+// over the positions i that are not ignored; reduction "mean" divides by Σᵢ w[yᵢ] (torch.nn.functional.cross_entropy);
+// where that is 0, nothing counts, and loss and gradient are 0 (PyTorch: NaN).
 FunctionText softmax_cross_entropy(const FunctionCall& call) {
   const Variant v = variant_of(call.inputs.at(1), call.attrs, call.inputs.size() > 2 && call.inputs[2]);
   std::string text = signature("SoftmaxCrossEntropy", "logits, labels", v, "loss, log_sum_exp") + common_lines(v) + R"(
@@ -106,7 +113,8 @@ FunctionText softmax_cross_entropy(const FunctionCall& call) {
 )";
   }
   text += concat("log_likelihood_sum = ReduceSum <keepdims = 0> (", v.smooth ? "log_likelihood" : "label_part", ")\n");
-  text += v.mean ? "loss_sum = Neg (log_likelihood_sum)\nloss = Div (loss_sum, total_weight)\n}"
+  text += v.mean ? "loss_sum = Neg (log_likelihood_sum)\nmean = Div (loss_sum, divisor)\n"
+                   "loss = Where (nothing, zero, mean)\n}"
                  : "loss = Neg (log_likelihood_sum)\n}";
   return {text, v.overload()};
 }
@@ -135,7 +143,7 @@ FunctionText softmax_cross_entropy_grad(const FunctionCall& call) {
     change = Add (label_part_kept, spread_part)
 )";
   }
-  if (v.mean) text += "scale = Div (dloss, total_weight)\n";
+  if (v.mean) text += "share = Div (dloss, divisor)\nscale = Where (nothing, zero, share)\n";
   text += concat("scaled = Mul (", v.smooth ? "change" : "label_part", v.mean ? ", scale)\n" : ", dloss)\n") + R"(
     ignored_column = Unsqueeze (ignored, axes)
     dlogits = Where (ignored_column, zero, scaled)

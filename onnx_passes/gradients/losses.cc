@@ -13,7 +13,7 @@ Attrs attributes_of(const Node& node) {
 
 // With log p = x - l, n_c positions of class c, s label smoothing, all over the positions i that are not ignored:
 //   dw_c = -dloss (Σᵢ ((1 - s) [yᵢ = c] + s / C) log p[i, c])
-// reduction "mean": (dw_c - dloss loss n_c) / Σᵢ w[yᵢ]
+// reduction "mean": (dw_c - dloss loss n_c) / Σᵢ w[yᵢ], and 0 where that sum is 0
 Var weight_gradient(const Grad& g, const Attrs& attrs, Var log_sum_exp) {
   Builder& b = g.b();
   const Var x = g.x(0), labels = cast(g.x(1), DType::kInt64), weight = g.x(2);
@@ -40,7 +40,8 @@ Var weight_gradient(const Grad& g, const Attrs& attrs, Var log_sum_exp) {
   if (g.node().attr("reduction", "mean") == std::string("sum")) return dsum;
   const Var counts = per_class(cast(hit, x.dtype()));
   const Var loss = g.y(0) ? g.y(0) : call(b, "SoftmaxCrossEntropy", 2, {x, g.x(1), weight}, attrs)[0];
-  return (dsum - g.dy(0) * loss * counts) / sum_all(weight * counts);
+  const Var total = sum_all(weight * counts), nothing = equal(total, zero);
+  return where(nothing, zero, (dsum - g.dy(0) * loss * counts) / where(nothing, b.scalar(x.dtype(), 1), total));
 }
 
 // loss, l = SoftmaxCrossEntropy(x, y, w)      dx = SoftmaxCrossEntropyGrad(dloss, x, y, l, w) + dl exp(x - l)

@@ -34,6 +34,9 @@ struct EntryPoint {
   std::vector<Binding> update_bindings;
   // Stored in files as metadata of the algorithm.
   std::vector<WeightGradient> gradients;
+  // The gradients of each part of a loss whose terms have counts of their own (roles.h), by part and then as in
+  // `gradients`, null where a part does not depend on the weight; empty for any other loss. For passes only.
+  std::vector<std::vector<Value*>> part_gradients;
   // Values of the inference graph -> values of the algorithm that a training step computes instead. For passes only:
   // `simplify`, which may remove such values, clears it, and files do not contain it.
   std::unordered_map<const Value*, Value*> training_versions;

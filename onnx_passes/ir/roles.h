@@ -14,6 +14,13 @@ namespace onnx_train::roles {
 inline constexpr const char* kLoss = "loss";
 inline constexpr const char* kAccuracy = "accuracy";
 inline constexpr const char* kGradNorm = "grad_norm";
+// What the mean of the loss or the accuracy is over: labels, sums of their weights, elements. Batches are combined by
+// it. A loss that sums over the batch has no count. A loss whose terms have different counts has none either: its terms
+// are outputs, joined by what they count, each with its own count unless it sums; `of` is the number of the part.
+inline constexpr const char* kLossCount = "loss_count";
+inline constexpr const char* kAccuracyCount = "accuracy_count";
+inline constexpr const char* kLossPart = "loss_part";
+inline constexpr const char* kLossPartCount = "loss_part_count";
 // Inputs with defaults.
 inline constexpr const char* kLearningRate = "learning_rate";
 inline constexpr const char* kClipNorm = "clip_norm";
@@ -25,7 +32,7 @@ inline constexpr const char* kLossScale = "loss_scale";
 inline constexpr const char* kGoodSteps = "good_steps";     // number of finite steps since the loss scale changed
 inline constexpr const char* kMagnitudes = "magnitudes";    // of tensors that are rounded to 8 bits, in the last steps
 inline constexpr const char* kGradientSum = "grad";         // sum of gradients, belongs to a weight
-inline constexpr const char* kAccumulated = "accumulated";  // number of gradients in the sums
+inline constexpr const char* kAccumulated = "accumulated";  // what counts in the sums
 inline constexpr const char* kAccumulatedFor = "accumulated_for";  // the step that the sums belong to
 // Inputs and outputs of the forward and the backward pass as models of their own (differentiate.h).
 inline constexpr const char* kOutput = "output";        // the forward pass: belongs to an output of the model

@@ -1,62 +1,117 @@
 #include "onnx_passes/passes/accumulate.h"
 
+#include <algorithm>
+
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/onnx.h"
 #include "onnx_passes/ir/roles.h"
 #include "onnx_passes/passes/entry_point.h"
-#include "onnx_passes/passes/loss_expression.h"
 #include "onnx_passes/passes/optimizer.h"
 
 namespace onnx_train {
 namespace {
 
-// Values that both halves read.
-struct Shared {
-  std::vector<WeightGradient> gradients;
-  std::vector<Value*> sums;
-  Value* step;
-  Value* count;
+// Gradients that are summed together: of the loss, or of one part of it.
+struct Part {
+  std::vector<Value*> gradients;  // by weight; null where there is none
+  Value* count;                   // of a batch, in `accumulate`; null for a loss that sums
+  std::vector<Value*> sums;       // states, as `gradients`
+  Value* counted = nullptr;       // the state with the sum of counts
 };
 
-Shared add_shared_state(Model* model, const EntryPoint& entry) {
-  Graph& graph = *model->graph;
-  Shared shared;
-  shared.gradients = entry.gradients;
-  for (const WeightGradient& g : shared.gradients) {
-    shared.sums.push_back(add_slot(*model, &graph, g.weight, roles::kGradientSum));
+Value* count_of_part(const EntryPoint& entry, const std::string& number) {
+  for (Value* output : entry.algorithm->outputs()) {
+    if (output->has_role(roles::kLossPartCount) && output->role()->of == number) return output;
   }
-  shared.step = add_step_count(*model, &graph);
-  shared.count = add_state(*model, &graph, "state/accumulated", Tensor::scalar<int64_t>(0), {roles::kAccumulated, ""});
-  return shared;
+  return nullptr;
 }
 
-// sum' = grad + (sum, or 0 if an update has used it already)
-void add_sums(const Model& model, EntryPoint* entry, const Shared& shared) {
+// 1 for a batch in which anything counts, else 0; null for a loss that sums.
+Value* one_per_batch(EntryPoint* entry) {
+  Builder b(entry->algorithm.get());
+  b.set_name("batches/part");
+  Var counts_any;
+  for (Value* output : entry->algorithm->outputs()) {
+    if (!output->has_role(roles::kLossCount) && !output->has_role(roles::kLossPartCount)) continue;
+    const Var any = logical_not(equal(b.var(output), b.scalar(output->dtype(), 0)));
+    counts_any = counts_any ? logical_or(counts_any, any) : any;
+  }
+  return counts_any ? cast(counts_any, DType::kFloat).value() : nullptr;
+}
+
+std::vector<Part> parts_of(EntryPoint* entry, const BuildOptions& options) {
+  std::vector<Part> parts;
+  for (size_t i = 0; i < entry->part_gradients.size(); ++i) {
+    parts.push_back({entry->part_gradients[i], count_of_part(*entry, std::to_string(i)), {}});
+  }
+  if (!parts.empty()) return parts;
+  Part all{{}, options.mean_of_batches ? one_per_batch(entry) : entry->output(roles::kLossCount), {}};
+  for (const WeightGradient& g : entry->gradients) all.gradients.push_back(g.gradient);
+  return {all};
+}
+
+// States that both halves read. Those of the first part have no number.
+void add_sum_states(Model* model, const std::vector<WeightGradient>& gradients, std::vector<Part>* parts) {
+  Graph& graph = *model->graph;
+  for (size_t p = 0; p < parts->size(); ++p) {
+    Part& part = (*parts)[p];
+    const std::string number = p == 0 ? "" : concat("_", p);
+    for (size_t i = 0; i < gradients.size(); ++i) {
+      const std::string slot = roles::kGradientSum + number;
+      part.sums.push_back(part.gradients[i] ? add_slot(*model, &graph, gradients[i].weight, slot) : nullptr);
+    }
+    if (!part.count) continue;
+    const Tensor zero = Tensor::full(part.count->dtype(), {}, 0);
+    part.counted =
+        add_state(*model, &graph, "state/accumulated" + number, zero, {roles::kAccumulated, p == 0 ? "" : concat(p)});
+  }
+}
+
+// sum' = count * grad + (sum, or 0 if an update has used it already), and so for the count
+void add_sums(const Model& model, EntryPoint* entry, Value* step, const std::vector<Part>& parts) {
   Graph* algorithm = entry->algorithm.get();
   Value* seen =
       add_state(model, algorithm, "state/accumulated_for", Tensor::scalar<int64_t>(-1), {roles::kAccumulatedFor, ""});
   Builder b(algorithm);
   b.set_name("accumulating");
-  const Var accumulating = equal(b.var(seen), b.var(shared.step));
-  for (size_t i = 0; i < shared.sums.size(); ++i) {
-    b.set_name("next/" + shared.sums[i]->name());
-    const Var sum = b.var(shared.sums[i]);
-    bind_state(entry, shared.sums[i], where(accumulating, sum, 0.0) + b.var(shared.gradients[i].gradient));
+  const Var accumulating = equal(b.var(seen), b.var(step));
+  const auto add = [&](Value* state, Var x) {
+    b.set_name("next/" + state->name());
+    bind_state(entry, state, where(accumulating, b.var(state), 0.0) + x);
+  };
+  for (const Part& part : parts) {
+    for (size_t i = 0; i < part.sums.size(); ++i) {
+      if (!part.sums[i]) continue;
+      b.set_name("next/" + part.sums[i]->name() + "/part");
+      const Var gradient = b.var(part.gradients[i]);
+      add(part.sums[i], part.count ? gradient * cast_like(b.var(part.count), gradient) : gradient);
+    }
+    if (part.count) add(part.counted, b.var(part.count));
   }
-  b.set_name("next/" + shared.count->name());
-  bind_state(entry, shared.count, where(accumulating, b.var(shared.count), 0.0) + 1.0);
-  bind_state(entry, seen, b.var(shared.step));
+  bind_state(entry, seen, b.var(step));
 }
 
-void add_totals(EntryPoint* entry, const Shared& shared, bool sum_over_batch) {
+// The gradient of the loss over all batches: Σ sum / count over its parts.
+void add_means(EntryPoint* entry, const std::vector<WeightGradient>& gradients, const std::vector<Part>& parts) {
   Builder b(entry->algorithm.get());
-  for (size_t i = 0; i < shared.sums.size(); ++i) {
-    const Var sum = b.var(shared.sums[i]);
-    b.set_name("micro_batches");
-    const Var count = sum_over_batch ? Var() : cast_like(b.var(shared.count), sum);
-    Value* weight = shared.gradients[i].weight;
-    b.set_name("grad/" + weight->name());
-    entry->gradients.push_back({weight, (count ? sum / count : b.op("Identity", {sum})).value()});
+  std::vector<Var> divisors;
+  for (const Part& part : parts) {
+    divisors.emplace_back();
+    if (!part.counted) continue;
+    b.set_name("counted");
+    const Var counted = b.var(part.counted), zero = b.scalar(counted.dtype(), 0), one = b.scalar(counted.dtype(), 1);
+    divisors.back() = where(equal(counted, zero), one, counted);
+  }
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    b.set_name("grad/" + gradients[i].weight->name());
+    Var mean;
+    for (size_t p = 0; p < parts.size(); ++p) {
+      if (!parts[p].sums[i]) continue;
+      const Var sum = b.var(parts[p].sums[i]);
+      const Var part = divisors[p] ? sum / cast_like(divisors[p], sum) : b.op("Identity", {sum});
+      mean = mean ? mean + part : part;
+    }
+    entry->gradients.push_back({gradients[i].weight, mean.value()});
   }
 }
 
@@ -64,10 +119,17 @@ bool run(Model& model, const BuildOptions& options) {
   EntryPoint* step = model.find_entry_point("step");
   if (!step) fail("[Accumulate] the model has no entry point 'step'; run the pass 'gradients' first");
   step->algorithm->shell().set_name("accumulate");
-  const Shared shared = add_shared_state(&model, *step);
-  add_sums(model, step, shared);
-  const bool is_sum = !options.loss_model && onnx_train::is_sum(parse_loss(options.loss));
-  add_totals(&model.add_entry_point("apply"), shared, is_sum);  // this invalidates `step`
+  std::vector<Part> parts = parts_of(step, options);
+  const std::vector<WeightGradient> gradients = step->gradients;
+  step->part_gradients.clear();
+  add_sum_states(&model, gradients, &parts);
+  Value* count = add_step_count(model, model.graph.get());
+  add_sums(model, step, count, parts);
+  const bool sums = std::none_of(parts.begin(), parts.end(), [](const Part& part) { return part.count; });
+  add_means(&model.add_entry_point("apply"), gradients, parts);  // this invalidates `step`
+  model.set_metadata("onnx_train.accumulate", sums                      ? "the sum of its batches"
+                                              : options.mean_of_batches ? "the mean of its batches' means"
+                                                                        : "the mean over all that its batches count");
   return true;
 }
 

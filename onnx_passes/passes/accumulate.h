@@ -1,11 +1,17 @@
-// Splits the entry point "step" at the gradients: "accumulate" computes the loss and adds its gradients to
-// accumulators; "apply" passes their mean (for a loss that sums over the batch: their sum), as `grad/<weight>`, to the
-// optimizer. This equals one step on all samples if the micro-batches count equally many samples. A pass on a model
-// that one caller owns; throws Error.
+// Splits the entry point "step" at the gradients: "accumulate" computes the loss of a batch and adds its gradients to
+// accumulators; "apply" passes the gradient of the loss of all batches, as `grad/<weight>`, to the optimizer. A pass on
+// a model that one caller owns; throws Error.
 //
-// State: state/<weight>/grad, the sums; state/accumulated, the number of micro-batches in them (int64); state/step, the
-// number of updates (int64). `accumulate` stores the step it has last seen in state/accumulated_for: if the step has
-// changed since, the sums belong to a completed update, and it starts new sums. So no explicit reset is needed.
+// A loss that is a mean counts something (roles.h): labels, elements, samples. The accumulators hold sums, count times
+// gradient, and `apply` divides by the sum of counts, so the update is that of one step on all samples, whatever counts
+// in each batch (Hugging Face's trainer: num_items_in_batch). Terms whose counts differ have accumulators of their own.
+// With BuildOptions::mean_of_batches every batch counts the same, unless nothing counts in it. For a loss that sums,
+// gradients are summed. The metadata onnx_train.accumulate says which it is.
+//
+// State: state/<weight>/grad, the sums; state/accumulated, what counts in them (float); state/step, the number of
+// updates (int64). A second part of the loss has state/<weight>/grad_1 and state/accumulated_1. `accumulate` stores the
+// step it has last seen in state/accumulated_for: if the step has changed since, the sums belong to a completed update,
+// and it starts new sums. So no explicit reset is needed.
 #pragma once
 
 #include "onnx_passes/passes/passes.h"

@@ -84,7 +84,8 @@ void assign_roles(Model* model) {
     }
   }
   for (const EntryPoint& entry : model->entry_points) {
-    assign(entry.algorithm->outputs(), {roles::kLoss, roles::kAccuracy, roles::kGradNorm});
+    assign(entry.algorithm->outputs(),
+           {roles::kLoss, roles::kLossCount, roles::kAccuracy, roles::kAccuracyCount, roles::kGradNorm});
     assign(entry.algorithm->inputs(), {roles::kLearningRate, roles::kClipNorm});
     assign(entry.initialization->initializers(), {roles::kSeed});
     for (const Binding& b : entry.update_bindings) {

@@ -5,6 +5,7 @@
 #include "onnx_passes/gradients/gradient.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/inputs.h"
+#include "onnx_passes/ir/roles.h"
 #include "onnx_passes/operators/missing.h"
 #include "onnx_passes/passes/constants.h"
 #include "onnx_passes/passes/entry_point.h"
@@ -24,6 +25,43 @@ std::vector<Value*> add_scaled_gradients(const Model& model, EntryPoint* step, c
   const auto scale = loss_scale(model, step, &b, options);
   if (!scale) return add_gradients(algorithm, loss, weights);
   return add_gradients(algorithm, {loss}, {(ones_like(b.var(loss)) * cast_like(*scale, b.var(loss))).value()}, weights);
+}
+
+// The terms of a loss whose counts differ, where accumulated batches count by them: the gradient of each is summed
+// alone.
+std::vector<Value*> accumulated_parts(const EntryPoint& step, const BuildOptions& options) {
+  std::vector<Value*> parts;
+  for (Value* output : step.algorithm->outputs()) {
+    if (output->has_role(roles::kLossPart)) parts.push_back(output);
+  }
+  return options.accumulate && !options.mean_of_batches ? parts : std::vector<Value*>();
+}
+
+// The gradients of each part; returns their sums, the gradients of the loss.
+std::vector<Value*> add_part_gradients(EntryPoint* step, const std::vector<Value*>& parts,
+                                       const std::vector<Value*>& weights) {
+  Builder b(step->algorithm.get());
+  std::vector<Value*> sums(weights.size());
+  for (Value* part : parts) {
+    step->part_gradients.push_back(add_gradients(&b.graph(), part, weights));
+    const std::vector<Value*>& found = step->part_gradients.back();
+    for (size_t i = 0; i < weights.size(); ++i) {
+      b.set_name("grad/" + weights[i]->name());
+      if (found[i]) sums[i] = sums[i] ? (b.var(sums[i]) + b.var(found[i])).value() : found[i];
+    }
+  }
+  return sums;
+}
+
+// Removes what belongs to weights without gradients.
+void keep_reached(std::vector<std::vector<Value*>>* by_part, const std::vector<Value*>& sums) {
+  for (std::vector<Value*>& gradients : *by_part) {
+    std::vector<Value*> kept;
+    for (size_t i = 0; i < sums.size(); ++i) {
+      if (sums[i]) kept.push_back(gradients[i]);
+    }
+    gradients = std::move(kept);
+  }
 }
 
 // The nodes at which every path from the weights to the loss ends, if any: their output is piecewise constant, so its
@@ -81,7 +119,10 @@ bool run(Model& model, const BuildOptions& options) {
                              : "all float initializers seem to be constants; --train NAME trains one");
   }
   forget_constants(&model, weights);
-  const std::vector<Value*> found = add_scaled_gradients(model, step, weights, options);
+  const std::vector<Value*> parts = accumulated_parts(*step, options);
+  const std::vector<Value*> found =
+      parts.empty() ? add_scaled_gradients(model, step, weights, options) : add_part_gradients(step, parts, weights);
+  keep_reached(&step->part_gradients, found);
   std::vector<std::string> unreached;
   for (size_t i = 0; i < weights.size(); ++i) {
     if (found[i]) {

@@ -10,9 +10,13 @@
 //
 // A loss that is a model of its own adds its nodes in the place of the expression's (loss_model.h).
 //
+// Beside a mean stands what it is over, an output of its own, by which batches are combined: `loss_count`, the labels
+// that count (or the sum of their weights, the elements, the samples), and `accuracy_count`. A mean over nothing is 0.
+// A loss that sums has no count, and terms with different counts have one each (roles.h).
+//
 // Metadata: onnx_train.loss is the expression with defaults filled in (names, class axis), or the loss model's name;
-// onnx_train.outputs tells for the output of each role how to combine batches: {"loss": "mean", "accuracy": "mean",
-// "grad_norm": "last"}.
+// onnx_train.mean_over says what the means of the loss are over; onnx_train.outputs tells for the output of each role
+// how to combine batches: {"loss": "mean", "loss_count": "sum", "grad_norm": "last"}.
 #pragma once
 
 #include "onnx_passes/passes/passes.h"

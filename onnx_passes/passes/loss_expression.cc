@@ -90,15 +90,6 @@ std::vector<LossTerm> parse_loss(const std::string& text) {
   }
 }
 
-bool is_sum(const std::vector<LossTerm>& terms) {
-  return std::all_of(terms.begin(), terms.end(), [](const LossTerm& term) {
-    for (const Option& option : term.arguments.options) {
-      if (option.key.text == "reduction") return std::get<Word>(option.value).text == "sum";
-    }
-    return false;
-  });
-}
-
 std::vector<std::string> loss_names() {
   std::vector<std::string> names;
   for (const Signature& s : signatures()) names.push_back(s.loss);

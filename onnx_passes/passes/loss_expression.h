@@ -40,9 +40,6 @@ struct LossTerm {
 // Throws Error that names the column.
 std::vector<LossTerm> parse_loss(const std::string& text);
 
-// Whether all terms sum over the batch (reduction=sum); then the loss does, too.
-bool is_sum(const std::vector<LossTerm>& terms);
-
 // The names of the losses, in the order of the table above.
 std::vector<std::string> loss_names();
 

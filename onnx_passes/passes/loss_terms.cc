@@ -61,8 +61,24 @@ std::vector<int64_t> axes_without(Var x, int64_t axis) {
   return axes;
 }
 
-Var reduced(const LossTerm& term, Var x) {
-  return reduction_of(term) == "sum" ? sum_all(x) : x.builder().op("ReduceMean", {x}, {{"keepdims", 0}});
+// Two values of this text have sizes in a fixed proportion in every plan.
+std::string proportions(Var x, const Dims& dims) {
+  std::vector<std::string> open;
+  for (size_t i = 0; i < dims.size(); ++i) {
+    if (dims[i].known()) continue;
+    open.push_back(dims[i].symbol().empty() ? concat(x.value()->name(), '\0', i) : dims[i].symbol());
+  }
+  std::sort(open.begin(), open.end());
+  std::string text = "sizes";
+  for (const std::string& symbol : open) text += '\n' + symbol;
+  return text;
+}
+
+// The first value with an axis; null if there is none.
+Value* first_with_axes(const std::vector<Value*>& values) {
+  const auto found =
+      std::find_if(values.begin(), values.end(), [](const Value* v) { return v->has_rank() && v->rank() > 0; });
+  return found == values.end() ? nullptr : *found;
 }
 
 // A vector over the classes, reshaped to broadcast along `axis` of a tensor of rank `rank`.
@@ -85,7 +101,7 @@ std::string to_string(const LossTerm& term) {
 // ---- Building
 
 LossBuilder::LossBuilder(Builder* builder, const Graph& inference, std::function<Value*(Value*)> version)
-    : b_(*builder), version_(std::move(version)) {
+    : b_(*builder), inference_(inference), version_(std::move(version)) {
   for (const Value* input : inference.inputs()) {
     if (!input->has_rank()) continue;
     for (const Dim& d : *input->type().dims) set_by_inputs_.insert(d.symbol());
@@ -151,12 +167,12 @@ Var LossBuilder::element_weight(const LossTerm& term, const char* key, Var predi
 LossBuilder::Result LossBuilder::build(const LossTerm& term) {
   if (term.is_output) {
     const Var loss = read(term.loss.text);
-    return {loss.value()->has_rank() && loss.rank() == 0 ? loss : reshape(loss, std::vector<int64_t>{}), {}};
+    const Var scalar = loss.value()->has_rank() && loss.rank() == 0 ? loss : reshape(loss, std::vector<int64_t>{});
+    return of_samples(scalar);
   }
   if (term.loss.text == "cross_entropy") return cross_entropy(term);
   if (term.loss.text == "nll") return nll(term);
-  if (term.loss.text == "bce_with_logits") return {bce_with_logits(term), {}};
-  return {distance(term), {}};
+  return term.loss.text == "bce_with_logits" ? bce_with_logits(term) : distance(term);
 }
 
 LossBuilder::Result LossBuilder::cross_entropy(const LossTerm& term) {
@@ -165,7 +181,7 @@ LossBuilder::Result LossBuilder::cross_entropy(const LossTerm& term) {
   const Value* known = b_.graph().find(term.arguments.names[1].text);
   if (integer_of(term, "probabilities", 0) != 0 || (known && is_float(known->dtype()))) {
     const Var probabilities = target(term, logits, logits.dtype(), all_axes(logits));
-    return {probability_cross_entropy(term, logits, cast_like(probabilities, logits)), {}};
+    return probability_cross_entropy(term, logits, cast_like(probabilities, logits));
   }
   const Var labels = target(term, logits, DType::kInt64, axes_without(logits, axis));
   const Var weight = class_weight(term, logits);
@@ -177,11 +193,11 @@ LossBuilder::Result LossBuilder::cross_entropy(const LossTerm& term) {
                           {"reduction", reduction_of(term)}});
   Graph& graph = b_.graph();
   graph.rename(made[1].value(), graph.unique_name(made[0].value()->name() + "/log_sum_exp"));
-  return {made[0], accuracy(term, logits, labels)};
+  return of_labels(term, made[0], logits, labels, weight);
 }
 
 // -Σ_c w[c] t[c] log p[c] with t ← t (1 - s) + s / C, averaged over the positions.
-Var LossBuilder::probability_cross_entropy(const LossTerm& term, Var logits, Var target) {
+LossBuilder::Result LossBuilder::probability_cross_entropy(const LossTerm& term, Var logits, Var target) {
   const int64_t axis = integer_of(term, "axis", 1);
   const double smoothing = number_of(term, "label_smoothing", 0);
   if (smoothing > 0) {
@@ -191,7 +207,8 @@ Var LossBuilder::probability_cross_entropy(const LossTerm& term, Var logits, Var
   if (const Var weight = class_weight(term, logits)) {
     log_p = log_p * along(weight, axis, logits.rank());
   }
-  return reduced(term, -reduce_sum(target * log_p, std::vector<int64_t>{axis}, /*keepdims=*/false));
+  return reduced(term, -reduce_sum(target * log_p, std::vector<int64_t>{axis}, /*keepdims=*/false), logits,
+                 axes_without(logits, axis));
 }
 
 // -Σᵢ w[yᵢ] x[i, yᵢ] over the positions that are not ignored; mean: divided by Σᵢ w[yᵢ].
@@ -207,12 +224,15 @@ LossBuilder::Result LossBuilder::nll(const LossTerm& term) {
   const Var counted = where(ignored, zero, weight ? gather(weight, label, 0) : b_.scalar(log_p.dtype(), 1));
   const Var picked = squeeze(b_.op("GatherElements", {log_p, unsqueeze(label, {axis})}, {{"axis", axis}}), {axis});
   const Var sum = -sum_all(where(ignored, zero, picked * counted));
-  return {reduction_of(term) == "sum" ? sum : sum / sum_all(counted), accuracy(term, log_p, labels)};
+  if (reduction_of(term) == "sum") return of_labels(term, sum, log_p, labels, weight);
+  const Var total = sum_all(counted), nothing = equal(total, zero);
+  const Var mean = where(nothing, zero, sum / where(nothing, b_.scalar(log_p.dtype(), 1), total));
+  return of_labels(term, mean, log_p, labels, weight);
 }
 
 // w ((1 - t) x + (1 + (p - 1) t) log(1 + e⁻ˣ))      p: pos_weight
 // log(1 + e⁻ˣ) = max(-x, 0) + log(1 + exp(-|x|)) never overflows, and runs in float64 where Softplus often does not.
-Var LossBuilder::bce_with_logits(const LossTerm& term) {
+LossBuilder::Result LossBuilder::bce_with_logits(const LossTerm& term) {
   const Var x = read(term.arguments.names[0].text);
   const Dims dims = dims_of(x);
   const Var t = cast_like(target(term, x, x.dtype(), all_axes(x)), x);
@@ -223,28 +243,75 @@ Var LossBuilder::bce_with_logits(const LossTerm& term) {
   }
   loss = (1.0 - t) * x + loss;
   if (const Var weight = element_weight(term, "weight", x, dims)) loss = loss * weight;
-  return reduced(term, loss);
+  return reduced(term, loss, x, all_axes(x));
 }
 
 // mse: d²      l1: |d|      huber: d² / 2 where |d| < δ, else δ (|d| - δ / 2)
-Var LossBuilder::distance(const LossTerm& term) {
+LossBuilder::Result LossBuilder::distance(const LossTerm& term) {
   const Var x = read(term.arguments.names[0].text);
   const Var d = x - cast_like(target(term, x, x.dtype(), all_axes(x)), x);
-  if (term.loss.text == "mse") return reduced(term, d * d);
+  const std::vector<int64_t> axes = all_axes(x);
+  if (term.loss.text == "mse") return reduced(term, d * d, x, axes);
   const Var size = abs(d);
-  if (term.loss.text == "l1") return reduced(term, size);
+  if (term.loss.text == "l1") return reduced(term, size, x, axes);
   const double delta = number_of(term, "delta", 1);
-  return reduced(term, where(size < delta, d * d * 0.5, (size - delta / 2) * delta));
+  return reduced(term, where(size < delta, d * d * 0.5, (size - delta / 2) * delta), x, axes);
 }
 
-Var LossBuilder::accuracy(const LossTerm& term, Var prediction, Var labels) {
+// ---- What counts
+
+LossBuilder::Result LossBuilder::reduced(const LossTerm& term, Var losses, Var prediction,
+                                         const std::vector<int64_t>& axes) {
+  if (reduction_of(term) == "sum") return {.loss = sum_all(losses)};
+  const Dims dims = chosen(dims_of(prediction), axes);
+  Var loss = b_.op("ReduceMean", {losses}, {{"keepdims", 0}});
+  const bool may_be_empty =
+      std::any_of(dims.begin(), dims.end(), [](const Dim& d) { return !d.known() || d.value() == 0; });
+  b_.set_name("loss/count");
+  const Var number = size(losses);
+  if (may_be_empty) loss = where(equal(number, b_.scalar(DType::kInt64, 0)), b_.scalar(loss.dtype(), 0), loss);
+  return {.loss = loss,
+          .count = cast(number, loss.dtype()),
+          .what = axes.size() == dims_of(prediction).size() ? "elements" : "positions",
+          .key = proportions(prediction, dims)};
+}
+
+LossBuilder::Result LossBuilder::of_samples(Var loss) {
+  b_.set_name("loss/count");
+  Value* input = first_with_axes(b_.graph().inputs());
+  if (!input) input = first_with_axes(inference_.inputs());
+  if (!input)
+    return {.loss = loss, .count = b_.scalar(loss.dtype(), 1), .what = "batches", .key = proportions(loss, {})};
+  const Var x = b_.var(input);
+  const Var samples = cast(squeeze(dim(x, 0), {0}), loss.dtype());
+  return {.loss = loss,
+          .count = samples,
+          .what = "samples (what the loss counts is not known)",
+          .key = proportions(x, {dims_of(x)[0]})};
+}
+
+// mean: the loss is over Σᵢ w[yᵢ], of the positions that are not ignored.
+LossBuilder::Result LossBuilder::of_labels(const LossTerm& term, Var loss, Var prediction, Var labels, Var weight) {
+  Result result{.loss = loss};
   b_.set_name("accuracy/part");
   const Var best = b_.op("ArgMax", {prediction}, {{"axis", integer_of(term, "axis", 1)}, {"keepdims", 0}});
+  const auto ignore_index = static_cast<double>(integer_of(term, "ignore_index", -100));
   const Var label = cast(labels, DType::kInt64);
-  const Var counted =
-      logical_not(equal(label, b_.scalar(DType::kInt64, static_cast<double>(integer_of(term, "ignore_index", -100)))));
+  const Var counted = logical_not(equal(label, b_.scalar(DType::kInt64, ignore_index)));
   const Var right = cast(logical_and(equal(best, label), counted), DType::kFloat);
-  return sum_all(right) / max(sum_all(cast(counted, DType::kFloat)), b_.scalar(DType::kFloat, 1));
+  result.accuracy_count = sum_all(cast(counted, DType::kFloat));
+  result.accuracy = sum_all(right) / max(result.accuracy_count, b_.scalar(DType::kFloat, 1));
+  if (reduction_of(term) == "sum") return result;
+  result.count = result.accuracy_count;
+  result.what = "labels";
+  result.key = concat("labels\n", labels.value()->name(), '\n', integer_of(term, "ignore_index", -100));
+  if (!weight) return result;
+  result.what = "weights of labels";
+  b_.set_name("loss/count");
+  const Var class_or_first = where(counted, label, b_.scalar(DType::kInt64, 0));
+  result.count = sum_all(where(counted, gather(weight, class_or_first, 0), b_.scalar(weight.dtype(), 0)));
+  result.key += '\n' + std::get<Word>(find_option(term, "weight")->value).text;
+  return result;
 }
 
 }  // namespace onnx_train

@@ -28,10 +28,17 @@ class LossBuilder {
   LossBuilder(Builder* builder, const Graph& inference, std::function<Value*(Value*)> version);
 
   struct Result {
-    Var loss;      // a scalar
-    Var accuracy;  // a float scalar, for losses over class indices
+    Var loss;               // a scalar
+    Var count = {};         // a float scalar: what the loss is a mean over; absent if it sums
+    std::string what = "";  // counts, for people: "labels"; "" if it sums
+    std::string key = "";   // terms with the same key have proportional counts, whatever the batch; "" if it sums
+    Var accuracy = {};      // a float scalar, for losses over class indices
+    Var accuracy_count = {};
   };
   Result build(const LossTerm& term);
+  // A scalar that the model or a loss model computes: a mean over the samples, as far as one knows. Their number is the
+  // size of the first axis of the first input of the algorithm, or else of the model, that has one.
+  Result of_samples(Var loss);
 
  private:
   Var read(const std::string& name);
@@ -48,13 +55,17 @@ class LossBuilder {
   bool certainly_equal(const Dim& a, const Dim& b) const;
 
   Result cross_entropy(const LossTerm& term);
-  Var probability_cross_entropy(const LossTerm& term, Var logits, Var target);
+  Result probability_cross_entropy(const LossTerm& term, Var logits, Var target);
   Result nll(const LossTerm& term);
-  Var bce_with_logits(const LossTerm& term);
-  Var distance(const LossTerm& term);  // mse, l1, huber
-  Var accuracy(const LossTerm& term, Var prediction, Var labels);
+  Result bce_with_logits(const LossTerm& term);
+  Result distance(const LossTerm& term);  // mse, l1, huber
+  // Reduces the loss of every element, or of every position, along `axes` of the prediction.
+  Result reduced(const LossTerm& term, Var losses, Var prediction, const std::vector<int64_t>& axes);
+  // Adds what counts, and the accuracy, to a loss over class indices.
+  Result of_labels(const LossTerm& term, Var loss, Var prediction, Var labels, Var weight);
 
   Builder& b_;
+  const Graph& inference_;
   std::function<Value*(Value*)> version_;
   std::set<std::string> set_by_inputs_;  // symbols
 };

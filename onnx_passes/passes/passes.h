@@ -60,6 +60,7 @@ struct BuildOptions {
   double clip_norm = 0;            // default of the input clip_norm; 0: no clipping
   std::string loss_scale;          // "", "dynamic", or a number; see loss_scaling.h
   bool accumulate = false;
+  bool mean_of_batches = false;   // accumulated batches count equally; otherwise each by what counts in it
   std::string init;               // "", "kaiming", "xavier", "gpt2"
   uint64_t seed = 0;              // default seed of the initialization graph
   bool unbiased_variance = true;  // running variance as torch keeps it; false: as ONNX does
@@ -90,7 +91,8 @@ std::vector<Value*> select_trainable(const Model& model, const std::vector<std::
                                      const std::vector<std::string>& freeze);
 
 // Adds roles to the values of a training model that another program wrote, according to their names: loss, accuracy,
-// grad_norm; learning_rate, clip_norm, seed; next/<state>. Values that have a role keep it.
+// what they count (loss_count, accuracy_count), grad_norm; learning_rate, clip_norm, seed; next/<state>. Values that
+// have a role keep it.
 void assign_roles(Model* model);
 
 // One entry point as a plain model: graph and algorithm concatenated, without dead nodes. Each state is an input of its

@@ -6,6 +6,7 @@ import math
 import os
 import signal
 import threading
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from types import FrameType
@@ -61,8 +62,9 @@ class Evaluation:
     Attributes:
         step: after which it took place.
         epoch: of that step.
-        train_loss: the mean over the samples since the previous evaluation.
-        metrics: of the evaluation data; empty without such data.
+        train_loss: the mean since the previous evaluation, over all that counts (labels that are not ignored, say).
+        metrics: of the evaluation data, over all that counts in them, whatever the batches; NaN where nothing counts.
+            Empty without such data.
         best: whether its loss is the lowest so far.
 
     >>> import numpy as np
@@ -232,6 +234,9 @@ def fit(
     Raises:
         DataError: for data that do not fit the model; and for a loss that is not finite.
 
+    Warns:
+        UserWarning: once, when nothing counts in a batch: its loss and gradient are 0.
+
     >>> import numpy as np
     >>> import onnx_train
     >>> x = np.random.default_rng(0).normal(size=(64, 4)).astype(np.float32)
@@ -298,6 +303,7 @@ def fit(
             None if evaluation is None else evaluation.core_data(),
             reports.on_step,
             reports.on_evaluation,
+            reports.on_note,
         )
     history.reason = ("finished", "interrupted", "early_stop", "time_limit", "callback")[reason]
     if checkpoint is not None:
@@ -374,6 +380,9 @@ class _Reports:
         self._history.evaluations.append(report)
         self._progress.evaluation(epoch, train_loss, metrics)
         return self._call("on_evaluation", report)
+
+    def on_note(self, text: str) -> None:
+        warnings.warn(text, stacklevel=4)
 
     def _call(self, method: str, report: Any) -> int:
         for callback in self._callbacks:

@@ -115,6 +115,7 @@ class Model:
         loss_scale: float | str | None = None,
         clip: float | None = None,
         accumulate: bool | None = None,
+        accumulate_mean: str | None = None,
         init: str | None = None,
         seed: int | None = None,
         batch: int | str | None = None,
@@ -145,6 +146,8 @@ class Model:
             loss_scale: a number or ``"dynamic"``.
             clip: the global norm at which gradients are clipped.
             accumulate: whether to make entry points ``accumulate`` and ``apply`` in the place of ``step``.
+            accumulate_mean: ``"all"``: an update is that of one step on all samples, whatever counts in each batch (the
+                labels other than ignore_index, say); ``"batches"``: the mean of the batches' means.
             init: ``"kaiming"``, ``"xavier"`` or ``"gpt2"``: draw the weights anew.
             seed: of `init` and dropout.
             batch: the size of the batch dimension, or ``"dynamic"``.
@@ -174,6 +177,7 @@ class Model:
             loss_scale=loss_scale,
             clip=clip,
             accumulate=accumulate,
+            accumulate_mean=accumulate_mean,
             init=init,
             seed=seed,
             batch=batch,

@@ -263,7 +263,7 @@ class Session:
         """The outputs of an entry point.
 
         >>> [port.name for port in session.outputs("step")]
-        ['loss', 'accuracy', 'grad_norm']
+        ['loss', 'loss_count', 'accuracy', 'accuracy_count', 'grad_norm']
         """
         return [Port(*port) for port in self._core.outputs(entry)]
 
@@ -304,7 +304,7 @@ class Session:
 
         >>> result = session.step({"x": x, "labels": labels}, lr=0.05)
         >>> sorted(result)
-        ['accuracy', 'grad_norm', 'loss']
+        ['accuracy', 'accuracy_count', 'grad_norm', 'loss', 'loss_count']
         """
         return self._run("step", batch, lr, clip_norm)
 
@@ -325,9 +325,10 @@ class Session:
         return self._run("accumulate", batch)
 
     def apply(self, *, lr: float | None = None, clip_norm: float | None = None) -> Result:
-        """Updates the weights by the mean of the accumulated gradients, to which each batch counts the same.
+        """Updates the weights by the gradient of the loss over all accumulated batches: that of one step on all of them.
 
-        For losses that sum over the batch it is the sum of the gradients.
+        Each batch counts by its ``loss_count``; with ``accumulate_mean="batches"`` each the same. For losses that sum
+        over the batch it is the sum of the gradients.
 
         Args:
             lr, clip_norm: as `step` takes them.

@@ -56,7 +56,9 @@ void standard_losses(std::vector<OpCase>* cases) {
 
 std::vector<OpCase> loss_cases() {
   const OpInput some_ignored = {.value = Tensor::of<int64_t>({5}, {3, 1, -100, 0, -100})};
+  const OpInput all_ignored = {.value = Tensor::of<int64_t>({2, 3}, {-100, -100, -100, -100, -100, -100})};
   const OpInput weight = {.shape = {4}, .low = 0.1, .high = 2};
+  const OpInput weightless = {.shape = {4}, .low = 0, .high = 0};
   std::vector<OpCase> cases;
   for (const auto& row : {loss, grad}) {
     cases.insert(cases.end(),
@@ -71,10 +73,17 @@ std::vector<OpCase> loss_cases() {
                      row({{2, 3, 7}}, labels({2, 3}, 7), attributes(2, "mean", 0.1), {.absent = true}),
                      row({{2, 4, 3, 70}}, labels({2, 3, 70}, 4), attributes(1, "mean", 0.2), weight),
                      row({{4, 9}, -90, 90}, labels({9}, 4), attributes(0, "mean", 0, 2), weight),
+                     row({{0, 3}}, labels({0}, 3), attributes(1), {.absent = true}),
+                     row({{2, 3, 4}}, all_ignored, attributes(2), {.absent = true}),
+                     row({{2, 4, 3}}, all_ignored, attributes(1, "mean", 0.1), weight),
                      row({{3, 1000}, -3, 3}, labels({3}, 1000), attributes(1, "sum"), {.absent = true}),
                      row({{5, 517}, -3, 3}, labels({5}, 517), attributes(1, "mean", 0.1), {.absent = true}),
                  });
   }
+  // No label has a weight: the loss is 0, and has a jump there.
+  cases.push_back(loss({{5, 4}}, labels({5}, 4), attributes(1, "mean", 0.1), weightless));
+  cases.back().no_derivative = "the loss jumps where the sum of weights becomes 0";
+  cases.push_back(grad({{5, 4}}, labels({5}, 4), attributes(1, "mean", 0.1), weightless));
   standard_losses(&cases);
   return cases;
 }

@@ -315,7 +315,7 @@ def position(model, rng):
     if kind == 0:
         entry.value = rng.choice(["", "{", "[]", "1", "null", '{"epoch": 1e400}', "[" * 10000, "\xff"])
         return
-    key = rng.choice(["epoch", "step", "sample", "loss_sum", "stale", "best", "settings"])
+    key = rng.choice(["epoch", "step", "sample", "loss", "stale", "best", "settings"])
     values = [-1, 2**62, 2**63, -(2**63), 2**64, 1e300, 0.5, "x", None, [], {}, {"seed": "x"}]
     stored[key] = rng.choice(values[:6] if rng.random() < 0.6 else values)
     entry.value = json.dumps(stored)

@@ -1,7 +1,10 @@
 #include "tools/report/progress.h"
 
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
+
+#include <nlohmann/json.hpp>
 
 #include "onnx_passes/ir/error.h"
 #include "runtime/format.h"
@@ -75,6 +78,10 @@ void Progress::on_step(const StepReport& r) {
     if (colour_) drawn = "\x1b[32m" + drawn + "\x1b[0m";
   }
   show_status(drawn + line);
+}
+
+void Progress::on_note(const std::string& text) {
+  print(json_ ? nlohmann::json{{"note", text}}.dump() + "\n" : concat("note: ", text, "\n"));
 }
 
 void Progress::on_evaluation(const EvaluationReport& r) {

@@ -17,6 +17,7 @@ class Progress : public TrainerEvents {
 
   void on_step(const StepReport& report) override;
   void on_evaluation(const EvaluationReport& report) override;
+  void on_note(const std::string& text) override;
 
  private:
   std::string step_line(const StepReport& report, size_t width) const;

@@ -182,7 +182,7 @@ void run_loss(const CrossEntropy& ce, const Pieces& pieces, bool narrow, bool ke
   });
   double sum = 0;
   for (int64_t i = 0; i < ce.logits.lines(); ++i) sum += losses[i];
-  *launch.out<T>(0) = static_cast<T>(ce.mean ? sum / *total_weight : sum);
+  *launch.out<T>(0) = static_cast<T>(ce.mean ? mean_over(*total_weight, sum) : sum);
 }
 
 // dx = a exp(x - l)
@@ -210,7 +210,8 @@ template <typename T>
 std::optional<GradientScales<T>> gradient_scales(const CrossEntropy& ce, const Launch& launch) {
   const std::optional<double> total_weight = ce.check_and_sum_weights<T>(launch);
   if (!total_weight) return std::nullopt;
-  const double scale = static_cast<double>(*launch.in<T>(0)) / (ce.mean ? *total_weight : 1.0);
+  const auto dloss = static_cast<double>(*launch.in<T>(0));
+  const double scale = ce.mean ? mean_over(*total_weight, dloss) : dloss;
   const T* weight = ce.weights<T>(launch);
   double weighting = static_cast<double>(ce.logits.size);
   if (weight && ce.smoothing > 0) weighting = std::accumulate(weight, weight + ce.logits.size, 0.0);

@@ -44,6 +44,9 @@ struct CrossEntropy {
   __device__ T weight_of(int64_t c) const { return weight ? weight[c] : T{1}; }
 };
 
+// mean_over (kernels/geometry/losses.h) on the device.
+__device__ inline double mean_on_device(double count, double sum) { return count == 0 ? 0 : sum / count; }
+
 // Sums over all positions or classes that every block of the later kernels needs.
 struct Totals {
   double labels = 0;                                    // Σ weight of the label, over the positions that count
@@ -121,7 +124,7 @@ __global__ void add_losses(int64_t positions, bool mean, const double* losses, c
   double sum = 0;
   for (int64_t i = threadIdx.x; i < positions; i += kThreads) sum += losses[i];
   sum = merge_block<kThreads>(sum, scratch, [](double a, double b) { return a + b; });
-  if (threadIdx.x == 0) *loss = static_cast<T>(mean ? sum / totals->labels : sum);
+  if (threadIdx.x == 0) *loss = static_cast<T>(mean ? mean_on_device(totals->labels, sum) : sum);
 }
 
 template <typename X>
@@ -161,7 +164,8 @@ __global__ void differentiate_losses(CrossEntropy<T> ce, const Fault* guard, con
   if (stops(guard) || position >= ce.logits.lines()) return;
   const int64_t y = ce.label(position), line = ce.logits.line(position);
   const bool counts = ce.counts(y);  // else dx is 0, not 0 times infinity
-  const double scale = static_cast<double>(*dloss) / (ce.mean ? totals->labels : 1.0);
+  const auto of_loss = static_cast<double>(*dloss);
+  const double scale = ce.mean ? mean_on_device(totals->labels, of_loss) : of_loss;
   const double of_counted = counts ? scale * (1 - ce.smoothing) * static_cast<double>(ce.weight_of(y)) : 0.0;
   const auto of_label = static_cast<T>(of_counted);
   const auto of_all = static_cast<T>(of_counted + scale * ce.smoothing_per_class * totals->classes);

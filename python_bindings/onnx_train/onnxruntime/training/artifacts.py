@@ -108,6 +108,7 @@ def generate_artifacts(
         chosen.expression if chosen else "sgd",
         train=list(requires_grad),
         accumulate=True,
+        accumulate_mean="batches",  # the gradient of a parameter is the sum of those of the calls
         clip=chosen.clip_grad.max_norm if chosen and chosen.clip_grad else None,
     )
     folder = Path(artifact_directory or ".")
