@@ -312,6 +312,7 @@ void define_session(nb::module_& module) {
       .def(nb::init<const ModelHandle&, const Options&>(), nb::arg("model"), nb::arg("options"))
       .def("entries", &SessionHandle::entries)
       .def("states", &SessionHandle::states)
+      .def("state_ports", [](SessionHandle& s) { return to_python(s.state_ports()); })
       .def(
           "inputs", [](SessionHandle& s, const std::string& entry) { return to_python(s.inputs(entry)); },
           nb::arg("entry"))

@@ -196,7 +196,7 @@ onnx_train_status onnx_train_session_run(onnx_train_session* session, const char
                                          const onnx_train_tensor* inputs, size_t num_inputs,
                                          const onnx_train_tensor** outputs, size_t* num_outputs);
 
-/* An input or output of an entry point. */
+/* An input or output of an entry point, or a state. The role says what it is, whatever its name is. */
 typedef struct onnx_train_port {
   const char* name;
   const char*
@@ -233,6 +233,10 @@ onnx_train_status onnx_train_session_plan(onnx_train_session* session, const cha
 
 /* The names of the state: weights, optimizer slots, statistics, keys. Valid as long as the session. */
 onnx_train_status onnx_train_session_states(onnx_train_session* session, const char* const** names, size_t* count);
+/* The same with role, type and shape: "exp_avg", "momentum_buffer" and the like, `of` their weight, "step",
+ * "random_key", "loss_scale"; "" for weights and statistics. Valid as long as the session. */
+onnx_train_status onnx_train_session_state_ports(onnx_train_session* session, const onnx_train_port** states,
+                                                 size_t* count);
 /* Type and shape of a state; `data` is null. Valid until the next call with this session. */
 onnx_train_status onnx_train_session_state(onnx_train_session* session, const char* name, onnx_train_tensor* state);
 /* Copies a state to, and from, the caller's memory of `bytes` bytes: exactly the state's. */
