@@ -341,7 +341,8 @@ typedef enum onnx_train_stop_reason {
 /* Trains the session from its present state until a limit is reached or a callback ends it. `evaluation`, `observer`
  * and `reason` may be null. Options, as of the command: "epochs", "steps", "time-limit" (seconds) (at least one of
  * them), "batch-size", "accumulate", "lr", "schedule", "warmup", "final-lr", "step-every", "step-factor", "clip",
- * "seed" (of the order), "no-shuffle", "scale", "eval-every", "early-stop", "checkpoint-every", "out" (the folder of
+ * "seed" (of the order), "no-shuffle", "scale", "no-data-check" (arrays are read once before the first step, and refused
+ * if they hold what the model cannot use: labels out of range, numbers that are not finite), "eval-every", "early-stop", "checkpoint-every", "out" (the folder of
  * last.onnx and best.onnx; none is written without it), "resume" (go on from last.onnx of that folder, if there is one)
  * and "overwrite". "wait-for-steps": on a device that works asynchronously, complete each step before the next one
  * starts. Callbacks may use the session on the CPU, in on_evaluation, and everywhere with "wait-for-steps". After a

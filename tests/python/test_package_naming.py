@@ -221,5 +221,5 @@ def test_no_code_finds_a_value_by_its_spelling():
     assert len(files) > 20
     for file in files:
         for number, line in enumerate(file.read_text().splitlines(), 1):
-            is_code = not line.lstrip().startswith((">>>", "...", '"', "#"))
+            is_code = not line.lstrip().startswith((">>>", "...", '"', "#")) and "``" not in line
             assert not (is_code and spelled.search(line)), f"{file.name}:{number}: {line}"
