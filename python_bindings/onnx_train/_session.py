@@ -258,6 +258,7 @@ class Session:
         threads: int | None = None,
         memory: int | None = None,
         tf32: bool = False,
+        allow_non_finite: bool = False,
     ) -> None:
         """Args:
         model: a `Model`, or anything that `load` takes; it is copied.
@@ -266,9 +267,14 @@ class Session:
         memory: bytes that gradients and activations may take; what the machine has by default.
         tf32: whether products and convolutions of float32 may round their operands to 10 bits after the point, as
             NVIDIA's tensor cores want them; other devices do not.
+        allow_non_finite: whether a step whose loss is NaN or infinite updates the weights with it. By default it is a
+            `DataError`, and on the CPU no state has changed. Models with loss scaling skip such updates.
         """
         self._core = _core.Session(
-            _as_model(model)._core, options_of(device=device, threads=threads, memory=memory, tf32=tf32)
+            _as_model(model)._core,
+            options_of(
+                device=device, threads=threads, memory=memory, tf32=tf32, allow_non_finite=allow_non_finite
+            ),
         )
         self._entries: dict[str, _Entry] = {}
         self._state = State(self._core)
@@ -332,7 +338,8 @@ class Session:
                 the device, all must be. Inputs with a default, such as the learning rate, may be left out.
 
         Raises:
-            DataError: for names, types and shapes that the model does not accept, and for numbers out of range.
+            DataError: for names, types and shapes that the model does not accept, for numbers out of range, and for a
+                loss that is NaN or infinite, if the entry point updates the state by it.
             OutOfMemoryError: for a batch whose gradients and activations take more than `memory`.
 
         >>> session.run("predict", {"x": x}).logits.shape
