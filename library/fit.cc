@@ -178,10 +178,16 @@ class ProgramEvents : public TrainerEvents {
       : session_(*session), observer_(observer ? copy_of(*observer) : onnx_train_observer{}) {}
 
   void on_step(const StepReport& r) override {
-    const onnx_train_step step = {r.step,          r.epoch,
-                                  r.samples,       r.loss,
-                                  r.learning_rate, r.accuracy.value_or(NAN),
-                                  r.grad_norm,     r.milliseconds / 1e3};
+    const onnx_train_step step = {r.step,
+                                  r.epoch,
+                                  r.samples,
+                                  r.loss,
+                                  r.learning_rate,
+                                  r.accuracy.value_or(NAN),
+                                  r.grad_norm,
+                                  r.milliseconds / 1e3,
+                                  r.loss_scale.value_or(0),
+                                  r.skipped ? 1 : 0};
     obey(observer_.on_step, &step);
   }
   void on_evaluation(const EvaluationReport& r) override {

@@ -53,10 +53,9 @@ std::vector<CommandOption> build_options(BuildSettings* s) {
        "KIND",
        false,
        {"float32", "gemm-bf16", "bf16", "fp16", "fp8"}},
-      {"--loss-scale",
-       {&o.loss_scale, dynamic_or_positive()},
-       "multiply the loss's gradient by N or, dynamic, by as much as stays finite; skip updates that are not finite "
-       "[no scaling; dynamic with --precision fp16]",
+      {"--loss-scale", &o.loss_scale,
+       "multiply the loss's gradient by N or, dynamic, by as much as stays finite; skip updates that are not finite; "
+       "dynamic(init_scale=65536, growth_interval=2000) [no scaling; dynamic with --precision fp16]",
        "dynamic|N"},
       {"--train", &o.train, "weights to train: names, globs, @FILE with one a line [all]", "PATTERNS"},
       {"--freeze", &o.freeze, "weights to leave as they are, likewise", "PATTERNS"},

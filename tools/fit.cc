@@ -164,6 +164,9 @@ std::string outcome(StopReason reason, const Trainer& trainer) {
 void print_outcome(const FitArguments& a, StopReason reason, const Trainer& trainer) {
   std::string text = outcome(reason, trainer);
   if (trainer.position().best) text += concat(", best loss ", format_number(*trainer.position().best));
+  if (trainer.skipped_steps() > 0) {
+    text += concat(", ", trainer.skipped_steps(), " updates skipped whose gradients overflowed in 16 bits");
+  }
   TextTable files("ll");
   files.add({a.trainer.folder + "/best.onnx", "the evaluation with the lowest loss"});
   files.add({a.trainer.folder + "/last.onnx", "the last state"});

@@ -178,8 +178,10 @@ typedef struct onnx_train_session onnx_train_session;
 /* Options: "device" ["cpu"; others are modules libonnx_train_NAME.so beside the library], "threads" [all cores],
  * "memory" (bytes that gradients and activations may take) [what the machine has], "tf32" ("true": products and
  * convolutions of float32 may round their operands to 10 bits after the point, which NVIDIA's tensor cores multiply
- * many times as fast; no other device does) ["false"]. The session copies the model; it may be freed. A model without
- * training entry points has the entry point "predict" and no state. */
+ * many times as fast; no other device does) ["false"], "allow-non-finite" ("true": a step whose loss is NaN or infinite
+ * updates the state with it; otherwise the run fails with ONNX_TRAIN_DATA, on the CPU before any update; models with
+ * loss scaling skip such updates) ["false"]. The session copies the model; it may be freed. A model without training
+ * entry points has the entry point "predict" and no state. */
 onnx_train_status onnx_train_session_create(const onnx_train_model* training, const onnx_train_option* options,
                                             size_t count, onnx_train_session** session);
 void onnx_train_session_free(onnx_train_session* session);
@@ -305,6 +307,8 @@ typedef struct onnx_train_step {
   double loss;                    /* of the step's samples, before the update */
   double learning_rate, accuracy; /* accuracy: NaN where the model has none */
   double grad_norm, seconds;
+  double loss_scale; /* of a model with loss scaling; else 0 */
+  int32_t skipped;   /* 1: with loss scaling, the gradients overflow, and the weights stay as they are */
 } onnx_train_step;
 
 typedef struct onnx_train_metric {

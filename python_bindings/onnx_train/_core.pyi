@@ -39,7 +39,7 @@ class Session:
         options: _Options,
         data: _Data,
         evaluation: _Data | None,
-        on_step: Callable[[int, int, int, float, float, float, float, float], int],
+        on_step: Callable[[int, int, int, float, float, float, float, float, float, bool], int],
         on_evaluation: Callable[[int, int, float, dict[str, float], bool], int],
     ) -> int: ...
     def describe(self, name: str) -> tuple[str, tuple[int, ...]]: ...

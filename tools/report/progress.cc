@@ -43,6 +43,8 @@ std::string Progress::step_line(const StepReport& r) const {
   line += "  loss " + format_number(r.loss);
   if (r.accuracy) line += "  accuracy " + percent(*r.accuracy);
   line += "  |grad| " + format_number(r.grad_norm) + "  lr " + format_number(r.learning_rate);
+  if (r.loss_scale) line += "  scale " + format_number(*r.loss_scale);
+  if (trainer_.skipped_steps() > 0) line += concat("  skipped ", trainer_.skipped_steps());
   line += "  " + format_number(recent_milliseconds_) + " ms";
   line += "  " + format_count(static_cast<double>(r.samples) / recent_milliseconds_ * 1e3) + " samples/s";
   if (total > 0) line += "  ETA " + format_duration(static_cast<double>(total - r.step) * recent_milliseconds_ / 1e3);
