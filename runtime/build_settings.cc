@@ -7,6 +7,7 @@
 #include "onnx_passes/passes/convert_dtype.h"
 #include "onnx_passes/passes/import.h"
 #include "onnx_passes/passes/loss_model.h"
+#include "onnx_passes/passes/loss_scaling.h"
 #include "onnx_passes/passes/mixed_precision.h"
 
 namespace onnx_train {

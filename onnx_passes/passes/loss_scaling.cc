@@ -76,6 +76,14 @@ std::optional<Var> loss_scale(const Model& model, EntryPoint* entry, Builder* b,
   return b->var(add_state(model, entry->algorithm.get(), "state/loss_scale", first, {roles::kLossScale, ""}));
 }
 
+void check_loss_scale(const std::string& text) {
+  try {
+    parse_loss_scale(text);
+  } catch (const Error&) {
+    fail("a number above zero, 'dynamic', or such as 'dynamic(init_scale=1024, growth_interval=50)'");
+  }
+}
+
 Var is_finite(Var norm) {
   Builder& b = norm.builder();
   return logical_not(logical_or(b.op("IsNaN", {norm}), b.op("IsInf", {norm})));

@@ -16,6 +16,7 @@
 #pragma once
 
 #include <optional>
+#include <string>
 
 #include "onnx_passes/passes/entry_point.h"
 #include "onnx_passes/passes/passes.h"
@@ -25,6 +26,9 @@ namespace onnx_train {
 // The scale of `entry`, in float32; nothing if there is none. The first call creates it. Throws Error for invalid
 // options.
 std::optional<Var> loss_scale(const Model& model, EntryPoint* entry, Builder* b, const BuildOptions& options);
+
+// Throws Error that says what a loss scale is, unless `text` is one.
+void check_loss_scale(const std::string& text);
 
 // A bool scalar: whether the norm of all gradients is finite.
 Var is_finite(Var norm);

@@ -72,7 +72,7 @@ class Result(dict[str, Any]):
         return self[key]
 
     def __getattr__(self, name: str) -> Any:
-        if name == "_names":  # while a copy is made
+        if "_names" not in self.__dict__:  # while a copy is made
             raise AttributeError(name)
         try:
             return self[self._names.roles.get(name, name)]
