@@ -54,7 +54,8 @@ std::vector<CommandOption> build_options(BuildSettings* s) {
        "KIND",
        false,
        {"float32", "gemm-bf16", "bf16", "fp16", "fp8"}},
-      {"--loss-scale", &o.loss_scale,
+      {"--loss-scale",
+       {&o.loss_scale, check_loss_scale},
        "multiply the loss's gradient by N or, dynamic, by as much as stays finite; skip updates that are not finite; "
        "dynamic(init_scale=65536, growth_interval=2000) [no scaling; dynamic with --precision fp16]",
        "dynamic|N"},

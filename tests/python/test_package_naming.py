@@ -215,7 +215,7 @@ def test_an_output_called_as_a_role_keeps_its_name_beside_the_output_of_that_rol
 
 
 def test_no_code_finds_a_value_by_its_spelling():
-    spelled = re.compile(r"""name (==|!=) f?["']|f["'](state|grad|next|output)/|\bresults?\[["']""")
+    spelled = re.compile(r"""\.name (==|!=) f?["']|f["'](state|grad|next|output)/|\bresults?\[["']""")
     assert spelled.search('port.name == "loss"') and spelled.search('f"state/{name}/grad"')
     files = list((tool.ROOT / "python_bindings" / "onnx_train").rglob("*.py"))
     assert len(files) > 20
