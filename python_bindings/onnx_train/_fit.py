@@ -319,7 +319,8 @@ def fit(
 
 def _warn(text: str) -> None:
     """A warning of the line of the program outside of the package that called it."""
-    level, frame = 1, sys._getframe()
+    level = 1
+    frame: FrameType | None = sys._getframe()
     while frame is not None and frame.f_code.co_filename.startswith(os.path.dirname(__file__)):
         level, frame = level + 1, frame.f_back
     warnings.warn(text, stacklevel=level)
