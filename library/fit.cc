@@ -9,6 +9,7 @@
 #include "onnx_passes/ir/initializer.h"
 #include "onnx_passes/ir/roles.h"
 #include "runtime/checkpoint.h"
+#include "runtime/data_check.h"
 #include "runtime/fingerprint.h"
 #include "runtime/trainer.h"
 
@@ -18,7 +19,7 @@ namespace {
 struct FitSettings {
   TrainerOptions trainer;
   std::string schedule = "constant";
-  bool no_shuffle = false, resume = false, overwrite = false;
+  bool no_shuffle = false, resume = false, overwrite = false, no_data_check = false;
   std::vector<std::string> scales;
   std::optional<double> rate;
   std::optional<int64_t> batch_size;
@@ -41,6 +42,7 @@ std::vector<CommandOption> fit_options(FitSettings* s) {
           {"--seed", &t.seed, ""},
           {"--no-shuffle", &s->no_shuffle, ""},
           {"--scale", {&s->scales, check_scale}, ""},
+          {"--no-data-check", &s->no_data_check, ""},
           {"--eval-every", {&t.eval_every, kCount}, ""},
           {"--early-stop", {&t.early_stop, kCount}, ""},
           {"--checkpoint-every", {&t.checkpoint_every, kCount}, ""},
@@ -156,6 +158,14 @@ class ProgramData {
     dataset_.emplace(views_of(data_.arrays, data_.num_arrays), entry_inputs(model, entry), preprocess);
   }
 
+  // Throws Error that names the first element that the model cannot use.
+  void check(const std::string& entry) const {
+    if (!dataset_) return;
+    const std::string fault = DataCheck(&*dataset_, session_.session.model(), entry).first_fault();
+    if (fault.empty()) return;
+    fail_as(ErrorCode::kData, entry == "evaluate" ? "evaluation data: " : "data: ", fault,
+            " (no-data-check trains on it nevertheless)");
+  }
   const Dataset* dataset() const { return dataset_ ? &*dataset_ : nullptr; }
   std::unique_ptr<BatchSource> training(const TrainerOptions& options) const {
     if (!dataset_) return batches();
@@ -185,10 +195,16 @@ class ProgramEvents : public TrainerEvents {
       : session_(*session), observer_(observer ? copy_of(*observer) : onnx_train_observer{}) {}
 
   void on_step(const StepReport& r) override {
-    const onnx_train_step step = {r.step,          r.epoch,
-                                  r.samples,       r.loss,
-                                  r.learning_rate, r.accuracy.value_or(NAN),
-                                  r.grad_norm,     r.milliseconds / 1e3};
+    const onnx_train_step step = {r.step,
+                                  r.epoch,
+                                  r.samples,
+                                  r.loss,
+                                  r.learning_rate,
+                                  r.accuracy.value_or(NAN),
+                                  r.grad_norm,
+                                  r.milliseconds / 1e3,
+                                  r.loss_scale.value_or(0),
+                                  r.skipped ? 1 : 0};
     obey(observer_.on_step, &step);
   }
   void on_evaluation(const EvaluationReport& r) override {
@@ -288,6 +304,10 @@ onnx_train_stop_reason fit(onnx_train_session* s, const onnx_train_data* trainin
   const ProgramData data(s, required(training, "the data"), entry, preprocess);
   std::optional<ProgramData> eval_data;
   if (evaluation) eval_data.emplace(s, *evaluation, "evaluate", preprocess);
+  if (!settings.no_data_check) {
+    data.check(entry);
+    if (eval_data) eval_data->check("evaluate");
+  }
   TrainerOptions& options = settings.trainer;
   const Dataset* dataset = data.dataset();
   const int64_t natural = !dataset                     ? kBatchSize

@@ -48,6 +48,7 @@ struct onnx_train_session {
   onnx_train::Session session;
   std::vector<const char*> state_names, entry_names;
   std::map<std::string, onnx_train_ports> inputs, outputs_of;  // by entry point, as far as asked for
+  onnx_train_ports states;                                     // once they are asked for
   std::vector<onnx_train_tensor> outputs;                      // of the last run
   std::string plan_text, plan_json;                            // of the last onnx_train_session_plan
   std::atomic<bool> busy{false};

@@ -23,15 +23,17 @@ SessionOptions read_session_options(const onnx_train_option* given, size_t count
   SessionOptions options;
   std::string device = "cpu";
   std::optional<int64_t> threads, memory;
-  bool tf32 = false;
+  bool tf32 = false, allow_non_finite = false;
   read_options(given, count,
                {{"--device", &device, "", "NAME"},
                 {"--threads", {&threads, Range{1, false, 4096}}, "", "N"},
                 {"--memory", &memory, "", "BYTES"},
-                {"--tf32", &tf32, ""}});
+                {"--tf32", &tf32, ""},
+                {"--allow-non-finite", &allow_non_finite, ""}});
   options.device = &Device::find(device);
   options.threads = static_cast<int>(threads.value_or(0));
   options.plan.tf32 = tf32;
+  options.refuse_non_finite_loss = !allow_non_finite;
   options.plan.memory = static_cast<size_t>(memory.value_or(0));
   return options;
 }
@@ -90,15 +92,16 @@ Model model_of(ModelMessage message) {
   return model;
 }
 
-void add_port(const std::string& name, const TensorType& type, const Value* declared, onnx_train_ports* to) {
-  const ValueRole* role = declared ? declared->role() : nullptr;
+// `with_default`: the value whose contents are the port's default if it is an initializer; may be null.
+void add_port(const std::string& name, const TensorType& type, const ValueRole* role, const Value* with_default,
+              onnx_train_ports* to) {
   const auto& text = to->texts.emplace_back(onnx_train_ports::Text{name, role ? role->name : "", role ? role->of : ""});
   Shape& shape = to->shapes.emplace_back();
   if (type.dims) {
     for (const Dim& dim : *type.dims) shape.push_back(dim.known() ? dim.value() : -1);
   }
-  const bool has_default = declared && declared->is_initializer();
-  const void* data = has_default ? to->defaults.emplace_back(contents_of(*declared)).data() : nullptr;
+  const bool has_default = with_default && with_default->is_initializer();
+  const void* data = has_default ? to->defaults.emplace_back(contents_of(*with_default)).data() : nullptr;
   to->ports.push_back({text.name.c_str(), text.role.c_str(), text.of.c_str(), static_cast<onnx_train_type>(type.dtype),
                        type.dims ? static_cast<int32_t>(shape.size()) : -1, shape.data(), data});
 }
@@ -112,7 +115,8 @@ const Value* declaration(const Model& model, const std::string& entry, const std
 onnx_train_ports inputs_of(const Session& session, const std::string& entry) {
   onnx_train_ports ports;
   for (const InputSpec& spec : entry_inputs(session.model(), entry)) {
-    add_port(spec.name, spec.type, declaration(session.model(), entry, spec.name), &ports);
+    const Value* declared = declaration(session.model(), entry, spec.name);
+    add_port(spec.name, spec.type, declared ? declared->role() : nullptr, declared, &ports);
   }
   return ports;
 }
@@ -122,7 +126,17 @@ onnx_train_ports outputs_of(const Session& session, const std::string& entry) {
   const EntryPoint* point = session.model().find_entry_point(entry);
   if (!point && entry != "predict") flatten(session.model(), entry);  // says which there are
   for (const Value* output : (point ? *point->algorithm : *session.model().graph).outputs()) {
-    if (!point || !output->has_role(roles::kNext)) add_port(output->name(), output->type(), output, &ports);
+    if (!point || !output->has_role(roles::kNext))
+      add_port(output->name(), output->type(), output->role(), output, &ports);
+  }
+  return ports;
+}
+
+onnx_train_ports states_of(const StateStore& states) {
+  onnx_train_ports ports;
+  for (size_t i = 0; i < states.names().size(); ++i) {
+    const TensorType type{states.dtype(i), Dims(states.shape(i).begin(), states.shape(i).end())};
+    add_port(states.names()[i], type, states.role(i), nullptr, &ports);
   }
   return ports;
 }
@@ -262,6 +276,15 @@ onnx_train_status onnx_train_session_states(onnx_train_session* session, const c
   return in_session(session, [&](onnx_train_session& s) {
     required(names, "where the names go") = s.state_names.data();
     required(count, "where their number goes") = s.state_names.size();
+  });
+}
+
+onnx_train_status onnx_train_session_state_ports(onnx_train_session* session, const onnx_train_port** states,
+                                                 size_t* count) {
+  return in_session(session, [&](onnx_train_session& s) {
+    if (s.states.ports.empty()) s.states = states_of(s.session.state());
+    required(states, "where the descriptions go") = s.states.ports.data();
+    required(count, "where their number goes") = s.states.ports.size();
   });
 }
 

@@ -313,6 +313,7 @@ void define_session(nb::module_& module) {
       .def("entries", &SessionHandle::entries)
       .def("scale", &SessionHandle::scale, nb::arg("input"))
       .def("states", &SessionHandle::states)
+      .def("state_ports", [](SessionHandle& s) { return to_python(s.state_ports()); })
       .def(
           "inputs", [](SessionHandle& s, const std::string& entry) { return to_python(s.inputs(entry)); },
           nb::arg("entry"))

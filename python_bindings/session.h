@@ -134,6 +134,14 @@ class SessionHandle {
     return copy_ports(ports, count);
   }
 
+  std::vector<Port> state_ports() {
+    const Use use(this);
+    const onnx_train_port* ports = nullptr;
+    size_t count = 0;
+    check(onnx_train_session_state_ports(handle_.get(), &ports, &count));
+    return copy_ports(ports, count);
+  }
+
   nb::dict run(const std::string& entry, const nb::dict& arrays);
   std::unique_ptr<Batch> batch(const std::string& entry, const nb::dict& arrays);
   // Trains; returns the reason of the end. Data are arrays by name, or (begin, next, number of batches).

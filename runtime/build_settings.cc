@@ -7,6 +7,7 @@
 #include "onnx_passes/passes/convert_dtype.h"
 #include "onnx_passes/passes/import.h"
 #include "onnx_passes/passes/loss_model.h"
+#include "onnx_passes/passes/loss_scaling.h"
 #include "onnx_passes/passes/mixed_precision.h"
 #include "onnx_passes/passes/sizes.h"
 #include "onnx_passes/passes/training_mode.h"
@@ -68,9 +69,9 @@ std::vector<CommandOption> build_options(BuildSettings* s) {
        false,
        {"float32", "gemm-bf16", "bf16", "fp16", "fp8"}},
       {"--loss-scale",
-       {&o.loss_scale, dynamic_or_positive()},
-       "multiply the loss's gradient by N or, dynamic, by as much as stays finite; skip updates that are not finite "
-       "[no scaling; dynamic with --precision fp16]",
+       {&o.loss_scale, check_loss_scale},
+       "multiply the loss's gradient by N or, dynamic, by as much as stays finite; skip updates that are not finite; "
+       "dynamic(init_scale=65536, growth_interval=2000) [no scaling; dynamic with --precision fp16]",
        "dynamic|N"},
       {"--train", &o.train,
        "weights to train: names, globs, @FILE with one a line; constants by name [all but constants]", "PATTERNS"},

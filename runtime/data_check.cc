@@ -125,7 +125,21 @@ std::string describe(const Dataset::Array& array, int64_t element, const std::st
                 " (element ", place(array.data.shape(), element), "); ", why);
 }
 
+// The sizes of the data: of arrays that are cut into batches all but the first.
+std::map<std::string, Dims> sizes_of(const Dataset& data) {
+  std::map<std::string, Dims> sizes;
+  for (const Dataset::Array& array : data.arrays()) {
+    Dims& dims = sizes[array.name];
+    if (array.per_sample) dims.emplace_back();
+    dims.insert(dims.end(), array.row.begin(), array.row.end());
+  }
+  return sizes;
+}
+
 }  // namespace
+
+DataCheck::DataCheck(const Dataset* data, const Model& model, const std::string& entry)
+    : data_(*data), ranges_(index_ranges(model, entry, sizes_of(*data))) {}
 
 std::string DataCheck::first_fault() const {
   std::string fault;

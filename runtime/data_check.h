@@ -23,14 +23,14 @@ struct IndexRange {
 
 // The ranges of the integer inputs of an entry point, by input. An input is followed through nodes that keep its values
 // (Cast, Reshape, ...) to Gather, GatherElements and losses. There is no range if a node reads only part of the input,
-// or if the size is not known.
-std::map<std::string, std::vector<IndexRange>> index_ranges(const Model& model, const std::string& entry);
+// or if the size is not known, also not by `sizes`: those of inputs, where the model leaves them open.
+std::map<std::string, std::vector<IndexRange>> index_ranges(const Model& model, const std::string& entry,
+                                                            const std::map<std::string, Dims>& sizes = {});
 
 class DataCheck {
  public:
   // For the entry point of `model`.
-  DataCheck(const Dataset* data, const Model& model, const std::string& entry)
-      : data_(*data), ranges_(index_ranges(model, entry)) {}
+  DataCheck(const Dataset* data, const Model& model, const std::string& entry);
 
   // Describes the first fault of the data, "'labels' holds 12 in sample 17 ([17, 3]); node ... takes 0 to 9", or
   // returns "". Samples are counted from 0 in the order of the file.

@@ -1,13 +1,19 @@
 #include "runtime/executable.h"
 
+#include <cmath>
+
 #include "kernels/host.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/initializer.h"
+#include "onnx_passes/ir/load_element.h"
+#include "onnx_passes/ir/roles.h"
 #include "runtime/memory_guard.h"
 #include "runtime/upload.h"
 
 namespace onnx_train {
 namespace {
+
+constexpr int32_t kLossInput = -1;  // Fault::input where the loss is not finite; `value`: whether it is NaN
 
 // Large constants are not copied: the model holds them in a mapped file or in memory that plans share.
 bool read_in_place(const Device& device, const Value& constant) {
@@ -180,6 +186,28 @@ void Executable::run_step(size_t step, Fault* fault) {
   } catch (const Error& error) {
     fail_as(error.code(), plan_->steps()[step].node->label(), ": ", error.what());
   }
+  if (step == loss_step_) check_loss(step, fault);
+}
+
+void Executable::refuse_non_finite_loss() {
+  if (!device_.uses_host_memory()) return;
+  for (size_t s = 0; s < plan_->steps().size(); ++s) {
+    const std::vector<Value*>& outputs = plan_->steps()[s].node->outputs();
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      if (!outputs[i] || !outputs[i]->has_role(roles::kLoss) || plan_->placement().skipped[s]) continue;
+      if (outputs[i]->dtype() != DType::kFloat && outputs[i]->dtype() != DType::kDouble) continue;
+      loss_step_ = s;
+      loss_at_ = calls_[s].outputs + i;
+      loss_type_ = outputs[i]->dtype();
+    }
+  }
+}
+
+void Executable::check_loss(size_t step, Fault* fault) const {
+  const void* const address = table_[loss_at_];
+  const double loss = loss_type_ == DType::kDouble ? load_element<double>(address, 0) : load_element<float>(address, 0);
+  if (fault->node == 0 && !std::isfinite(loss))
+    *fault = {static_cast<int32_t>(step + 1), kLossInput, 0, std::isnan(loss)};
 }
 
 void Executable::run(const std::vector<Tensor>& outputs, Fault* fault) {
@@ -259,6 +287,10 @@ void Executable::run_profiled() {
 void Executable::refuse(const Fault& found) const {
   const auto step = static_cast<size_t>(found.node - 1);
   const Prepared& prepared = plan_->prepared()[step];
+  if (found.input == kLossInput) {
+    fail_as(ErrorCode::kData, plan_->steps()[step].node->label(), ": the loss is ", found.value ? "NaN" : "infinite",
+            "; no weight is changed: look at the inputs and the learning rate");
+  }
   const std::string why = prepared.explain ? prepared.explain(found) : concat(found.value, " is out of range");
   fail_as(ErrorCode::kData, plan_->steps()[step].node->label(), ": ", why);
 }

@@ -37,6 +37,9 @@ class Executable {
   // the stream has completed the run. A run that begins or ends with a fault changes no state. On a device that uses
   // host memory the run stops at the first fault.
   void run(const std::vector<Tensor>& outputs, Fault* fault);
+  // Makes a loss that is not finite a fault of the node that computes it, on a device that uses host memory: the run
+  // stops there, before any update. Elsewhere and without a loss it does nothing.
+  void refuse_non_finite_loss();
   // Throws Error for a fault that a run of this plan reported: it names the node, the value, and the values allowed.
   [[noreturn]] void refuse(const Fault& found) const;
 
@@ -56,6 +59,7 @@ class Executable {
   void set(size_t buffer, void* address);
   Launch launch(size_t step, Fault* fault);
   void run_step(size_t step, Fault* fault);
+  void check_loss(size_t step, Fault* fault) const;
   void rehearse();
   void enqueue(Fault* fault);
   void run_profiled();
@@ -76,7 +80,9 @@ class Executable {
   Fault* rehearsal_ = nullptr;  // always set; on devices that do not use the host's memory
   char* arena_ = nullptr;
   std::unique_ptr<Recording> recording_;
-  bool is_rehearsed_ = false;  // at these addresses
+  bool is_rehearsed_ = false;                  // at these addresses
+  size_t loss_step_ = SIZE_MAX, loss_at_ = 0;  // the node that computes the loss, and its place in `table_`
+  DType loss_type_ = DType::kFloat;
 };
 
 }  // namespace onnx_train

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/inference.h"
 #include "onnx_passes/operators/operators.h"
 #include "onnx_passes/passes/passes.h"
 #include "runtime/data_check.h"
@@ -115,11 +116,47 @@ class Search {
 
 }  // namespace
 
-std::map<std::string, std::vector<IndexRange>> index_ranges(const Model& model, const std::string& entry) {
-  const Model flat = flatten(model, entry);
+namespace {
+
+// Gives the inputs the sizes that the model leaves open and the data have, and infers what follows from them.
+void refine(Graph* graph, const std::map<std::string, Dims>& sizes) {
+  bool refined = false;
+  for (Value* input : graph->inputs()) {
+    const auto found = sizes.find(input->name());
+    if (found == sizes.end()) continue;
+    TensorType type = input->type();
+    if (!type.dims) type.dims = found->second;
+    if (type.dims->size() != found->second.size()) continue;
+    for (size_t i = 0; i < type.dims->size(); ++i) {
+      if (!(*type.dims)[i].known() && found->second[i].known()) (*type.dims)[i] = found->second[i];
+    }
+    refined = refined || !(type == input->type());
+    input->set_type(type);
+  }
+  if (!refined) return;
+  try {
+    infer_types(graph);
+  } catch (const Error&) {
+    // The plan of the first batch says what does not fit.
+  }
+}
+
+}  // namespace
+
+std::map<std::string, std::vector<IndexRange>> index_ranges(const Model& model, const std::string& entry,
+                                                            const std::map<std::string, Dims>& sizes) {
+  Model flat = flatten(model, entry);
+  refine(flat.graph.get(), sizes);
   std::map<std::string, std::vector<IndexRange>> ranges;
   for (const Value* input : flat.graph->inputs()) {
-    if (is_integer(input->dtype())) ranges[input->name()] = Search().run(input);
+    if (!is_integer(input->dtype())) continue;
+    std::vector<IndexRange>& found = ranges[input->name()] = Search().run(input);
+    const Value* own = model.graph->find(input->name());
+    if (own && model.graph->is_input(own)) continue;
+    // Classes count from 0, also where the node that looks them up takes indices from the end.
+    for (IndexRange& range : found) {
+      if (range.has_other) range.least = std::max<int64_t>(range.least, 0);
+    }
   }
   return ranges;
 }

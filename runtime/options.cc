@@ -140,26 +140,18 @@ std::optional<std::string> value_of(const CommandOption& option) {
   return std::visit([](const auto* value) { return ValueOf()(value); }, option.target.to);
 }
 
-namespace {
-
-template <typename T>
-TextCheck dynamic_or(const Range& range) {
-  return [range](const std::string& text) {
-    T number{};
-    const CommandOption option{"--", {&number, range}, ""};
+TextCheck dynamic_or_count() {
+  return [](const std::string& text) {
+    int64_t number = 0;
+    const CommandOption option{"--", {&number, kCount}, ""};
     if (text == "dynamic") return;
     try {
       assign(option, text);
     } catch (const UsageError&) {
-      fail("'dynamic' or ", describe<T>(range));
+      fail("'dynamic' or ", describe<int64_t>(kCount));
     }
   };
 }
-
-}  // namespace
-
-TextCheck dynamic_or_count() { return dynamic_or<int64_t>(kCount); }
-TextCheck dynamic_or_positive() { return dynamic_or<double>(kPositive); }
 
 namespace {
 

@@ -71,9 +71,8 @@ void assign(const CommandOption& option, const std::string& text);
 // The option's current value in the form that assign() reads; empty if there is none.
 std::optional<std::string> value_of(const CommandOption& option);
 
-// Checks for options that take a number or the word "dynamic".
+// The check of an option that takes a count or the word "dynamic".
 TextCheck dynamic_or_count();
-TextCheck dynamic_or_positive();
 
 // Throws UsageError for a file name with another suffix than `suffix` (".onnx"), in whatever case: nothing else would
 // be written. A name without any suffix says nothing of its contents and is valid.

@@ -34,7 +34,14 @@ class Placer {
     result_.skipped.resize(steps_.size());
     result_.workspace_of.assign(steps_.size(), kNone);
     end_ = static_cast<int>(steps_.size());
-    for (const PlanStep& step : steps_) may_fail_ = may_fail_ || step.kernel->input_check != InputCheck::kNone;
+    for (int s = 0; s < end_; ++s) {
+      const PlanStep& step = steps_[static_cast<size_t>(s)];
+      const auto& outputs = step.node->outputs();
+      const bool gives_loss =
+          std::any_of(outputs.begin(), outputs.end(), [](const Value* v) { return v && v->has_role(roles::kLoss); });
+      if (gives_loss || step.kernel->input_check != InputCheck::kNone) may_fail_ = true;
+      if (gives_loss || step.kernel->input_check == InputCheck::kChecks) last_check_ = s;
+    }
     for (size_t s = 0; s < steps_.size(); ++s) result_.skipped[s] = views_.is_done(*steps_[s].node);
     find_last_uses();
     place_borders();
@@ -167,7 +174,7 @@ class Placer {
       }
       const bool own_state = b.kind == Buffer::kState && target && targets_[*target].kind == Buffer::kState &&
                              targets_[*target].index == b.index;
-      if (own_state && update_in_place_) {
+      if (own_state && update_in_place_ && s > last_check_) {
         states_[b.index].in_place = true;
         targets_[*target].done = true;
         extend(buffer, output);
@@ -280,6 +287,7 @@ class Placer {
   const Views views_;
   const bool write_in_place_, update_in_place_;
   bool may_fail_ = false;  // some node may report a fault
+  int last_check_ = -1;    // the last step that may report one, or whose loss may not be finite
   int end_ = 0;
   Placement result_;
   ValueTable<size_t> buffer_of_;  // by root

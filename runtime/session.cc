@@ -1,6 +1,7 @@
 #include "runtime/session.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <optional>
 #include <utility>
@@ -148,6 +149,7 @@ Session::CachedPlan& Session::make_plan(const std::string& entry, Model flat,
   make_room(*made);
   cached->executable = std::make_unique<Executable>(std::move(made), device_, *stream_, fault_);
   Executable& executable = *cached->executable;
+  if (refuses_non_finite_loss(entry)) executable.refuse_non_finite_loss();
   const Plan& plan = executable.plan();
   cached->inputs.resize(plan.inputs().size());
   for (size_t i = 0; i < plan.states().size(); ++i) {
@@ -262,12 +264,25 @@ void Session::start(const std::string& entry, const TensorMap& inputs) {
   started_.push_back(&run);
 }
 
+bool Session::refuses_non_finite_loss(const std::string& entry) const {
+  const EntryPoint* point = model_.find_entry_point(entry);
+  return options_.refuse_non_finite_loss && point && !point->update_bindings.empty() &&
+         !point->output(roles::kLossScale) && point->output(roles::kLoss);
+}
+
 const TensorMap& Session::finish() {
   if (started_.empty()) fail_as(ErrorCode::kUsage, "no run of the session is started");
   const Run& run = *started_.front();
   try {
     stream_->wait(run.mark);
     if (run.fault.node != 0) run.plan->executable->refuse(run.fault);
+    if (!device_.uses_host_memory() && refuses_non_finite_loss(run.plan->entry)) {
+      const double loss = run.outputs.at(*output_name(run.plan->entry, roles::kLoss)).at(0);
+      if (!std::isfinite(loss)) {
+        fail_as(ErrorCode::kData, "the loss is ", std::isnan(loss) ? "NaN" : "infinite",
+                "; the weights have been updated with it: load a checkpoint");
+      }
+    }
   } catch (...) {
     abandon_runs();
     throw;

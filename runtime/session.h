@@ -23,6 +23,9 @@ struct SessionOptions {
   Device* device = nullptr;  // null: default_device()
   int threads = 0;           // of the CPU's kernels; 0: default_threads() of the calling thread (kernels/host.h)
   PlanOptions plan;
+  // A run that updates the state fails if its loss is not finite, and then has changed no state where the device uses
+  // host memory. Models with loss scaling skip such updates themselves.
+  bool refuse_non_finite_loss = false;
   size_t max_plans = 16;  // the least recently used plan beyond that is dropped
 };
 
@@ -85,6 +88,7 @@ class Session {
   void make_room(const Plan& plan);
   CachedPlan& find_plan(const std::string& entry, const TensorMap& inputs);
   void abandon_runs() noexcept;
+  bool refuses_non_finite_loss(const std::string& entry) const;
 
   Model model_;
   Device& device_;

@@ -230,6 +230,7 @@ void Trainer::finish_run(TrainerEvents* events) {
   };
   if (run.samples > 0) add_batch(run, *outputs, events);
   report_.grad_norm = value(roles::kGradNorm, 0);
+  if (const double scale = value(roles::kLossScale, 0); scale != 0) report_.loss_scale = scale;
   if (run.ends_step) report_step(run, events);
 }
 
@@ -257,7 +258,9 @@ void Trainer::report_step(const BatchRun& run, TrainerEvents* events) {
   const Mean accuracy = std::exchange(accuracy_, {});
   report.loss = loss.counts() ? loss.value() : 0;
   if (accuracy.count != 0) report.accuracy = accuracy.value();
-  position_.loss.add(loss);
+  report.skipped = report.loss_scale && !std::isfinite(report.grad_norm);
+  // A loss that overflows says nothing of the others.
+  if (!report.skipped || std::isfinite(report.loss)) position_.loss.add(loss);
   report.epoch = position_.epoch + 1;
   report.step = run.step;
   report.learning_rate = run.learning_rate;
@@ -343,13 +346,37 @@ StopReason Trainer::run(TrainerEvents* events, const std::atomic<bool>& interrup
   return StopReason::kFinished;
 }
 
-void Trainer::check_finite(const BatchRun& run, const StepReport& report) const {
-  if (std::isfinite(report.loss) && std::isfinite(report.grad_norm)) return;
-  const std::string fault = training_->fault(run.step_begin, report.samples);
+// Whether the training goes on after a skipped step: a smaller scale may do. Not if it has been tried.
+bool Trainer::may_skip(const StepReport& report) {
+  constexpr int64_t kMostWithScale = 20;
+  constexpr double kLeastScale = 0x1p-24;  // 65504 / kLeastScale, float16's limit times its inverse, is 10^12
+  skipped_with_scale_ = *report.loss_scale == scale_of_skipped_ ? skipped_with_scale_ + 1 : 1;
+  scale_of_skipped_ = *report.loss_scale;
+  ++skipped_in_a_row_;
+  ++skipped_steps_;
+  return *report.loss_scale > kLeastScale && skipped_with_scale_ < kMostWithScale;
+}
+
+void Trainer::check_finite(const BatchRun& run, const StepReport& report) {
+  if (std::isfinite(report.loss) && std::isfinite(report.grad_norm)) {
+    skipped_in_a_row_ = skipped_with_scale_ = 0;
+    return;
+  }
+  // Where the loss is finite the data are; else they may hold the cause.
+  const std::string fault =
+      report.skipped && std::isfinite(report.loss) ? "" : training_->fault(run.step_begin, report.samples);
+  const std::string saved =
+      options_.folder.empty() ? "" : concat("; ", options_.folder, "/last.onnx holds an earlier state");
+  if (report.skipped && fault.empty()) {
+    if (may_skip(report)) return;
+    fail_as(ErrorCode::kData, "step ", report.step,
+            ": the gradients overflow whatever the loss scale: ", skipped_in_a_row_,
+            " updates in a row are skipped, the last one with a scale of ", *report.loss_scale, " (loss ", report.loss,
+            "); lower --lr, build with --precision bf16, or look at the data", saved);
+  }
   fail_as(ErrorCode::kData, "the loss is ", report.loss, " at step ", report.step, " (gradient norm ", report.grad_norm,
           ", learning rate ", report.learning_rate, ") ", training_->describe(run.step_begin, report.samples), "; ",
-          fault.empty() ? "lower --lr, add --warmup or --clip, or look at the data" : fault,
-          options_.folder.empty() ? "" : concat("; ", options_.folder, "/last.onnx holds an earlier state"));
+          fault.empty() ? "lower --lr, add --warmup or --clip, or look at the data" : fault, saved);
 }
 
 }  // namespace onnx_train

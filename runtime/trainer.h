@@ -56,6 +56,8 @@ struct StepReport {
   std::optional<double> accuracy;
   double grad_norm;
   double milliseconds;
+  std::optional<double> loss_scale = {};  // of a model with loss scaling
+  bool skipped = false;                   // with loss scaling: the gradients overflow, the weights stay as they are
 };
 
 struct EvaluationReport {
@@ -98,9 +100,11 @@ class Trainer {
   // Runs until a limit is reached or `interrupt` is set, which stops after the current step. On a device that works
   // asynchronously, a step is started before the previous one is finished and reported, so that the device does not
   // wait for the host. Throws Error that names the samples of the step when the step rejects its data, and when the
-  // loss or the gradient norm is not finite; `last.onnx` then contains the last saved state.
+  // loss or the gradient norm is not finite and no loss scaling skips the update, or skips one after the other without
+  // end; `last.onnx` then contains the last saved state.
   StopReason run(TrainerEvents* events, const std::atomic<bool>& interrupt);
 
+  int64_t skipped_steps() const { return skipped_steps_; }  // of this run, StepReport::skipped
   const TrainingPosition& position() const { return position_; }
   size_t checkpoint_bytes() const { return options_.folder.empty() ? 0 : checkpoints_.copy_bytes(); }  // of memory
   bool has_best() const { return position_.best || never_evaluated(); }  // whether best.onnx belongs to this run
@@ -129,7 +133,8 @@ class Trainer {
   void add_batch(const BatchRun& run, const TensorMap& outputs, TrainerEvents* events);
   void report_step(const BatchRun& run, TrainerEvents* events);
   [[noreturn]] void refuse(const BatchRun& run, const Error& error) const;
-  void check_finite(const BatchRun& run, const StepReport& report) const;
+  void check_finite(const BatchRun& run, const StepReport& report);
+  bool may_skip(const StepReport& report);
   bool finished() const;
   bool never_evaluated() const { return !position_.best && !evaluated_ && position_.stale == 0; }
   bool epoch_ended() const;
@@ -153,6 +158,8 @@ class Trainer {
   std::optional<LossReader> reader_;  // of the entry point that reads the training data
   std::set<std::string> noted_;       // what on_note has been told
   bool evaluated_ = false;            // in this run
+  int64_t skipped_steps_ = 0, skipped_in_a_row_ = 0, skipped_with_scale_ = 0;  // in a row with one scale
+  double scale_of_skipped_ = 0;                                                // of the last one
   std::chrono::steady_clock::time_point last_report_;
   std::vector<Setting> settings_;
 };

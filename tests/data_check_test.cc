@@ -81,8 +81,27 @@ TEST(IndexRanges, OfLabelsAreTheClassesAndWhatTheLossIgnores) {
   using testing::ElementsAre;
   EXPECT_THAT(label_ranges("cross_entropy"), ElementsAre("0..4 or -100"));
   EXPECT_THAT(label_ranges("cross_entropy(logits, labels, ignore_index=255)"), ElementsAre("0..4 or 255"));
-  EXPECT_THAT(label_ranges("nll(logits, labels, ignore_index=-1)"), ElementsAre("-5..4 or -1"));
+  EXPECT_THAT(label_ranges("nll(logits, labels, ignore_index=-1)"), ElementsAre("0..4 or -1"));
   EXPECT_THAT(label_ranges("mse"), testing::IsEmpty());
+}
+
+// The classes follow from the sizes of the data where the model leaves them open.
+TEST(IndexRanges, OfAnOpenSizeAreThoseOfTheData) {
+  Model model = from_text(R"(<ir_version: 10, opset_import: ["" : 21]>
+    net (float[N,C] x) => (float[N,C] logits) { logits = Exp(x) })");
+  infer_types(model.graph.get());
+  BuildOptions options;
+  options.loss = "cross_entropy";
+  training_mode(options).run(model);
+  loss(options).run(model);
+  EXPECT_THAT(index_ranges(model, "evaluate").at("labels"), testing::IsEmpty());
+  Tensor labels(DType::kInt64, {3});
+  const TensorMap arrays = {{"x", Tensor(DType::kFloat, {3, 5})}, {"labels", labels}};
+  const Dataset data(arrays, entry_inputs(model, "evaluate"));
+  EXPECT_EQ(DataCheck(&data, model, "evaluate").first_fault(), "");
+  labels.set(2, 5);
+  EXPECT_THAT(DataCheck(&data, model, "evaluate").first_fault(),
+              testing::AllOf(HasSubstr("'labels' holds 5 in sample 2"), HasSubstr("takes 0 to 4, and ignores -100")));
 }
 
 Model two_inputs(const std::string& x, const std::string& ids) {

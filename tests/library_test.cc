@@ -47,6 +47,27 @@ void test_models(const Model& forward) {
   EXPECT(throws(ONNX_TRAIN_USAGE, "step-every", [] { learning_rate(0, {{"schedule", "step"}}); }));
 }
 
+void test_roles(const Model& forward, const Options& device) {
+  Session session(forward.build({{"loss", "cross_entropy"}, {"optimizer", "adamw"}}), device);
+  const auto is_moment = [](const onnx_train_port& state) {
+    return std::string(state.role) == "exp_avg" && std::string(state.of) == "fc2.bias";
+  };
+  size_t moments = 0;
+  for (const onnx_train_port& state : session.state_ports()) {
+    if (!is_moment(state)) continue;
+    ++moments;
+    EXPECT(state.rank == 1 && state.shape[0] == 3 && !state.data && session.get(state.name).size() == 3);
+  }
+  EXPECT(moments == 1 && session.state_ports().size() == session.states().size());
+  // The loss of a model that has a value called "loss".
+  float value = 2;
+  const onnx_train_tensor tensor = {"loss_1", ONNX_TRAIN_FLOAT, 0, nullptr, &value, ONNX_TRAIN_HOST_MEMORY};
+  const onnx_train_port port = {"loss_1", "loss", "", ONNX_TRAIN_FLOAT, 0, nullptr, nullptr};
+  const Outputs outputs(&tensor, 1, &port, 1);
+  EXPECT(outputs.scalar("loss") == 2 && outputs.scalar("loss_1") == 2);
+  EXPECT(throws(ONNX_TRAIN_USAGE, "'accuracy'", [&] { outputs.at("accuracy"); }));
+}
+
 // Gradients of the two passes against those that plain SGD subtracts in one step.
 void test_passes(const Model& forward, const Options& device) {
   const std::vector<float> x = {0.5f, -1, 2, 0.25f, 1, 1, -1, 0};
@@ -159,6 +180,7 @@ int main(int argc, char** argv) try {
   const Options device = argc > 2 ? Options{{"device", argv[2]}} : Options{};
   const Model forward = Model::load(argv[1]);
   test_models(forward);
+  test_roles(forward, device);
   test_passes(forward, device);
   test_session(forward, device);
   test_device_memory(forward, device);

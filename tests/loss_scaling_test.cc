@@ -1,12 +1,15 @@
 #include "onnx_passes/passes/loss_scaling.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/inference.h"
 #include "runtime/session.h"
+#include "runtime/trainer.h"
 #include "tests/run_node.h"
 
 namespace onnx_train {
@@ -95,8 +98,84 @@ TEST(LossScaling, GrowsAfterManyGoodUpdatesAndNeverBeyondFloat32) {
   EXPECT_EQ(scalar(trained, "state/loss_scale"), 0x1p-126);
 }
 
+TEST(LossScaling, OptionsSayFirstScaleAndInterval) {
+  Session trained = session(options("dynamic(init_scale=512, growth_interval=3)", "sgd"));
+  std::vector<double> scales;
+  for (int step = 0; step < 8; ++step) {
+    scales.push_back(trained.run("step", batch(step == 4 ? 1e18 : 1)).at("loss_scale").at(0));
+  }
+  EXPECT_EQ(scales, (std::vector<double>{512, 512, 512, 1024, 1024, 512, 512, 512}));
+  EXPECT_EQ(scalar(trained, "state/loss_scale"), 1024);
+}
+
+// The updates are those of a training that never saw what is skipped.
+TEST(LossScaling, ManyOverflowsLeaveNoTrace) {
+  Session trained = session(options("dynamic(growth_interval=7)")), plain = session(options(""));
+  int64_t skipped = 0, grown = 0;
+  double scale = 65536;
+  for (int step = 0; step < 3000; ++step) {
+    const bool overflows = step % 11 == 10;
+    const TensorMap& out = trained.run("step", batch(overflows ? 1e18 : 1));
+    EXPECT_NE(std::isfinite(out.at("grad_norm").at(0)), overflows);
+    grown += out.at("loss_scale").at(0) > scale ? 1 : 0;
+    scale = out.at("loss_scale").at(0);
+    skipped += overflows ? 1 : 0;
+    if (!overflows) plain.run("step", batch());
+  }
+  EXPECT_GT(grown, 200);
+  EXPECT_EQ(skipped, 272);
+  for (const auto& [name, tensor] : state(plain)) expect_equal(trained.state().get(name), tensor, name);
+}
+
+class Steps : public TrainerEvents {
+ public:
+  void on_step(const StepReport& step) override { reports.push_back(step); }
+  std::vector<StepReport> reports;
+};
+
+std::string error_of_training(Session* session, double target, int64_t steps, Steps* events) {
+  const TensorMap arrays = {{"x", random_tensor(DType::kFloat, {4, 3}, 1)},
+                            {"target", Tensor::full(DType::kFloat, {4, 2}, target)}};
+  const Dataset data(arrays, entry_inputs(session->model(), "step"));
+  TrainerOptions options;
+  options.steps = steps;
+  options.batch_size = 4;
+  options.schedule.peak = 0.01;
+  Trainer trainer(session, &data, nullptr, options);
+  try {
+    trainer.run(events, std::atomic<bool>(false));
+  } catch (const Error& error) {
+    return error.what();
+  }
+  EXPECT_EQ(trainer.skipped_steps(),
+            std::count_if(events->reports.begin(), events->reports.end(), [](const auto& r) { return r.skipped; }));
+  return "";
+}
+
+TEST(LossScaling, TheTrainerGoesOnAfterAnOverflowAndEndsIfThereIsNoEnd) {
+  Steps steps;
+  Session trained = session(options("dynamic(init_scale=1e24)", "sgd"));
+  EXPECT_EQ(error_of_training(&trained, 100, 60, &steps), "");
+  ASSERT_EQ(steps.reports.size(), 60u);
+  EXPECT_TRUE(steps.reports[0].skipped && !std::isfinite(steps.reports[0].grad_norm));
+  EXPECT_EQ(*steps.reports[1].loss_scale, *steps.reports[0].loss_scale / 2);
+  EXPECT_FALSE(steps.reports[59].skipped);
+  EXPECT_LT(steps.reports[59].loss, steps.reports[0].loss);
+
+  for (const char* scale : {"dynamic", "1e30"}) {
+    Steps endless;
+    Session stuck = session(options(scale, "sgd"));
+    const Tensor weight = stuck.state().get("w");
+    const std::string error = error_of_training(&stuck, 1e30, 1000, &endless);  // the loss overflows, too
+    EXPECT_THAT(error, testing::HasSubstr("the gradients overflow whatever the loss scale: ")) << scale;
+    EXPECT_LT(endless.reports.size(), 60u);
+    expect_equal(stuck.state().get("w"), weight, "w");
+  }
+}
+
 TEST(LossScaling, MistakesAreRefused) {
-  for (const char* text : {"0", "-1", "inf", "nan", "much", "1e99"})
+  for (const char* text : {"0", "-1", "inf", "nan", "much", "1e99", "dynamic(3)", "dynamic(growth_interval=0)",
+                           "dynamic(init_scale=0)", "dynamic(scale=2)", "dynamic 2", "2 3"})
     EXPECT_THROW(session(options(text)), Error) << text;
   BuildOptions both = options("dynamic");
   both.accumulate = true;

@@ -5,6 +5,7 @@
 #include "kernels/host.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/roles.h"
 #include "onnx_passes/passes/passes.h"
 #include "runtime/session.h"
 #include "tests/run_node.h"
@@ -72,6 +73,8 @@ TEST_P(MergeUpdates, EveryBitIsThatOfTheSingleUpdates) {
         EXPECT_EQ(count(plan, "Updates"), 1);
         EXPECT_EQ(count(plan, "Sgd") + count(plan, "Adam") + count(plan, "AdamW"), 0);
         for (const StatePort& port : plan.states()) {
+          const ValueRole* role = session.state().role(session.state().index(port.name));
+          if (role && role->name == roles::kStep) continue;  // counted before the loss is known, it waits for the end
           EXPECT_EQ(port.in_place, options.plan.lowering.without.empty()) << port.name;
         }
         expect_equal_states(session, expected);

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "onnx_passes/ir/builder.h"
 #include "onnx_passes/ir/error.h"
@@ -204,6 +205,36 @@ TEST(Session, ElementTypesThatDisagreeAreNamed) {
     ADD_FAILURE() << "float was read as double";
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), testing::HasSubstr("'x' of type double and 'narrow' of type float must have one type"));
+  }
+}
+
+TEST(Session, ALossThatIsNotFiniteIsAnErrorIfItIsRefused) {
+  for (const bool refuse : {false, true}) {
+    SessionOptions options;
+    options.refuse_non_finite_loss = refuse;
+    Session session(make_training_model(), options);
+    session.run("step", make_batch(4));
+    std::vector<std::string> before;
+    for (const std::string& name : session.state().names()) before.push_back(bytes(session.state().get(name)));
+    TensorMap batch = make_batch(4);
+    batch.at("x").set(5, NAN);
+    if (!refuse) {
+      EXPECT_TRUE(std::isnan(session.run("step", batch).at("loss").at(0)));
+      EXPECT_TRUE(std::isnan(session.state().get("w").at(2)));
+      continue;
+    }
+    try {
+      session.run("step", batch);
+      ADD_FAILURE() << "a loss of NaN is accepted";
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), testing::HasSubstr("the loss is NaN"));
+    }
+    if (!session.device().uses_host_memory()) continue;  // there it is known after the update
+    for (size_t i = 0; i < before.size(); ++i) {
+      EXPECT_EQ(bytes(session.state().get(session.state().names()[i])), before[i]) << session.state().names()[i];
+    }
+    session.run("step", make_batch(4));  // the session goes on
+    EXPECT_TRUE(std::isnan(session.run("predict", {{"x", batch.at("x")}}).at("y").at(2)));
   }
 }
 

@@ -174,6 +174,9 @@ void print_outcome(const FitArguments& a, StopReason reason, const Trainer& trai
   const std::string which = a.eval_data.empty() ? "training" : "evaluation";
   std::string text = outcome(reason, trainer);
   if (trainer.position().best) text += concat(", lowest ", which, " loss ", format_number(*trainer.position().best));
+  if (trainer.skipped_steps() > 0) {
+    text += concat(", ", trainer.skipped_steps(), " updates skipped whose gradients overflowed in 16 bits");
+  }
   TextTable files("lw");
   const std::string best = trainer.position().best ? concat("the state with the lowest ", which, " loss")
                                                    : "the last state; nothing has been evaluated yet";

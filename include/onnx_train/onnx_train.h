@@ -181,11 +181,13 @@ onnx_train_status onnx_train_learning_rate(const onnx_train_option* options, siz
 typedef struct onnx_train_session onnx_train_session;
 
 /* Options: "device" ["cpu"; others are NAME or NAME:N, number N of the devices of the module libonnx_train_NAME.so
- * beside the library: "cuda", "cuda:1"], "threads" [all cores that the process may use], "memory" (bytes that gradients and activations may
- * take) [what the machine has], "tf32" ("true": products and convolutions of float32 may round their operands to 10
- * bits after the point, which NVIDIA's tensor cores multiply many times as fast; no other device does) ["false"]. The
- * session copies the model; it may be freed. A model without training entry points has the entry point "predict" and no
- * state. */
+ * beside the library: "cuda", "cuda:1"], "threads" [all cores that the process may use], "memory" (bytes that gradients
+ * and activations may take) [what the machine has], "tf32" ("true": products and convolutions of float32 may round their
+ * operands to 10 bits after the point, which NVIDIA's tensor cores multiply many times as fast; no other device does)
+ * ["false"], "allow-non-finite" ("true": a step whose loss is NaN or infinite updates the state with it; otherwise the
+ * run fails with ONNX_TRAIN_DATA, on the CPU before any update; models with loss scaling skip such updates) ["false"].
+ * The session copies the model; it may be freed. A model without training entry points has the entry point "predict"
+ * and no state. */
 onnx_train_status onnx_train_session_create(const onnx_train_model* training, const onnx_train_option* options,
                                             size_t count, onnx_train_session** session);
 void onnx_train_session_free(onnx_train_session* session);
@@ -202,7 +204,7 @@ onnx_train_status onnx_train_session_run(onnx_train_session* session, const char
                                          const onnx_train_tensor* inputs, size_t num_inputs,
                                          const onnx_train_tensor** outputs, size_t* num_outputs);
 
-/* An input or output of an entry point. */
+/* An input or output of an entry point, or a state. The role says what it is, whatever its name is. */
 typedef struct onnx_train_port {
   const char* name;
   const char*
@@ -243,6 +245,10 @@ onnx_train_status onnx_train_session_plan(onnx_train_session* session, const cha
 
 /* The names of the state: weights, optimizer slots, statistics, keys. Valid as long as the session. */
 onnx_train_status onnx_train_session_states(onnx_train_session* session, const char* const** names, size_t* count);
+/* The same with role, type and shape: "exp_avg", "momentum_buffer" and the like, `of` their weight, "step",
+ * "random_key", "loss_scale"; "" for weights and statistics. Valid as long as the session. */
+onnx_train_status onnx_train_session_state_ports(onnx_train_session* session, const onnx_train_port** states,
+                                                 size_t* count);
 /* Type and shape of a state; `data` is null. Valid until the next call with this session. */
 onnx_train_status onnx_train_session_state(onnx_train_session* session, const char* name, onnx_train_tensor* state);
 /* Copies a state to, and from, the caller's memory of `bytes` bytes: exactly the state's. */
@@ -311,6 +317,8 @@ typedef struct onnx_train_step {
   double loss;                    /* of the step's samples, before the update */
   double learning_rate, accuracy; /* accuracy: NaN where the model has none */
   double grad_norm, seconds;
+  double loss_scale; /* of a model with loss scaling; else 0 */
+  int32_t skipped;   /* 1: with loss scaling, the gradients overflow, and the weights stay as they are */
 } onnx_train_step;
 
 typedef struct onnx_train_metric {
@@ -349,7 +357,9 @@ typedef enum onnx_train_stop_reason {
  * and `reason` may be null. Options, as of the command: "epochs", "steps", "time-limit" (seconds) (at least one of
  * them), "batch-size", "accumulate", "lr", "schedule", "warmup", "final-lr", "step-every", "step-factor", "clip",
  * "seed" (of the order), "no-shuffle", "scale" ("INPUT=1/255"; data and batches are multiplied by it, and the session's
- * model keeps it: see docs/training.md), "eval-every", "early-stop", "checkpoint-every", "out" (the folder of
+ * model keeps it: see docs/training.md), "no-data-check" (arrays are read once before the first step, and refused if
+ * they hold what the model cannot use: labels out of range, numbers that are not finite), "eval-every", "early-stop",
+ * "checkpoint-every", "out" (the folder of
  * last.onnx and best.onnx; none is written without it), "resume" (go on from last.onnx of that folder, if there is one)
  * and "overwrite". "wait-for-steps": on a device that works asynchronously, complete each step before the next one
  * starts. Callbacks may use the session on the CPU, in on_evaluation, and everywhere with "wait-for-steps". After a

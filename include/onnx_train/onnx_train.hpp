@@ -90,15 +90,20 @@ class Input {
 // The outputs of a run, in the session's memory: valid until the next call with the session.
 class Outputs {
  public:
-  Outputs(const onnx_train_tensor* tensors, size_t count) : tensors_(tensors), count_(count) {}
+  // `ports` (num_ports of them) describe the outputs.
+  Outputs(const onnx_train_tensor* tensors, size_t count, const onnx_train_port* ports, size_t num_ports)
+      : tensors_(tensors), count_(count), ports_(ports), num_ports_(num_ports) {}
 
   size_t size() const { return count_; }
   const onnx_train_tensor* begin() const { return tensors_; }
   const onnx_train_tensor* end() const { return tensors_ + count_; }
-  // Throws Error when there is no such output.
+  // The output of this name or, if there is none, of this role: "loss" is the loss also where the model has a value of
+  // its own of that name, for which the file's loss is called otherwise. Throws Error when there is neither.
   const onnx_train_tensor& at(const std::string& name) const {
-    for (const onnx_train_tensor& tensor : *this) {
-      if (tensor.name == name) return tensor;
+    if (const onnx_train_tensor* tensor = find(name)) return *tensor;
+    for (const onnx_train_port* port = ports_; port != ports_ + num_ports_; ++port) {
+      if (port->role != name) continue;
+      if (const onnx_train_tensor* tensor = find(port->name)) return *tensor;
     }
     throw Error(ONNX_TRAIN_USAGE, "the run has no output '" + name + "'");
   }
@@ -115,8 +120,17 @@ class Outputs {
   }
 
  private:
+  const onnx_train_tensor* find(const std::string& name) const {
+    for (const onnx_train_tensor& tensor : *this) {
+      if (tensor.name == name) return &tensor;
+    }
+    return nullptr;
+  }
+
   const onnx_train_tensor* tensors_;
   size_t count_;
+  const onnx_train_port* ports_;
+  size_t num_ports_;
 };
 
 using Options = std::vector<std::pair<std::string, std::string>>;
@@ -293,9 +307,11 @@ class Session {
   Outputs run(const std::string& entry, const std::vector<Input>& inputs = {}) {
     const auto views = detail::views(inputs);
     const onnx_train_tensor* outputs = nullptr;
-    size_t count = 0;
+    const onnx_train_port* described = nullptr;
+    size_t count = 0, num_described = 0;
+    check(onnx_train_session_outputs(handle_.get(), entry.c_str(), &described, &num_described));
     check(onnx_train_session_run(handle_.get(), entry.c_str(), views.data(), views.size(), &outputs, &count));
-    return Outputs(outputs, count);
+    return Outputs(outputs, count, described, num_described);
   }
 
   // What data of an input are multiplied by before `run`: onnx_train_session_scale.
@@ -327,6 +343,13 @@ class Session {
     size_t count = 0;
     check(onnx_train_session_states(handle_.get(), &names, &count));
     return std::vector<std::string>(names, names + count);
+  }
+  // The same with role, type and shape.
+  List<onnx_train_port> state_ports() const {
+    const onnx_train_port* ports = nullptr;
+    size_t count = 0;
+    check(onnx_train_session_state_ports(handle_.get(), &ports, &count));
+    return {ports, count};
   }
   // A copy of a state. Throws Error unless its elements are of type T.
   template <typename T = float>

@@ -152,11 +152,14 @@ class Scheduler {
     }
   }
 
-  // No state is written before a node that may reject its data.
+  // No state is written before a node that may reject its data, nor before the loss, which may not be finite.
   void keep_checks_before_updates(const std::function<bool(const Node&)>& may_reject) {
     std::vector<size_t> rejecting;
     for (size_t i = 0; i < size_; ++i) {
-      if (may_reject(*node(i))) rejecting.push_back(i);
+      const auto& outputs = node(i)->outputs();
+      const bool is_loss = std::any_of(outputs.begin(), outputs.end(),
+                                       [](const Value* output) { return output && output->has_role(roles::kLoss); });
+      if (is_loss || may_reject(*node(i))) rejecting.push_back(i);
     }
     for (size_t i = 0; i < size_; ++i) {
       const auto& outputs = node(i)->outputs();

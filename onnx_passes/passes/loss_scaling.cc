@@ -1,42 +1,87 @@
 #include "onnx_passes/passes/loss_scaling.h"
 
-#include <charconv>
 #include <cmath>
 
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/roles.h"
+#include "onnx_passes/passes/expression.h"
 
 namespace onnx_train {
 namespace {
 
-constexpr float kFirst = 65536;
 constexpr double kGrowth = 2, kBackoff = 0.5;
-constexpr double kInterval = 2000;
 
-float parse_fixed(const std::string& text) {
-  float scale = 0;
-  const char* end = text.data() + text.size();
-  const auto parsed = std::from_chars(text.data(), end, scale);
-  if (parsed.ec != std::errc() || parsed.ptr != end || !std::isfinite(scale) || scale <= 0)
-    fail("--loss-scale takes 'dynamic' or a number above zero, not '", text, "'");
-  return scale;
+// What --loss-scale says.
+struct LossScale {
+  bool dynamic = false;
+  double first = 65536;    // or the fixed scale
+  double interval = 2000;  // good updates before the scale grows
+};
+
+double positive(ExpressionReader* reader, double value, size_t column) {
+  if (!std::isfinite(static_cast<float>(value)) || static_cast<float>(value) <= 0) {
+    reader->fail_at(column, "a loss scale is a number above zero that float32 holds");
+  }
+  return value;
+}
+
+// `dynamic`, `dynamic(init_scale=1024, growth_interval=50)` or a number.
+LossScale parse_loss_scale(const std::string& text) {
+  ExpressionReader reader("--loss-scale", text);
+  LossScale spec;
+  const size_t begin = reader.column();
+  if (reader.at_number()) {
+    spec.first = positive(&reader, reader.number(), begin);
+  } else if (!reader.at_word() || reader.word("a loss scale").text != "dynamic") {
+    reader.fail_at(begin, "--loss-scale takes 'dynamic' or a number above zero");
+  } else {
+    spec.dynamic = true;
+    const Arguments arguments = read_arguments(&reader);
+    if (!arguments.names.empty()) reader.fail_at(arguments.names[0].column, "'dynamic' takes options only");
+    for (const Option& option : arguments.options) {
+      const double* value = std::get_if<double>(&option.value);
+      if (option.key.text == "init_scale" && value) {
+        spec.first = positive(&reader, *value, option.column);
+      } else if (option.key.text == "growth_interval" && value && *value >= 1 && *value < 1e9) {
+        spec.interval = std::floor(*value);
+      } else {
+        reader.fail_at(option.key.column, "'dynamic' has init_scale, above 0, and growth_interval, 1 or more");
+      }
+    }
+  }
+  if (!reader.at_end()) reader.fail_at(reader.column(), "expected the end");
+  return spec;
+}
+
+// Empty: no scaling.
+std::string scaling_of(const BuildOptions& options) {
+  const bool by_precision = options.loss_scale.empty() && options.precision == Precision::kFloat16;
+  return by_precision ? "dynamic" : options.loss_scale;
 }
 
 }  // namespace
 
 std::optional<Var> loss_scale(const Model& model, EntryPoint* entry, Builder* b, const BuildOptions& options) {
-  const bool by_precision = options.loss_scale.empty() && options.precision == Precision::kFloat16;
-  const std::string scaling = by_precision ? "dynamic" : options.loss_scale;
+  const std::string scaling = scaling_of(options);
   if (scaling.empty()) return std::nullopt;
   // Accumulators start new sums when the step count has advanced, which a skipped update does not do.
   if (options.accumulate) {
-    fail(by_precision ? "--precision fp16 scales the loss, which --accumulate does not allow; take bf16"
-                      : "--loss-scale and --accumulate do not go together; leave out one of them");
+    fail(options.loss_scale.empty() ? "--precision fp16 scales the loss, which --accumulate does not allow; take bf16"
+                                    : "--loss-scale and --accumulate do not go together; leave out one of them");
   }
-  if (scaling != "dynamic") return b->scalar(DType::kFloat, static_cast<double>(parse_fixed(scaling)));
+  const LossScale spec = parse_loss_scale(scaling);
+  if (!spec.dynamic) return b->scalar(DType::kFloat, spec.first);
   if (Value* scale = find_state(*entry, roles::kLossScale)) return b->var(scale);
-  return b->var(
-      add_state(model, entry->algorithm.get(), "state/loss_scale", Tensor::scalar(kFirst), {roles::kLossScale, ""}));
+  const Tensor first = Tensor::scalar(static_cast<float>(spec.first));
+  return b->var(add_state(model, entry->algorithm.get(), "state/loss_scale", first, {roles::kLossScale, ""}));
+}
+
+void check_loss_scale(const std::string& text) {
+  try {
+    parse_loss_scale(text);
+  } catch (const Error&) {
+    fail("a number above zero, 'dynamic', or such as 'dynamic(init_scale=1024, growth_interval=50)'");
+  }
 }
 
 Var is_finite(Var norm) {
@@ -44,7 +89,7 @@ Var is_finite(Var norm) {
   return logical_not(logical_or(b.op("IsNaN", {norm}), b.op("IsInf", {norm})));
 }
 
-void advance_loss_scale(const Model& model, EntryPoint* entry, Builder* b, Var finite) {
+void advance_loss_scale(const Model& model, EntryPoint* entry, Builder* b, Var finite, const BuildOptions& options) {
   Value* state = find_state(*entry, roles::kLossScale);
   if (!state) return;
   const Var scale = b->var(state);
@@ -52,7 +97,7 @@ void advance_loss_scale(const Model& model, EntryPoint* entry, Builder* b, Var f
                                     {roles::kGoodSteps, ""}));
   b->set_name("next/" + good.value()->name());
   const Var count = good + 1.0;
-  const Var grows = count >= kInterval;
+  const Var grows = count >= parse_loss_scale(scaling_of(options)).interval;
   bind_state(entry, good.value(), where(logical_and(finite, logical_not(grows)), count, 0.0));
   b->set_name("next/" + state->name());
   // The scale stays in the range of float32.

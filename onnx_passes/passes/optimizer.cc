@@ -49,7 +49,7 @@ class OptimizerBuilder {
     add_clipping();
     for (const WeightGradient& g : entry_.gradients) update(g, decay.count(g.weight) ? spec_.weight_decay : 0);
     bind(step_.value(), next_step_);
-    if (finite_) advance_loss_scale(model_, &entry_, &b_, finite_);
+    if (finite_) advance_loss_scale(model_, &entry_, &b_, finite_, options_);
   }
 
  private:
@@ -80,6 +80,7 @@ class OptimizerBuilder {
     scale_ = where(b_.op("IsInf", {clip_norm}), one, min(cast_like(clip_norm, norm) / (norm + 1e-6), one));
     if (scale) scale_ = scale_ / cast_like(*scale, norm);
     add_result(&entry_, roles::kGradNorm, norm);
+    if (scale) add_result(&entry_, roles::kLossScale, *scale);
   }
 
   // With loss scaling, an update with non-finite gradients is skipped.

@@ -15,7 +15,13 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from . import _core
+try:
+    from . import _core
+except ImportError as error:
+    from ._errors import missing_extension
+
+    raise ImportError(missing_extension(__file__, error)) from None
+
 from ._device_array import DeviceArray
 from ._errors import (
     DataError,

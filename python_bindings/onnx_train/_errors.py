@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Final
 
 
@@ -124,3 +126,17 @@ _CLASSES: Final = (
 def error_of(status: int, message: str) -> Error:
     """The exception for a status of the library."""
     return _CLASSES[status](message)
+
+
+def missing_extension(package: str, error: ImportError) -> str:
+    """Why the compiled module of the package, whose ``__init__`` is in the file `package`, cannot be imported."""
+    folder = Path(package).parent
+    found = sorted(path.name for path in folder.glob("_core.*") if path.suffix in (".so", ".pyd"))
+    way_out = (
+        "install the package with `pip install .` in the repository, or build it with `ninja -C build onnx_train_python` "
+        "and import it from build/python (PYTHONPATH=build/python)"
+    )
+    if not found:
+        return f"onnx_train: {folder} has no compiled module _core, so it is no installed package: {way_out}"
+    version = f"Python {sys.version_info.major}.{sys.version_info.minor}"
+    return f"onnx_train: {version} cannot load the compiled module, {folder / found[0]}: {error}; {way_out}"

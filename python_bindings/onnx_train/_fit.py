@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import signal
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
@@ -15,7 +16,7 @@ from typing import Any, Union
 import numpy as np
 
 from . import _core
-from ._arrays import as_dense
+from ._arrays import as_dense, as_numpy
 from ._errors import DataError, UsageError
 from ._model import Model
 from ._options import check_suffix, options_of
@@ -36,7 +37,9 @@ class Step:
         loss: of the step's samples, before the update.
         learning_rate: of the step.
         seconds: that the step and its data took.
-        metrics: the other outputs of the entry point, such as ``accuracy`` and ``grad_norm``.
+        metrics: the other outputs of the entry point, such as ``accuracy`` and ``grad_norm``; with loss scaling also
+            ``loss_scale``.
+        skipped: with loss scaling, whether the gradients overflowed: the weights stay as they were.
 
     >>> import numpy as np
     >>> import onnx_train
@@ -53,6 +56,7 @@ class Step:
     learning_rate: float
     seconds: float
     metrics: dict[str, float]
+    skipped: bool = False
 
 
 @dataclass(frozen=True)
@@ -168,10 +172,10 @@ def fit(
     epochs: int | None = None,
     steps: int | None = None,
     time_limit: float | None = None,
-    batch_size: int = 32,
+    batch_size: int | None = None,
     accumulate: int = 1,
     scale: float | str | Mapping[str, float | str] | None = None,
-    shuffle: bool = True,
+    shuffle: bool | None = None,
     seed: int = 0,
     lr: float | None = None,
     schedule: str = "constant",
@@ -202,12 +206,14 @@ def fit(
             the order of the model's inputs: they are cut into batches. Or any iterable of batches, each such a mapping
             or tuple: a list, a PyTorch DataLoader, a generator (for one epoch).
         epochs, steps, time_limit: the end of the training, by the first one that is reached; the limit in seconds.
-        batch_size: samples of a batch; the last one of an epoch is smaller. Iterables make their own batches.
+        batch_size: samples of a batch of arrays, 32 by default; the last one of an epoch is smaller. Iterables make their
+            own batches: with them it has no effect, which is warned of.
         accumulate: batches of a step, for models that are built with ``accumulate=True``.
         scale: what the network's float input is multiplied by, such as ``"1/255"`` for bytes; for several inputs, by
             name. Targets are not scaled. The model keeps it: its ``onnx_train.preprocess`` is used when it is trained
             on, and by the command, until another is given.
-        shuffle, seed: the order of the samples in each epoch. Iterables have their own order.
+        shuffle, seed: the order of the samples of arrays in each epoch; they are shuffled by default. Iterables have
+            their own order.
         lr: the learning rate, after the warm-up; by default the optimizer's as built.
         schedule: ``"constant"``, ``"linear"``, ``"cosine"`` or ``"step"``.
         warmup: steps in which the learning rate grows from 0.
@@ -232,7 +238,13 @@ def fit(
         raises KeyboardInterrupt.
 
     Raises:
-        DataError: for data that do not fit the model; and for a loss that is not finite.
+        DataError: for data that do not fit the model: arrays are looked through before the first step, for labels and
+            indices out of range and numbers that are not finite. Also for a loss that is not finite; with loss scaling
+            only if the gradients overflow without end.
+
+    Warns:
+        UserWarning: for uint8 pictures, 0 to 255, that go to a float input as they are; for `batch_size` and `shuffle`
+            beside an iterable.
 
     Warns:
         UserWarning: once, when nothing counts in a batch: its loss and gradient are 0.
@@ -256,10 +268,16 @@ def fit(
         raise UsageError("the model has no entry point 'step'; make a training model with build")
     if accumulate != 1 and entry == "step":
         raise UsageError("accumulate needs a model that is built with accumulate=True")
-    if batch_size < 1:
+    if batch_size is not None and batch_size < 1:
         raise UsageError(f"batch_size is {batch_size}; it must be at least 1")
     source = _Source(session, entry, data)
     evaluation = None if eval_data is None else _Source(session, "evaluate", eval_data)
+    has_arrays = source.samples > 0 or (evaluation is not None and evaluation.samples > 0)
+    if not has_arrays and batch_size is not None and getattr(data, "batch_size", None) != batch_size:
+        _warn(f"fit: batch_size={batch_size} has no effect: data makes its own batches; set their size there")
+    if source.samples == 0 and shuffle:
+        _warn("fit: shuffle=True has no effect: data has its own order; shuffle there")
+    batch_size = 32 if batch_size is None else batch_size
     steps_per_epoch = math.ceil(source.num_batches(batch_size) / accumulate)
     totals = [steps] if steps is not None else []
     if epochs is not None and steps_per_epoch > 0:
@@ -274,7 +292,7 @@ def fit(
         batch_size=batch_size if source.samples == 0 else min(batch_size, source.samples),
         accumulate=accumulate,
         scale=[f"{name}={value}" for name, value in scale.items()] if isinstance(scale, Mapping) else scale,
-        no_shuffle=not shuffle,
+        no_shuffle=shuffle is False,
         seed=seed,
         lr=lr,
         schedule=schedule,
@@ -309,6 +327,15 @@ def fit(
     if checkpoint is not None:
         session.save(checkpoint)
     return history
+
+
+def _warn(text: str) -> None:
+    """A warning of the line of the program outside of the package that called it."""
+    level = 1
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and frame.f_code.co_filename.startswith(os.path.dirname(__file__)):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(text, stacklevel=level)
 
 
 class _Interrupt:
@@ -366,9 +393,13 @@ class _Reports:
         accuracy: float,
         grad_norm: float,
         seconds: float,
+        loss_scale: float,
+        skipped: bool,
     ) -> int:
         metrics = {"grad_norm": grad_norm} if math.isnan(accuracy) else {"accuracy": accuracy, "grad_norm": grad_norm}
-        report = Step(step, epoch, samples, loss, learning_rate, seconds, metrics)
+        if loss_scale != 0:
+            metrics["loss_scale"] = loss_scale
+        report = Step(step, epoch, samples, loss, learning_rate, seconds, metrics, skipped)
         self._history.steps.append(report)
         self._progress.step(epoch, loss)
         if self.save is not None and self.save_every > 0 and step % self.save_every == 0:
@@ -401,7 +432,11 @@ class _Source:
     def __init__(self, session: Session, entry: str, data: Data) -> None:
         self._entry, self._known = entry, session._entry(entry)
         self._data = data
-        self._arrays = _arrays_of(data, [port.name for port in session.inputs(entry) if port.default is None])
+        self._ports = [port for port in session.inputs(entry) if port.default is None]
+        self._arrays = _arrays_of(data, [port.name for port in self._ports])
+        self._looked_at = False
+        if self._arrays is not None:
+            self._look_at(self._arrays)
         self.samples = 0 if self._arrays is None else _common_length(self._arrays)
         self._iterator: Iterator[Any] = iter(())
         self._save: Callable[[], None] | None = None
@@ -439,7 +474,25 @@ class _Source:
             batch = next(self._iterator)
         except StopIteration:
             return None
-        return _by_name(self._entry, self._known, (batch,))
+        arrays = _by_name(self._entry, self._known, (batch,))
+        self._look_at(arrays)
+        return arrays
+
+    def _look_at(self, arrays: Mapping[str, Any]) -> None:
+        """Warns of pictures of bytes in the first arrays: 0 to 255 are no numbers to train a network with."""
+        if self._looked_at:
+            return
+        self._looked_at = True
+        for port in self._ports:
+            array = arrays.get(port.name)
+            if str(getattr(array, "dtype", "")).rpartition(".")[2] != "uint8" or np.dtype(port.dtype).kind != "f":
+                continue
+            array = as_numpy(array)
+            if array.size > 0 and array.max() > 1:
+                _warn(
+                    f"fit: '{port.name}' holds uint8, up to {array.max()}, and goes to a float input as it is: if the model expects "
+                    f"0 to 1, divide it by np.float32(255); if it takes bytes, give it as float32"
+                )
 
 
 def _arrays_of(data: Data, names: list[str]) -> dict[str, Any] | None:

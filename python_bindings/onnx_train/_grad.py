@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ._differentiated import Differentiated
-from ._model import Model, Patterns, _as_model
+from ._model import Patterns, _as_model
 from ._session import Session
 
 if TYPE_CHECKING:
@@ -51,32 +51,65 @@ def value_and_grad(
     >>> gradients["fc1.weight"].shape, gradients["x"].shape
     ((4, 16), (4, 4))
     """
-    training = _as_model(model).build(loss, "sgd", train=train, freeze=freeze, dtype=dtype, mode="frozen")
-    state = Session(training, threads=threads).state
-    passes = passes_of_loss(training, threads)
-    weights = {port.name: state[port.name] for port in passes.inputs if port.name in state}
-    names = [port.name for port in passes.inputs if port.name not in state]
+    objective = Objective(model, loss, train, freeze, dtype, threads)
+    passes = objective.passes
 
     def function(batch: Any, new_weights: Mapping[str, Any] | None = None) -> tuple[float, Gradients]:
-        given = dict(batch) if isinstance(batch, Mapping) else dict(zip(names, batch))
-        arrays: dict[str, Any] = {**weights, **passes.states, **(new_weights or {}), **given}
+        arrays = objective.arrays(batch, new_weights)
         results, _ = passes.forward(arrays)
-        arrays |= results
-        for port in passes.outputs:
-            name = passes.output_gradients.get(port.of)
-            if name is not None:
-                arrays[name] = np.full(np.shape(results[port.name]), port.name == "loss", port.dtype)
+        arrays |= results | objective.output_gradients(results)
         wanted = {name: arrays[name] for name in (*passes.backward_inputs, *passes.output_gradients.values())}
-        return results["loss"], passes.backward(wanted)
+        return objective.loss_of(results), passes.backward(wanted)
 
     return function
 
 
-def passes_of_loss(training: Model, threads: int | None) -> Differentiated:
-    """The passes of a training model's loss. Its trained weights are inputs; frozen ones and a loss's own are constants."""
-    evaluate = training.flatten("evaluate")
-    passes = Differentiated(evaluate, mode="frozen", threads=threads)
-    return Differentiated(evaluate, freeze="*", mode="frozen", threads=threads) if passes.weights else passes
+class Objective:
+    """The loss of a forward model as a function of weights and batches, by the passes of its training model's evaluation.
+
+    Attributes:
+        evaluation: the entry point ``evaluate`` as a plain model.
+        passes: of that model. The trained weights are inputs; frozen ones and a loss's own are constants.
+        state: the values of the file by name.
+        names: of the arrays of a batch, in order.
+    """
+
+    def __init__(
+        self, model: Any, loss: Any, train: Patterns, freeze: Patterns, dtype: str | None, threads: int | None
+    ) -> None:
+        training = _as_model(model).build(loss, "sgd", train=train, freeze=freeze, dtype=dtype, mode="frozen")
+        session = Session(training, threads=threads)
+        self.state = session.state
+        self.evaluation = training.flatten("evaluate")
+        passes = Differentiated(self.evaluation, mode="frozen", threads=threads)
+        if passes.weights:
+            passes = Differentiated(self.evaluation, freeze="*", mode="frozen", threads=threads)
+        self.passes = passes
+        self.names = [port.name for port in passes.inputs if port.name not in self.state]
+        self._weights = {port.name: self.state[port.name] for port in passes.inputs if port.name in self.state}
+        (self._loss,) = (port.name for port in session.outputs("evaluate") if port.role == "loss")
+
+    def batch(self, batch: Any) -> dict[str, Any]:
+        """A batch, a mapping or a tuple, by name."""
+        return dict(batch) if isinstance(batch, Mapping) else dict(zip(self.names, batch))
+
+    def arrays(self, batch: Any, weights: Mapping[str, Any] | None) -> dict[str, Any]:
+        """The inputs of the forward pass. `weights` take the place of the file's."""
+        return {**self._weights, **self.passes.states, **(weights or {}), **self.batch(batch)}
+
+    def output_gradients(self, results: Mapping[str, Any]) -> dict[str, Any]:
+        """1 for the loss, 0 for the other outputs of the forward pass, by the names that the backward pass has for them."""
+        gradients = {}
+        for port in self.passes.outputs:
+            name = self.passes.output_gradients.get(port.of)
+            if name is not None:
+                gradients[name] = np.full(np.shape(results[port.name]), port.of == self._loss, port.dtype)
+        return gradients
+
+    def loss_of(self, results: Mapping[str, Any]) -> float:
+        """The loss among the results of the forward pass."""
+        (loss,) = (results[port.name] for port in self.passes.outputs if port.of == self._loss)
+        return float(loss)
 
 
 def grad(model: Any, loss: str | Loss | Any = None, **options: Any) -> Callable[..., Gradients]:

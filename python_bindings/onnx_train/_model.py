@@ -162,7 +162,7 @@ class Model:
                 a loss model that does not fit.
 
         >>> small = model.build("cross_entropy", "adamw(lr=1e-3)", freeze="fc1.*", clip=1.0)
-        >>> [name for name in onnx_train.Session(small).state if not name.startswith("state/")]
+        >>> [port.name for port in onnx_train.Session(small).states() if not port.role]
         ['fc2.weight', 'fc2.bias']
         """
         text = _text_of(loss)

@@ -13,10 +13,9 @@ import numpy as np
 
 from ._differentiated import Differentiated
 from ._errors import DataError
-from ._grad import passes_of_loss, value_and_grad
+from ._grad import Objective, value_and_grad
 from ._model import Model, Patterns, _as_model
 from ._options import options_of
-from ._session import Session
 
 if TYPE_CHECKING:
     from .losses import Loss
@@ -31,7 +30,7 @@ def _split(model: Model, train: Patterns = None, freeze: Patterns = None, dtype:
 
 
 def _pull_back(passes: Differentiated, arrays: Mapping[str, Any], gradients: Mapping[str, Any]) -> Arrays:
-    """uᵀ dy/dx by the name of x, for the output gradients u by the name of y; those left out are zero."""
+    """uᵀ dy/dx by the name of x, for the output gradients u by the model's name of y; those left out are zero."""
     given = {name: arrays[name] for name in (p.name for p in passes.inputs)}
     given |= {name: arrays.get(name, value) for name, value in (passes.weights | passes.states).items()}
     results, _ = passes.forward(given)
@@ -41,7 +40,7 @@ def _pull_back(passes: Differentiated, arrays: Mapping[str, Any], gradients: Map
         name = passes.output_gradients.get(port.of)
         if name is not None:
             zeros = np.zeros(np.shape(results[port.name]), port.dtype)
-            arguments[name] = gradients.get(port.name, zeros)
+            arguments[name] = gradients.get(port.of, zeros)
     return passes.backward(arguments)
 
 
@@ -110,8 +109,8 @@ def jvp(
         for port in passes.outputs:
             if np.dtype(port.dtype).kind == "f":
                 zeros = np.zeros(np.shape(results[port.name]), port.dtype)
-                derivatives[port.name] = pulled.get(passes.output_gradients.get(port.of, ""), zeros)
-        return {port.name: results[port.name] for port in passes.outputs}, derivatives
+                derivatives[port.of] = pulled.get(passes.output_gradients.get(port.of, ""), zeros)
+        return {port.of: results[port.name] for port in passes.outputs}, derivatives
 
     return function
 
@@ -146,25 +145,16 @@ def hvp(
     >>> bool(np.allclose(products["fc2.bias"], 0, atol=1e-6))  # softmax ignores a shift of all logits
     True
     """
-    training = _as_model(model).build(loss, "sgd", train=train, freeze=freeze, dtype=dtype, mode="frozen")
-    state = Session(training, threads=threads).state
-    evaluate = training.flatten("evaluate")
-    passes = passes_of_loss(training, threads)
-    parts = _split(evaluate, freeze="*" if passes.freezes else None)
+    objective = Objective(model, loss, train, freeze, dtype, threads)
+    passes = objective.passes
+    parts = _split(objective.evaluation, freeze="*" if passes.freezes else None)
     of_forward, of_backward = (Differentiated(part, mode="frozen", threads=threads) for part in parts)
-    weights_of_file = {port.name: state[port.name] for port in passes.inputs if port.name in state}
 
     def function(batch: Any, vectors: Mapping[str, Any], weights: Mapping[str, Any] | None = None) -> Arrays:
-        names = [port.name for port in passes.inputs if port.name not in state]
-        given = dict(batch) if isinstance(batch, Mapping) else dict(zip(names, batch))
-        arrays: dict[str, Any] = {**weights_of_file, **passes.states, **(weights or {}), **given}
+        arrays = objective.arrays(batch, weights)
         v = _directions(vectors, passes.gradients, arrays)
         results, _ = passes.forward(arrays)
-        read = {**arrays, **results}
-        for port in passes.outputs:
-            name = passes.output_gradients.get(port.of)
-            if name is not None:
-                read[name] = np.full(np.shape(results[port.name]), port.name == "loss", port.dtype)
+        read = {**arrays, **results, **objective.output_gradients(results)}
         partial = _pull_back(of_backward, read, {port.name: v[port.of] for port in passes.gradients})
         through = _pull_back(of_forward, arrays, {name: partial[name] for name in partial if name in results})
         products = {}
@@ -229,13 +219,9 @@ def verify(
     >>> bool(onnx_train.verify("mlp.onnx", "cross_entropy", batch))
     True
     """
-    options: dict[str, Any] = {"train": train, "freeze": freeze, "dtype": "float64"}
-    training = _as_model(model).build(loss, "sgd", mode="frozen", **options)
-    ports = Session(training, threads=threads).inputs("evaluate")
-    state = Session(training, threads=threads).state
-    names = [port.name for port in ports if port.default is None]
-    arrays = dict(batch) if isinstance(batch, Mapping) else dict(zip(names, batch))
-    function = value_and_grad(model, loss, threads=threads, **options)
+    objective = Objective(model, loss, train, freeze, "float64", threads)
+    state, arrays = objective.state, objective.batch(batch)
+    function = value_and_grad(model, loss, train=train, freeze=freeze, dtype="float64", threads=threads)
     _, gradients = function(arrays)
     rng = np.random.default_rng(seed)
     pairs = {}

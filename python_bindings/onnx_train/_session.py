@@ -45,7 +45,12 @@ class Port(NamedTuple):
 
 
 class Result(dict[str, Any]):
-    """The outputs of a run by name, also as attributes: ``result.loss``.
+    """The outputs of a run, also as attributes: ``result.loss``.
+
+    What training adds has its role as its key, ``"loss"``, ``"accuracy"``, ``"grad_norm"``, whatever its name is in the
+    file: where the model itself has a value called ``loss``, the file calls the loss ``loss_1``. All other outputs have
+    their names as keys. Both ways work with either: ``result["loss_1"]`` is the same. Where one entry point has an
+    output of that name besides the one of that role, attributes give the role, and ``[]`` gives the name.
 
     Scalars are Python numbers; all else are numpy arrays that belong to the caller.
 
@@ -56,11 +61,32 @@ class Result(dict[str, Any]):
     ((4, 3), True)
     """
 
+    def __init__(self, outputs: Mapping[str, Any], names: _Outputs | None = None) -> None:
+        self._names = names or _Outputs([])
+        super().__init__({self._names.keys.get(name, name): value for name, value in outputs.items()})
+
+    def __missing__(self, name: str) -> Any:
+        key = self._names.keys.get(name, name)
+        if key == name or key not in self:
+            raise KeyError(name)
+        return self[key]
+
     def __getattr__(self, name: str) -> Any:
+        if "_names" not in self.__dict__:  # while a copy is made
+            raise AttributeError(name)
         try:
-            return self[name]
+            return self[self._names.roles.get(name, name)]
         except KeyError:
             raise AttributeError(f"the run has no output '{name}'; it has {', '.join(self)}") from None
+
+    def __reduce__(self) -> Any:
+        return _copy_of_result, (dict(self), self._names)
+
+
+def _copy_of_result(outputs: dict[str, Any], names: _Outputs) -> Result:
+    result = Result({}, names)
+    result.update(outputs)
+    return result
 
 
 class State(MutableMapping[str, Any]):
@@ -178,14 +204,31 @@ class Plan:
         return f"<onnx_train.Plan: {len(self.nodes)} nodes>"
 
 
-class _Entry:
-    """Names of the inputs of an entry point."""
+class _Outputs:
+    """How a `Result` calls the outputs of an entry point.
+
+    Attributes:
+        keys: the key of each output whose name is another.
+        roles: the key of the output of each role, where its name is another.
+    """
 
     def __init__(self, ports: Sequence[Port]) -> None:
-        self.data = [port.name for port in ports if port.default is None]
-        roles = {port.role: port.name for port in ports if port.role}
+        # An output that belongs to a value, as those of the passes of `Differentiated`, is one of many of its role.
+        names = {port.role: port.name for port in ports if port.role and not port.of and port.role != "saved"}
+        others = {port.name for port in ports} - set(names.values())
+        self.keys = {name: role for role, name in names.items() if role != name and role not in others}
+        self.roles = {role: self.keys.get(name, name) for role, name in names.items() if role != name}
+
+
+class _Entry:
+    """Names of the inputs and outputs of an entry point."""
+
+    def __init__(self, inputs: Sequence[Port], outputs: Sequence[Port]) -> None:
+        self.data = [port.name for port in inputs if port.default is None]
+        roles = {port.role: port.name for port in inputs if port.role}
         self.learning_rate = roles.get("learning_rate")
         self.clip_norm = roles.get("clip_norm")
+        self.outputs = _Outputs(outputs)
 
 
 class Session:
@@ -215,6 +258,7 @@ class Session:
         threads: int | None = None,
         memory: int | None = None,
         tf32: bool = False,
+        allow_non_finite: bool = False,
     ) -> None:
         """Args:
         model: a `Model`, or anything that `load` takes; it is copied.
@@ -223,9 +267,14 @@ class Session:
         memory: bytes that gradients and activations may take; what the machine has by default.
         tf32: whether products and convolutions of float32 may round their operands to 10 bits after the point, as
             NVIDIA's tensor cores want them; other devices do not.
+        allow_non_finite: whether a step whose loss is NaN or infinite updates the weights with it. By default it is a
+            `DataError`, and on the CPU no state has changed. Models with loss scaling skip such updates.
         """
         self._core = _core.Session(
-            _as_model(model)._core, options_of(device=device, threads=threads, memory=memory, tf32=tf32)
+            _as_model(model)._core,
+            options_of(
+                device=device, threads=threads, memory=memory, tf32=tf32, allow_non_finite=allow_non_finite
+            ),
         )
         self._entries: dict[str, _Entry] = {}
         self._state = State(self._core)
@@ -267,6 +316,18 @@ class Session:
         """
         return [Port(*port) for port in self._core.outputs(entry)]
 
+    def states(self) -> list[Port]:
+        """What the state is made of: all names of `state`, each with its role and the weight that it belongs to.
+
+        The roles are ``"exp_avg"``, ``"momentum_buffer"`` and the like for slots of the optimizer, ``"step"``,
+        ``"loss_scale"``, ``"random_key"``; weights and the statistics of batch norm have none.
+
+        >>> adam = onnx_train.Session(onnx_train.build("mlp.onnx", optimizer="adamw"))
+        >>> [port.name for port in adam.states() if port.role == "exp_avg" and port.of == "fc1.weight"]
+        ['state/fc1.weight/exp_avg']
+        """
+        return [Port(*port) for port in self._core.state_ports()]
+
     def run(self, entry: str, inputs: Mapping[str, Any]) -> Result:
         """Runs an entry point and commits its updates of the state. A run that fails leaves the state as it was.
 
@@ -280,13 +341,15 @@ class Session:
                 the device, all must be. Inputs with a default, such as the learning rate, may be left out.
 
         Raises:
-            DataError: for names, types and shapes that the model does not accept, and for numbers out of range.
+            DataError: for names, types and shapes that the model does not accept, for numbers out of range, and for a
+                loss that is NaN or infinite, if the entry point updates the state by it.
             OutOfMemoryError: for a batch whose gradients and activations take more than `memory`.
 
         >>> session.run("predict", {"x": x}).logits.shape
         (4, 3)
         """
-        return Result(self._core.run(entry, inputs if type(inputs) is dict else dict(inputs)))
+        names = self._entry(entry).outputs
+        return Result(self._core.run(entry, inputs if type(inputs) is dict else dict(inputs)), names)
 
     def step(self, *batch: Any, lr: float | None = None, clip_norm: float | None = None) -> Result:
         """One step of training on a batch: a mapping of names to arrays, or arrays in the order of ``inputs("step")``.
@@ -462,7 +525,7 @@ class Session:
                 if name is None:
                     raise UsageError(f"entry point '{entry}' takes no {option}")
                 inputs[name] = value
-        return Result(self._core.run(entry, inputs))
+        return Result(self._core.run(entry, inputs), known.outputs)
 
     def _scaled(self, name: str, value: Any) -> Any:
         """Data of an input as the network reads it: `fit` says how with its `scale`, and the model keeps it."""
@@ -478,7 +541,7 @@ class Session:
     def _entry(self, entry: str) -> _Entry:
         known = self._entries.get(entry)
         if known is None:
-            known = self._entries[entry] = _Entry(self.inputs(entry))
+            known = self._entries[entry] = _Entry(self.inputs(entry), self.outputs(entry))
         return known
 
 

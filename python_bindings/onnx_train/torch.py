@@ -110,12 +110,12 @@ def _gradients_in_graph(ctx: Any, read: dict[str, torch.Tensor]) -> dict[str, to
 
 
 def _apply_by_name(passes: Differentiated, values: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The outputs of a model by name, with their place in PyTorch's graph."""
+    """The outputs of a model by the model's names, with their place in PyTorch's graph."""
     names = [port.name for port in passes.inputs] + list(passes.weights)
     values = {name: torch.from_numpy(array) for name, array in passes.weights.items()} | values  # constants
     states = {name: values[name] for name in passes.states}
     outputs = _apply(_Apply, passes, states, names, *(values[name] for name in names))
-    return {port.name: output for port, output in zip(passes.outputs, outputs)}
+    return {port.of: output for port, output in zip(passes.outputs, outputs)}
 
 
 class Module(torch.nn.Module):

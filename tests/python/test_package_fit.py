@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 import time
+import warnings
 
 import numpy as np
 import pytest
@@ -171,8 +172,11 @@ def test_early_stop_limits_and_callbacks_end_a_training():
 
 def test_a_loss_that_is_not_finite_is_an_error():
     data = {"x": np.where(np.arange(40)[:, None] == 20, np.inf, X).astype(np.float32), "labels": DATA["labels"]}
-    with pytest.raises(onnx_train.DataError, match="the loss is -?nan at step 3 .* sample 20"):
+    with pytest.raises(onnx_train.DataError, match="data: 'x' holds inf in sample 20 "):
         onnx_train.fit(training(), data, epochs=1, batch_size=8, shuffle=False, threads=1)
+    batches = [{name: array[i : i + 8] for name, array in data.items()} for i in range(0, 40, 8)]
+    with pytest.raises(onnx_train.DataError, match="step 3: .* the loss is NaN; .* in the samples 17 to 24 of the epoch"):
+        onnx_train.fit(training(), batches, epochs=1, threads=1)
 
 
 @pytest.mark.parametrize(
@@ -273,3 +277,47 @@ def test_a_file_is_what_its_name_says(tmp_path):
         with pytest.raises(onnx_train.UsageError, match="a name that ends in"):
             write(path)
         assert path.read_bytes() == b"before"
+
+
+def test_what_has_no_effect_on_a_dataloader_is_said():
+    dataset = torch.utils.data.TensorDataset(torch.tensor(DATA["x"]), torch.tensor(DATA["labels"]))
+    loader = torch.utils.data.DataLoader(dataset, batch_size=8)
+    with pytest.warns(UserWarning, match="batch_size=16 has no effect: data makes its own batches") as warned:
+        onnx_train.fit(training(), loader, epochs=1, batch_size=16, threads=1)
+    assert len(warned) == 1 and warned[0].filename == __file__
+    with pytest.warns(UserWarning, match="shuffle=True has no effect"):
+        onnx_train.fit(training(), loader, epochs=1, shuffle=True, threads=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        onnx_train.fit(training(), loader, epochs=1, batch_size=8, shuffle=False, threads=1)
+        onnx_train.fit(training(), loader, epochs=1, batch_size=16, eval_data=DATA, threads=1)  # of the evaluation
+
+
+@pytest.mark.parametrize("as_batches", [False, True])
+def test_bytes_that_go_to_a_float_input_are_said(as_batches):
+    pictures = np.random.default_rng(0).integers(0, 256, (8, 4), dtype=np.uint8)
+
+    def fit(x):
+        data = {"x": x, "labels": np.arange(8) % 3}
+        onnx_train.fit(training(), [data, data] if as_batches else data, epochs=1, threads=1)
+
+    with pytest.warns(UserWarning, match=r"'x' holds uint8, up to 2[0-9]+, .* divide it by np.float32\(255\)") as warned:
+        fit(pictures)
+    assert len(warned) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fit(pictures // 128)
+        fit(pictures / np.float32(255))
+
+
+def test_labels_out_of_range_are_found_before_the_first_step():
+    steps = []
+    wrong = {**DATA, "labels": DATA["labels"].copy()}
+    wrong["labels"][-1] = 3
+    for data, evaluated, where in ((wrong, None, "data"), (DATA, wrong, "evaluation data")):
+        with pytest.raises(onnx_train.DataError, match=f"^{where}: 'labels' holds 3 in sample .* takes 0 to 2") as error:
+            onnx_train.fit(training(), data, epochs=1, eval_data=evaluated, callbacks=[lambda s, t: steps.append(t)])
+        assert len(str(error.value).splitlines()) == 1
+    ignored = {**wrong, "labels": np.where(wrong["labels"] == 3, -100, wrong["labels"])}
+    onnx_train.fit(training(), ignored, epochs=1, threads=1)
+    assert not steps

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -176,3 +177,20 @@ def test_pyright_accepts_a_program(tmp_path):
     )  # fmt: skip
     found = json.loads(result.stdout)["generalDiagnostics"]
     assert [item["rule"] for item in found] == ["reportAssignmentType", "reportCallIssue"], result.stdout
+
+
+def test_without_its_compiled_module_the_package_says_what_to_do(tmp_path):
+    source = tool.ROOT / "python_bindings" / "onnx_train"
+
+    def message(folder):
+        result = subprocess.run([sys.executable, "-c", "import onnx_train"], env=os.environ | {"PYTHONPATH": str(folder)},
+                                capture_output=True, text=True)  # fmt: skip
+        assert result.returncode == 1 and "circular" not in result.stderr
+        return result.stderr.strip().splitlines()[-1]
+
+    text = message(source.parent)
+    assert text.startswith(f"ImportError: onnx_train: {source} has no compiled module _core") and "pip install ." in text
+    shutil.copytree(source, tmp_path / "onnx_train", symlinks=False)
+    (tmp_path / "onnx_train" / "_core.abi3.so").write_bytes(b"no library")
+    text = message(tmp_path)
+    assert "cannot load the compiled module, " in text and "_core.abi3.so" in text and "build/python" in text

@@ -432,3 +432,40 @@ def test_a_plan_is_that_of_the_command(tmp_path):
     ):  # fmt: skip
         with pytest.raises(onnx_train.Error, match=message):
             s.plan(**arguments)
+
+
+@pytest.mark.parametrize("entry", ["step", "accumulate"])
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("optimizer", ["sgd(lr=0.1, momentum=0.9)", "adamw"])
+def test_a_loss_that_is_not_finite_is_an_error_that_changes_no_state(entry, bad, optimizer):
+    """Nor batch norm's statistics and dropout's key: the next step is that of a session that never saw it."""
+    cnn = tool.ROOT / "models" / "digits_cnn.onnx"
+    model = onnx_train.build(cnn, "cross_entropy", optimizer, accumulate=entry == "accumulate")
+    rng = np.random.default_rng(0)
+    x, labels = rng.normal(size=(6, 1, 8, 8)).astype(np.float32), np.arange(6)
+    wrong = x.copy()
+    wrong[3, 0, 4, 4] = bad
+    session, expected = onnx_train.Session(model, threads=1), onnx_train.Session(model, threads=1)
+    for s in (session, expected):
+        getattr(s, entry)(x, labels)
+    before = {name: np.array(value) for name, value in session.state.items()}
+    with pytest.raises(onnx_train.DataError, match="the loss is (NaN|infinite); no weight is changed") as error:
+        getattr(session, entry)(wrong, labels)
+    assert len(str(error.value).splitlines()) == 1
+    for name, value in session.state.items():
+        assert np.array_equal(value, before[name]), name
+    assert not np.isfinite(session.evaluate(wrong, labels).loss)
+    assert getattr(session, entry)(x, labels) == getattr(expected, entry)(x, labels)
+    for name, value in session.state.items():
+        assert np.array_equal(value, expected.state[name]), name
+
+
+def test_a_loss_that_is_not_finite_may_be_allowed():
+    model = onnx_train.build(tool.ROOT / "tests" / "fixtures" / "mlp.onnx", "cross_entropy", "sgd(lr=0.1)")
+    session = onnx_train.Session(model, threads=1, allow_non_finite=True)
+    x = np.full((3, 4), np.nan, np.float32)
+    assert np.isnan(session.step(x, np.arange(3)).loss) and np.isnan(session.state["fc1.weight"]).any()
+    scaled = onnx_train.Session(onnx_train.build(tool.ROOT / "tests" / "fixtures" / "mlp.onnx", loss_scale="dynamic"))
+    weight = scaled.state["fc1.weight"].copy()
+    result = scaled.step(x, np.arange(3))
+    assert np.isnan(result.loss) and result.loss_scale == 65536 and np.array_equal(scaled.state["fc1.weight"], weight)

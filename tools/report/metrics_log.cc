@@ -17,7 +17,8 @@ using nlohmann::json;
 using nlohmann::ordered_json;
 
 // The columns of metrics.csv, and the keys of metrics.jsonl, which leaves out what a model does not have.
-constexpr const char* kColumns[] = {"step", "epoch", "loss", "lr", "grad_norm", "ms", "samples", "accuracy"};
+constexpr const char* kColumns[] = {"step", "epoch",   "loss",     "lr",        "grad_norm",
+                                    "ms",   "samples", "accuracy", "loss_scale"};
 
 std::string table_header() {
   std::string header;
@@ -40,6 +41,8 @@ ordered_json json_of(const StepReport& r) {
                          {"lr", r.learning_rate}, {"grad_norm", r.grad_norm}, {"ms", r.milliseconds},
                          {"samples", r.samples}};
   if (r.accuracy) object["accuracy"] = *r.accuracy;
+  if (r.loss_scale) object["loss_scale"] = *r.loss_scale;
+  if (r.skipped) object["skipped"] = true;
   return object;
 }
 

@@ -42,6 +42,8 @@ std::string Progress::step_line(const StepReport& r, size_t width) const {
   if (r.accuracy) parts.push_back("accuracy " + format_percent(*r.accuracy));
   parts.push_back("|grad| " + format_number(r.grad_norm));
   parts.push_back("lr " + format_number(r.learning_rate));
+  if (r.loss_scale) parts.push_back("scale " + format_number(*r.loss_scale));
+  if (trainer_.skipped_steps() > 0) parts.push_back(concat("skipped ", trainer_.skipped_steps()));
   parts.push_back(format_number(recent_milliseconds_) + " ms");
   parts.push_back(format_count(static_cast<double>(r.samples) / recent_milliseconds_ * 1e3) + " samples/s");
   if (total > 0) {

@@ -119,10 +119,11 @@ class Parameter:
         >>> parameter.grad.shape
         (4, 16)
         """
-        session, name = self._state._session, f"state/{self.name}/grad"
-        if session is None or not self._state._called or name not in session.state:
+        session = self._state._session
+        if session is None or not self._state._called:
             return None
-        return np.array(session.state[name])
+        sums = [port.name for port in session.states() if port.role == "grad" and port.of == self.name]
+        return np.array(session.state[sums[0]]) if sums else None
 
     def __repr__(self) -> str:
         return f"Parameter(name={self.name}, requires_grad={self.requires_grad})"
