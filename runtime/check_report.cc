@@ -202,8 +202,8 @@ std::string to_text(const CheckReport& report, const std::string& name, size_t w
     text +=
         wrap(concat("\nNot trained, for the loss does not depend on them: ", report.not_trained), width, 0, 2) + "\n";
   }
-  const std::string build = concat("onnx-train build ", shell_quoted(name), " -o train.onnx", report.options, " --loss ",
-                                   shell_quoted(report.loss));
+  const std::string build = concat("onnx-train build ", shell_quoted(name), " -o train.onnx", report.options,
+                                   " --loss ", shell_quoted(report.loss));
   const std::string next = "It can be trained. Next: " + build;
   if (command_width == 0 || text_columns(next) <= command_width) return concat(text, "\n", next, "\n");
   return concat(text, "\nIt can be trained. Next:\n", wrap_command(build, command_width, 2), "\n");

@@ -76,13 +76,13 @@ void Executable::make_table() {
     call.outputs = table_.size();
     for (const Value* output : node.outputs()) add(output);
     call.workspace = table_.size();
-    if (placement.workspace_of[s] != kNone) entries_[placement.workspace_of[s]].push_back({table_.size(), 0});
+    if (placement.workspace_of[s] != kNoBuffer) entries_[placement.workspace_of[s]].push_back({table_.size(), 0});
     table_.push_back(nullptr);
     calls_.push_back(call);
   }
-  input_buffers_.assign(plan_->inputs().size(), kNone);
-  output_buffers_.assign(plan_->outputs().size(), kNone);
-  state_buffers_.assign(plan_->states().size(), kNone);
+  input_buffers_.assign(plan_->inputs().size(), kNoBuffer);
+  output_buffers_.assign(plan_->outputs().size(), kNoBuffer);
+  state_buffers_.assign(plan_->states().size(), kNoBuffer);
   for (size_t b = 0; b < placement.buffers.size(); ++b) {
     const Buffer& buffer = placement.buffers[b];
     if (buffer.kind == Buffer::kInput) input_buffers_[buffer.index] = b;
@@ -137,7 +137,7 @@ void Executable::make_slots() {
 }
 
 void Executable::set(size_t buffer, void* address) {
-  if (buffer == kNone) return;
+  if (buffer == kNoBuffer) return;
   addresses_[buffer] = address;
   for (const Entry& entry : entries_[buffer]) {
     table_[entry.position] = address ? static_cast<char*>(address) + entry.offset : nullptr;
@@ -158,7 +158,7 @@ void Executable::bind_state(size_t i, void* data) { set(state_buffers_[i], data)
 
 void Executable::set_input(size_t i, const Tensor& value) {
   const size_t buffer = input_buffers_[i];
-  if (buffer == kNone) return;
+  if (buffer == kNoBuffer) return;
   if (device_.uses_host_memory()) return set(buffer, const_cast<void*>(value.data()));
   const size_t bytes = plan_->inputs()[i].bytes;
   if (bytes == 0) return;
@@ -238,7 +238,7 @@ void Executable::run(const std::vector<Tensor>& outputs, Fault* fault) {
   }
   stream_.copy_to_host(fault, fault_, sizeof(Fault));
   for (size_t i = 0; i < outputs.size(); ++i) {
-    if (output_buffers_[i] == kNone) continue;
+    if (output_buffers_[i] == kNoBuffer) continue;
     stream_.copy_to_host(const_cast<void*>(outputs[i].data()), addresses_[output_buffers_[i]], outputs[i].bytes());
   }
 }

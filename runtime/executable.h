@@ -73,7 +73,7 @@ class Executable {
   std::vector<std::vector<Entry>> entries_;  // by buffer: the entries of `table_` that hold its address
   std::vector<void*> addresses_;             // by buffer
   std::vector<Transfer> commits_;            // the plan's copies
-  std::vector<size_t> input_buffers_, output_buffers_, state_buffers_;  // by port; kNone where absent
+  std::vector<size_t> input_buffers_, output_buffers_, state_buffers_;  // by port; kNoBuffer where absent
   char* constants_ = nullptr;
   char* slots_ = nullptr;  // inputs and outputs, on devices that do not use the host's memory
   Fault* const fault_;

@@ -32,7 +32,7 @@ class Placer {
 
   Placement run() {
     result_.skipped.resize(steps_.size());
-    result_.workspace_of.assign(steps_.size(), kNone);
+    result_.workspace_of.assign(steps_.size(), kNoBuffer);
     end_ = static_cast<int>(steps_.size());
     for (int s = 0; s < end_; ++s) {
       const PlanStep& step = steps_[static_cast<size_t>(s)];
@@ -77,7 +77,7 @@ class Placer {
 
   void place_borders() {
     for (size_t i = 0; i < states_.size(); ++i) state_index_[states_[i].name] = i;
-    state_buffers_.assign(states_.size(), kNone);
+    state_buffers_.assign(states_.size(), kNoBuffer);
     size_t inputs = 0;
     for (const Value* input : graph_.inputs()) {
       const auto state = state_index_.find(input->name());
@@ -189,7 +189,7 @@ class Placer {
   bool writes_output(const size_t* target) const {
     if (!target) return false;
     const Target& t = targets_[*target];
-    return t.kind == Buffer::kOutput || (state_buffers_[t.index] == kNone && !may_fail_);
+    return t.kind == Buffer::kOutput || (state_buffers_[t.index] == kNoBuffer && !may_fail_);
   }
 
   // A new buffer for a value: an output's, or one in the arena.
@@ -249,7 +249,7 @@ class Placer {
   // The buffer of a state; created on demand for a state that the plan writes and never reads.
   size_t state_buffer(size_t state, size_t bytes) {
     size_t& buffer = state_buffers_[state];
-    if (buffer == kNone) buffer = add_buffer(Buffer::kState, state, bytes);
+    if (buffer == kNoBuffer) buffer = add_buffer(Buffer::kState, state, bytes);
     return buffer;
   }
 
@@ -293,7 +293,7 @@ class Placer {
   ValueTable<size_t> buffer_of_;  // by root
   ValueTable<int> last_use_;      // by root
   std::unordered_map<std::string, size_t> state_index_;
-  std::vector<size_t> state_buffers_;  // by state; kNone where there is none yet
+  std::vector<size_t> state_buffers_;  // by state; kNoBuffer where there is none yet
   std::vector<Target> targets_;
   ValueTable<size_t> target_of_;  // by root
   std::vector<std::pair<int, int>> life_;

@@ -36,7 +36,7 @@ struct PlanStep {
   double last_milliseconds = 0;  // and how long the node took
 };
 
-inline constexpr size_t kNone = static_cast<size_t>(-1);
+inline constexpr size_t kNoBuffer = static_cast<size_t>(-1);
 
 struct Buffer {
   enum Kind { kArena, kInput, kOutput, kState, kConstant };
@@ -61,7 +61,7 @@ struct Copy {
 struct Placement {
   std::vector<Buffer> buffers;
   ValueTable<Location> location_of;
-  std::vector<size_t> workspace_of;  // by step; kNone if the kernel needs none
+  std::vector<size_t> workspace_of;  // by step; kNoBuffer if the kernel needs none
   std::vector<bool> skipped;         // by step: its outputs are already in place, nothing to run
   std::vector<Copy> copies;
   std::vector<LiveRange> ranges;

@@ -240,7 +240,7 @@ void Plan::place(const PlanOptions& options) {
   for (size_t s = 0; s < steps_.size(); ++s) {
     number[s] = static_cast<int>(kept);
     if (placement_.skipped[s]) continue;
-    if (placement_.workspace_of[s] != kNone) workspace_bytes_ = std::max(workspace_bytes_, prepared_[s].workspace);
+    if (placement_.workspace_of[s] != kNoBuffer) workspace_bytes_ = std::max(workspace_bytes_, prepared_[s].workspace);
     placement_.workspace_of[kept] = placement_.workspace_of[s];
     if (kept != s) {
       steps_[kept] = steps_[s];

@@ -7,6 +7,7 @@
 #include "onnx_passes/passes/passes.h"
 #include "runtime/build_notes.h"
 #include "runtime/build_settings.h"
+#include "runtime/check_report.h"
 #include "runtime/example_inputs.h"
 #include "runtime/format.h"
 #include "runtime/trial.h"

@@ -42,8 +42,9 @@ int run(const ExportArguments& arguments) {
   const auto say = [](const std::string& note) { std::printf("%s\n", wrap(note, text_width(), 0, 2).c_str()); };
   const Preprocess preprocess(inference);
   if (!preprocess.empty()) {
-    say(concat("left out of the graph: ", preprocess.text(), "; `onnx-train predict` does it, as the file's metadata say (",
-               kPreprocess, "); other programs must do it to their inputs"));
+    say(concat("left out of the graph: ", preprocess.text(),
+               "; `onnx-train predict` does it, as the file's metadata say (", kPreprocess,
+               "); other programs must do it to their inputs"));
   }
   const std::string batch = training.metadata(kExportedBatch);
   if (!batch.empty()) {

@@ -153,9 +153,9 @@ Subcommand grad_command() {
       "grad", "Loss and gradients for given inputs: one forward and one backward pass, nothing updated",
       "  onnx-train grad model.onnx --inputs batch.npz --loss cross_entropy -o gradients.npz\n"
       "  onnx-train grad model.onnx --inputs batch.npz --loss 'mse(y, target)' --mode frozen --train 'fc.*' -o g.npz\n"
-        "\nKeys of the result: loss, output/<name>, grad/<initializer>, grad_input/<input>, next/<state>. A weight or "
-        "input that the loss does not depend on has no key, nor has an input before an operator without a gradient. The "
-        "samples of the file are one batch; labels and the like "
+      "\nKeys of the result: loss, output/<name>, grad/<initializer>, grad_input/<input>, next/<state>. A weight or "
+      "input that the loss does not depend on has no key, nor has an input before an operator without a gradient. The "
+      "samples of the file are one batch; labels and the like "
       "are keys of it.",
       with_runtime_options({{"MODEL", &a->model, "the forward model", "FILE", true},
                             {"--inputs", &a->inputs, "the batch: any data that fit takes", "PATH", true},

@@ -182,8 +182,9 @@ typedef struct onnx_train_session onnx_train_session;
 
 /* Options: "device" ["cpu"; others are NAME or NAME:N, number N of the devices of the module libonnx_train_NAME.so
  * beside the library: "cuda", "cuda:1"], "threads" [all cores that the process may use], "memory" (bytes that gradients
- * and activations may take) [what the machine has], "tf32" ("true": products and convolutions of float32 may round their
- * operands to 10 bits after the point, which NVIDIA's tensor cores multiply many times as fast; no other device does)
+ * and activations may take) [what the machine has], "tf32" ("true": products and convolutions of float32 may round
+ * their operands to 10 bits after the point, which NVIDIA's tensor cores multiply many times as fast; no other device
+ * does)
  * ["false"], "allow-non-finite" ("true": a step whose loss is NaN or infinite updates the state with it; otherwise the
  * run fails with ONNX_TRAIN_DATA, on the CPU before any update; models with loss scaling skip such updates) ["false"].
  * The session copies the model; it may be freed. A model without training entry points has the entry point "predict"

@@ -5,9 +5,9 @@
 
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/fold_branch.h"
 #include "onnx_passes/ir/inference.h"
 #include "onnx_passes/passes/analysis.h"
-#include "onnx_passes/ir/fold_branch.h"
 
 namespace onnx_train {
 namespace {

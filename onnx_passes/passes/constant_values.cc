@@ -64,14 +64,14 @@ bool find_recurrence(const std::vector<double>& x, double error, double* c) {
 }
 
 // A matrix in a tensor, whose rows are positions: row i, column j.
-struct Table {
+struct Contents {
   const Tensor* x;
   int64_t first, rows, columns, row_stride, column_stride;
 
   double at(int64_t i, int64_t j) const { return x->at(first + i * row_stride + j * column_stride); }
 };
 
-double amplitude(const Table& t) {
+double amplitude(const Contents& t) {
   double most = 0;
   for (int64_t i = 0; i < std::min(t.rows, kMaxRows); ++i) {
     for (int64_t j = 0; j < t.columns; ++j) most = std::max(most, std::abs(t.at(i, j)));
@@ -81,7 +81,7 @@ double amplitude(const Table& t) {
 
 // Whether every column is a sine of its own frequency, some of them different: values that a test or an initializer
 // fills with sin(k) for k = 0, 1, 2, ... have one frequency.
-bool has_sines(const Table& t, double scale) {
+bool has_sines(const Contents& t, double scale) {
   const int64_t rows = std::min(t.rows, kMaxRows);
   if (rows < 4 || t.columns < 2 || (rows - 3) * t.columns < 8) return false;
   std::vector<double> column(static_cast<size_t>(rows));
@@ -99,7 +99,7 @@ bool has_sines(const Table& t, double scale) {
 
 // Whether columns j and j + distance (of each group of 2 * distance) are a cosine and a sine: the sum of their squares
 // depends on the row only. Rows of zeros, as of a class token, may be among them.
-bool has_pairs(const Table& t, int64_t distance, double scale) {
+bool has_pairs(const Contents& t, int64_t distance, double scale) {
   const int64_t rows = std::min(t.rows, kMaxRows);
   if (t.columns % (2 * distance) != 0 || t.columns < 4 || rows < 4) return false;
   int64_t different = 0;
@@ -119,7 +119,7 @@ bool has_pairs(const Table& t, int64_t distance, double scale) {
   return different * (t.columns / 2 - 1) >= 8;
 }
 
-bool is_sinusoidal(const Table& t) {
+bool is_sinusoidal(const Contents& t) {
   const double scale = amplitude(t);
   if (!std::isfinite(scale) || scale == 0) return false;
   if (has_sines(t, scale) || has_pairs(t, 1, scale)) return true;
@@ -192,7 +192,7 @@ bool is_peak(const std::vector<double>& v, int64_t* nonzero) {
   return true;
 }
 
-bool is_filter_bank(const Table& t) {
+bool is_filter_bank(const Contents& t) {
   if (t.rows < 8 || t.columns < 4 || t.rows <= t.columns) return false;
   std::vector<double> column(static_cast<size_t>(t.rows));
   int64_t nonzero = 0;
@@ -285,8 +285,8 @@ bool is_sinusoidal(const Tensor& x) {
     bool all = true;
     for (int64_t k = 0; all && k < std::min<int64_t>(tables, 4); ++k) {
       const int64_t first = k * rows * columns;
-      all = is_sinusoidal(turned ? Table{&x, first, columns, rows, 1, columns}
-                                 : Table{&x, first, rows, columns, columns, 1});
+      all = is_sinusoidal(turned ? Contents{&x, first, columns, rows, 1, columns}
+                                 : Contents{&x, first, rows, columns, columns, 1});
     }
     if (all) return true;
   }
@@ -317,8 +317,8 @@ bool is_fixed_filter(const Tensor& x) {
 bool is_filter_bank(const Tensor& x) {
   const Shape sizes = squeezed(x.shape());
   if (sizes.size() != 2) return false;
-  return is_filter_bank(Table{&x, 0, sizes[0], sizes[1], sizes[1], 1}) ||
-         is_filter_bank(Table{&x, 0, sizes[1], sizes[0], 1, sizes[1]});
+  return is_filter_bank(Contents{&x, 0, sizes[0], sizes[1], sizes[1], 1}) ||
+         is_filter_bank(Contents{&x, 0, sizes[1], sizes[0], 1, sizes[1]});
 }
 
 }  // namespace onnx_train

@@ -128,7 +128,7 @@ class Initialization {
   int stream_ = 0;
 };
 
-std::vector<Value*> all_states(const Model& model) {
+std::vector<Value*> states_of(const Model& model) {
   std::vector<Value*> states;
   for (const EntryPoint& entry : model.entry_points) {
     for (const Binding& binding : entry.update_bindings) states.push_back(binding.state);
@@ -140,7 +140,7 @@ std::vector<Value*> all_states(const Model& model) {
 
 Pass initialization(const BuildOptions& options) {
   return {"initialization", [options](Model& model) {
-            const std::vector<Value*> states = all_states(model);
+            const std::vector<Value*> states = states_of(model);
             int residuals = 0;
             for (const Value* state : states) residuals += use_of(*state).residual ? 1 : 0;
             // The standard lets an entry point initialize its own initializers and those of the inference graph; the

@@ -132,18 +132,6 @@ std::vector<std::string> for_weights(const std::vector<std::string>& patterns, c
   return kept;
 }
 
-// The patterns without those that name running statistics and no weight: frozen_statistics.h reads them.
-std::vector<std::string> for_weights(const std::vector<std::string>& patterns, const std::string& option,
-                                     const std::vector<Value*>& weights, const std::vector<Value*>& statistics) {
-  std::vector<std::string> kept;
-  for (std::string& pattern : without_files(patterns, option)) {
-    const auto matched = [&](const Value* v) { return pattern == v->name() || matches(pattern, v->name()); };
-    const bool of_statistics = std::any_of(statistics.begin(), statistics.end(), matched);
-    if (!of_statistics || std::any_of(weights.begin(), weights.end(), matched)) kept.push_back(std::move(pattern));
-  }
-  return kept;
-}
-
 }  // namespace
 
 bool matches(const std::string& pattern, const std::string& name) {

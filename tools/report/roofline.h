@@ -20,8 +20,8 @@ struct Roofline {
 };
 
 // Measures on `device`, whose memory holds the operands, with the present number of threads: about a second, and 200 MB
-// (800 MB on a fast GPU), for the products of each type in `types` and the bytes. What counts is the time of the node, as
-// Stream::time gives it. A type whose products the device does not run is left out.
+// (800 MB on a fast GPU), for the products of each type in `types` and the bytes. What counts is the time of the node,
+// as Stream::time gives it. A type whose products the device does not run is left out.
 Roofline measure_roofline(Device& device, const std::set<DType>& types);
 
 }  // namespace onnx_train
