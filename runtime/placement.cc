@@ -40,7 +40,7 @@ class Placer {
       const bool gives_loss =
           std::any_of(outputs.begin(), outputs.end(), [](const Value* v) { return v && v->has_role(roles::kLoss); });
       if (gives_loss || step.kernel->input_check != InputCheck::kNone) may_fail_ = true;
-      if (gives_loss || step.kernel->input_check == InputCheck::kChecks) last_check_ = s;
+      if (gives_loss || (step.kernel->input_check == InputCheck::kChecks && !repeats_check(s))) last_check_ = s;
     }
     for (size_t s = 0; s < steps_.size(); ++s) result_.skipped[s] = views_.is_done(*steps_[s].node);
     find_last_uses();
@@ -73,6 +73,20 @@ class Placer {
     buffer_last_.push_back(-1);
     names_.emplace_back();
     return result_.buffers.size() - 1;
+  }
+
+  // Whether an earlier step has made the same check: recomputation copies nodes, and what it copies has passed. Indices
+  // are the same values then, and what they index has the same shape.
+  bool repeats_check(int step) const {
+    const Node& node = *steps_[static_cast<size_t>(step)].node;
+    const auto same = [](const Value* a, const Value* b) {
+      return a == b || (a && b && is_float(a->dtype()) && a->type() == b->type());
+    };
+    return std::any_of(steps_.begin(), steps_.begin() + step, [&](const PlanStep& earlier) {
+      return earlier.kernel == steps_[static_cast<size_t>(step)].kernel &&
+             std::equal(node.inputs().begin(), node.inputs().end(), earlier.node->inputs().begin(),
+                        earlier.node->inputs().end(), same);
+    });
   }
 
   void place_borders() {

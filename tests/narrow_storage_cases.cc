@@ -111,7 +111,7 @@ std::vector<NarrowCase> narrow_normalizations() {
 // Whole networks: bfloat16_images_test.cc.
 std::vector<NarrowCase> narrow_images() {
   std::vector<NarrowCase> cases;
-  for (const Shape& shape : {Shape{4, 6, 3, 5}, Shape{1, 1, 1, 1}, Shape{33, 7, 70, 9}}) {
+  for (const Shape& shape : {Shape{4, 6, 3, 5}, Shape{1, 1, 1, 2}, Shape{33, 7, 70, 9}}) {
     const Shape channels = {shape[1]};
     const Tensor x = numbers(shape, 1), dy = numbers(shape, 2), y = numbers(shape, 3);
     const Tensor scale = numbers(channels, 4), bias = numbers(channels, 5), mean = numbers(channels, 6);

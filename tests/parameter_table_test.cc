@@ -11,7 +11,7 @@ namespace {
 
 using testing::HasSubstr;
 
-Parameter parameter(const std::string& name, double elements, const std::string& decay = "0.01") {
+ParameterRow parameter(const std::string& name, double elements, const std::string& decay = "0.01") {
   return {name, "2 x 3", elements, "float32", decay, "exp_avg, exp_avg_sq"};
 }
 
@@ -24,7 +24,7 @@ TEST(ParameterTable, FewHaveARowEach) {
 }
 
 TEST(ParameterTable, ManyAreTotalsOfModules) {
-  std::vector<Parameter> parameters = {parameter("embeddings.weight", 1000), parameter("head.weight", 10)};
+  std::vector<ParameterRow> parameters = {parameter("embeddings.weight", 1000), parameter("head.weight", 10)};
   for (int i = 0; i < 6; ++i) {
     const std::string layer = "encoder.layers." + std::to_string(i);
     for (const char* part : {".attention.weight", ".mlp.weight"}) parameters.push_back(parameter(layer + part, 50));
@@ -37,7 +37,7 @@ TEST(ParameterTable, ManyAreTotalsOfModules) {
 }
 
 TEST(ParameterTable, ManyNamesBesideModulesAreOneTotal) {
-  std::vector<Parameter> parameters = {parameter("token.weight", 5), parameter("norm.bias", 5)};
+  std::vector<ParameterRow> parameters = {parameter("token.weight", 5), parameter("norm.bias", 5)};
   for (int i = 0; i < 40; ++i) parameters.push_back(parameter("val_" + std::to_string(i), 6));
   const std::string text = parameter_table(parameters, 80);
   EXPECT_EQ(count_lines(text), 4u);
@@ -46,7 +46,7 @@ TEST(ParameterTable, ManyNamesBesideModulesAreOneTotal) {
 }
 
 TEST(ParameterTable, NamesWithoutModulesAreOneTotal) {
-  std::vector<Parameter> parameters;
+  std::vector<ParameterRow> parameters;
   for (int i = 0; i < 40; ++i) parameters.push_back(parameter("onnx::MatMul_" + std::to_string(i), 6));
   const std::string text = parameter_table(parameters, 80);
   EXPECT_EQ(count_lines(text), 2u);

@@ -57,8 +57,10 @@ class Transformer {
     const Var k = heads(linear(x, name + "k", width, width), {0, 2, 3, 1});
     const Var v = heads(linear(x, name + "v", width, width), {0, 2, 1, 3});
     Tensor mask(DType::kFloat, {tokens, tokens});
-    for (int64_t i = 0; i < mask.size(); ++i) mask.data<float>()[i] = i % tokens > i / tokens ? -1e9f : 0.0f;
-    const Var scores = matmul(q, k) * (1 / std::sqrt(static_cast<double>(width / sizes_.heads))) + b_.constant(mask);
+    // A learned bias of the scores, an initializer: constants are not trained, nor are masks of larger numbers.
+    for (int64_t i = 0; i < mask.size(); ++i) mask.data<float>()[i] = i % tokens > i / tokens ? -30.0f : 0.0f;
+    const Var scores = matmul(q, k) * (1 / std::sqrt(static_cast<double>(width / sizes_.heads))) +
+                       b_.var(b_.graph().add_initializer(name + "mask", mask));
     const Var mixed = matmul(b_.op("Softmax", {scores}, {{"axis", -1}}), v);
     return linear(reshape(transpose(mixed, {0, 2, 1, 3}), {0, 0, width}), name + "out", width, width);
   }

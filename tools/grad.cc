@@ -16,6 +16,7 @@
 #include "runtime/session.h"
 #include "tools/data/npz.h"
 #include "tools/data/source.h"
+#include "tools/report/output.h"
 #include "tools/runtime_options.h"
 #include "tools/subcommand.h"
 
@@ -136,11 +137,10 @@ int run(GradArguments* arguments) {
   Session session(std::move(flat), session_options(arguments->runtime));
   for (const auto& [name, tensor] : session.run("predict", inputs)) results[keys.at(name)] = tensor;
   write_npz(arguments->output, results);
-  if (const std::string statistics = model.metadata("onnx_train.batch_norm"); !statistics.empty())
-    std::printf("%s\n", statistics.c_str());
-  if (!obstacle.empty()) std::printf("%s\n", obstacle.c_str());
-  std::printf("%s: loss %s, %zu arrays\n", arguments->output.c_str(), format_exact(results.at("loss").at(0)).c_str(),
-              results.size());
+  const auto say = [](const std::string& text) { std::printf("%s\n", wrap(text, text_width(), 0, 2).c_str()); };
+  if (const std::string statistics = model.metadata("onnx_train.batch_norm"); !statistics.empty()) say(statistics);
+  if (!obstacle.empty()) say(obstacle);
+  say(concat(arguments->output, ": loss ", format_exact(results.at("loss").at(0)), ", ", results.size(), " arrays"));
   return 0;
 }
 

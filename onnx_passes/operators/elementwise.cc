@@ -17,6 +17,7 @@ enum Fact : unsigned {
   kCheap = 4,
   kSelects = 8,  // from input 0
   kSelectsAll = 16,
+  kSettings = 32,  // inputs but the first one
 };
 
 struct Row {
@@ -53,7 +54,7 @@ constexpr Row kRows[] = {
     {"IsNaN", kUnary},
     {"IsInf", kUnary},
     {"Cast", kUnary, kCheap},
-    {"CastLike", "x[S...] like -> y[S...]"},
+    {"CastLike", "x[S...] like -> y[S...]", kSettings},
     {"BitCast", "x -> y"},
 
     {"Relu", kUnary, kActivation | kCheap | kSelects},
@@ -63,7 +64,7 @@ constexpr Row kRows[] = {
     {"Celu", kUnary, kActivation},
     {"ThresholdedRelu", kUnary, kActivation},
     {"Shrink", kUnary},
-    {"Clip", "x[S...] min?[] max?[] -> y[S...]", kActivation | kCheap},
+    {"Clip", "x[S...] min?[] max?[] -> y[S...]", kActivation | kCheap | kSettings},
     {"Sigmoid", kUnary, kActivation},
     {"HardSigmoid", kUnary, kActivation},
     {"HardSwish", kUnary, kActivation},
@@ -79,8 +80,8 @@ constexpr Row kRows[] = {
     {"Sub", kBinary, kActivation | kCheap},
     {"Mul", kBinary, kActivation | kCheap},
     {"Div", kBinary, kActivation | kCheap},
-    {"Mod", kBinary},
-    {"Pow", kBinary},
+    {"Mod", kBinary, kSettings},
+    {"Pow", kBinary, kSettings},
     {"Max", kVariadic, kActivation | kCheap | kSelectsAll},
     {"Min", kVariadic, kActivation | kCheap | kSelectsAll},
     {"Sum", kVariadic, kActivation},
@@ -122,6 +123,7 @@ std::vector<Operator> elementwise_operators() {
     if (row.facts & kActivation) made.precision = PrecisionRole::kActivation;
     if (row.facts & kSelects) made.selects = {0, 1};
     if (row.facts & kSelectsAll) made.selects = {0, InputRange::kAll};
+    if (row.facts & kSettings) made.settings = {1, InputRange::kAll};
     made.cheap = row.facts & kCheap;
     rows.push_back(made);
   }
@@ -131,7 +133,8 @@ std::vector<Operator> elementwise_operators() {
   rows.push_back(elementwise("PRelu", "x[S...] slope[~S...] -> y[S...]").weights_at({1}));
   rows.push_back(elementwise("Where", "condition[~S...] a[~S...] b[~S...] -> y[S...]").selecting({1, 3}));
   rows.back().cheap = true;
-  rows.push_back({"Dropout", "x[S...] ratio?[] training_mode?[] -> y[S...] mask?[S...]"});
+  rows.push_back(Operator{"Dropout", "x[S...] ratio?[] training_mode?[] -> y[S...] mask?[S...]"}.with_settings(
+      {1, InputRange::kAll}));
   return rows;
 }
 

@@ -24,7 +24,8 @@ std::vector<Operator> indexing_operators() {
       {"ScatterElements", "x[S...] indices:index[I...] updates[I...] -> y[S...] where #I = #S, -#S <= @axis:0 < #S"},
       {"GatherND", "x[S...] indices:int64[I..., K] -> y where 0 <= @batch_dims:0 <= #I, @batch_dims:0 + K <= #S"},
       {"ScatterND", "x[S...] indices:int64[I..., K] updates[U...] -> y[S...] where K <= #S, #U = #I + #S - K"},
-      {"OneHot", "indices[I...] depth[] values[2] -> y[Y...] where #Y = #I + 1, -#Y <= @axis:-1 < #Y"},
+      Operator{"OneHot", "indices[I...] depth[] values[2] -> y[Y...] where #Y = #I + 1, -#Y <= @axis:-1 < #Y"}
+          .with_settings({0, InputRange::kAll}),
       {"NonZero", "x -> y:int64[_, _]"},
       {"Compress", "x[S...] condition:bool[_] -> y"},
       Operator{"GatherGrad", kGatherGrad, kDomain, kOneFloat}.narrow({0}, {}),

@@ -97,11 +97,14 @@ std::vector<Operator> movement_operators() {
        "dy[Y...] shape:int64[#S] starts:index[A] ends:index[A] axes?:index[A] steps?:index[A] -> dx[S...] "
        "where #Y = #S, A <= #S",
        kDomain, ElementTypes::kOneFloat},
-      {"Pad",
-       "x[S...] pads:int64[2 * #S] value?[] -> y[Y...] where #Y = #S | "
-       "x[S...] pads:int64[2 * A] value?[] axes:index[A] -> y[Y...] where #Y = #S, A <= #S"},
-      {"Resize",
-       "x[S...] roi?[R] scales?[A] sizes?:int64[B] @axes?[C] -> y[Y...] where #Y = #S, A <= #S, B <= #S, C <= #S"},
+      Operator{"Pad",
+               "x[S...] pads:int64[2 * #S] value?[] -> y[Y...] where #Y = #S | "
+               "x[S...] pads:int64[2 * A] value?[] axes:index[A] -> y[Y...] where #Y = #S, A <= #S"}
+          .with_settings({1, InputRange::kAll}),
+      Operator{
+          "Resize",
+          "x[S...] roi?[R] scales?[A] sizes?:int64[B] @axes?[C] -> y[Y...] where #Y = #S, A <= #S, B <= #S, C <= #S"}
+          .with_settings({1, InputRange::kAll}),
       {"ResizeGrad",
        "dy[Y...] shape:int64[#S] roi?:any[_] scales?:any[_] sizes?:int64[_] @axes[C] -> dx[S...] where #Y = #S, C <= "
        "#S",
@@ -111,7 +114,7 @@ std::vector<Operator> movement_operators() {
       {"Constant", "-> y"},
       {"ConstantOfShape", "shape:int64[#Y] @value?[] -> y[Y...]"},
       {"EyeLike", "x[M, N] -> y[M, N]"},
-      {"Range", "start[] limit[] delta[] -> y[_]"},
+      Operator{"Range", "start[] limit[] delta[] -> y[_]"}.with_settings({0, InputRange::kAll}),
       {"Shape", "x -> y:int64[_]"},
       {"Size", "x -> y:int64[]"},
   };

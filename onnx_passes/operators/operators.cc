@@ -98,6 +98,12 @@ Operator Operator::of_kind(OperatorKind of) const {
   return row;
 }
 
+Operator Operator::with_settings(InputRange at) const {
+  Operator row = *this;
+  row.settings = at;
+  return row;
+}
+
 Operator Operator::selecting(InputRange from) const {
   Operator row = *this;
   row.selects = from;
@@ -111,6 +117,12 @@ const Operator& operator_of(const Node& node) {
 }
 
 bool is_elementwise(const Node& node) { return operator_of(node).kind == OperatorKind::kElementwise; }
+
+bool moves_elements(const Node& node) {
+  const OperatorKind kind = operator_of(node).kind;
+  return kind == OperatorKind::kView || kind == OperatorKind::kRearrangement || kind == OperatorKind::kExtraction ||
+         node.is("Cast") || node.is("CastLike");
+}
 
 void check_shapes(const Node& node) {
   const ParsedRow* row = find_row(node.domain(), node.op());

@@ -41,6 +41,7 @@ enum class PrecisionRole {
 struct InputRange {
   static constexpr int kAll = 1 << 30;
   int begin = 0, end = 0;
+  bool holds(int index) const { return begin <= index && index < end; }
 };
 
 struct Operator {
@@ -60,6 +61,8 @@ struct Operator {
   // Inputs that the node selects from: each element of its outputs is an element of these inputs or zero, up to the
   // sign. Not MaxPool's: a window that covers only padding gives the lowest float32.
   InputRange selects = {};
+  // Inputs that say how to compute and hold no weights: bounds, ratios, exponents (passes/constants.h).
+  InputRange settings = {};
   // Computing an element again costs less than reading it from memory.
   bool cheap = false;
 
@@ -69,6 +72,7 @@ struct Operator {
   Operator weights_at(std::vector<int> inputs) const;
   Operator of_kind(OperatorKind of) const;
   Operator selecting(InputRange from) const;
+  Operator with_settings(InputRange at) const;
 };
 
 // Null if there is no row.
@@ -79,6 +83,8 @@ const std::vector<const Operator*>& operator_rows();
 // The row of the node's operator; one that says nothing if there is none.
 const Operator& operator_of(const Node& node);
 bool is_elementwise(const Node& node);
+// Whether the outputs hold elements of input 0 at other positions, or as another type.
+bool moves_elements(const Node& node);
 
 // Throws Error if what is known of the node violates the contract in its operator's row; the message names the node,
 // the input or output, the shape found and the shape required. Ignores unknown sizes and operators without a row.

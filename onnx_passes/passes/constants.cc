@@ -4,6 +4,7 @@
 #include <string_view>
 #include <unordered_set>
 
+#include "onnx_passes/io/mapped_file.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/inference.h"
 #include "onnx_passes/ir/initializer.h"
@@ -37,15 +38,12 @@ constexpr size_t kMaxFollowed = 64;  // nodes that a search visits
 
 // The uses of the value's elements, also after nodes that only move, repeat or convert them.
 std::vector<Use> readers_of(const Value& value) {
-  static const std::unordered_set<std::string_view> kMoves = {
-      "Identity", "Cast",   "CastLike", "Reshape", "Transpose", "Squeeze",         "Unsqueeze",
-      "Expand",   "Gather", "Tile",     "Flatten", "Slice",     "DequantizeLinear"};
   std::vector<Use> readers;
   std::vector<const Value*> pending = {&value};
   for (size_t i = 0; i < pending.size(); ++i) {
     for (const Use& use : pending[i]->uses()) {
       const Node& node = *use.node;
-      const bool moves = node.domain().empty() && use.index == 0 && node.output() && kMoves.count(node.op());
+      const bool moves = use.index == 0 && node.output() && (moves_elements(node) || node.is("DequantizeLinear"));
       if (moves && pending.size() < kMaxFollowed) {
         pending.push_back(node.output());
       } else {
@@ -72,14 +70,14 @@ bool is_one_of(const Node& node, std::initializer_list<std::string_view> operato
 
 // ---- What readers say
 
-// Inputs that say how to compute, not with what, and operands of comparisons.
+// Inputs that say how to compute, not with what, and those of nodes without float outputs, such as comparisons: no
+// gradient reaches them.
 bool is_setting(const Use& use) {
   const Node& node = *use.node;
-  if (use.index == 0)
-    return is_one_of(node, {"Range", "Shape", "Size", "Greater", "Less", "Equal", "GreaterOrEqual", "LessOrEqual"});
-  return is_one_of(node, {"Clip", "Pad", "Resize", "Upsample", "Pow", "QuantizeLinear", "DequantizeLinear", "Dropout",
-                          "Range", "Mod", "OneHot", "NonMaxSuppression", "CastLike", "Greater", "Less", "Equal",
-                          "GreaterOrEqual", "LessOrEqual"});
+  const bool has_floats = std::any_of(node.outputs().begin(), node.outputs().end(), [](const Value* output) {
+    return output && (is_float(output->dtype()) || output->dtype() == DType::kUndefined);
+  });
+  return !has_floats || operator_of(node).settings.holds(use.index) || (use.index > 0 && node.is("DequantizeLinear"));
 }
 
 bool is_affine(const Node& node) { return node.num_inputs() == 2 && is_one_of(node, {"Add", "Sub", "Mul", "Div"}); }
@@ -129,8 +127,7 @@ bool are_frequencies(const Value& value) {
         continue;
       }
       const bool product = is_one_of(node, {"Mul", "MatMul", "Div", "Einsum"}) && node.num_inputs() == 2;
-      const bool moves = is_one_of(node, {"Identity", "Cast", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Expand",
-                                          "Concat", "Slice", "Tile", "Gather"});
+      const bool moves = moves_elements(node);
       if (!node.output() || (!product && !moves) || pending.size() > kMaxFollowed) return false;
       if (product && !is_position(node.input(1 - use.index))) return false;
       pending.push_back(node.output());
@@ -192,12 +189,11 @@ bool is_number(const Value& value) {
 
 // ---- What contents say
 
-const char* kind_of_contents(const Value& value, const std::vector<Use>& readers) {
-  const Tensor x = stored_contents(value);
+const char* kind_of_contents(const Tensor& x, const std::vector<Use>& readers) {
   if (x.size() < 4) return nullptr;
   if (is_additive_mask(x)) return kMask;
   const bool selects = all_of(readers, [](const Use& use) {
-    return is_one_of(*use.node, {"Mul", "Sub", "Where", "Equal", "Greater", "Less"});
+    return is_setting(use) || is_one_of(*use.node, {"Mul", "Sub", "Where"});
   });
   if (selects && is_binary(x)) return kMask;
   if (is_geometric(x)) return kFrequencies;
@@ -229,7 +225,10 @@ const char* reason_of(const Value& value) {
   if (belongs_to_groups(value) || belongs_to_samples(value)) return kGroups;
   if (is_number(value)) return kNumber;
   if (are_frequencies(value)) return kFrequencies;
-  if (const char* kind = kind_of_contents(value, readers)) return kind;
+  const Tensor contents = stored_contents(value);
+  const char* kind = kind_of_contents(contents, readers);
+  release_pages(contents.data(), contents.bytes());
+  if (kind) return kind;
   return normalizes_input(value, readers) ? kNormalizes : nullptr;
 }
 
@@ -297,8 +296,7 @@ void mark_constants(Model* model) {
     }
   }
   for (const auto& [value, why] : found) {
-    const bool scalar = value->has_rank() && value->rank() == 0;
-    if (!has_weight && is_guess(why) && !scalar) continue;
+    if (!has_weight && is_guess(why) && std::string_view(why) != kNumber) continue;
     auto* entry = model->shell().add_metadata_props();
     entry->set_key(record_of(value));
     entry->set_value(why);

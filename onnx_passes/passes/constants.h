@@ -24,7 +24,7 @@ inline constexpr std::string_view kConstantRecord = "onnx_train.constant.";
 //   3. contents that no training produces (constant_values.h), and inputs of operators that hold settings
 //   4. guesses: what shifts and scales an input of the model, single numbers, filters of fixed form
 //
-// If nothing but guesses is left, these are weights. Types must be inferred.
+// If nothing but guesses is left, these are weights, except for numbers. Types must be inferred.
 void mark_constants(Model* model);
 
 // The recorded constants by name, with the reason.

@@ -1,6 +1,7 @@
 #include "onnx_passes/passes/lost_layers.h"
 
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/operators/operators.h"
 
 namespace onnx_train {
 namespace {
@@ -11,10 +12,8 @@ bool is_normalization(const Node& node) { return node.op().ends_with("Normalizat
 
 // Whether networks with this operator mostly have dropout: transformers, recurrent and convolutional ones.
 bool suggests_dropout(const Node& node) {
-  for (const char* op : {"Softmax", "Attention", "LayerNormalization", "LSTM", "GRU", "RNN", "Conv"}) {
-    if (node.is(op)) return true;
-  }
-  return false;
+  return operator_of(node).precision == PrecisionRole::kRecurrent || node.is("Softmax") || node.is("Attention") ||
+         node.is("LayerNormalization") || node.is("Conv");
 }
 
 }  // namespace

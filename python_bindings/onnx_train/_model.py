@@ -214,7 +214,7 @@ class Model:
         Raises:
             UsageError: for an option with a wrong value.
 
-        >>> report = model.check(loss="mse(logits, target)", dim="N=32")
+        >>> report = model.check(loss="mse(logits, target)", dim="batch=32")
         >>> bool(report)
         True
         """

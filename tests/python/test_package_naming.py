@@ -198,7 +198,7 @@ def test_a_result_has_the_loss_under_its_role_and_its_name(tmp_path):
     session = onnx_train.Session(training)
     (name,) = (port.name for port in session.outputs("step") if port.role == "loss")
     result = session.step(np.ones((2, 4), np.float32), np.zeros((2, 3), np.float32))
-    assert name != "loss" and set(result) == {"loss", "grad_norm"} and result["loss"] == result[name] == result.loss
+    assert name != "loss" and set(result) == {"loss", "loss_count", "grad_norm"} and result["loss"] == result[name] == result.loss
     again = pickle.loads(pickle.dumps(copy.copy(result)))
     assert again == result and again[name] == result.loss and again.loss == result.loss
     with pytest.raises(KeyError):

@@ -56,7 +56,7 @@ std::unordered_map<std::string, const Node*> optimizer_nodes(const Model& model)
 std::string parameters_text(const Model& model, const StateStore& state) {
   auto slots = slots_of_weights(state);
   const auto updates = optimizer_nodes(model);
-  std::vector<Parameter> parameters;
+  std::vector<ParameterRow> parameters;
   double trained = 0;
   for (size_t i = 0; i < state.names().size(); ++i) {
     const std::string& name = state.names()[i];

@@ -7,7 +7,7 @@
 namespace onnx_train {
 
 // A tensor of the state that is a weight or a running statistic.
-struct Parameter {
+struct ParameterRow {
   std::string name;   // "encoder.layers.0.weight"
   std::string shape;  // "64 x 64"
   double elements;
@@ -18,6 +18,6 @@ struct Parameter {
 
 // One row a parameter, of at most `width` columns (TextTable). More than 12 become totals of modules, which are what
 // names have in common up to a '.' or '/': the largest are opened as long as there is room for their parts.
-std::string parameter_table(const std::vector<Parameter>& parameters, size_t width);
+std::string parameter_table(const std::vector<ParameterRow>& parameters, size_t width);
 
 }  // namespace onnx_train
