@@ -145,9 +145,12 @@ CheckReport check_model(ModelMessage message, const std::string& name, const Che
   for (Finding& finding : build_notes(model)) report.findings.push_back(std::move(finding));
   for (Finding& finding : describe_constants(model, trainable)) report.findings.push_back(std::move(finding));
   if (trainable.empty()) {
-    report.failure = concat(name,
-                            " has no weights to train; name constants that are weights (--train NAME), or take the "
-                            "gradients of its inputs: onnx-train grad");
+    report.failure =
+        !options.train.empty() || !options.freeze.empty()
+            ? concat("--train and --freeze leave nothing of ", name, " to train")
+            : concat(name,
+                     " has no weights to train; name constants that are weights (--train NAME), or take the "
+                     "gradients of its inputs: onnx-train grad");
     return report;
   }
   try {
