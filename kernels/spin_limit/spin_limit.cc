@@ -8,7 +8,7 @@
 namespace {
 
 // The least number of rounds with which no step is slower on a machine of its own (docs/performance.md).
-char limit[] = "GOMP_SPINCOUNT=3000";
+char limit[] = "GOMP_SPINCOUNT=10000";
 char** before = nullptr;  // the environment without the limit
 char** added = nullptr;   // the environment with it
 
