@@ -287,7 +287,7 @@ constexpr const char* kOldSignature =
 TEST(Constants, PyTorchSaysWhichInitializersAreParameters) {
   for (const char* signature : {kNewSignature, kOldSignature}) {
     const Model model = import_model(exported(signature));
-    // A parameter is one whatever reads it; what the exporter has folded from buffers alone is none.
+    // A parameter stays one for all its readers; a value that the exporter folded from buffers alone is a constant.
     EXPECT_THAT(trained(model), UnorderedElementsAre("gain", "layers.0.q.weight", "val_2", "temperature"));
     EXPECT_THAT(constants_of(model).at("val_1"), HasSubstr("says the file"));
     // A Linear layer's weight has its name and layout again.

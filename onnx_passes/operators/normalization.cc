@@ -45,7 +45,7 @@ constexpr const char* kGroupGrad =
     "x[N, S..., C] scale[C] dy[N, S..., C] -> dx?[N, S..., C] dscale?[C] dbias?[C] "
     "where @channels_last:0 = 1, 0 <= C / @num_groups:1";
 
-// The batch's variance of one value is 0, and that value becomes the bias whatever it is.
+// The variance of a single value is 0, so normalization replaces the value by the bias.
 void check_values_per_channel(const Node& node) {
   const TensorType& x = node.input(0)->type();
   if (!x.is_static() || x.rank() < 2) return;

@@ -43,7 +43,7 @@ Origin origin_of_kind(std::string_view kind) {
   return kind == "BUFFER" || kind == "CONSTANT_TENSOR" ? Origin::kConstant : Origin::kUnknown;
 }
 
-// The string literal of Python that starts at text[*at]; *at moves behind it. Names have no escapes but quotes.
+// Reads the Python string literal that starts at text[*at] and moves *at past it. Quotes are the only escapes.
 std::string read_literal(const std::string& text, size_t* at) {
   const char quote = text[*at];
   std::string literal;

@@ -151,7 +151,7 @@ int device_of_this_thread() {
   return number;
 }
 
-// The host has two devices. Work, memory or handles of one that meet the other's are refused there.
+// The host has two devices and refuses work on one with memory or handles of the other.
 TEST(CudaOnHost, EachDeviceDoesItsOwnWorkWhateverTheThreadsDeviceIs) {
   const Model model = network();
   Session first(clone(model), on(&cuda_device(0)));

@@ -11,7 +11,7 @@ namespace onnx_train::cuda {
 inline int64_t most_cudnn_workspace = int64_t{2} << 30;
 
 // Graphs of a kind (convolutions, products, attentions) that are kept for further plans: a network has some dozens, and
-// a program that meets ever new shapes does not grow.
+// a program that runs ever new shapes does not grow.
 inline size_t most_cudnn_graphs = 512;
 
 }  // namespace onnx_train::cuda
