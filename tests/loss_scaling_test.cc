@@ -31,10 +31,14 @@ Session session(const BuildOptions& options) {
   return Session(std::move(model));
 }
 
-TensorMap batch(double factor = 1) {
-  Tensor x = random_tensor(DType::kFloat, {4, 3}, 1);
+Tensor samples(int64_t n, double factor) {
+  Tensor x = random_tensor(DType::kFloat, {n, 3}, 1);
   for (int64_t i = 0; i < x.size(); ++i) x.set(i, factor * x.at(i));
-  return {{"x", x}, {"target", random_tensor(DType::kFloat, {4, 2}, 2)}};
+  return x;
+}
+
+TensorMap batch(double factor = 1) {
+  return {{"x", samples(4, factor)}, {"target", random_tensor(DType::kFloat, {4, 2}, 2)}};
 }
 
 TensorMap state(Session& session) {
@@ -133,12 +137,15 @@ class Steps : public TrainerEvents {
   std::vector<StepReport> reports;
 };
 
-std::string error_of_training(Session* session, double factor, double target, int64_t steps, Steps* events) {
-  const TensorMap arrays = {{"x", batch(factor).at("x")}, {"target", Tensor::full(DType::kFloat, {4, 2}, target)}};
-  const Dataset data(arrays, entry_inputs(session->model(), "step"));
+std::string error_of_training(Session* session, double factor, double target, int64_t steps, Steps* events,
+                              int64_t accumulate = 1) {
+  const TensorMap arrays = {{"x", samples(4 * accumulate, factor)},
+                            {"target", Tensor::full(DType::kFloat, {4 * accumulate, 2}, target)}};
+  const Dataset data(arrays, entry_inputs(session->model(), accumulate == 1 ? "step" : "accumulate"));
   TrainerOptions options;
   options.steps = steps;
   options.batch_size = 4;
+  options.accumulate = accumulate;
   options.schedule.peak = 0.01;
   Trainer trainer(session, &data, nullptr, options);
   try {
@@ -177,9 +184,51 @@ TEST(LossScaling, MistakesAreRefused) {
   for (const char* text : {"0", "-1", "inf", "nan", "much", "1e99", "dynamic(3)", "dynamic(growth_interval=0)",
                            "dynamic(init_scale=0)", "dynamic(scale=2)", "dynamic 2", "2 3"})
     EXPECT_THROW(session(options(text)), Error) << text;
-  BuildOptions both = options("dynamic");
-  both.accumulate = true;
-  EXPECT_THROW(session(both), Error);
+}
+
+// Accumulators of scaled gradients: powers of two change no digit, and a batch that overflows discards the sums.
+TEST(LossScaling, AccumulatesAsWithout) {
+  for (const char* loss : {"mse(y, target)", "mse(y, target) + mse(y, target, reduction=sum)"}) {
+    const auto accumulating = [&](const char* scale) {
+      BuildOptions o = options(scale);
+      o.loss = loss;
+      o.accumulate = true;
+      return session(o);
+    };
+    Session plain = accumulating(""), fixed = accumulating("1024"), dynamic = accumulating("dynamic");
+    for (const double last : {1, 2, 3}) {
+      for (Session* each : {&plain, &fixed, &dynamic}) {
+        for (const double factor : {1.0, last}) each->run("accumulate", batch(factor));
+        each->run("apply", {});
+      }
+    }
+    expect_equal(fixed.state().get("w"), plain.state().get("w"), loss);
+    expect_equal(dynamic.state().get("w"), plain.state().get("w"), loss);
+
+    const Tensor weight = dynamic.state().get("w");
+    dynamic.run("accumulate", batch(1e18));
+    EXPECT_EQ(dynamic.run("accumulate", batch()).at("loss_scale").at(0), 65536);
+    EXPECT_FALSE(std::isfinite(dynamic.run("apply", {}).at("grad_norm").at(0)));
+    expect_equal(dynamic.state().get("w"), weight, loss);
+    EXPECT_EQ(scalar(dynamic, "state/step"), 3);
+    EXPECT_EQ(scalar(dynamic, "state/loss_scale"), 32768);
+    for (Session* each : {&plain, &dynamic}) {
+      each->run("accumulate", batch());
+      each->run("apply", {});
+    }
+    expect_equal(dynamic.state().get("w"), plain.state().get("w"), loss);
+  }
+}
+
+TEST(LossScaling, FitsWithAccumulationThroughOverflows) {
+  BuildOptions accumulating = options("dynamic(init_scale=1e38)");
+  accumulating.accumulate = true;
+  Session trained = session(accumulating);
+  Steps steps;
+  EXPECT_EQ(error_of_training(&trained, 1, 100, 200, &steps, 2), "");
+  EXPECT_TRUE(steps.reports.front().skipped);
+  EXPECT_FALSE(steps.reports.back().skipped);
+  EXPECT_LT(steps.reports.back().loss, steps.reports.front().loss);
 }
 
 }  // namespace

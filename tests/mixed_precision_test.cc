@@ -350,15 +350,6 @@ TEST(LossScalingOfFloat16, SkipsWhatOverflows) {
   EXPECT_NE(states().at("w").at(0), before.at("w").at(0));
 }
 
-TEST(LossScalingOfFloat16, DoesNotGoWithAccumulation) {
-  Model model = from_text(R"(<ir_version: 10, opset_import: ["" : 21]>
-    g (float[4,3] x) => (float[4,2] y) <float[3,2] w = {0.1, -0.2, 0.3, 0.4, 0.5, -0.6}> { y = MatMul (x, w) })");
-  infer_types(model.graph.get());
-  BuildOptions build = options(Precision::kFloat16);
-  build.accumulate = true;
-  EXPECT_THROW(build_training_model(&model, build), Error);
-}
-
 TEST(Bfloat16Casts, RoundToNearestEvenAndKeepNaN) {
   const float infinity = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
   // 1 + 2^-8 lies in the middle between 1 and 1 + 2^-7, 1 + 3 2^-8 between that and 1 + 2^-6: both go to even.

@@ -33,7 +33,7 @@ inline constexpr const char* kGoodSteps = "good_steps";     // number of finite 
 inline constexpr const char* kMagnitudes = "magnitudes";    // of tensors that are rounded to 8 bits, in the last steps
 inline constexpr const char* kGradientSum = "grad";         // sum of gradients, belongs to a weight
 inline constexpr const char* kAccumulated = "accumulated";  // what counts in the sums
-inline constexpr const char* kAccumulatedFor = "accumulated_for";  // the step that the sums belong to
+inline constexpr const char* kAccumulating = "accumulating";  // whether the next batch adds to the sums
 // Inputs and outputs of the forward and the backward pass as models of their own (differentiate.h).
 inline constexpr const char* kOutput = "output";        // the forward pass: belongs to an output of the model
 inline constexpr const char* kSaved = "saved";          // computed by the forward, read by the backward pass

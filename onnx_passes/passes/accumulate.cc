@@ -6,6 +6,7 @@
 #include "onnx_passes/ir/onnx.h"
 #include "onnx_passes/ir/roles.h"
 #include "onnx_passes/passes/entry_point.h"
+#include "onnx_passes/passes/loss_scaling.h"
 #include "onnx_passes/passes/optimizer.h"
 
 namespace onnx_train {
@@ -67,17 +68,17 @@ void add_sum_states(Model* model, const std::vector<WeightGradient>& gradients, 
   }
 }
 
+void bind_accumulating(EntryPoint* entry, Value* accumulating, bool value) {
+  Builder b(entry->algorithm.get());
+  bind_state(entry, accumulating, b.constant(Tensor::scalar(value)));
+}
+
 // sum' = count * grad + (sum, or 0 if an update has used it already), and so for the count
-void add_sums(const Model& model, EntryPoint* entry, Value* step, const std::vector<Part>& parts) {
-  Graph* algorithm = entry->algorithm.get();
-  Value* seen =
-      add_state(model, algorithm, "state/accumulated_for", Tensor::scalar<int64_t>(-1), {roles::kAccumulatedFor, ""});
-  Builder b(algorithm);
-  b.set_name("accumulating");
-  const Var accumulating = equal(b.var(seen), b.var(step));
+void add_sums(EntryPoint* entry, Value* accumulating, const std::vector<Part>& parts) {
+  Builder b(entry->algorithm.get());
   const auto add = [&](Value* state, Var x) {
     b.set_name("next/" + state->name());
-    bind_state(entry, state, where(accumulating, b.var(state), 0.0) + x);
+    bind_state(entry, state, where(b.var(accumulating), b.var(state), 0.0) + x);
   };
   for (const Part& part : parts) {
     for (size_t i = 0; i < part.sums.size(); ++i) {
@@ -88,7 +89,7 @@ void add_sums(const Model& model, EntryPoint* entry, Value* step, const std::vec
     }
     if (part.count) add(part.counted, b.var(part.count));
   }
-  bind_state(entry, seen, b.var(step));
+  bind_accumulating(entry, accumulating, true);
 }
 
 // The gradient of the loss over all batches: Σ sum / count over its parts.
@@ -123,10 +124,16 @@ bool run(Model& model, const BuildOptions& options) {
   const std::vector<WeightGradient> gradients = step->gradients;
   step->part_gradients.clear();
   add_sum_states(&model, gradients, &parts);
-  Value* count = add_step_count(model, model.graph.get());
-  add_sums(model, step, count, parts);
+  add_step_count(model, model.graph.get());
+  Value* accumulating =
+      add_state(model, model.graph.get(), "state/accumulating", Tensor::scalar(false), {roles::kAccumulating, ""});
+  add_sums(step, accumulating, parts);
+  Builder b(step->algorithm.get());
+  if (const auto scale = loss_scale(model, step, &b, options)) add_result(step, roles::kLossScale, *scale);
   const bool sums = std::none_of(parts.begin(), parts.end(), [](const Part& part) { return part.count; });
-  add_means(&model.add_entry_point("apply"), gradients, parts);  // this invalidates `step`
+  EntryPoint* apply = &model.add_entry_point("apply");  // this invalidates `step`
+  add_means(apply, gradients, parts);
+  bind_accumulating(apply, accumulating, false);
   model.set_metadata("onnx_train.accumulate", sums                      ? "the sum of its batches"
                                               : options.mean_of_batches ? "the mean of its batches' means"
                                                                         : "the mean over all that its batches count");

@@ -9,9 +9,9 @@
 // gradients are summed. The metadata onnx_train.accumulate says which it is.
 //
 // State: state/<weight>/grad, the sums; state/accumulated, what counts in them (float); state/step, the number of
-// updates (int64). A second part of the loss has state/<weight>/grad_1 and state/accumulated_1. `accumulate` stores the
-// step it has last seen in state/accumulated_for: if the step has changed since, the sums belong to a completed update,
-// and it starts new sums. So no explicit reset is needed.
+// updates (int64); state/accumulating (bool), which `accumulate` sets and `apply` clears: where it is not set,
+// `accumulate` starts new sums, so no explicit reset is needed. A second part of the loss has state/<weight>/grad_1 and
+// state/accumulated_1. With loss scaling the sums are scaled; the scale changes in `apply` alone.
 #pragma once
 
 #include "onnx_passes/passes/passes.h"

@@ -15,11 +15,10 @@
 namespace onnx_train {
 namespace {
 
-// The gradient of the loss, times the loss scale if there is one.
-std::vector<Value*> add_scaled_gradients(const Model& model, EntryPoint* step, const std::vector<Value*>& weights,
-                                         const BuildOptions& options) {
+// The gradients of the loss, or of a part of it, times the loss scale if there is one.
+std::vector<Value*> add_scaled_gradients(const Model& model, EntryPoint* step, Value* loss,
+                                         const std::vector<Value*>& weights, const BuildOptions& options) {
   Graph* algorithm = step->algorithm.get();
-  Value* loss = algorithm->outputs()[0];
   Builder b(algorithm);
   b.set_name("grad/" + loss->name());
   const auto scale = loss_scale(model, step, &b, options);
@@ -38,12 +37,12 @@ std::vector<Value*> accumulated_parts(const EntryPoint& step, const BuildOptions
 }
 
 // The gradients of each part; returns their sums, the gradients of the loss.
-std::vector<Value*> add_part_gradients(EntryPoint* step, const std::vector<Value*>& parts,
-                                       const std::vector<Value*>& weights) {
+std::vector<Value*> add_part_gradients(const Model& model, EntryPoint* step, const std::vector<Value*>& parts,
+                                       const std::vector<Value*>& weights, const BuildOptions& options) {
   Builder b(step->algorithm.get());
   std::vector<Value*> sums(weights.size());
   for (Value* part : parts) {
-    step->part_gradients.push_back(add_gradients(&b.graph(), part, weights));
+    step->part_gradients.push_back(add_scaled_gradients(model, step, part, weights, options));
     const std::vector<Value*>& found = step->part_gradients.back();
     for (size_t i = 0; i < weights.size(); ++i) {
       b.set_name("grad/" + weights[i]->name());
@@ -120,8 +119,9 @@ bool run(Model& model, const BuildOptions& options) {
   }
   forget_constants(&model, weights);
   const std::vector<Value*> parts = accumulated_parts(*step, options);
-  const std::vector<Value*> found =
-      parts.empty() ? add_scaled_gradients(model, step, weights, options) : add_part_gradients(step, parts, weights);
+  Value* loss = step->algorithm->outputs()[0];
+  const std::vector<Value*> found = parts.empty() ? add_scaled_gradients(model, step, loss, weights, options)
+                                                  : add_part_gradients(model, step, parts, weights, options);
   keep_reached(&step->part_gradients, found);
   std::vector<std::string> unreached;
   for (size_t i = 0; i < weights.size(); ++i) {

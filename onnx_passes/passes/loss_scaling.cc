@@ -64,16 +64,13 @@ std::string scaling_of(const BuildOptions& options) {
 std::optional<Var> loss_scale(const Model& model, EntryPoint* entry, Builder* b, const BuildOptions& options) {
   const std::string scaling = scaling_of(options);
   if (scaling.empty()) return std::nullopt;
-  // Accumulators start new sums when the step count has advanced, which a skipped update does not do.
-  if (options.accumulate) {
-    fail(options.loss_scale.empty() ? "--precision fp16 scales the loss, which --accumulate does not allow; take bf16"
-                                    : "--loss-scale and --accumulate do not go together; leave out one of them");
-  }
   const LossScale spec = parse_loss_scale(scaling);
   if (!spec.dynamic) return b->scalar(DType::kFloat, spec.first);
   if (Value* scale = find_state(*entry, roles::kLossScale)) return b->var(scale);
   const Tensor first = Tensor::scalar(static_cast<float>(spec.first));
-  return b->var(add_state(model, entry->algorithm.get(), "state/loss_scale", first, {roles::kLossScale, ""}));
+  // `accumulate` and `apply` share it.
+  Graph* graph = options.accumulate ? model.graph.get() : entry->algorithm.get();
+  return b->var(add_state(model, graph, "state/loss_scale", first, {roles::kLossScale, ""}));
 }
 
 void check_loss_scale(const std::string& text) {
