@@ -3,7 +3,7 @@
 #include <benchmark/benchmark.h>
 
 #include "onnx_passes/functions/functions.h"
-#include "tests/run_node.h"
+#include "tests/support/run_node.h"
 
 namespace onnx_train {
 namespace {

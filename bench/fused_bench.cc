@@ -6,7 +6,7 @@
 
 #include "onnx_passes/io/loading.h"
 #include "runtime/session.h"
-#include "tests/run_node.h"
+#include "tests/support/run_node.h"
 
 namespace onnx_train {
 namespace {

@@ -16,13 +16,13 @@
 #include "bench/onednn_alone.h"
 #include "kernels/cost.h"
 #include "kernels/host.h"
+#include "onnx_passes/inference/inference.h"
 #include "onnx_passes/ir/error.h"
-#include "onnx_passes/ir/inference.h"
-#include "runtime/checkpoint.h"
+#include "runtime/data/source.h"
 #include "runtime/format.h"
-#include "runtime/plan_report.h"
+#include "runtime/plan/plan_report.h"
 #include "runtime/session.h"
-#include "tools/data/source.h"
+#include "runtime/training/checkpoint.h"
 
 namespace onnx_train {
 namespace {

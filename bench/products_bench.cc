@@ -1,7 +1,7 @@
 // Products of a GPT of width 768 (512 rows of tokens, 12 heads of 256 tokens) and of an MLP, through our kernels.
 #include <benchmark/benchmark.h>
 
-#include "tests/run_node.h"
+#include "tests/support/run_node.h"
 
 namespace onnx_train {
 namespace {

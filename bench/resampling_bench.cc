@@ -6,7 +6,7 @@
 
 #include "kernels/cpu/support/parallel.h"
 #include "onnx_passes/functions/functions.h"
-#include "tests/run_node.h"
+#include "tests/support/run_node.h"
 
 namespace onnx_train {
 namespace {

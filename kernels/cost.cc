@@ -6,8 +6,8 @@
 #include "kernels/lowering/lowering.h"
 #include "kernels/lowering/outline.h"
 #include "onnx_passes/functions/functions.h"
-#include "onnx_passes/ir/inference.h"
-#include "onnx_passes/ir/inlining.h"
+#include "onnx_passes/inference/inference.h"
+#include "onnx_passes/inference/inlining.h"
 #include "onnx_passes/ir/onnx.h"
 #include "onnx_passes/operators/operators.h"
 

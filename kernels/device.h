@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "kernels/registry.h"
-#include "onnx_passes/passes/pass.h"
+#include "onnx_passes/pass.h"
 
 namespace onnx_train {
 

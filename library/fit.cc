@@ -8,10 +8,10 @@
 #include "library/handles.h"
 #include "onnx_passes/ir/initializer.h"
 #include "onnx_passes/ir/roles.h"
-#include "runtime/checkpoint.h"
-#include "runtime/data_check.h"
-#include "runtime/fingerprint.h"
-#include "runtime/trainer.h"
+#include "runtime/data/data_check.h"
+#include "runtime/training/checkpoint.h"
+#include "runtime/training/fingerprint.h"
+#include "runtime/training/trainer.h"
 
 namespace onnx_train {
 namespace {

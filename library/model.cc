@@ -7,10 +7,10 @@
 #include "library/guard.h"
 #include "library/handles.h"
 #include "onnx_passes/io/loading.h"
-#include "onnx_passes/passes/differentiate.h"
+#include "onnx_passes/training/differentiate.h"
 #include "runtime/build_notes.h"
 #include "runtime/build_settings.h"
-#include "runtime/checkpoint.h"
+#include "runtime/training/checkpoint.h"
 
 namespace onnx_train {
 namespace {

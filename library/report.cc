@@ -3,7 +3,7 @@
 #include "library/handles.h"
 #include "onnx_passes/ir/message.h"
 #include "runtime/format.h"
-#include "runtime/schedule.h"
+#include "runtime/training/schedule.h"
 
 namespace onnx_train {
 namespace {

@@ -4,17 +4,17 @@
 
 #include "library/guard.h"
 #include "library/handles.h"
+#include "onnx_passes/import/import.h"
 #include "onnx_passes/io/loading.h"
 #include "onnx_passes/ir/initializer.h"
 #include "onnx_passes/ir/message.h"
 #include "onnx_passes/ir/roles.h"
-#include "onnx_passes/passes/differentiate.h"
-#include "onnx_passes/passes/import.h"
-#include "onnx_passes/passes/training_mode.h"
-#include "runtime/checkpoint.h"
-#include "runtime/dataset.h"
+#include "onnx_passes/training/differentiate.h"
+#include "onnx_passes/training/training_mode.h"
+#include "runtime/data/dataset.h"
 #include "runtime/example_inputs.h"
-#include "runtime/plan_report.h"
+#include "runtime/plan/plan_report.h"
+#include "runtime/training/checkpoint.h"
 
 namespace onnx_train {
 namespace {

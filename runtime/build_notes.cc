@@ -4,8 +4,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "onnx_passes/import/lost_layers.h"
 #include "onnx_passes/ir/error.h"
-#include "onnx_passes/passes/lost_layers.h"
 #include "runtime/check_report.h"
 
 namespace onnx_train {

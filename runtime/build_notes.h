@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "onnx_passes/passes/analysis.h"
+#include "onnx_passes/training/analysis.h"
 
 namespace onnx_train {
 

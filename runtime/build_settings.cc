@@ -1,16 +1,16 @@
 #include "runtime/build_settings.h"
 
+#include "onnx_passes/import/import.h"
+#include "onnx_passes/import/sizes.h"
+#include "onnx_passes/inference/inference.h"
 #include "onnx_passes/io/loading.h"
 #include "onnx_passes/ir/error.h"
-#include "onnx_passes/ir/inference.h"
 #include "onnx_passes/ir/message.h"
-#include "onnx_passes/passes/convert_dtype.h"
-#include "onnx_passes/passes/import.h"
-#include "onnx_passes/passes/loss_model.h"
-#include "onnx_passes/passes/loss_scaling.h"
-#include "onnx_passes/passes/mixed_precision.h"
-#include "onnx_passes/passes/sizes.h"
-#include "onnx_passes/passes/training_mode.h"
+#include "onnx_passes/loss/loss_model.h"
+#include "onnx_passes/precision/convert_dtype.h"
+#include "onnx_passes/precision/loss_scaling.h"
+#include "onnx_passes/precision/mixed_precision.h"
+#include "onnx_passes/training/training_mode.h"
 
 namespace onnx_train {
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "onnx_passes/passes/passes.h"
+#include "onnx_passes/passes.h"
 #include "runtime/options.h"
 
 namespace onnx_train {

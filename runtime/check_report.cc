@@ -6,14 +6,14 @@
 #include <map>
 
 #include "kernels/device.h"
+#include "onnx_passes/import/constants.h"
 #include "onnx_passes/io/loading.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/message.h"
-#include "onnx_passes/passes/constants.h"
 #include "runtime/build_notes.h"
 #include "runtime/example_inputs.h"
-#include "runtime/flops.h"
 #include "runtime/format.h"
+#include "runtime/plan/flops.h"
 
 namespace onnx_train {
 namespace {
@@ -64,7 +64,7 @@ std::string options_for_build(CheckSettings settings) {
   return text;
 }
 
-std::string list_of(const std::vector<std::string>& sizes) {
+std::string side_by_side(const std::vector<std::string>& sizes) {
   std::string text;
   for (const std::string& size : sizes) text += concat(text.empty() ? "" : " ", size);
   return text;
@@ -74,13 +74,13 @@ std::string list_of(const std::vector<std::string>& sizes) {
 void add_sizes(const Trial& trial, CheckReport* report) {
   if (trial.unfit.empty()) return;
   if (!trial.fixed) {
-    report->findings.push_back({"sizes", concat("planned with ", list_of(trial.sizes)),
+    report->findings.push_back({"sizes", concat("planned with ", side_by_side(trial.sizes)),
                                 concat("not every size fits the model; with the first that was tried: ", trial.unfit)});
     return;
   }
   for (const std::string& size : trial.sizes) report->options += " --dim " + shell_quoted(size);
-  report->findings.push_back(
-      {"sizes", concat("it can be built with ", list_of(trial.sizes)), concat("without fixed sizes: ", trial.unfit)});
+  report->findings.push_back({"sizes", concat("it can be built with ", side_by_side(trial.sizes)),
+                              concat("without fixed sizes: ", trial.unfit)});
 }
 
 // The size of the batch that the file fixes; 0 if there is none.

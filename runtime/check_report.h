@@ -6,9 +6,9 @@
 #include <utility>
 #include <vector>
 
-#include "onnx_passes/passes/analysis.h"
+#include "onnx_passes/training/analysis.h"
 #include "runtime/build_settings.h"
-#include "runtime/trial.h"
+#include "runtime/training/trial.h"
 
 namespace onnx_train {
 

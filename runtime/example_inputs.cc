@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <set>
 
+#include "onnx_passes/import/sizes.h"
 #include "onnx_passes/ir/error.h"
-#include "onnx_passes/passes/expression.h"
-#include "onnx_passes/passes/sizes.h"
+#include "onnx_passes/loss/expression.h"
 
 namespace onnx_train {
 

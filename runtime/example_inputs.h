@@ -6,10 +6,10 @@
 #include <vector>
 
 #include "onnx_passes/ir/model.h"
-#include "onnx_passes/passes/passes.h"
+#include "onnx_passes/passes.h"
 #include "runtime/build_settings.h"
-#include "runtime/checkpoint.h"
-#include "runtime/dataset.h"
+#include "runtime/data/dataset.h"
+#include "runtime/training/checkpoint.h"
 
 namespace onnx_train {
 

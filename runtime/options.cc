@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <sstream>
 
-#include "onnx_passes/passes/expression.h"
+#include "onnx_passes/loss/expression.h"
 
 namespace onnx_train {
 namespace {
@@ -55,7 +55,7 @@ T parse_number(const CommandOption& option, const std::string& text) {
   return value;
 }
 
-std::string list_of(const std::vector<std::string>& choices) {
+std::string one_of(const std::vector<std::string>& choices) {
   std::string text;
   for (size_t i = 0; i < choices.size(); ++i) {
     text += concat(i == 0 ? "" : i + 1 == choices.size() ? " or " : ", ", choices[i]);
@@ -67,7 +67,7 @@ void check_text(const CommandOption& option, const std::string& text) {
   if (text.empty()) refuse(label_of(option), " takes ", option.value.empty() ? "a value" : option.value, ", not ''");
   const auto& choices = option.choices;
   if (!choices.empty() && std::find(choices.begin(), choices.end(), text) == choices.end()) {
-    refuse(label_of(option), ": there is no '", text, "'; take ", list_of(choices), did_you_mean(text, choices));
+    refuse(label_of(option), ": there is no '", text, "'; take ", one_of(choices), did_you_mean(text, choices));
   }
   if (!option.target.check) return;
   try {

@@ -61,6 +61,8 @@ struct CommandOption {
   std::vector<std::string> choices = {};
 };
 
+inline bool is_positional(const CommandOption& option) { return option.names[0] != '-'; }
+
 // The name in options.json and in messages: the last one, without dashes. "-o,--output" -> "output".
 std::string key_of(const CommandOption& option);
 

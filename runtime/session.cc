@@ -11,9 +11,9 @@
 #include "onnx_passes/ir/initializer.h"
 #include "onnx_passes/ir/onnx.h"
 #include "onnx_passes/ir/roles.h"
-#include "onnx_passes/passes/passes.h"
-#include "runtime/fitting_plan.h"
-#include "runtime/upload.h"
+#include "onnx_passes/passes.h"
+#include "runtime/plan/fitting_plan.h"
+#include "runtime/plan/upload.h"
 
 namespace onnx_train {
 

@@ -14,7 +14,7 @@
 #include <memory>
 #include <string>
 
-#include "runtime/executable.h"
+#include "runtime/plan/executable.h"
 #include "runtime/state_store.h"
 
 namespace onnx_train {

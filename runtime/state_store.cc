@@ -9,8 +9,8 @@
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/initializer.h"
 #include "onnx_passes/ir/onnx.h"
-#include "runtime/placement.h"
-#include "runtime/upload.h"
+#include "runtime/plan/placement.h"
+#include "runtime/plan/upload.h"
 
 namespace onnx_train {
 

@@ -3,7 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 
-#include "onnx_passes/passes/expression.h"
+#include "onnx_passes/loss/expression.h"
 
 namespace onnx_train {
 namespace {
@@ -13,7 +13,6 @@ template <typename... Args>
   throw UsageError(concat(args...));
 }
 
-bool is_positional(const CommandOption& option) { return option.names[0] != '-'; }
 bool is_flag(const CommandOption& option) { return std::holds_alternative<bool*>(option.target.to); }
 bool is_list(const CommandOption& option) {
   return std::holds_alternative<std::vector<std::string>*>(option.target.to);

@@ -1,16 +1,16 @@
 #include <cstdio>
 
 #include "kernels/device.h"
+#include "onnx_passes/import/constants.h"
 #include "onnx_passes/io/loading.h"
 #include "onnx_passes/ir/error.h"
-#include "onnx_passes/passes/constants.h"
-#include "onnx_passes/passes/passes.h"
+#include "onnx_passes/passes.h"
 #include "runtime/build_notes.h"
 #include "runtime/build_settings.h"
 #include "runtime/check_report.h"
 #include "runtime/example_inputs.h"
 #include "runtime/format.h"
-#include "runtime/trial.h"
+#include "runtime/training/trial.h"
 #include "tools/report/output.h"
 #include "tools/subcommand.h"
 

@@ -3,11 +3,11 @@
 
 #include <nlohmann/json.hpp>
 
-#include "runtime/checkpoint.h"
+#include "runtime/data/source.h"
 #include "runtime/example_inputs.h"
 #include "runtime/format.h"
-#include "runtime/trainer.h"
-#include "tools/data/source.h"
+#include "runtime/training/checkpoint.h"
+#include "runtime/training/trainer.h"
 #include "tools/report/output.h"
 #include "tools/runtime_options.h"
 #include "tools/subcommand.h"
@@ -33,9 +33,9 @@ int run(const EvalArguments& arguments) {
   notes.insert(notes.end(), of_counts.begin(), of_counts.end());
   print_notes(notes);
   if (arguments.json) {
-    nlohmann::json json(metrics);
-    if (!notes.empty()) json["notes"] = notes;
-    std::printf("%s\n", json.dump().c_str());
+    nlohmann::json object(metrics);
+    if (!notes.empty()) object["notes"] = notes;
+    std::printf("%s\n", object.dump().c_str());
     return 0;
   }
   TextTable table("lr");

@@ -1,13 +1,13 @@
 #include <cstdio>
 
+#include "onnx_passes/import/rebatch.h"
 #include "onnx_passes/io/loading.h"
 #include "onnx_passes/ir/error.h"
-#include "onnx_passes/passes/passes.h"
-#include "onnx_passes/passes/rebatch.h"
-#include "onnx_passes/passes/widen.h"
-#include "runtime/checkpoint.h"
+#include "onnx_passes/passes.h"
+#include "onnx_passes/precision/widen.h"
+#include "runtime/data/preprocess.h"
 #include "runtime/format.h"
-#include "runtime/preprocess.h"
+#include "runtime/training/checkpoint.h"
 #include "tools/report/output.h"
 #include "tools/subcommand.h"
 

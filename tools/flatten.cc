@@ -1,8 +1,8 @@
 #include <cstdio>
 
 #include "onnx_passes/io/loading.h"
-#include "onnx_passes/passes/passes.h"
-#include "runtime/checkpoint.h"
+#include "onnx_passes/passes.h"
+#include "runtime/training/checkpoint.h"
 #include "tools/subcommand.h"
 
 namespace onnx_train {

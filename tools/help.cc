@@ -24,8 +24,6 @@ constexpr const char* kTour =
 
 constexpr size_t kNameColumn = 28, kNarrowColumn = 6, kNarrow = 60;
 
-bool is_positional(const CommandOption& option) { return option.names[0] != '-'; }
-
 // "  -o, --output FILE         what it is"; the text goes to a line of its own where the names leave no room for it.
 std::string row(const std::string& names, const std::string& help, size_t width) {
   const std::string line = "  " + names;

@@ -3,11 +3,11 @@
 #include <numeric>
 
 #include "onnx_passes/ir/error.h"
+#include "runtime/data/npz.h"
+#include "runtime/data/source.h"
 #include "runtime/example_inputs.h"
 #include "runtime/format.h"
 #include "runtime/session.h"
-#include "tools/data/npz.h"
-#include "tools/data/source.h"
 #include "tools/report/output.h"
 #include "tools/runtime_options.h"
 #include "tools/subcommand.h"

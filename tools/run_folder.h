@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/session.h"
-#include "runtime/trainer.h"
+#include "runtime/training/trainer.h"
 
 namespace onnx_train {
 

@@ -6,14 +6,14 @@
 
 #include "kernels/host.h"
 #include "onnx_passes/ir/error.h"
-#include "runtime/preprocess.h"
+#include "runtime/data/preprocess.h"
 
 namespace onnx_train {
 
 namespace {
 
 // "500MB", "1.5GiB", "4096": bytes; 0 for "".
-size_t parse_size(const std::string& text) {
+size_t parse_bytes(const std::string& text) {
   if (text.empty()) return 0;
   static const std::map<std::string, double> kUnits = {
       {"", 1},         {"B", 1},        {"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"KiB", 0x1p10},
@@ -67,7 +67,7 @@ std::vector<CommandOption> with_runtime_options(std::vector<CommandOption> optio
         "-NAME"},
        {"--no-lowering", &runtime->no_lowering, "plan with none but the passes that every plan needs"},
        {"--memory",
-        {&runtime->memory, [](const std::string& text) { parse_size(text); }},
+        {&runtime->memory, [](const std::string& text) { parse_bytes(text); }},
         "for gradients and activations, 500MB or 2GiB: what does not fit is computed again when it is needed",
         "SIZE"},
        {"--tf32", &runtime->tf32, "let products of float32 round their operands to 10 bits after the point, on GPUs"},
@@ -83,7 +83,7 @@ SessionOptions session_options(const RuntimeOptions& runtime) {
   options.device = &Device::find(runtime.device);
   options.plan.lowering.on = !runtime.no_lowering;
   options.plan.pipeline.dump_dir = runtime.dump_folder;
-  options.plan.memory = parse_size(runtime.memory);
+  options.plan.memory = parse_bytes(runtime.memory);
   options.plan.tf32 = runtime.tf32;
   options.plan.check_memory = runtime.check_memory;
   std::istringstream names(runtime.lowering);

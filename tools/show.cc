@@ -2,11 +2,11 @@
 #include <cstdio>
 
 #include "onnx_passes/io/loading.h"
-#include "onnx_passes/passes/passes.h"
+#include "onnx_passes/passes.h"
+#include "runtime/data/source.h"
 #include "runtime/example_inputs.h"
-#include "runtime/plan_report.h"
+#include "runtime/plan/plan_report.h"
 #include "runtime/session.h"
-#include "tools/data/source.h"
 #include "tools/report/output.h"
 #include "tools/runtime_options.h"
 #include "tools/subcommand.h"
@@ -22,7 +22,7 @@ struct ShowArguments {
   RuntimeOptions runtime;
 };
 
-constexpr int kProfiledRuns = 5;
+constexpr int kShownRuns = 5;
 constexpr std::chrono::seconds kProfilingTime{2};  // no run starts later, but for the first one that is timed
 
 // Runs of the plan that are timed node by node, after one that is not. They change the session's state, which nobody
@@ -32,7 +32,7 @@ void profile(Session* session, const std::string& entry, const TensorMap& batch,
   session->run(entry, batch);
   plan->set_profiling(true);
   do session->run(entry, batch);
-  while (plan->profiled_runs() < kProfiledRuns && std::chrono::steady_clock::now() - start < kProfilingTime);
+  while (plan->profiled_runs() < kShownRuns && std::chrono::steady_clock::now() - start < kProfilingTime);
   plan->set_profiling(false);
 }
 

@@ -12,10 +12,10 @@
 #include "kernels/cuda/support/pack.h"
 #include "kernels/cuda/support/runtime.h"
 #include "kernels/cuda/support/stream.h"
-#include "kernels/lowering/block_attention.h"
+#include "kernels/lowering/attention/block_attention.h"
+#include "kernels/lowering/canonical/sequences_first.h"
 #include "kernels/lowering/lowering.h"
-#include "kernels/lowering/recurrent.h"
-#include "kernels/lowering/updates.h"
+#include "kernels/lowering/updates/updates.h"
 #include "onnx_passes/ir/error.h"
 
 namespace onnx_train {

@@ -1,6 +1,7 @@
 // Attention that never stores all of its scores at once, forward and backward. A lowering pass replaces products, mask,
-// softmax and product by it (kernels/lowering/block_attention.cc). From the forward to the backward pass, only the
-// highest score of each query and the sum of the exponentials are stored (Milakov & Gimelshein 2018; Dao et al. 2022).
+// softmax and product by it (kernels/lowering/attention/block_attention.cc). From the forward to the backward pass,
+// only the highest score of each query and the sum of the exponentials are stored (Milakov & Gimelshein 2018; Dao et
+// al. 2022).
 //
 // Tensors may have any axis order in memory: `perm_q` permutes q's axes in memory to [batch.., queries, width],
 // likewise for all inputs; `perm_y` of BlockAttention permutes [batch.., queries, width of v] to y's axes in memory,

@@ -1,6 +1,6 @@
 // Convolutions, pools and group normalization on channels-last images, [batch, sizes.., channels], selected by the
 // attribute channels_last = 1. Their bodies transpose, call the operator of the same name, and transpose back. Weights
-// and their gradients keep ONNX's order. Lowering emits these functions (kernels/lowering/channels_last.cc). The
+// and their gradients keep ONNX's order. Lowering emits these functions (kernels/lowering/layout/channels_last.cc). The
 // permutations depend on the rank, so there is one overload per rank.
 #include <algorithm>
 #include <string>

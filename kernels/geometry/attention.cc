@@ -5,9 +5,9 @@
 #include <numeric>
 #include <span>
 
-#include "kernels/geometry/strides.h"
+#include "kernels/geometry/indexing/strides.h"
+#include "onnx_passes/inference/inference.h"
 #include "onnx_passes/ir/error.h"
-#include "onnx_passes/ir/inference.h"
 
 namespace onnx_train {
 namespace {

@@ -1,8 +1,8 @@
 #include "kernels/geometry/casts.h"
 
-#include "kernels/geometry/places.h"
+#include "kernels/geometry/indexing/places.h"
 #include "kernels/lowering/outline.h"
-#include "kernels/lowering/widened.h"
+#include "kernels/lowering/types/widened.h"
 #include "onnx_passes/ir/onnx.h"
 
 namespace onnx_train {
@@ -12,7 +12,8 @@ std::vector<TensorCast> tensor_casts(const NodeSpec& spec) {
   if (!body || spec.num_outputs() == 0 || spec.num_inputs() == 0 || !spec.has_input(0) || !spec.has_output(0))
     return {};
   const DType from = spec.in_type(0), to = spec.out_type(0);
-  const bool rounds = from == DType::kFloat && is_narrow_type(to), widens = is_narrow_type(from) && to == DType::kFloat;
+  const bool rounds = from == DType::kFloat && is_16_bit_float(to),
+             widens = is_16_bit_float(from) && to == DType::kFloat;
   if (!rounds && !widens) return {};
   const Places inputs = places_of(body->input()), outputs = places_of(body->output());
   std::vector<TensorCast> casts;

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "kernels/dispatch.h"
+#include "onnx_passes/inference/inference.h"
 #include "onnx_passes/ir/error.h"
-#include "onnx_passes/ir/inference.h"
 
 namespace onnx_train {
 namespace {

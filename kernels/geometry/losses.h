@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "kernels/geometry/axis_view.h"
+#include "kernels/geometry/indexing/axis_view.h"
 #include "kernels/kernel.h"
 
 namespace onnx_train {

@@ -4,7 +4,7 @@
 #include <numeric>
 
 #include "kernels/dispatch.h"
-#include "kernels/geometry/strides.h"
+#include "kernels/geometry/indexing/strides.h"
 #include "onnx_passes/ir/error.h"
 
 namespace onnx_train {

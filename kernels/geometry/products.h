@@ -40,8 +40,8 @@ Product gemm_product(const NodeSpec& spec);
 // activation, perhaps after a bias.
 enum class Epilogue { kNone, kBias, kSumsOfA, kSumsOfB, kResidual, kActivation, kActivationGradient };
 
-// That of a variant in our domain (kernels/functions/products.cc, kernels/lowering/fuse_products.cc): a bias is input 2
-// of what is no Gemm, whose C stands there; a matrix is the last input; sums are output 1.
+// That of a variant in our domain (kernels/functions/products.cc, kernels/lowering/products/fuse_products.cc): a bias
+// is input 2 of what is no Gemm, whose C stands there; a matrix is the last input; sums are output 1.
 Epilogue epilogue_of(const NodeSpec& spec);
 
 // Whether input i has one number for each column of output 0, as a bias has: C of a Gemm may be a column instead.

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "kernels/dispatch.h"
-#include "kernels/geometry/indexing.h"
+#include "kernels/geometry/indexing/indexing.h"
 #include "onnx_passes/ir/error.h"
 
 namespace onnx_train {

@@ -4,12 +4,12 @@
 #include <map>
 
 #include "kernels/dispatch.h"
-#include "kernels/geometry/places.h"
+#include "kernels/geometry/indexing/places.h"
 #include "kernels/lowering/outline.h"
 #include "onnx_passes/functions/functions.h"
+#include "onnx_passes/inference/inference.h"
+#include "onnx_passes/inference/inlining.h"
 #include "onnx_passes/ir/error.h"
-#include "onnx_passes/ir/inference.h"
-#include "onnx_passes/ir/inlining.h"
 #include "onnx_passes/ir/onnx.h"
 #include "onnx_passes/operators/operators.h"
 

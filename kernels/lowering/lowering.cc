@@ -6,10 +6,10 @@
 
 #include "kernels/device.h"
 #include "kernels/host.h"
-#include "kernels/lowering/recurrent.h"
+#include "kernels/lowering/canonical/sequences_first.h"
+#include "onnx_passes/inference/inference.h"
+#include "onnx_passes/inference/inlining.h"
 #include "onnx_passes/ir/error.h"
-#include "onnx_passes/ir/inference.h"
-#include "onnx_passes/ir/inlining.h"
 #include "onnx_passes/operators/operators.h"
 
 namespace onnx_train {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "onnx_passes/passes/pass.h"
+#include "onnx_passes/pass.h"
 
 namespace onnx_train {
 

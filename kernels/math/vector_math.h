@@ -1,7 +1,7 @@
 // Transcendental functions of one float, without branches and calls, so that loops over them vectorize. The error is at
-// most 2.5 units in the last place over the whole range (tests/vector_math_test.cc measures it); NaN, infinities, zeros
-// and denormals give libm's results. The overloads for double are libm's functions: float64 exists for verification.
-// Pure functions; any thread.
+// most 2.5 units in the last place over the whole range (tests/kernels/vector_math_test.cc measures it); NaN,
+// infinities, zeros and denormals give libm's results. The overloads for double are libm's functions: float64 exists
+// for verification. Pure functions; any thread.
 //
 // The polynomials are minimax fits (weighted least squares, reweighted until the error is level).
 #pragma once

@@ -3,8 +3,8 @@
 #include <unordered_set>
 
 #include "onnx_passes/gradients/gradient.h"
+#include "onnx_passes/inference/inlining.h"
 #include "onnx_passes/ir/error.h"
-#include "onnx_passes/ir/inlining.h"
 #include "onnx_passes/ir/inputs.h"
 #include "onnx_passes/operators/missing.h"
 #include "onnx_passes/operators/operators.h"

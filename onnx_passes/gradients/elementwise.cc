@@ -2,7 +2,7 @@
 #include <numbers>
 
 #include "onnx_passes/gradients/gradient.h"
-#include "onnx_passes/ir/inference.h"
+#include "onnx_passes/inference/inference.h"
 
 namespace onnx_train {
 namespace {

@@ -1,6 +1,6 @@
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/gradients/gradient.h"
-#include "onnx_passes/ir/inference.h"
+#include "onnx_passes/inference/inference.h"
 
 namespace onnx_train {
 namespace {

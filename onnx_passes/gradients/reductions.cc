@@ -1,6 +1,6 @@
 // Rules of reductions. Their axes may be an attribute's default, a constant or computed; sizes may be unknown.
 #include "onnx_passes/gradients/gradient.h"
-#include "onnx_passes/ir/inference.h"
+#include "onnx_passes/inference/inference.h"
 
 namespace onnx_train {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/gradients/gradient.h"
-#include "onnx_passes/ir/inference.h"
+#include "onnx_passes/inference/inference.h"
 #include "onnx_passes/ir/resampling.h"
 #include "onnx_passes/operators/missing.h"
 

@@ -4,8 +4,8 @@
 
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/gradients/gradient.h"
+#include "onnx_passes/inference/inference.h"
 #include "onnx_passes/ir/error.h"
-#include "onnx_passes/ir/inference.h"
 
 namespace onnx_train {
 namespace {

@@ -4,8 +4,8 @@
 #include <cstring>
 #include <unordered_set>
 
+#include "onnx_passes/inference/inference.h"
 #include "onnx_passes/ir/error.h"
-#include "onnx_passes/ir/inference.h"
 #include "onnx_passes/ir/onnx.h"
 
 namespace onnx_train {

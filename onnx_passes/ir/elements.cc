@@ -5,7 +5,7 @@
 #include <charconv>
 #include <cmath>
 
-#include "onnx_passes/ir/inference.h"
+#include "onnx_passes/inference/inference.h"
 #include "onnx_passes/ir/resampling.h"
 
 namespace onnx_train {

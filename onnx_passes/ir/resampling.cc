@@ -5,8 +5,8 @@
 #include <initializer_list>
 #include <numeric>
 
+#include "onnx_passes/inference/inference.h"
 #include "onnx_passes/ir/error.h"
-#include "onnx_passes/ir/inference.h"
 
 namespace onnx_train {
 namespace {

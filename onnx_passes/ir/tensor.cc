@@ -128,6 +128,13 @@ bool is_zero(const void* data, size_t bytes) {
   return bytes > 0 && *first == 0 && std::memcmp(first, first + 1, bytes - 1) == 0;
 }
 
+bool is_uniform(const Tensor& tensor) {
+  if (tensor.size() < 2) return true;
+  const size_t element = size_of(tensor.dtype());
+  const auto* data = tensor.data<char>();
+  return std::memcmp(data, data + element, tensor.bytes() - element) == 0;  // stops at the first difference
+}
+
 std::vector<int64_t> Tensor::to_ints() const {
   std::vector<int64_t> values(static_cast<size_t>(size_));
   for (int64_t i = 0; i < size_; ++i) {

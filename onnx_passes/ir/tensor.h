@@ -92,6 +92,8 @@ Tensor Tensor::of(Shape shape, const std::vector<T>& values) {
 
 // Whether all bytes are zero; false if there are none.
 bool is_zero(const void* data, size_t bytes);
+// Whether all elements have the same bits; true of none.
+bool is_uniform(const Tensor& tensor);
 
 // Converts a TensorProto whose data are in the message. Throws Error if their size does not match the shape.
 Tensor from_proto(const onnx::TensorProto& proto);

@@ -41,6 +41,7 @@ size_t size_of(DType dtype);
 std::string name(DType dtype);
 // True for types that have a gradient.
 bool is_float(DType dtype);
+inline bool is_16_bit_float(DType dtype) { return dtype == DType::kFloat16 || dtype == DType::kBFloat16; }
 bool is_integer(DType dtype);
 
 // The DType of a C++ type: dtype_of<float>() == DType::kFloat.

@@ -4,8 +4,8 @@
 #include <set>
 #include <utility>
 
+#include "onnx_passes/inference/inference.h"
 #include "onnx_passes/ir/error.h"
-#include "onnx_passes/ir/inference.h"
 
 namespace onnx_train {
 namespace {

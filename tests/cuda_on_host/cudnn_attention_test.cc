@@ -14,8 +14,8 @@
 #include "kernels/functions/functions.h"
 #include "onnx_passes/functions/functions.h"
 #include "runtime/session.h"
-#include "tests/device_network.h"
-#include "tests/run_node.h"
+#include "tests/support/device_network.h"
+#include "tests/support/run_node.h"
 
 namespace onnx_train {
 namespace {

@@ -7,8 +7,8 @@
 #include "onnx_passes/ir/error.h"
 #include "runtime/session.h"
 #include "tests/cuda_on_host/runtime.h"
-#include "tests/device_network.h"
-#include "tests/sessions.h"
+#include "tests/support/device_network.h"
+#include "tests/support/sessions.h"
 
 namespace onnx_train {
 namespace {

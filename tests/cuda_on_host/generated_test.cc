@@ -7,13 +7,13 @@
 #include "kernels/cuda/fused/fused.h"
 #include "kernels/cuda/fused/nvrtc.h"
 #include "kernels/cuda/fused/source.h"
+#include "onnx_passes/inference/inference.h"
 #include "onnx_passes/ir/error.h"
-#include "onnx_passes/ir/inference.h"
-#include "onnx_passes/passes/passes.h"
+#include "onnx_passes/passes.h"
 #include "runtime/session.h"
-#include "tests/elementwise_graphs.h"
-#include "tests/run_node.h"
-#include "tests/transformer.h"
+#include "tests/support/elementwise_graphs.h"
+#include "tests/support/run_node.h"
+#include "tests/support/transformer.h"
 
 namespace onnx_train {
 namespace {

@@ -2,7 +2,7 @@
 
     python kernels_executed.py SOURCES PROGRAM LIST...
 
-A LIST is what tests/chosen_device.cc writes: addresses of kernels in PROGRAM, with the number of runs.
+A LIST is what tests/support/chosen_device.cc writes: addresses of kernels in PROGRAM, with the number of runs.
 """
 
 import re

@@ -4,14 +4,14 @@
 #include <map>
 
 #include "kernels/cuda/device.h"
-#include "onnx_passes/ir/inference.h"
+#include "onnx_passes/inference/inference.h"
 #include "onnx_passes/ir/onnx.h"
-#include "onnx_passes/passes/mixed_precision.h"
-#include "onnx_passes/passes/passes.h"
+#include "onnx_passes/passes.h"
+#include "onnx_passes/precision/mixed_precision.h"
 #include "runtime/session.h"
-#include "tests/device_network.h"
-#include "tests/run_node.h"
-#include "tests/sessions.h"
+#include "tests/support/device_network.h"
+#include "tests/support/run_node.h"
+#include "tests/support/sessions.h"
 
 namespace onnx_train {
 namespace {

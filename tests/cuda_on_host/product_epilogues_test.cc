@@ -10,8 +10,8 @@
 #include "onnx_passes/functions/functions.h"
 #include "runtime/session.h"
 #include "tests/cuda_on_host/runtime.h"
-#include "tests/device_network.h"
-#include "tests/run_node.h"
+#include "tests/support/device_network.h"
+#include "tests/support/run_node.h"
 
 namespace onnx_train {
 namespace {

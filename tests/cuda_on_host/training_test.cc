@@ -10,13 +10,13 @@
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/builder.h"
 #include "onnx_passes/operators/operators.h"
-#include "onnx_passes/passes/mixed_precision.h"
-#include "onnx_passes/passes/passes.h"
+#include "onnx_passes/passes.h"
+#include "onnx_passes/precision/mixed_precision.h"
 #include "runtime/build_settings.h"
 #include "runtime/session.h"
-#include "tests/device_network.h"
-#include "tests/run_node.h"
-#include "tests/sessions.h"
+#include "tests/support/device_network.h"
+#include "tests/support/run_node.h"
+#include "tests/support/sessions.h"
 
 namespace onnx_train {
 namespace {

@@ -11,8 +11,8 @@
 
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/onnx.h"
-#include "onnx_passes/passes/passes.h"
-#include "runtime/plan.h"
+#include "onnx_passes/passes.h"
+#include "runtime/plan/plan.h"
 #include "runtime/session.h"
 #include "tests/op_cases/make_case.h"
 

@@ -19,7 +19,7 @@ OpInput narrow(DType dtype, Shape shape, int64_t seed) {
 }
 
 // Sums of products of 16-bit numbers are made in float32, in whatever order. Biases, which are float32 in every
-// row: tests/mixed_precision_test.cc.
+// row: tests/passes/mixed_precision_test.cc.
 OpCase product(const char* op, Shape a, Shape b, Attrs attrs = {}, std::vector<OpInput> more = {}, int outputs = 1,
                DType dtype = DType::kBFloat16) {
   std::vector<OpInput> inputs = {narrow(dtype, std::move(a), 1), narrow(dtype, std::move(b), 500)};

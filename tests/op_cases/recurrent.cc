@@ -36,7 +36,7 @@ std::vector<OpInput> inputs_of(const Sizes& s, int64_t gates, bool bias, const s
 constexpr Sizes kPlain = {4, 3, 1, 5, 6}, kBoth = {3, 4, 2, 2, 3}, kSmall = {1, 1, 1, 1, 1}, kWide = {3, 37, 1, 4, 20};
 const std::vector<int32_t> kLengths = {2, 4, 1}, kLengthsOfFour = {3, 1, 2, 0};
 
-// Sums in another order may round to the next bfloat16. That nearly all do not: tests/recurrent_test.cc.
+// Sums in another order may round to the next bfloat16. That nearly all do not: tests/kernels/recurrent_test.cc.
 constexpr double kOneRounding = 0x1p-7;
 
 constexpr const char* kSaved =

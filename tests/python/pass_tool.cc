@@ -5,9 +5,9 @@
 #include "onnx_passes/io/loading.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/onnx.h"
-#include "onnx_passes/passes/passes.h"
-#include "onnx_passes/passes/recognize.h"
-#include "onnx_passes/passes/training_mode.h"
+#include "onnx_passes/passes.h"
+#include "onnx_passes/recognize/recognize.h"
+#include "onnx_passes/training/training_mode.h"
 
 namespace onnx_train {
 namespace {

@@ -132,7 +132,7 @@ def node_tests():
 
 
 def test_there_are_node_tests():
-    assert len(node_tests()) >= 39, "tests/make_node_tests.py writes them to build/node_tests"
+    assert len(node_tests()) >= 39, "tests/kernels/make_node_tests.py writes them to build/node_tests"
 
 
 @pytest.mark.parametrize("name", node_tests())

@@ -10,7 +10,7 @@
 #include "onnx_passes/ir/initializer.h"
 #include "runtime/build_notes.h"
 #include "runtime/format.h"
-#include "runtime/plan_report.h"
+#include "runtime/plan/plan_report.h"
 #include "tools/report/output.h"
 #include "tools/report/parameter_table.h"
 #include "tools/report/process_memory.h"

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "runtime/trainer.h"
+#include "runtime/training/trainer.h"
 
 namespace onnx_train {
 

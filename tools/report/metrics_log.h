@@ -7,7 +7,7 @@
 #include <memory>
 #include <string>
 
-#include "runtime/trainer.h"
+#include "runtime/training/trainer.h"
 
 namespace onnx_train {
 

@@ -7,7 +7,7 @@
 
 #include "onnx_passes/ir/error.h"
 #include "runtime/format.h"
-#include "runtime/plan_report.h"
+#include "runtime/plan/plan_report.h"
 
 namespace onnx_train {
 namespace {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/plan.h"
+#include "runtime/plan/plan.h"
 #include "tools/report/roofline.h"
 
 namespace onnx_train {

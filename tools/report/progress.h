@@ -5,7 +5,7 @@
 #include <chrono>
 #include <string>
 
-#include "runtime/trainer.h"
+#include "runtime/training/trainer.h"
 #include "tools/report/metrics_log.h"
 
 namespace onnx_train {

@@ -8,7 +8,7 @@
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/support/maps.h"
 #include "kernels/cpu/support/parallel.h"
-#include "kernels/geometry/broadcast.h"
+#include "kernels/geometry/indexing/broadcast.h"
 
 namespace onnx_train::cpu {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "kernels/cpu/fused/reducers.h"
 #include "kernels/dispatch.h"
-#include "kernels/lowering/fusion_region.h"
+#include "kernels/lowering/fusion/fusion_region.h"
 #include "kernels/lowering/lowering.h"
 #include "onnx_passes/ir/error.h"
 

@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "kernels/cpu/fused/reducers.h"
-#include "kernels/geometry/broadcast.h"
+#include "kernels/geometry/indexing/broadcast.h"
 #include "kernels/kernel.h"
 
 namespace onnx_train::cpu {

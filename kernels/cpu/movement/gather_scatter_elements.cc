@@ -8,7 +8,7 @@
 #include "kernels/cpu/movement/strided_copy.h"
 #include "kernels/cpu/support/parallel.h"
 #include "kernels/dispatch.h"
-#include "kernels/geometry/scans.h"
+#include "kernels/geometry/indexing/scans.h"
 
 namespace onnx_train::cpu {
 namespace {

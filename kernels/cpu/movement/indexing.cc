@@ -7,7 +7,7 @@
 #include "kernels/cpu/movement/strided_copy.h"
 #include "kernels/cpu/support/stored_lines.h"
 #include "kernels/dispatch.h"
-#include "kernels/geometry/axis_view.h"
+#include "kernels/geometry/indexing/axis_view.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/half.h"
 

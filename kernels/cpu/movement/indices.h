@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "kernels/cpu/support/parallel.h"
-#include "kernels/geometry/indexing.h"
+#include "kernels/geometry/indexing/indexing.h"
 
 namespace onnx_train::cpu {
 

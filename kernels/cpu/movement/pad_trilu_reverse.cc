@@ -5,7 +5,7 @@
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/support/parallel.h"
 #include "kernels/dispatch.h"
-#include "kernels/geometry/pad_trilu_reverse.h"
+#include "kernels/geometry/indexing/pad_trilu_reverse.h"
 
 namespace onnx_train::cpu {
 namespace {

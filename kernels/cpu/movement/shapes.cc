@@ -1,4 +1,5 @@
-// Operators that rearrange the elements of their inputs: strided copies that kernels/geometry/boxes.h describes.
+// Operators that rearrange the elements of their inputs: strided copies that kernels/geometry/indexing/boxes.h
+// describes.
 #include <cstring>
 
 #include "kernels/cpu/kernels.h"

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "kernels/geometry/boxes.h"
+#include "kernels/geometry/indexing/boxes.h"
 
 namespace onnx_train::cpu {
 

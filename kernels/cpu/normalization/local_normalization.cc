@@ -2,7 +2,7 @@
 #include "kernels/cpu/normalization/normalization.h"
 #include "kernels/cpu/support/parallel.h"
 #include "kernels/dispatch.h"
-#include "kernels/geometry/axis_view.h"
+#include "kernels/geometry/indexing/axis_view.h"
 
 namespace onnx_train::cpu {
 namespace {

@@ -10,7 +10,7 @@
 #include "kernels/cpu/support/simd.h"
 #include "kernels/cpu/support/stored.h"
 #include "kernels/dispatch.h"
-#include "kernels/geometry/scans.h"
+#include "kernels/geometry/indexing/scans.h"
 #include "onnx_passes/functions/functions.h"
 
 namespace onnx_train::cpu {

@@ -8,7 +8,7 @@
 #include "kernels/cpu/support/parallel.h"
 #include "kernels/cpu/support/stored_lines.h"
 #include "kernels/dispatch.h"
-#include "kernels/geometry/broadcast.h"
+#include "kernels/geometry/indexing/broadcast.h"
 #include "kernels/math/vector_math.h"
 #include "onnx_passes/functions/functions.h"
 

@@ -13,10 +13,10 @@
 #include "kernels/cuda/support/pack.h"
 #include "kernels/cuda/support/stored.h"
 #include "kernels/geometry/attention.h"
-#include "kernels/geometry/strides.h"
+#include "kernels/geometry/indexing/strides.h"
 #include "kernels/place.h"
 #include "onnx_passes/functions/functions.h"
-#include "onnx_passes/ir/inference.h"
+#include "onnx_passes/inference/inference.h"
 
 namespace onnx_train::cuda {
 namespace {

@@ -7,8 +7,8 @@
 #include "kernels/cuda/convolution/cudnn.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/support/stored.h"
-#include "kernels/lowering/channels_last_rules.h"
-#include "kernels/lowering/widened.h"
+#include "kernels/lowering/layout/channels_last_rules.h"
+#include "kernels/lowering/types/widened.h"
 #include "onnx_passes/functions/functions.h"
 
 namespace onnx_train::cuda {

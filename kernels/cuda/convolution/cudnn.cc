@@ -8,7 +8,7 @@
 #include "kernels/cuda/support/conversions.h"
 #include "kernels/cuda/support/cudnn_graph.h"
 #include "kernels/cuda/support/stored.h"
-#include "kernels/geometry/strides.h"
+#include "kernels/geometry/indexing/strides.h"
 #include "kernels/geometry/windows.h"
 #include "kernels/place.h"
 

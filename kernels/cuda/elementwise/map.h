@@ -8,7 +8,7 @@
 #include "kernels/cuda/support/indexing.h"
 #include "kernels/cuda/support/launch.h"
 #include "kernels/cuda/support/pack.h"
-#include "kernels/geometry/broadcast.h"
+#include "kernels/geometry/indexing/broadcast.h"
 
 namespace onnx_train::cuda {
 

@@ -11,8 +11,8 @@
 #include "kernels/cuda/reduction/reductions.h"
 #include "kernels/cuda/support/launch.h"
 #include "onnx_passes/functions/functions.h"
+#include "onnx_passes/inference/inference.h"
 #include "onnx_passes/ir/error.h"
-#include "onnx_passes/ir/inference.h"
 
 namespace onnx_train::cuda {
 namespace {

@@ -8,8 +8,8 @@
 #include "kernels/cuda/support/stored.h"
 #include "kernels/cuda/support/threads.h"
 #include "kernels/lowering/lowering.h"
+#include "onnx_passes/inference/inference.h"
 #include "onnx_passes/ir/error.h"
-#include "onnx_passes/ir/inference.h"
 
 namespace onnx_train::cuda {
 namespace {

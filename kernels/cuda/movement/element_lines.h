@@ -2,7 +2,7 @@
 #pragma once
 
 #include "kernels/cuda/support/indexing.h"
-#include "kernels/geometry/indexing.h"
+#include "kernels/geometry/indexing/indexing.h"
 
 namespace onnx_train::cuda {
 

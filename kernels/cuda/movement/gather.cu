@@ -8,7 +8,7 @@
 #include "kernels/cuda/support/indices.h"
 #include "kernels/cuda/support/stored.h"
 #include "kernels/dispatch.h"
-#include "kernels/geometry/scans.h"
+#include "kernels/geometry/indexing/scans.h"
 #include "onnx_passes/functions/functions.h"
 
 namespace onnx_train::cuda {

@@ -9,7 +9,7 @@
 #include "kernels/cuda/support/launch.h"
 #include "kernels/device.h"
 #include "kernels/dispatch.h"
-#include "kernels/geometry/scans.h"
+#include "kernels/geometry/indexing/scans.h"
 #include "kernels/math/wrapping.h"
 #include "onnx_passes/ir/error.h"
 

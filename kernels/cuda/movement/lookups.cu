@@ -1,5 +1,5 @@
 // Gathers: rows of many tables, as of the embeddings of a recommendation model, up to kMostTables in two launches.
-#include "kernels/geometry/lookups.h"
+#include "kernels/geometry/indexing/lookups.h"
 
 #include <algorithm>
 #include <limits>
@@ -11,7 +11,7 @@
 #include "kernels/cuda/support/stored.h"
 #include "kernels/cuda/support/tensor_list.h"
 #include "kernels/cuda/support/warp.h"
-#include "kernels/geometry/indexing.h"
+#include "kernels/geometry/indexing/indexing.h"
 #include "onnx_passes/functions/functions.h"
 
 namespace onnx_train::cuda {

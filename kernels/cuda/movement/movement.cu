@@ -1,5 +1,5 @@
-// Operators that rearrange the elements of their inputs (kernels/geometry/boxes.h).
-#include "kernels/geometry/boxes.h"
+// Operators that rearrange the elements of their inputs (kernels/geometry/indexing/boxes.h).
+#include "kernels/geometry/indexing/boxes.h"
 
 #include <cstdlib>
 #include <map>

@@ -1,5 +1,5 @@
-// Pad, Trilu and ReverseSequence (kernels/geometry/pad_trilu_reverse.h).
-#include "kernels/geometry/pad_trilu_reverse.h"
+// Pad, Trilu and ReverseSequence (kernels/geometry/indexing/pad_trilu_reverse.h).
+#include "kernels/geometry/indexing/pad_trilu_reverse.h"
 
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/movement/copy_rows.h"

@@ -4,8 +4,8 @@
 #include "kernels/cuda/support/launch.h"
 #include "kernels/cuda/support/warp.h"
 #include "kernels/dispatch.h"
-#include "kernels/geometry/axis_view.h"
 #include "kernels/geometry/channels.h"
+#include "kernels/geometry/indexing/axis_view.h"
 
 namespace onnx_train::cuda {
 namespace {

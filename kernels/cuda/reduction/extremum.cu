@@ -1,11 +1,11 @@
-// ArgMax, ArgMin (kernels/geometry/scans.h) and Hardmax.
+// ArgMax, ArgMin (kernels/geometry/indexing/scans.h) and Hardmax.
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/reduction/leader.h"
 #include "kernels/cuda/support/row_elements.h"
 #include "kernels/cuda/support/rows.h"
 #include "kernels/cuda/support/stored.h"
 #include "kernels/dispatch.h"
-#include "kernels/geometry/broadcast.h"
+#include "kernels/geometry/indexing/broadcast.h"
 #include "onnx_passes/functions/functions.h"
 
 namespace onnx_train::cuda {

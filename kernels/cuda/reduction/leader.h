@@ -2,7 +2,7 @@
 #pragma once
 
 #include "kernels/cuda/support/gpu.h"
-#include "kernels/geometry/scans.h"
+#include "kernels/geometry/indexing/scans.h"
 
 namespace onnx_train::cuda {
 

@@ -1,9 +1,9 @@
-// CumSum and CumProd (kernels/geometry/scans.h). The threads of a line take its elements in turns; each turn is
-// combined with the result of the turns before.
+// CumSum and CumProd (kernels/geometry/indexing/scans.h). The threads of a line take its elements in turns; each turn
+// is combined with the result of the turns before.
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/support/rows.h"
 #include "kernels/dispatch.h"
-#include "kernels/geometry/scans.h"
+#include "kernels/geometry/indexing/scans.h"
 #include "kernels/math/reducers.h"
 
 namespace onnx_train::cuda {

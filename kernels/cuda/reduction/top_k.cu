@@ -1,5 +1,5 @@
-// TopK (kernels/geometry/scans.h). Few elements are found one after the other, each as the best of those after the one
-// before. For many, all lines are sorted together: stably by their elements, then by line.
+// TopK (kernels/geometry/indexing/scans.h). Few elements are found one after the other, each as the best of those after
+// the one before. For many, all lines are sorted together: stably by their elements, then by line.
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/reduction/leader.h"
 #include "kernels/cuda/support/indexing.h"

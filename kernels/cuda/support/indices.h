@@ -4,7 +4,7 @@
 #pragma once
 
 #include "kernels/cuda/support/launch.h"
-#include "kernels/geometry/indexing.h"
+#include "kernels/geometry/indexing/indexing.h"
 
 namespace onnx_train::cuda {
 

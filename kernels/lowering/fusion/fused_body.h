@@ -1,0 +1,49 @@
+// The body of a call of `Fused`, with the types of the call's inputs, and what each of its values is in the space of
+// the fusion region. The caller owns the Body; read_body runs while the kernel is prepared, on any thread.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <unordered_map>
+#include <vector>
+
+#include "kernels/geometry/indexing/broadcast.h"
+#include "kernels/kernel.h"
+#include "kernels/lowering/fusion/fusion_region.h"
+
+namespace onnx_train {
+
+// The source of a value: `root`, an input or a computed value, broadcast by `pattern` to the elements of the reader;
+// without a pattern the elements are read in order.
+struct FusedSource {
+  const Value* root;
+  std::optional<Broadcast> pattern;
+};
+
+struct FusedBody {
+  std::unique_ptr<Graph> graph;  // Constant nodes and the nodes of the region
+  std::vector<Value*> inputs, outputs;
+  Space space;
+  std::unordered_map<const Value*, ValueExtent> value_extent;  // of the outputs of the region's nodes
+  std::unordered_map<const Value*, FusedSource> aliases;       // of the nodes that is_alias tells of
+
+  bool computes(const Value* value) const { return value_extent.count(value) > 0; }
+  ValueExtent extent(const Value* value) const { return value_extent.at(value); }
+  std::optional<ValueExtent> value_extent_of(const Value* value) const {
+    const auto found = value_extent.find(value);
+    return found == value_extent.end() ? std::nullopt : std::optional(found->second);
+  }
+  // Whether the node's output is only another view of its input: its readers read the source.
+  bool is_alias(const Node& node) const;
+  // The source of `value` for a reader with the shape of `reader`.
+  FusedSource source(const Value* value, const Value& reader) const;
+};
+
+// Returns nothing when the call has no function or when its nodes, all of which `can_fuse` must accept, do not form a
+// fusion region.
+std::optional<FusedBody> read_body(const NodeSpec& spec, bool (*can_fuse)(const Node&));
+
+// The kept axes of a reduction, as a broadcast to the shape of its input: it maps each element to its result.
+Broadcast kept_axes(const Node& reduction);
+
+}  // namespace onnx_train

@@ -1,0 +1,229 @@
+// Fuses a product with the node that follows it, where the device's product does both: a residual sum, which is the C
+// of a Gemm, and an activation or its gradient. So the product's result is not read again, and a sum of 16 bits is
+// rounded once. The operand of an activation is an output as well if another node reads it: the gradient of GELU does.
+// The gradient of a row normalization takes a residual sum in the same way: that of the gradient which goes around it.
+#include <algorithm>
+#include <optional>
+
+#include "kernels/functions/functions.h"
+#include "kernels/lowering/lowering.h"
+#include "kernels/lowering/products/products.h"
+#include "kernels/lowering/readers.h"
+#include "kernels/lowering/types/widened.h"
+#include "kernels/lowering/variant.h"
+#include "onnx_passes/functions/functions.h"
+#include "onnx_passes/ir/onnx.h"
+#include "onnx_passes/operators/operators.h"
+
+namespace onnx_train {
+namespace {
+
+constexpr const char* kResidual = "residual";
+
+// What follows a product: a node, its input that is the product's result, and the input that it combines with it.
+struct Follower {
+  Node* node;
+  int product;
+  int other;              // -1: none
+  const char* attribute;  // of the fused product
+  std::string function;   // the attribute's value; empty: 1
+};
+
+std::vector<Follower> followers(Node* node) {
+  const std::string& op = node->op();
+  const auto activation = [&](const char* function) {
+    return std::vector<Follower>{{node, 0, -1, "activation", function}};
+  };
+  const auto gradient = [&](const char* function) {
+    return std::vector<Follower>{{node, 0, 1, "activation_gradient", function}};
+  };
+  if (op == "Add") return {{node, 0, 1, kResidual, ""}, {node, 1, 0, kResidual, ""}};
+  if (op == "Relu") return activation("Relu");
+  if (op == "ReluGrad") return gradient("Relu");  // of its result, which has the sign of its operand
+  if (op == "Gelu") return activation(node->attr("approximate", "none") == "tanh" ? "GeluTanh" : "Gelu");
+  if (op == "GeluGrad") return gradient("Gelu");
+  if (op == "GeluTanhGrad") return gradient("GeluTanh");
+  return {};
+}
+
+bool is_gradient_of(const Use& use) {
+  const std::vector<Follower> found = followers(use.node);
+  return found.size() == 1 && found[0].other == use.index;
+}
+
+// Whether an element-wise node reads the result of an activation, as it is or in another form: one kernel runs both,
+// and the product would write a value for it. The gradient of the activation runs elsewhere.
+bool is_read_elementwise(const Value& value) {
+  std::vector<const Value*> forms = {&value};
+  while (!forms.empty()) {
+    const Value* form = forms.back();
+    forms.pop_back();
+    for (const Use& use : form->uses()) {
+      const OperatorKind kind = operator_of(*use.node).kind;
+      if (is_view(*use.node) || use.node->is("Cast")) {
+        forms.push_back(use.node->output());
+      } else if (kind == OperatorKind::kElementwise && !is_gradient_of(use)) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
+class FuseProducts {
+ public:
+  FuseProducts(Graph* graph, const Device& device) : graph_(*graph), device_(device) {}
+
+  bool run() {
+    std::vector<Follower> found;
+    for (Node* node = graph_.first(); node; node = node->next()) {
+      const bool has_domain = node->domain().empty() || node->domain() == kDomain;
+      for (Follower& follower : has_domain ? followers(node) : std::vector<Follower>()) found.push_back(follower);
+    }
+    bool changed = false;
+    const Node* last = nullptr;  // the follower that was fused and removed
+    for (const Follower& follower : found) {
+      if (follower.node == last || !fuse(follower)) continue;
+      last = follower.node;
+      changed = true;
+    }
+    return changed;
+  }
+
+ private:
+  bool fuse(const Follower& follower) {
+    Node* const node = follower.node;
+    const Value* const read = node->input(follower.product);
+    Value* other = follower.other < 0 ? nullptr : node->input(follower.other);
+    if (!has_type_of(*read, *node->output()) || (other && !has_type_of(*other, *read))) return false;
+    if (!other && is_read_elementwise(*node->output())) return false;
+    // Values of 16 bits are widened for the node, and its result is rounded.
+    Value *const narrow = widened_from(read), *const narrow_other = other ? widened_from(other) : nullptr;
+    std::vector<Node*> roundings = narrowing_readers(node->output());
+    const auto is_stored = [&](const Value* value) {
+      return value && !roundings.empty() && value->dtype() == roundings[0]->output()->dtype();
+    };
+    if (narrow && (!is_stored(narrow) || (other && !is_stored(narrow_other)))) return false;
+
+    const Value* result = narrow ? narrow : read;
+    bool is_alone = is_read_once(read) && is_read_once(result);
+    while (result->producer() && is_view(*result->producer())) {
+      result = result->producer()->input(0);
+      is_alone = is_alone && is_read_once(result);
+    }
+    Node* const product = result->producer();
+    if (!product || &product->graph() != &graph_ || (other && !is_alone)) return false;
+    const bool takes = is_normalization_gradient(*product)
+                           ? std::string(follower.attribute) == kResidual && product->output() == result &&
+                                 !product->has_attr(kResidual)
+                           : can_take_epilogue(*product);
+    if (!takes) return false;
+    // The gradient of a normalization computes in float32 what it then rounds.
+    const bool is_narrow = narrow || (is_normalization_gradient(*product) && is_stored(narrow_other));
+    if (is_narrow && other) other = narrow_other;
+    if (!is_narrow) roundings.clear();
+
+    // What reads an activation's operand, or another output, may stand before `node`; another operand may stand after
+    // the product.
+    Node* const place = other && product->num_outputs() == 1 ? node : product;
+    if (other && place == product && !is_before(*other, *product)) return false;
+    Builder b(&graph_, place);
+    std::vector<Value*> inputs = product->inputs();
+    if (other) inputs.push_back(with_shape(b.var(other), result->type().shape()).value());
+    const DType stored = is_narrow ? roundings[0]->output()->dtype() : product->output()->dtype();
+    Node* const call = add_call(follower, *product, inputs, stored, !is_alone, place);
+    if (!runs_on(device_, call)) return false;
+    variant_->keep();
+    const Var fused = with_shape(b.var(call->output(is_alone ? 0 : 1)), node->output()->type().shape());
+    for (Node* rounding : roundings) {
+      graph_.replace(rounding->output(), fused.value());
+      graph_.remove(rounding);
+    }
+    if (!is_narrow) graph_.replace(node->output(), fused.value());
+    graph_.remove(node);
+    if (!is_alone) graph_.replace(product->output(), call->output(0));
+    for (int i = 1; i < product->num_outputs(); ++i) {
+      if (product->output(i)) graph_.replace(product->output(i), call->output(i));
+    }
+    return true;
+  }
+
+  static bool is_normalization_gradient(const Node& node) {
+    return node.is("LayerNormalizationGrad", kDomain) || node.is("RMSNormalizationGrad", kDomain);
+  }
+
+  // Whether the value is there when the node runs.
+  static bool is_before(const Value& value, const Node& node) {
+    const Node* at = value.producer();
+    while (at && at != &node) at = at->next();
+    return !value.producer() || at;
+  }
+
+  // Whether the node is a product, perhaps with a bias, that nothing else has been fused with.
+  static bool can_take_epilogue(const Node& node) {
+    for (const char* attribute : {kResidual, "activation", "activation_gradient"}) {
+      if (node.has_attr(attribute)) return false;
+    }
+    const bool is_product = node.op() == "MatMul" || node.op() == "Gemm" || node.op() == "TransposedMatMul";
+    const auto& inputs = node.inputs();
+    const auto is_vector = [](const Value* v) { return v && v->rank() < 2; };
+    if (is_product && (is_vector(node.input(0)) || is_vector(node.input(1)))) return false;
+    return is_product && (node.domain().empty() || node.domain() == kDomain) && node.num_outputs() == 1 &&
+           std::find(inputs.begin(), inputs.end(), nullptr) == inputs.end() && node.attr("alpha", 1.0f) == 1 &&
+           node.attr("beta", 1.0f) == 1;
+  }
+
+  // The call of a variant whose body is the product and the follower, with a result that is stored so. It writes the
+  // product's result, too, if `writes_both`.
+  Node* add_call(const Follower& follower, const Node& product, const std::vector<Value*>& inputs, DType stored,
+                 bool writes_both, Node* place) {
+    Variant& variant = variant_.emplace(product, static_cast<int>(inputs.size()));
+    variant.add_attribute(follower.attribute);
+    std::vector<std::string> read, written, combined;
+    for (int i = 0; i < product.num_inputs(); ++i) read.push_back(Variant::input(i));
+    for (int i = 0; i < product.num_outputs(); ++i) written.push_back(i == 0 ? "product" : "y" + std::to_string(i));
+    variant.add_node(product, read, written);
+    for (int i = 0; i < follower.node->num_inputs(); ++i) {
+      const bool is_product = i == follower.product;
+      const std::string operand = is_product ? "product" : Variant::input(product.num_inputs());
+      const bool is_narrow = is_16_bit_float(is_product ? product.output()->dtype() : stored);
+      combined.push_back(is_narrow ? converted(operand, DType::kFloat) : operand);
+    }
+    variant.add_node(*follower.node, combined, {"y"});
+    if (writes_both) variant.add_output("product", product.output(), product.output()->type());
+    const std::string result = is_16_bit_float(stored) ? converted("y", stored) : "y";
+    variant.add_output(result, follower.node->output(), {stored, product.output()->type().dims});
+    for (int i = 1; i < product.num_outputs(); ++i) {
+      const Value* const other = product.output(i);
+      variant.add_output(written[static_cast<size_t>(i)], other, other ? other->type() : TensorType());
+    }
+    Node* call = variant.add_call(inputs, place);
+    if (follower.function.empty()) {
+      call->set_attr(follower.attribute, 1);
+    } else {
+      call->set_attr(follower.attribute, follower.function);
+    }
+    return call;
+  }
+
+  // The name of the converted value in the body of the variant.
+  std::string converted(const std::string& value, DType dtype) {
+    const std::string name = value + "_cast";
+    variant_->add_cast(value, name, dtype);
+    return name;
+  }
+
+  Graph& graph_;
+  const Device& device_;
+  std::optional<Variant> variant_;
+};
+
+}  // namespace
+
+bool fuse_products(Model& model, const Device& device) {
+  const bool changed = FuseProducts(model.graph.get(), device).run();
+  remove_dead_nodes(model);  // and views that were made for products that the device does not have
+  return changed;
+}
+
+}  // namespace onnx_train

@@ -1,0 +1,146 @@
+// What a device's product does besides multiplying (kernels/functions/products.cc): it adds a bias to its rows, and
+// sums up the rows of an operand. The second is the gradient of a bias, where the product is that of a weight: both
+// read the gradient of the layer's output.
+#include <algorithm>
+
+#include "kernels/functions/functions.h"
+#include "kernels/lowering/fusion/fusion_region.h"
+#include "kernels/lowering/lowering.h"
+#include "kernels/lowering/positions.h"
+#include "kernels/lowering/products/products.h"
+#include "kernels/lowering/readers.h"
+#include "kernels/lowering/types/widened.h"
+#include "onnx_passes/ir/rows.h"
+
+namespace onnx_train {
+namespace {
+
+// The number of columns of a value that is seen as rows; 0 for a scalar, or if it is not known.
+int64_t columns(const Value& value) {
+  return value.type().is_static() && value.rank() > 0 ? value.type().shape().back() : 0;
+}
+
+// Whether `node` sees the rows of its input as rows of another shape, or widens them.
+bool keeps_rows(const Node& node) {
+  const bool is_other_form = is_view(node) || widened_from(node.output());
+  return is_other_form && columns(*node.output()) > 0 && columns(*node.output()) == columns(*node.input(0));
+}
+
+class ProductEpilogues {
+ public:
+  ProductEpilogues(Graph* graph, const Device& device) : graph_(*graph), device_(device), positions_(*graph) {}
+
+  bool run() {
+    std::vector<Node*> found;  // products are removed as well, so the graph is not traversed meanwhile
+    for (Node* node = graph_.first(); node; node = node->next()) {
+      if (node->is("Add") || node->is("ReduceSum")) found.push_back(node);
+    }
+    bool changed = false;
+    for (Node* node : found) {
+      changed = (node->is("Add") ? add_bias(node, 0) || add_bias(node, 1) : sum_operand(node)) || changed;
+    }
+    return changed;
+  }
+
+ private:
+  // ---- y = a b + bias, where input `i` of the Add is a b
+
+  bool add_bias(Node* add, int i) {
+    Value *y = add->input(i), *bias = add->input(1 - i);
+    Node* product = y->producer();
+    if (!product || !is_plain_product(*product) || !is_read_once(y) || !is_row_of(*bias, *y)) return false;
+    Builder b(&graph_, add);
+    b.set_name(add->output()->name());
+    const auto made =
+        call_lowered(b, product->op(), 1, {b.var(product->input(0)), b.var(product->input(1)), b.var(bias)},
+                     layout_of_product(*product));
+    if (!runs(made, add)) return false;
+    graph_.replace(add->output(), made[0].value());
+    graph_.remove(add);
+    graph_.remove(product);
+    return true;
+  }
+
+  // ---- The sums of an operand
+
+  bool sum_operand(Node* sum) {
+    Value* rows = sum->input(0);
+    if (!sums_columns(*sum)) return false;
+    while (rows->producer() && keeps_rows(*rows->producer())) rows = rows->producer()->input(0);
+    // The products that read `rows`, as it is or in another form.
+    for (std::vector<const Value*> forms = {rows}; !forms.empty();) {
+      const Value* form = forms.back();
+      forms.pop_back();
+      for (const Use& use : std::vector<Use>(form->uses())) {
+        if (&use.node->graph() != &graph_) continue;
+        if (keeps_rows(*use.node)) {
+          forms.push_back(use.node->output());
+        } else if (use.index < 2 && is_plain_product(*use.node) && sums_over_rows(*use.node, use.index) &&
+                   sum_in(sum, use.node, use.index)) {
+          return true;
+        }
+      }
+    }
+    return false;
+  }
+
+  static bool sums_columns(const Node& sum) {
+    const Value& x = *sum.input(0);
+    if (!x.type().is_static() || x.rank() < 2 || num_elements_of(x) == 0) return false;
+    const auto axes = reduced_axes(sum);
+    return axes && !axes->back() && std::count(axes->begin(), axes->end(), true) == x.rank() - 1;
+  }
+
+  bool sum_in(Node* sum, Node* product, int operand) {
+    Node* place = place_of(sum, product);
+    if (!place) return false;
+    Builder b(&graph_, place);
+    b.set_name(product->output()->name());
+    Attrs attrs = layout_of_product(*product);
+    attrs.emplace_back("sums_of", operand);
+    const auto made = call_lowered(b, product->op(), 2, {b.var(product->input(0)), b.var(product->input(1))}, attrs);
+    if (!runs(made, place)) return false;
+    const Shape shape = sum->output()->type().shape();
+    b.set_name(sum->output()->name());
+    Var sums = made[1];
+    if (shape.size() > 1) {
+      sums = reshape(sums, b.ints(shape));
+      positions_.add(sums.value()->producer(), place);
+    }
+    graph_.replace(product->output(), made[0].value());
+    graph_.replace(sum->output(), sums.value());
+    graph_.remove(product);
+    graph_.remove(sum);
+    return true;
+  }
+
+  // The node before which both results can be made: the product, or the sum; null if neither.
+  Node* place_of(Node* sum, Node* product) const {
+    const auto& readers = sum->output()->uses();
+    const auto is_after = [&](const Node* node) { return positions_.of(node) > positions_.of(product); };
+    if (std::all_of(readers.begin(), readers.end(), [&](const Use& use) { return is_after(use.node); })) return product;
+    const bool has_operands =
+        positions_.is_before(product->input(0), sum) && positions_.is_before(product->input(1), sum);
+    return has_operands && !is_after(sum) ? sum : nullptr;
+  }
+
+  // ---- Nodes
+
+  // Whether the device has a kernel for the node that was made before `place`; else it is removed again.
+  bool runs(const std::vector<Var>& made, const Node* place) {
+    Node* node = made[0].value()->producer();
+    if (!runs_on(device_, node)) return false;
+    positions_.add(node, place);
+    return true;
+  }
+
+  Graph& graph_;
+  const Device& device_;
+  Positions positions_;
+};
+
+}  // namespace
+
+bool product_epilogues(Model& model, const Device& device) { return ProductEpilogues(model.graph.get(), device).run(); }
+
+}  // namespace onnx_train

@@ -1,0 +1,79 @@
+// Queries about matrix products, of ONNX and those in our domain (kernels/functions/products.cc). Pure functions.
+#pragma once
+
+#include <optional>
+
+#include "kernels/lowering/layout/permutation.h"
+#include "kernels/lowering/lowering.h"
+#include "onnx_passes/functions/functions.h"
+#include "onnx_passes/ir/builder.h"
+
+namespace onnx_train {
+
+// Whether the node is a MatMul, Gemm or TransposedMatMul whose inputs are two operands.
+inline bool multiplies_two(const Node& node) {
+  const bool is_ours = node.is("MatMul", kDomain) || node.is("TransposedMatMul", kDomain) || node.is("Gemm", kDomain);
+  const int inputs = node.num_inputs() > 2 && !node.input(2) ? 2 : node.num_inputs();
+  return (is_ours || node.is("MatMul") || node.is("Gemm")) && inputs == 2 && node.attr("alpha", 1.0f) == 1;
+}
+
+// Whether it does nothing more than multiply them.
+inline bool is_plain_product(const Node& node) { return multiplies_two(node) && node.num_outputs() == 1; }
+
+// Whether such a product is of two matrices and sums over the rows of operand `i`.
+inline bool sums_over_rows(const Node& product, int i) {
+  if (product.input(0)->rank() != 2 || product.input(1)->rank() != 2) return false;
+  const Shape permutation = product.attr(i == 0 ? "perm_a" : "perm_b", Shape{});
+  const bool is_transposed = product.attr(i == 0 ? "transA" : "transB", 0) != 0 || permutation == Shape{1, 0};
+  return is_transposed == (i == 0);
+}
+
+// Whether the node is aᵀ b of two matrices, or its transpose, perhaps with the sums of an operand: the gradient of a
+// weight.
+inline bool is_gradient_of_weight(const Node& node) {
+  return multiplies_two(node) && !node.has_attr("activation") && sums_over_rows(node, 0) && sums_over_rows(node, 1);
+}
+
+// The axis of input 1, a matrix, that becomes the columns of our product, whose rows are those of input 0. Nothing if
+// the node is no such product.
+inline std::optional<int64_t> axis_of_columns(const Node& node) {
+  const auto has_rank = [](const Value* value) { return value && value->has_rank() && value->rank() >= 2; };
+  if (!has_rank(node.input(0)) || !has_rank(node.input(1)) || node.input(1)->rank() != 2) return {};
+  if (node.is("MatMul", kDomain)) return 1;
+  if (node.is("Gemm", kDomain)) {
+    const bool is_plain = node.attr("transA", 0) == 0 && node.attr("alpha", 1.0f) == 1 && node.attr("beta", 1.0f) == 1;
+    return is_plain ? std::optional<int64_t>(node.attr("transB", 0) == 0) : std::nullopt;
+  }
+  if (!node.is("TransposedMatMul", kDomain)) return {};
+  const Permutation plain = identity(node.input(0)->rank());
+  const bool is_plain = node.attr("perm_a", Shape{}) == plain && node.attr("perm_y", Shape{}) == plain;
+  return is_plain ? std::optional<int64_t>(node.attr("perm_b", Shape{}) == Shape{0, 1}) : std::nullopt;
+}
+
+// Whether two values have one type and one shape, which is known.
+inline bool has_type_of(const Value& a, const Value& b) { return a.type().is_static() && a.type() == b.type(); }
+
+// What the value is a view of; itself if it is none.
+inline Value* before_views(Value* value) {
+  while (value->producer() && is_view(*value->producer())) value = value->producer()->input(0);
+  return value;
+}
+
+// The elements of a value in their order, with this shape.
+inline Var with_shape(Var value, const Shape& shape) {
+  return value.type().shape() == shape ? value : reshape(value, value.builder().ints(shape));
+}
+
+// The attributes of such a product that say how its operands and its result lie.
+inline Attrs layout_of_product(const Node& product) {
+  Attrs attrs;
+  for (const char* name : {"transA", "transB"}) {
+    if (product.attr(name, 0) != 0) attrs.emplace_back(name, 1);
+  }
+  for (const char* name : {"perm_a", "perm_b", "perm_y"}) {
+    if (product.op() == "TransposedMatMul") attrs.emplace_back(name, product.attr(name, Shape{}));
+  }
+  return attrs;
+}
+
+}  // namespace onnx_train

@@ -1,0 +1,15 @@
+// Layers that an export in evaluation mode leaves out of the file: dropout, and batch norm that is folded into
+// convolutions. A pure function; any thread.
+#pragma once
+
+#include <vector>
+
+#include "onnx_passes/ir/model.h"
+#include "onnx_passes/training/analysis.h"
+
+namespace onnx_train {
+
+// What a forward model has no trace of, though it may have had it: no file says so, hence "if".
+std::vector<Finding> find_lost_layers(const Graph& graph);
+
+}  // namespace onnx_train

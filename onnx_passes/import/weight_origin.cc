@@ -1,0 +1,250 @@
+#include "onnx_passes/import/weight_origin.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string_view>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "onnx_passes/io/mapped_file.h"
+#include "onnx_passes/ir/initializer.h"
+#include "onnx_passes/ir/onnx.h"
+
+namespace onnx_train {
+namespace {
+
+constexpr const char* kOrigin = "onnx_train.origin";
+constexpr const char* kOriginalNames = "onnx_train.original_names";  // one a line
+constexpr const char* kParameter = "parameter";
+constexpr const char* kConstant = "constant";
+// PyTorch's keys.
+constexpr const char* kSignature = "pkg.torch.export.ExportedProgram.graph_signature";
+constexpr const char* kKind = "pkg.torch.export.graph_signature.InputSpec.kind";
+constexpr const char* kFoldedFrom = "pkg.onnxscript.optimizer.folded_from";
+constexpr const char* kFxNode = "pkg.torch.onnx.fx_node";
+
+using Properties = google::protobuf::RepeatedPtrField<onnx::StringStringEntryProto>;
+
+const std::string* find(const Properties& properties, std::string_view key) {
+  for (const auto& entry : properties) {
+    if (entry.key() == key) return &entry.value();
+  }
+  return nullptr;
+}
+
+void add(Properties* properties, const char* key, const std::string& value) {
+  auto* entry = properties->Add();
+  entry->set_key(key);
+  entry->set_value(value);
+}
+
+Origin origin_of_kind(std::string_view kind) {
+  if (kind == "PARAMETER") return Origin::kParameter;
+  return kind == "BUFFER" || kind == "CONSTANT_TENSOR" ? Origin::kConstant : Origin::kUnknown;
+}
+
+// Reads the Python string literal that starts at text[*at] and moves *at past it. Quotes are the only escapes.
+std::string read_literal(const std::string& text, size_t* at) {
+  const char quote = text[*at];
+  std::string literal;
+  size_t i = *at + 1;
+  for (; i < text.size() && text[i] != quote; ++i) {
+    if (text[i] == '\\' && i + 1 < text.size()) ++i;
+    literal += text[i];
+  }
+  *at = std::min(i + 1, text.size());
+  return literal;
+}
+
+// The elements of a Python list of strings: "['a', 'b']".
+std::vector<std::string> read_list(const std::string& text) {
+  std::vector<std::string> names;
+  for (size_t at = text.find_first_of("'\""); at < text.size(); at = text.find_first_of("'\"", at)) {
+    names.push_back(read_literal(text, &at));
+  }
+  return names;
+}
+
+// The inputs in a graph signature by their names in the module. Written as "p_w: PARAMETER target='w'" or, by older
+// versions, "InputSpec(kind=<InputKind.PARAMETER: 2>, ..., target='w', ...)".
+std::unordered_map<std::string, Origin> read_signature(const std::string& text) {
+  static constexpr std::string_view kTarget = "target=";
+  std::unordered_map<std::string, Origin> origins;
+  const size_t end = std::min({text.find("# outputs"), text.find("output_specs="), text.size()});
+  size_t begin = 0;
+  for (size_t at = text.find(kTarget); at < end; at = text.find(kTarget, begin)) {
+    const std::string_view before = std::string_view(text).substr(begin, at - begin);
+    begin = at + kTarget.size();
+    if (begin >= end || (text[begin] != '\'' && text[begin] != '"')) continue;  // None
+    // The last kind before the target is the target's.
+    size_t last = 0;
+    Origin origin = Origin::kUnknown;
+    for (const std::string_view kind : {"PARAMETER", "BUFFER", "CONSTANT_TENSOR"}) {
+      const size_t found = before.rfind(kind);
+      if (found == std::string_view::npos || (origin != Origin::kUnknown && found < last)) continue;
+      last = found;
+      origin = origin_of_kind(kind);
+    }
+    const std::string target = read_literal(text, &begin);
+    if (origin != Origin::kUnknown) origins.emplace(target, origin);
+  }
+  return origins;
+}
+
+// What the message says of one initializer.
+struct Facts {
+  Origin origin = Origin::kUnknown;
+  std::vector<std::string> names;  // of the parameters that it was folded from
+};
+
+class Reader {
+ public:
+  explicit Reader(const onnx::GraphProto& graph) {
+    for (const auto& info : graph.value_info()) {
+      if (!info.metadata_props().empty()) infos_.emplace(info.name(), &info.metadata_props());
+    }
+    const std::string* signature = find(graph.metadata_props(), kSignature);
+    if (signature) signature_ = read_signature(*signature);
+    for (const auto& [name, properties] : infos_) {
+      const std::string* kind = find(*properties, kKind);
+      const Origin origin = kind ? origin_of_kind(*kind) : Origin::kUnknown;
+      if (origin != Origin::kUnknown) signature_[std::string(name)] = origin;
+    }
+  }
+
+  Facts facts_of(const std::string& name) const {
+    const auto info = infos_.find(name);
+    const std::string* folded = info == infos_.end() ? nullptr : find(*info->second, kFoldedFrom);
+    if (const auto known = signature_.find(name); known != signature_.end()) return {known->second, {}};
+    if (!folded || signature_.empty()) return {};
+    Facts facts{Origin::kConstant, {}};
+    for (const std::string& source : read_list(*folded)) {
+      const auto known = signature_.find(source);
+      if (known == signature_.end() || known->second != Origin::kParameter) continue;
+      facts.origin = Origin::kParameter;
+      facts.names.push_back(source);
+    }
+    return facts;
+  }
+
+ private:
+  std::unordered_map<std::string_view, const Properties*> infos_;
+  std::unordered_map<std::string, Origin> signature_;
+};
+
+bool is_float_type(int32_t type) { return is_float(static_cast<DType>(type)); }
+
+// ---- Weights of Linear layers
+
+// Whether the exporter wrote this node for a layer y = x Wᵀ: its second input is then Wᵀ.
+bool is_linear_layer(const Node& node) {
+  const std::string* call = find(node.shell().metadata_props(), kFxNode);
+  return node.is("MatMul") && call && call->find("torch.ops.aten.linear.default") != std::string::npos;
+}
+
+Tensor transposed(const Tensor& x) {
+  const int64_t rows = x.shape()[0], columns = x.shape()[1];
+  Tensor y(x.dtype(), {columns, rows});
+  const size_t element = size_of(x.dtype());
+  const auto* from = x.data<char>();
+  auto* to = y.data<char>();
+  constexpr int64_t kBlock = 32;  // rows and columns that stay in the cache
+  for (int64_t i0 = 0; i0 < rows; i0 += kBlock) {
+    for (int64_t j0 = 0; j0 < columns; j0 += kBlock) {
+      for (int64_t i = i0; i < std::min(rows, i0 + kBlock); ++i) {
+        for (int64_t j = j0; j < std::min(columns, j0 + kBlock); ++j) {
+          std::memcpy(to + static_cast<size_t>(j * rows + i) * element,
+                      from + static_cast<size_t>(i * columns + j) * element, element);
+        }
+      }
+    }
+  }
+  release_pages(x.data(), x.bytes());
+  return y;
+}
+
+bool is_folded_linear_weight(const Graph& graph, const Value& value) {
+  if (!is_float(value.dtype()) || !value.type().is_static() || value.rank() != 2) return false;
+  if (graph.is_output(&value) || graph.is_input(&value) || value.uses().empty()) return false;
+  return std::all_of(value.uses().begin(), value.uses().end(), [&](const Use& use) {
+    return use.index == 1 && &use.node->graph() == &graph && is_linear_layer(*use.node);
+  });
+}
+
+// The parameter, which has `contents`: the one that the graph has, or a new one. Null if another value has the name.
+Value* parameter_of(Graph* graph, const Value& folded, const std::string& name, const Tensor& contents) {
+  if (Value* present = graph->find(name)) {
+    const bool fits = present->is_initializer() && &present->graph() == graph && present->type().is_static() &&
+                      present->dtype() == contents.dtype() && present->type().shape() == contents.shape();
+    if (!fits) return nullptr;
+    const Tensor stored = stored_contents(*present);
+    return std::memcmp(stored.data(), contents.data(), contents.bytes()) == 0 ? present : nullptr;
+  }
+  onnx::TensorProto message = *make_initializer(name, contents);
+  for (const auto& entry : folded.initializer()->metadata_props()) {
+    if (entry.key() != kOriginalNames) *message.add_metadata_props() = entry;
+  }
+  if (message.has_raw_data() || contents.bytes() < kMinBytesBeside) return graph->add_initializer(std::move(message));
+  return graph->add_initializer(name, make_initializer(std::move(message), contents));
+}
+
+}  // namespace
+
+void keep_origins(onnx::ModelProto* model) {
+  onnx::GraphProto* graph = model->mutable_graph();
+  std::unordered_set<std::string_view> trained;
+  for (const auto& entry : model->training_info()) {
+    for (const auto& binding : entry.update_binding()) trained.insert(binding.key());
+  }
+  const Reader reader(*graph);
+  for (auto& tensor : *graph->mutable_initializer()) {
+    if (!is_float_type(tensor.data_type()) || find(tensor.metadata_props(), kOrigin)) continue;
+    Facts facts = reader.facts_of(tensor.name());
+    if (trained.contains(tensor.name())) facts.origin = Origin::kParameter;
+    if (facts.origin == Origin::kUnknown) continue;
+    add(tensor.mutable_metadata_props(), kOrigin, facts.origin == Origin::kParameter ? kParameter : kConstant);
+    if (facts.names.empty()) continue;
+    std::string names;
+    for (const std::string& name : facts.names) names += (names.empty() ? "" : "\n") + name;
+    add(tensor.mutable_metadata_props(), kOriginalNames, names);
+  }
+}
+
+Origin origin_of(const Value& initializer) {
+  const std::string* origin = find(initializer.initializer()->metadata_props(), kOrigin);
+  if (!origin) return Origin::kUnknown;
+  return *origin == kParameter ? Origin::kParameter : *origin == kConstant ? Origin::kConstant : Origin::kUnknown;
+}
+
+std::vector<std::string> original_names(const Value& initializer) {
+  std::vector<std::string> names;
+  const std::string* text = find(initializer.initializer()->metadata_props(), kOriginalNames);
+  for (size_t at = 0; text && at < text->size();) {
+    const size_t end = std::min(text->find('\n', at), text->size());
+    names.push_back(text->substr(at, end - at));
+    at = end + 1;
+  }
+  return names;
+}
+
+std::vector<std::string> restore_linear_weights(Graph* graph) {
+  std::vector<std::string> restored;
+  for (Value* folded : std::vector<Value*>(graph->initializers())) {
+    const std::vector<std::string> names = original_names(*folded);
+    if (names.size() != 1 || !is_folded_linear_weight(*graph, *folded)) continue;
+    Value* weight = parameter_of(graph, *folded, names[0], transposed(stored_contents(*folded)));
+    if (!weight) continue;
+    const std::string name = folded->name();
+    const TensorType type = folded->type();
+    graph->rename(folded, graph->unique_name(name + "/folded"));
+    Node* transpose = graph->add_node("Transpose", {weight}, {name}, "", graph->first());
+    transpose->set_attr("perm", std::vector<int64_t>{1, 0});
+    transpose->output()->set_type(type);
+    graph->replace(folded, transpose->output());
+    graph->remove_initializer(folded);
+    restored.push_back(names[0]);
+  }
+  return restored;
+}
+
+}  // namespace onnx_train

@@ -1,0 +1,149 @@
+#include "onnx_passes/loss/loss.h"
+
+#include <algorithm>
+
+#include "onnx_passes/gradients/gradient.h"
+#include "onnx_passes/inference/inlining.h"
+#include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/roles.h"
+#include "onnx_passes/loss/loss_model.h"
+#include "onnx_passes/loss/loss_resolution.h"
+#include "onnx_passes/loss/loss_terms.h"
+#include "onnx_passes/training/entry_point.h"
+#include "onnx_passes/training/training_versions.h"
+
+namespace onnx_train {
+namespace {
+
+// The expression with all defaults filled in.
+std::string resolved_text(const std::vector<LossTerm>& terms) {
+  std::string text;
+  for (const LossTerm& term : terms) {
+    const bool minus = term.weight < 0;
+    if (!text.empty()) {
+      text += minus ? " - " : " + ";
+    } else if (minus) {
+      text += "-";
+    }
+    if (std::abs(term.weight) != 1) text += number_text(std::abs(term.weight)) + "*";
+    text += to_string(term);
+  }
+  return text;
+}
+
+// Weighted terms whose counts are proportional in every batch, so that they have one mean.
+using Part = LossBuilder::Result;
+
+void add_term(std::vector<Part>* parts, const Part& made, double weight) {
+  made.loss.builder().set_name("loss/part");
+  const Var weighted = weight == 1 ? made.loss : made.loss * weight;
+  for (Part& part : *parts) {
+    if (part.key != made.key) continue;
+    part.loss = part.loss + cast_like(weighted, part.loss);
+    return;
+  }
+  parts->push_back(made);
+  parts->back().loss = weighted;
+}
+
+// The loss, and what it is a mean over: see roles.h.
+void add_loss(EntryPoint* entry, const std::vector<Part>& parts) {
+  Var total = parts[0].loss;
+  total.builder().set_name("loss/part");
+  for (size_t i = 1; i < parts.size(); ++i) total = total + cast_like(parts[i].loss, total);
+  add_result(entry, roles::kLoss, total);
+  if (parts.size() == 1 && parts[0].count) add_result(entry, roles::kLossCount, parts[0].count);
+  for (size_t i = 0; parts.size() > 1 && i < parts.size(); ++i) {
+    const std::string number = std::to_string(i);
+    add_result(entry, roles::kLossPart, parts[i].loss)->set_role({roles::kLossPart, number});
+    if (!parts[i].count) continue;
+    add_result(entry, roles::kLossPartCount, parts[i].count)->set_role({roles::kLossPartCount, number});
+  }
+}
+
+// Sums the terms in one entry point and adds its results. Returns the terms, joined by what they count.
+std::vector<Part> add_terms(EntryPoint* entry, const Graph& inference, const std::vector<LossTerm>& terms,
+                            const std::function<Value*(Value*)>& version) {
+  Builder b(entry->algorithm.get());
+  LossBuilder losses(&b, inference, version);
+  std::vector<Part> parts;
+  Var accuracy, accuracy_count;
+  for (const LossTerm& term : terms) {
+    b.set_name("loss/" + term.loss.text);
+    const Part made = losses.build(term);
+    if (!accuracy) accuracy = made.accuracy, accuracy_count = made.accuracy_count;
+    add_term(&parts, made, term.weight);
+  }
+  add_loss(entry, parts);
+  if (accuracy) {
+    add_result(entry, roles::kAccuracy, accuracy);
+    add_result(entry, roles::kAccuracyCount, accuracy_count);
+  }
+  return parts;
+}
+
+// Records what the loss is a mean over, and how the outputs of several batches make one.
+void describe(Model* model, const std::vector<Part>& parts, bool has_accuracy) {
+  std::string over;
+  for (const Part& part : parts) over += (over.empty() ? "" : ", ") + (part.count ? part.what : "nothing: a sum");
+  const bool is_sum = std::none_of(parts.begin(), parts.end(), [](const Part& part) { return bool(part.count); });
+  model->set_metadata("onnx_train.mean_over", over);
+  model->set_metadata("onnx_train.outputs",
+                      concat("{\"loss\": \"", is_sum ? "sum" : "mean", "\"",
+                             parts.size() == 1 && !is_sum ? ", \"loss_count\": \"sum\"" : "",
+                             has_accuracy ? ", \"accuracy\": \"mean\", \"accuracy_count\": \"sum\"" : "",
+                             ", \"grad_norm\": \"last\"}"));
+}
+
+// An output whose node is inlined when it is differentiated would become another value; inlines such nodes now.
+void expand_body(Graph* graph, const std::string& output) {
+  for (Value* value = graph->find(output); value && graph->is_output(value); value = graph->find(output)) {
+    Node* node = value->producer();
+    if (!node || find_gradient_rule(*node) || !inline_function(node)) return;
+  }
+}
+
+bool add_model(Model& model, const LossModel& loss) {
+  join_opsets(&model, loss);
+  const auto add = [&](EntryPoint* entry, const std::function<Value*(Value*)>& version) {
+    Builder b(entry->algorithm.get());
+    const Var made = add_loss_model(&b, loss, version);
+    const std::vector<Part> parts = {LossBuilder(&b, *model.graph, version).of_samples(made)};
+    add_loss(entry, parts);
+    return parts;
+  };
+  if (!model.find_entry_point("step")) model.add_entry_point("step");
+  EntryPoint* step = model.find_entry_point("step");
+  add(step, [&](Value* v) { return training_value(*step, v); });
+  const std::vector<Part> parts = add(&model.add_entry_point("evaluate"), [](Value* v) { return v; });
+  model.set_metadata("onnx_train.loss", loss.name);
+  describe(&model, parts, /*has_accuracy=*/false);
+  return true;
+}
+
+bool run(Model& model, const BuildOptions& options) {
+  if (options.loss_model) return add_model(model, *options.loss_model);
+  std::vector<LossTerm> terms = parse_loss(options.loss);
+  for (const LossTerm& term : terms) {
+    if (term.is_output) expand_body(model.graph.get(), term.loss.text);
+  }
+  resolve(&terms, *model.graph, options.loss);
+
+  if (!model.find_entry_point("step")) model.add_entry_point("step");
+  EntryPoint* step = model.find_entry_point("step");
+  add_terms(step, *model.graph, terms, [&](Value* v) { return training_value(*step, v); });
+  EntryPoint& evaluation = model.add_entry_point("evaluate");
+  const std::vector<Part> parts = add_terms(&evaluation, *model.graph, terms, [](Value* v) { return v; });
+
+  model.set_metadata("onnx_train.loss", resolved_text(terms));
+  describe(&model, parts, evaluation.output(roles::kAccuracy) != nullptr);
+  return true;
+}
+
+}  // namespace
+
+Pass loss(const BuildOptions& options) {
+  return {"loss", [options](Model& model) { return run(model, options); }};
+}
+
+}  // namespace onnx_train

@@ -1,0 +1,266 @@
+#include "onnx_passes/training/training_mode.h"
+
+#include "onnx_passes/functions/functions.h"
+#include "onnx_passes/inference/inference.h"
+#include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/roles.h"
+#include "onnx_passes/training/frozen_statistics.h"
+#include "onnx_passes/training/training_versions.h"
+
+namespace onnx_train {
+namespace {
+
+[[noreturn]] void refuse(const Node& node, const std::string& reason) {
+  fail("[TrainingMode] ", node.label(), ": ", reason);
+}
+
+constexpr std::pair<const char*, Mode> kModes[] = {
+    {"train", Mode::kTrain}, {"frozen", Mode::kFrozen}, {"preserve", Mode::kPreserve}};
+
+bool is_batch_norm(const Node& node) { return node.is("BatchNormalization"); }
+
+// A Dropout that is on: its ratio is not known to be zero and, in Mode::kPreserve, its training_mode not to be false.
+bool drops(const Node& node, Mode mode) {
+  if (!node.is("Dropout")) return false;
+  const Tensor ratio = constant_of(node.input(1)), on = constant_of(node.input(2));
+  if (mode == Mode::kPreserve && (!node.input(2) || (on.size() == 1 && on.at(0) == 0))) return false;
+  return ratio.size() != 1 || ratio.at(0) != 0;
+}
+
+// The value of running statistics; empty if the model computes it. Exporters insert an Identity or two; longer chains
+// are not followed, because many nodes may share one and each would traverse it.
+Tensor constant_statistics(const Node& node, int input) {
+  constexpr int kMaxIdentities = 100;
+  const Value* source = node.input(input);
+  for (int i = 0; i < kMaxIdentities && source->producer() && source->producer()->is("Identity"); ++i) {
+    source = source->producer()->input(0);
+  }
+  return constant_of(source);
+}
+
+// Gives running statistics an initializer of their own, because they are not weights. Exporters merge equal tensors, so
+// the many zeros and ones of a fresh model may be one initializer.
+void own_statistics(Node* node) {
+  for (int input : {3, 4}) {
+    const Value* value = node->input(input);
+    const Tensor constant = constant_statistics(*node, input);
+    if (constant.empty() || (value->is_initializer() && value->uses().size() == 1)) continue;
+    Graph& graph = node->graph();
+    const std::string name = node->output()->name() + (input == 3 ? "/running_mean" : "/running_var");
+    node->set_input(input, graph.add_initializer(graph.unique_name(name), constant));
+  }
+}
+
+// ---- The inference graph
+
+// In inference, the running-statistics outputs of a training node are its inputs.
+void to_inference(Node* node) {
+  Graph& graph = node->graph();
+  for (int i = 1; i < node->num_outputs(); ++i) {
+    if (node->output(i)) graph.replace(node->output(i), node->input(i + 2));
+  }
+  node->remove_attr("training_mode");
+  if (node->num_outputs() == 1) return;
+  Node* made = graph.add_node(*node, node->inputs(), {graph.unique_name(node->output()->name())}, node);
+  made->output()->set_type(node->output()->type());
+  Value* old = node->output();
+  const std::string name = old->name();
+  graph.replace(old, made->output());
+  graph.remove(node);
+  if (made->output()->name() != name) graph.rename(made->output(), name);
+}
+
+// y = x, and the mask is all true. `training` has the training versions, if there are any.
+void remove_dropout(Node* node, EntryPoint* training) {
+  Graph& graph = node->graph();
+  if (Value* mask = node->output(1); mask && (!mask->uses().empty() || graph.is_output(mask))) {
+    Builder b(&graph, node);
+    const Var ones = full(shape(b.var(node->input(0))), DType::kBool, 1);
+    graph.replace(mask, ones.value());
+  }
+  Value *const old = node->output(), *same = node->input(0);
+  if (training && graph.is_output(old) && training->training_versions.count(old)) {
+    // An output stays a value of its own: its training version is not that of the input, which others may read.
+    Builder b(&graph, node);
+    same = b.op("Identity", {b.var(same)}).value();
+    training->training_versions[same] = training->training_versions.at(old);
+  }
+  graph.replace(old, same);
+  graph.remove(node);
+}
+
+// ---- The algorithm's training versions
+
+// Creates the training versions, node by node in the order of the inference graph.
+class TrainingCopy {
+ public:
+  TrainingCopy(Model& model, EntryPoint& entry, const BuildOptions& options, const BatchNormStatistics& statistics)
+      : model_(model),
+        entry_(entry),
+        options_(options),
+        trained_(statistics.trained),
+        builder_(entry.algorithm.get()),
+        versions_(&entry) {}
+
+  void run() {
+    check_subgraphs(*model_.graph);
+    keep_others(*model_.graph);
+    for (Node* node : model_.graph->nodes()) {
+      if (trained_.count(node)) {
+        copy_batch_norm(*node);
+      } else if (node->is("Dropout")) {
+        copy_dropout(*node);
+      } else if (versions_.are_read_by(*node)) {
+        versions_.copy(*node);
+      }
+    }
+    if (key_) bind_random_key();
+  }
+
+ private:
+  Var train(Value* value) { return builder_.var(versions_.of(value)); }
+
+  // Control flow keeps its bodies in inference form; a node inside that trains differently would be lost silently, so
+  // it is an error.
+  void check_subgraphs(const Graph& graph) {
+    for (const Node* node = graph.first(); node; node = node->next()) {
+      if (graph.parent() && (trained_.count(node) || drops(*node, options_.mode)))
+        refuse(*node,
+               "it is in a branch or loop; export the model with the control flow unrolled, or use --mode frozen");
+      for (const auto& subgraph : node->subgraphs()) check_subgraphs(*subgraph.graph);
+    }
+  }
+
+  // The nodes that are no others in training get their inference form, which copies have, too.
+  void keep_others(Graph& graph) {
+    for (Node* node : graph.nodes()) {
+      for (const auto& subgraph : node->subgraphs()) keep_others(*subgraph.graph);
+      if (is_batch_norm(*node) && !trained_.count(node)) {
+        to_inference(node);
+      } else if (node->is("Dropout") && !drops(*node, options_.mode)) {
+        remove_dropout(node, nullptr);
+      }
+    }
+  }
+
+  // ---- Batch normalization
+
+  // running' = running momentum + batch (1 - momentum); with torch's convention the batch variance is scaled by n / (n
+  // - 1).
+  Var advance(Var running, Var batch, float momentum) {
+    return running * static_cast<double>(momentum) + batch * (1.0 - static_cast<double>(momentum));
+  }
+  Var unbiased(Var variance, Var x) {
+    const Var n = cast_like(size(x), variance) / cast_like(size(variance), variance);
+    return variance * (n / max(n - 1.0, builder_.scalar(variance.dtype(), 1)));
+  }
+
+  void copy_batch_norm(const Node& node) {
+    Value *const mean = node.input(3), *const variance = node.input(4);  // own_statistics made them initializers
+    const Var x = train(node.input(0));
+    builder_.set_name(training_name(node.output()));
+    const auto made = call(builder_, "BatchNormalizationTrain", 3, {x, train(node.input(1)), train(node.input(2))},
+                           {{"epsilon", node.attr("epsilon", 1e-5f)}});
+    if (!node.name().empty()) made[0].value()->producer()->mutable_shell().set_name("train/" + node.name());
+    versions_.add(node.output(0), made[0].value());
+    Graph& algorithm = *entry_.algorithm;
+    algorithm.claim_name(made[1].value(), training_name(node.output()) + "/mean");
+    algorithm.claim_name(made[2].value(), training_name(node.output()) + "/var");
+    builder_.set_name(training_name(node.output()) + "/statistics");  // "train/y_3" may be the version of a "y_3"
+    const float momentum = node.attr("momentum", 0.9f);
+    const Var batch_mean = cast_like(made[1], builder_.var(mean));
+    Var batch_variance = cast_like(made[2], builder_.var(variance));
+    if (options_.unbiased_variance) batch_variance = unbiased(batch_variance, x);
+    const Var next_mean = advance(builder_.var(mean), batch_mean, momentum);
+    const Var next_variance = advance(builder_.var(variance), batch_variance, momentum);
+    bind_state(&entry_, mean, next_mean);
+    bind_state(&entry_, variance, next_variance);
+    if (node.output(1)) versions_.set(node.output(1), next_mean.value());
+    if (node.output(2)) versions_.set(node.output(2), next_variance.value());
+  }
+
+  // ---- Dropout
+
+  Value* random_key() {
+    if (!key_) {
+      key_ = add_state(model_, entry_.algorithm.get(), "state/random_key",
+                       Tensor::of<uint64_t>({2}, {options_.seed, 0}), {roles::kRandomKey, ""});
+    }
+    return key_;
+  }
+
+  void bind_random_key() {
+    builder_.set_name("next/" + key_->name());
+    bind_state(&entry_, key_, builder_.var(key_) + builder_.constant(Tensor::of<uint64_t>({2}, {0, 1})));
+  }
+
+  // A known ratio becomes a constant of the algorithm: its initializer is removed together with the Dropout.
+  Var ratio_of(const Node& node) {
+    if (!node.input(1)) return builder_.scalar(DType::kFloat, 0.5);
+    const Tensor known = constant_of(node.input(1));
+    if (known.size() != 1) return train(node.input(1));
+    return builder_.scalar(known.dtype() == DType::kDouble ? DType::kDouble : DType::kFloat, known.at(0));
+  }
+
+  void copy_dropout(const Node& node) {
+    const Var ratio = ratio_of(node);
+    builder_.set_name(training_name(node.output()));
+    const auto made = call(builder_, "Dropout", 2, {train(node.input(0)), builder_.var(random_key()), ratio},
+                           {{"stream", stream_++}});
+    versions_.add(node.output(0), made[0].value());
+    if (node.output(1)) {
+      versions_.add(node.output(1), made[1].value());
+    } else {
+      entry_.algorithm->claim_name(made[1].value(), training_name(node.output()) + "/mask");
+    }
+  }
+
+  Model& model_;
+  EntryPoint& entry_;
+  const BuildOptions& options_;
+  const std::unordered_set<const Node*>& trained_;
+  Builder builder_;
+  TrainingVersions versions_;
+  Value* key_ = nullptr;
+  int stream_ = 0;
+};
+
+}  // namespace
+
+void to_inference(Graph& graph, EntryPoint* training) {
+  for (Node* node : graph.nodes()) {
+    for (const auto& subgraph : node->subgraphs()) to_inference(*subgraph.graph);
+    if (is_batch_norm(*node)) to_inference(node);
+    if (node->is("Dropout")) remove_dropout(node, training);
+  }
+}
+
+Mode parse_mode(const std::string& name) {
+  for (const auto& [known, mode] : kModes) {
+    if (name == known) return mode;
+  }
+  fail("unknown mode '", name, "'; take train, frozen or preserve");
+}
+
+const char* name(Mode mode) {
+  for (const auto& [known, m] : kModes) {
+    if (m == mode) return known;
+  }
+  return "";
+}
+
+Pass training_mode(const BuildOptions& options) {
+  return {"training_mode", [options](Model& model) {
+            EntryPoint& step = model.add_entry_point("step");
+            for (Node* node : model.graph->nodes()) {
+              if (is_batch_norm(*node)) own_statistics(node);
+            }
+            const BatchNormStatistics statistics = decide_statistics(model, options);
+            if (!statistics.summary.empty()) model.set_metadata("onnx_train.batch_norm", statistics.summary);
+            if (options.mode != Mode::kFrozen) TrainingCopy(model, step, options, statistics).run();
+            to_inference(*model.graph, &step);
+            return true;
+          }};
+}
+
+}  // namespace onnx_train

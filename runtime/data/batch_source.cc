@@ -1,0 +1,71 @@
+#include "runtime/data/batch_source.h"
+
+#include <algorithm>
+
+#include "onnx_passes/ir/error.h"
+#include "runtime/data/data_check.h"
+
+namespace onnx_train {
+
+std::string BatchSource::describe(int64_t first, int64_t count) const {
+  return concat("in the samples ", first + 1, " to ", first + count, " of the epoch");
+}
+
+DatasetBatches::DatasetBatches(const Dataset* data, const Model& model, const std::string& entry, int64_t batch_size,
+                               uint64_t seed, bool shuffle)
+    : data_(*data), model_(model), entry_(entry), batch_size_(batch_size), seed_(seed), shuffle_(shuffle) {
+  const int64_t fixed = data_.fixed_batch(), n = data_.num_samples();
+  if (batch_size < 1) fail_as(ErrorCode::kUsage, "the batch size must be at least 1");
+  if (fixed > 0 && batch_size != fixed) {
+    fail_as(ErrorCode::kUsage, "the model's batch size is fixed at ", fixed, ", not ", batch_size,
+            "; build it with --batch dynamic");
+  }
+  if (batch_size > n) {
+    fail_as(ErrorCode::kUsage, "the batch size is ", batch_size, ", but the data has ", n,
+            n == 1 ? " sample" : " samples");
+  }
+  samples_ = fixed > 0 ? n / batch_size * batch_size : n;
+}
+
+DatasetBatches::DatasetBatches(const Dataset* data, const Model& model, int64_t batch_size)
+    : data_(*data),
+      model_(model),
+      entry_("evaluate"),
+      batch_size_(data->fixed_batch() > 0 ? data->fixed_batch() : batch_size),
+      samples_(data->num_samples()) {}
+
+int64_t DatasetBatches::batches_per_epoch() const {
+  return samples_ / batch_size_ + (samples_ % batch_size_ != 0 ? 1 : 0);
+}
+
+void DatasetBatches::start(int64_t epoch, int64_t skip) {
+  if (data_.fixed_batch() > 0 && samples_ % batch_size_ != 0) {
+    fail("the model's batch size is fixed at ", batch_size_, ", and ", samples_,
+         " samples leave a short last batch; build it with --batch dynamic");
+  }
+  if (order_epoch_ != epoch) order_ = sample_order(data_.num_samples(), seed_, epoch, shuffle_);
+  order_epoch_ = epoch;
+  position_ = skip;
+}
+
+int64_t DatasetBatches::next(TensorMap* batch) {
+  const int64_t samples = std::min(batch_size_, samples_ - position_);
+  if (samples <= 0) return 0;
+  data_.gather(order_.data() + position_, samples, batch);
+  position_ += samples;
+  return samples;
+}
+
+std::string DatasetBatches::describe(int64_t first, int64_t count) const {
+  return describe_samples(order_.data() + first, count);
+}
+
+std::string DatasetBatches::fault(int64_t first, int64_t count) const {
+  return DataCheck(&data_, model_, entry_).first_fault(order_.data() + first, count);
+}
+
+std::string DatasetBatches::identity() const {
+  return concat(data_.num_samples(), " samples (", data_.fingerprint(), ")");
+}
+
+}  // namespace onnx_train

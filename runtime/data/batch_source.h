@@ -1,0 +1,68 @@
+// What a training reads: epochs of batches. A source makes its batches itself, so their number may be unknown until an
+// epoch ends and the last one may be smaller. DatasetBatches cuts them from samples; a program's own iterator is
+// another source (library/fit.cc). The caller owns a source and uses it from one thread at a time.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "runtime/data/dataset.h"
+#include "runtime/session.h"
+
+namespace onnx_train {
+
+class BatchSource {
+ public:
+  virtual ~BatchSource() = default;
+
+  // Samples and batches of one epoch; 0: not known before its end.
+  virtual int64_t samples_per_epoch() const { return 0; }
+  virtual int64_t batches_per_epoch() const { return 0; }
+  // Starts epoch `epoch`, counted from 0, after its first `skip` samples.
+  virtual void start(int64_t epoch, int64_t skip) = 0;
+  // Fills `batch` by input name and returns its number of samples; 0 at the end of the epoch. Tensors are valid until
+  // the next call.
+  virtual int64_t next(TensorMap* batch) = 0;
+
+  // Names `count` samples of the current epoch, from its sample `first` on, for the message of a failure.
+  virtual std::string describe(int64_t first, int64_t count) const;
+  // Describes the first value among them that the model cannot use; "" if none is known.
+  virtual std::string fault(int64_t /*first*/, int64_t /*count*/) const { return ""; }
+  // As checkpoints record it: a training is resumed only with data of the same identity.
+  virtual std::string identity() const { return "batches of the program"; }
+  virtual std::string scale() const { return "1"; }  // what it multiplies its data by, as `--scale` takes it
+};
+
+// The batches of a dataset.
+class DatasetBatches : public BatchSource {
+ public:
+  // For training: in the order of sample_order. An incomplete batch is left out if the model prescribes the batch size.
+  // Throws Error when the batch size does not fit the data or the model. `data` and `model` must outlive the source.
+  DatasetBatches(const Dataset* data, const Model& model, const std::string& entry, int64_t batch_size, uint64_t seed,
+                 bool shuffle);
+  // For evaluation: all samples in their order, `batch_size` at a time unless the model prescribes another one; start()
+  // throws Error if that leaves an incomplete batch.
+  DatasetBatches(const Dataset* data, const Model& model, int64_t batch_size);
+
+  int64_t samples_per_epoch() const override { return samples_; }
+  int64_t batches_per_epoch() const override;
+  void start(int64_t epoch, int64_t skip) override;
+  int64_t next(TensorMap* batch) override;
+  std::string describe(int64_t first, int64_t count) const override;
+  std::string fault(int64_t first, int64_t count) const override;
+  std::string identity() const override;
+  std::string scale() const override { return data_.preprocess().option(); }
+
+ private:
+  const Dataset& data_;
+  const Model& model_;
+  std::string entry_;
+  int64_t batch_size_, samples_;
+  uint64_t seed_ = 0;
+  bool shuffle_ = false;
+  std::vector<int64_t> order_;
+  int64_t order_epoch_ = -1;  // the epoch of `order_`
+  int64_t position_ = 0;      // in `order_`
+};
+
+}  // namespace onnx_train

@@ -1,0 +1,49 @@
+// Finds elements of the data that a training cannot use: floats that are NaN or infinite, or become so in the model's
+// type, and integers out of the range that a node accepts (rows of an embedding, classes of a loss). One pass at the
+// speed of memory. The caller owns it and must keep the dataset alive. Const functions may run on any thread. Only the
+// constructor throws: Error when flattening the model fails.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "runtime/data/dataset.h"
+
+namespace onnx_train {
+
+// The integers that one node accepts from an input.
+struct IndexRange {
+  int64_t least, most;
+  bool has_other = false;
+  int64_t other = 0;   // an additional value: the label that a loss ignores
+  std::string reader;  // "node 'embed' (Gather)"
+};
+
+// The ranges of the integer inputs of an entry point, by input. An input is followed through nodes that keep its values
+// (Cast, Reshape, ...) to Gather, GatherElements and losses. There is no range if a node reads only part of the input,
+// or if the size is not known, also not by `sizes`: those of inputs, where the model leaves them open.
+std::map<std::string, std::vector<IndexRange>> index_ranges(const Model& model, const std::string& entry,
+                                                            const std::map<std::string, Dims>& sizes = {});
+
+class DataCheck {
+ public:
+  // For the entry point of `model`.
+  DataCheck(const Dataset* data, const Model& model, const std::string& entry);
+
+  // Describes the first fault of the data, "'labels' holds 12 in sample 17 ([17, 3]); node ... takes 0 to 9", or
+  // returns "". Samples are counted from 0 in the order of the file.
+  std::string first_fault() const;
+  // The same for the samples `rows` only, in that order.
+  std::string first_fault(const int64_t* rows, int64_t count) const;
+
+ private:
+  const Dataset& data_;
+  std::map<std::string, std::vector<IndexRange>> ranges_;
+};
+
+// "in the batch of samples 5, 17, 3 and 61 more": names the samples of a failed step.
+std::string describe_samples(const int64_t* rows, int64_t count);
+
+}  // namespace onnx_train

@@ -1,0 +1,251 @@
+#include "runtime/data/dataset.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <numeric>
+#include <set>
+
+#include "onnx_passes/ir/error.h"
+#include "onnx_passes/passes.h"
+#include "runtime/training/fingerprint.h"
+
+namespace onnx_train {
+
+std::vector<InputSpec> entry_inputs(const Model& model, const std::string& entry) {
+  return entry_inputs(model, entry, flatten(model, entry));
+}
+
+std::vector<InputSpec> entry_inputs(const Model& model, const std::string& entry, const Model& flat) {
+  const std::vector<std::string> states = state_of(model, entry);
+  const std::set<std::string> is_state(states.begin(), states.end());
+  std::vector<InputSpec> specs;
+  for (const Value* input : flat.graph->inputs()) {
+    if (is_state.count(input->name())) continue;
+    const Value* original = model.graph->find(input->name());
+    specs.push_back({input->name(), input->type(), !original || !model.graph->is_input(original),
+                     input->is_initializer(), input->role() ? input->role()->name : ""});
+  }
+  std::stable_partition(specs.begin(), specs.end(), [](const InputSpec& spec) { return !spec.from_loss; });
+  return specs;
+}
+
+namespace {
+
+std::string names_of(const TensorMap& arrays) {
+  std::string names;
+  for (const auto& [name, tensor] : arrays) names += concat(names.empty() ? "" : ", ", name);
+  return names.empty() ? "nothing" : names;
+}
+
+std::string describe(const Tensor& tensor) { return name(tensor.dtype()) + to_string(tensor.shape()); }
+
+[[noreturn]] void fail_mismatch(const InputSpec& spec, const Tensor& found, const std::string& why) {
+  fail("data '", spec.name, "': the model expects ", to_string(spec.type), ", the data holds ", describe(found), why);
+}
+
+// The array whose first dimension is the number of samples; null if all arrays are scalars.
+const InputSpec* sample_key(const TensorMap& arrays, const std::vector<InputSpec>& inputs) {
+  const auto counts = [&](const InputSpec& spec) {
+    const auto found = arrays.find(spec.name);
+    return found != arrays.end() && !found->second.shape().empty();
+  };
+  for (bool from_loss : {true, false}) {
+    for (const InputSpec& spec : inputs) {
+      if (spec.from_loss == from_loss && !spec.has_default && counts(spec)) return &spec;
+    }
+  }
+  return nullptr;
+}
+
+bool converts(DType from, DType to) {
+  const bool exact_source = is_integer(from) || from == DType::kBool;
+  if (from == to || is_float(to)) return is_float(from) || exact_source;
+  return is_integer(to) && exact_source;
+}
+
+// The smallest and largest value of an integer type, as far as a double can represent them.
+std::pair<double, double> range_of(DType dtype) {
+  const int bits = static_cast<int>(size_of(dtype)) * 8;
+  const bool is_signed =
+      dtype == DType::kInt8 || dtype == DType::kInt16 || dtype == DType::kInt32 || dtype == DType::kInt64;
+  const double top = std::ldexp(1.0, is_signed ? bits - 1 : bits);
+  return {is_signed ? -top : 0.0, top};
+}
+
+// Data need not be aligned: they may be a view of a file.
+Tensor aligned(const Tensor& tensor) {
+  return reinterpret_cast<uintptr_t>(tensor.data()) % 16 == 0 ? tensor : tensor.clone();
+}
+
+void check_type(const InputSpec& spec, const Tensor& data) {
+  const DType from = data.dtype(), to = spec.type.dtype;
+  if (!converts(from, to)) {
+    fail_mismatch(spec, data,
+                  is_float(from) && is_integer(to) ? "; floats are not rounded to integers, store integers" : "");
+  }
+  if (from == to || !is_integer(from) || !is_integer(to)) return;
+  const auto [low, high] = range_of(to);
+  const auto [from_low, from_high] = range_of(from);
+  if (from_low >= low && from_high <= high) return;
+  const Tensor values = aligned(data);
+  for (int64_t i = 0; i < values.size(); ++i) {
+    const double value = values.at(i);
+    if (value < low || value >= high) fail_mismatch(spec, data, concat("; element ", i, " is ", value));
+  }
+}
+
+Shape without_ones(const Shape& shape) {
+  Shape rest;
+  std::copy_if(shape.begin(), shape.end(), std::back_inserter(rest), [](int64_t size) { return size != 1; });
+  return rest;
+}
+
+// Whether `found` matches the sizes of `expected`; binds symbols at their first occurrence.
+bool fits(const Dims& expected, const Shape& found, std::map<std::string, int64_t>* symbols) {
+  if (expected.size() != found.size()) return false;
+  for (size_t i = 0; i < found.size(); ++i) {
+    if (expected[i].known() && expected[i].value() != found[i]) return false;
+    if (expected[i].symbol().empty()) continue;
+    if (symbols->emplace(expected[i].symbol(), found[i]).first->second != found[i]) return false;
+  }
+  return true;
+}
+
+// The shape in which the model reads a row: unchanged; or with dimensions of 1 added or removed; or flat if the model
+// expects flat rows. No other reshape, so that channels-last images are not read as channels-first ones.
+Shape row_shape(const InputSpec& spec, const Dims& expected, const Shape& found, const Tensor& data,
+                std::map<std::string, int64_t>* symbols) {
+  if (fits(expected, found, symbols)) return found;
+  const bool is_static = std::all_of(expected.begin(), expected.end(), [](const Dim& d) { return d.known(); });
+  if (is_static) {
+    Shape wanted;
+    for (const Dim& d : expected) wanted.push_back(d.value());
+    const bool flat = wanted.size() == 1 && wanted[0] == num_elements(found);
+    if (flat || without_ones(wanted) == without_ones(found)) return wanted;
+  }
+  fail_mismatch(spec, data, "");
+}
+
+}  // namespace
+
+Dataset::Dataset(const TensorMap& arrays, const std::vector<InputSpec>& inputs, const Preprocess& preprocess)
+    : preprocess_(preprocess) {
+  for (const InputSpec& spec : inputs) {
+    if (!spec.has_default && !arrays.count(spec.name)) {
+      fail("the data has no '", spec.name, "', which the model expects as ", to_string(spec.type), "; it holds ",
+           names_of(arrays));
+    }
+  }
+  const InputSpec* key = sample_key(arrays, inputs);
+  num_samples_ = key ? arrays.at(key->name).shape()[0] : 1;
+  if (num_samples_ == 0) fail("the data is empty: '", key->name, "' is ", describe(arrays.at(key->name)));
+  const auto batch_of = [](const InputSpec& spec) {
+    return spec.type.has_rank() && spec.type.rank() > 0 ? spec.type.dims->front() : Dim();
+  };
+  std::map<std::string, int64_t> symbols;
+  for (const InputSpec& spec : inputs) {
+    const auto found = arrays.find(spec.name);
+    if (found == arrays.end()) continue;
+    const Tensor& data = found->second;
+    check_type(spec, data);
+    const bool per_sample = key && !data.shape().empty() && data.shape()[0] == num_samples_;
+    if (key && !per_sample && !data.shape().empty() && batch_of(spec).same(batch_of(*key)) && !batch_of(spec).known()) {
+      fail("data '", spec.name, "' has ", data.shape()[0], " samples, '", key->name, "' has ", num_samples_);
+    }
+    Shape row(data.shape().begin() + (per_sample ? 1 : 0), data.shape().end());
+    if (spec.type.has_rank()) {
+      if (per_sample && spec.type.rank() == 0) fail_mismatch(spec, data, "");
+      const Dims expected(spec.type.dims->begin() + (per_sample ? 1 : 0), spec.type.dims->end());
+      row = row_shape(spec, expected, row, data, &symbols);
+    }
+    if (per_sample && batch_of(spec).known()) fixed_batch_ = batch_of(spec).value();
+    arrays_.push_back({spec.name, data, spec.type.dtype, std::move(row), per_sample, preprocess_.scale(spec.name)});
+  }
+}
+
+const Dataset::Array* Dataset::find(const std::string& name) const {
+  for (const Array& array : arrays_) {
+    if (array.name == name) return &array;
+  }
+  return nullptr;
+}
+
+size_t Dataset::bytes() const {
+  size_t total = 0;
+  for (const Array& array : arrays_) total += array.data.bytes();
+  return total;
+}
+
+const std::string& Dataset::fingerprint() const {
+  if (!fingerprint_.empty()) return fingerprint_;
+  std::vector<NamedTensor> tensors;
+  for (const Array& array : arrays_) tensors.push_back({array.name, array.data});
+  return fingerprint_ = onnx_train::fingerprint(tensors);
+}
+
+void Dataset::gather(const int64_t* rows, int64_t count, TensorMap* batch) const {
+  for (const Array& array : arrays_) {
+    Tensor& out = (*batch)[array.name];
+    Shape shape = array.row;
+    if (array.per_sample) shape.insert(shape.begin(), count);
+    const bool ready = !out.empty() && out.shape() == shape && out.dtype() == array.dtype;
+    if (ready && !array.per_sample) continue;
+    const bool direct = array.data.dtype() == array.dtype;
+    Tensor raw = direct && ready ? out : Tensor(array.data.dtype(), shape);
+    const auto* source = static_cast<const char*>(array.data.data());
+    auto* to = static_cast<char*>(raw.data());
+    if (array.per_sample) {
+      const size_t bytes = static_cast<size_t>(num_elements(array.row)) * size_of(array.data.dtype());
+      for (int64_t i = 0; i < count; ++i, to += bytes) {
+        std::memcpy(to, source + static_cast<size_t>(rows[i]) * bytes, bytes);
+      }
+    } else if (raw.bytes() > 0) {
+      std::memcpy(to, source, raw.bytes());
+    }
+    out = direct ? raw : raw.cast(array.dtype);
+    if (array.scale != 1) multiply(&out, array.scale);
+  }
+}
+
+namespace {
+
+// Vigna's splitmix64: the state advances by a constant, and the output is a hash of it.
+class SplitMix64 {
+ public:
+  explicit SplitMix64(uint64_t state) : state_(state) {}
+
+  uint64_t next() {
+    uint64_t z = state_ += 0x9e3779b97f4a7c15ULL;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
+    return z ^ (z >> 31);
+  }
+
+  // Uniform in [0, bound): draws again for values in the last, incomplete multiple of `bound`.
+  uint64_t below(uint64_t bound) {
+    const uint64_t excess = (~bound + 1) % bound;  // 2^64 mod bound
+    for (;;) {
+      const uint64_t x = next();
+      if (x >= excess) return x % bound;
+    }
+  }
+
+ private:
+  uint64_t state_;
+};
+
+}  // namespace
+
+std::vector<int64_t> sample_order(int64_t n, uint64_t seed, int64_t epoch, bool shuffle) {
+  std::vector<int64_t> order(static_cast<size_t>(n));
+  std::iota(order.begin(), order.end(), int64_t{0});
+  if (!shuffle) return order;
+  SplitMix64 seeds(seed);
+  SplitMix64 random(seeds.next() + static_cast<uint64_t>(epoch) * 0xd1342543de82ef95ULL);
+  for (size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random.below(i)]);
+  return order;
+}
+
+}  // namespace onnx_train

@@ -1,0 +1,31 @@
+// One function per format; open_data (source.h) chooses among them.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/data/source.h"
+
+namespace onnx_train {
+
+std::unique_ptr<DataSource> open_npz(const std::string& path);
+std::unique_ptr<DataSource> open_npy_folder(const std::string& folder);
+std::unique_ptr<DataSource> open_csv(const std::string& path, const std::vector<InputSpec>& inputs);
+// The second path may be empty: images only.
+std::unique_ptr<DataSource> open_idx(const std::string& images, const std::string& labels,
+                                     const std::vector<InputSpec>& inputs);
+std::unique_ptr<DataSource> open_cifar10(const std::vector<std::string>& paths, const std::vector<InputSpec>& inputs);
+
+// The formats, for messages: "... is none of them".
+constexpr const char* kFormats =
+    "data are read from .npz, .csv, a folder of .npy files, IDX files (MNIST) and CIFAR-10's .bin files";
+
+// Arrays that have been read already: what the formats with fixed contents give.
+std::unique_ptr<DataSource> make_source(const std::string& path, TensorMap arrays);
+
+// The first input of the forward model, and the first that the loss added; "" when there is none.
+std::string first_input(const std::vector<InputSpec>& inputs);
+std::string first_label(const std::vector<InputSpec>& inputs);
+
+}  // namespace onnx_train

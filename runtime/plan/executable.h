@@ -1,0 +1,88 @@
+// A plan with fixed addresses on its device: the pointers that its kernels read, its constants, slots for inputs and
+// outputs, and the fault word. The addresses of inputs, outputs and states stay the same for its lifetime, so that a
+// device may record a run once and replay it; binding a new arena between runs causes a new recording. On a device that
+// uses host memory, inputs are read in place.
+//
+// A session owns it, together with the stream it uses, which must outlive it. One thread at a time.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "runtime/plan/plan.h"
+
+namespace onnx_train {
+
+class Executable {
+ public:
+  // Uploads the constants. Runs report faults to `fault`, which is in device memory. Throws Error when the device has
+  // too little memory.
+  Executable(std::unique_ptr<Plan> plan, Device& device, Stream& stream, Fault* fault);
+  ~Executable();
+  Executable(const Executable&) = delete;
+
+  Plan& plan() { return *plan_; }
+  const Plan& plan() const { return *plan_; }
+
+  // Sets the device memory: the arena, of arena_bytes() of the plan, and each state. No work may be in progress.
+  void bind_arena(void* arena);
+  void bind_state(size_t i, void* data);
+
+  // Sets the value of an input for the next run, of the type and shape of the plan's input. On a device that uses host
+  // memory the run reads it in place. On others it is copied: from host memory before the call returns, from device
+  // memory (Tensor::is_on_device) in the order of the stream.
+  void set_input(size_t i, const Tensor& value);
+  // Enqueues a run: all nodes in order, then the states that are not updated in place. Writes the outputs of the plan
+  // to `outputs` and the value of the fault word after the run to `fault`; both are host memory that must live until
+  // the stream has completed the run. A run that begins or ends with a fault changes no state. On a device that uses
+  // host memory the run stops at the first fault.
+  void run(const std::vector<Tensor>& outputs, Fault* fault);
+  // Makes a loss that is not finite a fault of the node that computes it, on a device that uses host memory: the run
+  // stops there, before any update. Elsewhere and without a loss it does nothing.
+  void refuse_non_finite_loss();
+  // Throws Error for a fault that a run of this plan reported: it names the node, the value, and the values allowed.
+  [[noreturn]] void refuse(const Fault& found) const;
+
+ private:
+  struct Call {
+    size_t inputs, outputs, workspace;  // positions in `table_`
+  };
+  struct Entry {
+    size_t position;  // in `table_`
+    size_t offset;    // from the start of the buffer
+  };
+
+  void make_table();
+  void upload_constants();
+  void make_slots();
+  void free_memory();
+  void set(size_t buffer, void* address);
+  Launch launch(size_t step, Fault* fault);
+  void run_step(size_t step, Fault* fault);
+  void check_loss(size_t step, Fault* fault) const;
+  void rehearse();
+  void enqueue(Fault* fault);
+  void run_profiled();
+  void run_guarded();
+
+  std::unique_ptr<Plan> plan_;
+  Device& device_;
+  Stream& stream_;
+  std::vector<void*> table_;
+  std::vector<Call> calls_;                  // by step
+  std::vector<std::vector<Entry>> entries_;  // by buffer: the entries of `table_` that hold its address
+  std::vector<void*> addresses_;             // by buffer
+  std::vector<Transfer> commits_;            // the plan's copies
+  std::vector<size_t> input_buffers_, output_buffers_, state_buffers_;  // by port; kNoBuffer where absent
+  char* constants_ = nullptr;
+  char* slots_ = nullptr;  // inputs and outputs, on devices that do not use the host's memory
+  Fault* const fault_;
+  Fault* rehearsal_ = nullptr;  // always set; on devices that do not use the host's memory
+  char* arena_ = nullptr;
+  std::unique_ptr<Recording> recording_;
+  bool is_rehearsed_ = false;                  // at these addresses
+  size_t loss_step_ = SIZE_MAX, loss_at_ = 0;  // the node that computes the loss, and its place in `table_`
+  DType loss_type_ = DType::kFloat;
+};
+
+}  // namespace onnx_train

@@ -1,0 +1,283 @@
+#include "runtime/plan/plan.h"
+
+#include <algorithm>
+#include <unordered_set>
+
+#include "kernels/host.h"
+#include "kernels/registry.h"
+#include "onnx_passes/import/declared_shapes.h"
+#include "onnx_passes/inference/inference.h"
+#include "onnx_passes/inference/inlining.h"
+#include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/initializer.h"
+#include "onnx_passes/ir/roles.h"
+#include "onnx_passes/operators/missing.h"
+#include "runtime/plan/placement.h"
+
+namespace onnx_train {
+
+namespace {
+
+Port make_port(const Value& value, const std::string& name) {
+  const Shape shape = value.type().shape();
+  return {name, value.dtype(), shape, static_cast<size_t>(num_elements(shape)) * size_of(value.dtype())};
+}
+
+bool accepts(const Dims& declared, const Shape& given) {
+  if (declared.size() != given.size()) return false;
+  for (size_t i = 0; i < given.size(); ++i) {
+    if (declared[i].known() && declared[i].value() != given[i]) return false;
+  }
+  return true;
+}
+
+// Inputs that the caller does not provide become constants with their default values; states stay inputs.
+void fix_defaults(Graph* graph, const std::unordered_set<std::string>& states,
+                  const std::map<std::string, Shape>& shapes) {
+  const std::vector<Value*> inputs = graph->inputs();
+  for (auto it = inputs.rbegin(); it != inputs.rend(); ++it) {  // the last one is the cheapest to remove
+    Value* input = *it;
+    if (!input->is_initializer() || shapes.count(input->name())) continue;
+    const Shape shape = constant_shape(*input);
+    input->set_type({input->dtype(), Dims(shape.begin(), shape.end())});
+    if (!states.count(input->name())) graph->remove_input(input);
+  }
+}
+
+// Sets the concrete shapes of the graph's inputs and clears all types that were derived from symbols. Returns the sizes
+// of the symbols.
+Sizes set_shapes(Graph* graph, const std::map<std::string, Shape>& shapes) {
+  std::map<std::string, std::pair<int64_t, std::string>> symbols;  // symbol -> size, and the input that set it
+  for (Value* input : graph->inputs()) {
+    TensorType type = input->type();
+    const auto given = shapes.find(input->name());
+    if (given != shapes.end()) {
+      if (type.dims && !accepts(*type.dims, given->second)) {
+        fail_as(ErrorCode::kData, "input '", input->name(), "' has shape ", to_string(given->second),
+                "; the model takes ", to_string(type));
+      }
+      for (size_t i = 0; type.dims && i < given->second.size(); ++i) {
+        const std::string& symbol = (*type.dims)[i].symbol();
+        if (symbol.empty()) continue;
+        const auto [known, added] = symbols.try_emplace(symbol, given->second[i], input->name());
+        if (!added && known->second.first != given->second[i]) {
+          fail_as(ErrorCode::kData, "input '", input->name(), "' has ", given->second[i], " for '", symbol,
+                  "', but input '", known->second.second, "' has ", known->second.first, "; give both the same size");
+        }
+      }
+      type.dims.emplace(given->second.begin(), given->second.end());
+      input->set_type(type);
+    }
+    if (!input->type().is_static()) {
+      fail_as(ErrorCode::kData, "input '", input->name(), "' (", to_string(input->type()),
+              ") needs a shape; none was given");
+    }
+  }
+  for (Node* node = graph->first(); node; node = node->next()) {
+    for (Value* output : node->outputs()) {
+      if (!output) continue;
+      output->set_type({output->dtype(), std::nullopt});
+      output->set_elements(std::nullopt);
+    }
+  }
+  Sizes sizes;
+  for (const auto& [symbol, size] : symbols) sizes[symbol] = size.first;
+  return sizes;
+}
+
+// Names the operators for which the device has no kernel at all, before anything is said of shapes that they leave
+// open. A node whose function body could not be inlined is another matter: a shape that it needs is not known.
+void expect_operators(const Graph& graph, const Device& device) {
+  std::vector<const Node*> missing;
+  for (const Node* node = graph.first(); node; node = node->next()) {
+    const bool known = !device.kernels().rows(node->domain(), node->op()).empty() || has_function_body(*node);
+    if (!known) missing.push_back(node);
+  }
+  if (missing.empty()) return;
+  throw NoPlan(concat("[Plan] ", device.name(), " has no kernel for the ", list_operators(missing), "; ",
+                      replacement_advice(*missing[0])));
+}
+
+bool are_static(const std::vector<Value*>& values) {
+  return std::all_of(values.begin(), values.end(), [](const Value* v) { return !v || v->type().is_static(); });
+}
+
+// Names the first node whose output has a size that does not follow from the sizes of its inputs.
+void expect_sizes(const Graph& graph) {
+  for (const Node* node = graph.first(); node; node = node->next()) {
+    if (!are_static(node->inputs()) || are_static(node->outputs())) continue;
+    throw NoPlan(concat(
+        "[Plan] ", node->label(), ": the size of its output ", to_string(node->output()->type()),
+        " depends on data, and a plan needs it; compute it outside of the model, or write it in operators whose sizes "
+        "follow from those of their inputs"));
+  }
+}
+
+// Checked before a kernel builds tables for it: a single output must fit into the device's memory.
+void expect_room(const Node& node, const Device& device) {
+  for (const Value* output : node.outputs()) {
+    if (!output || output->dtype() == DType::kString) continue;
+    constexpr size_t kSmall = size_t{1} << 28;  // bytes: below this there is no need to ask the system
+    const auto count = static_cast<size_t>(num_elements(output->type().shape()));
+    const size_t size = size_of(output->dtype());
+    if (count <= kSmall / size) continue;
+    const size_t available = device.available_bytes();
+    if (count <= available / size) continue;
+    fail("[Plan] ", node.label(), ": its output '", output->name(), "' is ", to_string(output->type()),
+         ", more than the ", available, " bytes that ", device.name(), " has left; use a smaller batch");
+  }
+}
+
+}  // namespace
+
+Plan::Plan(Model entry, const std::vector<std::string>& states, const std::map<std::string, Shape>& shapes,
+           Device& device, const PlanOptions& options)
+    : model_(std::move(entry)),
+      device_(device),
+      state_names_(states),
+      guarded_(options.check_memory),
+      replays_(options.lowering.takes(kReplay)) {
+  const DeviceScope scope(device);
+  lower(options, shapes);
+  select_kernels(options.tf32);
+  place(options);
+}
+
+void Plan::lower(const PlanOptions& options, const std::map<std::string, Shape>& shapes) {
+  Graph& graph = *model_.graph;
+  const std::unordered_set<std::string> names(state_names_.begin(), state_names_.end());
+  fix_defaults(&graph, names, shapes);
+  const DeclaredFacts declared(model_);
+  const Sizes sizes = set_shapes(&graph, shapes);
+  LoweringOptions lowering = options.lowering;
+  lowering.recomputation = &recomputation_;
+  std::vector<Pass> passes = lowering_passes(device_, lowering);
+  // The first pass infers all shapes. What was built on a declaration that is wrong fails there, for another reason.
+  passes.front().run = [&, infer = passes.front().run](Model& model) {
+    try {
+      const bool changed = infer(model);
+      declared.expect(*model.graph, sizes);
+      return changed;
+    } catch (const Error&) {
+      declared.expect(*model.graph, sizes);
+      throw;
+    }
+  };
+  run_pipeline(passes, &model_, options.pipeline);
+  expect_operators(graph, device_);
+  expect_sizes(graph);
+  const auto is_state = [&](const std::string& name) { return names.count(name) > 0; };
+  std::unordered_map<std::string, const Value*> fronts;
+  for (const Value* input : graph.inputs()) {
+    if (is_state(input->name())) {
+      fronts.emplace(input->name(), input);
+    } else {
+      inputs_.push_back(make_port(*input, input->name()));
+    }
+  }
+  for (const Value* output : graph.outputs()) {
+    if (output->has_role(roles::kNext) && is_state(output->role()->of)) continue;
+    if (!output->type().is_static()) {
+      fail("[Plan] the shape of output '", output->name(), "' (", to_string(output->type()),
+           ") depends on data; the runtime needs it when the plan is built");
+    }
+    outputs_.push_back(make_port(*output, output->name()));
+  }
+  const NextValues next_values(graph);
+  for (const std::string& name : state_names_) {
+    const auto found = fronts.find(name);
+    const Value* front = found == fronts.end() ? nullptr : found->second;
+    const Value* next = next_values.of(name);
+    if (!front && !next) continue;
+    StatePort port{make_port(front ? *front : *next, name)};
+    port.written = next != nullptr;
+    if (front && next && front->type() != next->type()) {
+      fail("[Plan] state '", name, "' is ", to_string(front->type()), " but its update is ", to_string(next->type()));
+    }
+    states_.push_back(std::move(port));
+  }
+}
+
+void Plan::select_kernels(bool tf32) {
+  ValueTable<Tensor> constants;
+  std::string missing;
+  int count = 0;
+  for (Node* node = model_.graph->first(); node; node = node->next()) {
+    std::vector<Tensor> known;
+    bool typed = true;
+    for (const Value* input : node->inputs()) {
+      known.emplace_back();
+      if (!input) continue;
+      typed = typed && input->type().is_static();
+      if (!input->is_initializer() || model_.graph->is_input(input)) continue;
+      const Tensor* constant = constants.find(input);
+      known.back() = constant ? *constant : *constants.try_emplace(input, constant_of(input)).first;
+    }
+    for (const Value* output : node->outputs()) typed = typed && (!output || output->type().is_static());
+    const NodeSpec spec(*node, std::move(known), num_threads(), tf32);
+    const Kernel* kernel = typed ? find_kernel(device_, spec) : nullptr;
+    if (!kernel) {
+      ++count;
+      missing += concat(count > 1 ? "; " : "", node->label(), typed ? "" : ": a shape is not known", " with");
+      for (const Value* input : node->inputs()) missing += " " + (input ? to_string(input->type()) : std::string("-"));
+      continue;
+    }
+    expect_room(*node, device_);
+    steps_.push_back({node, kernel});
+    prepared_.push_back(prepare(*kernel, spec));
+  }
+  if (count > 0) {
+    fail("[Plan] ", device_.name(), " has no kernel for ", count, count == 1 ? " node: " : " nodes: ", missing);
+  }
+}
+
+void Plan::place(const PlanOptions& options) {
+  placement_ = place_values(*model_.graph, steps_, prepared_, states_, device_.piece_alignment(), options.lowering);
+  memory_ = plan_memory(placement_.ranges, device_.alignment());
+  // Steps whose results are already in place are removed.
+  std::vector<int> number(steps_.size() + 1);  // new number of each step, without those that are skipped
+  size_t kept = 0;
+  for (size_t s = 0; s < steps_.size(); ++s) {
+    number[s] = static_cast<int>(kept);
+    if (placement_.skipped[s]) continue;
+    if (placement_.workspace_of[s] != kNoBuffer) workspace_bytes_ = std::max(workspace_bytes_, prepared_[s].workspace);
+    placement_.workspace_of[kept] = placement_.workspace_of[s];
+    if (kept != s) {
+      steps_[kept] = steps_[s];
+      prepared_[kept] = std::move(prepared_[s]);
+    }
+    ++kept;
+  }
+  number.back() = static_cast<int>(kept);
+  steps_.resize(kept);
+  prepared_.resize(kept);
+  placement_.workspace_of.resize(kept);
+  placement_.skipped.assign(kept, false);
+  for (LiveRange& range : placement_.ranges) {
+    range.first = number[static_cast<size_t>(range.first)];
+    range.last = number[static_cast<size_t>(range.last)];
+  }
+  for (const Buffer& buffer : placement_.buffers) {
+    if (buffer.kind == Buffer::kConstant) constant_bytes_ += align_up(buffer.bytes, device_.alignment());
+  }
+}
+
+void Plan::set_profiling(bool on) {
+  profiling_ = on;
+  if (!on) return;
+  profiled_runs_ = 0;
+  for (PlanStep& step : steps_) step.milliseconds = step.last_start = step.last_milliseconds = 0;
+}
+
+void Plan::add_profile(const std::vector<double>& ends) {
+  double start = 0;
+  for (size_t s = 0; s < steps_.size(); ++s) {
+    steps_[s].last_start = start;
+    steps_[s].last_milliseconds = ends[s] - start;
+    steps_[s].milliseconds += steps_[s].last_milliseconds;
+    start = ends[s];
+  }
+  ++profiled_runs_;
+}
+
+}  // namespace onnx_train

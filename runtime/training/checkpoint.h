@@ -1,0 +1,52 @@
+// A checkpoint: the training model with its state as initializers and two metadata entries, the position of the
+// training (onnx_train.checkpoint, JSON) and a checksum over every stored tensor and the position (onnx_train.checksum,
+// XXH3-128). There is no second format: a checkpoint can be served, evaluated, exported and trained like any training
+// model. Writing is atomic (loading.h). Files contain no dates, so equal trainings give equal files.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "runtime/session.h"
+#include "runtime/training/means.h"
+
+namespace onnx_train {
+
+struct ModelMessage;
+
+// The position of a training, exact to the sample.
+struct TrainingPosition {
+  int64_t epoch = 0;           // complete epochs
+  int64_t step = 0;            // optimizer steps
+  int64_t sample = 0;          // samples of the current epoch's order that have been used
+  RunningLoss loss;            // of the steps since the last evaluation
+  std::optional<double> best;  // lowest evaluation loss: on the evaluation data, or the mean training loss without them
+  int64_t stale = 0;           // evaluations since then
+  std::map<std::string, std::string> settings;  // settings of the run: run_settings.h
+};
+
+// The value of a state.
+using StateContents = std::function<Tensor(const std::string& name)>;
+
+// Returns the session's model with `state` as its states, to be written at any later time. It shares what does not
+// change and no longer reads the session.
+ModelMessage checkpoint_message(const Model& model, const StateContents& state, const TrainingPosition& position);
+// Writes a checkpoint and computes its checksum on the way. Any thread.
+void write_checkpoint(const ModelMessage& message, const std::string& path);
+// Both steps in one, with a copy of the session's current state.
+void save_checkpoint(const Session& session, const TrainingPosition& position, const std::string& path);
+
+// Loads a training model, new or a checkpoint. Throws Error that names the file if it is neither, or if the tensors of
+// a checkpoint do not match its checksum.
+Model load_training_model(const std::string& path);
+// Loads a model for what only needs inference (predict, show --plan): a training model is verified and returned as it
+// is; any other model is imported and brought into inference form, also from an export in training mode.
+Model load_any_model(const std::string& path);
+// The same as load_training_model for a model that has been loaded; `name` is used in messages.
+Model training_model(ModelMessage message, const std::string& name);
+// Nothing if `model` is not a checkpoint.
+std::optional<TrainingPosition> checkpoint_position(const Model& model);
+
+}  // namespace onnx_train

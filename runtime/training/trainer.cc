@@ -1,0 +1,382 @@
+#include "runtime/training/trainer.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <filesystem>
+#include <limits>
+
+#include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/roles.h"
+#include "onnx_passes/loss/expression.h"
+
+namespace onnx_train {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+// Fixed settings decide which network sees which samples in which order, and which losses are compared. The others
+// affect only the steps that follow.
+std::vector<Setting> settings_of(const TrainerOptions& o, const BatchSource& training, const BatchSource* evaluation,
+                                 DType scalar_type) {
+  const Schedule& s = o.schedule;
+  const bool ends = s.curve == Schedule::Curve::kLinear || s.curve == Schedule::Curve::kCosine;
+  constexpr auto kFixed = OnResume::kFixed, kMayChange = OnResume::kMayChange;
+  return {{"model", o.model.empty() ? "not known" : o.model, kFixed},
+          {"data", training.identity(), kFixed},
+          {"eval-data", evaluation ? evaluation->identity() : "none", kFixed},
+          {"scale", training.scale(), kFixed},
+          {"dtype", scalar_type == DType::kDouble ? "float64" : "float32", kFixed},
+          {"seed", std::to_string(o.seed), kFixed},
+          {"batch-size", std::to_string(o.batch_size), kFixed},
+          {"accumulate", std::to_string(o.accumulate), kFixed},
+          {"no-shuffle", o.shuffle ? "false" : "true", kFixed},
+          {"lr", number_text(s.peak), kMayChange},
+          {"schedule", name_of(s.curve), kMayChange},
+          {"schedule's steps", ends ? std::to_string(s.total) : "any", kMayChange},
+          {"warmup", std::to_string(s.warmup), kMayChange},
+          {"final-lr", number_text(s.end), kMayChange},
+          {"step-every", s.step_every > 0 ? std::to_string(s.step_every) : "none", kMayChange},
+          {"step-factor", number_text(s.step_factor), kMayChange},
+          {"clip", o.clip_norm ? number_text(*o.clip_norm) : "none", kMayChange},
+          {"eval-every", o.eval_every > 0 ? std::to_string(o.eval_every) : "none", kMayChange},
+          {"early-stop", o.early_stop > 0 ? std::to_string(o.early_stop) : "none", kMayChange}};
+}
+
+int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0 ? 1 : 0); }
+
+// A scalar output; `otherwise` if the entry point has no output of that role.
+double value_or(const Session& session, const std::string& entry, const TensorMap& outputs, const char* role,
+                double otherwise) {
+  const std::string* name = session.output_name(entry, role);
+  const auto found = name ? outputs.find(*name) : outputs.end();
+  return found == outputs.end() || found->second.size() != 1 ? otherwise : found->second.at(0);
+}
+
+}  // namespace
+
+std::string training_entry(const Session& session) {
+  for (const char* entry : {"step", "accumulate"}) {
+    if (session.has_entry(entry)) return entry;
+  }
+  fail("the model has neither an entry point 'step' nor 'accumulate'; make one with: onnx-train build");
+}
+
+Trainer::Trainer(Session* session, const Dataset* training, const Dataset* evaluation, const TrainerOptions& options)
+    : Trainer(session,
+              std::make_unique<DatasetBatches>(training, session->model(), training_entry(*session), options.batch_size,
+                                               options.seed, options.shuffle),
+              evaluation ? std::make_unique<DatasetBatches>(evaluation, session->model(), options.batch_size) : nullptr,
+              options) {}
+
+Trainer::Trainer(Session* session, std::unique_ptr<BatchSource> training, std::unique_ptr<BatchSource> evaluation,
+                 const TrainerOptions& options)
+    : session_(*session),
+      training_(std::move(training)),
+      evaluation_(std::move(evaluation)),
+      options_(options),
+      checkpoints_(session) {
+  const std::string entry = training_entry(session_);
+  if (options_.accumulate > 1 && entry == "step") {
+    fail_as(ErrorCode::kUsage,
+            "the model takes whole steps; to accumulate over several batches, build it with --accumulate");
+  }
+  if (options_.accumulate < 1) fail_as(ErrorCode::kUsage, "the batch size must be at least 1");
+  samples_per_epoch_ = training_->samples_per_epoch();
+  const int64_t batches = training_->batches_per_epoch();
+  if (batches > 0 && options_.accumulate > batches) {
+    fail_as(ErrorCode::kUsage, "a step accumulates ", options_.accumulate, " batches, but an epoch has ", batches);
+  }
+  steps_per_epoch_ = ceil_div(batches, options_.accumulate);
+  check_schedule();
+  for (const InputSpec& spec : entry_inputs(session_.model(), entry == "step" ? "step" : "apply")) {
+    if (spec.role == roles::kLearningRate) {
+      learning_rate_ = spec.name;
+      scalar_type_ = spec.type.dtype;
+    }
+    if (spec.role == roles::kClipNorm) clip_norm_ = spec.name;
+  }
+  reader_.emplace(session_, entry);
+  settings_ = settings_of(options_, *training_, evaluation_.get(), scalar_type_);
+  position_.settings = recorded(settings_);
+}
+
+Trainer::~Trainer() {
+  for (; !runs_.empty(); runs_.pop_front()) {
+    try {
+      session_.finish();
+    } catch (const Error&) {
+      return;  // the session has abandoned all of them
+    }
+  }
+}
+
+void Trainer::check_schedule() {
+  options_.schedule.total = total_steps();
+  const auto curve = options_.schedule.curve;
+  if (total_steps() == 0 && (curve == Schedule::Curve::kLinear || curve == Schedule::Curve::kCosine)) {
+    fail_as(ErrorCode::kUsage, "a linear or cosine schedule needs an end: give --epochs or --steps");
+  }
+  if (total_steps() > 0 && options_.schedule.warmup > total_steps()) {
+    fail_as(ErrorCode::kUsage, "the warm-up takes ", options_.schedule.warmup, " steps, but the training has ",
+            total_steps());
+  }
+}
+
+int64_t Trainer::total_steps() const {
+  int64_t by_epochs = 0;
+  if (__builtin_mul_overflow(options_.epochs, steps_per_epoch_, &by_epochs)) {
+    by_epochs = std::numeric_limits<int64_t>::max();
+  }
+  if (options_.epochs == 0 || options_.steps == 0) return std::max(by_epochs, options_.steps);
+  return std::min(by_epochs, options_.steps);
+}
+
+std::vector<std::string> Trainer::resume(const TrainingPosition& position) {
+  std::vector<std::string> changes = compare(settings_, position.settings);
+  constexpr int64_t kMost = int64_t{1} << 53;
+  const auto counts = [](int64_t n) { return n >= 0 && n <= kMost; };
+  const auto& parts = position.loss.parts;
+  const bool sums = std::all_of(parts.begin(), parts.end(),
+                                [](const Mean& mean) { return std::isfinite(mean.sum) && std::isfinite(mean.count); });
+  if (!counts(position.epoch) || !counts(position.step) || !counts(position.stale) || !sums || position.sample < 0 ||
+      (samples_per_epoch_ > 0 && position.sample > samples_per_epoch_)) {
+    fail("cannot resume: the checkpoint's position is damaged: epoch ", position.epoch, ", step ", position.step,
+         ", sample ", position.sample, " of ", samples_per_epoch_);
+  }
+  position_ = position;
+  position_.settings = recorded(settings_);
+  return changes;
+}
+
+// An epoch of unknown length ends when the source says so.
+bool Trainer::finished() const {
+  if (steps_per_epoch_ > 0 && samples_per_epoch_ > 0) return total_steps() > 0 && position_.step >= total_steps();
+  return (options_.steps > 0 && position_.step >= options_.steps) ||
+         (options_.epochs > 0 && position_.epoch >= options_.epochs);
+}
+
+bool Trainer::epoch_ended() const {
+  return samples_per_epoch_ > 0 ? position_.sample >= samples_per_epoch_ : source_ended_;
+}
+
+bool Trainer::start_step(TrainerEvents* events) {
+  const auto start = Clock::now();
+  if (source_epoch_ != position_.epoch) {
+    training_->start(position_.epoch, position_.sample);
+    source_epoch_ = position_.epoch;
+    source_ended_ = false;
+  }
+  const double rate = options_.schedule.rate(position_.step);
+  TensorMap controls = {{learning_rate_, Tensor::full(scalar_type_, {}, rate)}};
+  if (options_.clip_norm) controls[clip_norm_] = Tensor::full(scalar_type_, {}, *options_.clip_norm);
+  const bool whole = session_.has_entry("step");  // otherwise the gradients of several batches make one step
+  const int64_t step = position_.step + 1, begin = position_.sample;
+  for (int64_t i = 0; i < options_.accumulate && !epoch_ended(); ++i) {
+    const int64_t samples = training_->next(&inputs_);
+    if (samples == 0) {
+      source_ended_ = true;
+      break;
+    }
+    if (whole) {
+      for (const auto& [name, value] : controls) inputs_.insert_or_assign(name, value);
+    }
+    start_run({whole ? "step" : "accumulate", step, position_.sample, samples, begin, rate, whole, start}, inputs_,
+              events);
+    position_.sample += samples;
+  }
+  if (position_.sample == begin) {
+    if (begin == 0) fail_as(ErrorCode::kData, "epoch ", position_.epoch + 1, " of the data has no batch");
+    return false;
+  }
+  if (!whole) start_run({"apply", step, begin, 0, begin, rate, true, start}, controls, events);
+  ++position_.step;
+  return true;
+}
+
+// Throws Error with the text of `error`, which `run` caused, and the step and samples of `run`.
+void Trainer::refuse(const BatchRun& run, const Error& error) const {
+  if (run.samples == 0) fail_as(error.code(), "step ", run.step, ": ", error.what());
+  const std::string fault = training_->fault(run.first_sample, run.samples);
+  fail_as(error.code(), "step ", run.step, ": ", error.what(), "; ",
+          fault.empty() ? training_->describe(run.first_sample, run.samples) : fault);
+}
+
+void Trainer::start_run(BatchRun run, const TensorMap& inputs, TrainerEvents* events) {
+  try {
+    session_.start(run.entry, inputs);
+  } catch (const Error& error) {
+    refuse(run, error);
+  }
+  runs_.push_back(std::move(run));
+  // On the host it is already complete.
+  if (session_.device().uses_host_memory() || options_.wait_for_steps) finish_run(events);
+}
+
+void Trainer::finish_run(TrainerEvents* events) {
+  const BatchRun run = std::move(runs_.front());
+  runs_.pop_front();
+  const TensorMap* outputs = nullptr;
+  try {
+    outputs = &session_.finish();
+  } catch (const Error& error) {
+    runs_.clear();  // the session has abandoned them
+    refuse(run, error);
+  }
+  const auto value = [&](const char* role, double otherwise) {
+    return value_or(session_, run.entry, *outputs, role, otherwise);
+  };
+  if (run.samples > 0) add_batch(run, *outputs, events);
+  report_.grad_norm = value(roles::kGradNorm, 0);
+  if (const double scale = value(roles::kLossScale, 0); scale != 0) report_.loss_scale = scale;
+  if (run.ends_step) report_step(run, events);
+}
+
+void Trainer::note_once(const char* what, const std::string& text, TrainerEvents* events) {
+  if (noted_.insert(what).second) events->on_note(text);
+}
+
+void Trainer::add_batch(const BatchRun& run, const TensorMap& outputs, TrainerEvents* events) {
+  if (!reader_->knows_counts()) note_once("samples", kOverSamples, events);
+  LossMean batch;
+  reader_->add(outputs, run.samples, &batch, &accuracy_);
+  if (!batch.counts()) {
+    note_once("empty batch",
+              concat("step ", run.step, ": nothing counts ", training_->describe(run.first_sample, run.samples),
+                     ", every label is ignored or has no weight: its loss and gradient are 0, as for all such batches"),
+              events);
+  }
+  loss_.add(batch);
+  report_.samples += run.samples;
+}
+
+void Trainer::report_step(const BatchRun& run, TrainerEvents* events) {
+  StepReport report = std::exchange(report_, {});
+  const LossMean loss = std::exchange(loss_, {});
+  const Mean accuracy = std::exchange(accuracy_, {});
+  report.loss = loss.counts() ? loss.value() : 0;
+  if (accuracy.count != 0) report.accuracy = accuracy.value();
+  report.skipped = report.loss_scale && !std::isfinite(report.grad_norm);
+  // A loss that overflows says nothing of the others.
+  if (!report.skipped || std::isfinite(report.loss)) position_.loss.add(loss);
+  report.epoch = position_.epoch + 1;
+  report.step = run.step;
+  report.learning_rate = run.learning_rate;
+  report.milliseconds = seconds_since(std::max(run.start, last_report_)) * 1e3;
+  last_report_ = Clock::now();
+  check_finite(run, report);
+  events->on_step(report);
+}
+
+void Trainer::finish_runs(int64_t step, TrainerEvents* events) {
+  while (!runs_.empty() && runs_.front().step <= step) finish_run(events);
+}
+
+void Trainer::save(bool best, bool last, bool at_end, TrainerEvents* events) {
+  std::vector<std::string> paths;
+  if (best) paths.push_back(options_.folder + "/best.onnx");
+  if (last) paths.push_back(options_.folder + "/last.onnx");
+  if (options_.folder.empty() || paths.empty()) return;
+  at_end ? checkpoints_.save_and_wait(position_, paths) : checkpoints_.save(position_, paths);
+  for (const std::string& path : paths) events->on_checkpoint(path);
+}
+
+// The evaluation at the end is an additional one: it may find the best state, but the mean of the training loss
+// continues and patience does not count it, so that a resumed training evaluates like one that never stopped.
+bool Trainer::evaluate_now(int64_t epoch, bool at_end, TrainerEvents* events) {
+  EvaluationReport report{};
+  report.epoch = epoch;
+  report.step = position_.step;
+  report.train_loss = position_.loss.value();
+  if (evaluation_) {
+    EvaluationResult result = evaluate(&session_, evaluation_.get());
+    report.evaluation = std::move(result.metrics);
+    for (const std::string& note : result.notes) note_once(note.c_str(), "evaluation: " + note, events);
+  }
+  evaluated_ = true;
+  const auto evaluated = report.evaluation.find(roles::kLoss);
+  const double loss = evaluated == report.evaluation.end() ? report.train_loss : evaluated->second;
+  report.best = std::isfinite(loss) && (!position_.best || loss < *position_.best);
+  if (report.best) position_.best = loss;
+  if (!at_end) {
+    position_.stale = report.best ? 0 : position_.stale + 1;
+    position_.loss = {};
+  }
+  events->on_evaluation(report);
+  return report.best;
+}
+
+StopReason Trainer::run(TrainerEvents* events, const std::atomic<bool>& interrupt) {
+  const auto start = Clock::now();
+  std::error_code error;
+  if (position_.step == 0 && !options_.folder.empty()) {
+    std::filesystem::remove(options_.folder + "/best.onnx", error);  // of a run that this one overwrites
+  }
+  if (position_.step == 0) save(/*best=*/false, /*last=*/true, /*at_end=*/false, events);
+  while (!finished()) {
+    checkpoints_.check();
+    const bool stepped = start_step(events), epoch_ended = this->epoch_ended();
+    const bool due = options_.eval_every > 0 ? stepped && position_.step % options_.eval_every == 0 : epoch_ended;
+    // Finishes the previous step, which is complete by now or nearly so. Before an evaluation and at the end of an
+    // epoch, finishes all steps.
+    finish_runs(epoch_ended || due ? position_.step : position_.step - 1, events);
+    const int64_t epoch = position_.epoch + 1;
+    if (epoch_ended) {
+      position_.epoch += 1;
+      position_.sample = 0;
+    }
+    bool best = due && evaluate_now(epoch, /*at_end=*/false, events);
+    std::optional<StopReason> stop;
+    if (options_.time_limit > 0 && seconds_since(start) >= options_.time_limit) stop = StopReason::kTimeLimit;
+    if (due && options_.early_stop > 0 && position_.stale >= options_.early_stop) stop = StopReason::kEarlyStop;
+    if (finished()) stop = StopReason::kFinished;
+    if (events->stop()) stop = StopReason::kStopped;
+    if (interrupt) stop = StopReason::kInterrupted;
+    const bool keep = options_.checkpoint_every > 0 && stepped && position_.step % options_.checkpoint_every == 0;
+    if (stop || keep) finish_runs(position_.step, events);
+    if (stop && !due && stop != StopReason::kInterrupted && !position_.loss.parts.empty()) {
+      best = evaluate_now(epoch, /*at_end=*/true, events);
+    }
+    save(best || (stop && never_evaluated()), epoch_ended || keep || stop, stop.has_value(), events);
+    if (stop) return *stop;
+  }
+  checkpoints_.wait();
+  return StopReason::kFinished;
+}
+
+// Whether the training goes on after a skipped step: a smaller scale may do. Not if it has been tried.
+bool Trainer::may_skip(const StepReport& report) {
+  constexpr int64_t kMostWithScale = 20;
+  constexpr double kLeastScale = 0x1p-24;  // 65504 / kLeastScale, float16's limit times its inverse, is 10^12
+  skipped_with_scale_ = *report.loss_scale == scale_of_skipped_ ? skipped_with_scale_ + 1 : 1;
+  scale_of_skipped_ = *report.loss_scale;
+  ++skipped_in_a_row_;
+  ++skipped_steps_;
+  return *report.loss_scale > kLeastScale && skipped_with_scale_ < kMostWithScale;
+}
+
+void Trainer::check_finite(const BatchRun& run, const StepReport& report) {
+  if (std::isfinite(report.loss) && std::isfinite(report.grad_norm)) {
+    skipped_in_a_row_ = skipped_with_scale_ = 0;
+    return;
+  }
+  // Where the loss is finite the data are; else they may hold the cause.
+  const std::string fault =
+      report.skipped && std::isfinite(report.loss) ? "" : training_->fault(run.step_begin, report.samples);
+  const std::string saved =
+      options_.folder.empty() ? "" : concat("; ", options_.folder, "/last.onnx holds an earlier state");
+  if (report.skipped && fault.empty()) {
+    if (may_skip(report)) return;
+    fail_as(ErrorCode::kData, "step ", report.step,
+            ": the gradients overflow whatever the loss scale: ", skipped_in_a_row_,
+            " updates in a row are skipped, the last one with a scale of ", *report.loss_scale, " (loss ", report.loss,
+            "); lower --lr, build with --precision bf16, or look at the data", saved);
+  }
+  fail_as(ErrorCode::kData, "the loss is ", report.loss, " at step ", report.step, " (gradient norm ", report.grad_norm,
+          ", learning rate ", report.learning_rate, ") ", training_->describe(run.step_begin, report.samples), "; ",
+          fault.empty() ? "lower --lr, add --warmup or --clip, or look at the data" : fault, saved);
+}
+
+}  // namespace onnx_train

@@ -1,0 +1,230 @@
+// What importing makes of the ways exporters write models. tests/python/test_import.py checks the numbers.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "onnx_passes/io/loading.h"
+#include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/onnx.h"
+#include "onnx_passes/passes.h"
+
+namespace onnx_train {
+namespace {
+
+using testing::HasSubstr;
+
+onnx::ModelProto parse(const std::string& text) {
+  onnx::ModelProto proto;
+  to_proto(from_text(text), &proto);
+  return proto;
+}
+
+std::string type_of(const Model& model, const std::string& name) {
+  const Value* value = model.graph->find(name);
+  return value ? to_string(value->type()) : "nothing";
+}
+
+std::string error_of(const onnx::ModelProto& proto, const std::string& batch = "") {
+  try {
+    import_model(proto, {.batch = batch});
+    return "";
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
+TEST(Import, WeightsAreNoInputs) {
+  onnx::ModelProto proto = parse(R"(<ir_version: 3, opset_import: ["" : 9]>
+    g (float[N, 2] x) => (float[N, 2] y) <float[2] w = {1, 2}> { y = Add(x, w) })");
+  auto* input = proto.mutable_graph()->add_input();
+  input->set_name("w");
+  to_proto(TensorType{DType::kFloat, Dims{Dim(int64_t{2})}}, input->mutable_type());
+  const Model model = import_model(proto);
+  ASSERT_EQ(model.graph->inputs().size(), 1u);
+  EXPECT_TRUE(model.graph->find("w")->is_initializer());
+  EXPECT_EQ(model.shell().ir_version(), 10);
+  EXPECT_EQ(model.context->opset(), 21);
+}
+
+TEST(Import, NodesGetNamesOfTheirOwn) {
+  onnx::ModelProto proto = parse(R"(<ir_version: 10, opset_import: ["" : 21]>
+    g (float[N] x) => (float[N] y) { a = Relu(x) b = Relu(a) y = Relu(b) })");
+  proto.mutable_graph()->mutable_node(0)->set_name("r");
+  proto.mutable_graph()->mutable_node(1)->set_name("r");
+  proto.mutable_graph()->mutable_node(2)->set_name("");
+  const Model model = import_model(proto);
+  std::vector<std::string> names;
+  for (const Node* node : model.graph->nodes()) names.push_back(node->name());
+  EXPECT_EQ(names, (std::vector<std::string>{"r", "r_0", "Relu_0"}));
+}
+
+TEST(Import, DimensionsWithoutANameGetOne) {
+  onnx::ModelProto proto = parse(R"(<ir_version: 10, opset_import: ["" : 21]>
+    g (float[N, 3, M, 5] x) => (float y) { y = Relu(x) })");
+  auto* shape = proto.mutable_graph()->mutable_input(0)->mutable_type()->mutable_tensor_type()->mutable_shape();
+  shape->mutable_dim(1)->set_dim_value(-1);
+  shape->mutable_dim(2)->set_dim_param("?");
+  EXPECT_EQ(type_of(import_model(proto, {.fix_shapes = true}), "y"), "float[N,x_dim1,x_dim2,5]");
+}
+
+TEST(Import, StaleTypesAreInferredAnew) {
+  onnx::ModelProto proto = parse(R"(<ir_version: 10, opset_import: ["" : 21]>
+    g (float[N, 3] x) => (float[7, 7] y) <float[7] h> { h = Relu(x) y = Neg(h) })");
+  EXPECT_THAT(error_of(proto), HasSubstr("output 'y' is declared as float[7,7], but it is float[N,3]"));
+  const Model model = import_model(proto, {.fix_shapes = true});
+  EXPECT_EQ(type_of(model, "h"), "float[N,3]");
+  EXPECT_EQ(type_of(model, "y"), "float[N,3]");
+}
+
+TEST(Import, ShapeArithmeticKeepsSymbols) {
+  const Model model = import_model(parse(R"(<ir_version: 10, opset_import: ["" : 21]>
+    g (float[N, 4, 6] x) => (float[N, M] y, float[A, B, C] z) {
+      s = Shape(x)
+      zero = Constant<value_ints = [0]>()
+      one = Constant<value_ints = [1]>()
+      n = Gather(s, zero)
+      three = Constant<value_ints = [3]>()
+      c = Slice(s, one, three)
+      p = ReduceProd<keepdims = 1>(c)
+      t = Concat<axis = 0>(n, p)
+      y = Reshape(x, t)
+      eight = Constant<value_ints = [8]>()
+      m = Mul(n, eight)
+      u = Concat<axis = 0>(m, one, one)
+      z = Reshape(x, u)
+    })"));
+  EXPECT_EQ(type_of(model, "y"), "float[N,24]");
+  EXPECT_EQ(type_of(model, "z"), "float[8*N,1,1]");
+}
+
+TEST(Import, SizesThatInferenceLeavesOpenAreProducts) {
+  const Model model = import_model(parse(R"(<ir_version: 10, opset_import: ["" : 21]>
+    g (float[batch, 8, 32] x, float[s, t] w, float["2*s + 1", 3] v) => (float[A, B] a, float[A, B, C, D] b, float[A, B] c, float[A, B] d, int64[A] r) {
+      rows = Constant<value_ints = [-1, 32]>()
+      a = Reshape(x, rows)
+      heads = Constant<value_ints = [-1, 8, 2, 16]>()
+      b = Reshape(a, heads)
+      c = Flatten<axis = 2>(w)
+      d = Flatten<axis = 2>(v)
+      n = Shape<start = 0, end = 1>(x)
+      s = Squeeze(n)
+      zero = Constant<value_float = 0.0>()
+      start = CastLike(zero, s)
+      one = Constant<value_int = 1>()
+      range = Range(start, s, one)
+      first = Constant<value_ints = [0]>()
+      last = Constant<value_ints = [9223372036854775807]>()
+      r = Slice(range, first, last)
+    })"));
+  EXPECT_EQ(type_of(model, "a"), "float[8*batch,32]");
+  EXPECT_EQ(type_of(model, "b"), "float[batch,8,2,16]");
+  EXPECT_EQ(type_of(model, "c"), "float[s*t,1]");
+  EXPECT_EQ(type_of(model, "r"), "int64[batch]");
+}
+
+TEST(Import, SequencesAreUnpacked) {
+  const Model model = import_model(parse(R"(<ir_version: 10, opset_import: ["" : 21]>
+    g (float[N, 6] x) => (float[N, 3] y) {
+      three = Constant<value_int = 3>()
+      parts = SplitToSequence<axis = 1>(x, three)
+      zero = Constant<value_int = 0>()
+      last = Constant<value_int = -1>()
+      a = SequenceAt(parts, zero)
+      b = SequenceAt(parts, last)
+      y = Add(a, b)
+    })"));
+  EXPECT_EQ(type_of(model, "y"), "float[N,3]");
+  EXPECT_EQ(model.graph->num_nodes(), 2u);
+}
+
+TEST(Import, ScalarConstantsStayIntegerOnesBecomeInitializers) {
+  const Model model = import_model(parse(R"(<ir_version: 10, opset_import: ["" : 21]>
+    g (float[N] x) => (float[N] y) <float val_3 = {2.0}, float scale = {3.0}> {
+      half = Constant<value = float {0.5}>()
+      shape = Constant<value = int64[1] {-1}>()
+      a = Mul(x, half)
+      b = Mul(a, val_3)
+      c = Mul(b, scale)
+      y = Reshape(c, shape)
+    })"));
+  EXPECT_TRUE(model.graph->find("half")->producer()->is("Constant"));
+  EXPECT_TRUE(model.graph->find("val_3")->is_initializer());  // torch lifts numbers to initializers
+  EXPECT_TRUE(model.graph->find("scale")->is_initializer());
+  EXPECT_TRUE(model.graph->find("shape")->is_initializer());
+  EXPECT_TRUE(select_trainable(model, {}, {}).empty());
+}
+
+TEST(Import, FunctionsAreInlinedWithTheirDefaults) {
+  const Model model = import_model(parse(R"(<ir_version: 10, opset_import: ["" : 21, "local" : 1]>
+    g (float[N] x) => (float[N] y) { h = local.Twice(x) y = local.Leak(h) }
+    <domain: "local", opset_import: ["" : 21, "local" : 1]> Twice (a) => (b) { c = local.Leak<alpha = 0.5>(a) b = Add(c, c) }
+    <domain: "local", opset_import: ["" : 21]> Leak <alpha: float = 0.25> (a) => (b) { b = LeakyRelu<alpha: float = @alpha>(a) }
+    )"));
+  EXPECT_TRUE(model.context->functions.empty());
+  std::vector<float> alphas;
+  for (const Node* node : model.graph->nodes()) {
+    if (node->is("LeakyRelu")) alphas.push_back(node->attr("alpha", -1.0f));
+  }
+  EXPECT_EQ(alphas, (std::vector<float>{0.5f, 0.25f}));
+}
+
+TEST(Import, UpgradesInsideBranches) {
+  const Model model = import_model(parse(R"(<ir_version: 8, opset_import: ["" : 11]>
+    g (float[N, 4] x, bool c) => (float[N] y) {
+      y = If (c) <then_branch = a () => (float[N] p) { q = ReduceSum<axes = [1]>(x) p = Squeeze<axes = [1]>(q) },
+                  else_branch = b () => (float[N] r) { r = ReduceMax<axes = [1], keepdims = 0>(x) }>
+    })"));
+  EXPECT_EQ(type_of(model, "y"), "float[N]");
+  EXPECT_EQ(model.context->opset(), 21);
+}
+
+TEST(Import, RebatchRewritesReshapeTargets) {
+  const char* text = R"(<ir_version: 10, opset_import: ["" : 21]>
+    g (float[1, 2, 6] x, float[1, 3] z, float[7] table) => (float[1, 12] y, float[1, 3, 4] t)
+    <int64[2] flat = {1, -1}, int64[3] heads = {1, 3, 4}> { y = Reshape(x, flat) t = Reshape(x, heads) })";
+  const Model dynamic = import_model(parse(text), {.batch = "dynamic"});
+  EXPECT_EQ(type_of(dynamic, "y"), "float[batch,12]");
+  EXPECT_EQ(type_of(dynamic, "t"), "float[batch,3,4]");
+  EXPECT_EQ(type_of(dynamic, "z"), "float[batch,3]");
+  EXPECT_EQ(type_of(dynamic, "table"), "float[7]");
+  EXPECT_EQ(type_of(import_model(parse(text), {.batch = "16"}), "y"), "float[16,12]");
+  EXPECT_THAT(error_of(parse(text), "many"), HasSubstr("neither a positive number"));
+  EXPECT_THAT(error_of(parse(text), "0"), HasSubstr("neither a positive number"));
+}
+
+TEST(Import, RebatchNamesTheNodeThatCannotFollow) {
+  EXPECT_THAT(error_of(parse(R"(<ir_version: 10, opset_import: ["" : 21]>
+    g (float[2, 3] x) => (float[2, 3] y) <float[2, 3] mask = {1, 0, 1, 0, 1, 0}> { [n] y = Mul(x, mask) })"),
+                       "dynamic"),
+              HasSubstr("another batch than 2: node 'n' (Mul)"));
+  EXPECT_THAT(error_of(parse(R"(<ir_version: 10, opset_import: ["" : 21]>
+    g (float[2, 3] x) => (float[2, 3] y) <float[2, 3] w = {1, 0, 1, 0, 1, 0}> { y = Relu(w) z = Neg(x) })"),
+                       "dynamic"),
+              HasSubstr("output 'y' does not follow"));
+}
+
+TEST(Import, ATrainingModelIsImportedByItsInferenceGraph) {
+  Model model = from_text(
+      "<ir_version: 10, opset_import: [\"\" : 21]> g (float[2] x) => (float[2] y)"
+      "<float[2] w = {1, 2}> { y = Add(x, w) }");
+  model.add_entry_point("step").algorithm->add_output(model.graph->find("y"));
+  onnx::ModelProto proto;
+  to_proto(model, &proto);
+  EXPECT_TRUE(import_model(std::move(proto)).entry_points.empty());
+}
+
+TEST(Import, HostileGraphsAreErrors) {
+  const auto text = [](const char* body) {
+    return parse(concat("<ir_version: 10, opset_import: [\"\" : 21]> g (float[3, 4] x) => (float y) {", body, "}"));
+  };
+  EXPECT_THAT(error_of(text("y = Add(x)")), HasSubstr("input size 1"));
+  EXPECT_THAT(error_of(text("y = MatMul(x, x)")), HasSubstr("MatMul"));
+  EXPECT_THAT(error_of(text("y = Transpose<perm = [0, 5]>(x)")), HasSubstr("Transpose"));
+  EXPECT_THAT(error_of(text("y = Concat<axis = 9>(x, x)")), HasSubstr("Concat"));
+  EXPECT_THAT(error_of(text("y = Softmax<axis = \"one\">(x)")), HasSubstr("axis"));
+  EXPECT_THAT(error_of(text("y = custom.Thing(x)")),
+              HasSubstr("operator Thing of domain custom"));  // reported by `check`, refused by those who need it
+  EXPECT_THAT(error_of(onnx::ModelProto()), HasSubstr("opset"));
+}
+
+}  // namespace
+}  // namespace onnx_train

@@ -1,0 +1,64 @@
+#include <gtest/gtest.h>
+
+#include "onnx_passes/gradients/gradient.h"
+#include "onnx_passes/inference/inference.h"
+#include "onnx_passes/ir/builder.h"
+#include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/model.h"
+#include "onnx_passes/ir/onnx.h"
+
+namespace onnx_train {
+namespace {
+
+constexpr const char* kModel = R"(
+<ir_version: 10, opset_import: ["" : 21]>
+g (float[N,4] x) => (float[N,3] y)
+<float[4,3] w = {1,2,3,4,5,6,7,8,9,10,11,12}, float[3] b = {1,2,3}>
+{
+  h = MatMul(x, w)
+  y = Add(h, b)
+}
+)";
+
+TEST(Ir, RoundTripKeepsTheMessage) {
+  const Model model = from_text(kModel);
+  onnx::ModelProto once, twice;
+  to_proto(model, &once);
+  to_proto(from_proto(once), &twice);
+  EXPECT_EQ(once.SerializeAsString(), twice.SerializeAsString());
+}
+
+TEST(Ir, InferenceKeepsSymbols) {
+  Model model = from_text(kModel);
+  infer_types(model.graph.get());
+  EXPECT_EQ(to_string(model.graph->find("h")->type()), "float[N,3]");
+}
+
+TEST(Ir, ReplaceKeepsOutputNames) {
+  Model model = from_text(kModel);
+  Graph& g = *model.graph;
+  g.replace(g.find("y"), g.find("h"));
+  EXPECT_EQ(g.outputs()[0]->name(), "y");
+  EXPECT_TRUE(g.outputs()[0]->producer()->is("MatMul"));
+}
+
+TEST(Ir, BuilderSharesConstants) {
+  Model model = from_text(kModel);
+  Builder b(model.graph.get());
+  const Var x = b.var(model.graph->find("x"));
+  const Var y = 1.0 - x * x + 1.0;
+  EXPECT_EQ(to_string(y.type()), "float[N,4]");
+  EXPECT_EQ(model.graph->initializers().size(), 3u);
+}
+
+TEST(Ir, UndefinedInputIsNamed) {
+  try {
+    from_text("<ir_version: 10, opset_import: [\"\" : 21]> g (float[2] x) => (float[2] y) { y = Relu(z) }");
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_NE(std::string(e.what()).find("'z'"), std::string::npos) << e.what();
+  }
+}
+
+}  // namespace
+}  // namespace onnx_train

@@ -1,0 +1,294 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <numeric>
+#include <set>
+
+#include "onnx_passes/ir/error.h"
+#include "runtime/data/npy.h"
+#include "runtime/data/npz.h"
+#include "runtime/data/readers.h"
+
+namespace onnx_train {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+const std::string kFixtures = ONNX_TRAIN_SOURCE_DIR "/tests/fixtures/";
+
+const std::vector<InputSpec> kInputs = {
+    {"x", {DType::kFloat, Dims{"batch", 4}}},
+    {"labels", {DType::kInt64, Dims{"batch"}}, /*from_loss=*/true},
+};
+
+std::string temporary(const std::string& name, const std::string& bytes) {
+  const std::string path = testing::TempDir() + name;
+  std::ofstream(path, std::ios::binary) << bytes;
+  return path;
+}
+
+std::string read_all(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+template <typename F>
+std::string error_of(F&& f) {
+  try {
+    f();
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "no error";
+}
+
+std::vector<double> values(const Tensor& tensor) {
+  std::vector<double> all;
+  for (int64_t i = 0; i < tensor.size(); ++i) all.push_back(tensor.at(i));
+  return all;
+}
+
+TEST(Npz, ReadsCompressedAndStoredArrays) {
+  for (const char* file : {"compressed.npz", "stored.npz"}) {
+    const Dataset data = load_dataset(kFixtures + file, kInputs);
+    EXPECT_EQ(data.num_samples(), 3);
+    TensorMap batch;
+    const int64_t rows[] = {2, 0};
+    data.gather(rows, 2, &batch);
+    EXPECT_THAT(values(batch.at("x")), ElementsAre(8, 9, 10, 11, 0, 1, 2, 3)) << file;
+    EXPECT_EQ(batch.at("x").dtype(), DType::kFloat);
+    EXPECT_THAT(batch.at("labels").to_ints(), ElementsAre(1, 2));
+    EXPECT_EQ(batch.at("labels").dtype(), DType::kInt64);
+  }
+}
+
+TEST(Npz, WritesWhatItReads) {
+  const std::string path = testing::TempDir() + "written.npz";
+  const TensorMap arrays = {{"grad/w", Tensor::of<double>({2, 1}, {1.5, -2})},
+                            {"loss", Tensor::scalar(0.25f)},
+                            {"mask", Tensor::full(DType::kBool, {3}, 1)},
+                            {"none", Tensor(DType::kInt8, {0, 4})}};
+  write_npz(path, arrays);
+  const auto source = open_npz(path);
+  EXPECT_EQ(source->names().size(), arrays.size());
+  for (const auto& [name, tensor] : arrays) {
+    const Tensor read = source->read(name);
+    EXPECT_EQ(read.dtype(), tensor.dtype());
+    EXPECT_EQ(read.shape(), tensor.shape());
+    EXPECT_EQ(values(read.clone()), values(tensor));
+  }
+}
+
+TEST(Npz, RefusesPicklesByName) {
+  const auto source = open_npz(kFixtures + "stored.npz");
+  EXPECT_THAT(error_of([&] { source->read("objects"); }), HasSubstr("'objects' holds Python objects"));
+  EXPECT_THAT(error_of([&] { source->read("note"); }), HasSubstr("dtype '<U1'"));
+}
+
+// A truncated file, and one with a flipped byte, gives arrays or one Error.
+TEST(Npz, DamagedFilesGiveErrors) {
+  for (const char* file : {"compressed.npz", "stored.npz"}) {
+    const std::string whole = read_all(kFixtures + file);
+    const auto try_to_read = [&](const std::string& bytes) {
+      const std::string path = temporary("damaged.npz", bytes);
+      error_of([&] {
+        const auto source = open_npz(path);
+        for (const std::string& name : source->names()) error_of([&] { source->read(name).clone(); });
+      });
+    };
+    for (size_t size = 0; size < whole.size(); size += 11) try_to_read(whole.substr(0, size));
+    for (size_t i = 0; i < whole.size(); i += 5) {
+      std::string flipped = whole;
+      flipped[i] = static_cast<char>(flipped[i] ^ 0xff);
+      try_to_read(flipped);
+    }
+  }
+}
+
+std::string npy(const std::string& header, size_t data_bytes) {
+  std::string bytes("\x93NUMPY\x01\x00", 8);
+  bytes += static_cast<char>(header.size() & 0xff);
+  bytes += static_cast<char>(header.size() >> 8);
+  return bytes + header + std::string(data_bytes, '\0');
+}
+
+std::string npy_error(const std::string& bytes) {
+  return error_of([&] { parse_npy(bytes.data(), bytes.size(), nullptr, "x.npy"); });
+}
+
+TEST(Npy, HostileHeadersGiveErrors) {
+  EXPECT_THAT(npy_error("nothing"), HasSubstr("is not a .npy array"));
+  EXPECT_THAT(npy_error(npy("{'descr': '<f4', 'fortran_order': False, 'shape': (3,), }", 8)), HasSubstr("is cut off"));
+  EXPECT_THAT(npy_error(npy("{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999, 99999999999), }", 8)),
+              HasSubstr("more elements than"));
+  EXPECT_THAT(npy_error(npy("{'descr': '<f4', 'fortran_order': False, 'shape': (4000000000000000000,), }", 8)),
+              HasSubstr("is cut off"));
+  EXPECT_THAT(npy_error(npy("{'descr': '|O', 'fortran_order': False, 'shape': (1,), }", 8)), HasSubstr("pickling"));
+  EXPECT_THAT(npy_error(npy("{'descr': [('a', '<f4')], 'shape': (1,), }", 8)), HasSubstr("structured"));
+  EXPECT_THAT(npy_error(npy("{'descr': '>f4', 'fortran_order': False, 'shape': (1,), }", 8)), HasSubstr("big-endian"));
+  EXPECT_THAT(npy_error(npy("{'descr': '<f4', 'shape': (-1,), }", 8)), HasSubstr("damaged"));
+  EXPECT_THAT(npy_error(npy("{'descr': '<f4', ", 0)), HasSubstr("damaged"));
+}
+
+TEST(Npy, HeaderIsAligned) {
+  for (const Shape& shape : {Shape{}, Shape{3}, Shape{100000, 7, 1}}) {
+    const std::string bytes = npy_header(DType::kDouble, shape) + std::string(100000 * 7 * 8, '\0');
+    EXPECT_EQ(npy_header(DType::kDouble, shape).size() % 64, 0u);
+    EXPECT_EQ(parse_npy(bytes.data(), bytes.size(), nullptr, "x").shape(), shape);
+  }
+}
+
+TEST(Csv, NumberedColumnsAndLabels) {
+  const std::string path = temporary("a.csv", "labels,x0,x1,x2,x3\n1, 0.5,1,2,3\r\n0,4,5,6,7e-1\n\n");
+  const Dataset data = load_dataset(path, kInputs);
+  EXPECT_EQ(data.num_samples(), 2);
+  TensorMap batch;
+  const int64_t rows[] = {1};
+  data.gather(rows, 1, &batch);
+  EXPECT_THAT(values(batch.at("x")), ElementsAre(4, 5, 6, 0.7f));
+  EXPECT_THAT(batch.at("labels").to_ints(), ElementsAre(0));
+}
+
+TEST(Csv, RemainingColumnsAreTheFirstInput) {
+  const std::string path = temporary("b.csv", "a,b,labels,c,d\n1,2,9,3,4\n");
+  TensorMap batch;
+  const int64_t rows[] = {0};
+  load_dataset(path, kInputs).gather(rows, 1, &batch);
+  EXPECT_THAT(values(batch.at("x")), ElementsAre(1, 2, 3, 4));
+}
+
+TEST(Csv, ErrorsNameLineAndColumn) {
+  const std::string words = temporary("c.csv", "x0,x1,x2,x3,labels\n1,2,3,4,setosa\n");
+  EXPECT_THAT(error_of([&] { load_dataset(words, kInputs); }), HasSubstr("line 2, column 'labels': 'setosa'"));
+  const std::string ragged = temporary("d.csv", "x0,x1,x2,x3,labels\n1,2,3\n");
+  EXPECT_THAT(error_of([&] { load_dataset(ragged, kInputs); }), HasSubstr("line 2: 3 fields, the header has 5"));
+}
+
+std::string idx(int type, const std::vector<int>& shape, const std::string& data) {
+  std::string bytes = {0, 0, static_cast<char>(type), static_cast<char>(shape.size())};
+  for (int size : shape) {
+    for (int shift : {24, 16, 8, 0}) bytes += static_cast<char>(size >> shift);
+  }
+  return bytes + data;
+}
+
+TEST(Idx, ImagesBecomeRowsOfTheModel) {
+  const std::string images = temporary("images-idx3-ubyte", idx(8, {2, 2, 2}, {0, 1, 2, 3, 4, 5, 6, '\xff'}));
+  const std::string labels = temporary("labels-idx1-ubyte", idx(8, {2}, {7, 3}));
+  const Dataset data = load_dataset(images + "," + labels, kInputs, DataRole::kTrain, Preprocess({"2"}, kInputs));
+  TensorMap batch;
+  const int64_t rows[] = {1};
+  data.gather(rows, 1, &batch);
+  EXPECT_THAT(values(batch.at("x")), ElementsAre(8, 10, 12, 510));
+  EXPECT_THAT(batch.at("labels").to_ints(), ElementsAre(3));
+}
+
+TEST(Idx, CutOffFilesGiveErrors) {
+  const std::string path = temporary("short-idx3-ubyte", idx(8, {60000, 28, 28}, "abc"));
+  EXPECT_THAT(error_of([&] { load_dataset(path + "," + path, kInputs); }), HasSubstr("is cut off"));
+}
+
+TEST(Idx, DamagedCompressedFilesGiveErrorsAndAreClosed) {
+  const std::string head("\x1f\x8b\x08\0\0\0\0\0\0\x03", 10);  // gzip, no name, no time
+  const std::string block("\x01\x04\0\xfb\xff\0\0\x08\0", 9);  // the last block: 4 stored bytes
+  const std::string path = temporary("damaged-idx1-ubyte.gz", head + block + "not the checksum");
+  const std::string cut_off = temporary("cut-off-idx1-ubyte.gz", head + block.substr(0, 7));
+  const auto open_files = [] {
+    return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), std::filesystem::directory_iterator());
+  };
+  const auto before = open_files();
+  for (const std::string& file : {path, cut_off}) {
+    EXPECT_THAT(error_of([&] { load_dataset(file + "," + file, kInputs); }), HasSubstr("is damaged"));
+  }
+  EXPECT_EQ(open_files(), before);
+}
+
+TEST(Cifar10, ReadsRecords) {
+  std::string record(3073, '\x05');
+  record[0] = 9;
+  const std::string path = temporary("data_batch_1.bin", record + record);
+  const std::vector<InputSpec> inputs = {{"image", {DType::kFloat, Dims{"n", 3, 32, 32}}},
+                                         {"y", {DType::kInt64, Dims{"n"}}, true}};
+  const Dataset data = load_dataset(path, inputs);
+  EXPECT_EQ(data.num_samples(), 2);
+  EXPECT_EQ(data.find("y")->data.at(1), 9);
+  for (const std::string& other : {std::string("abc"), std::string(2 * 3073, '\x0b'), std::string()}) {
+    const std::string error = error_of([&] { load_dataset(temporary("tokens.bin", other), inputs); });
+    EXPECT_THAT(error, HasSubstr("is no CIFAR-10 file, the one kind of .bin that is read"));
+    EXPECT_THAT(error, HasSubstr("tokens is not read yet"));
+    EXPECT_THAT(error, HasSubstr(".npz"));
+  }
+}
+
+TEST(Folder, AnErrorSaysWhatWasLookedForAndFound) {
+  const std::string folder = testing::TempDir() + "tokens";
+  std::filesystem::create_directories(folder);
+  std::ofstream(folder + "/train.bin") << "abc";
+  const std::string error = error_of([&] { load_dataset(folder, kInputs); });
+  EXPECT_THAT(error, HasSubstr("holds train.bin, but no *.npy"));
+  EXPECT_THAT(error, HasSubstr("data_batch_*"));
+}
+
+TEST(Dataset, ErrorsNameKeyExpectedAndFound) {
+  const Tensor labels = Tensor::ints({0, 1});
+  EXPECT_THAT(error_of([&] {
+                Dataset({{"labels", labels}}, kInputs);
+              }),
+              HasSubstr("no 'x', which the model expects as float[batch,4]"));
+  EXPECT_THAT(error_of([&] {
+                Dataset({{"x", Tensor(DType::kFloat, {2, 5})}, {"labels", labels}}, kInputs);
+              }),
+              HasSubstr("'x': the model expects float[batch,4], the data holds float[2,5]"));
+  EXPECT_THAT(error_of([&] {
+                Dataset({{"x", Tensor(DType::kFloat, {3, 4})}, {"labels", labels}}, kInputs);
+              }),
+              HasSubstr("'x' has 3 samples, 'labels' has 2"));
+  EXPECT_THAT(error_of([&] {
+                Dataset({{"x", Tensor(DType::kFloat, {2, 4})}, {"labels", Tensor(DType::kFloat, {2})}}, kInputs);
+              }),
+              HasSubstr("floats are not rounded"));
+}
+
+TEST(Dataset, ChannelsLastIsNotTakenForChannelsFirst) {
+  const std::vector<InputSpec> inputs = {{"x", {DType::kFloat, Dims{"n", 3, 8, 8}}}};
+  EXPECT_THAT(error_of([&] { Dataset({{"x", Tensor(DType::kUint8, {2, 8, 8, 3})}}, inputs); }), HasSubstr("expects"));
+}
+
+TEST(Dataset, OtherFirstDimensionsGoWholeToEachStep) {
+  std::vector<InputSpec> inputs = kInputs;
+  inputs.push_back({"weight", {DType::kFloat, Dims{5}}});
+  inputs.push_back({"alpha", {DType::kFloat, Dims{}}});
+  const Dataset data({{"x", Tensor(DType::kFloat, {2, 4})},
+                      {"labels", Tensor::ints({1, 0})},
+                      {"weight", Tensor::full(DType::kFloat, {5}, 3)},
+                      {"alpha", Tensor::scalar(0.5)}},
+                     inputs);
+  TensorMap batch;
+  const int64_t rows[] = {1};
+  data.gather(rows, 1, &batch);
+  EXPECT_EQ(batch.at("weight").shape(), Shape{5});
+  EXPECT_EQ(batch.at("alpha").shape(), Shape{});
+  EXPECT_EQ(batch.at("alpha").dtype(), DType::kFloat);
+  EXPECT_EQ(batch.at("x").shape(), (Shape{1, 4}));
+}
+
+TEST(SampleOrder, IsAPermutationOfItsSeedAndEpoch) {
+  const auto order = sample_order(1000, 7, 3, true);
+  EXPECT_EQ(std::set<int64_t>(order.begin(), order.end()).size(), 1000u);
+  EXPECT_EQ(order, sample_order(1000, 7, 3, true));
+  EXPECT_NE(order, sample_order(1000, 7, 4, true));
+  EXPECT_NE(order, sample_order(1000, 8, 3, true));
+  std::vector<int64_t> plain(5);
+  std::iota(plain.begin(), plain.end(), 0);
+  EXPECT_EQ(sample_order(5, 7, 3, false), plain);
+}
+
+// The order is part of what a checkpoint means: it must not change from version to version.
+TEST(SampleOrder, StaysTheSame) { EXPECT_THAT(sample_order(6, 1, 0, true), ElementsAre(3, 4, 5, 0, 1, 2)); }
+
+}  // namespace
+}  // namespace onnx_train

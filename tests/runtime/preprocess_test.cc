@@ -1,0 +1,162 @@
+#include "runtime/data/preprocess.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "onnx_passes/import/lost_layers.h"
+#include "onnx_passes/ir/error.h"
+#include "onnx_passes/passes.h"
+#include "runtime/build_notes.h"
+#include "runtime/data/dataset.h"
+
+namespace onnx_train {
+namespace {
+
+using testing::HasSubstr;
+
+const std::vector<InputSpec> kInputs = {{"image", {DType::kFloat, Dims{"n", 2}}},
+                                        {"other", {DType::kFloat, Dims{"n"}}},
+                                        {"ids", {DType::kInt64, Dims{"n"}}},
+                                        {"target", {DType::kFloat, Dims{"n"}}, /*from_loss=*/true}};
+const InputSpec &kImage = kInputs[0], &kOther = kInputs[1], &kIds = kInputs[2], &kTarget = kInputs[3];
+
+template <typename F>
+std::string error_of(F&& f) {
+  try {
+    f();
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "no error";
+}
+
+Model network(const std::string& body) {
+  return from_text("<ir_version: 10, opset_import: [\"\" : 21]> g (float[n,2] image) => (float[n,2] y) " + body);
+}
+
+Tensor bytes(std::initializer_list<uint8_t> values, Shape shape) {
+  Tensor tensor(DType::kUint8, std::move(shape));
+  std::copy(values.begin(), values.end(), tensor.data<uint8_t>());
+  return tensor;
+}
+
+TEST(Preprocess, ScalesTheInputInWhateverTypeItIsStoredAndNoTarget) {
+  const Preprocess preprocess({"1/255"}, {kImage, kIds, kTarget});
+  Tensor floats(DType::kFloat, {1, 2});
+  floats.set(0, 255);
+  floats.set(1, 51);
+  for (const Tensor& stored : {bytes({255, 51}, {1, 2}), floats}) {
+    Tensor target(DType::kInt32, {1});
+    target.set(0, 3);
+    const Dataset data({{"image", stored}, {"target", target}}, {kImage, kTarget}, preprocess);
+    TensorMap batch;
+    const int64_t row = 0;
+    data.gather(&row, 1, &batch);
+    EXPECT_FLOAT_EQ(batch.at("image").data<float>()[0], 1);
+    EXPECT_FLOAT_EQ(batch.at("image").data<float>()[1], 0.2f);
+    EXPECT_EQ(batch.at("target").at(0), 3);
+    EXPECT_EQ(stored.at(0), 255);  // what is stored stays
+  }
+}
+
+TEST(Preprocess, AnInputIsNamedWhereThereAreSeveral) {
+  EXPECT_EQ(Preprocess({"other=0.5", "image=2"}, {kImage, kOther}).option(), "image=2,other=0.5");
+  const auto refusal = [](const std::string& scale, const std::vector<InputSpec>& inputs) {
+    return error_of([&] { Preprocess({scale}, inputs); });
+  };
+  EXPECT_THAT(refusal("2", {kImage, kOther}), HasSubstr("float inputs 'image', 'other'; name those to scale"));
+  EXPECT_THAT(refusal("2", {kIds, kTarget}), HasSubstr("no float input"));
+  EXPECT_THAT(refusal("ids=2", {kImage, kIds}), HasSubstr("'ids' takes int64[n]"));
+  EXPECT_THAT(refusal("target=2", {kImage, kTarget}), HasSubstr("'target' is a target"));
+  EXPECT_THAT(refusal("imag=2", {kImage}), HasSubstr("no input 'imag'; its float inputs are 'image'"));
+  EXPECT_EQ(Preprocess({"1"}, {kImage, kOther}).option(), "1");
+}
+
+TEST(Preprocess, OnlyNumbersAboveZeroAreScales) {
+  for (const char* text : {"1/255", "0.5", "a=b=2", "1e-3"})
+    EXPECT_EQ(error_of([&] { check_scale(text); }), "no error");
+  for (const char* text : {"0", "-1", "1/0", "0/0", "nan", "inf", "x", "1/", "image=", "1e-60", "2 3"}) {
+    EXPECT_THAT(error_of([&] { check_scale(text); }), HasSubstr("a number above 0")) << text;
+  }
+}
+
+TEST(Preprocess, ModelsKeepItThroughExport) {
+  Model model = network("{ y = Relu(image) }");
+  const Preprocess preprocess({"1/255"}, {kImage});
+  model.set_metadata(kPreprocess, preprocess.json());
+  model.set_metadata("onnx_train.loss", "mse");
+  EXPECT_EQ(model.metadata(kPreprocess), R"j({"image":"scale(1/255)"})j");
+  const Model inference = strip_training(model);
+  EXPECT_EQ(inference.metadata("onnx_train.loss"), "");
+  EXPECT_EQ(Preprocess(inference).text(), "image: scale(1/255)");
+  EXPECT_DOUBLE_EQ(Preprocess(inference).scale("image"), 1.0 / 255);
+  EXPECT_EQ(Preprocess(inference).scale("labels"), 1);
+}
+
+TEST(Preprocess, StepsThatAreNotKnownAreRefused) {
+  Model model = network("{ y = Relu(image) }");
+  for (const char* steps :
+       {R"j({"image": "resize(256), scale(2)"})j", R"j({"image": "scale(2"})j", R"j({"image": 2})j", "[]"}) {
+    model.set_metadata(kPreprocess, steps);
+    EXPECT_THAT(error_of([&] { Preprocess{model}; }), HasSubstr("onnx_train.preprocess")) << steps;
+  }
+  model.set_metadata(kPreprocess, R"j({"image": "scale(2), scale(1/8)"})j");
+  EXPECT_EQ(Preprocess(model).scale("image"), 0.25);
+}
+
+TEST(Preprocess, ANoteSaysWhatTakesThePlaceOfTheModelsOwn) {
+  Model model = network("{ y = Relu(image) }");
+  model.set_metadata(kPreprocess, R"j({"image": "scale(1/255)"})j");
+  std::string note;
+  EXPECT_EQ(preprocess_of(model, {}, {kImage}, &note).option(), "image=1/255");
+  EXPECT_EQ(preprocess_of(model, {"0.00392157"}, {kImage}, &note).option(), "image=1/255");
+  EXPECT_EQ(note, "");
+  EXPECT_EQ(preprocess_of(model, {"1"}, {kImage}, &note).option(), "1");
+  EXPECT_THAT(note, HasSubstr("trained with: image: scale(1/255)"));
+}
+
+TEST(Preprocess, BytesThatEnterANetworkAsTheyAreAreHintedAt) {
+  const auto hint = [](const std::string& body, const Tensor& stored, const Preprocess& preprocess = {}) {
+    return bytes_hint(Dataset({{"image", stored}}, {kImage}, preprocess), network(body));
+  };
+  const std::string plain = "{ y = Relu(image) }";
+  const Tensor picture = bytes({0, 200}, {1, 2});
+  EXPECT_THAT(hint(plain, picture), HasSubstr("'image' holds bytes"));
+  EXPECT_EQ(hint(plain, picture, Preprocess({"1/255"}, {kImage})), "");
+  EXPECT_EQ(hint(plain, bytes({0, 1}, {1, 2})), "");                           // a mask
+  EXPECT_EQ(hint("<float[1] c = {255}> { y = Div(image, c) }", picture), "");  // in the graph already
+  EXPECT_EQ(hint(plain, Tensor(DType::kFloat, {1, 2})), "");
+}
+
+// ---- What a forward model does not say
+
+TEST(BuildNotes, LayersThatAnExportLeavesOutAreMentioned) {
+  const auto subjects = [](const std::string& nodes) {
+    std::string text;
+    const Model model = from_text(
+        "<ir_version: 10, opset_import: [\"\" : 21]> g (float[n,1,4,4] x) => (float[n,1,4,4] y) "
+        "<float[1,1,1,1] w = {1}, float[1] b = {1}, float r = {0.5}> { " +
+        nodes + " }");
+    for (const Finding& f : find_lost_layers(*model.graph)) text += f.subject + ". ";
+    return text;
+  };
+  EXPECT_EQ(subjects("y = Conv(x, w, b)"), "dropout. batch norm. ");
+  EXPECT_EQ(subjects("y = Conv(x, w)"), "dropout. ");
+  EXPECT_EQ(subjects("h = Conv(x, w, b) y = BatchNormalization(h, b, b, b, b)"), "dropout. ");
+  EXPECT_EQ(subjects("h = Conv(x, w) y = Dropout(h, r)"), "");
+  EXPECT_EQ(subjects("h = MatMul(x, w) y = Relu(h)"), "");
+}
+
+TEST(BuildNotes, ATrainingModelKeepsThem) {
+  Model model = network("{ y = Relu(image) }");
+  EXPECT_TRUE(recorded_notes(model).empty());
+  record_notes({{"w", "found", "advice"}, {"\xff", "x", ""}}, &model);
+  const std::vector<Finding> notes = recorded_notes(model);
+  ASSERT_EQ(notes.size(), 2u);
+  EXPECT_EQ(notes[0].advice, "advice");
+  EXPECT_EQ(notes_text({notes[0]}, 80), "\nWorth knowing:\n  w: found; advice\n");
+  EXPECT_THAT(notes_text(std::vector<Finding>(9, notes[0]), 80), HasSubstr("and 3 more"));
+}
+
+}  // namespace
+}  // namespace onnx_train

@@ -1,0 +1,129 @@
+// Rules for the tables of kernels, operators and functions together.
+#include <gtest/gtest.h>
+
+#include <cctype>
+#include <filesystem>
+#include <fstream>
+#include <regex>
+#include <set>
+#include <sstream>
+#include <string>
+
+#include "kernels/device.h"
+#include "kernels/functions/functions.h"
+#include "onnx_passes/gradients/gradient.h"
+#include "onnx_passes/operators/operators.h"
+#include "tests/op_cases/covered.h"
+
+namespace onnx_train {
+namespace {
+
+// True for "RoundToBfloat16", not for "RoundTo".
+bool holds_type_layout_or_rounding(const std::string& op) {
+  for (const char* word : {"Bfloat16", "BFloat16", "Float16", "Float32", "ChannelsLast", "ChannelsFirst", "Rounded"}) {
+    if (op.find(word) != std::string::npos) return true;
+  }
+  const std::string to = "To";
+  const size_t at = op.starts_with("Round") ? op.find(to) : std::string::npos;
+  return at != std::string::npos && at + to.size() < op.size();
+}
+
+// Element types belong to values; layouts, epilogues and roundings are attributes of nodes.
+TEST(Structure, NoOperatorHasATypeALayoutOrARoundingInItsName) {
+  std::set<std::string> names;
+  for (const Kernel* kernel : Device::cpu().kernels()) names.insert(kernel->op);
+  for (const Operator* row : operator_rows()) names.insert(row->op);
+  for (const GradientRule* rule : gradient_rules()) names.insert(rule->op);
+  for (const auto& rows : {function_rows(), lowering_function_rows()}) {
+    for (const FunctionRow* row : rows) names.insert(row->op);
+  }
+  ASSERT_GT(names.size(), 150u);
+  std::string offenders;
+  for (const std::string& name : names) {
+    if (holds_type_layout_or_rounding(name)) offenders += " " + name;
+  }
+  EXPECT_EQ(offenders, "");
+}
+
+TEST(Structure, ATypeInANameIsFound) {
+  for (const char* op : {"Bfloat16Gemm", "ChannelsLastConv", "RoundedBatchNormalization", "RoundToBfloat16",
+                         "RoundGradientToBfloat16"}) {
+    EXPECT_TRUE(holds_type_layout_or_rounding(op)) << op;
+  }
+  for (const char* op : {"Round", "RoundTo", "RoundGradientTo", "Gemm"}) {
+    EXPECT_FALSE(holds_type_layout_or_rounding(op)) << op;
+  }
+}
+
+// Each operator of which lowering stores some inputs or outputs in 16 bits has a case that runs it with such operands.
+// The cases of products are in op_cases/precision.cc.
+TEST(Structure, EveryOperatorOnNarrowOperandsHasACase) {
+  std::set<std::string> covered = narrow_storage_operators();
+  covered.merge(narrow_recurrences());
+  for (const Operator* row : operator_rows()) {
+    if (row->narrow_inputs.empty() && row->narrow_outputs.empty()) continue;
+    EXPECT_TRUE(row->kind == OperatorKind::kProduct || covered.count(row->op)) << row->op;
+  }
+}
+
+// Calls f(path from the root of the repository, text) for the sources in these folders.
+template <typename F>
+void for_each_source(const std::vector<std::string>& folders, const F& f) {
+  const std::filesystem::path root = ONNX_TRAIN_SOURCE_DIR;
+  for (const std::string& folder : folders) {
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(root / folder)) {
+      const std::string extension = entry.path().extension();
+      if (extension != ".cc" && extension != ".h") continue;
+      std::ostringstream text;
+      text << std::ifstream(entry.path()).rdbuf();
+      f(std::filesystem::relative(entry.path(), root).generic_string(), text.str());
+    }
+  }
+}
+
+// A pass or a session that names the CPU, its threads or its cache lines does not work on another device.
+TEST(Structure, OnlyTheFolderOfTheCpuKnowsTheCpu) {
+  const std::regex cpu(R"re(Device::cpu\(\)|kernels/cpu/|omp_|#pragma omp|<omp\.h>|\bcpu::)re");
+  // The default device and its threads; folding, which computes on the host.
+  const std::set<std::string> allowed = {"kernels/device.h", "kernels/device.cc", "kernels/host.h", "kernels/host.cc",
+                                         "kernels/lowering/canonical/fold_constants.cc"};
+  std::string offenders;
+  int sources = 0;
+  for_each_source({"onnx_passes", "kernels", "runtime", "library", "tools"},
+                  [&](const std::string& path, const std::string& text) {
+                    ++sources;
+                    if (path.starts_with("kernels/cpu/") || allowed.count(path)) return;
+                    if (std::smatch found; std::regex_search(text, found, cpu))
+                      offenders += path + ": " + found.str() + "\n";
+                  });
+  EXPECT_GT(sources, 300);
+  EXPECT_EQ(offenders, "");
+}
+
+// A list of operators' names outside of operators/ is a fact of these operators that belongs into their rows.
+TEST(Structure, NoListOfOperatorsStandsOutsideOfTheirRows) {
+  std::set<std::string> names;
+  for (const Operator* row : operator_rows()) names.insert(row->op);
+  const std::regex list(R"re((?:"[A-Z][A-Za-z0-9]+"[,\s]+){4,}"[A-Z][A-Za-z0-9]+")re");
+  const std::regex name(R"re("([A-Z][A-Za-z0-9]+)")re");
+  std::string offenders;
+  for_each_source({"onnx_passes", "kernels", "runtime", "tools"},
+                  [&](const std::string& path, const std::string& text) {
+                    // Rules of gradients are rows themselves; ir/ is below the rows, and evaluates shapes.
+                    if (path.starts_with("onnx_passes/operators/") || path.starts_with("onnx_passes/gradients/"))
+                      return;
+                    if (path == "onnx_passes/ir/elements.cc") return;
+                    for (std::sregex_iterator found(text.begin(), text.end(), list), end; found != end; ++found) {
+                      const std::string items = found->str();
+                      int operators = 0;
+                      for (std::sregex_iterator item(items.begin(), items.end(), name); item != end; ++item) {
+                        operators += static_cast<int>(names.count((*item)[1]));
+                      }
+                      if (operators >= 5) offenders += path + ": " + items + "\n";
+                    }
+                  });
+  EXPECT_EQ(offenders, "");
+}
+
+}  // namespace
+}  // namespace onnx_train

@@ -1,0 +1,16 @@
+// Golden tests of passes: tests/golden/<name>.txt holds a model in ONNX's text syntax, a line `---`, and the model
+// after the passes, as to_text writes it. UPDATE_GOLDEN=1 writes the second part anew; read the difference before
+// committing it. The bodies of onnx_train's functions are left out: op_cases hold them to their kernels.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "onnx_passes/pass.h"
+
+namespace onnx_train {
+
+// Infers the model's types, runs the passes, and compares.
+void expect_golden(const std::string& name, const std::vector<Pass>& passes);
+
+}  // namespace onnx_train
