@@ -12,7 +12,8 @@ import time
 import pytest
 import tool
 
-pytest.importorskip("onnx_train", reason="the Python package is not built")
+import onnx_train
+
 FOLDER = tool.COMMAND.parent / "python"
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(FOLDER), "OMP_NUM_THREADS": "1"}
 MLP = tool.ROOT / "tests" / "fixtures" / "mlp.onnx"
@@ -114,6 +115,7 @@ def test_the_module_exports_nothing_but_itself():
 EXAMPLE = '''
 import numpy as np
 import onnx_train
+
 import onnx_train.torch
 from onnx_train import optimizers
 

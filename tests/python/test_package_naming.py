@@ -10,7 +10,7 @@ import tool
 import torch
 from onnx import TensorProto, helper, numpy_helper
 
-onnx_train = pytest.importorskip("onnx_train", reason="the Python package is not built")
+import onnx_train
 
 # What passes and the package call values of their own, what Python calls attributes of a result, and what no parser of
 # names likes: those of naming_test.cc, and more.
