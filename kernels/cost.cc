@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cctype>
 
-#include "kernels/lowering/lowering.h"
-#include "kernels/lowering/outline.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/inference/inlining.h"

@@ -1,8 +1,7 @@
 #include "kernels/geometry/casts.h"
+#include "onnx_passes/inference/inlining.h"
 
 #include "kernels/geometry/indexing/places.h"
-#include "kernels/lowering/outline.h"
-#include "kernels/lowering/types/widened.h"
 #include "onnx_passes/ir/onnx.h"
 
 namespace onnx_train {

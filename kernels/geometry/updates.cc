@@ -5,7 +5,6 @@
 
 #include "kernels/dispatch.h"
 #include "kernels/geometry/indexing/places.h"
-#include "kernels/lowering/outline.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/inference/inlining.h"

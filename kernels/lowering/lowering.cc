@@ -118,6 +118,4 @@ bool runs_on(const Device& device, Node* made) {
   return false;
 }
 
-bool is_view(const Node& node) { return operator_of(node).kind == OperatorKind::kView; }
-
 }  // namespace onnx_train

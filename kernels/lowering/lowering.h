@@ -169,8 +169,4 @@ Pass recompute_pass(const LoweringOptions& options);
 // Whether `device` has a kernel for a node that a pass has made and that nothing reads yet; else the node is removed.
 bool runs_on(const Device& device, Node* made);
 
-// True for nodes whose output is the memory of their first input with another shape: Reshape, Squeeze, Unsqueeze,
-// Flatten, Identity.
-bool is_view(const Node& node);
-
 }  // namespace onnx_train

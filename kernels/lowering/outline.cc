@@ -151,8 +151,4 @@ void add_cast(onnx::FunctionProto* function, const std::string& from, const std:
   attribute->set_i(static_cast<int>(dtype));
 }
 
-const onnx::FunctionProto* function_of(const Node& node) {
-  return node.graph().context().find_function(node.domain(), node.op(), node.overload());
-}
-
 }  // namespace onnx_train

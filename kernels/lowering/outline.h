@@ -26,7 +26,4 @@ std::shared_ptr<onnx::FunctionProto> new_function(Context* context, const std::s
 // Appends to = Cast <to = dtype> (from) to the body of a function.
 void add_cast(onnx::FunctionProto* function, const std::string& from, const std::string& to, DType dtype);
 
-// The function that `node` calls; null if it is not a call.
-const onnx::FunctionProto* function_of(const Node& node);
-
 }  // namespace onnx_train

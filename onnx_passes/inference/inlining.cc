@@ -192,4 +192,8 @@ bool inline_function(Node* node) {
   return true;
 }
 
+const onnx::FunctionProto* function_of(const Node& node) {
+  return node.graph().context().find_function(node.domain(), node.op(), node.overload());
+}
+
 }  // namespace onnx_train

@@ -14,4 +14,7 @@ std::vector<Value*> instantiate(const onnx::FunctionProto& function, const onnx:
 bool inline_function(Node* node);
 bool has_function_body(const Node& node);
 
+// The function of the model that `node` calls; null if it is not a call.
+const onnx::FunctionProto* function_of(const Node& node);
+
 }  // namespace onnx_train

@@ -116,6 +116,7 @@ const Operator& operator_of(const Node& node) {
   return row ? *row : unknown;
 }
 
+bool is_view(const Node& node) { return operator_of(node).kind == OperatorKind::kView; }
 bool is_elementwise(const Node& node) { return operator_of(node).kind == OperatorKind::kElementwise; }
 
 bool moves_elements(const Node& node) {

@@ -83,6 +83,9 @@ const std::vector<const Operator*>& operator_rows();
 // The row of the node's operator; one that says nothing if there is none.
 const Operator& operator_of(const Node& node);
 bool is_elementwise(const Node& node);
+// Whether the output is the memory of the first input with another shape: Reshape, Squeeze, Unsqueeze, Flatten,
+// Identity.
+bool is_view(const Node& node);
 // Whether the outputs hold elements of input 0 at other positions, or as another type.
 bool moves_elements(const Node& node);
 

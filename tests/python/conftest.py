@@ -6,6 +6,7 @@ import pytest
 import torch
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "models"))
+sys.path.append(str(Path(__file__).parent / "fuzzing"))
 
 import tool  # noqa: E402
 

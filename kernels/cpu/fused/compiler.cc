@@ -7,10 +7,10 @@
 #include "kernels/cpu/fused/operations.h"
 #include "kernels/cpu/fused/registers.h"
 #include "kernels/cpu/support/parallel.h"
-#include "kernels/lowering/fusion/fused_body.h"
-#include "kernels/lowering/lowering.h"
+#include "kernels/geometry/fusion/fused_body.h"
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/operators/operators.h"
 
 namespace onnx_train::cpu {
 namespace {

@@ -1,12 +1,12 @@
 // The kernel of `Fused`, the function that fuse_elementwise makes of each fusion region.
-// kernels/lowering/fusion/fused_body.h reads the function, compiler.cc makes a program of it, executor.cc runs the
+// kernels/geometry/fusion/fused_body.h reads the function, compiler.cc makes a program of it, executor.cc runs the
 // program.
 #include <memory>
 
 #include "kernels/cpu/fused/operations.h"
 #include "kernels/cpu/fused/program.h"
 #include "kernels/cpu/kernels.h"
-#include "kernels/lowering/fusion/fused_body.h"
+#include "kernels/geometry/fusion/fused_body.h"
 #include "onnx_passes/functions/functions.h"
 
 namespace onnx_train::cpu {

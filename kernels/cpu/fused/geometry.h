@@ -3,8 +3,8 @@
 
 #include <vector>
 
+#include "kernels/geometry/fusion/fusion_region.h"
 #include "kernels/geometry/indexing/broadcast.h"
-#include "kernels/lowering/fusion/fusion_region.h"
 
 namespace onnx_train::cpu {
 

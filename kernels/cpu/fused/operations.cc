@@ -1,4 +1,5 @@
 #include "kernels/cpu/fused/operations.h"
+#include "onnx_passes/operators/operators.h"
 
 #include <algorithm>
 #include <string>
@@ -6,8 +7,7 @@
 
 #include "kernels/cpu/fused/reducers.h"
 #include "kernels/dispatch.h"
-#include "kernels/lowering/fusion/fusion_region.h"
-#include "kernels/lowering/lowering.h"
+#include "kernels/geometry/fusion/fusion_region.h"
 #include "onnx_passes/ir/error.h"
 
 namespace onnx_train::cpu {

@@ -1,4 +1,5 @@
 #include "kernels/cuda/fused/source.h"
+#include "onnx_passes/operators/operators.h"
 
 #include <algorithm>
 #include <map>
@@ -7,7 +8,6 @@
 #include "kernels/cuda/fused/formulas.h"
 #include "kernels/cuda/support/stored.h"
 #include "kernels/cuda/support/threads.h"
-#include "kernels/lowering/lowering.h"
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/ir/error.h"
 

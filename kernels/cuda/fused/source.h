@@ -9,7 +9,7 @@
 
 #include <vector>
 
-#include "kernels/lowering/fusion/fused_body.h"
+#include "kernels/geometry/fusion/fused_body.h"
 #include "kernels/place.h"
 
 namespace onnx_train::cuda {

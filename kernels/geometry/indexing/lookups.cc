@@ -1,8 +1,8 @@
 #include "kernels/geometry/indexing/lookups.h"
+#include "onnx_passes/inference/inlining.h"
 
 #include "kernels/geometry/indexing/indexing.h"
 #include "kernels/geometry/indexing/places.h"
-#include "kernels/lowering/outline.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/onnx.h"
 

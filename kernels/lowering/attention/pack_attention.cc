@@ -12,6 +12,7 @@
 #include "kernels/lowering/readers.h"
 #include "kernels/lowering/types/widened.h"
 #include "onnx_passes/inference/inference.h"
+#include "onnx_passes/operators/operators.h"
 
 namespace onnx_train {
 namespace {

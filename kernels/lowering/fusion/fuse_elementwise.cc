@@ -10,6 +10,7 @@
 #include "kernels/lowering/lowering.h"
 #include "kernels/lowering/outline.h"
 #include "kernels/lowering/types/widened.h"
+#include "onnx_passes/operators/operators.h"
 
 namespace onnx_train {
 namespace {

@@ -10,7 +10,7 @@
 #include <functional>
 #include <vector>
 
-#include "kernels/lowering/fusion/fusion_region.h"
+#include "kernels/geometry/fusion/fusion_region.h"
 #include "onnx_passes/ir/tables.h"
 
 namespace onnx_train {

@@ -12,6 +12,7 @@
 #include "kernels/lowering/outline.h"
 #include "kernels/lowering/products/products.h"
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/operators/operators.h"
 
 namespace onnx_train {
 namespace {

@@ -9,6 +9,7 @@
 
 #include "kernels/lowering/lowering.h"
 #include "kernels/lowering/positions.h"
+#include "onnx_passes/operators/operators.h"
 
 namespace onnx_train {
 

@@ -1,4 +1,5 @@
 #include "kernels/lowering/layout/views.h"
+#include "onnx_passes/operators/operators.h"
 
 #include <algorithm>
 

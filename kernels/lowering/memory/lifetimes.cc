@@ -1,4 +1,5 @@
 #include "kernels/lowering/memory/lifetimes.h"
+#include "onnx_passes/operators/operators.h"
 
 #include <algorithm>
 

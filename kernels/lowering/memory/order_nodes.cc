@@ -8,6 +8,7 @@
 #include "kernels/lowering/memory/lifetimes.h"
 #include "onnx_passes/ir/inputs.h"
 #include "onnx_passes/ir/roles.h"
+#include "onnx_passes/operators/operators.h"
 
 namespace onnx_train {
 namespace {

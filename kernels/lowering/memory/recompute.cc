@@ -1,4 +1,5 @@
 #include "kernels/lowering/memory/recompute.h"
+#include "onnx_passes/operators/operators.h"
 
 #include <algorithm>
 #include <climits>

@@ -16,6 +16,7 @@
 #include "kernels/lowering/memory/lifetimes.h"
 #include "kernels/lowering/positions.h"
 #include "kernels/lowering/products/products.h"
+#include "onnx_passes/operators/operators.h"
 
 namespace onnx_train {
 namespace {

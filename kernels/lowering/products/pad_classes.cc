@@ -11,6 +11,7 @@
 #include "kernels/lowering/types/widened.h"
 #include "kernels/lowering/variant.h"
 #include "onnx_passes/inference/inference.h"
+#include "onnx_passes/operators/operators.h"
 
 namespace onnx_train {
 namespace {

@@ -4,13 +4,14 @@
 #include <algorithm>
 
 #include "kernels/functions/functions.h"
-#include "kernels/lowering/fusion/fusion_region.h"
+#include "kernels/geometry/fusion/fusion_region.h"
 #include "kernels/lowering/lowering.h"
 #include "kernels/lowering/positions.h"
 #include "kernels/lowering/products/products.h"
 #include "kernels/lowering/readers.h"
 #include "kernels/lowering/types/widened.h"
 #include "onnx_passes/ir/rows.h"
+#include "onnx_passes/operators/operators.h"
 
 namespace onnx_train {
 namespace {

@@ -7,6 +7,7 @@
 #include "kernels/lowering/lowering.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/builder.h"
+#include "onnx_passes/operators/operators.h"
 
 namespace onnx_train {
 

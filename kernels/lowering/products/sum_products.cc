@@ -12,6 +12,7 @@
 #include "kernels/lowering/products/products.h"
 #include "kernels/lowering/readers.h"
 #include "kernels/lowering/types/widened.h"
+#include "onnx_passes/operators/operators.h"
 
 namespace onnx_train {
 namespace {

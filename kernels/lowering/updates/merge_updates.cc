@@ -7,6 +7,7 @@
 //
 // With loss scaling, Where(finite, new, old) follows each result of an update. It joins, too, as a guard of the update.
 #include "kernels/lowering/updates/updates.h"
+#include "onnx_passes/operators/operators.h"
 
 #include <algorithm>
 #include <unordered_map>

@@ -2,9 +2,9 @@
 succeed or say in one line what is wrong: no crash, no sanitizer report, nothing that takes long, and every file that was
 there is there as it was when a command fails.
 
-    python tests/python/fuzz.py --command build-asan/onnx-train --count 500
-    python tests/python/fuzz.py --kind training --first 4711 --count 1          # one again
-    python tests/python/fuzz.py --seconds 60                                    # as many as start within a minute
+    python tests/python/fuzzing/fuzz.py --command build-asan/onnx-train --count 500
+    python tests/python/fuzzing/fuzz.py --kind training --first 4711 --count 1          # one again
+    python tests/python/fuzzing/fuzz.py --seconds 60                                    # as many as start within a minute
 
 Case number n is always the same. The kinds take turns, so that a run of any length tries all of them.
 """
@@ -22,7 +22,9 @@ from collections import Counter
 from pathlib import Path
 
 import fuzz_cases
-import tool
+
+sys.path.append(str(Path(__file__).parents[1]))
+import tool  # noqa: E402
 
 SECONDS = 10  # of processor time; under sanitizers, which are about four times as slow, SANITIZED_SECONDS
 SANITIZED_SECONDS = 40

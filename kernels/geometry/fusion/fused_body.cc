@@ -1,7 +1,5 @@
-#include "kernels/lowering/fusion/fused_body.h"
+#include "kernels/geometry/fusion/fused_body.h"
 
-#include "kernels/lowering/lowering.h"
-#include "kernels/lowering/outline.h"
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/inference/inlining.h"
 #include "onnx_passes/ir/error.h"

@@ -1,8 +1,7 @@
-#include "kernels/lowering/fusion/fusion_region.h"
+#include "kernels/geometry/fusion/fusion_region.h"
 
 #include <algorithm>
 
-#include "kernels/lowering/lowering.h"
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/operators/operators.h"
 

@@ -1,7 +1,7 @@
 """Random models, trained with every lowering pass, without, in little memory, with two threads: the same training.
 
-    python tests/python/fuzz_lowering.py --count 1000 --keep failures
-    python tests/python/fuzz_lowering.py --first 4711 --count 1 --keep failures     # one again
+    python tests/python/fuzzing/fuzz_lowering.py --count 1000 --keep failures
+    python tests/python/fuzzing/fuzz_lowering.py --first 4711 --count 1 --keep failures     # one again
 
 Model `number` is the same on every run: it comes from a generator seeded with it. A model that fails stays in the
 folder given by --keep, as forward.onnx, the training models, data.npz, and what was wrong.
@@ -28,10 +28,12 @@ import fuzz
 import numpy as np
 import onnx
 import random_blocks
-import tool
-from lowering import EXACT, passes
 from onnx import numpy_helper
 from random_graph import RandomGraph, Rejected
+
+sys.path.append(str(Path(__file__).parents[1]))
+import tool  # noqa: E402
+from lowering import EXACT, passes  # noqa: E402
 
 EXACT = EXACT | {"share_recurrent_steps", "round_once"}
 TOLERANCE = {"float32": 1e-6, "float64": 1e-11}

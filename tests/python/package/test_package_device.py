@@ -291,7 +291,7 @@ def test_on_cuda_states_have_its_interface_and_producers_get_the_stream():
         except onnx_train.DeviceError as error:
             assert str(error) == "there is no device 'cuda:7': this machine has 2, cuda:0 to cuda:1", error
     """
-    folders = [tool.ROOT / "tests" / "python", tool.COMMAND.parent / "python"]
+    folders = [tool.ROOT / "tests" / "python", tool.ROOT / "tests" / "python" / "package", tool.COMMAND.parent / "python"]
     result = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(program), *folders],
         env=os.environ | {"LD_LIBRARY_PATH": str(tool.CUDA_ON_HOST.parent)}, capture_output=True, text=True,

@@ -7,9 +7,9 @@
 #include <unordered_map>
 #include <vector>
 
+#include "kernels/geometry/fusion/fusion_region.h"
 #include "kernels/geometry/indexing/broadcast.h"
 #include "kernels/kernel.h"
-#include "kernels/lowering/fusion/fusion_region.h"
 
 namespace onnx_train {
 
