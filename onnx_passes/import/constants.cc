@@ -9,6 +9,7 @@
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/io/mapped_file.h"
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/first_few.h"
 #include "onnx_passes/ir/initializer.h"
 #include "onnx_passes/ir/onnx.h"
 #include "onnx_passes/operators/operators.h"
@@ -246,17 +247,11 @@ bool may_be_weight(const Value* value) { return is_float(value->dtype()) && !is_
 
 std::string record_of(const Value* value) { return concat(kConstantRecord, value->name()); }
 
-// "'a', 'b', 'c' and 9 more", short enough for one line of a table.
+// Short enough for one line of a table.
 std::string list_of(const std::vector<const Value*>& values) {
   constexpr size_t kMaxShown = 3, kMaxLength = 36;
-  std::string text;
-  size_t shown = 0;
-  for (; shown < std::min(values.size(), kMaxShown); ++shown) {
-    const std::string next = concat(shown == 0 ? "'" : ", '", values[shown]->name(), "'");
-    if (shown > 0 && text.size() + next.size() > kMaxLength) break;
-    text += next;
-  }
-  return shown < values.size() ? concat(text, " and ", values.size() - shown, " more") : text;
+  return first_few(
+      values, kMaxShown, [](const Value* value) { return concat("'", value->name(), "'"); }, kMaxLength);
 }
 
 // Values by a text, in the order in which each text is first met.

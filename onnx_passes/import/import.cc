@@ -25,6 +25,7 @@
 #include "onnx_passes/inference/fold_branch.h"
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/first_few.h"
 #include "onnx_passes/ir/message.h"
 #include "onnx_passes/operators/operators.h"
 #include "onnx_passes/passes.h"
@@ -244,9 +245,7 @@ void check_declarations(const Declarations& declared, const Graph& graph, bool f
 
 std::string list_of(const std::vector<std::string>& names) {
   constexpr size_t kMaxShown = 3;
-  std::string text;
-  for (size_t i = 0; i < names.size() && i < kMaxShown; ++i) text += concat(i == 0 ? "'" : ", '", names[i], "'");
-  return names.size() > kMaxShown ? text + ", ..." : text;
+  return first_few(names, kMaxShown, [](const std::string& name) { return concat("'", name, "'"); });
 }
 
 void set_versions(Model* model) {

@@ -5,6 +5,7 @@
 #include "onnx_passes/gradients/gradient.h"
 #include "onnx_passes/import/constants.h"
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/first_few.h"
 #include "onnx_passes/ir/inputs.h"
 #include "onnx_passes/ir/roles.h"
 #include "onnx_passes/operators/missing.h"
@@ -99,11 +100,10 @@ std::string why_none(const Model& model, const EntryPoint& step, const std::vect
   const std::vector<const Node*> flat = flat_nodes(model, step, weights);
   if (flat.empty()) return "; check --loss, --train and --freeze";
   constexpr size_t kMostShown = 3;
-  std::string text = ": the gradient is zero after ";
-  for (size_t i = 0; i < std::min(flat.size(), kMostShown); ++i) text += concat(i == 0 ? "" : ", ", flat[i]->label());
-  if (flat.size() > kMostShown) text += concat(" and ", flat.size() - kMostShown, " more");
-  return concat(text, find_gradient_rule(*flat[0]) ? "; check --loss, --train and --freeze"
-                                                   : "; " + replacement_advice(*flat[0]));
+  const std::string nodes = first_few(flat, kMostShown, [](const Node* node) { return node->label(); });
+  return concat(
+      ": the gradient is zero after ", nodes,
+      find_gradient_rule(*flat[0]) ? "; check --loss, --train and --freeze" : "; " + replacement_advice(*flat[0]));
 }
 
 bool add_backward(Model& model, const BuildOptions& options) {

@@ -4,12 +4,14 @@
 #include <atomic>
 #include <cmath>
 #include <cstring>
+#include <span>
 #include <thread>
 
 #include "kernels/device.h"
 #include "kernels/dispatch.h"
 #include "kernels/host.h"
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/first_few.h"
 #include "onnx_passes/ir/half.h"
 #include "onnx_passes/ir/load_element.h"
 
@@ -174,10 +176,9 @@ std::string DataCheck::first_fault(const int64_t* rows, int64_t count) const {
 }
 
 std::string describe_samples(const int64_t* rows, int64_t count) {
-  constexpr int64_t kShown = 8;
-  std::string text = "in the batch of samples ";
-  for (int64_t i = 0; i < std::min(count, kShown); ++i) text += concat(i == 0 ? "" : ", ", rows[i]);
-  return count > kShown ? concat(text, " and ", count - kShown, " more") : text;
+  constexpr size_t kShown = 8;
+  const std::span<const int64_t> all(rows, static_cast<size_t>(count));
+  return "in the batch of samples " + first_few(all, kShown, [](int64_t row) { return std::to_string(row); });
 }
 
 }  // namespace onnx_train

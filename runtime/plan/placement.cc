@@ -75,17 +75,20 @@ class Placer {
     return result_.buffers.size() - 1;
   }
 
-  // Whether an earlier step has made the same check: recomputation copies nodes, and what it copies has passed. Indices
-  // are the same values then, and what they index has the same shape.
+  // Whether an earlier step has made the same check: recomputation copies nodes, and what it copies has passed. Then the
+  // attributes are equal, indices are the same values, and what they index has the same shape.
   bool repeats_check(int step) const {
     const Node& node = *steps_[static_cast<size_t>(step)].node;
-    const auto same = [](const Value* a, const Value* b) {
+    const auto same_input = [](const Value* a, const Value* b) {
       return a == b || (a && b && is_float(a->dtype()) && a->type() == b->type());
+    };
+    const auto same_attribute = [](const onnx::AttributeProto& a, const onnx::AttributeProto& b) {
+      return a.SerializeAsString() == b.SerializeAsString();
     };
     return std::any_of(steps_.begin(), steps_.begin() + step, [&](const PlanStep& earlier) {
       return earlier.kernel == steps_[static_cast<size_t>(step)].kernel &&
-             std::equal(node.inputs().begin(), node.inputs().end(), earlier.node->inputs().begin(),
-                        earlier.node->inputs().end(), same);
+             std::ranges::equal(node.inputs(), earlier.node->inputs(), same_input) &&
+             std::ranges::equal(node.shell().attribute(), earlier.node->shell().attribute(), same_attribute);
     });
   }
 

@@ -5,6 +5,7 @@
 
 #include "onnx_passes/import/sizes.h"
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/first_few.h"
 #include "onnx_passes/loss/expression.h"
 
 namespace onnx_train {
@@ -123,7 +124,7 @@ std::string describe_sizes(const std::vector<std::vector<std::string>>& candidat
   constexpr size_t kMostShown = 6;
   std::vector<Sizes> all;
   for (const auto& candidate : candidates) all.push_back(parse_sizes(candidate));
-  std::string names, values, first;
+  std::string names, first;
   for (const auto& [name, size] : all.at(0)) {
     const std::string& searched = name;
     if (std::all_of(all.begin(), all.end(),
@@ -138,9 +139,7 @@ std::string describe_sizes(const std::vector<std::vector<std::string>>& candidat
   for (const Sizes& sizes : all) {
     if (std::find(shown.begin(), shown.end(), sizes.at(first)) == shown.end()) shown.push_back(sizes.at(first));
   }
-  for (size_t i = 0; i < std::min(shown.size(), kMostShown); ++i) values += concat(i == 0 ? "" : ", ", shown[i]);
-  return concat(names, " of ", values,
-                shown.size() > kMostShown ? concat(" and ", shown.size() - kMostShown, " more") : "");
+  return concat(names, " of ", first_few(shown, kMostShown, [](int64_t size) { return std::to_string(size); }));
 }
 
 }  // namespace onnx_train

@@ -4,6 +4,7 @@
 #include <cctype>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <regex>
 #include <set>
 #include <sstream>
@@ -73,7 +74,7 @@ void for_each_source(const std::vector<std::string>& folders, const F& f) {
   for (const std::string& folder : folders) {
     for (const auto& entry : std::filesystem::recursive_directory_iterator(root / folder)) {
       const std::string extension = entry.path().extension();
-      if (extension != ".cc" && extension != ".h") continue;
+      if (extension != ".cc" && extension != ".h" && extension != ".cu") continue;
       std::ostringstream text;
       text << std::ifstream(entry.path()).rdbuf();
       f(std::filesystem::relative(entry.path(), root).generic_string(), text.str());
@@ -123,6 +124,38 @@ TEST(Structure, NoListOfOperatorsStandsOutsideOfTheirRows) {
                     }
                   });
   EXPECT_EQ(offenders, "");
+}
+
+// The reader of a folder sees all of it at once.
+TEST(Structure, NoFolderHasMoreThanFortyFiles) {
+  constexpr int kMostFiles = 40;
+  const std::filesystem::path root = ONNX_TRAIN_SOURCE_DIR;
+  std::map<std::string, int> files;
+  for (const char* part : {"bench", "cmake", "docs", "examples", "include", "kernels", "library", "models",
+                           "onnx_passes", "python_bindings", "runtime", "scripts", "tests", "tools"}) {
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(root / part)) {
+      const std::string folder = std::filesystem::relative(entry.path().parent_path(), root).generic_string();
+      if (entry.is_regular_file() && folder.find("__pycache__") == folder.npos) ++files[folder];
+    }
+  }
+  EXPECT_GT(files.size(), 60u);
+  for (const auto& [folder, number] : files) EXPECT_LE(number, kMostFiles) << folder;
+}
+
+// Kernels, their geometry and their cost do not know how a plan came to be. Only the devices themselves do, which say
+// what lowering may rely on.
+TEST(Structure, KernelsIncludeNothingOfLowering) {
+  const std::regex lowering(R"re(#include "kernels/lowering/[^"]*")re");
+  int includes = 0;
+  for_each_source({"kernels"}, [&](const std::string& path, const std::string& text) {
+    const bool may = path.starts_with("kernels/lowering/") || path.starts_with("kernels/device.") ||
+                     path == "kernels/cpu/device.cc" || path == "kernels/cuda/device.cc";
+    if (std::smatch found; std::regex_search(text, found, lowering)) {
+      ++includes;
+      EXPECT_TRUE(may) << path << ": " << found.str();
+    }
+  });
+  EXPECT_GT(includes, 20);
 }
 
 }  // namespace
