@@ -98,6 +98,6 @@ def test_nonsense_is_refused_in_one_line(exported, tmp_path):
     message = tool.run("build", path, "-o", out, "--precision", "bf16", "--dtype", "float64", status=1)
     assert "--precision bf16" in message and len(message.strip().splitlines()) == 1
     tool.run("build", path, "-o", out, "--precision", "int8", status=2)
-    for options, status in ((["--loss-scale", "much"], 2), (["--loss-scale", "dynamic", "--accumulate"], 1)):
+    for options, status in ((["--loss-scale", "much"], 2), (["--loss-scale", "dynamic(growth_interval=0)"], 2)):
         message = tool.run("build", path, "-o", out, *options, status=status)
         assert "--loss-scale" in message and len(message.strip().splitlines()) == 1
