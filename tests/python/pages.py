@@ -1,7 +1,7 @@
 """Runs what a page of the documentation shows, in order and in one folder.
 
-A block ```console holds commands after `$ ` and some of the lines that each prints, in their order. Blocks ```python share
-their names; a block ```text directly after one holds lines that it prints. All other blocks are not run.
+A block ```console holds commands after `$ ` and some of the lines that each prints, in their order. Blocks ```python
+share their names; a block ```text directly after one holds lines that it prints. All other blocks are not run.
 """
 
 import contextlib
@@ -73,7 +73,7 @@ def run_console(block, folder):
 
 
 def run(page, folder):
-    """Runs the blocks of a page in `folder`, which is the current folder; returns how many, and the names of Python's."""
+    """Runs the blocks of a page in `folder`, the current one, and returns how many."""
     names, printed, count = {}, None, 0
     for language, block in blocks(page):
         if language == "text" and printed is not None:
@@ -89,4 +89,4 @@ def run(page, folder):
         else:
             continue
         count += 1
-    return count, names
+    return count
