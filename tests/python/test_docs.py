@@ -1,56 +1,119 @@
-"""The README's tour prints what it says, and the documentation names options that exist."""
+"""The documentation: what its pages show runs and prints that, and the options and sources that they name exist."""
 
 import re
-import shlex
 import subprocess
 
+import pages
 import pytest
 import tool
 
-COMMANDS = ["check", "build", "fit", "eval", "predict", "export", "flatten", "grad", "verify", "show", "bench", "devices"]
-PAGES = ["README.md", *sorted(f"docs/{path.name}" for path in (tool.ROOT / "docs").glob("*.md"))]
+COMMANDS = "check build fit eval predict export flatten grad verify show bench devices".split()
+# Their test is test_package_onnxruntime.py.
+ELSEWHERE = {"docs/from_onnxruntime_training.md"}
 
 
-def tour():
-    """(command, the lines that the README prints after it) of the tour."""
-    block = re.search(r"```\n(\$ .*?)```", (tool.ROOT / "README.md").read_text(), re.DOTALL).group(1)
-    for part in re.split(r"^\$ ", block.replace("\\\n", " "), flags=re.MULTILINE)[1:]:
-        command, *lines = part.strip().splitlines()
-        yield shlex.split(command), lines
+def languages(page):
+    return {language for language, _ in pages.blocks(page)}
 
 
-def without_numbers(line):
-    """Numbers of a training differ from processor to processor in their last digits, and so does which epoch is best."""
-    return re.sub(r"\d[\d.e-]*", "0", line).replace(" best", "").split()
+CONSOLE = [page for page in pages.paths() if "console" in languages(page) and "python" not in languages(page)]
+PYTHON = [page for page in pages.paths() if "python" in languages(page) and page not in ELSEWHERE]
 
 
-def test_the_tour_prints_what_it_says(tmp_path):
-    (tmp_path / "models").symlink_to(tool.ROOT / "models")
-    seen = 0
-    for (program, *arguments), lines in tour():
-        assert program == "onnx-train"
-        done = subprocess.run([tool.COMMAND, *arguments], cwd=tmp_path, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        printed = [without_numbers(line) for line in (done.stdout + done.stderr).splitlines()]
-        for line in lines:
-            assert without_numbers(line) in printed, f"{line!r} is not in\n{done.stdout}{done.stderr}"
-            seen += 1
-    assert seen > 8
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    pages.prepare(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("page", CONSOLE)
+def test_the_commands_of_a_page_print_what_it_says(page, folder):
+    assert pages.run(page, folder) > 0
+
+
+@pytest.mark.parametrize("page", PYTHON)
+def test_the_programs_of_a_page_run_and_print_what_it_says(page, folder):
+    pytest.importorskip("onnx_train", reason="the Python package is not built")
+    assert pages.run(page, folder) > 0
+
+
+def test_the_pages_that_must_run_are_among_those():
+    assert {"docs/tutorials/command.md", "docs/tutorials/cpp.md"} <= set(CONSOLE)
+    assert {"README.md", "docs/python.md", "docs/recipes.md", "docs/tutorials/python.md"} <= set(PYTHON)
+
+
+def test_a_line_that_is_not_printed_is_found():
+    with pytest.raises(AssertionError, match="'b 2' is not in"):
+        pages.assert_shows(["a 1", "b 2"], "b 2\na 1\nb 3\n", str.split)
+    pages.assert_shows(["a 1", "b 2"], "a 7\nc\nb 8\n", pages.without_numbers)
 
 
 @pytest.fixture(scope="module")
 def options():
     """All options of the command's subcommands, and those that the scripts and benchmarks read."""
     text = "".join(tool.run(command, "--help") for command in COMMANDS)
-    for folder, pattern in ("scripts", "*"), ("bench", "*.py"), ("tests/python/fuzzing", "fuzz*.py"):
-        text += "".join(path.read_text() for path in (tool.ROOT / folder).glob(pattern) if path.is_file())
+    for pattern in "scripts/*", "bench/*.py", "tests/python/**/fuzz*.py":
+        text += "".join(path.read_text() for path in tool.ROOT.glob(pattern) if path.is_file())
     return set(re.findall(r"--[a-z][a-z0-9-]+", text))
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", pages.paths())
 def test_options_that_a_page_names_exist(page, options):
-    text = (tool.ROOT / page).read_text()
     # Options of other programs are in lines that call them.
-    lines = [line for line in text.splitlines() if not re.search(r"\b(cmake|pip|nvcc|ctest|git|pkg-config)\b", line)]
+    others = r"\b(cmake|pip|nvcc|ctest|git|pkg-config|mkdocs|unit_tests|clang-format)\b"
+    lines = [line for line in pages.text_of(page).splitlines() if not re.search(others, line)]
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]+", "\n".join(lines)))
     assert named <= options, f"{page} names {sorted(named - options)}"
+
+
+@pytest.fixture(scope="module")
+def sources():
+    """The tracked files and their folders."""
+    files = subprocess.run(["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=tool.ROOT,
+                           capture_output=True, text=True)  # fmt: skip
+    if files.returncode != 0:
+        pytest.skip("not a checkout of git")
+    return files.stdout.split()
+
+
+PATH_OF_SOURCE = re.compile(r"(?<![\w/.*<-])(?:[\w-]+/)*[\w-]+\.(?:cc|cuh?|h|hpp|py|sh)(?![\w*])")
+
+
+@pytest.mark.parametrize("page", pages.paths())
+def test_sources_that_a_page_names_exist(page, sources):
+    # Links are for test_site.py.
+    text = re.sub(r"\]\([^)]*\)|https?://\S+", "", pages.text_of(page))
+    names = PATH_OF_SOURCE.findall(text)
+    missing = [name for name in names if not any(f"/{path}".endswith(f"/{name}") for path in sources)]
+    assert not missing, f"{page} names {missing}"
+
+
+def code(text):
+    """The lines of a text that are code, without the space around them."""
+    return [line.strip() for line in text.splitlines() if line.strip() and line.strip() != "..."]
+
+
+def test_the_tutorial_of_cpp_shows_the_whole_example():
+    shown = "".join(block for language, block in pages.blocks("docs/tutorials/cpp.md") if language == "cpp")
+    assert code(shown) == code((tool.ROOT / "examples/cpp/train.cc").read_text())
+
+
+def test_the_readme_quotes_the_example():
+    quoted = [line for language, block in pages.blocks("README.md") if language == "cpp" for line in code(block)]
+    assert quoted and set(quoted) <= set(code((tool.ROOT / "examples/cpp/train.cc").read_text()))
+
+
+def test_the_page_about_operators_quotes_the_sources():
+    """Clang-format may break a line of a source where the page does not."""
+    text = "".join(path.read_text() for folder in ("onnx_passes", "kernels", "tests/op_cases")
+                   for path in sorted((tool.ROOT / folder).rglob("*.*")) if path.suffix in (".cc", ".h"))  # fmt: skip
+    text = re.sub(r"\s", "", text)
+    count = 0
+    for language, block in pages.blocks("docs/adding_an_operator.md"):
+        if language not in ("cpp", "diff"):
+            continue
+        for part in re.split(r"^\s*\.\.\.$|^ *$", re.sub(r"^\+", "", block, flags=re.MULTILINE), flags=re.MULTILINE):
+            assert re.sub(r"\s", "", part) in text, f"the sources do not have\n{part}"
+            count += 1
+    assert count > 8
