@@ -1,4 +1,4 @@
-// The passes that turn a forward model into a training model, and the list that runs them (build.cc).
+// The passes that turn a forward model into a training model, and the list that runs them (training_passes.cc).
 //
 //   import          opset 21 or later, functions inlined, shapes inferred; then recognize: Gelu for what is spelled out
 //   indexing        constant multi-axis indices become a Gather
