@@ -277,8 +277,8 @@ typedef struct onnx_train_device {
 /* Valid as long as the session. */
 onnx_train_status onnx_train_session_device(onnx_train_session* session, onnx_train_device* device);
 
-/* Exchanges the values of a state with those of a state of the same name, type, shape and device in another session: three
- * copies, through memory of its size on that device. Both must be idle. */
+/* Exchanges the values of a state with those of a state of the same name, type, shape and device in another session, by
+ * three copies through memory of its size on that device. Both must be idle. */
 onnx_train_status onnx_train_session_swap(onnx_train_session* session, onnx_train_session* other, const char* name);
 /* Draws the whole state anew, if the model was built to. */
 onnx_train_status onnx_train_session_initialize(onnx_train_session* session, uint64_t seed);

@@ -3,8 +3,8 @@
 //   - the shapes that inference gives are those that the kernel writes,
 //   - float32 agrees with float64 within `tolerance`, and with `expected` where the row gives it,
 //   - a kernel of ours agrees with the body of its function,
-//   - every float input has a gradient, and its directional derivative in float64, by central differences, agrees with the
-//     gradient graph within 1e-6; where the row says that a gradient is zero, differences are zero, too,
+//   - every float input has a gradient, and its directional derivative in float64, by central differences, agrees with
+//     the gradient graph within 1e-6; where the row says that a gradient is zero, differences are zero, too,
 //   - a dynamic batch (first dimension of the first input) gives the same numbers as a static one.
 // A test fails for every rule and every kernel without a row.
 #pragma once
