@@ -75,8 +75,8 @@ class Placer {
     return result_.buffers.size() - 1;
   }
 
-  // Whether an earlier step has made the same check: recomputation copies nodes, and what it copies has passed. Then the
-  // attributes are equal, indices are the same values, and what they index has the same shape.
+  // Whether an earlier step has made the same check: recomputation copies nodes, and what it copies has passed. Then
+  // the attributes are equal, indices are the same values, and what they index has the same shape.
   bool repeats_check(int step) const {
     const Node& node = *steps_[static_cast<size_t>(step)].node;
     const auto same_input = [](const Value* a, const Value* b) {
