@@ -62,8 +62,8 @@ double recurrent(const Node& n) {
   return positions * (elements(*n.input(1)) + elements(*n.input(2)));
 }
 
-// The product of the sizes of all indices (an ellipsis stands for the remaining axes), once for each operand after the
-// first.
+// The product of the sizes of all indices (an ellipsis stands for the remaining axes), counted once per operand after
+// the first.
 double einsum(const Node& n) {
   std::map<std::string, double> sizes;
   const std::string equation = n.attr("equation", "");
@@ -100,7 +100,7 @@ double einsum(const Node& n) {
   return product;
 }
 
-// Operators of ONNX and of our domain. For narrow operands, the bodies convert them to float32, the kernels do not.
+// Operators of ONNX and of our domain. Bodies convert narrow operands to float32; kernels do not.
 struct ProductRow {
   const char* op;
   int inputs;  // leading inputs that must have a rank
@@ -190,7 +190,7 @@ double trip_count(const Node& node) {
   return count.empty() ? 1 : std::max(count.at(0), 0.0);
 }
 
-// A recurrence on bfloat16: its body converts the operands to float32, its kernel does not.
+// Whether the node is a recurrence on bfloat16.
 bool has_narrow_operands(const Node& node) {
   if (node.domain() != kDomain) return false;
   const std::vector<int>& narrow = operator_of(node).narrow_inputs;
@@ -236,12 +236,12 @@ double bytes_of(const Value* value) {
 
 double bytes_of(const Node& node) {
   if (is_view(node) || node.is("Shape") || node.is("Size")) return 0;
-  // Reads the rows of the gradient, and reads and writes as many rows of the table.
+  // SparseSgd reads the gradient's rows and reads and writes as many rows of the table.
   if (node.is("SparseSgd", kDomain)) return 3 * bytes_of(node.input(1)) + bytes_of(node.input(2));
   double written = 0, read = 0;
   for (const Value* output : node.outputs()) written += bytes_of(output);
   for (const Value* input : node.inputs()) read += bytes_of(input);
-  // These read of their first input at most as many elements as they write; ours writes 16 bits of each.
+  // These read at most as many elements of their first input as they write; our Gather writes 16 bits for each.
   const bool rounds = node.is("Gather", kDomain);
   const bool selects =
       rounds || node.is("Gather") || node.is("GatherElements") || node.is("GatherND") || node.is("Slice");

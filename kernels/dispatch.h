@@ -38,7 +38,7 @@ auto dispatch_numeric(DType dtype, F&& f) {
   return is_float_or_double(dtype) ? dispatch_float(dtype, f) : dispatch_integer(dtype, f);
 }
 
-// The same, including bool.
+// Calls f(T{}) for every numeric type and bool.
 template <typename F>
 auto dispatch_any(DType dtype, F&& f) {
   return dtype == DType::kBool ? f(bool{}) : dispatch_numeric(dtype, std::forward<F>(f));

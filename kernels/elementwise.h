@@ -16,8 +16,8 @@
 // attributes and returns use(functor). A functor is a value without pointers that host and device code can copy and
 // call; the type of the result is the one it returns.
 //
-// The rows are in groups, so that a device can compile each group in a file of its own. The functions are pure but for
-// what the sink does; any thread may call them. They throw nothing.
+// The rows are grouped, so that a device can compile each group in a separate file. The functions are pure except for
+// the sink's effects; any thread may call them. They throw nothing.
 #pragma once
 
 #include "kernels/dispatch.h"
@@ -31,7 +31,7 @@
 
 namespace onnx_train {
 
-// ---- Element types. All operands of a row have one of them.
+// ---- Element types: all operands of a row have one of them.
 
 struct Floats {  // float32 and float64
   bool contains(DType dtype) const { return is_float_or_double(dtype); }
@@ -82,7 +82,7 @@ struct Bool {
   }
 };
 
-// The base of Pow; its exponent is any number.
+// Types of the base of Pow; its exponent is any number.
 struct PowerBases {
   bool contains(DType dtype) const {
     return is_float_or_double(dtype) || dtype == DType::kInt32 || dtype == DType::kInt64;
@@ -109,7 +109,7 @@ struct Castable {
 
 // ---- Formulas
 
-// The functor F, which needs no attributes.
+// The functor F without attributes.
 template <typename F>
 auto formula() {
   return [](const Node&, auto, auto use) { return use(F{}); };
@@ -139,7 +139,7 @@ auto formula_if(bool (*condition)(const Node&)) {
   return [=](const Node& node, auto, auto use) { return condition(node) ? use(A{}) : use(B{}); };
 }
 
-// What a variadic operator returns: what f makes of all operands, or that times 1 / their number (math::Scale).
+// The result of a variadic operator: the combination of all operands, or that times 1 / their number (math::Scale).
 enum class Combination { kWhole, kMean };
 
 // ---- Rows
@@ -249,7 +249,7 @@ void for_each_comparison(Sink& sink) {
   });
 }
 
-// Of booleans and of the bits of integers.
+// Operators of booleans and of the bits of integers.
 template <typename Sink>
 void for_each_logic_operator(Sink& sink) {
   sink.binary("And", Bool{}, formula<math::BitwiseAnd>());

@@ -17,17 +17,17 @@
 namespace onnx_train {
 namespace {
 
-// By now libgomp has read its variables.
+// libgomp has read its variables before this runs.
 __attribute__((constructor)) void restore_environment() { onnx_train_restore_environment(); }
 
-// The number in a file; nothing if the file contains "max" or does not exist.
+// Returns the number in a file; nothing if the file contains "max" or does not exist.
 std::optional<size_t> read_number(const std::string& path) {
   std::ifstream file(path);
   size_t number = 0;
   return file >> number ? std::optional(number) : std::nullopt;
 }
 
-// The number after `key` in a file with one key and number per line.
+// Returns the number after `key` in a file with one key and number per line.
 std::optional<size_t> read_entry(const std::string& path, const std::string& key) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
@@ -54,8 +54,8 @@ size_t left_in(const std::string& folder, const GroupFiles& files) {
   return *limit - std::min(used, *limit);
 }
 
-// Returns the cores whose time a group allows; 0 without a limit. Version 2 has "50000 100000", microseconds of each
-// period, or "max 100000" in one file; version 1 has two files, and a quota of -1 is none.
+// Returns the number of cores whose time a group allows; 0 without a limit. Version 2 has one file, "50000 100000",
+// microseconds of each period, or "max 100000". Version 1 has two files, where a quota of -1 means no limit.
 double quota_in(const std::string& folder, int version) {
   std::ifstream first(folder + (version == 2 ? "/cpu.max" : "/cpu.cfs_quota_us"));
   std::ifstream second(folder + "/cpu.cfs_period_us");
@@ -75,7 +75,7 @@ void for_group_and_ancestors(const std::string& mount, std::string path, const F
   }
 }
 
-// Calls f(folder, version) for every group that limits what `controller` controls.
+// Calls f(folder, version) for every group that `controller` may limit.
 template <typename F>
 void for_groups(const std::string& root, const std::string& controller, const F& f) {
   std::ifstream groups(root + "/proc/self/cgroup");  // "0::/path", or "4:cpu,cpuacct:/path" in version 1

@@ -12,19 +12,19 @@ namespace onnx_train {
 // because the kernel can drop it.
 size_t available_host_memory();
 
-// The same, reading files below `root` instead of "/".
+// Reads files below `root` instead of "/".
 size_t available_host_memory(const std::string& root);
 
-// Returns the number of cores whose time the process's control groups allow, rounded up; 0 if they do not limit it.
-// Half a core is one. Reads files below `root`, "" for those of this system.
+// Returns the number of cores whose time the process's control groups allow, rounded up to at least 1; 0 if they do not
+// limit it. Reads files below `root`, which is "" for those of this system.
 int cores_of_quota(const std::string& root);
 
 // Sets the number of threads that CPU kernels use when the calling thread runs them, at least 1.
 void set_num_threads(int threads);
 int num_threads();
 
-// Returns the number of threads where nobody asks for another: num_threads(), which OpenMP takes from OMP_NUM_THREADS
-// or else from the cores that the process may run on, and without that variable at most cores_of_quota().
+// Returns the default number of threads: num_threads(), which OpenMP takes from OMP_NUM_THREADS or else from the cores
+// that the process may run on; without that variable at most cores_of_quota().
 int default_threads();
 
 }  // namespace onnx_train

@@ -30,8 +30,8 @@ class NodeSpec {
 
   const Node& node() const { return *node_; }
   int threads() const { return threads_; }
-  // Whether products and convolutions of float32 may round their operands to TF32, with 10 bits after the point, where
-  // the device multiplies such numbers faster.
+  // Whether products and convolutions of float32 may round their operands to TF32, with 10 bits after the point, if the
+  // device multiplies such numbers faster.
   bool tf32() const { return tf32_; }
   int num_inputs() const { return node_->num_inputs(); }
   int num_outputs() const { return node_->num_outputs(); }
@@ -39,7 +39,7 @@ class NodeSpec {
   bool has_output(int i) const { return node_->output(i) != nullptr; }
   DType in_type(int i = 0) const { return node_->input(i)->dtype(); }
   DType out_type(int i = 0) const { return node_->output(i)->dtype(); }
-  // Whether output 0 and those of the first `count` inputs that are present have one element type.
+  // Whether output 0 and all present inputs among the first `count` have one element type.
   bool one_type(int count) const {
     for (int i = 0; i < count; ++i) {
       if (has_input(i) && in_type(i) != out_type()) return false;
@@ -94,7 +94,7 @@ struct Launch {
   T* scratch() const {
     return static_cast<T*>(workspace);
   }
-  // Only for kernels that run on the host, from one thread.
+  // Called only by kernels that run on the host, from one thread.
   void report(int input, int64_t position, int64_t value) const {
     if (fault->node == 0) *fault = {node, input, position, value};
   }
@@ -110,14 +110,14 @@ struct Prepared {
   std::function<void(const Launch&)> run;
   size_t workspace = 0;                // bytes of scratch memory
   std::vector<InPlace> in_place = {};  // both buffers must have the same size in bytes
-  // Explains a fault that `run` reported, and what to do about it; without the node's name.
+  // Explains a fault that `run` reported, and how to avoid it, without the node's name.
   std::function<std::string(const Fault&)> explain = nullptr;
 };
 
-// What `run` checks about the contents of its inputs (indices, labels, lengths) and may report as a fault.
+// Whether `run` checks the contents of its inputs (indices, labels, lengths) and may report a fault.
 enum class InputCheck {
   kNone,
-  kChecks,           // it checks them, and nothing before it has
+  kChecks,           // checks contents that no node before it has checked
   kCheckedUpstream,  // a gradient: the forward operator, which our passes always place before it, has checked them
 };
 

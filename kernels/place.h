@@ -41,7 +41,7 @@ class Workspace {
   size_t bytes_ = 0;
 };
 
-// Output i of the node, or workspace if the node does not have it.
+// Returns output i of the node, or workspace if the output is absent.
 inline OperandPlace output_or_scratch(const NodeSpec& spec, int i, size_t bytes, Workspace* workspace) {
   if (i < spec.num_outputs() && spec.has_output(i)) return {OperandPlace::kOutput, static_cast<size_t>(i)};
   return workspace->reserve(bytes);

@@ -15,11 +15,11 @@ class Device;
 
 class KernelTable {
  public:
-  // In order of preference: the first row of an operator that supports a node is used.
+  // Within an operator the rows are in order of preference: the first one that supports a node is used.
   explicit KernelTable(std::vector<std::vector<Kernel>> families);
   KernelTable(const KernelTable&) = delete;
 
-  // The rows of an operator in order; empty if the device does not know the operator.
+  // Returns the rows of an operator in order; empty if the device does not know the operator.
   const std::vector<const Kernel*>& rows(std::string_view domain, std::string_view op) const;
   auto begin() const { return all_.begin(); }
   auto end() const { return all_.end(); }
@@ -30,10 +30,10 @@ class KernelTable {
   std::unordered_map<std::string, std::vector<const Kernel*>> by_operator_;
 };
 
-// The first kernel of `device` that supports the node; null if there is none.
+// Returns the first kernel of `device` that supports the node; null if there is none.
 const Kernel* find_kernel(const Device& device, const NodeSpec& spec);
 
-// The same, for a node without constant inputs.
+// Finds a kernel for a node without constant inputs.
 const Kernel* find_kernel(const Device& device, const Node& node);
 
 // Calls kernel.prepare(spec) for a kernel that find_kernel returned; adds the node's name to errors.

@@ -5,7 +5,7 @@
 
 namespace onnx_train {
 
-// Creates the device on first use. Throws Error with the reason when there is none of this number.
+// Creates the device on first use. Throws Error with the reason if there is no device of this number.
 Device& cuda_device(int number = 0);
 
 }  // namespace onnx_train

@@ -1,4 +1,4 @@
-// The families of CUDA kernels, joined in device.cc, named like the CPU's.
+// The families of CUDA kernels, named like the CPU's and joined in device.cc.
 #pragma once
 
 #include <vector>

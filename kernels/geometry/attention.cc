@@ -14,8 +14,8 @@ namespace {
 
 using enum AttentionTensor;
 
-// What the table below says of a tensor: its place in a node with three operands, and the third of a packed one that it
-// is. The attribute maps the axes of an operand to those of its matrices, and those of a result's matrices to its axes.
+// The position of a tensor in a node with three operands, and its third of a packed tensor. The attribute maps the axes
+// of an operand to those of its matrices, or the axes of a result's matrices to those of the result.
 struct TensorRow {
   AttentionTensor tensor;
   NodePlace place;
@@ -40,7 +40,7 @@ const TensorRow& row_of(const NodeSpec& spec, AttentionTensor tensor) {
   return *std::find_if(rows.begin(), rows.end(), [&](const TensorRow& row) { return row.tensor == tensor; });
 }
 
-// The inverse permutation; empty if it is none.
+// Returns the inverse permutation. If the argument is no permutation, neither is the result.
 Shape inverse(const Shape& permutation) {
   Shape back(permutation.size(), -1);
   for (size_t i = 0; i < permutation.size(); ++i) {
@@ -50,7 +50,7 @@ Shape inverse(const Shape& permutation) {
   return back;
 }
 
-// Whether batches agree and the inner dimensions of both products fit.
+// Whether batches and the inner dimensions of both products agree.
 bool fit(const AttentionOperands& a) {
   return a.q.batch == a.k.batch && a.q.batch == a.v.batch && a.q.width == a.k.width && a.k.rows == a.v.rows;
 }
@@ -59,10 +59,10 @@ bool is_like(const Heads& heads, const Heads& batch, int64_t rows, int64_t width
   return heads.in_rows && heads.batch == batch.batch && heads.rows == rows && heads.width == width;
 }
 
-// Elements of the highest scores and of the sums: one for each query.
+// Number of highest scores and of sums: one per query.
 int64_t num_queries(const AttentionOperands& a) { return static_cast<int64_t>(a.q.starts.size()) * a.q.rows; }
 
-// Whether the operands and results are there, none of them empty, and of these types.
+// Whether all operands and results are present, not empty, and of these types.
 bool are_of(const NodeSpec& spec, const AttentionTypes& types) {
   const auto rows = is_backward(spec) ? std::span<const TensorRow>(kBackward) : std::span<const TensorRow>(kForward);
   const auto is_of = [&](const NodePlace& place, DType other) {
@@ -76,7 +76,7 @@ bool are_of(const NodeSpec& spec, const AttentionTypes& types) {
          is_of({!backward, backward ? 5 : 1}, types.computed) && is_of({!backward, backward ? 6 : 2}, types.computed);
 }
 
-// The mask's shape, extended with leading 1s to the rank of the scores.
+// Returns the mask's shape, extended with leading 1s to the rank of the scores.
 Shape padded(Shape mask, size_t rank) {
   mask.insert(mask.begin(), rank - mask.size(), 1);
   return mask;
@@ -110,7 +110,7 @@ Heads heads_of(const NodeSpec& spec, AttentionTensor tensor) {
   const TensorRow& row = row_of(spec, tensor);
   const NodePlace place = place_of(spec, tensor);
   const Shape memory = place.of(spec.node())->type().shape();
-  // The axis in memory of each axis of the matrices.
+  // Maps each axis of the matrices to an axis in memory.
   Shape permutation = spec.node().attr(row.permutation, Shape{});
   if (place.is_output) permutation = inverse(permutation);
   Shape sorted = permutation, axes(memory.size());
@@ -182,7 +182,7 @@ MaskLayout mask_of(const NodeSpec& spec, const AttentionOperands& attention) {
 Tensor contents_of_mask(const NodeSpec& spec) {
   const int i = mask_input(spec);
   if (!spec.has_input(i)) return {};
-  // Passes look for a kernel without the contents of constants.
+  // Passes look for kernels without passing the contents of constants.
   return spec.is_constant(i) ? spec.constant(i) : constant_of(spec.node().input(i));
 }
 

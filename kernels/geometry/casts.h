@@ -1,5 +1,4 @@
-// The Casts of many tensors to or from 16 bits that one node makes (lowering/merge_casts.cc). Pure functions; any
-// thread.
+// Casts of many tensors to or from 16 bits in one node (lowering/merge_casts.cc). Pure functions; any thread.
 #pragma once
 
 #include <vector>
@@ -14,7 +13,7 @@ struct TensorCast {
   int64_t size;
 };
 
-// The Casts of the node's body, from float32 to one 16-bit type or from one to float32; empty if the body is another.
+// Returns the Casts of the node's body, from float32 to one 16-bit type or back; empty if the body has another form.
 std::vector<TensorCast> tensor_casts(const NodeSpec& spec);
 
 }  // namespace onnx_train

@@ -22,8 +22,8 @@ struct Channels {
   int64_t size() const { return batch * stride(); }
 };
 
-// Whether x, input 0, and the inputs from number `images` on have one shape and elements of type `stored`, and all
-// inputs between have one element of type `computed` per channel.
+// Whether x, input 0, and the inputs from `images` on have one shape and element type `stored`, and all inputs in
+// between have one element of type `computed` per channel.
 bool has_channel_values(const NodeSpec& spec, int images, DType stored, DType computed);
 
 // The groups of GroupNormalization: `per_group` channels of an image, stored one after the other. InstanceNormalization
@@ -39,7 +39,7 @@ struct Groups : Channels {
 // Whether the shapes of a GroupNormalization, InstanceNormalization or GroupNormalizationGrad fit.
 bool has_groups(const NodeSpec& spec);
 
-// LRN: the squares of `before` channels before each channel and of `after` channels after it count.
+// LRN sums the squares of `before` channels before and `after` channels after each channel.
 struct Neighbours {
   int64_t size, before, after;
   explicit Neighbours(const Node& node)

@@ -1,5 +1,5 @@
-// What the convolutions of a node and their gradients compute, for the kernels of every device. Plain values and pure
-// functions; any thread. They throw Error that names the node when its shapes do not fit.
+// The convolution that a node or its gradients compute, for the kernels of every device. Plain values and pure
+// functions; any thread. They throw Error that names the node if its shapes do not fit.
 #pragma once
 
 #include "kernels/kernel.h"
@@ -16,15 +16,15 @@ struct Convolution {
   DType operands = DType::kFloat;  // element type of the inputs of this direction
 
   int64_t batch() const { return x[0]; }
-  int64_t in_channels() const { return w[1]; }           // of x, in one group
-  int64_t out_channels() const { return w[0] / group; }  // of y, in one group
+  int64_t in_channels() const { return w[1]; }           // channels of x in one group
+  int64_t out_channels() const { return w[0] / group; }  // channels of y in one group
 };
 
-// The shape in channels-first order, as the formulas use it.
+// Returns the shape in channels-first order, as the formulas use it.
 Shape channels_first(const NodeSpec& spec, Shape shape);
 
-// The convolution that a node belongs to: of Conv; the one whose input gradient ConvTranspose computes; and those of
-// ConvGradInput and ConvGradWeight.
+// Returns the convolution of a Conv; the one whose input gradient ConvTranspose computes; or the one of which
+// ConvGradInput or ConvGradWeight is the gradient.
 Convolution conv(const NodeSpec& spec);
 Convolution conv_transpose(const NodeSpec& spec);
 Convolution conv_grad_input(const NodeSpec& spec);
@@ -33,7 +33,7 @@ Convolution conv_grad_weight(const NodeSpec& spec);
 // Whether the images have one to three spatial axes.
 bool has_image_axes(const NodeSpec& spec);
 
-// Whether the gradient of the bias, if the node has this second output, is of the type of the first.
+// Whether the bias gradient, the optional second output, has the type of the first.
 bool has_one_output_type(const NodeSpec& spec);
 
 }  // namespace onnx_train

@@ -82,7 +82,7 @@ class EinsumPlan {
     return named;
   }
 
-  // The indices of the output and of the inputs after number i.
+  // Returns the indices of the output and of the inputs after number i.
   std::string wanted_after(size_t i) const {
     std::string wanted = einsum_.output;
     for (size_t j = i + 1; j < einsum_.inputs.size(); ++j) wanted += einsum_.inputs[j];

@@ -1,6 +1,6 @@
 // Einsum, for the kernels of every device. From left to right, two operands at a time become a batch of matrix
-// products. Each operand is first brought into the order [batch, own indices, summed indices], which also extracts
-// diagonals and sums over indices that no later operand or the output uses. Any thread.
+// products. Each operand is first brought into the order [batch, own indices, summed indices]; this also extracts
+// diagonals and sums over indices that neither a later operand nor the output has. Any thread.
 #pragma once
 
 #include <functional>
@@ -19,8 +19,8 @@ struct Arrangement {
   std::vector<Axis> kept, reduced;  // the outermost first
 };
 
-// What a device brings along: the kernel of an arrangement of numbers, and that of a product of inputs 0 and 1 into
-// output 0, all of the node's type.
+// The kernels that a device supplies: of an arrangement of numbers, and of a product of inputs 0 and 1 into output 0,
+// all of the node's type.
 using Arrange = std::function<void(const Launch&, const void* from, void* to)>;
 using PrepareArrangement = Arrange (*)(DType, const Arrangement&);
 using PrepareProduct = Prepared (*)(const NodeSpec&, const Product&);

@@ -27,7 +27,7 @@ bool is_dense_constant(const NodeSpec& spec) {
          spec.out_type() != DType::kString;
 }
 
-// The coordinates of the elements that are not zero; their number must be known when the plan is built.
+// Returns the coordinates of nonzero elements; their number must be known when the plan is built.
 Tensor known_places(const NodeSpec& spec) {
   const Tensor& x = spec.constant(0);
   const int64_t rank = static_cast<int64_t>(x.shape().size());

@@ -17,7 +17,7 @@ struct KnownRow {
 };
 const std::vector<KnownRow>& known_rows();  // Shape, Size, Constant, NonZero
 
-// ConstantOfShape's value: one element of the output's type.
+// Returns the value of ConstantOfShape: one element of the output's type.
 Tensor fill_value(const NodeSpec& spec);
 
 // EyeLike: 1 where column - row = diagonal, 0 elsewhere.

@@ -1,5 +1,5 @@
-// Softmax cross entropy as its node describes it (bodies: onnx_passes/functions/losses.cc). A plain value. The
-// constructor throws Error that names the node when sizes do not fit.
+// The parameters of softmax cross entropy, from its node (bodies: onnx_passes/functions/losses.cc). A plain value. The
+// constructor throws Error that names the node if sizes do not fit.
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@ namespace onnx_train {
 // A position is one row of logits along the class axis.
 struct CrossEntropySpec {
   AxisView logits;
-  int64_t classes;  // the attribute `classes`, or the size of the class axis: padding follows them (pad_classes.cc)
+  int64_t classes;  // the attribute `classes` (padding follows them: pad_classes.cc) or the class axis' size
   int64_t ignore_index;
   double smoothing;
   bool mean;
@@ -20,12 +20,11 @@ struct CrossEntropySpec {
   bool int64_labels;               // labels are int64, otherwise int32
 
   CrossEntropySpec(const NodeSpec& spec, int logits_at, int labels_at, int weight_at);
-  // The inputs of SoftmaxCrossEntropy and of SoftmaxCrossEntropyGrad.
   static CrossEntropySpec of_loss(const NodeSpec& spec) { return {spec, 0, 1, 2}; }
   static CrossEntropySpec of_gradient(const NodeSpec& spec);
 
   double smoothing_per_class() const { return smoothing / static_cast<double>(classes); }
-  // Prepared::explain for a label that is not a class.
+  // Returns Prepared::explain for a label that is not a class.
   std::function<std::string(const Fault&)> explain() const;
 
  private:
@@ -34,7 +33,7 @@ struct CrossEntropySpec {
 
 bool is_label(DType dtype);
 
-// sum / count; 0 where nothing counts.
+// sum / count; 0 if nothing counts.
 inline double mean_over(double count, double sum) { return count == 0 ? 0 : sum / count; }
 
 }  // namespace onnx_train

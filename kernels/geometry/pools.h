@@ -1,5 +1,5 @@
 // The windows of a pool, for the kernels of every device. Plain values and pure functions; any thread. Functions that
-// read a node throw Error that names it when its windows do not fit.
+// read a node throw Error that names it if its windows do not fit.
 #pragma once
 
 #include "kernels/geometry/windows.h"
@@ -14,7 +14,7 @@ struct Pooling {
   bool include_pad = false;  // averages count padding
 };
 
-// The pool of the node from x to y; both shapes have channels after the batch.
+// Returns the pool of the node from x to y; both shapes have channels after the batch.
 Pooling find_pooling(const NodeSpec& spec, const Shape& x, const Shape& y);
 
 inline bool has_spatial_axes(const Shape& shape) { return shape.size() >= 3 && shape.size() <= 5; }
@@ -25,14 +25,13 @@ struct Span {
   ONNX_TRAIN_HD int64_t end() const { return first + count * step; }
 };
 
-// The elements that window o covers.
 ONNX_TRAIN_HD inline Span span_of(const WindowAxis& axis, int64_t o) {
   const int64_t first = axis.first_tap(o), count = std::max<int64_t>(0, axis.last_tap(o, axis.in) - first);
   return {count > 0 ? axis.at(o, first) : 0, count, axis.dilation};
 }
 
-// The number of elements that an average counts for window o. Padding counts on request, but not the positions after it
-// that a window covers because of ceil_mode.
+// The number of elements that an average counts for window o. Padding counts if requested, but not the positions after
+// it that a window covers because of ceil_mode.
 ONNX_TRAIN_HD inline int64_t averaged_count(const WindowAxis& axis, int64_t o, bool include_pad) {
   return include_pad ? axis.last_tap(o, axis.in + axis.end) : span_of(axis, o).count;
 }
@@ -61,14 +60,14 @@ ONNX_TRAIN_HD inline int64_t find_largest(const WindowGeometry& g, const Plane& 
   return best;
 }
 
-// The index of an element when its plane is stored column-major (MaxPool's storage_order).
+// The index of an element if its plane is stored column-major (MaxPool's storage_order).
 ONNX_TRAIN_HD inline int64_t by_columns(const WindowGeometry& g, int64_t element) {
   const int64_t x = element % g[2].in, y = element / g[2].in % g[1].in, z = element / (g[2].in * g[1].in);
   return (x * g[1].in + y) * g[0].in + z;
 }
 
-// MaxUnpool: the shape [N, C, D...] that its indices count in, D = (size of x - 1) stride + kernel - padding on each
-// spatial axis. The output `y` is at least as large, and this shape is its beginning on every axis.
+// MaxUnpool: the shape [N, C, D...] in which indices count; D = (size of x - 1) stride + kernel - padding on each
+// spatial axis. The output `y` is at least as large; on every axis this shape is its beginning.
 Shape unpooled_shape(const NodeSpec& spec, const Shape& y);
 
 }  // namespace onnx_train

@@ -18,7 +18,7 @@ void remove_batch_axis(Product& p, size_t axis) {
   }
 }
 
-// Whether axes `axis` and `axis + 1` can be merged into one: they are contiguous, or both repeat.
+// Whether axes `axis` and `axis + 1` can be merged: they are contiguous, or both repeat.
 bool is_one_axis(const Matrices& m, size_t axis) {
   const bool repeated = m.batch[axis] == 1 && m.batch[axis + 1] == 1;
   return repeated || (m.batch[axis + 1] != 1 && m.batch[axis] != 1 &&
@@ -31,7 +31,7 @@ Shape identity(size_t rank) {
   return permutation;
 }
 
-// The axes of a tensor in another order.
+// A tensor with permuted axes.
 struct View {
   Shape sizes, strides;
 };
@@ -52,7 +52,7 @@ View permuted(const NodeSpec& spec, const Shape& memory, const Shape& permutatio
   return view;
 }
 
-// The matrices of a view with at least two axes; missing batch axes are added until there are `rank`.
+// Returns the matrices of a view with at least two axes, with leading batch axes added up to `rank`.
 Matrices matrices_of(View view, size_t rank) {
   Matrices matrices;
   matrices.row_stride = view.strides[view.strides.size() - 2];
@@ -168,7 +168,7 @@ Epilogue epilogue_of(const NodeSpec& spec) {
 
 namespace {
 
-// Whether Gemm adds C as it is to the product as it is.
+// Whether Gemm adds an unscaled C to the unscaled product.
 bool adds_c(const NodeSpec& spec) {
   const Node& node = spec.node();
   return spec.has_input(2) && node.attr("alpha", 1.0f) == 1 && node.attr("beta", 1.0f) == 1;

@@ -1,5 +1,5 @@
-// The matrix products of a node, for the kernels of every device: what MatMul, Gemm and TransposedMatMul multiply, as
-// batches of strided matrices. Pure functions; any thread. They throw Error that names the node when shapes do not fit.
+// The matrix products of MatMul, Gemm and TransposedMatMul nodes as batches of strided matrices, for the kernels of
+// every device. Pure functions; any thread. They throw Error that names the node if shapes do not fit.
 #pragma once
 
 #include "kernels/kernel.h"
@@ -19,39 +19,39 @@ struct Product {
   int64_t m = 0, n = 0, k = 0;
   double alpha = 1;
   bool accumulate = false;  // y holds the starting value
-  bool relu = false;        // y is what Relu makes of that, and of a bias; only where a device's library does
+  bool relu = false;        // applies Relu to the result, after a bias; only if the device's library supports it
 };
 
-// rows x columns matrices stored one after the other, or their transposes.
+// A batch of contiguous rows x columns matrices, or of their transposes.
 Matrices row_major_matrices(const Shape& batch, int64_t rows, int64_t columns, bool transposed = false);
 
-// Reduces the number of batch axes: drops axes of size 1, merges adjacent axes, and turns batch axes into rows of a
-// where all of them share one b (a linear layer).
+// Reduces the number of batch axes: drops axes of size 1, merges adjacent axes, and turns batch axes into rows of a if
+// all share one b (a linear layer).
 void merge_batches(Product& product);
 
-// The product of inputs 0 and 1. Gemm's is without C.
+// Returns the product of inputs 0 and 1; Gemm's product excludes C.
 Product matmul_product(const NodeSpec& spec);
 Product transposed_matmul_product(const NodeSpec& spec);
 Product gemm_product(const NodeSpec& spec);
 
-// What a product does besides multiplying. With a vector: it adds a bias [n] to each row of y, or writes the sums of a
-// [m] or of b [n] over k, which are the gradient of a bias where the product is that of a weight. With a matrix like y:
-// it adds a residual, perhaps after a bias; it multiplies by the slope of an activation there. Or it applies an
-// activation, perhaps after a bias.
+// The epilogue of a product. kBias adds a bias [n] to each row of y. kSumsOfA and kSumsOfB write the sums of a [m] or b
+// [n] over k: bias gradients if the product is a weight gradient. kResidual adds a matrix like y, perhaps after a bias.
+// kActivation applies an activation, perhaps after a bias; kActivationGradient multiplies by its slope at a matrix like
+// y.
 enum class Epilogue { kNone, kBias, kSumsOfA, kSumsOfB, kResidual, kActivation, kActivationGradient };
 
-// That of a variant in our domain (kernels/functions/products.cc, kernels/lowering/products/fuse_products.cc): a bias
-// is input 2 of what is no Gemm, whose C stands there; a matrix is the last input; sums are output 1.
+// Returns the epilogue of a variant in our domain (kernels/functions/products.cc, fuse_products.cc). Input 2 is the
+// bias, except in Gemm, where it is C. A matrix is the last input; sums are output 1.
 Epilogue epilogue_of(const NodeSpec& spec);
 
-// Whether input i has one number for each column of output 0, as a bias has: C of a Gemm may be a column instead.
+// Whether input i has one number per column of output 0, like a bias; Gemm's C may be a column instead.
 bool is_row_of_result(const NodeSpec& spec, int i);
 
-// Whether Gemm's C is a plain bias, one row of n numbers, which the product itself can add; or a matrix like y.
+// Whether the product itself can add Gemm's C: a plain bias, one row of n numbers, or a matrix like y.
 bool adds_bias(const NodeSpec& spec);
 bool adds_matrix(const NodeSpec& spec);
 
-// Element types that MatMul, Gemm and Einsum are defined for and that the runtime stores.
+// Whether MatMul, Gemm and Einsum are defined for the element type and the runtime stores it.
 bool has_product(DType dtype);
 
 }  // namespace onnx_train

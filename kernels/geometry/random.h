@@ -1,5 +1,5 @@
-// What the random operators of our domain read from their nodes, and the test that decides what a Dropout keeps. Pure
-// functions; any thread.
+// Checks of the nodes of random operators of our domain, and the test by which Dropout keeps elements. Pure functions;
+// any thread.
 #pragma once
 
 #include <cmath>
@@ -22,7 +22,7 @@ inline bool has_key_and_ratio(const NodeSpec& spec) {
   return has_random_key(spec, 1) && is_float_or_double(spec.in_type(2)) && spec.in_size(2) == 1;
 }
 
-// Whether a Dropout of ONNX is in inference mode: y = x and a mask of ones.
+// Whether ONNX's Dropout is in inference mode: y = x and a mask of ones.
 inline bool is_inference_dropout(const NodeSpec& spec) {
   if (!spec.has_input(2)) return true;
   return spec.is_constant(2) && spec.in_size(2) == 1 && spec.constant(2).at(0) == 0;

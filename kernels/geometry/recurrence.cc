@@ -27,7 +27,7 @@ bool takes_recurrence(const NodeSpec& spec) {
   for (int i = 0; i < spec.num_outputs(); ++i) {
     if (!fits(spec.node().output(i))) return false;
   }
-  const bool rounds = find_recurrence(spec.node()).round_operands;  // to bfloat16, which float64 is not stored beside
+  const bool rounds = find_recurrence(spec.node()).round_operands;  // rounding to bfloat16 excludes float64
   return is_float_or_double(dtype) && (dtype == DType::kFloat || !rounds) && spec.node().attr("layout", 0) == 0;
 }
 

@@ -1,4 +1,4 @@
-// The sizes, layouts and order of steps of RNN, GRU and LSTM, for the kernels of every device. Layouts are those of
+// Sizes, layouts and order of steps of RNN, GRU and LSTM, for the kernels of every device. Layouts are those of
 // functions/recurrent.cc. Plain values that host and device code share, and pure functions.
 #pragma once
 
@@ -26,7 +26,6 @@ struct Extents {
   ONNX_TRAIN_HD int64_t state_size() const { return directions * batch * hidden; }
 };
 
-// The order of the steps in each direction.
 struct Order {
   bool backwards[2] = {};  // for each direction
   int64_t steps = 0;
@@ -39,7 +38,7 @@ struct Order {
 // Whether sample b has step t. `lengths` is null if all samples have every step.
 ONNX_TRAIN_HD inline bool is_live(const int32_t* lengths, int64_t t, int64_t b) { return !lengths || t < lengths[b]; }
 
-// Of a node whose input `y` has the shape of y [T, D, B, H]: a gradient. If `y` is -1, of a node with x, w and r.
+// Reads a gradient, whose input `y` has the shape of y [T, D, B, H], or, if `y` is -1, a node with x, w and r.
 Extents extents_of(const NodeSpec& spec, const Recurrence& recurrence, int y);
 Order order_of(const Recurrence& recurrence, int64_t steps);
 

@@ -10,7 +10,7 @@ namespace {
 
 ResampledAxes find_axes(const NodeSpec& spec, const Shape& x, const Shape& y, bool transposed) {
   const auto constant = [&](int i) { return spec.is_constant(i) ? spec.constant(i) : Tensor(); };
-  const int first = transposed ? 2 : 1;  // ResizeGrad has the shape of x before them
+  const int first = transposed ? 2 : 1;  // ResizeGrad has the shape of x in front of roi, scales and sizes
   const Resampling r = find_resampling(spec.node(), x, y, constant(first), constant(first + 1), constant(first + 2));
   ResampledAxes found;
   found.outside = r.extrapolation_value;
@@ -28,7 +28,7 @@ ResampledAxes find_axes(const NodeSpec& spec, const Shape& x, const Shape& y, bo
   return found;
 }
 
-// Whether the inputs that define the matrices are known; the first is number `roi`.
+// Whether the inputs that define the matrices are known, starting with input `roi`.
 bool is_planned(const NodeSpec& spec, int roi) {
   const bool crops = spec.node().attr("coordinate_transformation_mode", "") == "tf_crop_and_resize";
   const auto known = [&](int i) { return i >= spec.num_inputs() || !spec.has_input(i) || spec.is_constant(i); };

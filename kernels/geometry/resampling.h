@@ -1,5 +1,5 @@
-// The matrices by which Resize and ResizeGrad (functions/resampling.cc) multiply, for the kernels of every device. Pure
-// functions; any thread. They throw Error that names the node when something does not fit.
+// The matrices of Resize and ResizeGrad (functions/resampling.cc), for the kernels of every device. Pure functions; any
+// thread. They throw Error that names the node if its inputs do not fit.
 #pragma once
 
 #include "kernels/kernel.h"
@@ -21,19 +21,19 @@ struct ResampledAxes {
   double outside = 0;  // value of rows outside the input
 };
 
-// The matrices of Resize, and those of ResizeGrad: transposed.
+// Returns the matrices of Resize, or their transposes for ResizeGrad.
 ResampledAxes resize_matrices(const NodeSpec& spec);
 ResampledAxes resize_grad_matrices(const NodeSpec& spec);
 
-// Order of the axes: shrinking axes first, growing axes last, to minimize work. Among equals, the axis that is
-// contiguous in memory comes first if it grows and last if it shrinks, because it costs more.
+// Orders the axes by least work: shrinking axes first, growing axes last. Among equals, the axis contiguous in memory,
+// which costs more, comes first if it grows and last if it shrinks.
 std::vector<size_t> order_of(const std::vector<ResampledAxis>& axes);
 
 // Whether a Resize only moves elements: each output element is an input element.
 bool only_moves(const NodeSpec& spec);
 
-// Whether the element types fit, and the sizes or scales that define the matrices are known; without either, the shapes
-// define them.
+// Whether the element types are supported and the sizes or scales that define the matrices are known; if there are
+// neither, the shapes define them.
 bool supports_resize(const NodeSpec& spec);
 bool supports_resize_grad(const NodeSpec& spec);
 

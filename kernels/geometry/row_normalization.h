@@ -17,7 +17,7 @@ struct NormalizedRows {
         static_cast<size_t>(normalize_axis(spec.node().attr("axis", -1), static_cast<int64_t>(shape.size())));
     for (size_t i = 0; i < shape.size(); ++i) (i < axis ? count : n) *= shape[i];
   }
-  // Whether scale and bias have one element per element of a row. Other broadcasts run as the operator's body.
+  // Whether scale and bias have one element per element of a row. For other broadcasts the operator's body runs.
   bool has_parameters_of_rows(const NodeSpec& spec) const {
     const bool bias = centered && spec.has_input(2);
     return spec.in_size(1) == n && (!bias || spec.in_size(2) == n);

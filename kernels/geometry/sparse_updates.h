@@ -1,5 +1,5 @@
 // CoalesceRows and SparseSgd (bodies: kernels/functions/embeddings.cc), for the kernels of every device. Pure
-// functions; any thread. They throw Error that names the node when shapes do not fit.
+// functions; any thread. They throw Error that names the node if shapes do not fit.
 #pragma once
 
 #include <functional>
@@ -9,11 +9,11 @@
 
 namespace onnx_train {
 
-// Rows of a table that places name.
+// The rows of a table that places select.
 struct PlacedRows {
-  int64_t count;    // of places
+  int64_t count;    // number of places
   int64_t columns;  // elements of a row
-  int64_t size;     // rows of the table; 0 if only the run knows
+  int64_t size;     // rows of the table; 0 if known only to the run
 };
 
 PlacedRows coalesced_rows(const NodeSpec& spec);

@@ -23,12 +23,12 @@ double number(const onnx::NodeProto& node, const std::string& name) {
   return 0;
 }
 
-// What the names in a node of the body refer to.
+// Resolves the names in a node of the body.
 struct Operands {
   const NodeSpec& spec;
   Places inputs, outputs;
   std::map<std::string, double> constants = {};
-  std::map<std::string, const onnx::NodeProto*> guards = {};  // Where(guard, new, old), by the name of the new one
+  std::map<std::string, const onnx::NodeProto*> guards = {};  // Where(guard, new, old), by the name of `new`
 
   UpdateScalar number(const std::string& name) const {
     const int input = place_of(inputs, name);
@@ -112,14 +112,14 @@ bool has_supported_types(const NodeSpec& spec, int first_scalar) {
          is_float_or_double(spec.in_type(first_scalar + 1)) && is_float_or_double(spec.in_type(first_scalar + 2));
 }
 
-// ---- Many tensors: the body of the call names them
+// ---- Many tensors: the updates in the body of the call
 
 bool is_one_update(const Node& node) {
   return node.is("Sgd", kDomain) || node.is("Adam", kDomain) || node.is("AdamW", kDomain);
 }
 
 // Whether `node` is an update whose tensors are inputs of the body and whose scalars are inputs or constants. Sets the
-// types of its outputs to those of the tensors they replace.
+// types of its outputs to those of the tensors that they replace.
 bool is_update_of(const Graph& body, Node* node) {
   for (int i = 0; i < node->num_inputs(); ++i) {
     const Value* input = node->input(i);
@@ -136,15 +136,15 @@ bool is_update_of(const Graph& body, Node* node) {
   return true;
 }
 
-// The input that an output of an update replaces.
+// Returns the input that an output of an update replaces.
 Value* replaced(const Node& update, const Value* output) {
   const auto& outputs = update.outputs();
   const auto i = std::find(outputs.begin(), outputs.end(), output) - outputs.begin();
   return update.input(i == 0 ? 0 : static_cast<int>(i) + 1);
 }
 
-// Whether `node` is Where(guard, new, old) for a result of an update and what it replaces, all of whose results have
-// that guard. Sets the type of its output.
+// Whether `node` is Where(guard, new, old) for an update's result and the tensor that it replaces, and all results of
+// the update have this guard. Sets the type of the node's output.
 bool is_guard_in(const Graph& body, Node* node) {
   if (!node->is("Where") || !node->input(1)->producer() || !is_one_update(*node->input(1)->producer())) return false;
   const Node& update = *node->input(1)->producer();
@@ -161,8 +161,8 @@ bool is_guard_in(const Graph& body, Node* node) {
   return true;
 }
 
-// Whether the body has the form that merge_updates writes: constants, updates of the call's inputs, and their guards,
-// which produce its outputs.
+// Whether the body has the form that merge_updates writes: constants, updates of the call's inputs, and guards that
+// produce its outputs.
 bool supports_all(const NodeSpec& spec) {
   const onnx::FunctionProto* body = function_of(spec.node());
   if (!body || body->input_size() != spec.num_inputs() || body->output_size() != spec.num_outputs()) return false;

@@ -1,4 +1,4 @@
-// Optimizer updates as their nodes describe them, of one tensor or of many in one call (multi-tensor update, see
+// Optimizer updates as their nodes describe them: one tensor, or many in one call (multi-tensor update, see
 // lowering/updates.h). Plain values; pure functions, any thread.
 #pragma once
 
@@ -9,7 +9,7 @@
 
 namespace onnx_train {
 
-// A scalar that the updates share: an input of the node, or a constant of the outlined body.
+// A scalar that updates share: an input of the node, or a constant of the outlined body.
 struct UpdateScalar {
   int input = -1;
   DType dtype = DType::kDouble;
@@ -17,11 +17,11 @@ struct UpdateScalar {
   bool operator==(const UpdateScalar&) const = default;
 };
 
-// What all tensors of a group share.
+// The parameters that all tensors of a group share.
 struct UpdateRule {
   math::UpdateParameters parameters;
   UpdateScalar step, rate, scale;
-  int guard = -1;  // an input, one bool: if it is false, weights and slots stay as they were
+  int guard = -1;  // number of a bool input; if it is false, weights and slots do not change
   bool operator==(const UpdateRule&) const = default;
 };
 
@@ -38,11 +38,11 @@ struct MultiTensorUpdate {
   std::vector<UpdateRule> rules;
   std::vector<TensorUpdate> tensors;
 
-  // New weights and slots may take the places of the old ones.
+  // New weights and slots may overwrite the old ones.
   std::vector<InPlace> in_place() const;
 };
 
-// The operators that update, and what each updates.
+// The update operators; `describe` returns the updates of a node.
 struct UpdateRow {
   const char* op;
   bool (*supports)(const NodeSpec&);

@@ -13,7 +13,7 @@ namespace onnx_train {
 struct WindowAxis {
   int64_t in = 1, out = 1, kernel = 1, stride = 1, dilation = 1, begin = 0, end = 0;  // begin, end: padding
 
-  // The position that tap k of window o reads; in the padding unless in [0, in).
+  // The position that tap k of window o reads; it is padding unless in [0, in).
   ONNX_TRAIN_HD int64_t at(int64_t o, int64_t k) const { return o * stride - begin + k * dilation; }
   // The taps [first, last) of window o that read positions in [from, to).
   ONNX_TRAIN_HD int64_t first_tap(int64_t o, int64_t from = 0) const {
@@ -22,7 +22,7 @@ struct WindowAxis {
   ONNX_TRAIN_HD int64_t last_tap(int64_t o, int64_t to) const {
     return at(o, 0) >= to ? 0 : std::min(kernel, (to - at(o, 0) + dilation - 1) / dilation);
   }
-  // The windows [first, last) between which all windows are that read position q, and whether window o does.
+  // Only windows in [first, last) can read position q; `reads` tells whether window o in this range does.
   ONNX_TRAIN_HD int64_t first_window(int64_t q) const {
     const int64_t way = q + begin - (kernel - 1) * dilation;
     return way <= 0 ? 0 : (way + stride - 1) / stride;
@@ -52,7 +52,7 @@ inline int64_t count_valid_taps(const WindowGeometry& g) {
   return all;
 }
 
-// The input position that window p reads at `tap`; -1 in the padding.
+// Returns the input position that window p reads at `tap`; -1 in the padding.
 ONNX_TRAIN_HD inline int64_t element_of(const WindowGeometry& g, int64_t p, int64_t tap) {
   int64_t element = 0, size = 1;
   for (size_t i = g.size(); i-- > 0;) {
@@ -66,7 +66,7 @@ ONNX_TRAIN_HD inline int64_t element_of(const WindowGeometry& g, int64_t p, int6
   return element;
 }
 
-// The window that reads position q at `tap`; -1 if there is none.
+// Returns the window that reads position q at `tap`; -1 if there is none.
 ONNX_TRAIN_HD inline int64_t window_of(const WindowGeometry& g, int64_t q, int64_t tap) {
   int64_t window = 0, size = 1;
   for (size_t i = g.size(); i-- > 0;) {
@@ -80,7 +80,7 @@ ONNX_TRAIN_HD inline int64_t window_of(const WindowGeometry& g, int64_t q, int64
   return window;
 }
 
-// The position of the input that contributes to position i of the output at `tap`, or -1. For the convolution, the
+// Returns the input position that contributes to output position i at `tap`, or -1. For the convolution it is the
 // position that window i reads; for its input gradient, the window that reads position i.
 ONNX_TRAIN_HD inline int64_t input_index(const WindowGeometry& g, bool gradient, int64_t i, int64_t tap) {
   return gradient ? window_of(g, i, tap) : element_of(g, i, tap);

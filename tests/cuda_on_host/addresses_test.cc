@@ -1,4 +1,4 @@
-// What CUDA's libraries demand of addresses, the host demands, too (docs/cuda.md).
+// The host makes the same demands on addresses as CUDA's libraries (docs/cuda.md).
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -20,7 +20,6 @@ TEST(CudaAddresses, RangesOfAWorkspaceAreAlignedAsCublasLtWants) {
   EXPECT_EQ(workspace.bytes(), size_t{256 + 256 + 256 + 512});
 }
 
-// Device memory, freed with this object.
 class Block {
  public:
   explicit Block(size_t bytes) : data_(static_cast<char*>(cuda_device().allocate(bytes))) {}
@@ -86,7 +85,7 @@ TEST(CudaAddresses, ACopyStaysInOneBlockOfTheRightMemory) {
   const Block block(256), other(256);
   EXPECT_NO_THROW(stream.copy({block.at(0), other.at(0), 256}));
   EXPECT_THROW(stream.copy({block.at(128), other.at(0), 129}), Error);
-  EXPECT_THROW(stream.copy({block.at(64), block.at(0), 65}), Error);  // they overlap
+  EXPECT_THROW(stream.copy({block.at(64), block.at(0), 65}), Error);  // overlapping ranges
   char host[16] = {};
   EXPECT_THROW(stream.copy({block.at(0), host, sizeof host}), Error);
   EXPECT_THROW(stream.copy_to_host(host, other.at(250), sizeof host), Error);

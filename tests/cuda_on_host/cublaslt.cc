@@ -1,6 +1,6 @@
-// The functions of cuBLASLt that need a device, on the host. The descriptors are the real library's, which stores and
-// checks their attributes without a device: what they say is read back from them here, so that a wrong leading
-// dimension or a wrong order of operands is a wrong result.
+// The functions of cuBLASLt that need a device, on the host. The descriptors are those of the real library, which
+// stores and checks their attributes without a device. This file reads the attributes back, so that a wrong leading
+// dimension or order of operands gives a wrong result.
 #include <cblas.h>
 #include <cublasLt.h>
 #include <cuda_bf16.h>
@@ -72,7 +72,7 @@ void store(void* data, cudaDataType_t type, int64_t i, double value) {
   }
 }
 
-// To 10 bits after the point, as tensor cores read float32; ties go away from zero.
+// Rounds to 10 bits after the point, as tensor cores round float32; ties round away from zero.
 double rounded_to_tf32(double value) {
   constexpr uint32_t kDropped = 13;
   auto bits = std::bit_cast<uint32_t>(static_cast<float>(value));
@@ -84,7 +84,7 @@ struct Call {
   Layout a, b, c, d;
   bool a_transposed, b_transposed, has_tf32;
   int epilogue;
-  void* vector;  // the epilogue's
+  void* vector;  // vector of the epilogue
   int64_t vector_stride;
   double alpha, beta;
   const void *a_at, *b_at, *c_at;
@@ -139,7 +139,7 @@ struct Call {
   }
 };
 
-// A handle belongs to the device that was current when it was made: its address is that of the device's number here.
+// A handle belongs to the device that was current when it was made: it is the address of that device's element.
 int devices[16];
 
 bool is_on_its_device(cublasLtHandle_t handle) {
@@ -149,14 +149,14 @@ bool is_on_its_device(cublasLtHandle_t handle) {
 
 bool sums_operands = true;
 
-// ---- What the library demands of addresses
+// ---- The library's demands on addresses
 
-constexpr size_t kWorkspace = 1024;             // bytes that each algorithm of the host wants
+constexpr size_t kWorkspace = 1024;             // bytes that each algorithm on the host needs
 constexpr uintptr_t kWorkspaceAlignment = 256;  // in the documentation of cublasLtMatmul
 
-// The alignments, in bytes, for which the algorithm was chosen: those of the preference and of the epilogue's vector.
+// The alignments, in bytes, for which the algorithm was chosen: from the preference and the epilogue's vector.
 struct Promised {
-  uint32_t a = 256, b = 256, c = 256, d = 256;  // where the preference says nothing
+  uint32_t a = 256, b = 256, c = 256, d = 256;  // defaults of the preference
   uint32_t vector = 256;
 };
 static_assert(sizeof(Promised) <= sizeof(cublasLtMatmulAlgo_t));
@@ -178,7 +178,7 @@ Promised promised_by(cublasLtMatmulPreference_t preference, cublasLtMatmulDesc_t
 
 bool is_aligned(const void* address, uintptr_t bytes) { return reinterpret_cast<uintptr_t>(address) % bytes == 0; }
 
-// What the library's documentation and its users say of it.
+// Restrictions from the library's documentation and from reports of its users.
 bool has_epilogue(cublasLtMatmulDesc_t description) {
   const auto is_transposed = [&](cublasLtMatmulDescAttributes_t operand) {
     return attribute<int32_t>(description, operand) != CUBLAS_OP_N;

@@ -1,7 +1,7 @@
 // cuDNN on the host. The library is the real one if scripts/bootstrap has installed it: it makes plans for an H200,
-// whose properties are in h200.json, without a device. What needs a device is ours: the handle, and the execution of a
-// plan, for which the descriptors that the backend has written are remembered. So wrong strides or padding are a wrong
-// result. Without the library there is no cuDNN, as on a machine that lacks it; a line says so.
+// whose properties are in h200.json, without a device. This file replaces handles and the execution of plans, for which
+// it records the attributes of descriptors; wrong strides or padding give a wrong result. Without the library, tests
+// behave as on a machine that lacks it; a line says so.
 #include <dlfcn.h>
 
 #include <cstdio>
@@ -19,7 +19,7 @@
 #include "tests/cuda_on_host/gpu_on_host.h"
 
 #ifdef __SANITIZE_ADDRESS__
-// What NVIDIA's libraries keep as long as the program runs.
+// NVIDIA's libraries keep memory as long as the program runs.
 extern "C" const char* __lsan_default_suppressions() {  // NOLINT(bugprone-reserved-identifier): its name
   return "leak:libcublasLt\nleak:libcudnn\nleak:libnvrtc\n";
 }
@@ -53,7 +53,7 @@ struct State {
   cudnnBackendDescriptor_t properties = nullptr;
 };
 
-// What a handle is here. It belongs to the device that was current when it was made, and to one thread at a time.
+// The host's handle. It belongs to the device that was current when it was made, and to one thread at a time.
 struct Handle {
   int device = 0;
   cudaStream_t stream = nullptr;
@@ -88,7 +88,7 @@ cudnnStatus_t read_properties() {
   return CUDNN_STATUS_SUCCESS;
 }
 
-// Handles are never destroyed, as those of the library on a device.
+// Handles are never destroyed, like those of the library on a device.
 cudnnStatus_t create(cudnnHandle_t* handle) {
   if (const cudnnStatus_t status = read_properties(); status != CUDNN_STATUS_SUCCESS) return status;
   static auto& all = *new std::list<Handle>;
@@ -139,7 +139,7 @@ void remember(Given* given, cudnnBackendAttributeName_t name, cudnnBackendAttrib
   }
 }
 
-// The handle, which names the device, is replaced by the device's properties.
+// Ignores handles, which need a device; heuristics get the device's properties instead.
 cudnnStatus_t set_attribute(cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName_t name,
                             cudnnBackendAttributeType_t type, int64_t count, const void* values) {
   if (type == CUDNN_TYPE_HANDLE) return CUDNN_STATUS_SUCCESS;
@@ -152,7 +152,7 @@ cudnnStatus_t set_attribute(cudnnBackendDescriptor_t descriptor, cudnnBackendAtt
   return set(descriptor, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &state().properties);
 }
 
-// A configuration of an engine, which a plan is made of, belongs to the graph that the library was asked about.
+// An engine configuration, of which a plan is made, belongs to the graph that the heuristics were asked about.
 cudnnStatus_t get_attribute(const cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName_t name,
                             cudnnBackendAttributeType_t type, int64_t requested, int64_t* count, void* values) {
   const std::lock_guard lock(state().mutex);
@@ -166,8 +166,8 @@ cudnnStatus_t get_attribute(const cudnnBackendDescriptor_t descriptor, cudnnBack
   return status;
 }
 
-// Whether a tensor of a graph, of the operations' descriptors and of those that they have, is at an address of the
-// alignment that its descriptor declares. A scalar of the host has none.
+// Whether all tensors of a graph, including those of nested descriptors, are at addresses of the alignment that their
+// descriptors declare. Host scalars have no alignment.
 bool is_aligned(const Given& given, const Addresses& addresses) {
   const auto alignment = given.numbers.find(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT);
   if (alignment != given.numbers.end()) {
@@ -184,11 +184,11 @@ bool is_aligned(const Given& given, const Addresses& addresses) {
   return true;
 }
 
-// What tensor cores need to read of a workspace. cudnn-frontend stores tensors of its own before the library's
-// workspace, so that the library cannot ask for more.
+// The alignment that tensor cores need. The library cannot require more, because cudnn-frontend stores its own tensors
+// before the library's workspace.
 constexpr uintptr_t kWorkspaceAlignment = 16;
 
-// The workspace is filled: nothing else may be stored there.
+// Fills the workspace, so that a test fails if other data is stored there.
 cudnnStatus_t execute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan, cudnnBackendDescriptor_t variant_pack) {
   const std::lock_guard lock(state().mutex);
   if (!is_on_its_device(handle)) return CUDNN_STATUS_BAD_PARAM;
@@ -237,7 +237,7 @@ void* cudnn_function(const char* name) {
 
 }  // namespace onnx_train::cuda
 
-// Timing functions that cudnn-frontend's search among plans would call.
+// cudnn-frontend's search among plans would call these timing functions.
 extern "C" {
 #undef cudaEventCreate
 cudaError_t cudaDeviceSynchronize() { return cudaErrorNotSupported; }

@@ -1,5 +1,5 @@
-// Attention by cuDNN: what the real library has plans for, and results beside those of the CPU, which differ by what
-// tensor cores round. Without the library, or with ONNX_TRAIN_CUDNN=off, our kernel runs.
+// Attention by cuDNN: which plans the real library has, and whether results equal the CPU's within the rounding of
+// tensor cores. Without the library, or with ONNX_TRAIN_CUDNN=off, our kernel runs.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -29,14 +29,14 @@ constexpr const char* kNoLibrary = "cuDNN is not installed: scripts/bootstrap --
 
 using At = std::array<int64_t, 4>;  // batch, head, query or key, column or key
 
-// An attention of float32 operands, which its model rounds to `type`.
+// An attention of float32 operands that its model rounds to `type`.
 struct Example {
   int64_t batch = 2, heads = 2, queries = 37, keys = 37, width = 8, value_width = 8;
-  Shape order = kByHeads;  // of the axes in memory: its own inverse
+  Shape order = kByHeads;  // axes in memory; the permutation is its own inverse
   DType type = DType::kBFloat16;
-  Shape mask = {};                                                         // none if empty
-  std::function<double(const At&)> added = [](const At&) { return 0.0; };  // to a score; -inf hides it
-  bool selects = false, guarded = false, is_constant = true;               // the mask
+  Shape mask = {};                                                         // empty: no mask
+  std::function<double(const At&)> added = [](const At&) { return 0.0; };  // mask added to a score; -inf hides it
+  bool selects = false, guarded = false, is_constant = true;               // properties of the mask
   float fill = -kInfinity;
   float hidden = -kInfinity;
   bool stores_y = true, stores_gradients = true;  // in 16 bits
@@ -88,7 +88,7 @@ std::vector<Example> examples() {
       {.queries = 5, .keys = 70, .width = 16, .value_width = 24, .order = {0, 1, 2, 3}},
       {.keys = 128, .type = DType::kFloat16, .mask = {2, 1, 1, 128}, .added = padding, .is_constant = false},
       {.keys = 128, .order = {2, 1, 0, 3}, .mask = {1, 2, 37, 128}, .added = distance, .is_constant = false},
-      // Rows that are hidden entirely: all of the first batch element, one of the other.
+      // All rows of the first batch element and one row of the other are hidden entirely.
       {.keys = 128,
        .mask = {2, 1, 37, 128},
        .added = padding_of_all,
@@ -104,7 +104,7 @@ std::vector<Example> examples() {
       {.keys = 128, .type = DType::kFloat16, .mask = {2, 1, 1, 128}, .added = padding_by_infinity, .selects = true},
       {.mask = square, .added = lowest_after, .guarded = true, .packed = true},
       {.order = {0, 1, 2, 3}, .type = DType::kFloat16, .packed = true},
-      // As in a step of gemm-bf16, and where element-wise nodes read the gradients.
+      // Steps of gemm-bf16, and models whose element-wise nodes read the gradients, have such types.
       {.stores_y = false, .stores_gradients = false},
       {.type = DType::kFloat16, .stores_gradients = false, .packed = true},
   };
@@ -126,8 +126,8 @@ struct Operands {
 
 Tensor rounded(const Tensor& tensor, DType type) { return tensor.cast(type).cast(DType::kFloat); }
 
-// Operands that `type` holds exactly, and y, highest, sum, dq, dk and dv by the CPU's float32 kernels, which the
-// operator cases hold to the bodies.
+// Returns operands that `type` holds exactly, and y, highest, sum, dq, dk and dv by the CPU's float32 kernels, which
+// the operator cases compare with the bodies.
 std::pair<Operands, std::vector<Tensor>> expected_of(const Example& e) {
   const auto random = [&](int64_t rows, int64_t columns, unsigned seed) {
     return rounded(random_tensor(DType::kFloat, e.shape(rows, columns), seed), e.type);
@@ -179,7 +179,7 @@ Model model_of(const Example& e, const Operands& o) {
       graph.add_output((i >= first && i < first + count ? round(made[i]) : made[i]).value());
   };
   std::vector<Var> results = call_lowered(b, "BlockAttention", 3, forward, forward_attrs);
-  // Lowering may change the highest score of a row, but not an output of the model.
+  // Lowering may change a row's highest score but no output of the model.
   for (const size_t statistic : {1, 2}) results[statistic] = b.op("Identity", {results[statistic]});
   outputs(results, 0, e.stores_y ? 1 : 0);
   const std::vector<Var> gradients = call_lowered(b, "BlockAttentionGrad", e.packed ? 1 : 3, backward, backward_attrs);
@@ -205,7 +205,7 @@ SessionOptions on_cuda() {
   return options;
 }
 
-// The kernels that a plan has for the two nodes, forward and backward.
+// Returns the plan's kernels for the two nodes, forward and backward.
 std::vector<std::string> kernels_of(const Plan& plan) {
   std::vector<std::string> names;
   for (const PlanStep& step : plan.steps()) {
@@ -224,8 +224,8 @@ std::vector<std::string> kernels_of(const Example& e) {
 const std::vector<std::string> kLibrary = {"cuDNN attention", "cuDNN attention gradient"}, kOurs = {"", ""},
                                kForwardOnly = {"", "cuDNN attention"};
 
-// How far y, highest, sum, dq, dk and dv may be from the exact ones, in elements: the library rounds P and dS before it
-// multiplies them, which changes a sum of products by a part of the sum of their magnitudes, and rounds its result.
+// Error bounds of y, highest, sum, dq, dk and dv, by element. The library rounds P and dS before it multiplies them,
+// which changes a sum of products by a fraction of the sum of magnitudes, and rounds its result.
 class Bounds {
  public:
   Bounds(const Example& e, const Operands& o, const std::vector<Tensor>& results) : e_(e), o_(o) {
@@ -265,7 +265,7 @@ class Bounds {
   // Adds Σ P |v|, Σ |dS| |k|, Σ |dS| |q| and Σ P |dy| for one query.
   void add_query(At at) {
     const int64_t query = at[2], statistic = (at[0] * e_.heads + at[1]) * e_.queries + query;
-    if (std::isnan(o_.sum.at(statistic))) return;  // a hidden row, in which everything is 0
+    if (std::isnan(o_.sum.at(statistic))) return;  // a hidden row: everything is 0
     const double mean = dot(o_.dy, query, o_.y, query, e_.value_width, at);
     for (int64_t key = 0; key < e_.keys; ++key) {
       at[3] = key;
@@ -288,7 +288,7 @@ class Bounds {
   std::vector<std::vector<double>> bounds_;
 };
 
-// Two runs of a plan with these kernels are equal in bits and, but for what tensor cores round, to the CPU's.
+// Expects equal bits of two runs of a plan with these kernels and, within tensor cores' rounding, the CPU's results.
 void expect_results(const Example& e, const std::vector<std::string>& kernels = kLibrary) {
   const auto [operands, wanted] = expected_of(e);
   const Bounds bounds(e, operands, wanted);
@@ -323,8 +323,8 @@ TEST(CudaAttention, DiffersFromFloat32ByWhatTensorCoresRoundAndIsTheSameInEachRu
   }
 }
 
-// A mask that all queries share, as of padded tokens, and numbers of keys with every remainder by 8. The library's
-// gradients of such a mask are wrong for 37 keys: what does not fill its tiles runs on our kernel.
+// All queries share the mask, as with padded tokens; numbers of keys have every remainder by 8. The library's gradients
+// are wrong for 37 keys with such a mask, so our kernel runs if a tile is not full.
 TEST(CudaAttention, AMaskThatAllQueriesShareIsRightForEveryNumberOfKeys) {
   if (!has_cudnn()) GTEST_SKIP() << kNoLibrary;
   for (int64_t keys = 33; keys <= 40; ++keys) {
@@ -345,7 +345,7 @@ TEST(CudaAttention, GradientsRunOnTheLibraryWhereItIsKnownToBeRight) {
   expect_results({.queries = 64, .keys = 64, .packed = true}, kForwardOnly);
 }
 
-// Another limit for the library's workspace, while it lives.
+// Sets another limit for the library's workspace while the object lives.
 class MostWorkspace {
  public:
   explicit MostWorkspace(int64_t bytes) : before_(std::exchange(cuda::most_cudnn_workspace, bytes)) {}
@@ -357,7 +357,7 @@ class MostWorkspace {
 };
 
 // One head of 152 queries and 130 keys needs 39 KB for the gradients of its scores, or 74 KB if they are padded. The
-// statistics of each head begin at a multiple of 16 bytes, as the library is promised.
+// statistics of each head start at a multiple of 16 bytes, as declared to the library.
 TEST(CudaAttention, GradientsThatNeedALargeWorkspaceAreMadeInParts) {
   if (!has_cudnn()) GTEST_SKIP() << kNoLibrary;
   const Example all{.heads = 4, .queries = 152, .keys = 130};
@@ -397,7 +397,7 @@ TEST(CudaAttention, OurKernelRunsWhatTheLibraryDoesNotHave) {
              .fill = -1e9f},
       guarded{.queries = 128, .keys = 128, .mask = square, .added = causal, .guarded = true, .is_constant = false};
   for (const Example& e : {narrow, chosen}) EXPECT_EQ(kernels_of(e), kOurs);
-  EXPECT_EQ(kernels_of(guarded), kLibrary);  // with a finite mask
+  EXPECT_EQ(kernels_of(guarded), kLibrary);  // the mask is finite
 }
 
 TEST(CudaAttention, WhatRunsIsInThePlan) {
@@ -405,7 +405,7 @@ TEST(CudaAttention, WhatRunsIsInThePlan) {
   EXPECT_EQ(kernels_of(e), has_cudnn() ? kLibrary : kOurs);
 }
 
-// The gradients of a large attention, on a device for which nothing is allocated.
+// The gradients of a large attention, planned for a device without allocating anything.
 class Planned {
  public:
   explicit Planned(int64_t batch, int64_t length = 1024) {
@@ -435,13 +435,13 @@ class Planned {
   const Kernel* kernel_;
 };
 
-// The library adds parts of dq by atomic operations, unless it may store dS, in 16 bits.
+// The library adds parts of dq atomically unless it may store dS, in 16 bits.
 TEST(CudaAttention, GradientsAreAddedInAFixedOrder) {
   if (!has_cudnn()) GTEST_SKIP() << kNoLibrary;
   const Planned planned(16);
   ASSERT_EQ(planned.name(), kLibrary[1]);
   EXPECT_GE(planned.workspace(), size_t{16} * 12 * 1024 * 1024 * 2);
-  // More than 2 GiB: a part of the batch at a time, or of the heads.
+  // These need more than 2 GiB, so they run for a part of the batch, or of the heads, at a time.
   for (const Planned& large : {Planned(128), Planned(1, 16 * 1024)}) {
     ASSERT_EQ(large.name(), kLibrary[1]);
     EXPECT_LE(large.workspace(), size_t{2200} << 20);

@@ -1,6 +1,5 @@
 // Graphs of convolutions, element-wise operations, products and reductions, one operation after the other in float64. A
-// tensor that is stored nowhere is rounded if the graph says that it has 16 bits: so are the probabilities of an
-// attention.
+// tensor without storage, such as the probabilities of an attention, is rounded if the graph gives it 16 bits.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -16,9 +15,9 @@ using Values = std::vector<double>;  // in row-major order
 
 struct Operation {
   enum Kind { kElementwise, kProduct, kReduction, kReshape, kConvolution } kind;
-  int64_t mode = 0;                // of element-wise operations and reductions
-  int64_t axis = 0;                // of GEN_INDEX
-  std::vector<HostTensor> inputs;  // x, b, t; dy, x of a gradient; or the two factors
+  int64_t mode = 0;                // operator of element-wise operations and reductions
+  int64_t axis = 0;                // axis of GEN_INDEX
+  std::vector<HostTensor> inputs;  // x, b, t; dy, x of a gradient; or two factors
   HostTensor result;
   decltype(Convolution::run) convolve = nullptr;
 };
@@ -31,7 +30,7 @@ double gelu_gradient(double dy, double x, double) {
   return dy * (0.5 * (1 + std::erf(x * std::sqrt(0.5))) + x * std::exp(-0.5 * x * x) / std::sqrt(2 * M_PI));
 }
 
-// Of the form with tanh.
+// The tanh of the approximate GELU.
 double tanh_of(double x) { return std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)); }
 
 double gelu_tanh_gradient(double dy, double x, double) {
@@ -68,7 +67,7 @@ bool is_known(const Operation& operation) {
   }
 }
 
-// Coordinates of the elements of a shape in row-major order.
+// Iterates over the coordinates of a shape's elements in row-major order.
 class Place {
  public:
   explicit Place(const std::vector<int64_t>& sizes) : sizes_(sizes) {}
@@ -79,7 +78,7 @@ class Place {
     }
   }
   int64_t operator[](size_t axis) const { return at_[axis]; }
-  // The position of the element, in row-major order, of a tensor that repeats along axes of size 1.
+  // The row-major position of the element in a tensor that repeats along axes of size 1.
   size_t in(const std::vector<int64_t>& sizes) const {
     int64_t position = 0;
     for (size_t axis = 0; axis < 5; ++axis) position = position * sizes[axis] + (sizes[axis] == 1 ? 0 : at_[axis]);
@@ -98,7 +97,7 @@ class Place {
 
 class Composite {
  public:
-  // Adds an operation to those that run. Returns false for one that the host does not have.
+  // Adds an operation to run. Returns false if the host does not support it.
   bool add(const Given& given, const Addresses& addresses) {
     const auto tensor = [&](cudnnBackendAttributeName_t name) { return make_tensor(given.part(name), addresses); };
     std::unique_ptr<Operation> operation;
@@ -115,7 +114,7 @@ class Composite {
       for (const auto name : {CUDNN_ATTR_OPERATION_POINTWISE_BDESC, CUDNN_ATTR_OPERATION_POINTWISE_TDESC}) {
         if (given.parts.count(name)) operation->inputs.push_back(tensor(name));
       }
-      // Of four axes, where tensors here have five.
+      // The attribute counts four axes; tensors here have five.
       if (operation->mode == CUDNN_POINTWISE_GEN_INDEX) operation->axis = details.number(CUDNN_ATTR_POINTWISE_AXIS) + 1;
     } else if (given.parts.count(CUDNN_ATTR_OPERATION_MATMUL_DESC)) {
       operation.reset(
@@ -168,14 +167,14 @@ class Composite {
   }
 
  private:
-  // A tensor without an address is stored nowhere.
+  // A tensor without an address has no storage.
   static HostTensor with_address(HostTensor tensor, const Addresses& addresses) {
     const auto found = addresses.find(tensor.id);
     if (found != addresses.end()) tensor.data = found->second;
     return tensor;
   }
 
-  // A scalar is read at once.
+  // Scalars are read immediately.
   HostTensor make_tensor(const Given& given, const Addresses& addresses) {
     HostTensor tensor = with_address(HostTensor(given), addresses);
     if (!tensor.data) return tensor;

@@ -4,7 +4,7 @@
 namespace cudnn_on_host {
 namespace {
 
-// The names of a convolution's attributes, which differ by direction, and the one that is computed: x, w or y.
+// The attribute names of a convolution, which differ by direction, and the tensor that is computed: x, w or y.
 struct Names {
   cudnnBackendAttributeName_t tensors[3], windows;
   int result;
@@ -41,10 +41,10 @@ struct HostConvolution {
     dilation.insert(dilation.begin(), 3 - dilation.size(), 1);
   }
 
-  // The operands, in the order of their names.
+  // Returns an operand, in the order of their names.
   HostTensor operand(int number) const { return tensors[number + (number >= result ? 1 : 0)]; }
 
-  // The result's elements are sums of the products of the operands', in float64.
+  // Returns the result's elements as sums of products of the operands, in float64.
   std::vector<double> run(const std::vector<double>& first, const std::vector<double>& second) const {
     std::vector<double> values[3];
     int number = 0;
@@ -79,8 +79,8 @@ struct HostConvolution {
   }
 
  private:
-  // Calls f(i, j, k, n) for each row of n products. They multiply x[i], x[i + stride], ..., the weight w[j], and y[k],
-  // y[k + 1], ...: two of the three make the third.
+  // Calls f(i, j, k, n) for each row of n products, which involve x[i], x[i + stride], ..., the weight w[j], and y[k],
+  // y[k + 1], ...: two of the three determine the third.
   template <typename F>
   void for_each_row(const F& f) const {
     const auto &xs = tensors[0].sizes, &ws = tensors[1].sizes, &ys = tensors[2].sizes;
@@ -114,7 +114,7 @@ struct HostConvolution {
     }
   }
 
-  // The range of windows whose tap lies inside the image. Its position there is window * stride + offset.
+  // The range of windows whose tap is inside the image, at position window * stride + offset.
   struct Windows {
     int64_t begin, end, offset;
   };

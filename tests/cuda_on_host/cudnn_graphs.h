@@ -1,4 +1,4 @@
-// The graphs of cuDNN that the host executes, from what their descriptors were given (cudnn.cc).
+// The cuDNN graphs that the host executes, rebuilt from the attributes of their descriptors (cudnn.cc).
 #pragma once
 
 #include <cuda_bf16.h>
@@ -14,7 +14,7 @@
 
 namespace cudnn_on_host {
 
-// What a descriptor was given: numbers and addresses, and other descriptors as they were then.
+// The attributes set on a descriptor: numbers, addresses, and copies of other descriptors.
 struct Given {
   std::map<cudnnBackendAttributeName_t, std::vector<int64_t>> numbers;
   std::map<cudnnBackendAttributeName_t, std::vector<std::shared_ptr<Given>>> parts;
@@ -23,8 +23,8 @@ struct Given {
   const Given& part(cudnnBackendAttributeName_t name) const { return *parts.at(name).at(0); }
 };
 
-// A tensor of a plan, of five axes: those that it lacks have size 1 and precede the last two, which are an image's or a
-// matrix's, or the last three.
+// A tensor of a plan with five axes. Missing axes have size 1 and precede the last two axes (of images and matrices) or
+// the last three.
 struct HostTensor {
   std::vector<int64_t> sizes, strides;
   cudnnDataType_t type;
@@ -80,20 +80,20 @@ struct HostTensor {
   }
 };
 
-// Device or, for scalars, host addresses by the tensors' numbers.
+// Maps tensor ids to addresses, on the device or, for scalars, on the host.
 using Addresses = std::map<int64_t, char*>;
 
-// A convolution or one of its gradients: the result's elements from those of the operands, in row-major order.
+// A convolution or one of its gradients; `run` maps the operands' elements to the result's, in row-major order.
 struct Convolution {
   HostTensor operands[2], result;
   std::function<std::vector<double>(const std::vector<double>& first, const std::vector<double>& second)> run;
 };
 
-// Nothing for another operation.
+// Returns nothing for another operation.
 std::optional<Convolution> convolution_of(const Given& operation);
 
-// What executes a graph, or null for one that the host does not have: of convolutions, element-wise operations,
-// products and reductions. The function reads descriptors and scalars; the result reads and writes the device's memory.
+// Returns a function that executes a graph of convolutions, element-wise operations, products and reductions; null for
+// others. This call reads descriptors and scalars; the returned function reads and writes device memory.
 std::function<void()> composite_work(const Given& graph, const Addresses& addresses);
 
 }  // namespace cudnn_on_host

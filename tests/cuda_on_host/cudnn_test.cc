@@ -1,5 +1,5 @@
-// Plans of cuDNN, which the real library makes for an H200, and what happens where it refuses or fails. Results are
-// compared with the CPU's by the operator cases (tests/CMakeLists.txt).
+// Plans that the real cuDNN makes for an H200, and behaviour when it refuses or fails. The operator cases
+// (tests/CMakeLists.txt) compare results with the CPU's.
 #include <gtest/gtest.h>
 
 #include <future>
@@ -38,7 +38,7 @@ const std::vector<Layer>& layers() {
       {{32, 128, 56, 56}, {128, 4, 3, 3}, {32, 128, 56, 56}, 32},
       {{32, 128, 56, 56}, {128, 1, 3, 3}, {32, 128, 56, 56}, 128},
       {{32, 64, 28, 28}, {64, 64, 3, 3}, {32, 64, 28, 28}, 1, {1, 1}, {2, 2, 2, 2}, {2, 2}},
-      {{32, 64, 29, 30}, {64, 64, 3, 2}, {32, 64, 15, 10}, 1, {2, 3}, {1, 0, 1, 1}},  // padded at one end
+      {{32, 64, 29, 30}, {64, 64, 3, 2}, {32, 64, 15, 10}, 1, {2, 3}, {1, 0, 1, 1}},  // asymmetric padding
       {{32, 64, 100}, {64, 64, 3}, {32, 64, 100}, 1, {1}, {1, 1}, {1}},
       {{8, 16, 16, 16, 16}, {32, 16, 3, 3, 3}, {8, 32, 16, 16, 16}, 1, {1, 1, 1}, {1, 1, 1, 1, 1, 1}, {1, 1, 1}},
   };
@@ -49,7 +49,7 @@ bool has_cudnn() { return cuda_device().description().find(", cuDNN 9.") != std:
 
 constexpr const char* kNoLibrary = "cuDNN is not installed: scripts/bootstrap --cuda";
 
-// A node on a device for which nothing is allocated.
+// A node planned for a device without allocating anything.
 class Planned {
  public:
   Planned(const char* op, const Layer& layer, DType in, DType out, bool bias = false)
@@ -102,8 +102,8 @@ TEST(CudaCudnn, HasPlansForTheConvolutionsOfResidualNetworks) {
   }
 }
 
-// A product of a linear layer with its activation, [tokens, in] with [out, in], and the gradient of the next layer's
-// input; of BERT, of GPT-2, and one whose rows are no multiples of 16 bytes.
+// Products [tokens, in] x [out, in] of linear layers with their activations, and the gradient of the next layer's
+// input: of BERT, of GPT-2, and one whose rows are no multiples of 16 bytes.
 TEST(CudaCudnn, HasPlansForProductsWithActivations) {
   if (!has_cudnn()) GTEST_SKIP() << kNoLibrary;
   struct Size {
@@ -132,7 +132,7 @@ TEST(CudaCudnn, HasPlansForProductsWithActivations) {
   }
 }
 
-// Operands of 16 bits, a result of 32, and biases: the library has no plan for 16 bits.
+// The library has no plan for 16-bit operands with a 32-bit result or with a bias.
 TEST(CudaCudnn, WidensOperandsForWhatHasNoPlan) {
   if (!has_cudnn()) GTEST_SKIP() << kNoLibrary;
   const Layer& layer = layers()[5];
@@ -146,7 +146,7 @@ TEST(CudaCudnn, WidensOperandsForWhatHasNoPlan) {
   }
 }
 
-// Two convolutions with a pool between them, on images and filters that are rounded to 16 bits, or not.
+// Returns two convolutions with a pool in between; `rounds`: images and filters are rounded to 16 bits.
 std::string two_convolutions(bool rounds) {
   const auto rounded = [&](const std::string& name) {
     return rounds ? concat(name, "_16 = Cast <to = 16> (", name, ")  ", name, "_r = Cast <to = 1> (", name, "_16)  ")
@@ -175,7 +175,7 @@ TEST(CudaCudnn, ImagesLieChannelsLastWhereOperandsHave16Bits) {
     }
     EXPECT_EQ(channels_last, rounds ? 3 : 0);
     EXPECT_EQ(transposes, rounds ? 2 : 0);  // of x and of y
-    // A sum near the middle of two numbers of 16 bits may be rounded to either: 2^-8 of one of the 288 terms of y.
+    // A sum near the middle of two 16-bit numbers may be rounded to either: 2^-8 of one of the 288 terms of y.
     const double bound = rounds ? 0x1p-12 : 1e-5;
     EXPECT_LT(relative_error(cuda.run("predict", inputs).at("y"), cpu.run("predict", inputs).at("y")), bound);
   }

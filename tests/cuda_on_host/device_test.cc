@@ -1,4 +1,4 @@
-// The CUDA device on the host: what happens when a call of the runtime fails.
+// The CUDA device on the host: behaviour when a call of the runtime fails.
 #include "kernels/cuda/device.h"
 
 #include <cuda_runtime.h>
@@ -15,7 +15,7 @@ namespace {
 
 double step(Session& session, int64_t label = 1) { return session.run("step", batch(label)).at("loss").at(0); }
 
-// Makes call number n of the runtime fail while `run` runs, for all n. Returns how many were refused.
+// Makes call n of the runtime fail during `run`, for all n. Returns the number of failed runs.
 int fail_each_call(Session& session, const std::function<void()>& run) {
   const auto before = states_of(session);
   int refused = 0;
@@ -61,7 +61,7 @@ TEST(CudaOnHost, AStepWhoseCallFailsChangesNothing) {
     const auto after = states_of(expected);
     int refused = 0;
     bool reached = true;
-    // A session whose step has failed at any call goes on as if nothing had happened.
+    // A session continues after a step that fails at any call; its states are then those without the failure.
     for (int64_t n = 0; reached; n += warm ? 1 : 29) {
       Session session(clone(model), on(&cuda_device()));
       if (warm) step(session);
@@ -77,10 +77,10 @@ TEST(CudaOnHost, AStepWhoseCallFailsChangesNothing) {
       reached = gpu_host::calls() - first > n;
       gpu_host::fail_call(-1);
       if (!reached) break;
-      if (!failed) continue;  // a destructor's call
+      if (!failed) continue;  // the call was in a destructor
       ++refused;
       const auto now = states_of(session);
-      // When only the wait for the results fails, the step has been done.
+      // The step has run if only the wait for its results failed.
       if (now.at("state/step").at(0) == before.at("state/step").at(0)) {
         expect_equal(now, before);
         step(session);
@@ -162,7 +162,7 @@ TEST(CudaOnHost, EachDeviceDoesItsOwnWorkWhateverTheThreadsDeviceIs) {
     EXPECT_EQ(second.device().dlpack().id, 1);
     EXPECT_EQ(second.device().count(), 2);
     for (int i = 0; i < 3; ++i) {
-      ASSERT_EQ(cudaSetDevice(i % 2), cudaSuccess);  // as other libraries of the process do
+      ASSERT_EQ(cudaSetDevice(i % 2), cudaSuccess);  // like other libraries in the process
       EXPECT_EQ(step(first, i), step(second, i));
       first.start("evaluate", batch(i));
       second.start("evaluate", batch(i));

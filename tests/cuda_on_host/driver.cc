@@ -1,5 +1,5 @@
-// The least libcuda.so.1 with which cuDNN compiles algorithms where there is no driver: it has no device, and what the
-// library looks up by name is there and fails.
+// A minimal libcuda.so.1, so that cuDNN compiles algorithms without a driver. It has no device; the functions that the
+// library looks up by name exist and fail.
 namespace {
 
 constexpr int kSuccess = 0, kNotFound = 500, kVersion = 13000;

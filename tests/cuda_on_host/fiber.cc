@@ -14,8 +14,8 @@
 #endif
 
 #ifdef __x86_64__
-// Saves the registers that a call preserves on the stack, stores the stack pointer in *saved, and continues with those
-// at `loaded`. ucontext does the same with two system calls, six times as slow.
+// Saves the registers that a call preserves on the stack, stores the stack pointer in *saved, and restores those at
+// `loaded`. ucontext does the same with two system calls, six times as slow.
 extern "C" void gpu_host_switch_stacks(void** saved, void* loaded);
 asm(R"(
 .text
@@ -76,7 +76,7 @@ Fiber::Fiber(void (*main)()) : main_(main), stack_bytes_(kStackBytes) {
   // Stack tops that are a multiple of 4096 bytes apart would share the same sets of the cache.
   static size_t fibers = 0;
   void** top = reinterpret_cast<void**>(stack + kStackBytes - fibers++ * 448 % 8192);
-  *--top = nullptr;  // the ABI wants rsp % 16 == 8 where a function begins
+  *--top = nullptr;  // the ABI requires rsp % 16 == 8 at a function's start
   *--top = reinterpret_cast<void*>(&Fiber::enter);
   for (int i = 0; i < kSavedRegisters; ++i) *--top = nullptr;
   stack_pointer_ = top;
@@ -98,7 +98,7 @@ void Fiber::enter() {
   std::abort();
 }
 
-// The address sanitizer learns here, too, where the stack of the fiber before is.
+// Tells the address sanitizer that the switch is complete; it returns the bounds of the previous fiber's stack.
 void Fiber::finish_switch() {
 #ifdef __SANITIZE_ADDRESS__
   __sanitizer_finish_switch_fiber(fake_stack_, &left->stack_, &left->stack_bytes_);

@@ -1,6 +1,6 @@
-// Generated kernels on the host: the C++ compiler makes a shared library of a kernel's text, with a machine of its own,
-// and the library's path is the image that the runtime loads (runtime.cc). Libraries stay in the build folder, named by
-// a hash of the text; the files that texts include are looked at, too.
+// Generated kernels on the host. The C++ compiler makes a shared library, with its own machine, of a kernel's text; the
+// library's path is the image that the runtime loads (runtime.cc). Libraries stay in the build folder, named by a hash
+// of the text and of the files that texts include.
 #include <unistd.h>
 #include <xxhash.h>
 
@@ -19,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What follows the kernel in its file: the number of its parameters, which all are addresses, and its launch.
+// The end of a kernel's file: the number of its parameters, all of which are addresses, and its launch.
 constexpr const char* kEnd = R"(
 #include <utility>
 template <typename... Parameters>
@@ -60,7 +60,7 @@ fs::path new_folder(const fs::path& beside) {
   return folder;
 }
 
-// What each kernel includes, compiled once: the compiler finds it before the header.
+// Returns the precompiled header of all kernels, which the compiler finds before the header itself.
 fs::path precompiled(const std::string& key) {
   constexpr const char* kHeader = "kernels/cuda/fused/generated.h";
   static std::mutex mutex;

@@ -1,4 +1,4 @@
-// Generated CUDA kernels: they compile for GPUs, and give what the kernels of their nodes give.
+// Generated CUDA kernels compile for GPUs and give the same results as the kernels of their nodes.
 #include <gtest/gtest.h>
 
 #include <set>
@@ -25,7 +25,7 @@ Session on_cuda(const Model& model, bool fuses = true) {
   return Session(clone(model), options);
 }
 
-// The texts of the generated kernels of a plan's graph.
+// Returns the texts of the generated kernels of a plan's graph.
 std::set<std::string> texts_of(const Model& lowered) {
   std::set<std::string> texts;
   for (const Node* node = lowered.graph->first(); node; node = node->next()) {
@@ -38,7 +38,7 @@ std::set<std::string> texts_of(const Model& lowered) {
   return texts;
 }
 
-// All element-wise operators of the type in one region: each is applied to a value that the region computes.
+// Returns a region of all element-wise operators of the type; each is applied to a value that the region computes.
 Model all_operators(DType dtype) {
   Model model;
   model.context->opsets[""] = 24;
@@ -79,7 +79,7 @@ TEST_P(CudaGenerated, OperatorsGiveTheBitsOfTheirKernels) {
 INSTANTIATE_TEST_SUITE_P(Types, CudaGenerated,
                          testing::Values(DType::kFloat, DType::kDouble, DType::kInt32, DType::kInt64, DType::kBool));
 
-// Rows, several reductions one after the other, reductions of other axes, broadcasts, views.
+// The regions have rows, several dependent reductions, reductions of other axes, broadcasts and views.
 TEST(CudaGeneratedGraphs, GiveTheNumbersOfTheCpu) {
   size_t kernels = 0;
   for (unsigned seed = 0; seed < 16; ++seed) {
@@ -101,7 +101,7 @@ TEST(CudaGeneratedGraphs, GiveTheNumbersOfTheCpu) {
   EXPECT_GT(kernels, 16u);
 }
 
-// What is stored in 16 bits is widened in registers and rounded there.
+// Values stored in 16 bits are widened and rounded in registers.
 Model rounding_region(int64_t columns, bool rows) {
   std::string text = R"(<ir_version: 10, opset_import: ["" : 21]>
     g (float[3,N] x, bfloat16[3,N] b, float16[3,N] h) => (bfloat16[3,N] yb, float16[3,N] yh, float[3,N] yf)

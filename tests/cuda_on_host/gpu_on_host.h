@@ -1,11 +1,10 @@
-// CUDA's language on the host, for tests: kernels/cuda/support/gpu.h includes this file when a C++ compiler compiles a
+// CUDA's language on the host, for tests: kernels/cuda/support/gpu.h includes this file if a C++ compiler compiles a
 // kernel file. The blocks of a grid run one after the other; the threads of a block are fibers of one host thread, and
-// a thread runs until it reaches a barrier or a warp collective. machine.cc has the machine.
+// a thread runs until it reaches a barrier or a warp collective. machine.cc implements this.
 //
-// Found here: accesses out of bounds and after free (address sanitizer; also of shared memory), misaligned vectors
-// (undefined-behaviour sanitizer), races between threads and blocks (thread sanitizer), barriers that some
-// threads never reach, collectives whose mask names an exited lane, and shared memory that is read before it is written
-// (it starts as NaN).
+// It detects accesses out of bounds and after free (address sanitizer; also in shared memory), misaligned vectors
+// (undefined-behaviour sanitizer), races between threads and blocks (thread sanitizer), barriers that some threads
+// never reach, collectives whose mask names an exited lane, and reads of unwritten shared memory (it starts as NaN).
 // GPU_HOST_ORDER=backwards, or =SEED, changes the order in which threads and blocks run: results must be equal.
 #pragma once
 
@@ -19,7 +18,7 @@
 
 namespace gpu_host {
 
-// Of the running thread; kernels read them as threadIdx and so on.
+// An index of the running thread; kernels read it as threadIdx and so on.
 struct Index {
   unsigned x = 0, y = 0, z = 0;
 };
@@ -31,7 +30,7 @@ void run_grid(dim3 grid, dim3 block, size_t dynamic_shared_bytes, const std::fun
 // Enqueues work, a launch of `kernel`, to a stream of the host's runtime (runtime.cc).
 cudaError_t enqueue_launch(cudaStream_t stream, const void* kernel, std::function<void()> work);
 
-// Ends the program with the place of the running thread: a kernel did what hardware leaves undefined.
+// Ends the program with the position of the running thread, because a kernel did something undefined on hardware.
 [[noreturn]] void refuse(const char* what);
 
 int lane();
@@ -39,14 +38,14 @@ int threads_in_block();
 void block_barrier();
 int block_barrier_count(bool predicate);  // the number of threads whose predicate is true
 void fence();
-// Memory of the block's variable `key`: an allocation of its own, so that the sanitizers see its ends.
+// Returns the memory of the block's variable `key`; a separate allocation, so that sanitizers see its bounds.
 void* shared_variable(const void* key, size_t bytes);
 void* dynamic_shared();
-// A copy that takes place in async_wait. A null `from` writes zeros.
+// Defers a copy to async_wait. A null `from` writes zeros.
 void async_copy(void* to, const void* from, size_t bytes);
 void async_wait();
 
-// Gathers one value of each lane in the mask: lane i's is at data + i·bytes. Valid until the lane's next collective.
+// Gathers one value per lane in the mask: lane i's is at data + i·bytes. Valid until the lane's next collective.
 const void* gather_lanes(uint32_t mask, const void* value, size_t bytes);
 inline constexpr size_t kMostLaneBytes = 64;
 
@@ -56,7 +55,7 @@ const T* lanes(uint32_t mask, const T& value) {
   return static_cast<const T*>(gather_lanes(mask, &value, sizeof(T)));
 }
 
-// The value of lane first + from of the segment of `width` lanes that the running lane is in; its own if `from` is
+// Returns the value of lane first + from of the running lane's segment of `width` lanes, or its own value if `from` is
 // outside of the segment.
 template <typename T>
 T shuffle(uint32_t mask, const T& value, int from, int width) {
@@ -89,7 +88,7 @@ using Type = T;
 
 }  // namespace gpu_host
 
-// A plain __shared__ must not compile here: it would be a variable that all blocks share.
+// A plain __shared__ must not compile here, because all blocks would share the variable.
 #undef __shared__
 #define __shared__ use_GPU_SHARED
 #undef __constant__
@@ -115,7 +114,7 @@ inline int __syncthreads_and(int p) { return gpu_host::block_barrier_count(p == 
 inline void __syncwarp(unsigned mask = 0xffffffffu) { gpu_host::lanes(mask, char{}); }
 inline void __threadfence() { gpu_host::fence(); }
 inline void __threadfence_block() { gpu_host::fence(); }
-// The least that hardware may answer: code must not rely on more.
+// Hardware may answer as little as this: code must not rely on more.
 inline unsigned __activemask() { return 1u << gpu_host::lane(); }
 
 template <typename T>
@@ -203,8 +202,7 @@ inline double rsqrt(double x) { return 1.0 / std::sqrt(x); }
 
 namespace gpu {
 
-// An address that a kernel gets as a parameter has the alignment of its type: of 16 bytes, where rows are copied in
-// such units.
+// Address parameters have the alignment of their types: 16 bytes if rows are copied in such units.
 template <typename T>
 bool is_aligned(const T& argument) {
   if constexpr (std::is_pointer_v<T> && std::is_object_v<std::remove_pointer_t<T>>) {

@@ -1,5 +1,5 @@
-// Operators on indices and along axes, on the CUDA backend and on the CPU: cases so large that sorts have several
-// blocks, sums several tiles and lines several turns. Numbers are small integers, so that results are equal to the bit.
+// Operators on indices and along axes on the CUDA backend, compared with the CPU in cases so large that sorts have
+// several blocks, sums several tiles and lines several turns. Numbers are small integers, so results have equal bits.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -37,7 +37,7 @@ Tensor numbers(DType dtype, Shape shape, int64_t low, int64_t high, uint64_t see
 
 Tensor floats(Shape shape) { return numbers(DType::kFloat, std::move(shape), -8, 8); }
 
-// Small integers, many of them equal, with some zeros negative and some elements not a number.
+// Small integers with many equal ones, some negative zeros and some NaNs.
 Tensor unordered(DType dtype, Shape shape) {
   Tensor tensor = numbers(dtype, std::move(shape), -20, 20);
   for (int64_t i = 0; i < tensor.size(); ++i) {
@@ -54,7 +54,6 @@ OpInput given(Tensor tensor, bool constant = false) {
 
 OpInput known(const std::vector<int64_t>& values) { return given(Tensor::ints(values), true); }
 
-// The outputs of the operator on a device.
 std::vector<Tensor> run_on(Device& device, const OpCase& row) {
   const std::vector<Tensor> inputs = draw_inputs(row);
   Case made = make_case(row, inputs, DType::kFloat, false);
@@ -134,7 +133,7 @@ TEST(CudaIndexing, ScatteredElementsCombineInOrder) {
     const bool multiplies = std::string(reduction) == "mul";
     const Tensor updates = multiplies ? numbers(DType::kFloat, {5000}, -1, 2) : unordered(DType::kFloat, {5000});
     const Attrs attrs = {{"reduction", reduction}};
-    // One long line by sorting; short lines, and rows that tuples name.
+    // One long line is sorted; short lines and rows of tuples follow.
     expect_equal_on_both({.op = "ScatterElements",
                           .inputs = {given(unordered(DType::kFloat, {900})),
                                      given(numbers(DType::kInt64, {5000}, -900, 900)), given(updates)},

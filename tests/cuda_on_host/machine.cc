@@ -1,8 +1,8 @@
-// The machine of gpu_on_host.h: it runs a grid's blocks one after the other, each thread of a block on a fiber.
+// Implements gpu_on_host.h: runs a grid's blocks one after the other, each thread of a block on a fiber.
 //
-// A fiber runs new threads, one after the other, until one of them waits; from then on it belongs to that thread until
-// the thread ends. So a block whose threads never wait needs one fiber. With the thread sanitizer each thread has a
-// fiber of its own, because the sanitizer takes what one fiber does as ordered.
+// A fiber runs new threads, one after the other, until one of them waits; it then belongs to that thread until the
+// thread ends. A block whose threads never wait therefore needs one fiber. With the thread sanitizer each thread has a
+// separate fiber, because the sanitizer considers everything on one fiber as ordered.
 #include <cuda_runtime.h>
 
 #include <cstdio>
@@ -20,17 +20,17 @@ namespace {
 
 constexpr int kWarp = 32;
 constexpr size_t kMostThreads = 1024;
-constexpr size_t kMostSharedBytes = 48 << 10;  // of a block; with more a kernel needs cudaFuncSetAttribute
+constexpr size_t kMostSharedBytes = 48 << 10;  // per block; more needs cudaFuncSetAttribute
 constexpr size_t kMostStaticShared = 48 << 10;
 
-// What the lanes of a collective gave. It is kept until each lane that takes part has begun its next collective.
+// The values of a collective's lanes, kept until each participating lane has started its next collective.
 struct Gathered {
-  uint32_t held_by = 0;  // a bit per lane
+  uint32_t held_by = 0;  // one bit per lane
   alignas(kMostLaneBytes) unsigned char values[kWarp * kMostLaneBytes];
 };
 
 struct Warp {
-  uint32_t ended = 0, waiting = 0;  // a bit per lane: that has exited; that is at a collective
+  uint32_t ended = 0, waiting = 0;  // one bit per lane: exited; at a collective
   alignas(kMostLaneBytes) unsigned char given[kWarp][kMostLaneBytes];
   std::deque<Gathered> gathered;
 };
@@ -40,9 +40,9 @@ enum class State : uint8_t { kNew, kRunnable, kAtCollective, kAtBarrier, kEnded 
 struct Thread {
   State state = State::kNew;
   Index position{};        // threadIdx
-  Fiber* fiber = nullptr;  // once it has waited
-  uint32_t mask = 0;       // of the collective where it waits
-  size_t bytes = 0;        // that it gave there
+  Fiber* fiber = nullptr;  // null until the thread waits
+  uint32_t mask = 0;       // mask of the collective where it waits
+  size_t bytes = 0;        // size of its value there
   Gathered* held = nullptr;
 };
 
@@ -57,7 +57,7 @@ struct Variable {
   void* data;
 };
 
-// Copies without a call that a sanitizer watches: the lanes' values are the machine's.
+// Copies without calls that sanitizers intercept: these copies are the machine's, not the kernel's.
 void copy_bytes(unsigned char* to, const void* from, size_t bytes) {
   if (bytes == 4) {
     __builtin_memcpy(to, from, 4);
@@ -73,7 +73,7 @@ class Machine {
  public:
   void run_grid(dim3 grid, dim3 block, size_t dynamic_bytes, const std::function<void()>& body);
 
-  // Called by the running thread.
+  // These functions are called by the running thread.
   int lane() const { return current_ % kWarp; }
   int num_threads() const { return static_cast<int>(threads_.size()); }
   int barrier(bool predicate);
@@ -104,27 +104,27 @@ class Machine {
   std::vector<Thread> threads_;
   std::vector<Warp> warps_;
   std::vector<std::vector<PendingCopy>> copies_;  // by thread
-  std::vector<int> order_;                        // in which threads start
+  std::vector<int> order_;                        // order in which threads start
   std::deque<int> runnable_;                      // threads that have waited and may go on
   std::vector<Fiber*> idle_fibers_;
-  std::vector<Fiber*> ended_fibers_;  // of threads of this block; only with the thread sanitizer
+  std::vector<Fiber*> ended_fibers_;  // fibers of ended threads of this block; only with the thread sanitizer
   Fiber scheduler_;
-  Fiber* fiber_ = nullptr;  // that runs
+  Fiber* fiber_ = nullptr;  // running fiber
   const std::function<void()>* body_ = nullptr;
   int current_ = 0;
-  size_t started_ = 0;  // of order_
+  size_t started_ = 0;  // number of elements of order_
   int live_ = 0, waiting_ = 0;
-  int votes_ = 0, counted_votes_ = 0;  // of the barrier that fills, and of the last one
+  int votes_ = 0, counted_votes_ = 0;  // of the current barrier; of the last one
   std::vector<Variable> variables_;
   void* dynamic_ = nullptr;
-  size_t dynamic_bytes_ = 0, shared_bytes_ = 0;  // that the launch asks for; of the running block
-  std::vector<unsigned char*> pieces_;           // of shared memory; only with the thread sanitizer
+  size_t dynamic_bytes_ = 0, shared_bytes_ = 0;  // dynamic bytes of the launch; bytes of the running block
+  std::vector<unsigned char*> pieces_;           // pieces of shared memory; only with the thread sanitizer
   size_t piece_used_ = 0;
   std::mt19937 random_;
-  char begin_tag_ = 0, end_tag_ = 0, barrier_tag_ = 0, fence_tag_ = 0;  // what the thread sanitizer synchronizes by
+  char begin_tag_ = 0, end_tag_ = 0, barrier_tag_ = 0, fence_tag_ = 0;  // thread sanitizer's synchronization
 };
 
-// Never destroyed: its fibers are in use as long as the program.
+// Never destroyed: the program uses its fibers until it ends.
 Machine& machine() {
   static auto* the = new Machine;
   return *the;
@@ -144,7 +144,7 @@ void Machine::fiber_main() {
   }
 }
 
-// Runs the current thread, then new ones, until one of them has waited before it ended.
+// Runs the current thread, then new ones, until one waits.
 void Machine::run_threads() {
   while (true) {
     (*body_)();
@@ -177,7 +177,7 @@ void Machine::resume(int thread) {
   threads_[index(thread)].state = State::kRunnable;
   Fiber::switch_fibers(scheduler_, *fiber);
   if (threads_[index(current_)].state != State::kEnded) return;
-  // The thread sanitizer would take two threads of one fiber as ordered: within a block a fiber serves one thread.
+  // For the thread sanitizer, threads of one fiber are ordered; so within a block a fiber serves one thread.
   (GPU_HOST_RACES ? ended_fibers_ : idle_fibers_).push_back(fiber);
 }
 
@@ -196,7 +196,7 @@ void Machine::release_warp(int w, uint32_t mask, size_t bytes) {
   auto gathered =
       std::find_if(warp.gathered.begin(), warp.gathered.end(), [](const Gathered& g) { return g.held_by == 0; });
   if (gathered == warp.gathered.end()) gathered = warp.gathered.emplace(warp.gathered.end());
-  release(&warp);  // an allocation is a write
+  release(&warp);  // publishes the allocation, which is a write
   gathered->held_by = mask;
   warp.waiting &= ~mask;
   for (int l = 0; l < kWarp; ++l) {
@@ -261,8 +261,8 @@ void Machine::finish_copies() {
 
 // ---- Shared memory. Each byte starts as 0xff: floats are NaN.
 
-// With the thread sanitizer: out of a piece that the scheduler has allocated, since an allocation is a write of the
-// thread that makes it, and that thread must not be the one that happens to come first.
+// The thread sanitizer sees an allocation as a write of its thread. The first thread to use a variable must not be the
+// writer, so the memory is part of a piece that the scheduler has allocated.
 void* Machine::allocate_shared(size_t bytes) {
   shared_bytes_ += bytes;
   if (shared_bytes_ > kMostSharedBytes) refuse("too much shared memory");
@@ -311,7 +311,7 @@ void* Machine::variable(const void* key, size_t bytes) {
 void Machine::run_block() {
   const size_t n = threads_.size();
 #if GPU_HOST_RACES
-  // More than there are threads: neighbouring blocks do not use one fiber for threads of the same number.
+  // A few more fibers than threads: threads of the same number in neighbouring blocks then have different fibers.
   while (idle_fibers_.size() < n + 5) idle_fibers_.push_back(new Fiber(&Machine::fiber_main));
 #endif
   begin_shared_memory();
@@ -319,7 +319,7 @@ void Machine::run_block() {
   for (Thread& thread : threads_) thread = Thread{.position = thread.position};
   for (size_t w = 0; w < warps_.size(); ++w) {
     Warp& warp = warps_[w];
-    // Lanes that the block does not have count as ones that have exited.
+    // Lanes that the block lacks count as exited.
     const size_t lanes = std::min<size_t>(kWarp, n - w * kWarp);
     warp.ended = static_cast<uint32_t>(~uint64_t{0} << lanes);
     warp.waiting = 0;
@@ -358,7 +358,7 @@ const std::string& order_of_threads() {
   return order;
 }
 
-// Warps stay together; the order of warps and of the lanes in each changes from block to block.
+// Warps stay together; the order of warps and of lanes within a warp changes from block to block.
 void Machine::choose_order() {
   const size_t n = threads_.size();
   order_.resize(n);

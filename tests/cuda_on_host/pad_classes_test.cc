@@ -1,4 +1,4 @@
-// Heads: which get columns that nobody reads, and which losses find the largest logit. Their results do not change.
+// Output layers: which get padding columns, and which losses find the largest logit. Results do not change.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -20,7 +20,7 @@ constexpr int64_t kSamples = 3, kTokens = 4, kWidth = 16, kClasses = 1030, kColu
 
 struct Head {
   int64_t classes = kClasses;
-  bool transposed = true;  // a weight of [classes, width]
+  bool transposed = true;  // the weight is [classes, width]
   bool has_bias = true;
   bool is_matrix = false;  // x is [samples, width]
   const char* precision = "bf16";
@@ -61,8 +61,8 @@ TensorMap batch_of(const Head& head) {
 }
 
 struct Trained {
-  int64_t columns = 0;  // of the largest product
-  int extrema = 0;      // ArgMax as a node of its own
+  int64_t columns = 0;  // columns of the largest product
+  int extrema = 0;      // number of ArgMax nodes
   std::vector<double> metrics;
   std::map<std::string, Tensor> states;
 };

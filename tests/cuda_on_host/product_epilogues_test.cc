@@ -1,4 +1,4 @@
-// Products that add a bias and sum up an operand: what the pass finds, and results beside those of the CPU.
+// Products that add a bias or sum an operand: what the pass finds, and results compared with the CPU.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -21,7 +21,7 @@ constexpr int64_t kBatch = 3, kTokens = 7, kIn = 12, kOut = 20;
 struct Sizes {
   int64_t in = kIn, out = kOut;
 };
-constexpr Sizes kWholeVectors = {16, 24};  // cuDNN's products with activations have multiples of 8
+constexpr Sizes kWholeVectors = {16, 24};  // cuDNN's products with activations need multiples of 8
 
 struct Layer {
   Var x, w, bias, dy;  // [batch, tokens, in], [out, in], [out], [batch, tokens, out]
@@ -30,7 +30,6 @@ struct Layer {
   Var bias_gradient() const { return reduce_sum(dy, {0, 1}, false); }
 };
 
-// Those of a model, each time the same.
 TensorMap inputs_of(const Model& model) {
   std::map<std::string, Shape> shapes;
   for (const Value* input : model.graph->inputs()) shapes[input->name()] = input->type().shape();
@@ -40,7 +39,7 @@ TensorMap inputs_of(const Model& model) {
   return tensors;
 }
 
-// The model whose outputs `outputs` makes; what is multiplied is rounded to `type`.
+// Returns a model with the outputs that `outputs` makes; operands of products are rounded to `type`.
 Model model_of(DType type, const std::function<std::vector<Var>(const Layer&)>& outputs, const Sizes& sizes = {}) {
   Model model;
   model.context->opsets[""] = 21;
@@ -55,7 +54,7 @@ Model model_of(DType type, const std::function<std::vector<Var>(const Layer&)>& 
   return model;
 }
 
-// Results on CUDA, which are those of the CPU. `counts` are the operators of the plan.
+// Expects the CPU's results on CUDA. Adds the plan's operators to `counts`.
 void expect_as_on_cpu(const Model& model, std::map<std::string, int>* counts, double tolerance = 1e-6) {
   Session cpu(clone(model)), cuda(clone(model), on(&cuda_device()));
   const TensorMap given = inputs_of(model);
@@ -64,8 +63,8 @@ void expect_as_on_cpu(const Model& model, std::map<std::string, int>* counts, do
   for (const auto& [name, tensor] : expected) EXPECT_LT(relative_error(actual.at(name), tensor), tolerance) << name;
 }
 
-// Where the CPU rounds to `type` twice, and CUDA once: half a unit in the last place, of a number that may be larger
-// than the result, and a whole one where that decides how the result is rounded.
+// The error if the CPU rounds to `type` twice and CUDA once: half a unit in the last place of a number that may be
+// larger than the result, or a whole unit if that decides how the result is rounded.
 double rounding_of(DType type) { return type == DType::kFloat ? 1e-6 : type == DType::kBFloat16 ? 0x1p-7 : 0x1p-10; }
 
 std::vector<Var> gradients_of_linear(const Layer& l) {
@@ -84,7 +83,7 @@ TEST(CudaProductEpilogues, ALinearLayerIsOneNodeForwardsAndOneForItsWeightAndBia
   EXPECT_EQ(counts["Add"] + counts["ReduceSum"] + counts["Fused"], 0);
 }
 
-// What mixed precision makes of a linear layer: its bias and its result are of 16 bits, too.
+// In mixed precision the bias and result of a linear layer have 16 bits, too.
 TEST(CudaProductEpilogues, AResultOf16BitsTakesABiasOf16Bits) {
   for (const DType type : {DType::kBFloat16, DType::kFloat16}) {
     for (const bool is_gemm : {false, true}) {
@@ -105,7 +104,7 @@ TEST(CudaProductEpilogues, AResultOf16BitsTakesABiasOf16Bits) {
   }
 }
 
-// ---- Products with the residual sum or the GELU that follows
+// ---- Products followed by a residual sum or GELU
 
 TEST(CudaFuseProducts, AResidualSumBelongsToTheProduct) {
   for (const DType type : {DType::kFloat, DType::kBFloat16, DType::kFloat16}) {
@@ -143,11 +142,11 @@ TEST(CudaFuseProducts, VectorsAndBatchesTakeThem) {
       &counts);
 }
 
-// What goes around a block of a transformer joins the gradient of the normalization in front of it.
+// The residual connection around a transformer block joins the gradient of the normalization before it.
 TEST(CudaFuseProducts, AResidualSumBelongsToTheGradientOfANormalization) {
   for (const DType type : {DType::kFloat, DType::kBFloat16, DType::kFloat16}) {
     for (const char* op : {"LayerNormalizationGrad", "RMSNormalizationGrad"}) {
-      for (const int64_t out : {kOut, int64_t{5000}}) {  // rows that are read once, and several times
+      for (const int64_t out : {kOut, int64_t{5000}}) {  // rows read once, and rows read several times
         for (const bool reads_sum_first : {false, true}) {
           SCOPED_TRACE(testing::Message() << name(type) << " " << op << " " << out << reads_sum_first);
           const auto rounded = [&](Var v) { return type == DType::kFloat ? v : cast(cast(v, type), DType::kFloat); };
@@ -162,7 +161,7 @@ TEST(CudaFuseProducts, AResidualSumBelongsToTheGradientOfANormalization) {
             results[0] = rounded(around + results[0]);
             return results;
           };
-          // Sums of a row in float32, in another order: each of n additions rounds.
+          // Sums of a row in float32 have another order, and each of n additions rounds.
           const double of_sums = std::sqrt(static_cast<double>(out)) * 0x1p-24;
           expect_as_on_cpu(model_of(type, outputs, {kIn, out}), &counts, std::max(rounding_of(type), of_sums));
           EXPECT_EQ(counts["Add"] + counts["Fused"], 0);
@@ -172,7 +171,7 @@ TEST(CudaFuseProducts, AResidualSumBelongsToTheGradientOfANormalization) {
   }
 }
 
-// C is a column, of as many numbers as the result has columns.
+// C is a column with as many numbers as the result has columns.
 TEST(CudaFuseProducts, AColumnIsNoBias) {
   const auto with_column = [](const Layer& l) {
     return l.w.builder().op("Gemm", {l.w, transpose(l.w, {1, 0}), reshape(l.bias, {kOut, 1})});
@@ -195,7 +194,7 @@ TEST(CudaFuseProducts, GeluBelongsToTheProduct) {
     for (const char* form : {"none", "tanh"}) {
       for (const bool has_bias : {false, true}) {
         for (const bool reads_x : {false, true}) {
-          if (reads_x && !has_bias) continue;  // the library compiles each for half a second
+          if (reads_x && !has_bias) continue;  // the library compiles each product for half a second
           SCOPED_TRACE(testing::Message() << name(type) << form << has_bias << reads_x);
           const auto rounded = [&](Var v) { return cast(cast(v, type), DType::kFloat); };
           std::map<std::string, int> counts;
@@ -259,7 +258,7 @@ TEST(CudaFuseProducts, TheGradientOfAnActivationBelongsToTheProduct) {
 TEST(CudaFuseProducts, OtherSumsAndOtherGelusStay) {
   const auto rounded = [](Var v) { return cast(cast(v, DType::kBFloat16), DType::kFloat); };
   const std::function<std::vector<Var>(const Layer&)> models[] = {
-      // The product is read otherwise; a sum that broadcasts it; a product that is rounded for GELU alone.
+      // The product has another reader; a sum broadcasts the product; the product is rounded for GELU only.
       [&](const Layer& l) -> std::vector<Var> {
         const Var y = rounded(matmul(l.x, transpose(l.w, {1, 0})));
         return {y, rounded(y + l.dy)};
@@ -273,7 +272,7 @@ TEST(CudaFuseProducts, OtherSumsAndOtherGelusStay) {
         const Var y = matmul(l.x, transpose(l.w, {1, 0}));
         return {y, y.builder().op("Gelu", {rounded(y)})};
       },
-      // One kernel computes GELU and what follows it.
+      // One kernel computes GELU and the following operation.
       [&](const Layer& l) -> std::vector<Var> {
         const Var y = rounded(matmul(l.x, transpose(l.w, {1, 0})));
         return {rounded(y.builder().op("Gelu", {y}) * l.dy)};
@@ -369,7 +368,7 @@ TEST(CudaSumProducts, TermsOf16BitsComeLastAmongSeveralProducts) {
   EXPECT_LE(counts["Fused"], 3);
 }
 
-// The sum in front is read twice, so it is a term of the other one.
+// The first sum is read twice, so it is a term of the second one.
 TEST(CudaSumProducts, ASumMayBeATermOfAnother) {
   std::map<std::string, int> counts;
   expect_as_on_cpu(model_of(DType::kFloat,
@@ -395,7 +394,7 @@ TEST(CudaSumProducts, ALongSumTakesNoStack) {
 
 TEST(CudaSumProducts, OtherSumsStay) {
   const std::function<std::vector<Var>(const Layer&)> models[] = {
-      // The other term is made of the product, or read elsewhere; so is the product; terms of another shape.
+      // The other term depends on the product; the product has another reader or is both terms; shapes differ.
       [](const Layer& l) -> std::vector<Var> {
         const Var dx = input_gradient(l);
         return {dx + l.rows(l.x), dx};
@@ -417,7 +416,7 @@ TEST(CudaSumProducts, OtherSumsStay) {
   }
 }
 
-// A product whose operand is made of the sum so far cannot wait for it, and one before the other term keeps its place.
+// A product that depends on the sum so far cannot add it; one before the other term keeps its position.
 TEST(CudaSumProducts, ATermThatComesLaterIsAddedAtTheEnd) {
   std::map<std::string, int> counts;
   expect_as_on_cpu(model_of(DType::kFloat,
@@ -433,20 +432,20 @@ TEST(CudaSumProducts, ATermThatComesLaterIsAddedAtTheEnd) {
 
 TEST(CudaProductEpilogues, SumsThatTheProductNeedsOrThatAreOtherwiseStay) {
   const std::function<std::vector<Var>(const Layer&)> models[] = {
-      // The other operand follows from the sums.
+      // The other operand depends on the sums.
       [](const Layer& l) -> std::vector<Var> {
         const Var sums = l.bias_gradient();
         const Var x = l.rows(l.x) * (reduce_sum(sums, {0}, false) + 50.0);
         return {matmul(transpose(l.rows(l.dy), {1, 0}), x), sums};
       },
-      // What is read before the product.
+      // The sums are read before the product.
       [](const Layer& l) -> std::vector<Var> {
         const Var sums = l.bias_gradient();
         const Var scaled = l.rows(l.x) * 2.0;
         const Var used = sums * scaled.builder().scalar(DType::kFloat, 3);
         return {used, matmul(transpose(l.rows(l.dy), {1, 0}), scaled * (reduce_sum(used, {0}, false) + 50.0))};
       },
-      // Another axis; another number of columns; a product that sums over columns.
+      // The sums have another axis or another number of columns, or the product sums over columns.
       [](const Layer& l) -> std::vector<Var> {
         return {matmul(transpose(l.rows(l.dy), {1, 0}), l.rows(l.x)), reduce_sum(l.dy, {0, 2}, false)};
       },

@@ -1,4 +1,4 @@
-// What is kept of what is expensive to make: cuDNN's graphs, for all sessions of a process.
+// The cache of values that are expensive to make: cuDNN's graphs, shared by all sessions of a process.
 #include "kernels/cuda/support/recently_used.h"
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@ TEST(CudaRecentlyUsed, TheLeastRecentlyUsedValueGoesFirst) {
   RecentlyUsed<int, int> squares;
   int made = 0;
   const auto find = [&](int key) { return squares.find(key, 3, [&] { return ++made, key * key; }); };
-  for (const int key : {1, 2, 3, 1, 4}) EXPECT_EQ(find(key), key * key);  // 2 goes
+  for (const int key : {1, 2, 3, 1, 4}) EXPECT_EQ(find(key), key * key);  // drops 2
   EXPECT_EQ(squares.size(), 3u);
   EXPECT_EQ(made, 4);
   for (const int key : {1, 3, 4}) find(key);

@@ -29,18 +29,18 @@ using Work = std::function<void()>;
 
 struct CUgraph_st {
   std::vector<Work> nodes;
-  std::thread::id thread = std::this_thread::get_id();  // that captures
+  std::thread::id thread = std::this_thread::get_id();  // capturing thread
 };
 struct CUgraphExec_st {
   std::vector<Work> nodes;
 };
-// A record of an event is done when its stream has run the work before it.
+// A record of an event is done once its stream has run all earlier work.
 struct CUevent_st {
   const int device;
   std::shared_ptr<bool> done = std::make_shared<bool>(true);
   CUstream_st* stream = nullptr;
   const bool is_timed;
-  std::chrono::steady_clock::time_point time = {};  // where it is timed
+  std::chrono::steady_clock::time_point time = {};  // for timed events
 };
 struct CUstream_st {
   int device = 0;
@@ -51,20 +51,20 @@ struct CUstream_st {
 namespace {
 
 #ifdef __SANITIZE_THREAD__
-constexpr size_t kSpace = size_t{1} << 34;  // of addresses; the sanitizer leaves no more
+constexpr size_t kSpace = size_t{1} << 34;  // bytes of addresses; the sanitizer leaves no more
 #else
 constexpr size_t kSpace = size_t{1} << 38;
 #endif
 constexpr size_t kPage = 4096, kLargePage = size_t{2} << 20;
-constexpr size_t kAddressAlignment = 256;  // of cudaMalloc
+constexpr size_t kAddressAlignment = 256;  // alignment of cudaMalloc
 
-// 4 GiB, or $GPU_HOST_MEMORY bytes: a plan for more memory than this machine has can be made and read, if not run.
+// Device memory: 4 GiB, or $GPU_HOST_MEMORY bytes; plans for more memory than this machine has can be made and read.
 size_t memory_bytes() {
   const char* value = std::getenv("GPU_HOST_MEMORY");
   return value ? std::strtoull(value, nullptr, 10) : size_t{4} << 30;
 }
 
-// Device memory: a range of addresses that is open only while work of the device runs. Addresses are not used again.
+// Device memory: addresses that are accessible only while work of the device runs, and that are never reused.
 class DeviceMemory {
  public:
   DeviceMemory() {
@@ -76,12 +76,12 @@ class DeviceMemory {
   void* allocate(size_t bytes, int device) {
     if (bytes > limit - used_) return nullptr;
     const size_t padded = (bytes + kPage - 1) / kPage * kPage;
-    // Large pages are opened and closed in a hundredth of the time.
+    // Large pages make opening and closing a hundred times as fast.
     const size_t alignment = padded >= kLargePage ? kLargePage : kPage;
     const auto unaligned = reinterpret_cast<size_t>(begin_ + end_) % alignment;
     if (unaligned != 0) end_ += alignment - unaligned;
     if (end_ > kSpace || padded + kPage > kSpace - end_) return nullptr;
-    // The block ends where its pages end, but for the alignment of its address: a closed page follows.
+    // The block ends at the end of its pages, up to the alignment of its address; an inaccessible page follows.
     char* const data = begin_ + end_ + (padded - bytes) / kAddressAlignment * kAddressAlignment;
     const Block block{data, begin_ + end_, padded, bytes, device};
     end_ += padded + kPage;
@@ -91,7 +91,7 @@ class DeviceMemory {
     ASAN_UNPOISON_MEMORY_REGION(data, bytes);
     blocks_[data] = block;
     used_ += bytes;
-    // Fresh memory holds anything: floats are NaN.
+    // Fresh memory has arbitrary contents; floats are NaN.
     const Access access(this);
     std::memset(data, 0xff, bytes);
     return data;
@@ -118,7 +118,7 @@ class DeviceMemory {
     const auto begin = static_cast<size_t>(static_cast<const char*>(data) - block.data);
     return block.device == device && begin <= block.bytes && bytes <= block.bytes - begin;
   }
-  // Whether the address is in the range that all blocks are taken from.
+  // Whether the address is in the range of all blocks.
   bool is_address(const void* data) const {
     return std::less_equal<>()(begin_, data) && std::less<>()(data, begin_ + kSpace);
   }
@@ -127,7 +127,7 @@ class DeviceMemory {
   size_t used() const { return used_; }
   size_t limit = memory_bytes();
 
-  // Opens the device's memory while it lives.
+  // Makes the device's memory accessible while the object lives.
   class Access {
    public:
     explicit Access(DeviceMemory* memory) : memory_(*memory) {
@@ -188,7 +188,7 @@ cudaError_t result(cudaError_t error) {
   return error;
 }
 
-// Runs `f` as one call of the runtime: it is counted, and may have to fail.
+// Runs `f` as one call of the runtime, which is counted and may be made to fail.
 template <typename F>
 cudaError_t call(F&& f) {
   const std::lock_guard lock(runtime().mutex);
@@ -210,7 +210,7 @@ void drain(CUstream_st& stream) {
   while (!stream.work.empty()) run_one(stream);
 }
 
-// Work goes to a stream of the current device alone. (Copies may go to others, but none of ours shall.)
+// Only streams of the current device accept work. (CUDA allows copies on others, but our code never does that.)
 cudaError_t enqueue(cudaStream_t stream, Work work) {
   CUstream_st& to = at(stream);
   if (to.device != current) return cudaErrorInvalidResourceHandle;
@@ -222,7 +222,7 @@ cudaError_t enqueue(cudaStream_t stream, Work work) {
   return cudaSuccess;
 }
 
-// Whether the calling thread captures a stream. Until it ends, calls that the mode ThreadLocal forbids it fail.
+// Whether the calling thread captures a stream. During a capture, calls that the mode ThreadLocal forbids fail.
 bool captures() {
   for (const CUstream_st* stream : runtime().streams) {
     if (stream->capture && stream->capture->thread == std::this_thread::get_id()) return true;
@@ -230,7 +230,7 @@ bool captures() {
   return false;
 }
 
-// Whether a copy may read or write the bytes, which are in device memory or in the host's.
+// Whether a copy may read or write the bytes, which are in device or host memory.
 bool is_accessible(const void* data, size_t bytes, bool on_device) {
   const DeviceMemory& memory = runtime().memory;
   return on_device ? memory.contains(data, bytes, current) : data && !memory.is_address(data);
@@ -281,7 +281,7 @@ extern "C" {
 cudaError_t cudaGetDeviceCount(int* count) {
   return call([&] { return *count = kDevices, cudaSuccess; });
 }
-// Reads a variable of the thread, and does not fail.
+// Reads a variable of the thread and cannot fail.
 cudaError_t cudaGetDevice(int* device) { return *device = current, cudaSuccess; }
 cudaError_t cudaSetDevice(int device) {
   return call([&] {
@@ -352,7 +352,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
     if (!to_host && !from_host && kind != cudaMemcpyDeviceToDevice) return cudaErrorInvalidMemcpyDirection;
     if (bytes > 0 && (!is_accessible(to, bytes, !to_host) || !is_accessible(from, bytes, !from_host)))
       return cudaErrorInvalidValue;
-    // What the documentation leaves undefined.
+    // The documentation leaves overlapping copies undefined.
     const auto *const a = static_cast<const char*>(to), *const b = static_cast<const char*>(from);
     if (bytes > 0 && std::less<>()(a, b + bytes) && std::less<>()(b, a + bytes)) return cudaErrorInvalidValue;
     return enqueue(stream, [=] { std::memcpy(to, from, bytes); });
@@ -415,7 +415,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     return enqueue(stream, [done = event->done] { *done = true; });
   });
 }
-// Only as a node of a graph, which records the event at each launch.
+// Supported only as a node of a graph, which records the event at each launch.
 cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned flags) {
   return call([&] {
     if (!at(stream).capture || flags != cudaEventRecordExternal) return cudaErrorNotSupported;
@@ -430,7 +430,7 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEve
   });
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
-  // Not an error that cudaGetLastError reports.
+  // cudaErrorNotReady is no error that cudaGetLastError reports.
   const std::lock_guard lock(runtime().mutex);
   return *event->done ? cudaSuccess : cudaErrorNotReady;
 }
@@ -452,7 +452,7 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
   });
 }
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
-  // A call that fails has ended the capture, too.
+  // A failing call ends the capture, too.
   const std::lock_guard lock(runtime().mutex);
   const std::unique_ptr<CUgraph_st> captured = stream ? std::move(stream->capture) : nullptr;
   return call([&] {
@@ -520,7 +520,7 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
 cudaError_t cudaLibraryLoadData(cudaLibrary_t* library, const void* code, cudaJitOption*, void**, unsigned,
                                 cudaLibraryOption*, void**, unsigned) {
   return call([&] {
-    // It stays in memory: its machine keeps its fibers as long as the program runs.
+    // The library stays in memory, because its machine keeps fibers as long as the program runs.
     void* const handle = dlopen(static_cast<const char*>(code), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (!handle) return cudaErrorInvalidKernelImage;
     auto* const kernel = new GeneratedKernel{handle, nullptr, 0};

@@ -1,5 +1,5 @@
-// Training in mixed precision on the CUDA backend, on the host. Numbers are rounded where the CPU rounds them, so that
-// losses differ by the order of sums only, and by the few numbers that this order makes round the other way.
+// Training in mixed precision on the CUDA backend, on the host. Numbers are rounded where the CPU rounds them, so
+// losses differ only by the order of sums and by the few numbers that this order makes round the other way.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -21,7 +21,7 @@
 namespace onnx_train {
 namespace {
 
-// Convolutions with biases, where those of digits_cnn have normalizations.
+// Returns a network like digits_cnn, but with biases instead of normalizations.
 Model make_biased_cnn() {
   Model model;
   model.context->opsets[""] = 21;
@@ -56,7 +56,7 @@ Model training_model(const std::string& network, const std::string& precision, c
   return model;
 }
 
-// Each of the many generated kernels of the GPT would take a compiler a moment; the transformer has such kernels, too.
+// GPT has too many generated kernels to compile them here; the transformer covers generated kernels.
 SessionOptions on_cuda(const std::string& network) {
   SessionOptions options = on(&cuda_device());
   if (network == "gpt") options.plan.lowering.without = {"fuse_elementwise"};
@@ -78,7 +78,7 @@ TensorMap batch_of(const std::string& network, int step) {
 
 struct Case {
   const char *network, *precision;
-  double tolerance;  // of a loss, relative
+  double tolerance;  // relative tolerance of a loss
 };
 
 class CudaTraining : public testing::TestWithParam<Case> {};
@@ -101,9 +101,9 @@ TEST_P(CudaTraining, LossesAreThoseOfTheCpuAndEqualInBitsFromRunToRun) {
   expect_equal(states_of(session), states_of(again));
 }
 
-// Products and attention read operands of 16 bits, and a step that also stores its activations so needs less memory.
-// With a dynamic loss scale all gradients, which are float32, wait for the norm, and are most of a small network's
-// peak: the step that it is compared with has one, too, and may need as much.
+// Products and attention read 16-bit operands; a step that also stores 16-bit activations needs less memory. With a
+// dynamic loss scale all float32 gradients wait for the norm and make up most of a small network's peak: the step for
+// comparison then has one, too, and may need as much memory.
 TEST_P(CudaTraining, StoresSixteenBits) {
   const auto& [network, precision, tolerance] = GetParam();
   const std::string loss_scale = std::string(precision) == "fp16" ? "dynamic" : "";
@@ -126,10 +126,10 @@ TEST_P(CudaTraining, StoresSixteenBits) {
   EXPECT_EQ(attentions, network == std::string("gpt") ? 8 : 0);  // the transformer trains its mask
   EXPECT_GT(products, 5);
   EXPECT_GE(narrow, products - 1);  // the weight gradient of a convolution of one channel is small
-  // fp8 keeps operands that are rounded to 8 bits beside activations of 16.
+  // fp8 keeps operands rounded to 8 bits in addition to 16-bit activations.
   if (std::string(precision) == "gemm-bf16" || std::string(precision) == "fp8") return;
-  // Without the workspace of single nodes: convolutions that widen their operands there have one as large as all
-  // activations of a network of two layers.
+  // Excludes the workspace of single nodes: convolutions that widen their operands need as much as all activations of a
+  // network of two layers.
   const auto bytes = [&](Session& of) {
     const Plan& plan = of.plan("step", shapes);
     return static_cast<double>(plan.arena_bytes() - plan.workspace_bytes());

@@ -1,4 +1,4 @@
-// The batched products of equal layers' weight gradients: which the pass finds, and results beside those of the CPU.
+// The batched products of equal layers' weight gradients: which ones the pass finds, and results compared with the CPU.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -16,18 +16,18 @@ constexpr int64_t kRows = 24, kIn = 16, kOut = 20;
 
 struct Layers {
   int count = 4;
-  DType type = DType::kFloat;    // to which the operands are rounded
+  DType type = DType::kFloat;    // operands are rounded to this type
   bool has_bias = true;          // its gradient belongs to the products
   bool transposed = false;       // weights [out, in]
   bool has_one_input = false;    // all layers read the same x
-  bool one_after_other = false;  // the operands of a layer are computed after the product of the one before it
-  bool reads_gradients = false;  // and from it
+  bool one_after_other = false;  // a layer's operands are computed after the product of the previous layer
+  bool reads_gradients = false;  // and depend on it
   bool has_peak = true;          // another node needs more memory than all of these
   int64_t out = kOut;
 };
 
-// x [rows, in] and dy [rows, out] of each layer are what element-wise operators make of inputs; the outputs are read
-// from the gradients at the end.
+// Element-wise operators compute x [rows, in] and dy [rows, out] of each layer from inputs; the outputs read the
+// gradients at the end.
 Model model_of(const Layers& layers) {
   Model model;
   model.context->opsets[""] = 21;
@@ -69,7 +69,7 @@ Model model_of(const Layers& layers) {
   return model;
 }
 
-// The number of matrices that each product makes, in the order of the plan. Results are those of the CPU.
+// Returns the number of matrices of each product, in plan order. Expects the CPU's results.
 std::vector<int64_t> batches(const Layers& layers) {
   const Model model = model_of(layers);
   Session cpu(clone(model)), cuda(clone(model), on(&cuda_device()));
@@ -121,7 +121,7 @@ TEST(CudaBatchWeightGradients, WhatCannotLieBesideAnotherStaysApart) {
   const Sizes apart = {1, 1, 1};
   EXPECT_EQ(batches({.count = 3, .has_one_input = true}), apart);
   EXPECT_EQ(batches({.count = 3, .one_after_other = true, .reads_gradients = true}), apart);
-  EXPECT_EQ(batches({.count = 3, .out = 18}), apart);  // sums of 72 bytes
+  EXPECT_EQ(batches({.count = 3, .out = 18}), apart);  // the sums have 72 bytes
 }
 
 TEST(CudaBatchWeightGradients, ProductsThatWouldNeedMoreMemoryTogetherStayApart) {

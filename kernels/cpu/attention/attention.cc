@@ -64,7 +64,7 @@ class Share {
         packed_k_(static_cast<size_t>(a.keys.count())),
         live_(packed_k_.size()) {}
 
-  // In bytes, per thread.
+  // Bytes of scratch memory per thread.
   size_t workspace() const { return scratch_bytes() + packed_k_.size() * (scores_.packed_bytes() + tile_bytes()); }
 
   // Computes blocks [begin, end) of the query blocks of all heads.

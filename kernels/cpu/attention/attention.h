@@ -1,5 +1,5 @@
-// What the attention kernels, forward and backward, share: the description of the operands, how queries and keys are
-// cut into blocks, and matrix products on those blocks.
+// The common code of the attention kernels, forward and backward: the description of the operands, the blocks of
+// queries and keys, and matrix products on those blocks.
 //
 // A tile is one block of queries times one block of keys. Each thread holds the tiles of one block of queries at a
 // time; tiles that the mask hides entirely are skipped (attention_mask.h). Functions that read a NodeSpec run while a

@@ -37,7 +37,7 @@ void fill_zero(const Heads& heads, size_t head, float* matrices) {
   }
 }
 
-// Rows of queries times the packed keys: a tile [queries, keys].
+// The shape of the product of rows of queries and the packed keys: a tile [queries, keys].
 GemmShape queries_by_keys(const Heads& queries, const Heads& keys, int64_t m, int64_t n, int64_t stride) {
   return {.m = m,
           .n = n,
@@ -100,7 +100,7 @@ class Share {
         dv_(a_.queries, a_.keys, [&](auto m, auto n) { return tile_by_queries(o.dy, o.dv, m, n, stride_); }),
         packed_(static_cast<size_t>(a_.keys.count())) {}
 
-  // In bytes, per thread.
+  // Bytes of scratch memory per thread.
   size_t workspace() const {
     return scratch_bytes() + packed_.size() * packed_bytes() + 2 * tile_bytes() + 2 * row_bytes();
   }

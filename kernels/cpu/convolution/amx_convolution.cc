@@ -62,9 +62,9 @@ class AmxConvolution {
 
  private:
   static constexpr int64_t kElementsAtOnce = 2;     // output positions in a chunk
-  static constexpr int64_t kPanelBytes = 262'144;   // of one panel of weights, all taps
-  static constexpr int64_t kWeightBytes = 900'000;  // of all weight panels in scratch
-  static constexpr int64_t kSlotBytes = 900'000;    // of all image panels in scratch
+  static constexpr int64_t kPanelBytes = 262'144;   // bytes of one panel of weights, all taps
+  static constexpr int64_t kWeightBytes = 900'000;  // bytes of all weight panels in scratch
+  static constexpr int64_t kSlotBytes = 900'000;    // bytes of all image panels in scratch
 
   void find_pairs() {
     for (int64_t i = 0; i < to_spatial_size_; ++i) {
@@ -151,8 +151,8 @@ class AmxConvolution {
               plan_.from_spatial_size_ * plan_.in_channels_, 1};
     }
 
-    // Packs the weights of one panel, all taps: in memory the taps of a channel are adjacent, so the loop over k is the
-    // outer one.
+    // Packs the weights of one panel at all taps. The taps of a channel are adjacent in memory, so the outer loop is
+    // over k.
     void split_weights(int64_t panel, int64_t to) {
       const StridedView<float> view = weights_of(panel);
       const int64_t count = std::min(kPanel, plan_.out_channels_ - panel * kPanel);
@@ -208,7 +208,7 @@ class AmxConvolution {
     const ConvIndexMap& map_;
     const float *images_, *weights_, *bias_;
     float* to_;
-    int64_t size_;  // of a panel, in elements
+    int64_t size_;  // elements of a panel
     Element *weight_panels_, *slots_;
     int64_t first_panel_, last_panel_, first_chunk_, last_chunk_;
     int64_t first_depth_ = 0, depth_ = 0;

@@ -19,11 +19,10 @@ using namespace amx;
 
 namespace {
 
-// Distance between two taps of a tile, in floats. It is not a multiple of 4 KiB, so that taps do not compete for the
-// same cache sets.
+// Distance between two taps of a tile, in floats: no multiple of 4 KiB, so that taps do not compete for cache sets.
 constexpr int64_t kSums = kPanel * kPanel + 16;
-constexpr int64_t kPanelBytes = 1'400'000;  // of all packed panels in scratch
-constexpr int64_t kSumBytes = 600'000;      // of all tiles in scratch
+constexpr int64_t kPanelBytes = 1'400'000;  // bytes of all packed panels in scratch
+constexpr int64_t kSumBytes = 600'000;      // bytes of all tiles in scratch
 
 class AmxWgrad {
  public:
@@ -62,14 +61,13 @@ class AmxWgrad {
 
  private:
   bool is_one_chunk() const { return batch_ <= kPanel && map_.chunks.size() == 1; }
-  // The number of tiles that are kept at a time: with one chunk a tile is complete at once and is written at once.
+  // The number of tiles that are kept at a time: with one chunk a tile is complete, and written, at once.
   int64_t tiles_at_once() const { return is_one_chunk() ? 1 : rows_at_once_ * columns_at_once_; }
   int64_t x_size() const { return columns_at_once_ * panel_size<float>(kDepth); }  // elements per position
   int64_t y_size() const { return rows_at_once_ * panel_size<float>(kDepth); }
   int64_t panels_of_share() const { return map_.slots * x_size() + elements_at_once_ * y_size(); }
 
-  // Chooses how many tiles are accumulated at a time: as many as the cache holds, so that images are packed as few
-  // times as possible.
+  // Accumulates as many tiles at a time as the cache holds, so that images are packed as few times as possible.
   void choose_tiles(int64_t rows_of_share) {
     const int64_t tile_bytes = taps_ * kSums * static_cast<int64_t>(sizeof(float));
     int64_t least = 0;
@@ -139,8 +137,7 @@ class AmxWgrad {
     }
 
    private:
-    // A panel of output channels (row) and a panel of input channels (column), of which this share computes the taps
-    // [begin, end).
+    // A panel of output channels (row) and one of input channels (column); this share computes the taps [begin, end).
     struct Tile {
       int64_t row, column, begin, end;
       float* sums;
@@ -242,8 +239,7 @@ class AmxWgrad {
   WeightGradient f_;
   int64_t batch_, in_channels_, out_channels_, taps_;
   int64_t x_spatial_size_, y_spatial_size_;
-  int64_t elements_at_once_;  // output positions in a chunk: fewer where more of them would read too many input
-                              // positions, or where few taps reuse them
+  int64_t elements_at_once_;  // output positions in a chunk: fewer if they read many inputs or few taps reuse these
   ConvIndexMap map_;
   std::vector<PanelPair> pairs_;
   std::vector<size_t> starts_;

@@ -66,7 +66,7 @@ Shape exact_end(const Convolution& c) {
 
 using ForwardDesc = dnnl::convolution_forward::primitive_desc;
 
-// `result` is y's element type.
+// `result` is the element type of y.
 ForwardDesc forward_desc(const Chain& chain, const Convolution& c, const Desc& bias, DType result) {
   return {chain.engine(),
           prop_kind::forward_training,
@@ -143,8 +143,8 @@ Prepared prepare_grad_weight(const NodeSpec& spec) {
   return prefers_wgrad_direct(c) ? prepare_wgrad_direct(c, gradient, spec.threads()) : prepare(spec, c, gradient);
 }
 
-// Whether a kernel supports this channels-last convolution. The first `tensors` inputs are images, weights and the
-// bias. Where this returns false, the node runs as its function body.
+// Whether a kernel supports this channels-last convolution; otherwise the node runs as its function body. The first
+// `tensors` inputs are images, weights and the bias.
 bool supports_channels_last(const NodeSpec& spec, int tensors) {
   if (!is_channels_last(spec.node()) || spec.in_type() != DType::kFloat || !has_image_axes(spec) ||
       !spec.has_output(0) || !spec.one_type(tensors) || !has_one_output_type(spec))
@@ -168,7 +168,7 @@ bool supports_bfloat16_grad_input(const NodeSpec& spec) {
   return supports_bfloat16(spec) && !(strided && spec.node().attr("group", 1) > 1);
 }
 
-// oneDNN reads scratch memory that it has not written when the width is below a stride of three or more. Such
+// When the width is below a stride of three or more, oneDNN reads scratch memory that it has not written. Such
 // convolutions stay in float32.
 bool reads_unwritten_scratch(const NodeSpec& spec) {
   const auto windows = find_windows(spec.node());

@@ -25,7 +25,7 @@ Prepared prepare_onednn(const NodeSpec& spec, const Convolution& c, const Forwar
 Prepared prepare_onednn(const NodeSpec& spec, const Convolution& c, const InputGradient& f);
 Prepared prepare_onednn(const NodeSpec& spec, const Convolution& c, const WeightGradient& f);
 
-// Channels last: outer products of packed panels (wgrad_direct.cc). prefers_* is true where the implementation supports
+// Channels last: outer products of packed panels (wgrad_direct.cc). prefers_* is true if the implementation supports
 // the convolution and is the fastest on this machine.
 bool prefers_wgrad_direct(const Convolution& c);
 Prepared prepare_wgrad_direct(const Convolution& c, const WeightGradient& f, int threads);

@@ -1,13 +1,13 @@
-// Direct convolution, forward or input gradient, for small channels-last images where padding is a large part of what
+// Direct convolution, forward or input gradient, for small channels-last images, where padding is a large part of what
 // the windows cover: padded taps are skipped. A tile is one output position of kRows images at kColumns output
 // channels,
 //
 //   to[image, p, o] = bias[o] + Σ over the valid taps of p, Σ over c: from[image, q, c] w[o, c],
 //
-// where q is the input position of the tap. The valid taps depend only on p, so they are the same for all rows of a
-// tile. The weights of kColumns output channels are packed into a panel, which stays in the L2 cache for all its tiles.
-// Threads share the tiles, so no sum depends on the number of threads. With bfloat16 operands one vdpbf16ps multiplies
-// and adds two neighbouring input channels: an element of the sum over c is such a pair.
+// where q is the input position of the tap. The valid taps depend only on p, so all rows of a tile share them. The
+// weights of kColumns output channels are packed into a panel, which stays in the L2 cache for all its tiles. Threads
+// share the tiles, so no sum depends on the number of threads. With bfloat16 operands one vdpbf16ps multiplies and adds
+// two neighbouring input channels: an element of the sum over c is such a pair.
 #include <algorithm>
 #include <vector>
 
@@ -47,7 +47,7 @@ ONNX_TRAIN_TARGET_AVX512 inline void store(const float* tile, int64_t images, in
   }
 }
 
-// float32 operands.
+// Operands are float32.
 struct F32Traits {
   using Stored = float;
   using Element = float;
@@ -84,7 +84,7 @@ struct F32Traits {
   }
 };
 
-// bfloat16 operands: an element is a pair of input channels.
+// Operands are bfloat16: an element is a pair of input channels.
 struct Bf16x2Traits {
   using Stored = uint16_t;
   using Element = Bfloat16Pair;

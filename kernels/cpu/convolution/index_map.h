@@ -27,8 +27,8 @@ struct Chunk {
   int64_t first, last;
 };
 
-// Which input position each output position reads at each tap. Panels of input positions are stored in `slots` slots,
-// which are reused cyclically.
+// Maps each output position and tap to the input position that it reads. Panels of input positions are stored in
+// `slots` slots, which are reused cyclically.
 struct ConvIndexMap {
   std::vector<int32_t> used;        // input positions that any tap reads, ascending
   std::vector<int32_t> used_index;  // [output positions][taps]: index into `used`, -1 in the padding

@@ -34,7 +34,7 @@ struct Pair {
   int32_t x, y;
 };
 
-// float32: one image per stack.
+// Operands are float32: one image per stack.
 struct F32Traits {
   using Stored = float;
   using Element = float;
@@ -66,7 +66,7 @@ struct F32Traits {
   }
 };
 
-// bfloat16: two images per stack; with an odd number of images the last stack holds zeros in its upper half.
+// Operands are bfloat16: two images per stack. With an odd number of images the last stack's upper half is zeros.
 struct Bf16x2Traits {
   using Stored = uint16_t;
   using Element = Bfloat16Pair;
@@ -74,7 +74,7 @@ struct Bf16x2Traits {
 
   ONNX_TRAIN_TARGET_AVX512 static void stack(const uint16_t* first, const uint16_t* second, int64_t n,
                                              Bfloat16Pair* to) {
-    // Explicit vectors: GCC 12 does not vectorize loops this short.
+    // These vectors are explicit because GCC 12 does not vectorize loops this short.
     using Halves [[gnu::vector_size(16), gnu::aligned(2), gnu::may_alias]] = uint16_t;
     using Pairs [[gnu::vector_size(32), gnu::aligned(4), gnu::may_alias]] = uint32_t;
     constexpr int64_t kAtOnce = 8;
@@ -286,7 +286,7 @@ class WgradDirect {
     for (int64_t block = 0; block < blocks(elements, kBlock); ++block) {
       for (int64_t tap = 0; tap < num_taps(); ++tap) {
         const size_t at = static_cast<size_t>(tap * per_tap);
-        // A chunk with fewer images uses the pairs of its images only; every image has the same number of pairs.
+        // A chunk with fewer images uses only the pairs of its images; every image has the same number of pairs.
         const size_t all = starts_[at + static_cast<size_t>(per_tap)] - starts_[at];
         const size_t limit = starts_[at] + all / static_cast<size_t>(images_) * static_cast<size_t>(chunk.images);
         const size_t begin = starts_[at + static_cast<size_t>(block)];
@@ -321,7 +321,7 @@ class WgradDirect {
   WeightGradient f_;
   WindowGeometry geometry_;
   int64_t batch_, in_channels_, out_channels_, in_spatial_size_, out_spatial_size_;
-  int64_t images_;          // in a chunk
+  int64_t images_;          // images in a chunk
   int64_t rows_, columns_;  // number of tile rows and columns
   int64_t shares_;          // number of shares of the tiles, one per thread
   bool packed_;
@@ -347,7 +347,7 @@ bool prefers_wgrad_direct(const Convolution& c) {
   const bool is_fp32 = c.operands == DType::kFloat;
   // On machines with AMX, oneDNN is up to ten times as fast with bfloat16 operands.
   const bool has_isa = is_fp32 ? isa() >= Isa::kAvx512 : isa() == Isa::kAvx512Bf16;
-  // bfloat16 operands are always packed, so each packed position must be read often enough and each stack must hold two
+  // bfloat16 operands are always packed: this pays if each packed position is read often and each stack holds two
   // images.
   const bool worth_packing = is_fp32 || (num_elements(c.windows.kernel) >= kManyTaps && c.batch() > 1);
   return has_isa && worth_packing && c.channels_last && c.group == 1 && elements <= kManyElements &&

@@ -23,12 +23,12 @@ void* advance(void* data, int64_t elements, size_t bytes) {
   return static_cast<char*>(data) + static_cast<size_t>(elements) * bytes;
 }
 
-// A loop over operands that broadcast to the output; the later ones are scalars.
+// A loop over operands that are broadcast to the output; operands after those are scalars.
 struct BroadcastLoop {
   ElementwiseLoop loop;
   Broadcast broadcast;
   size_t operands;
-  std::array<size_t, Broadcast::kMaxOperands> bytes;  // of an element, by operand; 0 for scalars
+  std::array<size_t, Broadcast::kMaxOperands> bytes;  // bytes of an element, by operand; 0 for scalars
   size_t result_bytes;
 
   void run(const Operands& in, void* out) const {

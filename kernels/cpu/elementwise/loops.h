@@ -21,8 +21,8 @@ struct LoopOperand {
   }
 };
 
-// result[i] = f(operands[0][i], ...) for i < n. The result may overwrite an operand that moves and whose elements have
-// the same size. Absent operands are null.
+// Computes result[i] = f(operands[0][i], ...) for i < n. The result may overwrite an operand that moves and has
+// elements of the same size. Absent operands are null.
 using ElementwiseLoop = std::function<void(int64_t n, const LoopOperand* operands, void* result)>;
 
 struct ElementwiseRow {
@@ -30,13 +30,12 @@ struct ElementwiseRow {
   const char* domain;
   int operands;   // inputs that the loop reads element by element; those after are scalars
   bool one_type;  // whether all inputs have the element type of the first
-  // Whether there is a loop for the element types of the inputs, given that they have one type where they must. Reads
-  // no shapes.
+  // Whether there is a loop for the element types of the inputs. Assumes one type where `one_type` is set; reads no
+  // shapes.
   std::function<bool(const Node&)> supports;
-  // The loop for a node that is supported and whose shapes are known.
+  // Makes the loop for a supported node with known shapes.
   std::function<ElementwiseLoop(const Node&)> make;
-  // Only of a variadic operator, whose loop combines two operands: the loop that then scales the result in place, or an
-  // empty function if nothing does.
+  // Makes the loop that scales the result of a variadic operator in place; an empty function if nothing does.
   std::function<ElementwiseLoop(const Node&)> make_scale = nullptr;
 
   bool is_variadic() const { return make_scale != nullptr; }
@@ -45,7 +44,7 @@ struct ElementwiseRow {
 // All rows. No two have the same operator.
 const std::vector<ElementwiseRow>& elementwise_rows();
 
-// Their groups, a file each.
+// The rows of each group, one file per group.
 std::vector<ElementwiseRow> arithmetic_rows();           // arithmetic.cc
 std::vector<ElementwiseRow> bound_rows();                // bounds.cc
 std::vector<ElementwiseRow> power_rows();                // powers.cc

@@ -99,7 +99,7 @@ class Compiler {
     for (size_t o = 0; o < body_.outputs.size(); ++o) output_ports_.emplace(body_.outputs[o], static_cast<int>(o));
     for (size_t o = 0; o < body_.outputs.size(); ++o) {
       const Value* root = body_.source(body_.outputs[o], *body_.outputs[o]).root;
-      const auto at = body_.value_extent_of(root);  // not equal where a value per row is expanded to elements
+      const auto at = body_.value_extent_of(root);  // differs if a value per row is expanded to elements
       if (at && *at == body_.extent(body_.outputs[o])) output_ports_.emplace(root, static_cast<int>(o));
     }
     writers_.assign(body_.outputs.size(), -1);
@@ -208,7 +208,7 @@ class Compiler {
              : copy(operands[0], element_bytes(*node.output()), result, extent));
   }
 
-  // The first two operands, if they move and no later operand reads the same slot.
+  // Returns the first two operands, if they move and no later operand reads the same slot.
   static std::vector<int> operands_to_overwrite(const std::vector<SlotOperand>& operands) {
     std::vector<int> slots;
     for (size_t i = 0; i < std::min<size_t>(operands.size(), 2); ++i) {
@@ -263,7 +263,7 @@ class Compiler {
     emit(add_to_terminal(terminal, x.slot, kept));
   }
 
-  // Copies to an output that no instruction has written: a view of another value, or an input.
+  // Copies a view of another value, or an input, to an output that no instruction has written.
   void add_output(int port) {
     const Value* value = body_.outputs[static_cast<size_t>(port)];
     const Value* root = body_.source(value, *value).root;
@@ -308,14 +308,14 @@ class Compiler {
     program_.pieces = std::min(program_.pieces, program_.num_blocks());
   }
 
-  // The value whose memory the input of the call is a view of.
+  // Returns the value whose memory the call's input is a view of.
   const Value* memory_of(int port) const {
     const Value* value = spec_.node().input(port);
     while (value && value->producer() && is_view(*value->producer())) value = value->producer()->input(0);
     return value;
   }
 
-  // The last instruction that reads the memory of input `port`; nothing if an instruction reads it out of order.
+  // Returns the last instruction that reads the memory of input `port`; nothing if one reads it out of order.
   std::optional<int> last_reader(int port) const {
     int last = -1;
     for (size_t other = 0; other < last_read_.size(); ++other) {

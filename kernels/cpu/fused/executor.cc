@@ -14,7 +14,7 @@ size_t share_bytes(const Program& program) {
   return aligned(program.slots.size() * sizeof(char*)) + aligned(program.register_bytes);
 }
 
-// Units that threads share: pieces if there is a terminal reduction, else blocks.
+// The number of units that threads share: pieces if there is a terminal reduction, else blocks.
 int64_t num_units(const Program& program) {
   return program.terminal_reductions.empty() ? program.num_blocks() : program.pieces;
 }

@@ -1,5 +1,5 @@
-// The kernel of `Fused`, the function that fuse_elementwise makes of each fusion region.
-// kernels/geometry/fusion/fused_body.h reads the function, compiler.cc makes a program of it, executor.cc runs the
+// The kernel of `Fused`, the function that the pass fuse_elementwise makes of each fusion region.
+// kernels/geometry/fusion/fused_body.h reads the function, compiler.cc compiles it to a program, executor.cc runs the
 // program.
 #include <memory>
 

@@ -13,13 +13,13 @@ struct SlotOperand {
   bool moves;
 };
 
-// What an instruction computes one result for: every element of the block, or every row.
+// The elements for which an instruction computes one result each: all elements of the block, or its rows.
 enum class Extent { kElements, kRows };
 
 // result = loop(operands)
 Instruction compute(const ElementwiseLoop& loop, const std::vector<SlotOperand>& operands, int result, Extent extent);
 
-// result[i] = the element of `input` that the pattern maps element i of the block to.
+// result[i] = the element of `input` to which the pattern maps element i of the block.
 Instruction load(int input, const Broadcast& pattern, size_t bytes, int result, Extent extent);
 
 // result[i] = from[i], or from[0] if the operand does not move.

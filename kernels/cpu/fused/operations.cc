@@ -13,7 +13,7 @@
 namespace onnx_train::cpu {
 namespace {
 
-// Element types that fused programs compute with. They select elements of any type.
+// Element types that fused programs compute with. Selections move elements of any type.
 bool is_fused_type(DType dtype) {
   return is_float(dtype) || dtype == DType::kInt64 || dtype == DType::kInt32 || dtype == DType::kBool;
 }

@@ -29,7 +29,7 @@ struct FusedBlock {
   int64_t first = 0, count = 0;     // range of elements of the space
   int64_t first_row = 0, rows = 0;  // range of rows; empty in a program without rows
   char* const* slots = nullptr;
-  char* accumulators = nullptr;  // of the piece that contains the block
+  char* accumulators = nullptr;  // accumulators of the piece that contains the block
 
   template <typename T = void>
   T* at(int slot) const {
@@ -39,7 +39,7 @@ struct FusedBlock {
 
 using Instruction = std::function<void(const FusedBlock&)>;
 
-// Where a slot points while a block is processed.
+// The memory that a slot refers to while a block is processed.
 struct Slot {
   enum Kind {
     kScratch,
@@ -68,7 +68,7 @@ struct TerminalReduction {
 };
 
 struct Program {
-  int64_t size = 0, row_size = 0;  // of the space; row_size 0: no rows
+  int64_t size = 0, row_size = 0;  // sizes of the space; row_size 0: no rows
   int64_t block = 0, run = 0;
   int64_t pieces = 1;
   int64_t grain = 1;  // blocks per thread that make a thread worthwhile

@@ -17,7 +17,6 @@ class Registers {
   // The value is computed before the first block and stays valid.
   void keep(int slot);
 
-  // Assigns a register to every slot.
   void assign();
   // After assign(): bytes of all registers per element of a block, and the offset of a register.
   size_t bytes_per_element() const;

@@ -145,7 +145,6 @@ class AxisProduct {
     }
   }
 
-  // Computes rows one by one.
   [[gnu::always_inline]] void run_rows(const T* x, int64_t begin, int64_t end, T* y) const {
     for (int64_t i = begin; i < end; ++i) {
       T sum = 0;
@@ -249,7 +248,7 @@ class AxisProduct {
 
   int64_t count(int64_t i) const { return begin_[static_cast<size_t>(i) + 1] - begin_[static_cast<size_t>(i)]; }
 
-  // Whether row i equals row i - out shifted by `in` columns.
+  // Whether row i equals row i - out, shifted by `in` columns.
   bool follows(int64_t i, int64_t out, int64_t in) const {
     if (i < out || count(i) == 0 || count(i) != count(i - out)) return false;
     for (int64_t t = 0; t < count(i); ++t) {
@@ -301,7 +300,7 @@ class AxisProduct {
   std::vector<T> weights_;
   Phases<2, 1> doubling_;
   Phases<1, 2> halving_;
-  int64_t terms_ = 0;  // per row, in the tables below; 0: no tables
+  int64_t terms_ = 0;  // terms per row in the tables below; 0: no tables
   std::vector<int32_t> indices_;
   std::vector<T> factors_;
 };

@@ -36,7 +36,7 @@ Prepared prepare_gather(const NodeSpec& spec) {
         }
       });
     };
-    // A compile-time length makes copies of single elements and short rows fast.
+    // Copies of single elements and short rows are fast because their length is known at compile time.
     if (row == 4) return copy(std::integral_constant<int64_t, 4>());
     if (row == 8) return copy(std::integral_constant<int64_t, 8>());
     if (row == 64) return copy(std::integral_constant<int64_t, 64>());
@@ -45,7 +45,7 @@ Prepared prepare_gather(const NodeSpec& spec) {
   return prepared;
 }
 
-// dx[o, indices[p], :] += dy[o, p, :]; the body is in functions/indexing.cc. Inputs dy, indices, shape.
+// dx[o, indices[p], :] += dy[o, p, :]. Inputs dy, indices, shape; the body is in functions/indexing.cc.
 Prepared prepare_gather_grad(const NodeSpec& spec) {
   const RowIndices indices = gather_grad_rows(spec);
   const AxisView x = indices.x;
@@ -94,7 +94,7 @@ Prepared prepare_add_gather_grad(const NodeSpec& spec) {
   return prepared;
 }
 
-// dy may be bfloat16 (lowering/narrow_storage.cc); its sums are float32 then.
+// If dy is bfloat16 (lowering/narrow_storage.cc), its sums are float32.
 bool supports_gather_grad(const NodeSpec& spec) {
   return computes_in_one_type(spec, {0}, {}) && is_index_type(spec.in_type(1));
 }

@@ -17,9 +17,9 @@ struct PadAxis {
   PadMode mode = PadMode::kConstant;
   int64_t in = 0, out = 0;  // sizes
   int64_t before = 0;       // padding
-  int64_t stride = 1;       // of the input
+  int64_t stride = 1;       // stride in the input
 
-  // The offset of the element that position `i` of the output shows, or kBorder.
+  // The offset of the input element that output position `i` takes, or kBorder.
   int64_t offset(int64_t i) const {
     const int64_t at = shown(mode, i - before, in);
     return at == kBorder ? kBorder : at * stride;
@@ -29,9 +29,9 @@ struct PadAxis {
 struct PadPlan {
   std::vector<PadAxis> outer;  // all axes except the last
   PadAxis inner = {};
-  int64_t inside_begin = 0, inside_end = 0;  // positions of `inner` that show the input's row in order
+  int64_t inside_begin = 0, inside_end = 0;  // positions of `inner` that take the input's row in order
 
-  // The offset of the input row that row `row` of the output shows, or kBorder.
+  // The offset of the input row that output row `row` takes, or kBorder.
   int64_t row_offset(int64_t row) const {
     int64_t offset = 0;
     for (size_t k = outer.size(); k-- > 0;) {

@@ -22,8 +22,8 @@
 namespace onnx_train::cpu {
 namespace {
 
-// The work of one block: images [image, image + images), or of one image the rows [begin, end) of its first axis,
-// computed from rows [from, to) of the input.
+// The work of one block: images [image, image + images), or the rows [begin, end) of one image's first axis, computed
+// from rows [from, to) of the input.
 struct Block {
   int64_t image = 0, images = 1;
   int64_t begin = 0, end = 0, from = 0, to = 0;
@@ -75,7 +75,6 @@ class Resampler {
   }
   int64_t size(size_t axis, bool is_done) const { return is_done ? axes_.axes[axis].out() : axes_.axes[axis].in(); }
 
-  // Builds the blocks.
   void cut(int threads) {
     const int64_t largest = *std::max_element(sizes_.begin(), sizes_.end());
     const int64_t bytes = largest * static_cast<int64_t>(sizeof(T)), work = axes_.outer * largest;
@@ -129,7 +128,7 @@ class Resampler {
     buffer_ = most;
   }
 
-  // Elements of one image of the block before step `step`.
+  // Number of elements of one image of the block before step `step`.
   int64_t elements(const Block& block, size_t step) const {
     const bool is_done = position(0) < step;
     const int64_t rows = is_done ? block.end - block.begin : block.to - block.from;

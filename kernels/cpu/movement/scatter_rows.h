@@ -1,6 +1,5 @@
-// Scatter reductions, and scattering rows into other rows, several of which may have the same target: GatherGrad and
-// ScatterND. A thread owns columns, not rows, and processes the rows in order, so results do not depend on the number
-// of threads.
+// Scatters rows into other rows, of which several may have the same target: GatherGrad and ScatterND. A thread owns
+// columns, not rows, and processes the rows in order, so results do not depend on the number of threads.
 #pragma once
 
 #include <algorithm>

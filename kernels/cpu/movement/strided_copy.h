@@ -16,7 +16,6 @@ constexpr int kMaxAxes = 32;  // after merging contiguous axes
 // Traverses the positions of a box in row-major order, with their offsets in both layouts.
 class StridedIndex {
  public:
-  // Starts at position `index`.
   StridedIndex(const CopyAxis* axes, int num_axes, int64_t index);
   int64_t from() const { return from_; }
   int64_t to() const { return to_; }

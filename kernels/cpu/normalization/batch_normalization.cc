@@ -9,8 +9,8 @@
 namespace onnx_train::cpu {
 namespace {
 
-// Images and channel values, all float32 or all float64; or, with `narrow`, bfloat16 images with float32 channel
-// values, and output 0 in bfloat16 or float32.
+// Whether images and channel values are all float32 or all float64. With `narrow`, whether images are bfloat16, channel
+// values float32, and output 0 is bfloat16 or float32.
 bool supports_channels(const NodeSpec& s, int images, bool narrow) {
   const DType stored = s.in_type(0), computed = narrow ? DType::kFloat : stored;
   if (narrow ? stored != DType::kBFloat16 : !is_float_or_double(stored)) return false;
@@ -53,8 +53,8 @@ Epilogue epilogue_of(const NodeSpec& s) {
   return s.node().attr("round_to", 0) == 0 ? Epilogue::kRelu : Epilogue::kRoundedRelu;
 }
 
-// Whether the kernels support the attributes relu and round_to. Rounding to bfloat16 applies to float32 computations
-// only. A residual, the input with the number `residual`, requires Relu.
+// Whether the kernels support the attributes relu and round_to. Only float32 computations may be rounded to bfloat16; a
+// residual, which is input `residual`, requires Relu.
 bool supports_epilogue(const NodeSpec& s, int residual, bool narrow) {
   const int64_t round_to = s.node().attr("round_to", 0);
   switch (epilogue_of(s)) {

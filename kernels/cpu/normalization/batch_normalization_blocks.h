@@ -11,7 +11,7 @@
 
 namespace onnx_train::cpu {
 
-// Float32 buffers for rows of bfloat16 images that are too long for Columns: three per share.
+// Float32 buffers, three per share, for rows of bfloat16 images that are too long for Columns.
 template <typename X>
 struct Stage {
   static constexpr bool kIsUsed = !std::is_same_v<X, Computed<X>>;
@@ -173,7 +173,7 @@ void differentiate_block(const X* x, const D* dy, const T* mean, const Slopes<T>
 }
 
 // Runs a reduction over each channel and then a pass over its elements. With many blocks of channels, a thread does
-// both while the block is in its cache. With few, the batch is cut into pieces whose sums are added in order. The cut
+// both while the block is in its cache; with few, the batch is cut into pieces whose sums are added in order. The cut
 // depends only on shapes, so sums do not depend on the number of threads.
 class PerChannel {
  public:

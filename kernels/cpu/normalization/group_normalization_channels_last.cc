@@ -20,7 +20,7 @@ namespace {
 struct Layout {
   int64_t batch, rows = 1, channels, groups;
   double epsilon;
-  Pieces pieces;  // of the rows of a sample
+  Pieces pieces;  // pieces of the rows of a sample
   int64_t threads;
 
   explicit Layout(const NodeSpec& s)
@@ -40,7 +40,6 @@ struct Layout {
   int64_t per_group() const { return channels / groups; }
   int64_t sample() const { return rows * channels; }
 
-  // Calls f(sample) for each sample.
   template <typename F>
   void for_samples(const F& f) const {
     const bool deal = batch >= threads;
@@ -49,7 +48,6 @@ struct Layout {
       for (int64_t n = begin; n < end; ++n) f(n);
     });
   }
-  // Calls f(piece) for each piece of a sample.
   template <typename F>
   void for_pieces(const F& f) const {
     parallel_for(pieces.count, 1, [&](int64_t begin, int64_t end) {

@@ -1,5 +1,5 @@
-// What the normalization kernels share: row sums, and reductions whose order does not depend on the number of threads.
-// The loops are pure and are called within `vectorized` (simd.h). Each operator group has its own file of kernel rows;
+// Row sums of the normalization kernels, and reductions whose order does not depend on the number of threads. The loops
+// are pure and are called within `vectorized` (simd.h). Each operator group has its own file of kernel rows;
 // normalization.cc joins them.
 #pragma once
 
@@ -59,7 +59,7 @@ Sums gradient_sums(const T* __restrict x, const T* __restrict dy, T mean, int64_
   return sums;
 }
 
-// y = (x - mean) factor + bias for such rows. y may be x.
+// y = (x - mean) factor + bias for rows as above. y may be x.
 template <typename X, typename Y>
 void scale_rows(const X* x, Computed<X> mean, Computed<X> factor, Computed<X> bias, int64_t rows, int64_t rest,
                 int64_t stride, Y* y) {

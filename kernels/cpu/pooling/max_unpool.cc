@@ -1,6 +1,6 @@
-// MaxUnpool: a partial inverse of MaxPool. Element i of x goes to the place `indices[i]` of an output of zeros, counted
-// in row-major order over [N, C, D...] with D = (size of x - 1) * stride + kernel - padding on each spatial axis. Where
-// output_shape asks for a larger output, that one is its beginning on every axis.
+// MaxUnpool, a partial inverse of MaxPool. Element i of x goes to position `indices[i]` of an output of zeros.
+// Positions count in row-major order over [N, C, D...] with D = (size of x - 1) * stride + kernel - padding on each
+// spatial axis. If output_shape asks for a larger output, this box is its beginning on every axis.
 #include <cstring>
 
 #include "kernels/cpu/movement/indices.h"
@@ -10,7 +10,7 @@
 namespace onnx_train::cpu {
 namespace {
 
-// The place in `y` of element `index` of a tensor of `shape`, which is the beginning of y on every axis.
+// Maps position `index` in a tensor of `shape`, which is the beginning of y on every axis, to the position in y.
 int64_t place_in(const Shape& y, const Shape& shape, int64_t index) {
   int64_t place = 0, stride = 1;
   for (size_t i = shape.size(); i-- > 0;) {

@@ -272,7 +272,7 @@ Prepared prepare_narrow_global(const NodeSpec& spec, float (*f)(const float*, in
                         [=](const Pool&, const float* const* in, float* y) { *y = f(in[0], spatial_size); });
 }
 
-// One result, bfloat16 or float32.
+// Whether the images are bfloat16 and the one result is bfloat16 or float32.
 bool supports_narrow(const NodeSpec& spec, int images) {
   for (int i = 0; i < images; ++i) {
     if (spec.in_type(i) != DType::kBFloat16) return false;

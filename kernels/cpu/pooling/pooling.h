@@ -40,7 +40,7 @@ void for_each_window(const Pool& pool, F&& f) {
 
 // Kernel rows of channels-last max and average pools and their gradients (pooling_channels_last.cc).
 std::vector<Kernel> channels_last_pooling_kernels();
-// Those of MaxUnpool (max_unpool.cc).
+// Kernel rows of MaxUnpool (max_unpool.cc).
 std::vector<Kernel> unpooling_kernels();
 
 }  // namespace onnx_train::cpu

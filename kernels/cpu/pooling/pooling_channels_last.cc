@@ -25,7 +25,6 @@ struct Window {
   const Span &d, &h, &w;
 
   bool empty() const { return d.count * h.count * w.count == 0; }
-  // Calls f(position) for each position.
   template <typename F>
   [[gnu::always_inline]] void for_each(const F& f) const {
     for_each_element(geometry, d, h, w, f);
@@ -116,8 +115,8 @@ void add_share(const X* __restrict dy, const Window& window, T count, int64_t n,
 
 // ---- All windows
 
-// A block of channels of one image: its offsets in the input and output images, and its number of channels. Different
-// shares may run at the same time.
+// A block of channels of one image: its offsets in the input and output images, and its number of channels. Blocks of
+// different shares may run at the same time.
 struct Block {
   int64_t in, out, n, share;
 };

@@ -67,14 +67,14 @@ class AmxTileScope {
   AmxTileScope& operator=(const AmxTileScope&) = delete;
 };
 
-// Panels to fetch into the L2 cache during a product, `cache_lines` in each step.
+// Panels to fetch into the L2 cache during a product: `cache_lines` lines in each step.
 struct Prefetch {
   const Element* next = nullptr;
   int64_t cache_lines = 0;
 };
 
-// The numbers of a panel of a and a panel of b that are multiplied, and the offsets of their rows in the operands, in
-// elements relative to Block::a and Block::b.
+// The numbers of the panels of a and b that are multiplied, and the offsets of their rows in the operands, in elements
+// relative to Block::a and Block::b.
 struct PanelPair {
   int32_t a, b;
   int32_t a_offset, b_offset;

@@ -76,7 +76,7 @@ AmxProduct<T>::AmxProduct(const Product& product, DType y, int threads)
   shared_panels_ = std::min(kMaxSharedRows / kPanel, shares_a_ ? rows : columns);
 }
 
-// Shared panels, own panels of all threads, their sums, and y in float32 before it is rounded.
+// Scratch memory: shared panels, own panels of all threads, their sums, and y in float32 before it is rounded.
 template <typename T>
 size_t AmxProduct<T>::scratch_bytes() const {
   const int64_t panels = (shared_panels_ + threads_ * own_panels_) * panel_bytes<T>(depth_);
@@ -130,8 +130,8 @@ class AmxProduct<T>::Run {
   }
 
  private:
-  // Each thread packs some panels of the shared operand. The first barrier protects panels that other threads still
-  // read, the second one completes them.
+  // Each thread packs some shared panels. The first barrier protects panels that other threads still read; after the
+  // second one all panels are complete.
   void copy_shared() {
 #pragma omp barrier
     const int64_t begin = shared_count_ * thread_ / threads_, end = shared_count_ * (thread_ + 1) / threads_;

@@ -20,8 +20,8 @@
 
 namespace onnx_train::cpu {
 
-// Whether this machine has AMX and the product is worth packing its operands for: one product of operands of type
-// `from`, or a batch that shares one b, large enough.
+// Whether this machine has AMX and the product is large enough for packing its operands to pay: one product of operands
+// of type `from`, or a batch that shares one b.
 bool is_amx_product(const Product& product, DType from);
 
 // One prepared product. It is immutable after construction; any thread outside a parallel region may call run(). The
@@ -40,7 +40,7 @@ class AmxProduct {
  private:
   class Run;
 
-  int64_t num_row_panels() const;  // over all batch items
+  int64_t num_row_panels() const;  // counted over all batch items
   // Number of floats that hold y before it is rounded; 0 when y is complete after one block of k.
   int64_t fp32_elements() const;
 

@@ -9,7 +9,7 @@
 namespace onnx_train::cpu {
 namespace {
 
-// The offsets of all elements of the box that `axes` span, in row-major order.
+// Returns the offsets of all elements of the box that `axes` span, in row-major order.
 std::vector<int64_t> offsets_of(const std::vector<Arrangement::Axis>& axes) {
   std::vector<int64_t> offsets = {0};
   for (const Arrangement::Axis& axis : axes) {

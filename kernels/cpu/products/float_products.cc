@@ -55,7 +55,7 @@ struct Blocks {
   }
 };
 
-// The matrix that starts `elements` after the start of `operand`.
+// Returns the matrix that starts `elements` after the start of `operand`.
 OneDnnOperand at_offset(OneDnnOperand operand, int64_t elements, const Desc& layout) {
   operand.place.offset += static_cast<size_t>(elements) * dnnl::memory::data_type_size(layout.get_data_type());
   return {operand.place, layout};

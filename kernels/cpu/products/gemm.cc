@@ -19,7 +19,7 @@ Desc matrix(Type type, int64_t rows, int64_t columns, int64_t row_stride, int64_
   return {{rows, columns}, type, dnnl::memory::dims{row_stride, column_stride}};
 }
 
-// oneDNN plans a primitive for the current number of threads; this sets it to one while the object lives.
+// If `one`, oneDNN plans primitives for one thread, not for the current number, while the object lives.
 class ThreadsWhilePreparing {
  public:
   explicit ThreadsWhilePreparing(bool one) : before_(omp_get_max_threads()) {
@@ -33,7 +33,7 @@ class ThreadsWhilePreparing {
 
 bool is_empty(const GemmShape& s) { return s.m == 0 || s.n == 0 || s.k == 0; }
 
-// The result of a product with an empty dimension: y, the bias, or 0.
+// Writes the result of a product with an empty dimension: y, the bias, or 0.
 template <typename T>
 void fill_empty(const GemmShape& s, T* y, const T* bias) {
   if (s.accumulate) return;

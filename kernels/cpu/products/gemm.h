@@ -42,7 +42,7 @@ class Gemm {
   // Returns the pointer that run() takes for b: a packed copy in `buffer` (packed_bytes() long), or b itself if no copy
   // is needed.
   const T* pack(const T* b, void* buffer);
-  // `scratch` has scratch_bytes(), aligned to 64; `bias` is read only if the shape says so.
+  // `scratch` has scratch_bytes(), aligned to 64; `bias` is read only if the shape has one.
   void run(const T* a, const T* b, Computed<T>* y, void* scratch, const Computed<T>* bias = nullptr);
   // The same product with another number of rows, sharing the packed b.
   Gemm with_rows(int64_t m) const;

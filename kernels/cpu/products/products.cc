@@ -168,7 +168,7 @@ std::vector<Kernel> product_kernels() {
     const bool adds = has_bias(spec) && spec.in_size(0) > 0 && spec.in_size(1) > 0;
     return (adds || epilogue_of(spec) == Epilogue::kNone) && is_bfloat16_product(spec);
   };
-  // In float32 what else products can do is for devices that gain by it.
+  // The CPU gains nothing by epilogues in float32; they are for devices that do.
   const auto plain = [](const std::function<bool(const NodeSpec&)>& takes) {
     return [takes](const NodeSpec& spec) { return epilogue_of(spec) == Epilogue::kNone && takes(spec); };
   };

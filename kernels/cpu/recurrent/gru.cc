@@ -32,7 +32,7 @@ class GruForward {
   }
   void start(const Step&) {}
 
-  // Computes z and r, and the sum of g.
+  // Computes z and r, and completes the sum of g.
   void finish_sums(const Step& step, const Operand* h, T* sums) {
     const Extents& e = s_.e;
     const Part& part = step.part;
@@ -207,7 +207,7 @@ class GruBackward {
     keep(n, kept, reset);
   }
 
-  // The values of `count` gates of the sample, from `first` on; converted into `rows` if necessary.
+  // Returns the values of `count` gates of the sample from `first` on, converted into `rows` if necessary.
   const T* gates(const Step& step, int64_t first, int64_t count, T* rows) const {
     const int64_t n = s_.e.hidden, at = s_.e.gate(step.t, step.d(), step.b) + first * n;
     return s_.inputs.template stored<T>(step.launch, 4).read(at, count * n, rows);

@@ -17,7 +17,7 @@ constexpr int64_t kRowsOfPart = 16;  // with fewer rows each product reads R too
 
 std::vector<Part> cut_batch(const Extents& extents) {
   std::vector<Part> parts;
-  // At least two parts in total, of sizes as equal as possible.
+  // There are at least two parts in total, of sizes as equal as possible.
   const int64_t least = extents.directions == 1 ? 2 : 1;
   const int64_t count = std::min(extents.batch, std::max(least, (extents.batch + kRowsOfPart - 1) / kRowsOfPart));
   for (int64_t d = 0; d < extents.directions; ++d) {
@@ -177,7 +177,7 @@ namespace {
 
 bool holds(const std::vector<int>& list, int i) { return std::find(list.begin(), list.end(), i) != list.end(); }
 
-// Whether no input or output is bfloat16, except for those listed.
+// Whether no input or output except those listed is bfloat16.
 bool rest_is_float32(const NodeSpec& spec, const std::vector<int>& inputs, const std::vector<int>& outputs) {
   for (int i = 0; i < spec.num_inputs(); ++i) {
     if (spec.has_input(i) && spec.in_type(i) == DType::kBFloat16 && !holds(inputs, i)) return false;

@@ -1,12 +1,12 @@
-// What the kernels of RNN, GRU and LSTM share.
+// The common code of the kernels of RNN, GRU and LSTM.
 //
-// The product of X with W is one product over all steps. The recurrence runs step by step, but each sample is
-// independent: the batch is cut into parts of a few rows, and one thread runs a part through all steps without
-// synchronization. The cut depends only on the batch size, so sums do not depend on the number of threads. Layouts are
-// those of functions/recurrent.cc.
+// The product of X and W is one product over all steps. The recurrence runs step by step, but samples are independent:
+// the batch is cut into parts of a few rows, and one thread runs a part through all steps without synchronization. The
+// cut depends only on the batch size, so sums do not depend on the number of threads. Layouts are those of
+// functions/recurrent.cc.
 //
-// T is the type that a cell computes in. Operand is the type of the operands of its products: T, or BFloat16 with T =
-// float where mixed precision stores them rounded.
+// A cell computes in type T. Operand is the type of the operands of its products: T, or BFloat16 with T = float if
+// mixed precision stores them rounded.
 //
 // All classes here belong to one prepared kernel, which runs on one thread at a time; within a run, different threads
 // work on different parts.
@@ -33,7 +33,7 @@ struct Part {
 
 std::vector<Part> cut_batch(const Extents& extents);
 
-// Calls f(part) for every part: in parallel for float32; one after the other for float64, whose BLAS uses its own
+// Calls f(part) for every part: in parallel for float32, one after the other for float64, where BLAS uses its own
 // threads.
 template <typename T, typename F>
 void for_each_part(const std::vector<Part>& parts, const F& f) {
@@ -158,7 +158,7 @@ class Stored {
   Stored(const void* data, DType dtype) : data_(data), narrow_(dtype == DType::kBFloat16) {}
 
   explicit operator bool() const { return data_; }
-  // The n elements from offset `at` on, converted into `buffer` if necessary.
+  // Returns the n elements from offset `at` on, converted into `buffer` if necessary.
   const T* read(int64_t at, int64_t n, T* buffer) const {
     if (!narrow_) return static_cast<const T*>(data_) + at;
     widen(n, static_cast<const BFloat16*>(data_) + at, buffer);
@@ -190,7 +190,6 @@ class Stored {
   bool narrow_ = false;
 };
 
-// An optional output.
 template <typename T>
 class StoredOutput {
  public:
@@ -206,7 +205,6 @@ class StoredOutput {
   DType type_;
 };
 
-// The inputs of a node, some of which may be absent.
 class OptionalInputs {
  public:
   explicit OptionalInputs(const NodeSpec& spec) {

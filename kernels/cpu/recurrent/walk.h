@@ -18,7 +18,7 @@
 
 namespace onnx_train::cpu {
 
-// What a walk and its cell know of the node. Backward, input `y` has the shape of y [T, D, B, H]; forward it is -1.
+// The node as a walk and its cell see it. In a gradient, input `y` has the shape of y [T, D, B, H]; forward `y` is -1.
 struct Sequence {
   Sequence(const NodeSpec& spec, int y)
       : inputs(spec),
@@ -36,8 +36,7 @@ struct Sequence {
 
 constexpr int kNone = 1 << 20;  // the number of an output that an operator does not have
 
-// What a cell works on: a sample b of the part in step t. b is the first sample where all samples of the part are
-// meant.
+// The argument of a cell: sample b of the part in step t. Calls for all samples of the part pass its first sample.
 struct Step {
   const Launch& launch;
   const Part& part;
@@ -142,9 +141,8 @@ class ForwardWalk {
 //   begin(launch), end(launch)                once per run
 //   start(step)                               once per part
 //   backward(step, before, dh, dgate, rows)   given dh, writes the gradients of the gate sums, and leaves in dh what
-//   does
-//                                             not pass through the first kStepGates; `before` is h of the step before;
-//                                             2 gate_row() elements at `rows` are free
+//                                             does not pass through the first kStepGates; `before` is h of the step
+//                                             before; 2 gate_row() elements at `rows` are free
 //   skip(step)                                the same for a step that the sample does not have; dgate is zero
 //   finish_gradients(step, before, dh, rows)  undoes finish_sums, before dh += dgates R
 //   add_to_dr(launch, d, before)              dr of the other gates of a direction
@@ -238,7 +236,7 @@ class BackwardWalk {
 
 // ---- Rows
 
-// A kernel of Walk<Cell<T, Operand>> with the types that input 0 asks for.
+// Prepares a kernel of Walk<Cell<T, Operand>> with the types that input 0 asks for.
 template <template <typename> typename Walk, template <typename, typename> typename Cell>
 Prepared prepare_recurrence(const NodeSpec& spec) {
   const auto prepare = [&]<typename T, typename Operand>(T, Operand) -> Prepared {
@@ -249,8 +247,8 @@ Prepared prepare_recurrence(const NodeSpec& spec) {
   return dispatch_float(spec.in_type(), [&](auto zero) { return prepare(zero, zero); });
 }
 
-// The rows of an operator, its training form and its gradient; `bfloat16_gradient` is the `supports` of the gradient
-// with bfloat16 operands.
+// Returns the rows of an operator, its training form and its gradient; `bfloat16_gradient` says whether the gradient
+// supports bfloat16 operands.
 template <template <typename, typename> typename Forward, template <typename, typename> typename Backward>
 std::vector<Kernel> recurrence_rows(const char* op, const char* train, const char* gradient,
                                     bool (*bfloat16_gradient)(const NodeSpec&)) {

@@ -8,7 +8,7 @@
 
 namespace onnx_train::cpu {
 
-// Operations that differ in `finish` alone share the loops of one.
+// Operations that differ only in `finish` share the loops of one operation.
 template <typename T, typename W>
 struct FoldOf<math::MeanOf<T, W>> : FoldOf<math::SumOf<T, W>> {};
 template <typename T, typename W>

@@ -42,7 +42,7 @@ struct ReductionLayout {
   int64_t num_partials() const { return pieces > 1 ? tasks * pieces * width : 0; }
 };
 
-// The operation whose start, add and merge are those of Op.
+// The operation with the same start, add and merge as Op; operations that share it share their loops.
 template <typename Op>
 struct FoldOf {
   using type = Op;

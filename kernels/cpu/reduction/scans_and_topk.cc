@@ -1,5 +1,5 @@
-// Operators along one axis: CumSum, CumProd, ArgMax, ArgMin, TopK. A line is the elements along the axis with all other
-// indices fixed.
+// Operators along one axis: CumSum, CumProd, ArgMax, ArgMin, TopK. A line consists of the elements along the axis with
+// all other indices fixed.
 #include <algorithm>
 #include <functional>
 #include <numeric>
@@ -18,7 +18,7 @@ namespace {
 
 int64_t line_grain(const AxisView& x) { return kElementGrain / 4 / (x.size + 1) + 1; }
 
-// The type in which cumulative operators compute: unsigned for integers, which may wrap.
+// The type in which cumulative operators compute: unsigned for integers, because they may wrap.
 template <typename T>
 using Cumulated = std::conditional_t<std::is_floating_point_v<T>, double, uint64_t>;
 
@@ -127,10 +127,10 @@ Prepared prepare_arg(const NodeSpec& spec) {
 
 bool supports_narrow_arg(const NodeSpec& spec) {
   return spec.in_type(0) == DType::kBFloat16 && spec.out_size() * spec.in_size(0) != 0 &&
-         !spec.node().has_attr("classes");  // of another device's plan (pad_classes.cc)
+         !spec.node().has_attr("classes");  // "classes" belongs to another device's plan (pad_classes.cc)
 }
 
-// Lines are divided among `workers`, each with scratch memory for the order of one line.
+// The lines are divided among `workers`; each has scratch memory for the order of one line.
 struct TopK {
   AxisView x;
   int64_t k;

@@ -192,7 +192,7 @@ void run_columns(const Layout& layout, int64_t shares, const Operands<T>& operan
   });
 }
 
-// The number of threads that the rows are worth.
+// The number of threads that the rows keep busy.
 int64_t shares_of(const Layout& layout, int threads) {
   const int64_t rows = layout.outer * layout.inner;
   return std::clamp<int64_t>(rows / layout.grain, 1, std::max(threads, 1));
@@ -231,7 +231,7 @@ Kernel along_axis(const char* op, const char* domain = "") {
           domain};
 }
 
-// The same in our domain, with some or all operands in bfloat16 (lowering/narrow_storage.cc).
+// The row of our domain: some or all operands are bfloat16 (lowering/narrow_storage.cc).
 template <typename Row>
 Kernel stored_along_axis(const char* op) {
   Kernel kernel = along_axis<Row>(op, kDomain);

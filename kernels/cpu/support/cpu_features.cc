@@ -30,7 +30,7 @@ const Level& level_named(std::string_view name) {
   fail("ONNX_TRAIN_ISA is '", name, "': it takes baseline, avx2, avx512, avx512_bf16 or amx");
 }
 
-// The highest level that this machine has and oneDNN may use. oneDNN requests the AMX registers from the system here.
+// Returns the machine's highest level that oneDNN may use. oneDNN requests the AMX registers from the system here.
 Isa highest() {
 #if defined(__x86_64__)
   const auto onednn = dnnl::get_effective_cpu_isa();

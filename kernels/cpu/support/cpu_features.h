@@ -22,8 +22,8 @@ std::string_view name_of(Isa level);
 // Queries the machine, oneDNN and ONNX_TRAIN_ISA. isa() caches the result.
 Isa find_isa();
 
-// The level that code of this process uses: the level that ONNX_TRAIN_ISA names, at which oneDNN is then capped, or, if
-// the variable is not set, the highest level that this machine has and oneDNN may use (ONEDNN_MAX_CPU_ISA limits both).
+// The level that code of this process uses: the one that ONNX_TRAIN_ISA names, at which oneDNN is then capped. Without
+// the variable it is the highest that this machine has and oneDNN may use (ONEDNN_MAX_CPU_ISA limits both).
 //
 // Any thread may call; Device::cpu() makes the first call. Throws Error when the variable names no level, names one
 // that this machine lacks, or when oneDNN can no longer be capped because it has been used already.

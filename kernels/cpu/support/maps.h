@@ -1,5 +1,5 @@
-// Loops over consecutive elements that apply a scalar functor (kernels/math) on one thread, and what kernels made of
-// them may write in place. Pure functions; any thread.
+// Loops over consecutive elements that apply a scalar functor (kernels/math) on one thread, and the in-place writes
+// that they allow. Pure functions; any thread.
 #pragma once
 
 #include <cstdint>
@@ -45,7 +45,7 @@ void map(int64_t n, const A* a, bool a_moves, const B* b, bool b_moves, R* y, Op
       const A scalar = *a;
 #pragma omp simd
       for (int64_t i = 0; i < n; ++i) y[i] = op(scalar, b[i]);
-    } else {  // two of several operands, both broadcast by a third
+    } else {  // two of several operands; the third broadcasts both
       const R value = op(*a, *b);
       for (int64_t i = 0; i < n; ++i) y[i] = value;
     }

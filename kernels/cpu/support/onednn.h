@@ -15,7 +15,6 @@
 
 namespace onnx_train::cpu {
 
-// A tensor in some memory layout.
 struct OneDnnOperand {
   OperandPlace place;
   dnnl::memory::desc layout;
@@ -33,8 +32,8 @@ class Chain {
   OneDnnOperand scratch(const dnnl::memory::desc& layout);
   // Returns `from` in layout `to`: `from` itself, or a copy in the workspace, adding the reorder that makes it.
   OneDnnOperand in_layout(const OneDnnOperand& from, const dnnl::memory::desc& to);
-  // Returns where to compute a result in layout `made` that belongs in `to`: `to` itself, or a tensor in the workspace
-  // that `reorder` then copies.
+  // Returns where to compute a result in layout `made` that belongs in `to`: `to` itself, or a tensor in the workspace,
+  // which `reorder` then copies.
   OneDnnOperand staged(const OneDnnOperand& to, const dnnl::memory::desc& made);
   // Copies `from` to `to` unless they are the same.
   void reorder(const OneDnnOperand& from, const OneDnnOperand& to);
@@ -64,7 +63,6 @@ Prepared prepare_chain(const NodeSpec& spec, const std::function<void(Chain&)>& 
 // oneDNN's element type; float32 or bfloat16 only.
 dnnl::memory::data_type data_type(DType dtype);
 
-// Row-major memory of the given shape.
 dnnl::memory::desc row_major(const Shape& shape, DType dtype = DType::kFloat);
 inline OneDnnOperand input(int i, const dnnl::memory::desc& layout) {
   return {{OperandPlace::kInput, static_cast<size_t>(i)}, layout};

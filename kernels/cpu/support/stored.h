@@ -1,5 +1,5 @@
-// Elements that are stored in one type and computed in another: bfloat16 elements are computed in float32. For inner
-// loops: the functions have no branches, so that loops over them vectorize. Pure functions; any thread.
+// Elements that are stored in one type and computed in another: bfloat16 elements are computed in float32. The
+// functions are branch-free, so that loops over them vectorize. Pure functions; any thread.
 #pragma once
 
 #include <bit>

@@ -1,7 +1,7 @@
 // Rows of elements in either storage type. Mixed precision stores tensors in bfloat16; kernels that work row by row
 // compute in float32. A bfloat16 row is converted into scratch memory, which stays in the cache, and results are
-// rounded like Cast rounds them; other rows are used in place. All storage types therefore share one compiled loop and
-// give the bits that casts around the kernel would give. Plain values; any thread.
+// rounded as by Cast; other rows are used in place. All storage types share one compiled loop and give the same bits as
+// casts around the kernel. Plain values; any thread.
 #pragma once
 
 #include <algorithm>
@@ -22,8 +22,8 @@ inline DType computed_type(DType dtype) { return is_narrow(dtype) ? DType::kFloa
 
 inline bool is_float32_or_narrow(DType dtype) { return computed_type(dtype) == DType::kFloat; }
 
-// True if all floating-point inputs and outputs of the node have the type that it computes in, float32 or float64; the
-// listed inputs and outputs may be bfloat16 instead where it computes in float32.
+// Whether all floating-point inputs and outputs of the node have the type that it computes in, float32 or float64. If
+// it computes in float32, the listed inputs and outputs may be bfloat16.
 inline bool computes_in_one_type(const NodeSpec& spec, std::initializer_list<int> narrow_inputs,
                                  std::initializer_list<int> narrow_outputs) {
   DType computed = DType::kUndefined;
@@ -42,7 +42,7 @@ inline bool computes_in_one_type(const NodeSpec& spec, std::initializer_list<int
   return computed == DType::kFloat || computed == DType::kDouble;
 }
 
-// Rows of `n` elements that are worth one call.
+// The number of rows of `n` elements that are worth one call.
 inline int64_t lines_at_once(int64_t n) { return std::max<int64_t>(1, 2048 / std::max<int64_t>(n, 1)); }
 
 // An input. T is the type of the computation; bfloat16 elements are converted to float.
@@ -53,7 +53,7 @@ class LinesIn {
 
   bool there() const { return data_ != nullptr; }
   bool narrow() const { return narrow_; }
-  // `n` elements from `offset` on: in place, or converted into `scratch`.
+  // Returns `n` elements from `offset` on: in place, or converted into `scratch`.
   const T* get(int64_t offset, int64_t n, T* scratch) const {
     if constexpr (std::is_same_v<T, float>) {
       if (narrow_) {
@@ -73,7 +73,6 @@ class LinesIn {
   bool narrow_;
 };
 
-// An output.
 template <typename T>
 class LinesOut {
  public:
@@ -81,7 +80,7 @@ class LinesOut {
 
   bool there() const { return data_ != nullptr; }
   bool narrow() const { return narrow_; }
-  // Where to compute the elements from `offset` on: in place, or in `scratch`.
+  // Returns where to compute the elements from `offset` on: in place, or in `scratch`.
   T* place(int64_t offset, T* scratch) const { return narrow_ ? scratch : static_cast<T*>(data_) + offset; }
   // Stores `n` elements that were computed in `scratch`; does nothing if they were computed in place.
   void put(int64_t offset, int64_t n, const T* scratch) const {

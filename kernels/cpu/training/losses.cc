@@ -29,7 +29,7 @@ struct CrossEntropy : CrossEntropySpec {
     return weight_input < 0 ? nullptr : launch.in<T>(weight_input);
   }
 
-  // The sum of the weights of the labels that count, or nothing (after reporting) when a label is not a class.
+  // Returns the sum of the weights of the labels that count. Reports a label that is not a class and returns nothing.
   template <typename T>
   std::optional<double> check_and_sum_weights(const Launch& launch) const {
     const T* weight = weights<T>(launch);
@@ -66,7 +66,7 @@ struct Pieces {
         count(logits.outer * per_outer),
         shares(std::clamp<int64_t>(count * size() / (kElementGrain / 4), 1, std::max(threads, 1))) {}
 
-  // Elements of the largest piece; in scratch memory the rows of a piece are `lanes()` apart.
+  // Number of elements of the largest piece. In scratch memory the rows of a piece are `lanes()` apart.
   int64_t size() const { return classes * lanes(); }
   int64_t lanes() const { return inner == 1 ? 1 : kLanes; }
 
@@ -165,8 +165,8 @@ void loss_of_piece(const CrossEntropy& ce, const Launch& launch, const Piece& pi
   }
 }
 
-// Scratch memory: the loss of each position, which are then summed in order; its log-sum if that is not an output; one
-// piece of logits per share.
+// Scratch memory: the loss of each position, to be summed in order; its log-sum, unless that is an output; one piece of
+// logits per share.
 template <typename T>
 void run_loss(const CrossEntropy& ce, const Pieces& pieces, bool narrow, bool keeps_log_sums, const Launch& launch) {
   const std::optional<double> total_weight = ce.check_and_sum_weights<T>(launch);
@@ -201,9 +201,9 @@ void scaled_softmax_lanes(int64_t lanes, const T* x, const T* l, const T* a, T* 
 // Factors of the gradients of a piece.
 template <typename T>
 struct GradientScales {
-  double scale;           // of a position that counts
+  double scale;           // scale of a position that counts
   double weighting;       // sum of the weights of all classes
-  T smoothing_per_class;  // of each class, from label smoothing
+  T smoothing_per_class;  // each class's share of label smoothing
 };
 
 template <typename T>
@@ -218,7 +218,6 @@ std::optional<GradientScales<T>> gradient_scales(const CrossEntropy& ce, const L
   return GradientScales<T>{scale, weighting, static_cast<T>(scale * ce.smoothing_per_class())};
 }
 
-// A range of classes.
 struct Classes {
   int64_t begin, count;
   bool has(int64_t c) const { return c >= begin && c < begin + count; }
@@ -259,7 +258,7 @@ void gradient_of_piece(const CrossEntropy& ce, const GradientScales<T>& scales, 
   }
 }
 
-// Contiguous rows, a block of classes at a time: the converted block stays in the L1 cache.
+// Processes contiguous rows by blocks of classes: the converted block stays in the L1 cache.
 template <typename T>
 void gradient_of_line(const CrossEntropy& ce, const GradientScales<T>& scales, const Launch& launch, const Piece& piece,
                       const LinesIn<T>& logits, const LinesOut<T>& gradient, T* scratch) {
@@ -303,10 +302,10 @@ void run_grad(const CrossEntropy& ce, const Pieces& pieces, bool narrow_logits, 
   });
 }
 
-// Whether it is a variant of another device's plan (pad_classes.cc, fuse_losses.cc).
+// Whether the node is a variant that only another device's plan has (pad_classes.cc, fuse_losses.cc).
 bool is_variant(const NodeSpec& spec) { return spec.node().has_attr("classes") || spec.num_outputs() > 2; }
 
-// Logits, their gradients, or both may be bfloat16 (lowering/narrow_storage.cc).
+// Whether types are supported: logits, their gradients, or both may be bfloat16 (lowering/narrow_storage.cc).
 bool supports_loss(const NodeSpec& spec) {
   return computes_in_one_type(spec, {0}, {}) && is_label(spec.in_type(1)) && !is_variant(spec);
 }

@@ -63,7 +63,7 @@ void update(const TensorUpdate& u, const Launch& launch, const math::UpdateParam
   }
 }
 
-// What stays as it was; outputs may be elsewhere.
+// Copies unchanged tensors to outputs that are elsewhere.
 template <typename T>
 void keep(const TensorUpdate& u, const Launch& launch, int64_t begin, int64_t end) {
   for (int o = 0; o < 3 && u.outputs[o] >= 0; ++o) {
@@ -75,13 +75,13 @@ void keep(const TensorUpdate& u, const Launch& launch, int64_t begin, int64_t en
 
 // ---- All tensors of a node
 
-// Elements per piece. Threads share the pieces of all tensors, numbered tensor after tensor, so their load is equal
-// however large the tensors are.
+// Elements per piece. Threads share the pieces of all tensors, numbered tensor after tensor: the load is even whatever
+// the sizes of the tensors.
 constexpr int64_t kPiece = 1024;
 
 struct Updates {
   MultiTensorUpdate all;
-  std::vector<int64_t> first_piece{0};  // of each tensor, then the total number of pieces
+  std::vector<int64_t> first_piece{0};  // first piece of each tensor, then the total number of pieces
 
   explicit Updates(MultiTensorUpdate description) : all(std::move(description)) {
     for (const TensorUpdate& u : all.tensors) {

@@ -63,7 +63,7 @@ double ratio_of(const Launch& a, int input, DType dtype) {
   return dispatch_float(dtype, [&](auto zero) { return static_cast<double>(*a.in<decltype(zero)>(input)); });
 }
 
-// x, y, or both may be bfloat16 (lowering/narrow_storage.cc).
+// Whether types are supported: x, y, or both may be bfloat16 (lowering/narrow_storage.cc).
 bool supports_dropout(const NodeSpec& s) {
   const DType computed = computed_type(s.in_type(0));
   return is_float_or_double(computed) && computed_type(s.out_type()) == computed && has_key_and_ratio(s);
@@ -127,7 +127,7 @@ Prepared prepare_uniform(const NodeSpec& s) {
   });
 }
 
-// Box-Muller transform, as in the body; a chunk has an even size, so it never splits a pair.
+// The Box-Muller transform of the function body. Chunks have an even size, so none splits a pair.
 Prepared prepare_normal(const NodeSpec& s) {
   return dispatch_float(s.out_type(), [&](auto zero) -> Prepared {
     using T = decltype(zero);

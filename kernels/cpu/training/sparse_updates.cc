@@ -1,5 +1,5 @@
-// Updates of those rows of a table that a batch reads, at a cost that does not depend on the size of the table: finding
-// the rows, summing their gradients, and updating them. Bodies: kernels/functions/embeddings.cc.
+// Updates of the rows of a table that a batch reads, at a cost that does not depend on the size of the table: finds the
+// rows, sums their gradients, updates them. The bodies are in kernels/functions/embeddings.cc.
 #include <algorithm>
 #include <bit>
 
@@ -101,7 +101,7 @@ Prepared prepare_coalesce_rows(const NodeSpec& spec) {
   return prepared;
 }
 
-// dy may be bfloat16 (lowering/narrow_storage.cc); its sums are float32 then.
+// If dy is bfloat16 (lowering/narrow_storage.cc), its sums are float32.
 bool supports_coalesce_rows(const NodeSpec& spec) { return has_places(spec) && computes_in_one_type(spec, {0}, {}); }
 
 // ---- SparseSgd. Inputs w, rows, places, learning_rate, grad_scale.

@@ -1,19 +1,19 @@
 // Attention that never stores all of its scores, forward and backward: BlockAttention and BlockAttentionGrad
 // (kernels/functions/attention.cc has their formulas).
 //
-// A block of threads holds rows of one matrix, queries or keys, and walks over the rows of the other in slices of
-// kSlice, which it loads into shared memory. kLanes threads share kEachRow rows: each computes the scores of its rows
-// with kScores rows of a slice, and every kLanes-th column of what these rows sum up, from registers as far as they
-// reach: an element of shared memory serves several products. The forward pass keeps the highest score and the sum of
-// each row as it goes, and scales what it has when a higher score comes (Milakov & Gimelshein 2018; Dao et al. 2022).
-// The backward pass computes the scores again, once by queries (dq) and once by keys (dk, dv): every element of a
-// result is written by one thread, which adds in a fixed order.
+// A block of threads holds rows of one matrix, queries or keys, and loops over the rows of the other in slices of
+// kSlice, which it loads into shared memory. kLanes threads share kEachRow rows. Each computes the scores of its rows
+// with kScores rows of a slice, and sums every kLanes-th column of the rows' results; it keeps operands in registers,
+// so that a load from shared memory serves several products. The forward pass tracks the highest score and the sum of
+// each row, and rescales the sums when a higher score comes (Milakov & Gimelshein 2018; Dao et al. 2022). The backward
+// pass computes the scores again, once by queries (dq) and once by keys (dk, dv): one thread writes each element of a
+// result and adds in a fixed order.
 //
-// Where the mask is constant, slices that it hides entirely are left out. So a hidden key does not count there, even if
-// it is NaN.
+// If the mask is constant, slices that it hides entirely are skipped. A hidden key then does not count, even if it is
+// NaN.
 //
-// Operands and results may be stored in 16 bits; everything is computed in T, float or double. In which type each is
-// stored is known when it runs: few elements are loaded for each that is computed.
+// Operands and results may be stored in 16 bits; everything is computed in T, float or double. The storage types are
+// run-time values, because few elements are loaded per computed one.
 #include <cmath>
 #include <limits>
 
@@ -34,10 +34,10 @@ using enum AttentionTensor;
 
 constexpr int kGroups = 16, kSlice = 32, kLanes = 8;
 constexpr int kBlock = kGroups * kLanes;  // threads: kLanes for each group of kEachRow rows
-constexpr int kScores = kSlice / kLanes;  // rows of a slice for a thread
+constexpr int kScores = kSlice / kLanes;  // rows of a slice per thread
 constexpr size_t kSharedBytes = size_t{48} << 10;
 
-// The matrices of an operand or result: where each begins, and the elements between rows.
+// The matrices of an operand or result: the start of each, and the elements between rows.
 template <typename T>
 struct Matrices {
   void* data;
@@ -70,7 +70,7 @@ template <typename T>
 struct Mask {
   MaskKind kind = MaskKind::kNone;
   const void* data = nullptr;
-  const int64_t* planes = nullptr;  // of each head
+  const int64_t* planes = nullptr;  // plane of each head
   int64_t rows = 0, columns = 0;
   T fill = 0;
 
@@ -99,8 +99,7 @@ struct Problem {
   Mask<T> mask;
 };
 
-// Which rows of the other matrix a block of rows has something to do with: pairs [begin, end) for each block. Null:
-// all.
+// The rows of the other matrix that a block of rows reads: a pair [begin, end) per block; null means all rows.
 struct Ranges {
   const int64_t* of_blocks = nullptr;
 
@@ -120,7 +119,7 @@ __device__ void load_tile(T* tile, const Matrices<T>& from, int64_t head, int64_
   }
 }
 
-// The r-th row of the thread's group in the block, and the j-th row of a slice, or column of a result, for the thread.
+// Own row r of the thread's group in the block; own row j of a slice, or column of a result, of the thread.
 __device__ int64_t own_row(int r) { return threadIdx.x / kLanes + r * kGroups; }
 __device__ int64_t own_lane(int j) { return threadIdx.x % kLanes + j * kLanes; }
 
@@ -162,7 +161,7 @@ __device__ void add_products(const T* factors, const T* slice, int64_t width, T 
   }
 }
 
-// Combines the values of the threads of a group, for each of them.
+// Merges the values of the threads of a group; every thread gets the result.
 template <typename T, typename F>
 __device__ T merge_group(T value, const F& merge) {
   for (int bits = 1; bits < kLanes; bits *= 2) {
@@ -171,7 +170,7 @@ __device__ T merge_group(T value, const F& merge) {
   return value;
 }
 
-// The higher one; NaN if one is NaN.
+// The larger one; NaN if one is NaN.
 template <typename T>
 __device__ T higher(T a, T b) {
   return a != a ? a : b > a || b != b ? b : a;
@@ -186,7 +185,7 @@ __device__ void store_row(const Matrices<T>& to, int64_t head, int64_t row, int6
   }
 }
 
-// The block of rows that a block of threads has: kGroups kEachRow rows of a head.
+// The rows of a block of threads: kGroups kEachRow rows of a head.
 template <int kEachRow>
 struct OwnRows {
   static constexpr int kCount = kGroups * kEachRow;
@@ -231,7 +230,7 @@ __global__ void attend(Problem<T> p, Ranges ranges, Matrices<T> y, T* highest_of
         most = higher(most, scores[r][j]);
       }
       most = merge_group(most, higher<T>);
-      // A row that is hidden so far has no sums that could be scaled, nor probabilities.
+      // So far the row is hidden entirely: it has neither sums to scale nor probabilities.
       const bool hidden = most == -INFINITY;
       const T factor = hidden || highest[r] == most ? T{1} : math::exp(highest[r] - most);
       T added = 0;
@@ -254,7 +253,7 @@ __global__ void attend(Problem<T> p, Ranges ranges, Matrices<T> y, T* highest_of
   for (int r = 0; r < kEachRow; ++r) {
     const int64_t query = own.row(r);
     if (query >= p.queries) continue;
-    if (highest[r] <= p.hidden) sum[r] = NAN;  // as exp(-inf - -inf) is
+    if (highest[r] <= p.hidden) sum[r] = NAN;  // like exp(-inf - -inf)
     if (own_lane(0) == 0) {
       highest_of[own.head * p.queries + query] = highest[r];
       sum_of[own.head * p.queries + query] = sum[r];
@@ -267,7 +266,7 @@ __global__ void attend(Problem<T> p, Ranges ranges, Matrices<T> y, T* highest_of
   }
 }
 
-// What the backward pass knows of a score: its probability, 0 if it is NaN and the attention guards against that.
+// The probability of a score in the backward pass; 0 if it is NaN and the attention guards against NaN.
 template <typename T>
 struct Probability {
   T value = 0;
@@ -278,7 +277,7 @@ struct Probability {
     is_guarded = p.nan_safe && value != value;
     if (is_guarded) value = 0;
   }
-  // dS of dP, times the scale
+  // Returns scale dS, given dP.
   __device__ T score_gradient(const Problem<T>& p, T dp, T mean, int64_t head, int64_t query, int64_t key) const {
     if (p.mask.selects() && p.mask.hides(head, query, key)) return 0;
     return value * ((is_guarded ? T{0} : dp) - mean) * p.scale;
@@ -351,7 +350,7 @@ __global__ void attend_gradient_by_queries(Problem<T> p, Ranges ranges, Backward
   }
 }
 
-// After attend_gradient_by_queries, which writes the means.
+// Runs after attend_gradient_by_queries, which writes the means.
 template <typename T, int kEachRow, int kEach>
 __global__ void attend_gradient_by_keys(Problem<T> p, Ranges ranges, Backward<T> b, Matrices<T> dk, Matrices<T> dv) {
   using Own = OwnRows<kEachRow>;
@@ -474,14 +473,14 @@ struct PreparedAttention {
   SharedTable planes;
 };
 
-// Of shared memory, for tiles of kGroups each_row rows and one of kSlice, and a factor for each pair of rows.
+// Returns the bytes of dynamic shared memory that a block needs.
 size_t shared_bytes(const AttentionOperands& a, bool backward, int each_row, size_t element) {
   const int64_t widest = std::max(a.q.width, a.v.width);
   const int64_t of_row = tile_stride(a.q.width) + (backward ? tile_stride(a.v.width) : 0) + kSlice + 1;
   return static_cast<size_t>(kGroups * each_row * of_row + kSlice * tile_stride(widest)) * element;
 }
 
-// f(the columns that a thread sums up), a std::integral_constant
+// Calls f(std::integral_constant) with the number of columns that a thread sums.
 template <typename F>
 auto dispatch_columns(int64_t width, const F& f) {
   const int64_t each = (width + kLanes - 1) / kLanes;
@@ -491,7 +490,7 @@ auto dispatch_columns(int64_t width, const F& f) {
   return f(std::integral_constant<int, 32>());
 }
 
-// kEachRow, the rows of a group: as many as leave their sums in registers and their tiles in shared memory.
+// kEachRow, the rows per group: as many as fit with their sums in registers and their tiles in shared memory.
 template <typename T>
 constexpr int rows_of_group(int each, bool backward) {
   const int most = each <= 8 ? 4 : each <= 16 ? 2 : 1, shares = (backward ? 2 : 1) * (sizeof(T) > 4 ? 2 : 1);
@@ -505,7 +504,7 @@ int rows_of_group(const AttentionOperands& a, bool backward) {
   });
 }
 
-// The ranges of blocks of kGroups each_row rows in the device's memory; null without any.
+// Copies the ranges of blocks of kGroups each_row rows to the device; null if there are none.
 SharedTable on_device(const std::vector<int64_t>& ranges) {
   if (ranges.empty()) return nullptr;
   return std::make_shared<const DeviceTable>(ranges.data(), ranges.size() * sizeof(int64_t));
@@ -521,7 +520,7 @@ bool fits(const NodeSpec& spec, bool backward) {
   return shared_bytes(a, backward, each_row, sizeof(T)) <= kSharedBytes && blocks <= 0x7fffffff;
 }
 
-// With the 16-bit type in which one of q, k, v or the first result is stored, if any.
+// Returns `computed` and the 16-bit type of q, k, v or the first result, if one has such a type.
 AttentionTypes types_of(const NodeSpec& spec, DType computed) {
   DType stored = spec.out_type();
   for (const AttentionTensor tensor : {kQ, kK, kV}) {
@@ -573,7 +572,7 @@ Prepared prepare_attention_gradient(const NodeSpec& spec) {
   return prepared;
 }
 
-// `statistic` is the type of the highest scores and of the sums, in which the node computes.
+// `statistic` is the type of the highest scores and of the sums; the node computes in it.
 bool supports(const NodeSpec& spec, bool backward, DType statistic) {
   return is_float_or_double(statistic) && supports_attention(spec, types_of(spec, statistic)) &&
          dispatch_float(statistic, [&]<typename T>(T) { return fits<T>(spec, backward); });

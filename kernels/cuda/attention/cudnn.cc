@@ -21,16 +21,16 @@
 namespace onnx_train::cuda {
 namespace {
 
-// For shapes of which the last block of keys is not full, earlier versions need tables that cudnn-frontend copies from
-// the host in each run.
+// Earlier versions need tables, which cudnn-frontend copies from the host in each run, if the last block of keys is not
+// full.
 constexpr size_t kFirstVersion = 91600;
 
 using enum AttentionTensor;
 
-// The numbers by which a graph knows its tensors: id_of those of the node, and these.
+// Ids of a graph's tensors besides id_of(tensor of the node).
 enum OtherId : int64_t { kHighest = 100, kSum, kLogSumExp, kMask };
 
-// Inputs of the gradient.
+// Input numbers of the gradient.
 constexpr int kBackwardHighest = 5, kBackwardSum = 6;
 
 constexpr AttentionTensor kForward[] = {kQ, kK, kV, kY};
@@ -44,15 +44,15 @@ constexpr int64_t id_of(AttentionTensor tensor) { return static_cast<int64_t>(te
 
 enum class Masking { kNone, kCausal, kAdded };
 
-// Layouts are of [batch, heads, rows, columns].
+// Layouts are [batch, heads, rows, columns].
 
-// An attention as the library describes it. Equal ones share a graph.
+// An attention as the library describes it. Equal descriptions share a graph.
 struct Description {
   bool backward;
   DType type;
   float scale;
   Masking masking;
-  std::map<int64_t, CudnnLayout> tensors;  // by number
+  std::map<int64_t, CudnnLayout> tensors;  // by id
 
   auto operator<=>(const Description&) const = default;  // NOLINT(modernize-use-nullptr): its 0 is no pointer
 };
@@ -76,7 +76,7 @@ CudnnLayout contiguous(Sizes sizes) {
   return {std::move(sizes), std::move(strides)};
 }
 
-// Whether a mask lets query i see keys 0 to i and hides the others.
+// Whether query i sees exactly keys 0 to i.
 bool is_causal(const MaskLayout& layout, const Tensor& mask) {
   if (mask.empty() || layout.planes != 1 || layout.rows < 2) return false;
   const auto fits = [&](int64_t i, bool is_seen) {
@@ -89,7 +89,7 @@ bool is_causal(const MaskLayout& layout, const Tensor& mask) {
   return true;
 }
 
-// Returns nothing for a mask that the library does not have.
+// Returns nothing for a mask that the library does not support.
 std::optional<Masking> masking_of(const NodeSpec& spec, const AttentionOperands& attention) {
   const int input = mask_input(spec);
   if (!spec.has_input(input)) return Masking::kNone;
@@ -101,21 +101,20 @@ std::optional<Masking> masking_of(const NodeSpec& spec, const AttentionOperands&
   return std::nullopt;
 }
 
-// Of [batch, heads, queries, keys], with size 1 where the mask repeats.
+// Returns the layout of [batch, heads, queries, keys], with size 1 on axes that the mask broadcasts.
 CudnnLayout mask_layout(const NodeSpec& spec, int input) {
   Shape shape = spec.in_shape(input);
   shape.insert(shape.begin(), 4 - shape.size(), 1);
   return contiguous(shape);
 }
 
-// Whether the library's gradients are right for so many queries and keys. Its kernels take keys in tiles of 128. What
-// they make of the last one where it is not full was wrong
-//   - on an H200 with cuDNN 9.19, with an added mask [2, 1, 1, 37] that all queries share: dq by a factor of two;
-//   - with 64 keys in it and a log-sum-exp below -88.7: NaN, since scores after the last key count as 0. The library's
-//     developers say so in the cudnn-frontend's pull request 628, and that it holds for 9.30, too. A causal mask hides
-//     these scores, unless queries follow the last key.
-// dk and dv of a single query may be NaN (the cudnn-frontend's issue 1072), and those of a single key do not exist
-// (release notes of 9.18). No device has shown that what is left out here is right; our kernel runs it.
+// Whether the library's gradients are right for these numbers of queries and keys. Its kernels process keys in tiles of
+// 128. With a partial last tile, results were wrong
+//   - on an H200 with cuDNN 9.19, for an added mask [2, 1, 1, 37] that all queries share: dq by a factor of two;
+//   - for 64 keys in that tile and a log-sum-exp below -88.7: NaN, since scores after the last key count as 0, also in
+//     9.30 (cudnn-frontend's pull request 628). A causal mask hides these scores unless queries follow the last key.
+// dk and dv of a single query may be NaN (cudnn-frontend's issue 1072); those of a single key do not exist (release
+// notes of 9.18). Our kernel runs the excluded cases: no device has shown that the library's results are right.
 bool has_right_gradients(Masking masking, int64_t queries, int64_t keys) {
   constexpr int64_t kTile = 128;
   if (queries == 1 || keys == 1) return false;
@@ -127,7 +126,7 @@ bool has_right_gradients(Masking masking, int64_t queries, int64_t keys) {
   return false;
 }
 
-// Returns nothing if the library cannot express the node, or is not trusted with it.
+// Returns nothing if the library cannot express the node or its results are not known to be right.
 std::optional<Description> describe(const NodeSpec& spec, bool backward) {
   const Value* const query = place_of(spec, kQ).of(spec.node());
   const DType type = query ? query->dtype() : DType::kUndefined;
@@ -159,8 +158,7 @@ class AttentionGraph : public CudnnGraph {
   bool build(cudnnHandle_t handle) {
     if (cudnnGetVersion() < kFirstVersion || !has_nvrtc()) return false;  // the library compiles its algorithms
     if (d_.backward) {
-      // cudnn-frontend stores a number for each query at the start of the workspace, and the library's own workspace
-      // directly after that.
+      // cudnn-frontend stores a number per query at the start of the workspace and its own workspace directly after it.
       if (num_elements(d_.tensors.at(kLogSumExp).sizes) * static_cast<int64_t>(sizeof(float)) % kVectorBytes != 0)
         return false;
       add_backward();
@@ -196,7 +194,7 @@ class AttentionGraph : public CudnnGraph {
   void add_forward() {
     fe::graph::SDPA_attributes attributes;
     attributes
-        .set_implementation(fe::AttentionImplementation_t::COMPOSITE)  // the one that writes both statistics
+        .set_implementation(fe::AttentionImplementation_t::COMPOSITE)  // the implementation that writes both statistics
         .set_generate_stats(false)
         .set_logit_max(statistic(kHighest))
         .set_score_sum_exp(statistic(kSum));
@@ -205,7 +203,7 @@ class AttentionGraph : public CudnnGraph {
   }
   void add_backward() {
     fe::graph::SDPA_backward_attributes attributes;
-    attributes.set_deterministic_algorithm(true);  // those that add by atomic operations have no numerical note
+    attributes.set_deterministic_algorithm(true);  // no numerical note marks algorithms that add atomically
     set_scores(&attributes);
     const auto gradients = graph_.sdpa_backward(of_node(kQ), of_node(kK), of_node(kV), of_node(kY), of_node(kDy),
                                                 float32(kLogSumExp), attributes);
@@ -217,19 +215,19 @@ class AttentionGraph : public CudnnGraph {
   Description d_;
 };
 
-// ---- Parts: the gradients of a long sequence need a workspace for all scores, and are made of some heads at a time.
+// ---- Parts: the gradients of a long sequence need a workspace for all scores, so some heads are computed at a time.
 
 constexpr int kMostTries = 3;
-using PerAxis = std::array<int64_t, 2>;  // of batch and heads
+using PerAxis = std::array<int64_t, 2>;  // batch and heads
 
-// An attention that equal parts make up.
+// An attention that consists of equal parts.
 struct Parts {
   PerAxis counts = {1, 1};
   Description part;
-  std::map<int64_t, PerAxis> steps;                  // from part to part, in bytes, by number of the tensor
+  std::map<int64_t, PerAxis> steps;                  // bytes between parts, by id of the tensor
   std::shared_ptr<const AttentionGraph> graph = {};  // null if the library has no algorithm
 
-  // `addresses` are those of the whole tensors.
+  // `addresses` are the starts of the whole tensors.
   void run(const Launch& launch, const std::string& node, const std::unordered_map<int64_t, void*>& addresses,
            void* workspace) const {
     for (int64_t i = 0; i < counts[0]; ++i) {
@@ -243,8 +241,8 @@ struct Parts {
   }
 };
 
-// Returns nothing if two parts would share more than the mask, or if one would not be aligned as the library's tensors
-// are declared.
+// Returns nothing if parts would share more than the mask, or would not be aligned as the library's tensors are
+// declared.
 std::optional<Parts> divided(const Description& whole, PerAxis counts) {
   Parts parts{counts, whole, {}};
   for (auto& [id, layout] : parts.part.tensors) {
@@ -263,7 +261,7 @@ std::optional<Parts> divided(const Description& whole, PerAxis counts) {
   return parts;
 }
 
-// In which the gradients of all scores, of 16 bits, may fit into the workspace; the largest first.
+// Returns ways to split batch and heads so that a part's score gradients fit the workspace, the largest part first.
 std::vector<PerAxis> divisions(const Description& d) {
   const Sizes &q = d.tensors.at(id_of(kQ)).sizes, &k = d.tensors.at(id_of(kK)).sizes;
   const int64_t of_head = q[2] * k[2] * 2;
@@ -278,7 +276,7 @@ std::vector<PerAxis> divisions(const Description& d) {
   return all;
 }
 
-// How the library runs a node; its graph is null if it does not.
+// Returns how the library runs a node; its graph is null if the library does not run it.
 Parts parts_of(const std::optional<Description>& d) {
   if (!d) return {};
   Parts parts = *divided(*d, {1, 1});
@@ -297,8 +295,8 @@ Parts parts_of(const std::optional<Description>& d) {
 
 // ---- Rows
 
-// A node's tensors in a run. What the node has in float32, the library reads and writes as a copy of 16 bits in the
-// workspace.
+// The tensors of a node in a run. The library reads and writes 16-bit copies, in the workspace, of the node's float32
+// tensors.
 class Tensors {
  public:
   Tensors(const NodeSpec& spec, const Description& d, Workspace* workspace)
@@ -313,7 +311,7 @@ class Tensors {
       copies_.push_back({place, n, workspace->reserve(static_cast<size_t>(n) * size_of(d.type)).offset});
     }
   }
-  // Rounds inputs of float32, and returns the addresses that the library gets.
+  // Rounds float32 inputs and returns the addresses that the library gets.
   std::unordered_map<int64_t, void*> before(const Launch& launch) const {
     for (const Copy& copy : copies_) {
       if (copy.place.is_output) continue;
@@ -361,7 +359,7 @@ class Tensors {
   std::vector<Copy> copies_;
 };
 
-// Whether rows are hidden that the library does not know of: a causal mask hides none.
+// Whether the mask hides whole rows, which the library does not handle; a causal mask never does.
 bool hides_rows(const NodeSpec& spec, const Description& d) {
   return d.masking == Masking::kAdded && attention_operands(spec).nan_safe;
 }

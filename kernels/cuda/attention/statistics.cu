@@ -15,7 +15,7 @@ __global__ void add_logarithms(int64_t n, const float* highest, const float* sum
   result[i] = is_undefined ? static_cast<float>(INFINITY) : highest[i] + math::log(sum[i]);
 }
 
-// A thread a row: few rows are hidden, if any.
+// One thread per row: few rows are hidden, if any.
 __global__ void clear_hidden(int64_t n, ResultRows rows, float hidden, const float* highest, float* sum, uint16_t* y) {
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= n || !(highest[i] <= hidden)) return;

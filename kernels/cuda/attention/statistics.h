@@ -1,4 +1,4 @@
-// What stands between an attention of the library's and the statistics of its rows that a plan keeps.
+// Conversions between the row statistics of cuDNN's attention and those that a plan keeps.
 #pragma once
 
 #include <cstdint>
@@ -7,19 +7,19 @@
 
 namespace onnx_train::cuda {
 
-// What the library's backward pass reads: result[i] = highest[i] + log sum[i] for n queries, so that exp(score -
-// result) is the probability exp(score - highest) / sum. With `guarded`, it is infinite where the sum is NaN: all
-// probabilities of that row, and the gradients of its scores, are then 0.
+// Writes the statistic that the library's backward pass reads: result[i] = highest[i] + log sum[i] for n queries, so
+// that exp(score - result) is the probability exp(score - highest) / sum. With `guarded`, result[i] is infinite if the
+// sum is NaN: all probabilities of that row, and the gradients of its scores, are then 0.
 void log_sum_exp(const Launch& launch, int64_t n, const float* highest, const float* sum, bool guarded, float* result);
 
-// The rows of 16-bit elements of a result: row i of matrix (b, h) begins at element b strides[0] + h strides[1] + i
+// The rows of 16-bit elements of a result. Row i of matrix (b, h) starts at element b strides[0] + h strides[1] + i
 // strides[2].
 struct ResultRows {
   int64_t heads, rows, width;  // heads of a batch element, rows of a matrix
   int64_t strides[3];
 };
 
-// Sets the rows of which the highest score is at most `hidden` to 0, and their sums to NaN: n = batch heads rows.
+// Sets rows whose highest score is at most `hidden` to 0, and their sums to NaN; n = batch heads rows.
 void hide_rows(const Launch& launch, int64_t n, const ResultRows& rows, float hidden, const float* highest, float* sum,
                void* y);
 

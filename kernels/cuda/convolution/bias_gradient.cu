@@ -9,7 +9,7 @@ Prepared prepare_bias_gradient(const NodeSpec& spec) {
   reduced[is_channels_last(spec.node()) ? reduced.size() - 1 : 1] = false;
   const Prepared sum = prepare_sum_of(spec.in_type(1), spec.in_shape(1), reduced);
   return {[run = sum.run](const Launch& launch) {
-            Launch of_bias = launch;  // a reduction of input 0 to output 0
+            Launch of_bias = launch;  // reduces input 0 to output 0
             ++of_bias.inputs;
             ++of_bias.outputs;
             run(of_bias);

@@ -1,4 +1,4 @@
-// The bias after a convolution of the library, enqueued on the stream of a run.
+// The bias after a cuDNN convolution, enqueued on the stream of a run.
 #pragma once
 
 #include "kernels/kernel.h"

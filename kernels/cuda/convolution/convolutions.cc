@@ -29,7 +29,7 @@ Prepared prepare_grad_input(const NodeSpec& spec) {
   return prepare(spec, conv_grad_input(spec), Direction::kInputGradient);
 }
 
-// ConvGradWeight's second output, if it has one, after its first.
+// Runs the bias gradient, if the node has this output, after the weight gradient.
 Prepared with_bias_gradient(const NodeSpec& spec, const Prepared& weight) {
   if (!spec.has_output(1)) return weight;
   const Prepared bias = prepare_bias_gradient(spec);
@@ -56,7 +56,7 @@ std::function<bool(const NodeSpec&)> supports(int tensors) {
   return [wide = is_wide(tensors)](const NodeSpec& spec) { return !is_channels_last(spec.node()) && wide(spec); };
 }
 
-// Operands of 16 bits; a bias, or its gradient, is float32.
+// Whether operands have 16 bits; a bias, or its gradient, must be float32.
 bool is_narrow(const NodeSpec& spec, Direction direction) {
   if (!is_half(spec.in_type()) || spec.in_type(1) != spec.in_type() || !has_image_axes(spec) || !spec.has_output(0) ||
       !is_stored_pair(spec.in_type(), spec.out_type()))
@@ -71,7 +71,7 @@ bool supports_narrow(const NodeSpec& spec) {
   return !is_channels_last(spec.node()) && is_narrow(spec, kDirection) && prefers_tiled(kGeometry(spec), kDirection);
 }
 
-// The row of cuDNN, which precedes ours.
+// The cuDNN row, which precedes ours.
 template <Convolution (*kGeometry)(const NodeSpec&), Direction kDirection>
 Kernel cudnn_row(const char* op, const char* domain, const char* name) {
   return {op,

@@ -16,16 +16,16 @@ enum class Direction {
   kWeightGradient,  // inputs x, dy; output dw
 };
 
-// Which nodes take images channels last (channels_last in lowering.h): convolutions whose operands have been rounded to
-// 16 bits, since tensor cores read them so and cuDNN copies other images in each of them; and what stands between them.
-// Convolutions of float32 lose by it.
+// Selects the nodes that get channels-last images (channels_last in lowering.h): convolutions with operands rounded to
+// 16 bits, and the nodes between such convolutions. Tensor cores read such images, and cuDNN copies others in each
+// convolution; float32 convolutions become slower.
 bool takes_channels_last(const Node& node, ChannelsLastRule* rule);
 
-// Whether the node adds a bias per channel of its output, input 2.
+// Whether the node adds a bias, input 2, to each channel of its output.
 bool has_bias(const NodeSpec& spec, Direction direction);
 
-// Products of tiles (tiled.cu). prefers_tiled is true where they support the convolution and have enough rows and
-// columns to fill a tile in part.
+// Products of tiles (tiled.cu). prefers_tiled is true if they support the convolution and it is not too small for a
+// tile.
 bool prefers_tiled(const Convolution& c, Direction direction);
 Prepared prepare_tiled(const NodeSpec& spec, const Convolution& c, Direction direction);
 

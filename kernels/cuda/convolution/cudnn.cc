@@ -15,16 +15,16 @@
 namespace onnx_train::cuda {
 namespace {
 
-// The numbers by which a plan knows the node's inputs 0 and 1, its bias, and its output.
+// Ids of the plan's tensors: the node's inputs 0 and 1, its bias, and its output.
 enum TensorId : int64_t { kInput0 = 1, kInput1, kBias, kOutput };
 
-// A convolution as the library describes it. Equal ones share a plan.
+// A convolution as the library describes it. Equal descriptions share a plan.
 struct Description {
   Direction direction;
-  DType type;                  // of all tensors but the bias, which is float32
-  bool has_bias;               // which is added before the result is rounded
-  bool channels_last;          // of x and y
-  bool holds_tf32;             // the operands' values are numbers of TF32, or may be rounded to it
+  DType type;                  // type of all tensors but the bias, which is float32
+  bool has_bias;               // the bias is added before the result is rounded
+  bool channels_last;          // layout of x and y
+  bool holds_tf32;             // operands hold TF32 numbers, or may be rounded to TF32
   Sizes x, w, y;               // batch or output channels, channels, spatial axes
   Sizes begin = {}, end = {};  // padding
   Sizes stride = {}, dilation = {};
@@ -42,8 +42,8 @@ Storage storage_of(const NodeSpec& spec, Direction direction) {
   return {spec.in_type(), spec.out_type(), has_bias(spec, direction), spec.tf32()};
 }
 
-// The padding after the last element with which cuDNN counts `axis.out` windows: as much as before the first one, if
-// possible, since more algorithms support it. Nothing if there is none, because elements remain that no window reads.
+// Returns the padding at the end for which cuDNN counts `axis.out` windows: as much as at the beginning if possible,
+// since more algorithms support it. Returns nothing if no padding fits, because elements remain that no window reads.
 std::optional<int64_t> padding_at_end(const WindowAxis& axis) {
   const int64_t reach = (axis.kernel - 1) * axis.dilation + 1;
   const auto windows = [&](int64_t end) {
@@ -57,7 +57,7 @@ std::optional<int64_t> padding_at_end(const WindowAxis& axis) {
   return std::nullopt;
 }
 
-// With operands and result of `type`.
+// `type` is the type of operands and result.
 std::optional<Description> describe(const Convolution& c, Direction direction, DType type, bool has_bias,
                                     bool holds_tf32) {
   if (num_elements(c.x) == 0 || num_elements(c.w) == 0 || num_elements(c.y) == 0) return std::nullopt;
@@ -70,7 +70,7 @@ std::optional<Description> describe(const Convolution& c, Direction direction, D
                 .w = {c.w[0], c.w[1]},
                 .y = {c.y[0], c.y[1]}};
   const WindowGeometry axes = make_geometry(c.windows, c.x, c.y);
-  for (size_t i = c.x.size() == 5 ? 0 : 1; i < axes.size(); ++i) {  // the library has images of two or three axes
+  for (size_t i = c.x.size() == 5 ? 0 : 1; i < axes.size(); ++i) {  // the library supports images of two or three axes
     const WindowAxis& axis = axes[i];
     const std::optional<int64_t> end = padding_at_end(axis);
     if (!end || axis.begin < 0) return std::nullopt;
@@ -98,7 +98,7 @@ class ConvolutionGraph : public CudnnGraph {
       left_out.insert(left_out.end(), {NumericalNote_t::TENSOR_CORE, NumericalNote_t::DOWN_CONVERT_INPUTS});
     }
     if (d_.has_bias) return has_nvrtc() && make_plan(handle, left_out);
-    // Those that the library compiles when they are first used take a second each.
+    // Excludes algorithms that the library compiles at first use: each takes a second.
     return make_plan(handle, left_out, {fe::BehaviorNote_t::RUNTIME_COMPILATION});
   }
 
@@ -138,7 +138,7 @@ class ConvolutionGraph : public CudnnGraph {
     return graph_.pointwise(y, bias, fe::graph::Pointwise_attributes().set_mode(fe::PointwiseMode_t::ADD));
   }
 
-  // The strides of d_.x, d_.w or d_.y. A shape lists the channels first, however the tensor is stored.
+  // Returns the strides of d_.x, d_.w or d_.y. Shapes list the channels first, whatever the layout.
   Sizes strides(const Sizes& shape) const {
     if (!d_.channels_last || &shape == &d_.w) return row_major_strides(shape);
     Sizes memory = shape;
@@ -151,9 +151,9 @@ class ConvolutionGraph : public CudnnGraph {
   Description d_;
 };
 
-// How the library runs a node: null without an algorithm. It has none that read 16 bits and write 32, nor, for images
-// with the channels first, any that round a result to 16 bits after adding a bias. Such a node becomes a convolution of
-// float32: its operands are widened, and TF32, the form in which tensor cores read float32, holds them exactly.
+// How the library runs a node; the graph is null if it has no algorithm. No algorithm reads 16 bits and writes 32, and
+// with channels first none rounds a result to 16 bits after adding a bias. Such a node runs as a float32 convolution of
+// widened operands, which are exact in TF32, the form in which tensor cores read float32.
 struct Plan {
   std::shared_ptr<const ConvolutionGraph> graph;
   bool is_widened = false, adds_bias = false;

@@ -1,5 +1,5 @@
-// Convolutions as sums that threads gather: no element of an output has two writers, so nothing is atomic and results
-// do not change between runs.
+// Convolutions as sums that threads gather. Each output element has one writer, so nothing is atomic and results do not
+// change between runs.
 #include "kernels/cuda/convolution/convolutions.h"
 #include "kernels/cuda/convolution/plan.h"
 #include "kernels/cuda/support/launch.h"
@@ -75,7 +75,7 @@ __global__ void conv_weight_gradient(int64_t n, ConvPlan plan, const T* x, const
   GPU_SHARED(scratch, T[kSize / gpu::kWarpSize]);
   const auto& [depth, height, width] = plan.axes;
   for (int64_t i = blockIdx.x; i < n; i += gridDim.x) {
-    const PlacedElement to = plan.w.element(i);  // its image is the output channel; its position is the tap
+    const PlacedElement to = plan.w.element(i);  // its image is the output channel, its position the tap
     const int64_t channel = plan.out_group.quotient(to.image) * plan.ins + to.channel;
     T sum = 0;
     for (int64_t j = threadIdx.x; j < plan.images * plan.out_size; j += kSize) {
@@ -115,7 +115,7 @@ void run_direct(const Launch& launch, Direction direction, int64_t n, const Conv
   }
 }
 
-// The output where there is nothing to sum: the bias of its channel, or zeros.
+// Fills the output of an empty sum: the bias of each channel, or zeros.
 template <typename T>
 __global__ void fill_channels(int64_t n, Divider size, Divider channels, const T* bias, T* y) {
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;

@@ -11,10 +11,10 @@ struct ConvPlan {
   WindowGeometry axes;
   int64_t images, groups, ins, outs;  // channels in one group
   int64_t in_size, out_size, taps;    // elements of a plane of x, of y, and of a window
-  Divider in_group, out_group;        // by ins and outs
+  Divider in_group, out_group;        // divide by ins and by outs
   Divider strides[3];
   ImageIndexing x, y, w;
-  ImageIndexing windows, positions;  // of y and x without their channels
+  ImageIndexing windows, positions;  // of y and x without channels
   Divider by_in_size, by_out_size;
 
   // All tensors have elements.

@@ -1,12 +1,12 @@
-// Convolutions as matrix products whose operands are never stored: c = a b, where a block computes a tile of c from
-// slabs of a and b, which it gathers into shared memory. Rows, columns and depth of the product are
+// Convolutions as matrix products without stored operands: c = a b. A block computes a tile of c from slabs of a and b,
+// which it gathers into shared memory. Rows, columns and depth of the product are
 //
 //   forward           outputs channels     windows of all images      input channels and taps
 //   input gradient    input channels       positions of all images    output channels and taps
 //   weight gradient   output channels      input channels and taps    windows of all images
 //
-// An element of b is in the place that a column and a step of the depth give together: the sum of two offsets and of
-// two positions, or padding. Operands are stored as S, results as C; T is the type of sums.
+// A column and a step of the depth determine the place of an element of b: it is the sum of two offsets and of two
+// positions, or padding. Operands are stored as S, results as C; T is the type of sums.
 #include "kernels/cuda/convolution/convolutions.h"
 #include "kernels/cuda/convolution/plan.h"
 #include "kernels/cuda/support/launch.h"
@@ -22,14 +22,14 @@ constexpr int kEach = 4;   // a thread computes kEach x kEach elements
 constexpr int kSide = kTile / kEach;
 static_assert(kSide * kSide == kThreads && kSlab == kSide);
 
-// A part of the place of an element: an offset, and a position along the three axes.
+// A summand of an element's place: an offset, and a position along the three axes.
 struct Place {
   int64_t offset;
   int32_t z, y, x;
 };
 
-// A step of the depth: where a's element is relative to its row, and b's relative to its column. Steps after the last
-// are not valid.
+// A step of the depth: the place of a's element relative to its row, and of b's relative to its column. Steps after the
+// last are not valid.
 struct DepthStep {
   int64_t a;
   Place b;
@@ -41,7 +41,7 @@ struct TiledPlan {
   ImageIndexing taps = {};  // channels and taps
   int64_t rows = 0, columns = 0, depth = 0;
   int64_t a_row = 0, c_row = 0;   // elements between rows of a and of c
-  int64_t pieces = 1, piece = 0;  // of the depth
+  int64_t pieces = 1, piece = 0;  // pieces of the depth
 };
 
 __device__ Place placed(const WindowAxis& height, const WindowAxis& width, int64_t offset, int64_t z, int64_t y,
@@ -50,7 +50,7 @@ __device__ Place placed(const WindowAxis& height, const WindowAxis& width, int64
           static_cast<int32_t>(x)};
 }
 
-// Window j of all images: the first position that it reads in the first channel of the group.
+// Place of window j of all images: the first position that it reads in the first channel of the group.
 __device__ Place window_place(const TiledPlan& plan, int64_t group, int64_t j) {
   const ConvPlan& c = plan.conv;
   const PlacedElement w = c.windows.element(j);
@@ -58,7 +58,7 @@ __device__ Place window_place(const TiledPlan& plan, int64_t group, int64_t j) {
                 c.axes[1].at(w.y, 0), c.axes[2].at(w.x, 0));
 }
 
-// Input channel and tap k: where the tap is relative to the first position of a window.
+// Place of input channel and tap k, relative to the first position of a window.
 __device__ Place tap_place(const TiledPlan& plan, int64_t k) {
   const ConvPlan& c = plan.conv;
   const PlacedElement tap = plan.taps.element(k);
@@ -95,7 +95,7 @@ __device__ DepthStep depth_step(const TiledPlan& plan, int64_t group, int64_t k)
   }
 }
 
-// The window along an axis whose first position is `way` after the first one's, or -1.
+// The window along an axis whose first position is `way` after that of the first window, or -1.
 __device__ int64_t window_at(const ConvPlan& c, int axis, int32_t way) {
   if (way < 0) return -1;
   const int64_t o = c.strides[axis].quotient(way);
@@ -116,7 +116,7 @@ __device__ Computed<S> element(const ConvPlan& c, const S* b, const Place& colum
   }
 }
 
-// Where column j of c begins.
+// Offset of column j of c.
 template <Direction kDirection>
 __device__ int64_t result_place(const TiledPlan& plan, int64_t group, int64_t j) {
   const ConvPlan& c = plan.conv;
@@ -126,15 +126,15 @@ __device__ int64_t result_place(const TiledPlan& plan, int64_t group, int64_t j)
   return (image * c.groups + group) * plan.rows * plan.c_row + j - image * plan.c_row;
 }
 
-// Where row 0 of a begins.
+// Offset of row 0 of a.
 template <Direction kDirection>
 __device__ int64_t group_place(const TiledPlan& plan, int64_t group) {
   const ConvPlan& c = plan.conv;
   return kDirection == Direction::kWeightGradient ? group * c.outs * c.out_size : group * c.outs * c.ins * c.taps;
 }
 
-// Block (x, y, z): tile of columns, tile of rows, group and piece of the depth. Piece p of c begins p·c_size elements
-// after c. Bias, if it is not null, is added per row.
+// Block (x, y, z): tile of columns, tile of rows, group and piece of the depth. Piece p of c starts p·c_size elements
+// after c. A bias that is not null is added per row.
 template <Direction kDirection, typename S, typename C, typename T = Computed<S>>
 __global__ void conv_tiled(TiledPlan plan, int64_t c_size, const S* a, const S* b, const T* bias, C* c) {
   GPU_SHARED(a_slab, T[kSlab][kTile + 1]);

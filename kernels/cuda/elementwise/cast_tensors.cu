@@ -13,8 +13,8 @@
 namespace onnx_train::cuda {
 namespace {
 
-constexpr int kMostTensors = 96;  // of a launch: they are its parameters
-constexpr int kOfThread = 8;      // elements: one access of 16 bytes for those of 16 bits
+constexpr int kMostTensors = 96;  // tensors per launch, passed as kernel parameters
+constexpr int kOfThread = 8;      // elements of a thread: one access of 16 bytes on the 16-bit side
 static_assert(kOfBlock == int64_t{kThreads} * kOfThread);
 
 struct Tensor {

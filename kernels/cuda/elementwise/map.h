@@ -1,4 +1,4 @@
-// y = f(x, ...) over operands that broadcast: the kernels of all element-wise operators.
+// y = f(x, ...) over broadcast operands: the kernels of all element-wise operators.
 #pragma once
 
 #include <algorithm>
@@ -12,8 +12,8 @@
 
 namespace onnx_train::cuda {
 
-// A functor that the host knows. Functors with parameters that only the device knows have a maker of their own, which
-// the kernel calls once in each thread.
+// A functor that the host knows. Functors with parameters that only the device knows have their own maker, which the
+// kernel calls once per thread.
 template <typename F>
 struct Known {
   F functor;
@@ -27,7 +27,7 @@ struct FlatOperand {
   bool moves;
 };
 
-// Elements of a thread of the flat kernel: 16 bytes of the widest type.
+// Elements per thread of the flat kernel: 16 bytes of the widest type.
 template <typename... Ts>
 inline constexpr int kFlatCount = static_cast<int>(16 / std::max({sizeof(Ts)...}));
 
@@ -72,7 +72,7 @@ __global__ void map_indexed(int64_t n, Indexing<sizeof...(Ts)> indexing, Make ma
   y[i] = combine(std::index_sequence_for<Ts...>{});
 }
 
-// How the operands of a node broadcast. A plain value, made by the host.
+// The broadcast index map of a node's operands. A plain value, made by the host.
 template <size_t kOperands>
 struct MapPlan {
   int64_t size;
@@ -97,13 +97,13 @@ struct MapPlan {
   }
 };
 
-// Whether the elements have the types that training moves most: these have the flat kernel, too. For the others one
-// kernel serves all shapes.
+// Whether there is a flat kernel for these element types, the most frequent ones in training. Other types have one
+// kernel for all shapes.
 template <typename... Ts>
 inline constexpr bool kHasFlat = ((std::is_same_v<Ts, float> || sizeof(Ts) <= 2) && ...) &&
                                  (std::is_same_v<Ts, float> || ...);
 
-// Enqueues y = f(operands), where f is what `make` makes on the device.
+// Enqueues y = f(operands) with the f that `make` returns on the device.
 template <typename R, typename Make, typename... Ts>
 void run_map(const Launch& launch, const char* name, const MapPlan<sizeof...(Ts)>& plan, const Make& make,
              const Fault* guard, R* y, const Ts*... operands) {

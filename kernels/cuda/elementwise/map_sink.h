@@ -63,7 +63,7 @@ struct Choose {
   }
 };
 
-// float16 in memory, as device code converts it: the compiler's own type, which Float16 holds, exists on hosts only.
+// float16 in device code: the compiler's own type; Float16 wraps a type that exists on hosts only.
 struct Half {
   __half value;
   Half() = default;
@@ -174,7 +174,7 @@ class MapSink {
     return std::make_shared<MapPlan<kOperands>>(Broadcast(spec.out_shape(), shapes));
   }
 
-  // The kernel of a functor that `make(launch)` makes from the scalars of a run, or that makes itself on the device.
+  // Prepares the kernel of a functor that `make(launch)` makes from a run's scalars, or that is made on the device.
   template <typename R, typename... Ts, typename Make>
   static Prepared prepare_reading(const NodeSpec& spec, const char* op, Make make) {
     constexpr int kOperands = sizeof...(Ts);
@@ -241,7 +241,7 @@ class MapSink {
     return prepared;
   }
 
-  // `make(spec, T{})` prepares the node for elements of type T. All inputs that are present have it.
+  // `make(spec, T{})` prepares the node for elements of type T, the type of all inputs that are present.
   template <typename Types, typename Make>
   void of_one_type(const char* op, const char* domain, Types types, Make make) {
     const auto supports = [types](const NodeSpec& spec) {

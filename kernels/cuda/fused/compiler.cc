@@ -1,7 +1,7 @@
-// The compiler of the product: NVRTC, and a folder of what it has compiled: $ONNX_TRAIN_CACHE, else
-// $XDG_CACHE_HOME/onnx-train, else ~/.cache/onnx-train. A file is named by a hash of all that the image depends on, is
-// written under another name first, and begins with a hash of its content: one that was cut off or damaged is compiled
-// again. Without such a folder every process compiles for itself.
+// The compiler of the released program: NVRTC with a cache folder: $ONNX_TRAIN_CACHE, else $XDG_CACHE_HOME/onnx-train,
+// else ~/.cache/onnx-train. A file's name is a hash of everything that the image depends on. It is written under
+// another name first and starts with a hash of its content, so that truncated or damaged files are compiled again.
+// Without such a folder every process compiles for itself.
 #include "kernels/cuda/fused/compiler.h"
 
 #include <unistd.h>
@@ -34,7 +34,7 @@ std::optional<fs::path> cache_folder() {
   return std::nullopt;
 }
 
-// 32 hexadecimal digits.
+// Returns 32 hexadecimal digits.
 std::string hash_of(const std::string& bytes) {
   const XXH128_hash_t hash = XXH3_128bits(bytes.data(), bytes.size());
   char text[33];
@@ -53,7 +53,7 @@ std::optional<std::string> read_image(const fs::path& path) {
   return hash_of(image) == content.substr(0, kHashDigits) ? std::optional(std::move(image)) : std::nullopt;
 }
 
-// Failing to keep an image costs only time.
+// A failure to keep an image costs only time.
 void write_image(const fs::path& path, const std::string& image) {
   std::error_code error;
   fs::create_directories(path.parent_path(), error);

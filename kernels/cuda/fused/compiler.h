@@ -1,4 +1,4 @@
-// From the text of a kernel to a kernel that can be launched. Any thread may call.
+// Compiles the text of a kernel to a kernel that can be launched. Any thread may call.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -12,23 +12,23 @@
 
 namespace onnx_train::cuda {
 
-// Whether there is a compiler: NVRTC, which is part of NVIDIA's toolkit.
+// Whether a compiler is available: NVRTC, which is part of NVIDIA's toolkit.
 bool has_compiler();
 
-// An image of the text for an architecture ("sm_90"), for cudaLibraryLoadData. Throws Error with the compiler's
-// message. Images are kept in a folder of the user's (compiler.cc), so that a text is compiled once.
+// Returns an image of the text for an architecture ("sm_90"), for cudaLibraryLoadData. Throws Error with the compiler's
+// message. A user's folder caches images (compiler.cc), so that each text is compiled once.
 std::string compile_kernel(const std::string& text, const std::string& architecture);
 
-// A kernel of one text, whose parameters all are addresses.
+// The kernel of a text; all its parameters are addresses.
 class CompiledKernel {
  public:
-  // Returns while a thread compiles the text.
+  // Starts compiling the text on another thread.
   CompiledKernel(const std::string& text, const std::string& architecture);
   ~CompiledKernel();
   CompiledKernel(const CompiledKernel&) = delete;
 
   // Enqueues the kernel for `threads` threads in blocks of kThreads. `arguments` are pointers to its arguments, which
-  // are read before the call returns. The first call waits for the compiler, and throws Error with its message.
+  // are read before the call returns. The first call waits for the compiler and throws Error with its message.
   void run(const Launch& launch, int64_t threads, void** arguments) const;
 
  private:
@@ -40,7 +40,7 @@ class CompiledKernel {
   mutable cudaKernel_t kernel_ = nullptr;
 };
 
-// The kernel of this text for the current device; equal ones share it as long as somebody uses it.
+// Returns the kernel of this text for the current device. Equal texts share it while anybody uses it.
 std::shared_ptr<const CompiledKernel> shared_kernel(const std::string& text);
 
 }  // namespace onnx_train::cuda

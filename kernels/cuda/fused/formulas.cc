@@ -30,7 +30,6 @@ std::string name_of() {
   return name.get();
 }
 
-// A functor as an expression.
 template <typename F>
 std::string functor_text(const F& f) {
   if constexpr (std::is_empty_v<F>) {

@@ -10,14 +10,14 @@
 
 namespace onnx_train::cuda {
 
-// The type of elements in generated code: "float". Empty for types that generated kernels do not compute with.
+// Returns the type of elements in generated code ("float"), or "" for types that generated kernels do not compute with.
 std::string element_type(DType dtype);
 
-// The value as an expression of this type, with all its bits.
+// Returns the value as an expression of this type that keeps all bits.
 std::string constant_text(const std::string& type, const void* value, size_t bytes);
 
-// The result of an element-wise node as an expression of its operands, which are expressions, too; an operand that the
-// node lacks is empty. Nothing if the node is not element-wise or has other element types.
+// Returns the result of an element-wise node as an expression of its operands, which are expressions, too, or empty if
+// absent. Returns nothing if the node is not element-wise or has other element types.
 std::optional<std::string> formula_text(const Node& node, const std::vector<std::string>& operands);
 
 }  // namespace onnx_train::cuda

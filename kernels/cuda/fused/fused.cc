@@ -17,7 +17,7 @@
 namespace onnx_train::cuda {
 namespace {
 
-// A reduction that follows the kernel, and where its operands lie.
+// A reduction that follows the kernel, and the places of its operands.
 struct Reduction {
   std::function<void(const Launch&)> run;
   OperandPlace from, workspace;
@@ -77,8 +77,8 @@ class Fused {
   const int inputs_, outputs_;
   Workspace workspace_;
   std::vector<Reduction> reductions_;
-  std::vector<const void*> addresses_;  // of the current run
-  std::vector<void*> arguments_;        // pointers to these
+  std::vector<const void*> addresses_;  // addresses of the current run
+  std::vector<void*> arguments_;        // pointers to `addresses_`
 };
 
 bool supports_fused(const NodeSpec& spec) { return has_compiler() && read_body(spec, can_generate).has_value(); }

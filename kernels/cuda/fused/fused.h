@@ -4,8 +4,8 @@
 
 namespace onnx_train::cuda {
 
-// Whether a generated kernel may contain the node; false for all nodes where there is no compiler. The pass
-// fuse_elementwise asks this function, so every node that it makes can be prepared.
+// Whether a generated kernel may contain the node; always false without a compiler. The pass fuse_elementwise asks this
+// function, so every node that it makes can be prepared.
 bool can_fuse(const Node& node);
 
 }  // namespace onnx_train::cuda

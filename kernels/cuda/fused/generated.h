@@ -1,5 +1,5 @@
-// What the text of a generated kernel includes: the formulas of both devices, and the few functions that only generated
-// code calls. NVRTC finds these files in the program (cmake/embed.cmake).
+// The header of generated kernels: includes the formulas of both devices and declares the few functions that only
+// generated code calls. NVRTC finds these files in the program (cmake/embed.cmake).
 #pragma once
 
 #include "kernels/cuda/support/gpu.h"
@@ -14,7 +14,7 @@
 
 namespace onnx_train::cuda {
 
-// The value whose bytes these are.
+// Returns the value that consists of these bytes.
 template <typename T>
 __device__ T from_bytes(const unsigned char (&bytes)[sizeof(T)]) {
   T value;
@@ -22,7 +22,7 @@ __device__ T from_bytes(const unsigned char (&bytes)[sizeof(T)]) {
   return value;
 }
 
-// Neighbouring elements, which a thread loads and stores at once; their address is a multiple of 16 bytes, or of all.
+// Neighbouring elements that a thread loads or stores at once, aligned to their total size, at most 16 bytes.
 template <typename T, int kCount>
 struct alignas(sizeof(T) * kCount < 16 ? sizeof(T) * kCount : 16) Pack {
   T at[kCount];

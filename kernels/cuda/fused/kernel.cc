@@ -20,7 +20,7 @@ std::string architecture() {
   return concat("sm_", major, minor);
 }
 
-// As many texts are compiled at once as there are processors.
+// Compiles at most as many texts at once as there are processors.
 std::string compile_in_turn(const std::string& text, const std::string& target) {
   static std::counting_semaphore<> turns(std::max(1u, std::thread::hardware_concurrency()));
   turns.acquire();

@@ -1,5 +1,5 @@
-// What stands for onnx_passes/ir/types.h in generated kernels that NVRTC compiles: as much as onnx_passes/ir/half.h
-// needs, and the compiler's float16, which Float16 holds and NVRTC has not.
+// Replaces onnx_passes/ir/types.h in generated kernels that NVRTC compiles: declares what onnx_passes/ir/half.h needs,
+// and a substitute for _Float16, which NVRTC lacks.
 #pragma once
 
 #include "kernels/math/float16.h"

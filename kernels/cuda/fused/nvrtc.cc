@@ -13,7 +13,7 @@
 namespace onnx_train::cuda {
 namespace {
 
-// The library's functions. A program that is linked with it would not start where it is missing.
+// The library's functions, found at run time: a program linked with the library would not start without it.
 struct Library {
   decltype(&nvrtcCreateProgram) create = nullptr;
   decltype(&nvrtcDestroyProgram) destroy = nullptr;
@@ -34,7 +34,7 @@ struct Library {
                   find(handle, "nvrtcGetCUBIN", &cubin) && find(handle, "nvrtcGetProgramLogSize", &log_size) &&
                   find(handle, "nvrtcGetProgramLog", &log) && find(handle, "nvrtcGetErrorString", &error_string) &&
                   find(handle, "nvrtcVersion", &version);
-    // NVRTC loads this one when it compiles, by its name alone: it may lie where only we look.
+    // NVRTC loads this library by name when it compiles, but its folder may not be on the search path.
     int major = 0, minor = 0;
     if (is_complete && version(&major, &minor) == NVRTC_SUCCESS)
       dlopen(concat("libnvrtc-builtins.so.", major, ".", minor).c_str(), RTLD_NOW | RTLD_GLOBAL);
@@ -91,7 +91,7 @@ std::string compile_with_nvrtc(const std::string& text, const std::string& archi
       "nvrtcCreateProgram");
   const Program program(created);
   const std::string target = "--gpu-architecture=" + architecture;
-  // 186: a formula for all numbers compares unsigned ones with zero, too.
+  // Warning 186: formulas for all number types compare unsigned numbers with zero, too.
   const char* const options[] = {target.c_str(), "--std=c++20", "--device-as-default-execution-space",
                                  "--diag-suppress=186"};
   const nvrtcResult result = library().compile(program.get(), static_cast<int>(std::size(options)), options);

@@ -15,7 +15,7 @@ namespace onnx_train::cuda {
 namespace {
 
 constexpr int kMostOperands = 8;
-// Neighbouring elements that a thread computes: 16 bytes of the narrowest type that it accesses, but not below 2 bytes.
+// Neighbouring elements per thread: 16 bytes of the narrowest type, where 1-byte types count as 2 bytes.
 constexpr int64_t kElementsOfThread = 4, kNarrowElementsOfThread = 8;
 
 int64_t pack_of(const FusedBody& body) {
@@ -28,7 +28,7 @@ int64_t pack_of(const FusedBody& body) {
   return body.space.size % kElementsOfThread == 0 ? kElementsOfThread : 1;
 }
 
-// The class of a reduction's operations (kernels/math/reducers.h); empty if generated kernels have none.
+// Returns the class of a reduction's operations (kernels/math/reducers.h), or "" if generated kernels lack it.
 std::string reducer_of(const Node& node) {
   static const std::map<std::string, std::string> classes = {{"ReduceSum", "SumOf"},
                                                              {"ReduceMean", "MeanOf"},
@@ -43,7 +43,7 @@ std::string reducer_of(const Node& node) {
   return concat("onnx_train::math::", found->second, "<", type, ", onnx_train::cuda::DeviceWide<", type, ">>");
 }
 
-// The text of an element's offset in an operand that is broadcast to the space of `index`.
+// Returns the text of an element's offset in an operand that is broadcast to the space of `index`.
 std::string offset_text(const Broadcast& pattern, const std::string& index) {
   std::string text;
   int64_t inner = 1;
@@ -79,9 +79,9 @@ class Writer {
   }
 
  private:
-  // ---- What is computed when
+  // ---- Stages
 
-  // The reductions of rows that must be complete before the value can be computed, one after the other.
+  // Returns the number of row reductions, one after the other, that must be complete before the value can be computed.
   int stage(const Value* value) const {
     const auto found = stages_.find(value);
     return found == stages_.end() ? 0 : found->second;
@@ -102,7 +102,7 @@ class Writer {
     }
   }
 
-  // The places that the kernel writes. Sources of reductions that follow come last.
+  // Finds the places that the kernel writes; sources of reductions that follow come last.
   void find_outputs() {
     for (size_t o = 0; o < body_.outputs.size(); ++o) {
       const Value* value = body_.outputs[o];
@@ -118,7 +118,7 @@ class Writer {
     }
   }
 
-  // The input of 16 bits that a sum reads widened and in order; null if it reads something else.
+  // Returns the 16-bit input that a sum reads widened and in order, or null if it reads something else.
   const Value* narrow_input(const Node& reduction) const {
     const Value* in = reduction.input(0);
     const FusedSource wide = body_.source(in, *in);
@@ -130,7 +130,7 @@ class Writer {
     return is_input && !is_constant(from.root) ? from.root : nullptr;
   }
 
-  // Where the input of a reduction lies after the kernel.
+  // Returns the place of a reduction's input after the kernel has run.
   OperandPlace source_of(const Node& reduction) {
     const Value* in = reduction.input(0);
     const FusedSource from = body_.source(in, *in);
@@ -154,7 +154,7 @@ class Writer {
 
   // ---- Parameters
 
-  // The name of the parameter that holds the address.
+  // Returns the name of the parameter that holds the address.
   std::string parameter(const OperandPlace& place, const std::string& type) {
     for (size_t i = 0; i < result_.arguments.size(); ++i) {
       if (result_.arguments[i] == place) return concat("p", i);
@@ -171,7 +171,7 @@ class Writer {
 
   std::string new_name() { return concat("v", names_++); }
 
-  // The operand `value` of a reader, as an expression; what it depends on is written first.
+  // Returns the operand `value` of a reader as an expression, after writing the statements that it depends on.
   std::string operand(const Value* value, const Value& reader, bool of_row) {
     if (!value) return "";
     const FusedSource from = body_.source(value, reader);
@@ -202,7 +202,7 @@ class Writer {
     return place->second;
   }
 
-  // The name of a computed value.
+  // Returns the name of a computed value.
   std::string value_of(const Value* value) {
     const auto known = computed_.find(value);
     if (known != computed_.end()) return known->second;
@@ -275,7 +275,7 @@ class Writer {
                   ") {\n    const Index i = row * ", size, " + j;\n");
   }
 
-  // The reductions whose inputs are known after `s` of them.
+  // Writes the reductions whose inputs are known after `s` reductions.
   void write_reductions(int s, int64_t size, int threads) {
     std::string starts, ends, adds;
     indent_ = "    ";
@@ -298,7 +298,7 @@ class Writer {
     for (const auto& [value, name] : reduced_) computed_.emplace(value, name);
   }
 
-  // The values of rows that are known after `s` reductions. They are written outside of any pass.
+  // Writes, outside of any pass, the values of rows that are known after `s` reductions.
   void write_row_values(int s) {
     indent_ = "  ";
     for (const Node* node = body_.graph->first(); node; node = node->next()) {
@@ -333,7 +333,7 @@ class Writer {
     if (!stores.empty()) body_text_ += open_pass(size, threads) + lines_ + stores + "  }\n";
   }
 
-  // ---- The whole
+  // ---- The whole text
 
   void finish() {
     constexpr int64_t kSmall = int64_t{1} << 30;
@@ -347,15 +347,15 @@ class Writer {
     find_in_place();
   }
 
-  // The value whose memory input `i` of the call is a view of.
+  // Returns the value whose memory the call's input `i` is a view of.
   const Value* memory_of(size_t i) const {
     const Value* value = spec_.node().input(static_cast<int>(i));
     while (value && value->producer() && is_view(*value->producer())) value = value->producer()->input(0);
     return value;
   }
 
-  // Whether each thread reads only those elements of the memory of input `i` that it writes at the end of its work, as
-  // elements of the space.
+  // Whether each thread reads only those elements of the memory of input `i` that it writes, as elements of the space,
+  // at the end of its work.
   bool reads_in_order(size_t i) const {
     for (size_t other = 0; other < body_.inputs.size(); ++other) {
       if (!body_.inputs[other] || memory_of(other) != memory_of(i)) continue;
@@ -397,7 +397,7 @@ class Writer {
   std::unordered_map<const Value*, std::string> computed_;
   std::vector<std::pair<const Value*, std::string>> reduced_;
   std::vector<const Value*> of_elements_;
-  std::map<std::string, std::string> packs_, element_loads_, row_loads_;  // what was loaded, by its expression
+  std::map<std::string, std::string> packs_, element_loads_, row_loads_;  // loaded values, by expression
   std::unordered_set<const Value*> read_in_order_, read_elsewhere_;
 };
 

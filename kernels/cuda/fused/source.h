@@ -1,10 +1,10 @@
-// A call of `Fused` as the text of a CUDA kernel. Shapes, broadcasts and attributes are constants of the text; names of
-// nodes and values are not in it, so that equal regions are one kernel. Pure functions; any thread.
+// A call of `Fused` as the text of a CUDA kernel. Shapes, broadcasts and attributes are constants of the text; it
+// contains no names of nodes and values, so that equal regions share a kernel. Pure functions; any thread.
 //
 // Without rows, a thread computes a few neighbouring elements of the region's space. With rows, a thread, a warp or a
-// block computes a row: a pass over its elements for each step of reductions that need others' results, then a pass
-// that writes. Elements are computed again in each pass; what they read is in the cache. A reduction whose result is
-// complete only after the last element is left to the reduction kernels, which read an output or workspace.
+// block computes a row: one pass over its elements per stage of reductions that need others' results, then a pass that
+// writes. Each pass computes elements again; its inputs are in the cache. A reduction whose result is complete only
+// after the last element is left to the reduction kernels, which read an output or workspace.
 #pragma once
 
 #include <vector>
@@ -18,15 +18,15 @@ inline constexpr const char* kFusedKernel = "fused";  // the function's name in 
 
 // A reduction that follows the kernel.
 struct FinalReduction {
-  const Node* node;   // of the body
+  const Node* node;   // a node of the body
   OperandPlace from;  // its input
-  DType stored;       // the type in which its elements are stored: that of the input, or for sums one of 16 bits
+  DType stored;       // element type of `from`: that of the reduction's input, or for sums a 16-bit type
   int output;         // output number of the call
 };
 
 struct FusedSourceText {
   std::string text;
-  // The kernel's parameters are the guard (kernels/cuda/support/launch.h), then the addresses of these.
+  // The kernel's parameters are the guard (kernels/cuda/support/launch.h), then the addresses of these places.
   std::vector<OperandPlace> arguments;
   int64_t threads = 0;
   std::vector<FinalReduction> reductions;

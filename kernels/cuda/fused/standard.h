@@ -1,5 +1,5 @@
-// The part of the C++ standard library that kernels/math needs, for NVRTC, which has none: it stands for <bit>,
-// <cmath>, <cstddef>, <cstdint>, <limits> and <type_traits>.
+// The part of the C++ standard library that kernels/math needs, because NVRTC has none: replaces <bit>, <cmath>,
+// <cstddef>, <cstdint>, <limits> and <type_traits>.
 #ifndef ONNX_TRAIN_STANDARD
 #define ONNX_TRAIN_STANDARD
 
@@ -66,7 +66,7 @@ __host__ __device__ constexpr To bit_cast(const From& from) {
 }
 
 template <typename T>
-struct numeric_limits {  // of integers
+struct numeric_limits {  // integers only
   static constexpr bool has_infinity = false;
   static constexpr int digits = sizeof(T) * 8 - is_signed_v<T>;
   static __host__ __device__ constexpr T max() {

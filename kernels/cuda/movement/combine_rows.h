@@ -1,5 +1,5 @@
-// The kernels of sorted rows (sorted_rows.h). A pack is `kWidth` neighbouring elements of a row, and a column of packs
-// runs through all parts: column c belongs to part c / packs of a row.
+// The kernels of sorted rows (sorted_rows.h). A pack is `kWidth` neighbouring elements of a row. Columns of packs are
+// numbered through all parts: column c belongs to part c / packs of a row.
 #pragma once
 
 #include <iterator>
@@ -15,8 +15,8 @@ struct alignas(sizeof(T) * kWidth) RowPack {
   T at[kWidth];
 };
 
-// Merges two results of the same row, the earlier first, and combines the result with the row. A NaN among the updates
-// loses against other numbers in kMax and kMin, as where each is compared with the row in order.
+// Merges two results of the same row, the earlier first, and combines the result with the row. In kMax and kMin a NaN
+// among the updates loses against other numbers, as if each update were compared with the row in order.
 template <typename T>
 struct AnyReduction {
   Reduction reduction;
@@ -44,7 +44,7 @@ struct AddRows {
   __device__ T combine(T row, T update) const { return row + update; }
 };
 
-// Adds to the row that the key names.
+// Adds to the row that the key gives.
 template <typename T, int kWidth, typename Op>
 struct KeyedRows {
   using Element = T;
@@ -64,7 +64,7 @@ struct KeyedRows {
   __device__ void repeat(int64_t, int64_t, int64_t) const {}
 };
 
-// Stores at the first position of the key, and zeros at its other positions.
+// Stores the sum at the key's first position, and zeros at its other positions.
 template <typename T, int kWidth, typename Op>
 struct FirstRows {
   using Element = T;
@@ -80,8 +80,8 @@ struct FirstRows {
   __device__ void repeat(int64_t pack, int64_t packs, int64_t place) const { to[place * packs + pack] = Pack{}; }
 };
 
-// What the kernels share. Tile t's partial results for column c: partials[2 t columns + c] of the run of equal keys
-// that began before the tile, partials[(2 t + 1) columns + c] of one that begins in it and ends after it.
+// Tile t has two partial results per column c: partials[2 t columns + c] for the run of equal keys that starts before
+// the tile, partials[(2 t + 1) columns + c] for the one that starts in it and ends after it.
 template <typename Pack>
 struct Tiles {
   int64_t count, tile, threads;  // threads: tiles times columns
@@ -91,7 +91,6 @@ struct Tiles {
   Pack* partials;
 };
 
-// The place of a thread in the tiles.
 struct TileThread {
   int64_t tile, column, outer, pack, first, last;
   template <typename Pack>
@@ -166,7 +165,7 @@ __global__ void combine_tiles(Tiles<typename Rows::Pack> tiles, Rows rows, const
   }
 }
 
-// Joins the partial results of runs that begin in a tile and end after it. One thread per tile and column.
+// Joins the partial results of runs that start in a tile and end after it. One thread per tile and column.
 template <typename Rows>
 __global__ void join_tiles(Tiles<typename Rows::Pack> tiles, Rows rows, const Fault* guard) {
   using Pack = typename Rows::Pack;
@@ -192,13 +191,13 @@ __global__ void join_tiles(Tiles<typename Rows::Pack> tiles, Rows rows, const Fa
   rows.finish(at.outer, at.pack, packs, static_cast<int64_t>(key), tiles.places[first], sum);
 }
 
-// Rows of a tile: enough tiles for the whole device, but not more partial results than needed.
+// Returns the rows per tile: enough tiles for the whole device, but no more partial results than needed.
 inline int64_t tile_of(const RowScatter& rows, int64_t packs) {
   constexpr int64_t kThreadsOfDevice = 1 << 17;
   return std::clamp<int64_t>(rows.count * packs / kThreadsOfDevice, 8, 64);
 }
 
-// Packs of all partial results, where a row has `packs` packs.
+// Number of packs of all partial results, with `packs` packs per row.
 inline int64_t num_partials(const RowScatter& rows, int64_t packs) {
   const int64_t tile = tile_of(rows, packs);
   return 2 * ((rows.count + tile - 1) / tile) * rows.outer * packs;

@@ -1,4 +1,4 @@
-// Copies rows of one tensor, which indices name, to consecutive rows of another. For the run functions of kernels.
+// Copies the rows of one tensor that indices select to consecutive rows of another, during a run.
 #pragma once
 
 #include "kernels/cuda/support/launch.h"

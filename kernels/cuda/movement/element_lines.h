@@ -1,4 +1,4 @@
-// GatherElements and ScatterElements: where the lines of the data are.
+// The index map from positions of indices to lines of the data, for GatherElements and ScatterElements.
 #pragma once
 
 #include "kernels/cuda/support/indexing.h"
@@ -6,7 +6,7 @@
 
 namespace onnx_train::cuda {
 
-// The offset in the data of the line that a position of the indices belongs to.
+// Maps a position of the indices to the offset of its line in the data.
 inline Indexing<1> line_offsets(const ElementLines& lines) {
   std::vector<CopyAxis> axes = {{lines.length, 0, lines.index_stride}};
   for (const CopyAxis& axis : lines.lines) axes.push_back({axis.size, axis.to, axis.from});

@@ -1,4 +1,4 @@
-// Operators that read rows or elements which indices name: Gather, GatherND, GatherElements, Compress.
+// Operators that read the rows or elements that indices select: Gather, GatherND, GatherElements, Compress.
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/movement/copy_rows.h"
 #include "kernels/cuda/movement/element_lines.h"
@@ -14,8 +14,8 @@
 namespace onnx_train::cuda {
 namespace {
 
-// One unit of a row per thread, as it is or rounded to 16 bits. `part` is the distance of the parts of `from`, in
-// units.
+// Copies one unit of a row per thread, unchanged or rounded to 16 bits. `part` is the distance between parts of `from`,
+// in units.
 template <typename From, typename To>
 __global__ void copy_rows_kernel(int64_t n, Divider row, Divider count, int64_t part, const int64_t* rows,
                                  const From* from, To* to) {
@@ -33,7 +33,7 @@ void copy_rows_as(const Launch& launch, const RowCopy& copy, const int64_t* rows
           Divider(copy.count), copy.size * row, rows, static_cast<const From*>(from), static_cast<To*>(to));
 }
 
-// The same rows of float32, rounded to S: of an embedding that mixed precision looks up.
+// Copies float32 rows rounded to S, for embedding lookups in mixed precision.
 template <typename S>
 void round_rows(const Launch& launch, const RowCopy& copy, const int64_t* rows, const void* from, void* to) {
   if (copy.outer * copy.count * copy.row_bytes == 0) return;

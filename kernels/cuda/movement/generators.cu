@@ -1,4 +1,4 @@
-// Operators whose output depends on sizes, scalars and positions only (kernels/geometry/generators.h), and OneHot.
+// Operators whose output depends only on sizes, scalars and positions (kernels/geometry/generators.h), and OneHot.
 #include "kernels/geometry/generators.h"
 
 #include <cstring>
@@ -23,7 +23,7 @@ Prepared write_known(const Tensor& tensor) {
   }};
 }
 
-// ---- ConstantOfShape, EyeLike: elements of any type, as integers of their size
+// ---- ConstantOfShape, EyeLike: elements of any type are copied as integers of their size
 
 template <typename T>
 T bits_of(const Tensor& element) {
@@ -95,7 +95,7 @@ Prepared prepare_range(const NodeSpec& spec) {
   return prepared;
 }
 
-// ---- OneHot: finds the positions on the axis first, so that the second kernel does not depend on the indices' type.
+// ---- OneHot: finds positions on the axis first, so that the second kernel does not depend on the indices' type
 
 template <typename Index>
 __global__ void find_hot(int64_t n, int64_t depth, const Index* indices, int64_t* hot) {

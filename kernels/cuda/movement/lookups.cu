@@ -1,4 +1,4 @@
-// Gathers: rows of many tables, as of the embeddings of a recommendation model, up to kMostTables in two launches.
+// Gather from many tables at once, such as the embeddings of a recommendation model: up to kMostTables in two launches.
 #include "kernels/geometry/indexing/lookups.h"
 
 #include <algorithm>
@@ -17,27 +17,27 @@
 namespace onnx_train::cuda {
 namespace {
 
-constexpr int kMostTables = 40;  // of a launch: they are its parameters
+constexpr int kMostTables = 40;  // tables per launch, passed as kernel parameters
 constexpr int64_t kNoPosition = std::numeric_limits<int64_t>::max();
 
 struct Lookup {
   const void *table, *indices;
   void* y;
-  int64_t size, first_block;  // of y, in units
-  int64_t rows, count;        // of the table; of indices
-  int64_t start;              // of its rows among those of all tables of the launch
-  int32_t input;              // that holds the indices
+  int64_t size, first_block;  // units of y; first block
+  int64_t rows, count;        // rows of the table; number of indices
+  int64_t start;              // first index of the table among the launch's
+  int32_t input;              // input that holds the indices
 };
 
 using Lookups = TensorList<Lookup, kMostTables>;
-static_assert(sizeof(Lookups) <= 4096 - 256);  // of parameters
+static_assert(sizeof(Lookups) <= 4096 - 256);  // kernel parameters have at most 4096 bytes
 
 struct Smaller {
   __device__ int64_t operator()(int64_t a, int64_t b) const { return a < b ? a : b; }
 };
 
-// The rows that the indices of each table name, 0 for those that are invalid, of which wrongs[t] is the first. A block
-// per table.
+// Converts each table's indices to rows; invalid ones become 0, and wrongs[t] is the first invalid one. One block per
+// table.
 template <typename Index>
 __global__ void find_rows(Lookups lookups, int64_t* rows, int64_t* wrongs) {
   GPU_SHARED(scratch, int64_t[kThreads / gpu::kWarpSize]);
@@ -119,7 +119,7 @@ Prepared prepare_lookups(const NodeSpec& spec) {
   } else {
     dispatch_rounded_unit<__half>(bytes, prepare_as);
   }
-  int64_t most = 0, count = 0;  // indices of a launch
+  int64_t most = 0, count = 0;  // numbers of indices in a launch
   for (size_t t = 0; t < lookups.all.size(); ++t) {
     if (t % kMostTables == 0) count = 0;
     most = std::max(most, count += lookups.all[t].count);

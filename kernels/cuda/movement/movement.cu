@@ -46,7 +46,7 @@ __global__ void transpose_box(int64_t rows, int64_t columns, int64_t from_stride
   }
 }
 
-// A copy of a box, in elements of `bytes` bytes: the operator's, or several of them where they are moved together.
+// A copy of a box of elements of `bytes` bytes: the operator's, or several of them that are moved together.
 struct Box {
   std::vector<CopyAxis> axes;  // merged, the outermost first
   int64_t from = 0, to = 0;
@@ -59,7 +59,7 @@ struct Box {
   }
 };
 
-// Moves up to 16 bytes at a time where rows are contiguous and everything is aligned.
+// Moves up to 16 bytes at a time if rows are contiguous and everything is aligned.
 Box widened(Box box) {
   if (box.axes.empty() || box.axes.back().from != 1 || box.axes.back().to != 1) return box;
   while (box.bytes < sizeof(uint4)) {
@@ -95,7 +95,7 @@ RunBox copy_as(const Box& box) {
   };
 }
 
-// The axis that is contiguous in `from`, if the innermost one is contiguous in `to` only and both are long.
+// Returns the axis that is contiguous in `from` if the innermost axis is contiguous only in `to` and both are long.
 size_t transposed_axis(const Box& box) {
   const size_t none = box.axes.size();
   if (box.axes.size() < 2 || box.axes.back().to != 1 || box.axes.back().from < kTile ||
@@ -138,21 +138,21 @@ RunBox run_box(const Box& box) {
   return run;
 }
 
-// ---- Rows: boxes of up to two axes with the inner one contiguous, as the parts of a Concat and of a Split are. Those
-// of a node are copied together: most have many small ones.
+// ---- Rows: boxes of up to two axes with the inner one contiguous, such as the parts of Concat and Split. One launch
+// copies the boxes of a node, because most nodes have many small ones.
 
-constexpr int kMostRows = 56;  // boxes of a launch: they are its parameters
+constexpr int kMostRows = 56;  // boxes per launch, passed as kernel parameters
 
 struct Rows {
   const void* from;
   void* to;
-  int64_t size, first_block;  // in units, as the strides are
+  int64_t size, first_block;  // size and strides in units
   Divider row;
   int64_t from_stride, to_stride;
 };
 
 using ManyRows = TensorList<Rows, kMostRows>;
-static_assert(sizeof(ManyRows) <= 4096 - 256);  // of parameters
+static_assert(sizeof(ManyRows) <= 4096 - 256);  // kernel parameters have at most 4096 bytes
 
 template <typename T>
 __global__ void copy_many_rows(ManyRows boxes) {
@@ -193,7 +193,7 @@ struct Place {
   int input, output;
   int64_t from, to;  // in bytes
 
-  // False if the output is absent, or if the memory plan has placed the input there already.
+  // Returns false if the output is absent, or if the memory plan has placed the input there already.
   bool find(const Launch& launch, const char** source, char** destination) const {
     if (!launch.outputs[output]) return false;
     *source = launch.in<char>(input) + from;

@@ -20,7 +20,7 @@ struct PaddedAxes {
   int64_t before[kMaxRank];
   int64_t strides[kMaxRank];  // in the input
 
-  // Neighbouring axes that are not padded become one.
+  // Merges neighbouring axes that are not padded.
   explicit PaddedAxes(const NodeSpec& spec) {
     const Padding padding = padding_of(spec);
     mode = padding.mode;

@@ -1,5 +1,5 @@
 // Resize and ResizeGrad (kernels/geometry/resampling.h): multiplies one axis after the other by its matrix. The
-// gradient multiplies by the transposed matrices, so that every element of dx is a sum that one thread gathers.
+// gradient multiplies by transposed matrices, so that one thread gathers each element of dx.
 #include <bit>
 
 #include "kernels/cuda/kernels.h"
@@ -37,7 +37,7 @@ __global__ void resample_axis(int64_t n, int64_t in, Divider inner, Divider rows
   y[i] = sum;
 }
 
-// y[o, outside[k], c] = value.
+// y[o, outside[k], c] = value
 template <typename T>
 __global__ void fill_rows(int64_t n, int64_t rows, Divider inner, Divider count, const int64_t* outside, T value,
                           T* y) {
@@ -47,13 +47,13 @@ __global__ void fill_rows(int64_t n, int64_t rows, Divider inner, Divider count,
   y[(outer * rows + outside[k]) * inner.divisor() + i - line * inner.divisor()] = value;
 }
 
-// One axis: [before, in, inner] to [before, out, inner], and later, in the result, the rows outside of the input.
+// A step from [before, in, inner] to [before, out, inner]; later steps set the result's rows outside of the input.
 struct Step {
   int64_t before, in, out, inner;
   int64_t size() const { return before * out * inner; }
 };
 
-// The table of an axis: begin, columns, weights, rows outside. All are 8 bytes wide.
+// The table of an axis: begin, columns, weights, rows outside. All elements have 8 bytes.
 class AxisTable {
  public:
   explicit AxisTable(const SparseMatrix& matrix)
@@ -75,7 +75,7 @@ class AxisTable {
   SharedTable table_;
 };
 
-// The steps of a Resize or its gradient, in order. The result has elements.
+// The steps of a Resize or its gradient, in order. The result is not empty.
 class Resampler {
  public:
   explicit Resampler(const ResampledAxes& all) : outside_(all.outside) {
@@ -93,7 +93,7 @@ class Resampler {
     }
   }
 
-  // Elements of scratch memory.
+  // Number of elements of scratch memory.
   int64_t scratch() const { return 2 * buffer_; }
 
   template <typename T>
@@ -110,7 +110,7 @@ class Resampler {
     }
   }
 
-  // The same where every row is a copy of one row of the input, for elements of `bytes` bytes.
+  // Moves elements of `bytes` bytes if every row of the result is a copy of an input row.
   void move(const Launch& launch, int64_t bytes, const char* x, char* y, char* scratch) const {
     multiply<char>(
         x, y, scratch,
@@ -153,13 +153,13 @@ class Resampler {
 
   std::vector<AxisStep> steps_;
   std::vector<Fill> fills_;
-  int64_t buffer_ = 0;  // elements of half of the scratch memory: of the largest result between steps
+  int64_t buffer_ = 0;  // elements of half of the scratch memory: the size of the largest result between steps
   double outside_;
 };
 
 // ---- Rows
 
-// What needs no matrix: an empty result, a copy of the input, or the gradient of an empty result.
+// Whether no matrix is needed: for an empty result, a copy of the input, or the gradient of an empty result.
 bool is_simple(const NodeSpec& spec, const ResampledAxes& axes) {
   return spec.out_size() == 0 || axes.axes.empty() || spec.in_size() == 0;
 }
@@ -197,7 +197,7 @@ Prepared prepare_move(const NodeSpec& spec, const ResampledAxes& axes) {
           static_cast<size_t>(resampler.scratch() * bytes)};
 }
 
-// Weighted and summed in float64.
+// Weights and sums elements in float64.
 Prepared prepare_converted(const NodeSpec& spec, const ResampledAxes& axes) {
   const Resampler resampler(axes);
   const int64_t in = spec.in_size(), out = spec.out_size();

@@ -1,4 +1,4 @@
-// Units of rows: what a thread copies at a time.
+// Units of rows: the elements that a thread copies at a time.
 #pragma once
 
 #include "kernels/cuda/support/gpu.h"
@@ -17,7 +17,7 @@ __device__ void copy_unit(const Pack<float, kCount>& from, Pack<S, kCount>* to) 
   for (int i = 0; i < kCount; ++i) to->at[i] = math::convert<S>(from.at[i]);
 }
 
-// Calls f(Unit{}) for the widest unit, of up to 16 bytes, that rows of `bytes` bytes consist of.
+// Calls f(Unit{}) for the widest unit, of up to 16 bytes, that divides rows of `bytes` bytes.
 template <typename F>
 void dispatch_unit(int64_t bytes, F&& f) {
   if (bytes % 16 == 0) return f(uint4{});
@@ -27,7 +27,7 @@ void dispatch_unit(int64_t bytes, F&& f) {
   f(uint8_t{});
 }
 
-// Calls f(From{}, To{}) for those of rows of `bytes` bytes of float32 that are rounded to S.
+// Calls f(From{}, To{}) for the widest units of float32 rows of `bytes` bytes that are rounded to S.
 template <typename S, typename F>
 void dispatch_rounded_unit(int64_t bytes, F&& f) {
   constexpr int kWidest = kVectorBytes / sizeof(float);

@@ -1,4 +1,4 @@
-// Operators that write rows or elements which indices name: ScatterND, ScatterElements, and the gradients of Gather.
+// Operators that write rows or elements that indices select: ScatterND, ScatterElements, the gradients of Gather.
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/movement/combine_rows.h"
 #include "kernels/cuda/movement/element_lines.h"
@@ -86,7 +86,7 @@ Prepared prepare_scatter_nd(const NodeSpec& spec) {
   return prepared;
 }
 
-// ---- ScatterElements: short lines by a thread each, in order; others by sorting the places of all elements.
+// ---- ScatterElements: one thread per short line, in order; for other lines, sorts the places of all elements
 
 // The offsets of a line in the indices and in the data, and of its elements.
 struct Lines {
@@ -112,7 +112,7 @@ struct Replace {
   __device__ T combine(T, T update) const { return update; }
 };
 
-// From positions on the axis to offsets in the data.
+// Converts positions on the axis to offsets in the data.
 __global__ void find_offsets(int64_t n, Indexing<1> lines, int64_t stride, int64_t* places) {
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= n) return;

@@ -43,7 +43,7 @@ __global__ void write_places(int64_t count, const uint64_t* keys, const int64_t*
 
 bool is_wide(const RowScatter& rows, DType dtype) { return dtype == DType::kFloat && rows.inner % 4 == 0; }
 
-// Bytes of the partial results, a multiple of 16: the sort's workspace follows them.
+// Bytes of the partial results, a multiple of 16, because the sort's workspace follows them.
 size_t partial_bytes(const RowScatter& rows, DType dtype) {
   const int64_t width = is_wide(rows, dtype) ? 4 : 1;
   const int64_t bytes = num_partials(rows, rows.inner / width) * width * static_cast<int64_t>(size_of(dtype));
@@ -59,7 +59,7 @@ Reduction reduction_named(const std::string& name) {
   return name == "min" ? Reduction::kMin : Reduction::kNone;
 }
 
-// ---- Rows that keys name
+// ---- SortedRows
 
 SortedRows::SortedRows(const RowScatter& rows, DType dtype, Reduction reduction, bool is_clear)
     : rows_(rows),
@@ -94,7 +94,7 @@ void SortedRows::run(const Launch& launch, int64_t* keys, void* workspace, const
   });
 }
 
-// ---- Rows at the first position of their key
+// ---- CoalescedRows
 
 CoalescedRows::CoalescedRows(int64_t count, int64_t end, int64_t inner, DType dtype)
     : rows_{1, count, count, inner}, dtype_(dtype), sort_(count, bits_below(end)) {}

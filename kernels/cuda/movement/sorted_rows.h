@@ -1,7 +1,7 @@
-// Adds rows to those rows of a tensor that keys name, several of which may be equal: the gradient of an embedding,
-// ScatterND, ScatterElements. The keys are sorted first (sort.h). The sorted rows are cut into tiles; a thread combines
-// the rows of a tile for its columns, in order, and stores results of rows that other tiles add to as partial results,
-// which a second kernel joins. So no result depends on the order in which threads run.
+// Adds rows to the rows of a tensor that keys select; several keys may be equal. Used by the gradient of an embedding,
+// ScatterND and ScatterElements. The keys are sorted first (sort.h) and the sorted rows cut into tiles. A thread
+// combines the rows of a tile for its columns, in order. Rows to which other tiles add become partial results, which a
+// second kernel joins. No result depends on the order in which threads run.
 //
 // A plain value that describes the work; any thread may enqueue it.
 #pragma once
@@ -19,18 +19,17 @@ Reduction reduction_named(const std::string& name);
 // to[o, keys[p], :] = combine(to[o, keys[p], :], from[o, p, :])
 struct RowScatter {
   int64_t outer;  // parts of both tensors, stored one after the other
-  int64_t count;  // rows in a part of `from`: keys
+  int64_t count;  // keys: rows in a part of `from`
   int64_t size;   // rows in a part of `to`
   int64_t inner;  // elements of a row
 };
 
 class SortedRows {
  public:
-  // The rows have elements of type `dtype`; without a reduction the last of several equal keys wins. `is_clear`: the
-  // tensor that is added to holds zeros.
+  // `dtype` is the element type; without a reduction the last of several equal keys wins. `is_clear`: `to` holds zeros.
   SortedRows(const RowScatter& rows, DType dtype, Reduction reduction, bool is_clear = false);
 
-  // Bytes of workspace beside the keys; it must be aligned to 16 bytes.
+  // Bytes of workspace besides the keys; run() needs it aligned to 16 bytes.
   size_t workspace() const;
   // `keys` is overwritten. Does nothing if the guard's fault is set.
   void run(const Launch& launch, int64_t* keys, void* workspace, const void* from, void* to, const Fault* guard) const;
@@ -43,8 +42,8 @@ class SortedRows {
   Sort sort_;
 };
 
-// Sums of equal keys' rows: rows[p] is the sum if p is the first position of its key, else zeros; `rows` may be `from`.
-// Float or double.
+// Sums the rows of equal keys: rows[p] is the sum if p is the first position of its key, else zeros; `rows` may be
+// `from`. Elements are float or double.
 class CoalescedRows {
  public:
   // Keys are below `end`.

@@ -7,7 +7,7 @@
 namespace onnx_train::cuda {
 namespace {
 
-// The inputs without a residual, and those of the gradient without the result of Relu.
+// Numbers of inputs without a residual, and of the gradient's inputs without Relu's result.
 constexpr int kInferenceInputs = 5, kTrainInputs = 3, kGradientInputs = 5;
 
 template <typename T>
@@ -21,7 +21,7 @@ __global__ void find_factors(int64_t channels, double epsilon, const T* scale, c
   if (c < channels) factor[c] = factor_of(scale[c], static_cast<double>(variance[c]), epsilon);
 }
 
-// A channel has the threads of a warp.
+// A warp has one channel.
 using ChannelThreads = RowThreads<gpu::kWarpSize>;
 
 template <typename T>
@@ -37,14 +37,14 @@ __global__ void finish_moments(ChannelPlan plan, double epsilon, const Moments<T
   factor[c] = factor_of(scale[c], square, epsilon);
 }
 
-// What the gradients of a channel become. Null pointers are not wanted.
+// Outputs of a channel's gradients; unwanted ones are null.
 template <typename T>
 struct GradientResults {
   T *dscale, *dbias, *a, *b, *c;
 };
 
-// With frozen statistics dx = dy a, else dx = (dy - Σ dy / n - (x - mean) Σ dy (x - mean) / n / (variance + epsilon))
-// a.
+// With frozen statistics dx = dy a; otherwise dx = (dy - Σ dy / n - (x - mean) Σ dy (x - mean) / n / (variance +
+// epsilon)) a.
 template <typename T>
 __global__ void finish_gradient(ChannelPlan plan, double epsilon, bool frozen, const GradientSums<T>* partials,
                                 const T* scale, const T* variance, GradientResults<T> results) {
@@ -65,7 +65,7 @@ __global__ void finish_gradient(ChannelPlan plan, double epsilon, bool frozen, c
   results.c[c] = static_cast<T>(second / n * inverse * inverse * factor);
 }
 
-// Sets every output, whose elements have `bytes` bytes each, to the same byte: there is nothing to normalize.
+// Fills every output with one byte value, because there is nothing to normalize.
 Prepared prepare_empty(const NodeSpec& spec, int byte) {
   std::vector<std::pair<int, size_t>> fills;
   for (int o = 0; o < spec.num_outputs(); ++o) {
@@ -80,15 +80,14 @@ Prepared prepare_empty(const NodeSpec& spec, int byte) {
 }
 constexpr int kZeros = 0, kNaNs = 0xff;  // all bits of a NaN may be set
 
-// What follows the normalization, without the residual.
+// Returns the epilogue of the normalization, without the residual.
 template <typename X>
 AfterScaling<X> after_scaling(const NodeSpec& spec) {
   const auto round_to = static_cast<DType>(spec.node().attr("round_to", static_cast<int>(DType::kFloat)));
   return {nullptr, spec.node().attr("relu", 0) != 0, round_to};
 }
 
-// X and Y are the types in which images are stored; what there is one of per channel has the type in which they are
-// computed.
+// Images are stored as X and Y; per-channel values have the type of the computation.
 template <typename X, typename Y, typename T = Computed<X>>
 Prepared prepare_inference(const NodeSpec& spec) {
   const Channels channels(spec.in_shape(0));
@@ -147,7 +146,7 @@ Prepared prepare_gradient(const NodeSpec& spec, bool frozen) {
   const double epsilon = spec.node().attr("epsilon", kEpsilon);
   const bool has_dx = spec.has_output(0), has_dscale = spec.has_output(1), has_dbias = spec.has_output(2);
   const bool sums = !frozen || has_dscale || has_dbias;
-  // With Relu: the gradient of its operand is kept where it is an output, else each pass finds it again.
+  // With Relu, its operand's gradient is stored if it is an output; otherwise each pass computes it again.
   const bool rectifies = spec.num_inputs() > kGradientInputs, has_dz = spec.has_output(3);
   const int inputs = spec.num_inputs(), outputs = spec.num_outputs();
   const auto run = [=](const Launch& launch) {

@@ -1,5 +1,5 @@
-// Element-wise passes over images whose channels have values of their own. With the channels last, a thread has the
-// same few channels in all rows that it reads.
+// Element-wise passes over images with per-channel values. With channels last, a thread has the same few channels in
+// all rows that it reads.
 #include "kernels/cuda/normalization/channels.h"
 #include "kernels/math/activations.h"
 
@@ -30,7 +30,7 @@ struct Scale {
     return {scaling.mean ? scaling.mean[channel] : T{0}, scaling.factor[channel],
             scaling.bias ? scaling.bias[channel] : T{0}};
   }
-  // Element i of a pack has values[i], or all have values[0].
+  // Element i of a pack uses values[i], or values[0] if all elements have one channel.
   template <int kCount, int kChannels>
   __device__ void apply(const Values (&values)[kChannels], int64_t at) const {
     const auto elements = load<kCount>(x + at);
@@ -79,7 +79,7 @@ struct Differentiate {
   }
 };
 
-// A thread for each of n packs, which are within a channel; `by_row` divides by the packs of a row.
+// One thread for each of n packs within channels; `by_row` divides by the packs of a row.
 template <int kCount, typename Op>
 __global__ void map_rows(int64_t n, Divider by_row, Divider by_channels, const Fault* guard, Op op) {
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
@@ -113,7 +113,7 @@ void run_columns(const Launch& launch, const char* name, const ChannelPlan& plan
   enqueue(launch, name, map_columns<kCount, Op>, grid, block, 0, plan, guard, op);
 }
 
-// kWidest: elements of an access of 16 bytes.
+// kWidest is the number of elements in an access of 16 bytes.
 template <int kWidest, typename Op>
 void run(const Launch& launch, const char* name, const ChannelPlan& plan, const Fault* guard, const Op& op) {
   constexpr int64_t kMostBlocks = 0xffff;  // along y

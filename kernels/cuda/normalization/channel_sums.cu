@@ -5,8 +5,8 @@
 namespace onnx_train::cuda {
 namespace {
 
-// The sums of one thread are relative to the first element that it reads: that is one of the elements, so what
-// cancels in the variance is never larger than the variance itself.
+// A thread's sums are relative to the first element that it reads: cancellation in the variance is then bounded by the
+// variance itself.
 template <typename X>
 struct MomentsOf {
   using T = Computed<X>;
@@ -18,7 +18,7 @@ struct MomentsOf {
     int64_t count = 0;
   };
   __device__ Sums start(int64_t) const { return {}; }
-  // Element i of a pack belongs to sums[i], or all belong to sums[0].
+  // Adds element i of a pack to sums[i], or to sums[0] if all elements have one channel.
   template <int kCount, int kChannels>
   __device__ void add(Sums (&sums)[kChannels], int64_t at) const {
     const auto elements = load<kCount>(x + at);
@@ -58,7 +58,7 @@ struct GradientSumsOf {
     if (gradient.y) {
       const auto results = load<kCount>(gradient.y + at);
       for (int i = 0; i < kCount; ++i)
-        gradients[i] = math::convert<X>(math::ReluGrad{}(widened(gradients[i]), widened(results[i])));  // exactly
+        gradients[i] = math::convert<X>(math::ReluGrad{}(widened(gradients[i]), widened(results[i])));  // exact
       if (gradient.dz && !stops(guard)) store(gradients, gradient.dz + at);
     }
     for (int i = 0; i < kCount; ++i) {
@@ -71,7 +71,7 @@ struct GradientSumsOf {
   __device__ Result finish(const Sums& sums) const { return {sums.first, sums.second}; }
 };
 
-// One channel per block. Block (x, y): channel, piece. A piece has a multiple of kCount elements, as do rows.
+// Block (x, y): channel, piece. The sizes of pieces and rows are multiples of kCount.
 template <int kCount, typename Op>
 __global__ void sum_rows(ChannelPlan plan, Op op, typename Op::Result* partials) {
   using Result = typename Op::Result;

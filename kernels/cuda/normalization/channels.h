@@ -1,5 +1,5 @@
-// What the normalizations per channel and per group share on CUDA devices: sums over channels, and the element-wise
-// passes that follow. The functions enqueue work for a run; the same inputs give the same bits.
+// Sums over channels, and the element-wise passes that follow, for normalizations per channel and per group. The
+// functions enqueue work for a run; the same inputs give the same bits.
 //
 // The elements of a channel are cut into pieces, so that few channels still fill the device. Each piece has its own
 // sums in the workspace, which are merged in order.
@@ -17,13 +17,13 @@
 
 namespace onnx_train::cuda {
 
-// Images [batch, channels, rest] with elements, as kernels read them: `pack` neighbours at a time, which belong to one
-// channel or, with the channels last, to neighbouring channels. It does not depend on the types of elements, so that
-// sums have one order for all. A plain value, made by the host.
+// Images [batch, channels, rest], not empty, as kernels read them: `pack` neighbours at a time, which belong to one
+// channel or, with channels last, to neighbouring channels. The plan does not depend on element types, so sums have one
+// order for all types. A plain value, made by the host.
 struct ChannelPlan {
   int64_t batch, channels, rest;
   int64_t count;          // elements of a channel
-  int64_t pieces, piece;  // of a channel, and elements of a piece
+  int64_t pieces, piece;  // pieces of a channel, and elements of a piece
   int pack;
   int columns;  // threads of a block that read neighbouring channels; 0: they read a channel's elements
   Divider by_rest, by_channels;
@@ -46,7 +46,7 @@ struct ChannelPlan {
       while (columns < gpu::kWarpSize && columns * pack < channels) columns *= 2;
     }
     constexpr int64_t kBlocks = 1024, kMost = 512;
-    const int64_t least = columns > 0 ? 8 * (kThreads / columns) : 4096;  // elements of a channel for a block
+    const int64_t least = columns > 0 ? 8 * (kThreads / columns) : 4096;  // least elements of a channel per block
     pieces = channel_blocks() < kBlocks
                  ? std::clamp<int64_t>(std::min(kBlocks / channel_blocks(), count / least), 1, kMost)
                  : 1;
@@ -57,7 +57,7 @@ struct ChannelPlan {
   int64_t partials() const { return channels * pieces; }
   // Whether neighbours in memory belong to neighbouring channels.
   bool is_last() const { return rest == 1 && channels > 1; }
-  // The threads of a block: neighbours along x.
+  // The shape of a block; neighbouring threads follow x.
   dim3 block() const {
     return columns > 0 ? dim3(static_cast<unsigned>(columns), static_cast<unsigned>(kThreads / columns)) : kThreads;
   }
@@ -94,7 +94,6 @@ struct GradientSums {
   }
 };
 
-// The sums of a channel from those of its pieces.
 template <typename Sums>
 __device__ Sums merge_pieces(const Sums* partials, int64_t channel, int64_t pieces) {
   Sums sums = partials[channel * pieces];
@@ -102,7 +101,7 @@ __device__ Sums merge_pieces(const Sums* partials, int64_t channel, int64_t piec
   return sums;
 }
 
-// The same by several threads, of which each gets the result.
+// Merges with several threads; each gets the result.
 template <typename Threads, typename Sums>
 __device__ Sums merge_pieces_of(const Sums* partials, int64_t channel, int64_t pieces) {
   Sums sums = {};
@@ -112,12 +111,11 @@ __device__ Sums merge_pieces_of(const Sums* partials, int64_t channel, int64_t p
   return Threads::merge(sums, Sums::merge);
 }
 
-// partials[channel][piece]. X, here and below, is the type in which elements are stored: float, double, or a type of 16
-// bits (channel_sums.cu).
+// partials[channel][piece]. In this header elements are stored as X: float, double, or a 16-bit type (channel_sums.cu).
 template <typename X>
 void sum_moments(const Launch& launch, const ChannelPlan& plan, const X* x, Moments<Computed<X>>* partials);
 
-// dy where y = relu(..) is positive, and 0 elsewhere; dy if y is null. It is stored in dz if that is not null.
+// dy if y = relu(..) is positive or y is null, else 0. It is stored in dz unless dz is null.
 template <typename X>
 struct Rectified {
   const X *dy, *y = nullptr;
@@ -127,7 +125,7 @@ template <typename X>
 void sum_gradients(const Launch& launch, const ChannelPlan& plan, const X* x, const Rectified<X>& gradient,
                    const Computed<X>* mean, const Fault* guard, GradientSums<Computed<X>>* partials);
 
-// Values per channel. Null pointers stand for zeros.
+// Per-channel values; null pointers mean zeros.
 template <typename T>
 struct Scaling {
   const T *mean, *factor, *bias;
@@ -137,8 +135,8 @@ struct Slopes {
   const T *mean, *a, *b, *c;
 };
 
-// What follows a normalization: the sum with a residual, which may be null, and Relu. Results before Relu are rounded
-// to `round_to`, unless it is float32.
+// The epilogue of a normalization: adds a residual, which may be null, then Relu. Results before Relu are rounded to
+// `round_to`, unless it is float32.
 template <typename X>
 struct AfterScaling {
   const X* residual = nullptr;
@@ -148,36 +146,36 @@ struct AfterScaling {
   AfterScaling with(const X* other_residual) const { return {other_residual, relu, round_to}; }
 };
 
-// y = (x - mean) factor + bias, and what follows. y may be x or the residual, where elements have one size
+// y = (x - mean) factor + bias, then the epilogue. y may be x or the residual if elements have one size
 // (channel_maps.cu).
 template <typename X, typename Y>
 void scale_channels(const Launch& launch, const ChannelPlan& plan, const Scaling<Computed<X>>& scaling,
                     const AfterScaling<X>& after, const Fault* guard, const X* x, Y* y);
-// dx = dy a - b - (x - mean) c. dx may be x, dy or y, where elements have one size.
+// dx = dy a - b - (x - mean) c. dx may be x, dy or y if elements have one size.
 template <typename X, typename DX>
 void differentiate_channels(const Launch& launch, const ChannelPlan& plan, const Slopes<Computed<X>>& slopes,
                             const Fault* guard, const X* x, const Rectified<X>& gradient, DX* dx);
 
-// Calls f(X{}, Y{}) for the types in which input 0 and output 0, if there is one, are stored.
+// Calls f(X{}, Y{}) for the types of input 0 and of output 0; the latter is X if the output is absent.
 template <typename F>
 Prepared dispatch_images(const NodeSpec& spec, const F& f) {
   return dispatch_stored_pair(spec.in_type(), spec.has_output(0) ? spec.out_type() : spec.in_type(), f);
 }
 
-// `places`, where an element of the output takes the place of an element of an input.
+// Returns `places` if X and Y have one size, else nothing.
 template <typename X, typename Y>
 std::vector<InPlace> in_place(std::vector<InPlace> places) {
   return sizeof(X) == sizeof(Y) ? std::move(places) : std::vector<InPlace>();
 }
 
-// The workspace of a node: sums, then values per channel.
+// The workspace of a node: sums, then per-channel values.
 template <typename Sums>
 struct ChannelWorkspace {
   int64_t sums, values;
   size_t bytes() const {
     return static_cast<size_t>(sums) * sizeof(Sums) + static_cast<size_t>(values) * sizeof(double);
   }
-  // Values of type T, channels of them each.
+  // Values of type T, `channels` numbers each.
   template <typename T>
   T* value(const Launch& launch) const {
     return reinterpret_cast<T*>(launch.scratch<Sums>() + sums);

@@ -1,13 +1,13 @@
-// GroupNormalization, InstanceNormalization and their gradient. A group is one channel of a single image [1, groups,
-// elements of a group] for the statistics; the passes over elements see every channel of every image as a channel
-// [1, batch channels, rest], whose values small kernels compute, with one thread per channel.
+// GroupNormalization, InstanceNormalization and their gradient. For the statistics, a group is one channel of a single
+// image [1, groups, elements of a group]. For the element-wise passes, every channel of every image is a channel of [1,
+// batch channels, rest]; small kernels compute its values, one thread per channel.
 #include "kernels/cuda/normalization/channels.h"
 #include "kernels/cuda/normalization/normalization.h"
 
 namespace onnx_train::cuda {
 namespace {
 
-// The places of channels: i counts channels over all images.
+// The index map of channels; i counts channels over all images.
 struct GroupPlan {
   int64_t batch, channels, per_group, group_size;
   Divider by_channels, by_group;
@@ -23,7 +23,7 @@ struct GroupPlan {
   __device__ int64_t channel(int64_t i) const { return i - by_channels.quotient(i) * channels; }
 };
 
-// The mean and 1 / sqrt(variance + epsilon) of the group of channel i, for every i.
+// Writes the mean and 1 / sqrt(variance + epsilon) of the group of channel i, for every i.
 template <typename T>
 __global__ void finish_groups(int64_t n, GroupPlan plan, int64_t pieces, double epsilon, const Moments<T>* partials,
                               T* mean, double* inverse) {
@@ -45,8 +45,8 @@ __global__ void spread_values(int64_t n, GroupPlan plan, const double* inverse, 
   biases[i] = bias[c];
 }
 
-// With g = dy scale and n elements in a group: dx = (g - Σ g / n - x̂ Σ g x̂ / n) inverse. Channel i's dx is
-// dy a - b - (x - mean) c. One thread per group.
+// With g = dy scale and n elements in a group: dx = (g - Σ g / n - x̂ Σ g x̂ / n) inverse. Channel i's dx is dy a - b -
+// (x - mean) c. One thread per group.
 template <typename T>
 __global__ void find_slopes(int64_t groups, GroupPlan plan, int64_t pieces, const GradientSums<T>* partials,
                             const T* scale, const double* inverse, T* a, T* b, T* c) {
@@ -85,7 +85,7 @@ __global__ void sum_images(GroupPlan plan, int64_t pieces, const GradientSums<T>
   if (dbias) dbias[c] = static_cast<T>(first);
 }
 
-// Forward and gradient share the statistics. The workspace: moments, the inverse deviation of each channel of each
+// The common plan of forward and gradient. The workspace holds moments, the inverse deviation of each channel of each
 // image, gradient sums, and four values of type T.
 template <typename X>
 struct Plans {
@@ -101,7 +101,7 @@ struct Plans {
         of_channels(Channels(1, g.batch * g.channels, g.rest)),
         epsilon(spec.node().attr("epsilon", kEpsilon)) {}
 
-  int64_t channels() const { return of_channels.channels; }  // of all images
+  int64_t channels() const { return of_channels.channels; }  // channels of all images
   struct Workspace {
     double* inverse;
     Moments<T>* moments;
@@ -121,7 +121,7 @@ struct Plans {
            static_cast<size_t>(of_groups.partials()) * sizeof(Moments<T>) +
            static_cast<size_t>(of_channels.partials()) * sizeof(GradientSums<T>);
   }
-  // Finds values[0], the means, and `inverse`.
+  // Computes values[0], the means, and `inverse`.
   Workspace find_statistics(const Launch& launch) const {
     const Workspace w = workspace(launch);
     sum_moments(launch, of_groups, launch.in<X>(0), w.moments);
@@ -131,8 +131,7 @@ struct Plans {
   }
 };
 
-// X and Y are the types in which images are stored; what there is one of per channel has the type in which they are
-// computed.
+// Images are stored as X and Y; per-channel values have the type of the computation.
 template <typename X, typename Y, typename T = Computed<X>>
 Prepared prepare_forward(const NodeSpec& spec) {
   const Groups g(spec);

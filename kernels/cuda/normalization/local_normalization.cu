@@ -10,7 +10,7 @@
 namespace onnx_train::cuda {
 namespace {
 
-// A line of `size` elements `step` apart, shared by `kLanes` threads: a warp where they are contiguous, else one.
+// A line of `size` elements `step` apart, shared by `kLanes` threads: a warp if they are contiguous, else one thread.
 template <int kLanes, typename T>
 __device__ void normalize_line(const math::LineNorm& norm, int lane, int64_t size, int64_t step, const T* x, T* y) {
   T total = 0;

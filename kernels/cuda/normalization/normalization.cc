@@ -10,15 +10,15 @@
 namespace onnx_train::cuda {
 namespace {
 
-// Images of one type, and channel values of the type in which they are computed.
+// Whether the images have one type and per-channel values the type of the computation.
 bool supports_channels(const NodeSpec& spec, int images) {
   const DType stored = spec.in_type(0), computed = is_half(stored) ? DType::kFloat : stored;
   return is_stored(stored) && has_channel_values(spec, images, stored, computed) &&
          (!spec.has_output(0) || is_stored_pair(stored, spec.out_type(0)));
 }
 
-// What follows the normalization: nothing, or Relu, perhaps of the sum with one more input than `inputs`. Results of
-// float32 may be rounded before Relu.
+// Whether the epilogue is supported: nothing, or Relu, perhaps after adding the input after the first `inputs`. float32
+// results may be rounded before Relu.
 bool supports_epilogue(const NodeSpec& spec, int inputs) {
   const bool relu = spec.node().attr("relu", 0) != 0;
   const auto round_to = static_cast<DType>(spec.node().attr("round_to", 0));
@@ -35,7 +35,7 @@ bool supports_inference(const NodeSpec& spec) {
 bool supports_train(const NodeSpec& spec) { return supports_channels(spec, 3) && supports_epilogue(spec, 3); }
 bool supports_frozen_gradient(const NodeSpec& spec) { return supports_channels(spec, 4) && spec.num_inputs() == 5; }
 
-// With Relu, input 5 is its result, and output 3, if there is one, the gradient of its operand.
+// With Relu, input 5 is its result; output 3, if present, is its operand's gradient.
 bool supports_gradient(const NodeSpec& spec) {
   const bool relu = spec.node().attr("relu", 0) != 0;
   return supports_channels(spec, 4) && spec.num_inputs() == (relu ? 6 : 5) &&

@@ -1,5 +1,5 @@
-// LayerNormalization, RMSNormalization and their gradients, a row per warp or block. The bodies of the gradients are in
-// onnx_passes/functions. X, Y, .. are the types in which elements are stored; T, in which they are computed.
+// LayerNormalization, RMSNormalization and their gradients; one warp or block per row. The gradients' bodies are in
+// onnx_passes/functions. Elements are stored as X, Y, .. and computed as T.
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/normalization/channels.h"
 #include "kernels/cuda/support/row_elements.h"
@@ -23,7 +23,7 @@ struct Statistics {
 };
 
 // The variance is the mean of the squared differences from the mean, in a second pass. for_each(f) calls f for the
-// elements of a row that the calling thread has.
+// calling thread's elements of a row.
 template <typename Threads, typename T, typename F>
 __device__ Statistics<T> row_statistics(const NormalizedRows& rows, const F& for_each) {
   const T n = static_cast<T>(rows.n);
@@ -38,7 +38,7 @@ __device__ Statistics<T> row_statistics(const NormalizedRows& rows, const F& for
   return {mean, static_cast<T>(1 / std::sqrt(static_cast<double>(variance) + rows.epsilon))};
 }
 
-// The same, of a row in memory.
+// The statistics of a row in memory.
 template <typename Threads, typename X, typename T = Computed<X>>
 __device__ Statistics<T> statistics_in_memory(const NormalizedRows& rows, const X* x) {
   return row_statistics<Threads, T>(rows, [&](const auto& f) {
@@ -48,8 +48,7 @@ __device__ Statistics<T> statistics_in_memory(const NormalizedRows& rows, const 
 
 // ---- Forward
 
-// The operands of a run; a pointer is null where the node has no such input or output. Mean and InvStdDev have a type
-// of their own: double or float.
+// The operands of a run; absent ones are null. Mean and InvStdDev have their own type: double or float.
 template <typename X, typename Y, typename T = Computed<X>>
 struct Forward {
   const X* x;
@@ -92,7 +91,7 @@ __global__ void normalize_kept_rows(NormalizedRows rows, const Fault* guard, For
   store_statistic(f.inv_std, f.double_statistics, row, inv_std);
 }
 
-// Longer rows, and those of float64.
+// Longer rows and float64 rows are read in each step.
 template <typename X, typename Y, int kRowThreads>
 __global__ void normalize_rows(NormalizedRows rows, const Fault* guard, Forward<X, Y> f) {
   using Threads = RowThreads<kRowThreads>;
@@ -149,12 +148,12 @@ Prepared prepare_forward(const NodeSpec& spec, const NormalizedRows& rows) {
   return prepared;
 }
 
-// ---- Gradients: dx = (g - mean g - x̂ mean(g x̂)) inv_std, where g = dy scale; without the mean of g for
-// RMSNormalization. dscale = Σ dy x̂ and dbias = Σ dy over all rows. With the attribute `residual`, an input is added to
-// dx (kernels/lowering/products/fuse_products.cc).
+// ---- Gradients: dx = (g - mean g - x̂ mean(g x̂)) inv_std with g = dy scale, where RMSNormalization omits mean g;
+// dscale = Σ dy x̂ and dbias = Σ dy over all rows. With the attribute `residual`, an input is added to dx
+// (kernels/lowering/products/fuse_products.cc).
 
-// The operands of a run. dx is null where it is not wanted, and may be x, dy or the residual, which is null where there
-// is none. The sums over the rows of each piece, [pieces][dscale, dbias][n], are null where neither is wanted.
+// The operands of a run. Unwanted or absent ones are null. dx may be x, dy or the residual. The sums over the rows of
+// each piece, [pieces][dscale, dbias][n], are null if neither is wanted.
 template <typename X, typename DX>
 struct Gradient {
   using T = Computed<X>;
@@ -190,7 +189,7 @@ __device__ void add_rows_of_block(const T (&values)[kKept], int64_t n, T* to) {
 }
 
 // Rows of at most kRowThreads kKept elements are read once: a thread keeps kKept elements of a row, and the sums of the
-// same columns over all rows of its piece, which is that of the block.
+// same columns over all rows of its block's piece.
 template <typename X, typename DX, int kRowThreads, int kKept>
 __global__ void differentiate_in_one_pass(NormalizedRows rows, int64_t rows_of_piece, const Fault* guard,
                                           Gradient<X, DX> gradient) {
@@ -203,7 +202,7 @@ __global__ void differentiate_in_one_pass(NormalizedRows rows, int64_t rows_of_p
   T scale[kKept] = {}, dscale[kKept] = {}, dbias[kKept] = {};
   Kept::read(gradient.scale, 0, rows.n, scale);
   for (int64_t row = begin + threadIdx.x / kRowThreads; row < end; row += kThreads / kRowThreads) {
-    T x[kKept] = {}, dy[kKept] = {};  // x̂ later
+    T x[kKept] = {}, dy[kKept] = {};  // later x̂
     Kept::read(gradient.x, row, rows.n, x);
     Kept::read(gradient.dy, row, rows.n, dy);
     const auto [mean, inv_std] =
@@ -229,7 +228,7 @@ __global__ void differentiate_in_one_pass(NormalizedRows rows, int64_t rows_of_p
   add_rows_of_block<kRowThreads>(dbias, rows.n, sums + rows.n);
 }
 
-// Longer rows, and those of float64: each of the following kernels reads them.
+// Longer rows and float64 rows are read by each of the following kernels.
 
 template <typename X, int kRowThreads, typename T = Computed<X>>
 __global__ void find_statistics(NormalizedRows rows, const X* x, Statistics<T>* statistics) {
@@ -266,7 +265,7 @@ __global__ void differentiate_rows(NormalizedRows rows, const Fault* guard, Grad
 
 constexpr int kColumns = 32, kColumnRows = static_cast<int>(kThreads) / kColumns;
 
-// The sums over the rows of piece y of the grid.
+// Sums the rows of piece y of the grid.
 template <typename X, typename T = Computed<X>>
 __global__ void sum_columns(NormalizedRows rows, int64_t rows_of_piece, const X* x, const X* dy,
                             const Statistics<T>* statistics, T* sums) {
@@ -293,7 +292,7 @@ __global__ void sum_columns(NormalizedRows rows, int64_t rows_of_piece, const X*
   sums[rows.n] = dbias;
 }
 
-// Adds the sums of all pieces; null for an output that is not wanted. A row of threads adds every kPieceRows-th piece.
+// Adds the sums of all pieces; unwanted outputs are null. A row of threads adds every kPieceRows-th piece.
 constexpr int kPieceRows = 32;
 
 template <typename T>
@@ -312,7 +311,7 @@ __global__ void add_pieces(int64_t n, int64_t pieces, const T* sums, T* dscale, 
   if (dbias) dbias[column] = mine.second;
 }
 
-// Elements of a row that a thread keeps where a warp has the row, and where a block has it.
+// Elements of a row per thread, if a warp has the row and if a block has it.
 constexpr int kOfWarp = 8, kOfBlock = 4, kMostOfBlock = 16;
 
 template <typename X, typename DX>
@@ -324,7 +323,7 @@ struct Backward {
 
   Backward(const NodeSpec& spec, const NormalizedRows& r) : rows(r) {
     const int64_t least_rows = !in_one_pass() || rows.n <= kOfWarp * gpu::kWarpSize ? 64 : 8;
-    // A block has one row at a time and waits for it: there are as many as a large GPU holds.
+    // A block waits for each of its rows, so there are as many blocks as a large GPU holds.
     const int64_t most_pieces = in_one_pass() ? 1024 : 64;
     pieces = std::clamp<int64_t>(rows.count / least_rows, 1, most_pieces);
     rows_of_piece = (rows.count + pieces - 1) / pieces;
@@ -335,7 +334,7 @@ struct Backward {
   }
   bool in_one_pass() const { return std::is_same_v<T, float> && rows.n <= int64_t{kMostOfBlock} * kThreads; }
   bool has_sums() const { return has_dscale || has_dbias; }
-  // The sums of all pieces, then the statistics of all rows.
+  // The workspace holds the sums of all pieces, then the statistics of all rows.
   size_t workspace() const {
     const int64_t statistics = in_one_pass() ? 0 : rows.count;
     return static_cast<size_t>(statistics) * sizeof(Statistics<T>) + static_cast<size_t>(num_sums()) * sizeof(T);
@@ -383,7 +382,7 @@ struct Backward {
       enqueue(launch, "find_statistics", find_statistics<X, kRowThreads>, row_blocks<kRowThreads>(rows.count), kThreads,
               0, rows, gradient.x, statistics);
     });
-    if (has_sums()) {  // before dx, which may take the place of x or dy
+    if (has_sums()) {  // dx may overwrite x or dy
       enqueue(launch, "sum_columns", sum_columns<X>, dim3(column_blocks(), static_cast<unsigned>(pieces)),
               dim3(kColumns, kColumnRows), 0, rows, rows_of_piece, gradient.x, gradient.dy, statistics, gradient.sums);
     }
@@ -406,7 +405,7 @@ Prepared prepare_backward(const NodeSpec& spec, const NormalizedRows& rows) {
 
 // ---- Rows of the table
 
-// The type in which elements of this type are computed.
+// The type in which elements of type `stored` are computed.
 DType computed(DType stored) { return is_half(stored) ? DType::kFloat : stored; }
 
 bool supports_forward(const NodeSpec& spec, bool centered) {
@@ -430,7 +429,7 @@ Kernel forward_kernel(const char* op, bool centered, const char* domain) {
           domain};
 }
 
-// x and dy are stored in one type. Without dx, the type of dx is theirs.
+// x and dy have one type, which is also the type of an absent dx.
 DType type_of_dx(const NodeSpec& spec) { return spec.has_output(0) ? spec.out_type() : spec.in_type(); }
 
 Kernel backward_kernel(const char* op, bool centered) {

@@ -1,4 +1,4 @@
-// MaxUnpool. Where several elements go to one place, the last one stays, as on the CPU: each place first finds the
+// MaxUnpool. If several elements have the same place, the last one stays, as on the CPU: each place first finds the
 // largest number of an element, so results do not depend on the order of threads.
 #include "kernels/cuda/pooling/pools.h"
 #include "kernels/cuda/support/indices.h"
@@ -15,7 +15,7 @@ __global__ void find_last(int64_t count, int64_t places, const int64_t* indices,
   if (i < count && indices[i] >= 0 && indices[i] < places) atomicMax(&last[indices[i]], static_cast<Number>(i) + 1);
 }
 
-// y[element of place p] = the element of x that goes to place p, or 0. One thread per place.
+// y[element of place p] = the last element of x with place p, or 0. One thread per place.
 template <typename T>
 __global__ void fill_places(int64_t n, Indexing<1> elements, const Number* last, const T* x, T* y) {
   const int64_t p = int64_t{blockIdx.x} * kThreads + threadIdx.x;
@@ -25,8 +25,7 @@ __global__ void fill_places(int64_t n, Indexing<1> elements, const Number* last,
   y[element[0]] = last[p] == 0 ? T{0} : x[last[p] - 1];
 }
 
-// From a place, an element of a tensor of `shape`, to an element of y, of which that tensor is the beginning on every
-// axis.
+// Maps a place, an element of a tensor of `shape`, to an element of y; that tensor is the beginning of y on every axis.
 Indexing<1> elements_of(const Shape& shape, const Shape& y) {
   std::vector<IndexedAxis<1>> axes;
   int64_t stride = 1;

@@ -9,13 +9,13 @@
 namespace onnx_train::cuda {
 namespace {
 
-// The position in the plane of the largest element of a window, or -1.
+// Returns the position in the plane of the largest element of a window, or -1.
 template <typename S>
 __device__ int64_t largest_of(const WindowGeometry& axes, const PlacedElement& window, const PlaneElements<S>& plane) {
   return find_largest(axes, plane, span_of(axes[0], window.z), span_of(axes[1], window.y), span_of(axes[2], window.x));
 }
 
-// `index`, if it is not null, receives positions in x; in planes stored column-major if `columns` is true.
+// If `index` is not null, it receives positions in x, in column-major planes if `columns` is true.
 template <typename S, typename Y>
 __global__ void max_pool(int64_t n, PoolPlan plan, PlaneIndexing outputs, bool columns, const S* x, Y* y,
                          int64_t* index) {
@@ -26,12 +26,12 @@ __global__ void max_pool(int64_t n, PoolPlan plan, PlaneIndexing outputs, bool c
   const PlaneElements<S> plane{x + start, outputs.step};
   const int64_t best = largest_of(plan.axes, window, plane);
   y[i] = math::convert<Y>(best < 0 ? std::numeric_limits<Computed<S>>::lowest() : plane[best]);
-  if (!index) return;  // which only nodes with channels first have
+  if (!index) return;  // only nodes with channels first have indices
   const int64_t element = best < 0 ? 0 : best;
   index[i] = start + (columns ? by_columns(plan.axes, element) : element);
 }
 
-// positions[window] = that of its largest element in its plane, or -1.
+// positions[window] = the position in its plane of the window's largest element, or -1.
 template <typename S>
 __global__ void find_maxima(int64_t n, PoolPlan plan, PlaneIndexing outputs, const S* x, int64_t* positions) {
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;

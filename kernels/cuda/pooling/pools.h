@@ -21,9 +21,9 @@ struct PoolPlan {
         include_pad(pool.include_pad) {}
 };
 
-// The elements of planes, each of which is one channel of an image. Channels last, the elements of a plane are `step`
-// apart, as many as there are channels; channels first, a plane counts as an image of one channel. All sizes are above
-// 0.
+// The index map of planes, each of which is one channel of an image. With channels last, the elements of a plane are
+// `step`, the number of channels, apart; with channels first, a plane counts as an image of one channel. All sizes are
+// above 0.
 struct PlaneIndexing {
   int64_t step;
   ImageIndexing axes;  // its channels are the innermost axis here
@@ -35,17 +35,17 @@ struct PlaneIndexing {
     const PlacedElement found = axes.element(i);
     return {found.image, found.x, found.channel, found.z, found.y};
   }
-  // Where the element's plane begins in images of `size` elements a plane.
+  // The start of the element's plane in images of `size` elements per plane.
   __device__ int64_t start(const PlacedElement& e, int64_t size) const { return e.image * size * step + e.channel; }
 };
 
-// The channels of images that are stored channels last, else 1.
+// The number of channels of channels-last images, else 1.
 inline int64_t plane_step(const NodeSpec& spec) { return is_channels_last(spec.node()) ? spec.out_shape().back() : 1; }
 
 inline PlaneIndexing in_planes(const WindowGeometry& g, int64_t step) { return {step, g[0].in, g[1].in, g[2].in}; }
 inline PlaneIndexing out_planes(const WindowGeometry& g, int64_t step) { return {step, g[0].out, g[1].out, g[2].out}; }
 
-// The elements of a plane, widened when they are read.
+// The elements of planes, widened when read.
 template <typename S>
 struct PlaneElements {
   const S* data;

@@ -12,14 +12,14 @@
 namespace onnx_train::cuda {
 namespace {
 
-constexpr size_t kMostWorkspace = size_t{32} << 20;  // bytes, what NVIDIA recommends for Hopper
+constexpr size_t kMostWorkspace = size_t{32} << 20;  // bytes that NVIDIA recommends for Hopper
 
 void check_library(cublasStatus_t status, const char* call) {
   if (status != CUBLAS_STATUS_SUCCESS)
     fail_as(ErrorCode::kDevice, "cuBLASLt: ", call, ": ", cublasLtGetStatusName(status));
 }
 
-// The library's handle for the current device, which any thread may use; it lives as long as the program.
+// Returns the library's handle for the current device. Any thread may use it; it lives as long as the program.
 cublasLtHandle_t library() {
   static std::mutex mutex;
   static auto& handles = *new std::map<int, cublasLtHandle_t>;
@@ -45,11 +45,11 @@ Matrices transposed(Matrices m) {
   return m;
 }
 
-// A matrix as the library sees it: columns are contiguous.
+// A matrix as the library sees it: with contiguous columns.
 class Layout {
  public:
   Layout(const Matrices& matrices, int64_t rows, int64_t columns, DType dtype, int64_t batch, int64_t stride) {
-    // Contiguous rows are the columns of the transposed matrix.
+    // If rows are contiguous, they are the columns of the transposed matrix.
     is_transposed_ = matrices.row_stride != 1 && rows > 1;
     if (is_transposed_) std::swap(rows, columns);
     const int64_t leading = std::max(is_transposed_ ? matrices.row_stride : matrices.column_stride, rows);
@@ -84,7 +84,7 @@ struct Start {
 
 }  // namespace
 
-// The library's first operand has contiguous columns of the result, which are our rows: it is b, and the second is a.
+// The library's result has contiguous columns, which are our rows: its first operand is our b, its second our a.
 struct LibraryProduct::State {
   Product product;
   cublasLtMatmulDesc_t description = nullptr;
@@ -93,7 +93,7 @@ struct LibraryProduct::State {
   size_t workspace = 0;
   std::vector<Start> starts = {{}};
   bool is_double = false;
-  Epilogue epilogue = Epilogue::kNone;  // with the operands as the library sees them
+  Epilogue epilogue = Epilogue::kNone;  // in terms of the library's operands
   bool is_swapped = false;              // a is the caller's b
 
   static std::unique_ptr<State> find(const Product& product, ProductTypes types, Epilogue epilogue, int64_t alignment);
@@ -114,7 +114,7 @@ struct LibraryProduct::State {
 
 namespace {
 
-// The offsets of all batch axes but the last, which one call covers.
+// Returns the offsets along all batch axes but the last, which one call covers.
 std::vector<Start> starts_of(const Product& p, ProductTypes types) {
   std::vector<Start> starts = {{}};
   const auto in_bytes = static_cast<int64_t>(size_of(types.in)), out_bytes = static_cast<int64_t>(size_of(types.out));
@@ -163,16 +163,16 @@ void LibraryProduct::State::describe(ProductTypes types) {
   set(CUBLASLT_MATMUL_DESC_EPILOGUE, static_cast<int32_t>(name()));
   if (epilogue != Epilogue::kNone) {
     set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<int32_t>(type_of(types.out)));
-    // The choice of an algorithm takes the alignment of the vector from its address, which run() sets.
+    // The library chooses an algorithm by the alignment of the vector's address, which run() sets later.
     set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, reinterpret_cast<void*>(kVectorBytes));
   }
-  // One bias serves all matrices.
+  // All matrices share one bias.
   if (epilogue == Epilogue::kSumsOfA) set(CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE, p.m);
   if (epilogue == Epilogue::kSumsOfB) set(CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE, p.n);
 }
 
-// The library adds up its first operand where it is not transposed, and its second where it is. A call has one vector
-// of sums for each of its matrices.
+// The library sums its first operand if it is not transposed, and its second if it is. A call has one vector of sums
+// per matrix.
 bool LibraryProduct::State::has_layout_of_epilogue() const {
   switch (epilogue) {
     case Epilogue::kSumsOfA: return starts.size() == 1 && a->is_transposed();
@@ -181,7 +181,7 @@ bool LibraryProduct::State::has_layout_of_epilogue() const {
   }
 }
 
-// Returns whether there is one.
+// Returns whether an algorithm exists.
 bool LibraryProduct::State::choose_algorithm(ProductTypes types, int64_t addresses) {
   cublasLtMatmulPreference_t preference = nullptr;
   check_library(cublasLtMatmulPreferenceCreate(&preference), "cublasLtMatmulPreferenceCreate");
@@ -195,8 +195,8 @@ bool LibraryProduct::State::choose_algorithm(ProductTypes types, int64_t address
     return static_cast<uint32_t>(bytes);
   };
   prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kMostWorkspace);
-  // Sums of parts go through the workspace in a fixed order, so that results do not change between runs, and in the
-  // type of the sums, so that a 16-bit result is rounded once.
+  // Partial sums go through the workspace in a fixed order, so that results do not change between runs, and in the type
+  // of the sums, so that a 16-bit result is rounded once.
   prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment(*b, types.in, &Start::b));
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment(*a, types.in, &Start::a));
@@ -226,7 +226,7 @@ Epilogue with_swapped_operands(Epilogue epilogue) {
   switch (epilogue) {
     case Epilogue::kSumsOfA: return Epilogue::kSumsOfB;
     case Epilogue::kSumsOfB: return Epilogue::kSumsOfA;
-    default: return epilogue;  // a bias belongs to the axis of y that is contiguous
+    default: return epilogue;  // a bias belongs to y's contiguous axis in both cases
   }
 }
 

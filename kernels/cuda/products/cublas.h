@@ -1,5 +1,5 @@
-// A batch of matrix products by cuBLASLt, with all descriptors and the algorithm chosen when it is made. One thread at
-// a time runs it.
+// A batch of matrix products by cuBLASLt; the constructor makes all descriptors and chooses the algorithm. One thread
+// at a time runs it.
 #pragma once
 
 #include <memory>
@@ -23,10 +23,10 @@ inline ProductTypes types_of(const NodeSpec& spec) { return {spec.in_type(), spe
 class LibraryProduct {
  public:
   // Sizes are above 0. The vector of the epilogue has the type of results; a bias belongs to y's contiguous axis. The
-  // addresses that run() gets are multiples of `alignment` bytes. Throws Error when the library has no algorithm.
+  // addresses that run() gets are multiples of `alignment` bytes. Throws Error if the library has no algorithm.
   LibraryProduct(const Product& product, ProductTypes types, Epilogue epilogue = Epilogue::kNone,
                  int64_t alignment = kVectorBytes);
-  // The same, but nothing when the library has no algorithm: not every epilogue goes with every layout.
+  // Returns nothing instead of throwing if the library has no algorithm: not all layouts support every epilogue.
   static std::optional<LibraryProduct> find(const Product& product, ProductTypes types, Epilogue epilogue);
   ~LibraryProduct();
   LibraryProduct(LibraryProduct&&) noexcept;

@@ -12,18 +12,18 @@
 namespace onnx_train::cuda {
 namespace {
 
-// The numbers by which a graph knows its tensors.
+// Ids of a graph's tensors.
 enum TensorId : int64_t { kA = 1, kB, kBias, kX, kY };
 
 enum class Activation { kRelu, kGelu, kGeluTanh };
 
-// y = f(x), where x = a b + bias, or y = f'(x) (a b), as the library describes them. Equal ones share a graph.
+// y = f(x), where x = a b + bias, or y = f'(x) (a b), as the library describes them. Equal descriptions share a graph.
 struct Description {
   DType type;
   Activation activation;
   bool is_gradient, has_bias;
-  bool writes_x;        // forwards
-  CudnnLayout a, b, y;  // of [batch, rows, columns]; x has that of y
+  bool writes_x;        // forward only
+  CudnnLayout a, b, y;  // layouts [batch, rows, columns]; x has that of y
 
   auto operator<=>(const Description&) const = default;  // NOLINT(modernize-use-nullptr): its 0 is no pointer
 };
@@ -72,7 +72,7 @@ std::optional<Description> describe(const NodeSpec& spec, Product (*product_of)(
   if (has_bias && !is_row_of_result(spec, 2)) return std::nullopt;
   Product p = product_of(spec);
   merge_batches(p);
-  // The library has kernels for any rows, but fast ones for those of whole vectors.
+  // The library supports rows of any length, but is fast only for whole vectors.
   const auto is_whole = [](int64_t n) { return n * static_cast<int64_t>(sizeof(BFloat16)) % kVectorBytes == 0; };
   if (p.y.batch.size() > 1 || p.alpha != 1 || !is_whole(p.n) || !is_whole(p.k)) return std::nullopt;
   return Description{.type = spec.out_type(),

@@ -1,5 +1,5 @@
-// Products with an activation, or its gradient, as their epilogue, by cuDNN: cuBLASLt has only Relu, and the form of
-// GELU with tanh. The library compiles the kernel of such a product when a plan first asks for it.
+// Products with an activation, or its gradient, as epilogue, by cuDNN: cuBLASLt supports only Relu and GELU with tanh.
+// The library compiles the kernel of such a product when a plan first asks for it.
 #pragma once
 
 #include <vector>
@@ -8,9 +8,9 @@
 
 namespace onnx_train::cuda {
 
-// Products to which fuse_products.cc has given an activation or the gradient of one, where the library has an algorithm
-// that is deterministic. Operands and results have 16 bits and one type; sums, and what is made of them, are float32.
-// These rows precede ours, which have Relu.
+// Rows of products to which fuse_products.cc has added an activation or its gradient; they require a deterministic
+// algorithm of the library. Operands and results have one 16-bit type; sums and epilogues are computed in float32.
+// These rows precede ours, which support Relu.
 std::vector<Kernel> cudnn_product_kernels();
 
 }  // namespace onnx_train::cuda

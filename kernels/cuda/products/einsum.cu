@@ -8,7 +8,7 @@
 namespace onnx_train::cuda {
 namespace {
 
-// One result per thread: the sum of `count` elements.
+// Computes one result per thread: the sum of `count` elements.
 template <typename T>
 __global__ void arrange(int64_t results, Indexing<1> kept, int64_t count, Indexing<1> reduced, const T* from, T* to) {
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
@@ -28,7 +28,7 @@ struct Box {
   std::vector<IndexedAxis<1>> axes;
   int64_t count = 1;
 
-  // Axes of one element move nothing.
+  // Drops axes of one element.
   explicit Box(const std::vector<Arrangement::Axis>& of) {
     for (const Arrangement::Axis& axis : of) {
       count *= axis.size;

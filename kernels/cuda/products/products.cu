@@ -62,7 +62,7 @@ Prepared prepare_integers(const Product& p) {
 
 // ---- Floats
 
-// The vector of the epilogue is the bias, input 2, or the sums, output 1.
+// The vector of the epilogue is a bias, input 2, or sums, output 1.
 Prepared prepare_library_product(LibraryProduct made, Epilogue epilogue) {
   const auto product = std::make_shared<LibraryProduct>(std::move(made));
   return {[product, epilogue](const Launch& launch) {
@@ -74,7 +74,7 @@ Prepared prepare_library_product(LibraryProduct made, Epilogue epilogue) {
           product->workspace()};
 }
 
-// The sums of input `operand` over k, as a kernel of their own, into output 1.
+// Sums input `operand` over k into output 1, in a separate kernel.
 Prepared prepare_operand_sums(const NodeSpec& spec, const Product& p, int operand) {
   Shape matrix = operand == 0 ? Shape{p.m, p.k} : Shape{p.k, p.n};
   size_t k = operand == 0 ? 1 : 0;
@@ -152,13 +152,13 @@ std::function<void(const Launch&)> fill(const Shape& c, const Product& p, double
   };
 }
 
-// Whether C is of the type of y, as the library needs it, and a bias or like y.
+// Whether the library can add C: it has the type of y and is a bias or has the shape of y.
 bool library_adds_c(const NodeSpec& spec) {
   return is_float(spec.out_type()) && spec.in_type(2) == spec.out_type() && spec.in_size(0) > 0 &&
          spec.in_size(1) > 0 && (adds_bias(spec) || adds_matrix(spec));
 }
 
-// The last input is the matrix, which y may overwrite; there may be a bias before it.
+// The last input is the matrix, which y may overwrite; a bias may precede it.
 Prepared prepare_sum_with_matrix(const NodeSpec& spec, Product p) {
   merge_batches(p);
   p.accumulate = true;
@@ -208,7 +208,7 @@ bool has_library_types(const NodeSpec& spec) {
   return spec.in_type(1) == spec.in_type(0) && has_library_product(spec.in_type(), spec.out_type());
 }
 
-// Whether both operands are batches of the same number of matrices, stored contiguously.
+// Whether both operands are batches of equally many matrices, stored contiguously.
 bool has_one_batch(const NodeSpec& spec) {
   const Shape &a = spec.in_shape(0), &b = spec.in_shape(1);
   if (a.size() < 2 || a.size() != b.size() || !std::equal(a.begin(), a.end() - 2, b.begin())) return false;
@@ -222,8 +222,8 @@ bool has_one_batch(const NodeSpec& spec) {
   return leads("perm_a") && leads("perm_b");
 }
 
-// Operands of 16 bits, whose sums are float32, or an epilogue. C or a bias has the type of y, and is added before
-// rounding.
+// Whether the node has 16-bit operands with float32 sums, or an epilogue, that the library supports. C or a bias has
+// the type of y and is added before rounding.
 bool supports_variant(const NodeSpec& spec) {
   const bool is_float32 = spec.out_type() == DType::kFloat;
   const Epilogue epilogue = epilogue_of(spec);

@@ -1,5 +1,5 @@
-// What the cells of RNN, GRU and LSTM share on the device. A cell's kernel computes one step of one direction, one
-// element (a sample, a hidden unit) per thread; layouts are those of kernels/geometry/recurrence.h.
+// Device code of the cells of RNN, GRU and LSTM. A cell's kernel computes one step of one direction, one element (a
+// sample, a hidden unit) per thread; layouts are those of kernels/geometry/recurrence.h.
 #pragma once
 
 #include "kernels/cuda/support/indexing.h"
@@ -10,20 +10,19 @@
 
 namespace onnx_train::cuda {
 
-// A step of a direction, as the kernels know it.
 struct CellStep {
   int64_t elements;  // batch x hidden
   Divider hidden;
-  int64_t gate_stride;     // between the gates of two samples
-  const int32_t* lengths;  // of the samples, or null
+  int64_t gate_stride;     // distance between samples of the gates
+  const int32_t* lengths;  // lengths of the samples, or null
   int64_t t;
-  float clip;  // of the activations' inputs; 0: none
+  float clip;  // bound of the activations' inputs; 0: none
   bool rounds_operands, rounds_gates;
 
   __device__ int64_t n() const { return hidden.divisor(); }
 };
 
-// The element of the calling thread. Element i of [B, H] is unit j of `sample`, whose gates begin at `gate`.
+// The element of the calling thread. Element i of [B, H] is a unit of `sample`, whose gates start at `gate`.
 struct CellElement {
   int64_t i, gate;
   bool exists, live;  // live: the sample has the step

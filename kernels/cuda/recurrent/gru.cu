@@ -1,5 +1,5 @@
-// GRU, its training form and its gradient (functions/recurrent.cc has the formulas). The three gates of a unit lie n
-// elements apart: z r h, the last called g here. The product with R is two products: one for z and r, one for g, which
+// GRU, its training form and its gradient (functions/recurrent.cc has the formulas). The three gates of a unit, z r h,
+// are n elements apart; h is called g here. The product with R is two products: one for z and r, and one for g, which
 // multiplies r h if the reset gate applies before the product, and h if it applies after it (linear_before_reset).
 #include "kernels/cuda/recurrent/recurrent.h"
 #include "kernels/cuda/recurrent/walk.h"
@@ -21,8 +21,8 @@ __global__ void gru_reset(CellStep s, GateActivation f, T* gates, const T* h, T*
   reset[at.i] = rounded(s.rounds_operands, r * h[at.i]);
 }
 
-// Completes a step. With `linear`, z and r are still sums, and `beside` holds h Rᵀ of g; else it is r h. b is the half
-// of g's bias that belongs to R, or null.
+// Completes a step. With `linear`, z and r are still sums and `beside` holds h Rᵀ of g; otherwise it holds r h. b is
+// the half of g's bias that belongs to R, or null.
 template <typename T>
 __global__ void gru_step(CellStep s, GateActivation f, GateActivation g_of, bool linear, bool keeps_gates, const T* b,
                          const T* beside, T* gates, T* h, T* y, T* candidates) {
@@ -111,8 +111,8 @@ __global__ void gru_gradient_step(CellStep s, GateActivation f, GateActivation g
   if (candidates) dn[sample * dn_stride + at.i - sample * n] = rounded(rounds, dn_now);
 }
 
-// From q = dg R, where the reset gate applies before the product: dr = f' q h_before, dh += q r. `reset` becomes
-// r h_before, which dg is multiplied by for the gradient of R.
+// Applies q = dg R if the reset gate precedes the product: dr = f' q h_before, dh += q r. `reset` becomes r h_before,
+// the factor of dg in the gradient of R.
 template <typename T>
 __global__ void gru_undo_reset(CellStep s, GateActivation f, const T* gates, const T* h_before, const T* q, T* dh,
                                T* dgates, T* reset) {
@@ -177,7 +177,7 @@ class GruBackward {
   }
 
  private:
-  // Distance between samples of what g's rows of R are multiplied by: dn, or dg within the gates.
+  // Distance between samples of the tensor that g's rows of R are multiplied by: dn, or dg within the gates.
   int64_t g_row() const { return linear_ ? s_.e.directions * s_.e.hidden : s_.e.gate_stride(); }
 
   const Sequence& s_;

@@ -1,12 +1,11 @@
-// LSTM, its training form and its gradient (functions/recurrent.cc has the formulas). The four gates of a unit lie n
-// elements apart: i o f c.
+// LSTM, its training form and its gradient (functions/recurrent.cc has the formulas). The four gates of a unit, i o f
+// c, are n elements apart.
 #include "kernels/cuda/recurrent/recurrent.h"
 #include "kernels/cuda/recurrent/walk.h"
 
 namespace onnx_train::cuda {
 namespace {
 
-// What the kernels know of a direction's cell.
 template <typename T>
 struct LstmCell {
   GateActivation f, g, h;
@@ -75,7 +74,7 @@ class LstmForward {
 
 // ---- Backward: inputs r lens h0 c0 p y gates cells dy dy_h dy_c; outputs dgates dr dh0 dc0 dp
 
-// `before` is c of the step before, or null where that is zero.
+// `before` is c of the step before, or null if that is zero.
 template <typename T>
 __global__ void lstm_gradient_step(CellStep s, LstmCell<T> cell, const T* gates, const T* cells, const T* before,
                                    const T* dy, T* dh, T* dc, T* dgates) {

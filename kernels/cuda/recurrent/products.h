@@ -1,4 +1,4 @@
-// Matrix products inside of a recurrent kernel: y = a b, or y + a b. One thread at a time runs it.
+// Matrix products inside a recurrent kernel: y = a b, or y + a b. One thread at a time runs one.
 #pragma once
 
 #include <numeric>
@@ -11,8 +11,8 @@ namespace onnx_train::cuda {
 
 class InnerProduct {
  public:
-  // Operands and results have one type. Every address that run() gets is a multiple of `row` elements from an
-  // aligned one.
+  // Operands and results have one type. Every address that run() gets is a multiple of `row` elements after an aligned
+  // one.
   InnerProduct(const Product& product, ProductTypes types, int64_t row) {
     const int64_t results = product.m * product.n;
     if (results == 0) return;
@@ -31,8 +31,8 @@ class InnerProduct {
   }
 
  private:
-  std::optional<LibraryProduct> product_;  // none where there is nothing to add up
-  size_t zeros_ = 0;                       // bytes of y that become zeros instead
+  std::optional<LibraryProduct> product_;  // absent if the sum is empty
+  size_t zeros_ = 0;                       // bytes of y to set to zero in that case
 };
 
 }  // namespace onnx_train::cuda

@@ -1,6 +1,5 @@
-// The walk of a recurrent kernel over time, forward and backward, which RNN, GRU and LSTM share, like the CPU's: a
-// product and a cell's kernels for each step of each direction. With the step captured as a graph, nothing of this loop
-// runs on the host again.
+// The walk of RNN, GRU and LSTM over time, forward and backward, like the CPU's: a product and a cell's kernels for
+// each step of each direction. When the step is captured as a graph, this loop does not run on the host again.
 //
 // A walk owns its cell and belongs to one prepared kernel, which runs on one thread at a time.
 #pragma once
@@ -16,7 +15,7 @@
 
 namespace onnx_train::cuda {
 
-// What a walk and its cell know of the node. Backward, input `y` has the shape of y [T, D, B, H]; forward it is -1.
+// The node as a walk and its cell see it. In a gradient, input `y` has the shape of y [T, D, B, H]; forward `y` is -1.
 struct Sequence {
   Sequence(const NodeSpec& spec, int y)
       : recurrence(find_recurrence(spec.node())),
@@ -27,7 +26,7 @@ struct Sequence {
     for (int i = 0; i < spec.num_outputs(); ++i) has_output.push_back(spec.has_output(i));
   }
 
-  // Null if the node does not have it.
+  // Returns null if the input is absent.
   template <typename T>
   const T* in(const Launch& launch, size_t i) const {
     return i < has_input.size() && has_input[i] ? static_cast<const T*>(launch.inputs[i]) : nullptr;
@@ -42,7 +41,7 @@ struct Sequence {
   }
   unsigned blocks() const { return blocks_for(e.batch * e.hidden); }
 
-  // y = h rᵀ for `rows` rows of R, and dh = dy r. Rows of y and dy are `row` elements apart.
+  // y = h rᵀ for `rows` rows of R, or dh = dy r. Rows of y and dy are `row` elements apart.
   InnerProduct with_transpose(int64_t rows, int64_t y_row, bool accumulate) const {
     Product p;
     p.m = e.batch, p.n = rows, p.k = e.hidden, p.accumulate = accumulate;
@@ -74,7 +73,7 @@ struct Sequence {
   std::vector<bool> has_input, has_output;
 };
 
-// to = from, or zeros if that is null.
+// to = from, or zeros if `from` is null.
 template <typename T>
 void start_state(const Launch& launch, const Extents& e, const T* from, T* to) {
   const size_t bytes = static_cast<size_t>(e.state_size()) * sizeof(T);
@@ -86,7 +85,7 @@ void start_state(const Launch& launch, const Extents& e, const T* from, T* to) {
   }
 }
 
-// The rows of the gate sums start as b: those of W's half, and of R's where `whole`.
+// Starts the gate sums as b: W's half, plus R's half for the first `whole_gates` elements of a direction.
 template <typename T>
 __global__ void start_sums(int64_t sums, Divider row, Divider gate_row, int64_t whole_gates, const T* b, T* to) {
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
@@ -107,7 +106,7 @@ __global__ void copy_h_before(int64_t elements, Extents e, Order order, Divider 
   const int64_t td = batch.quotient(row), b = row - td * e.batch;
   const int64_t d = steps.quotient(td), t = td - d * e.steps;
   const int64_t before = order.before(d, t);
-  // y is zero where a sample has no step; backwards its first steps follow such.
+  // y is zero in steps that a sample lacks; backwards such steps precede its first one.
   const bool first = order.is_first(d, t) || (order.backwards[d] && !is_live(lengths, before, b));
   const T initial = h0 ? h0[e.state(d, b) + j] : T{0};
   h_before[i] = first ? initial : y[e.value(before, d, b) + j];
@@ -118,18 +117,18 @@ inline constexpr int kNone = 1 << 20;  // the number of an output that an operat
 // ---- Forward: inputs x w r b lens h0; outputs y y_h, and the gates' values as output Cell::kGates. The first
 // Cell::kStepGates gates sum h Rᵀ of the step before.
 //
-//   workspace()                          of its products
+//   workspace()                          bytes for its products
 //   start(launch)                        once per run
-//   step(launch, step, now)              enqueues a step: from the sums it computes h and the gates' values
+//   step(launch, step, now)              enqueues a step: computes h and the gates' values from the sums
 //
-// `now` holds the addresses of the step's rows: those of sample 0.
+// `now` holds the addresses of sample 0's rows in this step.
 
 template <typename T>
 struct ForwardRows {
   int64_t t, d;
-  T *gates, *h, *y;  // y is null if the node does not have it
-  const T* r;        // of the direction
-  bool keeps_gates;  // else what is in `gates` after the step does not matter
+  T *gates, *h, *y;  // y is null if absent
+  const T* r;        // R of the direction
+  bool keeps_gates;  // whether `gates` is read after the step
   void* scratch;     // for products
 };
 
@@ -210,17 +209,16 @@ class ForwardWalk {
 // kNeedsStates, the cell reads h of the step before.
 //
 //   start(launch)                       once per run
-//   step(launch, step, now)             given dh, which still lacks dy, writes the gradients of the gate sums, and
-//   leaves
-//                                       in dh what does not pass through the first kStepGates
+//   step(launch, step, now)             given dh without dy, writes the gradients of the gate sums, and leaves in dh
+//                                       what does not pass through the first kStepGates
 //   finish(launch, h_before, scratch)   dr of the other gates, and further outputs
 
 template <typename T>
 struct BackwardRows {
   int64_t t, d;
-  const T *dy, *before;  // null if the node does not have it; h of the step before
+  const T *dy, *before;  // dy is null if absent; `before` is h of the step before
   T *dh, *dgates;
-  const T* r;  // of the direction
+  const T* r;  // R of the direction
   void* scratch;
 };
 
@@ -295,7 +293,7 @@ class BackwardWalk {
 
 // ---- Rows
 
-// A kernel of Walk<Cell, T> with the type of input 0.
+// Prepares a kernel of Walk<Cell, T> with the type of input 0.
 template <template <template <typename> typename, typename> typename Walk, template <typename> typename Cell>
 Prepared prepare_recurrence(const NodeSpec& spec) {
   return dispatch_float(spec.in_type(), [&]<typename T>(T) -> Prepared {
@@ -304,7 +302,7 @@ Prepared prepare_recurrence(const NodeSpec& spec) {
   });
 }
 
-// The rows of an operator, its training form and its gradient.
+// Returns the rows of an operator, its training form and its gradient.
 template <template <typename> typename Forward, template <typename> typename Backward>
 std::vector<Kernel> recurrence_rows(const char* op, const char* train, const char* gradient) {
   const auto forward = prepare_recurrence<ForwardWalk, Forward>;

@@ -51,7 +51,7 @@ bool supports_narrow(const NodeSpec& spec) {
   return is_half(spec.in_type(0)) && spec.out_size() * spec.in_size(0) != 0;
 }
 
-// 1 at the first maximum of each line, 0 elsewhere. A NaN is a maximum only where it is the first element. y may be x.
+// 1 at the first maximum of each line, 0 elsewhere. A NaN is a maximum only as the first element. y may be x.
 template <int kRowThreads, typename T>
 __global__ void hardmax(AxisView view, const Fault* guard, const T* x, T* y) {
   using Threads = RowThreads<kRowThreads>;

@@ -6,15 +6,15 @@
 
 namespace onnx_train::cuda {
 
-// An element and its index; an index below 0 stands for none.
+// An element and its index; a negative index means none.
 template <typename T>
 struct Leader {
   T value;
   int64_t index;
 };
 
-// Whether a comes before b: the larger element or, without `largest`, the smaller; of equal ones the first or, with
-// `last`, the last.
+// Whether a comes before b: the larger element or, without `largest`, the smaller. Among equal ones the first does or,
+// with `last`, the last.
 struct LeaderOrder {
   bool largest, last;
 

@@ -1,6 +1,5 @@
-// How a reduction traverses its input. Axes are merged until kept and reduced ones alternate. Which kernel runs, and
-// into how many pieces the elements of an output are cut, follows from sizes alone, and every sum has one order: the
-// same inputs give the same bits. A plain value.
+// The traversal of a reduction's input. Axes are merged until kept and reduced ones alternate. Sizes alone determine
+// the kernel and the number of pieces, and every sum has one order: the same inputs give the same bits. A plain value.
 #pragma once
 
 #include <vector>
@@ -15,12 +14,12 @@ struct ReductionPlan {
   std::vector<IndexedAxis<1>> reduced;  // strides in the input
   int64_t outputs = 1;
   int64_t count = 1;     // elements per output
-  int64_t pieces = 1;    // of an output, each with an accumulator of its own
+  int64_t pieces = 1;    // pieces of an output; each has an accumulator
   int64_t piece = 1;     // elements of a piece
   bool columns = false;  // neighbouring outputs are neighbours in the input
 
   ReductionPlan(const Shape& shape, const std::vector<bool>& is_reduced);
-  // Accumulators in the workspace.
+  // Number of accumulators in the workspace.
   int64_t partials() const { return pieces > 1 ? outputs * pieces : 0; }
 };
 

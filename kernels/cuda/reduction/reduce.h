@@ -16,7 +16,7 @@ namespace onnx_train::cuda {
 
 inline constexpr int kRows = kThreads / kColumns;
 
-// Folds elements first, first + step, ... below last of the output whose elements begin at x.
+// Folds elements first, first + step, ... below last of the output whose elements start at x.
 template <typename Op, typename S>
 __device__ typename Op::Acc fold(const Indexing<1>& elements, const S* x, int64_t first, int64_t last, int64_t step) {
   typename Op::Acc acc = Op::start();
@@ -28,7 +28,7 @@ __device__ typename Op::Acc fold(const Indexing<1>& elements, const S* x, int64_
   return acc;
 }
 
-// The elements of a block's piece: those of row y of the grid.
+// The elements of a block's piece, which row y of the grid selects.
 struct Piece {
   int64_t first, last;
   __device__ Piece(int64_t count, int64_t piece) : first(blockIdx.y * piece), last(first + piece) {
@@ -80,7 +80,7 @@ __global__ void reduce_columns(int64_t num_outputs, Indexing<2> outputs, Indexin
   }
 }
 
-// One output per thread, where an output has few elements.
+// One output per thread, for outputs of few elements.
 template <typename Op, typename S, typename Y>
 __global__ void reduce_few(int64_t num_outputs, Indexing<2> outputs, Indexing<1> elements, int64_t count, const S* x,
                            Y* y) {
@@ -91,7 +91,6 @@ __global__ void reduce_few(int64_t num_outputs, Indexing<2> outputs, Indexing<1>
   y[offsets[1]] = math::convert<Y>(Op::finish(fold<Op>(elements, x + offsets[0], 0, count, 1), count));
 }
 
-// Merges the pieces of each output.
 template <typename Op, typename Y>
 __global__ void finish_pieces(int64_t num_outputs, Indexing<2> outputs, int64_t pieces, int64_t count,
                               const typename Op::Acc* partials, Y* y) {
@@ -146,7 +145,7 @@ Prepared prepare_reduction_of(const NodeSpec& spec) {
   return prepare_reduction<Op<T, DeviceWide<T>>, T>(ReductionPlan(spec.in_shape(0), reduced_axes(spec)));
 }
 
-// Of numbers; of numbers and bools.
+// Reductions of numbers, and of numbers and bools.
 template <template <typename, typename> typename Op>
 Prepared prepare_numbers(const NodeSpec& spec) {
   return dispatch_numeric(spec.in_type(0), [&]<typename T>(T) { return prepare_reduction_of<Op, T>(spec); });

@@ -20,7 +20,7 @@ ReductionPlan::ReductionPlan(const Shape& shape, const std::vector<bool>& is_red
     to *= axis.size;
   }
   columns = !axes.empty() && !axes[0].reduced;
-  // Enough blocks for the whole device, with enough elements each.
+  // The number of blocks fills the device, and each has enough elements.
   constexpr int64_t kBlocks = 512, kLeast = 4096, kMost = 1024;
   const int64_t blocks = columns ? (outputs + kColumns - 1) / kColumns : outputs;
   const int64_t least = columns ? kLeast / kColumns : kLeast;

@@ -6,7 +6,7 @@
 namespace onnx_train::cuda {
 
 Prepared prepare_sum(const NodeSpec& spec);  // sums.cu
-// Sums of a tensor of float32 or float64, or of elements that are stored in 16 bits, whose sums are float32.
+// Sums a tensor of float32 or float64, or of 16-bit elements into float32.
 Prepared prepare_sum_of(DType stored, const Shape& shape, const std::vector<bool>& is_reduced);
 Prepared prepare_mean(const NodeSpec& spec);
 Prepared prepare_absolute_sum(const NodeSpec& spec);

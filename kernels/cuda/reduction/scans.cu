@@ -1,5 +1,5 @@
-// CumSum and CumProd (kernels/geometry/indexing/scans.h). The threads of a line take its elements in turns; each turn
-// is combined with the result of the turns before.
+// CumSum and CumProd (kernels/geometry/indexing/scans.h). The threads of a line process its elements in turns; each
+// turn is combined with the result of the previous turns.
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/support/rows.h"
 #include "kernels/dispatch.h"
@@ -16,7 +16,7 @@ struct SumOrProduct {
   __device__ W operator()(W a, W b) const { return multiplies ? a * b : a + b; }
 };
 
-// Combines each lane's value with those of the lanes before.
+// Combines each lane's value with those of lower lanes.
 template <typename W>
 __device__ W scan_warp(W value, const SumOrProduct<W>& combine) {
   const unsigned lane = threadIdx.x % gpu::kWarpSize;
@@ -28,7 +28,7 @@ __device__ W scan_warp(W value, const SumOrProduct<W>& combine) {
   return value;
 }
 
-// The combination of the values of the row's threads before the calling one, and of all, with `so_far`.
+// `before` combines `so_far` with the values of the row's earlier threads, `all` with the values of all its threads.
 template <typename W>
 struct Turn {
   W before, all;
@@ -49,7 +49,7 @@ __device__ Turn<W> take_turn(W value, W so_far, const SumOrProduct<W>& combine) 
       constexpr unsigned kWarps = kRowThreads / gpu::kWarpSize;
       GPU_SHARED(warps, W[kWarps]);
       const unsigned warp = threadIdx.x / gpu::kWarpSize;
-      __syncthreads();  // the turn before has read them
+      __syncthreads();  // `warps` of the previous turn has been read
       if (lane == 0) warps[warp] = last;
       __syncthreads();
       for (unsigned w = 0; w < kWarps; ++w) {

@@ -15,7 +15,7 @@
 namespace onnx_train::cuda {
 namespace {
 
-// What an operator sums over a row (start, add, merge) and makes of it (finish), from a and, for gradients, b.
+// The operators: each defines a sum over a row (start, add, merge) and the result (finish), of a and, for gradients, b.
 
 // y = exp(x - max x) / Σ exp(x - max x)
 template <typename T>
@@ -51,8 +51,8 @@ struct LogSoftmaxGrad {
   __device__ static T finish(Acc acc, T dy, T y) { return dy - math::exp(y) * acc; }
 };
 
-// b is a if the operator has one operand. y may be a or b: each element is read by the thread that writes it. Operands
-// are stored as S, results as Y.
+// b is a if the operator has one operand. y may be a or b, because the thread that writes an element also reads it.
+// Operands are stored as S, results as Y.
 template <typename Op, typename S, typename Y, int kRowThreads>
 __global__ void along_axis(AxisView view, const Fault* guard, const S* a, const S* b, Y* y) {
   using Threads = RowThreads<kRowThreads>;

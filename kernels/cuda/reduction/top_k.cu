@@ -1,5 +1,5 @@
-// TopK (kernels/geometry/indexing/scans.h). Few elements are found one after the other, each as the best of those after
-// the one before. For many, all lines are sorted together: stably by their elements, then by line.
+// TopK (kernels/geometry/indexing/scans.h). A small k selects one element after the other, each as the best of those
+// after the previous one. A large k sorts all lines together: stably by elements, then by line.
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/reduction/leader.h"
 #include "kernels/cuda/support/indexing.h"
@@ -57,7 +57,7 @@ void enqueue_selection(const Launch& launch, const Leaders& top) {
 
 // ---- By sorting
 
-// A number that grows with x; equal for the numbers that are equal and for all NaNs, which are the largest.
+// A key that grows with x. Equal numbers have equal keys, and so have all NaNs, which are the largest.
 template <typename T>
 __device__ uint64_t sort_key(T x) {
   if constexpr (std::is_floating_point_v<T>) {
@@ -76,7 +76,6 @@ __device__ uint64_t sort_key(T x) {
   }
 }
 
-// Keys of the elements, line after line.
 template <typename T>
 __global__ void make_keys(int64_t n, AxisView view, bool largest, const T* x, uint64_t* keys) {
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
@@ -104,7 +103,7 @@ __global__ void write_leaders(int64_t n, AxisView view, LeaderPlaces places, con
   if (indices) indices[places.at(line, j)] = index;
 }
 
-// The sorts of all elements, and their workspace: keys and places of the second sort, and what the sorts need.
+// The two sorts and their workspace: keys and places of the second sort, and the sorts' own workspace.
 struct LineSort {
   Leaders top;
   int64_t n;

@@ -1,4 +1,4 @@
-// One axis of a box of elements: its size and its strides in each of several layouts, in elements.
+// One axis of a box of elements: its size, and its strides in several layouts, in elements.
 #pragma once
 
 #include <cstdint>

@@ -8,7 +8,7 @@
 namespace onnx_train::cuda {
 namespace {
 
-constexpr size_t kMostTransfers = 64;  // of a launch: they are its parameters
+constexpr size_t kMostTransfers = 64;  // transfers per launch, passed as kernel parameters
 constexpr int kThreads = 256;
 constexpr size_t kBytesPerBlock = 64 << 10;
 
@@ -25,7 +25,7 @@ __device__ void copy_elements(const Transfer& transfer) {
     to[i] = from[i];
 }
 
-// A row of blocks per transfer.
+// One row of blocks per transfer.
 __global__ void commit_kernel(Transfers transfers, const Fault* fault) {
   if (fault->node != 0) return;
   const Transfer& transfer = transfers.all[blockIdx.y];

@@ -9,7 +9,7 @@
 
 namespace onnx_train::cuda {
 
-// Enqueues the copies; they do nothing if the fault is set when they run. Sizes and addresses are any.
+// Enqueues the copies; they do nothing if the fault is set when they run. Sizes and addresses need no alignment.
 void enqueue_commit(const std::vector<Transfer>& transfers, const Fault* fault, cudaStream_t stream);
 
 }  // namespace onnx_train::cuda

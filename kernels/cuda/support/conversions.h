@@ -1,15 +1,15 @@
-// Copies in another float type, enqueued on the stream of a run: what a library reads or writes in 16 bits, beside
-// what a node has in float32.
+// Conversions on the stream of a run between a node's float32 tensors and the 16-bit copies that a library reads or
+// writes.
 #pragma once
 
 #include "kernels/kernel.h"
 
 namespace onnx_train::cuda {
 
-// to[i] = from[i] for n elements of a 16-bit type, or of float.
+// to[i] = from[i] for n elements of `type`: a 16-bit type or float.
 void widen(const Launch& launch, DType type, int64_t n, const void* from, float* to);
 
-// to[i] = from[i], rounded to `type`, likewise.
+// to[i] = from[i], rounded to `type`, for the same types.
 void narrow(const Launch& launch, DType type, int64_t n, const float* from, void* to);
 
 }  // namespace onnx_train::cuda

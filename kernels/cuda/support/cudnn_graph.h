@@ -1,7 +1,6 @@
-// A graph of cuDNN with the plan that executes it, which nodes of one description share. Only the files of kernels that
-// the library runs include it: cudnn-frontend takes a compiler 14 seconds. Graphs are made while kernels are chosen,
-// and live as long as a plan has them, or as they are among those that were last used. Any thread may make and run
-// graphs.
+// A cuDNN graph with the plan that executes it; nodes with equal descriptions share it. Only files of cuDNN kernels
+// include this header, because cudnn-frontend takes a compiler 14 seconds. Graphs are made while kernels are chosen,
+// and live while a plan holds them or they are among the recently used ones. Any thread may make and run graphs.
 #pragma once
 
 #include <cudnn_frontend.h>
@@ -34,7 +33,7 @@ inline fe::DataType_t cudnn_type(DType dtype) {
   }
 }
 
-// How a tensor of a graph is stored, in elements.
+// The layout of a graph's tensor, in elements.
 struct CudnnLayout {
   Sizes sizes, strides;
 
@@ -45,8 +44,7 @@ class CudnnGraph {
  public:
   size_t workspace() const { return static_cast<size_t>(std::max<int64_t>(0, graph_.get_workspace_size())); }
 
-  // Enqueues the graph on the stream of a run. `addresses` are those of its tensors, by their numbers; `node` is named
-  // in the Error that is thrown when the library fails.
+  // Enqueues the graph on the stream of a run. `addresses` maps the tensors' ids; an Error of the library names `node`.
   void run(const Launch& launch, const std::string& node, std::unordered_map<int64_t, void*> addresses,
            void* workspace) const {
     auto& stream = *static_cast<CudaStream*>(launch.stream);
@@ -72,7 +70,7 @@ class CudnnGraph {
         .set_compute_data_type(fe::DataType_t::FLOAT);
   }
 
-  // `id` is the number by which run() gets the tensor's address.
+  // `id` is the key of the tensor's address in run().
   static void describe(const TensorPointer& tensor, int64_t id, const CudnnLayout& layout) {
     tensor->set_uid(id).set_dim(layout.sizes).set_stride(layout.strides);
   }
@@ -86,16 +84,16 @@ class CudnnGraph {
     result->set_output(true);
   }
 
-  // Makes a plan of the graph by an algorithm that is deterministic, sums in float32 and has none of the properties in
-  // `left_out`. Returns false if the library has none.
+  // Makes a plan by an algorithm that is deterministic, sums in float32 and has no property in `left_out` or
+  // `behavior_left_out`. Returns false if the library has none.
   bool make_plan(cudnnHandle_t handle, const std::vector<fe::NumericalNote_t>& left_out = {},
                  const std::vector<fe::BehaviorNote_t>& behavior_left_out = {}) {
     if (graph_.validate().is_bad() || graph_.build_operation_graph(handle).is_bad() ||
         graph_.create_execution_plans({fe::HeurMode_t::A, fe::HeurMode_t::FALLBACK}).is_bad())
       return false;
     using fe::NumericalNote_t;
-    graph_.deselect_numeric_notes({NumericalNote_t::NONDETERMINISTIC,               // two runs are equal in bits
-                                   NumericalNote_t::REDUCED_PRECISION_REDUCTION});  // sums of float16 in float16
+    graph_.deselect_numeric_notes({NumericalNote_t::NONDETERMINISTIC,               // two runs give equal bits
+                                   NumericalNote_t::REDUCED_PRECISION_REDUCTION});  // float16 sums in float16
     graph_.deselect_numeric_notes(left_out);
     graph_.deselect_behavior_notes(behavior_left_out);
     graph_.deselect_workspace_greater_than(most_cudnn_workspace);
@@ -105,7 +103,7 @@ class CudnnGraph {
   fe::graph::Graph graph_;
 
  private:
-  mutable std::mutex mutex_;  // the library does not promise that two threads may execute one plan
+  mutable std::mutex mutex_;  // the library does not promise that two threads may run one plan
 
   [[noreturn]] static void fail_at(const std::string& node, const std::string& message) {
     fail_as(ErrorCode::kDevice, node, ": cuDNN: ", message.substr(0, message.find('\n')),
@@ -113,8 +111,8 @@ class CudnnGraph {
   }
 };
 
-// The graph of a description, for the current device; null without the library, or if the library has no algorithm for
-// it. `Graph` is made from a description and has build(handle), which returns false for the latter.
+// Returns the graph of a description on the current device; null without the library or an algorithm. `Graph` is
+// constructed from a description; its build(handle) returns false if there is no algorithm.
 template <typename Graph, typename Description>
 std::shared_ptr<const Graph> shared_graph(const Description& description) {
   using Shared = std::shared_ptr<const Graph>;

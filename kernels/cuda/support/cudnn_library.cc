@@ -12,7 +12,7 @@
   static const auto address = reinterpret_cast<decltype(&function)>(onnx_train::cuda::cudnn_function(#function)); \
   return address(__VA_ARGS__)
 
-// Hidden: another copy of the library in this process must not find them.
+// Hidden symbols, so that another copy of the library in this process does not find these functions.
 #define LOCAL [[gnu::visibility("hidden")]]
 
 extern "C" {
@@ -51,7 +51,7 @@ LOCAL cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescri
   FORWARD(cudnnBackendExecute, handle, plan, variant_pack);
 }
 
-// Unused functions of cudnn-frontend call these. The compiler keeps such functions when it does not optimize.
+// Unused functions of cudnn-frontend call these; unoptimized builds keep such functions.
 LOCAL cudnnStatus_t cudnnCreateFilterDescriptor(cudnnFilterDescriptor_t* filter) {
   FORWARD(cudnnCreateFilterDescriptor, filter);
 }
@@ -101,7 +101,7 @@ CudnnHandle::CudnnHandle(CudnnLibrary& library) : library_(library) {
 }
 
 CudnnHandle::~CudnnHandle() {
-  cudnnSetStream(handle_, nullptr);  // its stream may be about to end
+  cudnnSetStream(handle_, nullptr);  // the stream may be about to end
   const std::lock_guard lock(library_.mutex_);
   library_.idle_.push_back(handle_);
 }

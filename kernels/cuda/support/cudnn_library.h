@@ -1,5 +1,5 @@
 // cuDNN 9, which is optional: it is loaded when a plan first asks for it. cudnn_library.cc defines the functions of the
-// library that cudnn-frontend calls, so that nothing is linked with it. There is one object for each CUDA device, which
+// library that cudnn-frontend calls, so that nothing is linked with it. There is one object per CUDA device, which
 // lives as long as the program. Any thread may call.
 #pragma once
 
@@ -13,7 +13,7 @@ namespace onnx_train::cuda {
 
 class CudnnLibrary;
 
-// A handle of the library, which its owner alone uses; the library gets it back in the end. One thread at a time.
+// A handle that only its owner uses; the destructor returns it to the library. One thread at a time.
 class CudnnHandle {
  public:
   explicit CudnnHandle(CudnnLibrary& library);  // throws Error if the library cannot make another one
@@ -33,7 +33,7 @@ class CudnnLibrary {
   CudnnLibrary(const CudnnLibrary&) = delete;
 
   bool is_loaded() const { return is_loaded_; }
-  const std::string& description() const { return description_; }  // for users: its version, or why there is none
+  const std::string& description() const { return description_; }  // for users: its version, or why it is absent
 
  private:
   friend class CudnnHandle;
@@ -41,13 +41,13 @@ class CudnnLibrary {
   bool is_loaded_ = false;
   std::string description_;
   std::mutex mutex_;
-  std::vector<cudnnHandle_t> idle_;  // making a handle takes long
+  std::vector<cudnnHandle_t> idle_;  // creating a handle is slow
 };
 
-// The library on the current device. ONNX_TRAIN_CUDNN=off leaves it out.
+// Returns the library on the current device. With ONNX_TRAIN_CUDNN=off it is not loaded.
 CudnnLibrary& cudnn_library();
 
-// The address of a function of the library; null where there is none.
+// Returns the address of a function of the library, or null if it is absent.
 void* cudnn_function(const char* name);
 
 }  // namespace onnx_train::cuda

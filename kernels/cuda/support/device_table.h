@@ -1,6 +1,5 @@
-// Data that a kernel needs and its `prepare` knows, copied to the device's memory when it is made. Prepared objects
-// share it with their run functions. Any thread may read it. The constructor throws Error when memory or the copy
-// fails.
+// Data known to `prepare` that a kernel reads: the constructor copies it to the device's memory. Prepared objects share
+// it with their run functions. Any thread may read it. The constructor throws Error if memory or the copy fails.
 #pragma once
 
 #include <memory>

@@ -9,7 +9,7 @@
 
 namespace onnx_train::cuda {
 
-// Contiguous elements, which a thread loads and stores 16 bytes at a time.
+// Contiguous elements that a thread loads and stores 16 bytes at a time.
 template <int kCount, typename X>
 struct Elements {
   static constexpr int kChunk = std::min(kCount, static_cast<int>(kVectorBytes / sizeof(X)));

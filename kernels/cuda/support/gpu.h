@@ -1,10 +1,10 @@
-// What a kernel file includes instead of cuda_runtime.h. nvcc compiles the file for devices. A C++ compiler with
-// -DGPU_ON_HOST compiles the same file as C++: its kernels then run on the host (tests/cuda_on_host). For that, a
+// The header that kernel files include instead of cuda_runtime.h. nvcc compiles the file for devices. A C++ compiler
+// with -DGPU_ON_HOST compiles the same file as C++: its kernels then run on the host (tests/cuda_on_host). For that, a
 // kernel file
 //   - launches with gpu::launch, not with <<<>>>,
 //   - declares shared memory with GPU_SHARED and GPU_DYNAMIC_SHARED, not with __shared__,
 //   - has no inline PTX: ptx.h holds all of it.
-// Generated kernels, which NVRTC compiles, include it, too: there are no headers of CUDA, nor launches.
+// Generated kernels include it, too; NVRTC compiles them without CUDA's headers and without launches.
 #pragma once
 
 #ifndef __CUDACC_RTC__
@@ -19,9 +19,9 @@
 #include "tests/cuda_on_host/gpu_on_host.h"
 #else
 
-// GPU_SHARED(tile, float[32][33]): shared memory of the block, of a type that needs no constructor.
+// GPU_SHARED(tile, float[32][33]) declares shared memory of the block; the type must need no constructor.
 #define GPU_SHARED(name, ...) __shared__ gpu::Type<__VA_ARGS__> name
-// The bytes of shared memory that the launch asks for, aligned to 16, as a pointer to `type`.
+// Declares a pointer to `type` at the launch's dynamic shared memory, aligned to 16 bytes.
 #define GPU_DYNAMIC_SHARED(type, name)                            \
   extern __shared__ __align__(16) unsigned char dynamic_shared[]; \
   type* const name = reinterpret_cast<type*>(dynamic_shared)  // NOLINT(bugprone-macro-parentheses): it declares
@@ -52,7 +52,7 @@ cudaError_t launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t 
 
 namespace gpu {
 
-// `p` as the address of a vector, P, which is a multiple of the vector's alignment. The host checks that.
+// Returns `p` as the address of a vector P. It must have the vector's alignment; the host checks that.
 template <typename P, typename T>
 __device__ P* vector_at(T* p) {
 #ifdef GPU_ON_HOST

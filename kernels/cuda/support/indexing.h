@@ -1,5 +1,5 @@
-// From a position in row-major order to offsets in several strided layouts, for kernels: the part of a node's geometry
-// that a kernel gets as a parameter. Built by the host, read by all threads.
+// Maps positions in row-major order to offsets in several strided layouts: the part of a node's geometry that a kernel
+// gets as a parameter. Built by the host, read by all threads.
 #pragma once
 
 #include <bit>
@@ -12,7 +12,7 @@
 
 namespace onnx_train::cuda {
 
-// Division by a positive number that the host knows. Where dividend and divisor are below 2³¹ it is one multiplication
+// Division by a positive number that the host knows. If dividend and divisor are below 2³¹, it is one multiplication
 // (Granlund and Montgomery, "Division by invariant integers using multiplication", 1994).
 class Divider {
  public:
@@ -45,7 +45,7 @@ struct Indexing {
   Divider sizes[kMaxRank];  // innermost first
   int64_t strides[kMaxRank][kLayouts] = {};
 
-  // Axes from the outermost to the innermost, of sizes above 0. Throws Error when there are more than kMaxRank.
+  // Axes from the outermost to the innermost, with sizes above 0. Throws Error if there are more than kMaxRank.
   explicit Indexing(const std::vector<IndexedAxis<kLayouts>>& axes) : rank(static_cast<int>(axes.size())) {
     if (rank > kMaxRank) fail("a tensor with more than ", kMaxRank, " axes that cannot be merged");
     for (int k = 0; k < rank; ++k) {

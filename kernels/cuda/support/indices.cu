@@ -12,7 +12,7 @@ constexpr int64_t kNoPosition = std::numeric_limits<int64_t>::max();
 constexpr unsigned kCheckingThreads = 1024;
 constexpr int64_t kPerBlock = int64_t{kCheckingThreads} * 8;
 
-// Where the kernels of a node report what they found in one of its inputs.
+// Reports what the kernels of a node find in one of its inputs.
 struct Reporter {
   Fault* fault;
   int32_t node;
@@ -26,7 +26,7 @@ struct Reporter {
 //   int64_t at(int64_t i, int64_t* wrong) const   result i; stores the position of an invalid element to *wrong
 //   int64_t value(int64_t position) const         the element that is reported
 
-// Indices of one axis. `size_at`, if it is not null, holds the axis' size; the other numbers follow from it.
+// Indices of one axis. If `size_at` is not null, it holds the axis' size, which then replaces the other numbers.
 template <typename T>
 struct AxisIndices {
   const T* indices;
@@ -42,7 +42,6 @@ struct AxisIndices {
   }
 };
 
-// Tuples of indices.
 struct TupleIndices {
   const int64_t* indices;
   int64_t axes, rows_per_batch;
@@ -91,7 +90,7 @@ __global__ void __launch_bounds__(kCheckingThreads)
   }
 }
 
-// Reports the first of the positions that the blocks found. One block.
+// Reports the first of the positions that the blocks have found. One block.
 template <typename Indices>
 __global__ void report_first(int64_t blocks, Indices indices, Reporter reporter, const int64_t* wrongs) {
   GPU_SHARED(scratch, int64_t[kThreads / gpu::kWarpSize]);

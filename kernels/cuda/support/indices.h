@@ -1,6 +1,6 @@
-// Indices as the kernels use them: non-negative int64, checked against the size of the axis. An index out of range
-// becomes 0, so that later kernels of the node stay inside of memory, and the first one is reported to the run's Fault.
-// The functions enqueue work for a run; `scratch` is workspace for kIndexScratch elements, `results` for one each.
+// Indices as kernels use them: non-negative int64, checked against the size of the axis. An index out of range becomes
+// 0, so that later kernels of the node stay inside memory, and the first one is reported to the run's Fault. The
+// functions enqueue work for a run; `scratch` has kIndexScratch elements of workspace, `results` one per index.
 #pragma once
 
 #include "kernels/cuda/support/launch.h"
@@ -10,13 +10,13 @@ namespace onnx_train::cuda {
 
 inline constexpr int64_t kIndexScratch = 512;
 
-// Bytes of workspace for `count` results and the scratch memory, which follows them. Aligned, so that other workspace
-// can follow.
+// Bytes of workspace for `count` results and the scratch memory after them, rounded up so that other workspace can
+// follow.
 inline size_t index_workspace(int64_t count) {
   return align_up(static_cast<size_t>(count + kIndexScratch) * sizeof(int64_t));
 }
 
-// Indices in one input of a node, of type int32 or int64.
+// The indices in one input of a node, of type int32 or int64.
 struct IndexInput {
   int input;
   DType type;
@@ -26,15 +26,15 @@ struct IndexInput {
 // Each index must be in [-size, size); those below 0 count from the end of the axis.
 void read_indices(const Launch& launch, const IndexInput& indices, int64_t size, int64_t* results, int64_t* scratch);
 
-// The same for an axis whose size is an element in the device's memory.
+// Reads indices of an axis whose size is stored in the device's memory.
 void read_indices(const Launch& launch, const IndexInput& indices, const int64_t* size, int64_t* results,
                   int64_t* scratch);
 
-// Each number must be in [low, high) and stays as it is. Without `results` the numbers are only checked.
+// Each number must be in [low, high) and stays unchanged. Without `results` the numbers are only checked.
 void read_numbers(const Launch& launch, const IndexInput& numbers, int64_t low, int64_t high, int64_t* results,
                   int64_t* scratch);
 
-// The number of the row of the data that each tuple of input 1 names; rows have places.row elements.
+// Computes the data's row number, counted in rows of places.row elements, that each tuple of input 1 selects.
 void read_tuples(const Launch& launch, const TuplePlaces& places, int64_t* results, int64_t* scratch);
 
 // Throws Error that names the node if its tuples cover more axes than read_tuples supports.

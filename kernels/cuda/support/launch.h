@@ -1,4 +1,4 @@
-// What the run functions of CUDA kernels share: launching on the stream of a run, and the guard of updates in place.
+// Helpers of the run functions of CUDA kernels: launches on the stream of a run, and the guard of in-place updates.
 #pragma once
 
 #include <algorithm>
@@ -11,23 +11,22 @@
 
 namespace onnx_train::cuda {
 
-// The stream that a run's work goes to.
 cudaStream_t stream_of(const Launch& launch);
 
-// Blocks of kThreads for n threads. At least one; at most what a grid may have.
+// Number of blocks of kThreads for n threads: at least one, at most a grid's limit.
 inline unsigned blocks_for(int64_t n) {
   return static_cast<unsigned>(std::clamp<int64_t>((n + kThreads - 1) / kThreads, 1, 0x7fffffff));
 }
 
-// Enqueues a kernel on the run's stream. Throws Error when the launch fails; `name` is the kernel's, for the message.
+// Enqueues a kernel on the run's stream. Throws Error, which names the kernel `name`, if the launch fails.
 template <typename... Parameters, typename... Arguments>
 void enqueue(const Launch& launch, const char* name, void (*kernel)(Parameters...), dim3 grid, dim3 block,
              size_t shared, const Arguments&... arguments) {
   check(gpu::launch(kernel, grid, block, shared, stream_of(launch), arguments...), name);
 }
 
-// The fault that a kernel must check before it writes, or null: a node that writes to one of its inputs may update a
-// state, and no state changes after a fault (device.h).
+// Returns the fault that a kernel must check before it writes, or null. A node that writes to one of its inputs may
+// update a state, and no state changes after a fault (device.h).
 inline const Fault* guard_of(const Launch& launch, int inputs, int outputs) {
   for (int o = 0; o < outputs; ++o) {
     for (int i = 0; i < inputs; ++i) {

@@ -5,7 +5,7 @@
 
 namespace onnx_train::cuda {
 
-inline constexpr int64_t kVectorBytes = 16;  // the largest access of a thread; products are chosen for this alignment
+inline constexpr int64_t kVectorBytes = 16;  // a thread's largest access; products are chosen for this alignment
 
 template <typename T, int kCount>
 struct alignas(sizeof(T) * kCount) Pack {

@@ -1,6 +1,6 @@
-// Values that are expensive to make, by what they are made from: at most so many, of which the least recently used one
-// goes first. Whoever got a value keeps it. Any thread may call; a thread that makes a value delays only those that
-// want the same one.
+// A cache of values that are expensive to make: holds a limited number and drops the least recently used first. Callers
+// keep the values that they got. Any thread may call; a thread that makes a value delays only callers with the same
+// key.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace onnx_train::cuda {
 template <typename Key, typename Value>
 class RecentlyUsed {
  public:
-  // The value of the key; make() makes it, unless it is kept. What make() throws is thrown here, and nothing is kept.
+  // Returns the value of the key, which make() makes if it is absent. If make() throws, nothing is kept.
   template <typename Make>
   Value find(const Key& key, size_t most, const Make& make) {
     const std::shared_ptr<Entry> entry = entry_of(key, std::max<size_t>(most, 1));

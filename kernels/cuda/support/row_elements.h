@@ -1,7 +1,7 @@
 // The elements of a row that threads share (row_threads.h), read 16 bytes at a time. For kernels.
 //
-// A thread has the same elements in every type of a tensor, so that sums are equal in bits where 16-bit numbers are
-// read as they are and where they are read as float32.
+// A thread has the same elements for every element type, so that sums of 16-bit numbers and of the same numbers in
+// float32 have equal bits.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@ namespace onnx_train::cuda {
 
 constexpr int kRowVector = static_cast<int>(kVectorBytes / 2);  // elements
 
-// Where the vectors of a row lie: elements before the first multiple of kRowVector in the tensor, and after the last
-// whole vector, are read one by one.
+// The vectors of a row. Elements before the first multiple of kRowVector in the tensor, and after the last whole
+// vector, are read one by one.
 struct RowVectors {
   int64_t begin, count;
 
@@ -28,8 +28,7 @@ struct RowVectors {
   __device__ int64_t end() const { return begin + count * kRowVector; }
 };
 
-// Calls f(i, x[offset + i stride]) for those of the n elements of a row of x that belong to the calling thread, in
-// ascending order.
+// Calls f(i, x[offset + i stride]), in ascending order, for the calling thread's elements of a row of n elements.
 template <int kRowThreads, typename X, typename F>
 __device__ void for_each_in_row(const X* x, int64_t offset, int64_t n, int64_t stride, const F& f) {
   const int64_t first = RowThreads<kRowThreads>::first();
@@ -48,7 +47,7 @@ __device__ void for_each_in_row(const X* x, int64_t offset, int64_t n, int64_t s
   for (int64_t i = vectors.end() + first; i < n; i += kRowThreads) f(i, row[i]);
 }
 
-// y[offset + i stride] = f(i, x[offset + i stride]) in the same way; y may be x.
+// y[offset + i stride] = f(i, x[offset + i stride]) for the calling thread's elements; y may be x.
 template <int kRowThreads, typename X, typename Y, typename F>
 __device__ void transform_row(const X* x, Y* y, int64_t offset, int64_t n, int64_t stride, const F& f) {
   const int64_t first = RowThreads<kRowThreads>::first();
@@ -70,23 +69,23 @@ __device__ void transform_row(const X* x, Y* y, int64_t offset, int64_t n, int64
   for (int64_t i = vectors.end() + first; i < n; i += kRowThreads) to[i] = f(i, from[i]);
 }
 
-// A row of at most kRowThreads kKept elements, of which each of its threads keeps kKept while it computes, in vectors.
+// A row of at most kRowThreads kKept elements; each thread keeps up to kKept of them, in vectors, while it computes.
 template <int kRowThreads, int kKept>
 struct KeptRow {
   static constexpr int kVector = std::min(kKept, kRowVector);
 
-  // The place in the row of the k-th element that the calling thread keeps.
+  // The position in the row of the calling thread's k-th element.
   __device__ static int64_t at(int k) {
     return (RowThreads<kRowThreads>::first() + int64_t{k / kVector} * kRowThreads) * kVector + k % kVector;
   }
-  // Calls f(k) for the elements that there are in a row of n.
+  // Calls f(k) for the thread's elements within a row of n.
   template <typename F>
   __device__ static void for_each(int64_t n, const F& f) {
     for (int k = 0; k < kKept; ++k) {
       if (at(k) < n) f(k);
     }
   }
-  // Reads those of a row that begins at x[row n].
+  // Reads the thread's elements of the row that starts at x[row n].
   template <typename X, typename T>
   __device__ static void read(const X* x, int64_t row, int64_t n, T (&to)[kKept]) {
     x += row * n;
@@ -97,7 +96,7 @@ struct KeptRow {
       for (int e = 0; e < kVector; ++e) to[k + e] = widened(elements[e]);
     }
   }
-  // Writes f(k), and what is in the same place of `added`, unless that is null; y may be `added`.
+  // Writes f(k), plus the element of `added` at the same position unless that is null; y may be `added`.
   template <typename Y, typename F>
   __device__ static void write(Y* y, int64_t row, int64_t n, const F& f,
                                const std::type_identity_t<Y>* added = nullptr) {

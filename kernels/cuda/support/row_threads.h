@@ -1,4 +1,4 @@
-// Rows of elements that threads share: one thread, a warp, or a block per row, whichever suits its length.
+// Rows of elements that threads share: a thread, a warp, or a block per row, depending on its length.
 #pragma once
 
 #include "kernels/cuda/support/threads.h"
@@ -12,12 +12,12 @@ struct RowThreads {
   static constexpr int kCount = kRowThreads;
   static_assert(kRowThreads == 1 || kRowThreads == gpu::kWarpSize || kRowThreads == kThreads);
 
-  // The row of the calling thread, and its number in it. All threads of a warp or block have the same row, unless each
-  // has its own.
+  // The row of the calling thread, and its number in the row. All threads of a warp or block have the same row if
+  // kRowThreads is above 1.
   __device__ static int64_t row() { return int64_t{blockIdx.x} * (kThreads / kRowThreads) + threadIdx.x / kRowThreads; }
   __device__ static int64_t first() { return threadIdx.x % kRowThreads; }
 
-  // Returns the combination of the values of all threads of the row to each of them.
+  // Combines the values of all threads of the row; each gets the result.
   template <typename T, typename F>
   __device__ static T merge(T value, const F& combine) {
     if constexpr (kRowThreads == gpu::kWarpSize) {

@@ -8,8 +8,8 @@
 
 namespace onnx_train::cuda {
 
-// Calls f(std::integral_constant) with the number of threads for each of `rows` rows of n elements, which are
-// contiguous or not.
+// Calls f(std::integral_constant) with the number of threads per row, for `rows` rows of n contiguous or strided
+// elements.
 template <typename F>
 void dispatch_row_threads(int64_t rows, int64_t n, bool contiguous, F&& f) {
   switch (row_threads(rows, n, contiguous)) {
@@ -19,7 +19,6 @@ void dispatch_row_threads(int64_t rows, int64_t n, bool contiguous, F&& f) {
   }
 }
 
-// Blocks for all rows.
 template <int kRowThreads>
 unsigned row_blocks(int64_t rows) {
   constexpr int64_t kRowsOfBlock = kThreads / kRowThreads;

@@ -1,4 +1,4 @@
-// The CUDA runtime with our errors and owners. Any thread may call; one thread at a time uses an object.
+// The CUDA runtime with exceptions and owning objects. Any thread may call; one thread at a time uses an object.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -8,15 +8,15 @@
 
 namespace onnx_train::cuda {
 
-// Throws Error if `status` is one; `call` is what returned it, as the message names it.
+// Throws Error if `status` is an error; the message names `call`, which returned it.
 void check(cudaError_t status, const char* call);
 
-// Makes calls of the runtime from this thread go to device `number`, and returns the one that they went to. Other
-// libraries in the process set the thread's device, too.
+// Makes device `number` the current one of this thread and returns the one before. Other libraries in the process set
+// the thread's device, too.
 int set_device(int number);
 void restore_device(int before) noexcept;
 
-// While it lives, the calling thread's calls go to device `number`.
+// Makes device `number` the calling thread's current one while the object lives.
 class CurrentDevice {
  public:
   explicit CurrentDevice(int number) : before_(set_device(number)) {}
@@ -29,7 +29,7 @@ class CurrentDevice {
 
 int current_device();
 
-// Memory of the device, of the host (pinned), and an event, each freed with its owner.
+// Memory of the device, memory of the host (pinned), and an event; each object frees its own.
 class DeviceMemory {
  public:
   explicit DeviceMemory(size_t bytes);
@@ -54,7 +54,7 @@ class PinnedMemory {
 
 class Event {
  public:
-  // Without cudaEventDisableTiming, the time between two can be read.
+  // Without cudaEventDisableTiming the time between two events can be read.
   explicit Event(unsigned flags = cudaEventDisableTiming);
   ~Event();
   Event(Event&& other) noexcept : event_(std::exchange(other.event_, nullptr)) {}

@@ -1,7 +1,7 @@
 // A radix sort, the lowest digit first (Knuth, "The Art of Computer Programming", volume 3, 5.2.5). Each pass counts
-// the digits of each block's part of the keys, adds up these counts, and moves keys to their places; a warp finds its
+// the digits of each block's part of the keys, adds up the counts, and moves keys to their places. A warp finds its
 // lanes of equal digits by a collective, so that the order is stable without atomic operations. Keys of one block need
-// one launch a pass.
+// one launch per pass.
 #include "kernels/cuda/support/sort.h"
 
 #include <utility>
@@ -12,7 +12,7 @@ namespace {
 constexpr int kDigitBits = 8;
 constexpr int kDigits = 1 << kDigitBits;
 constexpr int kWarps = static_cast<int>(kThreads) / gpu::kWarpSize;
-constexpr int kRounds = 16;  // keys of each lane
+constexpr int kRounds = 16;  // keys per lane
 constexpr int64_t kWarpKeys = int64_t{kRounds} * gpu::kWarpSize;
 constexpr int64_t kBlockKeys = kWarps * kWarpKeys;
 constexpr unsigned kNoDigit = kDigits;
@@ -20,7 +20,7 @@ static_assert(kDigits == kThreads);
 
 __device__ unsigned digit_of(uint64_t key, int shift) { return static_cast<unsigned>(key >> shift) % kDigits; }
 
-// The sums of the values of the threads before each one; the sum of all to *total. `scratch` holds a value per warp.
+// Returns the sum of the values of lower threads, and the sum of all in *total. `scratch` holds a value per warp.
 __device__ int64_t sum_before(int64_t value, int64_t* scratch, int64_t* total) {
   const int lane = static_cast<int>(threadIdx.x) % gpu::kWarpSize,
             warp = static_cast<int>(threadIdx.x) / gpu::kWarpSize;
@@ -29,7 +29,7 @@ __device__ int64_t sum_before(int64_t value, int64_t* scratch, int64_t* total) {
     const long long before = __shfl_up_sync(gpu::kAllLanes, sum, distance);
     if (lane >= static_cast<int>(distance)) sum += before;
   }
-  __syncthreads();  // the scratch memory may be in use by the call before
+  __syncthreads();  // the previous call may still read the scratch memory
   if (lane == gpu::kWarpSize - 1) scratch[warp] = sum;
   __syncthreads();
   int64_t before = 0;
@@ -41,7 +41,7 @@ __device__ int64_t sum_before(int64_t value, int64_t* scratch, int64_t* total) {
   return before + sum - value;
 }
 
-// counts[digit, block]: how often the digit occurs in the block's part.
+// counts[digit, block] = occurrences of the digit in the block's part.
 __global__ void count_digits(int64_t n, int shift, const uint64_t* keys, int64_t* counts) {
   GPU_SHARED(found, unsigned[kDigits]);
   found[threadIdx.x] = 0;
@@ -54,7 +54,7 @@ __global__ void count_digits(int64_t n, int shift, const uint64_t* keys, int64_t
   counts[int64_t{threadIdx.x} * gridDim.x + blockIdx.x] = found[threadIdx.x];
 }
 
-// Replaces the counts of a digit by the sums of those before them. One block per digit.
+// Replaces each count of a digit by the sum of the counts before it. One block per digit.
 __global__ void add_counts(int64_t blocks, int64_t* counts, int64_t* totals) {
   GPU_SHARED(scratch, int64_t[kWarps]);
   int64_t* const own = counts + blockIdx.x * blocks;
@@ -69,8 +69,8 @@ __global__ void add_counts(int64_t blocks, int64_t* counts, int64_t* totals) {
   if (threadIdx.x == 0) totals[blockIdx.x] = so_far;
 }
 
-// Calls f(position, key, digit, lanes of equal digits) for the keys of a warp in order, for positions below n. All
-// lanes of the warp call it together; for the others `digit` is kNoDigit.
+// Calls f(position, key, digit, lanes of equal digits) for the keys of a warp in order. All lanes call it together; at
+// positions from n on, `digit` is kNoDigit.
 template <typename F>
 __device__ void for_each_key(int64_t n, int shift, const uint64_t* keys, const F& f) {
   const int64_t warp = threadIdx.x / gpu::kWarpSize, lane = threadIdx.x % gpu::kWarpSize;
@@ -85,12 +85,12 @@ __device__ void for_each_key(int64_t n, int shift, const uint64_t* keys, const F
   }
 }
 
-// A single block counts for itself: it gets no counts.
+// A single block counts its own keys and gets no counts.
 __global__ void move_keys(int64_t n, int shift, const uint64_t* keys, const int64_t* places, const int64_t* counts,
                           const int64_t* totals, uint64_t* sorted_keys, int64_t* sorted_places) {
   GPU_SHARED(scratch, int64_t[kWarps]);
-  GPU_SHARED(first_of, int64_t[kDigits]);         // the first place of the block's keys with a digit
-  GPU_SHARED(before, unsigned[kWarps][kDigits]);  // keys with that digit in the warps before, then also those moved
+  GPU_SHARED(first_of, int64_t[kDigits]);         // first place of the block's keys with a digit
+  GPU_SHARED(before, unsigned[kWarps][kDigits]);  // keys with that digit in lower warps; later plus those moved
   const int thread = static_cast<int>(threadIdx.x), lane = thread % gpu::kWarpSize, warp = thread / gpu::kWarpSize;
   for (int w = 0; w < kWarps; ++w) before[w][thread] = 0;
   __syncthreads();
@@ -127,7 +127,7 @@ Sort::Sort(int64_t count, int bits)
       blocks_((count + kBlockKeys - 1) / kBlockKeys),
       passes_(std::max((bits + kDigitBits - 1) / kDigitBits, 1)) {}
 
-// Keys, twice places, counts and their sums.
+// The workspace holds the keys, the places twice, the counts and their sums.
 size_t Sort::workspace() const { return static_cast<size_t>(3 * count_ + kDigits * (blocks_ + 1)) * sizeof(int64_t); }
 
 Sort::Result Sort::run(const Launch& launch, uint64_t* keys, void* workspace, int64_t* places) const {

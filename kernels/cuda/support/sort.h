@@ -1,5 +1,5 @@
-// A stable sort of keys together with their positions, in device memory: equal keys keep their order, so what is summed
-// in that order has the same bits in every run. A plain value that describes a sort; any thread.
+// A stable sort of keys together with their positions, in device memory: equal keys keep their order, so that sums in
+// this order have the same bits in every run. A plain value that describes a sort; any thread.
 #pragma once
 
 #include <bit>
@@ -9,7 +9,7 @@
 
 namespace onnx_train::cuda {
 
-// Bits of the numbers below `end`.
+// The number of bits of the numbers below `end`.
 inline int bits_below(int64_t end) { return std::bit_width(static_cast<uint64_t>(end > 0 ? end - 1 : 0)); }
 
 class Sort {
@@ -19,13 +19,13 @@ class Sort {
 
   struct Result {
     uint64_t* keys;
-    int64_t* places;  // where the keys stood
+    int64_t* places;  // position of each key before the sort
   };
   int64_t count() const { return count_; }
   // Bytes of workspace, a multiple of 8.
   size_t workspace() const;
-  // Enqueues the sort of `keys`, which it overwrites; the result is stored there and in the workspace. With `places`,
-  // these are sorted instead of the positions, and overwritten, too.
+  // Enqueues the sort of `keys`; the result is stored there and in the workspace. If `places` is given, it is sorted
+  // instead of the positions, and overwritten, too.
   Result run(const Launch& launch, uint64_t* keys, void* workspace, int64_t* places = nullptr) const;
 
  private:

@@ -1,5 +1,5 @@
-// Elements that kernels load and store in 16 bits and compute with in float32; all other types are computed as they
-// are. Pure functions; any thread.
+// Elements that kernels store in 16 bits and compute in float32; all other types are computed unchanged. Pure
+// functions; any thread.
 #pragma once
 
 #include "kernels/cuda/support/gpu.h"
@@ -25,7 +25,7 @@ __host__ __device__ inline Computed<S> widened(S x) {
   return math::convert<Computed<S>>(x);
 }
 
-// Calls f(S{}) for S = float, double or a 16-bit float: BFloat16 or, for float16, CUDA's own type.
+// Calls f(S{}) for S = float, double or a 16-bit type: BFloat16 or CUDA's own float16.
 template <typename F>
 auto dispatch_stored(DType dtype, F&& f) {
   if (dtype == DType::kBFloat16) return f(BFloat16{});
@@ -36,12 +36,12 @@ auto dispatch_stored(DType dtype, F&& f) {
 inline bool is_stored(DType dtype) { return is_float_or_double(dtype) || is_half(dtype); }
 
 // Whether a kernel may read elements of type `in` and write elements of type `out`: both are computed in one type, and
-// only one type of 16 bits occurs.
+// only one 16-bit type occurs.
 inline bool is_stored_pair(DType in, DType out) {
   return is_stored(in) && (in == out || (is_half(in) && out == DType::kFloat) || (in == DType::kFloat && is_half(out)));
 }
 
-// Calls f(In{}, Out{}) for such a pair.
+// Calls f(In{}, Out{}) for a pair that is_stored_pair accepts.
 template <typename F>
 auto dispatch_stored_pair(DType in, DType out, F&& f) {
   if (in == out) return dispatch_stored(in, [&]<typename S>(S s) { return f(s, s); });

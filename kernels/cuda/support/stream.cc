@@ -44,7 +44,7 @@ CudaStream::~CudaStream() {
   restore_device(before);
 }
 
-// Returns a part of the ring, which the next point will free. Waits while there is no room.
+// Returns a part of the ring, which the next point will free. Waits until there is room.
 char* CudaStream::reserve(size_t bytes) {
   if (!ring_) ring_.emplace(kRingBytes);
   const auto fits = [&] {
@@ -52,7 +52,7 @@ char* CudaStream::reserve(size_t bytes) {
     if (head_ >= tail_) {
       if (head_ + bytes <= kRingBytes) return true;
       if (bytes >= tail_) return false;
-      head_ = 0;  // what is left at the end stays unused until the tail has passed it
+      head_ = 0;  // the rest of the ring is free again when the tail has passed it
     }
     return head_ + bytes < tail_;
   };
@@ -73,7 +73,7 @@ CudaStream::Point& CudaStream::add_point() {
 
 void CudaStream::retire_front() {
   Point point = std::move(points_.front());
-  points_.pop_front();  // first: after a failure the next call must not wait for the same point
+  points_.pop_front();  // before anything can fail: the next call must not wait for the same point
   if (point.end > 0) tail_ = point.end;
   check(cudaEventSynchronize(point.event.get()), "waiting for the device");
   if (point.to) std::memcpy(point.to, point.staged, point.bytes);

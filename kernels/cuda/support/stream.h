@@ -1,5 +1,5 @@
 // A stream of a CUDA device. Copies from and to the host go through a ring of pinned memory, so that they do not wait
-// for the work before them; a copy larger than half of the ring goes in pieces.
+// for earlier work; a copy larger than half of the ring is made in pieces.
 #pragma once
 
 #include <deque>
@@ -15,11 +15,11 @@ class CudnnHandle;
 
 class CudaStream : public Stream {
  public:
-  explicit CudaStream(int device);  // its number
+  explicit CudaStream(int device);  // number of the device
   ~CudaStream() override;
 
   cudaStream_t handle() const { return handle_; }
-  // cuDNN's handle for work of this stream; null until the first such work makes it (support/cudnn_graph.h).
+  // cuDNN's handle for this stream; null until the first cuDNN work makes it (support/cudnn_graph.h).
   std::shared_ptr<CudnnHandle>& cudnn_handle() { return cudnn_handle_; }
 
   void* native_handle() const override { return handle_; }
@@ -31,21 +31,21 @@ class CudaStream : public Stream {
   int64_t mark() override;
   void wait(int64_t mark) override;
   std::unique_ptr<Recording> record(const std::function<void()>& enqueue) override;
-  // By events of one graph: the host, which needs longer to launch a kernel than many need to run, is not measured.
+  // Measures with events of one graph, because launches by the host take longer than many kernels.
   std::vector<double> time(size_t count, const std::function<void(size_t)>& enqueue) override;
 
  private:
-  // A point in the stream's work. When it is reached, its part of the ring is free, once a download has been delivered.
+  // A point in the stream's work. Its part of the ring is free once the point is reached and a download is delivered.
   struct Point {
     int64_t number;
     Event event;
-    size_t end = 0;  // of its part of the ring; 0 without one
+    size_t end = 0;  // end of its part of the ring; 0 if it has none
     void* to = nullptr;
     const char* staged = nullptr;
     size_t bytes = 0;
   };
 
-  // Every function makes the stream's device the current one, and then the one before again.
+  // Every function makes the stream's device the current one and restores the previous one.
   const int device_;
   std::shared_ptr<CudnnHandle> cudnn_handle_;
 
@@ -55,7 +55,7 @@ class CudaStream : public Stream {
 
   cudaStream_t handle_ = nullptr;
   std::optional<PinnedMemory> ring_;  // allocated by the first copy
-  size_t head_ = 0, tail_ = 0;        // [tail_, head_) is in use; head_ < tail_: it wraps around
+  size_t head_ = 0, tail_ = 0;        // [tail_, head_) is in use; it wraps around if head_ < tail_
   std::deque<Point> points_;
   std::vector<Event> idle_events_;
   int64_t last_ = 0;

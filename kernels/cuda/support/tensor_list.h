@@ -1,5 +1,4 @@
-// The tensors that one launch works on, as parameters of its kernel (a multi-tensor kernel). Each has blocks of its
-// own.
+// The tensors that one launch processes, passed as kernel parameters (a multi-tensor kernel). Each has its own blocks.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +8,7 @@
 
 namespace onnx_train::cuda {
 
-inline constexpr int64_t kOfBlock = 2048;  // elements of a tensor
+inline constexpr int64_t kOfBlock = 2048;  // elements of a tensor per block
 static_assert(kOfBlock % kThreads == 0);
 
 // `Tensor` has the members `size`, its number of elements, and `first_block`, which add() sets.
@@ -25,7 +24,7 @@ struct TensorList {
     all[count++] = tensor;
   }
 
-  // The tensor of the calling block, and the first of the block's elements.
+  // Returns the tensor of the calling block and, in *begin, the first of the block's elements.
   __device__ const Tensor& of_block(int64_t* begin) const {
     int t = 0;
     while (t + 1 < count && all[t + 1].first_block <= blockIdx.x) ++t;

@@ -1,4 +1,4 @@
-// Combining values of the threads of a warp and of a block. The order is fixed, so results do not change between runs.
+// Combines values of the threads of a warp or block. The order is fixed, so results do not change between runs.
 #pragma once
 
 #include "kernels/cuda/support/gpu.h"
@@ -26,7 +26,7 @@ __device__ T from_lane_0(T value) {
   return exchange_words(value, [](unsigned word) { return __shfl_sync(gpu::kAllLanes, word, 0); });
 }
 
-// Returns the combination of all lanes' values to lane 0. `merge` is associative.
+// Combines all lanes' values; lane 0 gets the result. `merge` is associative.
 template <typename T, typename F>
 __device__ T merge_warp(T value, const F& merge) {
   for (unsigned distance = gpu::kWarpSize / 2; distance > 0; distance /= 2) {
@@ -35,8 +35,8 @@ __device__ T merge_warp(T value, const F& merge) {
   return value;
 }
 
-// Returns the combination of the values of kSize threads, the whole block, to thread 0. `scratch` is shared memory for
-// kSize / 32 values. The block must wait before it uses `scratch` again.
+// Combines the values of kSize threads, the whole block; thread 0 gets the result. `scratch` is shared memory for kSize
+// / 32 values. The block must synchronize before it uses `scratch` again.
 template <int kSize, typename T, typename F>
 __device__ T merge_block(T value, T* scratch, const F& merge) {
   constexpr int kWarps = kSize / gpu::kWarpSize;

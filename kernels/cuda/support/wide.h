@@ -5,8 +5,8 @@
 
 namespace onnx_train::cuda {
 
-// The type of sums of Ts: floats sum as floats, by hundreds of threads each of which sums a part, so that errors stay
-// small; integers may wrap.
+// The type of sums of Ts. Floats sum as floats: hundreds of threads sum a part each, so errors stay small. Integers
+// wrap.
 template <typename T>
 using DeviceWide = std::conditional_t<std::is_floating_point_v<T>, T, uint64_t>;
 

@@ -1,6 +1,6 @@
-// Softmax cross entropy and its gradient (bodies: onnx_passes/functions/losses.cc). The loss reads each logit once, the
-// gradient once, and neither stores probabilities; the gradient may take the place of the logits. Logits are stored as
-// X, their gradients as DX.
+// Softmax cross entropy and its gradient (bodies: onnx_passes/functions/losses.cc). Loss and gradient read each logit
+// once and store no probabilities; the gradient may overwrite the logits. Logits are stored as X, their gradients as
+// DX.
 #include <limits>
 
 #include "kernels/cuda/kernels.h"
@@ -15,7 +15,7 @@
 namespace onnx_train::cuda {
 namespace {
 
-// What kernels need of the node and of a run.
+// The parameters of the kernels, from the node and a run.
 template <typename T>
 struct CrossEntropy {
   AxisView logits;
@@ -23,7 +23,7 @@ struct CrossEntropy {
   double smoothing, smoothing_per_class;
   bool mean, int64_labels;
   const void* labels;
-  const T* weight;  // by class, or null
+  const T* weight;  // per class, or null
 
   CrossEntropy(const CrossEntropySpec& spec, const Launch& launch)
       : logits(spec.logits),
@@ -39,7 +39,7 @@ struct CrossEntropy {
   __device__ int64_t label(int64_t position) const {
     return int64_labels ? static_cast<const int64_t*>(labels)[position] : static_cast<const int32_t*>(labels)[position];
   }
-  // A label that is not a class is reported, and its position does not count.
+  // A label that is not a class is reported; its position does not count.
   __device__ bool counts(int64_t y) const { return y != ignore_index && y >= 0 && y < classes; }
   __device__ T weight_of(int64_t c) const { return weight ? weight[c] : T{1}; }
 };
@@ -47,11 +47,11 @@ struct CrossEntropy {
 // mean_over (kernels/geometry/losses.h) on the device.
 __device__ inline double mean_on_device(double count, double sum) { return count == 0 ? 0 : sum / count; }
 
-// Sums over all positions or classes that every block of the later kernels needs.
+// Sums over all positions or classes that every block of later kernels reads.
 struct Totals {
   double labels = 0;                                    // Σ weight of the label, over the positions that count
   double classes = 0;                                   // Σ weight of the class
-  int64_t wrong = std::numeric_limits<int64_t>::max();  // the first position whose label is not a class
+  int64_t wrong = std::numeric_limits<int64_t>::max();  // first position whose label is not a class
 };
 
 // One block.
@@ -81,7 +81,7 @@ __global__ void find_totals(CrossEntropy<T> ce, Totals* totals, Fault* fault, in
     *fault = {node, labels_input, mine.wrong, ce.label(mine.wrong)};
 }
 
-// The loss of each position; log Σ exp of its logits and the first largest one, unless the pointers are null.
+// Computes each position's loss and, unless the pointers are null, log Σ exp and the first largest of its logits.
 template <typename X, int kRowThreads, typename T = Computed<X>>
 __global__ void find_losses(CrossEntropy<T> ce, const X* x, T* log_sums, int64_t* largest, double* losses) {
   using Threads = RowThreads<kRowThreads>;
@@ -155,7 +155,7 @@ Prepared prepare_loss(const NodeSpec& spec) {
           .explain = ce.explain()};
 }
 
-// dx = share exp(x - l), less what belongs to the label and to smoothing; 0 behind the classes.
+// dx = share exp(x - l), minus the parts of the label and of smoothing; 0 in the padding after the classes.
 template <typename X, typename DX, int kRowThreads, typename T = Computed<X>>
 __global__ void differentiate_losses(CrossEntropy<T> ce, const Fault* guard, const T* dloss, const X* x,
                                      const T* log_sums, const Totals* totals, DX* dx) {
@@ -163,7 +163,7 @@ __global__ void differentiate_losses(CrossEntropy<T> ce, const Fault* guard, con
   const int64_t position = Threads::row();
   if (stops(guard) || position >= ce.logits.lines()) return;
   const int64_t y = ce.label(position), line = ce.logits.line(position);
-  const bool counts = ce.counts(y);  // else dx is 0, not 0 times infinity
+  const bool counts = ce.counts(y);  // if false, dx is 0, not 0 times infinity
   const auto of_loss = static_cast<double>(*dloss);
   const double scale = ce.mean ? mean_on_device(totals->labels, of_loss) : of_loss;
   const double of_counted = counts ? scale * (1 - ce.smoothing) * static_cast<double>(ce.weight_of(y)) : 0.0;

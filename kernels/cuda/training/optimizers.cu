@@ -13,7 +13,7 @@
 namespace onnx_train::cuda {
 namespace {
 
-constexpr int kMostTensors = 32;  // of a launch: they are its parameters
+constexpr int kMostTensors = 32;  // tensors per launch, passed as kernel parameters
 
 // A scalar on the device, or a constant.
 struct Scalar {
@@ -38,7 +38,7 @@ struct Scalar {
 struct Rule {
   math::UpdateParameters parameters;
   Scalar step, rate, scale;
-  const bool* guard;  // null: none
+  const bool* guard;  // null if there is none
   __device__ math::Coefficients coefficients() const {
     return math::coefficients_of(parameters, step.value(), rate.value(), scale.value());
   }
@@ -66,7 +66,7 @@ __device__ void update_element(const Tensor& tensor, int64_t i, const math::Upda
   }
 }
 
-// What stays as it was; outputs may be elsewhere.
+// Copies unchanged tensors to outputs that are elsewhere.
 template <typename T>
 __device__ void keep_element(const Tensor& tensor, int64_t i) {
   for (int o = 0; o < 3; ++o) {
@@ -94,7 +94,7 @@ __global__ void update_tensors(Tensors tensors, Rule rule, const Fault* fault) {
   }
 }
 
-// The tensors of one launch: of one rule and one type.
+// The tensors of one launch: they have one rule and one type.
 struct Group {
   size_t rule;
   DType dtype;
@@ -155,7 +155,7 @@ struct Normed {
 
 using NormedTensors = TensorList<Normed, kMostNormed>;
 
-// The sum of squares of a block's elements, to sums[block].
+// sums[block] = sum of squares of the block's elements.
 template <typename T>
 __global__ void sum_squares(NormedTensors tensors, double* sums) {
   GPU_SHARED(scratch, double[kThreads / gpu::kWarpSize]);
@@ -181,7 +181,7 @@ __global__ void add_squares(int64_t n, const double* sums, T* norm) {
   if (threadIdx.x == 0) *norm = static_cast<T>(std::sqrt(sum));
 }
 
-// The inputs of one launch: of one type.
+// The inputs of one launch: they have one type.
 struct NormGroup {
   DType dtype;
   std::vector<int> inputs;

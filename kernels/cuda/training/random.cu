@@ -1,4 +1,4 @@
-// Dropout and the operators that draw initial values: the bits are those of the CPU, a function of key and position.
+// Dropout and the operators that draw initial values. As on the CPU, the bits are a function of key and position.
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/support/launch.h"
 #include "kernels/cuda/support/stored.h"
@@ -9,7 +9,7 @@
 namespace onnx_train::cuda {
 namespace {
 
-constexpr int kWords = 4;  // elements of a thread: one block of the generator
+constexpr int kWords = 4;  // elements per thread: one block of the generator
 
 struct Words {
   uint32_t at[kWords];
@@ -77,7 +77,7 @@ __global__ void draw_uniform(int64_t n, const uint64_t* key, uint32_t stream, T 
   for (int w = 0; w < kWords && first + w < n; ++w) y[first + w] = static_cast<T>(uniform(words.at[w])) * width + low;
 }
 
-// Box-Muller transform, as in the body.
+// The Box-Muller transform of the function body.
 template <typename T>
 __global__ void draw_normal(int64_t n, const uint64_t* key, uint32_t stream, T mean, T scale, T* y) {
   constexpr T kTurn = static_cast<T>(6.283185307179586f);

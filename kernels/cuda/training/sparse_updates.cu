@@ -1,4 +1,4 @@
-// Updates of those rows of a table that a batch reads (bodies: kernels/functions/embeddings.cc).
+// Updates of the rows of a table that a batch reads (bodies: kernels/functions/embeddings.cc).
 #include "kernels/geometry/sparse_updates.h"
 
 #include <limits>
@@ -81,7 +81,7 @@ Prepared prepare_sparse_sgd(const NodeSpec& spec) {
                    launch.scratch<int64_t>());
       if (launch.inputs[0] != launch.outputs[0]) launch.stream->copy({launch.outputs[0], launch.inputs[0], bytes});
       if (n == 0) return;
-      // Places are used as they are, so the fault stops the update wherever it is stored.
+      // Invalid places are not replaced, so the update stops after a fault even if it does not write in place.
       enqueue(launch, "update_rows", update_rows<T>, blocks_for(n), kThreads, 0, n, Divider(placed.columns),
               launch.in<int64_t>(2), launch.in<T>(1), ScalarInput{launch.inputs[3], double_rate},
               ScalarInput{launch.inputs[4], double_scale}, launch.fault, launch.out<T>());

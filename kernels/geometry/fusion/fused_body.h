@@ -1,5 +1,5 @@
-// The body of a call of `Fused`, with the types of the call's inputs, and what each of its values is in the space of
-// the fusion region. The caller owns the Body; read_body runs while the kernel is prepared, on any thread.
+// The body of a call of `Fused`, with the types of the call's inputs and the extent of each value in the space of the
+// fusion region. The caller owns the body; read_body runs while the kernel is prepared, on any thread.
 #pragma once
 
 #include <memory>
@@ -24,8 +24,8 @@ struct FusedBody {
   std::unique_ptr<Graph> graph;  // Constant nodes and the nodes of the region
   std::vector<Value*> inputs, outputs;
   Space space;
-  std::unordered_map<const Value*, ValueExtent> value_extent;  // of the outputs of the region's nodes
-  std::unordered_map<const Value*, FusedSource> aliases;       // of the nodes that is_alias tells of
+  std::unordered_map<const Value*, ValueExtent> value_extent;  // outputs of the region's nodes
+  std::unordered_map<const Value*, FusedSource> aliases;       // outputs of is_alias nodes
 
   bool computes(const Value* value) const { return value_extent.count(value) > 0; }
   ValueExtent extent(const Value* value) const { return value_extent.at(value); }
@@ -33,17 +33,17 @@ struct FusedBody {
     const auto found = value_extent.find(value);
     return found == value_extent.end() ? std::nullopt : std::optional(found->second);
   }
-  // Whether the node's output is only another view of its input: its readers read the source.
+  // Whether the node's output is only a view of its input: its readers read the source.
   bool is_alias(const Node& node) const;
   // The source of `value` for a reader with the shape of `reader`.
   FusedSource source(const Value* value, const Value& reader) const;
 };
 
-// Returns nothing when the call has no function or when its nodes, all of which `can_fuse` must accept, do not form a
-// fusion region.
+// Returns nothing if the call has no function, or if its nodes, all of which `can_fuse` must accept, form no fusion
+// region.
 std::optional<FusedBody> read_body(const NodeSpec& spec, bool (*can_fuse)(const Node&));
 
-// The kept axes of a reduction, as a broadcast to the shape of its input: it maps each element to its result.
+// Broadcasts the result of a reduction to the shape of its input: maps each element to its result.
 Broadcast kept_axes(const Node& reduction);
 
 }  // namespace onnx_train

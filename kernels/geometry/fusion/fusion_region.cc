@@ -8,10 +8,10 @@
 namespace onnx_train {
 namespace {
 
-// Longest row: it stays in the cache, and reductions of rows up to this size are summed in one order.
+// The longest row. It stays in the cache, and reductions of rows up to this size have one order of summation.
 constexpr int64_t kMaxRow = 16384;
 constexpr int64_t kMaxOnlyRow = 4096;     // if the space is a single row, which one thread computes
-constexpr int64_t kMinTerminalRatio = 8;  // elements per result of a terminal reduction, at least
+constexpr int64_t kMinTerminalRatio = 8;  // least number of elements per result of a terminal reduction
 constexpr int64_t kMaxRank = 12;
 
 bool has_static_shapes(const Node& node) {
@@ -75,8 +75,7 @@ std::optional<ValueExtent> fit_elementwise(const Node& node, const ValueExtentOf
   return is_row && !inside ? std::nullopt : std::optional(result);
 }
 
-// The number of innermost elements that the reduction reduces to one; 0 if it reduces other axes than the innermost
-// ones.
+// Returns the number of innermost elements that the reduction reduces to one; 0 if it reduces other axes.
 int64_t reduced_row(const Shape& shape, const std::vector<bool>& reduced) {
   int64_t row_size = 1;
   bool kept = false;

@@ -1,4 +1,4 @@
-// Which nodes can be computed together block by block: the geometry of a fusion region, a group of element-wise nodes.
+// The geometry of a fusion region, a group of element-wise nodes that can be computed together, block by block.
 //
 // A region has one iteration space of `size` elements, which are the elements of its full values in order. If the
 // region contains a reduction over the innermost axes whose result is used inside, the space is divided into rows of
@@ -30,22 +30,22 @@ struct Space {
   int64_t row_size = 0;  // 0: no rows
 };
 
-// The extent of a value computed in the region; nothing for values from outside.
+// Returns the extent of a value computed in the region; nothing for values from outside.
 using ValueExtentOf = std::function<std::optional<ValueExtent>(const Value*)>;
 
 // Returns the extent of the node's output if the node fits into the region, and extends `space` as needed.
 std::optional<ValueExtent> fit(const Node& node, const ValueExtentOf& value_extent_of, Space* space);
 
-// The common space of two regions, if they can be merged.
+// Returns the common space of two regions, or nothing if they cannot be merged.
 std::optional<Space> merge(const Space& a, const Space& b);
 
 // Whether the node is a reduction over axes that a region may contain: ReduceSum, ReduceMean, ReduceMax, ...
 bool is_reduction(const Node& node);
-// The axes of its input that a reduction reduces; nothing if they are not constant.
+// Returns which axes of its input a reduction reduces; nothing if they are not constant.
 std::optional<std::vector<bool>> reduced_axes(const Node& node);
 // Number of leading inputs that are operands; the others are shapes and axes.
 int num_operands(const Node& node);
-// Of a value with a known shape.
+// Requires a known shape.
 inline int64_t num_elements_of(const Value& value) { return num_elements(value.type().shape()); }
 
 }  // namespace onnx_train

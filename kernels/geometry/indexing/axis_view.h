@@ -18,7 +18,6 @@ struct AxisView {
     const auto at = static_cast<size_t>(normalize_axis(axis, static_cast<int64_t>(shape.size())));
     for (size_t k = 0; k < shape.size(); ++k) (k < at ? outer : k == at ? size : inner) *= shape[k];
   }
-  // The number of lines along the axis.
   ONNX_TRAIN_HD int64_t lines() const { return outer * inner; }
   // Offset of the first element of line i; consecutive elements of a line are `inner` apart.
   ONNX_TRAIN_HD int64_t line(int64_t i) const { return i / inner * size * inner + i % inner; }

@@ -83,7 +83,7 @@ Movement describe_tile(const NodeSpec& spec) {
   return one_box(std::move(axes));
 }
 
-// What Concat and Split share: a part of `size` along the axis within `whole`, both [outer, size, inner].
+// The common part of Concat and Split: a part of `size` along the axis within `whole`, both [outer, size, inner].
 struct Pieces {
   int64_t outer = 1;
   int64_t inner = 1;
@@ -125,7 +125,7 @@ bool supports_concat(const NodeSpec& spec) {
   return movable(spec);
 }
 
-// Sizes of the outputs of Split: its input, or equal parts of which the last may be smaller.
+// Sizes of the outputs of Split: given by its input, or equal parts, of which the last may be smaller.
 std::vector<int64_t> split_sizes(const NodeSpec& spec, int64_t whole) {
   if (spec.is_constant(1)) return spec.constant(1).to_ints();
   const int64_t n = spec.num_outputs(), part = (whole + n - 1) / n;
@@ -155,7 +155,7 @@ Movement describe_split(const NodeSpec& spec) {
 
 bool supports_split(const NodeSpec& spec) { return movable(spec) && (!spec.has_input(1) || spec.is_constant(1)); }
 
-// The part of x that a Slice reads: `from` traverses x, `to` the slice.
+// The part of x that a Slice reads; `from` traverses x, `to` the slice.
 struct SliceBox {
   std::vector<CopyAxis> axes;
   int64_t start = 0;  // offset of the first element, in elements of x
@@ -181,7 +181,7 @@ std::vector<Steps> slice_steps(const Shape& shape, const Tensor& starts, const T
     if (step[i] == 0) fail("step ", i, " of a Slice is 0");
     const auto k = static_cast<size_t>(normalize_axis(axis[i], static_cast<int64_t>(shape.size())));
     const int64_t size = shape[k], first = begin[i] < 0 ? begin[i] + size : begin[i];
-    // A start outside [0, size) is clamped to the nearest position from which the steps lead into the tensor.
+    // Clamps a start outside [0, size) to the nearest position from which the steps lead into the tensor.
     all[k] = {step[i] > 0 ? std::clamp<int64_t>(first, 0, size) : std::clamp<int64_t>(first, -1, size - 1), step[i]};
   }
   return all;
@@ -195,7 +195,7 @@ SliceBox slice_box(const Shape& shape, const Tensor& starts, const Tensor& axes,
   SliceBox box;
   for (size_t k = 0; k < shape.size(); ++k) {
     const auto [first, by] = along[k];
-    // Steps from `first` that stay inside the axis; the max() keeps the negation of INT64_MIN from overflowing.
+    // Number of steps from `first` inside the axis; the max() keeps the negation of INT64_MIN from overflowing.
     const int64_t room = by > 0 ? (shape[k] - 1 - first) / by : first / -std::max(by, -INT64_MAX);
     if (taken[k] > 0 && (first < 0 || first >= shape[k] || taken[k] - 1 > room)) {
       fail("a slice of shape ", to_string(taken), " does not fit into ", to_string(shape));
@@ -224,7 +224,7 @@ bool all_constant(const NodeSpec& spec, int first) {
   return true;
 }
 
-// The body: functions/indexing.cc. Inputs dy, shape, starts, ends, axes, steps.
+// Inputs dy, shape, starts, ends, axes, steps; the body is in functions/indexing.cc.
 Movement describe_slice_grad(const NodeSpec& spec) {
   SliceBox box = slice_box(spec.out_shape(), spec.constant(2), spec.constant(4), spec.constant(5), spec.in_shape(0));
   for (CopyAxis& a : box.axes) std::swap(a.from, a.to);

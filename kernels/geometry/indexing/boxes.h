@@ -1,6 +1,5 @@
-// Which elements the operators move that rearrange their inputs, for the kernels of every device: each operator is a
-// few strided copies, which its node and the shapes describe. Pure functions; any thread. They throw Error that names
-// the node.
+// The elements that data movement operators move, for the kernels of every device: each operator is a few strided
+// copies, which its node and the shapes determine. Pure functions; any thread. They throw Error that names the node.
 #pragma once
 
 #include <cstdint>
@@ -11,19 +10,18 @@
 
 namespace onnx_train {
 
-// One axis of a box: its size and its strides in the two layouts, in elements. Strides may be 0 (repeat) in `from` and
-// negative in both.
+// One axis of a box: its size, and its strides in two layouts, in elements. Strides may be negative and, in `from`, 0
+// (repeat).
 struct CopyAxis {
   int64_t size;
   int64_t from;
   int64_t to;
 };
 
-// Returns the axes without those of size 1, sorted by decreasing stride in `to`; axes that are contiguous in both
-// layouts become one.
+// Drops axes of size 1, sorts by decreasing stride in `to`, and merges axes that are contiguous in both layouts.
 std::vector<CopyAxis> merge_axes(std::vector<CopyAxis> axes);
 
-// A copy of a box of elements; the offsets of its first element are in elements.
+// A copy of a box of elements; offsets of the first element are in elements.
 struct BoxCopy {
   std::vector<CopyAxis> axes;
   int input = 0;
@@ -47,7 +45,7 @@ struct MovementRow {
 // Reshape, Transpose, Expand, Concat, Split, Slice, ...: one row per operator.
 const std::vector<MovementRow>& movement_rows();
 
-// Strides, in elements, of a dense tensor in row-major order.
+// Strides of a dense tensor in row-major order, in elements.
 Shape dense_strides(const Shape& shape);
 
 }  // namespace onnx_train

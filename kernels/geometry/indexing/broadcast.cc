@@ -5,7 +5,7 @@
 namespace onnx_train {
 namespace {
 
-// The operand's stride along each dimension of `out`; 0 where the operand is repeated.
+// The operand's stride along each dimension of `out`; 0 along repeated ones.
 std::vector<int64_t> strides_in(const Shape& operand, const Shape& out) {
   std::vector<int64_t> strides(out.size(), 0);
   if (operand.size() > out.size())

@@ -1,5 +1,5 @@
-// The traversal of the operands of an element-wise operator. Dimensions of size 1 are dropped, and dimensions that all
-// operands traverse alike are merged, so that most operators end as one or two long loops. Built in `prepare`;
+// The index map of an element-wise operator's operands. Dimensions of size 1 are dropped, and dimensions that all
+// operands traverse alike are merged, so that most operators become one or two long loops. Built in `prepare`;
 // immutable, so any thread may read it.
 #pragma once
 
@@ -18,12 +18,12 @@ class Broadcast {
   static constexpr size_t kMaxRank = 12;  // after merging
   using Offsets = std::array<int64_t, kMaxOperands>;
 
-  // Throws Error when `operands` do not broadcast to `out`.
+  // Throws Error if `operands` do not broadcast to `out`.
   Broadcast(const Shape& out, const std::vector<Shape>& operands);
 
   int64_t size() const { return size_; }
   size_t rank() const { return rank_; }
-  // Size of dimension d, the innermost first, and the operand's stride along it, in elements.
+  // Size of dimension d, counted from the innermost, and the operand's stride along it, in elements.
   int64_t dim(size_t d) const { return dims_[d]; }
   int64_t stride(size_t d, size_t operand) const { return strides_[d][operand]; }
   // Whether the operand advances by one element along the innermost loop; otherwise it stays at one element.
@@ -31,15 +31,15 @@ class Broadcast {
 
   // Length of the innermost loop: runs start at its multiples.
   int64_t run_length() const { return rank_ == 0 ? std::max<int64_t>(size_, 1) : dims_[0]; }
-  // Whether the operand is one element for the whole output, or one row of run_length() that every run reads.
+  // is_scalar: one element for the whole output. repeats: one row of run_length() that every run reads.
   bool is_scalar(size_t operand) const { return !moves(operand) && rank_ == 1; }
   bool repeats(size_t operand) const { return rank_ == 2 && moves(operand) && strides_[1][operand] == 0; }
   // The operand's offset for element `index` of the output.
   int64_t offset(size_t operand, int64_t index) const;
   bool operator==(const Broadcast&) const = default;
 
-  // Traverses the output's elements [begin, end) in runs along the innermost dimension: calls f(first, count, offsets),
-  // where `first` is the output element and `offsets` the operands' offsets at the start of the run.
+  // Traverses output elements [begin, end) in runs along the innermost dimension. Calls f(first, count, offsets) with
+  // the first output element and the operands' offsets there.
   template <typename F>
   void for_each_run(int64_t begin, int64_t end, F&& f) const;
 
@@ -50,11 +50,11 @@ class Broadcast {
   std::array<Offsets, kMaxRank> strides_{};  // in elements, by dimension
 };
 
-// Output 0 may overwrite any of the first `inputs` inputs with as many elements of the same size.
+// Output 0 may overwrite any of the first `inputs` inputs that has as many elements of the same size.
 std::vector<InPlace> in_place_of_equal_inputs(const NodeSpec& spec, int inputs);
 
-// The same for a variadic operator, which combines the first two inputs into the output and then adds one input at a
-// time: those after the second are read after the output has been written, so they must not share its memory.
+// Output 0 of a variadic operator may overwrite only the first two inputs: it combines these and then adds one input at
+// a time, so later inputs are read after the output has been written.
 std::vector<InPlace> in_place_of_first_two(const NodeSpec& spec);
 
 inline int64_t Broadcast::offset(size_t operand, int64_t index) const {

@@ -1,6 +1,6 @@
-// What the indices of a node name, for the kernels of every device: Gather, Scatter and their relatives. The functions
-// compare shapes; a kernel checks the indices themselves when it runs. Plain values and pure functions; any thread.
-// They throw Error that names the node when shapes do not fit.
+// The elements that a node's indices select, for the kernels of every device: Gather, Scatter and their relatives. The
+// functions compare shapes; a kernel checks the indices when it runs. Plain values and pure functions; any thread. They
+// throw Error that names the node if shapes do not fit.
 #pragma once
 
 #include <functional>
@@ -17,14 +17,13 @@ inline bool is_index_type(DType dtype) { return dtype == DType::kInt64 || dtype 
 
 std::string out_of_range(int64_t index, int64_t size);
 
-// Prepared::explain for kernels whose indices all refer to one axis.
+// Returns Prepared::explain of kernels whose indices all refer to one axis.
 std::function<std::string(const Fault&)> explain_index(int64_t size);
 
-// Indices of rows along one axis: each row has x.inner elements, and each of the x.outer parts of the tensor has x.size
-// rows.
+// Indices of rows along one axis. A row has x.inner elements; each of the tensor's x.outer parts has x.size rows.
 struct RowIndices {
   AxisView x;
-  int64_t count;  // of indices
+  int64_t count;  // number of indices
 };
 
 RowIndices gather_rows(const NodeSpec& spec);           // Gather: y[o, p, :] = x[o, indices[p], :]
@@ -36,14 +35,14 @@ bool supports_add_gather_grad(const NodeSpec& spec);
 
 // GatherND, ScatterND: the last axis of the indices holds positions in the data's axes after `batch_dims`.
 struct TuplePlaces {
-  std::vector<int64_t> sizes, strides;  // of the axes that an index tuple covers; strides in elements
+  std::vector<int64_t> sizes, strides;  // sizes and strides, in elements, of the axes that an index tuple covers
   int64_t count = 1;                    // number of tuples
   int64_t per_batch = 1;                // number of tuples in a batch item
-  int64_t batch_stride = 1;             // in the data
+  int64_t batch_stride = 1;             // distance between batch items of the data
   int64_t row = 1;                      // elements per tuple
 
   TuplePlaces(const Node& node, const Shape& data, const Shape& indices, int64_t batch_dims);
-  // Of all tuples together.
+  // Number of indices of all tuples.
   int64_t num_indices() const { return count * static_cast<int64_t>(sizes.size()); }
   std::function<std::string(const Fault&)> explain() const;
 };
@@ -63,7 +62,7 @@ struct ElementLines {
   int64_t length = 1;
   int64_t index_stride = 1, data_stride = 1;
   int64_t limit = 1;  // size of the data's axis
-  int64_t count = 1;  // of indices
+  int64_t count = 1;  // number of indices
 
   ElementLines(const Node& node, const Shape& data, const Shape& indices);
 };

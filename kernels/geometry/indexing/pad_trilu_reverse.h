@@ -14,10 +14,10 @@ namespace onnx_train {
 
 enum class PadMode { kConstant, kReflect, kEdge, kWrap };
 
-// At least one axis; a scalar is a tensor of one element.
+// The padding has at least one axis; a scalar counts as a tensor of one element.
 struct Padding {
   Shape in, out;
-  std::vector<int64_t> before;  // elements that each axis gains in front
+  std::vector<int64_t> before;  // elements added before each axis
   PadMode mode;
 };
 
@@ -28,13 +28,13 @@ inline constexpr int64_t kBorder = -1;
 
 ONNX_TRAIN_HD inline int64_t positive_modulo(int64_t a, int64_t n) { return (a % n + n) % n; }
 
-// The element of an axis of `size` that is shown at `place`, which may be outside [0, size).
+// Maps `place`, which may be outside [0, size), to the element of the axis that appears there.
 ONNX_TRAIN_HD inline int64_t shown(PadMode mode, int64_t place, int64_t size) {
   if (place >= 0 && place < size) return place;
   if (mode == PadMode::kConstant) return kBorder;
   if (mode == PadMode::kEdge || size == 1) return place < 0 ? 0 : size - 1;
   if (mode == PadMode::kWrap) return positive_modulo(place, size);
-  const int64_t in_period = positive_modulo(place, 2 * (size - 1));  // reflect
+  const int64_t in_period = positive_modulo(place, 2 * (size - 1));  // kReflect
   return in_period < size ? in_period : 2 * (size - 1) - in_period;
 }
 
@@ -43,7 +43,7 @@ ONNX_TRAIN_HD inline int64_t shown(PadMode mode, int64_t place, int64_t size) {
 struct Triangle {
   int64_t rows, columns;
   bool upper;
-  // The columns [first, last) of row `row` that are copied. Any k is allowed.
+  // The range [first, last) of copied columns of row `row`. Any k is allowed.
   struct Columns {
     int64_t first, last;
   };
@@ -61,7 +61,7 @@ bool supports_trilu(const NodeSpec& spec);
 
 struct SequenceReversal {
   int64_t batch, time;
-  int64_t batch_stride, time_stride;  // in rows
+  int64_t batch_stride, time_stride;  // strides in rows
   int64_t row_bytes;
 };
 

@@ -1,4 +1,4 @@
-// The positions that names have among the inputs or outputs of a node. Plain values; pure functions.
+// Positions of names among the inputs or outputs of a node. Plain values; pure functions.
 #pragma once
 
 #include <map>
@@ -8,13 +8,13 @@ namespace onnx_train {
 
 using Places = std::map<std::string, int>;
 
-// -1 if there is none, as for an empty name.
+// Returns the position, or -1 if there is none, such as for an empty name.
 inline int place_of(const Places& places, const std::string& name) {
   const auto found = places.find(name);
   return found == places.end() ? -1 : found->second;
 }
 
-// Of the inputs or outputs of a function, which are those of a call of it.
+// Maps each input or output name of a function to its position, which is the same in a call.
 template <typename Names>
 Places places_of(const Names& names) {
   Places places;

@@ -1,6 +1,6 @@
 // Operators along one axis, for the kernels of every device: CumSum, CumProd, ArgMax, ArgMin, TopK, OneHot, Compress. A
-// line is the elements along the axis with all other indices fixed. Plain values and pure functions; any thread. They
-// throw Error that names the node.
+// line consists of the elements along the axis with all other indices fixed. Plain values and pure functions; any
+// thread. They throw Error that names the node.
 #pragma once
 
 #include <type_traits>
@@ -24,7 +24,7 @@ bool supports_cumulative(const NodeSpec& spec);
 struct Extremum {
   AxisView x;
   bool last;
-  int64_t size;  // of the axis, without what a row is padded with (the attribute `classes`: pad_classes.cc)
+  int64_t size;  // size of the axis without padding (the attribute `classes`: pad_classes.cc)
 };
 Extremum extremum_of(const NodeSpec& spec);
 bool supports_extremum(const NodeSpec& spec);
@@ -38,7 +38,7 @@ struct Leaders {
 Leaders leaders_of(const NodeSpec& spec);
 bool supports_top_k(const NodeSpec& spec);
 
-// Whether a comes before b: it is larger or, without `largest`, smaller. NaN counts as the largest.
+// Whether a comes before b: a is larger or, without `largest`, smaller. NaN counts as the largest.
 template <typename T>
 ONNX_TRAIN_HD inline bool comes_before(bool largest, T a, T b) {
   if constexpr (std::is_floating_point_v<T>) {
@@ -47,12 +47,12 @@ ONNX_TRAIN_HD inline bool comes_before(bool largest, T a, T b) {
   return largest ? a > b : a < b;
 }
 
-// OneHot: y = values[1] at the positions that the indices name along the axis, values[0] elsewhere. Indices outside the
-// axis name no position.
+// OneHot: y = values[1] at the positions along the axis that the indices select, values[0] elsewhere. Indices outside
+// the axis select no position.
 AxisView one_hot_axis(const NodeSpec& spec);
 bool supports_one_hot(const NodeSpec& spec);
 
-// The position that an index names, or -1.
+// Returns the position that an index selects, or -1.
 template <typename T>
 ONNX_TRAIN_HD inline int64_t hot_position(T index, int64_t depth) {
   const double number = static_cast<double>(index), end = static_cast<double>(depth);
@@ -60,7 +60,7 @@ ONNX_TRAIN_HD inline int64_t hot_position(T index, int64_t depth) {
   return static_cast<int64_t>(number) + (number < 0 ? depth : 0);
 }
 
-// Compress: the positions on the axis that are kept; without an axis x is flat.
+// Compress: the kept positions of the axis; without an axis x is flat.
 struct KeptPlaces {
   AxisView x;
   std::vector<int64_t> places;

@@ -5,7 +5,7 @@
 
 namespace onnx_train {
 
-// The elements between neighbours along each axis of a tensor in row-major order.
+// Distance in elements between neighbours along each axis of a row-major tensor.
 inline Shape row_major_strides(const Shape& shape) {
   Shape strides(shape.size(), 1);
   for (size_t i = shape.size(); i-- > 1;) strides[i - 1] = strides[i] * shape[i];
