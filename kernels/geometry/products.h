@@ -40,7 +40,7 @@ Product gemm_product(const NodeSpec& spec);
 // activation, perhaps after a bias.
 enum class Epilogue { kNone, kBias, kSumsOfA, kSumsOfB, kResidual, kActivation, kActivationGradient };
 
-// That of a variant in our domain (kernels/functions/products.cc, kernels/lowering/products/fuse_products.cc): a bias
+// That of a variant in our domain (kernels/functions/products.cc, kernels/lowering/fusion/fuse_products.cc): a bias
 // is input 2 of what is no Gemm, whose C stands there; a matrix is the last input; sums are output 1.
 Epilogue epilogue_of(const NodeSpec& spec);
 

@@ -151,7 +151,7 @@ Prepared prepare_forward(const NodeSpec& spec, const NormalizedRows& rows) {
 
 // ---- Gradients: dx = (g - mean g - x̂ mean(g x̂)) inv_std, where g = dy scale; without the mean of g for
 // RMSNormalization. dscale = Σ dy x̂ and dbias = Σ dy over all rows. With the attribute `residual`, an input is added to
-// dx (kernels/lowering/products/fuse_products.cc).
+// dx (kernels/lowering/fusion/fuse_products.cc).
 
 // The operands of a run. dx is null where it is not wanted, and may be x, dy or the residual, which is null where there
 // is none. The sums over the rows of each piece, [pieces][dscale, dbias][n], are null where neither is wanted.
