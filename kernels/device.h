@@ -1,4 +1,4 @@
-// A device: its memory, streams, kernels, and the graph passes that its plans need. There is one object per device,
+// A device: its memory, streams, kernels, and what its plans may be made of. There is one object per device,
 // which lives as long as the program; `Device::cpu()` always exists, other devices come from modules. Any thread may
 // use a device; one thread at a time may use a stream. Functions throw Error when memory or queued work fails.
 #pragma once
@@ -11,11 +11,10 @@
 #include <vector>
 
 #include "kernels/registry.h"
-#include "onnx_passes/pass.h"
 
 namespace onnx_train {
 
-struct LoweringOptions;
+struct LoweringTraits;
 
 // A recorded sequence of work that can be repeated with the same addresses. It must not outlive its stream.
 class Recording {
@@ -99,8 +98,8 @@ class Device {
   // Bytes that can still be allocated; the largest size_t if the system does not tell.
   virtual size_t available_bytes() const = 0;
   virtual const KernelTable& kernels() const = 0;
-  // The passes that a plan's graph runs through once its inputs have shapes: required_lowering and optimizations.
-  virtual std::vector<Pass> lowering(const LoweringOptions& options) const = 0;
+  // What the passes of a plan's graph ask of the device (kernels/lowering/pipeline.h).
+  virtual const LoweringTraits& lowering() const = 0;
 
  private:
   friend class DeviceScope;

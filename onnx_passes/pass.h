@@ -14,6 +14,7 @@ namespace onnx_train {
 struct Pass {
   std::string name;                 // "add_gradients"
   std::function<bool(Model&)> run;  // returns whether it changed the model; throws Error "[Name] ..."
+  std::string phase = "";           // groups passes in reports
 };
 
 struct PipelineOptions {
@@ -22,9 +23,10 @@ struct PipelineOptions {
 };
 
 struct PassTiming {
-  std::string name;
+  std::string name, phase;
   double milliseconds;
   bool changed;
+  size_t nodes_before, nodes_after;  // of the inference graph, the whole graph of a plan
 };
 
 // Runs the passes in order. An Error of a pass is passed on unchanged; an Error found by `verify` names the pass.

@@ -45,10 +45,11 @@ std::vector<PassTiming> run_pipeline(const std::vector<Pass>& passes, Model* mod
   using Clock = std::chrono::steady_clock;
   std::vector<PassTiming> timings;
   for (const Pass& pass : passes) {
+    const size_t nodes = model->graph->num_nodes();
     const auto start = Clock::now();
     const bool changed = pass.run(*model);
     const std::chrono::duration<double, std::milli> elapsed = Clock::now() - start;
-    timings.push_back({pass.name, elapsed.count(), changed});
+    timings.push_back({pass.name, pass.phase, elapsed.count(), changed, nodes, model->graph->num_nodes()});
     if (!options.dump_dir.empty()) dump(*model, options.dump_dir, timings.size(), pass.name);
     if (options.verify) verify(*model, pass.name);
   }

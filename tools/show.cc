@@ -18,7 +18,7 @@ struct ShowArguments {
   std::string model, entry, data;
   std::vector<std::string> sizes;
   int64_t batch = 1;
-  bool plan = false, arena = false, profile = false, json = false;
+  bool plan = false, passes = false, arena = false, profile = false, json = false;
   RuntimeOptions runtime;
 };
 
@@ -38,7 +38,10 @@ void profile(Session* session, const std::string& entry, const TensorMap& batch,
 
 int run(const ShowArguments& arguments) {
   if (arguments.profile && !arguments.plan) throw UsageError("--profile goes with --plan");
-  if (arguments.json && (!arguments.plan || arguments.arena)) throw UsageError("--json goes with --plan alone");
+  if (arguments.passes && !arguments.plan) throw UsageError("--passes goes with --plan");
+  if (arguments.json && (!arguments.plan || arguments.passes || arguments.arena)) {
+    throw UsageError("--json goes with --plan alone");
+  }
   if (!arguments.data.empty() && !arguments.profile) throw UsageError("--data goes with --plan --profile");
   if (!arguments.plan && !arguments.arena) {
     const Model model = load_model(arguments.model);
@@ -67,6 +70,7 @@ int run(const ShowArguments& arguments) {
   }
   if (arguments.plan) std::printf("%s", plan_table(plan, table_width()).c_str());
   if (arguments.profile && arguments.runtime.check_memory) std::printf("not timed: --check-memory\n");
+  if (arguments.passes) std::printf("%s", passes_table(plan, table_width()).c_str());
   if (arguments.arena) std::printf("%s", memory_chart(plan, table_width()).c_str());
   std::printf("%s", recomputation_text(plan, session.memory_budget(), text_width()).c_str());
   return 0;
@@ -81,12 +85,15 @@ Subcommand show_command() {
       "  onnx-train show model.onnx\n"
       "  onnx-train show train.onnx --entry step\n"
       "  onnx-train show train.onnx --plan --batch 64\n"
+      "  onnx-train show train.onnx --plan --passes\n"
       "  onnx-train show train.onnx --plan --profile --data train.npz --batch 64\n"
       "  onnx-train show train.onnx --entry evaluate --arena --dim sequence=256",
       with_runtime_options(
           {{"FILE", &a->model, "any ONNX model", "FILE", true},
            {"--entry", &a->entry, "one entry point, flattened [the whole file; step for --plan and --arena]", "NAME"},
            {"--plan", &a->plan, "each node in the order in which it runs, with shapes, bytes and kernel"},
+           {"--passes", &a->passes,
+            "with --plan: also each lowering pass, with the nodes before and after it, and its time"},
            {"--json", &a->json, "with --plan: an array with an object a node: kernel, FLOP, bytes"},
            {"--profile", &a->profile, "with --plan: run it, and show how many milliseconds each node takes"},
            {"--data", &a->data, "with --profile: the data to run on, as fit takes it [made up]", "PATH"},

@@ -13,10 +13,7 @@
 #include "kernels/cpu/recurrent/recurrent.h"
 #include "kernels/cpu/support/cpu_features.h"
 #include "kernels/host.h"
-#include "kernels/lowering/attention/block_attention.h"
-#include "kernels/lowering/canonical/sequences_first.h"
-#include "kernels/lowering/lowering.h"
-#include "kernels/lowering/updates/updates.h"
+#include "kernels/lowering/pipeline.h"
 #include "onnx_passes/ir/error.h"
 
 namespace onnx_train {
@@ -90,38 +87,12 @@ class CpuDevice : public Device {
   std::unique_ptr<Stream> make_stream() override { return std::make_unique<CpuStream>(); }
   const KernelTable& kernels() const override { return kernels_; }
   size_t available_bytes() const override { return available_host_memory(); }
-  std::vector<Pass> lowering(const LoweringOptions& options) const override {
-    std::vector<Pass> passes = required_lowering(*this);
-    // Runs before functions are expanded: without a kernel the two forms could not be told apart afterwards.
-    passes.insert(passes.begin() + 2, {"share_recurrent_steps", share_recurrent_steps});
-    passes.push_back({"drop_zero_biases", drop_zero_biases});
-    passes.push_back({"split_selections", split_selections});
-    passes.push_back({"round_once", round_once});
-    passes.push_back(
-        {"fuse_batch_normalization", [this](Model& model) { return fuse_batch_normalization(model, *this); }});
-    passes.push_back({"channels_last", [](Model& model) { return channels_last(model); }});
-    passes.push_back({"fold_transposes", fold_transposes});
-    passes.push_back({"block_attention", [](Model& model) { return block_attention(model, kBlockAttention); }});
-    passes.push_back({"simplify_masks", [](Model& model) { return simplify_masks(model, /*makes_finite=*/false); }});
-    passes.push_back({"add_gather_gradients", add_gather_gradients});
-    passes.push_back({"sparse_updates", sparse_updates});
-    passes.push_back({"move_bfloat16", move_bfloat16});
-    passes.push_back({"bfloat16_products", [this](Model& model) { return bfloat16_products(model, *this); }});
-    passes.push_back({"widen_at_readers", widen_at_readers});
-    passes.push_back({"remove_dead_nodes", remove_dead_nodes});
-    passes.push_back({"product_epilogues", [this](Model& model) { return product_epilogues(model, *this); }});
-    passes.push_back({"narrow_before_moves", narrow_before_moves});
-    passes.push_back({"pack_attention", [this](Model& model) { return pack_attention(model, *this); }});
-    passes.push_back({"bfloat16_recurrences", [this](Model& model) { return bfloat16_recurrences(model, *this); }});
-    passes.push_back({"narrow_storage", [this](Model& model) { return narrow_storage(model, *this); }});
-    passes.push_back({"fuse_elementwise", [](Model& model) { return fuse_elementwise(model, cpu::can_fuse); }});
-    const auto may_reject = [this](const Node& node) { return may_reject_data(*this, node); };
-    passes.push_back({"update_early", [=](Model& model) { return update_early(model, may_reject, kEarlyUpdate); }});
-    passes.push_back({"merge_updates", merge_updates});
-    passes.push_back(recompute_pass(options));
-    passes.push_back({"remove_dead_nodes", remove_dead_nodes});
-    passes.push_back({"order_nodes", [=](Model& model) { return order_nodes(model, may_reject); }});
-    return passes;
+  const LoweringTraits& lowering() const override {
+    static const LoweringTraits traits = {.can_fuse = cpu::can_fuse,
+                                          .has_narrow_recurrences = true,
+                                          .least_keys = kBlockAttention,
+                                          .early_update = kEarlyUpdate};
+    return traits;
   }
 
  private:

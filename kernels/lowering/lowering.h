@@ -1,9 +1,11 @@
-// Rewrites of a plan's graph that all devices share. At this point the shapes of inputs are concrete and state tensors
-// are inputs. Each rewrite is a Pass of the same pipeline as the training passes. A pass runs on the thread that builds
-// the plan, which owns the model; it throws Error that names the node.
+// Rewrites of a plan's graph. At this point the shapes of inputs are concrete and state tensors are inputs. Each
+// rewrite is a Pass of the same pipeline as the training passes; pipeline.cc says in which order they run, and what
+// needs what. A pass runs on the thread that builds the plan, which owns the model; it throws Error that names the
+// node.
 #pragma once
 
 #include <functional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -15,12 +17,8 @@ class Device;
 struct ChannelsLastRule;
 struct Recomputation;
 
-// What every plan needs: infers all shapes, folds what shapes make constant, inlines functions for which `device` has
-// no kernel, and removes dead nodes.
-std::vector<Pass> required_lowering(const Device& device);
-
 struct LoweringOptions {
-  bool on = true;                    // false: required_lowering only
+  bool on = true;                    // false: none but the passes that every plan needs
   std::vector<std::string> without;  // passes and choices to skip; '-' counts as '_'
 
   // Limit in bytes of the values alive at once (0: no limit), and where the pass `recompute` stores its report.
@@ -38,8 +36,10 @@ inline constexpr const char* kWriteInPlace =
 inline constexpr const char* kUpdateInPlace = "update_in_place";  // a state is updated in place
 inline constexpr const char* kReplay = "replay";                  // a device that can replays a recorded run
 
-// The passes of a plan on `device`, in order. Throws Error that lists the passes if `without` names an unknown pass or
-// one that every plan needs.
+// The passes and choices that a plan on `device` may be without, by name.
+std::set<std::string> optional_passes(const Device& device);
+
+// The passes of a plan on `device`, in order. Throws Error that lists optional_passes if `without` names another one.
 std::vector<Pass> lowering_passes(const Device& device, const LoweringOptions& options);
 
 // Infers every node from the concrete shapes of the inputs. Nodes with constant inputs and small outputs are computed
@@ -66,7 +66,6 @@ bool add_gather_gradients(Model& model);
 bool fold_transposes(Model& model);
 
 // Gathers of each entry of an axis, by constant indices, become pieces of x with that axis in front, which are views.
-// Runs before fold_transposes, which merges the Transpose with others.
 bool split_selections(Model& model);
 
 // Replaces groups of element-wise nodes, with broadcasts, reductions and their element-wise consumers, by calls of
@@ -89,27 +88,23 @@ bool fuse_batch_normalization(Model& model, const Device& device);
 bool channels_last(Model& model, const std::function<bool(const Node&, ChannelsLastRule*)>& takes = nullptr);
 
 // A node that moves a widened value moves the bfloat16 or float16 value instead, and a product that reads it
-// gets a 16-bit operand. Runs after fold_transposes, which looks for transposes directly before products.
+// gets a 16-bit operand.
 bool move_bfloat16(Model& model);
 
 // A product or convolution of two widened tensors of one 16-bit type reads these tensors: MatMul(Cast(a), Cast(b)),
 // possibly with views in between, becomes onnx_train.MatMul(a, b) (kernels/functions), with float32 sums and the same
-// result type. Runs after the passes that choose layouts and fold transposes. Does nothing if `device` has no such
-// kernel: float32 products are faster then.
+// result type. Does nothing if `device` has no such kernel: float32 products are faster then.
 bool bfloat16_products(Model& model, const Device& device);
 
 // A product adds the bias that follows it, and sums up the operand whose sums are the gradient of a bias, where
-// `device` has such a kernel. Runs after bfloat16_products and before narrow_storage, which makes the bias and the
-// result 16-bit.
+// `device` has such a kernel.
 bool product_epilogues(Model& model, const Device& device);
 
 // Products of one tensor that make the queries, keys and values of an attention become one, and so do the gradients of
-// their weights and of that tensor, in mixed precision. Runs after product_epilogues and before sum_products;
-// pack_attention then reads the thirds of the result.
+// their weights and of that tensor, in mixed precision. pack_attention reads the thirds of the result.
 bool merge_projections(Model& model);
 
-// In a sum of products each product adds to what there is before it, where `device` has such a kernel. Runs after
-// product_epilogues, whose products add nothing, and before narrow_storage.
+// In a sum of products each product adds to what there is before it, where `device` has such a kernel.
 bool sum_products(Model& model, const Device& device);
 
 // Gives each reader of a widened value its own Cast: the value that is alive between the forward and backward pass is
@@ -117,44 +112,41 @@ bool sum_products(Model& model, const Device& device);
 bool widen_at_readers(Model& model);
 
 // Exchanges a movement and the narrowing Cast after it: 16 bits per element are moved, and the Cast follows a kernel
-// that may write bfloat16 itself. Runs after widen_at_readers; requires that there are no dead nodes.
+// that may write bfloat16 itself. Requires that there are no dead nodes.
 bool narrow_before_moves(Model& model);
 
 // A kernel of `device` that can read and write 16-bit floats absorbs the casts around its node: Cast, Softmax, Cast
-// becomes one onnx_train.Softmax, which computes in float32 and rounds like the Cast did. Runs after widen_at_readers.
+// becomes one onnx_train.Softmax, which computes in float32 and rounds like the Cast did.
 bool narrow_storage(Model& model, const Device& device);
 
 // Fuses a product with the residual sum, the activation or its gradient that follows it, where `device` has such a
-// kernel. Runs after narrow_storage, whose nodes of 16 bits it fuses, and before fuse_elementwise.
+// kernel.
 bool fuse_products(Model& model, const Device& device);
 
 // The logits of a large vocabulary get columns that nobody reads, up to a multiple of 64, where tensor cores could not
-// read their rows otherwise. Runs after fuse_products, on products of 16 bits.
+// read their rows otherwise; on products of 16 bits.
 bool pad_classes(Model& model);
 
-// A loss finds the largest logit of each position, which the accuracy asks for, where `device` has such a kernel. Runs
-// after pad_classes.
+// A loss finds the largest logit of each position, which the accuracy asks for, where `device` has such a kernel.
 bool fuse_losses(Model& model, const Device& device);
 
 // The gradients of the weights of equal layers become batched products, which keep a GPU busy where a single one has
 // too few tiles. Where the plan's peak would grow by that, or `memory`, a limit in bytes unless it is 0, is less than
-// twice the peak, they stay apart. Runs after the passes that change products.
+// twice the peak, they stay apart.
 bool batch_weight_gradients(Model& model, const Device& device, size_t memory);
 
-// The gradients of lookups in many tables, which are small, become one GatherGrad, whose result is split. Runs after
-// the passes that replace a GatherGrad.
+// The gradients of lookups in many tables, which are small, become one GatherGrad, whose result is split.
 bool merge_lookup_gradients(Model& model, const Device& device);
 
 // Merges the Casts to 16 bits of weights and inputs into one call of a function Casts, before all other nodes, and
 // Casts to float32 that may stand together, as those of 16-bit gradients before the updates, into another.
 bool merge_casts(Model& model);
 
-// Lookups in many tables that may stand together become one call of a function Gathers. Runs after merge_casts, whose
-// casts stand between them before.
+// Lookups in many tables that may stand together become one call of a function Gathers.
 bool merge_lookups(Model& model);
 
-// The same for LSTM, GRU and RNN, forward and backward, whose operands mixed precision has rounded: their products read
-// bfloat16 operands and sum in another order.
+// narrow_storage for LSTM, GRU and RNN, forward and backward, whose operands mixed precision has rounded: their
+// products read bfloat16 operands and sum in another order.
 bool bfloat16_recurrences(Model& model, const Device& device);
 
 // ---- Order
@@ -162,9 +154,6 @@ bool bfloat16_recurrences(Model& model, const Device& device);
 // Reorders the nodes if that clearly reduces peak memory. The write of a state stays after all earlier nodes that
 // `may_reject` their data (device.h).
 bool order_nodes(Model& model, const std::function<bool(const Node&)>& may_reject);
-
-// `recompute` (recompute.h) with the memory limit of `options`.
-Pass recompute_pass(const LoweringOptions& options);
 
 // Whether `device` has a kernel for a node that a pass has made and that nothing reads yet; else the node is removed.
 bool runs_on(const Device& device, Node* made);

@@ -18,7 +18,7 @@ constexpr const char* kGemm =
     "a[M, K] b[N, K] c? -> y[M, N] where @transA:0 = 0, @transB:0 = 1 | "
     "a[K, M] b[N, K] c? -> y[M, N] where @transA:0 = 1, @transB:0 = 1";
 // Ours may add a bias and sum up an operand (kernels/functions/products.cc), and be fused with what follows them
-// (kernels/lowering/products/fuse_products.cc).
+// (kernels/lowering/fusion/fuse_products.cc).
 constexpr const char* kOurMatMul =
     "a[K] b[K] -> y[] | a[S..., M, K] b[K] -> y[S..., M] | a[K] b[S..., K, N] -> y[S..., N] | "
     "a[~S..., M, K] b[~S..., K, N] bias?[_..., N] other? -> y[S..., M, N] second?";

@@ -163,7 +163,7 @@ void Plan::lower(const PlanOptions& options, const std::map<std::string, Shape>&
       throw;
     }
   };
-  run_pipeline(passes, &model_, options.pipeline);
+  passes_ = run_pipeline(passes, &model_, options.pipeline);
   expect_operators(graph, device_);
   expect_sizes(graph);
   const auto is_state = [&](const std::string& name) { return names.count(name) > 0; };

@@ -49,6 +49,7 @@ class Plan {
   const std::vector<StatePort>& states() const { return states_; }
   const Model& model() const { return model_; }  // the lowered graph
   const std::vector<PlanStep>& steps() const { return steps_; }
+  const std::vector<PassTiming>& passes() const { return passes_; }  // of the lowering, in order
 
   size_t arena_bytes() const { return memory_.bytes; }
   size_t workspace_bytes() const { return workspace_bytes_; }  // of arena_bytes, the kernels' scratch memory
@@ -82,6 +83,7 @@ class Plan {
   std::vector<StatePort> states_;
   std::vector<std::string> state_names_;
   std::vector<PlanStep> steps_;
+  std::vector<PassTiming> passes_;
   std::vector<Prepared> prepared_;
   Placement placement_;
   MemoryPlan memory_;

@@ -73,6 +73,22 @@ std::string plan_table(const Plan& plan, size_t width) {
   return concat(table.text(0, width), wrap(sums, width, 0, 2), "\n");
 }
 
+std::string passes_table(const Plan& plan, size_t width) {
+  TextTable table("llrrr");
+  table.add({"phase", "pass", "nodes", "after", "ms"});
+  double total = 0;
+  std::string phase;
+  for (const PassTiming& pass : plan.passes()) {
+    const bool changed = pass.changed || pass.nodes_before != pass.nodes_after;
+    const auto shown = [&](size_t nodes) { return changed ? std::to_string(nodes) : "-"; };
+    table.add({pass.phase == phase ? "" : pass.phase, pass.name, shown(pass.nodes_before), shown(pass.nodes_after),
+               format_number(pass.milliseconds)});
+    phase = pass.phase;
+    total += pass.milliseconds;
+  }
+  return concat(table.text(0, width), plan.passes().size(), " passes in ", format_number(total), " ms\n");
+}
+
 std::string plan_json(const Plan& plan, const std::function<double(const NodeCost&)>& least_milliseconds) {
   using nlohmann::json;
   json nodes = json::array();

@@ -17,6 +17,10 @@ std::string plan_table(const Plan& plan, size_t width = 0);
 // flops by element type, bytes that it reads and writes, and roofline_ms: `least_milliseconds` of its cost (0 if null).
 std::string plan_json(const Plan& plan, const std::function<double(const NodeCost&)>& least_milliseconds);
 
+// One line a lowering pass: phase, name, nodes before and after it, and milliseconds. "-" stands for the nodes if it
+// changed nothing.
+std::string passes_table(const Plan& plan, size_t width = 0);
+
 // The name of the operator, followed by what selects the variant of a function in our domain: bfloat16 operands,
 // layout, epilogue.
 std::string operator_text(const Node& node);

@@ -69,7 +69,7 @@ same outputs.npz same.npz
 expect 0 flatten train.onnx --entry step -o step.onnx
 expect 0 show train.onnx
 expect 0 show train.onnx --entry step
-expect 0 show train.onnx --plan --arena --batch 16
+expect 0 show train.onnx --plan --passes --arena --batch 16
 says 'Updates' out
 expect 0 show train.onnx --plan --profile --data train.csv --batch 16
 says ' ms' out
@@ -205,6 +205,8 @@ expect 2 fit train.onnx --data train.csv --epochs 1 --out whole
 says '--resume' err
 expect 2 build "$fixtures/mlp.onnx" -o x.onnx --mode eval
 expect 2 show train.onnx --profile
+expect 2 show train.onnx --passes
+expect 2 show train.onnx --plan --passes --json
 expect 1 show train.onnx --plan --dim nosuch=3
 says "no input has a dimension 'nosuch'; those of no fixed size are batch" err
 expect 2 show train.onnx --plan --data train.csv

@@ -89,6 +89,23 @@ def test_a_pass_that_every_plan_needs_cannot_be_left_out():
     assert "--lowering takes" in tool.run("show", model, "--plan", "--lowering", "views", status=2)
 
 
+def test_show_counts_the_nodes_of_each_pass(tmp_path):
+    model = tmp_path / "train.onnx"
+    tool.run("build", tool.ROOT / "tests/fixtures/mlp.onnx", "-o", model, "--loss", "mse", "--optimizer", "adamw")
+    dump = tmp_path / "dump"
+    lines = tool.run("show", model, "--plan", "--passes", "--batch", 4, "--dump-lowering", dump).splitlines()
+    header = next(i for i, line in enumerate(lines) if line.split() == ["phase", "pass", "nodes", "after", "ms"])
+    shown = [line.split()[-4:] for line in lines[header + 1 : -1]]  # without the phase, which its first pass has
+    assert [name for name, *_ in shown] == [p.stem[3:] for p in sorted((dump / "step").glob("*.txt"))]
+    assert lines[-1].startswith(f"{len(shown)} passes in ") and all(float(ms) >= 0 for *_, ms in shown)
+    counts = [(int(before), int(after)) for _, before, after, _ in shown if before != "-"]
+    assert all(after == before for (_, after), (before, _) in zip(counts, counts[1:]))
+    planned = next(int(line.split()[0]) for line in lines if " nodes write " in line)
+    assert counts[0][0] > counts[-1][1] >= planned  # views do not run
+    fused = next(counts for name, *counts in shown if name == "fuse_elementwise")
+    assert int(fused[0]) > int(fused[1])
+
+
 def test_dumps_follow_the_passes(tmp_path):
     tool.run("show", tool.ROOT / "tests/fixtures/mlp.onnx", "--plan", "--dump-lowering", tmp_path / "dump")
     folder = tmp_path / "dump" / "predict"

@@ -31,7 +31,7 @@ class AsyncHostDevice : public Device {
   std::unique_ptr<Stream> make_stream() override;
   size_t available_bytes() const override { return Device::cpu().available_bytes(); }
   const KernelTable& kernels() const override { return *kernels_; }
-  std::vector<Pass> lowering(const LoweringOptions& options) const override { return Device::cpu().lowering(options); }
+  const LoweringTraits& lowering() const override { return Device::cpu().lowering(); }
 
   size_t held() const;                      // blocks that are not freed
   int64_t replays() const;                  // of recordings, so far

@@ -31,7 +31,7 @@ class FailingDevice : public Device {
   std::unique_ptr<Stream> make_stream() override { return Device::cpu().make_stream(); }
   size_t available_bytes() const override { return Device::cpu().available_bytes(); }
   const KernelTable& kernels() const override { return Device::cpu().kernels(); }
-  std::vector<Pass> lowering(const LoweringOptions& options) const override { return Device::cpu().lowering(options); }
+  const LoweringTraits& lowering() const override { return Device::cpu().lowering(); }
 
   int made() const { return made_; }
   size_t held() const { return held_.size(); }

@@ -150,7 +150,7 @@ Prepared prepare_forward(const NodeSpec& spec, const NormalizedRows& rows) {
 
 // ---- Gradients: dx = (g - mean g - x̂ mean(g x̂)) inv_std with g = dy scale, where RMSNormalization omits mean g;
 // dscale = Σ dy x̂ and dbias = Σ dy over all rows. With the attribute `residual`, an input is added to dx
-// (kernels/lowering/products/fuse_products.cc).
+// (kernels/lowering/fusion/fuse_products.cc).
 
 // The operands of a run. Unwanted or absent ones are null. dx may be x, dy or the residual. The sums over the rows of
 // each piece, [pieces][dscale, dbias][n], are null if neither is wanted.

@@ -13,6 +13,16 @@
 
 namespace onnx_train {
 
+// Elements of a row of a tensor with axes.
+inline int64_t row_of(const Value& table) {
+  const Shape shape = table.type().shape();
+  return num_elements(Shape(shape.begin() + 1, shape.end()));
+}
+
+inline bool has_rows(const Value* value) {
+  return value && value->type().is_static() && value->rank() > 0 && num_elements(value->type().shape()) > 0;
+}
+
 // The position of the first node that reads the value, or a view of it; the largest number if there is none.
 inline int first_reader(const Value* value, const Positions& positions) {
   int first = std::numeric_limits<int>::max();
@@ -29,17 +39,17 @@ inline int first_reader(const Value* value, const Positions& positions) {
 inline std::vector<std::vector<Node*>> side_by_side(const Graph& graph,
                                                     const std::function<std::string(const Node&)>& key_of,
                                                     bool moves_readers) {
-  struct Group {
+  struct Cluster {
     std::string key;
     std::vector<Node*> nodes;
     int end;  // the position of the first reader
   };
   const Positions positions(graph);
-  std::vector<Group> groups;
+  std::vector<Cluster> groups;
   for (Node* node = graph.first(); node; node = node->next()) {
     const std::string key = key_of(*node);
     if (key.empty()) continue;
-    const auto takes = [&](const Group& group) {
+    const auto takes = [&](const Cluster& group) {
       const auto is_there = [&](const Value* input) { return !input || positions.is_before(input, group.nodes[0]); };
       const auto& inputs = node->inputs();
       return group.key == key &&
@@ -51,7 +61,7 @@ inline std::vector<std::vector<Node*>> side_by_side(const Graph& graph,
     for (const Value* result : node->outputs()) group->end = std::min(group->end, first_reader(result, positions));
   }
   std::vector<std::vector<Node*>> found;
-  for (Group& group : groups) {
+  for (Cluster& group : groups) {
     if (group.nodes.size() > 1) found.push_back(std::move(group.nodes));
   }
   return found;

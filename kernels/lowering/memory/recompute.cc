@@ -364,13 +364,4 @@ Recomputation recompute(Model& model, size_t budget) {
   return done;
 }
 
-Pass recompute_pass(const LoweringOptions& options) {
-  return {"recompute", [budget = options.memory, report = options.recomputation](Model& model) {
-            if (budget == 0) return false;
-            const Recomputation done = recompute(model, budget);
-            if (report) *report = done;
-            return done.nodes > 0;
-          }};
-}
-
 }  // namespace onnx_train

@@ -26,8 +26,8 @@ struct Recomputation {
 // Copies compute the same bits as the originals: nodes that draw random numbers from anything but their inputs are
 // never copied. Deterministic.
 //
-// Runs after the passes that fuse: values inside a fusion region need no buffer, and counting them would promise bytes
-// that do not exist. No later pass may merge equal nodes.
+// Values inside a fusion region need no buffer, and counting them would promise bytes that do not exist. No later pass
+// may merge equal nodes.
 Recomputation recompute(Model& model, size_t budget);
 
 }  // namespace onnx_train

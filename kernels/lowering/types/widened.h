@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "onnx_passes/ir/graph.h"
+#include "onnx_passes/ir/builder.h"
 
 namespace onnx_train {
 
@@ -33,5 +33,15 @@ inline std::vector<Node*> narrowing_readers(const Value* value) {
   }
   return casts;
 }
+
+// Makes the readers of the node's outputs read `with` instead, one for each output, and removes the node.
+void replace_node(Node* node, const std::vector<Var>& with);
+
+// narrow(widen(x)) -> x, where `narrow` is a Cast to a 16-bit type and `widen` a Cast of a value of that type to
+// float32.
+bool narrow_once(Node* node);
+
+// The number of leading inputs whose elements the node only moves; its other inputs say where to.
+int num_moved(const Node& node);
 
 }  // namespace onnx_train

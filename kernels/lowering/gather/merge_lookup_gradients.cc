@@ -1,5 +1,5 @@
-// The lookups in many tables, as in the embeddings of a recommendation model, become one node, and so do their
-// gradients: a table is small beside the launches that its lookup needs, above all those that sort its indices.
+// The gradients of lookups in many tables, as in the embeddings of a recommendation model, become one node: a table is
+// small beside the launches that sort its indices.
 #include <algorithm>
 #include <optional>
 #include <vector>
@@ -9,7 +9,6 @@
 #include "kernels/lowering/gather/side_by_side.h"
 #include "kernels/lowering/lowering.h"
 #include "kernels/lowering/memory/lifetimes.h"
-#include "kernels/lowering/outline.h"
 #include "kernels/lowering/products/products.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/operators/operators.h"
@@ -17,31 +16,8 @@
 namespace onnx_train {
 namespace {
 
-constexpr int64_t kMostIndices = 1 << 13;             // of a table, for which one block of threads reads them
 constexpr size_t kLargestGradient = size_t{4} << 20;  // bytes; those of larger ones take longer than the launches
 constexpr size_t kMostGradients = size_t{64} << 20;   // bytes, which are alive together
-
-// Elements of a row of a tensor with axes.
-int64_t row_of(const Value& table) {
-  const Shape shape = table.type().shape();
-  return num_elements(Shape(shape.begin() + 1, shape.end()));
-}
-
-bool has_rows(const Value* value) {
-  return value && value->type().is_static() && value->rank() > 0 && num_elements(value->type().shape()) > 0;
-}
-
-// ---- Forward
-
-std::string key_of_lookup(const Node& node) {
-  const bool is_lookup = (node.is("Gather") || node.is("Gather", kDomain)) && node.attr("axis", 0) == 0 &&
-                         has_rows(node.input(0)) && has_rows(node.input(1)) && node.output();
-  if (!is_lookup || num_elements(node.input(1)->type().shape()) > kMostIndices) return "";
-  return concat(node.domain(), " ", name(node.input(0)->dtype()), " ", name(node.input(1)->dtype()), " ",
-                name(node.output()->dtype()), " ", row_of(*node.input(0)));
-}
-
-// ---- Backward
 
 // A tensor, and the casts that follow it, the last one first.
 struct CastTensor {
@@ -200,12 +176,6 @@ class MergeGradients {
 };
 
 }  // namespace
-
-bool merge_lookups(Model& model) {
-  const auto groups = side_by_side(*model.graph, key_of_lookup, /*moves_readers=*/true);
-  for (const auto& group : groups) outline(group, "Gathers");
-  return !groups.empty();
-}
 
 bool merge_lookup_gradients(Model& model, const Device& device) {
   const bool changed = MergeGradients(model.graph.get(), device).run();

@@ -1,0 +1,54 @@
+// A value that is rounded already is rounded once, for all of its readers. In the graph a rounded value is two casts:
+// to bfloat16 or float16, and back to float32.
+#include <algorithm>
+
+#include "kernels/lowering/lowering.h"
+#include "kernels/lowering/types/widened.h"
+
+namespace onnx_train {
+namespace {
+
+bool is_rounding(const Node& node) {
+  return node.is("Cast") && node.input(0)->dtype() == DType::kFloat && is_16_bit_float(node.output()->dtype()) &&
+         !node.graph().is_output(node.output());
+}
+
+// Makes the readers of the node's first result read the rounded value, if both are equal.
+bool round_for_all(Node* node) {
+  Graph& graph = node->graph();
+  Value* value = node->output();
+  if (!value || graph.is_output(value) || widened_from(value)) return false;
+  const std::vector<Use> uses = value->uses();
+  const auto is_elsewhere = [&](const Use& use) { return &use.node->graph() != &graph; };
+  if (uses.size() < 2 || std::any_of(uses.begin(), uses.end(), is_elsewhere)) return false;
+  const auto first = std::find_if(uses.begin(), uses.end(), [](const Use& use) { return is_rounding(*use.node); });
+  if (first == uses.end()) return false;
+  const DType dtype = first->node->output()->dtype();
+  if (!holds_narrow(value, dtype)) return false;
+  const auto rounds = [&](const Use& use) { return is_rounding(*use.node) && use.node->output()->dtype() == dtype; };
+  Builder b(&graph, node->next());
+  b.set_name(first->node->output()->name());
+  const Var narrow = cast(b.var(value), dtype), wide = cast(narrow, DType::kFloat);
+  for (const Use& use : uses) {
+    if (rounds(use)) {
+      replace_node(use.node, {narrow});
+    } else {
+      use.node->set_input(use.index, wide.value());
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+bool round_once(Model& model) {
+  bool changed = false;
+  for (Node *node = model.graph->first(), *next = nullptr; node; node = next) {
+    changed = round_for_all(node) || changed;
+    next = node->next();  // the previous one may have been removed
+    changed = narrow_once(node) || changed;
+  }
+  return changed;
+}
+
+}  // namespace onnx_train

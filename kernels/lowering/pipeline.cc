@@ -1,0 +1,169 @@
+#include "kernels/lowering/pipeline.h"
+
+#include <algorithm>
+#include <memory>
+
+#include "kernels/device.h"
+#include "kernels/lowering/attention/block_attention.h"
+#include "kernels/lowering/canonical/sequences_first.h"
+#include "kernels/lowering/memory/recompute.h"
+#include "kernels/lowering/updates/updates.h"
+#include "onnx_passes/ir/error.h"
+
+namespace onnx_train {
+namespace {
+
+// ---- When
+
+bool every_plan(const Lowering&) { return true; }  // such a pass cannot be left out
+bool by_default(const Lowering& l) { return l.options.on; }
+bool on_gpus(const Lowering& l) { return l.options.on && l.traits.is_gpu; }
+bool on_narrow_recurrences(const Lowering& l) { return l.options.on && l.traits.has_narrow_recurrences; }
+
+// ---- Runs
+
+// A pass that puts nodes into the graph which are to be inferred and folded.
+template <typename F>
+LoweringRun unfolds(F pass) {
+  return [pass = LoweringRun(pass)](Model& model, Lowering& l) {
+    const bool changed = pass(model, l);
+    l.is_unfolded = l.is_unfolded || changed;
+    return changed;
+  };
+}
+
+// Folding infers every node again, which is half of the planning time.
+bool fold_again(Model& model, Lowering& l) { return l.is_unfolded && fold_constants(model); }
+
+bool lay_channels_last(Model& model, Lowering& l) { return channels_last(model, l.traits.takes_channels_last); }
+
+bool attend_by_blocks(Model& model, Lowering& l) {
+  return block_attention(model, l.traits.least_keys, l.traits.attends_through_roundings);
+}
+
+bool simplify_attention_masks(Model& model, Lowering& l) { return simplify_masks(model, l.traits.needs_finite_masks); }
+
+bool batch_gradients(Model& model, Lowering& l) { return batch_weight_gradients(model, l.device, l.options.memory); }
+
+bool fuse_supported(Model& model, Lowering& l) { return fuse_elementwise(model, l.traits.can_fuse); }
+
+bool update_large_early(Model& model, Lowering& l) {
+  const auto may_reject = [&](const Node& node) { return may_reject_data(l.device, node); };
+  return update_early(model, may_reject, l.traits.early_update);
+}
+
+bool recompute_within_memory(Model& model, Lowering& l) {
+  if (l.options.memory == 0) return false;
+  const Recomputation done = recompute(model, l.options.memory);
+  if (l.options.recomputation) *l.options.recomputation = done;
+  return done.nodes > 0;
+}
+
+bool order_by_memory(Model& model, Lowering& l) {
+  return order_nodes(model, [&](const Node& node) { return may_reject_data(l.device, node); });
+}
+
+}  // namespace
+
+const std::vector<LoweringPass>& lowering_table() {
+  static const std::vector<LoweringPass> table = {
+      {"fold_constants", "canonical", {}, every_plan, fold_constants},
+      {"put_sequences_first", "canonical", {"fold_constants"}, every_plan, unfolds(put_sequences_first)},
+      {"share_recurrent_steps", "canonical", {"put_sequences_first"}, by_default, share_recurrent_steps},
+      // Without a kernel, the bodies of a recurrence and of its training form could not be told apart.
+      {"expand_functions", "canonical", {"share_recurrent_steps"}, every_plan, unfolds(expand_functions)},
+      {"unroll_scans", "canonical", {"expand_functions"}, every_plan, unfolds(unroll_scans)},
+      {"fold_constants", "canonical", {"unroll_scans"}, every_plan, fold_again},
+      {"remove_dead_nodes", "canonical", {"fold_constants"}, every_plan, remove_dead_nodes},
+      {"drop_zero_biases", "canonical", {"fold_constants"}, by_default, drop_zero_biases},
+      {"split_selections", "canonical", {"fold_constants"}, by_default, split_selections},
+      {"round_once", "canonical", {}, by_default, round_once},
+      {"fuse_batch_normalization", "canonical", {"round_once"}, by_default, fuse_batch_normalization},
+
+      {"channels_last", "layout", {"fuse_batch_normalization"}, by_default, lay_channels_last},
+      // It merges the Transposes that the others make with those that are there.
+      {"fold_transposes", "layout", {"split_selections", "channels_last"}, by_default, fold_transposes},
+
+      {"block_attention", "attention", {"fold_transposes"}, by_default, attend_by_blocks},
+      {"simplify_masks", "attention", {"block_attention"}, by_default, simplify_attention_masks},
+
+      {"add_gather_gradients", "gather", {}, by_default, add_gather_gradients},
+      {"sparse_updates", "gather", {"add_gather_gradients"}, by_default, sparse_updates},
+      // It takes the GatherGrads that the others leave.
+      {"merge_lookup_gradients", "gather", {"add_gather_gradients", "sparse_updates"}, on_gpus, merge_lookup_gradients},
+
+      // fold_transposes and block_attention look for nodes directly before and after products.
+      {"move_bfloat16", "types", {"fold_transposes", "block_attention"}, by_default, move_bfloat16},
+      {"bfloat16_products", "types", {"channels_last", "move_bfloat16"}, by_default, bfloat16_products},
+      {"widen_at_readers", "types", {"bfloat16_products"}, by_default, widen_at_readers},
+      {"remove_dead_nodes", "types", {"widen_at_readers"}, by_default, remove_dead_nodes},
+
+      {"product_epilogues", "products", {"bfloat16_products"}, by_default, product_epilogues},
+      {"merge_projections", "products", {"block_attention", "product_epilogues"}, on_gpus, merge_projections},
+      // A product with an epilogue adds nothing else.
+      {"sum_products", "products", {"product_epilogues", "merge_projections"}, on_gpus, sum_products},
+
+      {"narrow_before_moves", "storage", {"widen_at_readers", "remove_dead_nodes"}, by_default, narrow_before_moves},
+      {"pack_attention", "storage", {"merge_projections", "narrow_before_moves"}, by_default, pack_attention},
+      {"bfloat16_recurrences", "storage", {"widen_at_readers"}, on_narrow_recurrences, bfloat16_recurrences},
+      // It makes operands, biases and results of products 16-bit, which the passes before it look for in float32.
+      {"narrow_storage", "storage", {"sum_products", "pack_attention"}, by_default, narrow_storage},
+
+      {"fuse_products", "fusion", {"narrow_storage"}, on_gpus, fuse_products},
+      {"pad_classes", "fusion", {"fuse_products"}, on_gpus, pad_classes},
+      {"fuse_losses", "fusion", {"pad_classes"}, on_gpus, fuse_losses},
+      {"batch_weight_gradients", "fusion", {"sum_products", "fuse_products", "pad_classes"}, on_gpus, batch_gradients},
+      {"merge_casts", "fusion", {"narrow_storage"}, on_gpus, merge_casts},
+      // Casts stand between lookups until then.
+      {"merge_lookups", "fusion", {"merge_casts"}, on_gpus, merge_lookups},
+      {"fuse_elementwise", "fusion", {"fuse_products", "merge_casts"}, by_default, fuse_supported},
+
+      {"update_early", "updates", {"sparse_updates"}, by_default, update_large_early},
+      {"merge_updates", "updates", {"sparse_updates", "update_early"}, by_default, merge_updates},
+
+      // Values inside of a fusion region need no memory.
+      {"recompute", "memory", {"fuse_elementwise", "merge_updates"}, by_default, recompute_within_memory},
+      {"remove_dead_nodes", "memory", {"fuse_elementwise", "merge_updates"}, by_default, remove_dead_nodes},
+      {"order_nodes", "memory", {"recompute", "remove_dead_nodes"}, by_default, order_by_memory},
+  };
+  return table;
+}
+
+bool LoweringOptions::takes(const std::string& name) const {
+  return on && std::none_of(without.begin(), without.end(), [&](const std::string& left_out) {
+           return std::equal(left_out.begin(), left_out.end(), name.begin(), name.end(),
+                             [](char a, char b) { return a == b || (a == '-' && b == '_'); });
+         });
+}
+
+std::set<std::string> optional_passes(const Device& device) {
+  std::set<std::string> names = {kViews, kWriteInPlace, kUpdateInPlace, kReplay};
+  const Lowering lowering{device, device.lowering(), {}};
+  for (const LoweringPass& pass : lowering_table()) {
+    if (pass.when(lowering)) names.insert(pass.name);
+  }
+  for (const LoweringPass& pass : lowering_table()) {
+    if (pass.when == every_plan) names.erase(pass.name);
+  }
+  return names;
+}
+
+std::vector<Pass> lowering_passes(const Device& device, const LoweringOptions& options) {
+  const std::set<std::string> optional = optional_passes(device);
+  for (std::string name : options.on ? options.without : std::vector<std::string>()) {
+    std::replace(name.begin(), name.end(), '-', '_');
+    if (optional.count(name)) continue;
+    std::string all;
+    for (const std::string& known : optional) all += (all.empty() ? "" : ", ") + known;
+    fail("no lowering pass '", name, "' can be left out on ", device.name(), "; there are: ", all);
+  }
+  const auto lowering = std::make_shared<Lowering>(Lowering{device, device.lowering(), options});
+  std::vector<Pass> passes;
+  for (const LoweringPass& pass : lowering_table()) {
+    if (!pass.when(*lowering) || (optional.count(pass.name) && !options.takes(pass.name))) continue;
+    passes.push_back({pass.name, [=, &run = pass.run](Model& model) { return run(model, *lowering); }, pass.phase});
+  }
+  return passes;
+}
+
+}  // namespace onnx_train
