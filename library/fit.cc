@@ -1,4 +1,4 @@
-// The training loop of the C interface: the runtime's Trainer over arrays or batches of the program.
+// The training loop of the C interface, and evaluation and prediction: over arrays, batches and files of the program.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -9,6 +9,7 @@
 #include "onnx_passes/ir/initializer.h"
 #include "onnx_passes/ir/roles.h"
 #include "runtime/data/data_check.h"
+#include "runtime/data/prediction.h"
 #include "runtime/training/checkpoint.h"
 #include "runtime/training/fingerprint.h"
 #include "runtime/training/trainer.h"
@@ -146,16 +147,23 @@ class ProgramBatches : public BatchSource {
   const Preprocess preprocess_;
 };
 
-// The data of a program and, if they are arrays, what the trainer reads of them.
+// The data of a program and, if they are arrays or files, what the trainer reads of them.
 class ProgramData {
  public:
   ProgramData(onnx_train_session* session, const onnx_train_data& given, const std::string& entry,
               const Preprocess& preprocess)
       : session_(*session), data_(copy_of(given)), entry_(entry), preprocess_(preprocess) {
     if (data_.next) return;
-    if (data_.num_arrays == 0) throw UsageError("the data have neither arrays nor batches");
-    const Model& model = session->session.model();
-    dataset_.emplace(views_of(data_.arrays, data_.num_arrays), entry_inputs(model, entry), preprocess);
+    if (data_.num_arrays == 0 && !data_.dataset) throw UsageError("the data have neither arrays, batches nor files");
+    const std::vector<InputSpec> inputs = entry_inputs(session->session.model(), entry);
+    dataset_.emplace(data_.dataset ? data_.dataset->tensors : views_of(data_.arrays, data_.num_arrays), inputs,
+                     preprocess);
+  }
+
+  // "" or what a user should know of files: the program knows what its arrays hold.
+  std::string hint() const {
+    const std::string text = data_.dataset ? bytes_hint(*dataset_, session_.session.model()) : "";
+    return text.empty() ? "" : concat(data_.dataset->path, ": ", text);
   }
 
   // Throws Error that names the first element that the model cannot use.
@@ -163,8 +171,8 @@ class ProgramData {
     if (!dataset_) return;
     const std::string fault = DataCheck(&*dataset_, session_.session.model(), entry).first_fault();
     if (fault.empty()) return;
-    fail_as(ErrorCode::kData, entry == "evaluate" ? "evaluation data: " : "data: ", fault,
-            " (no-data-check trains on it nevertheless)");
+    const std::string where = data_.dataset ? data_.dataset->path : entry == "evaluate" ? "evaluation data" : "data";
+    fail_as(ErrorCode::kData, where, ": ", fault, " (no-data-check trains on it nevertheless)");
   }
   const Dataset* dataset() const { return dataset_ ? &*dataset_ : nullptr; }
   std::unique_ptr<BatchSource> training(const TrainerOptions& options) const {
@@ -172,9 +180,9 @@ class ProgramData {
     return std::make_unique<DatasetBatches>(&*dataset_, session_.session.model(), training_entry(session_.session),
                                             options.batch_size, options.seed, options.shuffle);
   }
-  std::unique_ptr<BatchSource> evaluation(const TrainerOptions& options) const {
+  std::unique_ptr<BatchSource> evaluation(int64_t batch_size) const {
     if (!dataset_) return batches();
-    return std::make_unique<DatasetBatches>(&*dataset_, session_.session.model(), options.batch_size);
+    return std::make_unique<DatasetBatches>(&*dataset_, session_.session.model(), batch_size);
   }
 
  private:
@@ -216,6 +224,11 @@ class ProgramEvents : public TrainerEvents {
   }
   void on_checkpoint(const std::string& path) override { obey(observer_.on_checkpoint, path.c_str()); }
   void on_note(const std::string& text) override { obey(observer_.on_note, text.c_str()); }
+  void on_notes(const std::vector<std::string>& notes) {
+    for (const std::string& note : notes) {
+      if (!note.empty()) on_note(note);
+    }
+  }
   bool stop() const override { return stop_; }
   const std::atomic<bool>& interrupt() const { return interrupt_; }
 
@@ -293,7 +306,6 @@ onnx_train_stop_reason public_reason(StopReason reason) {
 
 onnx_train_stop_reason fit(onnx_train_session* s, const onnx_train_data* training, const onnx_train_data* evaluation,
                            FitSettings settings, const onnx_train_observer* observer) {
-  constexpr int64_t kBatchSize = 32;
   Session& session = s->session;
   const auto position = prepare_run(&settings, &session);  // a run that goes on has its scale
   const std::string entry = training_entry(session);
@@ -309,16 +321,34 @@ onnx_train_stop_reason fit(onnx_train_session* s, const onnx_train_data* trainin
     if (eval_data) eval_data->check("evaluate");
   }
   TrainerOptions& options = settings.trainer;
-  const Dataset* dataset = data.dataset();
-  const int64_t natural = !dataset                     ? kBatchSize
-                          : dataset->fixed_batch() > 0 ? dataset->fixed_batch()
-                                                       : std::min(kBatchSize, dataset->num_samples());
-  options.batch_size = settings.batch_size.value_or(natural);
-  Trainer trainer(&session, data.training(options), eval_data ? eval_data->evaluation(options) : nullptr, options);
+  options.batch_size = settings.batch_size.value_or(data.dataset() ? data.dataset()->usual_batch() : kUsualBatch);
+  auto evaluation_batches = eval_data ? eval_data->evaluation(options.batch_size) : nullptr;
+  Trainer trainer(&session, data.training(options), std::move(evaluation_batches), options);
   if (position) trainer.resume(*position);
   ProgramEvents events(s, observer);
+  if (settings.scales.empty()) events.on_notes({data.hint(), eval_data ? eval_data->hint() : ""});
   return public_reason(trainer.run(&events, events.interrupt()));
 }
+
+// The data of onnx_train_evaluate and onnx_train_predict, and how they are to be read.
+struct WholeData {
+  WholeData(onnx_train_session* session, const onnx_train_data* given, const std::string& entry,
+            const onnx_train_option* options, size_t count, const onnx_train_observer* observer)
+      : events(session, observer) {
+    std::vector<std::string> scales;
+    read_options(options, count,
+                 {{"--batch-size", {&batch_size, kCount}, ""}, {"--scale", {&scales, check_scale}, ""}});
+    const Model& model = session->session.model();
+    std::string note;
+    const Preprocess preprocess = preprocess_of(model, scales, entry_inputs(model, entry), &note);
+    data.emplace(session, required(given, "the data"), entry, preprocess);
+    events.on_notes({note, scales.empty() ? data->hint() : ""});
+  }
+
+  ProgramEvents events;
+  int64_t batch_size = 128;
+  std::optional<ProgramData> data;
+};
 
 }  // namespace
 }  // namespace onnx_train
@@ -334,6 +364,41 @@ onnx_train_status onnx_train_fit(onnx_train_session* session, const onnx_train_d
     const FitSettings settings = read_fit_settings(options, count, s.session.model());
     const onnx_train_stop_reason stopped = fit(&s, training, evaluation, settings, observer);
     if (reason) *reason = stopped;
+  });
+}
+
+onnx_train_status onnx_train_evaluate(onnx_train_session* session, const onnx_train_data* data,
+                                      const onnx_train_option* options, size_t count,
+                                      const onnx_train_observer* observer, const onnx_train_metric** metrics,
+                                      size_t* num_metrics) {
+  return in_session(session, [&](onnx_train_session& s) {
+    required(metrics, "where the metrics go");
+    required(num_metrics, "where their number goes");
+    WholeData whole(&s, data, "evaluate", options, count, observer);
+    EvaluationResult result = evaluate(&s.session, whole.data->evaluation(whole.batch_size).get());
+    whole.events.on_notes(result.notes);
+    s.evaluated = std::move(result.metrics);
+    s.metrics.clear();
+    for (const auto& [name, value] : s.evaluated) s.metrics.push_back({name.c_str(), value});
+    *metrics = s.metrics.data();
+    *num_metrics = s.metrics.size();
+  });
+}
+
+onnx_train_status onnx_train_predict(onnx_train_session* session, const onnx_train_data* data,
+                                     const onnx_train_option* options, size_t count,
+                                     const onnx_train_observer* observer, const onnx_train_tensor** outputs,
+                                     size_t* num_outputs) {
+  return in_session(session, [&](onnx_train_session& s) {
+    required(outputs, "where the outputs go");
+    required(num_outputs, "where their number goes");
+    const WholeData whole(&s, data, "predict", options, count, observer);
+    const Dataset* dataset = whole.data->dataset();
+    if (!dataset) throw UsageError("a prediction takes arrays or files, no batches of the program");
+    s.predicted = predict(&s.session, *dataset, whole.batch_size);
+    s.outputs = described(s.predicted);
+    *outputs = s.outputs.data();
+    *num_outputs = s.outputs.size();
   });
 }
 }

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <deque>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,7 +12,9 @@
 #include "onnx_passes/ir/message.h"
 #include "onnx_train/onnx_train.h"
 #include "runtime/check_report.h"
+#include "runtime/data/dataset.h"
 #include "runtime/session.h"
+#include "runtime/training/evaluation.h"
 
 // A model as its file has it; each call that needs the graph makes one.
 struct onnx_train_model {
@@ -35,6 +38,14 @@ struct onnx_train_ports {
   std::deque<onnx_train::Tensor> defaults;
 };
 
+// The arrays of a path, of which `data` are views if they are those of an entry point.
+struct onnx_train_dataset {
+  std::string path;
+  onnx_train::TensorMap tensors;
+  std::vector<onnx_train_tensor> arrays;
+  std::optional<onnx_train::Dataset> data;
+};
+
 struct onnx_train_session {
   explicit onnx_train_session(onnx_train::Model model, const onnx_train::SessionOptions& options)
       : session(std::move(model), options) {
@@ -50,6 +61,9 @@ struct onnx_train_session {
   std::map<std::string, onnx_train_ports> inputs, outputs_of;  // by entry point, as far as asked for
   onnx_train_ports states;                                     // once they are asked for
   std::vector<onnx_train_tensor> outputs;                      // of the last run
+  onnx_train::TensorMap predicted;                             // what `outputs` are of the last onnx_train_predict
+  onnx_train::Metrics evaluated;                               // by the last onnx_train_evaluate
+  std::vector<onnx_train_metric> metrics;                      // views of `evaluated`
   std::string plan_text, plan_json;                            // of the last onnx_train_session_plan
   std::atomic<bool> busy{false};
 };
@@ -69,6 +83,10 @@ onnx_train_status in_session(onnx_train_session* handle, const F& f) {
     f(owner);
   });
 }
+
+// A view of a tensor in the host's memory.
+onnx_train_tensor described(const std::string& name, DType dtype, const Shape& shape, const void* data);
+std::vector<onnx_train_tensor> described(const TensorMap& tensors);
 
 // Views of the caller's memory, by name. Throws Error for tensors that no memory holds, for a name given twice and for
 // tensors in device memory.

@@ -74,15 +74,6 @@ TensorMap all_views_of(const onnx_train_tensor* tensors, size_t count) {
   return views;
 }
 
-onnx_train_tensor described(const std::string& name, DType dtype, const Shape& shape, const void* data) {
-  return {name.c_str(),
-          static_cast<onnx_train_type>(dtype),
-          static_cast<int32_t>(shape.size()),
-          shape.data(),
-          const_cast<void*>(data),
-          ONNX_TRAIN_HOST_MEMORY};
-}
-
 // A model for a session: a training model, or one to run as it is.
 Model model_of(ModelMessage message) {
   if (!message.proto.training_info().empty()) return training_model(std::move(message), "the model");
@@ -175,6 +166,23 @@ onnx_train_status set_state(onnx_train_session* session, const char* name, const
 
 }  // namespace
 
+onnx_train_tensor described(const std::string& name, DType dtype, const Shape& shape, const void* data) {
+  return {name.c_str(),
+          static_cast<onnx_train_type>(dtype),
+          static_cast<int32_t>(shape.size()),
+          shape.data(),
+          const_cast<void*>(data),
+          ONNX_TRAIN_HOST_MEMORY};
+}
+
+std::vector<onnx_train_tensor> described(const TensorMap& tensors) {
+  std::vector<onnx_train_tensor> views;
+  for (const auto& [name, tensor] : tensors) {
+    views.push_back(described(name, tensor.dtype(), tensor.shape(), tensor.data()));
+  }
+  return views;
+}
+
 TensorMap views_of(const onnx_train_tensor* tensors, size_t count) {
   TensorMap views = all_views_of(tensors, count);
   for (const auto& [name, view] : views) {
@@ -216,10 +224,7 @@ onnx_train_status onnx_train_session_run(onnx_train_session* session, const char
     const TensorMap given = inputs_of_run(&s.session, inputs, num_inputs);
     const TensorMap& results = s.session.run(&required(entry, "the entry point"), given);
     if (!outputs) return;
-    s.outputs.clear();
-    for (const auto& [name, tensor] : results) {
-      s.outputs.push_back(described(name, tensor.dtype(), tensor.shape(), tensor.data()));
-    }
+    s.outputs = described(results);
     *outputs = s.outputs.data();
     if (num_outputs) *num_outputs = s.outputs.size();
   });

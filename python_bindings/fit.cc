@@ -1,4 +1,4 @@
-// Session.fit of the module _core: the library's trainer over arrays and iterators of Python.
+// Session.fit of the module _core: the library's trainer over files, and arrays and iterators of Python.
 #include <algorithm>
 
 #include "python_bindings/session.h"
@@ -109,11 +109,12 @@ int SessionHandle::fit(const Options& options, const nb::object& data, const nb:
                        const nb::object& on_step, const nb::object& on_evaluation, const nb::object& on_note) {
   const std::vector<std::string> names = entries();
   const bool accumulates = std::find(names.begin(), names.end(), "accumulate") != names.end();
-  const auto source = [&](const nb::object& given, const std::string& entry) -> std::unique_ptr<DataSource> {
+  const auto source = [&](const nb::object& given, const std::string& entry) -> std::shared_ptr<DataSource> {
+    if (nb::isinstance<Dataset>(given)) return {nb::cast<Dataset*>(given), [](DataSource*) {}};  // Python's
     if (nb::isinstance<nb::dict>(given)) {
-      return std::make_unique<PythonArrays>(inputs(entry), entry, nb::cast<nb::dict>(given));
+      return std::make_shared<PythonArrays>(inputs(entry), entry, nb::cast<nb::dict>(given));
     }
-    return std::make_unique<PythonBatches>(this, entry, nb::cast<nb::tuple>(given));
+    return std::make_shared<PythonBatches>(this, entry, nb::cast<nb::tuple>(given));
   };
   const auto training = source(data, accumulates ? "accumulate" : "step");
   const auto evaluated = evaluation.is_none() ? nullptr : source(evaluation, "evaluate");

@@ -6,6 +6,9 @@
 
 #include "python_bindings/session.h"
 
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/unique_ptr.h>
+
 namespace onnx_train::python {
 namespace {
 
@@ -42,11 +45,12 @@ size_t bytes_of(const ElementType& type, const int64_t* shape, int32_t rank) {
   return bytes;
 }
 
-// A numpy array of the memory, which `owner` keeps alive.
+// A numpy array of the memory, which `owner` keeps alive; with nb::ro a read-only one.
+template <typename... Access>
 nb::object as_array(const ElementType& type, const int64_t* shape, int32_t rank, void* data, nb::handle owner) {
   const std::vector<size_t> sizes(shape, shape + rank);
-  nb::object array = nb::cast(nb::ndarray<nb::numpy>(data, sizes.size(), sizes.data(), owner, nullptr,
-                                                     {static_cast<uint8_t>(type.code), type.bits, 1}),
+  nb::object array = nb::cast(nb::ndarray<nb::numpy, Access...>(data, sizes.size(), sizes.data(), owner, nullptr,
+                                                                {static_cast<uint8_t>(type.code), type.bits, 1}),
                               nb::rv_policy::reference);
   // Of C's two types of 64 bits numpy takes the one that is not its int64.
   return type.bits == 64 && type.code != nb::dlpack::dtype_code::Float ? array.attr("view")(type.numpy) : array;
@@ -237,6 +241,61 @@ nb::dict SessionHandle::run(const std::string& entry, const nb::dict& arrays) {
   return results;
 }
 
+namespace {
+
+// Keeps the notes of a call.
+onnx_train_observer note_taker(std::vector<std::string>* notes) {
+  onnx_train_observer observer{};
+  observer.size = sizeof observer;
+  observer.user = notes;
+  observer.on_note = [](void* user, const char* text) {
+    static_cast<std::vector<std::string>*>(user)->emplace_back(text);
+    return ONNX_TRAIN_CONTINUE;
+  };
+  return observer;
+}
+
+onnx_train_data as_data(const Dataset& dataset) {
+  onnx_train_data data{};
+  data.size = sizeof data;
+  data.dataset = dataset.get();
+  return data;
+}
+
+}  // namespace
+
+nb::tuple SessionHandle::evaluate(const Dataset& data, const Options& options) {
+  const Use use(this);
+  const auto views = detail::views(options);
+  const onnx_train_data given = as_data(data);
+  std::vector<std::string> notes;
+  const onnx_train_observer observer = note_taker(&notes);
+  const onnx_train_metric* metrics = nullptr;
+  size_t count = 0;
+  unlocked([&] {
+    return onnx_train_evaluate(handle_.get(), &given, views.data(), views.size(), &observer, &metrics, &count);
+  });
+  nb::dict results;
+  for (size_t i = 0; i < count; ++i) results[metrics[i].name] = metrics[i].value;
+  return nb::make_tuple(results, notes);
+}
+
+nb::tuple SessionHandle::predict(const Dataset& data, const Options& options) {
+  const Use use(this);
+  const auto views = detail::views(options);
+  const onnx_train_data given = as_data(data);
+  std::vector<std::string> notes;
+  const onnx_train_observer observer = note_taker(&notes);
+  const onnx_train_tensor* outputs = nullptr;
+  size_t count = 0;
+  unlocked([&] {
+    return onnx_train_predict(handle_.get(), &given, views.data(), views.size(), &observer, &outputs, &count);
+  });
+  nb::dict results;
+  for (size_t i = 0; i < count; ++i) results[outputs[i].name] = to_python(outputs[i]);
+  return nb::make_tuple(results, notes);
+}
+
 nb::object SessionHandle::state(nb::handle self, const std::string& name) {
   auto& session = nb::cast<SessionHandle&>(self);
   onnx_train_tensor state;
@@ -305,9 +364,32 @@ nb::list to_python(const std::vector<Port>& ports) {
   return list;
 }
 
+// Views of the files' memory, or of what was read of them, which keep the dataset alive.
+nb::dict arrays_of(nb::handle self) {
+  nb::dict arrays;
+  for (const onnx_train_tensor& t : nb::cast<const Dataset&>(self).tensors()) {
+    arrays[t.name] = as_array<nb::ro>(element_type(t.type, t.name), t.shape, t.rank, t.data, self);
+  }
+  return arrays;
+}
+
+std::unique_ptr<Dataset> open_data(const std::string& path) {
+  const nb::gil_scoped_release release;
+  return std::make_unique<Dataset>(path);
+}
+
 }  // namespace
 
 void define_session(nb::module_& module) {
+  nb::class_<Dataset>(module, "Dataset")
+      .def("arrays", [](nb::handle self) { return arrays_of(self); })
+      .def(
+          "size",
+          [](const Dataset& data, int64_t batch_size) {
+            return nb::make_tuple(data.samples(), data.batches_of(batch_size));
+          },
+          nb::arg("batch_size"));
+  module.def("open_data", open_data, nb::arg("path"));
   nb::class_<SessionHandle>(module, "Session")
       .def(nb::init<const ModelHandle&, const Options&>(), nb::arg("model"), nb::arg("options"))
       .def("entries", &SessionHandle::entries)
@@ -321,6 +403,9 @@ void define_session(nb::module_& module) {
           "outputs", [](SessionHandle& s, const std::string& entry) { return to_python(s.outputs(entry)); },
           nb::arg("entry"))
       .def("run", &SessionHandle::run, nb::arg("entry"), nb::arg("arrays"))
+      .def("open_data", &SessionHandle::open_data, nb::arg("path"), nb::arg("entry").none())
+      .def("evaluate", &SessionHandle::evaluate, nb::arg("data"), nb::arg("options"))
+      .def("predict", &SessionHandle::predict, nb::arg("data"), nb::arg("options"))
       .def("fit", &SessionHandle::fit, nb::arg("options"), nb::arg("data"), nb::arg("evaluation").none(),
            nb::arg("on_step"), nb::arg("on_evaluation"), nb::arg("on_note"))
       .def("describe", &SessionHandle::describe, nb::arg("name"))

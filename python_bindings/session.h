@@ -144,7 +144,15 @@ class SessionHandle {
 
   nb::dict run(const std::string& entry, const nb::dict& arrays);
   std::unique_ptr<Batch> batch(const std::string& entry, const nb::dict& arrays);
-  // Trains; returns the reason of the end. Data are arrays by name, or (begin, next, number of batches).
+  std::unique_ptr<Dataset> open_data(const std::string& path, const std::optional<std::string>& entry) {
+    const Use use(this);
+    const nb::gil_scoped_release release;
+    return std::make_unique<Dataset>(path, handle_.get(), entry ? entry->c_str() : nullptr);
+  }
+  // Results by name, and notes, of a run over all data.
+  nb::tuple evaluate(const Dataset& data, const Options& options);
+  nb::tuple predict(const Dataset& data, const Options& options);
+  // Trains; returns the reason of the end. Data are arrays by name, a Dataset, or (begin, next, number of batches).
   int fit(const Options& options, const nb::object& data, const nb::object& evaluation, const nb::object& on_step,
           const nb::object& on_evaluation, const nb::object& on_note);
 

@@ -27,8 +27,7 @@ int run(const EvalArguments& arguments) {
   Session session(in_precision(load_training_model(arguments.model), arguments.dtype),
                   session_options(arguments.runtime));
   DataNotes notes;
-  const Dataset data =
-      load_dataset(arguments.data, session.model(), "evaluate", DataRole::kEvaluate, arguments.scales, &notes);
+  const Dataset data = load_dataset(arguments.data, session.model(), "evaluate", arguments.scales, &notes);
   const auto [metrics, of_counts] = evaluate(&session, data, arguments.batch_size);
   notes.insert(notes.end(), of_counts.begin(), of_counts.end());
   print_notes(notes);

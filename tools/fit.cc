@@ -201,11 +201,8 @@ void initialize(const FitArguments& a, Session* session) {
 
 // What the model and the data say where the user did not.
 void resolve_defaults(FitArguments* a, const Model& model, const Dataset& training) {
-  constexpr int64_t kBatchSize = 32;
   if (!a->rate) a->rate = built_control(model, roles::kLearningRate).value_or(Schedule().peak);
-  if (!a->batch_size) {
-    a->batch_size = training.fixed_batch() > 0 ? training.fixed_batch() : std::min(kBatchSize, training.num_samples());
-  }
+  if (!a->batch_size) a->batch_size = training.usual_batch();
   a->trainer.schedule.peak = *a->rate;
   a->trainer.batch_size = *a->batch_size;
 }
@@ -253,12 +250,11 @@ int run(FitArguments* a) {
   Session session(std::move(start.model), session_options(a->runtime));
   if (!checkpoint_position(session.model())) initialize(*a, &session);
   DataNotes notes;
-  const Dataset training =
-      load_dataset(a->data, session.model(), training_entry(session), DataRole::kTrain, a->scales, &notes);
+  const Dataset training = load_dataset(a->data, session.model(), training_entry(session), a->scales, &notes);
   session.set_metadata(kPreprocess, training.preprocess().json());
   std::optional<Dataset> evaluation;
   if (!a->eval_data.empty()) {
-    evaluation.emplace(load_dataset(a->eval_data, session.model(), "evaluate", DataRole::kEvaluate, a->scales, &notes));
+    evaluation.emplace(load_dataset(a->eval_data, session.model(), "evaluate", a->scales, &notes));
   }
   a->scales = {training.preprocess().option()};  // as options.json says
   resolve_defaults(a, session.model(), training);

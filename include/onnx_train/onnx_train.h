@@ -286,6 +286,28 @@ onnx_train_status onnx_train_session_initialize(onnx_train_session* session, uin
 /* The training model with the present state: save it for a checkpoint, export it for inference. */
 onnx_train_status onnx_train_session_model(onnx_train_session* session, onnx_train_model** training);
 
+/* ---- Data files: what the command's --data takes */
+
+typedef struct onnx_train_dataset onnx_train_dataset;
+
+/* The data at `path`: X.npz, X.csv, a folder of .npy files, the files of MNIST or CIFAR-10, as docs/training.md says.
+ * They have the arrays that an entry point of the session takes; null for `entry`: that which trains, or "predict"
+ * where the model has none. Of a folder with files for both, "evaluate" and "predict" read those for tests, the others
+ * those for training. Names, types and shapes are checked. Without a session (null, and null for `entry`) it has all
+ * arrays of a file that names them: .npz and .npy. Files are mapped: do not change them in place while the dataset
+ * lives. It does not change; any number of threads may read it, and it may outlive the session. */
+onnx_train_status onnx_train_dataset_open(const char* path, onnx_train_session* session, const char* entry,
+                                          onnx_train_dataset** dataset);
+void onnx_train_dataset_free(onnx_train_dataset* dataset);
+/* The arrays in the element types of the file. They are views of mapped files where that is possible: not to be written
+ * to, and at addresses that need not be multiples of the elements' size. Valid as long as the dataset. */
+onnx_train_status onnx_train_dataset_arrays(const onnx_train_dataset* dataset, const onnx_train_tensor** arrays,
+                                            size_t* count);
+/* The number of samples, and that of an epoch's batches of `batch_size` samples; 0: the size that onnx_train_fit takes
+ * without the option "batch-size". Needs a dataset that was opened for a session. */
+onnx_train_status onnx_train_dataset_size(const onnx_train_dataset* dataset, int64_t batch_size, int64_t* samples,
+                                          int64_t* batches);
+
 /* ---- Training: the loop of the command `onnx-train fit` over data of the program */
 
 /* What a callback returns. */
@@ -296,7 +318,7 @@ typedef enum onnx_train_next {
   ONNX_TRAIN_FAIL = 3       /* give up at once: onnx_train_fit returns ONNX_TRAIN_USAGE */
 } onnx_train_next;
 
-/* Data: either arrays or batches. Set all that is not used to zero, and `size` to sizeof(onnx_train_data). */
+/* Data: arrays, batches or files. Set all that is not used to zero, and `size` to sizeof(onnx_train_data). */
 typedef struct onnx_train_data {
   size_t size;
   /* Arrays with one sample per row in the host's memory, which the library cuts into batches ("batch-size", "seed",
@@ -311,6 +333,8 @@ typedef struct onnx_train_data {
   onnx_train_next (*begin)(void* user, int64_t epoch);
   onnx_train_next (*next)(void* user, const onnx_train_tensor** inputs, size_t* count);
   int64_t batches; /* of an epoch, for schedules that need an end; 0: not known */
+  /* Or files, opened for the session; they are cut into batches as arrays are. */
+  const onnx_train_dataset* dataset;
 } onnx_train_data;
 
 typedef struct onnx_train_step {
@@ -358,16 +382,32 @@ typedef enum onnx_train_stop_reason {
  * and `reason` may be null. Options, as of the command: "epochs", "steps", "time-limit" (seconds) (at least one of
  * them), "batch-size", "accumulate", "lr", "schedule", "warmup", "final-lr", "step-every", "step-factor", "clip",
  * "seed" (of the order), "no-shuffle", "scale" ("INPUT=1/255"; data and batches are multiplied by it, and the session's
- * model keeps it: see docs/training.md), "no-data-check" (arrays are read once before the first step, and refused if
- * they hold what the model cannot use: labels out of range, numbers that are not finite), "eval-every", "early-stop",
- * "checkpoint-every", "out" (the folder of
- * last.onnx and best.onnx; none is written without it), "resume" (go on from last.onnx of that folder, if there is one)
- * and "overwrite". "wait-for-steps": on a device that works asynchronously, complete each step before the next one
- * starts. Callbacks may use the session on the CPU, in on_evaluation, and everywhere with "wait-for-steps". After a
- * failure the session has the state of its last successful step. */
+ * model keeps it: see docs/training.md), "no-data-check" (arrays and files are read once before the first step, and
+ * refused if they hold what the model cannot use: labels out of range, numbers that are not finite), "eval-every",
+ * "early-stop", "checkpoint-every", "out" (the folder of last.onnx and best.onnx; none is written without it), "resume"
+ * (go on from last.onnx of that folder, if there is one) and "overwrite". "wait-for-steps": on a device that works
+ * asynchronously, complete each step before the next one starts. Callbacks may use the session on the CPU, in
+ * on_evaluation, and everywhere with "wait-for-steps". After a failure the session has the state of its last successful
+ * step. */
 onnx_train_status onnx_train_fit(onnx_train_session* session, const onnx_train_data* training,
                                  const onnx_train_data* evaluation, const onnx_train_option* options, size_t count,
                                  const onnx_train_observer* observer, onnx_train_stop_reason* reason);
+
+/* Runs "evaluate" on all data, and gives loss and metrics over all that counts in them, whatever the batches: the
+ * command `onnx-train eval`. Options: "batch-size", of arrays and files, where the model leaves it open [128], and
+ * "scale" [the model's own]. Of the observer, which may be null, on_note is called. Metrics are valid until the next
+ * call with the session. */
+onnx_train_status onnx_train_evaluate(onnx_train_session* session, const onnx_train_data* data,
+                                      const onnx_train_option* options, size_t count,
+                                      const onnx_train_observer* observer, const onnx_train_metric** metrics,
+                                      size_t* num_metrics);
+/* Runs "predict" on all samples of arrays or files, and gives the outputs of all samples in their order: the command
+ * `onnx-train predict`. Options and observer as of onnx_train_evaluate. Outputs are valid until the next call with the
+ * session. */
+onnx_train_status onnx_train_predict(onnx_train_session* session, const onnx_train_data* data,
+                                     const onnx_train_option* options, size_t count,
+                                     const onnx_train_observer* observer, const onnx_train_tensor** outputs,
+                                     size_t* num_outputs);
 
 #ifdef __GNUC__
 #pragma GCC visibility pop

@@ -6,7 +6,8 @@
 //     float loss = out.scalar("loss");
 //     session.model().export_inference().save("trained.onnx");
 //
-// Or the whole loop: train(session, data, {{"epochs", "5"}}), where `data` is a DataSource of the program or Arrays.
+// Or the whole loop: train(session, data, {{"epochs", "5"}}), where `data` is a DataSource of the program, Arrays, or
+// a Dataset: Dataset("train.npz", session).
 #pragma once
 
 #include <cstring>
@@ -423,8 +424,8 @@ class Session {
   std::unique_ptr<onnx_train_session, void (*)(onnx_train_session*)> handle_;
 };
 
-// The data of a training: Arrays, or a class of the program. Used by one training at a time, on its thread. An
-// exception of a function ends the training, and train() throws it.
+// The data of a training: Arrays, a Dataset, or a class of the program. Used by one training at a time, on its thread.
+// An exception of a function ends the training, and train() throws it.
 class DataSource {
  public:
   virtual ~DataSource() = default;
@@ -439,6 +440,7 @@ class DataSource {
  protected:
   friend class Trainer;
   virtual const std::vector<Input>* arrays() const { return nullptr; }
+  virtual const onnx_train_dataset* files() const { return nullptr; }
 };
 
 // Arrays with one sample per row, which the library shuffles and cuts into batches: options "batch-size", "seed",
@@ -453,6 +455,47 @@ class Arrays : public DataSource {
 
  private:
   std::vector<Input> arrays_;
+};
+
+// Data files, as the command's --data takes them: onnx_train_dataset_open. They are cut into batches as Arrays are.
+class Dataset : public DataSource {
+ public:
+  // What an entry point of the session takes, checked; "": that which trains, or "predict" where there is none.
+  Dataset(const std::string& path, const Session& session, const std::string& entry = "")
+      : Dataset(path, session.get(), entry.empty() ? nullptr : entry.c_str()) {}
+  // All arrays of a file that names them.
+  explicit Dataset(const std::string& path) : Dataset(path, nullptr, nullptr) {}
+  Dataset(const std::string& path, onnx_train_session* session, const char* entry) {
+    onnx_train_dataset* handle = nullptr;
+    check(onnx_train_dataset_open(path.c_str(), session, entry, &handle));
+    handle_.reset(handle);
+  }
+
+  // In the element types of the file, not to be written to. Valid as long as the dataset.
+  List<onnx_train_tensor> tensors() const {
+    const onnx_train_tensor* tensors = nullptr;
+    size_t count = 0;
+    check(onnx_train_dataset_arrays(get(), &tensors, &count));
+    return {tensors, count};
+  }
+  int64_t samples() const { return size(0).first; }
+  // Of an epoch; 0: the batch size of a training without the option "batch-size".
+  int64_t batches_of(int64_t batch_size) const { return size(batch_size).second; }
+  std::vector<Input> next() override { return {}; }
+
+  const onnx_train_dataset* get() const { return handle_.get(); }
+
+ protected:
+  const onnx_train_dataset* files() const override { return get(); }
+
+ private:
+  std::pair<int64_t, int64_t> size(int64_t batch_size) const {
+    std::pair<int64_t, int64_t> size;
+    check(onnx_train_dataset_size(get(), batch_size, &size.first, &size.second));
+    return size;
+  }
+
+  std::unique_ptr<onnx_train_dataset, void (*)(onnx_train_dataset*)> handle_{nullptr, onnx_train_dataset_free};
 };
 
 // What is told of a training. Functions return ONNX_TRAIN_CONTINUE, ONNX_TRAIN_STOP or ONNX_TRAIN_INTERRUPT; an
@@ -478,7 +521,22 @@ class Trainer {
 
   // Returns when a limit is reached or the observer ends it. Throws Error, and what data and observer throw.
   onnx_train_stop_reason run(const Options& options) {
-    const onnx_train_data training = training_.data(), evaluation = evaluation_.source ? evaluation_.data() : training;
+    const onnx_train_data evaluation = evaluation_.source ? evaluation_.data() : onnx_train_data{};
+    onnx_train_stop_reason reason = ONNX_TRAIN_FINISHED;
+    call(options, [&](const auto& training, const auto& views, const onnx_train_observer& observer) {
+      return onnx_train_fit(session_, &training, evaluation_.source ? &evaluation : nullptr, views.data(), views.size(),
+                            &observer, &reason);
+    });
+    return reason;
+  }
+
+ private:
+  friend std::map<std::string, double> evaluate(Session&, DataSource&, const Options&, Observer*);
+  friend Outputs predict(Session&, DataSource&, const Options&, Observer*);
+
+  // f(data, options, observer). Throws Error unless it succeeds, and what data and observer throw.
+  template <typename F>
+  void call(const Options& options, const F& f) {
     onnx_train_observer observer{};
     observer.size = sizeof observer;
     observer.user = this;
@@ -496,16 +554,11 @@ class Trainer {
         return of(t).guarded([&] { return of(t).observer_->on_note(text); });
       };
     }
-    const auto views = detail::views(options);
-    onnx_train_stop_reason reason = ONNX_TRAIN_FINISHED;
-    const onnx_train_status status = onnx_train_fit(session_, &training, evaluation_.source ? &evaluation : nullptr,
-                                                    views.data(), views.size(), &observer, &reason);
+    const onnx_train_status status = f(training_.data(), detail::views(options), observer);
     if (thrown_) std::rethrow_exception(std::exchange(thrown_, nullptr));
     check(status);
-    return reason;
   }
 
- private:
   // A source with the memory of its current batch.
   struct Data {
     DataSource* source;
@@ -525,6 +578,10 @@ class Trainer {
         show(*arrays);
         data.arrays = views.data();
         data.num_arrays = views.size();
+        return data;
+      }
+      if (const onnx_train_dataset* files = source->files()) {
+        data.dataset = files;
         return data;
       }
       data.batches = source->batches();
@@ -567,6 +624,32 @@ class Trainer {
 inline onnx_train_stop_reason train(Session& session, DataSource& data, const Options& options,
                                     DataSource* evaluation = nullptr, Observer* observer = nullptr) {
   return Trainer(&session, &data, evaluation, observer).run(options);
+}
+
+// Loss and metrics over all data: onnx_train_evaluate, which has the options.
+inline std::map<std::string, double> evaluate(Session& session, DataSource& data, const Options& options = {},
+                                              Observer* observer = nullptr) {
+  const onnx_train_metric* metrics = nullptr;
+  size_t count = 0;
+  Trainer(&session, &data, nullptr, observer)
+      .call(options, [&](const auto& given, const auto& views, const auto& told) {
+        return onnx_train_evaluate(session.get(), &given, views.data(), views.size(), &told, &metrics, &count);
+      });
+  std::map<std::string, double> values;
+  for (size_t i = 0; i < count; ++i) values.emplace(metrics[i].name, metrics[i].value);
+  return values;
+}
+
+// The outputs for all samples of Arrays or a Dataset: onnx_train_predict, which has the options.
+inline Outputs predict(Session& session, DataSource& data, const Options& options = {}, Observer* observer = nullptr) {
+  const List<onnx_train_port> ports = session.outputs("predict");
+  const onnx_train_tensor* outputs = nullptr;
+  size_t count = 0;
+  Trainer(&session, &data, nullptr, observer)
+      .call(options, [&](const auto& given, const auto& views, const auto& told) {
+        return onnx_train_predict(session.get(), &given, views.data(), views.size(), &told, &outputs, &count);
+      });
+  return Outputs(outputs, count, ports.begin(), ports.size());
 }
 
 }  // namespace v0

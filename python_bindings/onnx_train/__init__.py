@@ -37,6 +37,7 @@ from ._session import Plan, PlanNode, Port, Result, Session, State
 
 if TYPE_CHECKING:
     from . import losses, optimizers, torch
+    from ._data import load_data
     from ._fit import Callback, Evaluation, History, Step, fit
     from ._grad import grad, value_and_grad
     from ._second import Verification, hvp, jvp, verify
@@ -74,6 +75,7 @@ __all__ = [
     "hvp",
     "jvp",
     "load",
+    "load_data",
     "load_weights",
     "losses",
     "optimizers",
@@ -84,6 +86,7 @@ __all__ = [
 ]
 
 _LAZY = {name: "_fit" for name in ("Callback", "Evaluation", "History", "Step", "fit")}
+_LAZY |= {"load_data": "_data"}
 _LAZY |= {"grad": "_grad", "value_and_grad": "_grad"}
 _LAZY |= {name: "_second" for name in ("Verification", "hvp", "jvp", "verify")}
 _LAZY |= {"load_weights": "_weights", "save_weights": "_weights"}

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import warnings
 from pathlib import Path
+from types import FrameType
 from typing import Final
 
 
@@ -126,6 +129,15 @@ _CLASSES: Final = (
 def error_of(status: int, message: str) -> Error:
     """The exception for a status of the library."""
     return _CLASSES[status](message)
+
+
+def warn(text: str) -> None:
+    """A warning of the line of the program outside of the package that called it."""
+    level = 1
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and frame.f_code.co_filename.startswith(os.path.dirname(__file__)):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(text, stacklevel=level)
 
 
 def missing_extension(package: str, error: ImportError) -> str:

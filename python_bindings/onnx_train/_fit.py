@@ -1,13 +1,11 @@
-"""The training loop of the command ``onnx-train fit`` over arrays and any iterable of batches."""
+"""The training loop of the command ``onnx-train fit`` over files, arrays and any iterable of batches."""
 
 from __future__ import annotations
 
 import math
 import os
 import signal
-import sys
 import threading
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from types import FrameType
@@ -17,13 +15,13 @@ import numpy as np
 
 from . import _core
 from ._arrays import as_dense, as_numpy
-from ._errors import DataError, UsageError
+from ._errors import DataError, UsageError, warn
 from ._model import Model
-from ._options import check_suffix, options_of
+from ._options import Scale, check_suffix, options_of, scales_of
 from ._progress import Progress, make_progress
 from ._session import Session, _by_name
 
-Data = Union[Mapping[str, Any], Sequence[Any], Iterable[Any]]
+Data = Union[str, os.PathLike[str], Mapping[str, Any], Sequence[Any], Iterable[Any]]
 
 
 @dataclass(frozen=True)
@@ -174,7 +172,7 @@ def fit(
     time_limit: float | None = None,
     batch_size: int | None = None,
     accumulate: int = 1,
-    scale: float | str | Mapping[str, float | str] | None = None,
+    scale: Scale = None,
     shuffle: bool | None = None,
     seed: int = 0,
     lr: float | None = None,
@@ -203,17 +201,18 @@ def fit(
     Args:
         model: a training model, for which a session is made, or a session, which continues from its state.
         data: a mapping of input names to arrays whose first dimension counts the samples, or a tuple of such arrays in
-            the order of the model's inputs: they are cut into batches. Or any iterable of batches, each such a mapping
-            or tuple: a list, a PyTorch DataLoader, a generator (for one epoch).
+            the order of the model's inputs: they are cut into batches. Or a path of files with such arrays, all that
+            the command's ``--data`` takes (`load_data`). Or any iterable of batches, each such a mapping or tuple: a
+            list, a PyTorch DataLoader, a generator (for one epoch).
         epochs, steps, time_limit: the end of the training, by the first one that is reached; the limit in seconds.
-        batch_size: samples of a batch of arrays, 32 by default; the last one of an epoch is smaller. Iterables make their
+        batch_size: samples of a batch of arrays or files, 32 by default; the last one of an epoch is smaller. Iterables make their
             own batches: with them it has no effect, which is warned of.
         accumulate: batches of a step, for models that are built with ``accumulate=True``.
         scale: what the network's float input is multiplied by, such as ``"1/255"`` for bytes; for several inputs, by
             name. Targets are not scaled. The model keeps it: its ``onnx_train.preprocess`` is used when it is trained
             on, and by the command, until another is given.
-        shuffle, seed: the order of the samples of arrays in each epoch; they are shuffled by default. Iterables have
-            their own order.
+        shuffle, seed: the order of the samples of arrays and files in each epoch; they are shuffled by default.
+            Iterables have their own order.
         lr: the learning rate, after the warm-up; by default the optimizer's as built.
         schedule: ``"constant"``, ``"linear"``, ``"cosine"`` or ``"step"``.
         warmup: steps in which the learning rate grows from 0.
@@ -238,9 +237,10 @@ def fit(
         raises KeyboardInterrupt.
 
     Raises:
-        DataError: for data that do not fit the model: arrays are looked through before the first step, for labels and
-            indices out of range and numbers that are not finite. Also for a loss that is not finite; with loss scaling
-            only if the gradients overflow without end.
+        DataError: for data that do not fit the model: arrays and files are looked through before the first step, for
+            labels and indices out of range and numbers that are not finite. Also for a loss that is not finite; with
+            loss scaling only if the gradients overflow without end.
+        FileError: for files of data that are missing, damaged or of no format that is read.
 
     Warns:
         UserWarning: for uint8 pictures, 0 to 255, that go to a float input as they are; for `batch_size` and `shuffle`
@@ -257,6 +257,13 @@ def fit(
     >>> bool(history.losses[-1] < history.losses[0])
     True
     >>> history.session.save("trained.onnx")
+
+    The same from a file:
+
+    >>> np.savez("train.npz", **data)
+    >>> again = onnx_train.fit(onnx_train.build("mlp.onnx", optimizer="adamw"), "train.npz", epochs=20, lr=0.01)
+    >>> np.array_equal(again.losses, history.losses)
+    True
     """
     if checkpoint is not None:
         check_suffix(checkpoint, ".onnx")
@@ -270,14 +277,13 @@ def fit(
         raise UsageError("accumulate needs a model that is built with accumulate=True")
     if batch_size is not None and batch_size < 1:
         raise UsageError(f"batch_size is {batch_size}; it must be at least 1")
-    source = _Source(session, entry, data)
-    evaluation = None if eval_data is None else _Source(session, "evaluate", eval_data)
+    source = _Source(session, entry, data, is_scaled=scale is not None)
+    evaluation = None if eval_data is None else _Source(session, "evaluate", eval_data, is_scaled=scale is not None)
     has_arrays = source.samples > 0 or (evaluation is not None and evaluation.samples > 0)
     if not has_arrays and batch_size is not None and getattr(data, "batch_size", None) != batch_size:
-        _warn(f"fit: batch_size={batch_size} has no effect: data makes its own batches; set their size there")
+        warn(f"fit: batch_size={batch_size} has no effect: data makes its own batches; set their size there")
     if source.samples == 0 and shuffle:
-        _warn("fit: shuffle=True has no effect: data has its own order; shuffle there")
-    batch_size = 32 if batch_size is None else batch_size
+        warn("fit: shuffle=True has no effect: data has its own order; shuffle there")
     steps_per_epoch = math.ceil(source.num_batches(batch_size) / accumulate)
     totals = [steps] if steps is not None else []
     if epochs is not None and steps_per_epoch > 0:
@@ -289,9 +295,9 @@ def fit(
         epochs=epochs,
         steps=steps,
         time_limit=time_limit,
-        batch_size=batch_size if source.samples == 0 else min(batch_size, source.samples),
+        batch_size=source.batch_size(batch_size),
         accumulate=accumulate,
-        scale=[f"{name}={value}" for name, value in scale.items()] if isinstance(scale, Mapping) else scale,
+        scale=scales_of(scale),
         no_shuffle=shuffle is False,
         seed=seed,
         lr=lr,
@@ -327,15 +333,6 @@ def fit(
     if checkpoint is not None:
         session.save(checkpoint)
     return history
-
-
-def _warn(text: str) -> None:
-    """A warning of the line of the program outside of the package that called it."""
-    level = 1
-    frame: FrameType | None = sys._getframe()
-    while frame is not None and frame.f_code.co_filename.startswith(os.path.dirname(__file__)):
-        level, frame = level + 1, frame.f_back
-    warnings.warn(text, stacklevel=level)
 
 
 class _Interrupt:
@@ -413,7 +410,7 @@ class _Reports:
         return self._call("on_evaluation", report)
 
     def on_note(self, text: str) -> None:
-        warnings.warn(text, stacklevel=4)
+        warn(text)
 
     def _call(self, method: str, report: Any) -> int:
         for callback in self._callbacks:
@@ -427,24 +424,40 @@ class _Reports:
 
 
 class _Source:
-    """Data in the form that the library takes: whole arrays, or batches of an iterable of the user's."""
+    """Data in the form that the library takes: files, whole arrays, or batches of an iterable of the user's."""
 
-    def __init__(self, session: Session, entry: str, data: Data) -> None:
+    def __init__(self, session: Session, entry: str, data: Data, is_scaled: bool) -> None:
         self._entry, self._known = entry, session._entry(entry)
-        self._data = data
+        self._data: Any = data
         self._ports = [port for port in session.inputs(entry) if port.default is None]
-        self._arrays = _arrays_of(data, [port.name for port in self._ports])
-        self._looked_at = False
+        self._files: _core.Dataset | None = None
+        self._arrays: dict[str, Any] | None = None
+        self._looked_at = is_scaled
+        self.samples = 0
+        if isinstance(data, (str, os.PathLike)):
+            self._files = session._core.open_data(os.fspath(data), entry)
+            self.samples = self._files.size(0)[0]
+        else:
+            self._arrays = _arrays_of(data, [port.name for port in self._ports])
         if self._arrays is not None:
             self._look_at(self._arrays)
-        self.samples = 0 if self._arrays is None else _common_length(self._arrays)
+            self.samples = _common_length(self._arrays)
         self._iterator: Iterator[Any] = iter(())
         self._save: Callable[[], None] | None = None
 
-    def num_batches(self, batch_size: int) -> int:
+    def batch_size(self, wanted: int | None) -> int | None:
+        """For the library, which knows what is usual for files."""
+        if self._files is not None:
+            return wanted
+        wanted = 32 if wanted is None else wanted
+        return wanted if self._arrays is None else min(wanted, self.samples)
+
+    def num_batches(self, batch_size: int | None) -> int:
         """Of an epoch; 0 where the iterable does not say."""
+        if self._files is not None:
+            return self._files.size(batch_size or 0)[1]
         if self._arrays is not None:
-            return math.ceil(self.samples / batch_size)
+            return math.ceil(self.samples / (batch_size or 32))
         try:
             return len(self._data) if isinstance(self._data, Sized) else 0
         except TypeError:  # a DataLoader of a dataset without a length
@@ -452,13 +465,15 @@ class _Source:
 
     def save_epochs(self, reports: _Reports, save: Callable[[], None], steps_per_epoch: int) -> None:
         """Arranges that `save` is called after each epoch."""
-        if self._arrays is None:
+        if self.samples == 0:
             self._save = save
         else:
             reports.save, reports.save_every = save, steps_per_epoch
 
     def core_data(self) -> Any:
         """What the module _core takes."""
+        if self._files is not None:
+            return self._files
         return self._arrays if self._arrays is not None else (self._begin, self._next, self.num_batches(1))
 
     def _begin(self, epoch: int) -> None:
@@ -489,13 +504,13 @@ class _Source:
                 continue
             array = as_numpy(array)
             if array.size > 0 and array.max() > 1:
-                _warn(
+                warn(
                     f"fit: '{port.name}' holds uint8, up to {array.max()}, and goes to a float input as it is: if the model expects "
                     f"0 to 1, divide it by np.float32(255); if it takes bytes, give it as float32"
                 )
 
 
-def _arrays_of(data: Data, names: list[str]) -> dict[str, Any] | None:
+def _arrays_of(data: Any, names: list[str]) -> dict[str, Any] | None:
     if isinstance(data, tuple) and data and all(hasattr(array, "shape") for array in data):
         if len(data) > len(names):
             raise UsageError(f"the model takes {len(names)} arrays ({', '.join(names)}), not {len(data)}")

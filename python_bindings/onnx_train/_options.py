@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Union
 
 from ._errors import UsageError
 
 Value = Union[None, bool, int, float, str, Iterable[str], object]
+Scale = Union[None, float, str, Mapping[str, Union[float, str]]]
 
 
 def options_of(**arguments: Value) -> list[tuple[str, str]]:
@@ -32,6 +33,11 @@ def options_of(**arguments: Value) -> list[tuple[str, str]]:
         else:
             options.append((name, str(value)))
     return options
+
+
+def scales_of(scale: Scale) -> Value:
+    """The option ``scale``: of one input, or by name."""
+    return [f"{name}={value}" for name, value in scale.items()] if isinstance(scale, Mapping) else scale
 
 
 def check_suffix(path: str | os.PathLike[str], *suffixes: str) -> None:

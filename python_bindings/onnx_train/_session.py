@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _core
 from ._device_array import CPU, DeviceArray
-from ._errors import UsageError
+from ._errors import UsageError, warn
 from ._model import Model, Patterns, _as_model
-from ._options import options_of
+from ._options import Scale, options_of, scales_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -406,27 +406,40 @@ class Session:
         """
         return self._run("apply", (), lr, clip_norm)
 
-    def evaluate(self, *batch: Any) -> Result:
-        """The loss and metrics of a batch in inference mode; changes no state.
+    def evaluate(self, *batch: Any, batch_size: int | None = None, scale: Scale = None) -> Result:
+        """The loss and metrics of a batch, or over all data of a path, in inference mode; changes no state.
 
         Args:
-            batch: as `step` takes it.
+            batch: as `step` takes it, or a path of data, all that the command's ``--data`` takes (`load_data`): loss and
+                metrics over all that counts in them, as the command ``eval`` prints them.
+            batch_size: samples at a time of a path; 128 by default, or as the model prescribes.
+            scale: of a path, what the network's float input is multiplied by, or by name; by default as the model says.
+
+        Warns:
+            UserWarning: for a path, what the command notes.
 
         >>> session.evaluate(x, labels).loss > 0
         True
+        >>> np.savez("test.npz", x=x, labels=labels)
+        >>> session.evaluate("test.npz").accuracy == session.evaluate(x, labels).accuracy
+        True
         """
-        return self._run("evaluate", batch)
+        return self._run_batch_or_files("evaluate", batch, batch_size, scale)
 
-    def predict(self, *batch: Any) -> Result:
-        """The outputs of the inference model for a batch.
+    def predict(self, *batch: Any, batch_size: int | None = None, scale: Scale = None) -> Result:
+        """The outputs of the inference model for a batch, or for all samples of a path.
 
         Args:
-            batch: as `step` takes it, without the targets.
+            batch: as `step` takes it, without the targets, or a path, as `evaluate` takes it; files may hold targets.
+            batch_size, scale: as of `evaluate`.
 
         >>> session.predict(x).logits.argmax(axis=1).shape
         (4,)
+        >>> np.savez("test.npz", x=x)
+        >>> np.array_equal(session.predict("test.npz").logits, session.predict(x).logits)
+        True
         """
-        return self._run("predict", batch)
+        return self._run_batch_or_files("predict", batch, batch_size, scale)
 
     def plan(self, entry: str | None = None, *, batch: int = 1, dim: Patterns = None) -> Plan:
         """What a run of an entry point executes: nodes, kernels, bytes. Runs nothing.
@@ -526,6 +539,18 @@ class Session:
                     raise UsageError(f"entry point '{entry}' takes no {option}")
                 inputs[name] = value
         return Result(self._core.run(entry, inputs), known.outputs)
+
+    def _run_batch_or_files(self, entry: str, batch: tuple[Any, ...], batch_size: int | None, scale: Scale) -> Result:
+        if len(batch) == 1 and isinstance(batch[0], (str, os.PathLike)):
+            files = self._core.open_data(os.fspath(batch[0]), entry)
+            run = self._core.evaluate if entry == "evaluate" else self._core.predict
+            results, notes = run(files, options_of(batch_size=batch_size, scale=scales_of(scale)))
+            for note in notes:
+                warn(note)
+            return Result(results, self._entry(entry).outputs)
+        if batch_size is not None or scale is not None:
+            raise UsageError(f"{entry}: batch_size and scale are for a path of data; a batch is run as it is")
+        return self._run(entry, batch)
 
     def _scaled(self, name: str, value: Any) -> Any:
         """Data of an input as the network reads it: `fit` says how with its `scale`, and the model keeps it."""

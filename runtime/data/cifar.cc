@@ -22,8 +22,8 @@ void check_records(const std::string& path, const MappedFile& file) {
     if (file.data()[at] >= kClasses) found = concat("record ", at / kRecord, " has the label ", int{file.data()[at]});
   }
   if (found.empty()) return;
-  fail(path, " is no CIFAR-10 file, the one kind of .bin that is read: ", found,
-       "; a file of tokens is not read yet, store them as rows in a .npz under the input's name (", kFormats, ")");
+  fail_as(ErrorCode::kFile, path, " is no CIFAR-10 file, the one kind of .bin that is read: ", found,
+          "; a file of tokens is not read yet, store them as rows in a .npz under the input's name (", kFormats, ")");
 }
 
 }  // namespace

@@ -41,7 +41,8 @@ double parse_number(std::string_view field, const std::string& path, int64_t lin
   double value = 0;
   const auto [end, error] = std::from_chars(field.data(), field.data() + field.size(), value);
   if (error != std::errc() || end != field.data() + field.size()) {
-    fail(path, ", line ", line, ", column '", column, "': '", field.substr(0, 40), "' is not a number");
+    fail_as(ErrorCode::kFile, path, ", line ", line, ", column '", column, "': '", field.substr(0, 40),
+            "' is not a number");
   }
   return value;
 }
@@ -63,7 +64,8 @@ CsvTable parse(const std::string& path) {
       continue;
     }
     if (fields.size() != table.columns.size()) {
-      fail(path, ", line ", line_number, ": ", fields.size(), " fields, the header has ", table.columns.size());
+      fail_as(ErrorCode::kFile, path, ", line ", line_number, ": ", fields.size(), " fields, the header has ",
+              table.columns.size());
     }
     for (size_t i = 0; i < fields.size(); ++i) {
       const double value = parse_number(fields[i], path, line_number, table.columns[i]);
@@ -72,7 +74,7 @@ CsvTable parse(const std::string& path) {
     }
     ++table.rows;
   }
-  if (table.columns.empty()) fail(path, " is empty; the first line names the columns");
+  if (table.columns.empty()) fail_as(ErrorCode::kFile, path, " is empty; the first line names the columns");
   return table;
 }
 

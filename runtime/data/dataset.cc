@@ -42,7 +42,8 @@ std::string names_of(const TensorMap& arrays) {
 std::string describe(const Tensor& tensor) { return name(tensor.dtype()) + to_string(tensor.shape()); }
 
 [[noreturn]] void fail_mismatch(const InputSpec& spec, const Tensor& found, const std::string& why) {
-  fail("data '", spec.name, "': the model expects ", to_string(spec.type), ", the data holds ", describe(found), why);
+  fail_as(ErrorCode::kData, "data '", spec.name, "': the model expects ", to_string(spec.type), ", the data holds ",
+          describe(found), why);
 }
 
 // The array whose first dimension is the number of samples; null if all arrays are scalars.
@@ -134,13 +135,14 @@ Dataset::Dataset(const TensorMap& arrays, const std::vector<InputSpec>& inputs, 
     : preprocess_(preprocess) {
   for (const InputSpec& spec : inputs) {
     if (!spec.has_default && !arrays.count(spec.name)) {
-      fail("the data has no '", spec.name, "', which the model expects as ", to_string(spec.type), "; it holds ",
-           names_of(arrays));
+      fail_as(ErrorCode::kData, "the data has no '", spec.name, "', which the model expects as ", to_string(spec.type),
+              "; it holds ", names_of(arrays));
     }
   }
   const InputSpec* key = sample_key(arrays, inputs);
   num_samples_ = key ? arrays.at(key->name).shape()[0] : 1;
-  if (num_samples_ == 0) fail("the data is empty: '", key->name, "' is ", describe(arrays.at(key->name)));
+  if (num_samples_ == 0)
+    fail_as(ErrorCode::kData, "the data is empty: '", key->name, "' is ", describe(arrays.at(key->name)));
   const auto batch_of = [](const InputSpec& spec) {
     return spec.type.has_rank() && spec.type.rank() > 0 ? spec.type.dims->front() : Dim();
   };
@@ -152,7 +154,8 @@ Dataset::Dataset(const TensorMap& arrays, const std::vector<InputSpec>& inputs, 
     check_type(spec, data);
     const bool per_sample = key && !data.shape().empty() && data.shape()[0] == num_samples_;
     if (key && !per_sample && !data.shape().empty() && batch_of(spec).same(batch_of(*key)) && !batch_of(spec).known()) {
-      fail("data '", spec.name, "' has ", data.shape()[0], " samples, '", key->name, "' has ", num_samples_);
+      fail_as(ErrorCode::kData, "data '", spec.name, "' has ", data.shape()[0], " samples, '", key->name, "' has ",
+              num_samples_);
     }
     Shape row(data.shape().begin() + (per_sample ? 1 : 0), data.shape().end());
     if (spec.type.has_rank()) {

@@ -6,6 +6,7 @@
 // of a batch are copied. The caller owns the dataset and uses it from one thread at a time.
 #pragma once
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,8 @@ std::vector<InputSpec> entry_inputs(const Model& model, const std::string& entry
 // The same for a flattened entry point.
 std::vector<InputSpec> entry_inputs(const Model& model, const std::string& entry, const Model& flat);
 
+inline constexpr int64_t kUsualBatch = 32;
+
 class Dataset {
  public:
   // Takes the arrays named in `inputs` and ignores others. Element types are converted if that is lossless or
@@ -52,6 +55,9 @@ class Dataset {
   const Array* find(const std::string& name) const;  // null when there is none
   // The batch size that the model prescribes; 0 if any is possible.
   int64_t fixed_batch() const { return fixed_batch_; }
+  // The batch size of a training that is told none: the model's if it prescribes one, else 32, or all samples where
+  // there are fewer.
+  int64_t usual_batch() const { return fixed_batch_ > 0 ? fixed_batch_ : std::min(kUsualBatch, num_samples_); }
   size_t bytes() const;
   const Preprocess& preprocess() const { return preprocess_; }
   // The fingerprint of names, types, shapes and contents (fingerprint.h says how much is read), computed at the first

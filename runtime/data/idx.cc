@@ -21,7 +21,7 @@ struct Bytes {
 
 Bytes inflate_file(const std::string& path) {
   std::unique_ptr<gzFile_s, decltype(&gzclose)> file(gzopen(path.c_str(), "rb"), gzclose);
-  if (!file) fail("cannot read ", path);
+  if (!file) fail_as(ErrorCode::kFile, "cannot read ", path);
   auto contents = std::make_shared<std::string>();
   std::string block(1 << 20, '\0');
   int count = 0;
@@ -30,7 +30,7 @@ Bytes inflate_file(const std::string& path) {
   }
   // Closing a file that ends too early is an error, though all reads of it are good.
   const bool closed = gzclose(file.release()) == Z_OK;
-  if (count != 0 || !closed) fail(path, " is damaged: it does not inflate");
+  if (count != 0 || !closed) fail_as(ErrorCode::kFile, path, " is damaged: it does not inflate");
   return {reinterpret_cast<const unsigned char*>(contents->data()), contents->size(), contents};
 }
 
@@ -48,16 +48,16 @@ DType idx_type(unsigned char code, const std::string& path) {
     case 0x0c: return DType::kInt32;
     case 0x0d: return DType::kFloat;
     case 0x0e: return DType::kDouble;
-    default: fail(path, " is no IDX file: unknown type ", int{code});
+    default: fail_as(ErrorCode::kFile, path, " is no IDX file: unknown type ", int{code});
   }
 }
 
 Tensor read_idx(const std::string& path) {
   const Bytes bytes = read_bytes(path);
-  if (bytes.size < 4 || bytes.data[0] != 0 || bytes.data[1] != 0) fail(path, " is no IDX file");
+  if (bytes.size < 4 || bytes.data[0] != 0 || bytes.data[1] != 0) fail_as(ErrorCode::kFile, path, " is no IDX file");
   const DType dtype = idx_type(bytes.data[2], path);
   const size_t rank = bytes.data[3], start = 4 + 4 * rank;
-  if (bytes.size < start) fail(path, " is cut off");
+  if (bytes.size < start) fail_as(ErrorCode::kFile, path, " is cut off");
   Shape shape;
   for (size_t i = 0; i < rank; ++i) {
     const unsigned char* p = bytes.data + 4 + 4 * i;
@@ -65,8 +65,8 @@ Tensor read_idx(const std::string& path) {
   }
   const size_t element = size_of(dtype), available = bytes.size - start;
   if (static_cast<size_t>(num_elements(shape)) > available / element) {
-    fail(path, " is cut off: ", name(dtype), to_string(shape), " needs more than the ", available,
-         " bytes that are there");
+    fail_as(ErrorCode::kFile, path, " is cut off: ", name(dtype), to_string(shape), " needs more than the ", available,
+            " bytes that are there");
   }
   const unsigned char* data = bytes.data + start;
   if (element == 1) return Tensor(dtype, shape, data, bytes.owner);

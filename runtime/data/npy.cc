@@ -37,18 +37,20 @@ struct Header {
 
 DType parse_type(std::string_view descr, const std::string& where) {
   if (descr.find('O') != std::string_view::npos) {
-    fail(where, " holds Python objects (dtype '", descr, "'), which only unpickling could read; store numbers");
+    fail_as(ErrorCode::kFile, where, " holds Python objects (dtype '", descr,
+            "'), which only unpickling could read; store numbers");
   }
   const char order = descr.empty() ? '?' : descr[0];
   const std::string_view type = descr.substr(descr.empty() ? 0 : 1);
   for (const NumpyType& known : kTypes) {
     if (known.name != type) continue;
     if (order == '>' && size_of(known.dtype) > 1) {
-      fail(where, " is big-endian (dtype '", descr, "'); store it with .astype('<", type, "')");
+      fail_as(ErrorCode::kFile, where, " is big-endian (dtype '", descr, "'); store it with .astype('<", type, "')");
     }
     return known.dtype;
   }
-  fail(where, " has dtype '", descr, "', which is none that models take; store numbers or booleans");
+  fail_as(ErrorCode::kFile, where, " has dtype '", descr,
+          "', which is none that models take; store numbers or booleans");
 }
 
 // Reads the header's text, a Python dictionary in the one form that NumPy writes.
@@ -78,9 +80,9 @@ class HeaderParser {
   }
 
  private:
-  [[noreturn]] void damaged() const { fail(where_, " has a damaged .npy header"); }
+  [[noreturn]] void damaged() const { fail_as(ErrorCode::kFile, where_, " has a damaged .npy header"); }
   [[noreturn]] std::string_view fail_structured() const {
-    fail(where_, " is a structured array; store one array per input");
+    fail_as(ErrorCode::kFile, where_, " is a structured array; store one array per input");
   }
 
   char peek() {
@@ -163,22 +165,24 @@ Tensor to_c_order(const Header& header, const char* from) {
 Tensor parse_npy(const void* data, size_t size, const std::shared_ptr<const void>& owner, const std::string& where) {
   const auto* bytes = static_cast<const unsigned char*>(data);
   constexpr std::string_view kMagic = "\x93NUMPY";
-  if (size < 10 || std::memcmp(bytes, kMagic.data(), kMagic.size()) != 0) fail(where, " is not a .npy array");
+  if (size < 10 || std::memcmp(bytes, kMagic.data(), kMagic.size()) != 0)
+    fail_as(ErrorCode::kFile, where, " is not a .npy array");
   const bool long_header = bytes[6] >= 2;  // version 1 has two bytes of length, 2 and 3 have four
   const size_t start = long_header ? 12 : 10;
-  if (bytes[6] < 1 || bytes[6] > 3) fail(where, " is a .npy array of the unknown version ", int{bytes[6]});
-  if (size < start) fail(where, " has a damaged .npy header");
+  if (bytes[6] < 1 || bytes[6] > 3)
+    fail_as(ErrorCode::kFile, where, " is a .npy array of the unknown version ", int{bytes[6]});
+  if (size < start) fail_as(ErrorCode::kFile, where, " has a damaged .npy header");
   size_t length = bytes[8] | size_t{bytes[9]} << 8;
   if (long_header) length |= size_t{bytes[10]} << 16 | size_t{bytes[11]} << 24;
-  if (length > size - start) fail(where, " is cut off within its .npy header");
+  if (length > size - start) fail_as(ErrorCode::kFile, where, " is cut off within its .npy header");
   const std::string_view text(reinterpret_cast<const char*>(bytes) + start, length);
   const Header header = HeaderParser(text, where).parse();
   const auto available = size - start - length;
   size_t wanted = 0;
   if (__builtin_mul_overflow(static_cast<size_t>(num_elements(header.shape)), size_of(header.dtype), &wanted) ||
       wanted > available) {
-    fail(where, " is cut off: ", name(header.dtype), to_string(header.shape), " needs more than the ", available,
-         " bytes that are there");
+    fail_as(ErrorCode::kFile, where, " is cut off: ", name(header.dtype), to_string(header.shape),
+            " needs more than the ", available, " bytes that are there");
   }
   const char* values = text.data() + length;
   if (header.fortran_order && header.shape.size() > 1) return to_c_order(header, values);

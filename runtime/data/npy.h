@@ -1,4 +1,5 @@
-// NumPy's .npy format, versions 1 to 3. https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
+// NumPy's .npy format, versions 1 to 3. Functions may run on any thread, and throw Error.
+// https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
 #pragma once
 
 #include <memory>

@@ -30,7 +30,7 @@ class NpzSource : public DataSource {
   bool contains(const std::string& name) const override { return index_.count(name) > 0; }
   Tensor read(const std::string& name) const override {
     const auto found = index_.find(name);
-    if (found == index_.end()) fail(path_, " has no array '", name, "'");
+    if (found == index_.end()) fail_as(ErrorCode::kFile, path_, " has no array '", name, "'");
     const ZipData bytes = archive_.read(*found->second);
     return parse_npy(bytes.data, bytes.size, bytes.owner, concat(path_, ": '", name, "'"));
   }

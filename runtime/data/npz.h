@@ -1,4 +1,5 @@
-// Writing .npz files, as numpy.savez does.
+// Writes .npz files, as numpy.savez does (open_npz reads them). Functions may run on any thread, and throw Error that
+// names the file.
 #pragma once
 
 #include <string>

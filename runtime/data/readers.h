@@ -1,4 +1,6 @@
-// One function per format; open_data (source.h) chooses among them.
+// One function per format; open_data (source.h) chooses among them. Formats that do not name their arrays take the
+// names from `inputs`. The caller owns the source. Functions may run on any thread, and throw Error that names the
+// file.
 #pragma once
 
 #include <memory>

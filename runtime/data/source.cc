@@ -26,7 +26,7 @@ class ArraySource : public DataSource {
   bool contains(const std::string& name) const override { return arrays_.count(name) > 0; }
   Tensor read(const std::string& name) const override {
     const auto found = arrays_.find(name);
-    if (found == arrays_.end()) fail(path_, " has no array '", name, "'");
+    if (found == arrays_.end()) fail_as(ErrorCode::kFile, path_, " has no array '", name, "'");
     return found->second;
   }
 
@@ -43,7 +43,7 @@ std::vector<std::string> files_of(const std::string& folder, Wanted&& wanted) {
   for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
     if (wanted(it->path().filename().string())) files.push_back(it->path().string());
   }
-  if (error) fail("cannot read the folder ", folder, ": ", error.message());
+  if (error) fail_as(ErrorCode::kFile, "cannot read the folder ", folder, ": ", error.message());
   std::sort(files.begin(), files.end());
   return files;
 }
@@ -82,9 +82,10 @@ std::unique_ptr<DataSource> open_npy_folder(const std::string& folder) {
       found += concat(i == 0 ? "" : ", ", fs::path(files[i]).filename().string());
     }
     if (files.size() > 3) found += ", ...";
-    fail("the folder ", folder, " holds ", files.empty() ? "nothing" : found,
-         ", but no *.npy, no train-images* with train-labels* (MNIST; t10k-* to evaluate), no data_batch_* (CIFAR-10; ",
-         "test_batch* to evaluate); ", kFormats);
+    fail_as(
+        ErrorCode::kFile, "the folder ", folder, " holds ", files.empty() ? "nothing" : found,
+        ", but no *.npy, no train-images* with train-labels* (MNIST; t10k-* to evaluate), no data_batch_* (CIFAR-10; ",
+        "test_batch* to evaluate); ", kFormats);
   }
   return make_source(folder, std::move(arrays));
 }
@@ -109,7 +110,7 @@ std::unique_ptr<DataSource> open_data(const std::string& path, const std::vector
   if (const size_t comma = path.find(','); comma != std::string::npos && !fs::exists(path, error)) {
     return open_idx(path.substr(0, comma), path.substr(comma + 1), inputs);
   }
-  if (!fs::exists(path, error)) fail("there is no data at ", path);
+  if (!fs::exists(path, error)) fail_as(ErrorCode::kFile, "there is no data at ", path);
   const auto ends = [&](const char* suffix) { return path.ends_with(suffix); };
   if (ends(".npz")) return open_npz(path);
   if (ends(".csv")) return open_csv(path, inputs);
@@ -117,12 +118,17 @@ std::unique_ptr<DataSource> open_data(const std::string& path, const std::vector
   if (path.find("ubyte") != std::string::npos || path.find("idx") != std::string::npos) {
     return open_idx(path, "", inputs);
   }
-  fail("the kind of ", path, " is not known by its name; ", kFormats);
+  fail_as(ErrorCode::kFile, "the kind of ", path, " is not known by its name; ", kFormats);
 }
 
-Dataset load_dataset(const std::string& path, const std::vector<InputSpec>& inputs, DataRole role,
-                     const Preprocess& preprocess) {
-  const std::unique_ptr<DataSource> source = open_data(path, inputs, role);
+namespace {
+
+// The arrays that `inputs` need. `others` may be in the file, too.
+TensorMap read_needed(const std::string& path, const std::vector<InputSpec>& inputs, DataRole role,
+                      const std::vector<InputSpec>& others = {}) {
+  std::vector<InputSpec> known = inputs;
+  known.insert(known.end(), others.begin(), others.end());
+  const std::unique_ptr<DataSource> source = open_data(path, known, role);
   TensorMap arrays;
   std::string found;
   for (const std::string& name : source->names()) found += concat(found.empty() ? "" : ", ", name);
@@ -130,20 +136,46 @@ Dataset load_dataset(const std::string& path, const std::vector<InputSpec>& inpu
     if (source->contains(spec.name)) {
       arrays[spec.name] = source->read(spec.name);
     } else if (!spec.has_default) {
-      fail(path, " has no '", spec.name, "', which the model expects as ", to_string(spec.type), "; it holds ",
-           found.empty() ? "nothing" : found);
+      fail_as(ErrorCode::kData, path, " has no '", spec.name, "', which the model expects as ", to_string(spec.type),
+              "; it holds ", found.empty() ? "nothing" : found);
     }
   }
-  return Dataset(arrays, inputs, preprocess);
+  return arrays;
 }
 
-Dataset load_dataset(const std::string& path, const Model& model, const std::string& entry, DataRole role,
+}  // namespace
+
+TensorMap read_arrays(const std::string& path, const Model& model, const std::string& entry) {
+  // For a prediction a table may hold targets: they are not among the columns that are left for the first input.
+  std::vector<InputSpec> others;
+  if (entry == "predict" && model.find_entry_point("evaluate")) others = entry_inputs(model, "evaluate");
+  for (InputSpec& spec : others) spec.has_default = true;
+  const bool tests = entry == "evaluate" || entry == "predict";
+  return read_needed(path, entry_inputs(model, entry), tests ? DataRole::kEvaluate : DataRole::kTrain, others);
+}
+
+TensorMap read_arrays(const std::string& path) {
+  const std::unique_ptr<DataSource> source = open_data(path, {});
+  TensorMap arrays;
+  for (const std::string& name : source->names()) arrays[name] = source->read(name);
+  if (arrays.empty()) {
+    fail_as(ErrorCode::kUsage, path, " names no arrays: they get the names of a model's inputs; say which model");
+  }
+  return arrays;
+}
+
+Dataset load_dataset(const std::string& path, const std::vector<InputSpec>& inputs, DataRole role,
+                     const Preprocess& preprocess) {
+  return Dataset(read_needed(path, inputs, role), inputs, preprocess);
+}
+
+Dataset load_dataset(const std::string& path, const Model& model, const std::string& entry,
                      const std::vector<std::string>& scales, DataNotes* notes) {
   const std::vector<InputSpec> inputs = entry_inputs(model, entry);
   std::string note;
   const Preprocess preprocess = preprocess_of(model, scales, inputs, &note);
   if (!note.empty()) notes->push_back(note);
-  Dataset data = load_dataset(path, inputs, role, preprocess);
+  Dataset data(read_arrays(path, model, entry), inputs, preprocess);
   const std::string hint = scales.empty() ? bytes_hint(data, model) : "";
   if (!hint.empty()) notes->push_back(concat(path, ": ", hint));
   return data;
@@ -151,13 +183,13 @@ Dataset load_dataset(const std::string& path, const Model& model, const std::str
 
 TensorMap first_batch(const std::string& path, const std::vector<InputSpec>& inputs, std::optional<int64_t> count,
                       const Preprocess& preprocess) {
-  constexpr int64_t kUsual = 32;
   const Dataset data = load_dataset(path, inputs, DataRole::kTrain, preprocess);
   const int64_t samples = data.num_samples();
   if (count && *count > samples) {
-    fail("the batch size is ", *count, ", but ", path, " has ", samples, samples == 1 ? " sample" : " samples");
+    fail_as(ErrorCode::kUsage, "the batch size is ", *count, ", but ", path, " has ", samples,
+            samples == 1 ? " sample" : " samples");
   }
-  std::vector<int64_t> rows(static_cast<size_t>(count.value_or(std::min(kUsual, samples))));
+  std::vector<int64_t> rows(static_cast<size_t>(count.value_or(std::min(kUsualBatch, samples))));
   std::iota(rows.begin(), rows.end(), 0);
   TensorMap batch;
   data.gather(rows.data(), static_cast<int64_t>(rows.size()), &batch);

@@ -1,17 +1,18 @@
-// Files of training data, as named arrays. A source lists what a file holds and reads one array at a time, as a view
-// of the mapped file where it can. Nothing in a file is trusted: sizes are checked against the file before memory is
-// asked for, and every fault is one Error that names the file.
+// Files of training data, as named arrays: what the command, the C interface and the Python package read. A source
+// lists what a file holds and reads one array at a time, as a view of the mapped file where it can. The caller owns a
+// source; its arrays keep the file mapped, and may outlive it. Sources do not change: any thread may read one. Nothing
+// in a file is trusted: sizes are checked against the file before memory is asked for, and every fault is one Error
+// that names the file, of the code kFile.
 //
-//   X.npz             arrays by key; stored ones are mapped, compressed ones inflated
-//   FOLDER            with <input>.npy files
-//   X.csv             a header, then numbers. Input `x` is the column `x`, or the columns x0, x1, ... (or x_0, x_1,
-//   ...)
-//                     in that order; where the model's first input has neither, it is all columns that no other input
-//                     takes, in the order of the file
-//   IMAGES,LABELS     IDX files (MNIST), .gz or not; the first goes to the model's first input, the second to the
-//   loss's FOLDER            with IDX files: train-images*, train-labels*; for evaluation t10k-images*, t10k-labels*
-//   X.bin             CIFAR-10 binary: images to the model's first input, labels to the loss's
-//   FOLDER            with data_batch_*.bin; for evaluation test_batch.bin
+//   X.npz          arrays by key; stored ones are mapped, compressed ones inflated
+//   FOLDER         with <input>.npy files
+//   X.csv          a header, then numbers. Input `x` is the column `x`, or the columns x0, x1, ... or x_0, x_1, ... in
+//                  that order; where the model's first input has neither, it is all columns that no other input takes
+//                  and no target of the model, in the order of the file
+//   IMAGES,LABELS  IDX files (MNIST), .gz or not; the first goes to the model's first input, the second to the loss's
+//   FOLDER         with IDX files: train-images*, train-labels*; for evaluation t10k-images*, t10k-labels*
+//   X.bin          CIFAR-10 binary: images to the model's first input, labels to the loss's
+//   FOLDER         with data_batch_*.bin; for evaluation test_batch.bin
 #pragma once
 
 #include <memory>
@@ -32,11 +33,17 @@ class DataSource {
   virtual Tensor read(const std::string& name) const = 0;  // throws Error when there is no such array
 };
 
-enum class DataRole { kTrain, kEvaluate };  // which files of a folder that holds both
+enum class DataRole { kTrain, kEvaluate };  // which files of a folder that holds both: for training, for tests
 
 // Opens `path` by what it is; `inputs` tells formats without names which array goes where.
 std::unique_ptr<DataSource> open_data(const std::string& path, const std::vector<InputSpec>& inputs,
                                       DataRole role = DataRole::kTrain);
+
+// The arrays of `path` that an entry point of `model` takes. Of a folder that holds both, "evaluate" and "predict" read
+// the files for tests. Throws Error when an input without a default has no array.
+TensorMap read_arrays(const std::string& path, const Model& model, const std::string& entry);
+// All arrays of a file that names them. Throws Error for formats whose arrays have the names of a model's inputs.
+TensorMap read_arrays(const std::string& path);
 
 // What `inputs` need of `path`, as a Dataset.
 Dataset load_dataset(const std::string& path, const std::vector<InputSpec>& inputs, DataRole role = DataRole::kTrain,
@@ -47,7 +54,7 @@ using DataNotes = std::vector<std::string>;
 
 // The same for a command with `--scale`: with the model's own preprocessing or, if `scales` are given, theirs. `notes`
 // say where the two differ, and that bytes enter the network as they are.
-Dataset load_dataset(const std::string& path, const Model& model, const std::string& entry, DataRole role,
+Dataset load_dataset(const std::string& path, const Model& model, const std::string& entry,
                      const std::vector<std::string>& scales, DataNotes* notes);
 
 // The first `count` samples of `path` as one batch; without a number, 32 or all where there are fewer. Throws Error

@@ -17,7 +17,9 @@ constexpr size_t kLocalSize = 30, kEntrySize = 46, kEndSize = 22, kLocatorSize =
 constexpr uint64_t kUse64 = 0xffffffff;  // a 32-bit field whose value is in the ZIP64 extra field
 constexpr int kStored = 0, kDeflated = 8;
 
-[[noreturn]] void damaged(const MappedFile& file) { fail(file.path(), " is cut off or no .npz archive"); }
+[[noreturn]] void damaged(const MappedFile& file) {
+  fail_as(ErrorCode::kFile, file.path(), " is cut off or no .npz archive");
+}
 
 // `size` bytes at `offset` of the file; an Error when they are not all there.
 const unsigned char* at(const MappedFile& file, uint64_t offset, uint64_t size) {
@@ -92,9 +94,10 @@ void ZipArchive::parse_directory(uint64_t offset, uint64_t count) {
     ZipEntry entry;
     entry.name.assign(reinterpret_cast<const char*>(name), name_size);
     const uint64_t flags = get(p + 8, 2), method = get(p + 10, 2);
-    if (flags & 1) fail(file_->path(), ": '", entry.name, "' is encrypted");
+    if (flags & 1) fail_as(ErrorCode::kFile, file_->path(), ": '", entry.name, "' is encrypted");
     if (method != kStored && method != kDeflated) {
-      fail(file_->path(), ": '", entry.name, "' is compressed by method ", method, "; use numpy.savez_compressed");
+      fail_as(ErrorCode::kFile, file_->path(), ": '", entry.name, "' is compressed by method ", method,
+              "; use numpy.savez_compressed");
     }
     entry.deflated = method == kDeflated;
     entry.crc = static_cast<uint32_t>(get(p + 16, 4));
@@ -120,7 +123,8 @@ ZipData ZipArchive::read(const ZipEntry& entry) const {
   if (entry.size / 1032 > entry.compressed + 1) damaged(*file_);
   Tensor buffer(DType::kUint8, {static_cast<int64_t>(entry.size)});
   z_stream stream{};
-  if (inflateInit2(&stream, -MAX_WBITS) != Z_OK) fail("out of memory: ", file_->path(), " could not be inflated");
+  if (inflateInit2(&stream, -MAX_WBITS) != Z_OK)
+    fail_as(ErrorCode::kMemory, "out of memory: ", file_->path(), " could not be inflated");
   unsigned char* out = buffer.data<uint8_t>();
   uint64_t read = 0, written = 0;
   int status = Z_OK;
@@ -137,7 +141,8 @@ ZipData ZipArchive::read(const ZipEntry& entry) const {
   }
   inflateEnd(&stream);
   if (status != Z_STREAM_END || written != entry.size || crc32_z(0, out, entry.size) != entry.crc) {
-    fail(file_->path(), ": '", entry.name, "' is damaged: it does not inflate to what the archive says");
+    fail_as(ErrorCode::kFile, file_->path(), ": '", entry.name,
+            "' is damaged: it does not inflate to what the archive says");
   }
   return {out, entry.size, std::make_shared<Tensor>(buffer)};
 }
@@ -151,7 +156,7 @@ void ZipWriter::add(const std::string& name, const std::vector<std::pair<const v
   }
   const uint64_t offset = bytes_.size();
   if (offset + size + directory_.size() + 1024 + name.size() > kUse64 || count_ == 0xffff || name.size() > 0xffff) {
-    fail("an .npz file of more than 4 GiB cannot be written; ask for fewer arrays");
+    fail_as(ErrorCode::kFile, "an .npz file of more than 4 GiB cannot be written; ask for fewer arrays");
   }
   constexpr uint64_t kVersion = 20, kUtf8 = 0x800, kDate = 0x21;  // 1 January 1980, the first date there is
   std::string common;                                             // what both headers have

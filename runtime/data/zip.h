@@ -1,4 +1,5 @@
-// ZIP archives, as far as .npz needs them: stored and deflated entries, ZIP64, no encryption.
+// ZIP archives, as far as .npz needs them: stored and deflated entries, ZIP64, no encryption. The caller owns archives
+// and writers; any thread may read an archive, one thread uses a writer. Functions throw Error that names the file.
 // https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT
 #pragma once
 

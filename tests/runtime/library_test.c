@@ -268,6 +268,70 @@ static void test_sessions(const onnx_train_model* training, const char* device_n
   free(after);
 }
 
+/* A file of three samples: what it holds, and a training, an evaluation and a prediction on it. */
+static void test_files(const onnx_train_model* training, const char* device_name) {
+  const onnx_train_option device[] = {{"device", device_name}};
+  const onnx_train_option options[] = {{"steps", "2"}, {"no-shuffle", "true"}}, one[] = {{"batch-size", "1"}};
+  const onnx_train_option scale[] = {{"scale", "2"}}, unknown[] = {{"epochs", "1"}};
+  onnx_train_session *session = NULL, *expected = NULL;
+  onnx_train_dataset *dataset = NULL, *none = NULL;
+  onnx_train_data files = {0}, arrays = {0};
+  const onnx_train_tensor *tensors = NULL, *outputs = NULL;
+  const onnx_train_metric* metrics = NULL;
+  size_t count = 0, i;
+  int64_t samples = 0, batches = 0;
+  double loss = 0;
+  float weights[64], expected_weights[64];
+  FILE* file = fopen("data.csv", "w");
+
+  EXPECT(file != NULL && fputs("x0,x1,x2,x3,labels\n1,2.5,3,4,0\n5,6,7,8,1\n9,8,7,6,2\n", file) >= 0 &&
+         fclose(file) == 0);
+  EXPECT(onnx_train_session_create(training, device, 1, &session) == ONNX_TRAIN_OK);
+  EXPECT(onnx_train_session_create(training, device, 1, &expected) == ONNX_TRAIN_OK);
+  EXPECT(onnx_train_dataset_open("none.csv", session, NULL, &none) == ONNX_TRAIN_FILE && says("no data at none.csv"));
+  EXPECT(onnx_train_dataset_open("data.csv", session, "stp", &none) == ONNX_TRAIN_USAGE && says("stp"));
+  EXPECT(onnx_train_dataset_open("data.csv", NULL, NULL, &none) == ONNX_TRAIN_USAGE && says("names no arrays"));
+  EXPECT(onnx_train_dataset_open("data.csv", NULL, "step", &none) == ONNX_TRAIN_USAGE && says("no session"));
+  EXPECT(onnx_train_dataset_open(NULL, session, NULL, &none) == ONNX_TRAIN_USAGE && none == NULL);
+  EXPECT(onnx_train_dataset_open("data.csv", session, NULL, &dataset) == ONNX_TRAIN_OK);
+
+  EXPECT(onnx_train_dataset_arrays(dataset, &tensors, &count) == ONNX_TRAIN_OK && count == 2);
+  EXPECT(strcmp(tensors[0].name, "labels") == 0 && tensors[0].type == ONNX_TRAIN_INT64 && tensors[0].shape[0] == 3);
+  EXPECT(strcmp(tensors[1].name, "x") == 0 && tensors[1].type == ONNX_TRAIN_DOUBLE && tensors[1].rank == 2);
+  EXPECT(((const int64_t*)tensors[0].data)[2] == 2 && ((const double*)tensors[1].data)[1] == 2.5);
+  EXPECT(onnx_train_dataset_size(dataset, 0, &samples, &batches) == ONNX_TRAIN_OK && samples == 3 && batches == 1);
+  EXPECT(onnx_train_dataset_size(dataset, 2, &samples, &batches) == ONNX_TRAIN_OK && batches == 2);
+  EXPECT(onnx_train_dataset_size(dataset, -1, &samples, &batches) == ONNX_TRAIN_USAGE);
+
+  /* Files train as their arrays do. */
+  files.size = arrays.size = sizeof files;
+  files.dataset = dataset;
+  arrays.arrays = tensors;
+  arrays.num_arrays = count;
+  EXPECT(onnx_train_fit(session, &files, &files, options, 2, NULL, NULL) == ONNX_TRAIN_OK);
+  EXPECT(onnx_train_fit(expected, &arrays, &arrays, options, 2, NULL, NULL) == ONNX_TRAIN_OK);
+  EXPECT(onnx_train_session_get(session, "fc1.weight", weights, sizeof weights) == ONNX_TRAIN_OK);
+  EXPECT(onnx_train_session_get(expected, "fc1.weight", expected_weights, sizeof weights) == ONNX_TRAIN_OK);
+  EXPECT(memcmp(weights, expected_weights, sizeof weights) == 0);
+
+  EXPECT(onnx_train_evaluate(session, &files, unknown, 1, NULL, &metrics, &count) == ONNX_TRAIN_USAGE &&
+         says("epochs"));
+  EXPECT(onnx_train_evaluate(session, &files, NULL, 0, NULL, NULL, &count) == ONNX_TRAIN_USAGE);
+  EXPECT(onnx_train_evaluate(session, &files, one, 1, NULL, &metrics, &count) == ONNX_TRAIN_OK && count == 2);
+  for (i = 0; i < count; ++i) {
+    if (strcmp(metrics[i].name, "loss") == 0) loss = metrics[i].value;
+  }
+  EXPECT(loss > 0);
+  EXPECT(onnx_train_evaluate(session, &arrays, scale, 1, NULL, &metrics, &count) == ONNX_TRAIN_OK && count == 2);
+  EXPECT(metrics[0].value != loss && metrics[1].value != loss);
+  EXPECT(onnx_train_predict(session, &files, one, 1, NULL, &outputs, &count) == ONNX_TRAIN_OK && count == 1);
+  EXPECT(strcmp(outputs[0].name, "logits") == 0 && outputs[0].shape[0] == 3 && outputs[0].shape[1] == 3);
+  onnx_train_dataset_free(dataset);
+  onnx_train_dataset_free(NULL);
+  onnx_train_session_free(session);
+  onnx_train_session_free(expected);
+}
+
 int main(int argc, char** argv) {
   onnx_train_model* training = NULL;
   if (argc != 3) return 2;
@@ -275,6 +339,7 @@ int main(int argc, char** argv) {
   test_reports(argv[1]);
   test_sessions(training, argv[2]);
   test_device_memory(training, argv[2]);
+  test_files(training, argv[2]);
   onnx_train_model_free(training);
   return 0;
 }

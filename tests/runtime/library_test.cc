@@ -172,6 +172,48 @@ void test_device_memory(const Model& forward, const Options& device) {
   EXPECT(throws(ONNX_TRAIN_DATA, "'x' is in device memory", [&] { train(session, arrays, {{"epochs", "1"}}); }));
 }
 
+// Counts the steps, and fails at the second one.
+class Failing : public Observer {
+ public:
+  onnx_train_next on_step(const onnx_train_step& step) override {
+    if (step.step == 2) throw std::runtime_error("the second step");
+    return ONNX_TRAIN_CONTINUE;
+  }
+};
+
+void test_files(const Model& forward, const Options& device) {
+  std::FILE* file = std::fopen("data.csv", "w");
+  EXPECT(file && std::fputs("a,b,labels,c,d\n1,2,0,3,4.5\n5,6,1,7,8\n9,8,2,7,6\n", file) >= 0 &&
+         std::fclose(file) == 0);
+  Session session(forward.build({{"loss", "cross_entropy"}, {"optimizer", "sgd"}}), device);
+  Dataset data("data.csv", session), inputs("data.csv", session, "predict");
+  EXPECT(data.samples() == 3 && data.batches_of(0) == 1 && data.batches_of(2) == 2);
+  EXPECT(data.tensors().size() == 2 && std::string(data.tensors()[0].name) == "labels");
+  EXPECT(inputs.tensors().size() == 1 && inputs.tensors()[0].shape[1] == 4);
+  EXPECT(throws(ONNX_TRAIN_FILE, "no data at none.npz", [] { Dataset("none.npz"); }));
+
+  const double before = evaluate(session, data).at("loss");
+  EXPECT(train(session, data, {{"epochs", "3"}, {"lr", "0.01"}}, &data) == ONNX_TRAIN_FINISHED);
+  EXPECT(evaluate(session, data, {{"batch-size", "2"}}).at("loss") < before);
+  const Outputs outputs = predict(session, inputs, {{"batch-size", "2"}});
+  EXPECT(outputs.at("logits").shape[0] == 3);
+  const std::vector<float> logits(outputs.data<float>("logits"), outputs.data<float>("logits") + 9);
+  const std::vector<float> last = {9, 8, 7, 6};
+  const float* const alone = session.run("predict", {{"x", {1, 4}, last}}).data<float>("logits");
+  for (size_t i = 0; i < 3; ++i) EXPECT(std::abs(alone[i] - logits[6 + i]) < 1e-5f);
+
+  Failing observer;
+  try {
+    train(session, data, {{"epochs", "3"}}, nullptr, &observer);
+    EXPECT(false);
+  } catch (const std::runtime_error& error) {
+    EXPECT(std::string(error.what()) == "the second step");
+  }
+  Weights batches(session, ONNX_TRAIN_HOST_MEMORY);
+  EXPECT(evaluate(session, batches).at("loss") > 0);
+  EXPECT(throws(ONNX_TRAIN_USAGE, "no batches", [&] { predict(session, batches); }));
+}
+
 }  // namespace
 
 int main(int argc, char** argv) try {
@@ -184,6 +226,7 @@ int main(int argc, char** argv) try {
   test_passes(forward, device);
   test_session(forward, device);
   test_device_memory(forward, device);
+  test_files(forward, device);
 } catch (const std::exception& error) {
   return std::fprintf(stderr, "%s\n", error.what()), 1;
 }

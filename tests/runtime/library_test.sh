@@ -45,6 +45,18 @@ flags=$(PKG_CONFIG_PATH=$pc pkg-config --cflags --libs onnx_train) || fail "pkg-
 gcc -std=c99 -Wall -Wextra -Wpedantic -Werror "$source/tests/runtime/library_test.c" -o c_test $flags -Wl,-rpath,"$work/$(dirname "$library")" ||
   fail "a C program does not build"
 ./c_test "$source/tests/fixtures/mlp.onnx" cpu || fail "the C program"
+# The program of docs/library.md trains on files.
+sed -n '/^```c$/,/^```$/p' "$source/docs/library.md" | grep -v '^```' > files.c
+cp "$source/tests/fixtures/mlp.onnx" model.onnx
+for file in train test; do
+  awk -v file=$file 'BEGIN { srand(file == "test"); print "a,b,labels,c,d"
+    for (i = 0; i < 200; ++i) { a = rand() - 0.5; b = rand() - 0.5; print a "," b "," (a < b) "," rand() "," rand() } }' > $file.csv
+done
+# shellcheck disable=SC2086
+gcc -std=c99 -Wall -Wextra -Wpedantic -Werror files.c -o files $flags -Wl,-rpath,"$work/$(dirname "$library")" ||
+  fail "the program of docs/library.md does not build"
+./files > files.log || fail "the program of docs/library.md"
+grep -q '^accuracy 0\.9' files.log || fail "the program of docs/library.md prints $(cat files.log)"
 env -u OMP_WAIT_POLICY -u GOMP_SPINCOUNT OMP_DISPLAY_ENV=VERBOSE ./c_test "$source/tests/fixtures/mlp.onnx" cpu > openmp 2>&1
 grep -q "GOMP_SPINCOUNT = '10000'" openmp || fail "the spinning of the C program's threads is not bounded"
 

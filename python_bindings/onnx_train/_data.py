@@ -1,0 +1,58 @@
+"""Data files, read by the library as for the command."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from . import _core
+from ._errors import UsageError
+from ._session import Session
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, Any]
+
+
+def load_data(path: str | os.PathLike[str], model: Any = None, *, entry: str | None = None) -> dict[str, Array]:
+    """The arrays at a path: all that ``--data`` of the command takes, read by the same code.
+
+    Those are ``X.npz``, a folder of ``.npy`` files, ``X.csv``, the files of MNIST (a folder, or ``IMAGES,LABELS``), and
+    those of CIFAR-10 (a folder, or ``X.bin``): see docs/training.md. `fit`, `Session.evaluate` and `Session.predict` take
+    such a path themselves.
+
+    Args:
+        path: of the data.
+        model: a `Session`, or anything that a session is made of: the arrays are those of its inputs. Formats that do
+            not name their arrays, which are all but .npz and .npy, need it; without it all arrays are given.
+        entry: the entry point whose inputs are read; by default that which trains, or ``predict`` where the model has
+            none. Of a folder with files for both, ``evaluate`` and ``predict`` read those for tests.
+
+    Returns:
+        The arrays by name in the element types of the files, read-only: views of mapped files, which are not to be
+        changed meanwhile, or of memory that the arrays own where files are compressed or text.
+
+    Raises:
+        FileError: for a file that is missing, damaged or of no such format.
+        DataError: for an array that the model needs and the files do not have, or that does not fit the model.
+        UsageError: for files that do not name their arrays, without a model.
+
+    >>> import numpy as np
+    >>> import onnx_train
+    >>> np.savez("train.npz", x=np.eye(4, dtype=np.float32), labels=np.array([0, 1, 2, 0]))
+    >>> onnx_train.load_data("train.npz")["labels"].tolist()
+    [0, 1, 2, 0]
+    >>> with open("train.csv", "w") as file:
+    ...     file.write("a,b,c,d,labels\\n0.5,1,2,3,0\\n4,5,6,7,1\\n") > 0
+    True
+    >>> training = onnx_train.build("mlp.onnx")
+    >>> {name: array.shape for name, array in onnx_train.load_data("train.csv", training).items()}
+    {'labels': (2,), 'x': (2, 4)}
+    """
+    if model is not None:
+        session = model if isinstance(model, Session) else Session(model)
+        return session._core.open_data(os.fspath(path), entry).arrays()
+    if entry is not None:
+        raise UsageError(f"the entry point '{entry}' has no model")
+    return _core.open_data(os.fspath(path)).arrays()
