@@ -2,6 +2,8 @@
 
 #include <map>
 #include <mutex>
+#include <set>
+#include <string>
 
 #include "kernels/cuda/attention/cudnn.h"
 #include "kernels/cuda/convolution/convolutions.h"
@@ -12,7 +14,9 @@
 #include "kernels/cuda/support/pack.h"
 #include "kernels/cuda/support/runtime.h"
 #include "kernels/cuda/support/stream.h"
+#include "kernels/lowering/layout/channels_last_rules.h"
 #include "kernels/lowering/pipeline.h"
+#include "kernels/lowering/types/widened.h"
 #include "onnx_passes/ir/error.h"
 
 namespace onnx_train {
@@ -22,6 +26,20 @@ constexpr size_t kCudaAlignment = 256;  // of cudaMalloc
 // A gradient whose update alone takes ten times as long as the two launches more that it needs (AdamW moves seven times
 // its bytes).
 constexpr size_t kEarlyUpdate = size_t{16} << 20;
+
+// Selects the nodes that get channels-last images: convolutions with operands rounded to 16 bits, and the nodes between
+// such convolutions. Tensor cores read such images, and cuDNN copies others in each convolution; float32 convolutions
+// become slower.
+bool takes_channels_last(const Node& node, ChannelsLastRule* rule) {
+  if (node.is("Conv") || node.is("ConvGradWeight", kDomain) || node.is("ConvGradInput", kDomain)) {
+    const Value *a = widened_from(node.input(0)), *b = widened_from(node.input(1));
+    return a && b && a->dtype() == b->dtype() && cuda::supports_channels_last(node, a->dtype());
+  }
+  rule->gains = false;
+  static const std::set<std::string> channels_first = {"ConvTranspose", "GroupNormalization", "InstanceNormalization",
+                                                       "GroupNormalizationGrad"};
+  return !channels_first.contains(node.op());
+}
 
 class CudaDevice : public Device {
  public:
@@ -103,7 +121,7 @@ class CudaDevice : public Device {
 
   const LoweringTraits& lowering() const override {
     static const LoweringTraits traits = {.can_fuse = cuda::can_fuse,
-                                          .takes_channels_last = cuda::takes_channels_last,
+                                          .takes_channels_last = takes_channels_last,
                                           .is_gpu = true,
                                           .attends_through_roundings = true,
                                           .needs_finite_masks = true,

@@ -7,8 +7,6 @@
 #include "kernels/cuda/convolution/cudnn.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/support/stored.h"
-#include "kernels/lowering/layout/channels_last_rules.h"
-#include "kernels/lowering/types/widened.h"
 #include "onnx_passes/functions/functions.h"
 
 namespace onnx_train::cuda {
@@ -88,23 +86,15 @@ Kernel cudnn_row(const char* op, const char* domain, const char* name) {
 
 }  // namespace
 
-bool takes_channels_last(const Node& node, ChannelsLastRule* rule) {
+bool supports_channels_last(const Node& node, DType dtype) {
   const bool is_forward = node.is("Conv"), of_weight = node.is("ConvGradWeight", kDomain);
-  if (is_forward || of_weight || node.is("ConvGradInput", kDomain)) {
-    const Value *a = widened_from(node.input(0)), *b = widened_from(node.input(1));
-    if (!a || !b || a->dtype() != b->dtype()) return false;
-    const NodeSpec spec(node, std::vector<Tensor>(node.inputs().size()), 1);
-    Convolution c = is_forward ? conv(spec) : of_weight ? conv_grad_weight(spec) : conv_grad_input(spec);
-    c.channels_last = true;
-    const auto direction = is_forward  ? Direction::kForward
-                           : of_weight ? Direction::kWeightGradient
-                                       : Direction::kInputGradient;
-    return has_narrow_plans(c, direction, a->dtype());
-  }
-  rule->gains = false;
-  static const std::set<std::string> channels_first = {"ConvTranspose", "GroupNormalization", "InstanceNormalization",
-                                                       "GroupNormalizationGrad"};
-  return !channels_first.contains(node.op());
+  const NodeSpec spec(node, std::vector<Tensor>(node.inputs().size()), 1);
+  Convolution c = is_forward ? conv(spec) : of_weight ? conv_grad_weight(spec) : conv_grad_input(spec);
+  c.channels_last = true;
+  const auto direction = is_forward  ? Direction::kForward
+                         : of_weight ? Direction::kWeightGradient
+                                     : Direction::kInputGradient;
+  return has_narrow_plans(c, direction, dtype);
 }
 
 bool has_bias(const NodeSpec& spec, Direction direction) {

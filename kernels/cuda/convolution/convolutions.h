@@ -4,9 +4,7 @@
 
 #include "kernels/geometry/convolutions.h"
 
-namespace onnx_train {
-struct ChannelsLastRule;
-}
+namespace onnx_train {}
 
 namespace onnx_train::cuda {
 
@@ -16,10 +14,9 @@ enum class Direction {
   kWeightGradient,  // inputs x, dy; output dw
 };
 
-// Selects the nodes that get channels-last images (channels_last in lowering.h): convolutions with operands rounded to
-// 16 bits, and the nodes between such convolutions. Tensor cores read such images, and cuDNN copies others in each
-// convolution; float32 convolutions become slower.
-bool takes_channels_last(const Node& node, ChannelsLastRule* rule);
+// Whether a kernel computes the convolution, or the gradient of one, of channels-last images if its operands have
+// `dtype`.
+bool supports_channels_last(const Node& convolution, DType dtype);
 
 // Whether the node adds a bias, input 2, to each channel of its output.
 bool has_bias(const NodeSpec& spec, Direction direction);
