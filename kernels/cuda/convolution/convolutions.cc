@@ -2,7 +2,6 @@
 #include "kernels/cuda/convolution/convolutions.h"
 
 #include <algorithm>
-#include <set>
 
 #include "kernels/cuda/convolution/cudnn.h"
 #include "kernels/cuda/kernels.h"

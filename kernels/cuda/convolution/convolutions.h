@@ -4,8 +4,6 @@
 
 #include "kernels/geometry/convolutions.h"
 
-namespace onnx_train {}
-
 namespace onnx_train::cuda {
 
 enum class Direction {
