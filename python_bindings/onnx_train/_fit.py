@@ -205,8 +205,8 @@ def fit(
             the command's ``--data`` takes (`load_data`). Or any iterable of batches, each such a mapping or tuple: a
             list, a PyTorch DataLoader, a generator (for one epoch).
         epochs, steps, time_limit: the end of the training, by the first one that is reached; the limit in seconds.
-        batch_size: samples of a batch of arrays or files, 32 by default; the last one of an epoch is smaller. Iterables make their
-            own batches: with them it has no effect, which is warned of.
+        batch_size: samples of a batch of arrays or files, 32 by default; the last one of an epoch is smaller. Iterables
+            make their own batches: with them it has no effect, which is warned of.
         accumulate: batches of a step, for models that are built with ``accumulate=True``.
         scale: what the network's float input is multiplied by, such as ``"1/255"`` for bytes; for several inputs, by
             name. Targets are not scaled. The model keeps it: its ``onnx_train.preprocess`` is used when it is trained

@@ -192,6 +192,7 @@ def test_bytes_are_pointed_out_as_by_the_command(tmp_path):
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             call(scale="1/255")
+            onnx_train.fit(model, onnx_train.load_data(path, model), epochs=1, scale="1/255", threads=1)
 
 
 def without_labels(folder):
