@@ -17,6 +17,7 @@
 #include "kernels/lowering/layout/channels_last_rules.h"
 #include "kernels/lowering/pipeline.h"
 #include "kernels/lowering/types/widened.h"
+#include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/error.h"
 
 namespace onnx_train {

@@ -9,6 +9,7 @@
 #include <deque>
 #include <random>
 #include <thread>
+#include <utility>
 
 #include "kernels/host.h"
 #include "onnx_passes/ir/error.h"
