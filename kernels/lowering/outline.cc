@@ -35,7 +35,7 @@ class Outliner {
   }
 
  private:
-  // Nodes between the first and the last node that depend on the group move after it.
+  // Moves nodes between the first and the last node that depend on the group after it.
   void move_dependents_behind() {
     std::unordered_set<const Value*> dependent;
     std::vector<Node*> movers;

@@ -11,12 +11,11 @@
 
 namespace onnx_train {
 
-// Replaces `nodes` by one call of the function onnx_train.`op` with an overload of its own. Returns the call.
-// `nodes` are given in the order of their graph. Values they read from outside become inputs of the call, in the order
-// in which they are first read; scalar initializers (one element, rank 0) are copied into the body as Constant nodes.
-// Values that are read outside, or are outputs of the graph, become outputs of the call and keep their names. Other
-// nodes between the first and the last that depend on the group move after the call. The group must be convex: throws
-// Error if a path leads from one of the nodes to another through a node outside the group.
+// Replaces `nodes`, in graph order, by one call of the function onnx_train.`op` with a new overload. Returns the call.
+// Values read from outside become inputs of the call, in the order of their first reads; scalar initializers (one
+// element, rank 0) are copied into the body as Constant nodes. Values read outside, or outputs of the graph, become
+// outputs of the call and keep their names. Other nodes between the first and the last that depend on the group move
+// after the call. The group must be convex: throws Error if a path between two of the nodes leaves the group.
 Node* outline(const std::vector<Node*>& nodes, const std::string& op);
 
 // Returns an empty function onnx_train.`op` with an unused overload, importing the opsets of the model. The caller

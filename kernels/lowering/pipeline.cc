@@ -15,14 +15,14 @@ namespace {
 
 // ---- When
 
-bool every_plan(const Lowering&) { return true; }  // such a pass cannot be left out
+bool every_plan(const Lowering&) { return true; }  // these passes cannot be left out
 bool by_default(const Lowering& l) { return l.options.on; }
 bool on_gpus(const Lowering& l) { return l.options.on && l.traits.is_gpu; }
 bool on_narrow_recurrences(const Lowering& l) { return l.options.on && l.traits.has_narrow_recurrences; }
 
 // ---- Runs
 
-// A pass that puts nodes into the graph which are to be inferred and folded.
+// Wraps a pass that adds nodes to be inferred and folded.
 template <typename F>
 LoweringRun unfolds(F pass) {
   return [pass = LoweringRun(pass)](Model& model, Lowering& l) {
@@ -32,7 +32,7 @@ LoweringRun unfolds(F pass) {
   };
 }
 
-// Folding infers every node again, which is half of the planning time.
+// Folding again only after `unfolds` saves time: it infers every node, which is half of the planning time.
 bool fold_again(Model& model, Lowering& l) { return l.is_unfolded && fold_constants(model); }
 
 bool lay_channels_last(Model& model, Lowering& l) { return channels_last(model, l.traits.takes_channels_last); }
@@ -81,7 +81,7 @@ const std::vector<LoweringPass>& lowering_table() {
       {"fuse_batch_normalization", "canonical", {"round_once"}, by_default, fuse_batch_normalization},
 
       {"channels_last", "layout", {"fuse_batch_normalization"}, by_default, lay_channels_last},
-      // It merges the Transposes that the others make with those that are there.
+      // fold_transposes also merges the Transposes of the passes before it with existing ones.
       {"fold_transposes", "layout", {"split_selections", "channels_last"}, by_default, fold_transposes},
 
       {"block_attention", "attention", {"fold_transposes"}, by_default, attend_by_blocks},
@@ -89,7 +89,7 @@ const std::vector<LoweringPass>& lowering_table() {
 
       {"add_gather_gradients", "gather", {}, by_default, add_gather_gradients},
       {"sparse_updates", "gather", {"add_gather_gradients"}, by_default, sparse_updates},
-      // It takes the GatherGrads that the others leave.
+      // merge_lookup_gradients takes the remaining GatherGrads.
       {"merge_lookup_gradients", "gather", {"add_gather_gradients", "sparse_updates"}, on_gpus, merge_lookup_gradients},
 
       // fold_transposes and block_attention look for nodes directly before and after products.
@@ -106,7 +106,7 @@ const std::vector<LoweringPass>& lowering_table() {
       {"narrow_before_moves", "storage", {"widen_at_readers", "remove_dead_nodes"}, by_default, narrow_before_moves},
       {"pack_attention", "storage", {"merge_projections", "narrow_before_moves"}, by_default, pack_attention},
       {"bfloat16_recurrences", "storage", {"widen_at_readers"}, on_narrow_recurrences, bfloat16_recurrences},
-      // It makes operands, biases and results of products 16-bit, which the passes before it look for in float32.
+      // The passes before narrow_storage expect operands, biases and results of products in float32.
       {"narrow_storage", "storage", {"sum_products", "pack_attention"}, by_default, narrow_storage},
 
       {"fuse_products", "fusion", {"narrow_storage"}, on_gpus, fuse_products},
@@ -114,14 +114,14 @@ const std::vector<LoweringPass>& lowering_table() {
       {"fuse_losses", "fusion", {"pad_classes"}, on_gpus, fuse_losses},
       {"batch_weight_gradients", "fusion", {"sum_products", "fuse_products", "pad_classes"}, on_gpus, batch_gradients},
       {"merge_casts", "fusion", {"narrow_storage"}, on_gpus, merge_casts},
-      // Casts stand between lookups until then.
+      // Before merge_casts, casts separate the lookups.
       {"merge_lookups", "fusion", {"merge_casts"}, on_gpus, merge_lookups},
       {"fuse_elementwise", "fusion", {"fuse_products", "merge_casts"}, by_default, fuse_supported},
 
       {"update_early", "updates", {"sparse_updates"}, by_default, update_large_early},
       {"merge_updates", "updates", {"sparse_updates", "update_early"}, by_default, merge_updates},
 
-      // Values inside of a fusion region need no memory.
+      // Values inside a fusion region need no memory.
       {"recompute", "memory", {"fuse_elementwise", "merge_updates"}, by_default, recompute_within_memory},
       {"remove_dead_nodes", "memory", {"fuse_elementwise", "merge_updates"}, by_default, remove_dead_nodes},
       {"order_nodes", "memory", {"recompute", "remove_dead_nodes"}, by_default, order_by_memory},

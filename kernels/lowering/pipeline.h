@@ -1,5 +1,5 @@
-// The passes of a plan: one table for all devices, in the order in which they run. A device has no passes of its own;
-// it tells lowering what it supports (LoweringTraits). The table is constant; any thread may read it.
+// The passes of a plan, in order: one constant table for all devices, which any thread may read. A device has no passes
+// of its own; its LoweringTraits say what it supports.
 #pragma once
 
 #include <functional>
@@ -10,13 +10,13 @@
 
 namespace onnx_train {
 
-// What lowering asks of a device beyond its kernels.
+// Properties of a device, beyond its kernels, that lowering depends on.
 struct LoweringTraits {
-  // Whether its kernel of Fused computes the node; see fuse_elementwise.
+  // Whether the device's kernel of Fused computes the node; see fuse_elementwise.
   bool (*can_fuse)(const Node&);
   // Whether a node may take part in channels_last; null: every node may.
   bool (*takes_channels_last)(const Node&, ChannelsLastRule*) = nullptr;
-  // Whether a node costs a launch, and a product that has an epilogue or many tiles is faster than several nodes.
+  // Whether each node costs a launch, and one product with an epilogue or many tiles is faster than several nodes.
   bool is_gpu = false;
   bool has_narrow_recurrences = false;  // whether LSTM, GRU and RNN have kernels that read 16-bit operands
   // See block_attention and simplify_masks.
@@ -30,10 +30,10 @@ struct Lowering {
   const Device& device;
   const LoweringTraits& traits;
   LoweringOptions options;
-  bool is_unfolded = false;  // a pass has added nodes since fold_constants
+  bool is_unfolded = false;  // whether a pass has added nodes since fold_constants
 };
 
-// A function that takes a model, or a model and a device, or a model and its lowering, as a function of the last two.
+// A pass as a function of a model and its lowering; converts from functions of a model, or of a model and a device.
 struct LoweringRun : std::function<bool(Model&, Lowering&)> {
   template <typename F>
   LoweringRun(F pass)
@@ -50,8 +50,8 @@ struct LoweringRun : std::function<bool(Model&, Lowering&)> {
 
 struct LoweringPass {
   const char* name;
-  const char* phase;               // the folder of the pass; the passes of a phase follow each other
-  std::vector<const char*> needs;  // passes that run before this one in each plan that has both
+  const char* phase;               // the folder of the pass; the passes of a phase are consecutive
+  std::vector<const char*> needs;  // passes that run before this one if a plan has both
   bool (*when)(const Lowering&);   // whether the plan has the pass, unless `without` leaves it out
   LoweringRun run;
 };

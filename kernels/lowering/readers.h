@@ -1,4 +1,4 @@
-// Queries about the readers of a value, which patterns ask before they remove it. Pure functions.
+// The readers of a value, which patterns check before they remove it. Pure functions.
 #pragma once
 
 #include "onnx_passes/ir/graph.h"
@@ -8,7 +8,7 @@ namespace onnx_train {
 // Whether exactly one input of one node reads the value, and it is not an output of the graph.
 inline bool is_read_once(const Value* value) { return value->uses().size() == 1 && !value->graph().is_output(value); }
 
-// The node that reads the value as above; null otherwise.
+// Returns the node that reads the value if is_read_once, else null.
 inline Node* only_reader(const Value* value) { return is_read_once(value) ? value->uses()[0].node : nullptr; }
 
 }  // namespace onnx_train

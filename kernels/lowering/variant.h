@@ -1,5 +1,5 @@
-// Variants of operators: a node becomes a call of a new function onnx_train.OPERATOR that has the node's attributes,
-// and a body of its own that repeats them as constants. Used by passes, on one thread.
+// Variants of operators: a node becomes a call of a new function onnx_train.OPERATOR with the node's attributes and a
+// body written by the caller. Used by passes, on one thread.
 #pragma once
 
 #include <memory>
@@ -13,11 +13,11 @@ namespace onnx_train {
 // A variant under construction. The node must outlive it.
 class Variant {
  public:
-  // Inputs are x0, x1, ..
+  // The inputs are named x0, x1, ..
   Variant(const Node& node, int num_inputs);
 
   static std::string input(int i) { return "x" + std::to_string(i); }
-  // Another attribute, which the caller sets on the call.
+  // Declares another attribute, which the caller sets on the call.
   void add_attribute(const std::string& name);
 
   // ---- Lines of the body
@@ -26,10 +26,11 @@ class Variant {
   void add_cast(const std::string& from, const std::string& to, DType dtype);
   void add_ints(const std::string& name, const std::vector<int64_t>& values);
 
-  // The next output of the function and of the call, which takes its name from `like` there; null: it has none.
+  // Adds an output to the function and to the call, where its name derives from `like`; null: the call omits it.
   void add_output(const std::string& name, const Value* like, const TensorType& type);
 
-  // Adds the call before `place`. The function becomes part of the model by keep(); without, remove the call.
+  // Adds the call before `place`. The caller then calls keep(), which adds the function to the model, or removes the
+  // call.
   Node* add_call(const std::vector<Value*>& inputs, Node* place);
   void keep();
 

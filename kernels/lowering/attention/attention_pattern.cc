@@ -50,7 +50,7 @@ std::optional<Product> product_of(Node* node) {
                  {node->output(), permutation("perm_y")}};
 }
 
-// The value of a constant with one element.
+// Returns the value of a constant with one element.
 std::optional<float> number(const Value* value) {
   if (!value || value->dtype() != DType::kFloat || !value->type().is_static()) return {};
   if (num_elements(value->type().shape()) != 1) return {};
@@ -60,7 +60,7 @@ std::optional<float> number(const Value* value) {
 
 bool is_zero(const Value* value) { return number(value) == 0.0f; }
 
-// Returns x if `value` is x times a constant scalar.
+// x times a constant scalar.
 struct Scaled {
   Node* node = nullptr;
   Value* x = nullptr;
@@ -97,7 +97,7 @@ class Matcher {
     if (members_.insert(node).second) found_.nodes.push_back(node);
   }
 
-  // The value that was rounded to 16 bits and widened again to give `value`; `value` itself if it was not.
+  // Returns the value that was rounded to 16 bits and widened to `value`, or `value` itself if it was not rounded.
   Value* exact(Value* value) const {
     Value* narrow = through_roundings_ ? widened_from(value) : nullptr;
     Node* rounding = narrow ? narrow->producer() : nullptr;
@@ -112,7 +112,7 @@ class Matcher {
     add(value->producer()->input(0)->producer());
   }
 
-  // Where `value` is read, or its rounded copy is.
+  // Returns the readers of `value` and of its rounded copies.
   std::vector<Use> readers(const Value* value) const {
     std::vector<Use> result;
     for (const Use& use : value->uses()) {
@@ -138,7 +138,7 @@ class Matcher {
     return result;
   }
 
-  // The only reader of `value` or of its rounded copy; null if there are others.
+  // Returns the only reader of `value` or of its rounded copy, or null if there are several.
   Node* sole_reader(const Value* value) const {
     const std::vector<Use> uses = readers(value);
     return uses.size() == 1 && !value->graph().is_output(value) ? uses[0].node : nullptr;
@@ -220,7 +220,7 @@ class Matcher {
            exact(node->input(2)) == x && node->output()->type() == p_->type();
   }
 
-  // The probabilities are read by the product with v and, in training, by dv.
+  // Finds the readers of the probabilities: the product with v and, in training, dv.
   bool find_readers() {
     for (const Use& use : readers(nan_safe_p_)) {
       if (members_.count(use.node)) continue;
@@ -332,7 +332,7 @@ class Matcher {
 
   // ---- The operands and results
 
-  // (scale q) kᵀ, where dq is multiplied by the same scalar; likewise for k.
+  // Absorbs a scalar factor of q into `scale`, if dq is multiplied by the same scalar; likewise for k.
   void absorb_scale(AttentionOperand* operand, AttentionOperand* gradient) {
     Value* product = exact(operand->value);
     const std::optional<Scaled> times = scaled(product->producer());
@@ -374,7 +374,7 @@ class Matcher {
     return std::all_of(operands.begin(), operands.end(), [&](const AttentionOperand* operand) {
       const Shape shape = operand->value->type().shape();
       if (shape.size() != scores.size() || operand->permutation.back() != last) return false;
-      // Equal batches: none is broadcast.
+      // The batch sizes are equal, so none is broadcast.
       const bool read = operand != &found_.y && operand != &found_.dq && operand != &found_.dk && operand != &found_.dv;
       for (size_t i = 0; i + 2 < scores.size(); ++i) {
         const auto axis = static_cast<size_t>(operand->permutation[i]);

@@ -1,10 +1,10 @@
-// Finds attention, as exporters and gradient rules write it, by structure:
+// Finds attention by its structure, as exporters and gradient rules write it:
 //
 //   scores = q kᵀ, times a scalar (or q is), plus a mask or selected by a bool mask
 //   y = softmax(scores) v, with 0 for probabilities that are NaN where the exporter guards against them
 //   dv = Pᵀ dy,  dP = dy vᵀ,  dS = SoftmaxGrad(dP, P),  dq = dS k,  dk = dSᵀ q     in training
 //
-// with the transposes that fold_transposes leaves at the operands. The result refers to nodes of the graph and is valid
+// Operands may have the transposes that fold_transposes leaves. The result refers to nodes of the graph and is valid
 // until the graph changes; one thread at a time may use the graph.
 #pragma once
 
@@ -33,7 +33,7 @@ struct Attention {
   bool trains = false;
   AttentionOperand dy, dq, dk, dv;
 
-  // All nodes of the attention. No other node reads the values between them.
+  // All nodes of the attention, which alone read the values between them.
   std::vector<Node*> nodes;
   Node* pv_product = nullptr;  // the product with v: all operands of the forward part precede it
   // All operands of the backward part precede the earlier of these two.
@@ -42,8 +42,8 @@ struct Attention {
 
 // Returns the attention around a Softmax; nothing if the structure differs, or if another node reads scores or
 // probabilities. Requires float32, known shapes, no empty tensors, and contiguous rows of q, k, v and all gradients.
-// With `through_roundings`, mixed precision may round scores, probabilities and their gradients to 16 bits: these casts
-// then belong to the attention's nodes.
+// With `through_roundings`, the nodes may include casts by which mixed precision rounds scores, probabilities and their
+// gradients to 16 bits.
 std::optional<Attention> find_attention(Node* softmax, bool through_roundings);
 
 }  // namespace onnx_train

@@ -29,7 +29,7 @@ Attrs common_attributes(const Attention& a) {
           {"hidden", -std::numeric_limits<float>::infinity()}};
 }
 
-// The inverse permutation.
+// Returns the inverse permutation.
 std::vector<int64_t> inverse(const std::vector<int64_t>& permutation) {
   std::vector<int64_t> back(permutation.size());
   for (size_t i = 0; i < back.size(); ++i) back[static_cast<size_t>(permutation[i])] = static_cast<int64_t>(i);
@@ -46,7 +46,7 @@ std::vector<Var> add_forward(const Attention& a) {
   return call_lowered(b, "BlockAttention", 3, inputs, attrs);
 }
 
-// y as it is stored: rounded where all its readers round it, so that no float32 copy is kept for the backward pass.
+// Returns y rounded if a reader rounds it, so that no float32 copy is kept for the backward pass.
 Var stored_result(Builder& b, const Attention& a, Var y) {
   const std::vector<Node*> roundings = narrowing_readers(a.y.value);
   if (roundings.empty()) return b.var(y.value());

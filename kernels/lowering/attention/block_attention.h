@@ -9,22 +9,22 @@ namespace onnx_train {
 class Device;
 
 // Replaces attention with at least `least_keys` keys by BlockAttention, and its backward pass by BlockAttentionGrad
-// (kernels/functions/attention.cc). With `through_roundings`, also where mixed precision rounds between its products:
-// what is never stored is then not rounded either.
+// (kernels/functions/attention.cc). With `through_roundings`, also drops the roundings of mixed precision between its
+// products: values that are not stored need no rounding.
 bool block_attention(Model& model, int64_t least_keys, bool through_roundings = false);
 
-// The attributes of such a call.
+// Returns the attributes of a BlockAttention or BlockAttentionGrad.
 Attrs attention_attributes(const Node& call);
 
-// The masks of such calls. One that constants determine becomes a constant itself, one for all batch elements where
-// they are equal, or goes if it hides nothing: exporters write a causal mask as a comparison of positions. With
-// `makes_finite`, a bool mask that hides keys by -inf becomes one that is added, and numbers that hide a key become
-// -1e30 where the attention guards against rows that are hidden entirely, whose highest score then tells; scores are as
-// hidden as before.
+// Simplifies the masks of these calls. A mask that depends on constants becomes a constant, with a single plane if all
+// batch elements are equal, and is removed if it hides nothing: exporters write a causal mask as a comparison of
+// positions. With `makes_finite`, a bool mask that hides keys by -inf becomes an added mask. Where the attention guards
+// against entirely hidden rows, its -inf becomes -1e30, so that the highest score of such a row identifies it; the same
+// scores remain hidden.
 bool simplify_masks(Model& model, bool makes_finite);
 
-// Such calls read queries, keys and values where one product has written them, and write their gradients where one
-// reads them, where `device` has such a kernel.
+// Makes these calls read queries, keys and values from the result of one product, and write their gradients into the
+// operand of one product, where `device` has a kernel.
 bool pack_attention(Model& model, const Device& device);
 
 }  // namespace onnx_train

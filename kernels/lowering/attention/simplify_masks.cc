@@ -1,4 +1,4 @@
-// The masks of block attention, as its kernels want them: known when the plan is made, or finite.
+// Makes the masks of block attention constant or finite, as its kernels need them.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -15,10 +15,11 @@ namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-// What a mask may take while it is computed: 256 MiB of floats.
+// Memory limit for computing a mask: 256 MiB of floats.
 constexpr int64_t kMostElements = int64_t{1} << 26;
-// What -inf becomes, the least of other numbers, and what tells between them. Each hides a key beside one that is not
-// hidden, since it is all that float32 keeps of its sum with a score; times log2(e) it is finite, as libraries need it.
+// The replacement of -inf, the threshold for the highest score of a hidden row, and the lowest other number. Each hides
+// a key beside a visible one, because adding a score does not change it in float32; times log2(e) it is finite, as
+// libraries require.
 constexpr float kHidden = -1e30f, kHighestHidden = -1e29f, kLowest = -1e28f;
 
 bool is_backward(const Node& node) { return node.op() == "BlockAttentionGrad"; }
@@ -26,7 +27,7 @@ int mask_of(const Node& node) { return is_backward(node) ? 7 : 3; }
 
 bool is_float(const Value* mask) { return mask->dtype() == DType::kFloat; }
 
-// The first of the planes [rows, columns] if all are equal, with the axes before them gone; else empty.
+// Returns the first of the planes [rows, columns], without the axes before them, if all are equal; else empty.
 Tensor one_plane(const Tensor& mask) {
   const Shape& shape = mask.shape();
   if (shape.size() < 2 || mask.size() == 0) return mask;
@@ -55,7 +56,7 @@ class SimplifyMasks {
   }
 
  private:
-  // A mask in the place of another.
+  // The replacement of a mask.
   struct Simpler {
     Value* value = nullptr;  // null: none
     bool is_finite = false;
@@ -75,8 +76,8 @@ class SimplifyMasks {
     return true;
   }
 
-  // A bool mask that hides scores by -inf adds 0 or -inf to them, which libraries have. A finite fill stays what it is:
-  // in rows that it hides entirely, scores have no gradients.
+  // Converts a bool mask that hides scores by -inf to an added mask of 0 or -inf, which libraries support. A finite
+  // fill is kept: scores in rows that it hides entirely have no gradients.
   Value* added_mask(Node* node) {
     Value* const mask = node->input(mask_of(*node));
     const bool selects = mask->dtype() == DType::kBool && node->attr("fill", 0.0f) == -kInfinity;
@@ -92,7 +93,7 @@ class SimplifyMasks {
     return added;
   }
 
-  // Whether the highest scores may become finite.
+  // Whether the highest scores may become finite: they must not be outputs of the graph.
   bool may_change_scores(const Node& node) const {
     return is_backward(node) || !(graph_.is_output(node.output(1)) || graph_.is_output(node.output(2)));
   }
@@ -123,7 +124,7 @@ class SimplifyMasks {
     return where(equal(x, b.scalar(DType::kFloat, -kInfinity)), b.scalar(DType::kFloat, kHidden), least).value();
   }
 
-  // Calls the variant of the function that has such a mask.
+  // Replaces the call by a variant with the simpler mask.
   void replace(Node* node, const Simpler& mask) {
     Builder b(&graph_, node);
     b.set_name(node->output()->name());

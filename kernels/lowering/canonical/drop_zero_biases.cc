@@ -1,5 +1,5 @@
-// Exporters give a convolution without a bias one of zeros, which no kernel need add: above all not one of cuDNN, which
-// has no convolution of 16-bit images that adds a bias of float32.
+// Exporters write a bias of zeros for a convolution without one. Adding it wastes time, and cuDNN has no convolution of
+// 16-bit images with a float32 bias.
 #include "kernels/lowering/lowering.h"
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/ir/builder.h"

@@ -9,8 +9,7 @@
 namespace onnx_train {
 namespace {
 
-// The constant contents of shapes, axes and similar inputs, which kernels may need to decide whether they support a
-// node.
+// Returns the contents of constant shapes, axes and similar inputs, on which a kernel's support for a node may depend.
 Tensor small_constant(const Value* value) {
   return value && value->has_rank() && value->rank() <= 1 ? constant_of(value) : Tensor();
 }
@@ -29,7 +28,7 @@ bool expand_functions(Model& model, const Device& device) {
     const auto are_static = [](const std::vector<Value*>& values) {
       return std::all_of(values.begin(), values.end(), [](const Value* v) { return !v || v->type().is_static(); });
     };
-    // Outputs that inference leaves open (present_key of an Attention without past_key) are known inside the body.
+    // Inference may leave outputs open (present_key of an Attention without past_key) that the body determines.
     const bool runs = are_static(node->outputs()) && find_kernel(device, spec);
     if (are_static(node->inputs()) && !runs && inline_function(node)) {
       changed = true;

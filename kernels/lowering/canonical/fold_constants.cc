@@ -19,7 +19,7 @@ namespace {
 // Larger results are cheaper to compute in every step than to store.
 constexpr int64_t kMaxFolded = 65536;
 
-// The contents of constant values, each read from its message once.
+// Caches the contents of constant values.
 class Constants {
  public:
   const Tensor& of(const Value* value) {
@@ -41,7 +41,7 @@ int64_t count_nonzero(const Tensor& x, int64_t limit) {
   return count;
 }
 
-// Folds sizes that depend on the contents of an input, if these are constant.
+// Infers sizes that depend on the contents of an input, if these are constant.
 void infer_from_data(Node* node, Constants& constants) {
   if (node->is("NonZero") && Constants::is_constant(node->input(0))) {
     const Tensor& x = constants.of(node->input(0));
@@ -74,7 +74,7 @@ bool outputs_have_at_most(const Node& node, int64_t elements) {
   return true;
 }
 
-// The node's outputs, computed by the CPU kernel; empty if there is no kernel.
+// Returns the node's outputs, computed by the CPU kernel, or nothing if there is no kernel.
 std::vector<Tensor> compute(const Node& node, const std::vector<Tensor>& inputs) {
   std::vector<Tensor> outputs;
   const NodeSpec spec(node, inputs, /*threads=*/1);
@@ -111,7 +111,7 @@ bool replace_by_constants(Node* node, const std::vector<Tensor>& results) {
   return true;
 }
 
-// Where whose condition is one constant: only one of the branches is needed.
+// Folds a Where whose condition is uniform: only one of its branches is needed.
 bool choose_branch(Node* node, Constants& constants) {
   if (!node->is("Where") || !Constants::is_constant(node->input(0))) return false;
   const Tensor& condition = constants.of(node->input(0));
@@ -125,7 +125,7 @@ bool choose_branch(Node* node, Constants& constants) {
 }
 
 bool fold(Node* node, Constants& constants) {
-  // Constant nodes, and contents that inference has derived from shapes, need no kernel.
+  // Constant nodes, and contents that inference derives from shapes, need no kernel.
   if (node->num_outputs() == 1 && node->output()) {
     const Tensor known = constant_of(node->output());
     if (!known.empty()) return replace_by_constants(node, {known});
@@ -140,10 +140,10 @@ bool fold(Node* node, Constants& constants) {
   return !results.empty() && replace_by_constants(node, results);
 }
 
-constexpr int kMostDepth = 100;  // of recursion
+constexpr int kMostDepth = 100;  // limit of the recursion
 
-// The contents of a value, computed from constants; empty if it depends on something else, if a value on the way has
-// more than `most` elements, or if constants are more than `depth` nodes away.
+// Returns the contents of a value, computed from constants; empty if it depends on anything else, if an intermediate
+// value has more than `most` elements, or if constants are more than `depth` nodes away.
 Tensor contents_of(const Value* value, int64_t most, int depth, ValueTable<Tensor>* known) {
   if (Constants::is_constant(value)) return constant_of(value);
   if (const Tensor* tensor = known->find(value)) return *tensor;
@@ -172,9 +172,9 @@ Tensor computed_constant(const Value* value, int64_t most_elements) {
 
 namespace {
 
-// Puts the branch that an If takes into its place if its condition is a constant by now, and sets `next` to the first
-// node of the branch, or to the node after it if it has none. Forgets types that were inferred without the sizes of
-// this plan. Called before the If is inferred, because the other branch may not fit these sizes: exporters write
+// Replaces an If with a constant condition by the branch that it takes, and sets `next` to the first node of the
+// branch, or to the node after the If if the branch is empty. Forgets types that were inferred without the sizes of
+// this plan. Must run before the If is inferred, because the other branch may not fit these sizes: exporters write
 // If(size == 1, Squeeze, Identity).
 bool fold_if(Node* node, Node** next) {
   if (!node->is("If")) return false;

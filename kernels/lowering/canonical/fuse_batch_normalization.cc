@@ -1,6 +1,6 @@
 // Fuses batch normalization with the Relu or Add and Relu after it, and in training its gradient with the gradient of
-// Relu, so that an activation is read and written once. The mask of Relu is derived from its output. Where mixed
-// precision rounds in between, the attribute round_to is set (kernels/functions/batch_normalization.cc).
+// Relu, so that an activation is read and written once. The mask of Relu is derived from its output. The attribute
+// round_to describes a rounding between them in mixed precision (kernels/functions/batch_normalization.cc).
 #include <algorithm>
 #include <set>
 #include <string>
@@ -18,7 +18,7 @@ bool has_kernels(const TensorType& type) {
   return type.is_static() && (type.dtype == DType::kFloat || type.dtype == DType::kDouble);
 }
 
-// The value that was rounded to 16 bits and widened again to give `value`; null if it was not.
+// Returns the value that was rounded to 16 bits and widened to `value`, or null if it was not rounded.
 Value* before_rounding(const Value* value) {
   const Value* narrow = widened_from(value);
   const Node* rounding = narrow ? narrow->producer() : nullptr;
@@ -26,7 +26,7 @@ Value* before_rounding(const Value* value) {
                                                                                           : nullptr;
 }
 
-// The node that produces `value`, before rounding to `rounding` if that is a type of 16 bits; null if another node
+// Returns the node that produces `value`, before its rounding if `rounding` is a 16-bit type; null if another node
 // reads the value in between.
 Node* producer_read_once(const Value* value, DType rounding) {
   if (!is_read_once(value)) return nullptr;
@@ -36,15 +36,15 @@ Node* producer_read_once(const Value* value, DType rounding) {
   return fits && is_read_once(widened_from(value)) && is_read_once(exact) ? exact->producer() : nullptr;
 }
 
-// The type to which `value` was rounded; float32 if it was not.
+// Returns the type to which `value` was rounded, or float32.
 DType rounding_of(const Value* value) { return before_rounding(value) ? widened_from(value)->dtype() : DType::kFloat; }
 
-// ONNX's own training form, which has more outputs.
+// Whether the node is ONNX's own training form, which has more outputs.
 bool is_training(const Node& node) { return node.attr("training_mode", 0) != 0 || node.num_outputs() > 1; }
 
 bool has_epilogue(const Node& node) { return node.attr("relu", 0) != 0; }
 
-// The batch normalization that produces `value`, if nothing else reads it.
+// Returns the batch normalization that produces `value`, if `value` has one reader.
 Node* normalization_before(Value* value, const TensorType& type, DType rounding) {
   Node* node = producer_read_once(value, rounding);
   const bool is_normalization = node && ((node->is("BatchNormalizationTrain", kDomain) && !has_epilogue(*node)) ||
@@ -72,7 +72,7 @@ bool is_read(const Node& node) {
   return std::any_of(node.outputs().begin(), node.outputs().end(), used);
 }
 
-// Removes the node if nothing reads it, and then the nodes that only it has read.
+// Removes the node if nothing reads it, then its producers likewise.
 void remove_unread(Node* last) {
   std::set<Node*> nodes = {last};
   while (!nodes.empty()) {
@@ -85,7 +85,7 @@ void remove_unread(Node* last) {
   }
 }
 
-// y = relu(normalization + residual); the residual may be absent.
+// Replaces relu(normalization + residual) by one node; the residual may be absent.
 bool join(Node* normalization, Value* residual, Node* relu, DType rounding, const Device& device,
           Positions& positions) {
   Graph& graph = relu->graph();
@@ -128,7 +128,7 @@ bool join_forward(Node* relu, const Device& device, Positions& positions) {
   return false;
 }
 
-// The gradient of Relu that produces `dz`. Rounding it again changes nothing, because its operands are rounded.
+// Returns the gradient of Relu that produces `dz`. Rounding it has no effect, because its operands are rounded.
 Node* rectification_before(const Value* dz) {
   const Value* exact = before_rounding(dz);
   Node* relu = exact ? exact->producer() : dz->producer();

@@ -1,5 +1,5 @@
-// A value that is rounded already is rounded once, for all of its readers. In the graph a rounded value is two casts:
-// to bfloat16 or float16, and back to float32.
+// Rounds a value once for all readers if rounding does not change it. The graph represents a rounded value by two
+// casts: to bfloat16 or float16, and back to float32.
 #include <algorithm>
 
 #include "kernels/lowering/lowering.h"
@@ -45,7 +45,7 @@ bool round_once(Model& model) {
   bool changed = false;
   for (Node *node = model.graph->first(), *next = nullptr; node; node = next) {
     changed = round_for_all(node) || changed;
-    next = node->next();  // the previous one may have been removed
+    next = node->next();  // round_for_all may have removed the former next node
     changed = narrow_once(node) || changed;
   }
   return changed;

@@ -16,7 +16,7 @@ bool same_inputs(const Node& a, const Node& b) {
   return true;
 }
 
-// The ONNX operator of which `call` is the training form; null if there is none.
+// Returns the ONNX operator of which `call` is the training form, or null.
 Node* forward_of(const Node& call) {
   for (const Use& use : call.input(0)->uses()) {
     if (!is_recurrent(*use.node) || &use.node->graph() != &call.graph()) continue;

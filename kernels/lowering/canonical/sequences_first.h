@@ -1,4 +1,4 @@
-// Rewrites of recurrent operators and Scans, for every device. Passes; they run on the thread that builds the plan.
+// Rewrites of recurrent operators and Scans, for every device. The passes run on the thread that builds the plan.
 #pragma once
 
 #include "onnx_passes/ir/model.h"

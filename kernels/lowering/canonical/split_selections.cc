@@ -1,7 +1,7 @@
-// x[:, 0], x[:, 1], .. for all entries of an axis: the columns of a table of categories, or queries, keys and values of
-// one product. Each is a Gather, which copies, and all of them together read the memory of x once for each entry. With
-// the axis in front, by one Transpose or none, each is a contiguous piece of x, which the plan makes a view where the
-// device can address it.
+// Exporters select the columns of a table of categories, or the queries, keys and values of one product, as x[:, 0],
+// x[:, 1], .. Each is a Gather that copies, and together they read the memory of x once per entry. With the axis moved
+// to the front by a Transpose, each is a contiguous piece of x, which the plan makes a view where the device can
+// address it.
 #include <map>
 #include <numeric>
 #include <set>
@@ -13,7 +13,7 @@
 namespace onnx_train {
 namespace {
 
-constexpr int64_t kMostEntries = 4096;  // of the axis: a Split has as many outputs
+constexpr int64_t kMostEntries = 4096;  // limit of the axis, as a Split has one output per entry
 
 struct Selection {
   Node* gather;
@@ -25,7 +25,7 @@ struct Selections {
   int64_t axis;
   std::vector<Selection> all;
 
-  // Another one after x, a selection itself, has become a piece.
+  // Reads x through a gather: if x is itself a selection, it may have been replaced by a piece.
   Value* x() const { return all.front().gather->input(0); }
   int64_t size() const { return x()->type().shape()[static_cast<size_t>(axis)]; }
   bool cover_axis() const {
@@ -74,7 +74,7 @@ void split(const Selections& selections) {
     const Var piece = reshape(pieces[static_cast<size_t>(entry)], b.ints(shape));
     x->graph().replace(gather->output(), piece.value());
   }
-  for (const Selection& selection : all) x->graph().remove(selection.gather);  // b stands before one of them
+  for (const Selection& selection : all) x->graph().remove(selection.gather);  // b inserts before one of them
 }
 
 }  // namespace

@@ -10,7 +10,7 @@
 namespace onnx_train {
 namespace {
 
-// A Scan with default attributes filled in. Among inputs and outputs, states come first, then scanned tensors.
+// A Scan with explicit attributes. Among inputs and outputs, states precede scanned tensors.
 struct Scan {
   Node* node;
   const Graph* body;
@@ -21,7 +21,7 @@ struct Scan {
     inputs = static_cast<int>(n->attr("num_scan_inputs", 0));
     states = n->num_inputs() - inputs;
     outputs = n->num_outputs() - states;
-    // An empty list is the same as an absent one.
+    // An empty list means the same as an absent one.
     const auto list = [&](const char* name, int count) {
       const Shape given = n->attr(name, Shape{});
       return given.empty() ? Shape(static_cast<size_t>(count), 0) : given;
@@ -32,7 +32,7 @@ struct Scan {
     output_backwards = list("scan_output_directions", outputs);
   }
 
-  // -1 if not known.
+  // Returns -1 if unknown.
   int64_t steps() const {
     const TensorType& type = node->input(states)->type();
     if (!type.has_rank()) return -1;
@@ -44,7 +44,7 @@ struct Scan {
 // Plans with more nodes than this take minutes and gigabytes to build.
 constexpr int64_t kMostNodes = 200'000;
 
-// Nodes per step: those of the body, two that slice each scanned input, and one for each scanned output.
+// Each step needs the nodes of the body, two that slice each scanned input, and one for each scanned output.
 void expect_few_nodes(const Scan& scan) {
   const auto per_step = static_cast<int64_t>(scan.body->num_nodes()) + 2 * scan.inputs + scan.outputs;
   if (scan.steps() <= kMostNodes / per_step) return;
@@ -52,13 +52,13 @@ void expect_few_nodes(const Scan& scan) {
        " nodes that a Scan may become; make the sequence shorter, or export an LSTM, GRU or RNN, which has a kernel");
 }
 
-// With zero steps there is nothing to concatenate: outputs would have to be empty tensors of the body's shapes.
+// Zero steps have nothing to concatenate: outputs would have to be empty tensors of the body's shapes.
 bool can_unroll(const Node& node) {
   if (!node.is("Scan") || node.subgraphs().empty()) return false;
   for (const Node* n = node.subgraphs()[0].graph->first(); n; n = n->next()) {
     if (!n->subgraphs().empty()) return false;
   }
-  check_shapes(node);  // an inlined body may have brought it in
+  check_shapes(node);  // inlining a body may have introduced the Scan
   return Scan(const_cast<Node*>(&node)).steps() > 0;
 }
 
@@ -117,7 +117,7 @@ class Unroller {
     for (int i = 0; i < node.num_outputs(); ++i) values_[node.output(i)] = copied->output(i);
   }
 
-  // The replacement of a value of the body, or the value itself if the body reads it from an outer graph.
+  // Returns the replacement of a value of the body, or the value itself if it belongs to an outer graph.
   Value* here(const Value* value) const {
     const auto found = values_.find(value);
     return found == values_.end() ? const_cast<Value*>(value) : found->second;

@@ -1,10 +1,10 @@
-// The gradients of equal layers' weights, aᵀ b of many rows, are one batched product for up to four layers. One of them
-// makes too few tiles of its result to keep a GPU's processors busy: [768, 768] is 36 tiles of 128 x 128, for more than
-// a hundred processors. The batched product waits for the operands of its last layer, which is why frameworks that run
-// node by node do not have it.
+// Batches the weight gradients, aᵀ b of many rows, of up to four equal layers in one product. The result of one of them
+// has too few tiles to keep a GPU busy: [768, 768] is 36 tiles of 128 x 128, for more than a hundred processors.
+// Frameworks that run node by node cannot do this, because the batched product waits for the operands of its last
+// layer.
 //
-// The operands are written beside each other in the first place, and the gradients are pieces of the result
-// (kernels/lowering/layout/views.h). Where that would need more memory at the plan's peak, the products stay apart.
+// The producers of the operands write them beside each other, and the gradients are pieces of the result
+// (kernels/lowering/layout/views.h). If that raised the plan's peak, the products stay apart.
 #include <algorithm>
 
 #include "kernels/device.h"
@@ -24,10 +24,10 @@ namespace {
 constexpr size_t kMostLayers = 4;
 constexpr int64_t kTile = 128, kEnoughTiles = 1024;  // several for each processor of a large GPU
 
-// Whether the node only names memory of its first input, so that it may stand anywhere before its readers.
+// Whether the node is only a view of its first input, so that it may run anywhere before its readers.
 bool names_memory(const Node& node) { return is_view(node) || (node.is("Split") && !piece_offsets(node).empty()); }
 
-// Calls f for each node that reads memory of the value, and last for the nodes that name it.
+// Calls f for each node that reads memory of the value, then for the views of it.
 template <typename F>
 void for_each_reader(const Value* value, const F& f) {
   for (const Use& use : std::vector<Use>(value->uses())) {
@@ -38,7 +38,7 @@ void for_each_reader(const Value* value, const F& f) {
   }
 }
 
-// How many products share the work that one of them is too small for.
+// Returns the number of products that together have enough tiles.
 size_t most_layers(const Node& product) {
   const Shape shape = product.output()->type().shape();
   const auto tiles = [](int64_t size) { return (size + kTile - 1) / kTile; };
@@ -55,7 +55,7 @@ class BatchWeightGradients {
     find_candidates();
     if (candidates_.empty()) return false;
     most_ = Views(graph_, alignment_).peak();
-    // The pass `recompute` counts the operands of a Concat twice.
+    // `recompute` counts the operands of a Concat twice.
     if (memory_ > 0 && 2 * most_ > memory_) return false;
     bool changed = false;
     for (const Chain& chain : chains()) {
@@ -72,12 +72,12 @@ class BatchWeightGradients {
   }
 
  private:
-  // Products of one kind, in the order of the graph. Nothing reads their results before `end`.
+  // Products of one kind in graph order; no node reads a result before `end`.
   struct Chain {
     std::vector<Node*> products;
     int end;
   };
-  // A gradient, and the piece of the batched product that takes its place.
+  // A gradient, and the piece of the batched product that replaces it.
   struct Replaced {
     Value *gradient, *piece;
   };
@@ -104,13 +104,13 @@ class BatchWeightGradients {
     }
   }
 
-  // Whether the producer of the operand can write it to a place inside of a larger one.
+  // Whether the producer of the operand can write it into a larger tensor.
   bool can_be_piece(Value* operand) const {
     const Value* memory = before_views(operand);
     return memory->producer() && piece_offsets(*memory->producer()).empty() && !graph_.is_output(memory) &&
            bytes_of(*memory) == bytes_of(*operand) && is_whole(*operand);
   }
-  // Whether a piece of this size can follow another one.
+  // Whether a piece of this size keeps the next one aligned.
   bool is_whole(const Value& value) const {
     const size_t bytes = bytes_of(value);
     return bytes > 0 && bytes % alignment_ == 0 && !graph_.is_output(&value);
@@ -158,7 +158,7 @@ class BatchWeightGradients {
 
   static Permutation order_of_result(const Node& product) { return product.attr("perm_y", identity(2)); }
 
-  // The batched product stands where the last one does. Those that it replaces have no readers then.
+  // Inserts the batched product at the position of the last product. The products then have no readers.
   bool batch(const std::vector<Node*>& products) {
     Node* const last = products.back();
     Node* const before = last->previous();
@@ -175,7 +175,7 @@ class BatchWeightGradients {
     return false;
   }
 
-  // Empty if the device has no such product.
+  // Returns nothing if the device has no kernel for the batched product.
   std::vector<Replaced> multiply(const std::vector<Node*>& products, Node* place) {
     const Node& one = *products[0];
     const auto count = static_cast<int64_t>(products.size());
@@ -208,16 +208,16 @@ class BatchWeightGradients {
     return replaced;
   }
 
-  // Moves the views of the value, and the Splits of it, behind `place`, the node that makes it.
+  // Moves the views and Splits of the value after `place`, the node that computes it.
   void move_names(const Value* value, Node* place) {
-    std::vector<Node*> names;  // a view of a view before it
+    std::vector<Node*> names;  // a view precedes the view that it reads
     for_each_reader(value, [&](Node* reader) {
       if (names_memory(*reader) && positions_.of(reader) < positions_.of(place)) names.push_back(reader);
     });
     for (Node* name : names) graph_.move(name, place->next());
   }
 
-  // Whether nothing is copied, and no more memory is needed.
+  // Whether nothing is copied and the peak does not rise.
   bool is_worth_it(const std::vector<Node*>& made) const {
     const Views views(graph_, alignment_);
     const auto is_copied = [&](const Node* node) {
@@ -229,10 +229,10 @@ class BatchWeightGradients {
   Graph& graph_;
   const Device& device_;
   const Positions positions_;
-  const size_t alignment_;  // of pieces
-  const size_t memory_;     // the limit; 0: none
+  const size_t alignment_;  // alignment of pieces in bytes
+  const size_t memory_;     // limit in bytes; 0: none
   std::vector<Node*> candidates_;
-  size_t most_ = 0;  // bytes alive at the peak
+  size_t most_ = 0;  // peak in bytes before the pass
 };
 
 }  // namespace

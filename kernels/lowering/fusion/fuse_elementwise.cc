@@ -1,7 +1,7 @@
-// Selects the nodes of each `Fused` call. Groups grow (fusion_groups.h); a group whose results are read by only one
-// other group may be merged into it; values that are cheaper to compute than to read are recomputed
-// (rematerialize_in_region.cc); nodes that cost nothing outside a group are left out; small groups that no node reads
-// are merged. Then the nodes of each group are moved together, which keeps the order of all other nodes, and outlined.
+// Selects the nodes of each `Fused` call in steps: groups grow (fusion_groups.h); a group is merged into another if no
+// other group reads it; values that are cheaper to compute than to read are recomputed (rematerialize_in_region.cc);
+// nodes that are free outside a group leave it; small groups without readers are merged. Then the nodes of each group
+// are made adjacent, in the old order of all other nodes, and outlined.
 #include <algorithm>
 #include <unordered_map>
 
@@ -19,7 +19,7 @@ bool widens(const Node& node) {
   return node.is("Cast") && is_16_bit_float(node.input(0)->dtype()) && !is_16_bit_float(node.output()->dtype());
 }
 
-// Whether the nodes, in this order, form one fusion region; the kernel asks the same question.
+// Whether the nodes, in this order, form one fusion region by the kernel's own criterion.
 bool fit_together(const std::vector<Node*>& nodes) {
   std::unordered_map<const Value*, ValueExtent> placed;
   const auto value_extent_of = [&](const Value* value) {
@@ -37,7 +37,7 @@ bool fit_together(const std::vector<Node*>& nodes) {
 
 // ---- Sinking
 
-// Moves the widening of a bfloat16 value into the only group that reads it: half as many bytes are alive until then.
+// Moves the widening of a bfloat16 value into the only group that reads it: half as many bytes stay alive.
 void hand_over(FusionGroups& groups, Node* node) {
   const int from = groups.of(node);
   if (from < 0 || !widens(*node) || groups.is_graph_output(node->output())) return;
@@ -57,7 +57,7 @@ void hand_over(FusionGroups& groups, Node* node) {
   groups.assign(node, to);
 }
 
-// Moves the nodes of a group into another one, unless the two do not fit together or have too many nodes.
+// Moves the nodes of a group into another, unless the result is no region or has too many nodes.
 bool merge_into(FusionGroups& groups, int g, int into, size_t most_nodes) {
   if (groups[g].nodes.size() + groups[into].nodes.size() > most_nodes) return false;
   const auto space = merge(groups[g].space, groups[into].space);
@@ -73,7 +73,7 @@ bool merge_into(FusionGroups& groups, int g, int into, size_t most_nodes) {
   return true;
 }
 
-// Merges a group into the only other group that reads it, if that keeps no more bytes alive in between.
+// Merges a group into the only group that reads it, if that keeps no more bytes alive in between.
 void sink(FusionGroups& groups, int g) {
   int reader = -1, results = 0;
   for (const Node* node : groups[g].nodes) {
@@ -99,7 +99,7 @@ void sink(FusionGroups& groups, int g) {
 
 // ---- Nodes that stay in a group
 
-// Readers inside and outside the group get a view each.
+// Splits a view that is read inside and outside the group into two.
 void split_view(FusionGroups& groups, Node* view, int g) {
   Value* inside = view->output();
   std::vector<Use> uses_inside, uses_outside;
@@ -118,8 +118,8 @@ void split_view(FusionGroups& groups, Node* view, int g) {
   }
 }
 
-// Views cost nothing outside a group but would have to be written inside it. They stay only between two nodes of the
-// group; readers outside get their own view.
+// Removes views from the group unless they connect two of its nodes: views are free outside a group but would be
+// written inside it. Readers outside get their own view.
 void trim_views(FusionGroups& groups, int g) {
   std::vector<Node*>& nodes = groups[g].nodes;
   for (Node* node : nodes) {
@@ -132,7 +132,7 @@ void trim_views(FusionGroups& groups, int g) {
   std::erase_if(nodes, [&](const Node* node) { return groups.of(node) != g; });
 }
 
-// A bfloat16 value is not widened inside the group for readers outside: twice the bytes would be alive until they read.
+// Removes the widening of a bfloat16 value for readers outside: twice the bytes would stay alive until they run.
 void trim_widenings(FusionGroups& groups, int g) {
   const auto is_read_here = [&](const Node* node) {
     const auto& uses = node->output()->uses();
@@ -153,10 +153,10 @@ bool is_worth_it(const std::vector<Node*>& nodes) {
 
 // ---- Groups that no other node reads
 
-// Whether the group has few elements, and its results only leave the graph: the running statistics of a batch
-// normalization do.
+// Whether the group is small and no other node reads its results, as with the running statistics of batch
+// normalization.
 bool is_small_leaf(FusionGroups& groups, int g) {
-  constexpr int64_t kSmall = 1 << 14;  // elements that take less time than a launch
+  constexpr int64_t kSmall = 1 << 14;  // this many elements take less time than a launch
   const Group& group = groups[g];
   const auto is_read_elsewhere = [&](const Node* node) {
     const auto& uses = node->output()->uses();
@@ -166,9 +166,9 @@ bool is_small_leaf(FusionGroups& groups, int g) {
          std::none_of(group.nodes.begin(), group.nodes.end(), is_read_elsewhere);
 }
 
-// Merges such groups of one size: nothing waits for them, so they run together where the last of them does.
+// Merges small leaves of equal size at the position of the last, as no reader waits for them.
 void merge_small_leaves(FusionGroups& groups) {
-  constexpr size_t kMostNodes = FusionGroups::kMaxNodes / 2;  // a kernel has a parameter for each value it reads
+  constexpr size_t kMostNodes = FusionGroups::kMaxNodes / 2;  // a kernel has a parameter per value that it reads
   std::unordered_map<int64_t, int> last_of_size;
   for (int g = 0; g < groups.count(); ++g) {
     if (!is_small_leaf(groups, g)) continue;
@@ -193,7 +193,7 @@ bool fuse_elementwise(Model& model, const CanFuse& can_fuse) {
     trim_widenings(groups, g);
     if (!is_worth_it(groups[g].nodes)) groups.dissolve(g);
   }
-  groups.number_nodes();  // views were added
+  groups.number_nodes();  // trimming added views
   merge_small_leaves(groups);
   std::vector<std::vector<Node*>> together;
   for (int g = 0; g < groups.count(); ++g) {

@@ -1,5 +1,5 @@
-// The loss finds the largest logit of each position on the way, which the accuracy asks for: a vocabulary's logits are
-// not read once more for it.
+// Makes the loss also compute the largest logit of each position, which the accuracy needs, so that the logits of a
+// vocabulary are not read again.
 #include <algorithm>
 
 #include "kernels/lowering/lowering.h"
@@ -17,7 +17,7 @@ int64_t axis_of(const Node& node, int64_t otherwise) {
   return normalize_axis(node.attr("axis", otherwise), node.input(0)->rank());
 }
 
-// The loss of the same logits before whose results nothing reads y of the ArgMax; null if there is none.
+// Returns the loss of the same logits that precedes all readers of the ArgMax, or null.
 Node* loss_beside(const Node& argmax, const Positions& positions) {
   if (argmax.op() != "ArgMax" || argmax.attr("keepdims", 1) != 0 || argmax.attr("select_last_index", 0) != 0)
     return nullptr;

@@ -1,7 +1,7 @@
-// Fuses a product with the node that follows it, where the device's product does both: a residual sum, which is the C
-// of a Gemm, and an activation or its gradient. So the product's result is not read again, and a sum of 16 bits is
-// rounded once. The operand of an activation is an output as well if another node reads it: the gradient of GELU does.
-// The gradient of a row normalization takes a residual sum in the same way: that of the gradient which goes around it.
+// Fuses a product with the node that follows it, where the device's product supports it: a residual sum (the C of a
+// Gemm), an activation or its gradient. The product's result is then not read again, and a sum of 16 bits is rounded
+// once. The operand of an activation remains an output if another node reads it, such as the gradient of GELU.
+// Likewise, the gradient of a row normalization adds the residual gradient.
 #include <algorithm>
 #include <optional>
 
@@ -20,12 +20,12 @@ namespace {
 
 constexpr const char* kResidual = "residual";
 
-// What follows a product: a node, its input that is the product's result, and the input that it combines with it.
+// A node after a product, its input that is the product's result, and the other input.
 struct Follower {
   Node* node;
   int product;
   int other;              // -1: none
-  const char* attribute;  // of the fused product
+  const char* attribute;  // attribute of the fused product
   std::string function;   // the attribute's value; empty: 1
 };
 
@@ -39,7 +39,7 @@ std::vector<Follower> followers(Node* node) {
   };
   if (op == "Add") return {{node, 0, 1, kResidual, ""}, {node, 1, 0, kResidual, ""}};
   if (op == "Relu") return activation("Relu");
-  if (op == "ReluGrad") return gradient("Relu");  // of its result, which has the sign of its operand
+  if (op == "ReluGrad") return gradient("Relu");  // gradient from Relu's result, which has the sign of its operand
   if (op == "Gelu") return activation(node->attr("approximate", "none") == "tanh" ? "GeluTanh" : "Gelu");
   if (op == "GeluGrad") return gradient("Gelu");
   if (op == "GeluTanhGrad") return gradient("GeluTanh");
@@ -51,8 +51,8 @@ bool is_gradient_of(const Use& use) {
   return found.size() == 1 && found[0].other == use.index;
 }
 
-// Whether an element-wise node reads the result of an activation, as it is or in another form: one kernel runs both,
-// and the product would write a value for it. The gradient of the activation runs elsewhere.
+// Whether an element-wise node reads the result of an activation, perhaps via views and casts: one kernel runs both,
+// and fusion with the product would add a write. The gradient of the activation does not count.
 bool is_read_elementwise(const Value& value) {
   std::vector<const Value*> forms = {&value};
   while (!forms.empty()) {
@@ -81,7 +81,7 @@ class FuseProducts {
       for (Follower& follower : has_domain ? followers(node) : std::vector<Follower>()) found.push_back(follower);
     }
     bool changed = false;
-    const Node* last = nullptr;  // the follower that was fused and removed
+    const Node* last = nullptr;  // the last follower fused and removed
     for (const Follower& follower : found) {
       if (follower.node == last || !fuse(follower)) continue;
       last = follower.node;
@@ -97,7 +97,7 @@ class FuseProducts {
     Value* other = follower.other < 0 ? nullptr : node->input(follower.other);
     if (!has_type_of(*read, *node->output()) || (other && !has_type_of(*other, *read))) return false;
     if (!other && is_read_elementwise(*node->output())) return false;
-    // Values of 16 bits are widened for the node, and its result is rounded.
+    // 16-bit values are widened for the node, and its result is rounded.
     Value *const narrow = widened_from(read), *const narrow_other = other ? widened_from(other) : nullptr;
     std::vector<Node*> roundings = narrowing_readers(node->output());
     const auto is_stored = [&](const Value* value) {
@@ -118,13 +118,13 @@ class FuseProducts {
                                  !product->has_attr(kResidual)
                            : can_take_epilogue(*product);
     if (!takes) return false;
-    // The gradient of a normalization computes in float32 what it then rounds.
+    // The gradient of a normalization computes in float32 and then rounds.
     const bool is_narrow = narrow || (is_normalization_gradient(*product) && is_stored(narrow_other));
     if (is_narrow && other) other = narrow_other;
     if (!is_narrow) roundings.clear();
 
-    // What reads an activation's operand, or another output, may stand before `node`; another operand may stand after
-    // the product.
+    // Readers of an activation's operand or of another output may precede `node`; another operand may follow the
+    // product.
     Node* const place = other && product->num_outputs() == 1 ? node : product;
     if (other && place == product && !is_before(*other, *product)) return false;
     Builder b(&graph_, place);
@@ -152,14 +152,14 @@ class FuseProducts {
     return node.is("LayerNormalizationGrad", kDomain) || node.is("RMSNormalizationGrad", kDomain);
   }
 
-  // Whether the value is there when the node runs.
+  // Whether the value is computed before the node runs.
   static bool is_before(const Value& value, const Node& node) {
     const Node* at = value.producer();
     while (at && at != &node) at = at->next();
     return !value.producer() || at;
   }
 
-  // Whether the node is a product, perhaps with a bias, that nothing else has been fused with.
+  // Whether the node is a product, perhaps with a bias, without a fused follower.
   static bool can_take_epilogue(const Node& node) {
     for (const char* attribute : {kResidual, "activation", "activation_gradient"}) {
       if (node.has_attr(attribute)) return false;
@@ -173,8 +173,8 @@ class FuseProducts {
            node.attr("beta", 1.0f) == 1;
   }
 
-  // The call of a variant whose body is the product and the follower, with a result that is stored so. It writes the
-  // product's result, too, if `writes_both`.
+  // Adds the call of a variant that computes the product and the follower and stores the result as `stored`. It also
+  // writes the product's result if `writes_both`.
   Node* add_call(const Follower& follower, const Node& product, const std::vector<Value*>& inputs, DType stored,
                  bool writes_both, Node* place) {
     Variant& variant = variant_.emplace(product, static_cast<int>(inputs.size()));
@@ -206,7 +206,7 @@ class FuseProducts {
     return call;
   }
 
-  // The name of the converted value in the body of the variant.
+  // Adds a cast to the variant's body and returns its name.
   std::string converted(const std::string& value, DType dtype) {
     const std::string name = value + "_cast";
     variant_->add_cast(value, name, dtype);
@@ -222,7 +222,7 @@ class FuseProducts {
 
 bool fuse_products(Model& model, const Device& device) {
   const bool changed = FuseProducts(model.graph.get(), device).run();
-  remove_dead_nodes(model);  // and views that were made for products that the device does not have
+  remove_dead_nodes(model);  // also removes views for products without a kernel
   return changed;
 }
 

@@ -16,7 +16,7 @@ FusionGroups::FusionGroups(Graph& graph, const CanFuse& can_fuse)
 // ---- Growing
 
 void FusionGroups::visit(Node* node) {
-  int outside = 0;  // highest level of the inputs that come from no group
+  int outside = 0;  // highest level of the inputs from outside all groups
   std::vector<int> sources;
   for_each_input(*node, [&](const Value* input) {
     const Node* producer = input->producer();

@@ -1,8 +1,8 @@
-// The groups of element-wise nodes that fuse_elementwise outlines, and how they grow.
+// The groups of element-wise nodes that fuse_elementwise outlines.
 //
 // Each node has a level: the highest level of its inputs, plus one if that input comes from a group that the node
 // cannot join. Levels never decrease along a path and increase where a path leaves a group. So no path returns to a
-// group that it has left, whichever nodes of one level are grouped, and one traversal finds all groups.
+// group that it has left, however the nodes of one level are grouped, and one traversal finds all groups.
 //
 // The pass owns the groups while it runs; one thread.
 #pragma once
@@ -26,7 +26,7 @@ struct Group {
 
 class FusionGroups {
  public:
-  static constexpr size_t kMaxNodes = 128;  // per group: with more, its values would not stay in the cache
+  static constexpr size_t kMaxNodes = 128;  // per group, so that its values stay in the cache
 
   // Builds the groups of the graph's nodes. Both arguments must outlive this object.
   FusionGroups(Graph& graph, const CanFuse& can_fuse);
@@ -36,10 +36,10 @@ class FusionGroups {
   bool is_graph_output(const Value* value) const { return outputs_.contains(value); }
   void add_graph_output(const Value* value) { outputs_.insert(value); }
 
-  // Groups have the numbers 0 to count() - 1.
+  // Groups are numbered from 0 to count() - 1.
   int count() const { return static_cast<int>(groups_.size()); }
   Group& operator[](int g) { return groups_[static_cast<size_t>(g)]; }
-  // The group of the node; -1 if none.
+  // Returns the group of the node, or -1.
   int of(const Node* node) const {
     const int* found = group_of_.find(node);
     return found ? *found : -1;
@@ -47,20 +47,20 @@ class FusionGroups {
 
   // Appends a node to the group.
   void add(Node* node, int g);
-  // Changes only which group the node belongs to; the lists of nodes stay as they are.
+  // Sets the node's group but leaves the lists of nodes unchanged.
   void assign(const Node* node, int g) { group_of_[node] = g; }
   void release(const Node* node) { group_of_.erase(node); }
   void dissolve(int g);
 
-  // Numbers the nodes in the graph's order, which `sort` and `place` use.
+  // Numbers the nodes in graph order, for `sort` and `place`.
   void number_nodes();
   void sort(std::vector<Node*>* nodes) const;
   bool is_numbered(const Node* node) const { return position_.contains(node); }
   int position(const Node* node) const { return position_.at(node); }
-  // The position of the node that produces the value; -1 if there is none.
+  // Returns the position of the value's producer, or -1 if there is none.
   int place(const Value* value) const { return value->producer() ? position(value->producer()) : -1; }
 
-  // Values of the size of the group's space that the group reads and does not produce, in the order of their producers.
+  // Returns the values of the space's size that the group reads but does not produce, in the order of their producers.
   std::vector<Value*> full_inputs(int g);
 
  private:
@@ -74,15 +74,14 @@ class FusionGroups {
   Marks<Value> outputs_;
   std::vector<Group> groups_;
   NodeTable<int> group_of_;
-  NodeTable<int> level_of_;  // of nodes in no group
+  NodeTable<int> level_of_;  // for nodes in no group
   ValueTable<ValueExtent> value_extents_;
   NodeTable<int> position_;
 };
 
-// Recomputes inside a group values that it reads but that follow from other values it reads, by operations that are
-// cheaper than reading memory. A backward pass then keeps the activations of a network, but not the intermediate values
-// between them. The nodes must be numbered before the call and are not numbered afterwards. Returns whether the graph
-// changed.
+// Recomputes values that a group reads from other values that it reads, if the operations are cheaper than reading
+// memory. A backward pass then keeps the activations of a network but no intermediate values. The nodes must be
+// numbered before the call and are not numbered afterwards. Returns whether the graph changed.
 bool rematerialize_in_region(FusionGroups* groups);
 
 }  // namespace onnx_train

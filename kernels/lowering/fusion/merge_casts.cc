@@ -1,6 +1,6 @@
-// One kernel for the 16-bit copies of all weights that a step of mixed precision begins with, and one for the float32
-// copies of what it ends with, gradients of 16 bits: hundreds of nodes, most of them of small tensors, whose launches
-// would take longer than their bytes.
+// One kernel makes the 16-bit copies of all weights at the start of a mixed-precision step, and another the float32
+// copies of 16-bit gradients at its end. Otherwise these are hundreds of nodes, mostly of small tensors whose launches
+// take longer than their memory traffic.
 #include <algorithm>
 #include <limits>
 
@@ -13,7 +13,7 @@
 namespace onnx_train {
 namespace {
 
-// Whether the node rounds a value that is there before any node runs.
+// Whether the node rounds a value without a producer.
 bool rounds_at_start(const Node& node) {
   const Value* x = node.is("Cast") ? node.input(0) : nullptr;
   return x && !x->producer() && x->dtype() == DType::kFloat && is_16_bit_float(node.output()->dtype()) &&
@@ -22,7 +22,7 @@ bool rounds_at_start(const Node& node) {
 
 bool merge_roundings(Graph& graph) {
   std::vector<Node*> casts;
-  Node* first = nullptr;  // of the others
+  Node* first = nullptr;  // first other node
   for (Node* node = graph.first(); node; node = node->next()) {
     if (rounds_at_start(*node)) {
       casts.push_back(node);
@@ -38,14 +38,14 @@ bool merge_roundings(Graph& graph) {
   return true;
 }
 
-// A Cast to float32, its first reader, and the positions between which it may stand: those of the node before it and of
-// that reader.
+// A Cast to float32, its first reader, and the positions between which it may run: those of its producer and of that
+// reader.
 struct Widening {
   Node *node, *reader;
   int after, before;
 };
 
-// Those that no element-wise node reads, whose kernel would widen the value itself.
+// Returns the casts without an element-wise reader; such a reader's kernel would widen the value itself.
 std::vector<Widening> widenings(const Graph& graph) {
   const Positions positions(graph);
   std::vector<Widening> found;
@@ -66,7 +66,7 @@ std::vector<Widening> widenings(const Graph& graph) {
   return found;
 }
 
-// The position at which most of them may stand together.
+// Returns the position at which most of the casts may run.
 int best_position(const std::vector<Widening>& found) {
   std::vector<int> starts, ends;
   for (const Widening& w : found) {
@@ -93,7 +93,7 @@ bool merge_widenings(Graph& graph) {
   const auto earliest = [](const Widening& a, const Widening& b) { return a.before < b.before; };
   Node* const place = std::min_element(found.begin(), found.end(), earliest)->reader;
   std::vector<Node*> casts;
-  ValueTable<Node*> cast_of;  // readers have had a copy each (widen_at_readers)
+  ValueTable<Node*> cast_of;  // merges copies that widen_at_readers gave to each reader
   for (const Widening& w : found) {
     const auto [first, added] = cast_of.try_emplace(w.node->input(0), w.node);
     if (!added && !graph.is_output(w.node->output())) {

@@ -1,5 +1,5 @@
-// The lookups in many tables, as in the embeddings of a recommendation model, become one node: a table is small beside
-// the launch that its lookup needs.
+// Merges the lookups in many tables, such as the embeddings of a recommendation model, into one node: a single lookup
+// takes less time than its launch.
 #include "kernels/lowering/gather/side_by_side.h"
 #include "kernels/lowering/lowering.h"
 #include "kernels/lowering/outline.h"
@@ -8,7 +8,7 @@
 namespace onnx_train {
 namespace {
 
-constexpr int64_t kMostIndices = 1 << 13;  // of a table, for which one block of threads reads them
+constexpr int64_t kMostIndices = 1 << 13;  // limit per table, since one block of threads reads them
 
 std::string key_of_lookup(const Node& node) {
   const bool is_lookup = (node.is("Gather") || node.is("Gather", kDomain)) && node.attr("axis", 0) == 0 &&

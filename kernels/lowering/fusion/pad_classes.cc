@@ -1,7 +1,7 @@
-// The logits of a vocabulary whose size is no multiple of 8 lie at odd addresses in 16 bits, which tensor cores do not
-// read: the three products of such a head would take several times as long. Here their rows get columns that nobody
-// reads, up to a multiple of 64. Zeros pad the weight, so the columns are 0; the loss and ArgMax leave them out (the
-// attribute `classes`), and the gradient of the loss is 0 there. All results are what they were.
+// Pads the logits of a vocabulary whose size is no multiple of 8: in 16 bits their rows are misaligned for tensor
+// cores, and the three products of such a head would take several times as long. Rows get unread columns up to a
+// multiple of 64. Zeros pad the weight, so the columns are 0; the loss and ArgMax ignore them (the attribute
+// `classes`), and the gradient of the loss is 0 there. All results are unchanged.
 #include <algorithm>
 #include <optional>
 #include <string>
@@ -22,7 +22,7 @@ int64_t last_size(const Value& value) { return value.type().shape().back(); }
 
 bool is_gradient(const Node& node) { return node.is("SoftmaxCrossEntropyGrad", kDomain); }
 
-// Whether a node reads rows of logits along its axis.
+// Whether a node reads logits and its axis is their last.
 bool reads_rows(const Use& use) {
   const Node& node = *use.node;
   const bool is_loss = node.is("SoftmaxCrossEntropy", kDomain) || is_gradient(node);
@@ -33,7 +33,7 @@ bool reads_rows(const Use& use) {
          normalize_axis(node.attr("axis", is_loss ? 1 : 0), rank) == rank - 1;
 }
 
-// A view whose rows are those of its input.
+// Whether the use is a view that keeps the rows of its input.
 bool is_view_of_rows(const Use& use) {
   const Value& to = *use.node->output();
   return is_view(*use.node) && use.index == 0 && to.type().is_static() && to.rank() > 0 &&
@@ -55,7 +55,7 @@ class PadClasses {
   }
 
  private:
-  // ---- Whether the node makes such logits, and all that reads them, or their gradients, can read padded ones
+  // ---- Whether the node computes such logits, and all readers of them and of their gradients support padding
 
   bool is_head(const Node& node) {
     const bool is_alone = node.num_outputs() == 1 && node.num_inputs() <= 3 && !node.has_attr("activation") &&
@@ -104,7 +104,7 @@ class PadClasses {
            node.attr("perm_y", identity(2)) == identity(2);
   }
 
-  // ---- Padding. What was there is dead then.
+  // ---- Padding; the replaced nodes become dead
 
   void pad(Node* product) {
     classes_ = last_size(*product->output());
@@ -115,7 +115,7 @@ class PadClasses {
     pad_readers(*product->output(), like(product, inputs, {product->output()->rank() - 1})[0]);
   }
 
-  // Pads the value with zeros along its axis of classes. The result is made before `place`.
+  // Pads the value with zeros along its axis of classes, before `place`.
   Value* with_zeros(Value* value, int64_t axis, Node* place) {
     Builder b(&graph_, place);
     b.set_name(value->name() + "/padded");
@@ -124,7 +124,7 @@ class PadClasses {
     return b.op("Pad", {b.var(value), b.ints(pads)}).value();
   }
 
-  // The results of the node's function for padded operands: `axes` of its outputs are padded, or none if below 0.
+  // Returns the results of the node for padded operands. `axes` names the padded axis of each output, or -1.
   std::vector<Value*> like(Node* node, const std::vector<Value*>& inputs, const std::vector<int64_t>& axes) {
     Builder b(&graph_, node);
     b.set_name(node->output()->name());
@@ -144,7 +144,7 @@ class PadClasses {
     return {value.dtype(), Dims(shape.begin(), shape.end())};
   }
 
-  // Lets the readers of logits or of their gradients read padded ones.
+  // Redirects the readers of logits or of their gradients to padded values.
   void pad_readers(const Value& value, Value* wide) {
     for (const Use& use : std::vector<Use>(value.uses())) {
       Node* const node = use.node;
@@ -180,7 +180,7 @@ class PadClasses {
     }
   }
 
-  // The variant leaves out the columns.
+  // Replaces the node by a variant that ignores the columns.
   void pad_loss(const Use& logits, Value* wide) {
     Node* const node = logits.node;
     const int64_t last = wide->rank() - 1;
@@ -219,9 +219,9 @@ class PadClasses {
   }
 
   Graph& graph_;
-  // Of the head.
+  // Properties of the head:
   Value *weight_ = nullptr, *padded_weight_ = nullptr;
-  int64_t axis_ = 0;  // of the weight: its classes
+  int64_t axis_ = 0;  // axis of the classes in the weight
   int64_t classes_ = 0, columns_ = 0;
 };
 

@@ -1,6 +1,6 @@
-// Values that groups recompute instead of reading them. Recomputation pays if each operation on the way is cheaper than
-// memory, and the way starts at values that the group reads anyway, at much smaller values, or at one bfloat16 value,
-// which has half the bytes to read and to keep until then.
+// Recomputes values in groups instead of reading them. This pays if each operation is cheaper than memory, and the
+// operands are values that the group reads anyway, much smaller values, or one bfloat16 value, which halves the bytes
+// to read and to keep.
 #include <algorithm>
 #include <string>
 #include <unordered_map>
@@ -13,10 +13,10 @@
 namespace onnx_train {
 namespace {
 
-constexpr int64_t kSmallest = 4096;   // least number of elements that is worth recomputing
-constexpr int64_t kMuchSmaller = 16;  // a value smaller by this factor costs nothing to read
+constexpr int64_t kSmallest = 4096;   // elements for which recomputation pays
+constexpr int64_t kMuchSmaller = 16;  // a value smaller by this factor is free to read
 
-// The work on one group.
+// Rematerialization in one group.
 class Again {
  public:
   Again(FusionGroups* groups, int g) : groups_(*groups), g_(g), group_(groups_[g]), elements_(group_.space.size) {}
@@ -43,7 +43,7 @@ class Again {
   }
 
  private:
-  // Appends to `inputs`, in order, the values between bfloat16 values and an input; returns the bfloat16 values.
+  // Adds to `inputs`, in order, the values between bfloat16 values and an input; returns the bfloat16 values.
   std::vector<Value*> add_ways_from_narrow(std::vector<Value*>* inputs) const {
     std::vector<Value*> sources;
     std::unordered_set<Value*> all(inputs->begin(), inputs->end());
@@ -61,8 +61,9 @@ class Again {
     return sources;
   }
 
-  // The one bfloat16 value from which `value` follows by cheap operations, and the values in between, including
-  // `value`. False if it depends on other values, is too far away, or depends on values that another group recomputes.
+  // Finds the only bfloat16 value from which cheap operations compute `value`, and the values in between, including
+  // `value`. Returns false if `value` depends on other values, is too far away, or depends on values that another group
+  // recomputes.
   bool find_way(Value* value, Value** source, std::unordered_set<Value*>* between) const {
     constexpr size_t kFar = 16;
     if (is_16_bit_float(value->dtype()) && (!value->producer() || groups_.is_numbered(value->producer()))) {
@@ -80,14 +81,14 @@ class Again {
     });
   }
 
-  // Nodes whose operation is cheaper than reading its result from memory.
+  // Whether computing the value is cheaper than reading it from memory.
   bool is_cheap(const Value* value) const {
     const Node* node = value->producer();
     return node && node->domain().empty() && operator_of(*node).cheap && groups_.can_fuse(*node);
   }
 
-  // Copies the node into the group and redirects the group's readers to the copy. Copies are placed before the whole
-  // group, because their operands may come later in the list until the groups are regrouped.
+  // Copies the node into the group and redirects the group's readers to the copy. Copies precede the whole group,
+  // because until regrouping a reader may precede the node.
   Value* twin_of(const Node& node) {
     Value* old = node.output();
     std::vector<Value*> operands = node.inputs();
@@ -114,8 +115,8 @@ class Again {
   int g_;
   Group& group_;
   int64_t elements_;
-  std::unordered_map<const Value*, Value*> known_;  // an input, and its replacement in the group
-  Node* first_ = nullptr;                           // first node of the group, before any copies
+  std::unordered_map<const Value*, Value*> known_;  // replacement of an input in the group
+  Node* first_ = nullptr;                           // first node of the group before copies
 };
 
 void remove_unread(FusionGroups* groups) {

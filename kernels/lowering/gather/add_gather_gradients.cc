@@ -1,6 +1,6 @@
-// A weight that is looked up and also used otherwise, such as a language model's embedding that is also its head, has
-// the gradient Add(gradient of the head, GatherGrad(..)). The second term is as large as the weight and nearly all
-// zero. This pass adds its rows to the first term instead, in place if nothing else reads that term.
+// A weight that is looked up and also used otherwise, such as an embedding that is also the head of a language model,
+// has the gradient Add(gradient of the head, GatherGrad(..)). The second term is as large as the weight and nearly all
+// zero. This pass adds its rows to the first term, in place if that has no other reader.
 #include "kernels/functions/functions.h"
 #include "kernels/lowering/lowering.h"
 #include "kernels/lowering/readers.h"

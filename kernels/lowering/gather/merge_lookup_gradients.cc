@@ -1,5 +1,5 @@
-// The gradients of lookups in many tables, as in the embeddings of a recommendation model, become one node: a table is
-// small beside the launches that sort its indices.
+// Merges the gradients of lookups in many tables, such as the embeddings of a recommendation model, into one node: a
+// single gradient takes less time than the launches that sort its indices.
 #include <algorithm>
 #include <optional>
 #include <vector>
@@ -16,10 +16,10 @@
 namespace onnx_train {
 namespace {
 
-constexpr size_t kLargestGradient = size_t{4} << 20;  // bytes; those of larger ones take longer than the launches
-constexpr size_t kMostGradients = size_t{64} << 20;   // bytes, which are alive together
+constexpr size_t kLargestGradient = size_t{4} << 20;  // bytes; larger gradients take longer than the launches
+constexpr size_t kMostGradients = size_t{64} << 20;   // bytes alive together
 
-// A tensor, and the casts that follow it, the last one first.
+// A tensor, and the types of the casts that follow it, the last one first.
 struct CastTensor {
   Value* tensor;
   std::vector<DType> casts;
@@ -35,8 +35,8 @@ CastTensor before_casts(Value* value) {
   return found;
 }
 
-// The tensors as the rows of one, [tensors, elements], where they are neighbouring pieces of a Split: a part of its
-// input, transposed unless the pieces are contiguous.
+// Returns the tensors as rows, [tensors, elements], if they are neighbouring pieces of a Split: a part of its input,
+// transposed unless the pieces are contiguous.
 std::optional<Var> stack_of_pieces(Builder& b, const std::vector<Value*>& tensors) {
   const auto count = std::ssize(tensors);
   Node* const split = tensors[0]->producer();
@@ -78,7 +78,7 @@ class MergeGradients {
     bool changed = false;
     for (const auto& group : side_by_side(
              graph_, [this](const Node& node) { return key_of(node); }, /*moves_readers=*/false)) {
-      // As many as may be alive together.
+      // Limits the gradients that are alive together.
       const size_t most = std::max<size_t>(kMostGradients / bytes_of(*group[0]->output()), 2);
       for (size_t first = 0; first + 1 < group.size(); first += most) {
         const auto at = [&](size_t i) {
@@ -106,7 +106,7 @@ class MergeGradients {
     return key + " of " + name(dy.tensor->dtype());
   }
 
-  // The gradients stand in one tensor, one after the other, and the indices of a table count from its first row there.
+  // Stores all gradients in one tensor, one after the other, and offsets the indices by the first row of their table.
   void merge(std::vector<Node*> gradients) {
     Node* const last = gradients.back();
     sort_by_indices(&gradients);
@@ -132,10 +132,10 @@ class MergeGradients {
       move_views(gradients[t]->output(), last);
       graph_.replace(gradients[t]->output(), piece);
     }
-    for (Node* node : gradients) graph_.remove(node);  // b stands before one of them
+    for (Node* node : gradients) graph_.remove(node);  // b inserts before one of them
   }
 
-  // In the order of the pieces of a tensor that holds all indices, if there is one.
+  // Sorts gradients like their indices, if these are pieces of one tensor.
   static void sort_by_indices(std::vector<Node*>* gradients) {
     const auto place = [](const Node* gradient) {
       const Value* indices = before_views(gradient->input(1));
@@ -147,7 +147,7 @@ class MergeGradients {
                      [&](const Node* a, const Node* b) { return place(a) < place(b); });
   }
 
-  // Moves the views of the value to the front of `place`; all other readers stand behind `place`.
+  // Moves the views of the value before `place`; all other readers follow it.
   void move_views(const Value* value, Node* place) {
     for (const Use& use : std::vector<Use>(value->uses())) {
       if (!is_view(*use.node)) continue;
@@ -156,7 +156,7 @@ class MergeGradients {
     }
   }
 
-  // [tables * places, elements of a row]
+  // Returns the gradients as [tables * places, elements of a row].
   Var stacked_gradients(Builder& b, const std::vector<Node*>& gradients) const {
     std::vector<Value*> tensors;
     std::vector<DType> casts;
@@ -172,7 +172,7 @@ class MergeGradients {
   }
 
   Graph& graph_;
-  const size_t alignment_;  // of pieces
+  const size_t alignment_;  // alignment of pieces
 };
 
 }  // namespace

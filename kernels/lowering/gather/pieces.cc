@@ -11,8 +11,8 @@ namespace {
 
 bool is_static(const Value* value) { return value && value->type().is_static(); }
 
-// Whether a box of this shape is contiguous in the whole: after its first axis of size greater than 1 it has all
-// elements.
+// Whether a box of this shape is contiguous in the whole: it is complete along all axes after its first of size greater
+// than 1.
 bool is_stretch(const Shape& piece, const Shape& whole) {
   if (piece.size() != whole.size()) return false;
   if (num_elements(piece) == 0) return true;
@@ -24,7 +24,7 @@ bool is_stretch(const Shape& piece, const Shape& whole) {
   return true;
 }
 
-// Pieces that follow each other in memory.
+// Returns the offsets of pieces that are consecutive in memory.
 std::vector<size_t> in_order(const std::vector<Value*>& pieces, const Value* whole) {
   if (!is_static(whole)) return {};
   std::vector<size_t> offsets;
@@ -37,7 +37,7 @@ std::vector<size_t> in_order(const std::vector<Value*>& pieces, const Value* who
   return offsets;
 }
 
-// The elements of an integer input, or `otherwise` if it is absent; sets `known` to false if the plan cannot know them.
+// Returns the elements of an integer input, or `otherwise` if absent; sets `known` to false if it is not constant.
 std::vector<int64_t> ints_of(const Node& node, int input, std::vector<int64_t> otherwise, bool* known) {
   const Value* value = node.input(input);
   if (!value) return otherwise;

@@ -8,8 +8,8 @@
 namespace onnx_train {
 namespace {
 
-// A topological order of units. A unit is a group or a single node and has the position of its last node; of the units
-// that are ready, the one that came first is next.
+// Orders units topologically. A unit is a group or a single node and has the position of its last node; of the ready
+// units, the one with the lowest position is next.
 class Order {
  public:
   Order(Graph* graph, const std::vector<std::vector<Node*>>& groups) : graph_(*graph), groups_(groups) {
@@ -67,7 +67,7 @@ class Order {
   const std::vector<std::vector<Node*>>& groups_;
   NodeTable<int> position_;
   NodeTable<size_t> group_of_;
-  NodeTable<int> waits_;                   // leader -> inputs that are not computed yet
+  NodeTable<int> waits_;                   // number of missing inputs by leader
   NodeTable<std::vector<Node*>> readers_;  // by leader
 };
 

@@ -1,4 +1,4 @@
-// Reorders a graph such that the nodes of given groups are adjacent. Called by passes, on one thread.
+// Makes the nodes of given groups adjacent in the graph. Called by passes, on one thread.
 #pragma once
 
 #include <vector>
@@ -7,9 +7,8 @@
 
 namespace onnx_train {
 
-// Moves the nodes of each group, given in their order, to the position of its last node; all other nodes keep their
-// order as far as the graph allows. No path may lead from a group through other nodes back into it. Groups may be
-// empty.
+// Moves the nodes of each group, given in graph order, to the position of its last node; all other nodes keep their
+// order as far as dependencies allow. No path may leave a group and return to it. Groups may be empty.
 void regroup(Graph* graph, const std::vector<std::vector<Node*>>& groups);
 
 }  // namespace onnx_train

@@ -1,4 +1,4 @@
-// Nodes that may run at one place, since none of them depends on another. Pure functions.
+// Groups of independent nodes, which may run at one position. Pure functions.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 
 namespace onnx_train {
 
-// Elements of a row of a tensor with axes.
+// Returns the number of elements of a row.
 inline int64_t row_of(const Value& table) {
   const Shape shape = table.type().shape();
   return num_elements(Shape(shape.begin() + 1, shape.end()));
@@ -23,7 +23,7 @@ inline bool has_rows(const Value* value) {
   return value && value->type().is_static() && value->rank() > 0 && num_elements(value->type().shape()) > 0;
 }
 
-// The position of the first node that reads the value, or a view of it; the largest number if there is none.
+// Returns the position of the first reader of the value or of a view of it, or the largest number if there is none.
 inline int first_reader(const Value* value, const Positions& positions) {
   int first = std::numeric_limits<int>::max();
   for (const Use& use : value->uses()) {
@@ -33,9 +33,9 @@ inline int first_reader(const Value* value, const Positions& positions) {
   return first;
 }
 
-// Groups of at least two nodes of `graph` with the same key, in the order of the graph. Nodes with an empty key are in
-// none. `moves_readers` says that the caller moves the readers of a group behind it: then a node behind such readers
-// joins, too, if its inputs are there before the first node of the group.
+// Returns groups of at least two nodes of `graph` with the same key, in graph order, without nodes whose key is empty.
+// If the caller moves readers after the group (`moves_readers`), a node after such readers may join when its inputs
+// precede the first member.
 inline std::vector<std::vector<Node*>> side_by_side(const Graph& graph,
                                                     const std::function<std::string(const Node&)>& key_of,
                                                     bool moves_readers) {

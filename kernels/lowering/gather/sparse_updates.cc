@@ -1,16 +1,16 @@
-// Plain SGD does not change a row of a table whose gradient is zero, and all rows that a batch does not look up have
-// zero gradients. Therefore
+// Plain SGD does not change rows of a table whose gradient is zero, and rows that a batch does not look up have zero
+// gradients. Therefore
 //
 //   g = GatherGrad (dy, indices, shape)        rows, places = CoalesceRows (dy, indices, shape)
 //   norm = GlobalNorm (.., g, ..)        is    norm = GlobalNorm (.., rows, ..)
 //   next_w = Sgd (w, g, ..)                    next_w = SparseSgd (w, rows, places, ..)
 //
-// and a step's cost depends on the batch, not on the size of the table. The gradient of a row is summed in the order
-// of GatherGrad and the update is the same formula: the bits are equal as long as weights, rate and scale are finite.
-// Several lookups in one table (AddGatherGrad of GatherGrad) become one lookup with concatenated indices.
+// A step's cost then depends on the batch, not on the size of the table. The gradient of a row is summed in the order
+// of GatherGrad and the update is the same formula: the bits are equal if weights, rate and scale are finite. Several
+// lookups in one table (AddGatherGrad of GatherGrad) become one lookup with concatenated indices.
 //
-// Not converted: Adam, AdamW, momentum and weight decay, which change every row; a table that is also used otherwise; a
-// gradient that another node reads, such as an accumulator or loss scaling; and a table with no more rows than lookups.
+// Not converted: Adam, AdamW, momentum and weight decay, which change every row; tables with other uses; gradients with
+// other readers, such as an accumulator or loss scaling; tables with no more rows than lookups.
 #include <algorithm>
 
 #include "kernels/dispatch.h"
@@ -27,7 +27,7 @@ struct Lookup {
 
 int64_t size_of_all(const Value* value) { return num_elements(value->type().shape()); }
 
-// The lookups whose sum is `gradient`, in the order in which they are added; empty if it is not such a sum.
+// Returns the lookups whose sum is `gradient`, in the order of addition; nothing if it is not such a sum.
 std::vector<Lookup> lookups_in(const Value* gradient) {
   std::vector<Lookup> lookups;  // last one first
   const Node* node = gradient->producer();
@@ -48,7 +48,7 @@ bool leaves_rows_without_gradient(const Node& update) {
   return !decay.empty() && decay.at(0) == 0;
 }
 
-// Only the update and norms read the gradient, and only the next step reads the new weight.
+// Whether only the update and norms read the gradient, and only the next step reads the new weight.
 bool is_private(const Node& update) {
   const Graph& graph = update.graph();
   const Value *gradient = update.input(1), *next = update.output();
@@ -57,7 +57,7 @@ bool is_private(const Node& update) {
                      [&](const Use& use) { return use.node == &update || use.node->is("GlobalNorm", kDomain); });
 }
 
-// The lookups of a table that can be updated by rows; empty for any other update.
+// Returns the lookups of a table that can be updated by rows; nothing for any other update.
 std::vector<Lookup> sparse_lookups(const Node& update) {
   if (!leaves_rows_without_gradient(update) || !is_private(update)) return {};
   const TensorType& table = update.input(0)->type();
@@ -72,7 +72,7 @@ std::vector<Lookup> sparse_lookups(const Node& update) {
   return is_sparse && is_ours ? lookups : std::vector<Lookup>();
 }
 
-// Concatenates all lookups: dy [n, rest of w's shape], indices [n].
+// Concatenates all lookups; returns dy [n, rest of w's shape] and indices [n].
 std::pair<Var, Var> joined(Builder& b, const std::vector<Lookup>& lookups, const Value* w) {
   if (lookups.size() == 1) return {b.var(lookups[0].dy), b.var(lookups[0].indices)};
   std::vector<Var> dy, indices;

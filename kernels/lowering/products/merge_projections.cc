@@ -1,7 +1,7 @@
-// Queries, keys and values that three products make of one tensor become thirds of one product, and so do the gradients
-// of its operands: nine products of a layer become three, each three times as large, and no sum of three is left. The
-// weights are rounded in each step of mixed precision; their copies are written beside each other. pack_attention then
-// lets attention read the thirds where they are.
+// Merges the three products that compute queries, keys and values from one tensor, and the gradients of their operands:
+// nine products of a layer become three, each three times as large, without sums of three. Mixed precision rounds the
+// weights in each step; their copies are written beside each other. pack_attention then lets attention read the thirds
+// in place.
 #include <algorithm>
 #include <array>
 #include <optional>
@@ -23,7 +23,7 @@ constexpr size_t kParts = 3;
 template <typename T>
 using Parts = std::array<T, kParts>;
 
-// The nodes that read the value, or a view of it, with the input that is it. Copies in float32 count as views.
+// Adds the uses of the value or of a view of it. Float32 copies count as views.
 void collect_readers(const Value* value, std::vector<Use>* readers) {
   for (const Use& use : value->uses()) {
     const bool is_copy = is_view(*use.node) || widened_from(use.node->output());
@@ -35,18 +35,18 @@ void collect_readers(const Value* value, std::vector<Use>* readers) {
   }
 }
 
-// The 16-bit copy of a value that is there before any node runs; null if it is something else.
+// Returns the Cast that rounds a value without a producer to 16 bits, or null.
 Node* rounding_of_weight(const Value* value) {
   Node* node = value->producer();
   const bool rounds = node && node->is("Cast") && is_16_bit_float(value->dtype()) && !node->input(0)->producer();
   return rounds ? node : nullptr;
 }
 
-// y = x w + bias, or x wᵀ + bias, rounded to 16 bits.
+// A rounded product: y = x w + bias, or x wᵀ + bias, in 16 bits.
 struct Projection {
   Node* product;
-  int64_t axis;              // axis of the weight that becomes the columns of y: 0 for wᵀ
-  Value *x, *weight, *bias;  // the bias, if there is one, in 16 bits
+  int64_t axis;              // axis of the weight that becomes the columns of y; 0 for wᵀ
+  Value *x, *weight, *bias;  // the bias, in 16 bits, or null
   Value* y;                  // rounded
 
   int64_t columns() const { return weight->type().shape()[static_cast<size_t>(axis)]; }
@@ -74,7 +74,7 @@ std::optional<Projection> projection_before(Value* operand) {
   return p;
 }
 
-// What reads the gradient of y: the products that are the gradients of the weight and, if it is wanted, of x.
+// The products that read the gradient of y: the gradients of the weight and, if needed, of x.
 struct GradientProducts {
   Node *of_weight = nullptr, *of_x = nullptr;
 };
@@ -124,7 +124,7 @@ class MergeProjections {
 
   // ---- Forward
 
-  // The 16-bit copies of three weights, joined along an axis, there before `place`.
+  // Concatenates the 16-bit copies of three weights along an axis, before `place`.
   Value* joined(const Parts<Value*>& copies, int64_t axis, Node* place) {
     for (Value* copy : copies) {
       Node* const cast = copy->producer();
@@ -135,7 +135,7 @@ class MergeProjections {
     return concat({b.var(copies[0]), b.var(copies[1]), b.var(copies[2])}, axis).value();
   }
 
-  // Returns the weights.
+  // Returns the merged weights.
   Value* merge_forward(const Parts<Projection>& all) {
     Node* const first = std::min_element(all.begin(), all.end(), [&](const Projection& p, const Projection& q) {
                           return positions_.of(p.product) < positions_.of(q.product);
@@ -151,7 +151,7 @@ class MergeProjections {
     return weight;
   }
 
-  // The thirds of a value along an axis take the places of `parts`.
+  // Replaces `parts` by the thirds of a value along an axis.
   void split(Builder& b, Var whole, int64_t axis, const Parts<Value*>& parts) {
     const int64_t size = whole.type().shape()[static_cast<size_t>(axis)] / static_cast<int64_t>(kParts);
     const std::vector<Var> pieces = b.ops("Split", kParts, {whole, b.ints({size, size, size})}, {{"axis", axis}});
@@ -207,7 +207,7 @@ class MergeProjections {
            node.input(1) == p.weight && node.output()->dtype() == DType::kFloat;
   }
 
-  // The sum that alone reads a value, or a view of it; null if there is none.
+  // Returns the Add that is the only reader of a value or of a view of it, or null.
   static Node* sum_with(const Value* value) {
     Node* reader = only_reader(value);
     while (reader && is_view(*reader)) {
@@ -217,7 +217,7 @@ class MergeProjections {
     const bool adds = reader && reader->is("Add") && has_type_of(*reader->input(0), *reader->input(1));
     return adds && has_type_of(*value, *reader->output()) ? reader : nullptr;
   }
-  // The last of the sums of which the product is a term, and nothing else reads what is before it; null without one.
+  // Returns the last Add of the sum that contains the product and whose partial sums have no other reader, or null.
   static const Node* sum_of(const Node& product) {
     const Node* last = nullptr;
     for (const Node* sum = sum_with(product.output()); sum; sum = sum_with(sum->output())) last = sum;
@@ -248,7 +248,7 @@ class MergeProjections {
     }
     if (!gradients[0].of_x) return;
 
-    // The sum of the three stands in the place of one of them, and the others leave their sums.
+    // The merged product replaces one of the three, and the others leave the sum.
     Node* const kept = earliest({gradients[0].of_x, gradients[1].of_x, gradients[2].of_x});
     for (const GradientProducts& g : gradients) {
       if (g.of_x != kept) leave_sum(*g.of_x);

@@ -1,6 +1,6 @@
-// What a device's product does besides multiplying (kernels/functions/products.cc): it adds a bias to its rows, and
-// sums up the rows of an operand. The second is the gradient of a bias, where the product is that of a weight: both
-// read the gradient of the layer's output.
+// Fuses epilogues with the device's products (kernels/functions/products.cc): the addition of a bias to the rows, and
+// the sum of the rows of an operand. The sum is the gradient of a bias if the product is that of a weight: both read
+// the gradient of the layer's output.
 #include <algorithm>
 
 #include "kernels/functions/functions.h"
@@ -16,12 +16,12 @@
 namespace onnx_train {
 namespace {
 
-// The number of columns of a value that is seen as rows; 0 for a scalar, or if it is not known.
+// Returns the last size of a value; 0 for a scalar, or if it is unknown.
 int64_t columns(const Value& value) {
   return value.type().is_static() && value.rank() > 0 ? value.type().shape().back() : 0;
 }
 
-// Whether `node` sees the rows of its input as rows of another shape, or widens them.
+// Whether `node` is a view that keeps the columns of its input, or widens it.
 bool keeps_rows(const Node& node) {
   const bool is_other_form = is_view(node) || widened_from(node.output());
   return is_other_form && columns(*node.output()) > 0 && columns(*node.output()) == columns(*node.input(0));
@@ -32,7 +32,7 @@ class ProductEpilogues {
   ProductEpilogues(Graph* graph, const Device& device) : graph_(*graph), device_(device), positions_(*graph) {}
 
   bool run() {
-    std::vector<Node*> found;  // products are removed as well, so the graph is not traversed meanwhile
+    std::vector<Node*> found;  // collected first, because products are removed as well
     for (Node* node = graph_.first(); node; node = node->next()) {
       if (node->is("Add") || node->is("ReduceSum")) found.push_back(node);
     }
@@ -62,13 +62,13 @@ class ProductEpilogues {
     return true;
   }
 
-  // ---- The sums of an operand
+  // ---- Sum of the rows of an operand
 
   bool sum_operand(Node* sum) {
     Value* rows = sum->input(0);
     if (!sums_columns(*sum)) return false;
     while (rows->producer() && keeps_rows(*rows->producer())) rows = rows->producer()->input(0);
-    // The products that read `rows`, as it is or in another form.
+    // Visits the products that read `rows`, as it is or in another form.
     for (std::vector<const Value*> forms = {rows}; !forms.empty();) {
       const Value* form = forms.back();
       forms.pop_back();
@@ -115,7 +115,7 @@ class ProductEpilogues {
     return true;
   }
 
-  // The node before which both results can be made: the product, or the sum; null if neither.
+  // Returns the node before which both results can be computed: the product or the sum; null if neither.
   Node* place_of(Node* sum, Node* product) const {
     const auto& readers = sum->output()->uses();
     const auto is_after = [&](const Node* node) { return positions_.of(node) > positions_.of(product); };
@@ -127,7 +127,7 @@ class ProductEpilogues {
 
   // ---- Nodes
 
-  // Whether the device has a kernel for the node that was made before `place`; else it is removed again.
+  // Whether the device has a kernel for the new node before `place`; removes the node otherwise.
   bool runs(const std::vector<Var>& made, const Node* place) {
     Node* node = made[0].value()->producer();
     if (!runs_on(device_, node)) return false;

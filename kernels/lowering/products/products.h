@@ -1,4 +1,4 @@
-// Queries about matrix products, of ONNX and those in our domain (kernels/functions/products.cc). Pure functions.
+// Queries about matrix products of ONNX and of our domain (kernels/functions/products.cc). Pure functions.
 #pragma once
 
 #include <optional>
@@ -11,17 +11,17 @@
 
 namespace onnx_train {
 
-// Whether the node is a MatMul, Gemm or TransposedMatMul whose inputs are two operands.
+// Whether the node is a MatMul, Gemm or TransposedMatMul of two operands, without a bias.
 inline bool multiplies_two(const Node& node) {
   const bool is_ours = node.is("MatMul", kDomain) || node.is("TransposedMatMul", kDomain) || node.is("Gemm", kDomain);
   const int inputs = node.num_inputs() > 2 && !node.input(2) ? 2 : node.num_inputs();
   return (is_ours || node.is("MatMul") || node.is("Gemm")) && inputs == 2 && node.attr("alpha", 1.0f) == 1;
 }
 
-// Whether it does nothing more than multiply them.
+// Whether the node multiplies two operands and does nothing else.
 inline bool is_plain_product(const Node& node) { return multiplies_two(node) && node.num_outputs() == 1; }
 
-// Whether such a product is of two matrices and sums over the rows of operand `i`.
+// Whether the product has two matrices as operands and sums over the rows of operand `i`.
 inline bool sums_over_rows(const Node& product, int i) {
   if (product.input(0)->rank() != 2 || product.input(1)->rank() != 2) return false;
   const Shape permutation = product.attr(i == 0 ? "perm_a" : "perm_b", Shape{});
@@ -29,14 +29,14 @@ inline bool sums_over_rows(const Node& product, int i) {
   return is_transposed == (i == 0);
 }
 
-// Whether the node is aᵀ b of two matrices, or its transpose, perhaps with the sums of an operand: the gradient of a
-// weight.
+// Whether the node is aᵀ b of two matrices or its transpose, the gradient of a weight, perhaps with the sums of an
+// operand.
 inline bool is_gradient_of_weight(const Node& node) {
   return multiplies_two(node) && !node.has_attr("activation") && sums_over_rows(node, 0) && sums_over_rows(node, 1);
 }
 
-// The axis of input 1, a matrix, that becomes the columns of our product, whose rows are those of input 0. Nothing if
-// the node is no such product.
+// Returns the axis of input 1, a matrix, that becomes the columns of our product, whose rows are those of input 0;
+// nothing for another node.
 inline std::optional<int64_t> axis_of_columns(const Node& node) {
   const auto has_rank = [](const Value* value) { return value && value->has_rank() && value->rank() >= 2; };
   if (!has_rank(node.input(0)) || !has_rank(node.input(1)) || node.input(1)->rank() != 2) return {};
@@ -51,21 +51,21 @@ inline std::optional<int64_t> axis_of_columns(const Node& node) {
   return is_plain ? std::optional<int64_t>(node.attr("perm_b", Shape{}) == Shape{0, 1}) : std::nullopt;
 }
 
-// Whether two values have one type and one shape, which is known.
+// Whether two values have the same type and the same known shape.
 inline bool has_type_of(const Value& a, const Value& b) { return a.type().is_static() && a.type() == b.type(); }
 
-// What the value is a view of; itself if it is none.
+// Returns the value whose memory `value` views; `value` itself if it is no view.
 inline Value* before_views(Value* value) {
   while (value->producer() && is_view(*value->producer())) value = value->producer()->input(0);
   return value;
 }
 
-// The elements of a value in their order, with this shape.
+// Returns the value, reshaped to `shape`.
 inline Var with_shape(Var value, const Shape& shape) {
   return value.type().shape() == shape ? value : reshape(value, value.builder().ints(shape));
 }
 
-// The attributes of such a product that say how its operands and its result lie.
+// Returns the layout attributes of the product.
 inline Attrs layout_of_product(const Node& product) {
   Attrs attrs;
   for (const char* name : {"transA", "transB"}) {

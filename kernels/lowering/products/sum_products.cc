@@ -17,7 +17,7 @@
 namespace onnx_train {
 namespace {
 
-// The product of two matrices of which `value` is a view that nothing else reads; null if it is something else.
+// Returns the product of two matrices whose only reader is `value`, perhaps via views; null for another node.
 Node* product_of(const Value* value) {
   while (is_read_once(value) && value->producer() && is_view(*value->producer())) value = value->producer()->input(0);
   Node* node = value->producer();
@@ -43,16 +43,16 @@ class SumProducts {
  private:
   struct Term {
     Value* value;
-    Node* product;  // null if it is no product
+    Node* product;  // null for other terms
   };
 
-  // Whether the value is a sum that another one adds to others of its shape.
+  // Whether the value is a sum whose only reader is an Add of the same type.
   static bool is_term(const Value* value) {
     const Node* reader = only_reader(value);
     return reader && reader->is("Add") && value->producer()->is("Add") && has_type_of(*value, *reader->output());
   }
 
-  // The terms of a sum, which all have its shape; empty if one has another.
+  // Returns the terms of a sum; nothing if one of them is broadcast.
   static std::vector<Term> terms_of(const Node& sum) {
     std::vector<Term> terms;
     for (std::vector<const Node*> sums = {&sum}; !sums.empty();) {
@@ -80,8 +80,8 @@ class SumProducts {
     std::stable_sort(products.begin(), products.end(), is_before);
     std::stable_sort(wide.begin(), wide.end(), is_before);
 
-    // What is added up so far, and the terms that Adds add to it at the end.
-    Value* made = nullptr;  // a value of 16 bits stands for its float32 copy
+    // The partial sum, and the terms that Adds add to it at the end.
+    Value* made = nullptr;  // a 16-bit value represents its float32 copy
     std::vector<Term> rest;
     const auto start_with = [&](std::vector<Term>* terms) {
       if (terms->empty() || !is_before(terms->front(), products.front())) return;
@@ -111,7 +111,7 @@ class SumProducts {
     return true;
   }
 
-  // `made` and the product, by a Gemm in the product's place; null if the device has none.
+  // Adds `made` to the product by a Gemm at its position; returns null if the device has no kernel.
   Value* add_product(const Term& term, Value* made) {
     Node* product = term.product;
     Builder b(&graph_, product);
@@ -124,13 +124,13 @@ class SumProducts {
     return runs_on(device_, y.value()->producer()) ? with_shape(y, shape).value() : nullptr;
   }
 
-  // What is kept of the term: each reader has a float32 copy of a 16-bit value of its own.
+  // Returns the 16-bit value that was widened to the term, if any, as each reader has a copy of its own.
   static Value* stored(const Term& term) {
     Value* narrow = widened_from(term.value);
     return narrow ? narrow : term.value;
   }
 
-  // Of the node that makes the term.
+  // Returns the position of the node that computes the term.
   int position(const Term& term) const {
     const Node* node = term.product ? term.product : stored(term)->producer();
     return node ? positions_.of(node) : -1;

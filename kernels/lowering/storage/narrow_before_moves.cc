@@ -1,4 +1,4 @@
-// Narrows values before they are moved, not after.
+// Narrows values before data movements instead of after them.
 #include <algorithm>
 
 #include "kernels/lowering/lowering.h"
@@ -10,8 +10,8 @@ namespace {
 
 int64_t size(const Value* value) { return num_elements(value->type().shape()); }
 
-// The type to which all results of the node are narrowed, if it reads no more elements than it writes: then casts
-// before the node cost no more than casts after it. Otherwise kUndefined.
+// Returns the type to which all results of the node are narrowed, if it reads no more elements than it writes: casts
+// before the node then cost no more than after it. Otherwise returns kUndefined.
 DType narrowed_type(const Node& node, int moved) {
   int64_t in = 0, out = 0;
   for (int i = 0; i < moved; ++i) {
@@ -60,7 +60,7 @@ bool narrow_first(Node* node) {
 
 bool narrow_before_moves(Model& model) {
   bool changed = false;
-  Node* previous = nullptr;  // traversed backwards, so that a cast can pass several nodes in turn
+  Node* previous = nullptr;  // backwards, so that a cast can pass several nodes
   for (Node* node = model.graph->last(); node; node = previous) {
     previous = node->previous();
     changed = narrow_first(node) || changed;

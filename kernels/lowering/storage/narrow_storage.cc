@@ -1,5 +1,5 @@
-// Lets kernels read and write 16-bit floats where mixed precision has rounded, and compute in float32 in between:
-// absorbs the casts around a node into the node.
+// Absorbs the casts around a node into the node: where mixed precision rounds, kernels read and write 16-bit floats and
+// compute in float32.
 #include <algorithm>
 #include <optional>
 #include <set>
@@ -39,7 +39,7 @@ class Narrowed {
     Node* call = add_call();
     if (!runs_on(device, call)) {
       if (!reads || !writes) return false;
-      // Some kernels round what they write and read float32.
+      // Some kernels write 16 bits but read float32.
       std::fill(sources_.begin(), sources_.end(), nullptr);
       return replace(device);
     }
@@ -62,7 +62,7 @@ class Narrowed {
   }
 
  private:
-  // Inputs, outputs and attributes are those of the node, in its order.
+  // The call has the inputs, outputs and attributes of the node, in its order.
   Node* add_call() {
     variant_.emplace(node_, node_.num_inputs());
     std::vector<Value*> inputs = node_.inputs();
@@ -100,14 +100,14 @@ class Narrowed {
 
   Node& node_;
   Graph& graph_;
-  std::vector<Value*> sources_;                 // by input: the 16-bit value it is widened from; null if it stays
+  std::vector<Value*> sources_;                 // by input: the 16-bit value before the cast, or null
   std::vector<std::vector<Node*>> narrowings_;  // by output
   std::optional<Variant> variant_;
 };
 
 // Narrows the nodes of the operators for which `takes(node, row)` holds.
 bool narrow(Model& model, const Device& device, bool (*takes)(const Node&, const Operator&)) {
-  // Casts are removed during the traversal, so only nodes with a row are collected first.
+  // Casts are removed during the rewrites, so candidates are collected first.
   std::vector<std::pair<Node*, const Operator*>> found;
   for (Node* node : model.graph->nodes()) {
     const Operator& row = operator_of(*node);
@@ -124,7 +124,7 @@ bool bfloat16_recurrences(Model& model, const Device& device) {
   return narrow(model, device, [](const Node&, const Operator& row) { return row.kind == OperatorKind::kRecurrence; });
 }
 
-// The operands of products are already narrow: bfloat16_products.cc.
+// bfloat16_products has already narrowed the operands of products.
 bool narrow_storage(Model& model, const Device& device) {
   return narrow(model, device, [](const Node& node, const Operator& row) {
     if (row.kind == OperatorKind::kProduct) return is_16_bit_float(node.input(0)->dtype());

@@ -1,7 +1,7 @@
-// Attention whose queries, keys and values are thirds of one tensor, as one product writes them, reads that tensor, and
-// its backward pass writes the gradients where the gradient of the product reads them: neither a Split nor a Concat
-// copies anything. A product's result [batch, tokens, 3 heads width] is read as [batch, tokens, 3 heads, width]:
-// queries are the first third of the heads, then come keys and values.
+// Makes attention read queries, keys and values as thirds of the one tensor that a product writes, and its backward
+// pass write the gradients as thirds of the tensor that the product's gradient reads, so that neither a Split nor a
+// Concat copies. A result [batch, tokens, 3 heads width] is read as [batch, tokens, 3 heads, width]: the first third of
+// the heads are queries, then keys, then values.
 #include <algorithm>
 #include <array>
 
@@ -24,20 +24,20 @@ int64_t elements_before(const Shape& shape, int64_t axis) {
   return num_elements(Shape(shape.begin(), shape.begin() + axis));
 }
 
-// The shape of the whole whose thirds along `axis` have this shape.
+// Returns the shape of the tensor whose thirds along `axis` have this shape.
 Shape whole_of(Shape part, int64_t axis) {
   part[static_cast<size_t>(axis)] *= static_cast<int64_t>(kParts);
   return part;
 }
 
-// Whether the thirds of a whole of this type along an axis of it, in the shape `part`, are its thirds along `heads`.
+// Whether the thirds of a tensor along `axis` are, in the shape `part`, its thirds along `heads`.
 bool are_thirds(const Value& whole, int64_t axis, const Shape& part, int64_t heads) {
   const TensorType& type = whole.type();
   return type.is_static() && num_elements(type.shape()) == num_elements(whole_of(part, heads)) &&
          elements_before(type.shape(), normalize_axis(axis, whole.rank())) == elements_before(part, heads);
 }
 
-// The axis in memory of the heads, the last of the batch axes; -1 if there is none.
+// Returns the axis in memory of the heads, the last of the batch axes, or -1.
 int64_t axis_of_heads(const Node& node, const char* permutation, bool is_result) {
   const Shape axes = node.attr(permutation, Shape{});
   const int64_t heads = std::ssize(axes) - 3;
@@ -55,8 +55,8 @@ bool have_one_type(const Parts& parts) {
   return parts[0] && parts[1] && parts[2] && has_type_of(*parts[0], *parts[1]) && has_type_of(*parts[0], *parts[2]);
 }
 
-// What the thirds are thirds of: the input of a Split, in 16 bits if `parts` are widened from them. Null if they are no
-// thirds.
+// Returns the input of the Split of which the parts are the thirds, in 16 bits if `parts` are widened. Returns null if
+// they are no thirds.
 Value* whole_before(const Parts& parts, int64_t heads) {
   Node* split = nullptr;
   for (size_t i = 0; i < kParts; ++i) {
@@ -71,8 +71,7 @@ Value* whole_before(const Parts& parts, int64_t heads) {
   return are_thirds(*whole, split->attr("axis", 0), parts[0]->type().shape(), heads) ? whole : nullptr;
 }
 
-// The Concat of the thirds, or of what they are rounded to; null if they are no thirds of its result, or if another
-// node reads one.
+// Returns the Concat of the thirds, perhaps rounded; null if they are no thirds of its result or have other readers.
 Node* join_after(const Parts& parts, int64_t heads) {
   Node* concat = nullptr;
   for (size_t i = 0; i < kParts; ++i) {
