@@ -1,14 +1,13 @@
-// Stores images channels last (nhwc), with weights in ONNX's order (oihw): the layout that oneDNN's convolutions and
-// tensor cores prefer, and in which channel-wise kernels work on contiguous rows. ONNX stores channels first.
+// Stores images channels last (nhwc), with weights in ONNX's order (oihw). oneDNN's convolutions and tensor cores
+// prefer this layout, and it gives channel-wise kernels contiguous rows. ONNX stores channels first.
 //
-// A node can take part if there is a rule for it (channels_last_rules.h). A region is a set of such nodes in which
-// images are channels last; one Transpose is inserted where an image enters the region and one where it leaves. The
-// cost model counts bytes moved. A Transpose reads and writes its image once, unless it is a view (one channel, or one
-// element per channel) or merges with an existing Transpose. Each convolution and pool of the region saves as much per
-// image, because its kernel would otherwise reorder the image itself. The initial region holds all nodes that are
-// connected to a convolution by images. Nodes are then removed one by one where this does not increase the cost, and
-// finally every connected part that costs more than it saves is dropped. Results change only in the order of sums: in
-// convolutions, reductions and batch normalization.
+// A node may take part if channels_last_rules.h has a rule for it. A region is a set of such nodes with channels-last
+// images; a Transpose is inserted where an image enters or leaves it. The cost model counts bytes moved. A Transpose
+// reads and writes its image once, unless it is a view (one channel, or one element per channel) or merges with an
+// existing Transpose. Each convolution and pool of the region saves as much per image, because its kernel would
+// otherwise reorder the image itself. The initial region holds all nodes that images connect to a convolution. Then
+// nodes leave one by one if that does not increase the cost, and finally every connected part that costs more than it
+// saves is dropped. Only the order of sums changes: in convolutions, reductions and batch normalization.
 #include <algorithm>
 #include <unordered_map>
 #include <utility>
@@ -26,7 +25,7 @@ bool contains(const std::vector<int>& numbers, int n) {
   return std::find(numbers.begin(), numbers.end(), n) != numbers.end();
 }
 
-// Bytes that a Transpose of the image moves.
+// Returns the bytes that a Transpose of the image moves.
 int64_t transpose_bytes(const Value& image) {
   const Shape shape = image.type().shape();
   if (only_moves_ones(shape, to_channels_last(image.rank()))) return 0;
@@ -51,7 +50,7 @@ class Region {
     keep_parts([](const Part& part) { return part.saved > part.cost; });
   }
 
-  // Nodes in the order of the graph.
+  // The nodes in graph order.
   const std::vector<Node*>& nodes() const { return order_; }
   const Rule* rule(const Node* node) const {
     const auto found = rules_.find(node);
@@ -68,7 +67,7 @@ class Region {
   }
 
  private:
-  // A connected part of the region: bytes that its nodes save, and that the Transposes at its border move.
+  // A connected part of the region: the bytes that its nodes save, and those that Transposes at its border move.
   struct Part {
     int64_t saved = 0, cost = 0;
   };
@@ -86,7 +85,7 @@ class Region {
     return bytes;
   }
 
-  // Cost of the Transpose that the image needs at the border of the region.
+  // Returns the cost of the Transpose that the image needs at the border of the region.
   int64_t border_cost(const Value& image) const {
     const auto merges = [](const Node* node) { return node && node->is("Transpose"); };
     bool inside = false, outside = graph_.is_output(&image);
@@ -106,8 +105,8 @@ class Region {
     return bytes;
   }
 
-  // Removes nodes from the region where that does not increase its cost, from the front and from the back, so that a
-  // chain of such nodes is removed in one pass. Returns false if there is none.
+  // Removes nodes whose removal does not increase the cost, in both directions, so that a chain of such nodes is
+  // removed in one pass. Returns false if there is none.
   bool shrink() {
     for (const Node* node : order_) leave_if_cheaper(node);
     for (size_t i = order_.size(); i-- > 0;) leave_if_cheaper(order_[i]);
@@ -125,7 +124,7 @@ class Region {
     if (borders_of(images) > with) rules_.insert(std::move(left));
   }
 
-  // Finds the connected parts and removes those that `keep` rejects.
+  // Removes the connected parts that `keep` rejects.
   template <typename F>
   void keep_parts(const F& keep) {
     std::unordered_map<const Value*, const Value*> parents;
@@ -187,7 +186,7 @@ class Rewriter {
     }
   }
 
-  // The image in channels-last order.
+  // Returns the image in channels-last order.
   Value* enter(Value* image, Builder& b) {
     Value*& known = channels_last_[image];
     if (!known) {
@@ -197,7 +196,7 @@ class Rewriter {
     return known;
   }
 
-  // `with` is the image channels last. Readers outside the region still read it channels first.
+  // Registers `with`, the image channels last. Readers outside the region still read it channels first.
   void leave(Value* image, Value* with, Builder& b) {
     channels_last_[image] = with;
     bool outside = graph_.is_output(image);
@@ -206,7 +205,7 @@ class Rewriter {
     if (!outside) return;
     b.set_name(image->name() + "/channels_first");
     Value* first = permuted(b.var(with), to_channels_first(image->rank())).value();
-    // A Transpose that reads the image merges with this one, which may then have no reader left.
+    // A Transpose that reads the image merges with the new one, which may then have no reader.
     for (const Use& use : uses) {
       if (region_.reads(use)) continue;
       if (use.node->is("Transpose") && use.node->has_attr("perm")) {

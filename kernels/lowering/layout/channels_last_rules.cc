@@ -34,7 +34,7 @@ Shape channels_last_shape(const Value* image) {
   return permute(shape, to_channels_last(static_cast<int64_t>(shape.size())));
 }
 
-// The position of a channels-first axis when channels are last.
+// Returns the position of a channels-first axis in channels-last order.
 int64_t moved(int64_t axis, int64_t rank) {
   axis = normalize_axis(axis, rank);
   return axis == 0 ? 0 : axis == 1 ? rank - 1 : axis - 1;
@@ -53,7 +53,7 @@ std::vector<int> count_up(int n) {
 
 // ---- Windows
 
-// float32 and not empty: the case that the channels-last convolution kernels support.
+// Whether the value is float32 and not empty, as the channels-last convolution kernels require.
 bool is_fast(const Value* value) {
   return is_static(value) && value->dtype() == DType::kFloat && num_elements(value->type().shape()) > 0;
 }
@@ -80,7 +80,7 @@ Attrs pool_attrs(const Node& node, const Windows& w, const char* flag) {
   return attrs;
 }
 
-// The node's operator, channels last. Input `shape` holds the shape of its output; -1 for none.
+// Keeps the operator, channels last. Input `shape` is the shape of its output; -1: none.
 Rule same_operator(const Node& node, std::vector<int> images, std::vector<int> results, const Attrs& attrs,
                    int shape = -1) {
   return {std::move(images), std::move(results), true, [&node, attrs, shape](Builder& b, std::vector<Var> inputs) {
@@ -148,8 +148,8 @@ std::optional<Rule> global_pool(const Node& node, const char* reduction) {
 
 // ---- Per channel
 
-// BatchNormalization also accepts [elements, channels], and a channels-last image is such a matrix. `images` and
-// `results` are inputs and outputs; those that the node does not have are ignored.
+// Reshapes channels-last images to [elements, channels], which BatchNormalization also accepts. `images` and `results`
+// are indices of inputs and outputs; absent ones are ignored.
 std::optional<Rule> batch_normalization(const Node& node, std::vector<int> images, std::vector<int> results) {
   std::erase_if(images, [&](int i) { return !node.input(i); });
   for (int i : images) {
@@ -170,7 +170,7 @@ std::optional<Rule> batch_normalization(const Node& node, std::vector<int> image
               }};
 }
 
-// GroupNormalization, InstanceNormalization (one group per channel), and their gradient.
+// Handles GroupNormalization, InstanceNormalization (one group per channel), and their gradient.
 std::optional<Rule> group_normalization(const Node& node, const std::vector<int>& images) {
   const Value* x = node.input(0);
   for (int i : images) {
@@ -182,7 +182,7 @@ std::optional<Rule> group_normalization(const Node& node, const std::vector<int>
   const Attrs attrs = {{"num_groups", node.attr("num_groups", shape[1])},
                        {"epsilon", node.attr("epsilon", 1e-5f)},
                        {"channels_last", 1}};
-  // An InstanceNormalization is one, too.
+  // An InstanceNormalization becomes a GroupNormalization.
   const bool gradient = node.is("GroupNormalizationGrad", kDomain);
   return Rule{images, {0}, false, [=, outputs = node.num_outputs()](Builder& b, const std::vector<Var>& inputs) {
                 return call_lowered(b, gradient ? "GroupNormalizationGrad" : "GroupNormalization", outputs, inputs,
@@ -192,7 +192,7 @@ std::optional<Rule> group_normalization(const Node& node, const std::vector<int>
 
 // ---- Element by element
 
-// Operands with fewer axes are per-channel constants or have one element; they are treated as if they had all axes.
+// Gives operands with fewer axes, which are per-channel constants or have one element, all axes.
 Var full_rank(Var operand, int64_t rank) {
   Shape shape = operand.type().shape();
   if (num_elements(shape) == 1) return operand;
@@ -232,7 +232,7 @@ std::optional<Rule> reduction(const Node& node) {
   for (int64_t& axis : axes) reduced[static_cast<size_t>(axis = normalize_axis(axis, x->rank()))] = true;
   const bool keeps = node.attr("keepdims", 1) != 0;
   const bool all_sizes = std::all_of(reduced.begin() + 2, reduced.end(), [](bool is) { return is; });
-  // The axes that are not reduced must keep their order.
+  // The other axes must keep their order.
   if (!keeps && !reduced[1] && !all_sizes) return std::nullopt;
   return Rule{{0},
               keeps ? std::vector{0} : std::vector<int>{},
@@ -244,7 +244,7 @@ std::optional<Rule> reduction(const Node& node) {
               }};
 }
 
-// Operators whose inputs and outputs are all images; the attribute `axis` is remapped.
+// Handles operators whose inputs and outputs are all images, by remapping the attribute `axis`.
 std::optional<Rule> along_axis(const Node& node, int64_t default_axis, int images) {
   for (int i = 0; i < images; ++i) {
     if (!is_image(node.input(i)) || node.input(i)->rank() != node.input(0)->rank()) return std::nullopt;
@@ -261,7 +261,7 @@ std::optional<Rule> along_axis(const Node& node, int64_t default_axis, int image
               }};
 }
 
-// Input 3 lists axes; if absent, the first axes in order.
+// Handles operators whose input 3 lists axes; if absent, these are the first axes in order.
 std::optional<Rule> along_listed_axes(const Node& node) {
   constexpr int axes_input = 3;
   const Value* x = node.input(0);
@@ -274,7 +274,7 @@ std::optional<Rule> along_listed_axes(const Node& node) {
   } else {
     const Value* bounds = node.input(1);
     if (!is_static(bounds)) return std::nullopt;
-    const int64_t numbers = num_elements(bounds->type().shape());  // of a Pad: two for each axis
+    const int64_t numbers = num_elements(bounds->type().shape());  // a Pad has two per axis
     axes.resize(static_cast<size_t>(node.is("Pad") ? numbers / 2 : numbers));
     std::iota(axes.begin(), axes.end(), 0);
   }
@@ -294,7 +294,7 @@ std::optional<Rule> expand(const Node& node) {
       }};
 }
 
-// Resize and its gradient: the same axes, listed in the same order, where they are now.
+// Handles Resize and its gradient: the listed axes keep their order and get their new positions.
 std::optional<Rule> resize(const Node& node) {
   if (!is_image(node.input(0)) || !is_image(node.output())) return std::nullopt;
   return Rule{{0}, {0}, false, [&node](Builder& b, std::vector<Var> inputs) {

@@ -1,4 +1,4 @@
-// The rules for operators on channels-last images, one per kind of operator, used by channels_last.cc.
+// Rules for operators on channels-last images, one per kind of operator, for channels_last.cc.
 #pragma once
 
 #include <functional>
@@ -9,26 +9,25 @@
 
 namespace onnx_train {
 
-// What a node can do with images: tensors of [batch, channels, sizes..].
+// The use of images, tensors of [batch, channels, sizes..], by a node.
 struct ChannelsLastRule {
   // Inputs (at least one) and outputs that are images. All of them are channels last, or none is.
   std::vector<int> inputs, outputs;
-  // True if the channels-first kernel traverses every image once more: to reorder it, or element by element.
+  // Whether the channels-first kernel traverses every image once more: to reorder it, or element by element.
   bool gains = false;
-  // Writes the replacement of the node. `inputs` are the node's inputs, images channels last. Returns one value per
-  // output of the node, images channels last.
+  // Writes the replacement of the node for its inputs. Returns one value per output. Images are channels last in both.
   std::function<std::vector<Var>(Builder& b, const std::vector<Var>& inputs)> write;
 };
 
-// Returns nothing if the node requires channels first. Every shape that the rule reads is concrete.
+// Returns the rule of a node, whose shapes must be concrete; nothing if the node requires channels first.
 std::optional<ChannelsLastRule> channels_last_rule(const Node& node);
 
-// The permutations from [batch, channels, sizes..] to [batch, sizes.., channels], and back.
+// Return the permutations from [batch, channels, sizes..] to [batch, sizes.., channels], and back.
 std::vector<int64_t> to_channels_last(int64_t rank);
 std::vector<int64_t> to_channels_first(int64_t rank);
 
-// `value` with its axes permuted: a view if the permutation only moves axes of size 1, else one Transpose, merged with
-// the Transpose that produces `value`, if any.
+// Permutes the axes of `value`: by a view if only axes of size 1 move, else by one Transpose, merged with the Transpose
+// that produces `value`, if any.
 Var permuted(Var value, const std::vector<int64_t>& permutation);
 bool only_moves_ones(const Shape& shape, const std::vector<int64_t>& permutation);
 

@@ -1,7 +1,7 @@
-// Turns transposes before and after products into strides of the products (TransposedMatMul, Gemm's flags).
+// Folds transposes before and after products into the strides of the products (TransposedMatMul, Gemm's flags).
 //
-// Exporters put a scale or a pair of reshapes between an attention head's transpose and its product, and mixed
-// precision a cast; the pass first exchanges these with the transpose. Transposes that move no data become views.
+// Between an attention head's transpose and its product, exporters put a scale or a pair of reshapes, and mixed
+// precision a cast; the pass first moves the transpose past these. Transposes that move no data become views.
 #include <algorithm>
 #include <optional>
 
@@ -19,7 +19,7 @@ Node* transpose_before(const Value* value) {
   return node && node->is("Transpose") && node->input(0)->has_rank() ? node : nullptr;
 }
 
-// Empty if neither the node nor the type of its input gives it.
+// Returns an empty permutation if neither the node nor the type of its input gives it.
 Permutation permutation_of(const Node& transpose) {
   const Value* x = transpose.input(0);
   Permutation reversed = identity(x->has_rank() ? x->rank() : 0);
@@ -27,7 +27,7 @@ Permutation permutation_of(const Node& transpose) {
   return transpose.attr("perm", reversed);
 }
 
-// A Builder that inserts the replacement before `node`.
+// Returns a Builder that inserts before `node`.
 Builder in_place_of(Node* node) {
   Builder b(&node->graph(), node);
   b.set_name(node->output()->name());
@@ -76,13 +76,13 @@ bool move_behind_cast(Node* node) {
   return true;
 }
 
-// Whether the permutation exchanges the last two axes and nothing else.
+// Whether the permutation swaps exactly the last two axes.
 bool swaps_matrices(const Permutation& permutation) {
   return permutation.size() >= 2 && permutation == swapped(identity(static_cast<int64_t>(permutation.size())));
 }
 
-// If the reshapes of reshape(transpose(reshape(x))) only merge and split the batch axes before x's matrices, the result
-// is a transpose of x's matrices.
+// Replaces reshape(transpose(reshape(x))) by a transpose of x's matrices, if the reshapes only merge and split the
+// batch axes.
 bool move_out_of_reshapes(Node* node) {
   if (!node->is("Reshape")) return false;
   const Node* transpose = transpose_before(node->input(0));
@@ -102,14 +102,14 @@ bool move_out_of_reshapes(Node* node) {
   return true;
 }
 
-// An operand of a product without its transpose, and the permutation that the product must apply.
+// An operand of a product before its transpose, and the permutation that the product must apply.
 struct Operand {
   Value* value;
   Permutation permutation;
   bool folded = false;
 };
 
-// Transposes that move the innermost axis out of the matrices stay: a product needs contiguous rows or columns.
+// Keeps a transpose that moves the innermost axis out of the matrices: a product needs contiguous rows or columns.
 Operand operand(Value* value) {
   const Node* transpose = transpose_before(value);
   if (transpose && value->rank() >= 2) {
@@ -121,7 +121,7 @@ Operand operand(Value* value) {
   return {value, identity(value->rank())};
 }
 
-// The transpose after a product, if it is the product's only reader.
+// Returns the transpose that is the only reader of a product, or null.
 Node* transpose_behind(const Value* product) {
   if (!is_read_once(product)) return nullptr;
   Node* reader = product->uses()[0].node;
@@ -137,7 +137,7 @@ bool move_in_front_of_casts(Node* node) {
   if (casts.empty() || !reader || !reader->is("Transpose")) return false;
   if (!reader->input(0)->has_rank() || reader->input(0)->rank() < 2) return false;
   const Permutation permutation = permutation_of(*reader);
-  if (permutation.back() < std::ssize(permutation) - 2) return false;  // the product cannot take it
+  if (permutation.back() < std::ssize(permutation) - 2) return false;  // the product cannot apply it
   Builder b = in_place_of(reader);
   Var moved = b.op("Transpose", {b.var(node->output())}, {{"perm", permutation}});
   for (const Node* cast : casts) moved = b.like(*cast, {moved})[0];
@@ -146,12 +146,12 @@ bool move_in_front_of_casts(Node* node) {
   return true;
 }
 
-// y = transpose(a b); `y` is the order of its axes in memory.
+// A product y = transpose(a b); `y` is the order of its axes in memory.
 struct FoldedProduct {
   Operand a, b;
   Permutation y;
 
-  // yᵀ = bᵀ aᵀ: the same memory, seen as a product whose rows are the columns of y.
+  // Transposes the product, yᵀ = bᵀ aᵀ, in the same memory: its rows are the columns of y.
   void transpose() {
     std::swap(a, b);
     a.permutation = swapped(a.permutation);
@@ -184,8 +184,8 @@ bool fold_into_matmul(Node* node) {
   return true;
 }
 
-// transpose(a b) = bᵀ aᵀ, where the product is: what it reads dies there. The gradient of a weight is transposed at the
-// end of the step.
+// Replaces transpose(a b) by bᵀ aᵀ at the product's position, where its operands die. The transpose of a weight's
+// gradient is at the end of the step.
 bool fold_behind_gemm(Node* node) {
   if (!node->is("Transpose") || !swaps_matrices(permutation_of(*node))) return false;
   Node* gemm = node->input(0)->producer();
@@ -214,7 +214,7 @@ bool fold_into_gemm(Node* node) {
   return changed;
 }
 
-// A transpose that moves only axes of size 1 moves no element: y of an LSTM with one direction, for example.
+// Replaces a transpose that moves only axes of size 1, such as that of y of an LSTM with one direction, by a view.
 bool view_moved_ones(Node* node) {
   if (!node->is("Transpose") || !node->input(0)->type().is_static()) return false;
   const Shape shape = node->input(0)->type().shape();
@@ -235,18 +235,18 @@ bool view_moved_ones(Node* node) {
 
 bool fold_transposes(Model& model) {
   bool changed = false;
-  // A rounded value passes two casts; transposes that were separated by them are merged now.
+  // A rounded value passes two casts; merging follows, because casts separated transposes.
   for (auto rewrite :
        {move_out_of_reshapes, merge_transposes, move_behind_scale, move_behind_cast, move_behind_cast, merge_transposes,
         move_in_front_of_casts, fold_into_matmul, fold_into_gemm, fold_behind_gemm, view_moved_ones}) {
-    // In reverse order: nodes that a rewrite removes besides the current node come after it.
+    // The reverse order is safe: other nodes that a rewrite removes come after the current node.
     Node* previous = nullptr;
     for (Node* node = model.graph->last(); node; node = previous) {
       previous = node->previous();
       changed = rewrite(node) || changed;
     }
   }
-  if (changed) remove_dead_nodes(model);  // dead transposes would count as readers in later patterns
+  if (changed) remove_dead_nodes(model);  // dead transposes would count as readers
   return changed;
 }
 

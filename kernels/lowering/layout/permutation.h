@@ -16,7 +16,7 @@ inline Permutation identity(int64_t rank) {
   return permutation;
 }
 
-// `permutation` with its last two entries exchanged; there must be at least two.
+// Exchanges the last two entries of `permutation`, which must have at least two.
 inline Permutation swapped(Permutation permutation) {
   std::swap(permutation[permutation.size() - 1], permutation[permutation.size() - 2]);
   return permutation;

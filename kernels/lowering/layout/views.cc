@@ -11,7 +11,7 @@
 namespace onnx_train {
 namespace {
 
-// Bytes in use at each node. Adding to a range of nodes and the maximum of a range take logarithmic time.
+// Bytes in use at each node. Updates and maxima of ranges of nodes take logarithmic time.
 class Usage {
  public:
   explicit Usage(const std::vector<size_t>& alive) : size_(static_cast<int>(alive.size())), parts_(4 * alive.size()) {
@@ -26,7 +26,7 @@ class Usage {
  private:
   struct Part {
     int64_t most = 0;   // maximum over the part's nodes, without bytes added to enclosing parts
-    int64_t added = 0;  // to all nodes of the part; included in `most`
+    int64_t added = 0;  // bytes added to all nodes of the part; included in `most`
   };
   struct Nodes {
     int from, to;
@@ -88,18 +88,18 @@ class Finder {
     }
   }
 
-  // `nodes` have pieces and are in the order of the graph.
+  // `nodes` have pieces and are in graph order.
   void run(const std::vector<const Node*>& nodes) {
     for (const Node* node : nodes) {
       if (!node->is("Concat")) take_pieces(*node);
     }
-    // In reverse order: an intermediate Concat can then be placed inside a later one.
+    // In reverse order, a Concat whose result is a piece can be placed inside a later Concat.
     for (size_t i = nodes.size(); i-- > 0;) {
       if (nodes[i]->is("Concat")) join_pieces(*nodes[i]);
     }
   }
 
-  // The most bytes in use at a node.
+  // Returns the most bytes in use at a node.
   int64_t peak() const { return usage_.most(0, static_cast<int>(lives_.nodes.size()) - 1); }
 
  private:
@@ -121,13 +121,12 @@ class Finder {
       const Value* piece = node.outputs()[i];
       if (offsets[i] % alignment_ == 0 && !is_callers_.contains(piece)) pieces.push_back({piece, offsets[i]});
     }
-    // All of them need less memory than some, which keep the whole alive beside copies of the others.
+    // Sharing all pieces needs less memory than sharing some, which keep the whole alive beside copies of the others.
     if (pieces.empty() || merge(pieces, whole)) return;
     for (const Piece& piece : pieces) merge({piece}, whole);
   }
 
-  // Whether a reader of the state comes after the node that computes its next value: a view would prevent the update in
-  // place.
+  // Whether a node reads the state after its next value is computed: a view would then prevent the update in place.
   bool is_read_after_update(const Value& memory) const {
     const Value* next = next_values_.of(memory);
     return next && next->producer() && lives_.of(&memory).last() > lives_.position.at(next->producer());
@@ -148,7 +147,7 @@ class Finder {
     if (!pieces.empty()) merge(pieces, whole);
   }
 
-  // Places the pieces in the memory of the whole if that does not increase the peak. Returns whether it did.
+  // Stores the pieces in the memory of the whole if that does not increase the peak. Returns whether it did.
   bool merge(const std::vector<Piece>& pieces, const Place& whole) {
     Memory& memory = memory_of(whole.memory);
     Memory merged = memory;
@@ -183,8 +182,8 @@ class Finder {
   ValueTable<Place>& places_;
   Usage usage_;
   const int64_t most_;
-  std::vector<Memory> memories_;  // by number in Lifetimes
-  Marks<Value> is_callers_;       // outputs of the graph, and the values they are reshapes of
+  std::vector<Memory> memories_;  // by index in Lifetimes
+  Marks<Value> is_callers_;       // outputs of the graph, and values that they reshape
 };
 
 }  // namespace

@@ -10,7 +10,7 @@
 namespace onnx_train {
 
 size_t bytes_of(const Value& value) {
-  if (!value.type().is_static()) return 0;  // no kernel supports it: preparing the plan reports that
+  if (!value.type().is_static()) return 0;  // no kernel supports it: preparing the plan fails
   return static_cast<size_t>(num_elements(value.type().shape())) * size_of(value.dtype());
 }
 

@@ -1,7 +1,7 @@
-// The lifetimes of the values of a graph, in the order of its nodes: the memory that a plan needs, as far as it is
-// known before kernels are chosen. A view shares the memory of its input, and so does a piece of an input or constant.
-// (Other pieces, and values written to their place in a Concat, are decided by the plan later, in views.h; that
-// never needs more memory.) Inputs, constants and outputs of the graph have memory of their own outside the arena.
+// Lifetimes of the values of a graph, in the order of its nodes: the memory that a plan needs, as far as it is known
+// before kernels are chosen. A view shares the memory of its input, and so does a piece of an input or constant. The
+// plan decides later about other pieces and the inputs of a Concat (views.h), which never needs more memory. Inputs,
+// constants and outputs of the graph have their own memory outside the arena.
 //
 // Computed for one state of the graph; owned by the caller, immutable, valid until the graph changes.
 #pragma once
@@ -12,7 +12,7 @@
 
 namespace onnx_train {
 
-// Of a value with a known shape.
+// Returns the bytes of a value, 0 if its shape is unknown.
 size_t bytes_of(const Value& value);
 
 // A value together with the views of it.
@@ -21,7 +21,7 @@ struct Lifetime {
   size_t bytes;           // 0 if the memory is not in the arena
   int first;              // the node that writes it; -1 for inputs and constants
   std::vector<int> uses;  // the nodes that read it, in order
-  bool fixed = false;     // an output of the graph shares its memory, or a subgraph reads it: it cannot be moved
+  bool fixed = false;     // an output of the graph shares the memory, or a subgraph reads it: it cannot be moved
 
   int last() const { return uses.empty() ? first : uses.back(); }
 };

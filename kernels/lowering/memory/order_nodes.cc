@@ -1,5 +1,5 @@
-// Reorders the nodes if the new order has a clearly lower memory peak. Exporters and the gradient pass place nodes far
-// from their readers: masks at the very beginning, sums of gradients after all of their terms.
+// Reorders the nodes if that clearly reduces the memory peak. Exporters and the gradient pass place nodes far from
+// their readers: masks at the very beginning, sums of gradients after all of their terms.
 #include <algorithm>
 #include <numeric>
 #include <set>
@@ -13,13 +13,13 @@
 namespace onnx_train {
 namespace {
 
-// A new order must reduce the peak to this fraction: in the old one, neighbours read each other's output from the
-// cache.
+// A new order must reduce the peak to this fraction, because neighbours in the old order read each other's output from
+// the cache.
 constexpr double kWorthIt = 0.95;
 
 using Order = std::vector<size_t>;
 
-// The graph as indices: nodes, and the memories they read and write.
+// Nodes as indices, with the indices of the memories that they read and write.
 class Scheduler {
  public:
   Scheduler(const Graph& graph, const std::function<bool(const Node&)>& may_reject)
@@ -47,7 +47,7 @@ class Scheduler {
     return order;
   }
 
-  // Bytes alive at the peak step of an order.
+  // Returns the bytes alive at the peak step of an order.
   size_t peak(const Order& order) const {
     std::vector<size_t> left = readers_left();
     size_t now = 0, peak = 0;
@@ -59,7 +59,7 @@ class Scheduler {
     return peak;
   }
 
-  // Greedy order: of the nodes that are ready, runs the one that leaves the fewest bytes alive.
+  // Returns a greedy order: of the ready nodes, the one that leaves the fewest bytes alive is next.
   Order greedy() const {
     constexpr size_t kDone = SIZE_MAX;
     std::vector<size_t> left = readers_left(), waits(size_);
@@ -86,7 +86,7 @@ class Scheduler {
         for (size_t reader : readers[memory]) {
           if (waits[reader] == kDone) continue;
           if (waits[reader] == 0) ready.erase({growth[reader], reader});
-          growth[reader] -= static_cast<double>(bytes(memory));  // the reader is now the last one
+          growth[reader] -= static_cast<double>(bytes(memory));  // the reader is now the last
           if (waits[reader] == 0) ready.insert({growth[reader], reader});
         }
       }
@@ -97,10 +97,10 @@ class Scheduler {
     return order;
   }
 
-  // Moves nodes that write more bytes than they free down to their first reader.
+  // Returns an order in which nodes that write more bytes than they free directly precede their first reader.
   Order sunk() const {
     Order order;
-    std::vector<size_t> next(size_);  // for each node: the first predecessor that has not been visited
+    std::vector<size_t> next(size_);  // index of the next predecessor to visit
     std::vector<bool> done(size_);
     const auto run = [&](size_t node) {
       Order stack = {node};
@@ -143,7 +143,7 @@ class Scheduler {
     }
   }
 
-  // Readers of a state stay before its update, so that the update can be in place.
+  // Keeps readers of a state before its update, so that the update can be in place.
   void keep_update_last(const NextValues& next_values, const Value& state) {
     const Value* next = next_values.of(state);
     if (!next || !next->producer() || !lives_.index.contains(&state)) return;
@@ -153,7 +153,7 @@ class Scheduler {
     }
   }
 
-  // No state is written before a node that may reject its data, nor before the loss, which may not be finite.
+  // Keeps nodes that may reject their data, and the loss, which may be infinite, before all updates of states.
   void keep_checks_before_updates(const std::function<bool(const Node&)>& may_reject) {
     std::vector<size_t> rejecting;
     for (size_t i = 0; i < size_; ++i) {
@@ -180,7 +180,7 @@ class Scheduler {
     return left;
   }
 
-  // Marks the node as run and returns the bytes that are no longer needed.
+  // Marks the node as run and returns the bytes that it frees.
   size_t freed_by(size_t i, std::vector<size_t>* left) const {
     size_t freed = 0;
     for (size_t memory : reads_[i]) {

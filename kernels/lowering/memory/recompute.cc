@@ -16,25 +16,25 @@
 namespace onnx_train {
 namespace {
 
-// Relative costs of nodes: seconds on a machine with 100 GFLOP/s and 10 GB/s. Only the ratio matters.
+// Speeds for relative costs: a machine with 100 GFLOP/s and 10 GB/s. Only their ratio matters.
 constexpr double kFlopsPerSecond = 1e11, kBytesPerSecond = 1e10;
-constexpr size_t kMaxCopies = 24;              // most nodes in one chain of copies
-constexpr size_t kSmallState = 4096;           // bytes: a second buffer for a state this small is acceptable
+constexpr size_t kMaxCopies = 24;              // limit of nodes in one chain of copies
+constexpr size_t kSmallState = 4096;           // bytes; a second buffer for such a state is acceptable
 constexpr const char* kPrefix = "recompute/";  // prefix of the names of copies
 
-// A value to drop: the nodes to copy before its next reader, and the gain.
+// A value to drop, with the nodes to copy before its next reader, and the gain.
 struct Candidate {
   const Value* value = nullptr;
   int reader = 0;           // position
   std::vector<int> copies;  // positions of the nodes to copy, in order
   std::vector<int> hoists;  // positions of earlier copies to move before the reader, in order
-  std::unordered_map<const Value*, const Value*> versions;  // for each value the copies read: itself or a copy of it
+  std::unordered_map<const Value*, const Value*> versions;  // the values that the copies read: originals or copies
   double freed = 0, cost = 0;
 
   double score() const { return freed / std::max(cost, 1e-9); }
 };
 
-// Bytes that are alive in addition, from node `from` to node `to`.
+// Additional bytes that are alive from node `from` to node `to`.
 struct Addition {
   int from, to;
   double bytes;
@@ -57,7 +57,7 @@ class Recomputer {
   }
 
  private:
-  // Applies the best candidates for the peak step that do not affect each other; false if there is none.
+  // Applies the best independent candidates for the peak step. Returns false if there is none.
   bool relieve() {
     std::vector<Candidate> candidates;
     for (const Lifetime& lifetime : lives_->all) {
@@ -72,7 +72,7 @@ class Recomputer {
     for (const Candidate& candidate : candidates) {
       const auto is_dropped = [&](const auto& version) { return dropped.count(version.second) > 0; };
       const auto& versions = candidate.versions;
-      // A candidate that hoists is applied alone: positions computed at the start of the round would be stale.
+      // A candidate that hoists ends the round, because positions computed at its start are stale then.
       const bool moves = !candidate.hoists.empty();
       if (excess <= 0 || needed.count(candidate.value) || (moves && !dropped.empty()) ||
           std::any_of(versions.begin(), versions.end(), is_dropped)) {
@@ -98,7 +98,7 @@ class Recomputer {
     return node.subgraphs().empty() && !is_random(node);
   }
 
-  // Copies more and more of the chain that computes the value, and returns the length with the best score.
+  // Extends the chain of copied nodes and returns the chain with the best score.
   Candidate best_for(const Lifetime& lifetime) {
     Candidate best;
     std::set<int> copies = {lifetime.first};
@@ -107,7 +107,7 @@ class Recomputer {
       candidate.value = lifetime.value;
       candidate.reader = *std::upper_bound(lifetime.uses.begin(), lifetime.uses.end(), peak_step_);
       candidate.copies.assign(copies.begin(), copies.end());
-      std::vector<const Lifetime*> kept;  // read by the copies, so alive across the peak step
+      std::vector<const Lifetime*> kept;  // values that the copies keep alive across the peak step
       std::vector<Addition> additions;
       if (!find_sources(&candidate, &kept, &additions)) break;
       candidate.freed = static_cast<double>(lifetime.bytes);
@@ -129,7 +129,7 @@ class Recomputer {
     return lifetime.first >= 0 && can_copy(lifetime.first) ? lifetime.bytes : 0;
   }
 
-  // Finds the values that the copies read. False if one of them no longer exists.
+  // Finds the values that the copies read. Returns false if one of them no longer exists.
   bool find_sources(Candidate* candidate, std::vector<const Lifetime*>* kept, std::vector<Addition>* additions) const {
     for (int copy : candidate->copies) {
       const Node& node = *lives_->nodes[static_cast<size_t>(copy)];
@@ -181,8 +181,8 @@ class Recomputer {
     return true;
   }
 
-  // Moves the copy at `position` before the reader, together with the later copies that it reads. Returns false and
-  // adds nothing if it reads another later value.
+  // Hoists the copy at `position`, and the later copies that it reads, before the reader. Returns false and adds
+  // nothing if it reads another later value.
   bool hoist(int position, Candidate* candidate, std::vector<Addition>* additions) const {
     std::vector<int> moved = {position};  // grows during the loop
     std::unordered_set<int> known = {position};
@@ -211,7 +211,7 @@ class Recomputer {
 
   bool is_copy(const Value* value) const { return made_.count(value) > 0; }
 
-  // The position of the node that writes the state's next value, possibly in place.
+  // Returns the position of the node that writes the state's next value, possibly in place.
   int update_of(const Value& state) const {
     const Value* next = next_values_.of(state);
     return next && next->producer() ? lives_->position.at(next->producer()) : INT_MAX;
@@ -222,7 +222,7 @@ class Recomputer {
            static_cast<size_t>(num_elements(value.type().shape())) * size_of(value.dtype()) <= kSmallState;
   }
 
-  // Whether every node stays below the current peak.
+  // Whether every node stays below the current peak with the candidate applied.
   bool stays_below(const Lifetime& dropped, const Candidate& candidate, const std::vector<Addition>& additions) const {
     const auto next = std::lower_bound(dropped.uses.begin(), dropped.uses.end(), peak_step_);
     const int early = next == dropped.uses.begin() ? dropped.first : *(next - 1);
@@ -304,10 +304,10 @@ class Recomputer {
     return added;
   }
 
-  // The value that the copies, and the readers after them, read instead of `value`: its version, or a view of the
-  // version of its memory.
+  // Returns the value that the copies and later readers read instead of `value`: its version, or a view of the version
+  // of its memory.
   Value* late(Value* value, Node* reader) {
-    std::vector<const Node*> views;  // to copy, last one first
+    std::vector<const Node*> views;  // views to copy, last one first
     while (!versions_.count(value) && is_view_of_version(value)) {
       views.push_back(value->producer());
       value = value->producer()->input(0);
@@ -333,7 +333,7 @@ class Recomputer {
     return version != versions_.end() && version->second != root;
   }
 
-  // A copy of a copy belongs to the original value.
+  // Returns the original value of a copy, also through several copies.
   const Value* original_of(const Value* value) const {
     const auto found = originals_.find(value);
     return found == originals_.end() ? value : found->second;
@@ -353,14 +353,14 @@ class Recomputer {
   std::unordered_map<const Node*, std::pair<double, double>> costs_;  // flops, bytes
   std::unordered_map<const Value*, std::vector<const Value*>> copies_;
   std::unordered_map<const Value*, const Value*> originals_;
-  std::unordered_map<const Value*, const Value*> versions_;  // while a candidate is applied
+  std::unordered_map<const Value*, const Value*> versions_;  // used while a candidate is applied
 };
 
 }  // namespace
 
 Recomputation recompute(Model& model, size_t budget) {
   const Recomputation done = Recomputer(model.graph.get(), budget).run();
-  if (done.nodes > 0) remove_dead_nodes(model);  // originals whose readers now all read a copy
+  if (done.nodes > 0) remove_dead_nodes(model);  // removes originals without readers
   return done;
 }
 

@@ -1,9 +1,9 @@
-// Sums of products, which the gradient of a value with several readers is: each product adds to what there is before it
-// (the C of a Gemm), so that no node reads the products again to add them up.
+// Fuses sums of products, such as the gradient of a value with several readers: each product adds the partial sum
+// before it (the C of a Gemm), so that no node reads the products again to add them.
 //
-// A product stays where it is in the graph, because its operands may be larger than its result: it takes the sum of
-// what is made before it. In a sum that is rounded to 16 bits, terms of 16 bits come last: the library's C has the type
-// of its result. A single product takes such a term and writes 16 bits (narrow_storage).
+// A product keeps its position in the graph, because its operands may be larger than its result: it adds the partial
+// sum of earlier terms. In a sum that is rounded to 16 bits, 16-bit terms come last: the library's C has the type of
+// the result. A single product takes such a term and writes 16 bits (narrow_storage).
 #include <algorithm>
 
 #include "kernels/functions/functions.h"

@@ -11,7 +11,7 @@
 namespace onnx_train {
 namespace {
 
-// The attributes of the node, with explicit windows, as the functions require.
+// Returns the node's attributes with explicit windows, as the functions require.
 Attrs attributes(const Node& node) {
   const onnx::NodeProto& shell = node.shell();
   Attrs attrs;
@@ -65,9 +65,9 @@ class Bfloat16Products {
     return true;
   }
 
-  // What `value` is widened from, seen in value's shape; null when it is something else.
+  // Returns the 16-bit value that was widened to `value`, viewed in value's shape, or null.
   Value* narrow(const Value* value) {
-    std::vector<const Value*> views;  // from `value` on backwards
+    std::vector<const Value*> views;  // from `value` backwards
     while (!narrow_.count(value) && value->producer() && is_view(*value->producer())) {
       views.push_back(value);
       value = value->producer()->input(0);

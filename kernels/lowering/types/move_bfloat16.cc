@@ -1,5 +1,4 @@
-// Moves 16-bit values that mixed precision has rounded, instead of their float32 copies, and gives each reader a copy
-// of its own.
+// Moves 16-bit values instead of their float32 copies, and gives each reader a copy of its own.
 #include <algorithm>
 
 #include "kernels/lowering/lowering.h"

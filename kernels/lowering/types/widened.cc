@@ -9,7 +9,7 @@
 namespace onnx_train {
 namespace {
 
-// The inputs that the node selects from (operators.h); empty for other nodes.
+// Returns the inputs from which the node selects elements (operators.h); nothing for other nodes.
 std::vector<Value*> chosen_from(const Node& node) {
   const InputRange from = operator_of(node).selects;
   std::vector<Value*> inputs;
@@ -17,7 +17,7 @@ std::vector<Value*> chosen_from(const Node& node) {
   return inputs;
 }
 
-// A constant whose elements are all numbers of the type; large constants are not examined.
+// Whether the value is a small constant whose elements are all numbers of the type.
 bool is_narrow_constant(const Value* value, DType dtype) {
   constexpr int64_t kLargest = 16;
   const Tensor constant = constant_of(value);

@@ -1,5 +1,5 @@
-// Values that mixed precision has rounded: narrowed to bfloat16 or float16 and widened again for readers of float32.
-// Pure functions.
+// Values that mixed precision has rounded: narrowed to bfloat16 or float16 and widened for float32 readers. Pure
+// functions.
 #pragma once
 
 #include <vector>
@@ -8,19 +8,19 @@
 
 namespace onnx_train {
 
-// The 16-bit value that `value` is a float32 copy of; null if it is not such a copy.
+// Returns the 16-bit value of which `value` is a float32 copy, or null.
 inline Value* widened_from(const Value* value) {
   const Node* node = value ? value->producer() : nullptr;
   const bool widens = node && node->is("Cast") && is_16_bit_float(node->input(0)->dtype());
   return widens && value->dtype() == DType::kFloat ? node->input(0) : nullptr;
 }
 
-// True if every element of the float32 `value` is a number of the 16-bit type `dtype`: it was widened, selected among
-// such numbers (Relu, MaxPool, ..), or only moved since. Rounding it changes nothing.
+// Whether every element of the float32 `value` is a number of the 16-bit type `dtype`, so that rounding has no effect:
+// `value` was widened, selected among such numbers (Relu, MaxPool, ..), or only moved since.
 bool holds_narrow(const Value* value, DType dtype);
 
-// The Casts to one 16-bit type that are the only readers of the float32 `value`; empty if another node reads all of its
-// bits.
+// Returns the Casts to one 16-bit type that are the only readers of the float32 `value`; nothing if another node reads
+// its exact value.
 inline std::vector<Node*> narrowing_readers(const Value* value) {
   std::vector<Node*> casts;
   if (!value || value->dtype() != DType::kFloat || value->graph().is_output(value)) return casts;
@@ -34,14 +34,13 @@ inline std::vector<Node*> narrowing_readers(const Value* value) {
   return casts;
 }
 
-// Makes the readers of the node's outputs read `with` instead, one for each output, and removes the node.
+// Replaces the node's outputs by `with`, one for each output, and removes the node.
 void replace_node(Node* node, const std::vector<Var>& with);
 
-// narrow(widen(x)) -> x, where `narrow` is a Cast to a 16-bit type and `widen` a Cast of a value of that type to
-// float32.
+// Rewrites narrow(widen(x)) -> x, where `narrow` is a Cast to the 16-bit type of x.
 bool narrow_once(Node* node);
 
-// The number of leading inputs whose elements the node only moves; its other inputs say where to.
+// Returns the number of leading inputs whose elements the node only moves.
 int num_moved(const Node& node);
 
 }  // namespace onnx_train
