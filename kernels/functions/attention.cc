@@ -1,21 +1,20 @@
-// Attention that never stores all of its scores at once, forward and backward. A lowering pass replaces products, mask,
-// softmax and product by it (kernels/lowering/attention/block_attention.cc). From the forward to the backward pass,
-// only the highest score of each query and the sum of the exponentials are stored (Milakov & Gimelshein 2018; Dao et
-// al. 2022).
+// Attention that never stores all of its scores at once, forward and backward. The pass block_attention replaces
+// products, mask, softmax and product by it. The backward pass needs only the highest score of each query and the sum
+// of the exponentials (Milakov & Gimelshein 2018; Dao et al. 2022).
 //
 // Tensors may have any axis order in memory: `perm_q` permutes q's axes in memory to [batch.., queries, width],
 // likewise for all inputs; `perm_y` of BlockAttention permutes [batch.., queries, width of v] to y's axes in memory,
 // likewise for all outputs.
 //
-// With `packed`, q, k and v are thirds of one tensor, along the axis of heads (the last of batch..): it is the input q,
-// and k and v are absent; its gradient, likewise, is the only output of BlockAttentionGrad.
+// With `packed`, input q contains q, k and v as thirds along the axis of heads (the last of batch..), and k and v are
+// absent; likewise, the only output of BlockAttentionGrad contains their gradients.
 //
-// `guarded` gives a row that the mask hides entirely the probabilities 0, where they would be NaN, and where its
-// highest score is at most `hidden`: masks of finite numbers. Its `sum` is NaN. Other rows are as without.
+// `guarded` sets NaN probabilities to 0: those of rows that the mask hides entirely, or whose highest score is at most
+// `hidden`, for finite masks. The `sum` of such a row is NaN. Other rows do not change.
 //
-// `highest` and `sum` have the values below whatever kernel writes them: another one may run the backward pass, which
-// reads them as exp(score - highest) / sum alone. A kernel that multiplies operands of 16 bits may round probabilities
-// and the gradients of scores to that type before it multiplies them, as tensor cores need it.
+// Every kernel writes `highest` and `sum` as defined below, because another one may run the backward pass, which reads
+// only exp(score - highest) / sum. A kernel that multiplies 16-bit operands may round probabilities and the gradients
+// of scores to that type before multiplying, as tensor cores require.
 #include "kernels/functions/functions.h"
 #include "onnx_passes/functions/body_text.h"
 #include "onnx_passes/ir/error.h"
@@ -33,9 +32,9 @@ int64_t flag(const Attrs& attrs, const std::string& name) {
 // The properties of a call that select its body.
 struct Variant {
   int64_t rank;
-  bool masked, selects;  // a bool mask selects, a float one is added
-  bool keeps_true;       // a bool mask keeps the scores where it is true; the others become `fill`
-  bool guarded;          // probabilities that are NaN are 0, and so are their gradients
+  bool masked, selects;  // a bool mask selects scores, a float mask is added
+  bool keeps_true;       // whether a bool mask keeps scores where it is true; the others become `fill`
+  bool guarded;          // whether NaN probabilities and their gradients become 0
   bool packed;
 
   std::string overload() const {
@@ -47,7 +46,7 @@ struct Variant {
     for (int64_t i = 0; i < rank - 2; ++i) permutation += concat(i, ", ");
     return concat("Transpose <perm = [", permutation, rank - 1, ", ", rank - 2, "]> (", x, ")");
   }
-  // x where the mask keeps the score, else y.
+  // Returns x where the mask keeps the score, else y.
   std::string select(const std::string& x, const std::string& y) const {
     return concat("Where (mask, ", keeps_true ? x : y, ", ", keeps_true ? y : x, ")");
   }
@@ -68,7 +67,7 @@ void write_number(BodyText& body, const std::string& name, const std::string& va
   body.let(name, concat("CastLike (", name, "_float, q)"));
 }
 
-// scores, from q, k and the mask
+// Writes the scores from q, k and the mask.
 void write_scores(BodyText& body, const Variant& v) {
   body.line("last = Constant <value_ints = [-1]> ()");
   write_number(body, "factor", "@scale");
@@ -92,7 +91,7 @@ void write_scores(BodyText& body, const Variant& v) {
   }
 }
 
-// Returns the name of the probabilities, in which a guarded call replaces NaN by 0.
+// Returns the name of the probabilities; in a guarded call, 0 replaces NaN.
 std::string write_guard(BodyText& body, const Variant& v) {
   if (!v.guarded) return "probabilities";
   body.line("undefined = IsNaN (probabilities)");
@@ -129,9 +128,11 @@ FunctionText block_attention(const FunctionCall& call) {
   return {concat(signature(head, "q, k, v", v, "y, highest, sum"), body.text(), "}"), v.overload()};
 }
 
-// With P the probabilities, recomputed from the row's highest score and sum:
-//   dP = dy vᵀ,  dS = P (dP - Σ dy y),  dq = scale dS k,  dk = scale dSᵀ q,  dv = Pᵀ dy
-// since Σ P dP over a row is the row's Σ dy y.
+// The probabilities P are recomputed from the row's highest score and sum.
+//
+// dP = dy vᵀ,  dS = P (dP - Σ dy y),  dq = scale dS k,  dk = scale dSᵀ q,  dv = Pᵀ dy
+//
+// where Σ dy y over a row equals the row's Σ P dP.
 FunctionText block_attention_grad(const FunctionCall& call) {
   const Variant v = variant_of(call, 7);
   BodyText body;

@@ -1,14 +1,15 @@
-// Batch normalization with the operations that follow it in most networks: y = relu(normalized + residual). The
-// attribute relu = 1 adds Relu; an additional input, residual, adds the sum. If mixed precision rounds, the attribute
-// round_to is the type to which every result before Relu is rounded. The gradient with relu = 1 reads y, and its output
-// dz is the gradient of that sum. fuse_batch_normalization.cc emits these functions.
+// Batch normalization fused with the operations that usually follow: y = relu(normalized + residual). The attribute
+// relu = 1 adds Relu; an additional input, residual, adds the sum. In mixed precision, round_to is the type to which
+// every result before Relu is rounded. The gradient with relu = 1 reads y, and its output dz is the gradient of that
+// sum. fuse_batch_normalization.cc emits these functions.
 #include "kernels/functions/functions.h"
 #include "onnx_passes/ir/error.h"
 
 namespace onnx_train {
 namespace {
 
-// The function `op`: `normalization` computes y, and perhaps other outputs, from `parameters`; Relu and the sum follow.
+// Returns the function `op`: `normalization` computes y, and perhaps other outputs, from `parameters`, before the sum
+// and Relu.
 FunctionText with_epilogue(const FunctionCall& call, const std::string& op, const std::string& parameters,
                            size_t num_parameters, const std::string& more_outputs, const std::string& normalization) {
   const bool adds = call.inputs.size() > num_parameters, rounds = is_set(call.attrs, "round_to");

@@ -1,7 +1,7 @@
 // Convolutions, pools and group normalization on channels-last images, [batch, sizes.., channels], selected by the
 // attribute channels_last = 1. Their bodies transpose, call the operator of the same name, and transpose back. Weights
-// and their gradients keep ONNX's order. Lowering emits these functions (kernels/lowering/layout/channels_last.cc). The
-// permutations depend on the rank, so there is one overload per rank.
+// and their gradients keep ONNX's order. The pass channels_last emits these functions. The permutations depend on the
+// rank, so there is one overload per rank.
 #include <algorithm>
 #include <string>
 
@@ -11,23 +11,23 @@
 namespace onnx_train {
 namespace {
 
-// "0, 2, 3, 1": from batch, channels, sizes.. to batch, sizes.., channels.
+// Returns the permutation from batch, channels, sizes.. to batch, sizes.., channels, such as "0, 2, 3, 1".
 std::string to_channels_last(int64_t rank) {
   std::string permutation = "0";
   for (int64_t axis = 2; axis < rank; ++axis) permutation += concat(", ", axis);
   return permutation + ", 1";
 }
 
-// "0, 3, 1, 2": the inverse permutation.
+// Returns the inverse permutation, such as "0, 3, 1, 2".
 std::string to_channels_first(int64_t rank) {
   std::string permutation = concat("0, ", rank - 1);
   for (int64_t axis = 1; axis < rank - 1; ++axis) permutation += concat(", ", axis);
   return permutation;
 }
 
-// The row whose text is `text` with LAST and FIRST replaced by the permutations of the first input's rank. `inner` is
-// the function in our domain that the body calls, if any. Calls with channels-first images use the row `first`, if
-// given.
+// Returns a row whose text is `text` with LAST and FIRST replaced by the permutations of the first input's rank.
+// `inner` is the function in our domain that the body calls, if any. The row `first`, if given, handles calls with
+// channels-first images.
 FunctionRow channels_last(const char* op, const char* text, const char* inner = "", const FunctionRow& first = {}) {
   return {op, [text = std::string(text), inner, first](const FunctionCall& call) {
             if (first.text && !is_set(call.attrs, "channels_last")) return first.text(call);

@@ -1,12 +1,11 @@
-// Functions that lowering emits for the gradient of an embedding and its update (add_gather_gradients.cc,
-// sparse_updates.cc).
+// Functions for the gradient of an embedding and its update, emitted by add_gather_gradients.cc and sparse_updates.cc.
 #include "kernels/functions/functions.h"
 
 namespace onnx_train {
 namespace {
 
 // y = sum + dx of GatherGrad along axis 0: the gradient of a weight that is looked up and also used otherwise. A kernel
-// adds the rows in the order of the places.
+// adds the rows in the order of the indices.
 constexpr const char* kAddGatherGrad = R"(
 AddGatherGrad (sum, dy, indices) => (y) {
   rest = Constant <value_ints = [-1]> ()
@@ -16,10 +15,9 @@ AddGatherGrad (sum, dy, indices) => (y) {
 }
 )";
 
-// GatherGrad along axis 0 of a tensor of `shape`, without the rows to which nothing is added: rows[p] is added to row
-// places[p] of the tensor and has its width. If several places name the same row, the first has the sum; the others
-// have zeros and give the row's index counted from the end, places[p] < 0. A kernel adds the rows in the order of the
-// places.
+// The nonzero rows of GatherGrad along axis 0 of a tensor of `shape`: rows[p] is added to row places[p] of the tensor
+// and has its width. If several indices name the same row, the first has the sum; the others have zeros and the row's
+// index counted from the end, places[p] < 0. A kernel adds the rows in the order of the indices.
 constexpr const char* kCoalesceRows = R"(
 CoalesceRows (dy, indices, shape) => (rows, places) {
   zero = Constant <value_ints = [0]> ()
@@ -53,7 +51,7 @@ CoalesceRows (dy, indices, shape) => (rows, places) {
 }
 )";
 
-// Sgd without momentum and decay on the rows that CoalesceRows returns, each once:
+// Sgd without momentum and decay on the rows that CoalesceRows returns:
 // w'[places[p]] = w[places[p]] - lr·scale·rows[p]    where places[p] ≥ 0; all other rows do not change
 constexpr const char* kSparseSgd = R"(
 SparseSgd (w, rows, places, learning_rate, grad_scale) => (next_w) {

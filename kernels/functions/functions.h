@@ -1,6 +1,6 @@
 // Functions in our domain that only lowering emits; onnx_passes/functions/functions.h explains functions. A variant of
-// an operator has the operator's name: the types of its operands and its attributes select the variant. Its body casts
-// or transposes, and calls the operator.
+// an operator has the operator's name; the types of its operands and its attributes select it. Its body casts or
+// transposes, and calls the operator.
 #pragma once
 
 #include "onnx_passes/functions/functions.h"
@@ -9,25 +9,25 @@ namespace onnx_train {
 
 const std::vector<const FunctionRow*>& lowering_function_rows();
 
-// Adds a call, and the function to the model if it is not there yet: the row in lowering_function_rows() if there is
-// one, else the row in function_rows(). Throws Error when there is neither.
+// Adds a call, and the function to the model if missing: from lowering_function_rows() if it has the row, else from
+// function_rows(). Throws Error if neither has it.
 std::vector<Var> call_lowered(Builder& b, const std::string& op, int num_outputs, const std::vector<Var>& inputs,
                               const Attrs& attrs = {});
 inline Var call_lowered(Builder& b, const std::string& op, const std::vector<Var>& inputs, const Attrs& attrs = {}) {
   return call_lowered(b, op, 1, inputs, attrs)[0];
 }
 
-// Whether the integer attribute is there and not 0.
+// Whether the integer attribute is present and not 0.
 bool is_set(const Attrs& attrs, const std::string& name);
 
-// The families, one file each. A new family adds its line here and in lowering_function_rows().
-std::vector<FunctionRow> lowered_product_functions();      // products.cc: convolutions, too
+// The families, one per file. A new family needs a line here and in lowering_function_rows().
+std::vector<FunctionRow> lowered_product_functions();      // products.cc; includes convolutions
 std::vector<FunctionRow> channels_last_functions();        // channels_last.cc: pools and group normalization
 std::vector<FunctionRow> batch_normalization_functions();  // batch_normalization.cc
 std::vector<FunctionRow> block_attention_functions();      // attention.cc
 std::vector<FunctionRow> embedding_functions();            // embeddings.cc
 
-// Convolutions on float operands, channels first or last, from which products.cc makes its rows (channels_last.cc).
+// Returns float convolutions, channels first or last (channels_last.cc), from which products.cc makes its rows.
 std::vector<FunctionRow> convolution_layouts();
 
 }  // namespace onnx_train

@@ -1,6 +1,5 @@
-// Products into which fold_transposes.cc has folded the transposes of their operands, products with bfloat16 operands,
-// which their bodies convert to float32 first (bfloat16_products.cc), and products that add a bias to their rows or sum
-// up an operand (product_epilogues.cc).
+// Variants of products: with transposes folded into the operands (fold_transposes.cc), with 16-bit operands, which the
+// bodies convert to float32 (bfloat16_products.cc), and with a bias or the sums of an operand (product_epilogues.cc).
 #include <algorithm>
 #include <array>
 
@@ -10,21 +9,21 @@
 namespace onnx_train {
 namespace {
 
-// What is multiplied: a value of the body, and its axis over which the product sums.
+// An operand: a value of the body, and the axis over which the product sums.
 struct Factor {
   const char* value;
   int axis;
 };
 
-// The attribute sums_of; null if there is none.
+// Returns the attribute sums_of, or null.
 const int64_t* find_sums_of(const FunctionCall& call) {
   const auto found =
       std::find_if(call.attrs.begin(), call.attrs.end(), [](const Attr& attr) { return attr.name == "sums_of"; });
   return found == call.attrs.end() ? nullptr : &std::get<int64_t>(found->value);
 }
 
-// The function `op`, whose `lines` compute PRODUCT. A third input is a bias, one number for each column of y; with the
-// attribute sums_of, 0 or 1, a second output has the sums of that factor over the axis.
+// Returns the function `op`, whose `lines` compute PRODUCT. A third input is a bias, one number per column of y; with
+// the attribute sums_of, 0 or 1, a second output has the sums of that factor over its axis.
 FunctionText with_epilogue(const FunctionCall& call, const std::string& op, std::string attributes, std::string lines,
                            const std::array<Factor, 2>& factors) {
   const bool adds = call.inputs.size() > 2;
@@ -49,7 +48,7 @@ FunctionText with_epilogue(const FunctionCall& call, const std::string& op, std:
   return {concat(op, " ", attributes, "(", inputs, ") => (", outputs, ")\n{", lines, more, "}"), overload};
 }
 
-// Matrices or batches of them, in the order in which MatMul multiplies them.
+// Returns matrices, or batches of them, as MatMul multiplies them.
 std::array<Factor, 2> factors_of(const FunctionCall& call, const char* a, const char* b) {
   const auto rank = [&](size_t i) { return static_cast<int>(call.inputs[i].rank()); };
   return {{{a, rank(0) - 1}, {b, rank(1) - 2}}};
@@ -85,15 +84,15 @@ constexpr const char* kGemmLines = R"(
   PRODUCT = Gemm <alpha: float = @alpha, transA: int = @transA, transB: int = @transB> (a, b)
 )";
 
-// Without C where it sums up an operand.
+// With sums_of, the function has no C.
 FunctionText text_of_gemm(const FunctionCall& call) {
   if (!find_sums_of(call)) return {kGemm, ""};
   return with_epilogue(call, "Gemm", "alpha: float = 1.0, transA: int = 0, transB: int = 0", kGemmLines,
                        {{{"a", is_set(call.attrs, "transA") ? 0 : 1}, {"b", is_set(call.attrs, "transB") ? 1 : 0}}});
 }
 
-// Returns the text "Name <..> (a, b, ..) => (..) { .. }" changed to operands a and b of a 16-bit type, which the body
-// converts to float32 first.
+// Changes the text "Name <..> (a, b, ..) => (..) { .. }" to 16-bit operands a and b, which the body converts to
+// float32.
 FunctionText with_narrow_operands(FunctionText function, DType dtype) {
   const std::string text = function.text.substr(function.text.find_first_not_of('\n'));
   const size_t first = text.find('(') + 1, second = text.find(',', first) + 1, end = text.find_first_of(",)", second);
@@ -109,7 +108,7 @@ FunctionText with_narrow_operands(FunctionText function, DType dtype) {
   return function;
 }
 
-// The row of a function whose first two inputs are operands, which may be 16-bit floats.
+// Returns the row of a function whose first two inputs may be 16-bit floats.
 FunctionRow product(const FunctionRow& wide) {
   return {wide.op, [text = wide.text](const FunctionCall& call) {
             const DType dtype = call.inputs[0].dtype();

@@ -13,9 +13,9 @@
 namespace onnx_train {
 namespace {
 
-constexpr int32_t kLossInput = -1;  // Fault::input where the loss is not finite; `value`: whether it is NaN
+constexpr int32_t kLossInput = -1;  // Fault::input of a loss that is not finite; `value` says whether it is NaN
 
-// Large constants are not copied: the model holds them in a mapped file or in memory that plans share.
+// Whether a constant is used without a copy: large ones are in a mapped file or in memory that plans share.
 bool read_in_place(const Device& device, const Value& constant) {
   const Tensor* beside = contents_beside(constant.shared_initializer());
   return beside && device.uses_host_memory() && is_aligned(*beside);
@@ -43,8 +43,8 @@ Executable::~Executable() {
   try {
     const DeviceScope scope(device_);
     recording_.reset();
-    plan_.reset();                   // kernels own memory of the device
-  } catch (const std::exception&) {  // the members' destructors do it
+    plan_.reset();                   // kernels own device memory
+  } catch (const std::exception&) {  // the members' destructors do the rest
   }
 }
 
@@ -117,7 +117,7 @@ void Executable::upload_constants() {
 }
 
 void Executable::make_slots() {
-  if (device_.uses_host_memory()) return;  // inputs and outputs are the caller's
+  if (device_.uses_host_memory()) return;  // inputs and outputs are the caller's memory
   size_t bytes = align_up(sizeof(Fault), device_.alignment());
   for (const Port& port : plan_->inputs()) bytes += align_up(port.bytes, device_.alignment());
   for (const Port& port : plan_->outputs()) bytes += align_up(port.bytes, device_.alignment());
@@ -216,9 +216,9 @@ void Executable::run(const std::vector<Tensor>& outputs, Fault* fault) {
     for (size_t i = 0; i < outputs.size(); ++i) set(output_buffers_[i], const_cast<void*>(outputs[i].data()));
   }
   const DeviceScope scope(device_);
-  // OpenMP's setting is per calling thread; scratch memory was sized for the number of threads at planning time.
+  // OpenMP's setting is per calling thread, and the number of threads determines the scratch memory.
   if (num_threads() != plan_->threads()) set_num_threads(plan_->threads());
-  commits_.clear();  // the host's inputs may be elsewhere in each run
+  commits_.clear();  // the addresses of the host's inputs may change between runs
   for (const Copy& copy : plan_->placement().copies) {
     commits_.push_back({addresses_[copy.to], addresses_[copy.from], copy.bytes});
   }
@@ -243,9 +243,9 @@ void Executable::run(const std::vector<Tensor>& outputs, Fault* fault) {
   }
 }
 
-// Runs all nodes once with a fault that is set, so that no state changes: kernels are loaded and libraries make what
-// they make at the first call, which a recording cannot contain, and a launch that fails does so while nothing is lost.
-// Then records a run if the plan allows it.
+// Runs all nodes once with a fault set, so that no state changes. This loads kernels and lets libraries allocate at
+// their first call, which a recording cannot contain, and a launch that fails does so before any state changes. Then
+// records a run if the plan allows it.
 void Executable::rehearse() {
   enqueue(rehearsal_);
   if (plan_->replays()) recording_ = stream_.record([this] { enqueue(fault_); });

@@ -1,9 +1,9 @@
 // A plan with fixed addresses on its device: the pointers that its kernels read, its constants, slots for inputs and
-// outputs, and the fault word. The addresses of inputs, outputs and states stay the same for its lifetime, so that a
-// device may record a run once and replay it; binding a new arena between runs causes a new recording. On a device that
-// uses host memory, inputs are read in place.
+// outputs, and the fault word. The addresses of inputs, outputs and states do not change, so that a device may record a
+// run once and replay it; binding a new arena between runs causes a new recording. On a device that uses host memory,
+// inputs are read in place.
 //
-// A session owns it, together with the stream it uses, which must outlive it. One thread at a time.
+// A session owns it and the stream that it uses, which must outlive it. One thread at a time.
 #pragma once
 
 #include <memory>
@@ -15,8 +15,8 @@ namespace onnx_train {
 
 class Executable {
  public:
-  // Uploads the constants. Runs report faults to `fault`, which is in device memory. Throws Error when the device has
-  // too little memory.
+  // Uploads the constants. Runs report faults to `fault`, which is in device memory. Throws Error if the device has too
+  // little memory.
   Executable(std::unique_ptr<Plan> plan, Device& device, Stream& stream, Fault* fault);
   ~Executable();
   Executable(const Executable&) = delete;
@@ -24,23 +24,23 @@ class Executable {
   Plan& plan() { return *plan_; }
   const Plan& plan() const { return *plan_; }
 
-  // Sets the device memory: the arena, of arena_bytes() of the plan, and each state. No work may be in progress.
+  // Sets the device memory of the arena (the plan's arena_bytes()) and of each state. No work may be in progress.
   void bind_arena(void* arena);
   void bind_state(size_t i, void* data);
 
-  // Sets the value of an input for the next run, of the type and shape of the plan's input. On a device that uses host
-  // memory the run reads it in place. On others it is copied: from host memory before the call returns, from device
-  // memory (Tensor::is_on_device) in the order of the stream.
+  // Sets an input for the next run; type and shape must be those of the plan's input. A device that uses host memory
+  // reads it in place. Others copy it: from host memory before the call returns, from device memory
+  // (Tensor::is_on_device) in the order of the stream.
   void set_input(size_t i, const Tensor& value);
-  // Enqueues a run: all nodes in order, then the states that are not updated in place. Writes the outputs of the plan
-  // to `outputs` and the value of the fault word after the run to `fault`; both are host memory that must live until
-  // the stream has completed the run. A run that begins or ends with a fault changes no state. On a device that uses
-  // host memory the run stops at the first fault.
+  // Enqueues a run: all nodes in order, then the copies of states that are not updated in place. Writes the plan's
+  // outputs to `outputs` and the fault word after the run to `fault`; both are host memory that must live until the
+  // stream has completed the run. A run that begins or ends with a fault changes no state. On a device that uses host
+  // memory the run stops at the first fault.
   void run(const std::vector<Tensor>& outputs, Fault* fault);
-  // Makes a loss that is not finite a fault of the node that computes it, on a device that uses host memory: the run
-  // stops there, before any update. Elsewhere and without a loss it does nothing.
+  // Makes a loss that is not finite a fault of the node that computes it: the run stops there, before any update. Does
+  // nothing on a device without host memory or without a loss.
   void refuse_non_finite_loss();
-  // Throws Error for a fault that a run of this plan reported: it names the node, the value, and the values allowed.
+  // Throws Error for a fault of a run of this plan: it names the node, the value, and the allowed values.
   [[noreturn]] void refuse(const Fault& found) const;
 
  private:
@@ -48,8 +48,8 @@ class Executable {
     size_t inputs, outputs, workspace;  // positions in `table_`
   };
   struct Entry {
-    size_t position;  // in `table_`
-    size_t offset;    // from the start of the buffer
+    size_t position;  // position in `table_`
+    size_t offset;    // offset in the buffer
   };
 
   void make_table();
@@ -70,18 +70,18 @@ class Executable {
   Stream& stream_;
   std::vector<void*> table_;
   std::vector<Call> calls_;                  // by step
-  std::vector<std::vector<Entry>> entries_;  // by buffer: the entries of `table_` that hold its address
+  std::vector<std::vector<Entry>> entries_;  // entries of `table_` that hold the address of each buffer
   std::vector<void*> addresses_;             // by buffer
-  std::vector<Transfer> commits_;            // the plan's copies
-  std::vector<size_t> input_buffers_, output_buffers_, state_buffers_;  // by port; kNoBuffer where absent
+  std::vector<Transfer> commits_;            // the copies of the plan
+  std::vector<size_t> input_buffers_, output_buffers_, state_buffers_;  // by port; kNoBuffer if absent
   char* constants_ = nullptr;
-  char* slots_ = nullptr;  // inputs and outputs, on devices that do not use the host's memory
+  char* slots_ = nullptr;  // inputs and outputs, on devices that do not use host memory
   Fault* const fault_;
-  Fault* rehearsal_ = nullptr;  // always set; on devices that do not use the host's memory
+  Fault* rehearsal_ = nullptr;  // always set; on devices that do not use host memory
   char* arena_ = nullptr;
   std::unique_ptr<Recording> recording_;
-  bool is_rehearsed_ = false;                  // at these addresses
-  size_t loss_step_ = SIZE_MAX, loss_at_ = 0;  // the node that computes the loss, and its place in `table_`
+  bool is_rehearsed_ = false;                  // whether rehearse() has run at these addresses
+  size_t loss_step_ = SIZE_MAX, loss_at_ = 0;  // the node that computes the loss, and its position in `table_`
   DType loss_type_ = DType::kFloat;
 };
 

@@ -19,7 +19,7 @@ std::string megabytes(size_t bytes) {
   return text;
 }
 
-// The peak step: the node at which most bytes of the arena are in use.
+// Returns the peak step: the node at which most bytes of the arena are in use.
 int fullest_node(const std::vector<LiveRange>& ranges) {
   int end = 0;
   for (const LiveRange& range : ranges) end = std::max(end, range.last + 1);

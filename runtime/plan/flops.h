@@ -1,5 +1,5 @@
-// Arithmetic of a forward model, counted from its shapes: two for each multiply-add of products and convolutions, which
-// are nearly all there is.
+// The arithmetic of a forward model, counted from its shapes: two operations per multiply-add of products and
+// convolutions, which dominate.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace onnx_train {
 
-// "1.1G for each sample", with what was assumed of symbolic dimensions. Counts what inference knows.
+// Returns the count, such as "1.1G", and the sizes assumed for symbolic dimensions. Counts what inference knows.
 std::string describe_flops(const Graph& graph);
 
 }  // namespace onnx_train

@@ -1,9 +1,9 @@
-// Finds kernels that read memory that has not been written, or write where they must not: for tests, and to find the
-// cause of a wrong number (--check-memory). Sanitizers see the arena as one block in which all such accesses are legal.
-// An executable owns it and calls it from its thread.
+// Detects kernels that read unwritten memory or write outside their outputs: for tests, and to find the cause of a
+// wrong number (--check-memory). To sanitizers the arena is one block in which all accesses are legal. An executable
+// owns it and calls it from its thread.
 //
-// Before a node runs, its outputs and workspace are filled with 0xff, which is NaN in every float type; after it has
-// run, the rest of the arena must be unchanged.
+// Before a node runs, its outputs and workspace are filled with 0xff, which is NaN in every float type, unless it works
+// in place; after it, the rest of the arena must be unchanged.
 #pragma once
 
 #include <cstddef>
@@ -15,11 +15,11 @@ namespace onnx_train {
 
 class MemoryGuard {
  public:
-  // Host memory that holds the arena of a plan.
+  // `arena` is host memory that holds the arena of a plan.
   MemoryGuard(char* arena, size_t bytes) : arena_(arena), bytes_(bytes) {}
 
   void before(const Node& node, const Launch& launch, size_t workspace);
-  // Throws Error that names the node.
+  // Throws Error that names the node if it wrote elsewhere.
   void after(const Node& node) const;
 
  private:
@@ -31,7 +31,7 @@ class MemoryGuard {
 
   char* arena_;
   size_t bytes_;
-  std::vector<char> copy_;     // of the arena
+  std::vector<char> copy_;     // copy of the arena
   std::vector<bool> allowed_;  // bytes that the node may write
 };
 

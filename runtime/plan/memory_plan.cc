@@ -15,7 +15,7 @@ int num_steps(const std::vector<LiveRange>& ranges) {
   return steps;
 }
 
-// Bytes alive at the peak step: a lower bound of the arena.
+// Returns the bytes alive at the peak step, a lower bound of the arena.
 size_t peak_bytes(const std::vector<LiveRange>& ranges) {
   const auto steps = static_cast<size_t>(num_steps(ranges));
   std::vector<size_t> born(steps + 1), dead(steps + 1);
@@ -49,7 +49,7 @@ class Intervals {
       intervals_.erase(first + 1, last);
     }
   }
-  // The end of the first interval that intersects [begin, end); `begin` if there is none.
+  // Returns the end of the first interval that intersects [begin, end), or `begin` if there is none.
   size_t skip(size_t begin, size_t end) const {
     const auto ends_before = [begin](const Interval& interval) { return interval.end <= begin; };
     const auto found = std::partition_point(intervals_.begin(), intervals_.end(), ends_before);
@@ -65,8 +65,8 @@ class Intervals {
 };
 
 // The intervals of the arena in use at each step: a segment tree over the steps. The lifetime of a buffer is a union of
-// a few segments. It conflicts with buffers that cover a segment from above and with buffers inside the segment. In a
-// training step most activations are alive together, but they are adjacent in the arena, so there are few intervals.
+// a few segments. It conflicts with buffers that cover an enclosing segment and with buffers inside the segment. In a
+// training step most activations are alive together but adjacent in the arena, so there are few intervals.
 class ArenaTimeline {
  public:
   explicit ArenaTimeline(int steps) {
@@ -74,7 +74,7 @@ class ArenaTimeline {
     segments_.resize(2 * leaves_);
   }
 
-  // The lowest offset at which `bytes` bytes are free during all steps [first, last].
+  // Returns the lowest offset at which `bytes` bytes are free during all steps [first, last].
   size_t lowest_gap(size_t bytes, int first, int last) {
     met_.clear();
     const auto meet = [&](const Intervals& intervals) {
@@ -102,8 +102,8 @@ class ArenaTimeline {
 
  private:
   struct Segment {
-    Intervals covering;  // of buffers alive during the whole segment, but not during its whole parent
-    Intervals within;    // of all buffers alive at some step of the segment, except those that cover an ancestor
+    Intervals covering;  // buffers alive during the whole segment, but not during its whole parent
+    Intervals within;    // all buffers alive at some step of the segment, except those that cover an ancestor
   };
 
   // Visits the segments whose union is [first, last].
@@ -132,8 +132,8 @@ class ArenaTimeline {
 
 using Order = std::vector<size_t>;
 
-// Places buffers one after the other, each at the lowest offset where it overlaps no placed buffer with an overlapping
-// lifetime (Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference", 2020).
+// Places buffers in order, each at the lowest offset where it overlaps no placed buffer with an overlapping lifetime
+// (Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference", 2020).
 MemoryPlan place_in_order(const std::vector<LiveRange>& ranges, const Order& order) {
   MemoryPlan plan;
   plan.offsets.assign(ranges.size(), 0);
@@ -154,7 +154,7 @@ MemoryPlan place_in_order(const std::vector<LiveRange>& ranges, const Order& ord
 
 MemoryPlan plan_memory(std::vector<LiveRange> ranges, size_t alignment) {
   for (LiveRange& range : ranges) range.bytes = align_up(range.bytes, alignment);
-  // Largest first is nearly always best; where it leaves gaps, longest-lived first or earliest first may be better.
+  // Largest first is nearly always best; if it leaves gaps, longest-lived first or earliest first may be better.
   using Key = double (*)(const LiveRange&);
   constexpr Key kKeys[] = {
       [](const LiveRange& r) { return -static_cast<double>(r.bytes); },

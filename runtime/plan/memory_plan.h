@@ -1,5 +1,4 @@
-// Assigns each buffer of a plan an offset in the arena: a pure function from lifetimes to offsets. Any thread; throws
-// nothing.
+// Assigns each buffer of a plan an offset in the arena. A pure function; any thread; throws nothing.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +6,7 @@
 
 namespace onnx_train {
 
-// A buffer that is first written by step `first` and last read by step `last`.
+// A buffer that step `first` writes first and step `last` reads last.
 struct LiveRange {
   size_t bytes;
   int first;
@@ -16,11 +15,11 @@ struct LiveRange {
 
 struct MemoryPlan {
   std::vector<size_t> offsets;  // one per range, multiples of the alignment
-  size_t bytes = 0;             // of the arena
+  size_t bytes = 0;             // size of the arena
 };
 
-// Buffers that are alive at the same step never overlap; empty buffers have arbitrary offsets. Offsets are multiples of
-// `alignment`, in bytes. Tries several orders of placement and returns the best result. Deterministic.
+// Returns offsets at which buffers alive at the same step do not overlap; empty buffers have arbitrary offsets. Offsets
+// are multiples of `alignment`, in bytes. Tries several orders of placement and returns the best result. Deterministic.
 MemoryPlan plan_memory(std::vector<LiveRange> ranges, size_t alignment);
 
 }  // namespace onnx_train

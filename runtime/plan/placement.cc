@@ -52,10 +52,10 @@ class Placer {
   }
 
  private:
-  // The value whose memory `value` uses.
+  // Returns the value that owns the memory of `value`.
   const Value* root(const Value* value) const { return views_.place(value).memory; }
 
-  // The last step that reads the memory of each root; `end_` for values that must survive the run.
+  // Finds the last step that reads the memory of each root; `end_` for values that must survive the run.
   void find_last_uses() {
     for (int s = 0; s < end_; ++s) {
       if (result_.skipped[static_cast<size_t>(s)]) continue;
@@ -75,8 +75,8 @@ class Placer {
     return result_.buffers.size() - 1;
   }
 
-  // Whether an earlier step has made the same check: recomputation copies nodes, and what it copies has passed. Then
-  // the attributes are equal, indices are the same values, and what they index has the same shape.
+  // Whether an earlier step makes the same check, as the original of a recomputed node does: it has the same
+  // attributes, the same integer inputs, and float inputs of the same shape, which indices do not depend on.
   bool repeats_check(int step) const {
     const Node& node = *steps_[static_cast<size_t>(step)].node;
     const auto same_input = [](const Value* a, const Value* b) {
@@ -106,7 +106,7 @@ class Placer {
       if (result_.location_of.contains(constant)) continue;
       locate(constant, add_buffer(Buffer::kConstant, 0, bytes_of(*constant), constant));
     }
-    // The preferred destinations of outputs and next states.
+    // Collects the preferred destinations of outputs and next states.
     size_t outputs = 0;
     for (const Value* output : graph_.outputs()) {
       const bool is_next = output->has_role(roles::kNext);
@@ -117,7 +117,7 @@ class Placer {
     for (size_t t = 0; t < targets_.size(); ++t) target_of_.try_emplace(root(targets_[t].value), t);
   }
 
-  // `buffer` is the buffer of the value.
+  // Records that the value's memory is in `buffer`.
   void locate(const Value* value, size_t buffer) {
     const Place place = views_.place(value);
     buffer_of_.try_emplace(place.memory, buffer);
@@ -158,13 +158,13 @@ class Placer {
 
   size_t buffer_of(const Value* value) const { return result_.location_of.at(value).buffer; }
 
-  // By output: the inputs that the kernel may overwrite, except inputs whose memory it also reads through another
-  // input.
+  // Returns for each output the inputs that the kernel may overwrite, without those whose memory it also reads through
+  // another input.
   std::vector<std::vector<const Value*>> overwritable(size_t step) const {
     const Node& node = *steps_[step].node;
     std::vector<std::vector<const Value*>> over(node.outputs().size());
     if (prepared_[step].in_place.empty()) return over;
-    std::unordered_map<const Value*, const Value*> read;  // memory -> the only value in it; null if several
+    std::unordered_map<const Value*, const Value*> read;  // memory -> the only input in it; null: several
     for (const Value* input : node.inputs()) {
       if (!input) continue;
       const auto [known, added] = read.try_emplace(root(input), input);
@@ -177,7 +177,7 @@ class Placer {
     return over;
   }
 
-  // The buffer for an output: the buffer of an input that is not read afterwards, a target's buffer, or a new one.
+  // Chooses the buffer for an output: that of an input that is not read afterwards, that of its target, or a new one.
   size_t choose(const Value* output, const std::vector<const Value*>& inputs, int s) {
     const size_t bytes = bytes_of(*output);
     const size_t* target = target_of_.find(output);
@@ -201,15 +201,15 @@ class Placer {
     return new_buffer(output, s);
   }
 
-  // Whether the value may be written to its target directly: the target is an output, or a state that the plan does not
-  // read in a plan whose nodes cannot fail (initialization).
+  // Whether the value may be written directly to its target: an output, or a state that the plan does not read in a
+  // plan whose nodes cannot fail (initialization).
   bool writes_output(const size_t* target) const {
     if (!target) return false;
     const Target& t = targets_[*target];
     return t.kind == Buffer::kOutput || (state_buffers_[t.index] == kNoBuffer && !may_fail_);
   }
 
-  // A new buffer for a value: an output's, or one in the arena.
+  // Returns a new buffer for a value: that of its target, or one in the arena.
   size_t new_buffer(const Value* memory, int s) {
     const size_t* target = target_of_.find(memory);
     size_t buffer = 0;
@@ -226,7 +226,7 @@ class Placer {
     return buffer;
   }
 
-  // Another output of the same step already uses it.
+  // Whether another output of the same step already uses the buffer.
   bool taken(size_t buffer, int s) const { return writer_[buffer] == s; }
 
   int last_use(size_t buffer, const Value* value) const {
@@ -241,9 +241,9 @@ class Placer {
 
   void touch(size_t buffer, int s) { life_[buffer].second = std::max(life_[buffer].second, s); }
 
-  // Values that could not be written to their destination are copied at the end: first outputs, which may be the old
-  // values of states, then states. If the next value of a state is the old value of another state, it is copied to the
-  // arena before any state is written.
+  // Copies values that could not be written to their destination at the end: first outputs, which may be old values of
+  // states, then states. A next value that is the old value of another state is copied to the arena before any state is
+  // written.
   void place_outputs() {
     std::vector<Copy> states;
     for (Target& target : targets_) {
@@ -263,7 +263,7 @@ class Placer {
     result_.copies.insert(result_.copies.end(), states.begin(), states.end());
   }
 
-  // The buffer of a state; created on demand for a state that the plan writes and never reads.
+  // Returns the buffer of a state; creates it for a state that the plan writes but never reads.
   size_t state_buffer(size_t state, size_t bytes) {
     size_t& buffer = state_buffers_[state];
     if (buffer == kNoBuffer) buffer = add_buffer(Buffer::kState, state, bytes);
@@ -303,21 +303,21 @@ class Placer {
   std::vector<StatePort>& states_;
   const Views views_;
   const bool write_in_place_, update_in_place_;
-  bool may_fail_ = false;  // some node may report a fault
-  int last_check_ = -1;    // the last step that may report one, or whose loss may not be finite
+  bool may_fail_ = false;  // whether a node may report a fault
+  int last_check_ = -1;    // last step that may report a fault, including a loss that is not finite
   int end_ = 0;
   Placement result_;
   ValueTable<size_t> buffer_of_;  // by root
   ValueTable<int> last_use_;      // by root
   std::unordered_map<std::string, size_t> state_index_;
-  std::vector<size_t> state_buffers_;  // by state; kNoBuffer where there is none yet
+  std::vector<size_t> state_buffers_;  // by state; kNoBuffer if none
   std::vector<Target> targets_;
   ValueTable<size_t> target_of_;  // by root
   std::vector<std::pair<int, int>> life_;
-  std::vector<int> writer_;       // the last step that writes the buffer
-  std::vector<int> buffer_last_;  // last use of the values that joined a buffer; -1 for none
+  std::vector<int> writer_;       // last step that writes the buffer
+  std::vector<int> buffer_last_;  // last use of the values in the buffer; -1: none
   std::vector<std::string> names_;
-  std::map<size_t, size_t> staged_;  // states' buffers -> copies of them
+  std::map<size_t, size_t> staged_;  // buffers of states -> copies of them
 };
 
 }  // namespace

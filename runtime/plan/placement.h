@@ -1,7 +1,7 @@
-// The memory of each value of a plan: views share another value's buffer, kernels write in place where possible,
+// Assigns memory to each value of a plan: views share another value's buffer, kernels write in place if possible,
 // results go directly to the caller's output, and all other values get a lifetime in the arena. The next value of a
-// state overwrites the state if the old value is not read afterwards; otherwise it stays in the arena and is copied
-// after all nodes have run. A pure function; any thread. The plan owns the result.
+// state overwrites the state if the old value is not read afterwards; otherwise it is copied from the arena after all
+// nodes. A pure function; any thread. The plan owns the result.
 #pragma once
 
 #include "kernels/registry.h"
@@ -22,18 +22,18 @@ struct Port {
 
 // A state tensor of the plan.
 struct StatePort : Port {
-  bool written = false;   // an update binding writes it
-  bool in_place = false;  // the node that computes the update is the last reader and writes it; otherwise it is copied
-                          // after all nodes
+  bool written = false;  // whether an update writes it
+  bool in_place =
+      false;  // whether the last reader computes and writes the next value; otherwise it is copied after all nodes
 };
 
-// One step of the plan: a node, its kernel, and its time if profiling is on.
+// A step of the plan: a node, its kernel, and its time if profiling is on.
 struct PlanStep {
   const Node* node;
   const Kernel* kernel;
-  double milliseconds = 0;  // summed over profiled runs
-  double last_start = 0;    // in the last profiled run: milliseconds from the start of the run to the start of the node
-  double last_milliseconds = 0;  // and how long the node took
+  double milliseconds = 0;       // summed over profiled runs
+  double last_start = 0;         // start in the last profiled run, in milliseconds after the start of the run
+  double last_milliseconds = 0;  // duration in the last profiled run
 };
 
 inline constexpr size_t kNoBuffer = static_cast<size_t>(-1);
@@ -41,7 +41,7 @@ inline constexpr size_t kNoBuffer = static_cast<size_t>(-1);
 struct Buffer {
   enum Kind { kArena, kInput, kOutput, kState, kConstant };
   Kind kind;
-  size_t index;  // arena: which live range; input, output, state: which port; constant: its offset
+  size_t index;  // arena: number of the live range; input, output, state: number of the port; constant: 0
   size_t bytes;
   const Value* constant = nullptr;
 };
@@ -52,7 +52,7 @@ struct Location {
   size_t offset;
 };
 
-// A copy after the last node, in order: an output or a state whose value is in another buffer.
+// A copy after the last node of an output or a state whose value is in another buffer.
 struct Copy {
   size_t from, to;  // buffers
   size_t bytes;
@@ -62,18 +62,18 @@ struct Placement {
   std::vector<Buffer> buffers;
   ValueTable<Location> location_of;
   std::vector<size_t> workspace_of;  // by step; kNoBuffer if the kernel needs none
-  std::vector<bool> skipped;         // by step: its outputs are already in place, nothing to run
+  std::vector<bool> skipped;         // by step: whether its outputs are already in place, so that it need not run
   std::vector<Copy> copies;
   std::vector<LiveRange> ranges;
   std::vector<std::string> range_names;
 };
 
-// Sets `in_place` of the states. `piece_alignment` is the device's. `options` may disable kViews, kWriteInPlace and
-// kUpdateInPlace. Deterministic.
+// Places all values, and sets `in_place` of the states. `piece_alignment` is the device's. `options` may disable
+// kViews, kWriteInPlace and kUpdateInPlace. Deterministic.
 Placement place_values(const Graph& graph, const std::vector<PlanStep>& steps, const std::vector<Prepared>& prepared,
                        std::vector<StatePort>& states, size_t piece_alignment, const LoweringOptions& options);
 
-// The shape of an initializer.
+// Returns the shape of an initializer.
 Shape constant_shape(const Value& value);
 
 }  // namespace onnx_train

@@ -31,11 +31,11 @@ bool accepts(const Dims& declared, const Shape& given) {
   return true;
 }
 
-// Inputs that the caller does not provide become constants with their default values; states stay inputs.
+// Makes inputs that the caller does not provide constants with their default values; states remain inputs.
 void fix_defaults(Graph* graph, const std::unordered_set<std::string>& states,
                   const std::map<std::string, Shape>& shapes) {
   const std::vector<Value*> inputs = graph->inputs();
-  for (auto it = inputs.rbegin(); it != inputs.rend(); ++it) {  // the last one is the cheapest to remove
+  for (auto it = inputs.rbegin(); it != inputs.rend(); ++it) {  // the last input is the cheapest to remove
     Value* input = *it;
     if (!input->is_initializer() || shapes.count(input->name())) continue;
     const Shape shape = constant_shape(*input);
@@ -47,7 +47,7 @@ void fix_defaults(Graph* graph, const std::unordered_set<std::string>& states,
 // Sets the concrete shapes of the graph's inputs and clears all types that were derived from symbols. Returns the sizes
 // of the symbols.
 Sizes set_shapes(Graph* graph, const std::map<std::string, Shape>& shapes) {
-  std::map<std::string, std::pair<int64_t, std::string>> symbols;  // symbol -> size, and the input that set it
+  std::map<std::string, std::pair<int64_t, std::string>> symbols;  // symbol -> size, and the input that sets it
   for (Value* input : graph->inputs()) {
     TensorType type = input->type();
     const auto given = shapes.find(input->name());
@@ -85,8 +85,8 @@ Sizes set_shapes(Graph* graph, const std::map<std::string, Shape>& shapes) {
   return sizes;
 }
 
-// Names the operators for which the device has no kernel at all, before anything is said of shapes that they leave
-// open. A node whose function body could not be inlined is another matter: a shape that it needs is not known.
+// Throws an error that names the operators without any kernel on the device, before errors about shapes that they leave
+// open. Operators with a function body that could not be inlined are excluded: these lack a shape.
 void expect_operators(const Graph& graph, const Device& device) {
   std::vector<const Node*> missing;
   for (const Node* node = graph.first(); node; node = node->next()) {
@@ -102,7 +102,7 @@ bool are_static(const std::vector<Value*>& values) {
   return std::all_of(values.begin(), values.end(), [](const Value* v) { return !v || v->type().is_static(); });
 }
 
-// Names the first node whose output has a size that does not follow from the sizes of its inputs.
+// Throws an error that names the first node with an output size that depends on data.
 void expect_sizes(const Graph& graph) {
   for (const Node* node = graph.first(); node; node = node->next()) {
     if (!are_static(node->inputs()) || are_static(node->outputs())) continue;
@@ -113,11 +113,11 @@ void expect_sizes(const Graph& graph) {
   }
 }
 
-// Checked before a kernel builds tables for it: a single output must fit into the device's memory.
+// Throws an error if an output exceeds the device's memory, before a kernel builds tables for it.
 void expect_room(const Node& node, const Device& device) {
   for (const Value* output : node.outputs()) {
     if (!output || output->dtype() == DType::kString) continue;
-    constexpr size_t kSmall = size_t{1} << 28;  // bytes: below this there is no need to ask the system
+    constexpr size_t kSmall = size_t{1} << 28;  // bytes; smaller outputs need no query
     const auto count = static_cast<size_t>(num_elements(output->type().shape()));
     const size_t size = size_of(output->dtype());
     if (count <= kSmall / size) continue;
@@ -152,7 +152,8 @@ void Plan::lower(const PlanOptions& options, const std::map<std::string, Shape>&
   LoweringOptions lowering = options.lowering;
   lowering.recomputation = &recomputation_;
   std::vector<Pass> passes = lowering_passes(device_, lowering);
-  // The first pass infers all shapes. What was built on a declaration that is wrong fails there, for another reason.
+  // The first pass infers all shapes. A wrong declaration may make it fail with another error, so declarations are
+  // checked in both cases.
   passes.front().run = [&, infer = passes.front().run](Model& model) {
     try {
       const bool changed = infer(model);
@@ -234,8 +235,8 @@ void Plan::select_kernels(bool tf32) {
 void Plan::place(const PlanOptions& options) {
   placement_ = place_values(*model_.graph, steps_, prepared_, states_, device_.piece_alignment(), options.lowering);
   memory_ = plan_memory(placement_.ranges, device_.alignment());
-  // Steps whose results are already in place are removed.
-  std::vector<int> number(steps_.size() + 1);  // new number of each step, without those that are skipped
+  // Removes steps whose results are already in place.
+  std::vector<int> number(steps_.size() + 1);  // new number of each step
   size_t kept = 0;
   for (size_t s = 0; s < steps_.size(); ++s) {
     number[s] = static_cast<int>(kept);

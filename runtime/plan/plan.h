@@ -1,6 +1,6 @@
-// An entry point compiled for one device and one set of concrete shapes: the lowered graph, a prepared kernel for each
-// node, and a location for each value. Immutable except for profiling; it holds no memory of the device. An Executable
-// (executable.h) runs it. A session owns it; one thread at a time.
+// An entry point compiled for one device and concrete shapes: the lowered graph, a prepared kernel for each node, and a
+// location for each value. Immutable except for profiling; holds no device memory. An Executable (executable.h) runs
+// it. A session owns it; one thread at a time.
 #pragma once
 
 #include <map>
@@ -21,15 +21,14 @@
 namespace onnx_train {
 
 struct PlanOptions {
-  size_t memory = 0;         // bytes that the arena may have; 0: as many as the machine has. See fitting_plan.h
-  LoweringOptions lowering;  // off: only what is needed to run at all (the reference that lowering is compared with)
+  size_t memory = 0;         // limit of the arena in bytes; 0: the machine's memory. See fitting_plan.h
+  LoweringOptions lowering;  // off: only the required passes (the reference for tests of lowering)
   PipelineOptions pipeline;
   bool tf32 = false;          // NodeSpec::tf32
-  bool check_memory = false;  // runs each node under a guard: see memory_guard.h
+  bool check_memory = false;  // whether each node runs under a guard, see memory_guard.h
 };
 
-// Thrown for what has no plan, whatever the sizes of its inputs: an operator without a kernel, a size that depends on
-// data.
+// Thrown if there is no plan for any input sizes: an operator has no kernel, or a size depends on data.
 class NoPlan : public Error {
  public:
   using Error::Error;
@@ -38,8 +37,8 @@ class NoPlan : public Error {
 class Plan {
  public:
   // `entry` is a flattened entry point (passes.h): states are inputs, and their new values are outputs with the role
-  // "next". `shapes` has the concrete shapes of all other inputs; inputs with a default that it omits become constants
-  // of the plan. Throws Error that lists every node that no kernel supports.
+  // "next". `shapes` has the concrete shapes of all other inputs; omitted inputs with a default become constants of the
+  // plan. Throws Error that lists all nodes without a kernel.
   Plan(Model entry, const std::vector<std::string>& states, const std::map<std::string, Shape>& shapes, Device& device,
        const PlanOptions& options = {});
   Plan(const Plan&) = delete;
@@ -49,27 +48,27 @@ class Plan {
   const std::vector<StatePort>& states() const { return states_; }
   const Model& model() const { return model_; }  // the lowered graph
   const std::vector<PlanStep>& steps() const { return steps_; }
-  const std::vector<PassTiming>& passes() const { return passes_; }  // of the lowering, in order
+  const std::vector<PassTiming>& passes() const { return passes_; }  // lowering passes, in order
 
   size_t arena_bytes() const { return memory_.bytes; }
-  size_t workspace_bytes() const { return workspace_bytes_; }  // of arena_bytes, the kernels' scratch memory
-  size_t constant_bytes() const { return constant_bytes_; }    // constants that an executable keeps on the device
+  size_t workspace_bytes() const { return workspace_bytes_; }  // the part of the arena for the kernels' scratch memory
+  size_t constant_bytes() const { return constant_bytes_; }    // constants on the device
   const MemoryPlan& memory() const { return memory_; }
   const Recomputation& recomputation() const { return recomputation_; }
-  const std::vector<LiveRange>& live_ranges() const { return placement_.ranges; }  // in numbers of `steps()`
+  const std::vector<LiveRange>& live_ranges() const { return placement_.ranges; }  // in step numbers
   const std::vector<std::string>& range_names() const { return placement_.range_names; }
 
-  const std::vector<Prepared>& prepared() const { return prepared_; }  // in the order of `steps()`
-  const Placement& placement() const { return placement_; }            // its tables by step are those of `steps()`
+  const std::vector<Prepared>& prepared() const { return prepared_; }  // by step
+  const Placement& placement() const { return placement_; }            // its tables by step match `steps()`
   bool guarded() const { return guarded_; }
-  bool replays() const { return replays_; }  // a device that can records a run and replays it
-  int threads() const { return threads_; }   // the number of threads that the kernels were prepared for
+  bool replays() const { return replays_; }  // whether a device that supports it replays a recorded run
+  int threads() const { return threads_; }   // number of threads that the kernels were prepared for
 
-  // When turned on, clears earlier measurements and measures each node of the following runs (Stream::time).
+  // When turned on, clears measurements and measures each node of later runs (Stream::time).
   void set_profiling(bool on);
   bool profiling() const { return profiling_; }
   int profiled_runs() const { return profiled_runs_; }
-  // Adds the measurements of one profiled run: when each step ended, in milliseconds from the start of the first.
+  // Adds the measurements of one profiled run: the end of each step, in milliseconds after the start of the first.
   void add_profile(const std::vector<double>& ends);
 
  private:

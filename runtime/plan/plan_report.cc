@@ -14,7 +14,7 @@ namespace onnx_train {
 namespace {
 
 constexpr size_t kColumns = 72, kLines = 16, kLargest = 10;
-constexpr size_t kFrame = 4;  // columns beside the chart
+constexpr size_t kFrame = 4;  // columns around the chart
 
 double known_bytes(const Value& value) {
   if (!value.type().is_static()) return 0;
@@ -44,7 +44,7 @@ std::string kernel_name(const PlanStep& step) {
   return *step.kernel->name ? step.kernel->name : step.kernel->op;
 }
 
-constexpr int kMaxOutputs = 3;  // in a line; an optimizer's node has hundreds
+constexpr int kMaxOutputs = 3;  // per line; an optimizer's node has hundreds
 
 std::string plan_table(const Plan& plan, size_t width) {
   const bool profiled = plan.profiled_runs() > 0;
@@ -134,7 +134,7 @@ std::string memory_chart(const Plan& plan, size_t width) {
   const auto& offsets = plan.memory().offsets;
   const double arena = static_cast<double>(std::max<size_t>(plan.arena_bytes(), 1));
   const double steps = static_cast<double>(std::max<size_t>(plan.steps().size(), 1));
-  // A cell shows the buffer that covers its middle, by its letter among the largest; '.' for others.
+  // A cell shows the buffer at its middle: the letter of a large buffer, '.' for others.
   std::vector<size_t> order(ranges.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return ranges[a].bytes > ranges[b].bytes; });

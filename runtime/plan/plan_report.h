@@ -9,29 +9,30 @@
 
 namespace onnx_train {
 
-// One line a node: number, operator, outputs with types, bytes, kernel, and milliseconds where it was profiled. `width`
+// Returns one line per node: number, operator, outputs with types, bytes, kernel, and milliseconds if profiled. `width`
 // as in TextTable, here and below.
 std::string plan_table(const Plan& plan, size_t width = 0);
 
-// A JSON array with an object a node, in order: index, op, name, kernel, ms (mean of the profiled runs; 0 without),
-// flops by element type, bytes that it reads and writes, and roofline_ms: `least_milliseconds` of its cost (0 if null).
+// Returns a JSON array with one object per node, in order: index, op, name, kernel, ms (mean of the profiled runs; 0
+// without), flops by element type, bytes that it reads and writes, and roofline_ms: `least_milliseconds` of its cost (0
+// if null).
 std::string plan_json(const Plan& plan, const std::function<double(const NodeCost&)>& least_milliseconds);
 
-// One line a lowering pass: phase, name, nodes before and after it, and milliseconds. "-" stands for the nodes if it
-// changed nothing.
+// Returns one line per lowering pass: phase, name, nodes before and after it ("-" if it changed nothing), and
+// milliseconds.
 std::string passes_table(const Plan& plan, size_t width = 0);
 
-// The name of the operator, followed by what selects the variant of a function in our domain: bfloat16 operands,
-// layout, epilogue.
+// Returns the operator's name and the properties that select a variant in our domain: 16-bit operands, layout,
+// epilogue.
 std::string operator_text(const Node& node);
 
-// The name of the kernel that runs it.
+// Returns the name of the step's kernel.
 std::string kernel_name(const PlanStep& step);
 
-// The arena over the steps: time runs to the right, offsets upwards; the largest buffers below by name.
+// Charts the arena over the steps: time to the right, offsets upwards, and the largest buffers by name below.
 std::string memory_chart(const Plan& plan, size_t width = 0);
 
-// What a plan recomputes so that its arena fits into `budget` bytes, and at which cost; "" for a budget of 0.
+// Describes what a plan recomputes to fit its arena into `budget` bytes, and the cost; "" for a budget of 0.
 std::string recomputation_text(const Plan& plan, size_t budget, size_t width = 0);
 
 }  // namespace onnx_train

@@ -1,5 +1,5 @@
-// Copies the contents of initializers to the memory from which kernels read them. Each block is read once; blocks of
-// mapped files are then dropped from this process's memory. Any thread.
+// Copies the contents of initializers to memory from which kernels read them. Each block is read once; blocks of mapped
+// files are then dropped from this process's memory. Any thread.
 #pragma once
 
 #include "kernels/device.h"
@@ -13,7 +13,7 @@ void upload(const Tensor& contents, Stream* stream, void* to);
 // Whether CPU kernels can read the memory in place at full speed.
 bool is_aligned(const Tensor& contents);
 
-// Copies large initializers that are not aligned in the file, once for all plans.
+// Copies large initializers that are misaligned in the file, once for all plans.
 void align_contents(Model* model);
 
 }  // namespace onnx_train

@@ -1,11 +1,11 @@
-// Merges updates between which no gradient is computed into one call, so that one kernel divides all their tensors
-// among the threads: a model with hundreds of small weights pays for one node instead of hundreds.
+// Merges updates without gradients computed between them into one call, whose kernel divides all their tensors among
+// the threads: a model with hundreds of small weights has one node instead of hundreds.
 //
-// The kernel writes each weight and slot in place, piece by piece and in any order. That is correct only if each is
-// read by its own update alone. An update whose state is an operand of another update (a weight that is another
-// weight's gradient, also through a view) therefore stays a separate node. So do sparse updates, which are small.
+// The kernel writes each weight and slot in place, by pieces in any order. This is correct only if each is read by its
+// own update alone, so an update whose state is an operand of another (a weight that is another weight's gradient, also
+// through a view) remains a separate node. Sparse updates remain separate because they are small.
 //
-// With loss scaling, Where(finite, new, old) follows each result of an update. It joins, too, as a guard of the update.
+// With loss scaling, Where(finite, new, old) follows each result of an update and joins as its guard.
 #include "kernels/lowering/updates/updates.h"
 #include "onnx_passes/operators/operators.h"
 
@@ -22,7 +22,7 @@
 namespace onnx_train {
 namespace {
 
-// The inputs for which an update has new values: weight and slots, but not the gradient, which is input 1.
+// Whether an update computes the next value of the input: the weight or a slot, but not the gradient, which is input 1.
 bool is_own_state(int input, int num_outputs) { return input == 0 || (input >= 2 && input < num_outputs + 1); }
 
 bool writes_outputs_only(const Node& node) {
@@ -35,8 +35,8 @@ const Value* memory_of(const Value* value) {
   return value;
 }
 
-// The nodes Where(guard, new, old), with one guard, that read the results of an update and nothing else does; empty if
-// there is another reader.
+// Returns the nodes Where(guard, new, old), with one guard, that are the only readers of an update's results; nothing
+// if there is another reader.
 std::vector<Node*> guards_of(const Node& update) {
   std::vector<Node*> guards;
   for (int i = 0; i < update.num_outputs(); ++i) {
@@ -52,7 +52,7 @@ std::vector<Node*> guards_of(const Node& update) {
   return guards;
 }
 
-// Updates that depend on no other update, in order.
+// Returns the updates that do not depend on another update, in order.
 std::vector<Node*> independent_updates(const Graph& graph) {
   std::vector<Node*> updates;
   Marks<Value> dependent;
@@ -88,10 +88,10 @@ std::vector<Node*> with_state_of_their_own(const std::vector<Node*>& updates) {
   return result;
 }
 
-// Splits the updates, in order, wherever a node in between computes an operand of a later one.
+// Splits the updates, in order, wherever a node between them computes an operand of a later one.
 std::vector<std::vector<Node*>> standing_together(const Graph& graph, const std::vector<Node*>& updates) {
   const Marks<Node> chosen(updates);
-  Marks<Node> needed;  // by updates, directly or indirectly
+  Marks<Node> needed;  // nodes that updates depend on
   std::vector<std::vector<Node*>> groups(1);
   size_t found = 0;
   for (Node* node = graph.last(); found < updates.size(); node = node->previous()) {
@@ -113,7 +113,7 @@ std::vector<std::vector<Node*>> standing_together(const Graph& graph, const std:
   return groups;
 }
 
-// The updates and their guards, in the order of the graph.
+// Returns the updates and their guards in graph order.
 std::vector<Node*> with_guards(const Graph& graph, const std::vector<Node*>& updates) {
   Marks<Node> chosen(updates);
   for (const Node* update : updates) {

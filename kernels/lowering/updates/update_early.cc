@@ -36,7 +36,7 @@ class EarlyUpdates {
   }
 
  private:
-  // Updates whose results only the next step reads.
+  // Returns the updates of large weights whose results only the next step reads.
   std::vector<Node*> large_updates() const {
     std::vector<Node*> updates;
     for (Node* node = graph_.first(); node; node = node->next()) {
@@ -62,7 +62,7 @@ class EarlyUpdates {
     return false;
   }
 
-  // The norm of (a, b) is the norm of (norm of a, b), so large gradients need not stay alive until all are reported.
+  // Replaces norm(a, b) by norm(norm(a), b), so that large gradients need not stay alive until all are computed.
   void split_norms() {
     for (Node* norm : graph_.nodes()) {
       if (!norm->is("GlobalNorm", kDomain) || norm->num_inputs() < 2 || update_depends_on(norm->output())) continue;
@@ -86,7 +86,7 @@ class EarlyUpdates {
     }
   }
 
-  // Chains of nodes that depend only on inputs of the graph, one scalar after the other, such as the step count.
+  // Finds nodes with scalar results that depend only on inputs of the graph, such as the step count.
   void find_scalars() {
     size_t place = 0;
     for (const Node* node = graph_.first(); node; node = node->next()) {
@@ -102,7 +102,7 @@ class EarlyUpdates {
     }
   }
 
-  // Moves the nodes that compute the update's operands from inputs alone to the front.
+  // Moves the nodes that compute the update's operands from inputs alone to the front, after all checks.
   bool move_scalars_up(const Node& update) {
     bool changed = false;
     for (int i = 2; i < update.num_inputs(); ++i) {
@@ -116,7 +116,7 @@ class EarlyUpdates {
     return changed;
   }
 
-  // The nodes that compute `value` and have not been moved, in order; empty unless all depend on inputs alone.
+  // Returns the nodes that compute `value` from inputs alone and have not been moved, in order.
   std::vector<Node*> scalars_before(const Value& value) {
     std::vector<Node*> nodes;
     const auto add = [&](const Value* v) {
@@ -132,7 +132,7 @@ class EarlyUpdates {
     return nodes;
   }
 
-  // The node after which the update may be placed.
+  // Returns the position after which the update may be placed.
   static int earliest(const Lifetimes& lives, const Node& update) {
     const int own = lives.position.at(&update);
     int last = -1;
@@ -141,8 +141,8 @@ class EarlyUpdates {
       if (input->producer()) last = std::max(last, lives.position.at(input->producer()));
       const size_t* known = lives.index.find(input);
       if (!known) continue;
-      // The update comes after the readers of the old weight, and right after the gradient, so that it is still in the
-      // cache.
+      // The update follows the readers of the old weight, and directly follows the gradient if it can, while that is in
+      // the cache.
       for (int reader : lives.all[*known].uses) {
         const bool other_update = is_update(*lives.nodes[static_cast<size_t>(reader)]);
         if (reader < own && !other_update) last = std::max(last, reader);
@@ -152,10 +152,10 @@ class EarlyUpdates {
   }
 
   Graph& graph_;
-  size_t least_bytes_;          // of a gradient
+  size_t least_bytes_;          // limit for gradients
   NodeTable<size_t> scalars_;   // nodes that depend on inputs alone, with their order
-  Marks<Node> moved_;           // placed after all nodes that may reject their data
-  Node* last_moved_ = nullptr;  // the last of these nodes; null if none
+  Marks<Node> moved_;           // moved after all nodes that may reject their data
+  Node* last_moved_ = nullptr;  // last such node; null: none
 };
 
 }  // namespace
