@@ -128,11 +128,8 @@ FunctionText block_attention(const FunctionCall& call) {
   return {concat(signature(head, "q, k, v", v, "y, highest, sum"), body.text(), "}"), v.overload()};
 }
 
-// The probabilities P are recomputed from the row's highest score and sum.
-//
+// The probabilities P are recomputed from the row's highest score and sum; Σ dy y over a row equals the row's Σ P dP.
 // dP = dy vᵀ,  dS = P (dP - Σ dy y),  dq = scale dS k,  dk = scale dSᵀ q,  dv = Pᵀ dy
-//
-// where Σ dy y over a row equals the row's Σ P dP.
 FunctionText block_attention_grad(const FunctionCall& call) {
   const Variant v = variant_of(call, 7);
   BodyText body;

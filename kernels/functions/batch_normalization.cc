@@ -8,8 +8,7 @@
 namespace onnx_train {
 namespace {
 
-// Returns the function `op`: `normalization` computes y, and perhaps other outputs, from `parameters`, before the sum
-// and Relu.
+// Returns the function `op`: `normalization` computes y, and perhaps other outputs, from `parameters`.
 FunctionText with_epilogue(const FunctionCall& call, const std::string& op, const std::string& parameters,
                            size_t num_parameters, const std::string& more_outputs, const std::string& normalization) {
   const bool adds = call.inputs.size() > num_parameters, rounds = is_set(call.attrs, "round_to");

@@ -26,8 +26,8 @@ std::string to_channels_first(int64_t rank) {
 }
 
 // Returns a row whose text is `text` with LAST and FIRST replaced by the permutations of the first input's rank.
-// `inner` is the function in our domain that the body calls, if any. The row `first`, if given, handles calls with
-// channels-first images.
+// `inner` is the function in our domain that the body calls, if any. Row `first`, if given, handles channels-first
+// images.
 FunctionRow channels_last(const char* op, const char* text, const char* inner = "", const FunctionRow& first = {}) {
   return {op, [text = std::string(text), inner, first](const FunctionCall& call) {
             if (first.text && !is_set(call.attrs, "channels_last")) return first.text(call);

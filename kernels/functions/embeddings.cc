@@ -15,9 +15,9 @@ AddGatherGrad (sum, dy, indices) => (y) {
 }
 )";
 
-// The nonzero rows of GatherGrad along axis 0 of a tensor of `shape`: rows[p] is added to row places[p] of the tensor
-// and has its width. If several indices name the same row, the first has the sum; the others have zeros and the row's
-// index counted from the end, places[p] < 0. A kernel adds the rows in the order of the indices.
+// GatherGrad along axis 0 of a tensor of `shape`, without untouched rows: rows[p] is added to row places[p] of the
+// tensor and has its width. If several indices name the same row, the first has the sum; the others have zeros and the
+// row's index counted from the end, places[p] < 0. A kernel adds the rows in the order of the indices.
 constexpr const char* kCoalesceRows = R"(
 CoalesceRows (dy, indices, shape) => (rows, places) {
   zero = Constant <value_ints = [0]> ()

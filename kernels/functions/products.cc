@@ -15,7 +15,6 @@ struct Factor {
   int axis;
 };
 
-// Returns the attribute sums_of, or null.
 const int64_t* find_sums_of(const FunctionCall& call) {
   const auto found =
       std::find_if(call.attrs.begin(), call.attrs.end(), [](const Attr& attr) { return attr.name == "sums_of"; });
@@ -91,8 +90,7 @@ FunctionText text_of_gemm(const FunctionCall& call) {
                        {{{"a", is_set(call.attrs, "transA") ? 0 : 1}, {"b", is_set(call.attrs, "transB") ? 1 : 0}}});
 }
 
-// Changes the text "Name <..> (a, b, ..) => (..) { .. }" to 16-bit operands a and b, which the body converts to
-// float32.
+// Changes the text "Name <..> (a, b, ..) => (..) { .. }" to 16-bit operands a and b, which the body casts to float32.
 FunctionText with_narrow_operands(FunctionText function, DType dtype) {
   const std::string text = function.text.substr(function.text.find_first_not_of('\n'));
   const size_t first = text.find('(') + 1, second = text.find(',', first) + 1, end = text.find_first_of(",)", second);

@@ -20,7 +20,7 @@ struct LoweringOptions {
   bool on = true;                    // false: only the passes that every plan needs
   std::vector<std::string> without;  // passes and choices to skip; '-' counts as '_'
 
-  // Limit in bytes of the values alive at once (0: no limit), and where the pass `recompute` stores its report.
+  // Limit in bytes of the values alive at once (0: no limit), and the destination of the report of `recompute`.
   size_t memory = 0;
   Recomputation* recomputation = nullptr;
 
@@ -38,8 +38,7 @@ inline constexpr const char* kReplay = "replay";  // a device that supports repl
 // Returns the names of the passes and choices that a plan on `device` may leave out.
 std::set<std::string> optional_passes(const Device& device);
 
-// Returns the passes of a plan on `device`, in order. Throws Error that lists optional_passes if `without` names
-// another.
+// Returns the passes of a plan on `device`, in order. Throws Error that lists optional_passes for another name.
 std::vector<Pass> lowering_passes(const Device& device, const LoweringOptions& options);
 
 // Infers every node from the concrete input shapes. The CPU kernels compute nodes with constant inputs and small
@@ -54,7 +53,7 @@ Tensor computed_constant(const Value* value, int64_t most_elements);
 // Replaces calls of functions without a kernel on `device` by the nodes of their bodies.
 bool expand_functions(Model& model, const Device& device);
 
-// Removes nodes whose outputs are not read, and initializers that are not used.
+// Removes nodes whose outputs are not read, and unused initializers.
 bool remove_dead_nodes(Model& model);
 
 // Removes the bias of a convolution or Gemm if it is constant zeros.
@@ -76,20 +75,18 @@ bool fuse_elementwise(Model& model, const std::function<bool(const Node&)>& can_
 // ---- Layout and 16-bit storage
 
 // If an operator that only selects among its inputs (Relu, its gradient, ...) gets 16-bit numbers, its result needs no
-// rounding: removes the second rounding, and makes every reader read the rounded value, so that no float32 copy is
-// kept.
+// rounding. Removes the second rounding, and makes all readers read the rounded value, so that no float32 copy is kept.
 bool round_once(Model& model);
 
-// Fuses Relu, or Add and Relu, with the batch normalization before it, and likewise their gradients, where `device` has
-// a kernel.
+// Fuses batch normalization with the Relu or Add and Relu after it, and likewise gradients, where `device` has a
+// kernel.
 bool fuse_batch_normalization(Model& model, const Device& device);
 
 // Stores images channels last, [batch, sizes.., channels], in regions around convolutions. `takes`, if given, says
 // whether a node may take part, and may change the gain of its kernel.
 bool channels_last(Model& model, const std::function<bool(const Node&, ChannelsLastRule*)>& takes = nullptr);
 
-// Makes data movements of a widened value move the 16-bit value instead, so that a product that reads it gets a 16-bit
-// operand.
+// Makes data movements of a widened value move the 16-bit value, so that a product gets a 16-bit operand.
 bool move_bfloat16(Model& model);
 
 // Makes a product or convolution of two widened tensors of one 16-bit type read these tensors: MatMul(Cast(a),
@@ -130,19 +127,18 @@ bool pad_classes(Model& model);
 // Makes a loss compute the largest logit of each position for the accuracy, where `device` has a kernel.
 bool fuse_losses(Model& model, const Device& device);
 
-// Batches the weight gradients of equal layers: a single one has too few tiles to keep a GPU busy. Leaves them apart if
-// batching would raise the peak of the plan, or if `memory`, a limit in bytes unless it is 0, is less than twice the
-// peak.
+// Batches the weight gradients of equal layers: a single one has too few tiles to keep a GPU busy. Does nothing if that
+// would raise the plan's peak, or if `memory`, a limit in bytes unless it is 0, is less than twice the peak.
 bool batch_weight_gradients(Model& model, const Device& device, size_t memory);
 
 // Merges the small gradients of lookups in many tables into one GatherGrad and splits its result.
 bool merge_lookup_gradients(Model& model, const Device& device);
 
-// Merges the Casts to 16 bits of weights and inputs into one call of a function Casts before all other nodes, and Casts
-// to float32 without dependencies, such as those of 16-bit gradients before the updates, into another.
+// Merges the Casts to 16 bits of weights and inputs into one call of a function Casts before all other nodes, and
+// independent Casts to float32, such as those of 16-bit gradients before the updates, into another.
 bool merge_casts(Model& model);
 
-// Merges lookups in many tables without dependencies into one call of a function Gathers.
+// Merges independent lookups in many tables into one call of a function Gathers.
 bool merge_lookups(Model& model);
 
 // Runs narrow_storage on LSTM, GRU and RNN, forward and backward, whose operands mixed precision has rounded: their

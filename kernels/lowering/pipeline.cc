@@ -70,7 +70,7 @@ const std::vector<LoweringPass>& lowering_table() {
       {"fold_constants", "canonical", {}, every_plan, fold_constants},
       {"put_sequences_first", "canonical", {"fold_constants"}, every_plan, unfolds(put_sequences_first)},
       {"share_recurrent_steps", "canonical", {"put_sequences_first"}, by_default, share_recurrent_steps},
-      // Without a kernel, the bodies of a recurrence and of its training form could not be told apart.
+      // share_recurrent_steps comes first: expanded bodies of a recurrence and of its training form look alike.
       {"expand_functions", "canonical", {"share_recurrent_steps"}, every_plan, unfolds(expand_functions)},
       {"unroll_scans", "canonical", {"expand_functions"}, every_plan, unfolds(unroll_scans)},
       {"fold_constants", "canonical", {"unroll_scans"}, every_plan, fold_again},
@@ -100,7 +100,7 @@ const std::vector<LoweringPass>& lowering_table() {
 
       {"product_epilogues", "products", {"bfloat16_products"}, by_default, product_epilogues},
       {"merge_projections", "products", {"block_attention", "product_epilogues"}, on_gpus, merge_projections},
-      // A product with an epilogue adds nothing else.
+      // A product with an epilogue adds no sum.
       {"sum_products", "products", {"product_epilogues", "merge_projections"}, on_gpus, sum_products},
 
       {"narrow_before_moves", "storage", {"widen_at_readers", "remove_dead_nodes"}, by_default, narrow_before_moves},

@@ -1,5 +1,5 @@
-// Variants of operators: a node becomes a call of a new function onnx_train.OPERATOR with the node's attributes and a
-// body written by the caller. Used by passes, on one thread.
+// Variants of operators: a node becomes a call of a new function onnx_train.OPERATOR that has the node's attributes and
+// repeats them as constants in its body. Used by passes, on one thread.
 #pragma once
 
 #include <memory>

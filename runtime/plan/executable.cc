@@ -216,7 +216,7 @@ void Executable::run(const std::vector<Tensor>& outputs, Fault* fault) {
     for (size_t i = 0; i < outputs.size(); ++i) set(output_buffers_[i], const_cast<void*>(outputs[i].data()));
   }
   const DeviceScope scope(device_);
-  // OpenMP's setting is per calling thread, and the number of threads determines the scratch memory.
+  // OpenMP's setting is per calling thread, and scratch memory was sized for the plan's number of threads.
   if (num_threads() != plan_->threads()) set_num_threads(plan_->threads());
   commits_.clear();  // the addresses of the host's inputs may change between runs
   for (const Copy& copy : plan_->placement().copies) {

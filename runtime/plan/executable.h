@@ -1,7 +1,7 @@
 // A plan with fixed addresses on its device: the pointers that its kernels read, its constants, slots for inputs and
-// outputs, and the fault word. The addresses of inputs, outputs and states do not change, so that a device may record a
-// run once and replay it; binding a new arena between runs causes a new recording. On a device that uses host memory,
-// inputs are read in place.
+// outputs, and the fault word. A device with its own memory may record a run once and replay it, because the slots do
+// not move; binding a new arena between runs causes a new recording. On a device that uses host memory, kernels read
+// inputs and write outputs in the caller's memory.
 //
 // A session owns it and the stream that it uses, which must outlive it. One thread at a time.
 #pragma once
@@ -37,8 +37,8 @@ class Executable {
   // stream has completed the run. A run that begins or ends with a fault changes no state. On a device that uses host
   // memory the run stops at the first fault.
   void run(const std::vector<Tensor>& outputs, Fault* fault);
-  // Makes a loss that is not finite a fault of the node that computes it: the run stops there, before any update. Does
-  // nothing on a device without host memory or without a loss.
+  // On a device that uses host memory, makes a loss that is not finite a fault of the node that computes it: the run
+  // stops there, before any update. Otherwise, or without a loss, does nothing.
   void refuse_non_finite_loss();
   // Throws Error for a fault of a run of this plan: it names the node, the value, and the allowed values.
   [[noreturn]] void refuse(const Fault& found) const;

@@ -10,8 +10,8 @@ namespace onnx_train {
 
 // Returns a plan whose arena has at most `budget` bytes. `make(values)` makes a plan with at most `values` bytes of
 // values alive at once (LoweringOptions::memory). The arena's size differs from that and is known only after planning,
-// so several plans may be made; the first that fits is returned. Throws Error if none fits, listing the largest buffers
-// at the peak step of the last plan.
+// so several plans may be made, the first without recomputation; the first that fits is returned. Throws Error if none
+// fits, listing the largest buffers at the peak step of the last plan.
 std::unique_ptr<Plan> plan_within(size_t budget, const std::function<std::unique_ptr<Plan>(size_t values)>& make);
 
 // Throws Error if running the plan needs `needed` bytes and the machine has fewer; lists the largest buffers.

@@ -1,6 +1,6 @@
-// Detects kernels that read unwritten memory or write outside their outputs: for tests, and to find the cause of a
-// wrong number (--check-memory). To sanitizers the arena is one block in which all accesses are legal. An executable
-// owns it and calls it from its thread.
+// Detects kernels that read unwritten memory or write outside their outputs and workspace: for tests, and to find the
+// cause of a wrong number (--check-memory). To sanitizers the arena is one block in which all accesses are legal. An
+// executable owns it and calls it from its thread.
 //
 // Before a node runs, its outputs and workspace are filled with 0xff, which is NaN in every float type, unless it works
 // in place; after it, the rest of the arena must be unchanged.

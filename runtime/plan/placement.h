@@ -73,7 +73,6 @@ struct Placement {
 Placement place_values(const Graph& graph, const std::vector<PlanStep>& steps, const std::vector<Prepared>& prepared,
                        std::vector<StatePort>& states, size_t piece_alignment, const LoweringOptions& options);
 
-// Returns the shape of an initializer.
 Shape constant_shape(const Value& value);
 
 }  // namespace onnx_train

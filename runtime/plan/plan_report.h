@@ -26,7 +26,6 @@ std::string passes_table(const Plan& plan, size_t width = 0);
 // epilogue.
 std::string operator_text(const Node& node);
 
-// Returns the name of the step's kernel.
 std::string kernel_name(const PlanStep& step);
 
 // Charts the arena over the steps: time to the right, offsets upwards, and the largest buffers by name below.

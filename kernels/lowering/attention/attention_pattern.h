@@ -1,7 +1,7 @@
 // Finds attention by its structure, as exporters and gradient rules write it:
 //
 //   scores = q kᵀ, times a scalar (or q is), plus a mask or selected by a bool mask
-//   y = softmax(scores) v, with 0 for probabilities that are NaN where the exporter guards against them
+//   y = softmax(scores) v; some exporters replace NaN probabilities by 0
 //   dv = Pᵀ dy,  dP = dy vᵀ,  dS = SoftmaxGrad(dP, P),  dq = dS k,  dk = dSᵀ q     in training
 //
 // Operands may have the transposes that fold_transposes leaves. The result refers to nodes of the graph and is valid

@@ -1,5 +1,5 @@
-// Replaces attention by two calls, BlockAttention and BlockAttentionGrad. No scores are stored between them, so memory
-// grows linearly, not quadratically, with the number of tokens.
+// Replaces attention by two calls, BlockAttention and BlockAttentionGrad, that store no scores: memory grows linearly,
+// not quadratically, with the number of tokens.
 #include "kernels/lowering/attention/block_attention.h"
 
 #include <algorithm>
@@ -29,7 +29,6 @@ Attrs common_attributes(const Attention& a) {
           {"hidden", -std::numeric_limits<float>::infinity()}};
 }
 
-// Returns the inverse permutation.
 std::vector<int64_t> inverse(const std::vector<int64_t>& permutation) {
   std::vector<int64_t> back(permutation.size());
   for (size_t i = 0; i < back.size(); ++i) back[static_cast<size_t>(permutation[i])] = static_cast<int64_t>(i);

@@ -18,8 +18,7 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 // Memory limit for computing a mask: 256 MiB of floats.
 constexpr int64_t kMostElements = int64_t{1} << 26;
 // The replacement of -inf, the threshold for the highest score of a hidden row, and the lowest other number. Each hides
-// a key beside a visible one, because adding a score does not change it in float32; times log2(e) it is finite, as
-// libraries require.
+// a key beside a visible one, because adding a score does not change it in float32; times log2(e) it is finite.
 constexpr float kHidden = -1e30f, kHighestHidden = -1e29f, kLowest = -1e28f;
 
 bool is_backward(const Node& node) { return node.op() == "BlockAttentionGrad"; }

@@ -98,7 +98,7 @@ bool replace_by_constants(Node* node, const std::vector<Tensor>& results) {
   for (size_t i = 0; i < results.size(); ++i) {
     Value* output = node->output(static_cast<int>(i));
     if (!output) continue;
-    if (graph.is_output(output)) return false;  // the plan copies it anyway, and the case is too rare to fold
+    if (graph.is_output(output)) return false;  // too rare to fold: the plan copies an output anyway
   }
   for (size_t i = 0; i < results.size(); ++i) {
     Value* output = node->output(static_cast<int>(i));

@@ -1,7 +1,6 @@
 // Exporters select the columns of a table of categories, or the queries, keys and values of one product, as x[:, 0],
 // x[:, 1], .. Each is a Gather that copies, and together they read the memory of x once per entry. With the axis moved
-// to the front by a Transpose, each is a contiguous piece of x, which the plan makes a view where the device can
-// address it.
+// to the front by a Transpose, each is a contiguous piece of x, and a view where the device can address it.
 #include <map>
 #include <numeric>
 #include <set>
@@ -20,7 +19,7 @@ struct Selection {
   int64_t entry;
 };
 
-// The nodes x[.., entry, ..], of one axis.
+// All Gathers x[.., entry, ..] of one axis.
 struct Selections {
   int64_t axis;
   std::vector<Selection> all;

@@ -1,7 +1,6 @@
 // Batches the weight gradients, aᵀ b of many rows, of up to four equal layers in one product. The result of one of them
 // has too few tiles to keep a GPU busy: [768, 768] is 36 tiles of 128 x 128, for more than a hundred processors.
-// Frameworks that run node by node cannot do this, because the batched product waits for the operands of its last
-// layer.
+// Frameworks that run node by node cannot wait for the operands of the last layer.
 //
 // The producers of the operands write them beside each other, and the gradients are pieces of the result
 // (kernels/lowering/layout/views.h). If that raised the plan's peak, the products stay apart.
@@ -22,7 +21,7 @@ namespace onnx_train {
 namespace {
 
 constexpr size_t kMostLayers = 4;
-constexpr int64_t kTile = 128, kEnoughTiles = 1024;  // several for each processor of a large GPU
+constexpr int64_t kTile = 128, kEnoughTiles = 1024;  // several tiles per processor of a large GPU
 
 // Whether the node is only a view of its first input, so that it may run anywhere before its readers.
 bool names_memory(const Node& node) { return is_view(node) || (node.is("Split") && !piece_offsets(node).empty()); }

@@ -153,8 +153,7 @@ bool is_worth_it(const std::vector<Node*>& nodes) {
 
 // ---- Groups that no other node reads
 
-// Whether the group is small and no other node reads its results, as with the running statistics of batch
-// normalization.
+// Whether the group is small and no other node reads its results, as with running statistics.
 bool is_small_leaf(FusionGroups& groups, int g) {
   constexpr int64_t kSmall = 1 << 14;  // this many elements take less time than a launch
   const Group& group = groups[g];

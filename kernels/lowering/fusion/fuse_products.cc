@@ -123,8 +123,7 @@ class FuseProducts {
     if (is_narrow && other) other = narrow_other;
     if (!is_narrow) roundings.clear();
 
-    // Readers of an activation's operand or of another output may precede `node`; another operand may follow the
-    // product.
+    // Readers of an activation's operand or of another output may precede `node`; another operand may follow it.
     Node* const place = other && product->num_outputs() == 1 ? node : product;
     if (other && place == product && !is_before(*other, *product)) return false;
     Builder b(&graph_, place);

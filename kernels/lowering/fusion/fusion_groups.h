@@ -45,7 +45,6 @@ class FusionGroups {
     return found ? *found : -1;
   }
 
-  // Appends a node to the group.
   void add(Node* node, int g);
   // Sets the node's group but leaves the lists of nodes unchanged.
   void assign(const Node* node, int g) { group_of_[node] = g; }

@@ -38,8 +38,7 @@ bool merge_roundings(Graph& graph) {
   return true;
 }
 
-// A Cast to float32, its first reader, and the positions between which it may run: those of its producer and of that
-// reader.
+// A Cast to float32, its first reader, and the positions between which it may run: those of its producer and reader.
 struct Widening {
   Node *node, *reader;
   int after, before;

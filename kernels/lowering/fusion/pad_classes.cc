@@ -219,7 +219,7 @@ class PadClasses {
   }
 
   Graph& graph_;
-  // Properties of the head:
+  // The head:
   Value *weight_ = nullptr, *padded_weight_ = nullptr;
   int64_t axis_ = 0;  // axis of the classes in the weight
   int64_t classes_ = 0, columns_ = 0;

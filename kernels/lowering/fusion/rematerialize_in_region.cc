@@ -62,8 +62,7 @@ class Again {
   }
 
   // Finds the only bfloat16 value from which cheap operations compute `value`, and the values in between, including
-  // `value`. Returns false if `value` depends on other values, is too far away, or depends on values that another group
-  // recomputes.
+  // `value`. Returns false if `value` depends on other values, is too far away, or another group recomputes an operand.
   bool find_way(Value* value, Value** source, std::unordered_set<Value*>* between) const {
     constexpr size_t kFar = 16;
     if (is_16_bit_float(value->dtype()) && (!value->producer() || groups_.is_numbered(value->producer()))) {

@@ -11,8 +11,7 @@ namespace {
 
 bool is_static(const Value* value) { return value && value->type().is_static(); }
 
-// Whether a box of this shape is contiguous in the whole: it is complete along all axes after its first of size greater
-// than 1.
+// Whether a box of this shape is contiguous in the whole: it is complete along all axes after its first of size > 1.
 bool is_stretch(const Shape& piece, const Shape& whole) {
   if (piece.size() != whole.size()) return false;
   if (num_elements(piece) == 0) return true;

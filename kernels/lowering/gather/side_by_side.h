@@ -42,7 +42,7 @@ inline std::vector<std::vector<Node*>> side_by_side(const Graph& graph,
   struct Cluster {
     std::string key;
     std::vector<Node*> nodes;
-    int end;  // the position of the first reader
+    int end;  // position of the first reader
   };
   const Positions positions(graph);
   std::vector<Cluster> groups;

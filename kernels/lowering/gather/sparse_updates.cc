@@ -1,5 +1,4 @@
-// Plain SGD does not change rows of a table whose gradient is zero, and rows that a batch does not look up have zero
-// gradients. Therefore
+// Plain SGD does not change rows of a table with zero gradients, such as those that a batch does not look up. Therefore
 //
 //   g = GatherGrad (dy, indices, shape)        rows, places = CoalesceRows (dy, indices, shape)
 //   norm = GlobalNorm (.., g, ..)        is    norm = GlobalNorm (.., rows, ..)

@@ -81,8 +81,7 @@ bool swaps_matrices(const Permutation& permutation) {
   return permutation.size() >= 2 && permutation == swapped(identity(static_cast<int64_t>(permutation.size())));
 }
 
-// Replaces reshape(transpose(reshape(x))) by a transpose of x's matrices, if the reshapes only merge and split the
-// batch axes.
+// Replaces reshape(transpose(reshape(x))) by a transpose of x's matrices, if the reshapes only change batch axes.
 bool move_out_of_reshapes(Node* node) {
   if (!node->is("Reshape")) return false;
   const Node* transpose = transpose_before(node->input(0));
@@ -235,7 +234,7 @@ bool view_moved_ones(Node* node) {
 
 bool fold_transposes(Model& model) {
   bool changed = false;
-  // A rounded value passes two casts; merging follows, because casts separated transposes.
+  // move_behind_cast runs twice, because a rounded value passes two casts. Transposes that casts separated then merge.
   for (auto rewrite :
        {move_out_of_reshapes, merge_transposes, move_behind_scale, move_behind_cast, move_behind_cast, merge_transposes,
         move_in_front_of_casts, fold_into_matmul, fold_into_gemm, fold_behind_gemm, view_moved_ones}) {

@@ -1,5 +1,4 @@
-// Selects the values of a plan that share the memory of other values, so that the nodes between them copy less or
-// nothing:
+// Selects the values of a plan that share the memory of other values, so that nodes copy less or nothing:
 //
 // - a reshape shares its input's memory;
 // - a result of a Slice or Split is part of its input's memory if it is contiguous;
@@ -28,7 +27,7 @@ class Views {
   Views(const Graph& graph, size_t alignment);
 
   Place place(const Value* value) const;
-  // Whether all results of the node are views or already in place.
+  // Whether all results of the node are already in place.
   bool is_done(const Node& node) const;
   // Returns the most bytes of the arena that are alive while a node runs.
   size_t peak() const { return peak_; }

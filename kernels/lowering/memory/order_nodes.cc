@@ -13,8 +13,7 @@
 namespace onnx_train {
 namespace {
 
-// A new order must reduce the peak to this fraction, because neighbours in the old order read each other's output from
-// the cache.
+// A new order must reduce the peak to this fraction, as neighbours in the old order share values in the cache.
 constexpr double kWorthIt = 0.95;
 
 using Order = std::vector<size_t>;
@@ -153,7 +152,7 @@ class Scheduler {
     }
   }
 
-  // Keeps nodes that may reject their data, and the loss, which may be infinite, before all updates of states.
+  // Keeps updates of states after nodes that may reject their data and after the loss, which may not be finite.
   void keep_checks_before_updates(const std::function<bool(const Node&)>& may_reject) {
     std::vector<size_t> rejecting;
     for (size_t i = 0; i < size_; ++i) {

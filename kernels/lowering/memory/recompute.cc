@@ -304,8 +304,7 @@ class Recomputer {
     return added;
   }
 
-  // Returns the value that the copies and later readers read instead of `value`: its version, or a view of the version
-  // of its memory.
+  // Returns the value to read instead of `value`: its version, or a view of the version of its memory.
   Value* late(Value* value, Node* reader) {
     std::vector<const Node*> views;  // views to copy, last one first
     while (!versions_.count(value) && is_view_of_version(value)) {

@@ -26,8 +26,7 @@ struct Recomputation {
 // the same bits as the originals: nodes whose random numbers do not depend on their inputs alone are never copied.
 // Deterministic.
 //
-// Must run after fusion, because values inside a fusion region need no memory to free, and no later pass may merge
-// equal nodes.
+// Must run after fusion, as values inside a fusion region free no memory. No later pass may merge equal nodes.
 Recomputation recompute(Model& model, size_t budget);
 
 }  // namespace onnx_train

@@ -1,7 +1,7 @@
 // Merges the three products that compute queries, keys and values from one tensor, and the gradients of their operands:
 // nine products of a layer become three, each three times as large, without sums of three. Mixed precision rounds the
-// weights in each step; their copies are written beside each other. pack_attention then lets attention read the thirds
-// in place.
+// weights in each step; their copies are written beside each other. pack_attention lets attention read the thirds in
+// place.
 #include <algorithm>
 #include <array>
 #include <optional>

@@ -29,8 +29,7 @@ inline bool sums_over_rows(const Node& product, int i) {
   return is_transposed == (i == 0);
 }
 
-// Whether the node is aᵀ b of two matrices or its transpose, the gradient of a weight, perhaps with the sums of an
-// operand.
+// Whether the node is the gradient of a weight: aᵀ b of two matrices or its transpose, perhaps with sums of an operand.
 inline bool is_gradient_of_weight(const Node& node) {
   return multiplies_two(node) && !node.has_attr("activation") && sums_over_rows(node, 0) && sums_over_rows(node, 1);
 }
@@ -60,12 +59,10 @@ inline Value* before_views(Value* value) {
   return value;
 }
 
-// Returns the value, reshaped to `shape`.
 inline Var with_shape(Var value, const Shape& shape) {
   return value.type().shape() == shape ? value : reshape(value, value.builder().ints(shape));
 }
 
-// Returns the layout attributes of the product.
 inline Attrs layout_of_product(const Node& product) {
   Attrs attrs;
   for (const char* name : {"transA", "transB"}) {

@@ -1,5 +1,4 @@
-// Absorbs the casts around a node into the node: where mixed precision rounds, kernels read and write 16-bit floats and
-// compute in float32.
+// Absorbs the casts around a node: where mixed precision rounds, kernels read and write 16 bits and compute in float32.
 #include <algorithm>
 #include <optional>
 #include <set>

@@ -1,5 +1,4 @@
-// Values that mixed precision has rounded: narrowed to bfloat16 or float16 and widened for float32 readers. Pure
-// functions.
+// Values that mixed precision has rounded: narrowed to bfloat16 or float16 and widened for readers. Pure functions.
 #pragma once
 
 #include <vector>
@@ -19,8 +18,7 @@ inline Value* widened_from(const Value* value) {
 // `value` was widened, selected among such numbers (Relu, MaxPool, ..), or only moved since.
 bool holds_narrow(const Value* value, DType dtype);
 
-// Returns the Casts to one 16-bit type that are the only readers of the float32 `value`; nothing if another node reads
-// its exact value.
+// Returns the Casts to one 16-bit type that are the only readers of the float32 `value`; nothing if there are others.
 inline std::vector<Node*> narrowing_readers(const Value* value) {
   std::vector<Node*> casts;
   if (!value || value->dtype() != DType::kFloat || value->graph().is_output(value)) return casts;

@@ -141,8 +141,7 @@ class EarlyUpdates {
       if (input->producer()) last = std::max(last, lives.position.at(input->producer()));
       const size_t* known = lives.index.find(input);
       if (!known) continue;
-      // The update follows the readers of the old weight, and directly follows the gradient if it can, while that is in
-      // the cache.
+      // The update follows the readers of the old weight, and the gradient directly if it can, while that is cached.
       for (int reader : lives.all[*known].uses) {
         const bool other_update = is_update(*lives.nodes[static_cast<size_t>(reader)]);
         if (reader < own && !other_update) last = std::max(last, reader);

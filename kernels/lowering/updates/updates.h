@@ -1,5 +1,4 @@
-// Optimizer nodes in a plan: when each weight is updated, and by how many nodes. The passes run on the thread that
-// builds the plan.
+// Optimizer nodes in a plan: when each weight is updated, and by how many nodes. Passes on the plan builder's thread.
 #pragma once
 
 #include <functional>
@@ -23,8 +22,7 @@ bool sparse_updates(Model& model);
 // of fewer than `least_bytes` stay, because a separate node costs more than their memory is worth.
 bool update_early(Model& model, const std::function<bool(const Node&)>& may_reject, size_t least_bytes);
 
-// Merges adjacent updates into one call of a function Updates (a multi-tensor update). See merge_updates.cc for the
-// exceptions.
+// Merges adjacent updates into one call of a function Updates (multi-tensor update); exceptions: merge_updates.cc.
 bool merge_updates(Model& model);
 
 }  // namespace onnx_train
