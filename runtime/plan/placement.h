@@ -22,9 +22,8 @@ struct Port {
 
 // A state tensor of the plan.
 struct StatePort : Port {
-  bool written = false;  // whether an update writes it
-  bool in_place =
-      false;  // whether the last reader computes and writes the next value; otherwise it is copied after all nodes
+  bool written = false;   // whether an update writes it
+  bool in_place = false;  // whether the node that computes its update overwrites it; else it is copied after all nodes
 };
 
 // A step of the plan: a node, its kernel, and its time if profiling is on.

@@ -138,7 +138,7 @@ class Matcher {
     return result;
   }
 
-  // Returns the only reader of `value` or of its rounded copy, or null if there are several.
+  // Returns the only reader of `value` or of its rounded copy, or null.
   Node* sole_reader(const Value* value) const {
     const std::vector<Use> uses = readers(value);
     return uses.size() == 1 && !value->graph().is_output(value) ? uses[0].node : nullptr;

@@ -45,7 +45,7 @@ std::vector<Var> add_forward(const Attention& a) {
   return call_lowered(b, "BlockAttention", 3, inputs, attrs);
 }
 
-// Returns y rounded if a reader rounds it, so that no float32 copy is kept for the backward pass.
+// Returns y rounded if all readers round it, so that no float32 copy is kept for the backward pass.
 Var stored_result(Builder& b, const Attention& a, Var y) {
   const std::vector<Node*> roundings = narrowing_readers(a.y.value);
   if (roundings.empty()) return b.var(y.value());

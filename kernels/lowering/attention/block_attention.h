@@ -19,7 +19,8 @@ Attrs attention_attributes(const Node& call);
 // Simplifies the masks of these calls. A mask that depends on constants becomes a constant, with a single plane if all
 // batch elements are equal, and is removed if it hides nothing: exporters write a causal mask as a comparison of
 // positions. With `makes_finite`, a bool mask that hides keys by -inf becomes an added mask. Where the attention guards
-// against entirely hidden rows, its -inf becomes -1e30, so that the highest score of such a row identifies it.
+// against entirely hidden rows, its -inf becomes -1e30 and other values at least -1e28, so that the highest score of
+// such a row identifies it.
 bool simplify_masks(Model& model, bool makes_finite);
 
 // Makes these calls read queries, keys and values from the result of one product, and write their gradients into the

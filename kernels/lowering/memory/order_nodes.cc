@@ -96,7 +96,7 @@ class Scheduler {
     return order;
   }
 
-  // Returns an order in which nodes that write more bytes than they free directly precede their first reader.
+  // Returns an order that moves nodes that write more bytes than they free down to their first reader.
   Order sunk() const {
     Order order;
     std::vector<size_t> next(size_);  // index of the next predecessor to visit

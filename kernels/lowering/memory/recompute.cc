@@ -72,7 +72,7 @@ class Recomputer {
     for (const Candidate& candidate : candidates) {
       const auto is_dropped = [&](const auto& version) { return dropped.count(version.second) > 0; };
       const auto& versions = candidate.versions;
-      // A candidate that hoists ends the round, because positions computed at its start are stale then.
+      // A candidate that hoists is the only one of its round, because it makes positions stale.
       const bool moves = !candidate.hoists.empty();
       if (excess <= 0 || needed.count(candidate.value) || (moves && !dropped.empty()) ||
           std::any_of(versions.begin(), versions.end(), is_dropped)) {
