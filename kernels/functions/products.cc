@@ -21,7 +21,8 @@ const int64_t* find_sums_of(const FunctionCall& call) {
   return found == call.attrs.end() ? nullptr : &std::get<int64_t>(found->value);
 }
 
-// whether the node that computes its update overwrites it; else it is copied after all nodes
+// Returns the function `op`, whose `lines` compute PRODUCT. A third input is a bias, one number per column of y; with
+// the attribute sums_of, 0 or 1, a second output has the sums of that factor over its axis.
 FunctionText with_epilogue(const FunctionCall& call, const std::string& op, std::string attributes, std::string lines,
                            const std::array<Factor, 2>& factors) {
   const bool adds = call.inputs.size() > 2;
