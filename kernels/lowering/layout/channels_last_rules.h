@@ -19,7 +19,7 @@ struct ChannelsLastRule {
   std::function<std::vector<Var>(Builder& b, const std::vector<Var>& inputs)> write;
 };
 
-// Returns the rule of a node, whose shapes must be concrete; nothing if the node requires channels first.
+// Returns nothing if the node requires channels first, or if a shape that the rule needs is not concrete.
 std::optional<ChannelsLastRule> channels_last_rule(const Node& node);
 
 // Return the permutations from [batch, channels, sizes..] to [batch, sizes.., channels], and back.

@@ -108,7 +108,7 @@ struct Operand {
   bool folded = false;
 };
 
-// Keeps a transpose that moves the innermost axis out of the matrices: a product needs contiguous rows or columns.
+// Folds a transpose unless it moves the innermost axis out of the matrices: products need contiguous rows or columns.
 Operand operand(Value* value) {
   const Node* transpose = transpose_before(value);
   if (transpose && value->rank() >= 2) {

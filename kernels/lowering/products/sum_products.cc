@@ -17,7 +17,7 @@
 namespace onnx_train {
 namespace {
 
-// Returns the product of two matrices whose only reader is `value`, perhaps via views; null for another node.
+// Returns the product of two matrices that `value` is or views, if it has no other reader; else null.
 Node* product_of(const Value* value) {
   while (is_read_once(value) && value->producer() && is_view(*value->producer())) value = value->producer()->input(0);
   Node* node = value->producer();
@@ -124,7 +124,7 @@ class SumProducts {
     return runs_on(device_, y.value()->producer()) ? with_shape(y, shape).value() : nullptr;
   }
 
-  // Returns the 16-bit value that was widened to the term, if any, as each reader has a copy of its own.
+  // Returns the term, or the 16-bit value that was widened to it: each reader has its own float32 copy.
   static Value* stored(const Term& term) {
     Value* narrow = widened_from(term.value);
     return narrow ? narrow : term.value;

@@ -16,7 +16,7 @@ bool is_update(const Node& node);
 bool sparse_updates(Model& model);
 
 // Updates a weight as soon as its gradient is computed and all readers of the old weight have run, so that fewer
-// gradients are alive at once. Does nothing if updates depend on the norm of all gradients (clipping, loss scaling); a
+// gradients are alive at once. Has no effect if updates depend on the norm of all gradients (clipping, loss scaling); a
 // norm that is only reported becomes the norm of the large gradients' norms and the small gradients. Every update stays
 // after all nodes that `may_reject` their data (device.h), so that a failing step does not change the state. Gradients
 // of fewer than `least_bytes` stay, because a separate node costs more than their memory is worth.
