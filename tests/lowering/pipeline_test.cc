@@ -123,11 +123,12 @@ struct Network {
   double tolerance;  // of losses, relative
 };
 
-Model built(Model model, Precision precision, const std::string& loss) {
+Model built(Model model, Precision precision, const std::string& loss, const std::vector<std::string>& freeze = {}) {
   BuildOptions options;
   options.precision = precision;
   options.loss = loss;
   options.optimizer = "sgd";
+  options.freeze = freeze;
   build_training_model(&model, options);
   return model;
 }
@@ -140,7 +141,7 @@ Network transformer(Precision precision, int64_t samples, const TransformerSizes
     labels.set(i, static_cast<double>(i * 5 % sizes.vocabulary));
   }
   return {concat("transformer of ", sizes.tokens, " tokens"),
-          built(make_transformer(sizes), precision, "cross_entropy"),
+          built(make_transformer(sizes), precision, "cross_entropy", {"*mask"}),
           {{"tokens", tokens}, {"labels", labels}},
           tolerance};
 }
@@ -170,9 +171,9 @@ Network rounded(const std::string& name, const char* text) {
 
 std::vector<Network> networks() {
   std::vector<Network> networks;
-  networks.push_back(transformer(Precision::kFloat32, 2, {.blocks = 1, .tokens = 8, .vocabulary = 64}, 1e-5));
+  networks.push_back(transformer(Precision::kBfloat16, 2, {.blocks = 1, .tokens = 8, .vocabulary = 64}, 2e-3));
   // Enough tokens for attention to run block by block.
-  networks.push_back(transformer(Precision::kBfloat16, 1, {.blocks = 1, .width = 16, .tokens = 256}, 2e-3));
+  networks.push_back(transformer(Precision::kFloat32, 1, {.blocks = 1, .tokens = 256, .vocabulary = 512}, 1e-5));
   networks.push_back(rounded("images", R"(<ir_version: 10, opset_import: ["" : 21]>
       g (float[4, 4, 12, 12] x, float[8, 4, 3, 3] w, float[8] scale, float[8] shift, float[8] mean, float[8] variance,
          float[8, 8, 3, 3] w2) => (float[4, 8, 12, 12] y) {
@@ -219,11 +220,12 @@ TEST(LoweringTable, TrainingIsTheSameWithoutAnyOnePass) {
     }
     expect_near(losses(network, kOff), ", without all");
   }
-  std::set<std::string> idle = optional_passes(Device::cpu());
-  for (const char* choice : {kViews, kWriteInPlace, kUpdateInPlace, kReplay}) idle.erase(choice);
-  for (const std::string& pass : changing) idle.erase(pass);
-  // These have tests of their own.
-  EXPECT_EQ(idle, (std::set<std::string>{}));
+  // The others have tests of their own, or need what these networks or some processors do not have.
+  for (const char* pass : {"drop_zero_biases", "round_once", "fuse_batch_normalization", "channels_last",
+                           "fold_transposes", "block_attention", "sparse_updates", "move_bfloat16", "widen_at_readers",
+                           "narrow_before_moves", "narrow_storage", "fuse_elementwise", "merge_updates"}) {
+    EXPECT_TRUE(changing.count(pass)) << pass << " has nothing to change";
+  }
 }
 
 }  // namespace
