@@ -7,7 +7,7 @@ import zipfile
 
 import tool
 
-sys.path.insert(0, str(tool.ROOT / "python_bindings"))
+sys.path.append(str(tool.ROOT / "python_bindings"))  # after the built package, whose sources are there, too
 import cuda_wheel  # noqa: E402
 
 
