@@ -3,6 +3,7 @@
 #include "kernels/lowering/gather/side_by_side.h"
 #include "kernels/lowering/lowering.h"
 #include "kernels/lowering/outline.h"
+#include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/error.h"
 
 namespace onnx_train {
