@@ -286,7 +286,8 @@ TEST(Naming, NoCodeFindsAValueByItsSpelling) {
   for (const char* folder : {"onnx_passes/gradients", "onnx_passes/loss", "onnx_passes/precision",
                              "onnx_passes/recognize", "onnx_passes/training", "kernels", "runtime"}) {
     for (const auto& entry : std::filesystem::recursive_directory_iterator(root / folder)) {
-      if (entry.path().extension() != ".cc" && entry.path().extension() != ".h") continue;
+      const std::string extension = entry.path().extension();
+      if (extension != ".cc" && extension != ".h" && extension != ".cu") continue;
       ++files;
       std::ifstream file(entry.path());
       std::string line;
