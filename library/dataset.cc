@@ -11,9 +11,10 @@ namespace {
 
 std::unique_ptr<onnx_train_dataset> open_for(const Session& session, const std::string& path, const char* entry) {
   const std::string name = entry ? entry : session.model().entry_points.empty() ? "predict" : training_entry(session);
+  const std::vector<InputSpec> inputs = entry_inputs(session.model(), name);
   auto dataset = std::make_unique<onnx_train_dataset>();
-  dataset->tensors = read_arrays(path, session.model(), name);
-  dataset->data.emplace(dataset->tensors, entry_inputs(session.model(), name));
+  dataset->tensors = read_arrays(path, session.model(), name, inputs);
+  dataset->data.emplace(dataset->tensors, inputs);
   return dataset;
 }
 

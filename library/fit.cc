@@ -104,12 +104,9 @@ onnx_train_next call(onnx_train_session* session, const F& callback) {
 // Batches that the program makes.
 class ProgramBatches : public BatchSource {
  public:
-  ProgramBatches(onnx_train_session* session, const onnx_train_data& data, const std::string& entry,
+  ProgramBatches(onnx_train_session* session, const onnx_train_data& data, std::vector<InputSpec> inputs,
                  const Preprocess& preprocess)
-      : session_(*session),
-        data_(data),
-        inputs_(entry_inputs(session->session.model(), entry)),
-        preprocess_(preprocess) {}
+      : session_(*session), data_(data), inputs_(std::move(inputs)), preprocess_(preprocess) {}
 
   std::string scale() const override { return preprocess_.option(); }
 
@@ -150,13 +147,13 @@ class ProgramBatches : public BatchSource {
 // The data of a program and, if they are arrays or files, what the trainer reads of them.
 class ProgramData {
  public:
-  ProgramData(onnx_train_session* session, const onnx_train_data& given, const std::string& entry,
+  // `inputs` are the entry_inputs of the entry point that reads the data.
+  ProgramData(onnx_train_session* session, const onnx_train_data& given, std::vector<InputSpec> inputs,
               const Preprocess& preprocess)
-      : session_(*session), data_(copy_of(given)), entry_(entry), preprocess_(preprocess) {
+      : session_(*session), data_(copy_of(given)), inputs_(std::move(inputs)), preprocess_(preprocess) {
     if (data_.next) return;
     if (data_.num_arrays == 0 && !data_.dataset) throw UsageError("the data have neither arrays, batches nor files");
-    const std::vector<InputSpec> inputs = entry_inputs(session->session.model(), entry);
-    dataset_.emplace(data_.dataset ? data_.dataset->tensors : views_of(data_.arrays, data_.num_arrays), inputs,
+    dataset_.emplace(data_.dataset ? data_.dataset->tensors : views_of(data_.arrays, data_.num_arrays), inputs_,
                      preprocess);
   }
 
@@ -187,12 +184,12 @@ class ProgramData {
 
  private:
   std::unique_ptr<BatchSource> batches() const {
-    return std::make_unique<ProgramBatches>(&session_, data_, entry_, preprocess_);
+    return std::make_unique<ProgramBatches>(&session_, data_, inputs_, preprocess_);
   }
 
   onnx_train_session& session_;
   const onnx_train_data data_;
-  const std::string entry_;
+  const std::vector<InputSpec> inputs_;
   const Preprocess preprocess_;
   std::optional<Dataset> dataset_;
 };
@@ -310,12 +307,12 @@ onnx_train_stop_reason fit(onnx_train_session* s, const onnx_train_data* trainin
   const auto position = prepare_run(&settings, &session);  // a run that goes on has its scale
   const std::string entry = training_entry(session);
   std::string note;  // the program knows which scales it gives
-  const Preprocess preprocess =
-      preprocess_of(session.model(), settings.scales, entry_inputs(session.model(), entry), &note);
+  const std::vector<InputSpec> inputs = entry_inputs(session.model(), entry);
+  const Preprocess preprocess = preprocess_of(session.model(), settings.scales, inputs, &note);
   session.set_metadata(kPreprocess, preprocess.json());
-  const ProgramData data(s, required(training, "the data"), entry, preprocess);
+  const ProgramData data(s, required(training, "the data"), inputs, preprocess);
   std::optional<ProgramData> eval_data;
-  if (evaluation) eval_data.emplace(s, *evaluation, "evaluate", preprocess);
+  if (evaluation) eval_data.emplace(s, *evaluation, entry_inputs(session.model(), "evaluate"), preprocess);
   if (!settings.no_data_check) {
     data.check(entry);
     if (eval_data) eval_data->check("evaluate");
@@ -339,9 +336,10 @@ struct WholeData {
     read_options(options, count,
                  {{"--batch-size", {&batch_size, kCount}, ""}, {"--scale", {&scales, check_scale}, ""}});
     const Model& model = session->session.model();
+    const std::vector<InputSpec> inputs = entry_inputs(model, entry);
     std::string note;
-    const Preprocess preprocess = preprocess_of(model, scales, entry_inputs(model, entry), &note);
-    data.emplace(session, required(given, "the data"), entry, preprocess);
+    const Preprocess preprocess = preprocess_of(model, scales, inputs, &note);
+    data.emplace(session, required(given, "the data"), inputs, preprocess);
     events.on_notes({note, scales.empty() ? data->hint() : ""});
   }
 

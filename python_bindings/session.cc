@@ -243,37 +243,33 @@ nb::dict SessionHandle::run(const std::string& entry, const nb::dict& arrays) {
 
 namespace {
 
-// Keeps the notes of a call.
-onnx_train_observer note_taker(std::vector<std::string>* notes) {
+// Calls f(data, options, observer) of the C interface without Python's lock, and returns the notes of the call.
+template <typename F>
+std::vector<std::string> run_over(const Dataset& dataset, const Options& options, const F& f) {
+  onnx_train_data data{};
+  data.size = sizeof data;
+  data.dataset = dataset.get();
+  std::vector<std::string> notes;
   onnx_train_observer observer{};
   observer.size = sizeof observer;
-  observer.user = notes;
+  observer.user = &notes;
   observer.on_note = [](void* user, const char* text) {
     static_cast<std::vector<std::string>*>(user)->emplace_back(text);
     return ONNX_TRAIN_CONTINUE;
   };
-  return observer;
-}
-
-onnx_train_data as_data(const Dataset& dataset) {
-  onnx_train_data data{};
-  data.size = sizeof data;
-  data.dataset = dataset.get();
-  return data;
+  const auto views = detail::views(options);
+  unlocked([&] { return f(&data, views, &observer); });
+  return notes;
 }
 
 }  // namespace
 
 nb::tuple SessionHandle::evaluate(const Dataset& data, const Options& options) {
   const Use use(this);
-  const auto views = detail::views(options);
-  const onnx_train_data given = as_data(data);
-  std::vector<std::string> notes;
-  const onnx_train_observer observer = note_taker(&notes);
   const onnx_train_metric* metrics = nullptr;
   size_t count = 0;
-  unlocked([&] {
-    return onnx_train_evaluate(handle_.get(), &given, views.data(), views.size(), &observer, &metrics, &count);
+  const auto notes = run_over(data, options, [&](const auto* given, const auto& views, const auto* observer) {
+    return onnx_train_evaluate(handle_.get(), given, views.data(), views.size(), observer, &metrics, &count);
   });
   nb::dict results;
   for (size_t i = 0; i < count; ++i) results[metrics[i].name] = metrics[i].value;
@@ -282,14 +278,10 @@ nb::tuple SessionHandle::evaluate(const Dataset& data, const Options& options) {
 
 nb::tuple SessionHandle::predict(const Dataset& data, const Options& options) {
   const Use use(this);
-  const auto views = detail::views(options);
-  const onnx_train_data given = as_data(data);
-  std::vector<std::string> notes;
-  const onnx_train_observer observer = note_taker(&notes);
   const onnx_train_tensor* outputs = nullptr;
   size_t count = 0;
-  unlocked([&] {
-    return onnx_train_predict(handle_.get(), &given, views.data(), views.size(), &observer, &outputs, &count);
+  const auto notes = run_over(data, options, [&](const auto* given, const auto& views, const auto* observer) {
+    return onnx_train_predict(handle_.get(), given, views.data(), views.size(), observer, &outputs, &count);
   });
   nb::dict results;
   for (size_t i = 0; i < count; ++i) results[outputs[i].name] = to_python(outputs[i]);

@@ -124,7 +124,6 @@ bool split_step(Model& model, const BuildOptions& options) {
   const std::vector<WeightGradient> gradients = step->gradients;
   step->part_gradients.clear();
   add_sum_states(&model, gradients, &parts);
-  add_step_count(model, model.graph.get());
   Value* accumulating =
       add_state(model, model.graph.get(), "state/accumulating", Tensor::scalar(false), {roles::kAccumulating, ""});
   add_sums(step, accumulating, parts);

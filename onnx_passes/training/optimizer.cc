@@ -53,10 +53,8 @@ class OptimizerBuilder {
   }
 
  private:
-  // State that `accumulate` also reads is in the inference graph at this point.
   void count_steps() {
-    Value* step = find_state(entry_, roles::kStep);
-    step_ = b_.var(step ? step : add_step_count(model_, &b_.graph()));
+    step_ = b_.var(add_state(model_, &b_.graph(), "state/step", Tensor::scalar<int64_t>(0), {roles::kStep, ""}));
     b_.set_name("next/" + step_.value()->name());
     next_step_ = step_ + 1.0;
   }
@@ -145,10 +143,6 @@ Pass optimizer(const BuildOptions& options) {
 Value* add_slot(const Model& model, Graph* graph, const Value* weight, const std::string& slot) {
   const Tensor zeros(weight->dtype(), weight->type().shape());
   return add_state(model, graph, concat("state/", weight->name(), "/", slot), zeros, {slot, weight->name()});
-}
-
-Value* add_step_count(const Model& model, Graph* graph) {
-  return add_state(model, graph, "state/step", Tensor::scalar<int64_t>(0), {roles::kStep, ""});
 }
 
 }  // namespace onnx_train

@@ -21,7 +21,5 @@ Pass optimizer(const BuildOptions& options);
 
 // Adds the state state/<weight>/<slot> to `graph`: zeros of the weight's type and shape.
 Value* add_slot(const Model& model, Graph* graph, const Value* weight, const std::string& slot);
-// Adds the step count to `graph`.
-Value* add_step_count(const Model& model, Graph* graph);
 
 }  // namespace onnx_train

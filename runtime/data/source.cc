@@ -145,13 +145,14 @@ TensorMap read_needed(const std::string& path, const std::vector<InputSpec>& inp
 
 }  // namespace
 
-TensorMap read_arrays(const std::string& path, const Model& model, const std::string& entry) {
+TensorMap read_arrays(const std::string& path, const Model& model, const std::string& entry,
+                      const std::vector<InputSpec>& inputs) {
   // For a prediction a table may hold targets: they are not among the columns that are left for the first input.
   std::vector<InputSpec> others;
   if (entry == "predict" && model.find_entry_point("evaluate")) others = entry_inputs(model, "evaluate");
   for (InputSpec& spec : others) spec.has_default = true;
   const bool tests = entry == "evaluate" || entry == "predict";
-  return read_needed(path, entry_inputs(model, entry), tests ? DataRole::kEvaluate : DataRole::kTrain, others);
+  return read_needed(path, inputs, tests ? DataRole::kEvaluate : DataRole::kTrain, others);
 }
 
 TensorMap read_arrays(const std::string& path) {
@@ -175,7 +176,7 @@ Dataset load_dataset(const std::string& path, const Model& model, const std::str
   std::string note;
   const Preprocess preprocess = preprocess_of(model, scales, inputs, &note);
   if (!note.empty()) notes->push_back(note);
-  Dataset data(read_arrays(path, model, entry), inputs, preprocess);
+  Dataset data(read_arrays(path, model, entry, inputs), inputs, preprocess);
   const std::string hint = scales.empty() ? bytes_hint(data, model) : "";
   if (!hint.empty()) notes->push_back(concat(path, ": ", hint));
   return data;

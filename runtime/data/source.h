@@ -39,9 +39,10 @@ enum class DataRole { kTrain, kEvaluate };  // which files of a folder that hold
 std::unique_ptr<DataSource> open_data(const std::string& path, const std::vector<InputSpec>& inputs,
                                       DataRole role = DataRole::kTrain);
 
-// The arrays of `path` that an entry point of `model` takes. Of a folder that holds both, "evaluate" and "predict" read
-// the files for tests. Throws Error when an input without a default has no array.
-TensorMap read_arrays(const std::string& path, const Model& model, const std::string& entry);
+// The arrays of `path` that an entry point of `model` takes; `inputs` are its entry_inputs. Of a folder that holds
+// both, "evaluate" and "predict" read the files for tests. Throws Error when an input without a default has no array.
+TensorMap read_arrays(const std::string& path, const Model& model, const std::string& entry,
+                      const std::vector<InputSpec>& inputs);
 // All arrays of a file that names them. Throws Error for formats whose arrays have the names of a model's inputs.
 TensorMap read_arrays(const std::string& path);
 

@@ -9,6 +9,7 @@
 #include "kernels/device.h"
 #include "kernels/host.h"
 #include "onnx_passes/ir/error.h"
+#include "tests/support/error_of.h"
 
 namespace onnx_train::cpu {
 namespace {
@@ -23,14 +24,11 @@ class Parallel : public testing::TestWithParam<int> {
   // What f(i) says that it throws for some i < kItems; empty when all are done.
   template <typename F>
   static std::string error_of(const F& f) {
-    try {
+    return onnx_train::error_of([&] {
       parallel_for(kItems, 1, [&](int64_t begin, int64_t end) {
         for (int64_t i = begin; i < end; ++i) f(i);
       });
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "";
+    });
   }
 
  private:

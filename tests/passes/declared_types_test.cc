@@ -7,6 +7,7 @@
 #include "onnx_passes/passes.h"
 #include "onnx_passes/training/analysis.h"
 #include "runtime/session.h"
+#include "tests/support/error_of.h"
 
 namespace onnx_train {
 namespace {
@@ -29,16 +30,6 @@ std::string operators_of(const Model& model) {
   std::string text;
   for (const Node* node : model.graph->nodes()) text += (text.empty() ? "" : " ") + node->op();
   return text;
-}
-
-template <typename F>
-std::string error_of(const F& f) {
-  try {
-    f();
-    return "";
-  } catch (const Error& error) {
-    return error.what();
-  }
 }
 
 std::string plan_error(Model model, const Shape& x) {

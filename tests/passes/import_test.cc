@@ -6,6 +6,7 @@
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/onnx.h"
 #include "onnx_passes/passes.h"
+#include "tests/support/error_of.h"
 
 namespace onnx_train {
 namespace {
@@ -24,12 +25,7 @@ std::string type_of(const Model& model, const std::string& name) {
 }
 
 std::string error_of(const onnx::ModelProto& proto, const std::string& batch = "") {
-  try {
-    import_model(proto, {.batch = batch});
-    return "";
-  } catch (const Error& error) {
-    return error.what();
-  }
+  return onnx_train::error_of([&] { import_model(proto, {.batch = batch}); });
 }
 
 TEST(Import, WeightsAreNoInputs) {

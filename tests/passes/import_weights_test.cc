@@ -9,6 +9,7 @@
 #include "onnx_passes/passes.h"
 #include "onnx_passes/precision/widen.h"
 #include "onnx_passes/training/analysis.h"
+#include "tests/support/error_of.h"
 
 namespace onnx_train {
 namespace {
@@ -43,12 +44,7 @@ std::vector<std::string> trained(const Model& model) {
 }
 
 std::string error_of(const onnx::ModelProto& proto, const ImportOptions& options = {}) {
-  try {
-    import_model(proto, options);
-    return "";
-  } catch (const Error& error) {
-    return error.what();
-  }
+  return onnx_train::error_of([&] { import_model(proto, options); });
 }
 
 std::vector<std::string> operators(const Model& model) {

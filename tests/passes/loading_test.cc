@@ -14,6 +14,7 @@
 #include "onnx_passes/ir/initializer.h"
 #include "onnx_passes/ir/message.h"
 #include "onnx_passes/pass.h"
+#include "tests/support/error_of.h"
 
 namespace onnx_train {
 namespace {
@@ -39,12 +40,7 @@ class Loading : public testing::Test {
 
   // The message of the Error that loading m.onnx throws; "" if it loads.
   std::string error_of(const std::string& name = "m.onnx") const {
-    try {
-      load_model(path(name));
-      return "";
-    } catch (const Error& error) {
-      return error.what();
-    }
+    return onnx_train::error_of([&] { load_model(path(name)); });
   }
 
   fs::path folder_;

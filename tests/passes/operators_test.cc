@@ -3,14 +3,13 @@
 
 #include <gtest/gtest.h>
 
-#include <functional>
-
 #include "kernels/device.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/model.h"
 #include "onnx_passes/operators/shape_contract.h"
 #include "onnx_passes/passes.h"
 #include "runtime/session.h"
+#include "tests/support/error_of.h"
 #include "tests/support/run_node.h"
 
 namespace onnx_train {
@@ -20,15 +19,6 @@ TEST(Operators, EachWithAKernelHasARow) {
   for (const Kernel* kernel : Device::cpu().kernels()) {
     EXPECT_NE(find_operator(kernel->domain, kernel->op), nullptr) << kernel->domain << "." << kernel->op;
   }
-}
-
-std::string error_of(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
 }
 
 // What checking the first node of the graph against the contract says.

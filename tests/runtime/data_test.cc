@@ -11,6 +11,7 @@
 #include "runtime/data/npy.h"
 #include "runtime/data/npz.h"
 #include "runtime/data/readers.h"
+#include "tests/support/error_of.h"
 
 namespace onnx_train {
 namespace {
@@ -34,16 +35,6 @@ std::string temporary(const std::string& name, const std::string& bytes) {
 std::string read_all(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};
-}
-
-template <typename F>
-std::string error_of(F&& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "no error";
 }
 
 std::vector<double> values(const Tensor& tensor) {

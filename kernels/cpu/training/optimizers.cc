@@ -75,8 +75,8 @@ void keep(const TensorUpdate& u, const Launch& launch, int64_t begin, int64_t en
 
 // ---- All tensors of a node
 
-// Elements per piece. Threads share the pieces of all tensors, numbered tensor after tensor: the load is even whatever
-// the sizes of the tensors.
+// Elements per piece. Threads share the pieces of all tensors evenly, whatever the sizes of the tensors: pieces are
+// numbered across the tensors.
 constexpr int64_t kPiece = 1024;
 
 struct Updates {

@@ -138,7 +138,7 @@ class ConvolutionGraph : public CudnnGraph {
     return graph_.pointwise(y, bias, fe::graph::Pointwise_attributes().set_mode(fe::PointwiseMode_t::ADD));
   }
 
-  // Returns the strides of d_.x, d_.w or d_.y. Shapes list the channels first, whatever the layout.
+  // Returns the strides of d_.x, d_.w or d_.y. Their shapes have the channels before the sizes in both layouts.
   Sizes strides(const Sizes& shape) const {
     if (!d_.channels_last || &shape == &d_.w) return row_major_strides(shape);
     Sizes memory = shape;
