@@ -88,10 +88,8 @@ class CpuDevice : public Device {
   const KernelTable& kernels() const override { return kernels_; }
   size_t available_bytes() const override { return available_host_memory(); }
   const LoweringTraits& lowering() const override {
-    static const LoweringTraits traits = {.can_fuse = cpu::can_fuse,
-                                          .has_narrow_recurrences = true,
-                                          .least_keys = kBlockAttention,
-                                          .early_update = kEarlyUpdate};
+    static const LoweringTraits traits = {
+        .can_fuse = cpu::can_fuse, .least_keys = kBlockAttention, .early_update = kEarlyUpdate};
     return traits;
   }
 

@@ -16,7 +16,7 @@
 #include "kernels/cuda/support/stream.h"
 #include "kernels/lowering/layout/channels_last_rules.h"
 #include "kernels/lowering/pipeline.h"
-#include "kernels/lowering/types/widened.h"
+#include "kernels/lowering/types/rounding.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/error.h"
 

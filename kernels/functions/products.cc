@@ -1,5 +1,5 @@
 // Variants of products: with transposes folded into the operands (fold_transposes.cc), with 16-bit operands, which the
-// bodies convert to float32 (bfloat16_products.cc), and with a bias or the sums of an operand (product_epilogues.cc).
+// bodies convert to float32 (assign_types.cc), and with a bias or the sums of an operand (product_epilogues.cc).
 #include <algorithm>
 #include <array>
 

@@ -86,13 +86,11 @@ bool fuse_batch_normalization(Model& model, const Device& device);
 // whether a node may take part, and may change the gain of its kernel.
 bool channels_last(Model& model, const std::function<bool(const Node&, ChannelsLastRule*)>& takes = nullptr);
 
-// Makes data movements of a widened value move the 16-bit value, so that a product gets a 16-bit operand.
-bool move_bfloat16(Model& model);
-
-// Makes a product or convolution of two widened tensors of one 16-bit type read these tensors: MatMul(Cast(a),
-// Cast(b)), possibly with views in between, becomes onnx_train.MatMul(a, b) (kernels/functions), with float32 sums and
-// the same result type. Without such a kernel float32 products are faster, and the node stays.
-bool bfloat16_products(Model& model, const Device& device);
+// Assigns a stored type, float32 or 16 bits, to each value, and rewrites the graph: data movements move 16 bits; a
+// product, convolution or recurrence of rounded operands reads 16 bits if `device` has a kernel for it (MatMul(Cast(a),
+// Cast(b)) becomes onnx_train.MatMul(a, b), kernels/functions); each other reader of a value of 16 bits has a widening
+// Cast of its own. Removes dead nodes.
+bool assign_types(Model& model, const Device& device);
 
 // Fuses a product with the bias that follows it, and with the sum of an operand that is the gradient of a bias, where
 // `device` has a kernel.
@@ -105,16 +103,7 @@ bool merge_projections(Model& model);
 // Makes each product of a sum of products add to the partial sum before it, where `device` has a kernel.
 bool sum_products(Model& model, const Device& device);
 
-// Gives each reader of a widened value its own Cast: the value kept for the backward pass is then 16-bit, and an
-// element-wise kernel may absorb the Cast.
-bool widen_at_readers(Model& model);
-
-// Moves a narrowing Cast before the data movement that precedes it: 16 bits per element are moved, and the Cast follows
-// a kernel that may write bfloat16 itself. Requires a graph without dead nodes.
-bool narrow_before_moves(Model& model);
-
-// Absorbs the casts around a node whose kernel of `device` reads and writes 16-bit floats: Cast, Softmax, Cast becomes
-// one onnx_train.Softmax, which computes in float32 and rounds like the Cast.
+// Absorbs the casts around a node whose kernel of `device` reads and writes 16-bit floats (narrow_nodes.h).
 bool narrow_storage(Model& model, const Device& device);
 
 // Fuses a product with the residual sum, the activation or its gradient that follows it, where `device` has a kernel.
@@ -140,10 +129,6 @@ bool merge_casts(Model& model);
 
 // Merges independent lookups in many tables into one call of a function Gathers.
 bool merge_lookups(Model& model);
-
-// Runs narrow_storage on LSTM, GRU and RNN, forward and backward, whose operands mixed precision has rounded: their
-// products read bfloat16 operands and sum in another order.
-bool bfloat16_recurrences(Model& model, const Device& device);
 
 // ---- Order
 

@@ -18,7 +18,6 @@ namespace {
 bool every_plan(const Lowering&) { return true; }  // these passes cannot be left out
 bool by_default(const Lowering& l) { return l.options.on; }
 bool on_gpus(const Lowering& l) { return l.options.on && l.traits.is_gpu; }
-bool on_narrow_recurrences(const Lowering& l) { return l.options.on && l.traits.has_narrow_recurrences; }
 
 // ---- Runs
 
@@ -93,19 +92,14 @@ const std::vector<LoweringPass>& lowering_table() {
       {"merge_lookup_gradients", "gather", {"add_gather_gradients", "sparse_updates"}, on_gpus, merge_lookup_gradients},
 
       // fold_transposes and block_attention look for nodes directly before and after products.
-      {"move_bfloat16", "types", {"fold_transposes", "block_attention"}, by_default, move_bfloat16},
-      {"bfloat16_products", "types", {"channels_last", "move_bfloat16"}, by_default, bfloat16_products},
-      {"widen_at_readers", "types", {"bfloat16_products"}, by_default, widen_at_readers},
-      {"remove_dead_nodes", "types", {"widen_at_readers"}, by_default, remove_dead_nodes},
+      {"assign_types", "types", {"channels_last", "fold_transposes", "block_attention"}, by_default, assign_types},
 
-      {"product_epilogues", "products", {"bfloat16_products"}, by_default, product_epilogues},
+      {"product_epilogues", "products", {"assign_types"}, by_default, product_epilogues},
       {"merge_projections", "products", {"block_attention", "product_epilogues"}, on_gpus, merge_projections},
       // A product with an epilogue adds no sum.
       {"sum_products", "products", {"product_epilogues", "merge_projections"}, on_gpus, sum_products},
 
-      {"narrow_before_moves", "storage", {"widen_at_readers", "remove_dead_nodes"}, by_default, narrow_before_moves},
-      {"pack_attention", "storage", {"merge_projections", "narrow_before_moves"}, by_default, pack_attention},
-      {"bfloat16_recurrences", "storage", {"widen_at_readers"}, on_narrow_recurrences, bfloat16_recurrences},
+      {"pack_attention", "storage", {"merge_projections"}, by_default, pack_attention},
       // The passes before narrow_storage expect operands, biases and results of products in float32.
       {"narrow_storage", "storage", {"sum_products", "pack_attention"}, by_default, narrow_storage},
 

@@ -18,7 +18,6 @@ struct LoweringTraits {
   bool (*takes_channels_last)(const Node&, ChannelsLastRule*) = nullptr;
   // Whether each node costs a launch, and one product with an epilogue or many tiles is faster than several nodes.
   bool is_gpu = false;
-  bool has_narrow_recurrences = false;  // whether LSTM, GRU and RNN have kernels that read 16-bit operands
   // See block_attention and simplify_masks.
   int64_t least_keys = 1;
   bool attends_through_roundings = false, needs_finite_masks = false;

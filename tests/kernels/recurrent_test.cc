@@ -212,7 +212,7 @@ TEST(RoundedRecurrence, NarrowOperandsGiveTheSame) {
   const int64_t one_in = cpu::isa() == cpu::Isa::kAmx ? 10 : 50;
   for (const Call& c : calls()) {
     Model narrow = model_of(c, true);
-    ASSERT_TRUE(bfloat16_recurrences(narrow, Device::cpu())) << name_of(c);
+    ASSERT_TRUE(assign_types(narrow, Device::cpu())) << name_of(c);
     const Node* node = narrow.graph->first();
     ASSERT_EQ(node->op(), c.op);
     for (size_t i : c.narrow_inputs) EXPECT_EQ(node->input(static_cast<int>(i))->dtype(), DType::kBFloat16) << i;

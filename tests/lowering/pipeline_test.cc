@@ -221,9 +221,9 @@ TEST(LoweringTable, TrainingIsTheSameWithoutAnyOnePass) {
     expect_near(losses(network, kOff), ", without all");
   }
   // The others have tests of their own, or need what these networks or some processors do not have.
-  for (const char* pass : {"drop_zero_biases", "round_once", "fuse_batch_normalization", "channels_last",
-                           "fold_transposes", "block_attention", "sparse_updates", "move_bfloat16", "widen_at_readers",
-                           "narrow_before_moves", "narrow_storage", "fuse_elementwise", "merge_updates"}) {
+  for (const char* pass :
+       {"drop_zero_biases", "round_once", "fuse_batch_normalization", "channels_last", "fold_transposes",
+        "block_attention", "sparse_updates", "assign_types", "narrow_storage", "fuse_elementwise", "merge_updates"}) {
     EXPECT_TRUE(changing.count(pass)) << pass << " has nothing to change";
   }
 }

@@ -170,25 +170,19 @@ TEST(MixedPrecision, AProductOfBfloat16AddsItsBias) {
 TEST(Bfloat16Products, TakeTheirOperandsNarrow) {
   if (cpu::isa() < cpu::Isa::kAvx512Bf16)
     GTEST_SKIP() << "this CPU has no bfloat16 products: lowering keeps float32 ones";
-  expect_golden("bfloat16_products",
-                {{"fold_constants", fold_constants},
-                 {"fold_transposes", fold_transposes},
-                 {"bfloat16_products", [](Model& m) { return bfloat16_products(m, Device::cpu()); }},
-                 {"remove_dead_nodes", remove_dead_nodes}});
+  expect_golden("bfloat16_products", {{"fold_constants", fold_constants},
+                                      {"fold_transposes", fold_transposes},
+                                      {"assign_types", [](Model& m) { return assign_types(m, Device::cpu()); }}});
 }
 
 TEST(Bfloat16Storage, IsWhatMovesAndStays) {
   expect_golden("bfloat16_storage", {{"fold_constants", fold_constants},
-                                     {"move_bfloat16", move_bfloat16},
-                                     {"remove_dead_nodes", remove_dead_nodes},
-                                     {"widen_at_readers", widen_at_readers},
-                                     {"remove_dead_nodes", remove_dead_nodes}});
+                                     {"assign_types", [](Model& m) { return assign_types(m, Device::cpu()); }}});
 }
 
 TEST(Bfloat16Storage, IsNarrowedBeforeItMoves) {
   expect_golden("narrow_before_moves", {{"fold_constants", fold_constants},
-                                        {"narrow_before_moves", narrow_before_moves},
-                                        {"remove_dead_nodes", remove_dead_nodes}});
+                                        {"assign_types", [](Model& m) { return assign_types(m, Device::cpu()); }}});
 }
 
 TEST(Bfloat16Products, KernelsRunWhereTheCpuHasThem) {

@@ -6,7 +6,7 @@
 
 #include "kernels/lowering/layout/permutation.h"
 #include "kernels/lowering/readers.h"
-#include "kernels/lowering/types/widened.h"
+#include "kernels/lowering/types/rounding.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/inference/inference.h"
 
@@ -99,10 +99,8 @@ class Matcher {
 
   // Returns the value that was rounded to 16 bits and widened to `value`, or `value` itself if it was not rounded.
   Value* exact(Value* value) const {
-    Value* narrow = through_roundings_ ? widened_from(value) : nullptr;
-    Node* rounding = narrow ? narrow->producer() : nullptr;
-    const bool rounds = rounding && rounding->is("Cast") && rounding->input(0)->dtype() == DType::kFloat;
-    return rounds ? rounding->input(0) : value;
+    Value* const before = through_roundings_ ? before_rounding(value) : nullptr;
+    return before ? before : value;
   }
 
   // Adds the casts between exact(value) and `value`.
@@ -129,7 +127,7 @@ class Matcher {
   static std::vector<Use> readers_of_copies(const Use& narrowing) {
     const Node& cast = *narrowing.node;
     std::vector<Use> result;
-    if (!cast.is("Cast") || !is_16_bit_float(cast.output()->dtype())) return result;
+    if (!is_rounding(cast)) return result;
     for (const Use& use : cast.output()->uses()) {
       if (widened_from(use.node->output()) != cast.output()) return {};
       const std::vector<Use>& uses = use.node->output()->uses();

@@ -8,7 +8,7 @@
 #include "kernels/functions/functions.h"
 #include "kernels/lowering/attention/attention_pattern.h"
 #include "kernels/lowering/positions.h"
-#include "kernels/lowering/types/widened.h"
+#include "kernels/lowering/types/rounding.h"
 
 namespace onnx_train {
 namespace {

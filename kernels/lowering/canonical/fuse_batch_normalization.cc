@@ -9,7 +9,7 @@
 #include "kernels/lowering/lowering.h"
 #include "kernels/lowering/positions.h"
 #include "kernels/lowering/readers.h"
-#include "kernels/lowering/types/widened.h"
+#include "kernels/lowering/types/rounding.h"
 
 namespace onnx_train {
 namespace {
@@ -18,26 +18,19 @@ bool has_kernels(const TensorType& type) {
   return type.is_static() && (type.dtype == DType::kFloat || type.dtype == DType::kDouble);
 }
 
-// Returns the value that was rounded to 16 bits and widened to `value`, or null if it was not rounded.
-Value* before_rounding(const Value* value) {
-  const Value* narrow = widened_from(value);
-  const Node* rounding = narrow ? narrow->producer() : nullptr;
-  return rounding && rounding->is("Cast") && rounding->input(0)->dtype() == DType::kFloat ? rounding->input(0)
-                                                                                          : nullptr;
-}
+constexpr DType kUnrounded = DType::kFloat;  // stands for a 16-bit type where a value is not rounded
 
-// Returns the node that produces `value`, before its rounding if `rounding` is a 16-bit type; null if another node
-// reads the value in between.
+// Returns the node that produces `value`, before its rounding to the type `rounding`; null if another node reads the
+// value in between.
 Node* producer_read_once(const Value* value, DType rounding) {
   if (!is_read_once(value)) return nullptr;
-  if (!is_16_bit_float(rounding)) return value->producer();
+  if (rounding == kUnrounded) return value->producer();
   const Value* exact = before_rounding(value);
   const bool fits = exact && widened_from(value)->dtype() == rounding;
   return fits && is_read_once(widened_from(value)) && is_read_once(exact) ? exact->producer() : nullptr;
 }
 
-// Returns the type to which `value` was rounded, or float32.
-DType rounding_of(const Value* value) { return before_rounding(value) ? widened_from(value)->dtype() : DType::kFloat; }
+DType rounding_of(const Value* value) { return before_rounding(value) ? widened_from(value)->dtype() : kUnrounded; }
 
 // Whether the node is ONNX's own training form, which has more outputs.
 bool is_training(const Node& node) { return node.attr("training_mode", 0) != 0 || node.num_outputs() > 1; }
@@ -50,8 +43,7 @@ Node* normalization_before(Value* value, const TensorType& type, DType rounding)
   const bool is_normalization = node && ((node->is("BatchNormalizationTrain", kDomain) && !has_epilogue(*node)) ||
                                          (node->is("BatchNormalization") && !is_training(*node)));
   const bool fits = is_normalization && value->type() == type &&
-                    node->output(0) == (is_16_bit_float(rounding) ? before_rounding(value) : value) &&
-                    has_kernels(type);
+                    node->output(0) == (rounding == kUnrounded ? value : before_rounding(value)) && has_kernels(type);
   return fits ? node : nullptr;
 }
 
@@ -96,7 +88,7 @@ bool join(Node* normalization, Value* residual, Node* relu, DType rounding, cons
   if (residual) inputs.push_back(b.var(residual));
   const bool trains = normalization->is("BatchNormalizationTrain", kDomain);
   Attrs attrs = with_relu(*normalization);
-  if (is_16_bit_float(rounding)) attrs.emplace_back("round_to", static_cast<int>(rounding));
+  if (rounding != kUnrounded) attrs.emplace_back("round_to", static_cast<int>(rounding));
   const std::vector<Var> outputs = call_lowered(b, normalization->op(), trains ? 3 : 1, inputs, attrs);
   Node* const made = outputs[0].value()->producer();
   if (!runs_on(device, made)) return false;

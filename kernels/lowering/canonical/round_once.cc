@@ -3,15 +3,12 @@
 #include <algorithm>
 
 #include "kernels/lowering/lowering.h"
-#include "kernels/lowering/types/widened.h"
+#include "kernels/lowering/types/rounding.h"
 
 namespace onnx_train {
 namespace {
 
-bool is_rounding(const Node& node) {
-  return node.is("Cast") && node.input(0)->dtype() == DType::kFloat && is_16_bit_float(node.output()->dtype()) &&
-         !node.graph().is_output(node.output());
-}
+bool rounds_for_readers(const Node& node) { return is_rounding(node) && !node.graph().is_output(node.output()); }
 
 // Makes the readers of the node's first result read the rounded value, if both are equal.
 bool round_for_all(Node* node) {
@@ -21,11 +18,14 @@ bool round_for_all(Node* node) {
   const std::vector<Use> uses = value->uses();
   const auto is_elsewhere = [&](const Use& use) { return &use.node->graph() != &graph; };
   if (uses.size() < 2 || std::any_of(uses.begin(), uses.end(), is_elsewhere)) return false;
-  const auto first = std::find_if(uses.begin(), uses.end(), [](const Use& use) { return is_rounding(*use.node); });
+  const auto first =
+      std::find_if(uses.begin(), uses.end(), [](const Use& use) { return rounds_for_readers(*use.node); });
   if (first == uses.end()) return false;
   const DType dtype = first->node->output()->dtype();
   if (!holds_narrow(value, dtype)) return false;
-  const auto rounds = [&](const Use& use) { return is_rounding(*use.node) && use.node->output()->dtype() == dtype; };
+  const auto rounds = [&](const Use& use) {
+    return rounds_for_readers(*use.node) && use.node->output()->dtype() == dtype;
+  };
   Builder b(&graph, node->next());
   b.set_name(first->node->output()->name());
   const Var narrow = cast(b.var(value), dtype), wide = cast(narrow, DType::kFloat);

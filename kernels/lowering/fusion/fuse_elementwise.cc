@@ -9,15 +9,11 @@
 #include "kernels/lowering/gather/regroup.h"
 #include "kernels/lowering/lowering.h"
 #include "kernels/lowering/outline.h"
-#include "kernels/lowering/types/widened.h"
+#include "kernels/lowering/types/rounding.h"
 #include "onnx_passes/operators/operators.h"
 
 namespace onnx_train {
 namespace {
-
-bool widens(const Node& node) {
-  return node.is("Cast") && is_16_bit_float(node.input(0)->dtype()) && !is_16_bit_float(node.output()->dtype());
-}
 
 // Whether the nodes, in this order, form one fusion region by the kernel's own criterion.
 bool fit_together(const std::vector<Node*>& nodes) {
@@ -37,10 +33,10 @@ bool fit_together(const std::vector<Node*>& nodes) {
 
 // ---- Sinking
 
-// Moves the widening of a bfloat16 value into the only group that reads it: half as many bytes stay alive.
+// Moves the widening of a 16-bit value into the only group that reads it: half as many bytes stay alive.
 void hand_over(FusionGroups& groups, Node* node) {
   const int from = groups.of(node);
-  if (from < 0 || !widens(*node) || groups.is_graph_output(node->output())) return;
+  if (from < 0 || !is_widening(*node) || groups.is_graph_output(node->output())) return;
   int to = -1;
   for (const Use& use : node->output()->uses()) {
     const int reader = groups.of(use.node);
@@ -132,14 +128,14 @@ void trim_views(FusionGroups& groups, int g) {
   std::erase_if(nodes, [&](const Node* node) { return groups.of(node) != g; });
 }
 
-// Removes the widening of a bfloat16 value for readers outside: twice the bytes would stay alive until they run.
+// Removes the widening of a 16-bit value for readers outside: twice the bytes would stay alive until they run.
 void trim_widenings(FusionGroups& groups, int g) {
   const auto is_read_here = [&](const Node* node) {
     const auto& uses = node->output()->uses();
     return std::any_of(uses.begin(), uses.end(), [&](const Use& use) { return groups.of(use.node) == g; });
   };
   std::erase_if(groups[g].nodes, [&](const Node* node) {
-    if (!widens(*node) || is_read_here(node)) return false;
+    if (!is_widening(*node) || is_read_here(node)) return false;
     groups.release(node);
     return true;
   });

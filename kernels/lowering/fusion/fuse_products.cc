@@ -9,7 +9,7 @@
 #include "kernels/lowering/lowering.h"
 #include "kernels/lowering/products/products.h"
 #include "kernels/lowering/readers.h"
-#include "kernels/lowering/types/widened.h"
+#include "kernels/lowering/types/rounding.h"
 #include "kernels/lowering/variant.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/onnx.h"
@@ -182,15 +182,16 @@ class FuseProducts {
     for (int i = 0; i < product.num_inputs(); ++i) read.push_back(Variant::input(i));
     for (int i = 0; i < product.num_outputs(); ++i) written.push_back(i == 0 ? "product" : "y" + std::to_string(i));
     variant.add_node(product, read, written);
+    const DType computed = follower.node->output()->dtype();
     for (int i = 0; i < follower.node->num_inputs(); ++i) {
       const bool is_product = i == follower.product;
       const std::string operand = is_product ? "product" : Variant::input(product.num_inputs());
-      const bool is_narrow = is_16_bit_float(is_product ? product.output()->dtype() : stored);
-      combined.push_back(is_narrow ? converted(operand, DType::kFloat) : operand);
+      const bool is_wide = (is_product ? product.output()->dtype() : stored) == computed;
+      combined.push_back(is_wide ? operand : converted(operand, computed));
     }
     variant.add_node(*follower.node, combined, {"y"});
     if (writes_both) variant.add_output("product", product.output(), product.output()->type());
-    const std::string result = is_16_bit_float(stored) ? converted("y", stored) : "y";
+    const std::string result = stored == computed ? "y" : converted("y", stored);
     variant.add_output(result, follower.node->output(), {stored, product.output()->type().dims});
     for (int i = 1; i < product.num_outputs(); ++i) {
       const Value* const other = product.output(i);

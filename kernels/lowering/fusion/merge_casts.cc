@@ -7,7 +7,7 @@
 #include "kernels/lowering/lowering.h"
 #include "kernels/lowering/outline.h"
 #include "kernels/lowering/positions.h"
-#include "kernels/lowering/types/widened.h"
+#include "kernels/lowering/types/rounding.h"
 #include "onnx_passes/operators/operators.h"
 
 namespace onnx_train {
@@ -15,9 +15,7 @@ namespace {
 
 // Whether the node rounds a value without a producer.
 bool rounds_at_start(const Node& node) {
-  const Value* x = node.is("Cast") ? node.input(0) : nullptr;
-  return x && !x->producer() && x->dtype() == DType::kFloat && is_16_bit_float(node.output()->dtype()) &&
-         x->type().is_static();
+  return is_rounding(node) && !node.input(0)->producer() && node.input(0)->type().is_static();
 }
 
 bool merge_roundings(Graph& graph) {
@@ -49,7 +47,7 @@ std::vector<Widening> widenings(const Graph& graph) {
   const Positions positions(graph);
   std::vector<Widening> found;
   for (Node* node = graph.first(); node; node = node->next()) {
-    if (!node->is("Cast") || !widened_from(node->output()) || !node->output()->type().is_static()) continue;
+    if (!is_widening(*node) || !node->output()->type().is_static()) continue;
     const Node* producer = node->input(0)->producer();
     Widening widening{node, nullptr, producer ? positions.of(producer) : -1, std::numeric_limits<int>::max()};
     bool fits = !node->output()->uses().empty() || graph.is_output(node->output());
@@ -92,7 +90,7 @@ bool merge_widenings(Graph& graph) {
   const auto earliest = [](const Widening& a, const Widening& b) { return a.before < b.before; };
   Node* const place = std::min_element(found.begin(), found.end(), earliest)->reader;
   std::vector<Node*> casts;
-  ValueTable<Node*> cast_of;  // merges copies that widen_at_readers gave to each reader
+  ValueTable<Node*> cast_of;  // merges copies that assign_types gave to each reader
   for (const Widening& w : found) {
     const auto [first, added] = cast_of.try_emplace(w.node->input(0), w.node);
     if (!added && !graph.is_output(w.node->output())) {

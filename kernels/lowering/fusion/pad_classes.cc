@@ -8,7 +8,7 @@
 
 #include "kernels/lowering/lowering.h"
 #include "kernels/lowering/products/products.h"
-#include "kernels/lowering/types/widened.h"
+#include "kernels/lowering/types/rounding.h"
 #include "kernels/lowering/variant.h"
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/operators/operators.h"

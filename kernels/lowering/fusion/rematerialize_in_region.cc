@@ -7,7 +7,7 @@
 #include <unordered_set>
 
 #include "kernels/lowering/fusion/fusion_groups.h"
-#include "kernels/lowering/types/widened.h"
+#include "kernels/lowering/types/rounding.h"
 #include "onnx_passes/operators/operators.h"
 
 namespace onnx_train {

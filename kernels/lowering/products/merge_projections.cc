@@ -13,7 +13,7 @@
 #include "kernels/lowering/positions.h"
 #include "kernels/lowering/products/products.h"
 #include "kernels/lowering/readers.h"
-#include "kernels/lowering/types/widened.h"
+#include "kernels/lowering/types/rounding.h"
 #include "onnx_passes/operators/operators.h"
 
 namespace onnx_train {
@@ -23,11 +23,10 @@ constexpr size_t kParts = 3;
 template <typename T>
 using Parts = std::array<T, kParts>;
 
-// Adds the uses of the value or of a view of it. Float32 copies count as views.
+// Adds the uses of the value in any form.
 void collect_readers(const Value* value, std::vector<Use>* readers) {
   for (const Use& use : value->uses()) {
-    const bool is_copy = is_view(*use.node) || widened_from(use.node->output());
-    if (is_copy && use.index == 0) {
+    if (is_other_form(*use.node) && use.index == 0) {
       collect_readers(use.node->output(), readers);
     } else {
       readers->push_back(use);
@@ -38,8 +37,7 @@ void collect_readers(const Value* value, std::vector<Use>* readers) {
 // Returns the Cast that rounds a value without a producer to 16 bits, or null.
 Node* rounding_of_weight(const Value* value) {
   Node* node = value->producer();
-  const bool rounds = node && node->is("Cast") && is_16_bit_float(value->dtype()) && !node->input(0)->producer();
-  return rounds ? node : nullptr;
+  return node && is_rounding(*node) && !node->input(0)->producer() ? node : nullptr;
 }
 
 // A rounded product: y = x w + bias, or x wᵀ + bias, in 16 bits.

@@ -9,7 +9,7 @@
 #include "kernels/lowering/positions.h"
 #include "kernels/lowering/products/products.h"
 #include "kernels/lowering/readers.h"
-#include "kernels/lowering/types/widened.h"
+#include "kernels/lowering/types/rounding.h"
 #include "onnx_passes/ir/rows.h"
 #include "onnx_passes/operators/operators.h"
 
@@ -21,10 +21,9 @@ int64_t columns(const Value& value) {
   return value.type().is_static() && value.rank() > 0 ? value.type().shape().back() : 0;
 }
 
-// Whether `node` is a view that keeps the columns of its input, or widens it.
+// Whether `node` makes another form of its input, with the same columns.
 bool keeps_rows(const Node& node) {
-  const bool is_other_form = is_view(node) || widened_from(node.output());
-  return is_other_form && columns(*node.output()) > 0 && columns(*node.output()) == columns(*node.input(0));
+  return is_other_form(node) && columns(*node.output()) > 0 && columns(*node.output()) == columns(*node.input(0));
 }
 
 class ProductEpilogues {

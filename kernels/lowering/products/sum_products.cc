@@ -11,7 +11,7 @@
 #include "kernels/lowering/positions.h"
 #include "kernels/lowering/products/products.h"
 #include "kernels/lowering/readers.h"
-#include "kernels/lowering/types/widened.h"
+#include "kernels/lowering/types/rounding.h"
 #include "onnx_passes/operators/operators.h"
 
 namespace onnx_train {
@@ -118,7 +118,7 @@ class SumProducts {
     b.set_name(product->output()->name());
     const Shape shape = term.value->type().shape(), of_product = product->output()->type().shape();
     Var c = with_shape(b.var(made), of_product);
-    if (is_16_bit_float(made->dtype())) c = cast(c, DType::kFloat);
+    if (c.dtype() != product->output()->dtype()) c = cast(c, product->output()->dtype());
     const Var y = call_lowered(b, "Gemm", 1, {b.var(product->input(0)), b.var(product->input(1)), c},
                                layout_of_product(*product))[0];
     return runs_on(device_, y.value()->producer()) ? with_shape(y, shape).value() : nullptr;

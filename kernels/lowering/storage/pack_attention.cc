@@ -10,7 +10,7 @@
 #include "kernels/lowering/lowering.h"
 #include "kernels/lowering/products/products.h"
 #include "kernels/lowering/readers.h"
-#include "kernels/lowering/types/widened.h"
+#include "kernels/lowering/types/rounding.h"
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/operators/operators.h"
 

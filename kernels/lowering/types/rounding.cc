@@ -1,4 +1,4 @@
-#include "kernels/lowering/types/widened.h"
+#include "kernels/lowering/types/rounding.h"
 
 #include <algorithm>
 
@@ -60,13 +60,6 @@ bool narrow_once(Node* node) {
   if (!source || node->output()->dtype() != source->dtype() || node->graph().is_output(node->output())) return false;
   replace_node(node, {Builder(&node->graph(), node).var(source)});
   return true;
-}
-
-int num_moved(const Node& node) {
-  const Operator& row = operator_of(node);
-  const bool moves = row.kind == OperatorKind::kView || row.kind == OperatorKind::kRearrangement ||
-                     row.kind == OperatorKind::kExtraction;
-  return moves ? std::min(row.selects.end, node.num_inputs()) : 0;
 }
 
 }  // namespace onnx_train
