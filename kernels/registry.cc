@@ -5,6 +5,7 @@
 #include "kernels/device.h"
 #include "kernels/host.h"
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/onnx.h"
 #include "onnx_passes/operators/operators.h"
 
 namespace onnx_train {
@@ -59,6 +60,17 @@ const Kernel* find_kernel(const Device& device, const NodeSpec& spec) {
 
 const Kernel* find_kernel(const Device& device, const Node& node) {
   return find_kernel(device, NodeSpec(node, std::vector<Tensor>(node.inputs().size()), num_threads()));
+}
+
+std::string computation_of(const NodeSpec& spec) {
+  const Node& node = spec.node();
+  std::string text = concat(node.domain(), ".", node.op(), spec.tf32() ? " tf32\n" : "\n");
+  for (const auto& attribute : node.shell().attribute()) text += attribute.ShortDebugString() + "\n";
+  const auto add = [&](const Value* value) { text += (value ? to_string(value->type()) : "-") + "\n"; };
+  for (const Value* input : node.inputs()) add(input);
+  text += "->\n";
+  for (const Value* output : node.outputs()) add(output);
+  return text;
 }
 
 Prepared prepare(const Kernel& kernel, const NodeSpec& spec) {

@@ -36,6 +36,10 @@ const Kernel* find_kernel(const Device& device, const NodeSpec& spec);
 // Finds a kernel for a node without constant inputs.
 const Kernel* find_kernel(const Device& device, const Node& node);
 
+// Returns what the node computes: its operator, attributes, element types and shapes, without names. Nodes of equal
+// texts compute the same.
+std::string computation_of(const NodeSpec& spec);
+
 // Calls kernel.prepare(spec) for a kernel that find_kernel returned; adds the node's name to errors.
 Prepared prepare(const Kernel& kernel, const NodeSpec& spec);
 

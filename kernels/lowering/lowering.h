@@ -113,9 +113,6 @@ bool fuse_products(Model& model, const Device& device);
 // their rows otherwise; for 16-bit products.
 bool pad_classes(Model& model);
 
-// Makes a loss compute the largest logit of each position for the accuracy, where `device` has a kernel.
-bool fuse_losses(Model& model, const Device& device);
-
 // Batches the weight gradients of equal layers: a single one has too few tiles to keep a GPU busy. Does nothing if that
 // would raise the plan's peak, or if `memory`, a limit in bytes unless it is 0, is less than twice the peak.
 bool batch_weight_gradients(Model& model, const Device& device, size_t memory);

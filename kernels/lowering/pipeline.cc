@@ -105,7 +105,6 @@ const std::vector<LoweringPass>& lowering_table() {
 
       {"fuse_products", "fusion", {"narrow_storage"}, on_gpus, fuse_products},
       {"pad_classes", "fusion", {"fuse_products"}, on_gpus, pad_classes},
-      {"fuse_losses", "fusion", {"pad_classes"}, on_gpus, fuse_losses},
       {"batch_weight_gradients", "fusion", {"sum_products", "fuse_products", "pad_classes"}, on_gpus, batch_gradients},
       {"merge_casts", "fusion", {"narrow_storage"}, on_gpus, merge_casts},
       // Before merge_casts, casts separate the lookups.

@@ -8,7 +8,7 @@ namespace {
 using enum ElementTypes;
 
 constexpr const char* kCrossEntropy =
-    "logits[S...] labels:index[L...] weight?[_] @label_smoothing[] -> loss[] log_sum_exp?[L...] largest?:int64[L...] "
+    "logits[S...] labels:index[L...] weight?[_] @label_smoothing[] -> loss[] log_sum_exp?[L...] "
     "where #S = #L + 1, -#S <= @axis:1 < #S";
 constexpr const char* kCrossEntropyGrad =
     "dloss[] logits[S...] labels:index[L...] log_sum_exp[L...] weight?[_] @label_smoothing[] -> dlogits[S...] "

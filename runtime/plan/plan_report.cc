@@ -52,6 +52,8 @@ std::string plan_table(const Plan& plan, size_t width) {
   table.add({"#", "operator", "outputs", "bytes", "kernel", profiled ? "ms" : ""});
   double total = 0;
   for (const PlanStep& step : plan.steps()) {
+    const auto number = static_cast<size_t>(&step - plan.steps().data());
+    const std::string& form = plan.prepared()[number].form;
     std::string outputs;
     double bytes = 0;
     int count = 0;
@@ -63,8 +65,9 @@ std::string plan_table(const Plan& plan, size_t width) {
     }
     if (count > kMaxOutputs) outputs += concat(", and ", count - kMaxOutputs, " more");
     total += bytes;
-    table.add({std::to_string(&step - plan.steps().data()), operator_text(*step.node), outputs, format_bytes(bytes),
-               kernel_name(step), profiled ? format_number(step.milliseconds / plan.profiled_runs()) : ""});
+    table.add({std::to_string(number), operator_text(*step.node), outputs, format_bytes(bytes),
+               kernel_name(step) + (form.empty() ? "" : ", " + form),
+               profiled ? format_number(step.milliseconds / plan.profiled_runs()) : ""});
   }
   const std::string sums = concat(plan.steps().size(), " nodes write ", format_bytes(total), "; arena ",
                                   format_bytes(static_cast<double>(plan.arena_bytes())), ", of it workspace ",
@@ -100,6 +103,7 @@ std::string plan_json(const Plan& plan, const std::function<double(const NodeCos
                      {"op", step.node->op()},
                      {"name", step.node->name()},
                      {"kernel", kernel_name(step)},
+                     {"form", plan.prepared()[nodes.size()].form},
                      {"ms", step.milliseconds / std::max(plan.profiled_runs(), 1)},
                      {"flops", std::move(flops)},
                      {"bytes", cost.bytes},

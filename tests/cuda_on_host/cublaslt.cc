@@ -148,6 +148,7 @@ bool is_on_its_device(cublasLtHandle_t handle) {
 }
 
 bool sums_operands = true;
+int algorithms = 1;  // of each product; each takes longer than the next
 
 // ---- The library's demands on addresses
 
@@ -158,6 +159,7 @@ constexpr uintptr_t kWorkspaceAlignment = 256;  // in the documentation of cubla
 struct Promised {
   uint32_t a = 256, b = 256, c = 256, d = 256;  // defaults of the preference
   uint32_t vector = 256;
+  uint32_t repetitions = 1;  // of the product, so that an algorithm takes long
 };
 static_assert(sizeof(Promised) <= sizeof(cublasLtMatmulAlgo_t));
 
@@ -197,6 +199,7 @@ bool has_epilogue(cublasLtMatmulDesc_t description) {
 }  // namespace
 
 void gpu_host::let_products_sum_operands(bool yes) { sums_operands = yes; }
+void gpu_host::let_products_have_algorithms(int count) { algorithms = count; }
 
 extern "C" {
 
@@ -216,11 +219,14 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
   *count = 0;
   if (!is_on_its_device(handle)) return CUBLAS_STATUS_INVALID_VALUE;
   if (!has_epilogue(description)) return CUBLAS_STATUS_NOT_SUPPORTED;
-  *count = std::min(requested, 1);
-  results[0] = {};
-  results[0].workspaceSize = kWorkspace;
-  const Promised promised = promised_by(preference, description);
-  std::memcpy(&results[0].algo, &promised, sizeof promised);
+  *count = std::min(requested, algorithms);
+  Promised promised = promised_by(preference, description);
+  for (int i = 0; i < *count; ++i) {
+    results[i] = {};
+    results[i].workspaceSize = kWorkspace;
+    promised.repetitions = static_cast<uint32_t>(1 + 8 * (algorithms - 1 - i));
+    std::memcpy(&results[i].algo, &promised, sizeof promised);
+  }
   return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -266,7 +272,9 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
       workspace_bytes < kWorkspace || !is_aligned(workspace, kWorkspaceAlignment))
     return CUBLAS_STATUS_INVALID_VALUE;
   if (!has_epilogue(description)) return CUBLAS_STATUS_NOT_SUPPORTED;
-  const cudaError_t status = gpu_host::enqueue_launch(stream, nullptr, [call] { call.run(); });
+  const cudaError_t status = gpu_host::enqueue_launch(stream, nullptr, [call, times = promised.repetitions] {
+    for (uint32_t i = 0; i < times; ++i) call.run();
+  });
   return status == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
 }
 

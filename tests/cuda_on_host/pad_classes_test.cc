@@ -1,4 +1,4 @@
-// Output layers: which get padding columns, and which losses find the largest logit. Results do not change.
+// Output layers: which get padding columns. Results do not change.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -62,7 +62,6 @@ TensorMap batch_of(const Head& head) {
 
 struct Trained {
   int64_t columns = 0;  // columns of the largest product
-  int extrema = 0;      // number of ArgMax nodes
   std::vector<double> metrics;
   std::map<std::string, Tensor> states;
 };
@@ -75,7 +74,6 @@ Trained train(const Head& head, const std::vector<std::string>& without) {
   Trained result;
   for (const PlanStep& step : session.plan("step", shapes_of(batch)).steps()) {
     const std::string& op = step.node->op();
-    result.extrema += op == "ArgMax";
     if (op == "MatMul" || op == "Gemm" || op == "TransposedMatMul")
       result.columns = std::max(result.columns, step.node->output()->type().shape().back());
   }
@@ -111,20 +109,6 @@ TEST(CudaPadClasses, OthersStayAsTheyAre) {
   for (const Head& head : {whole, few, wide, products}) {
     SCOPED_TRACE(testing::Message() << head.classes << head.precision);
     EXPECT_EQ(train(head, {}).columns, head.classes);
-  }
-}
-
-TEST(CudaFuseLosses, TheLossFindsTheLargestLogit) {
-  for (const char* precision : {"bf16", "fp16", "float32"}) {
-    for (const int64_t classes : {int64_t{5}, int64_t{100}, kClasses}) {
-      SCOPED_TRACE(testing::Message() << precision << classes);
-      const Head head{.classes = classes, .precision = precision};
-      const Trained got = train(head, {}), wanted = train(head, {"fuse_losses"});
-      EXPECT_EQ(got.extrema, 0);
-      EXPECT_EQ(wanted.extrema, 1);
-      EXPECT_EQ(got.metrics, wanted.metrics);
-      expect_equal(got.states, wanted.states);
-    }
   }
 }
 

@@ -22,5 +22,7 @@ const std::map<const void*, int64_t>& launches();
 void set_memory_bytes(size_t bytes);
 // Sets whether cuBLASLt has the epilogues that sum an operand, which it lacks for some products.
 void let_products_sum_operands(bool yes);
+// Sets how many algorithms cuBLASLt has for each product, 1 at first. Each is slower than those that it ranks below.
+void let_products_have_algorithms(int count);
 
 }  // namespace gpu_host

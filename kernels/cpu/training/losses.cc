@@ -302,8 +302,8 @@ void run_grad(const CrossEntropy& ce, const Pieces& pieces, bool narrow_logits, 
   });
 }
 
-// Whether the node is a variant that only another device's plan has (pad_classes.cc, fuse_losses.cc).
-bool is_variant(const NodeSpec& spec) { return spec.node().has_attr("classes") || spec.num_outputs() > 2; }
+// Whether the node is a variant that only another device's plan has (pad_classes.cc).
+bool is_variant(const NodeSpec& spec) { return spec.node().has_attr("classes"); }
 
 // Whether types are supported: logits, their gradients, or both may be bfloat16 (lowering/narrow_storage.cc).
 bool supports_loss(const NodeSpec& spec) {

@@ -96,7 +96,8 @@ struct LibraryProduct::State {
   Epilogue epilogue = Epilogue::kNone;  // in terms of the library's operands
   bool is_swapped = false;              // a is the caller's b
 
-  static std::unique_ptr<State> find(const Product& product, ProductTypes types, Epilogue epilogue, int64_t alignment);
+  static std::unique_ptr<State> find(const Product& product, ProductTypes types, Epilogue epilogue, int64_t alignment,
+                                     int rank);
 
   State() = default;
   State(const State&) = delete;
@@ -109,7 +110,7 @@ struct LibraryProduct::State {
   }
   void describe(ProductTypes types);
   bool has_layout_of_epilogue() const;
-  bool choose_algorithm(ProductTypes types, int64_t addresses);
+  bool choose_algorithm(ProductTypes types, int64_t addresses, int rank);
 };
 
 namespace {
@@ -181,8 +182,8 @@ bool LibraryProduct::State::has_layout_of_epilogue() const {
   }
 }
 
-// Returns whether an algorithm exists.
-bool LibraryProduct::State::choose_algorithm(ProductTypes types, int64_t addresses) {
+// Takes the algorithm that the library ranks at this place, from 0. Returns whether it exists.
+bool LibraryProduct::State::choose_algorithm(ProductTypes types, int64_t addresses, int rank) {
   cublasLtMatmulPreference_t preference = nullptr;
   check_library(cublasLtMatmulPreferenceCreate(&preference), "cublasLtMatmulPreferenceCreate");
   const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
@@ -202,15 +203,16 @@ bool LibraryProduct::State::choose_algorithm(ProductTypes types, int64_t address
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment(*a, types.in, &Start::a));
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment(*y, types.out, &Start::y));
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment(*y, types.out, &Start::y));
-  cublasLtMatmulHeuristicResult_t found = {};
+  std::vector<cublasLtMatmulHeuristicResult_t> found(static_cast<size_t>(rank) + 1);
   int count = 0;
   const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(library(), description, b->get(), a->get(), y->get(),
-                                                               y->get(), preference, 1, &found, &count);
+                                                               y->get(), preference, rank + 1, found.data(), &count);
   cublasLtMatmulPreferenceDestroy(preference);
-  if (status == CUBLAS_STATUS_NOT_SUPPORTED || (status == CUBLAS_STATUS_SUCCESS && count == 0)) return false;
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED || (status == CUBLAS_STATUS_SUCCESS && count <= rank)) return false;
   check_library(status, "cublasLtMatmulAlgoGetHeuristic");
-  algorithm = found.algo;
-  workspace = found.workspaceSize;
+  if (found.back().state != CUBLAS_STATUS_SUCCESS) return false;
+  algorithm = found.back().algo;
+  workspace = found.back().workspaceSize;
   return true;
 }
 
@@ -233,7 +235,7 @@ Epilogue with_swapped_operands(Epilogue epilogue) {
 }  // namespace
 
 std::unique_ptr<LibraryProduct::State> LibraryProduct::State::find(const Product& product, ProductTypes types,
-                                                                   Epilogue epilogue, int64_t alignment) {
+                                                                   Epilogue epilogue, int64_t alignment, int rank) {
   auto state = std::make_unique<State>();
   State& s = *state;
   s.product = product;
@@ -250,24 +252,27 @@ std::unique_ptr<LibraryProduct::State> LibraryProduct::State::find(const Product
   s.is_double = types.in == DType::kDouble;
   s.starts = starts_of(s.product, types);
   s.describe(types);
-  if (!s.has_layout_of_epilogue() || !s.choose_algorithm(types, alignment)) return nullptr;
+  if (!s.has_layout_of_epilogue() || !s.choose_algorithm(types, alignment, rank)) return nullptr;
   return state;
 }
 
 LibraryProduct::LibraryProduct(std::unique_ptr<State> state) : state_(std::move(state)) {}
 
 LibraryProduct::LibraryProduct(const Product& product, ProductTypes types, Epilogue epilogue, int64_t alignment)
-    : LibraryProduct(State::find(product, types, epilogue, alignment)) {
+    : LibraryProduct(State::find(product, types, epilogue, alignment, 0)) {
   if (!state_) fail_as(ErrorCode::kDevice, "cuBLASLt has no algorithm for this product");
 }
 
-std::optional<LibraryProduct> LibraryProduct::find(const Product& product, ProductTypes types, Epilogue epilogue) {
-  auto state = State::find(product, types, epilogue, kVectorBytes);
+std::optional<LibraryProduct> LibraryProduct::find(const Product& product, ProductTypes types, Epilogue epilogue,
+                                                   int rank) {
+  auto state = State::find(product, types, epilogue, kVectorBytes, rank);
   return state ? std::optional(LibraryProduct(std::move(state))) : std::nullopt;
 }
 
 LibraryProduct::~LibraryProduct() = default;
 LibraryProduct::LibraryProduct(LibraryProduct&&) noexcept = default;
+
+std::string LibraryProduct::version() { return concat("cuBLASLt ", cublasLtGetVersion()); }
 
 size_t LibraryProduct::workspace() const { return state_->workspace; }
 

@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "kernels/cuda/support/pack.h"
 #include "kernels/geometry/products.h"
@@ -26,8 +27,11 @@ class LibraryProduct {
   // addresses that run() gets are multiples of `alignment` bytes. Throws Error if the library has no algorithm.
   LibraryProduct(const Product& product, ProductTypes types, Epilogue epilogue = Epilogue::kNone,
                  int64_t alignment = kVectorBytes);
-  // Returns nothing instead of throwing if the library has no algorithm: not all layouts support every epilogue.
-  static std::optional<LibraryProduct> find(const Product& product, ProductTypes types, Epilogue epilogue);
+  // Returns nothing instead of throwing if the library has no algorithm: not all layouts support every epilogue. It
+  // ranks its algorithms by an estimate of their time; `rank` 0 is the one that the constructor takes.
+  static std::optional<LibraryProduct> find(const Product& product, ProductTypes types, Epilogue epilogue,
+                                            int rank = 0);
+  static std::string version();  // of the library
   ~LibraryProduct();
   LibraryProduct(LibraryProduct&&) noexcept;
 

@@ -6,6 +6,7 @@
 #include "kernels/cuda/products/cublas.h"
 #include "kernels/cuda/products/products.h"
 #include "kernels/cuda/reduction/reductions.h"
+#include "kernels/cuda/support/fastest.h"
 #include "kernels/cuda/support/indexing.h"
 #include "kernels/cuda/support/launch.h"
 #include "kernels/cuda/support/stored.h"
@@ -62,9 +63,28 @@ Prepared prepare_integers(const Product& p) {
 
 // ---- Floats
 
+constexpr int kMostAlgorithms = 4;  // of the library, that are timed for a product
+
+// Adds a form for each algorithm of the library; `prepare(product)` prepares it.
+template <typename Prepare>
+void add_algorithms(const NodeSpec& spec, const Product& p, Epilogue epilogue, const std::string& name,
+                    std::vector<Form>* forms, const Prepare& prepare) {
+  for (int rank = 0; rank < kMostAlgorithms; ++rank) {
+    auto found = LibraryProduct::find(p, types_of(spec), epilogue, rank);
+    if (!found) break;
+    auto product = std::make_shared<LibraryProduct>(std::move(*found));
+    forms->push_back({concat(name, "algorithm ", rank), prepare(product)});
+  }
+}
+
+// Returns the fastest of the forms; throws Error if there is none.
+Prepared fastest_product(const NodeSpec& spec, std::vector<Form> forms) {
+  if (forms.empty()) fail_as(ErrorCode::kDevice, spec.node().label(), ": cuBLASLt has no algorithm for this product");
+  return fastest(spec, LibraryProduct::version(), std::move(forms));
+}
+
 // The vector of the epilogue is a bias, input 2, or sums, output 1.
-Prepared prepare_library_product(LibraryProduct made, Epilogue epilogue) {
-  const auto product = std::make_shared<LibraryProduct>(std::move(made));
+Prepared prepare_library_product(const std::shared_ptr<LibraryProduct>& product, Epilogue epilogue) {
   return {[product, epilogue](const Launch& launch) {
             const void* const vector = epilogue == Epilogue::kNone   ? nullptr
                                        : epilogue == Epilogue::kBias ? launch.inputs[2]
@@ -93,17 +113,22 @@ Prepared prepare_operand_sums(const NodeSpec& spec, const Product& p, int operan
 }
 
 Prepared prepare_floats(const NodeSpec& spec, const Product& p, Epilogue epilogue) {
-  const ProductTypes types = types_of(spec);
-  const bool sums_up = epilogue == Epilogue::kSumsOfA || epilogue == Epilogue::kSumsOfB;
-  if (!sums_up) return prepare_library_product(LibraryProduct(p, types, epilogue), epilogue);
-  if (auto both = LibraryProduct::find(p, types, epilogue)) return prepare_library_product(std::move(*both), epilogue);
-  const Prepared product = prepare_library_product(LibraryProduct(p, types), Epilogue::kNone);
-  const Prepared sums = prepare_operand_sums(spec, p, epilogue == Epilogue::kSumsOfA ? 0 : 1);
-  return {[product = product.run, sums = sums.run](const Launch& launch) {
-            product(launch);
-            sums(launch);
-          },
-          std::max(product.workspace, sums.workspace)};
+  std::vector<Form> forms;
+  add_algorithms(spec, p, epilogue, "", &forms,
+                 [&](const auto& product) { return prepare_library_product(product, epilogue); });
+  if (epilogue == Epilogue::kSumsOfA || epilogue == Epilogue::kSumsOfB) {
+    // The library has no such epilogue for some layouts, and a slow one for others.
+    const Prepared sums = prepare_operand_sums(spec, p, epilogue == Epilogue::kSumsOfA ? 0 : 1);
+    add_algorithms(spec, p, Epilogue::kNone, "sums apart, ", &forms, [&](const auto& library) -> Prepared {
+      const Prepared product = prepare_library_product(library, Epilogue::kNone);
+      return {[product = product.run, sums = sums.run](const Launch& launch) {
+                product(launch);
+                sums(launch);
+              },
+              std::max(product.workspace, sums.workspace)};
+    });
+  }
+  return fastest_product(spec, std::move(forms));
 }
 
 }  // namespace
@@ -164,14 +189,17 @@ Prepared prepare_sum_with_matrix(const NodeSpec& spec, Product p) {
   p.accumulate = true;
   const int c = spec.num_inputs() - 1;
   const bool has_bias = c > 2;
-  const auto product =
-      std::make_shared<LibraryProduct>(p, types_of(spec), has_bias ? Epilogue::kBias : Epilogue::kNone);
-  return {[product, c, has_bias](const Launch& launch) {
-            product->run(launch, launch.inputs[0], launch.inputs[1], launch.outputs[0],
-                         has_bias ? launch.inputs[2] : nullptr, launch.workspace, launch.inputs[c]);
-          },
-          product->workspace(),
-          {{0, c}}};
+  std::vector<Form> forms;
+  add_algorithms(spec, p, has_bias ? Epilogue::kBias : Epilogue::kNone, "", &forms,
+                 [=](const auto& product) -> Prepared {
+                   return {[=](const Launch& launch) {
+                             product->run(launch, launch.inputs[0], launch.inputs[1], launch.outputs[0],
+                                          has_bias ? launch.inputs[2] : nullptr, launch.workspace, launch.inputs[c]);
+                           },
+                           product->workspace(),
+                           {{0, c}}};
+                 });
+  return fastest_product(spec, std::move(forms));
 }
 
 Prepared prepare_variant(const NodeSpec& spec, Product p) {

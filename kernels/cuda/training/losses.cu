@@ -4,7 +4,6 @@
 #include <limits>
 
 #include "kernels/cuda/kernels.h"
-#include "kernels/cuda/reduction/leader.h"
 #include "kernels/cuda/support/row_elements.h"
 #include "kernels/cuda/support/rows.h"
 #include "kernels/cuda/support/stored.h"
@@ -81,23 +80,18 @@ __global__ void find_totals(CrossEntropy<T> ce, Totals* totals, Fault* fault, in
     *fault = {node, labels_input, mine.wrong, ce.label(mine.wrong)};
 }
 
-// Computes each position's loss and, unless the pointers are null, log Σ exp and the first largest of its logits.
+// Computes each position's loss and, unless the pointer is null, log Σ exp of its logits.
 template <typename X, int kRowThreads, typename T = Computed<X>>
-__global__ void find_losses(CrossEntropy<T> ce, const X* x, T* log_sums, int64_t* largest, double* losses) {
+__global__ void find_losses(CrossEntropy<T> ce, const X* x, T* log_sums, double* losses) {
   using Threads = RowThreads<kRowThreads>;
   using Sum = math::ExponentialSum<T>;
   const int64_t position = Threads::row(), stride = ce.logits.inner;
   if (position >= ce.logits.lines()) return;
   const int64_t line = ce.logits.line(position);
   auto acc = Sum::start();
-  constexpr LeaderOrder order{true, false};
-  Leader<T> best{T{}, -1};
-  for_each_in_row<kRowThreads>(x, line, ce.classes, stride, [&](int64_t c, X value) {
-    acc = Sum::add(acc, widened(value));
-    if (largest) best = order.best(best, {widened(value), c});
-  });
+  for_each_in_row<kRowThreads>(x, line, ce.classes, stride,
+                               [&](int64_t, X value) { acc = Sum::add(acc, widened(value)); });
   acc = Threads::merge(acc, [](const auto& a, const auto& b) { return Sum::merge(a, b); });
-  if (largest) best = Threads::merge(best, [=](const auto& a, const auto& b) { return order.best(a, b); });
   const T l = acc.largest + math::log(acc.sum);
   const int64_t y = ce.label(position);
   double loss = 0;
@@ -114,7 +108,6 @@ __global__ void find_losses(CrossEntropy<T> ce, const X* x, T* log_sums, int64_t
   if (Threads::first() != 0) return;
   losses[position] = loss;
   if (log_sums) log_sums[position] = l;
-  if (largest) largest[position] = best.index;
 }
 
 // One block.
@@ -133,7 +126,6 @@ Prepared prepare_loss(const NodeSpec& spec) {
   const CrossEntropySpec ce = CrossEntropySpec::of_loss(spec);
   const int64_t positions = ce.logits.lines();
   const bool has_log_sums = spec.num_outputs() > 1 && spec.has_output(1);
-  const bool finds_largest = spec.node().attr("finds_largest", 0) != 0;
   const auto run = [=](const Launch& launch) {
     const CrossEntropy<T> of_run(ce, launch);
     auto* const totals = launch.scratch<Totals>();
@@ -144,8 +136,7 @@ Prepared prepare_loss(const NodeSpec& spec) {
       dispatch_row_threads(
           positions, ce.classes, ce.logits.inner == 1, [&]<int kRowThreads>(std::integral_constant<int, kRowThreads>) {
             enqueue(launch, "find_losses", find_losses<X, kRowThreads>, row_blocks<kRowThreads>(positions), kThreads, 0,
-                    of_run, launch.in<X>(0), has_log_sums ? launch.out<T>(1) : nullptr,
-                    finds_largest ? launch.out<int64_t>(2) : nullptr, losses);
+                    of_run, launch.in<X>(0), has_log_sums ? launch.out<T>(1) : nullptr, losses);
           });
     }
     enqueue(launch, "add_losses", add_losses<T>, 1, kThreads, 0, positions, ce.mean, losses, totals, launch.out<T>());

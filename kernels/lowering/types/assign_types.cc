@@ -157,7 +157,7 @@ class AssignTypes {
     Builder builder(&graph_, node);
     builder.set_name(node->output()->name());
     std::vector<Var> inputs = {builder.var(a), builder.var(b)};
-    for (int i = 2; i < node->num_inputs(); ++i) inputs.push_back(builder.var(node->input(i)));
+    for (int i = 2; i < node->num_inputs(); ++i) inputs.push_back(node->input(i) ? builder.var(node->input(i)) : Var());
     const auto outputs = call_lowered(builder, node->op(), node->num_outputs(), inputs, attributes(*node));
     Node* const made = outputs[0].value()->producer();
     if (!runs_on(device_, made)) return false;

@@ -110,7 +110,9 @@ class Narrowed {
 bool narrow_nodes(Model& model, const Device& device, const std::function<bool(const Node&)>& takes) {
   std::vector<Node*> found;  // collected first, because casts are removed as well
   for (Node* node : model.graph->nodes()) {
-    if (takes(*node)) found.push_back(node);
+    const Operator& row = operator_of(*node);
+    const bool may = !row.narrow_inputs.empty() || !row.narrow_outputs.empty();
+    if (may && takes(*node)) found.push_back(node);
   }
   bool changed = false;
   for (Node* node : found) changed = Narrowed(node, operator_of(*node)).replace(device) || changed;
