@@ -107,6 +107,11 @@ class SumProducts {
     Builder b(&graph_, sum);
     Var total = b.var(made);
     for (const Term& term : rest) total = total + b.var(term.value);
+    // Rounded in front of its views: the product may then write 16 bits.
+    for (Node* rounding : narrowing_readers(sum->output())) {
+      const Var rounded = cast(b.var(before_views(total.value())), rounding->output()->dtype());
+      replace_node(rounding, {with_shape(rounded, sum->output()->type().shape())});
+    }
     graph_.replace(sum->output(), total.value());
     return true;
   }
