@@ -240,7 +240,7 @@ __global__ void attend(Problem<T> p, Ranges ranges, Matrices<T> y, T* highest_of
         probabilities[own_row(r) * (kSlice + 1) + own_lane(j)] = probability;
         added += probability;
       }
-      sum[r] = sum[r] * factor + merge_group(added, [](T a, T b) { return a + b; });
+      sum[r] = sum[r] * factor + merge_group(added, Sum());
       highest[r] = most;
       for (T& value : sums[r]) value *= factor;
     }
@@ -312,7 +312,7 @@ __global__ void attend_gradient_by_queries(Problem<T> p, Ranges ranges, Backward
     for (int64_t column = own_lane(0); is_query && column < p.value_width; column += kLanes) {
       mean[r] += gradients[own_row(r) * tile_stride(p.value_width) + column] * b.y.load(own.head, query, column);
     }
-    mean[r] = merge_group(mean[r], [](T x, T y) { return x + y; });
+    mean[r] = merge_group(mean[r], Sum());
     if (is_query && own_lane(0) == 0) b.mean[at] = mean[r];
     highest[r] = is_query ? b.highest[at] : T{0};
     sum[r] = is_query ? b.sum[at] : T{1};

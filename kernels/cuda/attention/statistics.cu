@@ -29,13 +29,12 @@ __global__ void clear_hidden(int64_t n, ResultRows rows, float hidden, const flo
 }  // namespace
 
 void log_sum_exp(const Launch& launch, int64_t n, const float* highest, const float* sum, bool guarded, float* result) {
-  enqueue(launch, "add_logarithms", add_logarithms, blocks_for(n), kThreads, 0, n, highest, sum, guarded, result);
+  enqueue_each(launch, "add_logarithms", add_logarithms, n, highest, sum, guarded, result);
 }
 
 void hide_rows(const Launch& launch, int64_t n, const ResultRows& rows, float hidden, const float* highest, float* sum,
                void* y) {
-  enqueue(launch, "clear_hidden", clear_hidden, blocks_for(n), kThreads, 0, n, rows, hidden, highest, sum,
-          static_cast<uint16_t*>(y));
+  enqueue_each(launch, "clear_hidden", clear_hidden, n, rows, hidden, highest, sum, static_cast<uint16_t*>(y));
 }
 
 }  // namespace onnx_train::cuda

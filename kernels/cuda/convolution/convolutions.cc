@@ -5,31 +5,33 @@
 
 #include "kernels/cuda/convolution/cudnn.h"
 #include "kernels/cuda/kernels.h"
+#include "kernels/cuda/reduction/reductions.h"
+#include "kernels/cuda/support/cudnn_library.h"
 #include "kernels/cuda/support/stored.h"
 #include "onnx_passes/functions/functions.h"
+#include "onnx_passes/ir/windows.h"
 
 namespace onnx_train::cuda {
 namespace {
 
-Prepared prepare(const NodeSpec& spec, const Convolution& c, Direction direction) {
-  return prefers_tiled(c, direction) ? prepare_tiled(spec, c, direction) : prepare_direct(spec, c, direction);
-}
-
-Prepared prepare_conv(const NodeSpec& spec) { return prepare(spec, conv(spec), Direction::kForward); }
+Prepared prepare_conv(const NodeSpec& spec) { return prepare_direct(spec, conv(spec), Direction::kForward); }
 
 // ConvTranspose is the input gradient of the convolution from the shape of y to the shape of x, plus the bias.
 Prepared prepare_conv_transpose(const NodeSpec& spec) {
-  return prepare(spec, conv_transpose(spec), Direction::kInputGradient);
+  return prepare_direct(spec, conv_transpose(spec), Direction::kInputGradient);
 }
 
 Prepared prepare_grad_input(const NodeSpec& spec) {
-  return prepare(spec, conv_grad_input(spec), Direction::kInputGradient);
+  return prepare_direct(spec, conv_grad_input(spec), Direction::kInputGradient);
 }
 
-// Runs the bias gradient, if the node has this output, after the weight gradient.
+// Runs the bias gradient, if the node has this output, after the weight gradient: the sum of dy over all axes but
+// channels.
 Prepared with_bias_gradient(const NodeSpec& spec, const Prepared& weight) {
   if (!spec.has_output(1)) return weight;
-  const Prepared bias = prepare_bias_gradient(spec);
+  std::vector<bool> reduced(spec.in_shape(1).size(), true);
+  reduced[is_channels_last(spec.node()) ? reduced.size() - 1 : 1] = false;
+  const Prepared bias = prepare_sum_of(spec.in_type(1), spec.in_shape(1), reduced, 1, 1);
   return {[weight = weight.run, bias = bias.run](const Launch& launch) {
             weight(launch);
             bias(launch);  // one after the other, so that they can share the workspace
@@ -38,7 +40,7 @@ Prepared with_bias_gradient(const NodeSpec& spec, const Prepared& weight) {
 }
 
 Prepared prepare_grad_weight(const NodeSpec& spec) {
-  return with_bias_gradient(spec, prepare(spec, conv_grad_weight(spec), Direction::kWeightGradient));
+  return with_bias_gradient(spec, prepare_direct(spec, conv_grad_weight(spec), Direction::kWeightGradient));
 }
 
 std::function<bool(const NodeSpec&)> is_wide(int tensors) {
@@ -63,9 +65,10 @@ bool is_narrow(const NodeSpec& spec, Direction direction) {
   return is_float_bias && is_float_sum;
 }
 
-template <Convolution (*kGeometry)(const NodeSpec&), Direction kDirection>
+// Where cuDNN is and has no plan for 16 bits, casts and a plan for float32 are faster.
+template <Direction kDirection>
 bool supports_narrow(const NodeSpec& spec) {
-  return !is_channels_last(spec.node()) && is_narrow(spec, kDirection) && prefers_tiled(kGeometry(spec), kDirection);
+  return !cudnn_library().is_loaded() && !is_channels_last(spec.node()) && is_narrow(spec, kDirection);
 }
 
 // The cuDNN row, which precedes ours.
@@ -115,9 +118,9 @@ std::vector<Kernel> convolution_kernels() {
       {"ConvTranspose", supports(3), prepare_conv_transpose},
       {"ConvGradInput", supports(2), prepare_grad_input, kDomain},
       {"ConvGradWeight", supports(2), prepare_grad_weight, kDomain},
-      {"Conv", supports_narrow<conv, kForward>, prepare_conv, kDomain},
-      {"ConvGradInput", supports_narrow<conv_grad_input, kInputGradient>, prepare_grad_input, kDomain},
-      {"ConvGradWeight", supports_narrow<conv_grad_weight, kWeightGradient>, prepare_grad_weight, kDomain},
+      {"Conv", supports_narrow<kForward>, prepare_conv, kDomain},
+      {"ConvGradInput", supports_narrow<kInputGradient>, prepare_grad_input, kDomain},
+      {"ConvGradWeight", supports_narrow<kWeightGradient>, prepare_grad_weight, kDomain},
   };
 }
 

@@ -1,5 +1,6 @@
-// A convolution and its two gradients on CUDA devices: one description, three directions, two implementations. The
-// prepare_* functions run while a kernel is prepared. Images are stored as [batch, channels, sizes..].
+// A convolution and its two gradients on CUDA devices: one description, three directions, by cuDNN (cudnn.h) or, where
+// it has no plan, by kernels of ours. The prepare_* functions run while a kernel is prepared. Images are stored as
+// [batch, channels, sizes..].
 #pragma once
 
 #include "kernels/geometry/convolutions.h"
@@ -19,16 +20,7 @@ bool supports_channels_last(const Node& convolution, DType dtype);
 // Whether the node adds a bias, input 2, to each channel of its output.
 bool has_bias(const NodeSpec& spec, Direction direction);
 
-// Products of tiles (tiled.cu). prefers_tiled is true if they support the convolution and it is not too small for a
-// tile.
-bool prefers_tiled(const Convolution& c, Direction direction);
-Prepared prepare_tiled(const NodeSpec& spec, const Convolution& c, Direction direction);
-
-// Any convolution of float32 or float64: each output element is a sum that one thread, or one block, gathers
-// (direct.cu).
+// Any convolution: each output element is a sum that one thread, or one block, gathers (direct.cu).
 Prepared prepare_direct(const NodeSpec& spec, const Convolution& c, Direction direction);
-
-// db, output 1 of ConvGradWeight: the sum of dy, input 1, over all axes but channels (bias_gradient.cu).
-Prepared prepare_bias_gradient(const NodeSpec& spec);
 
 }  // namespace onnx_train::cuda

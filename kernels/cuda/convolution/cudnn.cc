@@ -213,8 +213,7 @@ Prepared prepare_cudnn(const NodeSpec& spec, const Convolution& c, Direction dir
     if (plan.adds_bias) addresses[kBias] = const_cast<void*>(launch.inputs[2]);
     plan.graph->run(launch, label, std::move(addresses), workspace + scratch);
     if (storage.has_bias && !plan.adds_bias) {
-      add_channel_bias(launch, shape, static_cast<const float*>(result), launch.in<float>(2), storage.out,
-                       launch.outputs[0]);
+      add_channel_bias(launch, shape, result, launch.inputs[2], storage.out, launch.outputs[0]);
     }
   };
   return {run, parts.bytes()};

@@ -14,8 +14,7 @@ struct ConvPlan {
   Divider in_group, out_group;        // divide by ins and by outs
   Divider strides[3];
   ImageIndexing x, y, w;
-  ImageIndexing windows, positions;  // of y and x without channels
-  Divider by_in_size, by_out_size;
+  ImageIndexing windows;  // of y without channels
 
   // All tensors have elements.
   explicit ConvPlan(const Convolution& c)
@@ -33,10 +32,7 @@ struct ConvPlan {
         x{Divider(groups * ins), Divider(axes[0].in), Divider(axes[1].in), Divider(axes[2].in)},
         y{Divider(groups * outs), Divider(axes[0].out), Divider(axes[1].out), Divider(axes[2].out)},
         w{Divider(ins), Divider(axes[0].kernel), Divider(axes[1].kernel), Divider(axes[2].kernel)},
-        windows{Divider(1), y.depth, y.height, y.width},
-        positions{Divider(1), x.depth, x.height, x.width},
-        by_in_size(in_size),
-        by_out_size(out_size) {}
+        windows{Divider(1), y.depth, y.height, y.width} {}
 
   // The window of `axis` that reads position q at tap k, or -1.
   __device__ int64_t window(int axis, int64_t q, int64_t k) const {

@@ -6,14 +6,10 @@
 
 #include "kernels/cuda/movement/sorted_rows.h"
 #include "kernels/cuda/support/indexing.h"
+#include "kernels/cuda/support/pack.h"
 #include "kernels/math/binary.h"
 
 namespace onnx_train::cuda {
-
-template <typename T, int kWidth>
-struct alignas(sizeof(T) * kWidth) RowPack {
-  T at[kWidth];
-};
 
 // Merges two results of the same row, the earlier first, and combines the result with the row. In kMax and kMin a NaN
 // among the updates loses against other numbers, as if each update were compared with the row in order.
@@ -48,7 +44,7 @@ struct AddRows {
 template <typename T, int kWidth, typename Op>
 struct KeyedRows {
   using Element = T;
-  using Pack = RowPack<T, kWidth>;
+  using Pack = cuda::Pack<T, kWidth>;
   Op op;
   Pack* to;
   int64_t part;   // packs in a part of `to`
@@ -68,7 +64,7 @@ struct KeyedRows {
 template <typename T, int kWidth, typename Op>
 struct FirstRows {
   using Element = T;
-  using Pack = RowPack<T, kWidth>;
+  using Pack = cuda::Pack<T, kWidth>;
   Op op;
   Pack* to;
 

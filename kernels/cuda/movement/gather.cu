@@ -17,8 +17,8 @@ namespace {
 // Copies one unit of a row per thread, unchanged or rounded to 16 bits. `part` is the distance between parts of `from`,
 // in units.
 template <typename From, typename To>
-__global__ void copy_rows_kernel(int64_t n, Divider row, Divider count, int64_t part, const int64_t* rows,
-                                 const From* from, To* to) {
+__global__ void copy_rows_kernel(int64_t n, Divider row, Divider count, int64_t part, const int64_t* __restrict__ rows,
+                                 const From* __restrict__ from, To* to) {
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= n) return;
   const int64_t at_row = row.quotient(i), outer = count.quotient(at_row);
@@ -29,8 +29,8 @@ __global__ void copy_rows_kernel(int64_t n, Divider row, Divider count, int64_t 
 template <typename From, typename To = From>
 void copy_rows_as(const Launch& launch, const RowCopy& copy, const int64_t* rows, const void* from, void* to) {
   const int64_t row = copy.row_bytes / static_cast<int64_t>(sizeof(From)), n = copy.outer * copy.count * row;
-  enqueue(launch, "copy_rows", copy_rows_kernel<From, To>, blocks_for(n), kThreads, 0, n, Divider(row),
-          Divider(copy.count), copy.size * row, rows, static_cast<const From*>(from), static_cast<To*>(to));
+  enqueue_each(launch, "copy_rows", copy_rows_kernel<From, To>, n, Divider(row), Divider(copy.count), copy.size * row,
+               rows, static_cast<const From*>(from), static_cast<To*>(to));
 }
 
 // Copies float32 rows rounded to S, for embedding lookups in mixed precision.
@@ -89,7 +89,8 @@ Prepared prepare_gather_nd(const NodeSpec& spec) {
 // ---- GatherElements
 
 template <typename T>
-__global__ void gather_elements(int64_t n, Indexing<1> lines, int64_t stride, const int64_t* places, const T* x, T* y) {
+__global__ void gather_elements(int64_t n, Indexing<1> lines, int64_t stride, const int64_t* __restrict__ places,
+                                const T* __restrict__ x, T* y) {
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= n) return;
   int64_t offset[1] = {};
@@ -109,8 +110,8 @@ Prepared prepare_gather_elements(const NodeSpec& spec) {
     return [=, limit = lines.limit, stride = lines.data_stride](const Launch& launch) {
       int64_t* const places = launch.scratch<int64_t>();
       read_indices(launch, indices, limit, places, places + indices.count);
-      enqueue(launch, "gather_elements", gather_elements<T>, blocks_for(indices.count), kThreads, 0, indices.count,
-              offsets, stride, places, launch.in<T>(0), launch.out<T>());
+      enqueue_each(launch, "gather_elements", gather_elements<T>, indices.count, offsets, stride, places,
+                   launch.in<T>(0), launch.out<T>());
     };
   });
   return prepared;

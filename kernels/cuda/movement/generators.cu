@@ -44,7 +44,7 @@ Prepared prepare_constant_of_shape(const NodeSpec& spec) {
   Prepared prepared;
   prepared.run = dispatch_size(size_of(spec.out_type()), [&]<typename T>(T) -> std::function<void(const Launch&)> {
     return [n, bits = bits_of<T>(value)](const Launch& launch) {
-      if (n > 0) enqueue(launch, "fill", fill<T>, blocks_for(n), kThreads, 0, n, bits, launch.out<T>());
+      enqueue_each(launch, "fill", fill<T>, n, bits, launch.out<T>());
     };
   });
   return prepared;
@@ -66,8 +66,8 @@ Prepared prepare_eye_like(const NodeSpec& spec) {
   Prepared prepared;
   prepared.run = dispatch_size(size_of(spec.out_type()), [&]<typename T>(T) -> std::function<void(const Launch&)> {
     return [=, bits = bits_of<T>(one)](const Launch& launch) {
-      enqueue(launch, "fill_diagonal", fill_diagonal<T>, blocks_for(n), kThreads, 0, n, Divider(eye.columns),
-              eye.diagonal, bits, launch.out<T>());
+      enqueue_each(launch, "fill_diagonal", fill_diagonal<T>, n, Divider(eye.columns), eye.diagonal, bits,
+                   launch.out<T>());
     };
   });
   return prepared;
@@ -87,9 +87,7 @@ Prepared prepare_range(const NodeSpec& spec) {
   Prepared prepared;
   prepared.run = dispatch_numeric(spec.out_type(), [n]<typename T>(T) -> std::function<void(const Launch&)> {
     return [n](const Launch& launch) {
-      if (n == 0) return;
-      enqueue(launch, "write_range", write_range<T>, blocks_for(n), kThreads, 0, n, launch.in<T>(0), launch.in<T>(2),
-              launch.out<T>());
+      enqueue_each(launch, "write_range", write_range<T>, n, launch.in<T>(0), launch.in<T>(2), launch.out<T>());
     };
   });
   return prepared;
@@ -119,14 +117,13 @@ Prepared prepare_one_hot(const NodeSpec& spec) {
   using Run = std::function<void(const Launch&)>;
   const Run find = dispatch_numeric(spec.in_type(0), [&]<typename Index>(Index) -> Run {
     return [=](const Launch& launch) {
-      enqueue(launch, "find_hot", find_hot<Index>, blocks_for(count), kThreads, 0, count, y.size, launch.in<Index>(0),
-              launch.scratch<int64_t>());
+      enqueue_each(launch, "find_hot", find_hot<Index>, count, y.size, launch.in<Index>(0), launch.scratch<int64_t>());
     };
   });
   const Run write = dispatch_size(size_of(spec.out_type()), [&]<typename T>(T) -> Run {
     return [=](const Launch& launch) {
-      enqueue(launch, "write_one_hot", write_one_hot<T>, blocks_for(all), kThreads, 0, all, Divider(y.inner),
-              Divider(y.size), launch.scratch<int64_t>(), launch.in<T>(2), launch.out<T>());
+      enqueue_each(launch, "write_one_hot", write_one_hot<T>, all, Divider(y.inner), Divider(y.size),
+                   launch.scratch<int64_t>(), launch.in<T>(2), launch.out<T>());
     };
   });
   Prepared prepared;

@@ -32,24 +32,19 @@ struct Lookup {
 using Lookups = TensorList<Lookup, kMostTables>;
 static_assert(sizeof(Lookups) <= 4096 - 256);  // kernel parameters have at most 4096 bytes
 
-struct Smaller {
-  __device__ int64_t operator()(int64_t a, int64_t b) const { return a < b ? a : b; }
-};
-
 // Converts each table's indices to rows; invalid ones become 0, and wrongs[t] is the first invalid one. One block per
 // table.
 template <typename Index>
 __global__ void find_rows(Lookups lookups, int64_t* rows, int64_t* wrongs) {
-  GPU_SHARED(scratch, int64_t[kThreads / gpu::kWarpSize]);
   const Lookup& lookup = lookups.all[blockIdx.x];
   int64_t first = kNoPosition;
   for (int64_t i = threadIdx.x; i < lookup.count; i += kThreads) {
     const auto index = static_cast<int64_t>(static_cast<const Index*>(lookup.indices)[i]);
     const bool is_valid = index >= -lookup.rows && index < lookup.rows;
     rows[lookup.start + i] = !is_valid ? 0 : index < 0 ? index + lookup.rows : index;
-    if (!is_valid) first = Smaller()(first, i);
+    if (!is_valid) first = Smallest()(first, i);
   }
-  first = merge_block<kThreads>(first, scratch, Smaller());
+  first = merge_block<kThreads>(first, Smallest());
   if (threadIdx.x == 0) wrongs[blockIdx.x] = first;
 }
 
@@ -70,7 +65,7 @@ __global__ void copy_table_rows(Lookups lookups, Divider row, const int64_t* row
   if (blockIdx.x == 0 && threadIdx.x == 0) report_wrong<Index>(lookups, wrongs, fault, node);
   int64_t begin = 0;
   const Lookup& lookup = lookups.of_block(&begin);
-  const int64_t end = Smaller()(begin + kOfBlock, lookup.size);
+  const int64_t end = Smallest()(begin + kOfBlock, lookup.size);
   for (int64_t i = begin + threadIdx.x; i < end; i += kThreads) {
     const int64_t p = row.quotient(i), unit = i - p * row.divisor();
     copy_unit(static_cast<const From*>(lookup.table)[rows[lookup.start + p] * row.divisor() + unit],

@@ -90,8 +90,8 @@ template <typename T>
 RunBox copy_as(const Box& box) {
   const int64_t n = box.size();
   return [n, indexing = Indexing<2>(indexed(box.axes))](const Launch& launch, const char* from, char* to) {
-    enqueue(launch, "copy_box", copy_box<T>, blocks_for(n), kThreads, 0, n, indexing, reinterpret_cast<const T*>(from),
-            reinterpret_cast<T*>(to));
+    enqueue_each(launch, "copy_box", copy_box<T>, n, indexing, reinterpret_cast<const T*>(from),
+                 reinterpret_cast<T*>(to));
   };
 }
 
@@ -245,7 +245,7 @@ Prepared prepare_movement(const NodeSpec& spec, const Movement& movement) {
   const size_t zeros = movement.zeros_first ? static_cast<size_t>(spec.out_size()) * bytes : 0;
   Prepared prepared;
   prepared.run = [boxes = std::move(boxes), rows = std::move(rows), zeros](const Launch& launch) {
-    if (zeros > 0) check(cudaMemsetAsync(launch.outputs[0], 0, zeros, stream_of(launch)), "cudaMemsetAsync");
+    set_bytes(launch, launch.outputs[0], 0, zeros);
     for (const auto& [run, place] : boxes) {
       const char* from = nullptr;
       char* to = nullptr;

@@ -69,8 +69,7 @@ Prepared prepare_pad(const NodeSpec& spec) {
   Prepared prepared;
   prepared.run = dispatch_size(size_of(spec.in_type(0)), [&]<typename T>(T) -> std::function<void(const Launch&)> {
     return [n, axes = PaddedAxes(spec), given = spec.has_input(2)](const Launch& launch) {
-      enqueue(launch, "pad", pad<T>, blocks_for(n), kThreads, 0, n, axes, launch.in<T>(0),
-              given ? launch.in<T>(2) : nullptr, launch.out<T>());
+      enqueue_each(launch, "pad", pad<T>, n, axes, launch.in<T>(0), given ? launch.in<T>(2) : nullptr, launch.out<T>());
     };
   });
   return prepared;
@@ -96,9 +95,8 @@ Prepared prepare_trilu(const NodeSpec& spec) {
   Prepared prepared;
   prepared.run = dispatch_size(size_of(spec.in_type(0)), [&]<typename T>(T) -> std::function<void(const Launch&)> {
     return [=, given = spec.has_input(1)](const Launch& launch) {
-      enqueue(launch, "copy_triangle", copy_triangle<T>, blocks_for(n), kThreads, 0, n, triangle,
-              Divider(triangle.columns), Divider(triangle.rows), given ? launch.in<int64_t>(1) : nullptr,
-              launch.in<T>(0), launch.out<T>());
+      enqueue_each(launch, "copy_triangle", copy_triangle<T>, n, triangle, Divider(triangle.columns),
+                   Divider(triangle.rows), given ? launch.in<int64_t>(1) : nullptr, launch.in<T>(0), launch.out<T>());
     };
   });
   return prepared;

@@ -4,10 +4,10 @@
 
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/movement/copy_rows.h"
-#include "kernels/cuda/movement/resampling_types.h"
 #include "kernels/cuda/support/device_table.h"
 #include "kernels/cuda/support/indexing.h"
 #include "kernels/cuda/support/launch.h"
+#include "kernels/cuda/support/stored.h"
 #include "kernels/dispatch.h"
 #include "kernels/geometry/resampling.h"
 #include "onnx_passes/functions/functions.h"
@@ -23,8 +23,8 @@ struct DeviceMatrix {
 
 // y[o, r, c] = Σ weight x[o, column, c] over the entries of row r. One thread per element.
 template <typename T>
-__global__ void resample_axis(int64_t n, int64_t in, Divider inner, Divider rows, DeviceMatrix matrix, const T* x,
-                              T* y) {
+__global__ void resample_axis(int64_t n, int64_t in, Divider inner, Divider rows, DeviceMatrix matrix,
+                              const T* __restrict__ x, T* y) {
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= n) return;
   const int64_t line = inner.quotient(i), outer = rows.quotient(line), row = line - outer * rows.divisor();
@@ -100,13 +100,13 @@ class Resampler {
   void run(const Launch& launch, const T* x, T* y, T* scratch) const {
     multiply<T>(x, y, scratch, [&](const AxisStep& step, const T* from, T* to) {
       const Step& s = step.shape;
-      enqueue(launch, "resample_axis", resample_axis<T>, blocks_for(s.size()), kThreads, 0, s.size(), s.in,
-              Divider(s.inner), Divider(s.out), step.table.matrix(), from, to);
+      enqueue_each(launch, "resample_axis", resample_axis<T>, s.size(), s.in, Divider(s.inner), Divider(s.out),
+                   step.table.matrix(), from, to);
     });
     for (const Fill& fill : fills_) {
       const int64_t n = fill.shape.before * fill.count * fill.shape.inner;
-      enqueue(launch, "fill_rows", fill_rows<T>, blocks_for(n), kThreads, 0, n, fill.shape.out,
-              Divider(fill.shape.inner), Divider(fill.count), fill.table.outside(), static_cast<T>(outside_), y);
+      enqueue_each(launch, "fill_rows", fill_rows<T>, n, fill.shape.out, Divider(fill.shape.inner), Divider(fill.count),
+                   fill.table.outside(), static_cast<T>(outside_), y);
     }
   }
 
@@ -168,9 +168,7 @@ Prepared prepare_simple(const NodeSpec& spec) {
   const size_t bytes = static_cast<size_t>(spec.out_size()) * size_of(spec.out_type());
   if (bytes == 0) return {[](const Launch&) {}};
   if (spec.in_size() == 0) {
-    return {[bytes](const Launch& launch) {
-      check(cudaMemsetAsync(launch.outputs[0], 0, bytes, stream_of(launch)), "cudaMemsetAsync");
-    }};
+    return {[bytes](const Launch& launch) { set_bytes(launch, launch.outputs[0], 0, bytes); }};
   }
   const auto copy = [bytes](const Launch& launch) {
     if (launch.inputs[0] == launch.outputs[0]) return;
@@ -197,15 +195,37 @@ Prepared prepare_move(const NodeSpec& spec, const ResampledAxes& axes) {
           static_cast<size_t>(resampler.scratch() * bytes)};
 }
 
-// Weights and sums elements in float64.
+// ---- Other types are weighted and summed in float64.
+
+template <typename S>
+__global__ void widen_elements(int64_t n, const S* x, double* y) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i < n) y[i] = math::convert<double>(x[i]);
+}
+
+template <typename S>
+__global__ void saturate_elements(int64_t n, const double* x, S* y) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i < n) y[i] = math::saturated<S>(x[i]);
+}
+
+// Calls f(S{}) for such a type.
+template <typename F>
+void dispatch_other(DType dtype, const F& f) {
+  if (is_half(dtype)) return dispatch_narrow(dtype, f);
+  dtype == DType::kBool ? f(bool{}) : dispatch_integer(dtype, f);
+}
+
 Prepared prepare_converted(const NodeSpec& spec, const ResampledAxes& axes) {
   const Resampler resampler(axes);
   const int64_t in = spec.in_size(), out = spec.out_size();
   return {[=, dtype = spec.in_type()](const Launch& launch) {
             double *x = launch.scratch<double>(), *y = x + in;
-            widen(launch, dtype, in, launch.inputs[0], x);
-            resampler.run(launch, x, y, y + out);
-            narrow(launch, dtype, out, y, launch.outputs[0]);
+            dispatch_other(dtype, [&]<typename S>(S) {
+              enqueue_each(launch, "widen_elements", widen_elements<S>, in, launch.in<S>(0), x);
+              resampler.run(launch, x, y, y + out);
+              enqueue_each(launch, "saturate_elements", saturate_elements<S>, out, y, launch.out<S>());
+            });
           },
           static_cast<size_t>(in + out + resampler.scratch()) * sizeof(double)};
 }

@@ -35,7 +35,7 @@ Prepared prepare_gather_grad(const NodeSpec& spec) {
                   size = indices.x.size](const Launch& launch) {
     int64_t* const places = launch.scratch<int64_t>();
     read_indices(launch, input, size, places, places + input.count);
-    if (bytes > 0) check(cudaMemsetAsync(launch.outputs[0], 0, bytes, stream_of(launch)), "cudaMemsetAsync");
+    set_bytes(launch, launch.outputs[0], 0, bytes);
     rows.run(launch, places, launch.scratch<char>() + keys, launch.inputs[0], launch.outputs[0], nullptr);
   };
   return prepared;
@@ -143,7 +143,7 @@ RunScatter scatter_by_lines(const NodeSpec& spec, const ElementLines& e) {
 RunScatter scatter_by_sorting(const ElementLines& e, const SortedRows& rows, size_t keys) {
   return [=, offsets = line_offsets(e), count = e.count, stride = e.data_stride](const Launch& launch, int64_t* places,
                                                                                  const Fault* guard) {
-    enqueue(launch, "find_offsets", find_offsets, blocks_for(count), kThreads, 0, count, offsets, stride, places);
+    enqueue_each(launch, "find_offsets", find_offsets, count, offsets, stride, places);
     rows.run(launch, places, launch.scratch<char>() + keys, launch.inputs[2], launch.outputs[0], guard);
   };
 }

@@ -23,8 +23,8 @@ template <typename T>
 void write_last_as(const Launch& launch, const RowScatter& rows, int64_t bytes, const Sort::Result& sorted,
                    const Fault* guard, const void* from, void* to) {
   const int64_t row = bytes / static_cast<int64_t>(sizeof(T)), n = rows.count * row;
-  enqueue(launch, "write_last", write_last<T>, blocks_for(n), kThreads, 0, n, rows.count, Divider(row), sorted.keys,
-          sorted.places, guard, static_cast<const T*>(from), static_cast<T*>(to));
+  enqueue_each(launch, "write_last", write_last<T>, n, rows.count, Divider(row), sorted.keys, sorted.places, guard,
+               static_cast<const T*>(from), static_cast<T*>(to));
 }
 
 void write_last_rows(const Launch& launch, const RowScatter& rows, int64_t bytes, const Sort::Result& sorted,
@@ -106,8 +106,7 @@ void CoalescedRows::run(const Launch& launch, int64_t* keys, void* workspace, co
   if (rows_.count == 0) return;
   const Sort::Result sorted = sort_.run(launch, reinterpret_cast<uint64_t*>(keys),
                                         static_cast<char*>(workspace) + partial_bytes(rows_, dtype_));
-  enqueue(launch, "write_places", write_places, blocks_for(rows_.count), kThreads, 0, rows_.count, sorted.keys,
-          sorted.places, size, places);
+  enqueue_each(launch, "write_places", write_places, rows_.count, sorted.keys, sorted.places, size, places);
   const auto enqueue_as = [&]<typename T, int kWidth>(T, std::integral_constant<int, kWidth>) {
     using Rows = FirstRows<T, kWidth, AddRows<T>>;
     enqueue_tiles(launch, rows_, sorted, Rows{{}, static_cast<typename Rows::Pack*>(rows)}, from, workspace, guard);

@@ -29,7 +29,7 @@ __global__ void finish_moments(ChannelPlan plan, double epsilon, const Moments<T
                                T* variance, T* factor) {
   const int64_t c = ChannelThreads::row();
   if (c >= plan.channels) return;
-  const Moments<T> moments = merge_pieces_of<ChannelThreads>(partials, c, plan.pieces);
+  const Moments<T> moments = merge_pieces<ChannelThreads>(partials, c, plan.pieces);
   if (ChannelThreads::first() != 0) return;
   const double square = static_cast<double>(moments.square) / static_cast<double>(plan.count);
   mean[c] = moments.mean;
@@ -50,7 +50,7 @@ __global__ void finish_gradient(ChannelPlan plan, double epsilon, bool frozen, c
                                 const T* scale, const T* variance, GradientResults<T> results) {
   const int64_t c = ChannelThreads::row();
   if (c >= plan.channels) return;
-  const GradientSums<T> sums = partials ? merge_pieces_of<ChannelThreads>(partials, c, plan.pieces) : GradientSums<T>{};
+  const GradientSums<T> sums = partials ? merge_pieces<ChannelThreads>(partials, c, plan.pieces) : GradientSums<T>{};
   if (ChannelThreads::first() != 0) return;
   const double inverse = math::inverse_deviation(static_cast<double>(variance[c]), epsilon);
   const double factor = static_cast<double>(scale[c]) * inverse;
@@ -69,13 +69,10 @@ __global__ void finish_gradient(ChannelPlan plan, double epsilon, bool frozen, c
 Prepared prepare_empty(const NodeSpec& spec, int byte) {
   std::vector<std::pair<int, size_t>> fills;
   for (int o = 0; o < spec.num_outputs(); ++o) {
-    if (spec.has_output(o) && spec.out_size(o) > 0)
-      fills.emplace_back(o, static_cast<size_t>(spec.out_size(o)) * size_of(spec.out_type(o)));
+    if (spec.has_output(o)) fills.emplace_back(o, static_cast<size_t>(spec.out_size(o)) * size_of(spec.out_type(o)));
   }
   return {[fills, byte](const Launch& launch) {
-    for (const auto& [output, bytes] : fills) {
-      check(cudaMemsetAsync(launch.outputs[output], byte, bytes, stream_of(launch)), "cudaMemsetAsync");
-    }
+    for (const auto& [output, bytes] : fills) set_bytes(launch, launch.outputs[output], byte, bytes);
   }};
 }
 constexpr int kZeros = 0, kNaNs = 0xff;  // all bits of a NaN may be set
@@ -98,8 +95,8 @@ Prepared prepare_inference(const NodeSpec& spec) {
   const bool adds = inputs > kInferenceInputs;
   const auto run = [=, after = after_scaling<X>(spec)](const Launch& launch) {
     T* factor = launch.scratch<T>();
-    enqueue(launch, "find_factors", find_factors<T>, blocks_for(plan.channels), kThreads, 0, plan.channels, epsilon,
-            launch.in<T>(1), launch.in<T>(4), factor);
+    enqueue_each(launch, "find_factors", find_factors<T>, plan.channels, epsilon, launch.in<T>(1), launch.in<T>(4),
+                 factor);
     scale_channels<X, Y>(launch, plan, {launch.in<T>(3), factor, launch.in<T>(2)},
                          after.with(adds ? launch.in<X>(kInferenceInputs) : nullptr), guard_of(launch, inputs, outputs),
                          launch.in<X>(0), launch.out<Y>());

@@ -122,8 +122,8 @@ void run(const Launch& launch, const char* name, const ChannelPlan& plan, const 
                           : run_columns<4>(launch, name, plan, guard, op);
   }
   const int64_t count = plan.rest % kWidest == 0 ? kWidest : 1, n = plan.size() / count;
-  enqueue(launch, name, count > 1 ? map_rows<kWidest, Op> : map_rows<1, Op>, blocks_for(n), kThreads, 0, n,
-          Divider(plan.rest / count), plan.by_channels, guard, op);
+  enqueue_each(launch, name, count > 1 ? map_rows<kWidest, Op> : map_rows<1, Op>, n, Divider(plan.rest / count),
+               plan.by_channels, guard, op);
 }
 
 template <typename X, typename Y>

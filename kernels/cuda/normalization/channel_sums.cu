@@ -75,16 +75,14 @@ struct GradientSumsOf {
 template <int kCount, typename Op>
 __global__ void sum_rows(ChannelPlan plan, Op op, typename Op::Result* partials) {
   using Result = typename Op::Result;
-  GPU_SHARED(scratch, Result[kThreads / gpu::kWarpSize]);
   for (int64_t channel = blockIdx.x; channel < plan.channels; channel += gridDim.x) {
     typename Op::Sums sums[] = {op.start(channel)};
     const int64_t first = blockIdx.y * plan.piece, last = std::min(first + plan.piece, plan.count);
     for (int64_t e = first + threadIdx.x * kCount; e < last; e += kThreads * kCount) {
       op.template add<kCount>(sums, plan.offset(channel, e));
     }
-    const Result result = merge_block<kThreads>(op.finish(sums[0]), scratch, Result::merge);
+    const Result result = merge_block<kThreads>(op.finish(sums[0]), Result::merge);
     if (threadIdx.x == 0) partials[channel * plan.pieces + blockIdx.y] = result;
-    __syncthreads();  // before the next channel uses `scratch`
   }
 }
 

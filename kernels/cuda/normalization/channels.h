@@ -12,6 +12,7 @@
 #include "kernels/cuda/support/elements.h"
 #include "kernels/cuda/support/indexing.h"
 #include "kernels/cuda/support/launch.h"
+#include "kernels/cuda/support/row_threads.h"
 #include "kernels/cuda/support/stored.h"
 #include "kernels/geometry/channels.h"
 
@@ -94,16 +95,9 @@ struct GradientSums {
   }
 };
 
-template <typename Sums>
-__device__ Sums merge_pieces(const Sums* partials, int64_t channel, int64_t pieces) {
-  Sums sums = partials[channel * pieces];
-  for (int64_t p = 1; p < pieces; ++p) sums = Sums::merge(sums, partials[channel * pieces + p]);
-  return sums;
-}
-
-// Merges with several threads; each gets the result.
+// Merges the sums of a channel's pieces with the threads that share it (row_threads.h); each gets the result.
 template <typename Threads, typename Sums>
-__device__ Sums merge_pieces_of(const Sums* partials, int64_t channel, int64_t pieces) {
+__device__ Sums merge_pieces(const Sums* partials, int64_t channel, int64_t pieces) {
   Sums sums = {};
   for (int64_t p = Threads::first(); p < pieces; p += Threads::kCount) {
     sums = Sums::merge(sums, partials[channel * pieces + p]);

@@ -7,6 +7,8 @@
 namespace onnx_train::cuda {
 namespace {
 
+using OneThread = RowThreads<1>;
+
 // The index map of channels; i counts channels over all images.
 struct GroupPlan {
   int64_t batch, channels, per_group, group_size;
@@ -29,7 +31,7 @@ __global__ void finish_groups(int64_t n, GroupPlan plan, int64_t pieces, double 
                               T* mean, double* inverse) {
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= n) return;
-  const Moments<T> moments = merge_pieces(partials, plan.group(i), pieces);
+  const Moments<T> moments = merge_pieces<OneThread>(partials, plan.group(i), pieces);
   mean[i] = moments.mean;
   inverse[i] =
       math::inverse_deviation(static_cast<double>(moments.square) / static_cast<double>(plan.group_size), epsilon);
@@ -56,7 +58,7 @@ __global__ void find_slopes(int64_t groups, GroupPlan plan, int64_t pieces, cons
   const double deviation = inverse[first], n = static_cast<double>(plan.group_size);
   double sum = 0, along = 0;
   for (int64_t k = 0; k < plan.per_group; ++k) {
-    const GradientSums<T> sums = merge_pieces(partials, first + k, pieces);
+    const GradientSums<T> sums = merge_pieces<OneThread>(partials, first + k, pieces);
     const double weight = static_cast<double>(scale[first_channel + k]);
     sum += weight * static_cast<double>(sums.first);
     along += weight * static_cast<double>(sums.second) * deviation;
@@ -77,7 +79,7 @@ __global__ void sum_images(GroupPlan plan, int64_t pieces, const GradientSums<T>
   double first = 0, second = 0;
   for (int64_t n = 0; n < plan.batch; ++n) {
     const int64_t i = n * plan.channels + c;
-    const GradientSums<T> sums = merge_pieces(partials, i, pieces);
+    const GradientSums<T> sums = merge_pieces<OneThread>(partials, i, pieces);
     first += static_cast<double>(sums.first);
     second += static_cast<double>(sums.second) * inverse[i];
   }
@@ -125,8 +127,8 @@ struct Plans {
   Workspace find_statistics(const Launch& launch) const {
     const Workspace w = workspace(launch);
     sum_moments(launch, of_groups, launch.in<X>(0), w.moments);
-    enqueue(launch, "finish_groups", finish_groups<T>, blocks_for(channels()), kThreads, 0, channels(), groups,
-            of_groups.pieces, epsilon, w.moments, w.values[0], w.inverse);
+    enqueue_each(launch, "finish_groups", finish_groups<T>, channels(), groups, of_groups.pieces, epsilon, w.moments,
+                 w.values[0], w.inverse);
     return w;
   }
 };
@@ -140,8 +142,8 @@ Prepared prepare_forward(const NodeSpec& spec) {
   const int inputs = spec.num_inputs(), outputs = spec.num_outputs();
   const auto run = [=](const Launch& launch) {
     const auto w = plans.find_statistics(launch);
-    enqueue(launch, "spread_values", spread_values<T>, blocks_for(plans.channels()), kThreads, 0, plans.channels(),
-            plans.groups, w.inverse, launch.in<T>(1), launch.in<T>(2), w.values[1], w.values[2]);
+    enqueue_each(launch, "spread_values", spread_values<T>, plans.channels(), plans.groups, w.inverse, launch.in<T>(1),
+                 launch.in<T>(2), w.values[1], w.values[2]);
     scale_channels<X, Y>(launch, plans.of_channels, {w.values[0], w.values[1], w.values[2]}, {},
                          guard_of(launch, inputs, outputs), launch.in<X>(0), launch.out<Y>());
   };
@@ -155,8 +157,7 @@ Prepared prepare_gradient(const NodeSpec& spec) {
   if (g.size() == 0) {
     return {[=, bytes = static_cast<size_t>(g.channels) * sizeof(T)](const Launch& launch) {
       for (int o = 1; o < 3; ++o) {
-        if ((o == 1 ? has_dscale : has_dbias) && bytes > 0)
-          check(cudaMemsetAsync(launch.outputs[o], 0, bytes, stream_of(launch)), "cudaMemsetAsync");
+        if (o == 1 ? has_dscale : has_dbias) set_bytes(launch, launch.outputs[o], 0, bytes);
       }
     }};
   }
@@ -171,8 +172,8 @@ Prepared prepare_gradient(const NodeSpec& spec) {
     enqueue(launch, "sum_images", sum_images<T>, blocks_for(plans.groups.channels), kThreads, 0, plans.groups, pieces,
             w.sums, w.inverse, has_dscale ? launch.out<T>(1) : nullptr, has_dbias ? launch.out<T>(2) : nullptr);
     if (!has_dx) return;
-    enqueue(launch, "find_slopes", find_slopes<T>, blocks_for(groups), kThreads, 0, groups, plans.groups, pieces,
-            w.sums, scale, w.inverse, w.values[1], w.values[2], w.values[3]);
+    enqueue_each(launch, "find_slopes", find_slopes<T>, groups, plans.groups, pieces, w.sums, scale, w.inverse,
+                 w.values[1], w.values[2], w.values[3]);
     differentiate_channels(launch, plans.of_channels, {w.values[0], w.values[1], w.values[2], w.values[3]},
                            guard_of(launch, inputs, outputs), x, {dy}, launch.out<DX>());
   };

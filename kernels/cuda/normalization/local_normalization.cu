@@ -1,36 +1,26 @@
 // Normalization over the neighbours of an element: LpNormalization along an axis, LRN over neighbouring channels.
 #include "kernels/cuda/normalization/normalization.h"
 #include "kernels/cuda/support/indexing.h"
-#include "kernels/cuda/support/launch.h"
-#include "kernels/cuda/support/warp.h"
+#include "kernels/cuda/support/row_elements.h"
+#include "kernels/cuda/support/rows.h"
 #include "kernels/dispatch.h"
 #include "kernels/geometry/channels.h"
-#include "kernels/geometry/indexing/axis_view.h"
 
 namespace onnx_train::cuda {
 namespace {
 
-// A line of `size` elements `step` apart, shared by `kLanes` threads: a warp if they are contiguous, else one thread.
-template <int kLanes, typename T>
-__device__ void normalize_line(const math::LineNorm& norm, int lane, int64_t size, int64_t step, const T* x, T* y) {
+// y may be x.
+template <int kRowThreads, typename T>
+__global__ void normalize_lines(AxisView view, math::LineNorm norm, const Fault* guard, const T* x, T* y) {
+  using Threads = RowThreads<kRowThreads>;
+  if (stops(guard) || Threads::row() >= view.lines()) return;
+  const int64_t line = view.line(Threads::row());
   T total = 0;
-  for (int64_t i = lane; i < size; i += kLanes) total = norm.add(total, x[i * step]);
-  if constexpr (kLanes > 1) {
-    total = merge_warp(total, [](T a, T b) { return a + b; });
-    total = __shfl_sync(gpu::kAllLanes, total, 0);
-  }
-  const T length = norm.finish(total);
-  for (int64_t i = lane; i < size; i += kLanes) y[i * step] = norm.divide(x[i * step], length);
-}
-
-template <int kLanes, typename T>
-__global__ void normalize_lines(int64_t lines, int64_t size, Divider inner, math::LineNorm norm, const Fault* guard,
-                                const T* x, T* y) {
-  if (stops(guard)) return;
-  const int64_t line = (int64_t{blockIdx.x} * kThreads + threadIdx.x) / kLanes, outer = inner.quotient(line);
-  if (line >= lines) return;
-  const int64_t first = outer * size * inner.divisor() + line - outer * inner.divisor();
-  normalize_line<kLanes>(norm, static_cast<int>(threadIdx.x) % kLanes, size, inner.divisor(), x + first, y + first);
+  for_each_in_row<kRowThreads>(x, line, view.size, view.inner,
+                               [&](int64_t, T value) { total = norm.add(total, value); });
+  const T length = norm.finish(Threads::merge(total, Sum()));
+  transform_row<kRowThreads>(x, y, line, view.size, view.inner,
+                             [&](int64_t, T value) { return norm.divide(value, length); });
 }
 
 template <typename T>
@@ -56,11 +46,10 @@ Prepared prepare_line_norm(const NodeSpec& spec) {
   return dispatch_float(spec.in_type(), [&]<typename T>(T) -> Prepared {
     const AxisView view(spec.in_shape(), spec.node().attr("axis", -1));
     const math::LineNorm norm{spec.node().attr("p", 2) == 1};
-    const int64_t lanes = view.inner == 1 ? gpu::kWarpSize : 1, lines = view.lines();
-    const auto kernel = view.inner == 1 ? normalize_lines<gpu::kWarpSize, T> : normalize_lines<1, T>;
-    return {[=, size = view.size, inner = Divider(view.inner)](const Launch& launch) {
-              enqueue(launch, "normalize_lines", kernel, blocks_for(lines * lanes), kThreads, 0, lines, size, inner,
-                      norm, guard_of(launch, 1, 1), launch.in<T>(0), launch.out<T>());
+    return {[=](const Launch& launch) {
+              enqueue_lines<T>(
+                  launch, "normalize_lines", view, [](auto threads) { return normalize_lines<threads(), T>; }, view,
+                  norm, guard_of(launch, 1, 1), launch.in<T>(0), launch.out<T>());
             },
             0,
             {{0, 0}}};
@@ -75,8 +64,8 @@ Prepared prepare_local_response(const NodeSpec& spec) {
     const Neighbours near(spec.node());
     return {[=, by_plane = Divider(view.inner), by_channels = Divider(view.size), before = near.before,
              after = near.after, response = local_response<T>(spec.node())](const Launch& launch) {
-      enqueue(launch, "respond_locally", respond_locally<T>, blocks_for(n), kThreads, 0, n, by_plane, by_channels,
-              before, after, response, launch.in<T>(0), launch.out<T>());
+      enqueue_each(launch, "respond_locally", respond_locally<T>, n, by_plane, by_channels, before, after, response,
+                   launch.in<T>(0), launch.out<T>());
     }};
   });
 }

@@ -13,11 +13,6 @@ namespace onnx_train::cuda {
 namespace {
 
 template <typename T>
-struct Sum {
-  __device__ T operator()(T a, T b) const { return a + b; }
-};
-
-template <typename T>
 struct Statistics {
   T mean, inv_std;
 };
@@ -30,12 +25,12 @@ __device__ Statistics<T> row_statistics(const NormalizedRows& rows, const F& for
   T mean = 0;
   if (rows.centered) {
     for_each([&](T x) { mean += x; });
-    mean = Threads::merge(mean, Sum<T>()) / n;
+    mean = Threads::merge(mean, Sum()) / n;
   }
   T squares = 0;
   for_each([&](T x) { squares += (x - mean) * (x - mean); });
-  const T variance = Threads::merge(squares, Sum<T>()) / n;
-  return {mean, static_cast<T>(1 / std::sqrt(static_cast<double>(variance) + rows.epsilon))};
+  const T variance = Threads::merge(squares, Sum()) / n;
+  return {mean, static_cast<T>(rsqrt(variance + static_cast<T>(rows.epsilon)))};
 }
 
 // The statistics of a row in memory.
@@ -76,16 +71,21 @@ __global__ void normalize_kept_rows(NormalizedRows rows, const Fault* guard, For
   using T = Computed<X>;
   const int64_t row = Threads::row();
   if (stops(guard) || row >= rows.count) return;
-  T x[kKept] = {}, scale[kKept] = {}, bias[kKept] = {};
-  Kept::read(f.x, row, rows.n, x);
-  Kept::read(f.scale, 0, rows.n, scale);
-  if (f.bias) Kept::read(f.bias, 0, rows.n, bias);
+  T x[kKept];
+  Kept::load_all(x, f.x + row * rows.n, rows.n);
   const auto [mean, inv_std] =
       row_statistics<Threads, T>(rows, [&](const auto& add) { Kept::for_each(rows.n, [&](int k) { add(x[k]); }); });
-  Kept::write(f.y, row, rows.n, [&, mean = mean, inv_std = inv_std](int k) {
-    const T scaled = (x[k] - mean) * inv_std * scale[k];
-    return f.bias ? scaled + bias[k] : scaled;
-  });
+  // Scales and biases are read late, so that they take few registers.
+  for (int k = 0; k < kKept; k += Kept::kVector) {
+    const auto scale = Kept::load_at(k, f.scale, rows.n);
+    typename Kept::template Vector<T> bias = {};
+    if (f.bias) bias = Kept::load_at(k, f.bias, rows.n);
+    typename Kept::template Vector<Y> y;
+    for (int e = 0; e < Kept::kVector; ++e) {
+      y[e] = math::convert<Y>((x[k + e] - mean) * inv_std * scale[e] + bias[e]);
+    }
+    Kept::store_at(k, y, f.y + row * rows.n, rows.n);
+  }
   if (Threads::first() != 0) return;
   store_statistic(f.mean, f.double_statistics, row, mean);
   store_statistic(f.inv_std, f.double_statistics, row, inv_std);
@@ -139,10 +139,9 @@ Prepared prepare_forward(const NodeSpec& spec, const NormalizedRows& rows) {
       if (rows.n <= kWarp * 32) return run_kept(KeptRow<kWarp, 32>());
       if (rows.n <= kBlock * 16) return run_kept(KeptRow<kBlock, 16>());
     }
-    dispatch_row_threads(rows.count, rows.n, true, [&]<int kRowThreads>(std::integral_constant<int, kRowThreads>) {
-      enqueue(launch, "normalize_rows", normalize_rows<X, Y, kRowThreads>, row_blocks<kRowThreads>(rows.count),
-              kThreads, 0, rows, guard, f);
-    });
+    enqueue_rows(
+        launch, "normalize_rows", rows.count, rows.n, true,
+        [](auto threads) { return normalize_rows<X, Y, threads()>; }, rows, guard, f);
   };
   if (sizeof(X) == sizeof(Y)) prepared.in_place = {{0, 0}};
   return prepared;
@@ -169,12 +168,12 @@ struct Gradient {
   }
 };
 
-// Writes to[KeptRow::at(k)] = Σ values[k] over the rows of threads of the block.
+// Writes to[place of k] = Σ values[k] over the rows of threads of the block.
 template <int kRowThreads, int kKept, typename T>
 __device__ void add_rows_of_block(const T (&values)[kKept], int64_t n, T* to) {
+  using Kept = KeptRow<kRowThreads, kKept>;
   GPU_SHARED(scratch, T[kThreads]);
   for (int k = 0; k < kKept; ++k) {
-    const int64_t i = KeptRow<kRowThreads, kKept>::at(k);
     T sum = values[k];
     if constexpr (kRowThreads < kThreads) {
       scratch[threadIdx.x] = sum;
@@ -184,27 +183,29 @@ __device__ void add_rows_of_block(const T (&values)[kKept], int64_t n, T* to) {
       }
       __syncthreads();
     }
-    if (threadIdx.x < kRowThreads && i < n) to[i] = sum;
+    if (threadIdx.x < kRowThreads && Kept::has(k, n)) to[Kept::first() + Kept::place(k)] = sum;
   }
 }
 
 // Rows of at most kRowThreads kKept elements are read once: a thread keeps kKept elements of a row, and the sums of the
-// same columns over all rows of its block's piece.
+// same columns over all rows of its block's piece. Without bounds, ptxas would take registers for a block less
+// per multiprocessor.
 template <typename X, typename DX, int kRowThreads, int kKept>
-__global__ void differentiate_in_one_pass(NormalizedRows rows, int64_t rows_of_piece, const Fault* guard,
-                                          Gradient<X, DX> gradient) {
+__global__ void __launch_bounds__(kThreads, kKept > 8 ? 2 : 3)
+    differentiate_in_one_pass(NormalizedRows rows, int64_t rows_of_piece, const Fault* guard,
+                              Gradient<X, DX> gradient) {
   using T = Computed<X>;
   using Threads = RowThreads<kRowThreads>;
   const bool writes = gradient.dx && !stops(guard);
   const int64_t begin = blockIdx.x * rows_of_piece, end = std::min(begin + rows_of_piece, rows.count);
   const T n = static_cast<T>(rows.n);
   using Kept = KeptRow<kRowThreads, kKept>;
-  T scale[kKept] = {}, dscale[kKept] = {}, dbias[kKept] = {};
-  Kept::read(gradient.scale, 0, rows.n, scale);
+  T scale[kKept], dscale[kKept] = {}, dbias[kKept] = {};
+  Kept::load_all(scale, gradient.scale, rows.n);
   for (int64_t row = begin + threadIdx.x / kRowThreads; row < end; row += kThreads / kRowThreads) {
-    T x[kKept] = {}, dy[kKept] = {};  // later x̂
-    Kept::read(gradient.x, row, rows.n, x);
-    Kept::read(gradient.dy, row, rows.n, dy);
+    T x[kKept], dy[kKept];  // x is later x̂
+    Kept::load_all(x, gradient.x + row * rows.n, rows.n);
+    Kept::load_all(dy, gradient.dy + row * rows.n, rows.n);
     const auto [mean, inv_std] =
         row_statistics<Threads, T>(rows, [&](const auto& f) { Kept::for_each(rows.n, [&](int k) { f(x[k]); }); });
     GradientSums<T> along{};
@@ -219,8 +220,15 @@ __global__ void differentiate_in_one_pass(NormalizedRows rows, int64_t rows_of_p
     along = Threads::merge(along, GradientSums<T>::merge);
     if (!writes) continue;
     const T mean_g = rows.centered ? along.first / n : T{0}, mean_along = along.second / n;
-    const auto dx = [&, inv_std = inv_std](int k) { return (dy[k] * scale[k] - mean_g - x[k] * mean_along) * inv_std; };
-    Kept::write(gradient.dx, row, rows.n, dx, gradient.residual);
+    for (int k = 0; k < kKept; k += Kept::kVector) {
+      typename Kept::template Vector<DX> dx = {};
+      if (gradient.residual) dx = Kept::load_at(k, gradient.residual + row * rows.n, rows.n);
+      for (int e = 0; e < Kept::kVector; ++e) {
+        const T own = (dy[k + e] * scale[k + e] - mean_g - x[k + e] * mean_along) * inv_std;
+        dx[e] = math::convert<DX>(gradient.residual ? own + widened(dx[e]) : own);
+      }
+      Kept::store_at(k, dx, gradient.dx + row * rows.n, rows.n);
+    }
   }
   if (!gradient.sums) return;
   T* const sums = gradient.sums + int64_t{blockIdx.x} * 2 * rows.n;
@@ -255,8 +263,8 @@ __global__ void differentiate_rows(NormalizedRows rows, const Fault* guard, Grad
     along += g * (widened(x[i]) - mean) * inv_std;
   }
   const T n = static_cast<T>(rows.n);
-  const T mean_g = rows.centered ? Threads::merge(sum, Sum<T>()) / n : T{0};
-  const T mean_along = Threads::merge(along, Sum<T>()) / n;
+  const T mean_g = rows.centered ? Threads::merge(sum, Sum()) / n : T{0};
+  const T mean_along = Threads::merge(along, Sum()) / n;
   for (int64_t i = Threads::first(); i < rows.n; i += kRowThreads) {
     const T along_x = (widened(x[i]) - mean) * inv_std * mean_along;
     gradient.store(row * rows.n + i, (widened(dy[i]) * scale[i] - mean_g - along_x) * inv_std);
@@ -375,22 +383,17 @@ struct Backward {
 
   void run_in_passes(const Launch& launch, const Fault* guard, const Gradient<X, DX>& gradient,
                      Statistics<T>* statistics) const {
-    const auto for_rows = [&](auto f) {
-      if (rows.count > 0) dispatch_row_threads(rows.count, rows.n, true, f);
-    };
-    for_rows([&]<int kRowThreads>(std::integral_constant<int, kRowThreads>) {
-      enqueue(launch, "find_statistics", find_statistics<X, kRowThreads>, row_blocks<kRowThreads>(rows.count), kThreads,
-              0, rows, gradient.x, statistics);
-    });
+    enqueue_rows(
+        launch, "find_statistics", rows.count, rows.n, true, [](auto threads) { return find_statistics<X, threads()>; },
+        rows, gradient.x, statistics);
     if (has_sums()) {  // dx may overwrite x or dy
       enqueue(launch, "sum_columns", sum_columns<X>, dim3(column_blocks(), static_cast<unsigned>(pieces)),
               dim3(kColumns, kColumnRows), 0, rows, rows_of_piece, gradient.x, gradient.dy, statistics, gradient.sums);
     }
     if (!has_dx) return;
-    for_rows([&]<int kRowThreads>(std::integral_constant<int, kRowThreads>) {
-      enqueue(launch, "differentiate_rows", differentiate_rows<X, DX, kRowThreads>, row_blocks<kRowThreads>(rows.count),
-              kThreads, 0, rows, guard, gradient, statistics);
-    });
+    enqueue_rows(
+        launch, "differentiate_rows", rows.count, rows.n, true,
+        [](auto threads) { return differentiate_rows<X, DX, threads()>; }, rows, guard, gradient, statistics);
   }
 };
 

@@ -26,7 +26,7 @@ struct Norm {
 };
 
 template <typename Op, typename S, typename Y>
-__global__ void pool(int64_t n, PoolPlan plan, PlaneIndexing outputs, Op op, const S* x, Y* y) {
+__global__ void pool(int64_t n, PoolPlan plan, PlaneIndexing outputs, Op op, const S* __restrict__ x, Y* y) {
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= n) return;
   const PlacedElement window = outputs.element(i);
@@ -39,7 +39,7 @@ __global__ void pool(int64_t n, PoolPlan plan, PlaneIndexing outputs, Op op, con
 
 // dx[q] = Σ dy / count over the windows that read q.
 template <typename S, typename Y>
-__global__ void average_pool_grad(int64_t n, PoolPlan plan, PlaneIndexing inputs, const S* dy, Y* dx) {
+__global__ void average_pool_grad(int64_t n, PoolPlan plan, PlaneIndexing inputs, const S* __restrict__ dy, Y* dx) {
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= n) return;
   const PlacedElement to = inputs.element(i);
@@ -71,8 +71,7 @@ Prepared prepare(const NodeSpec& spec, const Op& op) {
   if (n == 0) return {[](const Launch&) {}};
   return {
       [=, plan = PoolPlan(pooling), outputs = out_planes(pooling.geometry, plane_step(spec))](const Launch& launch) {
-        enqueue(launch, "pool", pool<Op, S, Y>, blocks_for(n), kThreads, 0, n, plan, outputs, op, launch.in<S>(0),
-                launch.out<Y>());
+        enqueue_each(launch, "pool", pool<Op, S, Y>, n, plan, outputs, op, launch.in<S>(0), launch.out<Y>());
       }};
 }
 
@@ -98,8 +97,8 @@ Prepared prepare_average_pool_grad(const NodeSpec& spec) {
   return dispatch_stored_pair(spec.in_type(), spec.out_type(), [&]<typename S, typename Y>(S, Y) -> Prepared {
     return {
         [=, plan = PoolPlan(pooling), inputs = in_planes(pooling.geometry, plane_step(spec))](const Launch& launch) {
-          enqueue(launch, "average_pool_grad", average_pool_grad<S, Y>, blocks_for(n), kThreads, 0, n, plan, inputs,
-                  launch.in<S>(0), launch.out<Y>());
+          enqueue_each(launch, "average_pool_grad", average_pool_grad<S, Y>, n, plan, inputs, launch.in<S>(0),
+                       launch.out<Y>());
         }};
   });
 }

@@ -50,16 +50,11 @@ Prepared prepare_max_unpool(const NodeSpec& spec) {
       if (count > 0) {
         read_numbers(launch, {1, DType::kInt64, count}, 0, places, nullptr, launch.scratch<int64_t>() + places);
       }
-      if (bytes > 0 && (!whole || places == 0))
-        check(cudaMemsetAsync(launch.outputs[0], 0, bytes, stream_of(launch)), "cudaMemsetAsync");
+      if (!whole || places == 0) set_bytes(launch, launch.outputs[0], 0, bytes);
       if (places == 0) return;
-      check(cudaMemsetAsync(last, 0, static_cast<size_t>(places) * sizeof(Number), stream_of(launch)),
-            "cudaMemsetAsync");
-      if (count > 0) {
-        enqueue(launch, "find_last", find_last, blocks_for(count), kThreads, 0, count, places, indices, last);
-      }
-      enqueue(launch, "fill_places", fill_places<T>, blocks_for(places), kThreads, 0, places, elements, last,
-              launch.in<T>(0), launch.out<T>());
+      set_bytes(launch, last, 0, static_cast<size_t>(places) * sizeof(Number));
+      enqueue_each(launch, "find_last", find_last, count, places, indices, last);
+      enqueue_each(launch, "fill_places", fill_places<T>, places, elements, last, launch.in<T>(0), launch.out<T>());
     };
     return {run, index_workspace(places)};
   });

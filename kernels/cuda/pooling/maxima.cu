@@ -17,7 +17,7 @@ __device__ int64_t largest_of(const WindowGeometry& axes, const PlacedElement& w
 
 // If `index` is not null, it receives positions in x, in column-major planes if `columns` is true.
 template <typename S, typename Y>
-__global__ void max_pool(int64_t n, PoolPlan plan, PlaneIndexing outputs, bool columns, const S* x, Y* y,
+__global__ void max_pool(int64_t n, PoolPlan plan, PlaneIndexing outputs, bool columns, const S* __restrict__ x, Y* y,
                          int64_t* index) {
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= n) return;
@@ -33,7 +33,8 @@ __global__ void max_pool(int64_t n, PoolPlan plan, PlaneIndexing outputs, bool c
 
 // positions[window] = the position in its plane of the window's largest element, or -1.
 template <typename S>
-__global__ void find_maxima(int64_t n, PoolPlan plan, PlaneIndexing outputs, const S* x, int64_t* positions) {
+__global__ void find_maxima(int64_t n, PoolPlan plan, PlaneIndexing outputs, const S* __restrict__ x,
+                            int64_t* positions) {
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= n) return;
   const PlacedElement window = outputs.element(i);
@@ -42,8 +43,8 @@ __global__ void find_maxima(int64_t n, PoolPlan plan, PlaneIndexing outputs, con
 
 // dx[q] = Σ dy over the windows whose largest element is q.
 template <typename S, typename Y>
-__global__ void max_pool_grad(int64_t n, PoolPlan plan, PlaneIndexing inputs, const S* dy, const int64_t* positions,
-                              Y* dx) {
+__global__ void max_pool_grad(int64_t n, PoolPlan plan, PlaneIndexing inputs, const S* __restrict__ dy,
+                              const int64_t* __restrict__ positions, Y* dx) {
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= n) return;
   const PlacedElement to = inputs.element(i);
@@ -71,8 +72,8 @@ Prepared prepare(const NodeSpec& spec) {
   if (n == 0) return {[](const Launch&) {}};
   const bool indices = spec.has_output(1), columns = spec.node().attr("storage_order", 0) != 0;
   return {[=, plan = PoolPlan(pool), outputs = out_planes(pool.geometry, plane_step(spec))](const Launch& launch) {
-    enqueue(launch, "max_pool", max_pool<S, Y>, blocks_for(n), kThreads, 0, n, plan, outputs, columns, launch.in<S>(0),
-            launch.out<Y>(), indices ? launch.out<int64_t>(1) : nullptr);
+    enqueue_each(launch, "max_pool", max_pool<S, Y>, n, plan, outputs, columns, launch.in<S>(0), launch.out<Y>(),
+                 indices ? launch.out<int64_t>(1) : nullptr);
   }};
 }
 
@@ -86,14 +87,14 @@ Prepared prepare_grad(const NodeSpec& spec) {
   std::function<void(const Launch&)> find = [](const Launch&) {};
   if (windows > 0) {
     find = [=, outputs = out_planes(pool.geometry, plane_step(spec))](const Launch& launch) {
-      enqueue(launch, "find_maxima", find_maxima<S>, blocks_for(windows), kThreads, 0, windows, plan, outputs,
-              launch.in<S>(1), launch.scratch<int64_t>());
+      enqueue_each(launch, "find_maxima", find_maxima<S>, windows, plan, outputs, launch.in<S>(1),
+                   launch.scratch<int64_t>());
     };
   }
   return {[=, inputs = in_planes(pool.geometry, plane_step(spec))](const Launch& launch) {
             find(launch);
-            enqueue(launch, "max_pool_grad", max_pool_grad<S, Y>, blocks_for(n), kThreads, 0, n, plan, inputs,
-                    launch.in<S>(0), launch.scratch<int64_t>(), launch.out<Y>());
+            enqueue_each(launch, "max_pool_grad", max_pool_grad<S, Y>, n, plan, inputs, launch.in<S>(0),
+                         launch.scratch<int64_t>(), launch.out<Y>());
           },
           static_cast<size_t>(windows) * sizeof(int64_t)};
 }

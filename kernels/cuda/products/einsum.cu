@@ -43,8 +43,8 @@ Arrange prepare_arrangement(DType dtype, const Arrangement& arrangement) {
   return dispatch_numeric(dtype, [&]<typename T>(T) -> Arrange {
     return [results = kept.count, count = reduced.count, kept = Indexing<1>(kept.axes),
             reduced = Indexing<1>(reduced.axes)](const Launch& launch, const void* from, void* to) {
-      enqueue(launch, "arrange", arrange<T>, blocks_for(results), kThreads, 0, results, kept, count, reduced,
-              static_cast<const T*>(from), static_cast<T*>(to));
+      enqueue_each(launch, "arrange", arrange<T>, results, kept, count, reduced, static_cast<const T*>(from),
+                   static_cast<T*>(to));
     };
   });
 }

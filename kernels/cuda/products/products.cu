@@ -56,8 +56,8 @@ Prepared prepare_integers(const Product& p) {
       p.k,     p.a.row_stride, p.a.column_stride, p.b.row_stride, p.b.column_stride, p.y.row_stride, p.y.column_stride,
       p.alpha, p.accumulate};
   return {[=, columns = Divider(p.n), rows = Divider(p.m), batch = Indexing<3>(axes)](const Launch& launch) {
-    enqueue(launch, "multiply_integers", multiply_integers<T>, blocks_for(outputs), kThreads, 0, outputs, product,
-            columns, rows, batch, launch.in<T>(0), launch.in<T>(1), launch.out<T>());
+    enqueue_each(launch, "multiply_integers", multiply_integers<T>, outputs, product, columns, rows, batch,
+                 launch.in<T>(0), launch.in<T>(1), launch.out<T>());
   }};
 }
 
@@ -102,14 +102,7 @@ Prepared prepare_operand_sums(const NodeSpec& spec, const Product& p, int operan
   const Shape shape = {num_elements(p.y.batch), matrix[0], matrix[1]};
   std::vector<bool> is_reduced(3);
   is_reduced[1 + k] = true;
-  const Prepared sums = prepare_sum_of(spec.in_type(operand), shape, is_reduced);
-  return {[run = sums.run, operand](const Launch& launch) {
-            Launch of_operand = launch;
-            of_operand.inputs += operand;
-            of_operand.outputs += 1;
-            run(of_operand);
-          },
-          sums.workspace};
+  return prepare_sum_of(spec.in_type(operand), shape, is_reduced, operand, 1);
 }
 
 Prepared prepare_floats(const NodeSpec& spec, const Product& p, Epilogue epilogue) {
@@ -137,9 +130,7 @@ Prepared prepare_product(const NodeSpec& spec, Product p, Epilogue epilogue) {
   const int64_t outputs = num_elements(p.y.batch) * p.m * p.n;
   if (outputs == 0 || p.k == 0) {
     const size_t bytes = p.accumulate ? 0 : static_cast<size_t>(outputs) * size_of(spec.out_type());
-    return {[bytes](const Launch& launch) {
-      if (bytes > 0) check(cudaMemsetAsync(launch.outputs[0], 0, bytes, stream_of(launch)), "cudaMemsetAsync");
-    }};
+    return {[bytes](const Launch& launch) { set_bytes(launch, launch.outputs[0], 0, bytes); }};
   }
   merge_batches(p);
   if (is_float(spec.in_type())) return prepare_floats(spec, p, epilogue);
@@ -172,8 +163,8 @@ std::function<void(const Launch&)> fill(const Shape& c, const Product& p, double
   const int64_t row_step = rows == 1 ? 0 : columns, column_step = columns == 1 ? 0 : 1, size = p.m * p.n;
   if (size == 0) return [](const Launch&) {};
   return [=, divider = Divider(p.n)](const Launch& launch) {
-    enqueue(launch, "fill_with_c", fill_with_c<T>, blocks_for(size), kThreads, 0, size, divider, row_step, column_step,
-            beta, launch.in<T>(2), launch.out<T>());
+    enqueue_each(launch, "fill_with_c", fill_with_c<T>, size, divider, row_step, column_step, beta, launch.in<T>(2),
+                 launch.out<T>());
   };
 }
 

@@ -27,7 +27,7 @@ class InnerProduct {
   size_t workspace() const { return product_ ? product_->workspace() : 0; }  // bytes
   void run(const Launch& launch, const void* a, const void* b, void* y, void* workspace) const {
     if (product_) product_->run(launch, a, b, y, nullptr, workspace);
-    if (zeros_ > 0) check(cudaMemsetAsync(y, 0, zeros_, stream_of(launch)), "cudaMemsetAsync");
+    set_bytes(launch, y, 0, zeros_);
   }
 
  private:

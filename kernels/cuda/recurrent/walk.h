@@ -81,7 +81,7 @@ void start_state(const Launch& launch, const Extents& e, const T* from, T* to) {
   if (from) {
     check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream_of(launch)), "cudaMemcpyAsync");
   } else {
-    check(cudaMemsetAsync(to, 0, bytes, stream_of(launch)), "cudaMemsetAsync");
+    set_bytes(launch, to, 0, bytes);
   }
 }
 
@@ -193,8 +193,8 @@ class ForwardWalk {
     const int64_t count = e.samples() * e.gate_stride();
     const bool whole = Cell<T>::kStepGates == e.gates || !s_.recurrence.linear_before_reset;
     if (count == 0) return;
-    enqueue(launch, "start_sums", start_sums<T>, blocks_for(count), kThreads, 0, count, Divider(e.gate_stride()),
-            Divider(e.gate_row()), whole ? e.gate_row() : Cell<T>::kStepGates * e.hidden, launch.in<T>(3), sums);
+    enqueue_each(launch, "start_sums", start_sums<T>, count, Divider(e.gate_stride()), Divider(e.gate_row()),
+                 whole ? e.gate_row() : Cell<T>::kStepGates * e.hidden, launch.in<T>(3), sums);
   }
 
   const Sequence s_;
@@ -278,9 +278,8 @@ class BackwardWalk {
     T* const to = static_cast<T*>(address(h_before_, launch));
     const int64_t count = e.steps * e.state_size();
     if (count == 0) return to;
-    enqueue(launch, "copy_h_before", copy_h_before<T>, blocks_for(count), kThreads, 0, count, e, s_.order,
-            Divider(e.hidden), Divider(e.batch), Divider(e.steps), s_.in<int32_t>(launch, 1), launch.in<T>(Cell<T>::kY),
-            s_.in<T>(launch, 2), to);
+    enqueue_each(launch, "copy_h_before", copy_h_before<T>, count, e, s_.order, Divider(e.hidden), Divider(e.batch),
+                 Divider(e.steps), s_.in<int32_t>(launch, 1), launch.in<T>(Cell<T>::kY), s_.in<T>(launch, 2), to);
     return to;
   }
 

@@ -32,15 +32,9 @@ Prepared prepare_extremum(const NodeSpec& spec) {
   const LeaderOrder order{kLargest, extremum.last};
   const auto prepare = [&]<typename S>(S) -> std::function<void(const Launch&)> {
     return [=](const Launch& launch) {
-      const auto run = [&]<int kRowThreads>(std::integral_constant<int, kRowThreads>) {
-        enqueue(launch, "find_extremum", find_extremum<kRowThreads, S>, row_blocks<kRowThreads>(x.lines()), kThreads, 0,
-                x, size, order, launch.in<S>(0), launch.out<int64_t>());
-      };
-      if constexpr (sizeof(Computed<S>) < 4 || std::is_unsigned_v<S>) {  // rare types: one kernel serves all shapes
-        run(std::integral_constant<int, gpu::kWarpSize>());
-      } else {
-        dispatch_row_threads(x.lines(), size, x.inner == 1, run);
-      }
+      enqueue_lines<Computed<S>>(
+          launch, "find_extremum", x, [](auto threads) { return find_extremum<threads(), S>; }, x, size, order,
+          launch.in<S>(0), launch.out<int64_t>());
     };
   };
   const DType type = spec.in_type(0);
@@ -76,11 +70,9 @@ Prepared prepare_hardmax(const NodeSpec& spec) {
   prepared.in_place = in_place_of_equal_inputs(spec, 1);
   prepared.run = dispatch_float(spec.in_type(), [&]<typename T>(T) -> std::function<void(const Launch&)> {
     return [view](const Launch& launch) {
-      dispatch_row_threads(view.lines(), view.size, view.inner == 1,
-                           [&]<int kRowThreads>(std::integral_constant<int, kRowThreads>) {
-                             enqueue(launch, "hardmax", hardmax<kRowThreads, T>, row_blocks<kRowThreads>(view.lines()),
-                                     kThreads, 0, view, guard_of(launch, 1, 1), launch.in<T>(0), launch.out<T>());
-                           });
+      enqueue_lines<T>(
+          launch, "hardmax", view, [](auto threads) { return hardmax<threads(), T>; }, view, guard_of(launch, 1, 1),
+          launch.in<T>(0), launch.out<T>());
     };
   });
   return prepared;

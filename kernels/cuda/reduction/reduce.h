@@ -38,15 +38,14 @@ struct Piece {
 
 // One output per block.
 template <typename Op, typename S, typename Y>
-__global__ void reduce_rows(Indexing<2> outputs, Indexing<1> elements, int64_t count, int64_t piece_size, const S* x,
-                            Y* y, typename Op::Acc* partials) {
+__global__ void reduce_rows(Indexing<2> outputs, Indexing<1> elements, int64_t count, int64_t piece_size,
+                            const S* __restrict__ x, Y* y, typename Op::Acc* partials) {
   using Acc = typename Op::Acc;
-  GPU_SHARED(scratch, Acc[kThreads / gpu::kWarpSize]);
   int64_t offsets[2] = {};
   outputs.add_offsets(blockIdx.x, offsets);
   const Piece piece(count, piece_size);
   Acc acc = fold<Op>(elements, x + offsets[0], piece.first + threadIdx.x, piece.last, kThreads);
-  acc = merge_block<kThreads>(acc, scratch, [](const Acc& a, const Acc& b) { return Op::merge(a, b); });
+  acc = merge_block<kThreads>(acc, [](const Acc& a, const Acc& b) { return Op::merge(a, b); });
   if (threadIdx.x != 0) return;
   if (gridDim.y > 1) {
     partials[int64_t{blockIdx.x} * gridDim.y + blockIdx.y] = acc;
@@ -58,7 +57,7 @@ __global__ void reduce_rows(Indexing<2> outputs, Indexing<1> elements, int64_t c
 // kColumns outputs per block; each of kRows rows of threads folds every kRows-th element.
 template <typename Op, typename S, typename Y>
 __global__ void reduce_columns(int64_t num_outputs, Indexing<2> outputs, Indexing<1> elements, int64_t count,
-                               int64_t piece_size, const S* x, Y* y, typename Op::Acc* partials) {
+                               int64_t piece_size, const S* __restrict__ x, Y* y, typename Op::Acc* partials) {
   using Acc = typename Op::Acc;
   GPU_SHARED(scratch, Acc[kRows][kColumns]);
   const int64_t output = int64_t{blockIdx.x} * kColumns + threadIdx.x;
@@ -82,8 +81,8 @@ __global__ void reduce_columns(int64_t num_outputs, Indexing<2> outputs, Indexin
 
 // One output per thread, for outputs of few elements.
 template <typename Op, typename S, typename Y>
-__global__ void reduce_few(int64_t num_outputs, Indexing<2> outputs, Indexing<1> elements, int64_t count, const S* x,
-                           Y* y) {
+__global__ void reduce_few(int64_t num_outputs, Indexing<2> outputs, Indexing<1> elements, int64_t count,
+                           const S* __restrict__ x, Y* y) {
   const int64_t output = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (output >= num_outputs) return;
   int64_t offsets[2] = {};
@@ -112,8 +111,8 @@ Prepared prepare_reduction(const ReductionPlan& plan) {
   const Indexing<2> kept(plan.kept);
   const Indexing<1> reduced(plan.reduced);
   const auto few = [=](const Launch& launch) {
-    enqueue(launch, "reduce_few", reduce_few<Op, S, Y>, blocks_for(outputs), kThreads, 0, outputs, kept, reduced, count,
-            launch.in<S>(0), launch.out<Y>());
+    enqueue_each(launch, "reduce_few", reduce_few<Op, S, Y>, outputs, kept, reduced, count, launch.in<S>(0),
+                 launch.out<Y>());
   };
   if (count <= kFew || outputs > 0x7fffffff) return {few};
   const auto pieces = static_cast<unsigned>(plan.pieces);
@@ -133,8 +132,8 @@ Prepared prepare_reduction(const ReductionPlan& plan) {
   if (pieces == 1) return {first};
   const auto both = [=](const Launch& launch) {
     first(launch);
-    enqueue(launch, "finish_pieces", finish_pieces<Op, Y>, blocks_for(outputs), kThreads, 0, outputs, kept,
-            int64_t{pieces}, count, launch.scratch<Acc>(), launch.out<Y>());
+    enqueue_each(launch, "finish_pieces", finish_pieces<Op, Y>, outputs, kept, int64_t{pieces}, count,
+                 launch.scratch<Acc>(), launch.out<Y>());
   };
   return {both, static_cast<size_t>(plan.partials()) * sizeof(Acc)};
 }

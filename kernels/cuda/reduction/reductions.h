@@ -6,8 +6,9 @@
 namespace onnx_train::cuda {
 
 Prepared prepare_sum(const NodeSpec& spec);  // sums.cu
-// Sums a tensor of float32 or float64, or of 16-bit elements into float32.
-Prepared prepare_sum_of(DType stored, const Shape& shape, const std::vector<bool>& is_reduced);
+// Sums an input of float32 or float64, or of 16-bit elements into float32, to an output.
+Prepared prepare_sum_of(DType stored, const Shape& shape, const std::vector<bool>& is_reduced, int input = 0,
+                        int output = 0);
 Prepared prepare_mean(const NodeSpec& spec);
 Prepared prepare_absolute_sum(const NodeSpec& spec);
 Prepared prepare_square_sum(const NodeSpec& spec);

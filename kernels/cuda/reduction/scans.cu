@@ -64,7 +64,7 @@ __device__ Turn<W> take_turn(W value, W so_far, const SumOrProduct<W>& combine) 
 }
 
 template <int kRowThreads, typename T>
-__global__ void scan_lines(Cumulative scan, SumOrProduct<math::Wide<T>> combine, const T* x, T* y) {
+__global__ void scan_lines(Cumulative scan, SumOrProduct<math::Wide<T>> combine, const T* __restrict__ x, T* y) {
   using W = math::Wide<T>;
   using Threads = RowThreads<kRowThreads>;
   if (Threads::row() >= scan.x.lines()) return;
@@ -85,15 +85,9 @@ Prepared prepare_cumulative(const NodeSpec& spec, bool multiplies) {
   if (spec.in_size(0) == 0) return {[](const Launch&) {}};
   prepared.run = dispatch_numeric(spec.in_type(0), [&]<typename T>(T) -> std::function<void(const Launch&)> {
     return [=](const Launch& launch) {
-      const auto run = [&]<int kRowThreads>(std::integral_constant<int, kRowThreads>) {
-        enqueue(launch, "scan_lines", scan_lines<kRowThreads, T>, row_blocks<kRowThreads>(scan.x.lines()), kThreads, 0,
-                scan, SumOrProduct<math::Wide<T>>{multiplies}, launch.in<T>(0), launch.out<T>());
-      };
-      if constexpr (sizeof(T) < 4 || std::is_unsigned_v<T>) {  // rare types: one kernel serves all shapes
-        run(std::integral_constant<int, gpu::kWarpSize>());
-      } else {
-        dispatch_row_threads(scan.x.lines(), scan.x.size, scan.x.inner == 1, run);
-      }
+      enqueue_lines<T>(
+          launch, "scan_lines", scan.x, [](auto threads) { return scan_lines<threads(), T>; }, scan,
+          SumOrProduct<math::Wide<T>>{multiplies}, launch.in<T>(0), launch.out<T>());
     };
   });
   return prepared;

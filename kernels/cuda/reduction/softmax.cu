@@ -76,11 +76,9 @@ Prepared prepare_lines(const NodeSpec& spec, const char* name) {
   Prepared prepared;
   prepared.run = [=](const Launch& launch) {
     if (view.lines() * view.size == 0) return;
-    dispatch_row_threads(
-        view.lines(), view.size, view.inner == 1, [&]<int kRowThreads>(std::integral_constant<int, kRowThreads>) {
-          enqueue(launch, name, along_axis<Op, S, Y, kRowThreads>, row_blocks<kRowThreads>(view.lines()), kThreads, 0,
-                  view, guard_of(launch, inputs, 1), launch.in<S>(0), launch.in<S>(inputs - 1), launch.out<Y>());
-        });
+    enqueue_lines<Computed<S>>(
+        launch, name, view, [](auto threads) { return along_axis<Op, S, Y, threads()>; }, view,
+        guard_of(launch, inputs, 1), launch.in<S>(0), launch.in<S>(inputs - 1), launch.out<Y>());
   };
   if (sizeof(S) == sizeof(Y)) prepared.in_place = in_place_of_equal_inputs(spec, inputs);
   return prepared;

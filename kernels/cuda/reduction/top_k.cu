@@ -19,8 +19,8 @@ struct LeaderPlaces {
 // ---- One after the other
 
 template <int kRowThreads, typename T>
-__global__ void select_leaders(AxisView view, LeaderPlaces places, LeaderOrder order, const T* x, T* values,
-                               int64_t* indices) {
+__global__ void select_leaders(AxisView view, LeaderPlaces places, LeaderOrder order, const T* __restrict__ x,
+                               T* values, int64_t* indices) {
   using Threads = RowThreads<kRowThreads>;
   const int64_t row = Threads::row();
   if (row >= view.lines()) return;
@@ -43,16 +43,10 @@ __global__ void select_leaders(AxisView view, LeaderPlaces places, LeaderOrder o
 
 template <typename T>
 void enqueue_selection(const Launch& launch, const Leaders& top) {
-  const auto run = [&]<int kRowThreads>(std::integral_constant<int, kRowThreads>) {
-    enqueue(launch, "select_leaders", select_leaders<kRowThreads, T>, row_blocks<kRowThreads>(top.x.lines()), kThreads,
-            0, top.x, LeaderPlaces{top.x.inner, top.k}, LeaderOrder{top.largest, false}, launch.in<T>(0),
-            launch.out<T>(0), launch.out<int64_t>(1));
-  };
-  if constexpr (sizeof(T) < 4 || std::is_unsigned_v<T>) {  // rare types: one kernel serves all shapes
-    run(std::integral_constant<int, gpu::kWarpSize>());
-  } else {
-    dispatch_row_threads(top.x.lines(), top.x.size, top.x.inner == 1, run);
-  }
+  enqueue_lines<T>(
+      launch, "select_leaders", top.x, [](auto threads) { return select_leaders<threads(), T>; }, top.x,
+      LeaderPlaces{top.x.inner, top.k}, LeaderOrder{top.largest, false}, launch.in<T>(0), launch.out<T>(0),
+      launch.out<int64_t>(1));
 }
 
 // ---- By sorting
@@ -122,17 +116,15 @@ struct LineSort {
     uint64_t* const line_keys = keys + n;
     auto* const places = reinterpret_cast<int64_t*>(keys + 2 * n);
     void* const rest = keys + 3 * n;
-    enqueue(launch, "make_keys", make_keys<T>, blocks_for(n), kThreads, 0, n, top.x, top.largest, launch.in<T>(0),
-            keys);
+    enqueue_each(launch, "make_keys", make_keys<T>, n, top.x, top.largest, launch.in<T>(0), keys);
     const int64_t* order = by_element.run(launch, keys, rest).places;
     if (top.x.lines() > 1) {
-      enqueue(launch, "make_line_keys", make_line_keys, blocks_for(n), kThreads, 0, n, top.x.size, order, line_keys,
-              places);
+      enqueue_each(launch, "make_line_keys", make_line_keys, n, top.x.size, order, line_keys, places);
       order = by_line.run(launch, line_keys, rest, places).places;
     }
     const int64_t results = top.x.lines() * top.k;
-    enqueue(launch, "write_leaders", write_leaders<T>, blocks_for(results), kThreads, 0, results, top.x,
-            LeaderPlaces{top.x.inner, top.k}, order, launch.in<T>(0), launch.out<T>(0), launch.out<int64_t>(1));
+    enqueue_each(launch, "write_leaders", write_leaders<T>, results, top.x, LeaderPlaces{top.x.inner, top.k}, order,
+                 launch.in<T>(0), launch.out<T>(0), launch.out<int64_t>(1));
   }
 };
 

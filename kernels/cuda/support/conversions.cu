@@ -16,14 +16,13 @@ __global__ void convert_elements(int64_t n, const From* from, To* to) {
 
 void widen(const Launch& launch, DType type, int64_t n, const void* from, float* to) {
   dispatch_narrow(type, [&]<typename S>(S) {
-    enqueue(launch, "widen", convert_elements<S, float>, blocks_for(n), kThreads, 0, n, static_cast<const S*>(from),
-            to);
+    enqueue_each(launch, "widen", convert_elements<S, float>, n, static_cast<const S*>(from), to);
   });
 }
 
 void narrow(const Launch& launch, DType type, int64_t n, const float* from, void* to) {
   dispatch_narrow(type, [&]<typename S>(S) {
-    enqueue(launch, "narrow", convert_elements<float, S>, blocks_for(n), kThreads, 0, n, from, static_cast<S*>(to));
+    enqueue_each(launch, "narrow", convert_elements<float, S>, n, from, static_cast<S*>(to));
   });
 }
 

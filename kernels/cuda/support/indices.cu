@@ -64,24 +64,19 @@ struct TupleIndices {
   }
 };
 
-struct Smaller {
-  __device__ int64_t operator()(int64_t a, int64_t b) const { return a < b ? a : b; }
-};
-
 // Computes all results. Reports the first invalid position if the grid is one block, else stores that of each block.
 template <typename Indices>
 __global__ void __launch_bounds__(kCheckingThreads)
     read_kernel(int64_t count, Indices indices, Reporter reporter, int64_t* results, int64_t* wrongs) {
-  GPU_SHARED(scratch, int64_t[kCheckingThreads / gpu::kWarpSize]);
   int64_t first = kNoPosition;
   const int64_t step = int64_t{gridDim.x} * kCheckingThreads;
   for (int64_t i = int64_t{blockIdx.x} * kCheckingThreads + threadIdx.x; i < count; i += step) {
     int64_t wrong = kNoPosition;
     const int64_t result = indices.at(i, &wrong);
     if (results) results[i] = result;
-    first = Smaller()(first, wrong);
+    first = Smallest()(first, wrong);
   }
-  first = merge_block<kCheckingThreads>(first, scratch, Smaller());
+  first = merge_block<kCheckingThreads>(first, Smallest());
   if (threadIdx.x != 0) return;
   if (gridDim.x > 1) {
     wrongs[blockIdx.x] = first;
@@ -93,10 +88,9 @@ __global__ void __launch_bounds__(kCheckingThreads)
 // Reports the first of the positions that the blocks have found. One block.
 template <typename Indices>
 __global__ void report_first(int64_t blocks, Indices indices, Reporter reporter, const int64_t* wrongs) {
-  GPU_SHARED(scratch, int64_t[kThreads / gpu::kWarpSize]);
   int64_t first = kNoPosition;
-  for (int64_t b = threadIdx.x; b < blocks; b += kThreads) first = Smaller()(first, wrongs[b]);
-  first = merge_block<kThreads>(first, scratch, Smaller());
+  for (int64_t b = threadIdx.x; b < blocks; b += kThreads) first = Smallest()(first, wrongs[b]);
+  first = merge_block<kThreads>(first, Smallest());
   if (threadIdx.x == 0 && first != kNoPosition) reporter.report(first, indices.value(first));
 }
 

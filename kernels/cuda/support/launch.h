@@ -25,6 +25,18 @@ void enqueue(const Launch& launch, const char* name, void (*kernel)(Parameters..
   check(gpu::launch(kernel, grid, block, shared, stream_of(launch), arguments...), name);
 }
 
+// Enqueues a kernel with a thread for each of n elements; n is the first of its arguments. Nothing, if n is 0.
+template <typename... Parameters, typename... Arguments>
+void enqueue_each(const Launch& launch, const char* name, void (*kernel)(int64_t, Parameters...), int64_t n,
+                  const Arguments&... arguments) {
+  if (n > 0) enqueue(launch, name, kernel, blocks_for(n), kThreads, 0, n, arguments...);
+}
+
+// Sets each of `bytes` bytes at `to`, which may be none, to `value`.
+inline void set_bytes(const Launch& launch, void* to, int value, size_t bytes) {
+  if (bytes > 0) check(cudaMemsetAsync(to, value, bytes, stream_of(launch)), "cudaMemsetAsync");
+}
+
 // Returns the fault that a kernel must check before it writes, or null. A node that writes to one of its inputs may
 // update a state, and no state changes after a fault (device.h).
 inline const Fault* guard_of(const Launch& launch, int inputs, int outputs) {

@@ -69,47 +69,51 @@ __device__ void transform_row(const X* x, Y* y, int64_t offset, int64_t n, int64
   for (int64_t i = vectors.end() + first; i < n; i += kRowThreads) to[i] = f(i, from[i]);
 }
 
-// A row of at most kRowThreads kKept elements; each thread keeps up to kKept of them, in vectors, while it computes.
+// A row of n elements, at most kRowThreads kKept; each thread keeps up to kKept of them, in vectors, while it computes.
+// Places are a thread's first one plus constants, so that they take no registers.
 template <int kRowThreads, int kKept>
 struct KeptRow {
   static constexpr int kVector = std::min(kKept, kRowVector);
+  template <typename X>
+  using Vector = Elements<kVector, X>;
 
-  // The position in the row of the calling thread's k-th element.
-  __device__ static int64_t at(int k) {
-    return (RowThreads<kRowThreads>::first() + int64_t{k / kVector} * kRowThreads) * kVector + k % kVector;
-  }
-  // Calls f(k) for the thread's elements within a row of n.
+  // The place in the row of the calling thread's first element; the places of its k-th from there on.
+  __device__ static int first() { return static_cast<int>(RowThreads<kRowThreads>::first()) * kVector; }
+  __device__ static constexpr int place(int k) { return k / kVector * kRowThreads * kVector + k % kVector; }
+  // Whether the thread's k-th element is within the row.
+  __device__ static bool has(int k, int64_t n) { return place(k) < static_cast<int>(n) - first(); }
+
+  // Calls f(k) for the thread's elements.
   template <typename F>
   __device__ static void for_each(int64_t n, const F& f) {
     for (int k = 0; k < kKept; ++k) {
-      if (at(k) < n) f(k);
+      if (has(k, n)) f(k);
     }
   }
-  // Reads the thread's elements of the row that starts at x[row n].
+  // Returns the thread's elements k to k + kVector - 1 of a row; those after its end are zeros.
+  template <typename X>
+  __device__ static Vector<X> load_at(int k, const X* row, int64_t n) {
+    const X* const from = row + first();
+    if (n % kVector == 0 && has(k, n)) return load<kVector>(from + place(k));
+    Vector<X> elements = {};
+    for (int e = 0; e < kVector; ++e) {
+      if (has(k + e, n)) elements[e] = from[place(k + e)];
+    }
+    return elements;
+  }
   template <typename X, typename T>
-  __device__ static void read(const X* x, int64_t row, int64_t n, T (&to)[kKept]) {
-    x += row * n;
-    if (n % kVector != 0) return for_each(n, [&](int k) { to[k] = widened(x[at(k)]); });
+  __device__ static void load_all(T (&to)[kKept], const X* row, int64_t n) {
     for (int k = 0; k < kKept; k += kVector) {
-      if (at(k) >= n) continue;
-      const auto elements = load<kVector>(x + at(k));
+      const auto elements = load_at(k, row, n);
       for (int e = 0; e < kVector; ++e) to[k + e] = widened(elements[e]);
     }
   }
-  // Writes f(k), plus the element of `added` at the same position unless that is null; y may be `added`.
-  template <typename Y, typename F>
-  __device__ static void write(Y* y, int64_t row, int64_t n, const F& f,
-                               const std::type_identity_t<Y>* added = nullptr) {
-    y += row * n;
-    if (added) added += row * n;
-    const auto sum = [&](int k, Y more) { return math::convert<Y>(added ? f(k) + widened(more) : f(k)); };
-    if (n % kVector != 0) return for_each(n, [&](int k) { y[at(k)] = sum(k, added ? added[at(k)] : Y(0.0f)); });
-    for (int k = 0; k < kKept; k += kVector) {
-      if (at(k) >= n) continue;
-      Elements<kVector, Y> elements = {};
-      if (added) elements = load<kVector>(added + at(k));
-      for (int e = 0; e < kVector; ++e) elements[e] = sum(k + e, elements[e]);
-      store(elements, y + at(k));
+  template <typename Y>
+  __device__ static void store_at(int k, const Vector<Y>& elements, Y* row, int64_t n) {
+    Y* const to = row + first();
+    if (n % kVector == 0 && has(k, n)) return store(elements, to + place(k));
+    for (int e = 0; e < kVector; ++e) {
+      if (has(k + e, n)) to[place(k + e)] = elements[e];
     }
   }
 };

@@ -23,13 +23,7 @@ struct RowThreads {
     if constexpr (kRowThreads == gpu::kWarpSize) {
       return from_lane_0(merge_warp(value, combine));
     } else if constexpr (kRowThreads > gpu::kWarpSize) {
-      GPU_SHARED(scratch, T[kThreads / gpu::kWarpSize]);
-      GPU_SHARED(result, T);
-      value = merge_block<kThreads>(value, scratch, combine);
-      if (threadIdx.x == 0) result = value;
-      __syncthreads();
-      value = result;
-      __syncthreads();  // `result` may be written again
+      return merge_block<kThreads>(value, combine);
     }
     return value;
   }

@@ -1,4 +1,7 @@
 // Combines values of the threads of a warp or block. The order is fixed, so results do not change between runs.
+//
+// CUB has the same, but generated kernels include this header where no CUDA toolkit is, and the tests run it on the
+// host.
 #pragma once
 
 #include "kernels/cuda/support/gpu.h"
@@ -35,21 +38,33 @@ __device__ T merge_warp(T value, const F& merge) {
   return value;
 }
 
-// Combines the values of kSize threads, the whole block; thread 0 gets the result. `scratch` is shared memory for kSize
-// / 32 values. The block must synchronize before it uses `scratch` again.
+// Combines the values of kSize threads, the whole block; each thread gets the result.
 template <int kSize, typename T, typename F>
-__device__ T merge_block(T value, T* scratch, const F& merge) {
+__device__ T merge_block(T value, const F& merge) {
   constexpr int kWarps = kSize / gpu::kWarpSize;
   static_assert(kSize % gpu::kWarpSize == 0 && kWarps <= gpu::kWarpSize);
-  const int lane = static_cast<int>(threadIdx.x) % gpu::kWarpSize,
-            warp = static_cast<int>(threadIdx.x) / gpu::kWarpSize;
+  GPU_SHARED(scratch, T[kWarps]);
   value = merge_warp(value, merge);
-  if (lane == 0) scratch[warp] = value;
+  if (threadIdx.x % gpu::kWarpSize == 0) scratch[threadIdx.x / gpu::kWarpSize] = value;
   __syncthreads();
-  if (threadIdx.x == 0) {
-    for (int w = 1; w < kWarps; ++w) value = merge(value, scratch[w]);
-  }
+  value = scratch[0];
+  for (int w = 1; w < kWarps; ++w) value = merge(value, scratch[w]);
+  __syncthreads();  // `scratch` may be written again
   return value;
 }
+
+struct Sum {
+  template <typename T>
+  __device__ T operator()(T a, T b) const {
+    return a + b;
+  }
+};
+
+struct Smallest {
+  template <typename T>
+  __device__ T operator()(T a, T b) const {
+    return b < a ? b : a;
+  }
+};
 
 }  // namespace onnx_train::cuda

@@ -56,7 +56,6 @@ struct Totals {
 // One block.
 template <typename T>
 __global__ void find_totals(CrossEntropy<T> ce, Totals* totals, Fault* fault, int32_t node, int32_t labels_input) {
-  GPU_SHARED(scratch, Totals[kThreads / gpu::kWarpSize]);
   Totals mine{0, 0, std::numeric_limits<int64_t>::max()};
   for (int64_t i = threadIdx.x; i < ce.logits.lines(); i += kThreads) {
     const int64_t y = ce.label(i);
@@ -71,7 +70,7 @@ __global__ void find_totals(CrossEntropy<T> ce, Totals* totals, Fault* fault, in
   } else if (threadIdx.x == 0) {
     mine.classes = static_cast<double>(ce.classes);
   }
-  mine = merge_block<kThreads>(mine, scratch, [](const Totals& a, const Totals& b) {
+  mine = merge_block<kThreads>(mine, [](const Totals& a, const Totals& b) {
     return Totals{a.labels + b.labels, a.classes + b.classes, a.wrong < b.wrong ? a.wrong : b.wrong};
   });
   if (threadIdx.x != 0) return;
@@ -82,16 +81,16 @@ __global__ void find_totals(CrossEntropy<T> ce, Totals* totals, Fault* fault, in
 
 // Computes each position's loss and, unless the pointer is null, log Σ exp of its logits.
 template <typename X, int kRowThreads, typename T = Computed<X>>
-__global__ void find_losses(CrossEntropy<T> ce, const X* x, T* log_sums, double* losses) {
+__global__ void find_losses(CrossEntropy<T> ce, const X* __restrict__ x, T* log_sums, double* losses) {
   using Threads = RowThreads<kRowThreads>;
-  using Sum = math::ExponentialSum<T>;
+  using Exponentials = math::ExponentialSum<T>;
   const int64_t position = Threads::row(), stride = ce.logits.inner;
   if (position >= ce.logits.lines()) return;
   const int64_t line = ce.logits.line(position);
-  auto acc = Sum::start();
+  auto acc = Exponentials::start();
   for_each_in_row<kRowThreads>(x, line, ce.classes, stride,
-                               [&](int64_t, X value) { acc = Sum::add(acc, widened(value)); });
-  acc = Threads::merge(acc, [](const auto& a, const auto& b) { return Sum::merge(a, b); });
+                               [&](int64_t, X value) { acc = Exponentials::add(acc, widened(value)); });
+  acc = Threads::merge(acc, [](const auto& a, const auto& b) { return Exponentials::merge(a, b); });
   const T l = acc.largest + math::log(acc.sum);
   const int64_t y = ce.label(position);
   double loss = 0;
@@ -101,7 +100,7 @@ __global__ void find_losses(CrossEntropy<T> ce, const X* x, T* log_sums, double*
       for_each_in_row<kRowThreads>(x, line, ce.classes, stride, [&](int64_t c, X value) {
         distance += static_cast<double>(ce.weight_of(c) * (l - widened(value)));
       });
-      loss = ce.smoothing_per_class * Threads::merge(distance, [](double a, double b) { return a + b; });
+      loss = ce.smoothing_per_class * Threads::merge(distance, Sum());
     }
     loss += (1 - ce.smoothing) * static_cast<double>(ce.weight_of(y) * (l - widened(x[line + y * stride])));
   }
@@ -113,10 +112,9 @@ __global__ void find_losses(CrossEntropy<T> ce, const X* x, T* log_sums, double*
 // One block.
 template <typename T>
 __global__ void add_losses(int64_t positions, bool mean, const double* losses, const Totals* totals, T* loss) {
-  GPU_SHARED(scratch, double[kThreads / gpu::kWarpSize]);
   double sum = 0;
   for (int64_t i = threadIdx.x; i < positions; i += kThreads) sum += losses[i];
-  sum = merge_block<kThreads>(sum, scratch, [](double a, double b) { return a + b; });
+  sum = merge_block<kThreads>(sum, Sum());
   if (threadIdx.x == 0) *loss = static_cast<T>(mean ? mean_on_device(totals->labels, sum) : sum);
 }
 
@@ -132,13 +130,10 @@ Prepared prepare_loss(const NodeSpec& spec) {
     auto* const losses = reinterpret_cast<double*>(totals + 1);
     enqueue(launch, "find_totals", find_totals<T>, 1, kThreads, 0, of_run, totals, launch.fault, launch.node,
             ce.labels_input);
-    if (positions > 0) {
-      dispatch_row_threads(
-          positions, ce.classes, ce.logits.inner == 1, [&]<int kRowThreads>(std::integral_constant<int, kRowThreads>) {
-            enqueue(launch, "find_losses", find_losses<X, kRowThreads>, row_blocks<kRowThreads>(positions), kThreads, 0,
-                    of_run, launch.in<X>(0), has_log_sums ? launch.out<T>(1) : nullptr, losses);
-          });
-    }
+    enqueue_rows(
+        launch, "find_losses", positions, ce.classes, ce.logits.inner == 1,
+        [](auto threads) { return find_losses<X, threads()>; }, of_run, launch.in<X>(0),
+        has_log_sums ? launch.out<T>(1) : nullptr, losses);
     enqueue(launch, "add_losses", add_losses<T>, 1, kThreads, 0, positions, ce.mean, losses, totals, launch.out<T>());
   };
   return {.run = run,
@@ -182,13 +177,9 @@ Prepared prepare_gradient(const NodeSpec& spec) {
     enqueue(launch, "find_totals", find_totals<T>, 1, kThreads, 0, of_run, totals, launch.fault, launch.node,
             ce.labels_input);
     if (is_empty) return;
-    const int64_t positions = ce.logits.lines();
-    dispatch_row_threads(positions, ce.logits.size, ce.logits.inner == 1,
-                         [&]<int kRowThreads>(std::integral_constant<int, kRowThreads>) {
-                           enqueue(launch, "differentiate_losses", differentiate_losses<X, DX, kRowThreads>,
-                                   row_blocks<kRowThreads>(positions), kThreads, 0, of_run, guard_of(launch, 2, 1),
-                                   launch.in<T>(0), launch.in<X>(1), launch.in<T>(3), totals, launch.out<DX>());
-                         });
+    enqueue_lines<T>(
+        launch, "differentiate_losses", ce.logits, [](auto threads) { return differentiate_losses<X, DX, threads()>; },
+        of_run, guard_of(launch, 2, 1), launch.in<T>(0), launch.in<X>(1), launch.in<T>(3), totals, launch.out<DX>());
   };
   std::vector<InPlace> in_place;
   if (sizeof(X) == sizeof(DX)) in_place = {{0, 1}};

@@ -158,7 +158,6 @@ using NormedTensors = TensorList<Normed, kMostNormed>;
 // sums[block] = sum of squares of the block's elements.
 template <typename T>
 __global__ void sum_squares(NormedTensors tensors, double* sums) {
-  GPU_SHARED(scratch, double[kThreads / gpu::kWarpSize]);
   int64_t begin = 0;
   const Normed& tensor = tensors.of_block(&begin);
   const int64_t end = std::min(begin + kOfBlock, tensor.size);
@@ -167,17 +166,16 @@ __global__ void sum_squares(NormedTensors tensors, double* sums) {
     const double x = static_cast<double>(static_cast<const T*>(tensor.data)[i]);
     sum += x * x;
   }
-  sum = merge_block<kThreads>(sum, scratch, [](double a, double b) { return a + b; });
+  sum = merge_block<kThreads>(sum, Sum());
   if (threadIdx.x == 0) sums[blockIdx.x] = sum;
 }
 
 // One block.
 template <typename T>
 __global__ void add_squares(int64_t n, const double* sums, T* norm) {
-  GPU_SHARED(scratch, double[kThreads / gpu::kWarpSize]);
   double sum = 0;
   for (int64_t i = threadIdx.x; i < n; i += kThreads) sum += sums[i];
-  sum = merge_block<kThreads>(sum, scratch, [](double a, double b) { return a + b; });
+  sum = merge_block<kThreads>(sum, Sum());
   if (threadIdx.x == 0) *norm = static_cast<T>(std::sqrt(sum));
 }
 

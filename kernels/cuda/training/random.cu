@@ -64,7 +64,7 @@ Prepared prepare_inference(const NodeSpec& spec) {
       check(cudaMemcpyAsync(launch.outputs[0], launch.inputs[0], bytes, cudaMemcpyDeviceToDevice, stream_of(launch)),
             "cudaMemcpyAsync");
     }
-    if (mask > 0) check(cudaMemsetAsync(launch.outputs[1], 1, mask, stream_of(launch)), "cudaMemsetAsync");
+    if (mask > 0) set_bytes(launch, launch.outputs[1], 1, mask);
   };
   return {run, 0, {{0, 0}}};
 }

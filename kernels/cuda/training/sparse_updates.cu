@@ -82,9 +82,9 @@ Prepared prepare_sparse_sgd(const NodeSpec& spec) {
       if (launch.inputs[0] != launch.outputs[0]) launch.stream->copy({launch.outputs[0], launch.inputs[0], bytes});
       if (n == 0) return;
       // Invalid places are not replaced, so the update stops after a fault even if it does not write in place.
-      enqueue(launch, "update_rows", update_rows<T>, blocks_for(n), kThreads, 0, n, Divider(placed.columns),
-              launch.in<int64_t>(2), launch.in<T>(1), ScalarInput{launch.inputs[3], double_rate},
-              ScalarInput{launch.inputs[4], double_scale}, launch.fault, launch.out<T>());
+      enqueue_each(launch, "update_rows", update_rows<T>, n, Divider(placed.columns), launch.in<int64_t>(2),
+                   launch.in<T>(1), ScalarInput{launch.inputs[3], double_rate},
+                   ScalarInput{launch.inputs[4], double_scale}, launch.fault, launch.out<T>());
     };
   });
   return prepared;
