@@ -1,6 +1,7 @@
-// CUDA's language on the host, for tests: kernels/cuda/support/gpu.h includes this file if a C++ compiler compiles a
-// kernel file. The blocks of a grid run one after the other; the threads of a block are fibers of one host thread, and
-// a thread runs until it reaches a barrier or a warp collective. machine.cc implements this.
+// CUDA's language on the host, for tests: kernels/cuda/support/gpu.h includes this file, which the macro GPU_ON_HOST
+// names, if a C++ compiler compiles a kernel file. The blocks of a grid run one after the other; the threads of a block
+// are fibers of one host thread, and a thread runs until it reaches a barrier or a warp collective. machine.cc
+// implements this.
 //
 // It detects accesses out of bounds and after free (address sanitizer; also in shared memory), misaligned vectors
 // (undefined-behaviour sanitizer), races between threads and blocks (thread sanitizer), barriers that some threads
@@ -218,6 +219,12 @@ cudaError_t launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t 
   return gpu_host::enqueue_launch(stream, reinterpret_cast<const void*>(kernel), [=] {
     gpu_host::run_grid(grid, block, shared, [&] { kernel(static_cast<Parameters>(arguments)...); });
   });
+}
+
+template <typename P, typename T>
+P* vector_at(T* p) {
+  if (reinterpret_cast<uintptr_t>(p) % alignof(P) != 0) gpu_host::refuse("a vector at an address that is not aligned");
+  return reinterpret_cast<P*>(p);
 }
 
 }  // namespace gpu

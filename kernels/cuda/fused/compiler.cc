@@ -67,7 +67,7 @@ void write_image(const fs::path& path, const std::string& image) {
 
 }  // namespace
 
-bool has_compiler() { return has_nvrtc(); }
+void require_compiler() { nvrtc_version(); }
 
 std::string compile_kernel(const std::string& text, const std::string& architecture) {
   const std::optional<fs::path> folder = cache_folder();
