@@ -17,14 +17,17 @@
 #include <functional>
 #include <type_traits>
 
+// One machine runs the kernels of a program and those of generated libraries, whose own names are hidden
+// (generated.cc).
+#pragma GCC visibility push(default)
 namespace gpu_host {
 
 // An index of the running thread; kernels read it as threadIdx and so on.
 struct Index {
   unsigned x = 0, y = 0, z = 0;
 };
-inline Index thread_index, block_index;
-inline dim3 block_size, grid_size;
+extern Index thread_index, block_index;
+extern dim3 block_size, grid_size;
 
 // Runs all threads of a grid. One host thread at a time may call it.
 void run_grid(dim3 grid, dim3 block, size_t dynamic_shared_bytes, const std::function<void()>& thread);
@@ -49,6 +52,11 @@ void async_wait();
 // Gathers one value per lane in the mask: lane i's is at data + i·bytes. Valid until the lane's next collective.
 const void* gather_lanes(uint32_t mask, const void* value, size_t bytes);
 inline constexpr size_t kMostLaneBytes = 64;
+
+}  // namespace gpu_host
+#pragma GCC visibility pop
+
+namespace gpu_host {
 
 template <typename T>
 const T* lanes(uint32_t mask, const T& value) {
