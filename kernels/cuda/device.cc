@@ -7,7 +7,7 @@
 
 #include "kernels/cuda/attention/cudnn.h"
 #include "kernels/cuda/convolution/convolutions.h"
-#include "kernels/cuda/fused/compiler.h"
+#include "kernels/cuda/fused/nvrtc.h"
 #include "kernels/cuda/fused/source.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/products/cudnn.h"
@@ -150,7 +150,7 @@ Device& cuda_device(int number) {
             "; install NVIDIA's driver, or run on the CPU");
   }
   check_device_number("cuda", number, count);
-  cuda::require_compiler();
+  cuda::nvrtc_version();  // throws without NVRTC, by which we and cuDNN compile kernels
   static std::mutex mutex;
   static auto& devices = *new std::map<int, CudaDevice>;
   const std::lock_guard lock(mutex);

@@ -73,8 +73,6 @@ std::string hash_of(const std::string& text) { return std::to_string(XXH3_64bits
 
 }  // namespace
 
-void require_compiler() {}
-
 std::string compile_kernel(const std::string& text, const std::string&) {
   const std::string headers = hash_of(embedded_headers());
   const fs::path path = fs::path(GENERATED_KERNELS) / concat(hash_of(headers + text), ".so");

@@ -1,6 +1,9 @@
 // Generated CUDA kernels compile for GPUs; those of regions give the same results as those of their nodes.
+#include <cuda_fp16.h>
 #include <gtest/gtest.h>
 
+#include <bit>
+#include <cstring>
 #include <set>
 
 #include "kernels/cuda/device.h"
@@ -185,6 +188,39 @@ TEST(CudaGeneratedNodes, OneKernelServesAllSizes) {
   EXPECT_NE(add({3, 8}, {8}), add({3, 12}, {12}));
   EXPECT_NE(add({3, 8}, {3, 8}).find("using Index = int32_t"), std::string::npos);
   EXPECT_NE(add({65536, 65536}, {65536, 65536}).find("using Index = int64_t"), std::string::npos);
+}
+
+// The bits of one node's result.
+template <typename Bits>
+std::vector<Bits> bits_of(const Model& model, const Tensor& x) {
+  Session session = on_cuda(model);
+  const Tensor& y = session.run("predict", {{"x0", x}}).at(model.graph->outputs()[0]->name());
+  const auto* bits = static_cast<const Bits*>(y.data());
+  return std::vector<Bits>(bits, bits + y.size());
+}
+
+TEST(CudaGeneratedNodes, CastsOfFloat16HaveTheBitsOfTheHardware) {
+  constexpr int64_t kHalves = 65536;
+  Tensor halves(DType::kFloat16, {kHalves}), floats(DType::kFloat, {12 * kHalves});
+  std::vector<uint32_t> widened, given;
+  std::vector<uint16_t> narrowed;
+  for (int64_t i = 0; i < kHalves; ++i) {
+    const auto half = static_cast<uint16_t>(i);
+    static_cast<uint16_t*>(halves.data())[i] = half;
+    widened.push_back(std::bit_cast<uint32_t>(__half2float(__ushort_as_half(half))));
+    // Exponents of subnormal and normal numbers, and of NaN: the number itself, one above it, halfway to the next one,
+    // and one above that.
+    const uint32_t start = (half & 0x8000u) << 16 | (half & 0x7fffu) << 13;
+    for (const uint32_t exponent : {96u, 112u, 224u}) {
+      for (const uint32_t more : {0u, 1u, 0x1000u, 0x1001u}) given.push_back(start + (exponent << 23) + more);
+    }
+  }
+  for (const uint32_t bits : given) narrowed.push_back(__half_as_ushort(__float2half(std::bit_cast<float>(bits))));
+  std::memcpy(floats.data(), given.data(), floats.bytes());
+  const Attrs to_float = {{"to", static_cast<int64_t>(DType::kFloat)}},
+              to_half = {{"to", static_cast<int64_t>(DType::kFloat16)}};
+  EXPECT_EQ(bits_of<uint32_t>(one_node("Cast", DType::kFloat16, {{kHalves}}, to_float), halves), widened);
+  EXPECT_EQ(bits_of<uint16_t>(one_node("Cast", DType::kFloat, {{12 * kHalves}}, to_half), floats), narrowed);
 }
 
 TEST(CudaGeneratedNodes, AnyNumberOfOperandsIsOneKernel) {

@@ -67,8 +67,6 @@ void write_image(const fs::path& path, const std::string& image) {
 
 }  // namespace
 
-void require_compiler() { nvrtc_version(); }
-
 std::string compile_kernel(const std::string& text, const std::string& architecture) {
   const std::optional<fs::path> folder = cache_folder();
   if (!folder) return compile_with_nvrtc(text, architecture);

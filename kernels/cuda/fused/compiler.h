@@ -12,9 +12,6 @@
 
 namespace onnx_train::cuda {
 
-// Throws Error if there is no compiler (NVRTC, which is part of NVIDIA's toolkit); the message says what to install.
-void require_compiler();
-
 // Returns an image of the text for an architecture ("sm_90"), for cudaLibraryLoadData. Throws Error with the compiler's
 // message. A user's folder caches images (compiler.cc), so that each text is compiled once.
 std::string compile_kernel(const std::string& text, const std::string& architecture);

@@ -3,9 +3,10 @@
 #include <cxxabi.h>
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <typeinfo>
-#include <unordered_map>
+#include <utility>
 
 #include "kernels/elementwise.h"
 #include "onnx_passes/ir/error.h"
@@ -17,10 +18,10 @@ using Operands = std::vector<std::string>;
 using Write = std::function<std::string(const Node&, const Operands&)>;
 
 struct Formula {
-  ElementwiseOperator of;
   std::function<bool(const Node&)> supports;
   Write write;
 };
+using Formulas = std::map<std::pair<std::string, std::string>, Formula>;  // by domain and operator
 
 template <typename F>
 std::string name_of() {
@@ -55,7 +56,7 @@ bool has_input(const Node& node, int i) { return i < node.num_inputs() && node.i
 // The sink that writes the operators' formulas.
 class TextSink {
  public:
-  std::vector<Formula> formulas;
+  Formulas formulas;
 
   template <typename Types, typename Formula>
   void unary(const char* op, Types types, Formula formula, const char* domain = "") {
@@ -149,12 +150,12 @@ class TextSink {
   }
 
   void add(const char* op, const char* domain, std::function<bool(const Node&)> supports, Write write) {
-    formulas.push_back({{op, domain}, std::move(supports), std::move(write)});
+    formulas.emplace(std::pair(domain, op), Formula{std::move(supports), std::move(write)});
   }
 };
 
-const std::vector<Formula>& all_formulas() {
-  static const std::vector<Formula> all = [] {
+const Formulas& all_formulas() {
+  static const Formulas all = [] {
     TextSink sink;
     for_each_arithmetic_operator(sink);
     for_each_bound_operator(sink);
@@ -171,14 +172,8 @@ const std::vector<Formula>& all_formulas() {
 }
 
 const Formula* find_formula(const Node& node) {
-  static const auto by_operator = [] {
-    std::unordered_map<std::string, const Formula*> table;
-    for (const Formula& formula : all_formulas())
-      table.emplace(concat(formula.of.domain, ".", formula.of.op), &formula);
-    return table;
-  }();
-  const auto found = by_operator.find(concat(node.domain(), ".", node.op()));
-  return found == by_operator.end() ? nullptr : found->second;
+  const auto found = all_formulas().find({node.domain(), node.op()});
+  return found == all_formulas().end() ? nullptr : &found->second;
 }
 
 }  // namespace
@@ -212,7 +207,7 @@ std::string constant_text(const std::string& type, const void* value, size_t byt
 
 std::vector<ElementwiseOperator> elementwise_operators() {
   std::vector<ElementwiseOperator> operators;
-  for (const Formula& formula : all_formulas()) operators.push_back(formula.of);
+  for (const auto& [name, formula] : all_formulas()) operators.push_back({name.second.c_str(), name.first.c_str()});
   return operators;
 }
 

@@ -9,9 +9,8 @@
 
 namespace onnx_train::cuda {
 
-// An operator and its domain, as literals.
 struct ElementwiseOperator {
-  const char *op, *domain;
+  const char *op, *domain;  // valid as long as the program
 };
 std::vector<ElementwiseOperator> elementwise_operators();
 
