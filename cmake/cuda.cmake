@@ -46,7 +46,7 @@ list(TRANSFORM cudnn_frontend_sources PREPEND "${PROJECT_SOURCE_DIR}/")
 file(GLOB cuda_sources CONFIGURE_DEPENDS kernels/cuda/*.cc kernels/cuda/*.cu kernels/cuda/*/*.cc kernels/cuda/*/*.cu)
 
 # What generated kernels include, as strings in the program.
-set(embedded_files kernels/cuda/fused/generated.h kernels/cuda/fused/standard.h kernels/cuda/support/gpu.h
+set(embedded_files kernels/cuda/fused/generated.h kernels/cuda/fused/standard.h kernels/cuda/support/gpu.h kernels/cuda/support/pack.h
   kernels/cuda/support/row_threads.h kernels/cuda/support/threads.h kernels/cuda/support/warp.h
   kernels/cuda/support/wide.h kernels/math/activations.h kernels/math/binary.h kernels/math/convert.h
   kernels/math/host_device.h kernels/math/reducers.h kernels/math/unary.h kernels/math/vector_math.h

@@ -7,7 +7,8 @@
 
 #include "kernels/cuda/attention/cudnn.h"
 #include "kernels/cuda/convolution/convolutions.h"
-#include "kernels/cuda/fused/fused.h"
+#include "kernels/cuda/fused/nvrtc.h"
+#include "kernels/cuda/fused/source.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/products/cudnn.h"
 #include "kernels/cuda/support/cudnn_library.h"
@@ -51,10 +52,10 @@ class CudaDevice : public Device {
             cuda::cudnn_attention_kernels(),  // precede ours
             cuda::cudnn_product_kernels(),
             cuda::attention_kernels(),
+            cuda::cast_kernels(),
             cuda::convolution_kernels(),
             cuda::elementwise_kernels(),
             cuda::extremum_kernels(),
-            cuda::fused_kernels(),
             cuda::gather_kernels(),
             cuda::generator_kernels(),
             cuda::lookup_kernels(),
@@ -149,6 +150,7 @@ Device& cuda_device(int number) {
             "; install NVIDIA's driver, or run on the CPU");
   }
   check_device_number("cuda", number, count);
+  cuda::nvrtc_version();  // throws without NVRTC, by which we and cuDNN compile kernels
   static std::mutex mutex;
   static auto& devices = *new std::map<int, CudaDevice>;
   const std::lock_guard lock(mutex);

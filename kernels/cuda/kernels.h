@@ -8,9 +8,9 @@
 namespace onnx_train::cuda {
 
 std::vector<Kernel> attention_kernels();
+std::vector<Kernel> cast_kernels();
 std::vector<Kernel> convolution_kernels();
 std::vector<Kernel> elementwise_kernels();
-std::vector<Kernel> fused_kernels();
 std::vector<Kernel> gather_kernels();
 std::vector<Kernel> movement_kernels();
 std::vector<Kernel> normalization_kernels();

@@ -10,10 +10,10 @@
 #include <utility>
 
 #include "kernels/cuda/device.h"
-#include "kernels/cuda/support/workspace.h"
 #include "kernels/functions/functions.h"
 #include "onnx_passes/functions/functions.h"
 #include "runtime/session.h"
+#include "tests/support/cudnn_limits.h"
 #include "tests/support/device_network.h"
 #include "tests/support/run_node.h"
 
@@ -345,17 +345,6 @@ TEST(CudaAttention, GradientsRunOnTheLibraryWhereItIsKnownToBeRight) {
   expect_results({.queries = 64, .keys = 64, .packed = true}, kForwardOnly);
 }
 
-// Sets another limit for the library's workspace while the object lives.
-class MostWorkspace {
- public:
-  explicit MostWorkspace(int64_t bytes) : before_(std::exchange(cuda::most_cudnn_workspace, bytes)) {}
-  ~MostWorkspace() { cuda::most_cudnn_workspace = before_; }
-  MostWorkspace(const MostWorkspace&) = delete;
-
- private:
-  int64_t before_;
-};
-
 // One head of 152 queries and 130 keys needs 39 KB for the gradients of its scores, or 74 KB if they are padded. The
 // statistics of each head start at a multiple of 16 bytes, as declared to the library.
 TEST(CudaAttention, GradientsThatNeedALargeWorkspaceAreMadeInParts) {
@@ -369,7 +358,7 @@ TEST(CudaAttention, GradientsThatNeedALargeWorkspaceAreMadeInParts) {
   by_head.order = {0, 1, 2, 3};
   packed.keys = 152, packed.packed = true, packed.stores_gradients = false;
   for (const int64_t bytes : {400'000, 100'000}) {  // one batch element, one head
-    const MostWorkspace most(bytes);
+    const OtherCudnnLimits most({.workspace = bytes});
     int number = 0;
     for (const Example& e : {all, by_batch, by_head, packed}) {
       SCOPED_TRACE(testing::Message() << bytes << " " << number++);
@@ -380,7 +369,7 @@ TEST(CudaAttention, GradientsThatNeedALargeWorkspaceAreMadeInParts) {
 
 TEST(CudaAttention, PartsThatWouldNotBeAlignedRunOnOurKernel) {
   if (!has_cudnn()) GTEST_SKIP() << kNoLibrary;
-  const MostWorkspace most(100'000);  // one head
+  const OtherCudnnLimits most({.workspace = 100'000});  // one head
   EXPECT_EQ(kernels_of({.heads = 4, .queries = 150, .keys = 130}), kForwardOnly);
 }
 

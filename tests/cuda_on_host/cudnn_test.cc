@@ -3,16 +3,15 @@
 #include <gtest/gtest.h>
 
 #include <future>
-#include <utility>
 
 #include "kernels/cuda/device.h"
-#include "kernels/cuda/support/workspace.h"
 #include "kernels/functions/functions.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/windows.h"
 #include "runtime/session.h"
 #include "tests/cuda_on_host/runtime.h"
+#include "tests/support/cudnn_limits.h"
 #include "tests/support/device_network.h"
 #include "tests/support/run_node.h"
 
@@ -204,13 +203,12 @@ TensorMap ones(int64_t size) {
 
 TEST(CudaCudnn, APlanKeepsItsGraphWhenOthersHaveTakenItsPlace) {
   if (!has_cudnn()) GTEST_SKIP() << kNoLibrary;
-  const size_t before = std::exchange(cuda::most_cudnn_graphs, 1);
+  const OtherCudnnLimits one_graph({.graphs = 1});
   Session first(convolution_of(8), on(&cuda_device())), second(convolution_of(9), on(&cuda_device()));
   for (int i = 0; i < 2; ++i) {
     EXPECT_EQ(first.run("predict", ones(8)).at("y").at(0), 27);
     EXPECT_EQ(second.run("predict", ones(9)).at("y").at(0), 27);
   }
-  cuda::most_cudnn_graphs = before;
 }
 
 TEST(CudaCudnn, EachDeviceHasItsOwnHandles) {

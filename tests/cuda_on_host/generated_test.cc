@@ -1,10 +1,13 @@
-// Generated CUDA kernels compile for GPUs and give the same results as the kernels of their nodes.
+// Generated CUDA kernels compile for GPUs; those of regions give the same results as those of their nodes.
+#include <cuda_fp16.h>
 #include <gtest/gtest.h>
 
+#include <bit>
+#include <cstring>
 #include <set>
 
 #include "kernels/cuda/device.h"
-#include "kernels/cuda/fused/fused.h"
+#include "kernels/cuda/fused/formulas.h"
 #include "kernels/cuda/fused/nvrtc.h"
 #include "kernels/cuda/fused/source.h"
 #include "onnx_passes/inference/inference.h"
@@ -25,17 +28,28 @@ Session on_cuda(const Model& model, bool fuses = true) {
   return Session(clone(model), options);
 }
 
-// Returns the texts of the generated kernels of a plan's graph.
-std::set<std::string> texts_of(const Model& lowered) {
-  std::set<std::string> texts;
+// The texts of the generated kernels of a plan's graph: of its regions and of its single nodes.
+struct Texts {
+  std::set<std::string> regions, nodes;
+};
+
+Texts texts_of(const Model& lowered) {
+  Texts texts;
   for (const Node* node = lowered.graph->first(); node; node = node->next()) {
-    if (!node->is("Fused", kDomain)) continue;
     std::vector<Tensor> constants;
     for (const Value* input : node->inputs()) constants.push_back(input ? constant_of(input) : Tensor());
     const NodeSpec spec(*node, std::move(constants), 1);
-    texts.insert(cuda::fused_source(spec, *read_body(spec, cuda::can_generate)).text);
+    if (node->is("Fused", kDomain)) {
+      texts.regions.insert(cuda::fused_source(spec, *read_body(spec, cuda::can_fuse)).text);
+    } else if (cuda::has_formula(*node)) {
+      texts.nodes.insert(cuda::fused_source(spec, body_of_node(spec)).text);
+    }
   }
   return texts;
+}
+
+Texts texts_of(Session& session, const TensorMap& inputs) {
+  return texts_of(session.plan("predict", shapes_of(inputs)).model());
 }
 
 // Returns a region of all element-wise operators of the type; each is applied to a value that the region computes.
@@ -54,7 +68,7 @@ Model all_operators(DType dtype) {
     const Var y = apply(in_trial, row, of_trial, [&](DType type, Dims dims) {
       return in_trial.var(trial.graph->add_input(trial.graph->unique_name("x"), {type, std::move(dims)}));
     });
-    if (!cuda::can_fuse(*y.value()->producer())) continue;
+    if (!cuda::has_formula(*y.value()->producer())) continue;
     const Var result = apply(b, row, x, [&](DType type, Dims dims) {
       return b.var(model.graph->add_input("x" + std::to_string(model.graph->inputs().size()), {type, std::move(dims)}));
     });
@@ -69,7 +83,8 @@ TEST_P(CudaGenerated, OperatorsGiveTheBitsOfTheirKernels) {
   const Model model = all_operators(GetParam());
   const TensorMap inputs = draw_inputs(model);
   Session fused = on_cuda(model), plain = on_cuda(model, false);
-  EXPECT_FALSE(texts_of(fused.plan("predict", shapes_of(inputs)).model()).empty());
+  EXPECT_FALSE(texts_of(fused, inputs).regions.empty());
+  EXPECT_TRUE(texts_of(plain, inputs).regions.empty());
   const TensorMap& got = fused.run("predict", inputs);
   for (const auto& [name, tensor] : plain.run("predict", inputs)) {
     EXPECT_TRUE(equal_but_nan(got.at(name), tensor)) << model.graph->find(name)->producer()->label();
@@ -89,7 +104,7 @@ TEST(CudaGeneratedGraphs, GiveTheNumbersOfTheCpu) {
     SessionOptions on_cpu;
     on_cpu.device = &Device::cpu();
     Session session = on_cuda(model), expected(clone(model), on_cpu);
-    kernels += texts_of(session.plan("predict", shapes_of(graph.inputs())).model()).size();
+    kernels += texts_of(session, graph.inputs()).regions.size();
     const TensorMap& got = session.run("predict", graph.inputs());
     for (const auto& [name, tensor] : expected.run("predict", graph.inputs())) {
       bool finite = is_float(tensor.dtype());
@@ -134,7 +149,7 @@ TEST(CudaGeneratedGraphs, RoundToSixteenBitsAsTheirNodesDo) {
       TensorMap inputs = draw_inputs(model);
       for (int64_t i = 0; i < inputs.at("x").size(); ++i) inputs.at("x").set(i, inputs.at("x").at(i) * 300);
       Session fused = on_cuda(model), plain = on_cuda(model, false);
-      EXPECT_EQ(texts_of(fused.plan("predict", shapes_of(inputs)).model()).size(), 1u);
+      EXPECT_EQ(texts_of(fused, inputs).regions.size(), 1u);
       const TensorMap& got = fused.run("predict", inputs);
       for (const auto& [name, tensor] : plain.run("predict", inputs)) {
         if (rows) {
@@ -147,28 +162,149 @@ TEST(CudaGeneratedGraphs, RoundToSixteenBitsAsTheirNodesDo) {
   }
 }
 
+// y = op(x, ...) of one type.
+Model one_node(const std::string& op, DType type, const std::vector<Dims>& shapes, const Attrs& attrs = {}) {
+  Model model;
+  model.context->opsets[""] = 24;
+  Builder b(model.graph.get());
+  std::vector<Var> operands;
+  for (const Dims& dims : shapes)
+    operands.push_back(b.var(model.graph->add_input(concat("x", operands.size()), {type, dims})));
+  model.graph->add_output(b.op(op, operands, attrs).value());
+  return model;
+}
+
+std::string text_of(const Model& model) {
+  const Texts texts = texts_of(model);
+  EXPECT_EQ(texts.nodes.size(), 1u);
+  return *texts.nodes.begin();
+}
+
+TEST(CudaGeneratedNodes, OneKernelServesAllSizes) {
+  const auto add = [](const Dims& a, const Dims& b) { return text_of(one_node("Add", DType::kFloat, {a, b})); };
+  EXPECT_EQ(add({3, 8}, {3, 8}), add({2, 5, 400}, {2, 5, 400}));
+  EXPECT_EQ(add({3, 8}, {8}), add({500, 8}, {8}));
+  EXPECT_NE(add({3, 8}, {3, 8}), add({3, 7}, {3, 7}));  // no whole number of vectors
+  EXPECT_NE(add({3, 8}, {8}), add({3, 12}, {12}));
+  EXPECT_NE(add({3, 8}, {3, 8}).find("using Index = int32_t"), std::string::npos);
+  EXPECT_NE(add({65536, 65536}, {65536, 65536}).find("using Index = int64_t"), std::string::npos);
+}
+
+// The bits of one node's result.
+template <typename Bits>
+std::vector<Bits> bits_of(const Model& model, const Tensor& x) {
+  Session session = on_cuda(model);
+  const Tensor& y = session.run("predict", {{"x0", x}}).at(model.graph->outputs()[0]->name());
+  const auto* bits = static_cast<const Bits*>(y.data());
+  return std::vector<Bits>(bits, bits + y.size());
+}
+
+TEST(CudaGeneratedNodes, CastsOfFloat16HaveTheBitsOfTheHardware) {
+  constexpr int64_t kHalves = 65536;
+  Tensor halves(DType::kFloat16, {kHalves}), floats(DType::kFloat, {12 * kHalves});
+  std::vector<uint32_t> widened, given;
+  std::vector<uint16_t> narrowed;
+  for (int64_t i = 0; i < kHalves; ++i) {
+    const auto half = static_cast<uint16_t>(i);
+    static_cast<uint16_t*>(halves.data())[i] = half;
+    widened.push_back(std::bit_cast<uint32_t>(__half2float(__ushort_as_half(half))));
+    // Exponents of subnormal and normal numbers, and of NaN: the number itself, one above it, halfway to the next one,
+    // and one above that.
+    const uint32_t start = (half & 0x8000u) << 16 | (half & 0x7fffu) << 13;
+    for (const uint32_t exponent : {96u, 112u, 224u}) {
+      for (const uint32_t more : {0u, 1u, 0x1000u, 0x1001u}) given.push_back(start + (exponent << 23) + more);
+    }
+  }
+  for (const uint32_t bits : given) narrowed.push_back(__half_as_ushort(__float2half(std::bit_cast<float>(bits))));
+  std::memcpy(floats.data(), given.data(), floats.bytes());
+  const Attrs to_float = {{"to", static_cast<int64_t>(DType::kFloat)}},
+              to_half = {{"to", static_cast<int64_t>(DType::kFloat16)}};
+  EXPECT_EQ(bits_of<uint32_t>(one_node("Cast", DType::kFloat16, {{kHalves}}, to_float), halves), widened);
+  EXPECT_EQ(bits_of<uint16_t>(one_node("Cast", DType::kFloat, {{12 * kHalves}}, to_half), floats), narrowed);
+}
+
+TEST(CudaGeneratedNodes, AnyNumberOfOperandsIsOneKernel) {
+  for (const std::string op : {"Sum", "Mean", "Max", "Min"}) {
+    for (const size_t count : {1, 3, 40}) {
+      std::vector<Dims> shapes(count, Dims{3, 8});
+      shapes.back() = {count == 3 ? 1 : 3, 8};
+      const Model model = one_node(op, DType::kFloat, shapes);
+      const TensorMap inputs = draw_inputs(model);
+      Session session = on_cuda(model, false);
+      SessionOptions on_cpu;
+      on_cpu.device = &Device::cpu();
+      Session expected(clone(model), on_cpu);
+      const std::string y = model.graph->outputs()[0]->name();
+      EXPECT_TRUE(equal_but_nan(session.run("predict", inputs).at(y), expected.run("predict", inputs).at(y)))
+          << op << " of " << count;
+    }
+  }
+}
+
+constexpr DType kTypes[] = {DType::kFloat,  DType::kDouble,  DType::kInt8,    DType::kUint8, DType::kInt16,
+                            DType::kUint16, DType::kInt32,   DType::kUint32,  DType::kInt64, DType::kUint64,
+                            DType::kBool,   DType::kFloat16, DType::kBFloat16};
+
+// One text that holds the kernels of all texts.
+std::string joined_text(const std::set<std::string>& texts) {
+  std::string all;
+  for (const std::string& text : texts) {
+    const size_t name = text.find(" fused("), index = text.find("using Index");
+    EXPECT_NE(std::max(name, index), std::string::npos);
+    const std::string number = std::to_string(all.size());
+    all += all.empty() ? text.substr(0, index) : "";
+    all += concat("namespace of_", number, " {\n", text.substr(index, name - index), " fused_", number,
+                  text.substr(name + 6), "}\n");
+  }
+  return all;
+}
+
+TEST(CudaGeneratedNodes, CompileForEveryType) {
+  std::set<std::string> texts;
+  for (const DType dtype : kTypes) {
+    texts.merge(texts_of(all_operators(dtype)).nodes);
+    for (const DType to : kTypes)
+      texts.insert(text_of(one_node("Cast", dtype, {{3, 8}}, {{"to", static_cast<int64_t>(to)}})));
+  }
+  EXPECT_GT(texts.size(), 450u);
+  EXPECT_GT(cuda::compile_with_nvrtc(joined_text(texts), "sm_90a").size(), 100'000u);
+}
+
 TEST(CudaGeneratedGraphs, CompileForEveryArchitecture) {
-  if (!cuda::has_nvrtc()) GTEST_SKIP() << "libnvrtc is not there";
   std::set<std::string> texts;
   for (DType dtype : {DType::kFloat, DType::kInt64}) {
     const Model model = all_operators(dtype);
-    texts.merge(texts_of(on_cuda(model).plan("predict", shapes_of(draw_inputs(model))).model()));
+    Session session = on_cuda(model);
+    texts.merge(texts_of(session, draw_inputs(model)).regions);
   }
   Session session = on_cuda(make_training_transformer({.blocks = 1, .width = 32, .tokens = 16}));
-  texts.merge(texts_of(session.plan("step", {{"tokens", {4, 16}}, {"labels", {4, 16}}}).model()));
+  texts.merge(texts_of(session.plan("step", {{"tokens", {4, 16}}, {"labels", {4, 16}}}).model()).regions);
   for (const Precision precision : {Precision::kBfloat16, Precision::kFloat16}) {
     Model model = make_transformer({.blocks = 1, .width = 32, .tokens = 16});
     BuildOptions options;
     options.precision = precision;
     build_training_model(&model, options);
     Session narrow = on_cuda(model);
-    texts.merge(texts_of(narrow.plan("step", {{"tokens", {4, 16}}, {"labels", {4, 16}}}).model()));
+    texts.merge(texts_of(narrow.plan("step", {{"tokens", {4, 16}}, {"labels", {4, 16}}}).model()).regions);
   }
   EXPECT_GE(texts.size(), 12u);
   for (const std::string& text : texts) {
     for (const char* architecture : {"sm_80", "sm_90a", "sm_100"}) {
       EXPECT_GT(cuda::compile_with_nvrtc(text, architecture).size(), 1000u);
     }
+  }
+}
+
+TEST(CudaNvrtc, WithoutNvrtcOneLineSaysWhatToInstall) {
+  try {
+    cuda::open_nvrtc("libnvrtc.so.0");
+    ADD_FAILURE();
+  } catch (const Error& error) {
+    const std::string message = error.what();
+    EXPECT_EQ(error.code(), ErrorCode::kDevice);
+    EXPECT_EQ(message.find("device 'cuda': libnvrtc.so.0: "), 0u) << message;
+    EXPECT_NE(message.find("pip install nvidia-cuda-nvrtc"), std::string::npos) << message;
+    EXPECT_EQ(message.find('\n'), std::string::npos) << message;
   }
 }
 

@@ -1,6 +1,7 @@
-// CUDA's language on the host, for tests: kernels/cuda/support/gpu.h includes this file if a C++ compiler compiles a
-// kernel file. The blocks of a grid run one after the other; the threads of a block are fibers of one host thread, and
-// a thread runs until it reaches a barrier or a warp collective. machine.cc implements this.
+// CUDA's language on the host, for tests: kernels/cuda/support/gpu.h includes this file, which the macro GPU_ON_HOST
+// names, if a C++ compiler compiles a kernel file. The blocks of a grid run one after the other; the threads of a block
+// are fibers of one host thread, and a thread runs until it reaches a barrier or a warp collective. machine.cc
+// implements this.
 //
 // It detects accesses out of bounds and after free (address sanitizer; also in shared memory), misaligned vectors
 // (undefined-behaviour sanitizer), races between threads and blocks (thread sanitizer), barriers that some threads
@@ -16,14 +17,17 @@
 #include <functional>
 #include <type_traits>
 
+// One machine runs the kernels of a program and those of generated libraries, whose own names are hidden
+// (generated.cc).
+#pragma GCC visibility push(default)
 namespace gpu_host {
 
 // An index of the running thread; kernels read it as threadIdx and so on.
 struct Index {
   unsigned x = 0, y = 0, z = 0;
 };
-inline Index thread_index, block_index;
-inline dim3 block_size, grid_size;
+extern Index thread_index, block_index;
+extern dim3 block_size, grid_size;
 
 // Runs all threads of a grid. One host thread at a time may call it.
 void run_grid(dim3 grid, dim3 block, size_t dynamic_shared_bytes, const std::function<void()>& thread);
@@ -48,6 +52,11 @@ void async_wait();
 // Gathers one value per lane in the mask: lane i's is at data + i·bytes. Valid until the lane's next collective.
 const void* gather_lanes(uint32_t mask, const void* value, size_t bytes);
 inline constexpr size_t kMostLaneBytes = 64;
+
+}  // namespace gpu_host
+#pragma GCC visibility pop
+
+namespace gpu_host {
 
 template <typename T>
 const T* lanes(uint32_t mask, const T& value) {
@@ -218,6 +227,12 @@ cudaError_t launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t 
   return gpu_host::enqueue_launch(stream, reinterpret_cast<const void*>(kernel), [=] {
     gpu_host::run_grid(grid, block, shared, [&] { kernel(static_cast<Parameters>(arguments)...); });
   });
+}
+
+template <typename P, typename T>
+P* vector_at(T* p) {
+  if (reinterpret_cast<uintptr_t>(p) % alignof(P) != 0) gpu_host::refuse("a vector at an address that is not aligned");
+  return reinterpret_cast<P*>(p);
 }
 
 }  // namespace gpu

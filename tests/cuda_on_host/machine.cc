@@ -410,6 +410,9 @@ void Machine::run_grid(dim3 grid, dim3 block, size_t dynamic_bytes, const std::f
 
 }  // namespace
 
+Index thread_index, block_index;
+dim3 block_size, grid_size;
+
 void run_grid(dim3 grid, dim3 block, size_t dynamic_shared_bytes, const std::function<void()>& thread) {
   machine().run_grid(grid, block, dynamic_shared_bytes, thread);
 }

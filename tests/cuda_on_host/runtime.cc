@@ -523,8 +523,7 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
 cudaError_t cudaLibraryLoadData(cudaLibrary_t* library, const void* code, cudaJitOption*, void**, unsigned,
                                 cudaLibraryOption*, void**, unsigned) {
   return call([&] {
-    // The library stays in memory, because its machine keeps fibers as long as the program runs.
-    void* const handle = dlopen(static_cast<const char*>(code), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    void* const handle = dlopen(static_cast<const char*>(code), RTLD_NOW | RTLD_LOCAL);
     if (!handle) return cudaErrorInvalidKernelImage;
     auto* const kernel = new GeneratedKernel{handle, nullptr, 0};
     kernel->run = reinterpret_cast<decltype(kernel->run)>(dlsym(handle, "run_fused"));

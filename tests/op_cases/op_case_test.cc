@@ -34,7 +34,7 @@ TensorMap feed(const OpCase& row, const std::vector<Tensor>& inputs, DType preci
   return map;
 }
 
-// Generated kernels, of which each takes a compiler a moment, have cases of their own (cuda_on_host/generated_test.cc).
+// The kernels of fusion regions have cases of their own (cuda_on_host/generated_test.cc).
 SessionOptions options_of_cases() {
   SessionOptions options;
   options.plan.check_memory = default_device().uses_host_memory();

@@ -7,7 +7,6 @@
 #include <span>
 
 #include "kernels/cuda/attention/statistics.h"
-#include "kernels/cuda/fused/nvrtc.h"
 #include "kernels/cuda/support/conversions.h"
 #include "kernels/cuda/support/cudnn_graph.h"
 #include "kernels/cuda/support/pack.h"
@@ -156,7 +155,7 @@ class AttentionGraph : public CudnnGraph {
 
   // Returns false if the library has no algorithm.
   bool build(cudnnHandle_t handle) {
-    if (cudnnGetVersion() < kFirstVersion || !has_nvrtc()) return false;  // the library compiles its algorithms
+    if (cudnnGetVersion() < kFirstVersion) return false;
     if (d_.backward) {
       // cudnn-frontend stores a number per query at the start of the workspace and its own workspace directly after it.
       if (num_elements(d_.tensors.at(kLogSumExp).sizes) * static_cast<int64_t>(sizeof(float)) % kVectorBytes != 0)
@@ -269,7 +268,7 @@ std::vector<PerAxis> divisions(const Description& d) {
   for (size_t axis : {0, 1}) {
     for (int64_t count = 2; count <= q[axis]; ++count) {
       const PerAxis counts = axis == 0 ? PerAxis{count, 1} : PerAxis{q[0], count};
-      if (q[axis] % count == 0 && of_head * (q[0] / counts[0]) * (q[1] / counts[1]) <= most_cudnn_workspace)
+      if (q[axis] % count == 0 && of_head * (q[0] / counts[0]) * (q[1] / counts[1]) <= cudnn_limits().workspace)
         all.push_back(counts);
     }
   }

@@ -4,7 +4,6 @@
 #include <optional>
 
 #include "kernels/cuda/convolution/channel_bias.h"
-#include "kernels/cuda/fused/nvrtc.h"
 #include "kernels/cuda/support/conversions.h"
 #include "kernels/cuda/support/cudnn_graph.h"
 #include "kernels/cuda/support/stored.h"
@@ -97,7 +96,7 @@ class ConvolutionGraph : public CudnnGraph {
     if (!d_.holds_tf32) {
       left_out.insert(left_out.end(), {NumericalNote_t::TENSOR_CORE, NumericalNote_t::DOWN_CONVERT_INPUTS});
     }
-    if (d_.has_bias) return has_nvrtc() && make_plan(handle, left_out);
+    if (d_.has_bias) return make_plan(handle, left_out);
     // Excludes algorithms that the library compiles at first use: each takes a second.
     return make_plan(handle, left_out, {fe::BehaviorNote_t::RUNTIME_COMPILATION});
   }

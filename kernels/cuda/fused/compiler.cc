@@ -7,8 +7,6 @@
 
 namespace onnx_train::cuda {
 
-bool has_compiler() { return has_nvrtc(); }
-
 std::string compile_kernel(const std::string& text, const std::string& architecture) {
   const std::string key = concat(architecture, " ", nvrtc_version(), "\n", embedded_headers(), text);
   if (std::optional<std::string> image = read_cached("cubin", key)) return *image;

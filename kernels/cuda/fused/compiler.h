@@ -12,14 +12,11 @@
 
 namespace onnx_train::cuda {
 
-// Whether a compiler is available: NVRTC, which is part of NVIDIA's toolkit.
-bool has_compiler();
-
 // Returns an image of the text for an architecture ("sm_90"), for cudaLibraryLoadData. Throws Error with the compiler's
 // message. A user's folder caches images (compiler.cc), so that each text is compiled once.
 std::string compile_kernel(const std::string& text, const std::string& architecture);
 
-// The kernel of a text; all its parameters are addresses.
+// The kernel of a text; all its parameters have 8 bytes.
 class CompiledKernel {
  public:
   // Starts compiling the text on another thread.

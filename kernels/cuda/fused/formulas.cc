@@ -3,9 +3,10 @@
 #include <cxxabi.h>
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <typeinfo>
-#include <unordered_map>
+#include <utility>
 
 #include "kernels/elementwise.h"
 #include "onnx_passes/ir/error.h"
@@ -16,10 +17,11 @@ namespace {
 using Operands = std::vector<std::string>;
 using Write = std::function<std::string(const Node&, const Operands&)>;
 
-struct Row {
+struct Formula {
   std::function<bool(const Node&)> supports;
   Write write;
 };
+using Formulas = std::map<std::pair<std::string, std::string>, Formula>;  // by domain and operator
 
 template <typename F>
 std::string name_of() {
@@ -39,10 +41,14 @@ std::string functor_text(const F& f) {
   }
 }
 
-std::string call(const std::string& function, const Operands& operands) {
-  std::string text = function + "(";
+std::string joined(const Operands& operands) {
+  std::string text;
   for (size_t i = 0; i < operands.size(); ++i) text += (i ? ", " : "") + operands[i];
-  return text + ")";
+  return text;
+}
+
+std::string call(const std::string& function, const Operands& operands) {
+  return concat(function, "(", joined(operands), ")");
 }
 
 bool has_input(const Node& node, int i) { return i < node.num_inputs() && node.input(i); }
@@ -50,10 +56,7 @@ bool has_input(const Node& node, int i) { return i < node.num_inputs() && node.i
 // The sink that writes the operators' formulas.
 class TextSink {
  public:
-  const Row* find(const Node& node) const {
-    const auto found = rows_.find(concat(node.domain(), ".", node.op()));
-    return found == rows_.end() ? nullptr : &found->second;
-  }
+  Formulas formulas;
 
   template <typename Types, typename Formula>
   void unary(const char* op, Types types, Formula formula, const char* domain = "") {
@@ -67,8 +70,8 @@ class TextSink {
   template <typename Types, typename F>
   void variadic(const char* op, Types types, F f, Combination combination) {
     add(op, "", one_type(types), [=](const Node& node, const Operands& operands) {
-      std::string text = operands[0];
-      for (size_t i = 1; i < operands.size(); ++i) text = call(functor_text(f), {text, operands[i]});
+      const std::string type = element_type(node.input(0)->dtype());
+      const std::string text = concat("fold<", type, ">(", functor_text(f), ", {", joined(operands), "})");
       if (combination == Combination::kWhole) return text;
       return types.dispatch(node.input(0)->dtype(), [&]<typename T>(T) -> std::string {
         if constexpr (std::is_floating_point_v<T>) {
@@ -147,14 +150,12 @@ class TextSink {
   }
 
   void add(const char* op, const char* domain, std::function<bool(const Node&)> supports, Write write) {
-    rows_.emplace(concat(domain, ".", op), Row{std::move(supports), std::move(write)});
+    formulas.emplace(std::pair(domain, op), Formula{std::move(supports), std::move(write)});
   }
-
-  std::unordered_map<std::string, Row> rows_;
 };
 
-const TextSink& formulas() {
-  static const TextSink all = [] {
+const Formulas& all_formulas() {
+  static const Formulas all = [] {
     TextSink sink;
     for_each_arithmetic_operator(sink);
     for_each_bound_operator(sink);
@@ -165,9 +166,14 @@ const TextSink& formulas() {
     for_each_comparison(sink);
     for_each_logic_operator(sink);
     for_each_cast(sink);
-    return sink;
+    return sink.formulas;
   }();
   return all;
+}
+
+const Formula* find_formula(const Node& node) {
+  const auto found = all_formulas().find({node.domain(), node.op()});
+  return found == all_formulas().end() ? nullptr : &found->second;
 }
 
 }  // namespace
@@ -176,8 +182,14 @@ std::string element_type(DType dtype) {
   switch (dtype) {
     case DType::kFloat: return "float";
     case DType::kDouble: return "double";
+    case DType::kInt8: return "int8_t";
+    case DType::kUint8: return "uint8_t";
+    case DType::kInt16: return "int16_t";
+    case DType::kUint16: return "uint16_t";
     case DType::kInt32: return "int32_t";
+    case DType::kUint32: return "uint32_t";
     case DType::kInt64: return "int64_t";
+    case DType::kUint64: return "uint64_t";
     case DType::kBool: return "bool";
     case DType::kBFloat16: return "onnx_train::BFloat16";
     case DType::kFloat16: return "onnx_train::Float16";
@@ -193,15 +205,23 @@ std::string constant_text(const std::string& type, const void* value, size_t byt
   return text + "})";
 }
 
-std::optional<std::string> formula_text(const Node& node, const std::vector<std::string>& operands) {
-  const Row* row = formulas().find(node);
-  if (!row || node.num_inputs() == 0 || !node.input(0) || node.num_outputs() != 1 || !node.output())
-    return std::nullopt;
+std::vector<ElementwiseOperator> elementwise_operators() {
+  std::vector<ElementwiseOperator> operators;
+  for (const auto& [name, formula] : all_formulas()) operators.push_back({name.second.c_str(), name.first.c_str()});
+  return operators;
+}
+
+bool has_formula(const Node& node) {
+  const Formula* formula = find_formula(node);
+  if (!formula || node.num_inputs() == 0 || !node.input(0) || node.num_outputs() != 1 || !node.output()) return false;
   for (const Value* input : node.inputs()) {
-    if (input && element_type(input->dtype()).empty()) return std::nullopt;
+    if (input && element_type(input->dtype()).empty()) return false;
   }
-  if (element_type(node.output()->dtype()).empty() || !row->supports(node)) return std::nullopt;
-  return row->write(node, operands);
+  return !element_type(node.output()->dtype()).empty() && formula->supports(node);
+}
+
+std::string formula_text(const Node& node, const std::vector<std::string>& operands) {
+  return find_formula(node)->write(node, operands);
 }
 
 }  // namespace onnx_train::cuda

@@ -2,7 +2,6 @@
 // name the functors of kernels/math. Pure functions; any thread.
 #pragma once
 
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -10,14 +9,22 @@
 
 namespace onnx_train::cuda {
 
-// Returns the type of elements in generated code ("float"), or "" for types that generated kernels do not compute with.
+struct ElementwiseOperator {
+  const char *op, *domain;  // valid as long as the program
+};
+std::vector<ElementwiseOperator> elementwise_operators();
+
+// Returns the type of elements in generated code ("float"), or "" for types that kernels do not compute with (strings).
 std::string element_type(DType dtype);
 
 // Returns the value as an expression of this type that keeps all bits.
 std::string constant_text(const std::string& type, const void* value, size_t bytes);
 
-// Returns the result of an element-wise node as an expression of its operands, which are expressions, too, or empty if
-// absent. Returns nothing if the node is not element-wise or has other element types.
-std::optional<std::string> formula_text(const Node& node, const std::vector<std::string>& operands);
+// Whether the node is element-wise and its operator is defined for these element types.
+bool has_formula(const Node& node);
+
+// Returns the result of a node that has a formula as an expression of its operands, which are expressions, too, or
+// empty if absent.
+std::string formula_text(const Node& node, const std::vector<std::string>& operands);
 
 }  // namespace onnx_train::cuda

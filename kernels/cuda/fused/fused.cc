@@ -1,11 +1,10 @@
-// The kernel of `Fused`, the function that fuse_elementwise makes of each fusion region: generated for the region
-// (source.h) and compiled when the plan is made (compiler.h).
-#include "kernels/cuda/fused/fused.h"
-
+// The kernels of element-wise nodes, and of `Fused`, the function that fuse_elementwise makes of each fusion region of
+// several: generated for the region (source.h) and compiled when the plan is made (compiler.h).
 #include <algorithm>
 #include <memory>
 
 #include "kernels/cuda/fused/compiler.h"
+#include "kernels/cuda/fused/formulas.h"
 #include "kernels/cuda/fused/source.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/reduction/reductions.h"
@@ -35,17 +34,19 @@ Prepared prepare_reduction(const Node& node, DType stored) {
   fail(node.label(), ": no kernel for this reduction");
 }
 
-class Fused {
+class GeneratedKernel {
  public:
-  Fused(const NodeSpec& spec, FusedSourceText source)
+  GeneratedKernel(const NodeSpec& spec, FusedSourceText source)
       : places_(std::move(source.arguments)),
+        count_(source.count),
         threads_(source.threads),
         inputs_(spec.num_inputs()),
         outputs_(spec.num_outputs()),
-        addresses_(places_.size() + 1) {
+        addresses_(places_.size()) {
     workspace_.reserve(source.workspace);
     const auto writes = [](const OperandPlace& place) { return place.kind != OperandPlace::kInput; };
     if (std::any_of(places_.begin(), places_.end(), writes)) kernel_ = shared_kernel(source.text);
+    arguments_ = {&guard_, &count_};
     for (const void*& address : addresses_) arguments_.push_back(&address);
     for (const FinalReduction& reduction : source.reductions) {
       const Prepared prepared = prepare_reduction(*reduction.node, reduction.stored);
@@ -56,8 +57,8 @@ class Fused {
   size_t workspace() const { return workspace_.bytes(); }
 
   void run(const Launch& launch) {
-    addresses_[0] = guard_of(launch, inputs_, outputs_);
-    for (size_t i = 0; i < places_.size(); ++i) addresses_[i + 1] = address(places_[i], launch);
+    guard_ = guard_of(launch, inputs_, outputs_);
+    for (size_t i = 0; i < places_.size(); ++i) addresses_[i] = address(places_[i], launch);
     if (kernel_) kernel_->run(launch, threads_, arguments_.data());
     for (const Reduction& reduction : reductions_) {
       const void* const in[] = {address(reduction.from, launch), nullptr};
@@ -73,29 +74,44 @@ class Fused {
  private:
   std::shared_ptr<const CompiledKernel> kernel_;  // null if only reductions are left
   const std::vector<OperandPlace> places_;
+  int64_t count_;
   const int64_t threads_;
   const int inputs_, outputs_;
   Workspace workspace_;
   std::vector<Reduction> reductions_;
-  std::vector<const void*> addresses_;  // addresses of the current run
-  std::vector<void*> arguments_;        // pointers to `addresses_`
+  const Fault* guard_ = nullptr;  // of the current run, like `addresses_`
+  std::vector<const void*> addresses_;
+  std::vector<void*> arguments_;  // pointers to the kernel's arguments
 };
 
-bool supports_fused(const NodeSpec& spec) { return has_compiler() && read_body(spec, can_generate).has_value(); }
+Prepared prepare_region(const NodeSpec& spec, const FusedBody& body) {
+  FusedSourceText source = fused_source(spec, body);
+  std::vector<InPlace> in_place = std::move(source.in_place);
+  const auto kernel = std::make_shared<GeneratedKernel>(spec, std::move(source));
+  return {[kernel](const Launch& launch) { kernel->run(launch); }, kernel->workspace(), std::move(in_place)};
+}
+
+bool supports_fused(const NodeSpec& spec) { return read_body(spec, can_fuse).has_value(); }
 
 Prepared prepare_fused(const NodeSpec& spec) {
-  const std::optional<FusedBody> body = read_body(spec, can_generate);
+  const std::optional<FusedBody> body = read_body(spec, can_fuse);
   if (!body) fail(spec.node().label(), ": its body is not one fusion region of element-wise nodes");
-  FusedSourceText source = fused_source(spec, *body);
-  std::vector<InPlace> in_place = std::move(source.in_place);
-  const auto fused = std::make_shared<Fused>(spec, std::move(source));
-  return {[fused](const Launch& launch) { fused->run(launch); }, fused->workspace(), std::move(in_place)};
+  return prepare_region(spec, *body);
+}
+
+bool supports_node(const NodeSpec& spec) { return has_formula(spec.node()); }
+
+Prepared prepare_node(const NodeSpec& spec) {
+  if (spec.out_size() == 0) return {[](const Launch&) {}};
+  return prepare_region(spec, body_of_node(spec));
 }
 
 }  // namespace
 
-bool can_fuse(const Node& node) { return has_compiler() && can_generate(node); }
-
-std::vector<Kernel> fused_kernels() { return {{"Fused", supports_fused, prepare_fused, kDomain}}; }
+std::vector<Kernel> elementwise_kernels() {
+  std::vector<Kernel> rows = {{"Fused", supports_fused, prepare_fused, kDomain}};
+  for (const auto& [op, domain] : elementwise_operators()) rows.push_back({op, supports_node, prepare_node, domain});
+  return rows;
+}
 
 }  // namespace onnx_train::cuda

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/cuda/support/gpu.h"
+#include "kernels/cuda/support/pack.h"
 #include "kernels/cuda/support/row_threads.h"
 #include "kernels/cuda/support/wide.h"
 #include "kernels/math/activations.h"
@@ -22,12 +23,6 @@ __device__ T from_bytes(const unsigned char (&bytes)[sizeof(T)]) {
   return value;
 }
 
-// Neighbouring elements that a thread loads or stores at once, aligned to their total size, at most 16 bytes.
-template <typename T, int kCount>
-struct alignas(sizeof(T) * kCount < 16 ? sizeof(T) * kCount : 16) Pack {
-  T at[kCount];
-};
-
 template <int kCount, typename T>
 __device__ Pack<T, kCount> load(const T* from) {
   return *gpu::vector_at<const Pack<T, kCount>>(from);
@@ -35,6 +30,15 @@ __device__ Pack<T, kCount> load(const T* from) {
 template <int kCount, typename T>
 __device__ void store(T* to, const Pack<T, kCount>& pack) {
   *gpu::vector_at<Pack<T, kCount>>(to) = pack;
+}
+
+// f(... f(f(x0, x1), x2) ...)
+template <typename T, typename F, int kCount>
+__device__ T fold(const F& f, const T (&x)[kCount]) {
+  T all = x[0];
+#pragma unroll
+  for (int i = 1; i < kCount; ++i) all = f(all, x[i]);
+  return all;
 }
 
 template <typename T, bool kHasLow, bool kHasHigh>

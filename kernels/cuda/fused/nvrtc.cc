@@ -24,26 +24,31 @@ struct Library {
   decltype(&nvrtcGetProgramLog) log = nullptr;
   decltype(&nvrtcGetErrorString) error_string = nullptr;
   decltype(&nvrtcVersion) version = nullptr;
-  bool is_complete = false;
 
-  Library() {
-    void* const handle = dlopen("libnvrtc.so.13", RTLD_NOW | RTLD_LOCAL);
-    if (!handle) return;
-    is_complete = find(handle, "nvrtcCreateProgram", &create) && find(handle, "nvrtcDestroyProgram", &destroy) &&
-                  find(handle, "nvrtcCompileProgram", &compile) && find(handle, "nvrtcGetCUBINSize", &cubin_size) &&
-                  find(handle, "nvrtcGetCUBIN", &cubin) && find(handle, "nvrtcGetProgramLogSize", &log_size) &&
-                  find(handle, "nvrtcGetProgramLog", &log) && find(handle, "nvrtcGetErrorString", &error_string) &&
-                  find(handle, "nvrtcVersion", &version);
+  Library() : handle_(open_nvrtc("libnvrtc.so.13")) {
+    find("nvrtcCreateProgram", &create);
+    find("nvrtcDestroyProgram", &destroy);
+    find("nvrtcCompileProgram", &compile);
+    find("nvrtcGetCUBINSize", &cubin_size);
+    find("nvrtcGetCUBIN", &cubin);
+    find("nvrtcGetProgramLogSize", &log_size);
+    find("nvrtcGetProgramLog", &log);
+    find("nvrtcGetErrorString", &error_string);
+    find("nvrtcVersion", &version);
     // NVRTC loads this library by name when it compiles, but its folder may not be on the search path.
     int major = 0, minor = 0;
-    if (is_complete && version(&major, &minor) == NVRTC_SUCCESS)
+    if (version(&major, &minor) == NVRTC_SUCCESS)
       dlopen(concat("libnvrtc-builtins.so.", major, ".", minor).c_str(), RTLD_NOW | RTLD_GLOBAL);
   }
+
+ private:
   template <typename F>
-  static bool find(void* handle, const char* name, F* function) {
-    *function = reinterpret_cast<F>(dlsym(handle, name));
-    return *function;
+  void find(const char* name, F* function) {
+    *function = reinterpret_cast<F>(dlsym(handle_, name));
+    if (!*function) fail_as(ErrorCode::kDevice, "NVRTC: libnvrtc.so.13 has no function ", name);
   }
+
+  void* const handle_;
 };
 
 const Library& library() {
@@ -70,7 +75,14 @@ std::string log_of(nvrtcProgram program) {
 
 }  // namespace
 
-bool has_nvrtc() { return library().is_complete; }
+void* open_nvrtc(const char* file) {
+  void* const handle = dlopen(file, RTLD_NOW | RTLD_LOCAL);
+  if (handle) return handle;
+  fail_as(
+      ErrorCode::kDevice, "device 'cuda': ", dlerror(),
+      "; NVRTC compiles its kernels: pip install nvidia-cuda-nvrtc, or install NVIDIA's toolkit and name the folder "
+      "of its libraries in LD_LIBRARY_PATH");
+}
 
 std::string nvrtc_version() {
   int major = 0, minor = 0;
@@ -79,7 +91,6 @@ std::string nvrtc_version() {
 }
 
 std::string compile_with_nvrtc(const std::string& text, const std::string& architecture) {
-  if (!has_nvrtc()) fail_as(ErrorCode::kDevice, "NVRTC is not there: libnvrtc.so.13 cannot be loaded");
   std::vector<const char*> names, texts;
   for (size_t i = 0; i < kNumEmbeddedFiles; ++i) {
     names.push_back(kEmbeddedFiles[i].name);

@@ -14,7 +14,8 @@
 namespace onnx_train::cuda {
 namespace {
 
-constexpr int kMostOperands = 8;
+constexpr int kMostOperands = 8;   // of a node in a region of several
+constexpr size_t kMostPacks = 32;  // inputs of which a thread's registers hold several elements
 // Neighbouring elements per thread: 16 bytes of the narrowest type, where 1-byte types count as 2 bytes.
 constexpr int64_t kElementsOfThread = 4, kNarrowElementsOfThread = 8;
 
@@ -22,10 +23,15 @@ int64_t pack_of(const FusedBody& body) {
   const auto has_half = [](const std::vector<Value*>& values) {
     return std::any_of(values.begin(), values.end(), [](const Value* v) { return v && is_half(v->dtype()); });
   };
-  if (body.space.row_size > 0) return 1;
+  if (body.space.row_size > 0 || body.inputs.size() > kMostPacks) return 1;
   const bool narrow = has_half(body.inputs) || has_half(body.outputs);
   if (narrow && body.space.size % kNarrowElementsOfThread == 0) return kNarrowElementsOfThread;
   return body.space.size % kElementsOfThread == 0 ? kElementsOfThread : 1;
+}
+
+// Whether values of regions may have this type.
+bool is_fusable(DType dtype) {
+  return is_float(dtype) || dtype == DType::kInt32 || dtype == DType::kInt64 || dtype == DType::kBool;
 }
 
 // Returns the class of a reduction's operations (kernels/math/reducers.h), or "" if generated kernels lack it.
@@ -37,9 +43,10 @@ std::string reducer_of(const Node& node) {
                                                              {"ReduceL1", "AbsoluteSumOf"},
                                                              {"ReduceL2", "NormOf"},
                                                              {"ReduceSumSquare", "SquareSumOf"}};
-  const std::string type = element_type(node.input(0)->dtype());
+  const DType dtype = node.input(0)->dtype();
+  const std::string type = element_type(dtype);
   const auto found = classes.find(node.op());
-  if (found == classes.end() || type.empty() || type == "bool" || is_half(node.input(0)->dtype())) return "";
+  if (found == classes.end() || !is_fusable(dtype) || dtype == DType::kBool || is_half(dtype)) return "";
   return concat("onnx_train::math::", found->second, "<", type, ", onnx_train::cuda::DeviceWide<", type, ">>");
 }
 
@@ -88,8 +95,7 @@ class Writer {
   }
 
   void find_stages() {
-    for (const Node* node = body_.graph->first(); node; node = node->next()) {
-      if (!body_.computes(node->output())) continue;
+    for (const Node* node : body_.nodes) {
       const bool reduces = is_reduction(*node);
       const Value& reader = reduces ? *node->input(0) : *node->output();
       int latest = 0;
@@ -146,11 +152,13 @@ class Writer {
     return made;
   }
 
-  static bool is_constant(const Value* root) { return root->producer() && root->producer()->is("Constant"); }
-
+  // Returns the number of the input; that of all inputs for other values.
   size_t port(const Value* input) const {
     return static_cast<size_t>(std::find(body_.inputs.begin(), body_.inputs.end(), input) - body_.inputs.begin());
   }
+
+  // Whether the root of a source is a constant of the body.
+  bool is_constant(const Value* root) const { return !body_.computes(root) && port(root) == body_.inputs.size(); }
 
   // ---- Parameters
 
@@ -210,7 +218,7 @@ class Writer {
     const bool of_row = body_.extent(value) == ValueExtent::kRow;
     std::vector<std::string> operands;
     for (int i = 0; i < num_operands(node); ++i) operands.push_back(operand(node.input(i), *value, of_row));
-    const std::string text = node.is("Expand") ? operands[0] : *formula_text(node, operands);
+    const std::string text = node.is("Expand") ? operands[0] : formula_text(node, operands);
     const std::string name = new_name();
     line(concat("const ", element_type(value->dtype()), " ", name, " = ", text, ";"));
     computed_.emplace(value, name);
@@ -242,9 +250,10 @@ class Writer {
       line(concat(to, "_pack.at[e] = ", from, ";"));
       stores_ += concat("  store(", to, " + first, ", to, "_pack);\n");
     }
+    result_.count = body_.space.size;
     result_.threads = body_.space.size / pack_;
     body_text_ = concat("  const Index first = (Index{blockIdx.x} * kThreads + threadIdx.x) * ", pack_,
-                        ";\n  if (first >= ", body_.space.size, ") return;\n", loads_);
+                        ";\n  if (first >= count) return;\n", loads_);
     if (pack_ == 1) {
       body_text_ += "  {\n    const Index i = first;\n" + lines_ + stores_ + "  }\n";
     } else {
@@ -259,9 +268,10 @@ class Writer {
   void write_rows() {
     const int64_t size = body_.space.row_size;
     const int threads = row_threads(rows_, size, true);
+    result_.count = rows_;
     result_.threads = rows_ * threads;
-    body_text_ = concat("  using Threads = RowThreads<", threads, ">;\n  const Index row = Threads::row();\n",
-                        "  if (row >= ", rows_, ") return;\n");
+    body_text_ = concat("  using Threads = RowThreads<", threads,
+                        ">;\n  const Index row = Threads::row();\n  if (row >= count) return;\n");
     for (int s = 0; s < last_stage_; ++s) {
       write_reductions(s, size, threads);
       write_row_values(s + 1);
@@ -279,9 +289,9 @@ class Writer {
   void write_reductions(int s, int64_t size, int threads) {
     std::string starts, ends, adds;
     indent_ = "    ";
-    for (const Node* node = body_.graph->first(); node; node = node->next()) {
+    for (const Node* node : body_.nodes) {
       const Value* value = node->output();
-      if (!body_.computes(value) || body_.is_alias(*node) || !is_reduction(*node) || !of_row(value)) continue;
+      if (body_.is_alias(*node) || !is_reduction(*node) || !of_row(value)) continue;
       if (stage(value) != s + 1) continue;
       const std::string reducer = reducer_of(*node), name = new_name();
       starts += concat("  auto ", name, "_sum = ", reducer, "::start();\n");
@@ -301,9 +311,9 @@ class Writer {
   // Writes, outside of any pass, the values of rows that are known after `s` reductions.
   void write_row_values(int s) {
     indent_ = "  ";
-    for (const Node* node = body_.graph->first(); node; node = node->next()) {
+    for (const Node* node : body_.nodes) {
       const Value* value = node->output();
-      if (!body_.computes(value) || body_.is_alias(*node) || !of_row(value) || stage(value) != s) continue;
+      if (body_.is_alias(*node) || !of_row(value) || stage(value) != s) continue;
       value_of(value);
     }
     body_text_ += lines_;
@@ -341,8 +351,8 @@ class Writer {
     result_.text =
         concat("#include \"kernels/cuda/fused/generated.h\"\nusing namespace onnx_train::cuda;\nusing Index = ",
                small ? "int32_t" : "int64_t", ";\nextern \"C\" __global__ void __launch_bounds__(", kThreads, ") ",
-               kFusedKernel, "(const int32_t* guard", parameters_, ") {\n  if (guard && *guard != 0) return;\n",
-               body_text_, "}\n");
+               kFusedKernel, "(const int32_t* guard, int64_t count", parameters_,
+               ") {\n  if (guard && *guard != 0) return;\n", body_text_, "}\n");
     result_.workspace = workspace_.bytes();
     find_in_place();
   }
@@ -403,12 +413,14 @@ class Writer {
 
 }  // namespace
 
-bool can_generate(const Node& node) {
+bool can_fuse(const Node& node) {
   if (node.num_inputs() == 0 || !node.input(0) || node.num_outputs() != 1 || !node.output()) return false;
-  if (is_view(node) || node.is("Expand")) return !element_type(node.output()->dtype()).empty();
+  if (is_view(node) || node.is("Expand")) return is_fusable(node.output()->dtype());
   if (is_reduction(node)) return !reducer_of(node).empty();
   if (node.num_inputs() > kMostOperands || node.is("CastLike")) return false;
-  return formula_text(node, std::vector<std::string>(static_cast<size_t>(node.num_inputs()), "x")).has_value();
+  const auto fusable = [](const Value* value) { return !value || is_fusable(value->dtype()); };
+  return fusable(node.output()) && std::all_of(node.inputs().begin(), node.inputs().end(), fusable) &&
+         has_formula(node);
 }
 
 FusedSourceText fused_source(const NodeSpec& spec, const FusedBody& body) { return Writer(spec, body).write(); }

@@ -1,5 +1,6 @@
-// A call of `Fused` as the text of a CUDA kernel. Shapes, broadcasts and attributes are constants of the text; it
-// contains no names of nodes and values, so that equal regions share a kernel. Pure functions; any thread.
+// A fusion region, or a single element-wise node, as the text of a CUDA kernel. The length of rows, broadcasts and
+// attributes are constants of the text; the number of elements or rows is a parameter. It contains no names of nodes
+// and values, so that equal regions share a kernel. Pure functions; any thread.
 //
 // Without rows, a thread computes a few neighbouring elements of the region's space. With rows, a thread, a warp or a
 // block computes a row: one pass over its elements per stage of reductions that need others' results, then a pass that
@@ -26,7 +27,8 @@ struct FinalReduction {
 
 struct FusedSourceText {
   std::string text;
-  // The kernel's parameters are the guard (kernels/cuda/support/launch.h), then the addresses of these places.
+  // The kernel's parameters are the guard (kernels/cuda/support/launch.h), `count`, then the addresses of these places.
+  int64_t count = 0;  // elements of the region's space, or rows
   std::vector<OperandPlace> arguments;
   int64_t threads = 0;
   std::vector<FinalReduction> reductions;
@@ -34,9 +36,11 @@ struct FusedSourceText {
   size_t workspace = 0;
 };
 
-// Whether generated kernels can contain the node.
-bool can_generate(const Node& node);
+// Whether a fusion region may contain the node. The pass fuse_elementwise asks this function, so every node that it
+// makes can be prepared.
+bool can_fuse(const Node& node);
 
+// `spec` is the call of `Fused` or the element-wise node whose region `body` is.
 FusedSourceText fused_source(const NodeSpec& spec, const FusedBody& body);
 
 }  // namespace onnx_train::cuda

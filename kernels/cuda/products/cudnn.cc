@@ -2,7 +2,6 @@
 
 #include <optional>
 
-#include "kernels/cuda/fused/nvrtc.h"
 #include "kernels/cuda/support/cudnn_graph.h"
 #include "kernels/cuda/support/pack.h"
 #include "kernels/cuda/support/stored.h"
@@ -91,7 +90,6 @@ class ProductGraph : public CudnnGraph {
 
   // Returns false if the library has no algorithm.
   bool build(cudnnHandle_t handle) {
-    if (!has_nvrtc()) return false;  // the library compiles its algorithms
     TensorPointer x = graph_.matmul(operand(kA, d_.a), operand(kB, d_.b), fe::graph::Matmul_attributes());
     if (d_.has_bias) {
       const int64_t n = d_.y.sizes[2];

@@ -14,10 +14,10 @@
 #include <vector>
 
 #include "kernels/cuda/support/cudnn_library.h"
+#include "kernels/cuda/support/cudnn_limits.h"
 #include "kernels/cuda/support/launch.h"
 #include "kernels/cuda/support/recently_used.h"
 #include "kernels/cuda/support/stream.h"
-#include "kernels/cuda/support/workspace.h"
 #include "onnx_passes/ir/error.h"
 
 namespace onnx_train::cuda {
@@ -96,7 +96,7 @@ class CudnnGraph {
                                    NumericalNote_t::REDUCED_PRECISION_REDUCTION});  // float16 sums in float16
     graph_.deselect_numeric_notes(left_out);
     graph_.deselect_behavior_notes(behavior_left_out);
-    graph_.deselect_workspace_greater_than(most_cudnn_workspace);
+    graph_.deselect_workspace_greater_than(cudnn_limits().workspace);
     return graph_.check_support().is_good() && graph_.build_plans().is_good();
   }
 
@@ -119,7 +119,7 @@ std::shared_ptr<const Graph> shared_graph(const Description& description) {
   static auto& graphs = *new RecentlyUsed<std::pair<int, Description>, Shared>;
   CudnnLibrary& library = cudnn_library();
   if (!library.is_loaded()) return nullptr;
-  return graphs.find({current_device(), description}, most_cudnn_graphs, [&]() -> Shared {
+  return graphs.find({current_device(), description}, cudnn_limits().graphs, [&]() -> Shared {
     const CudnnHandle handle(library);
     auto graph = std::make_shared<Graph>(description);
     return graph->build(handle.get()) ? graph : nullptr;

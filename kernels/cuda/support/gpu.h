@@ -1,6 +1,6 @@
 // The header that kernel files include instead of cuda_runtime.h. nvcc compiles the file for devices. A C++ compiler
-// with -DGPU_ON_HOST compiles the same file as C++: its kernels then run on the host (tests/cuda_on_host). For that, a
-// kernel file
+// compiles the same file as C++ if the macro GPU_ON_HOST is the name of a header, in quotes, that defines CUDA's
+// language there: then kernels run on the host. For that, a kernel file
 //   - launches with gpu::launch, not with <<<>>>,
 //   - declares shared memory with GPU_SHARED and GPU_DYNAMIC_SHARED, not with __shared__,
 //   - has no inline PTX: ptx.h holds all of it.
@@ -16,7 +16,7 @@
 #include <cstddef>
 
 #ifdef GPU_ON_HOST
-#include "tests/cuda_on_host/gpu_on_host.h"
+#include GPU_ON_HOST
 #else
 
 // GPU_SHARED(tile, float[32][33]) declares shared memory of the block; the type must need no constructor.
@@ -46,20 +46,17 @@ cudaError_t launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t 
 }
 #endif
 
+// Returns `p` as the address of a vector P, whose alignment it must have.
+template <typename P, typename T>
+__device__ P* vector_at(T* p) {
+  return reinterpret_cast<P*>(p);
+}
+
 }  // namespace gpu
 
 #endif
 
 namespace gpu {
-
-// Returns `p` as the address of a vector P. It must have the vector's alignment; the host checks that.
-template <typename P, typename T>
-__device__ P* vector_at(T* p) {
-#ifdef GPU_ON_HOST
-  if (reinterpret_cast<uintptr_t>(p) % alignof(P) != 0) gpu_host::refuse("a vector at an address that is not aligned");
-#endif
-  return reinterpret_cast<P*>(p);
-}
 
 inline constexpr int kWarpSize = 32;
 inline constexpr unsigned kAllLanes = 0xffffffffu;

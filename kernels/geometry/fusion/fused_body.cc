@@ -35,6 +35,7 @@ bool place_nodes(FusedBody* body, bool (*can_fuse)(const Node&)) {
     const auto value_extent_of = [body](const Value* value) { return body->value_extent_of(value); };
     const auto value_extent = can_fuse(*node) ? fit(*node, value_extent_of, &body->space) : std::nullopt;
     if (!value_extent) return false;
+    body->nodes.push_back(node);
     body->value_extent[node->output()] = *value_extent;
     if (body->is_alias(*node)) {
       const Value *in = node->input(0), *out = node->output();
@@ -77,6 +78,17 @@ std::optional<FusedBody> read_body(const NodeSpec& spec, bool (*can_fuse)(const 
   for (const Value* output : body.outputs) {
     if (!output || !body.value_extent_of(output)) return std::nullopt;
   }
+  return body;
+}
+
+FusedBody body_of_node(const NodeSpec& spec) {
+  const Node& node = spec.node();
+  FusedBody body;
+  body.nodes = {&node};
+  body.inputs = node.inputs();
+  body.outputs = node.outputs();
+  body.space.size = spec.out_size();
+  body.value_extent[node.output()] = ValueExtent::kFull;
   return body;
 }
 

@@ -1,5 +1,6 @@
-// The body of a call of `Fused`, with the types of the call's inputs and the extent of each value in the space of the
-// fusion region. The caller owns the body; read_body runs while the kernel is prepared, on any thread.
+// A fusion region that a kernel computes: the body of a call of `Fused`, with the types of the call's inputs, or a
+// single element-wise node; and the extent of each value in the region's space. The caller owns the body, which refers
+// to the node; read_body and body_of_node run while the kernel is prepared, on any thread.
 #pragma once
 
 #include <memory>
@@ -21,7 +22,8 @@ struct FusedSource {
 };
 
 struct FusedBody {
-  std::unique_ptr<Graph> graph;  // Constant nodes and the nodes of the region
+  std::unique_ptr<Graph> graph;    // of a call: Constant nodes and the nodes of the region
+  std::vector<const Node*> nodes;  // the nodes of the region, in order
   std::vector<Value*> inputs, outputs;
   Space space;
   std::unordered_map<const Value*, ValueExtent> value_extent;  // outputs of the region's nodes
@@ -42,6 +44,9 @@ struct FusedBody {
 // Returns nothing if the call has no function, or if its nodes, all of which `can_fuse` must accept, form no fusion
 // region.
 std::optional<FusedBody> read_body(const NodeSpec& spec, bool (*can_fuse)(const Node&));
+
+// Returns the region that consists of an element-wise node, whose output must not be empty.
+FusedBody body_of_node(const NodeSpec& spec);
 
 // Broadcasts the result of a reduction to the shape of its input: maps each element to its result.
 Broadcast kept_axes(const Node& reduction);

@@ -123,7 +123,7 @@ std::optional<std::vector<bool>> reduced_axes(const Node& node) {
 }
 
 int num_operands(const Node& node) {
-  return node.is("Expand") || is_view(node) || is_reduction(node) ? 1 : node.num_inputs();
+  return node.is("Expand") || node.is("CastLike") || is_view(node) || is_reduction(node) ? 1 : node.num_inputs();
 }
 
 std::optional<ValueExtent> fit(const Node& node, const ValueExtentOf& value_extent_of, Space* space) {

@@ -43,7 +43,7 @@ std::optional<Space> merge(const Space& a, const Space& b);
 bool is_reduction(const Node& node);
 // Returns which axes of its input a reduction reduces; nothing if they are not constant.
 std::optional<std::vector<bool>> reduced_axes(const Node& node);
-// Number of leading inputs that are operands; the others are shapes and axes.
+// Number of leading inputs that are operands; the others are shapes, axes and examples of a type.
 int num_operands(const Node& node);
 // Requires a known shape.
 inline int64_t num_elements_of(const Value& value) { return num_elements(value.type().shape()); }

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "kernels/cuda/elementwise/elementwise.h"
+#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/support/elements.h"
 #include "kernels/cuda/support/launch.h"
 #include "kernels/cuda/support/stored.h"
@@ -68,7 +68,7 @@ Prepared prepare_casts(const NodeSpec& spec) {
 
 }  // namespace
 
-std::vector<Kernel> cast_tensors_rows() {
+std::vector<Kernel> cast_kernels() {
   return {{"Casts", [](const NodeSpec& spec) { return !tensor_casts(spec).empty(); }, prepare_casts, kDomain}};
 }
 
