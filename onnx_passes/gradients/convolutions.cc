@@ -5,7 +5,7 @@
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/gradients/gradient.h"
 #include "onnx_passes/ir/error.h"
-#include "onnx_passes/ir/windows.h"
+#include "onnx_passes/operators/windows.h"
 #include "onnx_passes/operators/missing.h"
 
 namespace onnx_train {

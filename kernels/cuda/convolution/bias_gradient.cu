@@ -1,6 +1,6 @@
 #include "kernels/cuda/convolution/convolutions.h"
 #include "kernels/cuda/reduction/reductions.h"
-#include "onnx_passes/ir/windows.h"
+#include "onnx_passes/operators/windows.h"
 
 namespace onnx_train::cuda {
 

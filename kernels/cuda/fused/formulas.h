@@ -20,4 +20,7 @@ std::string constant_text(const std::string& type, const void* value, size_t byt
 // absent. Returns nothing if the node is not element-wise or has other element types.
 std::optional<std::string> formula_text(const Node& node, const std::vector<std::string>& operands);
 
+// Returns the class of a reduction's operations (kernels/reductions.h), or "" if generated kernels lack it.
+std::string reducer_text(const Node& node);
+
 }  // namespace onnx_train::cuda

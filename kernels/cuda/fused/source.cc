@@ -28,21 +28,6 @@ int64_t pack_of(const FusedBody& body) {
   return body.space.size % kElementsOfThread == 0 ? kElementsOfThread : 1;
 }
 
-// Returns the class of a reduction's operations (kernels/math/reducers.h), or "" if generated kernels lack it.
-std::string reducer_of(const Node& node) {
-  static const std::map<std::string, std::string> classes = {{"ReduceSum", "SumOf"},
-                                                             {"ReduceMean", "MeanOf"},
-                                                             {"ReduceMax", "MaximumOf"},
-                                                             {"ReduceMin", "MinimumOf"},
-                                                             {"ReduceL1", "AbsoluteSumOf"},
-                                                             {"ReduceL2", "NormOf"},
-                                                             {"ReduceSumSquare", "SquareSumOf"}};
-  const std::string type = element_type(node.input(0)->dtype());
-  const auto found = classes.find(node.op());
-  if (found == classes.end() || type.empty() || type == "bool" || is_half(node.input(0)->dtype())) return "";
-  return concat("onnx_train::math::", found->second, "<", type, ", onnx_train::cuda::DeviceWide<", type, ">>");
-}
-
 // Returns the text of an element's offset in an operand that is broadcast to the space of `index`.
 std::string offset_text(const Broadcast& pattern, const std::string& index) {
   std::string text;
@@ -283,7 +268,7 @@ class Writer {
       const Value* value = node->output();
       if (!body_.computes(value) || body_.is_alias(*node) || !is_reduction(*node) || !of_row(value)) continue;
       if (stage(value) != s + 1) continue;
-      const std::string reducer = reducer_of(*node), name = new_name();
+      const std::string reducer = reducer_text(*node), name = new_name();
       starts += concat("  auto ", name, "_sum = ", reducer, "::start();\n");
       const std::string in = operand(node->input(0), *node->input(0), false);
       adds += concat("    ", name, "_sum = ", reducer, "::add(", name, "_sum, ", in, ");\n");
@@ -406,7 +391,7 @@ class Writer {
 bool can_generate(const Node& node) {
   if (node.num_inputs() == 0 || !node.input(0) || node.num_outputs() != 1 || !node.output()) return false;
   if (is_view(node) || node.is("Expand")) return !element_type(node.output()->dtype()).empty();
-  if (is_reduction(node)) return !reducer_of(node).empty();
+  if (is_reduction(node)) return !reducer_text(node).empty();
   if (node.num_inputs() > kMostOperands || node.is("CastLike")) return false;
   return formula_text(node, std::vector<std::string>(static_cast<size_t>(node.num_inputs()), "x")).has_value();
 }

@@ -5,8 +5,8 @@
 #include "kernels/lowering/types/widened.h"
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/ir/onnx.h"
-#include "onnx_passes/ir/windows.h"
 #include "onnx_passes/operators/operators.h"
+#include "onnx_passes/operators/windows.h"
 
 namespace onnx_train {
 namespace {
