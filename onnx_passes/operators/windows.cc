@@ -40,6 +40,8 @@ constexpr const char* kPool = POOL;
 constexpr const char* kOurPool = POOL FIRST "x[N, S..., C] -> y[N, O..., C] where " RANK LAST;
 constexpr const char* kUnpool =
     "x[N, C, O...] indices:int64[N, C, O...] output_shape?:int64[#O + 2] -> y[_, _, S...] where " RANK;
+constexpr const char* kColumns =
+    "x[N, _, _] image_shape:int64[#S] block_shape:int64[#S] -> y[N, _, S...] where 1 <= #S <= 3";
 constexpr const char* kGlobal = "x[N, C, S...] -> y[N, C, O...] where " RANK;
 constexpr const char* kMaxGrad = "dy[N, C, O...] x[N, C, S...] -> dx[N, C, S...] where " RANK FIRST
                                  "dy[N, O..., C] x[N, S..., C] -> dx[N, S..., C] where " RANK LAST;
@@ -292,6 +294,7 @@ std::vector<Operator> window_operators() {
           .counting(no_multiply_adds)
           .on_images(ImageRole::kPool),
       {"MaxUnpool", kUnpool},
+      {"Col2Im", kColumns},
       {"LpPool", kPool, "", kOfSchema, check<0, -1, kNoTaps>},
       Operator{"GlobalAveragePool", kGlobal}
           .narrow({0}, {0})
