@@ -6,7 +6,7 @@
 #include <dnnl.hpp>
 #include <unordered_map>
 
-#include "onnx_passes/ir/windows.h"
+#include "onnx_passes/operators/windows.h"
 
 namespace onnx_train {
 namespace {

@@ -19,8 +19,8 @@
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/ir/error.h"
 #include "runtime/data/source.h"
-#include "runtime/format.h"
 #include "runtime/plan/plan_report.h"
+#include "runtime/report_text.h"
 #include "runtime/session.h"
 #include "runtime/training/checkpoint.h"
 

@@ -51,7 +51,7 @@ struct LossModel;  // loss_model.h
 struct BuildOptions {
   std::string loss = "cross_entropy";                     // see loss_expression.h for the grammar
   std::shared_ptr<const LossModel> loss_model = nullptr;  // takes the place of `loss`
-  std::string optimizer = "adamw";                        // "sgd(momentum=0.9, nesterov=1)"; see optimizers.h
+  std::string optimizer = "adamw";                        // "sgd(momentum=0.9, nesterov=1)"; see optimizer_spec.h
   Mode mode = Mode::kTrain;
   Precision precision = Precision::kFloat32;
   std::vector<std::string> train;  // names, globs, @files; empty: every weight (constants.h)
@@ -89,6 +89,8 @@ std::vector<PassTiming> build_training_model(Model* model, const BuildOptions& o
 // no weight. Throws Error for a pattern that matches nothing.
 std::vector<Value*> select_trainable(const Model& model, const std::vector<std::string>& train,
                                      const std::vector<std::string>& freeze);
+// Why that is empty, in one sentence about the model `name`.
+std::string nothing_to_train(const std::string& name, const BuildOptions& options);
 
 // Adds roles to the values of a training model that another program wrote, according to their names: loss, accuracy,
 // what they count (loss_count, accuracy_count), grad_norm; learning_rate, clip_norm, seed; next/<state>. Values that

@@ -17,7 +17,7 @@ constexpr const char* kNotes = "onnx_train.notes";
 
 std::vector<Finding> build_notes(const Model& forward) {
   std::vector<Finding> notes = inspect(forward);
-  for (Finding& lost : find_lost_layers(*forward.graph)) notes.push_back(std::move(lost));
+  for (Finding& lost : find_lost_layers(forward)) notes.push_back(std::move(lost));
   return notes;
 }
 

@@ -12,8 +12,8 @@
 #include "onnx_passes/ir/message.h"
 #include "runtime/build_notes.h"
 #include "runtime/example_inputs.h"
-#include "runtime/format.h"
 #include "runtime/plan/flops.h"
+#include "runtime/report_text.h"
 
 namespace onnx_train {
 namespace {
@@ -145,12 +145,7 @@ CheckReport check_model(ModelMessage message, const std::string& name, const Che
   for (Finding& finding : build_notes(model)) report.findings.push_back(std::move(finding));
   for (Finding& finding : describe_constants(model, trainable)) report.findings.push_back(std::move(finding));
   if (trainable.empty()) {
-    report.failure =
-        !options.train.empty() || !options.freeze.empty()
-            ? concat("--train and --freeze leave nothing of ", name, " to train")
-            : concat(name,
-                     " has no weights to train; name constants that are weights (--train NAME), or take the "
-                     "gradients of its inputs: onnx-train grad");
+    report.failure = nothing_to_train(name, options);
     return report;
   }
   try {

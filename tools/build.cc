@@ -9,7 +9,7 @@
 #include "runtime/build_settings.h"
 #include "runtime/check_report.h"
 #include "runtime/example_inputs.h"
-#include "runtime/format.h"
+#include "runtime/report_text.h"
 #include "runtime/training/trial.h"
 #include "tools/report/output.h"
 #include "tools/subcommand.h"

@@ -5,7 +5,7 @@
 
 #include "runtime/data/source.h"
 #include "runtime/example_inputs.h"
-#include "runtime/format.h"
+#include "runtime/report_text.h"
 #include "runtime/training/checkpoint.h"
 #include "runtime/training/trainer.h"
 #include "tools/report/output.h"

@@ -6,7 +6,7 @@
 #include "onnx_passes/passes.h"
 #include "onnx_passes/precision/widen.h"
 #include "runtime/data/preprocess.h"
-#include "runtime/format.h"
+#include "runtime/report_text.h"
 #include "runtime/training/checkpoint.h"
 #include "tools/report/output.h"
 #include "tools/subcommand.h"

@@ -12,7 +12,7 @@
 #include "runtime/data/data_check.h"
 #include "runtime/data/source.h"
 #include "runtime/example_inputs.h"
-#include "runtime/format.h"
+#include "runtime/report_text.h"
 #include "runtime/training/fingerprint.h"
 #include "runtime/training/trainer.h"
 #include "tools/arguments.h"

@@ -14,7 +14,7 @@
 #include "runtime/data/npz.h"
 #include "runtime/data/source.h"
 #include "runtime/example_inputs.h"
-#include "runtime/format.h"
+#include "runtime/report_text.h"
 #include "runtime/session.h"
 #include "tools/report/output.h"
 #include "tools/runtime_options.h"

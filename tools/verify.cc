@@ -9,7 +9,7 @@
 #include "onnx_passes/passes.h"
 #include "runtime/data/source.h"
 #include "runtime/example_inputs.h"
-#include "runtime/format.h"
+#include "runtime/report_text.h"
 #include "runtime/session.h"
 #include "runtime/training/checkpoint.h"
 #include "tools/difference_quotients.h"

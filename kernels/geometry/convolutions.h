@@ -3,7 +3,7 @@
 #pragma once
 
 #include "kernels/kernel.h"
-#include "onnx_passes/ir/windows.h"
+#include "onnx_passes/operators/windows.h"
 
 namespace onnx_train {
 

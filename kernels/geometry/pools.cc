@@ -1,5 +1,6 @@
 #include "kernels/geometry/pools.h"
 
+#include "kernels/dispatch.h"
 #include "onnx_passes/ir/error.h"
 
 namespace onnx_train {
@@ -35,6 +36,27 @@ Shape unpooled_shape(const NodeSpec& spec, const Shape& y) {
     }
   }
   return shape;
+}
+
+WindowGeometry column_geometry(const NodeSpec& spec) {
+  const Shape x = spec.in_shape(0), y = spec.out_shape(), sizes(y.begin() + 2, y.end());
+  const Windows w = windows_of(spec.node(), spec.constant(2).to_ints());
+  Shape windows = y;
+  int64_t taps = y[1], count = 1;
+  bool fits = w.kernel.size() == sizes.size() && spec.constant(1).to_ints() == sizes;
+  for (size_t i = 0; fits && i < sizes.size(); ++i) {
+    windows[i + 2] = w.counts(sizes)[i];
+    fits = !__builtin_mul_overflow(taps, w.kernel[i], &taps) && !__builtin_mul_overflow(count, windows[i + 2], &count);
+  }
+  if (!fits || x != Shape{y[0], taps, count})
+    fail(spec.node().label(), ": the columns ", to_string(x), " do not make ", to_string(y), " of blocks ",
+         to_string(w.kernel));
+  return make_geometry(w, y, windows);
+}
+
+bool supports_columns(const NodeSpec& spec) {
+  return is_float_or_double(spec.in_type()) && spec.is_constant(1) && spec.is_constant(2) &&
+         has_spatial_axes(spec.out_shape());
 }
 
 }  // namespace onnx_train

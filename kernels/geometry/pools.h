@@ -70,4 +70,8 @@ ONNX_TRAIN_HD inline int64_t by_columns(const WindowGeometry& g, int64_t element
 // spatial axis. The output `y` is at least as large; on every axis this shape is its beginning.
 Shape unpooled_shape(const NodeSpec& spec, const Shape& y);
 
+// Col2Im: the windows of an image y [N, C, sizes..] whose elements x [N, C taps, windows] holds.
+WindowGeometry column_geometry(const NodeSpec& spec);
+bool supports_columns(const NodeSpec& spec);
+
 }  // namespace onnx_train

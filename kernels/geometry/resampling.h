@@ -1,13 +1,33 @@
-// The matrices of Resize and ResizeGrad (functions/resampling.cc), for the kernels of every device. Pure functions; any
-// thread. They throw Error that names the node if its inputs do not fit.
+// The mathematics of Resize: y = W x along each resized axis, with a sparse matrix W that follows from attributes,
+// sizes and scales. The forward kernels of every device multiply by W, those of the gradient by its transpose; the body
+// of ResizeGrad (functions/resampling.cc) expresses the same W with ONNX operators.
+//
+// The numbers are those of ONNX's reference implementation (onnx/reference/ops/op_resize.py), in float64. Plain values
+// and pure functions; any thread. They throw Error that names the node if its inputs do not fit.
 #pragma once
 
+#include <cstdint>
+#include <vector>
+
 #include "kernels/kernel.h"
-#include "onnx_passes/ir/resampling.h"
 
 namespace onnx_train {
 
-// A resized axis, and the product of the axes between it and the next one.
+// A sparse matrix of `rows()` x `columns` in compressed row form; columns ascend within a row.
+struct SparseMatrix {
+  struct Entry {
+    int64_t column;
+    double weight;
+  };
+  int64_t columns = 0;
+  std::vector<int64_t> begin = {0};  // row i has entries [begin[i], begin[i + 1])
+  std::vector<Entry> entries;
+  std::vector<int64_t> outside;  // rows without entries that take the extrapolation value
+
+  int64_t rows() const { return static_cast<int64_t>(begin.size()) - 1; }
+};
+
+// The matrix of a resized axis, and the product of the axes between it and the next one.
 struct ResampledAxis {
   SparseMatrix matrix;
   int64_t between = 1;

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "kernels/kernel.h"
-#include "kernels/math/optimizers.h"
+#include "kernels/math/updates.h"
 
 namespace onnx_train {
 

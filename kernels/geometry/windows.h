@@ -6,7 +6,7 @@
 #include <array>
 
 #include "kernels/math/host_device.h"
-#include "onnx_passes/ir/windows.h"
+#include "onnx_passes/operators/windows.h"
 
 namespace onnx_train {
 

@@ -7,7 +7,7 @@
 
 #include "onnx_passes/functions/body_text.h"
 #include "onnx_passes/functions/functions.h"
-#include "onnx_passes/operators/recurrence.h"
+#include "onnx_passes/operators/recurrent.h"
 
 namespace onnx_train {
 

@@ -21,7 +21,7 @@ const std::vector<const FunctionRow*>& function_rows() {
   static const std::vector<const FunctionRow*> all = [] {
     static std::vector<std::vector<FunctionRow>> families = {
         activation_functions(), convolution_functions(), normalization_functions(), indexing_functions(),
-        loss_functions(),       optimizer_functions(),   random_functions(),        precision_functions(),
+        loss_functions(),       update_functions(),      random_functions(),        precision_functions(),
         recurrent_functions(),  resampling_functions(),
     };
     std::vector<const FunctionRow*> rows;

@@ -56,7 +56,7 @@ std::vector<FunctionRow> convolution_functions();    // convolutions.cc
 std::vector<FunctionRow> normalization_functions();  // normalization.cc
 std::vector<FunctionRow> indexing_functions();       // indexing.cc
 std::vector<FunctionRow> loss_functions();           // losses.cc
-std::vector<FunctionRow> optimizer_functions();      // optimizers.cc
+std::vector<FunctionRow> update_functions();         // updates.cc
 std::vector<FunctionRow> random_functions();         // random.cc: Philox streams, Dropout, initial weights
 std::vector<FunctionRow> precision_functions();      // precision.cc: rounding to 16 bits
 

@@ -1,5 +1,5 @@
-// The gradient of Resize: dx = Wᵀ dy along each resized axis, with the matrix of y = W x (ir/resampling.h) written in
-// ONNX's operators, in float64: any runtime computes it, whatever it makes of Resize itself.
+// The gradient of Resize: dx = Wᵀ dy along each resized axis, with the matrix of y = W x written in ONNX's operators,
+// in float64: any runtime computes it, whatever it makes of Resize itself.
 //
 // The text depends on the rank, the axes and the modes. Inputs: dy, the shape of x, and of Resize's roi, scales and
 // sizes what the matrix depends on; scales and sizes never both.

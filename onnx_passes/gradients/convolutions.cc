@@ -1,12 +1,14 @@
 // Gradients of convolutions and pools: one function each (functions/convolutions.cc), with the window's attributes in
 // full.
+#include <algorithm>
 #include <numeric>
 
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/gradients/gradient.h"
+#include "onnx_passes/inference/inference.h"
 #include "onnx_passes/ir/error.h"
-#include "onnx_passes/ir/windows.h"
 #include "onnx_passes/operators/missing.h"
+#include "onnx_passes/operators/windows.h"
 
 namespace onnx_train {
 namespace {
@@ -145,6 +147,42 @@ Gradients max_unpool_gradient(Grad& g) {
   return {g.b().op("Gather", {reshape(dy, std::vector<int64_t>{-1}), indices}, {{"axis", 0}})};
 }
 
+std::string unknown_columns(const Node& node) {
+  if (!constant_of(node.input(1)).empty() && !constant_of(node.input(2)).empty()) return "";
+  return "its image_shape or block_shape is not known; give the model's inputs fixed spatial sizes";
+}
+
+// y = sum of x[n, c k, o] over the windows o and taps k that meet there    dx = dy there, zeros in the padding
+Gradients col2im_gradient(Grad& g) {
+  const Shape image = constant_of(g.node().input(1)).to_ints();
+  const Windows w = windows_of(g.node(), constant_of(g.node().input(2)).to_ints());
+  const Shape windows = w.counts(image);
+  const size_t axes = image.size();
+  Shape pads(2 * axes + 4, 0);
+  std::copy(w.pads_begin.begin(), w.pads_begin.end(), pads.begin() + 2);
+  std::copy(w.pads_end.begin(), w.pads_end.end(), pads.end() - static_cast<std::ptrdiff_t>(axes));
+  // 0, step, 2 step, ... along one of the axes [taps.., windows..]
+  const auto along = [&](size_t axis, int64_t count, int64_t step) {
+    const auto number = [&](int64_t value) { return g.b().scalar(DType::kInt64, static_cast<double>(value)); };
+    Shape shape(2 * axes, 1);
+    shape[axis] = count;
+    return reshape(g.b().op("Range", {number(0), number(count * step), number(step)}), g.b().ints(shape));
+  };
+  Var places;  // in the padded image
+  int64_t size = 1;
+  for (size_t axis = axes; axis-- > 0;) {
+    constexpr int64_t kMost = int64_t{1} << 31;
+    if (windows[axis] == 0 || size > kMost || image[axis] > kMost)
+      g.refuse("no block fits its image, or the image is too large");
+    const Var taps = along(axis, w.kernel[axis], w.dilations[axis] * size);
+    const Var of_axis = taps + along(axes + axis, windows[axis], w.strides[axis] * size);
+    places = places ? of_axis + places : of_axis;
+    size *= image[axis] + w.pads_begin[axis] + w.pads_end[axis];
+  }
+  const Var padded = reshape(g.b().op("Pad", {g.dy(), g.b().ints(pads)}), std::vector<int64_t>{0, 0, size});
+  return {reshape(gather(padded, places, 2), shape(g.x()))};
+}
+
 // The number of elements of one channel, in x's type.
 Var spatial_size(Var x) {
   int64_t known = 1;
@@ -184,6 +222,7 @@ std::vector<GradientRule> convolution_rules() {
       {"AveragePool", average_pool_gradient, Trait::kNone, "", unknown_windows},
       {"LpPool", lp_pool_gradient, Trait::kNone, "", lp_pool_obstacle},
       {"MaxUnpool", max_unpool_gradient},
+      {"Col2Im", col2im_gradient, Trait::kNone, "", unknown_columns},
       {"GlobalAveragePool", global_average_pool_gradient, Trait::kNone, "", unknown_rank},
       {"GlobalMaxPool", global_max_pool_gradient, Trait::kNone, "", unknown_rank},
   };

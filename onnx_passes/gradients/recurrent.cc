@@ -1,9 +1,9 @@
 // Gradients of RNN, GRU and LSTM. A function undoes the steps and gives the gradients of the gates' sums for all of
 // them (functions/recurrent.cc); what is left are products over all steps at once:
 //   dX = dgates W    dW = Σ dgatesᵀ X    dB = Σ dgates, for W and for R
+#include "onnx_passes/operators/recurrent.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/gradients/gradient.h"
-#include "onnx_passes/operators/recurrence.h"
 
 namespace onnx_train {
 namespace {
@@ -65,7 +65,7 @@ class RecurrentGradient {
     }
     return values;
   }
-  // What a function of ours has rounded already; said where lowering sees it.
+  // Marks a value that a function of ours has rounded already, so that lowering stores 16 bits.
   Var operand(Var value) const { return stored(value, recurrence_.round_operands); }
   Var gate_values(Var value) const { return stored(value, recurrence_.round_gates); }
   Var dy(int i) const {
@@ -75,6 +75,20 @@ class RecurrentGradient {
   }
   Var state_gradient(Var dstate) const { return turned_ ? transpose(dstate, {1, 0, 2}) : dstate; }
 
+  // The gradients of `count` inputs from the outputs of the cell's gradient: those of X, W, R, B and the initial h.
+  Gradients gradients(size_t count, const std::vector<Var>& steps) const {
+    const Var dgates = operand(steps[0]);
+    Gradients all(count);
+    all[0] = dx(dgates);
+    all[1] = dw(dgates);
+    all[2] = steps[1];
+    const bool has_dn = recurrence_.cell == Recurrence::kGru && recurrence_.linear_before_reset;
+    if (g_.needs(3)) all[3] = dbias(dgates, has_dn ? operand(steps[3]) : Var());
+    if (g_.needs(5)) all[5] = state_gradient(steps[2]);
+    return all;
+  }
+
+ private:
   Var dx(Var dgates) const {
     if (!g_.needs(0)) return {};
     const Var w = g_.x(1);
@@ -91,8 +105,14 @@ class RecurrentGradient {
   Var bias_sum(Var dgates) const {
     return reshape(reduce_sum(dgates, {0, 1}, /*keepdims=*/false), {recurrence_.directions(), -1});
   }
+  // R's bias after the reset gate takes its gradient from dn, if there is one.
+  Var dbias(Var dgates, Var dn) const {
+    const Var sum = bias_sum(dgates);
+    if (!dn) return concat({sum, sum}, 1);
+    const auto parts = sum.builder().ops("Split", 3, {sum}, {{"axis", 1}, {"num_outputs", 3}});
+    return concat({sum, parts[0], parts[1], bias_sum(dn)}, 1);
+  }
 
- private:
   static Var stored(Var value, bool rounded) {
     return rounded ? call(value.builder(), "RoundTo", {value}, {{"to", static_cast<int>(DType::kBFloat16)}}) : value;
   }
@@ -112,27 +132,10 @@ Gradients lstm(Grad& g) {
                           {rule.x(2), rule.x(4), rule.x(5), rule.x(6), rule.x(7), rule.operand(forward[0]),
                            rule.gate_values(forward[3]), forward[4], rule.dy(0), rule.dy(1), rule.dy(2)},
                           attrs);
-  const Var dgates = rule.operand(steps[0]);
-  Gradients gradients(8);
-  gradients[0] = rule.dx(dgates);
-  gradients[1] = rule.dw(dgates);
-  gradients[2] = steps[1];
-  if (g.needs(3)) {
-    const Var sum = rule.bias_sum(dgates);
-    gradients[3] = concat({sum, sum}, 1);
-  }
-  if (g.needs(5)) gradients[5] = rule.state_gradient(steps[2]);
+  Gradients gradients = rule.gradients(8, steps);
   if (g.needs(6)) gradients[6] = rule.state_gradient(steps[3]);
   if (peepholes) gradients[7] = steps[4];
   return gradients;
-}
-
-// The bias of R behind the reset gate meets dn instead of dgates.
-Var gru_bias_gradient(const RecurrentGradient& rule, Var dgates, Var dn) {
-  const Var sum = rule.bias_sum(dgates);
-  if (!dn) return concat({sum, sum}, 1);
-  const auto parts = sum.builder().ops("Split", 3, {sum}, {{"axis", 1}, {"num_outputs", 3}});
-  return concat({sum, parts[0], parts[1], rule.bias_sum(dn)}, 1);
 }
 
 Gradients gru(Grad& g) {
@@ -145,14 +148,7 @@ Gradients gru(Grad& g) {
                           {rule.x(2), rule.x(4), rule.x(5), rule.operand(forward[0]), rule.gate_values(forward[2]),
                            candidates, rule.dy(0), rule.dy(1)},
                           attrs);
-  const Var dgates = rule.operand(steps[0]);
-  Gradients gradients(6);
-  gradients[0] = rule.dx(dgates);
-  gradients[1] = rule.dw(dgates);
-  gradients[2] = steps[1];
-  if (g.needs(3)) gradients[3] = gru_bias_gradient(rule, dgates, linear ? rule.operand(steps[3]) : Var());
-  if (g.needs(5)) gradients[5] = rule.state_gradient(steps[2]);
-  return gradients;
+  return rule.gradients(6, steps);
 }
 
 Gradients rnn(Grad& g) {
@@ -160,17 +156,7 @@ Gradients rnn(Grad& g) {
   const auto steps =
       call(g.b(), "RNNGrad", 3, {rule.x(2), rule.x(4), rule.x(5), rule.operand(rule.y()), rule.dy(0), rule.dy(1)},
            rule.attrs());
-  const Var dgates = rule.operand(steps[0]);
-  Gradients gradients(6);
-  gradients[0] = rule.dx(dgates);
-  gradients[1] = rule.dw(dgates);
-  gradients[2] = steps[1];
-  if (g.needs(3)) {
-    const Var sum = rule.bias_sum(dgates);
-    gradients[3] = concat({sum, sum}, 1);
-  }
-  if (g.needs(5)) gradients[5] = rule.state_gradient(steps[2]);
-  return gradients;
+  return rule.gradients(6, steps);
 }
 
 }  // namespace

@@ -5,8 +5,8 @@
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/gradients/gradient.h"
 #include "onnx_passes/inference/inference.h"
-#include "onnx_passes/ir/resampling.h"
 #include "onnx_passes/operators/missing.h"
+#include "onnx_passes/operators/resampling.h"
 
 namespace onnx_train {
 

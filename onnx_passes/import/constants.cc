@@ -148,11 +148,7 @@ bool belongs_to_groups(const Value& value) {
   };
   if (!all_of(value.uses(), is_part)) return false;
   const Tensor tensor = constant_of(&value);
-  const double first = tensor.size() > 0 ? tensor.at(0) : 0;
-  for (int64_t i = 0; i < tensor.size(); ++i) {
-    if (tensor.at(i) != first) return false;
-  }
-  return first == 0 || first == 1;
+  return tensor.holds_only(0) || tensor.holds_only(1);
 }
 
 // The scale or bias of a batch normalization whose channels are those of all samples (batch_statistics.h).

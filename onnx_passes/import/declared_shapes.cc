@@ -4,6 +4,7 @@
 #include <unordered_set>
 
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/first_few.h"
 #include "onnx_passes/ir/onnx.h"
 
 namespace onnx_train {
@@ -213,14 +214,10 @@ std::vector<Contradiction> Declarations::of_intermediates(const Graph& graph) co
 
 std::string describe(const std::vector<Contradiction>& contradictions) {
   constexpr size_t kMaxShown = 3;
-  std::string text;
-  for (size_t i = 0; i < contradictions.size() && i < kMaxShown; ++i) {
-    const Contradiction& c = contradictions[i];
-    text += concat(i == 0 ? "" : "; ", c.what, " is declared as ", to_string(c.declared), ", but it is ",
-                   to_string(c.found));
-  }
-  if (contradictions.size() > kMaxShown) text += concat("; and ", contradictions.size() - kMaxShown, " more");
-  return text;
+  const auto text_of = [](const Contradiction& c) {
+    return concat(c.what, " is declared as ", to_string(c.declared), ", but it is ", to_string(c.found));
+  };
+  return first_few(contradictions, kMaxShown, text_of, std::string::npos, "; ");
 }
 
 }  // namespace onnx_train

@@ -13,6 +13,7 @@
 #include "onnx_passes/import/fix_inputs.h"
 #include "onnx_passes/import/import.h"
 #include "onnx_passes/import/import_message.h"
+#include "onnx_passes/import/lost_layers.h"
 #include "onnx_passes/import/newer_opset.h"
 #include "onnx_passes/import/node_order.h"
 #include "onnx_passes/import/rebatch.h"
@@ -307,7 +308,9 @@ void collect_weights(Model* model, const Notes& notes) {
 
 Model import_model(ModelMessage message, const ImportOptions& options, std::vector<Finding>* findings) {
   const Notes notes{findings};
+  const bool from_training = message.proto.training_info_size() > 0;
   Model model = from_message(prepared(std::move(message), notes));
+  if (from_training) model.set_metadata(kFromTraining, "1");
   Graph* graph = model.graph.get();
   if (graph->outputs().empty()) fail("[Import] the model has no outputs");
   const Sizes sizes = parse_sizes(options.dims);

@@ -18,7 +18,8 @@ bool suggests_dropout(const Node& node) {
 
 }  // namespace
 
-std::vector<Finding> find_lost_layers(const Graph& graph) {
+std::vector<Finding> find_lost_layers(const Model& forward) {
+  const Graph& graph = *forward.graph;
   int convolutions = 0, with_bias = 0;
   bool has_dropout = false, has_normalization = false, may_have_dropout = false;
   for (const Node* node = graph.first(); node; node = node->next()) {
@@ -32,8 +33,11 @@ std::vector<Finding> find_lost_layers(const Graph& graph) {
   std::vector<Finding> findings;
   if (may_have_dropout && !has_dropout) {
     findings.push_back(
-        {"dropout", "the file has none",
-         concat("if the model has some, the export in evaluation mode has left it out: ", kInTrainingMode)});
+        forward.metadata(kFromTraining).empty()
+            ? Finding{"dropout", "the file has none",
+                      concat("if the model has some, the export in evaluation mode has left it out: ", kInTrainingMode)}
+            : Finding{"dropout", "the file is a training model, whose inference graph has none",
+                      "if the forward model has some, build from the forward model"});
   }
   if (with_bias > 0 && !has_normalization) {
     findings.push_back({"batch norm",

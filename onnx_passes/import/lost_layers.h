@@ -1,5 +1,5 @@
 // Layers that an export in evaluation mode leaves out of the file: dropout, and batch norm that is folded into
-// convolutions. A pure function; any thread.
+// convolutions. The inference graph of a training model has no dropout, either. A pure function; any thread.
 #pragma once
 
 #include <vector>
@@ -10,6 +10,9 @@
 namespace onnx_train {
 
 // What a forward model has no trace of, though it may have had it: no file says so, hence "if".
-std::vector<Finding> find_lost_layers(const Graph& graph);
+std::vector<Finding> find_lost_layers(const Model& forward);
+
+// Metadata of a model that was imported from a training model.
+inline constexpr const char* kFromTraining = "onnx_train.from_training";
 
 }  // namespace onnx_train

@@ -346,11 +346,7 @@ class Rebatch {
       const Tensor fill = producer->attr_tensor("value");
       return fill.empty() || (fill.size() == 1 && fill.at(0) == 0);
     }
-    const Tensor tensor = constant_of(value);
-    for (int64_t i = 0; i < tensor.size(); ++i) {
-      if (tensor.at(i) != 0) return false;
-    }
-    return !tensor.empty();
+    return constant_of(value).holds_only(0);
   }
 
   // Initial states of zeros can be omitted.

@@ -14,7 +14,7 @@ namespace {
 // An operator definition that ended with opset `until` - 1, and the conversion of its nodes to the next definition. A
 // node passes the rows of its operator in order, from the oldest that applies; the function returns the node that
 // replaces it.
-struct Row {
+struct UpgradeRow {
   const char* op;
   int64_t until;
   Node* (*rewrite)(Node*);
@@ -319,7 +319,7 @@ Node* scatter(Node* node) {
 
 Node* scan_8(Node* node) { refuse_upgrade(*node, "its sequence lengths and batch axis have no successor"); }
 
-constexpr Row kRows[] = {
+constexpr UpgradeRow kRows[] = {
     {"BatchNormalization", 14, batch_normalization},
     {"Clip", 11, clip},
     {"DFT", 20, dft},
@@ -370,7 +370,7 @@ int64_t raise_opset(Model* model) {
 
 Node* upgrade(Node* node, int64_t from) {
   if (from >= kBaseOpset) return node;
-  for (const Row& row : kRows) {
+  for (const UpgradeRow& row : kRows) {
     if (from < row.until && node->is(row.op)) node = row.rewrite(node);
   }
   return node;

@@ -6,14 +6,14 @@
 #include <map>
 
 #include "onnx_passes/inference/check_types.h"
+#include "onnx_passes/inference/elements.h"
 #include "onnx_passes/inference/inference_cache.h"
 #include "onnx_passes/inference/inlining.h"
 #include "onnx_passes/inference/schema.h"
-#include "onnx_passes/ir/elements.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/initializer.h"
 #include "onnx_passes/ir/onnx.h"
-#include "onnx_passes/ir/windows.h"
+#include "onnx_passes/operators/windows.h"
 
 namespace onnx_train {
 namespace {

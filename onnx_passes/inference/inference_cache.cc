@@ -1,8 +1,8 @@
 #include "onnx_passes/inference/inference_cache.h"
 
 #include "onnx_passes/inference/check_types.h"
+#include "onnx_passes/inference/elements.h"
 #include "onnx_passes/inference/inference.h"
-#include "onnx_passes/ir/elements.h"
 #include "onnx_passes/ir/onnx.h"
 
 namespace onnx_train {

@@ -23,7 +23,7 @@ namespace onnx_train {
 namespace {
 
 // The location of a tensor's data: the keys that ONNX defines, and no others.
-struct Place {
+struct DataLocation {
   std::string location;
   size_t offset = 0;
   std::optional<size_t> length;
@@ -37,8 +37,8 @@ size_t parse_size(const std::string& tensor, const std::string& key, const std::
   return value;
 }
 
-Place read_place(const onnx::TensorProto& tensor) {
-  Place place;
+DataLocation read_location(const onnx::TensorProto& tensor) {
+  DataLocation place;
   std::vector<std::string> seen;
   for (const auto& entry : tensor.external_data()) {
     for (const std::string& key : seen) {
@@ -112,7 +112,7 @@ class DataFiles {
     if (tensor.data_type() == onnx::TensorProto::STRING) {
       fail("tensor '", tensor.name(), "': strings cannot be external data");
     }
-    const Place place = read_place(tensor);
+    const DataLocation place = read_location(tensor);
     Source& source = open_file(tensor.name(), place.location);
     const size_t size = source.file->size();
     if (place.offset > size || place.length.value_or(bytes) > size - place.offset) {

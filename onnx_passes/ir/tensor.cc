@@ -135,6 +135,13 @@ bool is_uniform(const Tensor& tensor) {
   return std::memcmp(data, data + element, tensor.bytes() - element) == 0;  // stops at the first difference
 }
 
+bool Tensor::holds_only(double value) const {
+  for (int64_t i = 0; i < size(); ++i) {
+    if (at(i) != value) return false;
+  }
+  return !empty();
+}
+
 std::vector<int64_t> Tensor::to_ints() const {
   std::vector<int64_t> values(static_cast<size_t>(size_));
   for (int64_t i = 0; i < size_; ++i) {

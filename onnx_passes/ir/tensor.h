@@ -72,6 +72,7 @@ class Tensor {
   double at(int64_t index) const;      // element as a double
   void set(int64_t index, double value);
   std::vector<int64_t> to_ints() const;  // of an int32 or int64 tensor
+  bool holds_only(double value) const;   // no element is another number; false for an empty() tensor
 
  private:
   DType dtype_ = DType::kUndefined;

@@ -19,10 +19,14 @@ std::vector<Operator> indexing_operators() {
           .narrow({}, {0})
           .selecting({0, 1})
           .in_precision(PrecisionRole::kLookup)
-          .weights_at({0}),
-      {"GatherElements", "x[S...] indices:index[I...] -> y[I...] where #I = #S, -#S <= @axis:0 < #S"},
+          .weights_at({0})
+          .moving(Traffic::kWritten),
+      Operator{"GatherElements", "x[S...] indices:index[I...] -> y[I...] where #I = #S, -#S <= @axis:0 < #S"}.moving(
+          Traffic::kWritten),
       {"ScatterElements", "x[S...] indices:index[I...] updates[I...] -> y[S...] where #I = #S, -#S <= @axis:0 < #S"},
-      {"GatherND", "x[S...] indices:int64[I..., K] -> y where 0 <= @batch_dims:0 <= #I, @batch_dims:0 + K <= #S"},
+      Operator{"GatherND",
+               "x[S...] indices:int64[I..., K] -> y where 0 <= @batch_dims:0 <= #I, @batch_dims:0 + K <= #S"}
+          .moving(Traffic::kWritten),
       {"ScatterND", "x[S...] indices:int64[I..., K] updates[U...] -> y[S...] where K <= #S, #U = #I + #S - K"},
       Operator{"OneHot", "indices[I...] depth[] values[2] -> y[Y...] where #Y = #I + 1, -#Y <= @axis:-1 < #Y"}
           .with_settings({0, InputRange::kAll}),

@@ -6,6 +6,7 @@
 
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/operators/operators.h"
 
 namespace onnx_train {
 namespace {
@@ -68,7 +69,7 @@ Sources sources_of(const Value* condition) {
     const Node* node = value->producer();
     if (!node) {
       if (value->graph().is_input(value)) sources.inputs.insert(value->name());
-    } else if (node->is("Shape") || node->is("Size")) {
+    } else if (reads_shape_only(*node)) {
       if (node->input(0)->graph().is_input(node->input(0))) {
         add_sizes(*node->input(0), &sources);
       } else {

@@ -3,6 +3,7 @@
 
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/operators/multiply_adds.h"
 #include "onnx_passes/operators/operators.h"
 
 namespace onnx_train {
@@ -79,20 +80,25 @@ std::vector<Operator> movement_operators() {
       Operator{"Expand", "x[~S...] shape:int64[_] -> y[S...]"}
           .of_kind(OperatorKind::kRearrangement)
           .selecting({0, 1})
-          .in_precision(PrecisionRole::kMovement),
+          .in_precision(PrecisionRole::kMovement)
+          .on_images(ImageRole::kExpand),
       Operator{"Tile", "x[S...] repeats:int64[#S] -> y[Y...] where #Y = #S"}.of_kind(OperatorKind::kRearrangement),
       Operator{"Concat", "x[S...] more* -> y[Y...] where #Y = #S, -#S <= @axis < #S", "", kOfSchema, check_pieces}
           .of_kind(OperatorKind::kRearrangement)
-          .selecting({0, InputRange::kAll}),
+          .selecting({0, InputRange::kAll})
+          .on_images(ImageRole::kAxis),
       Operator{"Split", "x[S...] split?:int64[_] -> y* where -#S <= @axis:0 < #S, 1 <= @num_outputs:1"}
           .of_kind(OperatorKind::kExtraction)
           .selecting({0, 1})
-          .in_precision(PrecisionRole::kMovement),
+          .in_precision(PrecisionRole::kMovement)
+          .on_images(ImageRole::kAxis),
       Operator{"Slice",
                "x[S...] starts:index[A] ends:index[A] axes?:index[A] steps?:index[A] -> y[Y...] where #Y = #S, A <= #S"}
           .of_kind(OperatorKind::kExtraction)
           .selecting({0, 1})
-          .in_precision(PrecisionRole::kMovement),
+          .in_precision(PrecisionRole::kMovement)
+          .moving(Traffic::kWritten)
+          .on_images(ImageRole::kListedAxes),
       {"SliceGrad",
        "dy[Y...] shape:int64[#S] starts:index[A] ends:index[A] axes?:index[A] steps?:index[A] -> dx[S...] "
        "where #Y = #S, A <= #S",
@@ -100,23 +106,27 @@ std::vector<Operator> movement_operators() {
       Operator{"Pad",
                "x[S...] pads:int64[2 * #S] value?[] -> y[Y...] where #Y = #S | "
                "x[S...] pads:int64[2 * A] value?[] axes:index[A] -> y[Y...] where #Y = #S, A <= #S"}
-          .with_settings({1, InputRange::kAll}),
+          .with_settings({1, InputRange::kAll})
+          .on_images(ImageRole::kListedAxes),
       Operator{
           "Resize",
           "x[S...] roi?[R] scales?[A] sizes?:int64[B] @axes?[C] -> y[Y...] where #Y = #S, A <= #S, B <= #S, C <= #S"}
-          .with_settings({1, InputRange::kAll}),
-      {"ResizeGrad",
-       "dy[Y...] shape:int64[#S] roi?:any[_] scales?:any[_] sizes?:int64[_] @axes[C] -> dx[S...] where #Y = #S, C <= "
-       "#S",
-       kDomain},
+          .with_settings({1, InputRange::kAll})
+          .on_images(ImageRole::kResize),
+      Operator{"ResizeGrad",
+               "dy[Y...] shape:int64[#S] roi?:any[_] scales?:any[_] sizes?:int64[_] @axes[C] -> dx[S...] "
+               "where #Y = #S, C <= #S",
+               kDomain}
+          .counting(no_multiply_adds)
+          .on_images(ImageRole::kResize),
       {"Trilu", "x[S..., M, N] k?:int64[] -> y[S..., M, N]"},
       {"ReverseSequence", "x[S...] lengths:int64[_] -> y[S...] where 2 <= #S"},
       {"Constant", "-> y"},
       {"ConstantOfShape", "shape:int64[#Y] @value?[] -> y[Y...]"},
       {"EyeLike", "x[M, N] -> y[M, N]"},
       Operator{"Range", "start[] limit[] delta[] -> y[_]"}.with_settings({0, InputRange::kAll}),
-      {"Shape", "x -> y:int64[_]"},
-      {"Size", "x -> y:int64[]"},
+      Operator{"Shape", "x -> y:int64[_]"}.moving(Traffic::kNone),
+      Operator{"Size", "x -> y:int64[]"}.moving(Traffic::kNone),
   };
 }
 

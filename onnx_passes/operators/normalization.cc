@@ -60,8 +60,11 @@ void check_values_per_channel(const Node& node) {
 
 std::vector<Operator> normalization_operators() {
   return {
-      Operator{"Softmax", kAlongAxis}.narrow({0}, {0}).in_precision(PrecisionRole::kActivation),
-      Operator{"LogSoftmax", kAlongAxis}.narrow({0}, {0}),
+      Operator{"Softmax", kAlongAxis}
+          .narrow({0}, {0})
+          .in_precision(PrecisionRole::kActivation)
+          .on_images(ImageRole::kAxis),
+      Operator{"LogSoftmax", kAlongAxis}.narrow({0}, {0}).on_images(ImageRole::kAxis),
       {"Hardmax", kAlongAxis},
       Operator{"SoftmaxGrad", kAlongAxisGrad, kDomain, kOneFloat}.narrow({0, 1}, {0}),
       Operator{"LogSoftmaxGrad", kAlongAxisGrad, kDomain, kOneFloat}.narrow({0, 1}, {0}),
@@ -81,25 +84,37 @@ std::vector<Operator> normalization_operators() {
       Operator{"BatchNormalization", kBatch}
           .narrow({0}, {0})
           .in_precision(PrecisionRole::kActivation)
-          .weights_at({1, 2, 3, 4}),
-      Operator{"BatchNormalization", kOurBatch, kDomain, kOneFloat}.narrow({0, 5}, {0}),
+          .weights_at({1, 2, 3, 4})
+          .on_images(ImageRole::kPerChannel),
+      Operator{"BatchNormalization", kOurBatch, kDomain, kOneFloat}
+          .narrow({0, 5}, {0})
+          .on_images(ImageRole::kPerChannel, {0, 5}),
       Operator{"BatchNormalizationTrain", kBatchTrain, kDomain, kOneFloat, check_values_per_channel}
           .narrow({0, 3}, {0})
           .in_precision(PrecisionRole::kActivation)
-          .weights_at({1, 2}),
-      Operator{"BatchNormalizationGrad", kBatchGrad, kDomain, kOneFloat}.narrow({0, 4, 5}, {0, 3}),
-      Operator{"BatchNormalizationFrozenGrad", kBatchFrozenGrad, kDomain, kOneFloat}.narrow({0, 4}, {0}),
+          .weights_at({1, 2})
+          .on_images(ImageRole::kPerChannel, {0, 3}),
+      Operator{"BatchNormalizationGrad", kBatchGrad, kDomain, kOneFloat}
+          .narrow({0, 4, 5}, {0, 3})
+          .on_images(ImageRole::kPerChannel, {0, 4, 5}, {0, 3}),
+      Operator{"BatchNormalizationFrozenGrad", kBatchFrozenGrad, kDomain, kOneFloat}
+          .narrow({0, 4}, {0})
+          .on_images(ImageRole::kPerChannel, {0, 4}),
 
       Operator{"GroupNormalization", kGroup, "", kOneFloat}
           .narrow({0}, {0})
           .in_precision(PrecisionRole::kActivation)
-          .weights_at({1, 2}),
+          .weights_at({1, 2})
+          .on_images(ImageRole::kGroups),
       Operator{"InstanceNormalization", "x[N, C, S...] scale[C] bias[C] -> y[N, C, S...]", "", kOneFloat}
           .narrow({0}, {0})
           .in_precision(PrecisionRole::kActivation)
-          .weights_at({1, 2}),
-      Operator{"GroupNormalization", kOurGroup, kDomain, kOneFloat}.narrow({0}, {0}),
-      Operator{"GroupNormalizationGrad", kGroupGrad, kDomain, kOneFloat}.narrow({0, 2}, {0}),
+          .weights_at({1, 2})
+          .on_images(ImageRole::kGroups),
+      Operator{"GroupNormalization", kOurGroup, kDomain, kOneFloat}.narrow({0}, {0}).on_images(ImageRole::kGroups),
+      Operator{"GroupNormalizationGrad", kGroupGrad, kDomain, kOneFloat}
+          .narrow({0, 2}, {0})
+          .on_images(ImageRole::kGroups, {0, 2}),
 
       {"LRN", "x[N, C, S...] -> y[N, C, S...] where 1 <= @size"},
       {"LpNormalization", "x[S...] -> y[S...] where -#S <= @axis:-1 < #S"},

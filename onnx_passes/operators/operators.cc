@@ -55,6 +55,12 @@ const Table& table() {
 
 const ParsedRow* find_row(std::string_view domain, std::string_view op) { return find_row(table(), domain, op); }
 
+template <typename T>
+Operator with(Operator row, T Operator::*fact, T value) {
+  row.*fact = std::move(value);
+  return row;
+}
+
 }  // namespace
 
 const Operator* find_operator(std::string_view domain, std::string_view op) {
@@ -74,40 +80,30 @@ const std::vector<const Operator*>& operator_rows() {
 }
 
 Operator Operator::narrow(std::vector<int> inputs, std::vector<int> outputs) const {
-  Operator row = *this;
-  row.narrow_inputs = std::move(inputs);
-  row.narrow_outputs = std::move(outputs);
-  return row;
+  return with(with(*this, &Operator::narrow_inputs, std::move(inputs)), &Operator::narrow_outputs, std::move(outputs));
 }
 
-Operator Operator::in_precision(PrecisionRole role) const {
-  Operator row = *this;
-  row.precision = role;
-  return row;
-}
+Operator Operator::in_precision(PrecisionRole role) const { return with(*this, &Operator::precision, role); }
 
 Operator Operator::weights_at(std::vector<int> inputs) const {
-  Operator row = *this;
-  row.weights = std::move(inputs);
-  return row;
+  return with(*this, &Operator::weights, std::move(inputs));
 }
 
-Operator Operator::of_kind(OperatorKind of) const {
-  Operator row = *this;
-  row.kind = of;
-  return row;
+Operator Operator::of_kind(OperatorKind of) const { return with(*this, &Operator::kind, of); }
+
+Operator Operator::selecting(InputRange from) const { return with(*this, &Operator::selects, from); }
+
+Operator Operator::with_settings(InputRange at) const { return with(*this, &Operator::settings, at); }
+
+Operator Operator::counting(double (*function)(const Node& node)) const {
+  return with(*this, &Operator::multiply_adds, function);
 }
 
-Operator Operator::with_settings(InputRange at) const {
-  Operator row = *this;
-  row.settings = at;
-  return row;
-}
+Operator Operator::moving(Traffic what) const { return with(*this, &Operator::traffic, what); }
 
-Operator Operator::selecting(InputRange from) const {
-  Operator row = *this;
-  row.selects = from;
-  return row;
+Operator Operator::on_images(ImageRole role, std::vector<int> inputs, std::vector<int> outputs) const {
+  Operator row = with(*this, &Operator::image_role, role);
+  return with(with(row, &Operator::image_inputs, std::move(inputs)), &Operator::image_outputs, std::move(outputs));
 }
 
 const Operator& operator_of(const Node& node) {
@@ -118,6 +114,9 @@ const Operator& operator_of(const Node& node) {
 
 bool is_view(const Node& node) { return operator_of(node).kind == OperatorKind::kView; }
 bool is_elementwise(const Node& node) { return operator_of(node).kind == OperatorKind::kElementwise; }
+
+bool is_reduction(const Node& node) { return operator_of(node).kind == OperatorKind::kReduction; }
+bool reads_shape_only(const Node& node) { return operator_of(node).traffic == Traffic::kNone; }
 
 bool moves_elements(const Node& node) {
   const OperatorKind kind = operator_of(node).kind;

@@ -37,6 +37,30 @@ enum class PrecisionRole {
   kRecurrent,   // becomes its training form, which rounds h and the gates' gradients; bf16: the gates' values, too
 };
 
+// How the layout of images, tensors of [batch, channels, sizes..], may become [batch, sizes.., channels]
+// (kernels/lowering/layout). Element-wise operators and reductions need no role: their kind says it.
+enum class ImageRole {
+  kNone,         // needs channels first
+  kConvolution,  // is the same operator with channels_last = 1; so is a pool
+  kTransposed,   // is the input gradient of a convolution with channels_last = 1
+  kPool,
+  kGlobalPool,  // is a reduction over the sizes
+  kPerChannel,  // accepts images as [elements, channels]
+  kGroups,      // is a GroupNormalization with channels_last = 1
+  kAxis,        // the attribute `axis` is an axis of images
+  kListedAxes,  // so are the numbers of input 3
+  kExpand,
+  kResize,
+};
+
+// What a node reads and writes of its inputs and outputs.
+enum class Traffic {
+  kAll,
+  kNone,     // nothing: the result follows from the shape of input 0
+  kWritten,  // of input 0, at most as many elements as it writes
+  kGiven,    // of input 0 and output 0, as many elements as input 1 has
+};
+
 // A range of a node's inputs, [begin, end).
 struct InputRange {
   static constexpr int kAll = 1 << 30;
@@ -65,8 +89,16 @@ struct Operator {
   InputRange settings = {};
   // Computing an element again costs less than reading it from memory.
   bool cheap = false;
+  Traffic traffic = Traffic::kAll;
+  // The multiply-adds of a product (multiply_adds.h); null for other operators, whose body, if any, says it.
+  double (*multiply_adds)(const Node& node) = nullptr;
+  ImageRole image_role = ImageRole::kNone;
+  std::vector<int> image_inputs = {}, image_outputs = {};
 
   // The row with one more fact.
+  Operator counting(double (*multiply_adds)(const Node& node)) const;
+  Operator moving(Traffic what) const;
+  Operator on_images(ImageRole role, std::vector<int> inputs = {0}, std::vector<int> outputs = {0}) const;
   Operator narrow(std::vector<int> inputs, std::vector<int> outputs) const;
   Operator in_precision(PrecisionRole role) const;
   Operator weights_at(std::vector<int> inputs) const;
@@ -83,11 +115,14 @@ const std::vector<const Operator*>& operator_rows();
 // The row of the node's operator; one that says nothing if there is none.
 const Operator& operator_of(const Node& node);
 bool is_elementwise(const Node& node);
+bool is_reduction(const Node& node);  // over axes: ReduceSum, ReduceMean, ReduceMax, ...
 // Whether the output is the memory of the first input with another shape: Reshape, Squeeze, Unsqueeze, Flatten,
 // Identity.
 bool is_view(const Node& node);
 // Whether the outputs hold elements of input 0 at other positions, or as another type.
 bool moves_elements(const Node& node);
+// Whether the node reads the shape of its input and not the elements: Shape, Size.
+bool reads_shape_only(const Node& node);
 
 // Throws Error if what is known of the node violates the contract in its operator's row; the message names the node,
 // the input or output, the shape found and the shape required. Ignores unknown sizes and operators without a row.

@@ -2,6 +2,7 @@
 
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/operators/einsum.h"
+#include "onnx_passes/operators/multiply_adds.h"
 #include "onnx_passes/operators/operators.h"
 
 namespace onnx_train {
@@ -43,16 +44,25 @@ std::vector<Operator> product_operators() {
       Operator{"MatMul", kMatMul, "", kOfSchema, nullptr, OperatorKind::kProduct}
           .narrow({0, 1}, {0})
           .in_precision(PrecisionRole::kProduct)
-          .weights_at({0, 1}),
+          .weights_at({0, 1})
+          .counting(multiply_adds_of_matmul),
       Operator{"Gemm", kGemm, "", kOfSchema, nullptr, OperatorKind::kProduct}
           .narrow({0, 1}, {0})
           .in_precision(PrecisionRole::kProduct)
-          .weights_at({0, 1, 2}),
-      Operator{"Einsum", "x more* -> y", "", kOfSchema, check_equation}.weights_at({0, 1, 2, 3}),
-      Operator{"MatMul", kOurMatMul, kDomain, kOfSchema, nullptr, OperatorKind::kProduct}.narrow({0, 1, 2}, {0}),
-      Operator{"Gemm", kOurGemm, kDomain, kOfSchema, nullptr, OperatorKind::kProduct}.narrow({0, 1, 2}, {0}),
-      Operator{"TransposedMatMul", kTransposed, kDomain, kOfSchema, nullptr, OperatorKind::kProduct}.narrow({0, 1, 2},
-                                                                                                            {0}),
+          .weights_at({0, 1, 2})
+          .counting(multiply_adds_of_gemm),
+      Operator{"Einsum", "x more* -> y", "", kOfSchema, check_equation}
+          .weights_at({0, 1, 2, 3})
+          .counting(multiply_adds_of_einsum),
+      Operator{"MatMul", kOurMatMul, kDomain, kOfSchema, nullptr, OperatorKind::kProduct}
+          .narrow({0, 1, 2}, {0})
+          .counting(multiply_adds_of_matmul),
+      Operator{"Gemm", kOurGemm, kDomain, kOfSchema, nullptr, OperatorKind::kProduct}
+          .narrow({0, 1, 2}, {0})
+          .counting(multiply_adds_of_gemm),
+      Operator{"TransposedMatMul", kTransposed, kDomain, kOfSchema, nullptr, OperatorKind::kProduct}
+          .narrow({0, 1, 2}, {0})
+          .counting(multiply_adds_of_transposed_matmul),
   };
 }
 

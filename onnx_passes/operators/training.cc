@@ -37,9 +37,10 @@ std::vector<Operator> training_operators() {
       {"Sgd", kSgd, kDomain, kOneFloat},
       {"Adam", kAdam, kDomain, kOneFloat},
       {"AdamW", kAdam, kDomain, kOneFloat},
-      {"SparseSgd",
-       "w[R, S...] rows[P, S...] places:int64[P] learning_rate:float[] grad_scale:float[] -> next_w[R, S...]", kDomain,
-       kOneFloat},
+      Operator{"SparseSgd",
+               "w[R, S...] rows[P, S...] places:int64[P] learning_rate:float[] grad_scale:float[] -> next_w[R, S...]",
+               kDomain, kOneFloat}
+          .moving(Traffic::kGiven),
       {"Updates", "x*:any -> y*:any", kDomain},  // the kernel reads the calls in its body
       {"Casts", "x*:any -> y*:any", kDomain},    // so do these
       {"Gathers", "x*:any -> y*:any", kDomain},

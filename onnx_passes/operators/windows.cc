@@ -1,10 +1,12 @@
 // Convolutions and pools, with channels after the batch or last. N images, C channels in, M out, S... sizes of the
 // image that windows read, O... how many windows there are, K... taps.
+#include "onnx_passes/operators/windows.h"
+
 #include <algorithm>
 
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/error.h"
-#include "onnx_passes/ir/windows.h"
+#include "onnx_passes/operators/multiply_adds.h"
 #include "onnx_passes/operators/operators.h"
 
 namespace onnx_train {
@@ -38,6 +40,8 @@ constexpr const char* kPool = POOL;
 constexpr const char* kOurPool = POOL FIRST "x[N, S..., C] -> y[N, O..., C] where " RANK LAST;
 constexpr const char* kUnpool =
     "x[N, C, O...] indices:int64[N, C, O...] output_shape?:int64[#O + 2] -> y[_, _, S...] where " RANK;
+constexpr const char* kColumns =
+    "x[N, _, _] image_shape:int64[#S] block_shape:int64[#S] -> y[N, _, S...] where 1 <= #S <= 3";
 constexpr const char* kGlobal = "x[N, C, S...] -> y[N, C, O...] where " RANK;
 constexpr const char* kMaxGrad = "dy[N, C, O...] x[N, C, S...] -> dx[N, C, S...] where " RANK FIRST
                                  "dy[N, O..., C] x[N, S..., C] -> dx[N, S..., C] where " RANK LAST;
@@ -80,18 +84,15 @@ int64_t taps_of(const Node& node, const Shape& kernel) {
   return taps;
 }
 
-// The number of windows that follows from padding, strides and dilations; with ceil_mode possibly one more along an
-// axis.
+// The number of windows that fit; with ceil_mode possibly one more along an axis.
 void check_counts(const Node& node, const Windows& w, const Shape& image, const Shape& windows) {
   const int64_t more = node.attr("ceil_mode", int64_t{0}) != 0 ? 1 : 0;
+  const Shape counts = w.counts(image);
   for (size_t i = 0; i < windows.size(); ++i) {
-    const int64_t extent = (w.kernel[i] - 1) * w.dilations[i] + 1;
-    const int64_t room = image[i] + w.pads_begin[i] + w.pads_end[i] - extent;
-    const int64_t count = room < 0 ? 0 : room / w.strides[i] + 1;
-    if (windows[i] < count || windows[i] > count + more)
+    if (windows[i] < counts[i] || windows[i] > counts[i] + more)
       fail(node.label(), ": ", windows[i], " windows on spatial axis ", i, " of size ", image[i],
            ", where a kernel of ", w.kernel[i], " with dilation ", w.dilations[i], ", stride ", w.strides[i],
-           " and padding ", w.pads_begin[i], " and ", w.pads_end[i], " makes ", count);
+           " and padding ", w.pads_begin[i], " and ", w.pads_end[i], " makes ", counts[i]);
   }
 }
 
@@ -116,35 +117,193 @@ void check(const Node& node) {
   check_windows(node, {image, windows, taps});
 }
 
+// ---- The windows of a node
+
+Shape list_attr(const Node& node, const char* name, size_t size, int64_t otherwise, int64_t lowest) {
+  const Shape values = node.attr(name, Shape(size, otherwise));
+  if (values.size() != size) fail(node.label(), ": ", name, " has ", values.size(), " numbers; its input needs ", size);
+  for (int64_t v : values) {
+    if (v < lowest) fail(node.label(), ": ", name, " holds ", v, "; the least allowed is ", lowest);
+  }
+  return values;
+}
+
+// Upper bound for sizes: real tensors are far smaller, and sums and products of such numbers fit 64 bits.
+constexpr int64_t kLargest = int64_t{1} << 30;
+
+// The total padding along one axis for which a Conv or pool has ceil(in / stride) outputs; for ConvTranspose the
+// inverse.
+std::optional<int64_t> total_padding(const Node& node, const Windows& w, size_t axis) {
+  const int64_t extent = (w.kernel[axis] - 1) * w.dilations[axis] + 1, stride = w.strides[axis];
+  const Dim in = (*node.input(0)->type().dims)[axis + 2];
+  if (in.value() > kLargest) fail(node.label(), ": an image of size ", in.value(), " is too large for windows");
+  if (node.op() == "ConvTranspose") {
+    const Value* y = node.output();
+    if (!in.known() || !y || !y->has_rank() || y->rank() != node.input(0)->rank()) return std::nullopt;
+    const Dim out = (*y->type().dims)[axis + 2];
+    if (!out.known()) return std::nullopt;
+    const Shape extra = list_attr(node, "output_padding", w.kernel.size(), 0, 0);
+    if (extra[axis] > kLargest || out.value() > kLargest)
+      fail(node.label(), ": an output of size ", out.value(), " is too large for windows");
+    return stride * (in.value() - 1) + extra[axis] + extent - out.value();
+  }
+  if (stride == 1) return extent - 1;
+  if (!in.known()) return std::nullopt;
+  const int64_t out = (in.value() + stride - 1) / stride;
+  return (out - 1) * stride + extent - in.value();
+}
+
 }  // namespace
+
+Shape Windows::pads() const {
+  Shape all = pads_begin;
+  all.insert(all.end(), pads_end.begin(), pads_end.end());
+  return all;
+}
+
+Shape Windows::counts(const Shape& image) const {
+  Shape counts;
+  for (size_t i = 0; i < kernel.size(); ++i) {
+    const int64_t extent = (kernel[i] - 1) * dilations[i] + 1;
+    int64_t room = 0;
+    if (__builtin_add_overflow(image[i], pads_begin[i] + pads_end[i] - extent, &room)) room = -1;
+    counts.push_back(room < 0 ? 0 : room / strides[i] + 1);
+  }
+  return counts;
+}
+
+bool is_channels_last(const Node& node) { return !node.domain().empty() && node.attr("channels_last", 0) != 0; }
+
+Windows windows_of(const Node& node, const Shape& kernel) {
+  const size_t rank = kernel.size();
+  const Shape pads = list_attr(node, "pads", 2 * rank, 0, 0);
+  const auto middle = pads.begin() + static_cast<std::ptrdiff_t>(rank);
+  Windows w = {kernel,
+               list_attr(node, "strides", rank, 1, 1),
+               list_attr(node, "dilations", rank, 1, 1),
+               {pads.begin(), middle},
+               {middle, pads.end()}};
+  for (const Shape& numbers : {w.kernel, w.strides, w.dilations, pads}) {
+    for (int64_t v : numbers) {
+      if (v < 0 || v > kLargest) fail(node.label(), ": a window of ", v, " is out of range");
+    }
+  }
+  return w;
+}
+
+std::optional<Windows> find_windows(const Node& node) {
+  const Value* x = node.input(0);
+  if (!x || !x->has_rank()) return std::nullopt;
+  if (x->rank() < 3) fail(node.label(), ": its input has ", x->rank(), " dimensions; it needs batch, channels, sizes");
+  const auto rank = static_cast<size_t>(x->rank() - 2);
+  Shape kernel;
+  if (node.has_attr("kernel_shape")) {
+    kernel = list_attr(node, "kernel_shape", rank, 1, 1);
+  } else {
+    const Value* weight = node.input(1);
+    if (!weight || !weight->has_rank()) return std::nullopt;
+    for (int64_t axis = 2; axis < weight->rank(); ++axis) {
+      const Dim size = (*weight->type().dims)[static_cast<size_t>(axis)];
+      if (!size.known()) return std::nullopt;
+      kernel.push_back(size.value());
+    }
+    if (kernel.size() != rank) fail(node.label(), ": its weight and its input differ in rank");
+  }
+  Windows w = windows_of(node, kernel);
+
+  const std::string auto_pad = node.attr("auto_pad", "NOTSET");
+  const bool given = auto_pad == "NOTSET" && !node.has_attr("output_shape");
+  for (size_t axis = 0; axis < rank && !given; ++axis) {
+    if (auto_pad == "VALID") {
+      w.pads_begin[axis] = w.pads_end[axis] = 0;
+      continue;
+    }
+    auto total = total_padding(node, w, axis);
+    if (!total) return std::nullopt;
+    total = std::max<int64_t>(*total, 0);  // output_shape of a ConvTranspose may be larger than what its windows cover
+    const int64_t less = *total / 2, more = *total - less;
+    w.pads_begin[axis] = auto_pad == "SAME_UPPER" ? less : more;
+    w.pads_end[axis] = auto_pad == "SAME_UPPER" ? more : less;
+  }
+  return w;
+}
+
+void drop_windows_behind_input(Node* pool) {
+  const auto w = find_windows(*pool);
+  if (!w || !pool->output() || !pool->output()->has_rank()) return;
+  TensorType type = pool->output()->type();
+  for (size_t axis = 0; axis < w->kernel.size(); ++axis) {
+    const Dim in = (*pool->input(0)->type().dims)[axis + 2];
+    Dim& out = (*type.dims)[axis + 2];
+    if (!in.known() || !out.known()) continue;
+    if ((out.value() - 1) * w->strides[axis] >= in.value() + w->pads_begin[axis]) out = out.value() - 1;
+  }
+  const DType dtype = type.dtype;
+  for (Value* output : pool->outputs()) {
+    if (!output) continue;
+    type.dtype = output == pool->output() ? dtype : output->dtype();
+    output->set_type(type);
+  }
+}
 
 std::vector<Operator> window_operators() {
   return {
       Operator{"Conv", kConv, "", kOfSchema, check<0, -1, 1>, kProduct}
           .narrow({0, 1}, {0})
           .in_precision(PrecisionRole::kProduct)
-          .weights_at({1, 2}),
-      Operator{"Conv", kOurConv, kDomain, kOneFloat, check<0, -1, 1>, kProduct}.narrow({0, 1}, {0}),
-      Operator{"ConvGradInput", kGradInput, kDomain, kOneFloat, check<-1, 0, 1>, kProduct}.narrow({0, 1}, {0}),
-      Operator{"ConvGradWeight", kGradWeight, kDomain, kOneFloat, check<0, 1, -1>, kProduct}.narrow({0, 1}, {0}),
+          .weights_at({1, 2})
+          .counting(multiply_adds_of_conv)
+          .on_images(ImageRole::kConvolution),
+      Operator{"Conv", kOurConv, kDomain, kOneFloat, check<0, -1, 1>, kProduct}
+          .narrow({0, 1}, {0})
+          .counting(multiply_adds_of_conv)
+          .on_images(ImageRole::kConvolution),
+      Operator{"ConvGradInput", kGradInput, kDomain, kOneFloat, check<-1, 0, 1>, kProduct}
+          .narrow({0, 1}, {0})
+          .counting(multiply_adds_of_transposed_conv)
+          .on_images(ImageRole::kConvolution),
+      Operator{"ConvGradWeight", kGradWeight, kDomain, kOneFloat, check<0, 1, -1>, kProduct}
+          .narrow({0, 1}, {0})
+          .counting(multiply_adds_of_weight_gradient)
+          .on_images(ImageRole::kConvolution, {0, 1}, {}),
       Operator{"DeformConv", "x w offset bias? mask? -> y"}.weights_at({1, 3}),
       Operator{"CausalConvWithState", "x w bias? past_state? -> y present_state?"}.weights_at({1, 2}),
       Operator{"ConvTranspose", kConvTranspose, "", kOfSchema, check_attributes}
           .in_precision(PrecisionRole::kProduct)
-          .weights_at({1, 2}),
+          .weights_at({1, 2})
+          .counting(multiply_adds_of_transposed_conv)
+          .on_images(ImageRole::kTransposed),
 
-      Operator{"MaxPool", kPool, "", kOfSchema, check<0, -1, kNoTaps>}.narrow({0}, {0}).in_precision(
-          PrecisionRole::kActivation),
-      Operator{"MaxPool", kOurPool, kDomain, kOneFloat, check<0, -1, kNoTaps>}.narrow({0}, {0}),
-      Operator{"MaxPoolGrad", kMaxGrad, kDomain, kOneFloat, check<1, 0, kNoTaps>}.narrow({0, 1}, {0}),
-      Operator{"AveragePool", kPool, "", kOfSchema, check<0, -1, kNoTaps>}.narrow({0}, {0}).in_precision(
-          PrecisionRole::kActivation),
-      Operator{"AveragePool", kOurPool, kDomain, kOneFloat, check<0, -1, kNoTaps>}.narrow({0}, {0}),
-      Operator{"AveragePoolGrad", kAverageGrad, kDomain, kOneFloat}.narrow({0}, {0}),
+      Operator{"MaxPool", kPool, "", kOfSchema, check<0, -1, kNoTaps>}
+          .narrow({0}, {0})
+          .in_precision(PrecisionRole::kActivation)
+          .on_images(ImageRole::kPool),
+      Operator{"MaxPool", kOurPool, kDomain, kOneFloat, check<0, -1, kNoTaps>}.narrow({0}, {0}).on_images(
+          ImageRole::kPool),
+      Operator{"MaxPoolGrad", kMaxGrad, kDomain, kOneFloat, check<1, 0, kNoTaps>}
+          .narrow({0, 1}, {0})
+          .on_images(ImageRole::kPool, {0, 1}),
+      Operator{"AveragePool", kPool, "", kOfSchema, check<0, -1, kNoTaps>}
+          .narrow({0}, {0})
+          .in_precision(PrecisionRole::kActivation)
+          .on_images(ImageRole::kPool),
+      Operator{"AveragePool", kOurPool, kDomain, kOneFloat, check<0, -1, kNoTaps>}.narrow({0}, {0}).on_images(
+          ImageRole::kPool),
+      Operator{"AveragePoolGrad", kAverageGrad, kDomain, kOneFloat}
+          .narrow({0}, {0})
+          .counting(no_multiply_adds)
+          .on_images(ImageRole::kPool),
       {"MaxUnpool", kUnpool},
+      {"Col2Im", kColumns},
       {"LpPool", kPool, "", kOfSchema, check<0, -1, kNoTaps>},
-      Operator{"GlobalAveragePool", kGlobal}.narrow({0}, {0}).in_precision(PrecisionRole::kActivation),
-      Operator{"GlobalMaxPool", kGlobal}.narrow({0}, {0}).in_precision(PrecisionRole::kActivation),
+      Operator{"GlobalAveragePool", kGlobal}
+          .narrow({0}, {0})
+          .in_precision(PrecisionRole::kActivation)
+          .on_images(ImageRole::kGlobalPool),
+      Operator{"GlobalMaxPool", kGlobal}
+          .narrow({0}, {0})
+          .in_precision(PrecisionRole::kActivation)
+          .on_images(ImageRole::kGlobalPool),
   };
 }
 

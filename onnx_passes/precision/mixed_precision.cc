@@ -9,7 +9,7 @@
 #include "onnx_passes/ir/inputs.h"
 #include "onnx_passes/ir/rows.h"
 #include "onnx_passes/operators/operators.h"
-#include "onnx_passes/operators/recurrence.h"
+#include "onnx_passes/operators/recurrent.h"
 #include "onnx_passes/training/training_versions.h"
 
 namespace onnx_train {

@@ -11,7 +11,7 @@
 namespace onnx_train {
 
 // A sum is constant + Σ weightᵢ termᵢ, a product is constant · Π factorᵢ ^ weightᵢ.
-struct Part {
+struct WeightedPattern {
   double weight;
   Pattern pattern;
 };
@@ -19,10 +19,10 @@ struct Part {
 struct Pattern::Formula {
   enum Kind { kAny, kSum, kProduct, kOp, kMean, kReduce };
   Kind kind;
-  std::string name;           // of any; operator
-  std::vector<Part> parts;    // of a sum or product; inputs of an operator
-  double constant = 0;        // of a sum or product
-  std::string constant_name;  // when any constant will do
+  std::string name;                    // of any; operator
+  std::vector<WeightedPattern> parts;  // of a sum or product; inputs of an operator
+  double constant = 0;                 // of a sum or product
+  std::string constant_name;           // when any constant will do
 };
 
 namespace {
@@ -42,7 +42,7 @@ Formula as(Formula::Kind kind, const Pattern& a) {
 
 Pattern join(Formula::Kind kind, const Pattern& a, const Pattern& b, double weight_of_b) {
   Formula x = as(kind, a), y = as(kind, b);
-  for (Part part : y.parts) {
+  for (WeightedPattern part : y.parts) {
     part.weight *= weight_of_b;
     x.parts.push_back(part);
   }
@@ -175,7 +175,7 @@ class Matcher {
 
   static size_t most_items(const Formula& f) {
     double count = 0;
-    for (const Part& part : f.parts) count += std::max(1.0, std::abs(part.weight));
+    for (const WeightedPattern& part : f.parts) count += std::max(1.0, std::abs(part.weight));
     return static_cast<size_t>(count) + 1;
   }
 
@@ -229,7 +229,7 @@ class Matcher {
   bool assign(const Formula& f, const Items& items, size_t next, Match* m) const {
     if (next == 0 && items.size() != f.parts.size()) return false;
     if (next == f.parts.size()) return true;
-    const Part& part = f.parts[next];
+    const WeightedPattern& part = f.parts[next];
     for (size_t i = 0; i < items.size(); ++i) {
       if (items[i].weight != part.weight) continue;
       Match found = *m;
@@ -281,7 +281,7 @@ std::vector<std::string> operators_of(const Pattern& pattern) {
   if (pattern->kind == Formula::kOp || pattern->kind == Formula::kMean || pattern->kind == Formula::kReduce) {
     operators.push_back(pattern->name);
   }
-  for (const Part& part : pattern->parts) {
+  for (const WeightedPattern& part : pattern->parts) {
     for (std::string& op : operators_of(part.pattern)) operators.push_back(std::move(op));
   }
   return operators;

@@ -62,11 +62,7 @@ bool all_are(const Value* value, double number) {
     if (!node->is("Expand") && !node->is("CastLike") && !node->is("Cast") && !node->is("Identity")) return false;
     value = node->input(0);
   }
-  const Tensor tensor = constant_of(value);
-  for (int64_t i = 0; i < tensor.size(); ++i) {
-    if (tensor.at(i) != number) return false;
-  }
-  return !tensor.empty();
+  return constant_of(value).holds_only(number);
 }
 
 // [batch, channels, ...] with all sizes except the batch known, viewed as [batch, groups, rest].

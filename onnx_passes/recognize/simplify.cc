@@ -46,17 +46,9 @@ bool is_identity_permutation(const Node& node) {
   return !permutation.empty();
 }
 
-bool is_filled_with(const Value* value, int64_t number) {
-  const Tensor tensor = constant_of(value);
-  for (int64_t i = 0; i < tensor.size(); ++i) {
-    if (tensor.at(i) != static_cast<double>(number)) return false;
-  }
-  return !tensor.empty();
-}
-
 bool is_dropout_at_rest(const Node& node) {
   if (!node.is("Dropout") || (node.output(1) && !node.output(1)->uses().empty())) return false;
-  return !node.input(2) || is_filled_with(node.input(2), 0);
+  return !node.input(2) || constant_of(node.input(2)).holds_only(0);
 }
 
 // Whether the result of the node is its first input.
@@ -73,9 +65,9 @@ bool does_nothing(const Node& node) {
   if (node.is("Concat") || node.is("Sum") || node.is("Max") || node.is("Min") || node.is("Mean")) {
     return node.num_inputs() == 1;
   }
-  if (node.is("Pad")) return is_filled_with(node.input(1), 0) && !node.input(3);
+  if (node.is("Pad")) return constant_of(node.input(1)).holds_only(0) && !node.input(3);
   if (node.is("Slice")) {
-    const bool forward = !node.input(4) || is_filled_with(node.input(4), 1);
+    const bool forward = !node.input(4) || constant_of(node.input(4)).holds_only(1);
     return forward && same_type(node.input(0), node.output());
   }
   // These change the shape, not the order of elements; if the shape stays, they have no effect.

@@ -11,7 +11,7 @@ namespace onnx_train {
 namespace {
 
 // SliceGrad (dy, shape, starts, ends, axes, steps) of a slice along one axis with step 1: dy covers [start, end).
-struct Piece {
+struct SliceGradient {
   Value* dy;
   Shape shape;
   int64_t axis, start, end;
@@ -25,7 +25,7 @@ std::optional<int64_t> single(const Value* value) {
 
 using Varies = std::function<bool(const Value*)>;
 
-std::optional<Piece> piece_of(const Node& node, const Varies& varies) {
+std::optional<SliceGradient> piece_of(const Node& node, const Varies& varies) {
   for (int i = 1; i < node.num_inputs(); ++i) {
     if (varies(node.input(i))) return std::nullopt;
   }
@@ -33,7 +33,7 @@ std::optional<Piece> piece_of(const Node& node, const Varies& varies) {
   const auto start = single(node.input(2)), end = single(node.input(3));
   const auto axis = single(node.input(4)), step = single(node.input(5));
   if (shape.empty() || !start || !end || !axis || step != 1) return std::nullopt;
-  Piece piece{node.input(0), shape.to_ints(), *axis, 0, 0};
+  SliceGradient piece{node.input(0), shape.to_ints(), *axis, 0, 0};
   const auto rank = static_cast<int64_t>(piece.shape.size());
   if (piece.axis < 0) piece.axis += rank;
   const int64_t size = piece.shape[static_cast<size_t>(piece.axis)];
@@ -43,8 +43,8 @@ std::optional<Piece> piece_of(const Node& node, const Varies& varies) {
 }
 
 // The pieces whose sum the Add computes; empty if it is another sum.
-std::vector<Piece> pieces_of(const Node& add, const Varies& varies) {
-  std::vector<Piece> pieces;
+std::vector<SliceGradient> pieces_of(const Node& add, const Varies& varies) {
+  std::vector<SliceGradient> pieces;
   std::vector<const Value*> terms = {add.input(0), add.input(1)};
   while (!terms.empty()) {
     const Value* term = terms.back();
@@ -62,9 +62,9 @@ std::vector<Piece> pieces_of(const Node& add, const Varies& varies) {
   return pieces;
 }
 
-bool share_out(const std::vector<Piece>& pieces) {
+bool share_out(const std::vector<SliceGradient>& pieces) {
   if (pieces.empty()) return false;
-  const Piece &first = pieces.front(), &last = pieces.back();
+  const SliceGradient &first = pieces.front(), &last = pieces.back();
   for (size_t i = 0; i < pieces.size(); ++i) {
     const bool follows = pieces[i].start == (i == 0 ? 0 : pieces[i - 1].end) && pieces[i].start < pieces[i].end;
     if (!follows || pieces[i].axis != first.axis || pieces[i].shape != first.shape) return false;
@@ -78,13 +78,14 @@ Value* join_slices(Node* node, const Varies& varies) {
   if (!node->is("Add")) return nullptr;
   const auto& readers = node->output()->uses();
   if (readers.size() == 1 && readers[0].node->is("Add")) return nullptr;  // not the end of its sum
-  std::vector<Piece> pieces = pieces_of(*node, varies);
-  std::sort(pieces.begin(), pieces.end(), [](const Piece& a, const Piece& b) { return a.start < b.start; });
+  std::vector<SliceGradient> pieces = pieces_of(*node, varies);
+  std::sort(pieces.begin(), pieces.end(),
+            [](const SliceGradient& a, const SliceGradient& b) { return a.start < b.start; });
   if (!share_out(pieces)) return nullptr;
   Builder b(&node->graph(), node);
   b.set_name(node->output()->name());
   std::vector<Var> parts;
-  for (const Piece& piece : pieces) parts.push_back(b.var(piece.dy));
+  for (const SliceGradient& piece : pieces) parts.push_back(b.var(piece.dy));
   return concat(parts, pieces.front().axis).value();
 }
 

@@ -13,7 +13,7 @@ namespace onnx_train {
 namespace {
 
 // Gradients that are summed together: of the loss, or of one part of it.
-struct Part {
+struct GradientSums {
   std::vector<Value*> gradients;  // by weight; null where there is none
   Value* count;                   // of a batch, in `accumulate`; null for a loss that sums
   std::vector<Value*> sums;       // states, as `gradients`
@@ -40,22 +40,22 @@ Value* one_per_batch(EntryPoint* entry) {
   return counts_any ? cast(counts_any, DType::kFloat).value() : nullptr;
 }
 
-std::vector<Part> parts_of(EntryPoint* entry, const BuildOptions& options) {
-  std::vector<Part> parts;
+std::vector<GradientSums> parts_of(EntryPoint* entry, const BuildOptions& options) {
+  std::vector<GradientSums> parts;
   for (size_t i = 0; i < entry->part_gradients.size(); ++i) {
     parts.push_back({entry->part_gradients[i], count_of_part(*entry, std::to_string(i)), {}});
   }
   if (!parts.empty()) return parts;
-  Part all{{}, options.mean_of_batches ? one_per_batch(entry) : entry->output(roles::kLossCount), {}};
+  GradientSums all{{}, options.mean_of_batches ? one_per_batch(entry) : entry->output(roles::kLossCount), {}};
   for (const WeightGradient& g : entry->gradients) all.gradients.push_back(g.gradient);
   return {all};
 }
 
 // States that both halves read. Those of the first part have no number.
-void add_sum_states(Model* model, const std::vector<WeightGradient>& gradients, std::vector<Part>* parts) {
+void add_sum_states(Model* model, const std::vector<WeightGradient>& gradients, std::vector<GradientSums>* parts) {
   Graph& graph = *model->graph;
   for (size_t p = 0; p < parts->size(); ++p) {
-    Part& part = (*parts)[p];
+    GradientSums& part = (*parts)[p];
     const std::string number = p == 0 ? "" : concat("_", p);
     for (size_t i = 0; i < gradients.size(); ++i) {
       const std::string slot = roles::kGradientSum + number;
@@ -74,13 +74,13 @@ void bind_accumulating(EntryPoint* entry, Value* accumulating, bool value) {
 }
 
 // sum' = count * grad + (sum, or 0 if an update has used it already), and so for the count
-void add_sums(EntryPoint* entry, Value* accumulating, const std::vector<Part>& parts) {
+void add_sums(EntryPoint* entry, Value* accumulating, const std::vector<GradientSums>& parts) {
   Builder b(entry->algorithm.get());
   const auto add = [&](Value* state, Var x) {
     b.set_name("next/" + state->name());
     bind_state(entry, state, where(b.var(accumulating), b.var(state), 0.0) + x);
   };
-  for (const Part& part : parts) {
+  for (const GradientSums& part : parts) {
     for (size_t i = 0; i < part.sums.size(); ++i) {
       if (!part.sums[i]) continue;
       b.set_name("next/" + part.sums[i]->name() + "/part");
@@ -93,10 +93,11 @@ void add_sums(EntryPoint* entry, Value* accumulating, const std::vector<Part>& p
 }
 
 // The gradient of the loss over all batches: Σ sum / count over its parts.
-void add_means(EntryPoint* entry, const std::vector<WeightGradient>& gradients, const std::vector<Part>& parts) {
+void add_means(EntryPoint* entry, const std::vector<WeightGradient>& gradients,
+               const std::vector<GradientSums>& parts) {
   Builder b(entry->algorithm.get());
   std::vector<Var> divisors;
-  for (const Part& part : parts) {
+  for (const GradientSums& part : parts) {
     divisors.emplace_back();
     if (!part.counted) continue;
     b.set_name("counted");
@@ -120,7 +121,7 @@ bool split_step(Model& model, const BuildOptions& options) {
   EntryPoint* step = model.find_entry_point("step");
   if (!step) fail("[Accumulate] the model has no entry point 'step'; run the pass 'gradients' first");
   step->algorithm->shell().set_name("accumulate");
-  std::vector<Part> parts = parts_of(step, options);
+  std::vector<GradientSums> parts = parts_of(step, options);
   const std::vector<WeightGradient> gradients = step->gradients;
   step->part_gradients.clear();
   add_sum_states(&model, gradients, &parts);
@@ -129,7 +130,7 @@ bool split_step(Model& model, const BuildOptions& options) {
   add_sums(step, accumulating, parts);
   Builder b(step->algorithm.get());
   if (const auto scale = loss_scale(model, step, &b, options)) add_result(step, roles::kLossScale, *scale);
-  const bool sums = std::none_of(parts.begin(), parts.end(), [](const Part& part) { return part.count; });
+  const bool sums = std::none_of(parts.begin(), parts.end(), [](const GradientSums& part) { return part.count; });
   EntryPoint* apply = &model.add_entry_point("apply");  // this invalidates `step`
   add_means(apply, gradients, parts);
   bind_accumulating(apply, accumulating, false);

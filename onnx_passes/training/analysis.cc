@@ -14,6 +14,7 @@
 #include "onnx_passes/ir/initializer.h"
 #include "onnx_passes/ir/onnx.h"
 #include "onnx_passes/ir/tables.h"
+#include "onnx_passes/operators/operators.h"
 
 namespace onnx_train {
 namespace {
@@ -121,7 +122,7 @@ class Inspection {
       for (const Use& use : value->uses()) {
         if (use.node->is("Identity") && use.node->output()) {
           pending.push_back(use.node->output());
-        } else if (!use.node->is("Shape") && !use.node->is("Size") && !use.node->is("CastLike")) {
+        } else if (!reads_shape_only(*use.node) && !use.node->is("CastLike")) {
           readers.push_back(use.node);
         }
       }
@@ -130,14 +131,14 @@ class Inspection {
   }
 
   // What a node reads of a weight: the elements from `begin` to before `end` along `axis`; all of it if `axis` is -1.
-  struct Part {
+  struct WeightRange {
     int64_t axis = -1, begin = 0, end = 0;
-    bool overlaps(const Part& other) const {
+    bool overlaps(const WeightRange& other) const {
       return axis < 0 || axis != other.axis || (begin < other.end && other.begin < end);
     }
   };
 
-  static Part part_of(const Node& reader, const TensorType& weight) {
+  static WeightRange range_of(const Node& reader, const TensorType& weight) {
     if (!weight.is_static() || weight.rank() == 0) return {};
     const Shape shape = weight.shape();
     if (reader.is("Gather")) {
@@ -145,7 +146,7 @@ class Inspection {
       if (indices.size() == 0) return {};
       const int64_t axis = normalize_axis(reader.attr("axis", 0), weight.rank()),
                     size = shape[static_cast<size_t>(axis)];
-      Part part{axis, size, 0};
+      WeightRange part{axis, size, 0};
       for (int64_t index : indices.to_ints()) {
         if (index < 0) index += size;
         part.begin = std::min(part.begin, index);
@@ -167,10 +168,11 @@ class Inspection {
   // Whether two nodes read the same elements. Exporters keep the biases of several layers in one vector, of which each
   // reads a part.
   static bool is_shared(const Value& weight, const std::vector<const Node*>& readers) {
-    std::vector<Part> parts;
+    std::vector<WeightRange> parts;
     for (const Node* reader : readers) {
-      const Part part = part_of(*reader, weight.type());
-      if (std::any_of(parts.begin(), parts.end(), [&](const Part& p) { return p.overlaps(part) || part.axis < 0; }))
+      const WeightRange part = range_of(*reader, weight.type());
+      if (std::any_of(parts.begin(), parts.end(),
+                      [&](const WeightRange& p) { return p.overlaps(part) || part.axis < 0; }))
         return true;
       parts.push_back(part);
     }

@@ -9,6 +9,7 @@
 #include "onnx_passes/ir/inputs.h"
 #include "onnx_passes/ir/roles.h"
 #include "onnx_passes/operators/missing.h"
+#include "onnx_passes/operators/operators.h"
 #include "onnx_passes/precision/loss_scaling.h"
 #include "onnx_passes/training/entry_point.h"
 #include "onnx_passes/training/liveness.h"
@@ -77,7 +78,7 @@ std::vector<const Node*> flat_nodes(const Model& model, const EntryPoint& step, 
     for (const Node* node = graph->first(); node; node = node->next()) {
       bool reads = false;
       for_each_input(*node, [&](const Value* v) { reads = reads || reached.contains(v); });
-      if (!reads || !live.runs(node) || node->is("Shape") || node->is("Size")) continue;
+      if (!reads || !live.runs(node) || reads_shape_only(*node)) continue;
       const GradientRule* rule = find_gradient_rule(*node);
       const auto& outputs = node->outputs();
       const auto is_smooth = [](const Value* v) {
@@ -110,13 +111,7 @@ bool add_backward(Model& model, const BuildOptions& options) {
   EntryPoint* step = model.find_entry_point("step");
   if (!step || step->algorithm->outputs().empty()) fail("[Gradients] the model has no loss; run the pass 'loss' first");
   const std::vector<Value*> weights = select_trainable(model, options.train, options.freeze);
-  if (weights.empty()) {
-    const bool chosen = !options.train.empty() || !options.freeze.empty();
-    fail("[Gradients] ", chosen ? "--train and --freeze leave nothing to train"
-                         : constants_of(model).empty()
-                             ? "the model has no float initializer, so there is nothing to train"
-                             : "all float initializers seem to be constants; --train NAME trains one");
-  }
+  if (weights.empty()) fail("[Gradients] ", nothing_to_train("the model", options));
   forget_constants(&model, weights);
   const std::vector<Value*> parts = accumulated_parts(*step, options);
   Value* loss = step->algorithm->outputs()[0];

@@ -1,12 +1,14 @@
 #include "onnx_passes/training/batch_statistics.h"
 
 #include <algorithm>
+#include <functional>
 #include <map>
 
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/inference/fold_branch.h"
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/first_few.h"
 #include "onnx_passes/training/analysis.h"
 
 namespace onnx_train {
@@ -206,8 +208,7 @@ class Replacement {
       if (!node->is("BatchNormalization") || node->attr("training_mode", 0) == 0) continue;
       const Evidence evidence = evidence_of(*node, silent_);
       if (evidence == Evidence::kRunning) continue;
-      auto& [count, first] = found_[evidence];
-      if (count++ == 0) first = node->label();
+      found_[evidence].push_back(node->label());
       if (evidence == Evidence::kNeverTrained) continue;
       replaced_ = true;
       if (evidence == Evidence::kSamples || evidence == Evidence::kOneSample) {
@@ -222,15 +223,14 @@ class Replacement {
 
   void report(std::vector<Finding>* findings) const {
     for (const auto& [evidence, nodes] : found_) {
-      const auto& [count, first] = nodes;
       const Wording text = wording_of(evidence);
-      findings->push_back({count == 1 ? first : concat(first, " and ", count - 1, " more"), text.what, text.advice});
+      findings->push_back({first_few(nodes, 1, std::identity()), text.what, text.advice});
     }
   }
 
  private:
   const Marks<Node>& silent_;
-  std::map<Evidence, std::pair<int, std::string>> found_;  // how many, and the first
+  std::map<Evidence, std::vector<std::string>> found_;
   bool replaced_ = false;
 };
 

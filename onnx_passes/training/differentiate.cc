@@ -10,6 +10,7 @@
 #include "onnx_passes/ir/onnx.h"
 #include "onnx_passes/ir/roles.h"
 #include "onnx_passes/ir/tables.h"
+#include "onnx_passes/operators/operators.h"
 #include "onnx_passes/operators/random.h"
 #include "onnx_passes/precision/mixed_precision.h"
 #include "onnx_passes/recognize/recognize.h"
@@ -109,7 +110,7 @@ Marks<Value> known_to_plans(const Graph& flat) {
   for (const Node* node = flat.first(); node; node = node->next()) {
     bool follows = !is_random(*node);
     for_each_input(*node, [&](const Value* v) { follows = follows && is_known(v); });
-    if (!follows && !node->is("Shape") && !node->is("Size")) continue;
+    if (!follows && !reads_shape_only(*node)) continue;
     for (const Value* output : node->outputs()) {
       if (output) known.insert(output);
     }

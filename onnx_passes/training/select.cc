@@ -208,4 +208,13 @@ std::vector<Value*> select_trainable(const Model& model, const std::vector<std::
   return candidates;
 }
 
+std::string nothing_to_train(const std::string& name, const BuildOptions& options) {
+  if (!options.train.empty() || !options.freeze.empty())
+    return concat("--train and --freeze leave nothing of ", name, " to train");
+  return concat(
+      name,
+      " has no weights to train; name constants that are weights (--train NAME), or take the gradients of its "
+      "inputs: onnx-train grad");
+}
+
 }  // namespace onnx_train

@@ -5,7 +5,7 @@
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/operators/operators.h"
-#include "onnx_passes/operators/recurrence.h"
+#include "onnx_passes/operators/recurrent.h"
 
 namespace onnx_train {
 namespace {

@@ -33,7 +33,10 @@ from ._errors import (
     UsageError,
 )
 from ._model import CheckReport, Finding, Model, build, check, load
-from ._session import Plan, PlanNode, Port, Result, Session, State
+from ._plan import Plan, PlanNode
+from ._result import Port, Result
+from ._session import Session
+from ._state import State
 
 if TYPE_CHECKING:
     from . import losses, optimizers, torch

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from ._model import Patterns, _as_model
 from ._model import Model as _Model
 from ._options import options_of
-from ._session import Port, Result, Session
+from ._result import Port, Result
+from ._session import Session
 
 if TYPE_CHECKING:
     import numpy as np

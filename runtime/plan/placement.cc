@@ -119,7 +119,7 @@ class Placer {
 
   // Records that the value's memory is in `buffer`.
   void locate(const Value* value, size_t buffer) {
-    const Place place = views_.place(value);
+    const ViewPlace place = views_.place(value);
     buffer_of_.try_emplace(place.memory, buffer);
     result_.location_of[value] = {buffer, place.offset};
   }

@@ -7,8 +7,9 @@
 #include "kernels/cost.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/first_few.h"
 #include "onnx_passes/operators/operators.h"
-#include "runtime/format.h"
+#include "runtime/report_text.h"
 
 namespace onnx_train {
 namespace {
@@ -44,29 +45,27 @@ std::string kernel_name(const PlanStep& step) {
   return *step.kernel->name ? step.kernel->name : step.kernel->op;
 }
 
-constexpr int kMaxOutputs = 3;  // per line; an optimizer's node has hundreds
+constexpr size_t kMaxOutputs = 3;  // per line; an optimizer's node has hundreds
 
 std::string plan_table(const Plan& plan, size_t width) {
   const bool profiled = plan.profiled_runs() > 0;
   TextTable table("rwwrlr");
   table.add({"#", "operator", "outputs", "bytes", "kernel", profiled ? "ms" : ""});
+  const auto typed_name = [](const Value* value) { return concat(value->name(), " ", to_string(value->type())); };
   double total = 0;
   for (const PlanStep& step : plan.steps()) {
     const auto number = static_cast<size_t>(&step - plan.steps().data());
     const std::string& form = plan.prepared()[number].form;
-    std::string outputs;
+    std::vector<const Value*> outputs;
     double bytes = 0;
-    int count = 0;
     for (const Value* output : step.node->outputs()) {
       if (!output) continue;
-      if (++count <= kMaxOutputs)
-        outputs += concat(count > 1 ? ", " : "", output->name(), " ", to_string(output->type()));
+      outputs.push_back(output);
       bytes += known_bytes(*output);
     }
-    if (count > kMaxOutputs) outputs += concat(", and ", count - kMaxOutputs, " more");
     total += bytes;
-    table.add({std::to_string(number), operator_text(*step.node), outputs, format_bytes(bytes),
-               kernel_name(step) + (form.empty() ? "" : ", " + form),
+    table.add({std::to_string(number), operator_text(*step.node), first_few(outputs, kMaxOutputs, typed_name),
+               format_bytes(bytes), kernel_name(step) + (form.empty() ? "" : ", " + form),
                profiled ? format_number(step.milliseconds / plan.profiled_runs()) : ""});
   }
   const std::string sums = concat(plan.steps().size(), " nodes write ", format_bytes(total), "; arena ",

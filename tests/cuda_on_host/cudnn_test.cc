@@ -8,7 +8,7 @@
 #include "kernels/functions/functions.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/error.h"
-#include "onnx_passes/ir/windows.h"
+#include "onnx_passes/operators/windows.h"
 #include "runtime/session.h"
 #include "tests/cuda_on_host/runtime.h"
 #include "tests/support/cudnn_limits.h"

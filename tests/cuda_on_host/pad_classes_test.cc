@@ -10,6 +10,7 @@
 #include "onnx_passes/precision/mixed_precision.h"
 #include "runtime/session.h"
 #include "tests/support/device_network.h"
+#include "tests/support/empty_model.h"
 #include "tests/support/run_node.h"
 #include "tests/support/sessions.h"
 
@@ -28,9 +29,7 @@ struct Head {
 };
 
 Model training_model(const Head& head) {
-  Model model;
-  model.shell().set_ir_version(10);
-  model.context->opsets[""] = 21;
+  Model model = empty_model();
   Builder b(model.graph.get());
   unsigned seed = 0;
   const auto weight = [&](const char* name, const Shape& shape) {

@@ -11,6 +11,7 @@
 #include "runtime/session.h"
 #include "tests/cuda_on_host/runtime.h"
 #include "tests/support/device_network.h"
+#include "tests/support/empty_model.h"
 #include "tests/support/run_node.h"
 
 namespace onnx_train {
@@ -41,8 +42,7 @@ TensorMap inputs_of(const Model& model) {
 
 // Returns a model with the outputs that `outputs` makes; operands of products are rounded to `type`.
 Model model_of(DType type, const std::function<std::vector<Var>(const Layer&)>& outputs, const Sizes& sizes = {}) {
-  Model model;
-  model.context->opsets[""] = 21;
+  Model model = empty_model();
   Builder b(model.graph.get());
   const auto input = [&](const char* name, const Shape& shape) {
     const Var value = b.var(model.graph->add_input(name, {DType::kFloat, Dims(shape.begin(), shape.end())}));

@@ -15,6 +15,7 @@
 #include "runtime/build_settings.h"
 #include "runtime/session.h"
 #include "tests/support/device_network.h"
+#include "tests/support/empty_model.h"
 #include "tests/support/run_node.h"
 #include "tests/support/sessions.h"
 
@@ -23,8 +24,7 @@ namespace {
 
 // Returns a network like digits_cnn, but with biases instead of normalizations.
 Model make_biased_cnn() {
-  Model model;
-  model.context->opsets[""] = 21;
+  Model model = empty_model();
   Graph& graph = *model.graph;
   Builder b(&graph);
   unsigned seed = 0;

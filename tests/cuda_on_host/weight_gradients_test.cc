@@ -7,6 +7,7 @@
 #include "runtime/session.h"
 #include "tests/cuda_on_host/runtime.h"
 #include "tests/support/device_network.h"
+#include "tests/support/empty_model.h"
 #include "tests/support/run_node.h"
 
 namespace onnx_train {
@@ -29,8 +30,7 @@ struct Layers {
 // Element-wise operators compute x [rows, in] and dy [rows, out] of each layer from inputs; the outputs read the
 // gradients at the end.
 Model model_of(const Layers& layers) {
-  Model model;
-  model.context->opsets[""] = 21;
+  Model model = empty_model();
   Builder b(model.graph.get());
   const auto operand = [&](const std::string& name, int64_t columns, Var more) {
     Var value = b.var(model.graph->add_input(name, {DType::kFloat, Dims{kRows, columns}}));

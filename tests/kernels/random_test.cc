@@ -6,6 +6,7 @@
 #include "kernels/math/philox.h"
 #include "onnx_passes/functions/functions.h"
 #include "runtime/session.h"
+#include "tests/support/empty_model.h"
 
 namespace onnx_train {
 namespace {
@@ -36,8 +37,7 @@ constexpr int64_t kStream = 5;
 
 // Dropout of `kSize` ones as a model with the inputs key and ratio.
 Session dropout_session() {
-  Model model;
-  model.context->opsets[""] = 21;
+  Model model = empty_model();
   Graph& graph = *model.graph;
   Builder b(&graph);
   const Var ones = b.constant(Tensor::full(DType::kFloat, {kSize}, 1));

@@ -14,6 +14,7 @@
 #include "onnx_passes/ir/error.h"
 #include "runtime/session.h"
 #include "tests/op_cases/covered.h"
+#include "tests/support/empty_model.h"
 #include "tests/support/run_node.h"
 
 namespace onnx_train {
@@ -129,8 +130,7 @@ std::string name_of(const Call& call) {
 // The call; with `narrow` its rounded inputs are widened from bfloat16 ones, and its rounded outputs narrowed
 // and widened.
 Model model_of(const Call& c, bool narrow) {
-  Model model;
-  model.context->opsets[""] = 21;
+  Model model = empty_model();
   Graph& graph = *model.graph;
   Builder b(&graph);
   const auto is_in = [&](const std::vector<size_t>& list, size_t i) {

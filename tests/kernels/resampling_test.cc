@@ -1,5 +1,5 @@
 // Resize beyond what its rows in op_cases say: threads, shapes that are inferred, what is refused, layouts.
-#include "onnx_passes/ir/resampling.h"
+#include "kernels/geometry/resampling.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -15,6 +15,7 @@
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/model.h"
+#include "onnx_passes/operators/resampling.h"
 #include "runtime/session.h"
 #include "tests/support/run_node.h"
 

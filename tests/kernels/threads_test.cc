@@ -13,6 +13,7 @@
 #include "onnx_passes/passes.h"
 #include "onnx_passes/precision/mixed_precision.h"
 #include "runtime/session.h"
+#include "tests/support/empty_model.h"
 #include "tests/support/sessions.h"
 #include "tests/support/transformer.h"
 
@@ -37,13 +38,6 @@ Model built(Model model, const char* loss, Precision precision) {
   options.precision = precision;
   build_training_model(&imported, options);
   return imported;
-}
-
-Model empty_model() {
-  Model model;
-  model.context->opsets[""] = 21;
-  model.shell().set_ir_version(10);
-  return model;
 }
 
 // Convolutions, a batch norm, a pool, a product.

@@ -18,6 +18,7 @@
 #include "runtime/build_settings.h"
 #include "runtime/session.h"
 #include "tests/support/device_network.h"
+#include "tests/support/empty_model.h"
 #include "tests/support/run_node.h"
 #include "tests/support/sessions.h"
 
@@ -57,9 +58,7 @@ Var mask_of(Builder& b, Computed kind, int64_t tokens = kTokens) {
 
 // y and the gradient of `qkv`, as exporters and gradient rules write them.
 Model model_of(const Example& e) {
-  Model model;
-  model.shell().set_ir_version(10);
-  model.context->opsets[""] = 21;
+  Model model = empty_model();
   Graph& graph = *model.graph;
   Builder b(&graph);
   const int64_t columns = kHeads * kWidth, units = e.sizes[0] + e.sizes[1] + e.sizes[2];
@@ -208,9 +207,7 @@ constexpr int64_t kFewTokens = 20, kColumns = kHeads * kWidth, kClasses = 5;
 
 // One layer of attention between a table of embeddings, or the input itself, and a classifier.
 Model training_model(const Network& n) {
-  Model model;
-  model.shell().set_ir_version(10);
-  model.context->opsets[""] = 21;
+  Model model = empty_model();
   Builder b(model.graph.get());
   unsigned seed = 0;
   const auto weight = [&](const std::string& name, const Shape& shape) {

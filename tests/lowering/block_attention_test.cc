@@ -15,6 +15,7 @@
 #include "onnx_passes/ir/onnx.h"
 #include "runtime/session.h"
 #include "tests/support/allocations.h"
+#include "tests/support/empty_model.h"
 #include "tests/support/run_node.h"
 
 namespace onnx_train {
@@ -56,9 +57,7 @@ Var scores_of(const Example& e, Var q, Var k, std::vector<Value*>* with_respect_
 
 // Its outputs are y and, when it trains, the gradients of q, k and v.
 Model model_of(const Example& e) {
-  Model model;
-  model.shell().set_ir_version(10);
-  model.context->opsets[""] = 21;
+  Model model = empty_model();
   Graph& graph = *model.graph;
   Builder b(&graph);
   const TensorType type{DType::kFloat, Dims{2, e.tokens, 3, 16}};

@@ -11,7 +11,7 @@
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/gradients/gradient.h"
 #include "onnx_passes/inference/inference.h"
-#include "onnx_passes/ir/windows.h"
+#include "onnx_passes/operators/windows.h"
 #include "runtime/session.h"
 #include "tests/support/golden.h"
 #include "tests/support/run_node.h"

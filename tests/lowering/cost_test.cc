@@ -6,6 +6,7 @@
 #include "kernels/lowering/outline.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/inference/inference.h"
+#include "tests/support/empty_model.h"
 
 namespace onnx_train {
 namespace {
@@ -61,8 +62,7 @@ TEST(Cost, BytesAreThoseThatMove) {
   // Three rows of a thousand, read and written; and the indices.
   EXPECT_EQ(cost("float[1000, 16] t, int64[3] i", "y = Gather(t, i)").bytes, 2 * 4 * 3 * 16 + 8 * 3);
   // Three rows are subtracted from as many of a thousand.
-  Model model;
-  model.context->opsets[""] = 21;
+  Model model = empty_model();
   Builder b(model.graph.get());
   const auto input = [&](const char* name, DType dtype, const Dims& dims) {
     return b.var(model.graph->add_input(name, {dtype, dims}));
@@ -76,8 +76,7 @@ TEST(Cost, BytesAreThoseThatMove) {
 TEST(Cost, UnknownSizesCountAsOne) { EXPECT_EQ(flops("float[N, 7] a, float[7, 5] b", "y = MatMul(a, b)"), 2 * 7 * 5); }
 
 TEST(Cost, OurFunctionsCountAsTheProductsTheyAre) {
-  Model model;
-  model.context->opsets[""] = 21;
+  Model model = empty_model();
   Graph& graph = *model.graph;
   Builder b(&graph);
   const auto input = [&](const char* name, Dims dims) {

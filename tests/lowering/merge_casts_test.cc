@@ -6,6 +6,7 @@
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/inference/inference.h"
 #include "runtime/session.h"
+#include "tests/support/empty_model.h"
 #include "tests/support/run_node.h"
 #include "tests/support/sessions.h"
 
@@ -23,8 +24,7 @@ TensorMap inputs() {
 
 // All inputs rounded; and a cast of a computed value, and one to float64.
 Model model_of_casts(DType dtype) {
-  Model model;
-  model.context->opsets[""] = 21;
+  Model model = empty_model();
   Graph& graph = *model.graph;
   Builder b(&graph);
   const auto add_rounded = [&](Var x) { graph.add_output(cast(cast(x, dtype), DType::kFloat).value()); };

@@ -9,6 +9,7 @@
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/ir/error.h"
 #include "runtime/session.h"
+#include "tests/support/empty_model.h"
 #include "tests/support/run_node.h"
 #include "tests/support/sessions.h"
 
@@ -52,8 +53,7 @@ TensorMap inputs_of(const Tables& t) {
 
 // The rows of all tables; with dy, half the gradients of the tables.
 Model model_of(const Tables& t) {
-  Model model;
-  model.context->opsets[""] = 21;
+  Model model = empty_model();
   Graph& graph = *model.graph;
   Builder b(&graph);
   std::map<std::string, Var> in;

@@ -8,6 +8,7 @@
 #include "onnx_passes/ir/roles.h"
 #include "onnx_passes/passes.h"
 #include "runtime/session.h"
+#include "tests/support/empty_model.h"
 #include "tests/support/run_node.h"
 #include "tests/support/sessions.h"
 
@@ -16,8 +17,7 @@ namespace {
 
 // Weights from one element to some ten thousand, to be shared out among threads in other pieces than their own.
 Model make_model(DType dtype, const std::string& optimizer, const std::string& loss_scale = "") {
-  Model model;
-  model.context->opsets[""] = 21;
+  Model model = empty_model();
   Graph& graph = *model.graph;
   Builder b(&graph);
   const auto weight = [&](const char* name, Shape shape, unsigned seed) {
@@ -119,8 +119,7 @@ INSTANTIATE_TEST_SUITE_P(Optimizers, MergeUpdates,
 // Three plain steps w -= rate g, whose gradients are other weights: a takes b's, b takes a's through a view, c its own
 // input's.
 Model make_entangled_model() {
-  Model model;
-  model.context->opsets[""] = 21;
+  Model model = empty_model();
   Graph& graph = *model.graph;
   const int64_t n = 100000;
   Value* weights[4];

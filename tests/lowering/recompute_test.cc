@@ -10,6 +10,7 @@
 #include "onnx_passes/ir/builder.h"
 #include "onnx_passes/ir/error.h"
 #include "runtime/session.h"
+#include "tests/support/empty_model.h"
 #include "tests/support/run_node.h"
 #include "tests/support/small_stack.h"
 #include "tests/support/transformer.h"
@@ -134,8 +135,7 @@ TEST(Recompute, IsLeftOutWithLowering) {
 
 // c waits while d, e and f are computed; from a, which is an input, it can be had again.
 Model make_waiting_model() {
-  Model model;
-  model.context->opsets[""] = 21;
+  Model model = empty_model();
   Graph& graph = *model.graph;
   Builder b(&graph);
   const auto named = [&](const char* name) { b.set_name(name); };
@@ -200,8 +200,7 @@ TEST(Recompute, AnyNumberOfViewsMovesToTheCopy) {
 // x[i + 1] = tanh(x[i]), then readers of x[n], x[n - 1], .., x[1] with a peak before each: what is copied for a late
 // reader is wanted by an earlier one, too, and is hoisted with all the copies that it reads.
 Model make_chain_of_readers(int length) {
-  Model model;
-  model.context->opsets[""] = 21;
+  Model model = empty_model();
   Graph& graph = *model.graph;
   Builder b(&graph);
   std::vector<Var> x = {b.var(graph.add_input("a", {DType::kFloat, Dims{1, 4096}}))};

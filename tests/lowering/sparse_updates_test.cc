@@ -10,6 +10,7 @@
 #include "onnx_passes/passes.h"
 #include "runtime/session.h"
 #include "tests/support/allocations.h"
+#include "tests/support/empty_model.h"
 #include "tests/support/run_node.h"
 #include "tests/support/sessions.h"
 
@@ -27,8 +28,7 @@ struct Network {
 
 // y = tanh(table[words0]) + tanh(table[words1]) + .., summed over the words, times a matrix.
 Model make_model(const Network& network, const BuildOptions& options) {
-  Model model;
-  model.context->opsets[""] = 21;
+  Model model = empty_model();
   Graph& graph = *model.graph;
   Builder b(&graph);
   const Var table = b.var(graph.add_initializer("table", random_tensor(network.dtype, {network.rows, kWidth}, 1)));

@@ -9,6 +9,7 @@
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/passes.h"
 #include "runtime/session.h"
+#include "tests/support/empty_model.h"
 #include "tests/support/run_node.h"
 #include "tests/support/sessions.h"
 
@@ -19,8 +20,7 @@ constexpr int64_t kWidth = 320, kLayers = 4, kClasses = 10;
 constexpr size_t kGradient = kWidth * kWidth * sizeof(float);
 
 Model make_model(double clip_norm = 0, const std::string& optimizer = "adamw") {
-  Model model;
-  model.context->opsets[""] = 21;
+  Model model = empty_model();
   Graph& graph = *model.graph;
   Builder b(&graph);
   const auto weight = [&](const std::string& name, Shape shape, unsigned seed) {

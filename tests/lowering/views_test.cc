@@ -10,6 +10,7 @@
 #include "onnx_passes/ir/builder.h"
 #include "onnx_passes/ir/roles.h"
 #include "runtime/plan/executable.h"
+#include "tests/support/empty_model.h"
 
 namespace onnx_train {
 namespace {
@@ -18,10 +19,10 @@ using Strings = std::vector<std::string>;
 
 // A graph of the input x and, where a test asks for one, the state s.
 struct Network {
-  Model model;
+  Model model = empty_model();
   Builder b;
 
-  Network() : b(model.graph.get()) { model.context->opsets[""] = 21; }
+  Network() : b(model.graph.get()) {}
   Var input(const std::string& name, const Shape& shape) {
     return b.var(model.graph->add_input(name, {DType::kFloat, Dims(shape.begin(), shape.end())}));
   }

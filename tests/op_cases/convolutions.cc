@@ -109,6 +109,19 @@ void add_unpools(std::vector<OpCase>& cases) {
   add({0, 3, 2, 2}, 1, {{"kernel_shape", Ints{2, 2}}, {"strides", Ints{2, 2}}});
 }
 
+void add_columns(std::vector<OpCase>& cases) {
+  const auto add = [&](const Shape& x, const Shape& image, const Shape& block, const Attrs& attrs) {
+    cases.push_back({.op = "Col2Im", .inputs = {{x}, sizes(image), sizes(block)}, .attrs = attrs});
+  };
+  add({2, 3 * 6, 4 * 3}, {5, 5}, {2, 3}, {});
+  add({2, 2 * 9, 3 * 2}, {6, 7}, {3, 3},
+      {{"strides", Ints{2, 3}}, {"pads", Ints{1, 0, 1, 2}}, {"dilations", Ints{1, 2}}});
+  add({1, 2 * 4, 2 * 2}, {5, 5}, {2, 2}, {{"strides", Ints{3, 3}}});  // places between the windows
+  add({2, 3 * 3, 4}, {6}, {3}, {{"strides", Ints{2}}, {"pads", Ints{1, 2}}});
+  add({1, 2 * 8, 1 * 2 * 3}, {2, 3, 4}, {2, 2, 2}, {});
+  add({0, 4, 9}, {4, 4}, {2, 2}, {});
+}
+
 void add_pools(std::vector<OpCase>& cases) {
   const auto add = [&](Shape x, const Attrs& attrs) {
     cases.push_back({.op = "MaxPool", .inputs = {apart(x)}, .attrs = attrs});
@@ -179,6 +192,7 @@ std::vector<OpCase> convolution_cases() {
   add_convolution_gradients(cases);
   add_pools(cases);
   add_unpools(cases);
+  add_columns(cases);
   add_pool_gradients(cases);
   return cases;
 }

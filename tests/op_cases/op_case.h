@@ -60,7 +60,7 @@ std::vector<OpCase> reduction_cases();
 std::vector<OpCase> shape_cases();
 std::vector<OpCase> indexing_cases();
 std::vector<OpCase> loss_cases();
-std::vector<OpCase> optimizer_cases();
+std::vector<OpCase> update_cases();
 std::vector<OpCase> random_cases();
 std::vector<OpCase> precision_cases();
 std::vector<OpCase> recurrent_cases();

@@ -109,7 +109,7 @@ TEST(Build, NothingToTrainIsAnError) {
     build(options);
     FAIL();
   } catch (const Error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("--train and --freeze leave nothing to train"));
+    EXPECT_THAT(error.what(), HasSubstr("--train and --freeze leave nothing of the model to train"));
   }
 }
 

@@ -7,6 +7,7 @@
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/onnx.h"
 #include "onnx_passes/passes.h"
+#include "tests/support/empty_model.h"
 
 namespace onnx_train {
 namespace {
@@ -124,8 +125,7 @@ TEST(StripTraining, KeepsTheUsersMetadata) {
 }
 
 TEST(StripTraining, LeavesNoFunctionsOfOurs) {
-  Model model;
-  model.context->opsets[""] = 21;
+  Model model = empty_model();
   Builder b(model.graph.get());
   const Var x = b.var(model.graph->add_input("x", {DType::kFloat, Dims{"N", 3}}));
   b.set_name("y");

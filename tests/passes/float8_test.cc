@@ -12,19 +12,13 @@
 #include "onnx_passes/passes.h"
 #include "onnx_passes/training/entry_point.h"
 #include "runtime/session.h"
+#include "tests/support/empty_model.h"
+#include "tests/support/mse_options.h"
 #include "tests/support/run_node.h"
 #include "tests/support/sessions.h"
 
 namespace onnx_train {
 namespace {
-
-BuildOptions options(Precision precision) {
-  BuildOptions options;
-  options.precision = precision;
-  options.loss = "mse(y, target)";
-  options.optimizer = "sgd";
-  return options;
-}
 
 Tensor fake_quantized(const Tensor& x, float scale, DType to) {
   return run_node("FakeQuantize", {x, Tensor::scalar(scale)}, {{"to", static_cast<int>(to)}}, 1, kDomain)[0].clone();
@@ -46,8 +40,7 @@ TEST(FakeQuantize, SaturatesAndKeepsNaN) {
 }
 
 TEST(FakeQuantize, PassesItsGradientOn) {
-  Model model;
-  model.context->opsets[""] = 21;
+  Model model = empty_model();
   Graph& graph = *model.graph;
   Value* x = graph.add_input("x", {DType::kFloat, Dims{5}});
   Value* dy = graph.add_input("dy", {DType::kFloat, Dims{5}});
@@ -63,9 +56,7 @@ TEST(FakeQuantize, PassesItsGradientOn) {
 
 // Two products with weights whose sizes are multiples of 16, and one that is not.
 Model three_layers() {
-  Model model;
-  model.shell().set_ir_version(10);
-  model.context->opsets[""] = 21;
+  Model model = empty_model();
   Graph& graph = *model.graph;
   Builder b(&graph);
   const auto weight = [&](const char* name, Shape shape) {
@@ -82,7 +73,7 @@ Model three_layers() {
 
 TEST(DelayedScaling, RemembersTheGreatestMagnitudesOfEachTensor) {
   Model model = three_layers();
-  build_training_model(&model, options(Precision::kFloat8));
+  build_training_model(&model, mse_options(Precision::kFloat8));
   const Value* history = find_state(*model.find_entry_point("step"), roles::kMagnitudes);
   ASSERT_TRUE(history);
   const std::string name = history->name();
@@ -112,7 +103,7 @@ TEST(DelayedScaling, RemembersTheGreatestMagnitudesOfEachTensor) {
 TEST(DelayedScaling, LossesFollowFloat32) {
   const auto losses = [](Precision precision) {
     Model model = three_layers();
-    build_training_model(&model, options(precision));
+    build_training_model(&model, mse_options(precision));
     Session session(std::move(model));
     std::vector<double> result;
     const TensorMap batch = {{"x", random_tensor(DType::kFloat, {256, 16}, 5)},

@@ -26,44 +26,38 @@
 #include "onnx_passes/training/optimizer.h"
 #include "onnx_passes/training/training_mode.h"
 #include "runtime/session.h"
+#include "tests/support/empty_model.h"
 #include "tests/support/golden.h"
+#include "tests/support/mse_options.h"
 #include "tests/support/run_node.h"
 #include "tests/support/sessions.h"
 
 namespace onnx_train {
 namespace {
 
-BuildOptions options(Precision precision) {
-  BuildOptions options;
-  options.precision = precision;
-  options.loss = "mse(y, target)";
-  options.optimizer = "sgd";
-  return options;
-}
-
 TEST(MixedPrecision, ProductsTakeRoundedOperands) {
-  const BuildOptions o = options(Precision::kProductsInBfloat16);
+  const BuildOptions o = mse_options(Precision::kProductsInBfloat16);
   expect_golden("mixed_precision_products", {training_mode(o), mixed_precision(o)});
 }
 
 TEST(MixedPrecision, ActivationsAreRounded) {
-  const BuildOptions o = options(Precision::kBfloat16);
+  const BuildOptions o = mse_options(Precision::kBfloat16);
   expect_golden("mixed_precision_activations", {training_mode(o), mixed_precision(o)});
 }
 
 TEST(MixedPrecision, ABiasIsRoundedAndAddedBeforeItsProductIs) {
-  const BuildOptions o = options(Precision::kBfloat16);
+  const BuildOptions o = mse_options(Precision::kBfloat16);
   expect_golden("mixed_precision_bias", {training_mode(o), mixed_precision(o)});
 }
 
 TEST(MixedPrecision, GradientsOfProductsAreProductsOfRoundedOperands) {
-  const BuildOptions o = options(Precision::kProductsInBfloat16);
+  const BuildOptions o = mse_options(Precision::kProductsInBfloat16);
   expect_golden("mixed_precision_gradient",
                 {training_mode(o), mixed_precision(o), loss(o), gradients(o), optimizer(o), {"simplify", simplify}});
 }
 
 TEST(MixedPrecision, RecurrentOperatorsBecomeTheirTrainingForms) {
-  const BuildOptions o = options(Precision::kBfloat16);
+  const BuildOptions o = mse_options(Precision::kBfloat16);
   expect_golden("mixed_precision_recurrent", {training_mode(o), mixed_precision(o)});
 }
 
@@ -89,7 +83,7 @@ Model clip_model() {
 // A mask's lowest float32 would round to minus infinity, and a row without anything allowed become NaN.
 TEST(MixedPrecision, MasksStayFinite) {
   Model model = clip_model();
-  const BuildOptions o = options(Precision::kBfloat16);
+  const BuildOptions o = mse_options(Precision::kBfloat16);
   training_mode(o).run(model);
   mixed_precision(o).run(model);
   EntryPoint& step = *model.find_entry_point("step");
@@ -107,8 +101,7 @@ TEST(MixedPrecision, MasksStayFinite) {
 // The gradient of RoundTo is dy; the gradient of RoundGradientTo is dy, rounded.
 TEST(MixedPrecision, GradientsGoStraightThroughRounding) {
   for (const char* op : {"RoundTo", "RoundGradientTo"}) {
-    Model model;
-    model.context->opsets[""] = 21;
+    Model model = empty_model();
     Graph& graph = *model.graph;
     Value* x = graph.add_input("x", {DType::kFloat, Dims{5}});
     Value* dy = graph.add_input("dy", {DType::kFloat, Dims{5}});
@@ -128,8 +121,7 @@ TEST(MixedPrecision, GradientsGoStraightThroughRounding) {
 
 // y = x w + bias on operands of bfloat16, rounded; w as PyTorch stores it, or as it is multiplied.
 Model linear_in_bfloat16(bool transposed) {
-  Model model;
-  model.context->opsets[""] = 21;
+  Model model = empty_model();
   Builder b(model.graph.get());
   const auto input = [&](const char* name, Dims dims) {
     const Var given = b.var(model.graph->add_input(name, {DType::kFloat, std::move(dims)}));
@@ -226,8 +218,7 @@ TEST(Bfloat16Products, AddFloat32Biases) {
 
 // A product whose result is rounded to bfloat16 and widened again.
 Model rounded_product(const std::string& op, const Tensor& a, const Tensor& b, const Attrs& attrs, const Shape& sizes) {
-  Model model;
-  model.context->opsets[""] = 21;
+  Model model = empty_model();
   Graph& graph = *model.graph;
   Builder builder(&graph);
   std::vector<Var> inputs = {builder.var(graph.add_input("a", {a.dtype(), Dims(a.shape().begin(), a.shape().end())})),
@@ -312,7 +303,7 @@ TEST(LossScalingOfFloat16, SkipsWhatOverflows) {
   Model model = from_text(R"(<ir_version: 10, opset_import: ["" : 21]>
     g (float[4,3] x) => (float[4,2] y) <float[3,2] w = {0.1, -0.2, 0.3, 0.4, 0.5, -0.6}> { y = MatMul (x, w) })");
   infer_types(model.graph.get());
-  BuildOptions build = options(Precision::kFloat16);
+  BuildOptions build = mse_options(Precision::kFloat16);
   build.optimizer = "adamw";
   build_training_model(&model, build);
   Session session(std::move(model));

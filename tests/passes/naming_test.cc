@@ -14,6 +14,7 @@
 #include "onnx_passes/passes.h"
 #include "runtime/data/dataset.h"
 #include "runtime/session.h"
+#include "tests/support/empty_model.h"
 
 namespace onnx_train {
 namespace {
@@ -27,9 +28,7 @@ onnx::ModelProto make_network(const Names& names) {
     const auto found = names.find(value);
     return found == names.end() ? value : found->second;
   };
-  Model model;
-  model.shell().set_ir_version(10);
-  model.context->opsets[""] = 21;
+  Model model = empty_model();
   Graph& graph = *model.graph;
   graph.shell().set_name("network");
   const auto weight = [&](const char* value, Shape shape, double first) {

@@ -107,7 +107,7 @@ def test_the_readme_quotes_the_example():
 def test_the_page_about_operators_quotes_the_sources():
     """Clang-format may break a line of a source where the page does not."""
     text = "".join(path.read_text() for folder in ("onnx_passes", "kernels", "tests/op_cases")
-                   for path in sorted((tool.ROOT / folder).rglob("*.*")) if path.suffix in (".cc", ".h"))  # fmt: skip
+                   for path in sorted((tool.ROOT / folder).rglob("*.*")) if path.suffix in (".cc", ".cu", ".h"))  # fmt: skip
     text = re.sub(r"\s", "", text)
     count = 0
     for language, block in pages.blocks("docs/adding_an_operator.md"):

@@ -5,6 +5,7 @@
 
 #include "onnx_passes/import/lost_layers.h"
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/onnx.h"
 #include "onnx_passes/passes.h"
 #include "runtime/build_notes.h"
 #include "runtime/data/dataset.h"
@@ -127,7 +128,7 @@ TEST(BuildNotes, LayersThatAnExportLeavesOutAreMentioned) {
         "<ir_version: 10, opset_import: [\"\" : 21]> g (float[n,1,4,4] x) => (float[n,1,4,4] y) "
         "<float[1,1,1,1] w = {1}, float[1] b = {1}, float r = {0.5}> { " +
         nodes + " }");
-    for (const Finding& f : find_lost_layers(*model.graph)) text += f.subject + ". ";
+    for (const Finding& f : find_lost_layers(model)) text += f.subject + ". ";
     return text;
   };
   EXPECT_EQ(subjects("y = Conv(x, w, b)"), "dropout. batch norm. ");
@@ -135,6 +136,25 @@ TEST(BuildNotes, LayersThatAnExportLeavesOutAreMentioned) {
   EXPECT_EQ(subjects("h = Conv(x, w, b) y = BatchNormalization(h, b, b, b, b)"), "dropout. ");
   EXPECT_EQ(subjects("h = Conv(x, w) y = Dropout(h, r)"), "");
   EXPECT_EQ(subjects("h = MatMul(x, w) y = Relu(h)"), "");
+}
+
+TEST(BuildNotes, OfATrainingModelPointToItsForwardModel) {
+  const auto imported = [](const Model& model) {
+    onnx::ModelProto proto;
+    to_proto(model, &proto);
+    return import_model(std::move(proto));
+  };
+  Model model = imported(from_text(
+      "<ir_version: 10, opset_import: [\"\" : 21]> g (float[n,2] x) => (float[n,2] y) "
+      "<float[2,2] w = {1, 2, 3, 4}, float r = {0.5}> { h = MatMul(x, w) d = Dropout(h, r) y = Softmax(d) }"));
+  EXPECT_TRUE(build_notes(model).empty());
+  BuildOptions options;
+  options.loss = "mse(y, target)";
+  build_training_model(&model, options);
+  const std::vector<Finding> notes = build_notes(imported(model));
+  ASSERT_EQ(notes.size(), 1u);
+  EXPECT_EQ(notes[0].subject, "dropout");
+  EXPECT_THAT(notes[0].advice, HasSubstr("build from the forward model"));
 }
 
 TEST(BuildNotes, ATrainingModelKeepsThem) {

@@ -8,6 +8,7 @@
 
 #include "onnx_passes/ir/builder.h"
 #include "onnx_passes/ir/error.h"
+#include "tests/support/empty_model.h"
 #include "tests/support/sessions.h"
 
 namespace onnx_train {
@@ -15,8 +16,7 @@ namespace {
 
 // predict: y = x w + b. step: w and b move against the gradient of the squared error; state/step counts.
 Model make_training_model() {
-  Model model;
-  model.context->opsets[""] = 21;
+  Model model = empty_model();
   Graph& graph = *model.graph;
   Builder predict(&graph);
   const Var x = predict.var(graph.add_input("x", {DType::kFloat, Dims{"N", 3}}));
@@ -189,8 +189,7 @@ TEST(Session, AStateIsSetFromDeviceMemory) {
 
 // A model that nobody has imported: a training model, or one of this API's caller.
 TEST(Session, ElementTypesThatDisagreeAreNamed) {
-  Model model;
-  model.context->opsets[""] = 21;
+  Model model = empty_model();
   Builder predict(model.graph.get());
   const Var x = predict.var(model.graph->add_input("x", {DType::kDouble, Dims{"N"}}));
   const Var narrow = predict.var(model.graph->add_input("narrow", {DType::kFloat, Dims{"N"}}));

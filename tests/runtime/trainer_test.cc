@@ -10,6 +10,7 @@
 #include "onnx_passes/ir/builder.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/onnx.h"
+#include "tests/support/empty_model.h"
 
 namespace onnx_train {
 namespace {
@@ -18,9 +19,7 @@ using testing::HasSubstr;
 
 // predict: y = x w. loss = mean((y - target)^2), the same in step and evaluate; step moves w against its gradient.
 Model make_training_model() {
-  Model model;
-  model.shell().set_ir_version(10);
-  model.context->opsets[""] = 21;
+  Model model = empty_model();
   Graph& graph = *model.graph;
   Builder predict(&graph);
   const Var x = predict.var(graph.add_input("x", {DType::kFloat, Dims{"N", 3}}));

@@ -1,6 +1,7 @@
 // Rules for the tables of kernels, operators and functions together.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cctype>
 #include <filesystem>
 #include <fstream>
@@ -110,10 +111,10 @@ TEST(Structure, NoListOfOperatorsStandsOutsideOfTheirRows) {
   std::string offenders;
   for_each_source({"onnx_passes", "kernels", "runtime", "tools"},
                   [&](const std::string& path, const std::string& text) {
-                    // Rules of gradients are rows themselves; ir/ is below the rows, and evaluates shapes.
+                    // Rules of gradients are rows themselves; the other file evaluates shapes.
                     if (path.starts_with("onnx_passes/operators/") || path.starts_with("onnx_passes/gradients/"))
                       return;
-                    if (path == "onnx_passes/ir/elements.cc") return;
+                    if (path == "onnx_passes/inference/elements.cc") return;
                     for (std::sregex_iterator found(text.begin(), text.end(), list), end; found != end; ++found) {
                       const std::string items = found->str();
                       int operators = 0;
@@ -124,6 +125,49 @@ TEST(Structure, NoListOfOperatorsStandsOutsideOfTheirRows) {
                     }
                   });
   EXPECT_EQ(offenders, "");
+}
+
+// The types of rows that an operator consists of: its facts, rewrites to and from it, its gradient, body and kernels.
+const std::set<std::string> kRowTypes = {"Operator", "UpgradeRow", "Rewrite",   "GradientRule", "FunctionRow",
+                                         "Kernel",   "KnownRow",   "UpdateRow", "MovementRow"};
+
+// Returns the operators that the text lists by rows, {"Add", ...}, or by keys, table["Add"], of another type.
+std::string tables_of_other_rows(const std::set<std::string>& names, const std::string& text) {
+  const std::regex rows(R"re(vector<(\w+)>|\b(\w+) \w+\[\]|(map)<|(?:\{|\},)\s*\{"(\w+)"|\w\["(\w+)"\])re");
+  std::string type, found;
+  for (std::sregex_iterator row(text.begin(), text.end(), rows), end; row != end; ++row) {
+    const std::string op = (*row)[4].str() + (*row)[5].str();
+    if (op.empty()) {
+      type = (*row)[1].str() + (*row)[2].str() + (*row)[3].str();
+    } else if (names.count(op) && ((*row)[5].matched || !kRowTypes.count(type))) {
+      found += " " + op;
+    }
+  }
+  return found;
+}
+
+// Three operators with something else beside each are a column that their rows lack.
+TEST(Structure, NoTableHasRowsOfItsOwnForOperators) {
+  std::set<std::string> names;
+  for (const Operator* row : operator_rows()) names.insert(row->op);
+  std::string offenders;
+  for_each_source({"onnx_passes", "kernels", "runtime", "library", "tools"},
+                  [&](const std::string& path, const std::string& text) {
+                    if (path.starts_with("onnx_passes/operators/")) return;
+                    const std::string found = tables_of_other_rows(names, text);
+                    if (std::count(found.begin(), found.end(), ' ') >= 3) offenders += path + ":" + found + "\n";
+                  });
+  EXPECT_EQ(offenders, "");
+}
+
+TEST(Structure, ATableOfOperatorsIsFound) {
+  const std::set<std::string> names = {"Add", "Sub", "Conv"};
+  EXPECT_EQ(tables_of_other_rows(names, "std::unordered_map<std::string, int> t = {{\"Add\", 1},\n  {\"Sub\", 2}};"),
+            " Add Sub");
+  EXPECT_EQ(tables_of_other_rows(names, "const CostRow kRows[] = {\n {\"Conv\", 2, f}};"), " Conv");
+  EXPECT_EQ(tables_of_other_rows(names, "table[\"Conv\"] = f;"), " Conv");
+  EXPECT_EQ(tables_of_other_rows(names, "std::vector<Kernel> k() { return {{\"Conv\", supports, f}}; }"), "");
+  EXPECT_EQ(tables_of_other_rows(names, "is_one_of(node, {\"Add\", \"Sub\"})"), "");
 }
 
 // The reader of a folder sees all of it at once.

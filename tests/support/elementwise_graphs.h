@@ -13,6 +13,7 @@
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/builder.h"
 #include "onnx_passes/ir/model.h"
+#include "tests/support/empty_model.h"
 #include "tests/support/run_node.h"
 
 namespace onnx_train {
@@ -74,7 +75,6 @@ inline TensorMap draw_inputs(const Model& model) {
 class RandomGraph {
  public:
   RandomGraph(unsigned seed, DType dtype, bool with_closed) : random_(seed), dtype_(dtype), with_closed_(with_closed) {
-    model_.context->opsets[""] = 21;
     const int64_t sizes[] = {1, 2, 3, 5, 8, 17, 64, 130, 600, 1100};
     const int rank = pick(1, 4);
     int64_t elements = 1;
@@ -185,7 +185,7 @@ class RandomGraph {
   std::mt19937 random_;
   const DType dtype_;
   const bool with_closed_;
-  Model model_;
+  Model model_ = empty_model();
   Builder b_{model_.graph.get()};
   Shape space_;
   std::vector<Var> floats_, bools_, closed_;

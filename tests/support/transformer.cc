@@ -1,4 +1,5 @@
 #include "tests/support/transformer.h"
+#include "tests/support/empty_model.h"
 
 #include <cmath>
 #include <random>
@@ -80,9 +81,7 @@ class Transformer {
 }  // namespace
 
 Model make_transformer(const TransformerSizes& sizes) {
-  Model model;
-  model.shell().set_ir_version(10);
-  model.context->opsets[""] = 21;
+  Model model = empty_model();
   Transformer(model.graph.get(), sizes).run();
   return model;
 }

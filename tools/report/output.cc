@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "onnx_passes/ir/error.h"
-#include "runtime/format.h"
+#include "runtime/report_text.h"
 
 namespace onnx_train {
 namespace {

@@ -6,8 +6,8 @@
 #include <nlohmann/json.hpp>
 
 #include "onnx_passes/ir/error.h"
-#include "runtime/format.h"
 #include "runtime/plan/plan_report.h"
+#include "runtime/report_text.h"
 
 namespace onnx_train {
 namespace {

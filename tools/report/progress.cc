@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "onnx_passes/ir/error.h"
-#include "runtime/format.h"
+#include "runtime/report_text.h"
 #include "tools/report/output.h"
 #include "tools/report/process_memory.h"
 

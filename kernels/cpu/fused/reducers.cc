@@ -4,7 +4,7 @@
 #include <unordered_map>
 
 #include "kernels/cpu/reduction/reduce.h"
-#include "kernels/math/reducers.h"
+#include "kernels/reductions.h"
 
 namespace onnx_train::cpu {
 namespace {
@@ -42,7 +42,7 @@ const Reducer* reducer() {
   return &kReducer;
 }
 
-template <template <typename> typename Op>
+template <template <typename, typename...> typename Op>
 const Reducer* of_type(DType dtype) {
   switch (dtype) {
     case DType::kFloat: return reducer<Op<float>, float>();
@@ -53,20 +53,28 @@ const Reducer* of_type(DType dtype) {
   }
 }
 
+// The sink that keeps the reductions that fusion regions may hold.
+struct ReducerSink {
+  std::unordered_map<std::string, const Reducer* (*)(DType)> rows;
+
+  template <template <typename, typename...> typename Op, typename Types, typename InRegions>
+  void add(const char* op, Types, InRegions) {
+    if constexpr (InRegions::value) rows.emplace(op, of_type<Op>);
+  }
+};
+
 }  // namespace
 
 const Reducer* find_reducer(const Node& node) {
-  static const std::unordered_map<std::string, const Reducer* (*)(DType)> rows = {
-      {"ReduceSum", of_type<math::SumOf>},
-      {"ReduceMean", of_type<math::MeanOf>},
-      {"ReduceMax", of_type<math::MaximumOf>},
-      {"ReduceMin", of_type<math::MinimumOf>},
-      {"ReduceL1", of_type<math::AbsoluteSumOf>},
-      {"ReduceL2", of_type<math::NormOf>},
-      {"ReduceSumSquare", of_type<math::SquareSumOf>},
-  };
-  const auto found = rows.find(node.op());
-  return found == rows.end() ? nullptr : found->second(node.input(0)->dtype());
+  static const ReducerSink sink = [] {
+    ReducerSink all;
+    for_each_sum(all);
+    for_each_norm(all);
+    for_each_extremum(all);
+    return all;
+  }();
+  const auto found = sink.rows.find(node.op());
+  return found == sink.rows.end() ? nullptr : found->second(node.input(0)->dtype());
 }
 
 }  // namespace onnx_train::cpu

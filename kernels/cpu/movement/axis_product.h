@@ -12,7 +12,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "onnx_passes/ir/resampling.h"
+#include "kernels/geometry/resampling.h"
 
 namespace onnx_train::cpu {
 

@@ -12,7 +12,7 @@
 #include "kernels/cpu/support/stored_lines.h"
 #include "kernels/dispatch.h"
 #include "onnx_passes/functions/functions.h"
-#include "onnx_passes/ir/windows.h"
+#include "onnx_passes/operators/windows.h"
 
 namespace onnx_train::cpu {
 namespace {

@@ -331,8 +331,9 @@ std::vector<Kernel> pooling_kernels() {
   narrow("AveragePoolGrad", 1, prepare_narrow_average_pool_grad);
   narrow("GlobalAveragePool", 1, [](const NodeSpec& spec) { return prepare_narrow_global(spec, mean_of<float>); });
   narrow("GlobalMaxPool", 1, [](const NodeSpec& spec) { return prepare_narrow_global(spec, largest_of<float>); });
-  for (Kernel& kernel : channels_last_pooling_kernels()) kernels.push_back(std::move(kernel));
-  for (Kernel& kernel : unpooling_kernels()) kernels.push_back(std::move(kernel));
+  for (auto* family : {channels_last_pooling_kernels, unpooling_kernels, col2im_kernels}) {
+    for (Kernel& kernel : family()) kernels.push_back(std::move(kernel));
+  }
   return kernels;
 }
 

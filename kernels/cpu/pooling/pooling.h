@@ -42,5 +42,7 @@ void for_each_window(const Pool& pool, F&& f) {
 std::vector<Kernel> channels_last_pooling_kernels();
 // Kernel rows of MaxUnpool (max_unpool.cc).
 std::vector<Kernel> unpooling_kernels();
+// Kernel rows of Col2Im (col2im.cc).
+std::vector<Kernel> col2im_kernels();
 
 }  // namespace onnx_train::cpu

@@ -35,7 +35,7 @@ class GruForward {
   // Computes z and r, and completes the sum of g.
   void finish_sums(const Step& step, const Operand* h, T* sums) {
     const Extents& e = s_.e;
-    const Part& part = step.part;
+    const BatchPart& part = step.part;
     const int64_t t = step.t, d = step.d(), n = e.hidden, start = e.state(d, part.first);
     T* beside = static_cast<T*>(address(beside_, step.launch));
     Operand* reset = static_cast<Operand*>(address(reset_, step.launch));
@@ -163,7 +163,7 @@ class GruBackward {
   // dh += dn R; or with q = dg R: dr = f' q h_before, dh += q r, and r h_before is stored for the gradient of R.
   void finish_gradients(const Step& step, const Operand* before, T* dh, T* rows) {
     const Extents& e = s_.e;
-    const Part& part = step.part;
+    const BatchPart& part = step.part;
     const int64_t t = step.t, d = step.d(), n = e.hidden, start = e.state(d, part.first);
     if (linear_) return g_.run(step.launch, part, dn(step), dh + start);
     const int32_t* lengths = s_.inputs.template get<int32_t>(step.launch, 1);

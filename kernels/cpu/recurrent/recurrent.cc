@@ -15,8 +15,8 @@ constexpr int64_t kRowsOfPart = 16;  // with fewer rows each product reads R too
 
 }  // namespace
 
-std::vector<Part> cut_batch(const Extents& extents) {
-  std::vector<Part> parts;
+std::vector<BatchPart> cut_batch(const Extents& extents) {
+  std::vector<BatchPart> parts;
   // There are at least two parts in total, of sizes as equal as possible.
   const int64_t least = extents.directions == 1 ? 2 : 1;
   const int64_t count = std::min(extents.batch, std::max(least, (extents.batch + kRowsOfPart - 1) / kRowsOfPart));
@@ -32,13 +32,13 @@ std::vector<Part> cut_batch(const Extents& extents) {
 // ---- Products
 
 template <typename Operand>
-StepProduct<Operand>::StepProduct(const std::vector<Part>& parts, GemmShape shape, int64_t directions,
+StepProduct<Operand>::StepProduct(const std::vector<BatchPart>& parts, GemmShape shape, int64_t directions,
                                   Workspace* workspace) {
   shape.packed = shape.one_thread = true;
   if (parts.empty()) return;
   shape.m = parts.front().rows;
   const Gemm<Operand> first(shape);
-  for (const Part& part : parts) {
+  for (const BatchPart& part : parts) {
     if (part.rows == shape.m) {
       gemms_.push_back(first);
     } else {
@@ -59,7 +59,7 @@ void StepProduct<Operand>::pack(const Launch& launch, const Operand* b, int64_t 
 }
 
 template <typename Operand>
-void StepProduct<Operand>::run(const Launch& launch, const Part& part, const Operand* a, Computed<Operand>* y) {
+void StepProduct<Operand>::run(const Launch& launch, const BatchPart& part, const Operand* a, Computed<Operand>* y) {
   gemms_[part.index].run(a, b_[static_cast<size_t>(part.direction)], y, address(scratch_[part.index], launch));
 }
 
@@ -139,7 +139,7 @@ const T* FirstState<T>::get(const Launch& launch) const {
 }
 
 template <typename T>
-void copy_h_before(const Extents& e, const Order& order, const Part& part, const int32_t* lengths, const T* y,
+void copy_h_before(const Extents& e, const Order& order, const BatchPart& part, const int32_t* lengths, const T* y,
                    const T* h0, T* h_before) {
   const int64_t d = part.direction;
   for (int64_t t = 0; t < e.steps; ++t) {
@@ -164,12 +164,12 @@ template class OuterProduct<BFloat16>;
 template class FirstState<float>;
 template class FirstState<double>;
 template class FirstState<BFloat16>;
-template void copy_h_before(const Extents&, const Order&, const Part&, const int32_t*, const float*, const float*,
+template void copy_h_before(const Extents&, const Order&, const BatchPart&, const int32_t*, const float*, const float*,
                             float*);
-template void copy_h_before(const Extents&, const Order&, const Part&, const int32_t*, const double*, const double*,
-                            double*);
-template void copy_h_before(const Extents&, const Order&, const Part&, const int32_t*, const BFloat16*, const BFloat16*,
-                            BFloat16*);
+template void copy_h_before(const Extents&, const Order&, const BatchPart&, const int32_t*, const double*,
+                            const double*, double*);
+template void copy_h_before(const Extents&, const Order&, const BatchPart&, const int32_t*, const BFloat16*,
+                            const BFloat16*, BFloat16*);
 
 // ---- Rows
 

@@ -19,26 +19,26 @@
 #include "kernels/cpu/products/gemm.h"
 #include "kernels/cpu/support/maps.h"
 #include "kernels/cpu/support/parallel.h"
-#include "kernels/geometry/recurrence.h"
+#include "kernels/geometry/recurrent.h"
 #include "kernels/math/convert.h"
 #include "kernels/place.h"
 
 namespace onnx_train::cpu {
 
 // A range of samples in one direction.
-struct Part {
+struct BatchPart {
   size_t index;
   int64_t direction, first, rows;
 };
 
-std::vector<Part> cut_batch(const Extents& extents);
+std::vector<BatchPart> cut_batch(const Extents& extents);
 
 // Calls f(part) for every part: in parallel for float32, one after the other for float64, where BLAS uses its own
 // threads.
 template <typename T, typename F>
-void for_each_part(const std::vector<Part>& parts, const F& f) {
+void for_each_part(const std::vector<BatchPart>& parts, const F& f) {
   if constexpr (std::is_same_v<T, double>) {
-    for (const Part& part : parts) f(part);
+    for (const BatchPart& part : parts) f(part);
   } else {
     parallel_for(static_cast<int64_t>(parts.size()), 1, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) f(parts[static_cast<size_t>(i)]);
@@ -51,9 +51,9 @@ template <typename Operand>
 class StepProduct {
  public:
   // `shape.m` is ignored: each part sets its own number of rows.
-  StepProduct(const std::vector<Part>& parts, GemmShape shape, int64_t directions, Workspace* workspace);
+  StepProduct(const std::vector<BatchPart>& parts, GemmShape shape, int64_t directions, Workspace* workspace);
   void pack(const Launch& launch, const Operand* b, int64_t distance);  // b_d starts at b + d distance
-  void run(const Launch& launch, const Part& part, const Operand* a, Computed<Operand>* y);
+  void run(const Launch& launch, const BatchPart& part, const Operand* a, Computed<Operand>* y);
 
  private:
   std::vector<Gemm<Operand>> gemms_;   // for each part
@@ -111,7 +111,7 @@ class FirstState {
 
 // h before each step of each direction, [D, T, B, H]: an operand of the products with the gates' gradients.
 template <typename T>
-void copy_h_before(const Extents& e, const Order& order, const Part& part, const int32_t* lengths, const T* y,
+void copy_h_before(const Extents& e, const Order& order, const BatchPart& part, const int32_t* lengths, const T* y,
                    const T* h0, T* h_before);
 
 // dr_d = Σ over steps and samples of aᵀ b: a is `rows` columns of the gates' gradients (row stride `a_stride`), b is [T
@@ -229,7 +229,7 @@ class OptionalInputs {
 
 // Sets a part's rows of `state` [D, B, H] to those of `first`, or to zeros if it is null.
 template <typename T>
-void start_state(const Extents& e, const Part& part, const T* first, T* state) {
+void start_state(const Extents& e, const BatchPart& part, const T* first, T* state) {
   const int64_t begin = e.state(part.direction, part.first), end = begin + part.rows * e.hidden;
   if (first) {
     std::copy(first + begin, first + end, state + begin);
@@ -255,27 +255,27 @@ class HiddenState {
   }
 
   // Copies a part's rows of h0 into the state. Returns the start of the whole state.
-  Operand* start(const Launch& launch, const Part& part, const Operand* h0) const {
+  Operand* start(const Launch& launch, const BatchPart& part, const Operand* h0) const {
     Operand* h = static_cast<Operand*>(address(h_, launch));
     start_state(extents_, part, h0, h);
     return h;
   }
   // Buffer for the next h of a sample; `store` converts it into `row`, `load` fills it from `row`.
-  T* fresh(const Launch& launch, const Part& part, Operand* row) const {
+  T* fresh(const Launch& launch, const BatchPart& part, Operand* row) const {
     if constexpr (kInPlace) {
       return row;
     } else {
       return static_cast<T*>(address(fresh_, launch)) + static_cast<int64_t>(part.index) * extents_.hidden;
     }
   }
-  T* load(const Launch& launch, const Part& part, Operand* row) const {
+  T* load(const Launch& launch, const BatchPart& part, Operand* row) const {
     T* to = fresh(launch, part, row);
     if constexpr (!kInPlace) widen(extents_.hidden, row, to);
     return to;
   }
   void store(const T* fresh, Operand* row) const { to_operand(rounds_, extents_.hidden, fresh, row); }
   // Writes output 1 after the last step.
-  void finish(const Launch& launch, const Part& part) const {
+  void finish(const Launch& launch, const BatchPart& part) const {
     if constexpr (!kInPlace) {
       const int64_t begin = extents_.state(part.direction, part.first);
       if (has_output_) {

@@ -31,7 +31,7 @@ struct Sequence {
   Recurrence recurrence;
   Extents e;
   Order order;
-  std::vector<Part> parts;
+  std::vector<BatchPart> parts;
 };
 
 constexpr int kNone = 1 << 20;  // the number of an output that an operator does not have
@@ -39,7 +39,7 @@ constexpr int kNone = 1 << 20;  // the number of an output that an operator does
 // The argument of a cell: sample b of the part in step t. Calls for all samples of the part pass its first sample.
 struct Step {
   const Launch& launch;
-  const Part& part;
+  const BatchPart& part;
   int64_t t, b;
 
   int64_t d() const { return part.direction; }
@@ -82,7 +82,7 @@ class ForwardWalk {
     input_product_.run(launch, launch.in<Operand>(0), launch.in<Operand>(1), s_.inputs.get<T>(launch, 3), sums);
     step_.pack(launch, launch.in<Operand>(2), s_.e.gate_row() * s_.e.hidden);
     cell_.begin(launch);
-    for_each_part<T>(s_.parts, [&](const Part& part) { run_part(launch, part, h0, sums); });
+    for_each_part<T>(s_.parts, [&](const BatchPart& part) { run_part(launch, part, h0, sums); });
   }
 
  private:
@@ -93,7 +93,7 @@ class ForwardWalk {
     return whole;
   }
 
-  void run_part(const Launch& launch, const Part& part, const Operand* h0, T* sums) {
+  void run_part(const Launch& launch, const BatchPart& part, const Operand* h0, T* sums) {
     const Extents& e = s_.e;
     const int64_t d = part.direction, n = e.hidden;
     const int32_t* lengths = s_.inputs.get<int32_t>(launch, 4);
@@ -176,7 +176,7 @@ class BackwardWalk {
     Operand* h_before = needs_states() ? static_cast<Operand*>(address(h_before_, launch)) : nullptr;
     step_.pack(launch, launch.in<Operand>(0), e.gate_row() * e.hidden);
     cell_.begin(launch);
-    for_each_part<T>(s_.parts, [&](const Part& part) {
+    for_each_part<T>(s_.parts, [&](const BatchPart& part) {
       if (h_before) copy_h_before(e, s_.order, part, s_.inputs.get<int32_t>(launch, 1), y, h0, h_before);
       run_part(launch, part, h_before);
     });
@@ -193,7 +193,7 @@ class BackwardWalk {
   bool needs_states() const { return Cell::kNeedsStates || keeps_dr_; }
   int64_t rows_of_part() const { return 2 * s_.e.gate_row() + s_.e.hidden; }  // the cell's rows, and dy of a sample
 
-  void run_part(const Launch& launch, const Part& part, const Operand* h_before) {
+  void run_part(const Launch& launch, const BatchPart& part, const Operand* h_before) {
     const Extents& e = s_.e;
     const int64_t d = part.direction, n = e.hidden;
     const int32_t* lengths = s_.inputs.get<int32_t>(launch, 1);

@@ -2,7 +2,10 @@
 
 namespace onnx_train::cpu {
 
-Prepared prepare_maximum(const NodeSpec& spec) { return prepare_ordered<math::MaximumOf>(spec); }
-Prepared prepare_minimum(const NodeSpec& spec) { return prepare_ordered<math::MinimumOf>(spec); }
+std::vector<Kernel> extremum_kernels() {
+  ReductionSink sink;
+  for_each_extremum(sink);
+  return std::move(sink).kernels();
+}
 
 }  // namespace onnx_train::cpu

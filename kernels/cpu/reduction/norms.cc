@@ -2,9 +2,10 @@
 
 namespace onnx_train::cpu {
 
-Prepared prepare_square_sum(const NodeSpec& spec) { return prepare_numbers<math::SquareSumOf>(spec); }
-Prepared prepare_norm(const NodeSpec& spec) { return prepare_numbers<math::NormOf>(spec); }
-Prepared prepare_reduced_product(const NodeSpec& spec) { return prepare_numbers<math::ProductOf>(spec); }
-Prepared prepare_log_sum_exp(const NodeSpec& spec) { return prepare_numbers<math::LogSumExpOf>(spec); }
+std::vector<Kernel> norm_kernels() {
+  ReductionSink sink;
+  for_each_norm(sink);
+  return std::move(sink).kernels();
+}
 
 }  // namespace onnx_train::cpu

@@ -1,10 +1,9 @@
-// Kernels of the Reduce operators from the operations of kernels/math/reducers.h.
+// Kernels of the Reduce operators from the rows of kernels/reductions.h.
 #pragma once
 
 #include "kernels/cpu/reduction/reduce.h"
 #include "kernels/cpu/reduction/reductions.h"
-#include "kernels/dispatch.h"
-#include "kernels/math/reducers.h"
+#include "kernels/reductions.h"
 
 namespace onnx_train::cpu {
 
@@ -28,14 +27,21 @@ Prepared prepare_as(const NodeSpec& spec) {
   return prepared;
 }
 
-template <template <typename, typename...> typename Op>
-Prepared prepare_numbers(const NodeSpec& spec) {
-  return dispatch_numeric(spec.in_type(0), [&]<typename T>(T) { return prepare_as<Op, T>(spec); });
-}
+// The sink that makes the kernels of a group.
+class ReductionSink {
+ public:
+  template <template <typename, typename...> typename Op, typename Types, typename InRegions>
+  void add(const char* op, Types types, InRegions) {
+    kernels_.push_back(
+        {op, [types](const NodeSpec& spec) { return knows_reduced_axes(spec) && types.contains(spec.in_type(0)); },
+         [types](const NodeSpec& spec) {
+           return types.dispatch(spec.in_type(0), [&]<typename T>(T) { return prepare_as<Op, T>(spec); });
+         }});
+  }
+  std::vector<Kernel> kernels() && { return std::move(kernels_); }
 
-template <template <typename, typename...> typename Op>
-Prepared prepare_ordered(const NodeSpec& spec) {
-  return dispatch_any(spec.in_type(0), [&]<typename T>(T) { return prepare_as<Op, T>(spec); });
-}
+ private:
+  std::vector<Kernel> kernels_;
+};
 
 }  // namespace onnx_train::cpu

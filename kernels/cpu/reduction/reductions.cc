@@ -1,4 +1,3 @@
-// Rows of the Reduce operators: sums.cc, extrema.cc and norms.cc hold the kernels.
 #include "kernels/cpu/reduction/reductions.h"
 
 #include "kernels/cpu/kernels.h"
@@ -49,18 +48,11 @@ ReductionLayout::ReductionLayout(const Shape& shape, const std::vector<bool>& is
 }
 
 std::vector<Kernel> reduction_kernels() {
-  return {
-      {"ReduceSum", reduces_numbers, prepare_sum},
-      {"ReduceMean", reduces_numbers, prepare_mean},
-      {"ReduceMax", reduces_ordered, prepare_maximum},
-      {"ReduceMin", reduces_ordered, prepare_minimum},
-      {"ReduceProd", reduces_numbers, prepare_reduced_product},
-      {"ReduceL1", reduces_numbers, prepare_absolute_sum},
-      {"ReduceL2", reduces_numbers, prepare_norm},
-      {"ReduceLogSum", reduces_numbers, prepare_log_sum},
-      {"ReduceLogSumExp", reduces_numbers, prepare_log_sum_exp},
-      {"ReduceSumSquare", reduces_numbers, prepare_square_sum},
-  };
+  std::vector<Kernel> all;
+  for (auto* group : {sum_kernels, norm_kernels, extremum_kernels}) {
+    for (Kernel& kernel : group()) all.push_back(std::move(kernel));
+  }
+  return all;
 }
 
 }  // namespace onnx_train::cpu

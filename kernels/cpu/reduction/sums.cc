@@ -2,9 +2,10 @@
 
 namespace onnx_train::cpu {
 
-Prepared prepare_sum(const NodeSpec& spec) { return prepare_numbers<math::SumOf>(spec); }
-Prepared prepare_mean(const NodeSpec& spec) { return prepare_numbers<math::MeanOf>(spec); }
-Prepared prepare_log_sum(const NodeSpec& spec) { return prepare_numbers<math::LogOfSum>(spec); }
-Prepared prepare_absolute_sum(const NodeSpec& spec) { return prepare_numbers<math::AbsoluteSumOf>(spec); }
+std::vector<Kernel> sum_kernels() {
+  ReductionSink sink;
+  for_each_sum(sink);
+  return std::move(sink).kernels();
+}
 
 }  // namespace onnx_train::cpu

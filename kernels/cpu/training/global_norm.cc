@@ -15,7 +15,7 @@ namespace {
 // Elements per partial sum; the partition does not depend on the number of threads.
 constexpr int64_t kPiece = 4096;
 
-struct Piece {
+struct GradientPiece {
   int input;
   bool is_double;
   int64_t begin, size;
@@ -33,7 +33,7 @@ struct Piece {
 };
 
 Prepared prepare_global_norm(const NodeSpec& spec) {
-  std::vector<Piece> pieces;
+  std::vector<GradientPiece> pieces;
   for (int i = 0; i < spec.num_inputs(); ++i) {
     for (int64_t begin = 0; begin < spec.in_size(i); begin += kPiece) {
       pieces.push_back({i, spec.in_type(i) == DType::kDouble, begin, std::min(kPiece, spec.in_size(i) - begin)});

@@ -51,15 +51,15 @@ struct CrossEntropy : CrossEntropySpec {
 constexpr int64_t kLanes = 64;
 
 // `lanes` positions from `position` on; their first logits start at `offset`.
-struct Piece {
+struct PositionBlock {
   int64_t offset, position, lanes;
 };
 
 // The partition of all positions into pieces, and of the pieces into shares, one per thread.
-struct Pieces {
+struct PositionBlocks {
   int64_t classes, inner, per_outer, count, shares;
 
-  Pieces(const AxisView& logits, int threads)
+  PositionBlocks(const AxisView& logits, int threads)
       : classes(logits.size),
         inner(logits.inner),
         per_outer((inner + kLanes - 1) / kLanes),
@@ -70,7 +70,7 @@ struct Pieces {
   int64_t size() const { return classes * lanes(); }
   int64_t lanes() const { return inner == 1 ? 1 : kLanes; }
 
-  Piece operator[](int64_t i) const {
+  PositionBlock operator[](int64_t i) const {
     const int64_t outer = i / per_outer, first = i % per_outer * kLanes;
     return {outer * classes * inner + first, outer * inner + first, std::min(kLanes, inner - first)};
   }
@@ -95,7 +95,8 @@ struct Strided {
 
 // Converts bfloat16 logits into `scratch`; returns float32 logits in place.
 template <typename T>
-Strided<const T> logits_of(const Piece& piece, const Pieces& pieces, const LinesIn<T>& logits, T* scratch) {
+Strided<const T> logits_of(const PositionBlock& piece, const PositionBlocks& pieces, const LinesIn<T>& logits,
+                           T* scratch) {
   const int64_t inner = pieces.inner;
   if (inner == 1) return {logits.get(piece.offset, pieces.classes, scratch), 1};
   if (!logits.narrow()) return {logits.get(piece.offset, 0, nullptr), inner};
@@ -146,8 +147,8 @@ double weighted_distance(int64_t n, const T* x, int64_t stride, T l, const T* we
 }
 
 template <typename T>
-void loss_of_piece(const CrossEntropy& ce, const Launch& launch, const Piece& piece, Strided<const T> logits, T* l,
-                   double* losses) {
+void loss_of_piece(const CrossEntropy& ce, const Launch& launch, const PositionBlock& piece, Strided<const T> logits,
+                   T* l, double* losses) {
   const int64_t classes = ce.logits.size, stride = logits.stride;
   const T *x = logits.data, *weight = ce.weights<T>(launch);
   if (ce.logits.inner == 1) {
@@ -168,7 +169,8 @@ void loss_of_piece(const CrossEntropy& ce, const Launch& launch, const Piece& pi
 // Scratch memory: the loss of each position, to be summed in order; its log-sum, unless that is an output; one piece of
 // logits per share.
 template <typename T>
-void run_loss(const CrossEntropy& ce, const Pieces& pieces, bool narrow, bool keeps_log_sums, const Launch& launch) {
+void run_loss(const CrossEntropy& ce, const PositionBlocks& pieces, bool narrow, bool keeps_log_sums,
+              const Launch& launch) {
   const std::optional<double> total_weight = ce.check_and_sum_weights<T>(launch);
   if (!total_weight) return;
   double* losses = launch.scratch<double>();
@@ -176,7 +178,7 @@ void run_loss(const CrossEntropy& ce, const Pieces& pieces, bool narrow, bool ke
   T* log_sums = keeps_log_sums ? launch.out<T>(1) : after_losses;
   T* widened = after_losses + (keeps_log_sums ? 0 : ce.logits.lines());
   const LinesIn<T> logits(launch.inputs[0], narrow);
-  pieces.for_each([&](const Piece& piece, int64_t share) {
+  pieces.for_each([&](const PositionBlock& piece, int64_t share) {
     const auto x = logits_of(piece, pieces, logits, widened + share * pieces.size());
     vectorized([&] { loss_of_piece(ce, launch, piece, x, log_sums + piece.position, losses + piece.position); });
   });
@@ -226,7 +228,8 @@ struct Classes {
 // x and dx start at the first of `classes`. dx may be x if the strides are equal.
 template <typename T>
 void gradient_of_piece(const CrossEntropy& ce, const GradientScales<T>& scales, const Launch& launch,
-                       const Piece& piece, const Classes& classes, Strided<const T> x, const T* l, Strided<T> dx) {
+                       const PositionBlock& piece, const Classes& classes, Strided<const T> x, const T* l,
+                       Strided<T> dx) {
   const T* weight = ce.weights<T>(launch);
   T label_share[kLanes] = {}, softmax_share[kLanes] = {};
   for (int64_t i = 0; i < piece.lanes; ++i) {
@@ -260,8 +263,8 @@ void gradient_of_piece(const CrossEntropy& ce, const GradientScales<T>& scales, 
 
 // Processes contiguous rows by blocks of classes: the converted block stays in the L1 cache.
 template <typename T>
-void gradient_of_line(const CrossEntropy& ce, const GradientScales<T>& scales, const Launch& launch, const Piece& piece,
-                      const LinesIn<T>& logits, const LinesOut<T>& gradient, T* scratch) {
+void gradient_of_line(const CrossEntropy& ce, const GradientScales<T>& scales, const Launch& launch,
+                      const PositionBlock& piece, const LinesIn<T>& logits, const LinesOut<T>& gradient, T* scratch) {
   const bool narrow = logits.narrow() || gradient.narrow();
   const int64_t at_once = narrow ? 4096 : ce.logits.size;
   for (Classes classes{0, 0}; classes.begin < ce.logits.size; classes.begin += at_once) {
@@ -276,8 +279,8 @@ void gradient_of_line(const CrossEntropy& ce, const GradientScales<T>& scales, c
 
 template <typename T>
 void gradient_of_lanes(const CrossEntropy& ce, const GradientScales<T>& scales, const Launch& launch,
-                       const Piece& piece, const Pieces& pieces, const LinesIn<T>& logits, const LinesOut<T>& gradient,
-                       T* scratch) {
+                       const PositionBlock& piece, const PositionBlocks& pieces, const LinesIn<T>& logits,
+                       const LinesOut<T>& gradient, T* scratch) {
   const Classes all{0, pieces.classes};
   const auto x = logits_of(piece, pieces, logits, scratch);
   const Strided<T> dx{gradient.place(piece.offset, scratch), gradient.narrow() ? kLanes : pieces.inner};
@@ -289,13 +292,13 @@ void gradient_of_lanes(const CrossEntropy& ce, const GradientScales<T>& scales, 
 
 // Scratch memory: one piece of logits per share, which the gradients overwrite.
 template <typename T>
-void run_grad(const CrossEntropy& ce, const Pieces& pieces, bool narrow_logits, bool narrow_gradient,
+void run_grad(const CrossEntropy& ce, const PositionBlocks& pieces, bool narrow_logits, bool narrow_gradient,
               const Launch& launch) {
   const auto scales = gradient_scales<T>(ce, launch);
   if (!scales) return;
   const LinesIn<T> logits(launch.inputs[1], narrow_logits);
   const LinesOut<T> gradient(launch.outputs[0], narrow_gradient);
-  pieces.for_each([&](const Piece& piece, int64_t share) {
+  pieces.for_each([&](const PositionBlock& piece, int64_t share) {
     T* scratch = launch.scratch<T>() + share * pieces.size();
     if (pieces.inner == 1) return gradient_of_line(ce, *scales, launch, piece, logits, gradient, scratch);
     gradient_of_lanes(ce, *scales, launch, piece, pieces, logits, gradient, scratch);
@@ -315,7 +318,7 @@ bool supports_grad(const NodeSpec& spec) {
 
 Prepared prepare_loss(const NodeSpec& spec) {
   const CrossEntropy ce(CrossEntropySpec::of_loss(spec));
-  const Pieces pieces(ce.logits, spec.threads());
+  const PositionBlocks pieces(ce.logits, spec.threads());
   const bool keeps_log_sums = spec.has_output(1), narrow = is_narrow(spec.in_type());
   const int64_t positions = ce.logits.lines();
   const int64_t elements = (keeps_log_sums ? 0 : positions) + (narrow ? pieces.shares * pieces.size() : 0);
@@ -329,7 +332,7 @@ Prepared prepare_loss(const NodeSpec& spec) {
 
 Prepared prepare_grad(const NodeSpec& spec) {
   const CrossEntropy ce(CrossEntropySpec::of_gradient(spec));
-  const Pieces pieces(ce.logits, spec.threads());
+  const PositionBlocks pieces(ce.logits, spec.threads());
   const bool narrow_logits = is_narrow(spec.in_type(1)), narrow_gradient = is_narrow(spec.out_type());
   const int64_t elements = narrow_logits || narrow_gradient ? pieces.shares * pieces.size() : 0;
   return dispatch_float(computed_type(spec.in_type(1)), [&](auto zero) -> Prepared {

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "kernels/math/optimizers.h"
+#include "kernels/math/updates.h"
 
 namespace onnx_train::cpu {
 

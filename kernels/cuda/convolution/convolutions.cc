@@ -9,7 +9,7 @@
 #include "kernels/cuda/support/cudnn_library.h"
 #include "kernels/cuda/support/stored.h"
 #include "onnx_passes/functions/functions.h"
-#include "onnx_passes/ir/windows.h"
+#include "onnx_passes/operators/windows.h"
 
 namespace onnx_train::cuda {
 namespace {

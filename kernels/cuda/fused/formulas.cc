@@ -8,7 +8,9 @@
 #include <typeinfo>
 #include <utility>
 
+#include "kernels/cuda/support/stored.h"
 #include "kernels/elementwise.h"
+#include "kernels/reductions.h"
 #include "onnx_passes/ir/error.h"
 
 namespace onnx_train::cuda {
@@ -176,6 +178,19 @@ const Formula* find_formula(const Node& node) {
   return found == all_formulas().end() ? nullptr : &found->second;
 }
 
+// The sink that names the operations of reductions.
+struct ReducerNames {
+  std::map<std::string, std::string> of;
+
+  template <template <typename, typename...> typename Op, typename Types, typename InRegions>
+  void add(const char* op, Types, InRegions) {
+    if constexpr (InRegions::value) {
+      const std::string name = name_of<Op<float>>();
+      of.emplace(op, name.substr(0, name.find('<')));
+    }
+  }
+};
+
 }  // namespace
 
 std::string element_type(DType dtype) {
@@ -222,6 +237,21 @@ bool has_formula(const Node& node) {
 
 std::string formula_text(const Node& node, const std::vector<std::string>& operands) {
   return find_formula(node)->write(node, operands);
+}
+
+std::string reducer_text(const Node& node) {
+  static const ReducerNames names = [] {
+    ReducerNames all;
+    for_each_sum(all);
+    for_each_norm(all);
+    for_each_extremum(all);
+    return all;
+  }();
+  const DType dtype = node.input(0)->dtype();
+  const std::string type = element_type(dtype);
+  const auto found = names.of.find(node.op());
+  if (found == names.of.end() || type.empty() || type == "bool" || is_half(dtype)) return "";
+  return concat(found->second, "<", type, ", onnx_train::cuda::DeviceWide<", type, ">>");
 }
 
 }  // namespace onnx_train::cuda

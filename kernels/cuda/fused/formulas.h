@@ -27,4 +27,7 @@ bool has_formula(const Node& node);
 // empty if absent.
 std::string formula_text(const Node& node, const std::vector<std::string>& operands);
 
+// Returns the class of a reduction's operations (kernels/reductions.h), or "" if generated kernels lack it.
+std::string reducer_text(const Node& node);
+
 }  // namespace onnx_train::cuda

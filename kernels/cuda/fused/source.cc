@@ -34,22 +34,6 @@ bool is_fusable(DType dtype) {
   return is_float(dtype) || dtype == DType::kInt32 || dtype == DType::kInt64 || dtype == DType::kBool;
 }
 
-// Returns the class of a reduction's operations (kernels/math/reducers.h), or "" if generated kernels lack it.
-std::string reducer_of(const Node& node) {
-  static const std::map<std::string, std::string> classes = {{"ReduceSum", "SumOf"},
-                                                             {"ReduceMean", "MeanOf"},
-                                                             {"ReduceMax", "MaximumOf"},
-                                                             {"ReduceMin", "MinimumOf"},
-                                                             {"ReduceL1", "AbsoluteSumOf"},
-                                                             {"ReduceL2", "NormOf"},
-                                                             {"ReduceSumSquare", "SquareSumOf"}};
-  const DType dtype = node.input(0)->dtype();
-  const std::string type = element_type(dtype);
-  const auto found = classes.find(node.op());
-  if (found == classes.end() || !is_fusable(dtype) || dtype == DType::kBool || is_half(dtype)) return "";
-  return concat("onnx_train::math::", found->second, "<", type, ", onnx_train::cuda::DeviceWide<", type, ">>");
-}
-
 // Returns the text of an element's offset in an operand that is broadcast to the space of `index`.
 std::string offset_text(const Broadcast& pattern, const std::string& index) {
   std::string text;
@@ -293,7 +277,7 @@ class Writer {
       const Value* value = node->output();
       if (body_.is_alias(*node) || !is_reduction(*node) || !of_row(value)) continue;
       if (stage(value) != s + 1) continue;
-      const std::string reducer = reducer_of(*node), name = new_name();
+      const std::string reducer = reducer_text(*node), name = new_name();
       starts += concat("  auto ", name, "_sum = ", reducer, "::start();\n");
       const std::string in = operand(node->input(0), *node->input(0), false);
       adds += concat("    ", name, "_sum = ", reducer, "::add(", name, "_sum, ", in, ");\n");
@@ -416,7 +400,7 @@ class Writer {
 bool can_fuse(const Node& node) {
   if (node.num_inputs() == 0 || !node.input(0) || node.num_outputs() != 1 || !node.output()) return false;
   if (is_view(node) || node.is("Expand")) return is_fusable(node.output()->dtype());
-  if (is_reduction(node)) return !reducer_of(node).empty();
+  if (is_reduction(node)) return is_fusable(node.input(0)->dtype()) && !reducer_text(node).empty();
   if (node.num_inputs() > kMostOperands || node.is("CastLike")) return false;
   const auto fusable = [](const Value* value) { return !value || is_fusable(value->dtype()); };
   return fusable(node.output()) && std::all_of(node.inputs().begin(), node.inputs().end(), fusable) &&

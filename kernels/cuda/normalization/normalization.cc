@@ -5,7 +5,7 @@
 #include "kernels/cuda/support/stored.h"
 #include "kernels/geometry/channels.h"
 #include "onnx_passes/functions/functions.h"
-#include "onnx_passes/ir/windows.h"
+#include "onnx_passes/operators/windows.h"
 
 namespace onnx_train::cuda {
 namespace {

@@ -40,6 +40,7 @@ std::vector<Kernel> pooling_kernels() {
       {"GlobalAveragePool", supports_pool, prepare_global_average, kDomain},
       {"GlobalMaxPool", supports_pool, prepare_global_max, kDomain},
       {"MaxUnpool", supports_max_unpool, prepare_max_unpool, "", "", InputCheck::kChecks},
+      {"Col2Im", supports_columns, prepare_col2im},
   };
 }
 

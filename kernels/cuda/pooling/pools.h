@@ -61,5 +61,6 @@ Prepared prepare_lp_pool(const NodeSpec& spec);
 Prepared prepare_global_average(const NodeSpec& spec);  // global_pools.cu
 Prepared prepare_global_max(const NodeSpec& spec);
 Prepared prepare_max_unpool(const NodeSpec& spec);  // max_unpool.cu
+Prepared prepare_col2im(const NodeSpec& spec);      // col2im.cu
 
 }  // namespace onnx_train::cuda

@@ -1,10 +1,10 @@
 // Device code of the cells of RNN, GRU and LSTM. A cell's kernel computes one step of one direction, one element (a
-// sample, a hidden unit) per thread; layouts are those of kernels/geometry/recurrence.h.
+// sample, a hidden unit) per thread; layouts are those of kernels/geometry/recurrent.h.
 #pragma once
 
 #include "kernels/cuda/support/indexing.h"
 #include "kernels/cuda/support/launch.h"
-#include "kernels/geometry/recurrence.h"
+#include "kernels/geometry/recurrent.h"
 #include "kernels/math/convert.h"
 #include "kernels/math/gates.h"
 

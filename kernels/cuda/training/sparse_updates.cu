@@ -9,7 +9,7 @@
 #include "kernels/cuda/support/indices.h"
 #include "kernels/device.h"
 #include "kernels/dispatch.h"
-#include "kernels/math/optimizers.h"
+#include "kernels/math/updates.h"
 #include "onnx_passes/functions/functions.h"
 
 namespace onnx_train::cuda {

@@ -1,5 +1,6 @@
 #include "kernels/geometry/fusion/fused_body.h"
 
+#include "kernels/geometry/reductions.h"
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/inference/inlining.h"
 #include "onnx_passes/ir/error.h"

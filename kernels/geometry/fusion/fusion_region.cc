@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kernels/geometry/reductions.h"
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/operators/operators.h"
 
@@ -105,22 +106,6 @@ std::optional<ValueExtent> fit_reduction(const Node& node, const ValueExtentOf& 
 }
 
 }  // namespace
-
-bool is_reduction(const Node& node) { return operator_of(node).kind == OperatorKind::kReduction; }
-
-std::optional<std::vector<bool>> reduced_axes(const Node& node) {
-  const int64_t rank = node.input(0)->rank();
-  std::vector<int64_t> axes;
-  if (node.input(1)) {
-    const Tensor constant = constant_of(node.input(1));
-    if (constant.empty()) return std::nullopt;
-    axes = constant.to_ints();
-  }
-  const bool all = axes.empty() && node.attr("noop_with_empty_axes", 0) == 0;
-  std::vector<bool> reduced(static_cast<size_t>(rank), all);
-  for (int64_t axis : axes) reduced[static_cast<size_t>(normalize_axis(axis, rank))] = true;
-  return reduced;
-}
 
 int num_operands(const Node& node) {
   return node.is("Expand") || node.is("CastLike") || is_view(node) || is_reduction(node) ? 1 : node.num_inputs();

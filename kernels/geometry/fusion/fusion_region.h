@@ -39,10 +39,6 @@ std::optional<ValueExtent> fit(const Node& node, const ValueExtentOf& value_exte
 // Returns the common space of two regions, or nothing if they cannot be merged.
 std::optional<Space> merge(const Space& a, const Space& b);
 
-// Whether the node is a reduction over axes that a region may contain: ReduceSum, ReduceMean, ReduceMax, ...
-bool is_reduction(const Node& node);
-// Returns which axes of its input a reduction reduces; nothing if they are not constant.
-std::optional<std::vector<bool>> reduced_axes(const Node& node);
 // Number of leading inputs that are operands; the others are shapes, axes and examples of a type.
 int num_operands(const Node& node);
 // Requires a known shape.

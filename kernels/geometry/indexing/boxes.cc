@@ -84,11 +84,11 @@ Movement describe_tile(const NodeSpec& spec) {
 }
 
 // The common part of Concat and Split: a part of `size` along the axis within `whole`, both [outer, size, inner].
-struct Pieces {
+struct AxisPieces {
   int64_t outer = 1;
   int64_t inner = 1;
 
-  Pieces(const Shape& shape, int64_t axis) {
+  AxisPieces(const Shape& shape, int64_t axis) {
     const auto at = static_cast<size_t>(normalize_axis(axis, static_cast<int64_t>(shape.size())));
     for (size_t k = 0; k < shape.size(); ++k) (k < at ? outer : inner) *= k == at ? 1 : shape[k];
   }
@@ -106,7 +106,7 @@ int64_t size_along(const Shape& shape, int64_t axis) {
 
 Movement describe_concat(const NodeSpec& spec) {
   const int64_t axis = spec.node().attr("axis", 0);
-  const Pieces pieces(spec.out_shape(), axis);
+  const AxisPieces pieces(spec.out_shape(), axis);
   const int64_t whole = size_along(spec.out_shape(), axis);
   Movement movement;
   int64_t offset = 0;
@@ -136,7 +136,7 @@ std::vector<int64_t> split_sizes(const NodeSpec& spec, int64_t whole) {
 
 Movement describe_split(const NodeSpec& spec) {
   const int64_t axis = spec.node().attr("axis", 0);
-  const Pieces pieces(spec.in_shape(0), axis);
+  const AxisPieces pieces(spec.in_shape(0), axis);
   const int64_t whole = size_along(spec.in_shape(0), axis);
   const std::vector<int64_t> sizes = split_sizes(spec, whole);
   if (sizes.size() != static_cast<size_t>(spec.num_outputs()) ||

@@ -102,9 +102,7 @@ class SimplifyMasks {
     if (!known.empty()) known = one_plane(known);
     if (known.empty()) return {bounds ? bounded(node, mask) : mask, bounds};
     const double seen = is_float(mask) ? 0 : node->attr("keeps_true", 0) != 0 ? 1 : 0;
-    bool hides = false;
-    for (int64_t i = 0; i < known.size() && !hides; ++i) hides = known.at(i) != seen;
-    if (!hides) return {};
+    if (known.holds_only(seen)) return {};
     if (bounds) {
       float* const elements = known.data<float>();
       std::transform(elements, elements + known.size(), elements, [](float x) {

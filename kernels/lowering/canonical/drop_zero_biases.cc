@@ -9,22 +9,13 @@ namespace {
 
 bool adds_bias(const Node& node) { return node.is("Conv") || node.is("ConvTranspose") || node.is("Gemm"); }
 
-bool is_zero_bias(const Value* value) {
-  const Tensor constant = constant_of(value);
-  if (constant.empty()) return false;
-  for (int64_t i = 0; i < constant.size(); ++i) {
-    if (constant.at(i) != 0) return false;
-  }
-  return true;
-}
-
 }  // namespace
 
 bool drop_zero_biases(Model& model) {
   bool changed = false;
   for (Node *node = model.graph->first(), *next = nullptr; node; node = next) {
     next = node->next();
-    if (!adds_bias(*node) || node->num_inputs() < 3 || !node->input(2) || !is_zero_bias(node->input(2))) continue;
+    if (!adds_bias(*node) || node->num_inputs() < 3 || !constant_of(node->input(2)).holds_only(0)) continue;
     Builder b(model.graph.get(), node);
     b.set_name(node->output()->name());
     const Var without = b.like(*node, {b.var(node->input(0)), b.var(node->input(1))})[0];

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "onnx_passes/functions/functions.h"
-#include "onnx_passes/operators/recurrence.h"
+#include "onnx_passes/operators/recurrent.h"
 
 namespace onnx_train {
 namespace {

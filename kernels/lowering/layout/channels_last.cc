@@ -44,10 +44,10 @@ class Region {
         rules_.emplace(node, std::move(*rule));
       }
     }
-    keep_parts([](const Part& part) { return part.saved > 0; });
+    keep_parts([](const ConnectedPart& part) { return part.saved > 0; });
     while (shrink()) {
     }
-    keep_parts([](const Part& part) { return part.saved > part.cost; });
+    keep_parts([](const ConnectedPart& part) { return part.saved > part.cost; });
   }
 
   // The nodes in graph order.
@@ -68,7 +68,7 @@ class Region {
 
  private:
   // A connected part of the region: the bytes that its nodes save, and those that Transposes at its border move.
-  struct Part {
+  struct ConnectedPart {
     int64_t saved = 0, cost = 0;
   };
 
@@ -139,7 +139,7 @@ class Region {
       const Value* first = first_image(*node);
       for_each_image(*node, [&](const Value& image) { parents.at(root(&image)) = root(first); });
     }
-    std::unordered_map<const Value*, Part> parts;
+    std::unordered_map<const Value*, ConnectedPart> parts;
     for (const Node* node : order_) parts[root(first_image(*node))].saved += saved_by(*node);
     std::vector<const Value*> images;
     for (const auto& [image, parent] : parents) images.push_back(image);

@@ -2,15 +2,13 @@
 
 #include <algorithm>
 #include <numeric>
-#include <string>
-#include <unordered_map>
-#include <unordered_set>
 
 #include "kernels/functions/functions.h"
+#include "kernels/geometry/reductions.h"
 #include "onnx_passes/inference/inference.h"
-#include "onnx_passes/ir/resampling.h"
-#include "onnx_passes/ir/windows.h"
 #include "onnx_passes/operators/operators.h"
+#include "onnx_passes/operators/resampling.h"
+#include "onnx_passes/operators/windows.h"
 
 namespace onnx_train {
 namespace {
@@ -58,45 +56,65 @@ bool is_fast(const Value* value) {
   return is_static(value) && value->dtype() == DType::kFloat && num_elements(value->type().shape()) > 0;
 }
 
-bool are_fast_images(std::initializer_list<const Value*> images) {
-  return std::all_of(images.begin(), images.end(), [](const Value* v) { return is_image(v) && is_fast(v); }) &&
-         (*images.begin())->rank() <= 5;
+// Whether all are fast images of at most three sizes.
+bool are_fast_images(const std::vector<const Value*>& images) {
+  return std::all_of(images.begin(), images.end(),
+                     [](const Value* v) { return is_image(v) && is_fast(v) && v->rank() <= 5; });
 }
 
-Attrs window_attrs(const Windows& w) {
-  return {{"strides", w.strides}, {"dilations", w.dilations}, {"pads", w.pads()}, {"channels_last", 1}};
+std::vector<const Value*> images_of(const Node& node, const Operator& row) {
+  std::vector<const Value*> images;
+  for (int i : row.image_inputs) images.push_back(node.input(i));
+  for (int i : row.image_outputs) images.push_back(node.output(i));
+  return images;
 }
 
 Attrs convolution_attrs(const Node& node, const Windows& w) {
-  Attrs attrs = window_attrs(w);
-  attrs.emplace_back("group", node.attr("group", 1));
+  return {{"strides", w.strides},
+          {"dilations", w.dilations},
+          {"pads", w.pads()},
+          {"channels_last", 1},
+          {"group", node.attr("group", 1)}};
+}
+
+Attrs pool_attrs(const Node& node, const Windows& w) {
+  Attrs attrs = {{"strides", w.strides},
+                 {"dilations", w.dilations},
+                 {"pads", w.pads()},
+                 {"channels_last", 1},
+                 {"kernel_shape", w.kernel}};
+  for (const char* flag : {"count_include_pad", "ceil_mode"}) {
+    if (node.has_attr(flag)) attrs.emplace_back(flag, node.attr(flag, 0));
+  }
   return attrs;
 }
 
-Attrs pool_attrs(const Node& node, const Windows& w, const char* flag) {
-  Attrs attrs = window_attrs(w);
-  attrs.emplace_back("kernel_shape", w.kernel);
-  attrs.emplace_back(flag, node.attr(flag, 0));
-  return attrs;
-}
-
-// Keeps the operator, channels last. Input `shape` is the shape of its output; -1: none.
-Rule same_operator(const Node& node, std::vector<int> images, std::vector<int> results, const Attrs& attrs,
-                   int shape = -1) {
-  return {std::move(images), std::move(results), true, [&node, attrs, shape](Builder& b, std::vector<Var> inputs) {
-            if (shape >= 0) inputs[static_cast<size_t>(shape)] = b.ints(channels_last_shape(node.output()));
+// Keeps the operator. Of its inputs, integers hold the shape of an output image.
+Rule same_operator(const Node& node, const Operator& row, const Attrs& attrs) {
+  return {row.image_inputs, row.image_outputs, true, [&node, &row, attrs](Builder& b, std::vector<Var> inputs) {
+            for (Var& input : inputs) {
+              if (input && input.dtype() == DType::kInt64 && !row.image_outputs.empty())
+                input = b.ints(channels_last_shape(node.output()));
+            }
             return call_lowered(b, node.op(), node.num_outputs(), inputs, attrs);
           }};
 }
 
-std::optional<Rule> conv(const Node& node) {
+std::optional<Rule> convolution(const Node& node, const Operator& row) {
+  const Value* filter = row.image_inputs.size() == 1 ? node.input(1) : node.output();
+  if (!are_fast_images(images_of(node, row)) || !is_fast(filter)) return std::nullopt;
   const auto windows = find_windows(node);
-  if (!windows || !are_fast_images({node.input(0), node.output()}) || !is_fast(node.input(1))) return std::nullopt;
-  return same_operator(node, {0}, {0}, convolution_attrs(node, *windows));
+  return windows ? std::optional(same_operator(node, row, convolution_attrs(node, *windows))) : std::nullopt;
+}
+
+std::optional<Rule> pool(const Node& node, const Operator& row) {
+  if (node.num_outputs() > 1 || !are_fast_images(images_of(node, row))) return std::nullopt;
+  const auto windows = find_windows(node);
+  return windows ? std::optional(same_operator(node, row, pool_attrs(node, *windows))) : std::nullopt;
 }
 
 // A transposed convolution is the input gradient of a convolution, plus the bias.
-std::optional<Rule> conv_transpose(const Node& node) {
+std::optional<Rule> transposed_convolution(const Node& node) {
   const auto windows = find_windows(node);
   if (!windows || !are_fast_images({node.input(0), node.output()}) || !is_fast(node.input(1))) return std::nullopt;
   return Rule{{0},
@@ -109,35 +127,8 @@ std::optional<Rule> conv_transpose(const Node& node) {
               }};
 }
 
-std::optional<Rule> conv_grad_input(const Node& node) {
-  if (!are_fast_images({node.input(0), node.output()}) || !is_fast(node.input(1))) return std::nullopt;
-  return same_operator(node, {0}, {0}, convolution_attrs(node, *find_windows(node)), 2);
-}
-
-std::optional<Rule> conv_grad_weight(const Node& node) {
-  if (!are_fast_images({node.input(0), node.input(1)}) || !is_fast(node.output())) return std::nullopt;
-  return same_operator(node, {0, 1}, {}, convolution_attrs(node, *find_windows(node)));
-}
-
-std::optional<Rule> pool(const Node& node, const char* flag) {
-  const auto windows = find_windows(node);
-  if (!windows || node.num_outputs() > 1 || !are_fast_images({node.input(0), node.output()})) return std::nullopt;
-  Attrs attrs = pool_attrs(node, *windows, flag);
-  if (node.is("AveragePool")) attrs.emplace_back("ceil_mode", node.attr("ceil_mode", 0));
-  return same_operator(node, {0}, {0}, attrs);
-}
-
-std::optional<Rule> max_pool_grad(const Node& node) {
-  if (!are_fast_images({node.input(0), node.input(1)})) return std::nullopt;
-  return same_operator(node, {0, 1}, {0}, pool_attrs(node, *find_windows(node), "ceil_mode"));
-}
-
-std::optional<Rule> average_pool_grad(const Node& node) {
-  if (!are_fast_images({node.input(0), node.output()})) return std::nullopt;
-  return same_operator(node, {0}, {0}, pool_attrs(node, *find_windows(node), "count_include_pad"), 1);
-}
-
-std::optional<Rule> global_pool(const Node& node, const char* reduction) {
+std::optional<Rule> global_pool(const Node& node) {
+  const char* reduction = node.is("GlobalMaxPool") ? "ReduceMax" : "ReduceMean";
   if (!is_image(node.input(0))) return std::nullopt;
   Permutation axes(static_cast<size_t>(node.input(0)->rank() - 2));
   std::iota(axes.begin(), axes.end(), 1);
@@ -148,9 +139,9 @@ std::optional<Rule> global_pool(const Node& node, const char* reduction) {
 
 // ---- Per channel
 
-// Reshapes channels-last images to [elements, channels], which BatchNormalization also accepts. `images` and `results`
-// are indices of inputs and outputs; absent ones are ignored.
-std::optional<Rule> batch_normalization(const Node& node, std::vector<int> images, std::vector<int> results) {
+// Reshapes channels-last images to [elements, channels]. Images that are absent are ignored.
+std::optional<Rule> per_channel(const Node& node, const Operator& row) {
+  std::vector<int> images = row.image_inputs, results = row.image_outputs;
   std::erase_if(images, [&](int i) { return !node.input(i); });
   for (int i : images) {
     const Value* image = node.input(i);
@@ -171,7 +162,8 @@ std::optional<Rule> batch_normalization(const Node& node, std::vector<int> image
 }
 
 // Handles GroupNormalization, InstanceNormalization (one group per channel), and their gradient.
-std::optional<Rule> group_normalization(const Node& node, const std::vector<int>& images) {
+std::optional<Rule> group_normalization(const Node& node, const Operator& row) {
+  const std::vector<int>& images = row.image_inputs;
   const Value* x = node.input(0);
   for (int i : images) {
     if (!is_image(node.input(i)) || node.input(i)->type() != x->type()) return std::nullopt;
@@ -224,28 +216,29 @@ std::optional<Rule> elementwise(const Node& node) {
 
 std::optional<Rule> reduction(const Node& node) {
   const Value* x = node.input(0);
-  if (!is_image(x) || !is_static(node.output())) return std::nullopt;
-  Permutation axes = node.attr("axes", Permutation{});
-  if (node.input(1)) axes = constant_of(node.input(1)).to_ints();
-  if (axes.empty()) return std::nullopt;
-  std::vector<bool> reduced(static_cast<size_t>(x->rank()));
-  for (int64_t& axis : axes) reduced[static_cast<size_t>(axis = normalize_axis(axis, x->rank()))] = true;
+  if (!is_image(x) || !is_static(node.output()) || !node.input(1)) return std::nullopt;
+  const auto reduced = reduced_axes(node);
+  if (!reduced) return std::nullopt;
+  Permutation axes;
+  for (int64_t axis = 0; axis < x->rank(); ++axis) {
+    if ((*reduced)[static_cast<size_t>(axis)]) axes.push_back(moved(axis, x->rank()));
+  }
   const bool keeps = node.attr("keepdims", 1) != 0;
-  const bool all_sizes = std::all_of(reduced.begin() + 2, reduced.end(), [](bool is) { return is; });
+  const bool all_sizes = std::all_of(reduced->begin() + 2, reduced->end(), [](bool is) { return is; });
   // The other axes must keep their order.
-  if (!keeps && !reduced[1] && !all_sizes) return std::nullopt;
-  return Rule{{0},
-              keeps ? std::vector{0} : std::vector<int>{},
-              false,
-              [&node, axes = moved(axes, x->rank())](Builder& b, std::vector<Var> inputs) {
-                inputs.resize(2);
-                inputs[1] = b.ints(axes);
-                return b.like(node, inputs);
-              }};
+  if (axes.empty() || (!keeps && !(*reduced)[1] && !all_sizes)) return std::nullopt;
+  return Rule{
+      {0}, keeps ? std::vector{0} : std::vector<int>{}, false, [&node, axes](Builder& b, std::vector<Var> inputs) {
+        inputs.resize(2);
+        inputs[1] = b.ints(axes);
+        return b.like(node, inputs);
+      }};
 }
 
-// Handles operators whose inputs and outputs are all images, by remapping the attribute `axis`.
-std::optional<Rule> along_axis(const Node& node, int64_t default_axis, int images) {
+// Remaps the attribute `axis`. All outputs are images, and input 0 or, in a Concat, all inputs.
+std::optional<Rule> along_axis(const Node& node) {
+  const int64_t default_axis = moves_elements(node) ? 0 : -1;
+  const int images = node.is("Concat") ? node.num_inputs() : 1;
   for (int i = 0; i < images; ++i) {
     if (!is_image(node.input(i)) || node.input(i)->rank() != node.input(0)->rank()) return std::nullopt;
   }
@@ -309,55 +302,27 @@ std::optional<Rule> resize(const Node& node) {
               }};
 }
 
-// ---- The table
-
-using MakeRule = std::function<std::optional<Rule>(const Node&)>;
-
-std::unordered_map<std::string, MakeRule> make_table() {
-  std::unordered_map<std::string, MakeRule> table;
-  const auto bind = [](auto make, auto... arguments) {
-    return [=](const Node& node) { return make(node, arguments...); };
-  };
-  table["Conv"] = conv;
-  table["ConvTranspose"] = conv_transpose;
-  table["ConvGradInput"] = conv_grad_input;
-  table["ConvGradWeight"] = conv_grad_weight;
-  table["MaxPool"] = bind(pool, "ceil_mode");
-  table["MaxPoolGrad"] = max_pool_grad;
-  table["AveragePool"] = bind(pool, "count_include_pad");
-  table["AveragePoolGrad"] = average_pool_grad;
-  table["GlobalAveragePool"] = bind(global_pool, "ReduceMean");
-  table["GlobalMaxPool"] = bind(global_pool, "ReduceMax");
-  const std::vector<int> first = {0};
-  table["BatchNormalization"] = bind(batch_normalization, std::vector{0, 5}, first);
-  table["BatchNormalizationTrain"] = bind(batch_normalization, std::vector{0, 3}, first);
-  table["BatchNormalizationGrad"] = bind(batch_normalization, std::vector{0, 4, 5}, std::vector{0, 3});
-  table["BatchNormalizationFrozenGrad"] = bind(batch_normalization, std::vector{0, 4}, first);
-  table["GroupNormalization"] = bind(group_normalization, first);
-  table["InstanceNormalization"] = bind(group_normalization, first);
-  table["GroupNormalizationGrad"] = bind(group_normalization, std::vector{0, 2});
-  table["Softmax"] = bind(along_axis, -1, 1);
-  table["LogSoftmax"] = bind(along_axis, -1, 1);
-  table["Split"] = bind(along_axis, 0, 1);
-  table["Concat"] = [](const Node& node) { return along_axis(node, 0, node.num_inputs()); };
-  table["Slice"] = along_listed_axes;
-  table["Pad"] = along_listed_axes;
-  table["Expand"] = expand;
-  table["Resize"] = resize;
-  table["ResizeGrad"] = resize;
-  return table;
-}
-
 }  // namespace
 
 std::optional<Rule> channels_last_rule(const Node& node) {
-  static const std::unordered_map<std::string, MakeRule> table = make_table();
-  if ((!node.domain().empty() && node.domain() != kDomain) || is_channels_last(node)) return std::nullopt;
-  const OperatorKind kind = operator_of(node).kind;
-  if (kind == OperatorKind::kElementwise) return elementwise(node);
-  if (kind == OperatorKind::kReduction) return reduction(node);
-  const auto found = table.find(node.op());
-  return found == table.end() ? std::nullopt : found->second(node);
+  if (is_channels_last(node)) return std::nullopt;
+  const Operator& row = operator_of(node);
+  if (row.kind == OperatorKind::kElementwise) return elementwise(node);
+  if (row.kind == OperatorKind::kReduction) return reduction(node);
+  switch (row.image_role) {
+    case ImageRole::kNone: return std::nullopt;
+    case ImageRole::kConvolution: return convolution(node, row);
+    case ImageRole::kTransposed: return transposed_convolution(node);
+    case ImageRole::kPool: return pool(node, row);
+    case ImageRole::kGlobalPool: return global_pool(node);
+    case ImageRole::kPerChannel: return per_channel(node, row);
+    case ImageRole::kGroups: return group_normalization(node, row);
+    case ImageRole::kAxis: return along_axis(node);
+    case ImageRole::kListedAxes: return along_listed_axes(node);
+    case ImageRole::kExpand: return expand(node);
+    case ImageRole::kResize: return resize(node);
+  }
+  return std::nullopt;
 }
 
 Permutation to_channels_last(int64_t rank) {

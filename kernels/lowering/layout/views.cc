@@ -24,7 +24,7 @@ class Usage {
   int64_t most(int from, int to) const { return size_ > 0 ? most(1, 0, size_ - 1, {from, to}) : 0; }
 
  private:
-  struct Part {
+  struct Segment {
     int64_t most = 0;   // maximum over the part's nodes, without bytes added to enclosing parts
     int64_t added = 0;  // bytes added to all nodes of the part; included in `most`
   };
@@ -65,12 +65,12 @@ class Usage {
   }
 
   int size_;
-  std::vector<Part> parts_;  // a binary tree
+  std::vector<Segment> parts_;  // a binary tree
 };
 
 class Finder {
  public:
-  Finder(const Graph& graph, size_t alignment, Views* views, ValueTable<Place>* places)
+  Finder(const Graph& graph, size_t alignment, Views* views, ValueTable<ViewPlace>* places)
       : alignment_(alignment),
         next_values_(graph),
         lives_(graph),
@@ -114,7 +114,7 @@ class Finder {
 
   void take_pieces(const Node& node) {
     const std::vector<size_t> offsets = piece_offsets(node);
-    const Place whole = views_.place(node.input(0));
+    const ViewPlace whole = views_.place(node.input(0));
     if (is_read_after_update(*whole.memory)) return;
     std::vector<Piece> pieces;
     for (size_t i = 0; i < offsets.size(); ++i) {
@@ -134,7 +134,7 @@ class Finder {
 
   void join_pieces(const Node& node) {
     const std::vector<size_t> offsets = piece_offsets(node);
-    const Place whole = views_.place(node.output());
+    const ViewPlace whole = views_.place(node.output());
     std::vector<Piece> pieces;
     for (size_t i = 0; i < offsets.size(); ++i) {
       const Value* memory = views_.place(node.inputs()[i]).memory;
@@ -148,7 +148,7 @@ class Finder {
   }
 
   // Stores the pieces in the memory of the whole if that does not increase the peak. Returns whether it did.
-  bool merge(const std::vector<Piece>& pieces, const Place& whole) {
+  bool merge(const std::vector<Piece>& pieces, const ViewPlace& whole) {
     Memory& memory = memory_of(whole.memory);
     Memory merged = memory;
     for (const Piece& piece : pieces) {
@@ -179,7 +179,7 @@ class Finder {
   const NextValues next_values_;
   const Lifetimes lives_;
   const Views& views_;
-  ValueTable<Place>& places_;
+  ValueTable<ViewPlace>& places_;
   Usage usage_;
   const int64_t most_;
   std::vector<Memory> memories_;  // by index in Lifetimes
@@ -199,9 +199,9 @@ Views::Views(const Graph& graph, size_t alignment) {
   peak_ = static_cast<size_t>(finder.peak());
 }
 
-Place Views::place(const Value* value) const {
-  Place place{value, 0};
-  for (const Place* found = places_.find(value); found; found = places_.find(place.memory)) {
+ViewPlace Views::place(const Value* value) const {
+  ViewPlace place{value, 0};
+  for (const ViewPlace* found = places_.find(value); found; found = places_.find(place.memory)) {
     place = {found->memory, found->offset + place.offset};
   }
   return place;
@@ -211,10 +211,10 @@ bool Views::is_done(const Node& node) const {
   if (is_view(node)) return place(node.output()) == place(node.input(0));
   const std::vector<size_t> offsets = piece_offsets(node);
   const bool joins = node.is("Concat");
-  const Place whole = offsets.empty() ? Place{} : place(joins ? node.output() : node.input(0));
+  const ViewPlace whole = offsets.empty() ? ViewPlace{} : place(joins ? node.output() : node.input(0));
   for (size_t i = 0; i < offsets.size(); ++i) {
     const Value* piece = joins ? node.inputs()[i] : node.outputs()[i];
-    if (place(piece) != Place{whole.memory, whole.offset + offsets[i]}) return false;
+    if (place(piece) != ViewPlace{whole.memory, whole.offset + offsets[i]}) return false;
   }
   return !offsets.empty();
 }

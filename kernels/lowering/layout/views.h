@@ -13,11 +13,11 @@
 namespace onnx_train {
 
 // The value that owns the memory, and an offset in it in bytes.
-struct Place {
+struct ViewPlace {
   const Value* memory;
   size_t offset;
 
-  bool operator==(const Place&) const = default;
+  bool operator==(const ViewPlace&) const = default;
 };
 
 class Views {
@@ -26,14 +26,14 @@ class Views {
   // Offsets of pieces are multiples of `alignment`.
   Views(const Graph& graph, size_t alignment);
 
-  Place place(const Value* value) const;
+  ViewPlace place(const Value* value) const;
   // Whether all results of the node are already in place.
   bool is_done(const Node& node) const;
   // Returns the most bytes of the arena that are alive while a node runs.
   size_t peak() const { return peak_; }
 
  private:
-  ValueTable<Place> places_;  // for values without their own memory
+  ValueTable<ViewPlace> places_;  // for values without their own memory
   size_t peak_ = 0;
 };
 

@@ -5,6 +5,7 @@
 
 #include "kernels/functions/functions.h"
 #include "kernels/geometry/fusion/fusion_region.h"
+#include "kernels/geometry/reductions.h"
 #include "kernels/lowering/lowering.h"
 #include "kernels/lowering/positions.h"
 #include "kernels/lowering/products/products.h"

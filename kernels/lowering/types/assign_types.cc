@@ -15,7 +15,7 @@
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/ir/onnx.h"
-#include "onnx_passes/ir/windows.h"
+#include "onnx_passes/operators/windows.h"
 #include "onnx_passes/operators/operators.h"
 
 namespace onnx_train {

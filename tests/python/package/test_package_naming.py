@@ -209,7 +209,7 @@ def test_a_result_has_the_loss_under_its_role_and_its_name(tmp_path):
 
 def test_an_output_called_as_a_role_keeps_its_name_beside_the_output_of_that_role():
     port = lambda name, role: onnx_train.Port(name, role, "", "float32", (), None)  # noqa: E731
-    names = onnx_train._session._Outputs([port("loss", ""), port("loss_1", "loss")])
+    names = onnx_train._result._Outputs([port("loss", ""), port("loss_1", "loss")])
     result = onnx_train.Result({"loss": 1.0, "loss_1": 2.0}, names)
     assert (result["loss"], result["loss_1"], result.loss) == (1.0, 2.0, 2.0)
 

@@ -4,7 +4,7 @@
 
 #include "kernels/kernel.h"
 #include "kernels/math/host_device.h"
-#include "onnx_passes/operators/recurrence.h"
+#include "onnx_passes/operators/recurrent.h"
 
 namespace onnx_train {
 

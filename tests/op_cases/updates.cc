@@ -42,7 +42,7 @@ OpCase sparse_sgd(const Shape& table, const std::vector<int64_t>& places) {
 
 }  // namespace
 
-std::vector<OpCase> optimizer_cases() {
+std::vector<OpCase> update_cases() {
   const OpInput w = {{7, 5}}, large = {{130, 300}}, empty = {{0, 3}}, absent = {.absent = true};
   std::vector<int64_t> every_third;
   for (int64_t i = 0; i < 900; i += 3) every_third.push_back(i);

@@ -1,4 +1,4 @@
-#include "runtime/format.h"
+#include "runtime/report_text.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -12,8 +12,12 @@ struct Windows {
   Shape kernel, strides, dilations, pads_begin, pads_end;  // one number per spatial axis
 
   Shape pads() const;  // in ONNX's order: all begins, then all ends
+  // How many windows fit on an image of these sizes, along each axis.
+  Shape counts(const Shape& image) const;
 };
 
+// Those with taps of this shape, without auto_pad. Throws Error if the attributes do not fit it.
+Windows windows_of(const Node& node, const Shape& kernel);
 // Empty if the types do not determine them: the kernel size of a Conv is unknown, or auto_pad depends on an unknown
 // size. Throws Error if the attributes do not fit the input.
 std::optional<Windows> find_windows(const Node& node);

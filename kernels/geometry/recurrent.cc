@@ -1,4 +1,4 @@
-#include "kernels/geometry/recurrence.h"
+#include "kernels/geometry/recurrent.h"
 
 #include "kernels/dispatch.h"
 

@@ -145,7 +145,7 @@ FunctionText global_norm(const FunctionCall& call) {
 
 }  // namespace
 
-std::vector<FunctionRow> optimizer_functions() {
+std::vector<FunctionRow> update_functions() {
   return {{"Sgd", sgd}, {"Adam", adam}, {"AdamW", adamw}, {"GlobalNorm", global_norm}};
 }
 

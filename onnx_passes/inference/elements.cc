@@ -1,4 +1,4 @@
-#include "onnx_passes/ir/elements.h"
+#include "onnx_passes/inference/elements.h"
 
 #include <algorithm>
 #include <cctype>
@@ -6,7 +6,8 @@
 #include <cmath>
 
 #include "onnx_passes/inference/inference.h"
-#include "onnx_passes/ir/resampling.h"
+#include "onnx_passes/operators/operators.h"
+#include "onnx_passes/operators/resampling.h"
 
 namespace onnx_train {
 namespace {
@@ -334,21 +335,17 @@ std::optional<Dims> follow_elements(const Node& node) {
       "Add",  "Sub", "Mul", "Div",  "Mod",     "Min",         "Max",
       "And",  "Or",  "Xor", "Less", "Greater", "LessOrEqual", "GreaterOrEqual",
       "Equal"};
-  static const std::vector<std::string> kCopies = {"Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten"};
   const Value* output = node.output();
   const bool small = output && output->has_rank() && output->rank() <= 1 && node.domain().empty();
   const bool integer = small && (output->dtype() == DType::kInt64 || output->dtype() == DType::kInt32 ||
                                  output->dtype() == DType::kBool);
   if (!integer) return std::nullopt;
-  const auto is_one_of = [&](const std::vector<std::string>& ops) {
-    return std::find(ops.begin(), ops.end(), node.op()) != ops.end();
-  };
   std::optional<Dims> result;
   if (node.is("Constant")) {
     result = elements_of(constant_of(output));
-  } else if (is_one_of(kElementWise)) {
+  } else if (std::find(kElementWise.begin(), kElementWise.end(), node.op()) != kElementWise.end()) {
     result = element_wise(node);
-  } else if (is_one_of(kCopies)) {
+  } else if (is_view(node)) {
     result = elements_of(node.input(0));
   } else if (node.is("Cast") || node.is("CastLike")) {
     result = cast(node);

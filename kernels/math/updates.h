@@ -1,4 +1,4 @@
-// The updates of optimizers for one element (bodies: onnx_passes/functions/optimizers.cc), and the coefficients that
+// The updates of optimizers for one element (bodies: onnx_passes/functions/updates.cc), and the coefficients that
 // all elements of a step share. Stateless; host and device code share them.
 #pragma once
 

@@ -1,4 +1,5 @@
-// Numbers as people read them, and aligned tables.
+// The texts of reports: numbers as people read them, lines that fit a terminal, and aligned tables. Pure functions and
+// values; any thread.
 #pragma once
 
 #include <cstdint>
