@@ -48,28 +48,17 @@ class CpuStream : public Stream {
 class CpuDevice : public Device {
  public:
   CpuDevice()
-      : level_(cpu::isa()),
-        kernels_({cpu::elementwise_kernels(),
-                  cpu::softmax_kernels(),
-                  cpu::product_kernels(),
-                  cpu::convolution_kernels(),
-                  cpu::pooling_kernels(),
-                  cpu::normalization_kernels(),
-                  cpu::reduction_kernels(),
-                  cpu::shape_kernels(),
-                  cpu::generator_kernels(),
-                  cpu::indexing_kernels(),
-                  cpu::scan_and_topk_kernels(),
-                  cpu::gather_scatter_element_kernels(),
-                  cpu::pad_trilu_reverse_kernels(),
-                  cpu::loss_kernels(),
-                  cpu::update_kernels(),
-                  cpu::random_kernels(),
-                  cpu::recurrent_kernels(),
-                  cpu::fused_kernels(),
-                  cpu::sparse_update_kernels(),
-                  cpu::attention_kernels(),
-                  cpu::resampling_kernels()}) {}
+      : level_(cpu::isa()), kernels_({cpu::elementwise_kernels(),       cpu::softmax_kernels(),
+                                      cpu::product_kernels(),           cpu::convolution_kernels(),
+                                      cpu::pooling_kernels(),           cpu::normalization_kernels(),
+                                      cpu::reduction_kernels(),         cpu::shape_kernels(),
+                                      cpu::generator_kernels(),         cpu::indexing_kernels(),
+                                      cpu::scan_and_topk_kernels(),     cpu::gather_scatter_element_kernels(),
+                                      cpu::pad_trilu_reverse_kernels(), cpu::loss_kernels(),
+                                      cpu::optimizer_kernels(),         cpu::random_kernels(),
+                                      cpu::recurrent_kernels(),         cpu::fused_kernels(),
+                                      cpu::sparse_update_kernels(),     cpu::attention_kernels(),
+                                      cpu::resampling_kernels()}) {}
 
   std::string name() const override { return "cpu"; }
   std::string description() const override {

@@ -22,7 +22,7 @@ std::vector<Kernel> gather_scatter_element_kernels();  // gather_scatter_element
 std::vector<Kernel> pad_trilu_reverse_kernels();       // pad_trilu_reverse.cc: Pad, Trilu, ReverseSequence
 std::vector<Kernel> scan_and_topk_kernels();           // scans_and_topk.cc: CumSum, CumProd, ArgMax, TopK
 std::vector<Kernel> loss_kernels();                    // losses.cc
-std::vector<Kernel> update_kernels();                  // updates.cc
+std::vector<Kernel> optimizer_kernels();               // updates.cc
 std::vector<Kernel> sparse_update_kernels();           // sparse_updates.cc
 std::vector<Kernel> random_kernels();                  // random.cc
 std::vector<Kernel> fused_kernels();                   // fused.cc: fusion regions

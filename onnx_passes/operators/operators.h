@@ -37,20 +37,20 @@ enum class PrecisionRole {
   kRecurrent,   // becomes its training form, which rounds h and the gates' gradients; bf16: the gates' values, too
 };
 
-// How the layout of images, tensors of [batch, channels, sizes..], may become [batch, sizes.., channels]
-// (kernels/lowering/layout). Element-wise operators and reductions need no role: their kind says it.
+// How a node on images [batch, channels, sizes..] becomes one on [batch, sizes.., channels], by lowering. Element-wise
+// operators and reductions have no role: their kind says it.
 enum class ImageRole {
-  kNone,         // needs channels first
-  kConvolution,  // is the same operator with channels_last = 1; so is a pool
-  kTransposed,   // is the input gradient of a convolution with channels_last = 1
-  kPool,
-  kGlobalPool,  // is a reduction over the sizes
-  kPerChannel,  // accepts images as [elements, channels]
-  kGroups,      // is a GroupNormalization with channels_last = 1
-  kAxis,        // the attribute `axis` is an axis of images
-  kListedAxes,  // so are the numbers of input 3
-  kExpand,
-  kResize,
+  kNone,         // it does not: it needs channels first
+  kConvolution,  // the same operator with channels_last = 1
+  kTransposed,   // the input gradient of a convolution with channels_last = 1
+  kPool,         // the same operator with channels_last = 1
+  kGlobalPool,   // a reduction over the sizes
+  kPerChannel,   // the same operator on images as [elements, channels]
+  kGroups,       // a GroupNormalization with channels_last = 1
+  kAxis,         // the same operator with another attribute `axis`
+  kListedAxes,   // the same operator with other axes in input 3
+  kExpand,       // the same operator with another shape in input 1
+  kResize,       // the same operator with another attribute `axes`
 };
 
 // What a node reads and writes of its inputs and outputs.

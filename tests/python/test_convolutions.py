@@ -61,6 +61,9 @@ CASES = {
         lambda x: torch.sqrt(F.avg_pool2d(x * x, (2, 3), (2, 1)) * 6)),
     "global average": ("GlobalAveragePool", (2, 3, 4, 5), None, lambda x: x.mean((2, 3), keepdim=True)),
     "global max": ("GlobalMaxPool", (2, 3, 4, 5), None, lambda x: x.amax((2, 3), keepdim=True)),
+    "fold": (
+        "Col2Im <strides = [2, 1], pads = [1, 1, 1, 1]>", (2, 2 * 6, 3 * 8), None,
+        lambda x: F.fold(x, (6, 7), (3, 2), stride=(2, 1), padding=1)),
 }  # fmt: skip
 
 
@@ -78,11 +81,14 @@ def forward_model(case, weights, path):
     operator, x, w, _ = case
     name, _, attributes = operator.partition(" ")
     sizes = ",".join(map(str, ["batch", *x[1:]]))
+    more = ", w, b" if w else ", image, block" if name == "Col2Im" else ""
     model = onnx.parser.parse_model(f"""
         <ir_version: 10, opset_import: ["" : 21]>
         g (float[{sizes}] x) => (float y) {{
           moved = Add (x, offset)
-          y = {name} {attributes} (moved{", w, b" if w else ""})
+          image = Constant <value_ints = [6, 7]> ()
+          block = Constant <value_ints = [3, 2]> ()
+          y = {name} {attributes} (moved{more})
         }}""")
     model.graph.initializer.extend(onnx.numpy_helper.from_array(v, k) for k, v in weights.items())
     onnx.save(model, path)

@@ -10,6 +10,8 @@
 #include <set>
 #include <sstream>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "kernels/device.h"
 #include "kernels/functions/functions.h"
@@ -184,6 +186,21 @@ TEST(Structure, NoFolderHasMoreThanFortyFiles) {
   }
   EXPECT_GT(files.size(), 60u);
   for (const auto& [folder, number] : files) EXPECT_LE(number, kMostFiles) << folder;
+}
+
+// Arrows between the parts run one way: passes <- kernels <- runtime <- library, tools.
+TEST(Structure, APartIncludesNothingOfThoseAboveIt) {
+  const std::vector<std::pair<std::string, std::regex>> parts = {
+      {"onnx_passes/ir", std::regex(R"re(#include "onnx_passes/(?!ir/|inference/inference\.h))re")},
+      {"onnx_passes", std::regex(R"re(#include "(kernels|runtime|library|tools|tests)/)re")},
+      {"kernels", std::regex(R"re(#include "(runtime|library|tools|tests/(?!cuda_on_host/gpu_on_host\.h)))re")},
+      {"runtime", std::regex(R"re(#include "(library|tools|tests)/)re")}};
+  for (const auto& [part, above] : parts) {
+    for_each_source({part}, [&above = above](const std::string& path, const std::string& text) {
+      std::smatch found;
+      EXPECT_FALSE(std::regex_search(text, found, above)) << path << ": " << found.str();
+    });
+  }
 }
 
 // Kernels, their geometry and their cost do not know how a plan came to be. Only the devices themselves do, which say

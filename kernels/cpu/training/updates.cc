@@ -113,7 +113,7 @@ struct Updates {
 
 }  // namespace
 
-std::vector<Kernel> update_kernels() {
+std::vector<Kernel> optimizer_kernels() {
   std::vector<Kernel> kernels;
   for (const UpdateRow& row : update_rows()) {
     const auto prepare = [&row](const NodeSpec& spec) -> Prepared {
