@@ -3,7 +3,9 @@
 // infinities, zeros and denormals give libm's results. The overloads for double are libm's functions: float64 exists
 // for verification. Pure functions; any thread.
 //
-// The polynomials are minimax fits (weighted least squares, reweighted until the error is level).
+// The polynomials are minimax fits (weighted least squares, reweighted until the error is level). GPUs have
+// instructions for exponentials and logarithms: there CUDA's functions stand in their place, with at most 2 units ("CUDA
+// C++ Programming Guide", mathematical functions).
 #pragma once
 
 #include <bit>
@@ -14,6 +16,17 @@
 #include "kernels/math/host_device.h"
 
 namespace onnx_train::math {
+
+#ifdef __CUDA_ARCH__
+
+ONNX_TRAIN_HD inline float exp(float x) { return ::expf(x); }
+ONNX_TRAIN_HD inline float expm1(float x) { return ::expm1f(x); }
+ONNX_TRAIN_HD inline float tanh(float x) { return ::tanhf(x); }
+ONNX_TRAIN_HD inline float log(float x) { return ::logf(x); }
+ONNX_TRAIN_HD inline float log1p_of_fraction(float x) { return ::log1pf(x); }
+ONNX_TRAIN_HD inline float erf(float x) { return ::erff(x); }
+
+#else
 
 namespace detail {
 
@@ -80,8 +93,6 @@ ONNX_TRAIN_HD inline float tanh(float x) {
   return std::copysign(e / (e + 2.0f), x);
 }
 
-ONNX_TRAIN_HD inline float sigmoid(float x) { return 1.0f / (1.0f + exp(-x)); }
-
 // x = 2ᵏ m with m in [2/3, 4/3); log(1 + f) = f - f²/2 + f³ P(f)
 ONNX_TRAIN_HD inline float log(float x) {
   const bool tiny = x < std::numeric_limits<float>::min();
@@ -135,6 +146,10 @@ ONNX_TRAIN_HD inline float erf(float x) {
   const float large = std::copysign(1.0f - (1.0f + e.p) * detail::power_of_two(e.n), x);
   return a < 1.0f ? small : large;
 }
+
+#endif
+
+ONNX_TRAIN_HD inline float sigmoid(float x) { return 1.0f / (1.0f + exp(-x)); }
 
 ONNX_TRAIN_HD inline double exp(double x) { return std::exp(x); }
 ONNX_TRAIN_HD inline double expm1(double x) { return std::expm1(x); }
