@@ -3,9 +3,10 @@
 // infinities, zeros and denormals give libm's results. The overloads for double are libm's functions: float64 exists
 // for verification. Pure functions; any thread.
 //
-// The polynomials are minimax fits (weighted least squares, reweighted until the error is level). GPUs have
-// instructions for exponentials and logarithms: there CUDA's functions stand in their place, with at most 2 units ("CUDA
-// C++ Programming Guide", mathematical functions).
+// The polynomials are minimax fits (weighted least squares, reweighted until the error is level).
+//
+// A GPU has instructions for exponentials and logarithms. There these are CUDA's functions, whose errors are at most 2
+// units in the last place ("CUDA C++ Programming Guide", mathematical functions).
 #pragma once
 
 #include <bit>

@@ -39,6 +39,7 @@ void enqueue_lines(const Launch& launch, const char* name, const AxisView& view,
     enqueue_rows(launch, name, view.lines(), view.size, view.inner == 1, kernel_with, arguments...);
   } else {
     constexpr int kWarp = gpu::kWarpSize;
+    if (view.lines() == 0) return;
     enqueue(launch, name, kernel_with(std::integral_constant<int, kWarp>()), row_blocks<kWarp>(view.lines()), kThreads,
             0, arguments...);
   }

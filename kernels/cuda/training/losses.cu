@@ -141,10 +141,15 @@ Prepared prepare_loss(const NodeSpec& spec) {
           .explain = ce.explain()};
 }
 
+// Blocks on a multiprocessor that the registers of the next kernel leave room for; float64 needs more of them.
+template <typename X, typename DX>
+constexpr int kLeastBlocks = sizeof(X) > 4 || sizeof(DX) > 4 ? 1 : 5;
+
 // dx = share exp(x - l), minus the parts of the label and of smoothing; 0 in the padding after the classes.
 template <typename X, typename DX, int kRowThreads, typename T = Computed<X>>
-__global__ void differentiate_losses(CrossEntropy<T> ce, const Fault* guard, const T* dloss, const X* x,
-                                     const T* log_sums, const Totals* totals, DX* dx) {
+__global__ void __launch_bounds__(kThreads, kLeastBlocks<X, DX>)
+    differentiate_losses(CrossEntropy<T> ce, const Fault* guard, const T* dloss, const X* x, const T* log_sums,
+                         const Totals* totals, DX* dx) {
   using Threads = RowThreads<kRowThreads>;
   const int64_t position = Threads::row();
   if (stops(guard) || position >= ce.logits.lines()) return;
