@@ -112,7 +112,7 @@ struct Prepared {
   std::vector<InPlace> in_place = {};  // both buffers must have the same size in bytes
   // Explains a fault that `run` reported, and how to avoid it, without the node's name.
   std::function<std::string(const Fault&)> explain = nullptr;
-  std::string form = {};  // which of several forms of the computation `run` is, for `show --plan`; empty if there is one
+  std::string form = {};  // which form of the computation `run` is, for `show --plan`; empty if there is one
 };
 
 // Whether `run` checks the contents of its inputs (indices, labels, lengths) and may report a fault.

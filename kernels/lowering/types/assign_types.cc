@@ -15,8 +15,8 @@
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/ir/onnx.h"
-#include "onnx_passes/operators/windows.h"
 #include "onnx_passes/operators/operators.h"
+#include "onnx_passes/operators/windows.h"
 
 namespace onnx_train {
 namespace {
