@@ -8,7 +8,7 @@ namespace {
 
 // One thread per place of an image, n in all. It adds its taps in order, as the CPU does.
 template <typename T>
-__global__ void add_columns(int64_t n, WindowGeometry g, const T* x, T* y) {
+__global__ void add_columns(int64_t n, WindowGeometry g, const T* __restrict__ x, T* __restrict__ y) {
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= n) return;
   const int64_t size = in_spatial_size(g), windows = out_spatial_size(g), plane = i / size;
@@ -26,9 +26,7 @@ __global__ void add_columns(int64_t n, WindowGeometry g, const T* x, T* y) {
 Prepared prepare_col2im(const NodeSpec& spec) {
   return dispatch_float(spec.in_type(), [&]<typename T>(T) -> Prepared {
     return {[g = column_geometry(spec), n = spec.out_size()](const Launch& launch) {
-      if (n == 0) return;
-      enqueue(launch, "add_columns", add_columns<T>, blocks_for(n), kThreads, 0, n, g, launch.in<T>(0),
-              launch.out<T>());
+      enqueue_each(launch, "add_columns", add_columns<T>, n, g, launch.in<T>(0), launch.out<T>());
     }};
   });
 }

@@ -89,17 +89,13 @@ struct LibraryProduct::State {
   Product product;
   cublasLtMatmulDesc_t description = nullptr;
   std::unique_ptr<Layout> a, b, y;
-  cublasLtMatmulAlgo_t algorithm = {};
-  size_t workspace = 0;
+  std::vector<cublasLtMatmulHeuristicResult_t> algorithms;  // by the library's estimate of their time
   std::vector<Start> starts = {{}};
   bool is_double = false;
   Epilogue epilogue = Epilogue::kNone;  // in terms of the library's operands
   bool is_swapped = false;              // a is the caller's b
 
-  static std::unique_ptr<State> find(const Product& product, ProductTypes types, Epilogue epilogue, int64_t alignment,
-                                     int rank);
-
-  State() = default;
+  State(const Product& product, ProductTypes types, Epilogue epilogue, int64_t alignment, int most);
   State(const State&) = delete;
   ~State() { cublasLtMatmulDescDestroy(description); }
 
@@ -110,7 +106,7 @@ struct LibraryProduct::State {
   }
   void describe(ProductTypes types);
   bool has_layout_of_epilogue() const;
-  bool choose_algorithm(ProductTypes types, int64_t addresses, int rank);
+  void find_algorithms(ProductTypes types, int64_t addresses, int most);
 };
 
 namespace {
@@ -182,8 +178,7 @@ bool LibraryProduct::State::has_layout_of_epilogue() const {
   }
 }
 
-// Takes the algorithm that the library ranks at this place, from 0. Returns whether it exists.
-bool LibraryProduct::State::choose_algorithm(ProductTypes types, int64_t addresses, int rank) {
+void LibraryProduct::State::find_algorithms(ProductTypes types, int64_t addresses, int most) {
   cublasLtMatmulPreference_t preference = nullptr;
   check_library(cublasLtMatmulPreferenceCreate(&preference), "cublasLtMatmulPreferenceCreate");
   const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
@@ -203,17 +198,14 @@ bool LibraryProduct::State::choose_algorithm(ProductTypes types, int64_t address
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment(*a, types.in, &Start::a));
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment(*y, types.out, &Start::y));
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment(*y, types.out, &Start::y));
-  std::vector<cublasLtMatmulHeuristicResult_t> found(static_cast<size_t>(rank) + 1);
+  algorithms.resize(static_cast<size_t>(most));
   int count = 0;
   const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(library(), description, b->get(), a->get(), y->get(),
-                                                               y->get(), preference, rank + 1, found.data(), &count);
+                                                               y->get(), preference, most, algorithms.data(), &count);
   cublasLtMatmulPreferenceDestroy(preference);
-  if (status == CUBLAS_STATUS_NOT_SUPPORTED || (status == CUBLAS_STATUS_SUCCESS && count <= rank)) return false;
-  check_library(status, "cublasLtMatmulAlgoGetHeuristic");
-  if (found.back().state != CUBLAS_STATUS_SUCCESS) return false;
-  algorithm = found.back().algo;
-  workspace = found.back().workspaceSize;
-  return true;
+  if (status != CUBLAS_STATUS_NOT_SUPPORTED) check_library(status, "cublasLtMatmulAlgoGetHeuristic");
+  algorithms.resize(static_cast<size_t>(count));
+  std::erase_if(algorithms, [](const auto& algorithm) { return algorithm.state != CUBLAS_STATUS_SUCCESS; });
 }
 
 bool has_library_product(DType in, DType out) {
@@ -234,47 +226,40 @@ Epilogue with_swapped_operands(Epilogue epilogue) {
 
 }  // namespace
 
-std::unique_ptr<LibraryProduct::State> LibraryProduct::State::find(const Product& product, ProductTypes types,
-                                                                   Epilogue epilogue, int64_t alignment, int rank) {
-  auto state = std::make_unique<State>();
-  State& s = *state;
-  s.product = product;
-  s.epilogue = epilogue;
-  if (s.product.y.column_stride != 1 && s.product.n > 1) {
+LibraryProduct::State::State(const Product& p, ProductTypes types, Epilogue e, int64_t alignment, int most)
+    : product(p), is_double(types.in == DType::kDouble), epilogue(e) {
+  if (p.y.column_stride != 1 && p.n > 1) {
     // yᵀ = bᵀ aᵀ
-    s.product.a = transposed(product.b);
-    s.product.b = transposed(product.a);
-    s.product.y = transposed(product.y);
-    std::swap(s.product.m, s.product.n);
-    s.is_swapped = true;
-    s.epilogue = with_swapped_operands(epilogue);
+    product.a = transposed(p.b);
+    product.b = transposed(p.a);
+    product.y = transposed(p.y);
+    std::swap(product.m, product.n);
+    is_swapped = true;
+    epilogue = with_swapped_operands(e);
   }
-  s.is_double = types.in == DType::kDouble;
-  s.starts = starts_of(s.product, types);
-  s.describe(types);
-  if (!s.has_layout_of_epilogue() || !s.choose_algorithm(types, alignment, rank)) return nullptr;
-  return state;
+  starts = starts_of(product, types);
+  describe(types);
+  if (has_layout_of_epilogue()) find_algorithms(types, alignment, most);
 }
 
-LibraryProduct::LibraryProduct(std::unique_ptr<State> state) : state_(std::move(state)) {}
+LibraryProduct::LibraryProduct(std::shared_ptr<State> state, size_t rank) : state_(std::move(state)), rank_(rank) {}
 
 LibraryProduct::LibraryProduct(const Product& product, ProductTypes types, Epilogue epilogue, int64_t alignment)
-    : LibraryProduct(State::find(product, types, epilogue, alignment, 0)) {
-  if (!state_) fail_as(ErrorCode::kDevice, "cuBLASLt has no algorithm for this product");
+    : LibraryProduct(std::make_shared<State>(product, types, epilogue, alignment, 1), 0) {
+  if (state_->algorithms.empty()) fail_as(ErrorCode::kDevice, "cuBLASLt has no algorithm for this product");
 }
 
-std::optional<LibraryProduct> LibraryProduct::find(const Product& product, ProductTypes types, Epilogue epilogue,
-                                                   int rank) {
-  auto state = State::find(product, types, epilogue, kVectorBytes, rank);
-  return state ? std::optional(LibraryProduct(std::move(state))) : std::nullopt;
+std::vector<LibraryProduct> LibraryProduct::find(const Product& product, ProductTypes types, Epilogue epilogue,
+                                                 int most) {
+  const auto state = std::make_shared<State>(product, types, epilogue, kVectorBytes, most);
+  std::vector<LibraryProduct> found;
+  for (size_t rank = 0; rank < state->algorithms.size(); ++rank) found.push_back(LibraryProduct(state, rank));
+  return found;
 }
-
-LibraryProduct::~LibraryProduct() = default;
-LibraryProduct::LibraryProduct(LibraryProduct&&) noexcept = default;
 
 std::string LibraryProduct::version() { return concat("cuBLASLt ", cublasLtGetVersion()); }
 
-size_t LibraryProduct::workspace() const { return state_->workspace; }
+size_t LibraryProduct::workspace() const { return state_->algorithms[rank_].workspaceSize; }
 
 void LibraryProduct::run(const Launch& launch, const void* a, const void* b, void* y, const void* vector,
                          void* workspace, const void* c) const {
@@ -284,13 +269,14 @@ void LibraryProduct::run(const Launch& launch, const void* a, const void* b, voi
   const auto narrow_alpha = static_cast<float>(alpha), narrow_beta = static_cast<float>(beta);
   const void* const alpha_at = s.is_double ? static_cast<const void*>(&alpha) : &narrow_alpha;
   const void* const beta_at = s.is_double ? static_cast<const void*>(&beta) : &narrow_beta;
+  const cublasLtMatmulHeuristicResult_t& algorithm = s.algorithms[rank_];
   if (s.is_swapped) std::swap(a, b);
   for (const Start& start : s.starts) {
     char* const to = static_cast<char*>(y) + start.y;
     const void* const from = c ? static_cast<const char*>(c) + start.y : to;
     check_library(cublasLtMatmul(library(), s.description, alpha_at, static_cast<const char*>(b) + start.b, s.b->get(),
                                  static_cast<const char*>(a) + start.a, s.a->get(), beta_at, from, s.y->get(), to,
-                                 s.y->get(), &s.algorithm, workspace, s.workspace, stream_of(launch)),
+                                 s.y->get(), &algorithm.algo, workspace, algorithm.workspaceSize, stream_of(launch)),
                   "cublasLtMatmul");
   }
 }

@@ -3,8 +3,8 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <string>
+#include <vector>
 
 #include "kernels/cuda/support/pack.h"
 #include "kernels/geometry/products.h"
@@ -27,13 +27,10 @@ class LibraryProduct {
   // addresses that run() gets are multiples of `alignment` bytes. Throws Error if the library has no algorithm.
   LibraryProduct(const Product& product, ProductTypes types, Epilogue epilogue = Epilogue::kNone,
                  int64_t alignment = kVectorBytes);
-  // Returns nothing instead of throwing if the library has no algorithm: not all layouts support every epilogue. It
-  // ranks its algorithms by an estimate of their time; `rank` 0 is the one that the constructor takes.
-  static std::optional<LibraryProduct> find(const Product& product, ProductTypes types, Epilogue epilogue,
-                                            int rank = 0);
+  // Returns the product once for each algorithm of the library, at most `most`, by its estimate of their time. The
+  // constructor takes the first. Empty if there is none: not all layouts support every epilogue.
+  static std::vector<LibraryProduct> find(const Product& product, ProductTypes types, Epilogue epilogue, int most);
   static std::string version();  // of the library
-  ~LibraryProduct();
-  LibraryProduct(LibraryProduct&&) noexcept;
 
   size_t workspace() const;  // bytes
   // Addresses of the first elements; `vector` is null without an epilogue. A product that accumulates adds to `c`,
@@ -43,8 +40,9 @@ class LibraryProduct {
 
  private:
   struct State;
-  explicit LibraryProduct(std::unique_ptr<State> state);
-  std::unique_ptr<State> state_;
+  LibraryProduct(std::shared_ptr<State> state, size_t rank);
+  std::shared_ptr<State> state_;
+  size_t rank_ = 0;  // of the algorithm
 };
 
 }  // namespace onnx_train::cuda

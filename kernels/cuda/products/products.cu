@@ -69,12 +69,10 @@ constexpr int kMostAlgorithms = 4;  // of the library, that are timed for a prod
 template <typename Prepare>
 void add_algorithms(const NodeSpec& spec, const Product& p, Epilogue epilogue, const std::string& name,
                     std::vector<Form>* forms, const Prepare& prepare) {
-  for (int rank = 0; rank < kMostAlgorithms; ++rank) {
-    auto found = LibraryProduct::find(p, types_of(spec), epilogue, rank);
-    if (!found) break;
-    auto product = std::make_shared<LibraryProduct>(std::move(*found));
-    forms->push_back({concat(name, "algorithm ", rank), prepare(product)});
-  }
+  int rank = 0;
+  for (const LibraryProduct& product :
+       LibraryProduct::find(p, types_of(spec), epilogue, are_choices_timed() ? kMostAlgorithms : 1))
+    forms->push_back({concat(name, "algorithm ", rank++), prepare(product)});
 }
 
 // Returns the fastest of the forms; throws Error if there is none.
@@ -84,14 +82,14 @@ Prepared fastest_product(const NodeSpec& spec, std::vector<Form> forms) {
 }
 
 // The vector of the epilogue is a bias, input 2, or sums, output 1.
-Prepared prepare_library_product(const std::shared_ptr<LibraryProduct>& product, Epilogue epilogue) {
+Prepared prepare_library_product(const LibraryProduct& product, Epilogue epilogue) {
   return {[product, epilogue](const Launch& launch) {
             const void* const vector = epilogue == Epilogue::kNone   ? nullptr
                                        : epilogue == Epilogue::kBias ? launch.inputs[2]
                                                                      : launch.outputs[1];
-            product->run(launch, launch.inputs[0], launch.inputs[1], launch.outputs[0], vector, launch.workspace);
+            product.run(launch, launch.inputs[0], launch.inputs[1], launch.outputs[0], vector, launch.workspace);
           },
-          product->workspace()};
+          product.workspace()};
 }
 
 // Sums input `operand` over k into output 1, in a separate kernel.
@@ -108,11 +106,12 @@ Prepared prepare_operand_sums(const NodeSpec& spec, const Product& p, int operan
 Prepared prepare_floats(const NodeSpec& spec, const Product& p, Epilogue epilogue) {
   std::vector<Form> forms;
   add_algorithms(spec, p, epilogue, "", &forms,
-                 [&](const auto& product) { return prepare_library_product(product, epilogue); });
-  if (epilogue == Epilogue::kSumsOfA || epilogue == Epilogue::kSumsOfB) {
+                 [&](const LibraryProduct& product) { return prepare_library_product(product, epilogue); });
+  const bool has_sums = epilogue == Epilogue::kSumsOfA || epilogue == Epilogue::kSumsOfB;
+  if (has_sums && (forms.empty() || are_choices_timed())) {
     // The library has no such epilogue for some layouts, and a slow one for others.
     const Prepared sums = prepare_operand_sums(spec, p, epilogue == Epilogue::kSumsOfA ? 0 : 1);
-    add_algorithms(spec, p, Epilogue::kNone, "sums apart, ", &forms, [&](const auto& library) -> Prepared {
+    add_algorithms(spec, p, Epilogue::kNone, "sums apart, ", &forms, [&](const LibraryProduct& library) -> Prepared {
       const Prepared product = prepare_library_product(library, Epilogue::kNone);
       return {[product = product.run, sums = sums.run](const Launch& launch) {
                 product(launch);
@@ -182,12 +181,12 @@ Prepared prepare_sum_with_matrix(const NodeSpec& spec, Product p) {
   const bool has_bias = c > 2;
   std::vector<Form> forms;
   add_algorithms(spec, p, has_bias ? Epilogue::kBias : Epilogue::kNone, "", &forms,
-                 [=](const auto& product) -> Prepared {
+                 [=](const LibraryProduct& product) -> Prepared {
                    return {[=](const Launch& launch) {
-                             product->run(launch, launch.inputs[0], launch.inputs[1], launch.outputs[0],
-                                          has_bias ? launch.inputs[2] : nullptr, launch.workspace, launch.inputs[c]);
+                             product.run(launch, launch.inputs[0], launch.inputs[1], launch.outputs[0],
+                                         has_bias ? launch.inputs[2] : nullptr, launch.workspace, launch.inputs[c]);
                            },
-                           product->workspace(),
+                           product.workspace(),
                            {{0, c}}};
                  });
   return fastest_product(spec, std::move(forms));

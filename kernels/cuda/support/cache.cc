@@ -1,5 +1,5 @@
-// A file's name is a hash of its key. It is written under another name first and starts with a hash of its content, so
-// that nobody reads truncated or damaged files.
+// A file's name is a hash of its key. A file is written under another name first, and starts with a hash of its
+// content, so that nobody reads a truncated or damaged one.
 #include "kernels/cuda/support/cache.h"
 
 #include <unistd.h>

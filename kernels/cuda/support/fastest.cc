@@ -6,7 +6,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <numeric>
+#include <optional>
 
 #include "kernels/cuda/support/cache.h"
 #include "kernels/cuda/support/stream.h"
@@ -17,17 +17,22 @@ namespace {
 
 constexpr size_t kRounds = 10;  // each form's time is its least of this many
 
-bool are_choices_timed() {
-  const char* value = std::getenv("ONNX_TRAIN_TIMED_CHOICES");
-  return !value || std::string(value) != "off";
+// Names the current device and its driver. The answer is kept, because the driver takes milliseconds for it.
+const std::string& hardware() {
+  static auto& names = *new std::map<int, std::string>;  // by device; fastest() calls from one thread at a time
+  std::string& name = names[current_device()];
+  if (name.empty()) {
+    int driver = 0;
+    cudaDeviceProp device = {};
+    check(cudaDriverGetVersion(&driver), "cudaDriverGetVersion");
+    check(cudaGetDeviceProperties(&device, current_device()), "cudaGetDeviceProperties");
+    name = concat(device.name, "\n", driver);
+  }
+  return name;
 }
 
 std::string key_of(const NodeSpec& spec, const std::string& library, const std::vector<Form>& forms) {
-  int driver = 0;
-  cudaDeviceProp device = {};
-  check(cudaDriverGetVersion(&driver), "cudaDriverGetVersion");
-  check(cudaGetDeviceProperties(&device, current_device()), "cudaGetDeviceProperties");
-  std::string key = concat(device.name, "\n", driver, " ", library, "\n", computation_of(spec));
+  std::string key = concat(hardware(), " ", library, "\n", computation_of(spec));
   for (const Form& form : forms) key += form.name + "\n";
   return key;
 }
@@ -35,28 +40,27 @@ std::string key_of(const NodeSpec& spec, const std::string& library, const std::
 // Memory for one run of a node; inputs are zeros.
 class Operands {
  public:
-  Operands(const NodeSpec& spec, size_t workspace, const CudaStream& stream) : stream_(stream.handle()) {
-    for (int i = 0; i < spec.num_inputs(); ++i)
-      inputs_.push_back(spec.has_input(i) ? add(bytes_of(spec.in_size(i), spec.in_type(i))) : nullptr);
-    for (int i = 0; i < spec.num_outputs(); ++i)
-      outputs_.push_back(spec.has_output(i) ? add(bytes_of(spec.out_size(i), spec.out_type(i))) : nullptr);
+  Operands(const Node& node, size_t workspace, const CudaStream& stream) : stream_(stream.handle()) {
+    for (const Value* input : node.inputs()) inputs_.push_back(input ? add(bytes_of(input)) : nullptr);
+    for (const Value* output : node.outputs()) outputs_.push_back(output ? add(bytes_of(output)) : nullptr);
     workspace_ = add(workspace);
     fault_ = static_cast<Fault*>(add(sizeof(Fault)));
   }
 
-  static size_t bytes(const NodeSpec& spec, size_t workspace) {
+  static size_t bytes(const Node& node, size_t workspace) {
     size_t sum = workspace;
-    for (int i = 0; i < spec.num_inputs(); ++i)
-      sum += spec.has_input(i) ? bytes_of(spec.in_size(i), spec.in_type(i)) : 0;
-    for (int i = 0; i < spec.num_outputs(); ++i)
-      sum += spec.has_output(i) ? bytes_of(spec.out_size(i), spec.out_type(i)) : 0;
+    for (const Value* input : node.inputs()) sum += bytes_of(input);
+    for (const Value* output : node.outputs()) sum += bytes_of(output);
     return sum;
   }
 
   Launch launch(Stream* stream) const { return {inputs_.data(), outputs_.data(), workspace_, stream, fault_, 1}; }
 
  private:
-  static size_t bytes_of(int64_t elements, DType dtype) { return static_cast<size_t>(elements) * size_of(dtype); }
+  // 0 if the value is absent.
+  static size_t bytes_of(const Value* value) {
+    return value ? static_cast<size_t>(num_elements(value->type().shape())) * size_of(value->dtype()) : 0;
+  }
 
   void* add(size_t bytes) {
     bytes = std::max<size_t>(bytes, 1);
@@ -78,9 +82,9 @@ std::optional<size_t> time(const NodeSpec& spec, const std::vector<Form>& forms)
   size_t workspace = 0, free = 0, total = 0;
   for (const Form& form : forms) workspace = std::max(workspace, form.prepared.workspace);
   check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
-  if (Operands::bytes(spec, workspace) > free / 2) return std::nullopt;
+  if (Operands::bytes(spec.node(), workspace) > free / 2) return std::nullopt;
   CudaStream stream(current_device());
-  const Operands operands(spec, workspace, stream);
+  const Operands operands(spec.node(), workspace, stream);
   const Launch launch = operands.launch(&stream);
   for (const Form& form : forms) form.prepared.run(launch);
   // The forms take turns, so that a change of the clock meets all of them.
@@ -96,6 +100,11 @@ std::optional<size_t> time(const NodeSpec& spec, const std::vector<Form>& forms)
 }
 
 }  // namespace
+
+bool are_choices_timed() {
+  const char* value = std::getenv("ONNX_TRAIN_TIMED_CHOICES");
+  return !value || std::string(value) != "off";
+}
 
 Prepared fastest(const NodeSpec& spec, const std::string& library, std::vector<Form> forms) {
   const auto made = [&](size_t i) {

@@ -14,6 +14,9 @@ struct Form {
   Prepared prepared;
 };
 
+// False with ONNX_TRAIN_TIMED_CHOICES=off. Then fastest() takes the first form, and others need not be prepared.
+bool are_choices_timed();
+
 // Returns the form that takes the least time for the node on the current device, and says its name in Prepared::form.
 // All forms read the node's inputs and write its outputs, whatever the inputs hold. The first form is the rule: it
 // stays unless another one is faster by more than kGain, and wherever nothing is timed: with

@@ -8,8 +8,6 @@
 namespace onnx_train {
 namespace {
 
-bool rounds_for_readers(const Node& node) { return is_rounding(node) && !node.graph().is_output(node.output()); }
-
 // Makes the readers of the node's first result read the rounded value, if both are equal.
 bool round_for_all(Node* node) {
   Graph& graph = node->graph();
@@ -19,12 +17,12 @@ bool round_for_all(Node* node) {
   const auto is_elsewhere = [&](const Use& use) { return &use.node->graph() != &graph; };
   if (uses.size() < 2 || std::any_of(uses.begin(), uses.end(), is_elsewhere)) return false;
   const auto first =
-      std::find_if(uses.begin(), uses.end(), [](const Use& use) { return rounds_for_readers(*use.node); });
+      std::find_if(uses.begin(), uses.end(), [](const Use& use) { return is_rounding_for_readers(*use.node); });
   if (first == uses.end()) return false;
   const DType dtype = first->node->output()->dtype();
   if (!holds_narrow(value, dtype)) return false;
   const auto rounds = [&](const Use& use) {
-    return rounds_for_readers(*use.node) && use.node->output()->dtype() == dtype;
+    return is_rounding_for_readers(*use.node) && use.node->output()->dtype() == dtype;
   };
   Builder b(&graph, node->next());
   b.set_name(first->node->output()->name());

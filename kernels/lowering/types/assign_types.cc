@@ -84,7 +84,7 @@ class AssignTypes {
     const Node& node = *use.node;
     if (const auto found = rounded_.find(&node); found != rounded_.end() && use.index < num_moved(node))
       return found->second;
-    const bool narrows = is_rounding(node) && &node.graph() == &graph_ && !graph_.is_output(node.output());
+    const bool narrows = is_rounding_for_readers(node) && &node.graph() == &graph_;
     return narrows ? node.output()->dtype() : DType::kUndefined;
   }
 

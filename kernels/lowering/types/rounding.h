@@ -13,6 +13,10 @@ namespace onnx_train {
 inline bool is_rounding(const Node& node) {
   return node.is("Cast") && node.input(0)->dtype() == DType::kFloat && is_16_bit_float(node.output()->dtype());
 }
+// A rounding whose result is no output of its graph.
+inline bool is_rounding_for_readers(const Node& node) {
+  return is_rounding(node) && !node.graph().is_output(node.output());
+}
 // A Cast of 16 bits to float32.
 inline bool is_widening(const Node& node) {
   return node.is("Cast") && is_16_bit_float(node.input(0)->dtype()) && node.output()->dtype() == DType::kFloat;
@@ -43,8 +47,7 @@ inline std::vector<Node*> narrowing_readers(const Value* value) {
   if (!value || value->dtype() != DType::kFloat || value->graph().is_output(value)) return casts;
   for (const Use& use : value->uses()) {
     const Node& node = *use.node;
-    const bool narrows =
-        is_rounding(node) && &node.graph() == &value->graph() && !node.graph().is_output(node.output());
+    const bool narrows = is_rounding_for_readers(node) && &node.graph() == &value->graph();
     if (!narrows || (!casts.empty() && casts[0]->output()->dtype() != node.output()->dtype())) return {};
     casts.push_back(use.node);
   }
