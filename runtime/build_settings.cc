@@ -6,6 +6,7 @@
 #include "onnx_passes/io/loading.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/message.h"
+#include "onnx_passes/loss/loss_expression.h"
 #include "onnx_passes/loss/loss_model.h"
 #include "onnx_passes/precision/convert_dtype.h"
 #include "onnx_passes/precision/loss_scaling.h"
@@ -13,6 +14,15 @@
 #include "onnx_passes/training/training_mode.h"
 
 namespace onnx_train {
+namespace {
+
+std::string joined_names(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
+  return text;
+}
+
+}  // namespace
 
 CommandOption mode_option(std::string* mode) {
   return {"--mode",
@@ -51,10 +61,11 @@ std::vector<CommandOption> build_options(BuildSettings* s) {
   BuildOptions& o = s->build;
   return {
       {"--loss", &o.loss,
-       "cross_entropy, nll, bce_with_logits, mse, l1, huber, an output that is the loss, or a weighted sum; or "
-       "FILE.onnx, a model whose inputs have the names of the model's outputs, or are new; each loss takes "
-       "(prediction, target), and a target that is left out is the new input labels, or labels_<prediction> where "
-       "targets differ in type [cross_entropy]",
+       joined_names(loss_names()) +
+           ", an output that is the loss, or a weighted sum (docs/losses.md explains each); or "
+           "FILE.onnx, a model whose inputs have the names of the model's outputs, or are new; each loss takes "
+           "(prediction, target), and a target that is left out is the new input labels, or labels_<prediction> where "
+           "targets differ in type [cross_entropy]",
        "EXPR"},
       {"--optimizer", &o.optimizer,
        "sgd(momentum, nesterov, weight_decay, dampening), adam(...) or adamw(beta1, beta2, eps, weight_decay) [adamw]",

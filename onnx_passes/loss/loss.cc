@@ -32,7 +32,7 @@ std::string resolved_text(const std::vector<LossTerm>& terms) {
 }
 
 // Weighted terms whose counts are proportional in every batch, so that they have one mean.
-using Part = LossBuilder::Result;
+using Part = LossResult;
 
 void add_term(std::vector<Part>* parts, const Part& made, double weight) {
   made.loss.builder().set_name("loss/part");

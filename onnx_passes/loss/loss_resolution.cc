@@ -1,16 +1,17 @@
 #include "onnx_passes/loss/loss_resolution.h"
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/loss/loss_table.h"
+#include "onnx_passes/loss/loss_terms.h"
 #include "onnx_passes/operators/missing.h"
 
 namespace onnx_train {
 namespace {
 
-bool is_class_loss(const LossTerm& term) { return term.loss.text == "cross_entropy" || term.loss.text == "nll"; }
+const LossRow& row_of(const LossTerm& term) { return *find_loss(term.loss.text); }
 
 const Word& prediction_of(const LossTerm& term) { return term.arguments.names[0]; }
 
@@ -25,22 +26,50 @@ class Resolver {
       check_scalar(*find(term_.loss, "a loss or an output of the model"));
       return;
     }
-    check_numbers();
+    const LossRow& row = row_of(term_);
     auto& names = term_.arguments.names;
-    if (names.empty()) names.push_back({first_float_output(), false, term_.loss.column});
-    const Value& prediction = *find(names[0], "a value of the model");
-    if (!is_float(prediction.dtype())) {
-      reader_.fail_at(names[0].column, concat("the prediction '", names[0].text, "' is ", to_string(prediction.type()),
-                                              "; it must be a float tensor"));
+    const size_t predictions = num_predictions(row);
+    if (names.empty() && predictions == 1) names.push_back({first_float_output(), false, term_.loss.column});
+    if (names.size() < predictions) {
+      reader_.fail_at(term_.loss.column, concat(row.name, " takes ", arguments_text(row), "; name the ", predictions,
+                                                " predictions: ", row.name, "(", names_of_predictions(row), ")"));
     }
-    if (!prediction.has_rank()) {
-      reader_.fail_at(names[0].column,
-                      concat("the rank of '", names[0].text, "' is not known; ", unknown_rank_advice(prediction)));
-    }
-    if (is_class_loss(term_)) resolve_axis(prediction);
+    for (size_t i = 0; i < predictions; ++i) check_prediction(names[i]);
+    const Value& prediction = *graph_.find(names[0].text);
+    check_rank(row, prediction);
+    if (is_over_classes(row)) resolve_axis(prediction);
   }
 
  private:
+  static std::string names_of_predictions(const LossRow& row) {
+    std::string text;
+    for (size_t i = 0; i < num_predictions(row); ++i) text += concat(i ? ", " : "", row.arguments[i].name);
+    return text;
+  }
+
+  void check_prediction(const Word& name) {
+    const Value& prediction = *find(name, "a value of the model");
+    if (!is_float(prediction.dtype())) {
+      reader_.fail_at(name.column, concat("the prediction '", name.text, "' is ", to_string(prediction.type()),
+                                          "; it must be a float tensor"));
+    }
+    if (!prediction.has_rank()) {
+      reader_.fail_at(name.column,
+                      concat("the rank of '", name.text, "' is not known; ", unknown_rank_advice(prediction)));
+    }
+  }
+
+  void check_rank(const LossRow& row, const Value& prediction) {
+    const int64_t rank = prediction.rank(), least = find_option(term_, "sample_weight") ? batch_axis(term_) + 1 : 0;
+    if (rank >= std::max(row.least_rank, least) && rank <= row.most_rank) return;
+    const Word& name = prediction_of(term_);
+    reader_.fail_at(name.column, concat("'", name.text, "' is ", to_string(prediction.type()), "; ",
+                                        rank < row.least_rank || rank > row.most_rank
+                                            ? concat(row.name, " needs ", row.least_rank,
+                                                     row.most_rank > row.least_rank ? " axes or more" : " axes")
+                                            : "without an axis for the samples there are no sample weights"));
+  }
+
   const Value* find(const Word& word, const char* what) {
     if (const Value* value = graph_.find(word.text)) return value;
     std::vector<std::string> names;
@@ -70,22 +99,6 @@ class Resolver {
     }
   }
 
-  void check_number(const char* key, bool (*allowed)(double), const char* what) {
-    const Option* option = find_option(term_, key);
-    if (option && !allowed(std::get<double>(option->value))) {
-      reader_.fail_at(option->column, concat("'", key, "' must be ", what));
-    }
-  }
-  void check_numbers() {
-    check_number(
-        "label_smoothing", [](double x) { return x >= 0 && x <= 1; }, "from 0 to 1");
-    check_number(
-        "delta", [](double x) { return x > 0; }, "greater than 0");
-    const auto whole = [](double x) { return x == std::floor(x) && std::abs(x) < 1e15; };
-    check_number("ignore_index", whole, "a whole number");
-    check_number("axis", whole, "a whole number");
-  }
-
   std::string first_float_output() {
     for (const Value* output : graph_.outputs()) {
       if (is_float(output->dtype())) return output->name();
@@ -105,6 +118,9 @@ class Resolver {
     if (axis < -rank || axis >= rank) {
       reader_.fail_at(given->column,
                       concat("axis ", axis, " is outside '", name.text, "', ", to_string(prediction.type())));
+    }
+    if (normalize_axis(axis, rank) == 0 && find_option(term_, "sample_weight")) {
+      reader_.fail_at(given->column, "with sample weights, axis 0 is that of the samples");
     }
     std::erase_if(term_.arguments.options, [](const Option& o) { return o.key.text == "axis"; });
     const auto from_start = static_cast<double>(normalize_axis(axis, rank));
@@ -151,11 +167,10 @@ class Targets {
     name_targets();
     for (const LossTerm& term : terms_) {
       if (term.is_output) continue;
-      check(term.arguments.names[1], target_of(term), term);
-      for (const Option& option : term.arguments.options) {
-        const Word* name = std::get_if<Word>(&option.value);
-        if (name && option.key.text != "reduction") check(*name, weight_of(term, option.key.text), term);
+      for (size_t i = 1; i < term.arguments.names.size(); ++i) {
+        check(term.arguments.names[i], argument_of(term, i), term);
       }
+      for (const Option& option : term.arguments.options) check_weight(option, term);
     }
   }
 
@@ -164,29 +179,73 @@ class Targets {
     return graph_.find(prediction_of(term).text)->type();
   }
 
-  Wanted target_of(const LossTerm& term) const {
+  Wanted argument_of(const LossTerm& term, size_t i) const {
+    const LossArgument& argument = row_of(term).arguments[i];
+    const std::vector<Word>& names = term.arguments.names;
+    const std::string name = i < names.size() ? names[i].text : "";
+    const bool floats = holds_floats(term, i, graph_.find(name));
     TensorType type = prediction_type(term);
-    if (!is_class_loss(term)) {
-      return {"target", type, concat(term.loss.text, " compares both element by element"), false, true, true};
+    type.dims = chosen(*type.dims, argument_axes(term, i, type.rank(), floats), name);
+    const bool prediction = argument.kind == ArgumentKind::kPrediction;
+    const char* what =
+        prediction || row_of(term).arguments.size() > num_predictions(row_of(term)) + 1 ? argument.name : "target";
+    if (argument.kind == ArgumentKind::kIndices && !floats) type.dtype = DType::kInt64;
+    Wanted wanted = {what, type, "", false, !prediction, true};
+    if (floats && argument.floats_by_type) {
+      wanted.why = "probabilities are floats of the prediction's shape";
+      wanted.integers = false;
+      return wanted;
     }
-    const bool may_be_probabilities = term.loss.text == "cross_entropy";
-    const bool probabilities = integer_of(term, "probabilities", 0) != 0;
-    const Value* known = graph_.find(term.arguments.names.size() > 1 ? term.arguments.names[1].text : "");
-    if (probabilities || (may_be_probabilities && known && is_float(known->dtype()))) {
-      return {"target", type, "probabilities are floats of the prediction's shape", false, false, true};
+    switch (argument.shape) {
+      case ArgumentShape::kClasses:
+        if (floats) break;
+        wanted.why = "class indices are integers, without the class axis";
+        wanted.floats = false;
+        return wanted;
+      case ArgumentShape::kBroadcasts:
+        wanted.broadcasts = true;
+        wanted.why = "it must broadcast to the prediction";
+        return wanted;
+      case ArgumentShape::kRows: wanted.why = "it has one number for each vector along the last axis"; return wanted;
+      case ArgumentShape::kSamples:
+      case ArgumentShape::kSequences:
+        wanted.why = "it has integers for each sample";
+        wanted.floats = false;
+        return wanted;
+      default: break;
     }
-    type.dtype = DType::kInt64;
-    type.dims->erase(type.dims->begin() + integer_of(term, "axis", 1));
-    return {"target", type, "class indices are integers, without the class axis", false, true, false};
+    wanted.why = concat(term.loss.text, " compares both element by element");
+    return wanted;
   }
 
-  Wanted weight_of(const LossTerm& term, const std::string& key) const {
-    TensorType type = prediction_type(term);
-    if (is_class_loss(term)) {
-      type.dims = Dims{(*type.dims)[static_cast<size_t>(integer_of(term, "axis", 1))]};
-      return {"weight", type, "it has one float for each class", false, false, true};
+  void check_weight(const Option& option, const LossTerm& term) {
+    const OptionKind kind = find_option(row_of(term), option.key.text)->kind;
+    const bool over_classes = kind == OptionKind::kClassWeight;
+    if (const auto* list = std::get_if<std::vector<double>>(&option.value)) {
+      const Dim& classes = (*prediction_type(term).dims)[static_cast<size_t>(integer_of(term, "axis"))];
+      if (!classes.known() || classes.value() == static_cast<int64_t>(list->size())) return;
+      reader_.fail_at(option.column,
+                      concat("the weight has ", list->size(), " numbers, and '", prediction_of(term).text, "', ",
+                             onnx_train::to_string(prediction_type(term)), ", has ", classes.value(),
+                             " classes along axis ", integer_of(term, "axis")));
     }
-    return {key == "weight" ? "weight" : "pos_weight", type, "it must broadcast to the prediction", true, false, true};
+    const Word* name = std::get_if<Word>(&option.value);
+    if (!name || kind == OptionKind::kReduction || kind == OptionKind::kReductionBatch) return;
+    TensorType type = prediction_type(term);
+    const char* key = find_option(row_of(term), option.key.text)->name;
+    if (kind == OptionKind::kNumberOrValue) {
+      type.dims = Dims{};
+      return check(*name, {key, type, "it is one float", false, false, true}, term);
+    }
+    if (over_classes || kind == OptionKind::kSampleWeight) {
+      const int64_t axis = over_classes ? integer_of(term, "axis") : batch_axis(term);
+      type.dims = Dims{(*type.dims)[static_cast<size_t>(axis)]};
+      return check(*name,
+                   {key, type, over_classes ? "it has one float for each class" : "it has one float for each sample",
+                    false, false, true},
+                   term);
+    }
+    check(*name, {key, type, "it must broadcast to the prediction", true, false, true}, term);
   }
 
   // The type of the input for a name that the model does not have: the last axis for pos_weight, otherwise the full
@@ -197,15 +256,24 @@ class Targets {
     return type;
   }
 
-  // `labels` if all open targets have one type, else `labels_<prediction>`.
+  // The one target that a loss has is `labels` if all that are open have one type, else `labels_<prediction>`. Several
+  // targets have the names of the row's arguments.
   void name_targets() {
     std::vector<LossTerm*> open;
     for (LossTerm& term : terms_) {
-      if (!term.is_output && term.arguments.names.size() == 1) open.push_back(&term);
+      if (term.is_output) continue;
+      const LossRow& row = row_of(term);
+      const size_t all = row.arguments.size(), predictions = num_predictions(row);
+      std::vector<Word>& names = term.arguments.names;
+      if (all == predictions + 1 && names.size() == predictions) open.push_back(&term);
+      for (size_t i = names.size(); all > predictions + 1 && i < all; ++i) {
+        names.push_back({free_input_name(row.arguments[i].name), false, term.loss.column});
+      }
     }
-    const bool share = std::all_of(open.begin(), open.end(), [&](const LossTerm* term) {
-      return target_of(*term).type == target_of(*open.front()).type;
-    });
+    const auto type_of = [&](const LossTerm* term) {
+      return argument_of(*term, row_of(*term).arguments.size() - 1).type;
+    };
+    const bool share = std::ranges::all_of(open, [&](const LossTerm* t) { return type_of(t) == type_of(open[0]); });
     for (LossTerm* term : open) {
       const std::string name = free_input_name(share ? "labels" : "labels_" + prediction_of(*term).text);
       term->arguments.names.push_back({name, false, term->loss.column});
@@ -224,7 +292,11 @@ class Targets {
   }
 
   static std::string way_out(const LossTerm& term) {
-    return concat("name the target: ", term.loss.text, "(", quoted_if_needed(prediction_of(term).text), ", my_labels)");
+    std::string names;
+    for (size_t i = 0; i < num_predictions(row_of(term)); ++i) {
+      names += quoted_if_needed(term.arguments.names[i].text) + ", ";
+    }
+    return concat("name the target: ", term.loss.text, "(", names, "my_labels)");
   }
 
   void check(const Word& name, const Wanted& wanted, const LossTerm& term) {
