@@ -19,7 +19,8 @@
 
 namespace onnx_train {
 
-// `text` is the whole expression, for messages. Throws Error that names the column.
-void resolve(std::vector<LossTerm>* terms, const Graph& graph, const std::string& text);
+// `text` is the whole expression, for messages. `teacher` is the algorithm that holds a teacher (loss_model.h), or
+// null. Throws Error that names the column.
+void resolve(std::vector<LossTerm>* terms, const Graph& graph, const Graph* teacher, const std::string& text);
 
 }  // namespace onnx_train
