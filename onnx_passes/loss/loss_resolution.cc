@@ -59,14 +59,16 @@ class Resolver {
   }
 
   void check_rank(const LossRow& row, const Value& prediction) {
-    const int64_t rank = prediction.rank(), least = find_option(term_, "sample_weight") ? batch_axis(term_) + 1 : 0;
+    const int64_t rank = prediction.rank();
+    const bool of_samples = find_option(term_, "sample_weight") || reduction_of(term_) == "batchmean";
+    const int64_t least = of_samples ? batch_axis(term_) + 1 : 0;
     if (rank >= std::max(row.least_rank, least) && rank <= row.most_rank) return;
     const Word& name = prediction_of(term_);
     reader_.fail_at(name.column, concat("'", name.text, "' is ", to_string(prediction.type()), "; ",
                                         rank < row.least_rank || rank > row.most_rank
                                             ? concat(row.name, " needs ", row.least_rank,
                                                      row.most_rank > row.least_rank ? " axes or more" : " axes")
-                                            : "without an axis for the samples there are no sample weights"));
+                                            : "it has no axis for the samples"));
   }
 
   const Value* find(const Word& word, const char* what) {

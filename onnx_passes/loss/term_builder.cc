@@ -96,11 +96,11 @@ LossResult plain_mean(Var x, const Positions& positions) {
 
 }  // namespace
 
-LossResult TermBuilder::reduced(Var x, const Positions& positions) {
+LossResult TermBuilder::reduced(Var x, Positions positions) {
   if (reduction_of(term_) == "batchmean") {
     std::vector<int64_t> others = all_axes(positions.losses);
     others.erase(others.begin());
-    return plain_mean(x, {reduce_sum(positions.losses, others, /*keepdims=*/false), "samples", {batch_axis(term_)}});
+    positions = {reduce_sum(positions.losses, others, /*keepdims=*/false), "samples", {batch_axis(term_)}};
   }
   const Var samples = weight_of_samples(positions.losses, x);
   if (!samples && !positions.ignored && !is_sum()) return plain_mean(x, positions);

@@ -56,7 +56,7 @@ class TermBuilder {
   bool has_sample_weight() const { return find_option(term_, "sample_weight") != nullptr; }
 
   // Sums or averages the positions of prediction x, with sample weights.
-  LossResult reduced(Var x, const Positions& positions);
+  LossResult reduced(Var x, Positions positions);
   // The same for labels, with the accuracy; `counts` as in Positions.
   LossResult of_labels(Var x, const Labels& labels, Var losses, Var counts);
   // Adds the accuracy to a loss over labels, and what counts if it is not known yet; `weight` is that of the classes.

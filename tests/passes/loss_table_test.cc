@@ -129,7 +129,7 @@ TEST(LossTable, SampleWeightsAreAnInputWithANumberForEachSample) {
   EXPECT_EQ(new_inputs(model), "y int64[batch,6,7], s float[batch], labels float[batch,4]");
   EXPECT_EQ(model.metadata("onnx_train.mean_over"), "labels times sample weights, elements times sample weights");
   EXPECT_THAT(error("mse(wide, sample_weight=x)"), HasSubstr("it has one float for each sample"));
-  EXPECT_THAT(error("mse(scale, sample_weight=s)"), HasSubstr("without an axis for the samples"));
+  EXPECT_THAT(error("mse(scale, sample_weight=s)"), HasSubstr("it has no axis for the samples"));
   EXPECT_THAT(error("nll(axis=0, sample_weight=s)"), HasSubstr("column 10: with sample weights, axis 0"));
 }
 
