@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "onnx_passes/ir/graph.h"
 #include "onnx_passes/loss/loss_expression.h"
 
 namespace onnx_train {

@@ -88,7 +88,7 @@ TEST(LossTable, MessagesNameWhatALossTakes) {
               HasSubstr("column 1: triplet_margin takes anchor, positive and negative; name the 3 predictions: "
                         "triplet_margin(anchor, positive, negative)"));
   EXPECT_THAT(error("info_nce(logits, others)"),
-              HasSubstr("column 18: 'others' is not a value of the model; did you mean 'other'?"));
+              HasSubstr("column 18: 'others' is not a value of the model; did you mean 'other'"));
   EXPECT_THAT(
       error("info_nce(logits, wide)"),
       HasSubstr("the b 'wide' is float[batch,4], the prediction 'logits' is float[batch,3]; info_nce compares both"));
