@@ -51,6 +51,7 @@ struct LossModel;  // loss_model.h
 struct BuildOptions {
   std::string loss = "cross_entropy";                     // see loss_expression.h for the grammar
   std::shared_ptr<const LossModel> loss_model = nullptr;  // takes the place of `loss`
+  std::shared_ptr<const LossModel> teacher = nullptr;     // its outputs are teacher.<name> in `loss`
   std::string optimizer = "adamw";                        // "sgd(momentum=0.9, nesterov=1)"; see optimizer_spec.h
   Mode mode = Mode::kTrain;
   Precision precision = Precision::kFloat32;

@@ -6,6 +6,7 @@
 #include "onnx_passes/io/loading.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/message.h"
+#include "onnx_passes/loss/loss_expression.h"
 #include "onnx_passes/loss/loss_model.h"
 #include "onnx_passes/precision/convert_dtype.h"
 #include "onnx_passes/precision/loss_scaling.h"
@@ -13,6 +14,15 @@
 #include "onnx_passes/training/training_mode.h"
 
 namespace onnx_train {
+namespace {
+
+std::string joined_names(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
+  return text;
+}
+
+}  // namespace
 
 CommandOption mode_option(std::string* mode) {
   return {"--mode",
@@ -51,11 +61,16 @@ std::vector<CommandOption> build_options(BuildSettings* s) {
   BuildOptions& o = s->build;
   return {
       {"--loss", &o.loss,
-       "cross_entropy, nll, bce_with_logits, mse, l1, huber, an output that is the loss, or a weighted sum; or "
-       "FILE.onnx, a model whose inputs have the names of the model's outputs, or are new; each loss takes "
-       "(prediction, target), and a target that is left out is the new input labels, or labels_<prediction> where "
-       "targets differ in type [cross_entropy]",
+       joined_names(loss_names()) +
+           ", an output that is the loss, or a weighted sum (docs/losses.md explains each); or "
+           "FILE.onnx, a model whose inputs have the names of the model's outputs, or are new; each loss takes "
+           "(prediction, target), and a target that is left out is the new input labels, or labels_<prediction> where "
+           "targets differ in type [cross_entropy]",
        "EXPR"},
+      {"--teacher", &s->teacher,
+       "a model that learns nothing and whose outputs the loss reads: its output logits is teacher.logits, as in "
+       "'distill(logits, teacher.logits, temperature=4)'; its inputs have the names of the model's",
+       "FILE"},
       {"--optimizer", &o.optimizer,
        "sgd(momentum, nesterov, weight_decay, dampening), adam(...) or adamw(beta1, beta2, eps, weight_decay) [adamw]",
        "EXPR"},
@@ -122,6 +137,13 @@ BuildOptions resolve(const BuildSettings& settings) {
     fail_as(ErrorCode::kUsage, "--accumulate-mean batches needs --accumulate");
   }
   if (!options.loss_model) options.loss_model = load_loss_model(options.loss, settings.dtype);
+  if (!settings.teacher.empty()) {
+    if (options.loss_model) {
+      fail_as(ErrorCode::kUsage, "--teacher needs a --loss expression that names its outputs; ", options.loss,
+              " is a model");
+    }
+    options.teacher = load_teacher(settings.teacher, settings.dtype);
+  }
   if (options.precision == Precision::kFloat32 || settings.dtype == "float32") return options;
   fail_as(ErrorCode::kUsage, "--precision ", settings.precision, " rounds float32; leave out --dtype ", settings.dtype);
 }
@@ -137,6 +159,13 @@ std::shared_ptr<const LossModel> import_loss_model(ModelMessage message, const s
   } catch (const Error& error) {
     throw Error(concat("the loss model '", name, "': ", error.what()), error.code());
   }
+}
+
+std::shared_ptr<const LossModel> load_teacher(const std::string& path, const std::string& dtype) {
+  if (path.empty()) return nullptr;
+  Model model = load_forward_model(path, dtype);
+  to_inference(*model.graph);
+  return std::make_shared<const LossModel>(LossModel{path, std::move(model)});
 }
 
 Model in_precision(Model model, const std::string& dtype) {

@@ -18,6 +18,7 @@ struct BuildSettings {
   ImportOptions import;
   BuildOptions build;
   std::string dtype = "float32";  // of all float tensors: float32 or float64
+  std::string teacher;            // a file; "" for none
   std::string mode = "train", precision = "float32", variance = "unbiased", accumulate_mean = "all";
 };
 
@@ -31,12 +32,14 @@ CommandOption dim_option(ImportOptions* options);
 CommandOption fix_shapes_option(ImportOptions* options);
 
 // The options of `settings.build`, extended by `mode`, `precision`, `variance` and `accumulate_mean`, and by the loss
-// model where `loss` is a file. Throws Error for a precision that does not fit the dtype, and for a file that cannot be
-// read.
+// model where `loss` is a file, and by the teacher. Throws Error for a precision that does not fit the dtype, and for a
+// file that cannot be read.
 BuildOptions resolve(const BuildSettings& settings);
 
 // The loss model of a file, in precision `dtype`; null where `loss` is an expression.
 std::shared_ptr<const LossModel> load_loss_model(const std::string& loss, const std::string& dtype);
+// The teacher of a file, likewise, in inference form; null for "".
+std::shared_ptr<const LossModel> load_teacher(const std::string& path, const std::string& dtype);
 // The same of a message. `name` is for messages and metadata.
 std::shared_ptr<const LossModel> import_loss_model(ModelMessage message, const std::string& name,
                                                    const std::string& dtype);

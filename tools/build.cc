@@ -61,7 +61,7 @@ int run(const BuildArguments& arguments) {
   TextTable table("lw");
   table.add({"training model", arguments.output});
   table.add({"trained", std::to_string(count) + " tensors, " + format_count(trained) + " elements"});
-  for (const char* key : {"loss", "optimizer", "mode", "precision"}) {
+  for (const char* key : {"loss", "teacher", "optimizer", "mode", "precision"}) {
     const std::string value = model.metadata(std::string("onnx_train.") + key);
     if (!value.empty()) table.add({key, value});
   }

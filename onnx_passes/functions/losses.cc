@@ -157,6 +157,7 @@ std::vector<FunctionRow> loss_functions() {
   return {
       {"SoftmaxCrossEntropy", softmax_cross_entropy},
       {"SoftmaxCrossEntropyGrad", softmax_cross_entropy_grad},
+      function("StopGradient", "StopGradient (x) => (y) { y = Identity (x) }"),
   };
 }
 

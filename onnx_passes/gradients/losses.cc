@@ -69,6 +69,7 @@ Gradients softmax_cross_entropy(Grad& g) {
 std::vector<GradientRule> loss_rules() {
   return {
       {"SoftmaxCrossEntropy", softmax_cross_entropy, Trait::kNone, kDomain},
+      {"StopGradient", nullptr, Trait::kZero, kDomain},
   };
 }
 

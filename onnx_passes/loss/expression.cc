@@ -106,6 +106,12 @@ Option read_option(ExpressionReader* reader, Word key) {
     reader->expect(',', "between two numbers");
     option.value = std::pair(first, reader->number());
     reader->expect(')', "after two numbers");
+  } else if (reader->take('[')) {
+    std::vector<double> list;
+    do list.push_back(reader->number());
+    while (reader->take(','));
+    reader->expect(']', "after a list of numbers");
+    option.value = std::move(list);
   } else if (reader->at_word()) {
     Word word = reader->word("a value");
     if (!word.quoted && (word.text == "true" || word.text == "false")) {

@@ -42,10 +42,10 @@ class ExpressionReader {
   size_t position_ = 0;
 };
 
-// `key=value` of a call: a number (true is 1, false 0), a pair of numbers, or a name.
+// `key=value` of a call: a number (true is 1, false 0), a pair of numbers, a name, or a list of numbers: [1, 2, 0.5].
 struct Option {
   Word key;
-  std::variant<double, std::pair<double, double>, Word> value;
+  std::variant<double, std::pair<double, double>, Word, std::vector<double>> value;
   size_t column = 0;  // of the value
 };
 

@@ -32,7 +32,7 @@ std::string resolved_text(const std::vector<LossTerm>& terms) {
 }
 
 // Weighted terms whose counts are proportional in every batch, so that they have one mean.
-using Part = LossBuilder::Result;
+using Part = LossResult;
 
 void add_term(std::vector<Part>* parts, const Part& made, double weight) {
   made.loss.builder().set_name("loss/part");
@@ -121,18 +121,28 @@ bool add_model(Model& model, const LossModel& loss) {
   return true;
 }
 
+// Adds the teacher to both entry points that compute the loss.
+void add_teachers(Model* model, const LossModel& teacher, EntryPoint* step, EntryPoint* evaluation) {
+  join_opsets(model, teacher);
+  Builder training(step->algorithm.get()), inference(evaluation->algorithm.get());
+  add_teacher(&training, teacher, [&](Value* v) { return training_value(*step, v); });
+  add_teacher(&inference, teacher, [](Value* v) { return v; });
+  model->set_metadata("onnx_train.teacher", teacher.name);
+}
+
 bool run(Model& model, const BuildOptions& options) {
   if (options.loss_model) return add_model(model, *options.loss_model);
   std::vector<LossTerm> terms = parse_loss(options.loss);
   for (const LossTerm& term : terms) {
     if (term.is_output) expand_body(model.graph.get(), term.loss.text);
   }
-  resolve(&terms, *model.graph, options.loss);
-
   if (!model.find_entry_point("step")) model.add_entry_point("step");
-  EntryPoint* step = model.find_entry_point("step");
-  add_terms(step, *model.graph, terms, [&](Value* v) { return training_value(*step, v); });
   EntryPoint& evaluation = model.add_entry_point("evaluate");
+  EntryPoint* step = model.find_entry_point("step");
+  if (options.teacher) add_teachers(&model, *options.teacher, step, &evaluation);
+  resolve(&terms, *model.graph, options.teacher ? evaluation.algorithm.get() : nullptr, options.loss);
+
+  add_terms(step, *model.graph, terms, [&](Value* v) { return training_value(*step, v); });
   const std::vector<Part> parts = add_terms(&evaluation, *model.graph, terms, [](Value* v) { return v; });
 
   model.set_metadata("onnx_train.loss", resolved_text(terms));

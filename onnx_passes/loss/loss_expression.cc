@@ -3,51 +3,59 @@
 #include <algorithm>
 
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/loss/loss_table.h"
 
 namespace onnx_train {
 namespace {
 
-struct Signature {
-  const char* loss;
-  std::vector<std::string> options;
+std::string joined(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
+  return text;
+}
+
+// The forms that the value of an option may have.
+struct Forms {
+  bool number, name, list;
+  const char* text;  // "'weight' is ..."
 };
 
-const std::vector<Signature>& signatures() {
-  static const std::vector<Signature> all = {
-      {"cross_entropy", {"axis", "ignore_index", "label_smoothing", "weight", "probabilities", "reduction"}},
-      {"nll", {"axis", "ignore_index", "weight", "reduction"}},
-      {"bce_with_logits", {"weight", "pos_weight", "reduction"}},
-      {"mse", {"reduction"}},
-      {"l1", {"reduction"}},
-      {"huber", {"delta", "reduction"}},
-  };
-  return all;
+Forms forms_of(OptionKind kind) {
+  switch (kind) {
+    case OptionKind::kNumber: return {true, false, false, "a number"};
+    case OptionKind::kNumberOrValue: return {true, true, false, "a number or the name of a scalar"};
+    case OptionKind::kClassWeight: return {false, true, true, "the name of a tensor"};
+    default: return {false, true, false, "the name of a tensor"};
+  }
 }
 
-const Signature* find_signature(const std::string& loss) {
-  for (const Signature& s : signatures()) {
-    if (loss == s.loss) return &s;
-  }
-  return nullptr;
-}
-
-bool wants_name(const std::string& option) { return option == "weight" || option == "pos_weight"; }
-
-void check_option(const ExpressionReader& reader, const Signature& signature, const Option& option) {
-  const std::string& key = option.key.text;
-  if (std::find(signature.options.begin(), signature.options.end(), key) == signature.options.end()) {
-    std::string known;
-    for (const std::string& o : signature.options) known += (known.empty() ? "" : ", ") + o;
-    reader.fail_at(option.key.column, concat(signature.loss, " has no option '", key, "'; it has ", known,
-                                             did_you_mean(key, signature.options)));
-  }
+void check_reduction(const ExpressionReader& reader, const Option& option, bool batchmean) {
   const Word* word = std::get_if<Word>(&option.value);
-  if (key == "reduction") {
-    if (word && (word->text == "mean" || word->text == "sum")) return;
-    reader.fail_at(option.column, "the reduction is mean or sum");
+  if (word && (word->text == "mean" || word->text == "sum" || (batchmean && word->text == "batchmean"))) return;
+  reader.fail_at(option.column, batchmean ? "the reduction is mean, sum or batchmean" : "the reduction is mean or sum");
+}
+
+void check_option(const ExpressionReader& reader, const LossRow& row, const Option& option) {
+  const std::string& key = option.key.text;
+  const LossOption* known = find_option(row, key);
+  if (!known) {
+    std::vector<std::string> names;
+    for (const LossOption& o : row.options) names.push_back(o.name);
+    reader.fail_at(option.key.column,
+                   concat(row.name, " has no option '", key, "'; it has ", joined(names), did_you_mean(key, names)));
   }
-  if (wants_name(key) != (word != nullptr) || std::holds_alternative<std::pair<double, double>>(option.value)) {
-    reader.fail_at(option.column, concat("'", key, "' is ", wants_name(key) ? "the name of a tensor" : "a number"));
+  const bool batchmean = known->kind == OptionKind::kReductionBatch;
+  if (batchmean || known->kind == OptionKind::kReduction) return check_reduction(reader, option, batchmean);
+  const Forms forms = forms_of(known->kind);
+  const double* number = std::get_if<double>(&option.value);
+  const bool fits = number ? forms.number
+                    : std::holds_alternative<Word>(option.value)
+                        ? forms.name
+                        : forms.list && std::holds_alternative<std::vector<double>>(option.value);
+  if (!fits)
+    reader.fail_at(option.column, concat("'", key, "' is ", forms.text, forms.list ? " or a list: [1, 2]" : ""));
+  if (number && known->range.holds && !known->range.holds(*number)) {
+    reader.fail_at(option.column, concat("'", key, "' must be ", known->range.text));
   }
 }
 
@@ -59,20 +67,25 @@ LossTerm read_term(ExpressionReader* reader, double sign) {
     reader->expect('*', "between a number and a loss");
   }
   term.loss = reader->word("a loss or an output of the model");
-  const Signature* signature = term.loss.quoted ? nullptr : find_signature(term.loss.text);
-  term.is_output = !signature;
+  const LossRow* row = term.loss.quoted ? nullptr : find_loss(term.loss.text);
+  term.is_output = !row;
   if (!reader->at('(')) return term;
-  if (!signature) {
-    std::string known;
-    for (const std::string& name : loss_names()) known += (known.empty() ? "" : ", ") + name;
-    reader->fail_at(term.loss.column, concat("there is no loss '", term.loss.text, "'; there is ", known,
+  if (!row) {
+    reader->fail_at(term.loss.column, concat("there is no loss '", term.loss.text, "'; there is ", joined(loss_names()),
                                              did_you_mean(term.loss.text, loss_names())));
   }
   term.arguments = read_arguments(reader);
-  if (term.arguments.names.size() > 2) {
-    reader->fail_at(term.arguments.names[2].column, concat(signature->loss, " takes a prediction and a target"));
+  const size_t most = row->arguments.size();
+  if (term.arguments.names.size() > most) {
+    reader->fail_at(term.arguments.names[most].column, concat(row->name, " takes ", arguments_text(*row)));
   }
-  for (const Option& option : term.arguments.options) check_option(*reader, *signature, option);
+  for (size_t i = 0; i < term.arguments.options.size(); ++i) {
+    const Option& option = term.arguments.options[i];
+    check_option(*reader, *row, option);
+    if (find_option(term, option.key.text) != &option) {
+      reader->fail_at(option.key.column, concat("'", option.key.text, "' is given twice"));
+    }
+  }
   return term;
 }
 
@@ -92,8 +105,29 @@ std::vector<LossTerm> parse_loss(const std::string& text) {
 
 std::vector<std::string> loss_names() {
   std::vector<std::string> names;
-  for (const Signature& s : signatures()) names.push_back(s.loss);
+  for (const LossRow& row : loss_rows()) names.push_back(row.name);
   return names;
+}
+
+const Option* find_option(const LossTerm& term, const std::string& key) {
+  for (const Option& option : term.arguments.options) {
+    if (option.key.text == key) return &option;
+  }
+  return nullptr;
+}
+
+double number_of(const LossTerm& term, const std::string& key) {
+  if (const Option* option = find_option(term, key)) return std::get<double>(option->value);
+  return find_option(*find_loss(term.loss.text), key)->otherwise;
+}
+
+int64_t integer_of(const LossTerm& term, const std::string& key) { return static_cast<int64_t>(number_of(term, key)); }
+
+bool flag_of(const LossTerm& term, const std::string& key) { return number_of(term, key) != 0; }
+
+std::string reduction_of(const LossTerm& term) {
+  const Option* option = find_option(term, "reduction");
+  return option ? std::get<Word>(option->value).text : "mean";
 }
 
 }  // namespace onnx_train

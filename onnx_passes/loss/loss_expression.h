@@ -2,8 +2,9 @@
 //
 //   expression   term, then any number of `+ term` or `- term`
 //   term         [number *] loss
-//   loss         name of a loss [(prediction [, target] [, option=value ...])]
+//   loss         name of a loss [(prediction [, prediction ...] [, target ...] [, option=value ...])]
 //                or an output of the model that already is the loss; a name in quotes is always an output
+//   value        a number, true, false, a name, or a list of numbers: [1, 2, 0.5]
 //   name         letters, digits, `_` and `.`, or any text in single or double quotes, where the quote itself is
 //                written twice: 'it''s', "say ""x"""
 //
@@ -11,16 +12,8 @@
 //   cross_entropy(logits, labels, label_smoothing=0.1)
 //   0.7*cross_entropy(logits, labels) + 0.3*mse('/aux/out', target)
 //
-// A target that is no value of the model becomes an input. The losses are PyTorch's functions of the same name:
-//
-//   cross_entropy     axis, ignore_index, label_smoothing, weight (a name), probabilities (targets are probabilities
-//                     of the logits' shape instead of class indices), reduction
-//   nll               axis, ignore_index, weight, reduction        predictions are log-probabilities
-//   bce_with_logits   weight, pos_weight (names), reduction
-//   mse, l1           reduction
-//   huber             delta, reduction
-//
-// reduction is mean (the default) or sum. Plain values; any thread.
+// A target that is no value of the model becomes an input. The losses, their arguments and options are the rows of
+// loss_table.h; docs/losses.md explains them. Plain values; any thread.
 #pragma once
 
 #include <string>
@@ -32,7 +25,7 @@ namespace onnx_train {
 
 struct LossTerm {
   double weight = 1;
-  Word loss;  // one of the names above, or an output of the model
+  Word loss;  // a row of the table, or an output of the model
   bool is_output = false;
   Arguments arguments;
 };
@@ -40,7 +33,15 @@ struct LossTerm {
 // Throws Error that names the column.
 std::vector<LossTerm> parse_loss(const std::string& text);
 
-// The names of the losses, in the order of the table above.
+// The names of the losses, in the order of the table.
 std::vector<std::string> loss_names();
+
+// An option of the term; null if absent.
+const Option* find_option(const LossTerm& term, const std::string& key);
+// An option that is a number, or what the loss's row has in its place.
+double number_of(const LossTerm& term, const std::string& key);
+int64_t integer_of(const LossTerm& term, const std::string& key);
+bool flag_of(const LossTerm& term, const std::string& key);
+std::string reduction_of(const LossTerm& term);  // mean, sum, batchmean
 
 }  // namespace onnx_train

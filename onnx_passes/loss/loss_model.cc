@@ -12,11 +12,29 @@
 namespace onnx_train {
 namespace {
 
-// The arguments of the loss's nodes: values of the forward model, new inputs, constants.
+// The arguments of a joined model's nodes: values of the forward model, new inputs, constants.
 class LossArguments {
  public:
-  LossArguments(Builder* builder, const LossModel& loss, const std::function<Value*(Value*)>& version)
-      : b_(*builder), loss_(loss), version_(version) {}
+  // `kind` is "loss model" or "teacher", for messages.
+  LossArguments(Builder* builder, const LossModel& loss, const std::function<Value*(Value*)>& version,
+                const char* kind = "loss model")
+      : b_(*builder), loss_(loss), version_(version), kind_(kind) {}
+
+  // Of a teacher: all its inputs are inputs of the forward model.
+  std::vector<Value*> of_teacher() {
+    const Graph& model = *b_.graph().parent();
+    std::vector<Value*> values;
+    for (const Value* input : loss_.model.graph->inputs()) {
+      Value* found = model.find(input->name());
+      if (!found || !model.is_input(found)) {
+        fail("[Loss] input '", input->name(), "' of the teacher '", loss_.name,
+             "' is no input of the model, whose inputs are ", names_of(model.inputs()), ": rename it in the teacher");
+      }
+      values.push_back(joined(*input, found));
+    }
+    add_weights("teacher/", &values);
+    return values;
+  }
 
   // In the order of the loss's inputs, then of its initializers.
   std::vector<Value*> values() {
@@ -31,21 +49,25 @@ class LossArguments {
       const auto known = read.find(input);
       values.push_back(known != read.end() ? known->second : b_.graph().add_input(input->name(), new_type(*input)));
     }
-    for (const Value* weight : loss.initializers()) {
-      const std::string name = b_.graph().unique_name("loss/" + weight->name());
-      values.push_back(b_.graph().add_constant(name, weight->shared_initializer()));
-    }
+    add_weights("loss/", &values);
     return values;
   }
 
  private:
+  void add_weights(const std::string& prefix, std::vector<Value*>* values) {
+    for (const Value* weight : loss_.model.graph->initializers()) {
+      const std::string name = b_.graph().unique_name(prefix + weight->name());
+      values->push_back(b_.graph().add_constant(name, weight->shared_initializer()));
+    }
+  }
+
   Value* joined(const Value& input, Value* found) {
     const TensorType &wanted = input.type(), &type = found->type();
     const bool right_kind = wanted.dtype == type.dtype || (is_float(wanted.dtype) && is_float(type.dtype));
     if (!right_kind || !right_shape(wanted, type)) {
-      fail("[Loss] input '", input.name(), "' of the loss model '", loss_.name, "' is ", to_string(wanted),
-           ", and the model's value of that name is ", to_string(type),
-           ": change one of them, or rename the input, which makes it an input of the training model");
+      fail("[Loss] input '", input.name(), "' of the ", kind_, " '", loss_.name, "' is ", to_string(wanted),
+           ", and the model's value of that name is ", to_string(type), ": change one of them, or rename the input",
+           kind_ == std::string("teacher") ? "" : ", which makes it an input of the training model");
     }
     const Var value = b_.var(&found->graph() == &b_.graph() ? found : version_(found));
     b_.set_name("loss/" + input.name());
@@ -88,19 +110,21 @@ class LossArguments {
   }
 
   [[noreturn]] void fail_without_prediction() const {
-    const auto names = [](const std::vector<Value*>& values) {
-      std::string text;
-      for (const Value* value : values) text += concat(text.empty() ? "'" : ", '", value->name(), "'");
-      return text.empty() ? "none" : text;
-    };
-    fail("[Loss] the inputs of the loss model '", loss_.name, "' are ", names(loss_.model.graph->inputs()),
-         ", and the model's outputs ", names(b_.graph().parent()->outputs()),
+    fail("[Loss] the inputs of the loss model '", loss_.name, "' are ", names_of(loss_.model.graph->inputs()),
+         ", and the model's outputs ", names_of(b_.graph().parent()->outputs()),
          ": give the input that is the prediction the name of an output");
+  }
+
+  static std::string names_of(const std::vector<Value*>& values) {
+    std::string text;
+    for (const Value* value : values) text += concat(text.empty() ? "'" : ", '", value->name(), "'");
+    return text.empty() ? "none" : text;
   }
 
   Builder& b_;
   const LossModel& loss_;
   const std::function<Value*(Value*)>& version_;
+  const char* kind_;
   std::unordered_map<std::string, Dim> sizes_;  // by the loss's symbols
 };
 
@@ -131,6 +155,30 @@ void join_opsets(Model* model, const LossModel& loss) {
   for (const auto& [domain, version] : loss.model.context->opsets) {
     int64_t& present = model->context->opsets[domain];
     present = std::max(present, version);
+  }
+}
+
+void add_teacher(Builder* b, const LossModel& teacher, const std::function<Value*(Value*)>& version) {
+  const Graph& graph = *teacher.model.graph;
+  const std::vector<Value*> arguments = LossArguments(b, teacher, version, "teacher").of_teacher();
+  Graph& algorithm = b->graph();
+  Node* const last = algorithm.last();
+  std::vector<Value*> results;
+  try {
+    results = instantiate(function_of(graph), {}, &algorithm, nullptr, arguments, "teacher");
+    for (Node* n = last ? last->next() : algorithm.first(); n; n = n->next()) infer_types(n);
+  } catch (const Error& error) {
+    fail("[Loss] the teacher '", teacher.name, "' does not fit the model: ", error.what());
+  }
+  for (size_t i = 0; i < results.size(); ++i) {
+    const std::string name = kTeacherPrefix + graph.outputs()[i]->name();
+    if (algorithm.find(name))
+      fail("[Loss] the model and the teacher '", teacher.name, "' both have a value '", name, "'");
+    Var result = b->var(results[i]);
+    // An output that is an input, or another output, too, stays a value of its own.
+    const bool own = results[i]->producer() && std::count(results.begin(), results.end(), results[i]) == 1;
+    if (!own || &results[i]->graph() != &algorithm) result = b->op("Identity", {result});
+    algorithm.rename(result.value(), name);
   }
 }
 

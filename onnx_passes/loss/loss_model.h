@@ -8,6 +8,10 @@
 //
 // The loss's symbols for sizes become those of the values that its inputs read: where `logits` [N,C] reads [batch,10],
 // `labels` [N] becomes [batch].
+//
+// A teacher joins the loss in the same way: `--teacher teacher.onnx`. All its inputs read inputs of the forward model
+// of the same name; its outputs are values named teacher.<output>, for the expression to read. It is in inference form
+// and its weights are constants, so that no gradient flows into it.
 #pragma once
 
 #include <functional>
@@ -28,6 +32,12 @@ bool is_loss_file(const std::string& loss);
 
 // Makes the model's opset one that both have been written for.
 void join_opsets(Model* model, const LossModel& loss);
+
+inline constexpr const char* kTeacherPrefix = "teacher.";
+
+// Adds the nodes of the teacher at the end of the builder's graph, an algorithm, named teacher/<name>. `version` maps a
+// value of the inference graph to the value that the entry point reads.
+void add_teacher(Builder* b, const LossModel& teacher, const std::function<Value*(Value*)>& version);
 
 // Adds the nodes of the loss at the end of the builder's graph, an algorithm, and returns the loss, a scalar. `version`
 // maps a value of the inference graph to the value that the entry point reads.

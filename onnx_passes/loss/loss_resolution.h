@@ -3,22 +3,24 @@
 // thread.
 //
 // A target has the prediction's shape, without the class axis if it holds class indices. A name that the model does not
-// have becomes an input of that type. A value of the model must already have that shape: only the weights of
-// bce_with_logits broadcast. Sizes known only from the data are compared when a plan is made (loss_terms.h).
+// have becomes an input of that type. A value of the model must already have that shape: only weights
+// of elements and gaussian_nll's variance broadcast. Sizes known only from the data are compared when a plan is made
+// (loss_terms.h).
 //
-// Open targets are named `labels` if all of them have one type, else `labels_<prediction>`; a number is appended if a
-// value inside the model has that name.
+// Open targets are named `labels` if all of them have one type, else `labels_<prediction>`; where a loss has several,
+// by the arguments of its row. A number is appended if a value inside the model has that name.
 #pragma once
 
 #include <string>
 #include <vector>
 
 #include "onnx_passes/ir/graph.h"
-#include "onnx_passes/loss/loss_terms.h"
+#include "onnx_passes/loss/loss_expression.h"
 
 namespace onnx_train {
 
-// `text` is the whole expression, for messages. Throws Error that names the column.
-void resolve(std::vector<LossTerm>* terms, const Graph& graph, const std::string& text);
+// `text` is the whole expression, for messages. `teacher` is the algorithm that holds a teacher (loss_model.h), or
+// null. Throws Error that names the column.
+void resolve(std::vector<LossTerm>* terms, const Graph& graph, const Graph* teacher, const std::string& text);
 
 }  // namespace onnx_train

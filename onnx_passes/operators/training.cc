@@ -34,6 +34,7 @@ std::vector<Operator> training_operators() {
   return {
       Operator{"SoftmaxCrossEntropy", kCrossEntropy, kDomain, kOneFloat}.narrow({0}, {}),
       Operator{"SoftmaxCrossEntropyGrad", kCrossEntropyGrad, kDomain, kOneFloat}.narrow({1}, {0}),
+      {"StopGradient", "x[S...] -> y[S...]", kDomain, kOneFloat},
       {"Sgd", kSgd, kDomain, kOneFloat},
       {"Adam", kAdam, kDomain, kOneFloat},
       {"AdamW", kAdam, kDomain, kOneFloat},

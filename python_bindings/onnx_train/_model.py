@@ -123,6 +123,7 @@ class Model:
         fix_shapes: bool | None = None,
         running_variance: str | None = None,
         dtype: str | None = None,
+        teacher: str | None = None,
     ) -> Model:
         """A training model: this forward model with its loss, gradients, optimizer and all their state.
 
@@ -155,6 +156,7 @@ class Model:
             fix_shapes: whether to drop declared shapes that the model's contents contradict.
             running_variance: ``"unbiased"``, as PyTorch keeps it, or ``"biased"``, as ONNX does.
             dtype: ``"float64"`` makes every float a double.
+            teacher: the path of a model that learns nothing, and whose outputs the loss reads as ``teacher.<output>``.
 
         Raises:
             UsageError: for an option with a wrong value.
@@ -185,6 +187,7 @@ class Model:
             fix_shapes=fix_shapes,
             running_variance=running_variance,
             dtype=dtype,
+            teacher=teacher,
         )
         if loss is not None and text is None:
             return Model(self._core.build_with_loss(_as_model(loss)._core, options))

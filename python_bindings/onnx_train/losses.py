@@ -10,6 +10,7 @@ training model gets, by default ``labels``; it may also be a value of the model.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -49,8 +50,38 @@ def _call(name: str, prediction: str | None, target: str | None, **arguments: ob
     parts = [_quoted(value) for value in (prediction, target) if value is not None]
     for key, value in arguments.items():
         if value is not None:
-            parts.append(f"{key}={int(value) if isinstance(value, bool) else value}")
+            parts.append(f"{key}={_value(key, value)}")
     return Loss(f"{name}({', '.join(parts)})" if parts else name)
+
+
+def _value(key: str, value: object) -> str:
+    """An option as the expression has it: a number, a list of numbers, or the name of a tensor."""
+    if isinstance(value, str):
+        return value if key == "reduction" else _quoted(value)
+    if isinstance(value, Sequence):
+        return f"[{', '.join(repr(float(number)) for number in value)}]"
+    return str(int(value) if isinstance(value, bool) else value)
+
+
+def named(loss: str, *names: str, **options: float | str | Sequence[float]) -> Loss:
+    """Any loss of docs/losses.md by its name, with the names of its predictions and targets.
+
+    Args:
+        loss: its name.
+        names: predictions first; targets may be left out.
+        options: numbers, ``True`` or ``False``, names of values, lists of numbers. Every loss has ``reduction`` and
+            ``sample_weight``.
+
+    >>> from onnx_train import losses
+    >>> print(losses.named("triplet_margin", "anchor", "near", "far", margin=0.5, swap=True))
+    triplet_margin('anchor', 'near', 'far', margin=0.5, swap=1)
+    >>> print(losses.named("focal", "logits", weight=[1, 2, 0.5], sample_weight="w"))
+    focal('logits', weight=[1.0, 2.0, 0.5], sample_weight='w')
+    """
+    if not names:
+        raise TypeError(f"{loss}: the name of the prediction comes first")
+    parts = [_quoted(name) for name in names] + [f"{key}={_value(key, value)}" for key, value in options.items()]
+    return Loss(f"{loss}({', '.join(parts)})")
 
 
 def output(name: str) -> Loss:
@@ -70,7 +101,7 @@ def cross_entropy(
     axis: int | None = None,
     ignore_index: int | None = None,
     label_smoothing: float | None = None,
-    weight: str | None = None,
+    weight: str | Sequence[float] | None = None,
     probabilities: bool | None = None,
     reduction: str | None = None,
 ) -> Loss:
@@ -82,7 +113,7 @@ def cross_entropy(
         axis: of the classes; 1 by default, and 2 for logits of rank 3, which are [batch, sequence, classes].
         ignore_index: a label whose samples do not count.
         label_smoothing: between 0 and 1; that much of each target is spread over all classes.
-        weight: the name of a value, float[classes], that weights the classes.
+        weight: of each class: a list of numbers, or the name of a value, float[classes].
         probabilities: targets are probabilities of the shape of the logits.
         reduction: ``"mean"`` or ``"sum"``.
 
@@ -97,7 +128,7 @@ def cross_entropy(
         axis=axis,
         ignore_index=ignore_index,
         label_smoothing=label_smoothing,
-        weight=None if weight is None else _quoted(weight),
+        weight=weight,
         probabilities=probabilities,
         reduction=reduction,
     )
@@ -164,8 +195,8 @@ def bce_with_logits(
         "bce_with_logits",
         prediction,
         target,
-        weight=None if weight is None else _quoted(weight),
-        pos_weight=None if pos_weight is None else _quoted(pos_weight),
+        weight=weight,
+        pos_weight=pos_weight,
         reduction=reduction,
     )
 

@@ -45,7 +45,7 @@ std::optional<IndexRange> range_of(const Node& node) {
     const int64_t classes = size_of(node.input(0), ours ? node.attr("axis", 1) : 1);
     return classes > 0 ? range_of_labels(node, classes) : std::nullopt;
   }
-  if (!node.is("Gather") && !node.is("GatherElements")) return {};
+  if (!node.is("Gather") && !node.is("GatherElements") && !node.is("ScatterElements")) return {};
   const int64_t size = size_of(node.input(0), node.attr("axis", 0));
   if (size == 0) return {};
   return IndexRange{-size, size - 1, false, 0, node.label()};  // negative indices count from the end

@@ -84,6 +84,9 @@ std::vector<OpCase> loss_cases() {
   cases.push_back(loss({{5, 4}}, labels({5}, 4), attributes(1, "mean", 0.1), weightless));
   cases.back().no_derivative = "the loss jumps where the sum of weights becomes 0";
   cases.push_back(grad({{5, 4}}, labels({5}, 4), attributes(1, "mean", 0.1), weightless));
+  cases.push_back({"StopGradient", {{{2, 3}}}, {}, 1, "onnx_train"});
+  cases.back().gradient = false;
+  cases.back().no_derivative = "it is 0 by definition";
   standard_losses(&cases);
   return cases;
 }

@@ -1,0 +1,119 @@
+// The losses that an expression may name, one row each. The grammar (loss_expression.h), its messages, the checks
+// against the model (loss_resolution.h), the nodes (term_builder.h), the names in --help and the reference in
+// docs/losses.md follow from the rows. Tables that never change, and functions of plain values; any thread.
+#pragma once
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "onnx_passes/ir/graph.h"
+#include "onnx_passes/loss/loss_expression.h"
+
+namespace onnx_train {
+
+class TermBuilder;
+struct LossResult;
+
+// The shape of an argument, from that of the first prediction x.
+enum class ArgumentShape {
+  kOwn,         // the first prediction has its own
+  kSame,        // x's, element by element
+  kBroadcasts,  // one that broadcasts to x's
+  kClasses,     // x's without the class axis (the option `axis`)
+  kRows,        // x's without the last axis
+  kSamples,     // [samples]
+  kSequences,   // [samples, any length]
+};
+
+enum class ArgumentKind {
+  kPrediction,  // a float value of the model
+  kTarget,      // floats: a value of the model, or a new input
+  kIndices,     // integers, likewise
+};
+
+struct LossArgument {
+  const char* name;
+  ArgumentKind kind;
+  ArgumentShape shape;
+  const char* floats_option = nullptr;  // an option that asks for floats of x's shape in the place of indices
+  bool floats_by_type = false;          // ... as does a value of the model that holds floats
+};
+
+struct NumberRange {
+  bool (*holds)(double);  // null: any number
+  const char* text;       // "greater than 0"
+};
+
+inline constexpr NumberRange kAnyNumber{nullptr, "a number"};
+inline constexpr NumberRange kAboveZero{[](double x) { return x > 0; }, "greater than 0"};
+inline constexpr NumberRange kFromZero{[](double x) { return x >= 0; }, "0 or greater"};
+inline constexpr NumberRange kZeroToOne{[](double x) { return x >= 0 && x <= 1; }, "from 0 to 1"};
+inline constexpr NumberRange kMinusOneToOne{[](double x) { return x >= -1 && x <= 1; }, "from -1 to 1"};
+inline constexpr NumberRange kFromOne{[](double x) { return x >= 1; }, "1 or greater"};
+inline constexpr NumberRange kOneOrTwo{[](double x) { return x == 1 || x == 2; }, "1 or 2"};
+inline constexpr NumberRange kZeroOrOne{[](double x) { return x == 0 || x == 1; }, "0 or 1"};
+inline constexpr NumberRange kTrueOrFalse{[](double x) { return x == 0 || x == 1; }, "true or false"};
+inline constexpr NumberRange kWholeNumber{[](double x) { return x == std::floor(x) && std::abs(x) < 1e15; },
+                                          "a whole number"};
+
+enum class OptionKind {
+  kNumber,          // in `range`; false is 0, true is 1
+  kNumberOrValue,   // a number in `range`, or the name of a scalar
+  kReduction,       // mean or sum
+  kReductionBatch,  // ... or batchmean
+  kClassWeight,     // a list of numbers, or the name of a vector
+  kElementWeight,   // the name of a tensor that broadcasts to x; a new input has x's shape
+  kChannelWeight,   // the same; a new input has x's last axis
+  kSampleWeight,    // the name of a vector
+};
+
+struct LossOption {
+  const char* name;
+  OptionKind kind;
+  double otherwise = 0;  // the number that it is, unless it is given
+  NumberRange range = kAnyNumber;
+  const char* text = "";  // what it does, for documentation
+};
+
+struct LossRow {
+  const char* name;
+  std::vector<LossArgument> arguments;  // predictions first
+  std::vector<LossOption> options;
+  LossResult (*build)(TermBuilder&);
+  // For documentation: the loss of a position; what the mean is over; where the formula is from.
+  const char* formula;
+  const char* over;
+  const char* source;
+  int64_t least_rank = 0, most_rank = 1000;  // of the first prediction
+};
+
+// Null if there is none of that name.
+const LossRow* find_loss(const std::string& name);
+const std::vector<LossRow>& loss_rows();
+const LossOption* find_option(const LossRow& row, const std::string& name);
+inline bool is_over_classes(const LossRow& row) { return find_option(row, "axis") != nullptr; }
+size_t num_predictions(const LossRow& row);
+
+// "a prediction and a target", or the names of the arguments: "anchor, positive and negative".
+std::string arguments_text(const LossRow& row);
+// The part of docs/losses.md that follows from the rows, as Markdown.
+std::string loss_reference();
+
+// The axis of the samples of the first prediction.
+int64_t batch_axis(const LossTerm& term);
+// Whether argument `i` of the term holds floats of x's shape in the place of indices. `value` is the value of the
+// model that it names, or null.
+bool holds_floats(const LossTerm& term, size_t i, const Value* value);
+// The axes of x, of rank `rank`, that argument `i` has; -1 stands for an axis of any size.
+std::vector<int64_t> argument_axes(const LossTerm& term, size_t i, int64_t rank, bool floats);
+
+// The families, one file each.
+std::vector<LossRow> class_losses();         // class_losses.cc
+std::vector<LossRow> element_losses();       // element_losses.cc
+std::vector<LossRow> distribution_losses();  // distribution_losses.cc
+std::vector<LossRow> margin_losses();        // margin_losses.cc
+std::vector<LossRow> contrastive_losses();   // contrastive_losses.cc
+std::vector<LossRow> sequence_losses();      // ctc.cc
+
+}  // namespace onnx_train
