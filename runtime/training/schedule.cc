@@ -72,11 +72,11 @@ double restarts(const CurvePoint& p) {
   return between(p.peak, p["final_lr"], since / length);
 }
 
-// torch.optim.lr_scheduler.ReduceLROnPlateau with mode="min" and threshold_mode="rel". A loss that is not a number is
+// torch.optim.lr_scheduler.ReduceLROnPlateau with mode="min" and threshold_mode="rel". A loss that is not finite is
 // not lower.
 void observe_plateau(const Curve& curve, double loss, ScheduleState* state) {
   const bool lower = !state->best || loss < *state->best * (1 - curve.options.at("threshold"));
-  if (lower && !std::isnan(loss)) {
+  if (lower && std::isfinite(loss)) {
     state->best = loss;
     state->stale = 0;
   } else {

@@ -58,7 +58,7 @@ TEST(Schedule, PlateauWaitsForPatienceAndCoolsDown) {
   const Schedule s{.peak = 1, .curve = parse_curve("plateau(factor=0.5, patience=1, cooldown=1, final_lr=0.3)")};
   ScheduleState state;
   std::vector<double> rates;
-  for (double loss : {1.0, 0.5, 0.5, std::nan(""), 0.5, 0.5, 0.5, 0.5}) {
+  for (double loss : {1.0, 0.5, std::numeric_limits<double>::infinity(), std::nan(""), 0.5, 0.5, 0.5, 0.5}) {
     s.observe(loss, &state);
     rates.push_back(s.rate(100, state));
   }
