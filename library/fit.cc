@@ -19,43 +19,37 @@ namespace {
 
 struct FitSettings {
   TrainerOptions trainer;
-  std::string schedule = "constant";
+  ScheduleSettings schedule;
   bool no_shuffle = false, resume = false, overwrite = false, no_data_check = false;
   std::vector<std::string> scales;
-  std::optional<double> rate;
   std::optional<int64_t> batch_size;
 };
 
 std::vector<CommandOption> fit_options(FitSettings* s) {
   TrainerOptions& t = s->trainer;
-  return {{"--epochs", {&t.epochs, kCount}, ""},
-          {"--steps", {&t.steps, kCount}, ""},
-          {"--time-limit", {&t.time_limit, kPositive}, ""},
-          {"--batch-size", {&s->batch_size, kCount}, ""},
-          {"--accumulate", {&t.accumulate, kCount}, ""},
-          {"--lr", &s->rate, ""},
-          {"--schedule", &s->schedule, "", "CURVE", false, {"constant", "linear", "cosine", "step"}},
-          {"--warmup", &t.schedule.warmup, ""},
-          {"--final-lr", &t.schedule.end, ""},
-          {"--step-every", {&t.schedule.step_every, kCount}, ""},
-          {"--step-factor", {&t.schedule.step_factor, kPositive}, ""},
-          {"--clip", {&t.clip_norm, kPositive}, ""},
-          {"--seed", &t.seed, ""},
-          {"--no-shuffle", &s->no_shuffle, ""},
-          {"--scale", {&s->scales, check_scale}, ""},
-          {"--no-data-check", &s->no_data_check, ""},
-          {"--eval-every", {&t.eval_every, kCount}, ""},
-          {"--early-stop", {&t.early_stop, kCount}, ""},
-          {"--checkpoint-every", {&t.checkpoint_every, kCount}, ""},
-          {"--out", &t.folder, ""},
-          {"--resume", &s->resume, ""},
-          {"--overwrite", &s->overwrite, ""},
-          {"--wait-for-steps", &t.wait_for_steps, ""}};
+  std::vector<CommandOption> options = {{"--epochs", {&t.epochs, kCount}, ""},
+                                        {"--steps", {&t.steps, kCount}, ""},
+                                        {"--time-limit", {&t.time_limit, kPositive}, ""},
+                                        {"--batch-size", {&s->batch_size, kCount}, ""},
+                                        {"--accumulate", {&t.accumulate, kCount}, ""},
+                                        {"--clip", {&t.clip_norm, kPositive}, ""},
+                                        {"--seed", &t.seed, ""},
+                                        {"--no-shuffle", &s->no_shuffle, ""},
+                                        {"--scale", {&s->scales, check_scale}, ""},
+                                        {"--no-data-check", &s->no_data_check, ""},
+                                        {"--eval-every", {&t.eval_every, kCount}, ""},
+                                        {"--early-stop", {&t.early_stop, kCount}, ""},
+                                        {"--checkpoint-every", {&t.checkpoint_every, kCount}, ""},
+                                        {"--out", &t.folder, ""},
+                                        {"--resume", &s->resume, ""},
+                                        {"--overwrite", &s->overwrite, ""},
+                                        {"--wait-for-steps", &t.wait_for_steps, ""}};
+  for (CommandOption& option : schedule_options(&s->schedule)) options.push_back(std::move(option));
+  return options;
 }
 
-// The rate that the model was built with, unless it is given.
-double rate_of(const Model& model, const FitSettings& settings) {
-  if (settings.rate) return *settings.rate;
+// The rate that the model was built with.
+double built_rate(const Model& model) {
   for (const char* entry : {"step", "apply"}) {
     const EntryPoint* point = model.find_entry_point(entry);
     if (!point) continue;
@@ -72,13 +66,9 @@ FitSettings read_fit_settings(const onnx_train_option* given, size_t count, cons
   read_options(given, count, fit_options(&settings));
   TrainerOptions& t = settings.trainer;
   t.shuffle = !settings.no_shuffle;
-  t.schedule.curve = parse_curve(settings.schedule);
-  t.schedule.peak = rate_of(model, settings);
+  t.schedule = resolve(settings.schedule, built_rate(model));
   if (t.epochs == 0 && t.steps == 0 && t.time_limit == 0) {
     throw UsageError("a training needs an end: give epochs, steps or time-limit");
-  }
-  if (t.schedule.curve == Schedule::Curve::kStep && t.schedule.step_every == 0) {
-    throw UsageError("schedule step needs step-every");
   }
   return settings;
 }

@@ -29,20 +29,14 @@ size_t give(const std::vector<onnx_train_finding>& found, const onnx_train_findi
 }
 
 double rate_of(const onnx_train_option* options, size_t count, int64_t step) {
-  Schedule schedule;
-  std::string curve = name_of(schedule.curve);
-  read_options(options, count,
-               {{"--lr", &schedule.peak, "", "X"},
-                {"--schedule", &curve, "", "CURVE", false, {"constant", "linear", "cosine", "step"}},
-                {"--warmup", &schedule.warmup, "", "N"},
-                {"--steps", &schedule.total, "", "N"},
-                {"--final-lr", &schedule.end, "", "X"},
-                {"--step-every", {&schedule.step_every, kCount}, "", "N"},
-                {"--step-factor", {&schedule.step_factor, kPositive}, "", "X"}});
-  schedule.curve = parse_curve(curve);
-  if (schedule.curve == Schedule::Curve::kStep && schedule.step_every == 0) {
-    throw UsageError("schedule step needs step-every");
-  }
+  ScheduleSettings settings;
+  int64_t total = 0;
+  std::vector<CommandOption> known = schedule_options(&settings);
+  known.push_back({"--steps", &total, "", "N"});
+  read_options(options, count, known);
+  Schedule schedule = resolve(settings, Schedule().peak);
+  schedule.total = total;
+  if (total == 0 && schedule.curve.needs_end()) throw UsageError(concat("schedule ", settings.curve, " needs steps"));
   return schedule.rate(step);
 }
 

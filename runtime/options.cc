@@ -72,6 +72,8 @@ void check_text(const CommandOption& option, const std::string& text) {
   if (!option.target.check) return;
   try {
     option.target.check(text);
+  } catch (const UsageError&) {
+    throw;  // a whole message
   } catch (const std::exception& e) {
     refuse(label_of(option), " takes ", e.what(), ", not '", text, "'");
   }
@@ -87,7 +89,8 @@ struct Assign {
     *target = text;
   }
   void operator()(std::vector<std::string>* target) const {
-    if (text.empty()) check_text(option, text);
+    if (text.empty() || is_positional(option)) check_text(option, text);
+    if (is_positional(option)) return target->push_back(text);
     std::istringstream pieces(text);
     for (std::string piece; std::getline(pieces, piece, ',');) {
       check_text(option, piece);

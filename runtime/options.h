@@ -31,11 +31,13 @@ struct Range {
 constexpr Range kCount{1};           // of epochs, steps, samples: at least one
 constexpr Range kPositive{0, true};  // a clipping norm, a tolerance
 
-// Throws an exception whose message describes the valid values: "a size such as 500MB or 2GiB".
+// Throws an exception whose message describes the valid values: "a size such as 500MB or 2GiB". A UsageError is a whole
+// message.
 using TextCheck = std::function<void(const std::string&)>;
 
 // Where a value is stored, and which values are valid: numbers in `range` (by default 0 or more), non-empty texts that
-// `check` accepts. A bool is a flag; a list is separated by commas or given by repeating the option.
+// `check` accepts. A bool is a flag; a list is separated by commas or given by repeating the option. A list of
+// positional arguments is one text each.
 struct OptionTarget {
   using Pointer = std::variant<bool*, int64_t*, uint64_t*, double*, std::string*, std::optional<int64_t>*,
                                std::optional<double>*, std::vector<std::string>*>;

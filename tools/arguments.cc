@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "onnx_passes/loss/expression.h"
+#include "tools/config.h"
 
 namespace onnx_train {
 namespace {
@@ -27,8 +28,8 @@ CLI::Option* add(const CommandOption& option, CLI::App* app) {
   if (is_flag(option)) return app->add_flag(option.names)->disable_flag_override();
   const auto collect = [](const std::vector<std::string>&) {};
   return app->add_option_function<std::vector<std::string>>(option.names, collect)
-      ->expected(1)
-      ->allow_extra_args(false)
+      ->expected(1, is_positional(option) && is_list(option) ? CLI::detail::expected_max_vector_size : 1)
+      ->allow_extra_args(is_positional(option) && is_list(option))
       ->take_all()
       ->type_name(option.value);
 }
@@ -38,10 +39,9 @@ bool is_name(const std::string& text, const Subcommand& subcommand) {
                      [&](const CommandOption& option) { return !is_positional(option) && name_of(option) == text; });
 }
 
-void take(const CommandOption& option, const std::vector<std::string>& texts, const Subcommand& subcommand) {
+void take(const CommandOption& option, const std::vector<std::string>& texts) {
   if (texts.size() > 1 && !is_list(option)) refuse(name_of(option), " is given twice");
   for (const std::string& text : texts) assign(option, text);
-  if (subcommand.given) subcommand.given->insert(key_of(option));
 }
 
 [[noreturn]] void refuse_missing(const CommandOption& option, const Subcommand& subcommand) {
@@ -91,11 +91,19 @@ bool read_arguments(const Subcommand& subcommand, const std::vector<std::string>
   const auto first = std::find_if(extras.begin(), extras.end(), is_option);
   if (!extras.empty()) refuse_extra(first != extras.end() ? *first : extras.front(), subcommand);
   for (size_t i = 0; i < options.size(); ++i) {
-    if (parsed[i]->count() > 0) take(options[i], parsed[i]->results(), subcommand);
+    if (parsed[i]->count() > 0) take(options[i], parsed[i]->results());
   }
+  std::set<std::string> given;
   for (size_t i = 0; i < options.size(); ++i) {
-    if (options[i].required && parsed[i]->count() == 0) refuse_missing(options[i], subcommand);
+    if (parsed[i]->count() > 0) given.insert(key_of(options[i]));
   }
+  for (const CommandOption& option : options) {
+    if (key_of(option) == "config" && given.count("config") > 0) read_config(*value_of(option), options, &given);
+  }
+  for (const CommandOption& option : options) {
+    if (option.required && given.count(key_of(option)) == 0) refuse_missing(option, subcommand);
+  }
+  if (subcommand.given) *subcommand.given = std::move(given);
   return true;
 }
 

@@ -10,8 +10,9 @@
 
 namespace onnx_train {
 
-// Reads the arguments after the subcommand's name. Returns false when they ask for help. Throws UsageError for an
-// option that is unknown (with those that are spelled much like it), given twice, without its value, or missing.
+// Reads the arguments after the subcommand's name, then the file of --config, whose options the arguments override.
+// Returns false when they ask for help. Throws UsageError for an option that is unknown (with those that are spelled
+// much like it), given twice, without its value, or missing.
 bool read_arguments(const Subcommand& subcommand, const std::vector<std::string>& arguments);
 
 }  // namespace onnx_train

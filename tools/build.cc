@@ -11,6 +11,7 @@
 #include "runtime/example_inputs.h"
 #include "runtime/report_text.h"
 #include "runtime/training/trial.h"
+#include "tools/config.h"
 #include "tools/report/output.h"
 #include "tools/subcommand.h"
 
@@ -18,7 +19,7 @@ namespace onnx_train {
 namespace {
 
 struct BuildArguments {
-  std::string model, output;
+  std::string model, output, config;
   BuildSettings settings;
   bool timings = false, force = false;
 };
@@ -96,7 +97,8 @@ Subcommand build_command() {
                  {{"--dump-passes", &pipeline.dump_dir, "write the model after each pass into this folder", "DIR"},
                   {"--verify-passes", &pipeline.verify, "check the model after each pass"},
                   {"--force", &a->force, "write the model even if nothing here can run it"},
-                  {"--timings", &a->timings, "say how long each pass took"}});
+                  {"--timings", &a->timings, "say how long each pass took"},
+                  config_option(&a->config)});
   return {
       "build", "Make a training model: loss, gradients, optimizer and their state in one ONNX file",
       "  onnx-train build model.onnx -o train.onnx --loss cross_entropy --optimizer 'adamw(weight_decay=0.05)'\n"

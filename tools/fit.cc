@@ -16,12 +16,16 @@
 #include "runtime/training/fingerprint.h"
 #include "runtime/training/trainer.h"
 #include "tools/arguments.h"
+#include "tools/config.h"
+#include "tools/dry_run.h"
 #include "tools/interrupt.h"
 #include "tools/report/banner.h"
 #include "tools/report/output.h"
 #include "tools/report/progress.h"
+#include "tools/report/tensorboard_log.h"
 #include "tools/resolved_options.h"
 #include "tools/run_folder.h"
+#include "tools/run_report/report_page.h"
 #include "tools/runtime_options.h"
 #include "tools/subcommand.h"
 
@@ -31,12 +35,13 @@ namespace {
 namespace fs = std::filesystem;
 
 struct FitArguments {
-  std::string model, data, eval_data, schedule = "constant", time_limit, dtype = "float32";
+  std::string model, data, eval_data, time_limit, config, dtype = "float32";
   TrainerOptions trainer;
   bool no_shuffle = false, no_data_check = false, resume = false, overwrite = false, json = false;
+  bool dry_run = false, tensorboard = false;
   RuntimeOptions runtime;
   std::vector<std::string> scales;
-  std::optional<double> rate;
+  ScheduleSettings schedule;
   std::optional<int64_t> batch_size, seed;
   std::vector<CommandOption> described;  // to write the resolved options
   std::shared_ptr<std::set<std::string>> given = std::make_shared<std::set<std::string>>();
@@ -68,12 +73,12 @@ void check_usage(FitArguments* a) {
   o.shuffle = !a->no_shuffle;
   o.seed = static_cast<uint64_t>(a->seed.value_or(0));
   o.time_limit = parse_duration(a->time_limit);
-  o.schedule.curve = parse_curve(a->schedule);
+  o.schedule = resolve(a->schedule, Schedule().peak);
   if (o.epochs == 0 && o.steps == 0 && o.time_limit == 0) {
     throw UsageError("fit needs an end: give --epochs, --steps or --time-limit");
   }
-  if (o.schedule.curve == Schedule::Curve::kStep && o.schedule.step_every == 0) {
-    throw UsageError("--schedule step needs --step-every N");
+  if (a->given->count("lr") > 0 && !o.schedule.curve.file.empty()) {
+    throw UsageError("a table of rates holds the rates themselves; leave out --lr");
   }
 }
 
@@ -183,6 +188,7 @@ void print_outcome(const FitArguments& a, StopReason reason, const Trainer& trai
   if (trainer.has_best()) files.add({"best.onnx", best + (a.eval_data.empty() ? " (without --eval-data)" : "")});
   files.add({"last.onnx", "the last state"});
   files.add({"metrics.jsonl", "one line a step; metrics.csv, epochs.jsonl, options.json"});
+  files.add({"report.html", "curves, memory and options, for a browser"});
   print(concat(wrap(text, text_width(), 0, 2), "\nin ", a.trainer.folder, ":\n", files.text(2, text_width())));
 }
 
@@ -201,9 +207,10 @@ void initialize(const FitArguments& a, Session* session) {
 
 // What the model and the data say where the user did not.
 void resolve_defaults(FitArguments* a, const Model& model, const Dataset& training) {
-  if (!a->rate) a->rate = built_control(model, roles::kLearningRate).value_or(Schedule().peak);
+  std::optional<double>& rate = a->schedule.rate;
+  if (!rate) rate = built_control(model, roles::kLearningRate).value_or(Schedule().peak);
   if (!a->batch_size) a->batch_size = training.usual_batch();
-  a->trainer.schedule.peak = *a->rate;
+  a->trainer.schedule.peak = *rate;
   a->trainer.batch_size = *a->batch_size;
 }
 
@@ -225,15 +232,42 @@ void check_data(const FitArguments& a, const Dataset& data, const std::string& p
   checked->push_back(identity);
 }
 
-// Fills the run's folder; returns the exit status.
-int train(const FitArguments& a, const Session& session, const std::vector<std::string>& checked, Trainer* trainer) {
-  prepare_folder(a.trainer.folder);
-  write_file(a.trainer.folder + "/options.json",
-             options_to_json(a.described, derived_options(session, *trainer, checked)));
-  MetricsLog log(a.trainer.folder, trainer->position().step);
-  Progress progress(*trainer, &log, a.json);
+// Trains, and writes metrics as they come.
+StopReason train_and_log(const FitArguments& a, Trainer* trainer) {
+  const int64_t step = trainer->position().step;
+  MetricsLog log(a.trainer.folder, step);
+  std::vector<MetricsSink*> sinks = {&log};
+  std::optional<TensorBoardLog> tensorboard;
+  if (a.tensorboard) sinks.push_back(&tensorboard.emplace(a.trainer.folder, step));
+  Progress progress(*trainer, sinks, a.json);
   const StopReason reason = trainer->run(&progress, catch_interrupts());
   keep_status();
+  return reason;
+}
+
+// A report that cannot be written is no reason for a run to fail.
+void report_run(const std::string& folder) {
+  try {
+    write_report({folder}, folder + "/report.html");
+  } catch (const std::exception& e) {
+    print_notes({concat("there is no report.html: ", e.what())});
+  }
+}
+
+// Fills the run's folder; returns the exit status.
+int train(const FitArguments& a, const Session& session, const std::vector<std::string>& checked,
+          const MemoryRows& memory, Trainer* trainer) {
+  prepare_folder(a.trainer.folder);
+  write_file(a.trainer.folder + "/options.json",
+             options_to_json(a.described, derived_options(session, *trainer, checked, memory)));
+  StopReason reason;
+  try {
+    reason = train_and_log(a, trainer);
+  } catch (const Error&) {
+    report_run(a.trainer.folder);
+    throw;
+  }
+  report_run(a.trainer.folder);
   if (!a.json) print_outcome(a, reason, *trainer);
   return reason == StopReason::kInterrupted ? kInterruptedStatus : 0;
 }
@@ -267,16 +301,24 @@ int run(FitArguments* a) {
   }
   check_data(*a, training, a->data, training_entry(session), session, &checked);
   if (evaluation) check_data(*a, *evaluation, a->eval_data, "evaluate", session, &checked);
-  const std::string banner = training_banner(&session, training, evaluation ? &*evaluation : nullptr, trainer);
+  MemoryRows memory;
+  const std::string banner = training_banner(&session, training, evaluation ? &*evaluation : nullptr, trainer, &memory);
   if (!a->json) print(banner);
   print_notes(notes);
   if (start.position) print_resumed(*a, *start.position, changes);
-  return train(*a, session, checked, &trainer);
+  if (a->dry_run) {
+    check_writable(a->trainer.folder);
+    a->trainer.folder.clear();
+    Trainer rehearsal(&session, &training, evaluation ? &*evaluation : nullptr, a->trainer);
+    if (start.position) rehearsal.resume(*start.position);
+    print(rehearse(&rehearsal, a->json));
+    return 0;
+  }
+  return train(*a, session, checked, memory, &trainer);
 }
 
 std::vector<CommandOption> options_of(FitArguments* a) {
   TrainerOptions& t = a->trainer;
-  Schedule& s = t.schedule;
   return with_runtime_options(
       {
           {"MODEL", &a->model, "the training model, from onnx-train build", "FILE", true},
@@ -294,17 +336,6 @@ std::vector<CommandOption> options_of(FitArguments* a) {
            "TIME"},
           {"--batch-size", {&a->batch_size, kCount}, "samples at a time [the model's, if it is fixed, else 32]", "N"},
           {"--accumulate", {&t.accumulate, kCount}, "batches in a step, for models built with --accumulate [1]", "N"},
-          {"--lr", &a->rate, "learning rate, after the warm-up [the optimizer's, as built]", "X"},
-          {"--schedule",
-           &a->schedule,
-           "of the learning rate [constant]",
-           "CURVE",
-           false,
-           {"constant", "linear", "cosine", "step"}},
-          {"--warmup", &s.warmup, "steps in which the learning rate grows from 0 [0]", "N"},
-          {"--final-lr", &s.end, "where linear and cosine end [0]", "X"},
-          {"--step-every", {&s.step_every, kCount}, "schedule step: steps between two falls", "N"},
-          {"--step-factor", {&s.step_factor, kPositive}, "schedule step: what each fall multiplies by [0.1]", "X"},
           {"--clip", {&t.clip_norm, kPositive}, "clip the gradient's global norm at this [as built]", "NORM"},
           {"--seed", &a->seed, "of the data order [0], and of dropout and drawn weights [as built]", "N"},
           {"--no-shuffle", &a->no_shuffle, "take the samples in their order"},
@@ -326,8 +357,20 @@ std::vector<CommandOption> options_of(FitArguments* a) {
            false,
            {"float32", "float64"}},
           {"--json", &a->json, "one JSON object a step instead of text"},
+          {"--tensorboard", &a->tensorboard, "write the metrics to RUN/tensorboard, too, for TensorBoard"},
+          {"--dry-run", &a->dry_run,
+           "check options, model, data and memory, time a step, say how long the training takes, and write nothing"},
+          config_option(&a->config),
       },
       &a->runtime);
+}
+
+// Those of the learning rate follow each other, before the one of clipping.
+std::vector<CommandOption> with_schedule_options(std::vector<CommandOption> options, ScheduleSettings* settings) {
+  const auto clip = std::find_if(options.begin(), options.end(), [](const auto& o) { return o.names == "--clip"; });
+  const std::vector<CommandOption> schedule = schedule_options(settings);
+  options.insert(clip, schedule.begin(), schedule.end());
+  return options;
 }
 
 }  // namespace
@@ -335,7 +378,7 @@ std::vector<CommandOption> options_of(FitArguments* a) {
 Subcommand fit_command() {
   auto a = std::make_shared<FitArguments>();
   a->trainer.folder = "run";
-  a->described = options_of(a.get());
+  a->described = with_schedule_options(options_of(a.get()), &a->schedule);
   return {"fit",
           "Train a training model on data",
           "  onnx-train fit train.onnx --data train.npz --eval-data test.npz --epochs 10 --batch-size 64\n"

@@ -36,8 +36,8 @@ void prepare_folder(const std::string& folder) {
   std::error_code error;
   fs::create_directories(folder, error);
   if (error) fail("cannot make the folder ", folder, ": ", error.message());
-  constexpr const char* kFiles[] = {"last.onnx",   "best.onnx",    "metrics.jsonl",
-                                    "metrics.csv", "epochs.jsonl", "options.json"};
+  constexpr const char* kFiles[] = {"last.onnx",    "best.onnx",    "metrics.jsonl", "metrics.csv",
+                                    "epochs.jsonl", "options.json", "report.html"};
   std::vector<fs::path> leftovers;
   for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
     const std::string name = it->path().filename().string();
@@ -49,7 +49,7 @@ void prepare_folder(const std::string& folder) {
 
 // What a run leaves, in the end: where it stopped, and its files.
 nlohmann::ordered_json derived_options(const Session& session, const Trainer& trainer,
-                                       const std::vector<std::string>& checked) {
+                                       const std::vector<std::string>& checked, const MemoryRows& memory) {
   const TrainerOptions& options = trainer.options();
   nlohmann::ordered_json json = {{"version", ONNX_TRAIN_VERSION},
                                  {"device", session.device().name()},
@@ -65,6 +65,7 @@ nlohmann::ordered_json derived_options(const Session& session, const Trainer& tr
     json["clip"] = *clip;
   json["run"] = trainer.position().settings;
   json[kChecked] = checked;
+  for (const auto& [what, bytes] : memory) json["memory"][what] = static_cast<int64_t>(bytes);
   return json;
 }
 

@@ -10,6 +10,7 @@
 
 #include "runtime/session.h"
 #include "runtime/training/trainer.h"
+#include "tools/report/banner.h"
 
 namespace onnx_train {
 
@@ -18,7 +19,7 @@ void prepare_folder(const std::string& folder);
 
 // What model, data and machine add to the options. `checked` are the fingerprints of data that has been checked.
 nlohmann::ordered_json derived_options(const Session& session, const Trainer& trainer,
-                                       const std::vector<std::string>& checked);
+                                       const std::vector<std::string>& checked, const MemoryRows& memory);
 
 // The fingerprints that the folder's options.json holds of checked data; none where it cannot be read.
 std::vector<std::string> checked_data(const std::string& folder);

@@ -34,6 +34,9 @@ Subcommand grad_command();
 Subcommand verify_command();
 Subcommand bench_command();
 Subcommand devices_command();
+Subcommand report_command();
+Subcommand watch_command();
+Subcommand completion_command();
 std::vector<Subcommand> all_subcommands();
 
 }  // namespace onnx_train

@@ -173,7 +173,8 @@ size_t onnx_train_report_findings(const onnx_train_report* report, const onnx_tr
 /* ---- Schedules */
 
 /* The learning rate of a step, counted from 0. Options, as of the command `onnx-train fit`: "lr", "schedule", "warmup",
- * "final-lr", "step-every", "step-factor", and "steps", those of the whole training. */
+ * "final-lr", "step-every", "step-factor", and "steps", those of the whole training. A schedule may have options of its
+ * own: "one_cycle(pct_start=0.3)" (docs/training.md). */
 onnx_train_status onnx_train_learning_rate(const onnx_train_option* options, size_t count, int64_t step, double* rate);
 
 /* ---- Sessions: a training model's state on a device, and the plans that run it */

@@ -175,7 +175,7 @@ def fit(
     lr: float | None = None,
     schedule: str = "constant",
     warmup: int = 0,
-    final_lr: float = 0.0,
+    final_lr: float | None = None,
     step_every: int | None = None,
     step_factor: float | None = None,
     clip: float | None = None,
@@ -211,9 +211,11 @@ def fit(
         shuffle, seed: the order of the samples of arrays and files in each epoch; they are shuffled by default.
             Iterables have their own order.
         lr: the learning rate, after the warm-up; by default the optimizer's as built.
-        schedule: ``"constant"``, ``"linear"``, ``"cosine"`` or ``"step"``.
+        schedule: of the learning rate, as the command's ``--schedule``: ``"constant"``, ``"linear"``, ``"cosine"``,
+            ``"step"``, ``"polynomial"``, ``"exponential"``, ``"one_cycle"``, ``"wsd"``, ``"restarts"``, ``"plateau"``,
+            ``"table('rates.csv')"``, with options as in ``"one_cycle(pct_start=0.3)"``.
         warmup: steps in which the learning rate grows from 0.
-        final_lr: where linear and cosine end.
+        final_lr: where the schedule ends; by default 0.
         step_every, step_factor: of the schedule ``"step"``.
         clip: the global norm at which gradients are clipped; by default as built.
         eval_data: as `data`; the mean loss and metrics over it are computed after each epoch.
@@ -287,8 +289,6 @@ def fit(
     if epochs is not None and steps_per_epoch > 0:
         totals.append(epochs * steps_per_epoch)
     total = min(totals, default=None)
-    if total is None and schedule in ("linear", "cosine"):
-        raise UsageError(f"schedule {schedule} needs to know the number of steps: give steps, or data with a length")
     options = options_of(
         epochs=epochs,
         steps=steps,

@@ -129,6 +129,10 @@ std::string to_json(const TrainingPosition& position) {
                                  {"stale", position.stale},   {"settings", position.settings}};
   for (const Mean& part : position.loss.parts) json["loss"].push_back({{"sum", part.sum}, {"count", part.count}});
   if (position.best) json["best"] = *position.best;
+  if (const ScheduleState& s = position.schedule; s != ScheduleState()) {
+    json["schedule"] = {{"scale", s.scale}, {"stale", s.stale}, {"cooldown", s.cooldown}};
+    if (s.best) json["schedule"]["best"] = *s.best;
+  }
   return json.dump();
 }
 
@@ -210,6 +214,13 @@ std::optional<TrainingPosition> checkpoint_position(const Model& model) {
     json.at("stale").get_to(position.stale);
     json.at("settings").get_to(position.settings);
     if (json.contains("best")) position.best = json.at("best").get<double>();
+    if (json.contains("schedule")) {
+      const auto& schedule = json.at("schedule");
+      schedule.at("scale").get_to(position.schedule.scale);
+      schedule.at("stale").get_to(position.schedule.stale);
+      schedule.at("cooldown").get_to(position.schedule.cooldown);
+      if (schedule.contains("best")) position.schedule.best = schedule.at("best").get<double>();
+    }
     return position;
   } catch (const nlohmann::json::exception& e) {
     fail("the model's metadata ", kPosition, " is damaged: ", e.what());

@@ -11,6 +11,7 @@
 
 #include "runtime/session.h"
 #include "runtime/training/means.h"
+#include "runtime/training/schedule.h"
 
 namespace onnx_train {
 
@@ -24,6 +25,7 @@ struct TrainingPosition {
   RunningLoss loss;            // of the steps since the last evaluation
   std::optional<double> best;  // lowest evaluation loss: on the evaluation data, or the mean training loss without them
   int64_t stale = 0;           // evaluations since then
+  ScheduleState schedule;      // of a schedule that reads the evaluations
   std::map<std::string, std::string> settings;  // settings of the run: run_settings.h
 };
 

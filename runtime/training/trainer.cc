@@ -22,7 +22,6 @@ double seconds_since(Clock::time_point start) { return std::chrono::duration<dou
 std::vector<Setting> settings_of(const TrainerOptions& o, const BatchSource& training, const BatchSource* evaluation,
                                  DType scalar_type) {
   const Schedule& s = o.schedule;
-  const bool ends = s.curve == Schedule::Curve::kLinear || s.curve == Schedule::Curve::kCosine;
   constexpr auto kFixed = OnResume::kFixed, kMayChange = OnResume::kMayChange;
   return {{"model", o.model.empty() ? "not known" : o.model, kFixed},
           {"data", training.identity(), kFixed},
@@ -34,12 +33,9 @@ std::vector<Setting> settings_of(const TrainerOptions& o, const BatchSource& tra
           {"accumulate", std::to_string(o.accumulate), kFixed},
           {"no-shuffle", o.shuffle ? "false" : "true", kFixed},
           {"lr", number_text(s.peak), kMayChange},
-          {"schedule", name_of(s.curve), kMayChange},
-          {"schedule's steps", ends ? std::to_string(s.total) : "any", kMayChange},
+          {"schedule", to_string(s.curve), kMayChange},
+          {"schedule's steps", s.curve.needs_end() ? std::to_string(s.total) : "any", kMayChange},
           {"warmup", std::to_string(s.warmup), kMayChange},
-          {"final-lr", number_text(s.end), kMayChange},
-          {"step-every", s.step_every > 0 ? std::to_string(s.step_every) : "none", kMayChange},
-          {"step-factor", number_text(s.step_factor), kMayChange},
           {"clip", o.clip_norm ? number_text(*o.clip_norm) : "none", kMayChange},
           {"eval-every", o.eval_every > 0 ? std::to_string(o.eval_every) : "none", kMayChange},
           {"early-stop", o.early_stop > 0 ? std::to_string(o.early_stop) : "none", kMayChange}};
@@ -115,9 +111,9 @@ Trainer::~Trainer() {
 
 void Trainer::check_schedule() {
   options_.schedule.total = total_steps();
-  const auto curve = options_.schedule.curve;
-  if (total_steps() == 0 && (curve == Schedule::Curve::kLinear || curve == Schedule::Curve::kCosine)) {
-    fail_as(ErrorCode::kUsage, "a linear or cosine schedule needs an end: give --epochs or --steps");
+  if (total_steps() == 0 && options_.schedule.curve.needs_end()) {
+    fail_as(ErrorCode::kUsage, "schedule ", to_string(options_.schedule.curve),
+            " needs to know the number of steps: give --epochs or --steps, or data with a length");
   }
   if (total_steps() > 0 && options_.schedule.warmup > total_steps()) {
     fail_as(ErrorCode::kUsage, "the warm-up takes ", options_.schedule.warmup, " steps, but the training has ",
@@ -141,8 +137,10 @@ std::vector<std::string> Trainer::resume(const TrainingPosition& position) {
   const auto& parts = position.loss.parts;
   const bool sums = std::all_of(parts.begin(), parts.end(),
                                 [](const Mean& mean) { return std::isfinite(mean.sum) && std::isfinite(mean.count); });
-  if (!counts(position.epoch) || !counts(position.step) || !counts(position.stale) || !sums || position.sample < 0 ||
-      (samples_per_epoch_ > 0 && position.sample > samples_per_epoch_)) {
+  const ScheduleState& schedule = position.schedule;
+  const bool rates = counts(schedule.stale) && counts(schedule.cooldown) && schedule.scale >= 0 && schedule.scale <= 1;
+  if (!counts(position.epoch) || !counts(position.step) || !counts(position.stale) || !sums || !rates ||
+      position.sample < 0 || (samples_per_epoch_ > 0 && position.sample > samples_per_epoch_)) {
     fail("cannot resume: the checkpoint's position is damaged: epoch ", position.epoch, ", step ", position.step,
          ", sample ", position.sample, " of ", samples_per_epoch_);
   }
@@ -169,7 +167,7 @@ bool Trainer::start_step(TrainerEvents* events) {
     source_epoch_ = position_.epoch;
     source_ended_ = false;
   }
-  const double rate = options_.schedule.rate(position_.step);
+  const double rate = options_.schedule.rate(position_.step, position_.schedule);
   TensorMap controls = {{learning_rate_, Tensor::full(scalar_type_, {}, rate)}};
   if (options_.clip_norm) controls[clip_norm_] = Tensor::full(scalar_type_, {}, *options_.clip_norm);
   const bool whole = session_.has_entry("step");  // otherwise the gradients of several batches make one step
@@ -302,6 +300,7 @@ bool Trainer::evaluate_now(int64_t epoch, bool at_end, TrainerEvents* events) {
   if (report.best) position_.best = loss;
   if (!at_end) {
     position_.stale = report.best ? 0 : position_.stale + 1;
+    options_.schedule.observe(loss, &position_.schedule);
     position_.loss = {};
   }
   events->on_evaluation(report);

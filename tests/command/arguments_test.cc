@@ -154,7 +154,8 @@ TEST_F(Arguments, MisspeltCommandsAndValuesNameTheOneThatIsMeant) {
   expect_usage_error({"chek"}, "there is no command 'chek'; did you mean 'check'?");
   expect_usage_error({"build", "--los", "mse"}, "did you mean '--loss'");
   expect_usage_error({"fit", "--epoch", "1"}, "did you mean '--epochs'?");
-  expect_usage_error({"fit", "--schedule", "cosin"}, "take constant, linear, cosine or step; did you mean 'cosine'?");
+  expect_usage_error({"fit", "--schedule", "cosin"}, "there is no schedule 'cosin'; take constant, ");
+  expect_usage_error({"fit", "--schedule", "cosin"}, "did you mean 'cosine'?");
   expect_usage_error({"build", "--precision", "int8"}, "take float32, gemm-bf16, bf16, fp16 or fp8");
   expect_usage_error({"build", "--init", "xaver"}, "did you mean 'xavier'?");
   expect_usage_error({"build", "--mode", "frozn"}, "did you mean 'frozen'?");

@@ -98,7 +98,7 @@ TrainerOptions options_for(const std::string& folder) {
   options.epochs = 4;
   options.batch_size = 4;  // 10 samples: the third batch of an epoch is short
   options.schedule.peak = 0.1;
-  options.schedule.curve = Schedule::Curve::kCosine;
+  options.schedule.curve = parse_curve("cosine");
   options.seed = 3;
   options.folder = new_folder(folder);
   return options;
@@ -151,7 +151,7 @@ Record train_on_stream(TrainerOptions options, bool resume, int64_t interrupt_af
 TEST(Trainer, AStreamOfUnknownLengthMakesTheStepsAndEvaluationsOfTheDataset) {
   TrainerOptions options = options_for("dataset");
   options.shuffle = false;
-  options.schedule.curve = Schedule::Curve::kConstant;
+  options.schedule.curve = parse_curve("constant");
   const Record expected = train(options, false);
   options.folder = new_folder("stream");
   const Record found = train_on_stream(options, false);
@@ -167,7 +167,7 @@ TEST(Trainer, AStreamOfUnknownLengthMakesTheStepsAndEvaluationsOfTheDataset) {
 
 TEST(Trainer, AStreamIsResumedWhereItStopped) {
   TrainerOptions options = options_for("stream_whole");
-  options.schedule.curve = Schedule::Curve::kConstant;
+  options.schedule.curve = parse_curve("constant");
   const std::string whole = options.folder;
   const Record expected = train_on_stream(options, false);
   for (int64_t cut : {1, 3, 5, 11}) {  // 3: the end of an epoch, which the trainer does not know yet
@@ -186,7 +186,7 @@ TEST(Trainer, CheckpointsAreThereFromTheStart) {
   TrainerOptions options = options_for("start");
   options.epochs = 0;
   options.steps = 1;
-  options.schedule.curve = Schedule::Curve::kConstant;
+  options.schedule.curve = parse_curve("constant");
   train(options, false);
   EXPECT_EQ(checkpoint_position(load_training_model(options.folder + "/last.onnx"))->step, 1);
   EXPECT_EQ(checkpoint_position(load_training_model(options.folder + "/best.onnx"))->step, 1);
@@ -228,7 +228,7 @@ TEST(Trainer, AnotherDataOrderIsNoResume) {
 TEST(Trainer, ALossThatIsNotFiniteStops) {
   TrainerOptions options = options_for("diverging");
   options.schedule.peak = 1e20;
-  options.schedule.curve = Schedule::Curve::kConstant;
+  options.schedule.curve = parse_curve("constant");
   options.checkpoint_every = 1;
   EXPECT_THROW(train(options, false), Error);
   const Model last = load_training_model(options.folder + "/last.onnx");  // of a step with a finite loss
@@ -238,7 +238,7 @@ TEST(Trainer, ALossThatIsNotFiniteStops) {
 TEST(Trainer, StopsEarly) {
   TrainerOptions options = options_for("early");
   options.schedule.peak = 0;
-  options.schedule.curve = Schedule::Curve::kConstant;
+  options.schedule.curve = parse_curve("constant");
   options.epochs = 100;
   options.early_stop = 2;
   StopReason reason;
@@ -266,10 +266,8 @@ TEST(Trainer, EvaluatesAfterEveryNStepsAndAtTheEnd) {
 TEST(Trainer, StepsEndWithAnEvaluationAndTheBestIsTheLowestOfAll) {
   TrainerOptions options = options_for("best");
   options.epochs = 0;
-  options.steps = 5;  // an epoch has 3
-  options.schedule.curve = Schedule::Curve::kStep;
-  options.schedule.step_every = 3;
-  options.schedule.step_factor = 100;  // the loss grows in the second epoch
+  options.steps = 5;                                                            // an epoch has 3
+  options.schedule.curve = parse_curve("step(step_every=3, step_factor=100)");  // the loss grows in the second epoch
   const Record record = train(options, false);
   ASSERT_EQ(record.epochs.size(), 2u);
   EXPECT_GT(record.epochs[1].evaluation.at("loss"), record.epochs[0].evaluation.at("loss"));
@@ -280,7 +278,7 @@ TEST(Trainer, StepsEndWithAnEvaluationAndTheBestIsTheLowestOfAll) {
 
 TEST(Trainer, AnEvaluationAtTheEndChangesNothingForATrainingThatGoesOn) {
   TrainerOptions whole = options_for("turns_whole"), parts = options_for("turns_parts");
-  whole.schedule.curve = parts.schedule.curve = Schedule::Curve::kConstant;
+  whole.schedule.curve = parts.schedule.curve = parse_curve("constant");
   const Record expected = train(whole, false);
   parts.steps = 5;
   train(parts, false);
@@ -297,7 +295,7 @@ TEST(Trainer, AnEvaluationAtTheEndChangesNothingForATrainingThatGoesOn) {
 TEST(Trainer, PatienceCountsEvaluations) {
   TrainerOptions options = options_for("patience");
   options.schedule.peak = 0;
-  options.schedule.curve = Schedule::Curve::kConstant;
+  options.schedule.curve = parse_curve("constant");
   options.epochs = 100;
   options.early_stop = 3;
   options.eval_every = 2;
@@ -345,12 +343,12 @@ TEST(Trainer, ResumingNamesWhatHasChangedAndRefusesWhatMustNot) {
               testing::AllOf(HasSubstr("data was"), HasSubstr("eval-data was"), HasSubstr("seed was 3 and is 4")));
   const TrainerOptions changed = with([](auto& o) {
     o.schedule.peak = 0.05;
-    o.schedule.curve = Schedule::Curve::kConstant;
+    o.schedule.curve = parse_curve("constant");
     o.clip_norm = 1;
     o.early_stop = 2;
   });
   EXPECT_THAT(Trainer(&session, &data, &data, changed).resume(position),
-              testing::ElementsAre("lr was 0.1 and is 0.05", "schedule was cosine and is constant",
+              testing::ElementsAre("lr was 0.1 and is 0.05", "schedule was cosine(final_lr=0) and is constant",
                                    "schedule's steps was 12 and is any", "clip was none and is 1",
                                    "early-stop was none and is 2"));
 }

@@ -113,8 +113,8 @@ double mapped_constants(const Plan& plan) {
 
 // The peak of the process, from its start to the end of the training, as the system counts it (VmHWM): what it has been
 // so far, while it loaded and planned, or what is resident now and all that the steps add. Pages of mapped files count.
-std::string memory_table(const Session& session, const Plan& plan, const StateStore& state, const DataBytes& data,
-                         double batch, const Trainer& trainer) {
+MemoryRows memory_rows(const Session& session, const Plan& plan, const StateStore& state, const DataBytes& data,
+                       double batch, const Trainer& trainer) {
   double weights = 0, moments = 0;
   for (size_t i = 0; i < state.names().size(); ++i) {
     (state.role(i) ? moments : weights) += static_cast<double>(bytes_of(state, i));
@@ -125,16 +125,21 @@ std::string memory_table(const Session& session, const Plan& plan, const StateSt
   const double to_come = passing + copy + mapped_constants(plan) + data.mapped;
   const double total = std::max(peak_memory(), resident_memory() + to_come);
   const double named = weights + moments + arena + constants + passing + copy + data.all;
+  MemoryRows rows = {{"weights and statistics", weights},
+                     {"moments and other state", moments},
+                     {"gradients and activations", arena},
+                     {"frozen weights and constants", constants},
+                     {"one batch and its outputs", passing}};
+  if (copy > 0) rows.emplace_back("the state, while it is saved", copy);
+  rows.emplace_back("data", data.all);
+  rows.emplace_back("program, graph and loading", std::max(0.0, total - named));
+  rows.emplace_back("total", total);
+  return rows;
+}
+
+std::string memory_table(const MemoryRows& rows) {
   TextTable table("lr");
-  table.add({"weights and statistics", format_bytes(weights)});
-  table.add({"moments and other state", format_bytes(moments)});
-  table.add({"gradients and activations", format_bytes(arena)});
-  table.add({"frozen weights and constants", format_bytes(constants)});
-  table.add({"one batch and its outputs", format_bytes(passing)});
-  if (copy > 0) table.add({"the state, while it is saved", format_bytes(copy)});
-  table.add({"data", format_bytes(data.all)});
-  table.add({"program, graph and loading", format_bytes(std::max(0.0, total - named))});
-  table.add({"total", format_bytes(total)});
+  for (const auto& [what, bytes] : rows) table.add({what, format_bytes(bytes)});
   return table.text(2, text_width());
 }
 
@@ -151,15 +156,8 @@ std::string limits(const Trainer& trainer) {
 }
 
 std::string rate(const Schedule& s) {
-  std::string text = format_number(s.peak);
-  switch (s.curve) {
-    case Schedule::Curve::kConstant: break;
-    case Schedule::Curve::kLinear: text += concat(", linear to ", format_number(s.end)); break;
-    case Schedule::Curve::kCosine: text += concat(", cosine to ", format_number(s.end)); break;
-    case Schedule::Curve::kStep:
-      text += concat(", times ", format_number(s.step_factor), " every ", s.step_every, " steps");
-      break;
-  }
+  const std::string curve = to_string(s.curve);
+  const std::string text = s.curve.file.empty() ? concat(format_number(s.peak), ", ", curve) : curve;
   return s.warmup > 0 ? concat(text, ", after ", s.warmup, " steps of warm-up") : text;
 }
 
@@ -195,7 +193,7 @@ void check_last_batch(Session* session, const Dataset& training, const Trainer& 
 }  // namespace
 
 std::string training_banner(Session* session, const Dataset& training, const Dataset* evaluation,
-                            const Trainer& trainer) {
+                            const Trainer& trainer, MemoryRows* memory) {
   const TrainerOptions& options = trainer.options();
   const int64_t batch = std::min(options.batch_size, training.num_samples());
   check_last_batch(session, training, trainer);
@@ -209,7 +207,7 @@ std::string training_banner(Session* session, const Dataset& training, const Dat
     session->plan("evaluate", batch_shapes(*evaluation, std::min(options.batch_size, evaluation->num_samples())));
     data_bytes.add(*evaluation);
   }
-  const std::string memory = memory_table(*session, plan, state, data_bytes, bytes_of_batch(training, batch), trainer);
+  *memory = memory_rows(*session, plan, state, data_bytes, bytes_of_batch(training, batch), trainer);
   TextTable head("lw");
   head.add({"loss", known(model.metadata("onnx_train.loss"))});
   head.add({"optimizer", known(model.metadata("onnx_train.optimizer"))});
@@ -227,7 +225,7 @@ std::string training_banner(Session* session, const Dataset& training, const Dat
   if (options.clip_norm) head.add({"clip", concat("gradient norm at ", format_number(*options.clip_norm))});
   head.add({"device", concat(session->device().name(), ", ", num_threads(), " threads")});
   if (!training.preprocess().empty()) head.add({"preprocess", training.preprocess().text()});
-  return concat(head.text(2, text_width()), "\n", parameters_text(model, state), "\n", memory,
+  return concat(head.text(2, text_width()), "\n", parameters_text(model, state), "\n", memory_table(*memory),
                 notes_text(recorded_notes(model), text_width()), "\n",
                 recomputation_text(plan, session->memory_budget(), text_width()));
 }

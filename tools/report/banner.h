@@ -2,14 +2,19 @@
 #pragma once
 
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "runtime/training/trainer.h"
 
 namespace onnx_train {
 
+// What memory is for, in bytes; the last row is the total.
+using MemoryRows = std::vector<std::pair<std::string, double>>;
+
 // Makes the plan of the training step for full batches, whose arena is part of the memory.
 std::string training_banner(Session* session, const Dataset& training, const Dataset* evaluation,
-                            const Trainer& trainer);
+                            const Trainer& trainer, MemoryRows* memory);
 
 // The shapes of a batch of `samples` rows of `data`, by input.
 std::map<std::string, Shape> batch_shapes(const Dataset& data, int64_t samples);

@@ -1,5 +1,7 @@
 #include "tools/report/metrics_log.h"
 
+#include <fcntl.h>
+
 #include <cerrno>
 #include <cstring>
 #include <fstream>
@@ -86,6 +88,10 @@ MetricsLog::MetricsLog(const std::string& folder, int64_t step) {
   std::istringstream lines(steps);
   for (std::string line; std::getline(lines, line);) rows += table_row(json::parse(line));
   steps_ = open(folder + "/metrics.jsonl", steps);
+  struct flock lock {};
+  lock.l_type = F_WRLCK;
+  lock.l_whence = SEEK_SET;
+  fcntl(fileno(steps_.get()), F_OFD_SETLK, &lock);  // a file system without locks is one where `watch` does not wait
   table_ = open(folder + "/metrics.csv", rows);
   epochs_ = open(folder + "/epochs.jsonl", keep_lines(folder + "/epochs.jsonl", early));
 }

@@ -1,6 +1,7 @@
 // The metrics of a run folder: metrics.jsonl and metrics.csv with the same numbers, one line a step, epochs.jsonl with
 // one an evaluation. Lines are written as they come; after resuming at step k, lines of later steps are gone and new
-// ones follow.
+// ones follow. metrics.jsonl is locked while the log is open, by which other processes know that the run goes on; the
+// system removes the lock when the process ends in whatever way.
 #pragma once
 
 #include <cstdio>
@@ -11,13 +12,21 @@
 
 namespace onnx_train {
 
-class MetricsLog {
+// Takes what a training reports.
+class MetricsSink {
+ public:
+  virtual ~MetricsSink() = default;
+  virtual void add(const StepReport& report) = 0;
+  virtual void add(const EvaluationReport& report) = 0;
+};
+
+class MetricsLog : public MetricsSink {
  public:
   // Keeps what the files in `folder` hold of steps up to `step`: 0 starts them anew.
   MetricsLog(const std::string& folder, int64_t step);
 
-  void add(const StepReport& report);
-  void add(const EvaluationReport& report);
+  void add(const StepReport& report) override;
+  void add(const EvaluationReport& report) override;
 
  private:
   struct Close {

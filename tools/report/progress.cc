@@ -27,8 +27,8 @@ std::string bar(double fraction) {
 
 }  // namespace
 
-Progress::Progress(const Trainer& trainer, MetricsLog* log, bool json)
-    : trainer_(trainer), log_(log), json_(json), terminal_(!json && is_terminal()) {
+Progress::Progress(const Trainer& trainer, std::vector<MetricsSink*> sinks, bool json)
+    : trainer_(trainer), sinks_(std::move(sinks)), json_(json), terminal_(!json && is_terminal()) {
   const char* no_colour = std::getenv("NO_COLOR");
   colour_ = terminal_ && !(no_colour && *no_colour);
 }
@@ -63,7 +63,7 @@ void Progress::on_step(const StepReport& r) {
   constexpr double kMemory = 0.9;
   const bool first = recent_milliseconds_ == 0;
   recent_milliseconds_ = first ? r.milliseconds : kMemory * recent_milliseconds_ + (1 - kMemory) * r.milliseconds;
-  if (log_) log_->add(r);
+  for (MetricsSink* sink : sinks_) sink->add(r);
   if (json_) {
     return print(to_json(r) + "\n");
   }
@@ -87,7 +87,7 @@ void Progress::on_note(const std::string& text) {
 }
 
 void Progress::on_evaluation(const EvaluationReport& r) {
-  if (log_) log_->add(r);
+  for (MetricsSink* sink : sinks_) sink->add(r);
   if (json_) {
     return print(to_json(r) + "\n");
   }

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <string>
+#include <vector>
 
 #include "runtime/training/trainer.h"
 #include "tools/report/metrics_log.h"
@@ -12,8 +13,8 @@ namespace onnx_train {
 
 class Progress : public TrainerEvents {
  public:
-  // `log` may be null.
-  Progress(const Trainer& trainer, MetricsLog* log, bool json);
+  // The sinks receive all that is reported, and must outlive this.
+  Progress(const Trainer& trainer, std::vector<MetricsSink*> sinks, bool json);
 
   void on_step(const StepReport& report) override;
   void on_evaluation(const EvaluationReport& report) override;
@@ -24,7 +25,7 @@ class Progress : public TrainerEvents {
 
   using Clock = std::chrono::steady_clock;
   const Trainer& trainer_;
-  MetricsLog* log_;
+  std::vector<MetricsSink*> sinks_;
   bool json_, terminal_, colour_;
   Clock::time_point last_shown_{};
   double recent_milliseconds_ = 0;  // a moving mean

@@ -1,0 +1,22 @@
+// The parts of a report that are text: its figures and tables, as HTML. Pure functions; any thread.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tools/run_report/run_files.h"
+
+namespace onnx_train {
+
+// As text and attributes of HTML hold it. Bytes that are no UTF-8, and control characters, become U+FFFD.
+std::string escaped(const std::string& text);
+
+// Seconds by step, from the times of the steps.
+Series elapsed(const RunFiles& run);
+
+// What comes before the charts: the state, notes and figures of one run, or a table of several.
+std::string summary(const std::vector<RunFiles>& runs);
+// What comes after them: evaluations, memory, slowest nodes, options.
+std::string tables(const std::vector<RunFiles>& runs);
+
+}  // namespace onnx_train
