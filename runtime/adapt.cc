@@ -12,8 +12,8 @@ namespace {
 
 // The one kind of adapter that is asked for; a model has one.
 AdapterSpec adapter_spec(const AdaptOptions& options) {
-  const int kinds = int{!options.lora.empty()} + int{!options.ia3.empty()} + int{options.bitfit} +
-                    int{!options.adapter.empty()};
+  const int kinds =
+      int{!options.lora.empty()} + int{!options.ia3.empty()} + int{options.bitfit} + int{!options.adapter.empty()};
   if (kinds > 1) fail_as(ErrorCode::kUsage, "take one of --lora, --ia3, --bitfit and --adapter");
   if (options.bitfit) return parse_adapter("bitfit", {});
   if (!options.ia3.empty()) return parse_adapter("ia3", options.ia3);
@@ -26,7 +26,8 @@ std::vector<CommandOption> adapt_options(AdaptOptions* o) {
   return {
       {"--cut", &o->cut, "inner values that become the outputs; what only the old outputs need is gone", "VALUES"},
       {"--join", {&o->join, file_with(".onnx")}, "append a model whose inputs have the names of outputs", "FILE.onnx"},
-      {"--head", &o->heads, "OUTPUT=N: a new last layer with N outputs, such as logits=3, drawn from --seed", "OUTPUT=N"},
+      {"--head", &o->heads, "OUTPUT=N: a new last layer with N outputs, such as logits=3, drawn from --seed",
+       "OUTPUT=N"},
       {"--weights", &o->weights, "initial values by name, from .safetensors or .npz [the model's]", "FILE"},
       {"--lora", &o->lora,
        "train adapters of low rank beside frozen layers: rank=8, alpha=8, dropout=0, rslora=false, targets=PATTERNS of "

@@ -16,8 +16,8 @@ namespace onnx_train {
 // them.
 std::vector<CommandOption> adapt_options(AdaptOptions* options);
 
-// Reads the files that the options name, and changes the imported model: cut, join, heads, weights, adapters. `dtype` is
-// the precision of the model. The lines of kAdapted (adapt.h) say what was done.
+// Reads the files that the options name, and changes the imported model: cut, join, heads, weights, adapters. `dtype`
+// is the precision of the model. The lines of kAdapted (adapt.h) say what was done.
 void adapt(Model* model, const AdaptOptions& options, const std::string& dtype);
 
 // These lines; empty for a model that was not changed.

@@ -33,8 +33,8 @@ std::string without_suffix(const std::string& text, std::string_view suffix) {
 
 // ---- Writing
 
-AdapterJson config_of(const AdapterSpec& spec, const std::set<std::string>& targets, const std::set<std::string>& inputs,
-                      const std::set<std::string>& saved) {
+AdapterJson config_of(const AdapterSpec& spec, const std::set<std::string>& targets,
+                      const std::set<std::string>& inputs, const std::set<std::string>& saved) {
   AdapterJson config = {{"base_model_name_or_path", nullptr},
                         {"inference_mode", true},
                         {"task_type", nullptr},
@@ -88,7 +88,8 @@ T field(const AdapterJson& config, const std::string& path, const char* key, T o
   try {
     return found->get<T>();
   } catch (const AdapterJson::exception&) {
-    fail_as(ErrorCode::kFile, path, ": '", key, "' is ", found->dump(-1, ' ', true, AdapterJson::error_handler_t::replace));
+    fail_as(ErrorCode::kFile, path, ": '", key, "' is ",
+            found->dump(-1, ' ', true, AdapterJson::error_handler_t::replace));
   }
 }
 
@@ -96,8 +97,8 @@ T field(const AdapterJson& config, const std::string& path, const char* key, T o
 void refuse_unsupported(const AdapterJson& config, const std::string& path) {
   for (const char* key : {"use_dora", "rank_pattern", "alpha_pattern", "layer_replication", "use_qalora"}) {
     const auto found = config.find(key);
-    const bool off = found == config.end() || found->is_null() || *found == false ||
-                     (found->is_structured() && found->empty());
+    const bool off =
+        found == config.end() || found->is_null() || *found == false || (found->is_structured() && found->empty());
     if (!off) fail_as(ErrorCode::kFile, path, ": adapters with '", key, "' are not supported");
   }
 }
@@ -118,7 +119,8 @@ AdapterSpec read_spec(const std::string& path) {
     return spec;
   }
   // Through the parser, which knows the valid numbers.
-  const AdapterJson alpha = config.value("lora_alpha", AdapterJson(8)), dropout = config.value("lora_dropout", AdapterJson(0));
+  const AdapterJson alpha = config.value("lora_alpha", AdapterJson(8)),
+                    dropout = config.value("lora_dropout", AdapterJson(0));
   spec = parse_adapter("lora", {"rank=" + config.value("r", AdapterJson(8)).dump(), "alpha=" + alpha.dump(),
                                 "dropout=" + dropout.dump()});
   spec.rslora = field<bool>(config, path, "use_rslora", false);
@@ -175,7 +177,8 @@ std::vector<std::string> save_adapters(const Model& training, const std::string&
     known.insert(part.tensor);
     const bool scale = part.part == parts::kScale || part.part == parts::kInputScale;
     const std::string module = without_suffix(
-        part.tensor, scale ? std::string_view(part.tensor).substr(part.tensor.size() - part.part.size() - 1) : kASuffix);
+        part.tensor,
+        scale ? std::string_view(part.tensor).substr(part.tensor.size() - part.part.size() - 1) : kASuffix);
     targets.insert(module);
     if (part.part == parts::kInputScale) inputs.insert(module);
     const std::string name = scale ? module + std::string(kScaleSuffix) : part.tensor;

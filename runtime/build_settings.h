@@ -46,7 +46,8 @@ std::shared_ptr<const LossModel> import_loss_model(ModelMessage message, const s
 
 // Converts every float tensor of the model to float64 if `dtype` is float64.
 Model in_precision(Model model, const std::string& dtype);
-// Imports a forward model into the form that the passes expect, and adapts it (adapt.h). Throws Error with the reason if that is impossible.
+// Imports a forward model into the form that the passes expect, and adapts it (adapt.h). Throws Error with the reason
+// if that is impossible.
 Model import_forward_model(ModelMessage message, const std::string& dtype, const ImportOptions& options,
                            std::vector<Finding>* findings = nullptr);
 // The same from a file. Adds the findings of the import to `findings` unless that is null.

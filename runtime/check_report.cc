@@ -122,18 +122,18 @@ void offer_dynamic_batch(int64_t batch, const CheckSettings& settings, const Tri
 std::vector<CommandOption> check_options(CheckSettings* s) {
   BuildOptions& o = s->build.build;
   std::vector<CommandOption> options = {
-          mode_option(&s->build.mode),
-          {"--loss", &o.loss, "as build takes it [what fits the first output]", "EXPR"},
-          {"--train", &o.train, "weights to train: names, globs, @FILE with one a line [all]", "PATTERNS"},
-          {"--freeze", &o.freeze, "weights to leave as they are, likewise", "PATTERNS"},
-          {"--device", &s->device, "what runs the model: a name that `onnx-train devices` lists [cpu]", "NAME"},
-          batch_option(&s->build.import),
-          set_option(&s->build.import),
-          fix_shapes_option(&s->build.import),
-          {"--dim",
-           {&s->sizes, check_size},
-           "NAME=N: a symbolic dimension's size in what is planned [2 samples, else 8]",
-           "NAME=N"}};
+      mode_option(&s->build.mode),
+      {"--loss", &o.loss, "as build takes it [what fits the first output]", "EXPR"},
+      {"--train", &o.train, "weights to train: names, globs, @FILE with one a line [all]", "PATTERNS"},
+      {"--freeze", &o.freeze, "weights to leave as they are, likewise", "PATTERNS"},
+      {"--device", &s->device, "what runs the model: a name that `onnx-train devices` lists [cpu]", "NAME"},
+      batch_option(&s->build.import),
+      set_option(&s->build.import),
+      fix_shapes_option(&s->build.import),
+      {"--dim",
+       {&s->sizes, check_size},
+       "NAME=N: a symbolic dimension's size in what is planned [2 samples, else 8]",
+       "NAME=N"}};
   for (CommandOption& option : adapt_options(&s->build.import.adapt)) options.push_back(std::move(option));
   return options;
 }

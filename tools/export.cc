@@ -67,7 +67,8 @@ int export_adapter(const Model& training, const std::string& folder) {
 int run(const ExportArguments& arguments) {
   const Model training = load_training_model(arguments.model);
   if (is_folder(arguments.output)) {
-    if (arguments.merge) fail_as(ErrorCode::kUsage, "--merge folds the adapter into the weights; -o DIR/ writes it alone");
+    if (arguments.merge)
+      fail_as(ErrorCode::kUsage, "--merge folds the adapter into the weights; -o DIR/ writes it alone");
     return export_adapter(training, arguments.output);
   }
   Model inference = strip_training(training);
@@ -106,22 +107,23 @@ Subcommand export_command() {
   const auto exported = [](const std::string& text) {
     if (!is_folder(text)) file_with(std::vector<std::string>{".onnx", ".safetensors", ".npz"})(text);
   };
-  return {"export",
-          "Write the inference model alone: no training_info, no state but the weights; or weights, or an adapter",
-          "  onnx-train export run/best.onnx -o model.onnx\n"
-          "  onnx-train export run/best.onnx -o weights.safetensors\n"
-          "  onnx-train export run/best.onnx -o model.onnx --merge\n"
-          "  onnx-train export run/best.onnx -o adapter/",
-          {{"MODEL", &arguments->model, "a training model or a checkpoint", "FILE", true},
-           {"-o,--output",
-            {&arguments->output, exported},
-            "the .onnx file to write; .safetensors or .npz: the weights by name; DIR/: the adapter alone, as PEFT has it",
-            "FILE",
-            true},
-           {"--merge", &arguments->merge, "fold adapters into the weights beside them: the graph is the original one"},
-           {"--original-types", &arguments->original_types,
-            "weights, inputs and outputs that were float16 or bfloat16 before training are so again"}},
-          [arguments] { return run(*arguments); }};
+  return {
+      "export",
+      "Write the inference model alone: no training_info, no state but the weights; or weights, or an adapter",
+      "  onnx-train export run/best.onnx -o model.onnx\n"
+      "  onnx-train export run/best.onnx -o weights.safetensors\n"
+      "  onnx-train export run/best.onnx -o model.onnx --merge\n"
+      "  onnx-train export run/best.onnx -o adapter/",
+      {{"MODEL", &arguments->model, "a training model or a checkpoint", "FILE", true},
+       {"-o,--output",
+        {&arguments->output, exported},
+        "the .onnx file to write; .safetensors or .npz: the weights by name; DIR/: the adapter alone, as PEFT has it",
+        "FILE",
+        true},
+       {"--merge", &arguments->merge, "fold adapters into the weights beside them: the graph is the original one"},
+       {"--original-types", &arguments->original_types,
+        "weights, inputs and outputs that were float16 or bfloat16 before training are so again"}},
+      [arguments] { return run(*arguments); }};
 }
 
 }  // namespace onnx_train

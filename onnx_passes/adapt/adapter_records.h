@@ -1,7 +1,7 @@
 // Which tensors of a model are parts of adapters or of a new head: records in the model's metadata, which training
-// models and exported models keep. `onnx_train.adapter` holds the method (adapter_spec.h), `onnx_train.adapter.<tensor>`
-// the part and the weight it belongs to, `onnx_train.head.<tensor>` the output. Functions on a model that one caller
-// owns.
+// models and exported models keep. `onnx_train.adapter` holds the method (adapter_spec.h),
+// `onnx_train.adapter.<tensor>` the part and the weight it belongs to, `onnx_train.head.<tensor>` the output. Functions
+// on a model that one caller owns.
 #pragma once
 
 #include <string>

@@ -60,9 +60,9 @@ class AdapterInsertion {
     }
     model_.set_metadata(kAdapter, to_string(spec_));
     const auto name = [](const std::string& text) { return text; };
-    add_adapted_note(&model_, concat(to_string(spec_), ": on ", changed_.size(), " layers (",
-                                     first_few(changed_, size_t{4}, name), "), ", parameters_,
-                                     " parameters; all else is frozen but new heads and what --train names"));
+    add_adapted_note(
+        &model_, concat(to_string(spec_), ": on ", changed_.size(), " layers (", first_few(changed_, size_t{4}, name),
+                        "), ", parameters_, " parameters; all else is frozen but new heads and what --train names"));
   }
 
  private:
@@ -72,8 +72,8 @@ class AdapterInsertion {
     const auto heads = weights_of_heads(model_);
     std::vector<LinearLayer> found;
     for (const LinearLayer& layer : layers_) {
-      const bool is_head = heads.count(layer.weight) ||
-                           !model_.metadata(std::string(kHeadRecord) + layer.weight->name()).empty();
+      const bool is_head =
+          heads.count(layer.weight) || !model_.metadata(std::string(kHeadRecord) + layer.weight->name()).empty();
       if (!is_head && layer.groups == 1) found.push_back(layer);
     }
     if (found.empty()) {
@@ -151,8 +151,8 @@ class AdapterInsertion {
     const Var up = b.var(parameter(layer, parts::kB, ".weight", Tensor(dtype, b_shape)));
     Var x = b.var(layer.node->input(0));
     if (spec_.dropout > 0) x = b.op("Dropout", {x, b.scalar(DType::kFloat, spec_.dropout)});
-    const Var low =
-        (convolution ? b.like(*layer.node, {x, down})[0] : matmul(x, transpose(down, {1, 0}))) * spec_.scale(spec_.rank);
+    const Var low = (convolution ? b.like(*layer.node, {x, down})[0] : matmul(x, transpose(down, {1, 0}))) *
+                    spec_.scale(spec_.rank);
     const Var change = convolution ? b.op("Conv", {low, up}) : matmul(low, transpose(up, {1, 0}));
     put_after(result, b.var(result) + change);
     note(layer);

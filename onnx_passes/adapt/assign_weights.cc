@@ -25,7 +25,8 @@ Tensor fitted(const Tensor& array, const Value& value, const std::string& source
             "; the model's has ", to_string(value.type().shape()));
   }
   if (from != to && !(is_float(from) && is_float(to)) && !(is_integer(from) && is_integer(to))) {
-    fail_as(ErrorCode::kData, source, ": '", value.name(), "' is ", onnx_train::name(from), "; the model's is ", onnx_train::name(to));
+    fail_as(ErrorCode::kData, source, ": '", value.name(), "' is ", onnx_train::name(from), "; the model's is ",
+            onnx_train::name(to));
   }
   return from == to ? array : array.cast(to);
 }
@@ -59,11 +60,11 @@ void assign_all(Model* model, const Arrays& arrays, const std::string& source) {
     fail_as(ErrorCode::kData, source, ": none of its names is one of the model's: it has ", listed(unknown),
             unknown.empty() ? "none" : "", "; the model has ", listed(left), ": `onnx-train show` lists them");
   }
-  add_adapted_note(
-      model, concat("weights: ", assigned.size(), " tensors from ", source,
-                    unknown.empty() ? "" : concat("; not in the model: ", listed(unknown)),
-                    kept.empty() ? "" : concat("; of another shape than the new head, left out: ", listed(kept)),
-                    left.empty() ? "" : concat("; not in the file, as they were: ", listed(left))));
+  add_adapted_note(model,
+                   concat("weights: ", assigned.size(), " tensors from ", source,
+                          unknown.empty() ? "" : concat("; not in the model: ", listed(unknown)),
+                          kept.empty() ? "" : concat("; of another shape than the new head, left out: ", listed(kept)),
+                          left.empty() ? "" : concat("; not in the file, as they were: ", listed(left))));
 }
 
 }  // namespace

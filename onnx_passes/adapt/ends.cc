@@ -24,7 +24,8 @@ std::string quoted_names(const std::vector<Value*>& values) {
 Value* inner_value(const Graph& graph, const std::string& name) {
   Value* value = graph.find(name);
   if (value && value->producer()) return value;
-  if (value) fail("--cut: '", name, "' is ", graph.is_input(value) ? "an input" : "a weight", ", which no node computes");
+  if (value)
+    fail("--cut: '", name, "' is ", graph.is_input(value) ? "an input" : "a weight", ", which no node computes");
   std::vector<std::string> names;
   for (const Node* node = graph.first(); node; node = node->next()) {
     for (const Value* output : node->outputs()) {

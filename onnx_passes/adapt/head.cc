@@ -29,7 +29,8 @@ HeadChange parse_head(const std::string& text) {
   const char* const end = text.data() + text.size();
   const char* const begin = equals == std::string::npos ? end : text.data() + equals + 1;
   const auto parsed = std::from_chars(begin, end, change.classes);
-  const bool valid = parsed.ec == std::errc() && parsed.ptr == end && change.classes > 0 && change.classes < kMostClasses;
+  const bool valid =
+      parsed.ec == std::errc() && parsed.ptr == end && change.classes > 0 && change.classes < kMostClasses;
   if (!valid || change.output.empty()) fail("--head '", text, "': write OUTPUT=N, such as logits=3, with N at least 1");
   return change;
 }
@@ -127,8 +128,8 @@ class Followers {
     const TensorType* old = old_.find(reshaped);
     const bool safe = times == 1 && !target.empty() && count_size(old ? *old : reshaped->type(), before_) == 1;
     if (!safe) {
-      fail("[Head] ", node->label(), " has a shape ('", shape->name(), "') that holds ", before_, ", and it is not clear ",
-           "whether that is the number of outputs of '", output_, "'", way_out());
+      fail("[Head] ", node->label(), " has a shape ('", shape->name(), "') that holds ", before_,
+           ", and it is not clear ", "whether that is the number of outputs of '", output_, "'", way_out());
     }
     std::vector<int64_t> numbers = target.to_ints();
     std::replace(numbers.begin(), numbers.end(), before_, after_);
@@ -205,8 +206,8 @@ void replace_head(Model* model, const HeadChange& change, uint64_t seed) {
   Value* output = find_output(*model->graph, change.output, "--head");
   const LinearLayer layer = find_head(*model, output);
   if (layer.groups != 1) {
-    fail("[Head] ", layer.node->label(), ", the last layer of '", change.output, "', is a convolution in ", layer.groups,
-         " groups, whose outputs cannot be counted anew");
+    fail("[Head] ", layer.node->label(), ", the last layer of '", change.output, "', is a convolution in ",
+         layer.groups, " groups, whose outputs cannot be counted anew");
   }
   const int64_t before = layer.out();
   const std::string weight = layer.weight->name(), label = layer.node->label();
@@ -215,10 +216,10 @@ void replace_head(Model* model, const HeadChange& change, uint64_t seed) {
   followers.follow(changed);
   std::string names;
   for (const Value* value : changed) names += concat(names.empty() ? "" : ", ", value->name());
-  add_adapted_note(model, concat("head of ", change.output, ": ", label, " has ", change.classes, " outputs in place of ",
-                                 before, "; new: ", names,
-                                 changed[0]->name() == weight ? "" : concat(" (others read ", weight, ", too)"),
-                                 followers.mended().empty() ? "" : "; new shape: " + followers.mended()));
+  add_adapted_note(
+      model, concat("head of ", change.output, ": ", label, " has ", change.classes, " outputs in place of ", before,
+                    "; new: ", names, changed[0]->name() == weight ? "" : concat(" (others read ", weight, ", too)"),
+                    followers.mended().empty() ? "" : "; new shape: " + followers.mended()));
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
-// Linear layers of an imported model: products and convolutions with a weight, and the bias that is added to them. Heads
-// and adapters are changes of such layers. Values of a graph that one caller owns; they stay valid while the layer's
-// nodes do.
+// Linear layers of an imported model: products and convolutions with a weight, and the bias that is added to them.
+// Heads and adapters are changes of such layers. Values of a graph that one caller owns; they stay valid while the
+// layer's nodes do.
 #pragma once
 
 #include <cstdint>

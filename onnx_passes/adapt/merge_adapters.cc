@@ -50,7 +50,7 @@ class Merge {
     const LinearLayer& first = layers[0];
     Tensor weight = contents_of(*first.weight).clone();
     Tensor bias;  // empty: as it was
-    if (const Value *a = part(parts::kA), *b = part(parts::kB); a && b) {
+    if (const Value* a = part(parts::kA), *b = part(parts::kB); a && b) {
       add_product(first, contents_of(*a), contents_of(*b), &weight);
       for (const LinearLayer& layer : layers) drop(layer, *b);
     }
@@ -77,7 +77,8 @@ class Merge {
     const int64_t outs = layer.out(), ins = layer.in();
     const int64_t size = num_elements(layer.weight->type().shape()), places = size / (outs * ins);
     for (int64_t at = 0; at < size; ++at) {
-      const int64_t row = at / places / (layer.out_first ? ins : outs), column = at / places % (layer.out_first ? ins : outs);
+      const int64_t row = at / places / (layer.out_first ? ins : outs),
+                    column = at / places % (layer.out_first ? ins : outs);
       f(at, layer.out_first ? row : column, layer.out_first ? column : row);
     }
   }

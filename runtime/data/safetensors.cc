@@ -48,7 +48,7 @@ constexpr std::array<SafeType, 13> kSafeTypes = {{
 struct SafeEntry {
   std::string name;
   DType dtype = DType::kUndefined;
-  Shape shape;
+  Shape shape = {};
   size_t begin = 0, end = 0;
 };
 

@@ -7,6 +7,7 @@
 #include "onnx_passes/adapt/linear_layers.h"
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/ir/initializer.h"
+#include "onnx_passes/ir/onnx.h"
 #include "onnx_passes/passes.h"
 #include "tests/support/error_of.h"
 #include "tests/support/golden.h"
@@ -124,7 +125,8 @@ TEST(Adapt, AJoinedModelReadsOutputsByName) {
   auto stranger = std::make_shared<Model>(adaptable(R"((float[M] q) => (float[M] r) { r = Relu(q) })"));
   EXPECT_THAT(error_of([&] { join(stranger, "q.onnx").run(model); }), HasSubstr("the inputs of 'q.onnx' are 'q'"));
   auto misfit = std::make_shared<Model>(adaptable(R"((float[M,7] h) => (float[M,7] r) { r = Relu(h) })"));
-  EXPECT_THAT(error_of([&] { join(misfit, "h.onnx").run(model); }), HasSubstr("is float[M,7], and the model's output float[N,4]"));
+  EXPECT_THAT(error_of([&] { join(misfit, "h.onnx").run(model); }),
+              HasSubstr("is float[M,7], and the model's output float[N,4]"));
 }
 
 TEST(Adapt, OnlyAdaptersHeadsAndWhatIsNamedAreTrained) {
@@ -190,7 +192,8 @@ TEST(Adapt, WeightsAreAssignedByName) {
   EXPECT_THAT(model.metadata(kAdapted), HasSubstr("1 tensors from w.npz; not in the model: 'other'"));
   EXPECT_THAT(error_of([&] { assign_weights(arrays({5}), "w.npz").run(model); }),
               HasSubstr("w.npz: 'fc1.bias' has the shape [5]; the model's has [4]"));
-  auto none = std::make_shared<std::map<std::string, Tensor>>(std::map<std::string, Tensor>{{"q", Tensor::scalar(1.f)}});
+  auto none =
+      std::make_shared<std::map<std::string, Tensor>>(std::map<std::string, Tensor>{{"q", Tensor::scalar(1.f)}});
   EXPECT_THAT(error_of([&] { assign_weights(none, "q.npz").run(model); }), HasSubstr("none of its names"));
 }
 
