@@ -2,6 +2,7 @@
 
 #include "onnx_passes/adapt/adapt.h"
 #include "onnx_passes/adapt/adapter_records.h"
+#include "onnx_passes/adapt/linear_layers.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/first_few.h"
 #include "onnx_passes/ir/initializer.h"
@@ -46,10 +47,10 @@ void assign_all(Model* model, const Arrays& arrays, const std::string& source) {
     } else if (is_new_head(*model, name) && array.shape() != value->type().shape()) {
       kept.push_back(name);
     } else {
-      graph.set_initializer(value, changed_initializer(*value, fitted(array, *value, source)));
-      assigned.insert(value);
+      assigned.insert(replace_initializer(&graph, value, changed_initializer(*value, fitted(array, *value, source))));
     }
   }
+  graph.remove_unused_initializers();
   std::vector<std::string> left;
   for (const Value* value : graph.initializers()) {
     if (is_float(value->dtype()) && value->has_rank() && value->rank() > 0 && !assigned.count(value) &&

@@ -183,14 +183,8 @@ class NewHead {
     const std::string name = shared ? graph.unique_name(old->name() + "/head") : old->name();
     const Tensor contents = draw_uniform(old->dtype(), shape, bound_, seed_, name);
     const auto message = make_parameter(name, contents);
-    Value* value = old;
-    if (shared) {
-      value = graph.add_initializer(name, message);
-    } else {
-      graph.set_initializer(old, message);
-      old->set_type({old->dtype(), Dims(shape.begin(), shape.end())});
-      forget_constants(&model_, {old});
-    }
+    if (!shared) forget_constants(&model_, {old});
+    Value* value = shared ? graph.add_initializer(name, message) : replace_initializer(&graph, old, message);
     model_.set_metadata(std::string(kHeadRecord) + name, change_.output);
     return value;
   }
@@ -214,6 +208,7 @@ void replace_head(Model* model, const HeadChange& change, uint64_t seed) {
   const std::vector<Value*> changed = NewHead(model, layer, change, seed).replace();
   Followers followers(model->graph.get(), change.output, before, change.classes);
   followers.follow(changed);
+  model->graph->remove_unused_initializers();
   std::string names;
   for (const Value* value : changed) names += concat(names.empty() ? "" : ", ", value->name());
   add_adapted_note(

@@ -157,6 +157,14 @@ Tensor draw_uniform(DType dtype, const Shape& shape, double bound, uint64_t seed
   return tensor;
 }
 
+Value* replace_initializer(Graph* graph, Value* old, std::shared_ptr<const onnx::TensorProto> message) {
+  const std::string name = old->name();
+  graph->rename(old, graph->unique_name(name + "/replaced"));
+  Value* value = graph->add_initializer(name, std::move(message));
+  graph->replace(old, value);
+  return value;
+}
+
 bool is_read_by_one(const Value& weight) {
   const Value* value = &weight;
   for (int i = 0; i < 2; ++i) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <unordered_set>
@@ -51,7 +52,11 @@ LinearLayer find_head(const Model& model, Value* output);
 // A tensor uniform in ±bound. The numbers depend only on type, shape, `seed` and `name`.
 Tensor draw_uniform(DType dtype, const Shape& shape, double bound, uint64_t seed, const std::string& name);
 
-// Whether `node` alone reads the initializer, at once or through a Transpose.
+// Puts an initializer of the same name and another message in the place of `old`, which is left without readers until
+// remove_unused_initializers.
+Value* replace_initializer(Graph* graph, Value* old, std::shared_ptr<const onnx::TensorProto> message);
+
+// Whether one node alone reads the initializer, at once or through a Transpose.
 bool is_read_by_one(const Value& weight);
 // The layer's node reads `weight`, of the same layout, in the place of one that others read, too: a tied embedding.
 void read_own_weight(const LinearLayer& layer, Value* weight);

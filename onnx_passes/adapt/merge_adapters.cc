@@ -153,13 +153,13 @@ class Merge {
       readers += turns ? use.node->output()->uses().size() : 1;
     }
     if (readers == layers.size()) {
-      graph_.set_initializer(old, changed_initializer(*old, weight));
+      replace_initializer(&graph_, old, changed_initializer(*old, weight));
     } else {  // others read the weight as it was
       const std::string name = graph_.unique_name(old->name() + "/merged");
       Value* own = graph_.add_initializer(name, make_parameter(name, weight));
       for (const LinearLayer& layer : layers) read_own_weight(layer, own);
     }
-    if (!bias.empty()) graph_.set_initializer(layers[0].bias, changed_initializer(*layers[0].bias, bias));
+    if (!bias.empty()) replace_initializer(&graph_, layers[0].bias, changed_initializer(*layers[0].bias, bias));
   }
 
   Model& model_;
