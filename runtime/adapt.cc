@@ -31,7 +31,7 @@ std::vector<CommandOption> adapt_options(AdaptOptions* o) {
       {"--weights", &o->weights, "initial values by name, from .safetensors or .npz [the model's]", "FILE"},
       {"--lora", &o->lora,
        "train adapters of low rank beside frozen layers: rank=8, alpha=8, dropout=0, rslora=false, targets=PATTERNS of "
-       "layers [all linear layers but the head]",
+       "layers [all linear layers but the last]",
        "KEY=VALUE"},
       {"--ia3", &o->ia3, "train scales of layers' outputs, or of inputs: targets=PATTERNS, feedforward=PATTERNS",
        "KEY=VALUE"},

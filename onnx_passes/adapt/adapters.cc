@@ -10,6 +10,8 @@
 #include "onnx_passes/ir/builder.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/first_few.h"
+#include "onnx_passes/ir/inputs.h"
+#include "onnx_passes/ir/tables.h"
 #include "onnx_passes/loss/expression.h"
 #include "onnx_passes/training/select.h"
 #include "onnx_passes/training/weight_roles.h"
@@ -28,16 +30,19 @@ bool is_target(const LinearLayer& layer, const std::string& pattern, bool exact)
   return false;
 }
 
-// The weights of layers whose outputs are those of the model.
-std::unordered_set<const Value*> weights_of_heads(const Model& model) {
-  std::unordered_set<const Value*> weights;
-  for (Value* output : model.graph->outputs()) {
-    try {
-      weights.insert(find_head(model, output).weight);
-    } catch (const Error&) {  // an output without a head
-    }
+// The layers after which there is no other one.
+Marks<Node> last_layers(const Model& model, const std::vector<LinearLayer>& layers) {
+  Marks<Node> all, last;
+  for (const LinearLayer& layer : layers) all.insert(layer.node);
+  Marks<Value> read_by_layers;  // at once or later
+  for (const Node* node = model.graph->last(); node; node = node->previous()) {
+    bool feeds = false;
+    for (const Value* output : node->outputs()) feeds = feeds || (output && read_by_layers.contains(output));
+    if (all.contains(node) && !feeds) last.insert(node);
+    if (!feeds && !all.contains(node)) continue;
+    for_each_input(*node, [&](const Value* input) { read_by_layers.insert(input); });
   }
-  return weights;
+  return last;
 }
 
 class AdapterInsertion {
@@ -56,7 +61,8 @@ class AdapterInsertion {
       for (const LinearLayer& layer : targets(spec_.targets)) scale_output(layer);
       for (const LinearLayer& layer : targets(spec_.feedforward)) scale_input(layer);
     } else {
-      for (const LinearLayer& layer : spec_.targets.empty() ? all_but_heads() : targets(spec_.targets)) add_lora(layer);
+      for (const LinearLayer& layer : spec_.targets.empty() ? all_but_the_last() : targets(spec_.targets))
+        add_lora(layer);
     }
     model_.set_metadata(kAdapter, to_string(spec_));
     const auto name = [](const std::string& text) { return text; };
@@ -68,12 +74,12 @@ class AdapterInsertion {
  private:
   static std::string option(const AdapterSpec& spec) { return "--" + spec.method + " targets"; }
 
-  std::vector<LinearLayer> all_but_heads() const {
-    const auto heads = weights_of_heads(model_);
+  std::vector<LinearLayer> all_but_the_last() const {
+    const Marks<Node> heads = last_layers(model_, layers_);
     std::vector<LinearLayer> found;
     for (const LinearLayer& layer : layers_) {
       const bool is_head =
-          heads.count(layer.weight) || !model_.metadata(std::string(kHeadRecord) + layer.weight->name()).empty();
+          heads.contains(layer.node) || !model_.metadata(std::string(kHeadRecord) + layer.weight->name()).empty();
       if (!is_head && layer.groups == 1) found.push_back(layer);
     }
     if (found.empty()) {

@@ -111,8 +111,8 @@ TEST(Adapt, ATiedWeightStaysWhatItIsForItsOtherReaders) {
 }
 
 TEST(Adapt, AJoinedModelReadsOutputsByName) {
-  auto other = std::make_shared<Model>(adaptable(R"((float[M,10] logits, float[M,10] scale) => (float[M,10] z)
-    <float[10,10] "fc1.weight"> { a = MatMul(logits, "fc1.weight") z = Mul(a, scale) })"));
+  auto other = std::make_shared<Model>(adaptable(R"((float[M,10] logits, float[M,1] scale) => (float[M,1] z)
+    <float[10,1] "fc1.weight" = {1,2,3,4,5,6,7,8,9,10}> { a = MatMul(logits, "fc1.weight") z = Mul(a, scale) })"));
   Model model = two_layers();
   join(other, "other.onnx").run(model);
   std::vector<std::string> inputs, outputs, weights;
