@@ -1,5 +1,6 @@
 // Adapters in PEFT's format.
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <set>
@@ -47,7 +48,8 @@ AdapterJson config_of(const AdapterSpec& spec, const std::set<std::string>& targ
   }
   config.update({{"peft_type", "LORA"},
                  {"r", spec.rank},
-                 {"lora_alpha", spec.alpha},
+                 {"lora_alpha", spec.alpha == std::floor(spec.alpha) ? AdapterJson(std::llround(spec.alpha))
+                                                                     : AdapterJson(spec.alpha)},
                  {"lora_dropout", spec.dropout},
                  {"use_rslora", spec.rslora},
                  {"use_dora", false},
@@ -176,9 +178,8 @@ std::vector<std::string> save_adapters(const Model& training, const std::string&
     if (!value || !value->is_initializer()) continue;
     known.insert(part.tensor);
     const bool scale = part.part == parts::kScale || part.part == parts::kInputScale;
-    const std::string module = without_suffix(
-        part.tensor,
-        scale ? std::string_view(part.tensor).substr(part.tensor.size() - part.part.size() - 1) : kASuffix);
+    const size_t suffix = scale ? part.part.size() + 1 : kASuffix.size();
+    const std::string module = part.tensor.substr(0, part.tensor.size() - std::min(part.tensor.size(), suffix));
     targets.insert(module);
     if (part.part == parts::kInputScale) inputs.insert(module);
     const std::string name = scale ? module + std::string(kScaleSuffix) : part.tensor;
@@ -218,7 +219,7 @@ void load_adapters(Model* model, const std::string& folder) {
               to_string(value->type().shape()), ": a head that was replaced needs --head here, too");
     }
   }
-  run_pipeline({assign_weights(arrays, path)}, model);
+  run_pipeline({assign_weights(arrays, path, /*whole=*/false)}, model);
   for (const auto& [name, tensor] : *arrays) {  // what is saved beside the adapters was trained, and goes on to be
     if (model->metadata(std::string(kAdapterRecord) + name).empty())
       model->set_metadata(std::string(kHeadRecord) + name, "adapter");

@@ -79,6 +79,7 @@ int run(const ExportArguments& arguments) {
     const OriginalTypes types = original_types(training);
     if (types.empty())
       fail(arguments.model, " was made from a model without 16-bit floats: leave out --original-types");
+    if (has_adapters(inference)) fail("--original-types narrows weights, and adapters are float32: add --merge");
     restore_types(&inference, types);
   }
   save_model(inference, arguments.output);

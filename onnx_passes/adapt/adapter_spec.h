@@ -18,7 +18,8 @@ struct AdapterSpec {
   int64_t rank = 8;
   double alpha = 8, dropout = 0;
   bool rslora = false;
-  std::vector<std::string> targets;      // modules: names, globs, last parts of names; empty: all linear layers but the last
+  std::vector<std::string>
+      targets;  // modules: names, globs, last parts of names; empty: all linear layers but the last
   std::vector<std::string> feedforward;  // those of ia3 whose input is scaled
   bool exact = false;                    // targets are whole names of modules
 

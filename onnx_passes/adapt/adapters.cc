@@ -67,7 +67,8 @@ class AdapterInsertion {
     model_.set_metadata(kAdapter, to_string(spec_));
     const auto name = [](const std::string& text) { return text; };
     add_adapted_note(
-        &model_, concat(to_string(spec_), ": on ", changed_.size(), " layers (", first_few(changed_, size_t{4}, name),
+        &model_, concat(to_string(spec_), ": on ", changed_.size(),
+                        spec_.method == "bitfit" ? " biases (" : " layers (", first_few(changed_, size_t{4}, name),
                         "), ", parameters_, " parameters; all else is frozen but new heads and what --train names"));
   }
 

@@ -36,7 +36,7 @@ bool is_new_head(const Model& model, const std::string& name) {
   return !model.metadata(std::string(kHeadRecord) + name).empty();
 }
 
-void assign_all(Model* model, const Arrays& arrays, const std::string& source) {
+void assign_all(Model* model, const Arrays& arrays, const std::string& source, bool whole) {
   Graph& graph = *model->graph;
   std::vector<std::string> unknown, kept;
   std::unordered_set<const Value*> assigned;
@@ -65,14 +65,14 @@ void assign_all(Model* model, const Arrays& arrays, const std::string& source) {
                    concat("weights: ", assigned.size(), " tensors from ", source,
                           unknown.empty() ? "" : concat("; not in the model: ", listed(unknown)),
                           kept.empty() ? "" : concat("; of another shape than the new head, left out: ", listed(kept)),
-                          left.empty() ? "" : concat("; not in the file, as they were: ", listed(left))));
+                          left.empty() || !whole ? "" : concat("; not in the file, as they were: ", listed(left))));
 }
 
 }  // namespace
 
-Pass assign_weights(std::shared_ptr<const Arrays> arrays, const std::string& source) {
-  return {"assign_weights", [arrays, source](Model& model) {
-            assign_all(&model, *arrays, source);
+Pass assign_weights(std::shared_ptr<const Arrays> arrays, const std::string& source, bool whole) {
+  return {"assign_weights", [arrays, source, whole](Model& model) {
+            assign_all(&model, *arrays, source, whole);
             return true;
           }};
 }

@@ -83,12 +83,12 @@ class Joiner {
     }
     std::vector<Value*> outputs;
     for (Value* output : before) {
-      if (!read_.count(output)) outputs.push_back(output);
+      if (!is_read(output)) outputs.push_back(output);
     }
     for (size_t i = 0; i < results.size(); ++i) outputs.push_back(result(results[i], *other_.graph->outputs()[i]));
     graph_.set_outputs(outputs);
-    add_adapted_note(&model_, concat("joined: ", name_, " reads ", quoted_names({read_.begin(), read_.end()}),
-                                     "; the outputs are ", quoted_names(outputs)));
+    add_adapted_note(&model_, concat("joined: ", name_, " reads ", quoted_names(read_), "; the outputs are ",
+                                     quoted_names(outputs)));
   }
 
  private:
@@ -99,7 +99,7 @@ class Joiner {
       Value* found = graph_.find(input->name());
       if (found && graph_.is_output(found)) {
         expect_fit(*input, *found);
-        read_.insert(found);
+        read_.push_back(found);
         values.push_back(found);
       } else {
         values.push_back(graph_.add_input(graph_.unique_name(input->name()), input->type()));
@@ -149,15 +149,17 @@ class Joiner {
 
   // Gives a result the name that it has in the other model, if that is free.
   Value* result(Value* value, const Value& output) {
-    if (value->producer() && !read_.count(value)) graph_.claim_name(value, output.name());
+    if (value->producer() && !is_read(value)) graph_.claim_name(value, output.name());
     return value;
   }
+
+  bool is_read(const Value* value) const { return std::find(read_.begin(), read_.end(), value) != read_.end(); }
 
   Model& model_;
   Graph& graph_;
   const Model& other_;
   const std::string& name_;
-  std::unordered_set<Value*> read_;
+  std::vector<Value*> read_;  // outputs, in the order of the other model's inputs
 };
 
 }  // namespace

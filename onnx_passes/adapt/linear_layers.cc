@@ -74,14 +74,14 @@ std::optional<LinearLayer> LinearLayers::of(Node* node) const {
     transposed = !transposed;
   }
   const Value& weight = *layer.weight;
-  if (!weight.is_initializer() || weight.is_constant() || &weight.graph() != graph_) return std::nullopt;
+  if (!weight.is_initializer() || &weight.graph() != graph_) return std::nullopt;
   if (!is_float(weight.dtype()) || !weight.type().is_static() || constants_.count(weight.name())) return std::nullopt;
   const bool right_rank = convolution ? weight.rank() > 2 : weight.rank() == 2;
   if (!right_rank || num_elements(weight.type().shape()) == 0 || node->attr("transA", 0) != 0) return std::nullopt;
   layer.out_first = convolution || transposed;
   layer.groups = convolution ? node->attr("group", 1) : 1;
   layer.factor = gemm ? static_cast<double>(node->attr("alpha", 1.0f)) : 1;
-  if (layer.factor == 0) return std::nullopt;
+  if (layer.factor == 0 || layer.groups < 1 || layer.out() % layer.groups != 0) return std::nullopt;
   layer.module = name_of_module(weight, *node);
   if (Value* bias = node->input(2); bias && bias->is_initializer()) layer.bias = bias;
   if (node->num_inputs() < 3) find_bias_after(*graph_, &layer);

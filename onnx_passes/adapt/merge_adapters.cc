@@ -48,6 +48,7 @@ class Merge {
       return found == adapter.end() ? nullptr : found->second;
     };
     const LinearLayer& first = layers[0];
+    expect_shapes(first, part(parts::kA), part(parts::kB), part(parts::kScale), part(parts::kInputScale));
     Tensor weight = contents_of(*first.weight).clone();
     Tensor bias;  // empty: as it was
     if (const Value* a = part(parts::kA), *b = part(parts::kB); a && b) {
@@ -69,6 +70,19 @@ class Merge {
       for (const LinearLayer& layer : layers) drop(layer, *scale);
     }
     replace(layers, weight, bias);
+  }
+
+  // Records come from files.
+  static void expect_shapes(const LinearLayer& layer, const Value* a, const Value* b, const Value* l, const Value* ff) {
+    const auto size = [](const Value* value) { return num_elements(value->type().shape()); };
+    const int64_t outs = layer.out(), row = size(layer.weight) / outs;
+    bool fits = (a == nullptr) == (b == nullptr);
+    if (fits && a) {
+      const int64_t rank = a->rank() > 0 ? a->type().shape()[0] : 0;
+      fits = rank > 0 && size(a) % rank == 0 && size(a) / rank == row && size(b) % rank == 0 && size(b) / rank == outs;
+    }
+    fits = fits && (!l || size(l) == outs) && (!ff || size(ff) == layer.in() * layer.groups);
+    if (!fits) fail("[Adapter] the shapes of the adapter of ", layer.node->label(), " do not fit its weight");
   }
 
   // Calls f(index, output, input) for each element of the layer's weight.

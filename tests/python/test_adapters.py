@@ -308,3 +308,16 @@ def test_an_adapter_that_is_none_is_refused(net, tmp_path):
     base = ["export", tmp_path / "plain.onnx", "-o"]
     assert "has no adapters" in tool.run(*base, tmp_path / "m.onnx", "--merge", status=1)
     assert "has no adapters" in tool.run(*base, f"{tmp_path}/peft/", status=1)
+
+
+def test_the_package_takes_the_same_options():
+    import onnx_train
+
+    lora = {"rank": 2, "alpha": 4, "rslora": True, "targets": ["features.0", "classifier.1"]}
+    training = onnx_train.build(DIGITS, "cross_entropy", head={"logits": 3}, lora=lora)
+    assert "rslora=true: on 2 layers (features.0, classifier.1)" in training.metadata["onnx_train.adapted"]
+    trained = {port.name for port in onnx_train.Session(training).states() if not port.role}
+    parts = {f"{layer}.lora_{part}.weight" for layer in lora["targets"] for part in "AB"}
+    assert trained == parts | {"classifier.4.weight", "classifier.4.bias"}
+    with pytest.raises(onnx_train.Error, match="no output 'logit'; it has 'logits'"):
+        onnx_train.build(DIGITS, "cross_entropy", head={"logit": 3})
