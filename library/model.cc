@@ -36,7 +36,8 @@ Model built(const onnx_train_model* forward, const onnx_train_model* loss, const
     settings.build.loss_model = import_loss_model(loss->message, name.empty() ? "a model" : name, settings.dtype);
   }
   const BuildOptions resolved = resolve(settings);
-  Model model = import_forward_model(required(forward, "the forward model").message, settings.dtype, settings.import);
+  Model model =
+      import_forward_model(required(forward, "the forward model").message, settings.dtype, import_options(settings));
   const std::vector<Finding> notes = build_notes(model);
   build_training_model(&model, resolved);
   record_notes(notes, &model);
@@ -59,7 +60,8 @@ DifferentiatedModel differentiated(const onnx_train_model* forward, const onnx_t
   read_options(options, count, differentiate_options(&settings));
   const BuildOptions resolved = resolve(settings);
   return differentiate(
-      import_forward_model(required(forward, "the forward model").message, settings.dtype, settings.import), resolved);
+      import_forward_model(required(forward, "the forward model").message, settings.dtype, import_options(settings)),
+      resolved);
 }
 
 // Replaces the contents of an initializer.

@@ -27,6 +27,7 @@
 #include <string>
 #include <vector>
 
+#include "onnx_passes/adapt/adapt_options.h"
 #include "onnx_passes/pass.h"
 
 namespace onnx_train {
@@ -73,6 +74,7 @@ struct ImportOptions {
   std::vector<std::string> set = {};   // "sr=16000": inputs that become constants; see fix_inputs.h
   std::vector<std::string> dims = {};  // "len=3": sizes of symbolic dimensions; see sizes.h
   bool fix_shapes = false;  // declared types that the graph contradicts are dropped, where they are errors otherwise
+  AdaptOptions adapt = {};  // what runtime/adapt.h does to the imported model
 };
 
 struct Finding;  // analysis.h

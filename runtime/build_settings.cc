@@ -12,6 +12,7 @@
 #include "onnx_passes/precision/loss_scaling.h"
 #include "onnx_passes/precision/mixed_precision.h"
 #include "onnx_passes/training/training_mode.h"
+#include "runtime/adapt.h"
 
 namespace onnx_train {
 namespace {
@@ -57,9 +58,15 @@ CommandOption fix_shapes_option(ImportOptions* options) {
   return {"--fix-shapes", &options->fix_shapes, "drop declared shapes that the model's contents contradict"};
 }
 
+ImportOptions import_options(const BuildSettings& settings) {
+  ImportOptions options = settings.import;
+  options.adapt.seed = settings.build.seed;
+  return options;
+}
+
 std::vector<CommandOption> build_options(BuildSettings* s) {
   BuildOptions& o = s->build;
-  return {
+  std::vector<CommandOption> options = {
       {"--loss", &o.loss,
        joined_names(loss_names()) +
            ", an output that is the loss, or a weighted sum (docs/losses.md explains each); or "
@@ -112,7 +119,7 @@ std::vector<CommandOption> build_options(BuildSettings* s) {
        "METHOD",
        false,
        {"kaiming", "xavier", "gpt2"}},
-      {"--seed", &o.seed, "of --init and dropout [0]", "N"},
+      {"--seed", &o.seed, "of --init, new heads, adapters and dropout [0]", "N"},
       {"--running-variance",
        &s->variance,
        "of batch norm: unbiased as PyTorch keeps it, biased as ONNX does [unbiased]",
@@ -125,6 +132,8 @@ std::vector<CommandOption> build_options(BuildSettings* s) {
        "TYPE",
        false,
        {"float32", "float64"}}};
+  for (CommandOption& option : adapt_options(&s->import.adapt)) options.push_back(std::move(option));
+  return options;
 }
 
 BuildOptions resolve(const BuildSettings& settings) {
@@ -135,6 +144,10 @@ BuildOptions resolve(const BuildSettings& settings) {
   options.mean_of_batches = settings.accumulate_mean == "batches";
   if (options.mean_of_batches && !options.accumulate) {
     fail_as(ErrorCode::kUsage, "--accumulate-mean batches needs --accumulate");
+  }
+  const AdaptOptions& adapt = settings.import.adapt;
+  if (!options.init.empty() && !(adapt.lora.empty() && adapt.ia3.empty() && adapt.adapter.empty())) {
+    fail_as(ErrorCode::kUsage, "--init draws all trained weights anew; adapters have initial values of their own");
   }
   if (!options.loss_model) options.loss_model = load_loss_model(options.loss, settings.dtype);
   if (!settings.teacher.empty()) {
@@ -181,6 +194,7 @@ Model import_forward_model(ModelMessage message, const std::string& dtype, const
                            std::vector<Finding>* findings) {
   Model model = in_precision(import_model(std::move(message), options, findings), dtype);
   infer_types(model.graph.get());  // the conversion keeps types, but not the known contents of shapes
+  if (options.adapt.any()) adapt(&model, options.adapt, dtype);
   return model;
 }
 

@@ -22,6 +22,9 @@ struct BuildSettings {
   std::string mode = "train", precision = "float32", variance = "unbiased", accumulate_mean = "all";
 };
 
+// How the forward model is imported and adapted: `settings.import`, with the seed of new heads and adapters.
+ImportOptions import_options(const BuildSettings& settings);
+
 // The options of BuildSettings. They write into `settings`, which must outlive them.
 std::vector<CommandOption> build_options(BuildSettings* settings);
 // Some of them, for commands that take no others.
@@ -46,7 +49,8 @@ std::shared_ptr<const LossModel> import_loss_model(ModelMessage message, const s
 
 // Converts every float tensor of the model to float64 if `dtype` is float64.
 Model in_precision(Model model, const std::string& dtype);
-// Imports a forward model into the form that the passes expect. Throws Error with the reason if that is impossible.
+// Imports a forward model into the form that the passes expect, and adapts it (adapt.h). Throws Error with the reason
+// if that is impossible.
 Model import_forward_model(ModelMessage message, const std::string& dtype, const ImportOptions& options,
                            std::vector<Finding>* findings = nullptr);
 // The same from a file. Adds the findings of the import to `findings` unless that is null.

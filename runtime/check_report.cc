@@ -10,6 +10,7 @@
 #include "onnx_passes/io/loading.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/message.h"
+#include "runtime/adapt.h"
 #include "runtime/build_notes.h"
 #include "runtime/example_inputs.h"
 #include "runtime/plan/flops.h"
@@ -98,7 +99,7 @@ void offer_dynamic_batch(int64_t batch, const CheckSettings& settings, const Tri
                          const std::function<Model(const ImportOptions&)>& import, Device& device,
                          CheckReport* report) {
   const std::string what = concat("the file fixes it at ", batch), other = "fit then takes no other --batch-size";
-  ImportOptions dynamic = settings.build.import;
+  ImportOptions dynamic = import_options(settings.build);
   dynamic.batch = "dynamic";
   std::string reason;
   try {
@@ -120,18 +121,21 @@ void offer_dynamic_batch(int64_t batch, const CheckSettings& settings, const Tri
 
 std::vector<CommandOption> check_options(CheckSettings* s) {
   BuildOptions& o = s->build.build;
-  return {mode_option(&s->build.mode),
-          {"--loss", &o.loss, "as build takes it [what fits the first output]", "EXPR"},
-          {"--train", &o.train, "weights to train: names, globs, @FILE with one a line [all]", "PATTERNS"},
-          {"--freeze", &o.freeze, "weights to leave as they are, likewise", "PATTERNS"},
-          {"--device", &s->device, "what runs the model: a name that `onnx-train devices` lists [cpu]", "NAME"},
-          batch_option(&s->build.import),
-          set_option(&s->build.import),
-          fix_shapes_option(&s->build.import),
-          {"--dim",
-           {&s->sizes, check_size},
-           "NAME=N: a symbolic dimension's size in what is planned [2 samples, else 8]",
-           "NAME=N"}};
+  std::vector<CommandOption> options = {
+      mode_option(&s->build.mode),
+      {"--loss", &o.loss, "as build takes it [what fits the first output]", "EXPR"},
+      {"--train", &o.train, "weights to train: names, globs, @FILE with one a line [all]", "PATTERNS"},
+      {"--freeze", &o.freeze, "weights to leave as they are, likewise", "PATTERNS"},
+      {"--device", &s->device, "what runs the model: a name that `onnx-train devices` lists [cpu]", "NAME"},
+      batch_option(&s->build.import),
+      set_option(&s->build.import),
+      fix_shapes_option(&s->build.import),
+      {"--dim",
+       {&s->sizes, check_size},
+       "NAME=N: a symbolic dimension's size in what is planned [2 samples, else 8]",
+       "NAME=N"}};
+  for (CommandOption& option : adapt_options(&s->build.import.adapt)) options.push_back(std::move(option));
+  return options;
 }
 
 CheckReport check_model(ModelMessage message, const std::string& name, const CheckSettings& settings) {
@@ -139,9 +143,10 @@ CheckReport check_model(ModelMessage message, const std::string& name, const Che
   Device& device = Device::find(settings.device);
   CheckReport report;
   const auto import = [&](const ImportOptions& how) { return import_forward_model(message, "float32", how); };
-  Model model = import_forward_model(message, "float32", settings.build.import, &report.findings);
+  Model model = import_forward_model(message, "float32", import_options(settings.build), &report.findings);
   const std::vector<Value*> trainable = select_trainable(model, options.train, options.freeze);
   describe(*model.graph, trainable, &report);
+  for (const std::string& note : adapted_notes(model)) report.facts.emplace_back("changed", note);
   for (Finding& finding : build_notes(model)) report.findings.push_back(std::move(finding));
   for (Finding& finding : describe_constants(model, trainable)) report.findings.push_back(std::move(finding));
   if (trainable.empty()) {
@@ -158,7 +163,7 @@ CheckReport check_model(ModelMessage message, const std::string& name, const Che
   report.options = options_for_build(settings);
   const int64_t batch = fixed_batch(*model.graph);
   const TrialOptions trial_options = {options, settings.sizes, [&](const std::vector<std::string>& dims) {
-                                        ImportOptions how = settings.build.import;
+                                        ImportOptions how = import_options(settings.build);
                                         how.dims = dims;
                                         return import(how);
                                       }};

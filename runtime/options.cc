@@ -178,6 +178,14 @@ TextCheck file_with(const std::string& suffix, const std::string& otherwise) {
   };
 }
 
+TextCheck file_with(const std::vector<std::string>& suffixes) {
+  return [suffixes](const std::string& text) {
+    const bool valid = std::any_of(suffixes.begin(), suffixes.end(),
+                                   [&](const std::string& suffix) { return has_suffix(text, suffix); });
+    if (!valid) fail("a name that ends in ", one_of(suffixes));
+  };
+}
+
 void set_option(const std::vector<CommandOption>& options, const std::string& name, const std::string& text) {
   std::vector<std::string> known;
   for (const CommandOption& option : options) {

@@ -83,6 +83,7 @@ TextCheck dynamic_or_count();
 void check_suffix(const std::string& path, const std::string& suffix);
 // The same as a check of an option. `otherwise`: what writes other formats; may be empty.
 TextCheck file_with(const std::string& suffix, const std::string& otherwise = "");
+TextCheck file_with(const std::vector<std::string>& suffixes);  // one of these
 
 // Sets the option with the key `name`. Throws UsageError like assign(), or if `options` has no such name.
 void set_option(const std::vector<CommandOption>& options, const std::string& name, const std::string& text);

@@ -5,6 +5,7 @@
 #include "onnx_passes/io/loading.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/passes.h"
+#include "runtime/adapt.h"
 #include "runtime/build_notes.h"
 #include "runtime/build_settings.h"
 #include "runtime/check_report.h"
@@ -28,7 +29,7 @@ struct BuildArguments {
 void expect_plans(const Model& model, const BuildArguments& arguments, const BuildOptions& options) {
   const BuildSettings& settings = arguments.settings;
   const TrialOptions trial = {options, {}, [&](const std::vector<std::string>& dims) {
-                                ImportOptions how = settings.import;
+                                ImportOptions how = import_options(settings);
                                 how.dims.insert(how.dims.end(), dims.begin(), dims.end());
                                 return load_forward_model(arguments.model, settings.dtype, how);
                               }};
@@ -47,7 +48,7 @@ std::string entry_names(const Model& model) {
 int run(const BuildArguments& arguments) {
   const BuildSettings& settings = arguments.settings;
   const BuildOptions options = resolve(settings);
-  Model model = load_forward_model(arguments.model, settings.dtype, settings.import);
+  Model model = load_forward_model(arguments.model, settings.dtype, import_options(settings));
   double trained = 0;
   const auto weights = select_trainable(model, options.train, options.freeze);
   for (const Value* weight : weights) trained += static_cast<double>(num_elements(weight->type().shape()));
@@ -61,6 +62,7 @@ int run(const BuildArguments& arguments) {
 
   TextTable table("lw");
   table.add({"training model", arguments.output});
+  for (const std::string& note : adapted_notes(model)) table.add({"changed", note});
   table.add({"trained", std::to_string(count) + " tensors, " + format_count(trained) + " elements"});
   for (const char* key : {"loss", "teacher", "optimizer", "mode", "precision"}) {
     const std::string value = model.metadata(std::string("onnx_train.") + key);
@@ -102,6 +104,7 @@ Subcommand build_command() {
   return {
       "build", "Make a training model: loss, gradients, optimizer and their state in one ONNX file",
       "  onnx-train build model.onnx -o train.onnx --loss cross_entropy --optimizer 'adamw(weight_decay=0.05)'\n"
+      "  onnx-train build model.onnx -o train.onnx --head logits=3 --lora rank=8,alpha=16\n"
       "  onnx-train build model.onnx -o head.onnx --train 'fc.*' --optimizer 'sgd(momentum=0.9)' --mode frozen\n"
       "  onnx-train build model.onnx -o train.onnx --loss '0.7*cross_entropy(logits, labels) + 0.3*mse(aux, target)'",
       std::move(options), [a] { return run(*a); }};

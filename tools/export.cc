@@ -1,11 +1,20 @@
 #include <cstdio>
+#include <filesystem>
 
+#include "onnx_passes/adapt/adapt.h"
+#include "onnx_passes/adapt/adapter_records.h"
+#include "onnx_passes/import/constants.h"
 #include "onnx_passes/import/rebatch.h"
+#include "onnx_passes/import/weight_origin.h"
 #include "onnx_passes/io/loading.h"
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/initializer.h"
 #include "onnx_passes/passes.h"
 #include "onnx_passes/precision/widen.h"
+#include "runtime/adapt.h"
 #include "runtime/data/preprocess.h"
+#include "runtime/data/safetensors.h"
+#include "runtime/data/source.h"
 #include "runtime/report_text.h"
 #include "runtime/training/checkpoint.h"
 #include "tools/report/output.h"
@@ -16,10 +25,9 @@ namespace {
 
 struct ExportArguments {
   std::string model, output;
-  bool original_types = false;
+  bool original_types = false, merge = false;
 };
 
-constexpr const char* kWeights = "weights alone, as .safetensors or .npz: save_weights of the Python package";
 std::string shapes_of_inputs(const Graph& graph) {
   std::string text;
   for (const Value* input : graph.inputs())
@@ -27,19 +35,58 @@ std::string shapes_of_inputs(const Graph& graph) {
   return text;
 }
 
+void say(const std::string& note) { std::printf("%s\n", wrap(note, text_width(), 0, 2).c_str()); }
+
+bool is_folder(const std::string& path) {
+  std::error_code error;
+  return path.ends_with('/') || std::filesystem::is_directory(path, error);
+}
+
+bool is_npz(const std::string& path) { return path.ends_with(".npz"); }
+
+// All weights and statistics by name.
+int export_weights(const Model& inference, const std::string& path) {
+  const auto constants = constants_of(inference);
+  TensorMap weights;
+  for (const Value* value : inference.graph->initializers()) {
+    const bool weight = is_float(value->dtype()) && value->has_rank() && !constants.count(value->name());
+    if (weight && (value->rank() > 0 || origin_of(*value) == Origin::kParameter))
+      weights[value->name()] = contents_of(*value);
+  }
+  write_arrays(path, weights);
+  std::printf("%s: %zu tensors\n", path.c_str(), weights.size());
+  return 0;
+}
+
+int export_adapter(const Model& training, const std::string& folder) {
+  const std::vector<std::string> names = save_adapters(training, folder);
+  std::printf("%s: %zu tensors of the adapter, in PEFT's format\n", folder.c_str(), names.size());
+  return 0;
+}
+
 int run(const ExportArguments& arguments) {
   const Model training = load_training_model(arguments.model);
+  if (is_folder(arguments.output)) {
+    if (arguments.merge)
+      fail_as(ErrorCode::kUsage, "--merge folds the adapter into the weights; -o DIR/ writes it alone");
+    return export_adapter(training, arguments.output);
+  }
   Model inference = strip_training(training);
+  if (arguments.merge && !has_adapters(inference)) fail(arguments.model, " has no adapters: leave out --merge");
+  const int merged = arguments.merge ? merge_adapters(&inference) : 0;
+  if (is_safetensors(arguments.output) || is_npz(arguments.output)) return export_weights(inference, arguments.output);
   if (arguments.original_types) {
     const OriginalTypes types = original_types(training);
     if (types.empty())
       fail(arguments.model, " was made from a model without 16-bit floats: leave out --original-types");
+    if (has_adapters(inference)) fail("--original-types narrows weights, and adapters are float32: add --merge");
     restore_types(&inference, types);
   }
   save_model(inference, arguments.output);
   std::printf("%s: %zu nodes, %zu initializers\n", arguments.output.c_str(), inference.graph->num_nodes(),
               inference.graph->initializers().size());
-  const auto say = [](const std::string& note) { std::printf("%s\n", wrap(note, text_width(), 0, 2).c_str()); };
+  if (merged > 0) say(concat("folded into the weights: the adapters of ", merged, " layers"));
+  if (has_adapters(inference)) say("its adapters are layers of their own; --merge folds them into the weights");
   const Preprocess preprocess(inference);
   if (!preprocess.empty()) {
     say(concat("left out of the graph: ", preprocess.text(),
@@ -58,14 +105,26 @@ int run(const ExportArguments& arguments) {
 
 Subcommand export_command() {
   auto arguments = std::make_shared<ExportArguments>();
-  return {"export",
-          "Write the inference model alone: no training_info, no state but the weights",
-          "  onnx-train export run/best.onnx -o model.onnx",
-          {{"MODEL", &arguments->model, "a training model or a checkpoint", "FILE", true},
-           {"-o,--output", {&arguments->output, file_with(".onnx", kWeights)}, "the .onnx file to write", "FILE", true},
-           {"--original-types", &arguments->original_types,
-            "weights, inputs and outputs that were float16 or bfloat16 before training are so again"}},
-          [arguments] { return run(*arguments); }};
+  const auto exported = [](const std::string& text) {
+    if (!is_folder(text)) file_with(std::vector<std::string>{".onnx", ".safetensors", ".npz"})(text);
+  };
+  return {
+      "export",
+      "Write the inference model alone: no training_info, no state but the weights; or weights, or an adapter",
+      "  onnx-train export run/best.onnx -o model.onnx\n"
+      "  onnx-train export run/best.onnx -o weights.safetensors\n"
+      "  onnx-train export run/best.onnx -o model.onnx --merge\n"
+      "  onnx-train export run/best.onnx -o adapter/",
+      {{"MODEL", &arguments->model, "a training model or a checkpoint", "FILE", true},
+       {"-o,--output",
+        {&arguments->output, exported},
+        "the .onnx file to write; .safetensors or .npz: the weights by name; DIR/: the adapter alone, as PEFT has it",
+        "FILE",
+        true},
+       {"--merge", &arguments->merge, "fold adapters into the weights beside them: the graph is the original one"},
+       {"--original-types", &arguments->original_types,
+        "weights, inputs and outputs that were float16 or bfloat16 before training are so again"}},
+      [arguments] { return run(*arguments); }};
 }
 
 }  // namespace onnx_train

@@ -11,7 +11,6 @@
 #include "onnx_passes/training/entry_point.h"
 #include "onnx_passes/training/training_mode.h"
 #include "onnx_passes/training/training_versions.h"
-#include "runtime/data/npz.h"
 #include "runtime/data/source.h"
 #include "runtime/example_inputs.h"
 #include "runtime/report_text.h"
@@ -136,7 +135,7 @@ int run(GradArguments* arguments) {
   TensorMap results;
   Session session(std::move(flat), session_options(arguments->runtime));
   for (const auto& [name, tensor] : session.run("predict", inputs)) results[keys.at(name)] = tensor;
-  write_npz(arguments->output, results);
+  write_arrays(arguments->output, results);
   const auto say = [](const std::string& text) { std::printf("%s\n", wrap(text, text_width(), 0, 2).c_str()); };
   if (const std::string statistics = model.metadata("onnx_train.batch_norm"); !statistics.empty()) say(statistics);
   if (!obstacle.empty()) say(obstacle);
@@ -159,7 +158,11 @@ Subcommand grad_command() {
       "are keys of it.",
       with_runtime_options({{"MODEL", &a->model, "the forward model", "FILE", true},
                             {"--inputs", &a->inputs, "the batch: any data that fit takes", "PATH", true},
-                            {"-o,--output", {&a->output, file_with(".npz")}, "the .npz file to write", "FILE", true},
+                            {"-o,--output",
+                             {&a->output, file_with(std::vector<std::string>{".npz", ".safetensors"})},
+                             "the .npz or .safetensors file to write",
+                             "FILE",
+                             true},
                             {"--loss", &o.loss, "see build --help [cross_entropy]", "EXPR"},
                             mode_option(&a->mode),
                             {"--train", &o.train, "weights to differentiate by: names, globs, @FILE [all]", "PATTERNS"},

@@ -1,5 +1,4 @@
 #include "onnx_passes/ir/error.h"
-#include "runtime/data/npz.h"
 #include "runtime/data/prediction.h"
 #include "runtime/data/source.h"
 #include "runtime/example_inputs.h"
@@ -24,7 +23,7 @@ int run(const PredictArguments& arguments) {
   DataNotes notes;
   const Dataset data = load_dataset(arguments.inputs, session.model(), "predict", arguments.scales, &notes);
   const TensorMap results = predict(&session, data, arguments.batch_size);
-  write_npz(arguments.output, results);
+  write_arrays(arguments.output, results);
   print_notes(notes);
   std::string text = arguments.output + ":";
   for (const auto& [name, tensor] : results) {
@@ -45,8 +44,8 @@ Subcommand predict_command() {
               {{"MODEL", &a->model, "a forward model, a training model or a checkpoint", "FILE", true},
                {"--inputs,--data", &a->inputs, "the inputs: any data that fit takes, labels not needed", "PATH", true},
                {"-o,--output",
-                {&a->output, file_with(".npz")},
-                "the .npz file to write; keys are output names",
+                {&a->output, file_with(std::vector<std::string>{".npz", ".safetensors"})},
+                "the .npz or .safetensors file to write; keys are output names",
                 "FILE",
                 true},
                {"--batch-size", {&a->batch_size, kCount}, "samples at a time [128]", "N"},

@@ -210,6 +210,14 @@ void keep_origins(onnx::ModelProto* model) {
   }
 }
 
+std::shared_ptr<const onnx::TensorProto> make_parameter(const std::string& name, const Tensor& contents) {
+  const auto plain = make_initializer(name, contents);
+  onnx::TensorProto message = *plain;
+  add(message.mutable_metadata_props(), kOrigin, kParameter);
+  if (contents_beside(plain)) return make_initializer(std::move(message), contents);
+  return std::make_shared<const onnx::TensorProto>(std::move(message));
+}
+
 Origin origin_of(const Value& initializer) {
   const std::string* origin = find(initializer.initializer()->metadata_props(), kOrigin);
   if (!origin) return Origin::kUnknown;

@@ -4,6 +4,7 @@
 // "onnx_train.original_names". Functions on a model that one caller owns.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,9 @@ enum class Origin {
 // Moves what the message says of the float initializers of its graph to their tensors, where passes keep it. A tensor
 // that has an origin already, as in a file that was exported from a training model, keeps it.
 void keep_origins(onnx::ModelProto* model);
+
+// An initializer that is a parameter, and so a weight whatever it looks like. Large contents are shared, not copied.
+std::shared_ptr<const onnx::TensorProto> make_parameter(const std::string& name, const Tensor& contents);
 
 Origin origin_of(const Value& initializer);
 // The names that an initializer's values have in the PyTorch module, if they differ from its own: {"layers.0.q.weight"}

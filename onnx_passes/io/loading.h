@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "onnx_passes/ir/model.h"
 
@@ -52,6 +53,8 @@ bool share_file(const std::string& from, const std::string& to);
 
 // Writes `bytes` atomically, as above.
 void write_file(const std::string& path, const std::string& bytes);
+// The same with the contents of tensors after them, which are not copied.
+void write_file(const std::string& path, const std::string& bytes, const std::vector<Tensor>& contents);
 
 // Runs ONNX's full checker with strict shape inference. Throws Error with its message.
 void check_proto(const onnx::ModelProto& proto);

@@ -249,9 +249,14 @@ bool share_file(const std::string& from, const std::string& to) {
   return true;
 }
 
-void write_file(const std::string& path, const std::string& bytes) {
+void write_file(const std::string& path, const std::string& bytes) { write_file(path, bytes, {}); }
+
+void write_file(const std::string& path, const std::string& bytes, const std::vector<Tensor>& contents) {
   AtomicFile file(path);
   file.write(bytes.data(), bytes.size());
+  for (const Tensor& tensor : contents) {
+    for_each_block(tensor, [&](const void* data, size_t size) { file.write(data, size); });
+  }
   file.commit();
 }
 

@@ -36,6 +36,14 @@ std::shared_ptr<const onnx::TensorProto> make_initializer(onnx::TensorProto mess
   return {new onnx::TensorProto(std::move(message)), DeleteWithContents{contents}};
 }
 
+std::shared_ptr<const onnx::TensorProto> changed_initializer(const Value& value, const Tensor& contents) {
+  const auto plain = make_initializer(value.name(), contents);
+  onnx::TensorProto message = *plain;
+  *message.mutable_metadata_props() = value.initializer()->metadata_props();
+  if (contents_beside(plain)) return make_initializer(std::move(message), contents);
+  return std::make_shared<const onnx::TensorProto>(std::move(message));
+}
+
 const Tensor* contents_beside(const std::shared_ptr<const onnx::TensorProto>& initializer) {
   const auto* deleter = std::get_deleter<DeleteWithContents>(initializer);
   return deleter ? &deleter->contents : nullptr;

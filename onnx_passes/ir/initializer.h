@@ -25,6 +25,9 @@ std::shared_ptr<const onnx::TensorProto> make_initializer(const std::string& nam
 // The same for an existing message without data.
 std::shared_ptr<const onnx::TensorProto> make_initializer(onnx::TensorProto message, const Tensor& contents);
 
+// The value's message with other contents: its name and metadata stay. The contents have the value's type and shape.
+std::shared_ptr<const onnx::TensorProto> changed_initializer(const Value& value, const Tensor& contents);
+
 // The contents stored beside the message; null if they are in the message.
 const Tensor* contents_beside(const std::shared_ptr<const onnx::TensorProto>& initializer);
 

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <unordered_set>
 
+#include "onnx_passes/adapt/adapter_records.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/import/constants.h"
 #include "onnx_passes/inference/inlining.h"
@@ -341,7 +342,8 @@ Model strip_training(const Model& model) {
   for (int i = properties->size() - 1; i >= 0; --i) {
     const std::string& key = properties->Get(i).key();
     const bool constant = key.starts_with(kConstantRecord) && inference.graph->find(key.substr(kConstantRecord.size()));
-    if (key.starts_with("onnx_train.") && key != kPreprocess && !constant) properties->DeleteSubrange(i, 1);
+    const bool kept = key == kPreprocess || constant || is_adapter_record(key, *inference.graph);
+    if (key.starts_with("onnx_train.") && !kept) properties->DeleteSubrange(i, 1);
   }
   return inference;
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "onnx_passes/adapt/adapter_records.h"
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/inputs.h"
@@ -31,8 +32,10 @@ std::string text_of(Reason reason) {
 class Decision {
  public:
   Decision(const Model& model, const BuildOptions& options) : model_(model), options_(options) {
-    if (options.train.empty() && options.freeze.empty()) return;
-    for (const Value* weight : select_trainable(model, {}, {})) origin_[weight] = kUntrained;
+    const bool adapted = has_adapters(model);
+    if (options.train.empty() && options.freeze.empty() && !adapted) return;
+    for (const Value* weight : adapted ? select_trainable(model, {"*"}, {}) : select_trainable(model, {}, {}))
+      origin_[weight] = kUntrained;
     for (const Value* weight : select_trainable(model, options.train, options.freeze)) origin_[weight] = kTrained;
     for (const Value* value : find_names(model.graph->initializers(), options.freeze, "--freeze"))
       origin_[value] |= kNamedByFreeze;

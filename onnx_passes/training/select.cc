@@ -8,6 +8,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "onnx_passes/adapt/adapter_records.h"
 #include "onnx_passes/import/constants.h"
 #include "onnx_passes/import/weight_origin.h"
 #include "onnx_passes/ir/error.h"
@@ -194,7 +195,10 @@ std::vector<Value*> select_trainable(const Model& model, const std::vector<std::
     return for_weights(given, option, candidates, statistics);
   };
   std::unordered_set<const Value*> chosen;
-  if (train.empty()) std::copy_if(candidates.begin(), candidates.end(), std::inserter(chosen, chosen.end()), is_weight);
+  const auto adapted = trained_with_adapters(model);
+  std::copy_if(candidates.begin(), candidates.end(), std::inserter(chosen, chosen.end()), [&](const Value* v) {
+    return adapted.empty() ? train.empty() && is_weight(v) : adapted.count(v->name()) > 0;
+  });
   // A glob such as "*" selects weights; constants only if it matches no weight, or by their names.
   for_each_pattern(candidates, patterns(train, "--train"), "--train", [&](std::vector<Value*>& found, bool is_name) {
     const bool any_weight = std::any_of(found.begin(), found.end(), is_weight);

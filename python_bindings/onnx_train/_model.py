@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Union
 
 from . import _core
 from ._errors import UsageError
-from ._options import options_of
+from ._options import Pairs, options_of, pairs_of
 
 if TYPE_CHECKING:
     from .losses import Loss
@@ -124,6 +124,14 @@ class Model:
         running_variance: str | None = None,
         dtype: str | None = None,
         teacher: str | None = None,
+        cut: Patterns = None,
+        join: str | os.PathLike[str] | None = None,
+        head: Pairs = None,
+        weights: str | os.PathLike[str] | None = None,
+        lora: Pairs = None,
+        ia3: Pairs = None,
+        bitfit: bool | None = None,
+        adapter: str | os.PathLike[str] | None = None,
     ) -> Model:
         """A training model: this forward model with its loss, gradients, optimizer and all their state.
 
@@ -157,6 +165,14 @@ class Model:
             running_variance: ``"unbiased"``, as PyTorch keeps it, or ``"biased"``, as ONNX does.
             dtype: ``"float64"`` makes every float a double.
             teacher: the path of a model that learns nothing, and whose outputs the loss reads as ``teacher.<output>``.
+            cut: inner values that become the outputs; what only the old outputs need is gone.
+            join: the path of a model that is appended; its inputs have the names of outputs.
+            head: ``{"logits": 3}``: a new last layer, drawn from `seed`, for an output.
+            weights: initial values by name, a .safetensors or .npz file.
+            lora: ``{"rank": 8, "alpha": 16, "targets": ["query", "value"]}``: adapters of low rank beside frozen layers.
+            ia3: ``{"targets": [...], "feedforward": [...]}``: trained scales of layers.
+            bitfit: whether to train the biases alone.
+            adapter: the folder of an adapter in PEFT's format to start from.
 
         Raises:
             UsageError: for an option with a wrong value.
@@ -188,6 +204,14 @@ class Model:
             running_variance=running_variance,
             dtype=dtype,
             teacher=teacher,
+            cut=cut,
+            join=None if join is None else os.fspath(join),
+            head=pairs_of(head),
+            weights=None if weights is None else os.fspath(weights),
+            lora=pairs_of(lora),
+            ia3=pairs_of(ia3),
+            bitfit=bitfit,
+            adapter=None if adapter is None else os.fspath(adapter),
         )
         if loss is not None and text is None:
             return Model(self._core.build_with_loss(_as_model(loss)._core, options))

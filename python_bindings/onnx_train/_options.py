@@ -10,6 +10,7 @@ from typing import Union
 from ._errors import UsageError
 
 Value = Union[None, bool, int, float, str, Iterable[str], object]
+Pairs = Union[None, str, Iterable[str], Mapping[str, object]]
 Scale = Union[None, float, str, Mapping[str, Union[float, str]]]
 
 
@@ -38,6 +39,19 @@ def options_of(**arguments: Value) -> list[tuple[str, str]]:
 def scales_of(scale: Scale) -> Value:
     """The option ``scale``: of one input, or by name."""
     return [f"{name}={value}" for name, value in scale.items()] if isinstance(scale, Mapping) else scale
+
+
+def pairs_of(pairs: Pairs) -> Value:
+    """``{"rank": 8, "targets": ["q", "v"]}`` as the command takes it: rank=8, targets=q, v."""
+    if not isinstance(pairs, Mapping):
+        return pairs
+    pieces = []
+    for key, value in pairs.items():
+        values = [str(v) for v in value] if isinstance(value, (list, tuple)) else [str(value)]
+        if isinstance(value, bool):
+            values = [str(value).lower()]
+        pieces += [f"{key}={values[0] if values else ''}", *values[1:]]
+    return pieces
 
 
 def check_suffix(path: str | os.PathLike[str], *suffixes: str) -> None:

@@ -12,6 +12,7 @@
 namespace onnx_train {
 
 std::unique_ptr<DataSource> open_npz(const std::string& path);
+std::unique_ptr<DataSource> open_safetensors(const std::string& path);
 std::unique_ptr<DataSource> open_npy_folder(const std::string& folder);
 std::unique_ptr<DataSource> open_csv(const std::string& path, const std::vector<InputSpec>& inputs);
 // The second path may be empty: images only.
@@ -21,7 +22,7 @@ std::unique_ptr<DataSource> open_cifar10(const std::vector<std::string>& paths, 
 
 // The formats, for messages: "... is none of them".
 constexpr const char* kFormats =
-    "data are read from .npz, .csv, a folder of .npy files, IDX files (MNIST) and CIFAR-10's .bin files";
+    "data are read from .npz, .safetensors, .csv, a folder of .npy files, IDX files (MNIST) and CIFAR-10's .bin files";
 
 // Arrays that have been read already: what the formats with fixed contents give.
 std::unique_ptr<DataSource> make_source(const std::string& path, TensorMap arrays);

@@ -7,7 +7,9 @@
 #include "onnx_passes/io/mapped_file.h"
 #include "onnx_passes/ir/error.h"
 #include "runtime/data/npy.h"
+#include "runtime/data/npz.h"
 #include "runtime/data/readers.h"
+#include "runtime/data/safetensors.h"
 
 namespace onnx_train {
 namespace {
@@ -113,6 +115,7 @@ std::unique_ptr<DataSource> open_data(const std::string& path, const std::vector
   if (!fs::exists(path, error)) fail_as(ErrorCode::kFile, "there is no data at ", path);
   const auto ends = [&](const char* suffix) { return path.ends_with(suffix); };
   if (ends(".npz")) return open_npz(path);
+  if (ends(".safetensors")) return open_safetensors(path);
   if (ends(".csv")) return open_csv(path, inputs);
   if (ends(".bin")) return open_cifar10({path}, inputs);
   if (path.find("ubyte") != std::string::npos || path.find("idx") != std::string::npos) {
@@ -163,6 +166,10 @@ TensorMap read_arrays(const std::string& path) {
     fail_as(ErrorCode::kUsage, path, " names no arrays: they get the names of a model's inputs; say which model");
   }
   return arrays;
+}
+
+void write_arrays(const std::string& path, const TensorMap& arrays) {
+  is_safetensors(path) ? write_safetensors(path, arrays) : write_npz(path, arrays);
 }
 
 Dataset load_dataset(const std::string& path, const std::vector<InputSpec>& inputs, DataRole role,

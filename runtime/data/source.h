@@ -5,6 +5,7 @@
 // that names the file, of the code kFile.
 //
 //   X.npz          arrays by key; stored ones are mapped, compressed ones inflated
+//   X.safetensors  tensors by name, mapped
 //   FOLDER         with <input>.npy files
 //   X.csv          a header, then numbers. Input `x` is the column `x`, or the columns x0, x1, ... or x_0, x_1, ... in
 //                  that order; where the model's first input has neither, it is all columns that no other input takes
@@ -45,6 +46,8 @@ TensorMap read_arrays(const std::string& path, const Model& model, const std::st
                       const std::vector<InputSpec>& inputs);
 // All arrays of a file that names them. Throws Error for formats whose arrays have the names of a model's inputs.
 TensorMap read_arrays(const std::string& path);
+// Writes arrays by name, atomically: as safetensors if the path ends so, else as .npz.
+void write_arrays(const std::string& path, const TensorMap& arrays);
 
 // What `inputs` need of `path`, as a Dataset.
 Dataset load_dataset(const std::string& path, const std::vector<InputSpec>& inputs, DataRole role = DataRole::kTrain,

@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import json
 import random
 import struct
 import zipfile
@@ -146,6 +147,33 @@ def write_cifar(arrays, folder, rng):
     return path
 
 
+SAFE_LIES = [
+    ("dtype", ["F64", "I8", "BOOL", "F8_E4M3", "", 4, None]),
+    ("shape", [[], [-12, 4], [2**62, 8], [2**64], [1.5], "12", [12] * 5000, [[12]]]),
+    ("data_offsets", [[0], [8, 0], [-8, 8], [0, 2**63], [2**64 - 8, 2**64], [4, 12], {}, [0, 10**30]]),
+]
+
+
+def write_safetensors(arrays, folder, rng):
+    codes = {"float32": "F32", "float64": "F64", "int64": "I64", "float16": "F16", "uint8": "U8", "bool": "BOOL"}
+    header, body = {}, b""
+    for name, array in changed(arrays, rng).items():
+        data = np.ascontiguousarray(array).tobytes()
+        header[name] = {"dtype": codes.get(array.dtype.name, "I64"), "shape": list(array.shape),
+                        "data_offsets": [len(body), len(body) + len(data)]}  # fmt: skip
+        body += data
+    if rng.random() < 0.5:
+        field, lies = rng.choice(SAFE_LIES)
+        header[rng.choice(list(header))][field] = rng.choice(lies)
+    text = json.dumps(header)
+    if rng.random() < 0.2:
+        text = rng.choice([text[:-1] + "," + text[1:], "[" * 100000, text * 2, "{}", "", '{"__metadata__": 3}', text + "\0"])
+    length = len(text) if rng.random() < 0.9 else rng.choice([0, 2**63, 2**64 - 1, 100_000_001, len(text) + 1])
+    path = folder / "data.safetensors"
+    path.write_bytes(damaged(length.to_bytes(8, "little") + text.encode() + body, rng))
+    return path
+
+
 def write_nothing(arrays, folder, rng):
     empty = folder / "empty.npz"
     empty.write_bytes(b"")
@@ -155,7 +183,8 @@ def write_nothing(arrays, folder, rng):
                        "x" * 5000, "/proc/self/mem", folder / "table.csv/x"])  # fmt: skip
 
 
-WRITERS = [write_npz, write_npz, write_npz, write_npy_folder, write_csv, write_csv, write_idx, write_cifar, write_nothing]
+WRITERS = [write_npz, write_npz, write_npz, write_npy_folder, write_csv, write_csv, write_idx, write_cifar, write_nothing,
+           write_safetensors]  # fmt: skip
 
 
 def write(number, arrays, folder):

@@ -1,0 +1,53 @@
+// What a user changes of a forward model before it is trained: where it ends (cut, join), its last layer (heads), its
+// initial values (weights), and small trained parts beside frozen layers (adapters). Passes on an imported model, in
+// this order, before those of training_passes; functions on a model that one caller owns; one thread. They throw Error
+// that names the node, the value or the option.
+//
+// What a pass found and did is a line of the metadata `onnx_train.adapted`, for people. What other passes must know of
+// single tensors is a record of its own: adapter_records.h.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "onnx_passes/adapt/adapter_spec.h"
+#include "onnx_passes/pass.h"
+
+namespace onnx_train {
+
+// Lines of text, one for each thing that was done.
+inline constexpr const char* kAdapted = "onnx_train.adapted";
+void add_adapted_note(Model* model, const std::string& line);
+
+// Makes the inner values `names` the outputs, in this order, and removes nodes, weights and inputs that only the old
+// outputs need.
+Pass cut(const std::vector<std::string>& names);
+
+// Appends `other`, an imported model in the same precision: its inputs that have the name of an output read that
+// output, which is no output any more; its other inputs are new inputs. Outputs are those that nothing reads, then
+// those of `other`. Weights of `other` are trained as all others are. `name` is for messages: the file.
+Pass join(std::shared_ptr<const Model> other, const std::string& name);
+
+// `heads`: "logits=3". For each, looks back from the output to the last linear layer (linear_layers.h) that computes it
+// alone, and gives that layer as many outputs: new weight and bias, uniform in ±1/√fan_in as torch.nn draws them, from
+// `seed` and their names. What is computed from them gets new shapes; constants made for the old number are an error,
+// except for the shape of a Reshape in which the number is found once.
+Pass replace_heads(const std::vector<std::string>& heads, uint64_t seed);
+
+// Gives initializers the values of the arrays that have their names. Names that the model lacks are listed in the note.
+// A shape or kind of type that does not fit is an error, except that a new head keeps its values. `source` is for
+// messages: the file; `whole`: it is meant to have all weights, so that the note lists those that it lacks.
+Pass assign_weights(std::shared_ptr<const std::map<std::string, Tensor>> arrays, const std::string& source,
+                    bool whole = true);
+
+// Adds the adapters of `spec`; their parameters are drawn from `seed` and their names.
+Pass add_adapters(const AdapterSpec& spec, uint64_t seed);
+
+// The opposite: folds adapters into the weights beside them and removes their nodes and records. Of an inference model
+// (strip_training). Returns how many layers had one.
+int merge_adapters(Model* model);
+
+}  // namespace onnx_train

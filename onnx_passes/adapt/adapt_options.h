@@ -1,0 +1,27 @@
+// What --cut, --join, --head, --weights, --lora, --ia3, --bitfit and --adapter say. Plain values; any thread.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace onnx_train {
+
+struct AdaptOptions {
+  std::vector<std::string> cut;    // inner values that become the outputs
+  std::string join;                // FILE.onnx
+  std::vector<std::string> heads;  // "logits=3"
+  std::string weights;             // FILE.safetensors or .npz
+  std::vector<std::string> lora, ia3;
+  bool bitfit = false;
+  std::string adapter;  // a folder in PEFT's format
+  uint64_t seed = 0;    // of new heads and adapters
+
+  bool any() const {
+    return !(cut.empty() && join.empty() && heads.empty() && weights.empty() && lora.empty() && ia3.empty() &&
+             adapter.empty()) ||
+           bitfit;
+  }
+};
+
+}  // namespace onnx_train

@@ -1,0 +1,37 @@
+// What --lora, --ia3 and --bitfit say: the method and its numbers, with the defaults of PEFT
+// (https://huggingface.co/docs/peft). Plain values; any thread.
+//
+//   lora     y + s B A dropout(x), s = alpha / rank, or alpha / √rank (rslora); A uniform in ±1/√fan_in, B zeros
+//            (Hu et al. 2021; Kalajdzievski 2023). A convolution has an A of its own form with `rank` channels, B 1x1
+//   ia3      l y, or the layer of l x for feedforward ones, l ones (Liu et al. 2022)
+//   bitfit   trains the biases and nothing else (Ben Zaken et al. 2021)
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace onnx_train {
+
+struct AdapterSpec {
+  std::string method;  // "lora", "ia3", "bitfit"; "" for none
+  int64_t rank = 8;
+  double alpha = 8, dropout = 0;
+  bool rslora = false;
+  std::vector<std::string>
+      targets;  // modules: names, globs, last parts of names; empty: all linear layers but the last
+  std::vector<std::string> feedforward;  // those of ia3 whose input is scaled
+  bool exact = false;                    // targets are whole names of modules
+
+  // s for a layer of this rank.
+  double scale(int64_t of_rank) const;
+};
+
+// Parses "rank=8", "alpha=16", "targets=*.query", "*.value": a piece without `=` continues the list before it. Throws
+// Error that names the piece.
+AdapterSpec parse_adapter(const std::string& method, const std::vector<std::string>& pieces);
+// One line that parse_adapter_text reads: "lora rank=8,alpha=16,dropout=0,rslora=false". Without the targets.
+std::string to_string(const AdapterSpec& spec);
+AdapterSpec parse_adapter_text(const std::string& text);
+
+}  // namespace onnx_train

@@ -1,0 +1,80 @@
+#include <unordered_set>
+
+#include "onnx_passes/adapt/adapt.h"
+#include "onnx_passes/adapt/adapter_records.h"
+#include "onnx_passes/adapt/linear_layers.h"
+#include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/first_few.h"
+#include "onnx_passes/ir/initializer.h"
+
+namespace onnx_train {
+namespace {
+
+using Arrays = std::map<std::string, Tensor>;
+
+constexpr size_t kMostNamed = 4;
+
+std::string listed(const std::vector<std::string>& names) {
+  return first_few(names, kMostNamed, [](const std::string& name) { return concat("'", name, "'"); });
+}
+
+// The array in the type of `value`. Throws Error if it does not fit.
+Tensor fitted(const Tensor& array, const Value& value, const std::string& source) {
+  const DType from = array.dtype(), to = value.dtype();
+  if (array.shape() != value.type().shape()) {
+    fail_as(ErrorCode::kData, source, ": '", value.name(), "' has the shape ", to_string(array.shape()),
+            "; the model's has ", to_string(value.type().shape()));
+  }
+  if (from != to && !(is_float(from) && is_float(to)) && !(is_integer(from) && is_integer(to))) {
+    fail_as(ErrorCode::kData, source, ": '", value.name(), "' is ", onnx_train::name(from), "; the model's is ",
+            onnx_train::name(to));
+  }
+  return from == to ? array : array.cast(to);
+}
+
+bool is_new_head(const Model& model, const std::string& name) {
+  return !model.metadata(std::string(kHeadRecord) + name).empty();
+}
+
+void assign_all(Model* model, const Arrays& arrays, const std::string& source, bool whole) {
+  Graph& graph = *model->graph;
+  std::vector<std::string> unknown, kept;
+  std::unordered_set<const Value*> assigned;
+  for (const auto& [name, array] : arrays) {
+    Value* value = graph.find(name);
+    if (!value || !value->is_initializer() || value->is_constant() || !value->type().is_static()) {
+      unknown.push_back(name);
+    } else if (is_new_head(*model, name) && array.shape() != value->type().shape()) {
+      kept.push_back(name);
+    } else {
+      assigned.insert(replace_initializer(&graph, value, changed_initializer(*value, fitted(array, *value, source))));
+    }
+  }
+  graph.remove_unused_initializers();
+  std::vector<std::string> left;
+  for (const Value* value : graph.initializers()) {
+    if (is_float(value->dtype()) && value->has_rank() && value->rank() > 0 && !assigned.count(value) &&
+        !is_new_head(*model, value->name()))
+      left.push_back(value->name());
+  }
+  if (assigned.empty()) {
+    fail_as(ErrorCode::kData, source, ": none of its names is one of the model's: it has ", listed(unknown),
+            unknown.empty() ? "none" : "", "; the model has ", listed(left), ": `onnx-train show` lists them");
+  }
+  add_adapted_note(model,
+                   concat("weights: ", assigned.size(), " tensors from ", source,
+                          unknown.empty() ? "" : concat("; not in the model: ", listed(unknown)),
+                          kept.empty() ? "" : concat("; of another shape than the new head, left out: ", listed(kept)),
+                          left.empty() || !whole ? "" : concat("; not in the file, as they were: ", listed(left))));
+}
+
+}  // namespace
+
+Pass assign_weights(std::shared_ptr<const Arrays> arrays, const std::string& source, bool whole) {
+  return {"assign_weights", [arrays, source, whole](Model& model) {
+            assign_all(&model, *arrays, source, whole);
+            return true;
+          }};
+}
+
+}  // namespace onnx_train

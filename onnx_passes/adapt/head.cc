@@ -1,0 +1,234 @@
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
+#include "onnx_passes/adapt/adapt.h"
+#include "onnx_passes/adapt/adapter_records.h"
+#include "onnx_passes/adapt/linear_layers.h"
+#include "onnx_passes/import/constants.h"
+#include "onnx_passes/import/weight_origin.h"
+#include "onnx_passes/inference/inference.h"
+#include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/inputs.h"
+#include "onnx_passes/ir/tables.h"
+#include "onnx_passes/loss/expression.h"
+#include "onnx_passes/operators/operators.h"
+
+namespace onnx_train {
+namespace {
+
+struct HeadChange {
+  std::string output;
+  int64_t classes = 0;
+};
+
+HeadChange parse_head(const std::string& text) {
+  constexpr int64_t kMostClasses = int64_t{1} << 31;
+  const size_t equals = text.rfind('=');
+  HeadChange change{text.substr(0, equals)};
+  const char* const end = text.data() + text.size();
+  const char* const begin = equals == std::string::npos ? end : text.data() + equals + 1;
+  const auto parsed = std::from_chars(begin, end, change.classes);
+  const bool valid =
+      parsed.ec == std::errc() && parsed.ptr == end && change.classes > 0 && change.classes < kMostClasses;
+  if (!valid || change.output.empty()) fail("--head '", text, "': write OUTPUT=N, such as logits=3, with N at least 1");
+  return change;
+}
+
+Value* find_output(const Graph& graph, const std::string& name, const std::string& option) {
+  std::vector<std::string> names;
+  for (Value* output : graph.outputs()) {
+    if (output->name() == name) return output;
+    names.push_back(output->name());
+  }
+  std::string all;
+  for (const std::string& known : names) all += concat(all.empty() ? "'" : ", '", known, "'");
+  fail(option, ": the model has no output '", name, "'; it has ", all, did_you_mean(name, names));
+}
+
+int count_size(const TensorType& type, int64_t size) {
+  if (!type.dims) return 0;
+  return static_cast<int>(std::count(type.dims->begin(), type.dims->end(), Dim(size)));
+}
+
+// What is computed from a layer that now has another number of outputs.
+class Followers {
+ public:
+  Followers(Graph* graph, const std::string& output, int64_t before, int64_t after)
+      : graph_(*graph), output_(output), before_(before), after_(after) {}
+
+  // Infers the types of all values that depend on `changed` anew.
+  void follow(const std::vector<Value*>& changed) {
+    Marks<Value> dependent(changed);
+    for (Node* node = graph_.first(); node; node = node->next()) {
+      bool reads = false;
+      for_each_input(*node, [&](const Value* input) { reads = reads || dependent.contains(input); });
+      if (!reads) continue;
+      if (before_ != after_) expect_fit(node, dependent);
+      for (Value* output : node->outputs()) {
+        if (!output) continue;
+        old_[output] = output->type();
+        output->set_type({});
+        output->set_elements(std::nullopt);
+        dependent.insert(output);
+      }
+      try {
+        check_shapes(*node);
+        infer_types(node);
+      } catch (const Error& error) {
+        fail("[Head] ", node->label(), " does not take ", after_, " outputs: ", error.what(), way_out());
+      }
+    }
+  }
+
+ private:
+  std::string way_out() const {
+    return concat("; end the model before it (--cut), and append what is right for ", after_, " (--join)");
+  }
+
+  // Numbers in a model do not say what they count: one that equals the old number of outputs may be it.
+  void expect_fit(Node* node, const Marks<Value>& dependent) {
+    constexpr int64_t kAxes = 8;  // smaller numbers are axes, strides and the like
+    for (int i = 0; i < node->num_inputs(); ++i) {
+      const Value* input = node->input(i);
+      if (!input) continue;
+      if (node->is("Reshape") && i == 1) {
+        mend_reshape(node);
+        continue;
+      }
+      if (dependent.contains(input)) continue;
+      const Tensor constant = constant_of(input);
+      if (constant.empty()) continue;
+      const auto& shape = constant.shape();
+      const bool has_size =
+          before_ > 1 && is_float(constant.dtype()) && std::find(shape.begin(), shape.end(), before_) != shape.end();
+      bool has_number = false;
+      for (int64_t j = 0; before_ > kAxes && is_integer(constant.dtype()) && j < constant.size(); ++j) {
+        has_number = has_number || constant.at(j) == static_cast<double>(before_);
+      }
+      if (has_size || has_number) {
+        fail("[Head] ", node->label(), " reads '", input->name(), "', which seems to be made for the ", before_,
+             " outputs that '", output_, "' had", way_out());
+      }
+    }
+  }
+
+  void mend_reshape(Node* node) {
+    const Value* shape = node->input(1);
+    Tensor target = constant_of(shape);
+    std::vector<Dim> sizes;
+    if (!target.empty()) {
+      for (const int64_t size : target.to_ints()) sizes.emplace_back(size);
+    } else if (shape->elements()) {
+      sizes = *shape->elements();
+    }
+    const auto times = std::count(sizes.begin(), sizes.end(), Dim(before_));
+    if (times == 0) return;
+    const Value* reshaped = node->input(0);
+    const TensorType* old = old_.find(reshaped);
+    const bool safe = times == 1 && !target.empty() && count_size(old ? *old : reshaped->type(), before_) == 1;
+    if (!safe) {
+      fail("[Head] ", node->label(), " has a shape ('", shape->name(), "') that holds ", before_,
+           ", and it is not clear ", "whether that is the number of outputs of '", output_, "'", way_out());
+    }
+    std::vector<int64_t> numbers = target.to_ints();
+    std::replace(numbers.begin(), numbers.end(), before_, after_);
+    const std::string name = graph_.unique_name(shape->name() + "/head");
+    node->set_input(1, graph_.add_initializer(name, Tensor::ints(numbers)));
+    mended_ += concat(mended_.empty() ? "" : ", ", node->label());
+  }
+
+ public:
+  const std::string& mended() const { return mended_; }
+
+ private:
+  Graph& graph_;
+  const std::string& output_;
+  const int64_t before_, after_;
+  ValueTable<TensorType> old_;
+  std::string mended_;
+};
+
+// The layer's weight or bias with `after` outputs on `axis`.
+class NewHead {
+ public:
+  NewHead(Model* model, const LinearLayer& layer, const HeadChange& change, uint64_t seed)
+      : model_(*model), layer_(layer), change_(change), seed_(seed), bound_(1 / std::sqrt(layer.fan_in())) {}
+
+  // The values whose readers change.
+  std::vector<Value*> replace() {
+    const bool shared = !is_read_by_one(*layer_.weight);
+    Value* weight = draw(layer_.weight, layer_.out_first ? 0 : 1, shared);
+    if (shared) read_own_weight(layer_, weight);
+    std::vector<Value*> changed = {weight};
+    // One number for all outputs fits any number of them.
+    if (layer_.bias && layer_.bias->has_rank() && layer_.bias->rank() > 0 &&
+        layer_.bias->type().dims->back() == Dim(layer_.out())) {
+      const bool bias_shared = layer_.bias->uses().size() > 1;
+      Value* bias = draw(layer_.bias, layer_.bias->rank() - 1, bias_shared);
+      Node* reader = layer_.adds_bias ? layer_.adds_bias : layer_.node;
+      for (int i = 0; bias_shared && i < reader->num_inputs(); ++i) {
+        if (reader->input(i) == layer_.bias) reader->set_input(i, bias);
+      }
+      changed.push_back(bias);
+    }
+    return changed;
+  }
+
+ private:
+  Value* draw(Value* old, int64_t axis, bool shared) {
+    Graph& graph = *model_.graph;
+    Shape shape = old->type().shape();
+    shape[static_cast<size_t>(axis)] = change_.classes;
+    const std::string name = shared ? graph.unique_name(old->name() + "/head") : old->name();
+    const Tensor contents = draw_uniform(old->dtype(), shape, bound_, seed_, name);
+    const auto message = make_parameter(name, contents);
+    if (!shared) forget_constants(&model_, {old});
+    Value* value = shared ? graph.add_initializer(name, message) : replace_initializer(&graph, old, message);
+    model_.set_metadata(std::string(kHeadRecord) + name, change_.output);
+    return value;
+  }
+
+  Model& model_;
+  const LinearLayer& layer_;
+  const HeadChange& change_;
+  uint64_t seed_;
+  double bound_;
+};
+
+void replace_head(Model* model, const HeadChange& change, uint64_t seed) {
+  Value* output = find_output(*model->graph, change.output, "--head");
+  const LinearLayer layer = find_head(*model, output);
+  if (layer.groups != 1) {
+    fail("[Head] ", layer.node->label(), ", the last layer of '", change.output, "', is a convolution in ",
+         layer.groups, " groups, whose outputs cannot be counted anew");
+  }
+  const int64_t before = layer.out();
+  const std::string weight = layer.weight->name(), label = layer.node->label();
+  const std::vector<Value*> changed = NewHead(model, layer, change, seed).replace();
+  Followers followers(model->graph.get(), change.output, before, change.classes);
+  followers.follow(changed);
+  model->graph->remove_unused_initializers();
+  std::string names;
+  for (const Value* value : changed) names += concat(names.empty() ? "" : ", ", value->name());
+  add_adapted_note(
+      model, concat("head of ", change.output, ": ", label, " has ", change.classes, " outputs in place of ", before,
+                    "; new: ", names, changed[0]->name() == weight ? "" : concat(" (others read ", weight, ", too)"),
+                    followers.mended().empty() ? "" : "; new shape: " + followers.mended()));
+}
+
+}  // namespace
+
+void add_adapted_note(Model* model, const std::string& line) {
+  const std::string before = model->metadata(kAdapted);
+  model->set_metadata(kAdapted, before.empty() ? line : before + "\n" + line);
+}
+
+Pass replace_heads(const std::vector<std::string>& heads, uint64_t seed) {
+  return {"replace_heads", [heads, seed](Model& model) {
+            for (const std::string& text : heads) replace_head(&model, parse_head(text), seed);
+            return !heads.empty();
+          }};
+}
+
+}  // namespace onnx_train

@@ -1,0 +1,68 @@
+// Linear layers of an imported model: products and convolutions with a weight, and the bias that is added to them.
+// Heads and adapters are changes of such layers. Values of a graph that one caller owns; they stay valid while the
+// layer's nodes do.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_set>
+#include <vector>
+
+#include "onnx_passes/ir/model.h"
+
+namespace onnx_train {
+
+struct LinearLayer {
+  Node* node = nullptr;       // MatMul, Gemm or Conv
+  Value* weight = nullptr;    // the initializer; a Transpose may be between it and the node
+  Value* bias = nullptr;      // the initializer; null if there is none
+  Node* adds_bias = nullptr;  // the Add after a MatMul; null if the node itself adds the bias
+  bool out_first = false;     // the weight is [out, in, sizes..]; otherwise [in, out]
+  int64_t groups = 1;         // of a convolution
+  double factor = 1;          // Gemm's alpha, which multiplies the product
+  std::string module;         // "layers.0.q": the name of the layer in the PyTorch module, as far as the file tells it
+
+  bool is_convolution() const { return weight->rank() > 2; }
+  int64_t out() const { return weight->type().shape()[out_first ? 0 : 1]; }
+  int64_t in() const { return weight->type().shape()[out_first ? 1 : 0]; }  // of one group
+  double fan_in() const;                                                    // as torch counts it
+  Value* result() const { return (adds_bias ? adds_bias : node)->output(); }
+};
+
+class LinearLayers {
+ public:
+  // Initializers that are recorded as constants (constants.h) are no weights.
+  explicit LinearLayers(const Model& model);
+
+  std::optional<LinearLayer> of(Node* node) const;
+  // Those of the main graph, in order.
+  std::vector<LinearLayer> all() const;
+
+ private:
+  const Graph* graph_;
+  std::unordered_set<std::string> constants_;
+};
+
+// The layer whose outputs are the classes of `output`: the last one that alone computes it. Throws Error that names the
+// node which is in the way.
+LinearLayer find_head(const Model& model, Value* output);
+
+// A tensor uniform in ±bound. The numbers depend only on type, shape, `seed` and `name`.
+Tensor draw_uniform(DType dtype, const Shape& shape, double bound, uint64_t seed, const std::string& name);
+
+// Puts an initializer of the same name and another message in the place of `old`, which is left without readers until
+// remove_unused_initializers.
+Value* replace_initializer(Graph* graph, Value* old, std::shared_ptr<const onnx::TensorProto> message);
+
+// Whether one node alone reads the initializer, at once or through a Transpose.
+bool is_read_by_one(const Value& weight);
+// The layer's node reads `weight`, of the same layout, in the place of one that others read, too: a tied embedding.
+void read_own_weight(const LinearLayer& layer, Value* weight);
+
+// Removes nodes, initializers and inputs of the main graph that no output needs; inputs only if something read them
+// before. `read_before`: the inputs that had readers.
+void remove_unneeded(Model* model, const std::unordered_set<const Value*>& read_before);
+
+}  // namespace onnx_train

@@ -1,0 +1,188 @@
+#include <algorithm>
+#include <map>
+
+#include "onnx_passes/adapt/adapt.h"
+#include "onnx_passes/adapt/adapter_records.h"
+#include "onnx_passes/adapt/linear_layers.h"
+#include "onnx_passes/import/weight_origin.h"
+#include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/initializer.h"
+
+namespace onnx_train {
+namespace {
+
+// The parts of the adapter beside one weight, by what they are.
+using Parts = std::map<std::string, const Value*>;
+
+class Merge {
+ public:
+  explicit Merge(Model* model)
+      : model_(*model), graph_(*model->graph), spec_(parse_adapter_text(model->metadata(kAdapter))) {}
+
+  int run() {
+    std::map<std::string, Parts> by_weight;
+    for (const AdapterPart& part : adapter_parts(model_)) {
+      Value* tensor = graph_.find(part.tensor);
+      if (part.part != parts::kBias && tensor) by_weight[part.weight][part.part] = tensor;
+    }
+    std::map<std::string, std::vector<LinearLayer>> layers;
+    for (const LinearLayer& layer : LinearLayers(model_).all()) layers[layer.weight->name()].push_back(layer);
+    for (const auto& [weight, adapter] : by_weight) {
+      const auto found = layers.find(weight);
+      if (found == layers.end()) fail("[Adapter] no layer reads the weight '", weight, "' that has an adapter");
+      fold(adapter, found->second);
+    }
+    std::unordered_set<const Value*> read;
+    for (const Value* input : graph_.inputs()) {
+      if (!input->uses().empty()) read.insert(input);
+    }
+    remove_unneeded(&model_, read);
+    forget_adapters(&model_);
+    return static_cast<int>(by_weight.size());
+  }
+
+ private:
+  void fold(const Parts& adapter, const std::vector<LinearLayer>& layers) {
+    const auto part = [&](const char* name) {
+      const auto found = adapter.find(name);
+      return found == adapter.end() ? nullptr : found->second;
+    };
+    const LinearLayer& first = layers[0];
+    expect_shapes(first, part(parts::kA), part(parts::kB), part(parts::kScale), part(parts::kInputScale));
+    Tensor weight = contents_of(*first.weight).clone();
+    Tensor bias;  // empty: as it was
+    if (const Value* a = part(parts::kA), *b = part(parts::kB); a && b) {
+      add_product(first, contents_of(*a), contents_of(*b), &weight);
+      for (const LinearLayer& layer : layers) drop(layer, *b);
+    }
+    if (const Value* scale = part(parts::kInputScale)) {
+      const Tensor l = contents_of(*scale);
+      for_each(first, [&](int64_t at, int64_t out, int64_t in) {
+        const int64_t per_group = first.out() / first.groups;
+        weight.set(at, weight.at(at) * l.at(in + out / per_group * first.in()));
+      });
+      for (const LinearLayer& layer : layers) drop_input_scale(layer, *scale);
+    }
+    if (const Value* scale = part(parts::kScale)) {
+      const Tensor l = contents_of(*scale);
+      for_each(first, [&](int64_t at, int64_t out, int64_t) { weight.set(at, weight.at(at) * l.at(out)); });
+      if (first.bias) bias = scaled_bias(first, l);
+      for (const LinearLayer& layer : layers) drop(layer, *scale);
+    }
+    replace(layers, weight, bias);
+  }
+
+  // Records come from files.
+  static void expect_shapes(const LinearLayer& layer, const Value* a, const Value* b, const Value* l, const Value* ff) {
+    const auto size = [](const Value* value) { return num_elements(value->type().shape()); };
+    const int64_t outs = layer.out(), row = size(layer.weight) / outs;
+    bool fits = (a == nullptr) == (b == nullptr);
+    if (fits && a) {
+      const int64_t rank = a->rank() > 0 ? a->type().shape()[0] : 0;
+      fits = rank > 0 && size(a) % rank == 0 && size(a) / rank == row && size(b) % rank == 0 && size(b) / rank == outs;
+    }
+    fits = fits && (!l || size(l) == outs) && (!ff || size(ff) == layer.in() * layer.groups);
+    if (!fits) fail("[Adapter] the shapes of the adapter of ", layer.node->label(), " do not fit its weight");
+  }
+
+  // Calls f(index, output, input) for each element of the layer's weight.
+  template <typename F>
+  static void for_each(const LinearLayer& layer, const F& f) {
+    const int64_t outs = layer.out(), ins = layer.in();
+    const int64_t size = num_elements(layer.weight->type().shape()), places = size / (outs * ins);
+    for (int64_t at = 0; at < size; ++at) {
+      const int64_t row = at / places / (layer.out_first ? ins : outs),
+                    column = at / places % (layer.out_first ? ins : outs);
+      f(at, layer.out_first ? row : column, layer.out_first ? column : row);
+    }
+  }
+
+  // weight += s B A, in double: A is [rank, in, sizes..], B [out, rank].
+  void add_product(const LinearLayer& layer, const Tensor& a, const Tensor& b, Tensor* weight) const {
+    const int64_t rank = a.shape()[0], outs = layer.out(), row = weight->size() / outs;
+    const double scale = spec_.scale(rank) / layer.factor;
+    const Tensor wide_a = a.cast(DType::kDouble), wide_b = b.cast(DType::kDouble);
+    std::vector<double> sum(static_cast<size_t>(row));
+    for (int64_t out = 0; out < outs; ++out) {
+      std::fill(sum.begin(), sum.end(), 0.0);
+      for (int64_t r = 0; r < rank; ++r) {
+        const double factor = scale * wide_b.data<double>()[out * rank + r];
+        const double* from = wide_a.data<double>() + r * row;
+        for (int64_t i = 0; i < row; ++i) sum[static_cast<size_t>(i)] += factor * from[i];
+      }
+      for (int64_t i = 0; i < row; ++i) {
+        const int64_t at = layer.out_first ? out * row + i : i * outs + out;
+        weight->set(at, weight->at(at) + sum[static_cast<size_t>(i)]);
+      }
+    }
+  }
+
+  static Tensor scaled_bias(const LinearLayer& layer, const Tensor& l) {
+    Tensor bias = contents_of(*layer.bias).clone();
+    const bool fits = bias.size() == layer.out() && layer.bias->uses().size() == 1;
+    if (!fits) fail("[Adapter] the bias of ", layer.node->label(), " is not one number for each output, its own");
+    for (int64_t i = 0; i < bias.size(); ++i) bias.set(i, bias.at(i) * l.at(i));
+    return bias;
+  }
+
+  // Whether `value` is `part`, or the result of a node that reads it as its second operand.
+  static bool is_made_with(const Value* value, const Value& part) {
+    if (value == &part) return true;
+    const Node* node = value ? value->producer() : nullptr;
+    if (!node || node->num_inputs() < 2 || !node->input(1)) return false;
+    const Node* transpose = node->input(1)->producer();
+    return node->input(1) == &part || (transpose && transpose->is("Transpose") && transpose->input(0) == &part);
+  }
+
+  // Whatever reads what `part` makes of the layer's result reads the result.
+  void drop(const LinearLayer& layer, const Value& part) {
+    Value* base = layer.result();
+    for (const Use& use : std::vector<Use>(base->uses())) {
+      Node* node = use.node;
+      if (node->num_inputs() != 2 || !is_made_with(node->input(1 - use.index), part)) continue;
+      Value* changed = node->output();
+      const std::string name = changed->name();
+      graph_.replace(changed, base);
+      if (base->name() == name) return;  // it is an output, and has its name
+      graph_.rename(changed, graph_.unique_name(name + "/adapted"));
+      graph_.rename(base, name);
+      return;
+    }
+    fail("[Adapter] the adapter of ", layer.node->label(), " is not beside it as it was when the model was built");
+  }
+
+  void drop_input_scale(const LinearLayer& layer, const Value& scale) {
+    const Node* node = layer.node->input(0)->producer();
+    if (!node || node->num_inputs() != 2) return;
+    for (int i = 0; i < 2; ++i) {
+      if (node->input(i) == &scale) return layer.node->set_input(0, node->input(1 - i));
+    }
+  }
+
+  void replace(const std::vector<LinearLayer>& layers, const Tensor& weight, const Tensor& bias) {
+    Value* old = layers[0].weight;
+    size_t readers = 0;
+    for (const Use& use : old->uses()) {
+      const bool turns = use.node->is("Transpose");
+      readers += turns ? use.node->output()->uses().size() : 1;
+    }
+    if (readers == layers.size()) {
+      replace_initializer(&graph_, old, changed_initializer(*old, weight));
+    } else {  // others read the weight as it was
+      const std::string name = graph_.unique_name(old->name() + "/merged");
+      Value* own = graph_.add_initializer(name, make_parameter(name, weight));
+      for (const LinearLayer& layer : layers) read_own_weight(layer, own);
+    }
+    if (!bias.empty()) replace_initializer(&graph_, layers[0].bias, changed_initializer(*layers[0].bias, bias));
+  }
+
+  Model& model_;
+  Graph& graph_;
+  AdapterSpec spec_;
+};
+
+}  // namespace
+
+int merge_adapters(Model* model) { return Merge(model).run(); }
+
+}  // namespace onnx_train

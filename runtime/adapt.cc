@@ -1,0 +1,65 @@
+#include "runtime/adapt.h"
+
+#include <sstream>
+
+#include "onnx_passes/adapt/adapt.h"
+#include "onnx_passes/ir/error.h"
+#include "runtime/build_settings.h"
+#include "runtime/data/source.h"
+
+namespace onnx_train {
+namespace {
+
+// The one kind of adapter that is asked for; a model has one.
+AdapterSpec adapter_spec(const AdaptOptions& options) {
+  const int kinds =
+      int{!options.lora.empty()} + int{!options.ia3.empty()} + int{options.bitfit} + int{!options.adapter.empty()};
+  if (kinds > 1) fail_as(ErrorCode::kUsage, "take one of --lora, --ia3, --bitfit and --adapter");
+  if (options.bitfit) return parse_adapter("bitfit", {});
+  if (!options.ia3.empty()) return parse_adapter("ia3", options.ia3);
+  return options.lora.empty() ? AdapterSpec() : parse_adapter("lora", options.lora);
+}
+
+}  // namespace
+
+std::vector<CommandOption> adapt_options(AdaptOptions* o) {
+  return {
+      {"--cut", &o->cut, "inner values that become the outputs; what only the old outputs need is gone", "VALUES"},
+      {"--join", {&o->join, file_with(".onnx")}, "append a model whose inputs have the names of outputs", "FILE.onnx"},
+      {"--head", &o->heads, "OUTPUT=N: a new last layer with N outputs, such as logits=3, drawn from --seed",
+       "OUTPUT=N"},
+      {"--weights", &o->weights, "initial values by name, from .safetensors or .npz [the model's]", "FILE"},
+      {"--lora", &o->lora,
+       "train adapters of low rank beside frozen layers: rank=8, alpha=8, dropout=0, rslora=false, targets=PATTERNS of "
+       "layers [all linear layers but the last]",
+       "KEY=VALUE"},
+      {"--ia3", &o->ia3, "train scales of layers' outputs, or of inputs: targets=PATTERNS, feedforward=PATTERNS",
+       "KEY=VALUE"},
+      {"--bitfit", &o->bitfit, "train the biases alone"},
+      {"--adapter", &o->adapter, "start from the adapter in a folder that PEFT or export -o DIR/ wrote", "DIR"}};
+}
+
+void adapt(Model* model, const AdaptOptions& options, const std::string& dtype) {
+  const AdapterSpec spec = adapter_spec(options);
+  std::vector<Pass> passes;
+  if (!options.cut.empty()) passes.push_back(cut(options.cut));
+  if (!options.join.empty()) {
+    passes.push_back(join(std::make_shared<Model>(load_forward_model(options.join, dtype)), options.join));
+  }
+  if (!options.heads.empty()) passes.push_back(replace_heads(options.heads, options.seed));
+  if (!options.weights.empty()) {
+    passes.push_back(assign_weights(std::make_shared<TensorMap>(read_arrays(options.weights)), options.weights));
+  }
+  if (!spec.method.empty()) passes.push_back(add_adapters(spec, options.seed));
+  run_pipeline(passes, model);
+  if (!options.adapter.empty()) load_adapters(model, options.adapter);
+}
+
+std::vector<std::string> adapted_notes(const Model& model) {
+  std::vector<std::string> lines;
+  std::istringstream text(model.metadata(kAdapted));
+  for (std::string line; std::getline(text, line);) lines.push_back(line);
+  return lines;
+}
+
+}  // namespace onnx_train

@@ -1,0 +1,229 @@
+// Adapters in PEFT's format.
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <set>
+
+#include <nlohmann/json.hpp>
+
+#include "onnx_passes/adapt/adapt.h"
+#include "onnx_passes/adapt/adapter_records.h"
+#include "onnx_passes/adapt/linear_layers.h"
+#include "onnx_passes/io/loading.h"
+#include "onnx_passes/io/mapped_file.h"
+#include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/initializer.h"
+#include "runtime/adapt.h"
+#include "runtime/data/safetensors.h"
+
+namespace onnx_train {
+namespace {
+
+using AdapterJson = nlohmann::json;
+namespace fs = std::filesystem;
+
+constexpr const char* kConfig = "adapter_config.json";
+constexpr const char* kTensors = "adapter_model.safetensors";
+constexpr std::string_view kPrefix = "base_model.model.";
+constexpr std::string_view kASuffix = ".lora_A.weight", kScaleSuffix = ".ia3_l", kInputScaleSuffix = ".ia3_ff";
+
+std::string without_suffix(const std::string& text, std::string_view suffix) {
+  return text.substr(0, text.size() - suffix.size());
+}
+
+// ---- Writing
+
+AdapterJson config_of(const AdapterSpec& spec, const std::set<std::string>& targets,
+                      const std::set<std::string>& inputs, const std::set<std::string>& saved) {
+  AdapterJson config = {{"base_model_name_or_path", nullptr},
+                        {"inference_mode", true},
+                        {"task_type", nullptr},
+                        {"target_modules", targets},
+                        {"modules_to_save", saved.empty() ? AdapterJson() : AdapterJson(saved)},
+                        {"fan_in_fan_out", false}};
+  if (spec.method == "ia3") {
+    config.update({{"peft_type", "IA3"}, {"feedforward_modules", inputs}, {"init_ia3_weights", true}});
+    return config;
+  }
+  config.update({{"peft_type", "LORA"},
+                 {"r", spec.rank},
+                 {"lora_alpha", spec.alpha == std::floor(spec.alpha) ? AdapterJson(std::llround(spec.alpha))
+                                                                     : AdapterJson(spec.alpha)},
+                 {"lora_dropout", spec.dropout},
+                 {"use_rslora", spec.rslora},
+                 {"use_dora", false},
+                 {"bias", "none"},
+                 {"init_lora_weights", true},
+                 {"rank_pattern", AdapterJson::object()},
+                 {"alpha_pattern", AdapterJson::object()}});
+  return config;
+}
+
+// PEFT has a column of an IA3 layer's outputs, a row of its inputs, and (1, n, 1, 1) for convolutions.
+Tensor in_peft_form(const AdapterPart& part, const Tensor& tensor) {
+  if (part.part != parts::kScale && part.part != parts::kInputScale) return tensor;
+  const int64_t size = tensor.size();
+  if (tensor.shape().size() > 1) {
+    Shape shape = {1};
+    shape.insert(shape.end(), tensor.shape().begin(), tensor.shape().end());
+    return tensor.reshaped(shape);
+  }
+  return tensor.reshaped(part.part == parts::kScale ? Shape{size, 1} : Shape{1, size});
+}
+
+// ---- Reading
+
+AdapterJson read_config(const std::string& path) {
+  constexpr size_t kMostBytes = size_t{1} << 20;
+  const auto file = MappedFile::open(path);
+  const std::string_view text(reinterpret_cast<const char*>(file->data()), file->size());
+  AdapterJson config = text.size() > kMostBytes ? AdapterJson() : AdapterJson::parse(text, nullptr, false);
+  if (!config.is_object()) fail_as(ErrorCode::kFile, path, " is no configuration of an adapter: it is no JSON object");
+  return config;
+}
+
+template <typename T>
+T field(const AdapterJson& config, const std::string& path, const char* key, T otherwise) {
+  const auto found = config.find(key);
+  if (found == config.end() || found->is_null()) return otherwise;
+  try {
+    return found->get<T>();
+  } catch (const AdapterJson::exception&) {
+    fail_as(ErrorCode::kFile, path, ": '", key, "' is ",
+            found->dump(-1, ' ', true, AdapterJson::error_handler_t::replace));
+  }
+}
+
+// Of what PEFT has, what a number or a switch would change that is not supported here.
+void refuse_unsupported(const AdapterJson& config, const std::string& path) {
+  for (const char* key : {"use_dora", "rank_pattern", "alpha_pattern", "layer_replication", "use_qalora"}) {
+    const auto found = config.find(key);
+    const bool off =
+        found == config.end() || found->is_null() || *found == false || (found->is_structured() && found->empty());
+    if (!off) fail_as(ErrorCode::kFile, path, ": adapters with '", key, "' are not supported");
+  }
+}
+
+AdapterSpec read_spec(const std::string& path) {
+  const AdapterJson config = read_config(path);
+  const auto type = field<std::string>(config, path, "peft_type", "");
+  if (type != "LORA" && type != "IA3")
+    fail_as(ErrorCode::kFile, path, ": peft_type is '", type, "'; supported are LORA and IA3");
+  refuse_unsupported(config, path);
+  AdapterSpec spec;
+  spec.exact = true;
+  if (type == "IA3") {
+    spec.method = "ia3";
+    const auto inputs = config.find("feedforward_modules");
+    if (inputs != config.end() && inputs->is_array())
+      spec.feedforward = field<std::vector<std::string>>(config, path, "feedforward_modules", {});
+    return spec;
+  }
+  // Through the parser, which knows the valid numbers.
+  const AdapterJson alpha = config.value("lora_alpha", AdapterJson(8)),
+                    dropout = config.value("lora_dropout", AdapterJson(0));
+  spec = parse_adapter("lora", {"rank=" + config.value("r", AdapterJson(8)).dump(), "alpha=" + alpha.dump(),
+                                "dropout=" + dropout.dump()});
+  spec.rslora = field<bool>(config, path, "use_rslora", false);
+  spec.exact = true;
+  return spec;
+}
+
+bool is_named_by(const std::vector<std::string>& names, const std::string& module) {
+  return std::any_of(names.begin(), names.end(), [&](const std::string& name) {
+    return module == name || (module.ends_with(name) && module[module.size() - name.size() - 1] == '.');
+  });
+}
+
+// The file's tensors by the names that they have in our models; the spec's targets become the layers that have some.
+TensorMap read_tensors(const std::string& path, AdapterSpec* spec) {
+  TensorMap arrays;
+  std::set<std::string> targets, inputs;
+  for (const auto& [key, tensor] : read_safetensors(path)) {
+    if (!key.starts_with(kPrefix)) {
+      fail_as(ErrorCode::kFile, path, ": '", key, "' does not start with ", kPrefix, ", as names of adapters do");
+    }
+    const std::string name = key.substr(kPrefix.size());
+    if (name.ends_with(kASuffix)) {
+      targets.insert(without_suffix(name, kASuffix));
+    } else if (name.ends_with(kScaleSuffix)) {
+      const std::string module = without_suffix(name, kScaleSuffix);
+      const bool of_input = is_named_by(spec->feedforward, module);
+      (of_input ? inputs : targets).insert(module);
+      const Shape& shape = tensor.shape();
+      const Shape own = shape.size() > 2 ? Shape(shape.begin() + 1, shape.end()) : Shape{tensor.size()};
+      arrays[of_input ? module + std::string(kInputScaleSuffix) : name] = tensor.reshaped(own);
+      continue;
+    }
+    arrays[name] = tensor;
+  }
+  if (targets.empty() && inputs.empty()) fail_as(ErrorCode::kFile, path, " holds no adapter of a layer");
+  spec->targets.assign(targets.begin(), targets.end());
+  spec->feedforward.assign(inputs.begin(), inputs.end());
+  return arrays;
+}
+
+}  // namespace
+
+std::vector<std::string> save_adapters(const Model& training, const std::string& folder) {
+  const AdapterSpec spec = parse_adapter_text(training.metadata(kAdapter));
+  if (spec.method.empty()) fail("the model has no adapters: write it as .onnx, or its weights as .safetensors");
+  if (spec.method == "bitfit") fail("PEFT has no format for BitFit: write all weights, as .safetensors");
+  const Graph& graph = *training.graph;
+  TensorMap tensors;
+  std::set<std::string> targets, inputs, saved, known;
+  for (const AdapterPart& part : adapter_parts(training)) {
+    const Value* value = graph.find(part.tensor);
+    if (!value || !value->is_initializer()) continue;
+    known.insert(part.tensor);
+    const bool scale = part.part == parts::kScale || part.part == parts::kInputScale;
+    const size_t suffix = scale ? part.part.size() + 1 : kASuffix.size();
+    const std::string module = part.tensor.substr(0, part.tensor.size() - std::min(part.tensor.size(), suffix));
+    targets.insert(module);
+    if (part.part == parts::kInputScale) inputs.insert(module);
+    const std::string name = scale ? module + std::string(kScaleSuffix) : part.tensor;
+    tensors[std::string(kPrefix) + name] = in_peft_form(part, contents_of(*value));
+  }
+  for (const EntryPoint& entry : training.entry_points) {
+    for (const Binding& binding : entry.update_bindings) {
+      const Value* state = binding.state;
+      if (&state->graph() != &graph || state->role() || known.count(state->name())) continue;
+      saved.insert(state->name().substr(0, state->name().rfind('.')));
+      tensors[std::string(kPrefix) + state->name()] = contents_of(*state);
+    }
+  }
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error) fail_as(ErrorCode::kFile, "cannot make the folder ", folder, ": ", error.message());
+  write_safetensors(fs::path(folder) / kTensors, tensors, {{"format", "pt"}});
+  const AdapterJson config = config_of(spec, targets, inputs, saved);
+  write_file(fs::path(folder) / kConfig, config.dump(2, ' ', false, AdapterJson::error_handler_t::replace) + "\n");
+  std::vector<std::string> names;
+  for (const auto& [name, tensor] : tensors) names.push_back(name);
+  return names;
+}
+
+void load_adapters(Model* model, const std::string& folder) {
+  AdapterSpec spec = read_spec(fs::path(folder) / kConfig);
+  const std::string path = fs::path(folder) / kTensors;
+  auto arrays = std::make_shared<TensorMap>(read_tensors(path, &spec));
+  run_pipeline({add_adapters(spec, 0)}, model);
+  for (const auto& [name, tensor] : *arrays) {
+    const Value* value = model->graph->find(name);
+    if (!value || !value->is_initializer()) {
+      fail_as(ErrorCode::kData, path, ": the model has no weight '", name, "' that is in the adapter");
+    }
+    if (value->type().shape() != tensor.shape()) {
+      fail_as(ErrorCode::kData, path, ": '", name, "' has the shape ", to_string(tensor.shape()), "; the model's has ",
+              to_string(value->type().shape()), ": a head that was replaced needs --head here, too");
+    }
+  }
+  run_pipeline({assign_weights(arrays, path, /*whole=*/false)}, model);
+  for (const auto& [name, tensor] : *arrays) {  // what is saved beside the adapters was trained, and goes on to be
+    if (model->metadata(std::string(kAdapterRecord) + name).empty())
+      model->set_metadata(std::string(kHeadRecord) + name, "adapter");
+  }
+}
+
+}  // namespace onnx_train

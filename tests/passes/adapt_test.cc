@@ -1,0 +1,207 @@
+#include "onnx_passes/adapt/adapt.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "onnx_passes/adapt/adapter_records.h"
+#include "onnx_passes/adapt/linear_layers.h"
+#include "onnx_passes/inference/inference.h"
+#include "onnx_passes/ir/initializer.h"
+#include "onnx_passes/ir/onnx.h"
+#include "onnx_passes/passes.h"
+#include "tests/support/error_of.h"
+#include "tests/support/golden.h"
+
+namespace onnx_train {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::UnorderedElementsAre;
+
+Model adaptable(const std::string& body) {
+  Model model = from_text(R"(<ir_version: 10, opset_import: ["" : 21]> network )" + body);
+  infer_types(model.graph.get());
+  return model;
+}
+
+// relu(x w1 + b1) w2, twice as outputs.
+Model two_layers() {
+  return adaptable(R"((float[N,2] x) => (float[N,10] logits, float[N,4] h)
+    <float[2,4] "fc1.weight" = {1,2,3,4,5,6,7,8}, float[4] "fc1.bias" = {1,2,3,4},
+     float[4,10] "fc2.weight" = {1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1}>
+    {
+      a = MatMul(x, "fc1.weight")
+      b = Add(a, "fc1.bias")
+      h = Relu(b)
+      logits = MatMul(h, "fc2.weight")
+    })");
+}
+
+AdapterSpec lora_of(const std::vector<std::string>& pieces) { return parse_adapter("lora", pieces); }
+
+TEST(Adapt, AHeadGetsNewWeightsAndWhatFollowsNewShapes) {
+  expect_golden("adapt_head", {replace_heads({"probabilities=3"}, 0)});
+}
+
+TEST(Adapt, ACutRemovesWhatOnlyTheOldOutputsNeed) { expect_golden("adapt_cut", {cut({"features"})}); }
+
+TEST(Adapt, LoraStandsBesideEachLayerButTheHead) {
+  expect_golden("adapt_lora", {add_adapters(lora_of({"rank=1", "alpha=2", "dropout=0.5"}), 0)});
+}
+
+TEST(Adapt, Ia3ScalesOutputsAndInputs) {
+  expect_golden("adapt_ia3", {add_adapters(parse_adapter("ia3", {"targets=fc1", "feedforward=fc2"}), 0)});
+}
+
+TEST(Adapt, AHeadIsDrawnFromItsSeedAndName) {
+  const auto drawn = [](uint64_t seed) {
+    Model model = two_layers();
+    replace_heads({"logits=3"}, seed).run(model);
+    const Value* weight = model.graph->find("fc2.weight");
+    EXPECT_EQ(to_string(weight->type()), "float[4,3]");
+    EXPECT_EQ(to_string(model.graph->outputs()[0]->type()), "float[N,3]");
+    std::vector<double> numbers;
+    const Tensor contents = contents_of(*weight);
+    for (int64_t i = 0; i < contents.size(); ++i) {
+      numbers.push_back(contents.at(i));
+      EXPECT_LE(std::abs(contents.at(i)), 0.5);  // 1 / sqrt(4)
+    }
+    return numbers;
+  };
+  EXPECT_EQ(drawn(1), drawn(1));
+  EXPECT_NE(drawn(1), drawn(2));
+}
+
+std::string head_error(Model model, const std::string& head) {
+  return error_of([&] { replace_heads({head}, 0).run(model); });
+}
+
+TEST(Adapt, AHeadThatIsNotFoundIsAnErrorThatNamesTheNode) {
+  EXPECT_THAT(head_error(two_layers(), "logit=3"), HasSubstr("no output 'logit'; it has 'logits', 'h'"));
+  EXPECT_THAT(head_error(two_layers(), "logits"), HasSubstr("write OUTPUT=N"));
+  EXPECT_THAT(head_error(two_layers(), "logits=0"), HasSubstr("write OUTPUT=N"));
+  const char* const residual = R"((float[N,2] x) => (float[N,2] y)
+    <float[2,2] w = {1,2,3,4}> { a = Relu(x) b = MatMul(a, w) y = Add(b, a) })";
+  EXPECT_THAT(head_error(adaptable(residual), "y=3"), HasSubstr("is not the only one that it is computed from"));
+  const char* const scaled = R"((float[N,2] x) => (float[N,2] y)
+    <float[2,2] w = {1,2,3,4}, float[2] s = {1,2}> { b = MatMul(x, w) y = Mul(b, s) })";
+  EXPECT_THAT(head_error(adaptable(scaled), "y=3"), HasSubstr("has weights of its own ('s')"));
+}
+
+TEST(Adapt, AConstantForTheOldNumberOfOutputsIsAnError) {
+  const char* const reshaped = R"((float[5,2] x) => (float[5,5] y)
+    <float[2,5] w = {1,2,3,4,5,6,7,8,9,10}, int64[2] shape = {5,5}> { b = MatMul(x, w) y = Reshape(b, shape) })";
+  EXPECT_THAT(head_error(adaptable(reshaped), "y=3"), HasSubstr("a shape ('shape') that holds 5"));
+}
+
+TEST(Adapt, ATiedWeightStaysWhatItIsForItsOtherReaders) {
+  Model model = adaptable(R"((int64[N] ids) => (float[N,3] logits)
+    <float[3,2] "wte.weight" = {1,2,3,4,5,6}>
+    {
+      h = Gather("wte.weight", ids)
+      t = Transpose<perm = [1,0]>("wte.weight")
+      logits = MatMul(h, t)
+    })");
+  replace_heads({"logits=4"}, 0).run(model);
+  EXPECT_EQ(to_string(model.graph->find("wte.weight")->type()), "float[3,2]");
+  EXPECT_EQ(to_string(model.graph->find("wte.weight/head")->type()), "float[4,2]");
+  EXPECT_EQ(to_string(model.graph->outputs()[0]->type()), "float[N,4]");
+  EXPECT_THAT(model.metadata(kAdapted), HasSubstr("others read wte.weight, too"));
+}
+
+TEST(Adapt, AJoinedModelReadsOutputsByName) {
+  auto other = std::make_shared<Model>(adaptable(R"((float[M,10] logits, float[M,1] scale) => (float[M,1] z)
+    <float[10,1] "fc1.weight" = {1,2,3,4,5,6,7,8,9,10}> { a = MatMul(logits, "fc1.weight") z = Mul(a, scale) })"));
+  Model model = two_layers();
+  join(other, "other.onnx").run(model);
+  std::vector<std::string> inputs, outputs, weights;
+  for (const Value* value : model.graph->inputs()) inputs.push_back(value->name());
+  for (const Value* value : model.graph->outputs()) outputs.push_back(value->name());
+  for (const Value* value : model.graph->initializers()) weights.push_back(value->name());
+  EXPECT_THAT(inputs, ElementsAre("x", "scale"));
+  EXPECT_THAT(outputs, ElementsAre("h", "z"));
+  EXPECT_THAT(weights, ElementsAre("fc1.weight", "fc1.bias", "fc2.weight", "fc1.weight_1"));
+  auto stranger = std::make_shared<Model>(adaptable(R"((float[M] q) => (float[M] r) { r = Relu(q) })"));
+  EXPECT_THAT(error_of([&] { join(stranger, "q.onnx").run(model); }), HasSubstr("the inputs of 'q.onnx' are 'q'"));
+  auto misfit = std::make_shared<Model>(adaptable(R"((float[M,7] h) => (float[M,7] r) { r = Relu(h) })"));
+  EXPECT_THAT(error_of([&] { join(misfit, "h.onnx").run(model); }),
+              HasSubstr("is float[M,7], and the model's output float[N,4]"));
+}
+
+TEST(Adapt, OnlyAdaptersHeadsAndWhatIsNamedAreTrained) {
+  Model model = two_layers();
+  replace_heads({"logits=3"}, 0).run(model);
+  add_adapters(lora_of({"rank=2"}), 0).run(model);
+  const auto trained = [&](const std::vector<std::string>& train) {
+    std::vector<std::string> names;
+    for (const Value* value : select_trainable(model, train, {})) names.push_back(value->name());
+    return names;
+  };
+  EXPECT_THAT(trained({}), UnorderedElementsAre("fc2.weight", "fc1.lora_A.weight", "fc1.lora_B.weight"));
+  EXPECT_THAT(trained({"fc1.bias"}),
+              UnorderedElementsAre("fc1.bias", "fc2.weight", "fc1.lora_A.weight", "fc1.lora_B.weight"));
+  Model biases = two_layers();
+  add_adapters(parse_adapter("bitfit", {}), 0).run(biases);
+  EXPECT_EQ(select_trainable(biases, {}, {}).at(0)->name(), "fc1.bias");
+  EXPECT_EQ(select_trainable(biases, {}, {}).size(), 1u);
+}
+
+TEST(Adapt, MergingGivesBackTheGraph) {
+  const auto nodes = [](const Model& model) {
+    const std::string text = to_text(model);
+    return text.substr(text.find("\n{"));
+  };
+  for (const AdapterSpec& spec : {lora_of({"rank=2"}), parse_adapter("ia3", {"targets=fc1", "feedforward=fc2"})}) {
+    const Model before = two_layers();
+    Model model = two_layers();
+    add_adapters(spec, 0).run(model);
+    EXPECT_NE(nodes(model), nodes(before));
+    EXPECT_GE(merge_adapters(&model), 1);
+    EXPECT_EQ(nodes(model), nodes(before)) << spec.method;
+    EXPECT_FALSE(has_adapters(model));
+    ASSERT_EQ(model.graph->initializers().size(), before.graph->initializers().size());
+    for (const Value* value : before.graph->initializers()) {
+      const Tensor merged = contents_of(*model.graph->find(value->name())), original = contents_of(*value);
+      for (int64_t i = 0; i < original.size(); ++i) EXPECT_EQ(merged.at(i), original.at(i)) << value->name();
+    }
+  }
+}
+
+TEST(Adapt, AdaptersThatDoNotFitAreErrors) {
+  Model model = two_layers();
+  const auto error = [&](const AdapterSpec& spec) { return error_of([&] { add_adapters(spec, 0).run(model); }); };
+  EXPECT_THAT(error(lora_of({"targets=fc"})), HasSubstr("'fc' matches none of the 2 linear layers"));
+  add_adapters(lora_of({"targets=fc?"}), 0).run(model);
+  EXPECT_THAT(error(lora_of({})), HasSubstr("has adapters already"));
+  const auto parsed = [](const std::vector<std::string>& pieces) { return error_of([&] { lora_of(pieces); }); };
+  EXPECT_THAT(parsed({"rang=8"}), HasSubstr("no option 'rang'"));
+  EXPECT_THAT(parsed({"rank=0"}), HasSubstr("whole number from 1"));
+  EXPECT_THAT(parsed({"rank=1.5"}), HasSubstr("whole number"));
+  EXPECT_THAT(parsed({"alpha=nan"}), HasSubstr("alpha is 'nan'"));
+  EXPECT_THAT(parsed({"dropout=1"}), HasSubstr("drops everything"));
+  EXPECT_THAT(parsed({"8"}), HasSubstr("write key=value"));
+  const AdapterSpec several = lora_of({"targets=a", " b", "rank=4"});
+  EXPECT_THAT(several.targets, ElementsAre("a", "b"));
+  EXPECT_EQ(parse_adapter_text(to_string(several)).rank, 4);
+}
+
+TEST(Adapt, WeightsAreAssignedByName) {
+  const auto arrays = [](Shape shape) {
+    return std::make_shared<std::map<std::string, Tensor>>(std::map<std::string, Tensor>{
+        {"fc1.bias", Tensor::full(DType::kDouble, std::move(shape), 7)}, {"other", Tensor::scalar(1.0f)}});
+  };
+  Model model = two_layers();
+  assign_weights(arrays({4}), "w.npz").run(model);
+  EXPECT_EQ(contents_of(*model.graph->find("fc1.bias")).at(3), 7);
+  EXPECT_EQ(model.graph->find("fc1.bias")->initializer()->data_type(), static_cast<int>(DType::kFloat));
+  EXPECT_THAT(model.metadata(kAdapted), HasSubstr("1 tensors from w.npz; not in the model: 'other'"));
+  EXPECT_THAT(error_of([&] { assign_weights(arrays({5}), "w.npz").run(model); }),
+              HasSubstr("w.npz: 'fc1.bias' has the shape [5]; the model's has [4]"));
+  auto none =
+      std::make_shared<std::map<std::string, Tensor>>(std::map<std::string, Tensor>{{"q", Tensor::scalar(1.f)}});
+  EXPECT_THAT(error_of([&] { assign_weights(none, "q.npz").run(model); }), HasSubstr("none of its names"));
+}
+
+}  // namespace
+}  // namespace onnx_train
