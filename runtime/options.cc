@@ -87,7 +87,8 @@ struct Assign {
     *target = text;
   }
   void operator()(std::vector<std::string>* target) const {
-    if (text.empty()) check_text(option, text);
+    if (text.empty() || option.target.whole) check_text(option, text);
+    if (option.target.whole) return target->push_back(text);
     std::istringstream pieces(text);
     for (std::string piece; std::getline(pieces, piece, ',');) {
       check_text(option, piece);
