@@ -239,7 +239,8 @@ TrainingPosition restore(Session* session, const std::string& path) {
   Model model = load_training_model(path);
   const auto position = checkpoint_position(model);
   if (!position) fail(path, " does not say where its training stands; it is no checkpoint");
-  for (const char* what : {"onnx_train.loss", "onnx_train.optimizer", "onnx_train.mode", "onnx_train.precision"}) {
+  for (const char* what : {"onnx_train.loss", "onnx_train.optimizer", "onnx_train.groups", "onnx_train.layer_decay",
+                           "onnx_train.clip_value", "onnx_train.ema", "onnx_train.mode", "onnx_train.precision"}) {
     const std::string before = model.metadata(what), now = session->model().metadata(what);
     if (before != now) fail("cannot resume: ", path, " has ", what, " ", before, ", the session ", now);
   }

@@ -50,7 +50,8 @@ std::vector<CommandOption> differentiate_options(BuildSettings* settings) {
   std::erase_if(options, [](const CommandOption& option) {
     const std::string name = key_of(option);
     return name == "loss" || name == "optimizer" || name == "loss-scale" || name == "decay" || name == "clip" ||
-           name == "accumulate" || name == "accumulate-mean" || name == "init";
+           name == "group" || name == "layer-decay" || name == "clip-value" || name == "ema" || name == "accumulate" ||
+           name == "accumulate-mean" || name == "init";
   });
   return options;
 }

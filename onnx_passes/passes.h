@@ -58,9 +58,13 @@ struct BuildOptions {
   Precision precision = Precision::kFloat32;
   std::vector<std::string> train;  // names, globs, @files; empty: every weight (constants.h)
   std::vector<std::string> freeze;
-  std::vector<std::string> decay;  // which weights decay; empty: all but biases and norm scales
-  double clip_norm = 0;            // default of the input clip_norm; 0: no clipping
-  std::string loss_scale;          // "", "dynamic", or a number; see loss_scaling.h
+  std::vector<std::string> decay;   // which weights decay; empty: all but biases and norm scales
+  std::vector<std::string> groups;  // "head.*: lr=10x"; see parameter_groups.h
+  double layer_decay = 1;           // of the learning rate, by the depth of layers; see layer_depth.h
+  double ema = 0;          // decay of an average of the weights, which inference reads; 0: none (raw_weights.h)
+  double clip_norm = 0;    // default of the input clip_norm; 0: no clipping
+  double clip_value = 0;   // of each element of the gradients; 0: no clipping
+  std::string loss_scale;  // "", "dynamic", or a number; see loss_scaling.h
   bool accumulate = false;
   bool mean_of_batches = false;   // accumulated batches count equally; otherwise each by what counts in it
   std::string init;               // "", "kaiming", "xavier", "gpt2"

@@ -11,6 +11,7 @@
 #include "onnx_passes/precision/convert_dtype.h"
 #include "onnx_passes/precision/loss_scaling.h"
 #include "onnx_passes/precision/mixed_precision.h"
+#include "onnx_passes/training/optimizer_spec.h"
 #include "onnx_passes/training/training_mode.h"
 #include "runtime/adapt.h"
 
@@ -64,6 +65,17 @@ ImportOptions import_options(const BuildSettings& settings) {
   return options;
 }
 
+namespace {
+
+// A list of texts that may hold commas.
+OptionTarget each_whole(std::vector<std::string>* texts) {
+  OptionTarget target(texts);
+  target.whole = true;
+  return target;
+}
+
+}  // namespace
+
 std::vector<CommandOption> build_options(BuildSettings* s) {
   BuildOptions& o = s->build;
   std::vector<CommandOption> options = {
@@ -79,8 +91,7 @@ std::vector<CommandOption> build_options(BuildSettings* s) {
        "'distill(logits, teacher.logits, temperature=4)'; its inputs have the names of the model's",
        "FILE"},
       {"--optimizer", &o.optimizer,
-       "sgd(momentum, nesterov, weight_decay, dampening), adam(...) or adamw(beta1, beta2, eps, weight_decay) [adamw]",
-       "EXPR"},
+       describe_optimizers() + "; options=value where they are not PyTorch's defaults [adamw]", "EXPR"},
       mode_option(&s->mode),
       {"--precision",
        &s->precision,
@@ -100,7 +111,24 @@ std::vector<CommandOption> build_options(BuildSettings* s) {
       {"--freeze", &o.freeze, "weights to leave as they are, likewise", "PATTERNS"},
       {"--decay", &o.decay, "weights that decay, likewise; '*' for all, as in PyTorch [all but biases and norm scales]",
        "PATTERNS"},
+      {"--group", each_whole(&o.groups),
+       "options of the optimizer for some weights: 'head.*: lr=10x, weight_decay=0'; lr=10x is a factor of the "
+       "learning "
+       "rate, lr=1e-4 a rate at its peak; of several groups that match a weight the last wins, option by option",
+       "'PATTERN: OPTIONS'"},
+      {"--layer-decay",
+       {&o.layer_decay, {0, true, 1}},
+       "multiply the learning rate by this for each layer that comes after the weight's [1: no decay]",
+       "X"},
+      {"--ema",
+       {&o.ema, {0, true, 0.999999}},
+       "keep the average a = X a + (1 - X) w of the weights; evaluate, predict and export read it [no average]",
+       "X"},
       {"--clip", {&o.clip_norm, kPositive}, "clip the gradient's global norm at this [no clipping]", "NORM"},
+      {"--clip-value",
+       {&o.clip_value, kPositive},
+       "bound each element of the gradients by this, before --clip [no clipping]",
+       "X"},
       batch_option(&s->import),
       set_option(&s->import),
       dim_option(&s->import),

@@ -89,8 +89,9 @@ struct Assign {
     *target = text;
   }
   void operator()(std::vector<std::string>* target) const {
-    if (text.empty() || is_positional(option)) check_text(option, text);
-    if (is_positional(option)) return target->push_back(text);
+    const bool whole = option.target.whole || is_positional(option);
+    if (text.empty() || whole) check_text(option, text);
+    if (whole) return target->push_back(text);
     std::istringstream pieces(text);
     for (std::string piece; std::getline(pieces, piece, ',');) {
       check_text(option, piece);

@@ -36,8 +36,8 @@ constexpr Range kPositive{0, true};  // a clipping norm, a tolerance
 using TextCheck = std::function<void(const std::string&)>;
 
 // Where a value is stored, and which values are valid: numbers in `range` (by default 0 or more), non-empty texts that
-// `check` accepts. A bool is a flag; a list is separated by commas or given by repeating the option. A list of
-// positional arguments is one text each.
+// `check` accepts. A bool is a flag; a list is separated by commas or given by repeating the option, or by repeating it
+// alone if the texts may hold commas (`whole`). A list of positional arguments is one text each.
 struct OptionTarget {
   using Pointer = std::variant<bool*, int64_t*, uint64_t*, double*, std::string*, std::optional<int64_t>*,
                                std::optional<double>*, std::vector<std::string>*>;
@@ -52,6 +52,7 @@ struct OptionTarget {
   Pointer to;
   Range range;
   TextCheck check;
+  bool whole = false;
 };
 
 struct CommandOption {

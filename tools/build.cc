@@ -6,6 +6,7 @@
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/passes.h"
 #include "runtime/adapt.h"
+#include "onnx_passes/training/parameter_groups.h"
 #include "runtime/build_notes.h"
 #include "runtime/build_settings.h"
 #include "runtime/check_report.h"
@@ -53,6 +54,7 @@ int run(const BuildArguments& arguments) {
   const auto weights = select_trainable(model, options.train, options.freeze);
   for (const Value* weight : weights) trained += static_cast<double>(num_elements(weight->type().shape()));
   const size_t count = weights.size();
+  const std::vector<GroupLine> groups = parameter_groups(model, weights, options).lines;
   const std::vector<Finding> notes = build_notes(model);
   const std::vector<Finding> constants = describe_constants(model, weights);
   const std::vector<PassTiming> timings = build_training_model(&model, options);
@@ -68,6 +70,12 @@ int run(const BuildArguments& arguments) {
     const std::string value = model.metadata(std::string("onnx_train.") + key);
     if (!value.empty()) table.add({key, value});
   }
+  for (const GroupLine& line : groups) {
+    table.add({&line == groups.data() ? "groups" : "",
+               concat(line.group, " (", line.tensors, " tensors, ", format_count(line.elements), " elements)")});
+  }
+  if (options.ema > 0)
+    table.add({"average", "of decay " + model.metadata("onnx_train.ema") + ": evaluate, predict and export read it"});
   const std::string statistics = model.metadata("onnx_train.batch_norm");
   if (!statistics.empty()) table.add({"", statistics});
   table.add({"mean over", model.metadata("onnx_train.mean_over")});

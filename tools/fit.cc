@@ -110,7 +110,8 @@ Start start_anew(const FitArguments& a) {
   return start;
 }
 
-constexpr const char* kBuiltWith[] = {"loss", "optimizer", "mode", "precision"};
+constexpr const char* kBuiltWith[] = {"loss",       "optimizer", "groups", "layer_decay",
+                                      "clip_value", "ema",       "mode",   "precision"};
 
 // What resuming needs to know of MODEL, which is gone before the run's own model is loaded.
 struct GivenModel {

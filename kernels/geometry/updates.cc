@@ -114,10 +114,6 @@ bool has_supported_types(const NodeSpec& spec, int first_scalar) {
 
 // ---- Many tensors: the updates in the body of the call
 
-bool is_one_update(const Node& node) {
-  return node.is("Sgd", kDomain) || node.is("Adam", kDomain) || node.is("AdamW", kDomain);
-}
-
 // Whether `node` is an update whose tensors are inputs of the body and whose scalars are inputs or constants. Sets the
 // types of its outputs to those of the tensors that they replace.
 bool is_update_of(const Graph& body, Node* node) {
@@ -146,7 +142,7 @@ Value* replaced(const Node& update, const Value* output) {
 // Whether `node` is Where(guard, new, old) for an update's result and the tensor that it replaces, and all results of
 // the update have this guard. Sets the type of the node's output.
 bool is_guard_in(const Graph& body, Node* node) {
-  if (!node->is("Where") || !node->input(1)->producer() || !is_one_update(*node->input(1)->producer())) return false;
+  if (!node->is("Where") || !node->input(1)->producer() || !is_update_of_one(*node->input(1)->producer())) return false;
   const Node& update = *node->input(1)->producer();
   const Value* guard = node->input(0);
   if (!body.is_input(guard) || guard->dtype() != DType::kBool || num_elements(guard->type().shape()) != 1 ||
@@ -176,7 +172,7 @@ bool supports_all(const NodeSpec& spec) {
   for (Node* node = scratch.first(); node; node = node->next()) {
     if (node->is("Constant")) {
       infer_types(node);
-    } else if (!(is_one_update(*node) && is_update_of(scratch, node)) && !is_guard_in(scratch, node)) {
+    } else if (!(is_update_of_one(*node) && is_update_of(scratch, node)) && !is_guard_in(scratch, node)) {
       return false;
     }
   }
@@ -225,6 +221,13 @@ const std::vector<UpdateRow>& update_rows() {
       {"Updates", supports_all, describe_all},
   };
   return rows;
+}
+
+bool is_update_of_one(const Node& node) {
+  const auto& rows = update_rows();
+  return node.domain() == kDomain && std::any_of(rows.begin(), rows.end(), [&](const UpdateRow& row) {
+           return row.describe == describe_one && node.op() == row.op;
+         });
 }
 
 }  // namespace onnx_train

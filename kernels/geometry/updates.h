@@ -50,4 +50,7 @@ struct UpdateRow {
 };
 const std::vector<UpdateRow>& update_rows();
 
+// Whether the node is the update of one tensor by one of these operators.
+bool is_update_of_one(const Node& node);
+
 }  // namespace onnx_train

@@ -74,6 +74,7 @@ const std::vector<LoweringPass>& lowering_table() {
       {"unroll_scans", "canonical", {"expand_functions"}, every_plan, unfolds(unroll_scans)},
       {"fold_constants", "canonical", {"unroll_scans"}, every_plan, fold_again},
       {"remove_dead_nodes", "canonical", {"fold_constants"}, every_plan, remove_dead_nodes},
+      {"share_scalars", "canonical", {"fold_constants"}, by_default, share_scalars},
       {"drop_zero_biases", "canonical", {"fold_constants"}, by_default, drop_zero_biases},
       {"split_selections", "canonical", {"fold_constants"}, by_default, split_selections},
       {"round_once", "canonical", {}, by_default, round_once},

@@ -126,6 +126,20 @@ FunctionText adamw(const FunctionCall&) {
           ""};
 }
 
+// a' = w in the first step, then a + (1-d)(w - a)      as torch.optim.swa_utils.get_ema_multi_avg_fn
+constexpr const char* kMovingAverage = R"(MovingAverage <decay> (average, w, step) => (next_average) {
+    one_double = Constant <value = double {1.0}> ()
+    decay_double = Constant <value: tensor = @decay> ()
+    rest_double = Sub (one_double, decay_double)
+    rest = CastLike (rest_double, w)
+    first_step = Constant <value = int64 {1}> ()
+    is_first = Equal (step, first_step)
+    distance = Sub (w, average)
+    change = Mul (distance, rest)
+    moved = Add (average, change)
+    next_average = Where (is_first, w, moved)
+})";
+
 // norm = √(Σᵢ Σ gᵢ²), in float32, or in float64 where a gradient is.
 FunctionText global_norm(const FunctionCall& call) {
   DType dtype = DType::kFloat;
@@ -146,7 +160,11 @@ FunctionText global_norm(const FunctionCall& call) {
 }  // namespace
 
 std::vector<FunctionRow> update_functions() {
-  return {{"Sgd", sgd}, {"Adam", adam}, {"AdamW", adamw}, {"GlobalNorm", global_norm}};
+  return {{"Sgd", sgd},
+          {"Adam", adam},
+          {"AdamW", adamw},
+          {"GlobalNorm", global_norm},
+          function("MovingAverage", kMovingAverage)};
 }
 
 }  // namespace onnx_train

@@ -28,6 +28,7 @@ inline constexpr const char* kSeed = "seed";
 // States. States of an optimizer have the name of their slot ("momentum_buffer", "exp_avg") and belong to a weight.
 inline constexpr const char* kStep = "step";
 inline constexpr const char* kRandomKey = "random_key";
+inline constexpr const char* kRaw = "raw";  // what training reads in the place of a weight, which holds its average
 inline constexpr const char* kLossScale = "loss_scale";
 inline constexpr const char* kGoodSteps = "good_steps";     // number of finite steps since the loss scale changed
 inline constexpr const char* kMagnitudes = "magnitudes";    // of tensors that are rounded to 8 bits, in the last steps

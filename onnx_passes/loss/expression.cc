@@ -97,8 +97,6 @@ std::string ExpressionReader::found() {
   return position_ < text_.size() ? concat('\'', next(), '\'') : "the end";
 }
 
-namespace {
-
 Option read_option(ExpressionReader* reader, Word key) {
   Option option{std::move(key), 0.0, reader->column()};
   if (reader->take('(')) {
@@ -124,6 +122,8 @@ Option read_option(ExpressionReader* reader, Word key) {
   }
   return option;
 }
+
+namespace {
 
 std::string in_lower_case(std::string text) {
   for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));

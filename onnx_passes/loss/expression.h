@@ -55,6 +55,8 @@ struct Arguments {
   std::vector<Option> options;
 };
 
+// Reads the value of the option `key`, after "=".
+Option read_option(ExpressionReader* reader, Word key);
 // Reads "(...)" if it comes next.
 Arguments read_arguments(ExpressionReader* reader);
 

@@ -59,7 +59,9 @@ void add_sum_states(Model* model, const std::vector<WeightGradient>& gradients, 
     const std::string number = p == 0 ? "" : concat("_", p);
     for (size_t i = 0; i < gradients.size(); ++i) {
       const std::string slot = roles::kGradientSum + number;
-      part.sums.push_back(part.gradients[i] ? add_slot(*model, &graph, gradients[i].weight, slot) : nullptr);
+      const Value* weight = gradients[i].weight;
+      const Tensor zeros(weight->dtype(), weight->type().shape());
+      part.sums.push_back(part.gradients[i] ? add_slot(*model, &graph, weight, slot, zeros) : nullptr);
     }
     if (!part.count) continue;
     const Tensor zero = Tensor::full(part.count->dtype(), {}, 0);

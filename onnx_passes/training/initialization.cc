@@ -1,5 +1,6 @@
 #include "onnx_passes/training/initialization.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -46,12 +47,16 @@ class Initialization {
     Var value;
     if (state->has_role(roles::kRandomKey)) {
       value = concat({seed(), builder_->constant(Tensor::of<uint64_t>({1}, {0}))}, 0);
+    } else if (state->has_role(roles::kRaw)) {
+      const Var of_weight = drawn_[state->role()->of];
+      if (of_weight) value = builder_->op("Identity", {of_weight});
     } else if (state->role()) {
       value = as_built(state);
     } else if (rule_ != Rule::kNone) {
       value = weight(state, residuals);
     }
     if (!value) return;
+    drawn_[state->name()] = value;
     entry_->initialization->claim_name(value.value(), "initial/" + state->name());
     entry_->initialization->add_output(value.value());
     entry_->initialization_bindings.push_back({state, value.value()});
@@ -117,6 +122,7 @@ class Initialization {
   Rule rule_;
   std::unique_ptr<Builder> builder_;
   Value* seed_ = nullptr;
+  std::map<std::string, Var> drawn_;  // by state
   Var key_;
   int stream_ = 0;
 };
@@ -133,7 +139,10 @@ std::vector<Value*> states_of(const Model& model) {
 
 Pass initialization(const BuildOptions& options) {
   return {"initialization", [options](Model& model) {
-            const std::vector<Value*> states = states_of(model);
+            std::vector<Value*> states = states_of(model);
+            // Raw weights begin as the weights, which are drawn before them.
+            std::stable_partition(states.begin(), states.end(),
+                                  [](const Value* s) { return !s->has_role(roles::kRaw); });
             int residuals = 0;
             for (const Value* state : states) residuals += use_of(*state).residual ? 1 : 0;
             // The standard lets an entry point initialize its own initializers and those of the inference graph; the

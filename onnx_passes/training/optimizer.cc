@@ -1,53 +1,42 @@
 #include "onnx_passes/training/optimizer.h"
 
+#include <algorithm>
 #include <limits>
-#include <unordered_set>
+#include <map>
 
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/roles.h"
 #include "onnx_passes/precision/loss_scaling.h"
 #include "onnx_passes/training/entry_point.h"
-#include "onnx_passes/training/optimizer_spec.h"
-#include "onnx_passes/training/select.h"
-#include "onnx_passes/training/weight_roles.h"
+#include "onnx_passes/training/parameter_groups.h"
+#include "onnx_passes/training/raw_weights.h"
 
 namespace onnx_train {
 namespace {
 
-using ValueSet = std::unordered_set<const Value*>;
-
-// Biases and scales, which do not decay unless they are named; some are stored with ones around their axis, as [1, C,
-// 1, 1].
-bool is_bias_or_scale(const Value& weight) {
-  const WeightRole role = use_of(weight).role;
-  return weight.rank() <= 1 || role == WeightRole::kBias || role == WeightRole::kNormScale;
-}
-
-ValueSet decaying(const std::vector<Value*>& weights, const BuildOptions& options) {
-  if (!options.decay.empty()) {
-    const auto chosen = match_names(weights, options.decay, "--decay");
-    return {chosen.begin(), chosen.end()};
-  }
-  ValueSet result;
-  for (const Value* w : weights) {
-    if (!is_bias_or_scale(*w)) result.insert(w);
-  }
-  return result;
+Tensor initial_value(const OptimizerSlot& slot, const OptimizerSpec& spec, const Value& weight) {
+  Shape shape = weight.type().shape();
+  if (slot.shape == SlotShape::kScalar) shape.clear();
+  if (slot.shape == SlotShape::kRows) shape.end()[-1] = 1;
+  if (slot.shape == SlotShape::kColumns) shape.end()[-2] = 1;
+  return Tensor::full(weight.dtype(), shape, slot.initial_key ? spec[slot.initial_key] : slot.initial);
 }
 
 class OptimizerBuilder {
  public:
-  OptimizerBuilder(Model* model, EntryPoint* entry, const OptimizerSpec& spec, const BuildOptions& options)
-      : model_(*model), entry_(*entry), spec_(spec), options_(options), b_(entry->algorithm.get()) {}
+  OptimizerBuilder(Model* model, EntryPoint* entry, const BuildOptions& options)
+      : model_(*model), entry_(*entry), options_(options), b_(entry->algorithm.get()) {}
 
   void run() {
     std::vector<Value*> weights;
     for (const WeightGradient& g : entry_.gradients) weights.push_back(g.weight);
-    const ValueSet decay = decaying(weights, options_);
+    const ParameterGroups groups = parameter_groups(model_, weights, options_);
+    if (keeps_average(groups) || options_.ema > 0) raw_ = add_raw_weights(&model_, weights);
     count_steps();
     add_clipping();
-    for (const WeightGradient& g : entry_.gradients) update(g, decay.count(g.weight) ? spec_.weight_decay : 0);
+    for (const WeightGradient& g : entry_.gradients) add_rate(groups.updates.at(g.weight).rate);
+    for (size_t i = 0; i < weights.size(); ++i) update(weights[i], gradients_[i], groups.updates.at(weights[i]));
     bind(step_.value(), next_step_);
     if (finite_) advance_loss_scale(model_, &entry_, &b_, finite_, options_);
   }
@@ -60,25 +49,44 @@ class OptimizerBuilder {
   }
 
   // scale = min(1, clip_norm / (norm + 1e-6)), like torch.nn.utils.clip_grad_norm_; 1 if clip_norm is infinite, so that
-  // a plan with that value need not wait for the norm.
+  // a plan with that value need not wait for the norm. Clipping by value comes first; the norm that is reported is that
+  // of the gradients before both.
   void add_clipping() {
-    rate_ = b_.var(
-        add_input_with_default(&entry_, roles::kLearningRate, Tensor::scalar(static_cast<float>(spec_.learning_rate))));
+    const double lr = parse_optimizer(options_.optimizer)["lr"];
+    rate_ = b_.var(add_input_with_default(&entry_, roles::kLearningRate, Tensor::scalar(static_cast<float>(lr))));
     const float clip =
         options_.clip_norm > 0 ? static_cast<float>(options_.clip_norm) : std::numeric_limits<float>::infinity();
     const Var clip_norm = b_.var(add_input_with_default(&entry_, roles::kClipNorm, Tensor::scalar(clip)));
-    std::vector<Var> gradients;
-    for (const WeightGradient& g : entry_.gradients) gradients.push_back(b_.var(g.gradient));
+    for (const WeightGradient& g : entry_.gradients) gradients_.push_back(b_.var(g.gradient));
     b_.set_name("grad_norm");
-    Var norm = call(b_, "GlobalNorm", gradients);
+    Var norm = call(b_, "GlobalNorm", gradients_);
     const auto scale = loss_scale(model_, &entry_, &b_, options_);
+    const Var reported = norm;
     if (scale) finite_ = is_finite(norm), norm = norm / cast_like(*scale, norm);
+    const Var grad_norm = norm;
+    if (options_.clip_value > 0) norm = clip_values(scale ? *scale : Var(), reported.dtype());
     b_.set_name("grad_scale");
     const Var one = b_.scalar(norm.dtype(), 1);
     scale_ = where(b_.op("IsInf", {clip_norm}), one, min(cast_like(clip_norm, norm) / (norm + 1e-6), one));
     if (scale) scale_ = scale_ / cast_like(*scale, norm);
-    add_result(&entry_, roles::kGradNorm, norm);
+    add_result(&entry_, roles::kGradNorm, grad_norm);
     if (scale) add_result(&entry_, roles::kLossScale, *scale);
+  }
+
+  // Bounds each element of the gradients, which are multiplied by the loss scale, if there is one. Returns their norm
+  // without that.
+  Var clip_values(Var loss_scale, DType dtype) {
+    b_.set_name("clip_value");
+    Var bound = b_.scalar(dtype, options_.clip_value);
+    if (loss_scale) bound = bound * cast_like(loss_scale, bound);
+    for (size_t i = 0; i < gradients_.size(); ++i) {
+      const Var most = cast_like(bound, gradients_[i]);
+      b_.set_name("clipped/" + entry_.gradients[i].weight->name());
+      gradients_[i] = b_.op("Clip", {gradients_[i], -most, most});
+    }
+    b_.set_name("clipped_norm");
+    const Var norm = call(b_, "GlobalNorm", gradients_);
+    return loss_scale ? norm / cast_like(loss_scale, norm) : norm;
   }
 
   // With loss scaling, an update with non-finite gradients is skipped.
@@ -87,41 +95,79 @@ class OptimizerBuilder {
     bind_state(&entry_, state, finite_ ? where(finite_, next, b_.var(state)) : next);
   }
 
-  Var slot(const Value* weight, const char* name) { return b_.var(add_slot(model_, &b_.graph(), weight, name)); }
+  // The learning rate of weights with this factor.
+  void add_rate(double factor) {
+    if (factor == 1 || rates_.count(factor)) return;
+    b_.set_name("learning_rate/factor");
+    rates_[factor] = cast(rate_, DType::kDouble) * b_.scalar(DType::kDouble, factor);
+  }
 
-  void update(const WeightGradient& of, double weight_decay) {
-    Value* weight = of.weight;
-    std::vector<Var> slots, inputs{b_.var(weight), b_.var(of.gradient)};
-    Attrs attrs{{"weight_decay", Tensor::scalar(weight_decay)}};
-    std::string op = "Sgd";
-    if (spec_.is_sgd()) {
-      if (spec_.momentum != 0) slots.push_back(slot(weight, "momentum_buffer"));
-      inputs.push_back(slots.empty() ? Var() : slots[0]);
-      attrs.insert(attrs.end(), {{"momentum", Tensor::scalar(spec_.momentum)},
-                                 {"dampening", Tensor::scalar(spec_.dampening)},
-                                 {"nesterov", spec_.nesterov ? 1 : 0}});
-    } else {
-      op = spec_.name == "adam" ? "Adam" : "AdamW";
-      slots = {slot(weight, "exp_avg"), slot(weight, "exp_avg_sq")};
-      inputs.insert(inputs.end(), slots.begin(), slots.end());
-      attrs.insert(attrs.end(), {{"beta1", Tensor::scalar(spec_.beta1)},
-                                 {"beta2", Tensor::scalar(spec_.beta2)},
-                                 {"epsilon", Tensor::scalar(spec_.epsilon)}});
+  Attrs attributes(const WeightUpdate& update, const Value& weight) const {
+    const OptimizerSpec& spec = update.spec;
+    Attrs attrs{{"weight_decay", Tensor::scalar(spec["weight_decay"])}};
+    for (const Hyperparameter& h : spec.row->hyperparameters) {
+      if (!h.attribute || attrs[0].name == h.attribute) continue;
+      const double value = spec[h.key];
+      const bool is_integer = h.valid == ValidNumbers::kFlag || h.valid == ValidNumbers::kCount;
+      attrs.push_back(is_integer ? Attr(h.attribute, static_cast<int64_t>(value))
+                                 : Attr(h.attribute, Tensor::scalar(value)));
     }
-    inputs.insert(inputs.end(), {next_step_, rate_, scale_});
+    if (spec.row->weight_attributes) {
+      for (Attr& attr : spec.row->weight_attributes(spec, weight)) attrs.push_back(std::move(attr));
+    }
+    return attrs;
+  }
+
+  void update(Value* weight, Var gradient, const WeightUpdate& update) {
+    const OptimizerSpec& spec = update.spec;
+    Value* trained = raw_.empty() ? weight : raw_.at(weight);
+    std::vector<Var> slots, inputs{b_.var(trained), gradient};
+    for (const OptimizerSlot& slot : spec.row->slots) {
+      if (slot.of_variant && !spec.is_variant()) continue;
+      inputs.emplace_back();
+      if (slot.exists && !slot.exists(spec, *weight)) continue;
+      inputs.back() =
+          slot.shape == SlotShape::kAverage
+              ? b_.var(weight)
+              : b_.var(add_slot(model_, &b_.graph(), weight, slot.name, initial_value(slot, spec, *weight)));
+      slots.push_back(inputs.back());
+    }
+    inputs.insert(inputs.end(), {next_step_, update.rate == 1 ? rate_ : rates_.at(update.rate), scale_});
     b_.set_name("next/" + weight->name());
-    const auto next = call(b_, op, static_cast<int>(1 + slots.size()), inputs, attrs);
-    bind(weight, next[0]);
+    const auto next = call(b_, spec.op(), static_cast<int>(1 + slots.size()), inputs, attributes(update, *weight));
+    if (options_.ema > 0) bind(weight, average(weight, next[0]));
+    bind(trained, next[0]);
     for (size_t i = 0; i < slots.size(); ++i) bind(slots[i].value(), next[i + 1]);
+  }
+
+  // Whether the optimizer itself averages the weights.
+  bool keeps_average(const ParameterGroups& groups) const {
+    const bool keeps = std::any_of(groups.updates.begin(), groups.updates.end(), [](const auto& of) {
+      const auto& slots = of.second.spec.row->slots;
+      return std::any_of(slots.begin(), slots.end(),
+                         [](const OptimizerSlot& slot) { return slot.shape == SlotShape::kAverage; });
+    });
+    if (keeps && options_.ema > 0) {
+      fail_as(ErrorCode::kUsage, "--ema averages the weights, and so does --optimizer ", options_.optimizer,
+              "; leave out --ema");
+    }
+    return keeps;
+  }
+
+  Var average(Value* weight, Var next) {
+    b_.set_name("next/" + weight->name() + "/average");
+    return call(b_, "MovingAverage", {b_.var(weight), next, next_step_}, {{"decay", Tensor::scalar(options_.ema)}});
   }
 
   Model& model_;
   EntryPoint& entry_;
-  const OptimizerSpec& spec_;
   const BuildOptions& options_;
   Builder b_;
+  RawWeights raw_;              // where there is an average
+  std::vector<Var> gradients_;  // of all weights, clipped by value
   Var step_, next_step_, rate_, scale_;
-  Var finite_;  // only with loss scaling
+  std::map<double, Var> rates_;  // by factor
+  Var finite_;                   // only with loss scaling
 };
 
 bool add_optimizer(Model& model, const BuildOptions& options) {
@@ -129,8 +175,12 @@ bool add_optimizer(Model& model, const BuildOptions& options) {
   EntryPoint* entry = model.find_entry_point("apply");
   if (!entry) entry = model.find_entry_point("step");
   if (!entry) fail("[Optimizer] the model has no gradients; run the pass 'gradients' first");
-  OptimizerBuilder(&model, entry, spec, options).run();
+  OptimizerBuilder(&model, entry, options).run();
   model.set_metadata("onnx_train.optimizer", to_string(spec));
+  if (!options.groups.empty()) model.set_metadata("onnx_train.groups", json_list(options.groups));
+  if (options.layer_decay != 1) model.set_metadata("onnx_train.layer_decay", number_text(options.layer_decay));
+  if (options.ema > 0) model.set_metadata("onnx_train.ema", number_text(options.ema));
+  if (options.clip_value > 0) model.set_metadata("onnx_train.clip_value", number_text(options.clip_value));
   return true;
 }
 
@@ -140,9 +190,8 @@ Pass optimizer(const BuildOptions& options) {
   return {"optimizer", [options](Model& model) { return add_optimizer(model, options); }};
 }
 
-Value* add_slot(const Model& model, Graph* graph, const Value* weight, const std::string& slot) {
-  const Tensor zeros(weight->dtype(), weight->type().shape());
-  return add_state(model, graph, concat("state/", weight->name(), "/", slot), zeros, {slot, weight->name()});
+Value* add_slot(const Model& model, Graph* graph, const Value* weight, const std::string& slot, const Tensor& initial) {
+  return add_state(model, graph, concat("state/", weight->name(), "/", slot), initial, {slot, weight->name()});
 }
 
 }  // namespace onnx_train

@@ -4,13 +4,14 @@
 //
 // Inputs: learning_rate and clip_norm, float scalars with defaults (clip_norm is infinite unless set). Output:
 // grad_norm, the L2 norm of all gradients before clipping. State: state/<weight>/<slot> with torch's names
-// (momentum_buffer; exp_avg, exp_avg_sq), and state/step, the number of updates so far (int64). All are found by their
-// roles (roles.h); names that the model uses are varied.
+// (momentum_buffer; exp_avg, exp_avg_sq; optimizer_table.h has all), and state/step, the number of updates so far
+// (int64). All are found by their roles (roles.h); names that the model uses are varied.
 //
 // Weight decay applies to the weights that BuildOptions::decay names. Without such patterns, every optimizer
 // excludes what the literature excludes: tensors of rank 0 and 1, and others that serve as a bias or a norm's scale
-// (weight_roles.h). PyTorch's optimizers decay all that they are given; the pattern "*" does so. Metadata:
-// onnx_train.optimizer, with every option.
+// (weight_roles.h). PyTorch's optimizers decay all that they are given; the pattern "*" does so. Groups
+// (parameter_groups.h) change options and rates of some weights. Metadata: onnx_train.optimizer, with every option;
+// onnx_train.groups, a JSON array of texts; onnx_train.layer_decay and onnx_train.clip_value, where they are given.
 #pragma once
 
 #include "onnx_passes/passes.h"
@@ -19,7 +20,7 @@ namespace onnx_train {
 
 Pass optimizer(const BuildOptions& options);
 
-// Adds the state state/<weight>/<slot> to `graph`: zeros of the weight's type and shape.
-Value* add_slot(const Model& model, Graph* graph, const Value* weight, const std::string& slot);
+// Adds the state state/<weight>/<slot> to `graph`.
+Value* add_slot(const Model& model, Graph* graph, const Value* weight, const std::string& slot, const Tensor& initial);
 
 }  // namespace onnx_train

@@ -1,113 +1,184 @@
 #include "onnx_passes/training/optimizer_spec.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "onnx_passes/ir/error.h"
-#include "onnx_passes/loss/expression.h"
 
 namespace onnx_train {
 namespace {
 
-struct Hyperparameter {
-  const char* key;
-  double OptimizerSpec::*member;
-  bool sgd, adam;  // optimizers that have the option
-  bool below_one;  // valid are [0, 1), otherwise [0, ∞)
-};
+using Hyperparameters = std::vector<Hyperparameter>;
 
-constexpr Hyperparameter kHyperparameters[] = {
-    {"lr", &OptimizerSpec::learning_rate, true, true, false},
-    {"momentum", &OptimizerSpec::momentum, true, false, false},
-    {"dampening", &OptimizerSpec::dampening, true, false, false},
-    {"beta1", &OptimizerSpec::beta1, false, true, true},
-    {"beta2", &OptimizerSpec::beta2, false, true, true},
-    {"eps", &OptimizerSpec::epsilon, false, true, false},
-    {"weight_decay", &OptimizerSpec::weight_decay, true, true, false},
-};
-
-class OptimizerParser {
- public:
-  explicit OptimizerParser(const std::string& text) : reader_("--optimizer", text) {}
-
-  OptimizerSpec run() {
-    const Word name = reader_.word("sgd, adam or adamw");
-    spec_.name = name.text;
-    if (spec_.name != "sgd" && spec_.name != "adam" && spec_.name != "adamw") {
-      reader_.fail_at(name.column, concat("there is no optimizer '", name.text, "'; there is sgd, adam, adamw",
-                                          did_you_mean(name.text, {"sgd", "adam", "adamw"})));
-    }
-    if (spec_.is_sgd()) spec_.learning_rate = 0.01;
-    if (spec_.name == "adamw") spec_.weight_decay = 0.01;
-    const Arguments arguments = read_arguments(&reader_);
-    if (!reader_.at_end()) reader_.fail_at(reader_.column(), "expected the end");
-    if (!arguments.names.empty()) {
-      reader_.fail_at(arguments.names[0].column,
-                      concat("'", arguments.names[0].text, "' has no value; write ", arguments.names[0].text, "=..."));
-    }
-    for (const Option& option : arguments.options) set(option);
-    if (spec_.nesterov && (spec_.momentum == 0 || spec_.dampening != 0)) {
-      reader_.fail_at(name.column, "nesterov needs a momentum, and a dampening of 0");
-    }
-    return spec_;
+// What is valid, for messages.
+std::string describe(const Hyperparameter& h) {
+  std::string choices;
+  switch (h.valid) {
+    case ValidNumbers::kNonNegative: return "0 or more";
+    case ValidNumbers::kFraction: return "in [0, 1)";
+    case ValidNumbers::kNonPositive: return "0 or less";
+    case ValidNumbers::kCount: return "a whole number from 0 to 99";
+    case ValidNumbers::kFlag: return "true or false";
+    case ValidNumbers::kChoice: break;
   }
+  for (const char* choice : h.choices) choices += concat(choices.empty() ? "" : " or ", choice);
+  return choices;
+}
 
- private:
-  void set(const Option& option) {
-    const std::string& key = option.key.text;
-    if (key == "nesterov" && spec_.is_sgd()) {
-      spec_.nesterov = number(option) != 0;
-    } else if (key == "betas" && !spec_.is_sgd()) {
-      const auto* pair = std::get_if<std::pair<double, double>>(&option.value);
-      if (!pair) reader_.fail_at(option.column, "betas are two numbers: betas=(0.9, 0.999)");
-      spec_.beta1 = in_range(option, pair->first, true);
-      spec_.beta2 = in_range(option, pair->second, true);
-    } else {
-      const Hyperparameter& parameter = find(option);
-      spec_.*parameter.member = in_range(option, number(option), parameter.below_one);
-    }
+bool is_valid(const Hyperparameter& h, double value) {
+  if (!std::isfinite(value)) return false;
+  switch (h.valid) {
+    case ValidNumbers::kNonNegative: return value >= 0;
+    case ValidNumbers::kFraction: return value >= 0 && value < 1;
+    case ValidNumbers::kNonPositive: return value <= 0;
+    case ValidNumbers::kCount: return value >= 0 && value <= 99 && value == std::floor(value);
+    case ValidNumbers::kFlag: return value == 0 || value == 1;
+    case ValidNumbers::kChoice: return false;  // it is a word
   }
+  return false;
+}
 
-  const Hyperparameter& find(const Option& option) {
-    std::vector<std::string> names = {spec_.is_sgd() ? "nesterov" : "betas"};
-    for (const Hyperparameter& parameter : kHyperparameters) {
-      if (!(spec_.is_sgd() ? parameter.sgd : parameter.adam)) continue;
-      if (option.key.text == parameter.key) return parameter;
-      names.push_back(parameter.key);
-    }
-    std::string known;
-    for (const std::string& name : names) known += concat(known.empty() ? "" : ", ", name);
-    reader_.fail_at(option.key.column, concat(spec_.name, " has no option '", option.key.text, "'; it has ", known,
-                                              did_you_mean(option.key.text, names)));
+double value_of(const Hyperparameter& h, const Option& option, double number, const ExpressionReader& reader) {
+  if (is_valid(h, number)) return number;
+  reader.fail_at(option.column,
+                 concat("'", option.key.text, "' is ", number_text(number), "; it must be ", describe(h)));
+}
+
+double read_value(const Hyperparameter& h, const Option& option, const ExpressionReader& reader) {
+  if (const double* number = std::get_if<double>(&option.value)) return value_of(h, option, *number, reader);
+  if (const Word* word = std::get_if<Word>(&option.value); word && h.valid == ValidNumbers::kChoice) {
+    const auto found = std::find(h.choices.begin(), h.choices.end(), word->text);
+    if (found != h.choices.end()) return static_cast<double>(found - h.choices.begin());
   }
+  const bool is_word = h.valid == ValidNumbers::kFlag || h.valid == ValidNumbers::kChoice;
+  reader.fail_at(option.column, concat("'", option.key.text, "' is ", is_word ? describe(h) : "a number"));
+}
 
-  double number(const Option& option) {
-    if (const double* value = std::get_if<double>(&option.value)) return *value;
-    reader_.fail_at(option.column, concat("'", option.key.text, "' is a number"));
+// Names by which options are set: hyper-parameters, and pairs in the place of their members.
+std::vector<std::string> option_names(const OptimizerRow& row) {
+  std::vector<std::string> names;
+  for (const Hyperparameter& h : row.hyperparameters) {
+    const std::string name = h.pair ? h.pair : h.key;
+    if (names.empty() || names.back() != name) names.push_back(name);
   }
+  return names;
+}
 
-  double in_range(const Option& option, double value, bool below_one) {
-    if (std::isfinite(value) && value >= 0 && (!below_one || value < 1)) return value;
-    reader_.fail_at(option.column, concat("'", option.key.text, "' is ", number_text(value), "; it must be ",
-                                          below_one ? "in [0, 1)" : "0 or more"));
-  }
+std::string joined(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += concat(text.empty() ? "" : ", ", name);
+  return text;
+}
 
-  ExpressionReader reader_;
-  OptimizerSpec spec_;
-};
+[[noreturn]] void fail_unknown(const OptimizerRow& row, const Option& option, const ExpressionReader& reader) {
+  const std::vector<std::string> names = option_names(row);
+  std::vector<std::string> known = names;
+  for (const Hyperparameter& h : row.hyperparameters) known.emplace_back(h.key);
+  reader.fail_at(option.key.column, concat(row.name, " has no option '", option.key.text, "'; it has ", joined(names),
+                                           did_you_mean(option.key.text, known)));
+}
+
+size_t place_of(const OptimizerRow& row, std::string_view key) {
+  const Hyperparameters& all = row.hyperparameters;
+  const auto found = std::find_if(all.begin(), all.end(), [&](const Hyperparameter& h) { return key == h.key; });
+  return static_cast<size_t>(found - all.begin());
+}
+
+OptimizerSpec defaults(const OptimizerRow& row) {
+  OptimizerSpec spec{&row, {}};
+  for (const Hyperparameter& h : row.hyperparameters) spec.values.push_back(h.otherwise);
+  return spec;
+}
+
+std::string value_text(const Hyperparameter& h, double value) {
+  if (h.valid == ValidNumbers::kFlag) return value != 0 ? "true" : "false";
+  return h.valid == ValidNumbers::kChoice ? h.choices[static_cast<size_t>(value)] : number_text(value);
+}
 
 }  // namespace
 
-OptimizerSpec parse_optimizer(const std::string& text) { return OptimizerParser(text).run(); }
+bool OptimizerSpec::has(std::string_view key) const { return place_of(*row, key) < values.size(); }
+
+double OptimizerSpec::operator[](std::string_view key) const {
+  if (!has(key)) fail(row->name, " has no hyper-parameter ", std::string(key));
+  return values[place_of(*row, key)];
+}
+
+void OptimizerSpec::set(const Option& option, const ExpressionReader& reader) {
+  const Hyperparameters& all = row->hyperparameters;
+  const std::string& key = option.key.text;
+  if (const size_t i = place_of(*row, key); i < all.size()) {
+    values[i] = read_value(all[i], option, reader);
+    return;
+  }
+  const auto first =
+      std::find_if(all.begin(), all.end(), [&](const Hyperparameter& h) { return h.pair && key == h.pair; });
+  if (first == all.end()) fail_unknown(*row, option, reader);
+  const auto i = static_cast<size_t>(first - all.begin());
+  const auto* pair = std::get_if<std::pair<double, double>>(&option.value);
+  if (!pair) {
+    reader.fail_at(option.column, concat(key, " are two numbers: ", key, "=(", number_text(all[i].otherwise), ", ",
+                                         number_text(all[i + 1].otherwise), ")"));
+  }
+  values[i] = value_of(all[i], option, pair->first, reader);
+  values[i + 1] = value_of(all[i + 1], option, pair->second, reader);
+}
+
+OptimizerSpec OptimizerSpec::of(const Value& weight) const {
+  if (!row->takes || row->takes(*this, weight)) return *this;
+  OptimizerSpec rest = defaults(*find_optimizer(row->rest));
+  for (size_t i = 0; i < rest.values.size(); ++i) {
+    const std::string key = rest.row->hyperparameters[i].key, own = concat(row->rest, "_", key);
+    if (has(own) || has(key)) rest.values[i] = (*this)[has(own) ? own : key];
+  }
+  return rest;
+}
+
+OptimizerSpec parse_optimizer(const std::string& text) {
+  ExpressionReader reader("--optimizer", text);
+  std::vector<std::string> names;
+  for (const OptimizerRow& row : optimizer_rows()) names.emplace_back(row.name);
+  const Word name = reader.word("the name of an optimizer");
+  const OptimizerRow* row = find_optimizer(name.text);
+  if (!row) {
+    reader.fail_at(name.column, concat("there is no optimizer '", name.text, "'; there is ", joined(names),
+                                       did_you_mean(name.text, names)));
+  }
+  OptimizerSpec spec = defaults(*row);
+  const Arguments arguments = read_arguments(&reader);
+  if (!reader.at_end()) reader.fail_at(reader.column(), "expected the end");
+  if (!arguments.names.empty()) {
+    const Word& first = arguments.names[0];
+    reader.fail_at(first.column, concat("'", first.text, "' has no value; write ", first.text, "=..."));
+  }
+  for (const Option& option : arguments.options) spec.set(option, reader);
+  if (const std::string conflict = spec.conflict(); !conflict.empty()) reader.fail_at(name.column, conflict);
+  return spec;
+}
 
 std::string to_string(const OptimizerSpec& spec) {
-  const std::string lr = "(lr=" + number_text(spec.learning_rate);
-  const std::string decay = ", weight_decay=" + number_text(spec.weight_decay) + ")";
-  if (!spec.is_sgd()) {
-    return concat(spec.name, lr, ", betas=(", number_text(spec.beta1), ", ", number_text(spec.beta2),
-                  "), eps=", number_text(spec.epsilon), decay);
+  std::vector<std::string> options;
+  const Hyperparameters& all = spec.row->hyperparameters;
+  for (size_t i = 0; i < all.size(); ++i) {
+    const Hyperparameter& h = all[i];
+    const bool word = h.valid == ValidNumbers::kFlag || h.valid == ValidNumbers::kChoice;
+    if (word && spec.values[i] == h.otherwise) continue;
+    const std::string value = value_text(h, spec.values[i]);
+    if (h.pair) {
+      options.push_back(concat(h.pair, "=(", value, ", ", value_text(all[i + 1], spec.values[i + 1]), ")"));
+      ++i;
+    } else {
+      options.push_back(concat(h.key, "=", value));
+    }
   }
-  return concat("sgd", lr, ", momentum=", number_text(spec.momentum), ", dampening=", number_text(spec.dampening),
-                spec.nesterov ? ", nesterov=true" : "", decay);
+  return concat(spec.row->name, "(", joined(options), ")");
+}
+
+std::string describe_optimizers() {
+  std::vector<std::string> texts;
+  for (const OptimizerRow& row : optimizer_rows())
+    texts.push_back(concat(row.name, "(", joined(option_names(row)), ")"));
+  return joined(texts);
 }
 
 }  // namespace onnx_train

@@ -110,10 +110,14 @@ class Model:
         train: Patterns = None,
         freeze: Patterns = None,
         decay: Patterns = None,
+        group: Patterns = None,
+        layer_decay: float | None = None,
+        ema: float | None = None,
         mode: str | None = None,
         precision: str | None = None,
         loss_scale: float | str | None = None,
         clip: float | None = None,
+        clip_value: float | None = None,
         accumulate: bool | None = None,
         accumulate_mean: str | None = None,
         init: str | None = None,
@@ -149,11 +153,18 @@ class Model:
             freeze: weights to leave as they are, likewise.
             decay: weights that decay, likewise; by default all but biases and scales of norms, with every optimizer.
                 PyTorch's optimizers decay all: ``"*"``.
+            group: ``"PATTERN: lr=10x, weight_decay=0"``, or a list of these: options of the optimizer for some weights.
+                ``lr=10x`` is a factor of the learning rate, ``lr=1e-4`` the rate at its peak. Of several groups that
+                match a weight the last wins, option by option.
+            layer_decay: what the learning rate is multiplied by for each layer that comes after the weight's.
+            ema: the decay of an average of the weights. The weights of the model are then the average, and training
+                goes on from ``raw/<weight>``.
             mode: ``"train"``; ``"frozen"``: batch norm uses its running statistics, dropout is off; ``"preserve"``: so
                 where training_mode is 0 in the file.
             precision: ``"float32"``, ``"gemm-bf16"``, ``"bf16"``, ``"fp16"`` or ``"fp8"``.
             loss_scale: a number or ``"dynamic"``.
             clip: the global norm at which gradients are clipped.
+            clip_value: the bound of each element of the gradients, before `clip`.
             accumulate: whether to make entry points ``accumulate`` and ``apply`` in the place of ``step``.
             accumulate_mean: ``"all"``: an update is that of one step on all samples, whatever counts in each batch (the
                 labels other than ignore_index, say); ``"batches"``: the mean of the batches' means.
@@ -190,10 +201,14 @@ class Model:
             train=train,
             freeze=freeze,
             decay=decay,
+            group=group,
+            layer_decay=layer_decay,
+            ema=ema,
             mode=mode,
             precision=precision,
             loss_scale=loss_scale,
             clip=clip,
+            clip_value=clip_value,
             accumulate=accumulate,
             accumulate_mean=accumulate_mean,
             init=init,

@@ -47,7 +47,8 @@ def save_weights(source: Any, path: str | os.PathLike[str], *, state: bool = Fal
 def load_weights(session: Session, path: str | os.PathLike[str], *, strict: bool = True) -> list[str]:
     """Assigns the tensors of a file to the states of a session that have their names. All are checked first.
 
-    `Model.with_weights` is the same for a model, before it is built.
+    `Model.with_weights` is the same for a model, before it is built. Where training keeps an average of the weights
+    (`Model.build`, `ema`), it begins anew from the weights that are read.
 
     Args:
         session: what is assigned to.
@@ -82,8 +83,11 @@ def load_weights(session: Session, path: str | os.PathLike[str], *, strict: bool
         if not np.can_cast(array.dtype, present.dtype, casting="same_kind"):
             raise DataError(f"'{path}': '{name}' is {array.dtype}; the state is {present.dtype}")
         assigned.append(name)
+    raw = {port.of: port.name for port in session.states() if port.role == "raw"}
     for name in assigned:
         session.state[name] = arrays[name]
+        if name in raw and raw[name] not in arrays:
+            session.state[raw[name]] = arrays[name]
     return assigned
 
 

@@ -28,8 +28,8 @@ class Optimizer:
         return f"{name}({arguments})" if arguments else name
 
 
-def _number(value: float) -> str:
-    return str(int(value)) if isinstance(value, bool) else repr(value)
+def _number(value: float | str) -> str:
+    return str(int(value)) if isinstance(value, bool) else str(value)
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,7 @@ class Adam(Optimizer):
     beta2: float | None = None
     eps: float | None = None
     weight_decay: float | None = None
+    amsgrad: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -71,3 +72,213 @@ class AdamW(Adam):
     >>> import onnx_train
     >>> training = onnx_train.build("mlp.onnx", optimizer=onnx_train.optimizers.AdamW(weight_decay=0.1))
     """
+
+
+@dataclass(frozen=True)
+class RMSprop(Optimizer):
+    """RMSprop (Hinton, 2012) as in PyTorch: g / (sqrt(mean of g²) + eps), with momentum, centered if asked for.
+
+    >>> import onnx_train
+    >>> print(onnx_train.optimizers.RMSprop(alpha=0.9, centered=True))
+    rmsprop(alpha=0.9, centered=1)
+    """
+
+    lr: float | None = None
+    alpha: float | None = None
+    eps: float | None = None
+    weight_decay: float | None = None
+    momentum: float | None = None
+    centered: bool | None = None
+
+
+@dataclass(frozen=True)
+class Adagrad(Optimizer):
+    """Adagrad (Duchi et al., 2011) as in PyTorch.
+
+    >>> import onnx_train
+    >>> print(onnx_train.optimizers.Adagrad(lr_decay=0.01))
+    adagrad(lr_decay=0.01)
+    """
+
+    lr: float | None = None
+    lr_decay: float | None = None
+    weight_decay: float | None = None
+    initial_accumulator_value: float | None = None
+    eps: float | None = None
+
+
+@dataclass(frozen=True)
+class Adadelta(Optimizer):
+    """Adadelta (Zeiler, 2012) as in PyTorch.
+
+    >>> import onnx_train
+    >>> print(onnx_train.optimizers.Adadelta(rho=0.95))
+    adadelta(rho=0.95)
+    """
+
+    lr: float | None = None
+    rho: float | None = None
+    eps: float | None = None
+    weight_decay: float | None = None
+
+
+@dataclass(frozen=True)
+class Adamax(Optimizer):
+    """Adamax (Kingma and Ba, 2015) as in PyTorch: the largest decayed gradient in the place of the mean of squares.
+
+    >>> import onnx_train
+    >>> print(onnx_train.optimizers.Adamax(lr=2e-3))
+    adamax(lr=0.002)
+    """
+
+    lr: float | None = None
+    beta1: float | None = None
+    beta2: float | None = None
+    eps: float | None = None
+    weight_decay: float | None = None
+
+
+@dataclass(frozen=True)
+class NAdam(Optimizer):
+    """NAdam (Dozat, 2016) as in PyTorch: Adam with Nesterov's momentum.
+
+    >>> import onnx_train
+    >>> print(onnx_train.optimizers.NAdam(weight_decay=0.01, decoupled_weight_decay=True))
+    nadam(weight_decay=0.01, decoupled_weight_decay=1)
+    """
+
+    lr: float | None = None
+    beta1: float | None = None
+    beta2: float | None = None
+    eps: float | None = None
+    weight_decay: float | None = None
+    momentum_decay: float | None = None
+    decoupled_weight_decay: bool | None = None
+
+
+@dataclass(frozen=True)
+class RAdam(Optimizer):
+    """RAdam (Liu et al., 2020) as in PyTorch: Adam without its scale in the first steps.
+
+    >>> import onnx_train
+    >>> print(onnx_train.optimizers.RAdam(lr=1e-3))
+    radam(lr=0.001)
+    """
+
+    lr: float | None = None
+    beta1: float | None = None
+    beta2: float | None = None
+    eps: float | None = None
+    weight_decay: float | None = None
+    decoupled_weight_decay: bool | None = None
+
+
+@dataclass(frozen=True)
+class Adafactor(Optimizer):
+    """Adafactor (Shazeer and Stern, 2018) as in PyTorch: rows and columns of the mean of squares.
+
+    `eps1` of 0 is the epsilon of the weight's type, as None is in PyTorch.
+
+    >>> import onnx_train
+    >>> print(onnx_train.optimizers.Adafactor(lr=0.01, d=1.0))
+    adafactor(lr=0.01, d=1.0)
+    """
+
+    lr: float | None = None
+    beta2_decay: float | None = None
+    eps1: float | None = None
+    eps2: float | None = None
+    d: float | None = None
+    weight_decay: float | None = None
+
+
+@dataclass(frozen=True)
+class Lion(Optimizer):
+    """Lion (Chen et al., 2023): the sign of a momentum, decay apart from the gradient.
+
+    >>> import onnx_train
+    >>> print(onnx_train.optimizers.Lion(lr=1e-4, weight_decay=0.1))
+    lion(lr=0.0001, weight_decay=0.1)
+    """
+
+    lr: float | None = None
+    beta1: float | None = None
+    beta2: float | None = None
+    weight_decay: float | None = None
+
+
+@dataclass(frozen=True)
+class LAMB(Optimizer):
+    """LAMB (You et al., 2020) as in timm, without its own clipping: Adam scaled by the norm of each weight.
+
+    >>> import onnx_train
+    >>> print(onnx_train.optimizers.LAMB(weight_decay=0.02))
+    lamb(weight_decay=0.02)
+    """
+
+    lr: float | None = None
+    beta1: float | None = None
+    beta2: float | None = None
+    eps: float | None = None
+    weight_decay: float | None = None
+    always_adapt: bool | None = None
+
+
+@dataclass(frozen=True)
+class LARS(Optimizer):
+    """LARS (You et al., 2017) as in timm: SGD with momentum, scaled by the norms of each weight and its gradient.
+
+    >>> import onnx_train
+    >>> print(onnx_train.optimizers.LARS(lr=4.8, weight_decay=1e-6))
+    lars(lr=4.8, weight_decay=1e-06)
+    """
+
+    lr: float | None = None
+    momentum: float | None = None
+    dampening: float | None = None
+    nesterov: bool | None = None
+    weight_decay: float | None = None
+    trust_coeff: float | None = None
+    eps: float | None = None
+    always_adapt: bool | None = None
+
+
+@dataclass(frozen=True)
+class Muon(Optimizer):
+    """Muon (Jordan et al., 2024) as in PyTorch, for matrices and filters of layers; AdamW for all else.
+
+    >>> import onnx_train
+    >>> print(onnx_train.optimizers.Muon(lr=0.02, adamw_lr=3e-4))
+    muon(lr=0.02, adamw_lr=0.0003)
+    """
+
+    lr: float | None = None
+    weight_decay: float | None = None
+    momentum: float | None = None
+    nesterov: bool | None = None
+    eps: float | None = None
+    ns_steps: int | None = None
+    adjust_lr_fn: str | None = None
+    use_muon: bool | None = None
+    adamw_lr: float | None = None
+    beta1: float | None = None
+    beta2: float | None = None
+    adamw_eps: float | None = None
+
+
+@dataclass(frozen=True)
+class Schedule_Free(Optimizer):
+    """Schedule-free AdamW (Defazio et al., 2024): the weights are an average, training goes on from ``raw/<weight>``.
+
+    >>> import onnx_train
+    >>> print(onnx_train.optimizers.Schedule_Free(lr=0.0025))
+    schedule_free(lr=0.0025)
+    """
+
+    lr: float | None = None
+    beta1: float | None = None
+    beta2: float | None = None
+    eps: float | None = None
+    weight_decay: float | None = None
+    r: float | None = None
+    weight_lr_power: float | None = None

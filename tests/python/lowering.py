@@ -6,7 +6,8 @@ import functools
 import tool
 
 EXACT = {"views", "write_in_place", "update_in_place", "merge_updates", "order_nodes", "recompute",
-         "narrow_storage", "simplify_masks", "pack_attention"}  # fmt: skip
+         "narrow_storage", "simplify_masks", "pack_attention",
+         "share_scalars"}  # fmt: skip
 
 
 @functools.cache

@@ -8,6 +8,7 @@
 #include "onnx_passes/io/mapped_file.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/initializer.h"
+#include "onnx_passes/ir/roles.h"
 #include "runtime/build_notes.h"
 #include "runtime/plan/plan_report.h"
 #include "runtime/report_text.h"
@@ -46,7 +47,9 @@ std::unordered_map<std::string, const Node*> optimizer_nodes(const Model& model)
   for (const EntryPoint& entry : model.entry_points) {
     for (const Binding& binding : entry.update_bindings) {
       const Node* update = binding.next->producer();
-      if (update && update->has_attr("weight_decay")) nodes.emplace(binding.state->name(), update);
+      const bool is_raw = binding.state->has_role(roles::kRaw);  // what is trained for a weight that is an average
+      const std::string& weight = is_raw ? binding.state->role()->of : binding.state->name();
+      if (update && update->has_attr("weight_decay")) nodes.emplace(weight, update);
     }
   }
   return nodes;

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <unordered_set>
 
+#include "kernels/geometry/updates.h"
 #include "kernels/lowering/lowering.h"
 #include "kernels/lowering/memory/lifetimes.h"
 #include "kernels/lowering/updates/updates.h"
@@ -159,10 +160,7 @@ class EarlyUpdates {
 
 }  // namespace
 
-bool is_update(const Node& node) {
-  return node.is("Sgd", kDomain) || node.is("Adam", kDomain) || node.is("AdamW", kDomain) ||
-         node.is("SparseSgd", kDomain);
-}
+bool is_update(const Node& node) { return is_update_of_one(node) || node.is("SparseSgd", kDomain); }
 
 bool update_early(Model& model, const std::function<bool(const Node&)>& may_reject, size_t least_bytes) {
   return EarlyUpdates(model.graph.get(), least_bytes).run(may_reject);
