@@ -289,7 +289,10 @@ TrainingPosition restore(Session* session, const std::string& path) {
   std::vector<std::pair<std::string, Tensor>> states;
   for (const std::string& name : session->state().names()) states.emplace_back(name, saved.contents(name));
   for (const auto& [name, value] : states) session->state().set(name, value);
-  for (const char* key : {kPreprocess, kClasses, kColumns}) session->set_metadata(key, saved.model().metadata(key));
+  session->set_metadata(kPreprocess, saved.model().metadata(kPreprocess));
+  for (const char* key : {kClasses, kColumns}) {
+    if (const std::string text = saved.model().metadata(key); !text.empty()) session->set_metadata(key, text);
+  }
   return *position;
 }
 

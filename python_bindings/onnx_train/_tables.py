@@ -6,6 +6,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -43,9 +44,7 @@ def convert_table(table: Any, path: str | os.PathLike[str]) -> None:
     elif hasattr(table, "write_csv"):  # polars
         table.write_csv(target)
     elif type(table).__module__.startswith("pyarrow"):
-        import pyarrow.csv
-
-        pyarrow.csv.write_csv(table, target)
+        import_module("pyarrow.csv").write_csv(table, target)
     else:
         raise UsageError(f"a table is a file, or of pyarrow, pandas or polars, not {type(table).__name__}")
 
@@ -54,11 +53,10 @@ def _read(path: str) -> Any:
     if not path.endswith(_SUFFIXES):
         raise UsageError(f"'{path}' is no table that pyarrow reads: {', '.join(_SUFFIXES)}")
     try:
-        import pyarrow.feather
-        import pyarrow.parquet
+        reader = import_module("pyarrow.parquet" if path.endswith(".parquet") else "pyarrow.feather")
     except ImportError:
         raise UsageError(f"reading '{path}' needs the package pyarrow: pip install pyarrow") from None
-    return pyarrow.parquet.read_table(path) if path.endswith(".parquet") else pyarrow.feather.read_table(path)
+    return reader.read_table(path)
 
 
 def is_table(data: Any) -> bool:

@@ -7,6 +7,7 @@ import os
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Union
 
@@ -98,11 +99,13 @@ def _functions_of(tokenizer: Any) -> tuple[Callable[[str], Sequence[int]], Calla
     if isinstance(tokenizer, (str, os.PathLike)):
         tokenizer = _load(os.fspath(tokenizer))
     # A tokenizer that would add a first or a last token does it to no text in the middle of a file.
-    plain = {"add_special_tokens": False} if hasattr(tokenizer, "token_to_id") or hasattr(tokenizer, "convert_tokens_to_ids") else {}
+    has_special_tokens = hasattr(tokenizer, "token_to_id") or hasattr(tokenizer, "convert_tokens_to_ids")
+    plain = {"add_special_tokens": False} if has_special_tokens else {}
 
     def encode(text: str) -> Sequence[int]:
-        ids = tokenizer.encode(text, **plain)
-        return getattr(ids, "ids", ids)
+        encoded = tokenizer.encode(text, **plain)
+        ids: Sequence[int] = getattr(encoded, "ids", encoded)
+        return ids
 
     def number_of(token: str) -> int:
         for name in ("token_to_id", "convert_tokens_to_ids", "piece_to_id", "encode_single_token"):
@@ -119,13 +122,9 @@ def _load(path: str) -> Any:
     kind = Path(path).suffix
     try:
         if kind == ".json":
-            import tokenizers
-
-            return tokenizers.Tokenizer.from_file(path)
+            return import_module("tokenizers").Tokenizer.from_file(path)
         if kind == ".model":
-            import sentencepiece
-
-            return sentencepiece.SentencePieceProcessor(model_file=path)
+            return import_module("sentencepiece").SentencePieceProcessor(model_file=path)
     except ImportError as error:
         raise UsageError(f"'{path}' needs the package {error.name}: pip install {error.name}") from None
     except Exception as error:  # what the packages raise for a file that they cannot read

@@ -181,7 +181,7 @@ def test_the_best_state_is_that_of_the_metric(training, data, tmp_path):
     out = tool.run("fit", training, "--data", tmp_path / "data.npz", "--val-split", 0.5, "--epochs", 6, "--lr", 0.5,
                    "--best", "accuracy", "--early-stop", 2, "--out", run)  # fmt: skip
     epochs = [json.loads(line) for line in (run / "epochs.jsonl").read_text().splitlines()]
-    accuracies = [epoch["evaluation"]["accuracy"] for epoch in epochs]
+    accuracies = [epoch["eval_accuracy"] for epoch in epochs]
     best = [accuracies[i] > max(accuracies[:i], default=-1) for i in range(len(epochs))]
     assert [epoch["best"] for epoch in epochs] == best
     assert "highest evaluation accuracy" in " ".join(out.split())
