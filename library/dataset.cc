@@ -9,20 +9,20 @@
 namespace onnx_train {
 namespace {
 
-std::unique_ptr<onnx_train_dataset> open_for(const Session& session, const std::string& path, const char* entry) {
-  const std::string name = entry ? entry : session.model().entry_points.empty() ? "predict" : training_entry(session);
-  const std::vector<InputSpec> inputs = entry_inputs(session.model(), name);
+// A training that reads a table gives the model the names of its classes and categories: tables that are opened later
+// for an evaluation are read alike.
+std::unique_ptr<onnx_train_dataset> open_for(Session* session, const std::string& path, const char* entry,
+                                             const ReadOptions& options) {
+  const bool trains = !session->model().entry_points.empty();
+  const std::string name = entry ? entry : trains ? training_entry(*session) : "predict";
+  const std::vector<InputSpec> inputs = entry_inputs(session->model(), name);
   auto dataset = std::make_unique<onnx_train_dataset>();
-  dataset->tensors = read_arrays(path, session.model(), name, inputs);
-  dataset->data.emplace(dataset->tensors, inputs);
+  dataset->read = read_arrays(path, session->model(), name, inputs, options);
+  dataset->data.emplace(make_dataset(dataset->read, inputs));
+  if (trains && name == training_entry(*session)) {
+    for (const auto& [key, value] : dataset->read.metadata) session->set_metadata(key, value);
+  }
   return dataset;
-}
-
-// Makes the views that the handle gives.
-onnx_train_dataset* finished(std::unique_ptr<onnx_train_dataset> dataset, const std::string& path) {
-  dataset->path = path;
-  dataset->arrays = described(dataset->tensors);
-  return dataset.release();
 }
 
 }  // namespace
@@ -34,19 +34,29 @@ extern "C" {
 
 onnx_train_status onnx_train_dataset_open(const char* path, onnx_train_session* session, const char* entry,
                                           onnx_train_dataset** dataset) {
-  if (session) {
-    return in_session(session, [&](onnx_train_session& s) {
-      const std::string from = &required(path, "the path of the data");
-      required(dataset, "where the dataset goes") = finished(open_for(s.session, from, entry), from);
-    });
-  }
-  return guarded([&] {
+  return onnx_train_dataset_open_with(path, session, entry, nullptr, 0, dataset);
+}
+
+onnx_train_status onnx_train_dataset_open_with(const char* path, onnx_train_session* session, const char* entry,
+                                               const onnx_train_option* options, size_t count,
+                                               onnx_train_dataset** dataset) {
+  const auto open = [&](Session* opened_for) {
     const std::string from = &required(path, "the path of the data");
-    if (entry) throw UsageError("the entry point '" + std::string(entry) + "' has no session");
-    auto opened = std::make_unique<onnx_train_dataset>();
-    opened->tensors = read_arrays(from);
-    required(dataset, "where the dataset goes") = finished(std::move(opened), from);
-  });
+    ReadOptions reading;
+    read_options(options, count, data_options(&reading));
+    std::unique_ptr<onnx_train_dataset> opened;
+    if (opened_for) {
+      opened = open_for(opened_for, from, entry, reading);
+    } else {
+      if (entry) throw UsageError("the entry point '" + std::string(entry) + "' has no session");
+      opened = std::make_unique<onnx_train_dataset>();
+      opened->read.tensors = read_arrays(from);
+    }
+    opened->path = from;
+    required(dataset, "where the dataset goes") = opened.release();
+  };
+  if (session) return in_session(session, [&](onnx_train_session& s) { open(&s.session); });
+  return guarded([&] { open(nullptr); });
 }
 
 void onnx_train_dataset_free(onnx_train_dataset* dataset) { delete dataset; }
@@ -54,7 +64,13 @@ void onnx_train_dataset_free(onnx_train_dataset* dataset) { delete dataset; }
 onnx_train_status onnx_train_dataset_arrays(const onnx_train_dataset* dataset, const onnx_train_tensor** arrays,
                                             size_t* count) {
   return guarded([&] {
-    const onnx_train_dataset& opened = required(dataset, "the dataset");
+    required(dataset, "the dataset");
+    auto& opened = *const_cast<onnx_train_dataset*>(dataset);
+    std::call_once(opened.described, [&] {
+      opened.tensors = opened.read.tensors;
+      for (const auto& [name, reader] : opened.read.readers) opened.tensors[name] = read_all(*reader);
+      opened.arrays = described(opened.tensors);
+    });
     required(arrays, "where the arrays go") = opened.arrays.data();
     required(count, "where their number goes") = opened.arrays.size();
   });

@@ -8,8 +8,10 @@
 #include "library/handles.h"
 #include "onnx_passes/ir/initializer.h"
 #include "onnx_passes/ir/roles.h"
+#include "onnx_passes/table_metadata.h"
 #include "runtime/data/data_check.h"
 #include "runtime/data/prediction.h"
+#include "runtime/data/selection.h"
 #include "runtime/training/checkpoint.h"
 #include "runtime/training/fingerprint.h"
 #include "runtime/training/trainer.h"
@@ -38,6 +40,7 @@ std::vector<CommandOption> fit_options(FitSettings* s) {
                                         {"--scale", {&s->scales, check_scale}, ""},
                                         {"--no-data-check", &s->no_data_check, ""},
                                         {"--eval-every", {&t.eval_every, kCount}, ""},
+                                        {"--best", &t.best, ""},
                                         {"--early-stop", {&t.early_stop, kCount}, ""},
                                         {"--checkpoint-every", {&t.checkpoint_every, kCount}, ""},
                                         {"--out", &t.folder, ""},
@@ -63,13 +66,14 @@ double built_rate(const Model& model) {
 
 FitSettings read_fit_settings(const onnx_train_option* given, size_t count, const Model& model) {
   FitSettings settings;
-  read_options(given, count, fit_options(&settings));
   TrainerOptions& t = settings.trainer;
+  read_options(given, count, joined(fit_options(&settings), sample_options(&t.samples)));
   t.shuffle = !settings.no_shuffle;
   t.schedule = resolve(settings.schedule, built_rate(model));
   if (t.epochs == 0 && t.steps == 0 && t.time_limit == 0) {
     throw UsageError("a training needs an end: give epochs, steps or time-limit");
   }
+  t.recorded = fixed_settings(sample_options(&t.samples));
   return settings;
 }
 
@@ -143,8 +147,34 @@ class ProgramData {
       : session_(*session), data_(copy_of(given)), inputs_(std::move(inputs)), preprocess_(preprocess) {
     if (data_.next) return;
     if (data_.num_arrays == 0 && !data_.dataset) throw UsageError("the data have neither arrays, batches nor files");
-    dataset_.emplace(data_.dataset ? data_.dataset->tensors : views_of(data_.arrays, data_.num_arrays), inputs_,
-                     preprocess);
+    if (data_.dataset) {
+      dataset_.emplace(make_dataset(data_.dataset->read, inputs_, preprocess));
+    } else {
+      dataset_.emplace(views_of(data_.arrays, data_.num_arrays), inputs_, preprocess);
+    }
+  }
+
+  // What a user should know of files.
+  std::vector<std::string> notes() const {
+    return data_.dataset ? data_.dataset->read.notes : std::vector<std::string>();
+  }
+  // The samples that options leave of it, and those for the evaluation.
+  static void select(const TrainerOptions& options, std::optional<int64_t> batch_size, ProgramData* data,
+                     std::optional<ProgramData>* evaluation) {
+    const SampleOptions& samples = options.samples;
+    const bool is_given = samples.limit > 0 || splits(samples) || samples.overfit_batches > 0 ||
+                          samples.class_balance || samples.drop_last;
+    if (!is_given) return;
+    if (!data->dataset_) {
+      throw UsageError(
+          "limit, val-split, folds, overfit-batches, class-balance and drop-last select among the samples of "
+          "arrays and files; batches of the program are what they are");
+    }
+    const bool is_split = splits(samples);
+    SelectedData selected = select_samples(*data->dataset_, is_split ? &*(*evaluation)->dataset_ : nullptr, samples,
+                                           options.seed, batch_size);
+    data->dataset_ = std::move(selected.training);
+    if (is_split) (*evaluation)->dataset_ = std::move(selected.evaluation);
   }
 
   // "" or what a user should know of files: the program knows what its arrays hold.
@@ -165,7 +195,7 @@ class ProgramData {
   std::unique_ptr<BatchSource> training(const TrainerOptions& options) const {
     if (!dataset_) return batches();
     return std::make_unique<DatasetBatches>(&*dataset_, session_.session.model(), training_entry(session_.session),
-                                            options.batch_size, options.seed, options.shuffle);
+                                            options.batch_size, options.seed, options.shuffle, options.samples);
   }
   std::unique_ptr<BatchSource> evaluation(int64_t batch_size) const {
     if (!dataset_) return batches();
@@ -251,6 +281,9 @@ TrainingPosition restore(Session* session, const std::string& path) {
   for (const std::string& name : session->state().names()) states.emplace_back(name, saved.contents(name));
   for (const auto& [name, value] : states) session->state().set(name, value);
   session->set_metadata(kPreprocess, saved.model().metadata(kPreprocess));
+  for (const char* key : {kClasses, kColumns}) {
+    if (const std::string text = saved.model().metadata(key); !text.empty()) session->set_metadata(key, text);
+  }
   return *position;
 }
 
@@ -301,19 +334,26 @@ onnx_train_stop_reason fit(onnx_train_session* s, const onnx_train_data* trainin
   const std::vector<InputSpec> inputs = entry_inputs(session.model(), entry);
   const Preprocess preprocess = preprocess_of(session.model(), settings.scales, inputs, &note);
   session.set_metadata(kPreprocess, preprocess.json());
-  const ProgramData data(s, required(training, "the data"), inputs, preprocess);
+  TrainerOptions& options = settings.trainer;
+  check_samples(options.samples, evaluation != nullptr);
+  ProgramData data(s, required(training, "the data"), inputs, preprocess);
+  if (data.dataset()) {
+    for (const auto& [key, value] : data.dataset()->metadata()) session.set_metadata(key, value);
+  }
   std::optional<ProgramData> eval_data;
+  if (splits(options.samples)) evaluation = training;
   if (evaluation) eval_data.emplace(s, *evaluation, entry_inputs(session.model(), "evaluate"), preprocess);
+  ProgramData::select(options, settings.batch_size, &data, &eval_data);
   if (!settings.no_data_check) {
     data.check(entry);
     if (eval_data) eval_data->check("evaluate");
   }
-  TrainerOptions& options = settings.trainer;
   options.batch_size = settings.batch_size.value_or(data.dataset() ? data.dataset()->usual_batch() : kUsualBatch);
   auto evaluation_batches = eval_data ? eval_data->evaluation(options.batch_size) : nullptr;
   Trainer trainer(&session, data.training(options), std::move(evaluation_batches), options);
   if (position) trainer.resume(*position);
   ProgramEvents events(s, observer);
+  events.on_notes(data.notes());
   if (settings.scales.empty()) events.on_notes({data.hint(), eval_data ? eval_data->hint() : ""});
   return public_reason(trainer.run(&events, events.interrupt()));
 }

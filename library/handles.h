@@ -4,6 +4,7 @@
 #include <atomic>
 #include <deque>
 #include <map>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -12,7 +13,7 @@
 #include "onnx_passes/ir/message.h"
 #include "onnx_train/onnx_train.h"
 #include "runtime/check_report.h"
-#include "runtime/data/dataset.h"
+#include "runtime/data/source.h"
 #include "runtime/session.h"
 #include "runtime/training/evaluation.h"
 
@@ -41,6 +42,9 @@ struct onnx_train_ports {
 // The arrays of a path, of which `data` are views if they are those of an entry point.
 struct onnx_train_dataset {
   std::string path;
+  onnx_train::DataArrays read;
+  // All arrays in memory, and views of them, once a program asks for them: rows of readers are read for that.
+  std::once_flag described;
   onnx_train::TensorMap tensors;
   std::vector<onnx_train_tensor> arrays;
   std::optional<onnx_train::Dataset> data;

@@ -395,7 +395,7 @@ void define_session(nb::module_& module) {
           "outputs", [](SessionHandle& s, const std::string& entry) { return to_python(s.outputs(entry)); },
           nb::arg("entry"))
       .def("run", &SessionHandle::run, nb::arg("entry"), nb::arg("arrays"))
-      .def("open_data", &SessionHandle::open_data, nb::arg("path"), nb::arg("entry").none())
+      .def("open_data", &SessionHandle::open_data, nb::arg("path"), nb::arg("entry").none(), nb::arg("options"))
       .def("evaluate", &SessionHandle::evaluate, nb::arg("data"), nb::arg("options"))
       .def("predict", &SessionHandle::predict, nb::arg("data"), nb::arg("options"))
       .def("fit", &SessionHandle::fit, nb::arg("options"), nb::arg("data"), nb::arg("evaluation").none(),

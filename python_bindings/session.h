@@ -144,10 +144,11 @@ class SessionHandle {
 
   nb::dict run(const std::string& entry, const nb::dict& arrays);
   std::unique_ptr<Batch> batch(const std::string& entry, const nb::dict& arrays);
-  std::unique_ptr<Dataset> open_data(const std::string& path, const std::optional<std::string>& entry) {
+  std::unique_ptr<Dataset> open_data(const std::string& path, const std::optional<std::string>& entry,
+                                     const Options& options) {
     const Use use(this);
     const nb::gil_scoped_release release;
-    return std::make_unique<Dataset>(path, handle_.get(), entry ? entry->c_str() : nullptr);
+    return std::make_unique<Dataset>(path, handle_.get(), entry ? entry->c_str() : nullptr, options);
   }
   // Results by name, and notes, of a run over all data.
   nb::tuple evaluate(const Dataset& data, const Options& options);

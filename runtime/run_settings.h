@@ -20,7 +20,7 @@ struct Setting {
 std::map<std::string, std::string> recorded(const std::vector<Setting>& settings);
 
 // The changes since `before`, one per line: "lr was 0.01 and is 0.001". Throws Error that lists, with both values,
-// every fixed setting that differs or that `before` does not contain.
+// every fixed setting that differs or that `before` does not contain, unless it is "none".
 std::vector<std::string> compare(const std::vector<Setting>& settings,
                                  const std::map<std::string, std::string>& before);
 

@@ -10,6 +10,7 @@
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/roles.h"
 #include "runtime/data/data_check.h"
+#include "runtime/data/selection.h"
 #include "runtime/data/source.h"
 #include "runtime/example_inputs.h"
 #include "runtime/report_text.h"
@@ -40,7 +41,7 @@ struct FitArguments {
   bool no_shuffle = false, no_data_check = false, resume = false, overwrite = false, json = false;
   bool dry_run = false, tensorboard = false;
   RuntimeOptions runtime;
-  std::vector<std::string> scales;
+  DataOptions reading;
   ScheduleSettings schedule;
   std::optional<int64_t> batch_size, seed;
   std::vector<CommandOption> described;  // to write the resolved options
@@ -80,6 +81,9 @@ void check_usage(FitArguments* a) {
   if (a->given->count("lr") > 0 && !o.schedule.curve.file.empty()) {
     throw UsageError("a table of rates holds the rates themselves; leave out --lr");
   }
+  check_samples(o.samples, !a->eval_data.empty());
+  o.recorded = fixed_settings(data_options(&a->reading));
+  for (const Setting& setting : fixed_settings(sample_options(&o.samples))) o.recorded.push_back(setting);
 }
 
 std::string last_checkpoint(const FitArguments& a) { return a.trainer.folder + "/last.onnx"; }
@@ -162,13 +166,20 @@ void adopt_settings(FitArguments* a, const std::map<std::string, std::string>& s
   }
 }
 
+// "lower loss", "higher accuracy"; with an end of "est", "lowest loss".
+std::string better_than(const Trainer& trainer, const char* end = "er") {
+  const std::string& best = trainer.options().best;
+  return concat(more_is_better(best) ? "high" : "low", end, " ", best);
+}
+
 std::string outcome(StopReason reason, const Trainer& trainer) {
   const std::string at = concat(" at step ", trainer.position().step);
   switch (reason) {
     case StopReason::kFinished: return "finished" + at;
     case StopReason::kInterrupted: return concat("interrupted", at, "; go on with --resume");
     case StopReason::kEarlyStop:
-      return concat("stopped early", at, ": no lower loss for ", trainer.position().stale, " evaluations");
+      return concat("stopped early", at, ": no ", better_than(trainer), " for ", trainer.position().stale,
+                    " evaluations");
     case StopReason::kTimeLimit: return concat("stopped by the time limit", at);
     case StopReason::kStopped: break;
   }
@@ -177,16 +188,18 @@ std::string outcome(StopReason reason, const Trainer& trainer) {
 
 // Without evaluation data the best state is that of the lowest training loss, which says nothing of other data.
 void print_outcome(const FitArguments& a, StopReason reason, const Trainer& trainer) {
-  const std::string which = a.eval_data.empty() ? "training" : "evaluation";
+  const bool evaluates = !a.eval_data.empty() || splits(a.trainer.samples);
+  std::string which = better_than(trainer, "est");
+  which.insert(which.find(' ') + 1, evaluates ? "evaluation " : "training ");
   std::string text = outcome(reason, trainer);
-  if (trainer.position().best) text += concat(", lowest ", which, " loss ", format_number(*trainer.position().best));
+  if (trainer.position().best) text += concat(", ", which, " ", format_number(*trainer.position().best));
   if (trainer.skipped_steps() > 0) {
     text += concat(", ", trainer.skipped_steps(), " updates skipped whose gradients overflowed in 16 bits");
   }
   TextTable files("lw");
-  const std::string best = trainer.position().best ? concat("the state with the lowest ", which, " loss")
-                                                   : "the last state; nothing has been evaluated yet";
-  if (trainer.has_best()) files.add({"best.onnx", best + (a.eval_data.empty() ? " (without --eval-data)" : "")});
+  const std::string best =
+      trainer.position().best ? concat("the state with the ", which) : "the last state; nothing has been evaluated yet";
+  if (trainer.has_best()) files.add({"best.onnx", best + (evaluates ? "" : " (without --eval-data)")});
   files.add({"last.onnx", "the last state"});
   files.add({"metrics.jsonl", "one line a step; metrics.csv, epochs.jsonl, options.json"});
   files.add({"report.html", "curves, memory and options, for a browser"});
@@ -231,6 +244,26 @@ void check_data(const FitArguments& a, const Dataset& data, const std::string& p
   const std::string fault = DataCheck(&data, session.model(), entry).first_fault();
   if (!fault.empty()) fail(path, ": ", fault, " (--no-data-check trains on it nevertheless)");
   checked->push_back(identity);
+}
+
+// The samples to train on, and those to evaluate on. The session's model keeps what the training data say.
+SelectedData load(const FitArguments& a, Session* session, DataNotes* notes) {
+  ReadOptions options{a.reading, DataRole::kTrain, {}, {}};
+  const Dataset all = load_dataset(a.data, session->model(), training_entry(*session), options, notes);
+  session->set_metadata(kPreprocess, all.preprocess().json());
+  for (const auto& [key, value] : all.metadata()) session->set_metadata(key, value);
+  std::optional<Dataset> evaluation;
+  if (!a.eval_data.empty()) {
+    options.role = DataRole::kEvaluate;
+    evaluation.emplace(load_dataset(a.eval_data, session->model(), "evaluate", options, notes));
+  } else if (splits(a.trainer.samples)) {
+    DataNotes again;
+    evaluation.emplace(load_dataset(a.data, session->model(), "evaluate", options, &again));
+  }
+  SelectedData selected =
+      select_samples(all, evaluation ? &*evaluation : nullptr, a.trainer.samples, a.trainer.seed, a.batch_size);
+  if (!a.eval_data.empty()) selected.evaluation = std::move(evaluation);
+  return selected;
 }
 
 // Trains, and writes metrics as they come.
@@ -285,13 +318,10 @@ int run(FitArguments* a) {
   Session session(std::move(start.model), session_options(a->runtime));
   if (!checkpoint_position(session.model())) initialize(*a, &session);
   DataNotes notes;
-  const Dataset training = load_dataset(a->data, session.model(), training_entry(session), a->scales, &notes);
-  session.set_metadata(kPreprocess, training.preprocess().json());
-  std::optional<Dataset> evaluation;
-  if (!a->eval_data.empty()) {
-    evaluation.emplace(load_dataset(a->eval_data, session.model(), "evaluate", a->scales, &notes));
-  }
-  a->scales = {training.preprocess().option()};  // as options.json says
+  const SelectedData loaded = load(*a, &session, &notes);
+  const Dataset& training = loaded.training;
+  const std::optional<Dataset>& evaluation = loaded.evaluation;
+  a->reading.scales = {training.preprocess().option()};  // as options.json says
   resolve_defaults(a, session.model(), training);
   a->trainer.model = start.identity;
   Trainer trainer(&session, &training, evaluation ? &*evaluation : nullptr, a->trainer);
@@ -301,7 +331,9 @@ int run(FitArguments* a) {
     checked = checked_data(a->trainer.folder);
   }
   check_data(*a, training, a->data, training_entry(session), session, &checked);
-  if (evaluation) check_data(*a, *evaluation, a->eval_data, "evaluate", session, &checked);
+  if (evaluation) {
+    check_data(*a, *evaluation, a->eval_data.empty() ? a->data : a->eval_data, "evaluate", session, &checked);
+  }
   MemoryRows memory;
   const std::string banner = training_banner(&session, training, evaluation ? &*evaluation : nullptr, trainer, &memory);
   if (!a->json) print(banner);
@@ -324,7 +356,9 @@ std::vector<CommandOption> options_of(FitArguments* a) {
       {
           {"MODEL", &a->model, "the training model, from onnx-train build", "FILE", true},
           {"--data", &a->data,
-           "X.npz, X.csv, a folder of .npy files, MNIST (a folder, or IMAGES,LABELS), or CIFAR-10 (a folder, or X.bin)",
+           "X.npz, X.csv, a folder of .npy files, MNIST (a folder, or IMAGES,LABELS), or CIFAR-10 (a folder, or "
+           "X.bin); for "
+           "models of tokens X.bin, X.npy, X.txt, X.jsonl, or several: 'DIR/train_*.bin'",
            "PATH", true},
           {"--eval-data", &a->eval_data, "data to evaluate on after each epoch, and at the end", "PATH"},
           {"--eval-every", {&t.eval_every, kCount}, "evaluate every N steps instead of after each epoch", "N"},
@@ -340,10 +374,11 @@ std::vector<CommandOption> options_of(FitArguments* a) {
           {"--clip", {&t.clip_norm, kPositive}, "clip the gradient's global norm at this [as built]", "NORM"},
           {"--seed", &a->seed, "of the data order [0], and of dropout and drawn weights [as built]", "N"},
           {"--no-shuffle", &a->no_shuffle, "take the samples in their order"},
-          scale_option(&a->scales),
+          scale_option(&a->reading.scales),
           {"--no-data-check", &a->no_data_check,
            "no pass over the data, before the first step, for labels and indices out of range, NaN and infinity"},
-          {"--early-stop", {&t.early_stop, kCount}, "stop after N evaluations without a lower loss", "N"},
+          {"--best", &t.best, "the metric that best.onnx and --early-stop follow, such as accuracy [loss]", "METRIC"},
+          {"--early-stop", {&t.early_stop, kCount}, "stop after N evaluations without a better one", "N"},
           {"--checkpoint-every",
            {&t.checkpoint_every, kCount},
            "write last.onnx every N steps, not only after epochs",
@@ -363,7 +398,7 @@ std::vector<CommandOption> options_of(FitArguments* a) {
            "check options, model, data and memory, time a step, say how long the training takes, and write nothing"},
           config_option(&a->config),
       },
-      &a->runtime);
+      &a->runtime, &a->reading, &t.samples);
 }
 
 // Those of the learning rate follow each other, before the one of clipping.

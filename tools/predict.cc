@@ -14,14 +14,15 @@ namespace {
 struct PredictArguments {
   std::string model, inputs, output, dtype = "float32";
   int64_t batch_size = 128;
-  std::vector<std::string> scales;
+  DataOptions reading;
   RuntimeOptions runtime;
 };
 
 int run(const PredictArguments& arguments) {
   Session session(in_precision(load_any_model(arguments.model), arguments.dtype), session_options(arguments.runtime));
   DataNotes notes;
-  const Dataset data = load_dataset(arguments.inputs, session.model(), "predict", arguments.scales, &notes);
+  const Dataset data =
+      load_dataset(arguments.inputs, session.model(), "predict", ReadOptions{arguments.reading, {}, {}, {}}, &notes);
   const TensorMap results = predict(&session, data, arguments.batch_size);
   write_arrays(arguments.output, results);
   print_notes(notes);
@@ -49,9 +50,9 @@ Subcommand predict_command() {
                 "FILE",
                 true},
                {"--batch-size", {&a->batch_size, kCount}, "samples at a time [128]", "N"},
-               scale_option(&a->scales),
+               scale_option(&a->reading.scales),
                dtype_option(&a->dtype)},
-              &a->runtime),
+              &a->runtime, &a->reading),
           [a] { return run(*a); }};
 }
 

@@ -56,7 +56,10 @@ CommandOption device_option(std::string* device) {
   return {"--device", device, "what runs the model, as `onnx-train devices` lists it: cpu, cuda, cuda:1 [cpu]", "NAME"};
 }
 
-std::vector<CommandOption> with_runtime_options(std::vector<CommandOption> options, RuntimeOptions* runtime) {
+std::vector<CommandOption> with_runtime_options(std::vector<CommandOption> options, RuntimeOptions* runtime,
+                                                DataOptions* reading, SampleOptions* samples) {
+  if (reading) options = joined(std::move(options), data_options(reading));
+  if (samples) options = joined(std::move(options), sample_options(samples));
   options.insert(
       options.end(),
       {device_option(&runtime->device),

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/data/data_options.h"
 #include "runtime/session.h"
 #include "tools/subcommand.h"
 
@@ -20,8 +21,9 @@ struct RuntimeOptions {
   bool check_memory = false;
 };
 
-// Returns `options` followed by the options that set `runtime`.
-std::vector<CommandOption> with_runtime_options(std::vector<CommandOption> options, RuntimeOptions* runtime);
+// Returns `options` followed by the options that set `runtime` and, if given, by those of data.
+std::vector<CommandOption> with_runtime_options(std::vector<CommandOption> options, RuntimeOptions* runtime,
+                                                DataOptions* reading = nullptr, SampleOptions* samples = nullptr);
 
 // --dtype of the subcommands that compute without training.
 CommandOption dtype_option(std::string* dtype);

@@ -291,7 +291,8 @@ onnx_train_status onnx_train_session_model(onnx_train_session* session, onnx_tra
 
 typedef struct onnx_train_dataset onnx_train_dataset;
 
-/* The data at `path`: X.npz, X.csv, a folder of .npy files, the files of MNIST or CIFAR-10, as docs/training.md says.
+/* The data at `path`: X.npz, X.csv, a folder of .npy files, the files of MNIST or CIFAR-10, files of tokens, as
+ * docs/training.md says.
  * They have the arrays that an entry point of the session takes; null for `entry`: that which trains, or "predict"
  * where the model has none. Of a folder with files for both, "evaluate" and "predict" read those for tests, the others
  * those for training. Names, types and shapes are checked. Without a session (null, and null for `entry`) it has all
@@ -299,9 +300,16 @@ typedef struct onnx_train_dataset onnx_train_dataset;
  * lives. It does not change; any number of threads may read it, and it may outlive the session. */
 onnx_train_status onnx_train_dataset_open(const char* path, onnx_train_session* session, const char* entry,
                                           onnx_train_dataset** dataset);
+/* The same with the options of data, as of the command: "block-size", "document-end", "token-type", "missing" (mean,
+ * zero or drop), "columns" ("x=a,b") and "map" ("column=input"). Where the entry point trains, the session's model
+ * keeps the names of classes and categories that a table has, so that later tables are read alike. */
+onnx_train_status onnx_train_dataset_open_with(const char* path, onnx_train_session* session, const char* entry,
+                                               const onnx_train_option* options, size_t count,
+                                               onnx_train_dataset** dataset);
 void onnx_train_dataset_free(onnx_train_dataset* dataset);
-/* The arrays in the element types of the file. They are views of mapped files where that is possible: not to be written
- * to, and at addresses that need not be multiples of the elements' size. Valid as long as the dataset. */
+/* The arrays in the element types of the file. They are views of mapped files where that is possible (blocks of tokens
+ * are copied, at the first call): not to be written to, and at addresses that need not be multiples of the elements'
+ * size. Valid as long as the dataset. */
 onnx_train_status onnx_train_dataset_arrays(const onnx_train_dataset* dataset, const onnx_train_tensor** arrays,
                                             size_t* count);
 /* The number of samples, and that of an epoch's batches of `batch_size` samples; 0: the size that onnx_train_fit takes
@@ -382,7 +390,9 @@ typedef enum onnx_train_stop_reason {
 /* Trains the session from its present state until a limit is reached or a callback ends it. `evaluation`, `observer`
  * and `reason` may be null. Options, as of the command: "epochs", "steps", "time-limit" (seconds) (at least one of
  * them), "batch-size", "accumulate", "lr", "schedule", "warmup", "final-lr", "step-every", "step-factor", "clip",
- * "seed" (of the order), "no-shuffle", "scale" ("INPUT=1/255"; data and batches are multiplied by it, and the session's
+ * "seed" (of the order, and of what is drawn), "no-shuffle", "limit", "val-split", "folds", "fold", "overfit-batches",
+ * "class-balance", "drop-last" (of arrays and files: which samples, see docs/training.md), "best" (the metric of
+ * best.onnx and "early-stop"), "scale" ("INPUT=1/255"; data and batches are multiplied by it, and the session's
  * model keeps it: see docs/training.md), "no-data-check" (arrays and files are read once before the first step, and
  * refused if they hold what the model cannot use: labels out of range, numbers that are not finite), "eval-every",
  * "early-stop", "checkpoint-every", "out" (the folder of last.onnx and best.onnx; none is written without it), "resume"

@@ -461,13 +461,15 @@ class Arrays : public DataSource {
 class Dataset : public DataSource {
  public:
   // What an entry point of the session takes, checked; "": that which trains, or "predict" where there is none.
-  Dataset(const std::string& path, const Session& session, const std::string& entry = "")
-      : Dataset(path, session.get(), entry.empty() ? nullptr : entry.c_str()) {}
+  // Options are those of onnx_train_dataset_open_with.
+  Dataset(const std::string& path, const Session& session, const std::string& entry = "", const Options& options = {})
+      : Dataset(path, session.get(), entry.empty() ? nullptr : entry.c_str(), options) {}
   // All arrays of a file that names them.
   explicit Dataset(const std::string& path) : Dataset(path, nullptr, nullptr) {}
-  Dataset(const std::string& path, onnx_train_session* session, const char* entry) {
+  Dataset(const std::string& path, onnx_train_session* session, const char* entry, const Options& options = {}) {
     onnx_train_dataset* handle = nullptr;
-    check(onnx_train_dataset_open(path.c_str(), session, entry, &handle));
+    const auto views = detail::views(options);
+    check(onnx_train_dataset_open_with(path.c_str(), session, entry, views.data(), views.size(), &handle));
     handle_.reset(handle);
   }
 

@@ -11,6 +11,7 @@
 #include "onnx_passes/ir/roles.h"
 #include "onnx_passes/ir/tables.h"
 #include "onnx_passes/passes.h"
+#include "onnx_passes/table_metadata.h"
 #include "onnx_passes/training/liveness.h"
 
 namespace onnx_train {
@@ -342,7 +343,8 @@ Model strip_training(const Model& model) {
   for (int i = properties->size() - 1; i >= 0; --i) {
     const std::string& key = properties->Get(i).key();
     const bool constant = key.starts_with(kConstantRecord) && inference.graph->find(key.substr(kConstantRecord.size()));
-    const bool kept = key == kPreprocess || constant || is_adapter_record(key, *inference.graph);
+    const bool of_data = key == kPreprocess || key == kClasses || key == kColumns;
+    const bool kept = of_data || constant || is_adapter_record(key, *inference.graph);
     if (key.starts_with("onnx_train.") && !kept) properties->DeleteSubrange(i, 1);
   }
   return inference;

@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from ._fit import Callback, Evaluation, History, Step, fit
     from ._grad import grad, value_and_grad
     from ._second import Verification, hvp, jvp, verify
+    from ._tables import convert_table
+    from ._tokenize import TokenFile, tokenize
     from ._weights import load_weights, save_weights
 
 __version__: str = _core.version()
@@ -68,11 +70,13 @@ __all__ = [
     "Session",
     "State",
     "Step",
+    "TokenFile",
     "UnsupportedError",
     "UsageError",
     "Verification",
     "build",
     "check",
+    "convert_table",
     "fit",
     "grad",
     "hvp",
@@ -83,13 +87,14 @@ __all__ = [
     "losses",
     "optimizers",
     "save_weights",
+    "tokenize",
     "torch",
     "value_and_grad",
     "verify",
 ]
 
 _LAZY = {name: "_fit" for name in ("Callback", "Evaluation", "History", "Step", "fit")}
-_LAZY |= {"load_data": "_data"}
+_LAZY |= {"load_data": "_data", "convert_table": "_tables", "TokenFile": "_tokenize", "tokenize": "_tokenize"}
 _LAZY |= {"grad": "_grad", "value_and_grad": "_grad"}
 _LAZY |= {name: "_second" for name in ("Verification", "hvp", "jvp", "verify")}
 _LAZY |= {"load_weights": "_weights", "save_weights": "_weights"}

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from . import _core
 from ._errors import UsageError
+from ._options import reading_options
 from ._session import Session
+from ._tables import as_file
 
 if TYPE_CHECKING:
     import numpy as np
@@ -15,11 +17,13 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 
-def load_data(path: str | os.PathLike[str], model: Any = None, *, entry: str | None = None) -> dict[str, Array]:
+def load_data(
+    path: str | os.PathLike[str], model: Any = None, *, entry: str | None = None, **reading: Any
+) -> dict[str, Array]:
     """The arrays at a path: all that ``--data`` of the command takes, read by the same code.
 
     Those are ``X.npz``, a folder of ``.npy`` files, ``X.csv``, the files of MNIST (a folder, or ``IMAGES,LABELS``), and
-    those of CIFAR-10 (a folder, or ``X.bin``): see docs/training.md. `fit`, `Session.evaluate` and `Session.predict` take
+    those of CIFAR-10 (a folder, or ``X.bin``), and files of tokens: see docs/training.md. `fit`, `Session.evaluate` and `Session.predict` take
     such a path themselves.
 
     Args:
@@ -28,10 +32,12 @@ def load_data(path: str | os.PathLike[str], model: Any = None, *, entry: str | N
             not name their arrays, which are all but .npz and .npy, need it; without it all arrays are given.
         entry: the entry point whose inputs are read; by default that which trains, or ``predict`` where the model has
             none. Of a folder with files for both, ``evaluate`` and ``predict`` read those for tests.
+        reading: how files are read, as `fit` takes it: `block_size`, `document_end`, `token_type`, `missing`, `columns`,
+            `map`.
 
     Returns:
         The arrays by name in the element types of the files, read-only: views of mapped files, which are not to be
-        changed meanwhile, or of memory that the arrays own where files are compressed or text.
+        changed meanwhile, or of memory that the arrays own where files are compressed, text or tokens.
 
     Raises:
         FileError: for a file that is missing, damaged or of no such format.
@@ -52,7 +58,8 @@ def load_data(path: str | os.PathLike[str], model: Any = None, *, entry: str | N
     """
     if model is not None:
         session = model if isinstance(model, Session) else Session(model)
-        return session._core.open_data(os.fspath(path), entry).arrays()
+        with as_file(path) as file:
+            return session._core.open_data(file, entry, reading_options(**reading)).arrays()
     if entry is not None:
         raise UsageError(f"the entry point '{entry}' has no model")
     return _core.open_data(os.fspath(path)).arrays()

@@ -6,7 +6,7 @@ import math
 import os
 import signal
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
@@ -15,7 +15,7 @@ import numpy as np
 
 from ._errors import UsageError, warn
 from ._model import Model
-from ._options import Scale, check_suffix, options_of, scales_of
+from ._options import Scale, check_suffix, options_of, reading_options, scales_of
 from ._progress import Progress, make_progress
 from ._session import Session
 from ._source import Data, Source
@@ -181,7 +181,21 @@ def fit(
     clip: float | None = None,
     eval_data: Data | None = None,
     eval_every: int | None = None,
+    best: str | None = None,
     early_stop: int | None = None,
+    block_size: int | None = None,
+    document_end: int | None = None,
+    token_type: str | None = None,
+    missing: str | None = None,
+    columns: Mapping[str, Iterable[str]] | None = None,
+    map: Mapping[str, str] | None = None,
+    limit: int | None = None,
+    val_split: float | None = None,
+    folds: int | None = None,
+    fold: int | None = None,
+    overfit_batches: int | None = None,
+    class_balance: bool = False,
+    drop_last: bool = False,
     checkpoint: str | os.PathLike[str] | None = None,
     folder: str | os.PathLike[str] | None = None,
     checkpoint_every: int | None = None,
@@ -199,7 +213,8 @@ def fit(
         model: a training model, for which a session is made, or a session, which continues from its state.
         data: a mapping of input names to arrays whose first dimension counts the samples, or a tuple of such arrays in
             the order of the model's inputs: they are cut into batches. Or a path of files with such arrays, all that
-            the command's ``--data`` takes (`load_data`). Or any iterable of batches, each such a mapping or tuple: a
+            the command's ``--data`` takes (`load_data`), or a table: a ``.parquet``, ``.feather`` or ``.arrow`` file, a
+            table of pyarrow, a frame of pandas or polars, which are read as `convert_table` writes them. Or any iterable of batches, each such a mapping or tuple: a
             list, a PyTorch DataLoader, a generator (for one epoch).
         epochs, steps, time_limit: the end of the training, by the first one that is reached; the limit in seconds.
         batch_size: samples of a batch of arrays or files, 32 by default; the last one of an epoch is smaller. Iterables
@@ -220,7 +235,20 @@ def fit(
         clip: the global norm at which gradients are clipped; by default as built.
         eval_data: as `data`; the mean loss and metrics over it are computed after each epoch.
         eval_every: steps between evaluations, in the place of epochs.
-        early_stop: evaluations without a lower loss before the training stops.
+        best: the metric of `eval_data` that ``best.onnx`` and `early_stop` follow, such as ``"accuracy"``; by default the
+            loss.
+        early_stop: evaluations without a better one before the training stops.
+        block_size, document_end, token_type: of files of tokens: tokens of a sample, by default the model's, if its length
+            is fixed; the token that ends a document, after which the label is ignored; ``"uint16"`` or ``"uint32"`` for
+            files without a header.
+        missing, columns, map: of tables: ``"mean"``, ``"zero"`` or ``"drop"`` for missing values, which are an error by
+            default; the columns of inputs; inputs of columns, or of arrays, that have other names.
+        limit: the first samples of arrays and files alone.
+        val_split, folds, fold: evaluate on this part of `data`, such as 0.1, or on fold `fold` (from 1) of `folds`, drawn
+            by `seed`, and train on the rest.
+        overfit_batches: train on so many batches alone, drawn by `seed`.
+        class_balance: draw samples so that all classes are as frequent.
+        drop_last: leave out the short batch at the end of an epoch.
         checkpoint: a file that is written after each epoch and at the end.
         folder: receives ``last.onnx`` after each epoch and at the end, and ``best.onnx``, as the command's ``--out``.
         checkpoint_every: steps after which ``last.onnx`` is written, too.
@@ -276,8 +304,29 @@ def fit(
         raise UsageError("accumulate needs a model that is built with accumulate=True")
     if batch_size is not None and batch_size < 1:
         raise UsageError(f"batch_size is {batch_size}; it must be at least 1")
-    source = Source(session, entry, data, is_scaled=scale is not None)
-    evaluation = None if eval_data is None else Source(session, "evaluate", eval_data, is_scaled=scale is not None)
+    reading = reading_options(
+        block_size=block_size,
+        document_end=document_end,
+        token_type=token_type,
+        missing=missing,
+        columns=columns,
+        map=map,
+    )
+    samples = options_of(
+        limit=limit,
+        val_split=val_split,
+        folds=folds,
+        fold=fold,
+        overfit_batches=overfit_batches,
+        class_balance=class_balance or None,
+        drop_last=drop_last or None,
+    )
+    source = Source(session, entry, data, scale is not None, reading)
+    evaluation = None if eval_data is None else Source(session, "evaluate", eval_data, scale is not None, reading)
+    if reading and source.core_files() is None:
+        raise UsageError(f"{reading[0][0].replace('-', '_')} is for files of data")
+    if samples and checkpoint is not None:
+        raise UsageError(f"checkpoint takes all samples of data; with {samples[0][0].replace('-', '_')} give folder")
     has_arrays = source.samples > 0 or (evaluation is not None and evaluation.samples > 0)
     if not has_arrays and batch_size is not None and getattr(data, "batch_size", None) != batch_size:
         warn(f"fit: batch_size={batch_size} has no effect: data makes its own batches; set their size there")
@@ -286,9 +335,9 @@ def fit(
     batch_size = source.batch_size(batch_size)
     steps_per_epoch = math.ceil(source.num_batches(batch_size) / accumulate)
     totals = [steps] if steps is not None else []
-    if epochs is not None and steps_per_epoch > 0:
+    if epochs is not None and steps_per_epoch > 0 and not samples:
         totals.append(epochs * steps_per_epoch)
-    total = min(totals, default=None)
+    total = min(totals, default=None)  # None, too, where the library selects samples
     options = options_of(
         epochs=epochs,
         steps=steps,
@@ -306,6 +355,7 @@ def fit(
         step_factor=step_factor,
         clip=clip,
         eval_every=eval_every,
+        best=best,
         early_stop=early_stop,
         checkpoint_every=checkpoint_every,
         out=None if folder is None else os.fspath(folder),
@@ -320,7 +370,7 @@ def fit(
             path = checkpoint
             source.save_epochs(reports, lambda: session.save(path), steps_per_epoch)
         reason = session._core.fit(
-            options,
+            options + samples,
             source.core_data(),
             None if evaluation is None else evaluation.core_data(),
             reports.on_step,

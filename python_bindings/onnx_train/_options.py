@@ -54,6 +54,26 @@ def pairs_of(pairs: Pairs) -> Value:
     return pieces
 
 
+def reading_options(
+    *,
+    block_size: int | None = None,
+    document_end: int | None = None,
+    token_type: str | None = None,
+    missing: str | None = None,
+    columns: Mapping[str, Iterable[str]] | None = None,
+    map: Mapping[str, str] | None = None,
+) -> list[tuple[str, str]]:
+    """The options of the library that say how data files are read."""
+    return options_of(
+        block_size=block_size,
+        document_end=document_end,
+        token_type=token_type,
+        missing=missing,
+        columns=None if columns is None else [f"{name}={','.join(names)}" for name, names in columns.items()],
+        map=None if map is None else [f"{column}={name}" for column, name in map.items()],
+    )
+
+
 def check_suffix(path: str | os.PathLike[str], *suffixes: str) -> None:
     """Raises UsageError for a file name that ends with another suffix, before a file of another format is written."""
     suffix = Path(path).suffix.lower()

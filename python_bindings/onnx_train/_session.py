@@ -9,10 +9,11 @@ from typing import Any
 from . import _core
 from ._errors import UsageError, warn
 from ._model import Model, Patterns, _as_model
-from ._options import Scale, options_of, scales_of
+from ._options import Scale, options_of, reading_options, scales_of
 from ._plan import Plan
 from ._result import Port, Result, _Outputs
 from ._state import State
+from ._tables import as_file, is_table
 
 
 class _Entry:
@@ -201,7 +202,7 @@ class Session:
         """
         return self._run("apply", (), lr, clip_norm)
 
-    def evaluate(self, *batch: Any, batch_size: int | None = None, scale: Scale = None) -> Result:
+    def evaluate(self, *batch: Any, batch_size: int | None = None, scale: Scale = None, **reading: Any) -> Result:
         """The loss and metrics of a batch, or over all data of a path, in inference mode; changes no state.
 
         Args:
@@ -209,6 +210,8 @@ class Session:
                 metrics over all that counts in them, as the command ``eval`` prints them.
             batch_size: samples at a time of a path; 128 by default, or as the model prescribes.
             scale: of a path, what the network's float input is multiplied by, or by name; by default as the model says.
+            reading: of a path, as `fit` takes it: `block_size`, `document_end`, `token_type`, `missing`, `columns`,
+                `map`.
 
         Warns:
             UserWarning: for a path, what the command notes.
@@ -219,14 +222,14 @@ class Session:
         >>> session.evaluate("test.npz").accuracy == session.evaluate(x, labels).accuracy
         True
         """
-        return self._run_batch_or_files("evaluate", batch, batch_size, scale)
+        return self._run_batch_or_files("evaluate", batch, batch_size, scale, reading)
 
-    def predict(self, *batch: Any, batch_size: int | None = None, scale: Scale = None) -> Result:
+    def predict(self, *batch: Any, batch_size: int | None = None, scale: Scale = None, **reading: Any) -> Result:
         """The outputs of the inference model for a batch, or for all samples of a path.
 
         Args:
             batch: as `step` takes it, without the targets, or a path, as `evaluate` takes it; files may hold targets.
-            batch_size, scale: as of `evaluate`.
+            batch_size, scale, reading: as of `evaluate`.
 
         >>> session.predict(x).logits.argmax(axis=1).shape
         (4,)
@@ -234,7 +237,7 @@ class Session:
         >>> np.array_equal(session.predict("test.npz").logits, session.predict(x).logits)
         True
         """
-        return self._run_batch_or_files("predict", batch, batch_size, scale)
+        return self._run_batch_or_files("predict", batch, batch_size, scale, reading)
 
     def plan(self, entry: str | None = None, *, batch: int = 1, dim: Patterns = None) -> Plan:
         """What a run of an entry point executes: nodes, kernels, bytes. Runs nothing.
@@ -335,16 +338,19 @@ class Session:
                 inputs[name] = value
         return Result(self._core.run(entry, inputs), known.outputs)
 
-    def _run_batch_or_files(self, entry: str, batch: tuple[Any, ...], batch_size: int | None, scale: Scale) -> Result:
-        if len(batch) == 1 and isinstance(batch[0], (str, os.PathLike)):
-            files = self._core.open_data(os.fspath(batch[0]), entry)
+    def _run_batch_or_files(
+        self, entry: str, batch: tuple[Any, ...], batch_size: int | None, scale: Scale, reading: dict[str, Any]
+    ) -> Result:
+        if len(batch) == 1 and (isinstance(batch[0], (str, os.PathLike)) or is_table(batch[0])):
+            with as_file(batch[0]) as file:
+                files = self._core.open_data(file, entry, reading_options(**reading))
             run = self._core.evaluate if entry == "evaluate" else self._core.predict
             results, notes = run(files, options_of(batch_size=batch_size, scale=scales_of(scale)))
             for note in notes:
                 warn(note)
             return Result(results, self._entry(entry).outputs)
-        if batch_size is not None or scale is not None:
-            raise UsageError(f"{entry}: batch_size and scale are for a path of data; a batch is run as it is")
+        if batch_size is not None or scale is not None or reading:
+            raise UsageError(f"{entry}: batch_size, scale and others are for a path of data; a batch is run as it is")
         return self._run(entry, batch)
 
     def _scaled(self, name: str, value: Any) -> Any:

@@ -13,6 +13,7 @@ from . import _core
 from ._arrays import as_dense, as_numpy
 from ._errors import DataError, UsageError, warn
 from ._session import Session, _by_name
+from ._tables import as_file, is_table
 
 if TYPE_CHECKING:
     from ._fit import _Reports
@@ -23,7 +24,9 @@ Data = Union[str, os.PathLike[str], Mapping[str, Any], Sequence[Any], Iterable[A
 class Source:
     """Data in the form that the library takes: files, whole arrays, or batches of an iterable of the user's."""
 
-    def __init__(self, session: Session, entry: str, data: Data, is_scaled: bool) -> None:
+    def __init__(
+        self, session: Session, entry: str, data: Data, is_scaled: bool, reading: list[tuple[str, str]] | None = None
+    ) -> None:
         self._entry, self._known = entry, session._entry(entry)
         self._data: Any = data
         self._ports = [port for port in session.inputs(entry) if port.default is None]
@@ -31,8 +34,9 @@ class Source:
         self._arrays: dict[str, Any] | None = None
         self._looked_at = is_scaled
         self.samples = 0
-        if isinstance(data, (str, os.PathLike)):
-            self._files = session._core.open_data(os.fspath(data), entry)
+        if isinstance(data, (str, os.PathLike)) or is_table(data):
+            with as_file(data) as file:
+                self._files = session._core.open_data(file, entry, reading or [])
             self.samples = self._files.size(0)[0]
         else:
             self._arrays = _arrays_of(data, [port.name for port in self._ports])
@@ -66,6 +70,10 @@ class Source:
             self._save = save
         else:
             reports.save, reports.save_every = save, steps_per_epoch
+
+    def core_files(self) -> _core.Dataset | None:
+        """The files, where data are files."""
+        return self._files
 
     def core_data(self) -> Any:
         """What the module _core takes."""

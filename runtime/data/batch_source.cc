@@ -4,6 +4,7 @@
 
 #include "onnx_passes/ir/error.h"
 #include "runtime/data/data_check.h"
+#include "runtime/data/selection.h"
 
 namespace onnx_train {
 
@@ -12,7 +13,7 @@ std::string BatchSource::describe(int64_t first, int64_t count) const {
 }
 
 DatasetBatches::DatasetBatches(const Dataset* data, const Model& model, const std::string& entry, int64_t batch_size,
-                               uint64_t seed, bool shuffle)
+                               uint64_t seed, bool shuffle, const SampleOptions& options)
     : data_(*data), model_(model), entry_(entry), batch_size_(batch_size), seed_(seed), shuffle_(shuffle) {
   const int64_t fixed = data_.fixed_batch(), n = data_.num_samples();
   if (batch_size < 1) fail_as(ErrorCode::kUsage, "the batch size must be at least 1");
@@ -24,7 +25,9 @@ DatasetBatches::DatasetBatches(const Dataset* data, const Model& model, const st
     fail_as(ErrorCode::kUsage, "the batch size is ", batch_size, ", but the data has ", n,
             n == 1 ? " sample" : " samples");
   }
-  samples_ = fixed > 0 ? n / batch_size * batch_size : n;
+  samples_ = fixed > 0 || options.drop_last ? n / batch_size * batch_size : n;
+  if (options.class_balance && !shuffle) throw UsageError("--class-balance draws samples, and --no-shuffle does not");
+  if (options.class_balance) classes_ = samples_by_class(data_);
 }
 
 DatasetBatches::DatasetBatches(const Dataset* data, const Model& model, int64_t batch_size)
@@ -43,7 +46,10 @@ void DatasetBatches::start(int64_t epoch, int64_t skip) {
     fail("the model's batch size is fixed at ", batch_size_, ", and ", samples_,
          " samples leave a short last batch; build it with --batch dynamic");
   }
-  if (order_epoch_ != epoch) order_ = sample_order(data_.num_samples(), seed_, epoch, shuffle_);
+  if (order_epoch_ != epoch) {
+    order_ = classes_.empty() ? sample_order(data_.num_samples(), seed_, epoch, shuffle_)
+                              : balanced_order(classes_, seed_, epoch);
+  }
   order_epoch_ = epoch;
   position_ = skip;
 }
@@ -57,7 +63,9 @@ int64_t DatasetBatches::next(TensorMap* batch) {
 }
 
 std::string DatasetBatches::describe(int64_t first, int64_t count) const {
-  return describe_samples(order_.data() + first, count);
+  std::vector<int64_t> rows(order_.begin() + first, order_.begin() + first + count);
+  for (int64_t& row : rows) row = data_.row_of(row);
+  return describe_samples(rows.data(), count);
 }
 
 std::string DatasetBatches::fault(int64_t first, int64_t count) const {

@@ -10,20 +10,21 @@ namespace onnx_train {
 namespace {
 
 constexpr size_t kImage = 3 * 32 * 32, kRecord = 1 + kImage;
-constexpr int kClasses = 10;
+constexpr int kCifarClasses = 10;
 
-// CIFAR-10 is the one .bin format that is read, but every program has its own.
+// Every program has its own .bin format.
 void check_records(const std::string& path, const MappedFile& file) {
   std::string found;
   if (file.size() == 0 || file.size() % kRecord != 0) {
     found = concat(file.size(), " bytes are not a whole number of records of ", kRecord, " bytes");
   }
   for (size_t at = 0; at < file.size() && found.empty(); at += kRecord) {
-    if (file.data()[at] >= kClasses) found = concat("record ", at / kRecord, " has the label ", int{file.data()[at]});
+    if (file.data()[at] >= kCifarClasses)
+      found = concat("record ", at / kRecord, " has the label ", int{file.data()[at]});
   }
   if (found.empty()) return;
-  fail_as(ErrorCode::kFile, path, " is no CIFAR-10 file, the one kind of .bin that is read: ", found,
-          "; a file of tokens is not read yet, store them as rows in a .npz under the input's name (", kFormats, ")");
+  fail_as(ErrorCode::kFile, path, " is no CIFAR-10 file: ", found,
+          "; tokens are read for models that take int64[batch, tokens] (", kFormats, ")");
 }
 
 }  // namespace

@@ -1,150 +1,116 @@
-#include <charconv>
-#include <cmath>
-#include <map>
-#include <set>
+// Comma-separated values as RFC 4180 has them: https://www.rfc-editor.org/rfc/rfc4180
 #include <string_view>
 
 #include "onnx_passes/io/mapped_file.h"
 #include "onnx_passes/ir/error.h"
 #include "runtime/data/readers.h"
+#include "runtime/data/table.h"
 
 namespace onnx_train {
 namespace {
 
-struct CsvTable {
-  std::vector<std::string> columns;
-  std::vector<double> values;  // row by row
-  std::vector<bool> integral;  // by column: all values are integers
-  int64_t rows = 0;
-};
-
-std::string_view trim(std::string_view text) {
-  constexpr std::string_view kSpace = " \t\r";
-  const size_t first = text.find_first_not_of(kSpace);
-  if (first == std::string_view::npos) return {};
-  text = text.substr(first, text.find_last_not_of(kSpace) - first + 1);
-  const bool quoted = text.size() >= 2 && text.front() == '"' && text.back() == '"';
-  return quoted ? text.substr(1, text.size() - 2) : text;
-}
-
-std::vector<std::string_view> split(std::string_view line) {
-  std::vector<std::string_view> fields;
-  for (size_t at = 0;;) {
-    const size_t comma = line.find(',', at);
-    fields.push_back(trim(line.substr(at, comma == std::string_view::npos ? comma : comma - at)));
-    if (comma == std::string_view::npos) return fields;
-    at = comma + 1;
+class CsvReader {
+ public:
+  explicit CsvReader(const std::string& path) : file_(MappedFile::open(path)) {
+    table_.path = path;
+    table_.owner = file_;
+    text_ = {reinterpret_cast<const char*>(file_->data()), file_->size()};
+    if (text_.starts_with("\xef\xbb\xbf")) text_.remove_prefix(3);  // the byte order mark that spreadsheets write
   }
-}
 
-double parse_number(std::string_view field, const std::string& path, int64_t line, const std::string& column) {
-  double value = 0;
-  const auto [end, error] = std::from_chars(field.data(), field.data() + field.size(), value);
-  if (error != std::errc() || end != field.data() + field.size()) {
-    fail_as(ErrorCode::kFile, path, ", line ", line, ", column '", column, "': '", field.substr(0, 40),
-            "' is not a number");
-  }
-  return value;
-}
-
-CsvTable parse(const std::string& path) {
-  const auto file = MappedFile::open(path);
-  std::string_view text(reinterpret_cast<const char*>(file->data()), file->size());
-  if (text.starts_with("\xef\xbb\xbf")) text.remove_prefix(3);  // the byte order mark that spreadsheets write
-  CsvTable table;
-  for (int64_t line_number = 1; !text.empty(); ++line_number) {
-    const size_t end = text.find('\n');
-    const std::string_view line = text.substr(0, end);
-    text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
-    if (trim(line).empty()) continue;
-    const auto fields = split(line);
-    if (table.columns.empty()) {
-      table.columns.assign(fields.begin(), fields.end());
-      table.integral.assign(fields.size(), true);
-      continue;
-    }
-    if (fields.size() != table.columns.size()) {
-      fail_as(ErrorCode::kFile, path, ", line ", line_number, ": ", fields.size(), " fields, the header has ",
-              table.columns.size());
-    }
-    for (size_t i = 0; i < fields.size(); ++i) {
-      const double value = parse_number(fields[i], path, line_number, table.columns[i]);
-      if (value != std::floor(value) || std::abs(value) > 0x1p53) table.integral[i] = false;
-      table.values.push_back(value);
-    }
-    ++table.rows;
-  }
-  if (table.columns.empty()) fail_as(ErrorCode::kFile, path, " is empty; the first line names the columns");
-  return table;
-}
-
-using Columns = std::vector<size_t>;
-
-// x0, x1, ... or x_0, x_1, ... as far as they go.
-Columns numbered_columns(const std::map<std::string, size_t>& index, const std::string& input) {
-  for (const char* separator : {"", "_"}) {
-    Columns columns;
-    for (;;) {
-      const auto found = index.find(concat(input, separator, columns.size()));
-      if (found == index.end()) break;
-      columns.push_back(found->second);
-    }
-    if (!columns.empty()) return columns;
-  }
-  return {};
-}
-
-// The columns of each input, by the rule of source.h.
-std::map<std::string, Columns> assign_columns(const CsvTable& table, const std::vector<InputSpec>& inputs) {
-  std::map<std::string, size_t> index;
-  for (size_t i = 0; i < table.columns.size(); ++i) index.emplace(table.columns[i], i);
-  std::map<std::string, Columns> assigned;
-  std::set<size_t> taken;
-  for (const InputSpec& spec : inputs) {
-    const auto exact = index.find(spec.name);
-    Columns columns = exact != index.end() ? Columns{exact->second} : numbered_columns(index, spec.name);
-    if (columns.empty()) continue;
-    taken.insert(columns.begin(), columns.end());
-    assigned.emplace(spec.name, std::move(columns));
-  }
-  const std::string first = first_input(inputs);
-  if (first.empty() || assigned.count(first)) return assigned;
-  Columns rest;
-  for (size_t i = 0; i < table.columns.size(); ++i) {
-    if (!taken.count(i)) rest.push_back(i);
-  }
-  if (!rest.empty()) assigned.emplace(first, std::move(rest));
-  return assigned;
-}
-
-// One column as [rows], several as [rows, columns]; int64 when all are integers, else double.
-Tensor make_array(const CsvTable& table, const Columns& columns) {
-  bool integral = true;
-  for (size_t column : columns) integral = integral && table.integral[column];
-  Shape shape = {table.rows};
-  if (columns.size() > 1) shape.push_back(static_cast<int64_t>(columns.size()));
-  Tensor array(integral ? DType::kInt64 : DType::kDouble, shape);
-  int64_t n = 0;
-  for (size_t row = 0; row < static_cast<size_t>(table.rows); ++row) {
-    for (size_t column : columns) {
-      const double value = table.values[row * table.columns.size() + column];
-      if (integral) {
-        array.data<int64_t>()[n++] = static_cast<int64_t>(value);
-      } else {
-        array.data<double>()[n++] = value;
+  DataTable read() {
+    while (at_ < text_.size()) {
+      const int64_t line = line_;
+      const size_t begin = table_.fields.size();
+      do field();
+      while (take(','));
+      end_line();
+      const bool is_blank = table_.fields.size() == begin + 1 && table_.fields.back().empty();
+      if (table_.columns.empty() && !is_blank) {
+        table_.columns.assign(table_.fields.begin(), table_.fields.end());
+      } else if (!is_blank && table_.fields.size() - begin != table_.columns.size()) {
+        fail_as(ErrorCode::kFile, table_.path, ", line ", line, ": ", table_.fields.size() - begin,
+                " fields, the header has ", table_.columns.size());
+      } else if (!is_blank) {
+        table_.lines.push_back(line);
+        continue;
       }
+      table_.fields.resize(begin);
     }
+    if (table_.columns.empty()) {
+      fail_as(ErrorCode::kFile, table_.path, " is empty; the first line names the columns");
+    }
+    return std::move(table_);
   }
-  return array;
-}
+
+ private:
+  static constexpr std::string_view kSpace = " \t\r";
+
+  bool take(char wanted) {
+    const bool is_there = at_ < text_.size() && text_[at_] == wanted;
+    at_ += is_there ? 1 : 0;
+    return is_there;
+  }
+  void skip_space() {
+    while (at_ < text_.size() && kSpace.find(text_[at_]) != std::string_view::npos) ++at_;
+  }
+  void end_line() {
+    if (at_ < text_.size() && !take('\n')) {
+      fail_as(ErrorCode::kFile, table_.path, ", line ", line_, ": a quoted field goes on after its closing quote");
+    }
+    ++line_;
+  }
+
+  void field() {
+    skip_space();
+    if (take('"')) return quoted();
+    const size_t end = std::min(text_.find_first_of(",\n", at_), text_.size());
+    std::string_view value = text_.substr(at_, end - at_);
+    const size_t last = value.find_last_not_of(kSpace);
+    table_.fields.push_back(value.substr(0, last == std::string_view::npos ? 0 : last + 1));
+    at_ = end;
+  }
+
+  // After the opening quote. Two quotes stand for one.
+  void quoted() {
+    const int64_t line = line_;
+    const size_t begin = at_;
+    bool has_quotes = false;
+    for (;;) {
+      const size_t quote = text_.find('"', at_);
+      if (quote == std::string_view::npos) {
+        fail_as(ErrorCode::kFile, table_.path, ", line ", line, ": a quoted field has no closing quote");
+      }
+      at_ = quote + 1;
+      if (!take('"')) break;
+      has_quotes = true;
+    }
+    const std::string_view value = text_.substr(begin, at_ - 1 - begin);
+    for (const char c : value) line_ += c == '\n' ? 1 : 0;
+    table_.fields.push_back(has_quotes ? unquoted(value) : value);
+    skip_space();
+  }
+  std::string_view unquoted(std::string_view value) {
+    std::string text;
+    for (size_t i = 0; i < value.size(); ++i) {
+      text += value[i];
+      if (value[i] == '"') ++i;
+    }
+    return table_.unquoted.emplace_back(std::move(text));
+  }
+
+  std::shared_ptr<const MappedFile> file_;
+  DataTable table_;
+  std::string_view text_;
+  size_t at_ = 0;
+  int64_t line_ = 1;
+};
 
 }  // namespace
 
-std::unique_ptr<DataSource> open_csv(const std::string& path, const std::vector<InputSpec>& inputs) {
-  const CsvTable table = parse(path);
-  TensorMap arrays;
-  for (const auto& [name, columns] : assign_columns(table, inputs)) arrays[name] = make_array(table, columns);
-  return make_source(path, std::move(arrays));
+std::unique_ptr<DataSource> open_csv(const std::string& path, const std::vector<InputSpec>& inputs,
+                                     const ReadOptions& options) {
+  return make_source(path, arrays_of(CsvReader(path).read(), inputs, options));
 }
 
 }  // namespace onnx_train

@@ -116,13 +116,13 @@ std::string place(const Shape& shape, int64_t element) {
   return "[" + text + "]";
 }
 
-std::string describe(const Dataset::Array& array, int64_t element, const std::string& why) {
+// Describes element `element` of the array, whose bytes are at `at`.
+std::string describe(const Dataset::Array& array, int64_t element, const char* at, const std::string& why) {
   const int64_t row = std::max<int64_t>(num_elements(array.row), 1);
   const DType type = array.data.dtype();
   // A copy is aligned.
   Tensor value(type, {1});
-  std::memcpy(value.data(), static_cast<const char*>(array.data.data()) + static_cast<size_t>(element) * size_of(type),
-              size_of(type));
+  std::memcpy(value.data(), at, size_of(type));
   return concat("'", array.name, "' holds ", value.at(0), array.per_sample ? concat(" in sample ", element / row) : "",
                 " (element ", place(array.data.shape(), element), "); ", why);
 }
@@ -143,32 +143,32 @@ std::map<std::string, Dims> sizes_of(const Dataset& data) {
 DataCheck::DataCheck(const Dataset* data, const Model& model, const std::string& entry)
     : data_(*data), ranges_(index_ranges(model, entry, sizes_of(*data))) {}
 
-std::string DataCheck::first_fault() const {
+std::string DataCheck::first_fault() const { return first_fault(nullptr, data_.num_samples()); }
+
+std::string DataCheck::first_fault(const int64_t* samples, int64_t count) const {
   std::string fault;
+  const bool is_all = !samples && !data_.is_selection();
   for (const Dataset::Array& array : data_.arrays()) {
     const auto ranges = ranges_.find(array.name);
+    const bool is_whole = !array.per_sample || (is_all && !array.rows);
     for_each_test(array, ranges == ranges_.end() ? nullptr : &ranges->second, [&](auto tag, auto good, auto& why) {
       using T = decltype(tag);
       if (!fault.empty()) return;
-      const int64_t end = array.data.size();
-      const int64_t bad = first_bad_of_many<T>(static_cast<const char*>(array.data.data()), 0, end, good);
-      if (bad < end) fault = describe(array, bad, why);
-    });
-  }
-  return fault;
-}
-
-std::string DataCheck::first_fault(const int64_t* rows, int64_t count) const {
-  std::string fault;
-  for (const Dataset::Array& array : data_.arrays()) {
-    const auto ranges = ranges_.find(array.name);
-    for_each_test(array, ranges == ranges_.end() ? nullptr : &ranges->second, [&](auto tag, auto good, auto& why) {
-      using T = decltype(tag);
-      const int64_t row = num_elements(array.row);
-      for (int64_t i = 0; fault.empty() && i < (array.per_sample ? count : 1); ++i) {
-        const int64_t begin = array.per_sample ? rows[i] * row : 0, end = begin + row;
-        const int64_t bad = first_bad<T>(static_cast<const char*>(array.data.data()), begin, end, good);
-        if (bad < end) fault = describe(array, bad, why);
+      if (is_whole) {
+        const auto* data = static_cast<const char*>(array.data.data());
+        const int64_t end = array.data.size(), bad = first_bad_of_many<T>(data, 0, end, good);
+        if (bad < end) fault = describe(array, bad, data + bad * static_cast<int64_t>(sizeof(T)), why);
+        return;
+      }
+      Tensor buffer;
+      const int64_t elements = num_elements(array.row);
+      for (int64_t i = 0; fault.empty() && i < count; ++i) {
+        const int64_t row = data_.row_of(samples ? samples[i] : i);
+        const char* data = array.row_data(row, &buffer);
+        const int64_t bad = first_bad<T>(data, 0, elements, good);
+        if (bad < elements) {
+          fault = describe(array, row * elements + bad, data + bad * static_cast<int64_t>(sizeof(T)), why);
+        }
       }
     });
   }

@@ -35,8 +35,8 @@ class DataCheck {
   // Describes the first fault of the data, "'labels' holds 12 in sample 17 ([17, 3]); node ... takes 0 to 9", or
   // returns "". Samples are counted from 0 in the order of the file.
   std::string first_fault() const;
-  // The same for the samples `rows` only, in that order.
-  std::string first_fault(const int64_t* rows, int64_t count) const;
+  // The same for `count` samples of the dataset only, in that order; null: for the first `count`.
+  std::string first_fault(const int64_t* samples, int64_t count) const;
 
  private:
   const Dataset& data_;

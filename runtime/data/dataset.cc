@@ -9,6 +9,7 @@
 
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/passes.h"
+#include "runtime/data/random.h"
 #include "runtime/training/fingerprint.h"
 
 namespace onnx_train {
@@ -46,6 +47,13 @@ std::string describe(const Tensor& tensor) { return name(tensor.dtype()) + to_st
           describe(found), why);
 }
 
+// The arrays with those of readers, of which only the types and shapes are there.
+TensorMap with_readers(TensorMap arrays, const RowReaders& readers) {
+  for (const auto& [name, reader] : readers)
+    arrays[name] = Tensor::on_device(reader->dtype(), reader->shape(), nullptr);
+  return arrays;
+}
+
 // The array whose first dimension is the number of samples; null if all arrays are scalars.
 const InputSpec* sample_key(const TensorMap& arrays, const std::vector<InputSpec>& inputs) {
   const auto counts = [&](const InputSpec& spec) {
@@ -80,7 +88,7 @@ Tensor aligned(const Tensor& tensor) {
   return reinterpret_cast<uintptr_t>(tensor.data()) % 16 == 0 ? tensor : tensor.clone();
 }
 
-void check_type(const InputSpec& spec, const Tensor& data) {
+void check_type(const InputSpec& spec, const Tensor& data, const RowReader* reader) {
   const DType from = data.dtype(), to = spec.type.dtype;
   if (!converts(from, to)) {
     fail_mismatch(spec, data,
@@ -90,7 +98,7 @@ void check_type(const InputSpec& spec, const Tensor& data) {
   const auto [low, high] = range_of(to);
   const auto [from_low, from_high] = range_of(from);
   if (from_low >= low && from_high <= high) return;
-  const Tensor values = aligned(data);
+  const Tensor values = reader ? read_all(*reader) : aligned(data);
   for (int64_t i = 0; i < values.size(); ++i) {
     const double value = values.at(i);
     if (value < low || value >= high) fail_mismatch(spec, data, concat("; element ", i, " is ", value));
@@ -131,8 +139,10 @@ Shape row_shape(const InputSpec& spec, const Dims& expected, const Shape& found,
 
 }  // namespace
 
-Dataset::Dataset(const TensorMap& arrays, const std::vector<InputSpec>& inputs, const Preprocess& preprocess)
+Dataset::Dataset(const TensorMap& tensors, const std::vector<InputSpec>& inputs, const Preprocess& preprocess,
+                 const RowReaders& readers)
     : preprocess_(preprocess) {
+  const TensorMap arrays = with_readers(tensors, readers);
   for (const InputSpec& spec : inputs) {
     if (!spec.has_default && !arrays.count(spec.name)) {
       fail_as(ErrorCode::kData, "the data has no '", spec.name, "', which the model expects as ", to_string(spec.type),
@@ -151,7 +161,9 @@ Dataset::Dataset(const TensorMap& arrays, const std::vector<InputSpec>& inputs, 
     const auto found = arrays.find(spec.name);
     if (found == arrays.end()) continue;
     const Tensor& data = found->second;
-    check_type(spec, data);
+    const auto reader = readers.find(spec.name);
+    const std::shared_ptr<const RowReader> rows = reader == readers.end() ? nullptr : reader->second;
+    check_type(spec, data, rows.get());
     const bool per_sample = key && !data.shape().empty() && data.shape()[0] == num_samples_;
     if (key && !per_sample && !data.shape().empty() && batch_of(spec).same(batch_of(*key)) && !batch_of(spec).known()) {
       fail_as(ErrorCode::kData, "data '", spec.name, "' has ", data.shape()[0], " samples, '", key->name, "' has ",
@@ -164,7 +176,10 @@ Dataset::Dataset(const TensorMap& arrays, const std::vector<InputSpec>& inputs, 
       row = row_shape(spec, expected, row, data, &symbols);
     }
     if (per_sample && batch_of(spec).known()) fixed_batch_ = batch_of(spec).value();
-    arrays_.push_back({spec.name, data, spec.type.dtype, std::move(row), per_sample, preprocess_.scale(spec.name)});
+    const bool is_class = spec.from_loss && per_sample && is_integer(data.dtype()) && num_elements(row) == 1;
+    if (is_class && classes_.empty()) classes_ = spec.name;
+    arrays_.push_back(
+        {spec.name, data, spec.type.dtype, std::move(row), per_sample, preprocess_.scale(spec.name), rows});
   }
 }
 
@@ -175,20 +190,46 @@ const Dataset::Array* Dataset::find(const std::string& name) const {
   return nullptr;
 }
 
-size_t Dataset::bytes() const {
-  size_t total = 0;
-  for (const Array& array : arrays_) total += array.data.bytes();
-  return total;
+Dataset Dataset::select(const std::vector<int64_t>& rows) const {
+  Dataset selection = *this;
+  auto selected = std::make_shared<std::vector<int64_t>>();
+  for (const int64_t row : rows) selected->push_back(row_of(row));
+  selection.num_samples_ = static_cast<int64_t>(rows.size());
+  selection.selected_ = std::move(selected);
+  selection.fingerprint_.clear();
+  return selection;
+}
+
+const char* Dataset::Array::row_data(int64_t index, Tensor* buffer) const {
+  if (!rows) {
+    const size_t bytes = static_cast<size_t>(num_elements(row)) * size_of(data.dtype());
+    return static_cast<const char*>(data.data()) + static_cast<size_t>(index) * bytes;
+  }
+  if (buffer->empty() || buffer->dtype() != data.dtype() || buffer->shape() != row) {
+    *buffer = Tensor(data.dtype(), row);
+  }
+  rows->read(index, nullptr, buffer->data());
+  return buffer->data<char>();
 }
 
 const std::string& Dataset::fingerprint() const {
   if (!fingerprint_.empty()) return fingerprint_;
   std::vector<NamedTensor> tensors;
-  for (const Array& array : arrays_) tensors.push_back({array.name, array.data});
+  const auto add_text = [&](const std::string& name, const std::string& text) {
+    tensors.push_back({name, Tensor::of<uint8_t>({static_cast<int64_t>(text.size())}, {text.begin(), text.end()})});
+  };
+  for (const Array& array : arrays_) {
+    if (array.rows) {
+      add_text(array.name, array.rows->identity());
+    } else {
+      tensors.push_back({array.name, array.data});
+    }
+  }
+  if (selected_) tensors.push_back({"", Tensor::ints(*selected_)});
   return fingerprint_ = onnx_train::fingerprint(tensors);
 }
 
-void Dataset::gather(const int64_t* rows, int64_t count, TensorMap* batch) const {
+void Dataset::gather(const int64_t* samples, int64_t count, TensorMap* batch) const {
   for (const Array& array : arrays_) {
     Tensor& out = (*batch)[array.name];
     Shape shape = array.row;
@@ -197,49 +238,24 @@ void Dataset::gather(const int64_t* rows, int64_t count, TensorMap* batch) const
     if (ready && !array.per_sample) continue;
     const bool direct = array.data.dtype() == array.dtype;
     Tensor raw = direct && ready ? out : Tensor(array.data.dtype(), shape);
-    const auto* source = static_cast<const char*>(array.data.data());
     auto* to = static_cast<char*>(raw.data());
     if (array.per_sample) {
       const size_t bytes = static_cast<size_t>(num_elements(array.row)) * size_of(array.data.dtype());
       for (int64_t i = 0; i < count; ++i, to += bytes) {
-        std::memcpy(to, source + static_cast<size_t>(rows[i]) * bytes, bytes);
+        const int64_t row = row_of(samples[i]);
+        if (array.rows) {
+          array.rows->read(row, nullptr, to);
+        } else {
+          std::memcpy(to, array.row_data(row, nullptr), bytes);
+        }
       }
     } else if (raw.bytes() > 0) {
-      std::memcpy(to, source, raw.bytes());
+      std::memcpy(to, array.data.data(), raw.bytes());
     }
     out = direct ? raw : raw.cast(array.dtype);
     if (array.scale != 1) multiply(&out, array.scale);
   }
 }
-
-namespace {
-
-// Vigna's splitmix64: the state advances by a constant, and the output is a hash of it.
-class SplitMix64 {
- public:
-  explicit SplitMix64(uint64_t state) : state_(state) {}
-
-  uint64_t next() {
-    uint64_t z = state_ += 0x9e3779b97f4a7c15ULL;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
-    return z ^ (z >> 31);
-  }
-
-  // Uniform in [0, bound): draws again for values in the last, incomplete multiple of `bound`.
-  uint64_t below(uint64_t bound) {
-    const uint64_t excess = (~bound + 1) % bound;  // 2^64 mod bound
-    for (;;) {
-      const uint64_t x = next();
-      if (x >= excess) return x % bound;
-    }
-  }
-
- private:
-  uint64_t state_;
-};
-
-}  // namespace
 
 std::vector<int64_t> sample_order(int64_t n, uint64_t seed, int64_t epoch, bool shuffle) {
   std::vector<int64_t> order(static_cast<size_t>(n));

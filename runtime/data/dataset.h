@@ -2,16 +2,20 @@
 //
 // The sample key is the first input that the loss added ("labels"), or the model's first input if the loss added none;
 // its first dimension is the number of samples. An array with the same first dimension is cut into batches; any other
-// array is passed whole to each step; scalars alone are one sample. Arrays may be views of mapped files; only the rows
-// of a batch are copied. The caller owns the dataset and uses it from one thread at a time.
+// array is passed whole to each step; scalars alone are one sample. Arrays may be views of mapped files, or rows that a
+// reader makes; only the rows of a batch are copied. A dataset may be a selection of the samples of another. The caller
+// owns the dataset and uses it from one thread at a time.
 #pragma once
 
 #include <algorithm>
+#include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "onnx_passes/ir/model.h"
 #include "runtime/data/preprocess.h"
+#include "runtime/data/row_reader.h"
 #include "runtime/session.h"
 
 namespace onnx_train {
@@ -38,40 +42,61 @@ class Dataset {
   // Takes the arrays named in `inputs` and ignores others. Element types are converted if that is lossless or
   // customary: integers and booleans to floats, floats to floats, integers to integers that hold every value. Float
   // inputs are multiplied by what `preprocess` says. Throws Error that names the array, what was expected and what was
-  // found.
-  Dataset(const TensorMap& arrays, const std::vector<InputSpec>& inputs, const Preprocess& preprocess = {});
+  // found. `readers` are further arrays.
+  Dataset(const TensorMap& arrays, const std::vector<InputSpec>& inputs, const Preprocess& preprocess = {},
+          const RowReaders& readers = {});
 
   struct Array {
     std::string name;
-    Tensor data;      // as stored in the file
+    Tensor data;      // as stored in the file; of rows that are made only the type and the shape
     DType dtype;      // as the model expects it
     Shape row;        // the shape of one sample, or of the whole array
     bool per_sample;  // false: passed whole to each step
     double scale;     // the elements are multiplied by it
+    std::shared_ptr<const RowReader> rows = nullptr;  // null where they are stored
+
+    // Row `index` of the file's array, in its element type. `buffer` holds it if a reader makes it, until the next
+    // call.
+    const char* row_data(int64_t index, Tensor* buffer) const;
   };
+
+  // The samples `rows` of this dataset, in their order, as a dataset that shares its arrays. A sample may be there
+  // twice.
+  Dataset select(const std::vector<int64_t>& rows) const;
+  bool is_selection() const { return selected_ != nullptr; }
+  // The row in the arrays that sample `sample` has.
+  int64_t row_of(int64_t sample) const { return selected_ ? (*selected_)[static_cast<size_t>(sample)] : sample; }
 
   int64_t num_samples() const { return num_samples_; }
   const std::vector<Array>& arrays() const { return arrays_; }
   const Array* find(const std::string& name) const;  // null when there is none
+  // The class of each sample, the array that classes are balanced by: the loss's first with an integer a sample; null
+  // when there is none.
+  const Array* classes() const { return find(classes_); }
   // The batch size that the model prescribes; 0 if any is possible.
   int64_t fixed_batch() const { return fixed_batch_; }
   // The batch size of a training that is told none: the model's if it prescribes one, else 32, or all samples where
   // there are fewer.
   int64_t usual_batch() const { return fixed_batch_ > 0 ? fixed_batch_ : std::min(kUsualBatch, num_samples_); }
-  size_t bytes() const;
   const Preprocess& preprocess() const { return preprocess_; }
+  // What the model that is trained on the data keeps of them: names of classes, categories of columns, by key.
+  const std::map<std::string, std::string>& metadata() const { return metadata_; }
+  void set_metadata(std::map<std::string, std::string> metadata) { metadata_ = std::move(metadata); }
   // The fingerprint of names, types, shapes and contents (fingerprint.h says how much is read), computed at the first
   // call.
   const std::string& fingerprint() const;
 
-  // Fills `batch` with the samples rows[0..count), by input name; reuses tensors that already have the right shape.
-  void gather(const int64_t* rows, int64_t count, TensorMap* batch) const;
+  // Fills `batch` with `count` samples, by input name; reuses tensors that already have the right shape.
+  void gather(const int64_t* samples, int64_t count, TensorMap* batch) const;
 
  private:
   std::vector<Array> arrays_;
   int64_t num_samples_ = 0;
   int64_t fixed_batch_ = 0;
+  std::string classes_;
   Preprocess preprocess_;
+  std::map<std::string, std::string> metadata_;
+  std::shared_ptr<const std::vector<int64_t>> selected_;  // null: all rows
   mutable std::string fingerprint_;
 };
 

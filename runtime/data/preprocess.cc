@@ -201,8 +201,8 @@ bool is_normalized(const Model& model, const std::string& input) {
 std::string bytes_hint(const Dataset& data, const Model& model) {
   constexpr int64_t kLooked = 1 << 16;
   for (const Dataset::Array& array : data.arrays()) {
-    const bool is_bytes =
-        array.data.dtype() == DType::kUint8 && is_float(array.dtype) && array.scale == 1 && array.data.size() > 0;
+    const bool is_bytes = !array.rows && array.data.dtype() == DType::kUint8 && is_float(array.dtype) &&
+                          array.scale == 1 && array.data.size() > 0;
     const Value* input = model.graph->find(array.name);
     if (!is_bytes || !input || !model.graph->is_input(input) || is_normalized(model, array.name)) continue;
     const uint8_t* values = array.data.data<uint8_t>();

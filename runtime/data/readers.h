@@ -14,7 +14,8 @@ namespace onnx_train {
 std::unique_ptr<DataSource> open_npz(const std::string& path);
 std::unique_ptr<DataSource> open_safetensors(const std::string& path);
 std::unique_ptr<DataSource> open_npy_folder(const std::string& folder);
-std::unique_ptr<DataSource> open_csv(const std::string& path, const std::vector<InputSpec>& inputs);
+std::unique_ptr<DataSource> open_csv(const std::string& path, const std::vector<InputSpec>& inputs,
+                                     const ReadOptions& options);
 // The second path may be empty: images only.
 std::unique_ptr<DataSource> open_idx(const std::string& images, const std::string& labels,
                                      const std::vector<InputSpec>& inputs);
@@ -22,10 +23,12 @@ std::unique_ptr<DataSource> open_cifar10(const std::vector<std::string>& paths, 
 
 // The formats, for messages: "... is none of them".
 constexpr const char* kFormats =
-    "data are read from .npz, .safetensors, .csv, a folder of .npy files, IDX files (MNIST) and CIFAR-10's .bin files";
+    "data are read from .npz, .safetensors, .csv, a folder of .npy files, IDX files (MNIST), CIFAR-10's .bin files and, "
+    "for models of tokens, .bin, .npy, .txt and .jsonl";
 
 // Arrays that have been read already: what the formats with fixed contents give.
 std::unique_ptr<DataSource> make_source(const std::string& path, TensorMap arrays);
+std::unique_ptr<DataSource> make_source(const std::string& path, DataArrays arrays);
 
 // The first input of the forward model, and the first that the loss added; "" when there is none.
 std::string first_input(const std::vector<InputSpec>& inputs);

@@ -1,15 +1,21 @@
 #include "runtime/data/source.h"
 
+#include <glob.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <numeric>
 
 #include "onnx_passes/io/mapped_file.h"
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/loss/expression.h"
+#include "runtime/data/data_check.h"
 #include "runtime/data/npy.h"
 #include "runtime/data/npz.h"
 #include "runtime/data/readers.h"
 #include "runtime/data/safetensors.h"
+#include "runtime/data/table.h"
+#include "runtime/data/tokens.h"
 
 namespace onnx_train {
 namespace {
@@ -18,23 +24,26 @@ namespace fs = std::filesystem;
 
 class ArraySource : public DataSource {
  public:
-  ArraySource(std::string path, TensorMap arrays) : path_(std::move(path)), arrays_(std::move(arrays)) {}
+  ArraySource(std::string path, DataArrays arrays) : path_(std::move(path)), arrays_(std::move(arrays)) {}
 
   std::vector<std::string> names() const override {
     std::vector<std::string> names;
-    for (const auto& [name, tensor] : arrays_) names.push_back(name);
+    for (const auto& [name, tensor] : arrays_.tensors) names.push_back(name);
     return names;
   }
-  bool contains(const std::string& name) const override { return arrays_.count(name) > 0; }
+  bool contains(const std::string& name) const override { return arrays_.tensors.count(name) > 0; }
   Tensor read(const std::string& name) const override {
-    const auto found = arrays_.find(name);
-    if (found == arrays_.end()) fail_as(ErrorCode::kFile, path_, " has no array '", name, "'");
+    const auto found = arrays_.tensors.find(name);
+    if (found == arrays_.tensors.end()) fail_as(ErrorCode::kFile, path_, " has no array '", name, "'");
     return found->second;
   }
+  std::string summary() const override { return arrays_.summary; }
+  std::vector<std::string> notes() const override { return arrays_.notes; }
+  std::map<std::string, std::string> metadata() const override { return arrays_.metadata; }
 
  private:
   std::string path_;
-  TensorMap arrays_;
+  DataArrays arrays_;
 };
 
 // The files of a folder whose names satisfy `wanted`, in alphabetical order.
@@ -54,20 +63,61 @@ std::vector<std::string> files_starting(const std::string& folder, const std::st
   return files_of(folder, [&](const std::string& name) { return name.starts_with(prefix); });
 }
 
+bool is_for_training(const ReadOptions& options) { return options.role.value_or(DataRole::kTrain) == DataRole::kTrain; }
+
+// The files of tokens in a folder, if there are any, of the first kind that it has: for training those whose names say
+// "train", or all that say neither "val" nor "test"; for tests these.
+std::vector<std::string> token_files(const std::string& folder, bool train) {
+  for (const char* kind : {".bin", ".npy", ".jsonl", ".txt"}) {
+    const auto files = files_of(folder, [&](const std::string& name) { return name.ends_with(kind); });
+    std::vector<std::string> training, tests, others;
+    for (const std::string& file : files) {
+      const std::string name = fs::path(file).filename().string();
+      const auto says = [&](const char* word) { return name.find(word) != std::string::npos; };
+      (says("train") ? training : says("val") || says("test") ? tests : others).push_back(file);
+    }
+    if (files.empty()) continue;
+    const std::vector<std::string>& chosen = train                               ? training.empty() ? others : training
+                                             : tests.empty() && training.empty() ? others
+                                                                                 : tests;
+    if (!chosen.empty()) return chosen;
+    fail_as(ErrorCode::kFile, "the folder ", folder, " has ", files.size(), " *", kind, " files, ", files[0],
+            " the first, and none for ", train ? "training" : "tests, whose name says val or test");
+  }
+  return {};
+}
+
+// The files that a pattern with *, ? or [...] stands for, in alphabetical order.
+std::vector<std::string> files_like(const std::string& pattern) {
+  glob_t found{};
+  const int status = glob(pattern.c_str(), 0, nullptr, &found);
+  std::vector<std::string> files(found.gl_pathv, found.gl_pathv + (status == 0 ? found.gl_pathc : 0));
+  globfree(&found);
+  return files;
+}
+
 std::unique_ptr<DataSource> open_folder(const std::string& folder, const std::vector<InputSpec>& inputs,
-                                        DataRole role) {
-  const bool train = role == DataRole::kTrain;
+                                        const ReadOptions& options) {
+  const bool train = is_for_training(options);
   const std::string set = train ? "train" : "t10k";
   const auto images = files_starting(folder, set + "-images"), labels = files_starting(folder, set + "-labels");
   if (!images.empty() && !labels.empty()) return open_idx(images[0], labels[0], inputs);
   const auto batches = files_starting(folder, train ? "data_batch_" : "test_batch");
   if (!batches.empty()) return open_cifar10(batches, inputs);
+  const auto is_array = [&](const InputSpec& spec) { return fs::exists(fs::path(folder) / (spec.name + ".npy")); };
+  if (takes_tokens(inputs) && std::none_of(inputs.begin(), inputs.end(), is_array)) {
+    if (const auto files = token_files(folder, train); !files.empty()) return open_tokens(files, inputs, options);
+  }
   return open_npy_folder(folder);
 }
 
 }  // namespace
 
 std::unique_ptr<DataSource> make_source(const std::string& path, TensorMap arrays) {
+  return make_source(path, DataArrays{std::move(arrays), {}, "", {}, {}});
+}
+
+std::unique_ptr<DataSource> make_source(const std::string& path, DataArrays arrays) {
   return std::make_unique<ArraySource>(path, std::move(arrays));
 }
 
@@ -106,18 +156,49 @@ std::string first_label(const std::vector<InputSpec>& inputs) {
   return "";
 }
 
-std::unique_ptr<DataSource> open_data(const std::string& path, const std::vector<InputSpec>& inputs, DataRole role) {
+namespace {
+
+// A folder for training and for tests is chosen from by role; a pattern means all that it stands for.
+std::unique_ptr<DataSource> open_pattern(const std::string& pattern, const std::vector<InputSpec>& inputs,
+                                         const ReadOptions& options) {
+  const std::vector<std::string> files = files_like(pattern);
+  if (files.empty()) fail_as(ErrorCode::kFile, "no file is named like ", pattern);
+  if (takes_tokens(inputs) && std::all_of(files.begin(), files.end(), is_token_file)) {
+    return open_tokens(files, inputs, options);
+  }
+  if (files.size() == 1) return open_data(files[0], inputs, options);
+  if (std::all_of(files.begin(), files.end(), [](const std::string& file) { return file.ends_with(".bin"); })) {
+    return open_cifar10(files, inputs);
+  }
+  fail_as(ErrorCode::kFile, pattern, " stands for ", files.size(), " files, ", files[0],
+          " the first; several files are read of tokens (.bin, .npy, .txt, .jsonl) and of CIFAR-10");
+}
+
+}  // namespace
+
+std::unique_ptr<DataSource> open_data(const std::string& path, const std::vector<InputSpec>& inputs,
+                                      const ReadOptions& options) {
   std::error_code error;
-  if (fs::is_directory(path, error)) return open_folder(path, inputs, role);
-  if (const size_t comma = path.find(','); comma != std::string::npos && !fs::exists(path, error)) {
+  if (fs::is_directory(path, error)) return open_folder(path, inputs, options);
+  const bool exists = fs::exists(path, error);
+  if (!exists && path.find_first_of("*?[") != std::string::npos) return open_pattern(path, inputs, options);
+  if (const size_t comma = path.find(','); comma != std::string::npos && !exists) {
     return open_idx(path.substr(0, comma), path.substr(comma + 1), inputs);
   }
-  if (!fs::exists(path, error)) fail_as(ErrorCode::kFile, "there is no data at ", path);
+  if (!exists) fail_as(ErrorCode::kFile, "there is no data at ", path);
   const auto ends = [&](const char* suffix) { return path.ends_with(suffix); };
   if (ends(".npz")) return open_npz(path);
   if (ends(".safetensors")) return open_safetensors(path);
-  if (ends(".csv")) return open_csv(path, inputs);
+  if (ends(".csv")) return open_csv(path, inputs, options);
+  if (is_token_file(path) && takes_tokens(inputs)) return open_tokens({path}, inputs, options);
   if (ends(".bin")) return open_cifar10({path}, inputs);
+  if (is_token_file(path)) {
+    fail_as(ErrorCode::kData, path, " holds tokens, but the model has no input int64[batch, tokens]");
+  }
+  if (ends(".parquet") || ends(".feather") || ends(".arrow")) {
+    fail_as(ErrorCode::kFile, path, " is read from Python alone, by pyarrow: onnx_train.fit(model, '", path,
+            "'), or onnx_train.convert_table('", path, "', 'table.csv') for the command");
+  }
   if (path.find("ubyte") != std::string::npos || path.find("idx") != std::string::npos) {
     return open_idx(path, "", inputs);
   }
@@ -126,36 +207,86 @@ std::unique_ptr<DataSource> open_data(const std::string& path, const std::vector
 
 namespace {
 
+// The name that an input's array has in the file: --map COLUMN=INPUT.
+std::string name_in_file(const std::string& input, const std::vector<NamedList>& map) {
+  for (const NamedList& pair : map) {
+    if (pair.values[0] == input) return pair.name;
+  }
+  return input;
+}
+
+// Throws UsageError for names that no input has.
+std::vector<NamedList> checked_map(const DataOptions& options, const std::vector<InputSpec>& inputs) {
+  std::vector<std::string> names;
+  for (const InputSpec& spec : inputs) names.push_back(spec.name);
+  std::vector<NamedList> map = named_lists(options.map, "--map");
+  for (const NamedList& pair : map) {
+    if (pair.values.size() > 1) throw UsageError(concat("--map: '", pair.name, "' goes to one input"));
+    if (std::count(names.begin(), names.end(), pair.values[0]) == 0) {
+      throw UsageError(
+          concat("--map: the model has no input '", pair.values[0], "'", did_you_mean(pair.values[0], names)));
+    }
+  }
+  return map;
+}
+
 // The arrays that `inputs` need. `others` may be in the file, too.
-TensorMap read_needed(const std::string& path, const std::vector<InputSpec>& inputs, DataRole role,
-                      const std::vector<InputSpec>& others = {}) {
+DataArrays read_needed(const std::string& path, const std::vector<InputSpec>& inputs, const ReadOptions& options,
+                       const std::vector<InputSpec>& others = {}) {
   std::vector<InputSpec> known = inputs;
   known.insert(known.end(), others.begin(), others.end());
-  const std::unique_ptr<DataSource> source = open_data(path, known, role);
-  TensorMap arrays;
+  const std::vector<NamedList> map = checked_map(options, known);
+  const std::unique_ptr<DataSource> source = open_data(path, known, options);
+  DataArrays arrays;
   std::string found;
   for (const std::string& name : source->names()) found += concat(found.empty() ? "" : ", ", name);
   for (const InputSpec& spec : inputs) {
-    if (source->contains(spec.name)) {
-      arrays[spec.name] = source->read(spec.name);
+    // Tables rename their columns themselves.
+    std::string name = name_in_file(spec.name, map);
+    if (!source->contains(name)) name = spec.name;
+    if (auto rows = source->rows(name)) {
+      arrays.readers[spec.name] = std::move(rows);
+    } else if (source->contains(name)) {
+      arrays.tensors[spec.name] = source->read(name);
     } else if (!spec.has_default) {
       fail_as(ErrorCode::kData, path, " has no '", spec.name, "', which the model expects as ", to_string(spec.type),
               "; it holds ", found.empty() ? "nothing" : found);
     }
   }
+  arrays.summary = source->summary();
+  arrays.notes = source->notes();
+  arrays.metadata = source->metadata();
   return arrays;
+}
+
+// The label that the loss ignores.
+std::optional<int64_t> ignored_label(const Model& model, const std::string& entry,
+                                     const std::vector<InputSpec>& inputs) {
+  const auto ranges = index_ranges(model, entry);
+  const auto found = ranges.find(first_label(inputs));
+  if (found == ranges.end()) return {};
+  for (const IndexRange& range : found->second) {
+    if (range.has_other) return range.other;
+  }
+  return {};
 }
 
 }  // namespace
 
-TensorMap read_arrays(const std::string& path, const Model& model, const std::string& entry,
-                      const std::vector<InputSpec>& inputs) {
+DataArrays read_arrays(const std::string& path, const Model& model, const std::string& entry,
+                       const std::vector<InputSpec>& inputs, const ReadOptions& given) {
   // For a prediction a table may hold targets: they are not among the columns that are left for the first input.
   std::vector<InputSpec> others;
   if (entry == "predict" && model.find_entry_point("evaluate")) others = entry_inputs(model, "evaluate");
   for (InputSpec& spec : others) spec.has_default = true;
   const bool tests = entry == "evaluate" || entry == "predict";
-  return read_needed(path, inputs, tests ? DataRole::kEvaluate : DataRole::kTrain, others);
+  ReadOptions options = given;
+  if (!options.role) options.role = tests ? DataRole::kEvaluate : DataRole::kTrain;
+  if (options.document_end) options.ignored_label = ignored_label(model, entry, inputs);
+  for (const char* key : {kClasses, kColumns}) {
+    if (const std::string text = model.metadata(key); !text.empty()) options.metadata[key] = text;
+  }
+  return read_needed(path, inputs, options, others);
 }
 
 TensorMap read_arrays(const std::string& path) {
@@ -172,19 +303,29 @@ void write_arrays(const std::string& path, const TensorMap& arrays) {
   is_safetensors(path) ? write_safetensors(path, arrays) : write_npz(path, arrays);
 }
 
-Dataset load_dataset(const std::string& path, const std::vector<InputSpec>& inputs, DataRole role,
-                     const Preprocess& preprocess) {
-  return Dataset(read_needed(path, inputs, role), inputs, preprocess);
+Dataset make_dataset(const DataArrays& arrays, const std::vector<InputSpec>& inputs, const Preprocess& preprocess) {
+  Dataset data(arrays.tensors, inputs, preprocess, arrays.readers);
+  data.set_metadata(arrays.metadata);
+  return data;
 }
 
-Dataset load_dataset(const std::string& path, const Model& model, const std::string& entry,
-                     const std::vector<std::string>& scales, DataNotes* notes) {
+Dataset load_dataset(const std::string& path, const std::vector<InputSpec>& inputs, DataRole role,
+                     const Preprocess& preprocess, ReadOptions options) {
+  options.role = role;
+  return make_dataset(read_needed(path, inputs, options), inputs, preprocess);
+}
+
+Dataset load_dataset(const std::string& path, const Model& model, const std::string& entry, const ReadOptions& options,
+                     DataNotes* notes) {
   const std::vector<InputSpec> inputs = entry_inputs(model, entry);
   std::string note;
-  const Preprocess preprocess = preprocess_of(model, scales, inputs, &note);
+  const Preprocess preprocess = preprocess_of(model, options.scales, inputs, &note);
   if (!note.empty()) notes->push_back(note);
-  Dataset data(read_arrays(path, model, entry, inputs), inputs, preprocess);
-  const std::string hint = scales.empty() ? bytes_hint(data, model) : "";
+  const DataArrays arrays = read_arrays(path, model, entry, inputs, options);
+  Dataset data = make_dataset(arrays, inputs, preprocess);
+  if (!arrays.summary.empty()) notes->push_back(arrays.summary);
+  notes->insert(notes->end(), arrays.notes.begin(), arrays.notes.end());
+  const std::string hint = options.scales.empty() ? bytes_hint(data, model) : "";
   if (!hint.empty()) notes->push_back(concat(path, ": ", hint));
   return data;
 }

@@ -7,13 +7,16 @@
 //   X.npz          arrays by key; stored ones are mapped, compressed ones inflated
 //   X.safetensors  tensors by name, mapped
 //   FOLDER         with <input>.npy files
-//   X.csv          a header, then numbers. Input `x` is the column `x`, or the columns x0, x1, ... or x_0, x_1, ... in
+//   X.csv          a header, then a line a sample: table.h says what becomes of texts and missing values. Input `x` is
+//   the column `x`, or the columns x0, x1, ... or x_0, x_1, ... in
 //                  that order; where the model's first input has neither, it is all columns that no other input takes
 //                  and no target of the model, in the order of the file
 //   IMAGES,LABELS  IDX files (MNIST), .gz or not; the first goes to the model's first input, the second to the loss's
 //   FOLDER         with IDX files: train-images*, train-labels*; for evaluation t10k-images*, t10k-labels*
 //   X.bin          CIFAR-10 binary: images to the model's first input, labels to the loss's
 //   FOLDER         with data_batch_*.bin; for evaluation test_batch.bin
+//   X.bin, X.npy, X.txt, X.jsonl, a pattern such as DIR/train_*.bin, FOLDER with .bin files
+//                  tokens, for models that take int[batch, tokens]: tokens.h
 #pragma once
 
 #include <memory>
@@ -22,6 +25,7 @@
 #include <vector>
 
 #include "onnx_passes/ir/tensor.h"
+#include "runtime/data/data_options.h"
 #include "runtime/data/dataset.h"
 
 namespace onnx_train {
@@ -32,34 +36,55 @@ class DataSource {
   virtual std::vector<std::string> names() const = 0;
   virtual bool contains(const std::string& name) const = 0;
   virtual Tensor read(const std::string& name) const = 0;  // throws Error when there is no such array
+  // The rows of an array that is not to be read whole; null for others.
+  virtual std::shared_ptr<const RowReader> rows(const std::string& /*name*/) const { return nullptr; }
+  virtual std::string summary() const { return ""; }                          // "" or a line about what the files hold
+  virtual std::vector<std::string> notes() const { return {}; }               // what was guessed, or may surprise
+  virtual std::map<std::string, std::string> metadata() const { return {}; }  // Dataset::metadata
 };
 
 enum class DataRole { kTrain, kEvaluate };  // which files of a folder that holds both: for training, for tests
 
+// How a path is read: as the user says, for what, and what the model knows.
+struct ReadOptions : DataOptions {
+  std::optional<DataRole> role;                 // as the entry point says
+  std::optional<int64_t> ignored_label;         // the label that the loss ignores
+  std::map<std::string, std::string> metadata;  // of the model, from earlier data: Dataset::metadata
+};
+
 // Opens `path` by what it is; `inputs` tells formats without names which array goes where.
 std::unique_ptr<DataSource> open_data(const std::string& path, const std::vector<InputSpec>& inputs,
-                                      DataRole role = DataRole::kTrain);
+                                      const ReadOptions& options = {});
 
+// What a path gives for some inputs.
+struct DataArrays {
+  TensorMap tensors;
+  RowReaders readers;
+  std::string summary;
+  std::vector<std::string> notes;
+  std::map<std::string, std::string> metadata;
+};
 // The arrays of `path` that an entry point of `model` takes; `inputs` are its entry_inputs. Of a folder that holds
 // both, "evaluate" and "predict" read the files for tests. Throws Error when an input without a default has no array.
-TensorMap read_arrays(const std::string& path, const Model& model, const std::string& entry,
-                      const std::vector<InputSpec>& inputs);
+DataArrays read_arrays(const std::string& path, const Model& model, const std::string& entry,
+                       const std::vector<InputSpec>& inputs, const ReadOptions& options = {});
 // All arrays of a file that names them. Throws Error for formats whose arrays have the names of a model's inputs.
 TensorMap read_arrays(const std::string& path);
 // Writes arrays by name, atomically: as safetensors if the path ends so, else as .npz.
 void write_arrays(const std::string& path, const TensorMap& arrays);
 
+Dataset make_dataset(const DataArrays& arrays, const std::vector<InputSpec>& inputs, const Preprocess& preprocess = {});
 // What `inputs` need of `path`, as a Dataset.
 Dataset load_dataset(const std::string& path, const std::vector<InputSpec>& inputs, DataRole role = DataRole::kTrain,
-                     const Preprocess& preprocess = {});
+                     const Preprocess& preprocess = {}, ReadOptions options = {});
 
-// What a user should be told of how data enter the network; mostly empty.
+// What a user should be told of the data; mostly empty.
 using DataNotes = std::vector<std::string>;
 
-// The same for a command with `--scale`: with the model's own preprocessing or, if `scales` are given, theirs. `notes`
+// The same for a command: with the model's own preprocessing or, if scales are given, theirs. `notes`
 // say where the two differ, and that bytes enter the network as they are.
-Dataset load_dataset(const std::string& path, const Model& model, const std::string& entry,
-                     const std::vector<std::string>& scales, DataNotes* notes);
+Dataset load_dataset(const std::string& path, const Model& model, const std::string& entry, const ReadOptions& options,
+                     DataNotes* notes);
 
 // The first `count` samples of `path` as one batch; without a number, 32 or all where there are fewer. Throws Error
 // when there are fewer than `count`.

@@ -23,7 +23,7 @@ std::vector<Setting> settings_of(const TrainerOptions& o, const BatchSource& tra
                                  DType scalar_type) {
   const Schedule& s = o.schedule;
   constexpr auto kFixed = OnResume::kFixed, kMayChange = OnResume::kMayChange;
-  return {{"model", o.model.empty() ? "not known" : o.model, kFixed},
+  std::vector<Setting> settings = {{"model", o.model.empty() ? "not known" : o.model, kFixed},
           {"data", training.identity(), kFixed},
           {"eval-data", evaluation ? evaluation->identity() : "none", kFixed},
           {"scale", training.scale(), kFixed},
@@ -38,7 +38,10 @@ std::vector<Setting> settings_of(const TrainerOptions& o, const BatchSource& tra
           {"warmup", std::to_string(s.warmup), kMayChange},
           {"clip", o.clip_norm ? number_text(*o.clip_norm) : "none", kMayChange},
           {"eval-every", o.eval_every > 0 ? std::to_string(o.eval_every) : "none", kMayChange},
-          {"early-stop", o.early_stop > 0 ? std::to_string(o.early_stop) : "none", kMayChange}};
+          {"early-stop", o.early_stop > 0 ? std::to_string(o.early_stop) : "none", kMayChange},
+          {"best", o.best == roles::kLoss ? "none" : o.best, kFixed}};
+  settings.insert(settings.end(), o.recorded.begin(), o.recorded.end());
+  return settings;
 }
 
 int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0 ? 1 : 0); }
@@ -63,7 +66,7 @@ std::string training_entry(const Session& session) {
 Trainer::Trainer(Session* session, const Dataset* training, const Dataset* evaluation, const TrainerOptions& options)
     : Trainer(session,
               std::make_unique<DatasetBatches>(training, session->model(), training_entry(*session), options.batch_size,
-                                               options.seed, options.shuffle),
+                                               options.seed, options.shuffle, options.samples),
               evaluation ? std::make_unique<DatasetBatches>(evaluation, session->model(), options.batch_size) : nullptr,
               options) {}
 
@@ -87,6 +90,7 @@ Trainer::Trainer(Session* session, std::unique_ptr<BatchSource> training, std::u
   }
   steps_per_epoch_ = ceil_div(batches, options_.accumulate);
   check_schedule();
+  check_best();
   for (const InputSpec& spec : entry_inputs(session_.model(), entry == "step" ? "step" : "apply")) {
     if (spec.role == roles::kLearningRate) {
       learning_rate_ = spec.name;
@@ -97,6 +101,33 @@ Trainer::Trainer(Session* session, std::unique_ptr<BatchSource> training, std::u
   reader_.emplace(session_, entry);
   settings_ = settings_of(options_, *training_, evaluation_.get(), scalar_type_);
   position_.settings = recorded(settings_);
+}
+
+bool more_is_better(const std::string& metric) {
+  for (const char* word : {"loss", "error", "perplexity", "mae", "mse"}) {
+    if (metric.find(word) != std::string::npos) return false;
+  }
+  return true;
+}
+
+// Whether the evaluation gives the metric is known before the first step.
+void Trainer::check_best() const {
+  if (options_.best == roles::kLoss) return;
+  if (!evaluation_) {
+    fail_as(ErrorCode::kUsage, "the best ", options_.best, " needs data to evaluate on: --eval-data or --val-split");
+  }
+  std::vector<std::string> names;
+  const LossReader reader(session_, "evaluate");
+  if (reader.has_loss()) names.emplace_back(roles::kLoss);
+  if (reader.has_accuracy()) names.emplace_back(roles::kAccuracy);
+  const EntryPoint* point = session_.model().find_entry_point("evaluate");
+  for (const Value* output : point ? point->algorithm->outputs() : std::vector<Value*>()) {
+    if (!reader.reads(output->name())) names.push_back(session_.metric_name("evaluate", output->name()));
+  }
+  if (std::count(names.begin(), names.end(), options_.best) > 0) return;
+  std::string list;
+  for (const std::string& name : names) list += concat(list.empty() ? "" : ", ", name);
+  fail_as(ErrorCode::kUsage, "the evaluation gives no '", options_.best, "'; it gives ", list);
 }
 
 Trainer::~Trainer() {
@@ -294,13 +325,17 @@ bool Trainer::evaluate_now(int64_t epoch, bool at_end, TrainerEvents* events) {
     for (const std::string& note : result.notes) note_once(note.c_str(), "evaluation: " + note, events);
   }
   evaluated_ = true;
-  const auto evaluated = report.evaluation.find(roles::kLoss);
-  const double loss = evaluated == report.evaluation.end() ? report.train_loss : evaluated->second;
-  report.best = std::isfinite(loss) && (!position_.best || loss < *position_.best);
-  if (report.best) position_.best = loss;
+  const auto metric = [&](const std::string& name) {
+    const auto found = report.evaluation.find(name);
+    return found == report.evaluation.end() ? report.train_loss : found->second;
+  };
+  const double value = metric(options_.best);
+  const double sign = more_is_better(options_.best) ? -1 : 1;
+  report.best = std::isfinite(value) && (!position_.best || sign * value < sign * *position_.best);
+  if (report.best) position_.best = value;
   if (!at_end) {
     position_.stale = report.best ? 0 : position_.stale + 1;
-    options_.schedule.observe(loss, &position_.schedule);
+    options_.schedule.observe(metric(roles::kLoss), &position_.schedule);
     position_.loss = {};
   }
   events->on_evaluation(report);

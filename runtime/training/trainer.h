@@ -3,11 +3,11 @@
 //
 // Evaluations take place after each epoch, or every `eval_every` steps instead, and at the end unless the training is
 // interrupted. The run folder receives `last.onnx` (at the start, every `checkpoint_every` steps, after each epoch, at
-// the end) and `best.onnx` (the evaluation with the lowest loss, if any is finite: on the evaluation data, or the mean
-// training loss since the previous evaluation if there are none; an interrupted training without an evaluation stores
-// its last state). A training that is interrupted and resumed gives the same bytes as one that is not. Checkpoints are
-// written in the background (checkpoint_writer.h). The caller owns the trainer and uses it from one thread at a time;
-// any thread may set `interrupt`.
+// the end) and `best.onnx` (the evaluation with the lowest loss, or with the best value of another metric, if any is
+// finite: on the evaluation data, or the mean training loss since the previous evaluation if there are none; an
+// interrupted training without an evaluation stores its last state). A training that is interrupted and resumed gives
+// the same bytes as one that is not. Checkpoints are written in the background (checkpoint_writer.h). The caller owns
+// the trainer and uses it from one thread at a time; any thread may set `interrupt`.
 #pragma once
 
 #include <atomic>
@@ -20,6 +20,7 @@
 
 #include "onnx_passes/ir/error.h"
 #include "runtime/data/batch_source.h"
+#include "runtime/data/data_options.h"
 #include "runtime/run_settings.h"
 #include "runtime/session.h"
 #include "runtime/training/checkpoint_writer.h"
@@ -38,13 +39,16 @@ struct TrainerOptions {
   Schedule schedule;                // the trainer sets `total`
   std::optional<double> clip_norm;  // replaces the model's own
   bool shuffle = true;
-  uint64_t seed = 0;             // of the data order
-  int64_t checkpoint_every = 0;  // steps; 0: after epochs only
-  int64_t eval_every = 0;        // steps; 0: after epochs
-  int64_t early_stop = 0;        // evaluations without a lower loss before the training stops; 0: never
-  std::string folder;            // of the checkpoints; empty: no checkpoints
-  std::string model;             // identity of the model that the run starts from: fingerprint.h
-  bool wait_for_steps = false;   // each step is complete before the next one starts, so that events may use the session
+  uint64_t seed = 0;              // of the data order
+  int64_t checkpoint_every = 0;   // steps; 0: after epochs only
+  int64_t eval_every = 0;         // steps; 0: after epochs
+  int64_t early_stop = 0;         // evaluations without a better `best` before the training stops; 0: never
+  std::string best = "loss";      // what the best evaluation is best in, and early_stop follows
+  SampleOptions samples;          // of a dataset that is selected already: how batches are cut
+  std::vector<Setting> recorded;  // further settings that the run records
+  std::string folder;             // of the checkpoints; empty: no checkpoints
+  std::string model;              // identity of the model that the run starts from: fingerprint.h
+  bool wait_for_steps = false;  // each step is complete before the next one starts, so that events may use the session
 };
 
 struct StepReport {
@@ -65,7 +69,7 @@ struct EvaluationReport {
   int64_t step;
   double train_loss;   // over all that counts since the previous evaluation; for a loss that sums, the mean of a step
   Metrics evaluation;  // empty without evaluation data
-  bool best;
+  bool best;           // the best so far, in TrainerOptions::best
 };
 
 // Callbacks of a training.
@@ -130,6 +134,7 @@ class Trainer {
   bool evaluate_now(int64_t epoch, bool at_end, TrainerEvents* events);  // returns true for the best so far
   void note_once(const char* what, const std::string& text, TrainerEvents* events);
   void check_schedule();
+  void check_best() const;
   void add_batch(const BatchRun& run, const TensorMap& outputs, TrainerEvents* events);
   void report_step(const BatchRun& run, TrainerEvents* events);
   [[noreturn]] void refuse(const BatchRun& run, const Error& error) const;
@@ -163,6 +168,9 @@ class Trainer {
   std::chrono::steady_clock::time_point last_report_;
   std::vector<Setting> settings_;
 };
+
+// Whether more of a metric is better. Less is of "loss", and of what is named as an error or a loss is.
+bool more_is_better(const std::string& metric);
 
 // The entry point that reads the training data: "step", or "accumulate" for a model built to accumulate gradients.
 std::string training_entry(const Session& session);

@@ -97,9 +97,9 @@ struct DataBytes {
 
   void add(const Dataset& data) {
     for (const Dataset::Array& array : data.arrays()) {
-      const size_t bytes = array.data.bytes();
+      const size_t bytes = array.rows ? array.rows->memory() : array.data.bytes();
       all += static_cast<double>(bytes);
-      if (is_mapped(array.data.data(), bytes)) mapped += static_cast<double>(bytes);
+      if (array.rows || is_mapped(array.data.data(), bytes)) mapped += static_cast<double>(bytes);
     }
   }
 };
@@ -183,7 +183,8 @@ namespace {
 void check_last_batch(Session* session, const Dataset& training, const Trainer& trainer) {
   const int64_t samples = training.num_samples(), batch = trainer.options().batch_size;
   const bool is_reached = trainer.total_steps() == 0 || trainer.total_steps() >= trainer.steps_per_epoch();
-  if (training.fixed_batch() > 0 || samples <= batch || samples % batch != 1 || !is_reached) return;
+  const bool drops = training.fixed_batch() > 0 || trainer.options().samples.drop_last;
+  if (drops || samples <= batch || samples % batch != 1 || !is_reached) return;
   try {
     session->plan(training_entry(*session), batch_shapes(training, 1));
   } catch (const Error& error) {

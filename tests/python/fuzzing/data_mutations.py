@@ -101,7 +101,7 @@ def write_csv(arrays, folder, rng):
     x = next(iter(arrays.values())).reshape(len(arrays["labels"]), -1)
     rows = [[*(f"{v:.6g}" for v in row), str(label)] for row, label in zip(x, arrays["labels"])]
     header = [f"x{i}" for i in range(x.shape[1])] + ["labels"]
-    kind = rng.randrange(8)
+    kind = rng.randrange(10)
     if kind == 0:
         rows[rng.randrange(len(rows))][0] = rng.choice(["", "nan", "inf", "1e400", "x" * 100000, '"', "1;2", "0x10"])
     elif kind == 1:
@@ -112,6 +112,10 @@ def write_csv(arrays, folder, rng):
         rows = []
     elif kind == 4:
         rows = [[*row[:-1], rng.choice(["9223372036854775807", "-1", "99", "0.5"])] for row in rows]
+    elif kind == 5:
+        rows = [[*row[:-1], rng.choice(['"a', '"a,""b"', "NA", "b", "\xff", '"a"b'])] for row in rows]
+    elif kind == 6:
+        rows = [[rng.choice(["red", "", "true", "1"]), *row[1:]] for row in rows]
     text = "\n".join(",".join(row) for row in [header, *rows]) + rng.choice(["", "\n", "\r\n\n\n", "\0"])
     path = folder / "table.csv"
     path.write_bytes(damaged(text.encode(), rng))
@@ -174,6 +178,30 @@ def write_safetensors(arrays, folder, rng):
     return path
 
 
+def token_bytes(rng):
+    """A file of tokens: with llm.c's header, which may lie, or without one."""
+    tokens = np.array([rng.randrange(0, 70000 if rng.random() < 0.2 else 12) for _ in range(rng.choice([0, 1, 9, 200]))])
+    wide = rng.random() < 0.4
+    body = tokens.astype("<u4" if wide else "<u2").tobytes()
+    if rng.random() < 0.4:
+        return body
+    magic, version = rng.choice([(20240520, 1), (20240801, 7), (20240520, 9), (20240522, 1), (0, 0)])
+    count = rng.choice([len(tokens), len(tokens), len(tokens), len(tokens) + 1, -1, 2**31 - 1])
+    return struct.pack("<iii", magic, version, count) + bytes(4 * 253) + body
+
+
+def write_tokens(arrays, folder, rng):
+    """For models of tokens; others are to refuse it in one line."""
+    for i in range(rng.choice([1, 1, 3])):
+        (folder / f"train_{i}.bin").write_bytes(damaged(token_bytes(rng), rng))
+    (folder / "tokens.npy").write_bytes(damaged(npy(np.arange(40, dtype=rng.choice(["u2", "i8", "f4", "O"]))), rng)
+                                        if rng.random() < 0.8 else b"")  # fmt: skip
+    (folder / "text.jsonl").write_bytes(damaged(b'{"text": "abc\\u0000"}\n' * 20 + b'{"text": 1}\n[[[[', rng))
+    (folder / "text.txt").write_bytes(damaged(b"text " * 30, rng))
+    names = ["train_*.bin", "train_0.bin", "tokens.npy", "text.jsonl", "text.txt", "*", "[", "none_*.bin", "."]
+    return folder / rng.choice(names)
+
+
 def write_nothing(arrays, folder, rng):
     empty = folder / "empty.npz"
     empty.write_bytes(b"")
@@ -184,7 +212,7 @@ def write_nothing(arrays, folder, rng):
 
 
 WRITERS = [write_npz, write_npz, write_npz, write_npy_folder, write_csv, write_csv, write_idx, write_cifar, write_nothing,
-           write_safetensors]  # fmt: skip
+           write_safetensors, write_tokens]  # fmt: skip
 
 
 def write(number, arrays, folder):

@@ -171,13 +171,21 @@ def training(number, seeds, folder):
 # ---- data
 
 
+def reading(rng):
+    """Options that say how data are read, and which samples are taken."""
+    choices = [["--missing", "mean"], ["--missing", "drop"], ["--val-split", "0.3"], ["--class-balance"], ["--drop-last"],
+               ["--folds", "3", "--fold", "2"], ["--limit", "5"], ["--overfit-batches", "1"], ["--block-size", "8"],
+               ["--document-end", "0"], ["--columns", "x=x1,x0"], ["--best", "accuracy"]]  # fmt: skip
+    return [option for options in rng.sample(choices, rng.choice([0, 1, 2])) for option in options]
+
+
 def data(number, seeds, folder):
     rng = random.Random(number)
     seed = rng.choice(seeds.trainable())
     path, kind = data_mutations.write(number, seed.arrays, folder)
     model, out = rng.choice(seed.training), folder / "out.npz"
     commands = [
-        ["fit", model, "--data", path, "--batch-size", "4", "--steps", "3", "--out", folder / "run"],
+        ["fit", model, "--data", path, "--batch-size", "4", "--steps", "3", "--out", folder / "run", *reading(rng)],
         ["fit", model, "--data", data_of(seed), "--eval-data", path, "--steps", "3", "--epochs", "1", "--out", folder / "run2"],
         rng.choice([["eval", model, "--data", path, "--scale", rng.choice(["0.1", "nan", "-1"])],
                     ["bench", model, "--data", path, "--seconds", "0.01", "--each-step"],
@@ -206,7 +214,10 @@ OPTIONS = {
             "--time-limit": [*NUMBERS, "1ms", "nanh", "infh", "0s", "1e-9s", "1e300h"], "--lowering": TEXTS,
             "--schedule": ["linear", "cosine", "step", "one_cycle(pct_start=0)", "wsd(decay=1e-300)", "restarts(T_0=1)",
                            "plateau(factor=0)", "table('/dev/zero')", "(" * 10000, "x"],
-            "--dtype": ["float64", "x"]},
+            "--dtype": ["float64", "x"],
+            "--block-size": NUMBERS, "--document-end": NUMBERS, "--limit": NUMBERS, "--val-split": NUMBERS,
+            "--folds": NUMBERS, "--fold": NUMBERS, "--overfit-batches": NUMBERS, "--best": [*TEXTS, "accuracy"],
+            "--columns": [*TEXTS, "x=x0", "x=x0,x0,,"], "--map": [*TEXTS, "x0=x", "labels=labels"]},
     "bench": {"--batch-size": NUMBERS, "--top": NUMBERS, "--threads": NUMBERS, "--entry": TEXTS, "--memory": NUMBERS,
               "--trace": ["/", "", "/missing/x"]},
     "show": {"--batch": NUMBERS, "--dim": ["", "=", "N", "N=", "=3", "N=-1", "N=9223372036854775807", "N=x", "N=3,M=4"],

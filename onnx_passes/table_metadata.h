@@ -1,0 +1,9 @@
+// Keys of the metadata that say what data held. They stay in a model that is exported, as kPreprocess does.
+#pragma once
+
+namespace onnx_train {
+
+inline constexpr const char* kClasses = "onnx_train.classes";  // a JSON list: the names of the classes
+inline constexpr const char* kColumns = "onnx_train.columns";  // how columns of tables are read: runtime/data/table.h
+
+}  // namespace onnx_train

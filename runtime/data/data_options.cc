@@ -1,0 +1,83 @@
+#include "runtime/data/data_options.h"
+
+#include <algorithm>
+#include <variant>
+
+#include "onnx_passes/ir/error.h"
+
+namespace onnx_train {
+
+std::vector<CommandOption> data_options(DataOptions* options) {
+  return {{"--block-size",
+           {&options->block_size, kCount},
+           "tokens of a sample, whose labels are the tokens that follow [the model's, if it is fixed]",
+           "N"},
+          {"--document-end", &options->document_end,
+           "the token that ends a document: the label after it is ignored [labels cross documents]", "ID"},
+          {"--token-type",
+           &options->token_type,
+           "of .bin files of tokens without a header [what it looks like]",
+           "TYPE",
+           false,
+           {"uint16", "uint32"}},
+          {"--missing",
+           &options->missing,
+           "what missing values of a table become: the column's mean, zero, or drop the row [an error]",
+           "HOW",
+           false,
+           {"mean", "zero", "drop"}},
+          {"--columns", &options->columns, "the columns of a table for an input, in their order: x=a,b,c", "INPUT=A,B"},
+          {"--map", &options->map, "a column or an array that has another name than the input it is for: text=tokens",
+           "COLUMN=INPUT"}};
+}
+
+std::vector<CommandOption> sample_options(SampleOptions* options) {
+  return {{"--limit", {&options->limit, kCount}, "read the first N samples of --data alone", "N"},
+          {"--val-split",
+           {&options->val_split, Range{0, true, 0.99}},
+           "evaluate on this part of --data, 0.1 for a tenth, drawn by --seed, and train on the rest",
+           "PART"},
+          {"--folds", {&options->folds, Range{2}}, "cross-validation: the parts of --data, drawn by --seed", "K"},
+          {"--fold", {&options->fold, kCount}, "the part to evaluate on, 1 to K; the others are trained on", "I"},
+          {"--overfit-batches",
+           {&options->overfit_batches, kCount},
+           "train on N batches alone, drawn by --seed, again and again: can the model learn them?",
+           "N"},
+          {"--class-balance", &options->class_balance,
+           "draw samples so that all classes are as frequent, some samples twice and some not at all"},
+          {"--drop-last", &options->drop_last, "leave out the short batch at the end of an epoch"}};
+}
+
+std::vector<CommandOption> joined(std::vector<CommandOption> options, const std::vector<CommandOption>& more) {
+  options.insert(options.end(), more.begin(), more.end());
+  return options;
+}
+
+std::vector<Setting> fixed_settings(const std::vector<CommandOption>& options) {
+  std::vector<Setting> settings;
+  for (const CommandOption& option : options) {
+    const std::string text = value_of(option).value_or("");
+    const bool may_be_0 = std::holds_alternative<std::optional<int64_t>*>(option.target.to);
+    const bool is_given = !text.empty() && text != "false" && (text != "0" || may_be_0);
+    settings.push_back({key_of(option), is_given ? text : "none", OnResume::kFixed});
+  }
+  return settings;
+}
+
+std::vector<NamedList> named_lists(const std::vector<std::string>& texts, const char* option) {
+  std::vector<NamedList> lists;
+  for (const std::string& text : texts) {
+    const size_t at = text.find('=');
+    if (at == 0 || (at == std::string::npos && lists.empty()) || at + 1 == text.size()) {
+      throw UsageError(concat(option, ": '", text, "' is not NAME=NAME"));
+    }
+    if (at == std::string::npos) {
+      lists.back().values.push_back(text);
+    } else {
+      lists.push_back({text.substr(0, at), {text.substr(at + 1)}});
+    }
+  }
+  return lists;
+}
+
+}  // namespace onnx_train

@@ -1,0 +1,51 @@
+// The options of data, once for the command, the C interface and Python: how files are read, and which of their samples
+// a training takes. Plain values; any thread.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/options.h"
+#include "runtime/run_settings.h"
+
+namespace onnx_train {
+
+// How data enter a network, as a user says it.
+struct DataOptions {
+  std::vector<std::string> scales;      // as --scale takes them
+  int64_t block_size = 0;               // tokens of a sample; 0: as many as the model takes
+  std::optional<int64_t> document_end;  // the label after this token is ignored
+  std::string token_type;               // "uint16" or "uint32": of .bin files without a header; "": what it looks like
+  std::string missing;                  // "mean", "zero", "drop": what a table's missing values become; "": an error
+  std::vector<std::string> columns;     // "x=a", "b", "y=c": the columns of inputs
+  std::vector<std::string> map;         // "column=input": names that differ from the model's
+};
+
+// Which samples a training takes, in which order.
+struct SampleOptions {
+  int64_t limit = 0;            // the first samples of the data alone; 0: all
+  double val_split = 0;         // this part of them is for evaluation
+  int64_t folds = 0, fold = 0;  // or fold `fold` of `folds`, counted from 1
+  int64_t overfit_batches = 0;  // train on as many batches alone; 0: on all
+  bool class_balance = false;   // every class is as likely as any other
+  bool drop_last = false;       // no short batch at the end of an epoch
+};
+
+std::vector<CommandOption> data_options(DataOptions* options);
+std::vector<CommandOption> sample_options(SampleOptions* options);
+
+// One table after the other.
+std::vector<CommandOption> joined(std::vector<CommandOption> options, const std::vector<CommandOption>& more);
+
+// As a run records them: fixed, since they decide what a training sees. "none" for what is not given.
+std::vector<Setting> fixed_settings(const std::vector<CommandOption>& options);
+
+// "x=a", "b", "y=c" as {x: a, b; y: c}, in this order. `option` is named by the UsageError for a text without a name.
+struct NamedList {
+  std::string name;
+  std::vector<std::string> values;
+};
+std::vector<NamedList> named_lists(const std::vector<std::string>& texts, const char* option);
+
+}  // namespace onnx_train

@@ -1,0 +1,43 @@
+// Which samples of a dataset a training reads: options that are lists of rows (Dataset::select), and orders of an
+// epoch. All depend on the arguments alone, on every platform. Pure functions; any thread.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "runtime/data/data_options.h"
+#include "runtime/data/dataset.h"
+
+namespace onnx_train {
+
+// Whether a part of the data is for evaluation.
+inline bool splits(const SampleOptions& options) { return options.val_split > 0 || options.folds > 0; }
+
+// Throws UsageError for options that do not go together. `has_evaluation`: there are data for evaluation already.
+void check_samples(const SampleOptions& options, bool has_evaluation);
+
+// The samples for training and, where the options split the data, those for evaluation: disjoint, in ascending order.
+// A limit comes first, then the split, then what --overfit-batches leaves. `fixed_batch` is the batch size that the
+// model prescribes, of which evaluation takes whole ones; 0 for none. Throws Error if a part would be empty.
+struct SampleRows {
+  std::vector<int64_t> training, evaluation;
+};
+SampleRows select_samples(int64_t samples, const SampleOptions& options, uint64_t seed, int64_t batch_size,
+                          int64_t fixed_batch);
+
+// As a source of batches takes them. `evaluation` has the same files for the entry point that evaluates; null: none.
+struct SelectedData {
+  Dataset training;
+  std::optional<Dataset> evaluation;
+};
+SelectedData select_samples(const Dataset& data, const Dataset* evaluation, const SampleOptions& options, uint64_t seed,
+                            std::optional<int64_t> batch_size);
+
+// The samples by their class: what --class-balance draws from. Throws Error if the data have no classes.
+std::vector<std::vector<int64_t>> samples_by_class(const Dataset& data);
+// As many draws as there are samples: a class, then one of its samples, each as likely as any other (PyTorch's
+// WeightedRandomSampler with weights 1 / number of samples of the class).
+std::vector<int64_t> balanced_order(const std::vector<std::vector<int64_t>>& classes, uint64_t seed, int64_t epoch);
+
+}  // namespace onnx_train

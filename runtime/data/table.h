@@ -1,0 +1,40 @@
+// Tables: from fields of text to the arrays of a model's inputs. A column whose first value is a number holds numbers;
+// any other holds texts, which become their places in the sorted list of all texts of the column. The model that is
+// trained on a table keeps these lists as metadata, so that every other table is read alike: kClasses has that of the
+// labels, kColumns is a JSON object from column to its list, or to the number that its missing values become. Plain
+// values; any thread. Functions throw Error that names file, line and column.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "onnx_passes/table_metadata.h"
+#include "runtime/data/source.h"
+
+namespace onnx_train {
+
+struct DataTable {
+  std::string path;
+  std::vector<std::string> columns;
+  std::vector<std::string_view> fields;  // row by row
+  std::vector<int64_t> lines;            // of each row, in the file
+  std::shared_ptr<const void> owner;     // of the fields,
+  std::deque<std::string> unquoted;      // but for those that the file writes otherwise
+
+  size_t rows() const { return lines.size(); }
+  std::string_view field(size_t row, size_t column) const { return fields[row * columns.size() + column]; }
+};
+
+// The columns that each input takes, by position: those that --columns names; else the column of its name; else NAME0,
+// NAME1, ... or NAME_0, NAME_1, ...; the model's first input, where it has none of these, takes all that are left.
+// --map renames columns first.
+using AssignedColumns = std::map<std::string, std::vector<size_t>>;
+AssignedColumns assign_columns(const DataTable& table, const std::vector<InputSpec>& inputs,
+                               const ReadOptions& options);
+
+DataArrays arrays_of(const DataTable& table, const std::vector<InputSpec>& inputs, const ReadOptions& options);
+
+}  // namespace onnx_train

@@ -1,0 +1,37 @@
+// Tokens of language models: a sample is a block of N tokens, its labels are the tokens that follow, one further each.
+// Blocks follow each other without overlap; each file has its own, so that no block goes from one into the next. Rows
+// are read in the mapped files, whatever their size. Pure functions; any thread. They throw Error that names the file.
+//
+//   X.bin          llm.c's header (256 int32: a magic number, a version, the number of tokens), then uint16 or uint32;
+//                  https://github.com/karpathy/llm.c/blob/master/dev/data/data_common.py
+//                  nanoGPT's: uint16 or uint32 alone; https://github.com/karpathy/nanoGPT/tree/master/data
+//   X.npy          one axis of integers
+//   X.txt          bytes
+//   X.jsonl        the bytes of the "text" of each line, with a byte 0 between two
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/data/source.h"
+
+namespace onnx_train {
+
+struct TokenShard {
+  std::string path;
+  Tensor tokens;      // one axis of integers; a view of the file where it can be
+  std::string kind;   // "uint16 tokens (llm.c's header)"
+  std::string guess;  // "" or what was guessed, and the option that says otherwise
+};
+
+bool is_token_file(const std::string& path);  // by its name
+TokenShard read_token_shard(const std::string& path, const DataOptions& options);
+
+// Whether the model reads sequences of integers: it has an input int[batch, tokens].
+bool takes_tokens(const std::vector<InputSpec>& inputs);
+// `paths` in the order of their blocks, at least one.
+std::unique_ptr<DataSource> open_tokens(const std::vector<std::string>& paths, const std::vector<InputSpec>& inputs,
+                                        const ReadOptions& options);
+
+}  // namespace onnx_train

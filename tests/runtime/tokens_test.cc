@@ -1,0 +1,280 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <numeric>
+
+#include "runtime/data/npy.h"
+#include "runtime/data/selection.h"
+#include "runtime/data/source.h"
+#include "tests/support/error_of.h"
+
+namespace onnx_train {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+const std::vector<InputSpec> kOpen = {
+    {"tokens", {DType::kInt64, Dims{"batch", "length"}}},
+    {"labels", {DType::kInt64, Dims{"batch", "length"}}, /*from_loss=*/true},
+};
+const std::vector<InputSpec> kFixed = {
+    {"input_ids", {DType::kInt64, Dims{"batch", 4}}},
+    {"attention_mask", {DType::kInt64, Dims{"batch", 4}}},
+    {"position_ids", {DType::kInt64, Dims{"batch", 4}}},
+    {"labels", {DType::kInt64, Dims{"batch", 4}}, /*from_loss=*/true},
+};
+
+template <typename T>
+std::string bytes_of(const std::vector<T>& values) {
+  return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
+}
+
+template <typename T>
+std::vector<T> counting(T first, size_t count) {
+  std::vector<T> values(count);
+  std::iota(values.begin(), values.end(), first);
+  return values;
+}
+
+std::string with_header(int32_t magic, int32_t version, int32_t count, const std::string& tokens) {
+  std::vector<int32_t> header(256);
+  header[0] = magic;
+  header[1] = version;
+  header[2] = count;
+  return bytes_of(header) + tokens;
+}
+
+std::string write(const std::string& name, const std::string& bytes) {
+  const std::string path = testing::TempDir() + name;
+  std::filesystem::create_directories(std::filesystem::path(path).parent_path());
+  std::ofstream(path, std::ios::binary) << bytes;
+  return path;
+}
+
+ReadOptions blocks_of(int64_t size) {
+  ReadOptions options;
+  options.block_size = size;
+  return options;
+}
+
+Dataset load(const std::string& path, const std::vector<InputSpec>& inputs, const ReadOptions& options = {}) {
+  return load_dataset(path, inputs, options.role.value_or(DataRole::kTrain), {}, options);
+}
+
+std::vector<int64_t> row(const Dataset& data, const std::string& name, int64_t sample) {
+  TensorMap batch;
+  data.gather(&sample, 1, &batch);
+  return batch.at(name).to_ints();
+}
+
+TEST(Tokens, BlocksFollowEachOtherAndLabelsAreTheNextTokens) {
+  const std::string path = write("nano/train.bin", bytes_of(counting<uint16_t>(300, 14)));
+  const Dataset data = load(path, kOpen, blocks_of(4));
+  EXPECT_EQ(data.num_samples(), 3);
+  EXPECT_THAT(row(data, "tokens", 2), ElementsAre(308, 309, 310, 311));
+  EXPECT_THAT(row(data, "labels", 2), ElementsAre(309, 310, 311, 312));
+  // 13 tokens: the last block has its last label. 12: it has not.
+  EXPECT_EQ(load(write("13.bin", bytes_of(counting<uint16_t>(300, 13))), kOpen, blocks_of(4)).num_samples(), 3);
+  EXPECT_EQ(load(write("12.bin", bytes_of(counting<uint16_t>(300, 12))), kOpen, blocks_of(4)).num_samples(), 2);
+  EXPECT_EQ(load(path, {kOpen[0]}, blocks_of(7)).num_samples(), 2);  // a prediction needs no labels
+}
+
+TEST(Tokens, HeadersOfLlmCAreRead) {
+  const auto narrow = counting<uint16_t>(0, 9);
+  const auto wide = counting<uint32_t>(100000, 9);
+  const std::string gpt2 = write("gpt2.bin", with_header(20240520, 1, 9, bytes_of(narrow)));
+  const std::string llama = write("llama.bin", with_header(20240801, 7, 9, bytes_of(wide)));
+  EXPECT_THAT(row(load(gpt2, kFixed), "input_ids", 1), ElementsAre(4, 5, 6, 7));
+  EXPECT_THAT(row(load(llama, kFixed), "labels", 1), ElementsAre(100005, 100006, 100007, 100008));
+  const auto refused = [](const std::string& bytes) {
+    return error_of([&] { load(write("bad.bin", bytes), kFixed); });
+  };
+  EXPECT_THAT(refused(with_header(20240520, 1, 10, bytes_of(narrow))), HasSubstr("its header counts 10 tokens"));
+  EXPECT_THAT(refused(with_header(20240520, 1, -1, bytes_of(narrow))), HasSubstr("damaged or cut off"));
+  EXPECT_THAT(refused(with_header(20240520, 2, 9, bytes_of(narrow))), HasSubstr("version 2; version 1 is read"));
+  EXPECT_THAT(refused(with_header(20240522, 1, 9, bytes_of(narrow))), HasSubstr("multiple-choice"));
+}
+
+TEST(Tokens, FilesWithoutAHeaderAreReadAsWhatTheyLookLikeAndItIsSaid) {
+  const auto opened = [](const std::string& path, const ReadOptions& options) {
+    return open_data(path, kOpen, options);
+  };
+  const std::string wide = write("wide.bin", bytes_of(counting<uint32_t>(70000, 9)));
+  const auto source = opened(wide, blocks_of(4));
+  EXPECT_EQ(source->rows("tokens")->dtype(), DType::kUint32);
+  EXPECT_THAT(source->notes().at(0), HasSubstr("has no header and is read as uint32 tokens; --token-type uint16"));
+  EXPECT_THAT(source->summary(), HasSubstr("9 tokens, 2 blocks of 4"));
+  ReadOptions narrow = blocks_of(4);
+  narrow.token_type = "uint16";
+  EXPECT_EQ(opened(wide, narrow)->rows("tokens")->shape(), (Shape{4, 4}));
+  EXPECT_TRUE(opened(wide, narrow)->notes().empty());
+  // Few tokens, such as the four of DNA: nothing tells 0, 1, 2, 3 from upper halves.
+  EXPECT_EQ(opened(write("dna.bin", bytes_of(std::vector<uint16_t>(20, 2))), blocks_of(4))->rows("tokens")->dtype(),
+            DType::kUint16);
+  EXPECT_THAT(error_of([&] { opened(write("odd.bin", "12345"), blocks_of(1)); }),
+              HasSubstr("no whole number of uint16"));
+}
+
+TEST(Tokens, ShardsHaveTheirOwnBlocks) {
+  for (int i = 0; i < 3; ++i) {
+    write("shards/x_train_" + std::to_string(i) + ".bin",
+          with_header(20240520, 1, 6, bytes_of(counting<uint16_t>(static_cast<uint16_t>(10 * i), 6))));
+  }
+  write("shards/x_val_0.bin", with_header(20240520, 1, 5, bytes_of(counting<uint16_t>(90, 5))));
+  const std::string folder = testing::TempDir() + "shards";
+  for (const std::string& path : {folder, folder + "/x_train_*.bin"}) {
+    const Dataset data = load(path, kFixed);
+    EXPECT_EQ(data.num_samples(), 3);
+    EXPECT_THAT(row(data, "input_ids", 1), ElementsAre(10, 11, 12, 13));
+    EXPECT_THAT(row(data, "labels", 2), ElementsAre(21, 22, 23, 24));
+  }
+  ReadOptions tests;
+  tests.role = DataRole::kEvaluate;
+  EXPECT_THAT(row(load(folder, kFixed, tests), "input_ids", 0), ElementsAre(90, 91, 92, 93));
+  EXPECT_THAT(error_of([&] { load(folder + "/y_*.bin", kFixed); }), HasSubstr("no file is named like"));
+  EXPECT_THAT(error_of([&] { load(folder, kOpen, blocks_of(64)); }), HasSubstr("a sample needs 65 of one file"));
+}
+
+TEST(Tokens, FilesOfDifferentTypesAreWidenedUnlessOneWasGuessed) {
+  write("mixed/a.npy", npy_header(DType::kUint16, {5}) + bytes_of(counting<uint16_t>(0, 5)));
+  write("mixed/b.npy", npy_header(DType::kInt64, {5}) + bytes_of(counting<int64_t>(50, 5)));
+  const Dataset data = load(testing::TempDir() + "mixed", kFixed);
+  EXPECT_THAT(row(data, "labels", 0), ElementsAre(1, 2, 3, 4));
+  EXPECT_THAT(row(data, "labels", 1), ElementsAre(51, 52, 53, 54));
+  write("guessed/a.bin", bytes_of(counting<uint16_t>(100, 20)));
+  write("guessed/b.bin", bytes_of(counting<uint32_t>(70000, 20)));
+  EXPECT_THAT(error_of([&] { load(testing::TempDir() + "guessed", kFixed); }), HasSubstr("--token-type"));
+  write("rank/a.npy", npy_header(DType::kInt64, {2, 2}) + bytes_of(counting<int64_t>(50, 4)));
+  EXPECT_THAT(error_of([&] { load(testing::TempDir() + "rank/*.npy", kFixed); }), HasSubstr("one axis of integers"));
+}
+
+TEST(Tokens, LabelsStayWithinADocument) {
+  const std::string path =
+      write("ends.npy", npy_header(DType::kInt32, {5}) + bytes_of(std::vector<int32_t>{7, 1, 8, 0, 1}));
+  ReadOptions options;
+  options.document_end = 1;
+  EXPECT_THAT(error_of([&] { load(path, kFixed, options); }), HasSubstr("ignores none"));
+  options.ignored_label = -100;
+  EXPECT_THAT(row(load(path, kFixed, options), "labels", 0), ElementsAre(1, -100, 0, 1));
+  EXPECT_THAT(row(load(path, kFixed), "labels", 0), ElementsAre(1, 8, 0, 1));
+}
+
+TEST(Tokens, OtherInputsAreFilledAndItIsSaid) {
+  const std::string path = write("five.bin", with_header(20240520, 1, 5, bytes_of(counting<uint16_t>(0, 5))));
+  const Dataset data = load(path, kFixed);
+  EXPECT_THAT(row(data, "attention_mask", 0), ElementsAre(1, 1, 1, 1));
+  EXPECT_THAT(row(data, "position_ids", 0), ElementsAre(0, 1, 2, 3));
+  EXPECT_THAT(open_data(path, kFixed)->notes(),
+              ElementsAre(HasSubstr("'attention_mask'"), HasSubstr("'position_ids'")));
+}
+
+TEST(Tokens, TextIsBytes) {
+  EXPECT_THAT(row(load(write("a.txt", "abcde"), kFixed), "labels", 0), ElementsAre('b', 'c', 'd', 'e'));
+  const std::string lines = write("a.jsonl", "{\"text\": \"ab\"}\n\n{\"id\": 1, \"text\": \"\\u00e9\"}\n");
+  EXPECT_THAT(row(load(lines, kFixed), "input_ids", 0), ElementsAre('a', 'b', 0, 0xc3));
+  EXPECT_THAT(error_of([&] { load(write("b.jsonl", "{\"text\": \"a\"}\n{\"text\": 1}\n"), kFixed); }),
+              HasSubstr("b.jsonl, line 2"));
+  EXPECT_THAT(error_of([&] { load(write("empty.txt", ""), kFixed); }), HasSubstr("holds 0 tokens"));
+}
+
+TEST(Tokens, TheLengthOfABlockIsTheModelsOrGiven) {
+  const std::string path = write("five.txt", "abcde");
+  EXPECT_THAT(error_of([&] { load(path, kOpen); }), HasSubstr("--block-size"));
+  EXPECT_THAT(error_of([&] { load(path, kFixed, blocks_of(3)); }),
+              HasSubstr("--block-size is 3, but 'input_ids' takes"));
+  const std::vector<InputSpec> pictures = {{"x", {DType::kFloat, Dims{"n", 3, 32, 32}}}};
+  EXPECT_THAT(error_of([&] { load(path, pictures); }), HasSubstr("the model has no input int64[batch, tokens]"));
+}
+
+TEST(Tokens, TheFingerprintIsThatOfTokensAndBlocks) {
+  const std::string path = write("same.txt", "abcdefghi");
+  const auto of = [&](int64_t size) { return load(path, kOpen, blocks_of(size)).fingerprint(); };
+  EXPECT_EQ(of(4), of(4));
+  EXPECT_NE(of(4), of(3));
+  EXPECT_NE(of(4), load(write("other.txt", "abcdefghj"), kOpen, blocks_of(4)).fingerprint());
+}
+
+SampleOptions with_fold(int64_t folds, int64_t fold) {
+  SampleOptions options;
+  options.folds = folds;
+  options.fold = fold;
+  return options;
+}
+
+TEST(Selection, FoldsPartTheSamples) {
+  std::vector<int64_t> evaluated;
+  for (int64_t fold = 1; fold <= 3; ++fold) {
+    const SampleRows rows = select_samples(10, with_fold(3, fold), 5, 2, 0);
+    EXPECT_EQ(rows.evaluation.size(), fold == 1 ? 4u : 3u);
+    std::vector<int64_t> both = rows.training;
+    both.insert(both.end(), rows.evaluation.begin(), rows.evaluation.end());
+    std::sort(both.begin(), both.end());
+    EXPECT_EQ(both, counting<int64_t>(0, 10));
+    evaluated.insert(evaluated.end(), rows.evaluation.begin(), rows.evaluation.end());
+  }
+  std::sort(evaluated.begin(), evaluated.end());
+  EXPECT_EQ(evaluated, counting<int64_t>(0, 10));
+}
+
+TEST(Selection, ASplitIsOfItsSeedAndOfTheLimitedSamples) {
+  SampleOptions options;
+  options.val_split = 0.2;
+  options.limit = 20;
+  const SampleRows rows = select_samples(1000, options, 1, 4, 0);
+  EXPECT_EQ(rows.evaluation.size(), 4u);
+  EXPECT_EQ(rows.training.size(), 16u);
+  EXPECT_LT(rows.training.back(), 20);
+  EXPECT_EQ(rows.evaluation, select_samples(1000, options, 1, 8, 0).evaluation);
+  EXPECT_NE(rows.evaluation, select_samples(1000, options, 2, 4, 0).evaluation);
+  EXPECT_EQ(select_samples(1000, options, 1, 3, /*fixed_batch=*/3).evaluation.size(), 3u);  // whole batches
+  options.overfit_batches = 2;
+  EXPECT_EQ(select_samples(1000, options, 1, 4, 0).training.size(), 8u);
+  options.limit = 2;
+  EXPECT_THAT(error_of([&] { select_samples(1000, options, 1, 4, 0); }), HasSubstr("leaves none for evaluation"));
+}
+
+// A split is part of what a run means: it must not change from version to version.
+TEST(Selection, StaysTheSame) {
+  EXPECT_THAT(select_samples(10, with_fold(5, 2), 3, 1, 0).evaluation, ElementsAre(6, 8));
+  EXPECT_THAT(balanced_order({{0, 1, 2, 3}, {4}}, 3, 0), ElementsAre(2, 3, 3, 2, 0));
+}
+
+TEST(Selection, ASelectionIsADatasetOfItsRows) {
+  const std::vector<InputSpec> inputs = {{"x", {DType::kFloat, Dims{"n"}}}, {"y", {DType::kInt64, Dims{"n"}}, true}};
+  const Dataset data({{"x", Tensor::of<float>({4}, {0, 1, 2, 3})}, {"y", Tensor::ints({5, 5, 5, 7})}}, inputs);
+  const Dataset odd = data.select({1, 3});
+  EXPECT_EQ(odd.num_samples(), 2);
+  TensorMap batch;
+  const int64_t samples[] = {1, 0};
+  odd.gather(samples, 2, &batch);
+  EXPECT_THAT(batch.at("y").to_ints(), ElementsAre(7, 5));
+  EXPECT_EQ(odd.select({1}).row_of(0), 3);
+  EXPECT_NE(odd.fingerprint(), data.fingerprint());
+  EXPECT_EQ(odd.fingerprint(), data.select({1, 3}).fingerprint());
+  EXPECT_EQ(samples_by_class(odd), (std::vector<std::vector<int64_t>>{{0}, {1}}));
+}
+
+TEST(Selection, ClassesAreDrawnEvenly) {
+  std::vector<std::vector<int64_t>> classes = {{}, {1000, 1001}};
+  classes[0] = counting<int64_t>(0, 998);
+  const auto order = balanced_order(classes, 0, 0);
+  EXPECT_EQ(order.size(), 1000u);
+  EXPECT_NEAR(static_cast<double>(std::count_if(order.begin(), order.end(), [](int64_t i) { return i >= 1000; })), 500,
+              60);
+  EXPECT_NE(order, balanced_order(classes, 0, 1));
+}
+
+TEST(Selection, OptionsThatDoNotGoTogetherAreRefused) {
+  SampleOptions both = with_fold(2, 1);
+  both.val_split = 0.5;
+  EXPECT_THAT(error_of([&] { check_samples(both, false); }), HasSubstr("give one"));
+  EXPECT_THAT(error_of([&] { check_samples(with_fold(2, 3), false); }), HasSubstr("--fold is 3"));
+  EXPECT_THAT(error_of([&] { check_samples(with_fold(2, 0), false); }), HasSubstr("needs --fold"));
+  EXPECT_THAT(error_of([&] { check_samples(with_fold(2, 1), true); }), HasSubstr("--eval-data"));
+}
+
+}  // namespace
+}  // namespace onnx_train
