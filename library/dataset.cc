@@ -3,18 +3,34 @@
 
 #include "library/guard.h"
 #include "library/handles.h"
+#include "runtime/data/readers.h"
 #include "runtime/data/source.h"
 #include "runtime/training/trainer.h"
 
 namespace onnx_train {
 namespace {
 
+// Pictures as far as is known before a program says how they are read: their number.
+Dataset samples_of(const PictureFiles& files, const std::vector<InputSpec>& inputs) {
+  for (const InputSpec& spec : inputs) {
+    if (spec.name != first_input(inputs) || !spec.type.has_rank()) continue;
+    Shape shape;
+    for (const Dim& dim : *spec.type.dims) shape.push_back(dim.known() ? dim.value() : 1);
+    if (!shape.empty()) shape[0] = static_cast<int64_t>(files.files.size());
+    return Dataset({{spec.name, Tensor::on_device(spec.type.dtype, shape, nullptr)}}, {spec});
+  }
+  fail_as(ErrorCode::kData, files.root, " holds pictures, but the model has no input for them");
+}
+
 std::unique_ptr<onnx_train_dataset> open_for(const Session& session, const std::string& path, const char* entry) {
   const std::string name = entry ? entry : session.model().entry_points.empty() ? "predict" : training_entry(session);
   const std::vector<InputSpec> inputs = entry_inputs(session.model(), name);
   auto dataset = std::make_unique<onnx_train_dataset>();
-  dataset->tensors = read_arrays(path, session.model(), name, inputs);
-  dataset->data.emplace(dataset->tensors, inputs);
+  DataArrays arrays = read_arrays(path, session.model(), name, inputs);
+  dataset->pictures = arrays.pictures;
+  dataset->tensors = std::move(arrays.tensors);
+  dataset->pictures ? dataset->data.emplace(samples_of(*dataset->pictures, inputs))
+                    : dataset->data.emplace(dataset->tensors, inputs);
   return dataset;
 }
 
@@ -55,6 +71,7 @@ onnx_train_status onnx_train_dataset_arrays(const onnx_train_dataset* dataset, c
                                             size_t* count) {
   return guarded([&] {
     const onnx_train_dataset& opened = required(dataset, "the dataset");
+    if (opened.pictures) throw UsageError(opened.path + " holds pictures, which are read when a model needs them");
     required(arrays, "where the arrays go") = opened.arrays.data();
     required(count, "where their number goes") = opened.arrays.size();
   });

@@ -21,7 +21,7 @@ struct FitSettings {
   TrainerOptions trainer;
   std::string schedule = "constant";
   bool no_shuffle = false, resume = false, overwrite = false, no_data_check = false;
-  std::vector<std::string> scales;
+  DataOptions reading;
   std::optional<double> rate;
   std::optional<int64_t> batch_size;
 };
@@ -42,7 +42,9 @@ std::vector<CommandOption> fit_options(FitSettings* s) {
           {"--clip", {&t.clip_norm, kPositive}, ""},
           {"--seed", &t.seed, ""},
           {"--no-shuffle", &s->no_shuffle, ""},
-          {"--scale", {&s->scales, check_scale}, ""},
+          {"--scale", {&s->reading.scales, check_scale}, ""},
+          {"--preprocess", &s->reading.preprocess, ""},
+          {"--augment", &s->reading.augment, ""},
           {"--no-data-check", &s->no_data_check, ""},
           {"--eval-every", {&t.eval_every, kCount}, ""},
           {"--early-stop", {&t.early_stop, kCount}, ""},
@@ -109,6 +111,9 @@ class ProgramBatches : public BatchSource {
       : session_(*session), data_(data), inputs_(std::move(inputs)), preprocess_(preprocess) {}
 
   std::string scale() const override { return preprocess_.option(); }
+  std::string preprocess() const override {
+    return preprocess_.steps_option().empty() ? "none" : preprocess_.steps_option();
+  }
 
   int64_t batches_per_epoch() const override { return data_.batches; }
 
@@ -147,14 +152,20 @@ class ProgramBatches : public BatchSource {
 // The data of a program and, if they are arrays or files, what the trainer reads of them.
 class ProgramData {
  public:
-  // `inputs` are the entry_inputs of the entry point that reads the data.
+  // `inputs` are the entry_inputs of the entry point that reads the data; `notes` say what is done to pictures.
   ProgramData(onnx_train_session* session, const onnx_train_data& given, std::vector<InputSpec> inputs,
-              const Preprocess& preprocess)
+              const Preprocess& preprocess, const std::string& augment, DataNotes* notes)
       : session_(*session), data_(copy_of(given)), inputs_(std::move(inputs)), preprocess_(preprocess) {
-    if (data_.next) return;
+    if (data_.next) {
+      if (!augment.empty()) throw UsageError("augment changes pictures of files or arrays, no batches of the program");
+      return;
+    }
     if (data_.num_arrays == 0 && !data_.dataset) throw UsageError("the data have neither arrays, batches nor files");
-    dataset_.emplace(data_.dataset ? data_.dataset->tensors : views_of(data_.arrays, data_.num_arrays), inputs_,
-                     preprocess);
+    DataArrays arrays{data_.dataset ? data_.dataset->tensors : views_of(data_.arrays, data_.num_arrays), nullptr};
+    if (data_.dataset) arrays.pictures = data_.dataset->pictures;
+    const Model& model = session->session.model();
+    dataset_.emplace(make_dataset(std::move(arrays), inputs_, preprocess,
+                                  classes_from_json(model.metadata(kClassNames)), augment, notes));
   }
 
   // "" or what a user should know of files: the program knows what its arrays hold.
@@ -308,11 +319,18 @@ onnx_train_stop_reason fit(onnx_train_session* s, const onnx_train_data* trainin
   const std::string entry = training_entry(session);
   std::string note;  // the program knows which scales it gives
   const std::vector<InputSpec> inputs = entry_inputs(session.model(), entry);
-  const Preprocess preprocess = preprocess_of(session.model(), settings.scales, inputs, &note);
+  const Preprocess preprocess = preprocess_of(session.model(), settings.reading, inputs, &note);
   session.set_metadata(kPreprocess, preprocess.json());
-  const ProgramData data(s, required(training, "the data"), inputs, preprocess);
+  DataNotes notes;
+  const ProgramData data(s, required(training, "the data"), inputs, preprocess, settings.reading.augment, &notes);
+  if (data.dataset()) {
+    session.set_metadata(kPreprocess, data.dataset()->preprocess().json());
+    session.set_metadata(kClassNames, classes_to_json(data.dataset()->classes));
+  }
   std::optional<ProgramData> eval_data;
-  if (evaluation) eval_data.emplace(s, *evaluation, entry_inputs(session.model(), "evaluate"), preprocess);
+  if (evaluation) {
+    eval_data.emplace(s, *evaluation, entry_inputs(session.model(), "evaluate"), Preprocess(session.model()), "", &notes);
+  }
   if (!settings.no_data_check) {
     data.check(entry);
     if (eval_data) eval_data->check("evaluate");
@@ -323,7 +341,8 @@ onnx_train_stop_reason fit(onnx_train_session* s, const onnx_train_data* trainin
   Trainer trainer(&session, data.training(options), std::move(evaluation_batches), options);
   if (position) trainer.resume(*position);
   ProgramEvents events(s, observer);
-  if (settings.scales.empty()) events.on_notes({data.hint(), eval_data ? eval_data->hint() : ""});
+  events.on_notes(notes);
+  if (!settings.reading.says_how()) events.on_notes({data.hint(), eval_data ? eval_data->hint() : ""});
   return public_reason(trainer.run(&events, events.interrupt()));
 }
 
@@ -332,15 +351,19 @@ struct WholeData {
   WholeData(onnx_train_session* session, const onnx_train_data* given, const std::string& entry,
             const onnx_train_option* options, size_t count, const onnx_train_observer* observer)
       : events(session, observer) {
-    std::vector<std::string> scales;
+    DataOptions reading;
     read_options(options, count,
-                 {{"--batch-size", {&batch_size, kCount}, ""}, {"--scale", {&scales, check_scale}, ""}});
+                 {{"--batch-size", {&batch_size, kCount}, ""},
+                  {"--scale", {&reading.scales, check_scale}, ""},
+                  {"--preprocess", &reading.preprocess, ""}});
     const Model& model = session->session.model();
     const std::vector<InputSpec> inputs = entry_inputs(model, entry);
     std::string note;
-    const Preprocess preprocess = preprocess_of(model, scales, inputs, &note);
-    data.emplace(session, required(given, "the data"), inputs, preprocess);
-    events.on_notes({note, scales.empty() ? data->hint() : ""});
+    const Preprocess preprocess = preprocess_of(model, reading, inputs, &note);
+    DataNotes notes;
+    data.emplace(session, required(given, "the data"), inputs, preprocess, "", &notes);
+    events.on_notes(notes);
+    events.on_notes({note, reading.says_how() ? "" : data->hint()});
   }
 
   ProgramEvents events;

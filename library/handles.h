@@ -13,6 +13,7 @@
 #include "onnx_train/onnx_train.h"
 #include "runtime/check_report.h"
 #include "runtime/data/dataset.h"
+#include "runtime/data/source.h"
 #include "runtime/session.h"
 #include "runtime/training/evaluation.h"
 
@@ -43,6 +44,7 @@ struct onnx_train_dataset {
   std::string path;
   onnx_train::TensorMap tensors;
   std::vector<onnx_train_tensor> arrays;
+  std::shared_ptr<const onnx_train::PictureFiles> pictures;  // null for arrays
   std::optional<onnx_train::Dataset> data;
 };
 

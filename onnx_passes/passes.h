@@ -108,6 +108,8 @@ std::vector<std::string> state_of(const Model& model, const std::string& entry);
 // whose bodies are inlined. Of our metadata, what is done to data before the network reads them stays (kPreprocess:
 // runtime/data/preprocess.h).
 inline constexpr const char* kPreprocess = "onnx_train.preprocess";
+// The names of its classes stay, too: a JSON list.
+inline constexpr const char* kClassNames = "onnx_train.classes";
 Model strip_training(const Model& model);
 
 // Converts x[.., i, j, ..] with constant indices (GatherND between transposes) to a Gather on merged axes.

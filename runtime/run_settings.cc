@@ -17,7 +17,8 @@ std::vector<std::string> compare(const std::vector<Setting>& settings,
   for (const Setting& setting : settings) {
     const auto saved = before.find(setting.name);
     const std::string old = saved == before.end() ? "not recorded" : saved->second;
-    if (old == setting.value) continue;
+    const bool is_newer = saved == before.end() && setting.value == "none";  // than the run
+    if (old == setting.value || is_newer) continue;
     const std::string change = concat(setting.name, " was ", old, " and is ", setting.value);
     if (setting.on_resume == OnResume::kMayChange) {
       changes.push_back(change);

@@ -18,7 +18,7 @@ namespace {
 struct EvalArguments {
   std::string model, data, dtype = "float32";
   int64_t batch_size = 128;
-  std::vector<std::string> scales;
+  DataOptions reading;
   bool json = false;
   RuntimeOptions runtime;
 };
@@ -27,7 +27,7 @@ int run(const EvalArguments& arguments) {
   Session session(in_precision(load_training_model(arguments.model), arguments.dtype),
                   session_options(arguments.runtime));
   DataNotes notes;
-  const Dataset data = load_dataset(arguments.data, session.model(), "evaluate", arguments.scales, &notes);
+  const Dataset data = load_dataset(arguments.data, session.model(), "evaluate", arguments.reading, &notes);
   const auto [metrics, of_counts] = evaluate(&session, data, arguments.batch_size);
   notes.insert(notes.end(), of_counts.begin(), of_counts.end());
   print_notes(notes);
@@ -54,7 +54,7 @@ Subcommand eval_command() {
           with_runtime_options({{"MODEL", &a->model, "a training model or a checkpoint", "FILE", true},
                                 {"--data", &a->data, "the data: see fit --help", "PATH", true},
                                 {"--batch-size", {&a->batch_size, kCount}, "samples at a time [128]", "N"},
-                                scale_option(&a->scales),
+                                scale_option(&a->reading.scales), preprocess_option(&a->reading.preprocess),
                                 dtype_option(&a->dtype),
                                 {"--json", &a->json, "one JSON object instead of a table"}},
                                &a->runtime),

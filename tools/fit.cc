@@ -35,7 +35,7 @@ struct FitArguments {
   TrainerOptions trainer;
   bool no_shuffle = false, no_data_check = false, resume = false, overwrite = false, json = false;
   RuntimeOptions runtime;
-  std::vector<std::string> scales;
+  DataOptions reading;
   std::optional<double> rate;
   std::optional<int64_t> batch_size, seed;
   std::vector<CommandOption> described;  // to write the resolved options
@@ -250,13 +250,17 @@ int run(FitArguments* a) {
   Session session(std::move(start.model), session_options(a->runtime));
   if (!checkpoint_position(session.model())) initialize(*a, &session);
   DataNotes notes;
-  const Dataset training = load_dataset(a->data, session.model(), training_entry(session), a->scales, &notes);
+  const Dataset training = load_dataset(a->data, session.model(), training_entry(session), a->reading, &notes);
   session.set_metadata(kPreprocess, training.preprocess().json());
+  session.set_metadata(kClassNames, classes_to_json(training.classes));
   std::optional<Dataset> evaluation;
   if (!a->eval_data.empty()) {
-    evaluation.emplace(load_dataset(a->eval_data, session.model(), "evaluate", a->scales, &notes));
+    DataNotes hints;
+    evaluation.emplace(load_dataset(a->eval_data, session.model(), "evaluate", {}, &hints));
+    if (!a->reading.says_how()) notes.insert(notes.end(), hints.begin(), hints.end());
   }
-  a->scales = {training.preprocess().option()};  // as options.json says
+  a->reading.scales = {training.preprocess().option()};  // as options.json says
+  a->reading.preprocess = training.preprocess().steps_option();
   resolve_defaults(a, session.model(), training);
   a->trainer.model = start.identity;
   Trainer trainer(&session, &training, evaluation ? &*evaluation : nullptr, a->trainer);
@@ -281,7 +285,8 @@ std::vector<CommandOption> options_of(FitArguments* a) {
       {
           {"MODEL", &a->model, "the training model, from onnx-train build", "FILE", true},
           {"--data", &a->data,
-           "X.npz, X.csv, a folder of .npy files, MNIST (a folder, or IMAGES,LABELS), or CIFAR-10 (a folder, or X.bin)",
+           "X.npz, X.csv, a folder of .npy files, MNIST (a folder, or IMAGES,LABELS), CIFAR-10 (a folder, or X.bin), or "
+           "pictures in a folder for each class",
            "PATH", true},
           {"--eval-data", &a->eval_data, "data to evaluate on after each epoch, and at the end", "PATH"},
           {"--eval-every", {&t.eval_every, kCount}, "evaluate every N steps instead of after each epoch", "N"},
@@ -308,7 +313,9 @@ std::vector<CommandOption> options_of(FitArguments* a) {
           {"--clip", {&t.clip_norm, kPositive}, "clip the gradient's global norm at this [as built]", "NORM"},
           {"--seed", &a->seed, "of the data order [0], and of dropout and drawn weights [as built]", "N"},
           {"--no-shuffle", &a->no_shuffle, "take the samples in their order"},
-          scale_option(&a->scales),
+          scale_option(&a->reading.scales), preprocess_option(&a->reading.preprocess),
+          {"--augment", &a->reading.augment,
+           "random changes of pictures, such as 'random_resized_crop, flip, jitter(0.4)' (docs/data.md)", "STEPS"},
           {"--no-data-check", &a->no_data_check,
            "no pass over the data, before the first step, for labels and indices out of range, NaN and infinity"},
           {"--early-stop", {&t.early_stop, kCount}, "stop after N evaluations without a lower loss", "N"},

@@ -15,14 +15,14 @@ namespace {
 struct PredictArguments {
   std::string model, inputs, output, dtype = "float32";
   int64_t batch_size = 128;
-  std::vector<std::string> scales;
+  DataOptions reading;
   RuntimeOptions runtime;
 };
 
 int run(const PredictArguments& arguments) {
   Session session(in_precision(load_any_model(arguments.model), arguments.dtype), session_options(arguments.runtime));
   DataNotes notes;
-  const Dataset data = load_dataset(arguments.inputs, session.model(), "predict", arguments.scales, &notes);
+  const Dataset data = load_dataset(arguments.inputs, session.model(), "predict", arguments.reading, &notes);
   const TensorMap results = predict(&session, data, arguments.batch_size);
   write_npz(arguments.output, results);
   print_notes(notes);
@@ -50,7 +50,7 @@ Subcommand predict_command() {
                 "FILE",
                 true},
                {"--batch-size", {&a->batch_size, kCount}, "samples at a time [128]", "N"},
-               scale_option(&a->scales),
+               scale_option(&a->reading.scales), preprocess_option(&a->reading.preprocess),
                dtype_option(&a->dtype)},
               &a->runtime),
           [a] { return run(*a); }};

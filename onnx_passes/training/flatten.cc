@@ -341,7 +341,8 @@ Model strip_training(const Model& model) {
   for (int i = properties->size() - 1; i >= 0; --i) {
     const std::string& key = properties->Get(i).key();
     const bool constant = key.starts_with(kConstantRecord) && inference.graph->find(key.substr(kConstantRecord.size()));
-    if (key.starts_with("onnx_train.") && key != kPreprocess && !constant) properties->DeleteSubrange(i, 1);
+    const bool of_data = key == kPreprocess || key == kClassNames;
+    if (key.starts_with("onnx_train.") && !of_data && !constant) properties->DeleteSubrange(i, 1);
   }
   return inference;
 }

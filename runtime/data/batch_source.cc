@@ -1,8 +1,10 @@
 #include "runtime/data/batch_source.h"
 
 #include <algorithm>
+#include <span>
 
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/first_few.h"
 #include "runtime/data/data_check.h"
 
 namespace onnx_train {
@@ -13,7 +15,14 @@ std::string BatchSource::describe(int64_t first, int64_t count) const {
 
 DatasetBatches::DatasetBatches(const Dataset* data, const Model& model, const std::string& entry, int64_t batch_size,
                                uint64_t seed, bool shuffle)
-    : data_(*data), model_(model), entry_(entry), batch_size_(batch_size), seed_(seed), shuffle_(shuffle) {
+    : data_(*data),
+      model_(model),
+      entry_(entry),
+      batch_size_(batch_size),
+      seed_(seed),
+      shuffle_(shuffle),
+      augments_(true),
+      batches_(data) {
   const int64_t fixed = data_.fixed_batch(), n = data_.num_samples();
   if (batch_size < 1) fail_as(ErrorCode::kUsage, "the batch size must be at least 1");
   if (fixed > 0 && batch_size != fixed) {
@@ -32,7 +41,8 @@ DatasetBatches::DatasetBatches(const Dataset* data, const Model& model, int64_t 
       model_(model),
       entry_("evaluate"),
       batch_size_(data->fixed_batch() > 0 ? data->fixed_batch() : batch_size),
-      samples_(data->num_samples()) {}
+      samples_(data->num_samples()),
+      batches_(data) {}
 
 int64_t DatasetBatches::batches_per_epoch() const {
   return samples_ / batch_size_ + (samples_ % batch_size_ != 0 ? 1 : 0);
@@ -45,19 +55,27 @@ void DatasetBatches::start(int64_t epoch, int64_t skip) {
   }
   if (order_epoch_ != epoch) order_ = sample_order(data_.num_samples(), seed_, epoch, shuffle_);
   order_epoch_ = epoch;
-  position_ = skip;
+  const auto next_rows = [this, at = skip]() mutable {
+    const int64_t end = std::max(at, std::min(at + batch_size_, samples_));
+    std::vector<int64_t> rows(order_.begin() + at, order_.begin() + end);
+    at = end;
+    return rows;
+  };
+  batches_.start(next_rows, augments_ ? std::optional(AugmentKey{seed_, epoch}) : std::nullopt);
 }
 
-int64_t DatasetBatches::next(TensorMap* batch) {
-  const int64_t samples = std::min(batch_size_, samples_ - position_);
-  if (samples <= 0) return 0;
-  data_.gather(order_.data() + position_, samples, batch);
-  position_ += samples;
-  return samples;
-}
+int64_t DatasetBatches::next(TensorMap* batch) { return batches_.next(batch); }
 
 std::string DatasetBatches::describe(int64_t first, int64_t count) const {
-  return describe_samples(order_.data() + first, count);
+  if (!data_.makes_rows()) return describe_samples(order_.data() + first, count);
+  constexpr size_t kShown = 8;
+  const std::span<const int64_t> all(order_.data() + first, static_cast<size_t>(count));
+  return "in the batch of " + first_few(all, kShown, [&](int64_t row) { return data_.origin(row); });
+}
+
+std::string DatasetBatches::preprocess() const {
+  const std::string steps = data_.preprocess().steps_option();
+  return steps.empty() ? "none" : steps;
 }
 
 std::string DatasetBatches::fault(int64_t first, int64_t count) const {

@@ -116,15 +116,14 @@ std::string place(const Shape& shape, int64_t element) {
   return "[" + text + "]";
 }
 
-std::string describe(const Dataset::Array& array, int64_t element, const std::string& why) {
+// `at` is where the element is stored.
+std::string describe(const Dataset::Array& array, int64_t element, const char* at, const std::string& why) {
   const int64_t row = std::max<int64_t>(num_elements(array.row), 1);
   const DType type = array.data.dtype();
-  // A copy is aligned.
-  Tensor value(type, {1});
-  std::memcpy(value.data(), static_cast<const char*>(array.data.data()) + static_cast<size_t>(element) * size_of(type),
-              size_of(type));
+  Tensor value(type, {1});  // a copy is aligned
+  std::memcpy(value.data(), at, size_of(type));
   return concat("'", array.name, "' holds ", value.at(0), array.per_sample ? concat(" in sample ", element / row) : "",
-                " (element ", place(array.data.shape(), element), "); ", why);
+                array.rows ? concat(", ", array.rows->describe(element / row)) : "", " (element ", place(array.data.shape(), element), "); ", why);
 }
 
 // The sizes of the data: of arrays that are cut into batches all but the first.
@@ -146,13 +145,15 @@ DataCheck::DataCheck(const Dataset* data, const Model& model, const std::string&
 std::string DataCheck::first_fault() const {
   std::string fault;
   for (const Dataset::Array& array : data_.arrays()) {
+    if (array.rows) continue;  // a step finds what is wrong with rows that are made
     const auto ranges = ranges_.find(array.name);
     for_each_test(array, ranges == ranges_.end() ? nullptr : &ranges->second, [&](auto tag, auto good, auto& why) {
       using T = decltype(tag);
       if (!fault.empty()) return;
       const int64_t end = array.data.size();
-      const int64_t bad = first_bad_of_many<T>(static_cast<const char*>(array.data.data()), 0, end, good);
-      if (bad < end) fault = describe(array, bad, why);
+      const auto* values = static_cast<const char*>(array.data.data());
+      const int64_t bad = first_bad_of_many<T>(values, 0, end, good);
+      if (bad < end) fault = describe(array, bad, values + static_cast<size_t>(bad) * sizeof(T), why);
     });
   }
   return fault;
@@ -165,10 +166,14 @@ std::string DataCheck::first_fault(const int64_t* rows, int64_t count) const {
     for_each_test(array, ranges == ranges_.end() ? nullptr : &ranges->second, [&](auto tag, auto good, auto& why) {
       using T = decltype(tag);
       const int64_t row = num_elements(array.row);
+      std::vector<T> made(array.rows ? static_cast<size_t>(row) : 0);
       for (int64_t i = 0; fault.empty() && i < (array.per_sample ? count : 1); ++i) {
-        const int64_t begin = array.per_sample ? rows[i] * row : 0, end = begin + row;
-        const int64_t bad = first_bad<T>(static_cast<const char*>(array.data.data()), begin, end, good);
-        if (bad < end) fault = describe(array, bad, why);
+        const int64_t begin = array.per_sample && !array.rows ? rows[i] * row : 0, end = begin + row;
+        if (array.rows) array.rows->read(rows[i], nullptr, made.data());
+        const auto* values = static_cast<const char*>(array.rows ? made.data() : array.data.data());
+        const int64_t bad = first_bad<T>(values, begin, end, good);
+        const int64_t element = array.rows ? rows[i] * row + bad : bad;
+        if (bad < end) fault = describe(array, element, values + static_cast<size_t>(bad) * sizeof(T), why);
       }
     });
   }

@@ -9,6 +9,7 @@
 
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/passes.h"
+#include "runtime/data/random.h"
 #include "runtime/training/fingerprint.h"
 
 namespace onnx_train {
@@ -131,8 +132,13 @@ Shape row_shape(const InputSpec& spec, const Dims& expected, const Shape& found,
 
 }  // namespace
 
-Dataset::Dataset(const TensorMap& arrays, const std::vector<InputSpec>& inputs, const Preprocess& preprocess)
+Dataset::Dataset(const TensorMap& stored, const std::vector<InputSpec>& inputs, const Preprocess& preprocess,
+                 const RowReaders& readers)
     : preprocess_(preprocess) {
+  TensorMap arrays = stored;
+  for (const auto& [name, reader] : readers) {
+    arrays[name] = Tensor::on_device(reader->dtype(), reader->shape(), nullptr);  // a type and a shape
+  }
   for (const InputSpec& spec : inputs) {
     if (!spec.has_default && !arrays.count(spec.name)) {
       fail_as(ErrorCode::kData, "the data has no '", spec.name, "', which the model expects as ", to_string(spec.type),
@@ -151,7 +157,10 @@ Dataset::Dataset(const TensorMap& arrays, const std::vector<InputSpec>& inputs, 
     const auto found = arrays.find(spec.name);
     if (found == arrays.end()) continue;
     const Tensor& data = found->second;
-    check_type(spec, data);
+    const auto reader = readers.find(spec.name);
+    const bool is_made = reader != readers.end();
+    if (is_made && !converts(data.dtype(), spec.type.dtype)) fail_mismatch(spec, data, "");
+    if (!is_made) check_type(spec, data);
     const bool per_sample = key && !data.shape().empty() && data.shape()[0] == num_samples_;
     if (key && !per_sample && !data.shape().empty() && batch_of(spec).same(batch_of(*key)) && !batch_of(spec).known()) {
       fail_as(ErrorCode::kData, "data '", spec.name, "' has ", data.shape()[0], " samples, '", key->name, "' has ",
@@ -164,7 +173,8 @@ Dataset::Dataset(const TensorMap& arrays, const std::vector<InputSpec>& inputs, 
       row = row_shape(spec, expected, row, data, &symbols);
     }
     if (per_sample && batch_of(spec).known()) fixed_batch_ = batch_of(spec).value();
-    arrays_.push_back({spec.name, data, spec.type.dtype, std::move(row), per_sample, preprocess_.scale(spec.name)});
+    arrays_.push_back({spec.name, data, spec.type.dtype, std::move(row), per_sample,
+                       is_made ? Rescaling() : preprocess_.rescaling(spec.name), is_made ? reader->second : nullptr});
   }
 }
 
@@ -177,18 +187,39 @@ const Dataset::Array* Dataset::find(const std::string& name) const {
 
 size_t Dataset::bytes() const {
   size_t total = 0;
-  for (const Array& array : arrays_) total += array.data.bytes();
+  for (const Array& array : arrays_) total += array.memory();
   return total;
+}
+
+bool Dataset::makes_rows() const {
+  return std::any_of(arrays_.begin(), arrays_.end(), [](const Array& array) { return array.rows != nullptr; });
+}
+
+std::string Dataset::origin(int64_t row) const {
+  std::string text;
+  for (const Array& array : arrays_) {
+    if (array.rows && text.empty()) text = array.rows->describe(row);
+  }
+  return text;
 }
 
 const std::string& Dataset::fingerprint() const {
   if (!fingerprint_.empty()) return fingerprint_;
   std::vector<NamedTensor> tensors;
-  for (const Array& array : arrays_) tensors.push_back({array.name, array.data});
+  for (const Array& array : arrays_) {
+    if (array.rows) {
+      const auto identity = std::make_shared<const std::string>(array.rows->identity());
+      tensors.push_back(
+          {array.name,
+           {DType::kUint8, {static_cast<int64_t>(identity->size())}, identity->data(), identity}});
+    } else {
+      tensors.push_back({array.name, array.data});
+    }
+  }
   return fingerprint_ = onnx_train::fingerprint(tensors);
 }
 
-void Dataset::gather(const int64_t* rows, int64_t count, TensorMap* batch) const {
+void Dataset::gather(const int64_t* rows, int64_t count, TensorMap* batch, const AugmentKey* key) const {
   for (const Array& array : arrays_) {
     Tensor& out = (*batch)[array.name];
     Shape shape = array.row;
@@ -202,44 +233,16 @@ void Dataset::gather(const int64_t* rows, int64_t count, TensorMap* batch) const
     if (array.per_sample) {
       const size_t bytes = static_cast<size_t>(num_elements(array.row)) * size_of(array.data.dtype());
       for (int64_t i = 0; i < count; ++i, to += bytes) {
-        std::memcpy(to, source + static_cast<size_t>(rows[i]) * bytes, bytes);
+        array.rows ? array.rows->read(rows[i], key, to)
+                   : void(std::memcpy(to, source + static_cast<size_t>(rows[i]) * bytes, bytes));
       }
     } else if (raw.bytes() > 0) {
       std::memcpy(to, source, raw.bytes());
     }
     out = direct ? raw : raw.cast(array.dtype);
-    if (array.scale != 1) multiply(&out, array.scale);
+    if (!array.values.is_identity()) apply_rescaling(array.name, array.values, array.row, &out);
   }
 }
-
-namespace {
-
-// Vigna's splitmix64: the state advances by a constant, and the output is a hash of it.
-class SplitMix64 {
- public:
-  explicit SplitMix64(uint64_t state) : state_(state) {}
-
-  uint64_t next() {
-    uint64_t z = state_ += 0x9e3779b97f4a7c15ULL;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
-    return z ^ (z >> 31);
-  }
-
-  // Uniform in [0, bound): draws again for values in the last, incomplete multiple of `bound`.
-  uint64_t below(uint64_t bound) {
-    const uint64_t excess = (~bound + 1) % bound;  // 2^64 mod bound
-    for (;;) {
-      const uint64_t x = next();
-      if (x >= excess) return x % bound;
-    }
-  }
-
- private:
-  uint64_t state_;
-};
-
-}  // namespace
 
 std::vector<int64_t> sample_order(int64_t n, uint64_t seed, int64_t epoch, bool shuffle) {
   std::vector<int64_t> order(static_cast<size_t>(n));

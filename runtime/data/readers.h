@@ -21,7 +21,8 @@ std::unique_ptr<DataSource> open_cifar10(const std::vector<std::string>& paths, 
 
 // The formats, for messages: "... is none of them".
 constexpr const char* kFormats =
-    "data are read from .npz, .csv, a folder of .npy files, IDX files (MNIST) and CIFAR-10's .bin files";
+    "data are read from .npz, .csv, a folder of .npy files, IDX files (MNIST), CIFAR-10's .bin files, and pictures "
+    "(.png, .jpg, .webp) in a folder for each class";
 
 // Arrays that have been read already: what the formats with fixed contents give.
 std::unique_ptr<DataSource> make_source(const std::string& path, TensorMap arrays);

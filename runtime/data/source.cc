@@ -6,6 +6,8 @@
 
 #include "onnx_passes/io/mapped_file.h"
 #include "onnx_passes/ir/error.h"
+#include "runtime/data/images/decode.h"
+#include "runtime/data/images/rows.h"
 #include "runtime/data/npy.h"
 #include "runtime/data/readers.h"
 
@@ -35,6 +37,20 @@ class ArraySource : public DataSource {
   TensorMap arrays_;
 };
 
+class PictureSource : public DataSource {
+ public:
+  explicit PictureSource(std::shared_ptr<const PictureFiles> files) : files_(std::move(files)) {}
+  std::vector<std::string> names() const override { return {}; }
+  bool contains(const std::string&) const override { return false; }
+  Tensor read(const std::string& name) const override {
+    fail_as(ErrorCode::kFile, files_->root, " holds pictures, no array '", name, "'");
+  }
+  std::shared_ptr<const PictureFiles> pictures() const override { return files_; }
+
+ private:
+  const std::shared_ptr<const PictureFiles> files_;
+};
+
 // The files of a folder whose names satisfy `wanted`, in alphabetical order.
 template <typename Wanted>
 std::vector<std::string> files_of(const std::string& folder, Wanted&& wanted) {
@@ -60,7 +76,9 @@ std::unique_ptr<DataSource> open_folder(const std::string& folder, const std::ve
   if (!images.empty() && !labels.empty()) return open_idx(images[0], labels[0], inputs);
   const auto batches = files_starting(folder, train ? "data_batch_" : "test_batch");
   if (!batches.empty()) return open_cifar10(batches, inputs);
-  return open_npy_folder(folder);
+  const bool has_arrays = !files_of(folder, [](const std::string& name) { return name.ends_with(".npy"); }).empty();
+  const auto pictures = has_arrays ? nullptr : find_pictures(folder, train);
+  return pictures ? std::make_unique<PictureSource>(pictures) : open_npy_folder(folder);
 }
 
 }  // namespace
@@ -85,7 +103,7 @@ std::unique_ptr<DataSource> open_npy_folder(const std::string& folder) {
     fail_as(
         ErrorCode::kFile, "the folder ", folder, " holds ", files.empty() ? "nothing" : found,
         ", but no *.npy, no train-images* with train-labels* (MNIST; t10k-* to evaluate), no data_batch_* (CIFAR-10; ",
-        "test_batch* to evaluate); ", kFormats);
+        "test_batch* to evaluate), no pictures and no folders of them; ", kFormats);
   }
   return make_source(folder, std::move(arrays));
 }
@@ -113,7 +131,11 @@ std::unique_ptr<DataSource> open_data(const std::string& path, const std::vector
   if (!fs::exists(path, error)) fail_as(ErrorCode::kFile, "there is no data at ", path);
   const auto ends = [&](const char* suffix) { return path.ends_with(suffix); };
   if (ends(".npz")) return open_npz(path);
-  if (ends(".csv")) return open_csv(path, inputs);
+  if (is_picture_name(path)) return std::make_unique<PictureSource>(one_picture(path));
+  if (ends(".csv")) {
+    const auto pictures = read_picture_table(path);
+    return pictures ? std::make_unique<PictureSource>(pictures) : open_csv(path, inputs);
+  }
   if (ends(".bin")) return open_cifar10({path}, inputs);
   if (path.find("ubyte") != std::string::npos || path.find("idx") != std::string::npos) {
     return open_idx(path, "", inputs);
@@ -124,11 +146,15 @@ std::unique_ptr<DataSource> open_data(const std::string& path, const std::vector
 namespace {
 
 // The arrays that `inputs` need. `others` may be in the file, too.
-TensorMap read_needed(const std::string& path, const std::vector<InputSpec>& inputs, DataRole role,
+DataArrays read_needed(const std::string& path, const std::vector<InputSpec>& inputs, DataRole role,
                       const std::vector<InputSpec>& others = {}) {
   std::vector<InputSpec> known = inputs;
   known.insert(known.end(), others.begin(), others.end());
   const std::unique_ptr<DataSource> source = open_data(path, known, role);
+  if (const auto pictures = source->pictures()) {
+    if (pictures->files.empty()) fail_as(ErrorCode::kData, path, " holds no pictures");
+    return {{}, pictures};
+  }
   TensorMap arrays;
   std::string found;
   for (const std::string& name : source->names()) found += concat(found.empty() ? "" : ", ", name);
@@ -140,12 +166,12 @@ TensorMap read_needed(const std::string& path, const std::vector<InputSpec>& inp
               "; it holds ", found.empty() ? "nothing" : found);
     }
   }
-  return arrays;
+  return {std::move(arrays), nullptr};
 }
 
 }  // namespace
 
-TensorMap read_arrays(const std::string& path, const Model& model, const std::string& entry,
+DataArrays read_arrays(const std::string& path, const Model& model, const std::string& entry,
                       const std::vector<InputSpec>& inputs) {
   // For a prediction a table may hold targets: they are not among the columns that are left for the first input.
   std::vector<InputSpec> others;
@@ -157,6 +183,7 @@ TensorMap read_arrays(const std::string& path, const Model& model, const std::st
 
 TensorMap read_arrays(const std::string& path) {
   const std::unique_ptr<DataSource> source = open_data(path, {});
+  if (source->pictures()) fail_as(ErrorCode::kUsage, path, " holds pictures, which are read when a model needs them");
   TensorMap arrays;
   for (const std::string& name : source->names()) arrays[name] = source->read(name);
   if (arrays.empty()) {
@@ -165,19 +192,36 @@ TensorMap read_arrays(const std::string& path) {
   return arrays;
 }
 
-Dataset load_dataset(const std::string& path, const std::vector<InputSpec>& inputs, DataRole role,
-                     const Preprocess& preprocess) {
-  return Dataset(read_needed(path, inputs, role), inputs, preprocess);
+Dataset make_dataset(DataArrays data, const std::vector<InputSpec>& inputs, Preprocess preprocess,
+                     const std::vector<std::string>& classes, const std::string& augment, DataNotes* notes) {
+  PictureRows rows =
+      picture_rows(std::move(data.tensors), data.pictures, inputs, classes, augment, &preprocess, notes);
+  const std::string target = first_label(inputs);
+  if (data.pictures && !target.empty() && !rows.tensors.count(target) && !rows.readers.count(target)) {
+    fail_as(ErrorCode::kData, data.pictures->root, " has pictures without classes or masks; the model expects '", target,
+            "': put them into a folder for each class, or name file and class in a CSV with the columns path,class");
+  }
+  Dataset dataset(rows.tensors, inputs, preprocess, rows.readers);
+  dataset.augment = augment;
+  dataset.classes = std::move(rows.classes);
+  return dataset;
 }
 
-Dataset load_dataset(const std::string& path, const Model& model, const std::string& entry,
-                     const std::vector<std::string>& scales, DataNotes* notes) {
+Dataset load_dataset(const std::string& path, const std::vector<InputSpec>& inputs, DataRole role,
+                     const Preprocess& preprocess) {
+  DataNotes notes;
+  return make_dataset(read_needed(path, inputs, role), inputs, preprocess, {}, "", &notes);
+}
+
+Dataset load_dataset(const std::string& path, const Model& model, const std::string& entry, const DataOptions& options,
+                     DataNotes* notes) {
   const std::vector<InputSpec> inputs = entry_inputs(model, entry);
   std::string note;
-  const Preprocess preprocess = preprocess_of(model, scales, inputs, &note);
+  const Preprocess preprocess = preprocess_of(model, options, inputs, &note);
   if (!note.empty()) notes->push_back(note);
-  Dataset data(read_arrays(path, model, entry, inputs), inputs, preprocess);
-  const std::string hint = scales.empty() ? bytes_hint(data, model) : "";
+  Dataset data = make_dataset(read_arrays(path, model, entry, inputs), inputs, preprocess,
+                              classes_from_json(model.metadata(kClassNames)), options.augment, notes);
+  const std::string hint = options.says_how() ? "" : bytes_hint(data, model);
   if (!hint.empty()) notes->push_back(concat(path, ": ", hint));
   return data;
 }

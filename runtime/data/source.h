@@ -13,6 +13,7 @@
 //   FOLDER         with IDX files: train-images*, train-labels*; for evaluation t10k-images*, t10k-labels*
 //   X.bin          CIFAR-10 binary: images to the model's first input, labels to the loss's
 //   FOLDER         with data_batch_*.bin; for evaluation test_batch.bin
+//   FOLDER, X.csv, X.png  pictures, with a class or a mask each: images/files.h
 #pragma once
 
 #include <memory>
@@ -22,6 +23,7 @@
 
 #include "onnx_passes/ir/tensor.h"
 #include "runtime/data/dataset.h"
+#include "runtime/data/images/files.h"
 
 namespace onnx_train {
 
@@ -31,6 +33,8 @@ class DataSource {
   virtual std::vector<std::string> names() const = 0;
   virtual bool contains(const std::string& name) const = 0;
   virtual Tensor read(const std::string& name) const = 0;  // throws Error when there is no such array
+  // The samples, where they are pictures in files: there are no arrays then.
+  virtual std::shared_ptr<const PictureFiles> pictures() const { return nullptr; }
 };
 
 enum class DataRole { kTrain, kEvaluate };  // which files of a folder that holds both: for training, for tests
@@ -39,24 +43,35 @@ enum class DataRole { kTrain, kEvaluate };  // which files of a folder that hold
 std::unique_ptr<DataSource> open_data(const std::string& path, const std::vector<InputSpec>& inputs,
                                       DataRole role = DataRole::kTrain);
 
+// What a path holds: arrays, or pictures in files.
+struct DataArrays {
+  TensorMap tensors;
+  std::shared_ptr<const PictureFiles> pictures;
+};
+
 // The arrays of `path` that an entry point of `model` takes; `inputs` are its entry_inputs. Of a folder that holds
 // both, "evaluate" and "predict" read the files for tests. Throws Error when an input without a default has no array.
-TensorMap read_arrays(const std::string& path, const Model& model, const std::string& entry,
-                      const std::vector<InputSpec>& inputs);
+DataArrays read_arrays(const std::string& path, const Model& model, const std::string& entry,
+                       const std::vector<InputSpec>& inputs);
 // All arrays of a file that names them. Throws Error for formats whose arrays have the names of a model's inputs.
 TensorMap read_arrays(const std::string& path);
+
+// What a user should be told of how data enter the network; mostly empty.
+using DataNotes = std::vector<std::string>;
+
+// A dataset of what read_arrays gives. The steps on pictures that `preprocess` lacks are those that the model's input
+// suggests, and `notes` say them. `classes`: the names that the model was trained with; `augment` as --augment takes it.
+Dataset make_dataset(DataArrays data, const std::vector<InputSpec>& inputs, Preprocess preprocess,
+                     const std::vector<std::string>& classes, const std::string& augment, DataNotes* notes);
 
 // What `inputs` need of `path`, as a Dataset.
 Dataset load_dataset(const std::string& path, const std::vector<InputSpec>& inputs, DataRole role = DataRole::kTrain,
                      const Preprocess& preprocess = {});
 
-// What a user should be told of how data enter the network; mostly empty.
-using DataNotes = std::vector<std::string>;
-
-// The same for a command with `--scale`: with the model's own preprocessing or, if `scales` are given, theirs. `notes`
-// say where the two differ, and that bytes enter the network as they are.
-Dataset load_dataset(const std::string& path, const Model& model, const std::string& entry,
-                     const std::vector<std::string>& scales, DataNotes* notes);
+// The same for a command: with the model's own preprocessing or, if it is given, that of `options`. `notes` say where
+// the two differ, and that bytes enter the network as they are.
+Dataset load_dataset(const std::string& path, const Model& model, const std::string& entry, const DataOptions& options,
+                     DataNotes* notes);
 
 // The first `count` samples of `path` as one batch; without a number, 32 or all where there are fewer. Throws Error
 // when there are fewer than `count`.

@@ -88,15 +88,20 @@ double bytes_of_batch(const Dataset& data, int64_t samples) {
   return total;
 }
 
-// The data that is in memory anyway, and the part of it that is mapped: its pages come when batches read them.
+// The data that is in memory anyway, and the parts of it that come when batches read them: mapped pages, and decoded
+// pictures that are kept.
 struct DataBytes {
-  double all = 0, mapped = 0;
+  double all = 0, mapped = 0, made = 0;
 
   void add(const Dataset& data) {
     for (const Dataset::Array& array : data.arrays()) {
-      const size_t bytes = array.data.bytes();
+      const size_t bytes = array.memory();
       all += static_cast<double>(bytes);
-      if (is_mapped(array.data.data(), bytes)) mapped += static_cast<double>(bytes);
+      if (array.rows) {
+        made += static_cast<double>(bytes);
+      } else if (is_mapped(array.data.data(), bytes)) {
+        mapped += static_cast<double>(bytes);
+      }
     }
   }
 };
@@ -122,7 +127,7 @@ std::string memory_table(const Session& session, const Plan& plan, const StateSt
   const auto arena = static_cast<double>(session.arena_bytes()), constants = static_cast<double>(plan.constant_bytes());
   const auto copy = static_cast<double>(trainer.checkpoint_bytes());
   const double passing = batch + bytes_of_ports(plan.outputs());
-  const double to_come = passing + copy + mapped_constants(plan) + data.mapped;
+  const double to_come = passing + copy + mapped_constants(plan) + data.mapped + data.made;
   const double total = std::max(peak_memory(), resident_memory() + to_come);
   const double named = weights + moments + arena + constants + passing + copy + data.all;
   TextTable table("lr");
@@ -130,7 +135,7 @@ std::string memory_table(const Session& session, const Plan& plan, const StateSt
   table.add({"moments and other state", format_bytes(moments)});
   table.add({"gradients and activations", format_bytes(arena)});
   table.add({"frozen weights and constants", format_bytes(constants)});
-  table.add({"one batch and its outputs", format_bytes(passing)});
+  table.add({data.made > 0 ? "batches, also those ahead" : "one batch and its outputs", format_bytes(passing)});
   if (copy > 0) table.add({"the state, while it is saved", format_bytes(copy)});
   table.add({"data", format_bytes(data.all)});
   table.add({"program, graph and loading", format_bytes(std::max(0.0, total - named))});
@@ -209,7 +214,9 @@ std::string training_banner(Session* session, const Dataset& training, const Dat
     session->plan("evaluate", batch_shapes(*evaluation, std::min(options.batch_size, evaluation->num_samples())));
     data_bytes.add(*evaluation);
   }
-  const std::string memory = memory_table(*session, plan, state, data_bytes, bytes_of_batch(training, batch), trainer);
+  const auto batches = static_cast<double>(1 + GatherAhead::batches_ahead(training));
+  const std::string memory = memory_table(*session, plan, state, data_bytes,
+                                          bytes_of_batch(training, batch) * batches, trainer);
   TextTable head("lw");
   head.add({"loss", known(model.metadata("onnx_train.loss"))});
   head.add({"optimizer", known(model.metadata("onnx_train.optimizer"))});
@@ -219,6 +226,11 @@ std::string training_banner(Session* session, const Dataset& training, const Dat
   std::string data = concat(training.num_samples(), " samples");
   if (evaluation) data += concat(", ", evaluation->num_samples(), " for evaluation");
   head.add({"data", data});
+  if (!training.classes.empty()) {
+    constexpr size_t kShown = 10;
+    const auto same = [](const std::string& name) { return name; };
+    head.add({"classes", concat(training.classes.size(), ": ", first_few(training.classes, kShown, same))});
+  }
   for (const auto& [name, shape] : batch_shapes(training, batch)) {
     head.add({"", concat(name, "  ", onnx_train::name(training.find(name)->dtype), to_string(shape))});
   }
@@ -227,6 +239,7 @@ std::string training_banner(Session* session, const Dataset& training, const Dat
   if (options.clip_norm) head.add({"clip", concat("gradient norm at ", format_number(*options.clip_norm))});
   head.add({"device", concat(session->device().name(), ", ", num_threads(), " threads")});
   if (!training.preprocess().empty()) head.add({"preprocess", training.preprocess().text()});
+  if (!training.augment.empty()) head.add({"augment", training.augment});
   return concat(head.text(2, text_width()), "\n", parameters_text(model, state), "\n", memory,
                 notes_text(recorded_notes(model), text_width()), "\n",
                 recomputation_text(plan, session->memory_budget(), text_width()));
