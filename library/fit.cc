@@ -154,7 +154,7 @@ class ProgramData {
  public:
   // `inputs` are the entry_inputs of the entry point that reads the data; `notes` say what is done to pictures.
   ProgramData(onnx_train_session* session, const onnx_train_data& given, std::vector<InputSpec> inputs,
-              const Preprocess& preprocess, const std::string& augment, DataNotes* notes)
+              const Preprocess& preprocess, const std::string& augment, bool trains, DataNotes* notes)
       : session_(*session), data_(copy_of(given)), inputs_(std::move(inputs)), preprocess_(preprocess) {
     if (data_.next) {
       if (!augment.empty()) throw UsageError("augment changes pictures of files or arrays, no batches of the program");
@@ -165,7 +165,7 @@ class ProgramData {
     if (data_.dataset) arrays.pictures = data_.dataset->pictures;
     const Model& model = session->session.model();
     dataset_.emplace(make_dataset(std::move(arrays), inputs_, preprocess,
-                                  classes_from_json(model.metadata(kClassNames)), augment, notes));
+                                  classes_from_json(model.metadata(kClassNames)), augment, trains, notes));
   }
 
   // "" or what a user should know of files: the program knows what its arrays hold.
@@ -270,7 +270,7 @@ TrainingPosition restore(Session* session, const std::string& path) {
   std::vector<std::pair<std::string, Tensor>> states;
   for (const std::string& name : session->state().names()) states.emplace_back(name, saved.contents(name));
   for (const auto& [name, value] : states) session->state().set(name, value);
-  session->set_metadata(kPreprocess, saved.model().metadata(kPreprocess));
+  for (const char* key : {kPreprocess, kClassNames}) session->set_metadata(key, saved.model().metadata(key));
   return *position;
 }
 
@@ -322,14 +322,16 @@ onnx_train_stop_reason fit(onnx_train_session* s, const onnx_train_data* trainin
   const Preprocess preprocess = preprocess_of(session.model(), settings.reading, inputs, &note);
   session.set_metadata(kPreprocess, preprocess.json());
   DataNotes notes;
-  const ProgramData data(s, required(training, "the data"), inputs, preprocess, settings.reading.augment, &notes);
+  const ProgramData data(s, required(training, "the data"), inputs, preprocess, settings.reading.augment,
+                         /*trains=*/true, &notes);
   if (data.dataset()) {
     session.set_metadata(kPreprocess, data.dataset()->preprocess().json());
     session.set_metadata(kClassNames, classes_to_json(data.dataset()->classes));
   }
   std::optional<ProgramData> eval_data;
   if (evaluation) {
-    eval_data.emplace(s, *evaluation, entry_inputs(session.model(), "evaluate"), Preprocess(session.model()), "", &notes);
+    eval_data.emplace(s, *evaluation, entry_inputs(session.model(), "evaluate"), Preprocess(session.model()), "",
+                      /*trains=*/false, &notes);
   }
   if (!settings.no_data_check) {
     data.check(entry);
@@ -361,7 +363,7 @@ struct WholeData {
     std::string note;
     const Preprocess preprocess = preprocess_of(model, reading, inputs, &note);
     DataNotes notes;
-    data.emplace(session, required(given, "the data"), inputs, preprocess, "", &notes);
+    data.emplace(session, required(given, "the data"), inputs, preprocess, "", /*trains=*/false, &notes);
     events.on_notes(notes);
     events.on_notes({note, reading.says_how() ? "" : data->hint()});
   }

@@ -285,7 +285,8 @@ std::vector<CommandOption> options_of(FitArguments* a) {
       {
           {"MODEL", &a->model, "the training model, from onnx-train build", "FILE", true},
           {"--data", &a->data,
-           "X.npz, X.csv, a folder of .npy files, MNIST (a folder, or IMAGES,LABELS), CIFAR-10 (a folder, or X.bin), or "
+           "X.npz, X.csv, a folder of .npy files, MNIST (a folder, or IMAGES,LABELS), CIFAR-10 (a folder, or X.bin), "
+           "or "
            "pictures in a folder for each class",
            "PATH", true},
           {"--eval-data", &a->eval_data, "data to evaluate on after each epoch, and at the end", "PATH"},
@@ -313,7 +314,8 @@ std::vector<CommandOption> options_of(FitArguments* a) {
           {"--clip", {&t.clip_norm, kPositive}, "clip the gradient's global norm at this [as built]", "NORM"},
           {"--seed", &a->seed, "of the data order [0], and of dropout and drawn weights [as built]", "N"},
           {"--no-shuffle", &a->no_shuffle, "take the samples in their order"},
-          scale_option(&a->reading.scales), preprocess_option(&a->reading.preprocess),
+          scale_option(&a->reading.scales),
+          preprocess_option(&a->reading.preprocess),
           {"--augment", &a->reading.augment,
            "random changes of pictures, such as 'random_resized_crop, flip, jitter(0.4)' (docs/data.md)", "STEPS"},
           {"--no-data-check", &a->no_data_check,

@@ -123,7 +123,8 @@ std::string describe(const Dataset::Array& array, int64_t element, const char* a
   Tensor value(type, {1});  // a copy is aligned
   std::memcpy(value.data(), at, size_of(type));
   return concat("'", array.name, "' holds ", value.at(0), array.per_sample ? concat(" in sample ", element / row) : "",
-                array.rows ? concat(", ", array.rows->describe(element / row)) : "", " (element ", place(array.data.shape(), element), "); ", why);
+                array.rows ? concat(", ", array.rows->describe(element / row)) : "", " (element ",
+                place(array.data.shape(), element), "); ", why);
 }
 
 // The sizes of the data: of arrays that are cut into batches all but the first.

@@ -33,7 +33,8 @@ class DataCheck {
   DataCheck(const Dataset* data, const Model& model, const std::string& entry);
 
   // Describes the first fault of the data, "'labels' holds 12 in sample 17 ([17, 3]); node ... takes 0 to 9", or
-  // returns "". Samples are counted from 0 in the order of the file. Rows that are made, such as pictures, are left out.
+  // returns "". Samples are counted from 0 in the order of the file. Rows that are made, such as pictures, are left
+  // out.
   std::string first_fault() const;
   // The same for the samples `rows` only, in that order.
   std::string first_fault(const int64_t* rows, int64_t count) const;

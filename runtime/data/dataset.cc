@@ -210,8 +210,7 @@ const std::string& Dataset::fingerprint() const {
     if (array.rows) {
       const auto identity = std::make_shared<const std::string>(array.rows->identity());
       tensors.push_back(
-          {array.name,
-           {DType::kUint8, {static_cast<int64_t>(identity->size())}, identity->data(), identity}});
+          {array.name, {DType::kUint8, {static_cast<int64_t>(identity->size())}, identity->data(), identity}});
     } else {
       tensors.push_back({array.name, array.data});
     }

@@ -3,8 +3,8 @@
 // The sample key is the first input that the loss added ("labels"), or the model's first input if the loss added none;
 // its first dimension is the number of samples. An array with the same first dimension is cut into batches; any other
 // array is passed whole to each step; scalars alone are one sample. Arrays may be views of mapped files; only the rows
-// of a batch are copied. Rows may also be made when a batch needs them (RowReader), such as pictures, which are decoded.
-// The caller owns the dataset. Any thread may gather batches; all else is for one thread at a time.
+// of a batch are copied. Rows may also be made when a batch needs them (RowReader), such as pictures, which are
+// decoded. The caller owns the dataset. Any thread may gather batches; all else is for one thread at a time.
 #pragma once
 
 #include <algorithm>
@@ -68,11 +68,11 @@ class Dataset {
 
   struct Array {
     std::string name;
-    Tensor data;      // as stored in the file; of rows that are made, only the type and the shape
-    DType dtype;      // as the model expects it
-    Shape row;        // the shape of one sample, or of the whole array
-    bool per_sample;  // false: passed whole to each step
-    Rescaling values;    // what is done to the elements
+    Tensor data;                            // as stored in the file; of rows that are made, only the type and the shape
+    DType dtype;                            // as the model expects it
+    Shape row;                              // the shape of one sample, or of the whole array
+    bool per_sample;                        // false: passed whole to each step
+    Rescaling values;                       // what is done to the elements
     std::shared_ptr<const RowReader> rows;  // null where they are stored
 
     size_t memory() const { return rows ? rows->memory() : data.bytes(); }
@@ -95,7 +95,7 @@ class Dataset {
   // Fills `batch` with the samples rows[0..count), by input name; reuses tensors that already have the right shape.
   // With a key, rows that are made are augmented.
   void gather(const int64_t* rows, int64_t count, TensorMap* batch, const AugmentKey* key = nullptr) const;
-  bool makes_rows() const;  // whether there is a RowReader: batches are gathered ahead (gather_ahead.h)
+  bool makes_rows() const;                // whether there is a RowReader: batches are gathered ahead (gather_ahead.h)
   std::string origin(int64_t row) const;  // the file of the sample; "" where it has none
   // What is kept beside the dataset for commands that print or record it.
   std::string augment;               // as --augment takes it

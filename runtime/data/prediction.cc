@@ -1,6 +1,7 @@
 #include "runtime/data/prediction.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <numeric>
 
@@ -51,6 +52,26 @@ TensorMap predict(Session* session, const Dataset& data, int64_t batch_size) {
     }
   }
   return results;
+}
+
+std::vector<PredictedClass> predicted_classes(const Tensor& scores) {
+  const int64_t classes = scores.shape()[1];
+  std::vector<PredictedClass> found;
+  for (int64_t begin = 0; begin < scores.size(); begin += classes) {
+    int64_t best = 0;
+    double least = 0, sum = 0, exponentials = 0;
+    for (int64_t i = 0; i < classes; ++i) {
+      if (scores.at(begin + i) > scores.at(begin + best)) best = i;
+      least = std::min(least, scores.at(begin + i));
+      sum += scores.at(begin + i);
+    }
+    const double top = scores.at(begin + best);
+    for (int64_t i = 0; i < classes; ++i) exponentials += std::exp(scores.at(begin + i) - top);
+    constexpr double kRounding = 1e-3;
+    const bool are_probabilities = least >= 0 && std::abs(sum - 1) < kRounding;
+    found.push_back({best, are_probabilities ? top : 1 / exponentials});
+  }
+  return found;
 }
 
 }  // namespace onnx_train

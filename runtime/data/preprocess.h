@@ -7,10 +7,11 @@
 //
 //   scale(X), scale(X/Y)         multiplies, whether the data are stored as integers or as floats
 //   normalize(imagenet), normalize(mean=(a, b, c), std=(d, e, f))
-//                                (x - mean) / std for each channel; scale(1/255) comes before it unless a scale is written
-//   resize(S), resize(H, W)      pictures alone: the shorter side, or both; bilinear, or bicubic, nearest as last argument
-//   crop(S), crop(H, W)          pictures alone: the middle; center_crop is the same
-//   grey, rgb, bgr, hwc, chw     pictures alone: the channels, and where they stand (where the model's input leaves it open)
+//                                (x - mean) / std for each channel; scale(1/255) comes before it unless a scale is
+//                                written
+//   resize(S), resize(H, W)      pictures alone: the shorter side, or both; bilinear, or bicubic, nearest as last
+//   argument crop(S), crop(H, W)          pictures alone: the middle; center_crop is the same grey, rgb, bgr, hwc, chw
+//   pictures alone: the channels, and where they stand (where the model's input leaves it open)
 //
 #pragma once
 
@@ -61,11 +62,11 @@ class Preprocess {
   Rescaling rescaling(const std::string& input) const;  // what its scales and normalizations do together
   // What its data are multiplied by. Throws UsageError if other steps are done to them.
   double scale(const std::string& input) const;
-  std::string text() const;    // "image: scale(1/255)"; "nothing"
-  std::string option() const;  // as `--scale` takes it: "image=1/255"; "1" if there are none, or other steps
+  std::string text() const;          // "image: scale(1/255)"; "nothing"
+  std::string option() const;        // as `--scale` takes it: "image=1/255"; "1" if there are none, or other steps
   std::string steps_option() const;  // as `--preprocess` takes it; "" if option() says all
-  std::string json() const;                       // as metadata; "" when empty
-  bool same(const Preprocess& other) const;       // but for how a number is written
+  std::string json() const;          // as metadata; "" when empty
+  bool same(const Preprocess& other) const;  // but for how a number is written
 
  private:
   bool only_scales() const;

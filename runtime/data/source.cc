@@ -147,7 +147,7 @@ namespace {
 
 // The arrays that `inputs` need. `others` may be in the file, too.
 DataArrays read_needed(const std::string& path, const std::vector<InputSpec>& inputs, DataRole role,
-                      const std::vector<InputSpec>& others = {}) {
+                       const std::vector<InputSpec>& others = {}) {
   std::vector<InputSpec> known = inputs;
   known.insert(known.end(), others.begin(), others.end());
   const std::unique_ptr<DataSource> source = open_data(path, known, role);
@@ -172,7 +172,7 @@ DataArrays read_needed(const std::string& path, const std::vector<InputSpec>& in
 }  // namespace
 
 DataArrays read_arrays(const std::string& path, const Model& model, const std::string& entry,
-                      const std::vector<InputSpec>& inputs) {
+                       const std::vector<InputSpec>& inputs) {
   // For a prediction a table may hold targets: they are not among the columns that are left for the first input.
   std::vector<InputSpec> others;
   if (entry == "predict" && model.find_entry_point("evaluate")) others = entry_inputs(model, "evaluate");
@@ -193,12 +193,14 @@ TensorMap read_arrays(const std::string& path) {
 }
 
 Dataset make_dataset(DataArrays data, const std::vector<InputSpec>& inputs, Preprocess preprocess,
-                     const std::vector<std::string>& classes, const std::string& augment, DataNotes* notes) {
+                     const std::vector<std::string>& classes, const std::string& augment, bool trains,
+                     DataNotes* notes) {
   PictureRows rows =
-      picture_rows(std::move(data.tensors), data.pictures, inputs, classes, augment, &preprocess, notes);
+      picture_rows(std::move(data.tensors), data.pictures, inputs, classes, augment, trains, &preprocess, notes);
   const std::string target = first_label(inputs);
   if (data.pictures && !target.empty() && !rows.tensors.count(target) && !rows.readers.count(target)) {
-    fail_as(ErrorCode::kData, data.pictures->root, " has pictures without classes or masks; the model expects '", target,
+    fail_as(ErrorCode::kData, data.pictures->root, " has pictures without classes or masks; the model expects '",
+            target,
             "': put them into a folder for each class, or name file and class in a CSV with the columns path,class");
   }
   Dataset dataset(rows.tensors, inputs, preprocess, rows.readers);
@@ -210,7 +212,7 @@ Dataset make_dataset(DataArrays data, const std::vector<InputSpec>& inputs, Prep
 Dataset load_dataset(const std::string& path, const std::vector<InputSpec>& inputs, DataRole role,
                      const Preprocess& preprocess) {
   DataNotes notes;
-  return make_dataset(read_needed(path, inputs, role), inputs, preprocess, {}, "", &notes);
+  return make_dataset(read_needed(path, inputs, role), inputs, preprocess, {}, "", /*trains=*/true, &notes);
 }
 
 Dataset load_dataset(const std::string& path, const Model& model, const std::string& entry, const DataOptions& options,
@@ -220,7 +222,8 @@ Dataset load_dataset(const std::string& path, const Model& model, const std::str
   const Preprocess preprocess = preprocess_of(model, options, inputs, &note);
   if (!note.empty()) notes->push_back(note);
   Dataset data = make_dataset(read_arrays(path, model, entry, inputs), inputs, preprocess,
-                              classes_from_json(model.metadata(kClassNames)), options.augment, notes);
+                              classes_from_json(model.metadata(kClassNames)), options.augment,
+                              entry != "evaluate" && entry != "predict", notes);
   const std::string hint = options.says_how() ? "" : bytes_hint(data, model);
   if (!hint.empty()) notes->push_back(concat(path, ": ", hint));
   return data;

@@ -60,9 +60,11 @@ TensorMap read_arrays(const std::string& path);
 using DataNotes = std::vector<std::string>;
 
 // A dataset of what read_arrays gives. The steps on pictures that `preprocess` lacks are those that the model's input
-// suggests, and `notes` say them. `classes`: the names that the model was trained with; `augment` as --augment takes it.
+// suggests, and `notes` say them. `classes`: the names that the model was trained with; `augment` as --augment takes
+// it.
 Dataset make_dataset(DataArrays data, const std::vector<InputSpec>& inputs, Preprocess preprocess,
-                     const std::vector<std::string>& classes, const std::string& augment, DataNotes* notes);
+                     const std::vector<std::string>& classes, const std::string& augment, bool trains,
+                     DataNotes* notes);
 
 // What `inputs` need of `path`, as a Dataset.
 Dataset load_dataset(const std::string& path, const std::vector<InputSpec>& inputs, DataRole role = DataRole::kTrain,

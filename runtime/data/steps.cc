@@ -74,8 +74,7 @@ Step read_step(ExpressionReader* reader, std::span<const StepRow> rows) {
   if (row == rows.end()) {
     std::string known;
     for (const StepRow& r : rows) known += concat(known.empty() ? "" : ", ", r.name);
-    reader->fail_at(word.column,
-                    concat("this version does not know the step '", word.text, "'; there are ", known));
+    reader->fail_at(word.column, concat("this version does not know the step '", word.text, "'; there are ", known));
   }
   Step step{word.text, {}, "", {}, word.text};
   if (reader->take('(')) {

@@ -1,6 +1,6 @@
-// Lists of calls as --preprocess and --augment take them: "resize(256), crop(224), normalize(imagenet)". A table of rows
-// says which calls there are and what they take. Plain values; any thread. Functions throw Error that names the text and
-// the column.
+// Lists of calls as --preprocess and --augment take them: "resize(256), crop(224), normalize(imagenet)". A table of
+// rows says which calls there are and what they take. Plain values; any thread. Functions throw Error that names the
+// text and the column.
 #pragma once
 
 #include <map>

@@ -86,8 +86,8 @@ TEST(Preprocess, ModelsKeepItThroughExport) {
 
 TEST(Preprocess, StepsThatAreNotKnownAreRefused) {
   Model model = network("{ y = Relu(image) }");
-  for (const char* steps :
-       {R"j({"image": "warp(256), scale(2)"})j", R"j({"image": "resize(0)"})j", R"j({"image": "scale(2"})j", R"j({"image": 2})j", "[]"}) {
+  for (const char* steps : {R"j({"image": "warp(256), scale(2)"})j", R"j({"image": "resize(0)"})j",
+                            R"j({"image": "scale(2"})j", R"j({"image": 2})j", "[]"}) {
     model.set_metadata(kPreprocess, steps);
     EXPECT_THAT(error_of([&] { Preprocess{model}; }), HasSubstr("onnx_train.preprocess")) << steps;
   }

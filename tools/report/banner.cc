@@ -7,8 +7,10 @@
 #include "kernels/host.h"
 #include "onnx_passes/io/mapped_file.h"
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/first_few.h"
 #include "onnx_passes/ir/initializer.h"
 #include "runtime/build_notes.h"
+#include "runtime/data/gather_ahead.h"
 #include "runtime/plan/plan_report.h"
 #include "runtime/report_text.h"
 #include "tools/report/output.h"
@@ -215,8 +217,8 @@ std::string training_banner(Session* session, const Dataset& training, const Dat
     data_bytes.add(*evaluation);
   }
   const auto batches = static_cast<double>(1 + GatherAhead::batches_ahead(training));
-  const std::string memory = memory_table(*session, plan, state, data_bytes,
-                                          bytes_of_batch(training, batch) * batches, trainer);
+  const std::string memory =
+      memory_table(*session, plan, state, data_bytes, bytes_of_batch(training, batch) * batches, trainer);
   TextTable head("lw");
   head.add({"loss", known(model.metadata("onnx_train.loss"))});
   head.add({"optimizer", known(model.metadata("onnx_train.optimizer"))});

@@ -12,8 +12,8 @@ namespace onnx_train {
 namespace {
 
 const StepRow kAugmentSteps[] = {
-    {"random_resized_crop", "random_resized_crop or random_resized_crop(224, scale=(0.08, 1), ratio=(3/4, 4/3))", 0, 2, 1,
-     16384, true, "", "scale ratio"},
+    {"random_resized_crop", "random_resized_crop or random_resized_crop(224, scale=(0.08, 1), ratio=(3/4, 4/3))", 0, 2,
+     1, 16384, true, "", "scale ratio"},
     {"random_crop", "random_crop", 0, 0, 0, 0},
     {"pad_crop", "pad_crop(4)", 1, 1, 1, 4096, true},
     {"flip", "flip or flip(0.5)", 0, 1, 0, 1},
@@ -132,9 +132,9 @@ struct ChangeRow {
   const char* step;
   void (*change)(const Step&, Picture*, bool is_mask, Random*);
 };
-const ChangeRow kChangeRows[] = {{"flip", maybe_flip},        {"vflip", maybe_flip_vertically},
-                                 {"rotate", rotate},          {"pad_crop", pad_and_crop},
-                                 {"jitter", jitter},          {"randaugment", randaugment}};
+const ChangeRow kChangeRows[] = {{"flip", maybe_flip}, {"vflip", maybe_flip_vertically},
+                                 {"rotate", rotate},   {"pad_crop", pad_and_crop},
+                                 {"jitter", jitter},   {"randaugment", randaugment}};
 
 // A box of `area` pixels, `ratio` times as wide as high, at a random place; no height where it does not fit.
 Box random_box(double area, double ratio, int height, int width, Random* random) {

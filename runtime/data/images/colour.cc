@@ -14,7 +14,8 @@ uint8_t grey_level(const uint8_t* rgb) {
 
 // from + factor (to - from), also beyond both.
 uint8_t blended(int from, int to, float factor) {
-  return static_cast<uint8_t>(std::clamp(static_cast<float>(from) + factor * static_cast<float>(to - from), 0.f, 255.f));
+  return static_cast<uint8_t>(
+      std::clamp(static_cast<float>(from) + factor * static_cast<float>(to - from), 0.f, 255.f));
 }
 
 using Histogram = std::array<int64_t, 256>;
@@ -28,7 +29,8 @@ Histogram histogram_of(const Picture& picture, int channel) {
 }
 
 void map_channel(Picture* picture, int channel, const uint8_t (&table)[256]) {
-  for (size_t i = static_cast<size_t>(channel); i < picture->bytes.size(); i += static_cast<size_t>(picture->channels)) {
+  for (size_t i = static_cast<size_t>(channel); i < picture->bytes.size();
+       i += static_cast<size_t>(picture->channels)) {
     picture->bytes[i] = table[picture->bytes[i]];
   }
 }
@@ -119,7 +121,8 @@ void stretch_contrast(Picture* picture) {
     if (high <= low) continue;
     const double scale = 255.0 / (high - low);
     uint8_t table[256];
-    for (int v = 0; v < 256; ++v) table[v] = static_cast<uint8_t>(std::clamp(static_cast<int>(v * scale - low * scale), 0, 255));
+    for (int v = 0; v < 256; ++v)
+      table[v] = static_cast<uint8_t>(std::clamp(static_cast<int>(v * scale - low * scale), 0, 255));
     map_channel(picture, c, table);
   }
 }

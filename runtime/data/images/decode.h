@@ -1,6 +1,6 @@
-// Reads PNG, JPEG and WebP files. A file is told by its first bytes, not by its name. Nothing in it is trusted: the size
-// is taken from its header before memory is asked for, and every fault is one Error of the code kFile that names the
-// file. Functions run on any thread.
+// Reads PNG, JPEG and WebP files. A file is told by its first bytes, not by its name. Nothing in it is trusted: the
+// size is taken from its header before memory is asked for, and every fault is one Error of the code kFile that names
+// the file. Functions run on any thread.
 #pragma once
 
 #include <string>

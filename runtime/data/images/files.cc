@@ -31,7 +31,7 @@ std::vector<std::string> pictures_below(const fs::path& root) {
   for (const fs::recursive_directory_iterator end; !error && it != end; it.increment(error)) {
     if (is_hidden(it->path())) {
       it.disable_recursion_pending();
-    } else if (is_picture_name(it->path().string()) && !it->is_directory()) {
+    } else if (is_picture_name(it->path().string()) && !it->is_directory(error)) {
       files.push_back(it->path().lexically_relative(root).string());
     }
   }
@@ -44,7 +44,7 @@ std::vector<std::string> folders_of(const fs::path& root) {
   std::vector<std::string> folders;
   std::error_code error;
   for (fs::directory_iterator it(root, error), end; !error && it != end; it.increment(error)) {
-    if (it->is_directory() && !is_hidden(it->path())) folders.push_back(it->path().filename().string());
+    if (it->is_directory(error) && !is_hidden(it->path())) folders.push_back(it->path().filename().string());
   }
   if (error) fail_as(ErrorCode::kFile, "cannot read the folder ", root.string(), ": ", error.message());
   std::sort(folders.begin(), folders.end());
@@ -59,7 +59,8 @@ PictureFiles with_masks(const fs::path& root) {
   }
   for (const std::string& file : pictures_below(root / "images")) {
     const auto mask = masks.find(fs::path(file).replace_extension().string());
-    if (mask == masks.end()) fail_as(ErrorCode::kFile, result.root, "images/", file, " has no mask in ", result.root, "masks");
+    if (mask == masks.end())
+      fail_as(ErrorCode::kFile, result.root, "images/", file, " has no mask in ", result.root, "masks");
     result.files.push_back("images/" + file);
     result.masks.push_back("masks/" + mask->second);
   }
@@ -70,7 +71,8 @@ PictureFiles by_class(const fs::path& root, const std::vector<std::string>& fold
   PictureFiles result{as_root(root), {}, {}, {}, folders};
   for (size_t label = 0; label < folders.size(); ++label) {
     const std::vector<std::string> files = pictures_below(root / folders[label]);
-    if (files.empty()) fail_as(ErrorCode::kFile, "the folder ", result.root, folders[label], ", a class, has no pictures");
+    if (files.empty())
+      fail_as(ErrorCode::kFile, "the folder ", result.root, folders[label], ", a class, has no pictures");
     for (const std::string& file : files) {
       result.files.push_back(folders[label] + "/" + file);
       result.labels.push_back(static_cast<int64_t>(label));
@@ -89,7 +91,8 @@ std::optional<fs::path> part_of(const fs::path& root, bool for_training) {
   return std::nullopt;
 }
 
-// A line of a CSV file: fields between commas, in quotes where they hold commas or quotes, which are doubled (RFC 4180).
+// A line of a CSV file: fields between commas, in quotes where they hold commas or quotes, which are doubled (RFC
+// 4180).
 std::vector<std::string> fields_of(std::string_view line) {
   std::vector<std::string> fields(1);
   bool quoted = false;
@@ -188,7 +191,8 @@ std::shared_ptr<const PictureFiles> read_picture_table(const std::string& path) 
       continue;
     }
     if (fields.size() != header.size()) {
-      fail_as(ErrorCode::kFile, path, ", line ", number, ": ", fields.size(), " fields, the header has ", header.size());
+      fail_as(ErrorCode::kFile, path, ", line ", number, ": ", fields.size(), " fields, the header has ",
+              header.size());
     }
     if (fields[file_column].empty()) fail_as(ErrorCode::kFile, path, ", line ", number, " names no file");
     if (fields[file_column].starts_with("/")) result->root.clear();
@@ -204,6 +208,12 @@ std::shared_ptr<const PictureFiles> read_picture_table(const std::string& path) 
   return result;
 }
 
+bool knows_classes(const PictureFiles& files, const std::vector<std::string>& classes) {
+  return classes.empty() || std::all_of(files.classes.begin(), files.classes.end(), [&](const std::string& name) {
+           return std::find(classes.begin(), classes.end(), name) != classes.end();
+         });
+}
+
 std::vector<int64_t> labels_by(const PictureFiles& files, const std::vector<std::string>& classes) {
   if (classes.empty() || files.classes.empty() || classes == files.classes) return files.labels;
   std::vector<int64_t> order;
@@ -212,7 +222,8 @@ std::vector<int64_t> labels_by(const PictureFiles& files, const std::vector<std:
     if (found == classes.end()) {
       std::string known;
       for (const std::string& other : classes) known += concat(known.empty() ? "" : ", ", other);
-      fail_as(ErrorCode::kData, files.root, ": the class '", name, "' is none that the model was trained with: ", known);
+      fail_as(ErrorCode::kData, files.root, ": the class '", name,
+              "' is none that the model was trained with: ", known);
     }
     order.push_back(found - classes.begin());
   }

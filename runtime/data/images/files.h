@@ -1,7 +1,8 @@
 // Which files are the samples: pictures with a class or a mask each. Nothing is decoded here. Plain values; functions
 // run on any thread, and throw Error of the code kFile that names the file.
 //
-//   FOLDER             with a folder for each class, as torchvision's ImageFolder; files may be in folders below it. The
+//   FOLDER             with a folder for each class, as torchvision's ImageFolder; files may be in folders below it.
+//   The
 //                      classes are sorted by name
 //   FOLDER             with images/ and masks/: files of equal names but for the suffix
 //   FOLDER             with pictures alone, in order of their names
@@ -31,8 +32,10 @@ std::shared_ptr<const PictureFiles> find_pictures(const std::string& folder, boo
 std::shared_ptr<const PictureFiles> read_picture_table(const std::string& path);
 std::shared_ptr<const PictureFiles> one_picture(const std::string& path);
 
-// The labels by the order of `classes`, those that a model was trained with; the files' own where there are none. Throws
-// Error for a class that is not among them.
+// Whether all classes of the files are among `classes`, or one of the two has no names.
+bool knows_classes(const PictureFiles& files, const std::vector<std::string>& classes);
+// The labels by the order of `classes`, those that a model was trained with; the files' own where there are none.
+// Throws Error for a class that is not among them.
 std::vector<int64_t> labels_by(const PictureFiles& files, const std::vector<std::string>& classes);
 
 // As the metadata of a model keep them: a JSON list.

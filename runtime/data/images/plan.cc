@@ -47,7 +47,8 @@ std::pair<int, int> read_layout(const InputSpec& spec, const std::vector<Step>& 
   plan->is_hwc = is_told ? find_step(steps, "hwc") != nullptr : last && !first;
   const int channels = plan->is_hwc ? sizes[2] : sizes[0];
   if (!is_told && (first == last) && (first || channels == 0)) {
-    notes->push_back(concat("'", spec.name, "' is ", to_string(spec.type), ": channels are taken to come first, as [batch, ",
+    notes->push_back(concat("'", spec.name, "' is ", to_string(spec.type),
+                            ": channels are taken to come first, as [batch, ",
                             "channels, height, width]; --preprocess hwc says otherwise"));
   }
   if (channels != 0 && !is_channels(channels)) fail_input(spec, "without an axis of 1 or 3 channels");
@@ -69,10 +70,6 @@ std::pair<int, int> size_after(const std::vector<Step>& geometry) {
   return size;
 }
 
-std::string size_text(int height, int width) {
-  return height == width ? std::to_string(height) : concat(height, ", ", width);
-}
-
 // Adds the steps that are not written; says so.
 void add_defaults(const InputSpec& spec, const PicturePlan& plan, int height, int width, std::vector<Step>* steps,
                   std::vector<std::string>* notes) {
@@ -80,8 +77,10 @@ void add_defaults(const InputSpec& spec, const PicturePlan& plan, int height, in
   const bool has_geometry = std::any_of(steps->begin(), steps->end(), is_geometry);
   const bool has_range = find_step(*steps, "scale") || find_step(*steps, "normalize");
   if (!has_geometry) {
-    const auto added = read_preprocess_steps(
-        "--preprocess", concat("resize(", std::max(height, width), "), crop(", size_text(height, width), ")"));
+    // Neither changes a picture that has the size already.
+    const std::string text = height == width ? concat("resize(", height, "), crop(", height, ")")
+                                             : concat("resize(", height, ", ", width, ")");
+    const std::vector<Step> added = read_preprocess_steps("--preprocess", text);
     steps->insert(steps->begin(), added.begin(), added.end());
   }
   if (!has_range && !plan.is_bytes) steps->push_back(read_preprocess_steps("--preprocess", "scale(1/255)")[0]);
@@ -96,7 +95,8 @@ Picture resized_by(const Step& step, const Picture& from, bool is_mask) {
   if (step.numbers.size() == 1) {  // the shorter side; the longer one is rounded down, as torchvision does
     const int64_t side = height, longer = side * std::max(from.height, from.width) / std::min(from.height, from.width);
     if (longer * side > kMostPixels) {
-      fail_as(ErrorCode::kFile, from.width, " x ", from.height, " pixels become ", longer, " x ", side, " by ", step.text);
+      fail_as(ErrorCode::kFile, from.width, " x ", from.height, " pixels become ", longer, " x ", side, " by ",
+              step.text);
     }
     height = from.height <= from.width ? static_cast<int>(side) : static_cast<int>(longer);
     width = from.height <= from.width ? static_cast<int>(longer) : static_cast<int>(side);
@@ -116,8 +116,8 @@ int crop_start(int from, int to, double place) {
 
 Picture cropped_by(const Step& step, const Picture& from, std::pair<double, double> place) {
   const int height = static_cast<int>(step.numbers[0]), width = static_cast<int>(step.number(1, height));
-  return cropped(from, {crop_start(from.height, height, place.first), crop_start(from.width, width, place.second), height,
-                        width});
+  return cropped(
+      from, {crop_start(from.height, height, place.first), crop_start(from.width, width, place.second), height, width});
 }
 
 }  // namespace
@@ -154,8 +154,8 @@ Picture PicturePlan::finished(const Picture& prepared, bool is_mask, const Augme
   }
   if (key) augment.change(&picture, is_mask, *key, sample);
   if (picture.height != height || picture.width != width) {
-    fail_as(ErrorCode::kData, "it has ", picture.width, " x ", picture.height, " pixels, the input takes ", width, " x ",
-            height, "; --preprocess 'resize(...), crop(...)' brings pictures to one size");
+    fail_as(ErrorCode::kData, "it has ", picture.width, " x ", picture.height, " pixels, the input takes ", width,
+            " x ", height, "; --preprocess 'resize(...), crop(...)' brings pictures to one size");
   }
   return picture;
 }
@@ -174,10 +174,13 @@ void PicturePlan::write(const Picture& picture, const Box& erased, void* to) con
       const bool in_rows = y >= erased.top && y < erased.top + erased.height;
       const uint8_t* from = picture.at(y, 0);
       for (int c = 0; c < depth; ++c) {
-        auto* place = out + static_cast<size_t>(c) * channel_stride + static_cast<size_t>(y) * static_cast<size_t>(columns) * pixel_stride;
+        auto* place = out + static_cast<size_t>(c) * channel_stride +
+                      static_cast<size_t>(y) * static_cast<size_t>(columns) * pixel_stride;
         const int source = is_bgr ? depth - 1 - c : c;
-        for (int x = 0; x < columns; ++x) place[static_cast<size_t>(x) * pixel_stride] = value(c, from[x * depth + source]);
-        for (int x = erased.left; in_rows && x < erased.left + erased.width; ++x) place[static_cast<size_t>(x) * pixel_stride] = 0;
+        for (int x = 0; x < columns; ++x)
+          place[static_cast<size_t>(x) * pixel_stride] = value(c, from[x * depth + source]);
+        for (int x = erased.left; in_rows && x < erased.left + erased.width; ++x)
+          place[static_cast<size_t>(x) * pixel_stride] = 0;
       }
     }
   };
@@ -218,7 +221,8 @@ PicturePlan picture_plan(const InputSpec& spec, bool are_files, const Augment& a
     preprocess->set_steps(spec.name, steps);
   }
   plan.geometry = written();
-  const auto crop = std::find_if(plan.geometry.begin(), plan.geometry.end(), [](const Step& s) { return s.name != "resize"; });
+  const auto crop =
+      std::find_if(plan.geometry.begin(), plan.geometry.end(), [](const Step& s) { return s.name != "resize"; });
   plan.fixed = augment.crops_original()      ? 0
                : augment.find("random_crop") ? static_cast<size_t>(crop - plan.geometry.begin())
                                              : plan.geometry.size();

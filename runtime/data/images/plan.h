@@ -1,4 +1,5 @@
-// How pictures enter an input of a model: the steps, the size and the layout that they end in. Plain values; any thread.
+// How pictures enter an input of a model: the steps, the size and the layout that they end in. Plain values; any
+// thread.
 #pragma once
 
 #include <string>
@@ -30,8 +31,8 @@ struct PicturePlan {
 };
 
 // Plans for `spec` by the steps that `preprocess` has for it. `are_files`: their sizes differ, so that they are brought
-// to the size of the input and to 0 to 1, if no steps say how; `preprocess` then gets the steps that are done, and `notes`
-// say them. Throws Error if the input takes no pictures, or if no size is known.
+// to the size of the input and to 0 to 1, if no steps say how; `preprocess` then gets the steps that are done, and
+// `notes` say them. Throws Error if the input takes no pictures, or if no size is known.
 PicturePlan picture_plan(const InputSpec& spec, bool are_files, const Augment& augment, Preprocess* preprocess,
                          std::vector<std::string>* notes);
 

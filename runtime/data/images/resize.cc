@@ -121,6 +121,11 @@ Picture resized(const Picture& from, const Box& box, int height, int width, Filt
   const bool keeps_width = box.width == width, keeps_height = box.height == height;
   if (keeps_width && keeps_height) return cropped(from, box);
   if (filter == Filter::kNearest) return picked(from, box, height, width);
+  constexpr int64_t kMostBetween = 1 << 26;  // pixels of the picture that is made between the two steps
+  if (int64_t{box.height} * width > kMostBetween) {
+    const Picture low = resized_in_height(cropped(from, box), height, filter);
+    return resized_in_width(low, {0, 0, height, box.width}, width, filter);
+  }
   const Picture wide = keeps_width ? cropped(from, box) : resized_in_width(from, box, width, filter);
   return keeps_height ? wide : resized_in_height(wide, height, filter);
 }

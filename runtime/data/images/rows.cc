@@ -2,99 +2,16 @@
 
 #include <algorithm>
 #include <atomic>
-#include <filesystem>
 #include <mutex>
 
 #include "kernels/host.h"
 #include "onnx_passes/ir/error.h"
-#include "runtime/data/images/decode.h"
 #include "runtime/data/images/plan.h"
+#include "runtime/data/images/store.h"
 #include "runtime/data/readers.h"
-#include "runtime/training/fingerprint.h"
 
 namespace onnx_train {
 namespace {
-
-class PictureStore {
- public:
-  virtual ~PictureStore() = default;
-  virtual int64_t size() const = 0;
-  virtual Picture read(int64_t sample, bool is_mask) const = 0;
-  virtual std::string describe(int64_t sample, bool is_mask) const = 0;
-  virtual std::string identity() const = 0;
-  virtual bool is_slow() const = 0;  // to read, so that what is read is kept
-};
-
-class FileStore : public PictureStore {
- public:
-  explicit FileStore(std::shared_ptr<const PictureFiles> files) : files_(std::move(files)) {}
-
-  int64_t size() const override { return static_cast<int64_t>(files_->files.size()); }
-  Picture read(int64_t sample, bool is_mask) const override {
-    const std::string path = describe(sample, is_mask);
-    return is_mask ? decode_mask(path) : decode_picture(path);
-  }
-  std::string describe(int64_t sample, bool is_mask) const override {
-    return files_->root + (is_mask ? files_->masks : files_->files)[static_cast<size_t>(sample)];
-  }
-  // Names, sizes and labels. A folder may be moved.
-  std::string identity() const override {
-    std::string text;
-    std::error_code error;
-    for (size_t i = 0; i < files_->files.size(); ++i) {
-      const auto add = [&](const std::string& name) {
-        text += concat(name, '\0', static_cast<int64_t>(std::filesystem::file_size(files_->root + name, error)), '\0');
-      };
-      add(files_->files[i]);
-      if (!files_->masks.empty()) add(files_->masks[i]);
-      if (!files_->labels.empty()) text += concat(files_->labels[i], '\n');
-    }
-    return text;
-  }
-  bool is_slow() const override { return true; }
-
- private:
-  const std::shared_ptr<const PictureFiles> files_;
-};
-
-// An array of bytes, [N, H, W], [N, C, H, W] or [N, H, W, C].
-class ArrayStore : public PictureStore {
- public:
-  explicit ArrayStore(const std::string& input, Tensor array) : input_(input), array_(std::move(array)) {
-    const Shape& shape = array_.shape();
-    const auto is_channels = [](int64_t size) { return size == 1 || size == 3; };
-    is_chw_ = shape.size() == 4 && is_channels(shape[1]);
-    const bool is_hwc = shape.size() == 4 && !is_chw_ && is_channels(shape[3]);
-    if (shape.size() != 3 && !is_chw_ && !is_hwc) {
-      fail_as(ErrorCode::kData, "data '", input, "': the data holds uint8", to_string(shape),
-              ", which are no pictures of 1 or 3 channels");
-    }
-    channels_ = shape.size() == 3 ? 1 : static_cast<int>(is_chw_ ? shape[1] : shape[3]);
-    height_ = static_cast<int>(is_chw_ ? shape[2] : shape[1]);
-    width_ = static_cast<int>(is_chw_ ? shape[3] : shape[2]);
-    if (height_ < 1 || width_ < 1) fail_as(ErrorCode::kData, "data '", input, "': pictures without pixels");
-  }
-
-  int64_t size() const override { return array_.shape()[0]; }
-  Picture read(int64_t sample, bool) const override {
-    Picture picture(height_, width_, channels_);
-    const size_t bytes = picture.bytes.size(), plane = bytes / static_cast<size_t>(channels_);
-    const uint8_t* from = array_.data<uint8_t>() + static_cast<size_t>(sample) * bytes;
-    for (size_t i = 0; i < bytes; ++i) {
-      picture.bytes[i] = is_chw_ ? from[i % static_cast<size_t>(channels_) * plane + i / static_cast<size_t>(channels_)] : from[i];
-    }
-    return picture;
-  }
-  std::string describe(int64_t sample, bool) const override { return concat("sample ", sample, " of '", input_, "'"); }
-  std::string identity() const override { return fingerprint({{input_, array_}}); }
-  bool is_slow() const override { return false; }
-
- private:
-  std::string input_;
-  Tensor array_;
-  int height_, width_, channels_;
-  bool is_chw_;
-};
 
 // What the readers of one dataset share.
 class Samples {
@@ -271,7 +188,8 @@ Tensor labels_tensor(const std::vector<int64_t>& labels) {
 }
 
 const InputSpec* spec_of(const std::vector<InputSpec>& inputs, const std::string& name) {
-  const auto found = std::find_if(inputs.begin(), inputs.end(), [&](const InputSpec& spec) { return spec.name == name; });
+  const auto found =
+      std::find_if(inputs.begin(), inputs.end(), [&](const InputSpec& spec) { return spec.name == name; });
   return found == inputs.end() ? nullptr : &*found;
 }
 
@@ -283,7 +201,8 @@ void add_targets(const std::shared_ptr<const Samples>& samples, std::vector<int6
   if (mixes && (!target || labels.empty() || !takes_probabilities(*target))) {
     fail_as(ErrorCode::kUsage, "--augment: mixup and cutmix mix classes, which the target ",
             target ? concat("'", target->name, "', ", to_string(target->type), ", does") : std::string("does"),
-            " not take: build the model with --loss 'cross_entropy(probabilities=true)', and give data with a class for each"
+            " not take: build the model with --loss 'cross_entropy(probabilities=true)', and give data with a class "
+            "for each"
             " picture");
   }
   if (!target) return;
@@ -297,8 +216,8 @@ void add_targets(const std::shared_ptr<const Samples>& samples, std::vector<int6
     const int64_t least = *std::min_element(labels.begin(), labels.end());
     const int64_t classes = dim.known() ? dim.value() : std::max(most + 1, static_cast<int64_t>(num_classes));
     if (least < 0 || most >= classes) {
-      fail_as(ErrorCode::kData, "the data has the class ", least < 0 ? least : most, "; the target '", target->name, "', ",
-              to_string(target->type), ", takes 0 to ", classes - 1);
+      fail_as(ErrorCode::kData, "the data has the class ", least < 0 ? least : most, "; the target '", target->name,
+              "', ", to_string(target->type), ", takes 0 to ", classes - 1);
     }
     result->readers[target->name] = std::make_shared<ClassReader>(samples, std::move(labels), classes);
   } else if (!labels.empty()) {
@@ -312,10 +231,12 @@ void add_files(const std::shared_ptr<const PictureFiles>& files, const std::vect
   const InputSpec* spec = spec_of(inputs, first_input(inputs));
   if (!spec) fail_as(ErrorCode::kData, files->root, " holds pictures, but the model has no input for them");
   const PicturePlan plan = picture_plan(*spec, /*are_files=*/true, augment, preprocess, notes);
-  const auto samples = std::make_shared<const Samples>(std::make_unique<FileStore>(files), plan);
+  const auto samples = std::make_shared<const Samples>(file_store(files), plan);
   result->readers[spec->name] = std::make_shared<PictureReader>(samples);
   result->classes = classes.empty() ? files->classes : classes;
-  add_targets(samples, labels_by(*files, classes), !files->masks.empty(), result->classes.size(), inputs, result);
+  const bool has_target = !first_label(inputs).empty();
+  add_targets(samples, has_target ? labels_by(*files, classes) : std::vector<int64_t>(), !files->masks.empty(),
+              result->classes.size(), inputs, result);
 }
 
 // Arrays of bytes that are preprocessed or augmented as pictures.
@@ -330,11 +251,13 @@ bool add_arrays(const std::vector<InputSpec>& inputs, const Augment& augment, Pr
     const bool is_augmented = !augment.empty() && spec.name == first;
     if (!is_augmented && std::none_of(steps.begin(), steps.end(), is_picture_step)) continue;
     if (found->second.dtype() != DType::kUint8) {
-      fail_as(ErrorCode::kData, "data '", spec.name, "' is ", name(found->second.dtype()), to_string(found->second.shape()),
+      fail_as(ErrorCode::kData, "data '", spec.name, "' is ", name(found->second.dtype()),
+              to_string(found->second.shape()),
               "; --preprocess and --augment take pictures in files, or arrays of their bytes (uint8)");
     }
-    auto store = std::make_unique<ArrayStore>(spec.name, found->second);
-    const PicturePlan plan = picture_plan(spec, /*are_files=*/false, is_augmented ? augment : Augment(), preprocess, notes);
+    auto store = array_store(spec.name, found->second);
+    const PicturePlan plan =
+        picture_plan(spec, /*are_files=*/false, is_augmented ? augment : Augment(), preprocess, notes);
     result->tensors.erase(found);
     const auto samples = std::make_shared<const Samples>(std::move(store), plan);
     result->readers[spec.name] = std::make_shared<PictureReader>(samples);
@@ -363,11 +286,14 @@ bool add_arrays(const std::vector<InputSpec>& inputs, const Augment& augment, Pr
 
 PictureRows picture_rows(TensorMap tensors, const std::shared_ptr<const PictureFiles>& files,
                          const std::vector<InputSpec>& inputs, const std::vector<std::string>& classes,
-                         const std::string& augment_text, Preprocess* preprocess, std::vector<std::string>* notes) {
+                         const std::string& augment_text, bool trains, Preprocess* preprocess,
+                         std::vector<std::string>* notes) {
   const Augment augment(augment_text);
   PictureRows result{std::move(tensors), {}, {}};
   if (files) {
-    add_files(files, inputs, classes, augment, preprocess, notes, &result);
+    const bool known = !trains || knows_classes(*files, classes);
+    if (!known) notes->push_back("the classes of the data take the place of those that the model was trained with");
+    add_files(files, inputs, known ? classes : std::vector<std::string>(), augment, preprocess, notes, &result);
     return result;
   }
   if (!add_arrays(inputs, augment, preprocess, notes, &result) && !augment.empty()) {

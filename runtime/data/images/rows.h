@@ -19,10 +19,12 @@ struct PictureRows {
 
 // The arrays of a dataset. Pictures are `files`, which may be null, or arrays of bytes (uint8) that the steps or the
 // augmentation treat as pictures; those of files are the model's first input, their classes or masks the loss's first.
-// `classes` are those that the model was trained with; may be empty. `preprocess` and `notes`: see plan.h. Throws Error
-// for an augmentation without pictures, and for what plan.h and augment.h throw.
+// `classes` are those that the model was trained with; may be empty. If it `trains`, files of other classes have their
+// own. `preprocess` and `notes`: see plan.h. Throws Error for an augmentation without pictures, and for what plan.h and
+// augment.h throw.
 PictureRows picture_rows(TensorMap tensors, const std::shared_ptr<const PictureFiles>& files,
                          const std::vector<InputSpec>& inputs, const std::vector<std::string>& classes,
-                         const std::string& augment, Preprocess* preprocess, std::vector<std::string>* notes);
+                         const std::string& augment, bool trains, Preprocess* preprocess,
+                         std::vector<std::string>* notes);
 
 }  // namespace onnx_train

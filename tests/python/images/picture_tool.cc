@@ -47,7 +47,8 @@ Picture changed(const std::string& name, Picture picture, const Numbers& numbers
       {"nearest", resize_by(Filter::kNearest)},
       {"crop",
        [](const Picture& p, const Numbers& n) {
-         return cropped(p, {static_cast<int>(n[0]), static_cast<int>(n[1]), static_cast<int>(n[2]), static_cast<int>(n[3])});
+         return cropped(
+             p, {static_cast<int>(n[0]), static_cast<int>(n[1]), static_cast<int>(n[2]), static_cast<int>(n[3])});
        }},
       {"flip", in_place(flip_left_right)},
       {"vflip", in_place(flip_top_bottom)},
