@@ -32,8 +32,12 @@ def write(folder, arrays):
     return len(images)
 
 
-if __name__ == "__main__":
-    root = Path(sys.argv[1])
+def main(folder):
+    root = Path(folder)
     count = write(root / "train", np.load(DATA / "digits_train.npz"))
     write(root / "val", np.load(DATA / "digits_test.npz"))
-    print(f"{root}: {len(list((root / 'train').iterdir()))} folders, {count} pictures")
+    return f"{root}: {len(list((root / 'train').iterdir()))} folders, {count} pictures"
+
+
+if __name__ == "__main__":
+    print(main(sys.argv[1]))

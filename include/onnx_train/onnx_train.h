@@ -218,7 +218,8 @@ typedef struct onnx_train_port {
 } onnx_train_port;
 
 /* What the model's preprocessing (onnx_train_fit's "scale") multiplies the data of an input by; 1: it does nothing.
- * onnx_train_session_run takes inputs as the network reads them, which means multiplied. */
+ * onnx_train_session_run takes inputs as the network reads them, which means multiplied. ONNX_TRAIN_USAGE where other
+ * steps are done to them, such as "normalize(imagenet)". */
 onnx_train_status onnx_train_session_scale(onnx_train_session* session, const char* input, double* scale);
 
 /* The names of the entry points, "predict" first. Valid as long as the session. */
@@ -381,14 +382,14 @@ typedef enum onnx_train_stop_reason {
 /* Trains the session from its present state until a limit is reached or a callback ends it. `evaluation`, `observer`
  * and `reason` may be null. Options, as of the command: "epochs", "steps", "time-limit" (seconds) (at least one of
  * them), "batch-size", "accumulate", "lr", "schedule", "warmup", "final-lr", "step-every", "step-factor", "clip",
- * "seed" (of the order), "no-shuffle", "scale" ("INPUT=1/255"; data and batches are multiplied by it, and the session's
- * model keeps it: see docs/training.md), "no-data-check" (arrays and files are read once before the first step, and
- * refused if they hold what the model cannot use: labels out of range, numbers that are not finite), "eval-every",
- * "early-stop", "checkpoint-every", "out" (the folder of last.onnx and best.onnx; none is written without it), "resume"
- * (go on from last.onnx of that folder, if there is one) and "overwrite". "wait-for-steps": on a device that works
- * asynchronously, complete each step before the next one starts. Callbacks may use the session on the CPU, in
- * on_evaluation, and everywhere with "wait-for-steps". After a failure the session has the state of its last successful
- * step. */
+ * "seed" (of the order), "no-shuffle", "preprocess" and "augment" (docs/data.md), "scale" ("INPUT=1/255"; data and
+ * batches are multiplied by it, and the session's model keeps it: see docs/training.md), "no-data-check" (arrays and
+ * files are read once before the first step, and refused if they hold what the model cannot use: labels out of range,
+ * numbers that are not finite), "eval-every", "early-stop", "checkpoint-every", "out" (the folder of last.onnx and
+ * best.onnx; none is written without it), "resume" (go on from last.onnx of that folder, if there is one) and
+ * "overwrite". "wait-for-steps": on a device that works asynchronously, complete each step before the next one starts.
+ * Callbacks may use the session on the CPU, in on_evaluation, and everywhere with "wait-for-steps". After a failure the
+ * session has the state of its last successful step. */
 onnx_train_status onnx_train_fit(onnx_train_session* session, const onnx_train_data* training,
                                  const onnx_train_data* evaluation, const onnx_train_option* options, size_t count,
                                  const onnx_train_observer* observer, onnx_train_stop_reason* reason);
