@@ -270,7 +270,9 @@ TrainingPosition restore(Session* session, const std::string& path) {
   std::vector<std::pair<std::string, Tensor>> states;
   for (const std::string& name : session->state().names()) states.emplace_back(name, saved.contents(name));
   for (const auto& [name, value] : states) session->state().set(name, value);
-  for (const char* key : {kPreprocess, kClassNames}) session->set_metadata(key, saved.model().metadata(key));
+  session->set_metadata(kPreprocess, saved.model().metadata(kPreprocess));
+  const std::string classes = saved.model().metadata(kClassNames);
+  if (!classes.empty()) session->set_metadata(kClassNames, classes);
   return *position;
 }
 
@@ -326,7 +328,8 @@ onnx_train_stop_reason fit(onnx_train_session* s, const onnx_train_data* trainin
                          /*trains=*/true, &notes);
   if (data.dataset()) {
     session.set_metadata(kPreprocess, data.dataset()->preprocess().json());
-    session.set_metadata(kClassNames, classes_to_json(data.dataset()->classes));
+    const std::vector<std::string>& classes = data.dataset()->classes;
+    if (!classes.empty()) session.set_metadata(kClassNames, classes_to_json(classes));
   }
   std::optional<ProgramData> eval_data;
   if (evaluation) {

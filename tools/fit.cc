@@ -252,7 +252,7 @@ int run(FitArguments* a) {
   DataNotes notes;
   const Dataset training = load_dataset(a->data, session.model(), training_entry(session), a->reading, &notes);
   session.set_metadata(kPreprocess, training.preprocess().json());
-  session.set_metadata(kClassNames, classes_to_json(training.classes));
+  if (!training.classes.empty()) session.set_metadata(kClassNames, classes_to_json(training.classes));
   std::optional<Dataset> evaluation;
   if (!a->eval_data.empty()) {
     DataNotes hints;

@@ -232,8 +232,8 @@ PicturePlan picture_plan(const InputSpec& spec, bool are_files, const Augment& a
     fail_as(ErrorCode::kUsage, "--preprocess: '", spec.name, "' has ", plan.channels, " channel",
             plan.channels == 1 ? "" : "s", ", its normalization ", channels);
   }
-  if (plan.is_bytes && !plan.values.is_identity()) {
-    fail_as(ErrorCode::kUsage, "--preprocess: '", spec.name, "' takes bytes, which are not scaled");
+  if (plan.is_bytes && (!plan.values.is_identity() || augment.mixes())) {
+    fail_as(ErrorCode::kUsage, "'", spec.name, "' takes bytes, which are neither scaled nor mixed");
   }
   return plan;
 }

@@ -202,8 +202,7 @@ void add_targets(const std::shared_ptr<const Samples>& samples, std::vector<int6
     fail_as(ErrorCode::kUsage, "--augment: mixup and cutmix mix classes, which the target ",
             target ? concat("'", target->name, "', ", to_string(target->type), ", does") : std::string("does"),
             " not take: build the model with --loss 'cross_entropy(probabilities=true)', and give data with a class "
-            "for each"
-            " picture");
+            "for each picture");
   }
   if (!target) return;
   if (has_masks) {
@@ -289,7 +288,7 @@ PictureRows picture_rows(TensorMap tensors, const std::shared_ptr<const PictureF
                          const std::string& augment_text, bool trains, Preprocess* preprocess,
                          std::vector<std::string>* notes) {
   const Augment augment(augment_text);
-  PictureRows result{std::move(tensors), {}, {}};
+  PictureRows result{std::move(tensors), {}, classes};
   if (files) {
     const bool known = !trains || knows_classes(*files, classes);
     if (!known) notes->push_back("the classes of the data take the place of those that the model was trained with");
