@@ -3,11 +3,24 @@
 
 #include "library/guard.h"
 #include "library/handles.h"
+#include "runtime/data/readers.h"
 #include "runtime/data/source.h"
 #include "runtime/training/trainer.h"
 
 namespace onnx_train {
 namespace {
+
+// Pictures as far as is known before a program says how they are read: their number.
+Dataset samples_of(const PictureFiles& files, const std::vector<InputSpec>& inputs) {
+  for (const InputSpec& spec : inputs) {
+    if (spec.name != first_input(inputs) || !spec.type.has_rank()) continue;
+    Shape shape;
+    for (const Dim& dim : *spec.type.dims) shape.push_back(dim.known() ? dim.value() : 1);
+    if (!shape.empty()) shape[0] = static_cast<int64_t>(files.files.size());
+    return Dataset({{spec.name, Tensor::on_device(spec.type.dtype, shape, nullptr)}}, {spec});
+  }
+  fail_as(ErrorCode::kData, files.root, " holds pictures, but the model has no input for them");
+}
 
 // A training that reads a table gives the model the names of its classes and categories: tables that are opened later
 // for an evaluation are read alike.
@@ -18,7 +31,8 @@ std::unique_ptr<onnx_train_dataset> open_for(Session* session, const std::string
   const std::vector<InputSpec> inputs = entry_inputs(session->model(), name);
   auto dataset = std::make_unique<onnx_train_dataset>();
   dataset->read = read_arrays(path, session->model(), name, inputs, options);
-  dataset->data.emplace(make_dataset(dataset->read, inputs));
+  dataset->data.emplace(dataset->read.pictures ? samples_of(*dataset->read.pictures, inputs)
+                                               : Dataset(dataset->read.tensors, inputs, {}, dataset->read.readers));
   if (trains && name == training_entry(*session)) {
     for (const auto& [key, value] : dataset->read.metadata) session->set_metadata(key, value);
   }
@@ -66,6 +80,7 @@ onnx_train_status onnx_train_dataset_arrays(const onnx_train_dataset* dataset, c
   return guarded([&] {
     required(dataset, "the dataset");
     auto& opened = *const_cast<onnx_train_dataset*>(dataset);
+    if (opened.read.pictures) throw UsageError(opened.path + " holds pictures, which are read when a model needs them");
     std::call_once(opened.described, [&] {
       opened.tensors = opened.read.tensors;
       for (const auto& [name, reader] : opened.read.readers) opened.tensors[name] = read_all(*reader);

@@ -23,7 +23,7 @@ struct FitSettings {
   TrainerOptions trainer;
   ScheduleSettings schedule;
   bool no_shuffle = false, resume = false, overwrite = false, no_data_check = false;
-  std::vector<std::string> scales;
+  DataOptions reading;
   std::optional<int64_t> batch_size;
 };
 
@@ -37,7 +37,9 @@ std::vector<CommandOption> fit_options(FitSettings* s) {
                                         {"--clip", {&t.clip_norm, kPositive}, ""},
                                         {"--seed", &t.seed, ""},
                                         {"--no-shuffle", &s->no_shuffle, ""},
-                                        {"--scale", {&s->scales, check_scale}, ""},
+                                        {"--scale", {&s->reading.scales, check_scale}, ""},
+                                        {"--preprocess", &s->reading.preprocess, ""},
+                                        {"--augment", &s->reading.augment, ""},
                                         {"--no-data-check", &s->no_data_check, ""},
                                         {"--eval-every", {&t.eval_every, kCount}, ""},
                                         {"--best", &t.best, ""},
@@ -103,6 +105,9 @@ class ProgramBatches : public BatchSource {
       : session_(*session), data_(data), inputs_(std::move(inputs)), preprocess_(preprocess) {}
 
   std::string scale() const override { return preprocess_.option(); }
+  std::string preprocess() const override {
+    return preprocess_.steps_option().empty() ? "none" : preprocess_.steps_option();
+  }
 
   int64_t batches_per_epoch() const override { return data_.batches; }
 
@@ -141,23 +146,26 @@ class ProgramBatches : public BatchSource {
 // The data of a program and, if they are arrays or files, what the trainer reads of them.
 class ProgramData {
  public:
-  // `inputs` are the entry_inputs of the entry point that reads the data.
+  // `inputs` are the entry_inputs of the entry point that reads the data; `notes` say what is done to pictures.
   ProgramData(onnx_train_session* session, const onnx_train_data& given, std::vector<InputSpec> inputs,
-              const Preprocess& preprocess)
+              const Preprocess& preprocess, const std::string& augment, bool trains, DataNotes* notes)
       : session_(*session), data_(copy_of(given)), inputs_(std::move(inputs)), preprocess_(preprocess) {
-    if (data_.next) return;
-    if (data_.num_arrays == 0 && !data_.dataset) throw UsageError("the data have neither arrays, batches nor files");
-    if (data_.dataset) {
-      dataset_.emplace(make_dataset(data_.dataset->read, inputs_, preprocess));
-    } else {
-      dataset_.emplace(views_of(data_.arrays, data_.num_arrays), inputs_, preprocess);
+    if (data_.next) {
+      if (!augment.empty()) throw UsageError("augment changes pictures of files or arrays, no batches of the program");
+      return;
     }
+    if (data_.num_arrays == 0 && !data_.dataset) throw UsageError("the data have neither arrays, batches nor files");
+    DataArrays arrays;
+    if (data_.dataset) {
+      arrays = data_.dataset->read;
+      if (trains) notes->insert(notes->end(), arrays.notes.begin(), arrays.notes.end());
+    } else {
+      arrays.tensors = views_of(data_.arrays, data_.num_arrays);
+    }
+    dataset_.emplace(make_dataset(std::move(arrays), inputs_, preprocess, session->session.model(), augment, trains,
+                                  notes));
   }
 
-  // What a user should know of files.
-  std::vector<std::string> notes() const {
-    return data_.dataset ? data_.dataset->read.notes : std::vector<std::string>();
-  }
   // The samples that options leave of it, and those for the evaluation.
   static void select(const TrainerOptions& options, std::optional<int64_t> batch_size, ProgramData* data,
                      std::optional<ProgramData>* evaluation) {
@@ -332,17 +340,23 @@ onnx_train_stop_reason fit(onnx_train_session* s, const onnx_train_data* trainin
   const std::string entry = training_entry(session);
   std::string note;  // the program knows which scales it gives
   const std::vector<InputSpec> inputs = entry_inputs(session.model(), entry);
-  const Preprocess preprocess = preprocess_of(session.model(), settings.scales, inputs, &note);
+  const Preprocess preprocess = preprocess_of(session.model(), settings.reading, inputs, &note);
   session.set_metadata(kPreprocess, preprocess.json());
   TrainerOptions& options = settings.trainer;
   check_samples(options.samples, evaluation != nullptr);
-  ProgramData data(s, required(training, "the data"), inputs, preprocess);
+  DataNotes notes;
+  ProgramData data(s, required(training, "the data"), inputs, preprocess, settings.reading.augment, /*trains=*/true,
+                   &notes);
   if (data.dataset()) {
+    session.set_metadata(kPreprocess, data.dataset()->preprocess().json());
     for (const auto& [key, value] : data.dataset()->metadata()) session.set_metadata(key, value);
   }
   std::optional<ProgramData> eval_data;
   if (splits(options.samples)) evaluation = training;
-  if (evaluation) eval_data.emplace(s, *evaluation, entry_inputs(session.model(), "evaluate"), preprocess);
+  if (evaluation) {
+    eval_data.emplace(s, *evaluation, entry_inputs(session.model(), "evaluate"), Preprocess(session.model()), "",
+                      /*trains=*/false, &notes);
+  }
   ProgramData::select(options, settings.batch_size, &data, &eval_data);
   if (!settings.no_data_check) {
     data.check(entry);
@@ -353,8 +367,8 @@ onnx_train_stop_reason fit(onnx_train_session* s, const onnx_train_data* trainin
   Trainer trainer(&session, data.training(options), std::move(evaluation_batches), options);
   if (position) trainer.resume(*position);
   ProgramEvents events(s, observer);
-  events.on_notes(data.notes());
-  if (settings.scales.empty()) events.on_notes({data.hint(), eval_data ? eval_data->hint() : ""});
+  events.on_notes(notes);
+  if (!settings.reading.says_how()) events.on_notes({data.hint(), eval_data ? eval_data->hint() : ""});
   return public_reason(trainer.run(&events, events.interrupt()));
 }
 
@@ -363,15 +377,19 @@ struct WholeData {
   WholeData(onnx_train_session* session, const onnx_train_data* given, const std::string& entry,
             const onnx_train_option* options, size_t count, const onnx_train_observer* observer)
       : events(session, observer) {
-    std::vector<std::string> scales;
+    DataOptions reading;
     read_options(options, count,
-                 {{"--batch-size", {&batch_size, kCount}, ""}, {"--scale", {&scales, check_scale}, ""}});
+                 {{"--batch-size", {&batch_size, kCount}, ""},
+                  {"--scale", {&reading.scales, check_scale}, ""},
+                  {"--preprocess", &reading.preprocess, ""}});
     const Model& model = session->session.model();
     const std::vector<InputSpec> inputs = entry_inputs(model, entry);
     std::string note;
-    const Preprocess preprocess = preprocess_of(model, scales, inputs, &note);
-    data.emplace(session, required(given, "the data"), inputs, preprocess);
-    events.on_notes({note, scales.empty() ? data->hint() : ""});
+    const Preprocess preprocess = preprocess_of(model, reading, inputs, &note);
+    DataNotes notes;
+    data.emplace(session, required(given, "the data"), inputs, preprocess, "", /*trains=*/false, &notes);
+    events.on_notes(notes);
+    events.on_notes({note, reading.says_how() ? "" : data->hint()});
   }
 
   ProgramEvents events;

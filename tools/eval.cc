@@ -56,6 +56,7 @@ Subcommand eval_command() {
                                 {"--data", &a->data, "the data: see fit --help", "PATH", true},
                                 {"--batch-size", {&a->batch_size, kCount}, "samples at a time [128]", "N"},
                                 scale_option(&a->reading.scales),
+                                preprocess_option(&a->reading.preprocess),
                                 dtype_option(&a->dtype),
                                 {"--json", &a->json, "one JSON object instead of a table"}},
                                &a->runtime, &a->reading),

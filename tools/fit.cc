@@ -252,13 +252,18 @@ SelectedData load(const FitArguments& a, Session* session, DataNotes* notes) {
   const Dataset all = load_dataset(a.data, session->model(), training_entry(*session), options, notes);
   session->set_metadata(kPreprocess, all.preprocess().json());
   for (const auto& [key, value] : all.metadata()) session->set_metadata(key, value);
+  // The model says by now how its data are preprocessed.
+  options.scales.clear();
+  options.preprocess.clear();
+  options.augment.clear();
   std::optional<Dataset> evaluation;
+  DataNotes hints;
   if (!a.eval_data.empty()) {
     options.role = DataRole::kEvaluate;
-    evaluation.emplace(load_dataset(a.eval_data, session->model(), "evaluate", options, notes));
+    evaluation.emplace(load_dataset(a.eval_data, session->model(), "evaluate", options, &hints));
+    if (!a.reading.says_how()) notes->insert(notes->end(), hints.begin(), hints.end());
   } else if (splits(a.trainer.samples)) {
-    DataNotes again;
-    evaluation.emplace(load_dataset(a.data, session->model(), "evaluate", options, &again));
+    evaluation.emplace(load_dataset(a.data, session->model(), "evaluate", options, &hints));
   }
   SelectedData selected =
       select_samples(all, evaluation ? &*evaluation : nullptr, a.trainer.samples, a.trainer.seed, a.batch_size);
@@ -322,6 +327,7 @@ int run(FitArguments* a) {
   const Dataset& training = loaded.training;
   const std::optional<Dataset>& evaluation = loaded.evaluation;
   a->reading.scales = {training.preprocess().option()};  // as options.json says
+  a->reading.preprocess = training.preprocess().steps_option();
   resolve_defaults(a, session.model(), training);
   a->trainer.model = start.identity;
   Trainer trainer(&session, &training, evaluation ? &*evaluation : nullptr, a->trainer);
@@ -356,9 +362,9 @@ std::vector<CommandOption> options_of(FitArguments* a) {
       {
           {"MODEL", &a->model, "the training model, from onnx-train build", "FILE", true},
           {"--data", &a->data,
-           "X.npz, X.csv, a folder of .npy files, MNIST (a folder, or IMAGES,LABELS), or CIFAR-10 (a folder, or "
-           "X.bin); for "
-           "models of tokens X.bin, X.npy, X.txt, X.jsonl, or several: 'DIR/train_*.bin'",
+           "X.npz, X.safetensors, X.csv, a folder of .npy files, MNIST (a folder, or IMAGES,LABELS), CIFAR-10 (a folder, "
+           "or X.bin), or pictures in a folder for each class; for models of tokens X.bin, X.npy, X.txt, X.jsonl, or "
+           "several: 'DIR/train_*.bin'",
            "PATH", true},
           {"--eval-data", &a->eval_data, "data to evaluate on after each epoch, and at the end", "PATH"},
           {"--eval-every", {&t.eval_every, kCount}, "evaluate every N steps instead of after each epoch", "N"},
@@ -375,6 +381,9 @@ std::vector<CommandOption> options_of(FitArguments* a) {
           {"--seed", &a->seed, "of the data order [0], and of dropout and drawn weights [as built]", "N"},
           {"--no-shuffle", &a->no_shuffle, "take the samples in their order"},
           scale_option(&a->reading.scales),
+          preprocess_option(&a->reading.preprocess),
+          {"--augment", &a->reading.augment,
+           "random changes of pictures, such as 'random_resized_crop, flip, jitter(0.4)' (docs/data.md)", "STEPS"},
           {"--no-data-check", &a->no_data_check,
            "no pass over the data, before the first step, for labels and indices out of range, NaN and infinity"},
           {"--best", &t.best, "the metric that best.onnx and --early-stop follow, such as accuracy [loss]", "METRIC"},

@@ -52,6 +52,14 @@ CommandOption scale_option(std::vector<std::string>* scales) {
           "[INPUT=]X"};
 }
 
+CommandOption preprocess_option(std::string* steps) {
+  return {
+      "--preprocess", steps,
+      "what is done to the network's input, such as 'resize(256), crop(224), normalize(imagenet)'; the trained model "
+      "keeps it (docs/data.md) [as the model was trained; for pictures in files, what its input suggests]",
+      "STEPS"};
+}
+
 CommandOption device_option(std::string* device) {
   return {"--device", device, "what runs the model, as `onnx-train devices` lists it: cpu, cuda, cuda:1 [cpu]", "NAME"};
 }

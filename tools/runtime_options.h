@@ -28,8 +28,9 @@ std::vector<CommandOption> with_runtime_options(std::vector<CommandOption> optio
 // --dtype of the subcommands that compute without training.
 CommandOption dtype_option(std::string* dtype);
 
-// --scale of the subcommands that read data.
+// --scale and --preprocess of the subcommands that read data.
 CommandOption scale_option(std::vector<std::string>* scales);
+CommandOption preprocess_option(std::string* steps);
 
 // --device.
 CommandOption device_option(std::string* device);

@@ -219,7 +219,8 @@ typedef struct onnx_train_port {
 } onnx_train_port;
 
 /* What the model's preprocessing (onnx_train_fit's "scale") multiplies the data of an input by; 1: it does nothing.
- * onnx_train_session_run takes inputs as the network reads them, which means multiplied. */
+ * onnx_train_session_run takes inputs as the network reads them, which means multiplied. ONNX_TRAIN_USAGE where other
+ * steps are done to them, such as "normalize(imagenet)". */
 onnx_train_status onnx_train_session_scale(onnx_train_session* session, const char* input, double* scale);
 
 /* The names of the entry points, "predict" first. Valid as long as the session. */
@@ -392,7 +393,7 @@ typedef enum onnx_train_stop_reason {
  * them), "batch-size", "accumulate", "lr", "schedule", "warmup", "final-lr", "step-every", "step-factor", "clip",
  * "seed" (of the order, and of what is drawn), "no-shuffle", "limit", "val-split", "folds", "fold", "overfit-batches",
  * "class-balance", "drop-last" (of arrays and files: which samples, see docs/training.md), "best" (the metric of
- * best.onnx and "early-stop"), "scale" ("INPUT=1/255"; data and batches are multiplied by it, and the session's
+ * best.onnx and "early-stop"), "preprocess" and "augment" (docs/data.md), "scale" ("INPUT=1/255"; data and batches are multiplied by it, and the session's
  * model keeps it: see docs/training.md), "no-data-check" (arrays and files are read once before the first step, and
  * refused if they hold what the model cannot use: labels out of range, numbers that are not finite), "eval-every",
  * "early-stop", "checkpoint-every", "out" (the folder of last.onnx and best.onnx; none is written without it), "resume"

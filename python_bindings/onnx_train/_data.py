@@ -42,7 +42,8 @@ def load_data(
     Raises:
         FileError: for a file that is missing, damaged or of no such format.
         DataError: for an array that the model needs and the files do not have, or that does not fit the model.
-        UsageError: for files that do not name their arrays, without a model.
+        UsageError: for files that do not name their arrays, without a model; for pictures, which are no arrays: `fit`,
+            `Session.evaluate` and `Session.predict` take their path.
 
     >>> import numpy as np
     >>> import onnx_train

@@ -170,6 +170,8 @@ def fit(
     batch_size: int | None = None,
     accumulate: int = 1,
     scale: Scale = None,
+    preprocess: str | None = None,
+    augment: str | None = None,
     shuffle: bool | None = None,
     seed: int = 0,
     lr: float | None = None,
@@ -223,6 +225,11 @@ def fit(
         scale: what the network's float input is multiplied by, such as ``"1/255"`` for bytes; for several inputs, by
             name. Targets are not scaled. The model keeps it: its ``onnx_train.preprocess`` is used when it is trained
             on, and by the command, until another is given.
+        preprocess: what is done to the network's input, as the command's ``--preprocess``: ``"resize(256), crop(224),
+            normalize(imagenet)"`` for pictures in files, or for arrays of their bytes. The model keeps it, as `scale`,
+            which it takes the place of. For files the model's input suggests it.
+        augment: random changes of pictures, as ``--augment``: ``"random_resized_crop, flip, jitter(0.4)"``
+            (docs/data.md). What a sample looks like depends on `seed`, the epoch and its number alone.
         shuffle, seed: the order of the samples of arrays and files in each epoch; they are shuffled by default.
             Iterables have their own order.
         lr: the learning rate, after the warm-up; by default the optimizer's as built.
@@ -321,8 +328,9 @@ def fit(
         class_balance=class_balance or None,
         drop_last=drop_last or None,
     )
-    source = Source(session, entry, data, scale is not None, reading)
-    evaluation = None if eval_data is None else Source(session, "evaluate", eval_data, scale is not None, reading)
+    is_scaled = scale is not None or preprocess is not None
+    source = Source(session, entry, data, is_scaled, reading)
+    evaluation = None if eval_data is None else Source(session, "evaluate", eval_data, is_scaled, reading)
     if reading and source.core_files() is None:
         raise UsageError(f"{reading[0][0].replace('-', '_')} is for files of data")
     if samples and checkpoint is not None:
@@ -345,6 +353,8 @@ def fit(
         batch_size=batch_size or None,
         accumulate=accumulate,
         scale=scales_of(scale),
+        preprocess=preprocess,
+        augment=augment,
         no_shuffle=shuffle is False,
         seed=seed,
         lr=lr,

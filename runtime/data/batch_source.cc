@@ -1,8 +1,10 @@
 #include "runtime/data/batch_source.h"
 
 #include <algorithm>
+#include <span>
 
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/first_few.h"
 #include "runtime/data/data_check.h"
 #include "runtime/data/selection.h"
 
@@ -14,7 +16,14 @@ std::string BatchSource::describe(int64_t first, int64_t count) const {
 
 DatasetBatches::DatasetBatches(const Dataset* data, const Model& model, const std::string& entry, int64_t batch_size,
                                uint64_t seed, bool shuffle, const SampleOptions& options)
-    : data_(*data), model_(model), entry_(entry), batch_size_(batch_size), seed_(seed), shuffle_(shuffle) {
+    : data_(*data),
+      model_(model),
+      entry_(entry),
+      batch_size_(batch_size),
+      seed_(seed),
+      shuffle_(shuffle),
+      augments_(true),
+      batches_(data) {
   const int64_t fixed = data_.fixed_batch(), n = data_.num_samples();
   if (batch_size < 1) fail_as(ErrorCode::kUsage, "the batch size must be at least 1");
   if (fixed > 0 && batch_size != fixed) {
@@ -35,7 +44,8 @@ DatasetBatches::DatasetBatches(const Dataset* data, const Model& model, int64_t 
       model_(model),
       entry_("evaluate"),
       batch_size_(data->fixed_batch() > 0 ? data->fixed_batch() : batch_size),
-      samples_(data->num_samples()) {}
+      samples_(data->num_samples()),
+      batches_(data) {}
 
 int64_t DatasetBatches::batches_per_epoch() const {
   return samples_ / batch_size_ + (samples_ % batch_size_ != 0 ? 1 : 0);
@@ -51,21 +61,29 @@ void DatasetBatches::start(int64_t epoch, int64_t skip) {
                               : balanced_order(classes_, seed_, epoch);
   }
   order_epoch_ = epoch;
-  position_ = skip;
+  const auto next_rows = [this, at = skip]() mutable {
+    const int64_t end = std::max(at, std::min(at + batch_size_, samples_));
+    std::vector<int64_t> rows(order_.begin() + at, order_.begin() + end);
+    at = end;
+    return rows;
+  };
+  batches_.start(next_rows, augments_ ? std::optional(AugmentKey{seed_, epoch}) : std::nullopt);
 }
 
-int64_t DatasetBatches::next(TensorMap* batch) {
-  const int64_t samples = std::min(batch_size_, samples_ - position_);
-  if (samples <= 0) return 0;
-  data_.gather(order_.data() + position_, samples, batch);
-  position_ += samples;
-  return samples;
-}
+int64_t DatasetBatches::next(TensorMap* batch) { return batches_.next(batch); }
 
 std::string DatasetBatches::describe(int64_t first, int64_t count) const {
   std::vector<int64_t> rows(order_.begin() + first, order_.begin() + first + count);
   for (int64_t& row : rows) row = data_.row_of(row);
-  return describe_samples(rows.data(), count);
+  if (!data_.makes_rows()) return describe_samples(rows.data(), count);
+  constexpr size_t kShown = 8;
+  const std::span<const int64_t> all(rows);
+  return "in the batch of " + first_few(all, kShown, [&](int64_t row) { return data_.origin(row); });
+}
+
+std::string DatasetBatches::preprocess() const {
+  const std::string steps = data_.preprocess().steps_option();
+  return steps.empty() ? "none" : steps;
 }
 
 std::string DatasetBatches::fault(int64_t first, int64_t count) const {

@@ -8,6 +8,7 @@
 
 #include "runtime/data/data_options.h"
 #include "runtime/data/dataset.h"
+#include "runtime/data/gather_ahead.h"
 #include "runtime/session.h"
 
 namespace onnx_train {
@@ -32,6 +33,9 @@ class BatchSource {
   // As checkpoints record it: a training is resumed only with data of the same identity.
   virtual std::string identity() const { return "batches of the program"; }
   virtual std::string scale() const { return "1"; }  // what it multiplies its data by, as `--scale` takes it
+  // The steps that it does to its data, and the changes at random, as `--preprocess` and `--augment` take them.
+  virtual std::string preprocess() const { return "none"; }
+  virtual std::string augment() const { return "none"; }
 };
 
 // The batches of a dataset.
@@ -54,6 +58,8 @@ class DatasetBatches : public BatchSource {
   std::string fault(int64_t first, int64_t count) const override;
   std::string identity() const override;
   std::string scale() const override { return data_.preprocess().option(); }
+  std::string preprocess() const override;
+  std::string augment() const override { return data_.augment.empty() ? "none" : data_.augment; }
 
  private:
   const Dataset& data_;
@@ -61,11 +67,11 @@ class DatasetBatches : public BatchSource {
   std::string entry_;
   int64_t batch_size_, samples_;
   uint64_t seed_ = 0;
-  bool shuffle_ = false;
+  bool shuffle_ = false, augments_ = false;
   std::vector<std::vector<int64_t>> classes_;  // with class_balance: the samples of each
   std::vector<int64_t> order_;
   int64_t order_epoch_ = -1;  // the epoch of `order_`
-  int64_t position_ = 0;      // in `order_`
+  GatherAhead batches_;
 };
 
 }  // namespace onnx_train

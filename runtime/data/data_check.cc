@@ -124,7 +124,8 @@ std::string describe(const Dataset::Array& array, int64_t element, const char* a
   Tensor value(type, {1});
   std::memcpy(value.data(), at, size_of(type));
   return concat("'", array.name, "' holds ", value.at(0), array.per_sample ? concat(" in sample ", element / row) : "",
-                " (element ", place(array.data.shape(), element), "); ", why);
+                array.rows ? concat(", ", array.rows->describe(element / row)) : "", " (element ",
+                place(array.data.shape(), element), "); ", why);
 }
 
 // The sizes of the data: of arrays that are cut into batches all but the first.
@@ -149,6 +150,7 @@ std::string DataCheck::first_fault(const int64_t* samples, int64_t count) const 
   std::string fault;
   const bool is_all = !samples && !data_.is_selection();
   for (const Dataset::Array& array : data_.arrays()) {
+    if (!samples && array.rows && !array.rows->is_quick()) continue;  // a step finds what is wrong with them
     const auto ranges = ranges_.find(array.name);
     const bool is_whole = !array.per_sample || (is_all && !array.rows);
     for_each_test(array, ranges == ranges_.end() ? nullptr : &ranges->second, [&](auto tag, auto good, auto& why) {

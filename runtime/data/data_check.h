@@ -1,7 +1,7 @@
 // Finds elements of the data that a training cannot use: floats that are NaN or infinite, or become so in the model's
 // type, and integers out of the range that a node accepts (rows of an embedding, classes of a loss). One pass at the
-// speed of memory. The caller owns it and must keep the dataset alive. Const functions may run on any thread. Only the
-// constructor throws: Error when flattening the model fails.
+// speed of memory. The caller owns it and must keep the dataset alive. Const functions may run on any thread. The
+// constructor throws Error when flattening the model fails, `first_fault` of samples what making a row throws.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +33,8 @@ class DataCheck {
   DataCheck(const Dataset* data, const Model& model, const std::string& entry);
 
   // Describes the first fault of the data, "'labels' holds 12 in sample 17 ([17, 3]); node ... takes 0 to 9", or
-  // returns "". Samples are counted from 0 in the order of the file.
+  // returns "". Samples are counted from 0 in the order of the file. Rows that are made, such as pictures, are left
+  // out.
   std::string first_fault() const;
   // The same for `count` samples of the dataset only, in that order; null: for the first `count`.
   std::string first_fault(const int64_t* samples, int64_t count) const;

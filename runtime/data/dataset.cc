@@ -9,6 +9,8 @@
 
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/passes.h"
+#include "onnx_passes/table_metadata.h"
+#include "runtime/data/images/files.h"
 #include "runtime/data/random.h"
 #include "runtime/training/fingerprint.h"
 
@@ -178,8 +180,8 @@ Dataset::Dataset(const TensorMap& tensors, const std::vector<InputSpec>& inputs,
     if (per_sample && batch_of(spec).known()) fixed_batch_ = batch_of(spec).value();
     const bool is_class = spec.from_loss && per_sample && is_integer(data.dtype()) && num_elements(row) == 1;
     if (is_class && classes_.empty()) classes_ = spec.name;
-    arrays_.push_back(
-        {spec.name, data, spec.type.dtype, std::move(row), per_sample, preprocess_.scale(spec.name), rows});
+    arrays_.push_back({spec.name, data, spec.type.dtype, std::move(row), per_sample,
+                       rows ? Rescaling() : preprocess_.rescaling(spec.name), rows});
   }
 }
 
@@ -212,6 +214,23 @@ const char* Dataset::Array::row_data(int64_t index, Tensor* buffer) const {
   return buffer->data<char>();
 }
 
+bool Dataset::makes_rows() const {
+  return std::any_of(arrays_.begin(), arrays_.end(), [](const Array& array) { return array.rows && !array.rows->is_quick(); });
+}
+
+std::string Dataset::origin(int64_t row) const {
+  std::string text;
+  for (const Array& array : arrays_) {
+    if (array.rows && text.empty()) text = array.rows->describe(row);
+  }
+  return text;
+}
+
+std::vector<std::string> Dataset::class_names() const {
+  const auto found = metadata_.find(kClasses);
+  return found == metadata_.end() ? std::vector<std::string>() : classes_from_json(found->second);
+}
+
 const std::string& Dataset::fingerprint() const {
   if (!fingerprint_.empty()) return fingerprint_;
   std::vector<NamedTensor> tensors;
@@ -229,7 +248,7 @@ const std::string& Dataset::fingerprint() const {
   return fingerprint_ = onnx_train::fingerprint(tensors);
 }
 
-void Dataset::gather(const int64_t* samples, int64_t count, TensorMap* batch) const {
+void Dataset::gather(const int64_t* samples, int64_t count, TensorMap* batch, const AugmentKey* key) const {
   for (const Array& array : arrays_) {
     Tensor& out = (*batch)[array.name];
     Shape shape = array.row;
@@ -244,7 +263,7 @@ void Dataset::gather(const int64_t* samples, int64_t count, TensorMap* batch) co
       for (int64_t i = 0; i < count; ++i, to += bytes) {
         const int64_t row = row_of(samples[i]);
         if (array.rows) {
-          array.rows->read(row, nullptr, to);
+          array.rows->read(row, key, to);
         } else {
           std::memcpy(to, array.row_data(row, nullptr), bytes);
         }
@@ -253,7 +272,7 @@ void Dataset::gather(const int64_t* samples, int64_t count, TensorMap* batch) co
       std::memcpy(to, array.data.data(), raw.bytes());
     }
     out = direct ? raw : raw.cast(array.dtype);
-    if (array.scale != 1) multiply(&out, array.scale);
+    if (!array.values.is_identity()) apply_rescaling(array.name, array.values, array.row, &out);
   }
 }
 

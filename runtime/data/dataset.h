@@ -3,8 +3,9 @@
 // The sample key is the first input that the loss added ("labels"), or the model's first input if the loss added none;
 // its first dimension is the number of samples. An array with the same first dimension is cut into batches; any other
 // array is passed whole to each step; scalars alone are one sample. Arrays may be views of mapped files, or rows that a
-// reader makes; only the rows of a batch are copied. A dataset may be a selection of the samples of another. The caller
-// owns the dataset and uses it from one thread at a time.
+// reader makes when a batch needs them, such as pictures; only the rows of a batch are copied. A dataset may be a
+// selection of the samples of another. The caller owns the dataset. Any thread may gather batches; all else is for one
+// thread at a time.
 #pragma once
 
 #include <algorithm>
@@ -41,20 +42,21 @@ class Dataset {
  public:
   // Takes the arrays named in `inputs` and ignores others. Element types are converted if that is lossless or
   // customary: integers and booleans to floats, floats to floats, integers to integers that hold every value. Float
-  // inputs are multiplied by what `preprocess` says. Throws Error that names the array, what was expected and what was
-  // found. `readers` are further arrays.
+  // inputs are transformed as `preprocess` says. Throws Error that names the array, what was expected and what was
+  // found. `readers` are further arrays, whose rows are preprocessed already.
   Dataset(const TensorMap& arrays, const std::vector<InputSpec>& inputs, const Preprocess& preprocess = {},
           const RowReaders& readers = {});
 
   struct Array {
     std::string name;
-    Tensor data;      // as stored in the file; of rows that are made only the type and the shape
-    DType dtype;      // as the model expects it
-    Shape row;        // the shape of one sample, or of the whole array
-    bool per_sample;  // false: passed whole to each step
-    double scale;     // the elements are multiplied by it
-    std::shared_ptr<const RowReader> rows = nullptr;  // null where they are stored
+    Tensor data;                            // as stored in the file; of rows that are made only the type and the shape
+    DType dtype;                            // as the model expects it
+    Shape row;                              // the shape of one sample, or of the whole array
+    bool per_sample;                        // false: passed whole to each step
+    Rescaling values;                       // what is done to the elements
+    std::shared_ptr<const RowReader> rows;  // null where they are stored
 
+    size_t memory() const { return rows ? rows->memory() : data.bytes(); }
     // Row `index` of the file's array, in its element type. `buffer` holds it if a reader makes it, until the next
     // call.
     const char* row_data(int64_t index, Tensor* buffer) const;
@@ -86,8 +88,14 @@ class Dataset {
   // call.
   const std::string& fingerprint() const;
 
-  // Fills `batch` with `count` samples, by input name; reuses tensors that already have the right shape.
-  void gather(const int64_t* samples, int64_t count, TensorMap* batch) const;
+  // Fills `batch` with `count` samples, by input name; reuses tensors that already have the right shape. With a key,
+  // rows that are made are augmented.
+  void gather(const int64_t* samples, int64_t count, TensorMap* batch, const AugmentKey* key = nullptr) const;
+  bool makes_rows() const;                // whether rows take time to make: batches are gathered ahead (gather_ahead.h)
+  std::string origin(int64_t row) const;  // the file of the row; "" where it has none
+  std::vector<std::string> class_names() const;  // of the labels 0, 1, ..., if the data name them
+  // What is kept beside the dataset for commands that print or record it.
+  std::string augment;  // as --augment takes it
 
  private:
   std::vector<Array> arrays_;

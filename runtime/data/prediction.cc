@@ -1,10 +1,12 @@
 #include "runtime/data/prediction.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <numeric>
 
 #include "onnx_passes/ir/error.h"
+#include "runtime/data/gather_ahead.h"
 
 namespace onnx_train {
 namespace {
@@ -33,19 +35,43 @@ TensorMap predict(Session* session, const Dataset& data, int64_t batch_size) {
   const int64_t fixed = data.fixed_batch();
   const int64_t batch = fixed > 0 ? fixed : std::min(batch_size, n);
   TensorMap inputs, results;
-  for (int64_t at = 0; at < n; at += batch) {
+  GatherAhead batches(&data);
+  const auto next_rows = [&, at = int64_t{0}]() mutable {
     const int64_t samples = std::min(batch, n - at);
     // A model of a fixed batch gets its last one filled up with copies of the last sample.
-    std::vector<int64_t> rows(static_cast<size_t>(fixed > 0 ? batch : samples));
+    std::vector<int64_t> rows(static_cast<size_t>(fixed > 0 && samples > 0 ? batch : samples));
     std::iota(rows.begin(), rows.end(), at);
     for (int64_t& row : rows) row = std::min(row, n - 1);
-    const auto count = static_cast<int64_t>(rows.size());
-    data.gather(rows.data(), count, &inputs);
+    at += samples;
+    return rows;
+  };
+  batches.start(next_rows, std::nullopt);
+  for (int64_t at = 0; const int64_t count = batches.next(&inputs); at += batch) {
     for (const auto& [name, output] : session->run("predict", inputs)) {
-      place_rows(output, count, at, samples, n, &results[name]);
+      place_rows(output, count, at, std::min(batch, n - at), n, &results[name]);
     }
   }
   return results;
+}
+
+std::vector<PredictedClass> predicted_classes(const Tensor& scores) {
+  const int64_t classes = scores.shape()[1];
+  std::vector<PredictedClass> found;
+  for (int64_t begin = 0; begin < scores.size(); begin += classes) {
+    int64_t best = 0;
+    double least = 0, sum = 0, exponentials = 0;
+    for (int64_t i = 0; i < classes; ++i) {
+      if (scores.at(begin + i) > scores.at(begin + best)) best = i;
+      least = std::min(least, scores.at(begin + i));
+      sum += scores.at(begin + i);
+    }
+    const double top = scores.at(begin + best);
+    for (int64_t i = 0; i < classes; ++i) exponentials += std::exp(scores.at(begin + i) - top);
+    constexpr double kRounding = 1e-3;
+    const bool are_probabilities = least >= 0 && std::abs(sum - 1) < kRounding;
+    found.push_back({best, are_probabilities ? top : 1 / exponentials});
+  }
+  return found;
 }
 
 }  // namespace onnx_train

@@ -11,4 +11,13 @@ namespace onnx_train {
 // Throws Error where an output changes the shape of its rows from batch to batch.
 TensorMap predict(Session* session, const Dataset& data, int64_t batch_size);
 
+struct PredictedClass {
+  int64_t label;
+  double probability;
+};
+
+// The class of each row of scores, float[samples, classes], with the softmax of the row, or with its value where the
+// row is probabilities already.
+std::vector<PredictedClass> predicted_classes(const Tensor& scores);
+
 }  // namespace onnx_train

@@ -1,4 +1,4 @@
-// An array whose rows are made when they are read: blocks of tokens in mapped files. A reader knows its type and shape
+// An array whose rows are made when they are read: blocks of tokens in mapped files, pictures that are decoded. A reader knows its type and shape
 // without reading. It is shared by the arrays that hold it, and does not change: any thread may read. Reading throws
 // Error that names the file.
 #pragma once
@@ -29,6 +29,8 @@ class RowReader {
   virtual std::string describe(int64_t row) const = 0;  // the file that it comes from; "" if there is none
   virtual std::string identity() const = 0;  // text that differs for other data, within the bounds of fingerprint.h
   virtual size_t memory() const = 0;         // bytes of memory or of mapped files that it keeps at most
+  // Whether a row costs about as much as a copy: all are checked before the first step, and none are read ahead.
+  virtual bool is_quick() const = 0;
 };
 using RowReaders = std::map<std::string, std::shared_ptr<const RowReader>>;  // by input
 

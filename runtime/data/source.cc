@@ -10,6 +10,8 @@
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/loss/expression.h"
 #include "runtime/data/data_check.h"
+#include "runtime/data/images/decode.h"
+#include "runtime/data/images/rows.h"
 #include "runtime/data/npy.h"
 #include "runtime/data/npz.h"
 #include "runtime/data/readers.h"
@@ -44,6 +46,20 @@ class ArraySource : public DataSource {
  private:
   std::string path_;
   DataArrays arrays_;
+};
+
+class PictureSource : public DataSource {
+ public:
+  explicit PictureSource(std::shared_ptr<const PictureFiles> files) : files_(std::move(files)) {}
+  std::vector<std::string> names() const override { return {}; }
+  bool contains(const std::string&) const override { return false; }
+  Tensor read(const std::string& name) const override {
+    fail_as(ErrorCode::kFile, files_->root, " holds pictures, no array '", name, "'");
+  }
+  std::shared_ptr<const PictureFiles> pictures() const override { return files_; }
+
+ private:
+  const std::shared_ptr<const PictureFiles> files_;
 };
 
 // The files of a folder whose names satisfy `wanted`, in alphabetical order.
@@ -108,7 +124,9 @@ std::unique_ptr<DataSource> open_folder(const std::string& folder, const std::ve
   if (takes_tokens(inputs) && std::none_of(inputs.begin(), inputs.end(), is_array)) {
     if (const auto files = token_files(folder, train); !files.empty()) return open_tokens(files, inputs, options);
   }
-  return open_npy_folder(folder);
+  const bool has_arrays = !files_of(folder, [](const std::string& name) { return name.ends_with(".npy"); }).empty();
+  const auto pictures = has_arrays ? nullptr : find_pictures(folder, train);
+  return pictures ? std::make_unique<PictureSource>(pictures) : open_npy_folder(folder);
 }
 
 }  // namespace
@@ -137,7 +155,7 @@ std::unique_ptr<DataSource> open_npy_folder(const std::string& folder) {
     fail_as(
         ErrorCode::kFile, "the folder ", folder, " holds ", files.empty() ? "nothing" : found,
         ", but no *.npy, no train-images* with train-labels* (MNIST; t10k-* to evaluate), no data_batch_* (CIFAR-10; ",
-        "test_batch* to evaluate); ", kFormats);
+        "test_batch* to evaluate), no pictures and no folders of them; ", kFormats);
   }
   return make_source(folder, std::move(arrays));
 }
@@ -189,7 +207,11 @@ std::unique_ptr<DataSource> open_data(const std::string& path, const std::vector
   const auto ends = [&](const char* suffix) { return path.ends_with(suffix); };
   if (ends(".npz")) return open_npz(path);
   if (ends(".safetensors")) return open_safetensors(path);
-  if (ends(".csv")) return open_csv(path, inputs, options);
+  if (is_picture_name(path)) return std::make_unique<PictureSource>(one_picture(path));
+  if (ends(".csv")) {
+    const auto pictures = read_picture_table(path);
+    return pictures ? std::make_unique<PictureSource>(pictures) : open_csv(path, inputs, options);
+  }
   if (is_token_file(path) && takes_tokens(inputs)) return open_tokens({path}, inputs, options);
   if (ends(".bin")) return open_cifar10({path}, inputs);
   if (is_token_file(path)) {
@@ -238,6 +260,10 @@ DataArrays read_needed(const std::string& path, const std::vector<InputSpec>& in
   const std::vector<NamedList> map = checked_map(options, known);
   const std::unique_ptr<DataSource> source = open_data(path, known, options);
   DataArrays arrays;
+  if ((arrays.pictures = source->pictures())) {
+    if (arrays.pictures->files.empty()) fail_as(ErrorCode::kData, path, " holds no pictures");
+    return arrays;
+  }
   std::string found;
   for (const std::string& name : source->names()) found += concat(found.empty() ? "" : ", ", name);
   for (const InputSpec& spec : inputs) {
@@ -291,6 +317,7 @@ DataArrays read_arrays(const std::string& path, const Model& model, const std::s
 
 TensorMap read_arrays(const std::string& path) {
   const std::unique_ptr<DataSource> source = open_data(path, {});
+  if (source->pictures()) fail_as(ErrorCode::kUsage, path, " holds pictures, which are read when a model needs them");
   TensorMap arrays;
   for (const std::string& name : source->names()) arrays[name] = source->read(name);
   if (arrays.empty()) {
@@ -303,29 +330,43 @@ void write_arrays(const std::string& path, const TensorMap& arrays) {
   is_safetensors(path) ? write_safetensors(path, arrays) : write_npz(path, arrays);
 }
 
-Dataset make_dataset(const DataArrays& arrays, const std::vector<InputSpec>& inputs, const Preprocess& preprocess) {
-  Dataset data(arrays.tensors, inputs, preprocess, arrays.readers);
-  data.set_metadata(arrays.metadata);
-  return data;
+Dataset make_dataset(DataArrays data, const std::vector<InputSpec>& inputs, Preprocess preprocess, const Model& model,
+                     const std::string& augment, bool trains, DataNotes* notes) {
+  PictureRows rows = picture_rows(std::move(data.tensors), data.pictures, inputs,
+                                  classes_from_json(model.metadata(kClasses)), augment, trains, &preprocess, notes);
+  const std::string target = first_label(inputs);
+  if (data.pictures && !target.empty() && !rows.tensors.count(target) && !rows.readers.count(target)) {
+    fail_as(ErrorCode::kData, data.pictures->root, " has pictures without classes or masks; the model expects '",
+            target,
+            "': put them into a folder for each class, or name file and class in a CSV with the columns path,class");
+  }
+  rows.readers.merge(data.readers);
+  Dataset dataset(rows.tensors, inputs, preprocess, rows.readers);
+  if (!rows.classes.empty()) data.metadata[kClasses] = classes_to_json(rows.classes);
+  dataset.set_metadata(std::move(data.metadata));
+  dataset.augment = augment;
+  return dataset;
 }
 
 Dataset load_dataset(const std::string& path, const std::vector<InputSpec>& inputs, DataRole role,
                      const Preprocess& preprocess, ReadOptions options) {
   options.role = role;
-  return make_dataset(read_needed(path, inputs, options), inputs, preprocess);
+  DataNotes notes;
+  return make_dataset(read_needed(path, inputs, options), inputs, preprocess, Model(), "", /*trains=*/true, &notes);
 }
 
 Dataset load_dataset(const std::string& path, const Model& model, const std::string& entry, const ReadOptions& options,
                      DataNotes* notes) {
   const std::vector<InputSpec> inputs = entry_inputs(model, entry);
   std::string note;
-  const Preprocess preprocess = preprocess_of(model, options.scales, inputs, &note);
+  const Preprocess preprocess = preprocess_of(model, options, inputs, &note);
   if (!note.empty()) notes->push_back(note);
-  const DataArrays arrays = read_arrays(path, model, entry, inputs, options);
-  Dataset data = make_dataset(arrays, inputs, preprocess);
+  DataArrays arrays = read_arrays(path, model, entry, inputs, options);
   if (!arrays.summary.empty()) notes->push_back(arrays.summary);
   notes->insert(notes->end(), arrays.notes.begin(), arrays.notes.end());
-  const std::string hint = options.scales.empty() ? bytes_hint(data, model) : "";
+  Dataset data = make_dataset(std::move(arrays), inputs, preprocess, model, options.augment,
+                              entry != "evaluate" && entry != "predict", notes);
+  const std::string hint = options.says_how() ? "" : bytes_hint(data, model);
   if (!hint.empty()) notes->push_back(concat(path, ": ", hint));
   return data;
 }

@@ -17,6 +17,7 @@
 //   FOLDER         with data_batch_*.bin; for evaluation test_batch.bin
 //   X.bin, X.npy, X.txt, X.jsonl, a pattern such as DIR/train_*.bin, FOLDER with .bin files
 //                  tokens, for models that take int[batch, tokens]: tokens.h
+//   FOLDER, X.csv, X.png  pictures, with a class or a mask each: images/files.h
 #pragma once
 
 #include <memory>
@@ -27,6 +28,7 @@
 #include "onnx_passes/ir/tensor.h"
 #include "runtime/data/data_options.h"
 #include "runtime/data/dataset.h"
+#include "runtime/data/images/files.h"
 
 namespace onnx_train {
 
@@ -41,6 +43,8 @@ class DataSource {
   virtual std::string summary() const { return ""; }                          // "" or a line about what the files hold
   virtual std::vector<std::string> notes() const { return {}; }               // what was guessed, or may surprise
   virtual std::map<std::string, std::string> metadata() const { return {}; }  // Dataset::metadata
+  // The samples, where they are pictures in files: there are no arrays then.
+  virtual std::shared_ptr<const PictureFiles> pictures() const { return nullptr; }
 };
 
 enum class DataRole { kTrain, kEvaluate };  // which files of a folder that holds both: for training, for tests
@@ -60,6 +64,7 @@ std::unique_ptr<DataSource> open_data(const std::string& path, const std::vector
 struct DataArrays {
   TensorMap tensors;
   RowReaders readers;
+  std::shared_ptr<const PictureFiles> pictures;  // the samples, where they are files; null for arrays
   std::string summary;
   std::vector<std::string> notes;
   std::map<std::string, std::string> metadata;
@@ -73,16 +78,21 @@ TensorMap read_arrays(const std::string& path);
 // Writes arrays by name, atomically: as safetensors if the path ends so, else as .npz.
 void write_arrays(const std::string& path, const TensorMap& arrays);
 
-Dataset make_dataset(const DataArrays& arrays, const std::vector<InputSpec>& inputs, const Preprocess& preprocess = {});
+// What a user should be told of how data enter the network; mostly empty.
+using DataNotes = std::vector<std::string>;
+
+// A dataset of what read_arrays gives. The steps on pictures that `preprocess` lacks are those that the model's input
+// suggests, and `notes` say them. `model` knows the classes that it was trained with, if any; `augment` is as --augment
+// takes it.
+Dataset make_dataset(DataArrays data, const std::vector<InputSpec>& inputs, Preprocess preprocess, const Model& model,
+                     const std::string& augment, bool trains, DataNotes* notes);
+
 // What `inputs` need of `path`, as a Dataset.
 Dataset load_dataset(const std::string& path, const std::vector<InputSpec>& inputs, DataRole role = DataRole::kTrain,
                      const Preprocess& preprocess = {}, ReadOptions options = {});
 
-// What a user should be told of the data; mostly empty.
-using DataNotes = std::vector<std::string>;
-
-// The same for a command: with the model's own preprocessing or, if scales are given, theirs. `notes`
-// say where the two differ, and that bytes enter the network as they are.
+// The same for a command: with the model's own preprocessing or, if it is given, that of `options`. `notes` say where
+// the two differ, what was guessed, and that bytes enter the network as they are.
 Dataset load_dataset(const std::string& path, const Model& model, const std::string& entry, const ReadOptions& options,
                      DataNotes* notes);
 

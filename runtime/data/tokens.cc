@@ -132,6 +132,7 @@ class InputRows : public RowReader {
   }
   std::string describe(int64_t row) const override { return blocks_->path(row); }
   size_t memory() const override { return shift_ == 0 ? blocks_->bytes() : 0; }  // labels are in the same files
+  bool is_quick() const override { return true; }
 
  private:
   SharedBlocks blocks_;
@@ -166,6 +167,7 @@ class LabelRowsWithinDocuments : public RowReader {
   }
   std::string describe(int64_t row) const override { return blocks_->path(row); }
   size_t memory() const override { return 0; }
+  bool is_quick() const override { return true; }
 
  private:
   SharedBlocks blocks_;
@@ -188,6 +190,7 @@ class FilledRows : public RowReader {
   std::string identity() const override { return concat(filler_.what, " ", to_string(shape_)); }
   std::string describe(int64_t /*row*/) const override { return ""; }
   size_t memory() const override { return row_.bytes(); }
+  bool is_quick() const override { return true; }
 
  private:
   const Filler& filler_;

@@ -27,6 +27,8 @@ std::vector<Setting> settings_of(const TrainerOptions& o, const BatchSource& tra
           {"data", training.identity(), kFixed},
           {"eval-data", evaluation ? evaluation->identity() : "none", kFixed},
           {"scale", training.scale(), kFixed},
+          {"preprocess", training.preprocess(), kFixed},
+          {"augment", training.augment(), kFixed},
           {"dtype", scalar_type == DType::kDouble ? "float64" : "float32", kFixed},
           {"seed", std::to_string(o.seed), kFixed},
           {"batch-size", std::to_string(o.batch_size), kFixed},

@@ -139,7 +139,7 @@ grep -q 'evaluation with' out && fail "an evaluation without data: $(cat out)"
 
 # ---- Files are what their names say, or are left as they are
 for line in "export train.onnx -o out.safetensors" "export train.onnx -o out.npz" "build mlp.onnx -o out.pt" \
-  "flatten train.onnx -o out.csv" "predict train.onnx --inputs test.csv -o out.csv" \
+  "flatten train.onnx -o out.csv" "predict train.onnx --inputs test.csv -o out.npy" \
   "grad mlp.onnx --inputs test.csv -o out.onnx" "bench train.onnx --data train.csv --trace out.csv" \
   "fit train.onnx --data train.csv --epochs 1 --out out.onnx"; do
   output=${line##* }
@@ -147,6 +147,10 @@ for line in "export train.onnx -o out.safetensors" "export train.onnx -o out.npz
   expect 2 $line
   [ "$(cat "$output")" = before ] || fail "$output was written: $line"
 done
+echo before > out.csv
+expect 1 predict train.onnx --inputs test.csv -o out.csv
+says 'the names of its classes' err
+[ "$(cat out.csv)" = before ] || fail "out.csv was written"
 expect 0 export train.onnx -o OUT.ONNX
 
 # ---- Parts equal the whole

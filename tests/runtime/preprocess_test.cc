@@ -86,8 +86,8 @@ TEST(Preprocess, ModelsKeepItThroughExport) {
 
 TEST(Preprocess, StepsThatAreNotKnownAreRefused) {
   Model model = network("{ y = Relu(image) }");
-  for (const char* steps :
-       {R"j({"image": "resize(256), scale(2)"})j", R"j({"image": "scale(2"})j", R"j({"image": 2})j", "[]"}) {
+  for (const char* steps : {R"j({"image": "warp(256), scale(2)"})j", R"j({"image": "resize(0)"})j",
+                            R"j({"image": "scale(2"})j", R"j({"image": 2})j", "[]"}) {
     model.set_metadata(kPreprocess, steps);
     EXPECT_THAT(error_of([&] { Preprocess{model}; }), HasSubstr("onnx_train.preprocess")) << steps;
   }
@@ -100,9 +100,9 @@ TEST(Preprocess, ANoteSaysWhatTakesThePlaceOfTheModelsOwn) {
   model.set_metadata(kPreprocess, R"j({"image": "scale(1/255)"})j");
   std::string note;
   EXPECT_EQ(preprocess_of(model, {}, {kImage}, &note).option(), "image=1/255");
-  EXPECT_EQ(preprocess_of(model, {"0.00392157"}, {kImage}, &note).option(), "image=1/255");
+  EXPECT_EQ(preprocess_of(model, {{"0.00392157"}}, {kImage}, &note).option(), "image=1/255");
   EXPECT_EQ(note, "");
-  EXPECT_EQ(preprocess_of(model, {"1"}, {kImage}, &note).option(), "1");
+  EXPECT_EQ(preprocess_of(model, {{"1"}}, {kImage}, &note).option(), "1");
   EXPECT_THAT(note, HasSubstr("trained with: image: scale(1/255)"));
 }
 

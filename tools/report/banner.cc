@@ -7,9 +7,11 @@
 #include "kernels/host.h"
 #include "onnx_passes/io/mapped_file.h"
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/first_few.h"
 #include "onnx_passes/ir/initializer.h"
 #include "onnx_passes/ir/roles.h"
 #include "runtime/build_notes.h"
+#include "runtime/data/gather_ahead.h"
 #include "runtime/plan/plan_report.h"
 #include "runtime/report_text.h"
 #include "tools/report/output.h"
@@ -91,15 +93,20 @@ double bytes_of_batch(const Dataset& data, int64_t samples) {
   return total;
 }
 
-// The data that is in memory anyway, and the part of it that is mapped: its pages come when batches read them.
+// The data that is in memory anyway, and the parts of it that come when batches read them: mapped pages, and decoded
+// pictures that are kept.
 struct DataBytes {
-  double all = 0, mapped = 0;
+  double all = 0, mapped = 0, made = 0;
 
   void add(const Dataset& data) {
     for (const Dataset::Array& array : data.arrays()) {
-      const size_t bytes = array.rows ? array.rows->memory() : array.data.bytes();
+      const size_t bytes = array.memory();
       all += static_cast<double>(bytes);
-      if (array.rows || is_mapped(array.data.data(), bytes)) mapped += static_cast<double>(bytes);
+      if (array.rows && !array.rows->is_quick()) {
+        made += static_cast<double>(bytes);
+      } else if (array.rows || is_mapped(array.data.data(), bytes)) {
+        mapped += static_cast<double>(bytes);
+      }
     }
   }
 };
@@ -125,14 +132,14 @@ MemoryRows memory_rows(const Session& session, const Plan& plan, const StateStor
   const auto arena = static_cast<double>(session.arena_bytes()), constants = static_cast<double>(plan.constant_bytes());
   const auto copy = static_cast<double>(trainer.checkpoint_bytes());
   const double passing = batch + bytes_of_ports(plan.outputs());
-  const double to_come = passing + copy + mapped_constants(plan) + data.mapped;
+  const double to_come = passing + copy + mapped_constants(plan) + data.mapped + data.made;
   const double total = std::max(peak_memory(), resident_memory() + to_come);
   const double named = weights + moments + arena + constants + passing + copy + data.all;
   MemoryRows rows = {{"weights and statistics", weights},
                      {"moments and other state", moments},
                      {"gradients and activations", arena},
                      {"frozen weights and constants", constants},
-                     {"one batch and its outputs", passing}};
+                     {data.made > 0 ? "batches, also those ahead" : "one batch and its outputs", passing}};
   if (copy > 0) rows.emplace_back("the state, while it is saved", copy);
   rows.emplace_back("data", data.all);
   rows.emplace_back("program, graph and loading", std::max(0.0, total - named));
@@ -211,7 +218,8 @@ std::string training_banner(Session* session, const Dataset& training, const Dat
     session->plan("evaluate", batch_shapes(*evaluation, std::min(options.batch_size, evaluation->num_samples())));
     data_bytes.add(*evaluation);
   }
-  *memory = memory_rows(*session, plan, state, data_bytes, bytes_of_batch(training, batch), trainer);
+  const auto batches = static_cast<double>(1 + GatherAhead::batches_ahead(training));
+  *memory = memory_rows(*session, plan, state, data_bytes, bytes_of_batch(training, batch) * batches, trainer);
   TextTable head("lw");
   head.add({"loss", known(model.metadata("onnx_train.loss"))});
   head.add({"optimizer", known(model.metadata("onnx_train.optimizer"))});
@@ -221,6 +229,11 @@ std::string training_banner(Session* session, const Dataset& training, const Dat
   std::string data = concat(training.num_samples(), " samples");
   if (evaluation) data += concat(", ", evaluation->num_samples(), " for evaluation");
   head.add({"data", data});
+  if (const std::vector<std::string> classes = training.class_names(); !classes.empty()) {
+    constexpr size_t kShown = 10;
+    const auto same = [](const std::string& name) { return name; };
+    head.add({"classes", concat(classes.size(), ": ", first_few(classes, kShown, same))});
+  }
   for (const auto& [name, shape] : batch_shapes(training, batch)) {
     head.add({"", concat(name, "  ", onnx_train::name(training.find(name)->dtype), to_string(shape))});
   }
@@ -229,6 +242,7 @@ std::string training_banner(Session* session, const Dataset& training, const Dat
   if (options.clip_norm) head.add({"clip", concat("gradient norm at ", format_number(*options.clip_norm))});
   head.add({"device", concat(session->device().name(), ", ", num_threads(), " threads")});
   if (!training.preprocess().empty()) head.add({"preprocess", training.preprocess().text()});
+  if (!training.augment.empty()) head.add({"augment", training.augment});
   return concat(head.text(2, text_width()), "\n", parameters_text(model, state), "\n", memory_table(*memory),
                 notes_text(recorded_notes(model), text_width()), "\n",
                 recomputation_text(plan, session->memory_budget(), text_width()));

@@ -202,6 +202,48 @@ def write_tokens(arrays, folder, rng):
     return folder / rng.choice(names)
 
 
+def picture(rng):
+    """A small picture of some format, mode and size; its header may claim another size."""
+    from PIL import Image
+
+    mode = rng.choice(["RGB", "RGB", "L", "P", "RGBA", "1", "CMYK", "I;16"])
+    size = rng.choice([(8, 8), (8, 8), (1, 1), (1, 300), (40, 7)])
+    kind = rng.choice({"CMYK": ["JPEG"], "RGB": ["PNG", "JPEG", "WEBP"], "L": ["PNG", "JPEG"]}.get(mode, ["PNG"]))
+    image = Image.frombytes("RGB", size, rng.randbytes(3 * size[0] * size[1])).convert("L" if mode == "I;16" else mode)
+    exif = Image.Exif()
+    exif[0x0112] = rng.choice([1, 6, 8, 9, 65535])
+    out = io.BytesIO()
+    (image.convert("I").convert("I;16") if mode == "I;16" else image).save(out, kind, exif=exif)
+    data = bytearray(out.getvalue())
+    if rng.random() < 0.2:  # the sizes of PNG are at 16; those of JPEG and WebP are somewhere
+        at = 16 if kind == "PNG" else rng.randrange(4, len(data) - 4)
+        data[at : at + 4] = rng.choice([b"\xff\xff\xff\xff", b"\0\0\0\0", b"\x7f\xff\xff\xff", b"\0\1\0\0"])
+    return damaged(bytes(data), rng)
+
+
+def write_pictures(arrays, folder, rng):
+    root, files = folder / "pictures", []
+    with_masks = rng.random() < 0.3
+    for i in range(12):
+        parent = "images" if with_masks else f"class {i % 3}"
+        files.append(f"{parent}/{i}.{rng.choice(['png', 'jpg', 'webp', 'jpeg'])}")
+        for name in [files[-1], *([f"masks/{i}.png"] if with_masks and rng.random() < 0.95 else [])]:
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_bytes(picture(rng))
+    kind = rng.randrange(6)
+    if kind == 0:
+        (root / "class 1" / "itself").parent.mkdir(parents=True, exist_ok=True)
+        (root / "class 1" / "itself").symlink_to(root)
+    elif kind == 1:
+        return root / rng.choice(files)
+    elif kind == 2:
+        rows = [["path", "class"], *([name, rng.choice(["a", "b", "", "9", '"', "a,b"])] for name in files)]
+        text = "\n".join(rng.choice([",", ",", ",", ";"]).join(row) for row in rows)
+        (root / "table.csv").write_bytes(damaged(text.encode(), rng))
+        return root / "table.csv"
+    return root
+
+
 def write_nothing(arrays, folder, rng):
     empty = folder / "empty.npz"
     empty.write_bytes(b"")
@@ -212,7 +254,7 @@ def write_nothing(arrays, folder, rng):
 
 
 WRITERS = [write_npz, write_npz, write_npz, write_npy_folder, write_csv, write_csv, write_idx, write_cifar, write_nothing,
-           write_safetensors, write_tokens]  # fmt: skip
+           write_safetensors, write_tokens, write_pictures, write_pictures]  # fmt: skip
 
 
 def write(number, arrays, folder):

@@ -206,8 +206,12 @@ EXPRESSIONS = ["", "cross_entropy(", "1e400*mse", "nan*cross_entropy", "cross_en
                "cross_entropy(logits, labels, axis=99)", "0*cross_entropy", "cross_entropy" + " + cross_entropy" * 500,
                "sgd(momentum=nan)", "sgd(lr=-1)", "adamw(beta1=1,beta2=1)", "adam(eps=0)", "sgd(momentum=0.9",
                "adamw(beta1=2)", "sgd(" + "momentum=0.9," * 1000 + ")", "sgd(nesterov=1)", "adamw(lr=1e400)"]  # fmt: skip
+STEPS = ["", ",", "resize(8), crop(8)", "resize(0)", "resize(16384, 16384)", "resize(1e9)", "crop(nan)", "normalize(imagenet)",
+         "normalize(mean=(), std=())", "normalize(mean=(1, 2), std=(0, 1))", "scale(1/0)", "flip, mixup(1), cutmix(1)",
+         "jitter(1, 1, 1, 1), rotate(180), erase(1)", "randaugment(30, 30)", "pad_crop(4096)", "x: ; y:", "hwc, chw, bgr, grey",
+         "random_resized_crop(scale=(1e-9, 1e-9))", "(" * 10000, "flip, " * 10000]  # fmt: skip
 OPTIONS = {
-    "fit": {"--steps": NUMBERS, "--epochs": NUMBERS, "--batch-size": NUMBERS, "--accumulate": NUMBERS, "--lr": NUMBERS,
+    "fit": {"--preprocess": STEPS, "--augment": STEPS, "--steps": NUMBERS, "--epochs": NUMBERS, "--batch-size": NUMBERS, "--accumulate": NUMBERS, "--lr": NUMBERS,
             "--warmup": NUMBERS, "--final-lr": NUMBERS, "--step-every": NUMBERS, "--step-factor": NUMBERS,
             "--clip": NUMBERS, "--seed": NUMBERS, "--scale": NUMBERS, "--early-stop": NUMBERS,
             "--checkpoint-every": NUMBERS, "--threads": NUMBERS, "--memory": [*NUMBERS, "1XB", "-1MB", "nanMB", "1e30GB"],

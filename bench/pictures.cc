@@ -1,0 +1,45 @@
+// Pictures for each second, decoded, preprocessed and augmented by the threads of GatherAhead:
+//     pictures_bench FOLDER THREADS SIZE PREPROCESS AUGMENT EPOCHS
+// prints one line for each epoch; from the second one on, what all epochs have in common is in memory.
+// bench/pictures.py compares it with Pillow.
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <numeric>
+
+#include "kernels/host.h"
+#include "runtime/data/batch_source.h"
+#include "runtime/data/source.h"
+
+int main(int argc, char** argv) {
+  using namespace onnx_train;
+  if (argc != 7) return std::fprintf(stderr, "see bench/pictures.cc for the arguments\n"), 2;
+  try {
+    set_num_threads(std::atoi(argv[2]));
+    const int64_t size = std::atoi(argv[3]);
+    const std::vector<InputSpec> inputs = {{"x", {DType::kFloat, Dims{"N", 3, size, size}}}};
+    DataNotes notes;
+    const Dataset data = make_dataset({{}, find_pictures(argv[1], /*for_training=*/true)}, inputs,
+                                      Preprocess::of_steps(argv[4], inputs), {}, argv[5], /*trains=*/true, &notes);
+    for (int64_t epoch = 0; epoch < std::atoi(argv[6]); ++epoch) {
+      const auto start = std::chrono::steady_clock::now();
+      const std::vector<int64_t> order = sample_order(data.num_samples(), 0, epoch, true);
+      GatherAhead batches(&data);
+      const auto rows = [&, at = int64_t{0}]() mutable {
+        const int64_t end = std::min(at + kUsualBatch, data.num_samples());
+        const std::vector<int64_t> next(order.begin() + at, order.begin() + end);
+        at = end;
+        return next;
+      };
+      batches.start(rows, AugmentKey{0, epoch});
+      TensorMap batch;
+      while (batches.next(&batch) > 0) {
+      }
+      const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+      std::printf("%.1f\n", static_cast<double>(data.num_samples()) / seconds.count());
+    }
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "%s\n", e.what());
+    return 1;
+  }
+}

@@ -1,0 +1,89 @@
+#include "runtime/data/images/decode.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+
+#include <webp/decode.h>
+
+#include "onnx_passes/ir/error.h"
+
+namespace onnx_train {
+namespace {
+
+// Read, not mapped: a mapping of each of a million files costs more than their bytes.
+std::string read_picture(const std::string& path) {
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error)) fail_as(ErrorCode::kFile, "there is no picture at ", path);
+  std::ifstream file(path, std::ios::binary | std::ios::ate);
+  if (!file) fail_as(ErrorCode::kFile, "cannot read ", path, ": ", std::strerror(errno));
+  std::string bytes(static_cast<size_t>(std::max<std::streamoff>(file.tellg(), 0)), '\0');
+  file.seekg(0);
+  file.read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  if (!file) fail_as(ErrorCode::kFile, "cannot read ", path);
+  return bytes;
+}
+
+enum class PictureKind { kPng, kJpeg, kWebp };
+
+PictureKind kind_of(const EncodedPicture& file) {
+  const std::string_view start(reinterpret_cast<const char*>(file.data), std::min<size_t>(file.size, 12));
+  if (start.starts_with("\x89PNG")) return PictureKind::kPng;
+  if (start.starts_with("\xff\xd8")) return PictureKind::kJpeg;
+  if (start.starts_with("RIFF") && start.ends_with("WEBP") && start.size() == 12) return PictureKind::kWebp;
+  fail_picture(file, file.size == 0 ? "the file is empty" : "it is no PNG, JPEG or WebP file");
+}
+
+}  // namespace
+
+void fail_picture(const EncodedPicture& file, const std::string& why) {
+  fail_as(ErrorCode::kFile, "the picture ", file.path, " cannot be read: ", why);
+}
+
+void check_picture_size(const EncodedPicture& file, int64_t width, int64_t height) {
+  if (width < 1 || height < 1) fail_picture(file, concat("its header says ", width, " x ", height, " pixels"));
+  if (width > kMostPixels / height) {
+    fail_picture(file, concat("its header says ", width, " x ", height, " pixels; at most ", kMostPixels, " are read"));
+  }
+}
+
+Picture decode_webp(const EncodedPicture& file) {
+  int width = 0, height = 0;
+  if (!WebPGetInfo(file.data, file.size, &width, &height)) fail_picture(file, "its header is damaged");
+  check_picture_size(file, width, height);
+  Picture picture(height, width, 3);
+  if (!WebPDecodeRGBInto(file.data, file.size, picture.bytes.data(), picture.bytes.size(), width * 3)) {
+    fail_picture(file, "it is cut off or damaged");
+  }
+  return picture;
+}
+
+Picture decode_picture(const std::string& path) {
+  const std::string bytes = read_picture(path);
+  const EncodedPicture file{path, reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size()};
+  switch (kind_of(file)) {
+    case PictureKind::kPng: return decode_png(file, /*as_mask=*/false);
+    case PictureKind::kJpeg: return decode_jpeg(file);
+    case PictureKind::kWebp: break;
+  }
+  return decode_webp(file);
+}
+
+Picture decode_mask(const std::string& path) {
+  const std::string bytes = read_picture(path);
+  const EncodedPicture file{path, reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size()};
+  if (kind_of(file) != PictureKind::kPng) {
+    fail_picture(file, "a mask is a PNG file, since JPEG and WebP change its classes");
+  }
+  return decode_png(file, /*as_mask=*/true);
+}
+
+bool is_picture_name(const std::string& path) {
+  std::string suffix = std::filesystem::path(path).extension().string();
+  for (char& c : suffix) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return suffix == ".png" || suffix == ".jpg" || suffix == ".jpeg" || suffix == ".webp";
+}
+
+}  // namespace onnx_train

@@ -1,0 +1,32 @@
+// A picture in memory: rows of pixels of 8-bit channels. A mask, whose pixels are classes of up to 16 bits, is a
+// picture whose two channels are the high and the low byte of the class, so that all that moves pixels moves masks.
+// Plain values; any thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace onnx_train {
+
+struct Picture {
+  int height = 0, width = 0, channels = 0;
+  std::vector<uint8_t> bytes;
+
+  Picture() = default;
+  Picture(int rows, int columns, int depth)  // black
+      : height(rows), width(columns), channels(depth), bytes(size_t(rows) * size_t(columns) * size_t(depth)) {}
+
+  uint8_t* at(int y, int x) { return bytes.data() + (size_t(y) * size_t(width) + size_t(x)) * size_t(channels); }
+  const uint8_t* at(int y, int x) const {
+    return bytes.data() + (size_t(y) * size_t(width) + size_t(x)) * size_t(channels);
+  }
+};
+
+struct Box {
+  int top, left, height, width;
+};
+
+constexpr int kMaskChannels = 2;
+
+}  // namespace onnx_train

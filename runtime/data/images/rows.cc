@@ -1,0 +1,305 @@
+#include "runtime/data/images/rows.h"
+
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+
+#include "kernels/host.h"
+#include "onnx_passes/ir/error.h"
+#include "runtime/data/images/plan.h"
+#include "runtime/data/images/store.h"
+#include "runtime/data/readers.h"
+
+namespace onnx_train {
+namespace {
+
+// What the readers of one dataset share.
+class Samples {
+ public:
+  Samples(std::unique_ptr<const PictureStore> store, const PicturePlan& how)
+      : plan(how),
+        store_(std::move(store)),
+        kept_(store_->is_slow() ? 2 * static_cast<size_t>(store_->size()) : 0),
+        sizes_(static_cast<size_t>(store_->size())) {
+    constexpr size_t kMost = size_t{1} << 30;
+    const size_t budget = std::min(kMost, available_host_memory() / 4);
+    const bool has_one_size = plan.fixed == plan.geometry.size() && !plan.geometry.empty();
+    const auto all = static_cast<size_t>(store_->size() * plan.size());
+    budget_ = !store_->is_slow() ? 0 : has_one_size ? std::min(budget, all) : budget;
+  }
+
+  int64_t size() const { return store_->size(); }
+  size_t memory() const { return budget_; }
+  const PictureStore& store() const { return *store_; }
+
+  Picture make(int64_t sample, bool is_mask, const AugmentKey* key) const {
+    const std::shared_ptr<const Picture> base = prepared(sample, is_mask);
+    return named(sample, is_mask, [&] { return plan.finished(*base, is_mask, key, sample); });
+  }
+  Augment::Mix mix(int64_t sample, const AugmentKey* key) const {
+    if (!key || !plan.augment.mixes()) return {sample, 1, {0, 0, 0, 0}};
+    return plan.augment.mix(size(), plan.height, plan.width, *key, sample);
+  }
+
+  const PicturePlan plan;
+
+ private:
+  std::shared_ptr<const Picture> prepared(int64_t sample, bool is_mask) const {
+    std::shared_ptr<const Picture>* place = nullptr;
+    if (!kept_.empty()) {
+      place = &kept_[2 * static_cast<size_t>(sample) + (is_mask ? 1 : 0)];
+      const std::lock_guard lock(mutex_);
+      if (*place) return *place;
+    }
+    Picture stored = store_->read(sample, is_mask);
+    check_equal_size(sample, is_mask, stored);
+    auto made = std::make_shared<const Picture>(
+        named(sample, is_mask, [&] { return plan.prepared(std::move(stored), is_mask); }));
+    if (!place) return made;
+    const std::lock_guard lock(mutex_);
+    if (!*place && bytes_ + made->bytes.size() <= budget_) {
+      *place = made;
+      bytes_ += made->bytes.size();
+    }
+    return made;
+  }
+
+  // A picture and its mask are moved alike only if they have one size. The first of them that is read records its own.
+  void check_equal_size(int64_t sample, bool is_mask, const Picture& picture) const {
+    const uint64_t size = static_cast<uint64_t>(picture.height) << 32 | static_cast<uint64_t>(picture.width);
+    uint64_t other = 0;
+    if (sizes_[static_cast<size_t>(sample)].compare_exchange_strong(other, size) || other == size) return;
+    fail_as(ErrorCode::kData, store_->describe(sample, is_mask), " has ", picture.width, " x ", picture.height,
+            " pixels, ", store_->describe(sample, !is_mask), " ", other & 0xffffffff, " x ", other >> 32);
+  }
+
+  // f(), whose errors get the name of the file.
+  template <typename F>
+  Picture named(int64_t sample, bool is_mask, const F& f) const {
+    try {
+      return f();
+    } catch (const Error& error) {
+      fail_as(error.code(), store_->describe(sample, is_mask), ": ", error.what());
+    }
+  }
+
+  const std::unique_ptr<const PictureStore> store_;
+  mutable std::mutex mutex_;
+  mutable std::vector<std::shared_ptr<const Picture>> kept_;  // pictures and masks by turns; empty: nothing is kept
+  mutable std::vector<std::atomic<uint64_t>> sizes_;
+  mutable size_t bytes_ = 0;
+  size_t budget_ = 0;
+};
+
+class SampleReader : public RowReader {
+ public:
+  explicit SampleReader(std::shared_ptr<const Samples> samples) : samples_(std::move(samples)) {}
+  std::string describe(int64_t row) const override { return samples_->store().describe(row, false); }
+  std::string identity() const override { return samples_->store().identity(); }
+  size_t memory() const override { return 0; }
+  bool is_quick() const override { return false; }
+
+ protected:
+  Shape with_samples(Shape row) const {
+    row.insert(row.begin(), samples_->size());
+    return row;
+  }
+
+  const std::shared_ptr<const Samples> samples_;
+};
+
+class PictureReader : public SampleReader {
+ public:
+  using SampleReader::SampleReader;
+  DType dtype() const override { return samples_->plan.is_bytes ? DType::kUint8 : DType::kFloat; }
+  Shape shape() const override { return with_samples(samples_->plan.row()); }
+  size_t memory() const override { return samples_->memory(); }
+
+  void read(int64_t row, const AugmentKey* key, void* to) const override {
+    const Augment::Mix mix = samples_->mix(row, key);
+    write(row, key, to);
+    if (mix.part == 1) return;
+    const PicturePlan& plan = samples_->plan;
+    std::vector<float> other(static_cast<size_t>(plan.size()));
+    write(mix.partner, key, other.data());
+    auto* out = static_cast<float*>(to);
+    if (mix.box.height == 0) {
+      const auto part = static_cast<float>(mix.part);
+      for (size_t i = 0; i < other.size(); ++i) out[i] = part * out[i] + (1 - part) * other[i];
+      return;
+    }
+    for (int64_t i = 0; i < plan.size(); ++i) {
+      const int64_t pixel = plan.is_hwc ? i / plan.channels : i % (int64_t{plan.height} * plan.width);
+      const int64_t y = pixel / plan.width - mix.box.top, x = pixel % plan.width - mix.box.left;
+      if (y >= 0 && y < mix.box.height && x >= 0 && x < mix.box.width) out[i] = other[static_cast<size_t>(i)];
+    }
+  }
+
+ private:
+  void write(int64_t row, const AugmentKey* key, void* to) const {
+    const PicturePlan& plan = samples_->plan;
+    const Box erased = key ? plan.augment.erased(plan.height, plan.width, *key, row) : Box{0, 0, 0, 0};
+    plan.write(samples_->make(row, false, key), erased, to);
+  }
+};
+
+class MaskReader : public SampleReader {
+ public:
+  using SampleReader::SampleReader;
+  DType dtype() const override { return DType::kInt64; }
+  Shape shape() const override { return with_samples({samples_->plan.height, samples_->plan.width}); }
+  std::string describe(int64_t row) const override { return samples_->store().describe(row, true); }
+
+  void read(int64_t row, const AugmentKey* key, void* to) const override {
+    const Picture mask = samples_->make(row, true, key);
+    auto* out = static_cast<int64_t*>(to);
+    for (size_t i = 0; i < mask.bytes.size(); i += kMaskChannels) *out++ = mask.bytes[i] << 8 | mask.bytes[i + 1];
+  }
+};
+
+// The class as probabilities: 1 for it, 0 for all others; of mixed samples the parts.
+class ClassReader : public SampleReader {
+ public:
+  ClassReader(std::shared_ptr<const Samples> samples, std::vector<int64_t> labels, int64_t classes)
+      : SampleReader(std::move(samples)), labels_(std::move(labels)), classes_(classes) {}
+  DType dtype() const override { return DType::kFloat; }
+  Shape shape() const override { return with_samples({classes_}); }
+
+  void read(int64_t row, const AugmentKey* key, void* to) const override {
+    const Augment::Mix mix = samples_->mix(row, key);
+    auto* out = static_cast<float*>(to);
+    std::fill_n(out, classes_, 0.f);
+    out[labels_[static_cast<size_t>(row)]] += static_cast<float>(mix.part);
+    if (mix.part != 1) out[labels_[static_cast<size_t>(mix.partner)]] += static_cast<float>(1 - mix.part);
+  }
+
+ private:
+  const std::vector<int64_t> labels_;
+  const int64_t classes_;
+};
+
+bool takes_probabilities(const InputSpec& target) {
+  if (!is_float(target.type.dtype) || !target.type.has_rank() || target.type.rank() != 2) return false;
+  const Dim& classes = (*target.type.dims)[1];
+  return !classes.known() || classes.value() > 1;
+}
+
+Tensor labels_tensor(const std::vector<int64_t>& labels) {
+  return Tensor::of<int64_t>({static_cast<int64_t>(labels.size())}, labels);
+}
+
+const InputSpec* spec_of(const std::vector<InputSpec>& inputs, const std::string& name) {
+  const auto found =
+      std::find_if(inputs.begin(), inputs.end(), [&](const InputSpec& spec) { return spec.name == name; });
+  return found == inputs.end() ? nullptr : &*found;
+}
+
+// Adds the targets of the samples: masks, classes, or classes as probabilities.
+void add_targets(const std::shared_ptr<const Samples>& samples, std::vector<int64_t> labels, bool has_masks,
+                 size_t num_classes, const std::vector<InputSpec>& inputs, PictureRows* result) {
+  const InputSpec* target = spec_of(inputs, first_label(inputs));
+  const bool mixes = samples->plan.augment.mixes();
+  if (mixes && (!target || labels.empty() || !takes_probabilities(*target))) {
+    fail_as(ErrorCode::kUsage, "--augment: mixup and cutmix mix classes, which the target ",
+            target ? concat("'", target->name, "', ", to_string(target->type), ", does") : std::string("does"),
+            " not take: build the model with --loss 'cross_entropy(probabilities=true)', and give data with a class "
+            "for each picture");
+  }
+  if (!target) return;
+  if (has_masks) {
+    if (size_of(target->type.dtype) == 1)
+      fail_as(ErrorCode::kData, "the target '", target->name, "' is ", to_string(target->type), "; masks need 16 bits");
+    result->readers[target->name] = std::make_shared<MaskReader>(samples);
+  } else if (!labels.empty() && takes_probabilities(*target)) {
+    const Dim& dim = (*target->type.dims)[1];
+    const int64_t most = *std::max_element(labels.begin(), labels.end());
+    const int64_t least = *std::min_element(labels.begin(), labels.end());
+    const int64_t classes = dim.known() ? dim.value() : std::max(most + 1, static_cast<int64_t>(num_classes));
+    if (least < 0 || most >= classes) {
+      fail_as(ErrorCode::kData, "the data has the class ", least < 0 ? least : most, "; the target '", target->name,
+              "', ", to_string(target->type), ", takes 0 to ", classes - 1);
+    }
+    result->readers[target->name] = std::make_shared<ClassReader>(samples, std::move(labels), classes);
+  } else if (!labels.empty()) {
+    result->tensors[target->name] = labels_tensor(labels);
+  }
+}
+
+void add_files(const std::shared_ptr<const PictureFiles>& files, const std::vector<InputSpec>& inputs,
+               const std::vector<std::string>& classes, const Augment& augment, Preprocess* preprocess,
+               std::vector<std::string>* notes, PictureRows* result) {
+  const InputSpec* spec = spec_of(inputs, first_input(inputs));
+  if (!spec) fail_as(ErrorCode::kData, files->root, " holds pictures, but the model has no input for them");
+  const PicturePlan plan = picture_plan(*spec, /*are_files=*/true, augment, preprocess, notes);
+  const auto samples = std::make_shared<const Samples>(file_store(files), plan);
+  result->readers[spec->name] = std::make_shared<PictureReader>(samples);
+  result->classes = classes.empty() ? files->classes : classes;
+  const bool has_target = !first_label(inputs).empty();
+  add_targets(samples, has_target ? labels_by(*files, classes) : std::vector<int64_t>(), !files->masks.empty(),
+              result->classes.size(), inputs, result);
+}
+
+// Arrays of bytes that are preprocessed or augmented as pictures.
+bool add_arrays(const std::vector<InputSpec>& inputs, const Augment& augment, Preprocess* preprocess,
+                std::vector<std::string>* notes, PictureRows* result) {
+  bool augments = false;
+  const std::string first = first_input(inputs);
+  for (const InputSpec& spec : inputs) {
+    const auto found = result->tensors.find(spec.name);
+    if (spec.from_loss || found == result->tensors.end()) continue;
+    const std::vector<Step>& steps = preprocess->steps(spec.name);
+    const bool is_augmented = !augment.empty() && spec.name == first;
+    if (!is_augmented && std::none_of(steps.begin(), steps.end(), is_picture_step)) continue;
+    if (found->second.dtype() != DType::kUint8) {
+      fail_as(ErrorCode::kData, "data '", spec.name, "' is ", name(found->second.dtype()),
+              to_string(found->second.shape()),
+              "; --preprocess and --augment take pictures in files, or arrays of their bytes (uint8)");
+    }
+    auto store = array_store(spec.name, found->second);
+    const PicturePlan plan =
+        picture_plan(spec, /*are_files=*/false, is_augmented ? augment : Augment(), preprocess, notes);
+    result->tensors.erase(found);
+    const auto samples = std::make_shared<const Samples>(std::move(store), plan);
+    result->readers[spec.name] = std::make_shared<PictureReader>(samples);
+    if (plan.values.is_identity() && !plan.is_bytes) {
+      notes->push_back(concat("'", spec.name, "' holds bytes, which enter the network as 0 to 255: scale(1/255) in ",
+                              "--preprocess makes them 0 to 1"));
+    }
+    if (!is_augmented) continue;
+    augments = true;
+    const auto target = result->tensors.find(first_label(inputs));
+    if (target == result->tensors.end()) continue;
+    if (target->second.shape().size() > 2)
+      fail_as(ErrorCode::kUsage, "--augment: masks in arrays are not moved: give folders images/ and masks/");
+    if (augment.mixes() && is_integer(target->second.dtype()) && target->second.shape().size() == 1) {
+      const Tensor classes = target->second.cast(DType::kInt64);
+      result->tensors.erase(target);
+      add_targets(samples, classes.to_ints(), false, 0, inputs, result);
+    } else if (augment.mixes()) {
+      fail_as(ErrorCode::kUsage, "--augment: mixup and cutmix need classes as integers, one for each sample");
+    }
+  }
+  return augments;
+}
+
+}  // namespace
+
+PictureRows picture_rows(TensorMap tensors, const std::shared_ptr<const PictureFiles>& files,
+                         const std::vector<InputSpec>& inputs, const std::vector<std::string>& classes,
+                         const std::string& augment_text, bool trains, Preprocess* preprocess,
+                         std::vector<std::string>* notes) {
+  const Augment augment(augment_text);
+  PictureRows result{std::move(tensors), {}, classes};
+  if (files) {
+    const bool known = !trains || knows_classes(*files, classes);
+    if (!known) notes->push_back("the classes of the data take the place of those that the model was trained with");
+    add_files(files, inputs, known ? classes : std::vector<std::string>(), augment, preprocess, notes, &result);
+    return result;
+  }
+  if (!add_arrays(inputs, augment, preprocess, notes, &result) && !augment.empty()) {
+    fail_as(ErrorCode::kUsage, "--augment changes pictures, and the data has none");
+  }
+  return result;
+}
+
+}  // namespace onnx_train

@@ -1,0 +1,94 @@
+#include "runtime/data/images/store.h"
+
+#include <filesystem>
+
+#include "onnx_passes/ir/error.h"
+#include "runtime/data/images/decode.h"
+#include "runtime/training/fingerprint.h"
+
+namespace onnx_train {
+namespace {
+
+class FileStore : public PictureStore {
+ public:
+  explicit FileStore(std::shared_ptr<const PictureFiles> files) : files_(std::move(files)) {}
+
+  int64_t size() const override { return static_cast<int64_t>(files_->files.size()); }
+  Picture read(int64_t sample, bool is_mask) const override {
+    const std::string path = describe(sample, is_mask);
+    return is_mask ? decode_mask(path) : decode_picture(path);
+  }
+  std::string describe(int64_t sample, bool is_mask) const override {
+    return files_->root + (is_mask ? files_->masks : files_->files)[static_cast<size_t>(sample)];
+  }
+  // Names, sizes and labels. A folder may be moved.
+  std::string identity() const override {
+    std::string text;
+    std::error_code error;
+    for (size_t i = 0; i < files_->files.size(); ++i) {
+      const auto add = [&](const std::string& name) {
+        text += concat(name, '\0', static_cast<int64_t>(std::filesystem::file_size(files_->root + name, error)), '\0');
+      };
+      add(files_->files[i]);
+      if (!files_->masks.empty()) add(files_->masks[i]);
+      if (!files_->labels.empty()) text += concat(files_->labels[i], '\n');
+    }
+    return text;
+  }
+  bool is_slow() const override { return true; }
+
+ private:
+  const std::shared_ptr<const PictureFiles> files_;
+};
+
+// An array of bytes, [N, H, W], [N, C, H, W] or [N, H, W, C].
+class ArrayStore : public PictureStore {
+ public:
+  explicit ArrayStore(const std::string& input, Tensor array) : input_(input), array_(std::move(array)) {
+    const Shape& shape = array_.shape();
+    const auto is_channels = [](int64_t size) { return size == 1 || size == 3; };
+    is_chw_ = shape.size() == 4 && is_channels(shape[1]);
+    const bool is_hwc = shape.size() == 4 && !is_chw_ && is_channels(shape[3]);
+    if (shape.size() != 3 && !is_chw_ && !is_hwc) {
+      fail_as(ErrorCode::kData, "data '", input, "': the data holds uint8", to_string(shape),
+              ", which are no pictures of 1 or 3 channels");
+    }
+    channels_ = shape.size() == 3 ? 1 : static_cast<int>(is_chw_ ? shape[1] : shape[3]);
+    height_ = static_cast<int>(is_chw_ ? shape[2] : shape[1]);
+    width_ = static_cast<int>(is_chw_ ? shape[3] : shape[2]);
+    if (height_ < 1 || width_ < 1) fail_as(ErrorCode::kData, "data '", input, "': pictures without pixels");
+  }
+
+  int64_t size() const override { return array_.shape()[0]; }
+  Picture read(int64_t sample, bool) const override {
+    Picture picture(height_, width_, channels_);
+    const size_t bytes = picture.bytes.size(), plane = bytes / static_cast<size_t>(channels_);
+    const uint8_t* from = array_.data<uint8_t>() + static_cast<size_t>(sample) * bytes;
+    for (size_t i = 0; i < bytes; ++i) {
+      picture.bytes[i] =
+          is_chw_ ? from[i % static_cast<size_t>(channels_) * plane + i / static_cast<size_t>(channels_)] : from[i];
+    }
+    return picture;
+  }
+  std::string describe(int64_t sample, bool) const override { return concat("sample ", sample, " of '", input_, "'"); }
+  std::string identity() const override { return fingerprint({{input_, array_}}); }
+  bool is_slow() const override { return false; }
+
+ private:
+  std::string input_;
+  Tensor array_;
+  int height_, width_, channels_;
+  bool is_chw_;
+};
+
+}  // namespace
+
+std::unique_ptr<const PictureStore> file_store(std::shared_ptr<const PictureFiles> files) {
+  return std::make_unique<FileStore>(std::move(files));
+}
+
+std::unique_ptr<const PictureStore> array_store(const std::string& input, const Tensor& array) {
+  return std::make_unique<ArrayStore>(input, array);
+}
+
+}  // namespace onnx_train

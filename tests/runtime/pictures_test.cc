@@ -1,0 +1,346 @@
+// Pictures as rows of a dataset: which files, in which layout, changed at random in the same way each time. That pixels
+// are those of Pillow is tested in tests/python/images.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <set>
+
+#include <png.h>
+
+#include "onnx_passes/ir/error.h"
+#include "runtime/data/gather_ahead.h"
+#include "runtime/data/images/augment.h"
+#include "runtime/data/images/rows.h"
+#include "runtime/data/source.h"
+#include "tests/support/error_of.h"
+
+namespace onnx_train {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+const InputSpec kLabels{"labels", {DType::kInt64, Dims{"N"}}, /*from_loss=*/true};
+const InputSpec kProbabilities{"labels", {DType::kFloat, Dims{"N", 3}}, /*from_loss=*/true};
+
+InputSpec pictures(Dims dims) { return {"x", {DType::kFloat, std::move(dims)}}; }
+const InputSpec kPictures = pictures({"N", 3, 4, 6});
+
+// A folder of this test's own.
+std::string folder(const std::string& name) {
+  const std::string path = testing::TempDir() + "pictures_" + name + "/";
+  fs::remove_all(path);
+  fs::create_directories(path);
+  return path;
+}
+
+void write_png_file(const std::string& path, int height, int width, int channels, const std::vector<uint8_t>& bytes) {
+  fs::create_directories(fs::path(path).parent_path());
+  png_image image{};
+  image.version = PNG_IMAGE_VERSION;
+  image.width = static_cast<png_uint_32>(width);
+  image.height = static_cast<png_uint_32>(height);
+  image.format = channels == 3 ? PNG_FORMAT_RGB : PNG_FORMAT_GRAY;
+  ASSERT_TRUE(png_image_write_to_file(&image, path.c_str(), 0, bytes.data(), 0, nullptr)) << path;
+}
+
+// Pixel (y, x) of channel c is `start` + 10 y + x + 70 c.
+std::vector<uint8_t> pixels(int start, int height = 4, int width = 6, int channels = 3) {
+  std::vector<uint8_t> bytes;
+  for (int y = 0; y < height; ++y) {
+    for (int x = 0; x < width; ++x) {
+      for (int c = 0; c < channels; ++c) bytes.push_back(static_cast<uint8_t>(start + 10 * y + x + 70 * c));
+    }
+  }
+  return bytes;
+}
+
+// Two pictures of "cat", one of them in a folder of its own, and one each of "ant" and "dog".
+std::string classes_folder(const std::string& name) {
+  const std::string root = folder(name);
+  write_png_file(root + "cat/b.png", 4, 6, 3, pixels(2));
+  write_png_file(root + "cat/a/z.png", 4, 6, 3, pixels(1));
+  write_png_file(root + "dog/a.png", 4, 6, 3, pixels(3));
+  write_png_file(root + "ant/a.png", 4, 6, 3, pixels(0));
+  return root;
+}
+
+Dataset dataset(const std::string& path, const std::vector<InputSpec>& inputs,
+                const std::string& preprocess = "scale(1)", const std::string& augment = "", DataNotes* notes = nullptr,
+                const std::vector<std::string>& classes = {}) {
+  DataNotes unused;
+  const bool for_training = true;
+  DataArrays data{{}, path.ends_with(".csv") ? read_picture_table(path) : find_pictures(path, for_training)};
+  return make_dataset(data, inputs, preprocess.empty() ? Preprocess() : Preprocess::of_steps(preprocess, inputs),
+                      classes, augment, /*trains=*/false, notes ? notes : &unused);
+}
+
+std::vector<double> row(const Dataset& data, int64_t sample, const std::string& name,
+                        const std::optional<AugmentKey>& key = std::nullopt) {
+  TensorMap batch;
+  data.gather(&sample, 1, &batch, key ? &*key : nullptr);
+  std::vector<double> values;
+  for (int64_t i = 0; i < batch.at(name).size(); ++i) values.push_back(batch.at(name).at(i));
+  return values;
+}
+
+TEST(Pictures, AFolderIsAClassSortedByName) {
+  const Dataset data = dataset(classes_folder("classes"), {kPictures, kLabels});
+  EXPECT_EQ(data.num_samples(), 4);
+  EXPECT_THAT(data.class_names(), ElementsAre("ant", "cat", "dog"));
+  std::vector<double> labels;
+  for (int64_t i = 0; i < 4; ++i) labels.push_back(row(data, i, "labels")[0]);
+  EXPECT_THAT(labels, ElementsAre(0, 1, 1, 2));
+  EXPECT_THAT(data.origin(1), testing::EndsWith("classes/cat/a/z.png"));
+  // Channels first: the second row of green.
+  const std::vector<double> x = row(data, 2, "x");
+  EXPECT_EQ(x[24 + 6], 2 + 10 + 70);
+  EXPECT_EQ(x[24 + 7], 2 + 11 + 70);
+}
+
+TEST(Pictures, ALayoutIsThatOfTheInput) {
+  const std::string root = classes_folder("layouts");
+  const std::vector<double> first = row(dataset(root, {kPictures, kLabels}), 3, "x");
+  const std::vector<double> last = row(dataset(root, {pictures({"N", 4, 6, 3}), kLabels}), 3, "x");
+  const std::vector<double> grey = row(dataset(root, {pictures({"N", 4, 6}), kLabels}), 3, "x");
+  const std::vector<double> bgr = row(dataset(root, {kPictures, kLabels}, "scale(1), bgr"), 3, "x");
+  for (size_t i = 0; i < 24; ++i) {
+    for (size_t c = 0; c < 3; ++c) {
+      EXPECT_EQ(last[3 * i + c], first[24 * c + i]);
+      EXPECT_EQ(bgr[24 * (2 - c) + i], first[24 * c + i]);
+    }
+    EXPECT_NEAR(grey[i], 0.299 * first[i] + 0.587 * first[24 + i] + 0.114 * first[48 + i], 0.51);
+  }
+  DataNotes notes;
+  dataset(root, {pictures({"N", 3, 3, 3}), kLabels}, "resize(3, 3), scale(1)", "", &notes);
+  ASSERT_EQ(notes.size(), 1u);
+  EXPECT_THAT(notes[0], HasSubstr("channels are taken to come first"));
+  EXPECT_THAT(error_of([&] { dataset(root, {pictures({"N", 12}), kLabels}); }), HasSubstr("'x' takes no pictures"));
+  EXPECT_THAT(error_of([&] { dataset(root, {pictures({"N", 5, 4, 6}), kLabels}); }), HasSubstr("1 or 3 channels"));
+}
+
+TEST(Pictures, AnInputSuggestsTheStepsWhereNoneAreGiven) {
+  const std::string root = classes_folder("defaults");
+  DataNotes notes;
+  const Dataset data = dataset(root, {kPictures, kLabels}, "", "", &notes);
+  EXPECT_EQ(data.preprocess().text(), "x: resize(4, 6), scale(1/255)");
+  ASSERT_EQ(notes.size(), 1u);
+  EXPECT_THAT(notes[0], HasSubstr("'x' by resize(4, 6), scale(1/255), for it is float[N,3,4,6]"));
+  const Dataset normal = dataset(root, {kPictures, kLabels}, "crop(4, 6), normalize(mean=(0, 0.5, 0), std=(1, 2, 1))");
+  EXPECT_EQ(normal.preprocess().text(), "x: crop(4, 6), scale(1/255), normalize(mean=(0, 0.5, 0), std=(1, 2, 1))");
+  EXPECT_NEAR(row(normal, 0, "x")[24], (70.0 / 255 - 0.5) / 2, 1e-6);
+  EXPECT_THAT(error_of([&] {
+                dataset(root, {pictures({"N", 3, "H", "W"}), kLabels});
+              }),
+              HasSubstr("leaves the size of pictures open"));
+  EXPECT_THAT(error_of([&] { dataset(root, {kPictures, kLabels}, "resize(0)"); }), HasSubstr("whole numbers from 1"));
+  EXPECT_THAT(error_of([&] { dataset(root, {kPictures, kLabels}, "warp(3)"); }), HasSubstr("'warp'; there are scale"));
+}
+
+constexpr const char* kChanges =
+    "random_resized_crop(4, 6), flip, vflip, rotate(20), jitter(0.4, 0.4, 0.4, 0.1), erase(0.5), randaugment(2, 9)";
+
+TEST(Pictures, AreChangedByTheirSeedEpochAndNumberAlone) {
+  const Dataset data = dataset(classes_folder("augmented"), {kPictures, kLabels}, "", kChanges);
+  const AugmentKey key{7, 3};
+  const std::vector<double> alone = row(data, 2, "x", key);
+  const int64_t rows[] = {3, 2, 0};
+  TensorMap batch;
+  data.gather(rows, 3, &batch, &key);
+  for (size_t i = 0; i < alone.size(); ++i) EXPECT_EQ(batch.at("x").at(72 + static_cast<int64_t>(i)), alone[i]);
+  EXPECT_NE(row(data, 2, "x", AugmentKey{7, 4}), alone);
+  EXPECT_NE(row(data, 2, "x", AugmentKey{8, 3}), alone);
+  EXPECT_EQ(row(data, 2, "x"),
+            row(dataset(testing::TempDir() + "pictures_augmented", {kPictures, kLabels}, ""), 2, "x"));
+}
+
+TEST(Pictures, MasksMoveWithThem) {
+  const std::string root = folder("masks");
+  std::vector<uint8_t> classes = pixels(1, 8, 9, 1), colours;
+  for (const uint8_t value : classes) colours.insert(colours.end(), {value, value, value});
+  write_png_file(root + "images/one.png", 8, 9, 3, colours);
+  write_png_file(root + "masks/one.png", 8, 9, 1, classes);
+  const InputSpec target{"labels", {DType::kInt64, Dims{"N", 5, 6}}, true};
+  const Dataset data = dataset(root, {pictures({"N", 3, 5, 6}), target}, "crop(5, 6), scale(1)",
+                               "random_crop, pad_crop(2), flip, vflip");
+  std::set<std::vector<double>> seen;
+  for (int64_t epoch = 0; epoch < 20; ++epoch) {
+    const std::vector<double> mask = row(data, 0, "labels", AugmentKey{1, epoch});
+    std::vector<double> x = row(data, 0, "x", AugmentKey{1, epoch});
+    x.resize(30);
+    EXPECT_EQ(mask, x);
+    seen.insert(mask);
+  }
+  EXPECT_GT(seen.size(), 10u);
+  write_png_file(root + "masks/one.png", 8, 8, 1, pixels(1, 8, 8, 1));
+  EXPECT_THAT(error_of([&] {
+                row(dataset(root, {pictures({"N", 3, 5, 6}), target}, "crop(5, 6)"), 0, "x");
+              }),
+              HasSubstr("has 8 x 8 pixels"));
+  fs::remove(root + "masks/one.png");
+  EXPECT_THAT(error_of([&] { find_pictures(root, true); }), HasSubstr("images/one.png has no mask"));
+}
+
+TEST(Pictures, AreMixedWithTheirClasses) {
+  const std::string root = classes_folder("mixed");
+  for (const std::string augment : {"mixup(1)", "cutmix(1)"}) {
+    const Dataset data = dataset(root, {kPictures, kProbabilities}, "scale(1)", augment);
+    int mixed = 0;
+    for (int64_t epoch = 0; epoch < 12; ++epoch) {
+      const AugmentKey key{1, epoch};
+      const std::vector<double> x = row(data, 0, "x", key), labels = row(data, 0, "labels", key);
+      EXPECT_NEAR(labels[0] + labels[1] + labels[2], 1, 1e-6);
+      mixed += labels[0] < 1;
+      double sum = 0;  // pictures differ by their start alone: by 0 to 3
+      for (const double value : x) sum += value;
+      double own = 0;
+      for (const uint8_t value : pixels(0)) own += value;
+      const double other = (sum - own) / 72, expected = 3 * labels[2];
+      // Of a cat there are two pictures, whose starts are 1 and 2.
+      EXPECT_TRUE(std::abs(other - expected - labels[1]) < 1e-3 || std::abs(other - expected - 2 * labels[1]) < 1e-3);
+    }
+    EXPECT_GT(mixed, 3);
+  }
+  EXPECT_THAT(row(dataset(root, {kPictures, kProbabilities}), 1, "labels"), ElementsAre(0, 1, 0));
+  EXPECT_THAT(error_of([&] { dataset(root, {kPictures, kLabels}, "", "mixup(1)"); }), HasSubstr("probabilities=true"));
+}
+
+TEST(Pictures, ArraysOfBytesAreChangedAlike) {
+  Tensor last(DType::kUint8, {1, 4, 6, 3}), first(DType::kUint8, {1, 3, 4, 6});
+  const std::vector<uint8_t> bytes = pixels(5);
+  std::copy(bytes.begin(), bytes.end(), last.data<uint8_t>());
+  for (int64_t i = 0; i < 72; ++i) first.data<uint8_t>()[i % 3 * 24 + i / 3] = bytes[static_cast<size_t>(i)];
+  const std::string root = folder("as_array");
+  write_png_file(root + "c/a.png", 4, 6, 3, bytes);
+  const std::vector<InputSpec> inputs = {kPictures};
+  const AugmentKey key{3, 1};
+  const std::vector<double> wanted =
+      row(dataset(root, inputs, "crop(4, 6), scale(1/255)", "flip, pad_crop(2)"), 0, "x", key);
+  for (const Tensor& array : {first, last}) {
+    DataNotes notes;
+    const Dataset data = make_dataset({{{"x", array}}, nullptr}, inputs, Preprocess({"1/255"}, inputs), {},
+                                      "flip, pad_crop(2)", true, &notes);
+    EXPECT_EQ(row(data, 0, "x", key), wanted);
+  }
+  DataNotes notes;
+  EXPECT_THAT(
+      error_of([&] {
+        make_dataset({{{"x", Tensor(DType::kFloat, {1, 3, 4, 6})}}, nullptr}, inputs, {}, {}, "flip", true, &notes);
+      }),
+      HasSubstr("arrays of their bytes"));
+}
+
+TEST(Pictures, ATableNamesThem) {
+  const std::string root = classes_folder("table");
+  std::ofstream(root + "t.csv") << "id,path,class\n1,\"dog/a.png\",\"big, wild\"\n2,ant/a.png,small\n";
+  const Dataset data = dataset(root + "t.csv", {kPictures, kLabels});
+  EXPECT_THAT(data.class_names(), ElementsAre("big, wild", "small"));
+  EXPECT_EQ(row(data, 0, "x")[0], 3);
+  std::ofstream(root + "n.csv") << "file,label\nant/a.png,2\ndog/a.png,0\n";
+  EXPECT_EQ(row(dataset(root + "n.csv", {kPictures, kLabels}), 0, "labels")[0], 2);
+  std::ofstream(root + "x.csv") << "x0,x1,labels\n1,2,0\n";
+  EXPECT_EQ(read_picture_table(root + "x.csv"), nullptr);
+  // Evaluation by the classes of the training, whichever of them are there.
+  EXPECT_EQ(row(dataset(root + "t.csv", {kPictures, kLabels}, "scale(1)", "", nullptr, {"other", "small", "big, wild"}),
+                0, "labels")[0],
+            2);
+  EXPECT_THAT(error_of([&] {
+                dataset(root + "t.csv", {kPictures, kLabels}, "scale(1)", "", nullptr, {"small"});
+              }),
+              HasSubstr("the class 'big, wild' is none that the model was trained with: small"));
+}
+
+TEST(Pictures, AFolderMayHoldTrainingAndValidation) {
+  const std::string root = folder("parts");
+  write_png_file(root + "train/a/1.png", 4, 6, 3, pixels(1));
+  write_png_file(root + "val/a/2.png", 4, 6, 3, pixels(2));
+  EXPECT_THAT(find_pictures(root, true)->files, ElementsAre("a/1.png"));
+  EXPECT_THAT(find_pictures(root, false)->files, ElementsAre("a/2.png"));
+  EXPECT_EQ(find_pictures(folder("nothing"), true), nullptr);
+  fs::create_directories(root + "train/b");
+  EXPECT_THAT(error_of([&] { find_pictures(root, true); }), HasSubstr("train/b, a class, has no pictures"));
+}
+
+TEST(Pictures, AFingerprintIsOfNamesSizesAndClasses) {
+  const std::string before = dataset(classes_folder("print"), {kPictures, kLabels}).fingerprint();
+  EXPECT_EQ(dataset(classes_folder("print"), {kPictures, kLabels}).fingerprint(), before);
+  const std::string root = testing::TempDir() + "pictures_print/";
+  fs::rename(root + "dog/a.png", root + "dog/b.png");
+  EXPECT_NE(dataset(root, {kPictures, kLabels}).fingerprint(), before);
+}
+
+TEST(GatherAhead, GivesWhatGatherGivesAndTheErrorOfAFileAtItsBatch) {
+  const std::string root = classes_folder("ahead");
+  const Dataset data = dataset(root, {kPictures, kLabels}, "", kChanges);
+  const auto batches = [&] {
+    return [left = std::vector<std::vector<int64_t>>{{}, {2}, {3, 1}, {0, 2}}]() mutable {
+      const std::vector<int64_t> rows = left.back();
+      if (left.size() > 1) left.pop_back();
+      return rows;
+    };
+  };
+  const AugmentKey key{5, 2};
+  GatherAhead ahead(&data);
+  for (int repeat = 0; repeat < 2; ++repeat) {  // a sequence may begin before the one before has ended
+    auto rows_of = batches();
+    ahead.start(batches(), key);
+    TensorMap batch, wanted;
+    while (const int64_t count = ahead.next(&batch)) {
+      const std::vector<int64_t> rows = rows_of();
+      ASSERT_EQ(count, static_cast<int64_t>(rows.size()));
+      data.gather(rows.data(), count, &wanted, &key);
+      for (const auto& [name, tensor] : wanted) {
+        ASSERT_EQ(batch.at(name).shape(), tensor.shape());
+        for (int64_t i = 0; i < tensor.size(); ++i) ASSERT_EQ(batch.at(name).at(i), tensor.at(i));
+      }
+      if (repeat == 0) break;
+    }
+  }
+  std::ofstream(root + "dog/a.png") << "no picture";  // sample 3, in the second batch
+  const Dataset broken = dataset(root, {kPictures, kLabels});
+  GatherAhead of_broken(&broken);
+  of_broken.start(batches(), std::nullopt);
+  TensorMap batch;
+  EXPECT_EQ(of_broken.next(&batch), 2);
+  EXPECT_THAT(error_of([&] { of_broken.next(&batch); }), HasSubstr("dog/a.png cannot be read: it is no PNG"));
+}
+
+TEST(Augment, TextsAreChecked) {
+  const auto refusal = [](const std::string& text) { return error_of([&] { Augment{text}; }); };
+  EXPECT_EQ(refusal(kChanges), "");
+  EXPECT_EQ(refusal("none"), "");
+  EXPECT_THAT(refusal("flop"), HasSubstr("'flop'; there are random_resized_crop"));
+  EXPECT_THAT(refusal("rotate"), HasSubstr("expected rotate(15)"));
+  EXPECT_THAT(refusal("rotate(181)"), HasSubstr("numbers from 0 to 180"));
+  EXPECT_THAT(refusal("flip, flip"), HasSubstr("given twice"));
+  EXPECT_THAT(refusal("random_resized_crop(scale=(2, 3))"), HasSubstr("at most 1"));
+  EXPECT_THAT(refusal("random_resized_crop(size=3)"), HasSubstr("no 'size'"));
+  EXPECT_THAT(refusal("random_resized_crop, random_crop"), HasSubstr("exclude each other"));
+  EXPECT_THAT(refusal("flip("), HasSubstr("expected"));
+}
+
+TEST(SplitMix64, DrawsTheDistributionsThatItSays) {
+  SplitMix64 random{1, 2, 3};
+  double uniform = 0, normal = 0, square = 0, gamma = 0, beta = 0;
+  constexpr int kDraws = 20000;
+  for (int i = 0; i < kDraws; ++i) {
+    uniform += random.uniform(2, 4) / kDraws;
+    const double x = random.normal();
+    normal += x / kDraws;
+    square += x * x / kDraws;
+    gamma += random.gamma(0.4) / kDraws;
+    beta += std::pow(random.beta(0.2, 0.2) - 0.5, 2) / kDraws;
+  }
+  EXPECT_NEAR(uniform, 3, 0.03);
+  EXPECT_NEAR(normal, 0, 0.03);
+  EXPECT_NEAR(square, 1, 0.05);
+  EXPECT_NEAR(gamma, 0.4, 0.02);
+  EXPECT_NEAR(beta, 1 / (4 * (2 * 0.2 + 1)), 0.005);
+}
+
+}  // namespace
+}  // namespace onnx_train
