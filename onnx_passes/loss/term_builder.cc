@@ -82,7 +82,7 @@ Var mean_of(Var sum, Var total) {
   return where(nothing, zero, sum / where(nothing, b.scalar(sum.dtype(), 1), total));
 }
 
-LossResult plain_mean(Var x, const Positions& positions) {
+LossResult plain_mean(Var x, const PositionLosses& positions) {
   const Var losses = positions.losses;
   Builder& b = losses.builder();
   const Dims dims = chosen(dims_of(x), positions.of);
@@ -96,7 +96,7 @@ LossResult plain_mean(Var x, const Positions& positions) {
 
 }  // namespace
 
-LossResult TermBuilder::reduced(Var x, Positions positions) {
+LossResult TermBuilder::reduced(Var x, PositionLosses positions) {
   if (reduction_of(term_) == "batchmean") {
     std::vector<int64_t> others = all_axes(positions.losses);
     others.erase(others.begin());

@@ -13,7 +13,7 @@ namespace onnx_train {
 
 // The loss of each position, before sample weights and means. A position is an element, a label, a sample: whatever the
 // mean is over.
-struct Positions {
+struct PositionLosses {
   Var losses;               // with class weights; the samples are the first axis, if there are axes
   const char* what;         // "elements"
   std::vector<int64_t> of;  // the prediction's axes that the positions have; their number is the product of the sizes
@@ -56,8 +56,8 @@ class TermBuilder {
   bool has_sample_weight() const { return find_option(term_, "sample_weight") != nullptr; }
 
   // Sums or averages the positions of prediction x, with sample weights.
-  LossResult reduced(Var x, Positions positions);
-  // The same for labels, with the accuracy; `counts` as in Positions.
+  LossResult reduced(Var x, PositionLosses positions);
+  // The same for labels, with the accuracy; `counts` as in PositionLosses.
   LossResult of_labels(Var x, const Labels& labels, Var losses, Var counts);
   // Adds the accuracy to a loss over labels, and what counts if it is not known yet; `weight` is that of the classes.
   LossResult of_labels(LossResult result, Var x, Var labels, Var weight);

@@ -138,7 +138,7 @@ says 'lowest training loss' out
 grep -q 'evaluation with' out && fail "an evaluation without data: $(cat out)"
 
 # ---- Files are what their names say, or are left as they are
-for line in "export train.onnx -o out.safetensors" "export train.onnx -o out.npz" "build mlp.onnx -o out.pt" \
+for line in "export train.onnx -o out.pt" "build mlp.onnx -o out.pt" \
   "flatten train.onnx -o out.csv" "predict train.onnx --inputs test.csv -o out.npy" \
   "grad mlp.onnx --inputs test.csv -o out.onnx" "bench train.onnx --data train.csv --trace out.csv" \
   "fit train.onnx --data train.csv --epochs 1 --out out.onnx"; do
@@ -152,6 +152,8 @@ expect 1 predict train.onnx --inputs test.csv -o out.csv
 says 'the names of its classes' err
 [ "$(cat out.csv)" = before ] || fail "out.csv was written"
 expect 0 export train.onnx -o OUT.ONNX
+expect 0 export train.onnx -o OUT.SAFETENSORS
+grep -q fc1.weight OUT.SAFETENSORS || fail "the weights are not in OUT.SAFETENSORS"
 
 # ---- Parts equal the whole
 expect 0 fit train.onnx --data train.csv --eval-data test.csv --epochs 3 --batch-size 16 --seed 5 --out parts

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 import onnx_train
 
 N, C, D = 6, 4, 5
-TINY = 1e-300
+
 
 
 @dataclass
@@ -391,3 +391,32 @@ def test_cuda_on_the_host_computes_the_same(loss, tmp_path):
     for name in gradients:
         key = f"grad_input/{name}" if name.startswith("x") else f"grad/{name}"
         np.testing.assert_allclose(results[key], gradients[name], rtol=1e-8, atol=1e-12)
+
+
+def test_a_teacher_runs_in_the_step_and_is_not_exported(tmp_path):
+    """Loss and gradient are PyTorch's; the step runs on ONNX Runtime; the inference model knows nothing of the teacher."""
+    weight = draw(C, 3, seed=20)
+    x, y = draw(N, C, seed=21), indices(N, classes=3)
+    nodes = [helper.make_node("MatMul", ["x0", "v"], ["logits"])]
+    ports = [helper.make_tensor_value_info("x0", TensorProto.FLOAT, ("rows", C)),
+             helper.make_tensor_value_info("logits", TensorProto.FLOAT, ("rows", 3))]  # fmt: skip
+    weights = [onnx.numpy_helper.from_array(weight.astype(np.float32), "v")]
+    graph = helper.make_graph(nodes, "t", ports[:1], ports[1:], weights)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), tmp_path / "t.onnx")
+    student = network([(N, C)], "batch", TensorProto.FLOAT)
+    student.graph.node.append(helper.make_node("MatMul", ["y0", "u"], ["logits"]))
+    student.graph.initializer.append(onnx.numpy_helper.from_array(np.ones((C, 3), np.float32), "u"))
+    student.graph.output[0].CopyFrom(helper.make_tensor_value_info("logits", TensorProto.FLOAT, ("batch", 3)))
+    expression = "0.5*cross_entropy(logits, labels) + 0.5*distill(logits, teacher.logits, temperature=4)"
+    model = onnx_train.build(student, expression, "sgd", train="u", dtype="float64", teacher=str(tmp_path / "t.onnx"))
+    session = onnx_train.Session(model, threads=1)
+    loss = session.step({"x0": x, "labels": y}, lr=1.0).loss
+    u = torch.ones(C, 3, dtype=torch.float64, requires_grad=True)
+    logits, teacher = torch.from_numpy(x) @ u, torch.from_numpy(x @ weight.astype(np.float32).astype(float))
+    expected = 0.5 * F.cross_entropy(logits, torch.from_numpy(y)) + 0.5 * distill(logits, teacher, 4).mean()
+    expected.backward()
+    np.testing.assert_allclose(loss, expected.item(), rtol=1e-9)
+    np.testing.assert_allclose(session.state["u"], 1 - u.grad.numpy(), rtol=1e-6)
+    exported = model.export().to_onnx()
+    assert {t.name for t in exported.graph.initializer} == {"w0", "u"} and not exported.functions
+    assert [node.op_type for node in exported.graph.node] == ["Add", "MatMul"]
