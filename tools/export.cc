@@ -1,3 +1,5 @@
+#include <algorithm>
+#include <cctype>
 #include <cstdio>
 #include <filesystem>
 
@@ -42,7 +44,11 @@ bool is_folder(const std::string& path) {
   return path.ends_with('/') || std::filesystem::is_directory(path, error);
 }
 
-bool is_npz(const std::string& path) { return path.ends_with(".npz"); }
+bool is_npz(const std::string& path) {
+  const std::string suffix = std::filesystem::path(path).extension();
+  return suffix.size() == 4 &&
+         std::equal(suffix.begin(), suffix.end(), ".npz", [](unsigned char a, char b) { return std::tolower(a) == b; });
+}
 
 // All weights and statistics by name.
 int export_weights(const Model& inference, const std::string& path) {
