@@ -81,7 +81,7 @@ def test_runs_are_compared_and_what_differs_is_named(run):
     assert "What differs" in page.texts["h2"]
     assert {"0.02", "0.1"} <= set(page.texts["td"])
     assert "needs -o FILE" in tool.run("report", run / "run", run / "run", status=2)
-    assert "no folder" in tool.run("report", run / "none", status=1)
+    assert "give the folder of a run" in tool.run("report", run / "none", status=1)
 
 
 def test_a_browser_draws_every_chart(run):
