@@ -137,8 +137,8 @@ CASES = {
     "adam(amsgrad=true, weight_decay=0.125)": torch_optimizer("Adam", amsgrad=True, weight_decay=0.125),
     "adamw(amsgrad=true)": torch_optimizer("AdamW", amsgrad=True),
     "rmsprop(eps=0.01)": torch_optimizer("RMSprop", eps=0.01),
-    "rmsprop(momentum=0.9, centered=true, alpha=0.9, eps=0.01, weight_decay=0.125)":
-        torch_optimizer("RMSprop", momentum=0.9, centered=True, alpha=0.9, eps=0.01, weight_decay=0.125),
+    "rmsprop(momentum=0.5, centered=true, alpha=0.9, eps=0.125, weight_decay=0.125)":
+        torch_optimizer("RMSprop", momentum=0.5, centered=True, alpha=0.9, eps=0.125, weight_decay=0.125),
     "adagrad(lr_decay=0.125, initial_accumulator_value=0.5, weight_decay=0.125)":
         torch_optimizer("Adagrad", lr_decay=0.125, initial_accumulator_value=0.5, weight_decay=0.125),
     "adadelta(rho=0.8, weight_decay=0.125)": torch_optimizer("Adadelta", rho=0.8, weight_decay=0.125),
