@@ -12,8 +12,8 @@ namespace onnx_train {
 
 std::vector<FunctionRow> adaptive_update_functions();   // adaptive_updates.cc: RMSprop to Adafactor
 std::vector<FunctionRow> layerwise_update_functions();  // layerwise_updates.cc: LAMB, LARS, Muon
-std::vector<FunctionRow> recurrent_functions();   // recurrent.cc: LSTM, GRU and RNN in training
-std::vector<FunctionRow> resampling_functions();  // resampling.cc: the gradient of Resize
+std::vector<FunctionRow> recurrent_functions();         // recurrent.cc: LSTM, GRU and RNN in training
+std::vector<FunctionRow> resampling_functions();        // resampling.cc: the gradient of Resize
 
 FunctionRow function(const char* op, const char* text) {
   return {op, [text](const FunctionCall&) { return FunctionText{text, ""}; }};
