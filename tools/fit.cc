@@ -313,9 +313,8 @@ std::vector<CommandOption> options_of(FitArguments* a) {
       {
           {"MODEL", &a->model, "the training model, from onnx-train build", "FILE", true},
           {"--data", &a->data,
-           "X.npz, X.csv, a folder of .npy files, MNIST (a folder, or IMAGES,LABELS), or CIFAR-10 (a folder, or "
-           "X.bin); for "
-           "models of tokens X.bin, X.npy, X.txt, X.jsonl, or several: 'DIR/train_*.bin'",
+           "X.npz, X.csv, a folder of .npy files, MNIST (a folder, or IMAGES,LABELS), or CIFAR-10 (a folder, or X.bin)"
+           "; tokens: X.bin, X.npy, X.txt, X.jsonl, or several, 'DIR/train_*.bin'",
            "PATH", true},
           {"--eval-data", &a->eval_data, "data to evaluate on after each epoch, and at the end", "PATH"},
           {"--eval-every", {&t.eval_every, kCount}, "evaluate every N steps instead of after each epoch", "N"},
