@@ -108,7 +108,7 @@ class OptimizerBuilder {
     for (const Hyperparameter& h : spec.row->hyperparameters) {
       if (!h.attribute || attrs[0].name == h.attribute) continue;
       const double value = spec[h.key];
-      const bool is_integer = h.valid == ValidNumbers::kFlag || h.valid == ValidNumbers::kCount;
+      const bool is_integer = h.valid == ValidNumbers::kFlag || h.valid == ValidNumbers::kSmallWhole;
       attrs.push_back(is_integer ? Attr(h.attribute, static_cast<int64_t>(value))
                                  : Attr(h.attribute, Tensor::scalar(value)));
     }

@@ -17,7 +17,7 @@ std::string describe(const Hyperparameter& h) {
     case ValidNumbers::kNonNegative: return "0 or more";
     case ValidNumbers::kFraction: return "in [0, 1)";
     case ValidNumbers::kNonPositive: return "0 or less";
-    case ValidNumbers::kCount: return "a whole number from 0 to 99";
+    case ValidNumbers::kSmallWhole: return "a whole number from 0 to 99";
     case ValidNumbers::kFlag: return "true or false";
     case ValidNumbers::kChoice: break;
   }
@@ -31,7 +31,7 @@ bool is_valid(const Hyperparameter& h, double value) {
     case ValidNumbers::kNonNegative: return value >= 0;
     case ValidNumbers::kFraction: return value >= 0 && value < 1;
     case ValidNumbers::kNonPositive: return value <= 0;
-    case ValidNumbers::kCount: return value >= 0 && value <= 99 && value == std::floor(value);
+    case ValidNumbers::kSmallWhole: return value >= 0 && value <= 99 && value == std::floor(value);
     case ValidNumbers::kFlag: return value == 0 || value == 1;
     case ValidNumbers::kChoice: return false;  // it is a word
   }

@@ -196,7 +196,7 @@ const std::vector<OptimizerRow>& optimizer_rows() {
                            {"momentum", 0.95, kFraction, "momentum"},
                            flag("nesterov", true),
                            eps(1e-7),
-                           {"ns_steps", 5, kCount, "ns_steps"},
+                           {"ns_steps", 5, kSmallWhole, "ns_steps"},
                            {"adjust_lr_fn", 0, kChoice, nullptr, nullptr, {"original", "match_rms_adamw"}},
                            {"use_muon", 1, kFlag},
                            {"adamw_lr", 0},  // 0: lr

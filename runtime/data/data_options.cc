@@ -9,7 +9,7 @@ namespace onnx_train {
 
 std::vector<CommandOption> data_options(DataOptions* options) {
   return {{"--block-size",
-           {&options->block_size, kCount},
+           {&options->block_size, Range{1, false, 0x1p31}},
            "tokens of a sample, whose labels are the tokens that follow [the model's, if it is fixed]",
            "N"},
           {"--document-end", &options->document_end,

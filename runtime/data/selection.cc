@@ -69,7 +69,11 @@ SampleRows select_samples(int64_t samples, const SampleOptions& options, uint64_
     std::iota(rows.training.begin(), rows.training.end(), int64_t{0});
   }
   const auto left = static_cast<int64_t>(rows.training.size());
-  if (options.overfit_batches > 0 && options.overfit_batches <= left / batch_size) {
+  if (options.overfit_batches > left / batch_size) {
+    fail_as(ErrorCode::kUsage, "--overfit-batches ", options.overfit_batches, " of ", batch_size,
+            " samples are more than the ", left, " that there are to train on");
+  }
+  if (options.overfit_batches > 0) {
     std::vector<int64_t> order = sample_order(left, seed, kOverfitOrder, /*shuffle=*/true);
     order.resize(static_cast<size_t>(options.overfit_batches * batch_size));
     std::sort(order.begin(), order.end());

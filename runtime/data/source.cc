@@ -1,28 +1,19 @@
 #include "runtime/data/source.h"
 
-#include <glob.h>
-
 #include <algorithm>
-#include <filesystem>
 #include <numeric>
 
-#include "onnx_passes/io/mapped_file.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/loss/expression.h"
 #include "runtime/data/data_check.h"
-#include "runtime/data/images/decode.h"
 #include "runtime/data/images/rows.h"
-#include "runtime/data/npy.h"
 #include "runtime/data/npz.h"
 #include "runtime/data/readers.h"
 #include "runtime/data/safetensors.h"
-#include "runtime/data/table.h"
-#include "runtime/data/tokens.h"
+#include "runtime/data/tables/table.h"
 
 namespace onnx_train {
 namespace {
-
-namespace fs = std::filesystem;
 
 class ArraySource : public DataSource {
  public:
@@ -48,87 +39,6 @@ class ArraySource : public DataSource {
   DataArrays arrays_;
 };
 
-class PictureSource : public DataSource {
- public:
-  explicit PictureSource(std::shared_ptr<const PictureFiles> files) : files_(std::move(files)) {}
-  std::vector<std::string> names() const override { return {}; }
-  bool contains(const std::string&) const override { return false; }
-  Tensor read(const std::string& name) const override {
-    fail_as(ErrorCode::kFile, files_->root, " holds pictures, no array '", name, "'");
-  }
-  std::shared_ptr<const PictureFiles> pictures() const override { return files_; }
-
- private:
-  const std::shared_ptr<const PictureFiles> files_;
-};
-
-// The files of a folder whose names satisfy `wanted`, in alphabetical order.
-template <typename Wanted>
-std::vector<std::string> files_of(const std::string& folder, Wanted&& wanted) {
-  std::vector<std::string> files;
-  std::error_code error;
-  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
-    if (wanted(it->path().filename().string())) files.push_back(it->path().string());
-  }
-  if (error) fail_as(ErrorCode::kFile, "cannot read the folder ", folder, ": ", error.message());
-  std::sort(files.begin(), files.end());
-  return files;
-}
-
-std::vector<std::string> files_starting(const std::string& folder, const std::string& prefix) {
-  return files_of(folder, [&](const std::string& name) { return name.starts_with(prefix); });
-}
-
-bool is_for_training(const ReadOptions& options) { return options.role.value_or(DataRole::kTrain) == DataRole::kTrain; }
-
-// The files of tokens in a folder, if there are any, of the first kind that it has: for training those whose names say
-// "train", or all that say neither "val" nor "test"; for tests these.
-std::vector<std::string> token_files(const std::string& folder, bool train) {
-  for (const char* kind : {".bin", ".npy", ".jsonl", ".txt"}) {
-    const auto files = files_of(folder, [&](const std::string& name) { return name.ends_with(kind); });
-    std::vector<std::string> training, tests, others;
-    for (const std::string& file : files) {
-      const std::string name = fs::path(file).filename().string();
-      const auto says = [&](const char* word) { return name.find(word) != std::string::npos; };
-      (says("train") ? training : says("val") || says("test") ? tests : others).push_back(file);
-    }
-    if (files.empty()) continue;
-    const std::vector<std::string>& chosen = train                               ? training.empty() ? others : training
-                                             : tests.empty() && training.empty() ? others
-                                                                                 : tests;
-    if (!chosen.empty()) return chosen;
-    fail_as(ErrorCode::kFile, "the folder ", folder, " has ", files.size(), " *", kind, " files, ", files[0],
-            " the first, and none for ", train ? "training" : "tests, whose name says val or test");
-  }
-  return {};
-}
-
-// The files that a pattern with *, ? or [...] stands for, in alphabetical order.
-std::vector<std::string> files_like(const std::string& pattern) {
-  glob_t found{};
-  const int status = glob(pattern.c_str(), 0, nullptr, &found);
-  std::vector<std::string> files(found.gl_pathv, found.gl_pathv + (status == 0 ? found.gl_pathc : 0));
-  globfree(&found);
-  return files;
-}
-
-std::unique_ptr<DataSource> open_folder(const std::string& folder, const std::vector<InputSpec>& inputs,
-                                        const ReadOptions& options) {
-  const bool train = is_for_training(options);
-  const std::string set = train ? "train" : "t10k";
-  const auto images = files_starting(folder, set + "-images"), labels = files_starting(folder, set + "-labels");
-  if (!images.empty() && !labels.empty()) return open_idx(images[0], labels[0], inputs);
-  const auto batches = files_starting(folder, train ? "data_batch_" : "test_batch");
-  if (!batches.empty()) return open_cifar10(batches, inputs);
-  const auto is_array = [&](const InputSpec& spec) { return fs::exists(fs::path(folder) / (spec.name + ".npy")); };
-  if (takes_tokens(inputs) && std::none_of(inputs.begin(), inputs.end(), is_array)) {
-    if (const auto files = token_files(folder, train); !files.empty()) return open_tokens(files, inputs, options);
-  }
-  const bool has_arrays = !files_of(folder, [](const std::string& name) { return name.ends_with(".npy"); }).empty();
-  const auto pictures = has_arrays ? nullptr : find_pictures(folder, train);
-  return pictures ? std::make_unique<PictureSource>(pictures) : open_npy_folder(folder);
-}
-
 }  // namespace
 
 std::unique_ptr<DataSource> make_source(const std::string& path, TensorMap arrays) {
@@ -137,27 +47,6 @@ std::unique_ptr<DataSource> make_source(const std::string& path, TensorMap array
 
 std::unique_ptr<DataSource> make_source(const std::string& path, DataArrays arrays) {
   return std::make_unique<ArraySource>(path, std::move(arrays));
-}
-
-std::unique_ptr<DataSource> open_npy_folder(const std::string& folder) {
-  TensorMap arrays;
-  for (const std::string& path : files_of(folder, [](const std::string& name) { return name.ends_with(".npy"); })) {
-    const auto file = MappedFile::open(path);
-    arrays[fs::path(path).stem().string()] = parse_npy(file->data(), file->size(), file, path);
-  }
-  if (arrays.empty()) {
-    const std::vector<std::string> files = files_of(folder, [](const std::string&) { return true; });
-    std::string found;
-    for (size_t i = 0; i < std::min<size_t>(files.size(), 3); ++i) {
-      found += concat(i == 0 ? "" : ", ", fs::path(files[i]).filename().string());
-    }
-    if (files.size() > 3) found += ", ...";
-    fail_as(
-        ErrorCode::kFile, "the folder ", folder, " holds ", files.empty() ? "nothing" : found,
-        ", but no *.npy, no train-images* with train-labels* (MNIST; t10k-* to evaluate), no data_batch_* (CIFAR-10; ",
-        "test_batch* to evaluate), no pictures and no folders of them; ", kFormats);
-  }
-  return make_source(folder, std::move(arrays));
 }
 
 std::string first_input(const std::vector<InputSpec>& inputs) {
@@ -172,59 +61,6 @@ std::string first_label(const std::vector<InputSpec>& inputs) {
     if (spec.from_loss && !spec.has_default) return spec.name;
   }
   return "";
-}
-
-namespace {
-
-// A folder for training and for tests is chosen from by role; a pattern means all that it stands for.
-std::unique_ptr<DataSource> open_pattern(const std::string& pattern, const std::vector<InputSpec>& inputs,
-                                         const ReadOptions& options) {
-  const std::vector<std::string> files = files_like(pattern);
-  if (files.empty()) fail_as(ErrorCode::kFile, "no file is named like ", pattern);
-  if (takes_tokens(inputs) && std::all_of(files.begin(), files.end(), is_token_file)) {
-    return open_tokens(files, inputs, options);
-  }
-  if (files.size() == 1) return open_data(files[0], inputs, options);
-  if (std::all_of(files.begin(), files.end(), [](const std::string& file) { return file.ends_with(".bin"); })) {
-    return open_cifar10(files, inputs);
-  }
-  fail_as(ErrorCode::kFile, pattern, " stands for ", files.size(), " files, ", files[0],
-          " the first; several files are read of tokens (.bin, .npy, .txt, .jsonl) and of CIFAR-10");
-}
-
-}  // namespace
-
-std::unique_ptr<DataSource> open_data(const std::string& path, const std::vector<InputSpec>& inputs,
-                                      const ReadOptions& options) {
-  std::error_code error;
-  if (fs::is_directory(path, error)) return open_folder(path, inputs, options);
-  const bool exists = fs::exists(path, error);
-  if (!exists && path.find_first_of("*?[") != std::string::npos) return open_pattern(path, inputs, options);
-  if (const size_t comma = path.find(','); comma != std::string::npos && !exists) {
-    return open_idx(path.substr(0, comma), path.substr(comma + 1), inputs);
-  }
-  if (!exists) fail_as(ErrorCode::kFile, "there is no data at ", path);
-  const auto ends = [&](const char* suffix) { return path.ends_with(suffix); };
-  if (ends(".npz")) return open_npz(path);
-  if (ends(".safetensors")) return open_safetensors(path);
-  if (is_picture_name(path)) return std::make_unique<PictureSource>(one_picture(path));
-  if (ends(".csv")) {
-    const auto pictures = read_picture_table(path);
-    return pictures ? std::make_unique<PictureSource>(pictures) : open_csv(path, inputs, options);
-  }
-  if (is_token_file(path) && takes_tokens(inputs)) return open_tokens({path}, inputs, options);
-  if (ends(".bin")) return open_cifar10({path}, inputs);
-  if (is_token_file(path)) {
-    fail_as(ErrorCode::kData, path, " holds tokens, but the model has no input int64[batch, tokens]");
-  }
-  if (ends(".parquet") || ends(".feather") || ends(".arrow")) {
-    fail_as(ErrorCode::kFile, path, " is read from Python alone, by pyarrow: onnx_train.fit(model, '", path,
-            "'), or onnx_train.convert_table('", path, "', 'table.csv') for the command");
-  }
-  if (path.find("ubyte") != std::string::npos || path.find("idx") != std::string::npos) {
-    return open_idx(path, "", inputs);
-  }
-  fail_as(ErrorCode::kFile, "the kind of ", path, " is not known by its name; ", kFormats);
 }
 
 namespace {
@@ -309,7 +145,7 @@ DataArrays read_arrays(const std::string& path, const Model& model, const std::s
   ReadOptions options = given;
   if (!options.role) options.role = tests ? DataRole::kEvaluate : DataRole::kTrain;
   if (options.document_end) options.ignored_label = ignored_label(model, entry, inputs);
-  for (const char* key : {kClasses, kColumns}) {
+  for (const char* key : {kClasses, kTableColumns}) {
     if (const std::string text = model.metadata(key); !text.empty()) options.metadata[key] = text;
   }
   return read_needed(path, inputs, options, others);

@@ -232,6 +232,8 @@ TEST(Selection, ASplitIsOfItsSeedAndOfTheLimitedSamples) {
   EXPECT_EQ(select_samples(1000, options, 1, 3, /*fixed_batch=*/3).evaluation.size(), 3u);  // whole batches
   options.overfit_batches = 2;
   EXPECT_EQ(select_samples(1000, options, 1, 4, 0).training.size(), 8u);
+  options.overfit_batches = 5;
+  EXPECT_THAT(error_of([&] { select_samples(1000, options, 1, 4, 0); }), HasSubstr("more than the 16"));
   options.limit = 2;
   EXPECT_THAT(error_of([&] { select_samples(1000, options, 1, 4, 0); }), HasSubstr("leaves none for evaluation"));
 }

@@ -180,7 +180,7 @@ def write_safetensors(arrays, folder, rng):
 
 def token_bytes(rng):
     """A file of tokens: with llm.c's header, which may lie, or without one."""
-    tokens = np.array([rng.randrange(0, 70000 if rng.random() < 0.2 else 12) for _ in range(rng.choice([0, 1, 9, 200]))])
+    tokens = np.array([rng.randrange(0, 70000 if rng.random() < 0.2 else 12) for _ in range(rng.choice([1, 9, 200]))])
     wide = rng.random() < 0.4
     body = tokens.astype("<u4" if wide else "<u2").tobytes()
     if rng.random() < 0.4:
@@ -193,7 +193,7 @@ def token_bytes(rng):
 def write_tokens(arrays, folder, rng):
     """For models of tokens; others are to refuse it in one line."""
     for i in range(rng.choice([1, 1, 3])):
-        (folder / f"train_{i}.bin").write_bytes(damaged(token_bytes(rng), rng))
+        (folder / f"train_{i}.bin").write_bytes(damaged(token_bytes(rng), rng) if rng.random() < 0.9 else b"")
     (folder / "tokens.npy").write_bytes(damaged(npy(np.arange(40, dtype=rng.choice(["u2", "i8", "f4", "O"]))), rng)
                                         if rng.random() < 0.8 else b"")  # fmt: skip
     (folder / "text.jsonl").write_bytes(damaged(b'{"text": "abc\\u0000"}\n' * 20 + b'{"text": 1}\n[[[[', rng))

@@ -1,4 +1,4 @@
-#include "runtime/data/table.h"
+#include "runtime/data/tables/table.h"
 
 #include <algorithm>
 #include <array>
@@ -54,7 +54,7 @@ class TableReader {
  public:
   TableReader(const DataTable& table, const std::vector<InputSpec>& inputs, const ReadOptions& options)
       : table_(table), inputs_(inputs), options_(options), columns_(nlohmann::ordered_json::object()) {
-    known_columns_ = known(kColumns);
+    known_columns_ = known(kTableColumns);
     known_classes_ = known(kClasses);
   }
 
@@ -71,7 +71,7 @@ class TableReader {
     const std::vector<size_t> rows = rows_without_missing(columns);
     for (auto& [index, column] : columns) fill(&column);
     for (const auto& [name, indices] : assigned) result_.tensors[name] = make_array(columns, indices, rows);
-    if (!columns_.empty()) result_.metadata[kColumns] = columns_.dump();
+    if (!columns_.empty()) result_.metadata[kTableColumns] = columns_.dump();
     return std::move(result_);
   }
 

@@ -5,7 +5,7 @@
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/loss/expression.h"
 #include "runtime/data/readers.h"
-#include "runtime/data/table.h"
+#include "runtime/data/tables/table.h"
 
 namespace onnx_train {
 namespace {
