@@ -31,8 +31,8 @@ class Dataset;
 
 // How data enter a network, as a user says it: --scale, --preprocess, --augment. Each may be empty.
 struct DataOptions {
-  std::vector<std::string> scales;
-  std::string preprocess, augment;
+  std::vector<std::string> scales = {};
+  std::string preprocess = "", augment = "";
 
   bool says_how() const { return !scales.empty() || !preprocess.empty(); }
 };
