@@ -17,7 +17,10 @@ int main(int argc, char** argv) {
   try {
     set_num_threads(std::atoi(argv[2]));
     const int64_t size = std::atoi(argv[3]);
-    const std::vector<InputSpec> inputs = {{"x", {DType::kFloat, Dims{"N", 3, size, size}}}};
+    InputSpec input;
+    input.name = "x";
+    input.type = {DType::kFloat, Dims{"N", 3, size, size}};
+    const std::vector<InputSpec> inputs(1, input);
     DataNotes notes;
     const Dataset data = make_dataset({{}, find_pictures(argv[1], /*for_training=*/true)}, inputs,
                                       Preprocess::of_steps(argv[4], inputs), {}, argv[5], /*trains=*/true, &notes);

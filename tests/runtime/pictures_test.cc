@@ -24,10 +24,18 @@ namespace fs = std::filesystem;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-const InputSpec kLabels{"labels", {DType::kInt64, Dims{"N"}}, /*from_loss=*/true};
-const InputSpec kProbabilities{"labels", {DType::kFloat, Dims{"N", 3}}, /*from_loss=*/true};
+InputSpec input_of(const char* name, DType dtype, const Dims& dims, bool from_loss) {
+  InputSpec spec;
+  spec.name = name;
+  spec.type.dtype = dtype;
+  spec.type.dims = dims;
+  spec.from_loss = from_loss;
+  return spec;
+}
 
-InputSpec pictures(Dims dims) { return {"x", {DType::kFloat, std::move(dims)}}; }
+InputSpec target(DType dtype, const Dims& dims) { return input_of("labels", dtype, dims, true); }
+InputSpec pictures(const Dims& dims) { return input_of("x", DType::kFloat, dims, false); }
+const InputSpec kLabels = target(DType::kInt64, {"N"}), kProbabilities = target(DType::kFloat, {"N", 3});
 const InputSpec kPictures = pictures({"N", 3, 4, 6});
 
 // A folder of this test's own.
@@ -164,8 +172,8 @@ TEST(Pictures, MasksMoveWithThem) {
   for (const uint8_t value : classes) colours.insert(colours.end(), {value, value, value});
   write_png_file(root + "images/one.png", 8, 9, 3, colours);
   write_png_file(root + "masks/one.png", 8, 9, 1, classes);
-  const InputSpec target{"labels", {DType::kInt64, Dims{"N", 5, 6}}, true};
-  const Dataset data = dataset(root, {pictures({"N", 3, 5, 6}), target}, "crop(5, 6), scale(1)",
+  const InputSpec classes_of = target(DType::kInt64, {"N", 5, 6});
+  const Dataset data = dataset(root, {pictures({"N", 3, 5, 6}), classes_of}, "crop(5, 6), scale(1)",
                                "random_crop, pad_crop(2), flip, vflip");
   std::set<std::vector<double>> seen;
   for (int64_t epoch = 0; epoch < 20; ++epoch) {
@@ -178,7 +186,7 @@ TEST(Pictures, MasksMoveWithThem) {
   EXPECT_GT(seen.size(), 10u);
   write_png_file(root + "masks/one.png", 8, 8, 1, pixels(1, 8, 8, 1));
   EXPECT_THAT(error_of([&] {
-                row(dataset(root, {pictures({"N", 3, 5, 6}), target}, "crop(5, 6)"), 0, "x");
+                row(dataset(root, {pictures({"N", 3, 5, 6}), classes_of}, "crop(5, 6)"), 0, "x");
               }),
               HasSubstr("has 8 x 8 pixels"));
   fs::remove(root + "masks/one.png");
