@@ -162,8 +162,8 @@ class ProgramData {
     } else {
       arrays.tensors = views_of(data_.arrays, data_.num_arrays);
     }
-    dataset_.emplace(make_dataset(std::move(arrays), inputs_, preprocess, session->session.model(), augment, trains,
-                                  notes));
+    dataset_.emplace(
+        make_dataset(std::move(arrays), inputs_, preprocess, session->session.model(), augment, trains, notes));
   }
 
   // The samples that options leave of it, and those for the evaluation.

@@ -98,24 +98,25 @@ int run(const PredictArguments& arguments) {
 
 Subcommand predict_command() {
   auto a = std::make_shared<PredictArguments>();
-  return {"predict", "Outputs of a model for given inputs",
-          "  onnx-train predict model.onnx --inputs test.npz -o outputs.npz\n"
-          "  onnx-train predict run/best.onnx --inputs test.csv -o outputs.npz --batch-size 256\n"
-          "  onnx-train predict run/best.onnx --inputs pictures/ -o classes.csv",
-          with_runtime_options(
-              {{"MODEL", &a->model, "a forward model, a training model or a checkpoint", "FILE", true},
-               {"--inputs,--data", &a->inputs, "the inputs: any data that fit takes, labels not needed", "PATH", true},
-               {"-o,--output",
-                {&a->output, check_output},
-                "the .npz or .safetensors file to write; keys are output names. Or a .csv file: file, class, probability",
-                "FILE",
-                true},
-               {"--batch-size", {&a->batch_size, kCount}, "samples at a time [128]", "N"},
-               scale_option(&a->reading.scales),
-               preprocess_option(&a->reading.preprocess),
-               dtype_option(&a->dtype)},
-              &a->runtime, &a->reading),
-          [a] { return run(*a); }};
+  return {
+      "predict", "Outputs of a model for given inputs",
+      "  onnx-train predict model.onnx --inputs test.npz -o outputs.npz\n"
+      "  onnx-train predict run/best.onnx --inputs test.csv -o outputs.npz --batch-size 256\n"
+      "  onnx-train predict run/best.onnx --inputs pictures/ -o classes.csv",
+      with_runtime_options(
+          {{"MODEL", &a->model, "a forward model, a training model or a checkpoint", "FILE", true},
+           {"--inputs,--data", &a->inputs, "the inputs: any data that fit takes, labels not needed", "PATH", true},
+           {"-o,--output",
+            {&a->output, check_output},
+            "the .npz or .safetensors file to write; keys are output names. Or a .csv file: file, class, probability",
+            "FILE",
+            true},
+           {"--batch-size", {&a->batch_size, kCount}, "samples at a time [128]", "N"},
+           scale_option(&a->reading.scales),
+           preprocess_option(&a->reading.preprocess),
+           dtype_option(&a->dtype)},
+          &a->runtime, &a->reading),
+      [a] { return run(*a); }};
 }
 
 }  // namespace onnx_train

@@ -393,14 +393,14 @@ typedef enum onnx_train_stop_reason {
  * them), "batch-size", "accumulate", "lr", "schedule", "warmup", "final-lr", "step-every", "step-factor", "clip",
  * "seed" (of the order, and of what is drawn), "no-shuffle", "limit", "val-split", "folds", "fold", "overfit-batches",
  * "class-balance", "drop-last" (of arrays and files: which samples, see docs/training.md), "best" (the metric of
- * best.onnx and "early-stop"), "preprocess" and "augment" (docs/data.md), "scale" ("INPUT=1/255"; data and batches are multiplied by it, and the session's
- * model keeps it: see docs/training.md), "no-data-check" (arrays and files are read once before the first step, and
- * refused if they hold what the model cannot use: labels out of range, numbers that are not finite), "eval-every",
- * "early-stop", "checkpoint-every", "out" (the folder of last.onnx and best.onnx; none is written without it), "resume"
- * (go on from last.onnx of that folder, if there is one) and "overwrite". "wait-for-steps": on a device that works
- * asynchronously, complete each step before the next one starts. Callbacks may use the session on the CPU, in
- * on_evaluation, and everywhere with "wait-for-steps". After a failure the session has the state of its last successful
- * step. */
+ * best.onnx and "early-stop"), "preprocess" and "augment" (docs/data.md), "scale" ("INPUT=1/255"; data and batches are
+ * multiplied by it, and the session's model keeps it: see docs/training.md), "no-data-check" (arrays and files are read
+ * once before the first step, and refused if they hold what the model cannot use: labels out of range, numbers that are
+ * not finite), "eval-every", "early-stop", "checkpoint-every", "out" (the folder of last.onnx and best.onnx; none is
+ * written without it), "resume" (go on from last.onnx of that folder, if there is one) and "overwrite".
+ * "wait-for-steps": on a device that works asynchronously, complete each step before the next one starts. Callbacks may
+ * use the session on the CPU, in on_evaluation, and everywhere with "wait-for-steps". After a failure the session has
+ * the state of its last successful step. */
 onnx_train_status onnx_train_fit(onnx_train_session* session, const onnx_train_data* training,
                                  const onnx_train_data* evaluation, const onnx_train_option* options, size_t count,
                                  const onnx_train_observer* observer, onnx_train_stop_reason* reason);

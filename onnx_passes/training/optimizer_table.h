@@ -20,7 +20,7 @@ enum class ValidNumbers {
   kNonNegative,  // 0 or more
   kFraction,     // in [0, 1)
   kNonPositive,  // 0 or less
-  kSmallWhole,        // a whole number from 0 to 99
+  kSmallWhole,   // a whole number from 0 to 99
   kFlag,         // true or false
   kChoice,       // one of the row's choices
 };

@@ -215,7 +215,8 @@ const char* Dataset::Array::row_data(int64_t index, Tensor* buffer) const {
 }
 
 bool Dataset::makes_rows() const {
-  return std::any_of(arrays_.begin(), arrays_.end(), [](const Array& array) { return array.rows && !array.rows->is_quick(); });
+  return std::any_of(arrays_.begin(), arrays_.end(),
+                     [](const Array& array) { return array.rows && !array.rows->is_quick(); });
 }
 
 std::string Dataset::origin(int64_t row) const {

@@ -1,6 +1,6 @@
-// An array whose rows are made when they are read: blocks of tokens in mapped files, pictures that are decoded. A reader knows its type and shape
-// without reading. It is shared by the arrays that hold it, and does not change: any thread may read. Reading throws
-// Error that names the file.
+// An array whose rows are made when they are read: blocks of tokens in mapped files, pictures that are decoded. A
+// reader knows its type and shape without reading. It is shared by the arrays that hold it, and does not change: any
+// thread may read. Reading throws Error that names the file.
 #pragma once
 
 #include <cstdint>

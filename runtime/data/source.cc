@@ -42,7 +42,9 @@ class ArraySource : public DataSource {
 }  // namespace
 
 std::unique_ptr<DataSource> make_source(const std::string& path, TensorMap arrays) {
-  return make_source(path, DataArrays{std::move(arrays), {}, "", {}, {}});
+  DataArrays data;
+  data.tensors = std::move(arrays);
+  return make_source(path, std::move(data));
 }
 
 std::unique_ptr<DataSource> make_source(const std::string& path, DataArrays arrays) {

@@ -23,25 +23,26 @@ std::vector<Setting> settings_of(const TrainerOptions& o, const BatchSource& tra
                                  DType scalar_type) {
   const Schedule& s = o.schedule;
   constexpr auto kFixed = OnResume::kFixed, kMayChange = OnResume::kMayChange;
-  std::vector<Setting> settings = {{"model", o.model.empty() ? "not known" : o.model, kFixed},
-          {"data", training.identity(), kFixed},
-          {"eval-data", evaluation ? evaluation->identity() : "none", kFixed},
-          {"scale", training.scale(), kFixed},
-          {"preprocess", training.preprocess(), kFixed},
-          {"augment", training.augment(), kFixed},
-          {"dtype", scalar_type == DType::kDouble ? "float64" : "float32", kFixed},
-          {"seed", std::to_string(o.seed), kFixed},
-          {"batch-size", std::to_string(o.batch_size), kFixed},
-          {"accumulate", std::to_string(o.accumulate), kFixed},
-          {"no-shuffle", o.shuffle ? "false" : "true", kFixed},
-          {"lr", number_text(s.peak), kMayChange},
-          {"schedule", to_string(s.curve), kMayChange},
-          {"schedule's steps", s.curve.needs_end() ? std::to_string(s.total) : "any", kMayChange},
-          {"warmup", std::to_string(s.warmup), kMayChange},
-          {"clip", o.clip_norm ? number_text(*o.clip_norm) : "none", kMayChange},
-          {"eval-every", o.eval_every > 0 ? std::to_string(o.eval_every) : "none", kMayChange},
-          {"early-stop", o.early_stop > 0 ? std::to_string(o.early_stop) : "none", kMayChange},
-          {"best", o.best == roles::kLoss ? "none" : o.best, kFixed}};
+  std::vector<Setting> settings = {
+      {"model", o.model.empty() ? "not known" : o.model, kFixed},
+      {"data", training.identity(), kFixed},
+      {"eval-data", evaluation ? evaluation->identity() : "none", kFixed},
+      {"scale", training.scale(), kFixed},
+      {"preprocess", training.preprocess(), kFixed},
+      {"augment", training.augment(), kFixed},
+      {"dtype", scalar_type == DType::kDouble ? "float64" : "float32", kFixed},
+      {"seed", std::to_string(o.seed), kFixed},
+      {"batch-size", std::to_string(o.batch_size), kFixed},
+      {"accumulate", std::to_string(o.accumulate), kFixed},
+      {"no-shuffle", o.shuffle ? "false" : "true", kFixed},
+      {"lr", number_text(s.peak), kMayChange},
+      {"schedule", to_string(s.curve), kMayChange},
+      {"schedule's steps", s.curve.needs_end() ? std::to_string(s.total) : "any", kMayChange},
+      {"warmup", std::to_string(s.warmup), kMayChange},
+      {"clip", o.clip_norm ? number_text(*o.clip_norm) : "none", kMayChange},
+      {"eval-every", o.eval_every > 0 ? std::to_string(o.eval_every) : "none", kMayChange},
+      {"early-stop", o.early_stop > 0 ? std::to_string(o.early_stop) : "none", kMayChange},
+      {"best", o.best == roles::kLoss ? "none" : o.best, kFixed}};
   settings.insert(settings.end(), o.recorded.begin(), o.recorded.end());
   return settings;
 }

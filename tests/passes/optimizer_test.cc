@@ -77,7 +77,8 @@ TEST(Optimizer, MisspeltNamesNameTheOneThatIsMeant) {
 }
 
 TEST(Optimizer, MistakesPointAtTheColumn) {
-  EXPECT_THAT(message("tiger"), HasSubstr("--optimizer \"tiger\", column 1: there is no optimizer 'tiger'; there is sgd, "));
+  EXPECT_THAT(message("tiger"),
+              HasSubstr("--optimizer \"tiger\", column 1: there is no optimizer 'tiger'; there is sgd, "));
   EXPECT_THAT(
       message("sgd(momentun=0.9)"),
       HasSubstr("column 5: sgd has no option 'momentun'; it has lr, momentum, dampening, nesterov, weight_decay; "

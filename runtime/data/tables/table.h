@@ -1,8 +1,8 @@
 // Tables: from fields of text to the arrays of a model's inputs. A column whose first value is a number holds numbers;
 // any other holds texts, which become their places in the sorted list of all texts of the column. The model that is
 // trained on a table keeps these lists as metadata, so that every other table is read alike: kClasses has that of the
-// labels, kTableColumns is a JSON object from column to its list, or to the number that its missing values become. Plain
-// values; any thread. Functions throw Error that names file, line and column.
+// labels, kTableColumns is a JSON object from column to its list, or to the number that its missing values become.
+// Plain values; any thread. Functions throw Error that names file, line and column.
 #pragma once
 
 #include <deque>
