@@ -281,7 +281,7 @@ def test_an_average_of_the_weights_is_what_inference_reads(network_of, monkeypat
     loss = np.square(want - batch["labels"]).mean()
     np.testing.assert_allclose(session.evaluate(batch).loss, loss, rtol=1e-9)
     session.save(tmp_path / "checkpoint.onnx")
-    onnx_train.load(tmp_path / "checkpoint.onnx").export(tmp_path / "inference.onnx")
+    onnx_train.load(tmp_path / "checkpoint.onnx").export().save(tmp_path / "inference.onnx")
     (served,) = tool.session(tmp_path / "inference.onnx").run(None, {"x": batch["x"]})
     np.testing.assert_allclose(served, want, rtol=1e-9, atol=1e-12)
     assert not any("raw/" in t.name for t in onnx.load(tmp_path / "inference.onnx").graph.initializer)
