@@ -1,6 +1,7 @@
 #include "onnx_passes/training/parameter_groups.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <map>
 #include <optional>
 #include <unordered_set>
@@ -152,8 +153,9 @@ class Grouping {
       State& state = states_.at(weight);
       state.by_layer = depths.rate(weight, options_.layer_decay);
       const size_t depth = depths.of.at(weight);
-      lines[depth].group = concat("layer ", depth, ": ", depths.layers[depth],
-                                  ", lr=", number_text(static_cast<float>(state.by_layer)), "x");
+      char rate[32];
+      std::snprintf(rate, sizeof rate, "%.4g", state.by_layer);
+      lines[depth].group = concat("layer ", depth, ": ", depths.layers[depth], ", lr=", rate, "x");
       count(weight, &lines[depth]);
     }
     std::erase_if(lines, [](const GroupLine& line) { return line.tensors == 0; });
