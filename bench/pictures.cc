@@ -22,8 +22,10 @@ int main(int argc, char** argv) {
     input.type = {DType::kFloat, Dims{"N", 3, size, size}};
     const std::vector<InputSpec> inputs(1, input);
     DataNotes notes;
-    const Dataset data = make_dataset({{}, find_pictures(argv[1], /*for_training=*/true)}, inputs,
-                                      Preprocess::of_steps(argv[4], inputs), {}, argv[5], /*trains=*/true, &notes);
+    DataArrays files;
+    files.pictures = find_pictures(argv[1], /*for_training=*/true);
+    const Dataset data = make_dataset(std::move(files), inputs, Preprocess::of_steps(argv[4], inputs), Model(), argv[5],
+                                      /*trains=*/true, &notes);
     for (int64_t epoch = 0; epoch < std::atoi(argv[6]); ++epoch) {
       const auto start = std::chrono::steady_clock::now();
       const std::vector<int64_t> order = sample_order(data.num_samples(), 0, epoch, true);

@@ -13,14 +13,14 @@ namespace onnx_train {
 
 // How data enter a network, as a user says it.
 struct DataOptions {
-  std::vector<std::string> scales;      // as --scale takes them
-  std::string preprocess, augment;      // as --preprocess and --augment take them
-  int64_t block_size = 0;               // tokens of a sample; 0: as many as the model takes
-  std::optional<int64_t> document_end;  // the label after this token is ignored
-  std::string token_type;               // "uint16" or "uint32": of .bin files without a header; "": what it looks like
-  std::string missing;                  // "mean", "zero", "drop": what a table's missing values become; "": an error
-  std::vector<std::string> columns;     // "x=a", "b", "y=c": the columns of inputs
-  std::vector<std::string> map;         // "column=input": names that differ from the model's
+  std::vector<std::string> scales = {};       // as --scale takes them
+  std::string preprocess = "", augment = "";  // as --preprocess and --augment take them
+  int64_t block_size = 0;                     // tokens of a sample; 0: as many as the model takes
+  std::optional<int64_t> document_end = {};   // the label after this token is ignored
+  std::string token_type = "";  // "uint16" or "uint32": of .bin files without a header; "": what it looks like
+  std::string missing = "";     // "mean", "zero", "drop": what a table's missing values become; "": an error
+  std::vector<std::string> columns = {};  // "x=a", "b", "y=c": the columns of inputs
+  std::vector<std::string> map = {};      // "column=input": names that differ from the model's
 
   bool says_how() const { return !scales.empty() || !preprocess.empty(); }
 };

@@ -11,6 +11,7 @@
 #include <png.h>
 
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/table_metadata.h"
 #include "runtime/data/gather_ahead.h"
 #include "runtime/data/images/augment.h"
 #include "runtime/data/images/rows.h"
@@ -82,9 +83,18 @@ Dataset dataset(const std::string& path, const std::vector<InputSpec>& inputs,
                 const std::vector<std::string>& classes = {}) {
   DataNotes unused;
   const bool for_training = true;
-  DataArrays data{{}, path.ends_with(".csv") ? read_picture_table(path) : find_pictures(path, for_training)};
-  return make_dataset(data, inputs, preprocess.empty() ? Preprocess() : Preprocess::of_steps(preprocess, inputs),
-                      classes, augment, /*trains=*/false, notes ? notes : &unused);
+  DataArrays data;
+  data.pictures = path.ends_with(".csv") ? read_picture_table(path) : find_pictures(path, for_training);
+  Model model;
+  if (!classes.empty()) model.set_metadata(kClasses, classes_to_json(classes));
+  return make_dataset(data, inputs, preprocess.empty() ? Preprocess() : Preprocess::of_steps(preprocess, inputs), model,
+                      augment, /*trains=*/false, notes ? notes : &unused);
+}
+
+DataArrays array_of(const Tensor& array) {
+  DataArrays data;
+  data.tensors["x"] = array;
+  return data;
 }
 
 std::vector<double> row(const Dataset& data, int64_t sample, const std::string& name,
@@ -230,16 +240,15 @@ TEST(Pictures, ArraysOfBytesAreChangedAlike) {
       row(dataset(root, inputs, "crop(4, 6), scale(1/255)", "flip, pad_crop(2)"), 0, "x", key);
   for (const Tensor& array : {first, last}) {
     DataNotes notes;
-    const Dataset data = make_dataset({{{"x", array}}, nullptr}, inputs, Preprocess({"1/255"}, inputs), {},
+    const Dataset data = make_dataset(array_of(array), inputs, Preprocess({"1/255"}, inputs), Model(),
                                       "flip, pad_crop(2)", true, &notes);
     EXPECT_EQ(row(data, 0, "x", key), wanted);
   }
   DataNotes notes;
-  EXPECT_THAT(
-      error_of([&] {
-        make_dataset({{{"x", Tensor(DType::kFloat, {1, 3, 4, 6})}}, nullptr}, inputs, {}, {}, "flip", true, &notes);
-      }),
-      HasSubstr("arrays of their bytes"));
+  EXPECT_THAT(error_of([&] {
+                make_dataset(array_of(Tensor(DType::kFloat, {1, 3, 4, 6})), inputs, {}, Model(), "flip", true, &notes);
+              }),
+              HasSubstr("arrays of their bytes"));
 }
 
 TEST(Pictures, ATableNamesThem) {
