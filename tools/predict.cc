@@ -25,10 +25,6 @@ struct PredictArguments {
 
 constexpr const char* kTable = ".csv";
 
-void check_output(const std::string& path) {
-  if (!path.ends_with(kTable)) check_suffix(path, ".npz");
-}
-
 std::string csv_field(const std::string& text) {
   if (text.find_first_of(",\"\n") == std::string::npos) return text;
   std::string quoted = "\"";
@@ -107,7 +103,7 @@ Subcommand predict_command() {
           {{"MODEL", &a->model, "a forward model, a training model or a checkpoint", "FILE", true},
            {"--inputs,--data", &a->inputs, "the inputs: any data that fit takes, labels not needed", "PATH", true},
            {"-o,--output",
-            {&a->output, check_output},
+            {&a->output, file_with(std::vector<std::string>{".npz", ".safetensors", kTable})},
             "the .npz or .safetensors file to write; keys are output names. Or a .csv file: file, class, probability",
             "FILE",
             true},

@@ -15,9 +15,11 @@ struct ToJson {
     return *value;
   }
   // A default outside of what can be given stands for none: no limit, no such step.
+  bool holds(double value) const { return range.above ? value > range.least : value >= range.least; }
   ordered_json operator()(const int64_t* value) const {
-    return static_cast<double>(*value) < range.least ? ordered_json() : ordered_json(*value);
+    return holds(static_cast<double>(*value)) ? ordered_json(*value) : ordered_json();
   }
+  ordered_json operator()(const double* value) const { return holds(*value) ? ordered_json(*value) : ordered_json(); }
   template <typename T>
   ordered_json operator()(const std::optional<T>* value) const {
     return *value ? ordered_json(**value) : ordered_json();

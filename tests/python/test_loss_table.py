@@ -403,7 +403,7 @@ def test_cuda_on_the_host_computes_the_same(loss, tmp_path):
     results = tool.load(tmp_path / "cuda.npz")
     expected, gradients = ours(case, predictions(case), case.others)
     np.testing.assert_allclose(results["loss"], expected, rtol=1e-9)
-    for name in gradients:
+    for name in set(gradients) - set(case.others):  # the command has no gradients of what the loss alone reads
         key = f"grad_input/{name}" if name.startswith("x") else f"grad/{name}"
         np.testing.assert_allclose(results[key], gradients[name], rtol=1e-8, atol=1e-12)
 

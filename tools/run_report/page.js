@@ -224,9 +224,11 @@
     axis.onclick = () => { byTime = !byTime; axis.setAttribute("aria-pressed", byTime); all(); };
   }
   let drawn = 0;
-  new ResizeObserver(() => {
+  const fit = () => {
     if (area.clientWidth === drawn) return;
     drawn = area.clientWidth;
     all();
-  }).observe(area);
+  };
+  fit();
+  new ResizeObserver(fit).observe(area);
 })();

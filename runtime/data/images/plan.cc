@@ -165,7 +165,9 @@ void PicturePlan::write(const Picture& picture, const Box& erased, void* to) con
   float tables[3][256];
   for (int c = 0; c < depth; ++c) {
     const size_t of = values.scale.size() == 1 ? 0 : static_cast<size_t>(c);
-    for (int v = 0; v < 256; ++v) tables[c][v] = static_cast<float>(v * values.scale[of] + values.shift[of]);
+    // As apply_rescaling computes it, so that pictures in files and in arrays are equal in bits.
+    const auto scale = static_cast<float>(values.scale[of]), shift = static_cast<float>(values.shift[of]);
+    for (int v = 0; v < 256; ++v) tables[c][v] = static_cast<float>(v) * scale + shift;
   }
   const size_t channel_stride = is_hwc ? 1 : static_cast<size_t>(rows) * static_cast<size_t>(columns);
   const size_t pixel_stride = is_hwc ? static_cast<size_t>(depth) : 1;

@@ -90,7 +90,7 @@ def test_a_training_with_augmentation_is_resumed_to_the_bit(folder, tmp_path):
     fit(folder, tmp_path / "whole", *options)
     fit(folder, tmp_path / "parts", *options, "--steps", "3")
     refused = tool.run("fit", folder / "train.onnx", "--data", folder / "train", "--out", tmp_path / "parts", "--resume",
-                       "--augment", "flip", status=1)  # fmt: skip
+                       "--steps", "10", "--augment", "flip", status=1)  # fmt: skip
     assert f"augment was {AUGMENT} and is flip" in refused
     fit(folder, tmp_path / "parts", "--resume", "--steps", "10", "--threads", "2")
     np.testing.assert_array_equal(tool.losses(tmp_path / "parts"), tool.losses(tmp_path / "whole"))

@@ -108,7 +108,7 @@ def test_the_vocabulary_is_checked_before_the_first_step(language_model, tmp_pat
     (tmp_path / "train.bin").write_bytes(stream.tobytes())
     message = fails("fit", language_model, "--data", tmp_path / "train.bin", "--block-size", 16, "--steps", 1, "--out",
                          tmp_path / "run")  # fmt: skip
-    assert "'input_ids' holds 50 in sample 2 (element [2, 5])" in message
+    assert f"'input_ids' holds 50 in sample 2, {tmp_path}/train.bin (element [2, 5])" in message
 
 
 def test_tokenize_writes_what_fit_reads(language_model, tmp_path):
