@@ -38,9 +38,9 @@ def as_arrays(part):
     }
 
 
-def fit(folder, out, *options, data=None):
+def fit(folder, out, *options, data=None, epochs=2):
     data = data or folder / "train"
-    return tool.run("fit", folder / "train.onnx", "--data", data, "--epochs", "2", "--lr", "0.003", "--out", out, *options)
+    return tool.run("fit", folder / "train.onnx", "--data", data, "--epochs", epochs, "--lr", "0.003", "--out", out, *options)
 
 
 def test_a_folder_trains_as_its_bytes_in_an_array_and_predicts_classes(folder, tmp_path):
@@ -49,7 +49,8 @@ def test_a_folder_trains_as_its_bytes_in_an_array_and_predicts_classes(folder, t
     arrays = tool.save(tmp_path / "train.npz", as_arrays(folder / "train"))
     fit(folder, tmp_path / "arrays", "--scale", "1/255", data=arrays)
     np.testing.assert_array_equal(tool.losses(tmp_path / "run"), tool.losses(tmp_path / "arrays"))
-    best = tmp_path / "run" / "best.onnx"
+    fit(folder, tmp_path / "long", "--eval-data", folder / "val", epochs=12)
+    best = tmp_path / "long" / "best.onnx"
     assert json.loads(tool.run("eval", best, "--data", folder, "--json"))["accuracy"] > 0.9
 
     tool.run("export", best, "-o", tmp_path / "digits.onnx")

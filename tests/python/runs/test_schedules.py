@@ -64,7 +64,7 @@ def plateau(tmp_path_factory):
 
     def fit(out, epochs, *options):
         tool.run("fit", folder / "train.onnx", "--data", data, "--eval-data", data, "--batch-size", 8, "--epochs", epochs,
-                 "--schedule", "plateau(factor=0.5, patience=1, threshold=0.02, cooldown=1)", "--out", out, *options)  # fmt: skip
+                 "--schedule", "plateau(factor=0.5, patience=1, threshold=0.2, cooldown=1)", "--out", out, *options)  # fmt: skip
         return tool.metrics(out), [json.loads(line) for line in (out / "epochs.jsonl").read_text().splitlines()]
 
     return fit
@@ -73,7 +73,7 @@ def plateau(tmp_path_factory):
 def test_a_plateau_lowers_the_rate_as_pytorch_does_and_resumes(plateau, tmp_path):
     steps, epochs = plateau(tmp_path / "whole", 24)
     torch_optimizer = optimizer(0.5)
-    scheduler = lr_scheduler.ReduceLROnPlateau(torch_optimizer, factor=0.5, patience=1, threshold=0.02, cooldown=1)
+    scheduler = lr_scheduler.ReduceLROnPlateau(torch_optimizer, factor=0.5, patience=1, threshold=0.2, cooldown=1)
     for epoch, evaluation in enumerate(epochs):
         rates = [line["lr"] for line in steps if line["epoch"] == epoch + 1]
         assert rates == pytest.approx([torch_optimizer.param_groups[0]["lr"]] * 5, rel=1e-12)
