@@ -25,7 +25,7 @@ AdapterSpec adapter_spec(const AdaptOptions& options) {
 std::vector<CommandOption> adapt_options(AdaptOptions* o) {
   return {
       {"--cut", &o->cut, "inner values that become the outputs; what only the old outputs need is gone", "VALUES"},
-      {"--join", {&o->join, file_with(".onnx")}, "append a model whose inputs have the names of outputs", "FILE.onnx"},
+      {"--join", {&o->join, file_with(".onnx")}, "append a model whose inputs have the names of outputs", "FILE"},
       {"--head", &o->heads, "OUTPUT=N: a new last layer with N outputs, such as logits=3, drawn from --seed",
        "OUTPUT=N"},
       {"--weights", &o->weights, "initial values by name, from .safetensors or .npz [the model's]", "FILE"},

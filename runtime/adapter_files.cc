@@ -189,7 +189,7 @@ std::vector<std::string> save_adapters(const Model& training, const std::string&
     for (const Binding& binding : entry.update_bindings) {
       const Value* state = binding.state;
       if (&state->graph() != &graph || state->role() || known.count(state->name())) continue;
-      saved.insert(state->name().substr(0, state->name().rfind('.')));
+      saved.insert(module_of(state->name()));
       tensors[std::string(kPrefix) + state->name()] = contents_of(*state);
     }
   }

@@ -235,7 +235,7 @@ Subcommand completion_command() {
           "Print a script that lets bash, zsh or fish complete commands, options and their values",
           "  source <(onnx-train completion bash)\n"
           "  onnx-train completion zsh > ~/.zfunc/_onnx-train\n"
-          "  onnx-train completion fish > ~/.config/fish/completions/onnx-train.fish",
+          "  onnx-train completion fish | source",
           {{"SHELL", shell.get(), "the shell", "SHELL", true, names}},
           [shell] { return print_script(*shell); }};
 }

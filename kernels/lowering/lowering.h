@@ -56,6 +56,9 @@ bool expand_functions(Model& model, const Device& device);
 // Removes nodes whose outputs are not read, and unused initializers.
 bool remove_dead_nodes(Model& model);
 
+// Merges nodes that compute the same number from the same numbers.
+bool share_scalars(Model& model);
+
 // Removes the bias of a convolution or Gemm if it is constant zeros.
 bool drop_zero_biases(Model& model);
 

@@ -51,9 +51,11 @@ void forget_adapters(Model* model) {
 }
 
 std::string module_of(const std::string& weight) {
-  static constexpr std::string_view kSuffix = ".weight";
-  const bool has_suffix = weight.size() > kSuffix.size() && weight.ends_with(kSuffix);
-  return has_suffix ? weight.substr(0, weight.size() - kSuffix.size()) : weight;
+  for (const std::string_view suffix : {".weight", ".bias"}) {
+    if (weight.size() > suffix.size() && weight.ends_with(suffix))
+      return weight.substr(0, weight.size() - suffix.size());
+  }
+  return weight;
 }
 
 }  // namespace onnx_train

@@ -73,7 +73,9 @@ std::string joined(const std::vector<std::string>& names) {
 [[noreturn]] void fail_unknown(const OptimizerRow& row, const Option& option, const ExpressionReader& reader) {
   const std::vector<std::string> names = option_names(row);
   std::vector<std::string> known = names;
-  for (const Hyperparameter& h : row.hyperparameters) known.emplace_back(h.key);
+  for (const Hyperparameter& h : row.hyperparameters) {
+    if (h.pair) known.emplace_back(h.key);
+  }
   reader.fail_at(option.key.column, concat(row.name, " has no option '", option.key.text, "'; it has ", joined(names),
                                            did_you_mean(option.key.text, known)));
 }

@@ -143,7 +143,8 @@ TEST_F(Arguments, MisspeltOptionsNameTheOneThatIsMeant) {
   for (const Subcommand& subcommand : all_subcommands()) {
     for (const CommandOption& option : subcommand.options) {
       const std::string name = long_name(option), cut = name.substr(0, name.size() - 1);
-      if (is_positional(option) || cut.size() < 5) continue;
+      const auto is_other = [&](const CommandOption& other) { return long_name(other) == cut; };  // --folds, --fold
+      if (is_positional(option) || cut.size() < 5 || std::ranges::any_of(subcommand.options, is_other)) continue;
       expect_usage_error({subcommand.name, cut, "1"}, "has no option '" + cut + "'; did you mean '");
       expect_usage_error({subcommand.name, cut, "1"}, "'" + name + "'");
     }

@@ -12,9 +12,6 @@ namespace onnx_train {
 // gradient, input 1. Updates without a kernel are bodies in a plan, which element-wise fusion takes.
 bool is_update(const Node& node);
 
-// Merges nodes that compute the same number from the same numbers.
-bool share_scalars(Model& model);
-
 // If every use of a table is a lookup, makes plain SGD update only the rows that were looked up, without a gradient of
 // the table's size. See sparse_updates.cc for the exceptions.
 bool sparse_updates(Model& model);

@@ -4,7 +4,7 @@
 #include <string>
 #include <unordered_map>
 
-#include "kernels/lowering/updates/updates.h"
+#include "kernels/lowering/lowering.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/onnx.h"
 #include "onnx_passes/operators/random.h"
