@@ -82,7 +82,8 @@ class Command:
             return f"ran for more than {self.seconds} s", None
         if self.sanitized and "hard rss limit exhausted" in result.stderr:
             return "", None  # without sanitizers RLIMIT_AS refuses that memory, and the command says so
-        lines = result.stderr.strip().splitlines()
+        # What was guessed is said before the run that fails, in notes.
+        lines = [line for line in result.stderr.strip().splitlines() if not line.startswith("onnx-train: note: ")]
         said = len(lines) == 1 or (arguments[0] == "check" and result.stdout)
         text = misbehaviour(result.returncode, result.stderr)
         if result.returncode in (1, 2) and not said:
