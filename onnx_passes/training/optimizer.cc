@@ -20,7 +20,9 @@ Tensor initial_value(const OptimizerSlot& slot, const OptimizerSpec& spec, const
   if (slot.shape == SlotShape::kScalar) shape.clear();
   if (slot.shape == SlotShape::kRows) shape.end()[-1] = 1;
   if (slot.shape == SlotShape::kColumns) shape.end()[-2] = 1;
-  return Tensor::full(weight.dtype(), shape, slot.initial_key ? spec[slot.initial_key] : slot.initial);
+  const double initial = slot.initial_key ? spec[slot.initial_key] : slot.initial;
+  // A tensor starts as zeros, in pages that take no memory before somebody writes to them.
+  return initial == 0 ? Tensor(weight.dtype(), shape) : Tensor::full(weight.dtype(), shape, initial);
 }
 
 class OptimizerBuilder {

@@ -33,6 +33,11 @@ def test_training_from_numpy_arrays_lowers_the_loss_and_exports(run, tmp_path):
         np.testing.assert_allclose(value, kept.predict(image)[name], rtol=1e-6, atol=1e-6)
 
 
+def test_digits_are_written_as_pictures_in_a_folder_for_each_class(run, tmp_path):
+    run("digit_pictures.py")["write"](tmp_path / "digits", {"image": np.zeros((2, 1, 8, 8)), "labels": np.array([3, 7])})
+    assert sorted(path.parent.name for path in (tmp_path / "digits").rglob("*.png")) == ["3", "7"]
+
+
 def test_training_from_a_data_loader_lowers_the_loss(run):
     names = run("torch_data_loader.py")
     first, last = names["losses"][:5], names["losses"][-5:]
