@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -73,6 +72,8 @@ def as_file(data: Any) -> Iterator[str]:
     if not is_table(data):
         yield os.fspath(data)
         return
+    import tempfile  # here: it takes a sixth of the time that importing the package may take
+
     with tempfile.TemporaryDirectory() as folder:
         name = Path(data).name if isinstance(data, (str, os.PathLike)) else "table"
         path = os.path.join(folder, f"{name}.csv")
