@@ -289,7 +289,7 @@ TrainingPosition restore(Session* session, const std::string& path) {
   for (const std::string& name : session->state().names()) states.emplace_back(name, saved.contents(name));
   for (const auto& [name, value] : states) session->state().set(name, value);
   session->set_metadata(kPreprocess, saved.model().metadata(kPreprocess));
-  for (const char* key : {kClasses, kTableColumns}) {
+  for (const char* key : kTableMetadata) {
     if (const std::string text = saved.model().metadata(key); !text.empty()) session->set_metadata(key, text);
   }
   return *position;

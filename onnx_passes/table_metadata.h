@@ -6,5 +6,6 @@ namespace onnx_train {
 inline constexpr const char* kClasses = "onnx_train.classes";  // a JSON list: the names of the classes
 inline constexpr const char* kTableColumns =
     "onnx_train.columns";  // how columns of tables are read: runtime/data/tables/table.h
+inline constexpr const char* kTableMetadata[] = {kClasses, kTableColumns};
 
 }  // namespace onnx_train

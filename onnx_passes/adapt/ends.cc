@@ -73,7 +73,7 @@ class Joiner {
     Node* const last = graph_.last();
     std::vector<Value*> results;
     try {
-      results = instantiate(as_function(), {}, &graph_, nullptr, arguments, "joined");
+      results = instantiate(*other_.graph, &graph_, arguments, "joined");
       for (Node* n = last ? last->next() : graph_.first(); n; n = n->next()) {
         check_shapes(*n);
         infer_types(n);
@@ -133,18 +133,6 @@ class Joiner {
     if (fits) return;
     fail("--join: input '", input.name(), "' of '", name_, "' is ", to_string(wanted), ", and the model's output ",
          to_string(type));
-  }
-
-  onnx::FunctionProto as_function() const {
-    onnx::GraphProto proto;
-    to_proto(*other_.graph, &proto, {.contents = false});
-    onnx::FunctionProto function;
-    function.set_name("joined");
-    for (const auto& input : proto.input()) function.add_input(input.name());
-    for (const auto& weight : proto.initializer()) function.add_input(weight.name());
-    for (const auto& output : proto.output()) function.add_output(output.name());
-    function.mutable_node()->Swap(proto.mutable_node());
-    return function;
   }
 
   // Gives a result the name that it has in the other model, if that is free.

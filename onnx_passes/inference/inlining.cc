@@ -166,6 +166,19 @@ bool has_function_body(const Node& node) {
   return schema_body(node, &body);
 }
 
+std::vector<Value*> instantiate(const Graph& from, Graph* graph, const std::vector<Value*>& inputs,
+                                const std::string& prefix) {
+  onnx::GraphProto proto;
+  to_proto(from, &proto, {.contents = false});
+  onnx::FunctionProto function;
+  function.set_name(prefix);
+  for (const auto& input : proto.input()) function.add_input(input.name());
+  for (const auto& weight : proto.initializer()) function.add_input(weight.name());
+  for (const auto& output : proto.output()) function.add_output(output.name());
+  function.mutable_node()->Swap(proto.mutable_node());
+  return instantiate(function, {}, graph, nullptr, inputs, prefix);
+}
+
 bool inline_function(Node* node) {
   Graph& graph = node->graph();
   onnx::FunctionProto from_schema;

@@ -10,6 +10,11 @@ namespace onnx_train {
 std::vector<Value*> instantiate(const onnx::FunctionProto& function, const onnx::NodeProto& attributes, Graph* graph,
                                 Node* before, const std::vector<Value*>& inputs, const std::string& prefix);
 
+// Appends a copy of the nodes of `from` to `graph`. `inputs` are those of `from`, then its initializers, which are not
+// copied; returns the outputs. Names start with `prefix`.
+std::vector<Value*> instantiate(const Graph& from, Graph* graph, const std::vector<Value*>& inputs,
+                                const std::string& prefix);
+
 // Replaces a call by the body of the model's function or of ONNX's schema. Returns false if there is no body.
 bool inline_function(Node* node);
 bool has_function_body(const Node& node);

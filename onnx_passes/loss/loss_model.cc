@@ -128,19 +128,6 @@ class LossArguments {
   std::unordered_map<std::string, Dim> sizes_;  // by the loss's symbols
 };
 
-// The graph's nodes as a function of its inputs and initializers.
-onnx::FunctionProto function_of(const Graph& graph) {
-  onnx::GraphProto proto;
-  to_proto(graph, &proto, {.contents = false});
-  onnx::FunctionProto function;
-  function.set_name("loss");
-  for (const auto& input : proto.input()) function.add_input(input.name());
-  for (const auto& weight : proto.initializer()) function.add_input(weight.name());
-  for (const auto& output : proto.output()) function.add_output(output.name());
-  function.mutable_node()->Swap(proto.mutable_node());
-  return function;
-}
-
 bool may_have_one_element(const TensorType& type) {
   return is_float(type.dtype) &&
          (!type.dims || std::ranges::all_of(*type.dims, [](const Dim& d) { return !d.known() || d.value() == 1; }));
@@ -165,7 +152,7 @@ void add_teacher(Builder* b, const LossModel& teacher, const std::function<Value
   Node* const last = algorithm.last();
   std::vector<Value*> results;
   try {
-    results = instantiate(function_of(graph), {}, &algorithm, nullptr, arguments, "teacher");
+    results = instantiate(graph, &algorithm, arguments, "teacher");
     for (Node* n = last ? last->next() : algorithm.first(); n; n = n->next()) infer_types(n);
   } catch (const Error& error) {
     fail("[Loss] the teacher '", teacher.name, "' does not fit the model: ", error.what());
@@ -193,7 +180,7 @@ Var add_loss_model(Builder* b, const LossModel& loss, const std::function<Value*
   Node* const last = algorithm.last();
   Value* result = nullptr;
   try {
-    result = instantiate(function_of(graph), {}, &algorithm, nullptr, arguments, "loss").front();
+    result = instantiate(graph, &algorithm, arguments, "loss").front();
     for (Node* n = last ? last->next() : algorithm.first(); n; n = n->next()) infer_types(n);
   } catch (const Error& error) {
     fail("[Loss] the loss model '", loss.name, "' does not fit the model: ", error.what());

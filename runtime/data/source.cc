@@ -147,7 +147,7 @@ DataArrays read_arrays(const std::string& path, const Model& model, const std::s
   ReadOptions options = given;
   if (!options.role) options.role = tests ? DataRole::kEvaluate : DataRole::kTrain;
   if (options.document_end) options.ignored_label = ignored_label(model, entry, inputs);
-  for (const char* key : {kClasses, kTableColumns}) {
+  for (const char* key : kTableMetadata) {
     if (const std::string text = model.metadata(key); !text.empty()) options.metadata[key] = text;
   }
   return read_needed(path, inputs, options, others);
