@@ -70,7 +70,7 @@ def tokenize(
     TokenFile(tokens=7, documents=2, dtype='uint16', document_end=26)
     """
     check_suffix(path, ".bin")
-    encode, number_of = _functions_of(tokenizer)
+    encode, number_of = tokenizer_functions(tokenizer)
     end = number_of(document_end) if isinstance(document_end, str) else document_end
     files = [texts] if isinstance(texts, (str, os.PathLike)) else list(texts)
     tokens, documents = array("I"), 0
@@ -94,7 +94,7 @@ def tokenize(
     return TokenFile(len(tokens), documents, "uint32" if code == "I" else "uint16", end)
 
 
-def _functions_of(tokenizer: Any) -> tuple[Callable[[str], Sequence[int]], Callable[[str], int]]:
+def tokenizer_functions(tokenizer: Any) -> tuple[Callable[[str], Sequence[int]], Callable[[str], int]]:
     """encode(text), and the number of a token."""
     if isinstance(tokenizer, (str, os.PathLike)):
         tokenizer = _load(os.fspath(tokenizer))
@@ -145,5 +145,7 @@ def _documents(path: Path) -> Iterator[str]:
                 if not isinstance(document, dict) or not isinstance(document.get("text"), str):
                     raise DataError(f'{path}, line {number} is no JSON object with a "text"')
                 yield document["text"]
+    except DataError:
+        raise
     except (OSError, ValueError) as error:
         raise DataError(f"cannot read {path}: {error}") from None

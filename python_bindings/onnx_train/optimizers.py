@@ -8,6 +8,7 @@ adamw(weight_decay=0.1)
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import ClassVar
 
 
 @dataclass(frozen=True)
@@ -21,10 +22,12 @@ class Optimizer:
     True
     """
 
+    _name: ClassVar[str] = ""  # the command's, where it is more than the class's in small letters
+
     def __str__(self) -> str:
         given = ((field.name, getattr(self, field.name)) for field in fields(self))
         arguments = ", ".join(f"{name}={_number(value)}" for name, value in given if value is not None)
-        name = type(self).__name__.lower()
+        name = self._name or type(self).__name__.lower()
         return f"{name}({arguments})" if arguments else name
 
 
@@ -267,14 +270,15 @@ class Muon(Optimizer):
 
 
 @dataclass(frozen=True)
-class Schedule_Free(Optimizer):
+class ScheduleFree(Optimizer):
     """Schedule-free AdamW (Defazio et al., 2024): the weights are an average, training goes on from ``raw/<weight>``.
 
     >>> import onnx_train
-    >>> print(onnx_train.optimizers.Schedule_Free(lr=0.0025))
+    >>> print(onnx_train.optimizers.ScheduleFree(lr=0.0025))
     schedule_free(lr=0.0025)
     """
 
+    _name = "schedule_free"
     lr: float | None = None
     beta1: float | None = None
     beta2: float | None = None

@@ -139,6 +139,81 @@ def data():
     return {"x": x, "labels": np.argmax(x[:, :3], axis=1)}
 
 
+class Bytes:
+    def encode(self, text):
+        return [byte % VOCABULARY for byte in text.encode()]
+
+
+def write_chats(path, *lines):
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def test_only_answers_of_conversations_are_learned(language_model, tmp_path):
+    turns = [("system", "be short"), ("user", "a?"), ("assistant", "b"), ("user", "c?"), ("assistant", "dd")]
+    lines = [{"messages": [{"role": role, "content": text} for role, text in turns]},
+             {"conversations": [{"from": "human", "value": "q"}, {"from": "gpt", "value": "answer"}]},
+             {"prompt": "say", "completion": "x"},
+             {"prompt": "y" * 200, "completion": "is cut off"}]  # fmt: skip
+    template = onnx_train.ChatTemplate(head="<{role}>", end=";", separator=" ", start="^")
+    path = tmp_path / "chats.npz"
+    written = onnx_train.tokenize_chats(Bytes(), write_chats(tmp_path / "chats.jsonl", *lines), path, block_size=64,
+                                        template=template, pad=7)  # fmt: skip
+    texts = ["^" + "".join(f"<{role}>{text}; " for role, text in turns), "^<user>q; <assistant>answer; ",
+             "^<user>say; <assistant>x; "]  # fmt: skip
+    answers = [["b;", "dd;"], ["answer;"], ["x;"]]
+    arrays = dict(np.load(path))
+    for row, (text, parts) in enumerate(zip(texts, answers)):
+        learned, at = np.zeros(len(text), bool), 0
+        for part in parts:
+            at = text.index(f"<assistant>{part}", at) + len("<assistant>")
+            learned[at : at + len(part)] = True
+        tokens = np.array(Bytes().encode(text))
+        ids, labels = tokens[:-1][:64], np.where(learned, tokens, -100)[1:65]
+        rest = 64 - len(ids)
+        np.testing.assert_array_equal(arrays["input_ids"][row], np.append(ids, [7] * rest))
+        np.testing.assert_array_equal(arrays["labels"][row], np.append(labels, [-100] * rest))
+        np.testing.assert_array_equal(arrays["attention_mask"][row], np.append(np.ones_like(ids), [0] * rest))
+    count = sum(min(len(text) - 1, 64) for text in texts)
+    # Of the first conversation the block has the first answer and no more.
+    learned = int((arrays["labels"] != -100).sum())
+    assert written == onnx_train.ChatFile(3, count, learned, shortened=2, left_out=1)
+
+    data = {name: array for name, array in arrays.items() if name != "attention_mask"}
+    data["position_ids"] = np.broadcast_to(np.arange(64), (3, 64)).copy()
+    session = onnx_train.Session(language_model)
+    loss = session.evaluate(data)["loss"]
+    logits = session.predict({name: data[name] for name in ("input_ids", "position_ids")}).logits.astype(np.float64)
+    log_p = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    counted = data["labels"] != -100
+    picked = np.take_along_axis(log_p, np.where(counted, data["labels"], 0)[..., None], -1)[..., 0]
+    assert loss == pytest.approx(-picked[counted].mean(), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    "line, message",
+    [
+        ({"text": "no conversation"}, "line 2 is no conversation"),
+        ({"messages": [{"role": "user"}]}, "line 2 is no conversation"),
+        ({"prompt": "a", "completion": []}, "line 2 is no conversation"),
+        ("{", "line 2 is no conversation"),
+    ],
+)
+def test_a_line_that_is_no_conversation_is_named(line, message, tmp_path):
+    good = {"prompt": "a", "completion": "b"}
+    path = write_chats(tmp_path / "chats.jsonl", good, line)
+    with pytest.raises(onnx_train.DataError, match=f"^{path}, {message}"):
+        onnx_train.tokenize_chats(Bytes(), path, tmp_path / "chats.npz", block_size=8)
+    assert not (tmp_path / "chats.npz").exists()
+    path.write_text("{")
+    with pytest.raises(onnx_train.DataError, match="line 1 is no JSON"):
+        onnx_train.tokenize_chats(Bytes(), path, tmp_path / "chats.npz", block_size=8)
+    with pytest.raises(onnx_train.DataError, match="no answer .assistant. is within a block of 1 tokens"):
+        onnx_train.tokenize_chats(Bytes(), write_chats(path, good), tmp_path / "chats.npz", block_size=1)
+    with pytest.raises(onnx_train.UsageError, match="no template 'chat': chatml, llama3, zephyr, plain"):
+        onnx_train.tokenize_chats(Bytes(), path, tmp_path / "chats.npz", block_size=8, template="chat")
+
+
 def test_folds_train_and_evaluate_on_all_samples_once(training, data):
     evaluated, count = 0.0, 0
     for fold in (1, 2, 3):
