@@ -288,6 +288,42 @@ nb::tuple SessionHandle::predict(const Dataset& data, const Options& options) {
   return nb::make_tuple(results, notes);
 }
 
+nb::object SessionHandle::generate(const std::vector<std::vector<int64_t>>& prompts, const Options& options,
+                                   const nb::object& on_token) {
+  const Use use(this);
+  std::vector<const int64_t*> begins;
+  std::vector<size_t> lengths;
+  for (const auto& prompt : prompts) {
+    begins.push_back(prompt.data());
+    lengths.push_back(prompt.size());
+  }
+  struct Written {
+    std::vector<std::vector<int64_t>> texts;
+    const nb::object& told;
+    std::exception_ptr thrown;
+  } written{std::vector<std::vector<int64_t>>(prompts.size()), on_token, nullptr};
+  const auto drawn = [](void* user, size_t text, int64_t token) {
+    Written& to = *static_cast<Written*>(user);
+    const nb::gil_scoped_acquire lock;
+    try {
+      to.texts[text].push_back(token);
+      if (PyErr_CheckSignals() != 0) throw nb::python_error();
+      const bool stops = !to.told.is_none() && to.told(text, token).is(Py_False);
+      return stops ? ONNX_TRAIN_STOP : ONNX_TRAIN_CONTINUE;
+    } catch (...) {
+      to.thrown = std::current_exception();
+      return ONNX_TRAIN_STOP;
+    }
+  };
+  const auto views = detail::views(options);
+  unlocked([&] {
+    return onnx_train_generate(handle_.get(), begins.data(), lengths.data(), prompts.size(), views.data(), views.size(),
+                               drawn, &written);
+  });
+  if (written.thrown) std::rethrow_exception(written.thrown);
+  return nb::cast(written.texts);
+}
+
 nb::object SessionHandle::state(nb::handle self, const std::string& name) {
   auto& session = nb::cast<SessionHandle&>(self);
   onnx_train_tensor state;
@@ -398,6 +434,7 @@ void define_session(nb::module_& module) {
       .def("open_data", &SessionHandle::open_data, nb::arg("path"), nb::arg("entry").none(), nb::arg("options"))
       .def("evaluate", &SessionHandle::evaluate, nb::arg("data"), nb::arg("options"))
       .def("predict", &SessionHandle::predict, nb::arg("data"), nb::arg("options"))
+      .def("generate", &SessionHandle::generate, nb::arg("prompts"), nb::arg("options"), nb::arg("on_token").none())
       .def("fit", &SessionHandle::fit, nb::arg("options"), nb::arg("data"), nb::arg("evaluation").none(),
            nb::arg("on_step"), nb::arg("on_evaluation"), nb::arg("on_note"))
       .def("describe", &SessionHandle::describe, nb::arg("name"))

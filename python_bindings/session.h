@@ -153,6 +153,9 @@ class SessionHandle {
   // Results by name, and notes, of a run over all data.
   nb::tuple evaluate(const Dataset& data, const Options& options);
   nb::tuple predict(const Dataset& data, const Options& options);
+  // The tokens after each prompt. on_token(text, token), unless None, ends all by returning False.
+  nb::object generate(const std::vector<std::vector<int64_t>>& prompts, const Options& options,
+                      const nb::object& on_token);
   // Trains; returns the reason of the end. Data are arrays by name, a Dataset, or (begin, next, number of batches).
   int fit(const Options& options, const nb::object& data, const nb::object& evaluation, const nb::object& on_step,
           const nb::object& on_evaluation, const nb::object& on_note);

@@ -27,6 +27,7 @@ Subcommand build_command();
 Subcommand fit_command();
 Subcommand eval_command();
 Subcommand predict_command();
+Subcommand sample_command();
 Subcommand export_command();
 Subcommand flatten_command();
 Subcommand show_command();

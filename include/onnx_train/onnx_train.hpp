@@ -12,6 +12,7 @@
 
 #include <cstring>
 #include <exception>
+#include <functional>
 #include <initializer_list>
 #include <map>
 #include <memory>
@@ -652,6 +653,42 @@ inline Outputs predict(Session& session, DataSource& data, const Options& option
         return onnx_train_predict(session.get(), &given, views.data(), views.size(), &told, &outputs, &count);
       });
   return Outputs(outputs, count, ports.begin(), ports.size());
+}
+
+// Called with each token that is drawn and the number of its text; false ends all.
+using OnToken = std::function<bool(size_t text, int64_t token)>;
+
+// The tokens that a causal language model writes after each prompt: onnx_train_generate, which has the options.
+inline std::vector<std::vector<int64_t>> generate(Session& session, const std::vector<std::vector<int64_t>>& prompts,
+                                                  const Options& options = {}, const OnToken& on_token = {}) {
+  struct Written {
+    std::vector<std::vector<int64_t>> texts;
+    const OnToken& told;
+    std::exception_ptr thrown;
+  } written{std::vector<std::vector<int64_t>>(prompts.size()), on_token, nullptr};
+  std::vector<const int64_t*> begins;
+  std::vector<size_t> lengths;
+  for (const auto& prompt : prompts) {
+    begins.push_back(prompt.data());
+    lengths.push_back(prompt.size());
+  }
+  const auto views = detail::views(options);
+  const onnx_train_status status = onnx_train_generate(
+      session.get(), begins.data(), lengths.data(), prompts.size(), views.data(), views.size(),
+      [](void* user, size_t text, int64_t token) {
+        Written& to = *static_cast<Written*>(user);
+        try {
+          to.texts[text].push_back(token);
+          return !to.told || to.told(text, token) ? ONNX_TRAIN_CONTINUE : ONNX_TRAIN_STOP;
+        } catch (...) {
+          to.thrown = std::current_exception();
+          return ONNX_TRAIN_FAIL;
+        }
+      },
+      &written);
+  if (written.thrown) std::rethrow_exception(written.thrown);
+  check(status);
+  return std::move(written.texts);
 }
 
 }  // namespace v0

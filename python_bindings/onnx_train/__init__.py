@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from ._chats import ChatFile, ChatTemplate, tokenize_chats
     from ._data import load_data
     from ._fit import Callback, Evaluation, History, Step, fit
+    from ._generate import generate
     from ._grad import grad, value_and_grad
     from ._second import Verification, hvp, jvp, verify
     from ._tables import convert_table
@@ -81,6 +82,7 @@ __all__ = [
     "check",
     "convert_table",
     "fit",
+    "generate",
     "grad",
     "hvp",
     "jvp",
@@ -100,6 +102,7 @@ __all__ = [
 _LAZY = {name: "_fit" for name in ("Callback", "Evaluation", "History", "Step", "fit")}
 _LAZY |= {"load_data": "_data", "convert_table": "_tables", "TokenFile": "_tokenize", "tokenize": "_tokenize"}
 _LAZY |= {name: "_chats" for name in ("ChatFile", "ChatTemplate", "tokenize_chats")}
+_LAZY |= {"generate": "_generate"}
 _LAZY |= {"grad": "_grad", "value_and_grad": "_grad"}
 _LAZY |= {name: "_second" for name in ("Verification", "hvp", "jvp", "verify")}
 _LAZY |= {"load_weights": "_weights", "save_weights": "_weights"}

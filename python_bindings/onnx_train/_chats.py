@@ -11,7 +11,7 @@ from typing import Any, Union
 
 from ._errors import DataError, UsageError
 from ._options import check_suffix
-from ._tokenize import Paths, tokenizer_functions
+from ._tokenize import Paths, Tokenizer
 
 IGNORED = -100  # what cross_entropy and dpo leave out, as PyTorch's do
 
@@ -125,13 +125,13 @@ def tokenize_chats(
             raise UsageError(f"no template '{template}': {', '.join(TEMPLATES)}, or a ChatTemplate")
         template = TEMPLATES[template]
     roles = {learned} if isinstance(learned, str) else set(learned)
-    encode, number_of = tokenizer_functions(tokenizer)
-    padding = number_of(pad) if isinstance(pad, str) else pad
+    known = Tokenizer(tokenizer)
+    padding = known.number_of(pad) if isinstance(pad, str) else pad
     rows, labels = [], []
     shortened = left_out = 0
     for file in [chats] if isinstance(chats, (str, os.PathLike)) else chats:
         for messages in _conversations(Path(file)):
-            tokens, is_learned = _encoded(messages, template, roles, encode)
+            tokens, is_learned = _encoded(messages, template, roles, known)
             shortened += len(tokens) > block_size + 1
             targets = [token if learn else IGNORED for token, learn in zip(tokens, is_learned)][1 : block_size + 1]
             if all(target == IGNORED for target in targets):
@@ -156,13 +156,13 @@ def tokenize_chats(
     return ChatFile(len(rows), sum(map(len, rows)), answer_tokens, shortened, left_out)
 
 
-def _encoded(messages: Sequence[tuple[str, str]], template: ChatTemplate, roles: set[str], encode: Any) -> Any:
+def _encoded(messages: Sequence[tuple[str, str]], template: ChatTemplate, roles: set[str], tokenizer: Tokenizer) -> tuple[list[int], list[bool]]:
     """The tokens of a conversation, and whether each is learned."""
     tokens: list[int] = []
     is_learned: list[bool] = []
 
     def add(text: str, learn: bool) -> None:
-        ids = list(encode(text)) if text else []
+        ids = list(tokenizer.encode(text)) if text else []
         tokens.extend(ids)
         is_learned.extend([learn] * len(ids))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -70,13 +70,13 @@ def tokenize(
     TokenFile(tokens=7, documents=2, dtype='uint16', document_end=26)
     """
     check_suffix(path, ".bin")
-    encode, number_of = tokenizer_functions(tokenizer)
-    end = number_of(document_end) if isinstance(document_end, str) else document_end
+    known = Tokenizer(tokenizer)
+    end = known.number_of(document_end) if isinstance(document_end, str) else document_end
     files = [texts] if isinstance(texts, (str, os.PathLike)) else list(texts)
     tokens, documents = array("I"), 0
     for file in files:
         for text in _documents(Path(file)):
-            ids = encode(text)
+            ids = known.encode(text)
             try:
                 tokens.extend(ids if end is None else [*ids, end])
             except (OverflowError, TypeError) as error:
@@ -94,28 +94,32 @@ def tokenize(
     return TokenFile(len(tokens), documents, "uint32" if code == "I" else "uint16", end)
 
 
-def tokenizer_functions(tokenizer: Any) -> tuple[Callable[[str], Sequence[int]], Callable[[str], int]]:
-    """encode(text), and the number of a token."""
-    if isinstance(tokenizer, (str, os.PathLike)):
-        tokenizer = _load(os.fspath(tokenizer))
-    # A tokenizer that would add a first or a last token does it to no text in the middle of a file.
-    has_special_tokens = hasattr(tokenizer, "token_to_id") or hasattr(tokenizer, "convert_tokens_to_ids")
-    plain = {"add_special_tokens": False} if has_special_tokens else {}
+class Tokenizer:
+    """Any tokenizer, with the functions that the package needs; a path is loaded."""
 
-    def encode(text: str) -> Sequence[int]:
-        encoded = tokenizer.encode(text, **plain)
+    def __init__(self, tokenizer: Any) -> None:
+        self._own = _load(os.fspath(tokenizer)) if isinstance(tokenizer, (str, os.PathLike)) else tokenizer
+        # One that would add a first or a last token does it to no text in the middle of a file.
+        has_special_tokens = hasattr(self._own, "token_to_id") or hasattr(self._own, "convert_tokens_to_ids")
+        self._plain = {"add_special_tokens": False} if has_special_tokens else {}
+
+    def encode(self, text: str) -> Sequence[int]:
+        encoded = self._own.encode(text, **self._plain)
         ids: Sequence[int] = getattr(encoded, "ids", encoded)
         return ids
 
-    def number_of(token: str) -> int:
+    def decode(self, tokens: Sequence[int]) -> str:
+        if not hasattr(self._own, "decode"):
+            raise UsageError("the tokenizer has no function decode, so its tokens become no text")
+        return str(self._own.decode(list(tokens)))
+
+    def number_of(self, token: str) -> int:
         for name in ("token_to_id", "convert_tokens_to_ids", "piece_to_id", "encode_single_token"):
-            find = getattr(tokenizer, name, None)
+            find = getattr(self._own, name, None)
             number = find(token) if find is not None else None
             if number is not None:
                 return int(number)
-        raise UsageError(f"the tokenizer knows no token '{token}'; give document_end as a number")
-
-    return encode, number_of
+        raise UsageError(f"the tokenizer knows no token '{token}'; give its number")
 
 
 def _load(path: str) -> Any:

@@ -93,7 +93,7 @@ std::unique_ptr<DataSource> open_folder(const std::string& folder, const std::ve
   const auto batches = files_starting(folder, train ? "data_batch_" : "test_batch");
   if (!batches.empty()) return open_cifar10(batches, inputs);
   const auto is_array = [&](const InputSpec& spec) { return fs::exists(fs::path(folder) / (spec.name + ".npy")); };
-  if (takes_tokens(inputs) && std::none_of(inputs.begin(), inputs.end(), is_array)) {
+  if (token_inputs(inputs).tokens && std::none_of(inputs.begin(), inputs.end(), is_array)) {
     if (const auto files = token_files(folder, train); !files.empty()) return open_tokens(files, inputs, options);
   }
   const bool has_arrays = !files_of(folder, [](const std::string& name) { return name.ends_with(".npy"); }).empty();
@@ -131,7 +131,7 @@ std::unique_ptr<DataSource> open_pattern(const std::string& pattern, const std::
                                          const ReadOptions& options) {
   const std::vector<std::string> files = files_like(pattern);
   if (files.empty()) fail_as(ErrorCode::kFile, "no file is named like ", pattern);
-  if (takes_tokens(inputs) && std::all_of(files.begin(), files.end(), is_token_file)) {
+  if (token_inputs(inputs).tokens && std::all_of(files.begin(), files.end(), is_token_file)) {
     return open_tokens(files, inputs, options);
   }
   if (files.size() == 1) return open_data(files[0], inputs, options);
@@ -162,7 +162,7 @@ std::unique_ptr<DataSource> open_data(const std::string& path, const std::vector
     const auto pictures = read_picture_table(path);
     return pictures ? std::make_unique<PictureSource>(pictures) : open_csv(path, inputs, options);
   }
-  if (is_token_file(path) && takes_tokens(inputs)) return open_tokens({path}, inputs, options);
+  if (is_token_file(path) && token_inputs(inputs).tokens) return open_tokens({path}, inputs, options);
   if (ends(".bin")) return open_cifar10({path}, inputs);
   if (is_token_file(path)) {
     fail_as(ErrorCode::kData, path, " holds tokens, but the model has no input int64[batch, tokens]");

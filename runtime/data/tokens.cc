@@ -31,22 +31,11 @@ const Filler* filler_of(const InputSpec& spec) {
 
 bool is_sequence(const InputSpec& spec) { return !spec.has_default && spec.type.has_rank() && spec.type.rank() == 2; }
 
-// The inputs that tokens go to. `labels` is null for a prediction.
-struct TokenInputs {
-  const InputSpec* tokens = nullptr;
-  const InputSpec* labels = nullptr;
-};
-
-TokenInputs token_inputs(const std::vector<InputSpec>& inputs) {
-  TokenInputs found;
-  for (const InputSpec& spec : inputs) {
-    if (!is_sequence(spec) || !is_integer(spec.type.dtype) || filler_of(spec)) continue;
-    // A network that computes its loss itself has its labels among its inputs.
-    const bool is_labels = spec.from_loss || spec.name == "labels" || spec.name == "targets";
-    const InputSpec*& place = is_labels ? found.labels : found.tokens;
-    if (!place) place = &spec;
-  }
-  return found;
+// One row: start + step * position.
+Tensor filled_row(const Filler& filler, DType dtype, int64_t length) {
+  Tensor row(dtype, {length});
+  for (int64_t t = 0; t < length; ++t) row.set(t, static_cast<double>(filler.start + filler.step * t));
+  return row;
 }
 
 // Blocks of several files, as rows of one array.
@@ -177,10 +166,8 @@ class LabelRowsWithinDocuments : public RowReader {
 
 class FilledRows : public RowReader {
  public:
-  FilledRows(const Filler& filler, DType dtype, Shape shape) : filler_(filler), shape_(std::move(shape)) {
-    row_ = Tensor(dtype, {shape_[1]});
-    for (int64_t t = 0; t < shape_[1]; ++t) row_.set(t, static_cast<double>(filler.start + filler.step * t));
-  }
+  FilledRows(const Filler& filler, DType dtype, Shape shape)
+      : filler_(filler), shape_(std::move(shape)), row_(filled_row(filler, dtype, shape_[1])) {}
 
   DType dtype() const override { return row_.dtype(); }
   Shape shape() const override { return shape_; }
@@ -263,7 +250,28 @@ void check_types(const std::vector<TokenShard>& shards) {
 
 }  // namespace
 
-bool takes_tokens(const std::vector<InputSpec>& inputs) { return token_inputs(inputs).tokens != nullptr; }
+TokenInputs token_inputs(const std::vector<InputSpec>& inputs) {
+  TokenInputs found;
+  for (const InputSpec& spec : inputs) {
+    if (!is_sequence(spec) || !is_integer(spec.type.dtype) || filler_of(spec)) continue;
+    // A network that computes its loss itself has its labels among its inputs.
+    const bool is_labels = spec.from_loss || spec.name == "labels" || spec.name == "targets";
+    const InputSpec*& place = is_labels ? found.labels : found.tokens;
+    if (!place) place = &spec;
+  }
+  return found;
+}
+
+bool is_filled(const InputSpec& spec) { return is_sequence(spec) && filler_of(spec); }
+bool is_mask(const InputSpec& spec) { return is_filled(spec) && filler_of(spec) == kFillers.begin(); }
+
+Tensor filled_input(const InputSpec& spec, const Shape& shape) {
+  const Tensor row = filled_row(*filler_of(spec), spec.type.dtype, shape[1]);
+  Tensor filled(spec.type.dtype, shape);
+  for (int64_t i = 0; i < shape[0]; ++i)
+    std::memcpy(static_cast<char*>(filled.data()) + static_cast<size_t>(i) * row.bytes(), row.data(), row.bytes());
+  return filled;
+}
 
 std::unique_ptr<DataSource> open_tokens(const std::vector<std::string>& paths, const std::vector<InputSpec>& inputs,
                                         const ReadOptions& options) {
@@ -296,8 +304,8 @@ std::unique_ptr<DataSource> open_tokens(const std::vector<std::string>& paths, c
     source->add(to.labels->name, std::make_shared<InputRows>(blocks, 1));
   }
   for (const InputSpec& spec : inputs) {
-    const Filler* filler = is_sequence(spec) ? filler_of(spec) : nullptr;
-    if (!filler || source->contains(spec.name)) continue;
+    if (!is_filled(spec) || source->contains(spec.name)) continue;
+    const Filler* filler = filler_of(spec);
     source->add(spec.name, std::make_shared<FilledRows>(*filler, spec.type.dtype, Shape{blocks->rows(), block}));
     source->note(concat("'", spec.name, "' is no part of tokens, and gets ", filler->what));
   }

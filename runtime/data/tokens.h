@@ -28,8 +28,20 @@ struct TokenShard {
 bool is_token_file(const std::string& path);  // by its name
 TokenShard read_token_shard(const std::string& path, const DataOptions& options);
 
-// Whether the model reads sequences of integers: it has an input int[batch, tokens].
-bool takes_tokens(const std::vector<InputSpec>& inputs);
+// The inputs of a model that tokens go to, integers [batch, tokens]. `tokens` is null for a model that takes none,
+// `labels` for an entry point that takes none.
+struct TokenInputs {
+  const InputSpec* tokens = nullptr;
+  const InputSpec* labels = nullptr;
+};
+TokenInputs token_inputs(const std::vector<InputSpec>& inputs);
+
+// Inputs of language models that no text has: by their names masks (ones), positions (0, 1, 2, ...) and token types
+// (zeros).
+bool is_filled(const InputSpec& spec);
+bool is_mask(const InputSpec& spec);
+Tensor filled_input(const InputSpec& spec, const Shape& shape);  // [rows, tokens], each row alike
+
 // `paths` in the order of their blocks, at least one.
 std::unique_ptr<DataSource> open_tokens(const std::vector<std::string>& paths, const std::vector<InputSpec>& inputs,
                                         const ReadOptions& options);

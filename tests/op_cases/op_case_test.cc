@@ -35,17 +35,18 @@ TensorMap feed(const OpCase& row, const std::vector<Tensor>& inputs, DType preci
 }
 
 // The kernels of fusion regions have cases of their own (cuda_on_host/generated_test.cc).
-SessionOptions options_of_cases() {
+SessionOptions options_on(Device& device) {
   SessionOptions options;
-  options.plan.check_memory = default_device().uses_host_memory();
-  if (default_device().name() == "cuda") options.plan.lowering.without = {"fuse_elementwise"};
+  options.device = &device;
+  options.plan.check_memory = device.uses_host_memory();
+  if (device.name() == "cuda") options.plan.lowering.without = {"fuse_elementwise"};
   return options;
 }
 
-std::vector<Tensor> run(Model model, const TensorMap& inputs) {
+std::vector<Tensor> run(Model model, const TensorMap& inputs, Device& device = default_device()) {
   std::vector<std::string> names;
   for (const Value* output : model.graph->outputs()) names.push_back(output->name());
-  Session session(std::move(model), options_of_cases());
+  Session session(std::move(model), options_on(device));
   const TensorMap& outputs = session.run("predict", inputs);
   std::vector<Tensor> results;
   for (const std::string& name : names) results.push_back(outputs.at(name).clone());
@@ -110,6 +111,13 @@ void check_forward(const OpCase& row, const std::vector<Tensor>& inputs) {
   const bool precisions = has_float_input(row, inputs);
   const auto exact = run_and_record(make_case(row, inputs, DType::kDouble, false).model,
                                     feed(row, inputs, DType::kDouble), "_forward");
+  // What kernels of a device are compared with, such as bodies and differences, runs on the CPU.
+  if (&default_device() != &Device::cpu()) {
+    const auto on_cpu =
+        run(make_case(row, inputs, DType::kDouble, false).model, feed(row, inputs, DType::kDouble), Device::cpu());
+    for (size_t i = 0; i < exact.size(); ++i)
+      expect_close(exact[i], on_cpu[i], 1e-11, concat("float64 against the CPU, output ", i));
+  }
   if (precisions) {
     const auto single = run(make_case(row, inputs, DType::kFloat, false).model, feed(row, inputs, DType::kFloat));
     for (size_t i = 0; i < exact.size(); ++i) {
@@ -128,7 +136,7 @@ void check_forward(const OpCase& row, const std::vector<Tensor>& inputs) {
     for (DType precision : {DType::kFloat, DType::kDouble}) {
       Case body = make_case(row, inputs, precision, false);
       ASSERT_TRUE(inline_function(body.outputs[0]->producer()));
-      const auto from_body = run(std::move(body.model), feed(row, inputs, precision));
+      const auto from_body = run(std::move(body.model), feed(row, inputs, precision), Device::cpu());
       const auto from_kernel = run(make_case(row, inputs, precision, false).model, feed(row, inputs, precision));
       for (size_t i = 0; i < from_body.size(); ++i) {
         expect_close(from_kernel[i], from_body[i], from_body[i].dtype() == DType::kFloat ? row.tolerance : 1e-11,
@@ -231,7 +239,7 @@ class Loss {
     Case made = make_case(row_, inputs, DType::kDouble, false);
     names_.clear();
     for (const Value* output : made.outputs) names_.push_back(output->name());
-    return std::make_unique<Session>(std::move(made.model), options_of_cases());
+    return std::make_unique<Session>(std::move(made.model), options_on(Device::cpu()));
   }
 
   const OpCase& row_;

@@ -216,6 +216,26 @@ void test_files(const Model& forward, const Options& device) {
 
 }  // namespace
 
+// A language model whose next token is one more.
+void test_texts(const std::string& path, const Options& device) {
+  Session session(Model::load(path), device);
+  const Options likely = {{"tokens", "3"}, {"temperature", "0"}};
+  std::vector<int64_t> drawn;
+  const auto keep = [&](size_t text, int64_t token) { return drawn.push_back(token), text == 0; };
+  const std::vector<std::vector<int64_t>> texts = generate(session, {{0, 1}, {3}}, likely);
+  EXPECT(texts == (std::vector<std::vector<int64_t>>{{2, 3, 4}, {4, 0, 1}}));
+  EXPECT(generate(session, {{0, 1}, {3}}, likely, keep).size() == 2 && drawn == (std::vector<int64_t>{2, 4}));
+  EXPECT(throws(ONNX_TRAIN_USAGE, "at least one token", [&] { generate(session, {{}}, likely); }));
+  EXPECT(throws(ONNX_TRAIN_USAGE, "top-p", [&] { generate(session, {{0}}, {{"top-p", "2"}}); }));
+  bool passed = false;
+  try {
+    generate(session, {{0}}, likely, [](size_t, int64_t) -> bool { throw std::string("mine"); });
+  } catch (const std::string& mine) {
+    passed = mine == "mine";
+  }
+  EXPECT(passed);
+}
+
 int main(int argc, char** argv) try {
   if (argc < 2) return std::fprintf(stderr, "usage: %s MODEL.onnx [DEVICE]\n", argv[0]), 2;
   EXPECT(std::string(onnx_train_version()) == ONNX_TRAIN_VERSION);
@@ -227,6 +247,8 @@ int main(int argc, char** argv) try {
   test_session(forward, device);
   test_device_memory(forward, device);
   test_files(forward, device);
+  const std::string path = argv[1];
+  test_texts(path.substr(0, path.rfind('/') + 1) + "next.onnx", device);
 } catch (const std::exception& error) {
   return std::fprintf(stderr, "%s\n", error.what()), 1;
 }

@@ -25,6 +25,7 @@ def folder(tmp_path, monkeypatch):
     """The models that the examples name."""
     shutil.copy(MLP, tmp_path / "model.onnx")
     shutil.copy(MLP, tmp_path / "mlp.onnx")
+    shutil.copy(MLP.with_name("next.onnx"), tmp_path)
     shutil.copy(tool.ROOT / "models" / "digits_cnn.onnx", tmp_path)
     monkeypatch.chdir(tmp_path)
     return tmp_path

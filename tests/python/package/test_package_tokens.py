@@ -328,3 +328,47 @@ def test_parquet_is_read_where_pyarrow_is_installed(training, tmp_path):
         read = onnx_train.fit(training, tmp_path / "x.parquet", epochs=1)
     arrays = {"x": np.stack([columns[f"x{i}"] for i in range(4)], axis=1), "labels": np.array([1, 0] * 10)}
     np.testing.assert_array_equal(read.losses, onnx_train.fit(training, arrays, epochs=1).losses)
+
+
+def test_the_command_and_python_write_the_same_texts(tmp_path):
+    model = onnx.load(tool.ROOT / "tests" / "fixtures" / "next.onnx")
+    table = np.random.default_rng(0).normal(size=(128, 128)).astype(np.float32)
+    table[:, :32] = -50  # ends of lines are no text of a line
+    model.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(table, "table"))
+    model.graph.output[0].type.tensor_type.shape.dim[2].dim_value = 128
+    onnx.save(model, tmp_path / "lm.onnx")
+    options = {"tokens": 20, "temperature": 0.8, "top_k": 50, "top_p": 0.9, "seed": 3}
+    flags = [part for name, value in options.items() for part in ("--" + name.replace("_", "-"), value)]
+    seen = []
+    prompt = [104, 105]
+    texts = onnx_train.generate(tmp_path / "lm.onnx", [prompt, prompt], **options,
+                                on_token=lambda text, token: seen.append((text, token)))  # fmt: skip
+    assert [len(text) for text in texts] == [20, 20] and texts[0] != texts[1]
+    assert seen[:2] == [(0, texts[0][0]), (1, texts[1][0])]
+    written = tool.run("sample", tmp_path / "lm.onnx", "--prompt-ids", "104,105", *flags)
+    assert [int(word) for word in written.split()] == prompt + texts[0]
+    written = tool.run("sample", tmp_path / "lm.onnx", "--prompt", "hi", *flags)
+    assert written == "hi" + bytes(texts[0]).decode() + "\n"
+    written = tool.run("sample", tmp_path / "lm.onnx", "--prompt", "hi", "--texts", 2, "--ids", *flags)
+    assert [[int(word) for word in line.split()] for line in written.splitlines()] == [prompt + text for text in texts]
+
+    class Letters:
+        def encode(self, text):
+            return list(text.encode())
+
+        def decode(self, tokens):
+            return bytes(tokens).decode()
+
+        def piece_to_id(self, token):
+            return 98 if token == "<end>" else None
+
+    session = onnx_train.Session(tmp_path / "lm.onnx")
+    assert onnx_train.generate(session, "hi", tokenizer=Letters(), **options) == bytes(texts[0]).decode()
+    ended = onnx_train.generate(session, ["hi"], tokenizer=Letters(), end="<end>", **options | {"tokens": 2000})
+    assert ended[0].index("b") == len(ended[0]) - 1
+    with pytest.raises(KeyError, match="mine"):
+        onnx_train.generate(session, prompt, on_token=lambda text, token: {}["mine"])
+    with pytest.raises(onnx_train.UsageError, match="end is the number of a token"):
+        onnx_train.generate(session, prompt, end="<end>")
+    for arguments in ["--prompt", "a", "--prompt-ids", "1"], [], ["--prompt-ids", "1,x"], ["--prompt-ids", ""]:
+        assert "prompt" in fails("sample", tmp_path / "lm.onnx", *arguments)

@@ -1,0 +1,72 @@
+"""Texts that a language model writes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ._errors import UsageError
+from ._options import options_of
+from ._session import Session
+from ._tokenize import Tokenizer
+
+
+def generate(
+    model: Any,
+    prompts: Any,
+    *,
+    tokenizer: Any = None,
+    tokens: int = 100,
+    temperature: float = 1.0,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    end: int | str | None = None,
+    context: int | None = None,
+    seed: int = 0,
+    on_token: Callable[[int, int], bool | None] | None = None,
+) -> Any:
+    """What a causal language model writes after prompts: the command ``onnx-train sample``.
+
+    The model maps int[batch, tokens] to logits float[batch, tokens, vocabulary]. Inputs named as masks, positions and
+    token types are filled. All texts are in one batch.
+
+    Args:
+        model: a `Session`, with the weights that it has at present, or anything that makes one.
+        prompts: tokens, or a list of lists of them for several texts; with a tokenizer a text, or a list of texts.
+        tokenizer: as `tokenize` has it, with a function ``decode``; prompts and results are texts then.
+        tokens: that are written after each prompt, at most.
+        temperature: logits are divided by it; 0: always the most likely token.
+        top_k, top_p: draw among the k most likely tokens, and of these among the fewest with that probability.
+        end: the token that completes a text, as a number, or as a text that the tokenizer knows.
+        context: how many tokens are read; by default what the model's input has, else 1024.
+        seed: text i draws from a stream of its own, of (seed, i).
+        on_token: called with the number of a text and each token that is drawn; False ends all.
+
+    Returns:
+        What was written, without the prompt: a list of tokens or a text, or a list of these if `prompts` is one.
+
+    Raises:
+        UnsupportedError: for a model of another form, or whose logits depend on what comes after them.
+
+    >>> import onnx_train
+    >>> onnx_train.generate("next.onnx", [1, 2], tokens=3, temperature=0)  # a model that counts to 4
+    [3, 4, 0]
+    >>> onnx_train.generate("next.onnx", [[1, 2], [4]], tokens=2, temperature=0, end=3)
+    [[3], [0, 1]]
+    """
+    known = None if tokenizer is None else Tokenizer(tokenizer)
+    is_one = isinstance(prompts, str) if known else len(prompts) > 0 and not hasattr(prompts[0], "__len__")
+    given = [prompts] if is_one else prompts
+    texts = [list(known.encode(text)) if known else [int(token) for token in text] for text in given]
+    if isinstance(end, str):
+        if known is None:
+            raise UsageError("end is the number of a token, or a text that the tokenizer knows, of which there is none")
+        end = known.number_of(end)
+    options = options_of(
+        tokens=tokens, temperature=temperature, top_k=top_k, top_p=top_p, end=end, context=context, seed=seed
+    )
+    session = model if isinstance(model, Session) else Session(model)
+    written: list[Any] = session._core.generate(texts, options, on_token)
+    if known is not None:
+        written = [known.decode(text) for text in written]
+    return written[0] if is_one else written

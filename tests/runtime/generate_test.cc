@@ -1,0 +1,140 @@
+#include "runtime/generation/generate.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "onnx_passes/import/import.h"
+#include "onnx_passes/ir/model.h"
+#include "tests/support/error_of.h"
+
+namespace onnx_train {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+constexpr int kDraws = 10000;
+
+std::vector<int64_t> counts_of(const std::vector<double>& logits, const SamplingOptions& options) {
+  SplitMix64 random(3);
+  std::vector<int64_t> counts(logits.size());
+  for (int i = 0; i < kDraws; ++i) ++counts[static_cast<size_t>(draw_token(logits, options, &random))];
+  return counts;
+}
+
+TEST(TokenSampler, DrawsByTheSoftmax) {
+  const std::vector<double> logits = {std::log(1), std::log(6), std::log(3)};
+  constexpr double kFourDeviations = 200;
+  const auto counts = counts_of(logits, {});
+  EXPECT_NEAR(static_cast<double>(counts[0]), 1000, kFourDeviations);
+  EXPECT_NEAR(static_cast<double>(counts[1]), 6000, kFourDeviations);
+  const auto sharper = counts_of(logits, {.temperature = 0.5});  // 1, 36 and 9 of 46
+  EXPECT_NEAR(static_cast<double>(sharper[1]), kDraws * 36 / 46.0, kFourDeviations);
+  EXPECT_THAT(counts_of(logits, {.temperature = 0}), ElementsAre(0, kDraws, 0));
+}
+
+TEST(TokenSampler, LeavesUnlikelyTokensOut) {
+  const std::vector<double> logits = {std::log(1), std::log(6), std::log(3)};
+  EXPECT_THAT(counts_of(logits, {.top_k = 1}), ElementsAre(0, kDraws, 0));
+  EXPECT_EQ(counts_of(logits, {.top_k = 2})[0], 0);
+  EXPECT_EQ(counts_of(logits, {.top_p = 0.7})[0], 0);  // 0.6 is not enough, 0.6 and 0.3 are
+  EXPECT_GT(counts_of(logits, {.top_p = 0.7})[2], 0);
+  EXPECT_THAT(counts_of(logits, {.top_p = 0.5}), ElementsAre(0, kDraws, 0));
+  EXPECT_THAT(counts_of(logits, {.top_p = 1e-9}), ElementsAre(0, kDraws, 0));
+  EXPECT_GT(counts_of(logits, {.top_k = 9})[0], 0);
+}
+
+TEST(TokenSampler, RefusesWhatIsNoDistribution) {
+  SplitMix64 random(0);
+  const double nan = std::nan(""), infinity = INFINITY;
+  EXPECT_THAT(error_of([&] { draw_token({0, nan}, {}, &random); }), HasSubstr("the logit of token 1 is NaN"));
+  EXPECT_THAT(error_of([&] { draw_token({0, infinity}, {}, &random); }), HasSubstr("not finite"));
+  EXPECT_THAT(error_of([&] { draw_token({-infinity, -infinity}, {}, &random); }), HasSubstr("not finite"));
+  EXPECT_EQ(draw_token({-infinity, 0}, {}, &random), 1);
+}
+
+// The next token is the sum of all that were read, modulo 7.
+Session summing(const std::string& tokens) {
+  return Session(from_text("<ir_version: 10, opset_import: [\"\" : 21]> sums (int64[" + tokens + R"(] tokens)
+    => (float[batch, tokens, 7] logits)
+    <int64 one = {1}, int64 seven = {7}, float[2] values = {0, 10}> {
+      sums = CumSum(tokens, one)
+      rest = Mod(sums, seven)
+      logits = OneHot(rest, seven, values)
+    })"));
+}
+
+TEST(Generate, EachTokenFollowsFromAllBefore) {
+  Session session = summing("batch, length");
+  const GenerationOptions likely{.tokens = 4, .sampling = {.temperature = 0}};
+  const auto written = generate(&session, {{1, 2}, {4, 4, 5}, {0}}, likely);
+  EXPECT_THAT(written, ElementsAre(ElementsAre(3, 6, 5, 3), ElementsAre(6, 5, 3, 6), ElementsAre(0, 0, 0, 0)));
+  Session fixed = summing("4, 8");
+  EXPECT_EQ(generate(&fixed, {{1, 2}, {4, 4, 5}, {0}}, likely), written);
+}
+
+TEST(Generate, ReadsTheLastTokensOfAContext) {
+  Session session = summing("batch, length");
+  const GenerationOptions two{.tokens = 3, .context = 2, .sampling = {.temperature = 0}};
+  EXPECT_THAT(generate(&session, {{6, 1, 2}}, two), ElementsAre(ElementsAre(3, 5, 1)));
+}
+
+TEST(Generate, EndsWithATokenOrByTheCaller) {
+  Session session = summing("batch, length");
+  GenerationOptions options{.tokens = 9, .end = 5, .sampling = {.temperature = 0}};
+  EXPECT_THAT(generate(&session, {{1, 2}, {0}}, options)[0], ElementsAre(3, 6, 5));
+  int calls = 0;
+  EXPECT_THAT(generate(&session, {{1, 2}}, options, [&](size_t, int64_t) { return ++calls < 2; }),
+              ElementsAre(ElementsAre(3, 6)));
+}
+
+TEST(Generate, ASeedGivesTheSameTextsWhateverIsBesideThem) {
+  Session session(from_text(R"(<ir_version: 10, opset_import: ["" : 21]>
+    flat (int64[batch, length] tokens) => (float[batch, length, 50] logits)
+    <float[1] zero = {0}, int64[3] shape = {1, 1, 50}> {
+      floats = Cast <to = 1> (tokens)
+      nothing = Mul(floats, zero)
+      last = Constant <value_ints = [2]> ()
+      column = Unsqueeze(nothing, last)
+      logits = Expand(column, shape)
+    })"));
+  const GenerationOptions options{.tokens = 20, .seed = 7};
+  const auto one = generate(&session, {{1}}, options), two = generate(&session, {{1}, {1}}, options);
+  EXPECT_EQ(one[0], two[0]);
+  EXPECT_NE(two[0], two[1]);
+  EXPECT_NE(generate(&session, {{1}}, {.tokens = 20, .seed = 8}), one);
+}
+
+TEST(Generate, RefusesOtherModels) {
+  Session sums = summing("batch, length"), one = summing("1, 8");
+  EXPECT_THAT(error_of([&] { generate(&sums, {{}}, {}); }), HasSubstr("at least one token"));
+  EXPECT_THAT(error_of([&] { generate(&one, {{1}, {2}}, {}); }), HasSubstr("takes 1 texts at a time"));
+  EXPECT_THAT(error_of([&] { generate(&one, {{1}}, {.context = 9}); }), HasSubstr("'tokens' takes 8 tokens"));
+  EXPECT_EQ(vocabulary_of(sums), 7);
+
+  const auto error_for = [](const std::string& text) {
+    Session session(from_text("<ir_version: 10, opset_import: [\"\" : 21]> other " + text));
+    return error_of([&] { generate(&session, {{1}}, {.tokens = 1}); });
+  };
+  EXPECT_THAT(error_for("(float[n, 4] x) => (float[n, 4] y) { y = Relu(x) }"), HasSubstr("takes x float[n,4]"));
+  EXPECT_THAT(error_for("(int64[n, t] ids, float[n, 2, p, 8] past) => (float[n, t] y) { y = Cast <to = 1> (ids) }"),
+              HasSubstr("also takes 'past' float[n,2,p,8]"));
+  EXPECT_THAT(error_for("(int64[n, t] ids) => (float[n, t] y) { y = Cast <to = 1> (ids) }"),
+              HasSubstr("no output float[batch, tokens, vocabulary]"));
+  // Logits of the mean over all tokens.
+  EXPECT_THAT(error_for(R"((int64[n, t] ids) => (float[n, t, 2] y)
+    <float[2] up = {1, 2}, int64[1] last = {2}, int64[1] time = {1}> {
+      floats = Cast <to = 1> (ids)
+      mean = ReduceMean(floats, time)
+      zeros = Sub(floats, floats)
+      all = Add(zeros, mean)
+      column = Unsqueeze(all, last)
+      y = Mul(column, up)
+    })"),
+              HasSubstr("not causal"));
+}
+
+}  // namespace
+}  // namespace onnx_train
