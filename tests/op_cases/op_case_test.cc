@@ -245,7 +245,8 @@ void check_input(const OpCase& row, Loss* loss, size_t i, const Tensor& input, c
 // A gradient for each output that is a float.
 std::vector<Tensor> draw_dy(const OpCase& row, const std::vector<Tensor>& inputs, std::mt19937_64& random) {
   std::vector<Tensor> dy;
-  for (const Tensor& y : run(make_case(row, inputs, DType::kDouble, false).model, feed(row, inputs, DType::kDouble)))
+  for (const Tensor& y :
+       run(make_case(row, inputs, DType::kDouble, false).model, feed(row, inputs, DType::kDouble), Device::cpu()))
     dy.push_back(is_float(y.dtype()) ? random_like(y, random) : Tensor());
   return dy;
 }
@@ -360,7 +361,8 @@ TEST_P(OpCases, Holds) {
       return record_case(row, inputs, concat(folder, "/", name.substr(name.find('/') + 1)));
     }
     check_forward(row, inputs);
-    if (HasFatalFailure()) return;
+    // Rules are the same whatever instructions a CPU has (kernels/isa_test.sh), and their kernels have rows of their own.
+    if (HasFatalFailure() || std::getenv("ONNX_TRAIN_ISA")) return;
     row.gradient ? check_gradient(row, inputs) : check_exemption(row, inputs);
   } catch (const Error& error) {
     FAIL() << error.what();
