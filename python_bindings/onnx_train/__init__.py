@@ -40,6 +40,7 @@ from ._state import State
 
 if TYPE_CHECKING:
     from . import losses, optimizers, torch
+    from ._chat import ChatFile, tokenize_chats
     from ._data import load_data
     from ._fit import Callback, Evaluation, History, Step, fit
     from ._grad import grad, value_and_grad
@@ -52,6 +53,7 @@ __version__: str = _core.version()
 
 __all__ = [
     "Callback",
+    "ChatFile",
     "CheckReport",
     "DataError",
     "DeviceArray",
@@ -88,6 +90,7 @@ __all__ = [
     "optimizers",
     "save_weights",
     "tokenize",
+    "tokenize_chats",
     "torch",
     "value_and_grad",
     "verify",
@@ -95,7 +98,7 @@ __all__ = [
 
 _LAZY = {name: "_fit" for name in ("Callback", "Evaluation", "History", "Step", "fit")}
 _LAZY |= {"load_data": "_data", "convert_table": "_tables", "TokenFile": "_tokenize", "tokenize": "_tokenize"}
-_LAZY |= {"grad": "_grad", "value_and_grad": "_grad"}
+_LAZY |= {"ChatFile": "_chat", "tokenize_chats": "_chat", "grad": "_grad", "value_and_grad": "_grad"}
 _LAZY |= {name: "_second" for name in ("Verification", "hvp", "jvp", "verify")}
 _LAZY |= {"load_weights": "_weights", "save_weights": "_weights"}
 

@@ -70,7 +70,7 @@ def tokenize(
     TokenFile(tokens=7, documents=2, dtype='uint16', document_end=26)
     """
     check_suffix(path, ".bin")
-    encode, number_of = _functions_of(tokenizer)
+    encode, number_of = functions_of(tokenizer)
     end = number_of(document_end) if isinstance(document_end, str) else document_end
     files = [texts] if isinstance(texts, (str, os.PathLike)) else list(texts)
     tokens, documents = array("I"), 0
@@ -94,10 +94,10 @@ def tokenize(
     return TokenFile(len(tokens), documents, "uint32" if code == "I" else "uint16", end)
 
 
-def _functions_of(tokenizer: Any) -> tuple[Callable[[str], Sequence[int]], Callable[[str], int]]:
+def functions_of(tokenizer: Any) -> tuple[Callable[[str], Sequence[int]], Callable[[str], int]]:
     """encode(text), and the number of a token."""
     if isinstance(tokenizer, (str, os.PathLike)):
-        tokenizer = _load(os.fspath(tokenizer))
+        tokenizer = load_tokenizer(os.fspath(tokenizer))
     # A tokenizer that would add a first or a last token does it to no text in the middle of a file.
     has_special_tokens = hasattr(tokenizer, "token_to_id") or hasattr(tokenizer, "convert_tokens_to_ids")
     plain = {"add_special_tokens": False} if has_special_tokens else {}
@@ -118,7 +118,7 @@ def _functions_of(tokenizer: Any) -> tuple[Callable[[str], Sequence[int]], Calla
     return encode, number_of
 
 
-def _load(path: str) -> Any:
+def load_tokenizer(path: str) -> Any:
     kind = Path(path).suffix
     try:
         if kind == ".json":
@@ -132,18 +132,26 @@ def _load(path: str) -> Any:
     raise UsageError(f"'{path}' is no tokenizer: a .json of Hugging Face or a .model of SentencePiece")
 
 
-def _documents(path: Path) -> Iterator[str]:
+def json_lines(path: Path) -> Iterator[tuple[int, Any]]:
+    """(number, value) of the lines of a file that are not empty."""
     try:
         with open(path, encoding="utf-8") as file:
-            if path.suffix != ".jsonl":
-                yield file.read()
-                return
             for number, line in enumerate(file, 1):
-                if not line.strip():
-                    continue
-                document = json.loads(line)
-                if not isinstance(document, dict) or not isinstance(document.get("text"), str):
-                    raise DataError(f'{path}, line {number} is no JSON object with a "text"')
-                yield document["text"]
+                if line.strip():
+                    yield number, json.loads(line)
     except (OSError, ValueError) as error:
         raise DataError(f"cannot read {path}: {error}") from None
+
+
+def _documents(path: Path) -> Iterator[str]:
+    if path.suffix == ".jsonl":
+        for number, document in json_lines(path):
+            if not isinstance(document, dict) or not isinstance(document.get("text"), str):
+                raise DataError(f'{path}, line {number} is no JSON object with a "text"')
+            yield document["text"]
+        return
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise DataError(f"cannot read {path}: {error}") from None
+    yield text
