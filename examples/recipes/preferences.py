@@ -34,7 +34,7 @@ def make():
     module = network()
     plain = Gpt(vocabulary=32, context=TOKENS, width=16, heads=1, blocks=1)
     plain.load_state_dict(module.state_dict())
-    same.export(plain, {"tokens": torch.randint(0, 32, (2, TOKENS))}, "gpt.onnx", optimize=True)
+    same.export(plain, {"tokens": torch.randint(0, 32, (2, TOKENS))}, "gpt.onnx")
     generator = np.random.default_rng(0)
     prompts = generator.integers(0, 32, (160, PROMPT))
     answers = {"chosen": generator.integers(0, 20, (160, ANSWER + 1)),  # low tokens are preferred
@@ -47,4 +47,4 @@ def make():
         arrays |= {f"{kind}_tokens": text[:, :-1], f"{kind}_labels": labels}
     np.savez("preferences.npz", **arrays)
     inputs = {name: torch.from_numpy(arrays[name][:2]) for name in INPUTS}
-    same.export(module, inputs, "pairs.onnx", optimize=True, outputs=("chosen", "rejected"))
+    same.export(module, inputs, "pairs.onnx", outputs=("chosen", "rejected"))

@@ -67,8 +67,17 @@ def weights(path):
 
 
 def start(module, path):
-    """`module` in training mode with the weights of the training model at `path`, found by their names."""
+    """`module` in training mode with the weights of the training model at `path`, found by their names. ONNX stores the
+    epsilons of norms and the momentum of running statistics as float32."""
+    for part in module.modules():
+        for name in ("eps", "variance_epsilon"):
+            if isinstance(getattr(part, name, None), float):
+                setattr(part, name, float(np.float32(getattr(part, name))))
+        if isinstance(part, torch.nn.modules.batchnorm._BatchNorm):
+            part.momentum = 1 - float(np.float32(1 - part.momentum))
     stored = weights(path)
+    lost = [name for name, value in module.state_dict().items() if value.is_floating_point() and name not in stored]
+    assert not lost, f"{path} has no {lost}: the exporter has folded them into others"
     floats = {name: torch.from_numpy(stored[name].copy()) for name, value in module.state_dict().items()
               if value.is_floating_point()}  # fmt: skip
     missing = module.to(FLOAT).train().load_state_dict(floats, strict=False).missing_keys
@@ -97,14 +106,15 @@ def losses_of(run):
 
 
 def distance(losses, module, run):
-    """How far apart PyTorch's training and `run` are: the largest relative difference of a loss; and of a tensor of
-    weights, by its norm."""
+    """How far apart PyTorch's training and `run` are: the largest relative difference of a loss, and the norm of the
+    difference of all weights in relation to theirs."""
     ours, theirs = losses_of(run), np.array(losses)
     assert ours.shape == theirs.shape, (ours.shape, theirs.shape)
     stored = weights(Path(run) / "last.onnx")
     state = {name: value.numpy() for name, value in module.state_dict().items() if value.is_floating_point()}
-    apart = [np.linalg.norm(stored[name] - value) / np.linalg.norm(value) for name, value in state.items()]
-    return float(np.max(np.abs(ours / theirs - 1))), float(np.max(apart))
+    all_of = [np.concatenate([values[name].ravel() for name in state]) for values in (stored, state)]
+    apart = np.linalg.norm(all_of[0] - all_of[1]) / np.linalg.norm(all_of[1])
+    return float(np.max(np.abs(ours / theirs - 1))), float(apart)
 
 
 def compare(losses, module, run):
