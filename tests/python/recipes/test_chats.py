@@ -12,7 +12,7 @@ import onnx_train
 
 # transformers tells what an answer is by {% generation %}; tokenize_chats does not read that.
 CHAT_TEMPLATE = (
-    "{% for m in messages %}{% if m.role == 'assistant' %}<a> {% generation %}{{ m.content }} <end> {% endgeneration %}"
+    "{% for m in messages %}{% if m.role == 'assistant' %}<a> {% generation %}{{ m.content }} <end>{% endgeneration %} "
     "{% else %}<u> {{ m.content }} <end> {% endif %}{% endfor %}{% if add_generation_prompt %}<a> {% endif %}"
 )
 
@@ -49,7 +49,7 @@ def test_answers_alone_have_labels(chats, tmp_path):
     template = {"user": ("?", ""), "assistant": ("!", ".")}
     written = onnx_train.tokenize_chats(Letters(), chats, tmp_path / "x.npz", length=14, template=template, pad=7)
     # "?a!b c.?d!a a a." is cut before its last letter; the third conversation's answer comes after 14 tokens.
-    assert (written.samples, written.answer_tokens, written.cut, written.left_out) == (2, 2 + 8, 1, 1)
+    assert (written.samples, written.answer_tokens, written.cut, written.left_out) == (2, 2 + 9, 1, 1)
     data = tool.load(tmp_path / "x.npz")
     assert bytes(data["input_ids"][1].astype(np.uint8)) == b"?a!b c.?d!a a "
     labels = [chr(label) if label != -100 else "_" for label in data["labels"][1]]
