@@ -117,17 +117,16 @@ def tokenize_chats(
             left_out += 1
     if not rows:
         raise DataError(f"no conversation has an answer in its first {length} tokens; give a greater length")
-    arrays = {name: np.full((len(rows), length), fill, np.int32)
-              for name, fill in (("input_ids", pad), ("labels", _IGNORED), ("attention_mask", 0))}  # fmt: skip
+    words, targets, mask = (np.full((len(rows), length), fill, np.int32) for fill in (pad, _IGNORED, 0))
     for i, (tokens, labels) in enumerate(rows):
-        arrays["input_ids"][i, : len(tokens)] = tokens
-        arrays["labels"][i, : len(labels)] = labels
-        arrays["attention_mask"][i, : len(tokens)] = 1
+        words[i, : len(tokens)] = tokens
+        targets[i, : len(labels)] = labels
+        mask[i, : len(tokens)] = 1
     partial = Path(f"{os.fspath(path)}.partial")
     with open(partial, "wb") as out:
-        np.savez(out, **arrays)
+        np.savez(out, input_ids=words, labels=targets, attention_mask=mask)
     partial.replace(path)
-    return ChatFile(len(rows), int((arrays["labels"] != _IGNORED).sum()), cut, left_out)
+    return ChatFile(len(rows), int((targets != _IGNORED).sum()), cut, left_out)
 
 
 def _by_template(
