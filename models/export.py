@@ -18,12 +18,13 @@ def quiet():
         yield
 
 
-def export(module, inputs, path, exporter="dynamo", optimize=False, train=False, outputs=("logits",)):
+def export(module, inputs, path, exporter="dynamo", optimize=False, train=False, outputs=("logits",), sizes=None):
     """Writes `module` as it runs on `inputs` (name -> tensor, the batch on axis 0) to `path`.
 
     exporter: "dynamo", or "torchscript" for the older one.
     optimize: fold constants, and with them batch normalization into convolutions.
     train: export in train mode, which keeps dropout.
+    sizes: with "dynamo", the open axes of each input, as torch.export takes them; by default the batch.
     """
     was_training = module.training
     module.train(train)
@@ -31,10 +32,10 @@ def export(module, inputs, path, exporter="dynamo", optimize=False, train=False,
     names = dict(input_names=list(inputs), output_names=list(outputs))
     with quiet():
         if exporter == "dynamo":
-            batch = torch.export.Dim("batch")
+            sizes = sizes or {0: torch.export.Dim("batch")}
             torch.onnx.export(
                 module, arguments, str(path), dynamo=True, optimize=optimize, external_data=False, verbose=False,
-                dynamic_shapes=tuple({0: batch} for _ in arguments), **names,
+                dynamic_shapes=tuple(sizes for _ in arguments), **names,
             )  # fmt: skip
         else:
             mode = torch.onnx.TrainingMode

@@ -40,7 +40,7 @@ from ._state import State
 
 if TYPE_CHECKING:
     from . import losses, optimizers, torch
-    from ._chats import ChatFile, ChatTemplate, tokenize_chats
+    from ._chat import ChatFile, tokenize_chats
     from ._data import load_data
     from ._fit import Callback, Evaluation, History, Step, fit
     from ._generate import generate
@@ -55,7 +55,6 @@ __version__: str = _core.version()
 __all__ = [
     "Callback",
     "ChatFile",
-    "ChatTemplate",
     "CheckReport",
     "DataError",
     "DeviceArray",
@@ -101,7 +100,7 @@ __all__ = [
 
 _LAZY = {name: "_fit" for name in ("Callback", "Evaluation", "History", "Step", "fit")}
 _LAZY |= {"load_data": "_data", "convert_table": "_tables", "TokenFile": "_tokenize", "tokenize": "_tokenize"}
-_LAZY |= {name: "_chats" for name in ("ChatFile", "ChatTemplate", "tokenize_chats")}
+_LAZY |= {"ChatFile": "_chat", "tokenize_chats": "_chat"}
 _LAZY |= {"generate": "_generate"}
 _LAZY |= {"grad": "_grad", "value_and_grad": "_grad"}
 _LAZY |= {name: "_second" for name in ("Verification", "hvp", "jvp", "verify")}

@@ -349,6 +349,9 @@ class Session:
             for note in notes:
                 warn(note)
             return Result(results, self._entry(entry).outputs)
+        arrays = [name for name in reading if any(name == port.name for port in self.inputs(entry))]
+        if arrays:
+            raise UsageError(f"{entry} takes arrays by name as one mapping: {entry}({{'{arrays[0]}': ...}})")
         if batch_size is not None or scale is not None or reading:
             raise UsageError(f"{entry}: batch_size, scale and others are for a path of data; a batch is run as it is")
         return self._run(entry, batch)

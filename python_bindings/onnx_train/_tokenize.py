@@ -136,20 +136,31 @@ def _load(path: str) -> Any:
     raise UsageError(f"'{path}' is no tokenizer: a .json of Hugging Face or a .model of SentencePiece")
 
 
-def _documents(path: Path) -> Iterator[str]:
+def json_lines(path: Path) -> Iterator[tuple[int, Any]]:
+    """(number, value) of the lines of a file that are not empty."""
     try:
         with open(path, encoding="utf-8") as file:
-            if path.suffix != ".jsonl":
-                yield file.read()
-                return
             for number, line in enumerate(file, 1):
                 if not line.strip():
                     continue
-                document = json.loads(line)
-                if not isinstance(document, dict) or not isinstance(document.get("text"), str):
-                    raise DataError(f'{path}, line {number} is no JSON object with a "text"')
-                yield document["text"]
-    except DataError:
-        raise
+                try:
+                    value = json.loads(line)
+                except ValueError as error:
+                    raise DataError(f"{path}, line {number} is no JSON: {error}") from None
+                yield number, value
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"cannot read {path}: {error}") from None
+
+
+def _documents(path: Path) -> Iterator[str]:
+    if path.suffix == ".jsonl":
+        for number, document in json_lines(path):
+            if not isinstance(document, dict) or not isinstance(document.get("text"), str):
+                raise DataError(f'{path}, line {number} is no JSON object with a "text"')
+            yield document["text"]
+        return
+    try:
+        text = path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         raise DataError(f"cannot read {path}: {error}") from None
+    yield text

@@ -34,7 +34,7 @@ std::vector<double> read_list(ExpressionReader* reader, std::string* text) {
   do {
     if (!numbers.empty()) *text += ", ";
     numbers.push_back(read_ratio(reader, text));
-  } while (reader->take(','));
+  } while (reader->take(',') && !reader->at(')'));  // (0.5,) is Python's way to write one number
   reader->expect(')', "after the numbers");
   *text += ")";
   return numbers;

@@ -180,6 +180,23 @@ TEST(Csv, QuotedFieldsHoldCommasQuotesAndLines) {
   EXPECT_EQ(data.metadata().at("onnx_train.classes"), R"(["say \"hi\", you","two\nlines"])");
 }
 
+TEST(Csv, AModelTakesTheColumnsThatItWasTrainedOnInTheirOrder) {
+  ReadOptions options;
+  options.map = {"kind=labels"};
+  const Dataset data = table("d,c,kind,b,a\n1,2,0,3,4\n", options);
+  EXPECT_EQ(data.metadata().at("onnx_train.inputs"), R"({"labels":["kind"],"x":["d","c","b","a"]})");
+  ReadOptions tests;
+  tests.role = DataRole::kEvaluate;
+  tests.metadata = data.metadata();
+  const Dataset other = table("name,a,b,c,d,kind\n7,4,3,2,1,1\n", tests);
+  EXPECT_THAT(values(whole(other, "x")), ElementsAre(1, 2, 3, 4));
+  EXPECT_THAT(whole(other, "labels").to_ints(), ElementsAre(1));
+  EXPECT_THAT(error_of([&] { table("a,b,c,e,kind\n1,2,3,4,0\n", tests); }),
+              HasSubstr("has no column 'd', which the model's 'x' was trained on; --columns x=..."));
+  tests.columns = {"x=a", "b", "c", "e"};
+  EXPECT_THAT(values(whole(table("a,b,c,e,kind\n1,2,3,4,0\n", tests), "x")), ElementsAre(1, 2, 3, 4));
+}
+
 TEST(Csv, TextsAreNumberedInSortedOrderAndTheModelKeepsIt) {
   const Dataset data = table("a,b,colour,d,labels\n1,2,red,3,dog\n4,5,blue,6,ant\n7,8,red,9,cat\n");
   EXPECT_THAT(values(whole(data, "x")), ElementsAre(1, 2, 1, 3, 4, 5, 0, 6, 7, 8, 1, 9));

@@ -148,7 +148,7 @@ TEST(Pictures, AnInputSuggestsTheStepsWhereNoneAreGiven) {
   EXPECT_EQ(data.preprocess().text(), "x: resize(4, 6), scale(1/255)");
   ASSERT_EQ(notes.size(), 1u);
   EXPECT_THAT(notes[0], HasSubstr("'x' by resize(4, 6), scale(1/255), for it is float[N,3,4,6]"));
-  const Dataset normal = dataset(root, {kPictures, kLabels}, "crop(4, 6), normalize(mean=(0, 0.5, 0), std=(1, 2, 1))");
+  const Dataset normal = dataset(root, {kPictures, kLabels}, "crop(4, 6), normalize(mean=(0, 0.5, 0), std=(1, 2, 1,))");
   EXPECT_EQ(normal.preprocess().text(), "x: crop(4, 6), scale(1/255), normalize(mean=(0, 0.5, 0), std=(1, 2, 1))");
   EXPECT_NEAR(row(normal, 0, "x")[24], (70.0 / 255 - 0.5) / 2, 1e-6);
   EXPECT_THAT(error_of([&] {

@@ -46,6 +46,9 @@ struct ColumnValues {
   std::vector<std::string> categories;  // of texts
 };
 
+// A name may hold bytes that are no UTF-8.
+constexpr auto kReplace = nlohmann::json::error_handler_t::replace;
+
 std::string listed(const std::vector<std::string>& names) {
   return first_few(std::span<const std::string>(names), 8, [](const std::string& name) { return name; });
 }
@@ -59,7 +62,7 @@ class TableReader {
   }
 
   DataArrays read() {
-    const AssignedColumns assigned = assign_columns(table_, inputs_, options_);
+    const AssignedColumns assigned = assign_columns(table_, inputs_, options_, known_inputs());
     std::map<size_t, ColumnValues> columns;
     for (const InputSpec& spec : inputs_) {
       const auto found = assigned.find(spec.name);
@@ -71,7 +74,8 @@ class TableReader {
     const std::vector<size_t> rows = rows_without_missing(columns);
     for (auto& [index, column] : columns) fill(&column);
     for (const auto& [name, indices] : assigned) result_.tensors[name] = make_array(columns, indices, rows);
-    if (!columns_.empty()) result_.metadata[kTableColumns] = columns_.dump();
+    if (!columns_.empty()) result_.metadata[kTableColumns] = columns_.dump(-1, ' ', false, kReplace);
+    result_.metadata[kTableInputs] = names_of(assigned).dump(-1, ' ', false, kReplace);
     return std::move(result_);
   }
 
@@ -87,6 +91,22 @@ class TableReader {
     const bool is_list =
         json.is_array() && std::all_of(json.begin(), json.end(), [](const auto& x) { return x.is_string(); });
     return is_list ? std::optional(json.get<std::vector<std::string>>()) : std::nullopt;
+  }
+  KnownColumns known_inputs() const {
+    KnownColumns inputs;
+    const nlohmann::json json = known(kTableInputs);
+    if (!json.is_object()) return inputs;
+    for (const auto& [input, columns] : json.items()) {
+      if (const auto names = names_in(columns)) inputs[input] = *names;
+    }
+    return inputs;
+  }
+  nlohmann::json names_of(const AssignedColumns& assigned) const {
+    nlohmann::json json = nlohmann::json::object();
+    for (const auto& [input, columns] : assigned) {
+      for (const size_t column : columns) json[input].push_back(table_.columns[column]);
+    }
+    return json;
   }
   nlohmann::json known_of(const ColumnValues& column) const {
     if (column.is_label) return known_classes_;
@@ -160,9 +180,7 @@ class TableReader {
     result_.notes.push_back(concat(table_.path, ": '", column->name, "' holds texts, read as ",
                                    column->categories.size(), " ", what,
                                    " in sorted order: ", listed(column->categories)));
-    // A name may hold bytes that are no UTF-8.
     const nlohmann::json names = column->categories;
-    constexpr auto kReplace = nlohmann::json::error_handler_t::replace;
     if (column->is_label) {
       result_.metadata[kClasses] = names.dump(-1, ' ', false, kReplace);
     } else {

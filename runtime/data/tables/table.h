@@ -1,7 +1,8 @@
 // Tables: from fields of text to the arrays of a model's inputs. A column whose first value is a number holds numbers;
 // any other holds texts, which become their places in the sorted list of all texts of the column. The model that is
 // trained on a table keeps these lists as metadata, so that every other table is read alike: kClasses has that of the
-// labels, kTableColumns is a JSON object from column to its list, or to the number that its missing values become.
+// labels, kTableColumns is a JSON object from column to its list, or to the number that its missing values become, and
+// kTableInputs one from input to the list of its columns.
 // Plain values; any thread. Functions throw Error that names file, line and column.
 #pragma once
 
@@ -29,11 +30,12 @@ struct DataTable {
 };
 
 // The columns that each input takes, by position: those that --columns names; else the column of its name; else NAME0,
-// NAME1, ... or NAME_0, NAME_1, ...; the model's first input, where it has none of these, takes all that are left.
-// --map renames columns first.
+// NAME1, ... or NAME_0, NAME_1, ...; else those of `known`, by input, that the model was trained on; the model's first
+// input, where it has none of these, takes all that are left. --map renames columns first.
 using AssignedColumns = std::map<std::string, std::vector<size_t>>;
-AssignedColumns assign_columns(const DataTable& table, const std::vector<InputSpec>& inputs,
-                               const ReadOptions& options);
+using KnownColumns = std::map<std::string, std::vector<std::string>>;
+AssignedColumns assign_columns(const DataTable& table, const std::vector<InputSpec>& inputs, const ReadOptions& options,
+                               const KnownColumns& known);
 
 DataArrays arrays_of(const DataTable& table, const std::vector<InputSpec>& inputs, const ReadOptions& options);
 

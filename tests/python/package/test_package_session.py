@@ -469,3 +469,9 @@ def test_a_loss_that_is_not_finite_may_be_allowed():
     weight = scaled.state["fc1.weight"].copy()
     result = scaled.step(x, np.arange(3))
     assert np.isnan(result.loss) and result.loss_scale == 65536 and np.array_equal(scaled.state["fc1.weight"], weight)
+
+
+def test_arrays_as_keywords_are_told_from_options():
+    session = onnx_train.Session(onnx_train.build(MLP), threads=1)
+    with pytest.raises(onnx_train.UsageError, match=r"predict takes arrays by name as one mapping: predict\({'x': \.\.\.}\)"):
+        session.predict(x=np.zeros((2, 4), np.float32))
