@@ -1,0 +1,30 @@
+// A training model of a forward model for given data, with defaults for what the user leaves open. Pure functions; any
+// thread.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "runtime/build_settings.h"
+#include "runtime/training/loss_guess.h"
+
+namespace onnx_train {
+
+struct DefaultBuild {
+  Model training;
+  std::string loss;  // as --loss took it: given, or guessed
+  std::string why;   // of a guessed loss; "" for one that was given
+};
+
+// Guesses the loss of the imported and adapted model.
+using GuessLoss = std::function<LossGuess(const Model& forward)>;
+
+// Imports, adapts and builds, as `onnx-train build` does with `settings`, and takes the loss of `guess` where
+// `settings` has an empty one. The same arguments give the same bytes. Throws Error with the reason if that is
+// impossible.
+DefaultBuild build_for_data(ModelMessage forward, BuildSettings settings, const GuessLoss& guess);
+
+// The model of a message without entry points is a forward model.
+bool is_forward_model(const ModelMessage& message);
+
+}  // namespace onnx_train
