@@ -12,8 +12,9 @@ namespace onnx_train {
 
 struct DefaultBuild {
   Model training;
-  std::string loss;  // as --loss took it: given, or guessed
-  std::string why;   // of a guessed loss; "" for one that was given
+  std::string loss;      // as --loss took it: given, or guessed
+  std::string why;       // of a guessed loss; "" for one that was given
+  bool is_built = true;  // false: the file holds a training model already, and there is no `loss`
 };
 
 // Guesses the loss of the imported and adapted model.
@@ -24,7 +25,7 @@ using GuessLoss = std::function<LossGuess(const Model& forward)>;
 // impossible.
 DefaultBuild build_for_data(ModelMessage forward, BuildSettings settings, const GuessLoss& guess);
 
-// The model of a message without entry points is a forward model.
-bool is_forward_model(const ModelMessage& message);
+// The same of a file, or the training model that the file holds.
+DefaultBuild load_or_build(const std::string& path, const BuildSettings& settings, const GuessLoss& guess);
 
 }  // namespace onnx_train

@@ -2,9 +2,7 @@
 
 #include <filesystem>
 
-#include "onnx_passes/io/loading.h"
 #include "onnx_passes/ir/error.h"
-#include "onnx_passes/ir/message.h"
 #include "runtime/data/source.h"
 #include "runtime/report_text.h"
 #include "runtime/training/checkpoint.h"
@@ -29,24 +27,22 @@ namespace {
 
 // The training model that MODEL is, or that is built of it; `built` then says what, unless it is null.
 Model load_or_build(const FitArguments& a, std::optional<BuiltForRun>* built) {
-  ModelMessage message = load_message(a.model);
-  if (!is_forward_model(message)) {
-    if (const std::string given = given_build_options(a); !given.empty()) {
-      throw UsageError(concat(a.model, " is a training model, which is built already; leave out ", given,
-                              ", or give the forward model"));
-    }
-    return training_model(std::move(message), a.model);
+  BuildSettings settings = a.build;
+  settings.device = a.runtime.device;
+  if (a.given->count("loss") == 0) settings.build.loss.clear();
+  DefaultBuild found = load_or_build(a.model, settings, [&](const Model& forward) {
+    return guess_loss(forward, a.data, ReadOptions{a.reading, DataRole::kTrain, {}, {}});
+  });
+  if (!found.is_built) {
+    const std::string given = given_build_options(a);
+    if (given.empty()) return std::move(found.training);
+    throw UsageError(concat(a.model, " is a training model, which is built already; leave out ", given,
+                            ", or give the forward model"));
   }
   const std::string written = a.trainer.folder + "/train.onnx";
   if (std::error_code error; fs::equivalent(a.model, written, error)) {
     throw UsageError(concat(written, " is where the training model goes, and a forward model; take another --out"));
   }
-  BuildSettings settings = a.build;
-  settings.device = a.runtime.device;
-  if (a.given->count("loss") == 0) settings.build.loss.clear();
-  DefaultBuild found = build_for_data(std::move(message), settings, [&](const Model& forward) {
-    return guess_loss(forward, a.data, ReadOptions{a.reading, DataRole::kTrain, {}, {}});
-  });
   if (built) {
     std::string options = given_build_options(a);
     if (!found.why.empty()) {
