@@ -22,6 +22,9 @@ class Search {
  public:
   Search(Session* session, const BatchSearch& search) : session_(*session), search_(search) {
     on_host_ = session_.device().uses_host_memory();
+    // The first plan brings code and tables into memory that every process has by its first step.
+    planned(search.training.fixed_batch() > 0 ? search.training.fixed_batch()
+                                              : std::min(kFirst, search.training.num_samples()));
     // An arena of earlier runs is freed before a larger one is allocated.
     const auto arena = static_cast<double>(session_.arena_bytes());
     const double available = static_cast<double>(session_.device().available_bytes()) + arena;
@@ -32,7 +35,10 @@ class Search {
     DataBytes data;
     data.add(search_.training);
     if (search_.evaluation) data.add(*search_.evaluation);
-    fixed_ = own + (on_host_ ? data.made + (search.copies ? state : 0) : 0);
+    // The order of an epoch is a number for each sample.
+    const double order = static_cast<double>(search.training.num_samples()) * sizeof(int64_t);
+    fixed_ = own + (on_host_ ? data.made + order + (search.copies ? state : 0) : 0);
+    smallest_ = kNever;
   }
 
   FoundBatch run() {
@@ -106,7 +112,7 @@ class Search {
   Session& session_;
   const BatchSearch& search_;
   bool on_host_;
-  double limit_, fixed_, smallest_ = kNever;
+  double limit_ = 0, fixed_ = 0, smallest_ = kNever;
   int plans_ = 0;
 };
 
