@@ -4,8 +4,8 @@
 #include <cmath>
 #include <limits>
 
-#include "runtime/process_memory.h"
 #include "onnx_passes/ir/error.h"
+#include "runtime/process_memory.h"
 #include "runtime/report_text.h"
 #include "runtime/training/run_memory.h"
 #include "runtime/training/trainer.h"
@@ -16,6 +16,7 @@ namespace {
 constexpr int64_t kFirst = 16;                // samples of the first plan
 constexpr int64_t kPart = 64;                 // the result is at most 1/64 too small
 constexpr double kAvailablePart = 31.0 / 32;  // other processes need memory, too
+constexpr double kFirstStep = 0x1p23;         // what steps and checkpoints add on a host: stacks, generated code, files
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
 class Search {
@@ -37,7 +38,7 @@ class Search {
     if (search_.evaluation) data.add(*search_.evaluation);
     // The order of an epoch is a number for each sample.
     const double order = static_cast<double>(search.training.num_samples()) * sizeof(int64_t);
-    fixed_ = own + (on_host_ ? data.made + order + (search.copies ? state : 0) : 0);
+    fixed_ = own + (on_host_ ? kFirstStep + data.made + order + (search.copies ? state : 0) : 0);
     smallest_ = kNever;
   }
 
