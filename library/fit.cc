@@ -1,20 +1,14 @@
-// The training loop of the C interface, and evaluation and prediction: over arrays, batches and files of the program.
-#include <algorithm>
-#include <cmath>
-#include <cstring>
+// The training loop of the C interface: over arrays, batches and files of the program.
 #include <filesystem>
 
-#include "library/guard.h"
-#include "library/handles.h"
-#include "onnx_passes/ir/initializer.h"
-#include "onnx_passes/ir/roles.h"
+#include "library/program_data.h"
 #include "onnx_passes/table_metadata.h"
-#include "runtime/data/data_check.h"
-#include "runtime/data/prediction.h"
 #include "runtime/data/selection.h"
+#include "runtime/training/batch_search.h"
 #include "runtime/training/checkpoint.h"
+#include "runtime/training/controls.h"
 #include "runtime/training/fingerprint.h"
-#include "runtime/training/trainer.h"
+#include "runtime/training/rate_search.h"
 
 namespace onnx_train {
 namespace {
@@ -22,48 +16,38 @@ namespace {
 struct FitSettings {
   TrainerOptions trainer;
   ScheduleSettings schedule;
-  bool no_shuffle = false, resume = false, overwrite = false, no_data_check = false;
+  bool no_shuffle = false, resume = false, overwrite = false, no_data_check = false, find_batch = false;
   DataOptions reading;
   std::optional<int64_t> batch_size;
+  std::string memory_limit;
 };
 
 std::vector<CommandOption> fit_options(FitSettings* s) {
   TrainerOptions& t = s->trainer;
-  std::vector<CommandOption> options = {{"--epochs", {&t.epochs, kCount}, ""},
-                                        {"--steps", {&t.steps, kCount}, ""},
-                                        {"--time-limit", {&t.time_limit, kPositive}, ""},
-                                        {"--batch-size", {&s->batch_size, kCount}, ""},
-                                        {"--accumulate", {&t.accumulate, kCount}, ""},
-                                        {"--clip", {&t.clip_norm, kPositive}, ""},
-                                        {"--seed", &t.seed, ""},
-                                        {"--no-shuffle", &s->no_shuffle, ""},
-                                        {"--scale", {&s->reading.scales, check_scale}, ""},
-                                        {"--preprocess", &s->reading.preprocess, ""},
-                                        {"--augment", &s->reading.augment, ""},
-                                        {"--no-data-check", &s->no_data_check, ""},
-                                        {"--eval-every", {&t.eval_every, kCount}, ""},
-                                        {"--best", &t.best, ""},
-                                        {"--early-stop", {&t.early_stop, kCount}, ""},
-                                        {"--checkpoint-every", {&t.checkpoint_every, kCount}, ""},
-                                        {"--out", &t.folder, ""},
-                                        {"--resume", &s->resume, ""},
-                                        {"--overwrite", &s->overwrite, ""},
-                                        {"--wait-for-steps", &t.wait_for_steps, ""}};
+  std::vector<CommandOption> options = {
+      {"--epochs", {&t.epochs, kCount}, ""},
+      {"--steps", {&t.steps, kCount}, ""},
+      {"--time-limit", {&t.time_limit, kPositive}, ""},
+      {"--batch-size", OptionTarget(&s->batch_size, kCount).or_auto(&s->find_batch), ""},
+      {"--memory-limit", {&s->memory_limit, check_bytes}, ""},
+      {"--accumulate", {&t.accumulate, kCount}, ""},
+      {"--clip", {&t.clip_norm, kPositive}, ""},
+      {"--seed", &t.seed, ""},
+      {"--no-shuffle", &s->no_shuffle, ""},
+      {"--scale", {&s->reading.scales, check_scale}, ""},
+      {"--preprocess", &s->reading.preprocess, ""},
+      {"--augment", &s->reading.augment, ""},
+      {"--no-data-check", &s->no_data_check, ""},
+      {"--eval-every", {&t.eval_every, kCount}, ""},
+      {"--best", &t.best, ""},
+      {"--early-stop", {&t.early_stop, kCount}, ""},
+      {"--checkpoint-every", {&t.checkpoint_every, kCount}, ""},
+      {"--out", &t.folder, ""},
+      {"--resume", &s->resume, ""},
+      {"--overwrite", &s->overwrite, ""},
+      {"--wait-for-steps", &t.wait_for_steps, ""}};
   for (CommandOption& option : schedule_options(&s->schedule)) options.push_back(std::move(option));
   return options;
-}
-
-// The rate that the model was built with.
-double built_rate(const Model& model) {
-  for (const char* entry : {"step", "apply"}) {
-    const EntryPoint* point = model.find_entry_point(entry);
-    if (!point) continue;
-    for (const InputSpec& spec : entry_inputs(model, entry)) {
-      const Value* value = spec.role == roles::kLearningRate ? point->algorithm->find(spec.name) : nullptr;
-      if (value && value->is_initializer()) return contents_of(*value).at(0);
-    }
-  }
-  return Schedule().peak;
 }
 
 FitSettings read_fit_settings(const onnx_train_option* given, size_t count, const Model& model) {
@@ -75,202 +59,12 @@ FitSettings read_fit_settings(const onnx_train_option* given, size_t count, cons
   if (t.epochs == 0 && t.steps == 0 && t.time_limit == 0) {
     throw UsageError("a training needs an end: give epochs, steps or time-limit");
   }
+  if (settings.find_batch && t.samples.overfit_batches > 0) {
+    throw UsageError("overfit-batches needs to know the size of a batch: give batch-size as a number");
+  }
   t.recorded = fixed_settings(sample_options(&t.samples));
   return settings;
 }
-
-// A struct of the caller, whose version of it may be shorter.
-template <typename T>
-T copy_of(const T& given) {
-  T copy{};
-  std::memcpy(&copy, &given, std::min(given.size, sizeof copy));
-  return copy;
-}
-
-// What a callback returns. The callback may use the session, which is not busy meanwhile.
-template <typename F>
-onnx_train_next call(onnx_train_session* session, const F& callback) {
-  session->busy = false;
-  const onnx_train_next next = callback();
-  if (session->busy.exchange(true)) throw UsageError("another thread uses the session while it trains");
-  if (next == ONNX_TRAIN_FAIL) throw UsageError("a callback of the program failed");
-  return next;
-}
-
-// Batches that the program makes.
-class ProgramBatches : public BatchSource {
- public:
-  ProgramBatches(onnx_train_session* session, const onnx_train_data& data, std::vector<InputSpec> inputs,
-                 const Preprocess& preprocess)
-      : session_(*session), data_(data), inputs_(std::move(inputs)), preprocess_(preprocess) {}
-
-  std::string scale() const override { return preprocess_.option(); }
-  std::string preprocess() const override {
-    return preprocess_.steps_option().empty() ? "none" : preprocess_.steps_option();
-  }
-
-  int64_t batches_per_epoch() const override { return data_.batches; }
-
-  void start(int64_t epoch, int64_t skip) override {
-    if (data_.begin) call(&session_, [&] { return data_.begin(data_.user, epoch); });
-    TensorMap unused;
-    while (skip > 0) {
-      const int64_t samples = next(&unused);
-      if (samples == 0 || samples > skip)
-        fail("cannot resume: the batches of the data are not those of the checkpoint");
-      skip -= samples;
-    }
-  }
-
-  int64_t next(TensorMap* batch) override {
-    const onnx_train_tensor* inputs = nullptr;
-    size_t count = 0;
-    session_.session.wait_for_inputs();  // the program may now change those of the last batch
-    call(&session_, [&] { return data_.next(data_.user, &inputs, &count); });
-    if (count == 0) return 0;
-    *batch = inputs_of_run(&session_.session, inputs, count);
-    apply(preprocess_, inputs_, batch);
-    const auto first = std::find_if(inputs, inputs + count, [](const onnx_train_tensor& t) { return t.rank > 0; });
-    const int64_t samples = first == inputs + count ? 1 : first->shape[0];
-    if (samples < 1) fail_as(ErrorCode::kData, "input '", first->name, "' of a batch has no samples");
-    return samples;
-  }
-
- private:
-  onnx_train_session& session_;
-  const onnx_train_data data_;
-  const std::vector<InputSpec> inputs_;
-  const Preprocess preprocess_;
-};
-
-// The data of a program and, if they are arrays or files, what the trainer reads of them.
-class ProgramData {
- public:
-  // `inputs` are the entry_inputs of the entry point that reads the data; `notes` say what is done to pictures.
-  ProgramData(onnx_train_session* session, const onnx_train_data& given, std::vector<InputSpec> inputs,
-              const Preprocess& preprocess, const std::string& augment, bool trains, DataNotes* notes)
-      : session_(*session), data_(copy_of(given)), inputs_(std::move(inputs)), preprocess_(preprocess) {
-    if (data_.next) {
-      if (!augment.empty()) throw UsageError("augment changes pictures of files or arrays, no batches of the program");
-      return;
-    }
-    if (data_.num_arrays == 0 && !data_.dataset) throw UsageError("the data have neither arrays, batches nor files");
-    DataArrays arrays;
-    if (data_.dataset) {
-      arrays = data_.dataset->read;
-      if (trains) notes->insert(notes->end(), arrays.notes.begin(), arrays.notes.end());
-    } else {
-      arrays.tensors = views_of(data_.arrays, data_.num_arrays);
-    }
-    dataset_.emplace(
-        make_dataset(std::move(arrays), inputs_, preprocess, session->session.model(), augment, trains, notes));
-  }
-
-  // The samples that options leave of it, and those for the evaluation.
-  static void select(const TrainerOptions& options, std::optional<int64_t> batch_size, ProgramData* data,
-                     std::optional<ProgramData>* evaluation) {
-    const SampleOptions& samples = options.samples;
-    const bool is_given = samples.limit > 0 || splits(samples) || samples.overfit_batches > 0 ||
-                          samples.class_balance || samples.drop_last;
-    if (!is_given) return;
-    if (!data->dataset_) {
-      throw UsageError(
-          "limit, val-split, folds, overfit-batches, class-balance and drop-last select among the samples of "
-          "arrays and files; batches of the program are what they are");
-    }
-    const bool is_split = splits(samples);
-    SelectedData selected = select_samples(*data->dataset_, is_split ? &*(*evaluation)->dataset_ : nullptr, samples,
-                                           options.seed, batch_size);
-    data->dataset_ = std::move(selected.training);
-    if (is_split) (*evaluation)->dataset_ = std::move(selected.evaluation);
-  }
-
-  // "" or what a user should know of files: the program knows what its arrays hold.
-  std::string hint() const {
-    const std::string text = data_.dataset ? bytes_hint(*dataset_, session_.session.model()) : "";
-    return text.empty() ? "" : concat(data_.dataset->path, ": ", text);
-  }
-
-  // Throws Error that names the first element that the model cannot use.
-  void check(const std::string& entry) const {
-    if (!dataset_) return;
-    const std::string fault = DataCheck(&*dataset_, session_.session.model(), entry).first_fault();
-    if (fault.empty()) return;
-    const std::string where = data_.dataset ? data_.dataset->path : entry == "evaluate" ? "evaluation data" : "data";
-    fail_as(ErrorCode::kData, where, ": ", fault, " (no-data-check trains on it nevertheless)");
-  }
-  const Dataset* dataset() const { return dataset_ ? &*dataset_ : nullptr; }
-  std::unique_ptr<BatchSource> training(const TrainerOptions& options) const {
-    if (!dataset_) return batches();
-    return std::make_unique<DatasetBatches>(&*dataset_, session_.session.model(), training_entry(session_.session),
-                                            options.batch_size, options.seed, options.shuffle, options.samples);
-  }
-  std::unique_ptr<BatchSource> evaluation(int64_t batch_size) const {
-    if (!dataset_) return batches();
-    return std::make_unique<DatasetBatches>(&*dataset_, session_.session.model(), batch_size);
-  }
-
- private:
-  std::unique_ptr<BatchSource> batches() const {
-    return std::make_unique<ProgramBatches>(&session_, data_, inputs_, preprocess_);
-  }
-
-  onnx_train_session& session_;
-  const onnx_train_data data_;
-  const std::vector<InputSpec> inputs_;
-  const Preprocess preprocess_;
-  std::optional<Dataset> dataset_;
-};
-
-class ProgramEvents : public TrainerEvents {
- public:
-  ProgramEvents(onnx_train_session* session, const onnx_train_observer* observer)
-      : session_(*session), observer_(observer ? copy_of(*observer) : onnx_train_observer{}) {}
-
-  void on_step(const StepReport& r) override {
-    const onnx_train_step step = {r.step,
-                                  r.epoch,
-                                  r.samples,
-                                  r.loss,
-                                  r.learning_rate,
-                                  r.accuracy.value_or(NAN),
-                                  r.grad_norm,
-                                  r.milliseconds / 1e3,
-                                  r.loss_scale.value_or(0),
-                                  r.skipped ? 1 : 0};
-    obey(observer_.on_step, &step);
-  }
-  void on_evaluation(const EvaluationReport& r) override {
-    std::vector<onnx_train_metric> metrics;
-    for (const auto& [name, value] : r.evaluation) metrics.push_back({name.c_str(), value});
-    const onnx_train_evaluation evaluation = {r.step,         r.epoch,        r.train_loss,
-                                              metrics.data(), metrics.size(), r.best ? 1 : 0};
-    obey(observer_.on_evaluation, &evaluation);
-  }
-  void on_checkpoint(const std::string& path) override { obey(observer_.on_checkpoint, path.c_str()); }
-  void on_note(const std::string& text) override { obey(observer_.on_note, text.c_str()); }
-  void on_notes(const std::vector<std::string>& notes) {
-    for (const std::string& note : notes) {
-      if (!note.empty()) on_note(note);
-    }
-  }
-  bool stop() const override { return stop_; }
-  const std::atomic<bool>& interrupt() const { return interrupt_; }
-
- private:
-  template <typename T>
-  void obey(onnx_train_next (*callback)(void*, const T*), const T* report) {
-    if (!callback) return;
-    const onnx_train_next next = call(&session_, [&] { return callback(observer_.user, report); });
-    if (next == ONNX_TRAIN_STOP) stop_ = true;
-    if (next == ONNX_TRAIN_INTERRUPT) interrupt_ = true;
-  }
-
-  onnx_train_session& session_;
-  const onnx_train_observer observer_;
-  bool stop_ = false;
-  std::atomic<bool> interrupt_{false};
-};
 
 // Reads the checkpoint's state into the session; returns its position.
 TrainingPosition restore(Session* session, const std::string& path) {
@@ -333,6 +127,41 @@ onnx_train_stop_reason public_reason(StopReason reason) {
   return ONNX_TRAIN_STOPPED;
 }
 
+// What was found when the run began stays.
+void adopt_found(const std::optional<TrainingPosition>& position, FitSettings* settings) {
+  if (!position) return;
+  const auto adopt = [&](const char* name, bool* automatic) {
+    const auto saved = position->settings.find(name);
+    if (*automatic && saved != position->settings.end()) set_option(fit_options(settings), name, saved->second);
+  };
+  adopt("batch-size", &settings->find_batch);
+  adopt("lr", &settings->schedule.find_rate);
+  if (settings->schedule.rate) settings->trainer.schedule.peak = *settings->schedule.rate;
+}
+
+void resolve_batch(FitSettings* settings, Session* session, const ProgramData& data, const ProgramData* evaluation,
+                   ProgramEvents* events) {
+  const Dataset* const dataset = data.dataset();
+  if (settings->find_batch) {
+    if (!dataset)
+      throw UsageError("a batch-size of auto is for arrays and files; batches of the program are what they are");
+    const FoundBatch found =
+        find_largest_batch(session, {*dataset, evaluation ? evaluation->dataset() : nullptr,
+                                     parse_bytes(settings->memory_limit), !settings->trainer.folder.empty()});
+    settings->batch_size = found.batch;
+    events->on_note(to_text(found));
+  }
+  settings->trainer.batch_size = settings->batch_size.value_or(dataset ? dataset->usual_batch() : kUsualBatch);
+}
+
+void resolve_rate(FitSettings* settings, Session* session, const ProgramData& data, ProgramEvents* events) {
+  if (!data.dataset()) throw UsageError("an lr of auto is found on arrays and files, which can be read again");
+  const FoundRate found = find_rate(session, data.training(settings->trainer), settings->trainer,
+                                    built_rate(session->model()), events->interrupt());
+  settings->trainer.schedule.peak = found.rate;
+  events->on_note("learning rate " + to_text(found));
+}
+
 onnx_train_stop_reason fit(onnx_train_session* s, const onnx_train_data* training, const onnx_train_data* evaluation,
                            FitSettings settings, const onnx_train_observer* observer) {
   Session& session = s->session;
@@ -357,45 +186,29 @@ onnx_train_stop_reason fit(onnx_train_session* s, const onnx_train_data* trainin
     eval_data.emplace(s, *evaluation, entry_inputs(session.model(), "evaluate"), Preprocess(session.model()), "",
                       /*trains=*/false, &notes);
   }
+  adopt_found(position, &settings);
   ProgramData::select(options, settings.batch_size, &data, &eval_data);
   if (!settings.no_data_check) {
     data.check(entry);
     if (eval_data) eval_data->check("evaluate");
   }
-  options.batch_size = settings.batch_size.value_or(data.dataset() ? data.dataset()->usual_batch() : kUsualBatch);
-  auto evaluation_batches = eval_data ? eval_data->evaluation(options.batch_size) : nullptr;
-  Trainer trainer(&session, data.training(options), std::move(evaluation_batches), options);
-  if (position) trainer.resume(*position);
   ProgramEvents events(s, observer);
   events.on_notes(notes);
   if (!settings.reading.says_how()) events.on_notes({data.hint(), eval_data ? eval_data->hint() : ""});
-  return public_reason(trainer.run(&events, events.interrupt()));
-}
-
-// The data of onnx_train_evaluate and onnx_train_predict, and how they are to be read.
-struct WholeData {
-  WholeData(onnx_train_session* session, const onnx_train_data* given, const std::string& entry,
-            const onnx_train_option* options, size_t count, const onnx_train_observer* observer)
-      : events(session, observer) {
-    DataOptions reading;
-    read_options(options, count,
-                 {{"--batch-size", {&batch_size, kCount}, ""},
-                  {"--scale", {&reading.scales, check_scale}, ""},
-                  {"--preprocess", &reading.preprocess, ""}});
-    const Model& model = session->session.model();
-    const std::vector<InputSpec> inputs = entry_inputs(model, entry);
-    std::string note;
-    const Preprocess preprocess = preprocess_of(model, reading, inputs, &note);
-    DataNotes notes;
-    data.emplace(session, required(given, "the data"), inputs, preprocess, "", /*trains=*/false, &notes);
-    events.on_notes(notes);
-    events.on_notes({note, reading.says_how() ? "" : data->hint()});
+  resolve_batch(&settings, &session, data, eval_data ? &*eval_data : nullptr, &events);
+  const auto trainer_of = [&] {
+    auto evaluation_batches = eval_data ? eval_data->evaluation(options.batch_size) : nullptr;
+    auto trainer = std::make_unique<Trainer>(&session, data.training(options), std::move(evaluation_batches), options);
+    if (position) trainer->resume(*position);
+    return trainer;
+  };
+  std::unique_ptr<Trainer> trainer = trainer_of();
+  if (settings.schedule.find_rate) {
+    resolve_rate(&settings, &session, data, &events);
+    trainer = trainer_of();
   }
-
-  ProgramEvents events;
-  int64_t batch_size = 128;
-  std::optional<ProgramData> data;
-};
+  return public_reason(trainer->run(&events, events.interrupt()));
+}
 
 }  // namespace
 }  // namespace onnx_train
@@ -411,41 +224,6 @@ onnx_train_status onnx_train_fit(onnx_train_session* session, const onnx_train_d
     const FitSettings settings = read_fit_settings(options, count, s.session.model());
     const onnx_train_stop_reason stopped = fit(&s, training, evaluation, settings, observer);
     if (reason) *reason = stopped;
-  });
-}
-
-onnx_train_status onnx_train_evaluate(onnx_train_session* session, const onnx_train_data* data,
-                                      const onnx_train_option* options, size_t count,
-                                      const onnx_train_observer* observer, const onnx_train_metric** metrics,
-                                      size_t* num_metrics) {
-  return in_session(session, [&](onnx_train_session& s) {
-    required(metrics, "where the metrics go");
-    required(num_metrics, "where their number goes");
-    WholeData whole(&s, data, "evaluate", options, count, observer);
-    EvaluationResult result = evaluate(&s.session, whole.data->evaluation(whole.batch_size).get());
-    whole.events.on_notes(result.notes);
-    s.evaluated = std::move(result.metrics);
-    s.metrics.clear();
-    for (const auto& [name, value] : s.evaluated) s.metrics.push_back({name.c_str(), value});
-    *metrics = s.metrics.data();
-    *num_metrics = s.metrics.size();
-  });
-}
-
-onnx_train_status onnx_train_predict(onnx_train_session* session, const onnx_train_data* data,
-                                     const onnx_train_option* options, size_t count,
-                                     const onnx_train_observer* observer, const onnx_train_tensor** outputs,
-                                     size_t* num_outputs) {
-  return in_session(session, [&](onnx_train_session& s) {
-    required(outputs, "where the outputs go");
-    required(num_outputs, "where their number goes");
-    const WholeData whole(&s, data, "predict", options, count, observer);
-    const Dataset* dataset = whole.data->dataset();
-    if (!dataset) throw UsageError("a prediction takes arrays or files, no batches of the program");
-    s.predicted = predict(&s.session, *dataset, whole.batch_size);
-    s.outputs = described(s.predicted);
-    *outputs = s.outputs.data();
-    *num_outputs = s.outputs.size();
   });
 }
 }

@@ -10,7 +10,9 @@
 #include "onnx_passes/training/differentiate.h"
 #include "runtime/build_notes.h"
 #include "runtime/build_settings.h"
+#include "runtime/data/source.h"
 #include "runtime/training/checkpoint.h"
+#include "runtime/training/default_build.h"
 
 namespace onnx_train {
 namespace {
@@ -44,6 +46,27 @@ Model built(const onnx_train_model* forward, const onnx_train_model* loss, const
   return model;
 }
 
+// As onnx_train_model_build_for_data; `note` says what has been chosen.
+Model built_for_data(const onnx_train_model* forward, const char* path, const TensorMap& arrays,
+                     const onnx_train_option* options, size_t count, std::string* note) {
+  BuildSettings settings;
+  settings.build.loss.clear();
+  ReadOptions reading;
+  read_options(options, count, joined(build_options(&settings), data_options(&reading)));
+  reading.role = DataRole::kTrain;
+  DefaultBuild built =
+      build_for_data(required(forward, "the forward model").message, settings, [&](const Model& model) {
+        return path ? guess_loss(model, path, reading) : guess_loss(model, arrays, "the data");
+      });
+  *note = concat("loss ", built.loss, built.why.empty() ? "" : concat(" (", built.why, ")"), ", optimizer ",
+                 settings.build.optimizer);
+  if (settings.precision == "auto") {
+    const AutomaticPrecision precision = automatic_precision(settings);
+    *note += concat(", precision ", precision.kind, " (", precision.why, ")");
+  }
+  return std::move(built.training);
+}
+
 // The options of `build` that have a meaning without a loss and an optimizer.
 std::vector<CommandOption> differentiate_options(BuildSettings* settings) {
   std::vector<CommandOption> options = build_options(settings);
@@ -51,7 +74,7 @@ std::vector<CommandOption> differentiate_options(BuildSettings* settings) {
     const std::string name = key_of(option);
     return name == "loss" || name == "optimizer" || name == "loss-scale" || name == "decay" || name == "clip" ||
            name == "group" || name == "layer-decay" || name == "clip-value" || name == "ema" || name == "accumulate" ||
-           name == "accumulate-mean" || name == "init";
+           name == "accumulate-mean" || name == "init" || name == "device";
   });
   return options;
 }
@@ -165,6 +188,18 @@ onnx_train_status onnx_train_model_build_with_loss(const onnx_train_model* forwa
                                                    onnx_train_model** training) {
   return guarded(
       [&] { give(to_message(built(forward, &required(loss, "the loss model"), options, count)), training); });
+}
+
+onnx_train_status onnx_train_model_build_for_data(const onnx_train_model* forward, const char* path,
+                                                  const onnx_train_tensor* arrays, size_t num_arrays,
+                                                  const onnx_train_option* options, size_t count,
+                                                  onnx_train_model** training, const char** note) {
+  static thread_local std::string text;
+  return guarded([&] {
+    const TensorMap tensors = path ? TensorMap() : views_of(arrays, num_arrays);
+    give(to_message(built_for_data(forward, path, tensors, options, count, &text)), training);
+    if (note) *note = text.c_str();
+  });
 }
 
 onnx_train_status onnx_train_model_differentiate(const onnx_train_model* forward, const onnx_train_option* options,

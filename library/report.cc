@@ -34,6 +34,7 @@ double rate_of(const onnx_train_option* options, size_t count, int64_t step) {
   std::vector<CommandOption> known = schedule_options(&settings);
   known.push_back({"--steps", &total, "", "N"});
   read_options(options, count, known);
+  if (settings.find_rate) throw UsageError("a schedule alone has no lr of auto, which only a training finds");
   Schedule schedule = resolve(settings, Schedule().peak);
   schedule.total = total;
   if (total == 0 && schedule.curve.needs_end()) throw UsageError(concat("schedule ", settings.curve, " needs steps"));

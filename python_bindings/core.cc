@@ -6,6 +6,7 @@
 #include <nanobind/stl/tuple.h>
 
 #include <map>
+#include <optional>
 #include <tuple>
 
 #include "python_bindings/session.h"
@@ -25,6 +26,25 @@ void translate_error(const std::exception_ptr& pointer, void*) {
     PyErr_SetObject(raised.type().ptr(), raised.ptr());
   }
 }
+
+// Views of dense arrays by name.
+struct NamedArrays {
+  NamedArrays(const nb::dict& arrays, const std::string& what) : buffers(arrays.size()) {
+    names.reserve(arrays.size());
+    for (const auto& [key, value] : arrays) {
+      const std::string& name = names.emplace_back(nb::cast<std::string>(key));
+      Buffer& buffer = buffers[tensors.size()];
+      const auto type = buffer.acquire(value.ptr());
+      if (!type) throw Error(ONNX_TRAIN_DATA, what + " '" + name + "' is no dense array of numbers");
+      const Py_buffer& view = buffer.view();
+      tensors.push_back({name.c_str(), *type, view.ndim, view.shape, view.buf, ONNX_TRAIN_HOST_MEMORY});
+    }
+  }
+
+  std::vector<std::string> names;
+  std::vector<Buffer> buffers;
+  std::vector<onnx_train_tensor> tensors;
+};
 
 ModelHandle load(const std::string& path) {
   return new_model([&](onnx_train_model** model) { return onnx_train_model_load(path.c_str(), model); });
@@ -47,6 +67,27 @@ ModelHandle build_with_loss(const ModelHandle& forward, const ModelHandle& loss,
   return new_model([&](onnx_train_model** model) {
     return onnx_train_model_build_with_loss(forward.get(), loss.get(), views.data(), views.size(), model);
   });
+}
+
+// The training model, and what has been chosen for it. `data`: a path, or arrays by name.
+std::pair<ModelHandle, std::string> build_for_data(const ModelHandle& forward, const nb::object& data,
+                                                   const Options& options) {
+  const auto views = detail::views(options);
+  std::string path;
+  std::optional<NamedArrays> arrays;
+  if (nb::isinstance<nb::str>(data)) {
+    path = nb::cast<std::string>(data);
+  } else {
+    arrays.emplace(nb::cast<nb::dict>(data), "array");
+  }
+  const char* note = "";
+  ModelHandle model = new_model([&](onnx_train_model** training) {
+    return onnx_train_model_build_for_data(forward.get(), arrays ? nullptr : path.c_str(),
+                                           arrays ? arrays->tensors.data() : nullptr,
+                                           arrays ? arrays->tensors.size() : 0, views.data(), views.size(), training,
+                                           &note);
+  });
+  return {std::move(model), note};
 }
 
 std::pair<ModelHandle, ModelHandle> differentiate(const ModelHandle& model, const Options& options) {
@@ -77,20 +118,9 @@ ModelHandle flatten(const ModelHandle& training, const std::string& entry) {
 
 // A copy of the model with other weights: arrays by name.
 ModelHandle with_weights(const ModelHandle& model, const nb::dict& arrays, bool strict) {
-  std::vector<std::string> names;
-  std::vector<Buffer> buffers(arrays.size());
-  std::vector<onnx_train_tensor> tensors;
-  names.reserve(arrays.size());
-  for (const auto& [key, value] : arrays) {
-    const std::string& name = names.emplace_back(nb::cast<std::string>(key));
-    Buffer& buffer = buffers[tensors.size()];
-    const auto type = buffer.acquire(value.ptr());
-    if (!type) throw Error(ONNX_TRAIN_DATA, "weight '" + name + "' is no dense array of numbers");
-    const Py_buffer& view = buffer.view();
-    tensors.push_back({name.c_str(), *type, view.ndim, view.shape, view.buf, ONNX_TRAIN_HOST_MEMORY});
-  }
+  const NamedArrays weights(arrays, "weight");
   return new_model([&](onnx_train_model** changed) {
-    return onnx_train_model_with_weights(model.get(), tensors.data(), tensors.size(), strict ? 1 : 0, changed);
+    return onnx_train_model_with_weights(model.get(), weights.tensors.data(), weights.tensors.size(), strict ? 1 : 0, changed);
   });
 }
 
@@ -148,6 +178,7 @@ NB_MODULE(_core, module) {
       .def_static("from_bytes", from_bytes, nb::arg("data"))
       .def("build", build, nb::arg("options"))
       .def("build_with_loss", build_with_loss, nb::arg("loss"), nb::arg("options"))
+      .def("build_for_data", build_for_data, nb::arg("data"), nb::arg("options"))
       .def("differentiate", differentiate, nb::arg("options"))
       .def("export", export_inference)
       .def("flatten", flatten, nb::arg("entry"))

@@ -1,5 +1,6 @@
 #include "runtime/build_settings.h"
 
+#include "kernels/device.h"
 #include "onnx_passes/import/import.h"
 #include "onnx_passes/import/sizes.h"
 #include "onnx_passes/inference/inference.h"
@@ -96,11 +97,12 @@ std::vector<CommandOption> build_options(BuildSettings* s) {
       {"--precision",
        &s->precision,
        "gemm-bf16: products and convolutions take bfloat16 operands; bf16: activations are bfloat16, too; fp16: the "
-       "same in float16; fp8: bf16 with 8-bit operands of products with weights. Weights and their updates stay "
-       "float32 [float32]",
+       "same in float16; fp8: bf16 with 8-bit operands of products with weights; auto: bf16 where --device multiplies "
+       "bfloat16, else float32. Weights and their updates stay float32 [float32]",
        "KIND",
        false,
-       {"float32", "gemm-bf16", "bf16", "fp16", "fp8"}},
+       {"float32", "gemm-bf16", "bf16", "fp16", "fp8", "auto"}},
+      {"--device", &s->device, "that --precision auto is for, as `onnx-train devices` lists it [cpu]", "NAME"},
       {"--loss-scale",
        {&o.loss_scale, check_loss_scale},
        "multiply the loss's gradient by N or, dynamic, by as much as stays finite; skip updates that are not finite; "
@@ -164,10 +166,19 @@ std::vector<CommandOption> build_options(BuildSettings* s) {
   return options;
 }
 
+AutomaticPrecision automatic_precision(const BuildSettings& settings) {
+  if (settings.dtype != "float32") return {"float32", concat("the model is built in ", settings.dtype)};
+  const Device& device = Device::find(settings.device);
+  const std::string units = device.bfloat16_units();
+  if (units.empty()) return {"float32", concat(device.name(), " does not multiply bfloat16")};
+  return {"bf16", concat(device.name(), " multiplies bfloat16 with ", units)};
+}
+
 BuildOptions resolve(const BuildSettings& settings) {
   BuildOptions options = settings.build;
   options.mode = parse_mode(settings.mode);
-  options.precision = parse_precision(settings.precision);
+  options.precision =
+      parse_precision(settings.precision == "auto" ? automatic_precision(settings).kind : settings.precision);
   options.unbiased_variance = settings.variance == "unbiased";
   options.mean_of_batches = settings.accumulate_mean == "batches";
   if (options.mean_of_batches && !options.accumulate) {

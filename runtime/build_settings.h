@@ -19,6 +19,7 @@ struct BuildSettings {
   BuildOptions build;
   std::string dtype = "float32";  // of all float tensors: float32 or float64
   std::string teacher;            // a file; "" for none
+  std::string device = "cpu";     // that `precision` = "auto" is for
   std::string mode = "train", precision = "float32", variance = "unbiased", accumulate_mean = "all";
 };
 
@@ -33,6 +34,14 @@ CommandOption batch_option(ImportOptions* options);
 CommandOption set_option(ImportOptions* options);
 CommandOption dim_option(ImportOptions* options);
 CommandOption fix_shapes_option(ImportOptions* options);
+
+// What "auto" is: bf16 where the device multiplies bfloat16 faster than float32 (Device::bfloat16_units), else float32.
+// Throws Error if there is no such device.
+struct AutomaticPrecision {
+  std::string kind;
+  std::string why;  // "cpu has amx, which multiplies bfloat16"
+};
+AutomaticPrecision automatic_precision(const BuildSettings& settings);
 
 // The options of `settings.build`, extended by `mode`, `precision`, `variance` and `accumulate_mean`, and by the loss
 // model where `loss` is a file, and by the teacher. Throws Error for a precision that does not fit the dtype, and for a

@@ -5,6 +5,7 @@
 #include <charconv>
 #include <cmath>
 #include <filesystem>
+#include <map>
 #include <sstream>
 
 #include "onnx_passes/loss/expression.h"
@@ -46,7 +47,10 @@ T parse_number(const CommandOption& option, const std::string& text) {
   // A sign or a fraction where none is allowed makes the number out of range, not a word.
   double real = 0;
   const bool is_number = std::from_chars(text.data(), end, real).ptr == end && !text.empty();
-  if (!is_number) refuse(label_of(option), ": '", text, "' is no number; take ", describe<T>(range));
+  if (!is_number) {
+    refuse(label_of(option), ": '", text, "' is no number; take ", option.target.automatic ? "'auto' or " : "",
+           describe<T>(range));
+  }
   const auto size = static_cast<double>(value);
   bool allowed = parsed.ec == std::errc() && parsed.ptr == end && size <= range.most;
   allowed = allowed && (range.above ? size > range.least : size >= range.least);
@@ -100,7 +104,10 @@ struct Assign {
   }
   template <typename T>
   void operator()(std::optional<T>* target) const {
-    *target = parse_number<T>(option, text);
+    bool* const automatic = option.target.automatic;
+    const bool found = automatic && text == "auto";
+    *target = found ? std::nullopt : std::optional<T>(parse_number<T>(option, text));
+    if (automatic) *automatic = found;
   }
   template <typename T>
   void operator()(T* target) const {
@@ -141,8 +148,27 @@ void assign(const CommandOption& option, const std::string& text) {
 }
 
 std::optional<std::string> value_of(const CommandOption& option) {
-  return std::visit([](const auto* value) { return ValueOf()(value); }, option.target.to);
+  const auto value = std::visit([](const auto* stored) { return ValueOf()(stored); }, option.target.to);
+  const bool is_automatic = option.target.automatic && *option.target.automatic;
+  return !value && is_automatic ? std::optional<std::string>("auto") : value;
 }
+
+size_t parse_bytes(const std::string& text) {
+  if (text.empty()) return 0;
+  static const std::map<std::string, double> kUnits = {
+      {"", 1},         {"B", 1},        {"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"KiB", 0x1p10},
+      {"MiB", 0x1p20}, {"GiB", 0x1p30}, {"k", 1e3},  {"M", 1e6},  {"G", 1e9},
+  };
+  double number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  const auto unit = kUnits.find(std::string(end, text.data() + text.size()));
+  if (error != std::errc() || unit == kUnits.end() || !(number * unit->second >= 1) || number * unit->second > 0x1p60) {
+    fail("a size such as 500MB or 2GiB");
+  }
+  return static_cast<size_t>(number * unit->second);
+}
+
+void check_bytes(const std::string& text) { parse_bytes(text); }
 
 TextCheck dynamic_or_count() {
   return [](const std::string& text) {

@@ -49,10 +49,17 @@ struct OptionTarget {
   template <typename T>
   OptionTarget(T* target, TextCheck allowed) : to(target), check(std::move(allowed)) {}
 
+  // Takes the word "auto", too, which sets *flag and leaves a number of type std::optional empty. A number clears it.
+  OptionTarget or_auto(bool* flag) && {
+    automatic = flag;
+    return std::move(*this);
+  }
+
   Pointer to;
   Range range;
   TextCheck check;
   bool whole = false;
+  bool* automatic = nullptr;
 };
 
 struct CommandOption {
@@ -78,6 +85,11 @@ std::optional<std::string> value_of(const CommandOption& option);
 
 // The check of an option that takes a count or the word "dynamic".
 TextCheck dynamic_or_count();
+
+// Returns the bytes of "500MB", "1.5GiB" or "4096"; 0 for "". Throws Error that says what is valid, as a TextCheck
+// does.
+size_t parse_bytes(const std::string& text);
+void check_bytes(const std::string& text);
 
 // Throws UsageError for a file name with another suffix than `suffix` (".onnx"), in whatever case: nothing else would
 // be written. A name without any suffix says nothing of its contents and is valid.

@@ -133,19 +133,24 @@ void read_from_state(Model* model, const StateStore& states) {
 
 }  // namespace
 
-Session::CachedPlan& Session::make_plan(const std::string& entry, Model flat,
-                                        const std::map<std::string, Shape>& shapes) {
-  auto cached = std::make_unique<CachedPlan>();
-  cached->entry = entry;
+std::unique_ptr<Plan> Session::compile(const std::string& entry, Model flat,
+                                       const std::map<std::string, Shape>& shapes) {
   PlanOptions plan_options = options_.plan;
   if (std::string& folder = plan_options.pipeline.dump_dir; !folder.empty()) folder += "/" + entry;
   std::optional<Model> first = std::move(flat);
-  std::unique_ptr<Plan> made = plan_within(plan_options.memory, [&](size_t values) {
+  return plan_within(plan_options.memory, [&](size_t values) {
     Model model = first ? *std::exchange(first, std::nullopt) : flatten(model_, entry);
     read_from_state(&model, state_);
     plan_options.lowering.memory = values;
     return std::make_unique<Plan>(std::move(model), state_.names(), shapes, device_, plan_options);
   });
+}
+
+Session::CachedPlan& Session::make_plan(const std::string& entry, Model flat,
+                                        const std::map<std::string, Shape>& shapes) {
+  auto cached = std::make_unique<CachedPlan>();
+  cached->entry = entry;
+  std::unique_ptr<Plan> made = compile(entry, std::move(flat), shapes);
   make_room(*made);
   cached->executable = std::make_unique<Executable>(std::move(made), device_, *stream_, fault_);
   Executable& executable = *cached->executable;
@@ -227,6 +232,14 @@ Plan& Session::plan(const std::string& entry, const std::map<std::string, Shape>
     if (same && ports.size() == shapes.size()) return cached->plan();
   }
   return make_plan(entry, flatten(model_, entry), shapes).plan();
+}
+
+PlannedMemory Session::planned_memory(const std::string& entry, const std::map<std::string, Shape>& shapes) {
+  const Threads threads(options_.threads);
+  const std::unique_ptr<Plan> plan = compile(entry, flatten(model_, entry), shapes);
+  PlannedMemory memory{plan->arena_bytes(), copied_constants(*plan, device_), slot_bytes(*plan, device_), 0};
+  for (const Port& port : plan->outputs()) memory.outputs += port.bytes;
+  return memory;
 }
 
 Session::CachedPlan& Session::find_plan(const std::string& entry, const TensorMap& inputs) {

@@ -29,6 +29,14 @@ struct SessionOptions {
   size_t max_plans = 16;  // the least recently used plan beyond that is dropped
 };
 
+// What the runs of one entry point with inputs of given shapes take beside the state, in bytes.
+struct PlannedMemory {
+  size_t arena = 0;      // gradients, activations and workspace; all plans of a session share one, the largest
+  size_t constants = 0;  // copies of the plan's constants, in the device's memory
+  size_t slots = 0;      // inputs and outputs in the memory of a device that has its own; 0 on the host
+  size_t outputs = 0;    // in the host's memory
+};
+
 using TensorMap = std::map<std::string, Tensor>;
 std::map<std::string, Shape> shapes_of(const TensorMap& tensors);
 
@@ -77,6 +85,9 @@ class Session {
 
   // The plan that `run` would use, created on demand. Valid until it is dropped from the cache.
   Plan& plan(const std::string& entry, const std::map<std::string, Shape>& shapes);
+  // What that plan takes. Plans, but allocates nothing and keeps nothing. Throws Error as `plan` does, except that
+  // memory is not compared with what the device has left.
+  PlannedMemory planned_memory(const std::string& entry, const std::map<std::string, Shape>& shapes);
   size_t memory_budget() const { return options_.plan.memory; }  // 0: none
   // Size in bytes of the arena that all plans share.
   size_t arena_bytes() const { return arena_bytes_; }
@@ -84,6 +95,7 @@ class Session {
  private:
   struct CachedPlan;  // an executable and its cache key
   struct Run;         // a started run and the memory of its outputs
+  std::unique_ptr<Plan> compile(const std::string& entry, Model flat, const std::map<std::string, Shape>& shapes);
   CachedPlan& make_plan(const std::string& entry, Model flat, const std::map<std::string, Shape>& shapes);
   void make_room(const Plan& plan);
   CachedPlan& find_plan(const std::string& entry, const TensorMap& inputs);

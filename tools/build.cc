@@ -70,6 +70,10 @@ int run(const BuildArguments& arguments) {
     const std::string value = model.metadata(std::string("onnx_train.") + key);
     if (!value.empty()) table.add({key, value});
   }
+  if (settings.precision == "auto") {
+    if (model.metadata("onnx_train.precision").empty()) table.add({"precision", "float32"});
+    table.add({"", concat("auto: ", automatic_precision(settings).why)});
+  }
   for (const GroupLine& line : groups) {
     table.add({&line == groups.data() ? "groups" : "",
                concat(line.group, " (", line.tensors, " tensors, ", format_count(line.elements), " elements)")});

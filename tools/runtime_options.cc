@@ -1,7 +1,5 @@
 #include "tools/runtime_options.h"
 
-#include <charconv>
-#include <map>
 #include <sstream>
 
 #include "kernels/host.h"
@@ -11,22 +9,6 @@
 namespace onnx_train {
 
 namespace {
-
-// "500MB", "1.5GiB", "4096": bytes; 0 for "".
-size_t parse_bytes(const std::string& text) {
-  if (text.empty()) return 0;
-  static const std::map<std::string, double> kUnits = {
-      {"", 1},         {"B", 1},        {"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"KiB", 0x1p10},
-      {"MiB", 0x1p20}, {"GiB", 0x1p30}, {"k", 1e3},  {"M", 1e6},  {"G", 1e9},
-  };
-  double number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  const auto unit = kUnits.find(std::string(end, text.data() + text.size()));
-  if (error != std::errc() || unit == kUnits.end() || !(number * unit->second >= 1) || number * unit->second > 0x1p60) {
-    fail("a size such as 500MB or 2GiB");
-  }
-  return static_cast<size_t>(number * unit->second);
-}
 
 // "-NAME,-NAME"
 void check_passes(const std::string& text) {
@@ -78,7 +60,7 @@ std::vector<CommandOption> with_runtime_options(std::vector<CommandOption> optio
         "-NAME"},
        {"--no-lowering", &runtime->no_lowering, "plan with none but the passes that every plan needs"},
        {"--memory",
-        {&runtime->memory, [](const std::string& text) { parse_bytes(text); }},
+        {&runtime->memory, check_bytes},
         "for gradients and activations, 500MB or 2GiB: what does not fit is computed again when it is needed",
         "SIZE"},
        {"--tf32", &runtime->tf32, "let products of float32 round their operands to 10 bits after the point, on GPUs"},

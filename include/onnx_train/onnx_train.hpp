@@ -200,6 +200,15 @@ class Model {
       return onnx_train_model_build_with_loss(get(), loss.get(), views.data(), views.size(), model);
     });
   }
+  // For given data, which choose the loss if `options` have none: onnx_train_model_build_for_data. `note` receives what
+  // has been chosen.
+  Model build_for_data(const std::string& path, const Options& options = {}, std::string* note = nullptr) const {
+    return built_for(path.c_str(), {}, options, note);
+  }
+  Model build_for_data(const std::vector<Input>& arrays, const Options& options = {},
+                       std::string* note = nullptr) const {
+    return built_for(nullptr, detail::views(arrays), options, note);
+  }
   Report check(const Options& options = {}) const;
   // For programs with a loss and an optimizer of their own: onnx_train_model_differentiate.
   Passes differentiate(const Options& options = {}) const;
@@ -235,6 +244,17 @@ class Model {
   const onnx_train_model* get() const { return handle_.get(); }
 
  private:
+  Model built_for(const char* path, const std::vector<onnx_train_tensor>& arrays, const Options& options,
+                  std::string* note) const {
+    const auto views = detail::views(options);
+    const char* text = "";
+    Model training = made([&](onnx_train_model** model) {
+      return onnx_train_model_build_for_data(get(), path, arrays.data(), arrays.size(), views.data(), views.size(),
+                                             model, &text);
+    });
+    if (note) *note = text;
+    return training;
+  }
   friend class Session;
   explicit Model(onnx_train_model* handle) : handle_(handle, onnx_train_model_free) {}
   template <typename F>

@@ -87,6 +87,9 @@ class CpuDevice : public Device {
   std::unique_ptr<Stream> make_stream() override { return std::make_unique<CpuStream>(); }
   const KernelTable& kernels() const override { return kernels_; }
   size_t available_bytes() const override { return available_host_memory(); }
+  std::string bfloat16_units() const override {
+    return level_ >= cpu::Isa::kAvx512Bf16 ? std::string(cpu::name_of(level_)) : "";
+  }
   const LoweringTraits& lowering() const override {
     static const LoweringTraits traits = {
         .can_fuse = cpu::can_fuse, .least_keys = kBlockAttention, .early_update = kEarlyUpdate};

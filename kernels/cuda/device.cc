@@ -119,6 +119,7 @@ class CudaDevice : public Device {
     cuda::check(cudaMemGetInfo(&available, &total), "cudaMemGetInfo");
     return available;
   }
+  std::string bfloat16_units() const override { return properties_.major >= 8 ? "tensor cores" : ""; }
   const KernelTable& kernels() const override { return kernels_; }
 
   const LoweringTraits& lowering() const override {

@@ -9,16 +9,21 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ._errors import UsageError, warn
-from ._model import Model
+from ._model import Model, _as_model
 from ._options import Scale, check_suffix, options_of, reading_options, scales_of
 from ._progress import Progress, make_progress
 from ._session import Session
-from ._source import Data, Source
+from ._source import Data, Source, _arrays_of
+from ._tables import as_file, is_table
+
+if TYPE_CHECKING:
+    from .losses import Loss
+    from .optimizers import Optimizer
 
 
 @dataclass(frozen=True)
@@ -167,14 +172,15 @@ def fit(
     epochs: int | None = None,
     steps: int | None = None,
     time_limit: float | None = None,
-    batch_size: int | None = None,
+    batch_size: int | str | None = None,
+    memory_limit: int | str | None = None,
     accumulate: int = 1,
     scale: Scale = None,
     preprocess: str | None = None,
     augment: str | None = None,
     shuffle: bool | None = None,
     seed: int = 0,
-    lr: float | None = None,
+    lr: float | str | None = None,
     schedule: str = "constant",
     warmup: int = 0,
     final_lr: float | None = None,
@@ -203,6 +209,9 @@ def fit(
     checkpoint_every: int | None = None,
     resume: bool = False,
     overwrite: bool = False,
+    loss: str | Loss | None = None,
+    optimizer: str | Optimizer | None = None,
+    precision: str | None = None,
     callbacks: Sequence[Callback | Callable[[Session, Step], bool | None]] = (),
     progress: bool | None = None,
     device: str = "cpu",
@@ -212,15 +221,21 @@ def fit(
     """Trains a model.
 
     Args:
-        model: a training model, for which a session is made, or a session, which continues from its state.
+        model: a training model, for which a session is made, or a session, which continues from its state. Or a forward
+            model and data of arrays or files, which choose what `loss` leaves open (integers: cross entropy, zeros and
+            ones: binary cross entropy, numbers: mean squared error); a warning says what was chosen, and `build` takes
+            the same. ``history.session.save`` writes the training model.
         data: a mapping of input names to arrays whose first dimension counts the samples, or a tuple of such arrays in
             the order of the model's inputs: they are cut into batches. Or a path of files with such arrays, all that
             the command's ``--data`` takes (`load_data`), or a table: a ``.parquet``, ``.feather`` or ``.arrow`` file, a
             table of pyarrow, a frame of pandas or polars, which are read as `convert_table` writes them. Or any iterable of batches, each such a mapping or tuple: a
             list, a PyTorch DataLoader, a generator (for one epoch).
         epochs, steps, time_limit: the end of the training, by the first one that is reached; the limit in seconds.
-        batch_size: samples of a batch of arrays or files, 32 by default; the last one of an epoch is smaller. Iterables
+        batch_size: samples of a batch of arrays or files, 32 by default; the last one of an epoch is smaller.
+            ``"auto"``: the largest that fits, found from plans, without trying; a warning says which. Iterables
             make their own batches: with them it has no effect, which is warned of.
+        memory_limit: bytes, or such as ``"2GiB"``, of this process, on a GPU of the session's memory there, that
+            ``batch_size="auto"`` may plan with; by default what is available, less a reserve.
         accumulate: batches of a step, for models that are built with ``accumulate=True``.
         scale: what the network's float input is multiplied by, such as ``"1/255"`` for bytes; for several inputs, by
             name. Targets are not scaled. The model keeps it: its ``onnx_train.preprocess`` is used when it is trained
@@ -232,7 +247,8 @@ def fit(
             (docs/data.md). What a sample looks like depends on `seed`, the epoch and its number alone.
         shuffle, seed: the order of the samples of arrays and files in each epoch; they are shuffled by default.
             Iterables have their own order.
-        lr: the learning rate, after the warm-up; by default the optimizer's as built.
+        lr: the learning rate, after the warm-up; by default the optimizer's as built. ``"auto"``: from a range test of
+            at most 100 steps of arrays or files, which leaves the state as it was; a warning says which.
         schedule: of the learning rate, as the command's ``--schedule``: ``"constant"``, ``"linear"``, ``"cosine"``,
             ``"step"``, ``"polynomial"``, ``"exponential"``, ``"one_cycle"``, ``"wsd"``, ``"restarts"``, ``"plateau"``,
             ``"table('rates.csv')"``, with options as in ``"one_cycle(pct_start=0.3)"``.
@@ -262,6 +278,7 @@ def fit(
         resume: whether to go on from ``last.onnx`` of `folder`, if there is one. The result is that of a training that
             never stopped, to the byte. Iterables must give the batches again that they gave before.
         overwrite: whether to start anew in a folder that holds a run.
+        loss, optimizer, precision: of a forward model, as `build` takes them.
         callbacks: `Callback` objects, or functions of the session and the `Step` that are called after each step.
         progress: whether to show it, with tqdm if that is installed; by default in terminals and notebooks.
         device, threads, tf32: of the session that is made.
@@ -277,6 +294,7 @@ def fit(
         FileError: for files of data that are missing, damaged or of no format that is read.
 
     Warns:
+        UserWarning: what was built of a forward model, and what ``"auto"`` has found.
         UserWarning: for uint8 pictures, 0 to 255, that go to a float input as they are; for `batch_size` and `shuffle`
             beside an iterable.
 
@@ -301,16 +319,6 @@ def fit(
     """
     if checkpoint is not None:
         check_suffix(checkpoint, ".onnx")
-    session = model if isinstance(model, Session) else Session(model, device, threads=threads, tf32=tf32)
-    if epochs is None and steps is None and time_limit is None:
-        raise UsageError("fit needs an end: give epochs, steps or time_limit")
-    entry = "accumulate" if "accumulate" in session.entries else "step"
-    if entry not in session.entries:
-        raise UsageError("the model has no entry point 'step'; make a training model with build")
-    if accumulate != 1 and entry == "step":
-        raise UsageError("accumulate needs a model that is built with accumulate=True")
-    if batch_size is not None and batch_size < 1:
-        raise UsageError(f"batch_size is {batch_size}; it must be at least 1")
     reading = reading_options(
         block_size=block_size,
         document_end=document_end,
@@ -319,6 +327,27 @@ def fit(
         columns=columns,
         map=map,
     )
+    build = options_of(loss=loss, optimizer=optimizer, precision=precision)
+    session = model if isinstance(model, Session) else Session(model, device, threads=threads, tf32=tf32)
+    if "step" not in session.entries and "accumulate" not in session.entries and not isinstance(model, Session):
+        on_device = options_of(device=device) if precision == "auto" else []
+        built = _build_for(model, session, data, build + on_device, reading)
+        session = Session(built, device, threads=threads, tf32=tf32)
+    elif build:
+        raise UsageError(f"the model is built already; leave out {build[0][0]}, or give the forward model")
+    if epochs is None and steps is None and time_limit is None:
+        raise UsageError("fit needs an end: give epochs, steps or time_limit")
+    entry = "accumulate" if "accumulate" in session.entries else "step"
+    if entry not in session.entries:
+        raise UsageError("the model has no entry point 'step'; make a training model with build")
+    if accumulate != 1 and entry == "step":
+        raise UsageError("accumulate needs a model that is built with accumulate=True")
+    is_found = batch_size == "auto"
+    given = batch_size if isinstance(batch_size, int) else None
+    if not is_found and batch_size is not None and (given is None or given < 1):
+        raise UsageError(f"batch_size is {batch_size!r}; it must be a whole number of at least 1, or 'auto'")
+    if memory_limit is not None and not is_found:
+        raise UsageError("memory_limit is the limit of batch_size='auto'")
     samples = options_of(
         limit=limit,
         val_split=val_split,
@@ -336,21 +365,24 @@ def fit(
     if samples and checkpoint is not None:
         raise UsageError(f"checkpoint takes all samples of data; with {samples[0][0].replace('-', '_')} give folder")
     has_arrays = source.samples > 0 or (evaluation is not None and evaluation.samples > 0)
-    if not has_arrays and batch_size is not None and getattr(data, "batch_size", None) != batch_size:
-        warn(f"fit: batch_size={batch_size} has no effect: data makes its own batches; set their size there")
+    if not has_arrays and given is not None and getattr(data, "batch_size", None) != given:
+        warn(f"fit: batch_size={given} has no effect: data makes its own batches; set their size there")
     if source.samples == 0 and shuffle:
         warn("fit: shuffle=True has no effect: data has its own order; shuffle there")
-    batch_size = source.batch_size(batch_size)
-    steps_per_epoch = math.ceil(source.num_batches(batch_size) / accumulate)
+    if is_found and checkpoint is not None:
+        raise UsageError("checkpoint needs to know the steps of an epoch; with batch_size='auto' give folder")
+    size = source.batch_size(given)
+    steps_per_epoch = math.ceil(source.num_batches(size) / accumulate)
     totals = [steps] if steps is not None else []
-    if epochs is not None and steps_per_epoch > 0 and not samples:
+    if epochs is not None and steps_per_epoch > 0 and not samples and not is_found:
         totals.append(epochs * steps_per_epoch)
     total = min(totals, default=None)  # None, too, where the library selects samples
     options = options_of(
         epochs=epochs,
         steps=steps,
         time_limit=time_limit,
-        batch_size=batch_size or None,
+        batch_size="auto" if is_found else size or None,
+        memory_limit=memory_limit,
         accumulate=accumulate,
         scale=scales_of(scale),
         preprocess=preprocess,
@@ -391,6 +423,27 @@ def fit(
     if checkpoint is not None:
         session.save(checkpoint)
     return history
+
+
+def _build_for(
+    model: Any, session: Session, data: Any, options: list[tuple[str, str]], reading: list[tuple[str, str]]
+) -> Model:
+    """The training model of a forward model, for which `session` is open, that fits the data; warns of what it is."""
+    core = _as_model(model)._core
+    if isinstance(data, (str, os.PathLike)) or is_table(data):
+        with as_file(data) as file:
+            built, note = core.build_for_data(file, options + reading)
+    else:
+        names = [port.name for port in session.inputs("predict") if port.default is None]
+        arrays = _arrays_of(data, [*names, "labels"])
+        if arrays is None:
+            raise UsageError(
+                "the model has no entry point 'step', and data makes its own batches: make a training model with build; "
+                "for arrays and files fit does it itself"
+            )
+        built, note = core.build_for_data(arrays, options)
+    warn(f"fit: a training model is built of the forward model: {note}; build takes the same")
+    return Model(built)
 
 
 class _Interrupt:

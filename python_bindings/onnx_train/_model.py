@@ -115,6 +115,7 @@ class Model:
         ema: float | None = None,
         mode: str | None = None,
         precision: str | None = None,
+        device: str | None = None,
         loss_scale: float | str | None = None,
         clip: float | None = None,
         clip_value: float | None = None,
@@ -161,7 +162,9 @@ class Model:
                 goes on from ``raw/<weight>``.
             mode: ``"train"``; ``"frozen"``: batch norm uses its running statistics, dropout is off; ``"preserve"``: so
                 where training_mode is 0 in the file.
-            precision: ``"float32"``, ``"gemm-bf16"``, ``"bf16"``, ``"fp16"`` or ``"fp8"``.
+            precision: ``"float32"``, ``"gemm-bf16"``, ``"bf16"``, ``"fp16"``, ``"fp8"`` or ``"auto"``: ``"bf16"`` where
+                `device` multiplies bfloat16, else ``"float32"``.
+            device: that ``precision="auto"`` is for: ``"cpu"``, ``"cuda"``.
             loss_scale: a number or ``"dynamic"``.
             clip: the global norm at which gradients are clipped.
             clip_value: the bound of each element of the gradients, before `clip`.
@@ -206,6 +209,7 @@ class Model:
             ema=ema,
             mode=mode,
             precision=precision,
+            device=device,
             loss_scale=loss_scale,
             clip=clip,
             clip_value=clip_value,

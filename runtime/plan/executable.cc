@@ -21,7 +21,27 @@ bool read_in_place(const Device& device, const Value& constant) {
   return beside && device.uses_host_memory() && is_aligned(*beside);
 }
 
+bool is_copied(const Device& device, const Buffer& buffer) {
+  return buffer.kind == Buffer::kConstant && !read_in_place(device, *buffer.constant);
+}
+
 }  // namespace
+
+size_t copied_constants(const Plan& plan, const Device& device) {
+  size_t bytes = 0;
+  for (const Buffer& buffer : plan.placement().buffers) {
+    if (is_copied(device, buffer)) bytes += align_up(buffer.bytes, device.alignment());
+  }
+  return bytes;
+}
+
+size_t slot_bytes(const Plan& plan, const Device& device) {
+  if (device.uses_host_memory()) return 0;
+  size_t bytes = align_up(sizeof(Fault), device.alignment());
+  for (const Port& port : plan.inputs()) bytes += align_up(port.bytes, device.alignment());
+  for (const Port& port : plan.outputs()) bytes += align_up(port.bytes, device.alignment());
+  return bytes;
+}
 
 Executable::Executable(std::unique_ptr<Plan> plan, Device& device, Stream& stream, Fault* fault)
     : plan_(std::move(plan)), device_(device), stream_(stream), fault_(fault) {
@@ -93,23 +113,16 @@ void Executable::make_table() {
 
 void Executable::upload_constants() {
   const std::vector<Buffer>& buffers = plan_->placement().buffers;
-  std::vector<size_t> offsets(buffers.size());
-  size_t bytes = 0;
-  const auto is_copied = [&](const Buffer& b) {
-    return b.kind == Buffer::kConstant && !read_in_place(device_, *b.constant);
-  };
-  for (size_t b = 0; b < buffers.size(); ++b) {
-    if (!is_copied(buffers[b])) continue;
-    offsets[b] = bytes;
-    bytes += align_up(buffers[b].bytes, device_.alignment());
-  }
+  const size_t bytes = copied_constants(*plan_, device_);
   if (bytes > 0) constants_ = static_cast<char*>(device_.allocate(bytes));
+  char* next = constants_;
   for (size_t b = 0; b < buffers.size(); ++b) {
     if (buffers[b].kind != Buffer::kConstant) continue;
     const Tensor contents = stored_contents(*buffers[b].constant);
-    if (is_copied(buffers[b])) {
-      upload(contents, &stream_, constants_ + offsets[b]);
-      set(b, constants_ + offsets[b]);
+    if (is_copied(device_, buffers[b])) {
+      upload(contents, &stream_, next);
+      set(b, next);
+      next += align_up(buffers[b].bytes, device_.alignment());
     } else {
       set(b, const_cast<void*>(contents.data()));  // kernels only read constants
     }
@@ -118,10 +131,7 @@ void Executable::upload_constants() {
 
 void Executable::make_slots() {
   if (device_.uses_host_memory()) return;  // inputs and outputs are the caller's memory
-  size_t bytes = align_up(sizeof(Fault), device_.alignment());
-  for (const Port& port : plan_->inputs()) bytes += align_up(port.bytes, device_.alignment());
-  for (const Port& port : plan_->outputs()) bytes += align_up(port.bytes, device_.alignment());
-  slots_ = static_cast<char*>(device_.allocate(bytes));
+  slots_ = static_cast<char*>(device_.allocate(slot_bytes(*plan_, device_)));
   rehearsal_ = reinterpret_cast<Fault*>(slots_);
   const Fault fault{-1, 0, 0, 0};
   stream_.copy_from_host(rehearsal_, &fault, sizeof fault);

@@ -13,6 +13,11 @@
 
 namespace onnx_train {
 
+// The bytes that an executable of the plan allocates on the device: for constants that are not read where they are
+// stored, and for inputs and outputs, which a device that uses host memory reads and writes in the caller's.
+size_t copied_constants(const Plan& plan, const Device& device);
+size_t slot_bytes(const Plan& plan, const Device& device);
+
 class Executable {
  public:
   // Uploads the constants. Runs report faults to `fault`, which is in device memory. Throws Error if the device has too

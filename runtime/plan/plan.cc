@@ -123,7 +123,7 @@ void expect_room(const Node& node, const Device& device) {
     if (count <= kSmall / size) continue;
     const size_t available = device.available_bytes();
     if (count <= available / size) continue;
-    fail("[Plan] ", node.label(), ": its output '", output->name(), "' is ", to_string(output->type()),
+    fail_as(ErrorCode::kMemory, "[Plan] ", node.label(), ": its output '", output->name(), "' is ", to_string(output->type()),
          ", more than the ", available, " bytes that ", device.name(), " has left; use a smaller batch");
   }
 }

@@ -272,7 +272,10 @@ void check_curve(const std::string& text) {
 std::vector<CommandOption> schedule_options(ScheduleSettings* s) {
   const auto names = names_of(curve_rows(), [](const CurveRow& row) { return row.name; });
   return {
-      {"--lr", &s->rate, "learning rate, after the warm-up [the optimizer's, as built]", "X"},
+      {"--lr", OptionTarget(&s->rate).or_auto(&s->find_rate),
+       "learning rate, after the warm-up; auto finds one by a range test of at most 100 steps, which change nothing "
+       "[the optimizer's, as built]",
+       "X"},
       {"--schedule",
        {&s->curve, check_curve},
        concat("of the learning rate: ", listed(names), ", with options as in 'one_cycle(pct_start=0.3)' [constant]"),

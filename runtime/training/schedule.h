@@ -73,6 +73,7 @@ std::string to_string(const Curve& curve);
 struct ScheduleSettings {
   std::string curve = "constant";
   std::optional<double> rate;
+  bool find_rate = false;  // the rate is "auto": rate_search.h
   int64_t warmup = 0;
   std::optional<double> final_lr, step_factor;  // these set the options of the same names of curves that have them
   std::optional<int64_t> step_every;

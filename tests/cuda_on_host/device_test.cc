@@ -6,6 +6,8 @@
 
 #include "onnx_passes/ir/error.h"
 #include "runtime/session.h"
+#include "runtime/training/batch_search.h"
+#include "runtime/training/run_memory.h"
 #include "tests/cuda_on_host/runtime.h"
 #include "tests/support/device_network.h"
 #include "tests/support/sessions.h"
@@ -107,6 +109,25 @@ TEST(CudaOnHost, TooLittleMemoryIsOneError) {
   }
   gpu_host::set_memory_bytes(size_t{4} << 30);
   EXPECT_EQ(gpu_host::live_objects(), objects);
+}
+
+// What is planned fits without one refused allocation, and a twentieth more does not.
+TEST(CudaOnHost, TheLargestBatchFits) {
+  gpu_host::set_memory_bytes(8 << 20);
+  {
+    Session session(network(), on(&cuda_device()));
+    const Shape shape = {4096, kDeviceTestTokens};
+    const Dataset data({{"tokens", Tensor(DType::kInt64, shape)}, {"labels", Tensor(DType::kInt64, shape)}},
+                       entry_inputs(session.model(), "step"));
+    const FoundBatch found = find_largest_batch(&session, {data});
+    EXPECT_EQ(found.bound, "the memory");
+    EXPECT_GT(found.batch, 8);
+    EXPECT_LE(found.planned, found.limit);
+    session.plan("step", batch_shapes(data, data.num_samples() % found.batch));
+    session.plan("step", batch_shapes(data, found.batch));
+    EXPECT_THROW(session.plan("step", batch_shapes(data, found.batch + found.batch / 20 + 1)), Error);
+  }
+  gpu_host::set_memory_bytes(size_t{4} << 30);
 }
 
 TEST(CudaOnHost, InputsInDeviceMemoryGiveTheBitsOfInputsOnTheHost) {

@@ -45,6 +45,9 @@ static void test_models(const char* path, onnx_train_model** training) {
   EXPECT(onnx_train_model_build(copy, bad, 1, training) == ONNX_TRAIN_USAGE && says("column"));
   EXPECT(onnx_train_model_build(copy, NULL, 1, training) == ONNX_TRAIN_USAGE);
   EXPECT(onnx_train_model_build(copy, options, 2, training) == ONNX_TRAIN_OK);
+  EXPECT(onnx_train_model_build_for_data(copy, NULL, &ones, 1, NULL, 0, &flat, NULL) == ONNX_TRAIN_DATA &&
+         says("no loss is found"));
+  EXPECT(onnx_train_model_build_for_data(copy, "no/data.npz", NULL, 0, NULL, 0, &flat, NULL) == ONNX_TRAIN_FILE);
   EXPECT(onnx_train_model_build_with_loss(copy, NULL, NULL, 0, &flat) == ONNX_TRAIN_USAGE);
   EXPECT(onnx_train_model_build_with_loss(copy, copy, options, 2, &flat) == ONNX_TRAIN_USAGE && says("'loss'"));
   EXPECT(onnx_train_model_build_with_loss(copy, copy, NULL, 0, &flat) == ONNX_TRAIN_UNSUPPORTED && says("one float"));

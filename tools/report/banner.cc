@@ -1,7 +1,6 @@
 #include "tools/report/banner.h"
 
 #include <algorithm>
-#include <set>
 #include <unordered_map>
 
 #include "kernels/host.h"
@@ -11,12 +10,12 @@
 #include "onnx_passes/ir/initializer.h"
 #include "onnx_passes/ir/roles.h"
 #include "runtime/build_notes.h"
-#include "runtime/data/gather_ahead.h"
 #include "runtime/plan/plan_report.h"
+#include "runtime/process_memory.h"
 #include "runtime/report_text.h"
+#include "runtime/training/run_memory.h"
 #include "tools/report/output.h"
 #include "tools/report/parameter_table.h"
-#include "tools/report/process_memory.h"
 
 namespace onnx_train {
 namespace {
@@ -84,33 +83,6 @@ double bytes_of_ports(const std::vector<Port>& ports) {
   return total;
 }
 
-double bytes_of_batch(const Dataset& data, int64_t samples) {
-  double total = 0;
-  for (const Dataset::Array& array : data.arrays()) {
-    const int64_t rows = array.per_sample ? samples : 1;
-    total += static_cast<double>(rows * num_elements(array.row)) * static_cast<double>(size_of(array.dtype));
-  }
-  return total;
-}
-
-// The data that is in memory anyway, and the parts of it that come when batches read them: mapped pages, and decoded
-// pictures that are kept.
-struct DataBytes {
-  double all = 0, mapped = 0, made = 0;
-
-  void add(const Dataset& data) {
-    for (const Dataset::Array& array : data.arrays()) {
-      const size_t bytes = array.memory();
-      all += static_cast<double>(bytes);
-      if (array.rows && !array.rows->is_quick()) {
-        made += static_cast<double>(bytes);
-      } else if (array.rows || is_mapped(array.data.data(), bytes)) {
-        mapped += static_cast<double>(bytes);
-      }
-    }
-  }
-};
-
 // Constants of the plan that are read in mapped files.
 double mapped_constants(const Plan& plan) {
   double total = 0;
@@ -171,20 +143,6 @@ std::string rate(const Schedule& s) {
   return s.warmup > 0 ? concat(text, ", after ", s.warmup, " steps of warm-up") : text;
 }
 
-}  // namespace
-
-std::map<std::string, Shape> batch_shapes(const Dataset& data, int64_t samples) {
-  std::map<std::string, Shape> shapes;
-  for (const Dataset::Array& array : data.arrays()) {
-    Shape shape = array.row;
-    if (array.per_sample) shape.insert(shape.begin(), samples);
-    shapes.emplace(array.name, std::move(shape));
-  }
-  return shapes;
-}
-
-namespace {
-
 // Batch normalization refuses a batch of one sample, and the last one of an epoch may be that: an error before the
 // first step, not after an epoch.
 void check_last_batch(Session* session, const Dataset& training, const Trainer& trainer) {
@@ -218,8 +176,7 @@ std::string training_banner(Session* session, const Dataset& training, const Dat
     session->plan("evaluate", batch_shapes(*evaluation, std::min(options.batch_size, evaluation->num_samples())));
     data_bytes.add(*evaluation);
   }
-  const auto batches = static_cast<double>(1 + GatherAhead::batches_ahead(training));
-  *memory = memory_rows(*session, plan, state, data_bytes, bytes_of_batch(training, batch) * batches, trainer);
+  *memory = memory_rows(*session, plan, state, data_bytes, bytes_of_batches(training, batch), trainer);
   TextTable head("lw");
   head.add({"loss", known(model.metadata("onnx_train.loss"))});
   head.add({"optimizer", known(model.metadata("onnx_train.optimizer"))});

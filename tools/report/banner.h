@@ -16,7 +16,4 @@ using MemoryRows = std::vector<std::pair<std::string, double>>;
 std::string training_banner(Session* session, const Dataset& training, const Dataset* evaluation,
                             const Trainer& trainer, MemoryRows* memory);
 
-// The shapes of a batch of `samples` rows of `data`, by input.
-std::map<std::string, Shape> batch_shapes(const Dataset& data, int64_t samples);
-
 }  // namespace onnx_train

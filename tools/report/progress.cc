@@ -7,9 +7,9 @@
 #include <nlohmann/json.hpp>
 
 #include "onnx_passes/ir/error.h"
+#include "runtime/process_memory.h"
 #include "runtime/report_text.h"
 #include "tools/report/output.h"
-#include "tools/report/process_memory.h"
 
 namespace onnx_train {
 namespace {

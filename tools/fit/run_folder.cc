@@ -1,16 +1,15 @@
-#include "tools/run_folder.h"
+#include "tools/fit/run_folder.h"
 
 #include <algorithm>
-#include <charconv>
 #include <filesystem>
 #include <fstream>
 
 #include "kernels/device.h"
 #include "kernels/host.h"
 #include "onnx_passes/ir/error.h"
-#include "onnx_passes/ir/initializer.h"
 #include "onnx_passes/ir/roles.h"
 #include "onnx_train/version.h"
+#include "runtime/training/controls.h"
 #include "tools/subcommand.h"
 
 namespace onnx_train {
@@ -20,15 +19,6 @@ namespace fs = std::filesystem;
 
 constexpr const char* kChecked = "checked data";
 
-// The decimal number that a float was written as: 0.001 rather than 0.0010000000474974513.
-double shortest(float value) {
-  char text[32];
-  const auto end = std::to_chars(text, text + sizeof text, value).ptr;
-  double number = 0;
-  std::from_chars(text, end, number);
-  return number;
-}
-
 }  // namespace
 
 void prepare_folder(const std::string& folder) {
@@ -37,7 +27,7 @@ void prepare_folder(const std::string& folder) {
   fs::create_directories(folder, error);
   if (error) fail("cannot make the folder ", folder, ": ", error.message());
   constexpr const char* kFiles[] = {"last.onnx",    "best.onnx",    "metrics.jsonl", "metrics.csv",
-                                    "epochs.jsonl", "options.json", "report.html"};
+                                    "epochs.jsonl", "options.json", "report.html",   "train.onnx"};
   std::vector<fs::path> leftovers;
   for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
     const std::string name = it->path().filename().string();
@@ -49,7 +39,8 @@ void prepare_folder(const std::string& folder) {
 
 // What a run leaves, in the end: where it stopped, and its files.
 nlohmann::ordered_json derived_options(const Session& session, const Trainer& trainer,
-                                       const std::vector<std::string>& checked, const MemoryRows& memory) {
+                                       const std::vector<std::string>& checked, const MemoryRows& memory,
+                                       const Found& found) {
   const TrainerOptions& options = trainer.options();
   nlohmann::ordered_json json = {{"version", ONNX_TRAIN_VERSION},
                                  {"device", session.device().name()},
@@ -66,6 +57,12 @@ nlohmann::ordered_json derived_options(const Session& session, const Trainer& tr
   json["run"] = trainer.position().settings;
   json[kChecked] = checked;
   for (const auto& [what, bytes] : memory) json["memory"][what] = static_cast<int64_t>(bytes);
+  if (found.batch) json["batch-size"] = {{"planned", static_cast<int64_t>(found.batch->planned)},
+                                             {"limit", static_cast<int64_t>(found.batch->limit)}};
+  if (found.rate) {
+    json["lr"] = {{"found", found.rate->rate}, {"rule", found.rate->rule}};
+    for (const RatePoint& point : found.rate->points) json["lr"]["test"].push_back({point.rate, point.loss});
+  }
   return json;
 }
 
@@ -78,17 +75,6 @@ std::vector<std::string> checked_data(const std::string& folder) {
     if (identity.is_string()) checked.push_back(identity);
   }
   return checked;
-}
-
-std::optional<double> built_control(const Model& model, const char* role) {
-  for (const EntryPoint& entry : model.entry_points) {
-    const Value* control = entry.input(role);
-    if (!control || !control->is_initializer()) continue;
-    const Tensor value = contents_of(*control);
-    if (value.size() != 1) continue;
-    return value.dtype() == DType::kFloat ? shortest(value.data<float>()[0]) : value.at(0);
-  }
-  return {};
 }
 
 }  // namespace onnx_train

@@ -9,6 +9,8 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/session.h"
+#include "runtime/training/batch_search.h"
+#include "runtime/training/rate_search.h"
 #include "runtime/training/trainer.h"
 #include "tools/report/banner.h"
 
@@ -17,14 +19,18 @@ namespace onnx_train {
 // Makes the folder, and clears what a killed process was writing there. Throws Error.
 void prepare_folder(const std::string& folder);
 
+// What a run found out itself before its first step.
+struct Found {
+  std::optional<FoundBatch> batch;
+  std::optional<FoundRate> rate;
+};
+
 // What model, data and machine add to the options. `checked` are the fingerprints of data that has been checked.
 nlohmann::ordered_json derived_options(const Session& session, const Trainer& trainer,
-                                       const std::vector<std::string>& checked, const MemoryRows& memory);
+                                       const std::vector<std::string>& checked, const MemoryRows& memory,
+                                       const Found& found);
 
 // The fingerprints that the folder's options.json holds of checked data; none where it cannot be read.
 std::vector<std::string> checked_data(const std::string& folder);
-
-// The value that an input of the optimizer has unless it is given: roles::kLearningRate, roles::kClipNorm.
-std::optional<double> built_control(const Model& model, const char* role);
 
 }  // namespace onnx_train

@@ -1,4 +1,4 @@
-#include "tools/report/process_memory.h"
+#include "runtime/process_memory.h"
 
 #include <cstdlib>
 #include <fstream>
@@ -18,7 +18,6 @@ double read_kibibytes(const std::string& key) {
 }  // namespace
 
 double resident_memory() { return read_kibibytes("VmRSS:"); }
-// Not getrusage's: that counts what the process was before it became this program, too.
 double peak_memory() { return read_kibibytes("VmHWM:"); }
 
 }  // namespace onnx_train

@@ -1,4 +1,4 @@
-#include "tools/dry_run.h"
+#include "tools/fit/dry_run.h"
 
 #include <unistd.h>
 

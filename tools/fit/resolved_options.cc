@@ -1,4 +1,4 @@
-#include "tools/resolved_options.h"
+#include "tools/fit/resolved_options.h"
 
 #include "tools/arguments.h"
 

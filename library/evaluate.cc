@@ -1,0 +1,74 @@
+// Evaluation and prediction of the C interface: over arrays, batches and files of the program.
+#include "library/program_data.h"
+#include "runtime/data/prediction.h"
+
+namespace onnx_train {
+namespace {
+
+// The data of onnx_train_evaluate and onnx_train_predict, and how they are to be read.
+struct WholeData {
+  WholeData(onnx_train_session* session, const onnx_train_data* given, const std::string& entry,
+            const onnx_train_option* options, size_t count, const onnx_train_observer* observer)
+      : events(session, observer) {
+    DataOptions reading;
+    read_options(options, count,
+                 {{"--batch-size", {&batch_size, kCount}, ""},
+                  {"--scale", {&reading.scales, check_scale}, ""},
+                  {"--preprocess", &reading.preprocess, ""}});
+    const Model& model = session->session.model();
+    const std::vector<InputSpec> inputs = entry_inputs(model, entry);
+    std::string note;
+    const Preprocess preprocess = preprocess_of(model, reading, inputs, &note);
+    DataNotes notes;
+    data.emplace(session, required(given, "the data"), inputs, preprocess, "", /*trains=*/false, &notes);
+    events.on_notes(notes);
+    events.on_notes({note, reading.says_how() ? "" : data->hint()});
+  }
+
+  ProgramEvents events;
+  int64_t batch_size = 128;
+  std::optional<ProgramData> data;
+};
+
+}  // namespace
+}  // namespace onnx_train
+
+using namespace onnx_train;
+
+extern "C" {
+
+onnx_train_status onnx_train_evaluate(onnx_train_session* session, const onnx_train_data* data,
+                                      const onnx_train_option* options, size_t count,
+                                      const onnx_train_observer* observer, const onnx_train_metric** metrics,
+                                      size_t* num_metrics) {
+  return in_session(session, [&](onnx_train_session& s) {
+    required(metrics, "where the metrics go");
+    required(num_metrics, "where their number goes");
+    WholeData whole(&s, data, "evaluate", options, count, observer);
+    EvaluationResult result = evaluate(&s.session, whole.data->evaluation(whole.batch_size).get());
+    whole.events.on_notes(result.notes);
+    s.evaluated = std::move(result.metrics);
+    s.metrics.clear();
+    for (const auto& [name, value] : s.evaluated) s.metrics.push_back({name.c_str(), value});
+    *metrics = s.metrics.data();
+    *num_metrics = s.metrics.size();
+  });
+}
+
+onnx_train_status onnx_train_predict(onnx_train_session* session, const onnx_train_data* data,
+                                     const onnx_train_option* options, size_t count,
+                                     const onnx_train_observer* observer, const onnx_train_tensor** outputs,
+                                     size_t* num_outputs) {
+  return in_session(session, [&](onnx_train_session& s) {
+    required(outputs, "where the outputs go");
+    required(num_outputs, "where their number goes");
+    const WholeData whole(&s, data, "predict", options, count, observer);
+    const Dataset* dataset = whole.data->dataset();
+    if (!dataset) throw UsageError("a prediction takes arrays or files, no batches of the program");
+    s.predicted = predict(&s.session, *dataset, whole.batch_size);
+    s.outputs = described(s.predicted);
+    *outputs = s.outputs.data();
+    *num_outputs = s.outputs.size();
+  });
+}
+}

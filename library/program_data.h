@@ -1,0 +1,121 @@
+// Data and callbacks of a program, as the training loop, evaluation and prediction take them. One thread, that of the
+// call of the C interface. Functions throw Error, and UsageError for what does not go together.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "library/guard.h"
+#include "library/handles.h"
+#include "onnx_passes/ir/error.h"
+#include "runtime/data/batch_source.h"
+#include "runtime/data/source.h"
+#include "runtime/training/trainer.h"
+
+namespace onnx_train {
+
+// A struct of the caller, whose version of it may be shorter.
+template <typename T>
+T copy_of(const T& given) {
+  T copy{};
+  std::memcpy(&copy, &given, std::min(given.size, sizeof copy));
+  return copy;
+}
+
+// What a callback returns. The callback may use the session, which is not busy meanwhile.
+template <typename F>
+onnx_train_next call(onnx_train_session* session, const F& callback) {
+  session->busy = false;
+  const onnx_train_next next = callback();
+  if (session->busy.exchange(true)) throw UsageError("another thread uses the session while it trains");
+  if (next == ONNX_TRAIN_FAIL) throw UsageError("a callback of the program failed");
+  return next;
+}
+
+// The data of a program and, if they are arrays or files, what the trainer reads of them.
+class ProgramData {
+ public:
+  // `inputs` are the entry_inputs of the entry point that reads the data; `notes` say what is done to pictures.
+  ProgramData(onnx_train_session* session, const onnx_train_data& given, std::vector<InputSpec> inputs,
+              const Preprocess& preprocess, const std::string& augment, bool trains, DataNotes* notes);
+
+  // The samples that options leave of it, and those for the evaluation.
+  static void select(const TrainerOptions& options, std::optional<int64_t> batch_size, ProgramData* data,
+                     std::optional<ProgramData>* evaluation);
+
+  // "" or what a user should know of files: the program knows what its arrays hold.
+  std::string hint() const;
+  // Throws Error that names the first element that the model cannot use.
+  void check(const std::string& entry) const;
+  const Dataset* dataset() const { return dataset_ ? &*dataset_ : nullptr; }  // null for batches of the program
+  std::unique_ptr<BatchSource> training(const TrainerOptions& options) const;
+  std::unique_ptr<BatchSource> evaluation(int64_t batch_size) const;
+
+ private:
+  std::unique_ptr<BatchSource> batches() const;
+
+  onnx_train_session& session_;
+  const onnx_train_data data_;
+  const std::vector<InputSpec> inputs_;
+  const Preprocess preprocess_;
+  std::optional<Dataset> dataset_;
+};
+
+// Tells the program's observer, which may be null, of a training.
+class ProgramEvents : public TrainerEvents {
+ public:
+  ProgramEvents(onnx_train_session* session, const onnx_train_observer* observer)
+      : session_(*session), observer_(observer ? copy_of(*observer) : onnx_train_observer{}) {}
+
+  void on_step(const StepReport& r) override {
+    const onnx_train_step step = {r.step,
+                                  r.epoch,
+                                  r.samples,
+                                  r.loss,
+                                  r.learning_rate,
+                                  r.accuracy.value_or(NAN),
+                                  r.grad_norm,
+                                  r.milliseconds / 1e3,
+                                  r.loss_scale.value_or(0),
+                                  r.skipped ? 1 : 0};
+    obey(observer_.on_step, &step);
+  }
+  void on_evaluation(const EvaluationReport& r) override {
+    std::vector<onnx_train_metric> metrics;
+    for (const auto& [name, value] : r.evaluation) metrics.push_back({name.c_str(), value});
+    const onnx_train_evaluation evaluation = {r.step,         r.epoch,        r.train_loss,
+                                              metrics.data(), metrics.size(), r.best ? 1 : 0};
+    obey(observer_.on_evaluation, &evaluation);
+  }
+  void on_checkpoint(const std::string& path) override { obey(observer_.on_checkpoint, path.c_str()); }
+  void on_note(const std::string& text) override { obey(observer_.on_note, text.c_str()); }
+  void on_notes(const std::vector<std::string>& notes) {
+    for (const std::string& note : notes) {
+      if (!note.empty()) on_note(note);
+    }
+  }
+  bool stop() const override { return stop_; }
+  const std::atomic<bool>& interrupt() const { return interrupt_; }
+
+ private:
+  template <typename T>
+  void obey(onnx_train_next (*callback)(void*, const T*), const T* report) {
+    if (!callback) return;
+    const onnx_train_next next = call(&session_, [&] { return callback(observer_.user, report); });
+    if (next == ONNX_TRAIN_STOP) stop_ = true;
+    if (next == ONNX_TRAIN_INTERRUPT) interrupt_ = true;
+  }
+
+  onnx_train_session& session_;
+  const onnx_train_observer observer_;
+  bool stop_ = false;
+  std::atomic<bool> interrupt_{false};
+};
+
+}  // namespace onnx_train

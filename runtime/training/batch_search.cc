@@ -1,0 +1,129 @@
+#include "runtime/training/batch_search.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "onnx_passes/ir/error.h"
+#include "runtime/process_memory.h"
+#include "runtime/report_text.h"
+#include "runtime/training/run_memory.h"
+#include "runtime/training/trainer.h"
+
+namespace onnx_train {
+namespace {
+
+constexpr int64_t kFirst = 16;                // samples of the first plan
+constexpr int64_t kPart = 64;                 // the result is at most 1/64 too small
+constexpr double kAvailablePart = 31.0 / 32;  // other processes need memory, too
+constexpr double kFirstStep = 0x1p23;         // what steps and checkpoints add on a host: stacks, generated code, files
+constexpr double kNever = std::numeric_limits<double>::infinity();
+
+class Search {
+ public:
+  Search(Session* session, const BatchSearch& search) : session_(*session), search_(search) {
+    on_host_ = session_.device().uses_host_memory();
+    // The first plan brings code and tables into memory that every process has by its first step.
+    planned(search.training.fixed_batch() > 0 ? search.training.fixed_batch()
+                                              : std::min(kFirst, search.training.num_samples()));
+    // An arena of earlier runs is freed before a larger one is allocated.
+    const auto arena = static_cast<double>(session_.arena_bytes());
+    const double available = static_cast<double>(session_.device().available_bytes()) + arena;
+    const auto state = static_cast<double>(session_.state().bytes());
+    const double own = on_host_ ? resident_memory() - arena : state;
+    limit_ = own + kAvailablePart * available;
+    if (search.limit > 0) limit_ = std::min(static_cast<double>(search.limit), own + available);
+    DataBytes data;
+    data.add(search_.training);
+    if (search_.evaluation) data.add(*search_.evaluation);
+    // The order of an epoch is a number for each sample.
+    const double order = static_cast<double>(search.training.num_samples()) * sizeof(int64_t);
+    fixed_ = own + (on_host_ ? kFirstStep + data.made + order + (search.copies ? state : 0) : 0);
+    smallest_ = kNever;
+  }
+
+  FoundBatch run() {
+    const int64_t samples = search_.training.num_samples(), prescribed = search_.training.fixed_batch();
+    if (prescribed > 0) return {prescribed, planned(prescribed), limit_, plans_, "the model, which fixes it"};
+    double bytes = fixed_, last_bytes = fixed_;  // of `most`; of the plan before
+    int64_t most = 0, above = samples + 1, last = 0;
+    for (int64_t next = std::min(kFirst, samples); next > most;) {
+      const double found = planned(next);
+      const double slope = (found - last_bytes) / static_cast<double>(next - last);
+      if (found <= limit_) {
+        most = next;
+        bytes = found;
+      } else {
+        above = next;
+      }
+      const bool is_close = limit_ - bytes <= (bytes - fixed_) / kPart;
+      if (above - most <= 1 || (most > 0 && (is_close || above - most <= 1 + most / kPart))) break;
+      last = std::isfinite(found) ? next : most;
+      last_bytes = std::isfinite(found) ? found : bytes;
+      next = choose(most, above, last, last_bytes, slope);
+    }
+    if (most == 0) {
+      fail_as(ErrorCode::kMemory, "not even one sample fits: with a batch of one ", format_bytes(smallest_),
+              " are planned, and there are ", format_bytes(limit_),
+              "; --memory computes activations again, --precision bf16 halves them");
+    }
+    while (most > 2 && most < samples && samples % most == 1) --most;
+    return {most, bytes, limit_, plans_,
+            most == samples ? concat("the ", samples, " samples of the data") : "the memory"};
+  }
+
+ private:
+  // The size to plan next, above `most` and below `above`: where a line through the last plan meets the limit.
+  int64_t choose(int64_t most, int64_t above, int64_t last, double last_bytes, double slope) const {
+    const int64_t middle = most + (above - most) / 2;
+    if (above - most <= 2 || !std::isfinite(slope) || slope <= 0) return std::max(middle, most + 1);
+    // A little less than predicted: a plan that fits ends the search sooner than one that does not.
+    const double predicted = static_cast<double>(last) + (limit_ - last_bytes) / slope;
+    const double aimed = std::min(predicted - predicted / (2 * kPart), static_cast<double>(above - 1));
+    return std::clamp(static_cast<int64_t>(aimed), most + 1, above - 1);
+  }
+
+  // Bytes with batches of `batch` samples; infinity where no plan is made for lack of memory.
+  double planned(int64_t batch) {
+    ++plans_;
+    const auto batches = std::min(batch, search_.training.num_samples());
+    try {
+      const std::string entry = training_entry(session_);
+      PlannedMemory sum = session_.planned_memory(entry, batch_shapes(search_.training, batches));
+      // An epoch ends with a smaller batch, whose plan has constants and slots of its own.
+      const double smaller = search_.training.num_samples() % batch > 0 ? 2 : 1;
+      double own = smaller * static_cast<double>(sum.constants + sum.slots);
+      if (search_.evaluation) {
+        const int64_t evaluated = std::min(batch, search_.evaluation->num_samples());
+        const PlannedMemory more = session_.planned_memory("evaluate", batch_shapes(*search_.evaluation, evaluated));
+        sum.arena = std::max(sum.arena, more.arena);
+        sum.outputs += more.outputs;
+        own += 2 * static_cast<double>(more.constants + more.slots);
+      }
+      double total = fixed_ + own + static_cast<double>(sum.arena);
+      if (on_host_) total += static_cast<double>(sum.outputs) + bytes_of_batches(search_.training, batches);
+      smallest_ = std::min(smallest_, total);
+      return total;
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kMemory) throw;
+      return kNever;
+    }
+  }
+
+  Session& session_;
+  const BatchSearch& search_;
+  bool on_host_;
+  double limit_ = 0, fixed_ = 0, smallest_ = kNever;
+  int plans_ = 0;
+};
+
+}  // namespace
+
+FoundBatch find_largest_batch(Session* session, const BatchSearch& search) { return Search(session, search).run(); }
+
+std::string to_text(const FoundBatch& found) {
+  return concat("batches of ", found.batch, ", bounded by ", found.bound, ": ", format_bytes(found.planned),
+                " planned of ", format_bytes(found.limit), " (", found.plans, found.plans == 1 ? " plan)" : " plans)");
+}
+
+}  // namespace onnx_train

@@ -1,0 +1,31 @@
+#include "runtime/training/default_build.h"
+
+#include "onnx_passes/io/loading.h"
+#include "onnx_passes/ir/message.h"
+#include "runtime/build_notes.h"
+#include "runtime/training/checkpoint.h"
+
+namespace onnx_train {
+
+DefaultBuild build_for_data(ModelMessage forward, BuildSettings settings, const GuessLoss& guess) {
+  Model model = import_forward_model(std::move(forward), settings.dtype, import_options(settings));
+  std::string& loss = settings.build.loss;
+  LossGuess found;
+  if (loss.empty()) {
+    found = guess(model);
+    loss = found.loss;
+  }
+  const BuildOptions options = resolve(settings);
+  const std::vector<Finding> notes = build_notes(model);
+  build_training_model(&model, options);
+  record_notes(notes, &model);
+  return {std::move(model), loss, found.why, true};
+}
+
+DefaultBuild load_or_build(const std::string& path, const BuildSettings& settings, const GuessLoss& guess) {
+  ModelMessage message = load_message(path);
+  if (!message.proto.training_info().empty()) return {training_model(std::move(message), path), "", "", false};
+  return build_for_data(std::move(message), settings, guess);
+}
+
+}  // namespace onnx_train

@@ -1,0 +1,31 @@
+// A training model of a forward model for given data, with defaults for what the user leaves open. Pure functions; any
+// thread.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "runtime/build_settings.h"
+#include "runtime/training/loss_guess.h"
+
+namespace onnx_train {
+
+struct DefaultBuild {
+  Model training;
+  std::string loss;      // as --loss took it: given, or guessed
+  std::string why;       // of a guessed loss; "" for one that was given
+  bool is_built = true;  // false: the file holds a training model already, and there is no `loss`
+};
+
+// Guesses the loss of the imported and adapted model.
+using GuessLoss = std::function<LossGuess(const Model& forward)>;
+
+// Imports, adapts and builds, as `onnx-train build` does with `settings`, and takes the loss of `guess` where
+// `settings` has an empty one. The same arguments give the same bytes. Throws Error with the reason if that is
+// impossible.
+DefaultBuild build_for_data(ModelMessage forward, BuildSettings settings, const GuessLoss& guess);
+
+// The same of a file, or the training model that the file holds.
+DefaultBuild load_or_build(const std::string& path, const BuildSettings& settings, const GuessLoss& guess);
+
+}  // namespace onnx_train

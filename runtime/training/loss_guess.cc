@@ -1,0 +1,189 @@
+#include "runtime/training/loss_guess.h"
+
+#include <algorithm>
+#include <cstdint>
+
+#include "onnx_passes/ir/error.h"
+#include "onnx_passes/loss/expression.h"
+
+namespace onnx_train {
+namespace {
+
+constexpr const char* kLabels = "labels";  // the name of a target that an expression leaves out
+constexpr const char* kAdvice = "; name a loss: --loss EXPR (docs/losses.md)";
+
+// An array beside the model's inputs.
+struct Target {
+  std::string name;
+  DType dtype;
+  Shape shape;
+  bool zeros_and_ones = false;
+};
+
+bool holds_zeros_and_ones(const Tensor& tensor) {
+  constexpr int64_t kMost = int64_t{1} << 20;  // elements that are looked at
+  const Tensor values = reinterpret_cast<uintptr_t>(tensor.data()) % 16 == 0 ? tensor : tensor.clone();
+  for (int64_t i = 0; i < std::min(values.size(), kMost); ++i) {
+    if (const double value = values.at(i); value != 0 && value != 1) return false;
+  }
+  return true;
+}
+
+Target target_of(const std::string& name, const Tensor& tensor) {
+  const bool is_number = is_float(tensor.dtype()) || is_integer(tensor.dtype()) || tensor.dtype() == DType::kBool;
+  return {name, tensor.dtype(), tensor.shape(), is_number && holds_zeros_and_ones(tensor)};
+}
+
+class Guess {
+ public:
+  Guess(const Model& forward, std::string what) : model_(forward), what_(std::move(what)) {
+    for (const InputSpec& spec : entry_inputs(forward, "predict")) inputs_.push_back(spec);
+    for (const Value* output : forward.graph->outputs()) {
+      if (is_float(output->dtype()) && !output_) output_ = output;
+    }
+    if (!output_) fail_as(ErrorCode::kData, "none of the model's outputs is a float, so that there is no loss of it");
+  }
+
+  const std::vector<InputSpec>& inputs() const { return inputs_; }
+  bool is_input(const std::string& name) const {
+    return std::any_of(inputs_.begin(), inputs_.end(), [&](const InputSpec& spec) { return spec.name == name; });
+  }
+
+  LossGuess without_target() const {
+    if (is_one_number()) {
+      return {quoted_if_needed(output_->name()), concat("the output ", described(*output_), " is one number, and ",
+                                                        what_, " holds nothing to compare it with")};
+    }
+    fail_as(ErrorCode::kData, what_, " holds nothing to compare the output ", described(*output_), " with", kAdvice,
+            ", or give a column or an array the name labels: --map NAME=labels");
+  }
+
+  LossGuess with(const Target& target) const {
+    const std::string found =
+        concat(target.name, " of ", what_, " is ", onnx_train::name(target.dtype), to_string(target.shape));
+    const bool integral = is_integer(target.dtype) || target.dtype == DType::kBool;
+    if (output_->has_rank() && !target.shape.empty()) {
+      if (integral && is_class_of(target)) {
+        return {call("cross_entropy", before("Softmax"), target),
+                concat(found, ", a class for each row of ", described(*output_))};
+      }
+      if (has_shape_of_output(target)) {
+        const std::string same = concat(", of the shape of ", described(*output_));
+        if (target.zeros_and_ones) {
+          return {call("bce_with_logits", before("Sigmoid"), target), concat(found, same, ", zeros and ones")};
+        }
+        return {call("mse", output_->name(), target), concat(found, same)};
+      }
+    }
+    fail_as(ErrorCode::kData, "no loss is found: ", found, ", the model's output ", described(*output_),
+            "; integers without its axis of classes are compared by cross_entropy, numbers of its shape by mse",
+            kAdvice);
+  }
+
+  // The one array to compare with; null for none.
+  const Target* choose(const std::vector<Target>& targets) const {
+    std::string names;
+    for (const Target& target : targets) {
+      if (target.name == kLabels) return &target;
+      names += concat(names.empty() ? "" : ", ", target.name);
+    }
+    if (targets.size() < 2) return targets.empty() ? nullptr : &targets[0];
+    fail_as(ErrorCode::kData, what_, " holds ", names, " beside the model's inputs, and none is called labels",
+            kAdvice);
+  }
+
+ private:
+  static std::string described(const Value& value) { return concat(value.name(), " ", to_string(value.type())); }
+
+  bool is_one_number() const {
+    if (!output_->has_rank()) return false;
+    const Dims& dims = *output_->type().dims;
+    return std::all_of(dims.begin(), dims.end(), [](const Dim& dim) { return dim == Dim(1); });
+  }
+
+  // The rows that an array without these axes has; nothing for sizes of 1.
+  static Dims without_ones(const Dims& dims) {
+    Dims rest;
+    for (size_t i = 0; i < dims.size(); ++i) {
+      if (i == 0 || dims[i] != Dim(1)) rest.push_back(dims[i]);
+    }
+    return rest;
+  }
+  static bool fits(const Dims& wanted, const Shape& shape) {
+    const Dims expected = without_ones(wanted), found = without_ones(Dims(shape.begin(), shape.end()));
+    if (expected.size() != found.size()) return false;
+    for (size_t i = 1; i < expected.size(); ++i) {
+      if (expected[i].known() && expected[i] != found[i]) return false;
+    }
+    return true;
+  }
+  bool has_shape_of_output(const Target& target) const { return fits(*output_->type().dims, target.shape); }
+
+  // As cross_entropy finds the axis of classes.
+  bool is_class_of(const Target& target) const {
+    Dims dims = *output_->type().dims;
+    if (dims.size() < 2) return false;
+    const auto axis = dims.begin() + (dims.size() == 3 ? 2 : 1);
+    if (*axis == Dim(1)) return false;
+    dims.erase(axis);
+    return fits(dims, target.shape);
+  }
+
+  // The input of the operator, if the output is that operator's.
+  std::string before(const char* op) const {
+    const Node* node = output_->producer();
+    return node && node->op() == op && node->domain().empty() ? node->inputs()[0]->name() : output_->name();
+  }
+
+  std::string call(const char* loss, const std::string& prediction, const Target& target) const {
+    const bool plain = prediction == output_->name() && target.name == kLabels;
+    if (plain) return loss;
+    return concat(loss, "(", quoted_if_needed(prediction), ", ", quoted_if_needed(target.name), ")");
+  }
+
+  const Model& model_;
+  const std::string what_;
+  std::vector<InputSpec> inputs_;
+  const Value* output_ = nullptr;
+};
+
+LossGuess guess_from(const Guess& guess, const std::vector<Target>& targets) {
+  const Target* const target = guess.choose(targets);
+  return target ? guess.with(*target) : guess.without_target();
+}
+
+}  // namespace
+
+LossGuess guess_loss(const Model& forward, const TensorMap& arrays, const std::string& what) {
+  const Guess guess(forward, what);
+  std::vector<Target> targets;
+  for (const auto& [name, tensor] : arrays) {
+    if (!guess.is_input(name)) targets.push_back(target_of(name, tensor));
+  }
+  return guess_from(guess, targets);
+}
+
+LossGuess guess_loss(const Model& forward, const std::string& path, const ReadOptions& options) {
+  const Guess guess(forward, path);
+  std::vector<InputSpec> inputs = guess.inputs();
+  inputs.push_back({kLabels, {DType::kInt64, std::nullopt}, /*from_loss=*/true, /*has_default=*/true});
+  const std::unique_ptr<DataSource> source = open_data(path, inputs, options);
+  if (const auto pictures = source->pictures()) {
+    const auto samples = static_cast<int64_t>(pictures->files.size());
+    if (!pictures->masks.empty()) return guess.with({kLabels, DType::kInt64, {samples, -1, -1}});
+    return pictures->labels.empty() ? guess.without_target() : guess.with({kLabels, DType::kInt64, {samples}});
+  }
+  std::map<std::string, std::string> renamed;
+  for (const NamedList& pair : named_lists(options.map, "--map")) renamed[pair.name] = pair.values[0];
+  std::vector<Target> targets;
+  for (const std::string& file_name : source->names()) {
+    const auto found = renamed.find(file_name);
+    const std::string name = found == renamed.end() ? file_name : found->second;
+    if (guess.is_input(name)) continue;
+    const auto rows = source->rows(file_name);
+    targets.push_back(rows ? Target{name, rows->dtype(), rows->shape()} : target_of(name, source->read(file_name)));
+  }
+  return guess_from(guess, targets);
+}
+
+}  // namespace onnx_train

@@ -1,0 +1,31 @@
+// A loss for a forward model and its data, where the user names none: the model's first float output is compared with
+// what the data hold beside the model's inputs. What is guessed is printed. Pure functions; any thread.
+#pragma once
+
+#include <string>
+
+#include "onnx_passes/ir/model.h"
+#include "runtime/data/source.h"
+
+namespace onnx_train {
+
+struct LossGuess {
+  std::string loss;  // as --loss takes it: "cross_entropy"
+  std::string why;   // "labels of train.npz is int64[1437], a class for each row of logits float[batch,10]"
+};
+
+// The rules, of which the first that fits wins. Sizes of 1 do not count, and open sizes fit any.
+//
+//   integers, of the output's shape without the axis of classes   cross_entropy
+//   zeros and ones, of the output's shape                         bce_with_logits
+//   numbers, of the output's shape                                mse
+//   nothing beside the inputs, and one output of one element      that output
+//
+// An output of Softmax or Sigmoid is compared before it, as the losses want it. The target is the array `labels`, or
+// the only array beside the model's inputs, whose name the loss then has. Throws Error of the code kData that says what
+// was found and how to name a loss.
+LossGuess guess_loss(const Model& forward, const std::string& path, const ReadOptions& options);
+// The same for arrays; `what` names them in messages.
+LossGuess guess_loss(const Model& forward, const TensorMap& arrays, const std::string& what);
+
+}  // namespace onnx_train

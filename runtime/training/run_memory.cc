@@ -1,0 +1,39 @@
+#include "runtime/training/run_memory.h"
+
+#include "onnx_passes/io/mapped_file.h"
+#include "runtime/data/gather_ahead.h"
+
+namespace onnx_train {
+
+std::map<std::string, Shape> batch_shapes(const Dataset& data, int64_t samples) {
+  std::map<std::string, Shape> shapes;
+  for (const Dataset::Array& array : data.arrays()) {
+    Shape shape = array.row;
+    if (array.per_sample) shape.insert(shape.begin(), samples);
+    shapes.emplace(array.name, std::move(shape));
+  }
+  return shapes;
+}
+
+double bytes_of_batches(const Dataset& data, int64_t samples) {
+  double total = 0;
+  for (const Dataset::Array& array : data.arrays()) {
+    const int64_t rows = array.per_sample ? samples : 1;
+    total += static_cast<double>(rows * num_elements(array.row)) * static_cast<double>(size_of(array.dtype));
+  }
+  return total * static_cast<double>(1 + GatherAhead::batches_ahead(data));
+}
+
+void DataBytes::add(const Dataset& data) {
+  for (const Dataset::Array& array : data.arrays()) {
+    const size_t bytes = array.memory();
+    all += static_cast<double>(bytes);
+    if (array.rows && !array.rows->is_quick()) {
+      made += static_cast<double>(bytes);
+    } else if (array.rows || is_mapped(array.data.data(), bytes)) {
+      mapped += static_cast<double>(bytes);
+    }
+  }
+}
+
+}  // namespace onnx_train

@@ -1,0 +1,25 @@
+// What the data of a training take of the host's memory, in bytes. Pure functions; any thread.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "runtime/data/dataset.h"
+
+namespace onnx_train {
+
+// The shapes of a batch of `samples` rows of `data`, by input.
+std::map<std::string, Shape> batch_shapes(const Dataset& data, int64_t samples);
+
+// One batch of `samples` rows, and those that are gathered ahead of it.
+double bytes_of_batches(const Dataset& data, int64_t samples);
+
+// The data that is in memory anyway, and the parts of it that come when batches read them: mapped pages, which the
+// system can drop again, and decoded pictures that are kept.
+struct DataBytes {
+  double all = 0, mapped = 0, made = 0;
+
+  void add(const Dataset& data);
+};
+
+}  // namespace onnx_train

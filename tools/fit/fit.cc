@@ -1,0 +1,208 @@
+#include <algorithm>
+#include <filesystem>
+
+#include <nlohmann/json.hpp>
+
+#include "onnx_passes/io/loading.h"
+#include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/roles.h"
+#include "runtime/report_text.h"
+#include "runtime/training/controls.h"
+#include "runtime/training/trainer.h"
+#include "tools/fit/dry_run.h"
+#include "tools/fit/fit_arguments.h"
+#include "tools/fit/outcome.h"
+#include "tools/fit/resolved_options.h"
+#include "tools/fit/run_data.h"
+#include "tools/fit/run_folder.h"
+#include "tools/fit/run_start.h"
+#include "tools/interrupt.h"
+#include "tools/report/banner.h"
+#include "tools/report/output.h"
+#include "tools/report/progress.h"
+#include "tools/report/tensorboard_log.h"
+#include "tools/run_report/report_page.h"
+
+namespace onnx_train {
+namespace {
+
+// A fresh training model draws its state as it was built to: weights with --init, and the key of dropout.
+void initialize(const FitArguments& a, Session* session) {
+  const auto& entries = session->model().entry_points;
+  const bool draws = std::any_of(entries.begin(), entries.end(),
+                                 [](const EntryPoint& entry) { return !entry.initialization_bindings.empty(); });
+  if (!draws) return;
+  TensorMap inputs;
+  for (const InputSpec& spec : entry_inputs(session->model(), "initialize")) {
+    if (spec.role == roles::kSeed && a.seed) inputs[spec.name] = Tensor::scalar(static_cast<uint64_t>(*a.seed));
+  }
+  session->run("initialize", inputs);
+}
+
+// One line, or a line of JSON with this key.
+void say(const FitArguments& a, const char* key, const std::string& text) {
+  print(a.json ? nlohmann::ordered_json{{key, text}}.dump() + "\n" : wrap(text, text_width(), 0, 2) + "\n");
+}
+
+// What has been built of a forward model, and the command that does the same.
+void print_built(const FitArguments& a, const Model& model, const BuiltForRun& built) {
+  const std::string command =
+      concat("onnx-train build ", shell_quoted(a.model), " -o ", shell_quoted(a.trainer.folder + "/train.onnx"),
+             built.options.empty() ? "" : " ", built.options);
+  if (a.json) return say(a, "built", command);
+  TextTable table("lw");
+  for (const char* key : {"loss", "optimizer", "precision"}) {
+    const std::string value = model.metadata(std::string("onnx_train.") + key);
+    table.add({key, value.empty() ? "float32" : value});
+    const std::string& why = std::string(key) == "loss" ? built.loss : built.precision;
+    if (std::string(key) != "optimizer" && !why.empty()) table.add({"", why});
+  }
+  table.add({"the same", command});
+  print(concat(a.model, " is a forward model, of which this training model is built:\n", table.text(2, text_width())));
+}
+
+// A batch that fits, and a learning rate, where the user asks for them; what the model and the data say where the user
+// says nothing.
+std::optional<FoundBatch> resolve_batch(FitArguments* a, Session* session, const SelectedData& data) {
+  std::optional<FoundBatch> found;
+  if (a->find_batch) {
+    found = find_largest_batch(session, {data.training, data.evaluation ? &*data.evaluation : nullptr,
+                                         parse_bytes(a->memory_limit), /*copies=*/true});
+    a->batch_size = found->batch;
+    say(*a, "batch-size", to_text(*found));
+  }
+  if (!a->batch_size) a->batch_size = data.training.usual_batch();
+  a->trainer.batch_size = *a->batch_size;
+  if (!a->schedule.rate) a->trainer.schedule.peak = built_rate(session->model());
+  return found;
+}
+
+FoundRate find_rate_of_run(FitArguments* a, Session* session, const SelectedData& data) {
+  say(*a, "lr", concat("learning rate: range test of at most ", kRateSteps, " steps, which change nothing"));
+  auto batches =
+      std::make_unique<DatasetBatches>(&data.training, session->model(), training_entry(*session),
+                                       a->trainer.batch_size, a->trainer.seed, a->trainer.shuffle, a->trainer.samples);
+  FoundRate found =
+      find_rate(session, std::move(batches), a->trainer, built_rate(session->model()), catch_interrupts());
+  if (!a->json) print(rate_table(found, text_width()));
+  say(*a, "lr", concat("learning rate ", to_text(found)));
+  a->schedule.rate = a->trainer.schedule.peak = found.rate;
+  return found;
+}
+
+void print_resumed(const FitArguments& a, const TrainingPosition& position, const std::vector<std::string>& changes) {
+  if (a.json) return print(nlohmann::ordered_json{{"resumed", position.step}, {"changes", changes}}.dump() + "\n");
+  std::string text = concat("resumed from last.onnx at step ", position.step, "\n");
+  for (const std::string& change : changes) text += wrap(concat("changed: ", change), text_width(), 2, 2) + "\n";
+  print(text);
+}
+
+// Trains, and writes metrics as they come.
+StopReason train_and_log(const FitArguments& a, Trainer* trainer) {
+  const int64_t step = trainer->position().step;
+  MetricsLog log(a.trainer.folder, step);
+  std::vector<MetricsSink*> sinks = {&log};
+  std::optional<TensorBoardLog> tensorboard;
+  if (a.tensorboard) sinks.push_back(&tensorboard.emplace(a.trainer.folder, step));
+  Progress progress(*trainer, sinks, a.json);
+  const StopReason reason = trainer->run(&progress, catch_interrupts());
+  keep_status();
+  return reason;
+}
+
+// A report that cannot be written is no reason for a run to fail.
+void report_run(const std::string& folder) {
+  try {
+    write_report({folder}, folder + "/report.html");
+  } catch (const std::exception& e) {
+    print_notes({concat("there is no report.html: ", e.what())});
+  }
+}
+
+// Fills the run's folder; returns the exit status.
+int train(const FitArguments& a, const Session& session, const std::vector<std::string>& checked,
+          const MemoryRows& memory, const Found& found, bool is_built, Trainer* trainer) {
+  prepare_folder(a.trainer.folder);
+  if (is_built) save_model(model_of_run(a), a.trainer.folder + "/train.onnx");
+  write_file(a.trainer.folder + "/options.json",
+             options_to_json(a.described, derived_options(session, *trainer, checked, memory, found)));
+  StopReason reason;
+  try {
+    reason = train_and_log(a, trainer);
+  } catch (const Error&) {
+    report_run(a.trainer.folder);
+    throw;
+  }
+  report_run(a.trainer.folder);
+  if (!a.json) print_outcome(a, reason, *trainer, is_built);
+  return reason == StopReason::kInterrupted ? kInterruptedStatus : 0;
+}
+
+int run(FitArguments* a) {
+  const bool resumes = finds_run(*a);
+  if (!resumes) check_usage(a);
+  Start start = resumes ? start_where_it_stopped(*a) : start_anew(*a);
+  if (start.position) {
+    adopt_settings(a, start.position->settings);
+    check_usage(a);
+    start.model = in_precision(std::move(start.model), a->dtype);
+  }
+  Session session(std::move(start.model), session_options(a->runtime));
+  if (!checkpoint_position(session.model())) initialize(*a, &session);
+  DataNotes notes;
+  const SelectedData data = load_data(*a, &session, &notes);
+  const Dataset* const evaluation = data.evaluation ? &*data.evaluation : nullptr;
+  a->reading.scales = {data.training.preprocess().option()};  // as options.json says
+  a->reading.preprocess = data.training.preprocess().steps_option();
+  a->trainer.model = start.identity;
+  if (start.built) print_built(*a, session.model(), *start.built);
+  Found found;
+  found.batch = resolve_batch(a, &session, data);
+  std::optional<Trainer> trainer;
+  trainer.emplace(&session, &data.training, evaluation, a->trainer);
+  std::vector<std::string> changes, checked;
+  if (start.position) {
+    changes = trainer->resume(*start.position);
+    checked = checked_data(a->trainer.folder);
+  }
+  check_data(*a, data, session, &checked);
+  if (a->schedule.find_rate) {
+    found.rate = find_rate_of_run(a, &session, data);
+    trainer.emplace(&session, &data.training, evaluation, a->trainer);
+  }
+  a->schedule.rate = a->trainer.schedule.peak;
+  MemoryRows memory;
+  const std::string banner = training_banner(&session, data.training, evaluation, *trainer, &memory);
+  if (!a->json) print(banner);
+  print_notes(notes);
+  if (start.position) print_resumed(*a, *start.position, changes);
+  if (a->dry_run) {
+    check_writable(a->trainer.folder);
+    a->trainer.folder.clear();
+    Trainer rehearsal(&session, &data.training, evaluation, a->trainer);
+    if (start.position) rehearsal.resume(*start.position);
+    print(rehearse(&rehearsal, a->json));
+    return 0;
+  }
+  return train(*a, session, checked, memory, found, start.built.has_value(), &*trainer);
+}
+
+}  // namespace
+
+Subcommand fit_command() {
+  auto a = std::make_shared<FitArguments>();
+  a->trainer.folder = "run";
+  a->described = fit_options(a.get());
+  return {"fit",
+          "Train a training model, or a forward model, on data",
+          "  onnx-train fit train.onnx --data train.npz --eval-data test.npz --epochs 10 --batch-size 64\n"
+          "  onnx-train fit model.onnx --data train.npz --epochs 10 --batch-size auto --lr auto --out runs/quick\n"
+          "  onnx-train fit train.onnx --data mnist/ --eval-data mnist/ --scale 1/255 --epochs 5 --lr 3e-4 "
+          "--schedule cosine --warmup 100 --out runs/mnist\n"
+          "  onnx-train fit train.onnx --data mnist/ --scale 1/255 --epochs 5 --out runs/mnist --resume",
+          a->described,
+          [a] { return run(a.get()); },
+          a->given};
+}
+
+}  // namespace onnx_train

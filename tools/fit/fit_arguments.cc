@@ -1,0 +1,173 @@
+#include "tools/fit/fit_arguments.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <filesystem>
+
+#include "onnx_passes/ir/error.h"
+#include "runtime/data/selection.h"
+#include "runtime/report_text.h"
+#include "tools/config.h"
+
+namespace onnx_train {
+namespace {
+
+namespace fs = std::filesystem;
+
+// "90", "90s", "15m", "2h"
+double parse_duration(const std::string& text) {
+  if (text.empty()) return 0;
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  const std::string unit(end, text.data() + text.size());
+  const double factor = unit.empty() || unit == "s" ? 1 : unit == "m" ? 60 : unit == "h" ? 3600 : 0;
+  if (error != std::errc() || factor == 0 || !(value > 0) || !std::isfinite(value * factor)) {
+    fail("a duration such as 90s, 15m or 2h");
+  }
+  return value * factor;
+}
+
+// A run leaves several files, so that the name of one is a mistake.
+void check_folder(const std::string& text) {
+  const std::string suffix = fs::path(text).extension().string();
+  for (const char* kind : {".onnx", ".npz", ".npy", ".csv", ".safetensors", ".pt", ".pth", ".ckpt"}) {
+    if (suffix == kind) fail("the name of a folder, in which the trained model is best.onnx");
+  }
+}
+
+}  // namespace
+
+void check_usage(FitArguments* a) {
+  TrainerOptions& o = a->trainer;
+  o.shuffle = !a->no_shuffle;
+  o.seed = static_cast<uint64_t>(a->seed.value_or(0));
+  o.time_limit = parse_duration(a->time_limit);
+  o.schedule = resolve(a->schedule, Schedule().peak);
+  if (o.epochs == 0 && o.steps == 0 && o.time_limit == 0) {
+    throw UsageError("fit needs an end: give --epochs, --steps or --time-limit");
+  }
+  if (a->given->count("lr") > 0 && !o.schedule.curve.file.empty()) {
+    throw UsageError("a table of rates holds the rates themselves; leave out --lr");
+  }
+  if (!a->memory_limit.empty() && !a->find_batch && !a->resume) {
+    throw UsageError("--memory-limit is the limit of --batch-size auto; --memory is one of activations");
+  }
+  if (a->find_batch && o.samples.overfit_batches > 0) {
+    throw UsageError("--overfit-batches needs to know the size of a batch: give --batch-size as a number");
+  }
+  check_samples(o.samples, !a->eval_data.empty());
+  o.recorded = fixed_settings(data_options(&a->reading));
+  for (const Setting& setting : fixed_settings(sample_options(&o.samples))) o.recorded.push_back(setting);
+}
+
+namespace {
+
+// Those of the data and the model, and of the training.
+std::vector<CommandOption> options_of(FitArguments* a) {
+  TrainerOptions& t = a->trainer;
+  return with_runtime_options(
+      {
+          {"MODEL", &a->model,
+           "the training model, from onnx-train build; or a forward model, which is built with defaults first", "FILE",
+           true},
+          {"--data", &a->data,
+           "X.npz, X.safetensors, X.csv, a folder of .npy files, MNIST (a folder, or IMAGES,LABELS), CIFAR-10 (a "
+           "folder, "
+           "or X.bin), or pictures in a folder for each class; for models of tokens X.bin, X.npy, X.txt, X.jsonl, or "
+           "several: 'DIR/train_*.bin'",
+           "PATH", true},
+          {"--eval-data", &a->eval_data, "data to evaluate on after each epoch, and at the end", "PATH"},
+          {"--eval-every", {&t.eval_every, kCount}, "evaluate every N steps instead of after each epoch", "N"},
+          {"--out", {&t.folder, check_folder}, "the run's folder [run]", "DIR"},
+          {"--epochs", {&t.epochs, kCount}, "passes over the data", "N"},
+          {"--steps", {&t.steps, kCount}, "optimizer steps; with --epochs, whichever ends first", "N"},
+          {"--time-limit",
+           {&a->time_limit, [](const std::string& text) { parse_duration(text); }},
+           "stop after this time: 90s, 15m, 2h",
+           "TIME"},
+          {"--batch-size", OptionTarget(&a->batch_size, kCount).or_auto(&a->find_batch),
+           "samples at a time; auto: as many as fit in memory, found from plans [the model's, if it is fixed, else 32]",
+           "N"},
+          {"--memory-limit",
+           {&a->memory_limit, check_bytes},
+           "--batch-size auto: of the process, on a GPU of its memory there [what is available, less a reserve]",
+           "SIZE"},
+          {"--accumulate", {&t.accumulate, kCount}, "batches in a step, for models built with --accumulate [1]", "N"},
+          {"--clip", {&t.clip_norm, kPositive}, "clip the gradient's global norm at this [as built]", "NORM"},
+          {"--seed", &a->seed, "of the data order [0], and of dropout and drawn weights [as built]", "N"},
+          {"--no-shuffle", &a->no_shuffle, "take the samples in their order"},
+          scale_option(&a->reading.scales),
+          preprocess_option(&a->reading.preprocess),
+          {"--augment", &a->reading.augment,
+           "random changes of pictures, such as 'random_resized_crop, flip, jitter(0.4)' (docs/data.md)", "STEPS"},
+          {"--no-data-check", &a->no_data_check,
+           "no pass over the data, before the first step, for labels and indices out of range, NaN and infinity"},
+          {"--best", &t.best, "the metric that best.onnx and --early-stop follow, such as accuracy [loss]", "METRIC"},
+          {"--early-stop", {&t.early_stop, kCount}, "stop after N evaluations without a better one", "N"},
+          {"--checkpoint-every",
+           {&t.checkpoint_every, kCount},
+           "write last.onnx every N steps, not only after epochs",
+           "N"},
+          {"--resume", &a->resume,
+           "go on from last.onnx in the run's folder, if there is one; what is not given stays as it was"},
+          {"--overwrite", &a->overwrite, "start anew in a folder that holds a run"},
+          {"--dtype",
+           &a->dtype,
+           "float64 trains in double precision, to verify with [float32]",
+           "TYPE",
+           false,
+           {"float32", "float64"}},
+          {"--json", &a->json, "one JSON object a step instead of text"},
+          {"--tensorboard", &a->tensorboard, "write the metrics to RUN/tensorboard, too, for TensorBoard"},
+          {"--dry-run", &a->dry_run,
+           "check options, model, data and memory, time a step, say how long the training takes, and write nothing"},
+          config_option(&a->config),
+      },
+      &a->runtime, &a->reading, &t.samples);
+}
+
+// Those of the learning rate follow each other, before the one of clipping.
+std::vector<CommandOption> with_schedule_options(std::vector<CommandOption> options, ScheduleSettings* settings) {
+  const auto clip = std::find_if(options.begin(), options.end(), [](const auto& o) { return o.names == "--clip"; });
+  const std::vector<CommandOption> schedule = schedule_options(settings);
+  options.insert(clip, schedule.begin(), schedule.end());
+  return options;
+}
+
+// Of build's options, those with which most forward models are built. The others are for `build`.
+std::vector<CommandOption> options_of_build(BuildSettings* settings) {
+  constexpr const char* kTaken[] = {"loss", "optimizer", "precision", "head", "lora", "train", "freeze"};
+  std::vector<CommandOption> taken;
+  for (CommandOption& option : build_options(settings)) {
+    const std::string key = key_of(option);
+    if (std::find(std::begin(kTaken), std::end(kTaken), key) == std::end(kTaken)) continue;
+    const std::string otherwise = key == "loss" ? " [what fits the data]" : key == "optimizer" ? " [adamw]" : "";
+    option.help = concat("of a forward MODEL, as build takes it", otherwise);
+    taken.push_back(std::move(option));
+  }
+  return taken;
+}
+
+}  // namespace
+
+std::vector<CommandOption> fit_options(FitArguments* a) {
+  std::vector<CommandOption> options = with_schedule_options(options_of(a), &a->schedule);
+  const auto out = std::find_if(options.begin(), options.end(), [](const auto& o) { return o.names == "--out"; });
+  const std::vector<CommandOption> build = options_of_build(&a->build);
+  options.insert(out, build.begin(), build.end());
+  return options;
+}
+
+std::string given_build_options(const FitArguments& a) {
+  BuildSettings settings = a.build;
+  std::string text;
+  for (const CommandOption& option : options_of_build(&settings)) {
+    const auto value = value_of(option);
+    if (a.given->count(key_of(option)) == 0 || !value) continue;
+    text += concat(text.empty() ? "" : " ", "--", key_of(option), " ", shell_quoted(*value));
+  }
+  return text;
+}
+
+}  // namespace onnx_train

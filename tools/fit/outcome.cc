@@ -1,0 +1,54 @@
+#include "tools/fit/outcome.h"
+
+#include "onnx_passes/ir/error.h"
+#include "runtime/data/selection.h"
+#include "runtime/report_text.h"
+#include "tools/report/output.h"
+
+namespace onnx_train {
+namespace {
+
+// "lower loss", "higher accuracy"; with an end of "est", "lowest loss".
+std::string better_than(const Trainer& trainer, const char* end = "er") {
+  const std::string& best = trainer.options().best;
+  return concat(more_is_better(best) ? "high" : "low", end, " ", best);
+}
+
+std::string outcome(StopReason reason, const Trainer& trainer) {
+  const std::string at = concat(" at step ", trainer.position().step);
+  switch (reason) {
+    case StopReason::kFinished: return "finished" + at;
+    case StopReason::kInterrupted: return concat("interrupted", at, "; go on with --resume");
+    case StopReason::kEarlyStop:
+      return concat("stopped early", at, ": no ", better_than(trainer), " for ", trainer.position().stale,
+                    " evaluations");
+    case StopReason::kTimeLimit: return concat("stopped by the time limit", at);
+    case StopReason::kStopped: break;
+  }
+  return "stopped" + at;
+}
+
+}  // namespace
+
+// Without evaluation data the best state is that of the lowest training loss, which says nothing of other data.
+void print_outcome(const FitArguments& a, StopReason reason, const Trainer& trainer, bool is_built) {
+  const bool evaluates = !a.eval_data.empty() || splits(a.trainer.samples);
+  std::string which = better_than(trainer, "est");
+  which.insert(which.find(' ') + 1, evaluates ? "evaluation " : "training ");
+  std::string text = outcome(reason, trainer);
+  if (trainer.position().best) text += concat(", ", which, " ", format_number(*trainer.position().best));
+  if (trainer.skipped_steps() > 0) {
+    text += concat(", ", trainer.skipped_steps(), " updates skipped whose gradients overflowed in 16 bits");
+  }
+  TextTable files("lw");
+  const std::string best =
+      trainer.position().best ? concat("the state with the ", which) : "the last state; nothing has been evaluated yet";
+  if (trainer.has_best()) files.add({"best.onnx", best + (evaluates ? "" : " (without --eval-data)")});
+  files.add({"last.onnx", "the last state"});
+  if (is_built) files.add({"train.onnx", "the training model before the first step"});
+  files.add({"metrics.jsonl", "one line a step; metrics.csv, epochs.jsonl, options.json"});
+  files.add({"report.html", "curves, memory and options, for a browser"});
+  print(concat(wrap(text, text_width(), 0, 2), "\nin ", a.trainer.folder, ":\n", files.text(2, text_width())));
+}
+
+}  // namespace onnx_train

@@ -1,0 +1,43 @@
+// What a run starts from: a training model, a forward model that is built first, or the run's own last checkpoint. One
+// thread. Functions throw Error that names the file, and UsageError.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+
+#include "onnx_passes/ir/model.h"
+#include "runtime/training/checkpoint.h"
+#include "tools/fit/fit_arguments.h"
+
+namespace onnx_train {
+
+// How a forward model has been built.
+struct BuiltForRun {
+  std::string loss;       // why a guessed loss fits; "" for one that was given
+  std::string precision;  // why --precision auto is what it is; "" otherwise
+  std::string options;    // with which `build` does the same
+};
+
+// The model to start from, as the run's settings know it. A run may be resumed with the model that it started from, and
+// with any of its own checkpoints.
+struct Start {
+  Model model;
+  std::string identity;
+  std::optional<TrainingPosition> position;  // when it goes on with a run
+  std::optional<BuiltForRun> built;          // when a new run is given a forward model
+};
+
+// Whether the folder holds a run to go on with. Throws UsageError for one that nobody wants to go on with.
+bool finds_run(const FitArguments& arguments);
+
+Start start_anew(const FitArguments& arguments);
+Start start_where_it_stopped(const FitArguments& arguments);
+// The training model of a new run, once more: what RUN/train.onnx holds where a forward model is given. A session has
+// taken the state of the first.
+Model model_of_run(const FitArguments& arguments);
+
+// What is not given, or is to be found, stays as the run has it.
+void adopt_settings(FitArguments* arguments, const std::map<std::string, std::string>& settings);
+
+}  // namespace onnx_train
