@@ -63,6 +63,9 @@ struct Port {
   const void* data;                           // the default; null if there is none
 };
 
+// A Python number for the usual scalars, and a new array for everything else.
+nb::object to_python(const onnx_train_tensor& tensor);
+
 std::vector<Port> copy_ports(const onnx_train_port* ports, size_t count);
 // Throws Error, which names those that there are, if there is no input `name`.
 const Port& find_port(const std::string& entry, std::string_view name, const std::vector<Port>& ports);
@@ -153,6 +156,8 @@ class SessionHandle {
   // Results by name, and notes, of a run over all data.
   nb::tuple evaluate(const Dataset& data, const Options& options);
   nb::tuple predict(const Dataset& data, const Options& options);
+  // The metrics that are made of statistics, arrays by name: numbers, and arrays by class.
+  nb::dict metrics(const nb::dict& statistics);
   // Trains; returns the reason of the end. Data are arrays by name, a Dataset, or (begin, next, number of batches).
   int fit(const Options& options, const nb::object& data, const nb::object& evaluation, const nb::object& on_step,
           const nb::object& on_evaluation, const nb::object& on_note);
@@ -202,6 +207,7 @@ class SessionHandle {
     ~Use() { session_.busy_ = false; }
 
    private:
+  nb::dict metrics_of(const onnx_train_metric* metrics, size_t count);
     SessionHandle& session_;
   };
 

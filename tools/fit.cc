@@ -9,7 +9,9 @@
 #include "onnx_passes/io/loading.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/roles.h"
+#include "onnx_passes/table_metadata.h"
 #include "runtime/data/data_check.h"
+#include "runtime/data/images/files.h"
 #include "runtime/data/selection.h"
 #include "runtime/data/source.h"
 #include "runtime/example_inputs.h"
@@ -169,7 +171,7 @@ void adopt_settings(FitArguments* a, const std::map<std::string, std::string>& s
 // "lower loss", "higher accuracy"; with an end of "est", "lowest loss".
 std::string better_than(const Trainer& trainer, const char* end = "er") {
   const std::string& best = trainer.options().best;
-  return concat(more_is_better(best) ? "high" : "low", end, " ", best);
+  return concat(trainer.more_of_best_is_better() ? "high" : "low", end, " ", best);
 }
 
 std::string outcome(StopReason reason, const Trainer& trainer) {
@@ -187,7 +189,7 @@ std::string outcome(StopReason reason, const Trainer& trainer) {
 }
 
 // Without evaluation data the best state is that of the lowest training loss, which says nothing of other data.
-void print_outcome(const FitArguments& a, StopReason reason, const Trainer& trainer) {
+void print_outcome(const FitArguments& a, StopReason reason, const Model& model, const Trainer& trainer) {
   const bool evaluates = !a.eval_data.empty() || splits(a.trainer.samples);
   std::string which = better_than(trainer, "est");
   which.insert(which.find(' ') + 1, evaluates ? "evaluation " : "training ");
@@ -202,6 +204,7 @@ void print_outcome(const FitArguments& a, StopReason reason, const Trainer& trai
   if (trainer.has_best()) files.add({"best.onnx", best + (evaluates ? "" : " (without --eval-data)")});
   files.add({"last.onnx", "the last state"});
   files.add({"metrics.jsonl", "one line a step; metrics.csv, epochs.jsonl, options.json"});
+  if (!MetricSums(model).empty()) files.add({"evaluation.json", "the metrics of the best evaluation, by class"});
   files.add({"report.html", "curves, memory and options, for a browser"});
   print(concat(wrap(text, text_width(), 0, 2), "\nin ", a.trainer.folder, ":\n", files.text(2, text_width())));
 }
@@ -272,9 +275,9 @@ SelectedData load(const FitArguments& a, Session* session, DataNotes* notes) {
 }
 
 // Trains, and writes metrics as they come.
-StopReason train_and_log(const FitArguments& a, Trainer* trainer) {
+StopReason train_and_log(const FitArguments& a, const std::string& classes, Trainer* trainer) {
   const int64_t step = trainer->position().step;
-  MetricsLog log(a.trainer.folder, step);
+  MetricsLog log(a.trainer.folder, step, classes_from_json(classes));
   std::vector<MetricsSink*> sinks = {&log};
   std::optional<TensorBoardLog> tensorboard;
   if (a.tensorboard) sinks.push_back(&tensorboard.emplace(a.trainer.folder, step));
@@ -301,13 +304,13 @@ int train(const FitArguments& a, const Session& session, const std::vector<std::
              options_to_json(a.described, derived_options(session, *trainer, checked, memory)));
   StopReason reason;
   try {
-    reason = train_and_log(a, trainer);
+    reason = train_and_log(a, session.model().metadata(kClasses), trainer);
   } catch (const Error&) {
     report_run(a.trainer.folder);
     throw;
   }
   report_run(a.trainer.folder);
-  if (!a.json) print_outcome(a, reason, *trainer);
+  if (!a.json) print_outcome(a, reason, session.model(), *trainer);
   return reason == StopReason::kInterrupted ? kInterruptedStatus : 0;
 }
 
