@@ -115,7 +115,7 @@ std::optional<FoundClasses> classes_of(const Model& model, const TensorMap& resu
 // One class for each sample, or one yes or no for each of its classes.
 bool fits_table(const FoundClasses& found, int64_t samples) {
   const Shape& shape = found.predicted.classes.shape();
-  return !shape.empty() && shape[0] == samples && shape.size() <= (found.what.yes_no ? 2 : 1);
+  return !shape.empty() && shape[0] == samples && shape.size() <= (found.what.yes_no ? 2U : 1U);
 }
 
 int run(const PredictArguments& arguments) {
@@ -145,7 +145,7 @@ int run(const PredictArguments& arguments) {
   }
   if (arguments.classes) {
     if (!found) fail(arguments.model, " has no output with scores of classes: leave out --classes");
-    results = {{"class", found->predicted.classes}, {"probability", found->predicted.probabilities}};
+    results = {{"class", found->predicted.classes}, {"probability", found->predicted.probabilities.cast(DType::kFloat)}};
   }
   write_arrays(arguments.output, results);
   std::string text = arguments.output + ":";

@@ -49,7 +49,7 @@ class MetricResolver {
   bool is_accuracy_of_loss() const {
     if (metric_.name != roles::kAccuracy || term_.row != &find_metric(roles::kAccuracy)->term) return false;
     const auto of_indices = [&](const LossTerm& loss) {
-      return loss.row && loss.row->prediction == Prediction::kClasses && !has_floats(loss);
+      return loss.row->prediction == Prediction::kClasses && !has_floats(loss);
     };
     const auto found = std::ranges::find_if(losses_, of_indices);
     return found != losses_.end() && same_arguments(*found) && !find_option(term_, "sample_weight") &&
@@ -62,7 +62,6 @@ class MetricResolver {
 
   // Whether the metric can be of the prediction and the target of a term.
   bool fits(const LossTerm& loss) const {
-    if (!loss.row) return false;
     const Prediction prediction = prediction_of(loss);
     if (term_.row->arguments[1].kind != ArgumentKind::kIndices) return prediction == Prediction::kEstimate;
     if (prediction == Prediction::kYesNo) return term_.row->arguments[1].floats_option;
@@ -102,8 +101,11 @@ class MetricResolver {
 
 bool run(Model& model, const BuildOptions& options) {
   if (options.metrics.empty()) return false;
-  const std::vector<LossTerm> losses =
-      options.loss_model ? std::vector<LossTerm>() : parse_loss(model.metadata("onnx_train.loss"));
+  std::vector<LossTerm> losses;
+  if (!options.loss_model) losses = parse_loss(model.metadata("onnx_train.loss"));
+  std::erase_if(losses, [](const LossTerm& term) {  // outputs that are the loss
+    return !term.row || term.arguments.names.size() <= num_predictions(*term.row);
+  });
   EntryPoint& evaluation = *model.find_entry_point("evaluate");
   const Graph* teacher = options.teacher ? evaluation.algorithm.get() : nullptr;
   Builder b(evaluation.algorithm.get());

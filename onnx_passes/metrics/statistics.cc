@@ -1,6 +1,6 @@
 // The nodes of statistics. All are doubles and sums over positions: classes and values are compared in the model's own
 // type, and what is summed is cast first. A position whose prediction is not a number makes the sums not a number;
-// positions with an ignored label, and samples of weight 0, add nothing.
+// positions with an ignored label add nothing.
 #include <cmath>
 #include <limits>
 
@@ -86,8 +86,11 @@ struct YesNoPositions {
     return x > (t.flag("probabilities") ? threshold : std::log(threshold / (1 - threshold)));
   }
   // Σ w where `holds`, for each class.
-  Var by_class(Var holds) const {
-    const Var weights = where(holds, weight, number(x.builder(), 0));
+  Var by_class(Var holds) const { return summed(where(holds, weight, number(x.builder(), 0))); }
+  Var all_by_class() const { return summed(weight); }
+
+ private:
+  Var summed(Var weights) const {
     if (axis < 0) return reshape(sum_all(weights), std::vector<int64_t>{1});
     const std::vector<int64_t> others = axes_without(x, axis);
     return reduce_sum(weights, others, /*keepdims=*/false);
@@ -98,7 +101,7 @@ Var yes_no_counts(TermBuilder& t) {
   const YesNoPositions p(t);
   const Var predicted = p.predicted(t);
   return stacked({p.by_class(logical_and(predicted, p.yes)), p.by_class(predicted), p.by_class(p.yes),
-                  p.by_class(logical_or(p.yes, logical_not(p.yes)))});
+                  p.all_by_class()});
 }
 
 Var counts(TermBuilder& t) {

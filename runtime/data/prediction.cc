@@ -104,9 +104,9 @@ std::optional<ScoresOf> scores_of(const Model& model, const TensorMap& outputs, 
 namespace {
 
 // The lines of a tensor along an axis: element i of line (a, b) is at (a size + i) inner + b.
-struct Lines {
+struct ScoreLines {
   int64_t outer = 1, size = 1, inner = 1;
-  Lines(const Shape& shape, int64_t axis) {
+  ScoreLines(const Shape& shape, int64_t axis) {
     for (int64_t i = 0; i < static_cast<int64_t>(shape.size()); ++i) {
       (i < axis ? outer : i == axis ? size : inner) *= shape[static_cast<size_t>(i)];
     }
@@ -116,8 +116,8 @@ struct Lines {
 PredictedClasses best_classes(const Tensor& scores, const ScoresOf& what) {
   Shape shape = scores.shape();
   shape.erase(shape.begin() + what.axis);
-  const Lines lines(scores.shape(), what.axis);
-  PredictedClasses found{Tensor(DType::kInt64, shape), Tensor(DType::kFloat, shape)};
+  const ScoreLines lines(scores.shape(), what.axis);
+  PredictedClasses found{Tensor(DType::kInt64, shape), Tensor(DType::kDouble, shape)};
   for (int64_t line = 0; line < lines.outer * lines.inner && lines.size > 0; ++line) {
     const auto at = [&](int64_t c) {
       return scores.at((line / lines.inner * lines.size + c) * lines.inner + line % lines.inner);
@@ -139,7 +139,7 @@ PredictedClasses predicted_classes(const Tensor& scores, const ScoresOf& what) {
   Shape shape = scores.shape();
   const bool one_class = shape.size() < 2 || shape[static_cast<size_t>(what.axis)] == 1;
   if (one_class && shape.size() > 1) shape.erase(shape.begin() + what.axis);
-  PredictedClasses found{Tensor(DType::kInt64, shape), Tensor(DType::kFloat, shape)};
+  PredictedClasses found{Tensor(DType::kInt64, shape), Tensor(DType::kDouble, shape)};
   for (int64_t i = 0; i < scores.size(); ++i) {
     const double yes = what.probabilities ? scores.at(i) : 1 / (1 + std::exp(-scores.at(i)));
     found.classes.set(i, yes > 0.5 ? 1 : 0);  // NOLINT(readability-magic-numbers)

@@ -28,7 +28,7 @@ struct ScoresOf {
 // Error for metadata that no output fits.
 std::optional<ScoresOf> scores_of(const Model& model, const TensorMap& outputs, size_t names);
 
-// For each position the class with the largest score, int64, and its probability, float: the shape of the scores without
+// For each position the class with the largest score, int64, and its probability, double: the shape of the scores without
 // the axis of the classes. Of yes or no: 1 or 0 for each element, and the probability of a yes, in the scores' shape; the
 // axis of one class is dropped, and the probability is that of the answer.
 struct PredictedClasses {
