@@ -195,6 +195,7 @@ class SessionHandle {
   }
 
  private:
+  nb::dict metrics_of(const onnx_train_metric* metrics, size_t count);
   // The library's results are in the session's memory until the next call: one thread at a time may be between a call
   // and the copies of its results.
   class Use {
@@ -207,7 +208,6 @@ class SessionHandle {
     ~Use() { session_.busy_ = false; }
 
    private:
-  nb::dict metrics_of(const onnx_train_metric* metrics, size_t count);
     SessionHandle& session_;
   };
 

@@ -14,6 +14,7 @@
 #include "onnx_passes/ir/roles.h"
 #include "onnx_passes/loss/loss.h"
 #include "onnx_passes/metrics/metrics.h"
+#include "onnx_passes/training/entry_point.h"
 #include "onnx_passes/training/training_mode.h"
 #include "tests/support/error_of.h"
 
@@ -79,14 +80,14 @@ TEST(MetricTable, IsTheReferenceInTheDocumentation) {
 
 TEST(MetricTable, AMetricTakesPredictionTargetAxisAndIgnoredLabelsOfTheLoss) {
   EXPECT_EQ(recorded("mse(wide, goal) + cross_entropy(masks, m, ignore_index=255)", {"f1", "mae"}),
-            R"(["f1(masks, m, axis=1, ignore_index=255)", "mae(wide, goal)"])");
+            json_list({"f1(masks, m, axis=1, ignore_index=255)", "mae(wide, goal)"}));
   EXPECT_EQ(recorded("cross_entropy(masks, m, ignore_index=255)", {"iou(masks, m)", "top1=top_k(masks, k=1)"}),
-            R"(["iou(masks, m, axis=1, ignore_index=255)", "top1=top_k(masks, m, axis=1, k=1, ignore_index=255)"])");
-  EXPECT_EQ(recorded("bce_with_logits(logits)", {"f1"}), R"(["f1(logits, labels, axis=1, multilabel=1)"])");
+            json_list({"iou(masks, m, axis=1, ignore_index=255)", "top1=top_k(masks, m, axis=1, k=1, ignore_index=255)"}));
+  EXPECT_EQ(recorded("bce_with_logits(logits)", {"f1"}), json_list({"f1(logits, labels, axis=1, multilabel=1)"}));
   EXPECT_EQ(recorded("cross_entropy(logits)", {"auc(p, labels)"}),
-            R"(["auc(p, labels, axis=1, probabilities=1)"])");
+            json_list({"auc(p, labels, axis=1, probabilities=1)"}));
   EXPECT_EQ(recorded("cross_entropy(logits, sample_weight=w)", {"f1"}),
-            R"(["f1(logits, labels, axis=1, ignore_index=-100)"])");
+            json_list({"f1(logits, labels, axis=1, ignore_index=-100)"}));
 }
 
 TEST(MetricTable, MetricsOfTheSameCountsShareThem) {
@@ -100,7 +101,7 @@ TEST(MetricTable, TheAccuracyOfTheLossIsNotAddedAgain) {
   EXPECT_THAT(error("cross_entropy(logits)", {"accuracy(logits, labels, sample_weight=w)"}),
               HasSubstr("the evaluation has a 'accuracy' already; give this one a name: other=accuracy("));
   EXPECT_EQ(recorded("cross_entropy(logits)", {"weighted=accuracy(sample_weight=w)"}),
-            R"(["weighted=accuracy(logits, labels, axis=1, sample_weight=w, ignore_index=-100)"])");
+            json_list({"weighted=accuracy(logits, labels, axis=1, sample_weight=w, ignore_index=-100)"}));
 }
 
 TEST(MetricTable, MessagesNameWhatAMetricTakes) {
